@@ -86,9 +86,13 @@ struct memo_pack;
 /* pack: which notes what the groups are lowered to, or NULL. */
 struct lowerer *lowerer_new(const struct graph *g, const struct caps *caps, uint32_t first, struct memo_pack *pack);
 void lowerer_free(struct lowerer *s);          /* NULL is fine */
-/* given: the schedule to follow, of the kind that the group has; NULL: it is chosen here.  Where the kernel's own
- * schedule is then another, the one given cannot be had. */
-bool lower_group(struct lowerer *s, uint32_t group, const struct schedule *given, struct lowered *out, struct err *e);
+/* want: the record to follow, which *r says why it is refused if it is (ARGUMENT); NULL: one is chosen. */
+bool lower_group(struct lowerer *s, uint32_t group, const struct schedule *want, struct lowered *out,
+                 struct sched_refusal *r, struct err *e);
+/* The record that a group is lowered by, without the kernel: the one chosen, or `want` with the fields chosen that it
+ * leaves open.  false: `want` is not legal for the group, as *r says (ARGUMENT), or there is no memory. */
+bool lower_choose(struct lowerer *s, uint32_t group, const struct schedule *want, struct schedule *out,
+                  struct sched_refusal *r, struct err *e);
 const struct groups *lowerer_groups(const struct lowerer *s);
 /* Does a reduce have rows of so few elements that on processors they are the lanes of vectors? */
 bool lower_short_rows(const struct graph *g, ref reduce);

@@ -185,9 +185,9 @@ graph @d {
   return %y
 }
 END
-check 'schedules for a GPU' 0 '^@k0_dot schedule dot width 64 tile 4x4 block 32x32 step 8 kblock 64$' \
+check 'schedules for a GPU' 0 '^@k0_dot schedule dot_blocks width 64 tile 4x4 block 32x32 step 8 kblock 64$' \
     "$kiln" dump "$tmp/dot.kir" --stage schedules --target cuda
-echo '@k0_dot schedule dot width 64 tile 8x8 block 64x64 step 16 kblock 64' >"$tmp/dot.txt"
+echo '@k0_dot schedule dot_blocks width 64 tile 8x8 block 64x64 step 16 kblock 64' >"$tmp/dot.txt"
 check 'a schedule handed in for a GPU' 0 'load b0\[.* : f32\[8x1\]' \
     "$kiln" dump "$tmp/dot.kir" --stage scheduled --target cuda --schedules "$tmp/dot.txt"
 check 'source for nothing' 1 "no language is called 'metal': there are cuda, hip and glsl" \

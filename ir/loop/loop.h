@@ -39,6 +39,7 @@
 #ifndef KILN_LOOP_H
 #define KILN_LOOP_H
 #include "ir/ir.h"
+#include "schedule.h"
 
 typedef uint32_t val; /* index of an instruction; 0 is "none" */
 enum {
@@ -127,52 +128,6 @@ struct lbuf {
                                only where the program says so (state updated in place, same index) */
     int64_t count;          /* elements; scratch and workspace: 64-byte aligned */
 };
-
-/* Every scheduling decision of one kernel, so that a tuner edits only this. */
-struct schedule {
-    uint16_t kind;          /* enum sched_kind */
-    uint16_t width;         /* lanes of the vector loops */
-    uint16_t mr, nr;        /* dot: register tile rows and columns */
-    uint32_t kc;            /* dot: contraction block, equal to the node's kblock */
-    /* dot on a processor by tiles: rows that a task walks for each tile of columns.  0 in a record that is handed in:
-     * as chosen; so with `epilogue` */
-    uint32_t rows;
-    int64_t grain;          /* parallel iterations worth one task; 0: never split */
-    /* dot on a GPU: rows and columns of a block of threads; width: its threads. As many threads as tiles: each has one.
-     * More: the subgroups of the matrix units do (caps.mma) */
-    uint16_t block_m, block_n;
-    /* the same: elements of the contraction that the block holds in shared memory at a time.  dot of a few rows on a
-     * processor: that it reads from a matrix read once at a time; 0: by tiles instead */
-    uint16_t step;
-    uint8_t pack_b;         /* dot: the second operand is copied into scratch panels first */
-    uint8_t stream;         /* map, rows: results are stored non-temporally, where vectors lie at whole registers */
-    uint8_t epilogue;       /* dot on a processor by tiles: enum sched_epilogue */
-    uint8_t pad[7];
-};
-_Static_assert(sizeof(struct schedule) == 40, "no padding: schedules are hashed and compared as bytes");
-enum sched_kind { SCHED_MAP, SCHED_ROW_REDUCE, SCHED_COLUMN_REDUCE, SCHED_ROWS, SCHED_DOT, SCHED_SCATTER,
-                  SCHED_CUMULATIVE, SCHED_SORT, SCHED_ATTENTION, SCHED_COUNT };
-
-/* When the epilogue of a tile's products is computed: on the accumulators; or from a copy of them, after the tile,
- * after all tiles of its rows, or during the products of the tile to the right. */
-enum sched_epilogue { EPILOGUE_NONE, EPILOGUE_IN_TILE, EPILOGUE_AFTER_TILE, EPILOGUE_AFTER_ROWS, EPILOGUE_DURING_NEXT,
-                      EPILOGUE_COUNT };
-
-/* What a user or a tuner hands in: the records of some kernels of some graphs, each with the place of its text. */
-enum sched_field { FIELD_NAME, FIELD_KIND, FIELD_WIDTH, FIELD_TILE, FIELD_BLOCK, FIELD_STEP, FIELD_KBLOCK, FIELD_ROWS,
-                   FIELD_PACK_B, FIELD_EPILOGUE, FIELD_STREAM, FIELD_GRAIN, FIELD_COUNT };
-struct sched_line {
-    char kernel[64];
-    struct schedule sched;
-    uint32_t line, column[FIELD_COUNT]; /* from 1; column 0: the field is not in the text */
-};
-struct sched_section {      /* those of the kernels of one graph */
-    char graph[64];         /* "": of every graph that has no section of its own */
-    bool unfused;           /* for its unfused kernels, not its fused ones */
-    char file[256];         /* for messages; may be "" */
-    struct sched_line *v; uint32_t n, cap;
-};
-struct sched_sections { struct sched_section *v; uint32_t n, cap; };
 
 struct kernel {
     char name[64], file[128]; int line;              /* for people; outside the hash.  The user's line; 0: unknown */
@@ -313,7 +268,8 @@ void schedules_free(struct sched_sections *s);
 char *schedules_text(const char *graph, bool unfused, struct kernel *const *k, uint32_t n);
 char *schedule_line(const struct schedule *s);      /* "schedule map width 32 ..."; mem_free it; NULL: no memory */
 /* false: "file:line:column: reason", at the field, or where the line begins if the text does not have it. */
-bool schedule_refuse(const struct sched_section *s, const struct sched_line *l, enum sched_field f, struct err *e,
+/* column: an index of sched_line.column */
+bool schedule_refuse(const struct sched_section *s, const struct sched_line *l, uint32_t column, struct err *e,
                      const char *fmt, ...) __attribute__((format(printf, 5, 6)));
 /* ---- kernel_verify.c ---- */
 struct flaw { val at; const char *rule; };          /* at 0: the kernel as a whole; rule NULL: out of memory */

@@ -6,13 +6,13 @@
 
 /* ---- kernel_words.c ---- */
 struct words { const char *const *v; unsigned n; };
-extern const struct words prim_words, loop_words, fold_words, interleave_words, prefetch_words, role_words, sched_words,
-    epilogue_words, tile_words, mma_words;
+extern const struct words prim_words, loop_words, fold_words, interleave_words, prefetch_words, role_words, tile_words,
+    mma_words;
 int words_find(const struct words *w, struct word name); /* -1: none of them */
 
 /* ---- schedule_text.c: the record of scheduling decisions, on one line ---- */
 void schedule_put(struct text *t, const struct schedule *s);
-/* Behind the word "schedule", to the end of the line.  column (may be NULL): where each field stands, 0: nowhere. */
+/* Behind the word "schedule", to the end of the line.  column (may be NULL): as in struct sched_line. */
 bool schedule_read(struct lexer *l, struct schedule *s, uint32_t *column);
 
 #endif

@@ -19,18 +19,9 @@ static const char *const roles[BUF_COUNT] = {[BUF_IN] = "in", [BUF_OUT] = "out",
     [BUF_WORKSPACE] = "workspace", [BUF_SHARED] = "shared", [BUF_REGISTER] = "register"};
 static const char *const tile_orders[TILE_ORDER_COUNT] = {[TILE_ROWS] = "rows", [TILE_COLS] = "columns"};
 static const char *const mmas[MMA_COUNT] = {[MMA_CHAIN] = "chain", [MMA_ANY] = "any"};
-static const char *const scheds[SCHED_COUNT] = {
-    [SCHED_MAP] = "map", [SCHED_ROW_REDUCE] = "row_reduce", [SCHED_COLUMN_REDUCE] = "column_reduce",
-    [SCHED_ROWS] = "rows", [SCHED_DOT] = "dot", [SCHED_SCATTER] = "scatter", [SCHED_CUMULATIVE] = "cumulative",
-    [SCHED_SORT] = "sort", [SCHED_ATTENTION] = "attention"};
-static const char *const epilogues[EPILOGUE_COUNT] = {
-    [EPILOGUE_NONE] = "none", [EPILOGUE_IN_TILE] = "in_tile", [EPILOGUE_AFTER_TILE] = "after_tile",
-    [EPILOGUE_AFTER_ROWS] = "after_rows", [EPILOGUE_DURING_NEXT] = "during_next"};
-
 const struct words prim_words = WORDS(prims), loop_words = WORDS(loops), fold_words = WORDS(folds),
                    interleave_words = WORDS(interleaves), prefetch_words = WORDS(prefetches), role_words = WORDS(roles),
-                   sched_words = WORDS(scheds), epilogue_words = WORDS(epilogues), tile_words = WORDS(tile_orders),
-                   mma_words = WORDS(mmas);
+                   tile_words = WORDS(tile_orders), mma_words = WORDS(mmas);
 
 int words_find(const struct words *w, struct word name)
 {

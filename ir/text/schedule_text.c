@@ -1,7 +1,7 @@
-/* Schedules as text.  The record is words with their numbers, each at most once and in this order; what is 0 is not
- * said.
+/* Schedules as text, by the table of fields (ir/loop/schedule.c).  The record is the kind's word, then fields in the
+ * order of the table, each at most once; what is 0 is not said.
  *
- *   schedule dot width 32 tile 14x32 kblock 512 rows 56 pack_b epilogue after_tile grain 4
+ *   schedule dot width 32 tile 14x32 kblock 512 rows 56 pack_b pack_by squares epilogue after_tile grain 4
  *
  * A text of schedules is what a user or a tuner hands in, a kernel a line, in sections of a graph each:
  *
@@ -12,133 +12,149 @@
 #include <stdarg.h>
 #include <string.h>
 
+static void put_field(struct text *t, const struct schedule *s, const struct sched_field *f)
+{
+    uint64_t v = sched_get(s, f, 0), any = v;
+    for (unsigned side = 1; side < f->sides; side++)
+        any |= sched_get(s, f, side);
+    if (!any)
+        return;
+    text_put(t, " %s", f->word);
+    if (f->form == FORM_WORD)
+        text_put(t, " %s", v <= (uint64_t)f->most && f->name[v] ? f->name[v] : "?");
+    else if (f->form == FORM_NUMBER || f->form == FORM_SIDES)
+        text_put(t, " %" PRIu64, v);
+    for (unsigned side = 1; side < f->sides; side++)
+        text_put(t, "x%" PRIu64, sched_get(s, f, side));
+    const char *sign = " ";
+    for (unsigned bit = 0; f->form == FORM_SET && bit < 64; bit++)
+        if (v >> bit & 1) {
+            text_put(t, "%s%u", sign, bit);
+            sign = ",";
+        }
+}
+
 void schedule_put(struct text *t, const struct schedule *s)
 {
-    text_put(t, "schedule %s", sched_words.v[s->kind]);
-    if (s->width)
-        text_put(t, " width %u", s->width);
-    if (s->mr || s->nr)
-        text_put(t, " tile %ux%u", s->mr, s->nr);
-    if (s->block_m || s->block_n)
-        text_put(t, " block %ux%u", s->block_m, s->block_n);
-    if (s->step)
-        text_put(t, " step %u", s->step);
-    if (s->kc)
-        text_put(t, " kblock %u", s->kc);
-    if (s->rows)
-        text_put(t, " rows %u", s->rows);
-    text_put(t, "%s", s->pack_b ? " pack_b" : "");
-    if (s->epilogue)
-        text_put(t, " epilogue %s", epilogue_words.v[s->epilogue]);
-    text_put(t, "%s", s->stream ? " stream" : "");
-    if (s->grain)
-        text_put(t, " grain %" PRId64, s->grain);
+    const struct sched_family *family = &sched_families[s->kind];
+    text_put(t, "schedule %s", family->word);
+    for (uint32_t i = 0; i < family->n; i++)
+        put_field(t, s, &family->field[i]);
 }
 
-/* A record that is being read: the word that comes next, and where the fields before it stood. */
-struct record { struct lexer *l; struct word next; uint32_t *column; };
-
-static bool begins(struct record *r, const char *name, enum sched_field f)
+static uint64_t limit_of(const struct sched_field *f)
 {
-    if (!word_is(r->next, name))
-        return false;
-    if (r->column)
-        r->column[f] = (uint32_t)(r->next.s - r->l->line_start) + 1;
-    return true;
+    if (f->form == FORM_SET)
+        return (uint64_t)f->most;
+    return f->size == 8 ? INT64_MAX : (UINT64_C(1) << 8 * f->size) - 1;
 }
 
-/* The number behind a word; *out untouched where the word is another. */
-static bool schedule_text_number(struct record *r, const char *name, enum sched_field f, uint64_t max, uint64_t *out)
+static bool read_sides(struct lexer *l, const struct sched_field *f, struct schedule *s)
 {
-    if (!begins(r, name, f))
-        return true;
-    if (!lex_number(r->l, max, name, out))
-        return false;
-    r->next = lex_word(r->l);
-    return true;
-}
-
-/* "ROWSxCOLUMNS": one word to the lexer. */
-static bool sides(struct record *r, const char *name, enum sched_field f, uint16_t *out_rows, uint16_t *out_cols)
-{
-    struct lexer *l = r->l;
-    if (!begins(r, name, f))
-        return true;
-    uint64_t rows, cols;
-    if (!lex_number(l, UINT16_MAX, "rows of the tile", &rows))
-        return false;
-    if (l->p == l->end || *l->p != 'x')
-        return lex_expected(l, "'x' and the tile's columns");
-    l->p++;
-    if (!lex_number(l, UINT16_MAX, "columns of the tile", &cols))
-        return false;
-    *out_rows = (uint16_t)rows;
-    *out_cols = (uint16_t)cols;
-    r->next = lex_word(l);
-    return true;
-}
-
-static bool flag(struct record *r, const char *name, enum sched_field f, uint8_t *out)
-{
-    if (begins(r, name, f)) {
-        *out = 1;
-        r->next = lex_word(r->l);
+    for (unsigned side = 0; side < f->sides; side++) {
+        uint64_t v;
+        char what[64];
+        snprintf(what, sizeof what, "'x' and another side of the %s", f->word);
+        if (side && (l->p == l->end || *l->p != 'x'))
+            return lex_expected(l, what);
+        l->p += side != 0;
+        snprintf(what, sizeof what, "side of the %s", f->word);
+        if (!lex_number(l, limit_of(f), what, &v))
+            return false;
+        sched_set(s, f, side, v);
     }
     return true;
 }
 
-static bool epilogue(struct record *r, uint8_t *out)
+static bool read_name(struct lexer *l, const struct sched_field *f, struct schedule *s)
 {
-    if (!begins(r, "epilogue", FIELD_EPILOGUE))
-        return true;
-    lex_space(r->l);
-    const char *at = r->l->p;
-    int which = words_find(&epilogue_words, lex_word(r->l));
-    if (which <= EPILOGUE_NONE) {
-        r->l->p = at;
-        return lex_expected(r->l, "in_tile, after_tile, after_rows or during_next");
+    char expected[128];
+    size_t at = 0;
+    lex_space(l);
+    const char *start = l->p;
+    struct word w = lex_word(l);
+    for (int64_t v = f->least; v <= f->most; v++) {
+        if (word_is(w, f->name[v])) {
+            sched_set(s, f, 0, (uint64_t)v);
+            return true;
+        }
+        at += (size_t)snprintf(expected + at, sizeof expected - at, "%s%s",
+                               v == f->least ? "" : v == f->most ? " or " : ", ", f->name[v]);
     }
-    *out = (uint8_t)which;
-    r->next = lex_word(r->l);
+    l->p = start;
+    return lex_expected(l, expected);
+}
+
+static bool read_set(struct lexer *l, const struct sched_field *f, struct schedule *s)
+{
+    uint64_t set = 0;
+    do {
+        uint64_t bit;
+        if (!lex_number(l, limit_of(f), f->word, &bit))
+            return false;
+        set |= UINT64_C(1) << bit;
+    } while (lex_take(l, ','));
+    sched_set(s, f, 0, set);
+    return true;
+}
+
+static bool read_value(struct lexer *l, const struct sched_field *f, struct schedule *s)
+{
+    uint64_t v = 1;
+    switch (f->form) {
+    case FORM_SIDES: return read_sides(l, f, s);
+    case FORM_WORD: return read_name(l, f, s);
+    case FORM_SET: return read_set(l, f, s);
+    case FORM_NUMBER:
+        if (!lex_number(l, limit_of(f), f->word, &v))
+            return false;
+    }
+    sched_set(s, f, 0, v);
+    return true;
+}
+
+static bool read_kind(struct lexer *l, struct schedule *s, uint32_t *column)
+{
+    lex_space(l);
+    const char *at = l->p;
+    struct word w = lex_word(l);
+    while (s->kind < SCHED_COUNT && !word_is(w, sched_families[s->kind].word))
+        s->kind++;
+    if (s->kind == SCHED_COUNT) {
+        l->p = at;
+        return lex_expected(l, "a kind of schedule such as map");
+    }
+    if (column)
+        column[COLUMN_KIND] = (uint32_t)(at - l->line_start) + 1;
     return true;
 }
 
 bool schedule_read(struct lexer *l, struct schedule *s, uint32_t *column)
 {
     *s = (struct schedule){0};
-    uint64_t width = 0, step = 0, kc = 0, rows = 0, grain = 0;
-    lex_space(l);
-    const char *at = l->p;
-    int kind = words_find(&sched_words, lex_word(l));
-    if (kind < 0) {
-        l->p = at;
-        return lex_expected(l, "a kind of schedule such as map");
-    }
-    if (column)
-        column[FIELD_KIND] = (uint32_t)(at - l->line_start) + 1;
-    struct record r = {l, lex_word(l), column};
-    if (!schedule_text_number(&r, "width", FIELD_WIDTH, UINT16_MAX, &width) ||
-        !sides(&r, "tile", FIELD_TILE, &s->mr, &s->nr) ||
-        !sides(&r, "block", FIELD_BLOCK, &s->block_m, &s->block_n) ||
-        !schedule_text_number(&r, "step", FIELD_STEP, UINT16_MAX, &step) ||
-        !schedule_text_number(&r, "kblock", FIELD_KBLOCK, UINT32_MAX, &kc) ||
-        !schedule_text_number(&r, "rows", FIELD_ROWS, UINT32_MAX, &rows) ||
-        !flag(&r, "pack_b", FIELD_PACK_B, &s->pack_b) || !epilogue(&r, &s->epilogue) ||
-        !flag(&r, "stream", FIELD_STREAM, &s->stream) ||
-        !schedule_text_number(&r, "grain", FIELD_GRAIN, INT64_MAX, &grain))
+    if (!read_kind(l, s, column))
         return false;
-    s->kind = (uint16_t)kind;
-    s->width = (uint16_t)width;
-    s->step = (uint16_t)step;
-    s->kc = (uint32_t)kc;
-    s->rows = (uint32_t)rows;
-    s->grain = (int64_t)grain;
-    if (r.next.len) {
-        l->p = r.next.s;
-        return lex_expected(l,
-                            "width, tile, block, step, kblock, rows, pack_b, epilogue, stream or grain in this order");
+    const struct sched_family *family = &sched_families[s->kind];
+    struct word next = lex_word(l);
+    for (uint32_t i = 0; i < family->n; i++) {
+        if (!word_is(next, family->field[i].word))
+            continue;
+        if (column)
+            column[COLUMN_FIELDS + i] = (uint32_t)(next.s - l->line_start) + 1;
+        if (!read_value(l, &family->field[i], s))
+            return false;
+        next = lex_word(l);
     }
-    return lex_end_line(l);
+    if (!next.len)
+        return lex_end_line(l);
+    char words[256];
+    size_t at = 0;
+    for (uint32_t i = 0; i < family->n; i++)
+        at += (size_t)snprintf(words + at, sizeof words - at, "%s%s",
+                               !i ? "" : i + 1 == family->n ? " or " : ", ", family->field[i].word);
+    snprintf(words + at, sizeof words - at, " in this order");
+    l->p = next.s;
+    return lex_expected(l, words);
 }
 
 /* ---- texts of schedules ---- */
@@ -210,7 +226,7 @@ static bool kernel_line(struct lexer *l, struct sched_section *s)
     lex_space(l);
     const char *at = l->p;
     k->line = l->line;
-    k->column[FIELD_NAME] = (uint32_t)(at - l->line_start) + 1;
+    k->column[COLUMN_NAME] = (uint32_t)(at - l->line_start) + 1;
     if (!name_read(l, k->kernel, sizeof k->kernel) || !lex_need_word(l, "schedule") ||
         !schedule_read(l, &k->sched, k->column))
         return false;
@@ -281,7 +297,7 @@ char *schedule_line(const struct schedule *s)
     return text_take(&t);
 }
 
-bool schedule_refuse(const struct sched_section *s, const struct sched_line *l, enum sched_field f, struct err *e,
+bool schedule_refuse(const struct sched_section *s, const struct sched_line *l, uint32_t column, struct err *e,
                      const char *fmt, ...)
 {
     char what[512];
@@ -289,6 +305,6 @@ bool schedule_refuse(const struct sched_section *s, const struct sched_line *l, 
     va_start(ap, fmt);
     format_text_v(what, sizeof what, fmt, ap);
     va_end(ap);
-    uint32_t column = l->column[f] ? l->column[f] : l->column[FIELD_NAME];
-    return err_set(e, KL_ERR_ARGUMENT, "%s%s%u:%u: %s", s->file, s->file[0] ? ":" : "", l->line, column, what);
+    uint32_t at = column < COLUMN_COUNT && l->column[column] ? l->column[column] : l->column[COLUMN_NAME];
+    return err_set(e, KL_ERR_ARGUMENT, "%s%s%u:%u: %s", s->file, s->file[0] ? ":" : "", l->line, at, what);
 }

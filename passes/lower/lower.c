@@ -2,7 +2,7 @@
  *
  * Whatever is kept per node is made once for all groups of a graph and marked with the number of the lowering that
  * wrote it, so that a group costs what its own nodes cost. */
-#include "lower.h"
+#include "lower_schedule.h"
 #include <stdatomic.h>
 #include <string.h>
 
@@ -241,48 +241,6 @@ void lower_scalars(struct lowering *w)
         fix_scalars(w, w->member[m]);
 }
 
-enum { TASK_WORK = 1 << 15 }; /* elements of work that pay for handing a task to a thread */
-
-void lower_grain(struct lowering *w, int64_t work)
-{
-    int64_t per = work > 0 ? work : 1;
-    struct kernel *k = w->k;
-    if (w->override) {
-        k->sched.grain = w->override->grain;
-        return;
-    }
-    bool small = k->extent < 2 || per <= (2 * TASK_WORK - 1) / k->extent; /* a product could overflow */
-    k->sched.grain = small ? 0 : per >= TASK_WORK ? 1 : (TASK_WORK + per - 1) / per;
-}
-
-enum { FEW_ELEMENTS = 1 << 13 }; /* computed in microseconds by whatever code */
-
-uint32_t lower_native(const struct lowering *w) { return w->caps->block_threads ? 64 : w->caps->vector_bytes / 4; }
-
-uint32_t lower_width(const struct lowering *w, int64_t n) { return lower_width_of(w, n, w->nmember); }
-
-uint32_t lower_width_of(const struct lowering *w, int64_t n, uint32_t ops)
-{
-    uint32_t native = lower_native(w), width = 4 * native;
-    int64_t most = 0;
-    if (w->override)
-        return w->override->width;
-    for (uint32_t m = 0; m < w->nmember; m++)
-        most = node_numel(w->g, w->member[m]) > most ? node_numel(w->g, w->member[m]) : most;
-    /* what counts is how soon it is compiled: LLVM's time goes with the width */
-    if (!w->anchor && most <= FEW_ELEMENTS)
-        width = native;
-    else if (ops > 8) /* several results in flight hide latency already; more would spill */
-        width = 2 * native;
-    if (width > 64)
-        width = 64;
-    while (width > 1 && width / 2 >= n)
-        width /= 2;
-    while (width > native && width > n) /* a whole register and a tail rather than mostly empty lanes */
-        width /= 2;
-    return width;
-}
-
 bool lower_in_prologue(const struct lowering *w, ref r)
 {
     /* Pass fuse gives a reduce a prologue only if its operand and its result differ in size. */
@@ -361,21 +319,6 @@ static void run_schedule(struct lowering *w)
         lower_rows(w);
     else
         lower_reduce(w);
-}
-
-/* Do results are stored non-temporally?  Where the kernel's arrays fill the last of them, what it has stored first is
- * gone when it ends, and writing it there costs reading it, too.  But a state's next value goes where the old one was
- * just read. */
-static bool streams(const struct lowering *w)
-{
-    int64_t bytes = 0;
-    if (w->override)
-        return w->override->stream;
-    if (w->k->sched.kind != SCHED_MAP && w->k->sched.kind != SCHED_ROWS)
-        return false;
-    for (uint32_t i = 0; i < w->out->narg && bytes < w->caps->l3_bytes; i++)
-        bytes += (int64_t)node_bytes(w->g, w->out->arg[i].node);
-    return bytes >= w->caps->l3_bytes && !w->assigned;
 }
 
 bool trial_begin(struct trial *t, const struct lowering *w)
@@ -486,7 +429,8 @@ static bool build_kernel(struct lowering *w, struct err *e)
     w->l = (struct lower){.k = w->k, .g = w->g, .at = at_callback};
     w->k->extent = 1;
     run_schedule(w);
-    w->k->sched.stream = streams(w);
+    if (w->chooser->only)
+        return !w->k->err.code || err_set(e, w->k->err.code, "%s", w->k->err.msg);
     estimate(w);
     return kernel_clean(w->k) ? kernel_verify(w->k, e) : err_set(e, w->k->err.code, "%s", w->k->err.msg);
 }
@@ -515,7 +459,7 @@ static bool found_rightly(const struct lowering *w, struct err *e)
 /* Finds the kernel, or makes it and keeps it. */
 static bool find_or_build(struct lowerer *s, struct lowering *w, struct err *e)
 {
-    bool keyed = !w->override && lower_key_make(&s->key, w, target_hash(s, w->caps));
+    bool keyed = !w->chooser->want && !w->chooser->only && lower_key_make(&s->key, w, target_hash(s, w->chooser->caps));
     if (keyed && lower_memo_find(&s->key, w->k, w->out)) {
 #ifndef NDEBUG
         return found_rightly(w, e);
@@ -531,17 +475,18 @@ static bool find_or_build(struct lowerer *s, struct lowering *w, struct err *e)
     return true;
 }
 
-bool lower_group(struct lowerer *s, uint32_t group, const struct schedule *override, struct lowered *out, struct err *e)
+/* Lowers a group as c says. */
+static bool lower_as(struct lowerer *s, uint32_t group, struct chooser *c, struct lowered *out, struct err *e)
 {
     *out = (struct lowered){.k = kernel_new("")};
     if (!out->k)
         return err_set(e, KL_ERR_MEMORY, "out of memory lowering @%s", s->g->name);
     const uint32_t *first = &s->groups.first[group];
-    struct lowering w = {.k = out->k, .g = s->g, .group = group, .number = s->first + group,
-                         .caps = caps_for(s, s->groups.member[first[0]]), .override = override, .out = out,
+    struct lowering w = {.k = out->k, .g = s->g, .group = group, .number = s->first + group, .chooser = c, .out = out,
                          .member = s->groups.member + first[0], .nmember = first[1] - first[0],
                          .place = s->groups.place, .stored = s->groups.stored, .state = s->state[0],
                          .trial_state = s->state[1], .stamp = &s->stamp, .mine = ++s->stamp};
+    c->caps = caps_for(s, w.member[0]);
     w.assigned = s->assigned[group];
     name_kernel(&w);
     name_line(&w);
@@ -551,4 +496,22 @@ bool lower_group(struct lowerer *s, uint32_t group, const struct schedule *overr
     mem_free(out->arg);
     *out = (struct lowered){0};
     return false;
+}
+
+bool lower_group(struct lowerer *s, uint32_t group, const struct schedule *want, struct lowered *out,
+                 struct sched_refusal *r, struct err *e)
+{
+    return lower_as(s, group, &(struct chooser){.want = want, .refusal = r}, out, e);
+}
+
+bool lower_choose(struct lowerer *s, uint32_t group, const struct schedule *want, struct schedule *out,
+                  struct sched_refusal *r, struct err *e)
+{
+    struct lowered l;
+    if (!lower_as(s, group, &(struct chooser){.want = want, .refusal = r, .only = true}, &l, e))
+        return false;
+    *out = l.k->sched;
+    kernel_free(l.k);
+    mem_free(l.arg);
+    return true;
 }

@@ -1,4 +1,4 @@
-/* Lowering one group to one kernel: what the schedules (lower_map, lower_reduce, lower_dot) share. */
+/* Lowering one group to one kernel: what the families (lower_map, lower_reduce, lower_dot, ...) share. */
 #ifndef KILN_LOWER_H
 #define KILN_LOWER_H
 #include "passes/passes.h"
@@ -21,13 +21,13 @@ struct lower_key {
     struct memo_pack *pack;        /* notes what is found and added, or NULL */
 };
 
+struct chooser;
 struct lowering {
     struct lower l;          /* first: op rules get a pointer to it */
     struct kernel *k;
     const struct graph *g;
     uint32_t group, number;  /* and the one that names the kernel */
-    const struct caps *caps;
-    const struct schedule *override; /* to be followed; NULL: none is */
+    const struct chooser *chooser; /* of schedules: lower_schedule.h */
     const ref *member;       /* of the group, in execution order */
     uint32_t nmember;
     const uint32_t *place;   /* per node of the group: its number among the members */
@@ -68,17 +68,10 @@ void lower_fix(struct lowering *w, ref r, val value);
 void lower_unfix(struct lowering *w, ref r); /* it has no longer */
 /* Scalars made of leaves are computed here, before the loops that use them; those of an earlier call are forgotten. */
 void lower_scalars(struct lowering *w);
-/* Sets the size of a task from the work of one iteration, in elements. */
-void lower_grain(struct lowering *w, int64_t work);
 /* A member that reads r, by number: member m, if it is the first that asks. */
 uint32_t lower_reader(struct lowering *w, ref r, uint32_t m);
 /* The lbuf through which node r is read (role in) or written (role out). */
 uint32_t lower_buffer(struct lowering *w, ref r, enum buf_role role);
-/* Lanes of a register of 4-byte elements; on a GPU a block's threads, whole warps of any maker's: fewer leave some
- * idle. */
-uint32_t lower_native(const struct lowering *w);
-uint32_t lower_width(const struct lowering *w, int64_t n);               /* lanes for a loop over n elements */
-uint32_t lower_width_of(const struct lowering *w, int64_t n, uint32_t ops); /* where it computes so many ops for each */
 /* Is member r computed per reduced element (prologue) of the group's reduce? */
 bool lower_in_prologue(const struct lowering *w, ref r);
 

@@ -2,7 +2,7 @@
  *
  * Iterations of the parallel loop are rows.  Where axes lie behind the scanned one, an iteration is a vector of
  * neighbouring rows, each a lane; else it is one row, element by element. */
-#include "lower.h"
+#include "lower_schedule.h"
 #include <string.h>
 
 struct scan {
@@ -94,8 +94,9 @@ void lower_cumulative_group(struct lowering *w)
             to->dim[to->rank++] = out->dim[d];
     }
     bool vector = at.inner > 1;
-    k->sched.kind = SCHED_CUMULATIVE;
-    k->sched.width = vector ? (uint16_t)lower_width(w, at.inner) : 1;
+    struct schedule schedule;
+    if (!choose_cumulative(w, &(struct scan_facts){at.outer, at.len, at.inner}, &schedule))
+        return;
     int64_t full = at.inner / k->sched.width, tail = at.inner % k->sched.width, blocks = full + (tail != 0);
     k->extent = at.len ? at.outer * blocks : 0;
     lower_scalars(w);
@@ -110,5 +111,4 @@ void lower_cumulative_group(struct lowering *w)
             lower_cumulative_emit_rows(&s);
     }
     k_end(k, p);
-    lower_grain(w, at.len * k->sched.width);
 }

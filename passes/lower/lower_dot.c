@@ -81,7 +81,7 @@ static void run_coordinates(struct kernel *k, const struct shape *s, int64_t len
 val dot_column_of_run(const struct dot *d, val run, val at, val kk)
 {
     val fr[KL_MAX_RANK], con[KL_MAX_RANK];
-    run_coordinates(d->w->k, &d->free_b, d->pack_run, run, at, fr);
+    run_coordinates(d->w->k, &d->free_b, d->columns_run, run, at, fr);
     lower_unflatten(d->w->k, &d->con, kk, con);
     return k_cast(d->w->k, element_at(d, true, fr, con), d->dtype);
 }
@@ -90,7 +90,7 @@ val dot_step_of_run(const struct dot *d, val n, val run, val at)
 {
     val fr[KL_MAX_RANK], con[KL_MAX_RANK];
     lower_unflatten(d->w->k, &d->free_b, n, fr);
-    run_coordinates(d->w->k, &d->con, d->pack_run_k, run, at, con);
+    run_coordinates(d->w->k, &d->con, d->steps_run, run, at, con);
     return k_cast(d->w->k, element_at(d, true, fr, con), d->dtype);
 }
 
@@ -202,10 +202,7 @@ static void products(const struct dot *d, const struct tile *t, val off, int ste
     }
 }
 
-static bool outgrows_cache(const struct dot *d, int64_t elements)
-{
-    return elements > d->w->caps->l1_bytes / (int64_t)dtype_size(d->n->dtype);
-}
+static const struct schedule *dot_schedule(const struct dot *d) { return &d->w->k->sched; }
 
 static val open_if(struct kernel *k, bool needed, enum prim p, val x, int64_t limit)
 {
@@ -220,7 +217,7 @@ static void prefetch_epilogue(const struct dot *d, const struct tile *t, val j)
     struct kernel *k = w->k;
     int64_t line = LINE_BYTES / (int64_t)dtype_size(d->n->dtype), per_row = (t->cols + line - 1) / line;
     int64_t visits = t->kc / UNROLL_K, lines = t->rows * per_row;
-    if (!t->last || d->run < d->size.n || visits < lines || !outgrows_cache(d, d->size.m * d->size.n))
+    if (!dot_schedule(d)->dot.prefetch_out || !t->last || visits < lines)
         return;
     val number = ix_div(k, j, UNROLL_K), coord[KL_MAX_RANK] = {0}, permuted[KL_MAX_RANK] = {0};
     val guard = open_if(k, visits > lines, P_LT, number, lines);
@@ -251,8 +248,7 @@ static void prefetch_operand(const struct dot *d, const struct tile *t, val j)
     int64_t line = LINE_BYTES / (int64_t)dtype_size(d->n->dtype), lines = d->kblock * d->nr / line;
     int64_t visits = t->kc / UNROLL_K, each = visits ? (lines + t->tiles * visits - 1) / (t->tiles * visits) : 0;
     bool rows = d->b_step_n == 1 && d->nr % line == 0, columns = d->b_step_k == 1;
-    if (!each || each > MAX_PREFETCH || d->run < d->size.n || !(rows || columns) ||
-        !outgrows_cache(d, d->size.k * d->size.n))
+    if (!dot_schedule(d)->dot.prefetch_b || !each || each > MAX_PREFETCH || !(rows || columns))
         return;
     val visit = ix_add(k, ix_scale(k, t->number, visits), ix_div(k, j, UNROLL_K));
     val n0 = t->last ? ix_add(k, t->n0, k_int(k, d->nr)) : t->n0;
@@ -276,11 +272,9 @@ static void prefetch_operand(const struct dot *d, const struct tile *t, val j)
 static void prefetch_rows(const struct dot *d, const struct tile *t, val j)
 {
     struct kernel *k = d->w->k;
-    enum { FEW_TILES = 2 };
     int64_t line = LINE_BYTES / d->element, turns = line / UNROLL_K;
-    bool columns = d->a_step_m == 1, rows = d->a_step_k == 1 && turns;
-    if (d->w->caps->block_threads || !(columns || rows) || dot_parts(d->size.n, d->nr) > FEW_TILES ||
-        !outgrows_cache(d, d->size.batch * d->size.m * d->size.k))
+    bool columns = d->a_step_m == 1;
+    if (!dot_schedule(d)->dot.prefetch_a)
         return;
     int64_t each = columns ? UNROLL_K : (t->rows + turns - 1) / turns;
     val visit = ix_div(k, j, UNROLL_K), kk = ix_add(k, t->k0, j);
@@ -505,10 +499,6 @@ void dot_tasks(struct dot *d, int64_t columns, dot_task *task, const void *ctx)
 {
     struct kernel *k = d->w->k;
     int64_t row_blocks = dot_parts(d->size.m, d->mblock);
-    k->sched = (struct schedule){.kind = SCHED_DOT, .width = (uint16_t)d->nr, .mr = (uint16_t)d->mr,
-                                 .nr = (uint16_t)d->nr,
-                                 .kc = (uint32_t)d->kblock, .rows = (uint32_t)d->mblock, .pack_b = d->packs,
-                                 .epilogue = (uint8_t)d->when};
     k->extent = d->size.batch * row_blocks * columns;
     val p = k_loop(k, LOOP_PARALLEL, k_int(k, 0), k_int(k, k->extent), 1);
     if (k->extent) {
@@ -519,13 +509,47 @@ void dot_tasks(struct dot *d, int64_t columns, dot_task *task, const void *ctx)
     k_end(k, p);
 }
 
+static void dot_emit_tiles(struct dot *d, const struct schedule *s)
+{
+    struct lowering *w = d->w;
+    struct kernel *k = w->k;
+    d->mr = s->dot.mr;
+    d->nr = s->dot.nr;
+    d->mblock = s->dot.rows;
+    d->run = s->dot.run ? s->dot.run : d->size.n;
+    d->when = (enum sched_epilogue)s->dot.epilogue;
+    if (d->when != EPILOGUE_IN_TILE) {
+        int64_t tiles = d->when == EPILOGUE_AFTER_ROWS ? dot_parts(d->size.n, d->nr) : 1;
+        d->tile_step = tiles * d->nr;
+        d->tile = 1 + k_buf(k, BUF_SCRATCH, d->dtype, d->mr * d->tile_step, 0);
+    } else {
+        lower_scalars(w);
+    }
+    if (s->dot.pack_b)
+        d->panel = 1 + k_buf(k, BUF_SCRATCH, d->dtype, dot_panel_rows(d) * d->nr, 0);
+    if (d->blocks > 1)
+        d->partial = 1 + k_buf(k, BUF_SCRATCH, d->dtype, d->mblock * d->nr, 0);
+    dot_tasks(d, dot_task_columns(d, s), emit_task, NULL);
+}
+
+static void emit_kind(struct dot *d, const struct schedule *s)
+{
+    switch (s->kind) {
+    case SCHED_DOT_MATRIX: dot_emit_matrix(d, s); break;
+    case SCHED_DOT_BLOCKS: dot_emit_blocks(d, s); break;
+    case SCHED_DOT_BYTES: dot_emit_bytes(d, s); break;
+    case SCHED_DOT_THIN: dot_emit_thin(d, s); break;
+    default: dot_emit_tiles(d, s);
+    }
+}
+
 void lower_dot_group(struct lowering *w)
 {
-    struct kernel *k = w->k;
     const struct node *n = &w->g->node[w->anchor];
     struct dot d = {.w = w, .n = n, .dtype = dtype_compute(n->dtype), .a = *node_shape(w->g, n->in[0]),
                     .b = *node_shape(w->g, n->in[1]),
                     .out = w->g->shape[n->shape], .size = dot_sizes(w->g, n), .when = EPILOGUE_IN_TILE};
+    d.run = d.size.n;
     struct axes a = axes_of(&d, false), b = axes_of(&d, true);
     d.batch = pick(&d.a, a.batch, n->attr.dot.nbatch);
     d.con = pick(&d.a, a.con, n->attr.dot.ncon);
@@ -535,36 +559,7 @@ void lower_dot_group(struct lowering *w)
     d.kblock = n->attr.dot.kblock;
     d.blocks = d.size.k > d.kblock ? (d.size.k + d.kblock - 1) / d.kblock : 1;
     find_permute(&d);
-    struct schedule blocks;
-    if (dot_matrix(&d, &blocks)) {
-        dot_emit_matrix(&d, &blocks);
-        return;
-    }
-    if (dot_blocks(&d, &blocks)) {
-        dot_emit_blocks(&d, &blocks);
-        return;
-    }
-    dot_find_steps(&d);
-    if (dot_bytes(&d)) {
-        d.packs = true;
-        dot_choose_tiles(&d);
-        dot_emit_bytes(&d);
-        return;
-    }
-    if (dot_emit_thin(&d))
-        return;
-    dot_choose(&d);
-    int64_t columns = d.run < d.size.n ? d.size.n / d.run : dot_parts(d.size.n, d.nr);
-    if (d.when != EPILOGUE_IN_TILE) {
-        d.tile_step = d.when == EPILOGUE_AFTER_ROWS ? columns * d.nr : d.nr;
-        d.tile = 1 + k_buf(k, BUF_SCRATCH, d.dtype, d.mr * d.tile_step, 0);
-    } else {
-        lower_scalars(w);
-    }
-    if (d.packs)
-        d.panel = 1 + k_buf(k, BUF_SCRATCH, d.dtype, dot_panel_rows(&d) * d.nr, 0);
-    if (d.blocks > 1)
-        d.partial = 1 + k_buf(k, BUF_SCRATCH, d.dtype, d.mblock * d.nr, 0);
-    dot_tasks(&d, walks_rows(&d) ? 1 : columns, emit_task, NULL);
-    lower_grain(w, 2 * d.mblock * (walks_rows(&d) || d.run < d.size.n ? d.run : d.nr) * d.size.k / 16);
+    struct schedule s;
+    if (choose_dot(&d, &s))
+        emit_kind(&d, &s);
 }

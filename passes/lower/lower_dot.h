@@ -5,6 +5,14 @@
 
 /* rows of a register tile, steps of k in a visit of the loop over it */
 enum { MAX_ROWS = 32, UNROLL_K = 4, LINE_BYTES = 64 };
+enum { FEW_ROWS = 6 }; /* of a tile that shares B's vectors too little */
+/* Of products of few rows: rows of the first operand, streams of the matrix. */
+enum { THIN_ROWS = 8, THIN_STREAMS = 8 };
+/* Elements of k that an instruction for bytes multiplies at once. */
+enum { DOT_GROUP = 4 };
+/* Of blocks of threads: elements of an operand that a thread brings in a step.  Of matrix units: slabs of a tile;
+ * elements of a row in shared memory beyond those of the operand, and of a vector that is copied. */
+enum { DOT_MAX_PARTS = 32, DOT_MAX_SLABS = 8, DOT_PAD = 8, DOT_VECTOR = 8 };
 
 struct dot {
     struct lowering *w;
@@ -14,16 +22,14 @@ struct dot {
     struct shape batch, free_a, free_b, con;     /* lengths of the four kinds of dimension */
     struct dot_dims size;
     int64_t kblock, blocks;
-    int64_t mr, nr, mblock;                      /* rows of a tile, columns of a tile, rows of a task */
-    int64_t b_step_n, b_step_k, a_step_m, a_step_k; /* see dot_find_steps */
     int64_t element;                             /* bytes of an operand's element */
-    /* columns, rows from one multiple of this to the next: b_step_n, a_step_m apart */
-    int64_t run, run_m;
-    bool rows, squares;                          /* B has neighbours in memory along n, along k: see pack_columns */
-    uint32_t square;                             /* lanes of a native vector: what pack_square handles */
+    /* how the operands lie in memory: see dot_find_steps */
+    int64_t b_step_n, b_step_k, a_step_m, a_step_k;
+    int64_t run_m, whole_run, columns_run, steps_run;
+    /* what the record says, as far as kinds of kernels share it */
+    int64_t mr, nr, mblock;                      /* rows of a tile, columns of a tile, rows of a task */
+    int64_t run;                                 /* columns of a run that no tile crosses; n: there are no runs */
     uint32_t panel, partial, tile;               /* scratch lbufs + 1, 0: none */
-    bool packs;                                  /* B is copied into the panel, */
-    int64_t pack_run, pack_run_k;                /*   in runs of so many columns, steps of k; 0: whole */
     enum sched_epilogue when;
     int64_t tile_step;                           /* from one row of the tile's copy to the next */
     val batch_index;
@@ -36,8 +42,8 @@ struct dot {
 val dot_stored_element(const struct dot *d, bool second, val i, val kk);
 /* as it is multiplied. */
 val dot_element(const struct dot *d, bool second, val i, val kk);
-/* As dot_element, of the second operand: column `at` of run `run`, of pack_run columns each; column n, step `at` of
- * run `run` of k. */
+/* As dot_element, of the second operand: column `at` of run `run`, of columns_run columns each; column n, step `at` of
+ * run `run` of k, of steps_run steps each. */
 val dot_column_of_run(const struct dot *d, val run, val at, val kk);
 val dot_step_of_run(const struct dot *d, val n, val run, val at);
 /* The vector loop over a tile's columns, of which `cols` exist. */
@@ -50,28 +56,39 @@ void dot_epilogue(const struct dot *d, val m, val n, val result);
 void dot_epilogue_rows(const struct dot *d, val m0, int64_t rows, val n0, int64_t cols);
 /* Emits what one task does: rows first_row .., columns n0 .., the numbers of both being known here. */
 typedef void dot_task(const struct dot *d, const void *ctx, val first_row, int64_t rows, val n0, int64_t cols);
-/* The loop over tasks, each a block of mblock rows and one of `columns` tiles or runs, or all tiles of its rows;
- * and the kernel's schedule. */
+/* The loop over tasks, each a block of mblock rows and one of `columns` tiles or runs, or all tiles of its rows. */
 void dot_tasks(struct dot *d, int64_t columns, dot_task *task, const void *ctx);
-/* ---- lower_dot_schedule.c, for processors ---- */
-/* How far an operand's neighbours lie apart in memory along the rows or columns and along k: -1 where that is no
- * fixed distance, 0 where the operand is computed rather than loaded.  Where all rows or columns have none, runs of
- * them that have one will do: of columns the longest, if they are neighbours, of rows as many as a tile may have. */
+/* ---- lower_dot_operands.c ---- */
+/* How far an operand's neighbours lie apart in memory along the rows or columns (b_step_n, a_step_m) and along k: -1
+ * where that is no fixed distance, 0 where the operand is computed rather than loaded.  Where it is none:
+ *   run_m        rows of A for which there is one after all: a number that divides all rows; else all rows
+ *   whole_run    the longest run of columns of B that are neighbours; 0: there are none
+ *   columns_run  a run of columns that are near each other, steps_run one of steps of k; 0: there are none */
 void dot_find_steps(struct dot *d);
-void dot_choose_tiles(struct dot *d); /* mr, nr, mblock and square, for d->packs and d->when */
-/* Chooses packs and when, with them the tiles, and says squares and rows; after dot_find_steps. */
-void dot_choose(struct dot *d);
+/* Are an operand's neighbours in memory those along the contraction, and not those along the other side? */
+bool dot_along_k(const struct dot *d, bool second);
+/* ---- lower_dot_schedule.c, lower_dot_gpu_schedule.c ---- */
+bool choose_dot(struct dot *d, struct schedule *s);
+/* Is it for a GPU's blocks of threads?  *done: what choose_dot returns. */
+bool choose_dot_gpu(struct dot *d, struct schedule *s, bool *done);
+bool dot_kblock_legal(const struct dot *d, const struct schedule *s);
+/* Tiles or runs of columns, of which a task has one; 1: a task has all of its rows. */
+int64_t dot_task_columns(const struct dot *d, const struct schedule *s);
 /* ---- lower_dot_pack.c ---- */
 int64_t dot_panel_rows(const struct dot *d); /* rows of the panel, those that are only written included */
 /* Copies columns n0 .. n0 + cols of rows k0 .. k0 + kc of B into the panel. */
 void dot_pack(const struct dot *d, val n0, int64_t cols, val k0, int64_t kc);
 /* ---- lower_dot_bytes.c ---- */
-/* Is it a product of bytes for this target's mma?  After dot_find_steps. */
-bool dot_bytes(const struct dot *d);
-void dot_emit_bytes(struct dot *d); /* after dot_choose_tiles */
-/* ---- lower_dot_thin.c ---- */
-/* Emits a product of a few rows with a matrix that is read once; false: it is none, for a processor. */
-bool dot_emit_thin(struct dot *d);
+void dot_emit_bytes(struct dot *d, const struct schedule *s);
+/* ---- lower_dot_thin.c ---- products of a few rows with a matrix that is read once */
+/* How the matrix lies in memory, or what it is computed from element by element. */
+struct thin_order {
+    bool along_k;            /* its neighbours are those along the contraction */
+    ref source;              /* whose elements it is, or is computed from, one each and that one once; NIL: none is */
+    int64_t element;         /* bytes of one of them */
+};
+bool dot_thin_order(const struct dot *d, struct thin_order *o);     /* false: not at fixed distances */
+void dot_emit_thin(struct dot *d, const struct schedule *s);
 /* ---- lower_dot_tile.c ---- */
 val dot_splat(struct kernel *k, val x, unsigned rows, unsigned cols);
 /* A tile from index on, its rows or columns `stride` apart.  mask: which of the elements exist; 0: all. */
@@ -83,16 +100,7 @@ val dot_shaped(struct kernel *k, val v, val like); /* v, made of tiles of this s
 val dot_carry(struct kernel *k, val init);
 val dot_out(struct kernel *k, val carry);
 void dot_meet(struct kernel *k);                   /* a barrier */
-/* Are an operand's neighbours in memory those along the contraction, and not those along the other side? */
-bool dot_along_k(const struct dot *d, bool second);
 int64_t dot_parts(int64_t length, int64_t part);   /* how many cover it */
-bool dot_fits_grid(const struct dot *d, const struct schedule *s); /* are the blocks few enough to be numbered? */
-bool dot_occupies(const struct dot *d, const struct schedule *s);  /* and a block for every one the GPU runs at once? */
-/* A block of ROWS x COLS tiles of MR x NR results each, that goes by STEP elements of the contraction; a tile is
- * `subgroup` threads'. */
-struct dot_shape { uint16_t mr, nr, rows, cols, step; };
-struct schedule dot_schedule(const struct dot *d, const struct dot_shape *x, unsigned subgroup);
-bool dot_fills(const struct dot *d, const struct schedule *s);     /* has most of a block something to do? */
 /* Are the operand's elements *free of its own dimension, one of `side` in a row, and *at of the contraction there?  0:
  * all are.  beyond: the contraction's may not be.  Bounds both. */
 val dot_there(const struct dot *d, bool second, int64_t side, bool beyond, val free, val at);
@@ -100,13 +108,11 @@ val dot_there(const struct dot *d, bool second, int64_t side, bool beyond, val f
 val dot_if_there(const struct dot *d, const struct schedule *s, val m, val n);
 
 /* ---- lower_dot_matrix.c ---- */
-/* Is the product one for the target's matrix units?  *s: its schedule. */
-bool dot_matrix(const struct dot *d, struct schedule *s);
+/* Is the operand an array of which each thread of the record's block can copy whole vectors? */
+bool dot_matrix_copies(const struct dot *d, const struct schedule *s, bool second);
 void dot_emit_matrix(struct dot *d, const struct schedule *s);
 
 /* ---- lower_dot_gpu.c ---- */
-/* Is the product one for blocks of threads on this target?  *s: their schedule. */
-bool dot_blocks(const struct dot *d, struct schedule *s);
 void dot_emit_blocks(struct dot *d, const struct schedule *s);
 
 #endif

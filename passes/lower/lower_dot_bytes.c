@@ -13,7 +13,7 @@
  * pass numerics mean nothing here. */
 #include "lower_dot.h"
 
-enum { GROUP = 4, UNROLL = 2, MAX_PANEL = 128 << 10 };
+enum { GROUP = DOT_GROUP, UNROLL = 2 };
 
 struct bytes {
     struct dot *d;
@@ -21,6 +21,7 @@ struct bytes {
     bool turned;            /* A's upper bits are */
     bool b_rows;            /* B's columns are neighbours in memory; else its k are */
     int64_t kc, panels;     /* elements of k in a panel, a multiple of GROUP where there are several */
+    int64_t lanes;          /* sums in a register */
     uint32_t panel, sums;   /* lbufs */
     uint32_t columns;       /* lbuf: sums of the panel's columns */
 };
@@ -224,7 +225,7 @@ static void emit_task(const struct dot *d, const void *ctx, val first, int64_t r
 {
     const struct bytes *s = ctx;
     struct kernel *k = d->w->k;
-    int64_t lanes = d->w->caps->vector_bytes / 4, room = dot_parts(cols, lanes) * lanes;
+    int64_t lanes = s->lanes, room = dot_parts(cols, lanes) * lanes;
     struct part p = {.n0 = n0, .k0 = k_int(k, 0), .cols = cols, .room = room < s->d->nr ? room : s->d->nr,
                      .length = s->kc};
     if (s->panels > 1) {
@@ -245,34 +246,23 @@ static void emit_task(const struct dot *d, const void *ctx, val first, int64_t r
 
 /* ---- the kernel ---- */
 
-bool dot_bytes(const struct dot *d)
-{
-    bool rows = d->b_step_n == 1 && d->b_step_k >= 0, columns = d->b_step_k == 1 && d->b_step_n >= 0;
-    return d->n->attr.dot.sum && d->w->caps->mma_bytes == GROUP && d->size.batch > 0 && d->size.m > 0 &&
-        d->size.n > 0 &&
-           d->size.k >= GROUP && d->a_step_k == 1 && d->a_step_m >= 0 && d->run_m == d->size.m && d->run == d->size.n &&
-               (rows || columns);
-}
-
-void dot_emit_bytes(struct dot *d)
+void dot_emit_bytes(struct dot *d, const struct schedule *schedule)
 {
     struct lowering *w = d->w;
     struct kernel *k = w->k;
     struct bytes s = {.d = d, .ta = w->g->node[d->n->in[0]].dtype, .tb = w->g->node[d->n->in[1]].dtype,
-                      .b_rows = d->b_step_n == 1};
-    d->packs = w->override ? w->override->pack_b : !s.b_rows || d->size.m > d->mr;
+                      .b_rows = d->b_step_n == 1, .kc = schedule->dot_bytes.panel, .lanes = schedule->dot_bytes.lanes};
+    d->mr = schedule->dot_bytes.mr;
+    d->nr = schedule->dot_bytes.nr;
+    d->mblock = schedule->dot_bytes.rows;
     s.turned = s.ta == s.tb;
-    int64_t most = MAX_PANEL / d->nr / GROUP * GROUP;
-    s.panels = d->packs ? dot_parts(d->size.k, most) : 1;
-    s.kc = s.panels > 1 ? dot_parts(dot_parts(d->size.k, s.panels), GROUP) * GROUP : d->size.k;
     s.panels = dot_parts(d->size.k, s.kc);
-    if (d->packs)
+    if (schedule->dot_bytes.pack_b)
         s.panel = 1 + k_buf(k, BUF_SCRATCH, s.tb, dot_parts(s.kc, GROUP) * GROUP * d->nr, 0);
     s.sums = k_buf(k, BUF_SCRATCH, KL_I32, (s.panels > 1 ? d->mblock : d->mr) * d->nr, 0);
     d->tile = 1 + s.sums;
     d->tile_step = d->nr;
-    if (s.turned && d->packs)
+    if (s.turned && s.panel)
         s.columns = k_buf(k, BUF_SCRATCH, KL_I32, d->nr, 0);
-    dot_tasks(d, dot_parts(d->size.n, d->nr), emit_task, &s);
-    lower_grain(w, 2 * d->mblock * d->nr * d->size.k / 64);
+    dot_tasks(d, dot_task_columns(d, schedule), emit_task, &s);
 }

@@ -20,53 +20,7 @@ struct blocks {
     val k0;                         /* the k-block's first element */
 };
 
-enum { MAX_PARTS = 32 };            /* elements of an operand that a thread brings in a step */
-
-/* ---- the schedule ---- */
-
-/* Can a block of this target be what the record says? */
-static bool dot_gpu_fits(const struct dot *d, const struct schedule *s)
-{
-    const struct caps *c = d->w->caps;
-    if (s->pack_b || !s->mr || !s->nr || !s->step || !s->block_m || !s->block_n || s->block_m % s->mr ||
-        s->block_n % s->nr)
-        return false;
-    int64_t threads = (int64_t)(s->block_m / s->mr) * (s->block_n / s->nr), bytes = (int64_t)dtype_size(d->dtype);
-    int64_t a = (int64_t)s->block_m * s->step, b = (int64_t)s->block_n * s->step;
-    return threads == s->width && threads <= (int64_t)c->block_threads && s->mr * s->nr <= 64 && a % threads == 0 &&
-           b % threads == 0 && a / threads <= MAX_PARTS && b / threads <= MAX_PARTS &&
-               2 * (a + b) * bytes <= (int64_t)c->shared_bytes;
-}
-
-/* The largest tiles that make a block for every one the GPU can run at once, and of which most have something to do. */
-static bool dot_gpu_choose(const struct dot *d, struct schedule *s)
-{
-    static const struct dot_shape shape[] = {
-        {8, 8, 16, 16, 8}, {8, 8, 8, 8, 8}, {8, 4, 8, 8, 8}, {4, 4, 8, 8, 8}, {4, 4, 16, 4, 8}, {4, 4, 4, 16, 8}};
-    bool found = false;
-    for (unsigned i = 0; i < sizeof shape / sizeof *shape; i++) {
-        struct schedule x = dot_schedule(d, &shape[i], 1);
-        if (!dot_gpu_fits(d, &x) || !dot_fills(d, &x) ||
-            (found && x.block_m * x.block_n >= s->block_m * s->block_n)) /* as many results, and longer sides */
-            continue;
-        *s = x;
-        found = true;
-        if (dot_occupies(d, &x))
-            break;
-    }
-    return found;
-}
-
-bool dot_blocks(const struct dot *d, struct schedule *s)
-{
-    const struct schedule *override = d->w->override;
-    if (!d->w->caps->block_threads || d->dtype == KL_BOOL || d->size.batch < 1 || d->size.k < 1 ||
-        !dot_gpu_choose(d, s))
-        return false;
-    if (override && dot_gpu_fits(d, override) && override->kc == (uint32_t)d->kblock)
-        *s = *override;
-    return dot_fits_grid(d, s);
-}
+enum { MAX_PARTS = DOT_MAX_PARTS };
 
 /* ---- one step ---- */
 
@@ -77,10 +31,10 @@ struct part { val value[MAX_PARTS], at[MAX_PARTS]; int64_t n; };
 static void find_element(const struct blocks *s, bool second, val e, val *side, val *kk)
 {
     struct kernel *k = s->d->w->k;
-    int64_t length = second ? s->s.block_n : s->s.block_m;
+    int64_t length = second ? s->s.dot_blocks.block_n : s->s.dot_blocks.block_m;
     bool along_k = second ? s->b_along_k : s->a_along_k;
-    *side = along_k ? ix_div(k, e, s->s.step) : ix_mod(k, e, length);
-    *kk = along_k ? ix_mod(k, e, s->s.step) : ix_div(k, e, length);
+    *side = along_k ? ix_div(k, e, s->s.dot_blocks.step) : ix_mod(k, e, length);
+    *kk = along_k ? ix_mod(k, e, s->s.dot_blocks.step) : ix_div(k, e, length);
 }
 
 /* Starts to bring an operand's step from memory; `first` is its first element of the contraction.  beyond: it may reach
@@ -89,8 +43,8 @@ static void fetch(const struct blocks *s, bool second, val first, bool beyond, s
 {
     struct lowering *w = s->d->w;
     struct kernel *k = w->k;
-    int64_t side_length = second ? s->s.block_n : s->s.block_m;
-    p->n = side_length * s->s.step / s->threads;
+    int64_t side_length = second ? s->s.dot_blocks.block_n : s->s.dot_blocks.block_m;
+    p->n = side_length * s->s.dot_blocks.step / s->threads;
     for (int64_t i = 0; i < p->n; i++) {
         val side, kk;
         find_element(s, second, ix_add(k, s->t, k_int(k, i * s->threads)), &side, &kk);
@@ -107,7 +61,7 @@ static void fetch(const struct blocks *s, bool second, val first, bool beyond, s
 static void dot_gpu_put(const struct blocks *s, bool second, val half, const struct part *p)
 {
     struct kernel *k = s->d->w->k;
-    int64_t elements = (int64_t)(second ? s->s.block_n : s->s.block_m) * s->s.step;
+    int64_t elements = (int64_t)(second ? s->s.dot_blocks.block_n : s->s.dot_blocks.block_m) * s->s.dot_blocks.step;
     for (int64_t i = 0; i < p->n; i++)
         k_store(k, second ? s->b : s->a, ix_add(k, ix_scale(k, half, elements), p->at[i]), p->value[i], 0);
 }
@@ -116,13 +70,14 @@ static void dot_gpu_put(const struct blocks *s, bool second, val half, const str
 static val dot_gpu_multiply(const struct blocks *s, val half, val count, val acc)
 {
     struct kernel *k = s->d->w->k;
-    int64_t m = s->s.block_m, n = s->s.block_n;
-    val row = ix_scale(k, ix_div(k, s->t, s->col_threads), s->s.mr),
-        col = ix_scale(k, ix_mod(k, s->t, s->col_threads), s->s.nr);
-    val a0 = ix_add(k, ix_scale(k, half, m * s->s.step), row), b0 = ix_add(k, ix_scale(k, half, n * s->s.step), col);
+    int64_t m = s->s.dot_blocks.block_m, n = s->s.dot_blocks.block_n;
+    val row = ix_scale(k, ix_div(k, s->t, s->col_threads), s->s.dot_blocks.mr),
+        col = ix_scale(k, ix_mod(k, s->t, s->col_threads), s->s.dot_blocks.nr);
+    val a0 = ix_add(k, ix_scale(k, half, m * s->s.dot_blocks.step), row);
+    val b0 = ix_add(k, ix_scale(k, half, n * s->s.dot_blocks.step), col);
     val i = k_loop(k, LOOP_SERIAL, k_int(k, 0), count, 1), sum = dot_carry(k, acc);
-    val a = dot_load(k, s->a, ix_add(k, a0, ix_scale(k, i, m)), TILE_ROWS, k_int(k, 1), s->s.mr, 1, 0);
-    val b = dot_load(k, s->b, ix_add(k, b0, ix_scale(k, i, n)), TILE_ROWS, k_int(k, n), 1, s->s.nr, 0);
+    val a = dot_load(k, s->a, ix_add(k, a0, ix_scale(k, i, m)), TILE_ROWS, k_int(k, 1), s->s.dot_blocks.mr, 1, 0);
+    val b = dot_load(k, s->b, ix_add(k, b0, ix_scale(k, i, n)), TILE_ROWS, k_int(k, n), 1, s->s.dot_blocks.nr, 0);
     k_next(k, sum, dot_mma(k, MMA_CHAIN, a, b, sum));
     k_end(k, i);
     return dot_out(k, sum);
@@ -145,7 +100,7 @@ static val of_block(const struct blocks *s, val kb, int64_t most, int64_t last)
 static val elements_of(const struct blocks *s, val kb, val step)
 {
     struct kernel *k = s->d->w->k;
-    int64_t length = s->s.step;
+    int64_t length = s->s.dot_blocks.step;
     if (s->d->kblock % length == 0 && s->last % length == 0)
         return k_int(k, length);
     val left = ix_sub(k, of_block(s, kb, s->d->kblock, s->last), ix_scale(k, step, length));
@@ -159,7 +114,7 @@ static val emit_k_block(const struct blocks *s, val kb, val zero)
 {
     struct kernel *k = s->d->w->k;
     struct part a, b;
-    int64_t length = s->s.step, most = dot_parts(s->d->kblock, length), last = dot_parts(s->last, length);
+    int64_t length = s->s.dot_blocks.step, most = dot_parts(s->d->kblock, length), last = dot_parts(s->last, length);
     bool whole = s->d->kblock % length == 0 && s->last % length == 0;
     bool several = s->d->blocks > 1 || last > 1;
     fetch(s, false, s->k0, !whole, &a);
@@ -189,7 +144,7 @@ static val emit_k_block(const struct blocks *s, val kb, val zero)
 static val emit_sums(struct blocks *s)
 {
     struct kernel *k = s->d->w->k;
-    val zero = dot_splat(k, k_bits(k, s->d->dtype, 0), s->s.mr, s->s.nr);
+    val zero = dot_splat(k, k_bits(k, s->d->dtype, 0), s->s.dot_blocks.mr, s->s.dot_blocks.nr);
     if (s->d->blocks == 1) {
         s->k0 = k_int(k, 0);
         return emit_k_block(s, 0, zero);
@@ -205,14 +160,14 @@ static val emit_sums(struct blocks *s)
 static void emit_results(const struct blocks *s, val sums)
 {
     struct kernel *k = s->d->w->k;
-    dot_store(k, s->own, k_int(k, 0), TILE_ROWS, k_int(k, s->s.nr), sums);
-    val row = ix_scale(k, ix_div(k, s->t, s->col_threads), s->s.mr),
-        col = ix_scale(k, ix_mod(k, s->t, s->col_threads), s->s.nr);
-    val i = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, s->s.mr), 1);
-    val j = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, s->s.nr), 1);
+    dot_store(k, s->own, k_int(k, 0), TILE_ROWS, k_int(k, s->s.dot_blocks.nr), sums);
+    val row = ix_scale(k, ix_div(k, s->t, s->col_threads), s->s.dot_blocks.mr),
+        col = ix_scale(k, ix_mod(k, s->t, s->col_threads), s->s.dot_blocks.nr);
+    val i = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, s->s.dot_blocks.mr), 1);
+    val j = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, s->s.dot_blocks.nr), 1);
     val m = ix_add(k, s->i0, ix_add(k, row, i)), n = ix_add(k, s->j0, ix_add(k, col, j));
     val mask = dot_if_there(s->d, &s->s, m, n);
-    dot_epilogue(s->d, m, n, k_load(k, s->own, ix_add(k, ix_scale(k, i, s->s.nr), j), 0));
+    dot_epilogue(s->d, m, n, k_load(k, s->own, ix_add(k, ix_scale(k, i, s->s.dot_blocks.nr), j), 0));
     if (mask)
         k_end(k, mask);
     k_end(k, j);
@@ -226,21 +181,21 @@ void dot_emit_blocks(struct dot *d, const struct schedule *schedule)
     struct lowering *w = d->w;
     struct kernel *k = w->k;
     struct blocks s = {.d = d, .s = *schedule, .threads = schedule->width,
-                       .col_threads = schedule->block_n / schedule->nr};
+                       .col_threads = schedule->dot_blocks.block_n / schedule->dot_blocks.nr};
     s.last = d->size.k - (d->blocks - 1) * d->kblock;
     s.a_along_k = dot_along_k(d, false);
     s.b_along_k = dot_along_k(d, true);
-    k->sched = *schedule;
     lower_scalars(w);
-    s.a = k_buf(k, BUF_SHARED, d->dtype, 2 * (int64_t)schedule->block_m * schedule->step, 0);
-    s.b = k_buf(k, BUF_SHARED, d->dtype, 2 * (int64_t)schedule->block_n * schedule->step, 0);
-    s.own = k_buf(k, BUF_REGISTER, d->dtype, (int64_t)schedule->mr * schedule->nr, 0);
-    int64_t rows = dot_parts(d->size.m, schedule->block_m), cols = dot_parts(d->size.n, schedule->block_n);
+    s.a = k_buf(k, BUF_SHARED, d->dtype, 2 * (int64_t)schedule->dot_blocks.block_m * schedule->dot_blocks.step, 0);
+    s.b = k_buf(k, BUF_SHARED, d->dtype, 2 * (int64_t)schedule->dot_blocks.block_n * schedule->dot_blocks.step, 0);
+    s.own = k_buf(k, BUF_REGISTER, d->dtype, (int64_t)schedule->dot_blocks.mr * schedule->dot_blocks.nr, 0);
+    int64_t rows = dot_parts(d->size.m, schedule->dot_blocks.block_m);
+    int64_t cols = dot_parts(d->size.n, schedule->dot_blocks.block_n);
     k->extent = d->size.batch * rows * cols;
     val p = k_loop(k, LOOP_GRID, k_int(k, 0), k_int(k, k->extent), 1);
     d->batch_index = ix_div(k, p, rows * cols);
-    s.i0 = ix_scale(k, ix_mod(k, ix_div(k, p, cols), rows), schedule->block_m);
-    s.j0 = ix_scale(k, ix_mod(k, p, cols), schedule->block_n);
+    s.i0 = ix_scale(k, ix_mod(k, ix_div(k, p, cols), rows), schedule->dot_blocks.block_m);
+    s.j0 = ix_scale(k, ix_mod(k, p, cols), schedule->dot_blocks.block_n);
     s.t = k_loop(k, LOOP_BLOCK, k_int(k, 0), k_int(k, s.threads), 1);
     emit_results(&s, emit_sums(&s));
     k_end(k, s.t);

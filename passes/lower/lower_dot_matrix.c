@@ -33,7 +33,7 @@ struct factor {
 struct subgroups {
     struct dot *d;
     struct schedule s;
-    struct mma_caps unit;
+    struct { unsigned m, n, k; } unit;
     unsigned dtype;                 /* of the factors */
     int64_t threads, col_subgroups;     /* of the block; in a row of tiles */
     struct factor factor[2];
@@ -44,81 +44,12 @@ struct subgroups {
     val tile_i, tile_j;             /* its subgroup's tile, among the block's */
 };
 
-enum {
-    MAX_PARTS = 32,                 /* elements that a thread brings in a step; */
-    MAX_SUMS = 64,                  /* that it holds sums of */
-    MAX_SLABS = 8,
-    PAD = 8, VECTOR = 8,            /* elements */
-};
+enum { MAX_PARTS = DOT_MAX_PARTS, MAX_SLABS = DOT_MAX_SLABS, PAD = DOT_PAD, VECTOR = DOT_VECTOR };
 
-/* ---- the schedule ---- */
-
-static int64_t slab_rows(const struct mma_caps *u, const struct schedule *s)
+/* Rows of a slab of all tiles of the block. */
+static int64_t slab_rows(const struct schedule *s)
 {
-    return (int64_t)s->block_m / s->mr * u->m;
-}
-
-/* Of a step in shared memory, however it lies there. */
-static int64_t factor_elements(int64_t side, int64_t step)
-{
-    int64_t by_k = side * (step + PAD), by_side = step * (side + PAD);
-    return by_k > by_side ? by_k : by_side;
-}
-
-/* Can subgroups on this target do what the record says? */
-static bool dot_matrix_fits(const struct dot *d, const struct schedule *s)
-{
-    const struct caps *c = d->w->caps;
-    const struct mma_caps *u = &c->mma;
-    if (s->pack_b || !s->mr || !s->nr || !s->step || !s->block_m || !s->block_n)
-        return false;
-    if (s->block_m % s->mr || s->block_n % s->nr || s->mr % u->m || s->nr % u->n || s->step % u->k ||
-        s->mr / u->m > MAX_SLABS ||
-        s->mr * s->nr > MAX_SUMS * u->subgroup)
-        return false;
-    int64_t threads = (int64_t)(s->block_m / s->mr) * (s->block_n / s->nr) * u->subgroup, out = slab_rows(u, s);
-    int64_t a = (int64_t)s->block_m * s->step, b = (int64_t)s->block_n * s->step;
-    int64_t bytes = 2 * 2 * (factor_elements(s->block_m, s->step) + factor_elements(s->block_n, s->step)) + 4 * out *
-        (s->block_n + PAD);
-    return threads == s->width && threads <= (int64_t)c->block_threads && a % threads == 0 && b % threads == 0 &&
-           out * s->block_n % threads == 0 && a / threads <= MAX_PARTS && b / threads <= MAX_PARTS &&
-               bytes <= (int64_t)c->shared_bytes;
-}
-
-/* The largest tiles that make a block for every one the GPU can run at once, and of which most have something to do. */
-static bool dot_matrix_choose(const struct dot *d, struct schedule *s)
-{
-    static const struct dot_shape shape[] = {
-        {64, 64, 2, 2, 16}, {64, 32, 2, 4, 16}, {64, 32, 2, 2, 32}, {32, 32, 2, 2, 32}, {32, 16, 1, 2, 32},
-            {16, 32, 2, 1, 32},
-        {16, 16, 1, 1, 32}};
-    bool found = false;
-    for (unsigned i = 0; i < sizeof shape / sizeof *shape; i++) {
-        struct schedule x = dot_schedule(d, &shape[i], d->w->caps->mma.subgroup);
-        if (!dot_matrix_fits(d, &x) || !dot_fills(d, &x))
-            continue;
-        *s = x;
-        found = true;
-        if (dot_occupies(d, &x))
-            break;
-    }
-    return found;
-}
-
-bool dot_matrix(const struct dot *d, struct schedule *s)
-{
-    const struct schedule *override = d->w->override;
-    const struct graph *g = d->w->g;
-    unsigned dtype = g->node[d->n->in[0]].dtype;
-    if (!(d->w->caps->mma.dtypes >> dtype & 1) || g->node[d->n->in[1]].dtype != dtype || d->size.batch < 1 ||
-        d->size.k < 1 || !dot_matrix_choose(d, s))
-        return false;
-    if (override && override->mr && override->nr && (override->block_m / override->mr) *
-        (override->block_n / override->nr) == override->width)
-        return false; /* by threads */
-    if (override && dot_matrix_fits(d, override) && override->kc == (uint32_t)d->kblock)
-        *s = *override;
-    return dot_fits_grid(d, s);
+    return (int64_t)s->dot_matrix.block_m / s->dot_matrix.mr * s->dot_matrix.unit_m;
 }
 
 /* ---- one step ---- */
@@ -151,7 +82,7 @@ static void fetch(const struct subgroups *s, bool second, val first, bool beyond
     struct lowering *w = s->d->w;
     struct kernel *k = w->k;
     const struct factor *f = &s->factor[second];
-    int64_t step = s->s.step;
+    int64_t step = s->s.dot_matrix.step;
     p->n = f->side * step / s->threads;
     for (int64_t i = 0; i < p->n; i++) {
         val e = ix_add(k, s->t, k_int(k, i * s->threads)), free, at;
@@ -181,8 +112,8 @@ static void dot_matrix_copy(const struct subgroups *s, bool second, val first, b
 {
     struct kernel *k = s->d->w->k;
     const struct factor *f = &s->factor[second];
-    int64_t vectors = (f->by_k ? s->s.step : f->side) / VECTOR;
-    for (int64_t i = 0; i < f->side * s->s.step / VECTOR / s->threads; i++) {
+    int64_t vectors = (f->by_k ? s->s.dot_matrix.step : f->side) / VECTOR;
+    for (int64_t i = 0; i < f->side * s->s.dot_matrix.step / VECTOR / s->threads; i++) {
         val e = ix_add(k, s->t, k_int(k, i * s->threads)), free, at;
         val row = ix_div(k, e, vectors), col = ix_scale(k, ix_mod(k, e, vectors), VECTOR);
         val to = ix_add(k, ix_scale(k, half, f->elements), ix_add(k, ix_scale(k, row, f->row), col));
@@ -202,12 +133,12 @@ static void dot_matrix_multiply(const struct subgroups *s, val half, const val *
     const struct factor *fa = &s->factor[0], *fb = &s->factor[1];
     int64_t a_row = fa->by_k ? fa->row : 1, a_col = fa->by_k ? 1 : fa->row, b_row = fb->by_k ? 1 : fb->row,
         b_col = fb->by_k ? fb->row : 1;
-    val a0 = ix_add(k, ix_scale(k, half, fa->elements), ix_scale(k, s->tile_i, s->s.mr * a_row));
-    val b0 = ix_add(k, ix_scale(k, half, fb->elements), ix_scale(k, s->tile_j, s->s.nr * b_col));
-    for (unsigned kk = 0; kk < s->s.step; kk += s->unit.k) {
+    val a0 = ix_add(k, ix_scale(k, half, fa->elements), ix_scale(k, s->tile_i, s->s.dot_matrix.mr * a_row));
+    val b0 = ix_add(k, ix_scale(k, half, fb->elements), ix_scale(k, s->tile_j, s->s.dot_matrix.nr * b_col));
+    for (unsigned kk = 0; kk < s->s.dot_matrix.step; kk += s->unit.k) {
         val b = dot_load(k, fb->buf, ix_add(k, b0, k_int(k, kk * b_row)), fb->by_k ? TILE_COLS : TILE_ROWS,
                          k_int(k, fb->row),
-                         s->unit.k, s->s.nr, 0);
+                         s->unit.k, s->s.dot_matrix.nr, 0);
         for (unsigned i = 0; i < s->slabs; i++) {
             val at = ix_add(k, a0, k_int(k, i * s->unit.m * a_row + kk * a_col));
             val a = dot_load(k, fa->buf, at, fa->by_k ? TILE_ROWS : TILE_COLS, k_int(k, fa->row), s->unit.m, s->unit.k,
@@ -246,9 +177,9 @@ static void emit_sums(const struct subgroups *s, val *sum)
 {
     struct kernel *k = s->d->w->k;
     struct part part[2];
-    val next[MAX_SLABS], zero = dot_splat(k, k_bits(k, KL_F32, 0), s->unit.m, s->s.nr);
-    int64_t steps = dot_parts(s->d->size.k, s->s.step);
-    begin_step(s, k_int(k, 0), s->d->size.k < s->s.step, k_int(k, 0), part);
+    val next[MAX_SLABS], zero = dot_splat(k, k_bits(k, KL_F32, 0), s->unit.m, s->s.dot_matrix.nr);
+    int64_t steps = dot_parts(s->d->size.k, s->s.dot_matrix.step);
+    begin_step(s, k_int(k, 0), s->d->size.k < s->s.dot_matrix.step, k_int(k, 0), part);
     end_step(s, k_int(k, 0), part);
     dot_meet(k);
     val step = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, steps), 1);
@@ -256,7 +187,7 @@ static void emit_sums(const struct subgroups *s, val *sum)
         sum[i] = dot_carry(k, zero);
     val half = ix_mod(k, step, 2), other = ix_sub(k, k_int(k, 1), half);
     if (steps > 1)
-        begin_step(s, ix_scale(k, ix_add(k, step, k_int(k, 1)), s->s.step), true, other, part);
+        begin_step(s, ix_scale(k, ix_add(k, step, k_int(k, 1)), s->s.dot_matrix.step), true, other, part);
     dot_matrix_multiply(s, half, sum, next);
     if (steps > 1)
         end_step(s, other, part);
@@ -274,11 +205,11 @@ static void emit_sums(const struct subgroups *s, val *sum)
 static void emit_slab(const struct subgroups *s, val slab)
 {
     struct kernel *k = s->d->w->k;
-    int64_t elements = slab_rows(&s->unit, &s->s) * s->s.block_n;
+    int64_t elements = slab_rows(&s->s) * s->s.dot_matrix.block_n;
     val i = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, elements / s->threads), 1);
-    val e = ix_add(k, ix_scale(k, i, s->threads), s->t), r = ix_div(k, e, s->s.block_n),
-        col = ix_mod(k, e, s->s.block_n);
-    val row = ix_add(k, ix_scale(k, ix_div(k, r, s->unit.m), s->s.mr),
+    val e = ix_add(k, ix_scale(k, i, s->threads), s->t), r = ix_div(k, e, s->s.dot_matrix.block_n),
+        col = ix_mod(k, e, s->s.dot_matrix.block_n);
+    val row = ix_add(k, ix_scale(k, ix_div(k, r, s->unit.m), s->s.dot_matrix.mr),
                      ix_add(k, ix_scale(k, slab, s->unit.m), ix_mod(k, r, s->unit.m)));
     val m = ix_add(k, s->factor[0].first, row), n = ix_add(k, s->factor[1].first, col);
     val mask = dot_if_there(s->d, &s->s, m, n);
@@ -292,7 +223,7 @@ static void emit_slab(const struct subgroups *s, val slab)
 static void emit_results(const struct subgroups *s, const val *sum)
 {
     struct kernel *k = s->d->w->k;
-    val at = ix_add(k, ix_scale(k, s->tile_i, s->unit.m * s->out_row), ix_scale(k, s->tile_j, s->s.nr));
+    val at = ix_add(k, ix_scale(k, s->tile_i, s->unit.m * s->out_row), ix_scale(k, s->tile_j, s->s.dot_matrix.nr));
     val slab = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, s->slabs), 1);
     for (unsigned i = 0; i < s->slabs; i++) {
         val chosen = k_if(k, k_prim(k, P_EQ, slab, k_int(k, i), 0));
@@ -334,17 +265,27 @@ static bool has_vectors(const struct dot *d, bool second, bool along_k)
     return ok;
 }
 
+static int64_t vectors_of(const struct schedule *s, bool second, bool along_k)
+{
+    return along_k ? s->dot_matrix.step : second ? s->dot_matrix.block_n : s->dot_matrix.block_m;
+}
+
+bool dot_matrix_copies(const struct dot *d, const struct schedule *s, bool second)
+{
+    bool along_k = dot_along_k(d, second);
+    int64_t length = vectors_of(s, second, along_k), side = vectors_of(s, second, false);
+    return length && length % VECTOR == 0 && side * s->dot_matrix.step / VECTOR % s->width == 0 &&
+           has_vectors(d, second, along_k);
+}
+
 static struct factor factor_of(const struct subgroups *s, bool second)
 {
     const struct dot *d = s->d;
-    struct factor f = {.along_k = dot_along_k(d, second), .side = second ? s->s.block_n : s->s.block_m};
-    int64_t vectors = (f.along_k ? s->s.step : f.side) / VECTOR;
-    f.copied = vectors && (f.along_k ? s->s.step : f.side) % VECTOR == 0 &&
-        f.side * s->s.step / VECTOR % s->threads == 0 &&
-               has_vectors(d, second, f.along_k);
+    struct factor f = {.along_k = dot_along_k(d, second), .side = vectors_of(&s->s, second, false),
+                       .copied = second ? s->s.dot_matrix.copy_b : s->s.dot_matrix.copy_a};
     f.by_k = f.along_k || !f.copied;
-    f.row = (f.by_k ? s->s.step : f.side) + PAD;
-    f.elements = (f.by_k ? f.side : s->s.step) * f.row;
+    f.row = (f.by_k ? s->s.dot_matrix.step : f.side) + PAD;
+    f.elements = (f.by_k ? f.side : s->s.dot_matrix.step) * f.row;
     f.buf = k_buf(d->w->k, BUF_SHARED, s->dtype, 2 * f.elements, 0);
     return f;
 }
@@ -353,26 +294,26 @@ void dot_emit_matrix(struct dot *d, const struct schedule *schedule)
 {
     struct lowering *w = d->w;
     struct kernel *k = w->k;
-    const struct mma_caps *unit = &w->caps->mma;
-    struct subgroups s = {.d = d, .s = *schedule, .unit = *unit, .dtype = w->g->node[d->n->in[0]].dtype,
-                      .threads = schedule->width,
-                      .col_subgroups = schedule->block_n / schedule->nr, .out_row = schedule->block_n + PAD,
-                          .slabs = schedule->mr / unit->m};
+    int64_t block_m = schedule->dot_matrix.block_m, block_n = schedule->dot_matrix.block_n;
+    struct subgroups s = {.d = d, .s = *schedule, .dtype = w->g->node[d->n->in[0]].dtype, .threads = schedule->width,
+                          .col_subgroups = block_n / schedule->dot_matrix.nr, .out_row = block_n + PAD,
+                          .slabs = schedule->dot_matrix.mr / schedule->dot_matrix.unit_m,
+                          .unit = {schedule->dot_matrix.unit_m, schedule->dot_matrix.unit_n,
+                                   schedule->dot_matrix.unit_k}};
     val sum[MAX_SLABS];
-    k->sched = *schedule;
     lower_scalars(w);
     s.factor[0] = factor_of(&s, false);
     s.factor[1] = factor_of(&s, true);
-    s.out = k_buf(k, BUF_SHARED, KL_F32, slab_rows(unit, schedule) * s.out_row, 0);
-    int64_t rows = dot_parts(d->size.m, schedule->block_m), cols = dot_parts(d->size.n, schedule->block_n);
+    s.out = k_buf(k, BUF_SHARED, KL_F32, slab_rows(schedule) * s.out_row, 0);
+    int64_t rows = dot_parts(d->size.m, block_m), cols = dot_parts(d->size.n, block_n);
     k->extent = d->size.batch * rows * cols;
     val p = k_loop(k, LOOP_GRID, k_int(k, 0), k_int(k, k->extent), 1);
     d->batch_index = ix_div(k, p, rows * cols);
-    s.factor[0].first = ix_scale(k, ix_mod(k, ix_div(k, p, cols), rows), schedule->block_m);
-    s.factor[1].first = ix_scale(k, ix_mod(k, p, cols), schedule->block_n);
+    s.factor[0].first = ix_scale(k, ix_mod(k, ix_div(k, p, cols), rows), block_m);
+    s.factor[1].first = ix_scale(k, ix_mod(k, p, cols), block_n);
     s.t = k_loop(k, LOOP_BLOCK, k_int(k, 0), k_int(k, s.threads), 1);
-    k->inst[s.t].rows = unit->subgroup;
-    val subgroup = ix_div(k, s.t, unit->subgroup);
+    k->inst[s.t].rows = schedule->dot_matrix.subgroup;
+    val subgroup = ix_div(k, s.t, schedule->dot_matrix.subgroup);
     s.tile_i = ix_div(k, subgroup, s.col_subgroups);
     s.tile_j = ix_mod(k, subgroup, s.col_subgroups);
     emit_sums(&s, sum);

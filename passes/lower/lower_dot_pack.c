@@ -9,6 +9,9 @@
 
 enum { PACK_STEPS = 16 };
 
+/* Lanes of what is copied but for whole rows. */
+static uint32_t square_of(const struct dot *d) { return d->w->k->sched.dot.square; }
+
 /* The columns and the steps of k that are copied. */
 struct panel { val n0, k0; int64_t cols, kc; };
 
@@ -29,12 +32,12 @@ static void pack_square(const struct dot *d, const struct panel *t, val col, val
     struct lowering *w = d->w;
     struct kernel *k = w->k;
     val row[64];
-    w->lane = k_loop(k, LOOP_VECTOR, k_int(k, 0), k_int(k, d->square), 1);
-    for (uint32_t i = 0; i < d->square; i++)
+    w->lane = k_loop(k, LOOP_VECTOR, k_int(k, 0), k_int(k, square_of(d)), 1);
+    for (uint32_t i = 0; i < square_of(d); i++)
         row[i] = dot_element(d, true, ix_add(k, ix_add(k, t->n0, col), k_int(k, i)),
                              ix_add(k, ix_add(k, t->k0, first), w->lane));
-    k_transpose(k, row, d->square);
-    for (uint32_t i = 0; i < d->square; i++) {
+    k_transpose(k, row, square_of(d));
+    for (uint32_t i = 0; i < square_of(d); i++) {
         val at = ix_add(k, ix_scale(k, ix_add(k, first, k_int(k, i)), d->nr), col);
         k_store(k, d->panel - 1, ix_add(k, at, w->lane), row[i], 0);
     }
@@ -59,7 +62,7 @@ static void pack_rows(const struct dot *d, const struct panel *t, val first, int
 /* How many runs the lanes of a vector of columns reach into at most; a vector starts at a multiple of its lanes. */
 static int64_t runs_of_vector(const struct dot *d, int64_t lanes)
 {
-    int64_t together = lanes, run = d->pack_run;
+    int64_t together = lanes, run = d->columns_run;
     while (run % together)
         together /= 2;
     return (lanes - together + run - 1) / run + 1;
@@ -83,8 +86,8 @@ static void pack_vector_of_runs(const struct dot *d, const struct panel *t, cons
     struct kernel *k = w->k;
     val start[MAX_RUNS], pred[MAX_RUNS];
     for (int64_t p = 0; p < runs; p++) {
-        start[p] = ix_add(k, v->at, k_int(k, -p * d->pack_run));
-        pred[p] = runs == 1 ? 0 : lanes_of_run(k, w->lane, start[p], d->pack_run, !p);
+        start[p] = ix_add(k, v->at, k_int(k, -p * d->columns_run));
+        pred[p] = runs == 1 ? 0 : lanes_of_run(k, w->lane, start[p], d->columns_run, !p);
         if (v->there)
             pred[p] = pred[p] ? k_prim(k, P_AND, pred[p], v->there, 0) : v->there;
     }
@@ -107,15 +110,15 @@ static void pack_vector(const struct dot *d, const struct panel *t, int64_t firs
     struct kernel *k = w->k;
     int64_t runs = runs_of_vector(d, lanes);
     val n = ix_add(k, t->n0, k_int(k, first));
-    struct vector v = {first, lanes, ix_div(k, n, d->pack_run), ix_mod(k, n, d->pack_run), 0};
+    struct vector v = {first, lanes, ix_div(k, n, d->columns_run), ix_mod(k, n, d->columns_run), 0};
     w->lane = k_loop(k, LOOP_VECTOR, k_int(k, 0), k_int(k, lanes), 1);
     if (t->cols - first < lanes)
         v.there = k_prim(k, P_LT, w->lane, k_int(k, t->cols - first), 0);
-    val one = runs == 2 ? k_prim(k, P_LE, v.at, k_int(k, d->pack_run - lanes), 0) : 0;
+    val one = runs == 2 ? k_prim(k, P_LE, v.at, k_int(k, d->columns_run - lanes), 0) : 0;
     for (int64_t alone = runs == 1 || one; alone >= 0; alone--) {
         if (!alone && runs == 1)
             break;
-        val inside = one ? k_if(k, alone ? one : k_prim(k, P_LT, k_int(k, d->pack_run - lanes), v.at, 0)) : 0;
+        val inside = one ? k_if(k, alone ? one : k_prim(k, P_LT, k_int(k, d->columns_run - lanes), v.at, 0)) : 0;
         pack_vector_of_runs(d, t, &v, alone ? 1 : runs);
         if (inside)
             k_end(k, inside);
@@ -126,8 +129,8 @@ static void pack_vector(const struct dot *d, const struct panel *t, int64_t firs
 
 static void pack_row_runs(const struct dot *d, const struct panel *t)
 {
-    for (int64_t first = 0; first < t->cols; first += d->square)
-        pack_vector(d, t, first, d->square);
+    for (int64_t first = 0; first < t->cols; first += square_of(d))
+        pack_vector(d, t, first, square_of(d));
 }
 
 /* A square of columns from n0 + col on, `there` of which exist, and of k indices from element `at` of run `run` on, row
@@ -138,14 +141,14 @@ static void pack_square_of_run(const struct dot *d, const struct panel *t, val c
     struct lowering *w = d->w;
     struct kernel *k = w->k;
     val v[64];
-    w->lane = k_loop(k, LOOP_VECTOR, k_int(k, 0), k_int(k, d->square), 1);
-    w->pred = k_prim(k, P_LT, w->lane, ix_sub(k, k_int(k, d->pack_run_k), at), 0);
-    for (uint32_t i = 0; i < d->square; i++)
+    w->lane = k_loop(k, LOOP_VECTOR, k_int(k, 0), k_int(k, square_of(d)), 1);
+    w->pred = k_prim(k, P_LT, w->lane, ix_sub(k, k_int(k, d->steps_run), at), 0);
+    for (uint32_t i = 0; i < square_of(d); i++)
         v[i] = i < there ? dot_step_of_run(d, ix_add(k, ix_add(k, t->n0, col), k_int(k, i)), run,
                                            ix_add(k, at, w->lane)) : v[0];
     w->pred = 0;
-    k_transpose(k, v, d->square);
-    for (uint32_t i = 0; i < d->square; i++) {
+    k_transpose(k, v, square_of(d));
+    for (uint32_t i = 0; i < square_of(d); i++) {
         val to = ix_add(k, ix_scale(k, ix_add(k, row, k_int(k, i)), d->nr), col);
         k_store(k, d->panel - 1, ix_add(k, to, w->lane), v[i], 0);
     }
@@ -159,7 +162,7 @@ static val smaller(struct kernel *k, val a, val b) { return k_prim(k, P_SELECT, 
 static void pack_columns_of_runs(const struct dot *d, const struct panel *t, val col, int64_t there)
 {
     struct kernel *k = d->w->k;
-    int64_t length = d->pack_run_k;
+    int64_t length = d->steps_run;
     val end = ix_add(k, t->k0, k_int(k, t->kc));
     val run = k_loop(k, LOOP_SERIAL, ix_div(k, t->k0, length), ix_div(k, ix_add(k, end, k_int(k, length - 1)), length),
                      1);
@@ -169,9 +172,9 @@ static void pack_columns_of_runs(const struct dot *d, const struct panel *t, val
     from = ix_scale(k, from, -1);
     ix_whole(k, from, 0, length - 1);
     ix_whole(k, to, 1, length);
-    val squares = ix_div(k, ix_add(k, ix_sub(k, to, from), k_int(k, d->square - 1)), d->square);
+    val squares = ix_div(k, ix_add(k, ix_sub(k, to, from), k_int(k, square_of(d) - 1)), square_of(d));
     val i = k_loop(k, LOOP_SERIAL, k_int(k, 0), squares, 1);
-    val at = ix_add(k, from, ix_scale(k, i, d->square));
+    val at = ix_add(k, from, ix_scale(k, i, square_of(d)));
     pack_square_of_run(d, t, col, there, run, at, ix_add(k, ix_sub(k, zero, t->k0), at));
     k_end(k, i);
     k_end(k, run);
@@ -180,10 +183,10 @@ static void pack_columns_of_runs(const struct dot *d, const struct panel *t, val
 static void pack_column_runs(const struct dot *d, const struct panel *t)
 {
     struct kernel *k = d->w->k;
-    int64_t whole = t->cols / d->square * d->square;
+    int64_t whole = t->cols / square_of(d) * square_of(d);
     if (whole) {
-        val col = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, whole), d->square);
-        pack_columns_of_runs(d, t, col, d->square);
+        val col = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, whole), square_of(d));
+        pack_columns_of_runs(d, t, col, square_of(d));
         k_end(k, col);
     }
     if (t->cols > whole)
@@ -196,15 +199,16 @@ static void pack_column_runs(const struct dot *d, const struct panel *t)
 static void pack_panel(const struct dot *d, const struct panel *t)
 {
     struct kernel *k = d->w->k;
-    if (d->pack_run) {
+    unsigned by = d->w->k->sched.dot.pack_by;
+    if (by == PACK_COLUMN_RUNS) {
         pack_row_runs(d, t);
         return;
     }
-    if (d->pack_run_k) {
+    if (by == PACK_STEP_RUNS) {
         pack_column_runs(d, t);
         return;
     }
-    if (d->rows) {
+    if (by == PACK_ROWS) {
         int64_t whole = t->kc / UNROLL_K * UNROLL_K;
         if (whole) {
             val j = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, whole), UNROLL_K);
@@ -215,11 +219,11 @@ static void pack_panel(const struct dot *d, const struct panel *t)
             pack_rows(d, t, k_int(k, whole), t->kc - whole);
         return;
     }
-    bool squares = d->squares && t->cols == d->nr;
-    int64_t step = squares ? d->square : PACK_STEPS, whole = t->kc / step * step;
+    bool squares = by == PACK_SQUARES && t->cols == d->nr;
+    int64_t step = squares ? square_of(d) : PACK_STEPS, whole = t->kc / step * step;
     if (whole) {
         val j = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, whole), step);
-        val col = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, t->cols), squares ? d->square : 1);
+        val col = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, t->cols), squares ? square_of(d) : 1);
         if (squares)
             pack_square(d, t, col, j);
         else
@@ -236,7 +240,8 @@ static void pack_panel(const struct dot *d, const struct panel *t)
 
 int64_t dot_panel_rows(const struct dot *d)
 {
-    return (d->size.k < d->kblock ? d->size.k : d->kblock) + (d->pack_run_k ? d->square : 0);
+    int64_t k = d->size.k < d->kblock ? d->size.k : d->kblock;
+    return d->w->k->sched.dot.pack_by == PACK_STEP_RUNS ? k + square_of(d) : k;
 }
 
 void dot_pack(const struct dot *d, val n0, int64_t cols, val k0, int64_t kc)

@@ -1,5 +1,5 @@
-/* The schedule of a product on a processor, and on a GPU of one that is not for blocks of threads: tiles, what is
- * packed, and when the epilogue of a tile is computed.
+/* The schedules of products on a processor, and on a GPU of those that are not for blocks of threads: which kind of
+ * kernel, its tiles, what is packed, and when the epilogue of a tile is computed.
  *
  * B is read in place where its columns are neighbours in memory, but for products of many rows with a B beyond the
  * second-level cache: packing takes 2048x2048x2048 from 0.80 of the arithmetic peak to 0.84.  A B that the kernel
@@ -10,13 +10,21 @@
  * two instructions to widen.  Columns may be neighbours only within runs, as the windows of a convolution are within a
  * row of the image: then no tile crosses from one run to the next. */
 #include "lower_dot.h"
+#include "lower_schedule.h"
 
-enum { MAX_STEP = 4 }; /* of a vector's elements that are loaded as whole vectors, of which some are picked */
 enum { MOST_TASK_ROWS = 1 << 30 }; /* that a record can say */
-enum { FEW_ROWS = 6 }; /* of a tile that shares B's vectors too little */
 /* Members of a group, the dot included, whose epilogue stands at the end of every row of a tile, on the accumulators
  * where they are.  A longer one is a loop over the rows of a copy: as fast or faster, compiled in half the time. */
 enum { MAX_INLINE = 4 };
+
+/* What tiles are chosen for. */
+struct tiling {
+    const struct dot *d;
+    const struct caps *caps;
+    int64_t run;                    /* columns of a run, which no tile crosses; n: there are no runs */
+    bool packs;
+    enum sched_epilogue when;
+};
 
 /* Even row tiles, at most `most` rows each. */
 static int64_t even_rows(int64_t m, int64_t most)
@@ -34,118 +42,27 @@ static int64_t tile_rows(const struct dot *d, int64_t most)
     return d->run_m < d->size.m && rows >= FEW_ROWS ? rows : even_rows(d->size.m, most);
 }
 
-/* How far apart in memory elements x are as loop variable v goes by one, as dot_find_steps says it. */
-static int64_t step_of(struct kernel *k, val x, val v)
-{
-    int64_t step = 0;
-    return k->inst[x].op == L_LOAD && !ix_stride(k, k->inst[x].a, v, &step) ? -1 : step;
-}
-
-/* The same for steps of k of the second operand, each being number i of `run` number o. */
-static int64_t k_step(const struct dot *d, int64_t run)
-{
-    struct kernel *k = d->w->k;
-    val n = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, d->size.n), 1);
-    val o = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, run ? d->size.k / run : 0), 1);
-    val i = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, run), 1);
-    int64_t step = step_of(k, dot_stored_element(d, true, n, ix_add(k, ix_scale(k, o, run), i)), i);
-    k_end(k, i);
-    k_end(k, o);
-    k_end(k, n);
-    return step;
-}
-
-/* The same for rows of the first operand or columns of the second, each being number i of `run` number o. */
-static int64_t side_step(const struct dot *d, bool second, int64_t run)
-{
-    struct kernel *k = d->w->k;
-    val o = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, run ? (second ? d->size.n : d->size.m) / run : 0), 1);
-    val i = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, run), 1);
-    val j = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, d->size.k), 1);
-    int64_t step = step_of(k, dot_stored_element(d, second, ix_add(k, ix_scale(k, o, run), i), j), i);
-    k_end(k, j);
-    k_end(k, i);
-    k_end(k, o);
-    return step;
-}
-
-/* An operand's two, along its rows or columns and along k. */
-static void operand_steps(const struct dot *d, bool second, int64_t *side, int64_t *along_k)
-{
-    struct kernel *k = d->w->k;
-    val i = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, second ? d->size.n : d->size.m), 1);
-    val j = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, d->size.k), 1);
-    val x = dot_stored_element(d, second, i, j);
-    *side = step_of(k, x, i);
-    *along_k = step_of(k, x, j);
-    k_end(k, j);
-    k_end(k, i);
-}
-
-void dot_find_steps(struct dot *d)
-{
-    struct trial t;
-    d->run = d->size.n;
-    d->run_m = d->size.m;
-    if (trial_begin(&t, d->w)) {
-        struct dot copy = *d;
-        struct kernel *k = t.w.k;
-        int64_t run = 1, lanes = d->w->caps->vector_bytes / (int64_t)dtype_size(d->dtype);
-        copy.w = &t.w;
-        copy.batch_index = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, d->size.batch), 1);
-        operand_steps(&copy, true, &d->b_step_n, &d->b_step_k);
-        operand_steps(&copy, false, &d->a_step_m, &d->a_step_k);
-        bool apart = d->b_step_n == -1, apart_k = d->b_step_k == -1;
-        int64_t step_n = 0;
-        for (uint32_t axis = d->free_b.rank; apart && axis-- > 1;) {
-            run *= d->free_b.dim[axis];
-            int64_t step = run > 1 ? side_step(&copy, true, run) : 0;
-            if (step > 0 && step <= MAX_STEP && (!step_n || step <= step_n)) {
-                d->pack_run = run;
-                step_n = step;
-            }
-            if (run >= lanes / 2 && step == 1) {
-                d->run = run;
-                d->b_step_n = 1;
-            }
-        }
-        int64_t step_k = 0;
-        run = 1;
-        for (uint32_t axis = d->con.rank; apart_k && axis-- > 1;) {
-            run *= d->con.dim[axis];
-            int64_t step = run > 1 ? k_step(&copy, run) : 0;
-            if (step > 0 && step <= MAX_STEP && (!step_k || step <= step_k)) {
-                d->pack_run_k = run;
-                step_k = step;
-            }
-        }
-        for (run = MAX_ROWS; d->a_step_m == -1 && run >= FEW_ROWS; run--) {
-            int64_t step = d->size.m % run ? -1 : side_step(&copy, false, run);
-            if (step >= 0) {
-                d->run_m = run;
-                d->a_step_m = step;
-            }
-        }
-    }
-    trial_end(&t, d->w);
-}
-
 /* So many rows of A have a line each in the first-level cache.  A way of it is a page, so rows that lie a multiple of a
  * large power of two apart share a few of its sets; others share none. */
-static int64_t rows_in_cache(const struct dot *d)
+static int64_t rows_in_cache(const struct dot *d, const struct caps *caps)
 {
     enum { WAY_BYTES = 4096, MIN_WAYS = 8 };
-    if (d->w->caps->block_threads || d->a_step_m <= 0)
+    if (caps->block_threads || d->a_step_m <= 0)
         return MAX_ROWS;
-    int64_t ways = d->w->caps->l1_bytes / WAY_BYTES, step = d->a_step_m * d->element % WAY_BYTES, apart = WAY_BYTES;
+    int64_t ways = caps->l1_bytes / WAY_BYTES, step = d->a_step_m * d->element % WAY_BYTES, apart = WAY_BYTES;
     while (apart > LINE_BYTES && step % apart)
         apart /= 2;
     return WAY_BYTES / apart * (ways > MIN_WAYS ? ways : MIN_WAYS);
 }
 
-static int64_t tile_lanes(const struct dot *d)
+static int64_t vector_lanes(const struct dot *d, const struct caps *caps)
 {
-    int64_t lanes = d->w->caps->vector_bytes / (int64_t)dtype_size(d->dtype);
+    return caps->vector_bytes / (int64_t)dtype_size(d->dtype);
+}
+
+static int64_t tile_lanes(const struct dot *d, const struct caps *caps)
+{
+    int64_t lanes = vector_lanes(d, caps);
     return lanes < 32 ? lanes : 32;
 }
 
@@ -154,100 +71,73 @@ static bool is_widened(const struct dot *d) { return d->element < (int64_t)dtype
 /* Rows of a tile of so many vectors of columns that have registers, which are kept for a few things more: where A is
  * widened, element by element, four vectors leave none for that; another tile's epilogue takes some, and 16 rows of one
  * vector are as fast as 24 then, and compiled in half the time. */
-static int64_t register_rows(const struct dot *d, int64_t vectors)
+static int64_t register_rows(const struct tiling *t, int64_t vectors)
 {
     enum { MOST_ROWS = 24, ROWS_BESIDE = 16 };
-    int64_t rows = ((int64_t)d->w->caps->vector_regs - 4) / vectors - (vectors == 4 && is_widened(d));
-    int64_t most = d->when == EPILOGUE_DURING_NEXT ? ROWS_BESIDE : MOST_ROWS;
+    int64_t rows = ((int64_t)t->caps->vector_regs - 4) / vectors - (vectors == 4 && is_widened(t->d));
+    int64_t most = t->when == EPILOGUE_DURING_NEXT ? ROWS_BESIDE : MOST_ROWS;
     return rows < most ? rows : most;
 }
 
 /* Vectors of columns in a tile.  Two; one for few columns, and in runs: more rows share each vector, and fewer lanes
  * are idle.  Four, so that more columns share each element of A, where few rows of A stay in the cache, and where its
  * elements are widened, unless sums between k-blocks need much of the next cache. */
-static int64_t tile_vectors(const struct dot *d)
+static int64_t tile_vectors(const struct tiling *t)
 {
     enum { MAX_WIDTH = 64, IDLE = 16 }; /* at most one lane in so many */
-    if (d->size.n <= tile_lanes(d) || d->run < d->size.n || d->when == EPILOGUE_DURING_NEXT)
+    const struct dot *d = t->d;
+    int64_t lanes = tile_lanes(d, t->caps);
+    if (d->size.n <= lanes || t->run < d->size.n || t->when == EPILOGUE_DURING_NEXT)
         return 1;
-    int64_t columns = 4 * tile_lanes(d), over = (columns - d->size.n % columns) % columns, rows = register_rows(d, 4);
+    int64_t columns = 4 * lanes, over = (columns - d->size.n % columns) % columns, rows = register_rows(t, 4);
     int64_t sums = d->blocks > 1 ? d->size.m * columns * (int64_t)dtype_size(d->dtype) : 0;
-    bool fits = !d->w->caps->block_threads && dtype_is_float(d->n->dtype) && columns <= MAX_WIDTH &&
-        over <= d->size.n / IDLE &&
-                rows >= FEW_ROWS;
-    bool pays = rows_in_cache(d) * 2 < rows * 4 || (is_widened(d) && sums <= d->w->caps->l2_bytes / 16);
+    bool fits = !t->caps->block_threads && dtype_is_float(d->n->dtype) && columns <= MAX_WIDTH &&
+                over <= d->size.n / IDLE && rows >= FEW_ROWS;
+    bool pays = rows_in_cache(d, t->caps) * 2 < rows * 4 || (is_widened(d) && sums <= t->caps->l2_bytes / 16);
     return fits && pays ? 4 : 2;
 }
 
 /* Columns that are neighbours already: rows of a B beyond the second-level cache lie far apart in it, on pages of their
  * own, and many row tiles read each.  Half floats are widened as they are packed, once for all row tiles: tiles of four
  * vectors do not read them often enough for that. */
-static bool packing_pays(const struct dot *d)
+static bool packing_pays(const struct tiling *t)
 {
     enum { MANY_ROWS = 512, MANY_HALF_ROWS = 256 };
-    if (d->b_step_n != 1 || d->run < d->size.n)
+    const struct dot *d = t->d;
+    if (d->b_step_n != 1 || t->run < d->size.n)
         return false;
-    return (dtype_is_half(d->n->dtype) && d->size.m >= MANY_HALF_ROWS && tile_vectors(d) < 4) ||
-           (d->size.m >= MANY_ROWS && d->size.k * d->size.n > d->w->caps->l2_bytes / (int64_t)dtype_size(d->n->dtype));
+    return (dtype_is_half(d->n->dtype) && d->size.m >= MANY_HALF_ROWS && tile_vectors(t) < 4) ||
+           (d->size.m >= MANY_ROWS && d->size.k * d->size.n > t->caps->l2_bytes / (int64_t)dtype_size(d->n->dtype));
 }
 
-void dot_choose_tiles(struct dot *d)
+/* A tile's rows and columns. */
+static void choose_tile(const struct tiling *t, uint16_t *mr, uint16_t *nr)
 {
-    const struct caps *c = d->w->caps;
-    int64_t vectors = tile_vectors(d), most = register_rows(d, vectors), cached = rows_in_cache(d);
-    if (cached < most)
-        most = cached;
-    d->nr = vectors * tile_lanes(d);
+    const struct dot *d = t->d;
+    int64_t vectors = tile_vectors(t), most = register_rows(t, vectors), cached = rows_in_cache(d, t->caps);
+    int64_t columns = vectors * tile_lanes(d, t->caps);
     /* a GPU's lanes are threads: none without a column */
-    while (c->block_threads && d->nr > 1 && d->nr / 2 >= d->size.n)
-        d->nr /= 2;
-    d->mr = tile_rows(d, most);
-    if (d->w->override) {
-        d->mr = d->w->override->mr;
-        d->nr = d->w->override->nr;
-    }
-    d->square = c->vector_bytes / 4;
-    if (d->square > d->nr)
-        d->square = (uint32_t)d->nr;
-    /* Where all of B stays in half of the second-level cache, a task is one row tile: neighbouring tasks share
-     * its rows of A.  Else a task is as many rows of A as stay there while it walks them, so that they share B. */
-    int64_t size = d->element, kc = d->size.k < d->kblock ? d->size.k : d->kblock;
-    int64_t fit = c->l2_bytes / 2 / ((kc > 0 ? kc : 1) * size);
-    if (!d->packs && d->size.k * d->size.n <= c->l2_bytes / 2 / size)
-        fit = d->mr;
-    d->mblock = d->size.m <= fit ? d->size.m : even_rows(d->size.m, fit > d->mr ? fit : d->mr);
-    if (d->mblock < d->size.m)
-        d->mblock = (d->mblock + d->mr - 1) / d->mr * d->mr;
-    if (d->mblock < 1)
-        d->mblock = 1;
-    if (d->mblock > MOST_TASK_ROWS)
-        d->mblock = MOST_TASK_ROWS / d->mr * d->mr;
-    int64_t rows = d->w->override ? d->w->override->rows : 0;
-    if (rows && (rows == d->size.m || (rows < d->size.m && rows % d->mr == 0)))
-        d->mblock = rows;
+    while (t->caps->block_threads && columns > 1 && columns / 2 >= d->size.n)
+        columns /= 2;
+    *nr = (uint16_t)columns;
+    *mr = (uint16_t)tile_rows(d, cached < most ? cached : most);
 }
 
-/* A long epilogue.  Where a task can walk all columns of its rows, it is computed during the products of the next tile,
- * if registers are left for that beside a tile of one vector of columns, whose rows are enough to share the vector and
- * few enough to have a visit of the loop over k each.  So the gradient of a layer's weights, 784x512 from 128 rows,
- * with Adam behind it takes 1.10 times as long as alone; with Adam after all columns, 1.15 times. */
-static void choose_when(struct dot *d, enum sched_epilogue wanted)
+/* Where all of B stays in half of the second-level cache, a task is one row tile: neighbouring tasks share its rows of
+ * A.  Else a task is as many rows of A as stay there while it walks them, so that they share B. */
+static int64_t task_rows(const struct tiling *t, int64_t mr)
 {
-    enum { MANY_REGISTERS = 32, MIN_ROWS = 12 };
-    const struct caps *c = d->w->caps;
-    d->when = EPILOGUE_AFTER_TILE;
-    if (wanted == EPILOGUE_AFTER_TILE || d->packs || d->run < d->size.n || !dot_sweeps(d->w->g, d->w->anchor))
-        return;
-    int64_t visits = (d->size.k - (d->blocks - 1) * d->kblock) / UNROLL_K;
-    d->when = EPILOGUE_DURING_NEXT;
-    dot_choose_tiles(d);
-    bool pays = wanted == EPILOGUE_DURING_NEXT || d->mr >= MIN_ROWS;
-    if (wanted == EPILOGUE_AFTER_ROWS || c->block_threads || c->vector_regs < MANY_REGISTERS || is_widened(d) ||
-        !pays || visits < d->mr) {
-        d->when = EPILOGUE_AFTER_ROWS;
-        dot_choose_tiles(d);
-    }
-    d->mblock = d->mr;
+    const struct dot *d = t->d;
+    int64_t half = t->caps->l2_bytes / 2, kc = d->size.k < d->kblock ? d->size.k : d->kblock;
+    int64_t fit = half / ((kc > 0 ? kc : 1) * d->element);
+    if (!t->packs && d->size.k * d->size.n <= half / d->element)
+        fit = mr;
+    int64_t rows = d->size.m <= fit ? d->size.m : even_rows(d->size.m, fit > mr ? fit : mr);
+    if (rows < d->size.m)
+        rows = (rows + mr - 1) / mr * mr;
+    if (rows < 1)
+        rows = 1;
+    return rows > MOST_TASK_ROWS ? MOST_TASK_ROWS / mr * mr : rows;
 }
 
 /* Lanes without a column where so many lie in tiles of so many. */
@@ -255,46 +145,407 @@ static int64_t idle_lanes(int64_t columns, int64_t lanes) { return (lanes - colu
 
 /* Columns in runs: may tiles cross them, the columns being copied?  Then all lanes have a column, but a vector of a row
  * is put together from some loads, which all rows of A share. */
-static bool packing_runs_pays(const struct dot *d)
+static bool packing_runs_pays(const struct tiling *t)
 {
     enum { LOAD_COST = 3, ROW_COST = 5 }; /* in multiplications of a vector */
-    int64_t lanes = tile_lanes(d), loads = 2 + lanes / d->pack_run, cost = LOAD_COST * loads + ROW_COST;
-    if (d->run == d->size.n)
-        return true;
-    return idle_lanes(d->run, lanes) * d->size.m > cost * d->run;
+    const struct dot *d = t->d;
+    int64_t lanes = tile_lanes(d, t->caps), loads = 2 + lanes / d->columns_run, cost = LOAD_COST * loads + ROW_COST;
+    return t->run == d->size.n || idle_lanes(t->run, lanes) * d->size.m > cost * t->run;
 }
 
-/* What is copied in runs, and how. */
-static void choose_runs(struct dot *d, bool packs)
+/* How B is copied, where it is. */
+static enum sched_pack pack_by(const struct tiling *t, bool computed)
 {
-    bool columns = packs && d->pack_run && packing_runs_pays(d);
-    bool steps = packs && !columns && d->pack_run_k && d->run == d->size.n;
-    if (columns) {
-        d->run = d->size.n;
-        d->b_step_n = -1;
-    }
-    d->pack_run = columns ? d->pack_run : 0;
-    d->pack_run_k = steps ? d->pack_run_k : 0;
-    d->packs |= columns || steps;
+    const struct dot *d = t->d;
+    bool along_k = computed ? dot_along_k(d, true) : d->b_step_k == 1 && !t->caps->compact; /* transposing is long */
+    bool rows = computed ? !along_k : d->b_step_n == 1 || t->run < d->size.n;
+    return rows ? PACK_ROWS : along_k ? PACK_SQUARES : PACK_ELEMENTS;
 }
 
-void dot_choose(struct dot *d)
+/* May the epilogue be computed after all tiles of a task's rows, or beside those of the next tile? */
+static bool may_sweep(const struct dot *d, const struct schedule *s)
+{
+    return !s->dot.pack_b && !s->dot.run && dot_sweeps(d->w->g, d->w->anchor);
+}
+
+/* Visits of the loop over the last k-block. */
+static int64_t last_visits(const struct dot *d) { return (d->size.k - (d->blocks - 1) * d->kblock) / UNROLL_K; }
+
+/* Tiles, for the epilogue at each time that it may be computed.  A long one, where a task can walk all columns of its
+ * rows, is computed during the products of the next tile, if registers are left for that beside a tile of one vector of
+ * columns, whose rows are enough to share the vector and few enough to have a visit of the loop over k each.  So the
+ * gradient of a layer's weights, 784x512 from 128 rows, with Adam behind it takes 1.10 times as long as alone; with
+ * Adam after all columns, 1.15 times. */
+static void choose_epilogue(struct tiling *t, bool computed, struct schedule *s)
+{
+    enum { MANY_REGISTERS = 32, MIN_ROWS = 12 };
+    const struct dot *d = t->d;
+    t->when = d->w->nmember <= MAX_INLINE || (computed && !t->packs) ? EPILOGUE_IN_TILE
+              : may_sweep(d, s) ? EPILOGUE_DURING_NEXT : EPILOGUE_AFTER_TILE;
+    if (t->when == EPILOGUE_DURING_NEXT) {
+        uint16_t mr, nr;
+        choose_tile(t, &mr, &nr);
+        if (t->caps->block_threads || t->caps->vector_regs < MANY_REGISTERS || is_widened(d) || mr < MIN_ROWS ||
+            last_visits(d) < mr)
+            t->when = EPILOGUE_AFTER_ROWS;
+    }
+}
+
+static bool outgrows_cache(const struct tiling *t, int64_t elements)
+{
+    return elements > t->caps->l1_bytes / (int64_t)dtype_size(t->d->n->dtype);
+}
+
+static bool fetches_a(const struct dot *d)
+{
+    return d->a_step_m == 1 || (d->a_step_k == 1 && LINE_BYTES / d->element / UNROLL_K);
+}
+
+/* Operands that outgrow the first-level cache are prefetched, A where few columns share it. */
+static void choose_prefetch(const struct tiling *t, struct schedule *s)
+{
+    enum { FEW_TILES = 2 };
+    const struct dot *d = t->d;
+    bool whole = !s->dot.run;
+    s->dot.prefetch_a = !t->caps->block_threads && fetches_a(d) && dot_parts(d->size.n, s->dot.nr) <= FEW_TILES &&
+                        outgrows_cache(t, d->size.batch * d->size.m * d->size.k);
+    s->dot.prefetch_b = whole && outgrows_cache(t, d->size.k * d->size.n);
+    s->dot.prefetch_out = whole && outgrows_cache(t, d->size.m * d->size.n);
+}
+
+int64_t dot_task_columns(const struct dot *d, const struct schedule *s)
+{
+    if (s->kind == SCHED_DOT && s->dot.epilogue >= EPILOGUE_AFTER_ROWS)
+        return 1;
+    return s->kind == SCHED_DOT && s->dot.run ? d->size.n / s->dot.run : dot_parts(d->size.n, s->dot.nr);
+}
+
+static int64_t dot_grain(const struct dot *d, const struct schedule *s)
+{
+    bool all = s->dot.run || s->dot.epilogue >= EPILOGUE_AFTER_ROWS;
+    int64_t columns = all ? s->dot.run ? s->dot.run : d->size.n : s->dot.nr;
+    return lower_grain(d->size.batch * dot_parts(d->size.m, s->dot.rows) * dot_task_columns(d, s),
+                       2 * s->dot.rows * columns * d->size.k / 16);
+}
+
+/* All that is not handed in. */
+static void choose_all(const struct dot *d, const struct caps *caps, bool computed, struct schedule *s)
+{
+    struct tiling t = {.d = d, .caps = caps, .run = d->size.n, .when = EPILOGUE_IN_TILE};
+    int64_t run = d->whole_run;
+    if (run && run >= vector_lanes(d, caps) / 2 && run <= UINT32_MAX)
+        t.run = run;
+    /* On a GPU what is no product for blocks has few columns: copying them costs barriers and saves nothing. */
+    bool gpu = caps->block_threads, neighbours = d->b_step_n == 1 || t.run < d->size.n;
+    t.packs = !gpu && ((d->b_step_n != 0 && !neighbours) || packing_pays(&t));
+    s->dot.pack_by = (uint8_t)pack_by(&t, computed);
+    if (!gpu && !computed && d->columns_run && packing_runs_pays(&t)) {
+        t.run = d->size.n;
+        t.packs = true;
+        s->dot.pack_by = PACK_COLUMN_RUNS;
+    } else if (!gpu && !computed && d->steps_run && !caps->compact && t.run == d->size.n) {
+        t.packs = true;
+        s->dot.pack_by = PACK_STEP_RUNS;
+    }
+    choose_tile(&t, &s->dot.mr, &s->dot.nr);
+    /* each element is computed once, for all rows of the task */
+    t.packs |= computed && !gpu && (s->dot.pack_by == PACK_SQUARES || d->size.m > s->dot.mr);
+    s->dot.pack_b = t.packs;
+    s->dot.run = t.run < d->size.n ? (uint32_t)t.run : 0;
+    choose_epilogue(&t, computed, s);
+    s->dot.epilogue = (uint8_t)t.when;
+    choose_tile(&t, &s->dot.mr, &s->dot.nr);
+    s->dot.rows = t.when >= EPILOGUE_AFTER_ROWS ? s->dot.mr : (uint32_t)task_rows(&t, s->dot.mr);
+    if (!t.packs)
+        s->dot.pack_by = PACK_NONE;
+    choose_prefetch(&t, s);
+}
+
+/* ---- records that are handed in ---- */
+
+/* What products by tiles and of bytes have in common. */
+static bool tile_legal(const struct dot *d, const struct schedule *s)
 {
     const struct lowering *w = d->w;
-    enum sched_epilogue wanted = w->override ? (enum sched_epilogue)w->override->epilogue : EPILOGUE_NONE;
-    /* On a GPU what is no product for blocks has few columns: copying them costs barriers and saves nothing. */
-    bool linear, gpu = w->caps->block_threads, computed = lower_is_member(w, node_operand(w->g, w->anchor, 1, &linear));
-    d->packs = w->override ? w->override->pack_b : !gpu && ((d->b_step_n != 0 && d->b_step_n != 1) || packing_pays(d));
-    d->pack_run_k = w->caps->compact ? 0 : d->pack_run_k; /* transposing is long */
-    choose_runs(d, w->override ? w->override->pack_b : !gpu && !computed);
-    d->squares = computed ? dot_along_k(d, true) : d->b_step_k == 1 && !w->caps->compact;
-    d->rows = computed ? !d->squares : d->b_step_n == 1;
-    dot_choose_tiles(d);
-    if (computed && !w->override && !gpu && (d->squares || d->size.m > d->mr)) {
-        d->packs = true; /* each element is computed once, for all rows of the task */
-        dot_choose_tiles(d);
+    unsigned mr = s->dot.mr, nr = s->dot.nr;
+    if (mr < 1 || mr > MAX_ROWS || nr < 1 || nr > 64 || (nr & (nr - 1)))
+        return schedule_no(w, "tile", "a tile has 1 to %d rows and 1, 2, 4 .. 64 columns, not %ux%u", MAX_ROWS, mr, nr);
+    if (s->width && s->width != nr)
+        return schedule_no(w, "width", "width %u: that of a product is the %u columns of its tile", s->width, nr);
+    return dot_kblock_legal(d, s);
+}
+
+bool dot_kblock_legal(const struct dot *d, const struct schedule *s)
+{
+    return s->dot.kc == (uint32_t)d->kblock ||
+           schedule_no(d->w, "kblock", "kblock %u: it is %u, the order of the graph's sums", s->dot.kc,
+                       (uint32_t)d->kblock);
+}
+
+static bool rows_legal(const struct dot *d, const struct schedule *s, uint32_t rows)
+{
+    return rows == (d->size.m ? d->size.m : 1) || (rows < d->size.m && rows % s->dot.mr == 0) ||
+           schedule_no(d->w, "rows", "rows %u: a task has a whole number of tiles, of %u rows, or all rows", rows,
+                       s->dot.mr);
+}
+
+static bool pack_legal(const struct dot *d, const struct schedule *s)
+{
+    unsigned by = s->dot.pack_by;
+    if (s->dot.run && s->dot.run != d->whole_run)
+        return schedule_no(d->w, "run", "run %u: the columns are no neighbours in such runs", s->dot.run);
+    if (!s->dot.pack_b && by)
+        return schedule_no(d->w, "pack_by", "pack_by: only with pack_b");
+    if ((by == PACK_COLUMN_RUNS && (!d->columns_run || s->dot.run)) ||
+        (by == PACK_STEP_RUNS && (!d->steps_run || s->dot.run)))
+        return schedule_no(d->w, "pack_by", "pack_by: the second operand has no such runs");
+    return s->dot.square <= s->dot.nr ||
+           schedule_no(d->w, "square", "square %u: the tile has %u columns", s->dot.square, s->dot.nr);
+}
+
+static bool epilogue_legal(const struct dot *d, bool computed, const struct schedule *s)
+{
+    unsigned when = s->dot.epilogue;
+    if (when > EPILOGUE_IN_TILE && computed && !s->dot.pack_b)
+        return schedule_no(d->w, "epilogue", "epilogue: in_tile, where the second operand is computed in place");
+    if (when >= EPILOGUE_AFTER_ROWS && !may_sweep(d, s))
+        return schedule_no(d->w, "epilogue", "epilogue: a task cannot walk all columns of its rows");
+    if (when == EPILOGUE_DURING_NEXT && last_visits(d) < s->dot.mr)
+        return schedule_no(d->w, "epilogue", "epilogue: the next tile's products are too few for %u rows", s->dot.mr);
+    return when < EPILOGUE_AFTER_ROWS || s->dot.rows == s->dot.mr ||
+           schedule_no(d->w, "rows", "rows %u: those of the tile, %u, with this epilogue", s->dot.rows, s->dot.mr);
+}
+
+static bool prefetch_legal(const struct dot *d, const struct schedule *s)
+{
+    if (s->dot.prefetch_a && !fetches_a(d))
+        return schedule_no(d->w, "prefetch_a", "prefetch_a: the operand has no neighbours in memory");
+    if (s->dot.run && (s->dot.prefetch_b || s->dot.prefetch_out))
+        return schedule_no(d->w, s->dot.prefetch_b ? "prefetch_b" : "prefetch_out",
+                           "prefetch_b, prefetch_out: not of tiles within runs");
+    return true;
+}
+
+/* Fills what a record leaves open. */
+static void complete(const struct dot *d, const struct caps *caps, bool computed, struct schedule *s)
+{
+    struct tiling t = {.d = d, .caps = caps, .run = s->dot.run ? s->dot.run : d->size.n, .packs = s->dot.pack_b,
+                       .when = (enum sched_epilogue)s->dot.epilogue};
+    if (!s->width)
+        s->width = s->dot.nr;
+    if (!s->dot.square)
+        s->dot.square = (uint16_t)(caps->vector_bytes / 4 < s->dot.nr ? caps->vector_bytes / 4 : s->dot.nr);
+    if (s->dot.pack_b && !s->dot.pack_by)
+        s->dot.pack_by = (uint8_t)pack_by(&t, computed);
+    if (!s->dot.epilogue) {
+        choose_epilogue(&t, computed, s);
+        if (t.when == EPILOGUE_DURING_NEXT && last_visits(d) < s->dot.mr)
+            t.when = EPILOGUE_AFTER_ROWS;
+        s->dot.epilogue = (uint8_t)t.when;
     }
-    bool apart = wanted ? wanted > EPILOGUE_IN_TILE : w->nmember > MAX_INLINE;
-    if (apart && (d->packs || !computed))
-        choose_when(d, wanted);
+    if (!s->dot.rows)
+        s->dot.rows = t.when >= EPILOGUE_AFTER_ROWS ? s->dot.mr : (uint32_t)task_rows(&t, s->dot.mr);
+}
+
+static bool choose_tiles(struct dot *d, struct schedule *s)
+{
+    const struct caps *caps = d->w->chooser->caps;
+    bool linear, computed = lower_is_member(d->w, node_operand(d->w->g, d->w->anchor, 1, &linear));
+    bool legal = schedule_begin(d->w, SCHED_DOT, s);
+    if (!d->w->chooser->want) {
+        s->dot.kc = (uint32_t)d->kblock;
+        choose_all(d, caps, computed, s);
+    }
+    legal = legal && tile_legal(d, s);
+    if (legal)
+        complete(d, caps, computed, s);
+    legal = legal && rows_legal(d, s, s->dot.rows) && pack_legal(d, s) && epilogue_legal(d, computed, s) &&
+            prefetch_legal(d, s);
+    if (!d->w->chooser->want)
+        s->grain = dot_grain(d, s);
+    return schedule_end(d->w, s, legal);
+}
+
+/* ---- products of bytes ---- */
+
+enum { MAX_PANEL = 128 << 10 };
+
+static bool is_of_bytes(const struct dot *d)
+{
+    bool rows = d->b_step_n == 1 && d->b_step_k >= 0, columns = d->b_step_k == 1 && d->b_step_n >= 0;
+    return d->n->attr.dot.sum && d->w->chooser->caps->mma_bytes == DOT_GROUP && d->size.batch > 0 && d->size.m > 0 &&
+           d->size.n > 0 && d->size.k >= DOT_GROUP && d->size.k <= UINT32_MAX && d->a_step_k == 1 &&
+           d->a_step_m >= 0 && d->run_m == d->size.m && (rows || columns);
+}
+
+static bool choose_bytes(struct dot *d, struct schedule *s)
+{
+    const struct caps *caps = d->w->chooser->caps;
+    struct tiling t = {.d = d, .caps = caps, .run = d->size.n, .packs = true, .when = EPILOGUE_IN_TILE};
+    bool legal = schedule_begin(d->w, SCHED_DOT_BYTES, s);
+    if (!d->w->chooser->want) {
+        s->dot_bytes.kc = (uint32_t)d->kblock;
+        choose_tile(&t, &s->dot_bytes.mr, &s->dot_bytes.nr);
+        s->dot_bytes.pack_b = d->b_step_n != 1 || d->size.m > s->dot_bytes.mr;
+    }
+    legal = legal && tile_legal(d, s);
+    if (legal && !s->width)
+        s->width = s->dot_bytes.nr;
+    if (legal && !s->dot_bytes.rows)
+        s->dot_bytes.rows = (uint32_t)task_rows(&t, s->dot_bytes.mr);
+    if (legal && !s->dot_bytes.lanes)
+        s->dot_bytes.lanes = (uint16_t)(caps->vector_bytes / 4);
+    if (legal && !s->dot_bytes.panel) {
+        int64_t most = MAX_PANEL / s->dot_bytes.nr / DOT_GROUP * DOT_GROUP, k = d->size.k;
+        int64_t panels = s->dot_bytes.pack_b ? dot_parts(k, most) : 1;
+        s->dot_bytes.panel = (uint32_t)(panels > 1 ? dot_parts(dot_parts(k, panels), DOT_GROUP) * DOT_GROUP : k);
+    }
+    legal = legal && rows_legal(d, s, s->dot_bytes.rows) &&
+            (s->dot_bytes.panel == d->size.k ||
+             (s->dot_bytes.pack_b && s->dot_bytes.panel < d->size.k && s->dot_bytes.panel % DOT_GROUP == 0) ||
+             schedule_no(d->w, "panel", "panel %u: all of the contraction, or with pack_b a multiple of %d below",
+                         s->dot_bytes.panel, DOT_GROUP));
+    if (!d->w->chooser->want)
+        s->grain = lower_grain(d->size.batch * dot_parts(d->size.m, s->dot_bytes.rows) * dot_task_columns(d, s),
+                               2 * (int64_t)s->dot_bytes.rows * s->dot_bytes.nr * d->size.k / 64);
+    return schedule_end(d->w, s, legal);
+}
+
+/* ---- a few rows with a matrix that is read once ---- */
+
+enum { STRIP_BYTES = 4096, SUMS_BYTES = 16384 };
+
+/* Bytes of a matrix from which on this pays.  Tiles read strips from a near cache as well, and where there are many
+ * rows the sums of a strip cost more than the matrix, until that comes from memory. */
+static int64_t least_bytes(const struct dot *d, const struct caps *c, const struct thin_order *o)
+{
+    enum { FEW = 4 };
+    return o->along_k ? c->l1_bytes : d->size.m <= FEW ? c->l2_bytes / 4 : 8 * c->l2_bytes;
+}
+
+/* May the product be one of these?  *o: how its matrix lies. */
+static bool may_be_thin(const struct dot *d, struct thin_order *o)
+{
+    const struct dot_dims *z = &d->size;
+    return !d->w->chooser->caps->block_threads && z->m >= 1 && z->m <= THIN_ROWS && z->n >= 1 && z->k >= 1 &&
+           z->batch >= 1 && dot_thin_order(d, o);
+}
+
+static bool is_thin(const struct dot *d, struct thin_order *o)
+{
+    const struct caps *caps = d->w->chooser->caps;
+    int64_t lanes = vector_lanes(d, caps);
+    return !caps->compact && /* many streams make a long kernel */ may_be_thin(d, o) && d->size.n >= 2 * lanes &&
+           d->size.k >= 2 * lanes && d->size.n * d->size.k * o->element > least_bytes(d, caps, o);
+}
+
+/* How many elements may be loaded at once: squares of small ones then take as many exchanges as squares of floats.  In
+ * strips bf16 may be, whose halves of a u32 are floats after one instruction each. */
+static int64_t loads_each(const struct dot *d, const struct thin_order *o)
+{
+    unsigned dtype = o->source ? d->w->g->node[o->source].dtype : KL_BOOL;
+    bool linear, plain = node_operand(d->w->g, d->w->anchor, 1, &linear) == o->source;
+    if (dtype == KL_BOOL || o->element >= 4)
+        return 1;
+    return o->along_k ? 4 / o->element : plain && dtype == KL_BF16 ? 2 : 1;
+}
+
+/* Columns of a strip: of each row of the matrix a page at least, and no more than the sums have room for; but two
+ * strips where that can be. */
+static int64_t strip_columns(const struct dot *d, const struct thin_order *o, int64_t nr)
+{
+    int64_t least = STRIP_BYTES / o->element, most = SUMS_BYTES / (int64_t)dtype_size(d->dtype) / d->size.m;
+    int64_t strips = d->size.n / least;
+    strips = strips < 2 ? 2 : strips;
+    if (strips < dot_parts(d->size.n, most))
+        strips = dot_parts(d->size.n, most);
+    return dot_parts(dot_parts(d->size.n, strips), nr) * nr;
+}
+
+static bool thin_legal(const struct dot *d, const struct thin_order *o, const struct schedule *s)
+{
+    const struct lowering *w = d->w;
+    unsigned nr = s->dot_thin.nr, each = s->dot_thin.each, step = s->dot_thin.step;
+    if (each != 1 && (each != loads_each(d, o) || nr < each || nr == 1))
+        return schedule_no(w, "each", "each %u: 1 or %u of these elements are loaded at once", each,
+                           (unsigned)loads_each(d, o));
+    if (o->along_k ? step != nr * each : step > THIN_STREAMS)
+        return schedule_no(w, "step", o->along_k ? "step %u: the tile's columns times `each`, %u"
+                                                 : "step %u: there are at most %u streams", step,
+                           o->along_k ? nr * each : (unsigned)THIN_STREAMS);
+    if (o->along_k ? s->dot_thin.strip != nr : s->dot_thin.strip % nr != 0)
+        return schedule_no(w, "strip", "strip %u: %s the tile's columns, %u", s->dot_thin.strip,
+                           o->along_k ? "it is" : "a multiple of", nr);
+    if (o->along_k && s->dot_thin.ahead)
+        return schedule_no(w, "ahead", "ahead: only of columns that are neighbours");
+    return !s->dot_thin.widen || (o->along_k && is_widened(d)) ||
+           schedule_no(w, "widen", "widen: the first operand is not widened");
+}
+
+static bool choose_thin(struct dot *d, const struct thin_order *o, struct schedule *s)
+{
+    enum { MAX_PAIR_ROWS = 2 }; /* whose sums of twice the columns registers hold */
+    const struct caps *caps = d->w->chooser->caps;
+    bool legal = schedule_begin(d->w, SCHED_DOT_THIN, s);
+    if (!d->w->chooser->want) {
+        s->dot_thin.kc = (uint32_t)d->kblock;
+        s->dot_thin.mr = (uint16_t)d->size.m;
+        s->dot_thin.nr = (uint16_t)(o->along_k ? vector_lanes(d, caps) : LINE_BYTES / o->element);
+        s->dot_thin.widen = o->along_k && is_widened(d) && d->a_step_k == 1;
+    }
+    legal = legal && tile_legal(d, s);
+    legal = legal && (s->dot_thin.mr == d->size.m ||
+                      schedule_no(d->w, "tile", "tile: it has all rows, %d", (int)d->size.m));
+    if (legal && !s->width)
+        s->width = s->dot_thin.nr;
+    if (legal && !s->dot_thin.each)
+        s->dot_thin.each = (uint16_t)(o->along_k || (s->dot_thin.nr > 1 && d->size.m <= MAX_PAIR_ROWS)
+                                          ? loads_each(d, o) : 1);
+    if (legal && !s->dot_thin.step)
+        s->dot_thin.step = o->along_k ? (uint16_t)(s->dot_thin.nr * s->dot_thin.each) : THIN_STREAMS;
+    if (legal && !s->dot_thin.strip)
+        s->dot_thin.strip = o->along_k ? s->dot_thin.nr : (uint32_t)strip_columns(d, o, s->dot_thin.nr);
+    if (legal && !s->dot_thin.ahead && !o->along_k) /* of small elements less of each row is in a strip */
+        s->dot_thin.ahead = (uint16_t)(s->dot_thin.step * (o->element < 4 ? 2 : 1));
+    legal = legal && thin_legal(d, o, s);
+    if (!d->w->chooser->want)
+        s->grain = lower_grain(d->size.batch * dot_parts(d->size.n, s->dot_thin.strip),
+                               2 * d->size.m * s->dot_thin.strip * d->size.k / 16);
+    return schedule_end(d->w, s, legal);
+}
+
+/* ---- which kind ---- */
+
+static bool choose_wanted(struct dot *d, struct schedule *s)
+{
+    struct thin_order order;
+    *s = *d->w->chooser->want;
+    dot_find_steps(d);
+    switch (s->kind) {
+    case SCHED_DOT:
+        return choose_tiles(d, s);
+    case SCHED_DOT_THIN:
+        if (may_be_thin(d, &order))
+            return choose_thin(d, &order, s);
+        break;
+    case SCHED_DOT_BYTES:
+        if (is_of_bytes(d))
+            return choose_bytes(d, s);
+    }
+    schedule_no(d->w, NULL, "the kernel's kind is not a choice");
+    return schedule_end(d->w, s, false);
+}
+
+bool choose_dot(struct dot *d, struct schedule *s)
+{
+    struct thin_order order;
+    bool done;
+    if (choose_dot_gpu(d, s, &done))
+        return done;
+    if (d->w->chooser->want)
+        return choose_wanted(d, s);
+    dot_find_steps(d);
+    if (is_of_bytes(d))
+        return choose_bytes(d, s);
+    return is_thin(d, &order) ? choose_thin(d, &order, s) : choose_tiles(d, s);
 }

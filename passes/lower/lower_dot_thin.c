@@ -16,8 +16,7 @@
  * Neither touches the order of a chain: products ascend within a k-block, blocks are added in ascending order. */
 #include "lower_dot.h"
 
-enum { THIN_ROWS = 8 }; /* of the first operand */
-enum { STREAMS = 8, STRIP_BYTES = 4096, SUMS_BYTES = 16384, MAX_LANES = 64 };
+enum { STREAMS = THIN_STREAMS, MAX_LANES = 64 };
 
 struct thin {
     const struct dot *d;
@@ -26,6 +25,7 @@ struct thin {
     int64_t element;         /* bytes of one of them */
     int64_t each;            /* how many of them are loaded as a u32; 1: each is loaded alone */
     int64_t step;            /* of the contraction at a time */
+    int64_t ahead;           /* rows from those at hand to those that are prefetched */
     int64_t strip;           /* columns of a task */
     uint32_t sums, totals;   /* lbufs: of the k-block, of those before it */
     uint32_t rows;           /* lbuf + 1: a k-block of the first operand, widened; 0: it is read where it lies */
@@ -33,13 +33,12 @@ struct thin {
 
 /* ---- the matrix ---- */
 
-/* How does the matrix lie in memory, or what it is computed from element by element?  false: not at fixed distances. */
-static bool find_order(const struct dot *d, struct thin *s)
+bool dot_thin_order(const struct dot *d, struct thin_order *o)
 {
     struct trial t;
     int64_t side = 0, along = 0;
     val found = 0;
-    s->element = 0;
+    *o = (struct thin_order){0};
     if (trial_begin(&t, d->w)) {
         struct dot copy = *d;
         struct kernel *k = t.w.k;
@@ -52,16 +51,16 @@ static bool find_order(const struct dot *d, struct thin *s)
             if (k->inst[v].op == L_LOAD && ix_stride(k, k->inst[v].a, i, &side) &&
                 ix_stride(k, k->inst[v].a, j, &along) && side > 0 && along > 0 && (side == 1 || along == 1))
                 found = v;
-        s->element = found ? (int64_t)dtype_size(k->inst[found].dtype) : 0;
+        o->element = found ? (int64_t)dtype_size(k->inst[found].dtype) : 0;
         bool known = found && k->err.code == KL_OK && !k->inst[found].b; /* not out of memory on the way */
-        s->source = known ? t.out.arg[k->buf[k->inst[found].imm].id].node : NIL;
+        o->source = known ? t.out.arg[k->buf[k->inst[found].imm].id].node : NIL;
         for (val v = found + 1; found && v < k->ninst; v++)
             if (k->inst[v].op == L_LOAD && k->inst[v].imm == k->inst[found].imm)
-                s->source = NIL;
+                o->source = NIL;
     }
     trial_end(&t, d->w);
-    s->along_k = along == 1 && side != 1;
-    return s->element;
+    o->along_k = along == 1 && side != 1;
+    return o->element;
 }
 
 static ref arg_of(const struct thin *s, uint64_t buf)
@@ -204,11 +203,10 @@ static void visit_lanes(const struct thin *s, struct strip *x, thin_visit *visit
 {
     struct lowering *w = s->d->w;
     struct kernel *k = w->k;
-    int64_t ahead = s->step * (s->element < 4 ? 2 : 1); /* rows; of small elements less of each is in a strip */
     x->each = cols == s->d->nr && (visit == add_products || visit == store_results) ? s->each : 1;
     if (x->loop)
         for (int64_t u = 0; u < s->step; u++)
-            thin_prefetch(s, ix_add(k, x->n0, at), ix_add(k, x->kk, k_int(k, ahead + u)), x->loop);
+            thin_prefetch(s, ix_add(k, x->n0, at), ix_add(k, x->kk, k_int(k, s->ahead + u)), x->loop);
     w->lane = k_loop(k, LOOP_VECTOR, k_int(k, 0), k_int(k, s->d->nr / x->each), 1);
     w->pred = cols < s->d->nr ? k_prim(k, P_LT, w->lane, k_int(k, cols), 0) : 0;
     ix_bound(k, w->lane, 0, cols / x->each - 1); /* of the lanes that exist */
@@ -418,19 +416,6 @@ static void emit_squares(const struct thin *s, val n0, int64_t cols)
 
 /* ---- the kernel ---- */
 
-/* Columns of a strip: of each row of the matrix a page at least, and no more than the sums have room for; but two
- * strips where that can be. */
-static int64_t strip_columns(const struct thin *s)
-{
-    const struct dot *d = s->d;
-    int64_t least = STRIP_BYTES / s->element, most = SUMS_BYTES / (int64_t)dtype_size(d->dtype) / d->size.m;
-    int64_t strips = d->size.n / least;
-    strips = strips < 2 ? 2 : strips;
-    if (strips < dot_parts(d->size.n, most))
-        strips = dot_parts(d->size.n, most);
-    return dot_parts(dot_parts(d->size.n, strips), d->nr) * d->nr;
-}
-
 /* The strips, or groups of columns, of each product of the batch. */
 static void thin_tasks(struct dot *d, const struct thin *s)
 {
@@ -452,66 +437,24 @@ static void thin_tasks(struct dot *d, const struct thin *s)
     k_end(k, p);
 }
 
-/* Bytes of a matrix from which on this pays.  Tiles read strips from a near cache as well, and where there are many
- * rows the sums of a strip cost more than the matrix, until that comes from memory. */
-static int64_t least_bytes(const struct thin *s)
+void dot_emit_thin(struct dot *d, const struct schedule *schedule)
 {
-    enum { FEW = 4 };
-    const struct caps *c = s->d->w->caps;
-    return s->along_k ? c->l1_bytes : s->d->size.m <= FEW ? c->l2_bytes / 4 : 8 * c->l2_bytes;
-}
-
-/* Is the product one of these? */
-static bool is_thin(const struct dot *d, struct thin *s)
-{
-    const struct dot_dims *z = &d->size;
-    const struct schedule *override = d->w->override;
-    if (d->w->caps->block_threads || z->m < 1 || z->m > THIN_ROWS || z->n < 1 || z->k < 1 || z->batch < 1 ||
-        (override && (!override->step || override->step > MAX_LANES)) || !find_order(d, s))
-        return false;
-    int64_t lanes = d->w->caps->vector_bytes / (int64_t)dtype_size(d->dtype);
-    return override || (z->n >= 2 * lanes && z->k >= 2 * lanes && z->n * z->k * s->element > least_bytes(s));
-}
-
-/* Small elements are loaded several at once: squares of them take as many exchanges as squares of floats.  In strips
- * it pays for bf16, whose halves of a u32 are floats after one instruction each, and while registers hold the sums of
- * twice the columns. */
-static int64_t loads_each(const struct thin *s)
-{
-    enum { MAX_PAIR_ROWS = 2 };
-    const struct dot *d = s->d;
-    unsigned dtype = s->source ? d->w->g->node[s->source].dtype : KL_BOOL;
-    bool linear, plain = node_operand(d->w->g, d->w->anchor, 1, &linear) == s->source;
-    if (dtype == KL_BOOL || s->element >= 4)
-        return 1;
-    bool pairs = plain && dtype == KL_BF16 && d->nr > 1 && d->size.m <= MAX_PAIR_ROWS;
-    return s->along_k ? 4 / s->element : pairs ? 2 : 1;
-}
-
-bool dot_emit_thin(struct dot *d)
-{
-    struct thin s = {.d = d};
+    struct thin_order order;
     struct lowering *w = d->w;
     struct kernel *k = w->k;
-    const struct schedule *override = w->override;
-    if (w->caps->compact || !is_thin(d, &s)) /* many streams make a long kernel */
-        return false;
-    int64_t lanes = w->caps->vector_bytes / (int64_t)dtype_size(d->dtype), line = LINE_BYTES / s.element;
-    d->mr = d->size.m;
-    d->nr = s.along_k ? lanes : override ? override->nr : line;
-    s.each = loads_each(&s);
-    s.step = s.along_k ? d->nr * s.each : override && override->step < STREAMS ? override->step : STREAMS;
-    s.strip = s.along_k ? d->nr : strip_columns(&s);
+    if (!dot_thin_order(d, &order))
+        return; /* no memory */
+    struct thin s = {.d = d, .along_k = order.along_k, .source = order.source, .element = order.element,
+                     .each = schedule->dot_thin.each, .step = schedule->dot_thin.step,
+                     .ahead = schedule->dot_thin.ahead, .strip = schedule->dot_thin.strip};
+    d->mr = schedule->dot_thin.mr;
+    d->nr = schedule->dot_thin.nr;
     lower_scalars(w);
-    if (s.along_k && d->element < (int64_t)dtype_size(d->dtype) && d->a_step_k == 1)
+    if (schedule->dot_thin.widen)
         s.rows = 1 + k_buf(k, BUF_SCRATCH, d->dtype, d->size.m * d->kblock, 0);
     if (!s.along_k) {
         s.sums = k_buf(k, BUF_SCRATCH, d->dtype, d->size.m * s.strip, 0);
         s.totals = d->blocks > 1 ? 1 + k_buf(k, BUF_SCRATCH, d->dtype, d->size.m * s.strip, 0) : 0;
     }
-    k->sched = (struct schedule){.kind = SCHED_DOT, .width = (uint16_t)d->nr, .mr = (uint16_t)d->mr,
-                                 .nr = (uint16_t)d->nr, .kc = (uint32_t)d->kblock, .step = (uint16_t)s.step};
     thin_tasks(d, &s);
-    lower_grain(w, 2 * d->size.m * s.strip * d->size.k / 16);
-    return true;
 }

@@ -6,7 +6,7 @@
  *
  * Members that neither read each other nor the same array are parts of their own (fuse_parts.c puts such together):
  * each has its share of the parallel loop's iterations, and its own loops in there. */
-#include "lower.h"
+#include "lower_schedule.h"
 #include <string.h>
 
 struct nest {
@@ -65,8 +65,28 @@ bool lower_can_merge(struct kernel *k, val outer, val inner, int64_t inner_size)
     return true;
 }
 
+/* The arrays that the kernel reads and writes, each once. */
+struct arrays { struct arg *v; uint32_t n, cap; int64_t bytes; };
+
+static void add_arrays(struct lowering *w, const struct lowered *l, struct arrays *a)
+{
+    for (uint32_t i = 0; i < l->narg; i++) {
+        uint32_t at = 0;
+        while (at < a->n && (a->v[at].node != l->arg[i].node || a->v[at].role != l->arg[i].role))
+            at++;
+        if (at < a->n)
+            continue;
+        if (!mem_reserve(&a->v, &a->cap, a->n + 1, sizeof *a->v)) {
+            err_set(&w->k->err, KL_ERR_MEMORY, "out of memory lowering @%s", w->g->name);
+            return;
+        }
+        a->v[a->n++] = l->arg[i];
+        a->bytes += (int64_t)node_bytes(w->g, l->arg[i].node);
+    }
+}
+
 /* Builds the group once with a loop per dimension, in a kernel that is thrown away. */
-static void find_nest(struct lowering *w, const struct shape *s, struct nest *nest)
+static void find_nest(struct lowering *w, const struct shape *s, struct nest *nest, struct arrays *arrays)
 {
     struct trial t;
     *nest = (struct nest){0};
@@ -90,6 +110,7 @@ static void find_nest(struct lowering *w, const struct shape *s, struct nest *ne
             nest->axis_end[nest->n - 1] = (uint8_t)(d + 1);
             last = (int)d;
         }
+        add_arrays(w, &t.out, arrays);
     }
     trial_end(&t, w);
 }
@@ -113,7 +134,7 @@ struct body {               /* of one part */
     const ref *member; uint32_t nmember;
     const struct shape *s;
     struct nest nest;
-    int64_t block, extent;  /* vectors an iteration, iterations */
+    int64_t extent;         /* iterations */
     val outer[KL_MAX_RANK];
 };
 
@@ -123,7 +144,7 @@ static void emit_vector(struct lowering *w, const struct body *b, val base, int6
     struct kernel *k = w->k;
     val index[KL_MAX_RANK], coord[KL_MAX_RANK] = {0};
     memcpy(index, b->outer, sizeof index);
-    w->lane = k_loop(k, LOOP_VECTOR, k_int(k, 0), k_int(k, w->k->sched.width), 1);
+    w->lane = k_loop(k, LOOP_VECTOR, k_int(k, 0), k_int(k, k->sched.width), 1);
     w->pred = rest ? k_prim(k, P_LT, w->lane, k_int(k, rest), 0) : 0;
     if (rest) /* no other lane reads or writes memory */
         ix_bound(k, w->lane, 0, rest - 1);
@@ -139,13 +160,13 @@ static void emit_flat(struct lowering *w, struct body *b, val p)
 {
     struct kernel *k = w->k;
     int64_t n = b->nest.size[0], width = k->sched.width, vectors = n / width, tail = n % width;
-    int64_t full = vectors / b->block, rest = vectors % b->block;
-    val count = k_int(k, full ? b->block : rest);
+    int64_t block = k->sched.map.vectors, full = vectors / block, rest = vectors % block;
+    val count = k_int(k, full ? block : rest);
     if (full && b->extent > full) {
         count = k_prim(k, P_SELECT, k_prim(k, P_LT, p, k_int(k, full), 0), count, k_int(k, rest));
-        ix_bound(k, count, 0, b->block);
+        ix_bound(k, count, 0, block);
     }
-    val first = ix_scale(k, p, b->block * width);
+    val first = ix_scale(k, p, block * width);
     if (full || rest) {
         val j = k_loop(k, LOOP_SERIAL, k_int(k, 0), count, 1);
         emit_vector(w, b, ix_add(k, first, ix_scale(k, j, width)), 0);
@@ -176,19 +197,6 @@ static void lower_map_emit_rows(struct lowering *w, struct body *b, val p)
         emit_vector(w, b, k_int(k, n / width * width), n % width);
 }
 
-enum { BLOCK_VECTORS = 16, PART_VECTORS = 64 };
-
-/* The loops of one part; the width is chosen by now. */
-static void count_iterations(const struct lowering *w, struct body *b)
-{
-    int64_t step = b->block * w->k->sched.width;
-    b->extent = 1;
-    if (b->nest.n == 1)
-        b->extent = (b->nest.size[0] + step - 1) / step;
-    for (uint32_t d = 0; d + 1 < b->nest.n; d++)
-        b->extent *= b->nest.size[d];
-}
-
 /* From here on w's members are the part's. */
 static void lower_map_enter(struct lowering *w, const struct body *b)
 {
@@ -196,27 +204,20 @@ static void lower_map_enter(struct lowering *w, const struct body *b)
     w->nmember = b->nmember;
 }
 
-/* Lanes for a part: two vectors, which hide each other's latency, or one where there is much work on it.  The processor
- * finds more in the next iterations, unless the work is so long that it sees no next iteration; four vectors would be
- * no faster, and what LLVM takes to compile goes with their number. */
-static uint32_t part_width(const struct lowering *w, const struct body *b)
-{
-    enum { MUCH = 48, LONG = 160 };
-    uint32_t width = lower_width(w, b->nest.size[b->nest.n - 1]), native = lower_native(w);
-    uint32_t most = b->nest.work <= MUCH || b->nest.work > LONG ? 2 * native : native;
-    return width > most && !w->override ? most : width;
-}
-
-static void find_loops(struct lowering *w, struct body *b)
+static void find_loops(struct lowering *w, struct body *b, struct map_part *part, struct arrays *arrays)
 {
     lower_map_enter(w, b);
     b->s = node_shape(w->g, root_of(w));
-    find_nest(w, b->s, &b->nest);
+    find_nest(w, b->s, &b->nest, arrays);
     if (!b->nest.n) { /* a single element */
         b->nest.n = 1;
         b->nest.size[0] = 1;
         b->nest.axis_end[0] = (uint8_t)b->s->rank;
     }
+    *part = (struct map_part){.loop = lower_loop(w, b->nest.size[b->nest.n - 1]), .work = b->nest.work,
+                              .flat = b->nest.n == 1, .outer = 1};
+    for (uint32_t d = 0; d + 1 < b->nest.n; d++)
+        part->outer *= b->nest.size[d];
 }
 
 static void emit_part(struct lowering *w, struct body *b, val p)
@@ -239,17 +240,13 @@ static void emit_share(struct lowering *w, struct body *b, val p, int64_t first)
     k_end(k, share);
 }
 
-static void emit_parts(struct lowering *w, struct body *b, uint32_t n)
+static void emit_parts(struct lowering *w, struct body *b, const struct map_part *part, uint32_t n)
 {
     struct kernel *k = w->k;
-    int64_t first = 0, work = 1;
+    int64_t first = 0;
     k->extent = 0;
-    for (uint32_t i = 0; i < n; i++) {
-        int64_t length = b[i].nest.size[b[i].nest.n - 1], block = b[i].block * k->sched.width;
-        count_iterations(w, &b[i]);
-        k->extent += b[i].extent;
-        work = b[i].nest.n == 1 ? (block > work ? block : work) : length > work ? length : work;
-    }
+    for (uint32_t i = 0; i < n; i++)
+        k->extent += b[i].extent = map_iterations(&part[i], &k->sched);
     val p = k_loop(k, LOOP_PARALLEL, k_int(k, 0), k_int(k, k->extent), 1);
     for (uint32_t i = 0; i < n; i++) {
         if (n == 1)
@@ -259,7 +256,6 @@ static void emit_parts(struct lowering *w, struct body *b, uint32_t n)
         first += b[i].extent;
     }
     k_end(k, p);
-    lower_grain(w, work);
 }
 
 static uint32_t top_of(uint32_t *parent, uint32_t m)
@@ -299,33 +295,33 @@ static uint32_t find_parts(struct lowering *w, ref *member, uint32_t *parent, st
 
 void lower_map(struct lowering *w)
 {
-    struct kernel *k = w->k;
     const ref *all = w->member;
     uint32_t n = w->nmember;
     ref *member = mem_alloc(n * sizeof *member);
     uint32_t *parent = mem_alloc(n * sizeof *parent);
     struct body *b = mem_alloc(n * sizeof *b);
-    if (member && parent && b) {
-        uint32_t parts = find_parts(w, member, parent, b), width = 0;
-        k->sched.kind = SCHED_MAP;
-        for (uint32_t i = 0; i < parts; i++) {
-            find_loops(w, &b[i]);
-            uint32_t own = part_width(w, &b[i]);
-            width = own > width ? own : width;
-            b[i].block = parts > 1 ? PART_VECTORS : BLOCK_VECTORS;
-        }
-        uint32_t native = lower_native(w); /* what LLVM takes to compile goes with width and parts */
-        k->sched.width = (uint16_t)(parts > 1 && width > native && !w->override ? native : width);
+    struct map_part *part = mem_alloc(n * sizeof *part);
+    struct arrays arrays = {0};
+    struct schedule s;
+    if (member && parent && b && part) {
+        struct map_facts facts = {.part = part, .parts = find_parts(w, member, parent, b)};
+        for (uint32_t i = 0; i < facts.parts; i++)
+            find_loops(w, &b[i], &part[i], &arrays);
+        facts.bytes = arrays.bytes;
         w->member = all;
         w->nmember = n;
-        lower_scalars(w);
-        emit_parts(w, b, parts);
+        if (choose_map(w, &facts, &s)) {
+            lower_scalars(w);
+            emit_parts(w, b, part, facts.parts);
+        }
         w->member = all;
         w->nmember = n;
     } else {
-        err_set(&k->err, KL_ERR_MEMORY, "out of memory lowering @%s", w->g->name);
+        err_set(&w->k->err, KL_ERR_MEMORY, "out of memory lowering @%s", w->g->name);
     }
+    mem_free(arrays.v);
     mem_free(member);
     mem_free(parent);
     mem_free(b);
+    mem_free(part);
 }

@@ -7,11 +7,10 @@
  *   the lanes themselves: each numeric lane is a vector, and they are folded one with another.
  * lanes 1: the innermost axis is kept.  The lanes of the vector loop are neighbouring results, each one
  *   ascending chain; iterations of the parallel loop are blocks of them. */
-#include "lower.h"
+#include "lower_schedule.h"
 #include <string.h>
 
-enum { MAX_LINES = 8, LINE_BYTES = 64, ROWS_AHEAD = 8, FAR_BYTES = 2048, MANY_BYTES = 1 << 20 };
-enum { LEAST_ROW = 256, SMALL_ARRAY = 1 << 16 }; /* bytes: of a row worth a prefetch, of an array that stays cached */
+enum { MAX_LINES = 8 };
 enum { SHORT_ROW = 6, LANES_OF_SHORT_ROW = 8, FEW_ROWS = 64 }; /* a row that is a lane; results worth it */
 enum { LONG_COLUMN = 64 }; /* elements for which the reduction takes longer than the epilogue */
 
@@ -22,15 +21,24 @@ struct reduce {
     struct shape in;          /* operand's shape */
     struct shape red, kept;   /* the lengths of the reduced and of the kept axes, in order */
     int64_t len, chunk;       /* reduced elements per result */
-    bool short_rows;          /* the lanes of the vector loop are rows, not elements of one */
     val kept_coord[KL_MAX_RANK]; /* of kept, at the current result */
-    /* lines of memory in a row of the operand that a vector of results needs; 0: no prefetch */
-    uint32_t lines;
-    int64_t ahead;            /* rows from the one at hand to the one that is prefetched */
-    val line_coord[MAX_LINES][KL_MAX_RANK]; /* of kept, where they begin */
+    /* of kept, where the lines of memory begin that a vector of results needs of a row and that are prefetched */
+    val line_coord[MAX_LINES][KL_MAX_RANK];
 };
 
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+
+static const struct schedule *reduce_schedule(const struct reduce *r) { return &r->w->k->sched; }
+/* Lines that are prefetched for each row; 0: none. */
+static uint32_t lines_of(const struct reduce *r)
+{
+    return reduce_schedule(r)->kind == SCHED_COLUMN_REDUCE ? reduce_schedule(r)->column_reduce.lines : 0;
+}
+/* Are the lanes of the vector loop rows, not elements of one? */
+static bool lanes_are_rows(const struct reduce *r)
+{
+    return reduce_schedule(r)->kind == SCHED_COLUMN_REDUCE && reduce_schedule(r)->column_reduce.short_rows;
+}
 
 /* Coordinates in the operand of reduced element i of the result at `kept`. */
 static void operand_coord(const struct reduce *r, val i, const val *kept, val *coord)
@@ -109,7 +117,7 @@ static val lane_chunk(const struct reduce *r, val base, int64_t count)
 /* Prefetches what element i, some rows ahead, is computed from. */
 static void fetch_lines(const struct reduce *r, val i)
 {
-    for (uint32_t l = 0; l < r->lines; l++) {
+    for (uint32_t l = 0; l < lines_of(r); l++) {
         val coord[KL_MAX_RANK] = {0};
         operand_coord(r, i, r->line_coord[l], coord);
         lower_prefetch(r->w, &r->in, coord);
@@ -123,7 +131,8 @@ static val chain_chunk(const struct reduce *r, val base, int64_t count)
     val init = k_splat(k, identity(r));
     val j = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, count), 1);
     val c = k_carry(k, init);
-    fetch_lines(r, ix_add(k, base, ix_add(k, j, k_int(k, r->ahead))));
+    if (lines_of(r))
+        fetch_lines(r, ix_add(k, base, ix_add(k, j, k_int(k, reduce_schedule(r)->column_reduce.ahead))));
     val x = lower_reduce_element(r, ix_add(k, base, j));
     k_next(k, c, k_fold_step(k, r->fold, c, x));
     k_end(k, j);
@@ -148,7 +157,7 @@ static val short_row(const struct reduce *r)
 
 static val one_chunk(const struct reduce *r, val base, int64_t count)
 {
-    return r->short_rows ? short_row(r)
+    return lanes_are_rows(r) ? short_row(r)
         : r->n->attr.reduce.lanes == 64 ? lane_chunk(r, base, count) : chain_chunk(r, base, count);
 }
 
@@ -170,14 +179,13 @@ static val all_chunks(const struct reduce *r)
     return rest ? k_fold_step(k, r->fold, sum, one_chunk(r, k_int(k, full * r->chunk), rest)) : sum;
 }
 
-/* How many of the last `most` kept axes every access steps over as over one: windows, for example, are neighbours only
- * within a row of the image.  All of them where that would leave less than half a vector.
- * work: instructions that the epilogue takes for each result. */
-static uint32_t merged_axes(const struct reduce *r, uint32_t most, uint32_t *work)
+/* How many of the last f->most kept axes every access steps over as over one, and what the epilogue takes for each
+ * result: from a kernel that is thrown away. */
+static void find_merged(const struct reduce *r, struct reduce_facts *f)
 {
     struct trial t;
-    uint32_t n = most;
-    *work = 0;
+    f->merged = f->most;
+    f->merged_length = 1;
     if (trial_begin(&t, r->w)) {
         struct reduce copy = *r;
         struct kernel *k = t.w.k;
@@ -191,22 +199,19 @@ static uint32_t merged_axes(const struct reduce *r, uint32_t most, uint32_t *wor
         uint32_t before = k->ninst;
         epilogue(&copy, x);
         for (val v = before; v < k->ninst; v++)
-            *work += k->inst[v].op >= L_PRIM && k->inst[v].kind != INST_INDEX;
-        int64_t length = 1, inner_size = 1;
-        for (n = 0; n < most; n++) {
-            uint32_t d = r->kept.rank - 1 - n;
+            f->work += k->inst[v].op >= L_PRIM && k->inst[v].kind != INST_INDEX;
+        int64_t inner_size = 1;
+        for (f->merged = 0; f->merged < f->most; f->merged++) {
+            uint32_t d = r->kept.rank - 1 - f->merged;
             if (r->kept.dim[d] == 1)
                 continue;
             if (inner && !lower_can_merge(k, copy.kept_coord[d], inner, inner_size))
                 break;
             inner = copy.kept_coord[d];
-            length *= inner_size = r->kept.dim[d];
+            f->merged_length *= inner_size = r->kept.dim[d];
         }
-        if (length < (int64_t)(r->w->caps->vector_bytes / dtype_size(dtype_compute(r->n->dtype)) / 2))
-            n = most;
     }
     trial_end(&t, r->w);
-    return n;
 }
 
 /* The last `merged` kept axes, and those before them. */
@@ -240,25 +245,6 @@ struct row_block {
     uint32_t results;           /* lbuf: what the block's rows are reduced to */
 };
 
-enum { MIN_EPILOGUE_WORK = 4, MIN_BLOCKS = 16, MAX_BLOCK_VECTORS = 16 };
-
-/* Is the epilogue to be computed for blocks of rows?  As scalars it takes `work` instructions a row, beside one for
- * each vector of the row's elements; where that is a small part of the time, a block would only make tasks larger.
- * Several vectors, so that the first results have reached the cache before they are read as a vector. */
-static bool choose_block(const struct reduce *r, struct row_block *b)
-{
-    const struct caps *caps = r->w->caps;
-    uint32_t work;
-    *b = (struct row_block){.lanes = caps->vector_bytes / 4, .vectors = MAX_BLOCK_VECTORS};
-    if (caps->block_threads || !r->kept.rank || shape_count(&r->kept) < MIN_BLOCKS * b->lanes)
-        return false;
-    split_kept(r, merged_axes(r, r->kept.rank, &work), &b->inner, &b->outer);
-    while (b->vectors > 1 && (b->lanes * b->vectors > shape_count(&b->inner) ||
-                              MIN_BLOCKS * b->lanes * b->vectors > shape_count(&r->kept)))
-        b->vectors /= 2;
-    return work >= MIN_EPILOGUE_WORK && (int64_t)work * b->lanes >= r->len && shape_count(&b->inner) >= b->lanes / 2;
-}
-
 /* The epilogue of rows row .. row + lanes - 1, or of the first `rest` of them if rest > 0, which are the block's from
  * `first` on. */
 static void vector_epilogue(struct reduce *r, const struct row_block *b, val row, val first, int64_t rest)
@@ -283,10 +269,13 @@ static val either(struct kernel *k, val in_full, int64_t a, int64_t b)
     return v;
 }
 
-static void emit_row_blocks(struct reduce *r, struct row_block *b)
+static void emit_row_blocks(struct reduce *r)
 {
     struct lowering *w = r->w;
     struct kernel *k = w->k;
+    const struct schedule *s = reduce_schedule(r);
+    struct row_block block_of = {.lanes = s->row_reduce.lanes, .vectors = s->row_reduce.vectors}, *b = &block_of;
+    split_kept(r, s->row_reduce.axes, &b->inner, &b->outer);
     int64_t n = shape_count(&b->inner), rows = b->lanes * b->vectors, full = n / rows, last = n % rows;
     int64_t blocks = full + (last != 0), tail = last % b->lanes;
     b->results = k_buf(k, BUF_SCRATCH, dtype_compute(r->n->dtype), rows, 0);
@@ -314,19 +303,13 @@ static void emit_row_blocks(struct reduce *r, struct row_block *b)
             k_end(k, branch);
     }
     k_end(k, p);
-    lower_grain(w, r->len * rows);
 }
 
 static void emit_lanes(struct reduce *r)
 {
     struct kernel *k = r->w->k;
-    struct row_block b;
-    k->sched.kind = SCHED_ROW_REDUCE;
-    k->sched.width = 64; /* fewer lanes only where the rest would hold nothing but the identity */
-    while (k->sched.width > 1 && k->sched.width / 2 >= r->len)
-        k->sched.width /= 2;
-    if (choose_block(r, &b)) {
-        emit_row_blocks(r, &b);
+    if (reduce_schedule(r)->row_reduce.lanes) {
+        emit_row_blocks(r);
         return;
     }
     k->extent = shape_count(&r->kept);
@@ -335,7 +318,6 @@ static void emit_lanes(struct reduce *r)
     epilogue(r, reduce_row(r));
     end_row(r);
     k_end(k, p);
-    lower_grain(r->w, r->len);
 }
 
 /* ---- columns ---- */
@@ -352,55 +334,25 @@ static void lower_reduce_emit_block(struct reduce *r, const struct shape *inner,
     if (rest) /* no other lane reads or writes memory */
         ix_bound(k, w->lane, 0, rest - 1);
     lower_unflatten(k, inner, ix_add(k, base, w->lane), r->kept_coord + nouter);
-    for (uint32_t l = 0; l < r->lines; l++) {
+    for (uint32_t l = 0; l < lines_of(r); l++) {
+        val at = ix_add(k, base, k_int(k, (int64_t)l * width / lines_of(r)));
         memcpy(r->line_coord[l], r->kept_coord, nouter * sizeof(val));
-        lower_unflatten(k, inner, ix_add(k, base, k_int(k, (int64_t)l * width / r->lines)), r->line_coord[l] + nouter);
+        lower_unflatten(k, inner, at, r->line_coord[l] + nouter);
     }
     epilogue(r, all_chunks(r));
     k_end(k, w->lane);
     w->lane = w->pred = 0;
 }
 
-/* Rows of so many bytes, in so many arrays of r->len rows.  Where few rows are reduced, their array is in the cache
- * when its next columns are: the same columns of the next array are prefetched.  Many rows lie too far apart for it
- * to be done by the processor, and with a prologue only a few of them are in flight at a time. */
-static void choose_prefetch(struct reduce *r, int64_t bytes, int64_t arrays)
-{
-    const struct lowering *w = r->w;
-    ref x = r->n->in[0];
-    int64_t ahead = (ROWS_AHEAD + r->len - 1) / (r->len ? r->len : 1) * r->len;
-    bool small = arrays > 1 && bytes >= LEAST_ROW && bytes * r->len <= SMALL_ARRAY;
-    bool far = bytes >= FAR_BYTES && lower_is_member(w, x) && !r->short_rows;
-    r->ahead = small ? ahead : ROWS_AHEAD;
-    if ((small || far) && !w->caps->block_threads && (int64_t)node_bytes(w->g, x) >= MANY_BYTES)
-        r->lines = (uint32_t)least((w->k->sched.width * (int64_t)dtype_size(w->g->node[x].dtype) + LINE_BYTES - 1) /
-                                       LINE_BYTES, MAX_LINES);
-}
-
+/* The vector loop runs over the last kept axes. */
 static void emit_columns(struct reduce *r)
 {
     struct lowering *w = r->w;
     struct kernel *k = w->k;
-    /* The vector loop runs over the kept axes behind the last reduced one, or over short rows. */
     struct shape inner = {0}, outer = {0};
-    uint32_t last = 0;
-    for (uint32_t d = 0; d < r->in.rank; d++)
-        if (r->n->attr.reduce.axes >> d & 1 && r->in.dim[d] != 1)
-            last = d;
-    uint32_t behind = r->short_rows ? r->kept.rank : 0;
-    for (uint32_t d = last + 1; d < r->in.rank && !r->short_rows; d++)
-        behind += !(r->n->attr.reduce.axes >> d & 1);
-    uint32_t work, merged = merged_axes(r, behind, &work);
-    split_kept(r, merged, &inner, &outer);
-    int64_t n = shape_count(&inner);
-    k->sched.kind = SCHED_COLUMN_REDUCE;
-    uint32_t ops = 0;
-    for (uint32_t m = 0; m < w->nmember; m++)
-        ops += r->len < LONG_COLUMN || lower_in_prologue(w, w->member[m]);
-    k->sched.width = (uint16_t)lower_width_of(w, n, ops);
-    int64_t width = k->sched.width, full = n / width, tail = n % width, blocks = full + (tail != 0);
-    int64_t size = (int64_t)dtype_size(w->g->node[r->n->in[0]].dtype);
-    choose_prefetch(r, n * size, shape_count(&outer));
+    split_kept(r, reduce_schedule(r)->column_reduce.axes, &inner, &outer);
+    int64_t n = shape_count(&inner), width = k->sched.width, full = n / width, tail = n % width;
+    int64_t blocks = full + (tail != 0);
     k->extent = shape_count(&outer) * blocks;
     val p = k_loop(k, LOOP_PARALLEL, k_int(k, 0), k_int(k, k->extent), 1);
     if (blocks) {
@@ -422,7 +374,39 @@ static void emit_columns(struct reduce *r)
         }
     }
     k_end(k, p);
-    lower_grain(w, r->len * width);
+}
+
+/* ---- the group ---- */
+
+/* The kept axes behind the last reduced one, or behind the first axis. */
+static uint32_t axes_behind(const struct reduce *r)
+{
+    uint32_t n = 0;
+    for (uint32_t d = r->in.rank; d-- > 1;) {
+        bool reduced = r->n->attr.reduce.axes >> d & 1;
+        if (reduced && r->in.dim[d] != 1)
+            break;
+        n += !reduced;
+    }
+    return n;
+}
+
+static struct reduce_facts facts_of(const struct reduce *r)
+{
+    enum { MIN_BLOCKED = 64 }; /* results that make a few blocks of rows */
+    const struct lowering *w = r->w;
+    ref x = r->n->in[0];
+    struct reduce_facts f = {.lanes = r->n->attr.reduce.lanes == 64, .short_rows = lower_short_rows(w->g, w->anchor),
+                             .len = r->len, .kept = r->kept, .bytes = (int64_t)node_bytes(w->g, x),
+                             .element = (int64_t)dtype_size(w->g->node[x].dtype),
+                             .compute = (int64_t)dtype_size(dtype_compute(r->n->dtype)),
+                             .prologue = lower_is_member(w, x)};
+    f.most = f.lanes ? r->kept.rank : axes_behind(r);
+    for (uint32_t m = 0; m < w->nmember; m++)
+        f.ops += r->len < LONG_COLUMN || lower_in_prologue(w, w->member[m]);
+    if (!f.lanes || f.short_rows || shape_count(&r->kept) >= MIN_BLOCKED)
+        find_merged(r, &f);
+    return f;
 }
 
 /* Rows that hold fewer elements than a vector has lanes, of enough results to be lanes in their stead. */
@@ -443,9 +427,12 @@ void lower_reduce(struct lowering *w)
     }
     r.len = shape_count(&r.red);
     r.chunk = least((int64_t)n->attr.reduce.chunk, r.len > 0 ? r.len : 1);
-    r.short_rows = n->attr.reduce.lanes == 64 && !w->caps->block_threads && lower_short_rows(w->g, w->anchor);
+    struct reduce_facts facts = facts_of(&r);
+    struct schedule s;
+    if (!choose_reduce(w, &facts, &s))
+        return;
     lower_scalars(w);
-    if (n->attr.reduce.lanes == 64 && !r.short_rows)
+    if (s.kind == SCHED_ROW_REDUCE)
         emit_lanes(&r);
     else
         emit_columns(&r);

@@ -5,7 +5,7 @@
  * uniform.  The lanes are those of lower_reduce.c, so a sum's order is the same in either kind of kernel.  A member
  * that two walks need is computed in both, unless that costs more than to keep its row in scratch: exp, yes; x - mean,
  * no. */
-#include "lower.h"
+#include "lower_schedule.h"
 #include <string.h>
 
 enum { KEEP_COST = 12 }; /* instructions whose saving pays for a store and a load */
@@ -21,9 +21,11 @@ struct rows {
     uint32_t nreduce;
     bool *fixed;                /* per member: of one value a row, and known */
     uint32_t *first;            /* per member: the walk that computes it first; nreduce + 1: none */
-    uint32_t *cost;             /* per member: instructions to compute it, in its first walk */
+    uint32_t *cost;             /* per member: instructions to compute it in its first walk, in a trial */
     bool *need;                 /* per member: does this walk compute it? */
-    bool choosing;              /* emitting a walk's first elements: what they keep, the rest of the row keeps too */
+    bool trial;                 /* the kernel is thrown away: it shows what members cost, */
+    bool weighing;              /*   which the first elements of a walk do for all */
+    uint64_t keep;              /* members, by bit, whose rows are kept in scratch */
 };
 
 static bool is_full(const struct rows *s, ref r)
@@ -132,11 +134,21 @@ static void full_coord(const struct rows *s, ref r, val *coord)
         lower_unflatten(k, mine, lower_flatten(k, &s->shape, own), coord);
 }
 
-/* Keeps member m's row from walk `walk` on, if it is worth it. */
+/* Members whose rows may be kept: a walk after the one that computes them first reads them. */
+static uint64_t may_keep(const struct rows *s)
+{
+    uint64_t set = 0;
+    for (uint32_t m = 0; m < s->w->nmember && m < 64; m++)
+        if (is_full(s, s->w->member[m]) && s->first[m] < s->nreduce && read_later(s, s->w->member[m], s->first[m]))
+            set |= UINT64_C(1) << m;
+    return set;
+}
+
+/* Makes the scratch for member m's row where walk `walk` is the first to compute it. */
 static void lower_rows_keep(struct rows *s, uint32_t m, uint32_t walk, val value)
 {
     struct lowering *w = s->w;
-    if (w->row_copy[m] || s->first[m] != walk || s->cost[m] < KEEP_COST || !read_later(s, w->member[m], walk))
+    if (m >= 64 || !(s->keep >> m & 1) || w->row_copy[m] || s->first[m] != walk)
         return;
     int64_t width = w->k->sched.width, padded = (s->space.length + width - 1) / width * width;
     w->row_copy[m] = 1 + k_buf(w->k, BUF_SCRATCH, val_dtype(w->k, value), padded, 0);
@@ -151,12 +163,26 @@ static uint32_t work_since(const struct kernel *k, val from)
     return n;
 }
 
+/* In a trial: counts what member m takes, from instruction `from` on, and decides whether to keep its row. */
+static void weigh_member(struct rows *s, uint32_t m, uint32_t walk, val from)
+{
+    const struct lowering *w = s->w;
+    s->cost[m] = work_since(w->k, from);
+    for (unsigned i = 0; i < w->g->node[w->member[m]].nin; i++) {
+        bool linear;
+        ref x = node_operand(w->g, w->member[m], i, &linear);
+        uint32_t p = lower_is_member(w, x) ? w->place[x] : m;
+        s->cost[m] += p != m && s->need[p] && !w->row_copy[p] ? s->cost[p] : 0;
+    }
+    if (m < 64 && s->first[m] == walk && s->cost[m] >= KEEP_COST && read_later(s, w->member[m], walk))
+        s->keep |= UINT64_C(1) << m;
+}
+
 /* All that the walk computes, at the current element. */
 static void compute_members(struct rows *s, uint32_t walk)
 {
     struct lowering *w = s->w;
     struct kernel *k = w->k;
-    const struct graph *g = w->g;
     lower_point(w);
     for (uint32_t m = 0; m < w->nmember; m++) {
         ref r = w->member[m];
@@ -168,16 +194,9 @@ static void compute_members(struct rows *s, uint32_t walk)
         w->row_copy[m] = 0; /* computed here */
         val value = lower_at(w, r, coord);
         w->row_copy[m] = kept;
-        if (!kept && s->choosing) {
-            s->cost[m] = work_since(k, before);
-            for (unsigned i = 0; i < g->node[r].nin; i++) {
-                bool linear;
-                ref x = node_operand(g, r, i, &linear);
-                uint32_t p = lower_is_member(w, x) ? w->place[x] : m;
-                s->cost[m] += p != m && s->need[p] && !w->row_copy[p] ? s->cost[p] : 0;
-            }
-            lower_rows_keep(s, m, walk, value);
-        }
+        if (!kept && s->weighing)
+            weigh_member(s, m, walk, before);
+        lower_rows_keep(s, m, walk, value);
         if (w->row_copy[m] && s->first[m] == walk)
             k_store(k, w->row_copy[m] - 1, w->column, value, w->pred);
     }
@@ -234,14 +253,14 @@ static void emit_reduce(struct rows *s, uint32_t walk)
     enum fold fold = reduce_fold(n->op);
     unsigned dtype = dtype_compute(n->dtype);
     val acc = k_splat(k, k_bits(k, dtype, fold_identity(fold, dtype)));
-    s->choosing = true;
+    s->weighing = s->trial;
     if (full) {
         val j = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, full), 1), c = k_carry(k, acc);
         at_elements(s, walk, ix_scale(k, j, width), 0);
         k_next(k, c, k_fold_step(k, fold, c, lower_rows_operand(s, n)));
         k_end(k, j);
         acc = k_out(k, c);
-        s->choosing = false;
+        s->weighing = false;
     }
     if (tail) {
         at_elements(s, walk, k_int(k, full * width), tail);
@@ -254,8 +273,8 @@ static void emit_reduce(struct rows *s, uint32_t walk)
 static void emit_last(struct rows *s)
 {
     struct kernel *k = s->w->k;
-    s->choosing = false;
     int64_t width = k->sched.width, full = s->space.length / width, tail = s->space.length % width;
+    s->weighing = false;
     if (full) {
         val j = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, full), 1);
         at_elements(s, s->nreduce, ix_scale(k, j, width), 0);
@@ -312,26 +331,63 @@ static void lower_rows_emit_rows(struct rows *s)
 {
     struct lowering *w = s->w;
     struct kernel *k = w->k;
-    const struct node *n = &w->g->node[s->reduce[0]];
     struct shape kept = {0};
-    s->shape = *node_shape(w->g, n->in[0]);
-    reduce_rows(w->g, s->reduce[0], &s->space);
-    for (uint32_t d = 0; d < s->shape.rank; d++) {
-        bool in_row = s->row.rank || ((n->attr.reduce.axes >> d & 1) && s->shape.dim[d] != 1);
-        struct shape *to = in_row ? &s->row : &kept;
-        to->dim[to->rank++] = s->shape.dim[d];
-    }
-    find_first(s);
-    k->sched.kind = SCHED_ROWS;
-    k->sched.width = 64;
-    while (k->sched.width > 1 && k->sched.width / 2 >= s->space.length)
-        k->sched.width /= 2;
+    for (uint32_t d = 0; d + s->row.rank < s->shape.rank; d++)
+        kept.dim[kept.rank++] = s->shape.dim[d];
+    lower_scalars(w);
     k->extent = s->space.rows;
     s->index = k_loop(k, LOOP_PARALLEL, k_int(k, 0), k_int(k, k->extent), 1);
     lower_unflatten(k, &kept, s->index, s->row_coord);
     emit_row(s);
     k_end(k, s->index);
-    lower_grain(w, s->space.length * (s->nreduce + 1));
+}
+
+/* What the group's rows are. */
+static void find_rows(struct rows *s)
+{
+    struct lowering *w = s->w;
+    for (uint32_t m = 0; m < w->nmember; m++)
+        if (op_is_reduce(w->g->node[w->member[m]].op))
+            s->reduce[s->nreduce++] = w->member[m];
+    const struct node *n = &w->g->node[s->reduce[0]];
+    s->shape = *node_shape(w->g, n->in[0]);
+    reduce_rows(w->g, s->reduce[0], &s->space);
+    for (uint32_t d = 0; d < s->shape.rank; d++)
+        if (s->row.rank || ((n->attr.reduce.axes >> d & 1) && s->shape.dim[d] != 1))
+            s->row.dim[s->row.rank++] = s->shape.dim[d];
+    find_first(s);
+}
+
+/* Emits the rows into a kernel that is thrown away: which of them are worth keeping, and the bytes of the arrays. */
+static void try_rows(struct lowering *w, const struct schedule *schedule, struct rows_facts *f, void *ctx)
+{
+    const struct rows *rows = ctx;
+    struct trial t;
+    if (trial_begin(&t, w)) {
+        struct rows s = *rows;
+        s.w = &t.w;
+        s.trial = true;
+        t.w.k->sched = *schedule;
+        lower_rows_emit_rows(&s);
+        f->keep = s.keep;
+        for (uint32_t i = 0; i < t.out.narg; i++)
+            f->bytes += (int64_t)node_bytes(w->g, t.out.arg[i].node);
+    }
+    trial_end(&t, w);
+    memset(rows->fixed, 0, w->nmember * sizeof *rows->fixed);
+    memset(w->row_copy, 0, w->nmember * sizeof *w->row_copy);
+}
+
+static void schedule_and_emit(struct rows *s)
+{
+    struct schedule schedule;
+    find_rows(s);
+    struct rows_facts f = {.rows = s->space.rows, .length = s->space.length, .reduces = s->nreduce,
+                           .may_keep = may_keep(s)};
+    if (!choose_rows(s->w, &f, try_rows, s, &schedule))
+        return;
+    s->keep = schedule.rows.keep;
+    lower_rows_emit_rows(s);
 }
 
 void lower_rows(struct lowering *w)
@@ -344,15 +400,10 @@ void lower_rows(struct lowering *w)
     s.need = mem_alloc(n * sizeof *s.need);
     w->row_copy = mem_alloc(n * sizeof *w->row_copy);
     w->anchor = NIL; /* there are several: each is fixed when its walk ends */
-    for (uint32_t m = 0; m < n; m++)
-        if (op_is_reduce(w->g->node[w->member[m]].op))
-            s.reduce[s.nreduce++] = w->member[m];
-    if (s.fixed && s.first && s.cost && s.need && w->row_copy) {
-        lower_scalars(w);
-        lower_rows_emit_rows(&s);
-    } else {
+    if (s.fixed && s.first && s.cost && s.need && w->row_copy)
+        schedule_and_emit(&s);
+    else
         err_set(&w->k->err, KL_ERR_MEMORY, "out of memory lowering @%s", w->g->name);
-    }
     mem_free(s.fixed);
     mem_free(s.first);
     mem_free(s.cost);

@@ -5,7 +5,7 @@
  * the first operand there, then walks the index and brings the update in.  So every element has one owner, which
  * takes what comes to it in order, whatever the number of threads.  A sum of half floats lives in an f32 panel of
  * scratch and is rounded at the end. */
-#include "lower.h"
+#include "lower_schedule.h"
 #include <string.h>
 
 struct scatter {
@@ -65,7 +65,7 @@ static void copy_flat(struct scatter *s, bool in)
 {
     struct lowering *w = s->w;
     struct kernel *k = w->k;
-    int64_t n = s->at.len * s->at.inner, width = lower_width(w, n), tail = n % width;
+    int64_t n = s->at.len * s->at.inner, width = k->sched.scatter.copy, tail = n % width;
     for (int part = 0; part < 2; part++) {
         if (part ? !tail : n < width)
             continue;
@@ -151,7 +151,6 @@ static void emit(struct scatter *s)
             k_end(k, in_tail);
     }
     k_end(k, p);
-    lower_grain(w, (s->at.len + s->count) * (s->at.inner < width ? s->at.inner : width));
 }
 
 void lower_scatter_group(struct lowering *w)
@@ -167,8 +166,10 @@ void lower_scatter_group(struct lowering *w)
         if (d != n->attr.scatter.axis)
             to->dim[to->rank++] = s.s->dim[d];
     }
-    k->sched.kind = SCHED_SCATTER;
-    k->sched.width = (uint16_t)lower_width(w, s.at.inner);
+    struct scatter_facts facts = {s.at.outer, s.at.len, s.at.inner, s.count};
+    struct schedule schedule;
+    if (!choose_scatter(w, &facts, &schedule))
+        return;
     s.whole = s.at.inner <= k->sched.width;
     s.pitch = s.whole ? s.at.inner : k->sched.width;
     s.scratch = s.op == OP_add && dtype_is_half(n->dtype);

@@ -4,7 +4,7 @@
  * Keys are integers whose order is the one wanted (lower_sort_key).  Keys and places move together between two pairs of
  * scratch arrays, a level of the merge each; levels are unrolled, so that their run lengths and arrays are constants.
  * Merging has no branch but its loops: it selects, because which side is next cannot be predicted. */
-#include "lower.h"
+#include "lower_schedule.h"
 #include <string.h>
 
 struct sort {
@@ -110,9 +110,13 @@ void lower_argsort_group(struct lowering *w)
     s.len = rows.dim[axis];
     rows.dim[axis] = 1;
     s.key_type = from == KL_F32 ? KL_I32 : from == KL_F64 ? KL_I64 : from == KL_BOOL ? KL_U8 : from;
-    k->sched.kind = SCHED_SORT;
-    k->sched.width = (uint16_t)lower_width(w, s.len);
-    k->extent = shape_count(&rows);
+    struct sort_facts facts = {.rows = shape_count(&rows), .len = s.len};
+    struct schedule schedule;
+    for (int64_t run = 1; run < s.len; run *= 2)
+        facts.levels++;
+    if (!choose_sort(w, &facts, &schedule))
+        return;
+    k->extent = facts.rows;
     for (int i = 0; i < 2 && s.len > 1; i++) {
         s.key[i] = k_buf(k, BUF_SCRATCH, s.key_type, s.len, 0);
         s.place[i] = k_buf(k, BUF_SCRATCH, s.n->dtype, s.len, 0);
@@ -128,5 +132,4 @@ void lower_argsort_group(struct lowering *w)
     for (int64_t run = 1; run < s.len; run *= 2)
         merge_level(&s, run, levels++ & 1);
     k_end(k, p);
-    lower_grain(w, s.len * (1 + levels));
 }

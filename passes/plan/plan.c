@@ -20,7 +20,7 @@ static bool lower_all(struct planner *p)
             p->non_fusible[p->g->group[r]] = r;
     }
     for (uint32_t i = 0; i < p->g->ngroup; i++)
-        if (p->non_fusible[i] ? !plan_non_fusible(p, i) : !lower_group(p->lowerer, i, NULL, &p->low[i], p->e))
+        if (p->non_fusible[i] ? !plan_non_fusible(p, i) : !lower_group(p->lowerer, i, NULL, &p->low[i], NULL, p->e))
             return false;
     return true;
 }

@@ -1,110 +1,39 @@
 /* Schedules handed in: each goes to the kernels that a plan without it would have under the name it is for.
  *
  * A program has equal kernels once, under the name of the first; the others follow that one's schedule.  A kernel is
- * lowered by its own choice first: that says what kind it is and what of its record is not a choice but the order of
- * its numbers.  Lowered again, it must come out with the very record that was handed in. */
+ * lowered by its own choice first: its name is found by that.  Lowered again, it has the very record that was handed
+ * in, but for fields which that leaves open, or the record is refused. */
 #include "plan.h"
 #include <inttypes.h>
 #include <string.h>
 
-static bool is_lanes(unsigned width) { return width >= 1 && width <= 64 && !(width & (width - 1)); }
-
-struct refusal { const struct sched_section *s; const struct sched_line *l; struct err *e; };
-
-/* Is the tile one that a product's accumulators can be? */
-static bool fits_dot(const struct refusal *r, const struct schedule *own)
+/* The error for a line whose record is refused; own: the record that the kernel has without it. */
+static bool refuse_line(struct planner *p, const struct sched_line *line, const struct sched_refusal *r,
+                        const struct schedule *own)
 {
-    enum { MAX_TILE_ROWS = 32 };
-    const struct schedule *s = &r->l->sched;
-    if (!own->block_m && (s->block_m || s->block_n))
-        return schedule_refuse(r->s, r->l, FIELD_BLOCK, r->e,
-                               "block: the kernel is no product by blocks of a GPU's threads");
-    if (!own->block_m && s->step && !own->step)
-        return schedule_refuse(r->s, r->l, FIELD_STEP, r->e,
-                               "step: the kernel is no product of a few rows with a matrix that is read once");
-    if (own->block_m) /* what fits a block, only the lowering knows */
-        return s->kc == own->kc || schedule_refuse(r->s, r->l, FIELD_KBLOCK, r->e,
-                                                   "kblock %u: it is %u, the order of the graph's sums", s->kc,
-                                                       own->kc);
-    if (s->mr < 1 || s->mr > MAX_TILE_ROWS || !is_lanes(s->nr))
-        return schedule_refuse(r->s, r->l, FIELD_TILE, r->e,
-                               "a tile has 1 to %d rows and 1, 2, 4 .. 64 columns, not %ux%u",
-                               MAX_TILE_ROWS, s->mr, s->nr);
-    if (s->width != s->nr)
-        return schedule_refuse(r->s, r->l, FIELD_WIDTH, r->e,
-                               "width %u: that of a product is the %u columns of its tile",
-                               s->width, s->nr);
-    if (s->kc != own->kc)
-        return schedule_refuse(r->s, r->l, FIELD_KBLOCK, r->e, "kblock %u: it is %u, the order of the graph's sums",
-                               s->kc,
-                               own->kc);
-    return true;
-}
-
-static bool fits_lanes(const struct refusal *r, const struct schedule *own)
-{
-    const struct schedule *s = &r->l->sched;
-    bool fixed = own->kind == SCHED_ROW_REDUCE || own->kind == SCHED_ROWS ||
-                 (own->kind == SCHED_CUMULATIVE && own->width == 1);
-    if (fixed && s->width != own->width)
-        return schedule_refuse(r->s, r->l, FIELD_WIDTH, r->e, "width %u: it is %u here, the order of the graph's sums",
-                               s->width,
-                               own->width);
-    if (!fixed && !is_lanes(s->width))
-        return schedule_refuse(r->s, r->l, FIELD_WIDTH, r->e, "width %u: it may be 1, 2, 4 .. 64", s->width);
-    if (s->block_m || s->block_n || s->step)
-        return schedule_refuse(r->s, r->l, s->step ? FIELD_STEP : FIELD_BLOCK, r->e,
-                               "block, step: the kernel is no product");
-    if (s->mr || s->nr)
-        return schedule_refuse(r->s, r->l, FIELD_TILE, r->e, "tile: the kernel is no product");
-    if (s->kc)
-        return schedule_refuse(r->s, r->l, FIELD_KBLOCK, r->e, "kblock: the kernel is no product");
-    if (s->pack_b)
-        return schedule_refuse(r->s, r->l, FIELD_PACK_B, r->e, "pack_b: the kernel is no product");
-    if (s->rows || s->epilogue)
-        return schedule_refuse(r->s, r->l, s->rows ? FIELD_ROWS : FIELD_EPILOGUE, r->e,
-                               "rows, epilogue: the kernel is no product");
-    return true;
-}
-
-/* May a kernel whose own record is `own` have the line's? */
-static bool plan_schedule_fits(const struct refusal *r, const struct schedule *own)
-{
-    const struct schedule *s = &r->l->sched;
-    char *text = s->kind == own->kind ? NULL : schedule_line(own);
-    if (s->kind != own->kind) {
-        schedule_refuse(r->s, r->l, FIELD_KIND, r->e, "the kernel's kind is not a choice: its own record is \"%s\"",
-                        text ? text : "of another kind");
-        mem_free(text);
-        return false;
-    }
-    if (s->stream && s->kind != SCHED_MAP && s->kind != SCHED_ROWS)
-        return schedule_refuse(r->s, r->l, FIELD_STREAM, r->e, "stream: only kernels of kind map and rows do that");
-    return s->kind == SCHED_DOT ? fits_dot(r, own) : fits_lanes(r, own);
+    const struct sched_section *section = p->root->section;
+    if (r->field)
+        return schedule_refuse(section, line, COLUMN_FIELDS + sched_field_find(line->sched.kind, r->field), p->e, "%s",
+                               r->why);
+    char *text = schedule_line(own);
+    schedule_refuse(section, line, COLUMN_KIND, p->e, "%s: its own record is \"%s\"", r->why,
+                    text ? text : "of another kind");
+    mem_free(text);
+    return false;
 }
 
 /* The kernel of a position, lowered again as the line says. */
 static bool relower(struct planner *p, uint32_t group, const struct sched_line *line)
 {
     struct lowered *l = &p->low[group], again;
-    struct refusal r = {p->root->section, line, p->e};
-    if (!plan_schedule_fits(&r, &l->k->sched) || !lower_group(p->lowerer, group, &line->sched, &again, p->e))
-        return false;
+    struct sched_refusal r = {0};
+    struct err e = {0};
+    if (!lower_group(p->lowerer, group, &line->sched, &again, &r, &e))
+        return r.why[0] ? refuse_line(p, line, &r, &l->k->sched) : err_set(p->e, e.code, "%s", e.msg);
     kernel_free(l->k);
     mem_free(l->arg);
     *l = again;
-    struct schedule wanted = line->sched;
-    if (!wanted.rows)
-        wanted.rows = again.k->sched.rows;
-    if (!wanted.epilogue)
-        wanted.epilogue = again.k->sched.epilogue;
-    if (!memcmp(&again.k->sched, &wanted, sizeof wanted))
-        return true;
-    char *text = schedule_line(&again.k->sched);
-    schedule_refuse(r.s, line, FIELD_KIND, p->e, "the kernel cannot have this schedule; the nearest is \"%s\"",
-                    text ? text : "");
-    mem_free(text);
-    return false;
+    return true;
 }
 
 /* What a kernel equal to k is called, and its line. */
@@ -151,7 +80,7 @@ bool plan_schedules_used(const struct planner *root)
             continue;
         for (uint32_t k = 0; k < root->nown && at < ROOM; k++)
             at += (size_t)snprintf(names + at, ROOM - at, "%s@%s", k ? ", " : "", root->own[k].name);
-        return schedule_refuse(s, &s->v[i], FIELD_NAME, root->e, "graph @%s has no%s kernel @%s; it has %s%s",
+        return schedule_refuse(s, &s->v[i], COLUMN_NAME, root->e, "graph @%s has no%s kernel @%s; it has %s%s",
                                root->g->name,
                                s->unfused ? " unfused" : "", s->v[i].kernel, *names ? names : "none",
                                    at >= ROOM ? " .." : "");

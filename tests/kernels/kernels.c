@@ -61,37 +61,111 @@ static void interpret(const struct graph *g, const struct exec *x, const struct 
     values_free(&out);
 }
 
+static bool maybe(void) { return rng_below(&rng, 2); }
+static uint16_t lanes(void) { return (uint16_t)(1 << rng_below(&rng, 7)); }
+
+static void vary_tiles(struct schedule *s)
+{
+    uint32_t rows = s->dot.rows;
+    bool packs = s->dot.pack_b;
+    s->width = s->dot.nr = lanes();
+    s->dot.mr = (uint16_t)(1 + rng_below(&rng, s->dot.nr > 16 ? 8 : 32));
+    s->dot.run = maybe() ? s->dot.run : 0;
+    s->dot.square = 0; /* as chosen; so are these */
+    s->dot.rows = 0;
+    s->dot.pack_by = PACK_NONE;
+    s->dot.pack_b = maybe();
+    s->dot.prefetch_a = s->dot.prefetch_a && maybe();
+    s->dot.prefetch_b = s->dot.prefetch_b && maybe();
+    s->dot.prefetch_out = s->dot.prefetch_out && maybe();
+    s->dot.epilogue = s->dot.epilogue > EPILOGUE_IN_TILE && s->dot.pack_b == packs && maybe() ? EPILOGUE_AFTER_TILE
+                      : maybe() ? EPILOGUE_IN_TILE : EPILOGUE_NONE;
+    if (s->dot.epilogue && s->dot.mr < rows)
+        s->dot.rows = s->dot.mr * (1 + (uint32_t)rng_below(&rng, rows / s->dot.mr));
+}
+
+static void vary_thin(struct schedule *s)
+{
+    uint32_t kc = s->dot_thin.kc;
+    if (maybe()) {
+        s->dot_thin.ahead = s->dot_thin.ahead ? (uint16_t)(1 + rng_below(&rng, 40)) : 0;
+        s->dot_thin.strip = s->dot_thin.nr;
+        s->dot_thin.widen = s->dot_thin.widen && maybe();
+        return;
+    }
+    *s = (struct schedule){.kind = SCHED_DOT};
+    s->dot.kc = kc;
+    vary_tiles(s);
+}
+
+static void vary_bytes(struct schedule *s)
+{
+    s->width = s->dot_bytes.nr = lanes();
+    s->dot_bytes.mr = (uint16_t)(1 + rng_below(&rng, s->dot_bytes.nr > 16 ? 8 : 32));
+    s->dot_bytes.rows = s->dot_bytes.panel = 0;
+    s->dot_bytes.lanes = lanes();
+    s->dot_bytes.pack_b = maybe();
+}
+
 /* Another schedule that such a kernel may have. */
 static void vary(struct schedule *s)
 {
-    bool lanes = s->kind != SCHED_ROWS && s->kind != SCHED_ROW_REDUCE &&
-        !(s->kind == SCHED_CUMULATIVE && s->width == 1);
-    s->width = lanes ? (uint16_t)(1 << rng_below(&rng, 7)) : s->width;
-    if (s->kind == SCHED_DOT && s->step && rng_below(&rng, 2)) {
-        s->width = s->nr; /* a product of a few rows as it was, but for its tasks */
-    } else if (s->kind == SCHED_DOT) {
-        uint32_t rows = s->rows;
-        bool packs = s->pack_b;
-        s->step = 0;
-        s->nr = s->width;
-        s->mr = (uint16_t)(1 + rng_below(&rng, s->nr > 16 ? 8 : 32));
-        s->pack_b = (uint8_t)rng_below(&rng, 2);
-        s->rows = 0; /* as chosen */
-        s->epilogue = s->epilogue > EPILOGUE_IN_TILE && s->pack_b == packs && rng_below(&rng, 2) ? EPILOGUE_AFTER_TILE
-                      : rng_below(&rng, 2) ? EPILOGUE_IN_TILE : EPILOGUE_NONE;
-        if (s->epilogue && s->mr < rows)
-            s->rows = s->mr * (1 + (uint32_t)rng_below(&rng, rows / s->mr));
+    switch (s->kind) {
+    case SCHED_MAP:
+        s->width = lanes();
+        s->map.vectors = (uint16_t)(1 + rng_below(&rng, 100));
+        s->stream = maybe();
+        break;
+    case SCHED_ROWS:
+        s->stream = maybe();
+        s->rows.keep = maybe() ? s->rows.keep : s->rows.keep & s->rows.keep >> 1;
+        break;
+    case SCHED_ROW_REDUCE:
+        if (maybe())
+            s->row_reduce.lanes = s->row_reduce.vectors = s->row_reduce.axes = 0;
+        else if (s->row_reduce.lanes)
+            s->row_reduce.lanes = lanes();
+        break;
+    case SCHED_COLUMN_REDUCE:
+        s->width = lanes();
+        s->column_reduce.axes = (uint16_t)rng_below(&rng, s->column_reduce.axes + 1);
+        s->column_reduce.lines = maybe() ? (uint16_t)rng_below(&rng, 9) : 0;
+        s->column_reduce.ahead = s->column_reduce.lines ? (uint16_t)(1 + rng_below(&rng, 20)) : 0;
+        break;
+    case SCHED_SCATTER:
+        s->width = lanes();
+        s->scatter.copy = lanes();
+        break;
+    case SCHED_SORT: s->width = lanes(); break;
+    case SCHED_CUMULATIVE: s->width = s->width > 1 ? lanes() : 1; break;
+    case SCHED_ATTENTION:
+    case SCHED_ATTENTION_GRAD:
+        s->width = lanes();
+        s->attention.square = s->attention.square && s->width % s->attention.square == 0 && maybe()
+                              ? s->attention.square : 0;
+        s->attention.widen = s->attention.widen && maybe();
+        break;
+    case SCHED_ATTENTION_ONE: s->attention_one.lanes = lanes(); break;
+    case SCHED_DOT: vary_tiles(s); break;
+    case SCHED_DOT_THIN: vary_thin(s); break;
+    case SCHED_DOT_BYTES: vary_bytes(s); break;
     }
-    s->stream = (s->kind == SCHED_MAP || s->kind == SCHED_ROWS) && rng_below(&rng, 2);
     s->grain = rng_below(&rng, 3) ? 1 + rng_below(&rng, 9) : 0;
 }
 
 /* Is it the one that was asked for, where that says something? */
-static bool has_schedule(const struct schedule *s, struct schedule asked)
+static bool has_schedule(const struct schedule *s, const struct schedule *asked)
 {
-    asked.rows = asked.rows ? asked.rows : s->rows;
-    asked.epilogue = asked.epilogue ? asked.epilogue : s->epilogue;
-    return !memcmp(s, &asked, sizeof asked);
+    const struct sched_family *family = &sched_families[s->kind];
+    bool same = s->kind == asked->kind;
+    for (uint32_t i = 0; same && i < family->n; i++) {
+        const struct sched_field *f = &family->field[i];
+        for (unsigned side = 0; side < (f->sides ? f->sides : 1u); side++) {
+            uint64_t want = sched_get(asked, f, side);
+            same &= sched_get(s, f, side) == want || (f->chosen && !want);
+        }
+    }
+    return same;
 }
 
 /* The program of g with schedules made up for all of its kernels; NULL: failed. */
@@ -115,7 +189,7 @@ static const struct exec *other_schedules(const struct graph *g, const struct ex
     for (uint32_t i = 0; x && i < x->program->nkernel; i++) {
         bool found = false;
         for (uint32_t j = 0; j < n; j++)
-            found |= has_schedule(&x->program->kernel[i]->sched, k[j].sched);
+            found |= has_schedule(&x->program->kernel[i]->sched, &k[j].sched);
         check(found, "%s: kernel @%s has none of the schedules of\n%s", what, x->program->kernel[i]->name, text);
     }
     mem_free(text);
@@ -220,7 +294,7 @@ static bool packs(const struct graph *g)
     const struct exec *x = exec_get(g, device_find("cpu", &e), true, &e);
     for (uint32_t i = 0; x && i < x->program->nkernel; i++)
         if (x->program->kernel[i]->sched.kind == SCHED_DOT)
-            return x->program->kernel[i]->sched.pack_b;
+            return x->program->kernel[i]->sched.dot.pack_b;
     return false;
 }
 
@@ -239,7 +313,7 @@ static void few_rows(unsigned dtype, int64_t rows, bool out_in, int64_t columns)
     compare(g, what);
     const struct exec *x = exec_get(g, device_find("cpu", &e), true, &e);
     const struct kernel *k = x && x->program->nkernel ? x->program->kernel[0] : NULL;
-    check(k && k->sched.step && !k->sched.pack_b, "%s: read as it lies", what);
+    check(k && k->sched.kind == SCHED_DOT_THIN, "%s: read as it lies", what);
     bool fetches = false;
     for (val v = 1; k && v < k->ninst; v++)
         fetches |= k->inst[v].op == L_PREFETCH;

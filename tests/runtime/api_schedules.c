@@ -116,9 +116,11 @@ static void round_trip(void)
     CHECK(!strcmp(file_text("step.schedules.txt"), other));
     remove_dump("step");
     CHECK(edit(other, " rows 3 ", " rows 2 ", whole, sizeof whole)); /* no whole tile */
-    refused(whole, "the nearest is \"schedule dot width 16 tile 3x16");
-    CHECK(edit(other, " rows 3 epilogue in_tile", "", whole, sizeof whole)); /* as chosen */
-    OK(kl_set_schedules(whole));
+    refused(whole, "rows 2: a task has a whole number of tiles, of 3 rows, or all rows");
+    char chosen[4096];
+    CHECK(edit(other, " rows 3", "", whole, sizeof whole)); /* as chosen */
+    CHECK(edit(whole, " epilogue in_tile", "", chosen, sizeof chosen));
+    OK(kl_set_schedules(chosen));
     OK(run("step"));
     CHECK(same());
     OK(kl_set_schedules(other));
@@ -149,8 +151,8 @@ static void round_trip(void)
     refused(text, "width 16: it is 64 here, the order of the graph's sums");
     snprintf(text, sizeof text, "%s schedule map width 16\n", rows);
     refused(text, "the kernel's kind is not a choice: its own record is \"schedule rows");
-    snprintf(text, sizeof text, "%s schedule rows width 64 pack_b\n", rows);
-    refused(text, "pack_b: the kernel is no product");
+    snprintf(text, sizeof text, "%s schedule rows width 64 keep 9\n", rows);
+    refused(text, "keep: only of members that several walks over the row need");
     snprintf(text, sizeof text, "%s schedule map width 4\n@k9_gone schedule dot\n", mul);
     refused(text, "schedules:2:1: graph @step has no kernel @k9_gone; it has @k0_");
 
@@ -171,9 +173,12 @@ static void texts(void)
         {"graph @g\n@k0 schedule maps width 4",
          "schedules:2:14: expected a kind of schedule such as map, found 'maps'"},
         {"@k0 schedule map width x", "schedules:1:24: expected width, found 'x'"},
-        {"@k0 schedule map grain 4 width 8", "schedules:1:26: expected width, tile, block, step, kblock"},
+        {"@k0 schedule map grain 4 width 8", 
+         "schedules:1:26: expected width, vectors, stream or grain in this order, found 'width'"},
         {"@k0 schedule dot epilogue soon", "schedules:1:27: expected in_tile, after_tile, after_rows or during_next"},
         {"@k0 schedule map width 70000", "width is above 65535"},
+        {"@k0 schedule rows keep 2,64", "schedules:1:26: keep is above 63"},
+        {"@k0 schedule dot tile 3", "expected 'x' and another side of the tile"},
         {"@k0 schedule map\n@k0 schedule map", "schedules:2:1: kernel @k0 has a schedule already, in line 1"},
         {"graph @g\ngraph @g unfused\ngraph @g", "schedules:3:7: graph @g has a section already"},
         {"graph @g fused", "schedules:1:10: expected unfused or the end of the line, found 'fused'"},

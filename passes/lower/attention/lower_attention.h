@@ -5,7 +5,7 @@
  * attention_stats queries are the lanes and keys are walked; of a gradient in k and v it is the other way about. */
 #ifndef KILN_LOWER_ATTENTION_H
 #define KILN_LOWER_ATTENTION_H
-#include "lower.h"
+#include "passes/lower/lower_schedule.h"
 #include <math.h>
 
 enum { Q, K, V, SEEN };
@@ -35,6 +35,7 @@ struct attention {
     int64_t one_lanes;                    /* of one query: lanes for elements of v; 0: queries are lanes there, too */
     int64_t keys;                         /* of one query: keys that are lanes */
     int64_t square;                       /* lanes of a native vector: what registers transpose; 0: not worth it */
+    bool widen;                           /* half floats that are walked are widened into a panel */
     val first, end;                       /* the keys that one of the tile's queries sees */
     /* the block's first key, and those of the block that one sees, by number in it */
     val k0, from, until;
@@ -95,8 +96,9 @@ val attention_keys(const struct attention *a, val j0, val *key);
 
 /* This lane's row; the last tile's lanes may have none, which w->pred says. */
 val attention_row(const struct attention *a);
-/* Widths and the number of rows walked at a time; sets a->index, too. */
-void attention_choose_tile(struct attention *a);
+/* What the record says, and a->index. */
+void attention_follow(struct attention *a, const struct schedule *s);
+struct attention_facts attention_facts_of(const struct attention *a, bool gradient, bool results);
 uint32_t attention_scratch(const struct attention *a, unsigned dtype, int64_t rows); /* [rows][W] */
 /* Panels for what is walked of operand `which`, if its elements are half floats. */
 void attention_make_panel(struct attention *a, unsigned which);

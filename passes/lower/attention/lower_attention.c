@@ -20,8 +20,7 @@
 #include "lower_attention.h"
 #include <string.h>
 
-/* STEPS: of D at a time; NATIVE_VECTORS: registers of a row of lanes; MAX_ONE_LANES: elements of v, of one query */
-enum { STEPS = 2, NATIVE_VECTORS = 2, MAX_ONE_LANES = 64 };
+enum { STEPS = 2 }; /* of D at a time */
 
 /* ---- elements ---- */
 
@@ -529,24 +528,27 @@ static void make_scratch(struct attention *a)
 void attention_make_panel(struct attention *a, unsigned which)
 {
     int64_t columns = a->columns[which] ? a->columns[which] : 1;
-    if (a->w->g->node[a->n->in[which]].dtype != a->dtype && !a->w->caps->block_threads && !a->one_lanes)
+    if (a->w->g->node[a->n->in[which]].dtype != a->dtype && a->widen)
         a->panel[which] = 1 + k_buf(a->w->k, BUF_SCRATCH, a->dtype, (a->rows + a->block) * columns, 0);
 }
 
-void attention_choose_tile(struct attention *a)
+struct attention_facts attention_facts_of(const struct attention *a, bool gradient, bool results)
 {
-    const struct caps *caps = a->w->caps;
-    a->width = NATIVE_VECTORS * caps->vector_bytes / (int64_t)dtype_size(a->dtype);
-    while (a->width > 1 && a->width / 2 >= a->l)
-        a->width /= 2;
-    if (a->w->override)
-        a->width = a->w->override->width;
-    a->rows = caps->vector_regs >= 32 ? MAX_ROWS : MAX_ROWS / 2;
-    while (a->block % a->rows)
-        a->rows--;
-    a->keys = caps->block_threads ? 0 : caps->vector_bytes / (int64_t)dtype_size(a->dtype);
-    a->keys = a->keys > MAX_SQUARE ? MAX_SQUARE : a->keys;
-    a->square = a->keys >= 2 && a->width % a->keys == 0 ? a->keys : 0;
+    return (struct attention_facts){.gradient = gradient, .l = a->l, .m = a->m, .d = a->d, .e = a->e,
+                                    .block = a->block, .element = (int64_t)dtype_size(a->dtype),
+                                    .matrices = results ? shape_count(&a->lead) : 0,
+                                    .half = a->w->g->node[a->n->in[K]].dtype != a->dtype};
+}
+
+void attention_follow(struct attention *a, const struct schedule *s)
+{
+    bool one = s->kind == SCHED_ATTENTION_ONE;
+    a->width = s->width;
+    a->rows = one ? s->attention_one.rows : s->attention.rows;
+    a->keys = one ? s->attention_one.keys : 0;
+    a->one_lanes = one ? s->attention_one.lanes : 0;
+    a->square = one ? 0 : s->attention.square;
+    a->widen = !one && s->attention.widen;
     a->index = a->m < INT32_MAX - a->block ? KL_I32 : KL_I64;
 }
 
@@ -585,17 +587,13 @@ void lower_attention_group(struct lowering *w)
         err_set(&k->err, KL_ERR_INTERNAL, "attention: node %u has no numeric order", w->anchor);
         return;
     }
-    attention_choose_tile(&a);
-    if (a.width == 1 && a.keys >= 2 && a.block % (ONE_SQUARES * a.keys) == 0) {
-        a.rows = ONE_SQUARES * a.keys;
-        a.one_lanes = MAX_ONE_LANES;
-        while (a.one_lanes > 1 && a.one_lanes / 2 >= a.e)
-            a.one_lanes /= 2;
-    }
+    struct attention_facts facts = attention_facts_of(&a, false, a.e || stats);
+    struct schedule s;
+    if (!choose_attention(w, &facts, &s))
+        return;
+    attention_follow(&a, &s);
     int64_t tiles = (a.l + a.width - 1) / a.width;
-    k->sched.kind = SCHED_ATTENTION;
-    k->sched.width = (uint16_t)a.width;
-    k->extent = a.e || stats ? shape_count(&a.lead) * tiles : 0;
+    k->extent = facts.matrices * tiles;
     if (k->extent)
         make_scratch(&a);
     lower_scalars(w);
@@ -606,5 +604,4 @@ void lower_attention_group(struct lowering *w)
         lower_attention_emit_tile(&a);
     }
     k_end(k, p);
-    lower_grain(w, a.width * (a.m * (a.d + a.e) + a.d + a.e) / 16);
 }

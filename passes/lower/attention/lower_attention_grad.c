@@ -276,12 +276,15 @@ void lower_attention_grad_group(struct lowering *w)
         err_set(&k->err, KL_ERR_INTERNAL, "attention_grad: node %u has no numeric order", w->anchor);
         return;
     }
-    attention_choose_tile(a);
+    int64_t columns = a->out.dim[a->lead.rank + 1];
+    struct attention_facts facts = attention_facts_of(a, true, columns > 0);
+    struct schedule s;
+    if (!choose_attention(w, &facts, &s))
+        return;
+    attention_follow(a, &s);
     a->index = a->l < INT32_MAX - a->block ? a->index : KL_I64;
-    int64_t tiles = (a->l + a->width - 1) / a->width, columns = a->out.dim[a->lead.rank + 1];
-    k->sched.kind = SCHED_ATTENTION;
-    k->sched.width = (uint16_t)a->width;
-    k->extent = columns ? shape_count(&a->lead) * tiles : 0;
+    int64_t tiles = (a->l + a->width - 1) / a->width;
+    k->extent = facts.matrices * tiles;
     if (k->extent)
         gradient_scratch(&t);
     lower_scalars(w);
@@ -292,5 +295,4 @@ void lower_attention_grad_group(struct lowering *w)
         gradient_tile(&t);
     }
     k_end(k, p);
-    lower_grain(w, a->width * (2 * a->m * (a->d + a->e) + 2 * (a->d + a->e)) / 16);
 }

@@ -1,0 +1,94 @@
+/* The schedules of attention and its gradient: how many queries (or keys) are lanes, and how many rows of the other
+ * side are walked at a time. */
+#include "lower_attention.h"
+
+/* NATIVE_VECTORS: registers of a row of lanes; MAX_ONE_LANES: elements of v, of one query */
+enum { NATIVE_VECTORS = 2, MAX_ONE_LANES = 64 };
+
+/* Lanes of a native vector, as far as registers transpose squares of them; 0: on a GPU none do. */
+static int64_t square_lanes(const struct caps *caps, const struct attention_facts *f)
+{
+    int64_t lanes = caps->vector_bytes / f->element;
+    return caps->block_threads ? 0 : lanes > MAX_SQUARE ? MAX_SQUARE : lanes;
+}
+
+static int64_t tile_width(const struct caps *caps, const struct attention_facts *f)
+{
+    int64_t width = NATIVE_VECTORS * caps->vector_bytes / f->element;
+    while (width > 1 && width / 2 >= f->l)
+        width /= 2;
+    return width;
+}
+
+static int64_t attention_grain(const struct attention_facts *f, int64_t width)
+{
+    int64_t tiles = (f->l + width - 1) / width, de = f->d + f->e;
+    return lower_grain(f->matrices * tiles, width * (f->gradient ? 2 * f->m * de + 2 * de : f->m * de + de) / 16);
+}
+
+/* Has a tile of keys a query to itself, whose scores are lanes? */
+static bool one_fits(const struct attention_facts *f, int64_t keys)
+{
+    return !f->gradient && keys >= 2 && f->block % (ONE_SQUARES * keys) == 0;
+}
+
+static bool choose_one(struct lowering *w, const struct attention_facts *f, struct schedule *s)
+{
+    bool legal = schedule_begin(w, SCHED_ATTENTION_ONE, s);
+    int64_t lanes = MAX_ONE_LANES;
+    while (lanes > 1 && lanes / 2 >= f->e)
+        lanes /= 2;
+    if (legal && !s->width)
+        s->width = 1;
+    if (legal && !s->attention_one.keys)
+        s->attention_one.keys = (uint16_t)square_lanes(w->chooser->caps, f);
+    if (legal && !s->attention_one.rows)
+        s->attention_one.rows = (uint16_t)(ONE_SQUARES * s->attention_one.keys);
+    if (legal && !s->attention_one.lanes)
+        s->attention_one.lanes = (uint16_t)lanes;
+    legal = legal && (s->width == 1 || schedule_no(w, "width", "width %u: a query by itself has 1", s->width));
+    legal = legal && (one_fits(f, s->attention_one.keys) ||
+                      schedule_no(w, "keys", "keys %u: %d times as many, at least 2, divide the block of %d",
+                                  s->attention_one.keys, ONE_SQUARES, (int)f->block));
+    legal = legal && (s->attention_one.rows == ONE_SQUARES * s->attention_one.keys ||
+                      schedule_no(w, "rows", "rows %u: they are %d times the keys", s->attention_one.rows,
+                                  ONE_SQUARES));
+    if (!w->chooser->want)
+        s->grain = attention_grain(f, 1);
+    return schedule_end(w, s, legal);
+}
+
+static bool choose_tile(struct lowering *w, const struct attention_facts *f, struct schedule *s)
+{
+    const struct caps *caps = w->chooser->caps;
+    bool legal = schedule_begin(w, f->gradient ? SCHED_ATTENTION_GRAD : SCHED_ATTENTION, s);
+    int64_t rows = caps->vector_regs >= 32 ? MAX_ROWS : MAX_ROWS / 2, square = square_lanes(caps, f);
+    while (f->block % rows)
+        rows--;
+    if (legal && !s->width)
+        s->width = (uint16_t)tile_width(caps, f);
+    if (legal && !s->attention.rows)
+        s->attention.rows = (uint16_t)rows;
+    if (!w->chooser->want) {
+        s->attention.square = square >= 2 && s->width % square == 0 ? (uint16_t)square : 0;
+        s->attention.widen = f->half && !caps->block_threads;
+        s->grain = attention_grain(f, s->width);
+    }
+    legal = legal && (f->block % s->attention.rows == 0 ||
+                      schedule_no(w, "rows", "rows %u: they do not divide the block of %d", s->attention.rows,
+                                  (int)f->block));
+    legal = legal && (!s->attention.square || (s->width % s->attention.square == 0 && s->attention.square > 1) ||
+                      schedule_no(w, "square", "square %u: it divides the width, %u", s->attention.square, s->width));
+    legal = legal && (f->half || !s->attention.widen || schedule_no(w, "widen", "widen: these are no half floats"));
+    return schedule_end(w, s, legal);
+}
+
+/* Of a query without neighbours keys are the lanes, where registers transpose them. */
+bool choose_attention(struct lowering *w, const struct attention_facts *f, struct schedule *s)
+{
+    const struct caps *caps = w->chooser->caps;
+    bool one = tile_width(caps, f) == 1 && one_fits(f, square_lanes(caps, f));
+    if (w->chooser->want)
+        one = schedule_wanted(w, SCHED_ATTENTION_ONE) && !f->gradient;
+    return one ? choose_one(w, f, s) : choose_tile(w, f, s);
+}

@@ -1,0 +1,225 @@
+/* The schedules of products on a GPU: blocks of threads, or of its matrix units' subgroups. */
+#include "lower_dot.h"
+#include "lower_schedule.h"
+
+/* A block of ROWS x COLS tiles of MR x NR results each, that goes by STEP elements of the contraction; a tile is
+ * `subgroup` threads'. */
+struct dot_shape { uint16_t mr, nr, rows, cols, step; };
+
+static struct schedule of_shape(const struct dot *d, const struct dot_shape *x, enum sched_kind kind, unsigned subgroup)
+{
+    struct schedule s = {.kind = (uint16_t)kind, .width = (uint16_t)(x->rows * x->cols * subgroup)};
+    s.dot_blocks.mr = x->mr;
+    s.dot_blocks.nr = x->nr;
+    s.dot_blocks.kc = (uint32_t)d->kblock;
+    s.dot_blocks.block_m = x->mr * x->rows;
+    s.dot_blocks.block_n = x->nr * x->cols;
+    s.dot_blocks.step = x->step;
+    return s;
+}
+
+/* ---- what blocks of either kind have in common ---- */
+
+/* Are the blocks few enough to be numbered? */
+static bool fits_grid(const struct dot *d, const struct schedule *s)
+{
+    return dot_parts(d->size.n, s->dot_blocks.block_n) * dot_parts(d->size.m, s->dot_blocks.block_m) <=
+           INT32_MAX / d->size.batch;
+}
+
+/* Is there a block for every one that the GPU runs at once? */
+static bool occupies(const struct dot *d, const struct caps *caps, const struct schedule *s)
+{
+    int64_t of_columns = dot_parts(d->size.n, s->dot_blocks.block_n);
+    int64_t of_rows = dot_parts(d->size.m, s->dot_blocks.block_m);
+    return of_columns > INT64_MAX / 2 / of_rows / d->size.batch ||
+           d->size.batch * of_rows * of_columns >= (int64_t)caps->threads;
+}
+
+/* Has most of a block something to do? */
+static bool fills(const struct dot *d, const struct schedule *s)
+{
+    return s->dot_blocks.block_m / 2 < d->size.m && s->dot_blocks.block_n / 2 < d->size.n;
+}
+
+/* What a block of this target cannot be: the first field that is wrong, or NULL. */
+struct wrong { const char *field, *why; };
+
+/* Elements of an operand that a thread brings in a step; results of a thread. */
+enum { MAX_RESULTS = 64 };
+
+static struct wrong wrong_block(const struct caps *c, const struct schedule *s, unsigned subgroup, int64_t bytes)
+{
+    unsigned mr = s->dot_blocks.mr, nr = s->dot_blocks.nr, m = s->dot_blocks.block_m, n = s->dot_blocks.block_n;
+    unsigned step = s->dot_blocks.step;
+    if (!mr || !nr)
+        return (struct wrong){"tile", "a tile has rows and columns"};
+    if (!m || !n || m % mr || n % nr)
+        return (struct wrong){"block", "a block is a whole number of tiles"};
+    if (!step)
+        return (struct wrong){"step", "a step has elements of the contraction"};
+    int64_t threads = (int64_t)(m / mr) * (n / nr) * subgroup, a = (int64_t)m * step, b = (int64_t)n * step;
+    if (threads != s->width)
+        return (struct wrong){"width", "the block's tiles make another number of threads"};
+    if (threads > (int64_t)c->block_threads)
+        return (struct wrong){"width", "a block of this target has fewer threads"};
+    if (a % threads || b % threads || a / threads > DOT_MAX_PARTS || b / threads > DOT_MAX_PARTS)
+        return (struct wrong){"step", "each thread brings the same number of elements of an operand, at most 32"};
+    if (bytes > (int64_t)c->shared_bytes)
+        return (struct wrong){"step", "the block's shared memory has no room for that"};
+    return (struct wrong){0};
+}
+
+static bool not_wrong(const struct dot *d, struct wrong w)
+{
+    return !w.field || schedule_no(d->w, w.field, "%s: %s", w.field, w.why);
+}
+
+/* ---- tiles of threads ---- */
+
+static struct wrong wrong_threads(const struct dot *d, const struct caps *c, const struct schedule *s)
+{
+    int64_t sides = s->dot_blocks.block_m + s->dot_blocks.block_n;
+    if (s->dot_blocks.mr * s->dot_blocks.nr > MAX_RESULTS)
+        return (struct wrong){"tile", "a thread has at most 64 results"};
+    return wrong_block(c, s, 1, 2 * sides * s->dot_blocks.step * (int64_t)dtype_size(d->dtype));
+}
+
+/* The largest tiles that make a block for every one the GPU can run at once, and of which most have something to do. */
+static bool choose_threads(const struct dot *d, const struct caps *c, struct schedule *s)
+{
+    static const struct dot_shape shape[] = {
+        {8, 8, 16, 16, 8}, {8, 8, 8, 8, 8}, {8, 4, 8, 8, 8}, {4, 4, 8, 8, 8}, {4, 4, 16, 4, 8}, {4, 4, 4, 16, 8}};
+    bool found = false;
+    if (!c->block_threads || d->dtype == KL_BOOL || d->size.batch < 1 || d->size.k < 1)
+        return false;
+    for (unsigned i = 0; i < sizeof shape / sizeof *shape; i++) {
+        struct schedule x = of_shape(d, &shape[i], SCHED_DOT_BLOCKS, 1);
+        /* as many results, and longer sides */
+        bool no_smaller = found && x.dot_blocks.block_m * x.dot_blocks.block_n >=
+                                       s->dot_blocks.block_m * s->dot_blocks.block_n;
+        if (wrong_threads(d, c, &x).field || !fills(d, &x) || no_smaller)
+            continue;
+        *s = x;
+        found = true;
+        if (occupies(d, c, &x))
+            break;
+    }
+    return found && fits_grid(d, s);
+}
+
+/* ---- tiles of subgroups ---- */
+
+enum { MAX_SUMS = 64 }; /* that a thread holds */
+
+/* Of a step in shared memory, however it lies there. */
+static int64_t factor_elements(int64_t side, int64_t step)
+{
+    int64_t by_k = side * (step + DOT_PAD), by_side = step * (side + DOT_PAD);
+    return by_k > by_side ? by_k : by_side;
+}
+
+static struct wrong wrong_matrix(const struct caps *c, const struct schedule *s)
+{
+    const struct mma_caps *u = &c->mma;
+    unsigned mr = s->dot_matrix.mr, nr = s->dot_matrix.nr;
+    int64_t m = s->dot_matrix.block_m, n = s->dot_matrix.block_n, step = s->dot_matrix.step;
+    if (s->dot_matrix.unit_m != u->m || s->dot_matrix.unit_n != u->n || s->dot_matrix.unit_k != u->k)
+        return (struct wrong){"unit", "it is another on this target"};
+    if (s->dot_matrix.subgroup != u->subgroup)
+        return (struct wrong){"subgroup", "it has another length on this target"};
+    if (mr % u->m || nr % u->n || mr / u->m > DOT_MAX_SLABS || mr * nr > (unsigned)MAX_SUMS * u->subgroup)
+        return (struct wrong){"tile", "a whole number of the unit's tiles, and registers for its sums"};
+    if (step % u->k)
+        return (struct wrong){"step", "it is a whole number of the unit's steps"};
+    int64_t out = mr ? m / mr * u->m : 0;
+    int64_t bytes = 2 * 2 * (factor_elements(m, step) + factor_elements(n, step)) + 4 * out * (n + DOT_PAD);
+    struct wrong w = wrong_block(c, s, u->subgroup, bytes);
+    if (!w.field && out * n % s->width)
+        return (struct wrong){"block", "each thread has the same number of results of a slab"};
+    return w;
+}
+
+static void set_unit(const struct caps *c, struct schedule *s)
+{
+    if (!s->dot_matrix.unit_m && !s->dot_matrix.unit_n && !s->dot_matrix.unit_k) {
+        s->dot_matrix.unit_m = c->mma.m;
+        s->dot_matrix.unit_n = c->mma.n;
+        s->dot_matrix.unit_k = c->mma.k;
+    }
+    if (!s->dot_matrix.subgroup)
+        s->dot_matrix.subgroup = c->mma.subgroup;
+}
+
+/* Are the factors of a dtype that the matrix units multiply? */
+static bool has_units(const struct dot *d, const struct caps *c)
+{
+    const struct graph *g = d->w->g;
+    unsigned dtype = g->node[d->n->in[0]].dtype;
+    return (c->mma.dtypes >> dtype & 1) && g->node[d->n->in[1]].dtype == dtype && d->size.batch >= 1 && d->size.k >= 1;
+}
+
+static bool choose_matrix(const struct dot *d, const struct caps *c, struct schedule *s)
+{
+    static const struct dot_shape shape[] = {
+        {64, 64, 2, 2, 16}, {64, 32, 2, 4, 16}, {64, 32, 2, 2, 32}, {32, 32, 2, 2, 32}, {32, 16, 1, 2, 32},
+        {16, 32, 2, 1, 32}, {16, 16, 1, 1, 32}};
+    bool found = false;
+    for (unsigned i = 0; has_units(d, c) && i < sizeof shape / sizeof *shape; i++) {
+        struct schedule x = of_shape(d, &shape[i], SCHED_DOT_MATRIX, c->mma.subgroup);
+        set_unit(c, &x);
+        if (wrong_matrix(c, &x).field || !fills(d, &x))
+            continue;
+        *s = x;
+        found = true;
+        if (occupies(d, c, &x))
+            break;
+    }
+    return found && fits_grid(d, s);
+}
+
+/* ---- which ---- */
+
+static bool end_blocks(const struct dot *d, const struct schedule *s, bool legal)
+{
+    legal = legal && (fits_grid(d, s) || schedule_no(d->w, "block", "block: there are too many of them"));
+    return schedule_end(d->w, s, legal);
+}
+
+static bool choose_wanted(const struct dot *d, const struct caps *c, struct schedule *s)
+{
+    bool legal = dot_kblock_legal(d, s);
+    if (s->kind == SCHED_DOT_BLOCKS)
+        return end_blocks(d, s, legal && not_wrong(d, wrong_threads(d, c, s)));
+    set_unit(c, s);
+    legal = legal && not_wrong(d, wrong_matrix(c, s));
+    for (int second = 0; second < 2 && legal; second++) {
+        bool copied = second ? s->dot_matrix.copy_b : s->dot_matrix.copy_a;
+        if (copied && !dot_matrix_copies(d, s, second))
+            legal = schedule_no(d->w, second ? "copy_b" : "copy_a",
+                                "the operand is not of whole vectors for each thread");
+    }
+    return end_blocks(d, s, legal);
+}
+
+bool choose_dot_gpu(struct dot *d, struct schedule *s, bool *done)
+{
+    const struct caps *c = d->w->chooser->caps;
+    const struct schedule *want = d->w->chooser->want;
+    bool possible = c->block_threads && d->dtype != KL_BOOL && d->size.batch >= 1 && d->size.k >= 1;
+    if (want) {
+        *s = *want;
+        if (!possible || (want->kind != SCHED_DOT_BLOCKS && (want->kind != SCHED_DOT_MATRIX || !has_units(d, c))))
+            return false;
+        *done = choose_wanted(d, c, s);
+        return true;
+    }
+    if (choose_matrix(d, c, s)) {
+        s->dot_matrix.copy_a = dot_matrix_copies(d, s, false);
+        s->dot_matrix.copy_b = dot_matrix_copies(d, s, true);
+    } else if (!choose_threads(d, c, s)) {
+        return false;
+    }
+    *done = end_blocks(d, s, true);
+    return true;
+}

@@ -1,0 +1,120 @@
+/* How the operands of a product lie in memory: what no target changes and schedules are chosen by. */
+#include "lower_dot.h"
+
+enum { MAX_STEP = 4 }; /* of a vector's elements that are loaded as whole vectors, of which some are picked */
+
+/* How far apart in memory elements x are as loop variable v goes by one, as dot_find_steps says it. */
+static int64_t step_of(struct kernel *k, val x, val v)
+{
+    int64_t step = 0;
+    return k->inst[x].op == L_LOAD && !ix_stride(k, k->inst[x].a, v, &step) ? -1 : step;
+}
+
+/* The same for steps of k of the second operand, each being number i of `run` number o. */
+static int64_t k_step(const struct dot *d, int64_t run)
+{
+    struct kernel *k = d->w->k;
+    val n = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, d->size.n), 1);
+    val o = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, run ? d->size.k / run : 0), 1);
+    val i = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, run), 1);
+    int64_t step = step_of(k, dot_stored_element(d, true, n, ix_add(k, ix_scale(k, o, run), i)), i);
+    k_end(k, i);
+    k_end(k, o);
+    k_end(k, n);
+    return step;
+}
+
+/* The same for rows of the first operand or columns of the second, each being number i of `run` number o. */
+static int64_t side_step(const struct dot *d, bool second, int64_t run)
+{
+    struct kernel *k = d->w->k;
+    val o = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, run ? (second ? d->size.n : d->size.m) / run : 0), 1);
+    val i = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, run), 1);
+    val j = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, d->size.k), 1);
+    int64_t step = step_of(k, dot_stored_element(d, second, ix_add(k, ix_scale(k, o, run), i), j), i);
+    k_end(k, j);
+    k_end(k, i);
+    k_end(k, o);
+    return step;
+}
+
+/* An operand's two, along its rows or columns and along k. */
+static void operand_steps(const struct dot *d, bool second, int64_t *side, int64_t *along_k)
+{
+    struct kernel *k = d->w->k;
+    val i = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, second ? d->size.n : d->size.m), 1);
+    val j = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, d->size.k), 1);
+    val x = dot_stored_element(d, second, i, j);
+    *side = step_of(k, x, i);
+    *along_k = step_of(k, x, j);
+    k_end(k, j);
+    k_end(k, i);
+}
+
+void dot_find_steps(struct dot *d)
+{
+    struct trial t;
+    d->run_m = d->size.m;
+    if (trial_begin(&t, d->w)) {
+        struct dot copy = *d;
+        struct kernel *k = t.w.k;
+        int64_t run = 1;
+        copy.w = &t.w;
+        copy.batch_index = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, d->size.batch), 1);
+        operand_steps(&copy, true, &d->b_step_n, &d->b_step_k);
+        operand_steps(&copy, false, &d->a_step_m, &d->a_step_k);
+        bool apart = d->b_step_n == -1, apart_k = d->b_step_k == -1;
+        int64_t step_n = 0;
+        for (uint32_t axis = d->free_b.rank; apart && axis-- > 1;) {
+            run *= d->free_b.dim[axis];
+            int64_t step = run > 1 ? side_step(&copy, true, run) : 0;
+            if (step > 0 && step <= MAX_STEP && (!step_n || step <= step_n)) {
+                d->columns_run = run;
+                step_n = step;
+            }
+            if (step == 1 && run == d->size.n)
+                d->b_step_n = 1;
+            else if (step == 1)
+                d->whole_run = run;
+        }
+        int64_t step_k = 0;
+        run = 1;
+        for (uint32_t axis = d->con.rank; apart_k && axis-- > 1;) {
+            run *= d->con.dim[axis];
+            int64_t step = run > 1 ? k_step(&copy, run) : 0;
+            if (step > 0 && step <= MAX_STEP && (!step_k || step <= step_k)) {
+                d->steps_run = run;
+                step_k = step;
+            }
+        }
+        for (run = MAX_ROWS; d->a_step_m == -1 && run >= FEW_ROWS; run--) {
+            int64_t step = d->size.m % run ? -1 : side_step(&copy, false, run);
+            if (step >= 0) {
+                d->run_m = run;
+                d->a_step_m = step;
+            }
+        }
+    }
+    trial_end(&t, d->w);
+}
+
+bool dot_along_k(const struct dot *d, bool second)
+{
+    struct trial t;
+    int64_t step_side = 0, step_k = 0;
+    if (trial_begin(&t, d->w)) {
+        struct dot copy = *d;
+        struct kernel *k = t.w.k;
+        copy.w = &t.w;
+        copy.batch_index = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, d->size.batch), 1);
+        val i = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, second ? d->size.n : d->size.m), 1);
+        val j = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, d->size.k), 1);
+        dot_element(&copy, second, i, j);
+        for (val v = j; v < k->ninst && step_k != 1; v++) /* the first load that has such neighbours */
+            if (k->inst[v].op == L_LOAD && (!ix_stride(k, k->inst[v].a, i, &step_side) ||
+                                            !ix_stride(k, k->inst[v].a, j, &step_k)))
+                step_side = step_k = 0;
+    }
+    trial_end(&t, d->w);
+    return step_k == 1 && step_side != 1;
+}

@@ -1,0 +1,99 @@
+/* Choosing schedules: the only part of lowering that knows the target.
+ *
+ * A family finds out what it needs of its group (its facts, which no target changes), has a record chosen by them, and
+ * emits a kernel from group and record.  A record that is handed in is taken as it is where that is legal; fields it
+ * leaves open (struct sched_field.chosen) are chosen as well. */
+#ifndef KILN_LOWER_SCHEDULE_H
+#define KILN_LOWER_SCHEDULE_H
+#include "lower.h"
+
+struct chooser {
+    const struct caps *caps;
+    const struct schedule *want;        /* handed in; NULL: all is chosen */
+    struct sched_refusal *refusal;      /* of what is handed in */
+    bool only;                          /* the record is all that is asked for: no kernel is emitted */
+};
+
+/* Each choosing function fills *s; false: w->k has no schedule, or is not to be emitted. */
+
+/* ---- lower_schedule.c ---- */
+/* Begins a record of this kind with what is handed in; false: that is of another kind. */
+bool schedule_begin(const struct lowering *w, enum sched_kind kind, struct schedule *s);
+/* Is a record of that kind handed in? */
+bool schedule_wanted(const struct lowering *w, enum sched_kind kind);
+/* Refuses what is handed in; false. */
+bool schedule_no(const struct lowering *w, const char *field, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
+/* Ends choosing: the kernel has the record, if that is legal and its numbers are within the table's limits. */
+bool schedule_end(struct lowering *w, const struct schedule *s, bool legal);
+/* Refuses a width other than `own`, which is part of the order of sums. */
+bool schedule_width_is(const struct lowering *w, const struct schedule *s, unsigned own);
+
+/* A vector loop: over how many elements, how many ops for each; are there so few elements in all that only the time to
+ * compile counts? */
+struct loop_facts { int64_t length; uint32_t ops; bool few; };
+struct loop_facts lower_loop(const struct lowering *w, int64_t length);
+/* Lanes of a register of 4-byte elements; on a GPU a block's threads, whole warps of any maker's: fewer leave some
+ * idle. */
+uint32_t lower_native(const struct caps *caps);
+uint32_t lower_width(const struct caps *caps, const struct loop_facts *f);
+/* The size of a task: iterations of a loop of so many, each of so much work in elements. */
+int64_t lower_grain(int64_t extent, int64_t work);
+
+struct map_part {
+    struct loop_facts loop;         /* the innermost */
+    uint32_t work;                  /* primitives an element */
+    bool flat;                      /* one dimension: iterations are blocks of vectors, else the outer dimensions */
+    int64_t outer;
+};
+struct map_facts { const struct map_part *part; uint32_t parts; int64_t bytes; };
+/* Parallel iterations of a part. */
+int64_t map_iterations(const struct map_part *p, const struct schedule *s);
+bool choose_map(struct lowering *w, const struct map_facts *f, struct schedule *s);
+
+struct rows_facts {
+    int64_t rows, length, bytes;
+    uint32_t reduces;
+    uint64_t may_keep, keep;        /* members whose rows a later walk reads; for which keeping them pays */
+};
+/* find: fills f->keep and f->bytes, which are needed where nothing is handed in. */
+typedef void rows_find(struct lowering *w, const struct schedule *s, struct rows_facts *f, void *ctx);
+bool choose_rows(struct lowering *w, struct rows_facts *f, rows_find *find, void *ctx, struct schedule *s);
+
+struct reduce_facts {
+    bool lanes;                     /* of 64 numeric lanes */
+    bool short_rows;                /* rows of a few elements, of enough results */
+    int64_t len;                    /* elements of a result */
+    struct shape kept;              /* lengths of the kept axes */
+    uint32_t most;                  /* the last kept axes that lanes may lie in */
+    uint32_t merged;                /* of these, those which all accesses step over as over one; */
+    int64_t merged_length;          /*   how many results they have */
+    uint32_t work;                  /* of the epilogue, primitives a result */
+    uint32_t ops;                   /* members that count for the width of columns */
+    int64_t bytes;                  /* of the operand */
+    int64_t element, compute;       /* bytes of the operand's elements, and of those that are added up */
+    bool prologue;                  /* the operand is computed here */
+};
+/* Results of the last `axes` kept axes. */
+int64_t reduce_inner(const struct reduce_facts *f, uint32_t axes);
+bool choose_reduce(struct lowering *w, const struct reduce_facts *f, struct schedule *s);
+
+struct scatter_facts { int64_t outer, len, inner, count; };
+bool choose_scatter(struct lowering *w, const struct scatter_facts *f, struct schedule *s);
+struct scan_facts { int64_t outer, len, inner; };
+bool choose_cumulative(struct lowering *w, const struct scan_facts *f, struct schedule *s);
+struct sort_facts { int64_t rows, len, levels; };
+bool choose_sort(struct lowering *w, const struct sort_facts *f, struct schedule *s);
+
+/* ---- lower_attention_schedule.c ---- */
+struct attention_facts {
+    bool gradient;
+    int64_t l, m, d, e;             /* rows that are lanes, and that are walked; columns of q and k, of v */
+    int64_t block;                  /* rows walked in a block of the numeric order */
+    int64_t element;                /* bytes of what is summed */
+    int64_t matrices;               /* that have results */
+    bool half;                      /* what is walked is of half floats */
+};
+bool choose_attention(struct lowering *w, const struct attention_facts *f, struct schedule *s);
+
+#endif
