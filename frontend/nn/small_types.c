@@ -70,9 +70,6 @@ kl_tensor kl_float8_encode_at(const kl_site *site, kl_tensor a, kl_float8 format
     kl_tensor beyond = kl_gt(code, same_number(site, code, f->largest));
     unsigned other = saturate ? f->largest : f->infinity ? f->infinity : f->nan;
     code = kl_where(beyond, same_number(site, code, other), code);
-    if (saturate || f->infinity) /* an infinity, whose rounding has no meaning above */
-        code = kl_where(kl_eq(magnitude, infinite), same_number(site, code, saturate && !f->one_nan ? f->largest
-                                                    : f->infinity ? f->infinity : f->nan), code);
     code = kl_where(kl_gt(magnitude, infinite), same_number(site, code, f->nan), code);
     kl_tensor signed_code = kl_or(code, sign);
     if (f->one_nan) /* zero has no sign, and the code of negative zero is NaN */

@@ -5,8 +5,8 @@
  * number that decides a shape, only outside.  The results have to be the same bits, and as close to the expected ones
  * as ONNX's own test driver asks.  A model that is in the list has to pass; KILN_BLESS=1 adds those that pass to it.
  *
- * KILN_TEST_ONNX names another folder of such models, as `python -m onnx.backend.test.cmd_tools generate-data -o FOLDER`
- * of ONNX's Python package writes them (FOLDER/node must exist). */
+ * KILN_TEST_ONNX names another folder of such models.  ONNX's Python package writes one (FOLDER/node must exist):
+ * `python -m onnx.backend.test.cmd_tools generate-data -o FOLDER`. */
 #include "tests/support/api_check.h"
 #include <dirent.h>
 #include <sys/stat.h>

@@ -47,8 +47,6 @@ static int code_of(int format, float x, bool saturate)
     bool beyond = best > 1 && code_value(format, best) == largest &&
                   (even ? fabs((double)x) > largest + gap / 2 : fabs((double)x) >= largest + gap / 2);
     int sign = signbit(x) ? 0x80 : 0;
-    if (isinf(x) && formats[format].fnuz)
-        return -1;
     if (beyond && !saturate)
         return has_infinity ? 0x7c | sign : -1;
     return best == 0 && formats[format].fnuz ? 0 : best | sign;

@@ -22,8 +22,7 @@ typedef enum kl_float8 {
 
 /* a: floats [...] -> u8 [...], the code of the nearest value; of two that are as near, the one with an even mantissa.
  * f64 is rounded to f32 first.  What is beyond the largest value, infinities included, becomes the largest value of
- * that sign with `saturate`, else an infinity, or NaN in a format without; in the FNUZ formats an infinity becomes NaN
- * either way.  [lazy; new handle; errors ARGUMENT: the format; TYPE: not floats] */
+ * that sign with `saturate`, else an infinity, or NaN in a format without infinities.  [lazy; new handle; errors ARGUMENT: the format; TYPE: not floats] */
 KL_API_AT kl_tensor kl_float8_encode(kl_tensor a, kl_float8 format, bool saturate);
 /* codes: u8 [...] -> floats of `dtype` [...]; all values are exact in f16, bf16 and f32.
  * [lazy; new handle; errors ARGUMENT: the format; TYPE: not u8, or dtype is no float] */
@@ -33,7 +32,8 @@ KL_API_AT kl_tensor kl_float8_decode(kl_tensor codes, kl_float8 format, kl_dtype
  * half.  [lazy; new handle; errors SHAPE: the last axis is odd; TYPE] */
 KL_API_AT kl_tensor kl_int4_pack(kl_tensor a);
 /* codes: u8 [..., N] -> [..., 2 N]: i8 values in -8..7, or u8 values in 0..15.
- * [lazy; new handle; errors SHAPE: no axis, or KL_MAX_RANK; TYPE: codes are not u8, or dtype is neither KL_I8 nor KL_U8] */
+ * [lazy; new handle; errors SHAPE: no axis, or KL_MAX_RANK; TYPE: codes are not u8, or dtype is neither KL_I8 nor
+ * KL_U8] */
 KL_API_AT kl_tensor kl_int4_unpack(kl_tensor codes, kl_dtype dtype);
 
 #ifdef __cplusplus
