@@ -22,7 +22,8 @@ typedef enum kl_float8 {
 
 /* a: floats [...] -> u8 [...], the code of the nearest value; of two that are as near, the one with an even mantissa.
  * f64 is rounded to f32 first.  What is beyond the largest value, infinities included, becomes the largest value of
- * that sign with `saturate`, else an infinity, or NaN in a format without infinities.  [lazy; new handle; errors ARGUMENT: the format; TYPE: not floats] */
+ * that sign with `saturate`, else an infinity, or NaN in a format without infinities.
+ * [lazy; new handle; errors ARGUMENT: the format; TYPE: not floats] */
 KL_API_AT kl_tensor kl_float8_encode(kl_tensor a, kl_float8 format, bool saturate);
 /* codes: u8 [...] -> floats of `dtype` [...]; all values are exact in f16, bf16 and f32.
  * [lazy; new handle; errors ARGUMENT: the format; TYPE: not u8, or dtype is no float] */
