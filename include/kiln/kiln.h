@@ -282,6 +282,7 @@ KL_API_AT int64_t kl_item_i64(kl_tensor t);
 #include <kiln/ops/image.h>
 #include <kiln/ops/classes.h>
 #include <kiln/ops/linalg.h>
+#include <kiln/ops/small_types.h>
 #include <kiln/ops/recurrent.h>
 #include <kiln/ops/attention.h>
 #include <kiln/device.h>
