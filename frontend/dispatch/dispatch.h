@@ -167,7 +167,7 @@ static inline const struct op_kernel *dispatch_highest(const struct dispatch_op 
     *rest = bits & ~(layers ? UINT64_C(1) << top : dev ? DEV_BIT(dev) : 0);
     return atomic_load_explicit(&op->entry[k], memory_order_acquire);
 }
-/* The kernel for a set of keys, and its key.  NULL: there is none for *key. dispatch_top returns only the first
+/* The kernel for a set of keys, and its key.  NULL: there is none for *key.  dispatch_top returns only the first
  * look-up: NULL or a fallthrough where more is needed. */
 const struct op_kernel *dispatch_resolve_lower(const struct dispatch_op *op, uint64_t bits, kl_key *key);
 static inline const struct op_kernel *dispatch_top(const struct dispatch_op *op, uint64_t bits, unsigned dev,
