@@ -224,7 +224,7 @@ bool onnx_deform_conv(struct node *n)
         return onnx_fails(n, KL_ERR_SHAPE, "operands of %d, %d and %d axes, or whose channels do not fit", x.rank,
                           w.rank, offset.rank);
     int64_t N = x.dims[0], C = x.dims[1], window = w.dims[2] * w.dims[3], H = offset.dims[2], W = offset.dims[3];
-    /* Per axis: where the elements of windows are without offsets [window, H, W], and offsets [N * parts, window, H, W]. */
+    /* Per axis: places of windows' elements without offsets [window, H, W]; offsets [N * parts, window, H, W]. */
     kl_dtype places = kl_device_supports(onnx_device(n), KL_F64) ? KL_F64 : offset.dtype; /* they are scaled twice */
     kl_tensor moved = kl_reshape(kl_cast(onnx_in(n, 2), places), 5, (int64_t[]){N * parts, window, 2, H, W}), place[2];
     for (int i = 0; i < 2; i++) {
