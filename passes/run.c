@@ -1,4 +1,4 @@
-/* The only loop over the pipeline: run, verify, dump. */
+/* Runs the pipeline: each pass, then verification and dump. */
 #include "passes.h"
 #include <string.h>
 
@@ -38,7 +38,7 @@ static bool has_grad(const struct graph *g)
 int pass_run(const struct pass_info *p, struct graph *g, bool unfused)
 {
     int changed = 0;
-    /* what gradients need, they take away */
+    /* these passes would remove what gradients need */
     if ((p->run == pass_simplify || p->run == pass_inline || p->run == pass_stages) && has_grad(g))
         return 0;
     for (uint32_t i = 0; p->run != pass_bind && i < g->nregion; i++) {

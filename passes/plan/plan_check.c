@@ -1,23 +1,24 @@
-/* Checks a planned program from nothing but its commands: it follows who writes and who reads each range of
- * memory, in order, and knows nothing of how the planner placed them.
+/* Checks a planned program from its commands alone.  It follows the writes and reads of each range of memory in order,
+ * and does not use the planner's data or functions.
  *
- *   every argument lies inside its memory, aligned to its elements
- *   within one command nothing written overlaps anything else, but for a state updated in place
- *   every read of the arena or an output finds what was written there before and not overwritten since; where
- *     the commands name their values (command.value), the very value it names
- *   inputs and states are only read, but for the states of outputs in place
+ *   every argument is inside its memory, aligned to its elements
+ *   within one command nothing written overlaps anything else, except a state updated in place
+ *   every read of the arena or an output finds what was written there before and not overwritten since; if
+ *     the commands name their values (command.value), the value that it names
+ *   inputs and states are only read, except the states of outputs in place
  *   such a state is read by no command after the one that writes it, and that one reads each old element only
  *     at the index where it then stores the new one
  *   every output is written exactly once, whole; one without elements need not be
- *   a kernel's memory is its device's own; only a copy reads another's, and then its value is a copy node of what it
- * reads a kernel joined to those before it shares no memory with them but where a thread meets only itself a region op
- * reads its operands, writes its results, and writes over its workspace; its regions' programs, which run in there, are
- * checked on their own */
+ *   a kernel's memory is on its device; only a copy reads another device's memory, and its value is then a copy node
+ *     of what it reads
+ *   a kernel without a barrier before it shares memory with the kernels before it only if the same thread runs both
+ *   a region op reads its operands, writes its results, and overwrites its workspace; the programs of its regions,
+ *     which run in the workspace, are checked separately */
 #include "plan.h"
 #include <stdarg.h>
 #include <string.h>
 
-struct access { /* one argument of the command being checked */
+struct access { /* an argument of the command being checked */
     struct loc loc;
     int64_t bytes;
     uint32_t align;
@@ -26,7 +27,7 @@ struct access { /* one argument of the command being checked */
     bool write;
 };
 
-struct held { /* what a range of the arena holds */
+struct held { /* the content of a range of the arena */
     uint32_t device;
     int64_t begin, end;
     ref value;
@@ -37,7 +38,7 @@ struct check {
     struct err *e;
     uint32_t cmd; /* the command being checked */
     struct access *acc; uint32_t nacc, acc_cap;
-    struct held *held; uint32_t nheld, held_cap; /* apart from each other and in order */
+    struct held *held; uint32_t nheld, held_cap; /* disjoint and sorted */
     bool *written; /* per output */
     bool *gone;    /* per state: overwritten by an earlier command */
 };
@@ -64,14 +65,14 @@ static int64_t leaf_bytes(const struct graph *g, const struct leaf *l)
 
 static int64_t output_bytes(const struct graph *g, uint32_t i) { return (int64_t)node_bytes(g, g->out[i].value); }
 
-/* The state that an output writes over; false if it has memory of its own. */
+/* The state that an output overwrites; false if it has its own memory. */
 static bool over_state(const struct program *p, uint32_t out, uint32_t *state)
 {
     *state = p->g->out[out].state;
     return p->in_place[out];
 }
 
-/* A reshape holds its operand's bytes. */
+/* A reshape has its operand's bytes. */
 static ref same_bytes(const struct graph *g, ref r)
 {
     while (g->node[r].op == OP_reshape) r = g->node[r].in[0];
@@ -83,7 +84,7 @@ static bool out_of_memory(const struct check *c)
     return err_set(c->e, KL_ERR_MEMORY, "no memory to check the plan of graph %s", c->p->g->name);
 }
 
-/* ---- the kernel that updates a state in place ---- */
+/* ---- kernels that update a state in place ---- */
 
 static bool pure(const struct linst *i)
 {
@@ -96,7 +97,7 @@ static bool same_inst(const struct linst *x, const struct linst *y, const uint32
            of[x->c] == of[y->c];
 }
 
-/* Value numbers of a kernel's instructions by hashing; NULL when out of memory. */
+/* Value numbers of a kernel's instructions, by hashing; NULL when out of memory. */
 static uint32_t *value_numbers(const struct kernel *k)
 {
     uint32_t slots = 16;
@@ -156,7 +157,7 @@ static bool add_access(struct check *c, struct access a)
     return true;
 }
 
-/* A result that nothing reads lies in the workspace, before all else in it. */
+/* A result that nothing reads is at the beginning of the workspace. */
 static bool check_unread(const struct check *c, const struct loc *l, int64_t bytes, const struct loc *space,
                          int64_t end)
 {
@@ -253,7 +254,7 @@ static bool check_bounds(const struct check *c, const struct access *a)
 {
     const struct program *p = c->p;
     const struct graph *g = p->g;
-    int64_t size = -1; /* no such place */
+    int64_t size = -1; /* an invalid location */
     switch (a->loc.kind) {
     case LOC_ARENA:
         if (a->loc.index < MAX_DEVICES)
@@ -274,7 +275,7 @@ static bool check_bounds(const struct check *c, const struct access *a)
     return true;
 }
 
-/* The memory an access touches: a state's for an output that writes over it. */
+/* The memory of an access: the state's for an output that overwrites it. */
 static struct loc memory_of(const struct program *p, const struct access *a)
 {
     struct loc l = a->loc;
@@ -306,7 +307,7 @@ static bool check_overlaps(const struct check *c)
     return true;
 }
 
-/* The first range of the arena that ends behind `at`. */
+/* The first range of the arena that ends after `at`. */
 static uint32_t first_held(const struct check *c, uint32_t device, int64_t at)
 {
     uint32_t lo = 0, hi = c->nheld;
@@ -359,7 +360,7 @@ static bool check_write(struct check *c, const struct access *a)
         if (!a->bytes) return true;
         uint32_t from = first_held(c, a->loc.index, begin), to = from;
         while (to < c->nheld && c->held[to].device == a->loc.index && c->held[to].begin < end)
-            to++; /* what it overwrites is no value any more */
+            to++; /* the overwritten value ends */
         if (!mem_reserve(&c->held, &c->held_cap, c->nheld + 1, sizeof *c->held))
             return out_of_memory(c);
         memmove(c->held + from + 1, c->held + to, (c->nheld - to) * sizeof *c->held);
@@ -380,7 +381,7 @@ static bool check_write(struct check *c, const struct access *a)
     return true;
 }
 
-/* The device of what an access touches. */
+/* The device of an access. */
 static unsigned device_of(const struct check *c, const struct access *a)
 {
     const struct graph *g = c->p->g;
@@ -389,7 +390,7 @@ static unsigned device_of(const struct check *c, const struct access *a)
     return a->value ? node_at(g, a->value)->device : c->p->cmd[c->cmd].device;
 }
 
-/* Everything where the command runs, but what a copy reads. */
+/* All arguments are on the command's device, except the source of a copy. */
 static bool check_devices(const struct check *c)
 {
     const struct command *m = &c->p->cmd[c->cmd];

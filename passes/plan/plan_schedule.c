@@ -1,8 +1,9 @@
-/* Schedules handed in: each goes to the kernels that a plan without it would have under the name it is for.
+/* The user's schedules: each is for the kernels that have its name in a plan without schedules.
  *
- * A program has equal kernels once, under the name of the first; the others follow that one's schedule.  A kernel is
- * lowered by its own choice first: its name is found by that.  Lowered again, it has the very record that was handed
- * in, but for fields which that leaves open, or the record is refused. */
+ * Equal kernels of a program are one, with the name of the first; all of them get that schedule.  A kernel is first
+ * lowered with Kiln's own schedule, because its name is found by that.  When it is lowered a second time, it has
+ * exactly the record that was requested, with the fields chosen that the record leaves open, or the record is
+ * refused. */
 #include "plan.h"
 #include <inttypes.h>
 #include <string.h>
@@ -22,7 +23,7 @@ static bool refuse_line(struct planner *p, const struct sched_line *line, const 
     return false;
 }
 
-/* The kernel of a position, lowered again as the line says. */
+/* The kernel of a position, lowered a second time with the line's schedule. */
 static bool relower(struct planner *p, uint32_t group, const struct sched_line *line)
 {
     struct lowered *l = &p->low[group], again;
@@ -36,7 +37,7 @@ static bool relower(struct planner *p, uint32_t group, const struct sched_line *
     return true;
 }
 
-/* What a kernel equal to k is called, and its line. */
+/* The name and the line of a kernel equal to k. */
 static struct own_kernel *own_kernel(struct planner *root, const struct kernel *k)
 {
     struct hash128 h = kernel_hash(k);

@@ -1,5 +1,5 @@
-/* A graph on its way through the passes, each stage kept.  Call sites pass through all of them and are outside of the
- * hash, so a mark in the site of a captured node shows up in every node that is made of it. */
+/* Runs the passes on a graph and keeps each stage.  All passes preserve call sites, which are not hashed, so a mark in
+ * the site of a captured node appears in every node that is made from it. */
 #include "dump.h"
 #include <string.h>
 
