@@ -1,8 +1,6 @@
 /* Graph to graph and graph to kernels: one internal header for the folder.
  *
- *   captured -> bind -> autodiff -> inline -> simplify -> dce -> numerics -> split_reductions -> fuse   (passes.def, in
- * order)
- *            -> lower (one kernel a group) -> plan (storage, commands) = a program */
+ * passes.def is the pipeline: passes from a recorded graph to one with groups, then steps from groups to a program. */
 #ifndef KILN_PASSES_H
 #define KILN_PASSES_H
 #include "ir/ir.h"
@@ -86,11 +84,15 @@ struct lowered {                               /* arg[id] belongs to lbufs with 
     uint32_t narg;
     bool taken;                                /* the program has taken over the kernel */
 };
+/* The targets of a program on one or several devices: `caps` for the devices of a set, by bit; 0: for all. */
+struct target { const struct caps *caps; uint64_t devices; };
+struct target_set { const struct target *v; uint32_t n; };
 struct lowerer;                                /* state shared by the lowering of a graph's groups */
 /* Kernel names contain group numbers, which start at `first`. NULL: out of memory. */
 struct memo_pack;
 /* pack: records the lowered kernels of the groups, or NULL. */
-struct lowerer *lowerer_new(const struct graph *g, const struct caps *caps, uint32_t first, struct memo_pack *pack);
+struct lowerer *lowerer_new(const struct graph *g, const struct target_set *targets, uint32_t first,
+                            struct memo_pack *pack);
 void lowerer_free(struct lowerer *s);          /* NULL is fine */
 /* want: the record to follow, which *r says why it is refused if it is (ARGUMENT); NULL: one is chosen. */
 bool lower_group(struct lowerer *s, uint32_t group, const struct schedule *want, struct lowered *out,
@@ -162,14 +164,16 @@ struct program {
     bool *in_place;               /* per output: OUT_ASSIGN may overwrite its state */
 };
 int64_t program_arenas(const struct program *p); /* bytes of all arenas */
-/* g stays the caller's; caps: those of the devices, in a list if there are several. interpret: one CMD_INTERP command
- * and no kernel. */
+/* g stays the caller's; caps: those of all devices. interpret: one CMD_INTERP command and no kernel. */
 struct program *program_plan(const struct graph *g, const struct caps *caps, bool interpret, struct err *e);
 /* The same with the schedules of a section, for the kernels of the names that a plan without them gives. s may be NULL,
  * and so may pack, which records the lowered kernels.  [errors ARGUMENT: no such kernel, or not a possible schedule,
  * with the position in the text] */
 struct program *program_plan_with(const struct graph *g, const struct caps *caps, const struct sched_section *s,
                                   struct memo_pack *pack, struct err *e);
+/* The same for the devices of several targets. */
+struct program *program_plan_for(const struct graph *g, const struct target_set *targets, const struct sched_section *s,
+                                 struct memo_pack *pack, struct err *e);
 void program_free(struct program *p);
 size_t program_bytes(const struct program *p);  /* bytes of memory that it uses */
 /* Workspace of a CMD_REGION or CMD_CUSTOM, in this order, each part aligned to 64: results that nothing reads,

@@ -165,7 +165,7 @@ void dialect_caps(const struct dialect *d, struct caps *out)
 {
     *out = (struct caps){.vector_bytes = 64, .vector_regs = 32, .threads = 64,
                          .l1_bytes = d->shared_bytes, .l2_bytes = 1 << 20, .l3_bytes = 32 << 20,
-                         .block_threads = d->threads, .shared_bytes = d->shared_bytes};
+                         .is_gpu = 1, .block_threads = d->threads, .shared_bytes = d->shared_bytes};
     snprintf(out->name, sizeof out->name, "%s", d->name);
 }
 

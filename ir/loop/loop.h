@@ -171,12 +171,10 @@ struct caps {
     uint32_t threads;           /* GPU: blocks that run concurrently */
     uint32_t loop_limit;        /* GPU: limit of loop iterations of a thread in total; 0: none */
     int64_t l1_bytes, l2_bytes, l3_bytes;
-    uint32_t block_threads;     /* GPU: maximum threads of a block; 0: no GPU */
+    uint32_t is_gpu;            /* 1: a GPU, 0: a CPU */
+    uint32_t block_threads;     /* GPU: maximum threads of a block */
     uint32_t shared_bytes;      /* GPU: shared memory of a block */
     struct mma_caps mma;
-    /* Of a program on several devices: these are for the devices of this set (by bit; 0: all), the others' are next. */
-    uint64_t devices;
-    const struct caps *next;
 };
 
 /* ---- kernel.c: building and freeing ---- */

@@ -346,12 +346,12 @@ void trial_end(struct trial *t, struct lowering *w)
 
 struct lowerer {
     const struct graph *g;
-    const struct caps *caps;
+    const struct target_set *targets;
     struct groups groups;
     struct node_state *state[2];
     bool *assigned;                /* per group: a member is the next value of a state */
     struct lower_key key;
-    const struct caps *hashed;     /* the target whose hash is `target` */
+    uint32_t hashed;               /* number + 1 of the target whose hash is `target` */
     struct hash128 target;
     uint32_t stamp, first;
 };
@@ -368,12 +368,13 @@ static void find_assigned(struct lowerer *s)
     }
 }
 
-struct lowerer *lowerer_new(const struct graph *g, const struct caps *caps, uint32_t first, struct memo_pack *pack)
+struct lowerer *lowerer_new(const struct graph *g, const struct target_set *targets, uint32_t first,
+                            struct memo_pack *pack)
 {
     struct lowerer *s = mem_alloc(sizeof *s);
     if (!s)
         return NULL;
-    *s = (struct lowerer){.g = g, .caps = caps, .first = first, .key.pack = pack};
+    *s = (struct lowerer){.g = g, .targets = targets, .first = first, .key.pack = pack};
     bool ok = groups_make(g, &s->groups);
     for (int i = 0; i < 2; i++)
         ok &= (s->state[i] = mem_alloc(g->nnode * sizeof *s->state[i])) != NULL;
@@ -401,25 +402,11 @@ void lowerer_free(struct lowerer *s)
 
 const struct groups *lowerer_groups(const struct lowerer *s) { return &s->groups; }
 
-/* What is known of the target that runs a node. */
-static const struct caps *caps_for(const struct lowerer *s, ref r)
+static struct hash128 target_hash(struct lowerer *s, const struct chooser *c)
 {
-    const struct caps *c = s->caps;
-    while (c->next && c->devices && !(c->devices >> s->g->node[r].device & 1))
-        c = c->next;
-    return c;
-}
-
-/* Of all that is known of a target: what lowering does not read can only make kernels be lowered again. */
-static struct hash128 target_hash(struct lowerer *s, const struct caps *c)
-{
-    if (s->hashed != c) {
-        struct caps own;
-        memcpy(&own, c, sizeof own);
-        own.devices = 0;
-        own.next = NULL;
-        s->target = bytes_hash(&own, sizeof own);
-        s->hashed = c;
+    if (s->hashed != c->target + 1) {
+        s->target = chooser_hash(c);
+        s->hashed = c->target + 1;
     }
     return s->target;
 }
@@ -459,7 +446,8 @@ static bool found_rightly(const struct lowering *w, struct err *e)
 /* Finds the kernel, or makes it and keeps it. */
 static bool find_or_build(struct lowerer *s, struct lowering *w, struct err *e)
 {
-    bool keyed = !w->chooser->want && !w->chooser->only && lower_key_make(&s->key, w, target_hash(s, w->chooser->caps));
+    const struct chooser *c = w->chooser;
+    bool keyed = !c->want && !c->only && lower_key_make(&s->key, w, target_hash(s, c));
     if (keyed && lower_memo_find(&s->key, w->k, w->out)) {
 #ifndef NDEBUG
         return found_rightly(w, e);
@@ -486,7 +474,7 @@ static bool lower_as(struct lowerer *s, uint32_t group, struct chooser *c, struc
                          .member = s->groups.member + first[0], .nmember = first[1] - first[0],
                          .place = s->groups.place, .stored = s->groups.stored, .state = s->state[0],
                          .trial_state = s->state[1], .stamp = &s->stamp, .mine = ++s->stamp};
-    c->caps = caps_for(s, w.member[0]);
+    chooser_find(c, s->targets, s->g->node[w.member[0]].device);
     w.assigned = s->assigned[group];
     name_kernel(&w);
     name_line(&w);

@@ -4,6 +4,17 @@
 
 /* ---- what all families share ---- */
 
+void chooser_find(struct chooser *c, const struct target_set *targets, unsigned device)
+{
+    c->target = 0;
+    while (c->target + 1 < targets->n && targets->v[c->target].devices &&
+           !(targets->v[c->target].devices >> device & 1))
+        c->target++;
+    c->caps = targets->v[c->target].caps;
+}
+
+struct hash128 chooser_hash(const struct chooser *c) { return bytes_hash(c->caps, sizeof *c->caps); }
+
 bool schedule_no(const struct lowering *w, const char *field, const char *fmt, ...)
 {
     char why[sizeof w->chooser->refusal->why];
@@ -51,7 +62,7 @@ struct loop_facts lower_loop(const struct lowering *w, int64_t length)
     return (struct loop_facts){length, w->nmember, !w->anchor && most <= FEW_ELEMENTS};
 }
 
-uint32_t lower_native(const struct caps *caps) { return caps->block_threads ? 64 : caps->vector_bytes / 4; }
+uint32_t lower_native(const struct caps *caps) { return caps->is_gpu ? 64 : caps->vector_bytes / 4; }
 
 uint32_t lower_width(const struct caps *caps, const struct loop_facts *f)
 {
@@ -128,16 +139,26 @@ static int64_t map_grain(const struct map_facts *f, const struct schedule *s)
     return lower_grain(extent, work);
 }
 
+/* Has no part an element?  All such kernels do the same, nothing: they have the same record. */
+static bool map_is_empty(const struct map_facts *f)
+{
+    for (uint32_t i = 0; i < f->parts; i++)
+        if (f->part[i].loop.length && f->part[i].outer)
+            return false;
+    return true;
+}
+
 bool choose_map(struct lowering *w, const struct map_facts *f, struct schedule *s)
 {
     const struct caps *caps = w->chooser->caps;
+    bool empty = map_is_empty(f);
     bool legal = schedule_begin(w, SCHED_MAP, s);
     if (legal && !s->width)
         s->width = (uint16_t)map_width(caps, f);
     if (legal && !s->map.vectors)
-        s->map.vectors = f->parts > 1 ? PART_VECTORS : BLOCK_VECTORS;
+        s->map.vectors = f->parts > 1 && !empty ? PART_VECTORS : BLOCK_VECTORS;
     if (!w->chooser->want) {
-        s->stream = streams(w, f->bytes);
+        s->stream = streams(w, empty ? 0 : f->bytes);
         s->grain = map_grain(f, s);
     }
     return schedule_end(w, s, legal);
@@ -198,7 +219,7 @@ static uint16_t reduce_axes(const struct caps *caps, const struct reduce_facts *
 static void choose_row_block(const struct caps *caps, const struct reduce_facts *f, struct schedule *s)
 {
     int64_t lanes = caps->vector_bytes / 4, vectors = MAX_BLOCK_VECTORS, results = shape_count(&f->kept);
-    if (caps->block_threads || !f->kept.rank || results < MIN_BLOCKS * lanes)
+    if (caps->is_gpu || !f->kept.rank || results < MIN_BLOCKS * lanes)
         return;
     uint16_t axes = reduce_axes(caps, f);
     int64_t inner = reduce_inner(f, axes);
@@ -216,7 +237,7 @@ static bool row_block_legal(const struct lowering *w, const struct reduce_facts 
     if (!s->row_reduce.lanes)
         return (!s->row_reduce.vectors && !s->row_reduce.axes) ||
                schedule_no(w, s->row_reduce.vectors ? "vectors" : "axes", "vectors, axes: only of blocks, with lanes");
-    if (w->chooser->caps->block_threads)
+    if (w->chooser->caps->is_gpu)
         return schedule_no(w, "lanes", "lanes: blocks of rows are for processors");
     if (!s->row_reduce.vectors)
         return schedule_no(w, "vectors", "vectors: a block of rows has at least one");
@@ -250,7 +271,7 @@ static void choose_prefetch(const struct caps *caps, const struct reduce_facts *
     int64_t arrays = inner ? shape_count(&f->kept) / inner : 0, len = f->len ? f->len : 1;
     bool small = arrays > 1 && bytes >= LEAST_ROW && bytes * f->len <= SMALL_ARRAY;
     bool far = bytes >= FAR_BYTES && f->prologue && !s->column_reduce.short_rows;
-    if ((!small && !far) || caps->block_threads || f->bytes < MANY_BYTES)
+    if ((!small && !far) || caps->is_gpu || f->bytes < MANY_BYTES)
         return;
     int64_t lines = (s->width * f->element + LINE_BYTES - 1) / LINE_BYTES;
     s->column_reduce.lines = (uint16_t)(lines < MAX_LINES ? lines : MAX_LINES);
@@ -260,7 +281,7 @@ static void choose_prefetch(const struct caps *caps, const struct reduce_facts *
 static bool columns_legal(const struct lowering *w, const struct reduce_facts *f, const struct schedule *s)
 {
     bool short_rows = s->column_reduce.short_rows;
-    if (short_rows != f->lanes || (short_rows && (!f->short_rows || w->chooser->caps->block_threads)))
+    if (short_rows != f->lanes || (short_rows && (!f->short_rows || w->chooser->caps->is_gpu)))
         return schedule_no(w, "short_rows", "short_rows: %s", f->lanes ? "these rows are not of so few elements"
                                                                       : "the graph's sums are of columns");
     if (s->column_reduce.axes > f->most)
@@ -293,7 +314,7 @@ static bool choose_columns(struct lowering *w, const struct reduce_facts *f, str
 /* Rows of a few elements are themselves the lanes, on processors. */
 bool choose_reduce(struct lowering *w, const struct reduce_facts *f, struct schedule *s)
 {
-    bool columns = !f->lanes || (f->short_rows && !w->chooser->caps->block_threads);
+    bool columns = !f->lanes || (f->short_rows && !w->chooser->caps->is_gpu);
     if (f->lanes && f->short_rows && w->chooser->want)
         columns = schedule_wanted(w, SCHED_COLUMN_REDUCE);
     return columns ? choose_columns(w, f, s) : choose_row_reduce(w, f, s);

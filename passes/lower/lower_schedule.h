@@ -9,6 +9,7 @@
 
 struct chooser {
     const struct caps *caps;
+    uint32_t target;                    /* its number among the program's targets */
     const struct schedule *want;        /* handed in; NULL: all is chosen */
     struct sched_refusal *refusal;      /* of what is handed in */
     bool only;                          /* the record is all that is asked for: no kernel is emitted */
@@ -17,6 +18,10 @@ struct chooser {
 /* Each choosing function fills *s; false: w->k has no schedule, or is not to be emitted. */
 
 /* ---- lower_schedule.c ---- */
+/* Sets the target: the one of a device. */
+void chooser_find(struct chooser *c, const struct target_set *targets, unsigned device);
+/* Of all that is known of the target: what lowering does not read can only make kernels be lowered again. */
+struct hash128 chooser_hash(const struct chooser *c);
 /* Begins a record of this kind with what is handed in; false: that is of another kind. */
 bool schedule_begin(const struct lowering *w, enum sched_kind kind, struct schedule *s);
 /* Is a record of that kind handed in? */

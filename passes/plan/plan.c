@@ -10,8 +10,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-static bool lower_all(struct planner *p)
+static bool plan_lower(struct planner *p)
 {
+    p->lowerer = lowerer_new(p->g, p->targets, p->root->ngroup, p->root->pack);
+    p->root->ngroup += p->g->ngroup;
+    if (!p->lowerer)
+        return plan_no_memory(p);
     for (ref r = 1; r < p->g->nnode; r++) {
         if (p->g->group[r] == GROUP_NONE)
             continue;
@@ -59,7 +63,7 @@ static bool reaches(struct planner *p, uint32_t from, uint32_t to)
     return false;
 }
 
-static bool dependences(struct planner *p)
+static bool plan_dependences(struct planner *p)
 {
     const struct graph *g = p->g;
     for (uint32_t i = 0; i < g->ngroup; i++)
@@ -117,8 +121,11 @@ static uint32_t writer_of(const struct planner *p, uint32_t i)
     return linear ? p->g->group[r] : p->g->group[p->g->out[i].value];
 }
 
-static bool readers_before_writers(struct planner *p)
+/* The other readers of a state run before the group that overwrites it. */
+static bool plan_readers(struct planner *p)
 {
+    if (!find_readers(p))
+        return false;
     for (uint32_t i = 0; i < p->g->nout; i++) {
         uint32_t w = p->g->out[i].kind == OUT_ASSIGN ? writer_of(p, i) : GROUP_NONE, state = p->g->out[i].state;
         for (uint32_t r = readers_of(p, state); w != GROUP_NONE && r < p->nreader && p->reader[r].state == state; r++)
@@ -150,7 +157,7 @@ static uint32_t heap_pop(uint32_t *heap, uint32_t *n)
     return top;
 }
 
-static bool sort_groups(struct planner *p)
+static bool plan_order(struct planner *p)
 {
     uint32_t n = p->g->ngroup, ready = 0, done = 0, *heap = p->stack;
     for (uint32_t i = 0; i < n; i++)
@@ -205,7 +212,7 @@ bool plan_copy(struct planner *p, ref to_value, struct loc to, ref from_value, s
 }
 
 /* Outputs that are a leaf's value: copied first, before a kernel can overwrite a state. */
-static bool copy_leaves(struct planner *p)
+static bool plan_copies(struct planner *p)
 {
     for (uint32_t i = 0; i < p->g->nout; i++) {
         ref r = node_stored(p->g, p->g->out[i].value);
@@ -213,11 +220,12 @@ static bool copy_leaves(struct planner *p)
             !plan_copy(p, r, (struct loc){.kind = LOC_OUT, .index = i}, r, leaf_loc(&p->g->node[r])))
             return false;
     }
+    p->first_kernel = p->p->ncmd;
     return true;
 }
 
 /* Outputs whose value another output already has: copied last. */
-static bool copy_duplicates(struct planner *p)
+static bool plan_duplicates(struct planner *p)
 {
     for (uint32_t i = 0; i < p->g->nout; i++) {
         ref r = node_stored(p->g, p->g->out[i].value);
@@ -231,7 +239,7 @@ static bool copy_duplicates(struct planner *p)
 
 /* First and last command of every stored value; outputs use their own buffers.  A region op's own value is its
  * workspace. */
-static bool lifetimes(struct planner *p)
+static bool plan_lifetimes(struct planner *p)
 {
     for (uint32_t pos = 0; pos < p->g->ngroup; pos++) {
         const struct lowered *l = &p->low[p->order[pos]];
@@ -279,7 +287,7 @@ static bool place_device(struct planner *p, unsigned device, struct placement *v
     return ok;
 }
 
-static bool place_arenas(struct planner *p)
+static bool plan_arenas(struct planner *p)
 {
     struct placement *v = mem_alloc(p->g->nnode * sizeof *v);
     bool ok = v;
@@ -341,7 +349,7 @@ struct loc plan_value_loc(const struct planner *p, ref r)
     return p->value[r].node ? p->value[r].loc : (struct loc){.kind = LOC_ARENA, .index = n->device};
 }
 
-static bool kernel_commands(struct planner *p)
+static bool plan_commands(struct planner *p)
 {
     for (uint32_t pos = 0; pos < p->g->ngroup; pos++) {
         struct lowered *l = &p->low[p->order[pos]];
@@ -464,7 +472,7 @@ static int64_t elsewhere(const struct command *c)
 }
 
 /* The maximum of bytes alive at the same time, from the lifetimes. */
-static bool account(struct planner *p)
+static bool plan_bytes(struct planner *p)
 {
     uint32_t n = p->first_kernel + p->g->ngroup + 1;
     int64_t *change = mem_alloc(n * sizeof *change), alive = 0, most = 0;
@@ -491,21 +499,23 @@ static bool account(struct planner *p)
     return true;
 }
 
-static bool plan_kernels(struct planner *p)
+static bool plan_in_place(struct planner *p)
 {
-    p->lowerer = lowerer_new(p->g, p->caps, p->root->ngroup, p->root->pack);
-    p->root->ngroup += p->g->ngroup;
-    if (!p->lowerer)
-        return plan_no_memory(p);
-    if (!lower_all(p) || !dependences(p) || !find_readers(p) || !readers_before_writers(p) || !sort_groups(p) ||
-        !plan_schedules(p) || !copy_leaves(p))
-        return false;
-    p->first_kernel = p->p->ncmd;
-    if (!lifetimes(p) || !place_arenas(p) || !kernel_commands(p))
-        return false;
     for (uint32_t i = 0; i < p->g->nout; i++)
         p->p->in_place[i] = may_be_in_place(p, i);
-    return account(p) && copy_duplicates(p) && plan_joins(p);
+    return true;
+}
+
+static bool plan_kernels(struct planner *p)
+{
+    static bool (*const step[])(struct planner *) = {
+#define STEP(name, doc) plan_##name,
+#include "passes/passes.def"
+    };
+    for (size_t i = 0; i < sizeof step / sizeof *step; i++)
+        if (!step[i](p))
+            return false;
+    return true;
 }
 
 /* Frees everything except the kernels and, for a region's program, the graph. */
@@ -585,12 +595,12 @@ static bool plan_interpreter(struct planner *p)
 
 /* Plans the program of into->g, which is a region of root's program or (root NULL) the whole, with the schedules of a
  * section or without. */
-static bool plan_into(struct program *into, const struct caps *caps, struct planner *root,
+static bool plan_into(struct program *into, const struct target_set *targets, struct planner *root,
                       const struct sched_section *section, struct memo_pack *pack, bool interpret, struct err *e)
 {
     const struct graph *g = into->g;
     uint32_t ng = g->ngroup + 1;
-    struct planner p = {.g = g, .caps = caps, .e = e, .p = into, .section = section, .pack = pack};
+    struct planner p = {.g = g, .targets = targets, .e = e, .p = into, .section = section, .pack = pack};
     into->devices = graph_devices(g);
     into->calls = custom_any(g);
     p.root = root ? root : &p;
@@ -617,7 +627,7 @@ static bool plan_into(struct program *into, const struct caps *caps, struct plan
     return ok;
 }
 
-struct program *plan_graph(const struct graph *g, const struct caps *caps, struct planner *root, struct err *e)
+struct program *plan_graph(const struct graph *g, const struct target_set *targets, struct planner *root, struct err *e)
 {
     struct program *p = mem_alloc(sizeof *p);
     if (!p) {
@@ -625,7 +635,7 @@ struct program *plan_graph(const struct graph *g, const struct caps *caps, struc
         return NULL;
     }
     p->g = (struct graph *)g;
-    if (plan_into(p, caps, root, NULL, NULL, false, e))
+    if (plan_into(p, targets, root, NULL, NULL, false, e))
         return p;
     free_commands(p, false);
     return NULL;
@@ -657,8 +667,9 @@ static double value_bytes(const struct graph *g)
     return bytes;
 }
 
-static struct program *plan_whole(const struct graph *g, const struct caps *caps, const struct sched_section *section,
-                                  struct memo_pack *pack, bool interpret, struct err *e)
+static struct program *plan_whole(const struct graph *g, const struct target_set *targets,
+                                  const struct sched_section *section, struct memo_pack *pack, bool interpret,
+                                  struct err *e)
 {
     if (!graph_is_bound(g, e))
         return NULL;
@@ -672,7 +683,7 @@ static struct program *plan_whole(const struct graph *g, const struct caps *caps
         p->g = graph_clone(g);
     if (!p || !p->g)
         err_set(e, KL_ERR_MEMORY, "out of memory planning @%s", g->name);
-    if (!p || !p->g || !plan_into(p, caps, NULL, section, pack, interpret, e)) {
+    if (!p || !p->g || !plan_into(p, targets, NULL, section, pack, interpret, e)) {
         program_free(p);
         return NULL;
     }
@@ -682,13 +693,21 @@ static struct program *plan_whole(const struct graph *g, const struct caps *caps
 
 struct program *program_plan(const struct graph *g, const struct caps *caps, bool interpret, struct err *e)
 {
-    return plan_whole(g, caps, NULL, NULL, interpret, e);
+    struct target_set one = {&(struct target){.caps = caps}, 1};
+    return plan_whole(g, &one, NULL, NULL, interpret, e);
 }
 
 struct program *program_plan_with(const struct graph *g, const struct caps *caps, const struct sched_section *s,
                                   struct memo_pack *pack, struct err *e)
 {
-    return plan_whole(g, caps, s, pack, false, e);
+    struct target_set one = {&(struct target){.caps = caps}, 1};
+    return program_plan_for(g, &one, s, pack, e);
+}
+
+struct program *program_plan_for(const struct graph *g, const struct target_set *targets, const struct sched_section *s,
+                                 struct memo_pack *pack, struct err *e)
+{
+    return plan_whole(g, targets, s, pack, false, e);
 }
 
 void program_free(struct program *p)

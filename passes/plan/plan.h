@@ -15,7 +15,7 @@ struct reader { uint32_t state, position, group; }; /* a group that reads a stat
 
 struct planner {
     const struct graph *g;
-    const struct caps *caps;
+    const struct target_set *targets;
     struct program *p;
     struct planner *root;     /* planner of the whole program: this one, or the one of the program with this region */
     struct lowerer *lowerer;
@@ -49,7 +49,8 @@ static inline int64_t plan_round64(int64_t n) { return (n + 63) / 64 * 64; }
 
 /* ---- plan.c ---- */
 /* The program of a region. */
-struct program *plan_graph(const struct graph *g, const struct caps *caps, struct planner *root, struct err *e);
+struct program *plan_graph(const struct graph *g, const struct target_set *targets, struct planner *root,
+                           struct err *e);
 /* a new one; NULL: *p->e */
 struct command *plan_command(struct planner *p, enum cmd_kind kind, unsigned device, uint32_t narg);
 bool plan_copy(struct planner *p, ref to_value, struct loc to, ref from_value, struct loc from);

@@ -39,7 +39,7 @@ static bool lower_region(struct planner *p, uint32_t group)
         if (p->g->node[s->member[m]].op == OP_proj)
             l->arg[l->narg++] = (struct arg){s->member[m], BUF_OUT};
     for (uint32_t i = 0; i < op_regions(n->op); i++) {
-        struct program *sub = plan_graph(node_region(p->p->g, n, i), p->caps, p->root, p->e);
+        struct program *sub = plan_graph(node_region(p->p->g, n, i), p->targets, p->root, p->e);
         p->sub[group][i] = sub;
         if (!sub)
             return false;

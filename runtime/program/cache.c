@@ -117,21 +117,23 @@ enum { KEPT_NODES = 64 }; /* smaller graphs are planned as fast as their lowered
 
 /* Plans with the lowered kernels that an earlier process stored for this graph, or stores them for the next process.
  * Lowering is most of the time of a first run whose kernels are on disk. */
-static struct program *plan_kept(struct graph *g, const struct exec *x, const struct caps *caps, struct err *e)
+static struct program *plan_kept(struct graph *g, const struct exec *x, const struct target_set *targets,
+                                 struct err *e)
 {
     struct disk_key key = {0};
     struct disk_code found;
     struct hash128 h = graph_hash(g);
-    char text[sizeof caps->name + 200];
+    const char *target = targets->v[0].caps->name;
+    char text[sizeof targets->v[0].caps->name + 200];
     snprintf(text, sizeof text, "lowered graph %016llx%016llx for %s, by " LOWER_SOURCES, (unsigned long long)h.hi,
-             (unsigned long long)h.lo, caps->name);
+             (unsigned long long)h.lo, target);
     bool kept = g->nnode >= KEPT_NODES && option_cache_bytes() > 0 && disk_key_text(&key, text, g->name);
     if (kept && disk_load(&key, &found)) {
         memo_unpack(found.code.bytes, found.code.size);
         mem_free(found.file);
     }
     struct memo_pack *pack = kept ? memo_pack_new() : NULL;
-    struct program *p = program_plan_with(g, caps, x->schedules, pack, e);
+    struct program *p = program_plan_for(g, targets, x->schedules, pack, e);
     struct code code;
     code.bytes = memo_pack_end(pack, &code.size);
     if (p && code.bytes) disk_store(&key, &code);
@@ -141,8 +143,8 @@ static struct program *plan_kept(struct graph *g, const struct exec *x, const st
 }
 
 /* Plans the program of g; without a code generator the interpreter runs it and nothing is compiled. */
-static struct program *plan(struct graph *g, const struct exec *x, const struct backend *b, const struct caps *caps,
-                            struct dump *dump, struct err *e)
+static struct program *plan(struct graph *g, const struct exec *x, const struct backend *b,
+                            const struct target_set *targets, struct dump *dump, struct err *e)
 {
     struct pass_options o = {.fuse = x->fuse, .verify = checks_on(), .dump = dump ? dump_graph : NULL, .ctx = dump};
     struct program *p = NULL;
@@ -150,7 +152,7 @@ static struct program *plan(struct graph *g, const struct exec *x, const struct 
     bool ok = passes_run(g, &o) || err_set(e, g->err.code, "%s", g->err.msg);
     span_end(SPAN_PASSES, g->name, began);
     began = span_begin();
-    if (ok) p = b ? plan_kept(g, x, caps, e) : program_plan(g, caps, true, e);
+    if (ok) p = b ? plan_kept(g, x, targets, e) : program_plan(g, NULL, true, e);
     span_end(SPAN_PLAN, g->name, began);
     if (p && checks_on() && !program_check(p, e)) {
         program_free(p);
@@ -212,27 +214,27 @@ static bool compile_kernels(struct exec *x, bool background, struct err *e)
     return all.failed == UINT32_MAX || err_set(e, all.err.code, "%s", all.err.msg);
 }
 
-/* Checks that all devices of g work; caps: their caps, in a list; *b: the code generator of one, NULL if none has
- * one. */
-static bool find_backend(struct exec *x, const struct graph *g, const struct backend **b, struct caps *caps,
+/* The targets of a program's devices that have a code generator. */
+struct program_targets { struct caps caps[DEVICE_END]; struct target v[DEVICE_END]; struct target_set set; };
+
+/* Checks that all devices of g work; *b: the code generator of one, NULL if none has one. */
+static bool find_targets(struct exec *x, const struct graph *g, const struct backend **b, struct program_targets *t,
                          struct err *e)
 {
     uint64_t all = graph_devices(g) | UINT64_C(1) << x->device;
-    struct caps *last = NULL;
-    *b = device_backend(-1, caps); /* none */
+    t->set = (struct target_set){t->v, 0};
+    *b = NULL;
     for (unsigned d = 0; d < MAX_DEVICES; d++) {
         if (!(all >> d & 1)) continue;
         if (!device_works(d, e)) return false;
-        struct caps *own = last ? last + 1 : caps;
-        const struct backend *backend = device_backend((int)d, own);
+        const struct backend *backend = device_backend((int)d, &t->caps[t->set.n]);
         if (!device_is_host((int)d)) x->accelerated |= UINT64_C(1) << d;
         if (!backend) {
             x->interpreted |= UINT64_C(1) << d;
             continue;
         }
-        own->devices = UINT64_C(1) << d;
-        if (last) last->next = own;
-        last = own;
+        t->v[t->set.n] = (struct target){&t->caps[t->set.n], UINT64_C(1) << d};
+        t->set.n++;
         *b = backend;
     }
     return true;
@@ -241,7 +243,7 @@ static bool find_backend(struct exec *x, const struct graph *g, const struct bac
 /* Fills in all fields of x except its key; on failure some may be set. */
 static bool cache_build(struct exec *x, const struct graph *captured, struct dump *dump, bool background, struct err *e)
 {
-    struct caps caps[DEVICE_END];
+    struct program_targets targets;
     const struct backend *b;
     struct graph *g = graph_clone(captured);
     if (!g || !(x->captured = graph_clone(captured))) {
@@ -250,7 +252,8 @@ static bool cache_build(struct exec *x, const struct graph *captured, struct dum
     }
     graph_move(g, graph_device(g), (unsigned)x->device);
     custom_number(g, 0);
-    bool ok = custom_check(g, e) && find_backend(x, g, &b, caps, e) && (x->program = plan(g, x, b, caps, dump, e));
+    bool ok = custom_check(g, e) && find_targets(x, g, &b, &targets, e) &&
+              (x->program = plan(g, x, b, &targets.set, dump, e));
     graph_free(g);
     if (!ok) return false;
     count_one(&counters.graphs_built);

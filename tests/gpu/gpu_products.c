@@ -257,7 +257,7 @@ int main(void)
     refuses(KL_F32, "dot width 32 tile 33x32 kblock 16", "a tile has 1 to 32 rows");
     by_matrix_units();
     dialect_caps(dialect_find("glsl", &e), &caps);
-    caps.block_threads = 0;
+    caps.is_gpu = 0;
     refuses(KL_F32, "dot_blocks width 64 tile 4x4 block 32x32 step 8 kblock 16",
             "kind is not a choice: its own record is \"schedule dot width");
     return finish();

@@ -9,7 +9,7 @@ enum { NATIVE_VECTORS = 2, MAX_ONE_LANES = 64 };
 static int64_t square_lanes(const struct caps *caps, const struct attention_facts *f)
 {
     int64_t lanes = caps->vector_bytes / f->element;
-    return caps->block_threads ? 0 : lanes > MAX_SQUARE ? MAX_SQUARE : lanes;
+    return caps->is_gpu ? 0 : lanes > MAX_SQUARE ? MAX_SQUARE : lanes;
 }
 
 static int64_t tile_width(const struct caps *caps, const struct attention_facts *f)
@@ -71,7 +71,7 @@ static bool choose_tile(struct lowering *w, const struct attention_facts *f, str
         s->attention.rows = (uint16_t)rows;
     if (!w->chooser->want) {
         s->attention.square = square >= 2 && s->width % square == 0 ? (uint16_t)square : 0;
-        s->attention.widen = f->half && !caps->block_threads;
+        s->attention.widen = f->half && !caps->is_gpu;
         s->grain = attention_grain(f, s->width);
     }
     legal = legal && (f->block % s->attention.rows == 0 ||

@@ -10,7 +10,7 @@
  * two instructions to widen.  Columns may be neighbours only within runs, as the windows of a convolution are within a
  * row of the image: then no tile crosses from one run to the next. */
 #include "lower_dot.h"
-#include "lower_schedule.h"
+#include "passes/lower/lower_schedule.h"
 
 enum { MOST_TASK_ROWS = 1 << 30 }; /* that a record can say */
 /* Members of a group, the dot included, whose epilogue stands at the end of every row of a tile, on the accumulators
@@ -47,7 +47,7 @@ static int64_t tile_rows(const struct dot *d, int64_t most)
 static int64_t rows_in_cache(const struct dot *d, const struct caps *caps)
 {
     enum { WAY_BYTES = 4096, MIN_WAYS = 8 };
-    if (caps->block_threads || d->a_step_m <= 0)
+    if (caps->is_gpu || d->a_step_m <= 0)
         return MAX_ROWS;
     int64_t ways = caps->l1_bytes / WAY_BYTES, step = d->a_step_m * d->element % WAY_BYTES, apart = WAY_BYTES;
     while (apart > LINE_BYTES && step % apart)
@@ -91,7 +91,7 @@ static int64_t tile_vectors(const struct tiling *t)
         return 1;
     int64_t columns = 4 * lanes, over = (columns - d->size.n % columns) % columns, rows = register_rows(t, 4);
     int64_t sums = d->blocks > 1 ? d->size.m * columns * (int64_t)dtype_size(d->dtype) : 0;
-    bool fits = !t->caps->block_threads && dtype_is_float(d->n->dtype) && columns <= MAX_WIDTH &&
+    bool fits = !t->caps->is_gpu && dtype_is_float(d->n->dtype) && columns <= MAX_WIDTH &&
                 over <= d->size.n / IDLE && rows >= FEW_ROWS;
     bool pays = rows_in_cache(d, t->caps) * 2 < rows * 4 || (is_widened(d) && sums <= t->caps->l2_bytes / 16);
     return fits && pays ? 4 : 2;
@@ -117,7 +117,7 @@ static void choose_tile(const struct tiling *t, uint16_t *mr, uint16_t *nr)
     int64_t vectors = tile_vectors(t), most = register_rows(t, vectors), cached = rows_in_cache(d, t->caps);
     int64_t columns = vectors * tile_lanes(d, t->caps);
     /* a GPU's lanes are threads: none without a column */
-    while (t->caps->block_threads && columns > 1 && columns / 2 >= d->size.n)
+    while (t->caps->is_gpu && columns > 1 && columns / 2 >= d->size.n)
         columns /= 2;
     *nr = (uint16_t)columns;
     *mr = (uint16_t)tile_rows(d, cached < most ? cached : most);
@@ -185,7 +185,7 @@ static void choose_epilogue(struct tiling *t, bool computed, struct schedule *s)
     if (t->when == EPILOGUE_DURING_NEXT) {
         uint16_t mr, nr;
         choose_tile(t, &mr, &nr);
-        if (t->caps->block_threads || t->caps->vector_regs < MANY_REGISTERS || is_widened(d) || mr < MIN_ROWS ||
+        if (t->caps->is_gpu || t->caps->vector_regs < MANY_REGISTERS || is_widened(d) || mr < MIN_ROWS ||
             last_visits(d) < mr)
             t->when = EPILOGUE_AFTER_ROWS;
     }
@@ -207,7 +207,7 @@ static void choose_prefetch(const struct tiling *t, struct schedule *s)
     enum { FEW_TILES = 2 };
     const struct dot *d = t->d;
     bool whole = !s->dot.run;
-    s->dot.prefetch_a = !t->caps->block_threads && fetches_a(d) && dot_parts(d->size.n, s->dot.nr) <= FEW_TILES &&
+    s->dot.prefetch_a = !t->caps->is_gpu && fetches_a(d) && dot_parts(d->size.n, s->dot.nr) <= FEW_TILES &&
                         outgrows_cache(t, d->size.batch * d->size.m * d->size.k);
     s->dot.prefetch_b = whole && outgrows_cache(t, d->size.k * d->size.n);
     s->dot.prefetch_out = whole && outgrows_cache(t, d->size.m * d->size.n);
@@ -236,7 +236,7 @@ static void choose_all(const struct dot *d, const struct caps *caps, bool comput
     if (run && run >= vector_lanes(d, caps) / 2 && run <= UINT32_MAX)
         t.run = run;
     /* On a GPU what is no product for blocks has few columns: copying them costs barriers and saves nothing. */
-    bool gpu = caps->block_threads, neighbours = d->b_step_n == 1 || t.run < d->size.n;
+    bool gpu = caps->is_gpu, neighbours = d->b_step_n == 1 || t.run < d->size.n;
     t.packs = !gpu && ((d->b_step_n != 0 && !neighbours) || packing_pays(&t));
     s->dot.pack_by = (uint8_t)pack_by(&t, computed);
     if (!gpu && !computed && d->columns_run && packing_runs_pays(&t)) {
@@ -427,7 +427,7 @@ static int64_t least_bytes(const struct dot *d, const struct caps *c, const stru
 static bool may_be_thin(const struct dot *d, struct thin_order *o)
 {
     const struct dot_dims *z = &d->size;
-    return !d->w->chooser->caps->block_threads && z->m >= 1 && z->m <= THIN_ROWS && z->n >= 1 && z->k >= 1 &&
+    return !d->w->chooser->caps->is_gpu && z->m >= 1 && z->m <= THIN_ROWS && z->n >= 1 && z->k >= 1 &&
            z->batch >= 1 && dot_thin_order(d, o);
 }
 

@@ -1,7 +1,7 @@
 /* Lowering a dot: what the schedules of processors and of GPUs share. */
 #ifndef KILN_LOWER_DOT_H
 #define KILN_LOWER_DOT_H
-#include "lower.h"
+#include "passes/lower/lower.h"
 
 /* rows of a register tile, steps of k in a visit of the loop over it */
 enum { MAX_ROWS = 32, UNROLL_K = 4, LINE_BYTES = 64 };

@@ -1,6 +1,6 @@
 /* The schedules of products on a GPU: blocks of threads, or of its matrix units' subgroups. */
 #include "lower_dot.h"
-#include "lower_schedule.h"
+#include "passes/lower/lower_schedule.h"
 
 /* A block of ROWS x COLS tiles of MR x NR results each, that goes by STEP elements of the contraction; a tile is
  * `subgroup` threads'. */
@@ -91,7 +91,7 @@ static bool choose_threads(const struct dot *d, const struct caps *c, struct sch
     static const struct dot_shape shape[] = {
         {8, 8, 16, 16, 8}, {8, 8, 8, 8, 8}, {8, 4, 8, 8, 8}, {4, 4, 8, 8, 8}, {4, 4, 16, 4, 8}, {4, 4, 4, 16, 8}};
     bool found = false;
-    if (!c->block_threads || d->dtype == KL_BOOL || d->size.batch < 1 || d->size.k < 1)
+    if (!c->is_gpu || d->dtype == KL_BOOL || d->size.batch < 1 || d->size.k < 1)
         return false;
     for (unsigned i = 0; i < sizeof shape / sizeof *shape; i++) {
         struct schedule x = of_shape(d, &shape[i], SCHED_DOT_BLOCKS, 1);
@@ -206,7 +206,7 @@ bool choose_dot_gpu(struct dot *d, struct schedule *s, bool *done)
 {
     const struct caps *c = d->w->chooser->caps;
     const struct schedule *want = d->w->chooser->want;
-    bool possible = c->block_threads && d->dtype != KL_BOOL && d->size.batch >= 1 && d->size.k >= 1;
+    bool possible = c->is_gpu && d->dtype != KL_BOOL && d->size.batch >= 1 && d->size.k >= 1;
     if (want) {
         *s = *want;
         if (!possible || (want->kind != SCHED_DOT_BLOCKS && (want->kind != SCHED_DOT_MATRIX || !has_units(d, c))))
