@@ -457,6 +457,8 @@ static bool emit(struct emitter *m, const char *entry)
         return err_set(m->e, KL_ERR_MEMORY, "out of memory emitting kernel %s", k->name);
     if (!can_say(m) || !open_function(m, entry))
         return false;
+    if (!source_packs(m))
+        return err_set(m->e, KL_ERR_MEMORY, "out of memory emitting kernel %s", k->name);
     for (val v = 1; v < k->ninst; v++)
         if (!emit_inst(m, v))
             return false;
@@ -484,6 +486,7 @@ bool source_kernel(const struct kernel *k, const struct dialect *d, const char *
     ok = ok ? emit(&m, entry) : err_set(e, KL_ERR_MEMORY, "out of memory emitting kernel %s", k->name);
     mem_free(m.barrier);
     mem_free(m.affine);
+    mem_free(m.pack);
     mem_free(m.chain);
     mem_free(m.known);
     mem_free(m.narrow);

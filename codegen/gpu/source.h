@@ -53,6 +53,7 @@ struct dialect {
     uint32_t threads;             /* most of a block that every device has */
     uint32_t shared_bytes;        /* of a block */
     enum source_copies copies;
+    bool packs;                   /* neighbours are loaded and stored at once, by the prelude's pack<T, n> */
     bool table;                   /* buffers are addresses in a table, not passed */
     const struct matrix_unit *matrix; /* what some of its devices have; NULL: nothing */
     uint32_t (*matrix_dtypes)(const char *arch); /* and of which factors on this architecture: a set, by bit */

@@ -169,7 +169,7 @@ void lower_unfix(struct lowering *w, ref r) { state_of(w, r)->memo.point = 0; }
 
 static val at_callback(struct lower *l, ref r, const val *coord) { return lower_at(self(l), r, coord); }
 
-void lower_store(struct lowering *w, ref r, const struct shape *s, const val *coord)
+struct element lower_element(struct lowering *w, ref r, const struct shape *s, const val *coord)
 {
     const struct shape *mine = node_shape(w->g, r);
     val i = lower_flatten(w->k, s, coord), c[KL_MAX_RANK] = {0};
@@ -177,9 +177,19 @@ void lower_store(struct lowering *w, ref r, const struct shape *s, const val *co
         memcpy(c, coord, sizeof c);
     else
         lower_unflatten(w->k, mine, i, c);
-    val v = lower_at(w, r, c);
-    if (w->stored[r])
-        k_store(w->k, lower_buffer(w, r, BUF_OUT), i, v, w->pred);
+    return (struct element){r, i, lower_at(w, r, c)};
+}
+
+void lower_put(struct lowering *w, const struct element *e)
+{
+    if (w->stored[e->r])
+        k_store(w->k, lower_buffer(w, e->r, BUF_OUT), e->index, e->value, w->pred);
+}
+
+void lower_store(struct lowering *w, ref r, const struct shape *s, const val *coord)
+{
+    struct element e = lower_element(w, r, s, coord);
+    lower_put(w, &e);
 }
 
 enum { MAX_FETCHED = 8 };

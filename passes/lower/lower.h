@@ -57,7 +57,12 @@ val lower_at(struct lowering *w, ref r, const val *coord);
 /* Coordinates of element i (row-major) of a shape, and back. */
 void lower_unflatten(struct kernel *k, const struct shape *s, val i, val *coord);
 val lower_flatten(struct kernel *k, const struct shape *s, const val *coord);
-/* Evaluates r, a member that shares element numbers with a node of shape s, at s's coordinates, and stores it. */
+/* An element of member r: its number and its value. */
+struct element { ref r; val index, value; };
+/* Evaluates r, a member that shares element numbers with a node of shape s, at s's coordinates. */
+struct element lower_element(struct lowering *w, ref r, const struct shape *s, const val *coord);
+void lower_put(struct lowering *w, const struct element *e); /* stores it */
+/* The same in one. */
 void lower_store(struct lowering *w, ref r, const struct shape *s, const val *coord);
 /* Fetches the lines of memory that the group's stored members, and those it reads element by element, have at s's
  * coordinates.  A result is taken to replace an array that is read, as a state's next value does in place: the same
