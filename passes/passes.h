@@ -106,9 +106,9 @@ bool memo_unpack(const void *pack, size_t size); /* false: they are damaged */
 extern _Atomic(uint64_t) lower_misses __attribute__((visibility("hidden")));
 
 /* ---- plan.c, plan_non_fusible.c: storage and commands ---- */
-enum loc_kind { LOC_ARENA, LOC_INPUT, LOC_STATE, LOC_OUT, LOC_SCRATCH, LOC_INSIDE }; /* the last two hold no value */
-/* arena: of device `index`; scratch: offset in a thread's scratch; inside: the kernel's own, shared memory or
- * registers */
+enum loc_kind { LOC_ARENA, LOC_INPUT, LOC_STATE, LOC_OUT, LOC_SCRATCH, LOC_WORKSPACE, LOC_INSIDE };
+/* The last three hold no value.  arena: of device `index`; scratch: offset in a thread's scratch; workspace: offset in
+ * the memory that a kernel's phases share; inside: the kernel's own, shared memory or registers */
 struct loc { uint32_t kind, index; int64_t offset; };
 
 enum cmd_kind { CMD_KERNEL, CMD_COPY, CMD_INTERP, CMD_REGION, CMD_CUSTOM };
@@ -144,6 +144,7 @@ struct program {
                                           of their op's device: there they run in the command's workspace */
     int64_t interp_bytes;         /* what the interpreter holds at most, in memory of its own */
     int64_t scratch_bytes;        /* per thread, regions included */
+    int64_t workspace_bytes;      /* of the kernel that has most, regions included */
     int64_t peak_bytes;           /* arenas + outputs not in place + inputs + states */
     int64_t lower_bound_bytes;    /* largest set of values alive at once, whatever the placement */
     bool *in_place;               /* per output: OUT_ASSIGN may write over its state */

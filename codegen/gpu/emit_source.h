@@ -35,6 +35,7 @@ struct emitter {
     unsigned subgroup;
     const struct matrix_unit *unit; /* whose subgroups' tiles the kernel has; NULL: no matrix unit's */
     uint8_t *role;                /* per value, with a unit: enum source_role of a tile */
+    struct phase phase;           /* that is being written */
     val copies;                   /* with COPIES_LATE: the first that has not landed; 0: all have */
     /* the element of a tile that is being written; with a unit col: the lane's variable */
     unsigned row, col;

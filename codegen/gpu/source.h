@@ -11,6 +11,8 @@
  *   glsl        main; push constants: the addresses of a table of the buffers' and of the slots, then begin and end. So
  *               buffers may be of any size and start anywhere, and there may be any number of slots
  *
+ * A launch is of one of the kernel's phases: begin and end are among its iterations.
+ *
  * Buffers are passed in order, without the scratch that is in shared memory; the scratch that is not needs
  * count elements for each block of the grid. */
 #ifndef KILN_SOURCE_H

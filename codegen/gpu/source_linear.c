@@ -37,7 +37,8 @@ static bool add_value(const struct kernel *k, val v, int64_t by, struct linear *
         return add_value(k, i->a, by, out, depth - 1) && add_value(k, i->b, by, out, depth - 1);
     if (i->op == L_OP(P_SUB) && by != INT64_MIN)
         return add_value(k, i->a, by, out, depth - 1) && add_value(k, i->b, -by, out, depth - 1);
-    if (i->op == L_OP(P_MUL) && k->inst[i->b].op == L_CONST && !__builtin_mul_overflow(by, (int64_t)k->inst[i->b].imm, &c))
+    if (i->op == L_OP(P_MUL) && k->inst[i->b].op == L_CONST &&
+        !__builtin_mul_overflow(by, (int64_t)k->inst[i->b].imm, &c))
         return add_value(k, i->a, c, out, depth - 1);
     return add_term(out, v, by);
 }

@@ -118,7 +118,8 @@ static bool apart(const struct walk *w, val v, val u)
             continue;
         if (!slope(k, &a, w->stack[d], &by) || __builtin_mul_overflow(by, (int64_t)l->imm, &by))
             return false;
-        if (lo->op == L_CONST && hi->op == L_CONST && !__builtin_sub_overflow((int64_t)hi->imm, (int64_t)lo->imm, &length))
+        if (lo->op == L_CONST && hi->op == L_CONST &&
+            !__builtin_sub_overflow((int64_t)hi->imm, (int64_t)lo->imm, &length))
             count = length > 0 ? (length - 1) / (int64_t)l->imm + 1 : 1;
         n = add_step(s, n, by, count);
     }
@@ -212,7 +213,9 @@ static void step(struct walk *w, val v)
     const struct linst *i = &w->m->k->inst[v];
     if (w->m->barrier[v]) /* found in an earlier walk */
         memset(w->now, 0, w->m->k->nbuf);
-    if (i->op == L_LOOP || i->op == L_IF)
+    if (i->op == L_SYNC) /* the next phase is another launch */
+        memset(w->now, 0, w->m->k->nbuf);
+    else if (i->op == L_LOOP || i->op == L_IF)
         open(w, v);
     else if (i->op == L_END)
         close(w);

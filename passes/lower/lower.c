@@ -2,7 +2,7 @@
  *
  * Whatever is kept per node is made once for all groups of a graph and marked with the number of the lowering that
  * wrote it, so that a group costs what its own nodes cost. */
-#include "lower.h"
+#include "passes/lower/gpu/lower_gpu.h"
 #include <stdatomic.h>
 #include <string.h>
 
@@ -355,16 +355,23 @@ static void run_schedule(struct lowering *w)
     for (uint32_t m = 0; m < w->nmember; m++)
         if (op_is_anchor(w->g->node[w->member[m]].op))
             w->anchor = w->member[m];
+    bool gpu = w->caps->block_threads, empty = w->anchor && !node_numel(w->g, w->anchor);
     if (!w->anchor)
         lower_map(w);
     else if (w->g->node[w->anchor].op == OP_dot)
         lower_dot_group(w);
+    else if (w->g->node[w->anchor].op == OP_scatter && gpu && !empty)
+        gpu_scatter(w);
     else if (w->g->node[w->anchor].op == OP_scatter)
         lower_scatter_group(w);
+    else if (w->g->node[w->anchor].op == OP_argsort && gpu && !empty)
+        gpu_argsort(w);
     else if (w->g->node[w->anchor].op == OP_argsort)
         lower_argsort_group(w);
     else if (op_is_attention(w->g->node[w->anchor].op))
         lower_attention_group(w);
+    else if (op_is_cumulative(w->g->node[w->anchor].op) && gpu_scan_fits(w))
+        gpu_scan(w);
     else if (op_is_cumulative(w->g->node[w->anchor].op))
         lower_cumulative_group(w);
     else if (lower_has_rows(w))

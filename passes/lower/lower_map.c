@@ -183,7 +183,8 @@ static void emit_flat(struct lowering *w, struct body *b, val p)
 {
     struct kernel *k = w->k;
     int64_t n = b->nest.size[b->nest.n - 1], width = k->sched.width * b->each, vectors = n / width, tail = n % width;
-    int64_t full = vectors / b->block, rest = vectors % b->block, blocks = (n + b->block * width - 1) / (b->block * width);
+    int64_t full = vectors / b->block, rest = vectors % b->block, step = b->block * width;
+    int64_t blocks = (n + step - 1) / step;
     val count = k_int(k, full ? b->block : rest);
     if (full && blocks > full) {
         count = k_prim(k, P_SELECT, k_prim(k, P_LT, p, k_int(k, full), 0), count, k_int(k, rest));
@@ -273,8 +274,9 @@ static int64_t largest_element(const struct lowering *w)
         for (unsigned i = 0; i < n->nin; i++) {
             bool linear;
             ref x = node_operand(w->g, w->member[m], i, &linear);
-            int64_t read = lower_in_memory(w, x) && node_numel(w->g, x) > 1 ? (int64_t)dtype_size(w->g->node[x].dtype) : 1;
-            most = read > most ? read : most;
+            int64_t read = (int64_t)dtype_size(w->g->node[x].dtype);
+            if (lower_in_memory(w, x) && node_numel(w->g, x) > 1)
+                most = read > most ? read : most;
         }
     }
     return most;
@@ -316,7 +318,8 @@ static int64_t vectors_of_block(const struct lowering *w, const struct body *b, 
     int64_t all = 1;
     for (uint32_t d = 0; d < b->nest.n; d++)
         all *= b->nest.size[d];
-    int64_t vectors = all / (w->k->sched.width * b->each), block = vectors / (BLOCKS_A_PROCESSOR * (int64_t)w->caps->threads);
+    int64_t vectors = all / (w->k->sched.width * b->each);
+    int64_t block = vectors / (BLOCKS_A_PROCESSOR * (int64_t)w->caps->threads);
     return block < 1 ? 1 : block > most ? most : block;
 }
 

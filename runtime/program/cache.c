@@ -169,7 +169,7 @@ static void find_needed(const struct program *p, uint64_t interpreted, uint64_t 
     }
 }
 
-/* Scratch of all blocks of the kernels that take it as an argument. */
+/* Workspace, and behind it scratch of all blocks of the kernels that take it as an argument. */
 static int64_t work_of(const struct exec *x, int device)
 {
     int64_t most = 0;
@@ -179,7 +179,7 @@ static int64_t work_of(const struct exec *x, int device)
         int64_t bytes = x->program->scratch_bytes * accelerator_blocks(d, x->program->kernel[i]->extent);
         most = bytes > most ? bytes : most;
     }
-    return most;
+    return x->program->workspace_bytes + most;
 }
 
 /* On the pool's threads; in the background on this one alone, for the pool runs the program meanwhile. */

@@ -15,7 +15,7 @@ struct exec {                            /* but for the atomic fields immutable 
     kernel_fn **fn;                      /* per program kernel; NULL: only other devices than the CPU run it */
     /* the same for each device that has a driver and runs kernels, else NULL */
     const struct device_kernel **on[DEVICE_END];
-    int64_t work_bytes;                  /* scratch that a launch on such a device needs */
+    int64_t work_bytes;                  /* workspace and scratch that a launch on such a device needs */
     uint64_t interpreted;                /* devices without a code generator, by bit */
     uint64_t accelerated;                /* those with a driver */
     int device;

@@ -13,7 +13,8 @@
 #include <elf.h>
 #include <unistd.h>
 
-enum { PROCESSORS = 132, REGISTERS_MORE = 8, SHT_NV_INFO = 0x70000000 };
+enum { PROCESSORS = 132, REGISTERS_MORE = 8, MANY_BLOCKS = 64 /* registers: half of all threads run */,
+       THREADS = 512 /* of a processor: enough */, SHT_NV_INFO = 0x70000000 };
 static const char architecture[] = "sm_90a", table_path[] = "tests/gpu/gpu_structure.def";
 
 /* ---- the cases ---- */
@@ -263,14 +264,15 @@ static void compare(const char *name, const struct counts *c, bool registers)
     check(c->kernels <= t->kernels, "%s: %u kernels, were %u", name, c->kernels, t->kernels);
     check(c->barriers <= t->barriers, "%s: %u barriers, were %u", name, c->barriers, t->barriers);
     check(c->local <= t->local, "%s: %u accesses to local memory, were %u", name, c->local, t->local);
-    check(!registers || c->registers <= t->registers + REGISTERS_MORE, "%s: %u registers, were %u", name, c->registers,
-          t->registers);
+    check(!registers || c->registers <= MANY_BLOCKS || c->registers <= t->registers + REGISTERS_MORE,
+          "%s: %u registers, were %u", name, c->registers, t->registers);
     check(!t->hmma || c->hmma || c->hgmma, "%s: no instruction of a matrix unit", name);
     check(!t->hgmma || c->hgmma, "%s: no HGMMA", name);
     check((uint64_t)c->ffma * t->shared >= (uint64_t)t->ffma * c->shared, "%s: %u FFMA for %u accesses to shared "
           "memory, were %u for %u", name, c->ffma, c->shared, t->ffma, t->shared);
     check(!t->async || c->async, "%s: no copy to shared memory", name);
-    check((uint64_t)c->blocks * c->threads >= (uint64_t)t->blocks * t->threads,
+    check((uint64_t)c->blocks * c->threads >= (uint64_t)t->blocks * t->threads ||
+          c->blocks * c->threads >= PROCESSORS * THREADS,
           "%s: a launch of %u blocks of %u threads, was of %u of %u", name, c->blocks, c->threads, t->blocks,
           t->threads);
 }
@@ -322,8 +324,8 @@ int main(int argc, char **argv)
     caps.l2_bytes = 50 << 20;
     snprintf(caps.features, sizeof caps.features, "%s", architecture);
     bool all = argc < 2, blesses = getenv("KILN_BLESS") && all;
-    printf("%-14s %7s %6s %5s %7s %5s %9s %5s %5s %6s %6s %6s %6s %7s\n", "case", "kernels", "global", "wide", "barrier",
-           "local", "registers", "hmma", "hgmma", "ffma", "shared", "async", "blocks", "threads");
+    printf("%-14s %7s %6s %5s %7s %5s %9s %5s %5s %6s %6s %6s %6s %7s\n", "case", "kernels", "global", "wide",
+           "barrier", "local", "registers", "hmma", "hgmma", "ffma", "shared", "async", "blocks", "threads");
     for (unsigned i = 0; i < CASES; i++) {
         struct counts *c = &counted[i];
         if (!wanted(cases[i].name, argc, argv) || !count_case(i, &caps, c))
