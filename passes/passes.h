@@ -113,8 +113,9 @@ bool memo_unpack(const void *pack, size_t size); /* false: the bytes are damaged
 extern _Atomic(uint64_t) lower_misses __attribute__((visibility("hidden")));
 
 /* ---- plan.c, plan_non_fusible.c: storage and commands ---- */
-enum loc_kind { LOC_ARENA, LOC_INPUT, LOC_STATE, LOC_OUT, LOC_SCRATCH, LOC_INSIDE }; /* the last two contain no value */
-/* arena: of device `index`; scratch: offset in a thread's scratch; inside: shared memory or registers of the kernel */
+enum loc_kind { LOC_ARENA, LOC_INPUT, LOC_STATE, LOC_OUT, LOC_SCRATCH, LOC_WORKSPACE, LOC_INSIDE };
+/* The last three contain no value.  arena: of device `index`; scratch: offset in a thread's scratch; workspace: offset
+ * in the memory that the phases of a kernel share; inside: shared memory or registers of the kernel */
 struct loc { uint32_t kind, index; int64_t offset; };
 
 enum cmd_kind { CMD_KERNEL, CMD_COPY, CMD_INTERP, CMD_REGION, CMD_CUSTOM };
@@ -152,6 +153,7 @@ struct program {
     int64_t region_bytes[MAX_DEVICES];
     int64_t interp_bytes;         /* maximum memory of the interpreter, which it allocates itself */
     int64_t scratch_bytes;        /* per thread, regions included */
+    int64_t workspace_bytes;      /* of the kernel that has most, regions included */
     int64_t peak_bytes;           /* arenas + outputs not in place + inputs + states */
     /* largest total size of values alive at the same time: a lower bound for any placement */
     int64_t lower_bound_bytes;

@@ -7,6 +7,7 @@
     "typedef signed char i8;\ntypedef unsigned char u8;\ntypedef short i16;\ntypedef unsigned short u16;\n" \
     "typedef int i32;\ntypedef unsigned int u32;\ntypedef long long i64;\ntypedef unsigned long long u64;\n" \
     "typedef float f32;\ntypedef double f64;\ntypedef u16 f16;\ntypedef u16 bf16;\n" \
+    "template <class T, int n> struct alignas(sizeof(T) * n) pack { T v[n]; };\n" \
     "#define f32_of_bits(x) __uint_as_float(x)\n#define bits_of_f32(x) __float_as_uint(x)\n" \
     "#define f64_of_bits(x) __longlong_as_double(i64(x))\n#define bits_of_f64(x) u64(__double_as_longlong(x))\n" \
     "#define fma_f32 fmaf\n#define fma_f64 fma\n#define sqrt_f32 sqrtf\n#define sqrt_f64 sqrt\n" \
@@ -88,14 +89,14 @@ static const struct dialect dialects[] = {
      .shared = "alignas(16) __shared__ ", .local = "const ", .exact = "const "
      "", .i64 = "ll", .u64 = "ull", .f64 = "", .address = "&",
      .subscript = "",
-     .shuffle = 32, .threads = 256, .shared_bytes = 48 << 10, .copies = COPIES_ASYNC,
+     .shuffle = 32, .threads = 256, .shared_bytes = 48 << 10, .copies = COPIES_ASYNC, .packs = true,
      .matrix = &matrix_nvidia, .matrix_dtypes = matrix_nvidia_dtypes, .arch = "sm_80"},
     {.name = "hip", .prelude = HIP_PRELUDE,
      .thread = "threadIdx.x", .block = "blockIdx.x", .grid = "gridDim.x", .barrier = "__syncthreads();",
      .shared = "alignas(16) __shared__ ", .local = "const ", .exact = "const "
      "", .i64 = "ll", .u64 = "ull", .f64 = "", .address = "&",
      .subscript = "",
-     .shuffle = 32, .threads = 256, .shared_bytes = 48 << 10, .copies = COPIES_LATE,
+     .shuffle = 32, .threads = 256, .shared_bytes = 48 << 10, .copies = COPIES_LATE, .packs = true,
      .matrix = &matrix_amd, .matrix_dtypes = matrix_amd_dtypes, .arch = "gfx90a"},
     {.name = "glsl", .prelude = GLSL_PRELUDE,
      .thread = "gl_LocalInvocationID.x", .block = "gl_WorkGroupID.x", .grid = "gl_NumWorkGroups.x",

@@ -356,11 +356,16 @@ static bool kernel_commands(struct planner *p)
             return false;
         c->group = p->order[pos];
         p->p->max_args = k->nbuf > p->p->max_args ? k->nbuf : p->p->max_args;
-        int64_t scratch = 0;
+        int64_t scratch = 0, workspace = 0;
         for (uint32_t b = 0; b < k->nbuf; b++) {
             if (k->buf[b].role == BUF_SCRATCH) {
                 c->arg[b] = (struct loc){.kind = LOC_SCRATCH, .offset = scratch};
                 scratch += plan_round64(k->buf[b].count * (int64_t)dtype_size(k->buf[b].dtype));
+                continue;
+            }
+            if (k->buf[b].role == BUF_WORKSPACE) {
+                c->arg[b] = (struct loc){.kind = LOC_WORKSPACE, .offset = workspace};
+                workspace += plan_round64(k->buf[b].count * (int64_t)dtype_size(k->buf[b].dtype));
                 continue;
             }
             if (buf_is_local(k->buf[b].role)) {
@@ -373,12 +378,20 @@ static bool kernel_commands(struct planner *p)
         }
         if (scratch > p->p->scratch_bytes)
             p->p->scratch_bytes = scratch;
+        if (workspace > p->p->workspace_bytes)
+            p->p->workspace_bytes = workspace;
     }
     return true;
 }
 
-/* Does the kernel read lbuf `in` only at elements that the same iteration overwrites through lbuf `out` afterwards? A
- * scatter stores an element repeatedly: its first store there must be the value it read. */
+static bool in_phases(const struct kernel *k)
+{
+    struct phase p = {0};
+    return kernel_phase(k, &p) && kernel_phase(k, &p);
+}
+
+/* Does the kernel read lbuf `in` only at elements that the same iteration overwrites through lbuf `out` afterwards?  A
+ * scatter of one phase stores an element repeatedly: its first store there must be the value it read. */
 static bool reads_what_it_writes(const struct kernel *k, uint32_t in, uint32_t out)
 {
     for (val v = 1; v < k->ninst; v++) {
@@ -387,7 +400,7 @@ static bool reads_what_it_writes(const struct kernel *k, uint32_t in, uint32_t o
         val s = 1;
         while (s < k->ninst && !(k->inst[s].op == L_STORE && k->inst[s].imm == out && k->inst[s].a == k->inst[v].a))
             s++;
-        if (s == k->ninst || s < v || (k->sched.kind == SCHED_SCATTER && k->inst[s].b != v) ||
+        if (s == k->ninst || s < v || (k->sched.kind == SCHED_SCATTER && k->inst[s].b != v && !in_phases(k)) ||
             load_elements(k, &k->inst[v]) > 1)
             return false;
     }

@@ -45,6 +45,7 @@ struct check {
 
 static const char *const loc_name[] = {[LOC_ARENA] = "arena", [LOC_INPUT] = "input", [LOC_STATE] = "state",
                                        [LOC_OUT] = "output", [LOC_SCRATCH] = "scratch",
+                                       [LOC_WORKSPACE] = "workspace",
                                        [LOC_INSIDE] = "kernel"};
 
 static bool plan_check_fail(const struct check *c, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
@@ -181,7 +182,8 @@ static bool collect_region(struct check *c)
         if (!sub || !graph_same(sub->g, node_region(g, n, i)))
             return plan_check_fail(c, "region %u has no program of its own", i);
         if (!program_check(sub, c->e)) return false;
-        if (sub->scratch_bytes > c->p->scratch_bytes || sub->max_args > c->p->max_args)
+        if (sub->scratch_bytes > c->p->scratch_bytes || sub->workspace_bytes > c->p->workspace_bytes ||
+            sub->max_args > c->p->max_args)
             return plan_check_fail(c, "region %u needs more scratch than the program has", i);
         for (unsigned d = 0; d < MAX_DEVICES; d++)
             if (d != n->device && sub->arena_bytes[d] > c->p->region_bytes[d])
@@ -238,11 +240,14 @@ static bool collect(struct check *c)
             bool scratch = k->buf[i].role == BUF_SCRATCH, inside = buf_is_local(k->buf[i].role);
             if (scratch != (a.loc.kind == LOC_SCRATCH))
                 return plan_check_fail(c, "argument %u interleaves up scratch and values", i);
+            bool workspace = k->buf[i].role == BUF_WORKSPACE;
+            if (workspace != (a.loc.kind == LOC_WORKSPACE))
+                return plan_check_fail(c, "argument %u interleaves up workspace and values", i);
             if (inside != (a.loc.kind == LOC_INSIDE))
                 return plan_check_fail(c, "argument %u interleaves up memory of the kernel and values", i);
             if (inside) continue;
             a.write = k->buf[i].role != BUF_IN;
-            a.align = scratch ? 64 : (uint32_t)dtype_size(k->buf[i].dtype);
+            a.align = scratch || workspace ? 64 : (uint32_t)dtype_size(k->buf[i].dtype);
             a.bytes = k->buf[i].count * (int64_t)dtype_size(k->buf[i].dtype);
         }
         if (!add_access(c, a)) return false;
@@ -261,6 +266,7 @@ static bool check_bounds(const struct check *c, const struct access *a)
             size = p->arena_bytes[a->loc.index] - p->region_bytes[a->loc.index];
         break;
     case LOC_SCRATCH: size = p->scratch_bytes; break;
+    case LOC_WORKSPACE: size = p->workspace_bytes; break;
     case LOC_INPUT:   if (a->loc.index < g->input.n) size = leaf_bytes(g, &g->input.v[a->loc.index]); break;
     case LOC_STATE:   if (a->loc.index < g->state.n) size = leaf_bytes(g, &g->state.v[a->loc.index]); break;
     case LOC_OUT:     if (a->loc.index < g->nout) size = output_bytes(g, a->loc.index); break;
@@ -281,7 +287,7 @@ static struct loc memory_of(const struct program *p, const struct access *a)
     struct loc l = a->loc;
     uint32_t state;
     if (l.kind == LOC_OUT && over_state(p, l.index, &state)) l = (struct loc){LOC_STATE, state, l.offset};
-    if (l.kind == LOC_SCRATCH) l.index = 0;
+    if (l.kind == LOC_SCRATCH || l.kind == LOC_WORKSPACE) l.index = 0;
     return l;
 }
 
@@ -424,7 +430,7 @@ static bool check_command(struct check *c)
     for (uint32_t i = 0; i < c->nacc; i++)
         if (!c->acc[i].write && !check_read(c, &c->acc[i])) return false;
     for (uint32_t i = 0; i < c->nacc; i++)
-        if (c->acc[i].write && c->acc[i].loc.kind != LOC_SCRATCH && !check_write(c, &c->acc[i])) return false;
+        if (c->acc[i].write && c->acc[i].loc.kind < LOC_SCRATCH && !check_write(c, &c->acc[i])) return false;
     return check_copy(c);
 }
 

@@ -170,7 +170,7 @@ static void find_needed(const struct program *p, uint64_t interpreted, uint64_t 
     }
 }
 
-/* Scratch bytes of all blocks of the kernels that take it as an argument. */
+/* Bytes of the workspace, and of the scratch of all blocks of the kernels that take it as an argument. */
 static int64_t work_of(const struct exec *x, int device)
 {
     int64_t most = 0;
@@ -180,7 +180,7 @@ static int64_t work_of(const struct exec *x, int device)
         int64_t bytes = x->program->scratch_bytes * accelerator_blocks(d, x->program->kernel[i]->extent);
         most = bytes > most ? bytes : most;
     }
-    return most;
+    return x->program->workspace_bytes + most;
 }
 
 /* Compiles on the pool's threads; in the background on this thread alone, because the pool runs the program
