@@ -21,14 +21,15 @@ const struct pass_info *pass_find(const char *name, size_t len); /* NULL: no suc
 struct pass_options {
     bool fuse;                 /* false: every op its own kernel; decides grouping and nothing else */
     bool verify;               /* verify before the first pass and after each */
+    uint64_t in_pairs;         /* devices, by bit, whose products of bf16 are summed in pairs: see caps.dot2 */
     /* Called with the graph after each stage ("captured", "differentiated", ...); may be NULL. */
     void (*dump)(void *ctx, const char *stage, const struct graph *g);
     void *ctx;
 };
 /* ---- run.c ---- */
 bool passes_run(struct graph *g, const struct pass_options *o); /* the default pipeline; false: g->err */
-/* One pass on a graph and, before it, on its regions; as pass_fn.  `unfused` means something to fuse only. */
-int pass_run(const struct pass_info *p, struct graph *g, bool unfused);
+/* One pass on a graph and, before it, on its regions; as pass_fn.  Options may be NULL: none, but fused. */
+int pass_run(const struct pass_info *p, struct graph *g, const struct pass_options *o);
 
 /* ---- groups.c ---- What a graph with groups means.
  * A node with group GROUP_NONE is never stored: it is a leaf, a view, or a scalar cheap enough to be computed
@@ -66,6 +67,8 @@ enum { MAX_ROW_REDUCES = 8 };     /* of one kernel */
 /* Does r reduce whole rows, the last axes in one chunk of lanes?  Which, and how long. */
 bool reduce_rows(const struct graph *g, ref r, struct row_space *s);
 
+/* ---- numerics.c ---- As pass_numerics, for devices of which those by bit sum products of bf16 in pairs. */
+int pass_numerics_for(struct graph *g, uint64_t in_pairs);
 /* ---- fuse.c ---- Fills g->group; `unfused` gives every op its own group. */
 int pass_fuse_groups(struct graph *g, bool unfused);
 /* ---- fuse_explain.c ---- For each group of a fused graph and each that it reads, a comment line that says why they

@@ -52,7 +52,8 @@ struct emitter {
     unsigned width, native, parts; /* lanes of the open vector loop, of one vector, vectors per value */
     unsigned vector_bytes;
     bool x86;                     /* of the kind x86-64 */
-    bool vnni;                    /* the processor adds four products of bytes to a sum */
+    bool vnni;                    /* the processor adds four products of bytes to a sum, */
+    bool dot2;                    /*   or two of bf16 */
     LLVMTypeRef i1, i8, i64, ptr;
     struct err *e;
 };

@@ -206,6 +206,7 @@ struct caps {
     uint32_t vector_bytes;      /* of one register: 16, 32, 64 */
     uint32_t vector_regs;
     uint32_t compact;           /* 1: another compiler translates the kernels, in a time that goes with their length */
+    uint32_t dot2;              /* of a CPU: 1 if DOT2 is one instruction, for vectors of vector_bytes */
     uint32_t mma_bytes;         /* of a CPU: depth of the mma of 8-bit integers that it is quick at; 0: none */
     uint32_t threads;           /* of a GPU: blocks that run at once */
     uint32_t loop_limit;        /* of a GPU: iterations of loops in all that a thread is good for; 0: any number */
@@ -354,6 +355,8 @@ val cumulative_step(struct kernel *k, unsigned op, val before, val a, val b);
 /* op_reduce.c: v as a carry's initial value, made before its loop: in every lane where a vector loop is open. */
 val lower_lanes(struct lower *l, val v);
 val lower_init(struct lower *l, unsigned dtype, uint64_t bits); /* the same for a constant */
+/* op_dot.c: two bf16 as DOT2 takes them, low the first; high 0: the second is zero */
+val dot_pair_of(struct kernel *k, val low, val high);
 /* op_select.c: i (i64) where it is within 0..last, as *inside says, 0: always; else some other index within. */
 val lower_inside(struct kernel *k, val i, int64_t last, val *inside);
 /* op_sort.c: an integer whose order is the one that argsort wants of x. */
