@@ -21,14 +21,15 @@ const struct pass_info *pass_find(const char *name, size_t len); /* NULL: no suc
 struct pass_options {
     bool fuse;                 /* false: each op is its own kernel; affects only the grouping */
     bool verify;               /* verify before the first pass and after each */
+    uint64_t in_pairs;         /* devices, by bit, whose products of bf16 are summed in pairs: see caps.dot2 */
     /* Called with the graph after each stage ("captured", "differentiated", ...); may be NULL. */
     void (*dump)(void *ctx, const char *stage, const struct graph *g);
     void *ctx;
 };
 /* ---- run.c ---- */
 bool passes_run(struct graph *g, const struct pass_options *o); /* the default pipeline; false: g->err */
-/* Runs one pass on a graph's regions, then on the graph; result as pass_fn.  Only fuse uses `unfused`. */
-int pass_run(const struct pass_info *p, struct graph *g, bool unfused);
+/* Runs one pass on a graph's regions, then on the graph; result as pass_fn.  Options may be NULL: none, fused. */
+int pass_run(const struct pass_info *p, struct graph *g, const struct pass_options *o);
 
 /* ---- groups.c: the meaning of groups ----
  *
@@ -68,6 +69,10 @@ enum { MAX_ROW_REDUCES = 8 };     /* in one kernel */
 /* Does r reduce whole rows, the last axes in one chunk of lanes? Sets their axes and length. */
 bool reduce_rows(const struct graph *g, ref r, struct row_space *s);
 
+/* ---- numerics.c ----
+ *
+ * As pass_numerics; in_pairs: devices, one bit each, that sum products of bf16 in pairs. */
+int pass_numerics_for(struct graph *g, uint64_t in_pairs);
 /* ---- fuse.c ----
  *
  * Fills g->group; `unfused` gives every op its own group. */

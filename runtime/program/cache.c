@@ -144,7 +144,8 @@ static struct program *plan_kept(struct graph *g, const struct exec *x, const st
 static struct program *plan(struct graph *g, const struct exec *x, const struct backend *b, const struct caps *caps,
                             struct dump *dump, struct err *e)
 {
-    struct pass_options o = {.fuse = x->fuse, .verify = checks_on(), .dump = dump ? dump_graph : NULL, .ctx = dump};
+    struct pass_options o = {.fuse = x->fuse, .verify = checks_on(), .in_pairs = device_in_pairs(g),
+                             .dump = dump ? dump_graph : NULL, .ctx = dump};
     struct program *p = NULL;
     int64_t began = span_begin();
     bool ok = passes_run(g, &o) || err_set(e, g->err.code, "%s", g->err.msg);
