@@ -118,7 +118,10 @@ struct command {
     uint32_t kernel, group;       /* CMD_KERNEL: index in program.kernel; the group of g's nodes that it computes */
     uint32_t row;                 /* its number among all commands of the whole, those of regions behind their op's */
     bool joined;                  /* CMD_KERNEL: no barrier between it and the kernel before it, each thread goes on */
-    uint32_t wait, signal;        /* event numbers, 0 for none: all devices so far work in the order of the list */
+    /* signal: CMD_CUSTOM: its number among those of its program that another thread runs, one after the other, while
+     * the commands behind it run, from 1 on; 0: it does not.  wait: those up to this number have ended before this
+     * command begins; 0: it needs none that an earlier command has not waited for. */
+    uint32_t wait, signal;
     /* CMD_KERNEL: one per lbuf; CMD_COPY: destination, source, on any devices; CMD_REGION, CMD_CUSTOM: the operands,
      * the results, and the workspace */
     struct loc *arg; uint32_t narg;
@@ -139,6 +142,7 @@ struct program {
     uint64_t devices;             /* those used, by bit */
     /* has a CMD_CUSTOM, maybe in a region: it calls the user's functions, which may fail */
     bool calls;
+    uint32_t signals;             /* commands that another thread runs */
     int64_t arena_bytes[MAX_DEVICES];
     int64_t region_bytes[MAX_DEVICES]; /* so much at the end of an arena is the regions' programs', where it is not that
                                           of their op's device: there they run in the command's workspace */

@@ -11,6 +11,7 @@ struct custom_op {
     char name[CUSTOM_NAME];
     kl_custom_op functions;
     void *ctx;
+    bool async;                  /* runs on the thread of async.h while the kernels behind it run */
     struct custom_op *next;
 };
 
@@ -20,9 +21,11 @@ struct custom_op {
 enum { INSPECT_TEXT = 255 };                                  /* most bytes of what the user calls a value */
 extern struct custom_op inspect_ops[2];
 void inspect_printer(void (*print)(void *ctx, const char *line), void *ctx); /* NULL: standard output */
+bool inspect_is_quiet(void);                                  /* a program is run a second time to find something */
 void inspect_quiet(bool on);                                  /* on this thread they do nothing */
 
 /* ---- custom.c ---- */
+bool custom_add(struct custom_op *op, struct err *e); /* op lives as long as the process */
 bool custom_register(const char *name, const kl_custom_op *functions, void *ctx, struct err *e); /* the name fits */
 const struct custom_op *custom_find(const char *name);        /* NULL: not registered */
 kl_type custom_type(unsigned dtype, const struct shape *s);
@@ -35,6 +38,7 @@ bool custom_run(const struct graph *g, const struct node *n, const void *const *
 size_t custom_work_bytes(const struct graph *g, const struct node *n);
 /* Every custom op in g and its regions is registered and says what its node says; false: *e as above. */
 bool custom_check(const struct graph *g, struct err *e);
+bool custom_is_async(const struct graph *g, const struct node *n);
 bool custom_any(const struct graph *g);                       /* is there any? */
 /* Numbers them from `from` on, in an order that passes do not change; returns the next number. */
 uint32_t custom_number(struct graph *g, uint32_t from);

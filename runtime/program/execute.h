@@ -17,6 +17,11 @@ struct run {
     bool join;                    /* no barriers where the plan says that none is needed */
     double (*clock)(void);
     struct profile_row *row;      /* its rows of this thread's profile, NULL without one */
+    /* what another thread runs (command.signal): one a signal of the program, and how many of them were given to it
+     * and have ended */
+    struct async_call *async;
+    uint32_t started, ended;
+    atomic_bool async_failed;     /* one of them: those behind it do nothing */
     struct times *times;          /* its times while the timeline is on, else NULL */
     /* of devices with drivers: scratch that is an argument, the slots' bits */
     struct buffer *work[DEVICE_END], *slots[DEVICE_END];
