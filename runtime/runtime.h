@@ -4,8 +4,8 @@
 #include "runtime/profile/profile.h"
 
 /* ---- fork.c: locks in order ---- */
-extern const struct fork_part accelerators_fork, async_fork, background_fork, buffer_fork, cache_fork, log_fork, schedules_fork,
-    timeline_fork;                       /* each beside the lock that it is about */
+extern const struct fork_part accelerators_fork, async_fork, background_fork, buffer_fork, cache_fork, log_fork,
+    schedules_fork, timeline_fork;                       /* each beside the lock that it is about */
 void fork_watch(void);                   /* before a lock of Kiln's is first taken */
 void fork_hold(void);                    /* no fork until the code generator is done */
 void fork_release(void);

@@ -127,7 +127,7 @@ static kl_tensor collect_now(const struct collect *c, kl_tensor a, uint32_t axis
     return kl_trace_end_at(c->site) == KL_OK ? y : op_failed();
 }
 
-static kl_tensor collect(struct collect *c, kl_tensor a, int axis)
+static kl_tensor collect_checked(struct collect *c, kl_tensor a, int axis)
 {
     struct view v;
     uint32_t at = 0;
@@ -168,24 +168,24 @@ kl_tensor kl_comm_all_reduce_at(const kl_site *site, kl_comm *comm, kl_reduction
 {
     struct collect c = {.site = site, .name = "comm_all_reduce", .comm = comm, .op = COMM_ALL_REDUCE,
                         .kind = (enum comm_reduction)kind};
-    return collect(&c, a, 0);
+    return collect_checked(&c, a, 0);
 }
 
 kl_tensor kl_comm_reduce_scatter_at(const kl_site *site, kl_comm *comm, kl_reduction kind, int axis, kl_tensor a)
 {
     struct collect c = {.site = site, .name = "comm_reduce_scatter", .comm = comm, .op = COMM_REDUCE_SCATTER,
                         .kind = (enum comm_reduction)kind};
-    return collect(&c, a, axis);
+    return collect_checked(&c, a, axis);
 }
 
 kl_tensor kl_comm_all_gather_at(const kl_site *site, kl_comm *comm, int axis, kl_tensor a)
 {
     struct collect c = {.site = site, .name = "comm_all_gather", .comm = comm, .op = COMM_ALL_GATHER};
-    return collect(&c, a, axis);
+    return collect_checked(&c, a, axis);
 }
 
 kl_tensor kl_comm_broadcast_at(const kl_site *site, kl_comm *comm, int root, kl_tensor a)
 {
     struct collect c = {.site = site, .name = "comm_broadcast", .comm = comm, .op = COMM_BROADCAST, .root = root};
-    return collect(&c, a, 0);
+    return collect_checked(&c, a, 0);
 }

@@ -65,7 +65,7 @@ static void reduce_bucket(const kl_site *site, kl_comm *comm, int m, const int *
     }
 }
 
-static bool alike(kl_tensor a, kl_tensor b)
+static bool same_kind(kl_tensor a, kl_tensor b)
 {
     return kl_dtype_of(a) == kl_dtype_of(b) && kl_device_of(a).id == kl_device_of(b).id;
 }
@@ -79,7 +79,7 @@ static void reduce_gradients(const kl_site *site, kl_comm *comm, int n, kl_tenso
         if (!result[i].id)
             continue;
         int64_t more = bytes_of(result[i]);
-        if (m && (bytes + more > bucket_bytes || !alike(result[at[0]], result[i]))) {
+        if (m && (bytes + more > bucket_bytes || !same_kind(result[at[0]], result[i]))) {
             reduce_bucket(site, comm, m, at, result, room);
             m = 0;
             bytes = 0;
@@ -173,7 +173,7 @@ static bool shards_check(const kl_site *site, const kl_comm *comm, int n, const 
     for (int i = 0; i < n; i++) {
         if (kl_check(param[i]) != KL_OK)
             return false;
-        if (!alike(param[0], param[i])) {
+        if (!same_kind(param[0], param[i])) {
             kl_failf(site, KL_ERR_TYPE, "comm_shards_new: parameter %d is %s on %s, parameter 0 is %s on %s", i,
                      kl_dtype_name(kl_dtype_of(param[i])), kl_device_name(kl_device_of(param[i])),
                      kl_dtype_name(kl_dtype_of(param[0])), kl_device_name(kl_device_of(param[0])));

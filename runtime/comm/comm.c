@@ -74,7 +74,7 @@ static kl_status agree(struct kl_comm *c, const char *what, char *message)
 }
 
 /* Memory that the communicator keeps; NULL: message. */
-static char *work_of(struct kl_comm *c, size_t bytes, char *message)
+static char *comm_work(struct kl_comm *c, size_t bytes, char *message)
 {
     if (c->work_bytes < bytes) {
         mem_free(c->work);
@@ -93,15 +93,15 @@ static struct range part_of(int64_t n, int rank)
                           n / world.ranks * (rank + 1) + (rank + 1 < n % world.ranks ? rank + 1 : n % world.ranks)};
 }
 
-/* out[0..count of this rank's part): that part of all ranks' tensors, combined. */
-static bool reduce_part(struct kl_comm *c, enum comm_reduction kind, unsigned dtype, const char *in, int64_t n, char *out,
-                        char *message)
+/* out[]: this rank's part of all ranks' tensors, combined. */
+static bool reduce_part(struct kl_comm *c, enum comm_reduction kind, unsigned dtype, const char *in, int64_t n,
+                        char *out, char *message)
 {
     size_t size = dtype_size(dtype);
     struct range own = part_of(n, world.rank);
     size_t bytes = (size_t)(own.end - own.begin) * size;
     size_t table = ((size_t)world.ranks * sizeof(char *) + 63) / 64 * 64, stride = (bytes + 63) / 64 * 64;
-    char *work = work_of(c, table + stride * (size_t)world.ranks, message);
+    char *work = comm_work(c, table + stride * (size_t)world.ranks, message);
     if (!work)
         return false;
     const char **part = (const char **)(void *)work;
@@ -182,8 +182,9 @@ static kl_status comm_types(void *ctx, const kl_custom_call *call, kl_type *out)
     struct comm_attr a;
     enum comm_op op = op_of(ctx);
     if (call->nout != 2 || call->nin < 1 || call->nin > 2 || !parse_attr(call, &a))
-        return snprintf(call->message, call->message_bytes, "takes a tensor and a token, and gives both; attributes are "
-                        "\"communicator N ranks N sum root N\""), KL_ERR_ARGUMENT;
+        return snprintf(call->message, call->message_bytes,
+                        "takes a tensor and a token, and gives both; attributes are \"communicator N ranks N sum root "
+                        "N\""), KL_ERR_ARGUMENT;
     out[0] = call->in_type[0];
     out[1] = (kl_type){.dtype = KL_U8, .rank = 0};
     if ((op == COMM_REDUCE_SCATTER || op == COMM_ALL_GATHER) &&
@@ -269,7 +270,8 @@ static kl_status comm_run(void *ctx, const kl_custom_call *call)
     return status;
 }
 
-#define OP(which, word) {.name = "kl." word, .functions = {comm_types, comm_run, NULL}, .async = true, .ctx = &ops[which]}
+#define OP(which, word) \
+    {.name = "kl." word, .functions = {comm_types, comm_run, NULL}, .async = true, .ctx = &ops[which]}
 static struct custom_op ops[COMM_OPS] = {
     [COMM_ALL_REDUCE] = OP(COMM_ALL_REDUCE, "all_reduce"),
     [COMM_REDUCE_SCATTER] = OP(COMM_REDUCE_SCATTER, "reduce_scatter"),

@@ -26,7 +26,7 @@ const char *comm_reduction_name(enum comm_reduction kind)
     } \
     break
 
-static void combine(enum comm_reduction kind, unsigned dtype, void *out, const void *x, int64_t n)
+static void combine_rank(enum comm_reduction kind, unsigned dtype, void *out, const void *x, int64_t n)
 {
     switch (dtype) {
     case KL_F32: COMBINE(float);
@@ -38,14 +38,14 @@ static void combine(enum comm_reduction kind, unsigned dtype, void *out, const v
     case KL_U64: COMBINE(uint64_t);
     case KL_I32:
         if (kind == COMM_SUM) /* wraps around */
-            combine(kind, KL_U32, out, x, n);
+            combine_rank(kind, KL_U32, out, x, n);
         else {
             COMBINE(int32_t);
         }
         break;
     case KL_I64:
         if (kind == COMM_SUM)
-            combine(kind, KL_U64, out, x, n);
+            combine_rank(kind, KL_U64, out, x, n);
         else {
             COMBINE(int64_t);
         }
@@ -68,7 +68,7 @@ static void reduce_halves(enum comm_reduction kind, unsigned dtype, int parts, c
         float sum = half_at(dtype, part[0], i);
         for (int k = 1; k < parts; k++) {
             float x = half_at(dtype, part[k], i);
-            combine(kind, KL_F32, &sum, &x, 1);
+            combine_rank(kind, KL_F32, &sum, &x, 1);
         }
         if (kind == COMM_MEAN)
             sum /= (float)parts;
@@ -86,7 +86,7 @@ void comm_reduce(enum comm_reduction kind, unsigned dtype, int parts, const char
     if (out != part[0])
         memcpy(out, part[0], (size_t)n * dtype_size(dtype));
     for (int k = 1; k < parts; k++)
-        combine(kind, dtype, out, part[k], n);
+        combine_rank(kind, dtype, out, part[k], n);
     for (int64_t i = 0; i < n && kind == COMM_MEAN; i++) {
         if (dtype == KL_F32)
             ((float *)out)[i] /= (float)parts;

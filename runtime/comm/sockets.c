@@ -32,8 +32,8 @@ struct hello { uint32_t magic; int32_t rank, ranks, port; };
 struct place { int32_t family, port; uint8_t address[16]; }; /* where a rank listens */
 enum { MAGIC = 0x4b4c434f + CARRIER_VERSION };
 
-static bool say(char *message, const char *format, ...) __attribute__((format(printf, 2, 3)));
-static bool say(char *message, const char *format, ...)
+static bool socket_error(char *message, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static bool socket_error(char *message, const char *format, ...)
 {
     va_list args;
     va_start(args, format);
@@ -64,9 +64,9 @@ static ptrdiff_t move_some(int fd, int rank, bool sends, char *data, size_t byte
     if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR))
         return 0;
     if (n == 0)
-        say(message, "rank %d is gone: it has closed the connection", rank);
+        socket_error(message, "rank %d is gone: it has closed the connection", rank);
     else
-        say(message, "rank %d is gone: %s", rank, strerror(errno));
+        socket_error(message, "rank %d is gone: %s", rank, strerror(errno));
     return -1;
 }
 
@@ -82,10 +82,10 @@ static bool socket_exchange(void *ctx, int to, const void *out, size_t out_bytes
         struct pollfd wait[2] = {{left[0] ? l->fd[to] : -1, POLLOUT, 0}, {left[1] ? l->fd[from] : -1, POLLIN, 0}};
         int n = poll(wait, 2, milliseconds_until(deadline));
         if (n < 0 && errno != EINTR)
-            return say(message, "poll: %s", strerror(errno));
+            return socket_error(message, "poll: %s", strerror(errno));
         if (n == 0 && seconds() >= deadline)
-            return left[1] ? say(message, "nothing has come from rank %d for %g s", from, l->timeout)
-                           : say(message, "rank %d has taken nothing for %g s", to, l->timeout);
+            return left[1] ? socket_error(message, "nothing has come from rank %d for %g s", from, l->timeout)
+                           : socket_error(message, "rank %d has taken nothing for %g s", to, l->timeout);
         for (int i = 0; i < 2; i++) {
             if (n <= 0 || !left[i] || !wait[i].revents)
                 continue;
@@ -110,7 +110,7 @@ static bool move_all(int fd, int rank, bool sends, void *data, size_t bytes, dou
         struct pollfd wait = {fd, sends ? POLLOUT : POLLIN, 0};
         int n = poll(&wait, 1, milliseconds_until(deadline));
         if (n == 0 && seconds() >= deadline)
-            return say(message, "rank %d has not answered in time", rank);
+            return socket_error(message, "rank %d has not answered in time", rank);
         ptrdiff_t moved = n > 0 ? move_some(fd, rank, sends, data, bytes, message) : 0;
         if (moved < 0)
             return false;
@@ -145,7 +145,7 @@ static int socket_at_name(const struct carrier_place *p, bool listens, double de
     snprintf(port, sizeof port, "%d", p->port);
     int error = getaddrinfo(p->address, port, &want, &found), fd = -1;
     if (error)
-        return say(message, "%s: %s", p->address, gai_strerror(error)), -1;
+        return socket_error(message, "%s: %s", p->address, gai_strerror(error)), -1;
     for (;;) {
         for (struct addrinfo *a = found; a && fd < 0; a = a->ai_next)
             fd = socket_at(a->ai_addr, a->ai_addrlen, listens);
@@ -154,7 +154,8 @@ static int socket_at_name(const struct carrier_place *p, bool listens, double de
         poll(NULL, 0, 20);
     }
     if (fd < 0)
-        say(message, "%s port %d%s: %s", p->address, p->port, listens ? "" : ", where rank 0 should be", strerror(errno));
+        socket_error(message, "%s port %d%s: %s", p->address, p->port, listens ? "" : ", where rank 0 should be",
+            strerror(errno));
     freeaddrinfo(found);
     return fd;
 }
@@ -170,7 +171,7 @@ static int accept_one(int listener, double deadline, struct sockaddr_storage *fr
     return fd;
 }
 
-static void place_of(const struct sockaddr_storage *from, int port, struct place *p)
+static void listening_place(const struct sockaddr_storage *from, int port, struct place *p)
 {
     *p = (struct place){from->ss_family, port, {0}};
     if (from->ss_family == AF_INET)
@@ -189,7 +190,7 @@ static bool accept_ranks(struct link *l, int first, struct place *place, double 
         if (fd < 0 && seconds() < deadline)
             continue;
         if (fd < 0)
-            return say(message, "%d of %d ranks have not come within %g s", missing, l->ranks, l->timeout);
+            return socket_error(message, "%d of %d ranks have not come within %g s", missing, l->ranks, l->timeout);
         double soon = seconds() + 2;
         if (!move_all(fd, -1, false, &h, sizeof h, soon < deadline ? soon : deadline, message) || h.magic != MAGIC) {
             close(fd); /* it does not speak this protocol */
@@ -197,12 +198,13 @@ static bool accept_ranks(struct link *l, int first, struct place *place, double 
         }
         if (h.ranks != l->ranks || h.rank < first || h.rank >= l->ranks || l->fd[h.rank] >= 0) {
             close(fd);
-            return say(message, h.ranks == l->ranks ? "two processes are rank %d of %d" : "rank %d is one of %d, not of %d",
-                       h.rank, h.ranks, l->ranks);
+            return h.ranks == l->ranks
+                       ? socket_error(message, "two processes are rank %d of %d", h.rank, h.ranks)
+                       : socket_error(message, "rank %d is one of %d, not of %d", h.rank, h.ranks, l->ranks);
         }
         l->fd[h.rank] = fd;
         if (place)
-            place_of(&from, h.port, &place[h.rank]);
+            listening_place(&from, h.port, &place[h.rank]);
         missing--;
     }
     return true;
@@ -256,7 +258,7 @@ static bool join_as_other(struct link *l, const struct carrier_place *p, struct 
     l->listener = is_v6 ? socket_at((struct sockaddr *)&v6, sizeof v6, true)
                         : socket_at((struct sockaddr *)&v4, sizeof v4, true);
     if (l->listener < 0)
-        return say(message, "listening: %s", strerror(errno));
+        return socket_error(message, "listening: %s", strerror(errno));
     struct hello h = {MAGIC, l->rank, l->ranks, own_port(l->listener)};
     if (!move_all(l->fd[0], 0, true, &h, sizeof h, deadline, message) ||
         !move_all(l->fd[0], 0, false, place, (size_t)l->ranks * sizeof *place, deadline, message))
@@ -264,7 +266,7 @@ static bool join_as_other(struct link *l, const struct carrier_place *p, struct 
     for (int i = 1; i < l->rank; i++) {
         l->fd[i] = connect_place(&place[i]);
         if (l->fd[i] < 0)
-            return say(message, "connecting to rank %d: %s", i, strerror(errno));
+            return socket_error(message, "connecting to rank %d: %s", i, strerror(errno));
         if (!move_all(l->fd[i], i, true, &h, sizeof h, deadline, message))
             return false;
     }
@@ -291,7 +293,7 @@ static void *socket_open(struct carrier_place *p, char *message)
         *l = (struct link){p->rank, p->ranks, p->timeout, mem_alloc((size_t)p->ranks * sizeof *l->fd), -1};
     bool ok = l && l->fd && place;
     if (!ok)
-        say(message, "out of memory");
+        socket_error(message, "out of memory");
     for (int i = 0; ok && i < p->ranks; i++)
         l->fd[i] = -1;
     double deadline = seconds() + p->timeout;

@@ -258,7 +258,11 @@ static bool wait_async(struct run *r, uint32_t n, struct err *e)
     for (; r->ended < n && r->ended < r->started; r->ended++) {
         struct async_call *a = &r->async[r->ended];
         async_wait(&a->task);
-        if (r->row) r->row[r->x->program->nkernel + 1].calls++, r->row[r->x->program->nkernel + 1].seconds += a->seconds;
+        if (r->row) {
+            struct profile_row *row = &r->row[r->x->program->nkernel + 1];
+            row->calls++;
+            row->seconds += a->seconds;
+        }
         if (ok && !a->call.ok && !e->code) *e = a->e;
         ok &= a->call.ok;
     }

@@ -27,7 +27,7 @@ static double seconds(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-static void *say(char *message, const char *text)
+static void *mpi_error(char *message, const char *text)
 {
     snprintf(message, CARRIER_MESSAGE, "%s", text);
     return NULL;
@@ -47,13 +47,13 @@ static int start(char *message)
     MPI_Initialized(&ready);
     MPI_Finalized(&over);
     if (over)
-        return say(message, "MPI_Finalize was called already"), 0;
+        return mpi_error(message, "MPI_Finalize was called already"), 0;
     if (ready)
         MPI_Query_thread(&level);
     else if (MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &level) != MPI_SUCCESS || atexit(at_exit))
-        return say(message, "MPI_Init_thread failed"), 0;
+        return mpi_error(message, "MPI_Init_thread failed"), 0;
     if (level < MPI_THREAD_SERIALIZED)
-        return say(message, "this MPI cannot be called by a thread of its own (MPI_THREAD_SERIALIZED)"), 0;
+        return mpi_error(message, "this MPI cannot be called by a thread of its own (MPI_THREAD_SERIALIZED)"), 0;
     return 1;
 }
 
@@ -63,11 +63,11 @@ static void *mpi_open(struct carrier_place *place, char *message)
         return NULL;
     struct link *l = calloc(1, sizeof *l);
     if (!l)
-        return say(message, "out of memory");
+        return mpi_error(message, "out of memory");
     l->timeout = place->timeout;
     if (MPI_Comm_dup(MPI_COMM_WORLD, &l->comm) != MPI_SUCCESS) {
         free(l);
-        return say(message, "MPI_Comm_dup failed");
+        return mpi_error(message, "MPI_Comm_dup failed");
     }
     MPI_Comm_set_errhandler(l->comm, MPI_ERRORS_RETURN);
     MPI_Comm_rank(l->comm, &place->rank);
@@ -82,15 +82,17 @@ static bool complete(MPI_Request *request, int to, int from, double timeout, cha
     for (int polls = 0, done = 0;; polls++) {
         if (MPI_Testall(2, request, &done, MPI_STATUSES_IGNORE) != MPI_SUCCESS)
             return snprintf(message, CARRIER_MESSAGE, "MPI reports an error between this rank and ranks %d and %d", to,
-                            from), false;
+                            from),
+                   false;
         if (done)
             return true;
         if (polls < 100)
             continue;
         nanosleep(&(struct timespec){0, 20000}, NULL);
         if (seconds() >= deadline)
-            return snprintf(message, CARRIER_MESSAGE, "nothing has come from rank %d, or rank %d has taken nothing, for "
-                            "%g s", from, to, timeout), false;
+            return snprintf(message, CARRIER_MESSAGE,
+                            "nothing has come from rank %d, or rank %d has taken nothing, for %g s", from, to, timeout),
+                   false;
     }
 }
 
@@ -111,7 +113,7 @@ static bool mpi_exchange(void *ctx, int to, const void *out, size_t out_bytes, i
             bad |= MPI_Isend(l->out, (int)n_out, MPI_BYTE, to, TAG, l->comm, &request[0]) != MPI_SUCCESS;
         }
         if (bad)
-            say(message, "MPI_Isend or MPI_Irecv failed");
+            mpi_error(message, "MPI_Isend or MPI_Irecv failed");
         if (bad || !complete(request, to, from, l->timeout, message)) {
             failed = 1;
             return false;
