@@ -131,7 +131,10 @@ struct command {
     /* its number among all commands of the program; those of regions come after the op's own */
     uint32_t row;
     bool joined;                  /* CMD_KERNEL: there is no barrier between it and the kernel before it */
-    uint32_t wait, signal;        /* event numbers, 0 for none: all current devices work in the order of the list */
+    /* signal: of a CMD_CUSTOM that another thread runs while the following commands run: its number among those of the
+     * program, from 1 on, in which order they run; 0: it is not one.  wait: this command begins when those up to this
+     * number have ended; 0: it needs none that an earlier command has not waited for. */
+    uint32_t wait, signal;
     /* CMD_KERNEL: one per lbuf; CMD_COPY: destination, source, on any devices; CMD_REGION, CMD_CUSTOM: operands,
      * results, workspace */
     struct loc *arg; uint32_t narg;
@@ -152,6 +155,7 @@ struct program {
     uint64_t devices;             /* devices used, one bit each */
     /* contains a CMD_CUSTOM, possibly in a region: it calls the user's functions, which may fail */
     bool calls;
+    uint32_t signals;             /* commands that another thread runs */
     int64_t arena_bytes[MAX_DEVICES];
     /* bytes at the end of each arena for the programs of regions, on devices other than that of their op, where they
      * run in the command's workspace */

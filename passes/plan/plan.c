@@ -2,8 +2,8 @@
  *
  * Order: dependences, and, unless that makes a cycle, every reader of a state before the kernel that writes its new
  * value, so that the write can be in place.  Among ready kernels the lowest group number is first, which keeps the
- * order of recording and so short lifetimes.  Storage: outputs have their own buffers, other values are in one arena
- * for each device (place.c). */
+ * order of recording and so short lifetimes; plan_async.c changes that for what another thread runs and what depends on
+ * it.  Storage: outputs have their own buffers, other values are in one arena for each device (place.c). */
 #include "ir/graph/custom.h"
 #include "place.h"
 #include "plan.h"
@@ -152,16 +152,17 @@ static uint32_t heap_pop(uint32_t *heap, uint32_t *n)
 
 static bool sort_groups(struct planner *p)
 {
-    uint32_t n = p->g->ngroup, ready = 0, done = 0, *heap = p->stack;
+    uint32_t n = p->g->ngroup, ready = 0, done = 0, *heap = p->stack, *priority = p->seen;
+    plan_async_priorities(p, priority);
     for (uint32_t i = 0; i < n; i++)
         if (!p->pending[i])
-            heap_push(heap, &ready, i);
+            heap_push(heap, &ready, priority[i] * n + i);
     while (ready) {
-        uint32_t next = heap_pop(heap, &ready);
+        uint32_t next = heap_pop(heap, &ready) % n;
         p->order[done++] = next;
         for (uint32_t i = 0; i < p->succ[next].n; i++)
             if (!--p->pending[p->succ[next].v[i]])
-                heap_push(heap, &ready, p->succ[next].v[i]);
+                heap_push(heap, &ready, priority[p->succ[next].v[i]] * n + p->succ[next].v[i]);
     }
     if (done < n)
         return err_set(p->e, KL_ERR_INTERNAL, "the kernels of @%s depend on each other in a cycle", p->g->name);
@@ -431,7 +432,7 @@ static bool may_be_in_place(const struct planner *p, uint32_t i)
         return false;
     for (uint32_t r = readers_of(p, o->state); r < p->nreader && p->reader[r].state == o->state; r++) {
         uint32_t pos = p->reader[r].position;
-        if (p->first_kernel + pos > v->first)
+        if (p->first_kernel + pos > v->first || p->signal[p->reader[r].group])
             return false;
         const struct lowered *l = &p->low[p->reader[r].group];
         for (uint32_t a = 0; p->first_kernel + pos == v->first && a < l->narg; a++) {
@@ -514,11 +515,20 @@ static bool plan_kernels(struct planner *p)
         !plan_schedules(p) || !copy_leaves(p))
         return false;
     p->first_kernel = p->p->ncmd;
-    if (!lifetimes(p) || !place_arenas(p) || !kernel_commands(p))
+    if (!lifetimes(p))
         return false;
+    plan_async_lifetimes(p);
+    if (!place_arenas(p) || !kernel_commands(p))
+        return false;
+    plan_async_commands(p);
     for (uint32_t i = 0; i < p->g->nout; i++)
         p->p->in_place[i] = may_be_in_place(p, i);
-    return account(p) && copy_duplicates(p) && plan_joins(p);
+    uint32_t before = p->p->ncmd;
+    if (!account(p) || !copy_duplicates(p))
+        return false;
+    if (p->p->ncmd > before)
+        p->p->cmd[before].wait = p->p->signals;
+    return plan_joins(p);
 }
 
 /* Frees everything except the kernels and, for a region's program, the graph. */
@@ -559,6 +569,8 @@ static void planner_free(struct planner *p)
     mem_free(p->succ);
     mem_free(p->order);
     mem_free(p->pending);
+    mem_free(p->signal);
+    mem_free(p->wait);
     mem_free(p->reader);
     mem_free(p->value);
     mem_free(p->seen);
@@ -614,14 +626,15 @@ static bool plan_into(struct program *into, const struct caps *caps, struct plan
     p.order = mem_alloc((g->nnode + ng) * sizeof *p.order);
     p.succ = mem_alloc(ng * sizeof *p.succ);
     p.pending = mem_alloc(ng * sizeof *p.pending);
+    p.signal = mem_alloc(ng * sizeof *p.signal);
+    p.wait = mem_alloc(ng * sizeof *p.wait);
     p.value = mem_alloc(g->nnode * sizeof *p.value);
     p.seen = mem_alloc(ng * sizeof *p.seen);
     p.stack = mem_alloc(ng * sizeof *p.stack);
     into->in_place = mem_alloc((g->nout + 1) * sizeof *into->in_place);
     p.used = section ? mem_alloc((section->n + 1) * sizeof *p.used) : NULL;
-    bool ok = p.low && p.non_fusible && p.device && p.sub && p.order && p.succ && p.pending && p.value && p.seen &&
-        p.stack &&
-              into->in_place && (p.used || !section);
+    bool ok = p.low && p.non_fusible && p.device && p.sub && p.order && p.succ && p.pending && p.signal && p.wait &&
+              p.value && p.seen && p.stack && into->in_place && (p.used || !section);
     if (!ok)
         plan_no_memory(&p);
     else

@@ -8,6 +8,7 @@
  *   inputs and states are only read, except the states of outputs in place
  *   such a state is read by no command after the one that writes it, and that one reads each old element only
  *     at the index where it then stores the new one
+ *   a command that another thread runs shares no memory with those behind it before one that waits for it
  *   every output is written exactly once, whole; one without elements need not be
  *   a kernel's memory is on its device; only a copy reads another device's memory, and its value is then a copy node
  *     of what it reads
@@ -33,12 +34,16 @@ struct held { /* the content of a range of the arena */
     ref value;
 };
 
+struct flight { struct access a; uint32_t signal; };
+
 struct check {
     const struct program *p;
     struct err *e;
     uint32_t cmd; /* the command being checked */
     struct access *acc; uint32_t nacc, acc_cap;
     struct held *held; uint32_t nheld, held_cap; /* disjoint and sorted */
+    struct flight *flight; uint32_t nflight, flight_cap; /* what commands that another thread runs may still access */
+    uint32_t signals, waited; /* such commands so far; those that have ended */
     bool *written; /* per output */
     bool *gone;    /* per state: overwritten by an earlier command */
 };
@@ -419,11 +424,38 @@ static bool check_copy(const struct check *c)
            plan_check_fail(c, "%%%u is no copy of %%%u", m->value[0], m->value[1]);
 }
 
+/* What another thread may still run shares no memory with this command, but what both only read. */
+static bool check_flights(struct check *c)
+{
+    const struct command *m = &c->p->cmd[c->cmd];
+    if (m->wait > c->signals || (m->signal && (m->signal != c->signals + 1 || m->kind != CMD_CUSTOM || m->wait)))
+        return plan_check_fail(c, "wait %u and signal %u, with %u commands of the other thread so far", m->wait,
+                               m->signal, c->signals);
+    c->waited = m->wait > c->waited ? m->wait : c->waited;
+    uint32_t left = 0;
+    for (uint32_t i = 0; i < c->nflight; i++)
+        if (c->flight[i].signal > c->waited) c->flight[left++] = c->flight[i];
+    c->nflight = left;
+    if (m->signal) { /* it runs behind the others of its thread */
+        if (!mem_reserve(&c->flight, &c->flight_cap, c->nflight + c->nacc, sizeof *c->flight)) return out_of_memory(c);
+        for (uint32_t i = 0; i < c->nacc; i++) c->flight[c->nflight++] = (struct flight){c->acc[i], m->signal};
+        c->signals++;
+        return true;
+    }
+    for (uint32_t i = 0; i < c->nacc; i++)
+        for (uint32_t k = 0; k < c->nflight; k++)
+            if ((c->acc[i].write || c->flight[k].a.write) && overlap(c->p, &c->acc[i], &c->flight[k].a))
+                return plan_check_fail(c, "argument %u is memory of the command with signal %u, which may still run",
+                                       c->acc[i].lbuf, c->flight[k].signal);
+    return true;
+}
+
 static bool check_command(struct check *c)
 {
     if (!collect(c)) return false;
     for (uint32_t i = 0; i < c->nacc; i++)
         if (!check_bounds(c, &c->acc[i])) return false;
+    if (!check_flights(c)) return false;
     if (!check_devices(c) || !check_overlaps(c)) return false;
     const char *wrong = c->p->cmd[c->cmd].joined ? check_joined(c->p, c->cmd) : NULL;
     if (wrong) return plan_check_fail(c, "%s", wrong);
@@ -468,6 +500,7 @@ bool program_check(const struct program *p, struct err *e)
         if (!c.written[i] && output_bytes(p->g, i)) ok = plan_check_fail(&c, "the end, and output %u was never written",
                                                                          i);
     mem_free(c.acc);
+    mem_free(c.flight);
     mem_free(c.held);
     mem_free(c.written);
     mem_free(c.gone);
