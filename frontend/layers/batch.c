@@ -224,7 +224,7 @@ static kl_tensor no_room(const struct batch *b, ref r)
 }
 
 /* Operands broadcast, batched or not.  Most nodes are such: their call is filled in here and nowhere copied. */
-static void elementwise_again(struct batch *b, ref r)
+static void batch_elementwise(struct batch *b, ref r)
 {
     const struct node *n = node_at(b->g, r);
     struct call c;
@@ -281,13 +281,13 @@ static kl_tensor batched(struct batch *b, ref r, const kl_tensor *in, const bool
 static kl_tensor grad(struct batch *b, ref r, bool *is);
 
 /* Node r, whose operands have become something, becomes something. */
-static void node_again(struct batch *b, ref r)
+static void batch_node(struct batch *b, ref r)
 {
     const struct node *n = node_at(b->g, r);
     kl_tensor in[MAX_OPERANDS] = {{0}};
     bool of[MAX_OPERANDS], any = false;
     if (op_is_elementwise(n->op)) {
-        elementwise_again(b, r);
+        batch_elementwise(b, r);
         return;
     }
     if (op_is_region(n->op)) {
@@ -341,7 +341,7 @@ static void record_per_element(struct batch *b, ref last)
             e->h[r] = b->h[r];
             e->is[r] = b->is[r];
         } else if (n->op != OP_proj) { /* which its region op has set */
-            node_again(&again, r);
+            batch_node(&again, r);
         }
         if (b->live[r] && e->variable[r] && !e->is[r]) {
             e->h[r] = batch_spread(b, batch_site(b, r), e->h[r], false, node_shape(b->g, r));
@@ -389,7 +389,7 @@ static void batch_walk(struct batch *b, const kl_tensor *in, const bool *is)
             b->h[r] = in[n->attr.leaf.index];
             b->is[r] = is[n->attr.leaf.index];
         } else if (b->live[r] && n->op != OP_proj) {
-            node_again(b, r);
+            batch_node(b, r);
         }
         if (b->live[r] && b->each->variable[r])
             mark_variable(b, r, &b->h[r]);

@@ -77,7 +77,7 @@ static bool add_part(struct again *a, uint32_t which, uint32_t params, uint32_t 
     return p->in && p->is;
 }
 
-static kl_status again_scan(struct again *a)
+static kl_status batch_scan(struct again *a)
 {
     uint32_t carried = a->n->attr.region.carried, scanned = a->n->attr.region.scanned;
     bool reverse = a->n->attr.region.flags & REGION_REVERSE, batch = a->b->size > 0;
@@ -96,7 +96,7 @@ static kl_status again_scan(struct again *a)
 }
 
 /* Its regions are given what the op is; its results' handles in out[].  Of the while loop no operand is batched. */
-static kl_status again_op(struct again *a)
+static kl_status batch_region_op(struct again *a)
 {
     uint32_t carried = a->n->attr.region.carried;
     switch (a->n->op) {
@@ -107,7 +107,7 @@ static kl_status again_op(struct again *a)
         return !add_part(a, 0, carried, 0, carried, carried) ||
             !add_part(a, 1, carried, 0, carried, carried) ? KL_ERR_MEMORY
                : kl_while_at(a->site, first, second, &a->use, carried, a->in, a->out);
-    case OP_scan: return again_scan(a);
+    case OP_scan: return batch_scan(a);
     case OP_checkpoint:
         return !add_part(a, 0, a->nin, 0, a->nin, a->nin) ? KL_ERR_MEMORY
                : kl_checkpoint_at(a->site, first, &a->use, a->nin, a->in, a->nout, a->out);
@@ -121,7 +121,7 @@ static kl_status again_op(struct again *a)
     }
 }
 
-static kl_status again_custom(struct again *a)
+static kl_status batch_custom(struct again *a)
 {
     const struct custom *c = node_custom(a->b->g, a->n);
     struct custom_use use = {.op = custom_find(c->name), .table = dispatch_find(c->name), .attr = c->attr,
@@ -140,7 +140,7 @@ static kl_status again(struct again *a)
 {
     unsigned stopped = a->n->flags & MARK_STOP ? 1 : 0;
     a->b->t->no_grad += stopped;
-    kl_status status = a->n->op == OP_custom ? again_custom(a) : again_op(a);
+    kl_status status = a->n->op == OP_custom ? batch_custom(a) : batch_region_op(a);
     a->b->t->no_grad -= stopped;
     for (int i = 0; i < 2; i++) {
         mem_free(a->use.part[i].in);

@@ -69,13 +69,13 @@ static kl_tensor complex_product(struct thread *t, const struct call *c)
 {
     const struct wrapper *a = wrapper_of(c->in[0], &layer_complex), *b = wrapper_of(c->in[1], &layer_complex);
     if (!a)
-        return complex_make(t, c->site, call_again(c, c->in[0], b->part[0], kl_none),
-                            call_again(c, c->in[0], b->part[1], kl_none));
+        return complex_make(t, c->site, call_with(c, c->in[0], b->part[0], kl_none),
+                            call_with(c, c->in[0], b->part[1], kl_none));
     if (!b)
-        return complex_make(t, c->site, call_again(c, a->part[0], c->in[1], kl_none),
-                            call_again(c, a->part[1], c->in[1], kl_none));
-    kl_tensor rr = call_again(c, a->part[0], b->part[0], kl_none), ii = call_again(c, a->part[1], b->part[1], kl_none);
-    kl_tensor ri = call_again(c, a->part[0], b->part[1], kl_none), ir = call_again(c, a->part[1], b->part[0], kl_none);
+        return complex_make(t, c->site, call_with(c, a->part[0], c->in[1], kl_none),
+                            call_with(c, a->part[1], c->in[1], kl_none));
+    kl_tensor rr = call_with(c, a->part[0], b->part[0], kl_none), ii = call_with(c, a->part[1], b->part[1], kl_none);
+    kl_tensor ri = call_with(c, a->part[0], b->part[1], kl_none), ir = call_with(c, a->part[1], b->part[0], kl_none);
     kl_tensor re = kl_sub_at(c->site, rr, ii);
     return complex_make(t, c->site, re, kl_add_at(c->site, ri, ir));
 }
@@ -128,7 +128,7 @@ static kl_tensor call_complex(struct thread *t, const struct call *c)
     case OP_is_finite: return kl_and_at(s, kl_is_finite_at(s, a.re), kl_is_finite_at(s, a.im));
     case OP_eq: case OP_ne: {
         b = pair_of(s, c->in[1]);
-        kl_tensor re = call_again(c, a.re, b.re, kl_none), im = call_again(c, a.im, b.im, kl_none);
+        kl_tensor re = call_with(c, a.re, b.re, kl_none), im = call_with(c, a.im, b.im, kl_none);
         return c->proto.op == OP_eq ? kl_and_at(s, re, im) : kl_or_at(s, re, im);
     }
     default: return call_refused(t, c, KL_ERR_TYPE,

@@ -250,7 +250,7 @@ kl_tensor kl_named_at(const kl_site *site, kl_tensor a, const char *const *names
         return compose_end(t, poison(t));
     kl_tensor x = named_plain(a);
     if (!names)
-        return compose_end(t, wrapper_again(t, site, x));
+        return compose_end(t, wrapper_duplicate(t, site, x));
     struct names n = {.rank = v.shape.rank};
     struct call c = {.site = site, .op = "named"};
     for (uint32_t i = 0; i < n.rank; i++)

@@ -93,7 +93,7 @@ static kl_tensor centred(const struct call *c, kl_tensor sum, kl_tensor za, kl_t
 
 static kl_tensor dot_of(const struct call *c, kl_tensor a, kl_tensor b)
 {
-    return call_again(c, a, b, kl_none);
+    return call_with(c, a, b, kl_none);
 }
 
 static kl_tensor whole_product(const struct call *c, const struct side *a, const struct side *b)
@@ -194,7 +194,7 @@ static struct side side_in(const struct float_product *w, unsigned i, const kl_t
     return s;
 }
 
-static kl_status twin_value(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+static kl_status float_product_value(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
 {
     const struct float_product *w = ctx;
     struct side a = side_in(w, 0, in), b = side_in(w, 1, in);
@@ -222,7 +222,7 @@ static kl_tensor float_of(const struct float_product *w, unsigned i, const kl_te
     return record(&d);
 }
 
-static kl_status twin_gradient(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+static kl_status float_product_gradient(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
 {
     const struct float_product *w = ctx;
     const kl_site *s = w->c->site;
@@ -263,6 +263,6 @@ kl_tensor quant_dot(struct thread *t, const struct call *c)
         for (unsigned k = 0; k < 3; k++)
             if (w.side[i].q.part[k].id)
                 in[n++] = w.side[i].q.part[k], w.part[i][k] = n;
-    record_custom_grad(c->site, c->op, twin_value, twin_gradient, &w, n, in, 1, &out);
+    record_custom_grad(c->site, c->op, float_product_value, float_product_gradient, &w, n, in, 1, &out);
     return out;
 }

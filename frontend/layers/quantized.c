@@ -225,7 +225,7 @@ static kl_tensor view(struct thread *t, const struct call *c)
     struct quant q = quant_of(t, c->in[0]);
     bool permute = c->proto.op == OP_permute, follows = permute || q.grain == QUANT_TENSOR;
     if (!follows || (q.type == KL_Q_I4 && c->proto.op != OP_reshape)) {
-        kl_tensor x = call_again(c, quant_dense(c->site, &q), c->in[1], kl_none);
+        kl_tensor x = call_with(c, quant_dense(c->site, &q), c->in[1], kl_none);
         q.v = view_of(x);
         q.grain = QUANT_TENSOR;
         if (q.type == KL_Q_I4 && (!q.v.shape.rank || q.v.shape.dim[q.v.shape.rank - 1] % 2))
@@ -234,8 +234,8 @@ static kl_tensor view(struct thread *t, const struct call *c)
     }
     kl_tensor source = q.type == KL_Q_I4 ? q.made : quant_source(t, q.part[0]), x = kl_none;
     if (source.id) /* a gradient may want to come through: the same integers, by way of floats */
-        x = call_again(c, quant_dense(c->site, &q), c->in[1], kl_none);
-    kl_tensor ints = source.id ? kl_none : call_again(c, quant_ints(c->site, &q), c->in[1], kl_none);
+        x = call_with(c, quant_dense(c->site, &q), c->in[1], kl_none);
+    kl_tensor ints = source.id ? kl_none : call_with(c, quant_ints(c->site, &q), c->in[1], kl_none);
     struct view v = view_of(source.id ? x : ints);
     q.v.shape = v.shape;
     if (q.type == KL_Q_I4 && (!v.shape.rank || v.shape.dim[v.shape.rank - 1] % 2))
@@ -247,7 +247,7 @@ static kl_tensor view(struct thread *t, const struct call *c)
         struct shape ones = {.rank = v.shape.rank};
         for (uint32_t k = 0; k < ones.rank; k++)
             ones.dim[k] = 1;
-        q.part[i] = permute ? call_again(c, q.part[i], kl_none, kl_none) : reshape_to(c->site, c->op, q.part[i], &ones);
+        q.part[i] = permute ? call_with(c, q.part[i], kl_none, kl_none) : reshape_to(c->site, c->op, q.part[i], &ones);
     }
     for (uint32_t i = 0; permute && i < v.shape.rank; i++)
         if (c->proto.attr.permute.perm[i] == q.axis) {

@@ -184,7 +184,7 @@ static kl_tensor sparse_scaled(struct thread *t, const struct call *c)
         return densify(t, c);
     kl_tensor values = wrapper_of(c->in[at], &layer_sparse)->part[0];
     if (number)
-        return with_values(t, s, c->in[at], call_again(c, values, reshape_to(s, c->op, other, &none), kl_none));
+        return with_values(t, s, c->in[at], call_with(c, values, reshape_to(s, c->op, other, &none), kl_none));
     struct sparse x = sparse_of(s, c->in[at]);
     if (!shape_equal(&d.shape, &all))
         other = broadcast_to(s, c->op, other, &d.shape, &all);
@@ -232,7 +232,7 @@ static kl_tensor call_sparse(struct thread *t, const struct call *c)
     switch (c->proto.op) {
     case OP_add: case OP_sub: return sum_of_two(t, c);
     case OP_mul: case OP_div: return sparse_scaled(t, c);
-    case OP_neg: case OP_cast: return with_values(t, c->site, c->in[0], call_again(c, w->part[0], kl_none, kl_none));
+    case OP_neg: case OP_cast: return with_values(t, c->site, c->in[0], call_with(c, w->part[0], kl_none, kl_none));
     case OP_permute: return turned(t, c);
     case OP_sum:
         return c->proto.attr.reduce.axes ? total(c) : densify(t, c);
@@ -241,7 +241,7 @@ static kl_tensor call_sparse(struct thread *t, const struct call *c)
         if (shape_equal(&v.shape, &c->target)) {
             struct call same = *c;
             same.target = view_of(w->part[0]).shape;
-            return with_values(t, c->site, c->in[0], call_again(&same, w->part[0], kl_none, kl_none));
+            return with_values(t, c->site, c->in[0], call_with(&same, w->part[0], kl_none, kl_none));
         }
         return densify(t, c);
     default: return densify(t, c);

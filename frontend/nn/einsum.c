@@ -1,13 +1,13 @@
 /* Sums of products by subscripts: each repeated letter of an operand is reduced to a diagonal, then the operands are
- * multiplied from left to right, each letter contracted or summed as soon as nothing later needs it. */
+ * multiplied from left to right; each letter is contracted or summed as soon as no later operand needs it. */
 #include "frontend/frontend.h"
 #include <inttypes.h>
 #include <string.h>
 
 enum { TERMS = 16, LETTERS = 128 };
 
-/* A tensor and the letter of each of its axes.  The axes of an ellipsis have the letters 1..8, the last one 8; while
- * their number is not known, ELLIPSIS stands for them. */
+/* A tensor and the letter of each of its axes.  The axes of an ellipsis have the letters 1..8, the last one 8; ELLIPSIS
+ * stands for them while their number is unknown. */
 enum { ELLIPSIS = '.' };
 struct term {
     kl_tensor x;
