@@ -4,8 +4,8 @@
 #include "runtime/profile/profile.h"
 
 /* ---- fork.c: locks at a fork, in nesting order ---- */
-extern const struct fork_part accelerators_fork, background_fork, buffer_fork, cache_fork, log_fork, schedules_fork,
-    timeline_fork;                       /* each is defined beside its lock */
+extern const struct fork_part accelerators_fork, async_fork, background_fork, buffer_fork, cache_fork, log_fork,
+    schedules_fork, timeline_fork;       /* each is defined beside its lock */
 void fork_watch(void);                   /* called before a lock of Kiln's is first taken */
 void fork_hold(void);                    /* delays forks until the code generator is done */
 void fork_release(void);

@@ -718,6 +718,7 @@ bool emit_kernel(const struct kernel *k, const char *name, const struct caps *ta
         return err_set(e, KL_ERR_COMPILE, "kernel %s has %s, which runs on a GPU only", k->name, gpu);
     m->x86 = target_is(target, "x86_64");
     m->vnni = target_has(target, "avx512vnni") || target_has(target, "avxvnni");
+    m->dot2 = target_has(target, "avx512bf16") && target_has(target, "avx512vl");
     m->v = mem_alloc(k->ninst * sizeof *m->v);
     m->buf = mem_alloc((k->nbuf + 1) * sizeof *m->buf);
     w.next = mem_alloc(k->ninst * sizeof *w.next);

@@ -53,6 +53,7 @@ struct emitter {
     unsigned vector_bytes;
     bool x86;                     /* the target is x86-64 */
     bool vnni;                    /* the processor has instructions that add four products of bytes to a sum */
+    bool dot2;                    /* the processor has an instruction that adds two products of bf16 to a sum */
     LLVMTypeRef i1, i8, i64, ptr;
     struct err *e;
 };

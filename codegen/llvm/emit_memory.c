@@ -222,6 +222,12 @@ static void load_wide(struct emitter *m, val v)
     uint32_t buf = (uint32_t)i->imm;
     unsigned elements = load_elements(m->k, i), dtype = m->k->buf[buf].dtype;
     emit_scalar(m, i->a); /* sets the form of a constant */
+    if (index->form == FORM_UNIFORM && !i->b) {
+        LLVMValueRef x = LLVMBuildLoad2(m->b, type_of(m, i->dtype), emit_address(m, buf, index->scalar), "");
+        LLVMSetAlignment(x, (unsigned)dtype_size(dtype));
+        emit_set_uniform(m, &m->v[v], x);
+        return;
+    }
     bool near = index->form == FORM_AFFINE && index->stride == elements && index->repeat == 1 && m->native > 1;
     LLVMValueRef *part = emit_new_parts(m, v), *mask = i->b ? emit_parts(m, i->b) : NULL;
     LLVMValueRef *at = near ? NULL : emit_index_parts(m, i->a);

@@ -297,6 +297,7 @@ KL_API_AT int64_t kl_item_i64(kl_tensor t);
 #include <kiln/ops/image.h>
 #include <kiln/ops/classes.h>
 #include <kiln/ops/linalg.h>
+#include <kiln/ops/small_types.h>
 #include <kiln/ops/recurrent.h>
 #include <kiln/ops/attention.h>
 #include <kiln/device.h>
@@ -322,6 +323,7 @@ KL_API_AT int64_t kl_item_i64(kl_tensor t);
 #include <kiln/train/modules.h>
 #include <kiln/train/optim.h>
 #include <kiln/train/train.h>
+#include <kiln/train/comm.h>
 #include <kiln/train/tokenizer.h>
 #include <kiln/step.h>
 #include <kiln/aot.h>

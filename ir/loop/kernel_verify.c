@@ -115,6 +115,18 @@ static bool prim_types(const struct checker *c, val v, enum prim p)
     return i->dtype == want || kernel_verify_fail(c, v, "wrong result dtype");
 }
 
+/* DOT2: two u32, each of two bf16, and an f32. */
+static bool dot2_types(const struct checker *c, val v)
+{
+    const struct linst *i = &c->k->inst[v];
+    if (!i->a || !i->b || !i->c)
+        return kernel_verify_fail(c, v, "wrong number of operands");
+    if (!kernel_verify_usable(c, v, i->a) || !kernel_verify_usable(c, v, i->b) || !kernel_verify_usable(c, v, i->c))
+        return false;
+    return (dt(c, i->a) == KL_U32 && dt(c, i->b) == KL_U32 && dt(c, i->c) == KL_F32 && i->dtype == KL_F32) ||
+           kernel_verify_fail(c, v, "dot2 is of u32, u32 and f32");
+}
+
 /* Constant bounds lo and hi of loop v. */
 static bool bounds(const struct checker *c, val v, int64_t *lo, int64_t *hi)
 {
@@ -294,7 +306,7 @@ static bool memory_rules(const struct checker *c, val v)
         return (!c->k->inst[i->a].varying && i->kind < PREFETCH_COUNT) ||
             kernel_verify_fail(c, v, "unknown prefetch, or of a varying index");
     bool wide = i->dtype == KL_U32 && b->role == BUF_IN && b->dtype != KL_BOOL && dtype_size(b->dtype) < 4 &&
-                i->varying && !c->grid;
+                (i->varying || (!i->cols && !pred)) && !c->grid;
     if (i->op == L_LOAD && i->dtype != b->dtype && !wide)
         return kernel_verify_fail(c, v, "load of another dtype");
     if (store && !(kernel_verify_usable(c, v, i->b) && ((b->role != BUF_IN && dt(c, i->b) == b->dtype) ||
@@ -454,6 +466,8 @@ static bool rules(struct checker *c, val v)
     case L_LANE_REDUCE:
         return lane_rules(c, v);
     default:
+        if (i->op == L_OP(P_DOT2))
+            return dot2_types(c, v);
         return i->op >= L_PRIM && i->op < L_PRIM + P_COUNT ? prim_types(c, v, (enum prim)(i->op - L_PRIM))
             : kernel_verify_fail(c, v, "unknown instruction");
     }

@@ -213,6 +213,7 @@ struct caps {
     uint32_t vector_bytes;      /* bytes of a register: 16, 32, 64 */
     uint32_t vector_regs;
     uint32_t compact;           /* 1: another compiler translates the kernels, and its time grows with their length */
+    uint32_t dot2;              /* CPU: 1 if DOT2 is one instruction, for vectors of vector_bytes */
     uint32_t mma_bytes;         /* CPU: depth of the fast matrix products of 8-bit integers; 0: none */
     uint32_t threads;           /* GPU: blocks that run concurrently */
     uint32_t loop_limit;        /* GPU: limit of loop iterations of a thread in total; 0: none */
@@ -365,6 +366,8 @@ val cumulative_step(struct kernel *k, unsigned op, val before, val a, val b);
 /* op_reduce.c: v as a carry's initial value, made before its loop: splatted if a vector loop is open. */
 val lower_lanes(struct lower *l, val v);
 val lower_init(struct lower *l, unsigned dtype, uint64_t bits); /* the same for a constant */
+/* op_dot.c: two bf16 as DOT2 takes them, low the first; high 0: the second is zero */
+val dot_pair_of(struct kernel *k, val low, val high);
 /* op_select.c: i (i64) where it is within 0..last, as *inside says (0: always); elsewhere some index within. */
 val lower_inside(struct kernel *k, val i, int64_t last, val *inside);
 /* op_sort.c: an integer whose order is argsort's order of x. */

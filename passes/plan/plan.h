@@ -26,6 +26,7 @@ struct planner {
     uint32_t *order;          /* position -> group */
     struct { uint32_t *v, n, cap; } *succ; /* per group */
     uint32_t *pending;        /* per group: number of unfinished dependences */
+    uint32_t *signal, *wait;  /* per group: command.signal and command.wait */
     struct reader *reader; uint32_t nreader, reader_cap; /* sorted by state, then group */
     struct value *value;      /* per node; node NIL: not stored */
     uint32_t *seen, *stack, stamp; /* per group: searches */
@@ -54,6 +55,13 @@ struct program *plan_graph(const struct graph *g, const struct caps *caps, struc
 struct command *plan_command(struct planner *p, enum cmd_kind kind, unsigned device, uint32_t narg);
 bool plan_copy(struct planner *p, ref to_value, struct loc to, ref from_value, struct loc from);
 struct loc plan_value_loc(const struct planner *p, ref r);
+
+/* ---- plan_async.c: custom ops that another thread runs ---- */
+bool plan_is_async(const struct planner *p, uint32_t group);
+/* Per group: its priority among groups that are ready; the least is first. */
+void plan_async_priorities(struct planner *p, uint32_t *priority);
+void plan_async_lifetimes(struct planner *p);    /* after the groups have an order and the values lifetimes */
+void plan_async_commands(struct planner *p);     /* after the groups have commands */
 
 /* ---- plan_schedule.c: the user's schedules ---- */
 /* A kernel's name in a program with Kiln's own schedules, where equal kernels are one. */

@@ -91,7 +91,7 @@ bool plan_elide_barriers(struct planner *p)
     for (uint32_t c = 1, first = 0; c < p->p->ncmd && !p->e->code; c++) {
         struct command *m = &p->p->cmd[c];
         const struct command *before = m - 1;
-        bool may = m->kind == CMD_KERNEL && before->kind == CMD_KERNEL && m->device == before->device &&
+        bool may = !m->wait && m->kind == CMD_KERNEL && before->kind == CMD_KERNEL && m->device == before->device &&
                    c - first < MAX_KERNEL_RUN && one_phase(all->kernel[m->kernel]) &&
                        one_phase(all->kernel[before->kernel]);
         for (uint32_t i = first; may && i < c; i++)

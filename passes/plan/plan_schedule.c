@@ -55,8 +55,10 @@ static bool fits_lanes(const struct refusal *r, const struct schedule *own)
     if (s->block_m || s->block_n || s->step)
         return schedule_refuse(r->s, r->l, s->step ? FIELD_STEP : FIELD_BLOCK, r->e,
                                "block, step: the kernel is no product");
-    if (s->mr || s->nr)
-        return schedule_refuse(r->s, r->l, FIELD_TILE, r->e, "tile: the kernel is no product");
+    bool neighbours = own->nr && s->mr == 1 && (s->nr == 2 || s->nr == 4 || s->nr == 8);
+    if ((s->mr || s->nr) && !neighbours)
+        return schedule_refuse(r->s, r->l, FIELD_TILE, r->e, own->nr ? "tile: a lane has 1x2, 1x4 or 1x8 elements"
+                               : "tile: the kernel is no product");
     if (s->kc)
         return schedule_refuse(r->s, r->l, FIELD_KBLOCK, r->e, "kblock: the kernel is no product");
     if (s->pack_b)

@@ -144,7 +144,8 @@ static struct program *plan_kept(struct graph *g, const struct exec *x, const st
 static struct program *plan(struct graph *g, const struct exec *x, const struct backend *b, const struct caps *caps,
                             struct dump *dump, struct err *e)
 {
-    struct pass_options o = {.fuse = x->fuse, .verify = checks_on(), .dump = dump ? dump_graph : NULL, .ctx = dump};
+    struct pass_options o = {.fuse = x->fuse, .verify = checks_on(), .in_pairs = device_in_pairs(g),
+                             .dump = dump ? dump_graph : NULL, .ctx = dump};
     struct program *p = NULL;
     int64_t began = span_begin();
     bool ok = passes_run(g, &o) || err_set(e, g->err.code, "%s", g->err.msg);
@@ -170,7 +171,7 @@ static void find_needed(const struct program *p, uint64_t interpreted, uint64_t 
     }
 }
 
-/* Scratch bytes of all blocks of the kernels that take it as an argument. */
+/* Bytes of the workspace, and of the scratch of all blocks of the kernels that take it as an argument. */
 static int64_t work_of(const struct exec *x, int device)
 {
     int64_t most = 0;
@@ -180,7 +181,7 @@ static int64_t work_of(const struct exec *x, int device)
         int64_t bytes = x->program->scratch_bytes * accelerator_blocks(d, x->program->kernel[i]->extent);
         most = bytes > most ? bytes : most;
     }
-    return most;
+    return x->program->workspace_bytes + most;
 }
 
 /* Compiles on the pool's threads; in the background on this thread alone, because the pool runs the program

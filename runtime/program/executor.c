@@ -9,6 +9,7 @@
  * must start earlier, because parts of the program are on other devices, no state is written in place. */
 #include "ir/graph/custom.h"
 #include "execute.h"
+#include "runtime/async.h"
 #include <string.h>
 
 static size_t round_up(size_t n) { return (n + 63) & ~(size_t)63; }
@@ -22,6 +23,7 @@ void *exec_resolve(const struct frame *f, const struct loc *l, unsigned worker)
     case LOC_STATE:   base = f->state[l->index]; break;
     case LOC_OUT:     base = f->out[l->index]; break;
     case LOC_SCRATCH: base = f->r->scratch + worker * f->r->worker_bytes; break;
+    case LOC_WORKSPACE: /* of kernels for GPUs only */
     case LOC_INSIDE:  break;
     }
     return (char *)base + l->offset;
@@ -221,6 +223,54 @@ static bool run_custom(const struct frame *f, struct err *e)
     return call.ok;
 }
 
+/* ---- custom ops that another thread runs, one after the other (command.signal) ---- */
+struct async_call {
+    struct async_task task;
+    struct frame f;               /* with the command */
+    struct custom_call call;
+    struct err e;
+    double seconds;               /* for a profile */
+};
+
+static void run_async(void *ctx)
+{
+    struct async_call *a = ctx;
+    struct run *r = a->f.r;
+    double start = r->row ? r->clock() : 0;
+    int64_t began = r->times ? timeline_now() : 0;
+    if (!atomic_load_explicit(&r->async_failed, memory_order_relaxed)) pool_run(call_custom, &a->call, 1, 0);
+    if (!a->call.ok) atomic_store_explicit(&r->async_failed, true, memory_order_relaxed);
+    if (r->row) a->seconds = r->clock() - start;
+    if (began) note_span(&a->f, began);
+}
+
+static void start_async(const struct frame *f)
+{
+    struct async_call *a = &f->r->async[f->r->started++];
+    a->f = *f;
+    a->call = (struct custom_call){&a->f, &a->e, false};
+    a->task = (struct async_task){.run = run_async, .ctx = a};
+    async_start(&a->task);
+}
+
+/* Waits for the first n of them; false: *e is the first one's error. */
+static bool wait_async(struct run *r, uint32_t n, struct err *e)
+{
+    bool ok = true;
+    for (; r->ended < n && r->ended < r->started; r->ended++) {
+        struct async_call *a = &r->async[r->ended];
+        async_wait(&a->task);
+        if (r->row) {
+            struct profile_row *row = &r->row[r->x->program->nkernel + 1];
+            row->calls++;
+            row->seconds += a->seconds;
+        }
+        if (ok && !a->call.ok && !e->code) *e = a->e;
+        ok &= a->call.ok;
+    }
+    return ok;
+}
+
 /* Only the interpreters, custom ops and devices with a driver can fail. */
 static bool run_commands(struct frame *f, struct err *e)
 {
@@ -228,6 +278,14 @@ static bool run_commands(struct frame *f, struct err *e)
     for (uint32_t i = 0, n = 1; i < f->p->ncmd && ok; i += n) {
         f->cmd = &f->p->cmd[i];
         n = 1;
+        bool async = f->cmd->signal && device_is_host(f->cmd->device);
+        /* one that this thread runs itself, for a device with a driver, keeps its place among the others */
+        uint32_t wait = f->cmd->signal && !async ? f->cmd->signal : f->cmd->wait;
+        if (wait && !(ok = wait_async(f->r, wait, e))) break;
+        if (async) {
+            start_async(f);
+            continue;
+        }
         double start = f->r->row ? f->r->clock() : 0;
         int64_t began = f->r->times ? timeline_now() : 0;
         switch (f->cmd->kind) {
@@ -323,6 +381,8 @@ static bool make_workspace(struct run *r, struct err *e)
     r->memory[home] = b;
     r->table = (void **)((char *)b->data + arena);
     r->scratch = (char *)b->data + arena + table;
+    if (p->signals && !(r->async = mem_alloc(p->signals * sizeof *r->async)))
+        return err_set(e, KL_ERR_MEMORY, "out of memory running @%s", p->g->name);
     return true;
 }
 
@@ -339,6 +399,7 @@ static bool run_program(struct run *r, struct err *e)
     struct frame f = {.r = r, .p = p, .input = (const void *const *)r->table, .state = (const void *const *)state,
                       .out = out, .arena = arena};
     bool ok = accelerators_begin(r, e) && run_commands(&f, e);
+    ok = wait_async(r, p->signals, e) && ok; /* also after an error: they use the memory that is freed next */
     ok = accelerators_end(r, ok, e);
     atomic_fetch_add_explicit(&counters.launches, r->launches, memory_order_relaxed);
     atomic_fetch_add_explicit(&counters.barriers, r->barriers, memory_order_relaxed);
@@ -371,6 +432,7 @@ bool exec_run(const struct exec *x, struct buffer *const *input, struct buffer *
               accelerators_prepare(&r, e) && run_program(&r, e);
     for (unsigned d = 0; d < MAX_DEVICES; d++) buffer_unref(r.memory[d]);
     accelerators_free(&r);
+    mem_free(r.async);
     for (uint32_t i = 0; i < nout && !ok; i++) {
         buffer_unref(out[i]);
         out[i] = NULL;
