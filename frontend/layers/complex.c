@@ -1,4 +1,4 @@
-/* Complex: numbers as pairs of floats.  Linear ops go part by part; the others are written out here. */
+/* Complex: numbers as pairs of floats.  Linear ops are applied to each part; this file has the others. */
 #include "wrapper.h"
 #include <string.h>
 
@@ -16,7 +16,7 @@ static kl_tensor zeros_like(const kl_site *site, const struct view *v)
     return broadcast_to(site, "complex", const_like(site, v, 0), &scalar, &v->shape);
 }
 
-/* Of an operand that may be real. */
+/* The parts of an operand that may be real. */
 static struct pair pair_of(const kl_site *site, kl_tensor h)
 {
     const struct wrapper *w = wrapper_of(h, &layer_complex);
@@ -31,7 +31,7 @@ static kl_tensor complex_dense(struct thread *t, const kl_site *site, kl_tensor 
     return kl_stack_at(site, 2, w->part, -1);
 }
 
-/* Which operands of an op that is linear in them hold numbers, one bit each; 0: it is none of these. */
+/* For an op that is linear in its operands: the ones that are numbers, one bit each; 0: another op. */
 static unsigned numbers_of(const struct call *c)
 {
     if (op_is_view(c->proto.op))
