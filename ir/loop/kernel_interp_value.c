@@ -73,7 +73,7 @@ static void run_fold(struct machine *m, struct thread *t, val v)
     t->v[m->at[v]] = x[0];
 }
 
-static void run_mix(struct machine *m, struct thread *t, val v)
+static void run_interleave(struct machine *m, struct thread *t, val v)
 {
     const struct linst *i = &m->k->inst[v];
     int h = (int)i->imm;
@@ -147,7 +147,7 @@ bool value_run(struct machine *m, struct thread *t, val v)
         value_copy(m, t, v, i->a);
         return true;
     case L_INTERLEAVE:
-        run_mix(m, t, v);
+        run_interleave(m, t, v);
         return true;
     case L_LANE_REDUCE:
         run_fold(m, t, v);

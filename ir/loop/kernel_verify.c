@@ -372,7 +372,7 @@ static bool lane_rules(const struct checker *c, val v)
     return i->dtype == dt(c, i->a) || kernel_verify_fail(c, v, "result of another dtype");
 }
 
-static bool mix_rules(const struct checker *c, val v)
+static bool interleave_rules(const struct checker *c, val v)
 {
     const struct linst *i = &c->k->inst[v];
     if (!kernel_verify_usable(c, v, i->a) || !kernel_verify_usable(c, v, i->b))
@@ -461,7 +461,7 @@ static bool rules(struct checker *c, val v)
     case L_MMA:
         return mma_rules(c, v);
     case L_INTERLEAVE:
-        return mix_rules(c, v);
+        return interleave_rules(c, v);
     case L_SPLAT:
     case L_LANE_REDUCE:
         return lane_rules(c, v);
@@ -531,7 +531,7 @@ static void kernel_verify_walk(struct checker *c)
     if (k->extent != kernel_extent(k))
         kernel_verify_fail(c, 0, "its extent is not that of its phases");
     if (!c->flaw->rule)
-        threads_meet(k, c->flaw);
+        threads_verify(k, c->flaw);
 }
 
 bool kernel_phase(const struct kernel *k, struct phase *p)

@@ -339,7 +339,7 @@ const char *kernel_needs_gpu(const struct kernel *k);   /* the first feature tha
 /* do the shapes of v and its operands fit? */
 bool tile_shapes(const struct kernel *k, val v, const char **rule);
 /* Called after all other rules: all threads reach each barrier, whole subgroups reach each tile. */
-bool threads_meet(const struct kernel *k, struct flaw *f);
+bool threads_verify(const struct kernel *k, struct flaw *f);
 /* ---- kernel_interp.c ---- */
 /* Runs iterations of a kernel without compiling it.  Every access is checked: bounds, races, loads of elements that
  * were not stored.  A kernel of several phases must be run in one call, because stores of other calls are not known. */

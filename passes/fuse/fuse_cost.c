@@ -86,7 +86,7 @@ static int64_t view_run(const struct graph *g, ref v)
 }
 
 /* The same for a pad or a concat: its rows, from the extended axis on. */
-static int64_t joined_run(const struct graph *g, ref v)
+static int64_t extended_run(const struct graph *g, ref v)
 {
     const struct node *n = &g->node[v];
     const struct shape *s = node_shape(g, v);
@@ -98,11 +98,11 @@ static int64_t joined_run(const struct graph *g, ref v)
 
 int64_t fuse_run(const struct graph *g, ref r)
 {
-    int64_t run = op_is_masked(g->node[r].op) || g->node[r].op == OP_concat ? joined_run(g, r) : INT64_MAX;
+    int64_t run = op_is_masked(g->node[r].op) || g->node[r].op == OP_concat ? extended_run(g, r) : INT64_MAX;
     for (unsigned i = 0; i < g->node[r].nin; i++)
         for (ref v = g->node[r].in[i]; node_is_view(g, v); v = g->node[v].in[0])
             if (g->node[v].op != OP_reshape)
-                run = least(run, op_is_masked(g->node[v].op) ? joined_run(g, v) : view_run(g, v));
+                run = least(run, op_is_masked(g->node[v].op) ? extended_run(g, v) : view_run(g, v));
     return run;
 }
 
@@ -113,7 +113,7 @@ struct lanes { double full, result; };
 
 /* The factor for a reduction over columns of x, with rows of so many elements.  The loop steps from row to row, too far
  * for the hardware prefetcher, and with slow arithmetic only a few rows are in flight at a time. */
-static double far_rows(const struct graph *g, ref x, int64_t row)
+static double stride_factor(const struct graph *g, ref x, int64_t row)
 {
     enum { FAR_BYTES = 2048, MANY_BYTES = 1 << 20 };
     bool far = row * (int64_t)dtype_size(g->node[x].dtype) >= FAR_BYTES && (int64_t)node_bytes(g, x) >= MANY_BYTES;
@@ -140,12 +140,12 @@ static struct lanes lanes_of(const struct fuser *f, uint32_t id)
             run *= in->dim[d];
         if (reduced && lower_short_rows(f->g, b->anchor))
             return (struct lanes){1, 1};
-        double far = reduced ? 1 : far_rows(f->g, n->in[0], run);
+        double far = reduced ? 1 : stride_factor(f->g, n->in[0], run);
         return (struct lanes){far * lanes_factor(run), reduced ? 1 : lanes_factor(run)};
     }
     if (op_is_cumulative(n->op)) {
         struct split at = split_at(node_shape(f->g, b->anchor), n->attr.axis.axis);
-        double factor = at.inner > 1 ? far_rows(f->g, b->anchor, at.inner) * lanes_factor(at.inner) : LANES;
+        double factor = at.inner > 1 ? stride_factor(f->g, b->anchor, at.inner) * lanes_factor(at.inner) : LANES;
         return (struct lanes){factor, factor};
     }
     return (struct lanes){1, op_is_product(n->op) ? lanes_factor(dot_sizes(f->g, n).n) : 1};

@@ -79,7 +79,7 @@ static void call_kernel_interp(void *ctx, int64_t begin, int64_t end, unsigned w
 static bool run_command_kernels(struct frame *f, uint32_t *n, struct err *e)
 {
     const struct command *end = f->p->cmd + f->p->ncmd;
-    struct pool_part part[MAX_JOINED];
+    struct pool_part part[MAX_KERNEL_RUN];
     *n = 0;
     if (!device_is_host(f->cmd->device)) {
         f->r->launches++;
@@ -93,7 +93,8 @@ static bool run_command_kernels(struct frame *f, uint32_t *n, struct err *e)
         *n = 1;
         return c.ok;
     }
-    for (const struct command *c = f->cmd; c < end && *n < MAX_JOINED && (!*n || (c->joined && f->r->join)); c++) {
+    const struct command *c = f->cmd;
+    for (; c < end && *n < MAX_KERNEL_RUN && (!*n || (c->no_barrier && f->r->elide)); c++) {
         const struct kernel *k = f->p->kernel[c->kernel];
         part[(*n)++] = (struct pool_part){k->extent, k->sched.grain};
     }
@@ -425,7 +426,8 @@ bool exec_run(const struct exec *x, struct buffer *const *input, struct buffer *
     r.clock = profile ? profile->clock : NULL;
     /* without memory the run is not timed */
     if (atomic_load_explicit(&timeline_is_on, memory_order_relaxed)) r.times = exec_times(x);
-    r.join = option_join() && !profile && !r.times; /* profiles and timelines measure each kernel separately */
+    /* Profiles and timelines measure each kernel separately. */
+    r.elide = option_elide_barriers() && !profile && !r.times;
     bool ok = within_limits(&r, state_exclusive, e) && make_outputs(&r, state_exclusive, e) && make_workspace(&r, e) &&
               accelerators_prepare(&r, e) && run_program(&r, e);
     for (unsigned d = 0; d < MAX_DEVICES; d++) buffer_unref(r.memory[d]);
