@@ -2,8 +2,8 @@
  *
  * Memory that is given back waits in a list of its size class and is handed out again as it is, so that a
  * program in its steady state neither calls the system nor meets a page fault.  A class is a quarter of a power
- * of two: at most a fifth of a block is unused.  Each device has lists, numbers and maybe a limit of its own, which
- * counts blocks in use and waiting. */
+ * of two: at most a fifth of a block is unused, and of a device's nothing where the size is a power of two.  Each
+ * device has lists, numbers and maybe a limit of its own, which counts blocks in use and waiting. */
 #include "runtime/device/driver.h"
 #include "runtime.h"
 #include <pthread.h>
@@ -88,9 +88,13 @@ static struct block *make_block(int device, uint32_t cls, struct err *e)
     return b;
 }
 
-size_t buffer_charge(size_t bytes)
+/* Vectors of a processor may be loaded a little beyond the end; a device's memory is as it was asked for, so that a
+ * power of two fits its class. */
+static size_t buffer_asked(int device, size_t bytes) { return bytes + (device_is_host(device) ? SLACK : 0); }
+
+size_t buffer_charge(int device, size_t bytes)
 {
-    return bytes < SIZE_MAX / 8 ? class_bytes(class_of(bytes + SLACK)) : SIZE_MAX / 2;
+    return bytes < SIZE_MAX / 8 ? class_bytes(class_of(buffer_asked(device, bytes))) : SIZE_MAX / 2;
 }
 
 /* Takes all idle blocks of a device off its lists; needs the lock. */
@@ -196,7 +200,7 @@ struct buffer *buffer_new(int device, size_t bytes, struct err *e)
     fork_watch();
     struct block *b = NULL;
     if (bytes < SIZE_MAX / 8) {
-        uint32_t cls = class_of(bytes + SLACK);
+        uint32_t cls = class_of(buffer_asked(device, bytes));
         b = take_idle(device, cls);
         if (!b) b = take_new(device, cls, e);
     }

@@ -33,7 +33,7 @@ struct buffer_stats { size_t live, peak, pooled, limit; }; /* bytes; limit 0: no
 struct buffer_stats buffer_stats(int device);
 void buffer_limit(int device, size_t bytes);
 bool buffer_limited(void);               /* has a device ever had a limit? */
-size_t buffer_charge(size_t bytes);      /* what a buffer of so many bytes counts for */
+size_t buffer_charge(int device, size_t bytes); /* what a buffer of so many bytes counts for */
 /* Is there room for buffers of that charge in all?  false: *e, `what` needs it. */
 bool buffer_room(int device, size_t charge, const char *what, struct err *e);
 

@@ -9,7 +9,8 @@
  *   loop reduce    the same, but nothing else connects its iterations: it stores nothing, so that loads of later
  *                  iterations may be issued early
  *   loop unrolled  the same as serial, between constants, at most MAX_UNROLL times: written out one after the other
- *   loop vector    lo 0, hi a constant W of 1..64: all W lanes at once; never nested in another vector loop
+ *   loop vector    lo 0, hi a constant W of 1..64, on a GPU of 1..256: all W lanes at once; never nested in another
+ *                  vector loop
  *   loop parallel  outermost, 0 to a constant; iterations are independent and are shared out among threads (the kernel
  *                  function gets begin and end)
  *   loop grid      the same on a GPU: iterations are blocks.  All that it does is in its one block loop, but for
@@ -44,6 +45,7 @@ typedef uint32_t val; /* index of an instruction; 0 is "none" */
 enum {
     MAX_NEST = 32,              /* loops and ifs, one in the other */
     MAX_UNROLL = 256,
+    MAX_VECTOR = 64, MAX_GPU_VECTOR = 256,
     MAX_THREADS = 1024,         /* of a block */
     MAX_SUBGROUP = 64,
     MAX_TILE_SIDE = 256, MAX_TILE = 4096, /* elements */
@@ -324,6 +326,7 @@ struct phase { val first, end; int64_t base, extent; }; /* instructions [first, 
 /* the next phase; *p starts as zeroes; false: there is none */
 bool kernel_phase(const struct kernel *k, struct phase *p);
 const char *kernel_needs_gpu(const struct kernel *k);   /* what of it only a GPU runs; NULL: nothing */
+bool kernel_has_blocks(const struct kernel *k);         /* has it a grid loop, whose threads go their own ways? */
 /* ---- kernel_verify_tile.c, kernel_verify_threads.c: rules of one instruction ---- */
 /* are the shapes of v and its operands right? */
 bool tile_shapes(const struct kernel *k, val v, const char **rule);
