@@ -85,6 +85,19 @@ void lower_unflatten(struct kernel *k, const struct shape *s, val i, val *coord)
     }
 }
 
+/* What the thread has loaded for the current element of its row is not loaded again. */
+static val load_once(struct lowering *w, uint32_t buf, val index, val pred)
+{
+    struct held_element *h = w->held;
+    for (uint32_t i = 0; i < h->n; i++)
+        if (h->load[i].buf == buf && ix_same(w->k, h->load[i].index, index))
+            return h->load[i].value;
+    val v = k_load(w->k, buf, index, pred);
+    if (mem_reserve(&h->load, &h->cap, h->n + 1, sizeof *h->load))
+        h->load[h->n++] = (struct held_load){buf, index, v};
+    return v;
+}
+
 static val lower_load(struct lowering *w, ref r, const val *coord)
 {
     val i = lower_flatten(w->k, node_shape(w->g, r), coord);
@@ -92,7 +105,8 @@ static val lower_load(struct lowering *w, ref r, const val *coord)
     val pred = lanes ? w->pred : 0, where = w->l.where;
     if (where)
         pred = pred ? k_prim(w->k, P_AND, pred, where, 0) : where;
-    return k_load(w->k, lower_buffer(w, r, BUF_IN), i, pred);
+    return w->held && !where ? load_once(w, lower_buffer(w, r, BUF_IN), i, pred)
+        : k_load(w->k, lower_buffer(w, r, BUF_IN), i, pred);
 }
 
 bool lower_in_memory(const struct lowering *w, ref r)
@@ -131,6 +145,8 @@ static val compute(struct lowering *w, ref r, const val *coord)
     const struct node *n = &w->g->node[r];
     if (r == w->anchor)
         return w->anchor_value;
+    if (w->held && lower_is_member(w, r) && w->held->member[w->place[r]])
+        return w->held->member[w->place[r]];
     if (w->row_copy && lower_is_member(w, r) && w->row_copy[w->place[r]])
         return k_load(w->k, w->row_copy[w->place[r]] - 1, w->column, w->pred);
     if (lower_in_memory(w, r))
@@ -291,6 +307,25 @@ uint32_t lower_width_of(const struct lowering *w, int64_t n, uint32_t ops)
     while (width > native && width > n) /* a whole register and a tail rather than mostly empty lanes */
         width /= 2;
     return width;
+}
+
+int64_t lower_access(const struct lowering *w)
+{
+    enum { ACCESS = 16, MOST = 8 };
+    int64_t most = ACCESS / MOST;
+    for (uint32_t m = 0; m < w->nmember; m++) {
+        const struct node *n = &w->g->node[w->member[m]];
+        int64_t own = w->stored[w->member[m]] ? (int64_t)dtype_size(n->dtype) : 1;
+        most = own > most ? own : most;
+        for (unsigned i = 0; i < n->nin; i++) {
+            bool linear;
+            ref x = node_operand(w->g, w->member[m], i, &linear);
+            int64_t read = (int64_t)dtype_size(w->g->node[x].dtype);
+            if (lower_in_memory(w, x) && node_numel(w->g, x) > 1)
+                most = read > most ? read : most;
+        }
+    }
+    return ACCESS / most;
 }
 
 bool lower_in_prologue(const struct lowering *w, ref r)

@@ -263,25 +263,6 @@ static uint32_t part_width(const struct lowering *w, const struct body *b)
     return width > most && !w->override ? most : width;
 }
 
-/* Bytes of the largest element that the members store, or read element by element. */
-static int64_t largest_element(const struct lowering *w)
-{
-    int64_t most = 1;
-    for (uint32_t m = 0; m < w->nmember; m++) {
-        const struct node *n = &w->g->node[w->member[m]];
-        int64_t own = w->stored[w->member[m]] ? (int64_t)dtype_size(n->dtype) : 1;
-        most = own > most ? own : most;
-        for (unsigned i = 0; i < n->nin; i++) {
-            bool linear;
-            ref x = node_operand(w->g, w->member[m], i, &linear);
-            int64_t read = (int64_t)dtype_size(w->g->node[x].dtype);
-            if (lower_in_memory(w, x) && node_numel(w->g, x) > 1)
-                most = read > most ? read : most;
-        }
-    }
-    return most;
-}
-
 /* On a GPU, a dimension that is shorter than a block's lanes take at once is walked together with those around it. */
 static void join_short(const struct lowering *w, struct body *b)
 {
@@ -300,11 +281,10 @@ static void join_short(const struct lowering *w, struct body *b)
  * lanes or processors without work, or takes too many registers. */
 static int64_t neighbours(const struct lowering *w, const struct body *b)
 {
-    enum { ACCESS = 16, MOST = 8, WORK = 640, LANES = 64 };
-    int64_t n = b->nest.size[b->nest.n - 1], all = n, each = ACCESS / largest_element(w);
+    enum { WORK = 640, LANES = 64 };
+    int64_t n = b->nest.size[b->nest.n - 1], all = n, each = lower_access(w);
     for (uint32_t d = 0; d + 1 < b->nest.n; d++)
         all *= b->nest.size[d];
-    each = each > MOST ? MOST : each < 1 ? 1 : each;
     while (each > 1 && (b->nest.work * each > WORK || (b->nest.n > 1 && n % each) || n < each * LANES ||
                         all < each * LANES * 2 * (int64_t)w->caps->threads))
         each /= 2;

@@ -177,7 +177,7 @@ static int64_t work_of(const struct exec *x, int device)
     int64_t most = 0;
     for (uint32_t i = 0; i < x->program->nkernel; i++) {
         const struct device_kernel *d = x->on[device][i];
-        if (!d || !d->has_work) continue;
+        if (!d || !d->work) continue;
         int64_t bytes = x->program->scratch_bytes * accelerator_blocks(d, x->program->kernel[i]->extent);
         most = bytes > most ? bytes : most;
     }
