@@ -117,6 +117,8 @@ int fuse_remat(struct fuser *f);
 double fuse_work(unsigned op);                              /* of an element, where no lane of a vector is empty */
 int64_t fuse_run(const struct graph *g, ref r);             /* struct group's run, for node r */
 double fuse_factor(const struct fuser *f, uint32_t id, ref x); /* how much more it is for x in the kernel of group id */
+/* Will r, of group a or b, be stored once they are one? */
+bool fuse_is_wanted(const struct fuser *f, ref r, uint32_t a, uint32_t b);
 /* Does one kernel of a and b, for which memory moves so many bytes less, cost more than the two? */
 bool fuse_costs_more(struct fuser *f, uint32_t a, uint32_t b, enum join join, double saved);
 

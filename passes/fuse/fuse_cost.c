@@ -179,6 +179,22 @@ static double most_bytes(const struct fuser *f, uint32_t id)
     return most;
 }
 
+/* What storing the operand of a reduce over short rows costs, whose lanes are rows: single elements, some two cycles
+ * each.  It is an element's worth of each of groups a and b that others read once these are one. */
+static double short_row_stores(struct fuser *f, uint32_t a, uint32_t b, ref anchor)
+{
+    enum { STORE_BYTES = 6 };
+    if (!anchor || f->group[a].rows || f->group[b].rows || !lower_short_rows(f->g, anchor))
+        return 0;
+    const uint32_t id[] = {a, b};
+    int64_t full = node_numel(f->g, f->g->node[anchor].in[0]), n = 0;
+    for (int j = 0; j < (a == b ? 1 : 2); j++)
+        for (ref r = f->group[id[j]].first; r; r = f->next[r])
+            if (node_numel(f->g, r) == full && fuse_is_wanted(f, r, a, b))
+                n += full;
+    return (double)(n * STORE_BYTES);
+}
+
 /* What one kernel stores and another reads may still lie in a cache: that takes half the time. */
 bool fuse_costs_more(struct fuser *f, uint32_t a, uint32_t b, enum join join, double saved)
 {
@@ -198,6 +214,9 @@ bool fuse_costs_more(struct fuser *f, uint32_t a, uint32_t b, enum join join, do
     double apart = arithmetic(f, a, ga->anchor ? ga->numel : -1, la);
     apart += arithmetic(f, b, gb->anchor ? gb->numel : -1, lb);
     double more = times * arithmetic(f, a, results, l) + arithmetic(f, b, results, l) - apart;
+    if (join != JOIN_ROWS)
+        more += short_row_stores(f, a, b, f->group[anchored].anchor) -
+                short_row_stores(f, anchored, anchored, f->group[anchored].anchor);
     if (more <= saved / 2)
         return false;
     double bytes_a = most_bytes(f, a), bytes_b = most_bytes(f, b);
