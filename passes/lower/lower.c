@@ -210,25 +210,43 @@ void lower_store(struct lowering *w, ref r, const struct shape *s, const val *co
 
 enum { MAX_FETCHED = 8 };
 
+/* The array in which operand i of r lies in the operand's own order, from element *first on; NIL: none does.  It may be
+ * a part of a larger array, cut out of its outermost axis. */
+static ref lower_array_of(const struct graph *g, ref r, unsigned i, int64_t *first)
+{
+    ref x = g->node[r].in[i];
+    for (*first = 0; node_is_view(g, x); x = g->node[x].in[0]) {
+        const struct node *n = &g->node[x];
+        const struct shape *from = node_shape(g, n->in[0]);
+        struct split at = n->op == OP_slice ? split_at(from, n->attr.slice.axis) : (struct split){0};
+        if (n->op == OP_slice && at.outer == 1 && n->attr.slice.step == 1)
+            *first += n->attr.slice.start * at.inner;
+        else if (n->op != OP_reshape)
+            return NIL;
+    }
+    return x;
+}
+
 void lower_prefetch(struct lowering *w, const struct shape *s, const val *coord)
 {
     val i = lower_flatten(w->k, s, coord);
-    int64_t numel = shape_count(s);
+    int64_t numel = shape_count(s), first[MAX_FETCHED];
     ref read[MAX_FETCHED];
     uint32_t nread = 0, nwritten = 0;
     for (uint32_t m = 0; m < w->nmember; m++) {
         ref r = w->member[m];
         for (unsigned o = 0; o < w->g->node[r].nin && r != w->anchor && nread < MAX_FETCHED; o++) {
-            bool linear, known = false;
-            ref x = node_operand(w->g, r, o, &linear);
+            bool known = false;
+            ref x = lower_array_of(w->g, r, o, &first[nread]);
             for (uint32_t j = 0; j < nread; j++)
-                known |= read[j] == x;
-            if (linear && !known && node_numel(w->g, x) == numel && !lower_is_member(w, x) && lower_in_memory(w, x))
+                known |= read[j] == x && first[j] == first[nread];
+            if (x && !known && node_numel(w->g, w->g->node[r].in[o]) == numel && !lower_is_member(w, x) &&
+                lower_in_memory(w, x))
                 read[nread++] = x;
         }
     }
     for (uint32_t j = 0; j < nread; j++)
-        k_prefetch(w->k, PREFETCH_READ, lower_buffer(w, read[j], BUF_IN), i);
+        k_prefetch(w->k, PREFETCH_READ, lower_buffer(w, read[j], BUF_IN), ix_add(w->k, i, k_int(w->k, first[j])));
     for (uint32_t m = 0; m < w->nmember; m++)
         if (w->stored[w->member[m]] && node_numel(w->g, w->member[m]) == numel && nwritten++ >= nread)
             k_prefetch(w->k, PREFETCH_WRITE, lower_buffer(w, w->member[m], BUF_OUT), i);
