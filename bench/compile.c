@@ -70,15 +70,15 @@ static struct graph *make_step(int nodes)
 static bool run_passes(struct graph *g)
 {
     for (unsigned i = 0; i + 1 < pass_count; i++)
-        if (pass_run(&pass_list[i], g, false) < 0)
+        if (pass_run(&pass_list[i], g, NULL) < 0)
             return false;
     return true;
 }
 
 static bool lower_groups(const struct graph *g, const struct caps *caps, struct err *e)
 {
-    struct target_set one = {&(struct target){.caps = caps}, 1};
-    struct lowerer *l = lowerer_new(g, &one, 0, NULL);
+    struct target_set target = {&(struct target){.caps = caps}, 1};
+    struct lowerer *l = lowerer_new(g, &target, 0, NULL);
     bool ok = l || err_set(e, KL_ERR_MEMORY, "out of memory");
     for (uint32_t i = 0; ok && i < g->ngroup; i++) {
         struct lowered one;

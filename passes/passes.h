@@ -19,22 +19,23 @@ const struct pass_info *pass_find(const char *name, size_t len); /* NULL: no suc
 struct pass_options {
     bool fuse;                 /* false: each op is its own kernel; affects only the grouping */
     bool verify;               /* verify before the first pass and after each */
+    uint64_t in_pairs;         /* devices, by bit, whose products of bf16 are summed in pairs: see caps.dot2 */
     /* Called with the graph after each stage ("captured", "differentiated", ...); may be NULL. */
     void (*dump)(void *ctx, const char *stage, const struct graph *g);
     void *ctx;
 };
 /* ---- run.c ---- */
 bool passes_run(struct graph *g, const struct pass_options *o); /* the default pipeline; false: g->err */
-/* Runs one pass on a graph's regions, then on the graph; result as pass_fn.  Only fuse uses `unfused`. */
-int pass_run(const struct pass_info *p, struct graph *g, bool unfused);
+/* Runs one pass on a graph's regions, then on the graph; result as pass_fn.  Options may be NULL: none, fused. */
+int pass_run(const struct pass_info *p, struct graph *g, const struct pass_options *o);
 
 /* ---- groups.c: the meaning of groups ----
  *
  * A node with group GROUP_NONE is never stored: it is a leaf, a view, or a scalar that is cheap enough to be recomputed
  * wherever it is used.  Views are index computations: they have a group only where an output needs them stored. */
-/* The node below the views of r; *linear: there are only reshapes in between, so element i is element i. */
-/* is it only an index computation: a view, or a pad evaluated by its readers? */
+/* Is r only an index computation: a view, or a pad evaluated by its readers? */
 bool node_is_view(const struct graph *g, ref r);
+/* The node below the views of r; *linear: there are only reshapes in between, so element i is element i. */
 ref node_source(const struct graph *g, ref r, bool *linear);
 /* The same below operand i of r; linear: also, element i of r needs only element i of it. */
 ref node_operand(const struct graph *g, ref r, unsigned i, bool *linear);
@@ -66,6 +67,10 @@ enum { MAX_ROW_REDUCES = 8 };     /* in one kernel */
 /* Does r reduce whole rows, the last axes in one chunk of lanes? Sets their axes and length. */
 bool reduce_rows(const struct graph *g, ref r, struct row_space *s);
 
+/* ---- numerics.c ----
+ *
+ * As pass_numerics; in_pairs: devices, one bit each, that sum products of bf16 in pairs. */
+int pass_numerics_for(struct graph *g, uint64_t in_pairs);
 /* ---- fuse.c ----
  *
  * Fills g->group; `unfused` gives every op its own group. */
@@ -119,8 +124,9 @@ bool memo_unpack(const void *pack, size_t size); /* false: the bytes are damaged
 extern _Atomic(uint64_t) lower_misses __attribute__((visibility("hidden")));
 
 /* ---- plan.c, plan_non_fusible.c: storage and commands ---- */
-enum loc_kind { LOC_ARENA, LOC_INPUT, LOC_STATE, LOC_OUT, LOC_SCRATCH, LOC_INSIDE }; /* the last two contain no value */
-/* arena: of device `index`; scratch: offset in a thread's scratch; inside: shared memory or registers of the kernel */
+enum loc_kind { LOC_ARENA, LOC_INPUT, LOC_STATE, LOC_OUT, LOC_SCRATCH, LOC_WORKSPACE, LOC_INSIDE };
+/* The last three contain no value.  arena: of device `index`; scratch: offset in a thread's scratch; workspace: offset
+ * in the memory that the phases of a kernel share; inside: shared memory or registers of the kernel */
 struct loc { uint32_t kind, index; int64_t offset; };
 
 enum cmd_kind { CMD_KERNEL, CMD_COPY, CMD_INTERP, CMD_REGION, CMD_CUSTOM };
@@ -130,8 +136,11 @@ struct command {
     uint32_t kernel, group;       /* CMD_KERNEL: index in program.kernel; the group that it computes */
     /* its number among all commands of the program; those of regions come after the op's own */
     uint32_t row;
-    bool joined;                  /* CMD_KERNEL: there is no barrier between it and the kernel before it */
-    uint32_t wait, signal;        /* event numbers, 0 for none: all current devices work in the order of the list */
+    bool no_barrier;              /* CMD_KERNEL: there is no barrier between it and the kernel before it */
+    /* signal: for a CMD_CUSTOM that another thread runs while the following commands run: its number among those of
+     * the program, from 1 on, in which order they run; 0: it is not one.  wait: this command starts when those up to
+     * this number have ended; 0: it needs none for which no earlier command has waited. */
+    uint32_t wait, signal;
     /* CMD_KERNEL: one per lbuf; CMD_COPY: destination, source, on any devices; CMD_REGION, CMD_CUSTOM: operands,
      * results, workspace */
     struct loc *arg; uint32_t narg;
@@ -152,12 +161,14 @@ struct program {
     uint64_t devices;             /* devices used, one bit each */
     /* contains a CMD_CUSTOM, possibly in a region: it calls the user's functions, which may fail */
     bool calls;
+    uint32_t signals;             /* commands that another thread runs */
     int64_t arena_bytes[MAX_DEVICES];
     /* bytes at the end of each arena for the programs of regions, on devices other than that of their op, where they
      * run in the command's workspace */
     int64_t region_bytes[MAX_DEVICES];
     int64_t interp_bytes;         /* maximum memory of the interpreter, which it allocates itself */
     int64_t scratch_bytes;        /* per thread, regions included */
+    int64_t workspace_bytes;      /* of the kernel that has most, regions included */
     int64_t peak_bytes;           /* arenas + outputs not in place + inputs + states */
     /* largest total size of values alive at the same time: a lower bound for any placement */
     int64_t lower_bound_bytes;
@@ -180,11 +191,11 @@ size_t program_bytes(const struct program *p);  /* bytes of memory that it uses 
  * region_work_bytes, pointers to operands and results, the arena of the running region. */
 struct workspace { int64_t unread, work, pointers, arena, bytes; };
 struct workspace command_workspace(const struct program *p, const struct command *c);
-/* ---- plan_join.c ----
+/* ---- plan_barriers.c ----
  *
  * Removes barriers between kernels where no thread accesses what another one stores; at most so many kernels in a
  * row. */
-enum { MAX_JOINED = 16 };
+enum { MAX_KERNEL_RUN = 16 };
 /* Comment lines with the program's kernels in order; kernels without a barrier between them are on one line. mem_free
  * it; NULL: out of memory. */
 char *program_order(const struct program *p);

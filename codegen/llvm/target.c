@@ -30,6 +30,7 @@ void target_vectors(struct caps *c)
     c->vector_bytes = wide ? 64 : target_has(c, "avx2") ? 32 : 16;
     c->vector_regs = wide || target_is(c, "aarch64") ? 32 : 16;
     c->mma_bytes = x86 ? 4 : 0;
+    c->dot2 = x86 && wide && target_has(c, "avx512bf16");
 }
 
 /* The levels of the x86-64 psABI that have fused multiply-adds and half floats; AArch64 always has both. */

@@ -19,22 +19,29 @@ const struct custom_op *custom_find(const char *name)
     return find_from(atomic_load_explicit(&first, memory_order_acquire), name);
 }
 
+bool custom_add(struct custom_op *op, struct err *e)
+{
+    struct custom_op *head = atomic_load_explicit(&first, memory_order_acquire);
+    do {
+        if (find_from(head, op->name))
+            return err_set(e, KL_ERR_ARGUMENT, "an op of the name \"%s\" is registered already", op->name);
+        op->next = head;
+    } while (!atomic_compare_exchange_weak_explicit(&first, &head, op, memory_order_acq_rel, memory_order_acquire));
+    return true;
+}
+
 bool custom_register(const char *name, const kl_custom_op *functions, void *ctx, struct err *e)
 {
-    struct custom_op *op = mem_alloc(sizeof *op), *head = atomic_load_explicit(&first, memory_order_acquire);
+    struct custom_op *op = mem_alloc(sizeof *op);
     if (!op)
         return err_set(e, KL_ERR_MEMORY, "out of memory");
     snprintf(op->name, sizeof op->name, "%s", name);
     op->functions = *functions;
     op->ctx = ctx;
-    do {
-        if (find_from(head, name)) {
-            mem_free(op);
-            return err_set(e, KL_ERR_ARGUMENT, "an op of the name \"%s\" is registered already", name);
-        }
-        op->next = head;
-    } while (!atomic_compare_exchange_weak_explicit(&first, &head, op, memory_order_acq_rel, memory_order_acquire));
-    return true;
+    if (custom_add(op, e))
+        return true;
+    mem_free(op);
+    return false;
 }
 
 /* ---- calling the functions ---- */
@@ -176,6 +183,12 @@ bool custom_check(const struct graph *g, struct err *e)
         if (!custom_check(g->region[i], e))
             return false;
     return true;
+}
+
+bool custom_is_async(const struct graph *g, const struct node *n)
+{
+    const struct custom_op *op = n->op == OP_custom ? custom_find(node_custom(g, n)->name) : NULL;
+    return op && op->async;
 }
 
 bool custom_any(const struct graph *g)

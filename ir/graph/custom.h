@@ -11,6 +11,7 @@ struct custom_op {
     char name[CUSTOM_NAME];
     kl_custom_op functions;
     void *ctx;
+    bool async;                  /* runs on the thread of async.h while the kernels behind it run */
     struct custom_op *next;
 };
 
@@ -20,9 +21,11 @@ struct custom_op {
 enum { INSPECT_TEXT = 255 };                                  /* maximum bytes of the label of kl_print */
 extern struct custom_op inspect_ops[2];
 void inspect_printer(void (*print)(void *ctx, const char *line), void *ctx); /* NULL: standard output */
+bool inspect_is_quiet(void);                              /* the program runs a second time to find an element */
 void inspect_quiet(bool on);                                  /* true: they do nothing on this thread */
 
 /* ---- custom.c ---- */
+bool custom_add(struct custom_op *op, struct err *e); /* op lives as long as the process */
 /* the name has a valid length */
 bool custom_register(const char *name, const kl_custom_op *functions, void *ctx, struct err *e);
 const struct custom_op *custom_find(const char *name);        /* NULL: not registered */
@@ -36,6 +39,7 @@ size_t custom_work_bytes(const struct graph *g, const struct node *n);
 /* Checks that every custom op in g and its regions is registered and gives the types that its node records; false: *e
  * as above. */
 bool custom_check(const struct graph *g, struct err *e);
+bool custom_is_async(const struct graph *g, const struct node *n);
 bool custom_any(const struct graph *g);                       /* does g, or a region of it, have a custom op? */
 /* Numbers the custom ops, starting with `from`, in an order that passes preserve; returns the next number. */
 uint32_t custom_number(struct graph *g, uint32_t from);

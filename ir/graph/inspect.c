@@ -21,6 +21,7 @@ void inspect_printer(void (*print)(void *ctx, const char *line), void *ctx)
 }
 
 void inspect_quiet(bool on) { quiet = on; }
+bool inspect_is_quiet(void) { return quiet; }
 
 static kl_status token_types(void *ctx, const kl_custom_call *call, kl_type *out)
 {

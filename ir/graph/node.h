@@ -94,6 +94,7 @@ union attr {
                                                         of i32; 0: all of the operands' one dtype */
         uint8_t lanes;                               /* set by pass numerics, 0 before: */
         uint32_t kblock;                             /*   see the comment at numeric order below */
+        uint32_t pairs;                              /*   1: products of bf16 by DOT2 */
     } dot;
     struct {                                         /* attention, attention_stats and attention_grad: see below */
         uint64_t scale;                              /* the bits of an f64 */
@@ -156,6 +157,13 @@ _Static_assert(sizeof(struct node) == 64, "a node is one cache line");
  * dot: products k = 0..K-1 in row-major order of the contracted axes, cut into blocks of kblock.
  *   Each block is one ascending chain acc = fma(a, b, acc) from 0 (integers: acc + a*b); block
  *   results are added in ascending order, starting with the first block's; K = 0 gives 0.  lanes is 1.
+ *   With `pairs`, of bf16, a block is one chain of acc = DOT2(a, b, acc) (ir/math/prims.def) over products (0, 1),
+ *   (2, 3), .. of the block, the first of a pair in the lower half; behind an odd number of products stands 0 * 0.
+ *   That is the sum as processors with AVX512_BF16 compute it, at twice the rate of f32.  Elsewhere it would take
+ *   several instructions a product, where a chain of fma takes one.  So numerics writes `pairs` where the device's
+ *   code generator has such an instruction (caps.dot2), and the chain of fma elsewhere.  Which of the two is part of
+ *   the node, of the graph's hash and of its text, and each is the same sum, to the bit, on every processor that is
+ *   given it.  Device ref takes the order of device cpu, so that the two agree.
  * attention: for each query the keys it sees, in blocks of `block` keys (0 .. block-1, ..), in ascending order.  A
  * score is one ascending chain of fma over D from 0, then times scale.  Each block makes most' = the largest of most
  * and its scores (at first -infinity; NaN if any is NaN), base = most', or 0 where that is -infinity, shrink = exp(most

@@ -154,7 +154,8 @@ static const char result_kind[P_COUNT] = {
 
 val k_prim(struct kernel *k, enum prim p, val a, val b, val c)
 {
-    unsigned dtype = result_kind[p] == 'B' ? (unsigned)KL_BOOL : k->inst[result_kind[p] == '2' ? b : a].dtype;
+    char kind = result_kind[p];
+    unsigned dtype = kind == 'B' ? (unsigned)KL_BOOL : k->inst[kind == '2' ? b : kind == '3' ? c : a].dtype;
     return k_inst(k, L_OP(p), dtype, a, b, c, 0);
 }
 

@@ -71,6 +71,8 @@ static void unify(struct clean *c)
             c->open[scope] = false;
             scope = parent[scope];
             c->scope[v] = scope;
+        } else if (i->op == L_SYNC) { /* values do not pass */
+            memset(c->slot, 0, ((size_t)c->mask + 1) * sizeof *c->slot);
         } else if (is_pure(i)) {
             c->map[v] = kernel_clean_number(c, v);
         }

@@ -18,6 +18,9 @@
     {.word = name, .form = FORM_SIDES, AT(member), .sides = count, .least = 1, .most = high}
 #define FLAG(name, member) {.word = name, .form = FORM_FLAG, AT(member), .most = 1}
 #define WIDTH LANES("width", width, 64)
+#define GPU_WIDTH LANES("width", width, MAX_GPU_VECTOR)
+#define NEIGHBOURS(family) \
+    {.word = "neighbours", .form = FORM_NUMBER, AT(family.neighbours), .power = true, .most = 8}
 #define THREADS CHOSEN("width", width, MAX_THREADS)
 #define TILE(family) SIDES("tile", family.mr, 2, MAX_TILE_SIDE)
 #define KBLOCK(family) NUMBER("kblock", family.kc, 0, UINT32_MAX)
@@ -31,15 +34,21 @@ static const char *const pack_names[PACK_COUNT] = {
     [PACK_ROWS] = "rows", [PACK_SQUARES] = "squares", [PACK_ELEMENTS] = "elements",
     [PACK_COLUMN_RUNS] = "column_runs", [PACK_STEP_RUNS] = "step_runs"};
 
-static const struct sched_field map_fields[] = {WIDTH, CHOSEN("vectors", map.vectors, UINT16_MAX), STREAM, GRAIN};
+static const struct sched_field map_fields[] = {
+    WIDTH, CHOSEN("vectors", map.vectors, UINT16_MAX),
+    NEIGHBOURS(map),
+    FLAG("join_short", map.join_short), NUMBER("tasks", map.tasks, 0, 1 << 24), STREAM, GRAIN};
 static const struct sched_field row_reduce_fields[] = {
     WIDTH, {.word = "lanes", .form = FORM_NUMBER, AT(row_reduce.lanes), .power = true, .most = 64},
     NUMBER("vectors", row_reduce.vectors, 0, 1024), NUMBER("axes", row_reduce.axes, 0, KL_MAX_RANK), GRAIN};
 static const struct sched_field column_reduce_fields[] = {
     WIDTH, NUMBER("axes", column_reduce.axes, 0, KL_MAX_RANK), FLAG("short_rows", column_reduce.short_rows),
-    NUMBER("lines", column_reduce.lines, 0, 8), NUMBER("ahead", column_reduce.ahead, 0, UINT16_MAX), GRAIN};
+    NUMBER("lines", column_reduce.lines, 0, 8), NUMBER("ahead", column_reduce.ahead, 0, UINT16_MAX),
+    NUMBER("split", column_reduce.split, 0, UINT32_MAX), GRAIN};
 static const struct sched_field rows_fields[] = {
-    WIDTH, {.word = "keep", .form = FORM_SET, AT(rows.keep), .most = 63}, STREAM, GRAIN};
+    GPU_WIDTH, {.word = "keep", .form = FORM_SET, AT(rows.keep), .most = 63}, NUMBER("held", rows.held, 0, 64),
+    NEIGHBOURS(rows), STREAM, GRAIN};
+static const struct sched_field gpu_row_reduce_fields[] = {GPU_WIDTH, NEIGHBOURS(gpu_row_reduce), GRAIN};
 static const struct sched_field dot_fields[] = {
     WIDTH, TILE(dot), KBLOCK(dot), CHOSEN("rows", dot.rows, UINT32_MAX), NUMBER("run", dot.run, 0, UINT32_MAX),
     LANES("square", dot.square, 64), FLAG("pack_b", dot.pack_b),
@@ -48,7 +57,7 @@ static const struct sched_field dot_fields[] = {
     {.word = "epilogue", .form = FORM_WORD, AT(dot.epilogue), .chosen = true, .least = 1, .most = EPILOGUE_COUNT - 1,
      .name = epilogue_names},
     FLAG("prefetch_a", dot.prefetch_a), FLAG("prefetch_b", dot.prefetch_b), FLAG("prefetch_out", dot.prefetch_out),
-    GRAIN};
+    FLAG("wide", dot.wide), GRAIN};
 static const struct sched_field dot_thin_fields[] = {
     WIDTH, TILE(dot_thin), CHOSEN("step", dot_thin.step, 256), KBLOCK(dot_thin),
     CHOSEN("strip", dot_thin.strip, UINT32_MAX), LANES("each", dot_thin.each, 4),
@@ -69,6 +78,7 @@ static const struct sched_field dot_matrix_fields[] = {
     FLAG("copy_b", dot_matrix.copy_b), GRAIN};
 static const struct sched_field scatter_fields[] = {WIDTH, LANES("copy", scatter.copy, 64), GRAIN};
 static const struct sched_field lanes_fields[] = {WIDTH, GRAIN};
+static const struct sched_field threads_fields[] = {THREADS, GRAIN};
 static const struct sched_field attention_fields[] = {
     WIDTH, CHOSEN("rows", attention.rows, 8),
     {.word = "square", .form = FORM_NUMBER, AT(attention.square), .power = true, .most = 8},
@@ -85,7 +95,10 @@ const struct sched_family sched_families[SCHED_COUNT] = {
     [SCHED_DOT_BYTES] = FAMILY("dot_bytes", dot_bytes_fields),
     [SCHED_DOT_BLOCKS] = FAMILY("dot_blocks", dot_blocks_fields),
     [SCHED_DOT_MATRIX] = FAMILY("dot_matrix", dot_matrix_fields), [SCHED_SCATTER] = FAMILY("scatter", scatter_fields),
-    [SCHED_CUMULATIVE] = FAMILY("cumulative", lanes_fields), [SCHED_SORT] = FAMILY("sort", lanes_fields),
+    [SCHED_GPU_ROW_REDUCE] = FAMILY("gpu_row_reduce", gpu_row_reduce_fields),
+    [SCHED_GPU_SCATTER] = FAMILY("gpu_scatter", threads_fields), [SCHED_GPU_SCAN] = FAMILY("gpu_scan", threads_fields),
+    [SCHED_GPU_SORT] = FAMILY("gpu_sort", threads_fields), [SCHED_CUMULATIVE] = FAMILY("cumulative", lanes_fields),
+    [SCHED_SORT] = FAMILY("sort", lanes_fields),
     [SCHED_ATTENTION] = FAMILY("attention", attention_fields),
     [SCHED_ATTENTION_ONE] = FAMILY("attention_one", attention_one_fields),
     [SCHED_ATTENTION_GRAD] = FAMILY("attention_grad", attention_fields)};

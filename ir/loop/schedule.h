@@ -11,10 +11,13 @@
 #include "ir/ir.h"
 
 enum sched_kind {
-    SCHED_MAP, SCHED_ROW_REDUCE, SCHED_COLUMN_REDUCE, SCHED_ROWS,
+    SCHED_MAP, SCHED_ROW_REDUCE, SCHED_GPU_ROW_REDUCE, SCHED_COLUMN_REDUCE, SCHED_ROWS,
     SCHED_DOT, SCHED_DOT_THIN, SCHED_DOT_BYTES, SCHED_DOT_BLOCKS, SCHED_DOT_MATRIX,
-    SCHED_SCATTER, SCHED_CUMULATIVE, SCHED_SORT, SCHED_ATTENTION, SCHED_ATTENTION_ONE, SCHED_ATTENTION_GRAD,
+    SCHED_SCATTER, SCHED_CUMULATIVE, SCHED_SORT, SCHED_GPU_SCATTER, SCHED_GPU_SCAN, SCHED_GPU_SORT,
+    SCHED_ATTENTION, SCHED_ATTENTION_ONE, SCHED_ATTENTION_GRAD,
     SCHED_COUNT };
+
+static inline bool sched_is_scatter(unsigned kind) { return kind == SCHED_SCATTER || kind == SCHED_GPU_SCATTER; }
 
 /* When the epilogue of a tile's products is computed: on the accumulators; or from a copy of them, after the tile,
  * after all tiles of its rows, or during the products of the tile to the right. */
@@ -28,7 +31,7 @@ enum sched_pack { PACK_NONE, PACK_ROWS, PACK_SQUARES, PACK_ELEMENTS, PACK_COLUMN
 /* A field whose comment ends in "[chosen]" is chosen where a record that is handed in has 0 there. */
 struct schedule {
     uint16_t kind;          /* enum sched_kind */
-    uint16_t width;         /* lanes of the vector loops; dot_blocks, dot_matrix: threads of a block  [chosen] */
+    uint16_t width;         /* lanes of the vector loops; of dot_blocks, dot_matrix, gpu_*: threads  [chosen] */
     uint8_t stream;         /* map, rows: results are stored non-temporally, where vectors lie at whole registers */
     uint8_t pad[3];
     int64_t grain;          /* parallel iterations worth one task; 0: never split */
@@ -36,20 +39,30 @@ struct schedule {
         uint64_t words[4];  /* first, so that records are zeroed whole */
         struct {
             uint16_t vectors;       /* of an iteration of the parallel loop, where that is one dimension  [chosen] */
+            uint8_t neighbours;     /* elements of a lane; 0: one */
+            uint8_t join_short;     /* dimensions are walked as one where the innermost has few elements */
+            uint32_t tasks;         /* iterations have fewer vectors if there would be fewer than so many of them, and
+                                       are blocks in each row of several dimensions; 0: as many as `vectors`, rows */
         } map;
         struct {
             uint16_t lanes;         /* rows of the epilogue's vector loop; 0: the epilogue is computed row by row */
             uint16_t vectors;       /* such loops in an iteration */
             uint16_t axes;          /* the last kept axes, whose rows lanes may lie in */
         } row_reduce;
+        struct {                    /* on a GPU: a row's threads, in any order of its sums */
+            uint16_t neighbours;    /* elements of a thread in each access; 0: one */
+        } gpu_row_reduce;
         struct {
             uint16_t axes;          /* the last kept axes, whose results lanes may lie in */
             uint16_t short_rows;    /* lanes are whole rows of a few elements */
             uint16_t lines;         /* of memory that are prefetched for each row of a vector of results */
             uint16_t ahead;         /* rows from the one at hand to the one that is prefetched */
+            uint32_t split;         /* GPU: columns are summed in parts of so many elements, then those; 0: not */
         } column_reduce;
         struct {
             uint64_t keep;          /* members, by bit, whose rows are kept in scratch rather than computed twice */
+            uint16_t held;          /* GPU: elements of a thread, which hold the row in registers; 0: they do not */
+            uint16_t neighbours;    /*   of these, so many neighbours in each access; 0: one */
         } rows;
         struct {                    /* a product by register tiles, on a processor or by threads alone */
             uint16_t mr, nr;        /* rows and columns of the tile: these and kc first in all kinds of products */
@@ -62,6 +75,8 @@ struct schedule {
             uint8_t epilogue;       /* enum sched_epilogue  [chosen] */
             /* the operands are prefetched a tile ahead, the arrays of the epilogue as their tile is computed */
             uint8_t prefetch_a, prefetch_b, prefetch_out;
+            uint8_t wide;           /* pairs of bf16 that are neighbours in memory are loaded as one */
+            uint8_t unused[7];
         } dot;
         struct {                    /* a few rows with a matrix that is read once */
             uint16_t mr, nr;        /* all rows; columns of a vector */
@@ -124,7 +139,7 @@ struct sched_field {
     int64_t least, most;        /* what may be handed in; other than 0 if `chosen` */
     const char *const *name;    /* FORM_WORD: of the values, NULL: no word; `most` is the last */
 };
-enum { MAX_SCHED_FIELDS = 13 };
+enum { MAX_SCHED_FIELDS = 14 };
 struct sched_family { const char *word; const struct sched_field *field; uint32_t n; };
 extern const struct sched_family sched_families[SCHED_COUNT];
 uint64_t sched_get(const struct schedule *s, const struct sched_field *f, unsigned side);

@@ -1,9 +1,9 @@
-/* Schedules as text, by the table of fields (ir/loop/schedule.c).  The record is the kind's word, then fields in the
- * order of the table, each at most once; what is 0 is not said.
+/* Schedules as text, by the table of fields (ir/loop/schedule.c).  A record is the kind's word, then fields in the
+ * order of the table, each at most once; fields that are 0 are not written.
  *
  *   schedule dot width 32 tile 14x32 kblock 512 rows 56 pack_b pack_by squares epilogue after_tile grain 4
  *
- * A text of schedules is what a user or a tuner hands in, a kernel a line, in sections of a graph each:
+ * A text of schedules, from a user or a tuner, has one line for each kernel, in one section for each graph:
  *
  *   graph @train_step
  *   @k0_add_relu schedule map width 16 grain 64 */

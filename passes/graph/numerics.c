@@ -1,13 +1,15 @@
 /* Sets the order of operations of each reduction, dot and attention (node.h, "Numeric order").
  *
- * It depends on shapes, dtypes and axes only, not on the host, threads, tiles or views, so every executor gets the same
- * bits.  No later pass changes the order. */
+ * It depends on shapes, dtypes and axes, not on the host, threads, tiles or views.  Of the device it uses one property:
+ * whether it sums products of bf16 in pairs.  Every executor that follows what is written gets the same bits.  No later
+ * pass changes the order. */
 #include "passes/passes.h"
 
 /* Elements of a chunk: long enough that the cost of combining chunks is negligible, short enough that a reduction of
  * millions of elements can be split over threads. */
 enum { LANE_CHUNK = 16384, COLUMN_CHUNK = 512, DOT_BLOCK = 512 };
 enum { LEAST_RUN = 16 }; /* adjacent elements needed for lanes to be worth reducing at the end */
+enum { MOST_THIN_ROWS = 8 }; /* of products limited by memory (lower_dot_thin.c), where pairs would gain nothing */
 enum { KEY_BLOCK = 64 }; /* keys of attention per rescaling of the sums by a new maximum score */
 
 /* The chunk of lanes where the reduced elements are rows of `run` adjacent elements with others between them: whole
@@ -43,12 +45,14 @@ static void order_reduce(const struct graph *g, struct node *n)
 }
 
 /* Even blocks of at most DOT_BLOCK products, rounded up to multiples of 8. */
-static void order_dot(const struct graph *g, struct node *n)
+static void order_dot(const struct graph *g, struct node *n, uint64_t in_pairs)
 {
-    int64_t k = dot_sizes(g, n).k, blocks = (k + DOT_BLOCK - 1) / DOT_BLOCK;
+    struct dot_dims d = dot_sizes(g, n);
+    int64_t k = d.k, blocks = (k + DOT_BLOCK - 1) / DOT_BLOCK;
     int64_t len = blocks ? (k + blocks - 1) / blocks : 1;
     n->attr.dot.lanes = 1;
     n->attr.dot.kblock = (uint32_t)((len + 7) / 8 * 8);
+    n->attr.dot.pairs = n->dtype == KL_BF16 && d.m > MOST_THIN_ROWS && (in_pairs >> n->device & 1);
 }
 
 static bool has_symbolic_operand(const struct graph *g, const struct node *n)
@@ -59,7 +63,7 @@ static bool has_symbolic_operand(const struct graph *g, const struct node *n)
     return any;
 }
 
-int pass_numerics(struct graph *g)
+int pass_numerics_for(struct graph *g, uint64_t in_pairs)
 {
     int changed = 0;
     for (ref r = 1; r < g->nnode; r++) {
@@ -70,7 +74,7 @@ int pass_numerics(struct graph *g)
             order_reduce(g, n);
             changed = 1;
         } else if (n->op == OP_dot && !n->attr.dot.kblock) {
-            order_dot(g, n);
+            order_dot(g, n, in_pairs);
             changed = 1;
         } else if (op_is_attention(n->op) && !n->attr.attention.block) {
             n->attr.attention.block = KEY_BLOCK;
@@ -79,3 +83,5 @@ int pass_numerics(struct graph *g)
     }
     return changed;
 }
+
+int pass_numerics(struct graph *g) { return pass_numerics_for(g, 0); }

@@ -3,6 +3,7 @@
  * Iterations of the parallel loop are rows.  Where axes lie behind the scanned one, an iteration is a vector of
  * neighbouring rows, each a lane; else it is one row, element by element. */
 #include "lower_schedule.h"
+#include "passes/lower/gpu/lower_gpu.h"
 #include <string.h>
 
 struct scan {
@@ -95,8 +96,12 @@ void lower_cumulative_group(struct lowering *w)
     }
     bool vector = at.inner > 1;
     struct schedule schedule;
-    if (!choose_cumulative(w, &(struct scan_facts){at.outer, at.len, at.inner}, &schedule))
+    if (!choose_cumulative(w, &(struct scan_facts){at.outer, at.len, at.inner, gpu_scan_fits(w)}, &schedule))
         return;
+    if (schedule.kind == SCHED_GPU_SCAN) {
+        gpu_scan(w);
+        return;
+    }
     int64_t full = at.inner / k->sched.width, tail = at.inner % k->sched.width, blocks = full + (tail != 0);
     k->extent = at.len ? at.outer * blocks : 0;
     lower_scalars(w);

@@ -13,7 +13,8 @@ struct nest {
     uint32_t n;                        /* merged dims: size, axes [end of last, end) */
     int64_t size[KL_MAX_RANK];
     uint8_t axis_end[KL_MAX_RANK];
-    uint32_t work;                     /* primitives an element */
+    uint32_t work, depth;              /* primitives an element; of the longest chain, each of which needs the last */
+    uint32_t wide;                     /* primitives on numbers of 8 bytes: two registers a vector */
 };
 
 static ref root_of(const struct lowering *w)
@@ -85,6 +86,30 @@ static void add_arrays(struct lowering *w, const struct lowered *l, struct array
     }
 }
 
+/* How many primitives on elements a kernel has, and of the longest chain of them; those that take longest count as
+ * four there. */
+static void count_primitives(const struct kernel *k, struct nest *nest, struct err *e)
+{
+    enum { SLOW = 4 };
+    uint32_t *depth = mem_alloc(k->ninst * sizeof *depth);
+    if (!depth) {
+        err_set(e, KL_ERR_MEMORY, "out of memory counting primitives");
+        return;
+    }
+    for (val v = 1; v < k->ninst; v++) {
+        const struct linst *i = &k->inst[v];
+        bool counts = i->op >= L_PRIM && i->kind != INST_INDEX;
+        nest->work += counts;
+        nest->wide += counts && dtype_size(i->dtype) > 4;
+        const val operand[] = {i->a, i->b, i->c};
+        for (unsigned o = 0; counts && o < 3; o++)
+            depth[v] = operand[o] < v && depth[operand[o]] > depth[v] ? depth[operand[o]] : depth[v];
+        depth[v] += !counts ? 0 : i->op == L_OP(P_DIV) || i->op == L_OP(P_SQRT) ? SLOW : 1;
+        nest->depth = depth[v] > nest->depth ? depth[v] : nest->depth;
+    }
+    mem_free(depth);
+}
+
 /* Builds the group once with a loop per dimension, in a kernel that is thrown away. */
 static void find_nest(struct lowering *w, const struct shape *s, struct nest *nest, struct arrays *arrays)
 {
@@ -97,8 +122,7 @@ static void find_nest(struct lowering *w, const struct shape *s, struct nest *ne
         for (uint32_t d = 0; d < s->rank; d++)
             coord[d] = s->dim[d] == 1 ? k_int(k, 0) : k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, s->dim[d]), 1);
         store_members(&t.w, s, coord);
-        for (val v = 1; v < k->ninst; v++)
-            nest->work += k->inst[v].op >= L_PRIM && k->inst[v].kind != INST_INDEX;
+        count_primitives(k, nest, &w->k->err);
         int last = -1; /* the axis before this one that is not of length 1 */
         for (uint32_t d = 0; d < s->rank; d++) {
             if (s->dim[d] == 1)
@@ -134,11 +158,38 @@ struct body {               /* of one part */
     const ref *member; uint32_t nmember;
     const struct shape *s;
     struct nest nest;
-    int64_t extent;         /* iterations */
+    int64_t block, extent;  /* vectors an iteration, iterations */
+    int64_t each;           /* neighbours that a lane computes */
     val outer[KL_MAX_RANK];
 };
 
-/* W elements from `base` along the innermost dimension; only the first `rest` of them if rest > 0. */
+/* The stored members at `each` neighbours from `first` on: all are computed, then all are stored, so that the loads of
+ * one do not wait for the stores of another. */
+static void store_neighbours(struct lowering *w, const struct body *b, val first)
+{
+    struct kernel *k = w->k;
+    uint32_t n = w->nmember * (uint32_t)b->each, at = 0;
+    struct element *element = mem_alloc(n * sizeof *element);
+    for (int64_t u = 0; element && u < b->each; u++) {
+        val index[KL_MAX_RANK], coord[KL_MAX_RANK] = {0};
+        memcpy(index, b->outer, sizeof index);
+        index[b->nest.n - 1] = ix_add(k, first, k_int(k, u));
+        coords_of(k, b->s, &b->nest, index, coord);
+        lower_point(w);
+        for (uint32_t m = 0; m < w->nmember; m++)
+            if (w->stored[w->member[m]])
+                element[at++] = lower_element(w, w->member[m], b->s, coord);
+    }
+    uint32_t members = at / (uint32_t)b->each;
+    for (uint32_t m = 0; m < members; m++)
+        for (uint32_t u = 0; u < (uint32_t)b->each; u++)
+            lower_put(w, &element[u * members + m]);
+    if (!element)
+        err_set(&k->err, KL_ERR_MEMORY, "out of memory lowering @%s", w->g->name);
+    mem_free(element);
+}
+
+/* Vectors of W lanes from `base` along the innermost dimension; only the first `rest` lanes of it if rest > 0. */
 static void emit_vector(struct lowering *w, const struct body *b, val base, int64_t rest)
 {
     struct kernel *k = w->k;
@@ -148,25 +199,43 @@ static void emit_vector(struct lowering *w, const struct body *b, val base, int6
     w->pred = rest ? k_prim(k, P_LT, w->lane, k_int(k, rest), 0) : 0;
     if (rest) /* no other lane reads or writes memory */
         ix_bound(k, w->lane, 0, rest - 1);
-    index[b->nest.n - 1] = ix_add(k, base, w->lane);
-    coords_of(k, b->s, &b->nest, index, coord);
-    store_members(w, b->s, coord);
+    index[b->nest.n - 1] = ix_add(k, base, ix_scale(k, w->lane, b->each));
+    if (b->each > 1) {
+        store_neighbours(w, b, index[b->nest.n - 1]);
+    } else {
+        coords_of(k, b->s, &b->nest, index, coord);
+        store_members(w, b->s, coord);
+    }
     k_end(k, w->lane);
     w->lane = w->pred = 0;
 }
 
-/* One dimension: iterations are blocks of vectors. */
+/* The last `tail` elements of the innermost dimension, from `base` on. */
+static void emit_tail(struct lowering *w, struct body *b, int64_t base, int64_t tail)
+{
+    int64_t each = b->each, width = w->k->sched.width;
+    if (tail % each == 0) {
+        emit_vector(w, b, k_int(w->k, base), tail / each);
+        return;
+    }
+    for (b->each = 1; tail > 0; base += width, tail -= width) /* fewer than `each` times */
+        emit_vector(w, b, k_int(w->k, base), tail < width ? tail : 0);
+    b->each = each;
+}
+
+/* Iterations are blocks of vectors of the innermost dimension: block p of it. */
 static void emit_flat(struct lowering *w, struct body *b, val p)
 {
     struct kernel *k = w->k;
-    int64_t n = b->nest.size[0], width = k->sched.width, vectors = n / width, tail = n % width;
-    int64_t block = k->sched.map.vectors, full = vectors / block, rest = vectors % block;
-    val count = k_int(k, full ? block : rest);
-    if (full && b->extent > full) {
+    int64_t n = b->nest.size[b->nest.n - 1], width = k->sched.width * b->each, vectors = n / width, tail = n % width;
+    int64_t full = vectors / b->block, rest = vectors % b->block, step = b->block * width;
+    int64_t blocks = (n + step - 1) / step;
+    val count = k_int(k, full ? b->block : rest);
+    if (full && blocks > full) {
         count = k_prim(k, P_SELECT, k_prim(k, P_LT, p, k_int(k, full), 0), count, k_int(k, rest));
-        ix_bound(k, count, 0, block);
+        ix_bound(k, count, 0, b->block);
     }
-    val first = ix_scale(k, p, block * width);
+    val first = ix_scale(k, p, b->block * width);
     if (full || rest) {
         val j = k_loop(k, LOOP_SERIAL, k_int(k, 0), count, 1);
         emit_vector(w, b, ix_add(k, first, ix_scale(k, j, width)), 0);
@@ -174,10 +243,21 @@ static void emit_flat(struct lowering *w, struct body *b, val p)
     }
     if (tail) {
         val last = full ? k_if(k, k_prim(k, P_EQ, p, k_int(k, full), 0)) : 0;
-        emit_vector(w, b, k_int(k, vectors * width), tail);
+        emit_tail(w, b, vectors * width, tail);
         if (last)
             k_end(k, last);
     }
+}
+
+/* Blocks of vectors in each of the outer dimensions' rows, one after the other. */
+static void emit_blocks_of_rows(struct lowering *w, struct body *b, val p)
+{
+    struct kernel *k = w->k;
+    struct shape outer = {.rank = b->nest.n - 1};
+    memcpy(outer.dim, b->nest.size, outer.rank * sizeof *outer.dim);
+    int64_t blocks = b->extent / (shape_count(&outer) ? shape_count(&outer) : 1);
+    lower_unflatten(k, &outer, ix_div(k, p, blocks), b->outer);
+    emit_flat(w, b, ix_mod(k, p, blocks));
 }
 
 /* Several dimensions: the outer ones are the iterations, the innermost is walked in vectors. */
@@ -204,6 +284,16 @@ static void lower_map_enter(struct lowering *w, const struct body *b)
     w->nmember = b->nmember;
 }
 
+/* Walks all dimensions as one. */
+static void join_dimensions(struct nest *nest)
+{
+    while (nest->n > 1) {
+        nest->size[nest->n - 2] *= nest->size[nest->n - 1];
+        nest->axis_end[nest->n - 2] = nest->axis_end[nest->n - 1];
+        nest->n--;
+    }
+}
+
 static void find_loops(struct lowering *w, struct body *b, struct map_part *part, struct arrays *arrays)
 {
     lower_map_enter(w, b);
@@ -214,10 +304,12 @@ static void find_loops(struct lowering *w, struct body *b, struct map_part *part
         b->nest.size[0] = 1;
         b->nest.axis_end[0] = (uint8_t)b->s->rank;
     }
-    *part = (struct map_part){.loop = lower_loop(w, b->nest.size[b->nest.n - 1]), .work = b->nest.work,
-                              .flat = b->nest.n == 1, .outer = 1};
-    for (uint32_t d = 0; d + 1 < b->nest.n; d++)
-        part->outer *= b->nest.size[d];
+    const struct nest *nest = &b->nest;
+    *part = (struct map_part){.loop = lower_loop(w, nest->size[nest->n - 1]), .work = nest->work,
+                              .depth = nest->depth, .wide = nest->wide, .access = lower_access(w),
+                              .flat = nest->n == 1, .outer = 1};
+    for (uint32_t d = 0; d + 1 < nest->n; d++)
+        part->outer *= nest->size[d];
 }
 
 static void emit_part(struct lowering *w, struct body *b, val p)
@@ -225,6 +317,8 @@ static void emit_part(struct lowering *w, struct body *b, val p)
     lower_map_enter(w, b);
     if (b->nest.n == 1)
         emit_flat(w, b, p);
+    else if (w->k->sched.map.tasks)
+        emit_blocks_of_rows(w, b, p);
     else
         lower_map_emit_rows(w, b, p);
 }
@@ -245,8 +339,13 @@ static void emit_parts(struct lowering *w, struct body *b, const struct map_part
     struct kernel *k = w->k;
     int64_t first = 0;
     k->extent = 0;
-    for (uint32_t i = 0; i < n; i++)
+    for (uint32_t i = 0; i < n; i++) {
+        if (map_joins(&part[i], &k->sched))
+            join_dimensions(&b[i].nest);
+        b[i].each = map_neighbours(&k->sched);
+        b[i].block = map_block(&part[i], &k->sched);
         k->extent += b[i].extent = map_iterations(&part[i], &k->sched);
+    }
     val p = k_loop(k, LOOP_PARALLEL, k_int(k, 0), k_int(k, k->extent), 1);
     for (uint32_t i = 0; i < n; i++) {
         if (n == 1)

@@ -24,6 +24,7 @@ struct reduce {
     val kept_coord[KL_MAX_RANK]; /* of kept, at the current result */
     /* of kept, where the lines of memory begin that a vector of results needs of a row and that are prefetched */
     val line_coord[MAX_LINES][KL_MAX_RANK];
+    struct split_columns *split; /* NULL: the columns are not */
 };
 
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
@@ -305,6 +306,73 @@ static void emit_row_blocks(struct reduce *r)
     k_end(k, p);
 }
 
+/* ---- rows on a GPU: a thread has neighbours, of every so many from its first on; sums are in any order ---- */
+
+static int64_t gpu_row_neighbours(const struct reduce *r)
+{
+    return reduce_schedule(r)->gpu_row_reduce.neighbours ? reduce_schedule(r)->gpu_row_reduce.neighbours : 1;
+}
+
+/* Folds `vectors` vectors of lanes with `each` neighbours from element `base` on into acc; only the first `rest`
+ * elements of them if rest > 0. */
+static val fold_neighbours(const struct reduce *r, val acc, val base, int64_t vectors, int64_t rest)
+{
+    struct lowering *w = r->w;
+    struct kernel *k = w->k;
+    int64_t each = gpu_row_neighbours(r), width = k->sched.width * each;
+    val pred = 0;
+    for (int64_t v = 0; v < vectors; v++)
+        for (int64_t u = 0; u < each; u++) {
+            int64_t left = rest - v * width;
+            if (rest && left < width && (!u || left % each))
+                pred = k_prim(k, P_LT, w->lane, k_int(k, left > u ? (left - u + each - 1) / each : 0), 0);
+            val at = ix_add(k, ix_scale(k, w->lane, each), k_int(k, v * width + u));
+            if (pred && rest) /* no other lane reads memory */
+                ix_bound(k, at, 0, rest - 1);
+            w->pred = pred;
+            val x = lower_reduce_element(r, ix_add(k, base, at));
+            val more = k_fold_step(k, r->fold, acc, x);
+            acc = pred ? k_prim(k, P_SELECT, pred, more, acc) : more;
+        }
+    w->pred = 0;
+    return acc;
+}
+
+/* Elements first .. first + length - 1 of the row into the open vector loop's lanes, folded. */
+static val fold_part(const struct reduce *r, val first, int64_t length)
+{
+    enum { AT_ONCE = 4 };       /* accesses of each array that are under way */
+    struct kernel *k = r->w->k;
+    int64_t each = gpu_row_neighbours(r), width = k->sched.width * each, step = AT_ONCE * width;
+    val acc = k_splat(k, identity(r));
+    if (length / step) {
+        val j = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, length / step), 1), c = k_carry(k, acc);
+        k_next(k, c, fold_neighbours(r, c, ix_add(k, first, ix_scale(k, j, step)), AT_ONCE, 0));
+        k_end(k, j);
+        acc = k_out(k, c);
+    }
+    int64_t rest = length % step, vectors = rest / width, done = length - rest;
+    if (vectors)
+        acc = fold_neighbours(r, acc, ix_add(k, first, k_int(k, done)), vectors, 0);
+    done += vectors * width;
+    if (done < length)
+        acc = fold_neighbours(r, acc, ix_add(k, first, k_int(k, done)), 1, length - done);
+    return k_lane_reduce(k, r->fold, acc);
+}
+
+static void emit_gpu_rows(struct reduce *r)
+{
+    struct lowering *w = r->w;
+    struct kernel *k = w->k;
+    k->extent = shape_count(&r->kept);
+    val p = k_loop(k, LOOP_PARALLEL, k_int(k, 0), k_int(k, k->extent), 1);
+    lower_unflatten(k, &r->kept, p, r->kept_coord);
+    w->lane = k_loop(k, LOOP_VECTOR, k_int(k, 0), k_int(k, k->sched.width), 1);
+    epilogue(r, fold_part(r, k_int(k, 0), r->len));
+    end_row(r);
+    k_end(k, p);
+}
+
 static void emit_lanes(struct reduce *r)
 {
     struct kernel *k = r->w->k;
@@ -321,6 +389,32 @@ static void emit_lanes(struct reduce *r)
 }
 
 /* ---- columns ---- */
+
+/* On a GPU, columns that are too few for its processors, in two phases: `parts` sums of each, then theirs. */
+struct split_columns { int64_t parts, length; uint32_t sums; val part; bool second; };
+
+/* A sum of one part of the column, or of the parts' sums. */
+static val split_sum(const struct reduce *r, const struct split_columns *c, val column, int64_t columns)
+{
+    struct kernel *k = r->w->k;
+    val first = k_int(k, 0), n = k_int(k, c->parts), start = k_splat(k, identity(r));
+    if (!c->second) {
+        first = ix_scale(k, c->part, c->length);
+        n = k_int(k, c->length);
+        if (r->len % c->length) {
+            val left = ix_sub(k, k_int(k, r->len), first);
+            n = k_prim(k, P_SELECT, k_prim(k, P_LT, left, n, 0), left, n);
+            ix_bound(k, n, 1, c->length);
+        }
+    }
+    val j = k_loop(k, LOOP_SERIAL, k_int(k, 0), n, 1), acc = k_carry(k, start), x, at = ix_add(k, first, j);
+    ix_bound(k, at, 0, (c->second ? c->parts : r->len) - 1);
+    x = c->second ? k_load(k, c->sums, ix_add(k, ix_scale(k, at, columns), column), r->w->pred)
+        : lower_reduce_element(r, at);
+    k_next(k, acc, k_fold_step(k, r->fold, acc, x));
+    k_end(k, j);
+    return k_out(k, acc);
+}
 
 /* W neighbouring results from `base`; only the first `rest` of them if rest > 0. */
 static void lower_reduce_emit_block(struct reduce *r, const struct shape *inner, val base, int64_t rest,
@@ -339,9 +433,54 @@ static void lower_reduce_emit_block(struct reduce *r, const struct shape *inner,
         memcpy(r->line_coord[l], r->kept_coord, nouter * sizeof(val));
         lower_unflatten(k, inner, at, r->line_coord[l] + nouter);
     }
-    epilogue(r, all_chunks(r));
+    const struct split_columns *c = r->split;
+    if (c) {
+        int64_t columns = shape_count(&r->kept);
+        val column = lower_flatten(k, &r->kept, r->kept_coord), sum = split_sum(r, c, column, columns);
+        if (c->second)
+            epilogue(r, sum);
+        else
+            k_store(k, c->sums, ix_add(k, ix_scale(k, c->part, columns), column), sum, w->pred);
+    } else {
+        epilogue(r, all_chunks(r));
+    }
     k_end(k, w->lane);
     w->lane = w->pred = 0;
+}
+
+/* The parallel loop: blocks of columns, of each part if they are split. */
+static void emit_column_blocks(struct reduce *r, const struct shape *inner, const struct shape *outer)
+{
+    struct lowering *w = r->w;
+    struct kernel *k = w->k;
+    int64_t n = shape_count(inner), width = k->sched.width, full = n / width, tail = n % width;
+    int64_t blocks = full + (tail != 0), parts = r->split && !r->split->second ? r->split->parts : 1;
+    int64_t extent = shape_count(outer) * blocks * parts;
+    k->extent += extent;
+    val p = k_loop(k, LOOP_PARALLEL, k_int(k, 0), k_int(k, extent), 1), all = p;
+    if (blocks) {
+        if (parts > 1) {
+            r->split->part = ix_mod(k, p, parts);
+            all = ix_div(k, p, parts);
+        }
+        lower_unflatten(k, outer, ix_div(k, all, blocks), r->kept_coord);
+        val block = ix_mod(k, all, blocks);
+        if (full) {
+            val in_full = tail ? k_if(k, k_prim(k, P_LT, block, k_int(k, full), 0)) : 0;
+            val base = ix_scale(k, block, width);
+            ix_whole(k, base, 0, (full - 1) * width);
+            lower_reduce_emit_block(r, inner, base, 0, outer->rank);
+            if (in_full)
+                k_end(k, in_full);
+        }
+        if (tail) {
+            val in_tail = full ? k_if(k, k_prim(k, P_EQ, block, k_int(k, full), 0)) : 0;
+            lower_reduce_emit_block(r, inner, k_int(k, full * width), tail, outer->rank);
+            if (in_tail)
+                k_end(k, in_tail);
+        }
+    }
+    k_end(k, p);
 }
 
 /* The vector loop runs over the last kept axes. */
@@ -351,29 +490,19 @@ static void emit_columns(struct reduce *r)
     struct kernel *k = w->k;
     struct shape inner = {0}, outer = {0};
     split_kept(r, reduce_schedule(r)->column_reduce.axes, &inner, &outer);
-    int64_t n = shape_count(&inner), width = k->sched.width, full = n / width, tail = n % width;
-    int64_t blocks = full + (tail != 0);
-    k->extent = shape_count(&outer) * blocks;
-    val p = k_loop(k, LOOP_PARALLEL, k_int(k, 0), k_int(k, k->extent), 1);
-    if (blocks) {
-        lower_unflatten(k, &outer, ix_div(k, p, blocks), r->kept_coord);
-        val block = ix_mod(k, p, blocks);
-        if (full) {
-            val in_full = tail ? k_if(k, k_prim(k, P_LT, block, k_int(k, full), 0)) : 0;
-            val base = ix_scale(k, block, width);
-            ix_whole(k, base, 0, (full - 1) * width);
-            lower_reduce_emit_block(r, &inner, base, 0, outer.rank);
-            if (in_full)
-                k_end(k, in_full);
-        }
-        if (tail) {
-            val in_tail = full ? k_if(k, k_prim(k, P_EQ, block, k_int(k, full), 0)) : 0;
-            lower_reduce_emit_block(r, &inner, k_int(k, full * width), tail, outer.rank);
-            if (in_tail)
-                k_end(k, in_tail);
-        }
+    int64_t length = reduce_schedule(r)->column_reduce.split;
+    struct split_columns split = {.length = length};
+    k->extent = 0;
+    if (length) {
+        split.parts = (r->len + length - 1) / length;
+        split.sums = k_buf(k, BUF_WORKSPACE, dtype_compute(r->n->dtype), split.parts * shape_count(&r->kept), 0);
+        r->split = &split;
+        emit_column_blocks(r, &inner, &outer);
+        k_append(k, (struct linst){.op = L_SYNC});
+        lower_scalars(w);
+        split.second = true;
     }
-    k_end(k, p);
+    emit_column_blocks(r, &inner, &outer);
 }
 
 /* ---- the group ---- */
@@ -391,16 +520,30 @@ static uint32_t axes_behind(const struct reduce *r)
     return n;
 }
 
+/* Are neighbours along the last axis reduced into one result?  So they are where lanes are 64, and where the axes
+ * behind have one element. */
+static bool is_row(const struct reduce *r)
+{
+    int64_t behind = 1;
+    for (uint32_t d = r->in.rank; d-- > 0;) {
+        if ((r->n->attr.reduce.axes >> d & 1) && r->in.dim[d] != 1)
+            break;
+        behind *= r->in.dim[d];
+    }
+    return r->n->attr.reduce.lanes == 64 || behind == 1;
+}
+
 static struct reduce_facts facts_of(const struct reduce *r)
 {
     enum { MIN_BLOCKED = 64 }; /* results that make a few blocks of rows */
     const struct lowering *w = r->w;
-    ref x = r->n->in[0];
+    bool linear;
+    ref x = node_operand(w->g, w->anchor, 0, &linear); /* behind the reshape of a reduce in two steps */
     struct reduce_facts f = {.lanes = r->n->attr.reduce.lanes == 64, .short_rows = lower_short_rows(w->g, w->anchor),
                              .len = r->len, .kept = r->kept, .bytes = (int64_t)node_bytes(w->g, x),
                              .element = (int64_t)dtype_size(w->g->node[x].dtype),
                              .compute = (int64_t)dtype_size(dtype_compute(r->n->dtype)),
-                             .prologue = lower_is_member(w, x)};
+                             .prologue = lower_is_member(w, x), .is_row = is_row(r), .access = lower_access(w)};
     f.most = f.lanes ? r->kept.rank : axes_behind(r);
     for (uint32_t m = 0; m < w->nmember; m++)
         f.ops += r->len < LONG_COLUMN || lower_in_prologue(w, w->member[m]);
@@ -432,7 +575,9 @@ void lower_reduce(struct lowering *w)
     if (!choose_reduce(w, &facts, &s))
         return;
     lower_scalars(w);
-    if (s.kind == SCHED_ROW_REDUCE)
+    if (s.kind == SCHED_GPU_ROW_REDUCE)
+        emit_gpu_rows(&r);
+    else if (s.kind == SCHED_ROW_REDUCE)
         emit_lanes(&r);
     else
         emit_columns(&r);

@@ -26,6 +26,10 @@ struct rows {
     bool trial;                 /* the kernel is thrown away: it shows what members cost, */
     bool weighing;              /*   which the first elements of a walk do for all */
     uint64_t keep;              /* members, by bit, whose rows are kept in scratch */
+    int64_t each;               /* of a row in a GPU's registers: neighbours of a lane; 0: rows are not held so */
+    uint32_t nheld;             /* elements of a lane */
+    struct held_element *held;
+    val *there;                 /* per element: is it within the row?  0: always */
 };
 
 static bool is_full(const struct rows *s, ref r)
@@ -186,7 +190,7 @@ static void compute_members(struct rows *s, uint32_t walk)
     lower_point(w);
     for (uint32_t m = 0; m < w->nmember; m++) {
         ref r = w->member[m];
-        if (!s->need[m] || (w->row_copy[m] && s->first[m] < walk))
+        if (!s->need[m] || (w->row_copy[m] && s->first[m] < walk) || (w->held && w->held->member[m]))
             continue;
         val coord[KL_MAX_RANK] = {0};
         uint32_t before = k->ninst, kept = w->row_copy[m];
@@ -194,6 +198,8 @@ static void compute_members(struct rows *s, uint32_t walk)
         w->row_copy[m] = 0; /* computed here */
         val value = lower_at(w, r, coord);
         w->row_copy[m] = kept;
+        if (w->held)
+            w->held->member[m] = value;
         if (!kept && s->weighing)
             weigh_member(s, m, walk, before);
         lower_rows_keep(s, m, walk, value);
@@ -244,11 +250,108 @@ static void fix(struct rows *s, ref r, val value)
         lower_store(w, r, node_shape(w->g, r), coord);
 }
 
+/* ---- rows in registers ---- */
+
+/* A lane's element e of the row: `each` neighbours, then those of the next vector. */
+static void at_held(struct rows *s, uint32_t walk, uint32_t e)
+{
+    struct lowering *w = s->w;
+    struct kernel *k = w->k;
+    int64_t each = s->each, base = e / each * k->sched.width * each, number = e % each;
+    int64_t left = s->space.length - base;
+    w->column = ix_add(k, k_int(k, base + number), ix_scale(k, w->lane, each));
+    if (left < k->sched.width * each && !s->there[e]) {
+        val first = e % each ? s->there[e - number] : 0; /* whole packs are there or not */
+        s->there[e] = first && left % each == 0 ? first
+            : k_prim(k, P_LT, w->lane, k_int(k, left > number ? (left - number + each - 1) / each : 0), 0);
+    }
+    w->pred = s->there[e];
+    w->held = &s->held[e];
+    compute_members(s, walk);
+}
+
+static void leave_held(struct rows *s)
+{
+    s->w->held = NULL;
+    s->w->pred = 0;
+}
+
+static void reduce_held(struct rows *s, uint32_t walk)
+{
+    struct lowering *w = s->w;
+    struct kernel *k = w->k;
+    const struct node *n = &w->g->node[s->reduce[walk]];
+    enum fold fold = reduce_fold(n->op);
+    unsigned dtype = dtype_compute(n->dtype);
+    val none = k_splat(k, k_bits(k, dtype, fold_identity(fold, dtype))), acc = 0;
+    for (uint32_t e = 0; e < s->nheld; e++) {
+        at_held(s, walk, e);
+        val x = lower_rows_operand(s, n);
+        if (w->pred)
+            x = k_prim(k, P_SELECT, w->pred, x, none);
+        acc = k_fold_step(k, fold, acc ? acc : none, x);
+    }
+    leave_held(s);
+    fix(s, s->reduce[walk], k_cast(k, k_lane_reduce(k, fold, acc), n->dtype));
+}
+
+/* All that the last walk computes, then all that it stores. */
+static void store_held(struct rows *s)
+{
+    for (int store = 0; store < 2; store++)
+        for (uint32_t e = 0; e < s->nheld; e++) {
+            at_held(s, s->nreduce, e);
+            if (store)
+                store_members(s);
+        }
+    leave_held(s);
+}
+
+/* What rows in registers are held in, as the record says. */
+static void make_held(struct rows *s)
+{
+    struct lowering *w = s->w;
+    const struct schedule *c = &w->k->sched;
+    s->each = c->rows.held ? c->rows.neighbours ? c->rows.neighbours : 1 : 0;
+    s->nheld = c->rows.held;
+    if (!s->each)
+        return;
+    s->held = mem_alloc((s->nheld + 1) * sizeof *s->held);
+    s->there = mem_alloc((s->nheld + 1) * sizeof *s->there);
+    val *member = mem_alloc(((size_t)s->nheld * w->nmember + 1) * sizeof *member);
+    for (uint32_t e = 0; s->held && e < s->nheld; e++)
+        s->held[e].member = member ? member + (size_t)e * w->nmember : NULL;
+    if (!s->held || !s->there || !member) {
+        err_set(&w->k->err, KL_ERR_MEMORY, "out of memory lowering @%s", w->g->name);
+        s->each = 0;
+        mem_free(member);
+    }
+}
+
+static void free_held(struct rows *s)
+{
+    if (s->each)
+        mem_free(s->held[0].member);
+    for (uint32_t e = 0; s->each && e < s->nheld; e++)
+        mem_free(s->held[e].load);
+    mem_free(s->held);
+    mem_free(s->there);
+    s->held = NULL;
+    s->there = NULL;
+    s->each = 0;
+}
+
+/* ---- rows ---- */
+
 static void emit_reduce(struct rows *s, uint32_t walk)
 {
     struct lowering *w = s->w;
     struct kernel *k = w->k;
     const struct node *n = &w->g->node[s->reduce[walk]];
+    if (s->each) {
+        reduce_held(s, walk);
+        return;
+    }
     int64_t width = k->sched.width, full = s->space.length / width, tail = s->space.length % width;
     enum fold fold = reduce_fold(n->op);
     unsigned dtype = dtype_compute(n->dtype);
@@ -273,6 +376,10 @@ static void emit_reduce(struct rows *s, uint32_t walk)
 static void emit_last(struct rows *s)
 {
     struct kernel *k = s->w->k;
+    if (s->each) {
+        store_held(s);
+        return;
+    }
     int64_t width = k->sched.width, full = s->space.length / width, tail = s->space.length % width;
     s->weighing = false;
     if (full) {
@@ -334,12 +441,14 @@ static void lower_rows_emit_rows(struct rows *s)
     struct shape kept = {0};
     for (uint32_t d = 0; d + s->row.rank < s->shape.rank; d++)
         kept.dim[kept.rank++] = s->shape.dim[d];
+    make_held(s);
     lower_scalars(w);
     k->extent = s->space.rows;
     s->index = k_loop(k, LOOP_PARALLEL, k_int(k, 0), k_int(k, k->extent), 1);
     lower_unflatten(k, &kept, s->index, s->row_coord);
     emit_row(s);
     k_end(k, s->index);
+    free_held(s);
 }
 
 /* What the group's rows are. */
@@ -383,7 +492,7 @@ static void schedule_and_emit(struct rows *s)
     struct schedule schedule;
     find_rows(s);
     struct rows_facts f = {.rows = s->space.rows, .length = s->space.length, .reduces = s->nreduce,
-                           .may_keep = may_keep(s)};
+                           .members = s->w->nmember, .access = lower_access(s->w), .may_keep = may_keep(s)};
     if (!choose_rows(s->w, &f, try_rows, s, &schedule))
         return;
     s->keep = schedule.rows.keep;

@@ -6,6 +6,7 @@
  * takes what comes to it in order, whatever the number of threads.  A sum of half floats lives in an f32 panel of
  * scratch and is rounded at the end. */
 #include "lower_schedule.h"
+#include "passes/lower/gpu/lower_gpu.h"
 #include <string.h>
 
 struct scatter {
@@ -170,6 +171,10 @@ void lower_scatter_group(struct lowering *w)
     struct schedule schedule;
     if (!choose_scatter(w, &facts, &schedule))
         return;
+    if (schedule.kind == SCHED_GPU_SCATTER) {
+        gpu_scatter(w);
+        return;
+    }
     s.whole = s.at.inner <= k->sched.width;
     s.pitch = s.whole ? s.at.inner : k->sched.width;
     s.scratch = s.op == OP_add && dtype_is_half(n->dtype);

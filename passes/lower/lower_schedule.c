@@ -101,38 +101,91 @@ static bool streams(const struct lowering *w, int64_t bytes)
 
 enum { BLOCK_VECTORS = 16, PART_VECTORS = 64 };
 
-int64_t map_iterations(const struct map_part *p, const struct schedule *s)
+enum { SHORT_DIMENSION = 256, BLOCKS_A_PROCESSOR = 8 };
+
+bool map_joins(const struct map_part *p, const struct schedule *s)
 {
-    int64_t step = (int64_t)s->map.vectors * s->width;
-    return p->flat ? (p->loop.length + step - 1) / step : p->outer;
+    return s->map.join_short && !p->flat && p->loop.length < SHORT_DIMENSION;
 }
 
-/* Lanes for a part: two vectors, which hide each other's latency, or one where there is much work on it.  The processor
- * finds more in the next iterations, unless the work is so long that it sees no next iteration; four vectors would be
- * no faster, and what LLVM takes to compile goes with their number. */
+/* The part as it is walked. */
+static struct map_part walked_part(const struct map_part *p, const struct schedule *s)
+{
+    struct map_part own = *p;
+    if (map_joins(p, s)) {
+        own.loop.length *= own.outer;
+        own.outer = 1;
+        own.flat = true;
+    }
+    return own;
+}
+
+int64_t map_neighbours(const struct schedule *s) { return s->map.neighbours ? s->map.neighbours : 1; }
+
+int64_t map_block(const struct map_part *p, const struct schedule *s)
+{
+    if (!s->map.tasks)
+        return s->map.vectors;
+    int64_t block = p->loop.length * p->outer / (s->width * map_neighbours(s)) / s->map.tasks;
+    return block < 1 ? 1 : block > s->map.vectors ? s->map.vectors : block;
+}
+
+int64_t map_iterations(const struct map_part *p, const struct schedule *s)
+{
+    struct map_part own = walked_part(p, s);
+    int64_t step = map_block(&own, s) * map_neighbours(s) * s->width;
+    return own.outer * (own.flat || s->map.tasks ? (own.loop.length + step - 1) / step : 1);
+}
+
+/* Lanes for a part.  Two vectors hide each other's latency, where there is much work on one the processor finds more in
+ * the next iterations.  Unless each primitive waits for the last in a long chain, which fills what the processor looks
+ * ahead: then two or four vectors that are computed side by side take less time, though LLVM takes longer to compile
+ * them.  Four only where all their values have registers. */
 static uint32_t part_width(const struct caps *caps, const struct map_part *p)
 {
-    enum { MUCH = 48, LONG = 160 };
-    uint32_t width = lower_width(caps, &p->loop), native = lower_native(caps);
-    uint32_t most = p->work <= MUCH || p->work > LONG ? 2 * native : native;
+    enum { MUCH = 48, DEEP = 40, DEEPER = 50, MANY = 128 };
+    uint32_t width = lower_width(caps, &p->loop), native = lower_native(caps), most = native;
+    if (p->work <= MUCH || p->depth > DEEP)
+        most = 2 * native;
+    if (p->depth > DEEPER && p->work <= MANY && p->wide < p->work / 4)
+        most = 4 * native;
     return width > most ? most : width;
 }
 
-static uint32_t map_width(const struct caps *caps, const struct map_facts *f)
+static uint32_t map_width(const struct caps *caps, const struct map_facts *f, const struct schedule *s)
 {
     uint32_t width = 0, native = lower_native(caps); /* what LLVM takes to compile goes with width and parts */
     for (uint32_t i = 0; i < f->parts; i++) {
-        uint32_t own = part_width(caps, &f->part[i]);
+        struct map_part p = walked_part(&f->part[i], s);
+        uint32_t own = part_width(caps, &p);
         width = own > width ? own : width;
     }
     return f->parts > 1 && width > native ? native : width;
 }
 
+/* Neighbours for each lane of a GPU: as many as one access has, of 16 bytes of the largest elements, unless that leaves
+ * lanes or processors without work, or takes too many registers. */
+static uint16_t gpu_neighbours(const struct caps *caps, const struct map_facts *f, const struct schedule *s)
+{
+    enum { WORK = 640, LANES = 64 };
+    int64_t least = 0;
+    for (uint32_t i = 0; i < f->parts; i++) {
+        struct map_part p = walked_part(&f->part[i], s);
+        int64_t n = p.loop.length, all = n * p.outer, each = p.access;
+        while (each > 1 && (p.work * each > WORK || (!p.flat && n % each) || n < each * LANES ||
+                            all < each * LANES * 2 * (int64_t)caps->threads))
+            each /= 2;
+        least = !least || each < least ? each : least;
+    }
+    return least > 1 ? (uint16_t)least : 0;
+}
+
 static int64_t map_grain(const struct map_facts *f, const struct schedule *s)
 {
-    int64_t extent = 0, work = 1, block = (int64_t)s->map.vectors * s->width;
+    int64_t extent = 0, work = 1;
     for (uint32_t i = 0; i < f->parts; i++) {
-        int64_t own = f->part[i].flat ? block : f->part[i].loop.length;
+        struct map_part p = walked_part(&f->part[i], s);
+        int64_t own = p.flat ? map_block(&p, s) * map_neighbours(s) * s->width : p.loop.length;
         extent += map_iterations(&f->part[i], s);
         work = own > work ? own : work;
     }
@@ -148,20 +201,32 @@ static bool map_is_empty(const struct map_facts *f)
     return true;
 }
 
+static bool map_legal(const struct lowering *w, const struct schedule *s)
+{
+    const struct caps *caps = w->chooser->caps;
+    return s->map.neighbours < 2 || (caps->is_gpu && s->map.tasks) ||
+           schedule_no(w, "neighbours", "neighbours: those of one access are for GPUs, with tasks");
+}
+
 bool choose_map(struct lowering *w, const struct map_facts *f, struct schedule *s)
 {
     const struct caps *caps = w->chooser->caps;
-    bool empty = map_is_empty(f);
-    bool legal = schedule_begin(w, SCHED_MAP, s);
+    bool empty = map_is_empty(f), legal = schedule_begin(w, SCHED_MAP, s);
+    if (!w->chooser->want && caps->is_gpu)
+        s->map.join_short = true; /* lanes take more elements at once than such a dimension has */
     if (legal && !s->width)
-        s->width = (uint16_t)map_width(caps, f);
+        s->width = (uint16_t)map_width(caps, f, s);
     if (legal && !s->map.vectors)
         s->map.vectors = f->parts > 1 && !empty ? PART_VECTORS : BLOCK_VECTORS;
     if (!w->chooser->want) {
+        if (caps->is_gpu) {
+            s->map.neighbours = gpu_neighbours(caps, f, s);
+            s->map.tasks = BLOCKS_A_PROCESSOR * caps->threads;
+        }
         s->stream = streams(w, empty ? 0 : f->bytes);
         s->grain = map_grain(f, s);
     }
-    return schedule_end(w, s, legal);
+    return schedule_end(w, s, legal && map_legal(w, s));
 }
 
 /* ---- rows ---- */
@@ -175,27 +240,83 @@ static uint16_t numeric_lanes(int64_t length)
     return width;
 }
 
+/* Threads of a GPU's block for a row of so many elements, `each` neighbours in each access, `full` elements being worth
+ * a thread. */
+static uint16_t gpu_row_width(const struct caps *caps, int64_t length, int64_t each, int64_t full)
+{
+    int64_t width = 64;
+    while (width * full < length && 2 * width <= (int64_t)caps->block_threads && width < MAX_GPU_VECTOR)
+        width *= 2;
+    while (width > 1 && width / 2 * each >= length)
+        width /= 2;
+    return (uint16_t)width;
+}
+
+static int64_t gpu_row_neighbours(int64_t length, int64_t access)
+{
+    while (access > 1 && (length % access || length < 32 * access))
+        access /= 2;
+    return access;
+}
+
+/* Elements of each thread of a row. */
+static int64_t held_elements(const struct rows_facts *f, int64_t width, int64_t each)
+{
+    return (f->length + width * each - 1) / (width * each) * each;
+}
+
+/* A row whose threads have few elements each stays in a GPU's registers. */
+static void choose_gpu_rows(const struct caps *caps, const struct rows_facts *f, struct schedule *s)
+{
+    enum { FULL = 32, MOST = 64, WORK = 1 << 11 };
+    int64_t each = gpu_row_neighbours(f->length, f->access);
+    s->width = gpu_row_width(caps, f->length, each, FULL);
+    int64_t held = held_elements(f, s->width, each);
+    if (held > MOST || held * (int64_t)f->members > WORK)
+        return;
+    s->rows.held = (uint16_t)held;
+    s->rows.neighbours = each > 1 ? (uint16_t)each : 0;
+}
+
+static bool rows_legal(const struct lowering *w, const struct rows_facts *f, const struct schedule *s)
+{
+    const struct caps *caps = w->chooser->caps;
+    int64_t each = s->rows.neighbours ? s->rows.neighbours : 1;
+    if (s->rows.keep & ~f->may_keep)
+        return schedule_no(w, "keep", "keep: only of members that several walks over the row need");
+    if (s->rows.neighbours && !s->rows.held)
+        return schedule_no(w, "neighbours", "neighbours: of rows that are held in registers");
+    if (!caps->is_gpu)
+        return !s->rows.held ? schedule_width_is(w, s, numeric_lanes(f->length))
+            : schedule_no(w, "held", "held: a GPU's threads hold rows in registers");
+    if (s->width > caps->block_threads)
+        return schedule_no(w, "width", "width %u: a block of this target has fewer threads", s->width);
+    return !s->rows.held || (s->rows.held == held_elements(f, s->width, each) && !s->rows.keep) ||
+           schedule_no(w, s->rows.keep ? "keep" : "held", "held: %d elements of the row for each thread, and no keep",
+                       (int)held_elements(f, s->width, each));
+}
+
 bool choose_rows(struct lowering *w, struct rows_facts *f, rows_find *find, void *ctx, struct schedule *s)
 {
+    const struct caps *caps = w->chooser->caps;
     bool legal = schedule_begin(w, SCHED_ROWS, s);
+    if (!w->chooser->want && caps->is_gpu && f->length)
+        choose_gpu_rows(caps, f, s);
     if (legal && !s->width)
         s->width = numeric_lanes(f->length);
-    legal = legal && schedule_width_is(w, s, numeric_lanes(f->length)) &&
-            (!(s->rows.keep & ~f->may_keep) ||
-             schedule_no(w, "keep", "keep: only of members that several walks over the row need"));
     if (!w->chooser->want) {
         find(w, s, f, ctx);
         s->rows.keep = f->keep;
         s->stream = streams(w, f->bytes);
         s->grain = lower_grain(f->rows, f->length * (f->reduces + 1));
     }
-    return schedule_end(w, s, legal);
+    return schedule_end(w, s, legal && rows_legal(w, f, s));
 }
 
 /* ---- reductions ---- */
 
 enum { MIN_EPILOGUE_WORK = 4, MIN_BLOCKS = 16, MAX_BLOCK_VECTORS = 16 };
-enum { MAX_LINES = 8, LINE_BYTES = 64, ROWS_AHEAD = 8, FAR_BYTES = 2048, MANY_BYTES = 1 << 20 };
+enum { MAX_LINES = 8, LINE_BYTES = 64, ROWS_AHEAD = 8, FAR_BYTES = 512, MANY_BYTES = 1 << 20 };
 enum { LEAST_ROW = 256, SMALL_ARRAY = 1 << 16 }; /* bytes: of a row worth a prefetch, of an array that stays cached */
 
 int64_t reduce_inner(const struct reduce_facts *f, uint32_t axes)
@@ -278,6 +399,17 @@ static void choose_prefetch(const struct caps *caps, const struct reduce_facts *
     s->column_reduce.ahead = (uint16_t)(small ? (ROWS_AHEAD + f->len - 1) / len * f->len : ROWS_AHEAD);
 }
 
+/* On a GPU that the blocks of columns do not fill, elements of a column in each of its parts; 0: it has no parts. */
+static uint32_t split_length(const struct caps *caps, const struct reduce_facts *f, int64_t blocks)
+{
+    enum { SHORTEST = 16, A_PROCESSOR = 8, LONG = 128 };
+    int64_t wanted = A_PROCESSOR * (int64_t)caps->threads, most = f->len / SHORTEST;
+    int64_t parts = blocks ? (wanted + blocks - 1) / blocks : 0;
+    parts = parts > most ? most : parts;
+    return !caps->is_gpu || f->len < LONG || parts < 2 || f->len > UINT32_MAX ? 0
+        : (uint32_t)((f->len + parts - 1) / parts);
+}
+
 static bool columns_legal(const struct lowering *w, const struct reduce_facts *f, const struct schedule *s)
 {
     bool short_rows = s->column_reduce.short_rows;
@@ -286,6 +418,8 @@ static bool columns_legal(const struct lowering *w, const struct reduce_facts *f
                                                                       : "the graph's sums are of columns");
     if (s->column_reduce.axes > f->most)
         return schedule_no(w, "axes", "axes %u: lanes may lie in the last %u", s->column_reduce.axes, f->most);
+    if (s->column_reduce.split && (!w->chooser->caps->is_gpu || s->column_reduce.split >= f->len))
+        return schedule_no(w, "split", "split: only on a GPU, in parts of fewer elements than a column has");
     return !s->column_reduce.lines == !s->column_reduce.ahead ||
            schedule_no(w, s->column_reduce.lines ? "lines" : "ahead", "lines, ahead: a prefetch has both");
 }
@@ -304,16 +438,36 @@ static bool choose_columns(struct lowering *w, const struct reduce_facts *f, str
                                                                      false});
     if (legal && !w->chooser->want) {
         int64_t inner = reduce_inner(f, s->column_reduce.axes), width = s->width;
+        int64_t blocks = inner ? shape_count(&f->kept) / inner * ((inner + width - 1) / width) : 0;
         choose_prefetch(caps, f, s);
-        s->grain = lower_grain(inner ? shape_count(&f->kept) / inner * ((inner + width - 1) / width) : 0,
-                               f->len * width);
+        uint32_t length = split_length(caps, f, blocks);
+        s->column_reduce.split = length;
+        s->grain = lower_grain(length ? blocks * ((f->len + length - 1) / length) + blocks : blocks, f->len * width);
     }
+    return schedule_end(w, s, legal);
+}
+
+static bool choose_gpu_row(struct lowering *w, const struct reduce_facts *f, struct schedule *s)
+{
+    enum { FULL = 16 };
+    bool legal = schedule_begin(w, SCHED_GPU_ROW_REDUCE, s);
+    int64_t each = gpu_row_neighbours(f->len, f->access);
+    if (!w->chooser->want) {
+        s->gpu_row_reduce.neighbours = each > 1 ? (uint16_t)each : 0;
+        s->grain = lower_grain(shape_count(&f->kept), f->len);
+    }
+    if (legal && !s->width)
+        s->width = gpu_row_width(w->chooser->caps, f->len, each, FULL);
+    legal = legal && (s->width <= w->chooser->caps->block_threads ||
+                      schedule_no(w, "width", "width %u: a block of this target has fewer threads", s->width));
     return schedule_end(w, s, legal);
 }
 
 /* Rows of a few elements are themselves the lanes, on processors. */
 bool choose_reduce(struct lowering *w, const struct reduce_facts *f, struct schedule *s)
 {
+    if (w->chooser->caps->is_gpu && f->len && f->is_row)
+        return choose_gpu_row(w, f, s);
     bool columns = !f->lanes || (f->short_rows && !w->chooser->caps->is_gpu);
     if (f->lanes && f->short_rows && w->chooser->want)
         columns = schedule_wanted(w, SCHED_COLUMN_REDUCE);
@@ -322,9 +476,30 @@ bool choose_reduce(struct lowering *w, const struct reduce_facts *f, struct sche
 
 /* ---- scatters, scans, sorts ---- */
 
+/* On a GPU, phases of a thread for each element or chunk. */
+static bool choose_threads(struct lowering *w, enum sched_kind kind, struct schedule *s)
+{
+    enum { THREADS = 64 };      /* 32 of these blocks fill a multiprocessor, and short arrays have more of them */
+    uint32_t most = w->chooser->caps->block_threads;
+    bool legal = schedule_begin(w, kind, s);
+    if (legal && !s->width)
+        s->width = (uint16_t)(most < THREADS ? most : THREADS);
+    legal = legal && (s->width <= most ||
+                      schedule_no(w, "width", "width %u: a block of this target has fewer threads", s->width));
+    return schedule_end(w, s, legal);
+}
+
+/* Is the kernel one of phases on a GPU?  Where it may be one by itself, a record of the other kind is taken, too. */
+static bool is_phased(const struct lowering *w, bool possible, enum sched_kind own)
+{
+    return w->chooser->caps->is_gpu && possible && !schedule_wanted(w, own);
+}
+
 bool choose_scatter(struct lowering *w, const struct scatter_facts *f, struct schedule *s)
 {
     const struct caps *caps = w->chooser->caps;
+    if (is_phased(w, f->outer * f->len * f->inner > 0, SCHED_SCATTER))
+        return choose_threads(w, SCHED_GPU_SCATTER, s);
     bool legal = schedule_begin(w, SCHED_SCATTER, s);
     struct loop_facts inner = lower_loop(w, f->inner), panel = lower_loop(w, f->len * f->inner);
     if (legal && !s->width)
@@ -341,6 +516,8 @@ bool choose_scatter(struct lowering *w, const struct scatter_facts *f, struct sc
 
 bool choose_cumulative(struct lowering *w, const struct scan_facts *f, struct schedule *s)
 {
+    if (is_phased(w, f->phases, SCHED_CUMULATIVE))
+        return choose_threads(w, SCHED_GPU_SCAN, s);
     bool legal = schedule_begin(w, SCHED_CUMULATIVE, s);
     struct loop_facts inner = lower_loop(w, f->inner);
     if (legal && !s->width)
@@ -353,6 +530,8 @@ bool choose_cumulative(struct lowering *w, const struct scan_facts *f, struct sc
 
 bool choose_sort(struct lowering *w, const struct sort_facts *f, struct schedule *s)
 {
+    if (is_phased(w, f->rows * f->len > 0, SCHED_SORT))
+        return choose_threads(w, SCHED_GPU_SORT, s);
     bool legal = schedule_begin(w, SCHED_SORT, s);
     struct loop_facts row = lower_loop(w, f->len);
     if (legal && !s->width)

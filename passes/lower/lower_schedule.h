@@ -47,18 +47,26 @@ int64_t lower_grain(int64_t extent, int64_t work);
 
 struct map_part {
     struct loop_facts loop;         /* the innermost */
-    uint32_t work;                  /* primitives an element */
+    uint32_t work;                  /* primitives an element; */
+    uint32_t depth;                 /*   of the longest chain, each of which needs the last; */
+    uint32_t wide;                  /*   on numbers of 8 bytes: two registers a vector */
+    int64_t access;                 /* neighbours that one access of a GPU has */
     bool flat;                      /* one dimension: iterations are blocks of vectors, else the outer dimensions */
     int64_t outer;
 };
 struct map_facts { const struct map_part *part; uint32_t parts; int64_t bytes; };
-/* Parallel iterations of a part. */
+/* Are all dimensions of a part walked as one? */
+bool map_joins(const struct map_part *p, const struct schedule *s);
+int64_t map_neighbours(const struct schedule *s);   /* that a lane computes */
+/* Vectors of an iteration; parallel iterations of a part. */
+int64_t map_block(const struct map_part *p, const struct schedule *s);
 int64_t map_iterations(const struct map_part *p, const struct schedule *s);
 bool choose_map(struct lowering *w, const struct map_facts *f, struct schedule *s);
 
 struct rows_facts {
     int64_t rows, length, bytes;
-    uint32_t reduces;
+    uint32_t reduces, members;
+    int64_t access;                 /* neighbours that one access of a GPU has */
     uint64_t may_keep, keep;        /* members whose rows a later walk reads; for which keeping them pays */
 };
 /* find: fills f->keep and f->bytes, which are needed where nothing is handed in. */
@@ -78,6 +86,8 @@ struct reduce_facts {
     int64_t bytes;                  /* of the operand */
     int64_t element, compute;       /* bytes of the operand's elements, and of those that are added up */
     bool prologue;                  /* the operand is computed here */
+    bool is_row;                    /* neighbours along the last axis are reduced into one result */
+    int64_t access;                 /* neighbours that one access of a GPU has */
 };
 /* Results of the last `axes` kept axes. */
 int64_t reduce_inner(const struct reduce_facts *f, uint32_t axes);
@@ -85,7 +95,8 @@ bool choose_reduce(struct lowering *w, const struct reduce_facts *f, struct sche
 
 struct scatter_facts { int64_t outer, len, inner, count; };
 bool choose_scatter(struct lowering *w, const struct scatter_facts *f, struct schedule *s);
-struct scan_facts { int64_t outer, len, inner; };
+/* phases: a GPU may scan chunks of the row, in any order */
+struct scan_facts { int64_t outer, len, inner; bool phases; };
 bool choose_cumulative(struct lowering *w, const struct scan_facts *f, struct schedule *s);
 struct sort_facts { int64_t rows, len, levels; };
 bool choose_sort(struct lowering *w, const struct sort_facts *f, struct schedule *s);

@@ -5,6 +5,7 @@
  * scratch arrays, a level of the merge each; levels are unrolled, so that their run lengths and arrays are constants.
  * Merging has no branch but its loops: it selects, because which side is next cannot be predicted. */
 #include "lower_schedule.h"
+#include "passes/lower/gpu/lower_gpu.h"
 #include <string.h>
 
 struct sort {
@@ -116,6 +117,10 @@ void lower_argsort_group(struct lowering *w)
         facts.levels++;
     if (!choose_sort(w, &facts, &schedule))
         return;
+    if (schedule.kind == SCHED_GPU_SORT) {
+        gpu_argsort(w);
+        return;
+    }
     k->extent = facts.rows;
     for (int i = 0; i < 2 && s.len > 1; i++) {
         s.key[i] = k_buf(k, BUF_SCRATCH, s.key_type, s.len, 0);

@@ -2,8 +2,8 @@
  *
  * Order: dependences, and, unless that makes a cycle, every reader of a state before the kernel that writes its new
  * value, so that the write can be in place.  Among ready kernels the lowest group number is first, which keeps the
- * order of recording and so short lifetimes.  Storage: outputs have their own buffers, other values are in one arena
- * for each device (place.c). */
+ * order of recording and so short lifetimes; plan_async.c changes that for what another thread runs and what depends on
+ * it.  Storage: outputs have their own buffers, other values are in one arena for each device (place.c). */
 #include "ir/graph/custom.h"
 #include "place.h"
 #include "plan.h"
@@ -159,16 +159,17 @@ static uint32_t heap_pop(uint32_t *heap, uint32_t *n)
 
 static bool plan_order(struct planner *p)
 {
-    uint32_t n = p->g->ngroup, ready = 0, done = 0, *heap = p->stack;
+    uint32_t n = p->g->ngroup, ready = 0, done = 0, *heap = p->stack, *priority = p->seen;
+    plan_async_priorities(p, priority);
     for (uint32_t i = 0; i < n; i++)
         if (!p->pending[i])
-            heap_push(heap, &ready, i);
+            heap_push(heap, &ready, priority[i] * n + i);
     while (ready) {
-        uint32_t next = heap_pop(heap, &ready);
+        uint32_t next = heap_pop(heap, &ready) % n;
         p->order[done++] = next;
         for (uint32_t i = 0; i < p->succ[next].n; i++)
             if (!--p->pending[p->succ[next].v[i]])
-                heap_push(heap, &ready, p->succ[next].v[i]);
+                heap_push(heap, &ready, priority[p->succ[next].v[i]] * n + p->succ[next].v[i]);
     }
     if (done < n)
         return err_set(p->e, KL_ERR_INTERNAL, "the kernels of @%s depend on each other in a cycle", p->g->name);
@@ -227,6 +228,7 @@ static bool plan_copies(struct planner *p)
 /* Outputs whose value another output already has: copied last. */
 static bool plan_duplicates(struct planner *p)
 {
+    uint32_t before = p->p->ncmd;
     for (uint32_t i = 0; i < p->g->nout; i++) {
         ref r = node_stored(p->g, p->g->out[i].value);
         const struct value *v = &p->value[r];
@@ -234,6 +236,8 @@ static bool plan_duplicates(struct planner *p)
             !plan_copy(p, r, (struct loc){.kind = LOC_OUT, .index = i}, r, v->loc))
             return false;
     }
+    if (p->p->ncmd > before)
+        p->p->cmd[before].wait = p->p->signals;
     return true;
 }
 
@@ -265,6 +269,7 @@ static bool plan_lifetimes(struct planner *p)
             v->placed = true;
         }
     }
+    plan_async_lifetimes(p);
     return true;
 }
 
@@ -364,11 +369,16 @@ static bool plan_commands(struct planner *p)
             return false;
         c->group = p->order[pos];
         p->p->max_args = k->nbuf > p->p->max_args ? k->nbuf : p->p->max_args;
-        int64_t scratch = 0;
+        int64_t scratch = 0, workspace = 0;
         for (uint32_t b = 0; b < k->nbuf; b++) {
             if (k->buf[b].role == BUF_SCRATCH) {
                 c->arg[b] = (struct loc){.kind = LOC_SCRATCH, .offset = scratch};
                 scratch += plan_round64(k->buf[b].count * (int64_t)dtype_size(k->buf[b].dtype));
+                continue;
+            }
+            if (k->buf[b].role == BUF_WORKSPACE) {
+                c->arg[b] = (struct loc){.kind = LOC_WORKSPACE, .offset = workspace};
+                workspace += plan_round64(k->buf[b].count * (int64_t)dtype_size(k->buf[b].dtype));
                 continue;
             }
             if (buf_is_local(k->buf[b].role)) {
@@ -381,12 +391,21 @@ static bool plan_commands(struct planner *p)
         }
         if (scratch > p->p->scratch_bytes)
             p->p->scratch_bytes = scratch;
+        if (workspace > p->p->workspace_bytes)
+            p->p->workspace_bytes = workspace;
     }
+    plan_async_commands(p);
     return true;
 }
 
-/* Does the kernel read lbuf `in` only at elements that the same iteration overwrites through lbuf `out` afterwards? A
- * scatter stores an element repeatedly: its first store there must be the value it read. */
+static bool in_phases(const struct kernel *k)
+{
+    struct phase p = {0};
+    return kernel_phase(k, &p) && kernel_phase(k, &p);
+}
+
+/* Does the kernel read lbuf `in` only at elements that the same iteration overwrites through lbuf `out` afterwards?  A
+ * scatter of one phase stores an element repeatedly: its first store there must be the value it read. */
 static bool reads_what_it_writes(const struct kernel *k, uint32_t in, uint32_t out)
 {
     for (val v = 1; v < k->ninst; v++) {
@@ -395,7 +414,7 @@ static bool reads_what_it_writes(const struct kernel *k, uint32_t in, uint32_t o
         val s = 1;
         while (s < k->ninst && !(k->inst[s].op == L_STORE && k->inst[s].imm == out && k->inst[s].a == k->inst[v].a))
             s++;
-        if (s == k->ninst || s < v || (k->sched.kind == SCHED_SCATTER && k->inst[s].b != v) ||
+        if (s == k->ninst || s < v || (sched_is_scatter(k->sched.kind) && k->inst[s].b != v && !in_phases(k)) ||
             load_elements(k, &k->inst[v]) > 1)
             return false;
     }
@@ -426,7 +445,7 @@ static bool may_be_in_place(const struct planner *p, uint32_t i)
         return false;
     for (uint32_t r = readers_of(p, o->state); r < p->nreader && p->reader[r].state == o->state; r++) {
         uint32_t pos = p->reader[r].position;
-        if (p->first_kernel + pos > v->first)
+        if (p->first_kernel + pos > v->first || p->signal[p->reader[r].group])
             return false;
         const struct lowered *l = &p->low[p->reader[r].group];
         for (uint32_t a = 0; p->first_kernel + pos == v->first && a < l->narg; a++) {
@@ -439,7 +458,7 @@ static bool may_be_in_place(const struct planner *p, uint32_t i)
 }
 
 /* Bytes of all memory of the caller: inputs, states and outputs that are not in place. */
-static int64_t held_bytes(const struct program *p)
+static int64_t caller_bytes(const struct program *p)
 {
     int64_t n = 0;
     for (ref r = 1; r < p->g->nnode; r++)
@@ -460,7 +479,7 @@ int64_t program_arenas(const struct program *p)
 }
 
 /* Bytes that the regions of a command need in arenas of devices other than that of their op. */
-static int64_t elsewhere(const struct command *c)
+static int64_t remote_region_bytes(const struct command *c)
 {
     int64_t bytes = 0;
     for (unsigned d = 0; c->kind == CMD_REGION && d < MAX_DEVICES; d++) {
@@ -488,12 +507,12 @@ static bool plan_bytes(struct planner *p)
     }
     for (uint32_t c = 0; c < n; c++) {
         alive += change[c];
-        int64_t now = alive + (c < p->p->ncmd ? elsewhere(&p->p->cmd[c]) : 0);
+        int64_t now = alive + (c < p->p->ncmd ? remote_region_bytes(&p->p->cmd[c]) : 0);
         most = now > most ? now : most;
         most = alive > most ? alive : most;
     }
     mem_free(change);
-    int64_t held = held_bytes(p->p);
+    int64_t held = caller_bytes(p->p);
     p->p->peak_bytes = held + program_arenas(p->p);
     p->p->lower_bound_bytes = held + most;
     return true;
@@ -556,6 +575,8 @@ static void planner_free(struct planner *p)
     mem_free(p->succ);
     mem_free(p->order);
     mem_free(p->pending);
+    mem_free(p->signal);
+    mem_free(p->wait);
     mem_free(p->reader);
     mem_free(p->value);
     mem_free(p->seen);
@@ -589,7 +610,7 @@ static bool plan_interpreter(struct planner *p)
     }
     mem_free(gone);
     p->p->interp_bytes = most;
-    p->p->peak_bytes = p->p->lower_bound_bytes = held_bytes(p->p) + most;
+    p->p->peak_bytes = p->p->lower_bound_bytes = caller_bytes(p->p) + most;
     return true;
 }
 
@@ -611,14 +632,15 @@ static bool plan_into(struct program *into, const struct target_set *targets, st
     p.order = mem_alloc((g->nnode + ng) * sizeof *p.order);
     p.succ = mem_alloc(ng * sizeof *p.succ);
     p.pending = mem_alloc(ng * sizeof *p.pending);
+    p.signal = mem_alloc(ng * sizeof *p.signal);
+    p.wait = mem_alloc(ng * sizeof *p.wait);
     p.value = mem_alloc(g->nnode * sizeof *p.value);
     p.seen = mem_alloc(ng * sizeof *p.seen);
     p.stack = mem_alloc(ng * sizeof *p.stack);
     into->in_place = mem_alloc((g->nout + 1) * sizeof *into->in_place);
     p.used = section ? mem_alloc((section->n + 1) * sizeof *p.used) : NULL;
-    bool ok = p.low && p.non_fusible && p.device && p.sub && p.order && p.succ && p.pending && p.value && p.seen &&
-        p.stack &&
-              into->in_place && (p.used || !section);
+    bool ok = p.low && p.non_fusible && p.device && p.sub && p.order && p.succ && p.pending && p.signal && p.wait &&
+              p.value && p.seen && p.stack && into->in_place && (p.used || !section);
     if (!ok)
         plan_no_memory(&p);
     else

@@ -26,6 +26,7 @@ struct planner {
     uint32_t *order;          /* position -> group */
     struct { uint32_t *v, n, cap; } *succ; /* per group */
     uint32_t *pending;        /* per group: number of unfinished dependences */
+    uint32_t *signal, *wait;  /* per group: command.signal and command.wait */
     struct reader *reader; uint32_t nreader, reader_cap; /* sorted by state, then group */
     struct value *value;      /* per node; node NIL: not stored */
     uint32_t *seen, *stack, stamp; /* per group: searches */
@@ -56,6 +57,13 @@ struct command *plan_command(struct planner *p, enum cmd_kind kind, unsigned dev
 bool plan_copy(struct planner *p, ref to_value, struct loc to, ref from_value, struct loc from);
 struct loc plan_value_loc(const struct planner *p, ref r);
 
+/* ---- plan_async.c: custom ops that another thread runs ---- */
+bool plan_is_async(const struct planner *p, uint32_t group);
+/* Per group: its priority among groups that are ready; the least is first. */
+void plan_async_priorities(struct planner *p, uint32_t *priority);
+void plan_async_lifetimes(struct planner *p);    /* after the groups have an order and the values lifetimes */
+void plan_async_commands(struct planner *p);     /* after the groups have commands */
+
 /* ---- plan_schedule.c: the user's schedules ---- */
 /* A kernel's name in a program with Kiln's own schedules, where equal kernels are one. */
 struct own_kernel { struct hash128 hash; const struct sched_line *line; char name[64]; };
@@ -68,11 +76,11 @@ enum { PARTITION_NONE = -1 };
 /* Per lbuf: iteration p accesses only elements p * step .. (p + 1) * step - 1; 0: it is not accessed, PARTITION_NONE:
  * any element may be accessed. false: out of memory. */
 bool kernel_partition(const struct kernel *k, int64_t *step);
-/* ---- plan_join.c ---- */
-bool plan_joins(struct planner *p);              /* removes barriers that no kernel needs */
-/* ---- plan_check_join.c: part of plan_check.c ---- */
+/* ---- plan_barriers.c ---- */
+bool plan_elide_barriers(struct planner *p);     /* removes barriers that no kernel needs */
+/* ---- plan_check_barriers.c: part of plan_check.c ---- */
 /* May command c run without a barrier after the kernels before it? NULL: yes; else the reason why not. */
-const char *check_joined(const struct program *p, uint32_t c);
+const char *check_no_barrier(const struct program *p, uint32_t c);
 
 /* ---- plan_non_fusible.c: groups that are not kernels ---- */
 /* finds its arguments, as lower_group does */

@@ -8,6 +8,7 @@
  *   inputs and states are only read, except the states of outputs in place
  *   such a state is read by no command after the one that writes it, and that one reads each old element only
  *     at the index where it then stores the new one
+ *   a command that another thread runs shares no memory with those behind it before one that waits for it
  *   every output is written exactly once, whole; one without elements need not be
  *   a kernel's memory is on its device; only a copy reads another device's memory, and its value is then a copy node
  *     of what it reads
@@ -33,18 +34,23 @@ struct held { /* the content of a range of the arena */
     ref value;
 };
 
+struct flight { struct access a; uint32_t signal; };
+
 struct check {
     const struct program *p;
     struct err *e;
     uint32_t cmd; /* the command being checked */
     struct access *acc; uint32_t nacc, acc_cap;
     struct held *held; uint32_t nheld, held_cap; /* disjoint and sorted */
+    struct flight *flight; uint32_t nflight, flight_cap; /* what commands that another thread runs may still access */
+    uint32_t signals, waited; /* such commands so far; those that have ended */
     bool *written; /* per output */
     bool *gone;    /* per state: overwritten by an earlier command */
 };
 
 static const char *const loc_name[] = {[LOC_ARENA] = "arena", [LOC_INPUT] = "input", [LOC_STATE] = "state",
                                        [LOC_OUT] = "output", [LOC_SCRATCH] = "scratch",
+                                       [LOC_WORKSPACE] = "workspace",
                                        [LOC_INSIDE] = "kernel"};
 
 static bool plan_check_fail(const struct check *c, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
@@ -66,7 +72,7 @@ static int64_t leaf_bytes(const struct graph *g, const struct leaf *l)
 static int64_t output_bytes(const struct graph *g, uint32_t i) { return (int64_t)node_bytes(g, g->out[i].value); }
 
 /* The state that an output overwrites; false if it has its own memory. */
-static bool over_state(const struct program *p, uint32_t out, uint32_t *state)
+static bool overwritten_state(const struct program *p, uint32_t out, uint32_t *state)
 {
     *state = p->g->out[out].state;
     return p->in_place[out];
@@ -134,7 +140,7 @@ static bool check_update(const struct check *c, const struct kernel *k, uint32_t
     for (uint32_t i = 1; of && stored && i < k->ninst && !bad; i++)
         if (k->inst[i].op == L_LOAD && k->inst[i].imm == old) {
             uint32_t s = stored[of[k->inst[i].a]];
-            if (s < i || (k->sched.kind == SCHED_SCATTER && k->inst[s].b != i) || load_elements(k, &k->inst[i]) > 1)
+            if (s < i || (sched_is_scatter(k->sched.kind) && k->inst[s].b != i) || load_elements(k, &k->inst[i]) > 1)
                 bad = i;
         }
     bool ok = of && stored;
@@ -181,7 +187,8 @@ static bool collect_region(struct check *c)
         if (!sub || !graph_same(sub->g, node_region(g, n, i)))
             return plan_check_fail(c, "region %u has no program of its own", i);
         if (!program_check(sub, c->e)) return false;
-        if (sub->scratch_bytes > c->p->scratch_bytes || sub->max_args > c->p->max_args)
+        if (sub->scratch_bytes > c->p->scratch_bytes || sub->workspace_bytes > c->p->workspace_bytes ||
+            sub->max_args > c->p->max_args)
             return plan_check_fail(c, "region %u needs more scratch than the program has", i);
         for (unsigned d = 0; d < MAX_DEVICES; d++)
             if (d != n->device && sub->arena_bytes[d] > c->p->region_bytes[d])
@@ -238,11 +245,14 @@ static bool collect(struct check *c)
             bool scratch = k->buf[i].role == BUF_SCRATCH, inside = buf_is_local(k->buf[i].role);
             if (scratch != (a.loc.kind == LOC_SCRATCH))
                 return plan_check_fail(c, "argument %u interleaves up scratch and values", i);
+            bool workspace = k->buf[i].role == BUF_WORKSPACE;
+            if (workspace != (a.loc.kind == LOC_WORKSPACE))
+                return plan_check_fail(c, "argument %u interleaves up workspace and values", i);
             if (inside != (a.loc.kind == LOC_INSIDE))
                 return plan_check_fail(c, "argument %u interleaves up memory of the kernel and values", i);
             if (inside) continue;
             a.write = k->buf[i].role != BUF_IN;
-            a.align = scratch ? 64 : (uint32_t)dtype_size(k->buf[i].dtype);
+            a.align = scratch || workspace ? 64 : (uint32_t)dtype_size(k->buf[i].dtype);
             a.bytes = k->buf[i].count * (int64_t)dtype_size(k->buf[i].dtype);
         }
         if (!add_access(c, a)) return false;
@@ -261,6 +271,7 @@ static bool check_bounds(const struct check *c, const struct access *a)
             size = p->arena_bytes[a->loc.index] - p->region_bytes[a->loc.index];
         break;
     case LOC_SCRATCH: size = p->scratch_bytes; break;
+    case LOC_WORKSPACE: size = p->workspace_bytes; break;
     case LOC_INPUT:   if (a->loc.index < g->input.n) size = leaf_bytes(g, &g->input.v[a->loc.index]); break;
     case LOC_STATE:   if (a->loc.index < g->state.n) size = leaf_bytes(g, &g->state.v[a->loc.index]); break;
     case LOC_OUT:     if (a->loc.index < g->nout) size = output_bytes(g, a->loc.index); break;
@@ -280,8 +291,8 @@ static struct loc memory_of(const struct program *p, const struct access *a)
 {
     struct loc l = a->loc;
     uint32_t state;
-    if (l.kind == LOC_OUT && over_state(p, l.index, &state)) l = (struct loc){LOC_STATE, state, l.offset};
-    if (l.kind == LOC_SCRATCH) l.index = 0;
+    if (l.kind == LOC_OUT && overwritten_state(p, l.index, &state)) l = (struct loc){LOC_STATE, state, l.offset};
+    if (l.kind == LOC_SCRATCH || l.kind == LOC_WORKSPACE) l.index = 0;
     return l;
 }
 
@@ -308,7 +319,7 @@ static bool check_overlaps(const struct check *c)
 }
 
 /* The first range of the arena that ends after `at`. */
-static uint32_t first_held(const struct check *c, uint32_t device, int64_t at)
+static uint32_t first_content(const struct check *c, uint32_t device, int64_t at)
 {
     uint32_t lo = 0, hi = c->nheld;
     while (lo < hi) {
@@ -326,7 +337,7 @@ static bool check_read(const struct check *c, const struct access *a)
     uint32_t index = a->loc.index;
     if (!a->bytes) return true;
     if (a->loc.kind == LOC_ARENA) {
-        uint32_t i = first_held(c, index, a->loc.offset);
+        uint32_t i = first_content(c, index, a->loc.offset);
         const struct held *h = &c->held[i];
         if (i == c->nheld || h->device != index || h->begin > a->loc.offset || h->end < a->loc.offset + a->bytes)
             return plan_check_fail(c, "argument %u reads bytes %lld to %lld of the arena, which hold no whole value",
@@ -358,7 +369,7 @@ static bool check_write(struct check *c, const struct access *a)
     int64_t begin = a->loc.offset, end = begin + a->bytes;
     if (a->loc.kind == LOC_ARENA) {
         if (!a->bytes) return true;
-        uint32_t from = first_held(c, a->loc.index, begin), to = from;
+        uint32_t from = first_content(c, a->loc.index, begin), to = from;
         while (to < c->nheld && c->held[to].device == a->loc.index && c->held[to].begin < end)
             to++; /* the overwritten value ends */
         if (!mem_reserve(&c->held, &c->held_cap, c->nheld + 1, sizeof *c->held))
@@ -377,7 +388,7 @@ static bool check_write(struct check *c, const struct access *a)
     if (value && value != same_bytes(g, g->out[i].value)) return plan_check_fail(c, "output %u receives %%%u", i,
                                                                                  value);
     c->written[i] = true;
-    if (over_state(c->p, i, &state)) c->gone[state] = true;
+    if (overwritten_state(c->p, i, &state)) c->gone[state] = true;
     return true;
 }
 
@@ -413,18 +424,45 @@ static bool check_copy(const struct check *c)
            plan_check_fail(c, "%%%u is no copy of %%%u", m->value[0], m->value[1]);
 }
 
+/* What another thread may still run shares no memory with this command, but what both only read. */
+static bool check_flights(struct check *c)
+{
+    const struct command *m = &c->p->cmd[c->cmd];
+    if (m->wait > c->signals || (m->signal && (m->signal != c->signals + 1 || m->kind != CMD_CUSTOM || m->wait)))
+        return plan_check_fail(c, "wait %u and signal %u, with %u commands of the other thread so far", m->wait,
+                               m->signal, c->signals);
+    c->waited = m->wait > c->waited ? m->wait : c->waited;
+    uint32_t left = 0;
+    for (uint32_t i = 0; i < c->nflight; i++)
+        if (c->flight[i].signal > c->waited) c->flight[left++] = c->flight[i];
+    c->nflight = left;
+    if (m->signal) { /* it runs behind the others of its thread */
+        if (!mem_reserve(&c->flight, &c->flight_cap, c->nflight + c->nacc, sizeof *c->flight)) return out_of_memory(c);
+        for (uint32_t i = 0; i < c->nacc; i++) c->flight[c->nflight++] = (struct flight){c->acc[i], m->signal};
+        c->signals++;
+        return true;
+    }
+    for (uint32_t i = 0; i < c->nacc; i++)
+        for (uint32_t k = 0; k < c->nflight; k++)
+            if ((c->acc[i].write || c->flight[k].a.write) && overlap(c->p, &c->acc[i], &c->flight[k].a))
+                return plan_check_fail(c, "argument %u is memory of the command with signal %u, which may still run",
+                                       c->acc[i].lbuf, c->flight[k].signal);
+    return true;
+}
+
 static bool check_command(struct check *c)
 {
     if (!collect(c)) return false;
     for (uint32_t i = 0; i < c->nacc; i++)
         if (!check_bounds(c, &c->acc[i])) return false;
+    if (!check_flights(c)) return false;
     if (!check_devices(c) || !check_overlaps(c)) return false;
-    const char *wrong = c->p->cmd[c->cmd].joined ? check_joined(c->p, c->cmd) : NULL;
+    const char *wrong = c->p->cmd[c->cmd].no_barrier ? check_no_barrier(c->p, c->cmd) : NULL;
     if (wrong) return plan_check_fail(c, "%s", wrong);
     for (uint32_t i = 0; i < c->nacc; i++)
         if (!c->acc[i].write && !check_read(c, &c->acc[i])) return false;
     for (uint32_t i = 0; i < c->nacc; i++)
-        if (c->acc[i].write && c->acc[i].loc.kind != LOC_SCRATCH && !check_write(c, &c->acc[i])) return false;
+        if (c->acc[i].write && c->acc[i].loc.kind < LOC_SCRATCH && !check_write(c, &c->acc[i])) return false;
     return check_copy(c);
 }
 
@@ -462,6 +500,7 @@ bool program_check(const struct program *p, struct err *e)
         if (!c.written[i] && output_bytes(p->g, i)) ok = plan_check_fail(&c, "the end, and output %u was never written",
                                                                          i);
     mem_free(c.acc);
+    mem_free(c.flight);
     mem_free(c.held);
     mem_free(c.written);
     mem_free(c.gone);

@@ -47,6 +47,8 @@ static bool lower_region(struct planner *p, uint32_t group)
             if (d != n->device && sub->arena_bytes[d] > p->p->region_bytes[d])
                 p->p->region_bytes[d] = sub->arena_bytes[d];
         p->p->scratch_bytes = sub->scratch_bytes > p->p->scratch_bytes ? sub->scratch_bytes : p->p->scratch_bytes;
+        if (sub->workspace_bytes > p->p->workspace_bytes)
+            p->p->workspace_bytes = sub->workspace_bytes;
         p->p->max_args = sub->max_args > p->p->max_args ? sub->max_args : p->p->max_args;
     }
     return true;

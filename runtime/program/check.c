@@ -185,10 +185,11 @@ static struct graph *interpretable(const struct graph *recorded)
 {
     static pass_fn *const passes[] = {pass_bind, pass_autodiff, pass_numerics};
     struct graph *g = graph_clone(recorded);
+    struct pass_options o = {.fuse = true, .in_pairs = g ? device_in_pairs(g) : 0};
     bool ok = g != NULL;
     for (unsigned i = 0; ok && i < sizeof passes / sizeof *passes; i++)
         for (unsigned p = 0; ok && p < pass_count; p++)
-            ok = pass_list[p].run != passes[i] || pass_run(&pass_list[p], g, false) >= 0;
+            ok = pass_list[p].run != passes[i] || pass_run(&pass_list[p], g, &o) >= 0;
     if (ok)
         return g;
     graph_free(g);
@@ -214,15 +215,20 @@ static bool report(const struct graph *recorded, struct buffer *const *input, st
     struct search s = {.g = g, .infinities = infinities, .bad = g ? mem_alloc(g->nnode * sizeof *s.bad) : NULL};
     struct values v = {0};
     struct interp_watch watch = {see_node, &s};
+    char failed[160] = "";
     const char *text = NULL, *what = infinities ? "a value is NaN or infinite" : "a value is NaN";
     if (s.bad && read_values(g, input, state, out, &v)) {
         struct interp_call c = {g, {(const void *const *)v.input, (const void *const *)v.state, slot, v.out, &watch},
                                 {0}, false};
         pool_run(interpret, &c, 1, 0);
         text = c.ok && !s.failed ? first_made(&s) : NULL;
+        if (!c.ok)
+            snprintf(failed, sizeof failed, "%.150s", c.e.msg);
     }
     if (text)
         err_set(e, KL_ERR_CHECK, "%s: %s", what, text);
+    else if (*failed)
+        err_set(e, KL_ERR_CHECK, "%s; where it comes from was not found: %s", what, failed);
     else
         err_set(e, KL_ERR_CHECK, "%s, and no memory to find out where it comes from", what);
     mem_free(s.bad);

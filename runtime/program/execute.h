@@ -14,9 +14,14 @@ struct run {
     size_t scratch_bytes, worker_bytes;
     unsigned workers;
     uint64_t launches, barriers;
-    bool join;                    /* omit barriers that the plan marks as unnecessary */
+    bool elide;                   /* omit barriers that the plan marks as unnecessary */
     double (*clock)(void);
     struct profile_row *row;      /* its rows in this thread's profile, NULL without one */
+    /* commands that another thread runs (command.signal): one for each signal of the program, and how many of them were
+     * started and have ended */
+    struct async_call *async;
+    uint32_t started, ended;
+    atomic_bool async_failed;     /* one of them failed: those after it do nothing */
     struct times *times;          /* its times if the timeline is on, else NULL */
     /* for devices with drivers: scratch passed as an argument, the runtime scalars */
     struct buffer *work[DEVICE_END], *slots[DEVICE_END];

@@ -63,18 +63,22 @@ bool accelerators_end(struct run *r, bool ok, struct err *e)
 
 /* ---- commands ---- */
 
-static bool launch(const struct frame *f, struct accelerator *a, const struct kernel *k,
+/* Phase p of a kernel. */
+static bool launch(const struct frame *f, struct accelerator *a, const struct phase *p,
                    const struct device_kernel *code, struct err *e)
 {
     const struct command *c = f->cmd;
     void **buf = exec_arguments(f, c, 0);
-    struct launch l = {.kernel = code->kernel, .buffer = buf, .end = k->extent,
-                       .blocks = accelerator_blocks(code, k->extent)};
+    struct launch l = {.kernel = code->kernel, .buffer = buf, .begin = p->base, .end = p->base + p->extent,
+                       .blocks = accelerator_blocks(code, p->extent)};
+    const char *work = f->r->work[c->device] ? f->r->work[c->device]->data : NULL;
     if (f->r->slots[c->device]) l.slots = f->r->slots[c->device]->data;
     for (uint32_t b = 0; b < c->narg; b++) { /* skips buffers that are no arguments */
         if (code->local[b]) continue;
         void *at = buf[b];
-        if (c->arg[b].kind == LOC_SCRATCH) at = (char *)f->r->work[c->device]->data + c->arg[b].offset * l.blocks;
+        if (c->arg[b].kind == LOC_WORKSPACE) at = (void *)(work + c->arg[b].offset);
+        if (c->arg[b].kind == LOC_SCRATCH)
+            at = (void *)(work + f->r->x->program->workspace_bytes + c->arg[b].offset * l.blocks);
         buf[l.n++] = at;
     }
     return accelerator_driver(a)->launch(accelerator_device(a), &l, e);
@@ -84,7 +88,12 @@ bool accelerator_launch(const struct frame *f, struct err *e)
 {
     const struct kernel *k = f->p->kernel[f->cmd->kernel];
     if (!k->extent) return true;
-    return launch(f, accelerator_get(f->cmd->device), k, f->r->x->on[f->cmd->device][f->cmd->kernel], e);
+    const struct device_kernel *code = f->r->x->on[f->cmd->device][f->cmd->kernel];
+    struct phase p = {0};
+    bool ok = true;
+    while (ok && kernel_phase(k, &p))
+        if (p.extent) ok = launch(f, accelerator_get(f->cmd->device), &p, code, e);
+    return ok;
 }
 
 /* Between two devices without a direct path: through the host, in pieces. */

@@ -9,6 +9,7 @@
  * must start earlier, because parts of the program are on other devices, no state is written in place. */
 #include "ir/graph/custom.h"
 #include "execute.h"
+#include "runtime/async.h"
 #include <string.h>
 
 static size_t round_up(size_t n) { return (n + 63) & ~(size_t)63; }
@@ -22,6 +23,7 @@ void *exec_resolve(const struct frame *f, const struct loc *l, unsigned worker)
     case LOC_STATE:   base = f->state[l->index]; break;
     case LOC_OUT:     base = f->out[l->index]; break;
     case LOC_SCRATCH: base = f->r->scratch + worker * f->r->worker_bytes; break;
+    case LOC_WORKSPACE: /* of kernels for GPUs only */
     case LOC_INSIDE:  break;
     }
     return (char *)base + l->offset;
@@ -69,15 +71,23 @@ static void call_kernel_interp(void *ctx, int64_t begin, int64_t end, unsigned w
 {
     (void)begin, (void)end;
     struct kernel_call *c = ctx;
-    const struct kernel *k = c->f->p->kernel[c->f->cmd->kernel];
-    c->ok = kernel_interp(k, exec_arguments(c->f, c->f->cmd, worker), c->f->r->slot, 0, k->extent, c->e);
+    const struct command *cmd = c->f->cmd;
+    const struct kernel *k = c->f->p->kernel[cmd->kernel];
+    void **arg = exec_arguments(c->f, cmd, worker);
+    /* a kernel made for a GPU of the same program may have phases */
+    char *workspace = mem_alloc((size_t)c->f->p->workspace_bytes);
+    for (uint32_t i = 0; workspace && i < cmd->narg; i++)
+        if (cmd->arg[i].kind == LOC_WORKSPACE) arg[i] = workspace + cmd->arg[i].offset;
+    c->ok = workspace ? kernel_interp(k, arg, c->f->r->slot, 0, k->extent, c->e)
+                      : err_set(c->e, KL_ERR_MEMORY, "out of memory running kernel %s", k->name);
+    mem_free(workspace);
 }
 
 /* Runs f->cmd and the following kernels that need no barrier; *n: their number. */
 static bool run_command_kernels(struct frame *f, uint32_t *n, struct err *e)
 {
     const struct command *end = f->p->cmd + f->p->ncmd;
-    struct pool_part part[MAX_JOINED];
+    struct pool_part part[MAX_KERNEL_RUN];
     *n = 0;
     if (!device_is_host(f->cmd->device)) {
         f->r->launches++;
@@ -91,7 +101,8 @@ static bool run_command_kernels(struct frame *f, uint32_t *n, struct err *e)
         *n = 1;
         return c.ok;
     }
-    for (const struct command *c = f->cmd; c < end && *n < MAX_JOINED && (!*n || (c->joined && f->r->join)); c++) {
+    const struct command *c = f->cmd;
+    for (; c < end && *n < MAX_KERNEL_RUN && (!*n || (c->no_barrier && f->r->elide)); c++) {
         const struct kernel *k = f->p->kernel[c->kernel];
         part[(*n)++] = (struct pool_part){k->extent, k->sched.grain};
     }
@@ -220,6 +231,54 @@ static bool run_custom(const struct frame *f, struct err *e)
     return call.ok;
 }
 
+/* ---- custom ops that another thread runs, one after the other (command.signal) ---- */
+struct async_call {
+    struct async_task task;
+    struct frame f;               /* with the command */
+    struct custom_call call;
+    struct err e;
+    double seconds;               /* for a profile */
+};
+
+static void run_async(void *ctx)
+{
+    struct async_call *a = ctx;
+    struct run *r = a->f.r;
+    double start = r->row ? r->clock() : 0;
+    int64_t began = r->times ? timeline_now() : 0;
+    if (!atomic_load_explicit(&r->async_failed, memory_order_relaxed)) pool_run(call_custom, &a->call, 1, 0);
+    if (!a->call.ok) atomic_store_explicit(&r->async_failed, true, memory_order_relaxed);
+    if (r->row) a->seconds = r->clock() - start;
+    if (began) note_span(&a->f, began);
+}
+
+static void start_async(const struct frame *f)
+{
+    struct async_call *a = &f->r->async[f->r->started++];
+    a->f = *f;
+    a->call = (struct custom_call){&a->f, &a->e, false};
+    a->task = (struct async_task){.run = run_async, .ctx = a};
+    async_start(&a->task);
+}
+
+/* Waits for the first n of them; false: *e is the first one's error. */
+static bool wait_async(struct run *r, uint32_t n, struct err *e)
+{
+    bool ok = true;
+    for (; r->ended < n && r->ended < r->started; r->ended++) {
+        struct async_call *a = &r->async[r->ended];
+        async_wait(&a->task);
+        if (r->row) {
+            struct profile_row *row = &r->row[r->x->program->nkernel + 1];
+            row->calls++;
+            row->seconds += a->seconds;
+        }
+        if (ok && !a->call.ok && !e->code) *e = a->e;
+        ok &= a->call.ok;
+    }
+    return ok;
+}
+
 /* Only the interpreters, custom ops and devices with a driver can fail. */
 static bool run_commands(struct frame *f, struct err *e)
 {
@@ -227,6 +286,14 @@ static bool run_commands(struct frame *f, struct err *e)
     for (uint32_t i = 0, n = 1; i < f->p->ncmd && ok; i += n) {
         f->cmd = &f->p->cmd[i];
         n = 1;
+        bool async = f->cmd->signal && device_is_host(f->cmd->device);
+        /* one that this thread runs itself, for a device with a driver, keeps its place among the others */
+        uint32_t wait = f->cmd->signal && !async ? f->cmd->signal : f->cmd->wait;
+        if (wait && !(ok = wait_async(f->r, wait, e))) break;
+        if (async) {
+            start_async(f);
+            continue;
+        }
         double start = f->r->row ? f->r->clock() : 0;
         int64_t began = f->r->times ? timeline_now() : 0;
         switch (f->cmd->kind) {
@@ -295,12 +362,13 @@ static bool within_limits(struct run *r, const bool *exclusive, struct err *e)
     size_t need[MAX_DEVICES] = {0}, arena, table;
     char what[128];
     if (!buffer_limited()) return true;
-    for (uint32_t i = 0; i < g->nout; i++)
-        if (!is_in_place(r, exclusive, i))
-            need[node_at(g, g->out[i].value)->device] += buffer_charge(node_bytes(g, g->out[i].value));
+    for (uint32_t i = 0; i < g->nout; i++) {
+        int device = node_at(g, g->out[i].value)->device;
+        if (!is_in_place(r, exclusive, i)) need[device] += buffer_charge(device, node_bytes(g, g->out[i].value));
+    }
     for (unsigned d = 0; d < MAX_DEVICES; d++)
-        if (p->arena_bytes[d] && d != home_of(r)) need[d] += buffer_charge((size_t)p->arena_bytes[d]);
-    need[home_of(r)] += buffer_charge(home_bytes(r, &arena, &table)) + (size_t)p->interp_bytes;
+        if (p->arena_bytes[d] && d != home_of(r)) need[d] += buffer_charge((int)d, (size_t)p->arena_bytes[d]);
+    need[home_of(r)] += buffer_charge((int)home_of(r), home_bytes(r, &arena, &table)) + (size_t)p->interp_bytes;
     snprintf(what, sizeof what, "graph %s", g->name);
     for (unsigned d = 0; d < MAX_DEVICES; d++)
         if (need[d] && !buffer_room((int)d, need[d], what, e)) return false;
@@ -322,6 +390,8 @@ static bool make_workspace(struct run *r, struct err *e)
     r->memory[home] = b;
     r->table = (void **)((char *)b->data + arena);
     r->scratch = (char *)b->data + arena + table;
+    if (p->signals && !(r->async = mem_alloc(p->signals * sizeof *r->async)))
+        return err_set(e, KL_ERR_MEMORY, "out of memory running @%s", p->g->name);
     return true;
 }
 
@@ -338,6 +408,7 @@ static bool run_program(struct run *r, struct err *e)
     struct frame f = {.r = r, .p = p, .input = (const void *const *)r->table, .state = (const void *const *)state,
                       .out = out, .arena = arena};
     bool ok = accelerators_begin(r, e) && run_commands(&f, e);
+    ok = wait_async(r, p->signals, e) && ok; /* also after an error: they use the memory that is freed next */
     ok = accelerators_end(r, ok, e);
     atomic_fetch_add_explicit(&counters.launches, r->launches, memory_order_relaxed);
     atomic_fetch_add_explicit(&counters.barriers, r->barriers, memory_order_relaxed);
@@ -364,11 +435,13 @@ bool exec_run(const struct exec *x, struct buffer *const *input, struct buffer *
     r.clock = profile ? profile->clock : NULL;
     /* without memory the run is not timed */
     if (atomic_load_explicit(&timeline_is_on, memory_order_relaxed)) r.times = exec_times(x);
-    r.join = option_join() && !profile && !r.times; /* profiles and timelines measure each kernel separately */
+    /* Profiles and timelines measure each kernel separately. */
+    r.elide = option_elide_barriers() && !profile && !r.times;
     bool ok = within_limits(&r, state_exclusive, e) && make_outputs(&r, state_exclusive, e) && make_workspace(&r, e) &&
               accelerators_prepare(&r, e) && run_program(&r, e);
     for (unsigned d = 0; d < MAX_DEVICES; d++) buffer_unref(r.memory[d]);
     accelerators_free(&r);
+    mem_free(r.async);
     for (uint32_t i = 0; i < nout && !ok; i++) {
         buffer_unref(out[i]);
         out[i] = NULL;

@@ -15,7 +15,7 @@ struct exec {                            /* immutable once made, except the atom
     kernel_fn **fn;                      /* per kernel of the program; NULL: not run on the CPU */
     /* the same for each device with a driver that runs kernels, else NULL */
     const struct device_kernel **on[DEVICE_END];
-    int64_t work_bytes;                  /* scratch bytes that a launch on such a device needs */
+    int64_t work_bytes;                  /* workspace and scratch bytes that a launch on such a device needs */
     uint64_t interpreted;                /* devices without a code generator, one bit each */
     uint64_t accelerated;                /* devices with a driver */
     int device;

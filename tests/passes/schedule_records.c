@@ -14,8 +14,8 @@ static struct program *plan(const struct graph *g, const struct caps *caps, bool
                             struct err *e)
 {
     struct graph *h = graph_clone(g);
-    struct program *p = h && passes_run(h, &(struct pass_options){.fuse = fuse})
-        ? program_plan_with(h, caps, s, NULL, e) : NULL;
+    struct pass_options o = {.fuse = fuse, .in_pairs = caps->dot2 ? UINT64_MAX : 0};
+    struct program *p = h && passes_run(h, &o) ? program_plan_with(h, caps, s, NULL, e) : NULL;
     graph_free(h);
     return p;
 }
@@ -177,6 +177,8 @@ int main(int argc, char **argv)
     add_cpu("vectors of 64 bytes", 64, 32, 32 << 10, false);
     add_cpu("small caches", 64, 32, 1 << 10, false);
     add_cpu("short kernels", 32, 16, 1 << 10, true);
+    add_cpu("pairs of bf16", 64, 32, 8 << 10, false);
+    targets[ntarget - 1].dot2 = 1;
     add_gpu("cuda", NULL);
     add_gpu("hip", NULL);
     add_gpu("glsl", NULL);

@@ -91,7 +91,7 @@ static bool choose_threads(const struct dot *d, const struct caps *c, struct sch
     static const struct dot_shape shape[] = {
         {8, 8, 16, 16, 8}, {8, 8, 8, 8, 8}, {8, 4, 8, 8, 8}, {4, 4, 8, 8, 8}, {4, 4, 16, 4, 8}, {4, 4, 4, 16, 8}};
     bool found = false;
-    if (!c->is_gpu || d->dtype == KL_BOOL || d->size.batch < 1 || d->size.k < 1)
+    if (!c->is_gpu || d->unit > 1 || d->dtype == KL_BOOL || d->size.batch < 1 || d->size.k < 1)
         return false;
     for (unsigned i = 0; i < sizeof shape / sizeof *shape; i++) {
         struct schedule x = of_shape(d, &shape[i], SCHED_DOT_BLOCKS, 1);
@@ -209,7 +209,8 @@ bool choose_dot_gpu(struct dot *d, struct schedule *s, bool *done)
     bool possible = c->is_gpu && d->dtype != KL_BOOL && d->size.batch >= 1 && d->size.k >= 1;
     if (want) {
         *s = *want;
-        if (!possible || (want->kind != SCHED_DOT_BLOCKS && (want->kind != SCHED_DOT_MATRIX || !has_units(d, c))))
+        if (!possible || (want->kind == SCHED_DOT_BLOCKS && d->unit > 1) ||
+            (want->kind != SCHED_DOT_BLOCKS && (want->kind != SCHED_DOT_MATRIX || !has_units(d, c))))
             return false;
         *done = choose_wanted(d, c, s);
         return true;

@@ -7,7 +7,8 @@
  * tile.  A is read in place, by tiles of no more rows than the first-level cache holds a line of each: at
  * 1024x1024x1024 tiles of 8x32 instead of 14x32 are 1.2 times as fast, and of 7x64, whose elements of A serve twice as
  * many columns, 1.15 times as fast as those; in bf16 6x64 is 1.15 times as fast as 14x32, for each element of A takes
- * two instructions to widen.  Columns may be neighbours only within runs, as the windows of a convolution are within a
+ * two instructions to widen.  Pairs of bf16 are put together from two rows of B as they are packed, which pays with few
+ * row tiles, too.  Columns may be neighbours only within runs, as the windows of a convolution are within a
  * row of the image: then no tile crosses from one run to the next. */
 #include "lower_dot.h"
 #include "passes/lower/lower_schedule.h"
@@ -66,15 +67,16 @@ static int64_t tile_lanes(const struct dot *d, const struct caps *caps)
     return lanes < 32 ? lanes : 32;
 }
 
-static bool is_widened(const struct dot *d) { return d->element < (int64_t)dtype_size(d->dtype); }
+static bool is_widened(const struct dot *d) { return d->unit == 1 && d->element < (int64_t)dtype_size(d->dtype); }
 
 /* Rows of a tile of so many vectors of columns that have registers, which are kept for a few things more: where A is
- * widened, element by element, four vectors leave none for that; another tile's epilogue takes some, and 16 rows of one
- * vector are as fast as 24 then, and compiled in half the time. */
+ * widened, element by element, or a pair, four vectors leave none for that; another tile's epilogue takes some, and 16
+ * rows of one vector are as fast as 24 then, and compiled in half the time. */
 static int64_t register_rows(const struct tiling *t, int64_t vectors)
 {
     enum { MOST_ROWS = 24, ROWS_BESIDE = 16 };
-    int64_t rows = ((int64_t)t->caps->vector_regs - 4) / vectors - (vectors == 4 && is_widened(t->d));
+    bool less = vectors == 4 && (is_widened(t->d) || t->d->unit > 1);
+    int64_t rows = ((int64_t)t->caps->vector_regs - 4) / vectors - less;
     int64_t most = t->when == EPILOGUE_DURING_NEXT ? ROWS_BESIDE : MOST_ROWS;
     return rows < most ? rows : most;
 }
@@ -102,10 +104,12 @@ static int64_t tile_vectors(const struct tiling *t)
  * vectors do not read them often enough for that. */
 static bool packing_pays(const struct tiling *t)
 {
-    enum { MANY_ROWS = 512, MANY_HALF_ROWS = 256 };
+    enum { MANY_ROWS = 512, MANY_HALF_ROWS = 256, MANY_PAIR_ROWS = 32 };
     const struct dot *d = t->d;
     if (d->b_step_n != 1 || t->run < d->size.n)
         return false;
+    if (d->unit > 1) /* pairs are put together from two rows */
+        return d->size.m >= MANY_PAIR_ROWS;
     return (dtype_is_half(d->n->dtype) && d->size.m >= MANY_HALF_ROWS && tile_vectors(t) < 4) ||
            (d->size.m >= MANY_ROWS && d->size.k * d->size.n > t->caps->l2_bytes / (int64_t)dtype_size(d->n->dtype));
 }
@@ -243,7 +247,7 @@ static void choose_all(const struct dot *d, const struct caps *caps, bool comput
         t.run = d->size.n;
         t.packs = true;
         s->dot.pack_by = PACK_COLUMN_RUNS;
-    } else if (!gpu && !computed && d->steps_run && !caps->compact && t.run == d->size.n) {
+    } else if (!gpu && !computed && d->steps_run && !caps->compact && t.run == d->size.n && d->unit == 1) {
         t.packs = true;
         s->dot.pack_by = PACK_STEP_RUNS;
     }
@@ -258,6 +262,7 @@ static void choose_all(const struct dot *d, const struct caps *caps, bool comput
     s->dot.rows = t.when >= EPILOGUE_AFTER_ROWS ? s->dot.mr : (uint32_t)task_rows(&t, s->dot.mr);
     if (!t.packs)
         s->dot.pack_by = PACK_NONE;
+    s->dot.wide = d->unit > 1 && !gpu;
     choose_prefetch(&t, s);
 }
 
@@ -297,7 +302,7 @@ static bool pack_legal(const struct dot *d, const struct schedule *s)
     if (!s->dot.pack_b && by)
         return schedule_no(d->w, "pack_by", "pack_by: only with pack_b");
     if ((by == PACK_COLUMN_RUNS && (!d->columns_run || s->dot.run)) ||
-        (by == PACK_STEP_RUNS && (!d->steps_run || s->dot.run)))
+        (by == PACK_STEP_RUNS && (!d->steps_run || s->dot.run || d->unit > 1)))
         return schedule_no(d->w, "pack_by", "pack_by: the second operand has no such runs");
     return s->dot.square <= s->dot.nr ||
            schedule_no(d->w, "square", "square %u: the tile has %u columns", s->dot.square, s->dot.nr);
@@ -318,6 +323,8 @@ static bool epilogue_legal(const struct dot *d, bool computed, const struct sche
 
 static bool prefetch_legal(const struct dot *d, const struct schedule *s)
 {
+    if (s->dot.wide && (d->unit == 1 || d->w->chooser->caps->is_gpu))
+        return schedule_no(d->w, "wide", "wide: of products in pairs, on a processor");
     if (s->dot.prefetch_a && !fetches_a(d))
         return schedule_no(d->w, "prefetch_a", "prefetch_a: the operand has no neighbours in memory");
     if (s->dot.run && (s->dot.prefetch_b || s->dot.prefetch_out))
@@ -428,7 +435,7 @@ static bool may_be_thin(const struct dot *d, struct thin_order *o)
 {
     const struct dot_dims *z = &d->size;
     return !d->w->chooser->caps->is_gpu && z->m >= 1 && z->m <= THIN_ROWS && z->n >= 1 && z->k >= 1 &&
-           z->batch >= 1 && dot_thin_order(d, o);
+           z->batch >= 1 && d->unit == 1 && dot_thin_order(d, o);
 }
 
 static bool is_thin(const struct dot *d, struct thin_order *o)
