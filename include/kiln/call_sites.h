@@ -424,6 +424,10 @@ KL_API kl_tensor kl_rfft_at(const kl_site *site, kl_tensor a, int axis);
 KL_API kl_tensor kl_irfft_at(const kl_site *site, kl_tensor a, int axis, int64_t n);
 KL_API kl_status kl_recurrent_at(const kl_site *site, kl_cell_kind kind, kl_tensor x, kl_tensor w, kl_tensor r,
                                  const kl_recurrent_options *options, kl_tensor out[3]);
+KL_API kl_tensor kl_float8_encode_at(const kl_site *site, kl_tensor a, kl_float8 format, bool saturate);
+KL_API kl_tensor kl_float8_decode_at(const kl_site *site, kl_tensor codes, kl_float8 format, kl_dtype dtype);
+KL_API kl_tensor kl_int4_pack_at(const kl_site *site, kl_tensor a);
+KL_API kl_tensor kl_int4_unpack_at(const kl_site *site, kl_tensor codes, kl_dtype dtype);
 KL_API kl_step *kl_step_end_at(const kl_site *site, int ninputs, const kl_tensor *inputs);
 KL_API kl_status kl_step_run_at(const kl_site *site, const kl_step *step, int ninputs, const kl_tensor *inputs,
                                 int nslots, const kl_slot *slots, int noutputs, kl_tensor *outputs);
@@ -874,6 +878,10 @@ KL_API kl_status kl_tracer_run_at(const kl_site *site, const kl_tracer *tr, uint
 #define kl_rfft(...) kl_rfft_at(KL_HERE, __VA_ARGS__)
 #define kl_irfft(...) kl_irfft_at(KL_HERE, __VA_ARGS__)
 #define kl_recurrent(...) kl_recurrent_at(KL_HERE, __VA_ARGS__)
+#define kl_float8_encode(...) kl_float8_encode_at(KL_HERE, __VA_ARGS__)
+#define kl_float8_decode(...) kl_float8_decode_at(KL_HERE, __VA_ARGS__)
+#define kl_int4_pack(...) kl_int4_pack_at(KL_HERE, __VA_ARGS__)
+#define kl_int4_unpack(...) kl_int4_unpack_at(KL_HERE, __VA_ARGS__)
 #define kl_step_end(...) kl_step_end_at(KL_HERE, __VA_ARGS__)
 #define kl_step_run(...) kl_step_run_at(KL_HERE, __VA_ARGS__)
 #define kl_dense(...) kl_dense_at(KL_HERE, __VA_ARGS__)

@@ -1,6 +1,6 @@
-/* Custom ops: the registered ones, and calling them.
+/* Custom ops: the list of registered ones, and calling their functions.
  *
- * The list only grows, at its head, so looking up needs no lock. */
+ * New entries are added at the head and none is removed, so look-ups need no lock. */
 #include "custom.h"
 #include <stdatomic.h>
 #include <string.h>
@@ -64,7 +64,7 @@ static bool is_type(const kl_type *t, struct shape *s)
     return shape_numel(s, &n);
 }
 
-/* An error of one of the op's functions. */
+/* Makes an error of a failed function of the op. */
 static bool failed(const char *name, kl_status status, const char *message, struct err *e)
 {
     if ((unsigned)status > KL_ERR_INTERNAL)
@@ -100,7 +100,7 @@ static const struct custom_op *registered(const struct custom *c, struct err *e)
     return op;
 }
 
-/* The types of operands, then of results, into `type`. */
+/* Writes the types of operands, then of results, to `type`. */
 static void node_types(const struct graph *g, const struct node *n, kl_type *type)
 {
     const struct custom *c = node_custom(g, n);
@@ -137,9 +137,9 @@ bool custom_run(const struct graph *g, const struct node *n, const void *const *
     return false;
 }
 
-/* ---- all of a graph's ---- */
+/* ---- all custom ops of a graph ---- */
 
-/* What the node says of its results is what the op says. */
+/* Checks that the op still gives the result types that the node records. */
 static bool check_node(const struct graph *g, const struct node *n, struct err *e)
 {
     const struct custom *c = node_custom(g, n);
@@ -208,8 +208,8 @@ uint32_t custom_number(struct graph *g, uint32_t from)
     return from;
 }
 
-/* The call site of custom op number *left of g and its regions, in the order of custom_number; NULL: there are not so
- * many. */
+/* The call site of custom op number *left of g and its regions, in the order of custom_number; NULL: there are
+ * fewer. */
 static const kl_site *find_site(const struct graph *g, uint32_t *left)
 {
     for (ref r = 1; r < g->nnode && *left < g->ncustom; r++)
