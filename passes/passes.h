@@ -79,7 +79,11 @@ struct lowered {                               /* arg[id] belongs to lbufs with 
     struct arg *arg;
     uint32_t narg;
     bool taken;                                /* the kernel is the program's by now */
+    struct hash128 group;                      /* of the group's key (lower_memo.c): all that decides the kernel but its
+                                                  schedule; 0: none was made */
 };
+/* Schedules found by measuring (runtime/program/tuned.c).  find: is there one for a group of this key? */
+struct tuned { bool (*find)(const struct tuned *t, struct hash128 group, struct schedule *out); };
 struct lowerer;                                /* what lowering the groups of one graph shares */
 /* Kernels are named by group number, from `first` on.  NULL: out of memory. */
 struct memo_pack;
@@ -90,6 +94,15 @@ void lowerer_free(struct lowerer *s);          /* NULL is fine */
  * schedule is then another, the one given cannot be had. */
 bool lower_group(struct lowerer *s, uint32_t group, const struct schedule *given, struct lowered *out, struct err *e);
 const struct groups *lowerer_groups(const struct lowerer *s);
+/* The graph, the target and, of the group, the dot (or NIL) and how many members it has. */
+void lowerer_look(const struct lowerer *s, uint32_t group, const struct graph **g, const struct caps **caps, ref *dot,
+                  uint32_t *members);
+/* ---- tune/candidates.c ---- */
+enum { MAX_CANDIDATES = 24 };
+/* Other schedules for a group that was lowered to k: each can be had and gives another kernel, the most promising
+ * first.  At most MAX_CANDIDATES; threads: of the pool that runs the kernel.  false: out of memory, *e. */
+bool lower_candidates(struct lowerer *s, uint32_t group, const struct kernel *k, unsigned threads, struct schedule *out,
+                      uint32_t *n, struct err *e);
 /* Does a reduce have rows of so few elements that on processors they are the lanes of vectors? */
 bool lower_short_rows(const struct graph *g, ref reduce);
 
@@ -152,11 +165,11 @@ int64_t program_arenas(const struct program *p); /* bytes of all arenas */
 /* Consumes nothing: g stays the caller's; caps: those of the devices, in a chain where they are several.  interpret:
  * one CMD_INTERP command and no kernel. */
 struct program *program_plan(const struct graph *g, const struct caps *caps, bool interpret, struct err *e);
-/* The same with the schedules of a section for its kernels, found by the names that a plan without them gives.  s may
- * be NULL; so may pack, which notes what the groups are lowered to.  [errors ARGUMENT: no such kernel, or not such a
- * schedule, with the place in the text] */
+/* The same with schedules found by measuring, and, before these, the schedules of a section for its kernels, found by
+ * the names that a plan without them gives.  pack notes what the groups are lowered to.  All three may be NULL.
+ * [errors ARGUMENT: no such kernel, or not such a schedule, with the place in the text] */
 struct program *program_plan_with(const struct graph *g, const struct caps *caps, const struct sched_section *s,
-                                  struct memo_pack *pack, struct err *e);
+                                  const struct tuned *tuned, struct memo_pack *pack, struct err *e);
 void program_free(struct program *p);
 size_t program_bytes(const struct program *p);  /* the memory that it takes */
 /* Workspace of a CMD_REGION or CMD_CUSTOM, in this order, each part aligned to 64: results that nothing reads,

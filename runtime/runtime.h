@@ -5,7 +5,7 @@
 
 /* ---- fork.c: locks in order ---- */
 extern const struct fork_part accelerators_fork, background_fork, buffer_fork, cache_fork, log_fork, schedules_fork,
-    timeline_fork;                       /* each beside the lock that it is about */
+    timeline_fork, tuned_fork;                       /* each beside the lock that it is about */
 void fork_watch(void);                   /* before a lock of Kiln's is first taken */
 void fork_hold(void);                    /* no fork until the code generator is done */
 void fork_release(void);
@@ -68,6 +68,8 @@ enum { CHECK_NAN = 1, CHECK_INFINITIES };
 int option_check_nan(void);              /* 0, or what no output may have: KILN_CHECK or the option */
 bool option_verify(void);                /* KILN_CHECK: graphs and plans are verified in release builds, too */
 bool option_perf_map(void);              /* KILN_PERF or the option */
+bool option_tune(void);                  /* programs are tuned when they are built: KILN_TUNE or the option */
+double option_tune_seconds(void);        /* each for so long at most */
 bool option_background(void);            /* fused kernels are compiled in the background; not where fuse is given */
 bool option_join(void);                  /* kernels that need no barrier between them have none */
 /* By their names in options.def. */

@@ -70,7 +70,8 @@ KL_API const char *kl_version(void);
  * step or read that would give a NaN fails with CHECK, names the node, its line and the numbers that made it, and
  * changes no value; 2: infinities, too; what is only computed on the way may be either; states are not updated in
  * place), "perf_map" (1: kernels loaded from here on are listed in /tmp/perf-PID.map, where `perf report` looks for
- * their names). [errors ARGUMENT] */
+ * their names), "tune" (1: a fused program that is to run a second time is tuned first, unless it was before, as by
+ * kl_tune; the results are the same bits), "tune_seconds" (for so long at most). [errors ARGUMENT] */
 KL_API kl_status kl_set_option(const char *name, int64_t value);
 KL_API kl_status kl_get_option(const char *name, int64_t *value);
 /* Schedules for kernels of programs built from here on, in place of those handed in before and of KILN_SCHEDULES; NULL

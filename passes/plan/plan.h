@@ -31,6 +31,7 @@ struct planner {
     uint32_t *seen, *stack, stamp; /* per group: searches */
     uint32_t *table, table_size;   /* the root's: kernels by hash, number + 1 */
     uint32_t ngroup;               /* the root's: groups so far, those of regions included: what kernels are named by */
+    const struct tuned *tuned;           /* the root's: schedules found by measuring, or NULL */
     struct memo_pack *pack;              /* the root's: notes what groups are lowered to, or NULL */
     const struct sched_section *section; /* the root's, with what follows: schedules handed in, or NULL */
     struct own_kernel *own; uint32_t nown, own_cap; /* kernels as they are without them */
@@ -58,7 +59,8 @@ struct loc plan_value_loc(const struct planner *p, ref r);
 /* ---- plan_schedule.c: schedules handed in ---- */
 /* A kernel by the name that it has in a program of its own choice, where equal kernels are one. */
 struct own_kernel { struct hash128 hash; const struct sched_line *line; char name[64]; };
-bool plan_schedules(struct planner *p);          /* lowers again what the root's section has a line for */
+/* Lowers again what was tuned, and then what the root's section has a line for. */
+bool plan_schedules(struct planner *p);
 bool plan_schedules_used(const struct planner *root); /* has every line found its kernel? */
 
 /* ---- partition.c ---- */

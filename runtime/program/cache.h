@@ -18,6 +18,7 @@ struct entry {
     struct exec *stand_in;
     struct graph *own;             /* what the task compiles */
     struct dump *dump;             /* what the task writes; or NULL */
+    bool outdated;                 /* its kernels have other schedules since (exec_outdate) */
     uint64_t made;                 /* exec_runs() when it was READY */
     int64_t bytes;                 /* what it takes without its kernels' code, once READY */
     struct entry *next;            /* of its bucket */
@@ -60,8 +61,8 @@ void program_entry_free(struct entry *t);
 void program_entry_unlink(struct entry *t);    /* takes one that is READY out of all tables; needs the lock */
 
 /* ---- code.c ---- */
-/* The code of k on a device, with a user more; NULL: *e. */
-struct code_entry *code_get(const struct kernel *k, int device, struct err *e);
+/* The code of k on a device, with a user more; keep: on disk, too, if it is new.  NULL: *e. */
+struct code_entry *code_get(const struct kernel *k, int device, bool keep, struct err *e);
 /* Takes an entry out of the table, or all without users, into a list.  Needs the lock. */
 void code_take(struct code_entry *c, struct code_entry **list);
 void code_take_unused(struct code_entry **list);

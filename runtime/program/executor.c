@@ -232,8 +232,8 @@ static bool run_commands(struct frame *f, struct err *e)
         switch (f->cmd->kind) {
         case CMD_KERNEL: ok = run_command_kernels(f, &n, e); break;
         case CMD_COPY:   ok = run_copy(f, e); break;
-        case CMD_REGION: ok = run_region_op(f, e); break;
-        case CMD_CUSTOM: ok = run_custom(f, e); break;
+        case CMD_REGION: ok = f->r->x->variant || run_region_op(f, e); break;
+        case CMD_CUSTOM: ok = f->r->x->variant || run_custom(f, e); break;
         default:         ok = run_interp(f, e); break;
         }
         if (f->r->row || began) accelerator_wait(f); /* a device's time is the kernel's, not that of giving it away */
@@ -360,7 +360,7 @@ bool exec_run(const struct exec *x, struct buffer *const *input, struct buffer *
         return err_set(e, KL_ERR_MEMORY, "no memory for the times of graph %s", x->program->g->name);
     r.clock = profile ? profile->clock : NULL;
     /* without memory: not timed */
-    if (atomic_load_explicit(&timeline_is_on, memory_order_relaxed)) r.times = exec_times(x);
+    if (atomic_load_explicit(&timeline_is_on, memory_order_relaxed) && !x->variant) r.times = exec_times(x);
     r.join = option_join() && !profile && !r.times; /* those have a time for each kernel */
     bool ok = within_limits(&r, state_exclusive, e) && make_outputs(&r, state_exclusive, e) && make_workspace(&r, e) &&
               accelerators_prepare(&r, e) && run_program(&r, e);

@@ -20,6 +20,8 @@ struct exec {                            /* but for the atomic fields immutable 
     uint64_t accelerated;                /* those with a driver */
     int device;
     bool fuse;
+    bool variant;                        /* the tuner's: runs no region or custom ops, keeps no code on disk */
+    atomic_bool tuned;                   /* by option tune, or found to need no tuning */
     _Atomic(struct times *) times;       /* of its commands, once something was timed; NULL before */
     const struct sched_section *schedules; /* handed in for its kernels, or NULL */
     char *miss;                          /* how its graph differed from all that were known; NULL: out of memory */
@@ -45,6 +47,15 @@ const struct exec *exec_get(const struct graph *captured, int device, bool fuse,
 /* Of a graph of this name, the last that ran, with a reference; NULL: none. */
 const struct exec *exec_named(const char *name);
 
+/* A program of a graph after all passes, outside of the cache, for the tuner: with the schedules of `tuned`, which may
+ * be NULL.  NULL: *e. */
+struct exec *exec_variant(const struct graph *fused, int device, const struct tuned *tuned, struct err *e);
+void exec_variant_free(struct exec *x);  /* with the code that nothing else uses.  NULL is fine */
+/* The targets of a graph on a device and others, in a chain.  false: *e, one of them does not work. */
+bool exec_targets(const struct graph *g, int device, struct caps caps[DEVICE_END], struct err *e);
+/* x is no longer found: who asks for its graph has a new program. */
+void exec_outdate(const struct exec *x);
+
 /* ---- evict.c: who keeps a program, and which go if they take too much memory ---- */
 #define PROGRAM_DEFAULT_BYTES (INT64_C(256) << 20) /* option program_bytes */
 void exec_ref(const struct exec *x);
@@ -59,10 +70,26 @@ int64_t cache_total(void);               /* what programs and kernels take now, 
 /* ---- schedules.c: schedules handed in, by KILN_SCHEDULES (a file) or the API, for programs built from then on ---- */
 /* Takes the place of all that were handed in before.  false: *e, and those stay. */
 bool schedules_set(const char *text, size_t len, const char *file, struct err *e);
-uint64_t schedules_number(void);         /* another after each schedules_set */
+uint64_t schedules_number(void);         /* another after each schedules_set and schedules_changed */
+void schedules_changed(void);            /* programs that were built may be outdated (exec_outdate) */
 /* The section of a graph's kernels in *s, NULL if there is none: the same pointer as long as its text is the same.  It
  * lives as long as the process.  false: *e, KILN_SCHEDULES cannot be read. */
 bool schedules_of(const char *graph, bool fuse, const struct sched_section **s, struct err *e);
+
+/* ---- tuned.c: schedules found by measuring, kept on disk ---- */
+/* Those for the groups of programs on these devices (by bit), to plan with; NULL: there are none.  The same as long as
+ * the process lives. */
+const struct tuned *tuned_for(uint64_t devices);
+
+/* ---- tune.c ---- */
+/* Option tune: x, which ran before and is to run again, is tuned unless it was.  Gives the program to run in its place,
+ * which may be x, with its reference. */
+const struct exec *tune_repeated(const struct exec *x);
+
+/* ---- values.c: made-up values: floats from 0 to 1, integers from 0 to 15, bools both ---- */
+struct buffer *values_buffer(int device, unsigned dtype, int64_t n, struct err *e); /* NULL: *e */
+bool values_write(struct buffer *b, unsigned dtype, int64_t n, struct err *e);
+uint64_t values_slot(unsigned dtype);    /* the bits of a small number */
 
 /* ---- background.c: a thread for tasks that no caller waits for ---- */
 bool background_run(void (*run)(void *ctx), void *ctx); /* false: it cannot be run */
