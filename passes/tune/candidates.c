@@ -4,7 +4,8 @@
  * starts again from a schedule that it has found reaches combinations without trying all of them.  Each proposal is
  * lowered.  Those that lowering does not follow exactly, and those that give the same kernel, are dropped.  So a
  * proposal may be one that cannot be had, but it must never change the order of a sum: `kind`, `kblock`, and `width`
- * where it is the order of a sum, stay as they are (passes/plan/plan_schedule.c has these rules for records handed in). */
+ * where it is the order of a sum, stay as they are (passes/plan/plan_schedule.c has these rules for records handed
+ * in). */
 #include "passes/passes.h"
 #include <string.h>
 
