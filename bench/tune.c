@@ -62,8 +62,8 @@ static int be_tuner(const char *name, const char *schedules)
     ok = ok && kl_tune_with(name, &o) == KL_OK;
     measure_progress("tuning", 1, 1);
     if (ok)
-        format_file(stdout, "%s: tuned in %.1f s, of which %.1f s on the processor; %d rounds; %d of %d kernels changed\n",
-                    name, measure_now() - wall, measure_cpu_now() - cpu, t.rounds, t.changed, t.kernels);
+        format_file(stdout, "%s: tuned in %.1f s, of which %.1f s on the processor; %d rounds; %d of %d kernels "
+                    "changed\n", name, measure_now() - wall, measure_cpu_now() - cpu, t.rounds, t.changed, t.kernels);
     else
         fprintf(stderr, "bench_tune: %s: %s\n", name, kl_last_error());
     peer_run_close(&r);

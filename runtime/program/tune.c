@@ -38,6 +38,7 @@ struct tunable {
     struct schedule tried[MOST_TRIED];
     uint32_t ntried;
     double ratio[MOST_PAIRS];
+    int pairs;                             /* after which its candidate was decided; 0: not yet */
     double seconds[2];                     /* of a run: before and after */
     bool worth;                            /* takes enough of the time */
     bool trying, kept, done;               /* has a candidate in this round; which was faster; none is left */
@@ -57,6 +58,7 @@ struct unit {
     int runs;                              /* since the states were reset */
     double sample;                         /* how long one takes by the wall clock */
     double *took;                          /* per tunable: room for a sample */
+    bool *wanted;                          /* per tunable: is it measured? */
 };
 
 struct tuner {
@@ -135,7 +137,8 @@ static bool unit_open(struct tuner *t, struct unit *u, const struct graph *g, in
     u->of_group = mem_alloc(n * sizeof *u->of_group);
     u->v = mem_alloc(n * sizeof *u->v);
     u->took = mem_alloc(n * sizeof *u->took);
-    if (!u->lowerer || !u->key || !u->of_group || !u->v || !u->took) return tune_no_memory(t);
+    u->wanted = mem_alloc(n * sizeof *u->wanted);
+    if (!u->lowerer || !u->wanted || !u->key || !u->of_group || !u->v || !u->took) return tune_no_memory(t);
     struct program *p = program_plan_with(g, u->caps, NULL, tuned, NULL, t->e);
     bool ok = p && find_tunables(t, u, p);
     program_free(p);
@@ -149,6 +152,7 @@ static void unit_close(struct unit *u)
     mem_free(u->of_group);
     mem_free(u->v);
     mem_free(u->took);
+    mem_free(u->wanted);
     measured_close(&u->m);
 }
 
@@ -205,28 +209,51 @@ static bool pair(struct tuner *t, struct unit *u, struct variant *first, struct 
 /* After so many pairs: is it known whether the candidate is kept? */
 static bool decided(double median, int pairs)
 {
-    return median > BAD || (pairs >= MIN_PAIRS && (median > HOPELESS || median < CLEARLY)) || pairs >= SURE_PAIRS;
+    bool clear = median > HOPELESS || median < CLEARLY;
+    return (pairs > 0 && median > BAD) || (pairs >= MIN_PAIRS && clear) || pairs >= SURE_PAIRS;
 }
 
-/* Measures the candidates of a round; alone: one that is judged by the whole.  Marks those that are kept. */
+/* Lets both programs run only kernels whose candidates are not decided after so many pairs; *any: there are some. */
+static bool narrow(struct tuner *t, struct unit *u, struct variant *now, struct variant *trial, int pairs, bool *any)
+{
+    *any = false;
+    for (uint32_t k = 0; k < u->n; k++) {
+        struct tunable *x = &u->v[k];
+        bool open = x->trying && !x->pairs;
+        if (open && decided(measure_quantile(x->ratio, pairs, 0.5), pairs)) {
+            open = false;
+            x->pairs = pairs;
+        }
+        u->wanted[k] = open;
+        *any |= open;
+    }
+    return (variant_only(now, u->wanted, u->n) && variant_only(trial, u->wanted, u->n)) || tune_no_memory(t);
+}
+
+/* Measures the candidates of a round and marks those that are kept.  alone: the only one, which is judged by the whole
+ * program. */
 static bool measure_round(struct tuner *t, struct unit *u, struct variant *now, struct variant *trial,
                           const struct tunable *alone)
 {
     double whole[MOST_PAIRS], ignored;
     int pairs = 0;
+    bool ok = true, open = true;
     if (u->runs > MOST_RUNS && !measured_reset(&u->m, t->e)) return false;
     u->runs = u->runs > MOST_RUNS ? 0 : u->runs;
-    if (u->sample < WARM_SECONDS && (!sample(t, u, now, &ignored) || !sample(t, u, trial, &ignored))) return false;
-    for (bool open = true; open && pairs < MOST_PAIRS && (pairs < MIN_PAIRS || measure_now() < t->end); pairs++) {
-        if (!pair(t, u, now, trial, pairs, whole)) return false;
-        open = alone && !decided(measure_quantile(whole, pairs + 1, 0.5), pairs + 1);
-        for (uint32_t k = 0; k < u->n && !open && !alone; k++)
-            open = u->v[k].trying && !decided(measure_quantile(u->v[k].ratio, pairs + 1, 0.5), pairs + 1);
+    if (!alone) ok = narrow(t, u, now, trial, 0, &open);
+    if (u->sample < WARM_SECONDS) ok = ok && sample(t, u, now, &ignored) && sample(t, u, trial, &ignored);
+    for (; ok && open && pairs < MOST_PAIRS && (pairs < MIN_PAIRS || measure_now() < t->end); pairs++) {
+        ok = pair(t, u, now, trial, pairs, whole);
+        if (alone) open = !decided(measure_quantile(whole, pairs + 1, 0.5), pairs + 1);
+        else ok = ok && narrow(t, u, now, trial, pairs + 1, &open);
     }
+    variant_all(now);
+    if (!ok) return false;
     for (uint32_t k = 0; k < u->n; k++) {
         struct tunable *x = &u->v[k];
-        double median = measure_quantile(alone ? whole : x->ratio, pairs, 0.5);
-        x->kept = x->trying && pairs >= MIN_PAIRS && median < (alone ? HOPELESS : KEEP);
+        int own = x->pairs ? x->pairs : pairs;
+        double median = measure_quantile(alone ? whole : x->ratio, own, 0.5);
+        x->kept = x->trying && own >= MIN_PAIRS && median < (alone ? HOPELESS : KEEP);
     }
     return true;
 }
@@ -267,6 +294,7 @@ static void take_candidate(struct tunable *k)
 {
     k->trial = k->tried[k->ntried++] = k->list[k->next++];
     k->trying = true;
+    k->pairs = 0;
 }
 
 /* Gives the kernels their candidates; *alone: the only one, whose stores change.  false: none is left, or *e. */
@@ -342,24 +370,22 @@ static bool search(struct tuner *t, struct unit *u, struct variant *now)
 static bool settle(struct tuner *t, struct unit *u, struct variant *now)
 {
     struct variant first;
-    double whole[MOST_PAIRS], ignored, sum[2] = {0};
+    double whole[MOST_PAIRS], ignored;
     int pairs = 0, most = 1; /* where nothing has changed, a pair says how long it takes; else in any case SURE_PAIRS */
     for (uint32_t i = 0; i < u->n; i++)
         if (memcmp(&u->v[i].now, &u->v[i].first, sizeof u->v[i].now)) most = MOST_PAIRS;
     bool ok = make(t, u, FIRST, &first) && measured_reset(&u->m, t->e) &&
               (most == 1 || (sample(t, u, now, &ignored) && sample(t, u, &first, &ignored)));
-    double *all = mem_alloc((2 * u->n + 1) * sizeof *all);
-    ok = ok && (all || tune_no_memory(t));
+    double *least = mem_alloc((2 * u->n + 1) * sizeof *least); /* seconds of each kernel, first and now */
+    ok = ok && (least || tune_no_memory(t));
     for (; ok && pairs < most && (pairs < SURE_PAIRS || measure_now() < t->end); pairs++) {
         ok = pair(t, u, &first, now, pairs, whole);
-        for (uint32_t k = 0; k < 2 * u->n; k++) all[k] += u->v[k / 2].seconds[k % 2];
+        for (uint32_t k = 0; k < 2 * u->n; k++)
+            least[k] = pairs == 0 || u->v[k / 2].seconds[k % 2] < least[k] ? u->v[k / 2].seconds[k % 2] : least[k];
     }
     for (uint32_t i = 0; ok && i < u->n; i++) {
         struct tunable *k = &u->v[i];
-        for (int w = 0; w < 2; w++) {
-            k->seconds[w] = all[2 * i + w] / pairs / u->times;
-            sum[w] += k->seconds[w];
-        }
+        for (int w = 0; w < 2; w++) k->seconds[w] = least[2 * i + w] / u->times;
         bool changed = memcmp(&k->now, &k->first, sizeof k->now);
         bool whole_only = changed && k->now.stream != k->first.stream;
         double median = whole_only ? 0 : measure_quantile(k->ratio, pairs, 0.5);
@@ -369,7 +395,7 @@ static bool settle(struct tuner *t, struct unit *u, struct variant *now)
         }
         if (!changed) k->seconds[0] = k->seconds[1] = (k->seconds[0] + k->seconds[1]) / 2;
     }
-    mem_free(all);
+    mem_free(least);
     variant_free(&first);
     return ok;
 }

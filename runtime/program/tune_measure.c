@@ -1,9 +1,10 @@
 /* Runs programs for the tuner, kernel by kernel on the clock.
  *
- * A program is run as a whole, so that each kernel finds in the caches what the kernels before it left there: its
- * operands, or not.  Only region ops and custom ops are left out, whose values may decide how long they take, or call
- * the user; the kernels of regions are measured by the region alone, as a program of its own.  The values are made up
- * (values.c): a kernel may touch memory only where any value lets it. */
+ * A program is run as a whole, or each kernel that is measured right behind the command before it, so that it finds in
+ * the caches what that left there: its operands, or not.  Region ops and custom ops are left out, because their values
+ * may decide how long they take, or they call the user; the kernels of regions are measured by the region alone, as a
+ * program of its own.  The values are made up (values.c).  That is safe: a kernel stays within its arrays whatever the
+ * values are. */
 #include "tune_measure.h"
 #include "runtime/measure/measure.h"
 #include <string.h>
@@ -62,27 +63,53 @@ void measured_close(struct measured *m)
 
 /* ---- one way to compute the program ---- */
 
-/* Which kernel of the tuner's each kernel of the program is; one that is several has no time of its own. */
-static void number_kernels(struct variant *v, const uint32_t *of_group)
+/* Sets the tuner's number for each kernel of the program.  A kernel that has several has no time of its own. */
+static void number_kernels(struct variant *v)
 {
     const struct program *p = v->x->program;
     for (uint32_t i = 0; i < p->ncmd; i++) {
         const struct command *c = &p->cmd[i];
         if (c->kind != CMD_KERNEL) continue;
-        uint32_t number = of_group[c->group], *at = &v->number[c->kernel];
+        uint32_t number = v->of_group[c->group], *at = &v->number[c->kernel];
         if (*at && *at != number) v->merged = true;
         *at = number;
     }
 }
 
+/* Commands whose values may decide how long they take, or that call the user. */
+static bool is_left_out(const struct command *c) { return c->kind == CMD_REGION || c->kind == CMD_CUSTOM; }
+
+void variant_all(struct variant *v)
+{
+    for (uint32_t i = 0; i < v->x->program->ncmd; i++) v->skip[i] = is_left_out(&v->x->program->cmd[i]);
+}
+
+bool variant_only(struct variant *v, const bool *wanted, uint32_t n)
+{
+    enum { CALLS = 2 }; /* of a kernel: the first, and the next but two */
+    const struct program *p = v->x->program;
+    uint32_t *seen = mem_alloc((n + 1) * sizeof *seen);
+    for (uint32_t i = 0; seen && i < p->ncmd; i++) {
+        uint32_t number = p->cmd[i].kind == CMD_KERNEL ? v->of_group[p->cmd[i].group] : 0;
+        bool runs = number && wanted[number - 1] && seen[number]++ % 3 == 0 && seen[number] <= 3 * CALLS;
+        v->skip[i] = !runs;
+        if (runs && i > 0) v->skip[i - 1] = is_left_out(&p->cmd[i - 1]); /* what is in the caches when it begins */
+    }
+    mem_free(seen);
+    return seen != NULL;
+}
+
 bool variant_make(struct variant *v, const struct measured *m, const uint32_t *of_group, const struct tuned *tuned,
                   struct err *e)
 {
-    *v = (struct variant){.profile.clock = m->clock};
+    *v = (struct variant){.profile.clock = m->clock, .of_group = of_group};
     if (!(v->x = exec_variant(m->g, m->device, tuned, e))) return false;
-    if (!(v->number = mem_alloc((v->x->program->nkernel + 1) * sizeof *v->number)))
-        return err_set(e, KL_ERR_MEMORY, "no memory to tune graph %s", m->g->name);
-    number_kernels(v, of_group);
+    v->number = mem_alloc((v->x->program->nkernel + 1) * sizeof *v->number);
+    v->skip = mem_alloc((v->x->program->ncmd + 1) * sizeof *v->skip);
+    if (!v->number || !v->skip) return err_set(e, KL_ERR_MEMORY, "no memory to tune graph %s", m->g->name);
+    v->x->skip = v->skip;
+    variant_all(v);
+    number_kernels(v);
     return true;
 }
 
@@ -90,6 +117,7 @@ void variant_free(struct variant *v)
 {
     profile_free(&v->profile);
     mem_free(v->number);
+    mem_free(v->skip);
     exec_variant_free(v->x);
     *v = (struct variant){0};
 }

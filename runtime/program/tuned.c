@@ -58,7 +58,7 @@ static bool name_of(const char *name, struct hash128 *key)
 }
 
 /* The newest is last; one that is there already is replaced. */
-static bool put(struct tuned_file *f, const struct tuned_record *r)
+static bool record_put(struct tuned_file *f, const struct tuned_record *r)
 {
     for (uint32_t i = 0; i < f->n; i++)
         if (f->v[i].group.lo == r->group.lo && f->v[i].group.hi == r->group.hi) {
@@ -82,7 +82,7 @@ static void read_entry(struct tuned_file *f, const struct disk_key *key)
         for (uint32_t k = 0; ok && k < s.v[i].n; k++) {
             struct tuned_record r = {.sched = s.v[i].v[k].sched};
             ok = name_of(s.v[i].v[k].kernel, &r.group) || err_set(&why, KL_ERR_IO, "a line has no group's name");
-            ok = ok && (put(f, &r) || err_set(&why, KL_ERR_MEMORY, "out of memory"));
+            ok = ok && (record_put(f, &r) || err_set(&why, KL_ERR_MEMORY, "out of memory"));
         }
     if (!ok) {
         log_put(KL_LOG_WARN, "the cache's tuned schedules are not used: %s", why.msg);
@@ -175,7 +175,7 @@ bool tuned_keep(int device, const struct tuned_record *v, uint32_t n, struct err
     bool ok = f;
     bool kept = ok && option_cache_bytes() > 0 && tuned_key(&key, device);
     if (kept) read_entry(f, &key); /* other processes may have added to it */
-    for (uint32_t i = 0; ok && i < n; i++) ok = put(f, &v[i]);
+    for (uint32_t i = 0; ok && i < n; i++) ok = record_put(f, &v[i]);
     if (ok && kept) text.bytes = entry_text(f, &text.size);
     pthread_mutex_unlock(&lock);
     if (text.bytes) disk_store(&key, &text);
