@@ -35,9 +35,9 @@ int pass_run(const struct pass_info *p, struct graph *g, const struct pass_optio
  *
  * A node with group GROUP_NONE is never stored: it is a leaf, a view, or a scalar that is cheap enough to be recomputed
  * wherever it is used.  Views are index computations: they have a group only where an output needs them stored. */
-/* The node below the views of r; *linear: there are only reshapes in between, so element i is element i. */
-/* is it only an index computation: a view, or a pad evaluated by its readers? */
+/* Is r only an index computation: a view, or a pad evaluated by its readers? */
 bool node_is_view(const struct graph *g, ref r);
+/* The node below the views of r; *linear: there are only reshapes in between, so element i is element i. */
 ref node_source(const struct graph *g, ref r, bool *linear);
 /* The same below operand i of r; linear: also, element i of r needs only element i of it. */
 ref node_operand(const struct graph *g, ref r, unsigned i, bool *linear);
@@ -143,10 +143,10 @@ struct command {
     uint32_t kernel, group;       /* CMD_KERNEL: index in program.kernel; the group that it computes */
     /* its number among all commands of the program; those of regions come after the op's own */
     uint32_t row;
-    bool joined;                  /* CMD_KERNEL: there is no barrier between it and the kernel before it */
-    /* signal: of a CMD_CUSTOM that another thread runs while the following commands run: its number among those of the
-     * program, from 1 on, in which order they run; 0: it is not one.  wait: this command begins when those up to this
-     * number have ended; 0: it needs none that an earlier command has not waited for. */
+    bool no_barrier;              /* CMD_KERNEL: there is no barrier between it and the kernel before it */
+    /* signal: for a CMD_CUSTOM that another thread runs while the following commands run: its number among those of
+     * the program, from 1 on, in which order they run; 0: it is not one.  wait: this command starts when those up to
+     * this number have ended; 0: it needs none for which no earlier command has waited. */
     uint32_t wait, signal;
     /* CMD_KERNEL: one per lbuf; CMD_COPY: destination, source, on any devices; CMD_REGION, CMD_CUSTOM: operands,
      * results, workspace */
@@ -196,11 +196,11 @@ size_t program_bytes(const struct program *p);  /* bytes of memory that it uses 
  * region_work_bytes, pointers to operands and results, the arena of the running region. */
 struct workspace { int64_t unread, work, pointers, arena, bytes; };
 struct workspace command_workspace(const struct program *p, const struct command *c);
-/* ---- plan_join.c ----
+/* ---- plan_barriers.c ----
  *
  * Removes barriers between kernels where no thread accesses what another one stores; at most so many kernels in a
  * row. */
-enum { MAX_JOINED = 16 };
+enum { MAX_KERNEL_RUN = 16 };
 /* Comment lines with the program's kernels in order; kernels without a barrier between them are on one line. mem_free
  * it; NULL: out of memory. */
 char *program_order(const struct program *p);

@@ -39,7 +39,7 @@ int pass_run(const struct pass_info *p, struct graph *g, const struct pass_optio
 {
     int changed = 0;
     /* these passes would remove what gradients need */
-    if ((p->run == pass_simplify || p->run == pass_inline || p->run == pass_stages) && has_grad(g))
+    if ((p->run == pass_simplify || p->run == pass_inline || p->run == pass_split_reductions) && has_grad(g))
         return 0;
     for (uint32_t i = 0; p->run != pass_bind && i < g->nregion; i++) {
         int c = pass_run(p, g->region[i], o);

@@ -143,7 +143,8 @@ const struct dialect *dialect_find(const char *name, struct err *e)
 #define DOT2(EXACT) \
     "FUNCTION f32 flushed(f32 x)\n{\n    u32 b = bits_of_f32(x);\n" \
     "    return (b & 0x7f800000u) == 0u ? f32_of_bits(b & 0x80000000u) : x;\n}\n" \
-    "FUNCTION f32 fma_flushed(f32 a, f32 b, f32 c)\n{\n    a = flushed(a);\n    b = flushed(b);\n    c = flushed(c);\n" \
+    "FUNCTION f32 fma_flushed(f32 a, f32 b, f32 c)\n{\n" \
+    "    a = flushed(a);\n    b = flushed(b);\n    c = flushed(c);\n" \
     "    " EXACT "f32 x = a * 4294967296.0f, y = b * 4294967296.0f, z = c * 18446744073709551616.0f;\n" \
     "    " EXACT "f32 sum = fma_f32(a, b, c), scaled = fma_f32(x, y, z);\n" \
     "    return abs_f32(scaled) < 2.16840434497100887e-19f ? f32_of_bits(bits_of_f32(sum) & 0x80000000u) : sum;\n}\n" \

@@ -484,7 +484,7 @@ static bool emit(struct emitter *m, const char *entry)
 bool source_kernel(const struct kernel *k, const struct dialect *d, const char *entry, struct text *out,
                    struct source_info *info, struct err *e)
 {
-    struct emitter m = {.k = k, .d = d, .t = out, .e = e, .width = 1, .own_threads = kernel_needs_gpu(k) != NULL};
+    struct emitter m = {.k = k, .d = d, .t = out, .e = e, .width = 1, .own_threads = kernel_has_blocks(k)};
     if (!kernel_verify(k, e))
         return false;
     m.info.threads = widest(k);

@@ -1,4 +1,4 @@
-/* Values for a graph's inputs, states and slots, from files or made up, and its program run on them. */
+/* Values for a graph's inputs, states and slots, from files or generated, and runs of its program. */
 #include "job.h"
 #include "model.h"
 #include "frontend/frontend.h"
@@ -45,7 +45,7 @@ bool job_argument(struct job *j, struct cli_args *a, const char *const *binders)
     return true;
 }
 
-/* The ordinal as text or the name. */
+/* Does the option name this leaf, by ordinal or name? */
 bool job_is_called(const struct job_value *b, uint32_t ordinal, const char *name)
 {
     char number[16];
@@ -157,7 +157,7 @@ static bool is_missing(const char *what, const struct leaves *l, uint32_t i, boo
     return !have;
 }
 
-/* Numbers for the leaves that have none. */
+/* Makes up values for the leaves that have none. */
 static bool fill_leaves(const struct job *j, const struct leaves *l, struct buffer **to)
 {
     for (uint32_t i = 0; i < l->n; i++) {
@@ -238,7 +238,7 @@ bool job_run(struct job *j, bool fuse, struct err *e)
     return ok;
 }
 
-/* One run; a state that was not updated in place has moved to where its new value is. */
+/* One run; the buffer of a state that was not updated in place is replaced by its new value. */
 kl_status job_step(void *ctx)
 {
     struct job *j = ctx;

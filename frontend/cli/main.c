@@ -1,4 +1,4 @@
-/* The `kiln` command: looks at graphs in text form, runs passes and programs on them. */
+/* The `kiln` command: dispatches to its subcommands. */
 #include "cli.h"
 #include "model.h"
 #include "runtime/runtime.h"

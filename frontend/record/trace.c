@@ -50,8 +50,8 @@ static bool trace_make_room(struct trace *tr)
 }
 
 /* Describes a handle that does not belong to this trace; false: it has ended. */
-static bool look_from_outside(struct entry *x, kl_tensor h, const char *what, struct view *v,
-                              char name[sizeof x->name], struct err *e)
+static bool describe_outside(struct entry *x, kl_tensor h, const char *what, struct view *v,
+                             char name[sizeof x->name], struct err *e)
 {
     if (x->kind == KIND_TEMP) { /* of a trace around a region, on this thread */
         const struct graph *g = x->trace->r.g;
@@ -96,7 +96,7 @@ static ref bind(struct trace *tr, struct entry *x, kl_tensor h, const char *what
     }
     struct view v;
     char name[sizeof x->name];
-    if (!look_from_outside(x, h, what, &v, name, e))
+    if (!describe_outside(x, h, what, &v, name, e))
         return NIL;
     struct node key = state_key(&v, name);
     bool failed;

@@ -445,7 +445,7 @@ static bool may_be_in_place(const struct planner *p, uint32_t i)
 }
 
 /* Bytes of all memory of the caller: inputs, states and outputs that are not in place. */
-static int64_t held_bytes(const struct program *p)
+static int64_t caller_bytes(const struct program *p)
 {
     int64_t n = 0;
     for (ref r = 1; r < p->g->nnode; r++)
@@ -466,7 +466,7 @@ int64_t program_arenas(const struct program *p)
 }
 
 /* Bytes that the regions of a command need in arenas of devices other than that of their op. */
-static int64_t elsewhere(const struct command *c)
+static int64_t remote_region_bytes(const struct command *c)
 {
     int64_t bytes = 0;
     for (unsigned d = 0; c->kind == CMD_REGION && d < MAX_DEVICES; d++) {
@@ -478,7 +478,7 @@ static int64_t elsewhere(const struct command *c)
 }
 
 /* The maximum of bytes alive at the same time, from the lifetimes. */
-static bool account(struct planner *p)
+static bool compute_peak(struct planner *p)
 {
     uint32_t n = p->first_kernel + p->g->ngroup + 1;
     int64_t *change = mem_alloc(n * sizeof *change), alive = 0, most = 0;
@@ -494,12 +494,12 @@ static bool account(struct planner *p)
     }
     for (uint32_t c = 0; c < n; c++) {
         alive += change[c];
-        int64_t now = alive + (c < p->p->ncmd ? elsewhere(&p->p->cmd[c]) : 0);
+        int64_t now = alive + (c < p->p->ncmd ? remote_region_bytes(&p->p->cmd[c]) : 0);
         most = now > most ? now : most;
         most = alive > most ? alive : most;
     }
     mem_free(change);
-    int64_t held = held_bytes(p->p);
+    int64_t held = caller_bytes(p->p);
     p->p->peak_bytes = held + program_arenas(p->p);
     p->p->lower_bound_bytes = held + most;
     return true;
@@ -524,11 +524,11 @@ static bool plan_kernels(struct planner *p)
     for (uint32_t i = 0; i < p->g->nout; i++)
         p->p->in_place[i] = may_be_in_place(p, i);
     uint32_t before = p->p->ncmd;
-    if (!account(p) || !copy_duplicates(p))
+    if (!compute_peak(p) || !copy_duplicates(p))
         return false;
     if (p->p->ncmd > before)
         p->p->cmd[before].wait = p->p->signals;
-    return plan_joins(p);
+    return plan_elide_barriers(p);
 }
 
 /* Frees everything except the kernels and, for a region's program, the graph. */
@@ -604,7 +604,7 @@ static bool plan_interpreter(struct planner *p)
     }
     mem_free(gone);
     p->p->interp_bytes = most;
-    p->p->peak_bytes = p->p->lower_bound_bytes = held_bytes(p->p) + most;
+    p->p->peak_bytes = p->p->lower_bound_bytes = caller_bytes(p->p) + most;
     return true;
 }
 

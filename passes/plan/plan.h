@@ -76,11 +76,11 @@ enum { PARTITION_NONE = -1 };
 /* Per lbuf: iteration p accesses only elements p * step .. (p + 1) * step - 1; 0: it is not accessed, PARTITION_NONE:
  * any element may be accessed. false: out of memory. */
 bool kernel_partition(const struct kernel *k, int64_t *step);
-/* ---- plan_join.c ---- */
-bool plan_joins(struct planner *p);              /* removes barriers that no kernel needs */
-/* ---- plan_check_join.c: part of plan_check.c ---- */
+/* ---- plan_barriers.c ---- */
+bool plan_elide_barriers(struct planner *p);     /* removes barriers that no kernel needs */
+/* ---- plan_check_barriers.c: part of plan_check.c ---- */
 /* May command c run without a barrier after the kernels before it? NULL: yes; else the reason why not. */
-const char *check_joined(const struct program *p, uint32_t c);
+const char *check_no_barrier(const struct program *p, uint32_t c);
 
 /* ---- plan_non_fusible.c: groups that are not kernels ---- */
 /* finds its arguments, as lower_group does */

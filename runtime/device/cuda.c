@@ -43,7 +43,26 @@ static gpu_result copy_from(struct driver_device *d, void *to, struct driver_dev
     return cuda.copy_peer(to, d->context, (void *)(uintptr_t)from, peer->context, bytes, d->stream);
 }
 
-static struct stream_library library = {.what = "CUDA", .driver = &driver_cuda, .error = error, .enter = cuda_enter,
+static struct cuda_node cuda_node(const struct graph_kernel *k)
+{
+    return (struct cuda_node){.function = k->function, .grid = {k->blocks, 1, 1}, .block = {k->threads, 1, 1},
+                              .parameter = k->parameter};
+}
+
+static gpu_result cuda_node_add(gpu_node *n, gpu_graph g, const gpu_node *before, const struct graph_kernel *k)
+{
+    struct cuda_node p = cuda_node(k);
+    return cuda.node_add(n, g, before, before != NULL, &p);
+}
+
+static gpu_result cuda_node_set(gpu_exec x, gpu_node n, const struct graph_kernel *k)
+{
+    struct cuda_node p = cuda_node(k);
+    return cuda.node_set(x, n, &p);
+}
+
+static struct stream_library library = {.what = "CUDA", .node_add = cuda_node_add, .node_set = cuda_node_set,
+                                        .driver = &driver_cuda, .error = error, .enter = cuda_enter,
                                         .leave = cuda_leave,
                                         .reach_peer = reach_peer, .copy_from = copy_from};
 

@@ -177,7 +177,7 @@ static int64_t work_of(const struct exec *x, int device)
     int64_t most = 0;
     for (uint32_t i = 0; i < x->program->nkernel; i++) {
         const struct device_kernel *d = x->on[device][i];
-        if (!d || !d->has_work) continue;
+        if (!d || !d->work) continue;
         int64_t bytes = x->program->scratch_bytes * accelerator_blocks(d, x->program->kernel[i]->extent);
         most = bytes > most ? bytes : most;
     }
@@ -375,24 +375,24 @@ const struct exec *exec_named(const char *name)
 }
 
 /* Similarity of two programs: first by their graphs, then by name, then device, then fusion. */
-static uint64_t likeness(const struct entry *t, const struct entry *k)
+static uint64_t similarity(const struct entry *t, const struct entry *k)
 {
     uint64_t name = !strcmp(t->graph->name, k->graph->name), device = k->exec.device == t->exec.device;
-    return graph_likeness(t->graph, k->graph) << 3 | name << 2 | device << 1 | (k->exec.fuse == t->exec.fuse);
+    return graph_similarity(t->graph, k->graph) << 3 | name << 2 | device << 1 | (k->exec.fuse == t->exec.fuse);
 }
 
 /* The most similar program among the most recent ones and the most recent ones of its name; the limit keeps the cost of
  * a miss independent of the number of programs.  Takes a reference.  Needs the lock. */
-static struct entry *nearest(const struct entry *t)
+static struct entry *most_similar(const struct entry *t)
 {
     enum { LOOKED_AT = 16 };
     struct entry *best = NULL, *k = *namesakes(t->graph);
     uint64_t most = 0, like;
     for (int i = 0; i < LOOKED_AT && k; i++, k = k->namesake)
-        if ((like = likeness(t, k)) > most) most = like, best = k;
+        if ((like = similarity(t, k)) > most) most = like, best = k;
     k = cache_newest;
     for (int i = 0; i < LOOKED_AT && k; i++, k = k->older)
-        if ((like = likeness(t, k)) > most) most = like, best = k;
+        if ((like = similarity(t, k)) > most) most = like, best = k;
     if (best) exec_ref(&best->exec);
     return best;
 }
@@ -492,7 +492,7 @@ static const struct exec *cache_finish(struct entry *t, bool ok)
 }
 
 /* Logs once why kernels are not kept on disk, unless the user disabled it. */
-static void tell_of_disk(void)
+static void log_disk_off(void)
 {
     static atomic_flag told = ATOMIC_FLAG_INIT;
     const char *dir = getenv("KILN_CACHE_DIR");
@@ -502,7 +502,7 @@ static void tell_of_disk(void)
     if (!disk_folder(path, sizeof path, &e) && !atomic_flag_test_and_set(&told)) log_put(KL_LOG_WARN, "%s", e.msg);
 }
 
-static void tell_of_program(const struct entry *t, int64_t began)
+static void log_program(const struct entry *t, int64_t began)
 {
     const struct exec *x = &t->exec;
     const char *why = x->miss ? x->miss : "";
@@ -510,7 +510,7 @@ static void tell_of_program(const struct entry *t, int64_t began)
             "graph %s: a program of %u commands and %u different kernels for device %s, %s, built in %.3f ms: %.*s",
             x->captured->name, x->program->ncmd, x->program->nkernel, device_name(x->device),
             x->fuse ? "fused" : "unfused", 1e-6 * (double)(timeline_now() - began), (int)strcspn(why, "\n"), why);
-    tell_of_disk();
+    log_disk_off();
 }
 
 static void build_in_background(void *ctx)
@@ -520,7 +520,7 @@ static void build_in_background(void *ctx)
     int64_t began = timeline_now();
     bool ok = cache_build(&t->exec, t->own, t->dump, true, &ignored);
     dump_end(t->dump);
-    if (ok) tell_of_program(t, began);
+    if (ok) log_program(t, began);
     else log_put(KL_LOG_WARN, "graph %s: compiled in the background: %s", t->own->name, ignored.msg);
     exec_unref(cache_finish(t, ok));
 }
@@ -561,7 +561,7 @@ static const struct exec *start_background(struct entry *t, const struct graph *
 }
 
 /* Is background compilation useful for this program? */
-static bool may_wait(const struct graph *captured, int device, bool fuse)
+static bool is_background_useful(const struct graph *captured, int device, bool fuse)
 {
     return fuse && option_background() && (device_backend(device, NULL) ||
                                            graph_devices(captured) != UINT64_C(1) << device);
@@ -585,7 +585,7 @@ const struct exec *exec_get(const struct graph *captured, int device, bool fuse,
     }
     const struct exec *found = t && t->state != FAILED ? t->state == READY ? &t->exec : t->stand_in : NULL;
     if (found) exec_ref(found);
-    bool later = !t && may_wait(captured, device, fuse);
+    bool later = !t && is_background_useful(captured, device, fuse);
     bool fresh = !t && (t = program_entry_new(key, captured, device, fuse, schedules));
     if (fresh) {
         t->next = *bucket;
@@ -593,7 +593,7 @@ const struct exec *exec_get(const struct graph *captured, int device, bool fuse,
     } else if (t && !found) {
         t->state = UNFINISHED;
     }
-    struct entry *near = fresh ? nearest(t) : NULL;
+    struct entry *near = fresh ? most_similar(t) : NULL;
     bool evicted = fresh && cache_was_evicted(&t->exec);
     pthread_mutex_unlock(&cache_lock);
     if (fresh) explain(t, near, evicted);
@@ -609,6 +609,6 @@ const struct exec *exec_get(const struct graph *captured, int device, bool fuse,
     int64_t began = timeline_now();
     bool ok = !e->code && cache_build(&t->exec, captured, dump, false, e);
     dump_end(dump);
-    if (ok) tell_of_program(t, began);
+    if (ok) log_program(t, began);
     return cache_finish(t, ok);
 }

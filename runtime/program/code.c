@@ -88,7 +88,7 @@ static bool code_compile(struct code_entry *c, bool keep, struct err *e)
     disk_key_free(&key);
     if (!ok) return false;
     if ((c->copy = copy_kernel(c->kernel))) {
-        if (device_is_host(c->device)) c->symbols = debugger_tell(c->kernel, &c->loaded);
+        if (device_is_host(c->device)) c->symbols = debugger_register(c->kernel, &c->loaded);
         c->bytes = (int64_t)(sizeof *c + c->loaded.map_size + kernel_bytes(c->copy) + debugger_bytes(c->symbols));
         return true;
     }
@@ -164,7 +164,7 @@ void code_free(struct code_entry *list)
 {
     for (struct code_entry *c = list, *next; c; c = next) {
         next = c->next;
-        debugger_forget(c->symbols);
+        debugger_unregister(c->symbols);
         unload(c);
         kernel_free(c->copy);
         mem_free(c);
