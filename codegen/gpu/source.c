@@ -99,7 +99,11 @@ static bool place_buffers(struct emitter *m, unsigned arrays)
 
 static void open_c(struct emitter *m, const char *entry)
 {
-    text_put(m->t, "extern \"C\" __global__ void __launch_bounds__(%u) %s(", m->info.threads, entry);
+    bool tiles = false;
+    for (val v = 1; v < m->k->ninst; v++)
+        tiles |= m->k->inst[v].op == L_MMA;
+    text_put(m->t, "extern \"C\" __global__ void %s(%u) %s(", tiles ? "TILE_BOUNDS" : "__launch_bounds__",
+             m->info.threads, entry);
     for (uint32_t b = 0; b < m->k->nbuf; b++) {
         const struct lbuf *l = &m->k->buf[b];
         const char *name = l->role == BUF_SCRATCH ? "work" : "b";
@@ -288,6 +292,10 @@ static void open_loop(struct emitter *m, val v)
     for (val c = v + 1; c < m->k->ninst && m->k->inst[c].op == L_CARRY; c++)
         each_element(m, c, declare_carry);
     source_line(m);
+    if (i->kind == LOOP_UNROLLED && !m->d->table) {
+        text_put(m->t, "#pragma unroll 4\n");
+        source_line(m);
+    }
     if ((i->kind == LOOP_PARALLEL || i->kind == LOOP_GRID) && m->phase.extent < m->k->extent)
         open_phase_loop(m, v);
     else if (i->kind == LOOP_PARALLEL || i->kind == LOOP_GRID)
