@@ -69,6 +69,8 @@ static const struct sched_field dot_bytes_fields[] = {
 static const struct sched_field dot_blocks_fields[] = {
     THREADS, TILE(dot_blocks), SIDES("block", dot_blocks.block_m, 2, UINT16_MAX),
     NUMBER("step", dot_blocks.step, 1, UINT16_MAX), KBLOCK(dot_blocks), GRAIN};
+static const struct sched_field gpu_dot_thin_fields[] = {
+    GPU_WIDTH, TILE(gpu_dot_thin), KBLOCK(gpu_dot_thin), CHOSEN("split", gpu_dot_thin.split, UINT32_MAX), GRAIN};
 static const struct sched_field dot_matrix_fields[] = {
     THREADS, TILE(dot_matrix), SIDES("block", dot_matrix.block_m, 2, UINT16_MAX),
     NUMBER("step", dot_matrix.step, 1, UINT16_MAX), KBLOCK(dot_matrix),
@@ -96,6 +98,7 @@ const struct sched_family sched_families[SCHED_COUNT] = {
     [SCHED_DOT_BLOCKS] = FAMILY("dot_blocks", dot_blocks_fields),
     [SCHED_DOT_MATRIX] = FAMILY("dot_matrix", dot_matrix_fields), [SCHED_SCATTER] = FAMILY("scatter", scatter_fields),
     [SCHED_GPU_ROW_REDUCE] = FAMILY("gpu_row_reduce", gpu_row_reduce_fields),
+    [SCHED_GPU_DOT_THIN] = FAMILY("gpu_dot_thin", gpu_dot_thin_fields),
     [SCHED_GPU_SCATTER] = FAMILY("gpu_scatter", threads_fields), [SCHED_GPU_SCAN] = FAMILY("gpu_scan", threads_fields),
     [SCHED_GPU_SORT] = FAMILY("gpu_sort", threads_fields), [SCHED_CUMULATIVE] = FAMILY("cumulative", lanes_fields),
     [SCHED_SORT] = FAMILY("sort", lanes_fields),

@@ -13,7 +13,7 @@
 enum sched_kind {
     SCHED_MAP, SCHED_ROW_REDUCE, SCHED_GPU_ROW_REDUCE, SCHED_COLUMN_REDUCE, SCHED_ROWS,
     SCHED_DOT, SCHED_DOT_THIN, SCHED_DOT_BYTES, SCHED_DOT_BLOCKS, SCHED_DOT_MATRIX,
-    SCHED_SCATTER, SCHED_CUMULATIVE, SCHED_SORT, SCHED_GPU_SCATTER, SCHED_GPU_SCAN, SCHED_GPU_SORT,
+    SCHED_SCATTER, SCHED_CUMULATIVE, SCHED_SORT, SCHED_GPU_DOT_THIN, SCHED_GPU_SCATTER, SCHED_GPU_SCAN, SCHED_GPU_SORT,
     SCHED_ATTENTION, SCHED_ATTENTION_ONE, SCHED_ATTENTION_GRAD,
     SCHED_COUNT };
 
@@ -102,6 +102,11 @@ struct schedule {
             uint16_t step;          /* elements of the contraction that are in shared memory at a time */
             uint16_t pad;
         } dot_blocks;
+        struct {                    /* on a GPU: a few rows with a matrix that is read once */
+            uint16_t mr, nr;        /* all rows; neighbours of a thread */
+            uint32_t kc;
+            uint32_t split;         /* elements of the contraction in a part; 0: no parts  [chosen] */
+        } gpu_dot_thin;
         struct {                    /* on a GPU's matrix units: the same, each subgroup a tile */
             uint16_t mr, nr;
             uint32_t kc;

@@ -510,7 +510,9 @@ static bool found_rightly(const struct lowering *w, struct err *e)
 static bool find_or_build(struct lowerer *s, struct lowering *w, struct err *e)
 {
     const struct chooser *c = w->chooser;
-    bool keyed = !c->want && !c->only && lower_key_make(&s->key, w, target_hash(s, c));
+    bool keyed = !c->only && lower_key_make(&s->key, w, target_hash(s, c));
+    w->out->group = keyed ? s->key.hash : (struct hash128){0};
+    keyed = keyed && (!c->want || lower_key_schedule(&s->key, c->want));
     if (keyed && lower_memo_find(&s->key, w->k, w->out)) {
 #ifndef NDEBUG
         return found_rightly(w, e);
@@ -565,4 +567,20 @@ bool lower_choose(struct lowerer *s, uint32_t group, const struct schedule *want
     kernel_free(l.k);
     mem_free(l.arg);
     return true;
+}
+
+void lowerer_look(const struct lowerer *s, uint32_t group, const struct graph **g, const struct caps **caps, ref *dot,
+                  uint32_t *members)
+{
+    const uint32_t *first = &s->groups.first[group];
+    const ref *member = s->groups.member + first[0];
+    *g = s->g;
+    struct chooser c = {0};
+    chooser_find(&c, s->targets, s->g->node[member[0]].device);
+    *caps = c.caps;
+    *members = first[1] - first[0];
+    *dot = NIL;
+    for (uint32_t m = 0; m < *members; m++)
+        if (s->g->node[member[m]].op == OP_dot)
+            *dot = member[m];
 }

@@ -617,11 +617,13 @@ static bool plan_interpreter(struct planner *p)
 /* Plans the program of into->g, which is a region of root's program or (root NULL) the whole, with the schedules of a
  * section or without. */
 static bool plan_into(struct program *into, const struct target_set *targets, struct planner *root,
-                      const struct sched_section *section, struct memo_pack *pack, bool interpret, struct err *e)
+                      const struct sched_section *section, const struct tuned *tuned, struct memo_pack *pack,
+                      bool interpret, struct err *e)
 {
     const struct graph *g = into->g;
     uint32_t ng = g->ngroup + 1;
-    struct planner p = {.g = g, .targets = targets, .e = e, .p = into, .section = section, .pack = pack};
+    struct planner p = {.g = g, .targets = targets, .e = e, .p = into, .section = section, .tuned = tuned,
+                        .pack = pack};
     into->devices = graph_devices(g);
     into->calls = custom_any(g);
     p.root = root ? root : &p;
@@ -657,7 +659,7 @@ struct program *plan_graph(const struct graph *g, const struct target_set *targe
         return NULL;
     }
     p->g = (struct graph *)g;
-    if (plan_into(p, targets, root, NULL, NULL, false, e))
+    if (plan_into(p, targets, root, NULL, NULL, NULL, false, e))
         return p;
     free_commands(p, false);
     return NULL;
@@ -690,8 +692,8 @@ static double value_bytes(const struct graph *g)
 }
 
 static struct program *plan_whole(const struct graph *g, const struct target_set *targets,
-                                  const struct sched_section *section, struct memo_pack *pack, bool interpret,
-                                  struct err *e)
+                                  const struct sched_section *section, const struct tuned *tuned,
+                                  struct memo_pack *pack, bool interpret, struct err *e)
 {
     if (!graph_is_bound(g, e))
         return NULL;
@@ -705,7 +707,7 @@ static struct program *plan_whole(const struct graph *g, const struct target_set
         p->g = graph_clone(g);
     if (!p || !p->g)
         err_set(e, KL_ERR_MEMORY, "out of memory planning @%s", g->name);
-    if (!p || !p->g || !plan_into(p, targets, NULL, section, pack, interpret, e)) {
+    if (!p || !p->g || !plan_into(p, targets, NULL, section, tuned, pack, interpret, e)) {
         program_free(p);
         return NULL;
     }
@@ -716,20 +718,20 @@ static struct program *plan_whole(const struct graph *g, const struct target_set
 struct program *program_plan(const struct graph *g, const struct caps *caps, bool interpret, struct err *e)
 {
     struct target_set one = {&(struct target){.caps = caps}, 1};
-    return plan_whole(g, &one, NULL, NULL, interpret, e);
+    return plan_whole(g, &one, NULL, NULL, NULL, interpret, e);
 }
 
 struct program *program_plan_with(const struct graph *g, const struct caps *caps, const struct sched_section *s,
-                                  struct memo_pack *pack, struct err *e)
+                                  const struct tuned *tuned, struct memo_pack *pack, struct err *e)
 {
     struct target_set one = {&(struct target){.caps = caps}, 1};
-    return program_plan_for(g, &one, s, pack, e);
+    return program_plan_for(g, &one, s, tuned, pack, e);
 }
 
 struct program *program_plan_for(const struct graph *g, const struct target_set *targets, const struct sched_section *s,
-                                 struct memo_pack *pack, struct err *e)
+                                 const struct tuned *tuned, struct memo_pack *pack, struct err *e)
 {
-    return plan_whole(g, targets, s, pack, false, e);
+    return plan_whole(g, targets, s, tuned, pack, false, e);
 }
 
 void program_free(struct program *p)

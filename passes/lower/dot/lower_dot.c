@@ -572,6 +572,7 @@ static void emit_kind(struct dot *d, const struct schedule *s)
     case SCHED_DOT_BLOCKS: dot_emit_blocks(d, s); break;
     case SCHED_DOT_BYTES: dot_emit_bytes(d, s); break;
     case SCHED_DOT_THIN: dot_emit_thin(d, s); break;
+    case SCHED_GPU_DOT_THIN: gpu_thin(d, s); break;
     default: dot_emit_tiles(d, s);
     }
 }

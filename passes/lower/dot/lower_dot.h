@@ -13,6 +13,7 @@ enum { DOT_GROUP = 4 };
 /* Of blocks of threads: elements of an operand that a thread brings in a step.  Of matrix units: slabs of a tile;
  * elements of a row in shared memory beyond those of the operand, and of a vector that is copied. */
 enum { DOT_MAX_PARTS = 32, DOT_MAX_SLABS = 8, DOT_PAD = 8, DOT_VECTOR = 8 };
+enum { DOT_BLOCK_PAD = 4 }; /* of blocks of threads: elements of a row in shared memory beyond those of the block */
 
 struct dot {
     struct lowering *w;
@@ -115,6 +116,11 @@ val dot_if_there(const struct dot *d, const struct schedule *s, val m, val n);
 /* Is the operand an array of which each thread of the record's block can copy whole vectors? */
 bool dot_matrix_copies(const struct dot *d, const struct schedule *s, bool second);
 void dot_emit_matrix(struct dot *d, const struct schedule *s);
+
+/* ---- gpu/lower_gpu_thin.c ---- a product of a few rows on a GPU */
+enum { GPU_FEW_ROWS = 16 };
+int64_t gpu_thin_neighbours(const struct dot *d, bool along_k); /* that a lane has in one access */
+void gpu_thin(struct dot *d, const struct schedule *s);
 
 /* ---- lower_dot_gpu.c ---- */
 void dot_emit_blocks(struct dot *d, const struct schedule *s);

@@ -79,7 +79,7 @@ static bool not_wrong(const struct dot *d, struct wrong w)
 
 static struct wrong wrong_threads(const struct dot *d, const struct caps *c, const struct schedule *s)
 {
-    int64_t sides = s->dot_blocks.block_m + s->dot_blocks.block_n;
+    int64_t sides = s->dot_blocks.block_m + s->dot_blocks.block_n + 2 * DOT_BLOCK_PAD;
     if (s->dot_blocks.mr * s->dot_blocks.nr > MAX_RESULTS)
         return (struct wrong){"tile", "a thread has at most 64 results"};
     return wrong_block(c, s, 1, 2 * sides * s->dot_blocks.step * (int64_t)dtype_size(d->dtype));
@@ -178,6 +178,55 @@ static bool choose_matrix(const struct dot *d, const struct caps *c, struct sche
     return found && fits_grid(d, s);
 }
 
+/* ---- few rows ---- */
+
+enum { THIN_LANES = 64, LANES_ALONG = 32 };
+
+static bool may_be_thin(const struct dot *d, const struct caps *c)
+{
+    enum { LEAST = 64 };
+    return c->is_gpu && c->block_threads >= THIN_LANES && d->size.m <= GPU_FEW_ROWS && d->size.m > 0 &&
+           d->dtype != KL_BOOL && d->size.batch > 0 && d->size.n >= LEAST && d->size.k >= LEAST &&
+           d->size.k <= UINT32_MAX;
+}
+
+/* Does no matrix unit do it better? */
+static bool is_thin(const struct dot *d, const struct caps *c)
+{
+    bool half = dtype_is_half(d->w->g->node[d->n->in[0]].dtype);
+    return may_be_thin(d, c) && !(half && d->size.m > GPU_FEW_ROWS / 2 && c->mma.subgroup);
+}
+
+static bool choose_thin(const struct dot *d, const struct caps *c, struct schedule *s)
+{
+    enum { SHORTEST = 32, A_PROCESSOR = 4 };
+    bool legal = schedule_begin(d->w, SCHED_GPU_DOT_THIN, s), along_k = dot_along_k(d, true);
+    int64_t each = gpu_thin_neighbours(d, along_k), columns = THIN_LANES * each;
+    if (!d->w->chooser->want) {
+        s->width = along_k ? LANES_ALONG : THIN_LANES;
+        s->gpu_dot_thin.kc = (uint32_t)d->kblock;
+        s->gpu_dot_thin.mr = (uint16_t)d->size.m;
+        s->gpu_dot_thin.nr = (uint16_t)each;
+    }
+    legal = legal && dot_kblock_legal(d, s);
+    legal = legal && ((s->gpu_dot_thin.mr == d->size.m && s->gpu_dot_thin.nr == each) ||
+                      schedule_no(d->w, "tile", "tile: it is %dx%d here", (int)d->size.m, (int)each));
+    if (legal && !s->width)
+        s->width = along_k ? LANES_ALONG : THIN_LANES;
+    if (legal && !s->gpu_dot_thin.split && !along_k) {
+        int64_t blocks = d->size.batch * ((d->size.n + columns - 1) / columns);
+        int64_t parts = (A_PROCESSOR * (int64_t)c->threads + blocks - 1) / blocks, most = d->size.k / SHORTEST;
+        parts = parts > most ? most : parts;
+        s->gpu_dot_thin.split = (uint32_t)((d->size.k + parts - 1) / parts);
+    }
+    legal = legal && (s->width <= c->block_threads ||
+                      schedule_no(d->w, "width", "width %u: a block of this target has fewer threads", s->width));
+    legal = legal && (along_k ? !s->gpu_dot_thin.split : s->gpu_dot_thin.split <= d->size.k);
+    if (!legal && !d->w->chooser->refusal->why[0])
+        schedule_no(d->w, "split", "split: of columns that are neighbours, at most the contraction");
+    return schedule_end(d->w, s, legal);
+}
+
 /* ---- which ---- */
 
 static bool end_blocks(const struct dot *d, const struct schedule *s, bool legal)
@@ -207,6 +256,14 @@ bool choose_dot_gpu(struct dot *d, struct schedule *s, bool *done)
     const struct caps *c = d->w->chooser->caps;
     const struct schedule *want = d->w->chooser->want;
     bool possible = c->is_gpu && d->dtype != KL_BOOL && d->size.batch >= 1 && d->size.k >= 1;
+    if (want && want->kind == SCHED_GPU_DOT_THIN && may_be_thin(d, c)) {
+        *done = choose_thin(d, c, s);
+        return true;
+    }
+    if (!want && is_thin(d, c)) {
+        *done = choose_thin(d, c, s);
+        return true;
+    }
     if (want) {
         *s = *want;
         if (!possible || (want->kind == SCHED_DOT_BLOCKS && d->unit > 1) ||
