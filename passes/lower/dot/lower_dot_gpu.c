@@ -215,7 +215,8 @@ void dot_emit_blocks(struct dot *d, const struct schedule *schedule)
     s.a = k_buf(k, BUF_SHARED, d->dtype, 2 * s.pitch_a * schedule->dot_blocks.step, 0);
     s.b = k_buf(k, BUF_SHARED, d->dtype, 2 * s.pitch_b * schedule->dot_blocks.step, 0);
     s.own = k_buf(k, BUF_REGISTER, d->dtype, (int64_t)schedule->dot_blocks.mr * schedule->dot_blocks.nr, 0);
-    int64_t rows = dot_parts(d->size.m, schedule->dot_blocks.block_m), cols = dot_parts(d->size.n, schedule->dot_blocks.block_n);
+    int64_t rows = dot_parts(d->size.m, schedule->dot_blocks.block_m);
+    int64_t cols = dot_parts(d->size.n, schedule->dot_blocks.block_n);
     k->extent = d->size.batch * rows * cols;
     val p = k_loop(k, LOOP_GRID, k_int(k, 0), k_int(k, k->extent), 1);
     d->batch_index = ix_div(k, p, rows * cols);
