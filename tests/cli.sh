@@ -584,6 +584,8 @@ else
         --rounds 1 --device ref
     check 'profile of a model' 0 'node .Neg' "$kiln" profile "$tmp/neg.onnx" --bind N=5 --rounds 1 --device ref
     if "$kiln" devices | grep -q '^cpu *[^- ]'; then
+        check 'tune a model' 0 '^[01] of 1 kernels' env KILN_CACHE_DIR="$tmp/tuned" "$kiln" tune "$tmp/neg.onnx" \
+            --bind N=50 --seconds 20
         check 'compile a model' 0 ': neg_run for .* kernels, [0-9]* bytes; .*; weights inside$' \
             "$kiln" compile "$tmp/neg.onnx" --bind N=4 -o "$tmp/neg.o" --header "$tmp/neg.h"
         check 'compile a model and a graph' 0 'neg_run, step_run for .*; weights inside$' "$kiln" compile \
