@@ -537,6 +537,24 @@ printf '\010\002\020\001B\001xJ\010\000\000\200?\000\000\000@' >"$tmp/x.pb"
 printf '\010\002\020\007B\005shapeJ\020\002\000\000\000\000\000\000\000\001\000\000\000\000' >"$tmp/shape.pb"
 printf '\000\000\000' >>"$tmp/shape.pb"
 
+# ---- kiln train-log ----
+for i in 1 2 3 2 3 4; do echo "{\"step\": $i, \"loss\": $i.5, \"rate\": 0.01, \"seconds\": $i.25}"; done >"$tmp/log"
+check 'train-log' 0 'steps<td>1 to 4' "$kiln" train-log "$tmp/log"
+check 'its loss' 0 'loss at first<td>1.5000' "$kiln" train-log "$tmp/log"
+check 'its curves' 0 '<svg .*data-field=rate' "$kiln" train-log "$tmp/log"
+check 'train-log to a file' 0 '</script>' \
+    sh -c "'$kiln' train-log '$tmp/log' -o '$tmp/log.html'; tail -n 1 '$tmp/log.html'"
+check 'steps that came again count once' 0 '\[1,1.5,0.01\],\[2,2.5,0.01\],\[3,3.5,0.01\],\[4,4.5,0.01\],\]' \
+    cat "$tmp/log.html"
+printf '{"step": 1, "loss": 2}\n\n{"loss": 2}\n' >"$tmp/bad.log"
+check 'a line without step' 1 'bad.log:3: "step" or "loss" is missing' "$kiln" train-log "$tmp/bad.log"
+printf '{"step": 1, "loss": 2} x\n' >"$tmp/bad.log"
+check 'more on a line' 1 'bad.log:1: there is more' "$kiln" train-log "$tmp/bad.log"
+printf '{"step": 1, "loss"\n' >"$tmp/bad.log"
+check 'a line cut off' 1 "bad.log:1: ':' is missing" "$kiln" train-log "$tmp/bad.log"
+check 'an empty log' 1 'there is no step' sh -c ": >'$tmp/bad.log'; '$kiln' train-log '$tmp/bad.log'"
+check 'train-log without a file' 2 'train-log needs a file' "$kiln" train-log
+
 # ---- kiln summary ----
 header='{"__metadata__":{"step":"17"},"a.weight":{"dtype":"F32","shape":[2,1],"data_offsets":[0,8]},'
 header=$header'"a.bias":{"dtype":"F16","shape":[],"data_offsets":[8,10]}}   '

@@ -71,6 +71,8 @@ const struct cli_command cli_commands[] = {
     {"summary", "FILE.safetensors | FILE.gguf | FILE.npz | FILE.npy | FILE.onnx",
      "the tensors of a file: names, types, shapes, bytes and their sums; metadata; a model's inputs and outputs",
      cli_summary},
+    {"train-log", "FILE.jsonl [-o FILE.html]", "curves of the loss and rate of a training run (kl_train_loop.log)",
+     cli_train_log},
     {"chart", "RESULTS.json [-o FILE.svg]", "draw the results of benchmarks", cli_chart},
 };
 const unsigned cli_command_count = sizeof cli_commands / sizeof *cli_commands;
