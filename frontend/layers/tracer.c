@@ -316,6 +316,25 @@ const char *kl_tracer_text(kl_tracer *tr)
     return tr->text = graph_text(tr->g);
 }
 
+/* A new handle for input number i, which is data that a call was given. */
+static kl_tensor captured_data(const kl_site *site, const char *op, const kl_tracer *tr, uint32_t i)
+{
+    const struct leaf *l = &tr->g->input.v[i];
+    const struct captured *c = &tr->captured[i - tr->nin];
+    return record(&(struct call){.site = site, .op = op, .proto = {.op = OP_input, .dtype = l->dtype},
+                                 .has_target = true, .target = tr->g->shape[l->shape], .device = c->device,
+                                 .data = buffer_ref(c->data)});
+}
+
+const struct graph *tracer_graph(const kl_tracer *tr) { return tr->g; }
+
+kl_tensor tracer_captured(const kl_tracer *tr, uint32_t i, bool *own)
+{
+    const struct captured *c = &tr->captured[i - tr->nin];
+    *own = c->data != NULL;
+    return *own ? captured_data(NULL, "model_save", tr, i) : c->h;
+}
+
 /* The graph's inputs: the given ones, whose types must be equal, and captured ones. false: reported. */
 static bool gather_inputs(struct thread *t, const kl_site *site, const kl_tracer *tr, const kl_tensor *in,
                           kl_tensor *all)
@@ -326,11 +345,7 @@ static bool gather_inputs(struct thread *t, const kl_site *site, const kl_tracer
         struct view v;
         char what[32], a[SHAPE_TEXT], b[SHAPE_TEXT];
         if (i >= tr->nin && tr->captured[i - tr->nin].data) {
-            const struct captured *c = &tr->captured[i - tr->nin];
-            all[i] = record(&(struct call){.site = site, .op = "tracer_run",
-                                           .proto = {.op = OP_input, .dtype = l->dtype},
-                                           .has_target = true, .target = *s, .device = c->device,
-                                               .data = buffer_ref(c->data)});
+            all[i] = captured_data(site, "tracer_run", tr, i);
             continue;
         }
         all[i] = i < tr->nin ? in[i] : tr->captured[i - tr->nin].h;

@@ -64,7 +64,7 @@ static uint64_t fold_lane(enum fold f, unsigned dtype, uint64_t acc, uint64_t x)
 static void run_fold(struct machine *m, struct thread *t, val v)
 {
     const struct linst *i = &m->k->inst[v];
-    uint64_t x[64];
+    uint64_t x[MAX_GPU_VECTOR];
     for (int l = 0; l < t->width; l++)
         x[l] = value_get(m, t, i->a, 0, l);
     for (int h = t->width / 2; h; h /= 2)

@@ -180,8 +180,8 @@ static bool vector_loop(struct checker *c, val v)
     int64_t w;
     if (c->vector)
         return kernel_verify_fail(c, v, "a vector loop inside a vector loop");
-    if (!from_zero(c, v, &w) || w < 1 || w > 64 || !power_of_two((uint64_t)w))
-        return kernel_verify_fail(c, v, "a vector loop runs from 0 to a constant power of two up to 64");
+    if (!from_zero(c, v, &w) || w < 1 || w > MAX_GPU_VECTOR || !power_of_two((uint64_t)w))
+        return kernel_verify_fail(c, v, "a vector loop runs from 0 to a constant power of two up to 256");
     c->vector = true;
     c->width = (uint64_t)w;
     return true;
@@ -563,11 +563,23 @@ int64_t kernel_extent(const struct kernel *k)
     return p.base + p.extent;
 }
 
-const char *kernel_needs_gpu(const struct kernel *k)
+bool kernel_has_blocks(const struct kernel *k)
 {
     for (val v = 1; v < k->ninst; v++)
         if (k->inst[v].op == L_LOOP && k->inst[v].kind == LOOP_GRID)
+            return true;
+    return false;
+}
+
+const char *kernel_needs_gpu(const struct kernel *k)
+{
+    for (val v = 1; v < k->ninst; v++) {
+        const struct linst *i = &k->inst[v];
+        if (i->op == L_LOOP && i->kind == LOOP_VECTOR && k->inst[i->b].imm > MAX_VECTOR)
+            return "a vector loop of more than 64 lanes";
+        if (i->op == L_LOOP && i->kind == LOOP_GRID)
             return "a grid loop"; /* everything else for a GPU is inside one */
+    }
     return NULL;
 }
 

@@ -111,7 +111,7 @@ static void round_of(struct walk *w, void (*visit)(struct walk *, val))
 
 bool threads_verify(const struct kernel *k, struct flaw *f)
 {
-    if (!kernel_needs_gpu(k))
+    if (!kernel_has_blocks(k))
         return true;
     struct walk w = {.k = k, .flaw = f, .rose = true};
     w.of = mem_alloc(k->ninst);

@@ -125,6 +125,8 @@ double fuse_work(unsigned op);                              /* of an element, wi
 int64_t fuse_run(const struct graph *g, ref r);             /* struct group's run, for node r */
 /* the factor by which it is higher for x in the kernel of group id */
 double fuse_factor(const struct fuser *f, uint32_t id, ref x);
+/* Will r, of group a or b, be stored after they are fused? */
+bool fuse_is_stored_after(const struct fuser *f, ref r, uint32_t a, uint32_t b);
 /* Is one kernel of a and b, which saves so many bytes, more expensive than the two? */
 bool fuse_costs_more(struct fuser *f, uint32_t a, uint32_t b, enum join join, double saved);
 

@@ -182,6 +182,23 @@ static double most_bytes(const struct fuser *f, uint32_t id)
     return most;
 }
 
+/* The cost of storing the operand of a reduce over short rows, whose lanes are rows: each store is of a single element
+ * and takes about two cycles.  Counts the elements of groups a and b that other groups read after these two are
+ * fused. */
+static double short_row_stores(struct fuser *f, uint32_t a, uint32_t b, ref anchor)
+{
+    enum { STORE_BYTES = 6 };
+    if (!anchor || f->group[a].rows || f->group[b].rows || !lower_short_rows(f->g, anchor))
+        return 0;
+    const uint32_t id[] = {a, b};
+    int64_t full = node_numel(f->g, f->g->node[anchor].in[0]), n = 0;
+    for (int j = 0; j < (a == b ? 1 : 2); j++)
+        for (ref r = f->group[id[j]].first; r; r = f->next[r])
+            if (node_numel(f->g, r) == full && fuse_is_stored_after(f, r, a, b))
+                n += full;
+    return (double)(n * STORE_BYTES);
+}
+
 /* A value that one kernel stores and another reads may still be in a cache: half the time of memory. */
 bool fuse_costs_more(struct fuser *f, uint32_t a, uint32_t b, enum join join, double saved)
 {
@@ -201,6 +218,9 @@ bool fuse_costs_more(struct fuser *f, uint32_t a, uint32_t b, enum join join, do
     double apart = arithmetic(f, a, ga->anchor ? ga->numel : -1, la);
     apart += arithmetic(f, b, gb->anchor ? gb->numel : -1, lb);
     double more = times * arithmetic(f, a, results, l) + arithmetic(f, b, results, l) - apart;
+    if (join != JOIN_ROWS)
+        more += short_row_stores(f, a, b, f->group[anchored].anchor) -
+                short_row_stores(f, anchored, anchored, f->group[anchored].anchor);
     if (more <= saved / 2)
         return false;
     double bytes_a = most_bytes(f, a), bytes_b = most_bytes(f, b);

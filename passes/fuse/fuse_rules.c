@@ -49,7 +49,7 @@ static struct reading reading_of(const struct fuser *f, uint32_t a, uint32_t b)
 }
 
 /* Will r, of group a or b, be stored after they are fused? */
-static bool is_stored_after(const struct fuser *f, ref r, uint32_t a, uint32_t b)
+bool fuse_is_stored_after(const struct fuser *f, ref r, uint32_t a, uint32_t b)
 {
     bool wanted = f->output[r] || f->viewed[r];
     for (uint32_t k = f->readers[r]; k < f->readers[r + 1] && !wanted; k++)
@@ -85,7 +85,7 @@ static bool exceeds_arrays(struct fuser *f, uint32_t a, uint32_t b, ref dot)
     uint32_t n = count_reads(f, a, b, dot), most = dot_sweeps(f->g, dot) ? MAX_SWEPT_ARRAYS : MAX_TILED_ARRAYS;
     for (int j = 0; j < 2; j++)
         for (ref r = f->group[id[j]].first; r && n <= most; r = f->next[r])
-            n += is_stored_after(f, r, a, b);
+            n += fuse_is_stored_after(f, r, a, b);
     return n > most;
 }
 
@@ -299,7 +299,7 @@ static bool adds_strided_arrays(struct fuser *f, uint32_t a, uint32_t b, ref r)
         return false;
     bool much = count_reads(f, a, a, NIL) > 1;
     for (ref x = f->group[a].first; x && !much; x = f->next[x])
-        much = is_stored_after(f, x, a, b);
+        much = fuse_is_stored_after(f, x, a, b);
     return much;
 }
 
