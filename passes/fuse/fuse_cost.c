@@ -67,7 +67,7 @@ static int64_t view_run(const struct graph *g, ref v)
     int64_t run = 1;
     int kind = -1;
     bool whole = n->op == OP_expand || n->op == OP_permute || n->op == OP_flip ||
-                 (n->op == OP_slice && n->attr.slice.step != 1); /* a run begins at the start of an axis */
+                 slice_step(n) > 1; /* a run begins at the start of an axis */
     for (uint32_t d = out->rank; d-- > 0;) {
         if (out->dim[d] == 1)
             continue;
