@@ -90,7 +90,11 @@ struct lowered {                               /* arg[id] belongs to lbufs with 
     struct arg *arg;
     uint32_t narg;
     bool taken;                                /* the program has taken over the kernel */
+    struct hash128 group;                      /* hash of the group's key (lower_memo.c): of all that determines the
+                                                  kernel except its schedule; 0: there was no memory for the key */
 };
+/* Schedules found by measuring (runtime/program/tuned.c).  find: that for a group with this key; false: none. */
+struct tuned { bool (*find)(const struct tuned *t, struct hash128 group, struct schedule *out); };
 struct lowerer;                                /* state shared by the lowering of a graph's groups */
 /* Kernel names contain group numbers, which start at `first`. NULL: out of memory. */
 struct memo_pack;
@@ -101,6 +105,15 @@ void lowerer_free(struct lowerer *s);          /* NULL is fine */
  * given one, the kernel cannot have that. */
 bool lower_group(struct lowerer *s, uint32_t group, const struct schedule *given, struct lowered *out, struct err *e);
 const struct groups *lowerer_groups(const struct lowerer *s);
+/* The graph, the target and, of the group, the dot (or NIL) and the number of its members. */
+void lowerer_look(const struct lowerer *s, uint32_t group, const struct graph **g, const struct caps **caps, ref *dot,
+                  uint32_t *members);
+/* ---- tune/candidates.c ---- */
+enum { MAX_CANDIDATES = 24 };
+/* Other schedules for a group that was lowered to k: the group can have each, and each gives another kernel.  The most
+ * promising is first.  At most MAX_CANDIDATES; threads: of the pool that runs the kernel.  false: out of memory, *e. */
+bool lower_candidates(struct lowerer *s, uint32_t group, const struct kernel *k, unsigned threads, struct schedule *out,
+                      uint32_t *n, struct err *e);
 /* Are a reduction's rows so short that on CPUs they are the lanes of vectors? */
 bool lower_short_rows(const struct graph *g, ref reduce);
 
@@ -176,7 +189,7 @@ struct program *program_plan(const struct graph *g, const struct caps *caps, boo
  * and so may pack, which records the lowered kernels.  [errors ARGUMENT: no such kernel, or not a possible schedule,
  * with the position in the text] */
 struct program *program_plan_with(const struct graph *g, const struct caps *caps, const struct sched_section *s,
-                                  struct memo_pack *pack, struct err *e);
+                                  const struct tuned *tuned, struct memo_pack *pack, struct err *e);
 void program_free(struct program *p);
 size_t program_bytes(const struct program *p);  /* bytes of memory that it uses */
 /* Workspace of a CMD_REGION or CMD_CUSTOM, in this order, each part aligned to 64: results that nothing reads,

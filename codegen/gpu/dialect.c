@@ -30,13 +30,15 @@
     "\"r\"(there ? " BYTES " : 0)\n" \
     "                 : \"memory\");\n}\n"
 
-/* CUDA names the lanes that take part: all of the block's. */
+/* CUDA names the lanes that take part: all of the block's.  Of kernels with tiles a multiprocessor is to run 512
+ * threads, so each has up to 128 registers. */
 #define CUDA_PRELUDE \
     C_TYPES BF16 \
     "FUNCTION f32 f32_of_f16(f16 h)\n{\n    f32 x;\n    asm(\"cvt.f32.f16 %0, %1;\" : \"=f\"(x) : \"h\"(h));\n" \
     "    return x;\n}\n" \
     "FUNCTION f16 f16_of_f32(f32 x)\n{\n    f16 h;\n    asm(\"cvt.rn.f16.f32 %0, %1;\" : \"=h\"(h) : \"f\"(x));\n" \
     "    return h;\n}\n" \
+    "#define TILE_BOUNDS(n) __launch_bounds__(n, n < 512 ? 512 / n : 1)\n" \
     "#define LANES (blockDim.x < 32 ? (1u << blockDim.x) - 1 : 0xffffffffu)\n" \
     "#define lane_below(x, h, w) __shfl_down_sync(LANES, x, h, w)\n" \
     "#define lane_across(x, h, w) __shfl_xor_sync(LANES, x, h, w)\n" \
@@ -49,6 +51,7 @@
 /* Copies are loads, and stores where they land. */
 #define HIP_PRELUDE \
     C_TYPES BF16 \
+    "#define TILE_BOUNDS(n) __launch_bounds__(n)\n" \
     "typedef u32 __attribute__((may_alias)) vector_4;\ntypedef u64 __attribute__((may_alias)) vector_8;\n" \
     "typedef u32 __attribute__((vector_size(16), may_alias)) vector_16;\n" \
     "#define load_vector(n, p, there) ((there) ? *(const vector_##n *)(p) : vector_##n{})\n" \

@@ -24,6 +24,12 @@ static bool quant_product_listed(uint32_t list, unsigned n, uint32_t axis, unsig
     return false;
 }
 
+/* Sums of integers times a scale: in f32 where the tensors are halves, which cannot hold the sums. */
+static kl_tensor scaled(const struct call *c, kl_tensor y, kl_tensor scale)
+{
+    return kl_mul_at(c->site, y, quant_cast(c->site, scale, view_of(y).dtype));
+}
+
 static kl_tensor wide(const kl_site *s, const struct quant *q) { return kl_cast_at(s, quant_ints(s, q), KL_I32); }
 
 /* The scales or zero points with the rank of the result, along the corresponding axis. */
@@ -107,9 +113,9 @@ static kl_tensor whole_product(const struct call *c, const struct side *a, const
         length *= a->q.v.shape.dim[axis_get(a->con, i)];
     sum = centred(c, sum, za, zb, zb.id ? placed_sums(c, a, x, rank) : kl_none,
                   za.id ? placed_sums(c, b, w, rank) : kl_none, length);
-    kl_tensor y = kl_cast_at(c->site, sum, (kl_dtype)a->q.v.dtype);
-    y = kl_mul_at(c->site, y, placed(c, a, a->q.part[1], rank));
-    return kl_mul_at(c->site, y, placed(c, b, b->q.part[1], rank));
+    kl_tensor y = kl_cast_at(c->site, sum, (kl_dtype)dtype_compute(a->q.v.dtype));
+    y = scaled(c, y, placed(c, a, a->q.part[1], rank));
+    return quant_cast(c->site, scaled(c, y, placed(c, b, b->q.part[1], rank)), a->q.v.dtype);
 }
 
 /* [blocks, block, rest] of a matrix whose axis `con` is contracted. */
@@ -142,10 +148,10 @@ static kl_tensor block_product(const struct call *c, const struct side *a, const
     sum = centred(c, sum, za.id ? kl_unsqueeze_at(s, za, 2) : za, zb.id ? kl_unsqueeze_at(s, zb, 1) : zb,
                   zb.id ? kl_unsqueeze_at(s, kl_sum_at(s, x, 1, &one, false), 2) : kl_none,
                   za.id ? kl_unsqueeze_at(s, kl_sum_at(s, w, 1, &one, false), 1) : kl_none, block);
-    kl_tensor y = kl_cast_at(s, sum, (kl_dtype)a->q.v.dtype);
-    y = kl_mul_at(s, y, kl_unsqueeze_at(s, of_blocks(c, a->q.part[1], ca), 2));
-    y = kl_mul_at(s, y, kl_unsqueeze_at(s, of_blocks(c, b->q.part[1], cb), 1));
-    return kl_sum_at(s, y, 1, &first, false);
+    kl_tensor y = kl_cast_at(s, sum, (kl_dtype)dtype_compute(a->q.v.dtype));
+    y = scaled(c, y, kl_unsqueeze_at(s, of_blocks(c, a->q.part[1], ca), 2));
+    y = scaled(c, y, kl_unsqueeze_at(s, of_blocks(c, b->q.part[1], cb), 1));
+    return quant_cast(s, kl_sum_at(s, y, 1, &first, false), a->q.v.dtype);
 }
 
 enum way { FLOATS, WHOLE, BLOCKS };

@@ -143,21 +143,27 @@ static kl_tensor quantize(struct thread *t, const kl_site *s, struct quant *q, k
 
 /* ---- scales from ranges ---- */
 
-/* From the least and greatest elements, in the shape of the scales. */
+/* From the least and greatest elements, in the shape of the scales.  Of halves it is computed in f32, in which no range
+ * overflows, and rounded to a scale. */
 static void scale_of_range(const kl_site *s, struct quant *q, kl_tensor low, kl_tensor high)
 {
-    const struct view *v = &q->v;
+    struct view wide = q->v;
+    const struct view *v = &wide;
+    wide.dtype = dtype_compute(wide.dtype);
+    low = quant_cast(s, low, v->dtype);
+    high = quant_cast(s, high, v->dtype);
     if (q->type != KL_Q_U8) {
         kl_tensor size = kl_max_at(s, high, kl_neg_at(s, low));
-        q->part[1] = kl_div_at(s, size, const_like(s, v, q->type == KL_Q_I8 ? 127 : 7));
+        q->part[1] = quant_cast(s, kl_div_at(s, size, const_like(s, v, q->type == KL_Q_I8 ? 127 : 7)), q->v.dtype);
         q->part[2] = kl_none;
         return;
     }
     kl_tensor zero = const_like(s, v, 0);
     low = kl_min_at(s, low, zero); /* 0 is exact */
     high = kl_max_at(s, high, zero);
-    q->part[1] = kl_div_at(s, kl_sub_at(s, high, low), const_like(s, v, 255));
-    q->part[2] = kl_cast_at(s, kl_round_at(s, kl_div_at(s, kl_neg_at(s, low), q->part[1])), KL_U8);
+    q->part[1] = quant_cast(s, kl_div_at(s, kl_sub_at(s, high, low), const_like(s, v, 255)), q->v.dtype);
+    low = kl_div_at(s, kl_neg_at(s, low), quant_cast(s, q->part[1], v->dtype));
+    q->part[2] = kl_cast_at(s, kl_round_at(s, low), KL_U8);
 }
 
 /* The least or greatest of the elements that share a scale. */
@@ -411,6 +417,7 @@ kl_status kl_observer_init(kl_observer *o, kl_device device, kl_qscheme scheme, 
     if (q.grain == QUANT_BLOCK)
         return fail(t, NULL, KL_ERR_ARGUMENT, "observer_init: blocks have their own scales, which depend on the data");
     struct shape s = scale_shape(&q);
+    dtype = (kl_dtype)dtype_compute(dtype); /* an average in a half would stand still */
     o->low = kl_keep(kl_full(device, dtype, (int)s.rank, s.dim, (double)INFINITY));
     o->high = kl_keep(kl_full(device, dtype, (int)s.rank, s.dim, -(double)INFINITY));
     kl_status status = kl_check(o->low) ? kl_check(o->low) : kl_check(o->high);
@@ -430,6 +437,7 @@ void kl_observer_free(kl_observer *o)
 static kl_status take_in(const kl_site *s, kl_tensor state, kl_tensor new, double momentum, bool greatest)
 {
     kl_tensor y;
+    new = quant_cast(s, new, view_of(state).dtype);
     if (momentum > 0) {
         kl_tensor mixed = kl_add_at(s, kl_mul_scalar_at(s, state, momentum), kl_mul_scalar_at(s, new, 1 - momentum));
         y = kl_where_at(s, kl_is_finite_at(s, state), mixed, new);

@@ -65,7 +65,7 @@ kl_tensor kl_relu_at(const kl_site *site, kl_tensor a)
 kl_tensor kl_leaky_relu_at(const kl_site *site, kl_tensor a, double slope)
 {
     struct view v;
-    struct thread *t = floats_begin(site, "leaky_relu", a, &v);
+    struct thread *t = half_floats_begin(site, "leaky_relu", &a, &v);
     if (!t)
         return op_failed();
     kl_tensor small = kl_le_at(site, a, const_like(site, &v, 0));

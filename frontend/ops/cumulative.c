@@ -91,7 +91,7 @@ kl_tensor kl_logcumsumexp_at(const kl_site *site, kl_tensor a, int axis)
 {
     static const char op[] = "logcumsumexp";
     struct view v;
-    struct thread *t = floats_begin(site, op, a, &v);
+    struct thread *t = wide_floats_begin(site, op, &a, &v);
     uint32_t at;
     if (!t)
         return op_failed();

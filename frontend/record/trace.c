@@ -381,8 +381,10 @@ const struct exec *trace_program(struct trace *tr, struct err *e)
         }
     if (known)
         atomic_fetch_add_explicit(&counters.replays, 1, memory_order_relaxed);
-    if (known && tr->log->fuse == fuse && tr->log->schedules == schedules && exec_try_ref(tr->log->exec))
-        return atomic_fetch_add_explicit(&counters.program_hits, 1, memory_order_relaxed), tr->log->exec;
+    if (known && tr->log->fuse == fuse && tr->log->schedules == schedules && exec_try_ref(tr->log->exec)) {
+        atomic_fetch_add_explicit(&counters.program_hits, 1, memory_order_relaxed);
+        return option_tune() ? tune_repeated(tr->log->exec) : tr->log->exec;
+    }
     const struct exec *x = exec_get(g, (int)graph_device(g), fuse, e);
     if (x && !known)
         gradients_warn(g);

@@ -585,7 +585,9 @@ static bool found_rightly(const struct lowering *w, struct err *e)
 /* Finds the kernel, or makes it and keeps it. */
 static bool find_or_build(struct lowerer *s, struct lowering *w, struct err *e)
 {
-    bool keyed = !w->override && lower_key_make(&s->key, w, target_hash(s, w->caps));
+    bool keyed = lower_key_make(&s->key, w, target_hash(s, w->caps));
+    w->out->group = keyed ? s->key.hash : (struct hash128){0};
+    keyed = keyed && (!w->override || lower_key_schedule(&s->key, w->override));
     if (keyed && lower_memo_find(&s->key, w->k, w->out)) {
 #ifndef NDEBUG
         return found_rightly(w, e);
@@ -601,14 +603,14 @@ static bool find_or_build(struct lowerer *s, struct lowering *w, struct err *e)
     return true;
 }
 
-bool lower_group(struct lowerer *s, uint32_t group, const struct schedule *override, struct lowered *out, struct err *e)
+bool lower_group(struct lowerer *s, uint32_t group, const struct schedule *given, struct lowered *out, struct err *e)
 {
     *out = (struct lowered){.k = kernel_new("")};
     if (!out->k)
         return err_set(e, KL_ERR_MEMORY, "out of memory lowering @%s", s->g->name);
     const uint32_t *first = &s->groups.first[group];
     struct lowering w = {.k = out->k, .g = s->g, .group = group, .number = s->first + group,
-                         .caps = caps_for(s, s->groups.member[first[0]]), .override = override, .out = out,
+                         .caps = caps_for(s, s->groups.member[first[0]]), .override = given, .out = out,
                          .member = s->groups.member + first[0], .nmember = first[1] - first[0],
                          .place = s->groups.place, .stored = s->groups.stored, .state = s->state[0],
                          .trial_state = s->state[1], .stamp = &s->stamp, .mine = ++s->stamp};
@@ -621,4 +623,18 @@ bool lower_group(struct lowerer *s, uint32_t group, const struct schedule *overr
     mem_free(out->arg);
     *out = (struct lowered){0};
     return false;
+}
+
+void lowerer_look(const struct lowerer *s, uint32_t group, const struct graph **g, const struct caps **caps, ref *dot,
+                  uint32_t *members)
+{
+    const uint32_t *first = &s->groups.first[group];
+    const ref *member = s->groups.member + first[0];
+    *g = s->g;
+    *caps = caps_for(s, member[0]);
+    *members = first[1] - first[0];
+    *dot = NIL;
+    for (uint32_t m = 0; m < *members; m++)
+        if (s->g->node[member[m]].op == OP_dot)
+            *dot = member[m];
 }

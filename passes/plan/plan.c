@@ -611,11 +611,13 @@ static bool plan_interpreter(struct planner *p)
 /* Plans the program of into->g, which is a region of root's program or (root NULL) the whole, with the schedules of a
  * section or without. */
 static bool plan_into(struct program *into, const struct caps *caps, struct planner *root,
-                      const struct sched_section *section, struct memo_pack *pack, bool interpret, struct err *e)
+                      const struct sched_section *section, const struct tuned *tuned, struct memo_pack *pack,
+                      bool interpret, struct err *e)
 {
     const struct graph *g = into->g;
     uint32_t ng = g->ngroup + 1;
-    struct planner p = {.g = g, .caps = caps, .e = e, .p = into, .section = section, .pack = pack};
+    struct planner p = {.g = g, .caps = caps, .e = e, .p = into, .section = section, .tuned = tuned,
+                        .pack = pack};
     into->devices = graph_devices(g);
     into->calls = custom_any(g);
     p.root = root ? root : &p;
@@ -651,7 +653,7 @@ struct program *plan_graph(const struct graph *g, const struct caps *caps, struc
         return NULL;
     }
     p->g = (struct graph *)g;
-    if (plan_into(p, caps, root, NULL, NULL, false, e))
+    if (plan_into(p, caps, root, NULL, NULL, NULL, false, e))
         return p;
     free_commands(p, false);
     return NULL;
@@ -684,7 +686,7 @@ static double value_bytes(const struct graph *g)
 }
 
 static struct program *plan_whole(const struct graph *g, const struct caps *caps, const struct sched_section *section,
-                                  struct memo_pack *pack, bool interpret, struct err *e)
+                                  const struct tuned *tuned, struct memo_pack *pack, bool interpret, struct err *e)
 {
     if (!graph_is_bound(g, e))
         return NULL;
@@ -698,7 +700,7 @@ static struct program *plan_whole(const struct graph *g, const struct caps *caps
         p->g = graph_clone(g);
     if (!p || !p->g)
         err_set(e, KL_ERR_MEMORY, "out of memory planning @%s", g->name);
-    if (!p || !p->g || !plan_into(p, caps, NULL, section, pack, interpret, e)) {
+    if (!p || !p->g || !plan_into(p, caps, NULL, section, tuned, pack, interpret, e)) {
         program_free(p);
         return NULL;
     }
@@ -708,13 +710,13 @@ static struct program *plan_whole(const struct graph *g, const struct caps *caps
 
 struct program *program_plan(const struct graph *g, const struct caps *caps, bool interpret, struct err *e)
 {
-    return plan_whole(g, caps, NULL, NULL, interpret, e);
+    return plan_whole(g, caps, NULL, NULL, NULL, interpret, e);
 }
 
 struct program *program_plan_with(const struct graph *g, const struct caps *caps, const struct sched_section *s,
-                                  struct memo_pack *pack, struct err *e)
+                                  const struct tuned *tuned, struct memo_pack *pack, struct err *e)
 {
-    return plan_whole(g, caps, s, pack, false, e);
+    return plan_whole(g, caps, s, tuned, pack, false, e);
 }
 
 void program_free(struct program *p)

@@ -258,7 +258,7 @@ static struct program *plan(const struct graph *captured, bool fuse, const struc
     if (g && !passes_run(g, &(struct pass_options){.fuse = fuse, .verify = true,
                                                    .in_pairs = caps->dot2 ? UINT64_C(1) << DEVICE_CPU : 0}))
         err_set(e, g->err.code, "%s", g->err.msg);
-    else if (g && (p = program_plan_with(g, caps, schedules, NULL, e)) && !program_check(p, e)) {
+    else if (g && (p = program_plan_with(g, caps, schedules, NULL, NULL, e)) && !program_check(p, e)) {
         program_free(p);
         p = NULL;
     }

@@ -69,7 +69,7 @@ static struct code_entry *get_code(struct compile_all *all, uint32_t i, int devi
         err_set(e, KL_ERR_COMPILE, "the process ends");
         return NULL;
     }
-    return code_get(all->x->program->kernel[i], device, e);
+    return code_get(all->x->program->kernel[i], device, !all->x->variant, e);
 }
 
 /* Gets kernel i's code for each device that runs it. */
@@ -131,7 +131,7 @@ static struct program *plan_kept(struct graph *g, const struct exec *x, const st
         mem_free(found.file);
     }
     struct memo_pack *pack = kept ? memo_pack_new() : NULL;
-    struct program *p = program_plan_with(g, caps, x->schedules, pack, e);
+    struct program *p = program_plan_with(g, caps, x->schedules, tuned_for(graph_devices(g)), pack, e);
     struct code code;
     code.bytes = memo_pack_end(pack, &code.size);
     if (p && code.bytes) disk_store(&key, &code);
@@ -302,6 +302,54 @@ static void exec_clear(struct exec *x)
     x->interpreted = 0;
 }
 
+/* ---- programs for the tuner ---- */
+
+bool exec_targets(const struct graph *g, int device, struct caps caps[DEVICE_END], struct err *e)
+{
+    struct exec x = {.device = device};
+    const struct backend *b;
+    return find_backend(&x, g, &b, caps, e);
+}
+
+struct exec *exec_variant(const struct graph *fused, int device, const struct tuned *tuned, struct err *e)
+{
+    struct caps caps[DEVICE_END];
+    const struct backend *b;
+    struct exec *x = mem_alloc(sizeof *x);
+    if (!x || !(x->captured = graph_clone(fused))) {
+        err_set(e, KL_ERR_MEMORY, "no memory to tune graph %s", fused->name);
+        mem_free(x);
+        return NULL;
+    }
+    x->device = device;
+    x->fuse = x->variant = true;
+    atomic_init(&x->refs, 1);
+    if (find_backend(x, fused, &b, caps, e) && (x->program = program_plan_with(fused, caps, NULL, tuned, NULL, e)) &&
+        compile_kernels(x, false, e)) return x;
+    exec_variant_free(x);
+    return NULL;
+}
+
+void exec_variant_free(struct exec *x)
+{
+    struct code_entry *unused = NULL;
+    if (!x) return;
+    exec_clear(x);
+    mem_free(x);
+    pthread_mutex_lock(&cache_lock);
+    code_take_unused(&unused);
+    pthread_mutex_unlock(&cache_lock);
+    code_free(unused);
+}
+
+void exec_outdate(const struct exec *x)
+{
+    pthread_mutex_lock(&cache_lock);
+    ((struct entry *)x)->outdated = true;
+    pthread_mutex_unlock(&cache_lock);
+    schedules_changed();
+}
+
 static struct entry **namesakes(const struct graph *g)
 {
     return &cache_named[bytes_hash(g->name, strlen(g->name)).lo % CACHE_BUCKETS];
@@ -316,7 +364,7 @@ const struct exec *exec_named(const char *name)
     uint64_t last = 0;
     for (struct entry *t = *namesakes(&like); t; t = t->namesake) { /* from the newest to the oldest */
         uint64_t ran = atomic_load_explicit(&t->exec.ran, memory_order_relaxed);
-        if (!strcmp(t->graph->name, like.name) && (!found || ran > last)) {
+        if (!t->outdated && !strcmp(t->graph->name, like.name) && (!found || ran > last)) {
             found = t;
             last = ran;
         }
@@ -366,6 +414,7 @@ static void explain(struct entry *t, const struct entry *near, bool evicted)
     else
         snprintf(text, ROOM, "the graph is known on device %s, %s%s", device_name(near->exec.device),
                  near->exec.fuse ? "fused" : "unfused",
+                 near->outdated ? ", before it was tuned" :
                  near->exec.schedules == t->exec.schedules ? "" : ", with other schedules");
     if ((t->exec.miss = mem_alloc(strlen(text) + 1))) strcpy(t->exec.miss, text);
 }
@@ -530,7 +579,7 @@ const struct exec *exec_get(const struct graph *captured, int device, bool fuse,
     for (;;) {
         for (t = *bucket; t; t = t->next)
             if (same_key(t->exec.key, key) && t->exec.device == device && t->exec.fuse == fuse &&
-                t->exec.schedules == schedules && graph_same(t->graph, captured)) break;
+                t->exec.schedules == schedules && !t->outdated && graph_same(t->graph, captured)) break;
         if (!t || t->state != UNFINISHED) break;
         pthread_cond_wait(&cache_changed, &cache_lock);
     }
@@ -550,7 +599,7 @@ const struct exec *exec_get(const struct graph *captured, int device, bool fuse,
     if (fresh) explain(t, near, evicted);
     if (near) exec_unref(&near->exec);
     count_one(found ? &counters.program_hits : &counters.program_misses);
-    if (found) return found;
+    if (found) return option_tune() ? tune_repeated(found) : found;
     if (!t) {
         err_set(e, KL_ERR_MEMORY, "no memory to cache graph %s", captured->name);
         return NULL;

@@ -73,7 +73,7 @@ static bool generate(struct code_entry *c, bool keep, struct err *e)
     return ok;
 }
 
-static bool code_compile(struct code_entry *c, struct err *e)
+static bool code_compile(struct code_entry *c, bool keep, struct err *e)
 {
     struct disk_key key = {0};
     struct caps caps;
@@ -81,7 +81,7 @@ static bool code_compile(struct code_entry *c, struct err *e)
     int64_t began = timeline_now();
     bool keyed = option_cache_bytes() > 0 && disk_key_make_for(&key, c->kernel, b, &caps);
     bool found = keyed && load_from_disk(c, &key);
-    bool ok = found || generate(c, keyed, e);
+    bool ok = found || generate(c, keyed && keep, e);
     span_end(found ? SPAN_LOAD : SPAN_COMPILE, c->kernel->name, began);
     if (ok) log_put(KL_LOG_DEBUG, "kernel %s: %s in %.3f ms", c->kernel->name, found ? "loaded from disk" : "compiled",
                     1e-6 * (double)(timeline_now() - began));
@@ -96,7 +96,7 @@ static bool code_compile(struct code_entry *c, struct err *e)
     return err_set(e, KL_ERR_MEMORY, "no memory to cache kernel %s", c->kernel->name);
 }
 
-struct code_entry *code_get(const struct kernel *k, int device, struct err *e)
+struct code_entry *code_get(const struct kernel *k, int device, bool keep, struct err *e)
 {
     struct hash128 key = kernel_hash(k);
     struct code_entry **bucket = &cache_codes[key.lo % CACHE_BUCKETS], *c;
@@ -122,7 +122,7 @@ struct code_entry *code_get(const struct kernel *k, int device, struct err *e)
     if (!build) return c;
 
     fork_hold();
-    bool ok = code_compile(c, e);
+    bool ok = code_compile(c, keep, e);
     fork_release();
     pthread_mutex_lock(&cache_lock);
     if (ok) {

@@ -286,6 +286,7 @@ static bool run_commands(struct frame *f, struct err *e)
     for (uint32_t i = 0, n = 1; i < f->p->ncmd && ok; i += n) {
         f->cmd = &f->p->cmd[i];
         n = 1;
+        if (f->r->x->skip && f->r->x->skip[i]) continue;
         bool async = f->cmd->signal && device_is_host(f->cmd->device);
         /* one that this thread runs itself, for a device with a driver, keeps its place among the others */
         uint32_t wait = f->cmd->signal && !async ? f->cmd->signal : f->cmd->wait;
@@ -434,7 +435,7 @@ bool exec_run(const struct exec *x, struct buffer *const *input, struct buffer *
         return err_set(e, KL_ERR_MEMORY, "no memory for the times of graph %s", x->program->g->name);
     r.clock = profile ? profile->clock : NULL;
     /* without memory the run is not timed */
-    if (atomic_load_explicit(&timeline_is_on, memory_order_relaxed)) r.times = exec_times(x);
+    if (atomic_load_explicit(&timeline_is_on, memory_order_relaxed) && !x->variant) r.times = exec_times(x);
     /* Profiles and timelines measure each kernel separately. */
     r.elide = option_elide_barriers() && !profile && !r.times;
     bool ok = within_limits(&r, state_exclusive, e) && make_outputs(&r, state_exclusive, e) && make_workspace(&r, e) &&

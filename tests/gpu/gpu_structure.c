@@ -214,7 +214,7 @@ static bool count_kernel(const char *name, const struct kernel *k, const struct 
                     nvrtc->compile(source.s, architecture, GPU_BINARY, &code, &e), "%s: %s", name, e.msg) &&
               check(count_code(&code, &c), "%s: no machine code", name);
     if (ok && getenv("KILN_STRUCTURE_TEXT"))
-        printf("%s\n", strstr(source.s, "extern \"C\""));
+        printf("%s\n", source.s);
     if (ok) {
         compare_listing(name, &code, &c);
         count_launches(k, &info, sum);
