@@ -71,7 +71,7 @@ while read -r op most; do
     if [ "$count" -ge 1 ] && [ "$count" -le "$most" ]; then named=; else named=${named:-none}; fi
     result "$count files name OP_$op, of 1 to $most" "$named"
 done <<END
-slice 5
+slice 6
 pad 5
 dot 8
 attention 8
