@@ -288,6 +288,8 @@ void source_prim(struct emitter *m, val v)
         cast(m->t, m->d->table, from, to, a);
     else if (p == P_BITS)
         bits(m->t, from, to, a);
+    else if (p == P_DOT2)
+        text_put(m->t, "dot2_f32(%s, %s, %s)", a, b, c);
     else if (compares)
         source_value_compare(m->t, p, from, a, b);
     else if (from == KL_BOOL)

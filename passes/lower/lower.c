@@ -227,25 +227,43 @@ void lower_store(struct lowering *w, ref r, const struct shape *s, const val *co
 
 enum { MAX_FETCHED = 8 };
 
+/* The array in which operand i of r lies in the operand's own order, from element *first on; NIL: none does.  It may be
+ * a part of a larger array, cut out of its outermost axis. */
+static ref lower_array_of(const struct graph *g, ref r, unsigned i, int64_t *first)
+{
+    ref x = g->node[r].in[i];
+    for (*first = 0; node_is_view(g, x); x = g->node[x].in[0]) {
+        const struct node *n = &g->node[x];
+        const struct shape *from = node_shape(g, n->in[0]);
+        struct split at = n->op == OP_slice ? split_at(from, n->attr.slice.axis) : (struct split){0};
+        if (n->op == OP_slice && at.outer == 1 && n->attr.slice.step == 1)
+            *first += n->attr.slice.start * at.inner;
+        else if (n->op != OP_reshape)
+            return NIL;
+    }
+    return x;
+}
+
 void lower_prefetch(struct lowering *w, const struct shape *s, const val *coord)
 {
     val i = lower_flatten(w->k, s, coord);
-    int64_t numel = shape_count(s);
+    int64_t numel = shape_count(s), first[MAX_FETCHED];
     ref read[MAX_FETCHED];
     uint32_t nread = 0, nwritten = 0;
     for (uint32_t m = 0; m < w->nmember; m++) {
         ref r = w->member[m];
         for (unsigned o = 0; o < w->g->node[r].nin && r != w->anchor && nread < MAX_FETCHED; o++) {
-            bool linear, known = false;
-            ref x = node_operand(w->g, r, o, &linear);
+            bool known = false;
+            ref x = lower_array_of(w->g, r, o, &first[nread]);
             for (uint32_t j = 0; j < nread; j++)
-                known |= read[j] == x;
-            if (linear && !known && node_numel(w->g, x) == numel && !lower_is_member(w, x) && lower_in_memory(w, x))
+                known |= read[j] == x && first[j] == first[nread];
+            if (x && !known && node_numel(w->g, w->g->node[r].in[o]) == numel && !lower_is_member(w, x) &&
+                lower_in_memory(w, x))
                 read[nread++] = x;
         }
     }
     for (uint32_t j = 0; j < nread; j++)
-        k_prefetch(w->k, PREFETCH_READ, lower_buffer(w, read[j], BUF_IN), i);
+        k_prefetch(w->k, PREFETCH_READ, lower_buffer(w, read[j], BUF_IN), ix_add(w->k, i, k_int(w->k, first[j])));
     for (uint32_t m = 0; m < w->nmember; m++)
         if (w->stored[w->member[m]] && node_numel(w->g, w->member[m]) == numel && nwritten++ >= nread)
             k_prefetch(w->k, PREFETCH_WRITE, lower_buffer(w, w->member[m], BUF_OUT), i);
@@ -584,7 +602,9 @@ static bool found_rightly(const struct lowering *w, struct err *e)
 /* Finds the kernel, or makes it and keeps it. */
 static bool find_or_build(struct lowerer *s, struct lowering *w, struct err *e)
 {
-    bool keyed = !w->override && lower_key_make(&s->key, w, target_hash(s, w->caps));
+    bool keyed = lower_key_make(&s->key, w, target_hash(s, w->caps));
+    w->out->group = keyed ? s->key.hash : (struct hash128){0};
+    keyed = keyed && (!w->override || lower_key_schedule(&s->key, w->override));
     if (keyed && lower_memo_find(&s->key, w->k, w->out)) {
 #ifndef NDEBUG
         return found_rightly(w, e);
@@ -600,14 +620,14 @@ static bool find_or_build(struct lowerer *s, struct lowering *w, struct err *e)
     return true;
 }
 
-bool lower_group(struct lowerer *s, uint32_t group, const struct schedule *override, struct lowered *out, struct err *e)
+bool lower_group(struct lowerer *s, uint32_t group, const struct schedule *given, struct lowered *out, struct err *e)
 {
     *out = (struct lowered){.k = kernel_new("")};
     if (!out->k)
         return err_set(e, KL_ERR_MEMORY, "out of memory lowering @%s", s->g->name);
     const uint32_t *first = &s->groups.first[group];
     struct lowering w = {.k = out->k, .g = s->g, .group = group, .number = s->first + group,
-                         .caps = caps_for(s, s->groups.member[first[0]]), .override = override, .out = out,
+                         .caps = caps_for(s, s->groups.member[first[0]]), .override = given, .out = out,
                          .member = s->groups.member + first[0], .nmember = first[1] - first[0],
                          .place = s->groups.place, .stored = s->groups.stored, .state = s->state[0],
                          .trial_state = s->state[1], .stamp = &s->stamp, .mine = ++s->stamp};
@@ -620,4 +640,18 @@ bool lower_group(struct lowerer *s, uint32_t group, const struct schedule *overr
     mem_free(out->arg);
     *out = (struct lowered){0};
     return false;
+}
+
+void lowerer_look(const struct lowerer *s, uint32_t group, const struct graph **g, const struct caps **caps, ref *dot,
+                  uint32_t *members)
+{
+    const uint32_t *first = &s->groups.first[group];
+    const ref *member = s->groups.member + first[0];
+    *g = s->g;
+    *caps = caps_for(s, member[0]);
+    *members = first[1] - first[0];
+    *dot = NIL;
+    for (uint32_t m = 0; m < *members; m++)
+        if (s->g->node[member[m]].op == OP_dot)
+            *dot = member[m];
 }

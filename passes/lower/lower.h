@@ -127,6 +127,8 @@ bool lower_exp_down(const struct graph *g, const struct node *n);
 
 /* ---- lower_memo.c ---- */
 bool lower_key_make(struct lower_key *k, const struct lowering *w, struct hash128 target); /* false: out of memory */
+/* From here on it is the key of the group lowered with this schedule, which was handed in.  false: out of memory. */
+bool lower_key_schedule(struct lower_key *k, const struct schedule *s);
 void lower_key_free(struct lower_key *k);
 /* Fills *k and out's arguments from a group of the same key lowered before.  false: there is none. */
 bool lower_memo_find(const struct lower_key *key, struct kernel *k, struct lowered *out);

@@ -7,7 +7,8 @@
  * tile.  A is read in place, by tiles of no more rows than the first-level cache holds a line of each: at
  * 1024x1024x1024 tiles of 8x32 instead of 14x32 are 1.2 times as fast, and of 7x64, whose elements of A serve twice as
  * many columns, 1.15 times as fast as those; in bf16 6x64 is 1.15 times as fast as 14x32, for each element of A takes
- * two instructions to widen.  Columns may be neighbours only within runs, as the windows of a convolution are within a
+ * two instructions to widen.  Pairs of bf16 are put together from two rows of B as they are packed, which pays with few
+ * row tiles, too.  Columns may be neighbours only within runs, as the windows of a convolution are within a
  * row of the image: then no tile crosses from one run to the next. */
 #include "lower_dot.h"
 
@@ -149,15 +150,16 @@ static int64_t tile_lanes(const struct dot *d)
     return lanes < 32 ? lanes : 32;
 }
 
-static bool is_widened(const struct dot *d) { return d->element < (int64_t)dtype_size(d->dtype); }
+static bool is_widened(const struct dot *d) { return d->unit == 1 && d->element < (int64_t)dtype_size(d->dtype); }
 
 /* Rows of a tile of so many vectors of columns that have registers, which are kept for a few things more: where A is
- * widened, element by element, four vectors leave none for that; another tile's epilogue takes some, and 16 rows of one
- * vector are as fast as 24 then, and compiled in half the time. */
+ * widened, element by element, or a pair, four vectors leave none for that; another tile's epilogue takes some, and 16
+ * rows of one vector are as fast as 24 then, and compiled in half the time. */
 static int64_t register_rows(const struct dot *d, int64_t vectors)
 {
     enum { MOST_ROWS = 24, ROWS_BESIDE = 16 };
-    int64_t rows = ((int64_t)d->w->caps->vector_regs - 4) / vectors - (vectors == 4 && is_widened(d));
+    int64_t rows = ((int64_t)d->w->caps->vector_regs - 4) / vectors -
+                   (vectors == 4 && (is_widened(d) || d->unit > 1));
     int64_t most = d->when == EPILOGUE_DURING_NEXT ? ROWS_BESIDE : MOST_ROWS;
     return rows < most ? rows : most;
 }
@@ -184,9 +186,11 @@ static int64_t tile_vectors(const struct dot *d)
  * vectors do not read them often enough for that. */
 static bool packing_pays(const struct dot *d)
 {
-    enum { MANY_ROWS = 512, MANY_HALF_ROWS = 256 };
+    enum { MANY_ROWS = 512, MANY_HALF_ROWS = 256, MANY_PAIR_ROWS = 32 };
     if (d->b_step_n != 1 || d->run < d->size.n)
         return false;
+    if (d->unit > 1) /* pairs are put together from two rows */
+        return d->size.m >= MANY_PAIR_ROWS;
     return (dtype_is_half(d->n->dtype) && d->size.m >= MANY_HALF_ROWS && tile_vectors(d) < 4) ||
            (d->size.m >= MANY_ROWS && d->size.k * d->size.n > d->w->caps->l2_bytes / (int64_t)dtype_size(d->n->dtype));
 }
@@ -268,7 +272,7 @@ static bool packing_runs_pays(const struct dot *d)
 static void choose_runs(struct dot *d, bool packs)
 {
     bool columns = packs && d->pack_run && packing_runs_pays(d);
-    bool steps = packs && !columns && d->pack_run_k && d->run == d->size.n;
+    bool steps = packs && !columns && d->pack_run_k && d->run == d->size.n && d->unit == 1;
     if (columns) {
         d->run = d->size.n;
         d->b_step_n = -1;

@@ -10,7 +10,7 @@
 #include "lower.h"
 #include <string.h>
 
-enum { MAX_LINES = 8, LINE_BYTES = 64, ROWS_AHEAD = 8, FAR_BYTES = 2048, MANY_BYTES = 1 << 20 };
+enum { MAX_LINES = 8, LINE_BYTES = 64, ROWS_AHEAD = 8, FAR_BYTES = 512, MANY_BYTES = 1 << 20 };
 enum { LEAST_ROW = 256, SMALL_ARRAY = 1 << 16 }; /* bytes: of a row worth a prefetch, of an array that stays cached */
 enum { SHORT_ROW = 6, LANES_OF_SHORT_ROW = 8, FEW_ROWS = 64 }; /* a row that is a lane; results worth it */
 enum { LONG_COLUMN = 64 }; /* elements for which the reduction takes longer than the epilogue */
@@ -480,7 +480,8 @@ static void lower_reduce_emit_block(struct reduce *r, const struct shape *inner,
 static void choose_prefetch(struct reduce *r, int64_t bytes, int64_t arrays)
 {
     const struct lowering *w = r->w;
-    ref x = r->n->in[0];
+    bool linear;
+    ref x = node_operand(w->g, w->anchor, 0, &linear); /* behind the reshape of a reduce in two steps */
     int64_t ahead = (ROWS_AHEAD + r->len - 1) / (r->len ? r->len : 1) * r->len;
     bool small = arrays > 1 && bytes >= LEAST_ROW && bytes * r->len <= SMALL_ARRAY;
     bool far = bytes >= FAR_BYTES && lower_is_member(w, x) && !r->short_rows;

@@ -34,7 +34,7 @@ static struct program *plan(const struct graph *h, const char *schedules, struct
     struct sched_sections s = {0};
     struct program *p = NULL;
     if (!schedules || schedules_parse(schedules, strlen(schedules), NULL, &s, e))
-        p = program_plan_with(h, &caps, schedules ? s.v : NULL, NULL, e);
+        p = program_plan_with(h, &caps, schedules ? s.v : NULL, NULL, NULL, e);
     schedules_free(&s);
     return p;
 }
