@@ -8,7 +8,8 @@
  *
  * The header declares step_run(), which takes pointers to the inputs, the states (here w) and the outputs, and the
  * numbers; a program that includes it links step.o and libkiln-aot.a, the small runtime, and nothing else of Kiln.  Its
- * results are the same bits as Kiln's.  `kiln compile` does the same with a graph as text. */
+ * results are the same bits as Kiln's; where bf16 is multiplied, as Kiln's on the kind of processor it is compiled for.
+ * `kiln compile` does the same with a graph as text. */
 #include <kiln/kiln.h> /* in front of the guard: it includes this file */
 #ifndef KILN_AOT_H
 #define KILN_AOT_H
