@@ -1,4 +1,4 @@
-/* The only loop over the pipeline: run, verify, dump. */
+/* Runs the pipeline: each pass, then verification and dump. */
 #include "passes.h"
 #include <string.h>
 
@@ -38,8 +38,8 @@ static bool has_grad(const struct graph *g)
 int pass_run(const struct pass_info *p, struct graph *g, const struct pass_options *o)
 {
     int changed = 0;
-    /* what gradients need, they take away */
-    if ((p->run == pass_simplify || p->run == pass_inline || p->run == pass_stages) && has_grad(g))
+    /* these passes would remove what gradients need */
+    if ((p->run == pass_simplify || p->run == pass_inline || p->run == pass_split_reductions) && has_grad(g))
         return 0;
     for (uint32_t i = 0; p->run != pass_bind && i < g->nregion; i++) {
         int c = pass_run(p, g->region[i], o);

@@ -14,7 +14,7 @@ static LLVMValueRef unary(struct emitter *m, const char *name, LLVMValueRef a)
     return intrinsic(m, name, &t, 1, &a, 1);
 }
 
-/* x/0 is 0 and INT_MIN/-1 is INT_MIN; the instruction itself only ever sees safe divisors. */
+/* x/0 is 0 and INT_MIN/-1 is INT_MIN; the division instruction only gets safe divisors. */
 static LLVMValueRef divide(struct emitter *m, bool is_signed, LLVMValueRef a, LLVMValueRef b)
 {
     LLVMTypeRef t = LLVMTypeOf(a);
@@ -69,7 +69,7 @@ static LLVMValueRef emit_prim_widen(struct emitter *m, unsigned from, LLVMValueR
     return LLVMBuildBitCast(m->b, LLVMBuildShl(m->b, LLVMBuildZExt(m->b, a, i32, ""), const_int(i32, 16), ""), f32, "");
 }
 
-/* bf16: half a unit of the kept bits is added, less one bit unless they are odd; a NaN becomes a quiet one. */
+/* bf16: adds half a unit of the kept bits, minus one bit unless they are odd; a NaN becomes a quiet one. */
 static LLVMValueRef emit_prim_narrow(struct emitter *m, unsigned to, LLVMValueRef a)
 {
     LLVMTypeRef i16 = like(LLVMInt16TypeInContext(m->ctx), a), i32 = like(LLVMInt32TypeInContext(m->ctx), a);

@@ -1,5 +1,5 @@
-/* Every rule of loop.h, in one walk: what passes here, every code generator can take literally.  Shapes of tiles are
- * kernel_verify_tile.c's, meetings of threads kernel_verify_threads.c's. */
+/* The verifier of kernels: checks every rule of loop.h in one walk, so that code generators need no checks.
+ * kernel_verify_tile.c has the rules of tile shapes, kernel_verify_threads.c those of barriers. */
 #include "loop.h"
 
 struct checker {
@@ -9,11 +9,11 @@ struct checker {
     val *outer;           /* per LOOP or IF: the one around it */
     bool *open;           /* per LOOP or IF */
     val *next;            /* per carry: its NEXT */
-    val cur;              /* the scope being read */
+    val cur;              /* the current scope */
     unsigned depth;
     uint64_t width;       /* lanes of the open vector loop */
     bool vector, shared_out; /* a parallel or grid loop of this phase was seen */
-    val grid, block;      /* the open ones */
+    val grid, block;      /* the open ones, 0 if none */
     bool block_seen;      /* in the open grid loop */
     unsigned reduce;      /* open reduce loops */
     val phase;            /* the first instruction of this phase */
@@ -53,7 +53,7 @@ static bool is_value(unsigned op)
     }
 }
 
-/* Made before, still in reach, and a value at all. */
+/* Is c a value that was made before and is in scope? */
 static bool kernel_verify_usable(const struct checker *c, val user, val v)
 {
     if (v == 0 || v >= user)
@@ -180,8 +180,8 @@ static bool vector_loop(struct checker *c, val v)
     int64_t w;
     if (c->vector)
         return kernel_verify_fail(c, v, "a vector loop inside a vector loop");
-    if (!from_zero(c, v, &w) || w < 1 || w > 64 || !power_of_two((uint64_t)w))
-        return kernel_verify_fail(c, v, "a vector loop runs from 0 to a constant power of two up to 64");
+    if (!from_zero(c, v, &w) || w < 1 || w > MAX_GPU_VECTOR || !power_of_two((uint64_t)w))
+        return kernel_verify_fail(c, v, "a vector loop runs from 0 to a constant power of two up to 256");
     c->vector = true;
     c->width = (uint64_t)w;
     return true;
@@ -231,7 +231,7 @@ static bool loop_rules(struct checker *c, val v)
     }
 }
 
-/* Each carry of a loop that ends has its next. */
+/* Does each carry of the loop that ends have its next? */
 static bool nexts_complete(const struct checker *c, val loop)
 {
     for (val carry = loop + 1; c->k->inst[carry].op == L_CARRY; carry++)
@@ -280,7 +280,7 @@ static bool carry_rules(const struct checker *c, val v)
     return !value->varying || carry->varying || kernel_verify_fail(c, v, "a varying value in a uniform carry");
 }
 
-/* May this buffer be touched here? */
+/* May this buffer be accessed here? */
 static bool in_reach(const struct checker *c, val v, uint64_t buf)
 {
     if (buf >= c->k->nbuf)
@@ -372,7 +372,7 @@ static bool lane_rules(const struct checker *c, val v)
     return i->dtype == dt(c, i->a) || kernel_verify_fail(c, v, "result of another dtype");
 }
 
-static bool mix_rules(const struct checker *c, val v)
+static bool interleave_rules(const struct checker *c, val v)
 {
     const struct linst *i = &c->k->inst[v];
     if (!kernel_verify_usable(c, v, i->a) || !kernel_verify_usable(c, v, i->b))
@@ -399,7 +399,7 @@ static bool mma_rules(const struct checker *c, val v)
            kernel_verify_fail(c, v, "no mma of these dtypes");
 }
 
-/* What a loop may not do for what it is in. */
+/* The rules of a loop's position. */
 static bool place_rules(const struct checker *c, val v)
 {
     const struct linst *i = &c->k->inst[v];
@@ -461,7 +461,7 @@ static bool rules(struct checker *c, val v)
     case L_MMA:
         return mma_rules(c, v);
     case L_INTERLEAVE:
-        return mix_rules(c, v);
+        return interleave_rules(c, v);
     case L_SPLAT:
     case L_LANE_REDUCE:
         return lane_rules(c, v);
@@ -531,7 +531,7 @@ static void kernel_verify_walk(struct checker *c)
     if (k->extent != kernel_extent(k))
         kernel_verify_fail(c, 0, "its extent is not that of its phases");
     if (!c->flaw->rule)
-        threads_meet(k, c->flaw);
+        threads_verify(k, c->flaw);
 }
 
 bool kernel_phase(const struct kernel *k, struct phase *p)
@@ -563,11 +563,23 @@ int64_t kernel_extent(const struct kernel *k)
     return p.base + p.extent;
 }
 
-const char *kernel_needs_gpu(const struct kernel *k)
+bool kernel_has_blocks(const struct kernel *k)
 {
     for (val v = 1; v < k->ninst; v++)
         if (k->inst[v].op == L_LOOP && k->inst[v].kind == LOOP_GRID)
-            return "a grid loop"; /* all else that is a GPU's stands in one */
+            return true;
+    return false;
+}
+
+const char *kernel_needs_gpu(const struct kernel *k)
+{
+    for (val v = 1; v < k->ninst; v++) {
+        const struct linst *i = &k->inst[v];
+        if (i->op == L_LOOP && i->kind == LOOP_VECTOR && k->inst[i->b].imm > MAX_VECTOR)
+            return "a vector loop of more than 64 lanes";
+        if (i->op == L_LOOP && i->kind == LOOP_GRID)
+            return "a grid loop"; /* everything else for a GPU is inside one */
+    }
     return NULL;
 }
 

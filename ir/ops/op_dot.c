@@ -101,10 +101,9 @@ bool shape_dot(const struct graph *g, struct node *n, struct shape *out, struct 
     return attr_rest_zero(n, sizeof n->attr.dot, e);
 }
 
-/* ---- evaluation ----
- * A chain computes c[j] = a[0]*b[0][j] + a[1]*b[1][j] + .. for one row of a and n columns of b, in that
- * order from 0: the block of the numeric order.  Columns are independent, so a vector of them gives the
- * same bits as one at a time. */
+/* ---- evaluation ---- A chain computes c[j] = a[0]*b[0][j] + a[1]*b[1][j] + .. for one row of a and n columns of b, in
+ * ascending order from 0: the block of the numeric order.  Columns are independent, so a vector of them gives the same
+ * bits as one at a time. */
 
 #if defined(__x86_64__)
 #define VECTOR_CHAIN(name, ctype, vtype, width, set1, zero, load, store, fmadd)                              \
@@ -138,7 +137,7 @@ VECTOR_CHAIN(f32, float, __m256, 8, _mm256_set1_ps, _mm256_setzero_ps, _mm256_lo
 VECTOR_CHAIN(f64, double, __m256d, 4, _mm256_set1_pd, _mm256_setzero_pd, _mm256_loadu_pd, _mm256_storeu_pd,
              _mm256_fmadd_pd)
 
-/* Integers wrap, whatever C promotes them to. */
+/* Integers wrap: unsigned arithmetic avoids C's promotions. */
 #define wrap_add_mul(ctype, utype, a, b, c) ((ctype)(utype)((uint64_t)(a) * (uint64_t)(b) + (uint64_t)(c)))
 
 #define CHAIN(name, ctype, step)                                                                             \
@@ -294,7 +293,7 @@ static bool dot_arrays(const struct graph *g, const struct node *n, void *out, c
     return ok;
 }
 
-/* Bytes are widened first. */
+/* 8-bit integers are widened first. */
 static bool dot_bytes(const struct graph *g, const struct node *n, void *out, const void *const *in)
 {
     int64_t na = node_numel(g, n->in[0]), nb = node_numel(g, n->in[1]);
@@ -337,8 +336,8 @@ static bool is_identity(const uint8_t *perm, uint32_t rank)
     return true;
 }
 
-/* The gradient of one operand, `x`, is a dot of dy with the other one over the other's free axes.
- * Its result's axes, given as axes of x, are in `order`; a permute brings them home. */
+/* The gradient of operand `x` is a dot of dy with the other operand over the other's free axes. `order` has the
+ * result's axes as axes of x; a permute puts them in x's order. */
 static ref to_operand_order(struct graph *g, ref d, const uint8_t *order, uint32_t rank)
 {
     uint8_t perm[KL_MAX_RANK] = {0};
@@ -347,8 +346,8 @@ static ref to_operand_order(struct graph *g, ref d, const uint8_t *order, uint32
     return is_identity(perm, rank) ? d : n_permute(g, d, perm);
 }
 
-/* Appends the axes of x paired with the other operand's contracted axes, in the order in which those
- * come out of the dot: ascending in the other operand. */
+/* Appends the axes of x that are paired with the other operand's contracted axes, in the order of the dot's result:
+ * ascending in the other operand. */
 static uint32_t paired_axes(uint32_t con_x, uint32_t con_other, unsigned ncon, uint8_t *out)
 {
     uint32_t n = 0;
@@ -413,9 +412,9 @@ void vjp_dot(struct graph *g, ref y, ref dy, ref *din)
     din[1] = to_operand_order(g, n_dot(g, a, dy, &db), order, rank_b);
 }
 
-/* ---- lowering: one element as serial chains; fast products are anchors, scheduled by passes/ ---- */
+/* ---- lowering: one element as serial chains; fast products are anchors, which passes/ schedules ---- */
 
-/* Contracted coordinate number k into the operand's contracted axes. */
+/* Splits the number k of a contracted position into coordinates of the operand's contracted axes. */
 static void contracted_coord(struct lower *l, const struct shape *s, uint32_t con, unsigned ncon, val k, val *at)
 {
     int64_t step = 1;
@@ -508,7 +507,7 @@ uint32_t lower_dot(struct lower *l, ref r, const uint32_t *coord)
     val zero = lower_init(l, dtype, 0), lo = k_int(l->k, 0), hi = k_int(l->k, d.k);
     if (d.k <= kblock)
         return k_cast(l->k, product_chain(l, n, coord, lo, hi, zero), n->dtype);
-    /* The chain of blocks starts from -0, which leaves the first block's result as it is. */
+    /* The chain of blocks starts from -0, which does not change the first block's result. */
     val start = lower_init(l, dtype, dtype_bits(dtype, -0.0));
     val blocks = k_loop(l->k, LOOP_SERIAL, lo, hi, kblock);
     val total = k_carry(l->k, start);

@@ -21,6 +21,13 @@ struct lower_key {
     struct memo_pack *pack;        /* notes what is found and added, or NULL */
 };
 
+/* An element of a row that a thread keeps in registers: values of members, by their number, and what was loaded. */
+struct held_load { uint32_t buf; val index, value; };
+struct held_element {
+    val *member;
+    struct held_load *load; uint32_t n, cap;
+};
+
 struct lowering {
     struct lower l;          /* first: op rules get a pointer to it */
     struct kernel *k;
@@ -40,9 +47,11 @@ struct lowering {
     uint32_t mine;           /* of this one */
     uint32_t point;          /* number of the current point of evaluation; memos of others are stale */
     uint32_t epoch;            /* number of the lower_scalars whose scalars are in force */
+    uint32_t phases;         /* that were begun, of a kernel for a GPU */
     ref anchor;              /* NIL: none; else its value is anchor_value, whatever the coordinates */
     val anchor_value;
     uint32_t *row_copy;      /* row kernels, per member: lbuf + 1 of scratch that holds its row, 0: none; else NULL */
+    struct held_element *held; /* on a GPU: what the thread has of the current element of its row; NULL: nothing */
     val column;              /*   element of the row */
     val pred;                /* lanes that exist, 0: all; loads that depend on lane are predicated */
     bool pred_all;           /*   and all others: it is a thread that may not exist */
@@ -57,7 +66,12 @@ val lower_at(struct lowering *w, ref r, const val *coord);
 /* Coordinates of element i (row-major) of a shape, and back. */
 void lower_unflatten(struct kernel *k, const struct shape *s, val i, val *coord);
 val lower_flatten(struct kernel *k, const struct shape *s, const val *coord);
-/* Evaluates r, a member that shares element numbers with a node of shape s, at s's coordinates, and stores it. */
+/* An element of member r: its number and its value. */
+struct element { ref r; val index, value; };
+/* Evaluates r, a member that shares element numbers with a node of shape s, at s's coordinates. */
+struct element lower_element(struct lowering *w, ref r, const struct shape *s, const val *coord);
+void lower_put(struct lowering *w, const struct element *e); /* stores it */
+/* The same in one. */
 void lower_store(struct lowering *w, ref r, const struct shape *s, const val *coord);
 /* Fetches the lines of memory that the group's stored members, and those it reads element by element, have at s's
  * coordinates.  A result is taken to replace an array that is read, as a state's next value does in place: the same
@@ -79,6 +93,8 @@ uint32_t lower_buffer(struct lowering *w, ref r, enum buf_role role);
 uint32_t lower_native(const struct lowering *w);
 uint32_t lower_width(const struct lowering *w, int64_t n);               /* lanes for a loop over n elements */
 uint32_t lower_width_of(const struct lowering *w, int64_t n, uint32_t ops); /* where it computes so many ops for each */
+/* On a GPU: so many neighbours, of the largest elements that members have in memory, are one access. */
+int64_t lower_access(const struct lowering *w);
 /* Is member r computed per reduced element (prologue) of the group's reduce? */
 bool lower_in_prologue(const struct lowering *w, ref r);
 
@@ -95,6 +111,8 @@ bool lower_exp_down(const struct graph *g, const struct node *n);
 
 /* ---- lower_memo.c ---- */
 bool lower_key_make(struct lower_key *k, const struct lowering *w, struct hash128 target); /* false: out of memory */
+/* From here on it is the key of the group lowered with this schedule, which was handed in.  false: out of memory. */
+bool lower_key_schedule(struct lower_key *k, const struct schedule *s);
 void lower_key_free(struct lower_key *k);
 /* Fills *k and out's arguments from a group of the same key lowered before.  false: there is none. */
 bool lower_memo_find(const struct lower_key *key, struct kernel *k, struct lowered *out);

@@ -573,6 +573,8 @@ void lower_dot_group(struct lowering *w)
     d.blocks = d.size.k > d.kblock ? (d.size.k + d.kblock - 1) / d.kblock : 1;
     find_permute(&d);
     struct schedule blocks;
+    if (w->caps->block_threads && gpu_thin(&d))
+        return;
     if (dot_matrix(&d, &blocks)) {
         dot_emit_matrix(&d, &blocks);
         return;
