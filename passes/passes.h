@@ -24,6 +24,8 @@ struct pass_options {
     /* Called with the graph after each stage ("captured", "differentiated", ...); may be NULL. */
     void (*dump)(void *ctx, const char *stage, const struct graph *g);
     void *ctx;
+    /* Of a graph with symbols: from pass numerics on primes stand in for them, which it says here; NULL: they stay. */
+    struct stand_ins *stand_ins;
 };
 /* ---- run.c ---- */
 bool passes_run(struct graph *g, const struct pass_options *o); /* the default pipeline; false: g->err */
@@ -84,7 +86,9 @@ struct lowerer;                                /* what lowering the groups of on
 /* Kernels are named by group number, from `first` on.  NULL: out of memory. */
 struct memo_pack;
 /* pack: which notes what the groups are lowered to, or NULL. */
-struct lowerer *lowerer_new(const struct graph *g, const struct caps *caps, uint32_t first, struct memo_pack *pack);
+/* stand_ins: what is in g's sizes in place of symbols, or NULL. */
+struct lowerer *lowerer_new(const struct graph *g, const struct caps *caps, uint32_t first, struct memo_pack *pack,
+                            const struct stand_ins *stand_ins);
 void lowerer_free(struct lowerer *s);          /* NULL is fine */
 /* given: the schedule to follow, of the kind that the group has; NULL: it is chosen here.  Where the kernel's own
  * schedule is then another, the one given cannot be had. */
@@ -131,6 +135,7 @@ struct command {
 };
 struct program {
     struct graph *g;              /* after all passes; owned */
+    struct stand_ins stand_ins;   /* what is in sizes in place of symbols: all bytes below are for these */
     struct kernel **kernel; uint32_t nkernel, kernel_cap; /* different kernels only: equal ones are shared; a
                                                              region's program has those of the whole */
     struct command *cmd; uint32_t ncmd;
@@ -157,6 +162,9 @@ struct program *program_plan(const struct graph *g, const struct caps *caps, boo
  * schedule, with the place in the text] */
 struct program *program_plan_with(const struct graph *g, const struct caps *caps, const struct sched_section *s,
                                   struct memo_pack *pack, struct err *e);
+/* The same of a graph with stand-ins.  [errors COMPILE: a kernel cannot be one for all values of the symbols] */
+struct program *program_plan_symbolic(const struct graph *g, const struct stand_ins *stand_ins,
+                                      const struct caps *caps, struct err *e);
 void program_free(struct program *p);
 size_t program_bytes(const struct program *p);  /* the memory that it takes */
 /* Workspace of a CMD_REGION or CMD_CUSTOM, in this order, each part aligned to 64: results that nothing reads,

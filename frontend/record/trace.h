@@ -90,6 +90,7 @@ struct launch {
     uint32_t nbound;
     uint32_t nkept;              /* outputs that handles get, the first ones; other values given back are dropped */
     bool frozen;                 /* not a trace that is open, for messages */
+    const uint64_t *slot;        /* the numbers of the run, the symbols' values behind those of slots */
     bool *exclusive;             /* for exec_run, with room for as many */
     struct buffer **state, **out;
 };

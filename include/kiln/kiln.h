@@ -88,7 +88,8 @@ KL_API kl_status kl_set_schedules(const char *text);
  * several that need nothing of each other's threads, "host_ops": ops of the user's that were computed on the host for
  * another device, operands and results copied, "bytes_via_host": copied from one device to another through the host's
  * memory, as there is no way between the two, "replays": traces that were an earlier one call by call, so that nothing
- * was recorded, "peer_copies": copies straight from one device to another.  Of the levels of the cache, each asked
+ * was recorded, "variants": programs made for one value of the symbols of a graph (ops/symbol.h), where none takes all,
+ * "peer_copies": copies straight from one device to another.  Of the levels of the cache, each asked
  * where the one before it has nothing: "program_hits" and "program_misses", "kernel_hits" and "kernel_misses",
  * "disk_hits" and "disk_misses".  "programs_evicted", "kernels_evicted": dropped from memory for option
  * "program_bytes". */
@@ -284,6 +285,7 @@ KL_API_AT int64_t kl_item_i64(kl_tensor t);
 #include <kiln/ops/linalg.h>
 #include <kiln/ops/recurrent.h>
 #include <kiln/ops/attention.h>
+#include <kiln/ops/symbol.h>
 #include <kiln/device.h>
 #include <kiln/autodiff.h>
 #include <kiln/collective.h>

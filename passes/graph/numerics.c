@@ -4,9 +4,6 @@
  * executor that follows it gets the same bits.  No later pass touches what is written here. */
 #include "passes/passes.h"
 
-/* Elements of a chunk: long enough that combining chunks costs nothing, short enough that a reduce of
- * millions splits over threads. */
-enum { LANE_CHUNK = 16384, COLUMN_CHUNK = 512, DOT_BLOCK = 512 };
 enum { LEAST_RUN = 16 }; /* neighbours for which a vector of lanes is worth folding */
 enum { KEY_BLOCK = 64 }; /* keys of attention for each time that a larger score shrinks the sums so far */
 

@@ -172,6 +172,8 @@ struct tile {
     val number;            /* of the tile among the task's row tiles */
     int64_t tiles;         /* how many those are */
     bool last;             /* ends in the epilogue */
+    val there;             /* of the rows so many exist, 0: all */
+    val row[MAX_ROWS];     /* those read of A: the last one again in place of one that does not exist */
     /* rows of the tile to the left whose epilogue is computed beside these products; 0: not that way */
     val waiting;
 };
@@ -197,7 +199,7 @@ static void products(const struct dot *d, const struct tile *t, val off, int ste
         val pred = w->pred;
         w->pred = 0; /* a row that is not there is not in the tile */
         for (int64_t i = 0; i < t->rows; i++)
-            acc[i] = dot_multiply_add(k, dot_element(d, false, ix_add(k, t->m0, k_int(k, i)), kk), b, acc[i]);
+            acc[i] = dot_multiply_add(k, dot_element(d, false, t->row[i], kk), b, acc[i]);
         w->pred = pred;
     }
 }
@@ -321,7 +323,7 @@ static void emit_epilogue(const struct dot *d, struct tile t, int64_t cols)
     struct lowering *w = d->w;
     struct kernel *k = w->k;
     lower_scalars(w);
-    val i = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, t.rows), 1);
+    val i = k_loop(k, LOOP_SERIAL, k_int(k, 0), t.there ? t.there : k_int(k, t.rows), 1);
     val first = t.n0;
     for (int tail = 0; tail < 2; tail++) {
         t.cols = tail ? cols % d->nr : d->nr;
@@ -358,16 +360,67 @@ static void emit_waiting(const struct dot *d, const struct tile *t, val visit)
     w->epoch++; /* what comes now is no place to use them */
 }
 
+static void find_rows(const struct dot *d, struct tile *t)
+{
+    struct kernel *k = d->w->k;
+    for (int64_t i = 0; i < t->rows; i++) {
+        val number = k_int(k, i);
+        if (t->there && i) {
+            number = k_prim(k, P_SELECT, k_prim(k, P_LT, number, t->there, 0), number, k_int(k, 0));
+            ix_bound(k, number, 0, i);
+        }
+        t->row[i] = ix_add(k, t->m0, number);
+    }
+}
+
+/* The products of a contraction whose length is known when the kernel runs: in fours, then one by one. */
+static void symbolic_products(const struct dot *d, const struct tile *t, val *acc)
+{
+    struct kernel *k = d->w->k;
+    val length = ix_size(k, d->size.k), from = k_int(k, 0);
+    for (int steps = UNROLL_K; steps; steps = steps > 1 ? 1 : 0) {
+        val to = ix_div(k, length, steps), carry[MAX_ROWS];
+        val visit = k_loop(k, LOOP_SERIAL, from, to, 1);
+        for (int64_t i = 0; i < t->rows; i++)
+            acc[i] = carry[i] = k_carry(k, acc[i]);
+        val j = ix_scale(k, visit, steps);
+        if (steps == UNROLL_K) {
+            prefetch_operand(d, t, j);
+            prefetch_rows(d, t, j);
+        }
+        products(d, t, j, steps, acc);
+        for (int64_t i = 0; i < t->rows; i++)
+            k_next(k, carry[i], acc[i]);
+        k_end(k, visit);
+        for (int64_t i = 0; i < t->rows; i++)
+            acc[i] = k_out(k, carry[i]);
+        from = ix_scale(k, to, UNROLL_K);
+    }
+}
+
+/* What is made of row i of the tile, which may not exist. */
+static void store_row(const struct dot *d, const struct tile *t, int64_t i, val result)
+{
+    struct kernel *k = d->w->k;
+    val m = ix_add(k, t->m0, k_int(k, i)), there = t->there ? k_if(k, k_prim(k, P_LT, k_int(k, i), t->there, 0)) : 0;
+    dot_epilogue(d, m, ix_add(k, t->n0, d->w->lane), result);
+    if (there)
+        k_end(k, there);
+}
+
 /* One register tile of one k-block. */
-static void dot_emit_tile(const struct dot *d, const struct tile *t)
+static void dot_emit_tile(const struct dot *d, struct tile *t)
 {
     struct lowering *w = d->w;
     struct kernel *k = w->k;
     val acc[MAX_ROWS], zero = k_bits(k, d->dtype, 0);
+    find_rows(d, t);
     dot_begin_columns(d, t->cols);
     for (int64_t i = 0; i < t->rows; i++)
         acc[i] = k_splat(k, zero);
-    int64_t whole = t->kc / UNROLL_K * UNROLL_K;
+    int64_t whole = d->symbolic_k ? 0 : t->kc / UNROLL_K * UNROLL_K;
+    if (d->symbolic_k)
+        symbolic_products(d, t, acc);
     if (whole) {
         val visit = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, whole / UNROLL_K), 1);
         val carry[MAX_ROWS];
@@ -386,7 +439,8 @@ static void dot_emit_tile(const struct dot *d, const struct tile *t)
         for (int64_t i = 0; i < t->rows; i++)
             acc[i] = k_out(k, carry[i]);
     }
-    products(d, t, k_int(k, whole), (int)(t->kc - whole), acc);
+    if (!d->symbolic_k)
+        products(d, t, k_int(k, whole), (int)(t->kc - whole), acc);
     for (int64_t i = 0; i < t->rows; i++) {
         val m = ix_add(k, t->m0, k_int(k, i));
         if (d->partial) {
@@ -402,7 +456,7 @@ static void dot_emit_tile(const struct dot *d, const struct tile *t)
             val column = d->when == EPILOGUE_AFTER_ROWS ? ix_add(k, t->n0, w->lane) : w->lane;
             k_store(k, d->tile - 1, ix_add(k, k_int(k, i * d->tile_step), column), acc[i], 0);
         } else if (t->last) {
-            dot_epilogue(d, m, ix_add(k, t->n0, w->lane), acc[i]);
+            store_row(d, t, i, acc[i]);
         }
     }
     dot_end_columns(d);
@@ -416,6 +470,24 @@ static void dot_emit_rows(const struct dot *d, struct tile *t, val first_row, in
     struct kernel *k = d->w->k;
     int64_t tiles = rows / d->mr, rest = rows % d->mr;
     t->tiles = tiles + (rest != 0);
+    t->there = 0;
+    if (d->symbolic_m) {
+        val whole = ix_div(k, d->rows_here, d->mr), i = k_loop(k, LOOP_SERIAL, k_int(k, 0), whole, 1);
+        t->m0 = ix_add(k, first_row, ix_scale(k, i, d->mr));
+        t->rows = d->mr;
+        t->number = i;
+        dot_emit_tile(d, t);
+        k_end(k, i);
+        val left = k_prim(k, P_SUB, d->rows_here, ix_scale(k, whole, d->mr), 0);
+        val some = k_if(k, k_prim(k, P_LT, k_int(k, 0), left, 0));
+        ix_whole(k, left, 1, d->mr - 1);
+        t->m0 = ix_add(k, first_row, ix_scale(k, whole, d->mr));
+        t->there = left;
+        t->number = whole;
+        dot_emit_tile(d, t);
+        k_end(k, some);
+        return;
+    }
     if (tiles) {
         val i = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, tiles), 1);
         t->m0 = ix_add(k, first_row, ix_scale(k, i, d->mr));
@@ -488,6 +560,14 @@ static void dot_emit_block(const struct dot *d, dot_task *task, const void *ctx,
 {
     struct kernel *k = d->w->k;
     int64_t full = d->size.m / d->mblock, rest = d->size.m % d->mblock;
+    if (d->symbolic_m) {
+        val first = ix_scale(k, row_block, d->mblock), left = k_prim(k, P_SUB, ix_size(k, d->size.m), first, 0);
+        struct dot here = *d;
+        ix_whole(k, left, 1, d->size.m);
+        here.rows_here = ix_least(k, left, d->mblock);
+        emit_columns(&here, task, ctx, first, d->mblock, columns);
+        return;
+    }
     for (int tail = 0; tail < 2; tail++) {
         if (tail ? !rest : !full)
             continue;
@@ -509,14 +589,57 @@ void dot_tasks(struct dot *d, int64_t columns, dot_task *task, const void *ctx)
                                  .nr = (uint16_t)d->nr,
                                  .kc = (uint32_t)d->kblock, .rows = (uint32_t)d->mblock, .pack_b = d->packs,
                                  .epilogue = (uint8_t)d->when};
-    k->extent = d->size.batch * row_blocks * columns;
-    val p = k_loop(k, LOOP_PARALLEL, k_int(k, 0), k_int(k, k->extent), 1);
+    struct tasks t;
+    val active = 0;
+    if (d->symbolic_m)
+        active = ix_scale(k, ix_div(k, ix_add(k, ix_size(k, d->size.m), k_int(k, d->mblock - 1)), d->mblock), columns);
+    val p = lower_tasks(d->w, d->size.batch * row_blocks * columns, active, &t);
     if (k->extent) {
         d->batch_index = ix_div(k, p, row_blocks * columns);
         val row_block = ix_mod(k, ix_div(k, p, columns), row_blocks), column = ix_mod(k, p, columns);
         dot_emit_block(d, task, ctx, row_block, column);
     }
-    k_end(k, p);
+    lower_tasks_end(d->w, &t);
+}
+
+/* Which sizes have symbols; false: there is no schedule for them. */
+static bool take_symbols(struct dot *d)
+{
+    const struct stand_ins *s = d->w->k->stand_ins;
+    bool batch = size_is_symbolic(s, d->size.batch), columns = size_is_symbolic(s, d->size.n);
+    d->symbolic_m = size_is_symbolic(s, d->size.m);
+    d->symbolic_k = size_is_symbolic(s, d->size.k);
+    if (batch || columns)
+        kernel_refuse(d->w->k, "a symbol says how many columns a product has, or how many products there are");
+    else if (d->symbolic_m && (d->symbolic_k || d->size.batch != 1))
+        kernel_refuse(d->w->k, "symbols say how many rows several products have, or one and how many it sums up");
+    else if (d->symbolic_k && size_most(s, d->size.k) > DOT_BLOCK)
+        kernel_refuse(d->w->k, "a product sums up more than 512 products, as many as a symbol says");
+    else if ((d->symbolic_m || d->symbolic_k) && !dtype_is_float(d->n->dtype))
+        kernel_refuse(d->w->k, "a symbol says how long a product of integers is");
+    if (d->symbolic_k) { /* one chain */
+        d->kblock = d->size.k;
+        d->blocks = 1;
+    }
+    return !d->w->k->err.code;
+}
+
+/* Whole tiles of rows, the epilogue where it needs no number of rows or steps that is known here. */
+static void choose_symbolic(struct dot *d)
+{
+    if (d->symbolic_k && d->packs) {
+        d->packs = false;
+        d->pack_run = d->pack_run_k = 0;
+        dot_choose_tiles(d);
+    }
+    if (d->when >= EPILOGUE_AFTER_ROWS) {
+        d->when = EPILOGUE_AFTER_TILE;
+        dot_choose_tiles(d);
+    }
+    if (d->symbolic_m)
+        d->mblock = dot_parts(d->mblock, d->mr) * d->mr;
+    if (d->run < d->size.n)
+        kernel_refuse(d->w->k, "the columns of a product lie in runs");
 }
 
 void lower_dot_group(struct lowering *w)
@@ -534,6 +657,8 @@ void lower_dot_group(struct lowering *w)
     d.element = (int64_t)dtype_size(w->g->node[n->in[0]].dtype);
     d.kblock = n->attr.dot.kblock;
     d.blocks = d.size.k > d.kblock ? (d.size.k + d.kblock - 1) / d.kblock : 1;
+    if (!take_symbols(&d))
+        return;
     find_permute(&d);
     struct schedule blocks;
     if (dot_matrix(&d, &blocks)) {
@@ -544,16 +669,19 @@ void lower_dot_group(struct lowering *w)
         dot_emit_blocks(&d, &blocks);
         return;
     }
+    bool symbolic = d.symbolic_m || d.symbolic_k;
     dot_find_steps(&d);
-    if (dot_bytes(&d)) {
+    if (!symbolic && dot_bytes(&d)) {
         d.packs = true;
         dot_choose_tiles(&d);
         dot_emit_bytes(&d);
         return;
     }
-    if (dot_emit_thin(&d))
+    if (!symbolic && dot_emit_thin(&d))
         return;
     dot_choose(&d);
+    if (symbolic)
+        choose_symbolic(&d);
     int64_t columns = d.run < d.size.n ? d.size.n / d.run : dot_parts(d.size.n, d.nr);
     if (d.when != EPILOGUE_IN_TILE) {
         d.tile_step = d.when == EPILOGUE_AFTER_ROWS ? columns * d.nr : d.nr;

@@ -493,7 +493,7 @@ static bool account(struct planner *p)
 
 static bool plan_kernels(struct planner *p)
 {
-    p->lowerer = lowerer_new(p->g, p->caps, p->root->ngroup, p->root->pack);
+    p->lowerer = lowerer_new(p->g, p->caps, p->root->ngroup, p->root->pack, &p->root->p->stand_ins);
     p->root->ngroup += p->g->ngroup;
     if (!p->lowerer)
         return plan_no_memory(p);
@@ -505,7 +505,8 @@ static bool plan_kernels(struct planner *p)
         return false;
     for (uint32_t i = 0; i < p->g->nout; i++)
         p->p->in_place[i] = may_be_in_place(p, i);
-    return account(p) && copy_duplicates(p) && plan_joins(p);
+    return account(p) && copy_duplicates(p) &&
+           (p->root->p->stand_ins.n || plan_joins(p)); /* shares of threads depend on the symbols' values */
 }
 
 /* Everything but the kernels and, of a region's program, the graph. */
@@ -657,7 +658,8 @@ static double value_bytes(const struct graph *g)
 }
 
 static struct program *plan_whole(const struct graph *g, const struct caps *caps, const struct sched_section *section,
-                                  struct memo_pack *pack, bool interpret, struct err *e)
+                                  struct memo_pack *pack, bool interpret, const struct stand_ins *stand_ins,
+                                  struct err *e)
 {
     if (!graph_is_bound(g, e))
         return NULL;
@@ -669,6 +671,8 @@ static struct program *plan_whole(const struct graph *g, const struct caps *caps
     struct program *p = mem_alloc(sizeof *p);
     if (p)
         p->g = graph_clone(g);
+    if (p && stand_ins)
+        p->stand_ins = *stand_ins;
     if (!p || !p->g)
         err_set(e, KL_ERR_MEMORY, "out of memory planning @%s", g->name);
     if (!p || !p->g || !plan_into(p, caps, NULL, section, pack, interpret, e)) {
@@ -681,13 +685,19 @@ static struct program *plan_whole(const struct graph *g, const struct caps *caps
 
 struct program *program_plan(const struct graph *g, const struct caps *caps, bool interpret, struct err *e)
 {
-    return plan_whole(g, caps, NULL, NULL, interpret, e);
+    return plan_whole(g, caps, NULL, NULL, interpret, NULL, e);
 }
 
 struct program *program_plan_with(const struct graph *g, const struct caps *caps, const struct sched_section *s,
                                   struct memo_pack *pack, struct err *e)
 {
-    return plan_whole(g, caps, s, pack, false, e);
+    return plan_whole(g, caps, s, pack, false, NULL, e);
+}
+
+struct program *program_plan_symbolic(const struct graph *g, const struct stand_ins *stand_ins,
+                                      const struct caps *caps, struct err *e)
+{
+    return plan_whole(g, caps, NULL, NULL, false, stand_ins, e);
 }
 
 void program_free(struct program *p)

@@ -9,9 +9,11 @@
 struct exec {                            /* but for the atomic fields immutable once made; shared by threads */
     struct hash128 key;
     struct graph *captured;              /* compared on a hit */
-    struct program *program;
+    struct program *program;             /* NULL: it has variants */
+    struct variants *variants;           /* of a graph with symbols that has a program for each value; else NULL */
     struct code_entry **code;            /* what is loaded of its kernels, once for each device that runs one */
     uint32_t ncode;
+    val *active;                         /* per program kernel: kernel_active; NULL: the program has no symbols */
     kernel_fn **fn;                      /* per program kernel; NULL: only other devices than the CPU run it */
     /* the same for each device that has a driver and runs kernels, else NULL */
     const struct device_kernel **on[DEVICE_END];
@@ -42,6 +44,13 @@ static inline const struct exec *exec_latest(const struct exec *x)
  * run on `device`, the others where they are.  NULL: *e.  With a reference, for exec_unref: a program without one may
  * be evicted (evict.c). */
 const struct exec *exec_get(const struct graph *captured, int device, bool fuse, struct err *e);
+/* ---- variants.c: graphs with symbols ---- */
+/* What runs x with these values of the symbols, which stand behind those of slots: x, or the program that it has for
+ * them, which may have to be built.  With a reference.  NULL: *e. */
+const struct exec *exec_pick(const struct exec *x, const uint64_t *slot, struct err *e);
+/* Why the values have a program of their own, as a line; "": they have not. */
+void exec_pick_why(const struct exec *x, const uint64_t *slot, char *text, size_t n);
+
 /* Of a graph of this name, the last that ran, with a reference; NULL: none. */
 const struct exec *exec_named(const char *name);
 
