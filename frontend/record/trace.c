@@ -480,7 +480,9 @@ static bool prepare(struct trace *tr, struct err *e)
 {
     const struct graph *g = tr->r.g;
     uint32_t numbers = g->slot.n + (g->symbols ? g->symbols->n : 0);
-    if (!make_launch(tr) || !mem_reserve(&tr->r.slot, &tr->r.slot_cap, numbers, sizeof *tr->r.slot))
+    bool room = make_launch(tr) && mem_reserve(&tr->r.slot, &tr->r.slot_cap, numbers, sizeof *tr->r.slot) &&
+                (!g->symbols || mem_reserve(&tr->r.length, &tr->r.length_cap, g->slot.n, sizeof *tr->r.length));
+    if (!room)
         return err_set(e, KL_ERR_MEMORY, "out of memory");
     tr->launch.slot = tr->r.slot;
     return !g->symbols || symbolic_values(g, tr->r.actual, tr->r.length, tr->r.slot, e);

@@ -386,7 +386,10 @@ static void symbolic_products(const struct dot *d, const struct tile *t, val *ac
         val j = ix_scale(k, visit, steps);
         if (steps == UNROLL_K) {
             prefetch_operand(d, t, j);
+            prefetch_epilogue(d, t, j);
             prefetch_rows(d, t, j);
+            if (t->waiting)
+                emit_waiting(d, t, visit);
         }
         products(d, t, j, steps, acc);
         for (int64_t i = 0; i < t->rows; i++)
@@ -394,6 +397,11 @@ static void symbolic_products(const struct dot *d, const struct tile *t, val *ac
         k_end(k, visit);
         for (int64_t i = 0; i < t->rows; i++)
             acc[i] = k_out(k, carry[i]);
+        if (steps == UNROLL_K && t->waiting) { /* of those rows that had no visit */
+            val row = k_loop(k, LOOP_SERIAL, to, t->waiting, 1);
+            emit_waiting(d, t, row);
+            k_end(k, row);
+        }
         from = ix_scale(k, to, UNROLL_K);
     }
 }
@@ -464,6 +472,23 @@ static void dot_emit_tile(const struct dot *d, struct tile *t)
         emit_epilogue(d, *t, t->cols);
 }
 
+/* The tile of the last rows, `left` of them, which are fewer than a tile has: of several heights the least that holds
+ * them, so that at most half of its rows do not exist. */
+static void emit_last_rows(const struct dot *d, struct tile *t, val left)
+{
+    struct kernel *k = d->w->k;
+    ix_whole(k, left, 0, d->mr - 1);
+    for (int64_t most = d->mr - 1; most > 0; most /= 2) {
+        val few = k_prim(k, P_LE, left, k_int(k, most), 0), many = k_prim(k, P_LT, k_int(k, most / 2), left, 0);
+        val open = k_if(k, k_prim(k, P_AND, few, many, 0));
+        t->rows = most;
+        t->there = most > 1 ? left : 0;
+        dot_emit_tile(d, t);
+        k_end(k, open);
+    }
+    t->there = 0;
+}
+
 /* All row tiles of the task for one k-block. */
 static void dot_emit_rows(const struct dot *d, struct tile *t, val first_row, int64_t rows)
 {
@@ -478,14 +503,9 @@ static void dot_emit_rows(const struct dot *d, struct tile *t, val first_row, in
         t->number = i;
         dot_emit_tile(d, t);
         k_end(k, i);
-        val left = k_prim(k, P_SUB, d->rows_here, ix_scale(k, whole, d->mr), 0);
-        val some = k_if(k, k_prim(k, P_LT, k_int(k, 0), left, 0));
-        ix_whole(k, left, 1, d->mr - 1);
-        t->m0 = ix_add(k, first_row, ix_scale(k, whole, d->mr));
-        t->there = left;
         t->number = whole;
-        dot_emit_tile(d, t);
-        k_end(k, some);
+        t->m0 = ix_add(k, first_row, ix_scale(k, whole, d->mr));
+        emit_last_rows(d, t, k_prim(k, P_SUB, d->rows_here, ix_scale(k, whole, d->mr), 0));
         return;
     }
     if (tiles) {
@@ -632,7 +652,7 @@ static void choose_symbolic(struct dot *d)
         d->pack_run = d->pack_run_k = 0;
         dot_choose_tiles(d);
     }
-    if (d->when >= EPILOGUE_AFTER_ROWS) {
+    if (d->symbolic_m && d->when >= EPILOGUE_AFTER_ROWS) {
         d->when = EPILOGUE_AFTER_TILE;
         dot_choose_tiles(d);
     }

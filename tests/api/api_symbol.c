@@ -88,6 +88,53 @@ static void test_training(kl_device dev)
     free_net(&a), free_net(&b);
 }
 
+/* Has the device programs for all values? */
+static bool whole_programs(kl_device dev)
+{
+    return !strcmp(kl_device_name(dev), "cpu") && kl_counter("compiles") > 0;
+}
+
+/* Adam has five numbers a parameter; and the weights' gradients are computed with its updates. */
+static void test_optimizer(kl_device dev)
+{
+    enum { WIDTH = 96 };
+    int64_t n = kl_symbol("n", 1, MOST);
+    kl_tensor p[2][4];
+    kl_optimizer *adam[2];
+    for (int k = 0; k < 2; k++) {
+        p[k][0] = kl_randn(dev, KL_F32, DIMS(IN, WIDTH), 1), p[k][1] = kl_zeros(dev, KL_F32, DIMS(WIDTH));
+        p[k][2] = kl_randn(dev, KL_F32, DIMS(WIDTH, CLASSES), 2), p[k][3] = kl_zeros(dev, KL_F32, DIMS(CLASSES));
+        adam[k] = kl_adam(p[k], 4, NULL);
+    }
+    static const int64_t counts[] = {40, 3, 40, 17, 1, 32};
+    int64_t compiles = 0, built = 0;
+    for (unsigned i = 0; i < sizeof counts / sizeof *counts; i++) {
+        for (int k = 0; k < 2; k++) {
+            kl_trace_begin(k ? "fixed adam" : "symbolic adam");
+            kl_tensor x = kl_gelu(kl_linear(input(dev, k ? 0 : n, counts[i]), p[k][0], p[k][1]));
+            kl_tensor loss = kl_cross_entropy(kl_linear(x, p[k][2], p[k][3]), label_input(dev, k ? 0 : n, counts[i]));
+            int64_t before = kl_counter("compiles"), graphs = kl_counter("graphs_built");
+            kl_optimizer_step(adam[k], loss, 1e-2);
+            OK(kl_trace_end());
+            if (!k && i)
+                compiles += kl_counter("compiles") - before, built += kl_counter("graphs_built") - graphs;
+        }
+        for (int k = 0; k < 4; k++) {
+            static float a[WIDTH * IN], b[WIDTH * IN];
+            size_t bytes = (size_t)kl_numel(p[0][k]) * sizeof *a;
+            OK(kl_read(p[0][k], a, bytes));
+            OK(kl_read(p[1][k], b, bytes));
+            CHECK(!memcmp(a, b, bytes));
+        }
+    }
+    CHECK(!whole_programs(dev) || (!compiles && !built));
+    for (int k = 0; k < 2; k++) {
+        kl_optimizer_free(adam[k]);
+        for (int i = 0; i < 4; i++)
+            kl_release(p[k][i]);
+    }
+}
+
 /* What is kept has numbers for lengths. */
 static void test_shapes(kl_device dev)
 {
@@ -212,6 +259,7 @@ static void test_errors(kl_device dev)
 static void test(kl_device dev)
 {
     test_training(dev);
+    test_optimizer(dev);
     test_shapes(dev);
     test_step(dev);
     test_errors(dev);
