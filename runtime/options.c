@@ -1,4 +1,4 @@
-/* Options by name, the rows of options.def.  What is not set there comes from the environment. */
+/* Options by name, the rows of options.def.  An option that is not set has the value of its environment variable. */
 #include "runtime.h"
 #include <stdlib.h>
 #include <string.h>
@@ -45,7 +45,7 @@ bool option_verify(void) { return check_word("1"); }
 int option_check_nan(void)
 {
     int64_t v = option_value(OPT_check_nan);
-    if (v < 0) { /* asked once: it is looked at in every run */
+    if (v < 0) { /* read once, because every run checks it */
         long long unset = OPTION_UNSET;
         v = check_word("inf") ? CHECK_INFINITIES : check_word("nan") ? CHECK_NAN : 0;
         atomic_compare_exchange_strong(&values[OPT_check_nan], &unset, v);
@@ -59,7 +59,7 @@ bool option_perf_map(void)
     return v >= 0 ? v : environment_switch("KILN_PERF", false);
 }
 
-/* OPTIONS: there is none, *e. */
+/* OPTIONS: there is none of that name, *e. */
 static enum option option_by_name(const char *name, struct err *e)
 {
     for (enum option o = 0; name && o < OPTIONS; o++)

@@ -81,7 +81,7 @@ static void c_prim(struct emitter *m, val v)
         [P_SELECT] = "A ? B : C", [P_SHL] = "(T)((W_T)A << (B & (8 * sizeof(T) - 1)))",
         [P_SHR] = "(T)(A >> (B & (8 * sizeof(T) - 1)))",
         [P_DIV] = "B == 0 ? (T)0 : (T)~B == 0 ? (T)(0 - (W_T)A) : (T)(A / B)",
-        [P_ABS] = "A < 0 ? (T)(0 - (W_T)A) : A"};
+        [P_ABS] = "A < 0 ? (T)(0 - (W_T)A) : A", [P_DOT2] = "dot2_f32(A, B, C)"};
     static const char *const real[P_COUNT] = {
         [P_ADD] = "A + B", [P_SUB] = "A - B", [P_MUL] = "A * B", [P_NEG] = "-A", [P_DIV] = "A / B",
         [P_FMA] = "fma_T(A, B, C)", [P_SQRT] = "sqrt_T(A)", [P_RINT] = "rint_T(A)", [P_ABS] = "abs_T(A)"};

@@ -29,8 +29,6 @@ static bool can_say(struct emitter *m)
 {
     for (val v = 1; v < m->k->ninst; v++) {
         const struct linst *i = &m->k->inst[v];
-        if (i->op == L_SYNC)
-            return refuse(m, "it has several phases");
         if (source_elements(m, v) > MAX_THREAD_TILE)
             return refuse(m, "it has tiles of more than 256 elements a thread");
         if (m->own_threads && i->op == L_LOOP && i->kind == LOOP_VECTOR)
@@ -249,6 +247,17 @@ static void set_kept(struct emitter *m, val n)
     text_put(m->t, "%s = n%s;\n", name, name);
 }
 
+/* Of several phases' loops: its share of begin .. end, which counts all of them. */
+static void open_phase_loop(struct emitter *m, val v)
+{
+    const char *n = m->narrow[v] ? "i32" : "i64", *l = m->d->i64;
+    int64_t base = m->phase.base, extent = m->phase.extent;
+    text_put(m->t, "for (%s v%u = %s((begin > %" PRId64 "%s ? begin : %" PRId64 "%s) - %" PRId64 "%s) + %s(%s), e%u = "
+             "%s((end < %" PRId64 "%s ? end : %" PRId64 "%s) - %" PRId64 "%s); v%u < e%u; v%u += %s(%s)) {\n", n, v, n,
+             base, l, base, l, base, l, n, m->d->block, v, n, base + extent, l, base + extent, l, base, l, v, v, v, n,
+             m->d->grid);
+}
+
 /* Carries are variables, set together at the end of an iteration. */
 static void open_loop(struct emitter *m, val v)
 {
@@ -279,7 +288,9 @@ static void open_loop(struct emitter *m, val v)
     for (val c = v + 1; c < m->k->ninst && m->k->inst[c].op == L_CARRY; c++)
         each_element(m, c, declare_carry);
     source_line(m);
-    if (i->kind == LOOP_PARALLEL || i->kind == LOOP_GRID)
+    if ((i->kind == LOOP_PARALLEL || i->kind == LOOP_GRID) && m->phase.extent < m->k->extent)
+        open_phase_loop(m, v);
+    else if (i->kind == LOOP_PARALLEL || i->kind == LOOP_GRID)
         text_put(m->t, "for (%s v%u = %s(begin) + %s(%s); v%u < %s(end); v%u += %s(%s)) {\n", n, v, n, n, m->d->block,
                  v, n, v, n, m->d->grid);
     else if (m->narrow[v])
@@ -359,6 +370,9 @@ static bool emit_inst(struct emitter *m, val v)
     case L_BARRIER:
         source_line(m);
         text_put(m->t, "%s\n", m->d->barrier);
+        return true;
+    case L_SYNC: /* a launch is of one phase */
+        kernel_phase(m->k, &m->phase);
         return true;
     case L_SLOT:
         read_slot(m, v);
@@ -457,6 +471,9 @@ static bool emit(struct emitter *m, const char *entry)
         return err_set(m->e, KL_ERR_MEMORY, "out of memory emitting kernel %s", k->name);
     if (!can_say(m) || !open_function(m, entry))
         return false;
+    if (!source_packs(m))
+        return err_set(m->e, KL_ERR_MEMORY, "out of memory emitting kernel %s", k->name);
+    kernel_phase(k, &m->phase);
     for (val v = 1; v < k->ninst; v++)
         if (!emit_inst(m, v))
             return false;
@@ -484,6 +501,7 @@ bool source_kernel(const struct kernel *k, const struct dialect *d, const char *
     ok = ok ? emit(&m, entry) : err_set(e, KL_ERR_MEMORY, "out of memory emitting kernel %s", k->name);
     mem_free(m.barrier);
     mem_free(m.affine);
+    mem_free(m.pack);
     mem_free(m.chain);
     mem_free(m.known);
     mem_free(m.narrow);

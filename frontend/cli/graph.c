@@ -15,7 +15,7 @@ static bool run_list(struct graph *g, const char *list)
             cli_error("no pass is called '%.*s'; see kiln help", (int)n, p);
             return false;
         }
-        if (pass_run(pass, g, false) < 0) {
+        if (pass_run(pass, g, NULL) < 0) {
             cli_error("pass %s: %s", pass->name, g->err.msg);
             return false;
         }

@@ -1,5 +1,5 @@
-/* Measuring a step of one's own: fused against unfused kernels, and each kernel beside the limit of this machine.
- * Included by <kiln/kiln.h>.
+/* Benchmarks of the user's own step: fused against unfused kernels, and each kernel compared with the limit of this
+ * machine.  Included by <kiln/kiln.h>.
  *
  *     static kl_status step(void *model) { ... record and run one step ...; return kl_trace_end(); }
  *
@@ -14,13 +14,13 @@
 extern "C" {
 #endif
 
-/* One step: records and runs any number of traces on the calling thread, and leaves none open.  Anything but KL_OK
+/* One step: records and runs any number of traces on the calling thread, and leaves none open.  Any result but KL_OK
  * ends the measurement. */
 typedef kl_status kl_bench_fn(void *ctx);
 
 typedef struct kl_bench_options {
-    int rounds;     /* at most so many, 1 to 1000; 0: 20 */
-    double seconds; /* no new round after so long; 0: 10 */
+    int rounds;     /* maximum number of rounds, 1 to 1000; 0: 20 */
+    double seconds; /* no new round starts after this time; 0: 10 */
     void (*progress)(void *ctx, int done, int rounds); /* called after each round; may be NULL */
     void *progress_ctx;
 } kl_bench_options;
@@ -30,31 +30,31 @@ typedef struct kl_bench_time { double median, min, max; } kl_bench_time; /* micr
 typedef struct kl_bench_kernel {
     const char *name;
     bool fused;
-    int64_t calls;        /* a step */
-    kl_bench_time call;   /* one call; calls of one step count with their mean */
-    int64_t bytes, flops; /* of a call: its arrays, each once; its operations */
-    double limit;         /* microseconds that a call takes at least; 0: not known */
+    int64_t calls;        /* calls in one step */
+    kl_bench_time call;   /* time of one call; calls within one step are averaged */
+    int64_t bytes, flops; /* of one call: its arrays, each counted once; its arithmetic operations */
+    double limit;         /* lower bound of a call's time in microseconds; 0: not known */
     double fraction;      /* limit / median, 1 is as fast as this machine can be; 0: not known */
 } kl_bench_kernel;
 
-/* step[0] unfused, step[1] fused.  The limit of a kernel is the longer of two times: of its bytes, at what a plain loop
- * over as many arrays of their size reached; and of its operations at the f32 multiply-adds' peak.  Both are measured
- * between the steps, with the same number of threads. */
+/* step[0] unfused, step[1] fused.  The limit of a kernel is the larger of two times: its bytes at the bandwidth of a
+ * plain loop over as many arrays of the same size, and its operations at the peak rate of f32 multiply-adds.  Both are
+ * measured between the steps, with the same number of threads. */
 typedef struct kl_bench_report {
     const char *name;
     int threads, rounds;
     kl_bench_time step[2];
-    double limit;         /* microseconds: the fused kernels' limits added up; 0: not known */
-    double peak;          /* GFLOP/s of the multiply-adds */
+    double limit;         /* microseconds: the sum of the fused kernels' limits; 0: not known */
+    double peak;          /* GFLOP/s of f32 multiply-adds */
     int64_t nkernel;
-    const kl_bench_kernel *kernel; /* unfused first, then by the time they take in a step */
+    const kl_bench_kernel *kernel; /* unfused first, then by their time in a step */
 } kl_bench_report;
 
-/* Calls step twice to compile it, then, in each round, once to time it and once to time its kernels, fused and unfused
- * by turns.  So what a step does to its tensors happens more than four times a round.  On one thread times are
- * processor time of the calling thread, else wall time.  Only what the calling thread runs is measured, and only its
- * traces are fused or not by turns.  NULL: see kl_last_error.
- * [errors ARGUMENT: no step, a number out of range, a step that runs nothing; TRACE: one is open; those of step] */
+/* Calls step twice to compile it.  Each round then calls it to measure the whole step and to measure its kernels,
+ * alternately fused and unfused, so the step's side effects on tensors happen more than four times in each round.  On
+ * one thread times are processor time of the calling thread, else wall time.  Only work of the calling thread is
+ * measured, and only its traces alternate between fused and unfused.  NULL: see kl_last_error.  [errors ARGUMENT: no
+ * step, a number out of range, a step that runs nothing; TRACE: one is open; those of step] */
 KL_API kl_bench_report *kl_bench(const char *name, kl_bench_fn *step, void *ctx, const kl_bench_options *options);
 /* The report as text for people; valid as long as the report. */
 KL_API const char *kl_bench_table(const kl_bench_report *report);

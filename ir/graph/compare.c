@@ -1,17 +1,18 @@
-/* What has changed from one graph to another, node by node, for people.
+/* Compares two graphs node by node and describes the changes.
  *
- * Nodes are matched by what they are apart from their operands: a longest common subsequence, so that the order stays;
- * in what it leaves over, those of the same op, then those that make the same type of the same operands.  A matched
- * node is the same if its operands match, too: what only reads something else that has changed is no change. */
+ * Nodes are first matched by everything except their operands: a longest common subsequence, which keeps the order.
+ * The remaining nodes are matched by op, then by result type and operands.  A matched node counts as unchanged if its
+ * operands match, too; a node is not reported as changed only because an operand changed. */
 #include "ir/text/text.h"
 #include <string.h>
 
-enum { MAX_TABLE = 1 << 22, WINDOW = 64 }; /* entries of the table of subsequences; without one: nodes looked ahead */
+/* maximum entries of the subsequence table; lookahead in nodes where there is no table */
+enum { MAX_TABLE = 1 << 22, WINDOW = 64 };
 
 struct differ {
     const struct graph *a, *b;
-    struct hash128 *ka, *kb;       /* per node: all of it but its operands */
-    ref *to, *from;                /* per node of a, of b: the one that it is matched with; NIL: none */
+    struct hash128 *ka, *kb;       /* hash of each node without its operands */
+    ref *to, *from;                /* for each node of a, and of b: its match; NIL: none */
     struct text *t;
     unsigned indent;
     struct graph_changes *n;
@@ -78,7 +79,7 @@ static bool same_type(const struct differ *d, ref x, ref y)
         same_shape(d, node_at(d->a, x)->shape, node_at(d->b, y)->shape);
 }
 
-/* The first of these that a matched node differs in; NULL: nothing. */
+/* The name of the first field in which two matched nodes differ; NULL: none. */
 static const char *changed_field(const struct differ *d, ref x, ref y)
 {
     const struct node *p = node_at(d->a, x), *q = node_at(d->b, y);
@@ -110,7 +111,7 @@ static void match(struct differ *d, ref x, ref y)
     d->from[y] = x;
 }
 
-/* Nodes x0.. of a and y0.. of b, n and m of them, by a table of the lengths of common subsequences of what follows. */
+/* Matches n nodes x0.. of a with m nodes y0.. of b, by a table of the lengths of common subsequences of the rest. */
 static bool match_table(struct differ *d, ref x0, uint32_t n, ref y0, uint32_t m)
 {
     size_t row = (size_t)m + 1;
@@ -134,7 +135,7 @@ static bool match_table(struct differ *d, ref x0, uint32_t n, ref y0, uint32_t m
     return true;
 }
 
-/* The same for graphs too long for a table: the next one of its kind not far ahead. */
+/* The same for graphs too long for a table: takes the next equal node within WINDOW. */
 static void match_ahead(struct differ *d, ref x0, uint32_t n, ref y0, uint32_t m)
 {
     for (uint32_t i = 0, j = 0; i < n; i++)
@@ -146,7 +147,8 @@ static void match_ahead(struct differ *d, ref x0, uint32_t n, ref y0, uint32_t m
             }
 }
 
-/* Nodes between two matched ones, in order, that are of one op (else: make the same of the same operands). */
+/* Matches the nodes between two matched ones, in order: those of one op, or (by_op false) those with the same type and
+ * operands. */
 static void match_rest(struct differ *d, bool by_op)
 {
     ref y = 1;
@@ -181,7 +183,7 @@ static bool match_all(struct differ *d)
     return true;
 }
 
-/* ---- telling ---- */
+/* ---- describing ---- */
 
 static void put_line(struct differ *d, const char *what, const char *field, const struct graph *g, ref r)
 {
@@ -262,7 +264,7 @@ static void tell_outputs(struct differ *d)
     }
 }
 
-/* Leaves that no node mentions are part of a graph, too. */
+/* Reports leaves that no node uses. */
 static void tell_leaves(struct differ *d, const char *what, const struct leaves *x, const struct leaves *y)
 {
     for (uint32_t i = 0; i < x->n || i < y->n; i++) {

@@ -1,8 +1,8 @@
-/* Where two graphs first differ, in words: which node, which of its fields, and the node's line in both. */
+/* Describes where two graphs first differ: the node, the field, and the node's line in both. */
 #include "ir/ir.h"
 #include <string.h>
 
-/* The first field that differs, in the order in which one would look for the cause. */
+/* The name of the first field that differs; likely causes come before their consequences. */
 static const char *field(const struct graph *a, const struct node *x, const struct graph *b, const struct node *y)
 {
     if (x->op != y->op)

@@ -1,6 +1,6 @@
-/* Memory as the kernel interpreter sees it: every access is bounds-checked, every load of what the kernel itself must
- * have stored finds it stored, and no two iterations, and no two threads between two barriers, touch the same element
- * if one of them stores it.  That is seen from the last accesses to each element. */
+/* Memory of the kernel interpreter.  Every access is bounds-checked.  A load of an element that the kernel itself must
+ * have stored is an error if it was not stored.  Two iterations, or two threads between two barriers, must not access
+ * the same element if one of them stores it; the last accesses to each element are recorded to check that. */
 #include "kernel_interp.h"
 #include <inttypes.h>
 #include <string.h>
@@ -25,7 +25,7 @@ static bool in_bounds(const struct machine *m, val v, uint32_t buf, int64_t at)
                    m->k->name, v, at, buf, count);
 }
 
-/* A block's shared memory is its own: what another block did with it is past. */
+/* Shared memory belongs to one block, so accesses by another block are outdated. */
 static bool of_now(const struct machine *m, const struct touch *t, bool shared)
 {
     return t->turn && (shared ? t->turn == m->turn : t->turn >= m->phase_turn);
@@ -51,7 +51,7 @@ static void touch_again(const struct machine *m, struct touch *t, int32_t self, 
     t->interval = m->interval;
 }
 
-/* Notes an access to one element, which must be allowed. */
+/* Checks and records an access to one element. */
 static bool interp_memory_note(struct machine *m, val v, uint32_t buf, int64_t at, int32_t self, enum access what)
 {
     static const char *const verb[] = {"loads", "stores", "updates"};
@@ -81,7 +81,7 @@ static char *interp_memory_element(const struct machine *m, const struct thread 
     return start + (size_t)at * dtype_size(b->dtype);
 }
 
-/* Where element (r, c) of a load or store lies. */
+/* The index of element (r, c) of a load or store. */
 static int64_t interp_memory_place(const struct machine *m, const struct thread *t, const struct linst *i, int r, int c)
 {
     uint64_t at = value_get(m, t, i->a, r, c);
@@ -114,7 +114,8 @@ bool memory_load(struct machine *m, struct thread *t, val v)
 bool memory_store(struct machine *m, struct thread *t, val v)
 {
     const struct linst *i = &m->k->inst[v], *x = &m->k->inst[i->b];
-    struct extent n = x->cols ? value_extent(t, x) : value_extent(t, i); /* a store varies if anything of it does */
+    /* a store varies if any of its operands does */
+    struct extent n = x->cols ? value_extent(t, x) : value_extent(t, i);
     uint32_t buf = (uint32_t)i->imm;
     for (int r = 0; r < n.rows; r++)
         for (int c = 0; c < n.cols; c++) {
@@ -150,7 +151,7 @@ bool memory_atomic(struct machine *m, struct thread *t, val v)
     return true;
 }
 
-/* ---- copies that land later: as late as they may, so that what reads too early finds them missing ---- */
+/* ---- asynchronous copies: they land as late as allowed, so that a load that is too early is found ---- */
 
 bool memory_copy(struct machine *m, struct thread *t, val v)
 {

@@ -1,5 +1,5 @@
-/* pad, concat, gather: each element of the result is an element of one operand, chosen by its place or by an
- * index.  Kernels evaluate the operands at coordinates held within their shapes, then select. */
+/* pad, concat, gather: each element of the result is an element of one operand, selected by its position or by an
+ * index.  Kernels evaluate the operands at clamped coordinates, then select. */
 #include "ir/ir.h"
 #include "ir/loop/loop.h"
 #include <string.h>
@@ -44,7 +44,7 @@ int64_t index_at(unsigned dtype, const void *p, int64_t i, int64_t last)
     return v < 0 ? 0 : v > last ? last : v;
 }
 
-/* i held within 0..last; *inside says whether it was, 0 where it always is. */
+/* i clamped to 0..last; *inside says whether it was inside, 0 if it always is. */
 static val hold(struct kernel *k, val i, int64_t last, val *inside)
 {
     int64_t lo, hi;
@@ -66,8 +66,8 @@ static val hold(struct kernel *k, val i, int64_t last, val *inside)
     return at;
 }
 
-/* Where i goes by blocks that divide the length, a whole block is inside or not: its lanes have one answer, and stay
- * neighbours in memory. */
+/* If i advances by blocks that divide the length, a whole block is inside or outside.  All lanes then have the same
+ * answer and stay adjacent in memory. */
 val lower_inside(struct kernel *k, val i, int64_t last, val *inside)
 {
     val block, rest;
@@ -90,7 +90,7 @@ val lower_index(struct kernel *k, val i, int64_t last)
 
 /* ---- pad: one axis a node; the gradient is a slice ---- */
 
-/* Length between the first and the last element, new ones in between included; false: too long. */
+/* The length between the first and the last element, new elements in between included; false: too long. */
 static bool pad_span(const struct graph *g, int64_t len, int64_t interior, int64_t *span)
 {
     if (len < 0)
@@ -148,7 +148,7 @@ bool eval_pad(const struct graph *g, const struct node *n, void *out, const void
     return true;
 }
 
-/* What flows to the value is the sum over the new elements. */
+/* The gradient of the value is the sum over the new elements. */
 void vjp_pad(struct graph *g, ref y, ref dy, ref *din)
 {
     const struct node n = *node_at(g, y);
@@ -162,7 +162,7 @@ void vjp_pad(struct graph *g, ref y, ref dy, ref *din)
     din[1] = n_reshape(g, sum, &scalar);
 }
 
-/* Is i within 0..last?  0: always.  By blocks, as lower_inside. */
+/* Is i within 0..last? 0: always.  Blocks as in lower_inside. */
 static val is_local(struct kernel *k, val i, int64_t last)
 {
     val block, rest;
@@ -173,8 +173,9 @@ static val is_local(struct kernel *k, val i, int64_t last)
     return above && below ? k_prim(k, P_AND, above, below, 0) : above ? above : below;
 }
 
-/* Where lanes lie inside and outside, the operand is loaded under a mask: its index stays linear, so lanes that are
- * neighbours in memory are loaded as such.  Where all lanes have one answer, the index is held within the operand. */
+/* Where some lanes are inside and some outside, the operand is loaded under a mask.  Its index then stays linear, so
+ * lanes that are adjacent in memory are loaded as a vector.  Where all lanes have the same answer, the index is clamped
+ * to the operand. */
 uint32_t lower_pad(struct lower *l, ref r, const uint32_t *coord)
 {
     struct kernel *k = l->k;
@@ -264,8 +265,8 @@ void vjp_concat(struct graph *g, ref y, ref dy, ref *din)
     }
 }
 
-/* The last operand, unless the element lies before it, and so on down to the first.  Where lanes lie in more than one,
- * each is loaded under a mask, as by a pad. */
+/* Selects the last operand, unless the element is before it, and so on down to the first.  Where the lanes need more
+ * than one operand, each is loaded under a mask, as in pad. */
 uint32_t lower_concat(struct lower *l, ref r, const uint32_t *coord)
 {
     struct kernel *k = l->k;

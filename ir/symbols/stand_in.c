@@ -57,6 +57,17 @@ static bool dim_is_product(const struct graph *g, int64_t d)
     return d >= 0 || (dim_affine(g, d, &a) && a.n == 1 && !a.constant && a.term[0].by > 0);
 }
 
+/* Are all but the leading axes, which attention has all alike, numbers? */
+static bool leading_alone(const struct graph *g, const struct node *n)
+{
+    bool alone = true;
+    for (unsigned i = 0; i <= n->nin; i++) {
+        const struct shape *s = i < n->nin ? node_shape(g, n->in[i]) : &g->shape[n->shape];
+        alone &= s->dim[s->rank - 1] >= 0 && s->dim[s->rank - 2] >= 0;
+    }
+    return alone;
+}
+
 /* Does the op find an element of its result by coordinates alone, along symbolic axes? */
 static bool op_takes_symbols(const struct graph *g, const struct node *n)
 {
@@ -74,9 +85,18 @@ static bool op_takes_symbols(const struct graph *g, const struct node *n)
         return s->dim[n->attr.slice.axis] >= 0;
     case OP_concat:
         return s->dim[n->attr.axis.axis] >= 0 && g->shape[n->shape].dim[n->attr.axis.axis] >= 0;
+    case OP_flip:
+        for (uint32_t i = 0; i < s->rank; i++)
+            if (n->attr.flip.axes >> i & 1 && s->dim[i] < 0)
+                return false;
+        return true;
     case OP_gather:
         return s->dim[n->attr.axis.axis] >= 0;
+    case OP_scatter:
+        return !shape_is_symbolic(&g->shape[n->shape]);
     default:
+        if (op_is_attention(n->op))
+            return leading_alone(g, n);
         return op_is_elementwise(n->op) || op_is_reduce(n->op) || op_is_product(n->op);
     }
 }
@@ -114,6 +134,22 @@ static bool order_varies(const struct graph *g, const struct node *n)
     return varies || (more && (symbolic || run > LANE_CHUNK));
 }
 
+/* May a product have more rows than MOST_THIN_ROWS for some values, and no more for others? */
+static bool rows_may_be_few(const struct graph *g, const struct node *n)
+{
+    const struct shape *a = node_shape(g, n->in[0]);
+    uint8_t axis[KL_MAX_RANK];
+    uint32_t rows = dot_free_axes(a->rank, n->attr.dot.batch_a, n->attr.dot.nbatch, n->attr.dot.con_a,
+                                  n->attr.dot.ncon, axis);
+    int64_t low = 1;
+    bool symbolic = false;
+    for (uint32_t i = 0; i < rows && low <= MOST_THIN_ROWS; i++) {
+        symbolic |= a->dim[axis[i]] < 0;
+        low *= dim_low(g, a->dim[axis[i]]);
+    }
+    return symbolic && low <= MOST_THIN_ROWS;
+}
+
 static bool node_is_symbolic(const struct graph *g, const struct node *n)
 {
     bool any = shape_is_symbolic(&g->shape[n->shape]);
@@ -132,6 +168,11 @@ static bool graph_takes(const struct graph *g, struct err *e)
             continue;
         if (!op_takes_symbols(g, n))
             return stand_in_refused(e, "op %s is made for lengths that are numbers", opinfo[n->op].name);
+        if (op_is_product(n->op) && n->dtype == KL_BF16 && rows_may_be_few(g, n))
+            return stand_in_refused(e, "the order of op %s of bf16 depends on how many rows there are",
+                                    opinfo[n->op].name);
+        if (op_is_attention(n->op) && attention_gradient_varies(g, n))
+            return stand_in_refused(e, "%s: for few elements the gradient is made of other ops", opinfo[n->op].name);
         if (op_is_reduce(n->op) && order_varies(g, n))
             return stand_in_refused(e, "the order of op %s depends on which of its axes are longer than 1",
                                     opinfo[n->op].name);

@@ -1,9 +1,9 @@
-/* What the gradient of an attention needs of its forward pass, attention_stats, is computed by the attention itself:
- * its kernel has both numbers at the end of each row.  No other two anchors share a kernel, but for those of rows. */
+/* Adds attention_stats, which the gradient of an attention needs, to the attention's kernel: the kernel has both
+ * numbers at the end of each row.  Except for these and row kernels, a kernel has one anchor. */
 #include "fuse.h"
 #include <string.h>
 
-/* Is `stats` of what attention node r computes? */
+/* Does `stats` compute the statistics of attention node r? */
 static bool is_of(const struct graph *g, ref stats, ref r)
 {
     const struct node *n = &g->node[r], *s = &g->node[stats];

@@ -1,31 +1,32 @@
-/* What may be one kernel, and what that is worth.
+/* The rules of fusion: which groups may be one kernel, and the bytes that this saves.
  *
- * A group has at most one anchor (reduce, dot, attention, scan, scatter or argsort), row kernels apart (fuse_rows.c).
- * Without one it is an elementwise DAG over one index: element i of a member needs just element i of another, so every
- * value is computed once.  Around a reduce or a dot stand elementwise nodes of one value per result (the epilogue, and
- * what it reads), before a reduce those of one value per reduced element (the prologue).  What a scan, a scatter, an
- * argsort or a dot of not too many rows reads, each element once, may be computed where it is read.  So may what a
- * pad alone reads (fuse_pads.c). */
+ * A group has at most one anchor (reduction, dot, attention, scan, scatter or argsort), except in row kernels
+ * (fuse_rows.c).  Without an anchor it is an elementwise DAG over one index: element i of a member needs only element i
+ * of another, so every value is computed once.  A reduction or a dot may have an epilogue (elementwise nodes with one
+ * value for each result, and their operands); a reduction may have a prologue (elementwise nodes with one value for
+ * each reduced element).  An operand that a scan, a scatter, an argsort or a dot with not too many rows reads exactly
+ * once may be computed where it is read.  So may the operand of a pad that has no other reader (fuse_pads.c). */
 #include "fuse.h"
 
-/* A dot's epilogue visits its arrays in tiles of a few columns, which costs the memory system more per byte
- * than a pass from end to end: with more than this many arrays of full size, that pass is the better one.  An
- * epilogue that sweeps over whole rows has no such cost. */
+/* Maximum number of arrays of full size in a dot's epilogue.  It accesses its arrays in tiles of a few columns, which
+ * costs the memory system more for each byte than a linear pass; with more arrays a separate pass is faster.  An
+ * epilogue over whole rows does not have this cost. */
 enum { MAX_TILED_ARRAYS = 3, MAX_SWEPT_ARRAYS = 12 };
-enum { FEW_RESULTS = 64, MANY_ELEMENTS = 1 << 16 };     /* a reduce to few results has few tasks */
+enum { FEW_RESULTS = 64, MANY_ELEMENTS = 1 << 16 };     /* a reduction to few results has few tasks */
 /* one tile of rows; one block of them, which share a panel (lower_dot.c) */
 enum { DOT_FEW_ROWS = 8, DOT_PANEL_ROWS = 128 };
-enum { SIBLINGS_APART = 32 };    /* nodes; further apart, what one of them makes would wait in memory for its readers */
-enum { MAX_LANES = 64, STRIDED_BYTES = 256 << 10 }; /* smaller arrays stay in a cache that does not mind */
-enum { LAUNCH_BYTES = 8192 };    /* that memory moves while a kernel starts */
-enum { ROOMY_NODES = 32 };       /* that keep their values in registers; more of them spill */
+/* nodes; at a greater distance the results of one of them would wait in memory for their readers */
+enum { SIBLINGS_APART = 32 };
+enum { MAX_LANES = 64, STRIDED_BYTES = 256 << 10 }; /* smaller arrays stay in a cache, where strides cost little */
+enum { LAUNCH_BYTES = 8192 };    /* bytes that memory moves while a kernel starts */
+enum { ROOMY_NODES = 32 };       /* nodes whose values fit into registers; with more some are spilled */
 
 static const char MANY_TILED[] = "reads and stores more arrays than a dot's tiles take well";
 
 /* How b's members read a's. */
 struct reading {
-    bool elsewhere;     /* at another index than their own */
-    bool inside;        /* what a reduces or reads by operands, element by element */
+    bool elsewhere;     /* at indices other than their own */
+    bool inside;        /* as the operand of a reduction, or of an anchor, element by element */
     bool anchor, rest;  /* by the anchor or its prologue; by others */
 };
 
@@ -47,7 +48,7 @@ static struct reading reading_of(const struct fuser *f, uint32_t a, uint32_t b)
     return x;
 }
 
-/* Will r, of group a or b, be stored once they are one? */
+/* Will r, of group a or b, be stored after they are fused? */
 static bool is_wanted(const struct fuser *f, ref r, uint32_t a, uint32_t b)
 {
     bool wanted = f->output[r] || f->viewed[r];
@@ -56,8 +57,8 @@ static bool is_wanted(const struct fuser *f, ref r, uint32_t a, uint32_t b)
     return wanted;
 }
 
-/* Arrays that a and b read and do not make, each counted once.  dot: only those of its full size or more, and not by
- * the dot itself or its prologue. */
+/* The number of arrays that a and b read and do not compute. dot: only those of its full size or more, and not the
+ * operands of the dot itself or its prologue. */
 static uint32_t count_reads(struct fuser *f, uint32_t a, uint32_t b, ref dot)
 {
     const uint32_t id[] = {a, b};
@@ -77,7 +78,7 @@ static uint32_t count_reads(struct fuser *f, uint32_t a, uint32_t b, ref dot)
     return n;
 }
 
-/* Would the dot's epilogue, with both groups in it, read and store more arrays of full size than it should? */
+/* Would the dot's epilogue, with both groups in it, access more than the maximum number of arrays of full size? */
 static bool moves_many(struct fuser *f, uint32_t a, uint32_t b, ref dot)
 {
     const uint32_t id[] = {a, b};
@@ -88,7 +89,7 @@ static bool moves_many(struct fuser *f, uint32_t a, uint32_t b, ref dot)
     return n > most;
 }
 
-/* Does nothing but node r, through its operand i, read what group a makes? */
+/* Is node r, through its operand i, the only reader of group a's results? */
 static bool reads_alone(const struct fuser *f, uint32_t a, ref r, unsigned i)
 {
     bool linear;
@@ -106,8 +107,8 @@ static bool reads_alone(const struct fuser *f, uint32_t a, ref r, unsigned i)
     return group_of(f, x) == a;
 }
 
-/* Does a dot read each element of its second operand once?  With few rows it does, row by row as it lies in memory;
- * with more as it packs a panel of it, whichever way that lies.  Products of integers have no panel of numbers. */
+/* Does a dot read each element of its second operand once? With few rows it does, row by row in memory order; with more
+ * rows when it packs a panel, in any memory order.  Products of integers have no panel of this form. */
 static bool second_once(const struct fuser *f, const struct node *n)
 {
     uint32_t last = node_shape(f->g, n->in[1])->rank - 1;
@@ -121,7 +122,7 @@ static bool second_once(const struct fuser *f, const struct node *n)
     return (rows && m <= DOT_FEW_ROWS) || (m <= DOT_PANEL_ROWS && dtype_is_float(n->dtype));
 }
 
-/* Is there an operand of anchor r that reads group a, each element once, and is all that reads it? */
+/* Does exactly one operand of anchor r read group a, each element once, and nothing else? */
 static bool reads_once(const struct fuser *f, uint32_t a, ref r)
 {
     const struct node *n = &f->g->node[r];
@@ -135,7 +136,7 @@ static bool reads_once(const struct fuser *f, uint32_t a, ref r)
     return linear && reads_alone(f, a, r, i);
 }
 
-/* Why a reduce to `results` of `elements` cannot compute what it reduces; NULL: it can. */
+/* The reason why a reduction of `elements` to `results` cannot have a prologue; NULL: it can. */
 static const char *no_prologue(int64_t elements, int64_t results)
 {
     if (elements == results)
@@ -159,7 +160,7 @@ bool fuse_takes(const struct fuser *f, ref r, ref x)
     return n->op == OP_dot && readers == 1 && second_once(f, n);
 }
 
-/* In which order b's members have the elements of what they read of a. */
+/* The orders in which b's members read elements of a. */
 enum order { ORDER_OWN = 1, ORDER_PERMUTED = 2, ORDER_OTHER = 4 };
 
 /* The orders of all, as bits; *permute: a's, or the one through which b reads it. */
@@ -186,7 +187,7 @@ static unsigned orders_read(const struct fuser *f, uint32_t a, uint32_t b, ref *
     return orders;
 }
 
-/* The same of what b, which has an anchor, reads of a, for those of its members that read it. */
+/* The same for a group b with an anchor, for its members that read a. */
 static unsigned orders_of_readers(const struct fuser *f, uint32_t a, uint32_t b)
 {
     unsigned orders = 0;
@@ -199,9 +200,10 @@ static unsigned orders_of_readers(const struct fuser *f, uint32_t a, uint32_t b)
     return orders;
 }
 
-enum { MANY_STEPS = 256 }; /* of a product, beside which stores of single elements cost little */
+/* contracted elements of a product; with so many the cost of storing single elements is small */
+enum { MANY_STEPS = 256 };
 
-/* Are enough neighbours along the last axes of what is permuted neighbours after it, too? */
+/* Are enough adjacent elements, along the last axes, adjacent after the permute, too? */
 static bool keeps_rows(const struct fuser *f, ref permute)
 {
     enum { ROW = 8 };
@@ -238,7 +240,7 @@ static const char *ends_kernel(unsigned op)
     }
 }
 
-/* b, of no anchor, computes from what a's anchor makes. */
+/* b, without an anchor, reads the results of a's anchor. */
 static struct verdict judge_epilogue(struct fuser *f, uint32_t a, uint32_t b, struct reading x)
 {
     const struct group *ga = &f->group[a], *gb = &f->group[b];
@@ -260,8 +262,8 @@ static struct verdict judge_epilogue(struct fuser *f, uint32_t a, uint32_t b, st
     return yes(JOIN_EPILOGUE);
 }
 
-/* Are the lanes of reduce or scan r far from each other, or its iterations, so that each array more that it reads or
- * stores costs much?  Reduced axes with kept ones between them; rows of a scan that are longer than a vector. */
+/* Are the lanes, or the iterations, of reduction or scan r so far apart in memory that each additional array is
+ * expensive? This holds for reduced axes with kept ones between them, and for a scan over rows longer than a vector. */
 static bool is_strided(const struct graph *g, ref r)
 {
     const struct node *n = &g->node[r];
@@ -279,7 +281,7 @@ static bool is_strided(const struct graph *g, ref r)
     return false;
 }
 
-/* Do the lanes of reduce r cross the ends of the rows in which group a's operands lie? */
+/* Do the lanes of reduction r cross the ends of the rows of group a's operands? */
 static bool crosses_rows(const struct fuser *f, uint32_t a, ref r)
 {
     const struct node *n = &f->g->node[r];
@@ -301,7 +303,7 @@ static bool strides_much(struct fuser *f, uint32_t a, uint32_t b, ref r)
     return much;
 }
 
-/* b's anchor, or what stands around it, reads a, which has none. */
+/* b's anchor, its prologue or its epilogue reads a, which has no anchor. */
 static struct verdict judge_operand(struct fuser *f, uint32_t a, uint32_t b, struct reading x)
 {
     const struct group *ga = &f->group[a], *gb = &f->group[b];
@@ -325,7 +327,7 @@ static struct verdict judge_operand(struct fuser *f, uint32_t a, uint32_t b, str
     return why ? no(why) : yes(JOIN_PROLOGUE);
 }
 
-/* The pad of group b that reads group a, if that is all that does, through its first operand; else NIL. */
+/* The pad of group b that is the only reader of group a, through its first operand; else NIL. */
 static ref pad_of_group(const struct fuser *f, uint32_t a, uint32_t b)
 {
     for (ref r = f->group[b].first; r; r = f->next[r])
@@ -334,7 +336,7 @@ static ref pad_of_group(const struct fuser *f, uint32_t a, uint32_t b)
     return NIL;
 }
 
-/* b, like a of no anchor, reads a at other indices than its own: one kernel if that is by a pad that computes a. */
+/* b, without an anchor like a, reads a at indices other than its own: one kernel only through a pad that computes a. */
 static struct verdict judge_padded(struct fuser *f, uint32_t a, uint32_t b)
 {
     ref pad = pad_of_group(f, a, b);
@@ -366,8 +368,8 @@ static struct verdict judge_pair(struct fuser *f, uint32_t a, uint32_t b)
     return ga->numel != gb->numel ? no("other iteration space") : yes(JOIN_MAP);
 }
 
-/* Does b compute again what it computes from a?  In one kernel with the first values, early, those would be kept after
- * all, or what stands for them. */
+/* Does b recompute values for which it reads a? In one kernel with the first, early values those, or values that
+ * replace them, would be kept after all. */
 static bool rematerializes(const struct fuser *f, uint32_t a, uint32_t b)
 {
     for (ref r = f->group[b].first; r && f->group[b].remat; r = f->next[r])
@@ -380,7 +382,7 @@ static bool rematerializes(const struct fuser *f, uint32_t a, uint32_t b)
     return false;
 }
 
-/* What any two groups must have in common. */
+/* Requirements for any two groups. */
 static const char *never_together(struct fuser *f, uint32_t a, uint32_t b)
 {
     const struct group *ga = &f->group[a], *gb = &f->group[b];
@@ -403,7 +405,7 @@ static bool may_reduce(const struct fuser *f, uint32_t id)
     return !f->group[id].pads && (!f->group[id].anchor || op_is_reduce(f->g->node[f->group[id].anchor].op));
 }
 
-/* Bytes that b reads of a; those that no other group reads count twice, since they are not written either. */
+/* Bytes that b reads of a; those that no other group reads count twice, because they are not written either. */
 static double saved_bytes(struct fuser *f, uint32_t a, uint32_t b)
 {
     enum { MANY = 16 };
@@ -463,8 +465,9 @@ struct verdict fuse_judge_siblings(struct fuser *f, uint32_t a, uint32_t b, ref 
     return paths && fuse_indirect_path(f, a, b) ? no("one waits for the other") : yes(JOIN_SIBLINGS);
 }
 
-/* Bytes saved and a launch, less what spills.  Joins that leave the other kernel free to join more come first: the
- * deeper a group is drawn into a schedule of its own, the less of what it saves counts. */
+/* Saved bytes plus those of a launch, minus those of spills.  Fusions that keep the other group free for further
+ * fusions come first: the more specific the schedule that a group becomes part of, the lower the weight of its
+ * savings. */
 double fuse_score(struct fuser *f, uint32_t a, uint32_t b, ref shared, enum join join)
 {
     static const double part[] = {[JOIN_MAP] = 4, [JOIN_EPILOGUE] = 1.0 / 2, [JOIN_PROLOGUE] = 1.0 / 4,
@@ -477,7 +480,7 @@ double fuse_score(struct fuser *f, uint32_t a, uint32_t b, ref shared, enum join
     return bytes * part[join];
 }
 
-/* Marks the members that a dot's epilogue gets, where they have the order of its permute. */
+/* Marks the members of a dot's epilogue that have the order of its permute. */
 static void join_permuted(struct fuser *f, uint32_t a, uint32_t b)
 {
     ref permute = f->group[b].permute;
@@ -501,7 +504,7 @@ void fuse_join(struct fuser *f, uint32_t a, uint32_t b, enum join join)
     f->group[a].rows = f->group[b].rows = f->group[a].rows || f->group[b].rows || join == JOIN_ROWS;
     f->group[b].pads |= f->group[a].pads || join == JOIN_PADDED;
     f->group[a].pads = f->group[b].pads;
-    /* the anchor's group stays, or that of the results */
+    /* the group with the anchor, or with the results, is kept */
     bool turned = join == JOIN_PADDED || (f->group[b].anchor && !f->group[a].anchor);
     fuse_order_joined(f, a, b, turned ? b : a);
     fuse_absorb(f, turned ? b : a, turned ? a : b);

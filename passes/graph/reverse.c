@@ -1,4 +1,4 @@
-/* The reverse sweep: from a node back to what it is made of, each op by its rule. */
+/* The reverse sweep: propagates gradients from a node back to its operands, by the rule of each op. */
 #include "reverse.h"
 #include "passes/passes.h"
 #include <stdatomic.h>
@@ -52,7 +52,7 @@ void reverse_want(struct reverse *v, ref r)
     v->low = r < v->low ? r : v->low;
 }
 
-/* Does a gradient pass from node r to an operand that needs it? */
+/* Does a gradient flow from node r to an operand that needs it? */
 static bool leads_on(const struct reverse *v, ref r)
 {
     const struct node *n = &v->t->node[r];
@@ -62,8 +62,8 @@ static bool leads_on(const struct reverse *v, ref r)
     return any;
 }
 
-/* Until reverse_mark, path lists the nodes that the roots depend on, and needed says which are in it.  What is before
- * the first wanted node depends on none. */
+/* Until reverse_mark, path lists the nodes that the roots depend on, and needed marks them.  Nodes before the first
+ * wanted node depend on none. */
 static void reach(struct reverse *v, ref r)
 {
     if (r < v->low || v->needed[r] || !node_carries_gradient(&v->t->node[r]) || !meet(v, r))
@@ -113,7 +113,7 @@ void reverse_add(struct reverse *v, ref r, ref d)
         v->adjoint[r] = v->adjoint[r] ? n_add(v->t, v->adjoint[r], d) : d;
 }
 
-/* By now all that flows to its results is known. */
+/* All gradients of its results are complete at this point. */
 static void sweep_region(struct reverse *v, ref r)
 {
     struct graph *t = v->t;
@@ -132,7 +132,7 @@ void reverse_sweep(struct reverse *v)
     struct graph *t = v->t;
     for (uint32_t i = v->npath; i-- > 0 && !t->err.code;) {
         ref r = v->path[i];
-        struct node n = t->node[r]; /* a copy: building may move the array */
+        struct node n = t->node[r]; /* a copy: building may reallocate the array */
         if (!leads_on(v, r))
             continue;
         t->cur_site = n.site;

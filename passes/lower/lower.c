@@ -2,7 +2,7 @@
  *
  * Whatever is kept per node is made once for all groups of a graph and marked with the number of the lowering that
  * wrote it, so that a group costs what its own nodes cost. */
-#include "lower.h"
+#include "passes/lower/gpu/lower_gpu.h"
 #include <stdatomic.h>
 #include <string.h>
 
@@ -169,7 +169,7 @@ void lower_unfix(struct lowering *w, ref r) { state_of(w, r)->memo.point = 0; }
 
 static val at_callback(struct lower *l, ref r, const val *coord) { return lower_at(self(l), r, coord); }
 
-void lower_store(struct lowering *w, ref r, const struct shape *s, const val *coord)
+struct element lower_element(struct lowering *w, ref r, const struct shape *s, const val *coord)
 {
     const struct shape *mine = node_shape(w->g, r);
     val i = lower_flatten(w->k, s, coord), c[KL_MAX_RANK] = {0};
@@ -177,9 +177,19 @@ void lower_store(struct lowering *w, ref r, const struct shape *s, const val *co
         memcpy(c, coord, sizeof c);
     else
         lower_unflatten(w->k, mine, i, c);
-    val v = lower_at(w, r, c);
-    if (w->stored[r])
-        k_store(w->k, lower_buffer(w, r, BUF_OUT), i, v, w->pred);
+    return (struct element){r, i, lower_at(w, r, c)};
+}
+
+void lower_put(struct lowering *w, const struct element *e)
+{
+    if (w->stored[e->r])
+        k_store(w->k, lower_buffer(w, e->r, BUF_OUT), e->index, e->value, w->pred);
+}
+
+void lower_store(struct lowering *w, ref r, const struct shape *s, const val *coord)
+{
+    struct element e = lower_element(w, r, s, coord);
+    lower_put(w, &e);
 }
 
 enum { MAX_FETCHED = 8 };
@@ -385,19 +395,26 @@ static void run_schedule(struct lowering *w)
     for (uint32_t m = 0; m < w->nmember; m++)
         if (op_is_anchor(w->g->node[w->member[m]].op))
             w->anchor = w->member[m];
+    bool gpu = w->caps->block_threads, empty = w->anchor && !node_numel(w->g, w->anchor);
     unsigned op = w->anchor ? w->g->node[w->anchor].op : OP_nil;
-    if (op && op != OP_dot && !op_is_reduce(op) && is_symbolic(w))
-        kernel_refuse(w->k, "a sort, scatter, scan or attention is made for lengths that are numbers");
+    if (op && (op_is_cumulative(op) || op == OP_argsort) && is_symbolic(w))
+        kernel_refuse(w->k, "a sort or a scan is made for lengths that are numbers");
     else if (!w->anchor)
         lower_map(w);
     else if (w->g->node[w->anchor].op == OP_dot)
         lower_dot_group(w);
+    else if (w->g->node[w->anchor].op == OP_scatter && gpu && !empty)
+        gpu_scatter(w);
     else if (w->g->node[w->anchor].op == OP_scatter)
         lower_scatter_group(w);
+    else if (w->g->node[w->anchor].op == OP_argsort && gpu && !empty)
+        gpu_argsort(w);
     else if (w->g->node[w->anchor].op == OP_argsort)
         lower_argsort_group(w);
     else if (op_is_attention(w->g->node[w->anchor].op))
         lower_attention_group(w);
+    else if (op_is_cumulative(w->g->node[w->anchor].op) && gpu_scan_fits(w))
+        gpu_scan(w);
     else if (op_is_cumulative(w->g->node[w->anchor].op))
         lower_cumulative_group(w);
     else if (lower_has_rows(w))

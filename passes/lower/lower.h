@@ -41,6 +41,7 @@ struct lowering {
     uint32_t mine;           /* of this one */
     uint32_t point;          /* number of the current point of evaluation; memos of others are stale */
     uint32_t epoch;            /* number of the lower_scalars whose scalars are in force */
+    uint32_t phases;         /* that were begun, of a kernel for a GPU */
     ref anchor;              /* NIL: none; else its value is anchor_value, whatever the coordinates */
     val anchor_value;
     uint32_t *row_copy;      /* row kernels, per member: lbuf + 1 of scratch that holds its row, 0: none; else NULL */
@@ -58,7 +59,12 @@ val lower_at(struct lowering *w, ref r, const val *coord);
 /* Coordinates of element i (row-major) of a shape, and back. */
 void lower_unflatten(struct kernel *k, const struct shape *s, val i, val *coord);
 val lower_flatten(struct kernel *k, const struct shape *s, const val *coord);
-/* Evaluates r, a member that shares element numbers with a node of shape s, at s's coordinates, and stores it. */
+/* An element of member r: its number and its value. */
+struct element { ref r; val index, value; };
+/* Evaluates r, a member that shares element numbers with a node of shape s, at s's coordinates. */
+struct element lower_element(struct lowering *w, ref r, const struct shape *s, const val *coord);
+void lower_put(struct lowering *w, const struct element *e); /* stores it */
+/* The same in one. */
 void lower_store(struct lowering *w, ref r, const struct shape *s, const val *coord);
 /* Fetches the lines of memory that the group's stored members, and those it reads element by element, have at s's
  * coordinates.  A result is taken to replace an array that is read, as a state's next value does in place: the same

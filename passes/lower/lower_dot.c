@@ -78,12 +78,44 @@ static void run_coordinates(struct kernel *k, const struct shape *s, int64_t len
         lower_unflatten(k, &inner, at, coord + outer.rank);
 }
 
-val dot_column_of_run(const struct dot *d, val run, val at, val kk)
+/* Is the value an operand's bf16 where the next one along k lies behind it in memory? */
+static bool has_neighbour(const struct dot *d, bool second, val v)
 {
-    val fr[KL_MAX_RANK], con[KL_MAX_RANK];
+    const struct kernel *k = d->w->k;
+    const struct linst *i = &k->inst[v];
+    return (second ? d->b_step_k : d->a_step_k) == 1 && !d->w->caps->block_threads && i->op == L_LOAD &&
+           k->buf[i->imm].role == BUF_IN && load_elements(k, i) == 1 && (i->varying || !i->b);
+}
+
+/* The factor at free coordinates fr and contracted index kk: see dot_factor. */
+static val factor_at(const struct dot *d, bool second, const val *fr, val kk, bool alone)
+{
+    struct kernel *k = d->w->k;
+    val con[KL_MAX_RANK];
+    lower_unflatten(k, &d->con, kk, con);
+    val low = element_at(d, second, fr, con);
+    if (d->unit == 1)
+        return k_cast(k, low, d->dtype);
+    if (alone)
+        return dot_pair_of(k, low, 0);
+    if (has_neighbour(d, second, low))
+        return k_load_wide(k, (uint32_t)k->inst[low].imm, k->inst[low].a, k->inst[low].b);
+    lower_unflatten(k, &d->con, ix_add(k, kk, k_int(k, 1)), con);
+    return dot_pair_of(k, low, element_at(d, second, fr, con));
+}
+
+val dot_factor(const struct dot *d, bool second, val i, val kk, bool alone)
+{
+    val fr[KL_MAX_RANK];
+    lower_unflatten(d->w->k, second ? &d->free_b : &d->free_a, i, fr);
+    return factor_at(d, second, fr, kk, alone);
+}
+
+val dot_column_of_run(const struct dot *d, val run, val at, val kk, bool alone)
+{
+    val fr[KL_MAX_RANK];
     run_coordinates(d->w->k, &d->free_b, d->pack_run, run, at, fr);
-    lower_unflatten(d->w->k, &d->con, kk, con);
-    return k_cast(d->w->k, element_at(d, true, fr, con), d->dtype);
+    return factor_at(d, true, fr, kk, alone);
 }
 
 val dot_step_of_run(const struct dot *d, val n, val run, val at)
@@ -172,6 +204,7 @@ struct tile {
     val number;            /* of the tile among the task's row tiles */
     int64_t tiles;         /* how many those are */
     bool last;             /* ends in the epilogue */
+    val length;            /* of the k-block, where the contraction has a symbol */
     val there;             /* of the rows so many exist, 0: all */
     val row[MAX_ROWS];     /* those read of A: the last one again in place of one that does not exist */
     /* rows of the tile to the left whose epilogue is computed beside these products; 0: not that way */
@@ -181,7 +214,7 @@ struct tile {
 val dot_multiply_add(struct kernel *k, val a, val b, val acc)
 {
     if (dtype_is_float(val_dtype(k, acc)))
-        return k_prim(k, P_FMA, a, b, acc);
+        return k_prim(k, val_dtype(k, a) == KL_U32 ? P_DOT2 : P_FMA, a, b, acc);
     return k_prim(k, P_ADD, acc, k_prim(k, P_MUL, a, b, 0), 0);
 }
 
@@ -190,16 +223,17 @@ static void products(const struct dot *d, const struct tile *t, val off, int ste
 {
     struct lowering *w = d->w;
     struct kernel *k = w->k;
-    for (int u = 0; u < steps; u++) {
+    for (int u = 0; u < steps; u += (int)d->unit) {
         val ku = ix_add(k, off, k_int(k, u)), kk = ix_add(k, t->k0, ku), b;
+        bool alone = u + d->unit > steps;
         if (d->panel)
-            b = k_load(k, d->panel - 1, ix_add(k, ix_scale(k, ku, d->nr), w->lane), 0);
+            b = k_load(k, d->panel - 1, ix_add(k, ix_scale(k, ix_div(k, ku, d->unit), d->nr), w->lane), 0);
         else
-            b = dot_element(d, true, ix_add(k, t->n0, w->lane), kk);
+            b = dot_factor(d, true, ix_add(k, t->n0, w->lane), kk, alone);
         val pred = w->pred;
         w->pred = 0; /* a row that is not there is not in the tile */
         for (int64_t i = 0; i < t->rows; i++)
-            acc[i] = dot_multiply_add(k, dot_element(d, false, t->row[i], kk), b, acc[i]);
+            acc[i] = dot_multiply_add(k, dot_factor(d, false, t->row[i], kk, alone), b, acc[i]);
         w->pred = pred;
     }
 }
@@ -377,9 +411,10 @@ static void find_rows(const struct dot *d, struct tile *t)
 static void symbolic_products(const struct dot *d, const struct tile *t, val *acc)
 {
     struct kernel *k = d->w->k;
-    val length = ix_size(k, d->size.k), from = k_int(k, 0);
-    for (int steps = UNROLL_K; steps; steps = steps > 1 ? 1 : 0) {
-        val to = ix_div(k, length, steps), carry[MAX_ROWS];
+    val from = k_int(k, 0);
+    for (int steps = UNROLL_K, next; steps; steps = next) {
+        next = steps == 1 ? 0 : steps > d->unit ? (int)d->unit : 1; /* fours, pairs where d has them, single ones */
+        val to = ix_div(k, t->length, steps), carry[MAX_ROWS];
         val visit = k_loop(k, LOOP_SERIAL, from, to, 1);
         for (int64_t i = 0; i < t->rows; i++)
             acc[i] = carry[i] = k_carry(k, acc[i]);
@@ -402,7 +437,8 @@ static void symbolic_products(const struct dot *d, const struct tile *t, val *ac
             emit_waiting(d, t, row);
             k_end(k, row);
         }
-        from = ix_scale(k, to, UNROLL_K);
+        if (next)
+            from = ix_scale(k, to, steps / next);
     }
 }
 
@@ -456,7 +492,8 @@ static void dot_emit_tile(const struct dot *d, struct tile *t)
             val at = ix_add(k, ix_scale(k, ix_mod(k, m, d->mblock), d->nr), w->lane);
             val before = k_load(k, d->partial - 1, at, 0);
             val sum = k_prim(k, P_ADD, before, acc[i], 0);
-            acc[i] = t->last ? sum : k_prim(k, P_SELECT, k_prim(k, P_EQ, t->kb, k_int(k, 0), 0), acc[i], sum);
+            bool known = t->last && !d->symbolic_k; /* not the first */
+            acc[i] = known ? sum : k_prim(k, P_SELECT, k_prim(k, P_EQ, t->kb, k_int(k, 0), 0), acc[i], sum);
             if (!t->last)
                 k_store(k, d->partial - 1, at, acc[i], 0);
         }
@@ -524,13 +561,51 @@ static void dot_emit_rows(const struct dot *d, struct tile *t, val first_row, in
     }
 }
 
+/* a / b, of an a not below 0 and a b above it, which is at most `most`. */
+static val quotient(struct kernel *k, val a, val b, int64_t most)
+{
+    val q = k_prim(k, P_DIV, a, b, 0);
+    k->inst[q].kind = INST_INDEX;
+    ix_whole(k, q, 0, most);
+    return q;
+}
+
+/* The k-blocks of emit_task where the contraction has a symbol: those that pass numerics gives its value, even ones of
+ * at most DOT_BLOCK products, rounded up to multiples of 8. */
+static void emit_symbolic_blocks(const struct dot *d, struct tile *t, val first_row, int64_t rows)
+{
+    struct kernel *k = d->w->k;
+    val all = ix_size(k, d->size.k), one = k_int(k, 1), zero = k_int(k, 0);
+    t->kb = t->k0 = zero;
+    t->length = all;
+    if (d->blocks > 1) {
+        val n = ix_div(k, ix_add(k, all, k_int(k, DOT_BLOCK - 1)), DOT_BLOCK);
+        n = k_prim(k, P_SELECT, k_prim(k, P_LT, n, one, 0), one, n);
+        ix_whole(k, n, 1, d->blocks);
+        val even = quotient(k, ix_sub(k, ix_add(k, all, n), one), n, DOT_BLOCK);
+        val length = ix_scale(k, ix_div(k, ix_add(k, even, k_int(k, 7)), 8), 8), last = ix_sub(k, n, one);
+        val kb = k_loop(k, LOOP_SERIAL, zero, last, 1);
+        t->kb = kb;
+        t->k0 = ix_times(k, kb, length);
+        t->length = length;
+        dot_emit_rows(d, t, first_row, rows);
+        k_end(k, kb);
+        t->kb = last;
+        t->k0 = ix_times(k, last, length);
+        t->length = k_prim(k, P_SUB, all, t->k0, 0);
+        ix_whole(k, t->length, 0, DOT_BLOCK);
+    }
+}
+
 /* The task's k-blocks: all but the last in a loop, then the last with the epilogue. */
 static void emit_task(const struct dot *d, const void *ctx, val first_row, int64_t rows, val n0, int64_t cols)
 {
     (void)ctx;
     struct kernel *k = d->w->k;
     struct tile t = {.n0 = n0, .cols = cols, .kc = d->kblock};
-    if (d->blocks > 1) {
+    if (d->symbolic_k)
+        emit_symbolic_blocks(d, &t, first_row, rows);
+    else if (d->blocks > 1) {
         val kb = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, d->blocks - 1), 1);
         t.kb = kb;
         t.k0 = ix_scale(k, kb, d->kblock);
@@ -540,9 +615,11 @@ static void emit_task(const struct dot *d, const void *ctx, val first_row, int64
         k_end(k, kb);
     }
     t.last = true;
-    t.kb = k_int(k, d->blocks - 1);
-    t.k0 = k_int(k, (d->blocks - 1) * d->kblock);
-    t.kc = d->size.k - (d->blocks - 1) * d->kblock;
+    if (!d->symbolic_k) {
+        t.kb = k_int(k, d->blocks - 1);
+        t.k0 = k_int(k, (d->blocks - 1) * d->kblock);
+        t.kc = d->size.k - (d->blocks - 1) * d->kblock;
+    }
     if (d->panel)
         dot_pack(d, t.n0, t.cols, t.k0, t.kc);
     if (d->when == EPILOGUE_DURING_NEXT && cols == d->nr)
@@ -611,7 +688,9 @@ void dot_tasks(struct dot *d, int64_t columns, dot_task *task, const void *ctx)
                                  .epilogue = (uint8_t)d->when};
     struct tasks t;
     val active = 0;
-    if (d->symbolic_m)
+    if (ix_symbolic(k, d->size.batch))
+        active = ix_scale(k, ix_size(k, d->size.batch), row_blocks * columns);
+    else if (d->symbolic_m)
         active = ix_scale(k, ix_div(k, ix_add(k, ix_size(k, d->size.m), k_int(k, d->mblock - 1)), d->mblock), columns);
     val p = lower_tasks(d->w, d->size.batch * row_blocks * columns, active, &t);
     if (k->extent) {
@@ -629,17 +708,15 @@ static bool take_symbols(struct dot *d)
     bool batch = size_is_symbolic(s, d->size.batch), columns = size_is_symbolic(s, d->size.n);
     d->symbolic_m = size_is_symbolic(s, d->size.m);
     d->symbolic_k = size_is_symbolic(s, d->size.k);
-    if (batch || columns)
-        kernel_refuse(d->w->k, "a symbol says how many columns a product has, or how many products there are");
-    else if (d->symbolic_m && (d->symbolic_k || d->size.batch != 1))
-        kernel_refuse(d->w->k, "symbols say how many rows several products have, or one and how many it sums up");
-    else if (d->symbolic_k && size_most(s, d->size.k) > DOT_BLOCK)
-        kernel_refuse(d->w->k, "a product sums up more than 512 products, as many as a symbol says");
-    else if ((d->symbolic_m || d->symbolic_k) && !dtype_is_float(d->n->dtype))
+    if (columns)
+        kernel_refuse(d->w->k, "a symbol says how many columns a product has");
+    else if ((d->symbolic_m && (d->symbolic_k || d->size.batch != 1)) || (d->symbolic_k && batch))
+        kernel_refuse(d->w->k, "symbols say several lengths of a product, or how many rows several products have");
+    else if ((d->symbolic_m || d->symbolic_k || batch) && !dtype_is_float(d->n->dtype))
         kernel_refuse(d->w->k, "a symbol says how long a product of integers is");
-    if (d->symbolic_k) { /* one chain */
-        d->kblock = d->size.k;
-        d->blocks = 1;
+    if (d->symbolic_k) { /* at most; how many there are, and how long they are, the value says: emit_symbolic_task */
+        d->blocks = dot_parts(size_most(s, d->size.k), DOT_BLOCK);
+        d->kblock = d->blocks > 1 ? d->kblock : d->size.k;
     }
     return !d->w->k->err.code;
 }
@@ -676,6 +753,7 @@ void lower_dot_group(struct lowering *w)
     d.free_b = pick(&d.b, b.fr, b.nfree);
     d.element = (int64_t)dtype_size(w->g->node[n->in[0]].dtype);
     d.kblock = n->attr.dot.kblock;
+    d.unit = n->attr.dot.pairs ? 2 : 1;
     d.blocks = d.size.k > d.kblock ? (d.size.k + d.kblock - 1) / d.kblock : 1;
     if (!take_symbols(&d))
         return;
@@ -685,11 +763,11 @@ void lower_dot_group(struct lowering *w)
         dot_emit_matrix(&d, &blocks);
         return;
     }
-    if (dot_blocks(&d, &blocks)) {
+    if (d.unit == 1 && dot_blocks(&d, &blocks)) {
         dot_emit_blocks(&d, &blocks);
         return;
     }
-    bool symbolic = d.symbolic_m || d.symbolic_k;
+    bool symbolic = d.symbolic_m || d.symbolic_k || ix_symbolic(k, d.size.batch);
     dot_find_steps(&d);
     if (!symbolic && dot_bytes(&d)) {
         d.packs = true;
@@ -697,7 +775,7 @@ void lower_dot_group(struct lowering *w)
         dot_emit_bytes(&d);
         return;
     }
-    if (!symbolic && dot_emit_thin(&d))
+    if (!symbolic && d.unit == 1 && dot_emit_thin(&d))
         return;
     dot_choose(&d);
     if (symbolic)
@@ -710,7 +788,7 @@ void lower_dot_group(struct lowering *w)
         lower_scalars(w);
     }
     if (d.packs)
-        d.panel = 1 + k_buf(k, BUF_SCRATCH, d.dtype, dot_panel_rows(&d) * d.nr, 0);
+        d.panel = 1 + k_buf(k, BUF_SCRATCH, d.unit > 1 ? KL_U32 : d.dtype, dot_panel_rows(&d) * d.nr, 0);
     if (d.blocks > 1)
         d.partial = 1 + k_buf(k, BUF_SCRATCH, d.dtype, d.mblock * d.nr, 0);
     dot_tasks(&d, walks_rows(&d) ? 1 : columns, emit_task, NULL);

@@ -150,7 +150,7 @@ static int64_t tile_lanes(const struct dot *d)
     return lanes < 32 ? lanes : 32;
 }
 
-static bool is_widened(const struct dot *d) { return d->element < (int64_t)dtype_size(d->dtype); }
+static bool is_widened(const struct dot *d) { return d->unit == 1 && d->element < (int64_t)dtype_size(d->dtype); }
 
 /* Rows of a tile of so many vectors of columns that have registers, which are kept for a few things more: where A is
  * widened, element by element, four vectors leave none for that; another tile's epilogue takes some, and 16 rows of one
@@ -185,9 +185,11 @@ static int64_t tile_vectors(const struct dot *d)
  * vectors do not read them often enough for that. */
 static bool packing_pays(const struct dot *d)
 {
-    enum { MANY_ROWS = 512, MANY_HALF_ROWS = 256 };
+    enum { MANY_ROWS = 512, MANY_HALF_ROWS = 256, MANY_PAIR_ROWS = 32 };
     if (d->b_step_n != 1 || d->run < d->size.n)
         return false;
+    if (d->unit > 1) /* pairs are put together from two rows */
+        return d->size.m >= MANY_PAIR_ROWS;
     return (dtype_is_half(d->n->dtype) && d->size.m >= MANY_HALF_ROWS && tile_vectors(d) < 4) ||
            (d->size.m >= MANY_ROWS && d->size.k * d->size.n > d->w->caps->l2_bytes / (int64_t)dtype_size(d->n->dtype));
 }
@@ -269,7 +271,7 @@ static bool packing_runs_pays(const struct dot *d)
 static void choose_runs(struct dot *d, bool packs)
 {
     bool columns = packs && d->pack_run && packing_runs_pays(d);
-    bool steps = packs && !columns && d->pack_run_k && d->run == d->size.n;
+    bool steps = packs && !columns && d->pack_run_k && d->run == d->size.n && d->unit == 1;
     if (columns) {
         d->run = d->size.n;
         d->b_step_n = -1;

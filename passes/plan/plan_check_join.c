@@ -1,6 +1,7 @@
-/* Checks kernels that run without a barrier between them, from nothing but their instructions: for places where one
- * thread's iterations may end and another's begin, what the iterations below touch, in either kernel, must lie below
- * what those above touch.  Indices are followed as intervals; the planner (partition.c) has another way. */
+/* Checks kernels that run without a barrier between them, from their instructions alone.  Wherever one thread's
+ * iterations may end and another's begin, the memory that the iterations below access, in either kernel, must be
+ * below that of the iterations above.  Indices are followed as intervals; the planner uses a different method
+ * (partition.c). */
 #include "plan.h"
 
 enum { MAX_STEPS = 4096, MAX_CUTS = 48 };
@@ -15,7 +16,7 @@ static struct range wide(struct range a)
     return a.lo < anything.lo || a.hi > anything.hi ? anything : a;
 }
 
-/* What of a kernel runs: iterations, and lanes of a vector loop where a predicate leaves some out. */
+/* The part of a kernel that runs: iterations, and lanes of a vector loop if a predicate excludes some. */
 struct part { const struct kernel *k; struct range p; val loop; struct range lanes; uint32_t steps; };
 
 static struct range range_of(struct part *t, val v);
@@ -63,7 +64,7 @@ static struct range range_of(struct part *t, val v)
     return (struct range){lo.lo, hi.hi > lo.lo ? hi.hi - 1 : lo.lo};
 }
 
-/* p as far as the condition lets it. */
+/* The part of p that satisfies the condition. */
 static struct range let_in(struct part *t, val cond, struct range p)
 {
     const struct linst *i = &t->k->inst[cond];
@@ -83,7 +84,7 @@ static struct range let_in(struct part *t, val cond, struct range p)
     return p;
 }
 
-/* The bytes of lbuf b that iterations p touch, from its beginning on. */
+/* The range of bytes of lbuf b that iterations p access. */
 static struct range touched(const struct kernel *k, uint32_t b, struct range p)
 {
     struct part t = {.k = k};
@@ -129,7 +130,8 @@ static struct range moved(struct range a, int64_t by)
     return is_empty(a) ? a : wide((struct range){a.lo + by, a.hi + by});
 }
 
-/* Wherever the iterations are cut in two, are the bytes that two kernels touch of two arguments cut at one place? */
+/* For every split of the iterations in two: are the bytes that two kernels access of two arguments split at the same
+ * position? */
 static bool cut_alike(const struct kernel *x, uint32_t a, int64_t xat, const struct kernel *y, uint32_t b, int64_t yat)
 {
     int64_t n = x->extent, step = n / MAX_CUTS + 1;
@@ -144,7 +146,7 @@ static bool cut_alike(const struct kernel *x, uint32_t a, int64_t xat, const str
     return true;
 }
 
-/* What an argument lies in, by number: a state's and an output's are one where the output may be in place. */
+/* A number for the memory of an argument; a state and an output share it if the output may be in place. */
 static bool same_memory(const struct program *p, struct loc a, struct loc b)
 {
     struct loc *l[2] = {&a, &b};

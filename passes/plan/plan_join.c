@@ -1,19 +1,18 @@
-/* Barriers that nothing needs.
+/* Barrier elision.
  *
- * All threads end a kernel before one begins the next, for that may read anywhere what this one has stored.  Where it
- * does not, a thread that is done goes on: kernels that have no array in common of which one is stored, kernels that
- * are too small to be shared out, which the same thread runs, and kernels that cut the arrays they share into the same
- * parts, so that no synchronisation is needed. */
+ * Normally all threads finish a kernel before any begins the next one, which may read anything that the first has
+ * stored.  No barrier is placed between kernels that share no stored array, between kernels too small to be shared out,
+ * which the same thread runs, and between kernels that split the arrays they share into the same parts. */
 #include "ir/text/text.h"
 #include "plan.h"
 
 struct joiner {
     struct planner *p;
-    int64_t **step;             /* per kernel of the program: its partition, made when first asked for */
+    int64_t **step;             /* per kernel of the program: its partition, computed when it is first needed */
     uint32_t nkernel;
 };
 
-/* The memory that an argument is in: a state's where an output may be written over it. */
+/* The memory of an argument: the state's if an output may overwrite it. */
 static struct loc memory_of(const struct program *p, struct loc l)
 {
     if (l.kind == LOC_OUT && p->in_place[l.index])
@@ -23,7 +22,7 @@ static struct loc memory_of(const struct program *p, struct loc l)
 
 static int64_t plan_join_bytes_of(const struct lbuf *b) { return b->count * (int64_t)dtype_size(b->dtype); }
 
-/* May two arguments be the same bytes?  What a region's program is called with may be one array or several. */
+/* May two arguments overlap? Different inputs of a region's program may be the same array. */
 static bool may_meet(const struct planner *p, struct loc a, int64_t abytes, struct loc b, int64_t bbytes)
 {
     if (a.kind >= LOC_SCRATCH || b.kind >= LOC_SCRATCH)
@@ -48,7 +47,7 @@ static const int64_t *partition(struct joiner *j, uint32_t kernel)
     return NULL;
 }
 
-/* Do two kernels cut two arguments, which share memory, into the same parts? */
+/* Do two kernels split two arguments, which share memory, into the same parts? */
 static bool same_parts(struct joiner *j, const struct command *x, uint32_t a, const struct command *y, uint32_t b)
 {
     const struct kernel *kx = j->p->root->p->kernel[x->kernel], *ky = j->p->root->p->kernel[y->kernel];
@@ -92,7 +91,7 @@ bool plan_joins(struct planner *p)
     for (uint32_t c = 1, first = 0; c < p->p->ncmd && !p->e->code; c++) {
         struct command *m = &p->p->cmd[c];
         const struct command *before = m - 1;
-        bool may = m->kind == CMD_KERNEL && before->kind == CMD_KERNEL && m->device == before->device &&
+        bool may = !m->wait && m->kind == CMD_KERNEL && before->kind == CMD_KERNEL && m->device == before->device &&
                    c - first < MAX_JOINED && one_phase(all->kernel[m->kernel]) &&
                        one_phase(all->kernel[before->kernel]);
         for (uint32_t i = first; may && i < c; i++)

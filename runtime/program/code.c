@@ -1,6 +1,6 @@
-/* The code cache: kernel -> loaded code, shared by all programs.  Below it lies the disk (disk.c), which is asked
- * before a kernel is compiled.  An entry stays as long as a program uses it; those without users go when programs are
- * evicted. */
+/* The code cache: kernel -> loaded code, shared by all programs.  Below it is the disk cache (disk.c), which is
+ * searched before a kernel is compiled.  An entry is kept while a program uses it; unused entries are freed when
+ * programs are evicted. */
 #include "cache.h"
 #include "runtime/profile/debugger.h"
 #include <string.h>
@@ -54,8 +54,8 @@ static bool load_from_disk(struct code_entry *c, const struct disk_key *key)
     return ok;
 }
 
-/* What the code generator makes is kept on disk once it has proved to load: by its version, which is sure by now
- * (cpu.c). */
+/* Writes generated code to disk after it was loaded once; the key needs the code generator's version, which is known by
+ * then (cpu.c). */
 static bool generate(struct code_entry *c, bool keep, struct err *e)
 {
     struct disk_key key = {0};
@@ -133,7 +133,7 @@ struct code_entry *code_get(const struct kernel *k, int device, struct err *e)
         struct code_entry **p = bucket;
         while (*p != c) p = &(*p)->next;
         *p = c->next;
-        mem_free(c); /* those who wait look for it again */
+        mem_free(c); /* waiting threads search again */
     }
     pthread_cond_broadcast(&cache_changed);
     pthread_mutex_unlock(&cache_lock);

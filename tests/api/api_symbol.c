@@ -97,13 +97,13 @@ static bool whole_programs(kl_device dev)
 /* Adam has five numbers a parameter; and the weights' gradients are computed with its updates. */
 static void test_optimizer(kl_device dev)
 {
-    enum { WIDTH = 96 };
+    enum { UNITS = 96 };
     int64_t n = kl_symbol("n", 1, MOST);
     kl_tensor p[2][4];
     kl_optimizer *adam[2];
     for (int k = 0; k < 2; k++) {
-        p[k][0] = kl_randn(dev, KL_F32, DIMS(IN, WIDTH), 1), p[k][1] = kl_zeros(dev, KL_F32, DIMS(WIDTH));
-        p[k][2] = kl_randn(dev, KL_F32, DIMS(WIDTH, CLASSES), 2), p[k][3] = kl_zeros(dev, KL_F32, DIMS(CLASSES));
+        p[k][0] = kl_randn(dev, KL_F32, DIMS(IN, UNITS), 1), p[k][1] = kl_zeros(dev, KL_F32, DIMS(UNITS));
+        p[k][2] = kl_randn(dev, KL_F32, DIMS(UNITS, CLASSES), 2), p[k][3] = kl_zeros(dev, KL_F32, DIMS(CLASSES));
         adam[k] = kl_adam(p[k], 4, NULL);
     }
     static const int64_t counts[] = {40, 3, 40, 17, 1, 32};
@@ -120,7 +120,7 @@ static void test_optimizer(kl_device dev)
                 compiles += kl_counter("compiles") - before, built += kl_counter("graphs_built") - graphs;
         }
         for (int k = 0; k < 4; k++) {
-            static float a[WIDTH * IN], b[WIDTH * IN];
+            static float a[UNITS * IN], b[UNITS * IN];
             size_t bytes = (size_t)kl_numel(p[0][k]) * sizeof *a;
             OK(kl_read(p[0][k], a, bytes));
             OK(kl_read(p[1][k], b, bytes));
@@ -133,6 +133,67 @@ static void test_optimizer(kl_device dev)
         for (int i = 0; i < 4; i++)
             kl_release(p[k][i]);
     }
+}
+
+/* A transformer block over `count` sequences: embeddings, attention, norms, a long contraction in the gradients. */
+enum { SEQUENCES = 30, LENGTH = 24, WIDTH = 16, HEADS = 2, WORDS = 40, PARTS = 6 };
+
+static kl_tensor sequence_loss(kl_device dev, const kl_tensor *p, int64_t n, int64_t count)
+{
+    static int32_t ids[SEQUENCES * LENGTH], next[SEQUENCES * LENGTH];
+    for (int i = 0; i < SEQUENCES * LENGTH; i++)
+        ids[i] = i * i % WORDS, next[i] = (i + 1) * (i + 1) % WORDS;
+    int64_t rows = n ? n : count, lengths[] = {n, LENGTH}, dims[] = {count, LENGTH};
+    kl_tensor x = n ? kl_input_symbolic(dev, KL_I32, 2, lengths, dims, ids) : kl_input(dev, KL_I32, 2, dims, ids);
+    kl_tensor y = n ? kl_input_symbolic(dev, KL_I32, 2, lengths, dims, next) : kl_input(dev, KL_I32, 2, dims, next);
+    x = kl_add(kl_embedding(p[0], x), p[1]);
+    kl_tensor part[3], h = kl_layer_norm(x, 1, kl_none, kl_none, 1e-5);
+    for (int i = 0; i < 3; i++)
+        part[i] = kl_permute(kl_reshape(kl_linear(h, p[2 + i], kl_none), 4, (int64_t[]){rows, LENGTH, HEADS, -1}),
+                             (int[]){0, 2, 1, 3});
+    h = kl_permute(kl_attention(part[0], part[1], part[2], kl_none, true), (int[]){0, 2, 1, 3});
+    x = kl_add(x, kl_reshape(h, 3, (int64_t[]){rows, LENGTH, WIDTH}));
+    kl_tensor logits = kl_reshape(kl_linear(kl_rms_norm(x, 1, kl_none, 1e-5), p[5], kl_none), 2,
+                                  (int64_t[]){-1, WORDS});
+    return kl_keep(kl_cross_entropy(logits, kl_reshape(y, 1, (int64_t[]){-1})));
+}
+
+static void test_sequences(kl_device dev)
+{
+    int64_t n = kl_symbol("sequences", 1, SEQUENCES), built = 0, variants = kl_counter("variants");
+    static const int64_t counts[] = {3, 30, 1, 22, 21, 3};
+    kl_tensor p[2][PARTS];
+    for (int k = 0; k < 2; k++) {
+        p[k][0] = kl_randn(dev, KL_F32, DIMS(WORDS, WIDTH), 1), p[k][1] = kl_randn(dev, KL_F32, DIMS(LENGTH, WIDTH), 2);
+        for (int i = 0; i < 3; i++)
+            p[k][2 + i] = kl_randn(dev, KL_F32, DIMS(WIDTH, WIDTH), (uint64_t)i + 3);
+        p[k][5] = kl_randn(dev, KL_F32, DIMS(WIDTH, WORDS), 6);
+    }
+    for (unsigned i = 0; i < sizeof counts / sizeof *counts; i++) {
+        float loss[2];
+        for (int k = 0; k < 2; k++) {
+            int64_t before = kl_counter("graphs_built");
+            kl_trace_begin(k ? "fixed sequences" : "symbolic sequences");
+            kl_tensor l = sequence_loss(dev, p[k], k ? 0 : n, counts[i]);
+            for (int j = 0; j < PARTS; j++)
+                kl_assign(p[k][j], kl_sub(p[k][j], kl_mul_scalar(kl_grad(l, p[k][j]), 0.1)));
+            OK(kl_trace_end());
+            built += !k && i ? kl_counter("graphs_built") - before : 0;
+            loss[k] = kl_item_f32(l);
+            kl_release(l);
+        }
+        CHECK(!memcmp(&loss[0], &loss[1], sizeof loss[0]));
+        for (int j = 0; j < PARTS; j++) {
+            float a[WORDS * WIDTH], b[WORDS * WIDTH];
+            size_t bytes = (size_t)kl_numel(p[0][j]) * sizeof *a;
+            OK(kl_read(p[0][j], a, bytes));
+            OK(kl_read(p[1][j], b, bytes));
+            CHECK(!memcmp(a, b, bytes));
+        }
+    }
+    CHECK(!whole_programs(dev) || (!built && kl_counter("variants") == variants));
+    for (int j = 0; j < PARTS; j++)
+        kl_release(p[0][j]), kl_release(p[1][j]);
 }
 
 /* What is kept has numbers for lengths. */
@@ -260,6 +321,7 @@ static void test(kl_device dev)
 {
     test_training(dev);
     test_optimizer(dev);
+    test_sequences(dev);
     test_shapes(dev);
     test_step(dev);
     test_errors(dev);

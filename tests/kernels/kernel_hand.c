@@ -99,7 +99,7 @@ static bool allowed(enum prim p, unsigned dtype)
     case P_SELECT:
         return true;
     default:
-        return false; /* cast and bits have a test of their own */
+        return false; /* cast, bits and dot2 have a test of their own */
     }
 }
 

@@ -1,12 +1,14 @@
-/* Programs of random graphs with symbols: for several values of the symbols, the least and the greatest among them, the
- * bits that the interpreter gives for the graph with these numbers; fused and unfused, with one thread and with two.
+/* Programs of graphs with symbols: for several values of the symbols, the least and the greatest among them, the bits
+ * that the interpreter gives for the graph with these numbers; fused and unfused, with one thread and with two.
  *
  *   symbolic_programs [COUNT [SEED]]
  *
- * Says how many graphs have one program for all values, and why others have not. */
+ * The graphs are those of tests/text/agree_symbolic_*.kir, which have to have one program for all values, and random
+ * ones: it says how many of these have one, and why others have not.  Run from the root of the tree. */
 #include "tests/support/random_make.h"
+#include <glob.h>
 
-enum { VALUES = 5, REASONS = 64 };
+enum { VALUES = 5, FILE_VALUES = 40, REASONS = 64 };
 
 static struct { char text[200]; unsigned n; } reason[REASONS];
 static unsigned nreason, whole, split;
@@ -71,7 +73,7 @@ static bool same_outputs(const struct graph *g, const struct values *a, const st
     return ok;
 }
 
-static void compare(const struct graph *s, struct rng *r, uint64_t seed, const uint64_t *value, bool fuse)
+static void compare(const struct graph *s, struct rng *r, const char *name, const uint64_t *value, bool fuse)
 {
     struct graph *g = bound(s, value);
     if (!g || g->input.n > MAX_VALUES || g->state.n > MAX_VALUES || g->slot.n + s->symbols->n > MAX_VALUES ||
@@ -92,8 +94,8 @@ static void compare(const struct graph *s, struct rng *r, uint64_t seed, const u
         slot[g->slot.n + i] = value[i];
     pool_set_threads(1 + (unsigned)rng_below(r, 2));
     bool ok = run_on(g, "ref", true, &in, &st, slot, &want, &e) && run_for_values(s, g, fuse, &in, &st, slot, &got, &e);
-    if (!check(ok && same_outputs(g, &got, &want, fuse ? "fused" : "unfused"), "graph of seed %" PRIu64
-               ", %s = %" PRIu64 "%s: %s", seed, s->symbols->v[0].name, value[0], s->symbols->n > 1 ? ", .." : "",
+    if (!check(ok && same_outputs(g, &got, &want, fuse ? "fused" : "unfused"), "%s, %s = %" PRIu64
+               "%s: %s", name, s->symbols->v[0].name, value[0], s->symbols->n > 1 ? ", .." : "",
                e.msg)) {
         graph_print(s, stdout);
         fflush(stdout);
@@ -106,27 +108,55 @@ static void compare(const struct graph *s, struct rng *r, uint64_t seed, const u
     graph_free(g);
 }
 
-static void run_seed(uint64_t seed)
+/* Returns in how many of the two ways the graph has one program. */
+static unsigned run_graph(const struct graph *s, const char *name, uint64_t seed, int values)
 {
-    int64_t found[MAX_SYMBOLS];
     uint64_t value[MAX_SYMBOLS] = {0}, zero[MAX_VALUES + MAX_SYMBOLS] = {0};
     struct rng r = {seed * UINT64_C(0x9e3779b97f4a7c15) | 1};
-    struct graph *g = random_graph(seed), *s = g->err.code ? NULL : random_symbolic(g, seed, found);
-    for (int fuse = 0; s && fuse < 2; fuse++) {
+    unsigned ones = 0;
+    for (int fuse = 0; fuse < 2; fuse++) {
         bool one = s->slot.n < MAX_VALUES && look(s, fuse, zero);
-        whole += one;
-        split += !one;
-        for (int k = 0; one && k < VALUES; k++) {
+        ones += one;
+        for (int k = 0; one && k < values; k++) {
             for (uint32_t i = 0; i < s->symbols->n; i++) {
                 const struct symbol *v = &s->symbols->v[i];
                 int64_t some = v->low + rng_below(&r, v->high - v->low + 1);
                 value[i] = (uint64_t)(k == 0 ? v->low : k == 1 ? v->high : some);
             }
-            compare(s, &r, seed, value, fuse);
+            compare(s, &r, name, value, fuse);
         }
     }
+    return ones;
+}
+
+static void run_seed(uint64_t seed)
+{
+    int64_t found[MAX_SYMBOLS];
+    char name[64];
+    struct graph *g = random_graph(seed), *s = g->err.code ? NULL : random_symbolic(g, seed, found);
+    snprintf(name, sizeof name, "graph of seed %" PRIu64, seed);
+    unsigned ones = s ? run_graph(s, name, seed, VALUES) : 0;
+    whole += ones;
+    split += s ? 2 - ones : 0;
     graph_free(s);
     graph_free(g);
+}
+
+static void run_file(const char *path)
+{
+    static char text[1 << 16];
+    struct err e = {0};
+    FILE *f = fopen(path, "r");
+    size_t n = f ? fread(text, 1, sizeof text, f) : 0;
+    if (f)
+        fclose(f);
+    struct graph *s = graph_parse(text, n, path, &e);
+    if (check(s != NULL, "%s: %s", path, e.msg))
+        check(run_graph(s, path, 1, FILE_VALUES) == 2, "%s: it has no program for all values", path);
+    for (unsigned i = 0; s && i < nreason; i++)
+        printf("%s: %s\n", path, reason[i].text);
+    nreason = 0;
+    graph_free(s);
 }
 
 int main(int argc, char **argv)
@@ -140,6 +170,11 @@ int main(int argc, char **argv)
         printf("skipped: no code generator for cpu\n");
         return finish();
     }
+    glob_t files;
+    check(!glob("tests/text/agree_symbolic_*.kir", 0, NULL, &files), "no files in tests/text");
+    for (size_t i = 0; i < files.gl_pathc; i++)
+        run_file(files.gl_pathv[i]);
+    globfree(&files);
     for (uint64_t i = 0; i < count; i++)
         run_seed(seed + i);
     printf("%u programs for all values, %u with one for each value:\n", whole, split);
