@@ -37,9 +37,9 @@ int pass_run(const struct pass_info *p, struct graph *g, const struct pass_optio
  *
  * A node with group GROUP_NONE is never stored: it is a leaf, a view, or a scalar that is cheap enough to be recomputed
  * wherever it is used.  Views are index computations: they have a group only where an output needs them stored. */
-/* The node below the views of r; *linear: there are only reshapes in between, so element i is element i. */
-/* is it only an index computation: a view, or a pad evaluated by its readers? */
+/* Is r only an index computation: a view, or a pad evaluated by its readers? */
 bool node_is_view(const struct graph *g, ref r);
+/* The node below the views of r; *linear: there are only reshapes in between, so element i is element i. */
 ref node_source(const struct graph *g, ref r, bool *linear);
 /* The same below operand i of r; linear: also, element i of r needs only element i of it. */
 ref node_operand(const struct graph *g, ref r, unsigned i, bool *linear);
@@ -92,7 +92,11 @@ struct lowered {                               /* arg[id] belongs to lbufs with 
     struct arg *arg;
     uint32_t narg;
     bool taken;                                /* the program has taken over the kernel */
+    struct hash128 group;                      /* hash of the group's key (lower_memo.c): of all that determines the
+                                                  kernel except its schedule; 0: there was no memory for the key */
 };
+/* Schedules found by measuring (runtime/program/tuned.c).  find: that for a group with this key; false: none. */
+struct tuned { bool (*find)(const struct tuned *t, struct hash128 group, struct schedule *out); };
 struct lowerer;                                /* state shared by the lowering of a graph's groups */
 /* Kernel names contain group numbers, which start at `first`. NULL: out of memory. */
 struct memo_pack;
@@ -105,6 +109,15 @@ void lowerer_free(struct lowerer *s);          /* NULL is fine */
  * given one, the kernel cannot have that. */
 bool lower_group(struct lowerer *s, uint32_t group, const struct schedule *given, struct lowered *out, struct err *e);
 const struct groups *lowerer_groups(const struct lowerer *s);
+/* The graph, the target and, of the group, the dot (or NIL) and the number of its members. */
+void lowerer_look(const struct lowerer *s, uint32_t group, const struct graph **g, const struct caps **caps, ref *dot,
+                  uint32_t *members);
+/* ---- tune/candidates.c ---- */
+enum { MAX_CANDIDATES = 24 };
+/* Other schedules for a group that was lowered to k: the group can have each, and each gives another kernel.  The most
+ * promising is first.  At most MAX_CANDIDATES; threads: of the pool that runs the kernel.  false: out of memory, *e. */
+bool lower_candidates(struct lowerer *s, uint32_t group, const struct kernel *k, unsigned threads, struct schedule *out,
+                      uint32_t *n, struct err *e);
 /* Are a reduction's rows so short that on CPUs they are the lanes of vectors? */
 bool lower_short_rows(const struct graph *g, ref reduce);
 
@@ -134,10 +147,10 @@ struct command {
     uint32_t kernel, group;       /* CMD_KERNEL: index in program.kernel; the group that it computes */
     /* its number among all commands of the program; those of regions come after the op's own */
     uint32_t row;
-    bool joined;                  /* CMD_KERNEL: there is no barrier between it and the kernel before it */
-    /* signal: of a CMD_CUSTOM that another thread runs while the following commands run: its number among those of the
-     * program, from 1 on, in which order they run; 0: it is not one.  wait: this command begins when those up to this
-     * number have ended; 0: it needs none that an earlier command has not waited for. */
+    bool no_barrier;              /* CMD_KERNEL: there is no barrier between it and the kernel before it */
+    /* signal: for a CMD_CUSTOM that another thread runs while the following commands run: its number among those of
+     * the program, from 1 on, in which order they run; 0: it is not one.  wait: this command starts when those up to
+     * this number have ended; 0: it needs none for which no earlier command has waited. */
     uint32_t wait, signal;
     /* CMD_KERNEL: one per lbuf; CMD_COPY: destination, source, on any devices; CMD_REGION, CMD_CUSTOM: operands,
      * results, workspace */
@@ -181,7 +194,7 @@ struct program *program_plan(const struct graph *g, const struct caps *caps, boo
  * and so may pack, which records the lowered kernels.  [errors ARGUMENT: no such kernel, or not a possible schedule,
  * with the position in the text] */
 struct program *program_plan_with(const struct graph *g, const struct caps *caps, const struct sched_section *s,
-                                  struct memo_pack *pack, struct err *e);
+                                  const struct tuned *tuned, struct memo_pack *pack, struct err *e);
 /* The same of a graph with stand-ins.  [errors COMPILE: a kernel cannot be one for all values of the symbols] */
 struct program *program_plan_symbolic(const struct graph *g, const struct stand_ins *stand_ins,
                                       const struct caps *caps, struct err *e);
@@ -191,11 +204,11 @@ size_t program_bytes(const struct program *p);  /* bytes of memory that it uses 
  * region_work_bytes, pointers to operands and results, the arena of the running region. */
 struct workspace { int64_t unread, work, pointers, arena, bytes; };
 struct workspace command_workspace(const struct program *p, const struct command *c);
-/* ---- plan_join.c ----
+/* ---- plan_barriers.c ----
  *
  * Removes barriers between kernels where no thread accesses what another one stores; at most so many kernels in a
  * row. */
-enum { MAX_JOINED = 16 };
+enum { MAX_KERNEL_RUN = 16 };
 /* Comment lines with the program's kernels in order; kernels without a barrier between them are on one line. mem_free
  * it; NULL: out of memory. */
 char *program_order(const struct program *p);

@@ -39,7 +39,7 @@ int pass_run(const struct pass_info *p, struct graph *g, const struct pass_optio
 {
     int changed = 0;
     /* these passes would remove what gradients need */
-    if ((p->run == pass_simplify || p->run == pass_inline || p->run == pass_stages) && has_grad(g))
+    if ((p->run == pass_simplify || p->run == pass_inline || p->run == pass_split_reductions) && has_grad(g))
         return 0;
     for (uint32_t i = 0; p->run != pass_bind && i < g->nregion; i++) {
         int c = pass_run(p, g->region[i], o);
@@ -60,7 +60,7 @@ static bool run_all(struct graph *g, const struct pass_options *o, const struct 
         e.code = KL_OK;
         if (p->run == pass_numerics && recorded && !graph_stand_in(g, recorded, slots, o->stand_ins, &e))
             return err_set(&g->err, e.code, "%s", e.msg);
-        bool skip = p->run == pass_stages && recorded && o->stand_ins->n; /* what it splits by are numbers */
+        bool skip = p->run == pass_split_reductions && recorded && o->stand_ins->n; /* it splits by numbers */
         int changed = skip ? 0 : pass_run(p, g, o);
         if (changed < 0 || g->err.code)
             return err_set(&g->err, KL_ERR_INTERNAL, "pass %s failed", p->name);

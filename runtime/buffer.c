@@ -2,8 +2,8 @@
  *
  * Freed memory is kept in a list for its size class and reused without clearing, so that a program in its steady state
  * makes no system calls and has no page faults.  Classes are a quarter of a power of two apart: at most a fifth of a
- * block is unused.  Each device has its own lists, statistics and optional limit, which includes blocks in use and free
- * ones. */
+ * block is unused, and on devices other than the host nothing if the size is a power of two.  Each device has its own
+ * lists, statistics and optional limit, which includes blocks in use and free ones. */
 #include "runtime/device/driver.h"
 #include "runtime.h"
 #include <pthread.h>
@@ -88,9 +88,13 @@ static struct block *make_block(int device, uint32_t cls, struct err *e)
     return b;
 }
 
-size_t buffer_charge(size_t bytes)
+/* Vectors of a processor may be loaded a little beyond the end; a device's memory is as it was asked for, so that a
+ * power of two fits its class. */
+static size_t buffer_asked(int device, size_t bytes) { return bytes + (device_is_host(device) ? SLACK : 0); }
+
+size_t buffer_charge(int device, size_t bytes)
 {
-    return bytes < SIZE_MAX / 8 ? class_bytes(class_of(bytes + SLACK)) : SIZE_MAX / 2;
+    return bytes < SIZE_MAX / 8 ? class_bytes(class_of(buffer_asked(device, bytes))) : SIZE_MAX / 2;
 }
 
 /* Removes all free blocks of a device from its lists; needs the lock. */
@@ -197,7 +201,7 @@ struct buffer *buffer_new(int device, size_t bytes, struct err *e)
     fork_watch();
     struct block *b = NULL;
     if (bytes < SIZE_MAX / 8) {
-        uint32_t cls = class_of(bytes + SLACK);
+        uint32_t cls = class_of(buffer_asked(device, bytes));
         b = take_idle(device, cls);
         if (!b) b = take_new(device, cls, e);
     }

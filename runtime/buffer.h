@@ -34,7 +34,7 @@ struct buffer_stats { size_t live, peak, pooled, limit; }; /* bytes; limit 0: no
 struct buffer_stats buffer_stats(int device);
 void buffer_limit(int device, size_t bytes);
 bool buffer_limited(void);               /* was a limit ever set for a device? */
-size_t buffer_charge(size_t bytes);      /* the bytes that a buffer of this size counts as */
+size_t buffer_charge(int device, size_t bytes); /* the bytes that a buffer of this size counts as */
 /* Is there room within the limit for buffers of that charge in total? false: *e says that `what` needs it. */
 bool buffer_room(int device, size_t charge, const char *what, struct err *e);
 

@@ -28,8 +28,8 @@ static const struct fork_part gate_fork = {gate_before_fork, gate_after_fork};
 
 /* In nesting order of their locks. */
 static const struct fork_part *const parts[] = {
-    &log_fork, &async_fork, &background_fork, &gate_fork, &accelerators_fork, &cache_fork, &debugger_fork,
-    &lower_memo_fork, &schedules_fork, &timeline_fork, &buffer_fork,
+    &tuned_fork, &log_fork, &async_fork, &background_fork, &gate_fork, &accelerators_fork, &cache_fork,
+    &debugger_fork, &lower_memo_fork, &schedules_fork, &timeline_fork, &buffer_fork,
 };
 enum { PARTS = sizeof parts / sizeof *parts };
 

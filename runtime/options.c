@@ -30,9 +30,22 @@ bool option_fuse(void)
     return v >= 0 ? v : environment_switch("KILN_FUSE", true);
 }
 
+bool option_tune(void)
+{
+    int64_t v = option_value(OPT_tune);
+    if (v < 0) { /* asked once: it is looked at in every run */
+        long long unset = OPTION_UNSET;
+        v = environment_switch("KILN_TUNE", false);
+        atomic_compare_exchange_strong(&values[OPT_tune], &unset, v);
+    }
+    return v;
+}
+
+double option_tune_seconds(void) { return (double)option_value(OPT_tune_seconds); }
+
 bool option_background(void) { return option_value(OPT_background_compile) && fuse_here < 0; }
 
-bool option_join(void) { return option_value(OPT_join); }
+bool option_elide_barriers(void) { return option_value(OPT_elide_barriers); }
 
 int64_t option_cache_bytes(void) { return option_value(OPT_cache_bytes); }
 
@@ -93,6 +106,7 @@ bool option_get(const char *name, int64_t *value, struct err *e)
              : o == OPT_threads   ? (int64_t)pool_threads()
              : o == OPT_check_nan ? option_check_nan()
              : o == OPT_perf_map  ? option_perf_map()
+             : o == OPT_tune      ? option_tune()
                                   : option_value(o);
     return true;
 }

@@ -5,7 +5,7 @@
 
 /* ---- fork.c: locks at a fork, in nesting order ---- */
 extern const struct fork_part accelerators_fork, async_fork, background_fork, buffer_fork, cache_fork, log_fork,
-    schedules_fork, timeline_fork;       /* each is defined beside its lock */
+    schedules_fork, timeline_fork, tuned_fork;       /* each is defined beside its lock */
 void fork_watch(void);                   /* called before a lock of Kiln's is first taken */
 void fork_hold(void);                    /* delays forks until the code generator is done */
 void fork_release(void);
@@ -69,9 +69,11 @@ enum { CHECK_NAN = 1, CHECK_INFINITIES };
 int option_check_nan(void);              /* 0, or the values that outputs must not have: KILN_CHECK or the option */
 bool option_verify(void);                /* KILN_CHECK: graphs and plans are verified in release builds, too */
 bool option_perf_map(void);              /* KILN_PERF or the option */
+bool option_tune(void);                  /* programs are tuned before their second run: KILN_TUNE or the option */
+double option_tune_seconds(void);        /* the limit for each */
 /* fused kernels are compiled in the background; not if option_fuse_here is set */
 bool option_background(void);
-bool option_join(void);                  /* barriers that no kernel needs are omitted */
+bool option_elide_barriers(void);        /* barriers that no kernel needs are omitted */
 /* By the names in options.def. */
 bool option_set(const char *name, int64_t value, struct err *e);
 bool option_get(const char *name, int64_t *value, struct err *e);

@@ -23,4 +23,8 @@ bool gpu_library(const char *what, const char *const *library, const char *const
 /* A compiler's complaint, cut to what an error holds. */
 bool gpu_refused(const char *compiler, const char *log, struct err *e);
 
+/* The CUDA that the driver of NVIDIA is for, before the first compilation: an NVRTC of another major number may make what
+ * it does not take. */
+void gpu_driver_version(int major);
+
 #endif

@@ -30,13 +30,15 @@
     "\"r\"(there ? " BYTES " : 0)\n" \
     "                 : \"memory\");\n}\n"
 
-/* CUDA names the lanes that take part: all of the block's. */
+/* CUDA names the lanes that take part: all of the block's.  Of kernels with tiles a multiprocessor is to run 512
+ * threads, so each has up to 128 registers. */
 #define CUDA_PRELUDE \
     C_TYPES BF16 \
     "FUNCTION f32 f32_of_f16(f16 h)\n{\n    f32 x;\n    asm(\"cvt.f32.f16 %0, %1;\" : \"=f\"(x) : \"h\"(h));\n" \
     "    return x;\n}\n" \
     "FUNCTION f16 f16_of_f32(f32 x)\n{\n    f16 h;\n    asm(\"cvt.rn.f16.f32 %0, %1;\" : \"=h\"(h) : \"f\"(x));\n" \
     "    return h;\n}\n" \
+    "#define TILE_BOUNDS(n) __launch_bounds__(n, n < 512 ? 512 / n : 1)\n" \
     "#define LANES (blockDim.x < 32 ? (1u << blockDim.x) - 1 : 0xffffffffu)\n" \
     "#define lane_below(x, h, w) __shfl_down_sync(LANES, x, h, w)\n" \
     "#define lane_across(x, h, w) __shfl_xor_sync(LANES, x, h, w)\n" \
@@ -49,6 +51,7 @@
 /* Copies are loads, and stores where they land. */
 #define HIP_PRELUDE \
     C_TYPES BF16 \
+    "#define TILE_BOUNDS(n) __launch_bounds__(n)\n" \
     "typedef u32 __attribute__((may_alias)) vector_4;\ntypedef u64 __attribute__((may_alias)) vector_8;\n" \
     "typedef u32 __attribute__((vector_size(16), may_alias)) vector_16;\n" \
     "#define load_vector(n, p, there) ((there) ? *(const vector_##n *)(p) : vector_##n{})\n" \
@@ -143,7 +146,8 @@ const struct dialect *dialect_find(const char *name, struct err *e)
 #define DOT2(EXACT) \
     "FUNCTION f32 flushed(f32 x)\n{\n    u32 b = bits_of_f32(x);\n" \
     "    return (b & 0x7f800000u) == 0u ? f32_of_bits(b & 0x80000000u) : x;\n}\n" \
-    "FUNCTION f32 fma_flushed(f32 a, f32 b, f32 c)\n{\n    a = flushed(a);\n    b = flushed(b);\n    c = flushed(c);\n" \
+    "FUNCTION f32 fma_flushed(f32 a, f32 b, f32 c)\n{\n" \
+    "    a = flushed(a);\n    b = flushed(b);\n    c = flushed(c);\n" \
     "    " EXACT "f32 x = a * 4294967296.0f, y = b * 4294967296.0f, z = c * 18446744073709551616.0f;\n" \
     "    " EXACT "f32 sum = fma_f32(a, b, c), scaled = fma_f32(x, y, z);\n" \
     "    return abs_f32(scaled) < 2.16840434497100887e-19f ? f32_of_bits(bits_of_f32(sum) & 0x80000000u) : sum;\n}\n" \

@@ -67,6 +67,7 @@ void source_copy(struct emitter *m, val v);
 /* stores what copies have loaded; stands in front of whatever may end their scope */
 void source_land(struct emitter *m, val before);
 const char *source_memory_type(unsigned dtype);   /* of a buffer's elements */
+bool source_is_common(const struct kernel *k, uint32_t b); /* may a thread load what another has stored? */
 
 /* ---- source_matrix.c ---- */
 void source_matrix(struct emitter *m);            /* sets unit and role */

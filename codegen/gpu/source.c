@@ -78,11 +78,11 @@ static bool place_buffers(struct emitter *m, unsigned arrays)
         if (l->role == BUF_SHARED)
             s->shared_bytes += (uint32_t)(((uint64_t)l->count * dtype_size(l->dtype) + 63) / 64 * 64);
     }
-    if (s->shared_bytes > m->d->shared_bytes)
-        return refuse(m, "it wants more shared memory than a block has");
     for (unsigned x = 0; x < EXCHANGE_TYPES; x++)
         if (arrays >> x & 1)
             s->shared_bytes += s->threads * (x & 1 ? 8 : 4);
+    if (s->shared_bytes > m->d->shared_bytes)
+        return refuse(m, "it wants more shared memory than a block has");
     for (uint32_t b = 0; b < m->k->nbuf; b++) {
         const struct lbuf *l = &m->k->buf[b];
         uint64_t room = m->d->shared_bytes > s->shared_bytes ? m->d->shared_bytes - s->shared_bytes : 0;
@@ -99,7 +99,11 @@ static bool place_buffers(struct emitter *m, unsigned arrays)
 
 static void open_c(struct emitter *m, const char *entry)
 {
-    text_put(m->t, "extern \"C\" __global__ void __launch_bounds__(%u) %s(", m->info.threads, entry);
+    bool tiles = false;
+    for (val v = 1; v < m->k->ninst; v++)
+        tiles |= m->k->inst[v].op == L_MMA;
+    text_put(m->t, "extern \"C\" __global__ void %s(%u) %s(", tiles ? "TILE_BOUNDS" : "__launch_bounds__",
+             m->info.threads, entry);
     for (uint32_t b = 0; b < m->k->nbuf; b++) {
         const struct lbuf *l = &m->k->buf[b];
         const char *name = l->role == BUF_SCRATCH ? "work" : "b";
@@ -111,19 +115,20 @@ static void open_c(struct emitter *m, const char *entry)
 
 static void open_glsl(struct emitter *m)
 {
-    bool named[KL_DTYPE_COUNT] = {[KL_U64] = true};
+    bool named[2][KL_DTYPE_COUNT] = {{[KL_U64] = true}}; /* what a block's threads hand over to each other, or not */
     text_put(m->t,
              "layout(local_size_x = %u) in;\nlayout(buffer_reference, std430, buffer_reference_align = 8) buffer "
              "at_u64 { u64 v; };\n",
              m->info.threads);
     for (uint32_t b = 0; b < m->k->nbuf; b++) {
         unsigned dtype = m->k->buf[b].dtype == KL_BOOL ? KL_U8 : m->k->buf[b].dtype;
-        if (m->info.local[b] || named[dtype])
+        bool common = source_is_common(m->k, b);
+        if (m->info.local[b] || named[common][dtype])
             continue;
-        named[dtype] = true;
-        text_put(m->t, "layout(buffer_reference, std430, buffer_reference_align = %zu) buffer at_%s { %s v; };\n",
-                 dtype_size(dtype),
-                 dtype_name(dtype), dtype_name(dtype));
+        named[common][dtype] = true;
+        text_put(m->t, "layout(buffer_reference, std430, buffer_reference_align = %zu) %sbuffer %s_%s { %s v; };\n",
+                 dtype_size(dtype), common ? "coherent " : "", common ? "common" : "at", dtype_name(dtype),
+                 dtype_name(dtype));
     }
     text_put(m->t, "layout(push_constant) uniform Launch { u64 buffers, slots; i64 begin, end; };\n");
 }
@@ -288,6 +293,10 @@ static void open_loop(struct emitter *m, val v)
     for (val c = v + 1; c < m->k->ninst && m->k->inst[c].op == L_CARRY; c++)
         each_element(m, c, declare_carry);
     source_line(m);
+    if (i->kind == LOOP_UNROLLED && !m->d->table) {
+        text_put(m->t, "#pragma unroll 4\n");
+        source_line(m);
+    }
     if ((i->kind == LOOP_PARALLEL || i->kind == LOOP_GRID) && m->phase.extent < m->k->extent)
         open_phase_loop(m, v);
     else if (i->kind == LOOP_PARALLEL || i->kind == LOOP_GRID)
@@ -484,7 +493,7 @@ static bool emit(struct emitter *m, const char *entry)
 bool source_kernel(const struct kernel *k, const struct dialect *d, const char *entry, struct text *out,
                    struct source_info *info, struct err *e)
 {
-    struct emitter m = {.k = k, .d = d, .t = out, .e = e, .width = 1, .own_threads = kernel_needs_gpu(k) != NULL};
+    struct emitter m = {.k = k, .d = d, .t = out, .e = e, .width = 1, .own_threads = kernel_has_blocks(k)};
     if (!kernel_verify(k, e))
         return false;
     m.info.threads = widest(k);

@@ -27,12 +27,24 @@ static bool source_memory_place(const struct emitter *m, const struct linst *i, 
     return false;
 }
 
+/* Scratch, and what is stored and loaded again, by other threads maybe. */
+bool source_is_common(const struct kernel *k, uint32_t b)
+{
+    bool stored = false, loaded = false;
+    for (val v = 1; v < k->ninst; v++) {
+        const struct linst *i = &k->inst[v];
+        stored |= (i->op == L_STORE || i->op == L_ATOMIC) && i->imm == b;
+        loaded |= i->op == L_LOAD && i->imm == b;
+    }
+    return k->buf[b].role == BUF_SCRATCH || (stored && loaded);
+}
+
 static void source_memory_element(struct emitter *m, uint32_t b, const char *index, bool fits)
 {
     const char *type = source_memory_type(m->k->buf[b].dtype);
     if (m->d->table && !m->info.local[b])
-        text_put(m->t, fits ? "at_%s(b%u + u64(u32(%s)) * %zuul).v" : "at_%s(b%u + u64(%s) * %zuul).v", type, b, index,
-                 dtype_size(m->k->buf[b].dtype));
+        text_put(m->t, fits ? "%s_%s(b%u + u64(u32(%s)) * %zuul).v" : "%s_%s(b%u + u64(%s) * %zuul).v",
+                 source_is_common(m->k, b) ? "common" : "at", type, b, index, dtype_size(m->k->buf[b].dtype));
     else if (*m->d->subscript)
         text_put(m->t, "b%u[%s(%s)]", b, m->d->subscript, index);
     else

@@ -180,7 +180,7 @@ static bool emit_affine(struct emitter *m, val v)
         x.within *= (uint64_t)c;
         set_affine(m, v, LLVMBuildMul(m->b, a, b, ""), x);
     }
-    emit_enter_again(m, v, back);
+    emit_reenter_loop(m, v, back);
     return true;
 }
 
@@ -204,7 +204,7 @@ static void emit_primitive(struct emitter *m, val v)
             x[j] = m->v[operand[j]].scalar;
         LLVMBasicBlockRef back = emit_leave_loop(m, v);
         set_uniform(m, v, emit_prim(m, p, from, i->dtype, x));
-        emit_enter_again(m, v, back);
+        emit_reenter_loop(m, v, back);
         return;
     }
     if (emit_affine(m, v))
@@ -259,7 +259,7 @@ static void emit_fold(struct emitter *m, val v)
 }
 
 /* Lane l comes from lane l, l + h or l - h: a shuffle of two vectors within a vector, whole vectors beyond it. */
-static void emit_mix(struct emitter *m, val v)
+static void emit_interleave(struct emitter *m, val v)
 {
     const struct linst *i = &m->k->inst[v];
     LLVMValueRef *a = emit_parts(m, i->a), *b = emit_parts(m, i->b), *out = emit_new_parts(m, v);
@@ -621,7 +621,7 @@ static val emit_inst(struct walker *w, val v)
         m->v[v].home = m->v[i->a].home;
         break;
     case L_INTERLEAVE:
-        emit_mix(m, v);
+        emit_interleave(m, v);
         break;
     case L_LANE_REDUCE:
         emit_fold(m, v);

@@ -73,7 +73,7 @@ LLVMValueRef emit_uniform_vector(struct emitter *m, val v);    /* a uniform valu
 /* Called before scalar v is emitted, after its operands: if v does not change in the innermost open loop, moves the
  * builder in front of the loop and returns its previous block, to which the caller moves it back.  NULL: v changes. */
 LLVMBasicBlockRef emit_leave_loop(struct emitter *m, val v);
-void emit_enter_again(struct emitter *m, val v, LLVMBasicBlockRef back);
+void emit_reenter_loop(struct emitter *m, val v, LLVMBasicBlockRef back);
 /* is it index arithmetic: a sum, a multiple or a quotient? */
 bool emit_is_step(const struct linst *i);
 /* Moves the builder to the end of a block, before its branch if it has one; returns its previous block. */

@@ -91,7 +91,7 @@ LLVMBasicBlockRef emit_leave_loop(struct emitter *m, val v)
     return is_invariant(m, v) ? emit_at_end_of(m, m->before) : NULL;
 }
 
-void emit_enter_again(struct emitter *m, val v, LLVMBasicBlockRef back)
+void emit_reenter_loop(struct emitter *m, val v, LLVMBasicBlockRef back)
 {
     if (!back)
         return;

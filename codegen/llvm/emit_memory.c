@@ -53,11 +53,22 @@ static LLVMValueRef load_scalar(struct emitter *m, unsigned dtype, LLVMValueRef 
     return from_memory(m, dtype, x);
 }
 
+/* Where no lane is read: ptr if one of the mask's lanes is true, else the start of a buffer.  A masked load of no lane
+ * at an address without memory takes processors hundreds of cycles. */
+static LLVMValueRef address_if_read(struct emitter *m, LLVMValueRef ptr, LLVMValueRef mask)
+{
+    unsigned lanes = LLVMGetVectorSize(LLVMTypeOf(mask));
+    LLVMTypeRef bits = LLVMIntTypeInContext(m->ctx, lanes);
+    LLVMValueRef any = LLVMBuildICmp(m->b, LLVMIntNE, LLVMBuildBitCast(m->b, mask, bits, ""), LLVMConstNull(bits), "");
+    return LLVMBuildSelect(m->b, any, ptr, m->buf[0], "");
+}
+
 static LLVMValueRef load_vector(struct emitter *m, unsigned dtype, LLVMValueRef ptr, unsigned lanes, LLVMValueRef mask)
 {
     LLVMTypeRef t = type_lanes(memory_type(m, dtype), lanes);
     LLVMValueRef x;
     if (mask && lanes > 1) {
+        ptr = LLVMIsConstant(mask) ? ptr : address_if_read(m, ptr, mask);
         x = intrinsic(m, "llvm.masked.load", (LLVMTypeRef[]){t, m->ptr}, 2,
                       (LLVMValueRef[]){ptr, alignment(m, dtype), mask, LLVMConstNull(t)}, 4);
     } else {

@@ -1,21 +1,21 @@
-/* A graph recorded again with batched inputs: the walk, and the rules of all ops but those in batch_index.c and
- * batch_region.c.  An op's batching class (ops.def) says which rule: AXIS ops are the same op with its axes one
- * further; RULE ops have a rule here, or are recorded for each element of the batch.
+/* Records a graph with batched inputs: the walk, and the rules of all ops except those in batch_index.c and
+ * batch_region.c.  An op's batching class (ops.def) selects the rule.  AXIS ops become the same op with its axes
+ * shifted by one; RULE ops have a rule here, or are recorded for each element of the batch.
  *
- * A gradient of a batched loss in a batched value is that of the sum: element i of the loss depends on element i of the
- * value only.  In a value w that is not batched each element has a gradient of its own, so what lies between w and the
- * loss is recorded once more, with w spread over the batch. */
+ * The gradient of a batched loss with respect to a batched value is that of the sum, because element i of the loss
+ * depends only on element i of the value.  With respect to a value w that is not batched, each element has its own
+ * gradient.  So the nodes between w and the loss are recorded a second time, with w expanded over the batch. */
 #include "batch.h"
 #include <stdatomic.h>
 #include <stddef.h>
 #include <string.h>
 
-/* What is recorded once more for gradients: h and is by node, as far as `upto`. */
+/* The second recording for gradients: h and is by node, up to `upto`. */
 struct per_element {
     kl_tensor *h;
     bool *is;
-    bool *again;              /* depends on a variable that was spread */
-    bool *variable;           /* a gradient is asked for in it */
+    bool *again;              /* depends on an expanded variable */
+    bool *variable;           /* its gradient is requested */
     ref upto;
 };
 
@@ -81,7 +81,7 @@ static bool keeps_dtype(unsigned op)
 }
 static bool keeps_shape(unsigned op) { return op == OP_reshape || op == OP_expand || op == OP_iota || op == OP_random; }
 
-/* *c becomes the node's call, but for operands and what few ops have besides.  It runs for every node. */
+/* Fills *c with the node's call, except for operands and rare fields.  It runs for every node. */
 static inline void call_like(struct call *c, const struct batch *b, ref r)
 {
     const struct node *n = node_at(b->g, r);
@@ -94,7 +94,7 @@ static inline void call_like(struct call *c, const struct batch *b, ref r)
     c->proto = (struct node){.op = n->op, .flags = n->flags & MARK_STOP, .attr = n->attr};
 }
 
-/* The call on other operands, with a result of this shape where the caller chooses it: else there is no target. */
+/* The call on other operands, with a result of this shape if the caller chooses it; otherwise there is no target. */
 static void call_of(struct call *c, const struct batch *b, ref r, const kl_tensor in[MAX_OPERANDS],
                     const struct shape *s)
 {
@@ -107,7 +107,7 @@ static void call_of(struct call *c, const struct batch *b, ref r, const kl_tenso
         c->target = *s;
 }
 
-/* Operands that are wide get the dtype of one that is not, if that has become a half. */
+/* Casts wide operands to the dtype of one that is not wide, if that has become a half. */
 static void narrow_wide(const struct batch *b, ref r, struct call *c)
 {
     const struct node *n = node_at(b->g, r);
@@ -130,7 +130,7 @@ static kl_tensor batch_plain(const struct batch *b, ref r, const kl_tensor *in)
     return record(&c);
 }
 
-/* Each element by itself, then stacked. */
+/* Records the op for each element, then stacks the results. */
 static kl_tensor one_by_one(struct batch *b, ref r, const kl_tensor *in, const bool *is)
 {
     const struct node *n = node_at(b->g, r);
@@ -150,7 +150,7 @@ static kl_tensor one_by_one(struct batch *b, ref r, const kl_tensor *in, const b
     return h;
 }
 
-/* A list of axes one further each, behind axis 0 if that is to be first. */
+/* Shifts a list of axes by one, with axis 0 added first if requested. */
 static uint32_t shift_axes(uint32_t list, unsigned n, bool first)
 {
     uint32_t out = 0;
@@ -159,8 +159,8 @@ static uint32_t shift_axes(uint32_t list, unsigned n, bool first)
     return out;
 }
 
-/* Two batches: one more batched axis.  One: the batch is a free axis of its operand, and what comes out stands behind
- * the batched axes and, if it is the second operand's, the first one's free axes. */
+/* Two batched operands: one more batch axis.  One: the batch is a free axis of its operand; in the result it comes
+ * after the batch axes and, if it is the second operand's, after the first one's free axes. */
 static kl_tensor dot(struct batch *b, ref r, const kl_tensor *in, const bool *is)
 {
     const struct node *n = node_at(b->g, r);
@@ -182,7 +182,7 @@ static kl_tensor dot(struct batch *b, ref r, const kl_tensor *in, const bool *is
     return batch_move_axis(c.site, y, node_shape(b->g, r)->rank + 1, at, 0);
 }
 
-/* The axes among an op's attributes, one further. */
+/* Shifts the axes in an op's attributes by one. */
 static void shift_attributes(struct node *n, uint32_t rank)
 {
     for (const struct attr_info *i = opinfo[n->op].attr; i && i->word; i++) {
@@ -200,7 +200,7 @@ static void shift_attributes(struct node *n, uint32_t rank)
     }
 }
 
-/* The same op with an axis in front, that of all operands. */
+/* The same op with one more leading axis on all operands. */
 static kl_tensor by_axis(struct batch *b, ref r, const kl_tensor *in, const bool *is)
 {
     const struct node *n = node_at(b->g, r);
@@ -223,8 +223,9 @@ static kl_tensor no_room(const struct batch *b, ref r)
                   opinfo[node_at(b->g, r)->op].name, shape_text(node_shape(b->g, r), text, sizeof text));
 }
 
-/* Operands broadcast, batched or not.  Most nodes are such: their call is filled in here and nowhere copied. */
-static void elementwise_again(struct batch *b, ref r)
+/* Elementwise nodes, the most frequent ones: operands are broadcast, batched or not.  The call is filled in here
+ * without copies. */
+static void batch_elementwise(struct batch *b, ref r)
 {
     const struct node *n = node_at(b->g, r);
     struct call c;
@@ -252,7 +253,7 @@ static kl_status record_plain(void *ctx, const kl_tensor *in, uint32_t nin, kl_t
     return KL_OK;
 }
 
-/* Random bits, each element of the batch with a seed of its own. */
+/* Random bits with a seed for each element of the batch. */
 static kl_tensor random_bits(struct batch *b, ref r, kl_tensor seeds)
 {
     struct node_use use = {b, r};
@@ -280,14 +281,14 @@ static kl_tensor batched(struct batch *b, ref r, const kl_tensor *in, const bool
 
 static kl_tensor grad(struct batch *b, ref r, bool *is);
 
-/* Node r, whose operands have become something, becomes something. */
-static void node_again(struct batch *b, ref r)
+/* Records node r, whose operands are recorded. */
+static void batch_node(struct batch *b, ref r)
 {
     const struct node *n = node_at(b->g, r);
     kl_tensor in[MAX_OPERANDS] = {{0}};
     bool of[MAX_OPERANDS], any = false;
     if (op_is_elementwise(n->op)) {
-        elementwise_again(b, r);
+        batch_elementwise(b, r);
         return;
     }
     if (op_is_region(n->op)) {
@@ -314,7 +315,8 @@ static void node_again(struct batch *b, ref r)
 
 /* ---- gradients ---- */
 
-/* Outside of traces only what is marked has a history; a view of the user's tensor, so that this itself is not. */
+/* Outside of traces only marked tensors have a history.  A view of the user's tensor is marked, so that the tensor
+ * itself is not. */
 static void mark_variable(struct batch *b, ref r, kl_tensor *h)
 {
     const struct node *n = node_at(b->g, r);
@@ -325,7 +327,8 @@ static void mark_variable(struct batch *b, ref r, kl_tensor *h)
     kl_requires_grad_at(batch_site(b, r), *h);
 }
 
-/* All from the variables that are not batched up to node `last` once more, these spread over the batch. */
+/* Records all nodes from the unbatched variables up to node `last` a second time, with the variables expanded over the
+ * batch. */
 static void record_per_element(struct batch *b, ref last)
 {
     struct per_element *e = b->each;
@@ -340,8 +343,8 @@ static void record_per_element(struct batch *b, ref last)
         if (!depends) {
             e->h[r] = b->h[r];
             e->is[r] = b->is[r];
-        } else if (n->op != OP_proj) { /* which its region op has set */
-            node_again(&again, r);
+        } else if (n->op != OP_proj) { /* set by its region op */
+            batch_node(&again, r);
         }
         if (b->live[r] && e->variable[r] && !e->is[r]) {
             e->h[r] = batch_spread(b, batch_site(b, r), e->h[r], false, node_shape(b->g, r));
@@ -389,7 +392,7 @@ static void batch_walk(struct batch *b, const kl_tensor *in, const bool *is)
             b->h[r] = in[n->attr.leaf.index];
             b->is[r] = is[n->attr.leaf.index];
         } else if (b->live[r] && n->op != OP_proj) {
-            node_again(b, r);
+            batch_node(b, r);
         }
         if (b->live[r] && b->each->variable[r])
             mark_variable(b, r, &b->h[r]);
@@ -423,7 +426,7 @@ bool batch_graph(struct batch *b, const struct graph *g, const kl_tensor *in, co
         out_is[i] = ok && b->is[r];
         struct view v;
         if (ok && node_at(g, r)->op == OP_input && describe(b->t, b->site, "vmap", "the result", out[i], &v))
-            out[i] = reshape_to(b->site, "vmap", out[i], &v.shape); /* a result is a handle of its own */
+            out[i] = reshape_to(b->site, "vmap", out[i], &v.shape); /* a result is a new handle */
     }
     mem_free(h);
     mem_free(flag);

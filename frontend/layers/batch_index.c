@@ -1,7 +1,7 @@
-/* Ops that choose elements by computed numbers, recorded with a batch.  Where only what they choose from is batched
- * they are the same op with its axis one further.  A batched index becomes one into an axis that holds the whole batch:
- * element i of the batch counts from i times that axis's length on.  A dynamic slice or update has an index of
- * consecutive numbers then. */
+/* Batching rules of ops that select elements by computed indices.  If only the data is batched, they are the same op
+ * with its axis shifted by one.  A batched index becomes one into an axis that contains the whole batch: element i
+ * of the batch starts at i times that axis's length.  A dynamic slice or update then has an index of consecutive
+ * numbers. */
 #include "batch.h"
 #include <string.h>
 
@@ -36,7 +36,7 @@ static kl_tensor from_rows(const struct batch *b, const kl_site *site, kl_tensor
     return reshape_to(site, "vmap", kl_permute_at(site, h, (int[]){0, 2, 1, 3}), &all);
 }
 
-/* Numbers [B, n] within an axis of this length as numbers of rows: [B * n]. */
+/* Indices [B, n] within an axis of this length as row numbers: [B * n]. */
 static kl_tensor row_numbers(const struct batch *b, const kl_site *site, kl_tensor index, int64_t n, int64_t length)
 {
     struct view v;
@@ -48,7 +48,7 @@ static kl_tensor row_numbers(const struct batch *b, const kl_site *site, kl_tens
     return reshape(site, kl_add_at(site, held_index(site, index, &v, length - 1), first), 1, (int64_t[]){b->size * n});
 }
 
-/* The numbers [B, n] of a window from a computed start [B] on, where all of it fits. */
+/* The indices [B, n] of a window at a computed start [B], clamped so that the window fits. */
 static kl_tensor window_numbers(const struct batch *b, const kl_site *site, kl_tensor start, int64_t n, int64_t length)
 {
     struct view v;
@@ -89,7 +89,7 @@ static kl_tensor scattered(const struct batch *b, const kl_site *site, kl_tensor
     return from_rows(b, site, record(&c), x, s);
 }
 
-/* The index or start is one for all: operands but that get the batch. */
+/* The index or start is the same for all: the other operands get the batch. */
 static kl_tensor same_index(const struct batch *b, ref r, const kl_tensor *in, const bool *is, unsigned index)
 {
     const struct node *n = node_at(b->g, r);
@@ -97,7 +97,7 @@ static kl_tensor same_index(const struct batch *b, ref r, const kl_tensor *in, c
     c.proto.flags = n->flags & MARK_STOP;
     for (unsigned i = 0; i < n->nin; i++)
         c.in[i] = i == index ? in[i] : batch_spread(b, c.site, in[i], is[i], node_shape(b->g, n->in[i]));
-    c.proto.attr.axis.axis++; /* where all four have it */
+    c.proto.attr.axis.axis++; /* the axis is at the same position in the attributes of all four */
     return record(&c);
 }
 

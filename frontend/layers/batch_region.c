@@ -1,9 +1,9 @@
-/* Ops with regions, and custom ops, recorded again: each region by a function that records its graph with a batch. What
- * a region op passes on, or gives, is batched as a whole as soon as one of its operands is.  A condition that is
- * another for each element of the batch, a while loop and a custom op are recorded for each element by themselves. */
+/* Batching rules of region ops and custom ops: each region becomes a function that records its graph with a batch.  All
+ * carried values and results of a region op are batched as soon as one of its operands is.  A condition that differs
+ * over the batch, a while loop and a custom op are recorded for each element separately. */
 #include "batch.h"
 
-/* One region of an op: its parameters come from the call, the rest of its inputs is known here. */
+/* One region of an op: its parameters come from the call, its other inputs are known here. */
 struct part {
     struct batch *b;
     const struct graph *g;
@@ -36,7 +36,7 @@ static kl_status second(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor 
     return run_part(&((struct region_use *)ctx)->part[1], in, nin, out, nout);
 }
 
-/* A region op on its way: operands, and where its results go. */
+/* State of a region op: operands and destinations of the results. */
 struct again {
     struct batch *b;
     ref r;
@@ -61,8 +61,8 @@ static void batch_region_spread(struct again *a, uint32_t from, uint32_t count)
     }
 }
 
-/* Region `which`: its first `params` inputs are parameters, batched or not as the op's operands from `from` on or,
- * beyond these, batched; the others are the operands from `rest` on.  false: out of memory. */
+/* Region `which`: its first `params` inputs are parameters, batched like the op's operands from number `from` on or,
+ * beyond these, batched; its other inputs are the operands from number `rest` on. false: out of memory. */
 static bool add_part(struct again *a, uint32_t which, uint32_t params, uint32_t from, uint32_t given, uint32_t rest)
 {
     const struct graph *g = node_region(a->b->g, a->n, which);
@@ -77,7 +77,7 @@ static bool add_part(struct again *a, uint32_t which, uint32_t params, uint32_t 
     return p->in && p->is;
 }
 
-static kl_status again_scan(struct again *a)
+static kl_status batch_scan(struct again *a)
 {
     uint32_t carried = a->n->attr.region.carried, scanned = a->n->attr.region.scanned;
     bool reverse = a->n->attr.region.flags & REGION_REVERSE, batch = a->b->size > 0;
@@ -95,8 +95,8 @@ static kl_status again_scan(struct again *a)
     return status;
 }
 
-/* Its regions are given what the op is; its results' handles in out[].  Of the while loop no operand is batched. */
-static kl_status again_op(struct again *a)
+/* Records the op with functions for its regions; out[] gets its results.  No operand of a while loop is batched. */
+static kl_status batch_region_op(struct again *a)
 {
     uint32_t carried = a->n->attr.region.carried;
     switch (a->n->op) {
@@ -107,7 +107,7 @@ static kl_status again_op(struct again *a)
         return !add_part(a, 0, carried, 0, carried, carried) ||
             !add_part(a, 1, carried, 0, carried, carried) ? KL_ERR_MEMORY
                : kl_while_at(a->site, first, second, &a->use, carried, a->in, a->out);
-    case OP_scan: return again_scan(a);
+    case OP_scan: return batch_scan(a);
     case OP_checkpoint:
         return !add_part(a, 0, a->nin, 0, a->nin, a->nin) ? KL_ERR_MEMORY
                : kl_checkpoint_at(a->site, first, &a->use, a->nin, a->in, a->nout, a->out);
@@ -121,7 +121,7 @@ static kl_status again_op(struct again *a)
     }
 }
 
-static kl_status again_custom(struct again *a)
+static kl_status batch_custom(struct again *a)
 {
     const struct custom *c = node_custom(a->b->g, a->n);
     struct custom_use use = {.op = custom_find(c->name), .table = dispatch_find(c->name), .attr = c->attr,
@@ -135,12 +135,12 @@ static kl_status again_custom(struct again *a)
     return status;
 }
 
-/* With b->size 0 on operands without a batch, else with one on those that have it. */
+/* With b->size 0 operands have no batch, otherwise those that are batched do. */
 static kl_status again(struct again *a)
 {
     unsigned stopped = a->n->flags & MARK_STOP ? 1 : 0;
     a->b->t->no_grad += stopped;
-    kl_status status = a->n->op == OP_custom ? again_custom(a) : again_op(a);
+    kl_status status = a->n->op == OP_custom ? batch_custom(a) : batch_region_op(a);
     a->b->t->no_grad -= stopped;
     for (int i = 0; i < 2; i++) {
         mem_free(a->use.part[i].in);
@@ -149,7 +149,7 @@ static kl_status again(struct again *a)
     return status;
 }
 
-/* Element by element: in[] of one, part[] of all and, behind them, of one; then the results stacked. */
+/* For each element: in[] has its operands, part[] those of all, followed by its own; then stacks the results. */
 static kl_status one_by_one(const struct again *whole, kl_tensor *in, bool *is, kl_tensor *part)
 {
     struct batch single = *whole->b;
@@ -186,7 +186,7 @@ void batch_region(struct batch *b, ref r)
     bool *is = mem_alloc(2 * (size_t)a.nin + 1);
     a.in = in;
     a.is = is;
-    a.out = b->h + r + 1; /* its projections stand behind it */
+    a.out = b->h + r + 1; /* its projections follow it */
     for (uint32_t i = 0; in && is && i < a.nin; i++) {
         ref from = node_in(b->g, n, i);
         a.in[i] = b->h[from];

@@ -115,7 +115,7 @@ static bool record_resolve(struct step *s, unsigned i)
 
 /* Sets the autodiff flags of the op: operands on one device must all be on an autodiff device, or none, with one
  * strategy. */
-static bool find_ad(struct step *s)
+static bool set_autodiff(struct step *s)
 {
     struct call *c = s->c;
     unsigned nin = call_operands(c);
@@ -380,7 +380,7 @@ static kl_tensor run_path(struct step *s)
     for (unsigned i = 0; i < nin; i++)
         if (!record_resolve(s, i))
             return kl_none;
-    if (!find_ad(s))
+    if (!set_autodiff(s))
         return kl_none;
     if (s->tr && s->tr->log) {
         bool failed;

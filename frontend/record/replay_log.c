@@ -208,7 +208,7 @@ static struct replay_log *reusable_log(struct trace *tr, const char *name, const
 }
 
 /* An empty log, first in the list; NULL: out of memory. */
-static struct replay_log *fresh(struct trace *tr, const char *name, const struct replay_log *keep)
+static struct replay_log *new_log(struct trace *tr, const char *name, const struct replay_log *keep)
 {
     struct replay_log *p = reusable_log(tr, name, keep);
     if (p) {
@@ -243,7 +243,7 @@ bool replay_begin(struct trace *tr, const char *name)
     while (p && !replay_log_usable(p, cut))
         p = p->next;
     bool known = p != NULL;
-    if (!p && !(p = fresh(tr, cut, NULL)))
+    if (!p && !(p = new_log(tr, cut, NULL)))
         return false;
     tr->at = 0;
     replay_log_take(tr, p, known);
@@ -325,7 +325,7 @@ static bool replay_log_leave(struct trace *tr)
     struct replay_log *from = tr->log;
     ref last = tr->at ? last_node(&from->call[tr->at - 1]) : NIL;
     struct graph *g = graph_clone_beginning(from->g, last + 1, shapes_of_targets(from, tr->at));
-    struct replay_log *p = !g ? NULL : tr->region ? body_new(g) : fresh(tr, from->g->name, from);
+    struct replay_log *p = !g ? NULL : tr->region ? body_new(g) : new_log(tr, from->g->name, from);
     if (p && p->g != g) {
         graph_free(p->g);
         p->g = g;

@@ -50,8 +50,8 @@ static bool trace_make_room(struct trace *tr)
 }
 
 /* Describes a handle that does not belong to this trace; false: it has ended. */
-static bool look_from_outside(struct entry *x, kl_tensor h, const char *what, struct view *v,
-                              char name[sizeof x->name], struct err *e)
+static bool describe_outside(struct entry *x, kl_tensor h, const char *what, struct view *v,
+                             char name[sizeof x->name], struct err *e)
 {
     if (x->kind == KIND_TEMP) { /* of a trace around a region, on this thread */
         const struct graph *g = x->trace->r.g;
@@ -96,7 +96,7 @@ static ref bind(struct trace *tr, struct entry *x, kl_tensor h, const char *what
     }
     struct view v;
     char name[sizeof x->name];
-    if (!look_from_outside(x, h, what, &v, name, e))
+    if (!describe_outside(x, h, what, &v, name, e))
         return NIL;
     struct node key = state_key(&v, name);
     bool failed;
@@ -381,8 +381,10 @@ const struct exec *trace_program(struct trace *tr, struct err *e)
         }
     if (known)
         atomic_fetch_add_explicit(&counters.replays, 1, memory_order_relaxed);
-    if (known && tr->log->fuse == fuse && tr->log->schedules == schedules && exec_try_ref(tr->log->exec))
-        return atomic_fetch_add_explicit(&counters.program_hits, 1, memory_order_relaxed), tr->log->exec;
+    if (known && tr->log->fuse == fuse && tr->log->schedules == schedules && exec_try_ref(tr->log->exec)) {
+        atomic_fetch_add_explicit(&counters.program_hits, 1, memory_order_relaxed);
+        return option_tune() ? tune_repeated(tr->log->exec) : tr->log->exec;
+    }
     const struct exec *x = exec_get(g, (int)graph_device(g), fuse, e);
     if (x && !known)
         gradients_warn(g);

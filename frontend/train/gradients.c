@@ -8,15 +8,19 @@ static kl_tensor clip_all(const kl_site *site, int n, kl_tensor *g, double most)
     kl_tensor sum = kl_none;
     for (int i = 0; i < n; i++)
         if (g[i].id) {
-            kl_tensor part = kl_sum_all_at(site, kl_mul_at(site, g[i], g[i]));
+            kl_tensor wide = train_widen(site, g[i]), part = kl_sum_all_at(site, kl_mul_at(site, wide, wide));
             sum = sum.id ? kl_add_at(site, sum, part) : part;
         }
     kl_tensor norm = kl_sqrt_at(site, sum), unit = kl_scalar_at(site, kl_device_of(sum), kl_dtype_of(sum), most);
     kl_tensor factor = kl_min_scalar_at(site, kl_div_at(site, unit, norm), 1); /* most / 0 is infinite: 1 */
+    kl_dtype first = KL_DTYPE_COUNT;
     for (int i = 0; i < n; i++)
-        if (g[i].id)
-            g[i] = kl_mul_at(site, g[i], factor);
-    return norm;
+        if (g[i].id) {
+            kl_dtype d = kl_dtype_of(g[i]);
+            first = first == KL_DTYPE_COUNT ? d : first;
+            g[i] = train_cast(site, kl_mul_at(site, train_widen(site, g[i]), factor), d);
+        }
+    return train_cast(site, norm, first);
 }
 
 /* false: reported */
@@ -115,7 +119,8 @@ kl_status kl_accumulator_add_at(const kl_site *site, kl_accumulator *a, const kl
         return kl_last_error_code();
     for (int i = 0; i < a->n; i++) {
         kl_tensor state = a->of[i].state;
-        kl_status s = gradients[i].id ? kl_assign_at(site, state, kl_add_at(site, state, gradients[i])) : KL_OK;
+        kl_status s = gradients[i].id
+            ? kl_assign_at(site, state, kl_add_at(site, state, train_widen(site, gradients[i]))) : KL_OK;
         if (s != KL_OK)
             return s;
     }
@@ -132,7 +137,8 @@ kl_status kl_accumulator_take_at(const kl_site *site, kl_accumulator *a, kl_tens
         kl_tensor state = a->of[i].state;
         if (!gradients[i].id)
             continue;
-        gradients[i] = kl_mul_scalar_at(site, kl_add_at(site, state, gradients[i]), part);
+        kl_tensor sum = kl_add_at(site, state, train_widen(site, gradients[i]));
+        gradients[i] = train_cast(site, kl_mul_scalar_at(site, sum, part), kl_dtype_of(gradients[i]));
         int64_t dims[KL_MAX_RANK];
         int rank = kl_shape(state, dims);
         kl_status s = kl_assign_at(site, state,
@@ -166,7 +172,7 @@ kl_ema *kl_ema_new_at(const kl_site *site, const kl_tensor *param, int n, double
     kl_status s = e ? kl_composite_begin("ema_new") : KL_ERR_MEMORY;
     bool open = s == KL_OK;
     for (int i = 0; s == KL_OK && i < n; i++)
-        s = kl_assign_at(site, held->of[i].state, kl_detach_at(site, param[i]));
+        s = kl_assign_at(site, held->of[i].state, train_widen(site, kl_detach_at(site, param[i])));
     if (open)
         kl_composite_end(0, NULL);
     if (s != KL_OK) {
@@ -184,7 +190,7 @@ kl_status kl_ema_update_at(const kl_site *site, kl_ema *e)
         return kl_last_error_code();
     kl_status s = KL_OK;
     for (int i = 0; i < e->held->n && s == KL_OK; i++) {
-        kl_tensor state = e->held->of[i].state, now = kl_detach_at(site, e->held->of[i].param);
+        kl_tensor state = e->held->of[i].state, now = train_widen(site, kl_detach_at(site, e->held->of[i].param));
         s = kl_assign_at(site, state, rule_blend(site, state, e->decay, now));
     }
     return s;
@@ -198,9 +204,9 @@ kl_status kl_ema_swap_at(const kl_site *site, kl_ema *e)
     for (int i = 0; i < e->held->n && s == KL_OK; i++) {
         kl_tensor state = e->held->of[i].state, param = e->held->of[i].param;
         kl_tensor average = kl_detach_at(site, state), now = kl_detach_at(site, param);
-        s = kl_assign_at(site, param, average);
+        s = kl_assign_at(site, param, train_cast(site, average, kl_dtype_of(param)));
         if (s == KL_OK)
-            s = kl_assign_at(site, state, now);
+            s = kl_assign_at(site, state, train_widen(site, now));
     }
     return s;
 }

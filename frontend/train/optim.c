@@ -23,7 +23,7 @@ bool train_check_params(const kl_site *site, const char *op, const kl_tensor *pa
 
 kl_tensor train_state(const kl_site *site, kl_tensor t, int rank, const int64_t *dims, const char *name)
 {
-    kl_tensor zeros = kl_keep_at(site, kl_zeros_at(site, kl_device_of(t), kl_dtype_of(t), rank, dims));
+    kl_tensor zeros = kl_keep_at(site, kl_zeros_at(site, kl_device_of(t), train_compute(kl_dtype_of(t)), rank, dims));
     kl_set_name_at(site, zeros, name);
     return zeros;
 }
@@ -130,7 +130,7 @@ kl_tensor rule_blend(const kl_site *site, kl_tensor a, double beta, kl_tensor b)
 
 kl_tensor rule_decayed(struct update *u, double weight_decay)
 {
-    kl_tensor p = u->of->param;
+    kl_tensor p = u->p;
     double factor = u->rate * u->decay;
     if (weight_decay == 0 || factor == 0)
         return p;
@@ -191,7 +191,8 @@ static kl_status optimizer_update(const kl_site *site, kl_optimizer *o, const kl
         int rank = kl_shape(o->of[i].param, want);
         if (kl_check(g[i]) == KL_OK && (kl_shape(g[i], has) != rank || memcmp(want, has, (size_t)rank * sizeof *want)))
             return kl_failf(site, KL_ERR_SHAPE, "gradient %d is not shaped like its parameter", i);
-        struct update u = {site, o, &o->of[i], g[i], is.rate, is.decay, x};
+        struct update u = {site, o, &o->of[i], train_widen(site, o->of[i].param), train_widen(site, g[i]), is.rate,
+                           is.decay, x};
         kl_status s = o->rule->update(&u);
         if (s != KL_OK)
             return s;

@@ -18,10 +18,11 @@ static void rule_plain_numbers(double lr, double weight_decay, double *x)
     x[NUMBER_DECAY] = 1 - lr * weight_decay;
 }
 
-/* p's new value, and done. */
+/* p's new value, rounded where that is a half, and done. */
 static kl_status rule_move(struct update *u, kl_tensor p, kl_tensor step)
 {
-    return kl_assign_at(u->site, u->of->param, kl_sub_at(u->site, p, step));
+    return kl_assign_at(u->site, u->of->param,
+                        train_cast(u->site, kl_sub_at(u->site, p, step), kl_dtype_of(u->of->param)));
 }
 
 /* g + weight_decay p */
@@ -29,7 +30,7 @@ static kl_tensor rule_coupled(struct update *u, double weight_decay)
 {
     if (weight_decay * u->decay == 0)
         return u->g;
-    return kl_add_at(u->site, u->g, kl_mul_scalar_at(u->site, u->of->param, weight_decay * u->decay));
+    return kl_add_at(u->site, u->g, kl_mul_scalar_at(u->site, u->p, weight_decay * u->decay));
 }
 
 /* ---- SGD ---- */
@@ -58,7 +59,7 @@ static kl_status sgd_update(struct update *u)
     }
     if (s->nesterov)
         v = kl_add_at(u->site, kl_mul_scalar_at(u->site, v, s->momentum), g);
-    return rule_move(u, u->of->param, rule_rated(u, v));
+    return rule_move(u, u->p, rule_rated(u, v));
 }
 
 kl_optimizer *kl_sgd_at(const kl_site *site, const kl_tensor *param, int n, const kl_sgd_options *options)
@@ -97,7 +98,7 @@ static kl_status adam_update(struct update *u)
 {
     const kl_adam_options *a = &u->o->is.adam;
     const kl_site *site = u->site;
-    kl_tensor p = u->of->param;
+    kl_tensor p = u->p;
     kl_tensor m = rule_blend(site, u->of->state[0], a->beta1, u->g);
     kl_tensor v = rule_blend(site, u->of->state[1], a->beta2, kl_mul_at(site, u->g, u->g));
     kl_tensor root = kl_add_scalar_at(site, rule_times(u, NUMBER_ROOT, kl_sqrt_at(site, v)), a->eps);
@@ -185,7 +186,7 @@ static kl_status rmsprop_update(struct update *u)
         move = kl_add_at(site, kl_mul_scalar_at(site, m, r->momentum), move);
         kl_assign_at(site, m, move);
     }
-    return rule_move(u, u->of->param, rule_rated(u, move));
+    return rule_move(u, u->p, rule_rated(u, move));
 }
 
 kl_optimizer *kl_rmsprop_at(const kl_site *site, const kl_tensor *param, int n, const kl_rmsprop_options *options)
@@ -246,7 +247,7 @@ static kl_status adafactor_update(struct update *u)
 {
     const kl_adafactor_options *a = &u->o->is.adafactor;
     const kl_site *site = u->site;
-    kl_tensor p = u->of->param, move = adafactor_direction(u), rate = rule_number(u, NUMBER_RATE, p);
+    kl_tensor p = u->p, move = adafactor_direction(u), rate = rule_number(u, NUMBER_RATE, p);
     if (a->clip > 0)
         move = kl_div_at(site, move,
                          kl_max_scalar_at(site, kl_mul_scalar_at(site, adafactor_rms(site, move), 1 / a->clip), 1));

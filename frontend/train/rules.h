@@ -27,7 +27,7 @@ struct update {
     const kl_site *site;
     kl_optimizer *o;
     struct tracked *of;
-    kl_tensor g;
+    kl_tensor p, g;          /* the parameter and its gradient, in what the rule computes in */
     double rate, decay;      /* factors */
     const double *x;         /* the numbers */
 };
@@ -72,6 +72,6 @@ kl_optimizer *optimizer_new(const kl_site *site, const struct rule *rule, const 
                             const kl_tensor *param, int n);
 /* Whether n parameters are usable and different, reported as an error of op if not; marks them by kl_requires_grad. */
 bool train_check_params(const kl_site *site, const char *op, const kl_tensor *param, int n);
-/* Zeros of a shape beside t that outlive the trace. */
+/* Zeros of a shape beside t, in what updates of t are computed in, that outlive the trace. */
 kl_tensor train_state(const kl_site *site, kl_tensor t, int rank, const int64_t *dims, const char *name);
 #endif

@@ -14,6 +14,18 @@ static inline void train_release(kl_tensor t)
         kl_release(t);
 }
 
+/* Updates of f16 and bf16 are computed in f32, and so are the states that they carry from step to step: a moving
+ * average in a half stands still where its change is below the last digit, and squares of gradients underflow. */
+static inline kl_dtype train_compute(kl_dtype d) { return d == KL_F16 || d == KL_BF16 ? KL_F32 : d; }
+static inline kl_tensor train_cast(const kl_site *site, kl_tensor t, kl_dtype d)
+{
+    return kl_dtype_of(t) == d ? t : kl_cast_at(site, t, d);
+}
+static inline kl_tensor train_widen(const kl_site *site, kl_tensor t)
+{
+    return train_cast(site, t, train_compute(kl_dtype_of(t)));
+}
+
 /* A random function of 64 bits: the last step of SplitMix64 (Steele, Lea, Flood). */
 static inline uint64_t train_mix(uint64_t z)
 {

@@ -66,6 +66,44 @@ KL_API kl_status kl_bench_svg(const kl_bench_report *report, const char *path);
 /* NULL is fine. */
 KL_API void kl_bench_free(kl_bench_report *report);
 
+/* ---- tuning ----
+ * Other schedules for a trace's kernels are measured on this machine, and the fastest are kept.
+ *
+ *     train_step(...);                          // once: it is recorded, compiled and run
+ *     if (kl_tune("train_step", 30)) fprintf(stderr, "%s\n", kl_last_error());
+ *
+ * A schedule says how a kernel computes (tiles, lanes, tasks), never what: results stay the same bits.  What is found
+ * is kept in the folder of the compiled kernels, for this processor and this number of threads.  Each program that is
+ * built from then on uses it, in this process and in later ones: these need not tune.  KILN_TUNE=1 in the environment,
+ * or option `tune`, does it with no change to the program, for each trace that runs a second time. */
+
+/* What came of a kernel.  Strings are valid during the call. */
+typedef struct kl_tuned_kernel {
+    const char *name;
+    /* Its schedules, as stage "schedules" of a dump prints them.  The same text: none that was measured is faster. */
+    const char *before, *after;
+    double seconds[2];            /* that its calls take in one run of the trace, before and after */
+    int tried;                    /* schedules that were measured */
+    bool complete;                /* there was time for all */
+} kl_tuned_kernel;
+
+typedef struct kl_tune_options {
+    double seconds;               /* nothing new is measured after so long; 0: nothing at all */
+    void (*progress)(void *ctx, int done, int rounds);            /* called after each round; may be NULL */
+    void (*kernel)(void *ctx, const kl_tuned_kernel *kernel);     /* called at the end, once a kernel; may be NULL */
+    void *ctx;
+} kl_tune_options;
+
+/* Tunes the kernels of the program that a trace of this name ran last, for at most `seconds` and the round that runs
+ * then.  Its kernels run on made-up values in memory of their own, as much as the trace's inputs, states and results
+ * take once more; the trace's values stay as they are.  Work of other threads and processes makes the measurements
+ * worse.  A frozen step goes on with the schedules that it has.
+ * [errors ARGUMENT: no such trace has run, or it ran unfused, a number out of range, schedules of kl_set_schedules hold
+ * for it; DEVICE: it has no kernels of a code generator; IO: the folder that keeps kernels cannot be written; TRACE:
+ * one is open; MEMORY] */
+KL_API kl_status kl_tune(const char *trace, double seconds);
+KL_API kl_status kl_tune_with(const char *trace, const kl_tune_options *options);
+
 #ifdef __cplusplus
 }
 #endif

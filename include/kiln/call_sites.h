@@ -65,6 +65,9 @@ KL_API kl_status kl_file_write_at(const kl_site *site, const char *path, kl_file
 KL_API kl_model *kl_model_load_at(const kl_site *site, kl_device device, const char *path);
 KL_API kl_status kl_model_call_at(const kl_site *site, kl_model *model, uint32_t nin, const kl_tensor *in,
                                   uint32_t nout, kl_tensor *out);
+KL_API kl_status kl_model_save_at(const kl_site *site, const char *path, kl_region_fn *fn, void *ctx, uint32_t nin,
+                                  const kl_tensor *in, const char *const *in_names, uint32_t nout,
+                                  const char *const *out_names);
 KL_API kl_tensor kl_model_read_tensor_at(const kl_site *site, kl_device device, const char *path);
 KL_API kl_status kl_snapshot_tensor_at(const kl_site *site, kl_snapshot *snapshot, const char *name, kl_tensor tensor);
 KL_API kl_status kl_snapshot_i64_at(const kl_site *site, kl_snapshot *snapshot, const char *name, int64_t *value);
@@ -572,6 +575,7 @@ KL_API kl_status kl_tracer_run_at(const kl_site *site, const kl_tracer *tr, uint
 #define kl_file_write(...) kl_file_write_at(KL_HERE, __VA_ARGS__)
 #define kl_model_load(...) kl_model_load_at(KL_HERE, __VA_ARGS__)
 #define kl_model_call(...) kl_model_call_at(KL_HERE, __VA_ARGS__)
+#define kl_model_save(...) kl_model_save_at(KL_HERE, __VA_ARGS__)
 #define kl_model_read_tensor(...) kl_model_read_tensor_at(KL_HERE, __VA_ARGS__)
 #define kl_snapshot_tensor(...) kl_snapshot_tensor_at(KL_HERE, __VA_ARGS__)
 #define kl_snapshot_i64(...) kl_snapshot_i64_at(KL_HERE, __VA_ARGS__)

@@ -69,12 +69,15 @@ KL_API const char *kl_version(void);
  *   keeps only those.
  * - "background_compile": 1 runs a new trace at once on unfused kernels while a background thread compiles the fused
  *   ones.  Results are the same bits.
- * - "join": 1 places a barrier between two kernels only where one reads what another thread of the other stores, 0
- *   places one between any two.  Results are the same bits.
+ * - "elide_barriers": 1 places a barrier between two kernels only where one reads what another thread of the other
+ *   stores, 0 places one between any two.  Results are the same bits.
  * - "check_nan": 1 makes a trace, step or read that would return a NaN fail with CHECK; the error names the node, its
  *   line and the operands that made the NaN, and no value changes. 2 includes infinities.  Intermediate values may be
  *   either.  States are not updated in place.
  * - "perf_map": 1 lists kernels loaded from here on in /tmp/perf-PID.map, where `perf report` finds their names.
+ * - "tune": 1 tunes a fused program before its second run, unless it was tuned before (kl_tune).  Results are the same
+ *   bits.
+ * - "tune_seconds": the limit in seconds of that tuning, for each program.
  *
  * [errors ARGUMENT] */
 KL_API kl_status kl_set_option(const char *name, int64_t value);

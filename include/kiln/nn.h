@@ -83,7 +83,8 @@ KL_API_AT kl_tensor kl_batch_norm(kl_tensor x, kl_tensor weight, kl_tensor bias,
 /* table: [V, D]  ids: integers of any shape  ->  [ids..., D]: row ids[i] of the table; an id out of range is the
  * nearest one in range.  The gradient adds the rows up in the order of the ids.  [SHAPE, TYPE] */
 KL_API_AT kl_tensor kl_embedding(kl_tensor table, kl_tensor ids);
-/* x: [..., K]  w: [K, N]  b: [N] or kl_none  ->  x w + b.  [SHAPE, TYPE] */
+/* x: [..., K]  w: [K, N]  b: [N] or kl_none  ->  x w + b: of f16 and bf16 the product is rounded, and its sum with b,
+ * as processors and GPUs multiply halves.  [SHAPE, TYPE] */
 KL_API_AT kl_tensor kl_linear(kl_tensor x, kl_tensor w, kl_tensor b);
 /* Sum of products of n operands (1..16, any number dtype) by subscripts, a letter an axis: "bij,bjk->bik".  A letter
  * that is not in the result is summed over; one twice in an operand is its diagonal.  "..." stands for any number of
@@ -104,7 +105,7 @@ KL_API_AT kl_tensor kl_attention(kl_tensor q, kl_tensor k, kl_tensor v, kl_tenso
 /* x: [N, C, L...]  w: [M, C / groups, K...]  b: [M] or kl_none  ->  [N, M, O...]: for each group of channels the sum of
  * products with the windows of its filters.  O = (L + low + high - (K - 1) dilation - 1) / stride + 1; low and high
  * zeros are added at the ends of each axis, a negative number removes elements.  NULL: strides and dilations of 1, no
- * padding.  Any number dtype.  [ARGUMENT, SHAPE, TYPE] */
+ * padding.  Any number dtype; f16 and bf16 are rounded as in kl_linear.  [ARGUMENT, SHAPE, TYPE] */
 KL_API_AT kl_tensor kl_conv(kl_tensor x, kl_tensor w, kl_tensor b, const int64_t *stride, const int64_t *low,
                             const int64_t *high, const int64_t *dilation, int groups);
 /* x: [N, C, L...]  w: [C, M / groups, K...]  b: [M] or kl_none  ->  [N, M, O...]: the gradient of conv with respect to

@@ -300,13 +300,13 @@ ref n_pow_log(struct graph *g, ref a, ref b)
     return n_log(g, n_where(g, flat, n_k(g, a, 1), a));
 }
 
-ref n_circle(struct graph *g, ref a)
+ref n_cos_of_asin(struct graph *g, ref a)
 {
     ref one = n_k(g, a, 1);
     return n_sqrt(g, n_mul(g, n_sub(g, one, a), n_add(g, one, a)));
 }
 
-ref n_radius(struct graph *g, ref a, ref b)
+ref n_hypot_or_one(struct graph *g, ref a, ref b)
 {
     ref r = n_hypot(g, a, b);
     return n_where(g, n_eq(g, r, n_k(g, r, 0)), n_k(g, r, 1), r);

@@ -53,8 +53,8 @@ ref n_grad(struct graph *g, ref loss, ref wrt);
 ref n_proj(struct graph *g, ref region, uint32_t index); /* the existing node of that index, or a new one */
 /* Shared by gradient rules. */
 ref n_pick(struct graph *g, ref a, ref b);        /* 1 where a > b, 0.5 where equal, else 0, in a's dtype */
-ref n_circle(struct graph *g, ref a);             /* sqrt(1 - a^2) */
-ref n_radius(struct graph *g, ref a, ref b);      /* hypot(a, b), but 1 at the origin, where the numerator is 0 */
+ref n_cos_of_asin(struct graph *g, ref a);           /* sqrt(1 - a^2) */
+ref n_hypot_or_one(struct graph *g, ref a, ref b); /* hypot(a, b), but 1 at the origin, where the numerator is 0 */
 ref n_pow_slope(struct graph *g, ref a, ref b);   /* b a^(b-1), with 0 for a 0 times infinity where b is 0 */
 ref n_pow_log(struct graph *g, ref a, ref b);     /* log a, with 0 where 0^b is 0 or 1 for all b nearby */
 

@@ -210,7 +210,7 @@ static bool compare_regions(struct differ *d, const struct node *p, const struct
     return true;
 }
 
-static bool tell_nodes(struct differ *d)
+static bool report_nodes(struct differ *d)
 {
     ref y = 1;
     for (ref x = 1; x < d->a->nnode || y < d->b->nnode;) {
@@ -250,7 +250,7 @@ static void put_output(struct differ *d, const char *what, const struct graph *g
     d->n->outputs++;
 }
 
-static void tell_outputs(struct differ *d)
+static void report_outputs(struct differ *d)
 {
     for (uint32_t i = 0; i < d->a->nout || i < d->b->nout; i++) {
         const struct output *p = &d->a->out[i], *q = &d->b->out[i];
@@ -265,7 +265,7 @@ static void tell_outputs(struct differ *d)
 }
 
 /* Reports leaves that no node uses. */
-static void tell_leaves(struct differ *d, const char *what, const struct leaves *x, const struct leaves *y)
+static void report_leaves(struct differ *d, const char *what, const struct leaves *x, const struct leaves *y)
 {
     for (uint32_t i = 0; i < x->n || i < y->n; i++) {
         char s[SHAPE_TEXT] = "", t[SHAPE_TEXT] = "";
@@ -285,7 +285,7 @@ static void tell_leaves(struct differ *d, const char *what, const struct leaves 
     }
 }
 
-static void tell_symbols(struct differ *d)
+static void report_symbols(struct differ *d)
 {
     const struct symbols *x = d->a->symbols, *y = d->b->symbols;
     for (uint32_t i = 0; i < (x ? x->n : 0) || i < (y ? y->n : 0); i++) {
@@ -315,11 +315,11 @@ static bool graph_compare_compare(struct differ *d)
         d->kb[r] = key_of(d->b, r);
     ok = ok && match_all(d);
     if (ok) {
-        tell_leaves(d, "input", &d->a->input, &d->b->input);
-        tell_leaves(d, "state", &d->a->state, &d->b->state);
-        tell_leaves(d, "slot", &d->a->slot, &d->b->slot);
-        ok = tell_nodes(d);
-        tell_outputs(d);
+        report_leaves(d, "input", &d->a->input, &d->b->input);
+        report_leaves(d, "state", &d->a->state, &d->b->state);
+        report_leaves(d, "slot", &d->a->slot, &d->b->slot);
+        ok = report_nodes(d);
+        report_outputs(d);
     }
     mem_free(d->ka);
     mem_free(d->kb);
@@ -332,6 +332,6 @@ bool graph_compare(const struct graph *a, const struct graph *b, struct text *t,
 {
     struct differ d = {.a = a, .b = b, .t = t, .n = n};
     *n = (struct graph_changes){0};
-    tell_symbols(&d);
+    report_symbols(&d);
     return graph_compare_compare(&d) && !t->failed;
 }

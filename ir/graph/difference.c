@@ -24,7 +24,7 @@ static const char *field(const struct graph *a, const struct node *x, const stru
     return op_is_region(x->op) ? "region or attributes" : x->op == OP_const ? "value" : "attributes";
 }
 
-uint64_t graph_likeness(const struct graph *a, const struct graph *b)
+uint64_t graph_similarity(const struct graph *a, const struct graph *b)
 {
     ref r = graph_common(a, b);
     uint64_t like = (uint64_t)r << 4 | (uint64_t)(a->nnode == b->nnode) << 3;

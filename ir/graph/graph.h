@@ -139,7 +139,7 @@ int64_t dim_digest(const struct graph *g, int64_t d);
 /* ---- difference.c ---- */
 /* A measure of similarity, larger is more similar: the common nodes at the beginning, the number of nodes, and the
  * first that differs. */
-uint64_t graph_likeness(const struct graph *a, const struct graph *b);
+uint64_t graph_similarity(const struct graph *a, const struct graph *b);
 /* Describes where g differs from another graph: "file:line: node, op: which field, and how". */
 void graph_difference(const struct graph *g, const struct graph *known, char *text, size_t n);
 

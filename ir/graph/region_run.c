@@ -29,7 +29,7 @@ static struct loop loop_begin(const struct region_call *c)
 }
 
 /* Sets where this iteration's carried yields are written: never where they are read. */
-static void aim(struct loop *l, bool second)
+static void set_yields(struct loop *l, bool second)
 {
     char *at = l->second;
     for (uint32_t i = 0; i < l->carried; i++) {
@@ -78,7 +78,7 @@ static bool run_while(const struct region_call *c)
             return false;
         if (!more)
             break;
-        aim(&l, second);
+        set_yields(&l, second);
         if (!c->run(c->ctx, 1, l.in, l.out))
             return false;
         carry(&l);
@@ -99,7 +99,7 @@ static bool run_scan(const struct region_call *c)
             l.in[i] = (const char *)c->in[i] + at * slice_bytes(c->bytes(c, false, i), length);
         for (uint32_t i = l.carried; i < c->nout; i++)
             l.out[i] = (char *)c->out[i] + at * slice_bytes(c->bytes(c, true, i), length);
-        aim(&l, (length - 1 - k) & 1);
+        set_yields(&l, (length - 1 - k) & 1);
         if (!c->run(c->ctx, 0, l.in, l.out))
             return false;
         carry(&l);

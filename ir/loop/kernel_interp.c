@@ -116,7 +116,7 @@ static bool run_inst(struct machine *m, struct thread *t, val v)
         t->batch++;
         return true;
     case L_WAIT:
-        return memory_land(m, t, i->imm);
+        return memory_complete_copies(m, t, i->imm);
     default:
         return value_run(m, t, v);
     }

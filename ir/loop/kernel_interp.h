@@ -4,7 +4,7 @@
 #include "loop.h"
 
 /* One asynchronous copy from global to shared memory that has not landed. */
-struct flight { val v; int64_t to, from; bool zero; uint64_t batch; };
+struct async_copy { val v; int64_t to, from; bool zero; uint64_t batch; };
 
 /* State of one thread: each thread of a block has one; everything outside of blocks uses the first. */
 struct thread {
@@ -15,16 +15,16 @@ struct thread {
     /* threads with the same number count as one in race checks: its subgroup for tiles, else itself */
     int32_t subgroup;
     int32_t self;
-    struct flight *flight; uint32_t nflight, flight_cap;
+    struct async_copy *flight; uint32_t nflight, flight_cap;
     uint64_t batch;               /* number of the batch of copies being started */
 };
 
 /* The last accesses of one kind to an element. turn and interval count up over a whole run; 0: none.  For loads and
  * updates, turn is the first one of this phase: iterations run in order, so all accesses are by the last iteration only
  * if the first one is. */
-struct touch { int64_t turn, interval; int32_t by; };
+struct last_access { int64_t turn, interval; int32_t by; };
 enum { IN_FLIGHT = -1, BY_SEVERAL = -2 }; /* by, if no thread */
-struct mark { struct touch stored, updated, loaded; };
+struct mark { struct last_access stored, updated, loaded; };
 
 struct machine {
     const struct kernel *k;
@@ -60,6 +60,7 @@ bool memory_load(struct machine *m, struct thread *t, val v);
 bool memory_store(struct machine *m, struct thread *t, val v);
 bool memory_atomic(struct machine *m, struct thread *t, val v);
 bool memory_copy(struct machine *m, struct thread *t, val v);
-bool memory_land(struct machine *m, struct thread *t, uint64_t last); /* completes all batches except the last `last` */
+/* Completes all batches except the last `last`. */
+bool memory_complete_copies(struct machine *m, struct thread *t, uint64_t last);
 
 #endif

@@ -64,7 +64,7 @@ static uint64_t fold_lane(enum fold f, unsigned dtype, uint64_t acc, uint64_t x)
 static void run_fold(struct machine *m, struct thread *t, val v)
 {
     const struct linst *i = &m->k->inst[v];
-    uint64_t x[64];
+    uint64_t x[MAX_GPU_VECTOR];
     for (int l = 0; l < t->width; l++)
         x[l] = value_get(m, t, i->a, 0, l);
     for (int h = t->width / 2; h; h /= 2)
@@ -73,7 +73,7 @@ static void run_fold(struct machine *m, struct thread *t, val v)
     t->v[m->at[v]] = x[0];
 }
 
-static void run_mix(struct machine *m, struct thread *t, val v)
+static void run_interleave(struct machine *m, struct thread *t, val v)
 {
     const struct linst *i = &m->k->inst[v];
     int h = (int)i->imm;
@@ -147,7 +147,7 @@ bool value_run(struct machine *m, struct thread *t, val v)
         value_copy(m, t, v, i->a);
         return true;
     case L_INTERLEAVE:
-        run_mix(m, t, v);
+        run_interleave(m, t, v);
         return true;
     case L_LANE_REDUCE:
         run_fold(m, t, v);

@@ -180,8 +180,8 @@ static bool vector_loop(struct checker *c, val v)
     int64_t w;
     if (c->vector)
         return kernel_verify_fail(c, v, "a vector loop inside a vector loop");
-    if (!from_zero(c, v, &w) || w < 1 || w > 64 || !power_of_two((uint64_t)w))
-        return kernel_verify_fail(c, v, "a vector loop runs from 0 to a constant power of two up to 64");
+    if (!from_zero(c, v, &w) || w < 1 || w > MAX_GPU_VECTOR || !power_of_two((uint64_t)w))
+        return kernel_verify_fail(c, v, "a vector loop runs from 0 to a constant power of two up to 256");
     c->vector = true;
     c->width = (uint64_t)w;
     return true;
@@ -372,7 +372,7 @@ static bool lane_rules(const struct checker *c, val v)
     return i->dtype == dt(c, i->a) || kernel_verify_fail(c, v, "result of another dtype");
 }
 
-static bool mix_rules(const struct checker *c, val v)
+static bool interleave_rules(const struct checker *c, val v)
 {
     const struct linst *i = &c->k->inst[v];
     if (!kernel_verify_usable(c, v, i->a) || !kernel_verify_usable(c, v, i->b))
@@ -461,7 +461,7 @@ static bool rules(struct checker *c, val v)
     case L_MMA:
         return mma_rules(c, v);
     case L_INTERLEAVE:
-        return mix_rules(c, v);
+        return interleave_rules(c, v);
     case L_SPLAT:
     case L_LANE_REDUCE:
         return lane_rules(c, v);
@@ -531,7 +531,7 @@ static void kernel_verify_walk(struct checker *c)
     if (k->extent != kernel_extent(k))
         kernel_verify_fail(c, 0, "its extent is not that of its phases");
     if (!c->flaw->rule)
-        threads_meet(k, c->flaw);
+        threads_verify(k, c->flaw);
 }
 
 bool kernel_phase(const struct kernel *k, struct phase *p)
@@ -563,11 +563,23 @@ int64_t kernel_extent(const struct kernel *k)
     return p.base + p.extent;
 }
 
-const char *kernel_needs_gpu(const struct kernel *k)
+bool kernel_has_blocks(const struct kernel *k)
 {
     for (val v = 1; v < k->ninst; v++)
         if (k->inst[v].op == L_LOOP && k->inst[v].kind == LOOP_GRID)
+            return true;
+    return false;
+}
+
+const char *kernel_needs_gpu(const struct kernel *k)
+{
+    for (val v = 1; v < k->ninst; v++) {
+        const struct linst *i = &k->inst[v];
+        if (i->op == L_LOOP && i->kind == LOOP_VECTOR && k->inst[i->b].imm > MAX_VECTOR)
+            return "a vector loop of more than 64 lanes";
+        if (i->op == L_LOOP && i->kind == LOOP_GRID)
             return "a grid loop"; /* everything else for a GPU is inside one */
+    }
     return NULL;
 }
 

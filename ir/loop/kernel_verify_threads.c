@@ -30,7 +30,7 @@ static void raise(struct walk *w, val v, uint8_t s)
 }
 
 /* The uniformity of the control flow around the current instruction. */
-static uint8_t control(const struct walk *w)
+static uint8_t control_uniformity(const struct walk *w)
 {
     uint8_t s = SHARE_BLOCK;
     for (unsigned d = 0; d < w->depth; d++) {
@@ -65,7 +65,7 @@ static void verify_threads_spread(struct walk *w, val v)
     else if (is_subgroup_number(w, i))
         s = SHARE_TEAM;
     else if (i->op == L_CARRY || i->op == L_NEXT) /* the number of iterations may differ */
-        s = most(s, control(w));
+        s = most(s, control_uniformity(w));
     else if (i->op == L_LOAD && w->k->buf[i->imm].role == BUF_REGISTER)
         s = SHARE_NONE;
     raise(w, v, s);
@@ -81,9 +81,10 @@ static bool uses_tile(const struct kernel *k, const struct linst *i)
 static void verify_threads_check(struct walk *w, val v)
 {
     const struct linst *i = &w->k->inst[v];
-    if (i->op == L_BARRIER && control(w) != SHARE_BLOCK)
+    if (i->op == L_BARRIER && control_uniformity(w) != SHARE_BLOCK)
         *w->flaw = (struct flaw){v, "a barrier that some threads may miss"};
-    if (w->subgroup > 1 && uses_tile(w->k, i) && most(control(w), verify_threads_operands(w, i)) == SHARE_NONE)
+    if (w->subgroup > 1 && uses_tile(w->k, i) &&
+        most(control_uniformity(w), verify_threads_operands(w, i)) == SHARE_NONE)
         *w->flaw = (struct flaw){v, "a tile whose subgroup does not agree on it"};
 }
 
@@ -108,9 +109,9 @@ static void round_of(struct walk *w, void (*visit)(struct walk *, val))
     }
 }
 
-bool threads_meet(const struct kernel *k, struct flaw *f)
+bool threads_verify(const struct kernel *k, struct flaw *f)
 {
-    if (!kernel_needs_gpu(k))
+    if (!kernel_has_blocks(k))
         return true;
     struct walk w = {.k = k, .flaw = f, .rose = true};
     w.of = mem_alloc(k->ninst);

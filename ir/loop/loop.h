@@ -9,7 +9,8 @@
  *   loop reduce    as serial, but it stores nothing and only carries connect its iterations, so that loads of
  *                  later iterations may be issued early
  *   loop unrolled  as serial, between constants, at most MAX_UNROLL iterations, which are written out
- *   loop vector    lo 0, hi a constant W of 1..64: all W lanes at once; never nested in another vector loop
+ *   loop vector    lo 0, hi a constant W of 1..64, on a GPU of 1..256: all W lanes at once; never nested in another
+ *                  vector loop
  *   loop parallel  outermost, 0 to a constant; iterations are independent and are shared out among threads (the kernel
  *                  function gets begin and end)
  *   loop grid      the same on a GPU: iterations are blocks. It contains one block loop, and before it only
@@ -45,6 +46,7 @@ typedef uint32_t val; /* index of an instruction; 0 is no value */
 enum {
     MAX_NEST = 32,              /* nesting depth of loops and ifs */
     MAX_UNROLL = 256,
+    MAX_VECTOR = 64, MAX_GPU_VECTOR = 256, /* lanes of a vector loop */
     MAX_THREADS = 1024,         /* in a block */
     MAX_SUBGROUP = 64,
     MAX_TILE_SIDE = 256, MAX_TILE = 4096, /* elements */
@@ -357,11 +359,12 @@ struct phase { val first, end; int64_t base, extent; }; /* instructions [first, 
 /* the next phase; *p starts as zeroes; false: there are no more */
 bool kernel_phase(const struct kernel *k, struct phase *p);
 const char *kernel_needs_gpu(const struct kernel *k);   /* the first feature that needs a GPU; NULL: none */
+bool kernel_has_blocks(const struct kernel *k);         /* does it have a grid loop, whose threads run independently? */
 /* ---- kernel_verify_tile.c, kernel_verify_threads.c: rules of one instruction ---- */
 /* do the shapes of v and its operands fit? */
 bool tile_shapes(const struct kernel *k, val v, const char **rule);
 /* Called after all other rules: all threads reach each barrier, whole subgroups reach each tile. */
-bool threads_meet(const struct kernel *k, struct flaw *f);
+bool threads_verify(const struct kernel *k, struct flaw *f);
 /* ---- kernel_interp.c ---- */
 /* Runs iterations of a kernel without compiling it.  Every access is checked: bounds, races, loads of elements that
  * were not stored.  A kernel of several phases must be run in one call, because stores of other calls are not known. */

@@ -124,7 +124,7 @@ bool axis_in_range(const char *op, const struct shape *s, uint32_t axis, struct 
 bool index_is_integer(const char *op, const char *what, unsigned dtype, struct err *e); /* no bool either */
 enum op scatter_op(enum scatter_kind kind);       /* op_scatter.c: the elementwise op f; set: OP_nil */
 /* Is the axis empty (or possibly empty, if symbolic) although there are indices into it? */
-bool nowhere_to_point(const struct graph *g, int64_t len, int64_t indices);
+bool indexes_empty_axis(const struct graph *g, int64_t len, int64_t indices);
 /* op_select.c: element i of p, integers of dtype, clamped to 0..last */
 int64_t index_at(unsigned dtype, const void *p, int64_t i, int64_t last);
 /* op_view.c: element (i, j, ..) of out, row-major of shape s, is in[i*stride->dim[0] + j*stride->dim[1] ..] */

@@ -95,8 +95,9 @@ bool shape_dot(const struct graph *g, struct node *n, struct shape *out, struct 
     n->dtype = sum ? (uint8_t)sum : na->dtype;
     uint32_t pairs = n->attr.dot.pairs;
     if (pairs && (pairs > 1 || n->dtype != KL_BF16 || !kblock || kblock % 2))
-        return err_set(e, KL_ERR_INTERNAL, "dot: products in pairs are of bf16, in blocks of an even number, not of %s in "
-                       "blocks of %u", dtype_name(n->dtype), kblock);
+        return err_set(e, KL_ERR_INTERNAL,
+                       "dot: products in pairs are of bf16, in blocks of an even number, not of %s in blocks of %u",
+                       dtype_name(n->dtype), kblock);
     return attr_rest_zero(n, sizeof n->attr.dot, e);
 }
 

@@ -272,7 +272,7 @@ void vjp_reduce_min(struct graph *g, ref y, ref dy, ref *din)
 
 /* For each element the product of all others along an axis, as the product of those before times that of those after,
  * so that zeros need no special case. */
-static ref others(struct graph *g, ref x, uint32_t axis)
+static ref product_of_others(struct graph *g, ref x, uint32_t axis)
 {
     ref one = n_const(g, node_at(g, x)->dtype, dtype_bits(node_at(g, x)->dtype, 1));
     ref before = n_shift(g, n_cumulative(g, OP_cumprod, x, axis), one, axis), behind = n_flip(g, x, 1u << axis);
@@ -291,6 +291,6 @@ void vjp_reduce_prod(struct graph *g, ref y, ref dy, ref *din)
     din[0] = dy;
     for (uint32_t i = n; i--;) {
         struct shape s = *node_shape(g, part[i]);
-        din[0] = n_mul(g, n_expand(g, din[0], &s), others(g, part[i], axis[n - 1 - i]));
+        din[0] = n_mul(g, n_expand(g, din[0], &s), product_of_others(g, part[i], axis[n - 1 - i]));
     }
 }

@@ -34,7 +34,7 @@ bool shape_scatter(const struct graph *g, struct node *n, struct shape *out, str
     if (!shape_equal(us, &want))
         return err_set(e, KL_ERR_SHAPE, "scatter: the update must be %s, got %s",
                        shape_text_in(g, &want, ta, sizeof ta), shape_text_in(g, us, tu, sizeof tu));
-    if (nowhere_to_point(g, out->dim[axis], is->dim[0]))
+    if (indexes_empty_axis(g, out->dim[axis], is->dim[0]))
         return err_set(e, KL_ERR_SHAPE, "scatter: axis %u of %s %s no elements%s", axis,
                        shape_text_in(g, out, ta, sizeof ta), out->dim[axis] ? "may have" : "has",
                        bounds_text(g, out, tu, BOUNDS_TEXT));

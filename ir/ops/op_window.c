@@ -83,7 +83,7 @@ static struct shape split_rows(const struct shape *s, uint32_t at, int64_t rows,
 }
 
 /* The gradient of windows that do not overlap: their elements, with zeros for elements in no window. */
-static ref vjp_apart(struct graph *g, const struct node *n, ref dy, const struct steps *by)
+static ref vjp_disjoint(struct graph *g, const struct node *n, ref dy, const struct steps *by)
 {
     struct shape s = *node_shape(g, n->in[0]);
     uint32_t axis = n->attr.window.axis;
@@ -135,7 +135,7 @@ void vjp_window(struct graph *g, ref y, ref dy, ref *din)
     const struct node n = *node_at(g, y);
     struct steps by = steps_of(g, &n);
     bool apart = node_shape(g, y)->dim[n.attr.window.axis] == 1 || by.stride > (n.attr.window.size - 1) * by.dilation;
-    din[0] = apart ? vjp_apart(g, &n, dy, &by) : vjp_overlapping(g, &n, dy, &by);
+    din[0] = apart ? vjp_disjoint(g, &n, dy, &by) : vjp_overlapping(g, &n, dy, &by);
 }
 
 uint32_t lower_window(struct lower *l, ref r, const uint32_t *coord)

@@ -22,7 +22,7 @@ static bool is_compute(const struct node *n)
 
 /* Can r be computed from leaves in at most that many steps, without the result of a kernel? arrays: leaves may be
  * arrays. */
-static bool is_of_leaves(struct fuser *f, ref r, uint32_t most, bool arrays)
+static bool is_leaf_expression(struct fuser *f, ref r, uint32_t most, bool arrays)
 {
     const struct graph *g = f->g;
     f->cost[r] = 1;
@@ -39,7 +39,8 @@ static bool is_of_leaves(struct fuser *f, ref r, uint32_t most, bool arrays)
 /* A scalar whose operands are leaves or such scalars, in few steps. */
 static bool is_free_scalar(struct fuser *f, ref r)
 {
-    return !op_is_anchor(f->g->node[r].op) && node_numel(f->g, r) == 1 && is_of_leaves(f, r, MAX_FREE_SCALAR, true);
+    return !op_is_anchor(f->g->node[r].op) && node_numel(f->g, r) == 1 &&
+           is_leaf_expression(f, r, MAX_FREE_SCALAR, true);
 }
 
 /* A pattern, such as a causal mask: computed from indices and constants in few steps, and read element by element.
@@ -49,7 +50,8 @@ static bool is_pattern(struct fuser *f, ref r)
 {
     const struct graph *g = f->g;
     unsigned op = g->node[r].op;
-    if (!op_is_map(op) || fuse_work(op) > 1 || f->output[r] || f->viewed[r] || !is_of_leaves(f, r, MAX_PATTERN, false))
+    if (!op_is_map(op) || fuse_work(op) > 1 || f->output[r] || f->viewed[r] ||
+        !is_leaf_expression(f, r, MAX_PATTERN, false))
         return false;
     for (uint32_t k = f->readers[r]; k < f->readers[r + 1]; k++)
         if (!op_is_map(g->node[f->reader[k]].op))
@@ -194,7 +196,7 @@ static struct candidate pop(struct queue *q)
     return top;
 }
 
-static void put_off(struct queue *q, struct candidate c)
+static void retry_later(struct queue *q, struct candidate c)
 {
     if (mem_reserve(&q->later, &q->later_cap, q->nlater + 1, sizeof *q->later))
         q->later[q->nlater++] = c;
@@ -209,11 +211,11 @@ static struct verdict judge(struct fuser *f, const struct candidate *c, bool pat
 }
 
 /* Adds a candidate to the queue with its current score. */
-static void fuse_enter(struct fuser *f, struct queue *q, struct candidate c)
+static void fuse_enqueue(struct fuser *f, struct queue *q, struct candidate c)
 {
     struct verdict v = judge(f, &c, false);
     if (v.join == JOIN_NONE) {
-        put_off(q, c);
+        retry_later(q, c);
         return;
     }
     c.score = fuse_score(f, group_of(f, c.a), group_of(f, c.b), c.shared, v.join);
@@ -230,7 +232,7 @@ static bool reads_whole(const struct fuser *f, ref r, ref x)
     return false;
 }
 
-static void enter_all(struct fuser *f, struct queue *q)
+static void enqueue_all(struct fuser *f, struct queue *q)
 {
     for (ref x = 1; x < f->g->nnode; x++) {
         ref before = NIL;               /* the last reader that may have a sibling */
@@ -240,18 +242,18 @@ static void enter_all(struct fuser *f, struct queue *q)
             if (group_of(f, r) == GROUP_NONE || (i > f->readers[x] && r == f->reader[i - 1]))
                 continue;
             if (group_of(f, x) != GROUP_NONE && group_of(f, x) != group_of(f, r))
-                fuse_enter(f, q, (struct candidate){.a = x, .b = r});
+                fuse_enqueue(f, q, (struct candidate){.a = x, .b = r});
             if (!array || !reads_whole(f, r, x))
                 continue;
             if (before)
-                fuse_enter(f, q, (struct candidate){.a = before, .b = r, .shared = x});
+                fuse_enqueue(f, q, (struct candidate){.a = before, .b = r, .shared = x});
             before = r;
         }
     }
 }
 
 /* Fuses the best candidates until none is left.  Returns whether any were fused. */
-static bool drain(struct fuser *f, struct queue *q)
+static bool fuse_best_first(struct fuser *f, struct queue *q)
 {
     bool any = false;
     while (q->n && !q->failed) {
@@ -267,7 +269,7 @@ static bool drain(struct fuser *f, struct queue *q)
             continue;
         }
         if (v.join == JOIN_NONE || judge(f, &c, true).join == JOIN_NONE) {
-            put_off(q, c);
+            retry_later(q, c);
             continue;
         }
         fuse_join(f, a, b, v.join);
@@ -282,13 +284,13 @@ static bool fuse_all(struct fuser *f)
 {
     struct queue q = {0};
     fuse_attention(f);
-    enter_all(f, &q);
-    for (int round = 0; drain(f, &q) && round < MAX_ROUNDS; round++) {
+    enqueue_all(f, &q);
+    for (int round = 0; fuse_best_first(f, &q) && round < MAX_ROUNDS; round++) {
         uint32_t n = q.nlater;
         q.nlater = 0;
-        for (uint32_t i = 0; i < n; i++) /* fuse_enter may add q.later[i] again, at or before its position */
+        for (uint32_t i = 0; i < n; i++) /* fuse_enqueue may add q.later[i] again, at or before its position */
             if (group_of(f, q.later[i].a) != group_of(f, q.later[i].b))
-                fuse_enter(f, &q, q.later[i]);
+                fuse_enqueue(f, &q, q.later[i]);
     }
     mem_free(q.v);
     mem_free(q.later);

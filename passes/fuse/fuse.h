@@ -82,7 +82,7 @@ struct verdict fuse_judge(struct fuser *f, uint32_t a, uint32_t b, bool paths);
 /* The same for two groups that read array x, and not each other. */
 struct verdict fuse_judge_siblings(struct fuser *f, uint32_t a, uint32_t b, ref x, bool paths);
 /* Can r's kernel compute x, an elementwise value of another kernel, where r reads it? */
-bool fuse_takes(const struct fuser *f, ref r, ref x);
+bool fuse_can_compute(const struct fuser *f, ref r, ref x);
 /* The permute of a's dot, or of a value computed from it, whose only reader is node r: r may be stored by the dot's
  * kernel.  NIL: there is none. */
 ref fuse_stored_permute(const struct fuser *f, ref r);
@@ -94,10 +94,10 @@ void fuse_join(struct fuser *f, uint32_t a, uint32_t b, enum join join);
  * Adds attention_stats to the kernels of their attentions; groups have one node each at that time. */
 void fuse_attention(struct fuser *f);
 
-/* ---- fuse_rows.c ----
- *
- * May a and b, which reads a, be one row kernel? NULL: yes; else the reason why not. */
+/* ---- fuse_rows.c ---- */
+
 bool fuse_has_rows(const struct fuser *f, uint32_t id, struct row_space *s); /* does it reduce rows? sets their shape */
+/* May a and b, which reads a, be one row kernel?  NULL: yes; else the reason why not. */
 const char *fuse_rows_conflict(struct fuser *f, uint32_t a, uint32_t b);
 
 /* ---- fuse_order.c: a topological order of the groups ---- */
@@ -125,6 +125,8 @@ double fuse_work(unsigned op);                              /* of an element, wi
 int64_t fuse_run(const struct graph *g, ref r);             /* struct group's run, for node r */
 /* the factor by which it is higher for x in the kernel of group id */
 double fuse_factor(const struct fuser *f, uint32_t id, ref x);
+/* Will r, of group a or b, be stored after they are fused? */
+bool fuse_is_stored_after(const struct fuser *f, ref r, uint32_t a, uint32_t b);
 /* Is one kernel of a and b, which saves so many bytes, more expensive than the two? */
 bool fuse_costs_more(struct fuser *f, uint32_t a, uint32_t b, enum join join, double saved);
 

@@ -4,7 +4,7 @@
 #include <string.h>
 
 /* Does `stats` compute the statistics of attention node r? */
-static bool is_of(const struct graph *g, ref stats, ref r)
+static bool is_statistics_of(const struct graph *g, ref stats, ref r)
 {
     const struct node *n = &g->node[r], *s = &g->node[stats];
     bool seen = s->nin == opinfo[OP_attention_stats].nin;
@@ -23,7 +23,7 @@ void fuse_attention(struct fuser *f)
         for (uint32_t i = f->readers[q]; i < f->readers[q + 1]; i++) {
             ref r = f->reader[i];
             uint32_t a = group_of(f, r), b = group_of(f, s);
-            if (a == b || a == GROUP_NONE || !is_of(g, s, r) || f->group[a].remat != f->group[b].remat ||
+            if (a == b || a == GROUP_NONE || !is_statistics_of(g, s, r) || f->group[a].remat != f->group[b].remat ||
                 fuse_indirect_path(f, a, b))
                 continue;
             fuse_join(f, a, b, JOIN_SIBLINGS);

@@ -86,7 +86,7 @@ static int64_t view_run(const struct graph *g, ref v)
 }
 
 /* The same for a pad or a concat: its rows, from the extended axis on. */
-static int64_t joined_run(const struct graph *g, ref v)
+static int64_t extended_run(const struct graph *g, ref v)
 {
     const struct node *n = &g->node[v];
     const struct shape *s = node_shape(g, v);
@@ -98,11 +98,11 @@ static int64_t joined_run(const struct graph *g, ref v)
 
 int64_t fuse_run(const struct graph *g, ref r)
 {
-    int64_t run = op_is_masked(g->node[r].op) || g->node[r].op == OP_concat ? joined_run(g, r) : INT64_MAX;
+    int64_t run = op_is_masked(g->node[r].op) || g->node[r].op == OP_concat ? extended_run(g, r) : INT64_MAX;
     for (unsigned i = 0; i < g->node[r].nin; i++)
         for (ref v = g->node[r].in[i]; node_is_view(g, v); v = g->node[v].in[0])
             if (g->node[v].op != OP_reshape)
-                run = least(run, op_is_masked(g->node[v].op) ? joined_run(g, v) : view_run(g, v));
+                run = least(run, op_is_masked(g->node[v].op) ? extended_run(g, v) : view_run(g, v));
     return run;
 }
 
@@ -113,7 +113,7 @@ struct lanes { double full, result; };
 
 /* The factor for a reduction over columns of x, with rows of so many elements.  The loop steps from row to row, too far
  * for the hardware prefetcher, and with slow arithmetic only a few rows are in flight at a time. */
-static double far_rows(const struct graph *g, ref x, int64_t row)
+static double stride_factor(const struct graph *g, ref x, int64_t row)
 {
     enum { FAR_BYTES = 2048, MANY_BYTES = 1 << 20 };
     bool far = row * (int64_t)dtype_size(g->node[x].dtype) >= FAR_BYTES && (int64_t)node_bytes(g, x) >= MANY_BYTES;
@@ -140,12 +140,12 @@ static struct lanes lanes_of(const struct fuser *f, uint32_t id)
             run *= in->dim[d];
         if (reduced && lower_short_rows(f->g, b->anchor))
             return (struct lanes){1, 1};
-        double far = reduced ? 1 : far_rows(f->g, n->in[0], run);
+        double far = reduced ? 1 : stride_factor(f->g, n->in[0], run);
         return (struct lanes){far * lanes_factor(run), reduced ? 1 : lanes_factor(run)};
     }
     if (op_is_cumulative(n->op)) {
         struct split at = split_at(node_shape(f->g, b->anchor), n->attr.axis.axis);
-        double factor = at.inner > 1 ? far_rows(f->g, b->anchor, at.inner) * lanes_factor(at.inner) : LANES;
+        double factor = at.inner > 1 ? stride_factor(f->g, b->anchor, at.inner) * lanes_factor(at.inner) : LANES;
         return (struct lanes){factor, factor};
     }
     return (struct lanes){1, op_is_product(n->op) ? lanes_factor(dot_sizes(f->g, n).n) : 1};
@@ -182,6 +182,23 @@ static double most_bytes(const struct fuser *f, uint32_t id)
     return most;
 }
 
+/* The cost of storing the operand of a reduce over short rows, whose lanes are rows: each store is of a single element
+ * and takes about two cycles.  Counts the elements of groups a and b that other groups read after these two are
+ * fused. */
+static double short_row_stores(struct fuser *f, uint32_t a, uint32_t b, ref anchor)
+{
+    enum { STORE_BYTES = 6 };
+    if (!anchor || f->group[a].rows || f->group[b].rows || !lower_short_rows(f->g, anchor))
+        return 0;
+    const uint32_t id[] = {a, b};
+    int64_t full = node_numel(f->g, f->g->node[anchor].in[0]), n = 0;
+    for (int j = 0; j < (a == b ? 1 : 2); j++)
+        for (ref r = f->group[id[j]].first; r; r = f->next[r])
+            if (node_numel(f->g, r) == full && fuse_is_stored_after(f, r, a, b))
+                n += full;
+    return (double)(n * STORE_BYTES);
+}
+
 /* A value that one kernel stores and another reads may still be in a cache: half the time of memory. */
 bool fuse_costs_more(struct fuser *f, uint32_t a, uint32_t b, enum join join, double saved)
 {
@@ -201,6 +218,9 @@ bool fuse_costs_more(struct fuser *f, uint32_t a, uint32_t b, enum join join, do
     double apart = arithmetic(f, a, ga->anchor ? ga->numel : -1, la);
     apart += arithmetic(f, b, gb->anchor ? gb->numel : -1, lb);
     double more = times * arithmetic(f, a, results, l) + arithmetic(f, b, results, l) - apart;
+    if (join != JOIN_ROWS)
+        more += short_row_stores(f, a, b, f->group[anchored].anchor) -
+                short_row_stores(f, anchored, anchored, f->group[anchored].anchor);
     if (more <= saved / 2)
         return false;
     double bytes_a = most_bytes(f, a), bytes_b = most_bytes(f, b);

@@ -69,7 +69,7 @@ static uint64_t cost_of(const struct fuser *f, enum side side, uint32_t id)
 }
 
 /* Visits group s from group cur. true: there is an indirect path. */
-static bool meet(struct fuser *f, enum side side, uint32_t cur, uint32_t s, const uint32_t *end)
+static bool visit_group(struct fuser *f, enum side side, uint32_t cur, uint32_t s, const uint32_t *end)
 {
     struct side_search *p = &f->search[side];
     uint32_t mine = f->stamp - (uint32_t)side, others = f->stamp - !side;
@@ -93,7 +93,7 @@ static bool meet(struct fuser *f, enum side side, uint32_t cur, uint32_t s, cons
 }
 
 /* Processes the next group of a side. */
-static bool advance(struct fuser *f, enum side side, const uint32_t *end)
+static bool visit_next(struct fuser *f, enum side side, const uint32_t *end)
 {
     struct side_search *p = &f->search[side];
     uint32_t cur = p->next ? p->found[p->next - 1] : end[side];
@@ -101,11 +101,11 @@ static bool advance(struct fuser *f, enum side side, const uint32_t *end)
     for (ref r = f->group[cur].first; r; r = f->next[r])
         if (side == SIDE_BACK) {
             for (unsigned k = 0; k < node_nin(&f->g->node[r]); k++)
-                if (meet(f, side, cur, group_of(f, node_operand(f->g, r, k, &linear)), end))
+                if (visit_group(f, side, cur, group_of(f, node_operand(f->g, r, k, &linear)), end))
                     return true;
         } else {
             for (uint32_t k = f->readers[r]; k < f->readers[r + 1]; k++)
-                if (meet(f, side, cur, group_of(f, f->reader[k]), end))
+                if (visit_group(f, side, cur, group_of(f, f->reader[k]), end))
                     return true;
         }
     if (++p->next <= p->n)
@@ -116,7 +116,7 @@ static bool advance(struct fuser *f, enum side side, const uint32_t *end)
 /* Is there a path from `from` to `to`, which is later, through a third group? The two searches alternate, the one with
  * the lower cost so far first, until they find a common group (yes) or one is complete (no).  If each finds more than
  * MAX_SEARCH groups, the answer is yes. */
-static bool search(struct fuser *f, uint32_t from, uint32_t to)
+static bool has_path(struct fuser *f, uint32_t from, uint32_t to)
 {
     uint32_t end[SIDES] = {[SIDE_BACK] = to, [SIDE_AHEAD] = from};
     struct side_search *back = &f->search[SIDE_BACK], *ahead = &f->search[SIDE_AHEAD];
@@ -133,7 +133,7 @@ static bool search(struct fuser *f, uint32_t from, uint32_t to)
     while (!back->full || !ahead->full) {
         bool turn = back->full || (!ahead->full && ahead->steps + ahead->cost < back->steps + back->cost);
         enum side side = turn ? SIDE_AHEAD : SIDE_BACK;
-        if (advance(f, side, end))
+        if (visit_next(f, side, end))
             return true;
         if (f->search[side].full || f->search[side].next <= f->search[side].n)
             continue;
@@ -147,7 +147,7 @@ static bool search(struct fuser *f, uint32_t from, uint32_t to)
 
 static bool path_between(struct fuser *f, uint32_t from, uint32_t to)
 {
-    bool path = search(f, from, to);
+    bool path = has_path(f, from, to);
     uint64_t steps = f->search[SIDE_BACK].steps + f->search[SIDE_AHEAD].steps;
     atomic_fetch_add_explicit(&pass_steps, steps, memory_order_relaxed);
     return path;
@@ -177,7 +177,7 @@ static void link_behind(struct fuser *f, uint32_t id, uint32_t before)
     *(b->after == GROUP_NONE ? &f->back : &f->group[b->after].before) = id;
 }
 
-static void rank_anew(struct fuser *f)
+static void reassign_ranks(struct fuser *f)
 {
     uint64_t rank = 0;
     for (uint32_t id = f->front; id != GROUP_NONE; id = f->group[id].after)
@@ -228,5 +228,5 @@ void fuse_order_joined(struct fuser *f, uint32_t a, uint32_t b, uint32_t stays)
     unlink_group(f, stays == first ? last : first);
     f->searched[0] = GROUP_NONE;
     if (!gap)
-        rank_anew(f);
+        reassign_ranks(f);
 }

@@ -10,40 +10,40 @@
 #include "ir/loop/loop.h"
 
 /* How a node is read. */
-enum { READ_HELD = 1,   /* as an array in memory: by the graph's outputs, regions, copies */
-       READ_OFTEN = 2,  /* each element repeatedly, by an anchor that needs it in memory */
-       READ_MOVED = 4 };/* at indices other than the reader's own */
+enum { READ_STORED = 1, /* as an array in memory: by the graph's outputs, regions, copies */
+       READ_REPEATEDLY = 2, /* each element repeatedly, by an anchor that needs it in memory */
+       READ_SHIFTED = 4 }; /* at indices other than the reader's own */
 
-static bool reads_often(unsigned op) { return op_is_anchor(op) && !op_is_reduce(op); }
+static bool reads_repeatedly(unsigned op) { return op_is_anchor(op) && !op_is_reduce(op); }
 
 /* How r, read in the ways of `own`, reads its operands. */
-static uint8_t reading_by(const struct graph *g, ref r, uint8_t own)
+static uint8_t operand_reading(const struct graph *g, ref r, uint8_t own)
 {
     const struct node *n = &g->node[r];
     if (op_is_view(n->op))
-        return n->op == OP_reshape ? own : (own & READ_OFTEN) | READ_MOVED;
+        return n->op == OP_reshape ? own : (own & READ_REPEATEDLY) | READ_SHIFTED;
     if (op_is_non_fusible(n->op))
-        return READ_HELD;
-    return reads_often(n->op) ? READ_OFTEN : op_is_select(n->op) ? READ_MOVED : 0;
+        return READ_STORED;
+    return reads_repeatedly(n->op) ? READ_REPEATEDLY : op_is_select(n->op) ? READ_SHIFTED : 0;
 }
 
 /* Pads that are only read at other indices, and whose value is a number, get no group: their readers evaluate them. */
-static void find_moved(struct graph *g, uint8_t *read)
+static void find_shifted(struct graph *g, uint8_t *read)
 {
     for (uint32_t i = 0; i < g->nout; i++)
-        read[g->out[i].value] |= READ_HELD;
+        read[g->out[i].value] |= READ_STORED;
     for (uint32_t i = 0; i < g->noperand; i++)
-        read[g->operand[i]] |= READ_HELD;
+        read[g->operand[i]] |= READ_STORED;
     for (ref r = g->nnode; r-- > 1;) {
         const struct node *n = &g->node[r];
         if (op_is_masked(n->op)) {
             unsigned value = g->node[n->in[1]].op;
-            bool moved = (read[r] == READ_MOVED || (!read[r] && node_numel(g, r) == 1)) &&
+            bool moved = (read[r] == READ_SHIFTED || (!read[r] && node_numel(g, r) == 1)) &&
                 (value == OP_const || value == OP_slot);
             g->group[r] = moved ? GROUP_NONE : 0;
         }
         for (unsigned i = 0; i < n->nin; i++)
-            read[n->in[i]] |= reading_by(g, r, read[r]);
+            read[n->in[i]] |= operand_reading(g, r, read[r]);
     }
 }
 
@@ -131,7 +131,7 @@ bool fuse_pads_choose(struct graph *g)
     uint8_t *read = mem_alloc(g->nnode);
     bool ok = read;
     if (ok)
-        find_moved(g, read);
+        find_shifted(g, read);
     mem_free(read);
     for (uint32_t i = 0; i < g->nout && ok; i++)
         ok = store_uneven(g, g->out[i].value);

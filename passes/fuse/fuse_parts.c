@@ -46,7 +46,7 @@ static void find_writers(struct parts *p)
 }
 
 /* Does another group read r? */
-static bool is_awaited(const struct fuser *f, ref r)
+static bool is_read_elsewhere(const struct fuser *f, ref r)
 {
     for (uint32_t i = f->readers[r]; i < f->readers[r + 1]; i++)
         if (group_of(f, f->reader[i]) != group_of(f, r))
@@ -100,7 +100,7 @@ static void examine(struct parts *p, struct map *m)
     m->quiet = !b->non_fusible;
     for (ref r = b->first; r; r = f->next[r]) {
         const struct node *n = &f->g->node[r];
-        bool awaited = is_awaited(f, r) || f->viewed[r];
+        bool awaited = is_read_elsewhere(f, r) || f->viewed[r];
         p->number[r] = number++;
         m->quiet &= !awaited || (f->output[r] && !f->viewed[r]);
         m->update &= !awaited;

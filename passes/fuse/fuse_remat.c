@@ -62,7 +62,7 @@ static bool find_readers(const struct remat *a, ref x, struct cone *c)
         ref r = f->reader[k];
         if (group_of(f, r) == group_of(f, x))
             continue;
-        if (group_of(f, r) == GROUP_NONE || !fuse_takes(f, r, x) || !add_reader(c, group_of(f, r)))
+        if (group_of(f, r) == GROUP_NONE || !fuse_can_compute(f, r, x) || !add_reader(c, group_of(f, r)))
             return false;
     }
     for (uint32_t i = a->list[x]; i; i = a->cell[i - 1].next)
@@ -208,7 +208,7 @@ static bool fuse_remat_choose(struct remat *a)
 /* ---- the graph with the copies ---- */
 
 /* Is s not in memory, although group id needs it and does not compute it? */
-static bool is_away(const struct remat *a, ref s, uint32_t id)
+static bool is_unavailable(const struct remat *a, ref s, uint32_t id)
 {
     return group_of(a->f, s) != GROUP_NONE && group_of(a->f, s) != id && !a->stored[s];
 }
@@ -219,7 +219,7 @@ static ref copy_for(struct remat *a, struct rewrite *w, ref z, uint32_t id)
     const struct graph *g = a->g;
     bool linear;
     ref s = node_source(g, z, &linear), in[MAX_OPERANDS] = {0};
-    if (!is_away(a, s, id))
+    if (!is_unavailable(a, s, id))
         return w->map[z];
     for (uint32_t i = a->pairs[id]; i; i = a->pair[i - 1].next)
         if (a->pair[i - 1].node == z)
@@ -246,7 +246,7 @@ static bool needs_copies(const struct remat *a, ref r)
     bool linear, any = false;
     uint32_t id = group_of(a->f, r);
     for (unsigned i = 0; id != GROUP_NONE && i < a->g->node[r].nin; i++)
-        any |= is_away(a, node_operand(a->g, r, i, &linear), id);
+        any |= is_unavailable(a, node_operand(a->g, r, i, &linear), id);
     return any;
 }
 

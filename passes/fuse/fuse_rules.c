@@ -16,10 +16,10 @@ enum { FEW_RESULTS = 64, MANY_ELEMENTS = 1 << 16 };     /* a reduction to few re
 /* one tile of rows; one block of them, which share a panel (lower_dot.c) */
 enum { DOT_FEW_ROWS = 8, DOT_PANEL_ROWS = 128 };
 /* nodes; at a greater distance the results of one of them would wait in memory for their readers */
-enum { SIBLINGS_APART = 32 };
+enum { SIBLING_DISTANCE = 32 };
 enum { MAX_LANES = 64, STRIDED_BYTES = 256 << 10 }; /* smaller arrays stay in a cache, where strides cost little */
 enum { LAUNCH_BYTES = 8192 };    /* bytes that memory moves while a kernel starts */
-enum { ROOMY_NODES = 32 };       /* nodes whose values fit into registers; with more some are spilled */
+enum { REGISTER_NODES = 32 };    /* nodes whose values fit into registers; with more some are spilled */
 
 static const char MANY_TILED[] = "reads and stores more arrays than a dot's tiles take well";
 
@@ -49,7 +49,7 @@ static struct reading reading_of(const struct fuser *f, uint32_t a, uint32_t b)
 }
 
 /* Will r, of group a or b, be stored after they are fused? */
-static bool is_wanted(const struct fuser *f, ref r, uint32_t a, uint32_t b)
+bool fuse_is_stored_after(const struct fuser *f, ref r, uint32_t a, uint32_t b)
 {
     bool wanted = f->output[r] || f->viewed[r];
     for (uint32_t k = f->readers[r]; k < f->readers[r + 1] && !wanted; k++)
@@ -79,13 +79,13 @@ static uint32_t count_reads(struct fuser *f, uint32_t a, uint32_t b, ref dot)
 }
 
 /* Would the dot's epilogue, with both groups in it, access more than the maximum number of arrays of full size? */
-static bool moves_many(struct fuser *f, uint32_t a, uint32_t b, ref dot)
+static bool exceeds_arrays(struct fuser *f, uint32_t a, uint32_t b, ref dot)
 {
     const uint32_t id[] = {a, b};
     uint32_t n = count_reads(f, a, b, dot), most = dot_sweeps(f->g, dot) ? MAX_SWEPT_ARRAYS : MAX_TILED_ARRAYS;
     for (int j = 0; j < 2; j++)
         for (ref r = f->group[id[j]].first; r && n <= most; r = f->next[r])
-            n += is_wanted(f, r, a, b);
+            n += fuse_is_stored_after(f, r, a, b);
     return n > most;
 }
 
@@ -109,7 +109,7 @@ static bool reads_alone(const struct fuser *f, uint32_t a, ref r, unsigned i)
 
 /* Does a dot read each element of its second operand once? With few rows it does, row by row in memory order; with more
  * rows when it packs a panel, in any memory order.  Products of integers have no panel of this form. */
-static bool second_once(const struct fuser *f, const struct node *n)
+static bool reads_second_once(const struct fuser *f, const struct node *n)
 {
     uint32_t last = node_shape(f->g, n->in[1])->rank - 1;
     int64_t m = dot_sizes(f->g, n).m;
@@ -128,7 +128,7 @@ static bool reads_once(const struct fuser *f, uint32_t a, ref r)
     const struct node *n = &f->g->node[r];
     bool linear;
     unsigned i = n->op == OP_dot ? 1 : n->op == OP_scatter ? 2 : 0;
-    if (n->op == OP_dot && !second_once(f, n))
+    if (n->op == OP_dot && !reads_second_once(f, n))
         return false;
     while (op_is_cumulative(n->op) && i + 1 < n->nin && group_of(f, node_operand(f->g, r, i, &linear)) != a)
         i++;
@@ -144,7 +144,7 @@ static const char *no_prologue(int64_t elements, int64_t results)
     return results < FEW_RESULTS && elements > MANY_ELEMENTS ? "a reduce to few results has too few tasks" : NULL;
 }
 
-bool fuse_takes(const struct fuser *f, ref r, ref x)
+bool fuse_can_compute(const struct fuser *f, ref r, ref x)
 {
     const struct node *n = &f->g->node[r];
     uint32_t readers = 0;
@@ -157,7 +157,7 @@ bool fuse_takes(const struct fuser *f, ref r, ref x)
         return !no_prologue(node_numel(f->g, x), node_numel(f->g, r));
     for (uint32_t k = f->readers[x]; k < f->readers[x + 1]; k++)
         readers += group_of(f, f->reader[k]) == group_of(f, r);
-    return n->op == OP_dot && readers == 1 && second_once(f, n);
+    return n->op == OP_dot && readers == 1 && reads_second_once(f, n);
 }
 
 /* The orders in which b's members read elements of a. */
@@ -227,8 +227,8 @@ ref fuse_stored_permute(const struct fuser *f, ref r)
     return keeps_rows(f, permute) || dot_sizes(f->g, &f->g->node[g->anchor]).k >= MANY_STEPS ? permute : NIL;
 }
 
-static struct verdict yes(enum join join) { return (struct verdict){join, NULL}; }
-static struct verdict no(const char *why) { return (struct verdict){JOIN_NONE, why}; }
+static struct verdict accept(enum join join) { return (struct verdict){join, NULL}; }
+static struct verdict reject(const char *why) { return (struct verdict){JOIN_NONE, why}; }
 
 static const char *ends_kernel(unsigned op)
 {
@@ -246,20 +246,20 @@ static struct verdict judge_epilogue(struct fuser *f, uint32_t a, uint32_t b, st
     const struct group *ga = &f->group[a], *gb = &f->group[b];
     unsigned op = f->g->node[ga->anchor].op;
     if (!op_is_reduce(op) && op != OP_dot)
-        return no(ends_kernel(op));
+        return reject(ends_kernel(op));
     if (ga->numel != gb->numel)
-        return no(op == OP_dot ? "other iteration space" : "a reduce in between");
+        return reject(op == OP_dot ? "other iteration space" : "a reduce in between");
     ref permute;
     unsigned orders = orders_read(f, a, b, &permute);
     if (x.elsewhere && (op != OP_dot || orders != ORDER_PERMUTED || !keeps_rows(f, permute)))
-        return no("read at other indices than written");
+        return reject("read at other indices than written");
     if (orders & (orders - 1))
-        return no("read in two orders");
+        return reject("read in two orders");
     if (x.inside)
-        return no("a reduce in between");
-    if (op == OP_dot && moves_many(f, a, b, ga->anchor))
-        return no(MANY_TILED);
-    return yes(JOIN_EPILOGUE);
+        return reject("a reduce in between");
+    if (op == OP_dot && exceeds_arrays(f, a, b, ga->anchor))
+        return reject(MANY_TILED);
+    return accept(JOIN_EPILOGUE);
 }
 
 /* Are the lanes, or the iterations, of reduction or scan r so far apart in memory that each additional array is
@@ -291,7 +291,7 @@ static bool crosses_rows(const struct fuser *f, uint32_t a, ref r)
 }
 
 /* Would r, whose lanes are strided, read more arrays with group a's members, or store any? */
-static bool strides_much(struct fuser *f, uint32_t a, uint32_t b, ref r)
+static bool adds_strided_arrays(struct fuser *f, uint32_t a, uint32_t b, ref r)
 {
     if (crosses_rows(f, a, r))
         return true;
@@ -299,7 +299,7 @@ static bool strides_much(struct fuser *f, uint32_t a, uint32_t b, ref r)
         return false;
     bool much = count_reads(f, a, a, NIL) > 1;
     for (ref x = f->group[a].first; x && !much; x = f->next[x])
-        much = is_wanted(f, x, a, b);
+        much = fuse_is_stored_after(f, x, a, b);
     return much;
 }
 
@@ -309,22 +309,22 @@ static struct verdict judge_operand(struct fuser *f, uint32_t a, uint32_t b, str
     const struct group *ga = &f->group[a], *gb = &f->group[b];
     unsigned op = f->g->node[gb->anchor].op;
     if (x.elsewhere)
-        return no("read at other indices than written");
+        return reject("read at other indices than written");
     if (op == OP_dot && orders_of_readers(f, a, b) == (ORDER_OWN | ORDER_PERMUTED))
-        return no("read in two orders");
+        return reject("read in two orders");
     if ((op_is_reduce(op) || op == OP_dot) && x.rest && !x.anchor)
-        return ga->numel != gb->numel ? no("other iteration space")
-             : op == OP_dot && moves_many(f, a, b, gb->anchor) ? no(MANY_TILED) : yes(JOIN_EPILOGUE);
+        return ga->numel != gb->numel ? reject("other iteration space")
+             : op == OP_dot && exceeds_arrays(f, a, b, gb->anchor) ? reject(MANY_TILED) : accept(JOIN_EPILOGUE);
     if (x.rest)
-        return no(op_is_reduce(op) ? "a reduce in between" : "an operand of other kernels too");
-    if ((op_is_reduce(op) || op_is_cumulative(op)) && strides_much(f, a, b, gb->anchor))
-        return no("strided: each array read or stored beside the operand costs more than a kernel");
+        return reject(op_is_reduce(op) ? "a reduce in between" : "an operand of other kernels too");
+    if ((op_is_reduce(op) || op_is_cumulative(op)) && adds_strided_arrays(f, a, b, gb->anchor))
+        return reject("strided: each array read or stored beside the operand costs more than a kernel");
     if (!op_is_reduce(op))
-        return reads_once(f, a, gb->anchor) ? yes(JOIN_OPERAND)
-             : no(op == OP_dot ? "recomputation: a dot reads its operands again and again"
-                  : "recomputation: it is read more than once");
+        return reads_once(f, a, gb->anchor) ? accept(JOIN_OPERAND)
+             : reject(op == OP_dot ? "recomputation: a dot reads its operands again and again"
+                      : "recomputation: it is read more than once");
     const char *why = no_prologue(ga->numel, gb->numel);
-    return why ? no(why) : yes(JOIN_PROLOGUE);
+    return why ? reject(why) : accept(JOIN_PROLOGUE);
 }
 
 /* The pad of group b that is the only reader of group a, through its first operand; else NIL. */
@@ -344,7 +344,7 @@ static struct verdict judge_padded(struct fuser *f, uint32_t a, uint32_t b)
     for (ref r = f->group[a].first; r && maps; r = f->next[r])
         maps = op_is_map(f->g->node[r].op);
     return pad && maps && fuse_pads_evenly(f->g, pad, node_operand(f->g, pad, 0, &linear))
-        ? yes(JOIN_PADDED) : no("read at other indices than written");
+        ? accept(JOIN_PADDED) : reject("read at other indices than written");
 }
 
 static struct verdict judge_pair(struct fuser *f, uint32_t a, uint32_t b)
@@ -352,20 +352,20 @@ static struct verdict judge_pair(struct fuser *f, uint32_t a, uint32_t b)
     const struct group *ga = &f->group[a], *gb = &f->group[b];
     struct reading x = reading_of(f, a, b);
     if (ga->rows || gb->rows)
-        return no("not of the same rows");
+        return reject("not of the same rows");
     if ((ga->pads || gb->pads) && (ga->anchor || gb->anchor))
-        return no("a pad is computed with what it pads");
+        return reject("a pad is computed with what it pads");
     if (ga->anchor && gb->anchor)
-        return no(op_is_reduce(f->g->node[ga->anchor].op) && op_is_reduce(f->g->node[gb->anchor].op)
-                      ? "a reduce in between"
-                          : "one product, attention, scan, scatter or sort to a kernel, and no reduce beside it");
+        return reject(op_is_reduce(f->g->node[ga->anchor].op) && op_is_reduce(f->g->node[gb->anchor].op)
+                          ? "a reduce in between"
+                              : "one product, attention, scan, scatter or sort to a kernel, and no reduce beside it");
     if (ga->anchor)
         return judge_epilogue(f, a, b, x);
     if (gb->anchor)
         return judge_operand(f, a, b, x);
     if (x.elsewhere)
         return judge_padded(f, a, b);
-    return ga->numel != gb->numel ? no("other iteration space") : yes(JOIN_MAP);
+    return ga->numel != gb->numel ? reject("other iteration space") : accept(JOIN_MAP);
 }
 
 /* Does b recompute values for which it reads a? In one kernel with the first, early values those, or values that
@@ -383,7 +383,7 @@ static bool rematerializes(const struct fuser *f, uint32_t a, uint32_t b)
 }
 
 /* Requirements for any two groups. */
-static const char *never_together(struct fuser *f, uint32_t a, uint32_t b)
+static const char *incompatible(struct fuser *f, uint32_t a, uint32_t b)
 {
     const struct group *ga = &f->group[a], *gb = &f->group[b];
     uint32_t nodes = ga->nodes + gb->nodes;
@@ -428,9 +428,9 @@ static double saved_bytes(struct fuser *f, uint32_t a, uint32_t b)
 
 struct verdict fuse_judge(struct fuser *f, uint32_t a, uint32_t b, bool paths)
 {
-    const char *why = never_together(f, a, b);
+    const char *why = incompatible(f, a, b);
     if (why)
-        return no(why);
+        return reject(why);
     struct verdict v = judge_pair(f, a, b);
     struct row_space s;
     if (v.join == JOIN_NONE && may_reduce(f, a) && may_reduce(f, b) &&
@@ -440,29 +440,29 @@ struct verdict fuse_judge(struct fuser *f, uint32_t a, uint32_t b, bool paths)
         if (!why && ((!ga->anchor && crosses_rows(f, a, gb->anchor)) ||
                      (!gb->anchor && crosses_rows(f, b, ga->anchor))))
             why = "the rows that are reduced cross the ends of those that are read";
-        v = why ? no(why) : yes(JOIN_ROWS);
+        v = why ? reject(why) : accept(JOIN_ROWS);
     }
     if (v.join != JOIN_NONE && fuse_costs_more(f, a, b, v.join, LAUNCH_BYTES + saved_bytes(f, a, b)))
-        return no(v.join == JOIN_PADDED ? "a pad would compute what it pads for too many elements"
-                  : "one kernel would compute with fewer lanes, which costs more than it saves");
+        return reject(v.join == JOIN_PADDED ? "a pad would compute what it pads for too many elements"
+                      : "one kernel would compute with fewer lanes, which costs more than it saves");
     return v.join != JOIN_NONE && paths && fuse_indirect_path(f, a, b)
-        ? no("a kernel between them needs the one, and the other it") : v;
+        ? reject("a kernel between them needs the one, and the other it") : v;
 }
 
 struct verdict fuse_judge_siblings(struct fuser *f, uint32_t a, uint32_t b, ref x, bool paths)
 {
     const struct group *ga = &f->group[a], *gb = &f->group[b];
-    const char *why = never_together(f, a, b);
+    const char *why = incompatible(f, a, b);
     ref apart = ga->low > gb->high ? ga->low - gb->high : gb->low > ga->high ? gb->low - ga->high : 0;
     if (why || ga->anchor || gb->anchor || ga->numel != gb->numel || ga->numel != node_numel(f->g, x) ||
         ga->remat != gb->remat ||
-        apart > SIBLINGS_APART)
-        return no(why ? why : "other iteration space");
+        apart > SIBLING_DISTANCE)
+        return reject(why ? why : "other iteration space");
     if (reading_of(f, a, b).elsewhere || reading_of(f, b, a).elsewhere)
-        return no("read at other indices than written");
+        return reject("read at other indices than written");
     if (fuse_costs_more(f, a, b, JOIN_SIBLINGS, LAUNCH_BYTES + (double)node_bytes(f->g, x)))
-        return no("one kernel would compute with fewer lanes, which costs more than it saves");
-    return paths && fuse_indirect_path(f, a, b) ? no("one waits for the other") : yes(JOIN_SIBLINGS);
+        return reject("one kernel would compute with fewer lanes, which costs more than it saves");
+    return paths && fuse_indirect_path(f, a, b) ? reject("one waits for the other") : accept(JOIN_SIBLINGS);
 }
 
 /* Saved bytes plus those of a launch, minus those of spills.  Fusions that keep the other group free for further
@@ -475,8 +475,8 @@ double fuse_score(struct fuser *f, uint32_t a, uint32_t b, ref shared, enum join
                                   [JOIN_ROWS] = 1.0 / 16, [JOIN_SIBLINGS] = 1.0 / 32};
     uint32_t nodes = f->group[a].nodes + f->group[b].nodes;
     double bytes = LAUNCH_BYTES + (shared ? (double)node_bytes(f->g, shared) : saved_bytes(f, a, b));
-    if (nodes > ROOMY_NODES)
-        bytes *= 1 - (double)(nodes - ROOMY_NODES) / (2 * MAX_GROUP_NODES);
+    if (nodes > REGISTER_NODES)
+        bytes *= 1 - (double)(nodes - REGISTER_NODES) / (2 * MAX_GROUP_NODES);
     return bytes * part[join];
 }
 

@@ -20,14 +20,14 @@ struct sweep {
 };
 
 /* Is r a grad node of the same loss as `first`? */
-static bool wants(const struct graph *g, ref r, ref first)
+static bool has_same_loss(const struct graph *g, ref r, ref first)
 {
     const struct node *n = &g->node[r], *f = &g->node[first];
     return n->op == OP_grad && n->in[0] == f->in[0] && n->attr.grad.keep == f->attr.grad.keep;
 }
 
 /* The gradient of a marked grad node, as a value through which no gradient flows. */
-static ref stopped(struct graph *t, const struct node *grad, ref r)
+static ref stop_gradient(struct graph *t, const struct node *grad, ref r)
 {
     if (r == NIL || !(grad->flags & MARK_STOP))
         return r;
@@ -39,11 +39,11 @@ static ref stopped(struct graph *t, const struct node *grad, ref r)
 }
 
 /* The next grad node after r of `first`'s loss; NIL: none. */
-static ref next_wanted(const struct sweep *s, ref r, ref first)
+static ref next_of_loss(const struct sweep *s, ref r, ref first)
 {
     do
         r = s->next[r];
-    while (r && !wants(s->w->from, r, first));
+    while (r && !has_same_loss(s->w->from, r, first));
     return r;
 }
 
@@ -56,7 +56,7 @@ static bool expand(struct sweep *s, ref first)
     if (!reverse_begin(v, t) || !mem_reserve(&s->swept, &s->cap, s->n + 1, sizeof *s->swept))
         return err_set(&g->err, KL_ERR_MEMORY, "out of memory differentiating @%s", g->name);
     /* An operand recorded after the first grad node cannot be below the loss: its gradient is 0. */
-    for (ref r = first; r; r = next_wanted(s, r, first))
+    for (ref r = first; r; r = next_of_loss(s, r, first))
         if (s->w->map[g->node[r].in[1]])
             reverse_want(v, s->w->map[g->node[r].in[1]]);
     reverse_root(v, loss);
@@ -64,12 +64,12 @@ static bool expand(struct sweep *s, ref first)
     if (v->needed[loss])
         reverse_add(v, loss, n_k(t, loss, 1));
     reverse_sweep(v);
-    for (ref r = first; r; r = next_wanted(s, r, first)) {
+    for (ref r = first; r; r = next_of_loss(s, r, first)) {
         ref x = s->w->map[g->node[r].in[1]];
         if (!x || x >= v->n)
             continue;
         rewrite_site(s->w, r);
-        s->w->map[r] = stopped(t, &g->node[r], v->adjoint[x] ? v->adjoint[x] : n_k(t, x, 0));
+        s->w->map[r] = stop_gradient(t, &g->node[r], v->adjoint[x] ? v->adjoint[x] : n_k(t, x, 0));
         s->done[r] = true;
     }
     s->swept[s->n++] = (struct swept){v->n, t->nnode, g->node[first].attr.grad.keep};

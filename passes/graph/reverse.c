@@ -53,7 +53,7 @@ void reverse_want(struct reverse *v, ref r)
 }
 
 /* Does a gradient flow from node r to an operand that needs it? */
-static bool leads_on(const struct reverse *v, ref r)
+static bool passes_gradient(const struct reverse *v, ref r)
 {
     const struct node *n = &v->t->node[r];
     bool any = false;
@@ -99,7 +99,7 @@ void reverse_mark(struct reverse *v)
         qsort(v->path, v->npath, sizeof *v->path, ascending);
     for (uint32_t i = 0; i < v->npath; i++) {
         ref r = v->path[i];
-        v->needed[r] = v->wanted[r] || leads_on(v, r); /* the operands' entries are final */
+        v->needed[r] = v->wanted[r] || passes_gradient(v, r); /* the operands' entries are final */
         if (v->needed[r])
             v->path[n++] = r;
     }
@@ -133,7 +133,7 @@ void reverse_sweep(struct reverse *v)
     for (uint32_t i = v->npath; i-- > 0 && !t->err.code;) {
         ref r = v->path[i];
         struct node n = t->node[r]; /* a copy: building may reallocate the array */
-        if (!leads_on(v, r))
+        if (!passes_gradient(v, r))
             continue;
         t->cur_site = n.site;
         t->cur_device = n.device;

@@ -94,7 +94,7 @@ static bool windows_pay(const struct graph *g, const struct node *y, const struc
 }
 
 /* a [groups, filters, depth * size..] as [groups, depth, filters * size..], windows in reverse order. */
-static ref turned_weights(struct graph *g, ref a, const struct windowed *w, int64_t depth)
+static ref flipped_weights(struct graph *g, ref a, const struct windowed *w, int64_t depth)
 {
     struct shape s = *node_shape(g, a), flat = s;
     uint8_t perm[KL_MAX_RANK] = {0, 2, 1};
@@ -166,7 +166,7 @@ static bool reaches_far(const struct windowed *w)
 }
 
 /* Is there no other gradient request between x and the product? */
-static bool only_way(const struct reverse *v, ref from, ref x)
+static bool is_only_path(const struct reverse *v, ref from, ref x)
 {
     for (ref r = from; r != x; r = v->t->node[r].in[0])
         if (v->wanted[r] || v->t->node[r].flags & MARK_STOP)
@@ -180,10 +180,10 @@ bool reverse_windows(struct reverse *v, ref y, ref dy)
     const struct node n = g->node[y];
     struct windowed w;
     if (n.op != OP_dot || !v->needed[n.in[1]] || !find_windows(g, &n, &w) || !reaches_far(&w) ||
-        !windows_pay(g, &n, &w) || !only_way(v, n.in[1], w.x))
+        !windows_pay(g, &n, &w) || !is_only_path(v, n.in[1], w.x))
         return false;
     struct shape x = *node_shape(g, w.x);
-    ref a = turned_weights(g, n.in[0], &w, x.dim[1] / node_shape(g, n.in[1])->dim[1]);
+    ref a = flipped_weights(g, n.in[0], &w, x.dim[1] / node_shape(g, n.in[1])->dim[1]);
     ref dx = n_dot(g, a, windows_of_gradient(g, dy, &w), &n.attr);
     reverse_add(v, w.x, n_reshape(g, batch_first(g, dx), &x));
     return true;

@@ -69,7 +69,7 @@ static ref two_stages(struct graph *g, const struct node *n, ref x, const struct
     return dtype == n->dtype ? y : n_cast(g, y, n->dtype);
 }
 
-int pass_stages(struct graph *g)
+int pass_split_reductions(struct graph *g)
 {
     struct rewrite w;
     struct reduced r;

@@ -85,6 +85,19 @@ void lower_unflatten(struct kernel *k, const struct shape *s, val i, val *coord)
     }
 }
 
+/* What the thread has loaded for the current element of its row is not loaded again. */
+static val load_once(struct lowering *w, uint32_t buf, val index, val pred)
+{
+    struct held_element *h = w->held;
+    for (uint32_t i = 0; i < h->n; i++)
+        if (h->load[i].buf == buf && ix_same(w->k, h->load[i].index, index))
+            return h->load[i].value;
+    val v = k_load(w->k, buf, index, pred);
+    if (mem_reserve(&h->load, &h->cap, h->n + 1, sizeof *h->load))
+        h->load[h->n++] = (struct held_load){buf, index, v};
+    return v;
+}
+
 static val lower_load(struct lowering *w, ref r, const val *coord)
 {
     val i = lower_flatten(w->k, node_shape(w->g, r), coord);
@@ -92,7 +105,8 @@ static val lower_load(struct lowering *w, ref r, const val *coord)
     val pred = lanes ? w->pred : 0, where = w->l.where;
     if (where)
         pred = pred ? k_prim(w->k, P_AND, pred, where, 0) : where;
-    return k_load(w->k, lower_buffer(w, r, BUF_IN), i, pred);
+    return w->held && !where ? load_once(w, lower_buffer(w, r, BUF_IN), i, pred)
+        : k_load(w->k, lower_buffer(w, r, BUF_IN), i, pred);
 }
 
 bool lower_in_memory(const struct lowering *w, ref r)
@@ -131,6 +145,8 @@ static val compute(struct lowering *w, ref r, const val *coord)
     const struct node *n = &w->g->node[r];
     if (r == w->anchor)
         return w->anchor_value;
+    if (w->held && lower_is_member(w, r) && w->held->member[w->place[r]])
+        return w->held->member[w->place[r]];
     if (w->row_copy && lower_is_member(w, r) && w->row_copy[w->place[r]])
         return k_load(w->k, w->row_copy[w->place[r]] - 1, w->column, w->pred);
     if (lower_in_memory(w, r))
@@ -194,25 +210,43 @@ void lower_store(struct lowering *w, ref r, const struct shape *s, const val *co
 
 enum { MAX_FETCHED = 8 };
 
+/* The array in which operand i of r lies in the operand's own order, from element *first on; NIL: none does.  It may be
+ * a part of a larger array, cut out of its outermost axis. */
+static ref lower_array_of(const struct graph *g, ref r, unsigned i, int64_t *first)
+{
+    ref x = g->node[r].in[i];
+    for (*first = 0; node_is_view(g, x); x = g->node[x].in[0]) {
+        const struct node *n = &g->node[x];
+        const struct shape *from = node_shape(g, n->in[0]);
+        struct split at = n->op == OP_slice ? split_at(from, n->attr.slice.axis) : (struct split){0};
+        if (n->op == OP_slice && at.outer == 1 && n->attr.slice.step == 1)
+            *first += n->attr.slice.start * at.inner;
+        else if (n->op != OP_reshape)
+            return NIL;
+    }
+    return x;
+}
+
 void lower_prefetch(struct lowering *w, const struct shape *s, const val *coord)
 {
     val i = lower_flatten(w->k, s, coord);
-    int64_t numel = shape_count(s);
+    int64_t numel = shape_count(s), first[MAX_FETCHED];
     ref read[MAX_FETCHED];
     uint32_t nread = 0, nwritten = 0;
     for (uint32_t m = 0; m < w->nmember; m++) {
         ref r = w->member[m];
         for (unsigned o = 0; o < w->g->node[r].nin && r != w->anchor && nread < MAX_FETCHED; o++) {
-            bool linear, known = false;
-            ref x = node_operand(w->g, r, o, &linear);
+            bool known = false;
+            ref x = lower_array_of(w->g, r, o, &first[nread]);
             for (uint32_t j = 0; j < nread; j++)
-                known |= read[j] == x;
-            if (linear && !known && node_numel(w->g, x) == numel && !lower_is_member(w, x) && lower_in_memory(w, x))
+                known |= read[j] == x && first[j] == first[nread];
+            if (x && !known && node_numel(w->g, w->g->node[r].in[o]) == numel && !lower_is_member(w, x) &&
+                lower_in_memory(w, x))
                 read[nread++] = x;
         }
     }
     for (uint32_t j = 0; j < nread; j++)
-        k_prefetch(w->k, PREFETCH_READ, lower_buffer(w, read[j], BUF_IN), i);
+        k_prefetch(w->k, PREFETCH_READ, lower_buffer(w, read[j], BUF_IN), ix_add(w->k, i, k_int(w->k, first[j])));
     for (uint32_t m = 0; m < w->nmember; m++)
         if (w->stored[w->member[m]] && node_numel(w->g, w->member[m]) == numel && nwritten++ >= nread)
             k_prefetch(w->k, PREFETCH_WRITE, lower_buffer(w, w->member[m], BUF_OUT), i);
@@ -308,6 +342,25 @@ void lower_tasks_end(struct lowering *w, const struct tasks *t)
     if (t->guard)
         k_end(w->k, t->guard);
     k_end(w->k, t->loop);
+}
+
+int64_t lower_access(const struct lowering *w)
+{
+    enum { ACCESS = 16, MOST = 8 };
+    int64_t most = ACCESS / MOST;
+    for (uint32_t m = 0; m < w->nmember; m++) {
+        const struct node *n = &w->g->node[w->member[m]];
+        int64_t own = w->stored[w->member[m]] ? (int64_t)dtype_size(n->dtype) : 1;
+        most = own > most ? own : most;
+        for (unsigned i = 0; i < n->nin; i++) {
+            bool linear;
+            ref x = node_operand(w->g, w->member[m], i, &linear);
+            int64_t read = (int64_t)dtype_size(w->g->node[x].dtype);
+            if (lower_in_memory(w, x) && node_numel(w->g, x) > 1)
+                most = read > most ? read : most;
+        }
+    }
+    return ACCESS / most;
 }
 
 bool lower_in_prologue(const struct lowering *w, ref r)
@@ -583,7 +636,9 @@ static bool found_rightly(const struct lowering *w, struct err *e)
 /* Finds the kernel, or makes it and keeps it. */
 static bool find_or_build(struct lowerer *s, struct lowering *w, struct err *e)
 {
-    bool keyed = !w->override && !w->stand_ins && lower_key_make(&s->key, w, target_hash(s, w->caps));
+    bool keyed = !w->stand_ins && lower_key_make(&s->key, w, target_hash(s, w->caps));
+    w->out->group = keyed ? s->key.hash : (struct hash128){0};
+    keyed = keyed && (!w->override || lower_key_schedule(&s->key, w->override));
     if (keyed && lower_memo_find(&s->key, w->k, w->out)) {
 #ifndef NDEBUG
         return found_rightly(w, e);
@@ -599,14 +654,14 @@ static bool find_or_build(struct lowerer *s, struct lowering *w, struct err *e)
     return true;
 }
 
-bool lower_group(struct lowerer *s, uint32_t group, const struct schedule *override, struct lowered *out, struct err *e)
+bool lower_group(struct lowerer *s, uint32_t group, const struct schedule *given, struct lowered *out, struct err *e)
 {
     *out = (struct lowered){.k = kernel_new("")};
     if (!out->k)
         return err_set(e, KL_ERR_MEMORY, "out of memory lowering @%s", s->g->name);
     const uint32_t *first = &s->groups.first[group];
     struct lowering w = {.k = out->k, .g = s->g, .group = group, .number = s->first + group,
-                         .caps = caps_for(s, s->groups.member[first[0]]), .override = override, .out = out,
+                         .caps = caps_for(s, s->groups.member[first[0]]), .override = given, .out = out,
                          .stand_ins = s->stand_ins && s->stand_ins->n ? s->stand_ins : NULL,
                          .member = s->groups.member + first[0], .nmember = first[1] - first[0],
                          .place = s->groups.place, .stored = s->groups.stored, .state = s->state[0],
@@ -620,4 +675,18 @@ bool lower_group(struct lowerer *s, uint32_t group, const struct schedule *overr
     mem_free(out->arg);
     *out = (struct lowered){0};
     return false;
+}
+
+void lowerer_look(const struct lowerer *s, uint32_t group, const struct graph **g, const struct caps **caps, ref *dot,
+                  uint32_t *members)
+{
+    const uint32_t *first = &s->groups.first[group];
+    const ref *member = s->groups.member + first[0];
+    *g = s->g;
+    *caps = caps_for(s, member[0]);
+    *members = first[1] - first[0];
+    *dot = NIL;
+    for (uint32_t m = 0; m < *members; m++)
+        if (s->g->node[member[m]].op == OP_dot)
+            *dot = member[m];
 }

@@ -21,6 +21,13 @@ struct lower_key {
     struct memo_pack *pack;        /* notes what is found and added, or NULL */
 };
 
+/* An element of a row that a thread keeps in registers: values of members, by their number, and what was loaded. */
+struct held_load { uint32_t buf; val index, value; };
+struct held_element {
+    val *member;
+    struct held_load *load; uint32_t n, cap;
+};
+
 struct lowering {
     struct lower l;          /* first: op rules get a pointer to it */
     struct kernel *k;
@@ -45,6 +52,7 @@ struct lowering {
     ref anchor;              /* NIL: none; else its value is anchor_value, whatever the coordinates */
     val anchor_value;
     uint32_t *row_copy;      /* row kernels, per member: lbuf + 1 of scratch that holds its row, 0: none; else NULL */
+    struct held_element *held; /* on a GPU: what the thread has of the current element of its row; NULL: nothing */
     val column;              /*   element of the row */
     val pred;                /* lanes that exist, 0: all; loads that depend on lane are predicated */
     bool pred_all;           /*   and all others: it is a thread that may not exist */
@@ -91,6 +99,8 @@ uint32_t lower_width_of(const struct lowering *w, int64_t n, uint32_t ops); /* w
 struct tasks { val loop, guard; };
 val lower_tasks(struct lowering *w, int64_t extent, val active, struct tasks *t);
 void lower_tasks_end(struct lowering *w, const struct tasks *t);
+/* On a GPU: so many neighbours, of the largest elements that members have in memory, are one access. */
+int64_t lower_access(const struct lowering *w);
 /* Is member r computed per reduced element (prologue) of the group's reduce? */
 bool lower_in_prologue(const struct lowering *w, ref r);
 
@@ -107,6 +117,8 @@ bool lower_exp_down(const struct graph *g, const struct node *n);
 
 /* ---- lower_memo.c ---- */
 bool lower_key_make(struct lower_key *k, const struct lowering *w, struct hash128 target); /* false: out of memory */
+/* From here on it is the key of the group lowered with this schedule, which was handed in.  false: out of memory. */
+bool lower_key_schedule(struct lower_key *k, const struct schedule *s);
 void lower_key_free(struct lower_key *k);
 /* Fills *k and out's arguments from a group of the same key lowered before.  false: there is none. */
 bool lower_memo_find(const struct lower_key *key, struct kernel *k, struct lowered *out);

@@ -759,6 +759,8 @@ void lower_dot_group(struct lowering *w)
         return;
     find_permute(&d);
     struct schedule blocks;
+    if (w->caps->block_threads && gpu_thin(&d))
+        return;
     if (dot_matrix(&d, &blocks)) {
         dot_emit_matrix(&d, &blocks);
         return;

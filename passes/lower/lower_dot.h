@@ -105,6 +105,9 @@ val dot_there(const struct dot *d, bool second, int64_t side, bool beyond, val f
 /* An if around what stores result (m, n), where a block may reach beyond the last; 0: it does not.  Bounds both. */
 val dot_if_there(const struct dot *d, const struct schedule *s, val m, val n);
 
+/* ---- gpu/lower_gpu_thin.c ---- */
+/* Emits a product of a few rows on a GPU; false: it is none. */
+bool gpu_thin(struct dot *d);
 /* ---- lower_dot_matrix.c ---- */
 /* Is the product one for the target's matrix units?  *s: its schedule. */
 bool dot_matrix(const struct dot *d, struct schedule *s);

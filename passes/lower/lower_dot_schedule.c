@@ -7,7 +7,8 @@
  * tile.  A is read in place, by tiles of no more rows than the first-level cache holds a line of each: at
  * 1024x1024x1024 tiles of 8x32 instead of 14x32 are 1.2 times as fast, and of 7x64, whose elements of A serve twice as
  * many columns, 1.15 times as fast as those; in bf16 6x64 is 1.15 times as fast as 14x32, for each element of A takes
- * two instructions to widen.  Columns may be neighbours only within runs, as the windows of a convolution are within a
+ * two instructions to widen.  Pairs of bf16 are put together from two rows of B as they are packed, which pays with few
+ * row tiles, too.  Columns may be neighbours only within runs, as the windows of a convolution are within a
  * row of the image: then no tile crosses from one run to the next. */
 #include "lower_dot.h"
 
@@ -153,12 +154,13 @@ static int64_t tile_lanes(const struct dot *d)
 static bool is_widened(const struct dot *d) { return d->unit == 1 && d->element < (int64_t)dtype_size(d->dtype); }
 
 /* Rows of a tile of so many vectors of columns that have registers, which are kept for a few things more: where A is
- * widened, element by element, four vectors leave none for that; another tile's epilogue takes some, and 16 rows of one
- * vector are as fast as 24 then, and compiled in half the time. */
+ * widened, element by element, or a pair, four vectors leave none for that; another tile's epilogue takes some, and 16
+ * rows of one vector are as fast as 24 then, and compiled in half the time. */
 static int64_t register_rows(const struct dot *d, int64_t vectors)
 {
     enum { MOST_ROWS = 24, ROWS_BESIDE = 16 };
-    int64_t rows = ((int64_t)d->w->caps->vector_regs - 4) / vectors - (vectors == 4 && is_widened(d));
+    int64_t rows = ((int64_t)d->w->caps->vector_regs - 4) / vectors -
+                   (vectors == 4 && (is_widened(d) || d->unit > 1));
     int64_t most = d->when == EPILOGUE_DURING_NEXT ? ROWS_BESIDE : MOST_ROWS;
     return rows < most ? rows : most;
 }

@@ -13,7 +13,8 @@ struct nest {
     uint32_t n;                        /* merged dims: size, axes [end of last, end) */
     int64_t size[KL_MAX_RANK];
     uint8_t axis_end[KL_MAX_RANK];
-    uint32_t work;                     /* primitives an element */
+    uint32_t work, depth;              /* primitives an element; of the longest chain, each of which needs the last */
+    uint32_t wide;                     /* primitives on numbers of 8 bytes: two registers a vector */
 };
 
 static ref root_of(const struct lowering *w)
@@ -65,6 +66,30 @@ bool lower_can_merge(struct kernel *k, val outer, val inner, int64_t inner_size)
     return true;
 }
 
+/* How many primitives on elements a kernel has, and of the longest chain of them; those that take longest count as
+ * four there. */
+static void count_primitives(const struct kernel *k, struct nest *nest, struct err *e)
+{
+    enum { SLOW = 4 };
+    uint32_t *depth = mem_alloc(k->ninst * sizeof *depth);
+    if (!depth) {
+        err_set(e, KL_ERR_MEMORY, "out of memory counting primitives");
+        return;
+    }
+    for (val v = 1; v < k->ninst; v++) {
+        const struct linst *i = &k->inst[v];
+        bool counts = i->op >= L_PRIM && i->kind != INST_INDEX;
+        nest->work += counts;
+        nest->wide += counts && dtype_size(i->dtype) > 4;
+        const val operand[] = {i->a, i->b, i->c};
+        for (unsigned o = 0; counts && o < 3; o++)
+            depth[v] = operand[o] < v && depth[operand[o]] > depth[v] ? depth[operand[o]] : depth[v];
+        depth[v] += !counts ? 0 : i->op == L_OP(P_DIV) || i->op == L_OP(P_SQRT) ? SLOW : 1;
+        nest->depth = depth[v] > nest->depth ? depth[v] : nest->depth;
+    }
+    mem_free(depth);
+}
+
 /* Builds the group once with a loop per dimension, in a kernel that is thrown away. */
 static void find_nest(struct lowering *w, const struct shape *s, struct nest *nest)
 {
@@ -77,8 +102,7 @@ static void find_nest(struct lowering *w, const struct shape *s, struct nest *ne
         for (uint32_t d = 0; d < s->rank; d++)
             coord[d] = s->dim[d] == 1 ? k_int(k, 0) : k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, s->dim[d]), 1);
         store_members(&t.w, s, coord);
-        for (val v = 1; v < k->ninst; v++)
-            nest->work += k->inst[v].op >= L_PRIM && k->inst[v].kind != INST_INDEX;
+        count_primitives(k, nest, &w->k->err);
         int last = -1; /* the axis before this one that is not of length 1 */
         for (uint32_t d = 0; d < s->rank; d++) {
             if (s->dim[d] == 1)
@@ -289,34 +313,20 @@ static void lower_map_enter(struct lowering *w, const struct body *b)
     w->nmember = b->nmember;
 }
 
-/* Lanes for a part: two vectors, which hide each other's latency, or one where there is much work on it.  The processor
- * finds more in the next iterations, unless the work is so long that it sees no next iteration; four vectors would be
- * no faster, and what LLVM takes to compile goes with their number. */
+/* Lanes for a part.  Two vectors hide each other's latency, where there is much work on one the processor finds more in
+ * the next iterations.  Unless each primitive waits for the last in a long chain, which fills what the processor looks
+ * ahead: then two or four vectors that are computed side by side take less time, though LLVM takes longer to compile
+ * them.  Four only where all their values have registers. */
 static uint32_t part_width(const struct lowering *w, const struct body *b)
 {
-    enum { MUCH = 48, LONG = 160 };
-    uint32_t width = lower_width(w, b->nest.size[b->nest.n - 1]), native = lower_native(w);
-    uint32_t most = b->nest.work <= MUCH || b->nest.work > LONG ? 2 * native : native;
+    enum { MUCH = 48, DEEP = 40, DEEPER = 50, MANY = 128 };
+    const struct nest *n = &b->nest;
+    uint32_t width = lower_width(w, n->size[n->n - 1]), native = lower_native(w), most = native;
+    if (n->work <= MUCH || n->depth > DEEP)
+        most = 2 * native;
+    if (n->depth > DEEPER && n->work <= MANY && n->wide < n->work / 4)
+        most = 4 * native;
     return width > most && !w->override ? most : width;
-}
-
-/* Bytes of the largest element that the members store, or read element by element. */
-static int64_t largest_element(const struct lowering *w)
-{
-    int64_t most = 1;
-    for (uint32_t m = 0; m < w->nmember; m++) {
-        const struct node *n = &w->g->node[w->member[m]];
-        int64_t own = w->stored[w->member[m]] ? (int64_t)dtype_size(n->dtype) : 1;
-        most = own > most ? own : most;
-        for (unsigned i = 0; i < n->nin; i++) {
-            bool linear;
-            ref x = node_operand(w->g, w->member[m], i, &linear);
-            int64_t read = (int64_t)dtype_size(w->g->node[x].dtype);
-            if (lower_in_memory(w, x) && node_numel(w->g, x) > 1)
-                most = read > most ? read : most;
-        }
-    }
-    return most;
 }
 
 /* On a GPU, a dimension that is shorter than a block's lanes take at once is walked together with those around it. */
@@ -337,11 +347,10 @@ static void join_short(const struct lowering *w, struct body *b)
  * lanes or processors without work, or takes too many registers. */
 static int64_t neighbours(const struct lowering *w, const struct body *b)
 {
-    enum { ACCESS = 16, MOST = 8, WORK = 640, LANES = 64 };
-    int64_t n = b->nest.size[b->nest.n - 1], all = n, each = ACCESS / largest_element(w);
+    enum { WORK = 640, LANES = 64 };
+    int64_t n = b->nest.size[b->nest.n - 1], all = n, each = lower_access(w);
     for (uint32_t d = 0; d + 1 < b->nest.n; d++)
         all *= b->nest.size[d];
-    each = each > MOST ? MOST : each < 1 ? 1 : each;
     while (each > 1 && (b->nest.work * each > WORK || (b->nest.n > 1 && n % each) || n < each * LANES ||
                         all < each * LANES * 2 * (int64_t)w->caps->threads))
         each /= 2;

@@ -138,7 +138,7 @@ static struct form access_form(const struct footprint *f, const struct linst *i)
 }
 
 /* Do the accesses of iterations lo .. hi stay within their parts of `step` elements? */
-static bool keeps_to(struct form a, int64_t step, int64_t lo, int64_t hi)
+static bool stays_within(struct form a, int64_t step, int64_t lo, int64_t hi)
 {
     const int64_t end[2] = {lo, hi};
     for (int i = 0; i < 2; i++) {
@@ -184,7 +184,7 @@ static void partition_walk(struct footprint *f, int64_t *step, bool second)
         else if (!second && step[b] >= 0 && a.p > step[b])
             step[b] = a.p;
         else if (second && step[b] >= 0 && f->open[f->depth].lo <= f->open[f->depth].hi &&
-                 !keeps_to(a, step[b], f->open[f->depth].lo, f->open[f->depth].hi))
+                 !stays_within(a, step[b], f->open[f->depth].lo, f->open[f->depth].hi))
             step[b] = PARTITION_NONE;
     }
 }

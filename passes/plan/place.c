@@ -33,13 +33,13 @@ static struct span half(struct span s, bool upper)
     return upper ? (struct span){2 * s.t + 1, mid + 1, s.hi} : (struct span){2 * s.t, s.lo, mid};
 }
 
-static bool meets(struct span s, const struct placement *p) { return s.lo <= p->last && p->first <= s.hi; }
+static bool span_overlaps(struct span s, const struct placement *p) { return s.lo <= p->last && p->first <= s.hi; }
 
 static bool insert(struct tree *x, struct span s, uint32_t value)
 {
     const struct placement *p = &x->v[value];
     int64_t end = p->offset + p->bytes;
-    if (!meets(s, p))
+    if (!span_overlaps(s, p))
         return true;
     x->top[s.t] = end > x->top[s.t] ? end : x->top[s.t];
     if (s.lo < p->first || p->last < s.hi)
@@ -53,9 +53,9 @@ static bool insert(struct tree *x, struct span s, uint32_t value)
 }
 
 /* Finds the values alive at the same time as p; false: too many. */
-static bool neighbours(struct tree *x, struct span s, const struct placement *p)
+static bool find_overlapping(struct tree *x, struct span s, const struct placement *p)
 {
-    if (!x->top[s.t] || !meets(s, p))
+    if (!x->top[s.t] || !span_overlaps(s, p))
         return true;
     for (uint32_t l = x->head[s.t]; l; l = x->link[l - 1].next) {
         uint32_t value = x->link[l - 1].value;
@@ -66,17 +66,17 @@ static bool neighbours(struct tree *x, struct span s, const struct placement *p)
         x->seen[value] = x->now;
         x->found[x->nfound++] = (struct range){x->v[value].offset, x->v[value].offset + x->v[value].bytes};
     }
-    return s.lo == s.hi || (neighbours(x, half(s, false), p) && neighbours(x, half(s, true), p));
+    return s.lo == s.hi || (find_overlapping(x, half(s, false), p) && find_overlapping(x, half(s, true), p));
 }
 
 /* The highest end of all values alive at the same time as p. */
-static int64_t highest(const struct tree *x, struct span s, const struct placement *p)
+static int64_t highest_end(const struct tree *x, struct span s, const struct placement *p)
 {
-    if (!meets(s, p))
+    if (!span_overlaps(s, p))
         return 0;
     if (p->first <= s.lo && s.hi <= p->last)
         return x->top[s.t];
-    int64_t a = highest(x, half(s, false), p), b = highest(x, half(s, true), p);
+    int64_t a = highest_end(x, half(s, false), p), b = highest_end(x, half(s, true), p);
     a = a > b ? a : b;
     return a > x->here[s.t] ? a : x->here[s.t];
 }
@@ -93,8 +93,8 @@ static int64_t lowest_place(struct tree *x, const struct placement *p)
     int64_t at = 0;
     x->now++;
     x->nfound = 0;
-    if (!neighbours(x, root, p))
-        return highest(x, root, p);
+    if (!find_overlapping(x, root, p))
+        return highest_end(x, root, p);
     qsort(x->found, x->nfound, sizeof *x->found, by_begin);
     for (uint32_t i = 0; i < x->nfound && x->found[i].begin < at + p->bytes; i++)
         at = x->found[i].end > at ? x->found[i].end : at;

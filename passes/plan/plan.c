@@ -445,7 +445,7 @@ static bool may_be_in_place(const struct planner *p, uint32_t i)
 }
 
 /* Bytes of all memory of the caller: inputs, states and outputs that are not in place. */
-static int64_t held_bytes(const struct program *p)
+static int64_t caller_bytes(const struct program *p)
 {
     int64_t n = 0;
     for (ref r = 1; r < p->g->nnode; r++)
@@ -466,7 +466,7 @@ int64_t program_arenas(const struct program *p)
 }
 
 /* Bytes that the regions of a command need in arenas of devices other than that of their op. */
-static int64_t elsewhere(const struct command *c)
+static int64_t remote_region_bytes(const struct command *c)
 {
     int64_t bytes = 0;
     for (unsigned d = 0; c->kind == CMD_REGION && d < MAX_DEVICES; d++) {
@@ -478,7 +478,7 @@ static int64_t elsewhere(const struct command *c)
 }
 
 /* The maximum of bytes alive at the same time, from the lifetimes. */
-static bool account(struct planner *p)
+static bool compute_peak(struct planner *p)
 {
     uint32_t n = p->first_kernel + p->g->ngroup + 1;
     int64_t *change = mem_alloc(n * sizeof *change), alive = 0, most = 0;
@@ -494,12 +494,12 @@ static bool account(struct planner *p)
     }
     for (uint32_t c = 0; c < n; c++) {
         alive += change[c];
-        int64_t now = alive + (c < p->p->ncmd ? elsewhere(&p->p->cmd[c]) : 0);
+        int64_t now = alive + (c < p->p->ncmd ? remote_region_bytes(&p->p->cmd[c]) : 0);
         most = now > most ? now : most;
         most = alive > most ? alive : most;
     }
     mem_free(change);
-    int64_t held = held_bytes(p->p);
+    int64_t held = caller_bytes(p->p);
     p->p->peak_bytes = held + program_arenas(p->p);
     p->p->lower_bound_bytes = held + most;
     return true;
@@ -524,11 +524,12 @@ static bool plan_kernels(struct planner *p)
     for (uint32_t i = 0; i < p->g->nout; i++)
         p->p->in_place[i] = may_be_in_place(p, i);
     uint32_t before = p->p->ncmd;
-    if (!account(p) || !copy_duplicates(p))
+    if (!compute_peak(p) || !copy_duplicates(p))
         return false;
     if (p->p->ncmd > before)
         p->p->cmd[before].wait = p->p->signals;
-    return p->root->p->stand_ins.n || plan_joins(p); /* the shares of threads depend on the symbols' values */
+    /* the shares of threads depend on the symbols' values */
+    return p->root->p->stand_ins.n || plan_elide_barriers(p);
 }
 
 /* Frees everything except the kernels and, for a region's program, the graph. */
@@ -604,18 +605,20 @@ static bool plan_interpreter(struct planner *p)
     }
     mem_free(gone);
     p->p->interp_bytes = most;
-    p->p->peak_bytes = p->p->lower_bound_bytes = held_bytes(p->p) + most;
+    p->p->peak_bytes = p->p->lower_bound_bytes = caller_bytes(p->p) + most;
     return true;
 }
 
 /* Plans the program of into->g, which is a region of root's program or (root NULL) the whole, with the schedules of a
  * section or without. */
 static bool plan_into(struct program *into, const struct caps *caps, struct planner *root,
-                      const struct sched_section *section, struct memo_pack *pack, bool interpret, struct err *e)
+                      const struct sched_section *section, const struct tuned *tuned, struct memo_pack *pack,
+                      bool interpret, struct err *e)
 {
     const struct graph *g = into->g;
     uint32_t ng = g->ngroup + 1;
-    struct planner p = {.g = g, .caps = caps, .e = e, .p = into, .section = section, .pack = pack};
+    struct planner p = {.g = g, .caps = caps, .e = e, .p = into, .section = section, .tuned = tuned,
+                        .pack = pack};
     into->devices = graph_devices(g);
     into->calls = custom_any(g);
     p.root = root ? root : &p;
@@ -651,7 +654,7 @@ struct program *plan_graph(const struct graph *g, const struct caps *caps, struc
         return NULL;
     }
     p->g = (struct graph *)g;
-    if (plan_into(p, caps, root, NULL, NULL, false, e))
+    if (plan_into(p, caps, root, NULL, NULL, NULL, false, e))
         return p;
     free_commands(p, false);
     return NULL;
@@ -684,8 +687,8 @@ static double value_bytes(const struct graph *g)
 }
 
 static struct program *plan_whole(const struct graph *g, const struct caps *caps, const struct sched_section *section,
-                                  struct memo_pack *pack, bool interpret, const struct stand_ins *stand_ins,
-                                  struct err *e)
+                                  const struct tuned *tuned, struct memo_pack *pack, bool interpret,
+                                  const struct stand_ins *stand_ins, struct err *e)
 {
     if (!graph_is_bound(g, e))
         return NULL;
@@ -701,7 +704,7 @@ static struct program *plan_whole(const struct graph *g, const struct caps *caps
         p->stand_ins = *stand_ins;
     if (!p || !p->g)
         err_set(e, KL_ERR_MEMORY, "out of memory planning @%s", g->name);
-    if (!p || !p->g || !plan_into(p, caps, NULL, section, pack, interpret, e)) {
+    if (!p || !p->g || !plan_into(p, caps, NULL, section, tuned, pack, interpret, e)) {
         program_free(p);
         return NULL;
     }
@@ -711,19 +714,19 @@ static struct program *plan_whole(const struct graph *g, const struct caps *caps
 
 struct program *program_plan(const struct graph *g, const struct caps *caps, bool interpret, struct err *e)
 {
-    return plan_whole(g, caps, NULL, NULL, interpret, NULL, e);
+    return plan_whole(g, caps, NULL, NULL, NULL, interpret, NULL, e);
 }
 
 struct program *program_plan_with(const struct graph *g, const struct caps *caps, const struct sched_section *s,
-                                  struct memo_pack *pack, struct err *e)
+                                  const struct tuned *tuned, struct memo_pack *pack, struct err *e)
 {
-    return plan_whole(g, caps, s, pack, false, NULL, e);
+    return plan_whole(g, caps, s, tuned, pack, false, NULL, e);
 }
 
 struct program *program_plan_symbolic(const struct graph *g, const struct stand_ins *stand_ins,
                                       const struct caps *caps, struct err *e)
 {
-    return plan_whole(g, caps, NULL, NULL, false, stand_ins, e);
+    return plan_whole(g, caps, NULL, NULL, NULL, false, stand_ins, e);
 }
 
 void program_free(struct program *p)

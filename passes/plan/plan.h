@@ -32,6 +32,7 @@ struct planner {
     uint32_t *seen, *stack, stamp; /* per group: searches */
     uint32_t *table, table_size;   /* in root: kernels by hash, index + 1 */
     uint32_t ngroup;               /* in root: number of groups so far, with those of regions, used for kernel names */
+    const struct tuned *tuned;           /* in root: schedules found by measuring, or NULL */
     struct memo_pack *pack;              /* in root: records lowered kernels, or NULL */
     const struct sched_section *section; /* in root, like the fields below: the user's schedules, or NULL */
     struct own_kernel *own; uint32_t nown, own_cap; /* kernels as they are without these */
@@ -66,7 +67,7 @@ void plan_async_commands(struct planner *p);     /* after the groups have comman
 /* ---- plan_schedule.c: the user's schedules ---- */
 /* A kernel's name in a program with Kiln's own schedules, where equal kernels are one. */
 struct own_kernel { struct hash128 hash; const struct sched_line *line; char name[64]; };
-/* lowers the kernels for which the root's section has a line a second time */
+/* Lowers a second time the kernels that were tuned, then those for which the root's section has a line. */
 bool plan_schedules(struct planner *p);
 bool plan_schedules_used(const struct planner *root); /* was every line used? */
 
@@ -75,11 +76,11 @@ enum { PARTITION_NONE = -1 };
 /* Per lbuf: iteration p accesses only elements p * step .. (p + 1) * step - 1; 0: it is not accessed, PARTITION_NONE:
  * any element may be accessed. false: out of memory. */
 bool kernel_partition(const struct kernel *k, int64_t *step);
-/* ---- plan_join.c ---- */
-bool plan_joins(struct planner *p);              /* removes barriers that no kernel needs */
-/* ---- plan_check_join.c: part of plan_check.c ---- */
+/* ---- plan_barriers.c ---- */
+bool plan_elide_barriers(struct planner *p);     /* removes barriers that no kernel needs */
+/* ---- plan_check_barriers.c: part of plan_check.c ---- */
 /* May command c run without a barrier after the kernels before it? NULL: yes; else the reason why not. */
-const char *check_joined(const struct program *p, uint32_t c);
+const char *check_no_barrier(const struct program *p, uint32_t c);
 
 /* ---- plan_non_fusible.c: groups that are not kernels ---- */
 /* finds its arguments, as lower_group does */

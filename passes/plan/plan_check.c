@@ -72,7 +72,7 @@ static int64_t leaf_bytes(const struct graph *g, const struct leaf *l)
 static int64_t output_bytes(const struct graph *g, uint32_t i) { return (int64_t)node_bytes(g, g->out[i].value); }
 
 /* The state that an output overwrites; false if it has its own memory. */
-static bool over_state(const struct program *p, uint32_t out, uint32_t *state)
+static bool overwritten_state(const struct program *p, uint32_t out, uint32_t *state)
 {
     *state = p->g->out[out].state;
     return p->in_place[out];
@@ -291,7 +291,7 @@ static struct loc memory_of(const struct program *p, const struct access *a)
 {
     struct loc l = a->loc;
     uint32_t state;
-    if (l.kind == LOC_OUT && over_state(p, l.index, &state)) l = (struct loc){LOC_STATE, state, l.offset};
+    if (l.kind == LOC_OUT && overwritten_state(p, l.index, &state)) l = (struct loc){LOC_STATE, state, l.offset};
     if (l.kind == LOC_SCRATCH || l.kind == LOC_WORKSPACE) l.index = 0;
     return l;
 }
@@ -319,7 +319,7 @@ static bool check_overlaps(const struct check *c)
 }
 
 /* The first range of the arena that ends after `at`. */
-static uint32_t first_held(const struct check *c, uint32_t device, int64_t at)
+static uint32_t first_content(const struct check *c, uint32_t device, int64_t at)
 {
     uint32_t lo = 0, hi = c->nheld;
     while (lo < hi) {
@@ -337,7 +337,7 @@ static bool check_read(const struct check *c, const struct access *a)
     uint32_t index = a->loc.index;
     if (!a->bytes) return true;
     if (a->loc.kind == LOC_ARENA) {
-        uint32_t i = first_held(c, index, a->loc.offset);
+        uint32_t i = first_content(c, index, a->loc.offset);
         const struct held *h = &c->held[i];
         if (i == c->nheld || h->device != index || h->begin > a->loc.offset || h->end < a->loc.offset + a->bytes)
             return plan_check_fail(c, "argument %u reads bytes %lld to %lld of the arena, which hold no whole value",
@@ -369,7 +369,7 @@ static bool check_write(struct check *c, const struct access *a)
     int64_t begin = a->loc.offset, end = begin + a->bytes;
     if (a->loc.kind == LOC_ARENA) {
         if (!a->bytes) return true;
-        uint32_t from = first_held(c, a->loc.index, begin), to = from;
+        uint32_t from = first_content(c, a->loc.index, begin), to = from;
         while (to < c->nheld && c->held[to].device == a->loc.index && c->held[to].begin < end)
             to++; /* the overwritten value ends */
         if (!mem_reserve(&c->held, &c->held_cap, c->nheld + 1, sizeof *c->held))
@@ -388,7 +388,7 @@ static bool check_write(struct check *c, const struct access *a)
     if (value && value != same_bytes(g, g->out[i].value)) return plan_check_fail(c, "output %u receives %%%u", i,
                                                                                  value);
     c->written[i] = true;
-    if (over_state(c->p, i, &state)) c->gone[state] = true;
+    if (overwritten_state(c->p, i, &state)) c->gone[state] = true;
     return true;
 }
 
@@ -457,7 +457,7 @@ static bool check_command(struct check *c)
         if (!check_bounds(c, &c->acc[i])) return false;
     if (!check_flights(c)) return false;
     if (!check_devices(c) || !check_overlaps(c)) return false;
-    const char *wrong = c->p->cmd[c->cmd].joined ? check_joined(c->p, c->cmd) : NULL;
+    const char *wrong = c->p->cmd[c->cmd].no_barrier ? check_no_barrier(c->p, c->cmd) : NULL;
     if (wrong) return plan_check_fail(c, "%s", wrong);
     for (uint32_t i = 0; i < c->nacc; i++)
         if (!c->acc[i].write && !check_read(c, &c->acc[i])) return false;

@@ -1,4 +1,5 @@
-/* The user's schedules: each is for the kernels that have its name in a plan without schedules.
+/* Schedules that lowering does not choose: first those found by measuring, each for the groups with its key; then the
+ * user's, each for the kernels that have its name in a plan without schedules.
  *
  * Equal kernels of a program are one, with the name of the first; all of them get that schedule.  A kernel is first
  * lowered with Kiln's own schedule, which determines its kind and the fields that set the order of its operations and
@@ -129,8 +130,32 @@ static struct own_kernel *own_kernel(struct planner *root, const struct kernel *
     return o;
 }
 
+/* The group's kernel as it was tuned, if lowering can follow that. */
+static bool lower_tuned(struct planner *p, uint32_t group)
+{
+    static const struct sched_section none = {0};
+    struct lowered *l = &p->low[group], again;
+    struct sched_line line = {0};
+    struct err why = {0};
+    if (!p->root->tuned->find(p->root->tuned, l->group, &line.sched) ||
+        !plan_schedule_fits(&(struct refusal){&none, &line, &why}, &l->k->sched))
+        return true;
+    if (!lower_group(p->lowerer, group, &line.sched, &again, &why))
+        return why.code != KL_ERR_MEMORY || err_set(p->e, KL_ERR_MEMORY, "%s", why.msg);
+    bool followed = !memcmp(&again.k->sched, &line.sched, sizeof line.sched);
+    struct lowered *unused = followed ? l : &again;
+    kernel_free(unused->k);
+    mem_free(unused->arg);
+    if (followed)
+        *l = again;
+    return true;
+}
+
 bool plan_schedules(struct planner *p)
 {
+    for (uint32_t group = 0; p->root->tuned && group < p->g->ngroup; group++)
+        if (!p->non_fusible[group] && !lower_tuned(p, group))
+            return false;
     for (uint32_t pos = 0; p->root->section && pos < p->g->ngroup; pos++) {
         uint32_t group = p->order[pos];
         struct own_kernel *o = p->non_fusible[group] ? NULL : own_kernel(p->root, p->low[group].k);

@@ -41,7 +41,7 @@ IMAGE_STRUCT image_command {
     uint32_t kind;            /* enum image_command_kind */
     uint32_t kernel, region;  /* the kernel's number; struct image_region */
     uint32_t narg, arg;       /* struct image_loc[narg], as in struct command */
-    uint32_t joined;          /* CMD_KERNEL: no barrier between it and the kernel before it */
+    uint32_t no_barrier;      /* CMD_KERNEL: no barrier between it and the kernel before it */
     int64_t bytes;            /* of a copy */
 };
 enum image_region_kind { IMAGE_COND, IMAGE_WHILE, IMAGE_SCAN };

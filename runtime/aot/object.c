@@ -61,7 +61,7 @@ static uint32_t put_program(struct image_writer *w, const struct program *p)
     for (uint32_t i = 0; cmd && i < p->ncmd; i++) {
         const struct command *c = &p->cmd[i];
         uint32_t kind = c->kind == CMD_KERNEL ? IMAGE_KERNEL : c->kind == CMD_COPY ? IMAGE_COPY : IMAGE_REGION;
-        cmd[i] = (struct image_command){.kind = kind, .kernel = c->kernel, .narg = c->narg, .joined = c->joined,
+        cmd[i] = (struct image_command){.kind = kind, .kernel = c->kernel, .narg = c->narg, .no_barrier = c->no_barrier,
                                         .bytes = c->bytes};
         cmd[i].arg = aot_object_put(w, c->arg, c->narg * sizeof *c->arg);
         cmd[i].region = c->kind == CMD_REGION ? put_region(w, p, c) : 0;
@@ -182,7 +182,7 @@ enum { WEIGHT_ALIGN = 64 }; /* the image's own alignment */
 
 static void put_weights(struct image_writer *w, const struct graph *g, const struct object_options *o, struct image *m)
 {
-    if (!o->state || o->weights_apart || !g->state.n)
+    if (!o->state || o->weights_separate || !g->state.n)
         return;
     m->weight = aot_object_put(w, NULL, g->state.n * sizeof m->weight);
     for (uint32_t i = 0; i < g->state.n && !w->failed; i++) {
@@ -258,7 +258,7 @@ static struct program *plan(const struct graph *captured, bool fuse, const struc
     if (g && !passes_run(g, &(struct pass_options){.fuse = fuse, .verify = true,
                                                    .in_pairs = caps->dot2 ? UINT64_C(1) << DEVICE_CPU : 0}))
         err_set(e, g->err.code, "%s", g->err.msg);
-    else if (g && (p = program_plan_with(g, caps, schedules, NULL, e)) && !program_check(p, e)) {
+    else if (g && (p = program_plan_with(g, caps, schedules, NULL, NULL, e)) && !program_check(p, e)) {
         program_free(p);
         p = NULL;
     }

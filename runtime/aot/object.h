@@ -12,7 +12,7 @@ struct object_options {
     const bool *fixed;  /* per slot, or NULL: whether it is compiled in with these bits */
     const uint64_t *slot;
     const void *const *state; /* per state, or NULL: its value (NULL: none), which is stored in the object */
-    bool weights_apart;       /* or in object_made.weights */
+    bool weights_separate;    /* or in object_made.weights */
     size_t weights_at;        /* the offset there, after the weights of earlier programs: set by object_file_add */
 };
 struct object_made {

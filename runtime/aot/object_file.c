@@ -55,7 +55,7 @@ static const char *processor(const struct object_file *f) { return *f->target.ar
 /* Adds the values for the weights file, after those of earlier programs. */
 static bool add_weights(struct object_file *f, const struct graph *g, const struct object_options *o, struct err *e)
 {
-    if (!o->state || !o->weights_apart)
+    if (!o->state || !o->weights_separate)
         return true;
     size_t end = object_weight_at(g, o, g->state.n);
     unsigned char *all = mem_alloc(end + 1);

@@ -122,7 +122,7 @@ static void put_member(struct text *t, const struct graph *g, const struct objec
     text_put(t, "/* %s%s%s", dtype_name(dtype), shape_text(s, shape, sizeof shape), stored_as(dtype));
     if (kind == MEMBER_STATE)
         text_put(t, "%s", written ? ": read, and given its new value"
-                          : o->state && o->state[i] && !o->weights_apart ? ": read; NULL: its value in the object"
+                          : o->state && o->state[i] && !o->weights_separate ? ": read; NULL: its value in the object"
                           : ": read");
     text_put(t, " */\n");
 }
@@ -166,7 +166,7 @@ static void put_weights_function(struct text *t, const struct graph *g, const st
 {
     char name[OBJECT_MEMBER];
     unsigned dtype;
-    if (!o->state || !o->weights_apart)
+    if (!o->state || !o->weights_separate)
         return;
     text_put(t, "\n/* Points the states whose values are in the weights' file to the file's bytes, which start at a "
                 "multiple of 64. */\n#define %s_weights_bytes %zu\n"

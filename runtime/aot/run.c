@@ -58,9 +58,9 @@ static void aot_run_kernel(void *ctx, uint32_t part, int64_t begin, int64_t end,
 static uint32_t run_kernels(struct frame *f, const struct image_command *end)
 {
     const struct image_kernel *k = at(f->r->m, f->r->m->kernel);
-    struct pool_part part[MAX_JOINED];
+    struct pool_part part[MAX_KERNEL_RUN];
     uint32_t n = 0;
-    for (const struct image_command *c = f->cmd; c < end && n < MAX_JOINED && (!n || c->joined); c++)
+    for (const struct image_command *c = f->cmd; c < end && n < MAX_KERNEL_RUN && (!n || c->no_barrier); c++)
         part[n++] = (struct pool_part){k[c->kernel].extent, k[c->kernel].grain};
     pool_run_parts(aot_run_kernel, f, part, n, f->r->workers);
     return n;
@@ -216,7 +216,7 @@ static char *find_workspace(const void *const *given, const struct parts *p, uns
 }
 
 /* The offset of the value of pointer i in the image, 0: none. */
-static uint32_t weight_inside(const struct image *m, uint32_t i)
+static uint32_t weight_in_image(const struct image *m, uint32_t i)
 {
     const uint32_t *weight = at(m, m->weight);
     return m->weight && i >= m->ninput && i - m->ninput < m->nstate ? weight[i - m->ninput] : 0;
@@ -227,7 +227,7 @@ static const void *const *with_weights(const struct image *m, const void *const 
 {
     if (!m->weight) return given;
     for (uint32_t i = 0; i < m->ninput + m->nstate + m->nreturn; i++) {
-        uint32_t inside = given[i] ? 0 : weight_inside(m, i);
+        uint32_t inside = given[i] ? 0 : weight_in_image(m, i);
         to[i] = inside ? at(m, inside) : given[i];
     }
     return to;
@@ -240,7 +240,7 @@ static int aot_run_check(const struct image *m, const void *args)
     const void *const *pointer = args;
     const int64_t *bytes = at(m, m->pointer);
     for (uint32_t i = 0; args && i < m->ninput + m->nstate + m->nreturn; i++)
-        if (!pointer[i] && bytes[i] && !weight_inside(m, i)) return KL_ERR_ARGUMENT;
+        if (!pointer[i] && bytes[i] && !weight_in_image(m, i)) return KL_ERR_ARGUMENT;
     return args ? KL_OK : KL_ERR_ARGUMENT;
 }
 

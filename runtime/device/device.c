@@ -70,8 +70,8 @@ const struct backend *device_backend(int device, struct caps *caps)
 static bool multiplies_bf16(const struct graph *g)
 {
     bool found = false;
-    for (ref r = 1; r < g->nnode && !found; r++) /* a gradient is one of products that stand in the graph */
-        found = g->node[r].op == OP_dot && g->node[r].dtype == KL_BF16;
+    for (ref r = 1; r < g->nnode && !found; r++) /* gradients of products are products */
+        found = op_is_product(g->node[r].op) && g->node[r].dtype == KL_BF16;
     for (uint32_t i = 0; i < g->nregion && !found; i++) found = multiplies_bf16(g->region[i]);
     return found;
 }

@@ -64,7 +64,7 @@ void accelerator_unlock(struct accelerator *a);
 /* A kernel's code on a device. */
 struct device_kernel {
     struct driver_kernel *kernel;
-    bool has_work;                       /* scratch that is an argument */
+    int64_t work;                        /* bytes of a block's scratch that is an argument */
     int64_t most_each;                   /* iterations of the parallel loop that a block may run; 0: any number */
     uint32_t nbuf;
     uint8_t local[];                    /* per lbuf: no argument */

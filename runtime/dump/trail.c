@@ -68,7 +68,8 @@ bool trail_make(struct trail *t, const struct graph *captured, const struct dump
 struct program *dump_plan(const struct graph *g, const struct caps *caps, bool fuse, struct err *e)
 {
     const struct sched_section *s;
-    return schedules_of(g->name, fuse, &s, e) ? program_plan_with(g, caps, s, NULL, e) : NULL;
+    const struct tuned *tuned = tuned_for(graph_devices(g));
+    return schedules_of(g->name, fuse, &s, e) ? program_plan_with(g, caps, s, tuned, NULL, e) : NULL;
 }
 
 void trail_plan(struct trail *t, const struct dump_request *r)

@@ -57,6 +57,9 @@ void results_json(const struct results *t, FILE *f);
 bool results_parse(struct results *t, const char *text, size_t len, const char *file, struct err *e);
 /* Draws `done` of `total` in place on stderr if that is a terminal; erases the line when they are equal. */
 void measure_progress(const char *what, int done, int total);
+/* The same; where stderr is no terminal, a line every five seconds.  *last: the time of the last line, at first that of
+ * the beginning. */
+void measure_progress_lines(double *last, const char *what, int done, int total);
 
 /* ---- chart.c ---- */
 /* A bar for each row, cases of a benchmark below each other, as a self-contained SVG file. */

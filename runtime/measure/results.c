@@ -316,3 +316,14 @@ void measure_progress(const char *what, int done, int total)
         fputs("\r\033[K", stderr);
     fflush(stderr);
 }
+
+void measure_progress_lines(double *last, const char *what, int done, int total)
+{
+    enum { EVERY = 5 }; /* seconds */
+    double now = measure_now();
+    measure_progress(what, done, total);
+    if (isatty(STDERR_FILENO) || now - *last < EVERY)
+        return;
+    *last = now;
+    format_file(stderr, "%s: %d of %d rounds\n", what, done, total);
+}

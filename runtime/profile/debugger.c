@@ -189,7 +189,7 @@ bool symbol_file(const struct code_symbol *s, void **file, size_t *size)
 /* ---- both ---- */
 
 /* A kernel without a line has none here; if memory runs out, the kernel is not registered. */
-static struct jit_code_entry *tell_gdb(const struct code_symbol *s)
+static struct jit_code_entry *register_gdb(const struct code_symbol *s)
 {
     void *file;
     size_t size;
@@ -209,7 +209,7 @@ static struct jit_code_entry *tell_gdb(const struct code_symbol *s)
     return entry;
 }
 
-void debugger_forget(struct jit_code_entry *entry)
+void debugger_unregister(struct jit_code_entry *entry)
 {
     if (!entry)
         return;
@@ -232,7 +232,7 @@ size_t debugger_bytes(const struct jit_code_entry *entry)
     return entry ? sizeof *entry + entry->symfile_size : 0;
 }
 
-static void tell_perf(const struct code_symbol *s)
+static void register_perf(const struct code_symbol *s)
 {
     char path[64];
     snprintf(path, sizeof path, "/tmp/perf-%ld.map", (long)getpid());
@@ -246,7 +246,7 @@ static void tell_perf(const struct code_symbol *s)
     close(fd);
 }
 
-struct jit_code_entry *debugger_tell(const struct kernel *k, const struct loaded *l)
+struct jit_code_entry *debugger_register(const struct kernel *k, const struct loaded *l)
 {
     struct code_symbol s = {.line = k->line, .size = l->size};
     memcpy(&s.address, &l->fn, sizeof s.address);
@@ -259,9 +259,9 @@ struct jit_code_entry *debugger_tell(const struct kernel *k, const struct loaded
         if ((unsigned char)*c < 0x20)
             *c = '?';
     pthread_mutex_lock(&lock);
-    struct jit_code_entry *entry = tell_gdb(&s);
+    struct jit_code_entry *entry = register_gdb(&s);
     if (option_perf_map())
-        tell_perf(&s);
+        register_perf(&s);
     pthread_mutex_unlock(&lock);
     return entry;
 }

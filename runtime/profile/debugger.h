@@ -25,9 +25,9 @@ struct code_symbol {
 /* Makes the ELF file for a kernel; mem_free it. false: out of memory. */
 bool symbol_file(const struct code_symbol *s, void **file, size_t *size);
 
-/* Registers a loaded kernel until debugger_forget; NULL: out of memory. */
-struct jit_code_entry *debugger_tell(const struct kernel *k, const struct loaded *l);
-void debugger_forget(struct jit_code_entry *entry);           /* NULL is fine, also below */
+/* Registers a loaded kernel until debugger_unregister; NULL: out of memory. */
+struct jit_code_entry *debugger_register(const struct kernel *k, const struct loaded *l);
+void debugger_unregister(struct jit_code_entry *entry);       /* NULL is fine, also below */
 size_t debugger_bytes(const struct jit_code_entry *entry);    /* bytes that it uses */
 extern const struct fork_part debugger_fork;
 

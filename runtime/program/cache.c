@@ -69,7 +69,7 @@ static struct code_entry *get_code(struct compile_all *all, uint32_t i, int devi
         err_set(e, KL_ERR_COMPILE, "the process ends");
         return NULL;
     }
-    return code_get(all->x->program->kernel[i], device, e);
+    return code_get(all->x->program->kernel[i], device, !all->x->variant, e);
 }
 
 /* Gets kernel i's code for each device that runs it. */
@@ -131,7 +131,7 @@ static struct program *plan_kept(struct graph *g, const struct exec *x, const st
         mem_free(found.file);
     }
     struct memo_pack *pack = kept ? memo_pack_new() : NULL;
-    struct program *p = program_plan_with(g, caps, x->schedules, pack, e);
+    struct program *p = program_plan_with(g, caps, x->schedules, tuned_for(graph_devices(g)), pack, e);
     struct code code;
     code.bytes = memo_pack_end(pack, &code.size);
     if (p && code.bytes) disk_store(&key, &code);
@@ -180,7 +180,7 @@ static int64_t work_of(const struct exec *x, int device)
     int64_t most = 0;
     for (uint32_t i = 0; i < x->program->nkernel; i++) {
         const struct device_kernel *d = x->on[device][i];
-        if (!d || !d->has_work) continue;
+        if (!d || !d->work) continue;
         int64_t bytes = x->program->scratch_bytes * accelerator_blocks(d, x->program->kernel[i]->extent);
         most = bytes > most ? bytes : most;
     }
@@ -335,6 +335,54 @@ static void exec_clear(struct exec *x)
     x->interpreted = 0;
 }
 
+/* ---- programs for the tuner ---- */
+
+bool exec_targets(const struct graph *g, int device, struct caps caps[DEVICE_END], struct err *e)
+{
+    struct exec x = {.device = device};
+    const struct backend *b;
+    return find_backend(&x, g, &b, caps, e);
+}
+
+struct exec *exec_variant(const struct graph *fused, int device, const struct tuned *tuned, struct err *e)
+{
+    struct caps caps[DEVICE_END];
+    const struct backend *b;
+    struct exec *x = mem_alloc(sizeof *x);
+    if (!x || !(x->captured = graph_clone(fused))) {
+        err_set(e, KL_ERR_MEMORY, "no memory to tune graph %s", fused->name);
+        mem_free(x);
+        return NULL;
+    }
+    x->device = device;
+    x->fuse = x->variant = true;
+    atomic_init(&x->refs, 1);
+    if (find_backend(x, fused, &b, caps, e) && (x->program = program_plan_with(fused, caps, NULL, tuned, NULL, e)) &&
+        compile_kernels(x, false, e)) return x;
+    exec_variant_free(x);
+    return NULL;
+}
+
+void exec_variant_free(struct exec *x)
+{
+    struct code_entry *unused = NULL;
+    if (!x) return;
+    exec_clear(x);
+    mem_free(x);
+    pthread_mutex_lock(&cache_lock);
+    code_take_unused(&unused);
+    pthread_mutex_unlock(&cache_lock);
+    code_free(unused);
+}
+
+void exec_outdate(const struct exec *x)
+{
+    pthread_mutex_lock(&cache_lock);
+    ((struct entry *)x)->outdated = true;
+    pthread_mutex_unlock(&cache_lock);
+    schedules_changed();
+}
+
 static struct entry **namesakes(const struct graph *g)
 {
     return &cache_named[bytes_hash(g->name, strlen(g->name)).lo % CACHE_BUCKETS];
@@ -349,7 +397,7 @@ const struct exec *exec_named(const char *name)
     uint64_t last = 0;
     for (struct entry *t = *namesakes(&like); t; t = t->namesake) { /* from the newest to the oldest */
         uint64_t ran = atomic_load_explicit(&t->exec.ran, memory_order_relaxed);
-        if (!strcmp(t->graph->name, like.name) && (!found || ran > last)) {
+        if (!t->outdated && !strcmp(t->graph->name, like.name) && (!found || ran > last)) {
             found = t;
             last = ran;
         }
@@ -360,24 +408,24 @@ const struct exec *exec_named(const char *name)
 }
 
 /* Similarity of two programs: first by their graphs, then by name, then device, then fusion. */
-static uint64_t likeness(const struct entry *t, const struct entry *k)
+static uint64_t similarity(const struct entry *t, const struct entry *k)
 {
     uint64_t name = !strcmp(t->graph->name, k->graph->name), device = k->exec.device == t->exec.device;
-    return graph_likeness(t->graph, k->graph) << 3 | name << 2 | device << 1 | (k->exec.fuse == t->exec.fuse);
+    return graph_similarity(t->graph, k->graph) << 3 | name << 2 | device << 1 | (k->exec.fuse == t->exec.fuse);
 }
 
 /* The most similar program among the most recent ones and the most recent ones of its name; the limit keeps the cost of
  * a miss independent of the number of programs.  Takes a reference.  Needs the lock. */
-static struct entry *nearest(const struct entry *t)
+static struct entry *most_similar(const struct entry *t)
 {
     enum { LOOKED_AT = 16 };
     struct entry *best = NULL, *k = *namesakes(t->graph);
     uint64_t most = 0, like;
     for (int i = 0; i < LOOKED_AT && k; i++, k = k->namesake)
-        if ((like = likeness(t, k)) > most) most = like, best = k;
+        if ((like = similarity(t, k)) > most) most = like, best = k;
     k = cache_newest;
     for (int i = 0; i < LOOKED_AT && k; i++, k = k->older)
-        if ((like = likeness(t, k)) > most) most = like, best = k;
+        if ((like = similarity(t, k)) > most) most = like, best = k;
     if (best) exec_ref(&best->exec);
     return best;
 }
@@ -399,6 +447,7 @@ static void explain(struct entry *t, const struct entry *near, bool evicted)
     else
         snprintf(text, ROOM, "the graph is known on device %s, %s%s", device_name(near->exec.device),
                  near->exec.fuse ? "fused" : "unfused",
+                 near->outdated ? ", before it was tuned" :
                  near->exec.schedules == t->exec.schedules ? "" : ", with other schedules");
     if ((t->exec.miss = mem_alloc(strlen(text) + 1))) strcpy(t->exec.miss, text);
 }
@@ -478,7 +527,7 @@ static const struct exec *cache_finish(struct entry *t, bool ok)
 }
 
 /* Logs once why kernels are not kept on disk, unless the user disabled it. */
-static void tell_of_disk(void)
+static void log_disk_off(void)
 {
     static atomic_flag told = ATOMIC_FLAG_INIT;
     const char *dir = getenv("KILN_CACHE_DIR");
@@ -488,7 +537,7 @@ static void tell_of_disk(void)
     if (!disk_folder(path, sizeof path, &e) && !atomic_flag_test_and_set(&told)) log_put(KL_LOG_WARN, "%s", e.msg);
 }
 
-static void tell_of_program(const struct entry *t, int64_t began)
+static void log_program(const struct entry *t, int64_t began)
 {
     const struct exec *x = &t->exec;
     const char *why = x->miss ? x->miss : "";
@@ -497,7 +546,7 @@ static void tell_of_program(const struct entry *t, int64_t began)
             "graph %s: a program of %u commands and %u different kernels for device %s, %s, built in %.3f ms: %.*s",
             x->captured->name, x->program->ncmd, x->program->nkernel, device_name(x->device),
             x->fuse ? "fused" : "unfused", 1e-6 * (double)(timeline_now() - began), (int)strcspn(why, "\n"), why);
-    tell_of_disk();
+    log_disk_off();
 }
 
 static void build_in_background(void *ctx)
@@ -507,7 +556,7 @@ static void build_in_background(void *ctx)
     int64_t began = timeline_now();
     bool ok = cache_build(&t->exec, t->own, t->dump, true, &ignored);
     dump_end(t->dump);
-    if (ok) tell_of_program(t, began);
+    if (ok) log_program(t, began);
     else log_put(KL_LOG_WARN, "graph %s: compiled in the background: %s", t->own->name, ignored.msg);
     exec_unref(cache_finish(t, ok));
 }
@@ -548,7 +597,7 @@ static const struct exec *start_background(struct entry *t, const struct graph *
 }
 
 /* Is background compilation useful for this program? */
-static bool may_wait(const struct graph *captured, int device, bool fuse)
+static bool is_background_useful(const struct graph *captured, int device, bool fuse)
 {
     return fuse && option_background() && !captured->symbols && (device_backend(device, NULL) ||
                                            graph_devices(captured) != UINT64_C(1) << device);
@@ -566,13 +615,13 @@ const struct exec *exec_get(const struct graph *captured, int device, bool fuse,
     for (;;) {
         for (t = *bucket; t; t = t->next)
             if (same_key(t->exec.key, key) && t->exec.device == device && t->exec.fuse == fuse &&
-                t->exec.schedules == schedules && graph_same(t->graph, captured)) break;
+                t->exec.schedules == schedules && !t->outdated && graph_same(t->graph, captured)) break;
         if (!t || t->state != UNFINISHED) break;
         pthread_cond_wait(&cache_changed, &cache_lock);
     }
     const struct exec *found = t && t->state != FAILED ? t->state == READY ? &t->exec : t->stand_in : NULL;
     if (found) exec_ref(found);
-    bool later = !t && may_wait(captured, device, fuse);
+    bool later = !t && is_background_useful(captured, device, fuse);
     bool fresh = !t && (t = program_entry_new(key, captured, device, fuse, schedules));
     if (fresh) {
         t->next = *bucket;
@@ -580,13 +629,13 @@ const struct exec *exec_get(const struct graph *captured, int device, bool fuse,
     } else if (t && !found) {
         t->state = UNFINISHED;
     }
-    struct entry *near = fresh ? nearest(t) : NULL;
+    struct entry *near = fresh ? most_similar(t) : NULL;
     bool evicted = fresh && cache_was_evicted(&t->exec);
     pthread_mutex_unlock(&cache_lock);
     if (fresh) explain(t, near, evicted);
     if (near) exec_unref(&near->exec);
     count_one(found ? &counters.program_hits : &counters.program_misses);
-    if (found) return found;
+    if (found) return option_tune() ? tune_repeated(found) : found;
     if (!t) {
         err_set(e, KL_ERR_MEMORY, "no memory to cache graph %s", captured->name);
         return NULL;
@@ -596,6 +645,6 @@ const struct exec *exec_get(const struct graph *captured, int device, bool fuse,
     int64_t began = timeline_now();
     bool ok = !e->code && cache_build(&t->exec, captured, dump, false, e);
     dump_end(dump);
-    if (ok) tell_of_program(t, began);
+    if (ok) log_program(t, began);
     return cache_finish(t, ok);
 }

@@ -19,6 +19,7 @@ struct entry {
     struct exec *stand_in;
     struct graph *own;             /* the graph that the task compiles */
     struct dump *dump;             /* the dump that the task writes; or NULL */
+    bool outdated;                 /* its kernels have other schedules by now (exec_outdate) */
     uint64_t made;                 /* exec_runs() when it was READY */
     int64_t bytes;                 /* bytes that it uses without its kernels' code, set when READY */
     struct entry *next;            /* of its bucket */
@@ -65,8 +66,8 @@ struct variants *variants_new(const char *why); /* NULL: no memory */
 void variants_free(struct variants *s);         /* NULL is fine */
 
 /* ---- code.c ---- */
-/* The code of k on a device, with a new user counted; NULL: *e. */
-struct code_entry *code_get(const struct kernel *k, int device, struct err *e);
+/* The code of k on a device, with a new user counted; keep: new code is also stored on disk.  NULL: *e. */
+struct code_entry *code_get(const struct kernel *k, int device, bool keep, struct err *e);
 /* Moves an entry, or all without users, from the table to a list.  Needs the lock. */
 void code_take(struct code_entry *c, struct code_entry **list);
 void code_take_unused(struct code_entry **list);

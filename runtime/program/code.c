@@ -73,7 +73,7 @@ static bool generate(struct code_entry *c, bool keep, struct err *e)
     return ok;
 }
 
-static bool code_compile(struct code_entry *c, struct err *e)
+static bool code_compile(struct code_entry *c, bool keep, struct err *e)
 {
     struct disk_key key = {0};
     struct caps caps;
@@ -81,14 +81,14 @@ static bool code_compile(struct code_entry *c, struct err *e)
     int64_t began = timeline_now();
     bool keyed = option_cache_bytes() > 0 && disk_key_make_for(&key, c->kernel, b, &caps);
     bool found = keyed && load_from_disk(c, &key);
-    bool ok = found || generate(c, keyed, e);
+    bool ok = found || generate(c, keyed && keep, e);
     span_end(found ? SPAN_LOAD : SPAN_COMPILE, c->kernel->name, began);
     if (ok) log_put(KL_LOG_DEBUG, "kernel %s: %s in %.3f ms", c->kernel->name, found ? "loaded from disk" : "compiled",
                     1e-6 * (double)(timeline_now() - began));
     disk_key_free(&key);
     if (!ok) return false;
     if ((c->copy = copy_kernel(c->kernel))) {
-        if (device_is_host(c->device)) c->symbols = debugger_tell(c->kernel, &c->loaded);
+        if (device_is_host(c->device)) c->symbols = debugger_register(c->kernel, &c->loaded);
         c->bytes = (int64_t)(sizeof *c + c->loaded.map_size + kernel_bytes(c->copy) + debugger_bytes(c->symbols));
         return true;
     }
@@ -96,7 +96,7 @@ static bool code_compile(struct code_entry *c, struct err *e)
     return err_set(e, KL_ERR_MEMORY, "no memory to cache kernel %s", c->kernel->name);
 }
 
-struct code_entry *code_get(const struct kernel *k, int device, struct err *e)
+struct code_entry *code_get(const struct kernel *k, int device, bool keep, struct err *e)
 {
     struct hash128 key = kernel_hash(k);
     struct code_entry **bucket = &cache_codes[key.lo % CACHE_BUCKETS], *c;
@@ -122,7 +122,7 @@ struct code_entry *code_get(const struct kernel *k, int device, struct err *e)
     if (!build) return c;
 
     fork_hold();
-    bool ok = code_compile(c, e);
+    bool ok = code_compile(c, keep, e);
     fork_release();
     pthread_mutex_lock(&cache_lock);
     if (ok) {
@@ -164,7 +164,7 @@ void code_free(struct code_entry *list)
 {
     for (struct code_entry *c = list, *next; c; c = next) {
         next = c->next;
-        debugger_forget(c->symbols);
+        debugger_unregister(c->symbols);
         unload(c);
         kernel_free(c->copy);
         mem_free(c);

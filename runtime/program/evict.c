@@ -83,7 +83,7 @@ static int by_use(const void *a, const void *b)
 }
 
 /* A program that a profile has timed is kept, because the profile uses its names. */
-static bool may_go(struct entry *t)
+static bool is_evictable(struct entry *t)
 {
     return atomic_load(&t->exec.refs) == 1 && !atomic_load(&t->exec.times);
 }
@@ -118,7 +118,7 @@ static struct candidate *candidates(uint32_t *n)
     struct candidate *v = NULL;
     *n = 0;
     for (struct entry *t = cache_newest; t; t = t->older) {
-        if (!may_go(t)) continue;
+        if (!is_evictable(t)) continue;
         if (!mem_reserve(&v, &cap, *n + 1, sizeof *v)) break;
         v[(*n)++] = (struct candidate){t, last_use(t)};
     }

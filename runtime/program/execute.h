@@ -14,7 +14,7 @@ struct run {
     size_t scratch_bytes, worker_bytes;
     unsigned workers;
     uint64_t launches, barriers;
-    bool join;                    /* omit barriers that the plan marks as unnecessary */
+    bool elide;                   /* omit barriers that the plan marks as unnecessary */
     double (*clock)(void);
     struct profile_row *row;      /* its rows in this thread's profile, NULL without one */
     /* commands that another thread runs (command.signal): one for each signal of the program, and how many of them were

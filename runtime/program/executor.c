@@ -86,15 +86,23 @@ static void call_kernel_interp(void *ctx, int64_t begin, int64_t end, unsigned w
 {
     (void)begin, (void)end;
     struct kernel_call *c = ctx;
-    const struct kernel *k = c->f->p->kernel[c->f->cmd->kernel];
-    c->ok = kernel_interp(k, exec_arguments(c->f, c->f->cmd, worker), c->f->r->slot, 0, k->extent, c->e);
+    const struct command *cmd = c->f->cmd;
+    const struct kernel *k = c->f->p->kernel[cmd->kernel];
+    void **arg = exec_arguments(c->f, cmd, worker);
+    /* a kernel made for a GPU of the same program may have phases */
+    char *workspace = mem_alloc((size_t)c->f->p->workspace_bytes);
+    for (uint32_t i = 0; workspace && i < cmd->narg; i++)
+        if (cmd->arg[i].kind == LOC_WORKSPACE) arg[i] = workspace + cmd->arg[i].offset;
+    c->ok = workspace ? kernel_interp(k, arg, c->f->r->slot, 0, k->extent, c->e)
+                      : err_set(c->e, KL_ERR_MEMORY, "out of memory running kernel %s", k->name);
+    mem_free(workspace);
 }
 
 /* Runs f->cmd and the following kernels that need no barrier; *n: their number. */
 static bool run_command_kernels(struct frame *f, uint32_t *n, struct err *e)
 {
     const struct command *end = f->p->cmd + f->p->ncmd;
-    struct pool_part part[MAX_JOINED];
+    struct pool_part part[MAX_KERNEL_RUN];
     *n = 0;
     if (!device_is_host(f->cmd->device)) {
         f->r->launches++;
@@ -108,7 +116,8 @@ static bool run_command_kernels(struct frame *f, uint32_t *n, struct err *e)
         *n = 1;
         return c.ok;
     }
-    for (const struct command *c = f->cmd; c < end && *n < MAX_JOINED && (!*n || (c->joined && f->r->join)); c++) {
+    const struct command *c = f->cmd;
+    for (; c < end && *n < MAX_KERNEL_RUN && (!*n || (c->no_barrier && f->r->elide)); c++) {
         const struct kernel *k = f->p->kernel[c->kernel];
         const val *active = f->r->x->active;
         int64_t extent = active ? kernel_extent_at(k, active[c->kernel], f->r->slot) : k->extent;
@@ -294,6 +303,7 @@ static bool run_commands(struct frame *f, struct err *e)
     for (uint32_t i = 0, n = 1; i < f->p->ncmd && ok; i += n) {
         f->cmd = &f->p->cmd[i];
         n = 1;
+        if (f->r->x->skip && f->r->x->skip[i]) continue;
         bool async = f->cmd->signal && device_is_host(f->cmd->device);
         /* one that this thread runs itself, for a device with a driver, keeps its place among the others */
         uint32_t wait = f->cmd->signal && !async ? f->cmd->signal : f->cmd->wait;
@@ -370,12 +380,13 @@ static bool within_limits(struct run *r, const bool *exclusive, struct err *e)
     size_t need[MAX_DEVICES] = {0}, arena, table;
     char what[128];
     if (!buffer_limited()) return true;
-    for (uint32_t i = 0; i < g->nout; i++)
-        if (!is_in_place(r, exclusive, i))
-            need[node_at(g, g->out[i].value)->device] += buffer_charge(output_bytes(r, i));
+    for (uint32_t i = 0; i < g->nout; i++) {
+        int device = node_at(g, g->out[i].value)->device;
+        if (!is_in_place(r, exclusive, i)) need[device] += buffer_charge(device, output_bytes(r, i));
+    }
     for (unsigned d = 0; d < MAX_DEVICES; d++)
-        if (p->arena_bytes[d] && d != home_of(r)) need[d] += buffer_charge((size_t)p->arena_bytes[d]);
-    need[home_of(r)] += buffer_charge(home_bytes(r, &arena, &table)) + (size_t)p->interp_bytes;
+        if (p->arena_bytes[d] && d != home_of(r)) need[d] += buffer_charge((int)d, (size_t)p->arena_bytes[d]);
+    need[home_of(r)] += buffer_charge((int)home_of(r), home_bytes(r, &arena, &table)) + (size_t)p->interp_bytes;
     snprintf(what, sizeof what, "graph %s", g->name);
     for (unsigned d = 0; d < MAX_DEVICES; d++)
         if (need[d] && !buffer_room((int)d, need[d], what, e)) return false;
@@ -441,8 +452,9 @@ bool exec_run(const struct exec *x, struct buffer *const *input, struct buffer *
         return err_set(e, KL_ERR_MEMORY, "no memory for the times of graph %s", x->program->g->name);
     r.clock = profile ? profile->clock : NULL;
     /* without memory the run is not timed */
-    if (atomic_load_explicit(&timeline_is_on, memory_order_relaxed)) r.times = exec_times(x);
-    r.join = option_join() && !profile && !r.times; /* profiles and timelines measure each kernel separately */
+    if (atomic_load_explicit(&timeline_is_on, memory_order_relaxed) && !x->variant) r.times = exec_times(x);
+    /* Profiles and timelines measure each kernel separately. */
+    r.elide = option_elide_barriers() && !profile && !r.times;
     bool ok = within_limits(&r, state_exclusive, e) && make_outputs(&r, state_exclusive, e) && make_workspace(&r, e) &&
               accelerators_prepare(&r, e) && run_program(&r, e);
     for (unsigned d = 0; d < MAX_DEVICES; d++) buffer_unref(r.memory[d]);

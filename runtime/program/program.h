@@ -22,6 +22,9 @@ struct exec {                            /* immutable once made, except the atom
     uint64_t accelerated;                /* devices with a driver */
     int device;
     bool fuse;
+    bool variant;                        /* the tuner's: stores no code on disk */
+    const bool *skip;                    /* the tuner's: per command of the program, is it left out?  NULL: none is */
+    atomic_bool tuned;                   /* by option tune, or found to need no tuning */
     _Atomic(struct times *) times;       /* of its commands, allocated when it is first timed; NULL before */
     const struct sched_section *schedules; /* the user's schedules for its kernels, or NULL */
     char *miss;                          /* how its graph differed from all known ones; NULL: out of memory */
@@ -54,6 +57,15 @@ void exec_pick_why(const struct exec *x, const uint64_t *slot, char *text, size_
 /* The program of that graph name that ran last, with a reference; NULL: none. */
 const struct exec *exec_named(const char *name);
 
+/* A program of a graph after all passes, outside of the cache, for the tuner: with the schedules of `tuned`, which may
+ * be NULL.  NULL: *e. */
+struct exec *exec_variant(const struct graph *fused, int device, const struct tuned *tuned, struct err *e);
+void exec_variant_free(struct exec *x);  /* and the code that nothing else uses.  NULL is allowed */
+/* The targets of a graph on a device and others, in a chain.  false: *e, one of them does not work. */
+bool exec_targets(const struct graph *g, int device, struct caps caps[DEVICE_END], struct err *e);
+/* exec_get no longer returns x, but builds a new program for its graph. */
+void exec_outdate(const struct exec *x);
+
 /* ---- evict.c: references to programs, and eviction above the memory limit ---- */
 #define PROGRAM_DEFAULT_BYTES (INT64_C(256) << 20) /* option program_bytes */
 void exec_ref(const struct exec *x);
@@ -69,10 +81,26 @@ int64_t cache_total(void);               /* bytes of all programs and kernels in
 /* ---- schedules.c: schedules set by KILN_SCHEDULES (a file) or the API, for programs built later ---- */
 /* Replaces all earlier schedules. false: *e, and those stay. */
 bool schedules_set(const char *text, size_t len, const char *file, struct err *e);
-uint64_t schedules_number(void);         /* changes with each schedules_set */
+uint64_t schedules_number(void);         /* changes with each schedules_set and schedules_changed */
+void schedules_changed(void);            /* some programs are outdated (exec_outdate) */
 /* Sets *s to the section for a graph's kernels, NULL if there is none: the same pointer as long as its text is the
  * same.  It is valid until the process ends. false: *e, KILN_SCHEDULES cannot be read. */
 bool schedules_of(const char *graph, bool fuse, const struct sched_section **s, struct err *e);
+
+/* ---- tuned.c: schedules found by measuring, kept on disk ---- */
+/* Those for the groups of programs on these devices (by bit), to plan with; NULL: there are none.  The same as long as
+ * the process lives. */
+const struct tuned *tuned_for(uint64_t devices);
+
+/* ---- tune.c ---- */
+/* Option tune: x, which ran before and is to run again, is tuned unless it was.  Gives the program to run in its place,
+ * which may be x, with its reference. */
+const struct exec *tune_repeated(const struct exec *x);
+
+/* ---- values.c: made-up values: floats from 0 to 1, integers from 0 to 15, bools both ---- */
+struct buffer *values_buffer(int device, unsigned dtype, int64_t n, struct err *e); /* NULL: *e */
+bool values_write(struct buffer *b, unsigned dtype, int64_t n, struct err *e);
+uint64_t values_slot(unsigned dtype);    /* the bits of a small number */
 
 /* ---- background.c: a thread for tasks that no caller waits for ---- */
 bool background_run(void (*run)(void *ctx), void *ctx); /* false: no thread can be started */

@@ -19,11 +19,13 @@ const struct fork_part schedules_fork = {schedules_before_fork, schedules_after_
 
 uint64_t schedules_number(void) { return atomic_load_explicit(&number, memory_order_acquire); }
 
+void schedules_changed(void) { atomic_fetch_add_explicit(&number, 1, memory_order_release); }
+
 static void replace(struct sched_sections *by)
 {
     schedules_free(&current);
     current = *by;
-    atomic_fetch_add_explicit(&number, 1, memory_order_release);
+    schedules_changed();
 }
 
 bool schedules_set(const char *text, size_t len, const char *file, struct err *e)

@@ -309,6 +309,8 @@ static void table(void)
     many_slots();
     if (has(KL_F16))
         text_graph("tests/text/agree_gpu_phases.kir");
+    if (has(KL_BF16))
+        text_graph("tests/text/agree_gpu_thin.kir");
 }
 
 /* Graphs in which a unit in the last place of a sum makes quite another number: 262 takes cosines of sums of about

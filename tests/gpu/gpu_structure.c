@@ -188,7 +188,8 @@ static void count_launches(const struct kernel *k, const struct source_info *inf
     struct phase p = {0};
     struct device_kernel *d = calloc(1, sizeof *d + k->nbuf);
     for (uint32_t b = 0; d && b < k->nbuf; b++)
-        d->has_work |= k->buf[b].role == BUF_SCRATCH && !info->local[b];
+        if (k->buf[b].role == BUF_SCRATCH && !info->local[b])
+            d->work += k->buf[b].count * (int64_t)dtype_size(k->buf[b].dtype);
     while (d && kernel_phase(k, &p)) {
         unsigned blocks = accelerator_blocks(d, p.extent);
         if (p.extent && (!c->blocks || (uint64_t)blocks * info->threads < (uint64_t)c->blocks * c->threads)) {
@@ -213,7 +214,7 @@ static bool count_kernel(const char *name, const struct kernel *k, const struct 
                     nvrtc->compile(source.s, architecture, GPU_BINARY, &code, &e), "%s: %s", name, e.msg) &&
               check(count_code(&code, &c), "%s: no machine code", name);
     if (ok && getenv("KILN_STRUCTURE_TEXT"))
-        printf("%s\n", strstr(source.s, "extern \"C\""));
+        printf("%s\n", source.s);
     if (ok) {
         compare_listing(name, &code, &c);
         count_launches(k, &info, sum);

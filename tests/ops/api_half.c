@@ -54,6 +54,54 @@ static kl_tensor f_avg_pool(kl_tensor a)
     return kl_avg_pool(image, 2, (int64_t[]){4, 5}, (int64_t[]){4, 5}, NULL, NULL, NULL);
 }
 
+static kl_tensor f_log_sigmoid(kl_tensor a) { return kl_log_sigmoid(a); }
+static kl_tensor f_gelu_erf(kl_tensor a) { return kl_gelu_erf(a); }
+static kl_tensor f_softsign(kl_tensor a) { return kl_softsign(a); }
+static kl_tensor f_selu(kl_tensor a) { return kl_selu(a); }
+static kl_tensor f_celu(kl_tensor a) { return kl_celu(a, 0.7); }
+static kl_tensor f_hard_swish(kl_tensor a) { return kl_hard_swish(a); }
+static kl_tensor f_hard_sigmoid(kl_tensor a) { return kl_hard_sigmoid(a, 0.2, 0.5); }
+static kl_tensor f_leaky_relu(kl_tensor a) { return kl_leaky_relu(a, 0.3); }
+static kl_tensor f_group_norm(kl_tensor a) { return kl_group_norm(a, 5, kl_none, kl_none, 1e-5); }
+static kl_tensor f_batch_norm(kl_tensor a)
+{
+    kl_tensor x = kl_reshape(a, 2, (int64_t[]){25, 12}); /* so that the weights differ in a channel */
+    return kl_batch_norm(x, kl_none, kl_none, kl_none, kl_none, true, 0.1, 1e-5);
+}
+/* The gradient goes to one operand: as a sum of several it would be rounded more than once. */
+static kl_tensor f_linear(kl_tensor a)
+{
+    return kl_linear(a, kl_detach(kl_transpose(kl_narrow(a, 0, 3, 7), 0, 1)), kl_none);
+}
+static kl_tensor f_conv(kl_tensor a)
+{
+    kl_tensor image = kl_reshape(a, 4, (int64_t[]){1, 1, ROWS, COLUMNS});
+    kl_tensor w = kl_reshape(kl_narrow(kl_narrow(a, 0, 1, 4), 1, 2, 3), 4, (int64_t[]){2, 1, 2, 3});
+    return kl_conv(image, kl_detach(w), kl_none, (int64_t[]){2, 3}, NULL, NULL, NULL, 1);
+}
+static kl_tensor f_sum_pool(kl_tensor a)
+{
+    kl_tensor image = kl_reshape(a, 4, (int64_t[]){1, 1, ROWS, COLUMNS});
+    return kl_sum_pool(image, 2, (int64_t[]){2, 3}, NULL, NULL, NULL, NULL);
+}
+static kl_tensor labels_of(kl_tensor a)
+{
+    kl_device d = kl_device_of(a);
+    return kl_rem(kl_arange(d, KL_I32, ROWS), kl_full(d, KL_I32, 1, (int64_t[]){ROWS}, COLUMNS));
+}
+static kl_tensor f_cross_entropy(kl_tensor a) { return kl_cross_entropy(a, labels_of(a)); }
+static kl_tensor f_nll(kl_tensor a) { return kl_nll_loss(a, labels_of(a)); }
+static kl_tensor flipped(kl_tensor a) { return kl_flip(a, 2, (int[]){0, 1}); }
+static kl_tensor f_l1(kl_tensor a) { return kl_l1_loss(a, flipped(a)); }
+static kl_tensor f_huber(kl_tensor a) { return kl_huber_loss(a, flipped(a), 1); }
+static kl_tensor f_smooth_l1(kl_tensor a) { return kl_smooth_l1_loss(a, flipped(a), 1); }
+static kl_tensor f_bce_with_logits(kl_tensor a) { return kl_bce_with_logits(a, kl_mul_scalar(a, 0)); }
+static kl_tensor f_bce(kl_tensor a) { return kl_binary_cross_entropy(a, kl_detach(flipped(a))); }
+static kl_tensor f_divergence(kl_tensor a) { return kl_divergence(a, kl_detach(kl_abs(flipped(a)))); }
+static kl_tensor f_cumsum(kl_tensor a) { return kl_cumsum(a, 1, false, false); }
+static kl_tensor f_logcumsumexp(kl_tensor a) { return kl_logcumsumexp(a, 1); }
+static kl_tensor f_einsum(kl_tensor a) { return kl_einsum("ij,ij->i", 2, (kl_tensor[]){a, flipped(a)}); }
+
 /* range: of the operand, a half if 0; least: what it is at least. */
 static const struct { const char *name; function *f; double range, least; } table[] = {
     {"sigmoid", f_sigmoid, 20, -20}, {"silu", f_silu, 20, -20}, {"softplus", f_softplus, 20, -20},
@@ -67,6 +115,16 @@ static const struct { const char *name; function *f; double range, least; } tabl
     {"log_softmax", f_log_softmax, 30, -30}, {"layer_norm", f_layer_norm, 9000, -9000},
         {"rms_norm", f_rms_norm, 9000, -9000},
     {"mse_loss", f_mse, 200, -200}, {"avg_pool", f_avg_pool, 60000, 50000},
+    {"log_sigmoid", f_log_sigmoid, 20, -20}, {"gelu_erf", f_gelu_erf, 5, -5}, {"softsign", f_softsign, 300, -300},
+    {"selu", f_selu, 9, -9}, {"celu", f_celu, 9, -9}, {"hard_swish", f_hard_swish, 9, -9},
+    {"hard_sigmoid", f_hard_sigmoid, 4, -4}, {"leaky_relu", f_leaky_relu, 9, -9},
+    {"group_norm", f_group_norm, 9000, -9000}, {"batch_norm", f_batch_norm, 9000, -9000}, {"linear", f_linear, 20, -20},
+    {"conv", f_conv, 20, -20}, {"sum_pool", f_sum_pool, 9000, -9000}, {"cross_entropy", f_cross_entropy, 30, -30},
+    {"nll_loss", f_nll, 60000, 50000}, {"l1_loss", f_l1, 30000, -30000}, {"huber_loss", f_huber, 9000, -9000},
+    {"smooth_l1_loss", f_smooth_l1, 9000, -9000}, {"bce_with_logits", f_bce_with_logits, 200, -200},
+    {"binary_cross_entropy", f_bce, 0.95, 0.05}, {"divergence", f_divergence, 20, -20},
+    {"cumsum", f_cumsum, 4000, -4000},
+    {"logcumsumexp", f_logcumsumexp, 20, -20}, {"einsum", f_einsum, 60, -60},
 };
 
 /* The values of t, which is released, as f64; how many. */

@@ -19,6 +19,7 @@
 #include <kiln/kiln.h> /* in front of the guard: it includes this file */
 #ifndef KILN_MODEL_H
 #define KILN_MODEL_H
+#include <kiln/control.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -62,6 +63,20 @@ KL_API kl_tensor kl_model_weight(const kl_model *model, const char *name);
  * [lazy; new handles; errors ARGUMENT, HANDLE, SHAPE, TYPE, DEVICE, TRACE, MEMORY: the message names the node, or the
  * input] */
 KL_API_AT kl_status kl_model_call(kl_model *model, uint32_t nin, const kl_tensor *in, uint32_t nout, kl_tensor *out);
+
+/* ---- writing ---- */
+
+/* Calls the function once, outside of traces, and writes what it records from in[] to out[] as an ONNX model of opset
+ * 17: nin inputs and nout outputs of these types, and every other tensor that it uses as an initializer with the values
+ * that it has now.  Names may be NULL, all or some: "input0", "output0".  The function is not to draw random numbers;
+ * gradients that it takes are written as the nodes that compute them.  What ONNX has no op for is an error that names
+ * the op and the line that recorded it.  Sums are in ONNX's order, that is, in none: results are about the same.
+ *     static kl_status predict(void *net, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout);
+ *     kl_model_save("net.onnx", predict, &net, 1, &x, (const char *[]){"image"}, 1, (const char *[]){"logits"});
+ * [errors ARGUMENT: a name twice, or empty, or 2 GiB; TRACE: one is open; TYPE: no such op in ONNX; IO; those of the
+ * function] */
+KL_API_AT kl_status kl_model_save(const char *path, kl_region_fn *fn, void *ctx, uint32_t nin, const kl_tensor *in,
+                                  const char *const *in_names, uint32_t nout, const char *const *out_names);
 
 /* Reads one tensor from an ONNX file (.pb: a TensorProto).  [new handle; errors IO, TYPE, DEVICE, MEMORY] */
 KL_API_AT kl_tensor kl_model_read_tensor(kl_device device, const char *path);

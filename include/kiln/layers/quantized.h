@@ -47,7 +47,8 @@ KL_API_AT kl_tensor kl_quantized(kl_tensor x, kl_qscheme scheme, kl_tensor scale
 KL_API_AT kl_tensor kl_quantized_of(kl_tensor integers, kl_qscheme scheme, kl_tensor scale, kl_tensor zero_point);
 
 /* What ranges a tensor has had, to choose its scale before it comes: two states, the least and greatest elements so
- * far, or, with a momentum above 0, their moving averages low = momentum * low + (1 - momentum) * new. */
+ * far, or, with a momentum above 0, their moving averages low = momentum * low + (1 - momentum) * new.  f32 for f16 and
+ * bf16. */
 typedef struct kl_observer {
     kl_qscheme scheme;
     kl_tensor low, high;

@@ -21,9 +21,9 @@ extern "C" {
 typedef struct kl_optimizer kl_optimizer;
 
 /* In the formulas p is a parameter, g its gradient, lr the learning rate; t counts the steps from 1.  States begin as
- * zeros and have the parameter's dtype; kl_optimizer_state calls them by the letters below.  Parameters of an attached
- * tree with factors of their own (kl_optimizer_attach) have lr * rate for lr and weight_decay * decay for
- * weight_decay. */
+ * zeros; kl_optimizer_state calls them by the letters below.  They have the parameter's dtype, those of f16 and bf16
+ * have f32: the formulas are computed in f32 there, and p is rounded once.  Parameters of an attached tree with factors
+ * of their own (kl_optimizer_attach) have lr * rate for lr and weight_decay * decay for weight_decay. */
 
 /* Stochastic gradient descent, with momentum unless that is 0 (then v = g); Nesterov's takes one with momentum:
  *   v = momentum v + g + weight_decay p
@@ -152,7 +152,8 @@ KL_API_AT kl_status kl_accumulator_take(kl_accumulator *acc, kl_tensor *gradient
 KL_API void kl_accumulator_free(kl_accumulator *acc); /* NULL is fine */
 
 /* Exponential moving averages of tensors, which are often better than the tensors themselves:
- * average = decay average + (1 - decay) tensor, from the values that they have at first. */
+ * average = decay average + (1 - decay) tensor, from the values that they have at first.  Those of f16 and bf16 are
+ * f32, rounded where kl_ema_swap makes them the tensor's value. */
 typedef struct kl_ema kl_ema;
 /* [errors as kl_sgd; ARGUMENT: decay outside of 0..1: NULL] */
 KL_API_AT kl_ema *kl_ema_new(const kl_tensor *param, int n, double decay);
