@@ -33,7 +33,8 @@ static int64_t tile_rows(const struct dot *d, int64_t most)
     int64_t rows = most;
     while (rows > 1 && d->run_m % rows)
         rows--;
-    return d->run_m < d->size.m && rows >= FEW_ROWS ? rows : even_rows(d->size.m, most);
+    int64_t m = d->symbolic_m ? size_most(d->w->k->stand_ins, d->size.m) : d->size.m;
+    return d->run_m < d->size.m && rows >= FEW_ROWS ? rows : even_rows(m, most);
 }
 
 /* How far apart in memory elements x are as loop variable v goes by one, as dot_find_steps says it. */
