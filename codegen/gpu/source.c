@@ -434,7 +434,7 @@ static bool emit_inst(struct emitter *m, val v)
         source_fold(m, v);
         return true;
     case L_INTERLEAVE:
-        source_mix(m, v);
+        source_interleave(m, v);
         return true;
     default:
         if (i->op < L_PRIM || i->op >= L_PRIM + P_COUNT)

@@ -235,8 +235,8 @@ static ref lower_array_of(const struct graph *g, ref r, unsigned i, int64_t *fir
     for (*first = 0; node_is_view(g, x); x = g->node[x].in[0]) {
         const struct node *n = &g->node[x];
         const struct shape *from = node_shape(g, n->in[0]);
-        struct split at = n->op == OP_slice ? split_at(from, n->attr.slice.axis) : (struct split){0};
-        if (n->op == OP_slice && at.outer == 1 && n->attr.slice.step == 1)
+        struct split at = slice_step(n) ? split_at(from, n->attr.slice.axis) : (struct split){0};
+        if (slice_step(n) == 1 && at.outer == 1)
             *first += n->attr.slice.start * at.inner;
         else if (n->op != OP_reshape)
             return NIL;
