@@ -14,7 +14,7 @@ static struct graph *exportable(const struct graph *traced, struct err *e)
     bool ok = g != NULL;
     for (unsigned i = 0; ok && i < sizeof passes / sizeof *passes; i++)
         for (unsigned p = 0; ok && p < pass_count; p++)
-            ok = pass_list[p].run != passes[i] || pass_run(&pass_list[p], g, false) >= 0;
+            ok = pass_list[p].run != passes[i] || pass_run(&pass_list[p], g, NULL) >= 0;
     if (ok)
         return g;
     if (g && g->err.code)
