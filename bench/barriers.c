@@ -61,28 +61,28 @@ static bool timed(struct work *w, struct samples *took)
 
 static bool measure(struct bench *b, struct work *w)
 {
-    static const char *const variant[2] = {"barriers", "joined"};
+    static const char *const variant[2] = {"barriers", "elided"};
     static struct samples took[2];
     int64_t threads, count[2] = {0};
     bool ok = true;
     took[0].n = took[1].n = 0;
     kl_set_option("fuse", w->fuse);
     for (int round = 0; ok && round < w->rounds; round++) {
-        for (int join = 0; ok && join < 2; join++) {
-            kl_set_option("join", join);
+        for (int elide = 0; ok && elide < 2; elide++) {
+            kl_set_option("elide_barriers", elide);
             ok = timed(w, NULL);
             int64_t before = kl_counter("barriers");
-            ok = ok && timed(w, &took[join]);
-            count[join] = kl_counter("barriers") - before;
+            ok = ok && timed(w, &took[elide]);
+            count[elide] = kl_counter("barriers") - before;
         }
         measure_progress(w->name, round + 1, w->rounds);
     }
     kl_get_option("threads", &threads);
-    for (int join = 0; ok && join < 2; join++) {
-        struct result *r = bench_add(b, w->name, variant[join], (int)threads, &took[join], "us", 0, 0);
-        if (join)
+    for (int elide = 0; ok && elide < 2; elide++) {
+        struct result *r = bench_add(b, w->name, variant[elide], (int)threads, &took[elide], "us", 0, 0);
+        if (elide)
             bench_baseline(r, variant[0], samples_median(&took[0]) / samples_median(&took[1]));
-        printf("%s: %lld barriers a step %s\n", w->name, (long long)count[join], variant[join]);
+        printf("%s: %lld barriers a step %s\n", w->name, (long long)count[elide], variant[elide]);
     }
     return ok;
 }

@@ -70,7 +70,7 @@ static struct graph *make_step(int nodes)
 static bool run_passes(struct graph *g)
 {
     for (unsigned i = 0; i + 1 < pass_count; i++)
-        if (pass_run(&pass_list[i], g, false) < 0)
+        if (pass_run(&pass_list[i], g, NULL) < 0)
             return false;
     return true;
 }

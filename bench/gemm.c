@@ -25,8 +25,10 @@ static const struct shape_case {
     {1024, 1024, 256, false, true, FLOATS},  {256, 1024, 1024, true, false, FLOATS},
     {128, 512, 784, false, false, INT8},   {512, 512, 512, false, false, INT8},
           {1024, 1024, 1024, false, false, INT8},
-    {128, 512, 784, false, true, INT8},    {128, 512, 784, false, false, BF16},   {512, 512, 512, false, false, BF16},
-    {1024, 1024, 1024, false, false, BF16},
+    {128, 512, 784, false, true, INT8},    {128, 512, 784, false, false, BF16},   {256, 256, 256, false, false, BF16},
+    {512, 512, 512, false, false, BF16},   {1024, 1024, 1024, false, false, BF16},
+    {2048, 2048, 2048, false, false, BF16}, {1024, 1024, 256, false, true, BF16},
+    {256, 1024, 1024, true, false, BF16},
 };
 enum { CASES = sizeof cases / sizeof cases[0] };
 
@@ -158,10 +160,10 @@ int main(int argc, char **argv)
     int compared = 0;
     for (int i = 0; i < CASES; i++) {
         const struct shape_case *c = &cases[i];
-        if (took[i].n) { /* of bytes there are more to a second than multiply-adds of floats */
+        if (took[i].n) { /* there are more products of smaller elements to a second than the limit of floats */
             double work = 2.0 * c->m * c->n * c->k;
             struct result *r = bench_add(&b, case_name(c), "fused", 1, &took[i], "GFLOP/s", work,
-                                         c->of == INT8 ? 0 : limit);
+                                         c->of == FLOATS ? limit : 0);
             if (c->of && took[of_floats(i)].n)
                 bench_baseline(r, "floats", samples_median(&took[of_floats(i)]) / samples_median(&took[i]));
             if (theirs[i].n) {

@@ -343,7 +343,7 @@ static bool peer_run_traced(struct peer_run *r)
 }
 
 /* The same without recording. */
-static bool peer_run_frozen(struct peer_run *r)
+static inline bool peer_run_frozen(struct peer_run *r)
 {
     kl_slot slot[KL_OPTIMIZER_SLOTS];
     if (!r->frozen) {

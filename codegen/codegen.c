@@ -23,8 +23,8 @@ static struct { const char *name, *library, *entry; bool built; const struct bac
 };
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
-/* The path of `library` in `folder`, as seen from the file that holds this function: beside libkiln.so, and above
- * the programs of a build that hold Kiln themselves. */
+/* The path of `library` in `folder`, relative to the file that contains this function: beside libkiln.so, and above the
+ * programs of a build that link Kiln statically. */
 static bool near_me(const char *folder, const char *library, char *path, size_t size)
 {
     Dl_info me;
@@ -32,7 +32,7 @@ static bool near_me(const char *folder, const char *library, char *path, size_t 
     if (!dladdr((void *)(uintptr_t)backend_get, &me) || !me.dli_fname)
         return false;
     const char *file = me.dli_fname, *slash = strrchr(file, '/');
-    /* a program by what it was called: found in PATH */
+    /* the name by which a program was called: found in PATH */
     ssize_t n = slash ? 0 : readlink("/proc/self/exe", exe, sizeof exe - 1);
     if (n > 0) {
         exe[n] = 0;
@@ -43,7 +43,7 @@ static bool near_me(const char *folder, const char *library, char *path, size_t 
     return (size_t)snprintf(path, size, "%.*s/%s%s", dir, slash ? file : ".", folder, library) < size;
 }
 
-/* false: the loader may know of one elsewhere. */
+/* false: the loader may still find it elsewhere. */
 static bool library_file(const char *library, char *path, size_t size)
 {
     static const char *const folders[] = {"", "../"};
@@ -53,7 +53,7 @@ static bool library_file(const char *library, char *path, size_t size)
     return false;
 }
 
-/* Opened for good: code it generated may have handlers or thread-local data registered. */
+/* Never closed: generated code may have registered handlers or thread-local data. */
 bool library_entry(const char *what, const char *library, const char *entry, void **out, struct err *e)
 {
     char path[4096];

@@ -1,20 +1,20 @@
-/* A code generator turns one kernel (loop IR) into code.  Every backend is one struct, listed in
- * backends.def; the shared library of each is opened on first use. */
+/* A code generator turns one kernel (loop IR) into code.  Every backend is one struct, listed in backends.def; the
+ * shared library of each is opened on first use. */
 #ifndef KILN_CODEGEN_H
 #define KILN_CODEGEN_H
 #include "ir/loop/loop.h"
 
-/* Machine code as a relocatable object with one function, `kernel`: no external symbols, so it can be
- * kept on disk and loaded without the generator. */
+/* Machine code as a relocatable object with one function, `kernel`. It has no external symbols, so it can be kept on
+ * disk and loaded without the generator. */
 struct code {
     void *bytes;  /* mem_alloc'ed; free with mem_free */
     size_t size;
 };
 
-enum emit_kind { EMIT_OBJECT, EMIT_LLVM, EMIT_ASM }; /* the last two: text for people */
+enum emit_kind { EMIT_OBJECT, EMIT_LLVM, EMIT_ASM }; /* the last two are text */
 
-/* A whole program for a linker, one of those of a file.  Its object has the functions of runtime/aot/image.h under
- * `prefix`, which hand the image and the kernels over to Kiln's small runtime, and needs nothing else. */
+/* One program of an object file for a linker.  The object defines the functions of runtime/aot/image.h under `prefix`,
+ * which call Kiln's small runtime with the image and the kernels, and needs nothing else. */
 struct object_parts {
     const char *prefix;
     const struct kernel *const *kernel; uint32_t nkernel;
@@ -23,19 +23,20 @@ struct object_parts {
 
 struct backend {
     const char *name;
-    uint32_t abi;                                          /* KERNEL_ABI it was built with */
-    bool (*memory)(const kl_memory *m);                    /* mem_use of its own mem.c: code.bytes crosses the border */
+    uint32_t abi;                                          /* the KERNEL_ABI it was built with */
+    /* mem_use of its own copy of mem.c: code.bytes is freed by the caller */
+    bool (*memory)(const kl_memory *m);
     bool (*caps)(struct caps *out, struct err *e);         /* this machine's target */
-    /* compiler, its build and this generator's sources: one line */
+    /* one line: compiler, its build and this generator's sources */
     const char *(*version)(void);
-    /* the file that the compiler is in, as the loader found it */
+    /* the file of the compiler's library, as found by the loader */
     const char *(*compiler)(void);
     bool (*compile)(const struct kernel *k, enum emit_kind kind, struct code *out, struct err *e); /* thread-safe */
-    /* As compile, for another processor of this machine's kind: target's name, features and vector_bytes. */
+    /* As compile, for another processor of this machine's architecture: target's name, features and vector_bytes. */
     bool (*compile_for)(const struct kernel *k, const struct caps *target, enum emit_kind kind, struct code *out,
                         struct err *e);
-    /* A processor of this machine's kind by name ("baseline": the least that Kiln's arithmetic needs, "native": this
-     * one, ..), with its features as far as programs are to check for them. */
+    /* A processor of this machine's architecture by name ("baseline": the oldest that Kiln supports, "native": this
+     * one, ..), with the features that programs check for. */
     bool (*target)(const char *cpu, struct caps *out, struct err *e);
     /* n programs in one file */
     bool (*object)(const struct object_parts *o, uint32_t n, const struct caps *target, struct code *out,
@@ -46,20 +47,20 @@ struct backend {
 /* ---- codegen.c ---- */
 /* The backend by name, its library opened on the first call; NULL: *e says why (not built, not found). */
 const struct backend *backend_get(const char *name, struct err *e);
-const char *backend_name(unsigned i); /* of backends.def, from 0 on; NULL: there are no more */
+const char *backend_name(unsigned i); /* of backends.def, from 0; NULL: there are no more */
 /* The file that backend_get would open; false: there is none. */
 bool backend_file(const char *name, char *path, size_t size);
-/* A function of a library of Kiln's own, which is looked for beside libkiln.so and opened for good. */
+/* A function of one of Kiln's own libraries, which is searched beside libkiln.so and never closed. */
 bool library_entry(const char *what, const char *library, const char *entry, void **out, struct err *e);
 
 /* ---- identity.c ---- */
-/* As text, without opening it: what decides which code generator `name` is and what it says of this processor, but for
- * the files that only the loader finds.  false: nothing here can tell. */
+/* A text that identifies code generator `name` and this processor without opening the generator, except for files that
+ * only the loader finds. false: unknown. */
 bool backend_identity(const char *name, char *text, size_t size);
 /* A file by its path, number, size and times; false: there is none. */
 bool file_identity(const char *path, char *text, size_t size);
 
-/* ---- objload.c: maps an object made by a backend: x86-64 ELF; elsewhere an error ---- */
+/* ---- objload.c: loads an object made by a backend: x86-64 ELF; other machines report an error ---- */
 struct loaded {
     kernel_fn *fn;
     size_t size;      /* of its code */

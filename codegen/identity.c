@@ -1,5 +1,5 @@
-/* Which code generator would be opened and which processor it would find, without opening it: what a description of
- * the two that was kept on disk is good for. */
+/* Identifies the code generator that would be opened and the processor that it would find, without opening it.  A
+ * description of the two on disk is valid while this identity is unchanged. */
 #include "codegen.h"
 #include <stdarg.h>
 #include <stdio.h>
@@ -22,7 +22,7 @@ static void identity_put(struct writing *w, const char *fmt, ...)
     else w->n += (size_t)n;
 }
 
-/* A file that is written anew, or replaced, has another time of change, whichever program sets the others back. */
+/* A file that is rewritten or replaced has a new change time (ctime), even if a program restores its other times. */
 static bool put_file(struct writing *w, const char *path)
 {
     struct stat s;
@@ -43,7 +43,7 @@ bool file_identity(const char *path, char *text, size_t size)
 #if defined(__x86_64__)
 #include <cpuid.h>
 
-/* Where compilers and this library look for a processor's name, features and caches. */
+/* CPUID leaves from which compilers and this library read a processor's name, features and caches. */
 static const unsigned leaf[][2] = {{0, 0}, {1, 0}, {4, 0}, {4, 1}, {4, 2}, {4, 3}, {7, 0}, {7, 1}, {7, 2}, {0xd, 1},
                                    {0x14, 0},
                                    {0x19, 0}, {0x1e, 1}, {0x24, 0}, {0x80000001, 0}, {0x80000008, 0}, {0x8000001d, 0},
@@ -57,12 +57,12 @@ static bool put_processor(struct writing *w)
         unsigned a, b, c, d;
         if (!__get_cpuid_count(leaf[i][0], leaf[i][1], &a, &b, &c, &d)) continue;
         if (leaf[i][0] == 1) {
-            b = 0; /* which of the processors this thread is on */
+            b = 0; /* masks the number of the processor that this thread runs on */
             xsave = c & OSXSAVE;
         }
         identity_put(w, "%x.%x %08x%08x%08x%08x\n", leaf[i][0], leaf[i][1], a, b, c, d);
     }
-    unsigned lo = 0, hi = 0; /* the registers that the system keeps */
+    unsigned lo = 0, hi = 0; /* the register state enabled by the operating system */
     if (xsave) __asm__("xgetbv" : "=a"(lo), "=d"(hi) : "c"(0));
     identity_put(w, "registers %08x%08x\nprocessors %ld\n", hi, lo, sysconf(_SC_NPROCESSORS_ONLN));
     return !w->full;

@@ -1,8 +1,8 @@
 /* A loader for the relocatable ELF objects that code generators make: one function, no imports.
  *
- * The allocatable sections are copied into one mapping in file order, relocated, and made read-only or
- * executable.  Sanitizer builds do import (the runtime's reports), so there each imported symbol gets a
- * table entry and a jump stub.  Every offset in the file is checked: a damaged object is an error. */
+ * The allocatable sections are copied into one mapping in file order, relocated, and made read-only or executable.
+ * Objects of sanitizer builds do have imports (functions of the sanitizer's runtime); each imported symbol gets a table
+ * entry and a jump stub.  Every offset in the file is checked: a damaged object is an error. */
 #define _GNU_SOURCE
 #include "codegen.h"
 #include <dlfcn.h>
@@ -69,7 +69,7 @@ static bool read_headers(struct object *o)
     return o->sym && o->nstr && !o->str[o->nstr - 1] ? true : bad(o, "no symbols");
 }
 
-/* Places the allocatable sections, then a stub and a table entry per symbol. */
+/* Places the allocatable sections, then a stub and a table entry for each symbol. */
 static bool lay_out(struct object *o)
 {
     size_t end = 0;
@@ -97,7 +97,7 @@ static bool lay_out(struct object *o)
     return true;
 }
 
-/* Imports exist only where a sanitizer's pass put them. */
+/* Only a sanitizer's pass makes imports. */
 static void *import(const char *name)
 {
 #if defined(KILN_ASAN) || defined(KILN_TSAN)
@@ -108,7 +108,7 @@ static void *import(const char *name)
 #endif
 }
 
-/* The address of symbol i; *stub: it is imported, so near code reaches it through its stub or table entry. */
+/* The address of symbol i; *stub: it is imported, so code within 2 GB reaches it through its stub or table entry. */
 static bool symbol_address(struct object *o, size_t i, uint64_t *addr, bool *imported)
 {
     *imported = false;
@@ -150,7 +150,8 @@ static bool relocate_one(struct object *o, unsigned target, const Elf64_Rela *r)
     if (!symbol_address(o, sym, &s, &imported))
         return false;
     uint8_t *at = o->map + o->at[target] + r->r_offset;
-    uint64_t pc = (uint64_t)(uintptr_t)at, addend = (uint64_t)r->r_addend, v; /* modulo 2^64: the file decides */
+    /* modulo 2^64, because the file determines the values */
+    uint64_t pc = (uint64_t)(uintptr_t)at, addend = (uint64_t)r->r_addend, v;
     switch (type) {
     case R_X86_64_64:
         v = s + addend;
@@ -189,8 +190,8 @@ static const Elf64_Sym *kernel_symbol(const struct object *o)
     return NULL;
 }
 
-/* The kernel's own code and its constants.  Unwind tables and the sanitizers' module constructors, which
- * refer to what only a linker defines, are carried but never used. */
+/* The kernel's own code and its constants.  Unwind tables and the sanitizers' module constructors, which refer to
+ * symbols of the linker, are copied but never used. */
 static bool needed(const struct object *o, unsigned section)
 {
     const Elf64_Shdr *s = &o->sh[section];

@@ -1,14 +1,14 @@
-/* What all of Kiln is built on: errors, memory, element types, numbers as text. */
+/* Errors, memory, element types and numbers as text, for all of Kiln. */
 #ifndef KILN_IR_BASE_H
 #define KILN_IR_BASE_H
 #include <kiln/types.h>
 #include <stdarg.h>
 #include <stdio.h>
 
-/* ---- errors: filled once, the first cause stays ---- */
+/* ---- errors: the first cause is kept ---- */
 struct err {
     kl_status code;
-    uint32_t call;                /* of a custom op: which (custom_locate in custom.h), + 1; else 0 */
+    uint32_t call;                /* of a custom op: its number (custom_locate in custom.h) + 1; else 0 */
     char msg[1024];
 };
 
@@ -18,10 +18,10 @@ bool err_set(struct err *e, kl_status code, const char *fmt, ...) __attribute__(
 const char *status_name(kl_status s);
 
 /* ---- mem.c: all of Kiln's own memory ---- */
-bool mem_use(const kl_memory *m);                 /* from these functions; false: too late, there is some in use */
-const kl_memory *mem_used(void);                  /* for libraries with a mem.c of their own */
-/* What a module does around a fork of the process: takes its locks before, and opens them after, in both processes; in
- * the child it also resets what other threads were doing.  The parts stand in runtime/fork.c. */
+bool mem_use(const kl_memory *m);                 /* sets the functions; false: memory is in use already */
+const kl_memory *mem_used(void);                  /* for libraries with their own copy of mem.c */
+/* A module's handlers for a fork of the process: `before` takes its locks, `after` releases them in both processes and,
+ * in the child, resets the state of other threads. runtime/fork.c lists the modules. */
 struct fork_part { void (*before)(void), (*after)(bool child); };
 
 void *mem_alloc(size_t bytes);                    /* zeroed; NULL when out of memory */
@@ -37,13 +37,13 @@ int dtype_parse(const char *s, size_t len);       /* -1: unknown */
 char dtype_kind(unsigned dt);                     /* 'B' 'U' 'I' 'F' */
 static inline bool dtype_is_float(unsigned dt) { return dtype_kind(dt) == 'F'; }
 static inline bool dtype_is_half(unsigned dt) { return dt == KL_F16 || dt == KL_BF16; }
-/* What an op on dt computes and accumulates in. */
+/* The dtype in which an op on dt computes and accumulates. */
 static inline unsigned dtype_compute(unsigned dt) { return dtype_is_half(dt) ? (unsigned)KL_F32 : dt; }
 uint64_t dtype_bits(unsigned dt, double v);       /* v converted to dt, as bits */
 uint64_t dtype_bits_i64(unsigned dt, int64_t v);
 double dtype_value(unsigned dt, uint64_t bits);
 
-/* ---- number.c ---- printf and strtod as in the C locale, whatever locale the host has set. */
+/* ---- number.c: printf and strtod as in the C locale, whatever locale the host has set ---- */
 int format_text(char *s, size_t size, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 int format_text_v(char *s, size_t size, const char *fmt, va_list ap) __attribute__((format(printf, 3, 0)));
 int format_file(FILE *f, const char *fmt, ...) __attribute__((format(printf, 2, 3)));

@@ -1,4 +1,4 @@
-/* The only loop over the pipeline: run, verify, dump. */
+/* Runs the pipeline: each pass, then verification and dump. */
 #include "passes.h"
 #include <string.h>
 
@@ -35,19 +35,20 @@ static bool has_grad(const struct graph *g)
     return false;
 }
 
-int pass_run(const struct pass_info *p, struct graph *g, bool unfused)
+int pass_run(const struct pass_info *p, struct graph *g, const struct pass_options *o)
 {
     int changed = 0;
-    /* what gradients need, they take away */
-    if ((p->run == pass_simplify || p->run == pass_inline || p->run == pass_stages) && has_grad(g))
+    /* these passes would remove what gradients need */
+    if ((p->run == pass_simplify || p->run == pass_inline || p->run == pass_split_reductions) && has_grad(g))
         return 0;
     for (uint32_t i = 0; p->run != pass_bind && i < g->nregion; i++) {
-        int c = pass_run(p, g->region[i], unfused);
+        int c = pass_run(p, g->region[i], o);
         if (c < 0)
             return err_set(&g->err, g->region[i]->err.code, "%s", g->region[i]->err.msg), -1;
         changed |= c;
     }
-    int c = p->run == pass_fuse ? pass_fuse_groups(g, unfused) : p->run(g);
+    int c = p->run == pass_fuse ? pass_fuse_groups(g, o && !o->fuse)
+        : p->run == pass_numerics ? pass_numerics_for(g, o ? o->in_pairs : 0) : p->run(g);
     return c < 0 ? c : c | changed;
 }
 
@@ -59,7 +60,7 @@ bool passes_run(struct graph *g, const struct pass_options *o)
         o->dump(o->ctx, "captured", g);
     for (unsigned i = 0; i < pass_count; i++) {
         const struct pass_info *p = &pass_list[i];
-        int changed = pass_run(p, g, !o->fuse);
+        int changed = pass_run(p, g, o);
         if (changed < 0 || g->err.code)
             return err_set(&g->err, KL_ERR_INTERNAL, "pass %s failed", p->name);
         if (!passes_check(g, o, p->name))

@@ -1,9 +1,9 @@
 /* Buffers: reference-counted memory.
  *
- * Memory that is given back waits in a list of its size class and is handed out again as it is, so that a
- * program in its steady state neither calls the system nor meets a page fault.  A class is a quarter of a power
- * of two: at most a fifth of a block is unused.  Each device has lists, numbers and maybe a limit of its own, which
- * counts blocks in use and waiting. */
+ * Freed memory is kept in a list for its size class and reused without clearing, so that a program in its steady state
+ * makes no system calls and has no page faults.  Classes are a quarter of a power of two apart: at most a fifth of a
+ * block is unused, and on devices other than the host nothing if the size is a power of two.  Each device has its own
+ * lists, statistics and optional limit, which includes blocks in use and free ones. */
 #include "runtime/device/driver.h"
 #include "runtime.h"
 #include <pthread.h>
@@ -21,8 +21,8 @@ enum { ALIGN = 64, SLACK = 64, SMALLEST = 256, HUGE_FROM = 4 << 20, HUGE_PAGE = 
        WRAPPED = CLASSES };
 
 struct block {
-    struct buffer buffer; /* first: a buffer is its block */
-    uint32_t cls;         /* size class; WRAPPED: the memory is not the library's own */
+    struct buffer buffer; /* first, so that a buffer's address is its block's */
+    uint32_t cls;         /* size class; WRAPPED: the memory is not Kiln's */
     struct block *next;   /* in its class's list */
 };
 
@@ -46,10 +46,10 @@ static uint32_t class_of(size_t bytes)
     return cls;
 }
 
-/* Where a block's data start: at a huge page if it is large and the bytes left out before that count for nothing. */
+/* The alignment of a block's data: to a huge page if the block is so large that the skipped bytes are negligible. */
 static size_t alignment(size_t bytes) { return bytes >= HUGE_FROM && !mem_used()->alloc ? HUGE_PAGE : ALIGN; }
 
-/* Asks for huge pages under a large block: a tenth to a fifth less time in memory-bound kernels. */
+/* Requests huge pages for a large block: this saves 10 to 20 % of the time of memory-bound kernels. */
 static void use_huge_pages(char *p, size_t bytes)
 {
 #if defined(MADV_HUGEPAGE)
@@ -88,12 +88,16 @@ static struct block *make_block(int device, uint32_t cls, struct err *e)
     return b;
 }
 
-size_t buffer_charge(size_t bytes)
+/* Vectors of a processor may be loaded a little beyond the end; a device's memory is as it was asked for, so that a
+ * power of two fits its class. */
+static size_t buffer_asked(int device, size_t bytes) { return bytes + (device_is_host(device) ? SLACK : 0); }
+
+size_t buffer_charge(int device, size_t bytes)
 {
-    return bytes < SIZE_MAX / 8 ? class_bytes(class_of(bytes + SLACK)) : SIZE_MAX / 2;
+    return bytes < SIZE_MAX / 8 ? class_bytes(class_of(buffer_asked(device, bytes))) : SIZE_MAX / 2;
 }
 
-/* Takes all idle blocks of a device off its lists; needs the lock. */
+/* Removes all free blocks of a device from its lists; needs the lock. */
 static void take_all_idle(int device, struct block **all)
 {
     for (unsigned i = 0; i < CLASSES; i++)
@@ -123,7 +127,8 @@ static void free_blocks(struct block *all)
     }
 }
 
-/* Is so much more within the device's limit?  *idle_blocks: those that are in the way, to be freed.  Needs the lock. */
+/* Are `more` bytes within the device's limit? *idle_blocks: free blocks that must be released first.  Needs the
+ * lock. */
 static bool within_limit(int device, size_t more, struct block **idle_blocks)
 {
     struct buffer_stats *s = &stats[device];
@@ -145,7 +150,7 @@ bool buffer_room(int device, size_t charge, const char *what, struct err *e)
     return !s.limit || s.live + charge <= s.limit || over_limit(device, charge, what, e);
 }
 
-/* Notes a block of the class as in use; holds the lock. */
+/* Counts a block of the class as in use; takes the lock. */
 static void count_live(int device, uint32_t cls)
 {
     struct buffer_stats *s = &stats[device];
@@ -166,7 +171,7 @@ static struct block *take_idle(int device, uint32_t cls)
     return b;
 }
 
-/* A block counts before it is there, so that threads together stay within the limit. */
+/* A block is counted before it is allocated, so that concurrent threads stay within the limit together. */
 static struct block *take_new(int device, uint32_t cls, struct err *e)
 {
     struct block *old = NULL, *b = NULL;
@@ -179,7 +184,7 @@ static struct block *take_new(int device, uint32_t cls, struct err *e)
         over_limit(device, class_bytes(cls), "a buffer", e);
         return NULL;
     }
-    struct err first = {0}; /* a device that is full may not be so behind buffer_trim */
+    struct err first = {0}; /* a full device may have memory after buffer_trim */
     if (!(b = make_block(device, cls, &first))) {
         buffer_trim();
         b = make_block(device, cls, e);
@@ -196,7 +201,7 @@ struct buffer *buffer_new(int device, size_t bytes, struct err *e)
     fork_watch();
     struct block *b = NULL;
     if (bytes < SIZE_MAX / 8) {
-        uint32_t cls = class_of(bytes + SLACK);
+        uint32_t cls = class_of(buffer_asked(device, bytes));
         b = take_idle(device, cls);
         if (!b) b = take_new(device, cls, e);
     }
@@ -225,7 +230,7 @@ struct buffer *buffer_wrap(int device, void *data, size_t bytes, void (*release)
     return buffer_adopt(device, data, bytes, release, ctx, e);
 }
 
-/* Kernels read rows in pieces of some bytes, and count on a buffer that begins where one of them does. */
+/* Kernels read rows in vectors and rely on the alignment of a buffer's start. */
 static struct buffer *aligned_copy(struct accelerator *a, int device, void *address, size_t bytes, struct err *e)
 {
     struct buffer *copy = buffer_new(device, bytes, e);
@@ -272,7 +277,7 @@ void buffer_unref(struct buffer *buffer)
     if (b->cls == WRAPPED) {
         struct accelerator *a = accelerator_get((int)buffer->device);
         struct err ignored = {0};
-        if (a) accelerator_finish(a, &ignored); /* kernels may be reading it; a lost device does not */
+        if (a) accelerator_finish(a, &ignored); /* kernels may be reading it; a lost device runs none */
         if (buffer->release) buffer->release(buffer->release_ctx);
         mem_free(b);
         return;

@@ -1,4 +1,4 @@
-/* The counters that tests and users read: what was planned, compiled, loaded and launched. */
+/* The counters for tests and users: programs planned, kernels compiled, loaded and launched. */
 #include "runtime.h"
 
 struct counters counters;

@@ -1,5 +1,5 @@
-/* The environment variables that Kiln reads, and what is wrong with the values they have.  A wrong value has no effect
- * besides a message: the default holds. */
+/* The environment variables that Kiln reads, and messages about invalid values.  An invalid value has no other effect:
+ * the default is used. */
 #include "runtime.h"
 #include <stdlib.h>
 #include <string.h>
@@ -34,7 +34,7 @@ static bool is_dump_word(const char *w) { return dump_is_stage(w) || word_listed
 
 static bool is_check_word(const char *w) { return word_listed("0,1,nan,inf", w); }
 
-/* The first of the words with commas between that is none, in *wrong. */
+/* Are all comma-separated words valid? *wrong: the first one that is not. */
 static bool words_are(const char *value, bool (*is_word)(const char *), char *wrong, size_t n)
 {
     for (const char *p = value; *p; p += strcspn(p, ","), p += *p == ',') {
@@ -44,7 +44,7 @@ static bool words_are(const char *value, bool (*is_word)(const char *), char *wr
     return true;
 }
 
-/* What is wrong with the value, in text; false: nothing. */
+/* Writes the error of the value to text; false: the value is valid. */
 static bool is_wrong(enum value_kind kind, const char *value, char *text, size_t n)
 {
     char word[64];
@@ -78,7 +78,7 @@ static bool is_wrong(enum value_kind kind, const char *value, char *text, size_t
     }
 }
 
-/* Names that begin with KILN_TEST and the like are the tests' own. */
+/* Names that begin with KILN_TEST and similar prefixes belong to the tests. */
 static bool environment_is_known(const char *name, size_t len)
 {
     static const char *const others[] = {"KILN_TEST", "KILN_BLESS", "KILN_BREAK", "KILN_AS_IT_IS"};

@@ -1,13 +1,13 @@
-/* Fork: the forking thread takes every lock of Kiln's first, in the order in which they are nested, and waits for the
- * code generators, which have locks of their own.  So a child finds all of it consistent, and starts with
- * a background thread of its own, no recording and nothing half built.  (The pool, which also runs without the rest of
- * Kiln, looks after itself.) */
+/* Fork handlers.  The forking thread first takes every lock of Kiln's, in nesting order, and waits for the code
+ * generators, which have their own locks.  So the child's copy of all data is consistent.  The child starts with a new
+ * background thread, without an open recording and without half-built programs. (The thread pool, which is also used
+ * without the rest of Kiln, has its own handler.) */
 #include "passes/passes.h"
 #include "runtime/profile/debugger.h"
 #include "runtime/runtime.h"
 #include <pthread.h>
 
-/* Held shared around a code generator's work, alone by fork.  A fork that waits goes before who comes later. */
+/* Held shared during a code generator's work, exclusively by fork.  A waiting fork has priority over later readers. */
 #if defined(PTHREAD_RWLOCK_WRITER_NONRECURSIVE_INITIALIZER_NP)
 #define GATE PTHREAD_RWLOCK_WRITER_NONRECURSIVE_INITIALIZER_NP
 #else
@@ -22,14 +22,14 @@ static void gate_before_fork(void) { pthread_rwlock_wrlock(&gate); }
 static void gate_after_fork(bool child)
 {
     pthread_rwlock_unlock(&gate);
-    if (child) gate = (pthread_rwlock_t)GATE; /* what waited for it is not there */
+    if (child) gate = (pthread_rwlock_t)GATE; /* the threads that waited for it do not exist in the child */
 }
 static const struct fork_part gate_fork = {gate_before_fork, gate_after_fork};
 
-/* In the order in which their locks are nested. */
+/* In nesting order of their locks. */
 static const struct fork_part *const parts[] = {
-    &log_fork, &background_fork, &gate_fork, &accelerators_fork, &cache_fork, &debugger_fork, &lower_memo_fork,
-    &schedules_fork, &timeline_fork, &buffer_fork,
+    &tuned_fork, &log_fork, &async_fork, &background_fork, &gate_fork, &accelerators_fork, &cache_fork,
+    &debugger_fork, &lower_memo_fork, &schedules_fork, &timeline_fork, &buffer_fork,
 };
 enum { PARTS = sizeof parts / sizeof *parts };
 

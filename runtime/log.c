@@ -1,10 +1,10 @@
-/* The log: messages for the embedder, to a function of its own.  Without one a message costs one load. */
+/* The log: messages to a function of the host program.  Without a function a message costs one load. */
 #define _GNU_SOURCE
 #include "runtime.h"
 #include <pthread.h>
 #include <stdarg.h>
 
-/* held while the function runs: it is not taken away under it */
+/* held while the function runs, so that it is not replaced during a call */
 static pthread_rwlock_t lock = PTHREAD_RWLOCK_INITIALIZER;
 static kl_log_fn *write_message;
 static void *write_ctx;
@@ -40,7 +40,7 @@ void log_put(kl_log_level level, const char *fmt, ...)
     log_message(level, message);
 }
 
-/* The lock is not taken before a fork: a function of the host's may log while it is held. */
+/* The lock is not taken before a fork, because the host's function, which runs under it, may fork. */
 static void log_before_fork(void) {}
 static void log_after_fork(bool child)
 {

@@ -1,4 +1,4 @@
-/* Options by name, the rows of options.def.  What is not set there comes from the environment. */
+/* Options by name, the rows of options.def.  An option that is not set has the value of its environment variable. */
 #include "runtime.h"
 #include <stdlib.h>
 #include <string.h>
@@ -30,9 +30,22 @@ bool option_fuse(void)
     return v >= 0 ? v : environment_switch("KILN_FUSE", true);
 }
 
+bool option_tune(void)
+{
+    int64_t v = option_value(OPT_tune);
+    if (v < 0) { /* asked once: it is looked at in every run */
+        long long unset = OPTION_UNSET;
+        v = environment_switch("KILN_TUNE", false);
+        atomic_compare_exchange_strong(&values[OPT_tune], &unset, v);
+    }
+    return v;
+}
+
+double option_tune_seconds(void) { return (double)option_value(OPT_tune_seconds); }
+
 bool option_background(void) { return option_value(OPT_background_compile) && fuse_here < 0; }
 
-bool option_join(void) { return option_value(OPT_join); }
+bool option_elide_barriers(void) { return option_value(OPT_elide_barriers); }
 
 int64_t option_cache_bytes(void) { return option_value(OPT_cache_bytes); }
 
@@ -45,7 +58,7 @@ bool option_verify(void) { return check_word("1"); }
 int option_check_nan(void)
 {
     int64_t v = option_value(OPT_check_nan);
-    if (v < 0) { /* asked once: it is looked at in every run */
+    if (v < 0) { /* read once, because every run checks it */
         long long unset = OPTION_UNSET;
         v = check_word("inf") ? CHECK_INFINITIES : check_word("nan") ? CHECK_NAN : 0;
         atomic_compare_exchange_strong(&values[OPT_check_nan], &unset, v);
@@ -59,7 +72,7 @@ bool option_perf_map(void)
     return v >= 0 ? v : environment_switch("KILN_PERF", false);
 }
 
-/* OPTIONS: there is none, *e. */
+/* OPTIONS: there is none of that name, *e. */
 static enum option option_by_name(const char *name, struct err *e)
 {
     for (enum option o = 0; name && o < OPTIONS; o++)
@@ -93,6 +106,7 @@ bool option_get(const char *name, int64_t *value, struct err *e)
              : o == OPT_threads   ? (int64_t)pool_threads()
              : o == OPT_check_nan ? option_check_nan()
              : o == OPT_perf_map  ? option_perf_map()
+             : o == OPT_tune      ? option_tune()
                                   : option_value(o);
     return true;
 }

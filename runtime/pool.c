@@ -1,9 +1,9 @@
-/* The thread pool: fork and join over a range.
+/* The thread pool: fork and join over ranges.
  *
- * Each worker has a cache line of its own with one word that says what it is to do: the caller writes WORK
- * there, the worker puts IDLE back when its share is done, and the waiting thread spins a little before it sleeps on
- * the word itself.  The last worker to finish writes the caller's word.  Workers start on the first job that
- * has work for them and stay.  Which worker runs which share depends on the extent and the number of workers only. */
+ * Each worker has one word on its own cache line.  The caller stores WORK in it; the worker stores IDLE when its share
+ * is done.  A waiting thread spins for a short time before it sleeps on the word (futex).  The last worker to finish
+ * sets the caller's word.  Workers start with the first job that has work for them and stay.  The assignment of shares
+ * to workers depends only on the extent and the number of workers. */
 #define _GNU_SOURCE
 #include "runtime.h"
 #include <linux/futex.h>
@@ -21,7 +21,7 @@
 #endif
 
 enum { SPIN_NS = 50000 };
-enum { IDLE, WORK, EXIT, ASLEEP }; /* ASLEEP: idle, and to be woken by a futex call */
+enum { IDLE, WORK, EXIT, ASLEEP }; /* ASLEEP: idle, and must be woken by a futex call */
 
 struct worker {
     _Alignas(64) atomic_uint word;
@@ -30,27 +30,27 @@ struct worker {
 };
 
 static struct {
-    pthread_mutex_t owner; /* held by the caller whose job is being shared out; guards what follows */
-    unsigned started;      /* workers there are, the caller included */
+    pthread_mutex_t owner; /* held by the caller whose job is being shared out; guards the fields below */
+    unsigned started;      /* number of workers, the caller included */
     pool_part_fn *fn;
     void *ctx;
     const struct pool_part *part;
     uint32_t parts;
-    unsigned shares;       /* workers that have any */
-    _Alignas(64) atomic_uint pending; /* shares not done yet, but for the caller's */
+    unsigned shares;       /* workers that have a share */
+    _Alignas(64) atomic_uint pending; /* shares not finished yet, except the caller's */
     _Alignas(64) atomic_uint done;    /* the caller's word: WORK once pending is 0 */
 } pool = {.owner = PTHREAD_MUTEX_INITIALIZER, .started = 1};
 
-static struct worker workers[POOL_MAX_THREADS]; /* workers[0], the caller, stays unused */
+static struct worker workers[POOL_MAX_THREADS]; /* workers[0], the caller, is unused */
 static atomic_uint wanted;                 /* pool_set_threads; 0: the default */
 static pthread_once_t once = PTHREAD_ONCE_INIT;
-static unsigned processors = 1;            /* how many this process may use */
+static unsigned processors = 1;            /* number that this process may use */
 static unsigned default_threads = 1;
-/* threads 0: none; guarded by host_lock, which is held while a job runs on it */
+/* the host's pool; threads 0: none; guarded by host_lock, which is held while a job runs on it */
 static kl_pool host;
 static pthread_rwlock_t host_lock = PTHREAD_RWLOCK_INITIALIZER;
 static atomic_uint host_threads;           /* a copy of host.threads */
-static atomic_bool may_spin;               /* false with more workers than processors: spinning only delays them */
+static atomic_bool may_spin;               /* false with more workers than processors: spinning would only delay them */
 
 /* ---- floating point: round to nearest, denormals kept, exceptions masked ---- */
 #if defined(__SSE__)
@@ -84,7 +84,7 @@ static fp_env fp_enter(void)
 static void fp_leave(fp_env old) { fesetenv(&old); }
 #endif
 
-/* Shares that a part is cut into, at most so many. */
+/* The number of shares that a part is cut into. */
 static unsigned shares_of(const struct pool_part *part, unsigned most)
 {
     int64_t worth = part->grain > 0 ? part->extent / part->grain : 1;
@@ -92,7 +92,7 @@ static unsigned shares_of(const struct pool_part *part, unsigned most)
     return worth >= most ? most : worth > 1 ? (unsigned)worth : 1;
 }
 
-/* A worker's shares of all parts, cut for `shares` workers. */
+/* Runs a worker's shares of all parts, which are cut for `shares` workers. */
 static void run_here(pool_part_fn *fn, void *ctx, const struct pool_part *part, uint32_t n, unsigned shares,
                      unsigned worker)
 {
@@ -167,8 +167,8 @@ static void *worker_main(void *arg)
     return NULL;
 }
 
-/* Ties worker i to the i-th processor of the process's set.  Unpinned threads may share a core for a whole run;
- * a failure costs speed only. */
+/* Pins worker i to the i-th processor of the process's set.  Unpinned threads may share a core for a whole run.  If
+ * pinning fails, only speed is lost. */
 static void pin(pthread_attr_t *attr, unsigned index)
 {
     cpu_set_t all, one;
@@ -191,7 +191,7 @@ static bool start_worker(unsigned index)
     pthread_attr_t attr;
     if (pthread_attr_init(&attr)) return false;
     pin(&attr, index);
-    sigset_t all, old; /* signals are for the embedder's threads */
+    sigset_t all, old; /* signals are handled by the host program's threads */
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &old);
     bool ok = !pthread_create(&w->thread, &attr, worker_main, w);
@@ -200,7 +200,7 @@ static bool start_worker(unsigned index)
     return ok;
 }
 
-/* Starts workers up to `need` (fewer where the system gives none) and stops those past `limit`.  Owner only. */
+/* Starts workers up to `need` (fewer if the system refuses) and stops those above `limit`. Called by the owner only. */
 static void resize(unsigned need, unsigned limit)
 {
     for (; pool.started > limit; pool.started--) {
@@ -212,7 +212,7 @@ static void resize(unsigned need, unsigned limit)
     atomic_store_explicit(&may_spin, pool.started <= processors, memory_order_relaxed);
 }
 
-/* A forked child has none of its parent's workers, and perhaps a job that no thread will finish. */
+/* A forked child has none of its parent's workers, and may have a copy of an unfinished job. */
 static void after_fork(void)
 {
     host_lock = (pthread_rwlock_t)PTHREAD_RWLOCK_INITIALIZER;
@@ -232,7 +232,7 @@ static void pool_initialize(void)
     cpu_set_t set;
     long online = sysconf(_SC_NPROCESSORS_ONLN);
     if (!sched_getaffinity(getpid(), sizeof set, &set)) processors = (unsigned)CPU_COUNT(&set);
-    else if (online > 0) processors = (unsigned)online; /* more than a cpu_set_t can name */
+    else if (online > 0) processors = (unsigned)online; /* more than cpu_set_t can represent */
     default_threads = processors;
     unsigned asked = pool_threads_parse(getenv("KILN_THREADS"));
     if (asked) default_threads = asked;
@@ -248,7 +248,7 @@ unsigned pool_threads(void)
     return n ? n : default_threads;
 }
 
-/* ---- the host's threads: a job is on its caller's stack, so that any number run at once ---- */
+/* ---- the host's threads: a job is on its caller's stack, so that any number can run concurrently ---- */
 struct host_job {
     pool_part_fn *fn;
     void *ctx;
@@ -259,13 +259,13 @@ struct host_job {
 
 void pool_use(const kl_pool *p)
 {
-    pool_threads(); /* fork knows of the lock */
+    pool_threads(); /* registers the fork handler for the lock */
     pthread_rwlock_wrlock(&host_lock);
     host = p ? *p : (kl_pool){0};
     atomic_store(&host_threads, (unsigned)host.threads);
     pthread_rwlock_unlock(&host_lock);
     pthread_mutex_lock(&pool.owner);
-    if (p) resize(1, 1); /* its own threads have nothing to do */
+    if (p) resize(1, 1); /* its own threads have no work */
     pthread_mutex_unlock(&pool.owner);
 }
 
@@ -275,7 +275,7 @@ static void host_part(void *job, int i)
     run_here(j->fn, j->ctx, j->part, j->parts, j->shares, (unsigned)i);
 }
 
-/* false: there is no host any more. */
+/* false: there is no host pool any more. */
 static bool run_on_host(pool_part_fn *fn, void *ctx, const struct pool_part *part, uint32_t n, unsigned shares)
 {
     struct host_job job = {fn, ctx, part, n, shares};
@@ -286,7 +286,7 @@ static bool run_on_host(pool_part_fn *fn, void *ctx, const struct pool_part *par
     return there;
 }
 
-/* Takes effect at once unless a job is running; then the next job does it. */
+/* Takes effect immediately, or with the next job if one is running. */
 void pool_set_threads(unsigned n)
 {
     atomic_store(&wanted, n > POOL_MAX_THREADS ? POOL_MAX_THREADS : n);

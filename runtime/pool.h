@@ -7,22 +7,25 @@
 #include <stdatomic.h>
 
 /* ---- pool.c: the thread pool; the caller is worker 0 ----
- * Calls fn on contiguous shares of 0..extent, each worth at least `grain` iterations (0: one share, in the
- * caller).  Any thread may call, also from inside a job; only one job at a time is shared out, the others run
- * whole in their callers.  fn runs in the default floating-point environment, restored afterwards. */
+ *
+ * Calls fn on contiguous shares of 0..extent, each of at least `grain` iterations (0: one share, in the caller).  Any
+ * thread may call, also from inside a job.  Only one job at a time is shared out; others run entirely in their callers.
+ * fn runs in the default floating-point environment, which is restored afterwards. */
 #define POOL_MAX_THREADS 1024
 typedef void pool_fn(void *ctx, int64_t begin, int64_t end, unsigned worker);
 void pool_run(pool_fn *fn, void *ctx, int64_t extent, int64_t grain); /* returns when all of 0..extent is done */
-/* The same with at most max_workers workers, for callers with a fixed number of per-worker places. */
+/* The same with at most max_workers workers, for callers with a fixed number of per-worker areas. */
 void pool_run_max(pool_fn *fn, void *ctx, int64_t extent, int64_t grain, unsigned max_workers);
-/* Several ranges, without a barrier between them: a worker goes from its share of one to its share of the next.  Ranges
- * of equal extent and grain are shared out alike, and one of grain 0 is all worker 0's. */
+/* Several ranges without a barrier between them: a worker continues with its share of the next range when it has
+ * finished its share of one.  Ranges of equal extent and grain are divided in the same way; worker 0 runs all of a
+ * range of grain 0. */
 struct pool_part { int64_t extent, grain; };
 typedef void pool_part_fn(void *ctx, uint32_t part, int64_t begin, int64_t end, unsigned worker);
 void pool_run_parts(pool_part_fn *fn, void *ctx, const struct pool_part *part, uint32_t n, unsigned max_workers);
-unsigned pool_threads_parse(const char *text); /* 1 to POOL_MAX_THREADS; 0: NULL, or no such number */
-unsigned pool_threads(void);             /* KILN_THREADS or the option, else the processors this process may use */
-void pool_set_threads(unsigned n);       /* 0: the default again */
+unsigned pool_threads_parse(const char *text); /* 1 to POOL_MAX_THREADS; 0: NULL, or no valid number */
+/* KILN_THREADS or the option, else the number of processors that this process may use */
+unsigned pool_threads(void);
+void pool_set_threads(unsigned n);       /* 0: the default */
 void pool_use(const kl_pool *host);      /* jobs run on the host's threads; NULL: on the pool's own again */
 
 #endif

@@ -1,27 +1,28 @@
-/* All of the runtime, and what its parts share: forks, log, environment, counters, dumps, options. */
+/* Common header of the runtime: fork, log, environment, counters, dumps, options. */
 #ifndef KILN_RUNTIME_H
 #define KILN_RUNTIME_H
 #include "runtime/profile/profile.h"
 
-/* ---- fork.c: locks in order ---- */
-extern const struct fork_part accelerators_fork, background_fork, buffer_fork, cache_fork, log_fork, schedules_fork,
-    timeline_fork;                       /* each beside the lock that it is about */
-void fork_watch(void);                   /* before a lock of Kiln's is first taken */
-void fork_hold(void);                    /* no fork until the code generator is done */
+/* ---- fork.c: locks at a fork, in nesting order ---- */
+extern const struct fork_part accelerators_fork, async_fork, background_fork, buffer_fork, cache_fork, log_fork,
+    schedules_fork, timeline_fork, tuned_fork;       /* each is defined beside its lock */
+void fork_watch(void);                   /* called before a lock of Kiln's is first taken */
+void fork_hold(void);                    /* delays forks until the code generator is done */
 void fork_release(void);
 
-/* ---- log.c: messages to the embedder's function ---- */
+/* ---- log.c: messages to the host program's function ---- */
 void log_use(kl_log_fn *fn, void *ctx, kl_log_level least);
 bool log_wants(kl_log_level level);
 void log_message(kl_log_level level, const char *message);
 void log_put(kl_log_level level, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
 /* ---- environment.c ---- */
-/* Says what is wrong with the KILN_ variables of the environment, a message each. */
+/* Reports invalid KILN_ variables of the environment, with one call for each. */
 void environment_check(void (*say)(void *ctx, const char *text), void *ctx);
-void environment_log(void);              /* the same to the log, once, if it takes warnings */
-bool environment_switch(const char *name, bool otherwise); /* a variable that may be 0 or 1; otherwise: for all else */
-/* is it one of the words with commas between? list may be NULL */
+void environment_log(void);              /* reports them to the log, once, if it accepts warnings */
+/* a variable that may be 0 or 1; otherwise: the value if it is anything else */
+bool environment_switch(const char *name, bool otherwise);
+/* is it one of the comma-separated words? list may be NULL */
 bool word_listed(const char *list, const char *word);
 
 /* ---- counters.c: the rows of counters.def ---- */
@@ -31,46 +32,49 @@ struct counters {
 };
 extern struct counters counters;
 
-/* ---- dump/: what a graph becomes on its way to machine code, for people ---- */
+/* ---- dump/: the stages of a graph on its way to machine code, as text and pictures ---- */
 enum dump_form { DUMP_TEXT, DUMP_DOT, DUMP_HTML };
 struct dump_request {
-    const char *stage;      /* a row of stages.def; a page has all of them */
+    const char *stage;      /* a row of stages.def; a page has all stages */
     enum dump_form form;
-    int device;             /* where nodes on the graph's first device go; -1: they stay */
+    int device;             /* the device for nodes on the graph's first device; -1: unchanged */
     bool fuse;
-    const char *target;     /* kernels for a GPU in this language; NULL: for the devices */
+    const char *target;     /* language of GPU kernels to make; NULL: kernels for the graph's devices */
     const struct times *times; /* measured times of the program's commands, for a page; NULL: none */
 };
 bool dump_is_stage(const char *stage);        /* a row of stages.def */
-const char *dump_stage_names(void);           /* all of them, with spaces between */
-bool dump_form_of(const char *path, enum dump_form *form); /* what its ending asks for; false: text */
-/* Takes a graph, which stays as it is, through the passes and writes a stage.  Of pictures (Graphviz) there are those
- * of graphs and of stage scheduled. */
+const char *dump_stage_names(void);           /* all stages, separated by spaces */
+bool dump_form_of(const char *path, enum dump_form *form); /* the form for the path's ending; false: text */
+/* Runs the passes on a copy of the graph and writes one stage.  Pictures (Graphviz) exist for graph stages and stage
+ * scheduled. */
 bool dump_write(const struct graph *captured, const struct dump_request *r, FILE *f, struct err *e);
 bool dump_to_file(const struct graph *captured, const struct dump_request *r, const char *path, struct err *e);
-/* KILN_DUMP=stage,... KILN_DUMP_DIR=dir, and one request from the API. */
+/* KILN_DUMP=stage,... KILN_DUMP_DIR=dir, and a single request from the API. */
 struct dump;
-/* What is to be written for a program of this trace name; NULL: nothing.  Takes the request of dump_next_to. */
+/* The dump to write for a program of this trace name; NULL: none.  Consumes the request of dump_next_to. */
 struct dump *dump_begin(const char *trace);
 void dump_graph(void *dump, const char *stage, const struct graph *g); /* pass_options.dump */
 /* b may be NULL: no code stages. */
 void dump_program(struct dump *d, const struct program *p, const struct backend *b, bool fuse);
 void dump_end(struct dump *d);
-/* Directory for every stage of the next program built on this thread, as <trace>.<stage>.<ext>; NULL: none. */
+/* Sets the directory for all stages of the next program built on this thread, as <trace>.<stage>.<ext>; NULL: none. */
 void dump_next_to(const char *dir);
 
 /* ---- options.c ---- */
 bool option_fuse(void);                  /* KILN_FUSE or the option, default true */
 int64_t option_cache_bytes(void);        /* 0: nothing is kept on disk */
-int64_t option_program_bytes(void);      /* what programs and kernels in memory may take */
-void option_fuse_here(int fuse);         /* for this thread 0 or 1 whatever the option; -1: no longer */
+int64_t option_program_bytes(void);      /* the limit of programs and kernels in memory */
+void option_fuse_here(int fuse);         /* for this thread 0 or 1, overriding the option; -1: no override */
 enum { CHECK_NAN = 1, CHECK_INFINITIES };
-int option_check_nan(void);              /* 0, or what no output may have: KILN_CHECK or the option */
+int option_check_nan(void);              /* 0, or the values that outputs must not have: KILN_CHECK or the option */
 bool option_verify(void);                /* KILN_CHECK: graphs and plans are verified in release builds, too */
 bool option_perf_map(void);              /* KILN_PERF or the option */
-bool option_background(void);            /* fused kernels are compiled in the background; not where fuse is given */
-bool option_join(void);                  /* kernels that need no barrier between them have none */
-/* By their names in options.def. */
+bool option_tune(void);                  /* programs are tuned before their second run: KILN_TUNE or the option */
+double option_tune_seconds(void);        /* the limit for each */
+/* fused kernels are compiled in the background; not if option_fuse_here is set */
+bool option_background(void);
+bool option_elide_barriers(void);        /* barriers that no kernel needs are omitted */
+/* By the names in options.def. */
 bool option_set(const char *name, int64_t value, struct err *e);
 bool option_get(const char *name, int64_t *value, struct err *e);
 

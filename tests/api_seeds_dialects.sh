@@ -12,7 +12,7 @@ check() { # STATUS MESSAGE
     if [ "$1" -eq 0 ]; then p=$((p + 1)); else f=$((f + 1)) && echo "FAIL $2"; fi
 }
 
-for graph in rows_softmax rows_softmax_grad dot_blocks scatter_of_itself circle_of_early_and_late cond; do
+for graph in rows_softmax rows_softmax_grad dot_blocks scatter_of_itself cycle_of_early_and_late cond; do
     sed 's/f16/f32/g' "tests/text/agree_$graph.kir" >"$scratch/$graph.kir"
     for target in cuda hip; do
         "$B/kiln" dump "$scratch/$graph.kir" --stage source --target $target >"$scratch/$target" 2>&1

@@ -5,12 +5,10 @@
 # row that has a test has a line there.
 #
 #   breaks.sh BUILD [ROW ...]     BUILD: a folder for the copy; without rows all of the table
+#   breaks.sh --check             builds and runs nothing: does each mutation find the lines that it replaces?
 B=${1:?a build folder}
 shift
 cd "$(dirname "$0")/.." || exit 1
-mkdir -p "$B/broken" || exit 1
-copy=$(cd "$B/broken" && pwd)
-bin=$copy/build
 p=0
 f=0
 ok() { p=$((p + 1)); }
@@ -54,6 +52,18 @@ mutate() {
             exit bad
         }' tests/breaks.def "$1"
 }
+
+if [ "$B" = --check ]; then
+    for file in $(sed -n 's/^@ //p' tests/breaks.def | sort -u); do
+        if mutate "$file" >"$scratch/mutated" && ! cmp -s "$file" "$scratch/mutated"; then ok; else bad "$file"; fi
+    done
+    end
+    exit
+fi
+
+mkdir -p "$B/broken" || exit 1
+copy=$(cd "$B/broken" && pwd)
+bin=$copy/build
 
 # Copies what differs, so that only that is built again.
 find CMakeLists.txt CMakePresets.json README.md LICENSE run include ir frontend passes codegen runtime tests bench \

@@ -294,6 +294,27 @@ check 'profile unfused' 0 '^? mul  *3' "$kiln" profile "$tmp/step.kir" --unfused
 check 'profile bad rounds' 2 "'0' is not a number from 1 to 1000" "$kiln" profile "$tmp/step.kir" --rounds 0
 check 'profile without file' 2 'needs a file' "$kiln" profile
 check 'profile to no folder' 1 '/no/such/p.json' "$kiln" profile "$tmp/step.kir" --trace /no/such/p.json
+# Tuning: what it finds is in the folder of kernels, and a second process has it.
+tune() { # NAME EXIT PATTERN ARGUMENTS...
+    name=$1 code=$2 pattern=$3
+    shift 3
+    check "$name" "$code" "$pattern" env KILN_CACHE_DIR="$tmp/tuned" "$kiln" tune "$@"
+}
+if "$kiln" run "$tmp/half.kir" --device cpu >"$tmp/out" 2>&1; then
+    tune 'tune' 0 '^[0-9]* of [1-9][0-9]* kernels have other schedules: ' "$tmp/step.kir" --device cpu --seconds 60
+    check 'what was tuned is kept' 0 'tuned schedules' env KILN_CACHE_DIR="$tmp/tuned" "$kiln" cache list
+    tune 'tune without time' 0 '^0 of 0 kernels' "$tmp/step.kir" --device cpu --seconds 0
+    check 'tune nothing kept' 0 '^they are not kept: KILN_CACHE_DIR is none' env KILN_CACHE_DIR=none "$kiln" tune \
+        "$tmp/step.kir" --device cpu --seconds 0
+    check 'tune, folder not writable' 1 '/proc/self/task: nothing can be written' env KILN_CACHE_DIR=/proc/self/task \
+        "$kiln" tune "$tmp/step.kir" --device cpu
+    check 'tune unfused' 1 'ran unfused' env KILN_FUSE=0 "$kiln" tune "$tmp/step.kir" --device cpu
+    rm -r "$tmp/tuned"
+fi
+tune 'tune on ref' 1 'no kernel that a code generator compiles for device ref' "$tmp/step.kir" --device ref
+tune 'tune without file' 2 'needs a file'
+tune 'tune bad seconds' 2 "'soon' is not a number from 0 to 86400" "$tmp/step.kir" --seconds soon
+tune 'tune on no device' 1 'cuda:7' "$tmp/step.kir" --device cuda:7
 check 'chart' 0 '^</svg>$' "$kiln" chart "$tmp/b.json"
 check 'chart of no JSON' 1 "step.kir:1:1: expected '\['" "$kiln" chart "$tmp/step.kir"
 check 'chart to no folder' 1 '/no/such/c.svg' "$kiln" chart "$tmp/b.json" -o /no/such/c.svg
@@ -534,6 +555,47 @@ printf '\010\002\020\001B\001xJ\010\000\000\200?\000\000\000@' >"$tmp/x.pb"
 printf '\010\002\020\007B\005shapeJ\020\002\000\000\000\000\000\000\000\001\000\000\000\000' >"$tmp/shape.pb"
 printf '\000\000\000' >>"$tmp/shape.pb"
 
+# ---- kiln export ----
+cat >"$tmp/net.kir" <<'END'
+graph @net {
+  symbol n 1..8
+  %x = input 0 "x" : f32[n,3]
+  %w = state 0 "w" : f32[3,2]
+  %y = dot %x, %w contract(1; 0) : f32[n,2]
+  %t = tanh %y : f32[n,2]
+  %u = add %w, %w : f32[3,2]
+  assign 0 = %u
+  return %t "y"
+}
+END
+check 'export without a length' 1 'symbol n' "$kiln" export "$tmp/net.kir" -o "$tmp/net.onnx"
+check 'export' 0 'done' sh -c "'$kiln' export '$tmp/net.kir' -o '$tmp/net.onnx' --bind n=2 && echo done"
+check 'export without -o' 2 'export needs a file and -o' "$kiln" export "$tmp/net.kir"
+check 'export of a loop' 1 'cannot be written as ONNX: a loop' \
+    "$kiln" export tests/text/agree_while.kir -o "$tmp/w.onnx"
+if "$kiln" opt "$tmp/neg.onnx" --bind N=2 2>&1 | grep -q 'reads no ONNX'; then :; else
+    check 'an exported graph read back' 0 'input 1 "w" : f32\[3,2\]' "$kiln" opt "$tmp/net.onnx"
+    check 'its outputs' 0 'return %[0-9]* "w.new"' "$kiln" opt "$tmp/net.onnx"
+fi
+
+# ---- kiln train-log ----
+for i in 1 2 3 2 3 4; do echo "{\"step\": $i, \"loss\": $i.5, \"rate\": 0.01, \"seconds\": $i.25}"; done >"$tmp/log"
+check 'train-log' 0 'steps<td>1 to 4' "$kiln" train-log "$tmp/log"
+check 'its loss' 0 'loss at first<td>1.5000' "$kiln" train-log "$tmp/log"
+check 'its curves' 0 '<svg .*data-field=rate' "$kiln" train-log "$tmp/log"
+check 'train-log to a file' 0 '</script>' \
+    sh -c "'$kiln' train-log '$tmp/log' -o '$tmp/log.html'; tail -n 1 '$tmp/log.html'"
+check 'steps that came again count once' 0 '\[1,1.5,0.01\],\[2,2.5,0.01\],\[3,3.5,0.01\],\[4,4.5,0.01\],\]' \
+    cat "$tmp/log.html"
+printf '{"step": 1, "loss": 2}\n\n{"loss": 2}\n' >"$tmp/bad.log"
+check 'a line without step' 1 'bad.log:3: "step" or "loss" is missing' "$kiln" train-log "$tmp/bad.log"
+printf '{"step": 1, "loss": 2} x\n' >"$tmp/bad.log"
+check 'more on a line' 1 'bad.log:1: there is more' "$kiln" train-log "$tmp/bad.log"
+printf '{"step": 1, "loss"\n' >"$tmp/bad.log"
+check 'a line cut off' 1 "bad.log:1: ':' is missing" "$kiln" train-log "$tmp/bad.log"
+check 'an empty log' 1 'there is no step' sh -c ": >'$tmp/bad.log'; '$kiln' train-log '$tmp/bad.log'"
+check 'train-log without a file' 2 'train-log needs a file' "$kiln" train-log
+
 # ---- kiln summary ----
 header='{"__metadata__":{"step":"17"},"a.weight":{"dtype":"F32","shape":[2,1],"data_offsets":[0,8]},'
 header=$header'"a.bias":{"dtype":"F16","shape":[],"data_offsets":[8,10]}}   '
@@ -581,6 +643,8 @@ else
         --rounds 1 --device ref
     check 'profile of a model' 0 'node .Neg' "$kiln" profile "$tmp/neg.onnx" --bind N=5 --rounds 1 --device ref
     if "$kiln" devices | grep -q '^cpu *[^- ]'; then
+        check 'tune a model' 0 '^[01] of 1 kernels' env KILN_CACHE_DIR="$tmp/tuned" "$kiln" tune "$tmp/neg.onnx" \
+            --bind N=50 --seconds 20
         check 'compile a model' 0 ': neg_run for .* kernels, [0-9]* bytes; .*; weights inside$' \
             "$kiln" compile "$tmp/neg.onnx" --bind N=4 -o "$tmp/neg.o" --header "$tmp/neg.h"
         check 'compile a model and a graph' 0 'neg_run, step_run for .*; weights inside$' "$kiln" compile \

@@ -115,6 +115,12 @@ for result in accuracy steps step_us_fused step_us_unfused fused_speedup kernels
 done
 if [ -n "$(ls "$(sed -n 's/^ir_dump: //p' "$scratch/base.out")")" ]; then ok; else bad "nothing in ir_dump"; fi
 
+# The convolutional network: the same bits fused and unfused, and it learns.
+steps cnn KILN_THREADS=1 -- --arch cnn
+steps cnn_unfused KILN_FUSE=0 KILN_THREADS=2 -- --arch cnn
+if cmp "$scratch/cnn.losses" "$scratch/cnn_unfused.losses" && ! cmp -s "$scratch/cnn.losses" "$scratch/base.losses"
+then ok; else bad 'cnn: other losses unfused, or those of the mlp'; fi
+
 # Mixed precision, on all images: products of bf16 and no others in the program, and the accuracy within half a point.
 for precision in '' --autocast; do
     # shellcheck disable=SC2086
@@ -146,6 +152,7 @@ refuses() {
     if [ "$got" -eq "$status" ] && grep -qF -e "$phrase" "$scratch/err" && [ ! -s "$scratch/out" ]; then ok
     else bad "$*: status $got, $(cat "$scratch/err")"; fi
 }
+refuses 2 'arch' --arch tree
 refuses 2 'epochs' --epochs 0
 refuses 2 'epochs' --epochs many
 refuses 2 'batch' --batch -3
@@ -166,7 +173,8 @@ refuses 1 'truncated' --data "$scratch"
 prints() { # EXAMPLE PATTERN...
     example=${B:-build}/examples/$1
     shift
-    "$example" >"$scratch/out" 2>&1 || bad "$example: $(cat "$scratch/out")"
+    # shellcheck disable=SC2086 # with its arguments
+    $example >"$scratch/out" 2>&1 || bad "$example: $(cat "$scratch/out")"
     for pattern; do
         if grep -qE -e "$pattern" "$scratch/out"; then ok
         else bad "$example: no '$pattern' in $(cat "$scratch/out")"; fi
@@ -177,6 +185,13 @@ prints custom '^row 0: 5 at 4, 4 at 2; gradient 0 0 8 0 10$' '^row 1: 8 at 3, 7 
 prints per_sample '^equal: yes$' '^kernels: [0-9]$' '^largest_gradient: [1-9]'
 prints plugin '^devices: example:0 and (cpu|ref)$' '^step 300: loss 0\.0'
 prints graph_network '^stored: 7000 of 1000000$' '^accuracy without the graph: 0\.[345]' '^accuracy: 0\.(8[5-9]|9)'
+prints physics '^largest error: 0\.00'
+prints 'autoencoder --epochs 1' '^error: 0\.0[12]' '^error of the mean picture: 0\.08'
+prints 'resnet --images 6000 --epochs 2 --width 8 --batch 64' '^parameters: 19714$' '^step 186: .*, accuracy 0\.[78]'
+if ! "${B:-build}/examples/fine_tune" --steps 1 2>&1 | grep -q 'reads no ONNX'; then
+    prints 'fine_tune --steps 100' '^accuracy before: 0\.[34]' '^head: weight2, 2560 numbers$' \
+        '^accuracy after: 0\.[67]'
+fi
 prints quantize '^floats: accuracy 0\.8[3-9]' \
     '^8 bits: accuracy 0\.8.*, weights 204328 bytes, 1000 images [0-9.]* ms$' \
     '^8 bits: [-+]0\.[0-4][0-9] points' '^4 bits: accuracy 0\.8.*, weights 152448 bytes'

@@ -1,4 +1,4 @@
-/* The C backend: kernel to C, and that to an object by `cc`, for the processor it runs on. */
+/* The C backend: kernel to C, compiled to an object by `cc`, for the processor it runs on. */
 #include "codegen/c/emit.h"
 #include "codegen/codegen.h"
 #include <c_image_format.h>
@@ -76,7 +76,7 @@ static bool read_file(const char *path, struct code *out)
     return ok && out->size == (size_t)n;
 }
 
-/* No calls of the C library's functions, and nothing that is less exact than what is written. */
+/* No calls of C library functions, and no optimisation that is less exact than the source. */
 static int run_compiler(const char *output, const char *source, const char *messages)
 {
     const char *const arg[] = {"cc", "-O2", "-march=native", "-fPIC", "-std=gnu17", "-w", "-fwrapv", "-fno-math-errno",
@@ -137,7 +137,7 @@ static bool compile(const struct kernel *k, enum emit_kind kind, struct code *ou
     return ok;
 }
 
-/* Any processor: what tiles and vectors are chosen by, wherever the C goes. */
+/* For any processor: default caps to choose tiles and vectors. */
 static bool c_target(const char *cpu, struct caps *out, struct err *e)
 {
     *out = (struct caps){.name = "any", .features = "any", .vector_bytes = 32, .vector_regs = 16, .compact = 1,
@@ -177,8 +177,7 @@ static bool c_kernels(struct text *t, const struct object_parts *o, struct err *
     return true;
 }
 
-/* The prelude, the runner, the kernels, and the images: what runtime/aot/object_source.c puts the programs' functions
- * behind. */
+/* The prelude, the runner, the kernels and the images; runtime/aot/object_source.c appends the programs' functions. */
 static bool c_object(const struct object_parts *o, uint32_t n, const struct caps *target, struct code *out,
                      struct err *e)
 {
@@ -199,7 +198,7 @@ static bool c_object(const struct object_parts *o, uint32_t n, const struct caps
     return ok;
 }
 
-static const char *compiler(void) { return ""; } /* the version is all that is known of it */
+static const char *compiler(void) { return ""; } /* only the version is known */
 
 __attribute__((visibility("default"))) const struct backend *kiln_backend_c(void);
 

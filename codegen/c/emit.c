@@ -1,5 +1,5 @@
-/* A kernel as C.  Every value is a variable, an array of its lanes or elements where it has several, and every
- * instruction a statement, in a loop over these. */
+/* A kernel as C.  Every value is a variable, or an array of its lanes or elements if it has several; every instruction
+ * is a statement, in a loop over these. */
 #include "codegen/c/emit.h"
 
 enum { OPERAND = 64 };
@@ -14,7 +14,7 @@ static unsigned c_cols_of(const struct emitter *m, val v)
 static const char *c_memory_type(unsigned dtype) { return dtype == KL_BOOL ? "u8" : dtype_name(dtype); }
 static bool c_wraps(unsigned dtype) { return !dtype_is_float(dtype); } /* integers are added as unsigned ones */
 
-/* Element (row, col) of v: one of a row, of a column or of all there is stands for all. */
+/* Element (row, col) of v; a row, a column or a scalar is broadcast. */
 static const char *c_element(const struct emitter *m, val v, const char *row, const char *col, char x[OPERAND])
 {
     const struct linst *i = c_inst(m, v);
@@ -31,7 +31,7 @@ static const char *c_element(const struct emitter *m, val v, const char *row, co
     return x;
 }
 
-/* The start of a statement for each element of what is rows x cols. */
+/* Starts a statement for each element of rows x cols. */
 static void c_each(struct emitter *m, unsigned rows, unsigned cols)
 {
     if (rows > 1)
@@ -81,7 +81,7 @@ static void c_prim(struct emitter *m, val v)
         [P_SELECT] = "A ? B : C", [P_SHL] = "(T)((W_T)A << (B & (8 * sizeof(T) - 1)))",
         [P_SHR] = "(T)(A >> (B & (8 * sizeof(T) - 1)))",
         [P_DIV] = "B == 0 ? (T)0 : (T)~B == 0 ? (T)(0 - (W_T)A) : (T)(A / B)",
-        [P_ABS] = "A < 0 ? (T)(0 - (W_T)A) : A"};
+        [P_ABS] = "A < 0 ? (T)(0 - (W_T)A) : A", [P_DOT2] = "dot2_f32(A, B, C)"};
     static const char *const real[P_COUNT] = {
         [P_ADD] = "A + B", [P_SUB] = "A - B", [P_MUL] = "A * B", [P_NEG] = "-A", [P_DIV] = "A / B",
         [P_FMA] = "fma_T(A, B, C)", [P_SQRT] = "sqrt_T(A)", [P_RINT] = "rint_T(A)", [P_ABS] = "abs_T(A)"};
@@ -139,7 +139,7 @@ static void c_fold(struct emitter *m, val v)
     text_put(m->t, "v%u = x[0]; }\n", v);
 }
 
-static void c_mix(struct emitter *m, val v)
+static void c_interleave(struct emitter *m, val v)
 {
     const struct linst *i = c_inst(m, v);
     const char *low = i->kind == INTERLEAVE_LO ? "c & %u ? v%u[c - %u] : v%u[c];\n"
@@ -184,7 +184,7 @@ static void c_load(struct emitter *m, val v)
 {
     const struct linst *i = c_inst(m, v);
     char p[OPERAND];
-    if (i->cols) /* places name both */
+    if (i->cols) /* indices have both coordinates */
         text_put(m->t, "for (int r = 0; r < %u; r++) for (int c = 0; c < %u; c++) %s = ", i->rows, i->cols,
                  c_element(m, v, "r", "c", p));
     else
@@ -247,7 +247,7 @@ static void c_end(struct emitter *m, val v)
         char x[OPERAND];
         c_assign(m, c);
         c_element(m, c, "r", "c", x);
-        x[0] = 'n'; /* the value that L_NEXT has put aside */
+        x[0] = 'n'; /* the value that L_NEXT has saved */
         text_put(m->t, "%s;\n", x);
     }
     long long step = (long long)c_inst(m, head)->imm;
@@ -283,7 +283,7 @@ static void c_statement(struct emitter *m, val v)
     case L_LOAD:  c_load(m, v); break;
     case L_STORE: case L_ATOMIC: c_store(m, v); break;
     case L_LANE_REDUCE:  c_fold(m, v); break;
-    case L_INTERLEAVE:   c_mix(m, v); break;
+    case L_INTERLEAVE:   c_interleave(m, v); break;
     case L_INDEX: text_put(m->t, "for (int c = 0; c < %u; c++) v%u[c] = c;\n", (unsigned)i->rows * i->cols, v); break;
     case L_MMA:   c_mma(m, v); break;
     default:      c_prim(m, v);
@@ -320,7 +320,7 @@ static void c_function(struct emitter *m, const char *name)
         long long base = p.base, extent = p.extent;
         text_put(m->t, "{ i64 lo = begin > %lld ? begin - %lld : 0, hi = end - %lld < %lld ? end - %lld : %lld;\n",
                  base, base, base, extent, base, extent);
-        text_put(m->t, "if (lo < hi || %d) {\n", p.extent == k->extent); /* else others' iterations */
+        text_put(m->t, "if (lo < hi || %d) {\n", p.extent == k->extent); /* else iterations of other phases */
         for (val v = p.first; v < p.end; v++)
             c_statement(m, v);
         text_put(m->t, "} }\n");

@@ -4,8 +4,8 @@
 #include "ir/loop/loop.h"
 #include "ir/text/text.h"
 
-/* Adds kernel k as a function of this name (kernel_fn in ir/loop/loop.h), for code behind the text of prelude.h.
- * false: *e. */
+/* Adds kernel k as a function of this name (kernel_fn in ir/loop/loop.h), for code after the text of prelude.h. false:
+ * *e. */
 bool c_source(const struct kernel *k, const char *name, struct text *t, struct err *e);
 
 #endif

@@ -292,6 +292,25 @@ KILN_FN f16 f16_f32(f32 x)
     return (f16)(sign | half);
 }
 KILN_FN f32 f32_bf16(bf16 x) { return bits_u32_f32((u32)x << 16); }
+/* DOT2 of ir/math/prims.def; half.h says why the sum is computed a second time. */
+KILN_FN f32 flush_f32(f32 x)
+{
+    u32 u = bits_f32_u32(x);
+    return bits_u32_f32(u & 0x7f800000u ? u : u & 0x80000000u);
+}
+KILN_FN f32 fma_flushed(f32 a, f32 b, f32 c)
+{
+    f32 sum, scaled;
+    a = flush_f32(a), b = flush_f32(b), c = flush_f32(c);
+    sum = fma_f32(a, b, c);
+    scaled = fma_f32(a * 0x1p32f, b * 0x1p32f, c * 0x1p64f);
+    return abs_f32(scaled) < 0x1p-62f ? bits_u32_f32(bits_f32_u32(sum) & 0x80000000u) : sum;
+}
+KILN_FN f32 dot2_f32(u32 a, u32 b, f32 c)
+{
+    c = fma_flushed(bits_u32_f32(a & 0xffff0000u), bits_u32_f32(b & 0xffff0000u), c);
+    return fma_flushed(bits_u32_f32(a << 16), bits_u32_f32(b << 16), c);
+}
 KILN_FN bf16 bf16_f32(f32 x)
 {
     u32 u = bits_f32_u32(x);

@@ -7,6 +7,7 @@
     "typedef signed char i8;\ntypedef unsigned char u8;\ntypedef short i16;\ntypedef unsigned short u16;\n" \
     "typedef int i32;\ntypedef unsigned int u32;\ntypedef long long i64;\ntypedef unsigned long long u64;\n" \
     "typedef float f32;\ntypedef double f64;\ntypedef u16 f16;\ntypedef u16 bf16;\n" \
+    "template <class T, int n> struct alignas(sizeof(T) * n) pack { T v[n]; };\n" \
     "#define f32_of_bits(x) __uint_as_float(x)\n#define bits_of_f32(x) __float_as_uint(x)\n" \
     "#define f64_of_bits(x) __longlong_as_double(i64(x))\n#define bits_of_f64(x) u64(__double_as_longlong(x))\n" \
     "#define fma_f32 fmaf\n#define fma_f64 fma\n#define sqrt_f32 sqrtf\n#define sqrt_f64 sqrt\n" \
@@ -29,13 +30,15 @@
     "\"r\"(there ? " BYTES " : 0)\n" \
     "                 : \"memory\");\n}\n"
 
-/* CUDA names the lanes that take part: all of the block's. */
+/* CUDA names the lanes that take part: all of the block's.  Of kernels with tiles a multiprocessor is to run 512
+ * threads, so each has up to 128 registers. */
 #define CUDA_PRELUDE \
     C_TYPES BF16 \
     "FUNCTION f32 f32_of_f16(f16 h)\n{\n    f32 x;\n    asm(\"cvt.f32.f16 %0, %1;\" : \"=f\"(x) : \"h\"(h));\n" \
     "    return x;\n}\n" \
     "FUNCTION f16 f16_of_f32(f32 x)\n{\n    f16 h;\n    asm(\"cvt.rn.f16.f32 %0, %1;\" : \"=h\"(h) : \"f\"(x));\n" \
     "    return h;\n}\n" \
+    "#define TILE_BOUNDS(n) __launch_bounds__(n, n < 512 ? 512 / n : 1)\n" \
     "#define LANES (blockDim.x < 32 ? (1u << blockDim.x) - 1 : 0xffffffffu)\n" \
     "#define lane_below(x, h, w) __shfl_down_sync(LANES, x, h, w)\n" \
     "#define lane_across(x, h, w) __shfl_xor_sync(LANES, x, h, w)\n" \
@@ -48,6 +51,7 @@
 /* Copies are loads, and stores where they land. */
 #define HIP_PRELUDE \
     C_TYPES BF16 \
+    "#define TILE_BOUNDS(n) __launch_bounds__(n)\n" \
     "typedef u32 __attribute__((may_alias)) vector_4;\ntypedef u64 __attribute__((may_alias)) vector_8;\n" \
     "typedef u32 __attribute__((vector_size(16), may_alias)) vector_16;\n" \
     "#define load_vector(n, p, there) ((there) ? *(const vector_##n *)(p) : vector_##n{})\n" \
@@ -88,14 +92,14 @@ static const struct dialect dialects[] = {
      .shared = "alignas(16) __shared__ ", .local = "const ", .exact = "const "
      "", .i64 = "ll", .u64 = "ull", .f64 = "", .address = "&",
      .subscript = "",
-     .shuffle = 32, .threads = 256, .shared_bytes = 48 << 10, .copies = COPIES_ASYNC,
+     .shuffle = 32, .threads = 256, .shared_bytes = 48 << 10, .copies = COPIES_ASYNC, .packs = true,
      .matrix = &matrix_nvidia, .matrix_dtypes = matrix_nvidia_dtypes, .arch = "sm_80"},
     {.name = "hip", .prelude = HIP_PRELUDE,
      .thread = "threadIdx.x", .block = "blockIdx.x", .grid = "gridDim.x", .barrier = "__syncthreads();",
      .shared = "alignas(16) __shared__ ", .local = "const ", .exact = "const "
      "", .i64 = "ll", .u64 = "ull", .f64 = "", .address = "&",
      .subscript = "",
-     .shuffle = 32, .threads = 256, .shared_bytes = 48 << 10, .copies = COPIES_LATE,
+     .shuffle = 32, .threads = 256, .shared_bytes = 48 << 10, .copies = COPIES_LATE, .packs = true,
      .matrix = &matrix_amd, .matrix_dtypes = matrix_amd_dtypes, .arch = "gfx90a"},
     {.name = "glsl", .prelude = GLSL_PRELUDE,
      .thread = "gl_LocalInvocationID.x", .block = "gl_WorkGroupID.x", .grid = "gl_NumWorkGroups.x",
@@ -138,6 +142,19 @@ const struct dialect *dialect_find(const char *name, struct err *e)
     "#define lane_below(x, h, w) subgroupShuffleXor(x, h)\n#define lane_across(x, h, w) subgroupShuffleXor(x, h)\n" \
     "#define lane_first(x, w) subgroupShuffle(x, gl_SubgroupInvocationID & ~(w - 1u))\n"
 
+/* DOT2 of ir/math/prims.def; ir/math/half.h says why the sum is computed a second time. */
+#define DOT2(EXACT) \
+    "FUNCTION f32 flushed(f32 x)\n{\n    u32 b = bits_of_f32(x);\n" \
+    "    return (b & 0x7f800000u) == 0u ? f32_of_bits(b & 0x80000000u) : x;\n}\n" \
+    "FUNCTION f32 fma_flushed(f32 a, f32 b, f32 c)\n{\n" \
+    "    a = flushed(a);\n    b = flushed(b);\n    c = flushed(c);\n" \
+    "    " EXACT "f32 x = a * 4294967296.0f, y = b * 4294967296.0f, z = c * 18446744073709551616.0f;\n" \
+    "    " EXACT "f32 sum = fma_f32(a, b, c), scaled = fma_f32(x, y, z);\n" \
+    "    return abs_f32(scaled) < 2.16840434497100887e-19f ? f32_of_bits(bits_of_f32(sum) & 0x80000000u) : sum;\n}\n" \
+    "FUNCTION f32 dot2_f32(u32 a, u32 b, f32 c)\n{\n" \
+    "    c = fma_flushed(f32_of_bits(a & 0xffff0000u), f32_of_bits(b & 0xffff0000u), c);\n" \
+    "    return fma_flushed(f32_of_bits(a << 16), f32_of_bits(b << 16), c);\n}\n"
+
 struct dialect dialect_for(const struct dialect *d, const char *features)
 {
     struct dialect own = *d;
@@ -151,14 +168,17 @@ void dialect_prelude(const struct dialect *d, const char *features, struct text 
 {
     text_put(out, "%s%s%s%s", d->table ? "#version 460\n" : "", d->table && d->shuffle ? SUBGROUPS : "", d->prelude,
              d->matrix ? d->matrix->prelude : "");
-    if (!d->table)
+    if (!d->table) {
+        text_put(out, "%s", DOT2(""));
         return;
+    }
     bool f64 = !features || strstr(features, "+f64");
     if (!features || strstr(features, "+fma"))
         text_put(out, "#define fma_f32 fma\n#define fma_f64 fma\n");
     else
         text_put(out, "%s%s", f64 ? FMA_BY_F64 : FMA_BY_PARTS("f32", "4097.0f", "1e34f"),
                  f64 ? FMA_BY_PARTS("f64", "134217729.0lf", "1e298lf") : "");
+    text_put(out, "%s", DOT2("precise "));
 }
 
 void dialect_caps(const struct dialect *d, struct caps *out)

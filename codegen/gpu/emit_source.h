@@ -8,6 +8,10 @@ enum { MAX_OPERAND = 64, MAX_THREAD_TILE = 256 }; /* bytes of an operand's text;
 /* What a tile is to a matrix unit. */
 enum source_role { ROLE_NONE, ROLE_A, ROLE_B, ROLE_SUM };
 
+/* Neighbours that are accessed at once: the first and the last of them in the order of the instructions, the number of
+ * this one, and how many there are; 0: none. */
+struct pack { val first, last; uint8_t at, count; };
+
 struct emitter {
     const struct kernel *k;
     const struct dialect *d;
@@ -18,6 +22,7 @@ struct emitter {
     uint8_t *affine;              /* per value: lanes are equally far apart, */
     int64_t *stride;              /* so far */
     uint8_t *narrow;              /* per value: an i64 that is computed in 32 bits */
+    struct pack *pack;            /* per load and store */
     uint8_t *known;               /* per value: a compiler may find it to be a constant */
     /* per value: part of an accumulation chain: part of an accumulation chain: a carried value, or products added to
      * one */
@@ -30,6 +35,7 @@ struct emitter {
     unsigned subgroup;
     const struct matrix_unit *unit; /* whose subgroups' tiles the kernel has; NULL: no matrix unit's */
     uint8_t *role;                /* per value, with a unit: enum source_role of a tile */
+    struct phase phase;           /* that is being written */
     val copies;                   /* with COPIES_LATE: the first that has not landed; 0: all have */
     /* the element of a tile that is being written; with a unit col: the lane's variable */
     unsigned row, col;
@@ -46,7 +52,7 @@ const char *source_index(const struct emitter *m, val v, bool *fits, char out[MA
 void source_prim(struct emitter *m, val v);       /* each declares v */
 void source_mma(struct emitter *m, val v);
 void source_fold(struct emitter *m, val v);
-void source_mix(struct emitter *m, val v);
+void source_interleave(struct emitter *m, val v);
 const char *source_bits(unsigned dtype, const char *bits, char *out, size_t size); /* a value from a u64 of its bits */
 void source_declare(struct emitter *m, val v);    /* the start of a line: "const f32 v7 = " */
 /* The type that v's dtype is exchanged as; its array in shared memory is called x_TYPE. */
@@ -61,6 +67,7 @@ void source_copy(struct emitter *m, val v);
 /* stores what copies have loaded; stands in front of whatever may end their scope */
 void source_land(struct emitter *m, val before);
 const char *source_memory_type(unsigned dtype);   /* of a buffer's elements */
+bool source_is_common(const struct kernel *k, uint32_t b); /* may a thread load what another has stored? */
 
 /* ---- source_matrix.c ---- */
 void source_matrix(struct emitter *m);            /* sets unit and role */
@@ -73,7 +80,17 @@ void source_matrix_mma(struct emitter *m, val v);
 bool source_ranges(struct emitter *m);            /* which values are narrow; false: out of memory */
 bool source_fits(const struct emitter *m, val v); /* a narrow value, or an i64 constant like one */
 
+/* ---- source_linear.c ---- */
+/* An index: constant + the sum of by[t] * term[t].  false: it has too many terms, or overflows. */
+enum { LINEAR_TERMS = 12 };
+struct linear { unsigned n; val term[LINEAR_TERMS]; int64_t by[LINEAR_TERMS], constant; };
+bool source_linear(const struct kernel *k, val index, struct linear *out);
+/* Is b always so much larger than a? */
+bool source_linear_apart(const struct linear *a, const struct linear *b, int64_t *by);
+bool source_packs(struct emitter *m);             /* behind source_order; false: out of memory */
+
 /* ---- source_order.c ---- */
+bool source_may_share(const struct kernel *k, uint32_t b, uint32_t o); /* may input b be the memory of output o? */
 /* Where barriers must stand, and which indices are affine; false: out of memory. */
 bool source_order(struct emitter *m);
 

@@ -29,8 +29,6 @@ static bool can_say(struct emitter *m)
 {
     for (val v = 1; v < m->k->ninst; v++) {
         const struct linst *i = &m->k->inst[v];
-        if (i->op == L_SYNC)
-            return refuse(m, "it has several phases");
         if (source_elements(m, v) > MAX_THREAD_TILE)
             return refuse(m, "it has tiles of more than 256 elements a thread");
         if (m->own_threads && i->op == L_LOOP && i->kind == LOOP_VECTOR)
@@ -80,7 +78,7 @@ static bool place_buffers(struct emitter *m, unsigned arrays)
         if (l->role == BUF_SHARED)
             s->shared_bytes += (uint32_t)(((uint64_t)l->count * dtype_size(l->dtype) + 63) / 64 * 64);
     }
-    if (s->shared_bytes > m->d->shared_bytes)
+    if (s->shared_bytes > m->d->shared_bytes) /* such kernels have no vector loops, so no arrays */
         return refuse(m, "it wants more shared memory than a block has");
     for (unsigned x = 0; x < EXCHANGE_TYPES; x++)
         if (arrays >> x & 1)
@@ -101,7 +99,11 @@ static bool place_buffers(struct emitter *m, unsigned arrays)
 
 static void open_c(struct emitter *m, const char *entry)
 {
-    text_put(m->t, "extern \"C\" __global__ void __launch_bounds__(%u) %s(", m->info.threads, entry);
+    bool tiles = false;
+    for (val v = 1; v < m->k->ninst; v++)
+        tiles |= m->k->inst[v].op == L_MMA;
+    text_put(m->t, "extern \"C\" __global__ void %s(%u) %s(", tiles ? "TILE_BOUNDS" : "__launch_bounds__",
+             m->info.threads, entry);
     for (uint32_t b = 0; b < m->k->nbuf; b++) {
         const struct lbuf *l = &m->k->buf[b];
         const char *name = l->role == BUF_SCRATCH ? "work" : "b";
@@ -113,19 +115,20 @@ static void open_c(struct emitter *m, const char *entry)
 
 static void open_glsl(struct emitter *m)
 {
-    bool named[KL_DTYPE_COUNT] = {[KL_U64] = true};
+    bool named[2][KL_DTYPE_COUNT] = {{[KL_U64] = true}}; /* what a block's threads hand over to each other, or not */
     text_put(m->t,
              "layout(local_size_x = %u) in;\nlayout(buffer_reference, std430, buffer_reference_align = 8) buffer "
              "at_u64 { u64 v; };\n",
              m->info.threads);
     for (uint32_t b = 0; b < m->k->nbuf; b++) {
         unsigned dtype = m->k->buf[b].dtype == KL_BOOL ? KL_U8 : m->k->buf[b].dtype;
-        if (m->info.local[b] || named[dtype])
+        bool common = source_is_common(m->k, b);
+        if (m->info.local[b] || named[common][dtype])
             continue;
-        named[dtype] = true;
-        text_put(m->t, "layout(buffer_reference, std430, buffer_reference_align = %zu) buffer at_%s { %s v; };\n",
-                 dtype_size(dtype),
-                 dtype_name(dtype), dtype_name(dtype));
+        named[common][dtype] = true;
+        text_put(m->t, "layout(buffer_reference, std430, buffer_reference_align = %zu) %sbuffer %s_%s { %s v; };\n",
+                 dtype_size(dtype), common ? "coherent " : "", common ? "common" : "at", dtype_name(dtype),
+                 dtype_name(dtype));
     }
     text_put(m->t, "layout(push_constant) uniform Launch { u64 buffers, slots; i64 begin, end; };\n");
 }
@@ -249,6 +252,17 @@ static void set_kept(struct emitter *m, val n)
     text_put(m->t, "%s = n%s;\n", name, name);
 }
 
+/* Of several phases' loops: its share of begin .. end, which counts all of them. */
+static void open_phase_loop(struct emitter *m, val v)
+{
+    const char *n = m->narrow[v] ? "i32" : "i64", *l = m->d->i64;
+    int64_t base = m->phase.base, extent = m->phase.extent;
+    text_put(m->t, "for (%s v%u = %s((begin > %" PRId64 "%s ? begin : %" PRId64 "%s) - %" PRId64 "%s) + %s(%s), e%u = "
+             "%s((end < %" PRId64 "%s ? end : %" PRId64 "%s) - %" PRId64 "%s); v%u < e%u; v%u += %s(%s)) {\n", n, v, n,
+             base, l, base, l, base, l, n, m->d->block, v, n, base + extent, l, base + extent, l, base, l, v, v, v, n,
+             m->d->grid);
+}
+
 /* Carries are variables, set together at the end of an iteration. */
 static void open_loop(struct emitter *m, val v)
 {
@@ -279,7 +293,13 @@ static void open_loop(struct emitter *m, val v)
     for (val c = v + 1; c < m->k->ninst && m->k->inst[c].op == L_CARRY; c++)
         each_element(m, c, declare_carry);
     source_line(m);
-    if (i->kind == LOOP_PARALLEL || i->kind == LOOP_GRID)
+    if (i->kind == LOOP_UNROLLED && !m->d->table) {
+        text_put(m->t, "#pragma unroll 4\n");
+        source_line(m);
+    }
+    if ((i->kind == LOOP_PARALLEL || i->kind == LOOP_GRID) && m->phase.extent < m->k->extent)
+        open_phase_loop(m, v);
+    else if (i->kind == LOOP_PARALLEL || i->kind == LOOP_GRID)
         text_put(m->t, "for (%s v%u = %s(begin) + %s(%s); v%u < %s(end); v%u += %s(%s)) {\n", n, v, n, n, m->d->block,
                  v, n, v, n, m->d->grid);
     else if (m->narrow[v])
@@ -360,6 +380,9 @@ static bool emit_inst(struct emitter *m, val v)
         source_line(m);
         text_put(m->t, "%s\n", m->d->barrier);
         return true;
+    case L_SYNC: /* a launch is of one phase */
+        kernel_phase(m->k, &m->phase);
+        return true;
     case L_SLOT:
         read_slot(m, v);
         return true;
@@ -411,7 +434,7 @@ static bool emit_inst(struct emitter *m, val v)
         source_fold(m, v);
         return true;
     case L_INTERLEAVE:
-        source_mix(m, v);
+        source_interleave(m, v);
         return true;
     default:
         if (i->op < L_PRIM || i->op >= L_PRIM + P_COUNT)
@@ -457,6 +480,9 @@ static bool emit(struct emitter *m, const char *entry)
         return err_set(m->e, KL_ERR_MEMORY, "out of memory emitting kernel %s", k->name);
     if (!can_say(m) || !open_function(m, entry))
         return false;
+    if (!source_packs(m))
+        return err_set(m->e, KL_ERR_MEMORY, "out of memory emitting kernel %s", k->name);
+    kernel_phase(k, &m->phase);
     for (val v = 1; v < k->ninst; v++)
         if (!emit_inst(m, v))
             return false;
@@ -467,7 +493,7 @@ static bool emit(struct emitter *m, const char *entry)
 bool source_kernel(const struct kernel *k, const struct dialect *d, const char *entry, struct text *out,
                    struct source_info *info, struct err *e)
 {
-    struct emitter m = {.k = k, .d = d, .t = out, .e = e, .width = 1, .own_threads = kernel_needs_gpu(k) != NULL};
+    struct emitter m = {.k = k, .d = d, .t = out, .e = e, .width = 1, .own_threads = kernel_has_blocks(k)};
     if (!kernel_verify(k, e))
         return false;
     m.info.threads = widest(k);
@@ -484,6 +510,7 @@ bool source_kernel(const struct kernel *k, const struct dialect *d, const char *
     ok = ok ? emit(&m, entry) : err_set(e, KL_ERR_MEMORY, "out of memory emitting kernel %s", k->name);
     mem_free(m.barrier);
     mem_free(m.affine);
+    mem_free(m.pack);
     mem_free(m.chain);
     mem_free(m.known);
     mem_free(m.narrow);

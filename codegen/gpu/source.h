@@ -11,6 +11,8 @@
  *   glsl        main; push constants: the addresses of a table of the buffers' and of the slots, then begin and end. So
  *               buffers may be of any size and start anywhere, and there may be any number of slots
  *
+ * A launch is of one of the kernel's phases: begin and end are among its iterations.
+ *
  * Buffers are passed in order, without the scratch that is in shared memory; the scratch that is not needs
  * count elements for each block of the grid. */
 #ifndef KILN_SOURCE_H
@@ -53,6 +55,7 @@ struct dialect {
     uint32_t threads;             /* most of a block that every device has */
     uint32_t shared_bytes;        /* of a block */
     enum source_copies copies;
+    bool packs;                   /* neighbours are loaded and stored at once, by the prelude's pack<T, n> */
     bool table;                   /* buffers are addresses in a table, not passed */
     const struct matrix_unit *matrix; /* what some of its devices have; NULL: nothing */
     uint32_t (*matrix_dtypes)(const char *arch); /* and of which factors on this architecture: a set, by bit */

@@ -27,22 +27,67 @@ static bool source_memory_place(const struct emitter *m, const struct linst *i, 
     return false;
 }
 
+/* Scratch, and what is stored and loaded again, by other threads maybe. */
+bool source_is_common(const struct kernel *k, uint32_t b)
+{
+    bool stored = false, loaded = false;
+    for (val v = 1; v < k->ninst; v++) {
+        const struct linst *i = &k->inst[v];
+        stored |= (i->op == L_STORE || i->op == L_ATOMIC) && i->imm == b;
+        loaded |= i->op == L_LOAD && i->imm == b;
+    }
+    return k->buf[b].role == BUF_SCRATCH || (stored && loaded);
+}
+
 static void source_memory_element(struct emitter *m, uint32_t b, const char *index, bool fits)
 {
     const char *type = source_memory_type(m->k->buf[b].dtype);
     if (m->d->table && !m->info.local[b])
-        text_put(m->t, fits ? "at_%s(b%u + u64(u32(%s)) * %zuul).v" : "at_%s(b%u + u64(%s) * %zuul).v", type, b, index,
-                 dtype_size(m->k->buf[b].dtype));
+        text_put(m->t, fits ? "%s_%s(b%u + u64(u32(%s)) * %zuul).v" : "%s_%s(b%u + u64(%s) * %zuul).v",
+                 source_is_common(m->k, b) ? "common" : "at", type, b, index, dtype_size(m->k->buf[b].dtype));
     else if (*m->d->subscript)
         text_put(m->t, "b%u[%s(%s)]", b, m->d->subscript, index);
     else
         text_put(m->t, "b%u[%s]", b, index);
 }
 
+/* The address of a pack, as that of such elements. */
+static void pack_address(struct emitter *m, val first, unsigned count, const char *qualifier)
+{
+    const struct linst *i = &m->k->inst[first];
+    char at[3 * MAX_OPERAND];
+    bool fits = source_memory_place(m, i, false, at);
+    text_put(m->t, "*(%spack<%s, %u> *)&", qualifier, source_memory_type(m->k->buf[i->imm].dtype), count);
+    source_memory_element(m, (uint32_t)i->imm, at, fits);
+}
+
+/* An element of a pack that is loaded where the first of them is. */
+static void load_pack(struct emitter *m, val v)
+{
+    const struct linst *i = &m->k->inst[v];
+    const struct pack *p = &m->pack[v];
+    char there[MAX_OPERAND];
+    if (p->first == v) {
+        const char *type = source_memory_type(m->k->buf[i->imm].dtype);
+        source_line(m);
+        text_put(m->t, "const pack<%s, %u> p%u = ", type, p->count, v);
+        if (i->b)
+            text_put(m->t, "!%s ? pack<%s, %u>{} : ", source_operand(m, i->b, there), type, p->count);
+        pack_address(m, v, p->count, "const ");
+        text_put(m->t, ";\n");
+    }
+    source_declare(m, v);
+    text_put(m->t, i->dtype == KL_BOOL ? "p%u.v[%u] != u8(0);\n" : "p%u.v[%u];\n", p->first, p->at);
+}
+
 void source_load(struct emitter *m, val v)
 {
     const struct linst *i = &m->k->inst[v];
     char p[MAX_OPERAND], at[3 * MAX_OPERAND];
+    if (m->pack[v].count) {
+        load_pack(m, v);
+        return;
+    }
     bool fits = source_memory_place(m, i, i->cols, at);
     source_declare(m, v);
     if (i->b)
@@ -88,10 +133,28 @@ static const char *joint(bool *open)
     return s;
 }
 
-/* One element, by the thread whose lane it is, or by the first of a tile's subgroup. */
-static void store_element(struct emitter *m, const struct linst *i, bool turns)
+/* All elements of a pack, behind the last of which v stands. */
+static void change_pack(struct emitter *m, val v)
 {
-    const struct linst *n = m->k->inst;
+    const struct kernel *k = m->k;
+    const struct pack *p = &m->pack[v];
+    const struct linst *i = &k->inst[v];
+    const char *type = source_memory_type(k->buf[i->imm].dtype);
+    char x[MAX_OPERAND];
+    unsigned next = 0;
+    pack_address(m, p->first, p->count, "");
+    text_put(m->t, " = pack<%s, %u>{{", type, p->count);
+    for (val u = p->first; u <= v; u++)
+        if (m->pack[u].count && m->pack[u].first == p->first)
+            text_put(m->t, k->inst[k->inst[u].b].dtype == KL_BOOL ? "%su8(%s)" : "%s%s", next++ ? ", " : "",
+                     source_operand(m, k->inst[u].b, x));
+    text_put(m->t, "}};\n");
+}
+
+/* One element or pack, by the thread whose lane it is, or by the first of a tile's subgroup. */
+static void store_element(struct emitter *m, val v, bool turns)
+{
+    const struct linst *n = m->k->inst, *i = &n[v];
     bool varying = n[i->a].varying || n[i->b].varying || n[i->c].varying, open = false;
     /* one element, one value, if any lane is true */
     bool same = i->op == L_STORE && !n[i->a].varying && !n[i->b].varying && varying;
@@ -107,13 +170,18 @@ static void store_element(struct emitter *m, const struct linst *i, bool turns)
     if (i->c)
         text_put(m->t, "%s%s", joint(&open), source_operand(m, i->c, x));
     text_put(m->t, open ? ") " : "");
-    change_element(m, i);
+    if (m->pack[v].count)
+        change_pack(m, v);
+    else
+        change_element(m, i);
 }
 
 void source_store(struct emitter *m, val v)
 {
     const struct linst *i = &m->k->inst[v], *x = &m->k->inst[i->b];
     bool turns = i->op == L_STORE && lanes_collide(m, i);
+    if (m->pack[v].count && m->pack[v].last != v)
+        return;
     if (turns) {
         source_line(m);
         text_put(m->t, "for (u32 turn = 0u; turn < %uu; turn++) {\n", m->width);
@@ -122,7 +190,7 @@ void source_store(struct emitter *m, val v)
     for (unsigned e = 0, n = x->cols ? x->rows * x->cols : 1; e < n; e++) {
         m->row = x->cols ? e / x->cols : 0;
         m->col = x->cols ? e % x->cols : 0;
-        store_element(m, i, turns);
+        store_element(m, v, turns);
     }
     m->row = m->col = 0;
     if (turns) {

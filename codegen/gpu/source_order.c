@@ -7,8 +7,8 @@
  *
  * Loops: what holds at a loop's end holds at its start, too, so the walk is repeated until nothing new comes up there.
  * Iterations of the parallel loop share nothing but scratch.  Those of a loop around the one vector loop that reads an
- * input, or around the one store that fills an output, need no barrier between them where each has elements of its own:
- * so says the program of such an input, and the index of such a store. */
+ * input, or around the stores that fill an output, need no barrier between them where each has elements of its own:
+ * so says the program of such an input, and the indices of such stores. */
 #include "emit_source.h"
 #include <string.h>
 
@@ -18,7 +18,7 @@ struct walk {
     struct emitter *m;
     uint8_t *now;                 /* per buffer: READ, WRITTEN since the last barrier */
     val *where;                   /* per input: the one vector loop where it was read by lane, NIL: or elsewhere; of the
-                                     others: the one store that wrote them, NIL: or another */
+                                     others: the first of the stores of one loop that wrote them, NIL: or others */
     uint8_t *before, *entry;      /* per open nest: what held in front; per loop and buffer: what held at its end; */
     val *before_where, *entry_where; /* and the same of where */
     uint32_t *row;                /* per loop: its row of entry */
@@ -27,6 +27,7 @@ struct walk {
     val vector;
     uint32_t width;
     bool changed;
+    bool again;                   /* a barrier was put in front of a loop: what was found behind it may not hold */
 };
 
 static bool each_thread_a_lane(const struct walk *w, val index)
@@ -34,14 +35,25 @@ static bool each_thread_a_lane(const struct walk *w, val index)
     return w->vector && w->width == w->m->info.threads && w->m->k->inst[index].varying;
 }
 
-static void barrier(struct walk *w, val v)
+/* In front of access v to a buffer; or, where that was touched before a loop around v, in front of the loop, and all is
+ * looked at once more. */
+static void barrier(struct walk *w, val v, uint32_t buf)
 {
-    w->m->barrier[v] = 1;
-    memset(w->now, 0, w->m->k->nbuf);
+    const struct kernel *k = w->m->k;
+    for (unsigned d = 0; d < w->depth && !w->again; d++) {
+        const struct linst *l = &k->inst[w->stack[d]];
+        bool outermost = l->op == L_LOOP && l->kind == LOOP_PARALLEL;
+        if (!outermost && l->op == L_LOOP && w->before[(size_t)d * k->nbuf + buf] && !w->m->barrier[w->stack[d]]) {
+            w->m->barrier[w->stack[d]] = 1;
+            w->again = true;
+        }
+    }
+    if (!w->again)
+        w->m->barrier[v] = 1;
+    memset(w->now, 0, k->nbuf);
 }
 
-/* May input b be the memory of output o? */
-static bool may_share(const struct kernel *k, uint32_t b, uint32_t o)
+bool source_may_share(const struct kernel *k, uint32_t b, uint32_t o)
 {
     return k->buf[b].role == BUF_IN && k->buf[b].count == k->buf[o].count &&
         dtype_size(k->buf[b].dtype) == dtype_size(k->buf[o].dtype);
@@ -51,67 +63,118 @@ static void source_order_load(struct walk *w, val v)
 {
     const struct linst *i = &w->m->k->inst[v];
     if (w->now[i->imm] & WRITTEN)
-        barrier(w, v);
+        barrier(w, v, (uint32_t)i->imm);
     val where = each_thread_a_lane(w, i->a) ? w->vector : 0;
     if (w->m->k->buf[i->imm].role == BUF_IN)
         w->where[i->imm] = !w->now[i->imm] || w->where[i->imm] == where ? where : 0;
     w->now[i->imm] |= READ;
 }
 
-/* How much further v is when loop variable `var` is one more; false: that is not always the same. */
-static bool slope(const struct kernel *k, val v, val var, int64_t *by)
+/* How much further an index is when loop variable `var` is one more; false: that is not always the same. */
+static bool slope(const struct kernel *k, const struct linear *l, val var, int64_t *by)
 {
-    const struct linst *i = &k->inst[v];
-    int64_t a = 0, b = 0;
-    bool sum = i->op == L_OP(P_ADD) || i->op == L_OP(P_SUB), product = i->op == L_OP(P_MUL) &&
-        k->inst[i->b].op == L_CONST;
-    *by = v == var;
-    if (v == var || !index_uses(k, v, var))
-        return true;
-    if (i->op == L_SPLAT)
-        return slope(k, i->a, var, by);
-    if (i->dtype != KL_I64 || (!sum && !product) || !slope(k, i->a, var, &a) || (sum && !slope(k, i->b, var, &b)))
-        return false;
-    if (product)
-        return !__builtin_mul_overflow(a, (int64_t)k->inst[i->b].imm, by);
-    return !(i->op == L_OP(P_ADD) ? __builtin_add_overflow(a, b, by) : __builtin_sub_overflow(a, b, by));
+    *by = 0;
+    for (unsigned t = 0; t < l->n; t++)
+        if (l->term[t] == var)
+            *by = l->by[t];
+        else if (k->inst[l->term[t]].op != L_LOOP && index_uses(k, l->term[t], var))
+            return false;
+    return true;
 }
 
-/* Do no two iterations of the open loops, the parallel one apart, have an element of this store in common? */
-static bool apart(const struct walk *w, const struct linst *i)
+struct step { uint64_t by; int64_t count; }; /* of an index in a loop, and its iterations; 0: any number */
+
+static unsigned add_step(struct step *s, unsigned n, int64_t by, int64_t count)
 {
-    const struct kernel *k = w->m->k;
-    int64_t span = 0, by, n;
-    for (unsigned d = w->depth; d-- > 0;) {
-        const struct linst *l = &k->inst[w->stack[d]];
-        if (l->op != L_LOOP || l->kind == LOOP_PARALLEL)
+    unsigned at = n;
+    uint64_t size = by < 0 ? -(uint64_t)by : (uint64_t)by;
+    for (; at > 0 && s[at - 1].by > size; at--)
+        s[at] = s[at - 1];
+    s[at] = (struct step){size, count};
+    return n + 1;
+}
+
+/* Does each step go beyond all that those before it reach? */
+static bool steps_apart(const struct step *s, unsigned n)
+{
+    uint64_t span = 0, reach;
+    for (unsigned j = 0; j < n; j++) {
+        if (s[j].count == 1)
             continue;
-        bool counted = k->inst[l->a].op == L_CONST && k->inst[l->b].op == L_CONST;
-        if (span == INT64_MAX || !slope(k, i->a, w->stack[d], &by) ||
-            __builtin_mul_overflow(by, (int64_t)l->imm, &by) || by == INT64_MIN ||
-            (by < 0 ? -by : by) <= span)
+        if (s[j].by <= span)
             return false;
-        by = by < 0 ? -by : by;
-        n = counted ? ((int64_t)k->inst[l->b].imm - (int64_t)k->inst[l->a].imm + (int64_t)l->imm - 1) / (int64_t)l->imm
-            : 0;
-        if (!counted || __builtin_mul_overflow(by, n > 0 ? n - 1 : 0, &n) || __builtin_add_overflow(span, n, &span))
-            span = INT64_MAX; /* what is further out is not known to be apart */
+        if (!s[j].count || __builtin_mul_overflow(s[j].by, (uint64_t)s[j].count - 1, &reach) ||
+            __builtin_add_overflow(span, reach, &span))
+            span = UINT64_MAX; /* no step goes beyond it */
     }
     return true;
+}
+
+/* Do no two iterations of the open loops, the parallel one apart, have an element in common of two stores, or one
+ * taken twice, to the same buffer? */
+static bool apart(const struct walk *w, val v, val u)
+{
+    const struct kernel *k = w->m->k;
+    struct linear a, b;
+    struct step s[MAX_NEST + 1];
+    unsigned n = 0;
+    int64_t between;
+    if (!source_linear(k, k->inst[v].a, &a) || !source_linear(k, k->inst[u].a, &b) ||
+        !source_linear_apart(&a, &b, &between))
+        return false;
+    if (u != v)
+        n = add_step(s, n, between, 2);
+    for (unsigned d = w->depth; d-- > 0;) {
+        const struct linst *l = &k->inst[w->stack[d]], *lo = &k->inst[l->a], *hi = &k->inst[l->b];
+        int64_t by, length, count = 0;
+        if (l->op != L_LOOP || l->kind == LOOP_PARALLEL)
+            continue;
+        if (!slope(k, &a, w->stack[d], &by) || __builtin_mul_overflow(by, (int64_t)l->imm, &by))
+            return false;
+        if (lo->op == L_CONST && hi->op == L_CONST &&
+            !__builtin_sub_overflow((int64_t)hi->imm, (int64_t)lo->imm, &length))
+            count = length > 0 ? (length - 1) / (int64_t)l->imm + 1 : 1;
+        n = add_step(s, n, by, count);
+    }
+    return steps_apart(s, n);
+}
+
+/* Is store v apart from all stores to its buffer in the innermost open loop or if, of which `first` is one? */
+static bool apart_from_all(const struct walk *w, val v, val first)
+{
+    const struct kernel *k = w->m->k;
+    unsigned depth = 0;
+    val u = w->stack[w->depth - 1];
+    bool has_first = false;
+    for (u++; k->inst[u].op != L_END || depth; u++) {
+        const struct linst *i = &k->inst[u];
+        depth += i->op == L_LOOP || i->op == L_IF;
+        depth -= i->op == L_END;
+        if (depth || (i->op != L_STORE && i->op != L_ATOMIC) || i->imm != k->inst[v].imm)
+            continue;
+        has_first |= u == first;
+        if (i->op != L_STORE || !apart(w, v, u))
+            return false;
+    }
+    return has_first;
 }
 
 static void source_order_store(struct walk *w, val v)
 {
     const struct kernel *k = w->m->k;
     const struct linst *i = &k->inst[v];
-    bool own = w->now[i->imm] == WRITTEN && w->where[i->imm] == v && i->op == L_STORE && apart(w, i),
-        wait = w->now[i->imm] && !own;
+    val first = w->where[i->imm];
+    bool own = w->now[i->imm] == WRITTEN && first && w->depth && i->op == L_STORE && apart_from_all(w, v, first);
+    bool wait = w->now[i->imm] && !own;
+    uint32_t for_buf = (uint32_t)i->imm;
     for (uint32_t b = 0; !wait && k->buf[i->imm].role == BUF_OUT && b < k->nbuf; b++)
-        if ((w->now[b] & READ) && may_share(k, b, (uint32_t)i->imm))
+        if ((w->now[b] & READ) && source_may_share(k, b, (uint32_t)i->imm)) {
             wait = !each_thread_a_lane(w, i->a) || w->where[b] != w->vector;
+            for_buf = b;
+        }
     if (wait)
-        barrier(w, v);
-    w->where[i->imm] = !w->now[i->imm] || w->where[i->imm] == v ? v : 0;
+        barrier(w, v, for_buf);
+    w->where[i->imm] = !w->now[i->imm] ? v : own ? first : 0;
     w->now[i->imm] |= WRITTEN;
 }
 
@@ -166,7 +229,9 @@ static void step(struct walk *w, val v)
     const struct linst *i = &w->m->k->inst[v];
     if (w->m->barrier[v]) /* found in an earlier walk */
         memset(w->now, 0, w->m->k->nbuf);
-    if (i->op == L_LOOP || i->op == L_IF)
+    if (i->op == L_SYNC) /* the next phase is another launch */
+        memset(w->now, 0, w->m->k->nbuf);
+    else if (i->op == L_LOOP || i->op == L_IF)
         open(w, v);
     else if (i->op == L_END)
         close(w);
@@ -223,8 +288,16 @@ bool source_order(struct emitter *m)
     for (w.changed = ok && m->info.threads > 1 && !m->own_threads; w.changed;) {
         w.changed = false;
         memset(w.now, 0, k->nbuf);
-        for (val v = 1; v < k->ninst; v++)
+        w.depth = 0;
+        w.vector = 0;
+        for (val v = 1; v < k->ninst && !w.again; v++)
             step(&w, v);
+        if (w.again) {
+            memset(w.entry, 0, (size_t)rows * k->nbuf);
+            memset(w.entry_where, 0, (size_t)rows * k->nbuf * sizeof *w.entry_where);
+            w.again = false;
+            w.changed = true;
+        }
     }
     mem_free(w.row);
     mem_free(w.now);

@@ -38,6 +38,19 @@ static struct interval of_cast(unsigned from, struct interval a)
     return from == KL_I64 ? a : range[from].hi ? range[from] : anything;
 }
 
+/* a < b ? a : b: the lesser of two */
+static bool is_lesser(const struct kernel *k, const struct linst *i)
+{
+    return i->op == L_OP(P_SELECT) && k->inst[i->a].op == L_OP(P_LT) && k->inst[i->a].a == i->b &&
+           k->inst[i->a].b == i->c;
+}
+
+static struct interval of_select(const struct kernel *k, const struct linst *i, struct interval b, struct interval c)
+{
+    bool least = is_lesser(k, i), above = b.hi > c.hi;
+    return (struct interval){b.lo < c.lo ? b.lo : c.lo, above != least ? b.hi : c.hi};
+}
+
 static struct interval of_prim(const struct kernel *k, const struct linst *i, const struct interval *of)
 {
     struct interval a = of[i->a], b = of[i->b], c = of[i->c];
@@ -55,7 +68,7 @@ static struct interval of_prim(const struct kernel *k, const struct linst *i, co
     case P_AND:
         return divisor >= 0 && second->op == L_CONST ? (struct interval){0, divisor} : anything;
     case P_SELECT:
-        return (struct interval){b.lo < c.lo ? b.lo : c.lo, b.hi > c.hi ? b.hi : c.hi};
+        return of_select(k, i, b, c);
     case P_CAST:
         return of_cast(k->inst[i->a].dtype, a);
     default:
@@ -122,9 +135,12 @@ static int64_t iterations(const struct kernel *k, const struct linst *loop, cons
     int64_t step = loop->imm ? (int64_t)loop->imm : 1, room = INT64_MAX;
     if (source_range_fits(a) && source_range_fits(b))
         room = b.hi - a.lo;
-    if (hi->op == L_PRIM + P_SELECT && k->inst[hi->a].op == L_PRIM + P_LT && k->inst[hi->a].a == hi->b &&
-        k->inst[hi->a].b == hi->c)
+    if (is_lesser(k, hi)) {
+        struct interval c = of[hi->c];
+        if (source_range_fits(a) && source_range_fits(c) && c.hi - a.lo < room)
+            room = c.hi - a.lo;
         hi = &k->inst[hi->b];
+    }
     if (hi->op == L_PRIM + P_ADD && (hi->a == loop->a || hi->b == loop->a)) {
         const struct linst *more = &k->inst[hi->a == loop->a ? hi->b : hi->a];
         if (more->op == L_CONST && (int64_t)more->imm < room)

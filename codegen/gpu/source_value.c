@@ -288,6 +288,8 @@ void source_prim(struct emitter *m, val v)
         cast(m->t, m->d->table, from, to, a);
     else if (p == P_BITS)
         bits(m->t, from, to, a);
+    else if (p == P_DOT2)
+        text_put(m->t, "dot2_f32(%s, %s, %s)", a, b, c);
     else if (compares)
         source_value_compare(m->t, p, from, a, b);
     else if (from == KL_BOOL)
@@ -363,8 +365,8 @@ static void publish(struct emitter *m, const char *type, const char *x)
     text_put(m->t, "%s x_%s[t] = %s(%s); %s\n", m->d->barrier, type, type, x, m->d->barrier);
 }
 
-/* v = f(v, y), v being the lower lane; as NaN if any is NaN. */
-static void fold_step(struct emitter *m, val v)
+/* low = f(low, high); as NaN if any is NaN. */
+static void fold_step(struct emitter *m, val v, const char *low, const char *high)
 {
     const struct linst *i = &m->k->inst[v];
     const char *n = dtype_name(i->dtype), *u = wrapping(i->dtype);
@@ -372,18 +374,53 @@ static void fold_step(struct emitter *m, val v)
     if (f == FOLD_ADD || f == FOLD_MUL) {
         const char *sign = f == FOLD_ADD ? "+" : "*";
         if (dtype_is_float(i->dtype))
-            text_put(m->t, "v%u = v%u %s y;", v, v, sign);
+            text_put(m->t, "%s = %s %s %s;", low, low, sign, high);
         else
-            text_put(m->t, "v%u = %s(%s(v%u) %s %s(y));", v, n, u, v, sign, u);
+            text_put(m->t, "%s = %s(%s(%s) %s %s(%s));", low, n, u, low, sign, u, high);
     } else {
-        text_put(m->t, f == FOLD_MAX ? "v%u = y < v%u" : "v%u = v%u < y", v, v);
+        text_put(m->t, "%s = %s < %s", low, f == FOLD_MAX ? high : low, f == FOLD_MAX ? low : high);
         if (dtype_is_float(i->dtype))
-            text_put(m->t, " || v%u != v%u", v, v);
-        text_put(m->t, " ? v%u : y;", v);
+            text_put(m->t, " || %s != %s", low, low);
+        text_put(m->t, " ? %s : %s;", low, high);
     }
 }
 
-/* Distances h that shuffles do not reach go through memory: all threads compute what the lanes below h hold. */
+/* Folds `lanes` lanes to `near` through memory.  Every thread reads what the lanes hold that its lane of the lower ones
+ * stands for, and folds these as the lanes would be, the farthest first. */
+static void fold_far(struct emitter *m, val v, uint32_t lanes, uint32_t near)
+{
+    const struct linst *i = &m->k->inst[v];
+    const char *n = dtype_name(i->dtype), *x = exchange_type(i->dtype);
+    const char *exact = dtype_is_float(i->dtype) && m->d->table ? m->d->exact : "";
+    uint32_t far = lanes / near;
+    char name[16];
+    snprintf(name, sizeof name, "v%u", v);
+    publish(m, x, name);
+    source_line(m);
+    text_put(m->t, "{\n");
+    m->depth++;
+    for (uint32_t h = 0; h < far; h++) {
+        source_line(m);
+        text_put(m->t, "%s%s y%u = %s(x_%s[(t & %uu) + %uu]);\n", exact, n, h, n, x, near - 1, h * near);
+    }
+    for (uint32_t h = far / 2; h; h /= 2)
+        for (uint32_t l = 0; l < h; l++) {
+            char low[16], high[16];
+            snprintf(low, sizeof low, "y%u", l);
+            snprintf(high, sizeof high, "y%u", l + h);
+            source_line(m);
+            fold_step(m, v, low, high);
+            text_put(m->t, "\n");
+        }
+    source_line(m);
+    text_put(m->t, "v%u = y0;\n", v);
+    m->depth--;
+    source_line(m);
+    text_put(m->t, "}\n");
+}
+
+enum { FOLDED_AT_ONCE = 32 }; /* lanes that a thread reads for one of its own */
+
 void source_fold(struct emitter *m, val v)
 {
     const struct linst *i = &m->k->inst[v];
@@ -393,29 +430,25 @@ void source_fold(struct emitter *m, val v)
     snprintf(name, sizeof name, "v%u", v);
     source_line(m);
     text_put(m->t, "%s%s v%u = %s;\n", exact, n, v, source_operand(m, i->a, a));
-    uint32_t h = m->width / 2;
-    for (; h && h >= (m->shuffle ? m->shuffle : 1); h /= 2) {
-        publish(m, x, name);
-        source_line(m);
-        text_put(m->t, "{ %s%s y = %s(x_%s[(t & %uu) + %uu]); v%u = %s(x_%s[t & %uu]); ", exact, n, n, x, h - 1, h, v,
-                 n, x, h - 1);
-        fold_step(m, v);
-        text_put(m->t, " }\n");
+    uint32_t lanes = m->width, shuffled = m->shuffle ? m->shuffle : 1;
+    while (lanes > shuffled) {
+        uint32_t near = lanes / FOLDED_AT_ONCE > shuffled ? lanes / FOLDED_AT_ONCE : shuffled;
+        fold_far(m, v, lanes, near);
+        lanes = near;
     }
-    uint32_t lanes = 2 * h;
-    for (; h; h /= 2) {
+    for (uint32_t h = lanes / 2; h; h /= 2) {
         source_line(m);
         text_put(m->t, "{ const %s y = %s(lane_below(%s(v%u), %u, %u)); ", n, n, x, v, h, lanes);
-        fold_step(m, v);
+        fold_step(m, v, name, "y");
         text_put(m->t, " }\n");
     }
-    if (lanes) {
+    if (lanes > 1) {
         source_line(m);
         text_put(m->t, "v%u = %s(lane_first(%s(v%u), %u));\n", v, n, x, v, lanes);
     }
 }
 
-void source_mix(struct emitter *m, val v)
+void source_interleave(struct emitter *m, val v)
 {
     const struct linst *i = &m->k->inst[v];
     const char *x = exchange_type(i->dtype);

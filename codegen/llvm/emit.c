@@ -1,17 +1,17 @@
-/* A kernel as one LLVM function.  One walk over the flat instructions; loops and ifs are a stack.
+/* Emits a kernel as one LLVM function, in one walk over the instructions with a stack of loops and ifs.
  *
- * Varying values are arrays of native vectors, computed part by part, so a kernel of width 64 keeps
- * several independent instructions in flight.  Indices stay scalar (form affine) as long as they can,
- * which turns most accesses into plain vector loads from a base and an index with an immediate offset. */
+ * Varying values are arrays of native vectors and are computed part by part, so a kernel of width 64 has several
+ * independent instructions in flight.  Indices stay scalar (form affine) as long as possible.  Most accesses then
+ * become plain vector loads from a base and an index with an immediate offset. */
 #include "emit.h"
 #include <string.h>
 
 struct scope {
     val head;                     /* LOOP or IF */
-    int64_t turn;                 /* unrolled: the variable */
+    int64_t turn;                 /* unrolled: the value of the variable */
     LLVMBasicBlockRef before, body, exit;
-    LLVMBasicBlockRef outer;      /* `before` of the loop around this one */
-    bool guarded;                 /* may run no iteration: the exit block merges with `before` */
+    LLVMBasicBlockRef outer;      /* `before` of the enclosing loop */
+    bool guarded;                 /* may have no iterations: the exit block merges with `before` */
     bool straight;                /* one iteration, no branch */
 };
 
@@ -20,8 +20,8 @@ struct walker {
     struct scope stack[MAX_NEST];
     unsigned depth;
     val *next;                    /* per carry: the value of its `next` */
-    struct emitted *final;        /* per carry of a loop that may be skipped: the phi behind it; of an unrolled one:
-                                     what the last turn gave */
+    /* per carry: the phi after a loop that may be skipped; for an unrolled loop the result of the last iteration */
+    struct emitted *final;
     LLVMValueRef begin, end;      /* the iterations of this phase to run */
 };
 
@@ -33,14 +33,14 @@ static bool constant(const struct kernel *k, val v, int64_t *c)
 
 LLVMValueRef emit_scalar(struct emitter *m, val v)
 {
-    if (m->v[v].form == FORM_NONE) { /* constants are made where they are used */
+    if (m->v[v].form == FORM_NONE) { /* constants are emitted where they are used */
         m->v[v].form = FORM_UNIFORM;
         m->v[v].scalar = const_bits(m, m->k->inst[v].dtype, m->k->inst[v].imm);
     }
     return m->v[v].scalar;
 }
 
-/* How many vectors a value has that is no scalar. */
+/* The number of vectors of a value that is not scalar. */
 static unsigned part_count(const struct emitter *m, val v)
 {
     const struct linst *i = &m->k->inst[v];
@@ -93,7 +93,7 @@ void emit_set_uniform(const struct emitter *m, struct emitted *e, LLVMValueRef x
     e->form = FORM_UNIFORM;
     e->scalar = x;
     e->home = LLVMIsConstant(x) ? 0 : m->depth;
-    e->hoisted = NULL; /* of the turn before, in an unrolled loop */
+    e->hoisted = NULL; /* of the previous iteration of an unrolled loop */
 }
 
 static void set_uniform(struct emitter *m, val v, LLVMValueRef x) { emit_set_uniform(m, &m->v[v], x); }
@@ -103,7 +103,7 @@ struct lane_steps { uint64_t stride, within; unsigned repeat; };
 
 static void set_affine(struct emitter *m, val v, LLVMValueRef base, struct lane_steps by)
 {
-    bool even = by.stride == by.within * by.repeat; /* the same from each lane to the next */
+    bool even = by.stride == by.within * by.repeat; /* the step is the same from each lane to the next */
     set_uniform(m, v, base);
     m->v[v].form = FORM_AFFINE;
     m->v[v].stride = even && by.within ? by.within : by.stride;
@@ -121,10 +121,10 @@ static struct lane_steps steps_of_lanes(const struct emitter *m, val v)
     return e->form == FORM_AFFINE ? (struct lane_steps){e->stride, e->within, e->repeat} : (struct lane_steps){0, 0, 1};
 }
 
-/* Gives both as many lanes to repeat.  false: there is no such number. */
+/* Gives both the same number of lanes to repeat. false: there is none. */
 static bool repeat_alike(struct lane_steps *a, struct lane_steps *b)
 {
-    enum { MOST = 2 }; /* with steps in between */
+    enum { MOST = 2 }; /* for lanes with steps in between */
     if (a->repeat > b->repeat)
         return repeat_alike(b, a);
     if (a->repeat == 1 && b->repeat > 1 && (b->repeat <= MOST || !a->stride))
@@ -132,7 +132,7 @@ static bool repeat_alike(struct lane_steps *a, struct lane_steps *b)
     return a->repeat == b->repeat;
 }
 
-/* A quotient of lanes, as where elements are repeated: `by` neighbours have the same index. */
+/* A quotient of lanes, as in repeated elements: `by` adjacent lanes have the same index. */
 static bool emit_repeated(struct emitter *m, val v, int64_t by)
 {
     const struct emitted *a = &m->v[m->k->inst[v].a];
@@ -147,7 +147,7 @@ static bool emit_repeated(struct emitter *m, val v, int64_t by)
     return true;
 }
 
-/* Sums and multiples of affine indices are affine, and some quotients. */
+/* Emits sums and multiples of affine indices, and some quotients, as affine indices. */
 static bool emit_affine(struct emitter *m, val v)
 {
     const struct linst *i = &m->k->inst[v];
@@ -167,7 +167,7 @@ static bool emit_affine(struct emitter *m, val v)
     uint64_t by = p == P_SUB ? UINT64_MAX : 1; /* -1 */
     struct lane_steps sum = {sa.stride + by * sb.stride, sa.within + by * sb.within, sa.repeat};
     LLVMBasicBlockRef back = emit_leave_loop(m, v);
-    if (p == P_ADD && LLVMIsAConstantInt(b) && LLVMIsNull(b)) { /* the first lane is often 0: no instruction for that */
+    if (p == P_ADD && LLVMIsAConstantInt(b) && LLVMIsNull(b)) { /* the first lane is often 0 and needs no instruction */
         set_affine(m, v, a, sum);
         m->v[v].home = m->v[i->a].home;
     } else if (p == P_ADD) {
@@ -180,7 +180,7 @@ static bool emit_affine(struct emitter *m, val v)
         x.within *= (uint64_t)c;
         set_affine(m, v, LLVMBuildMul(m->b, a, b, ""), x);
     }
-    emit_enter_again(m, v, back);
+    emit_reenter_loop(m, v, back);
     return true;
 }
 
@@ -204,7 +204,7 @@ static void emit_primitive(struct emitter *m, val v)
             x[j] = m->v[operand[j]].scalar;
         LLVMBasicBlockRef back = emit_leave_loop(m, v);
         set_uniform(m, v, emit_prim(m, p, from, i->dtype, x));
-        emit_enter_again(m, v, back);
+        emit_reenter_loop(m, v, back);
         return;
     }
     if (emit_affine(m, v))
@@ -223,7 +223,7 @@ static void emit_primitive(struct emitter *m, val v)
     }
 }
 
-/* One step of a fold on scalars or vectors: acc is the lower lane. */
+/* One step of a lane reduction on scalars or vectors: acc is the lower lane. */
 static LLVMValueRef fold_step(struct emitter *m, enum fold f, unsigned dtype, LLVMValueRef acc, LLVMValueRef x)
 {
     if (f == FOLD_ADD || f == FOLD_MUL)
@@ -235,7 +235,7 @@ static LLVMValueRef fold_step(struct emitter *m, enum fold f, unsigned dtype, LL
     return LLVMBuildSelect(m->b, keep, acc, x, "");
 }
 
-/* Lane i takes in lane i + h for h = W/2 ... 1: whole vectors first, then halves of one. */
+/* Combines lane i with lane i + h for h = W/2 ... 1: first whole vectors, then halves of one. */
 static void emit_fold(struct emitter *m, val v)
 {
     const struct linst *i = &m->k->inst[v];
@@ -258,8 +258,8 @@ static void emit_fold(struct emitter *m, val v)
     set_uniform(m, v, m->native == 1 ? x[0] : LLVMBuildExtractElement(m->b, x[0], LLVMConstInt(i32, 0, 0), ""));
 }
 
-/* Lane l comes from lane l, l + h or l - h: within one vector a shuffle of two, beyond it another whole vector. */
-static void emit_mix(struct emitter *m, val v)
+/* Lane l comes from lane l, l + h or l - h: a shuffle of two vectors within a vector, whole vectors beyond it. */
+static void emit_interleave(struct emitter *m, val v)
 {
     const struct linst *i = &m->k->inst[v];
     LLVMValueRef *a = emit_parts(m, i->a), *b = emit_parts(m, i->b), *out = emit_new_parts(m, v);
@@ -284,7 +284,7 @@ static LLVMBasicBlockRef block(struct emitter *m, const char *name)
     return LLVMAppendBasicBlockInContext(m->ctx, m->fn, name);
 }
 
-/* The carries that stand behind a loop: [first, end). */
+/* The carries after a loop: [first, end). */
 static val carries_end(const struct kernel *k, val loop)
 {
     val v = loop + 1;
@@ -293,14 +293,14 @@ static val carries_end(const struct kernel *k, val loop)
     return v;
 }
 
-/* What a carry is, whatever it starts from. */
+/* The form of a carry, whatever its initial value. */
 static enum form form_of(const struct emitter *m, val v)
 {
     const struct linst *i = &m->k->inst[v];
     return i->cols ? FORM_TILE : i->varying ? FORM_VECTOR : FORM_UNIFORM;
 }
 
-/* A phi for carry c in the current block, or one a part. */
+/* A phi for carry c in the current block, or one for each part. */
 static void carry_phis(struct emitter *m, val c, struct emitted *phi)
 {
     LLVMTypeRef t = type_of(m, m->k->inst[c].dtype);
@@ -316,7 +316,7 @@ static void carry_phis(struct emitter *m, val c, struct emitted *phi)
                                     "");
 }
 
-/* The phi takes `from` when control comes from the end of block pred, where its vectors are made if need be. */
+/* Adds `from` to the phi for control from the end of block pred, where its vectors are made if necessary. */
 static void add_incoming(struct emitter *m, const struct emitted *phi, val from, LLVMBasicBlockRef pred)
 {
     LLVMBasicBlockRef here = emit_at_end_of(m, pred);
@@ -331,7 +331,7 @@ static void add_incoming(struct emitter *m, const struct emitted *phi, val from,
     emit_at_end_of(m, here);
 }
 
-/* *to, of the form of carry c, becomes what `from` is now. */
+/* Sets *to, of the form of carry c, to the current value of `from`. */
 static void emit_take(struct emitter *m, val c, struct emitted *to, val from)
 {
     to->form = form_of(m, c);
@@ -422,7 +422,7 @@ static void open_loop(struct walker *w, val v)
         add_incoming(m, &m->v[c], m->k->inst[c].a, s->before);
 }
 
-/* ---- unrolled loops: the walk goes over the body again and again ---- */
+/* ---- unrolled loops: the body is emitted repeatedly ---- */
 
 static val end_of(const struct kernel *k, val loop)
 {
@@ -436,7 +436,7 @@ static val end_of(const struct kernel *k, val loop)
     return v;
 }
 
-/* The next turn, from the first instruction behind the carries, or what stands behind the loop. */
+/* Starts the next iteration at the first instruction after the carries, or continues after the loop. */
 static val unrolled_turn(struct walker *w, struct scope *s, val end)
 {
     struct emitter *m = &w->m;
@@ -448,7 +448,8 @@ static val unrolled_turn(struct walker *w, struct scope *s, val end)
     val body = carries_end(m->k, s->head);
     for (val c = s->head + 1; c < body; c++)
         give(m, c, &w->final[c]);
-    for (val v = s->head; v < end; v++) /* vectors of the turn before, of the variable and of carries, too */
+    /* vectors of the previous iteration, also those of the variable and of carries */
+    for (val v = s->head; v < end; v++)
         m->v[v].part_block = m->v[v].other_block = NULL;
     set_uniform(m, s->head, LLVMConstInt(m->i64, (uint64_t)s->turn, 0));
     return body;
@@ -485,7 +486,7 @@ static void close_loop(struct walker *w)
         return;
     }
     val end = carries_end(m->k, s->head);
-    if (s->straight) /* `out` reads what `next` gave */
+    if (s->straight) /* `out` reads the value of `next` */
         return;
     LLVMValueRef hi = i->kind == LOOP_PARALLEL ? w->end : emit_scalar(m, i->b);
     LLVMBasicBlockRef latch = LLVMGetInsertBlock(m->b);
@@ -523,7 +524,7 @@ static void close_if(struct walker *w)
     LLVMPositionBuilderAtEnd(w->m.b, s->exit);
 }
 
-/* The final value of a carry: the phi behind a loop that may be skipped, else what `next` gave. */
+/* The final value of a carry: the phi after a loop that may be skipped, else the value of `next`. */
 static void emit_out(struct walker *w, val v)
 {
     struct emitter *m = &w->m;
@@ -555,7 +556,8 @@ static void emit_tile_inst(struct emitter *m, val v)
     }
 }
 
-/* Where the kernel says, not at its start: a register held over the loops of a product is one too few for them. */
+/* Emitted where the kernel has the instruction, not at its start: a register that is live over the loops of a product
+ * is missing there. */
 static void read_slot(struct emitter *m, val v)
 {
     const struct linst *i = &m->k->inst[v];
@@ -566,7 +568,7 @@ static void read_slot(struct emitter *m, val v)
     set_uniform(m, v, i->dtype == KL_BOOL ? LLVMBuildICmp(m->b, LLVMIntNE, x, LLVMConstNull(t), "") : x);
 }
 
-/* Emits instruction v; the one to go on with. */
+/* Emits instruction v; returns the next instruction. */
 static val emit_inst(struct walker *w, val v)
 {
     struct emitter *m = &w->m;
@@ -619,7 +621,7 @@ static val emit_inst(struct walker *w, val v)
         m->v[v].home = m->v[i->a].home;
         break;
     case L_INTERLEAVE:
-        emit_mix(m, v);
+        emit_interleave(m, v);
         break;
     case L_LANE_REDUCE:
         emit_fold(m, v);
@@ -654,7 +656,7 @@ static void open_function(struct emitter *m, const char *name)
     attribute(m, "prefer-vector-width", bits);
     attribute(m, "min-legal-vector-width", bits);
     attribute(m, "no-builtins", "");
-    attribute(m, "stackrealign", ""); /* spilled vectors on whole lines of memory */
+    attribute(m, "stackrealign", ""); /* aligns spilled vectors to cache lines */
     enum_attribute(m, "nounwind");
 #if defined(KILN_ASAN)
     enum_attribute(m, "sanitize_address");
@@ -680,7 +682,7 @@ static void read_arguments(struct emitter *m)
     }
 }
 
-/* The part of a phase's iterations that the call asks for, and a branch around it all where that is none. */
+/* Limits a phase's iterations to those of the call, and branches around the phase if there are none. */
 static void emit_phase(struct walker *w, const struct phase *p)
 {
     struct emitter *m = &w->m;
@@ -716,6 +718,7 @@ bool emit_kernel(const struct kernel *k, const char *name, const struct caps *ta
         return err_set(e, KL_ERR_COMPILE, "kernel %s has %s, which runs on a GPU only", k->name, gpu);
     m->x86 = target_is(target, "x86_64");
     m->vnni = target_has(target, "avx512vnni") || target_has(target, "avxvnni");
+    m->dot2 = target_has(target, "avx512bf16") && target_has(target, "avx512vl");
     m->v = mem_alloc(k->ninst * sizeof *m->v);
     m->buf = mem_alloc((k->nbuf + 1) * sizeof *m->buf);
     w.next = mem_alloc(k->ninst * sizeof *w.next);

@@ -1,10 +1,10 @@
 /* Products of bytes, four to a sum.
  *
- * A tile of four rows of bytes that a product multiplies by, or that is stored column by column, is kept as "quads": a
- * part has the four bytes of each of its columns side by side.  So they lie in a packed panel, and so the instructions
- * take them that add the four products of a column to its sum.  Where the processor has none for bytes (VNNI's
- * vpdpbusd, unsigned by signed), bytes become 16-bit integers, even ones and odd ones, whose products are added two by
- * two (pmaddwd): exact as well, no such sum comes near 32 bits. */
+ * A tile of four rows of bytes that is an operand of a product, or is stored column by column, is kept as "quads": a
+ * part has the four bytes of each of its columns next to each other.  Packed panels have the same layout, and
+ * instructions that add the four products of a column to its sum take it.  On a processor without such instructions for
+ * bytes (VNNI's vpdpbusd, unsigned by signed), bytes become 16-bit integers, even ones and odd ones, whose products are
+ * added in pairs (pmaddwd).  This is exact, too: no such sum comes near 32 bits. */
 #include "emit.h"
 
 enum { PLAIN = 1, QUADS = 2 };
@@ -26,7 +26,7 @@ bool emit_find_quads(struct emitter *m)
     m->quads = mem_alloc(k->ninst * sizeof *m->quads);
     if (!m->quads)
         return err_set(m->e, KL_ERR_MEMORY, "out of memory emitting kernel %s", k->name);
-    for (val v = 1; v < k->ninst; v++) /* what is carried is kept as all carries are */
+    for (val v = 1; v < k->ninst; v++) /* carried tiles are kept like all carries */
         if (k->inst[v].op == L_CARRY || k->inst[v].op == L_NEXT)
             m->quads[k->inst[v].op == L_CARRY ? k->inst[v].a : k->inst[v].b] = PLAIN;
     for (val v = k->ninst; v-- > 1;) {
@@ -58,7 +58,7 @@ LLVMValueRef emit_quads_row(struct emitter *m, LLVMValueRef quads, unsigned row,
     return shuffle(m, quads, NULL, lane, lanes);
 }
 
-/* Four rows of so many lanes, column by column. */
+/* Interleaves four rows of so many lanes, column by column. */
 static LLVMValueRef interleave(struct emitter *m, LLVMValueRef row[4], unsigned lanes)
 {
     unsigned lane[4 * 64];
@@ -92,7 +92,7 @@ LLVMValueRef emit_quads(struct emitter *m, val v, unsigned cols, unsigned n)
 
 /* ---- memory ---- */
 
-/* Are the columns of a tile in memory, by columns, four bytes each and neighbours? */
+/* Are the columns of a tile in memory by columns, four adjacent bytes each? */
 static bool is_packed(const struct emitter *m, const struct linst *i)
 {
     const struct linst *stride = &m->k->inst[i->d];
@@ -106,7 +106,7 @@ static LLVMValueRef column_address(struct emitter *m, const struct linst *i, uns
     return emit_address(m, (uint32_t)i->imm, at);
 }
 
-/* Columns of four neighbours that lie apart: a word each. */
+/* Columns of four adjacent bytes at different addresses: one word each. */
 static LLVMValueRef load_columns(struct emitter *m, const struct linst *i, struct chunk c)
 {
     LLVMTypeRef i32 = LLVMInt32TypeInContext(m->ctx);
@@ -187,7 +187,8 @@ bool emit_quads_mma(struct emitter *m, val v, LLVMValueRef *part, unsigned n)
         LLVMTypeRef words = LLVMVectorType(i32, emit_chunk(m, i->cols, q).lanes);
         column[q] = LLVMBuildBitCast(m->b, emit_quads(m, i->b, i->cols, q), words, "");
     }
-    for (unsigned r = 0; r < i->rows && fits; r++) { /* one row's bytes in a register at a time: sums take the others */
+    /* one row's bytes in a register at a time, because sums need the others */
+    for (unsigned r = 0; r < i->rows && fits; r++) {
         LLVMValueRef four = LLVMBuildBitCast(m->b, emit_tile_piece(m, i->a, r, 4, 0), i32, ""), *sum = part + r * n;
         for (unsigned q = 0; q < n; q++)
             sum[q] = add_four(m, sum[q], a->dtype, splat(m, four, emit_chunk(m, i->cols, q).lanes), b->dtype,

@@ -1,9 +1,8 @@
 /* Index arithmetic in 32 bits.
  *
- * Indices are i64, but hardly any is large.  Where intervals prove that a varying i64 value and the i64 operands it is
- * made of fit in 32 bits, its lanes are vectors of i32: those fill one register where i64 fills two, divide by
- * constants with the multiplications that vector units have, and serve gathers as they are.  Whoever needs the
- * i64 gets it by sign extension. */
+ * Indices are i64, but few are large.  If intervals prove that a varying i64 value and its i64 operands fit in 32 bits,
+ * its lanes are vectors of i32: these need half the registers, divide by constants with the multiplications of vector
+ * units, and are used by gathers directly.  Users that need i64 get it by sign extension. */
 #include "emit.h"
 
 static struct range union_of(struct range a, struct range b)
@@ -11,7 +10,7 @@ static struct range union_of(struct range a, struct range b)
     return (struct range){a.lo < b.lo ? a.lo : b.lo, a.hi > b.hi ? a.hi : b.hi};
 }
 
-/* lo > hi: nothing is known. */
+/* lo > hi: unknown. */
 static const struct range unknown = {1, 0};
 static bool emit_index_is_known(struct range a) { return a.lo <= a.hi; }
 
@@ -68,7 +67,7 @@ static struct range range_of_loop(const struct linst *i, const struct range *of)
     struct range lo = of[i->a], hi = of[i->b];
     if (!emit_index_is_known(lo) || !emit_index_is_known(hi))
         return unknown;
-    return (struct range){lo.lo, hi.hi > lo.lo ? hi.hi - 1 : lo.lo}; /* one that never runs may say anything */
+    return (struct range){lo.lo, hi.hi > lo.lo ? hi.hi - 1 : lo.lo}; /* a loop that never runs has no restriction */
 }
 
 bool emit_ranges(struct emitter *m)
@@ -97,7 +96,7 @@ bool emit_fits(const struct emitter *m, val v)
 
 static LLVMTypeRef type32(struct emitter *m) { return type_lanes(LLVMInt32TypeInContext(m->ctx), m->native); }
 
-/* What lanes lane0 .. lane0 + native - 1 of an affine index have above the first, as constants. */
+/* The differences of lanes lane0 .. lane0 + native - 1 of an affine index from the first lane, as constants. */
 LLVMValueRef emit_steps(struct emitter *m, LLVMTypeRef t, const struct emitted *e, unsigned lane0)
 {
     LLVMValueRef step[64];
@@ -116,7 +115,7 @@ static LLVMValueRef shorten(struct emitter *m, const struct emitted *e, unsigned
     return e->form == FORM_UNIFORM ? x : LLVMBuildAdd(m->b, x, emit_steps(m, i32, e, part * m->native), "");
 }
 
-/* The value in its other width, made anew in each block that asks for it. */
+/* The value in its other width, made in each block that requests it. */
 static LLVMValueRef *other_parts(struct emitter *m, struct emitted *e)
 {
     LLVMBasicBlockRef here = LLVMGetInsertBlock(m->b);
@@ -137,7 +136,7 @@ LLVMValueRef *emit_wide_parts(struct emitter *m, val v) { return other_parts(m, 
 
 LLVMValueRef *emit_narrow_parts(struct emitter *m, val v)
 {
-    emit_scalar(m, v); /* a constant gets its form */
+    emit_scalar(m, v); /* sets the form of a constant */
     return m->v[v].narrow ? m->v[v].part : other_parts(m, &m->v[v]);
 }
 

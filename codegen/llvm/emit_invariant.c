@@ -1,6 +1,6 @@
-/* What does not change in the innermost loop is made before it: index arithmetic and vectors of uniform values, the
- * numbers among them.  LLVM's pass for that is off for x86: it takes constants out of all loops, where they are too
- * many for the registers, which was a fifth of the time to compile a kernel of polynomials. */
+/* Values that do not change in the innermost loop are made before it: index arithmetic and vectors of uniform values,
+ * constants included.  LLVM's pass for this is turned off for x86: it moves constants out of all loops, more than there
+ * are registers for, and took a fifth of the time to compile a kernel of polynomials. */
 #include "emit.h"
 
 static bool is_number(const struct linst *i)
@@ -8,7 +8,7 @@ static bool is_number(const struct linst *i)
     return i->op == L_CONST && i->imm && dtype_is_float(i->dtype) && !dtype_is_half(i->dtype);
 }
 
-/* All numbers of the kernel as one array: little-endian, so an f32 is where its 8 bytes begin. */
+/* All float constants of the kernel as one array: little-endian, so an f32 is at the beginning of its 8 bytes. */
 static void make_numbers(struct emitter *m)
 {
     LLVMValueRef *bits = mem_alloc(m->k->ninst * sizeof *bits);
@@ -38,9 +38,9 @@ LLVMBasicBlockRef emit_at_end_of(struct emitter *m, LLVMBasicBlockRef block)
     return here;
 }
 
-/* A constant that LLVM sees in a loop goes through instruction selection at each use, lane by lane.  So numbers are
- * read from memory before the loop, as the code in the end does: a tenth less to compile for a kernel of polynomials.
- * Integers stay, for shifts and masks have forms for constants; so does 0. */
+/* LLVM's instruction selection handles a constant at each use and for each lane.  So constants are loaded from memory
+ * before the loop, as the final code does: this saves a tenth of the compile time of a kernel of polynomials.  Integers
+ * are excluded, because shifts and masks have forms for constants, and so is 0. */
 static LLVMValueRef read_number(struct emitter *m, const struct emitted *e)
 {
     if (!m->numbers)
@@ -71,9 +71,9 @@ bool emit_is_step(const struct linst *i)
     return i->dtype == KL_I64 && (p == P_ADD || p == P_SUB || p == P_MUL || p == P_DIV);
 }
 
-/* Is this a step of index arithmetic whose operands do not change in the innermost loop?  A constant that is added
- * stays: it is part of an address.  A quotient may be made where the loop then has no turn, for 0 is a divisor like
- * others. */
+/* Is this index arithmetic whose operands do not change in the innermost loop? An added constant is excluded: it is
+ * part of an address.  A quotient may be computed before a loop without iterations, because a division by 0 is
+ * defined. */
 static bool is_invariant(const struct emitter *m, val v)
 {
     const struct linst *i = &m->k->inst[v];
@@ -91,7 +91,7 @@ LLVMBasicBlockRef emit_leave_loop(struct emitter *m, val v)
     return is_invariant(m, v) ? emit_at_end_of(m, m->before) : NULL;
 }
 
-void emit_enter_again(struct emitter *m, val v, LLVMBasicBlockRef back)
+void emit_reenter_loop(struct emitter *m, val v, LLVMBasicBlockRef back)
 {
     if (!back)
         return;

@@ -1,5 +1,5 @@
-/* Loads and stores: whole vectors where lanes are neighbours, shorter ones where several neighbours share an element,
- * one scalar where all do, gathers and scatters otherwise.  A false lane never touches memory. */
+/* Loads and stores: whole vectors if lanes are adjacent, shorter ones if several adjacent lanes share an element, one
+ * scalar if all do; gathers and scatters otherwise.  A lane with a false predicate never accesses memory. */
 #include "emit.h"
 
 static LLVMTypeRef memory_type(struct emitter *m, unsigned dtype)
@@ -12,13 +12,13 @@ LLVMValueRef emit_address(struct emitter *m, uint32_t buf, LLVMValueRef index)
     return LLVMBuildInBoundsGEP2(m->b, memory_type(m, m->k->buf[buf].dtype), m->buf[buf], &index, 1, "");
 }
 
-/* The same for an index that may lie outside the buffer where a predicate is false. */
+/* The same for an index that may be outside the buffer if a predicate is false. */
 static LLVMValueRef address_anywhere(struct emitter *m, uint32_t buf, LLVMValueRef index)
 {
     return LLVMBuildGEP2(m->b, memory_type(m, m->k->buf[buf].dtype), m->buf[buf], &index, 1, "");
 }
 
-/* The address `offset` elements behind `first`: a constant offset costs nothing. */
+/* The address `offset` elements after `first`: a constant offset costs nothing. */
 static LLVMValueRef address_behind(struct emitter *m, uint32_t buf, LLVMValueRef first, unsigned offset, bool anywhere)
 {
     LLVMValueRef n = LLVMConstInt(m->i64, offset, 0);
@@ -119,7 +119,8 @@ static LLVMValueRef lane_of(struct emitter *m, LLVMValueRef x, unsigned lane)
         : x;
 }
 
-/* Is one of the lanes that share an element true?  For each of them; as one bit where it is one. */
+/* Is the mask of one of the lanes that share an element true? One lane for each element, or one bit if there is one
+ * element. */
 static LLVMValueRef any_of(struct emitter *m, LLVMValueRef mask, unsigned repeat)
 {
     unsigned n = m->native / repeat, lane[64];
@@ -133,7 +134,7 @@ static LLVMValueRef any_of(struct emitter *m, LLVMValueRef mask, unsigned repeat
     return any;
 }
 
-/* A register of lanes of which so many neighbours, or one, share an element, the first at ptr. */
+/* A vector whose lanes share elements, so many adjacent lanes each, or all one; the first element is at ptr. */
 static LLVMValueRef load_repeated(struct emitter *m, unsigned dtype, LLVMValueRef ptr, unsigned repeat,
                                   LLVMValueRef mask)
 {
@@ -146,8 +147,8 @@ static LLVMValueRef load_repeated(struct emitter *m, unsigned dtype, LLVMValueRe
     return n > 1 ? shuffle(m, x, NULL, lane, m->native) : splat(m, x, m->native);
 }
 
-/* Lanes that lie in two places by turns, neighbours there, the second `within` elements behind the first at ptr: a
- * half of a register is loaded from each. */
+/* Lanes that alternate between two places with adjacent elements, the second `within` elements after the first at ptr:
+ * half a register is loaded from each. */
 static LLVMValueRef load_by_turns(struct emitter *m, unsigned dtype, uint32_t buf, LLVMValueRef ptr, uint64_t within,
                                   unsigned p, LLVMValueRef mask)
 {
@@ -165,8 +166,7 @@ static LLVMValueRef load_by_turns(struct emitter *m, unsigned dtype, uint32_t bu
     return shuffle(m, half[0], half[1], lane, m->native);
 }
 
-/* Lanes that lie in memory from the last to the first, from index `first` down: loaded as they lie, and turned
- * round. */
+/* Lanes in descending order in memory, from index `first` down: loaded as a vector and reversed. */
 static LLVMValueRef load_reversed(struct emitter *m, unsigned dtype, uint32_t buf, LLVMValueRef first, unsigned p,
                                   LLVMValueRef mask)
 {
@@ -180,10 +180,10 @@ static LLVMValueRef load_reversed(struct emitter *m, unsigned dtype, uint32_t bu
     return shuffle(m, x, NULL, lane, n);
 }
 
-enum { MAX_STRIDE = 8 }; /* of lanes that shuffles pick out of whole vectors sooner than gathers */
+enum { MAX_STRIDE = 8 }; /* largest stride for which shuffles of whole vectors are faster than gathers */
 
-/* Of a vector that starts `first` elements behind the first lane's, the elements of the lanes in mask, which lie
- * `stride` elements apart.  Made where the mask is: often before the loop with the load. */
+/* The mask for a vector that starts `first` elements after the first lane's, for lanes that are `stride` elements
+ * apart.  Made in the block of the mask, which is often before the loop with the load. */
 static LLVMValueRef spread_mask(struct emitter *m, LLVMValueRef mask, unsigned first, unsigned stride)
 {
     unsigned n = m->native, from[64];
@@ -199,8 +199,8 @@ static LLVMValueRef spread_mask(struct emitter *m, LLVMValueRef mask, unsigned f
     return spread;
 }
 
-/* Lanes that lie `stride` elements apart, the first at ptr: picked out of so many vectors, the last of which ends with
- * the last lane's element.  mask: the lanes that are read; NULL: all. */
+/* Lanes that are `stride` elements apart, the first at ptr, shuffled from so many vectors, the last of which ends with
+ * the last lane's element. mask: the lanes that are read; NULL: all. */
 static LLVMValueRef load_strided(struct emitter *m, unsigned dtype, uint32_t buf, LLVMValueRef ptr, unsigned stride,
                                  LLVMValueRef mask)
 {
@@ -225,15 +225,20 @@ static LLVMValueRef load_strided(struct emitter *m, unsigned dtype, uint32_t buf
     return x;
 }
 
-/* A load of several neighbours a lane, which lie no better than each of them.  Where the lanes' are neighbours, too,
- * whole vectors are loaded. */
+/* A load of several adjacent elements for each lane.  If the lanes are adjacent, too, whole vectors are loaded. */
 static void load_wide(struct emitter *m, val v)
 {
     const struct linst *i = &m->k->inst[v];
     const struct emitted *index = &m->v[i->a];
     uint32_t buf = (uint32_t)i->imm;
     unsigned elements = load_elements(m->k, i), dtype = m->k->buf[buf].dtype;
-    emit_scalar(m, i->a); /* a constant gets its form */
+    emit_scalar(m, i->a); /* sets the form of a constant */
+    if (index->form == FORM_UNIFORM && !i->b) {
+        LLVMValueRef x = LLVMBuildLoad2(m->b, type_of(m, i->dtype), emit_address(m, buf, index->scalar), "");
+        LLVMSetAlignment(x, (unsigned)dtype_size(dtype));
+        emit_set_uniform(m, &m->v[v], x);
+        return;
+    }
     bool near = index->form == FORM_AFFINE && index->stride == elements && index->repeat == 1 && m->native > 1;
     LLVMValueRef *part = emit_new_parts(m, v), *mask = i->b ? emit_parts(m, i->b) : NULL;
     LLVMValueRef *at = near ? NULL : emit_index_parts(m, i->a);
@@ -265,7 +270,7 @@ static void load_wide(struct emitter *m, val v)
     }
 }
 
-/* All lanes load the same element: once, if the mask of one of them is true. */
+/* All lanes load the same element: once, if the mask of any lane is true. */
 static void load_shared(struct emitter *m, val v, LLVMValueRef ptr)
 {
     LLVMValueRef *part = emit_new_parts(m, v), *mask = emit_parts(m, m->k->inst[v].b), any = NULL;
@@ -295,7 +300,7 @@ void emit_load(struct emitter *m, val v)
         load_wide(m, v);
         return;
     }
-    emit_scalar(m, i->a); /* a constant gets its form */
+    emit_scalar(m, i->a); /* sets the form of a constant */
     if (i->b)
         emit_scalar(m, i->b);
     bool shared = index->form == FORM_UNIFORM || (index->form == FORM_AFFINE && index->stride == 0 && !index->within);
@@ -375,7 +380,7 @@ void emit_store_lanes(struct emitter *m, unsigned dtype, LLVMValueRef ptr, unsig
 
 /* ---- streams: non-temporal stores ---- */
 
-/* Is this store of neighbours, in all lanes, one that a streaming kernel makes non-temporal? */
+/* Does a kernel with non-temporal stores make this store, of adjacent elements in all lanes, one of these? */
 static bool streams(const struct emitter *m, const struct linst *i)
 {
     enum { LEAST = 16 }; /* bytes of the smallest register */
@@ -391,8 +396,8 @@ static void mark_nontemporal(struct emitter *m, LLVMValueRef store)
                     LLVMMetadataAsValue(m->ctx, node));
 }
 
-/* The parts of a store, from `first` on: non-temporal where they lie at whole registers, which no kernel can know
- * of its rows or of memory that the caller lends. */
+/* The parts of a store, from `first` on: non-temporal if the address is aligned to whole registers.  The alignment of
+ * rows and of memory lent by the caller is only known at run time. */
 static void stream_parts(struct emitter *m, uint32_t buf, LLVMValueRef first, LLVMValueRef *x)
 {
     unsigned dtype = m->k->buf[buf].dtype, bytes = m->native * (unsigned)dtype_size(dtype);
@@ -419,7 +424,8 @@ static void stream_parts(struct emitter *m, uint32_t buf, LLVMValueRef first, LL
 
 void emit_stream_end(struct emitter *m)
 {
-    /* No other store orders them: a thread that learns that the kernel is done must see them. */
+    /* Non-temporal stores are not ordered by other stores: a thread that learns that the kernel has finished must see
+     * them. */
     if (m->x86 && m->k->sched.stream)
         intrinsic(m, "llvm.x86.sse.sfence", NULL, 0, NULL, 0);
 }
@@ -435,7 +441,7 @@ void emit_store(struct emitter *m, val v)
                  i->c ? emit_scalar(m, i->c) : NULL, m->k->buf[buf].dtype);
         return;
     }
-    emit_scalar(m, i->a); /* a constant gets its form */
+    emit_scalar(m, i->a); /* sets the form of a constant */
     LLVMValueRef *x = emit_parts(m, i->b), *mask = i->c ? emit_parts(m, i->c) : NULL;
     bool neighbours = index->form == FORM_AFFINE && index->stride == 1 && index->repeat == 1;
     LLVMValueRef *at = neighbours ? NULL : emit_index_parts(m, i->a);
@@ -486,7 +492,8 @@ void emit_atomic(struct emitter *m, val v)
             update_if(m, i, lane_of(m, at[p], l), lane_of(m, x[p], l), mask ? lane_of(m, mask[p], l) : NULL);
 }
 
-/* What is to be read is a tile or more away: into the second-level cache.  The index may lie outside the buffer. */
+/* The data is read a tile or more later, so it is prefetched into the second-level cache.  The index may be outside the
+ * buffer. */
 void emit_prefetch(struct emitter *m, val v)
 {
     enum { NEAR = 3, SECOND_LEVEL = 2, DATA = 1 };

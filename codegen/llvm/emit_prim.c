@@ -14,7 +14,7 @@ static LLVMValueRef unary(struct emitter *m, const char *name, LLVMValueRef a)
     return intrinsic(m, name, &t, 1, &a, 1);
 }
 
-/* x/0 is 0 and INT_MIN/-1 is INT_MIN; the instruction itself only ever sees safe divisors. */
+/* x/0 is 0 and INT_MIN/-1 is INT_MIN; the division instruction only gets safe divisors. */
 static LLVMValueRef divide(struct emitter *m, bool is_signed, LLVMValueRef a, LLVMValueRef b)
 {
     LLVMTypeRef t = LLVMTypeOf(a);
@@ -69,7 +69,7 @@ static LLVMValueRef emit_prim_widen(struct emitter *m, unsigned from, LLVMValueR
     return LLVMBuildBitCast(m->b, LLVMBuildShl(m->b, LLVMBuildZExt(m->b, a, i32, ""), const_int(i32, 16), ""), f32, "");
 }
 
-/* bf16: half a unit of the kept bits is added, less one bit unless they are odd; a NaN becomes a quiet one. */
+/* bf16: adds half a unit of the kept bits, minus one bit unless they are odd; a NaN becomes a quiet one. */
 static LLVMValueRef emit_prim_narrow(struct emitter *m, unsigned to, LLVMValueRef a)
 {
     LLVMTypeRef i16 = like(LLVMInt16TypeInContext(m->ctx), a), i32 = like(LLVMInt32TypeInContext(m->ctx), a);
@@ -110,6 +110,64 @@ static LLVMValueRef cast(struct emitter *m, unsigned from, unsigned to, LLVMValu
     return kf == 'I' ? LLVMBuildSExt(m->b, a, t, "") : LLVMBuildZExt(m->b, a, t, "");
 }
 
+/* ---- DOT2 ---- */
+
+/* The upper or lower halves of a as f32. */
+static LLVMValueRef emit_prim_half(struct emitter *m, LLVMValueRef a, bool upper)
+{
+    LLVMTypeRef t = LLVMTypeOf(a);
+    LLVMValueRef x = upper ? LLVMBuildAnd(m->b, a, const_int(t, 0xffff0000), "")
+                           : LLVMBuildShl(m->b, a, const_int(t, 16), "");
+    return LLVMBuildBitCast(m->b, x, like(LLVMFloatTypeInContext(m->ctx), a), "");
+}
+
+static LLVMValueRef flush_subnormal(struct emitter *m, LLVMValueRef x)
+{
+    LLVMTypeRef i32 = like(LLVMInt32TypeInContext(m->ctx), x);
+    LLVMValueRef bits = LLVMBuildBitCast(m->b, x, i32, "");
+    LLVMValueRef exponent = LLVMBuildAnd(m->b, bits, const_int(i32, 0x7f800000), "");
+    LLVMValueRef zero = LLVMBuildAnd(m->b, bits, const_int(i32, 0x80000000), "");
+    LLVMValueRef normal = LLVMBuildICmp(m->b, LLVMIntNE, exponent, LLVMConstNull(i32), "");
+    return LLVMBuildBitCast(m->b, LLVMBuildSelect(m->b, normal, bits, zero, ""), LLVMTypeOf(x), "");
+}
+
+static LLVMValueRef times(struct emitter *m, LLVMValueRef x, double factor)
+{
+    LLVMTypeRef t = LLVMTypeOf(x);
+    LLVMValueRef k = LLVMConstReal(LLVMFloatTypeInContext(m->ctx), factor);
+    return LLVMBuildFMul(m->b, x, t == LLVMTypeOf(k) ? k : splat(m, k, LLVMGetVectorSize(t)), "");
+}
+
+/* As fma_flushed in ir/math/half.h. */
+static LLVMValueRef fma_flushed(struct emitter *m, LLVMValueRef a, LLVMValueRef b, LLVMValueRef c)
+{
+    LLVMTypeRef t = LLVMTypeOf(c), i32 = like(LLVMInt32TypeInContext(m->ctx), c);
+    a = flush_subnormal(m, a), b = flush_subnormal(m, b), c = flush_subnormal(m, c);
+    LLVMValueRef sum = intrinsic(m, "llvm.fma", &t, 1, (LLVMValueRef[]){a, b, c}, 3);
+    LLVMValueRef up[3] = {times(m, a, 0x1p32), times(m, b, 0x1p32), times(m, c, 0x1p64)};
+    LLVMValueRef size = unary(m, "llvm.fabs", intrinsic(m, "llvm.fma", &t, 1, up, 3));
+    LLVMValueRef bits = LLVMBuildBitCast(m->b, sum, i32, "");
+    LLVMValueRef least = LLVMBuildBitCast(m->b, const_int(i32, 0x20800000), t, ""); /* 2^-62 */
+    LLVMValueRef tiny = LLVMBuildFCmp(m->b, LLVMRealOLT, size, least, "");
+    LLVMValueRef zero = LLVMBuildAnd(m->b, bits, const_int(i32, 0x80000000), "");
+    return LLVMBuildBitCast(m->b, LLVMBuildSelect(m->b, tiny, zero, bits, ""), t, "");
+}
+
+static LLVMValueRef dot2(struct emitter *m, LLVMValueRef a, LLVMValueRef b, LLVMValueRef c)
+{
+    static const char *const name[] = {"llvm.x86.avx512bf16.dpbf16ps.128", "llvm.x86.avx512bf16.dpbf16ps.256",
+                                       "llvm.x86.avx512bf16.dpbf16ps.512"};
+    unsigned lanes = LLVMGetTypeKind(LLVMTypeOf(c)) == LLVMVectorTypeKind ? LLVMGetVectorSize(LLVMTypeOf(c)) : 1;
+    if (m->dot2 && (lanes == 4 || lanes == 8 || lanes == 16)) {
+        LLVMTypeRef halves = LLVMVectorType(LLVMBFloatTypeInContext(m->ctx), 2 * lanes);
+        LLVMValueRef x[3] = {c, LLVMBuildBitCast(m->b, a, halves, ""), LLVMBuildBitCast(m->b, b, halves, "")};
+        return intrinsic(m, name[lanes / 8], NULL, 0, x, 3);
+    }
+    for (int upper = 1; upper >= 0; upper--)
+        c = fma_flushed(m, emit_prim_half(m, a, upper), emit_prim_half(m, b, upper), c);
+    return c;
+}
+
 LLVMValueRef emit_prim(struct emitter *m, enum prim p, unsigned from, unsigned to, const LLVMValueRef *x)
 {
     bool f = dtype_is_float(from);
@@ -121,6 +179,7 @@ LLVMValueRef emit_prim(struct emitter *m, enum prim p, unsigned from, unsigned t
     case P_DIV: return f ? LLVMBuildFDiv(m->b, x[0], x[1], "") : divide(m, dtype_kind(from) == 'I', x[0], x[1]);
     case P_NEG: return f ? LLVMBuildFNeg(m->b, x[0], "") : LLVMBuildNeg(m->b, x[0], "");
     case P_FMA: return intrinsic(m, "llvm.fma", &t, 1, (LLVMValueRef[]){x[0], x[1], x[2]}, 3);
+    case P_DOT2: return dot2(m, x[0], x[1], x[2]);
     case P_SQRT: return unary(m, "llvm.sqrt", x[0]);
     case P_RINT: return unary(m, "llvm.rint", x[0]);
     case P_ABS: return absolute(m, from, x[0]);

@@ -1,6 +1,6 @@
-/* Tiles: each row a few native vectors and, where they do not fill it, shorter ones.  A product is added column by
- * column of a: one element of it in all lanes times a row of b, fused into the accumulator's row.  Tiles of bytes that
- * are kept otherwise, and their products, are in emit_bytes.c. */
+/* Tiles: each row is a few native vectors and, for the remainder, shorter ones.  A product is added column by column of
+ * a: one element of it in all lanes times a row of b, fused into the accumulator's row. emit_bytes.c has tiles of bytes
+ * in another layout, and their products. */
 #include "emit.h"
 
 struct chunk emit_chunk(const struct emitter *m, unsigned cols, unsigned n)
@@ -10,7 +10,7 @@ struct chunk emit_chunk(const struct emitter *m, unsigned cols, unsigned n)
         return (struct chunk){lane0, native};
     unsigned left = cols % native;
     lane0 = whole * native;
-    for (unsigned lanes = native / 2; lanes; lanes /= 2) { /* the rest in powers of two, the larger first */
+    for (unsigned lanes = native / 2; lanes; lanes /= 2) { /* the remainder in powers of two, larger ones first */
         if (!(left & lanes))
             continue;
         if (n-- == whole)
@@ -70,7 +70,7 @@ static LLVMValueRef emit_tile_element(struct emitter *m, val v, unsigned r, unsi
         "");
 }
 
-/* Room for the value's parts, or NULL. */
+/* Allocates the value's parts; NULL: out of memory. */
 static LLVMValueRef *emit_tile_begin(struct emitter *m, val v)
 {
     m->v[v].form = FORM_TILE;
@@ -120,7 +120,7 @@ void emit_tile_prim(struct emitter *m, val v)
 
 /* ---- memory ---- */
 
-/* Index of the first element of a chunk of row r, or of all of them where they are no neighbours. */
+/* Index of the first element of a chunk of row r, or of all its elements if they are not adjacent. */
 static LLVMValueRef chunk_index(struct emitter *m, const struct linst *i, unsigned r, struct chunk c)
 {
     LLVMValueRef at = emit_scalar(m, i->a), stride = emit_scalar(m, i->d);
@@ -160,7 +160,7 @@ void emit_tile_store(struct emitter *m, val v)
     unsigned packed = 0; /* chunks: all or none */
     while (packed < n && emit_quads_store(m, i, packed))
         packed++;
-    for (unsigned r = 0; packed < n && r < x->rows; r++) /* rows may overlap: the last one stays */
+    for (unsigned r = 0; packed < n && r < x->rows; r++) /* rows may overlap: the last one is kept */
         for (unsigned q = 0; q < n; q++) {
             struct chunk c = emit_chunk(m, x->cols, q);
             LLVMValueRef ptr = emit_address(m, (uint32_t)i->imm, chunk_index(m, i, r, c));

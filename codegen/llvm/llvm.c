@@ -16,12 +16,12 @@ static struct {
     char *triple, *cpu, *features;
     LLVMTargetRef target;
     struct caps caps;
-    struct caps native;      /* as it is for a program that no sanitizer is in */
+    struct caps native;      /* without the restrictions of sanitizer builds */
     struct err err;
 } host;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
-/* Target machines are not shared between threads, and making one costs as much as a small kernel. */
+/* Target machines are not shared between threads, and making one costs as much as compiling a small kernel. */
 enum { MAX_SPARE = 16 };
 static LLVMTargetMachineRef spare[MAX_SPARE];
 static unsigned nspare;
@@ -40,7 +40,7 @@ static int64_t cache_size(int name, int64_t otherwise)
     return n > 0 ? n : otherwise;
 }
 
-/* Of one such cache: where there are several, the other function counts them together. */
+/* The size of one cache; the other function adds up several. */
 static int64_t last_level_size(void)
 {
     unsigned long kib = 0;
@@ -63,14 +63,16 @@ static void fill_caps(void)
     c->l3_bytes = last_level_size();
 }
 
-/* Passes that cost a third of the time of a small kernel and leave the code of every kind of kernel as it is, or as
- * fast.  Loop strength reduction comes with analyses that only it needs, and what the emitter leaves to it is within
- * the addressing modes; the list scheduler behind register allocation finds the work of the one before it done; what
- * does not change in a loop is before it already (emit_invariant.c), and there is little else that is computed twice or
- * for nothing; the others look for what the emitter does not make: addresses far from their use, copies, calls to
- * memcmp or to libm, dear integer constants, arrays on the stack, equal ends of blocks, chains to reassociate, tiles of
- * AMX, paths that need no frame.  There is no other way to turn them off than these options, which hold for every user
- * of this libLLVM in the process. */
+/* Turns off passes that cost a third of the time of a small kernel and do not improve the code of any kind of kernel.
+ * - Loop strength reduction needs analyses that nothing else uses; the address computations that the emitter leaves fit
+ *   the addressing modes.
+ * - The list scheduler after register allocation repeats the work of the one before it.
+ * - Hoisting and common subexpression elimination find little, because emit_invariant.c and kernel_clean.c do both.
+ * - The others handle code that the emitter does not make: addresses far from their use, copies, calls to memcmp or
+ *   libm, expensive integer constants, arrays on the stack, equal ends of blocks, chains to reassociate, AMX tiles,
+ *   paths that need no frame.
+ *
+ * These options are the only way to turn them off; they apply to every user of this libLLVM in the process. */
 static void set_options(void)
 {
     static const char *const option[] = {
@@ -80,7 +82,7 @@ static void set_options(void)
         "-disable-replace-with-vec-lib",
 #if defined(__x86_64__)
         "-x86-machine-combiner=false", "-x86-tile-ra=false",
-        "-disable-machine-licm", /* masks are operands from memory here, no instructions to take out of a loop */
+        "-disable-machine-licm", /* masks are memory operands here, not instructions that could be hoisted */
 #endif
     };
     LLVMParseCommandLineOptions(sizeof option / sizeof *option, option, NULL);
@@ -135,7 +137,8 @@ static void init_other_targets(void)
     LLVMInitializeAllAsmPrinters();
 }
 
-/* For a processor that may be of another kind than this machine's.  NULL: this LLVM has no code generator for it. */
+/* For a processor that may be of another architecture than this machine's.  NULL: this LLVM has no code generator for
+ * it. */
 static LLVMTargetMachineRef machine_for(const struct caps *t, struct err *e)
 {
     static pthread_once_t others = PTHREAD_ONCE_INIT;
@@ -191,7 +194,8 @@ static bool copy_out(const char *bytes, size_t size, struct code *out, struct er
     return true;
 }
 
-/* A loaded kernel runs no constructors: the sanitizer is up already and kernels have no data to register. */
+/* Removes constructors: a loaded kernel runs none, because the sanitizer is initialised already and kernels register no
+ * data. */
 static void drop_constructors(LLVMModuleRef module)
 {
     static const char *const list[] = {"llvm.global_ctors", "llvm.global_dtors", "llvm.used"};
@@ -204,12 +208,13 @@ static void drop_constructors(LLVMModuleRef module)
         next = LLVMGetNextFunction(f);
         if (!LLVMCountBasicBlocks(f) || !strcmp(LLVMGetValueName(f), "kernel"))
             continue;
-        LLVMReplaceAllUsesWith(f, LLVMConstNull(LLVMTypeOf(f))); /* the deleted lists' elements still count */
+        /* the elements of the deleted lists still count as uses */
+        LLVMReplaceAllUsesWith(f, LLVMConstNull(LLVMTypeOf(f)));
         LLVMDeleteFunction(f);
     }
 }
 
-/* Sanitizer builds instrument every kernel as the compiler does the rest. */
+/* Sanitizer builds instrument every kernel in the same way as the compiler instruments the library. */
 static bool instrument(LLVMModuleRef module, LLVMTargetMachineRef tm, struct err *e)
 {
     const char *pass = NULL;
@@ -329,7 +334,7 @@ static bool target(const char *cpu, struct caps *out, struct err *e)
     return !host.err.code || err_set(e, host.err.code, "%s", host.err.msg);
 }
 
-/* One module for all kernels.  The sanitizers are not in it: it is for programs that do not have them. */
+/* One module for all kernels.  It is not instrumented: it is for programs without sanitizers. */
 static bool object(const struct object_parts *o, uint32_t n, const struct caps *t, struct code *out, struct err *e)
 {
     *out = (struct code){0};

@@ -1,8 +1,8 @@
-/* Programs as one module: what runtime/aot/image.h says an object is. */
+/* Programs as one module: the objects that runtime/aot/image.h describes. */
 #include "emit.h"
 #include <string.h>
 
-/* The kernels, each a function that only this object sees, and a table of them. */
+/* The kernels, each a function with internal linkage, and a table of them. */
 static LLVMValueRef emit_kernels(const struct object_parts *o, const struct caps *target, LLVMModuleRef module,
                                  LLVMContextRef ctx, struct err *e)
 {
@@ -40,7 +40,7 @@ static LLVMValueRef emit_image(const struct object_parts *o, LLVMModuleRef modul
     return image;
 }
 
-/* Function PREFIX_name, which gives what kiln_aot_name gives for first[], and its own parameters behind them. */
+/* Function PREFIX_name, which calls kiln_aot_name with first[] and then its own parameters. */
 static void emit_entry(const struct object_parts *o, LLVMModuleRef module, LLVMContextRef ctx, const char *name,
                        LLVMTypeRef result, const LLVMValueRef *first, unsigned nfirst, unsigned nparam)
 {

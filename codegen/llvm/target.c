@@ -1,4 +1,4 @@
-/* Processors that programs are compiled for ahead of time. */
+/* The processors for which programs are compiled ahead of time. */
 #include "emit.h"
 #include <string.h>
 
@@ -30,9 +30,10 @@ void target_vectors(struct caps *c)
     c->vector_bytes = wide ? 64 : target_has(c, "avx2") ? 32 : 16;
     c->vector_regs = wide || target_is(c, "aarch64") ? 32 : 16;
     c->mma_bytes = x86 ? 4 : 0;
+    c->dot2 = x86 && wide && target_has(c, "avx512bf16");
 }
 
-/* The levels of the x86-64 psABI that have fused multiply-adds and half floats, and AArch64, which always has them. */
+/* The levels of the x86-64 psABI that have fused multiply-adds and half floats; AArch64 always has both. */
 #define LEVEL3 "+avx,+avx2,+bmi,+bmi2,+f16c,+fma,+lzcnt,+movbe,+popcnt,+sse4.2"
 static const struct { const char *cpu, *arch, *name, *features; } list[] = {
     {"x86-64", "x86_64", "x86-64-v3", LEVEL3},
@@ -44,11 +45,13 @@ enum { NAMES = sizeof list / sizeof *list };
 
 bool target_named(const char *cpu, struct caps *out, struct err *e)
 {
-    const char *arch = HOST_ARCH, *name = "generic", *features = ""; /* of "baseline", of a machine of no kind below */
+    /* of "baseline" on a machine of no architecture in the list */
+    const char *arch = HOST_ARCH, *name = "generic", *features = "";
     char names[256] = "native, baseline";
     bool baseline = !strcmp(cpu, "baseline"), found = baseline;
     for (int i = NAMES; i-- > 0;) {
-        if (baseline ? !strcmp(list[i].arch, HOST_ARCH) : !strcmp(cpu, list[i].cpu)) { /* the first of its kind */
+        /* the first of its architecture */
+        if (baseline ? !strcmp(list[i].arch, HOST_ARCH) : !strcmp(cpu, list[i].cpu)) {
             arch = list[i].arch, name = list[i].name, features = list[i].features;
             found = true;
         }

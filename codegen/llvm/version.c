@@ -1,5 +1,5 @@
-/* What this code generator is, exactly: the version of the LLVM it runs on, the build id that its linker gave that
- * library, and the hash of the sources that this one is made of (codegen/sources.cmake). */
+/* The exact identity of this code generator: the version of the LLVM it runs on, the build id of that library, and the
+ * hash of the generator's sources (codegen/sources.cmake). */
 #define _GNU_SOURCE
 #include "emit.h"
 #include <codegen_sources.h>
@@ -12,7 +12,7 @@
 static char version[256];
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
-struct build_id { uintptr_t inside; char hex[65]; }; /* of the library that the address `inside` is in */
+struct build_id { uintptr_t inside; char hex[65]; }; /* of the library that contains the address `inside` */
 
 static bool holds(const struct dl_phdr_info *lib, uintptr_t address)
 {

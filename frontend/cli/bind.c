@@ -1,4 +1,4 @@
-/* Values for the symbols of a graph: --bind NAME=NUMBER, and what the shapes of arrays say. */
+/* Values of a graph's symbols: --bind NAME=NUMBER, and the shapes of arrays. */
 #include "job.h"
 #include <errno.h>
 #include <stdlib.h>

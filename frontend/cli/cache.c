@@ -1,4 +1,4 @@
-/* kiln cache: looks at the kernels kept on disk, and removes them. */
+/* kiln cache: lists, verifies and removes kernels kept on disk. */
 #include "cli.h"
 #include "runtime/runtime.h"
 #include <limits.h>
@@ -17,7 +17,7 @@ static void show(const struct disk_entry *x, const char *name)
     printf("%.32s  %s %10lld  %s\n", x->file, when, (long long)x->bytes, name);
 }
 
-/* Entries, the one used last at the end; verify: the damaged ones alone. */
+/* Lists the entries, the most recently used last; verify: only damaged ones. */
 static int list(bool verify)
 {
     struct disk_entries all;

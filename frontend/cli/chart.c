@@ -1,4 +1,4 @@
-/* kiln chart: results of benchmarks, as JSON, to a chart. */
+/* kiln chart: draws benchmark results (JSON) as a chart. */
 #include "cli.h"
 #include "runtime/measure/measure.h"
 #include <errno.h>

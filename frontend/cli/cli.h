@@ -1,28 +1,31 @@
-/* The `kiln` command: one function a subcommand, each given the arguments behind its name. */
+/* The `kiln` command: one function for each subcommand, with the arguments after its name. */
 #ifndef KILN_CLI_H
 #define KILN_CLI_H
 #include "ir/ir.h"
 
-enum { CLI_OK, CLI_FAILED, CLI_USAGE }; /* exit codes: done, refused or failed, not understood */
+enum { CLI_OK, CLI_FAILED, CLI_USAGE }; /* exit codes: success, error, wrong usage */
 
 int cli_opt(int argc, char **argv);  /* cli/graph.c */
 int cli_dump(int argc, char **argv);
-enum { DIFF_SAME, DIFF_CHANGES, DIFF_TROUBLE }; /* its exit codes, as of other tools that compare */
+enum { DIFF_SAME, DIFF_CHANGES, DIFF_TROUBLE }; /* its exit codes, as in diff(1) */
 int cli_diff(int argc, char **argv);
 int cli_run(int argc, char **argv);  /* cli/run.c */
 int cli_compile(int argc, char **argv); /* cli/compile.c */
 int cli_kernel(int argc, char **argv); /* cli/kernel.c */
 int cli_ops(int argc, char **argv);  /* cli/ops.c */
 int cli_bench(int argc, char **argv); /* cli/bench.c */
+int cli_tune(int argc, char **argv); /* cli/tune.c */
 int cli_profile(int argc, char **argv); /* cli/profile.c */
 int cli_chart(int argc, char **argv); /* cli/chart.c */
 int cli_cache(int argc, char **argv); /* cli/cache.c */
 int cli_devices(int argc, char **argv);
 int cli_summary(int argc, char **argv); /* cli/summary.c */
+int cli_train_log(int argc, char **argv); /* cli/train_log.c */
+int cli_export(int argc, char **argv); /* cli/export.c */
 int cli_dispatch(int argc, char **argv); /* cli/dispatch.c */
 int cli_explain(int argc, char **argv);
 struct results;
-/* Results to a file, "-" for standard output; the exit code. */
+/* Writes results to a file, "-" for standard output; returns the exit code. */
 int cli_write(const char *path, void (*write)(const struct results *, FILE *), const struct results *t);
 
 /* ---- cli/main.c ---- */
@@ -32,7 +35,7 @@ struct cli_command {
 };
 extern const struct cli_command cli_commands[];
 extern const unsigned cli_command_count;
-/* Walks over the arguments.  An option's value is the next argument, or what stands behind '='. */
+/* Iterates over the arguments.  An option's value is the next argument, or the text after '='. */
 struct cli_args {
     int argc, at;
     char **argv;
@@ -46,22 +49,23 @@ bool cli_is(const struct cli_args *a, const char *option);
 const char *cli_value(struct cli_args *a);       /* the option's value; NULL: missing, and reported */
 int cli_unexpected(const struct cli_args *a);    /* reports the current argument; CLI_USAGE */
 int cli_error(const char *fmt, ...) __attribute__((format(printf, 1, 2))); /* "kiln: ..." on stderr; CLI_FAILED */
-/* All of a file, "-" for standard input, NUL-terminated; NULL: reported. */
+/* Reads a whole file, "-" for standard input, NUL-terminated; NULL: reported. */
 char *cli_read(const char *path, size_t *len);
 struct cli_values;
-/* A graph's text, or an ONNX model as a graph; values: of symbols, or NULL.  NULL: reported. */
+/* Reads a graph's text, or an ONNX model as a graph; values: of symbols, or NULL.  NULL: reported. */
 struct graph *cli_load(const char *path, const struct cli_values *values);
 int cli_device(const char *name);                /* of --device, NULL for the default; -1: reported */
-bool cli_schedules(struct cli_args *a);          /* takes --schedules' file, or reports and a->failed */
+bool cli_schedules(struct cli_args *a);          /* reads the file of --schedules, or reports and sets a->failed */
 /* ---- cli/bind.c ---- */
 struct cli_values {
     unsigned n;
     const char *name[MAX_SYMBOLS];
     size_t len[MAX_SYMBOLS];
     int64_t value[MAX_SYMBOLS];
-    bool some; /* of several graphs, each of which has some of the symbols */
+    bool some; /* for several graphs, each of which has some of the symbols */
 };
-void cli_bind_option(struct cli_values *v, struct cli_args *a); /* takes --bind's value, or reports and a->failed */
+/* takes the value of --bind, or reports and sets a->failed */
+void cli_bind_option(struct cli_values *v, struct cli_args *a);
 bool cli_set_symbols(struct graph *g, const struct cli_values *v); /* as graph_symbol_set; false: reported */
 bool cli_bind(struct graph *g);                  /* as graph_bind; false: reported */
 
@@ -71,15 +75,15 @@ void cli_manual(FILE *f);                        /* as roff: the page kiln(1) */
 
 /* ---- cli/model.c ---- */
 struct cli_array { unsigned dtype; struct shape shape; const char *data; size_t bytes; };
-/* An array of a .npy file or, by the ending .pb, of a TensorProto; *bytes: what out->data is in, for mem_free.  false:
- * reported. */
+/* Reads an array from a .npy file or, if it ends with .pb, a TensorProto; *bytes: the memory of out->data, for
+ * mem_free. false: reported. */
 bool cli_read_array(const char *path, char **bytes, struct cli_array *out);
 
 /* ---- cli/run.c ---- */
 struct text;
-/* As .npy; bf16_bits: one of bf16 as its bits, an array of u16.  false: reported. */
+/* Writes an array as .npy; bf16_bits: bf16 is written as an array of u16. false: reported. */
 bool cli_write_array(const char *path, unsigned dtype, const struct shape *s, const void *data, bool bf16_bits);
-/* Prints a line of what t holds, type and first elements; frees t. */
+/* Prints a line with the type and first elements; frees t. */
 void cli_show_array(struct text *t, unsigned dtype, const struct shape *s, const void *data);
 
 #endif

@@ -44,7 +44,7 @@ static int parse_args(struct compile *c, int argc, char **argv)
     if (!a.failed && c->emit && strcmp(c->emit, "object") && strcmp(c->emit, "c"))
         return cli_error("--emit is object or c, not '%s'", c->emit), CLI_USAGE;
     c->options.source = c->emit && !strcmp(c->emit, "c");
-    bool named = c->header || c->options.source; /* C declares itself what it defines */
+    bool named = c->header || c->options.source; /* a C file contains its declarations */
     if (!a.failed && (!c->nfile || !c->object || !named))
         cli_error("compile needs a file, -o and --header (C code needs no header); see kiln help");
     if (!a.failed && c->weights && strcmp(c->weights, "inside") && strcmp(c->weights, "file"))
@@ -59,7 +59,7 @@ static int parse_args(struct compile *c, int argc, char **argv)
     return !a.failed && c->nfile && c->object && named ? CLI_OK : CLI_USAGE;
 }
 
-/* Beside the object: its name with another ending. */
+/* The path of the weights: the object's with another ending. */
 static void weights_path(const char *object, char *to, size_t size)
 {
     size_t n = strlen(object);
@@ -67,7 +67,7 @@ static void weights_path(const char *object, char *to, size_t size)
     snprintf(to, size, "%.*s.weights", (int)(o ? n - 2 : n), object);
 }
 
-/* No array says what a symbol is. */
+/* Every symbol needs --bind, because there are no arrays. */
 static bool bind_symbols(struct graph *g)
 {
     for (uint32_t i = 0; g->symbols && i < g->symbols->n; i++) {

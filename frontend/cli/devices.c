@@ -1,4 +1,4 @@
-/* kiln devices: what this machine has. */
+/* kiln devices: lists the devices of this machine. */
 #include "cli.h"
 #include "runtime/runtime.h"
 

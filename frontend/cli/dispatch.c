@@ -1,4 +1,4 @@
-/* kiln dispatch: keys and the tables of ops.  kiln explain: what a call of an op becomes, from its keys to its code. */
+/* kiln dispatch: prints keys and tables of ops. kiln explain: shows a call of an op from its keys to its code. */
 #include "frontend/frontend.h"
 #include "cli.h"
 #include <stdlib.h>
@@ -43,7 +43,7 @@ int cli_dispatch(int argc, char **argv)
 
 /* ---- kiln explain: the call ---- */
 
-/* What is made of several ops and has a call of its own here. */
+/* A composite with its own function here. */
 static kl_tensor all_sum(const kl_site *s, const kl_tensor *a) { return kl_sum_at(s, a[0], 0, NULL, false); }
 static kl_tensor all_mean(const kl_site *s, const kl_tensor *a) { return kl_mean_at(s, a[0], 0, NULL, false); }
 static kl_tensor last_softmax(const kl_site *s, const kl_tensor *a) { return kl_softmax_at(s, a[0], -1); }
@@ -67,7 +67,7 @@ static const struct composite *composite_find(const char *name)
     return NULL;
 }
 
-/* "f32[2,3]"; false: it is no type. */
+/* "f32[2,3]"; false: no valid type. */
 static bool parse_type(const char *s, unsigned *dtype, int *rank, int64_t *dims)
 {
     size_t n = strcspn(s, "[");
@@ -95,7 +95,7 @@ struct explained {
     kl_tensor in[MOST];
 };
 
-/* Zeros of the types given; without one f32[4] for each operand.  false: reported. */
+/* Makes zeros of the given types; by default f32[4] for each operand. false: reported. */
 static bool make_inputs(struct explained *x, uint32_t nin)
 {
     if (x->narg && x->narg != nin)
@@ -134,7 +134,7 @@ static void print_keys_of(const struct explained *x, const struct dispatch_op *o
     printf("table:\n%s", kl_dispatch_dump_table(op->name));
 }
 
-/* Records the call in a trace; its graph with the results as outputs, NULL: reported. */
+/* Records the call in a trace; returns its graph with the results as outputs, NULL: reported. */
 static struct graph *record_call(struct explained *x, const struct composite *c)
 {
     kl_tensor out = kl_none;

@@ -1,4 +1,4 @@
-/* kiln opt: passes on a graph.  kiln dump: one stage between a graph and its machine code.  kiln diff: two graphs. */
+/* kiln opt: runs passes on a graph. kiln dump: prints one stage. kiln diff: compares two graphs. */
 #include "cli.h"
 #include "ir/text/text.h"
 #include "runtime/runtime.h"
@@ -15,7 +15,7 @@ static bool run_list(struct graph *g, const char *list)
             cli_error("no pass is called '%.*s'; see kiln help", (int)n, p);
             return false;
         }
-        if (pass_run(pass, g, false) < 0) {
+        if (pass_run(pass, g, NULL) < 0) {
             cli_error("pass %s: %s", pass->name, g->err.msg);
             return false;
         }
@@ -135,7 +135,7 @@ int cli_dump(int argc, char **argv)
         return cli_error("dump needs a file and --stage; see kiln help"), CLI_USAGE;
     if (r.stage && !dump_is_stage(r.stage))
         return cli_error("no stage is called '%s': there are %s", r.stage, dump_stage_names()), CLI_USAGE;
-    /* Graphs stay on their own device, code is for one. */
+    /* graph stages keep the graph's device, code is made for one device */
     bool code = r.form == DUMP_HTML || device || !strcmp(r.stage, "scheduled") || !strcmp(r.stage, "schedules") ||
                 !strcmp(r.stage, "llvm") || !strcmp(r.stage, "asm");
     if (code && !r.target && (r.device = cli_device(device)) < 0)

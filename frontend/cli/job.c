@@ -1,4 +1,4 @@
-/* Values for a graph's inputs, states and slots, from files or made up, and its program run on them. */
+/* Values for a graph's inputs, states and slots, from files or generated, and runs of its program. */
 #include "job.h"
 #include "model.h"
 #include "frontend/frontend.h"
@@ -45,7 +45,7 @@ bool job_argument(struct job *j, struct cli_args *a, const char *const *binders)
     return true;
 }
 
-/* The ordinal as text or the name. */
+/* Does the option name this leaf, by ordinal or name? */
 bool job_is_called(const struct job_value *b, uint32_t ordinal, const char *name)
 {
     char number[16];
@@ -157,28 +157,14 @@ static bool is_missing(const char *what, const struct leaves *l, uint32_t i, boo
     return !have;
 }
 
-/* Numbers for the leaves that have none: floats from 0 to 1, integers from 0 to 15, bools both. */
+/* Makes up values for the leaves that have none. */
 static bool fill_leaves(const struct job *j, const struct leaves *l, struct buffer **to)
 {
     for (uint32_t i = 0; i < l->n; i++) {
-        unsigned dtype = l->v[i].dtype;
-        int64_t n = shape_count(&j->g->shape[l->v[i].shape]),
-            most = dtype_is_float(dtype) ? 1024 : dtype == KL_BOOL ? 2 : 16;
-        size_t size = dtype_size(dtype);
-        if (to[i])
-            continue;
-        char *all = mem_alloc((size_t)n * size + 1);
-        if (!all)
-            return cli_error("out of memory"), false;
-        uint64_t value[1024];
-        for (int64_t k = 0; k < most; k++)
-            value[k] = dtype_bits(dtype, dtype_is_float(dtype) ? (double)k / 1024 : (double)k);
-        for (int64_t k = 0; k < n; k++)
-            memcpy(all + (size_t)k * size, &value[k * 7919 % most], size);
-        to[i] = leaf_buffer(j, l, i, all, (size_t)n * size);
-        mem_free(all);
-        if (!to[i])
-            return false;
+        struct err e = {0};
+        int device = exec_leaf_device(j->g, j->device, leaf_op(j, l), i);
+        if (!to[i] && !(to[i] = values_buffer(device, l->v[i].dtype, shape_count(&j->g->shape[l->v[i].shape]), &e)))
+            return cli_error("%s", e.msg), false;
     }
     return true;
 }
@@ -187,7 +173,7 @@ static bool fill_slots(struct job *j)
 {
     for (uint32_t i = 0; i < j->g->slot.n; i++)
         if (!j->have_slot[i])
-            j->slot[i] = dtype_bits(j->g->slot.v[i].dtype, dtype_is_float(j->g->slot.v[i].dtype) ? 1e-3 : 1);
+            j->slot[i] = values_slot(j->g->slot.v[i].dtype);
     return true;
 }
 
@@ -252,7 +238,7 @@ bool job_run(struct job *j, bool fuse, struct err *e)
     return ok;
 }
 
-/* One run; a state that was not updated in place has moved to where its new value is. */
+/* One run; the buffer of a state that was not updated in place is replaced by its new value. */
 kl_status job_step(void *ctx)
 {
     struct job *j = ctx;

@@ -1,4 +1,4 @@
-/* A graph's values from the command line: what kiln run, bench and profile share. */
+/* The graph and the values of kiln run, bench and profile. */
 #ifndef KILN_CLI_JOB_H
 #define KILN_CLI_JOB_H
 #include "cli.h"
@@ -8,14 +8,14 @@ struct job_value {                       /* --option name=value */
     const char *option, *name, *value;
     size_t name_len;
     uint32_t leaf;                       /* an input of a model: its leaf + 1, UINT32_MAX: none; else 0 */
-    bool done;                           /* leaf is the graph's, no longer the model's */
+    bool done;                           /* leaf is an ordinal of the graph, no longer of the model */
 };
-/* A file that was read, for a leaf. */
+/* The contents of a file, for a leaf. */
 struct job_array { char *bytes; struct cli_array array; const struct job_value *from; };
 
 struct job {
     const char *file, *device_name;
-    struct job_value *bind; /* as many as there are; room for one an argument */
+    struct job_value *bind; /* room for one per argument */
     unsigned nbind;
     struct cli_values values; /* of symbols, --bind */
     int device;
@@ -28,17 +28,17 @@ struct job {
 };
 
 /* ---- cli/job.c ---- */
-/* Takes the argument if it is the file, --device, --bind, --schedules, --bf16-bits or a binding by one of `binders`
+/* Handles the argument if it is the file, --device, --bind, --schedules, --bf16-bits or a binding by one of `binders`
  * (NULL-terminated). */
 bool job_argument(struct job *j, struct cli_args *a, const char *const *binders);
 bool job_is_called(const struct job_value *b, uint32_t ordinal, const char *name); /* by ordinal or name */
 bool job_make_room(struct job *j);       /* for values of the graph's leaves; false: reported */
 bool job_open(struct job *j);            /* reads the graph and finds the device; false: reported */
-/* reads the values; with `fill` those not given are made up; false: reported */
+/* reads the values; with `fill` missing ones are generated; false: reported */
 bool job_bind(struct job *j, bool fill);
 /* The program, run once: j->out has new references.  false: *e. */
 bool job_run(struct job *j, bool fuse, struct err *e);
-/* A kl_bench_fn: the same as a step, states keeping their new values. */
+/* A kl_bench_fn: one run in which states get their new values. */
 kl_status job_step(void *job);
 bool job_rounds(struct cli_args *a, int *rounds); /* the value of --rounds; false: reported */
 void job_free(struct job *j);

@@ -1,4 +1,4 @@
-/* kiln kernel: kernels in text form: checked, printed in their normal form, compiled, run. */
+/* kiln kernel: checks, prints, compiles and runs kernels in text form. */
 #include "cli.h"
 #include "ir/text/text.h"
 #include "runtime/runtime.h"
@@ -9,7 +9,7 @@ struct binding { const char *name, *value; };
 struct job {
     const char *file, *stage, *device, *target;
     bool run, bf16_bits;
-    struct binding *in, *out, *slots; /* room for one an argument */
+    struct binding *in, *out, *slots; /* room for one per argument */
     unsigned nin, nout, nslots;
     const struct kernel *k;
     char **memory;            /* per buffer, to free */

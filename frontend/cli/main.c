@@ -1,4 +1,4 @@
-/* The `kiln` command: looks at graphs in text form, runs passes and programs on them. */
+/* The `kiln` command: dispatches to its subcommands. */
 #include "cli.h"
 #include "model.h"
 #include "runtime/runtime.h"
@@ -63,9 +63,18 @@ const struct cli_command cli_commands[] = {
      "           [--bf16-bits]",
      "run the graph N times: the time of each kernel and source line; --trace: a timeline for ui.perfetto.dev;\n"
      "      --page: all stages and kernels, with these times", cli_profile},
+    {"tune", "FILE [--seconds SECONDS] [--device DEVICE] [--input NAME=FILE.npy] [--state NAME=FILE.npy]\n"
+     "           [--slot NAME=NUMBER] [--bind SYMBOL=NUMBER] [--bf16-bits]",
+     "measure other schedules for the graph's kernels, for at most so long (30), and keep the fastest beside the\n"
+     "      compiled kernels, for this processor and number of threads: later runs use them; results are the same bits",
+     cli_tune},
     {"summary", "FILE.safetensors | FILE.gguf | FILE.npz | FILE.npy | FILE.onnx",
      "the tensors of a file: names, types, shapes, bytes and their sums; metadata; a model's inputs and outputs",
      cli_summary},
+    {"export", "FILE -o FILE.onnx [--bind NAME=NUMBER ..]",
+     "a graph as an ONNX model: its inputs, states and slots become inputs", cli_export},
+    {"train-log", "FILE.jsonl [-o FILE.html]", "curves of the loss and rate of a training run (kl_train_loop.log)",
+     cli_train_log},
     {"chart", "RESULTS.json [-o FILE.svg]", "draw the results of benchmarks", cli_chart},
 };
 const unsigned cli_command_count = sizeof cli_commands / sizeof *cli_commands;

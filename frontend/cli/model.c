@@ -1,5 +1,5 @@
-/* ONNX models where a graph's text goes: run on arrays as they are, or captured as a graph, whose states are the
- * model's weights and constants. */
+/* ONNX models in place of a graph's text: run on arrays directly, or captured as a graph whose states are the model's
+ * weights and constants. */
 #include "model.h"
 #include "frontend/frontend.h"
 #include "ir/text/text.h"
@@ -12,7 +12,7 @@ struct cli_model {
     uint32_t nin, nout;
     kl_model_value *in, *out;
     int64_t (*dims)[KL_MAX_RANK];        /* of inputs */
-    struct job_array *array;             /* what was given for them; bytes NULL: nothing */
+    struct job_array *array;             /* arrays for the inputs; bytes NULL: none */
     kl_tensor *t;                        /* inputs, then outputs */
     struct cli_values values;            /* of symbols */
 };
@@ -60,7 +60,7 @@ static bool read_pb(const char *path, char **bytes, struct cli_array *out)
     return false;
 }
 
-/* The elements are copied: they may have been unpacked, or in another order. */
+/* Copies the elements, which may have been unpacked or transposed. */
 static bool read_npy(const char *path, const char *all, size_t len, char **bytes, struct cli_array *out)
 {
     kl_file *f = kl_file_open_bytes_at(NULL, path, all, len);
@@ -146,7 +146,7 @@ static bool symbol_known(const struct cli_values *v, const char *name, int64_t *
     return false;
 }
 
-/* Shapes by the arrays, by --bind, and by the lengths that they give to symbols. */
+/* Shapes from the arrays, from --bind, and from the lengths that these give to symbols. */
 static bool model_shapes(struct cli_model *c, const struct cli_values *values)
 {
     if (values)
@@ -187,7 +187,7 @@ static bool model_shapes(struct cli_model *c, const struct cli_values *values)
     return true;
 }
 
-/* Tensors for the inputs that are numbers given to decide a shape, perhaps, or for the others. */
+/* Makes tensors for the inputs that may determine a shape, or for the others. */
 static bool model_tensors(struct cli_model *c, kl_device d, bool numbers)
 {
     for (uint32_t i = 0; i < c->nin; i++) {
@@ -262,7 +262,7 @@ static bool all_given(const struct cli_model *c)
     return true;
 }
 
-/* Outside of a trace, where whatever decides a shape can be read. */
+/* Runs outside of a trace, where values that determine a shape can be read. */
 bool cli_model_run(struct job *j)
 {
     struct cli_model c = {0};
@@ -290,7 +290,7 @@ static void graph_name_of(const char *path, char *to, size_t size)
     to[n] = 0;
 }
 
-/* Records the model in a trace, which stays open; numbers that a shape needs are read before it.  false: reported, and
+/* Records the model in a trace, which stays open; values that determine shapes are read before it. false: reported, and
  * no trace is open. */
 static bool model_record(struct cli_model *c, const char *path, const char *device, bool *numbers_outside)
 {
@@ -322,12 +322,12 @@ static bool model_record(struct cli_model *c, const char *path, const char *devi
 static void name_outputs(struct graph *g, const struct cli_model *c)
 {
     uint32_t n = g->nout;
-    for (g->nout = 1; g->nout <= n && g->nout <= c->nout; g->nout++) /* it names the last one */
+    for (g->nout = 1; g->nout <= n && g->nout <= c->nout; g->nout++) /* graph_name_output names the last output */
         graph_name_output(g, c->out[g->nout - 1].name, strlen(c->out[g->nout - 1].name), true);
     g->nout = n;
 }
 
-/* What the open trace has recorded, and in *tr the trace; its inputs are named like the model's. */
+/* The recording of the open trace, and the trace in *tr; its inputs have the model's names. */
 static struct graph *model_captured(struct cli_model *c, bool numbers_outside, struct job *j)
 {
     struct err e = {0};
@@ -420,7 +420,7 @@ bool cli_model_open(struct job *j)
             if (i >= inside) /* an output that is a constant */
                 j->input[i] = buffer_ref(tr->r.input[i]);
         kl_trace_abandon();
-        j->values.n = 0; /* they were the model's */
+        j->values.n = 0; /* these were the values of the model's symbols */
     }
     cli_model_free(&c);
     return ok;

@@ -1,4 +1,4 @@
-/* ONNX models where a graph's text goes. */
+/* ONNX models in place of a graph's text. */
 #ifndef KILN_CLI_MODEL_H
 #define KILN_CLI_MODEL_H
 #include "job.h"
@@ -7,8 +7,9 @@
 /* ---- cli/model.c ---- */
 bool cli_is_model(const char *path);     /* by its ending */
 bool cli_model_run(struct job *j);       /* kiln run; false: reported, as below */
-bool cli_model_open(struct job *j);      /* job_open of a model: the graph, and the values of all but its inputs */
-/* The model on inputs whose shapes it says, or `values` of its symbols.  NULL: reported. */
+/* as job_open: reads a model as a graph, with the values of all leaves but its inputs */
+bool cli_model_open(struct job *j);
+/* The model as a graph, with input shapes from the file and `values` of its symbols.  NULL: reported. */
 struct graph *cli_model_graph(const char *path, const char *device, const struct cli_values *values);
 bool cli_model_compile(const char *path, const struct cli_values *values, kl_object *object, const char *prefix);
 

@@ -1,4 +1,4 @@
-/* kiln ops: the table of ops, from ops.def. */
+/* kiln ops: prints the table of ops. */
 #include "cli.h"
 #include <string.h>
 
@@ -28,7 +28,7 @@ static const char *types_of(const struct opinfo *o)
     return "by its rule";
 }
 
-/* The operand that only says where elements are, or a zero point: no gradient flows to it. */
+/* The operand that is an index or a zero point: it has no gradient. */
 static unsigned index_operand(unsigned op)
 {
     return op == OP_dynamic_slice || op == OP_gather || op == OP_scatter ? 1 : op == OP_dynamic_update ||
@@ -36,7 +36,7 @@ static unsigned index_operand(unsigned op)
            : op_is_attention(op) ? opinfo[op].nin - 1u : MAX_OPERANDS;
 }
 
-/* The operands that a gradient flows to, such as "a b". */
+/* The operands that have a gradient, such as "a b". */
 static const char *gradient_of(const struct row *r, char buf[8])
 {
     const struct opinfo *o = &opinfo[r->op];

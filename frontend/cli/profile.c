@@ -1,10 +1,10 @@
-/* kiln profile: a graph's text, run some times, and where the time went. */
+/* kiln profile: runs a graph's text several times and prints where the time is spent. */
 #include "job.h"
 #include "frontend/frontend.h"
 
 enum { ROUNDS = 20 };
 
-/* The dump page of the program that ran, with the times of its kernels. */
+/* Writes the dump page of the program that ran, with the times of its kernels. */
 static bool write_page(struct job *j, const char *path, struct err *e)
 {
     const struct exec *x = exec_get(j->g, j->device, option_fuse(), e);

@@ -1,4 +1,4 @@
-/* kiln run: a graph's text, arrays in, arrays out. */
+/* kiln run: runs a graph's text on arrays from files. */
 #include "job.h"
 #include "model.h"
 #include "runtime/runtime.h"
@@ -7,14 +7,14 @@
 
 enum { SHOWN = 32 };
 
-/* Of an assignment the state's; of a return the one in quotes, or what the text calls the value. */
+/* For an assignment the state's name; for a return the quoted name, or the value's name in the text. */
 static const char *output_name(const struct graph *g, uint32_t k)
 {
     bool written;
     return g->out[k].kind == OUT_ASSIGN ? g->state.v[g->out[k].state].name : graph_output_name(g, k, &written);
 }
 
-/* Each --output is for one output. */
+/* Each --output must name one output. */
 static bool check_outputs(const struct job *j)
 {
     for (unsigned i = 0; i < j->nbind; i++) {

@@ -1,4 +1,4 @@
-/* kiln summary: the tensors of a file, or the inputs, outputs and weights of an ONNX model. */
+/* kiln summary: lists the tensors of a file, or the inputs, outputs and weights of an ONNX model. */
 #include "cli.h"
 #include "model.h"
 #include "ir/text/text.h"
@@ -11,7 +11,7 @@ struct summary_row { const char *name, *type; char shape[SHAPE_TEXT]; uint64_t c
 
 /* ---- as text ---- */
 
-/* 1.5 MiB; without a unit what is below a KiB. */
+/* "1.5 MiB"; below 1 KiB without a unit. */
 static const char *readable(uint64_t bytes, char buf[32])
 {
     static const char units[] = "KMGTPE";

@@ -1,6 +1,6 @@
-/* Kernels that compute values, registered for an op and a backend: the call becomes a node of op custom, which names
- * the kernel.  Of an op of ops.def its attributes are the node that it would be, so that the op's own rule says its
- * type; its gradient is recorded by the op itself, from the same operands. */
+/* Kernels that compute values (`run`), registered for an op and a backend: the call becomes a node of op custom that
+ * names the kernel.  For an op of ops.def the attributes of that node contain the node that the op would have, so that
+ * the op's own rule gives the type.  The op itself records the gradient, from the same operands. */
 #include "frontend/frontend.h"
 #include <stdatomic.h>
 #include <string.h>
@@ -13,9 +13,9 @@ struct adapter {
     kl_kernel fn;
     const struct custom_op *custom;
 };
-static struct adapter *adapters; /* guarded by the lock of dispatch; never freed, as custom ops are not */
+static struct adapter *adapters; /* guarded by the lock of dispatch; never freed, like custom ops */
 
-/* What a node of ops.def is besides its operands. */
+/* The fields of a node of ops.def besides its operands. */
 struct attributes {
     struct node proto;
     uint64_t has_target;
@@ -113,7 +113,8 @@ static kl_status value(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *
     return record_custom(u->call->site, call_label(u->call), &u->custom, nin, in, nout, out);
 }
 
-/* Behind the operands stand the result and its gradient: that of sum(op(operands) * gradient) in each operand. */
+/* The operands are followed by the result and its gradient: computes the gradient of sum(op(operands) * gradient) with
+ * respect to each operand. */
 static kl_status backend_kernel_gradient(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
 {
     const struct use *u = ctx;
@@ -128,7 +129,7 @@ static kl_status backend_kernel_gradient(void *ctx, const kl_tensor *in, uint32_
     return KL_OK;
 }
 
-/* Operands of an elementwise op in their common shape, as its node has them; false: reported. */
+/* Expands operands of an elementwise op to their common shape, as for the op's node; false: reported. */
 static bool backend_kernel_broadcast(struct kl_call *c, struct view *v)
 {
     struct shape all = v[0].shape;
@@ -196,7 +197,7 @@ kl_status backend_record(struct kl_call *c, const struct op_kernel *k)
         c->out[0] = poison(c->t);
         return KL_ERR_MEMORY;
     }
-    c->t->plain++; /* what it takes - views, the gradient's ops - is no call of the user's */
+    c->t->plain++; /* views and the gradient's ops made here are not calls of the user */
     kl_status status = record_graph_op(c, k->custom);
     c->t->plain--;
     compose_end(c->t, c->out[0]);

@@ -1,10 +1,10 @@
-/* From a call to its kernel: key sets of arguments, kernels of users' programs, calls by name. */
+/* From a call to its kernel: key sets of arguments, users' kernels, calls by name. */
 #include "frontend/frontend.h"
 #include <string.h>
 
 /* ---- keys ---- */
 
-uint64_t device_bits[MAX_DEVICES]; /* by number; filled once, before the first call */
+uint64_t device_bits[MAX_DEVICES]; /* by device number; filled once, before the first call */
 
 void device_keys_start(void)
 {
@@ -33,7 +33,7 @@ kl_key kl_dispatch_resolve(const char *name, kl_keyset keys)
     return op && dispatch_resolve(op, keys.bits & SET_BITS, &key) ? key : KL_KEY_Undefined;
 }
 
-/* ---- what a thread includes and excludes ---- */
+/* ---- guards ---- */
 
 kl_guard kl_dispatch_guarded(void)
 {
@@ -95,7 +95,7 @@ static bool is_poison(kl_tensor h)
     return x && x->kind == KIND_POISON;
 }
 
-/* What a kernel has made is new and complete; NULL: fine. */
+/* A kernel's results must be new and complete; NULL: they are. */
 static const char *bad_result(const struct kl_call *c)
 {
     for (uint32_t i = 0; i < c->nout; i++) {
@@ -108,7 +108,7 @@ static const char *bad_result(const struct kl_call *c)
     return NULL;
 }
 
-/* A kernel that has failed, or has set no result that could be one. */
+/* The error of a kernel that failed, or did not set valid results. */
 static __attribute__((noinline, cold)) kl_status user_failed(struct kl_call *c, const struct op_kernel *k,
                                                              kl_status status,
                                                              const char *bad, kl_status before)
@@ -133,20 +133,20 @@ static __attribute__((noinline, cold)) kl_status too_deep(struct kl_call *c)
     return refuse_call(c, KL_ERR_ARGUMENT, "kernels call one another without end");
 }
 
-/* The end of a kernel where there is more to do than to count.  scope: what it made goes, but for the results. */
+/* The end of a kernel that needs more than counting. scope: temporaries are released, except the results. */
 static __attribute__((noinline)) kl_status user_end(struct kl_call *c, const struct op_kernel *k, kl_status status,
                                                     kl_status before,
                                                     bool scope)
 {
     const char *bad = status ? NULL : bad_result(c);
     bool failed = bad || status;
-    c->given = c->nout != 1;
+    c->check_results = c->nout != 1;
     if (scope)
         compose_end_all(c->t, failed ? NULL : c->out, failed ? 0 : c->nout);
     return failed ? user_failed(c, k, status, bad, before) : KL_OK;
 }
 
-/* Outside of traces what a kernel makes is more than a temporary. */
+/* Outside of traces a kernel's temporaries need a scope. */
 static __attribute__((noinline)) kl_status call_scoped(struct kl_call *c, const struct op_kernel *k)
 {
     struct thread *t = c->t;
@@ -162,7 +162,7 @@ static __attribute__((noinline)) kl_status call_scoped(struct kl_call *c, const 
     return user_end(c, k, status, before, true);
 }
 
-/* A layer that passes calls on is to cost next to nothing: what is here runs once for each. */
+/* Layers that pass calls on must be cheap: this code runs once for each of them. */
 static inline __attribute__((always_inline)) kl_status call_user(struct kl_call *c, const struct op_kernel *k)
 {
     struct thread *t = c->t;
@@ -172,10 +172,11 @@ static inline __attribute__((always_inline)) kl_status call_user(struct kl_call 
         return too_deep(c);
     kl_status before = t->last.code, status = k->fn.call(k->fn.ctx, c, (kl_keyset){c->keys});
     t->kernels++;
-    return __builtin_expect(status || c->given || !c->out[0].id, 0) ? user_end(c, k, status, before, false) : KL_OK;
+    return __builtin_expect(status || c->check_results || !c->out[0].id, 0) ? user_end(c, k, status, before, false)
+                                                                            : KL_OK;
 }
 
-/* It records nothing that outlives the call but the results, and passes it on. */
+/* Calls a transform, which records nothing besides the results that outlives the call. */
 static inline kl_status transform_call(struct kl_call *c, const struct op_kernel *k)
 {
     kl_status status = k->fn.call(k->fn.ctx, c, (kl_keyset){c->keys});
@@ -185,7 +186,7 @@ static inline kl_status transform_call(struct kl_call *c, const struct op_kernel
     return status;
 }
 
-/* Kernels other than Kiln's own see operands on one device, as those do. */
+/* Kernels that are not Kiln's get operands on one device, like Kiln's own. */
 static bool one_device(const struct kl_call *c)
 {
     bool free = c->graph && (c->graph->proto.op == OP_copy || c->graph->proto.op == OP_grad);
@@ -260,7 +261,7 @@ static inline __attribute__((always_inline)) kl_status call_any(struct kl_call *
     return k && k->kind == KERNEL_BUILTIN ? builtin(c) : call_other(c, k);
 }
 
-/* With c->keys; how: for the log. */
+/* Resolves with c->keys; how: for the log. */
 static inline __attribute__((always_inline)) kl_status resolve_call(struct kl_call *c, const char *how)
 {
     c->device = (uint8_t)top_device(c->keys);
@@ -270,12 +271,12 @@ static inline __attribute__((always_inline)) kl_status resolve_call(struct kl_ca
     return call_any(c, k);
 }
 
-/* Those that are seldom. */
+/* The rare kinds of kernels. */
 static __attribute__((noinline)) kl_status call_other(struct kl_call *c, const struct op_kernel *k)
 {
     if (!k || k->kind == KERNEL_AMBIGUOUS)
         return no_kernel(c, k);
-    if (k->kind == KERNEL_SELECT) { /* of ops without operands, which say their device */
+    if (k->kind == KERNEL_SELECT) { /* for ops without operands, which have a device argument */
         c->keys = (c->keys & ~DEV_MASK & ~LAYER_BIT(LAYER_BackendSelect)) | device_keys(c->graph->device);
         return resolve_call(c, "call");
     }
@@ -292,7 +293,7 @@ kl_status call_kernel(struct kl_call *c, const struct op_kernel *k)
     return call_any(c, k);
 }
 
-/* What a kernel gets is filled in once for all that the call passes, and only points to what the caller has. */
+/* Fills in the fields that kernels see once for all kernels of the call, as pointers to the caller's data. */
 static inline __attribute__((always_inline)) void fill_frame(struct kl_call *c, struct thread *t, struct call *g,
                                                              bool one_device,
                                                              uint64_t keys, kl_tensor *out)
@@ -300,7 +301,7 @@ static inline __attribute__((always_inline)) void fill_frame(struct kl_call *c, 
     c->t = t;
     c->keys = keys;
     c->one_device = one_device;
-    c->given = false;
+    c->check_results = false;
     c->site = g->site;
     c->nout = 1;
     c->in = g->in;
@@ -322,7 +323,7 @@ static __attribute__((noinline)) kl_tensor call_at_once(struct kl_call *c, struc
     return out;
 }
 
-/* Not worth to stand beside a user's kernel. */
+/* Kept out of the path of users' kernels. */
 static __attribute__((noinline)) kl_tensor call_rest(struct kl_call *c, struct thread *t, struct call *g, uint64_t own,
                                                      uint64_t keys,
                                                      const struct op_kernel *k)
@@ -337,7 +338,7 @@ static __attribute__((noinline)) kl_tensor call_rest(struct kl_call *c, struct t
     return out;
 }
 
-/* With k, dispatch_top's, which is none to call at once. */
+/* Starts with k, dispatch_top's result, if that cannot be called directly. */
 static __attribute__((noinline)) kl_tensor call_first(struct kl_call *c, struct thread *t, struct call *g, uint64_t own,
                                                       uint64_t keys,
                                                       const struct op_kernel *k)
@@ -365,7 +366,7 @@ kl_tensor call_for_node(struct kl_call *c, struct thread *t, struct call *g, uin
     return __builtin_expect(at_once, 1) ? call_at_once(c, t, g, keys, k) : call_first(c, t, g, own, keys, k);
 }
 
-/* To any kernel: the call has these keys while it runs. */
+/* Redispatches to any kernel: the call has these keys while it runs. */
 static __attribute__((noinline)) kl_status redispatch_any(kl_call *c, uint64_t keys)
 {
     uint64_t before = c->keys;
@@ -379,7 +380,7 @@ static __attribute__((noinline)) kl_status redispatch_any(kl_call *c, uint64_t k
     return status;
 }
 
-/* Most end in the node of their own, which asks for no key: nothing of the call changes for that. */
+/* Most redispatches end in the op's own node, which uses no keys, so the call is not changed. */
 static inline bool redispatch_is_node(const kl_call *c, uint64_t keys, unsigned dev)
 {
     return dispatch_is_node_on(c->op, keys, dev) && !c->t->watch && c->reads == c->t->reads;
@@ -393,13 +394,13 @@ kl_status kl_redispatch(kl_call *c, kl_keyset keys)
 
 kl_status kl_redispatch_below(kl_call *c)
 {
-    uint64_t bits = c->keys & key_below[c->key]; /* with ORDER_16 it is no node, whatever is below */
+    uint64_t bits = c->keys & key_below[c->key]; /* with ORDER_16 it is never the node */
     bool node = redispatch_is_node(c, bits, (unsigned)c->key < DEV_SLOTS ? top_device(bits) : c->device);
     return __builtin_expect(node, 1) ? record_own(c, c->found)
         : redispatch_any(c, keys_below(c->keys, c->key));
 }
 
-/* ---- what a kernel sees ---- */
+/* ---- functions for kernels ---- */
 
 const char *kl_call_op(const kl_call *c) { return c->op->name; }
 const char *kl_call_schema(const kl_call *c) { return c->op->schema ? c->op->schema : c->op->name; }
@@ -422,7 +423,7 @@ void kl_call_set_result(kl_call *c, uint32_t i, kl_tensor t)
 {
     if (i < c->nout) {
         c->out[i] = t;
-        c->given = true;
+        c->check_results = true;
     }
 }
 
@@ -430,7 +431,7 @@ void kl_call_set_result(kl_call *c, uint32_t i, kl_tensor t)
 
 enum how { BY_ARGUMENTS, BY_KEYS, BY_KEY };
 
-/* Why it cannot be called like this, NULL if it can. */
+/* Why the op cannot be called in this way, NULL if it can. */
 static const char *misfit(const struct dispatch_op *op, uint32_t nin, const kl_tensor *in, uint32_t nout,
                           const kl_tensor *out)
 {
@@ -444,11 +445,11 @@ static const char *misfit(const struct dispatch_op *op, uint32_t nin, const kl_t
     bool fits = (op->nin == nin || op->nin == VARIES) && (op->nout == nout || op->nout == VARIES),
         defined = op->defined;
     dispatch_unlock();
-    return !defined ? "it has kernels, but nobody has defined it (kl_dispatch_define)"
+    return !defined ? "it has kernels, but it is not defined (kl_dispatch_define)"
            : !fits ? "its schema has other numbers of tensors" : NULL;
 }
 
-/* What B's dispatcher says of a set of keys, or of one. */
+/* Reports the missing kernel for a set of keys, or one key, with the message of the 16-bit dispatcher. */
 static void missing_for(const struct kl_call *c, enum how how, struct err *e)
 {
     char set[400];
@@ -478,12 +479,12 @@ static kl_status call_by_name(const kl_site *site, const char *name, enum how ho
     struct call graph = {.site = site, .op = op ? op->name : "", .proto.op = op ? op->graph_op : 0};
     struct kl_call c = {.t = t, .op = op, .keys = keys, .key = key, .site = site, .label = name ? name : "", .nin = nin,
                         .nout = nout,
-                        .given = nout != 1, .in = op && op->graph_op ? graph.in : copy, .out = out,
+                        .check_results = nout != 1, .in = op && op->graph_op ? graph.in : copy, .out = out,
                         .graph = op && op->graph_op ? &graph : NULL};
     for (uint32_t i = 0; out && i < nout; i++)
         out[i] = kl_none;
     if (t->tracing && t->trace->err.code)
-        why = "the trace has failed"; /* which stays its error */
+        why = "the trace has failed"; /* the trace keeps its first error */
     if (why || !copy) {
         c.nout = out ? nout : 0;
         return refuse_call(&c, why ? KL_ERR_ARGUMENT : KL_ERR_MEMORY, why ? why : "out of memory");
@@ -494,7 +495,7 @@ static kl_status call_by_name(const kl_site *site, const char *name, enum how ho
         keys |= handle_keys(in[i]);
     c.keys = how == BY_ARGUMENTS ? thread_keys(t, keys) : keys & SET_BITS;
     if (t->vmap && how == BY_ARGUMENTS && !op->graph_op)
-        c.keys |= keys & DEV_MASK; /* it becomes ops of the graph here, not when the batch is recorded */
+        c.keys |= keys & DEV_MASK; /* it becomes graph ops here, not when the batch is recorded */
     const struct op_kernel *k = how != BY_KEY ? dispatch_resolve(op, c.keys, &c.key)
                              : (unsigned)key < KL_KEY_COUNT ? atomic_load_explicit(&op->entry[key],
                                                                                    memory_order_acquire) : NULL;

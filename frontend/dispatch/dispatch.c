@@ -1,4 +1,4 @@
-/* The tables of ops, and registering kernels. */
+/* The dispatch tables of ops, and registering kernels. */
 #include "frontend/frontend.h"
 #include "ir/text/text.h"
 #include <pthread.h>
@@ -17,13 +17,13 @@ static const struct op_kernel kernel_through = {.kind = KERNEL_FALLTHROUGH, .nam
 static const struct op_kernel kernel_ambiguous = {.kind = KERNEL_AMBIGUOUS, .name = "ambiguous"};
 
 struct dispatch_op graph_ops[OP_COUNT];
-static _Atomic(struct dispatch_op *) user_ops; /* grows at its head */
+static _Atomic(struct dispatch_op *) user_ops; /* new ones are added at the head */
 static struct registration builtin_impl[OP_COUNT], select_impl[OP_COUNT];
 static struct registration *fallback[KL_KEY_COUNT];
-static struct op_kernel *kernels;                 /* all that were ever registered */
+static struct op_kernel *kernels;                 /* all kernels that were ever registered */
 static uint64_t last_id;
 
-/* ---- one entry, by the rules in their order: the first that gives a kernel ---- */
+/* ---- computing one entry: the first rule that gives a kernel applies ---- */
 
 static const struct registration *newest(const struct dispatch_op *op, kl_key key)
 {
@@ -33,7 +33,7 @@ static const struct registration *newest(const struct dispatch_op *op, kl_key ke
     return r;
 }
 
-/* Has a backend whose gradients are this key's a kernel of its own? */
+/* Has a backend whose autograd key is this one its own kernel? */
 static bool backend_has_kernel(const struct dispatch_op *op, kl_key autograd)
 {
     bool any = false;
@@ -57,7 +57,7 @@ const struct op_kernel *dispatch_compute(const struct dispatch_op *op, kl_key ke
         return r->kernel;
     }
     const struct op_kernel *own = op->graph_op && layer && !autograd ? layer_kernel(layer) : NULL;
-    if (own && (kl_key_is_backend(key) || !fallback[key])) { /* of storage: before the kernel for dense tensors */
+    if (own && (kl_key_is_backend(key) || !fallback[key])) { /* a storage layer precedes the kernel for dense tensors */
         *tag = TAG_LAYER;
         return own;
     }
@@ -82,7 +82,7 @@ const struct op_kernel *dispatch_compute(const struct dispatch_op *op, kl_key ke
     return fallback[key] ? fallback[key]->kernel : NULL;
 }
 
-/* Entries first, so that a reader who sees the new mask finds them. */
+/* Entries first, so that a reader of the new mask finds them. */
 static void compute_all(struct dispatch_op *op)
 {
     uint64_t mask[DEV_SLOTS];
@@ -115,7 +115,7 @@ const struct op_kernel *dispatch_resolve_lower(const struct dispatch_op *op, uin
     }
 }
 
-/* ---- what is there from the start ---- */
+/* ---- built-in kernels ---- */
 
 static const kl_key through[] = {
     KL_KEY_AutogradOther, KL_KEY_AutogradCPU, KL_KEY_AutogradCUDA, KL_KEY_AutogradXLA, KL_KEY_AutogradNestedTensor,
@@ -161,11 +161,11 @@ static void dispatch_fill_tables(void)
 
 bool dispatch_start(void) { return pthread_once(&once, dispatch_fill_tables) == 0; }
 
-/* ---- finding ---- */
+/* ---- look-up ---- */
 
 static bool dispatch_is_known(const struct dispatch_op *op) { return op->defined || op->impl; }
 
-/* Without asking whether anything is registered for it. */
+/* Finds the op even if nothing is registered for it. */
 static struct dispatch_op *dispatch_op_named(const char *name)
 {
     for (unsigned i = OP_nil + 1; name && i < OP_COUNT; i++)
@@ -219,7 +219,7 @@ static struct dispatch_op *find_or_add(const char *name, struct err *e)
     }
     op->nin = op->nout = VARIES;
     snprintf(op->name, sizeof op->name, "%s", name);
-    compute_all(op); /* nothing but fallbacks */
+    compute_all(op); /* fallbacks only */
     op->next = atomic_load_explicit(&user_ops, memory_order_relaxed);
     atomic_store_explicit(&user_ops, op, memory_order_release);
     return op;
@@ -233,8 +233,8 @@ static char *copy_text(const char *s)
     return copy ? strcpy(copy, s) : NULL;
 }
 
-/* The kernel that never changes for these functions; *op is whose nodes a `run` computes.  own: fn is Kiln's; else
- * NULL. */
+/* The permanent kernel record for these functions; *op is the op whose nodes a `run` computes. own: Kiln's function;
+ * else NULL. */
 static const struct op_kernel *intern(const struct dispatch_op *op, const kl_kernel *fn, const struct transform *own,
                                       struct err *e)
 {
@@ -263,7 +263,7 @@ static const struct op_kernel *intern(const struct dispatch_op *op, const kl_ker
     return NULL;
 }
 
-/* Of a kernel and its op: nothing is compared where one says nothing. */
+/* Compares the schemas of a kernel and its op; a missing schema agrees with any. */
 static bool schemas_agree(const struct dispatch_op *op, const char *kernel, const char *schema, struct err *e)
 {
     uint32_t nin, nout, own_in, own_out;
@@ -374,7 +374,7 @@ bool dispatch_layer(const char *name, kl_key key, const struct transform *own, s
     return ok;
 }
 
-/* The op of a schema gets it, unless a kernel that is there differs. */
+/* Defines the op of a schema, unless a registered kernel has another schema. */
 static bool add_definition(const char *schema, uint32_t nin, uint32_t nout, size_t name_length, uint64_t *id,
                            struct err *e)
 {
@@ -412,7 +412,7 @@ static bool add_definition(const char *schema, uint32_t nin, uint32_t nout, size
 
 static bool remove_registration(uint64_t id)
 {
-    if (!id || id > last_id) /* what is there from the start stays */
+    if (!id || id > last_id) /* built-in registrations stay */
         return false;
     for (unsigned k = 0; k < KL_KEY_COUNT; k++)
         if (fallback[k] && fallback[k]->id == id) {
@@ -460,7 +460,7 @@ bool dispatch_define_custom(const struct custom_op *op, struct err *e)
     return ok;
 }
 
-/* ---- the public side ---- */
+/* ---- public functions ---- */
 
 static kl_status registered(struct thread *t, const char *what, bool ok, uint64_t id, kl_registration *out,
                             const struct err *e)
@@ -470,7 +470,7 @@ static kl_status registered(struct thread *t, const char *what, bool ok, uint64_
     return ok ? KL_OK : report(t, NULL, e->code, "%s: %s", what, e->msg);
 }
 
-/* "name(...) -> ..."; the length of the name, 0: it is no schema. */
+/* "name(...) -> ..."; returns the length of the name, 0: no valid schema. */
 static size_t schema_name(const char *schema, uint32_t *nin, uint32_t *nout)
 {
     size_t n = schema ? strcspn(schema, "(") : 0;

@@ -1,4 +1,4 @@
-/* Keys and sets of them: names and components. */
+/* Dispatch keys and sets of them: names and components. */
 #include "dispatch.h"
 #include <ctype.h>
 #include <string.h>
@@ -85,7 +85,7 @@ const uint64_t key_own_bit[KL_KEY_COUNT + 1] = {
     KL_KEYS(X)
 #undef X
         LAYER_BIT(LAYER_Autograd)};
-const uint64_t key_below[KL_KEY_COUNT + 1] = {/* of none: all */
+const uint64_t key_below[KL_KEY_COUNT + 1] = {/* for no key: all components */
 #define X(name, device, layer)                                                                                         \
     ((LAYER_##layer ? LAYER_BIT(LAYER_##layer) : UINT64_C(1) << DEV_##device >> 1) - 1) | ORDER_16,
                                               KL_KEYS(X)
@@ -121,7 +121,7 @@ kl_key kl_keyset_highest(kl_keyset set)
         : 63 - (unsigned)__builtin_clzll(layers);
     unsigned layer = top + 1 - DEV_BITS;
     kl_key k = KL_KEY_Undefined;
-    for (unsigned i = 0; i < KL_KEY_COUNT; i++) /* what key_at says, but this may be a process's first call */
+    for (unsigned i = 0; i < KL_KEY_COUNT; i++) /* the same as key_at, which may not be filled before the first call */
         if (key_info[i].layer == layer && (key_info[i].device ? key_info[i].device == dev : k == KL_KEY_Undefined))
             k = (kl_key)i;
     if (layer == LAYER_Mkldnn)
@@ -141,7 +141,7 @@ char *kl_keyset_text(kl_keyset set, char *buf, size_t size)
     size_t n = (size_t)snprintf(buf, size, "{");
     for (const char *sep = ""; set.bits && n < size; sep = ", ") {
         kl_key k = kl_keyset_highest(set);
-        if (k == KL_KEY_Undefined) /* bits that are no component */
+        if (k == KL_KEY_Undefined) /* the set has no component bits */
             break;
         n += (size_t)snprintf(buf + n, size - n, "%s%s", sep, kl_key_name(k));
         set = kl_keyset_remove(set, k);

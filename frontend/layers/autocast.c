@@ -1,20 +1,20 @@
-/* Autocast: operands cast before an op is recorded, as the op's policy says (the autocast column of ops.def):
+/* Autocast: casts operands before an op is recorded, by the op's policy (the autocast column of ops.def):
  *
  *   LOWER    to the block's dtype: products
- *   FP32     to f32: what loses digits or range in a narrow type
+ *   FP32     to f32: ops that lose precision or range in a narrow type
  *   PROMOTE  to the widest of the operands' dtypes
- *   ANY      as they are
+ *   ANY      not at all
  *
- * Only f16, bf16 and f32 are cast, and a call that has f64 among them stays as it is.  Composites whose first step
- * would lose digits (softmax, norms, losses) widen their operands themselves (nn/widen.c).  A narrow copy of a tensor
- * from outside of the trace, such as a weight, is made once a block. */
+ * Only f16, bf16 and f32 are cast; a call with an f64 operand is unchanged.  Composites whose first step would lose
+ * precision (softmax, norms, losses) widen their operands themselves (nn/widen.c).  A narrow copy of a tensor from
+ * outside of the trace, such as a weight, is made once for each block. */
 #include "transform.h"
 #include <string.h>
 
 enum policy { ANY, LOWER, FP32, PROMOTE };
-enum { NARROWED = 256 };      /* copies remembered; a power of two */
+enum { NARROWED = 256 };      /* copies that are remembered; a power of two */
 
-/* A narrow copy, as long as the tensor means what it did. */
+/* A narrow copy; valid while the tensor has the same value. */
 struct narrowed {
     kl_tensor from, to;
     const struct trace *tr;   /* NULL: outside of traces */
@@ -40,7 +40,7 @@ static bool is_cast(unsigned dtype) { return dtype < KL_DTYPE_COUNT && CAST >> d
 
 /* ---- narrow copies ---- */
 
-/* What makes a copy good; false: none of this tensor is remembered. */
+/* The values that identify a copy; false: none of this tensor can be remembered. */
 static bool describe_copy(const struct thread *t, kl_tensor h, kl_dtype dtype, struct narrowed *n)
 {
     struct entry *x = entry_peek(h);
@@ -85,7 +85,7 @@ static kl_tensor autocast_narrow(struct thread *t, const kl_site *site, kl_tenso
     if (kl_check(to) != KL_OK)
         return to;
     if (now.tr)
-        now.node = trace_binding(t->trace, h)->node; /* which the cast may have bound */
+        now.node = trace_binding(t->trace, h)->node; /* the node to which the cast may have bound it */
     else
         kl_keep_at(site, to);
     autocast_forget(n);
@@ -103,8 +103,7 @@ static const uint8_t policy_of[OP_COUNT] = {
 #include "ir/ops/ops.def"
 };
 
-/* What those of an op's operands that are of other dtypes are cast to, where autocast is active; KL_DTYPE_COUNT: there
- * are none. */
+/* The dtype to which operands of other dtypes are cast if autocast is active; KL_DTYPE_COUNT: there are none. */
 static inline unsigned target(const struct thread *t, const struct call *call, uint32_t nin, struct entry *const *found)
 {
     const struct autocast *a = t->autocast;
@@ -114,7 +113,7 @@ static inline unsigned target(const struct thread *t, const struct call *call, u
         return KL_DTYPE_COUNT;
     for (uint32_t i = 0; i < nin; i++) {
         dtypes |= UINT32_C(1) << entry_dtype(found[i]);
-        if (found[i] && found[i]->kind == KIND_WRAPPER) /* whose layer's ops on its parts are cast */
+        if (found[i] && found[i]->kind == KIND_WRAPPER) /* the layer's ops on its parts are cast instead */
             return KL_DTYPE_COUNT;
     }
     uint32_t cast = dtypes & CAST;

@@ -1,9 +1,8 @@
-/* A graph recorded again, call by call, with some of its inputs batched: what vmap does with the function it recorded
- * and, with no input batched, what runs a tracer's graph again.
+/* Records a graph a second time, call by call, with some of its inputs batched. vmap uses it for the function it
+ * recorded; the tracer uses it without batched inputs to repeat a graph.
  *
- * A batched value has one more axis, 0, of the batch's length; all others are as they were in the graph.  Each node
- * becomes calls of the one path (record.c), so that what is recorded fuses, differentiates and replays like anything
- * else. */
+ * A batched value has one more axis, axis 0, of the batch's length; all others are as in the graph.  Each node becomes
+ * calls of record(), so the results fuse, differentiate and replay like other ops. */
 #ifndef KILN_BATCH_H
 #define KILN_BATCH_H
 #include "frontend/frontend.h"
@@ -11,36 +10,36 @@
 struct batch {
     struct thread *t;
     const struct graph *g;
-    const kl_site *site;      /* of nodes that know none */
+    const kl_site *site;      /* of nodes without a call site */
     int64_t size;             /* of the batch; 0: nothing is batched */
     kl_device on;             /* of the inputs: an autodiff device or not, as all that is recorded */
-    bool different;           /* random bits are others in each element of the batch */
-    kl_tensor *h;             /* by node: what it has become */
-    bool *is;                 /* by node: is that batched? */
-    bool *live;               /* by node: an output needs it */
-    bool *wide;               /* by node: f32 only because what it meets was, whose dtype it takes; NULL: none is */
-    struct per_element *each; /* for gradients in what is not batched; NULL: there are none */
+    bool different;           /* each element of the batch has other random bits */
+    kl_tensor *h;             /* by node: its handle */
+    bool *batched;            /* by node: is the handle batched? */
+    bool *live;               /* by node: an output depends on it */
+    bool *wide;               /* by node: f32 only because of another operand, whose dtype it takes; NULL: none */
+    struct per_element *each; /* for gradients with respect to unbatched values; NULL: there are none */
 };
 
-/* Records g again, its inputs in[], of which is[] are batched; its outputs and whether they are.  Whatever fails is in
- * the handles, as poison; false: out of memory. */
-bool batch_graph(struct batch *b, const struct graph *g, const kl_tensor *in, const bool *is, kl_tensor *out,
-                 bool *out_is);
+/* Records g with inputs in[]; batched[] tells which of them are.  Returns its outputs and whether they are batched.
+ * Errors are in the handles, as poison; false: out of memory. */
+bool batch_graph(struct batch *b, const struct graph *g, const kl_tensor *in, const bool *batched, kl_tensor *out,
+                 bool *out_batched);
 
-/* ---- batch.c: what the rules share ---- */
+/* ---- batch.c: functions for the rules ---- */
 const kl_site *batch_site(const struct batch *b, ref r);
-struct shape batch_shape(const struct batch *b, const struct shape *s); /* s with the batch in front */
-/* h, which is a value of shape s, with a batch if it has none. */
-kl_tensor batch_spread(const struct batch *b, const kl_site *site, kl_tensor h, bool is, const struct shape *s);
+struct shape batch_shape(const struct batch *b, const struct shape *s); /* s with a leading batch axis */
+/* h, a value of shape s, expanded over the batch if it is not batched. */
+kl_tensor batch_spread(const struct batch *b, const kl_site *site, kl_tensor h, bool batched, const struct shape *s);
 kl_tensor batch_move_axis(const kl_site *site, kl_tensor h, uint32_t rank, uint32_t from, uint32_t to);
 /* element i */
 kl_tensor batch_pick(const struct batch *b, const kl_site *site, kl_tensor h, const struct shape *s, int64_t i);
-/* Says once for each op that it is recorded for each element of a batch by itself. */
+/* Logs once for each op that it is recorded for each element of a batch separately. */
 void batch_warn(unsigned op);
 
-/* ---- batch_index.c: ops of a batched index, and their kin ---- */
-/* The node's result, batched, from its operands; some is batched. */
-kl_tensor batch_indexed(struct batch *b, ref r, const kl_tensor *in, const bool *is);
+/* ---- batch_index.c: gather, scatter and similar ops ---- */
+/* The node's batched result; at least one operand is batched. */
+kl_tensor batch_indexed(struct batch *b, ref r, const kl_tensor *in, const bool *batched);
 
 /* ---- batch_region.c: ops with regions, and custom ops ---- */
 void batch_region(struct batch *b, ref r); /* its projections' values and whether they are batched */

@@ -1,7 +1,7 @@
-/* Ops that choose elements by computed numbers, recorded with a batch.  Where only what they choose from is batched
- * they are the same op with its axis one further.  A batched index becomes one into an axis that holds the whole batch:
- * element i of the batch counts from i times that axis's length on.  A dynamic slice or update has an index of
- * consecutive numbers then. */
+/* Batching rules of ops that select elements by computed indices.  If only the data is batched, they are the same op
+ * with its axis shifted by one.  A batched index becomes one into an axis that contains the whole batch: element i
+ * of the batch starts at i times that axis's length.  A dynamic slice or update then has an index of consecutive
+ * numbers. */
 #include "batch.h"
 #include <string.h>
 
@@ -36,7 +36,7 @@ static kl_tensor from_rows(const struct batch *b, const kl_site *site, kl_tensor
     return reshape_to(site, "vmap", kl_permute_at(site, h, (int[]){0, 2, 1, 3}), &all);
 }
 
-/* Numbers [B, n] within an axis of this length as numbers of rows: [B * n]. */
+/* Indices [B, n] within an axis of this length as row numbers: [B * n]. */
 static kl_tensor row_numbers(const struct batch *b, const kl_site *site, kl_tensor index, int64_t n, int64_t length)
 {
     struct view v;
@@ -48,7 +48,7 @@ static kl_tensor row_numbers(const struct batch *b, const kl_site *site, kl_tens
     return reshape(site, kl_add_at(site, held_index(site, index, &v, length - 1), first), 1, (int64_t[]){b->size * n});
 }
 
-/* The numbers [B, n] of a window from a computed start [B] on, where all of it fits. */
+/* The indices [B, n] of a window at a computed start [B], clamped so that the window fits. */
 static kl_tensor window_numbers(const struct batch *b, const kl_site *site, kl_tensor start, int64_t n, int64_t length)
 {
     struct view v;
@@ -58,13 +58,13 @@ static kl_tensor window_numbers(const struct batch *b, const kl_site *site, kl_t
     return kl_add_at(site, from, kl_arange_at(site, v.device, KL_I64, n));
 }
 
-static kl_tensor gathered(const struct batch *b, const kl_site *site, kl_tensor a, bool is, struct around x,
+static kl_tensor gathered(const struct batch *b, const kl_site *site, kl_tensor a, bool batched, struct around x,
                           kl_tensor index,
                         int64_t n, const struct shape *s)
 {
     struct call c = {.site = site, .op = "gather", .proto.op = OP_gather};
     struct shape all = batch_shape(b, s);
-    if (is) {
+    if (batched) {
         c.in[0] = as_rows(b, site, a, x);
         c.in[1] = row_numbers(b, site, index, n, x.length);
         return from_rows(b, site, record(&c), (struct around){x.before, n, x.behind}, s);
@@ -89,19 +89,19 @@ static kl_tensor scattered(const struct batch *b, const kl_site *site, kl_tensor
     return from_rows(b, site, record(&c), x, s);
 }
 
-/* The index or start is one for all: operands but that get the batch. */
-static kl_tensor same_index(const struct batch *b, ref r, const kl_tensor *in, const bool *is, unsigned index)
+/* The index or start is the same for all: the other operands get the batch. */
+static kl_tensor same_index(const struct batch *b, ref r, const kl_tensor *in, const bool *batched, unsigned index)
 {
     const struct node *n = node_at(b->g, r);
     struct call c = {.site = batch_site(b, r), .op = opinfo[n->op].name, .proto = {.op = n->op, .attr = n->attr}};
     c.proto.flags = n->flags & MARK_STOP;
     for (unsigned i = 0; i < n->nin; i++)
-        c.in[i] = i == index ? in[i] : batch_spread(b, c.site, in[i], is[i], node_shape(b->g, n->in[i]));
-    c.proto.attr.axis.axis++; /* where all four have it */
+        c.in[i] = i == index ? in[i] : batch_spread(b, c.site, in[i], batched[i], node_shape(b->g, n->in[i]));
+    c.proto.attr.axis.axis++; /* the axis is at the same position in the attributes of all four */
     return record(&c);
 }
 
-kl_tensor batch_indexed(struct batch *b, ref r, const kl_tensor *in, const bool *is)
+kl_tensor batch_indexed(struct batch *b, ref r, const kl_tensor *in, const bool *batched)
 {
     const struct graph *g = b->g;
     const struct node *n = node_at(g, r);
@@ -110,23 +110,23 @@ kl_tensor batch_indexed(struct batch *b, ref r, const kl_tensor *in, const bool 
     uint32_t axis = n->attr.axis.axis;
     struct around x = around(node_shape(g, n->in[0]), axis);
     unsigned index = n->op == OP_dynamic_update ? 2 : 1;
-    if (!is[index])
-        return same_index(b, r, in, is, index);
+    if (!batched[index])
+        return same_index(b, r, in, batched, index);
     unsigned stopped = n->flags & MARK_STOP ? 1 : 0;
     b->t->no_grad += stopped;
     kl_tensor a = n->op == OP_scatter || n->op == OP_dynamic_update
-                      ? batch_spread(b, site, in[0], is[0], node_shape(g, n->in[0])) : in[0], y;
+                      ? batch_spread(b, site, in[0], batched[0], node_shape(g, n->in[0])) : in[0], y;
     if (n->op == OP_gather) {
-        y = gathered(b, site, a, is[0], x, in[1], node_shape(g, n->in[1])->dim[0], s);
+        y = gathered(b, site, a, batched[0], x, in[1], node_shape(g, n->in[1])->dim[0], s);
     } else if (n->op == OP_dynamic_slice) {
         int64_t count = n->attr.slice.count;
-        y = gathered(b, site, a, is[0], x, window_numbers(b, site, in[1], count, x.length), count, s);
+        y = gathered(b, site, a, batched[0], x, window_numbers(b, site, in[1], count, x.length), count, s);
     } else if (n->op == OP_scatter) {
-        kl_tensor update = batch_spread(b, site, in[2], is[2], node_shape(g, n->in[2]));
+        kl_tensor update = batch_spread(b, site, in[2], batched[2], node_shape(g, n->in[2]));
         y = scattered(b, site, a, x, in[1], node_shape(g, n->in[1])->dim[0], update, n->attr.scatter.kind, s);
     } else {
         int64_t count = node_shape(g, n->in[1])->dim[axis];
-        kl_tensor update = batch_spread(b, site, in[1], is[1], node_shape(g, n->in[1]));
+        kl_tensor update = batch_spread(b, site, in[1], batched[1], node_shape(g, n->in[1]));
         y = scattered(b, site, a, x, window_numbers(b, site, in[2], count, x.length), count, update, SCATTER_SET, s);
     }
     b->t->no_grad -= stopped;

@@ -19,7 +19,7 @@ static kl_tensor blocked_make(struct thread *t, const kl_site *site, kl_tensor t
     return wrap(t, site, &layer_blocked, &v, 1, &tiles, number);
 }
 
-static const int exchange[4] = {0, 2, 1, 3}; /* rows of tiles, tiles, rows in them: and back */
+static const int exchange[4] = {0, 2, 1, 3}; /* swaps rows of tiles with rows in tiles; its own inverse */
 
 static kl_tensor blocked_dense(struct thread *t, const kl_site *site, kl_tensor h)
 {
@@ -28,7 +28,7 @@ static kl_tensor blocked_dense(struct thread *t, const kl_site *site, kl_tensor 
     return reshape_to(site, "blocked", kl_permute_at(site, tiles_of(h), exchange), &v.shape);
 }
 
-/* Tiles that fit each other, and numbers. */
+/* Are the operands matrices with equal blocks, or numbers? */
 static bool alike(const struct call *c)
 {
     int64_t block = 0;

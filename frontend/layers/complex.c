@@ -1,4 +1,4 @@
-/* Complex: numbers as pairs of floats.  Linear ops go part by part; the others are written out here. */
+/* Complex: numbers as pairs of floats.  Linear ops are applied to each part; this file has the others. */
 #include "wrapper.h"
 #include <string.h>
 
@@ -16,7 +16,7 @@ static kl_tensor zeros_like(const kl_site *site, const struct view *v)
     return broadcast_to(site, "complex", const_like(site, v, 0), &scalar, &v->shape);
 }
 
-/* Of an operand that may be real. */
+/* The parts of an operand that may be real. */
 static struct pair pair_of(const kl_site *site, kl_tensor h)
 {
     const struct wrapper *w = wrapper_of(h, &layer_complex);
@@ -31,7 +31,7 @@ static kl_tensor complex_dense(struct thread *t, const kl_site *site, kl_tensor 
     return kl_stack_at(site, 2, w->part, -1);
 }
 
-/* Which operands of an op that is linear in them hold numbers, one bit each; 0: it is none of these. */
+/* For an op that is linear in its operands: the ones that are numbers, one bit each; 0: another op. */
 static unsigned numbers_of(const struct call *c)
 {
     if (op_is_view(c->proto.op))
@@ -69,13 +69,13 @@ static kl_tensor complex_product(struct thread *t, const struct call *c)
 {
     const struct wrapper *a = wrapper_of(c->in[0], &layer_complex), *b = wrapper_of(c->in[1], &layer_complex);
     if (!a)
-        return complex_make(t, c->site, call_again(c, c->in[0], b->part[0], kl_none),
-                            call_again(c, c->in[0], b->part[1], kl_none));
+        return complex_make(t, c->site, call_with(c, c->in[0], b->part[0], kl_none),
+                            call_with(c, c->in[0], b->part[1], kl_none));
     if (!b)
-        return complex_make(t, c->site, call_again(c, a->part[0], c->in[1], kl_none),
-                            call_again(c, a->part[1], c->in[1], kl_none));
-    kl_tensor rr = call_again(c, a->part[0], b->part[0], kl_none), ii = call_again(c, a->part[1], b->part[1], kl_none);
-    kl_tensor ri = call_again(c, a->part[0], b->part[1], kl_none), ir = call_again(c, a->part[1], b->part[0], kl_none);
+        return complex_make(t, c->site, call_with(c, a->part[0], c->in[1], kl_none),
+                            call_with(c, a->part[1], c->in[1], kl_none));
+    kl_tensor rr = call_with(c, a->part[0], b->part[0], kl_none), ii = call_with(c, a->part[1], b->part[1], kl_none);
+    kl_tensor ri = call_with(c, a->part[0], b->part[1], kl_none), ir = call_with(c, a->part[1], b->part[0], kl_none);
     kl_tensor re = kl_sub_at(c->site, rr, ii);
     return complex_make(t, c->site, re, kl_add_at(c->site, ri, ir));
 }
@@ -128,7 +128,7 @@ static kl_tensor call_complex(struct thread *t, const struct call *c)
     case OP_is_finite: return kl_and_at(s, kl_is_finite_at(s, a.re), kl_is_finite_at(s, a.im));
     case OP_eq: case OP_ne: {
         b = pair_of(s, c->in[1]);
-        kl_tensor re = call_again(c, a.re, b.re, kl_none), im = call_again(c, a.im, b.im, kl_none);
+        kl_tensor re = call_with(c, a.re, b.re, kl_none), im = call_with(c, a.im, b.im, kl_none);
         return c->proto.op == OP_eq ? kl_and_at(s, re, im) : kl_or_at(s, re, im);
     }
     default: return call_refused(t, c, KL_ERR_TYPE,

@@ -1,4 +1,4 @@
-/* Loss scaling: states and ordinary ops, so that a step that overflowed is told from others while the program runs. */
+/* Loss scaling: states and ordinary ops, so that the program itself detects a step that overflowed. */
 #include "transform.h"
 #include <math.h>
 
@@ -30,7 +30,7 @@ void kl_loss_scale_free(kl_loss_scale *s)
     *s = (kl_loss_scale){0};
 }
 
-/* h times or divided by the scale, in f32 where h has too few digits or too small a range for it. */
+/* h multiplied or divided by the scale, in f32 if h has too little precision or range. */
 static kl_tensor by_scale(const kl_site *site, const char *op, const kl_loss_scale *s, kl_tensor h, bool up)
 {
     struct view v;

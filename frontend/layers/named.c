@@ -1,10 +1,10 @@
-/* Named: axes with names, which each op carries to its result or refuses.  Nothing of them is recorded. */
+/* Named: axes with names, which each op passes to its result or rejects.  Names are not recorded. */
 #include "wrapper.h"
 #include <pthread.h>
 #include <string.h>
 
-/* A name is its place in this list, which only grows, + 1; 0: none.  An axis that a reduction has made one element long
- * says so, for the reshape that takes it away. */
+/* A name is its index + 1 in this list, which only grows; 0: none.  An axis of length 1 made by a reduction has this
+ * flag, so that the reshape that removes it is recognised. */
 #define REDUCED (INT64_C(1) << 32)
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static char **known;
@@ -70,9 +70,9 @@ static kl_tensor named_dense(struct thread *t, const kl_site *site, kl_tensor h)
     return kl_dense_at(site, named_plain(h));
 }
 
-/* ---- what becomes of names ---- */
+/* ---- names of results ---- */
 
-/* Both, counted from the last axis; false: reported. */
+/* Combines both operands' names, counted from the last axis; false: reported. */
 static bool unify(struct thread *t, const struct call *c, struct names *all, const struct names *more)
 {
     char a[200], b[200];
@@ -92,7 +92,7 @@ static bool unify(struct thread *t, const struct call *c, struct names *all, con
     return true;
 }
 
-/* Wraps y, unless a name would occur twice. */
+/* Wraps y; a repeated name is an error. */
 static kl_tensor carry(struct thread *t, const struct call *c, kl_tensor y, const struct names *n)
 {
     struct view v = view_of(y);
@@ -108,8 +108,8 @@ static kl_tensor carry(struct thread *t, const struct call *c, kl_tensor y, cons
     return wrap(t, c->site, &layer_named, &v, 1, &y, number);
 }
 
-/* Axes of one element come and go, the others keep their order: from the first axis on, or from the last.  false: they
- * do not. */
+/* Matches axes if only axes of length 1 are added or removed, from the first axis on, or from the last. false: they do
+ * not match. */
 static bool follow(const struct names *from, const struct shape *old, const struct shape *new, bool back,
                    struct names *to)
 {
@@ -132,7 +132,7 @@ static bool follow(const struct names *from, const struct shape *old, const stru
     return true;
 }
 
-/* A name that could be one of two axes' is none's. */
+/* A name that could belong to two axes is dropped. */
 static bool reshaped(const struct names *from, const struct shape *old, const struct shape *new, struct names *to)
 {
     struct names kept = {0}, other;
@@ -142,7 +142,7 @@ static bool reshaped(const struct names *from, const struct shape *old, const st
             rest.dim[rest.rank++] = old->dim[i];
             kept.of[kept.rank++] = from->of[i];
         }
-    if (shape_equal(&rest, new)) { /* what was reduced goes */
+    if (shape_equal(&rest, new)) { /* the reduced axis is removed */
         *to = kept;
         return true;
     }
@@ -238,7 +238,7 @@ static kl_tensor call_named(struct thread *t, const struct call *c)
 const struct layer layer_named = {.name = "named", .key = LAYER_Named, .grad_parts = 1, .call = call_named,
                                   .dense = named_dense};
 
-/* ---- giving and asking names ---- */
+/* ---- setting and reading names ---- */
 
 kl_tensor kl_named_at(const kl_site *site, kl_tensor a, const char *const *names)
 {
@@ -250,7 +250,7 @@ kl_tensor kl_named_at(const kl_site *site, kl_tensor a, const char *const *names
         return compose_end(t, poison(t));
     kl_tensor x = named_plain(a);
     if (!names)
-        return compose_end(t, wrapper_again(t, site, x));
+        return compose_end(t, wrapper_duplicate(t, site, x));
     struct names n = {.rank = v.shape.rank};
     struct call c = {.site = site, .op = "named"};
     for (uint32_t i = 0; i < n.rank; i++)

@@ -1,13 +1,13 @@
-/* Nested: components one behind the other in axis 0.  Parts: the values; the offsets; each row's component; the first
- * row of that and the one behind its last, which is what attention asks for.  What leaves that axis alone is the op on
- * all rows; what goes along it knows each row's component. */
+/* Nested: components one after the other along axis 0.  Parts: the values; the offsets; the component of each row; the
+ * first row of that component and the one after its last, which attention uses.  Ops that do not touch that axis run on
+ * all rows; ops along it use each row's component. */
 #include "wrapper.h"
 #include <inttypes.h>
 #include <math.h>
 #include <stdatomic.h>
 #include <string.h>
 
-/* number[0] tells apart what has its own offsets. */
+/* number[0] identifies tensors with the same offsets. */
 static _Atomic int64_t next_id = 1;
 
 static const struct wrapper *nested_of(kl_tensor h) { return wrapper_of(h, &layer_nested); }
@@ -25,7 +25,7 @@ static kl_tensor nested_dense(struct thread *t, const kl_site *site, kl_tensor h
     return kl_dense_at(site, nested_of(h)->part[0]);
 }
 
-/* ---- ops that leave the ragged axis alone ---- */
+/* ---- ops that do not touch the ragged axis ---- */
 
 static kl_tensor refused(struct thread *t, const struct call *c, const char *why)
 {
@@ -33,7 +33,7 @@ static kl_tensor refused(struct thread *t, const struct call *c, const char *why
                         opinfo[c->proto.op].name, why);
 }
 
-/* The nested operand that says the offsets, all having the same ones; NULL: why not. */
+/* The nested operand whose offsets all share; NULL: the reason why there is none. */
 static const char *same_offsets(const struct call *c, unsigned *first)
 {
     const struct wrapper *w = NULL;
@@ -48,8 +48,8 @@ static const char *same_offsets(const struct call *c, unsigned *first)
     return NULL;
 }
 
-/* The rows stay in axis 0: nested operands have one rank, and a plain one, which may be one row for all, none above
- * it. */
+/* The rows stay in axis 0: nested operands have one rank, and a plain operand, which may be one row for all, at most
+ * the same. */
 static bool broadcasts(const struct call *c, unsigned first)
 {
     uint32_t rank = view_of(c->in[first]).shape.rank;
@@ -94,7 +94,7 @@ static enum fate fate_of(const struct call *c, unsigned first)
         break;
     case OP_cast: keeps = true; break;
     case OP_dynamic_update: break;
-    default: /* views and selections that have an axis keep the first one where theirs is another */
+    default: /* views and selections with an axis keep the first axis if theirs is another */
         keeps = op_is_elementwise(c->proto.op) ||
                 ((op_is_view(c->proto.op) || op_is_select(c->proto.op)) && node_axis(&c->proto) != 0);
     }
@@ -136,7 +136,7 @@ static kl_tensor filled(const kl_site *s, const struct view *like, double value,
     return broadcast_to(s, "nested", const_like(s, like, value), &scalar, &shape);
 }
 
-/* How many components have ended, up to each row. */
+/* For each row the number of components that have ended. */
 static kl_tensor components(const kl_site *s, kl_tensor offsets, int64_t count, int64_t rows)
 {
     const struct view index = {.dtype = KL_I32, .device = view_of(offsets).device};
@@ -258,7 +258,7 @@ static struct thread *nested_begin(const kl_site *site, const char *op, kl_tenso
     return NULL;
 }
 
-/* Rows brought together by component, in one row more for those of none. */
+/* Combines rows by component, with one additional row for rows without a component. */
 static kl_tensor gathered(const kl_site *s, kl_tensor a, kl_tensor values, double start,
                           kl_tensor (*bring)(const kl_site *, kl_tensor, int, kl_tensor, kl_tensor))
 {
@@ -268,7 +268,7 @@ static kl_tensor gathered(const kl_site *s, kl_tensor a, kl_tensor values, doubl
     return bring(s, filled(s, &v, start, v.shape.rank, v.shape.dim), 0, w->part[2], values);
 }
 
-/* Without that row. */
+/* Removes that row. */
 static kl_tensor of_components(const kl_site *s, kl_tensor rows)
 {
     return kl_narrow_at(s, rows, 0, 0, view_of(rows).shape.dim[0] - 1);

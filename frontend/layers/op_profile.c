@@ -1,5 +1,5 @@
-/* The profiler of calls: a record for each op that is called, with the time that the call took on the host, all that it
- * called included.  What kernels run on the way is no record of its own, nor is what vmap records for the batch. */
+/* The profiler of calls: a record for each op that is called, with the host time of the call, including everything that
+ * it calls.  Calls made by kernels have no record of their own, nor do those that vmap records for the batch. */
 #include "transform.h"
 #include <pthread.h>
 #if defined(__x86_64__)
@@ -17,8 +17,8 @@ struct op_profile {
 
 struct moment { int64_t tick, ns; };
 
-/* The processor's counter where it counts evenly, whatever the clock rate and sleep: reading it takes less than half of
- * what clock_gettime takes, and a call costs not much more than two of those. */
+/* The processor's time-stamp counter, if it is invariant: reading it takes less than half the time of clock_gettime,
+ * and a call takes little more than two of those. */
 static struct {
     pthread_once_t once;
     bool counter;
@@ -34,7 +34,8 @@ static inline int64_t ticks(void)
     return timeline_now();
 }
 
-/* Both clocks at once: of a few readings the one with the least between them, for a thread may be interrupted there. */
+/* Reads both clocks: of a few readings the one with the shortest interval, because a thread may be interrupted in
+ * between. */
 static struct moment both_clocks(void)
 {
     enum { TRIES = 4 };
@@ -60,8 +61,8 @@ static void start_clock(void)
     start.at = both_clocks();
 }
 
-/* Nanoseconds of a tick, to a part in ten thousand: a first profile shorter than a millisecond waits for that to
- * pass. */
+/* Nanoseconds per tick, to a part in ten thousand: a first profile shorter than a millisecond waits until that has
+ * passed. */
 static double tick_length(void)
 {
     enum { LONG_ENOUGH = 1000000 };
@@ -73,7 +74,7 @@ static double tick_length(void)
 
 /* ---- records ---- */
 
-/* The call's place and operands, before these are changed. */
+/* Records the call's site and operands before these are changed. */
 static void op_profile_note(struct kl_call *c, kl_op_record *r)
 {
     static const struct shape unknown;

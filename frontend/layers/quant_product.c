@@ -1,19 +1,19 @@
 /* Products of quantized tensors: integers times integers, summed in 32 bits, and scaled once at the end.  The integers
- * are multiplied as they are stored, bytes, which processors do fastest; zero points are made up for in the sums.
+ * are multiplied in their stored form, bytes, which is fastest on processors; the sums are corrected for zero points.
  *
- * Scales that do not vary along what is contracted come out of the sum.  Those of blocks come out of the sum of a
- * block: its blocks are a batch of products, scaled and then added.  Where a gradient may be asked for, the product is
- * an op with one of its own, that of the floats; else nothing but the integers is recorded. */
+ * Scales that do not vary along contracted axes are factored out of the sum.  Those of blocks are factored out of the
+ * sum of a block: blocks are a batch of products, which are scaled and then added.  If a gradient may be requested, the
+ * product is an op with a custom gradient, that of the floats; otherwise only the integer ops are recorded. */
 #include "quantized.h"
 #include <string.h>
 
-enum { LONGEST = 33000 }; /* products of -255..255 whose sum is sure to fit 32 bits */
+enum { LONGEST = 33000 }; /* number of products of -255..255 whose sum certainly fits 32 bits */
 
-/* The places of an operand's axes in a dot: which list it is in, and where the result has it. */
+/* The axes of an operand in a dot: the list of each, and its position in the result. */
 struct side {
     struct quant q;
     uint32_t batch, con;         /* lists of axes, as dot's attributes have them */
-    unsigned first;              /* the result's axis of its first free axis */
+    unsigned first;              /* the result's axis for its first free axis */
 };
 
 static bool quant_product_listed(uint32_t list, unsigned n, uint32_t axis, unsigned *at)
@@ -32,7 +32,7 @@ static kl_tensor scaled(const struct call *c, kl_tensor y, kl_tensor scale)
 
 static kl_tensor wide(const kl_site *s, const struct quant *q) { return kl_cast_at(s, quant_ints(s, q), KL_I32); }
 
-/* The scales or zero points in the rank of the result, along the axis that the operand's is there. */
+/* The scales or zero points with the rank of the result, along the corresponding axis. */
 static kl_tensor placed(const struct call *c, const struct side *side, kl_tensor part, uint32_t rank)
 {
     const struct quant *q = &side->q;
@@ -52,7 +52,7 @@ static kl_tensor placed(const struct call *c, const struct side *side, kl_tensor
     return reshape_to(c->site, c->op, part, &s);
 }
 
-/* The sums of an operand's integers over what is contracted, in the rank of the result. */
+/* The sums of an operand's integers over the contracted axes, with the rank of the result. */
 static kl_tensor placed_sums(const struct call *c, const struct side *side, kl_tensor ints, uint32_t rank)
 {
     const struct shape *from = &side->q.v.shape;
@@ -81,8 +81,8 @@ static kl_tensor placed_sums(const struct call *c, const struct side *side, kl_t
     return reshape_to(c->site, c->op, kl_permute_at(c->site, y, perm), &to);
 }
 
-/* The product of integers less their zero points, za and zb, kl_none where there are none: sum, that of the integers as
- * they are, less za (sums of b less zb) and zb (sums of a).  Whatever of it goes beyond 32 bits comes back. */
+/* The product of integers minus their zero points, za and zb (kl_none: none): sum, the product of the stored integers,
+ * minus za (sums of b minus zb) and zb (sums of a).  Intermediate overflows of 32 bits cancel. */
 static kl_tensor centred(const struct call *c, kl_tensor sum, kl_tensor za, kl_tensor zb, kl_tensor sums_a,
                          kl_tensor sums_b,
                          int64_t length)
@@ -99,7 +99,7 @@ static kl_tensor centred(const struct call *c, kl_tensor sum, kl_tensor za, kl_t
 
 static kl_tensor dot_of(const struct call *c, kl_tensor a, kl_tensor b)
 {
-    return call_again(c, a, b, kl_none);
+    return call_with(c, a, b, kl_none);
 }
 
 static kl_tensor whole_product(const struct call *c, const struct side *a, const struct side *b)
@@ -175,7 +175,7 @@ static enum way way_of(const struct call *c, const struct side *a, const struct 
             break;
     }
     if (a->q.v.dtype != b->q.v.dtype)
-        return FLOATS; /* whose op says what is wrong */
+        return FLOATS; /* the op on floats reports the error */
     if (outside)
         return length <= LONGEST ? WHOLE : FLOATS;
     bool matrices = a->q.v.shape.rank == 2 && b->q.v.shape.rank == 2 && ncon == 1 && !c->proto.attr.dot.nbatch;
@@ -188,10 +188,10 @@ struct float_product {
     const struct call *c;
     struct side side[2];
     enum way way;
-    unsigned source[2], part[2][3]; /* place in in[] + 1; 0: there is none */
+    unsigned source[2], part[2][3]; /* index in in[] + 1; 0: there is none */
 };
 
-/* The operand with the parts that are the region's. */
+/* The operand with the region's parameters as parts. */
 static struct side side_in(const struct float_product *w, unsigned i, const kl_tensor *in)
 {
     struct side s = w->side[i];
@@ -200,7 +200,7 @@ static struct side side_in(const struct float_product *w, unsigned i, const kl_t
     return s;
 }
 
-static kl_status twin_value(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+static kl_status float_product_value(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
 {
     const struct float_product *w = ctx;
     struct side a = side_in(w, 0, in), b = side_in(w, 1, in);
@@ -209,8 +209,8 @@ static kl_status twin_value(void *ctx, const kl_tensor *in, uint32_t nin, kl_ten
     return KL_OK;
 }
 
-/* The float again, of integers that stand in in[]: through quantize, where it came from a float, so that saturation
- * counts. */
+/* The float for integers in in[]: through quantize if it was made from a float, so that saturation is part of the
+ * gradient. */
 static kl_tensor float_of(const struct float_product *w, unsigned i, const kl_tensor *in)
 {
     const kl_site *s = w->c->site;
@@ -228,7 +228,7 @@ static kl_tensor float_of(const struct float_product *w, unsigned i, const kl_te
     return record(&d);
 }
 
-static kl_status twin_gradient(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+static kl_status float_product_gradient(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
 {
     const struct float_product *w = ctx;
     const kl_site *s = w->c->site;
@@ -249,7 +249,7 @@ kl_tensor quant_dot(struct thread *t, const struct call *c)
                                                 c->proto.attr.dot.con_a,
                                        nbatch},
                                       {quant_of(t, c->in[1]), c->proto.attr.dot.batch_b, c->proto.attr.dot.con_b, 0}}};
-    w.side[1].first = w.side[0].q.v.shape.rank - ncon; /* behind the batch and a's free axes */
+    w.side[1].first = w.side[0].q.v.shape.rank - ncon; /* after the batch and a's free axes */
     w.way = way_of(c, &w.side[0], &w.side[1]);
     if (w.way == FLOATS)
         return call_dense(t, c, &layer_quantized);
@@ -257,7 +257,7 @@ kl_tensor quant_dot(struct thread *t, const struct call *c)
     uint32_t n = 0;
     for (unsigned i = 0; i < 2; i++) {
         struct quant *q = &w.side[i].q;
-        if (q->made.id) /* bytes of 4 bits as those of 8 */
+        if (q->made.id) /* unpacks 4-bit integers to bytes */
             *q = (struct quant){KL_Q_I8, q->grain, q->axis, q->block, q->v, {q->made, q->part[1], q->part[2]}, kl_none};
         kl_tensor source = quant_source(t, q->part[0]);
         if (source.id)
@@ -269,6 +269,6 @@ kl_tensor quant_dot(struct thread *t, const struct call *c)
         for (unsigned k = 0; k < 3; k++)
             if (w.side[i].q.part[k].id)
                 in[n++] = w.side[i].q.part[k], w.part[i][k] = n;
-    record_custom_grad(c->site, c->op, twin_value, twin_gradient, &w, n, in, 1, &out);
+    record_custom_grad(c->site, c->op, float_product_value, float_product_gradient, &w, n, in, 1, &out);
     return out;
 }

@@ -1,8 +1,8 @@
 /* Quantized: tensors stored as small integers, with a scale for all, for each slice of an axis or for each block of
  * one.
  *
- * Scales and zero points have the tensor's rank, so that a view of them is all that is needed to have one beside each
- * element; quant_product.c multiplies integers. */
+ * Scales and zero points have the tensor's rank, so that a view broadcasts them to its elements; quant_product.c has
+ * integer products. */
 #include "quantized.h"
 #include <math.h>
 #include <string.h>
@@ -29,7 +29,7 @@ static kl_tensor quantized_make(struct thread *t, const kl_site *site, const str
 
 /* ---- shapes ---- */
 
-/* s with the axis cut into runs: [.., blocks, block, ..] */
+/* s with the axis split into blocks: [.., blocks, block, ..] */
 static struct shape cut_shape(const struct shape *s, uint32_t axis, int64_t block)
 {
     struct shape out = {.rank = s->rank + 1};
@@ -41,7 +41,7 @@ static struct shape cut_shape(const struct shape *s, uint32_t axis, int64_t bloc
     return out;
 }
 
-/* That of the scales of s. */
+/* The shape of the scales of s. */
 static struct shape scale_shape(const struct quant *q)
 {
     struct shape out = {.rank = q->v.shape.rank};
@@ -51,7 +51,7 @@ static struct shape scale_shape(const struct quant *q)
     return out;
 }
 
-/* One beside each element. */
+/* Broadcast to each element. */
 kl_tensor quant_spread(const kl_site *site, const struct quant *q, kl_tensor scale)
 {
     struct shape s = scale_shape(q);
@@ -70,7 +70,7 @@ kl_tensor quant_spread(const kl_site *site, const struct quant *q, kl_tensor sca
 
 static unsigned integers(kl_qtype type) { return type == KL_Q_U8 ? KL_U8 : KL_I8; }
 
-/* Pairs of the last axis as halves of bytes, the first one low. */
+/* Packs pairs along the last axis into bytes, the first in the low half. */
 static kl_tensor pack(const kl_site *s, const struct quant *q, kl_tensor ints)
 {
     const struct view byte = {.dtype = KL_U8, .device = q->v.device};
@@ -124,11 +124,11 @@ static kl_tensor quantized_dense(struct thread *t, const kl_site *site, kl_tenso
     return quant_dense(site, &q);
 }
 
-/* x in integers, by the scheme and scales of q; q->v describes x. */
+/* Quantizes x with the scheme and scales of q; q->v describes x. */
 static kl_tensor quantize(struct thread *t, const kl_site *s, struct quant *q, kl_tensor x)
 {
     kl_tensor scale = quant_spread(s, q, q->part[1]);
-    /* saturates at 4 bits: almost half a step beyond 7 and -8, in numbers that every dtype has */
+    /* saturates at 4 bits: almost half a step beyond 7 and -8, in values that every dtype represents */
     if (q->type == KL_Q_I4) {
         kl_tensor high = kl_mul_at(s, scale, const_like(s, &q->v, 7.46875)),
             low = kl_mul_at(s, scale, const_like(s, &q->v, -8.4375));
@@ -193,8 +193,8 @@ static kl_tensor quantize_by_range(struct thread *t, const kl_site *s, struct qu
 
 /* ---- ops ---- */
 
-/* A handle for the node quantize that gave these integers, packed since or not, or for the float that it took; kl_none
- * where no gradient can flow. */
+/* A handle for the node quantize that made these integers, before packing, or for the float that it took; kl_none if no
+ * gradient can flow. */
 static kl_tensor behind(struct thread *t, kl_tensor ints, bool packed, bool source)
 {
     struct trace *tr = thread_trace(t);
@@ -205,14 +205,14 @@ static kl_tensor behind(struct thread *t, kl_tensor ints, bool packed, bool sour
     if (t->no_grad || !x || x->node == NIL || (x->kind == KIND_TEMP && x->trace != tr))
         return kl_none;
     if (tr && x->kind != KIND_TEMP)
-        return kl_none; /* from outside: a value */
+        return kl_none; /* a value from outside */
     if (!tr)
         front_lock();
     const struct graph *g = tr ? tr->r.g : deferred_graph();
     ref r = x->node;
     const struct node *n = node_at(g, r);
     while (packed && (op_is_view(n->op) || n->op == OP_or || n->op == OP_and || n->op == OP_bitcast))
-        n = node_at(g, r = n->in[0]); /* as pack() goes */
+        n = node_at(g, r = n->in[0]); /* follows the ops of pack() */
     if (n->op == OP_quantize && !(n->flags & MARK_STOP) && (tr || deferred_tracked(n->in[0])))
         h = handle_of_node(t, tr, source ? n->in[0] : r, x->ad, &e);
     if (!tr)
@@ -225,13 +225,13 @@ static kl_tensor behind(struct thread *t, kl_tensor ints, bool packed, bool sour
 kl_tensor quant_source(struct thread *t, kl_tensor ints) { return behind(t, ints, false, true); }
 static kl_tensor made_ints(struct thread *t, kl_tensor packed) { return behind(t, packed, true, false); }
 
-/* A view of everything, or a choice of elements: the integers stay what they are where their scales can follow. */
+/* A view of everything, or a selection of elements: the integers are unchanged if their scales can follow. */
 static kl_tensor view(struct thread *t, const struct call *c)
 {
     struct quant q = quant_of(t, c->in[0]);
     bool permute = c->proto.op == OP_permute, follows = permute || q.grain == QUANT_TENSOR;
     if (!follows || (q.type == KL_Q_I4 && c->proto.op != OP_reshape)) {
-        kl_tensor x = call_again(c, quant_dense(c->site, &q), c->in[1], kl_none);
+        kl_tensor x = call_with(c, quant_dense(c->site, &q), c->in[1], kl_none);
         q.v = view_of(x);
         q.grain = QUANT_TENSOR;
         if (q.type == KL_Q_I4 && (!q.v.shape.rank || q.v.shape.dim[q.v.shape.rank - 1] % 2))
@@ -239,9 +239,9 @@ static kl_tensor view(struct thread *t, const struct call *c)
         return quantize_by_range(t, c->site, &q, x);
     }
     kl_tensor source = q.type == KL_Q_I4 ? q.made : quant_source(t, q.part[0]), x = kl_none;
-    if (source.id) /* a gradient may want to come through: the same integers, by way of floats */
-        x = call_again(c, quant_dense(c->site, &q), c->in[1], kl_none);
-    kl_tensor ints = source.id ? kl_none : call_again(c, quant_ints(c->site, &q), c->in[1], kl_none);
+    if (source.id) /* a gradient may be requested: the same integers, made from floats */
+        x = call_with(c, quant_dense(c->site, &q), c->in[1], kl_none);
+    kl_tensor ints = source.id ? kl_none : call_with(c, quant_ints(c->site, &q), c->in[1], kl_none);
     struct view v = view_of(source.id ? x : ints);
     q.v.shape = v.shape;
     if (q.type == KL_Q_I4 && (!v.shape.rank || v.shape.dim[v.shape.rank - 1] % 2))
@@ -253,7 +253,7 @@ static kl_tensor view(struct thread *t, const struct call *c)
         struct shape ones = {.rank = v.shape.rank};
         for (uint32_t k = 0; k < ones.rank; k++)
             ones.dim[k] = 1;
-        q.part[i] = permute ? call_again(c, q.part[i], kl_none, kl_none) : reshape_to(c->site, c->op, q.part[i], &ones);
+        q.part[i] = permute ? call_with(c, q.part[i], kl_none, kl_none) : reshape_to(c->site, c->op, q.part[i], &ones);
     }
     for (uint32_t i = 0; permute && i < v.shape.rank; i++)
         if (c->proto.attr.permute.perm[i] == q.axis) {
@@ -266,7 +266,7 @@ static kl_tensor view(struct thread *t, const struct call *c)
     return quantized_make(t, c->site, &q);
 }
 
-/* In floats, and where the result is one, quantized like the first quantized operand. */
+/* Computes in floats; if the result is a float, it is quantized like the first quantized operand. */
 static kl_tensor elementwise(struct thread *t, const struct call *c)
 {
     unsigned first = 0;
@@ -303,7 +303,7 @@ const struct layer layer_quantized = {.name = "quantized", .key = LAYER_Quantize
 
 /* ---- making them ---- */
 
-/* What the scheme means for a tensor; false: reported. */
+/* Completes a scheme for a tensor; false: reported. */
 static bool scheme_of(struct thread *t, const kl_site *site, const char *op, kl_qscheme scheme, const struct view *v,
                       struct quant *q)
 {
@@ -326,7 +326,7 @@ static bool scheme_of(struct thread *t, const kl_site *site, const char *op, kl_
     return true;
 }
 
-/* A scale or zero point of the user's, in the shape of the scales; kl_none: reported. */
+/* A scale or zero point of the user, in the shape of the scales; kl_none: reported. */
 static kl_tensor aligned(struct thread *t, const kl_site *site, const char *what, const struct quant *q, kl_tensor p,
                          unsigned dtype)
 {
@@ -433,7 +433,7 @@ void kl_observer_free(kl_observer *o)
     o->low = o->high = kl_none;
 }
 
-/* The first range as it is, then taken in. */
+/* Assigns the first range, later ones are merged. */
 static kl_status take_in(const kl_site *s, kl_tensor state, kl_tensor new, double momentum, bool greatest)
 {
     kl_tensor y;

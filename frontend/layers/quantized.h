@@ -1,10 +1,10 @@
-/* Quantized tensors between the files of the layer. */
+/* Internal header of the quantized layer. */
 #ifndef KILN_FRONTEND_QUANTIZED_H
 #define KILN_FRONTEND_QUANTIZED_H
 #include "wrapper.h"
 
 enum quant_grain { QUANT_TENSOR, QUANT_AXIS, QUANT_BLOCK };
-/* A quantized tensor taken apart: integers, scales, zero points or kl_none, and what v describes. */
+/* A quantized tensor in parts: integers, scales, zero points or kl_none; v describes the tensor. */
 struct quant {
     kl_qtype type;
     enum quant_grain grain;
@@ -12,19 +12,19 @@ struct quant {
     int64_t block;
     struct view v;
     kl_tensor part[3];
-    /* KL_Q_I4 whose integers a gradient may want to pass: these, before they were packed; or kl_none */
+    /* for KL_Q_I4: the integers before packing, if a gradient may flow through them; or kl_none */
     kl_tensor made;
 };
 struct quant quant_of(struct thread *t, kl_tensor h);
 kl_tensor quant_ints(const kl_site *site, const struct quant *q);  /* KL_I8 or KL_U8 in its shape */
-kl_tensor quant_spread(const kl_site *site, const struct quant *q, kl_tensor scale); /* one beside each element */
+kl_tensor quant_spread(const kl_site *site, const struct quant *q, kl_tensor scale); /* broadcast to each element */
 kl_tensor quant_dense(const kl_site *site, const struct quant *q);
 /* h in a dtype */
 static inline kl_tensor quant_cast(const kl_site *site, kl_tensor h, unsigned dtype)
 {
     return view_of(h).dtype == dtype ? h : kl_cast_at(site, h, (kl_dtype)dtype);
 }
-/* The float that these integers were quantized from, for a gradient to go to; kl_none where none can. */
+/* The float from which these integers were quantized, to which gradients flow; kl_none if there is none. */
 kl_tensor quant_source(struct thread *t, kl_tensor ints);
 /* quant_product.c */
 kl_tensor quant_dot(struct thread *t, const struct call *c);

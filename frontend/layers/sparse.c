@@ -1,5 +1,5 @@
-/* Sparse: matrices in coordinates or rows.  Products are gathers, products with the values and sums by index, which
- * fuse into one kernel; what is linear works on the values; the rest densifies. */
+/* Sparse: matrices in coordinates or rows.  Products are gathers, multiplications with the values and sums by index,
+ * which fuse into one kernel; linear ops work on the values; other ops densify. */
 #include "wrapper.h"
 #include <inttypes.h>
 #include <math.h>
@@ -7,7 +7,7 @@
 
 enum { COO, CSR };
 
-/* A sparse matrix in coordinates, whatever it is stored in. */
+/* A sparse matrix in coordinates, independent of its storage. */
 struct sparse {
     struct view v;               /* the matrix */
     int64_t bound;
@@ -36,11 +36,11 @@ static kl_tensor zeros(const kl_site *site, const struct view *like, uint32_t ra
     return broadcast_to(site, "sparse", const_like(site, like, 0), &scalar, &s);
 }
 
-/* The row of each element: how many rows have started, up to its own place, beside the first. */
+/* The row of each element: the number of rows, except the first, that have started up to its position. */
 static kl_tensor rows_of_starts(const kl_site *s, kl_tensor starts, int64_t rows, int64_t bound)
 {
     struct view v = view_of(starts);
-    int64_t places = bound + 1; /* rows may start behind the last element */
+    int64_t places = bound + 1; /* rows may start after the last element */
     kl_tensor later = kl_narrow_at(s, starts, 0, 1, rows > 0 ? rows - 1 : 0);
     kl_tensor one = broadcast_to(s, "sparse", const_like(s, &v, 1), &(struct shape){0},
                                  &(struct shape){.rank = 1, .dim = {rows > 0 ? rows - 1 : 0}});
@@ -58,7 +58,7 @@ static struct sparse sparse_of(const kl_site *site, kl_tensor h)
     return x;
 }
 
-/* The place of each element in the matrix, row-major. */
+/* The position of each element in the matrix, row-major. */
 static kl_tensor places(const kl_site *s, const struct sparse *x)
 {
     const struct view wide = {.dtype = shape_count(&x->v.shape) > INT32_MAX ? KL_I64 : KL_I32, .device = x->v.device};
@@ -67,7 +67,7 @@ static kl_tensor places(const kl_site *s, const struct sparse *x)
     return kl_add_at(s, kl_mul_at(s, row, const_like(s, &wide, (double)x->v.shape.dim[1])), column);
 }
 
-/* A plain matrix with the elements added. */
+/* A plain matrix plus the elements. */
 static kl_tensor added(const kl_site *s, const struct sparse *x, kl_tensor matrix)
 {
     struct shape flat = {.rank = 1, .dim = {shape_count(&x->v.shape)}};
@@ -93,7 +93,7 @@ static kl_tensor densify(struct thread *t, const struct call *c)
 
 /* ---- products ---- */
 
-/* The rows of a plain tensor that stand where one axis of it meets each element: [bound, rest]. */
+/* The rows of a plain tensor at the index of each element: [bound, rest]. */
 static kl_tensor met(const kl_site *s, kl_tensor x, const struct shape *shape, uint32_t axis, kl_tensor index)
 {
     int order[KL_MAX_RANK] = {(int)axis};
@@ -103,7 +103,7 @@ static kl_tensor met(const kl_site *s, kl_tensor x, const struct shape *shape, u
     return kl_gather_at(s, axis ? kl_permute_at(s, x, order) : x, 0, index);
 }
 
-/* The values beside each of `rest` elements. */
+/* The values broadcast to `rest` elements. */
 static kl_tensor values_beside(const kl_site *s, const struct sparse *x, uint32_t rest)
 {
     struct shape one = {.rank = rest + 1, .dim = {x->bound}};
@@ -126,7 +126,7 @@ static kl_tensor sparse_product(struct thread *t, const struct call *c)
     uint32_t con = axis_get(right ? c->proto.attr.dot.con_b : c->proto.attr.dot.con_a, 0);
     uint32_t at = axis_get(right ? c->proto.attr.dot.con_a : c->proto.attr.dot.con_b, 0);
     if (at >= d.shape.rank || con > 1 || d.shape.dim[at] != x.v.shape.dim[con] || d.dtype != x.v.dtype)
-        return densify(t, c); /* whose op says what is wrong */
+        return densify(t, c); /* the plain op reports the error */
     kl_tensor rows = kl_mul_at(s, met(s, other, &d.shape, at, x.index[con]), values_beside(s, &x, d.shape.rank - 1));
     int64_t dims[KL_MAX_RANK] = {x.v.shape.dim[!con]};
     for (uint32_t i = 0, k = 1; i < d.shape.rank; i++)
@@ -135,7 +135,7 @@ static kl_tensor sparse_product(struct thread *t, const struct call *c)
     kl_tensor sum = kl_index_add_at(s, zeros(s, &x.v, d.shape.rank, dims), 0, x.index[!con], rows);
     if (!right)
         return sum;
-    int last[KL_MAX_RANK]; /* the matrix's axis goes behind the other's */
+    int last[KL_MAX_RANK]; /* the matrix's axis follows the other's */
     for (uint32_t i = 0; i < d.shape.rank; i++)
         last[i] = (int)((i + 1) % d.shape.rank);
     return kl_permute_at(s, sum, last);
@@ -168,7 +168,7 @@ static kl_tensor sum_of_two(struct thread *t, const struct call *c)
     return sparse_make(t, s, &both);
 }
 
-/* Times a plain tensor: of that only the elements where something is stored. */
+/* Multiplies by a plain tensor, of which only the stored positions are read. */
 static kl_tensor sparse_scaled(struct thread *t, const struct call *c)
 {
     const kl_site *s = c->site;
@@ -184,7 +184,7 @@ static kl_tensor sparse_scaled(struct thread *t, const struct call *c)
         return densify(t, c);
     kl_tensor values = wrapper_of(c->in[at], &layer_sparse)->part[0];
     if (number)
-        return with_values(t, s, c->in[at], call_again(c, values, reshape_to(s, c->op, other, &none), kl_none));
+        return with_values(t, s, c->in[at], call_with(c, values, reshape_to(s, c->op, other, &none), kl_none));
     struct sparse x = sparse_of(s, c->in[at]);
     if (!shape_equal(&d.shape, &all))
         other = broadcast_to(s, c->op, other, &d.shape, &all);
@@ -232,7 +232,7 @@ static kl_tensor call_sparse(struct thread *t, const struct call *c)
     switch (c->proto.op) {
     case OP_add: case OP_sub: return sum_of_two(t, c);
     case OP_mul: case OP_div: return sparse_scaled(t, c);
-    case OP_neg: case OP_cast: return with_values(t, c->site, c->in[0], call_again(c, w->part[0], kl_none, kl_none));
+    case OP_neg: case OP_cast: return with_values(t, c->site, c->in[0], call_with(c, w->part[0], kl_none, kl_none));
     case OP_permute: return turned(t, c);
     case OP_sum:
         return c->proto.attr.reduce.axes ? total(c) : densify(t, c);
@@ -241,7 +241,7 @@ static kl_tensor call_sparse(struct thread *t, const struct call *c)
         if (shape_equal(&v.shape, &c->target)) {
             struct call same = *c;
             same.target = view_of(w->part[0]).shape;
-            return with_values(t, c->site, c->in[0], call_again(&same, w->part[0], kl_none, kl_none));
+            return with_values(t, c->site, c->in[0], call_with(&same, w->part[0], kl_none, kl_none));
         }
         return densify(t, c);
     default: return densify(t, c);
@@ -297,7 +297,7 @@ kl_tensor kl_sparse_coo_at(const kl_site *site, kl_tensor values, kl_tensor rows
         return compose_end(t, poison(t));
     kl_tensor index[] = {rows, columns};
     const int64_t dims[] = {nrows, ncolumns};
-    for (unsigned i = 0; i < 2; i++) { /* held in range once, so that every op means the same places */
+    for (unsigned i = 0; i < 2; i++) { /* clamped once, so that every op uses the same positions */
         struct view n = view_of(index[i]);
         kl_tensor last = const_like(site, &n, (double)(dims[i] ? dims[i] - 1 : 0));
         index[i] = kl_max_at(site, kl_min_at(site, index[i], last), const_like(site, &n, 0));

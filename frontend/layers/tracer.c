@@ -1,9 +1,9 @@
-/* The tracer: a graph of the calls that a thread makes, while they are recorded as ever.  The outer tap sees each call
- * as it was made, the inner one what autocast and vmap have made of it; neither sees what autodiff adds, which comes
- * when a trace is built.  What is a tensor of neither the inputs nor the calls is captured, as in the functions of
+/* The tracer: records a thread's calls as a graph, while they have their usual effect.  The outer tap sees each call as
+ * it was made, the inner one after autocast and vmap; neither sees autodiff, which runs when a trace is built.  A
+ * tensor that is neither an input nor the result of a recorded call is captured, as in the functions of
  * <kiln/control.h>.
  *
- * The graph is run again by recording its nodes as calls (batch.h, with nothing batched). */
+ * The graph is repeated by recording its nodes as calls (batch.h, without batched inputs). */
 #include "transform.h"
 #include "batch.h"
 #include <string.h>
@@ -13,15 +13,15 @@ struct captured { kl_tensor h; struct buffer *data; kl_device device; };
 
 struct known { uint64_t handle; ref r; };   /* 0: free */
 struct kl_tracer {
-    struct thread *t;         /* while it is open, whose it is; else NULL */
+    struct thread *t;         /* the thread while it is open, else NULL */
     unsigned tap;
     struct graph *g;
     struct captured *captured; uint32_t ncaptured, captured_cap;
     struct known *known; uint32_t nknown, known_cap; /* a hash table, a power of two, at most half full */
     ref *wide; uint32_t nwide, wide_cap; /* nodes of promote() */
     uint32_t nin, nout;
-    bool elements;            /* it saw calls of single elements in kl_vmap */
-    struct err err;           /* why it has no whole graph */
+    bool elements;            /* it recorded calls of single elements in kl_vmap */
+    struct err err;           /* why the graph is incomplete */
     char *text;
 };
 
@@ -98,15 +98,15 @@ static bool tracer_broadcast(struct graph *g, struct node *n)
     struct shape all = *node_shape(g, n->in[0]);
     for (unsigned i = 1; i < n->nin; i++)
         if (!broadcast_shape(&all, node_shape(g, n->in[i])))
-            return false; /* which the call itself says */
+            return false; /* the call itself reports the error */
     for (unsigned i = 0; i < n->nin; i++)
         if (!shape_equal(&all, node_shape(g, n->in[i])))
             n->in[i] = n_broadcast(g, n->in[i], &all);
     return true;
 }
 
-/* Under autocast calls may mix dtypes, numbers in what an operand has become by then with what it was: the widest is
- * taken, and noted, for where the graph runs under autocast the operand is narrow again, and so are these. */
+/* Under autocast calls may mix dtypes: numbers have the dtype that an operand had before it was cast.  The widest dtype
+ * is used and noted, because under autocast the repeated graph casts the operand, and these numbers, again. */
 static void promote(struct kl_tracer *tr, struct node *n)
 {
     struct graph *g = tr->g;
@@ -170,7 +170,7 @@ static ref add_region(struct kl_tracer *tr, const struct kl_call *c)
     return r;
 }
 
-/* In functions that are recorded only their op counts; but the outer tap sees the calls of one element in kl_vmap. */
+/* In recorded functions only the op counts; but the outer tap sees the calls of one element in kl_vmap. */
 static bool sees(struct kl_tracer *tr)
 {
     const struct trace *now = thread_trace(tr->t);
@@ -187,7 +187,7 @@ static kl_status tap(void *ctx, kl_call *c, kl_keyset keys)
     (void)keys;
     unsigned which = *(const unsigned *)ctx;
     struct kl_tracer *tr = c->t->tracer[which];
-    if (!tr || (!c->graph && !c->region) || !sees(tr)) /* one of the user's own ops is what its kernel records */
+    if (!tr || (!c->graph && !c->region) || !sees(tr)) /* a user's op is recorded as the ops of its kernel */
         return kl_redispatch_below(c);
     ref r = tr->err.code ? NIL : c->graph ? add_call(tr, c->graph) : add_region(tr, c);
     if (tr->g->err.code)
@@ -316,7 +316,26 @@ const char *kl_tracer_text(kl_tracer *tr)
     return tr->text = graph_text(tr->g);
 }
 
-/* The graph's inputs: given ones, which have to be alike, and what was captured.  false: reported. */
+/* A new handle for input number i, which is data that a call was given. */
+static kl_tensor captured_data(const kl_site *site, const char *op, const kl_tracer *tr, uint32_t i)
+{
+    const struct leaf *l = &tr->g->input.v[i];
+    const struct captured *c = &tr->captured[i - tr->nin];
+    return record(&(struct call){.site = site, .op = op, .proto = {.op = OP_input, .dtype = l->dtype},
+                                 .has_target = true, .target = tr->g->shape[l->shape], .device = c->device,
+                                 .data = buffer_ref(c->data)});
+}
+
+const struct graph *tracer_graph(const kl_tracer *tr) { return tr->g; }
+
+kl_tensor tracer_captured(const kl_tracer *tr, uint32_t i, bool *own)
+{
+    const struct captured *c = &tr->captured[i - tr->nin];
+    *own = c->data != NULL;
+    return *own ? captured_data(NULL, "model_save", tr, i) : c->h;
+}
+
+/* The graph's inputs: the given ones, whose types must be equal, and captured ones. false: reported. */
 static bool gather_inputs(struct thread *t, const kl_site *site, const kl_tracer *tr, const kl_tensor *in,
                           kl_tensor *all)
 {
@@ -326,11 +345,7 @@ static bool gather_inputs(struct thread *t, const kl_site *site, const kl_tracer
         struct view v;
         char what[32], a[SHAPE_TEXT], b[SHAPE_TEXT];
         if (i >= tr->nin && tr->captured[i - tr->nin].data) {
-            const struct captured *c = &tr->captured[i - tr->nin];
-            all[i] = record(&(struct call){.site = site, .op = "tracer_run",
-                                           .proto = {.op = OP_input, .dtype = l->dtype},
-                                           .has_target = true, .target = *s, .device = c->device,
-                                               .data = buffer_ref(c->data)});
+            all[i] = captured_data(site, "tracer_run", tr, i);
             continue;
         }
         all[i] = i < tr->nin ? in[i] : tr->captured[i - tr->nin].h;
@@ -364,13 +379,13 @@ static bool tracer_replay(struct thread *t, const kl_site *site, const kl_tracer
     uint32_t n = tr->g->input.n;
     struct batch b = {.t = t, .site = site};
     kl_tensor *all = mem_alloc((n + 1) * sizeof *all);
-    bool *is = mem_alloc(n + tr->nout + 1);
+    bool *batched = mem_alloc(n + tr->nout + 1);
     b.wide = tr->nwide ? wide_nodes(tr) : NULL;
-    bool room = all && is && (b.wide || !tr->nwide), ok = room && gather_inputs(t, site, tr, in, all);
-    if (!room || (ok && !batch_graph(&b, tr->g, all, is, out, is + n)))
+    bool room = all && batched && (b.wide || !tr->nwide), ok = room && gather_inputs(t, site, tr, in, all);
+    if (!room || (ok && !batch_graph(&b, tr->g, all, batched, out, batched + n)))
         ok = fail(t, site, KL_ERR_MEMORY, "tracer_run: out of memory") == KL_OK;
     mem_free(all);
-    mem_free(is);
+    mem_free(batched);
     mem_free(b.wide);
     return ok;
 }

@@ -1,10 +1,10 @@
-/* Transforms (vmap, autocast and their kin) inside the library: each is a kernel for all ops under its key (dispatch/),
+/* Internal header of transforms (vmap, autocast and others): each is a kernel for all ops under its key (dispatch/),
  * registered when it is first used. */
 #ifndef KILN_TRANSFORM_INTERNAL_H
 #define KILN_TRANSFORM_INTERNAL_H
 #include "frontend/frontend.h"
 
-/* The layers of a thread, and getting back to them. */
+/* The guards of a thread, to restore them. */
 struct thread_layers { uint64_t included, excluded; };
 static inline struct thread_layers layers_save(const struct thread *t)
 {
@@ -25,6 +25,11 @@ struct vmap {
 };
 
 /* ---- autocast.c ---- */
-enum { AUTOCAST_DEEPEST = 32 };  /* blocks in blocks */
+enum { AUTOCAST_DEEPEST = 32 };  /* nested blocks */
+
+/* ---- tracer.c: what a tracer that has ended has noted ---- */
+const struct graph *tracer_graph(const kl_tracer *tr);
+/* The tensor that input number i is, which is behind the given ones; *own: it is a new handle. */
+kl_tensor tracer_captured(const kl_tracer *tr, uint32_t i, bool *own);
 
 #endif

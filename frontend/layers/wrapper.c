@@ -20,7 +20,7 @@ struct view view_of(kl_tensor h)
 /* ---- making ---- */
 
 /* Another handle for what h means outside of traces; needs the lock. */
-static kl_tensor value_again(kl_tensor h, struct err *e)
+static kl_tensor duplicate_value(kl_tensor h, struct err *e)
 {
     struct entry *x = deferred_recording() ? entry_find(h, "a part", e) : NULL;
     while (x && x->busy) {
@@ -43,7 +43,7 @@ static kl_tensor value_again(kl_tensor h, struct err *e)
     return entry_handle(y);
 }
 
-static kl_tensor part_again(struct thread *t, const kl_site *site, kl_tensor h)
+static kl_tensor duplicate_part(struct thread *t, const kl_site *site, kl_tensor h)
 {
     struct trace *tr = thread_trace(t);
     const struct wrapper *w = wrapper_of(h, NULL);
@@ -66,7 +66,7 @@ static kl_tensor part_again(struct thread *t, const kl_site *site, kl_tensor h)
             again = handle_of_node(t, tr, r, entry_peek(h)->ad, &e);
     } else {
         front_lock();
-        again = value_again(h, &e);
+        again = duplicate_value(h, &e);
         front_unlock();
     }
     if (!again.id)
@@ -74,9 +74,9 @@ static kl_tensor part_again(struct thread *t, const kl_site *site, kl_tensor h)
     return again;
 }
 
-kl_tensor wrapper_again(struct thread *t, const kl_site *site, kl_tensor h)
+kl_tensor wrapper_duplicate(struct thread *t, const kl_site *site, kl_tensor h)
 {
-    kl_tensor again = part_again(t, site, h);
+    kl_tensor again = duplicate_part(t, site, h);
     return again.id && (t->tracing || scope_note(t, again)) ? again : poison(t);
 }
 
@@ -125,7 +125,7 @@ kl_tensor wrap(struct thread *t, const kl_site *site, const struct layer *layer,
     kl_tensor own[MAX_PARTS] = {kl_none};
     bool ok = true;
     for (uint32_t i = 0; i < n && ok; i++) {
-        own[i] = part[i].id ? part_again(t, site, part[i]) : kl_none;
+        own[i] = part[i].id ? duplicate_part(t, site, part[i]) : kl_none;
         ok = !part[i].id || own[i].id;
     }
     struct entry *x = ok ? new_entry(t, tr) : NULL;
@@ -153,7 +153,7 @@ kl_tensor wrap(struct thread *t, const kl_site *site, const struct layer *layer,
 
 /* ---- calls ---- */
 
-kl_tensor call_again(const struct call *c, kl_tensor a, kl_tensor b, kl_tensor d)
+kl_tensor call_with(const struct call *c, kl_tensor a, kl_tensor b, kl_tensor d)
 {
     struct call again = *c;
     again.in[0] = a;
@@ -187,13 +187,13 @@ static kl_tensor call_grad(struct thread *t, const struct call *c)
     const struct wrapper *loss = wrapper_of(c->in[0], NULL), *w = wrapper_of(c->in[1], NULL);
     kl_tensor plain = loss ? loss->layer->dense(t, c->site, c->in[0]) : c->in[0];
     if (!w)
-        return call_again(c, plain, c->in[1], kl_none);
+        return call_with(c, plain, c->in[1], kl_none);
     if (!w->layer->grad_parts)
         return call_refused(t, c, KL_ERR_GRAD, "a %s tensor has no gradient: ask for that of what it was made from",
                             w->layer->name);
     kl_tensor part[MAX_PARTS];
     for (uint32_t i = 0; i < w->n; i++)
-        part[i] = w->layer->grad_parts >> i & 1 && w->part[i].id ? call_again(c, plain, w->part[i], kl_none)
+        part[i] = w->layer->grad_parts >> i & 1 && w->part[i].id ? call_with(c, plain, w->part[i], kl_none)
             : w->part[i];
     struct view v = view_of(c->in[1]);
     return wrap(t, c->site, w->layer, &v, w->n, part, w->number);
@@ -204,7 +204,7 @@ static kl_tensor call_copy(struct thread *t, const struct call *c)
     const struct wrapper *w = wrapper_of(c->in[0], NULL);
     kl_tensor part[MAX_PARTS];
     for (uint32_t i = 0; i < w->n; i++)
-        part[i] = w->part[i].id ? call_again(c, w->part[i], kl_none, kl_none) : kl_none;
+        part[i] = w->part[i].id ? call_with(c, w->part[i], kl_none, kl_none) : kl_none;
     struct view v = view_of(c->in[0]);
     v.device = c->device;
     return wrap(t, c->site, w->layer, &v, w->n, part, w->number);
@@ -350,5 +350,5 @@ kl_tensor kl_layer_part_at(const kl_site *site, kl_tensor h, uint32_t i)
         return compose_end(t, poison(t));
     if (!w || i >= w->n || !w->part[i].id)
         return compose_end(t, refuse(t, site, KL_ERR_ARGUMENT, "layer_part: the tensor has no part %u", i));
-    return compose_end(t, wrapper_again(t, site, w->part[i]));
+    return compose_end(t, wrapper_duplicate(t, site, w->part[i]));
 }

@@ -35,11 +35,11 @@ struct wrapper {
 kl_tensor wrap(struct thread *t, const kl_site *site, const struct layer *layer, const struct view *v, uint32_t n,
                const kl_tensor *part, const int64_t *number);
 /* Another handle for what h means, in the open scope or trace. */
-kl_tensor wrapper_again(struct thread *t, const kl_site *site, kl_tensor h);
+kl_tensor wrapper_duplicate(struct thread *t, const kl_site *site, kl_tensor h);
 /* Of a live handle of that layer (NULL: of any); else NULL. */
 const struct wrapper *wrapper_of(kl_tensor h, const struct layer *layer);
 /* The same call on other operands. */
-kl_tensor call_again(const struct call *c, kl_tensor a, kl_tensor b, kl_tensor d);
+kl_tensor call_with(const struct call *c, kl_tensor a, kl_tensor b, kl_tensor d);
 /* The call on the operands as plain tensors: of an op that the layer knows nothing better for. */
 kl_tensor call_dense(struct thread *t, const struct call *c, const struct layer *layer);
 /* A failure of the call: "op: ..." */

@@ -3,7 +3,7 @@
 #include "runtime/aot/object.h"
 #include <string.h>
 
-/* Inputs and slots get the names of their temporaries; slots without one stay as they were recorded. */
+/* Inputs and slots get the names of their temporaries; slots without a name keep their recorded values. */
 static void name_leaves(struct graph *g, const struct trace *tr, bool *fixed)
 {
     for (uint32_t i = 0; i < g->slot.n; i++)
@@ -27,7 +27,7 @@ static void free_values(void **value, uint32_t n)
     mem_free(value);
 }
 
-/* Of the states that the trace only reads, their values; NULL: *e. */
+/* The values of the states that the trace only reads; NULL: *e. */
 static void **state_values(const struct graph *g, const struct trace *tr, struct err *e)
 {
     void **value = mem_alloc((g->state.n + 1) * sizeof *value);
@@ -100,7 +100,7 @@ static bool object_add(kl_object *object, struct trace *tr, const char *prefix, 
         return e->code || err_set(e, KL_ERR_ARGUMENT, "it keeps and assigns nothing");
     bool *fixed = mem_alloc(recorded->slot.n);
     struct object_options options = {.prefix = prefix, .fuse = option_fuse(), .fixed = fixed, .slot = tr->r.slot,
-                                     .weights_apart = object->weights};
+                                     .weights_separate = object->weights};
     struct graph *g = graph_clone(recorded);
     void **value = NULL;
     bool values = object->inside || object->weights, ok = g && fixed;
@@ -129,7 +129,7 @@ static bool object_end(kl_object *object, const char *path, const char *header, 
     return ok;
 }
 
-/* The thread, whose trace is open; NULL: *status, which is reported. */
+/* The thread if it has an open trace; NULL: *status, which is reported. */
 static struct thread *traced(const kl_site *site, const char *op, kl_status *status)
 {
     struct thread *t = thread_self();
@@ -157,7 +157,7 @@ kl_status kl_trace_compile_at(const kl_site *site, const char *object_path, cons
     if (!status) {
         struct err e = {0};
         kl_object *object = object_open(options, &e);
-        bool paths = object_path && (header_path || is_c(options)); /* missing ones before it is compiled */
+        bool paths = object_path && (header_path || is_c(options)); /* missing paths are reported before compiling */
         if (!object || (paths && !object_add(object, t->trace, options ? options->prefix : NULL, &e)) ||
             !object_end(object, object_path, header_path, &e))
             status = report(t, site, e.code, "trace_compile: trace \"%s\": %s", t->trace->r.g->name, e.msg);

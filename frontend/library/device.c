@@ -1,4 +1,4 @@
-/* Devices as the user meets them: names and kinds, element types, seeds, and waiting for them. */
+/* The public functions for devices: names and kinds, element types, seeds, and waiting for them. */
 #include "frontend/frontend.h"
 #include <kiln/plugin.h>
 #include <stdlib.h>
@@ -11,7 +11,7 @@ bool device_valid(kl_device d)
         strategy_valid(device_strategy(d));
 }
 
-/* The thread, and the device's number in *index; NULL: reported, it is no device. */
+/* The thread, and the device's number in *index; NULL: an invalid device, reported. */
 static struct thread *known(const char *what, kl_device d, int *index)
 {
     struct thread *t = thread_self();
@@ -145,13 +145,13 @@ uint32_t kl_device_enumerate(uint32_t kinds, kl_device *out, uint32_t room)
 
 /* ---- element types ---- */
 
-/* Per device, an autodiff one being its inner one. */
+/* Settings of each device; an autodiff device has those of its inner device. */
 static struct settings {             /* all but the atomics under the lock */
-    _Atomic(uint8_t) real, integer;  /* 0: as ever */
+    _Atomic(uint8_t) real, integer;  /* 0: not configured */
     _Atomic(bool) used;              /* it has, or had, a tensor */
     bool configured;
-    uint64_t seed, given;            /* where its seeds come from, and how many there were */
-    struct err first;                /* what went wrong first in what was handed over */
+    uint64_t seed, given;            /* seed: start of its sequence; given: number of seeds taken from it */
+    struct err first;                /* the first error in work that was submitted */
 } settings[DEVICE_END];
 
 unsigned kl_device_dtype_usage(kl_device d, kl_dtype dtype)
@@ -283,7 +283,7 @@ void *kl_device_stream(kl_device d)
     return a ? accelerator_stream(a) : NULL;
 }
 
-/* Programs run inside the call that submits them: handing over is computing.  Needs the lock. */
+/* Programs run inside the call that submits them, so submitting computes.  Needs the lock. */
 static void hand_over(int device)
 {
     struct err e;

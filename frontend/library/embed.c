@@ -1,7 +1,7 @@
-/* What a host program gives Kiln: memory, threads, a log, limits. */
+/* Functions for host programs: memory, threads, log, limits. */
 #include "frontend/frontend.h"
 
-/* Without kl_last_error, which would take memory. */
+/* Does not set kl_last_error, which would allocate memory. */
 kl_status kl_set_memory(const kl_memory *memory)
 {
     if (memory && memory->alloc && memory->grow && memory->release && mem_use(memory))
@@ -42,7 +42,7 @@ void kl_memory_trim(void)
 {
     if (thread_self()) {
         front_lock();
-        deferred_collect(); /* what no handle can reach any more */
+        deferred_collect(); /* frees nodes that no handle can reach */
         front_unlock();
     }
     buffer_trim();

@@ -1,4 +1,4 @@
-/* What code on top of the public headers needs of the inside: errors, composites, memory, numbers as text. */
+/* The functions of <kiln/extend.h>: errors, composites, memory, numbers as text. */
 #include "frontend/frontend.h"
 #include <kiln/extend.h>
 #include <stdarg.h>

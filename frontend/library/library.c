@@ -61,7 +61,7 @@ void kl_dump_next(const char *dir)
     dump_next_to(dir);
 }
 
-/* The graph of a trace, on the device and with the fusion that it runs with; NULL: *e. */
+/* The graph of a trace, with the device and the fusion option of its run; NULL: *e. */
 static struct graph *dumped(struct thread *t, const char *name, struct dump_request *r, struct err *e)
 {
     const struct exec *x = name ? exec_named(name) : NULL;

@@ -1,4 +1,4 @@
-/* kl_bench: a step's rounds, its kernels' times, and what is made of them. */
+/* kl_bench: runs the rounds of a step, collects its kernels' times and makes the report. */
 #include "benchmark.h"
 #include "frontend/frontend.h"
 #include <stdlib.h>
@@ -14,12 +14,12 @@ struct benching {
     int rounds;
     struct samples took[2];
     struct profile profile[2];
-    struct timed *timed[2];     /* as the profile's rows */
+    struct timed *timed[2];     /* indexed like the profile's rows */
     uint32_t timed_cap[2];
     struct machine machine;
 };
 
-/* One call of the user's; leaves no trace open. */
+/* Calls the user's step; it must not leave a trace open. */
 static kl_status call_step(struct benching *b, int fuse)
 {
     struct thread *t = thread_self();
@@ -38,7 +38,7 @@ static kl_status call_step(struct benching *b, int fuse)
 
 static kl_status out_of_memory(void) { return report(thread_self(), NULL, KL_ERR_MEMORY, "bench: out of memory"); }
 
-/* Takes what a step added to the profile, which is then empty again. */
+/* Moves the times of a step out of the profile, which is then empty. */
 static bool take_times(struct benching *b, int fuse)
 {
     struct profile *p = &b->profile[fuse];
@@ -74,7 +74,7 @@ static kl_status measure_one(struct benching *b, int fuse)
     return status || take_times(b, fuse) ? status : out_of_memory();
 }
 
-/* What is compiled, and which limits it needs. */
+/* Compiles both variants and finds the limits that they need. */
 static kl_status compile_both(struct benching *b)
 {
     for (int fuse = 0; fuse < 2; fuse++) {
@@ -197,7 +197,7 @@ static void end_benching(struct benching *b)
     mem_free(b);
 }
 
-/* With the defaults filled in; false: reported. */
+/* Fills in the defaults; false: reported. */
 static bool check_options(struct thread *t, kl_bench_fn *step, kl_bench_options *o)
 {
     if (!step)

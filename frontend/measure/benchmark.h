@@ -1,12 +1,12 @@
-/* kl_bench in parts: steps timed, limits of the machine, reports. */
+/* Internal header of kl_bench: timed steps, limits of the machine, reports. */
 #ifndef KILN_FRONTEND_BENCHMARK_H
 #define KILN_FRONTEND_BENCHMARK_H
 #include "runtime/measure/measure.h"
 #include "runtime/runtime.h"
 #include <kiln/benchmark.h>
 
-/* ---- benchmark_limits.c: the loops that bound kernels, run between the steps ---- */
-struct anchor {                 /* a stream of so many arrays and so many bytes in all */
+/* ---- benchmark_limits.c: loops that measure limits, run between the steps ---- */
+struct anchor {                 /* a loop that streams so many arrays with so many bytes in total */
     uint8_t inputs, log_bytes;  /* inputs 0: a sum of one array */
     struct samples took;
 };
@@ -20,11 +20,11 @@ struct machine {
     struct samples fma;
     double fma_flops;
 };
-/* Notes that kernel k is to have a limit. */
+/* Requests a limit for kernel k. */
 bool machine_want(struct machine *m, const struct kernel *k);
 /* Measures every limit once.  false: out of memory. */
 bool machine_measure(struct machine *m);
-/* Seconds of one call of the kernel at best; 0: not known. */
+/* The minimum seconds of one call of the kernel; 0: not known. */
 double machine_limit(const struct machine *m, const struct kernel *k);
 double machine_peak(const struct machine *m); /* operations a second */
 void machine_free(struct machine *m);
@@ -33,7 +33,7 @@ void machine_free(struct machine *m);
 struct text;
 void text_time(struct text *t, double us); /* in us, ms or s, in 13 columns */
 struct report {
-    kl_bench_report seen;       /* first: what the user sees is this */
+    kl_bench_report seen;       /* first: the public part */
     char *name;
     char (*names)[64];          /* of the kernels */
     kl_bench_kernel *kernels;

@@ -1,14 +1,14 @@
-/* Limits for kernels: as many streams of memory, of about the same size, as a kernel has arrays, and multiply-adds.
+/* Measures limits for kernels: streams over as many arrays of about the same size as a kernel has, and multiply-adds.
  *
- * Sizes are rounded up to powers of two, so that the kernels of a program need few loops; beyond 64 MiB the bandwidth
- * is that of memory, whatever the size. */
+ * Sizes are rounded up to powers of two, so that the kernels of a program need few loops; above 64 MiB the bandwidth is
+ * that of memory for any size. */
 #include "benchmark.h"
 #include <string.h>
 
 enum { LEAST_LOG = 12, MOST_LOG = 26, LEAST_MOVED = 1 << 20 };
 
-/* The loop for a kernel: arrays that make up less than 1/32 of what it moves do not count.  Multiply-adds alone bound
- * a kernel that moves nothing. */
+/* The loop for a kernel.  Arrays with less than 1/32 of its bytes are ignored.  A kernel without memory traffic is
+ * limited by multiply-adds alone. */
 static bool anchor_of(const struct kernel *k, struct anchor *a)
 {
     int inputs = 0, outputs = 0;
@@ -77,7 +77,7 @@ static void stream_share(void *ctx, int64_t begin, int64_t end, unsigned worker)
     }
 }
 
-/* Small loops run often enough to take some microseconds. */
+/* Small loops are repeated until they take a few microseconds. */
 static void measure_stream(struct machine *m, struct anchor *a)
 {
     int64_t vectors = (int64_t)(elements(a) / 16);

@@ -1,4 +1,4 @@
-/* What kl_bench found as text, JSON and a chart. */
+/* Reports of kl_bench as text, JSON and a chart. */
 #include "benchmark.h"
 #include "frontend/frontend.h"
 #include "ir/text/text.h"
@@ -6,7 +6,7 @@
 #include <math.h>
 #include <string.h>
 
-enum { SHOWN = 24 }; /* kernels of a variant, in a table or chart */
+enum { SHOWN = 24 }; /* kernels of each variant in a table or chart */
 static const char *const variant[2] = {"unfused", "fused"};
 
 static double total(const kl_bench_kernel *k) { return (double)k->calls * k->call.median; }
@@ -114,7 +114,7 @@ static struct result *add_row(struct results *t, const kl_bench_report *r, const
     return row;
 }
 
-/* The step, and all kernels or, for a chart, those fused ones that take the most time. */
+/* Adds the step, and all kernels or, for a chart, the slowest fused ones. */
 static void report_rows(const kl_bench_report *r, bool chart, struct results *t)
 {
     int shown = 0;

@@ -1,4 +1,4 @@
-/* kl_profile: what the timeline and the times of programs say, as rows. */
+/* kl_profile: makes rows of kernels and lines from the timeline and the times of programs. */
 #include "profile.h"
 #include "frontend/frontend.h"
 #include "ir/graph/custom.h"
@@ -21,12 +21,12 @@ kl_profile_row *rows_add(struct rows *t, const char *name, const char *where)
 
 /* ---- rows ---- */
 
-/* What goes through all commands of a program that were run. */
+/* State of a walk over all commands of a program that ran. */
 struct collecting {
     struct own_profile *p;
     struct machine machine;
     const struct times *times;
-    uint32_t *kernel;        /* per kernel of the program, copy and interpreter: its row, + 1 */
+    uint32_t *kernel;        /* per kernel of the program, copy and interpreter: index of its row + 1 */
 };
 
 static kl_profile_row *kernel_row(struct collecting *c, const struct program *p, const struct command *cmd)
@@ -36,7 +36,7 @@ static kl_profile_row *kernel_row(struct collecting *c, const struct program *p,
     uint32_t kernels = c->times->x->program->nkernel;
     uint32_t *at = &c->kernel[cmd->kind == CMD_KERNEL ? cmd->kernel : cmd->kind == CMD_COPY ? kernels : kernels + 1];
     char name[128];
-    if (cmd->kind == CMD_CUSTOM) { /* by the op's name */
+    if (cmd->kind == CMD_CUSTOM) { /* a row for each op */
         snprintf(name, sizeof name, "custom %s", node_custom(p->g, node_at(p->g, cmd->region))->name);
         for (uint32_t i = 0; i < rows->n; i++)
             if (!strcmp(rows->name[i].name, name) && !strcmp(rows->name[i].where, trace))
@@ -51,7 +51,7 @@ static kl_profile_row *kernel_row(struct collecting *c, const struct program *p,
                     trace);
 }
 
-/* What all runs of a command took. */
+/* The times of all runs of a command. */
 static kl_profile_row command_took(const struct collecting *c, const struct program *p, const struct command *cmd)
 {
     const struct command_time *t = &c->times->row[cmd->row];
@@ -73,7 +73,7 @@ static bool add_command(struct collecting *c, const struct program *p, const str
 {
     kl_profile_row took = command_took(c, p, cmd), *row = took.calls &&
         cmd->kind != CMD_REGION ? kernel_row(c, p, cmd) : NULL;
-    if (!took.calls || cmd->kind == CMD_REGION) /* of a region op, what its regions run counts */
+    if (!took.calls || cmd->kind == CMD_REGION) /* a region op's time is that of its regions' commands */
         return true;
     if (!row)
         return false;
@@ -100,7 +100,7 @@ static bool add_program(struct collecting *c, const struct program *p)
     return ok;
 }
 
-/* The kernels that ran, to be measured against the machine. */
+/* Requests limits for the kernels that ran. */
 static bool want_kernels(struct machine *m, const struct program *p, const struct times *t)
 {
     bool ok = true;
@@ -138,7 +138,7 @@ static bool collect(struct own_profile *p)
     return ok;
 }
 
-/* ---- what the user sees ---- */
+/* ---- public functions ---- */
 
 static int by_seconds(const void *a, const void *b)
 {
@@ -228,7 +228,7 @@ kl_status kl_profile_trace(const kl_profile *profile, const char *path)
 
 /* ---- as text ---- */
 
-/* A name that is too long, cut: of a path the end says most, of a kernel the beginning. */
+/* Cuts a name that is too long: the end of a path is kept, the beginning of a kernel's name. */
 static const char *fit(const char *s, size_t columns, bool keep_end, char out[64])
 {
     size_t n = strlen(s), keep = columns - 3;

@@ -1,4 +1,4 @@
-/* A profile in parts: rows of kernels and lines, its text. */
+/* Internal header of profiles: rows of kernels and lines. */
 #ifndef KILN_FRONTEND_PROFILE_H
 #define KILN_FRONTEND_PROFILE_H
 #include "benchmark.h"
@@ -12,18 +12,18 @@ struct rows {
     uint32_t n, cap, name_cap;
 };
 struct own_profile {
-    kl_profile seen;         /* first: what the user sees is this */
+    kl_profile seen;         /* first: the public part */
     struct timeline timeline;
     struct rows kernel, line;
     char *table;
 };
-/* A new row; NULL: out of memory.  Its strings are set once all rows are there. */
+/* A new row; NULL: out of memory.  Its strings are set when all rows exist. */
 kl_profile_row *rows_add(struct rows *t, const char *name, const char *where);
 
 /* ---- profile_lines.c ---- */
-/* Adds what a command has taken to the lines of the ops that it computes. */
+/* Divides the time of a command among the lines of the ops that it computes. */
 struct line_sites { const struct graph *g; uint32_t *row, *stamp, stamp_cap, now; };
-/* one graph's; false: out of memory; close in either case */
+/* for one graph; false: out of memory; lines_close in either case */
 bool lines_open(struct line_sites *s, const struct graph *g);
 bool lines_add(struct line_sites *s, struct rows *line, const struct command *c, const struct groups *groups,
                const kl_profile_row *took);

@@ -1,4 +1,4 @@
-/* The time of kernels, divided among the source lines of the ops that they compute. */
+/* Divides the time of kernels among the source lines of the ops that they compute. */
 #include "profile.h"
 #include <string.h>
 
@@ -22,7 +22,7 @@ static kl_profile_row *row_called(struct rows *line, const struct row_name *n)
     return i < line->n ? &line->v[i] : rows_add(line, n->name, n->where);
 }
 
-/* The row of a node's line, which other graphs may have, too. */
+/* The row of a node's line, which nodes of other graphs may share. */
 static kl_profile_row *row_of(struct line_sites *s, struct rows *line, ref r)
 {
     uint32_t site = node_at(s->g, r)->site;
@@ -34,7 +34,7 @@ static kl_profile_row *row_of(struct line_sites *s, struct rows *line, ref r)
         snprintf(n.name, sizeof n.name, "? %s", opinfo[node_at(s->g, r)->op].name);
         return row_called(line, &n);
     }
-    size_t length = strlen(at->file), room = sizeof n.name - 16; /* of a long path its end */
+    size_t length = strlen(at->file), room = sizeof n.name - 16; /* the end of a long path */
     snprintf(n.name, sizeof n.name, "%s:%d", at->file + (length > room ? length - room : 0), at->line);
     snprintf(n.where, sizeof n.where, "%s", at->func ? at->func : "");
     kl_profile_row *row = row_called(line, &n);
@@ -43,7 +43,7 @@ static kl_profile_row *row_of(struct line_sites *s, struct rows *line, ref r)
     return row;
 }
 
-/* Operations and elements that a node has a kernel compute or read. */
+/* The operations and elements that a node adds to its kernel. */
 static double work_of(const struct graph *g, ref r)
 {
     const struct node *n = node_at(g, r);
@@ -64,7 +64,8 @@ static bool add_part(struct line_sites *s, struct rows *line, ref r, double part
     kl_profile_row *row = row_of(s, line, r);
     if (!row || !mem_reserve(&s->stamp, &s->stamp_cap, line->n, sizeof *s->stamp))
         return false;
-    uint32_t *stamp = &s->stamp[row - line->v]; /* a kernel counts once, whatever it has of the line */
+    /* a kernel counts once for a line, however many of its nodes are from there */
+    uint32_t *stamp = &s->stamp[row - line->v];
     row->calls += *stamp != s->now ? took->calls : 0;
     *stamp = s->now;
     row->seconds += part * took->seconds;
@@ -85,7 +86,7 @@ static bool add_nodes(struct line_sites *s, struct rows *line, const ref *node, 
     return true;
 }
 
-/* The interpreter's one command is all of the graph; regions count as one node. */
+/* The interpreter's only command computes the whole graph; a region op counts as one node. */
 static bool add_graph(struct line_sites *s, struct rows *line, const kl_profile_row *took)
 {
     uint32_t n = 0;

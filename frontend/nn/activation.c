@@ -1,5 +1,5 @@
-/* Composites: functions over the other ops, which the compiler fuses again.  Here what works element by element;
- * loss.c, norm.c, attention.c, window.c and einsum.c have the rest. */
+/* Elementwise composites, which the compiler fuses. loss.c, norm.c, attention.c, window.c and einsum.c have the
+ * others. */
 #include "frontend/frontend.h"
 
 kl_tensor op_failed(void)
@@ -49,9 +49,9 @@ kl_tensor kl_square_at(const kl_site *site, kl_tensor a)
     return kl_mul_at(site, a, a);
 }
 
-/* ---- made of compares ---- */
+/* ---- made of comparisons ---- */
 
-/* NaN is not <= 0, so it stays. */
+/* NaN is not <= 0, so it is kept. */
 kl_tensor kl_relu_at(const kl_site *site, kl_tensor a)
 {
     struct view v;
@@ -72,11 +72,11 @@ kl_tensor kl_leaky_relu_at(const kl_site *site, kl_tensor a, double slope)
     return compose_end(t, kl_where_at(site, small, kl_mul_scalar_at(site, a, slope), a));
 }
 
-/* By compares and not by max and min, whose gradient is a half where the two are equal. */
+/* By comparisons and not by max and min, whose gradient is a half where the two are equal. */
 static kl_tensor activation_between(const kl_site *site, kl_tensor a, kl_tensor low, kl_tensor high)
 {
     kl_tensor at_most = kl_where_at(site, kl_gt_at(site, a, high), high, a);
-    /* a minimum and a maximum, an instruction each */
+    /* a minimum and a maximum, one instruction each */
     return kl_where_at(site, kl_lt_at(site, at_most, low), low, at_most);
 }
 
@@ -96,16 +96,16 @@ kl_tensor kl_clamp_at(const kl_site *site, kl_tensor a, double low, double high)
     return compose_end(t, activation_between(site, a, least, most));
 }
 
-/* ---- made of exponentials, of numbers at most 0 so that none overflows ---- */
+/* ---- made of exponentials of numbers at most 0, so that none overflows ---- */
 
-/* e to the -|a|, and where a is below 0. */
+/* e^-|a|, and whether a is below 0. */
 static kl_tensor exp_down(const kl_site *site, const struct view *v, kl_tensor a, kl_tensor *below)
 {
     *below = kl_lt_at(site, a, const_like(site, v, 0));
     return kl_exp_at(site, kl_where_at(site, *below, a, kl_neg_at(site, a)));
 }
 
-/* 1 / (1 + e), and e times that below 0. */
+/* 1 / (1 + e), times e where a is below 0. */
 kl_tensor kl_sigmoid_at(const kl_site *site, kl_tensor a)
 {
     struct view v;
@@ -238,7 +238,7 @@ kl_tensor kl_celu_at(const kl_site *site, kl_tensor a, double alpha)
 
 /* ---- made of quotients and pieces of lines ---- */
 
-/* Held where the quotient has long been 1, so that an infinity is not divided by one. */
+/* Clamped where the quotient has reached 1, so that an infinity is not divided by one. */
 kl_tensor kl_softsign_at(const kl_site *site, kl_tensor a)
 {
     struct view v;
@@ -259,7 +259,7 @@ kl_tensor kl_hard_sigmoid_at(const kl_site *site, kl_tensor a, double alpha, dou
     return compose_end(t, activation_between(site, line, const_like(site, &v, 0), const_like(site, &v, 1)));
 }
 
-/* By the held value, so that no square overflows and an infinity is not multiplied by 0. */
+/* Uses the clamped value, so that no square overflows and an infinity is not multiplied by 0. */
 kl_tensor kl_hard_swish_at(const kl_site *site, kl_tensor a)
 {
     struct view v;
@@ -276,7 +276,7 @@ kl_tensor kl_hard_swish_at(const kl_site *site, kl_tensor a)
 /* kl_none: the seed is a number. */
 struct seed { kl_tensor tensor; uint64_t number; };
 
-/* The scale is worked out here, so that p = 1 gives zeros and not 0 times infinity, in the gradient too. */
+/* The scale is computed here, so that p = 1 gives zeros and not 0 times infinity, in the gradient too. */
 static kl_tensor dropout(const kl_site *site, const char *op, kl_tensor a, double p, const struct seed *seed,
                          bool training)
 {
@@ -289,7 +289,7 @@ static kl_tensor dropout(const kl_site *site, const char *op, kl_tensor a, doubl
         compose_end(t, kl_none);
         return op_failed();
     }
-    if (!training) /* a handle of its own, to release like any other */
+    if (!training) /* a new handle, to be released like any other */
         return compose_end(t, reshape_to(site, op, a, &v.shape));
     int rank = (int)v.shape.rank;
     kl_tensor u = seed->tensor.id ? kl_rand_seeded_at(site, seed->tensor, KL_F32, rank, v.shape.dim)

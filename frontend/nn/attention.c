@@ -1,10 +1,10 @@
-/* Attention: op attention on operands whose leading axes are spread to be the same. */
+/* Attention: op attention on operands whose leading axes are broadcast to one shape. */
 #include "frontend/frontend.h"
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
 
-/* All but the last two axes of an operand, and these. */
+/* The leading axes of an operand, and its last two. */
 struct parts { struct shape lead; int64_t rows, columns; };
 
 static bool split(const struct shape *s, struct parts *p)
@@ -28,7 +28,7 @@ static kl_tensor nn_attention_spread(const kl_site *site, kl_tensor h, const str
 
 static const char *const what[] = {"q", "k", "v", "the mask"};
 
-/* Axis `from_end` of operand i is to be as long as that of operand j. */
+/* Axis `from_end` of operand i must be as long as that of operand j. */
 static kl_tensor lengths_differ(struct thread *t, const kl_site *site, const struct view *v, unsigned i, unsigned j,
                                 unsigned from_end)
 {
@@ -40,7 +40,7 @@ static kl_tensor lengths_differ(struct thread *t, const kl_site *site, const str
                   b->rank - from_end, what[j], shape_text(b, two, sizeof two), b->dim[b->rank - from_end]);
 }
 
-/* The leading axes of operands i and j do not broadcast: the last one that does not. */
+/* The leading axes of operands i and j do not broadcast: reports the last one that does not. */
 static kl_tensor leads_differ(struct thread *t, const kl_site *site, const struct view *v, unsigned i, unsigned j)
 {
     const struct shape *a = &v[i].shape, *b = &v[j].shape;

@@ -1,7 +1,7 @@
-/* Attention with a float mask, a scale, grouped heads and a cache: the op attention where it can be, else its parts. */
+/* Attention with a float mask, a scale, grouped heads and a cache: op attention if possible, else its decomposition. */
 #include "frontend/nn/compose.h"
 
-/* softmax(q k^T scale + mask) v, a row without a finite score gives zeros. */
+/* softmax(q k^T scale + mask) v; a row without a finite score gives zeros. */
 static kl_tensor biased_attention(struct thread *t, const kl_site *site, kl_tensor q, kl_tensor k, kl_tensor v,
                                   kl_tensor mask, double scale, bool causal)
 {

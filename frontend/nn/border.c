@@ -1,18 +1,17 @@
-/* Tensors continued beyond their borders by their own elements: a gather by an index that is computed from its own
- * place. */
+/* Tensors extended beyond their borders by their own elements: a gather with an index computed from the position. */
 #include "frontend/nn/compose.h"
 
-/* Where the elements of an axis of `length` and of low and high more come from. */
+/* The source index of each element of an axis of `length` with low elements before and high after. */
 static kl_tensor border_index(const kl_site *site, kl_device device, int64_t length, int64_t low, int64_t high,
                               kl_border border)
 {
     kl_tensor i = kl_arange(device, KL_I64, low + length + high);
     i = kl_sub(i, number(site, i, KL_I64, (double)low));
-    if (border == KL_BORDER_EDGE || length == 1) /* which gather clamps */
+    if (border == KL_BORDER_EDGE || length == 1) /* gather clamps the index */
         return i;
     if (border == KL_BORDER_WRAP)
         return kl_mod(i, number(site, i, KL_I64, (double)length));
-    /* there and back again; a border that is repeated counts twice */
+    /* the period of reflection; a repeated border counts twice */
     int64_t period = border == KL_BORDER_REFLECT ? 2 * (length - 1) : 2 * length;
     i = kl_mod(i, number(site, i, KL_I64, (double)period));
     return kl_min(i, kl_sub(number(site, i, KL_I64, (double)(border == KL_BORDER_REFLECT ? period : period - 1)), i));

@@ -1,4 +1,4 @@
-/* Cross entropy and negative log likelihood with weights, smoothing, ignored labels or probabilities, of any rank. */
+/* Cross entropy and negative log likelihood of any rank, with weights, smoothing, ignored labels or probabilities. */
 #include "frontend/nn/compose.h"
 
 struct class_loss {
@@ -45,8 +45,7 @@ static bool class_loss_of(struct thread *t, const kl_site *site, const char *op,
     return true;
 }
 
-/* A mask and a sum over the classes fuse with the softmax before them, where a gather would bring a scatter into the
- * gradient. */
+/* A mask and a sum over the classes fuse with the softmax before them; a gather would add a scatter to the gradient. */
 static kl_tensor classes_summed(const kl_site *site, const struct class_loss *c, kl_tensor a)
 {
     return kl_sum(a, 1, &c->axis, false);

@@ -1,8 +1,8 @@
-/* For composites that are written as calls of public ops: in a function with a `site`, kl_add(a, b) is recorded at that
- * call site, the one of the composite's own caller. */
+/* For composites written as calls of public ops: in a function with a `site`, kl_add(a, b) is recorded at the
+ * composite's call site. */
 #ifndef KILN_NN_COMPOSE_H
 #define KILN_NN_COMPOSE_H
-#include <kiln/kiln.h> /* before frontend.h, which asks for the plain functions alone */
+#include <kiln/kiln.h> /* before frontend.h, which disables the macros */
 #include "frontend/frontend.h"
 #include <inttypes.h>
 #include <math.h>

@@ -1,5 +1,5 @@
-/* Diagonals, which are views, and results of a bounded size: the elements that are kept are counted, and each goes to
- * the place that its count says. */
+/* Diagonals, which are views, and results of a bounded size: kept elements are counted, and each moves to the position
+ * given by its count. */
 #include "frontend/nn/compose.h"
 
 /* ---- diagonals ---- */
@@ -31,7 +31,7 @@ kl_tensor kl_diagonal_at(const kl_site *site, kl_tensor a, int64_t offset, int a
     int64_t start = count ? offset >= 0 ? offset : -offset * columns : 0;
     if (!(t = checked_begin(site, op)))
         return op_failed();
-    dims[at] = rows * columns; /* in a row, the diagonal is every (columns + 1)-th */
+    dims[at] = rows * columns; /* in row-major order the diagonal is every (columns + 1)-th element */
     kl_tensor flat = kl_reshape(kl_permute(a, order), at + 1, dims);
     return compose_end(t, slice_of(site, op, flat, (uint32_t)at, start, count, count > 1 ? step : 1));
 }
@@ -59,7 +59,7 @@ kl_tensor kl_diagonal_matrix_at(const kl_site *site, kl_tensor a, int64_t offset
         return op_failed();
     if (n == 0)
         return compose_end(t, kl_zeros(v.device, (kl_dtype)v.dtype, (int)s.rank, s.dim));
-    /* m zeros behind each element, in a row; then so many before and behind all that a matrix is full */
+    /* m zeros after each element; then as many before and after all elements as fill a matrix */
     int64_t low[KL_MAX_RANK] = {0}, high[KL_MAX_RANK] = {0}, stop[KL_MAX_RANK];
     high[last + 1] = m;
     a = kl_pad(kl_unsqueeze(a, -1), NULL, high, 0);
@@ -77,7 +77,7 @@ kl_tensor kl_diagonal_matrix_at(const kl_site *site, kl_tensor a, int64_t offset
 
 /* ---- bounded sizes ---- */
 
-/* [n] places among those kept, `size` for the others; *count: how many are kept. */
+/* [n] positions among the kept elements, `size` for the others; *count: the number of kept elements. */
 static kl_tensor kept_places(const kl_site *site, kl_tensor kept, int64_t size, kl_tensor *count)
 {
     kl_tensor one = kl_cast(kept, KL_I64), upto = kl_cumsum(one, 0, true, false);
@@ -138,7 +138,7 @@ kl_tensor kl_unique_at(const kl_site *site, kl_tensor a, int64_t size, kl_tensor
     int64_t n = shape_count(&v.shape), one = 1;
     kl_tensor flat = kl_reshape(a, 1, &n), order = kl_argsort(flat, 0, false), sorted = kl_gather(flat, 0, order);
     kl_tensor first = kl_ones(v.device, KL_BOOL, 1, n ? &one : &n);
-    if (n > 1) { /* an element unlike the one before it */
+    if (n > 1) { /* an element that differs from the one before it */
         kl_tensor x = kl_narrow(sorted, 0, 1, n - 1), before = kl_narrow(sorted, 0, 0, n - 1), other = kl_ne(x, before);
         if (dtype_is_float(v.dtype))
             other = kl_and(other, kl_not(kl_and(kl_is_nan(x), kl_is_nan(before))));

@@ -1,13 +1,13 @@
 /* Sums of products by subscripts: each repeated letter of an operand is reduced to a diagonal, then the operands are
- * multiplied from left to right, each letter contracted or summed as soon as nothing later needs it. */
+ * multiplied from left to right; each letter is contracted or summed as soon as no later operand needs it. */
 #include "frontend/frontend.h"
 #include <inttypes.h>
 #include <string.h>
 
 enum { TERMS = 16, LETTERS = 128 };
 
-/* A tensor and the letter of each of its axes.  The axes of an ellipsis have the letters 1..8, the last one 8; while
- * their number is not known, ELLIPSIS stands for them. */
+/* A tensor and the letter of each of its axes.  The axes of an ellipsis have the letters 1..8, the last one 8; ELLIPSIS
+ * stands for them while their number is unknown. */
 enum { ELLIPSIS = '.' };
 struct term {
     kl_tensor x;
@@ -41,7 +41,7 @@ static int position(const struct term *m, char c)
 
 #define BAD(e, code, ...) (fail((e)->t, (e)->site, code, "einsum: " __VA_ARGS__), false)
 
-/* ---- the text ---- */
+/* ---- parsing the subscripts ---- */
 
 static bool put_letter(struct einsum *e, struct term *m, char c)
 {
@@ -99,7 +99,7 @@ static bool parse(struct einsum *e)
     return m == &e->out || implicit_output(e);
 }
 
-/* Puts the letters of `axes` axes in the place of an ellipsis, if there is one; false: too many. */
+/* Replaces an ellipsis by the letters of `axes` axes; false: too many. */
 static bool expand_ellipsis(struct term *m, int axes)
 {
     int at = position(m, ELLIPSIS), behind = (int)m->rank - at - 1;
@@ -114,7 +114,7 @@ static bool expand_ellipsis(struct term *m, int axes)
     return true;
 }
 
-/* Axes of an ellipsis that have one element, where others have more, go: what they are multiplied with is as long. */
+/* Removes axes of an ellipsis that have one element where others have more, because the product broadcasts them. */
 static void broadcast_ellipsis(const struct einsum *e, struct term *m)
 {
     for (int j = (int)m->rank - 1; j >= 0; j--) {
@@ -127,7 +127,7 @@ static void broadcast_ellipsis(const struct einsum *e, struct term *m)
     }
 }
 
-/* Each letter has one length, and the result's letters have one at all. */
+/* Each letter must have one length, and the result's letters must occur in an operand. */
 static bool check_operands(struct einsum *e, const kl_tensor *operand)
 {
     char text[SHAPE_TEXT];
@@ -179,7 +179,7 @@ static void sum_axis(const struct einsum *e, struct term *m, int axis)
     memmove(&m->letter[axis], &m->letter[axis + 1], m->rank - (uint32_t)axis);
 }
 
-/* Sums a letter's second axis over what lies on the diagonal with its first. */
+/* Sums over a letter's second axis with a mask of the diagonal with its first. */
 static void diagonals(const struct einsum *e, struct term *m)
 {
     for (int j = 1; j < (int)m->rank;) {
@@ -216,7 +216,7 @@ static void sum_unneeded(const struct einsum *e, struct term *m, const struct te
             sum_axis(e, m, j);
 }
 
-/* a times b, in a: letters of both are batch axes while something later needs them, else contracted. */
+/* a times b, into a: letters of both are batch axes if something later needs them, else contracted. */
 static void einsum_multiply(const struct einsum *e, struct term *a, const struct term *b, int later)
 {
     int batch_a[KL_MAX_RANK], batch_b[KL_MAX_RANK], con_a[KL_MAX_RANK], con_b[KL_MAX_RANK], nbatch = 0, ncon = 0;
@@ -240,7 +240,7 @@ static void einsum_multiply(const struct einsum *e, struct term *a, const struct
         if (position(a, b->letter[j]) < 0)
             letter[rank++] = b->letter[j];
     a->x = kl_dot_general_at(e->site, a->x, b->x, nbatch, batch_a, batch_b, ncon, con_a, con_b);
-    a->rank = rank < KL_MAX_RANK ? rank : KL_MAX_RANK; /* above, the product has failed */
+    a->rank = rank < KL_MAX_RANK ? rank : KL_MAX_RANK; /* above that the product has failed */
     memcpy(a->letter, letter, a->rank);
 }
 
@@ -261,7 +261,7 @@ static kl_tensor contract(struct einsum *e)
     int axes[KL_MAX_RANK];
     for (uint32_t j = 0; j < e->out.rank; j++)
         axes[j] = position(&all, e->out.letter[j]);
-    return kl_permute_at(e->site, all.x, axes); /* also where nothing changes: a handle of its own */
+    return kl_permute_at(e->site, all.x, axes); /* permuted even if nothing changes: a new handle */
 }
 
 kl_tensor kl_einsum_at(const kl_site *site, const char *subscripts, int n, const kl_tensor *operand)

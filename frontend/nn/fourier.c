@@ -1,7 +1,6 @@
-/* Fourier transforms of [B, n] as pairs of real tensors: a length that has a factor r up to 32 is r transforms' worth
- * of products with a matrix [r, r], twiddle factors, and transforms of n / r (Cooley and Tukey 1965); what has none is
- * a convolution with a chirp, padded to a power of two (Bluestein 1970).  Angles are multiples of 2 pi / n whose
- * integers are exact. */
+/* Fourier transforms of [B, n] as pairs of real tensors.  A length with a factor r up to 32 becomes a product with a
+ * matrix [r, r], twiddle factors, and transforms of n / r (Cooley and Tukey 1965).  Other lengths become a convolution
+ * with a chirp, padded to a power of two (Bluestein 1970).  Angles are multiples of 2 pi / n with exact integers. */
 #include "frontend/nn/compose.h"
 
 enum { MATRIX_MOST = 32, DIRECT_MOST = 128 };
@@ -57,7 +56,8 @@ static struct parts each_part(const kl_site *site, struct parts x, int rank, con
 
 static struct parts transform(const struct fourier *f, struct parts x, int64_t B, int64_t n);
 
-/* The inverse is the transform with the parts exchanged, before and after, but for the division by n. */
+/* The inverse is the transform with real and imaginary parts exchanged, before and after, except for the division by
+ * n. */
 static struct parts transform_back(const struct fourier *f, struct parts x, int64_t B, int64_t n)
 {
     const kl_site *site = f->site;
@@ -160,7 +160,7 @@ static struct thread *fourier_begin(const kl_site *site, const char *op, kl_tens
     return t;
 }
 
-/* [B, n] with the axis where it was. */
+/* [B, n] with the axis moved back. */
 static kl_tensor moved_back(const struct along *x, kl_tensor a, int64_t n)
 {
     const kl_site *site = x->f.site;
@@ -199,7 +199,7 @@ kl_tensor kl_rfft_at(const kl_site *site, kl_tensor a, int axis)
                                      moved_back(&x, kl_narrow(p.im, 1, 0, bins), bins)));
 }
 
-/* The bins behind the middle are those before it, backwards and conjugate. */
+/* The bins after the middle are those before it, reversed and conjugated. */
 kl_tensor kl_irfft_at(const kl_site *site, kl_tensor a, int axis, int64_t n)
 {
     struct along x;

@@ -1,8 +1,8 @@
-/* Elements at several coordinates: the coordinates become one number each, the axes that they belong to one axis of
- * rows, and what remains are the gather and the scatter of rows. */
+/* Elements at several coordinates: the coordinates are combined into one index, their axes into one axis of rows; then
+ * gather and scatter of rows apply. */
 #include "frontend/nn/compose.h"
 
-/* The places of rows, one axis after another. */
+/* Row indices, built one axis at a time. */
 struct places {
     const kl_site *site;
     const char *op;
@@ -16,7 +16,7 @@ static void places_add(struct places *p, kl_tensor index, int64_t length)
 {
     const kl_site *site = p->site;
     kl_dtype d = kl_dtype_of(index);
-    if (d == KL_U64) /* i64 does not hold all of them */
+    if (d == KL_U64) /* i64 does not represent all of them */
         index = kl_min(index, number(site, index, d, (double)length));
     kl_tensor i = d == KL_I64 ? index : kl_cast(index, KL_I64), zero = number(site, index, KL_I64, 0);
     if (p->flags & KL_INDEX_FROM_END && dtype_kind(d) == 'I')
@@ -30,7 +30,7 @@ static void places_add(struct places *p, kl_tensor index, int64_t length)
     p->rows *= length;
 }
 
-/* In one row; what is outside has the place behind all rows. */
+/* As a vector; indices outside become the row after the last. */
 static kl_tensor places_flat(struct places *p, int64_t count)
 {
     const kl_site *site = p->site;
@@ -40,7 +40,7 @@ static kl_tensor places_flat(struct places *p, int64_t count)
     return kl_reshape(at, 1, &count);
 }
 
-/* [rows, rest] with one row of zeros behind them. */
+/* [rows, rest] with one row of zeros added at the end. */
 static kl_tensor with_spare_row(const struct places *p, kl_tensor rows)
 {
     const kl_site *site = p->site;
@@ -55,8 +55,9 @@ static kl_tensor places_gather(struct places *p, kl_tensor a, int64_t rest, int6
     return kl_gather(rows, 0, places_flat(p, count));
 }
 
-/* Products of rows that meet: these are brought side by side, and each is multiplied with those before it up to the
- * first one with its place, twice as many in each step.  Put back in order, the last one of a place stays. */
+/* Multiplies rows with the same index.  They are sorted to be adjacent; in each step a row is multiplied with the one
+ * at twice the distance before it, if that has the same index.  The last row of each index has the product and is
+ * scattered. */
 static kl_tensor multiply_rows(const kl_site *site, kl_tensor rows, kl_tensor place, kl_tensor update, int64_t count)
 {
     kl_tensor order = kl_argsort(place, 0, false), one = same_number(site, rows, 1);
@@ -126,7 +127,7 @@ static bool indexed_views(struct thread *t, const kl_site *site, const char *op,
     return true;
 }
 
-/* Indices into axes first..first+n-1 of s need elements there; false: reported. */
+/* Axes first..first+n-1 of s that are indexed must have elements; false: reported. */
 static bool rows_exist(struct thread *t, const kl_site *site, const char *op, const struct shape *s, uint32_t first,
                        uint32_t n, int64_t count, unsigned flags)
 {
@@ -156,7 +157,7 @@ static kl_tensor update_differs(struct thread *t, const kl_site *site, const cha
 
 /* ---- rows of coordinates ---- */
 
-/* index [..., K] as places in K axes of s from `first` on */
+/* index [..., K] as row indices for K axes of s from `first` on */
 static void places_coordinates(struct places *p, kl_tensor index, const struct shape *s, uint32_t first, int64_t K)
 {
     const kl_site *site = p->site;
@@ -201,7 +202,7 @@ kl_tensor kl_gather_nd_at(const kl_site *site, kl_tensor a, kl_tensor index, int
         !(t = checked_begin(site, op)))
         return op_failed();
     struct places p = {.site = site, .op = op, .flags = flags, .rows = 1};
-    for (int i = 0; i < batch; i++) { /* each element of the batch is in its own rows */
+    for (int i = 0; i < batch; i++) { /* each element of the batch has its own rows */
         struct shape own = x.shape;
         own.rank--;
         for (uint32_t k = 0; k < own.rank; k++)
@@ -236,8 +237,8 @@ kl_tensor kl_scatter_nd_at(const kl_site *site, kl_tensor a, kl_tensor index, kl
 
 /* ---- an index along an axis ---- */
 
-/* The places of all coordinates: the index along the axis, the element's own along the others.  An axis of one element,
- * or one that the index has as it is, needs no clamping. */
+/* The row indices of all coordinates: the index along the axis, the element's own position along the others.  An axis
+ * of length 1, or one that the index covers completely, needs no clamping. */
 static void elements_places(struct places *p, kl_tensor index, const struct view *x, const struct shape *s,
                             uint32_t axis)
 {
@@ -250,7 +251,7 @@ static void elements_places(struct places *p, kl_tensor index, const struct view
     }
 }
 
-/* An index of as many axes as a, longer than it in the one axis only; false: reported. */
+/* The index must have as many axes as a, and be longer only along the one axis; false: reported. */
 static bool elements_fit(struct thread *t, const kl_site *site, const char *op, const struct view *v,
                          const struct view *x, int axis, unsigned flags, uint32_t *at)
 {
@@ -300,12 +301,12 @@ kl_tensor kl_scatter_elements_at(const kl_site *site, kl_tensor a, int axis, kl_
 
 /* ---- several indices ---- */
 
-/* How a's axes and those of the indices make the result's. */
+/* How a's axes and those of the indices form the result's. */
 struct several {
     struct view v;
     int order[KL_MAX_RANK], back[KL_MAX_RANK]; /* indexed axes of a first; and the other way round */
     struct shape index, first, out;            /* of the indices; [index..., rest...]; and of the result */
-    int to_out[KL_MAX_RANK], to_first[KL_MAX_RANK]; /* which axis of the one each of the other is */
+    int to_out[KL_MAX_RANK], to_first[KL_MAX_RANK]; /* the corresponding axis of the other */
     int64_t rest;
     uint32_t used;                             /* axes indexed */
 };
@@ -376,7 +377,7 @@ static bool several_of(struct thread *t, const kl_site *site, const char *op, kl
     return true;
 }
 
-/* The indices broadcast, as places in the axes that they are for. */
+/* Broadcasts the indices and combines them into row indices. */
 static void several_places(struct places *p, const struct several *s, int n, const kl_tensor *index)
 {
     const kl_site *site = p->site;

@@ -1,6 +1,6 @@
-/* Cholesky, QR, triangular and general equations: a scan over columns for the values, and a gradient of its own, from
- * the results (Giles 2008, "An extended collection of matrix derivative results"; Murray 2016, "Differentiation of the
- * Cholesky decomposition"; Walter and Lehmann 2018 for QR). */
+/* Cholesky, QR, triangular and general equations: a scan over columns computes the values, and a custom gradient is
+ * computed from the results (Giles 2008, "An extended collection of matrix derivative results"; Murray 2016,
+ * "Differentiation of the Cholesky decomposition"; Walter and Lehmann 2018 for QR). */
 #include "frontend/nn/compose.h"
 
 struct matrices {
@@ -8,13 +8,14 @@ struct matrices {
     bool upper, transposed;
     int64_t B, n, m;               /* of flat operands: [B, n, n] and [B, n, m] */
     kl_device device;
-    kl_dtype dtype, given;         /* computed in; of the operands, which compose_end does not know behind a region */
+    /* dtype to compute in; dtype of the operands, which compose_end cannot know after a region */
+    kl_dtype dtype, given;
 };
 
 static kl_tensor matrix_t(const kl_site *site, kl_tensor a) { return kl_transpose(a, -1, -2); }
 
-/* Checks a matrix, n by n if square, and, unless b is NULL, a right side with its batch; NULL: reported.  What they are
- * flattened to is put in. */
+/* Checks a matrix, n by n if square, and, unless b is NULL, a right side with its batch; NULL: reported.  Sets the
+ * flattened operands. */
 static struct thread *matrices_begin(const kl_site *site, const char *op, kl_tensor *a, kl_tensor *b, bool square,
                                      struct view *v, struct view *w, struct matrices *x)
 {
@@ -60,7 +61,7 @@ static kl_tensor matrices_result(const struct matrices *x, const char *op, kl_te
 
 /* ---- triangular equations ---- */
 
-/* Carried: what is left of b.  Scanned: column j of the matrix, its diagonal's element, j.  Stacked: row j of x. */
+/* Carried: the remainder of b.  Scanned: column j of the matrix, its diagonal element, j.  Stacked: row j of x. */
 static kl_status substitute(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
 {
     struct matrices *x = ctx;
@@ -133,7 +134,7 @@ kl_tensor kl_triangular_solve_at(const kl_site *site, kl_tensor a, kl_tensor b, 
 
 /* ---- Cholesky ---- */
 
-/* Carried: what is left of the matrix.  Scanned: j.  Stacked: column j of L. */
+/* Carried: the remainder of the matrix.  Scanned: j.  Stacked: column j of L. */
 static kl_status cholesky_column(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
 {
     struct matrices *x = ctx;
@@ -323,7 +324,7 @@ kl_tensor kl_det_at(const kl_site *site, kl_tensor a)
 
 /* ---- QR ---- */
 
-/* Carried: what becomes R, [B, n, m].  Scanned: j.  Stacked: the reflections I - v v^T, v [B, n]. */
+/* Carried: the matrix that becomes R, [B, n, m].  Scanned: j.  Stacked: the reflections I - v v^T, v [B, n]. */
 static kl_status reflect_column(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
 {
     struct matrices *x = ctx;

@@ -5,7 +5,7 @@
 
 /* ---- softmax ---- */
 
-/* a less its largest along the axis.  The largest cancels out of what is made of it: no gradient. */
+/* a minus its maximum along the axis.  The maximum cancels out of the results, so it has no gradient. */
 static kl_tensor shifted(const kl_site *site, kl_tensor a, int axis)
 {
     kl_tensor most = kl_detach_at(site, kl_reduce_max_at(site, a, 1, &axis, true));
@@ -52,7 +52,8 @@ static bool check_integers(struct thread *t, const kl_site *site, const char *op
     return kind == 'I' || kind == 'U';
 }
 
-/* Whether column number == label, in the shape of the labels and one more axis of length s->dim[s->rank - 1]. */
+/* Is the column number equal to the label? In the shape of the labels and one more axis of length s->dim[s->rank -
+ * 1]. */
 static kl_tensor at_label(const kl_site *site, kl_tensor labels, const struct view *y, const struct shape *s)
 {
     uint32_t last = s->rank - 1;
@@ -106,8 +107,8 @@ static struct thread *labels_begin(const kl_site *site, const char *op, const ch
     return t;
 }
 
-/* [N,1] the label's own element of each row of z, by a mask: it fuses with the softmax around it, forward and backward,
- * where a gather would bring a scatter of its own into the gradient. */
+/* [N,1] the element at the label in each row of z, by a mask: it fuses with the softmax around it, forward and
+ * backward; a gather would add a scatter to the gradient. */
 static kl_tensor pick(const kl_site *site, kl_tensor z, const struct view *x, kl_tensor labels, const struct view *y)
 {
     const int columns = 1;
@@ -141,7 +142,7 @@ kl_tensor kl_nll_loss_at(const kl_site *site, kl_tensor log_probs, kl_tensor lab
 
 /* ---- losses of two tensors of one shape ---- */
 
-/* A shape that would broadcast is a mistake here: the mean would be over pairs that do not belong together. */
+/* Shapes that would broadcast are an error here, because the mean would be over unrelated pairs. */
 static struct thread *pair_begin(const kl_site *site, const char *op, kl_tensor *a, kl_tensor *b, struct view *v)
 {
     struct thread *t = thread_self();
@@ -260,7 +261,7 @@ kl_tensor kl_hinge_loss_at(const kl_site *site, kl_tensor x, kl_tensor y)
     return compose_end(t, mean_all(site, kl_relu_at(site, margin)));
 }
 
-/* Where p is 0 neither logarithm counts, not even one of 0. */
+/* Where p is 0 neither logarithm is used, not even one of 0. */
 kl_tensor kl_divergence_at(const kl_site *site, kl_tensor log_q, kl_tensor p)
 {
     const int last = -1;

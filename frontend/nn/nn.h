@@ -1,14 +1,14 @@
-/* What composites share: operands checked, and halfs widened. */
+/* Internal header of composites: checking operands and widening halfs. */
 #ifndef KILN_NN_INTERNAL_H
 #define KILN_NN_INTERNAL_H
 #include "frontend/record/record.h"
 
 /* ---- nn/widen.c ---- */
-/* An operand of the open composite in what the composite computes in (dtype_compute).  Its end rounds the result to the
- * operand's dtype. */
+/* An operand of the open composite in the dtype that the composite computes in (dtype_compute).  The end of the
+ * composite rounds the result to the operand's dtype. */
 kl_tensor widen(struct thread *t, const kl_site *site, kl_tensor h);
 kl_tensor widen_view(struct thread *t, const kl_site *site, kl_tensor h, struct view *v); /* and its view */
-/* The same, but under autocast it stays: the policies of the ops that the composite records decide there. */
+/* The same, except under autocast, where the policies of the recorded ops decide. */
 kl_tensor widen_by_policy(struct thread *t, const kl_site *site, kl_tensor h, struct view *v);
 kl_tensor narrowed(struct thread *t, kl_tensor result); /* for compose_end */
 /* Under autocast: reported, and true. */

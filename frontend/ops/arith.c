@@ -1,10 +1,10 @@
-/* Arithmetic made of other elementwise ops: powers with a number, mixtures, comparing within a tolerance. */
+/* Arithmetic composites: powers with a number, interpolation, comparison within a tolerance. */
 #include "frontend/frontend.h"
 #include <math.h>
 
 /* ---- powers ---- */
 
-/* a^n by squaring: the bits of n from the lowest, each standing for a square of the one before. */
+/* a^n by squaring: the bits of n from the lowest; each is a square of the one before. */
 static kl_tensor by_squaring(const kl_site *site, kl_tensor a, uint32_t n)
 {
     kl_tensor r = kl_none;
@@ -28,7 +28,7 @@ kl_tensor kl_powi_at(const kl_site *site, kl_tensor a, int n)
         return refuse(t, site, KL_ERR_ARGUMENT, "powi: %s to the %d is no integer", dtype_name(v.dtype), n);
     if (!(t = checked_begin(site, "powi")))
         return op_failed();
-    if (n == 0) { /* 1 whatever a is, NaN too; a stays an operand, so that its gradient is 0 and not an error */
+    if (n == 0) { /* 1 for every a, also NaN; a stays an operand, so that its gradient is 0 and not an error */
         kl_tensor never = kl_scalar_at(site, v.device, KL_BOOL, 0), one = const_like(site, &v, 1);
         return compose_end(t, kl_where_at(site, never, a, one));
     }
@@ -50,7 +50,7 @@ kl_tensor kl_pow_scalar_at(const kl_site *site, kl_tensor a, double exponent)
 
 /* ---- between ---- */
 
-/* From the nearer end, so that both ends are exact. */
+/* Computed from the nearer end, so that both ends are exact. */
 kl_tensor kl_lerp_at(const kl_site *site, kl_tensor a, kl_tensor b, kl_tensor weight)
 {
     struct view v;

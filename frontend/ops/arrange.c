@@ -1,9 +1,9 @@
-/* Arrangements made of views, concat and compares of indices: stack, split, tile, repeat, roll, triangles, eye,
+/* Rearrangements made of views, concat and comparisons of indices: stack, split, tile, repeat, roll, triangles, eye,
  * linspace. */
 #include "frontend/frontend.h"
 #include <inttypes.h>
 
-/* ---- pieces side by side ---- */
+/* ---- joining and splitting ---- */
 
 kl_tensor kl_stack_at(const kl_site *site, int n, const kl_tensor *parts, int axis)
 {
@@ -22,7 +22,7 @@ kl_tensor kl_stack_at(const kl_site *site, int n, const kl_tensor *parts, int ax
     }
     for (int i = 0; i < n; i++)
         whole[i] = kl_unsqueeze_at(site, parts[i], axis);
-    /* behind the last axis -1 is the new one itself, as it is for unsqueeze */
+    /* after the last axis, -1 is the new axis, as in unsqueeze */
     kl_tensor r = kl_concat_at(site, n, whole, axis);
     mem_free(whole);
     return compose_end(t, r);
@@ -58,7 +58,7 @@ kl_status kl_split_at(const kl_site *site, kl_tensor a, int axis, int n, const i
     return kl_check(parts[n - 1]);
 }
 
-/* ---- the same again ---- */
+/* ---- repeating ---- */
 
 /* Product of the dimensions from one axis up to another. */
 static int64_t arrange_product(const struct shape *s, uint32_t from, uint32_t to)
@@ -69,8 +69,8 @@ static int64_t arrange_product(const struct shape *s, uint32_t from, uint32_t to
     return n;
 }
 
-/* Every block of `inner` elements `times` times: the blocks of an axis as a whole, or those of its elements.  Three
- * axes are enough for any tensor. */
+/* Repeats every block of `inner` elements: the blocks of a whole axis, or those of its elements.  Three axes suffice
+ * for any tensor. */
 static kl_tensor repeat_blocks(const kl_site *site, const char *op, kl_tensor a, struct shape *s, uint32_t axis,
                                int64_t times, bool whole)
 {
@@ -83,7 +83,7 @@ static kl_tensor repeat_blocks(const kl_site *site, const char *op, kl_tensor a,
     return reshape_to(site, op, r, s);
 }
 
-/* Whether s with its axis so many times as long is a legal shape; false: reported. */
+/* Is s with the axis repeated a valid shape? false: reported. */
 static bool times_ok(struct thread *t, const kl_site *site, const char *op, struct shape s, uint32_t axis,
                      int64_t times)
 {
@@ -137,7 +137,7 @@ kl_tensor kl_roll_at(const kl_site *site, kl_tensor a, int axis, int64_t shift)
     if (!t || !describe(t, site, "roll", "the tensor", a, &v) || !axis_of(t, site, "roll", &v.shape, axis, &at))
         return t ? poison(t) : kl_none;
     int64_t length = v.shape.dim[at];
-    int64_t first = length ? shift % length : 0; /* how many come from the end */
+    int64_t first = length ? shift % length : 0; /* number of elements that come from the end */
     first += first < 0 ? length : 0;
     if (!(t = checked_begin(site, "roll")))
         return op_failed();
@@ -148,7 +148,7 @@ kl_tensor kl_roll_at(const kl_site *site, kl_tensor a, int axis, int64_t shift)
     return compose_end(t, kl_concat_at(site, 2, parts, axis));
 }
 
-/* ---- by the place of an element ---- */
+/* ---- by the position of an element ---- */
 
 /* Elements with column - row >= diagonal, or <= it, the others 0. */
 static kl_tensor triangle(const kl_site *site, const char *op, kl_tensor a, int64_t diagonal, bool upper)
@@ -164,7 +164,7 @@ static kl_tensor triangle(const kl_site *site, const char *op, kl_tensor a, int6
     const int64_t rows = v.shape.dim[v.shape.rank - 2], columns = v.shape.dim[v.shape.rank - 1];
     if (!(t = checked_begin(site, op)))
         return op_failed();
-    /* beyond these all elements are on one side; the sum below must not wrap */
+    /* beyond these bounds all elements are on one side; the sum below must not overflow */
     diagonal = diagonal < -rows ? -rows : diagonal > columns ? columns : diagonal;
     const struct view place = {.dtype = KL_I64, .device = v.device};
     kl_tensor column = kl_arange_at(site, v.device, KL_I64, columns);
@@ -195,7 +195,7 @@ kl_tensor kl_eye_at(const kl_site *site, kl_device device, kl_dtype dtype, int64
     return compose_end(t, kl_cast_at(site, same, dtype));
 }
 
-/* From both ends to the middle, so that both ends are exact. */
+/* Computed from both ends towards the middle, so that both ends are exact. */
 kl_tensor kl_linspace_at(const kl_site *site, kl_device device, kl_dtype dtype, double start, double stop, int64_t n)
 {
     struct thread *t = checked_begin(site, "linspace");

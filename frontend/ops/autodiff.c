@@ -1,17 +1,17 @@
 /* Autodiff as a property of devices.
  *
- * A handle says whether its device is an autodiff one and which strategy it carries (struct entry's ad); nodes do not:
- * below the handles an autodiff device is its inner one.  This is where what an op's operands carry meets (ad_join),
- * before anything is recorded; grad nodes get the strategy as an attribute, for passes/graph/remat.c. */
+ * A handle has a flag for an autodiff device and the strategy that it carries (struct entry's ad).  Nodes have neither:
+ * below the handles an autodiff device is its inner one. ad_join combines the strategies of an op's operands before the
+ * op is recorded; grad nodes get the strategy as an attribute, for passes/graph/remat.c. */
 #include "frontend/layers/wrapper.h"
 #include <string.h>
 
-/* ---- strategies, by number: those that were ever asked for ---- */
+/* ---- strategies, numbered in the order of their first use ---- */
 
 enum { STRATEGIES = 253 };
 static struct strategy {
     kl_checkpointing bytes;
-    char name[DEVICE_END][48]; /* of the autodiff devices with it */
+    char name[DEVICE_END][48]; /* names of the autodiff devices with the strategy */
 } *_Atomic strategy[STRATEGIES + 1];
 
 static const struct strategy *strategy_get(unsigned n)
@@ -131,7 +131,7 @@ kl_checkpointing kl_device_checkpointing(kl_device d)
     return device_valid(d) ? strategy_bytes(device_strategy(d)) : KL_CHECKPOINT_UNSET;
 }
 
-/* ---- where operands meet ---- */
+/* ---- combining operands ---- */
 
 static bool strategies_meet(unsigned a, unsigned b, struct err *e)
 {
@@ -148,7 +148,7 @@ bool ad_join(uint16_t *ad, const struct entry *first, const struct entry *x, str
                        kl_device_name(entry_device(x)));
     if (a && b && a != b)
         return strategies_meet(a, b, e);
-    *ad |= x->ad; /* one that carries none takes on the other's */
+    *ad |= x->ad; /* an operand without a strategy takes the other's */
     return true;
 }
 
@@ -164,7 +164,7 @@ bool ad_to(uint16_t ad, const struct entry *x, kl_device to, struct err *e)
 
 /* ---- tensors ---- */
 
-/* What h carries, and whether it is a float; false: reported. */
+/* The autodiff flags of h, and whether it is a float; false: reported. */
 static bool carried(struct thread *t, const kl_site *site, const char *op, kl_tensor h, uint16_t *ad, bool *real)
 {
     struct view v;
@@ -175,11 +175,11 @@ static bool carried(struct thread *t, const kl_site *site, const char *op, kl_te
     return true;
 }
 
-/* The same tensor on the other side.  Of integers and bools it is the same node; through a float's no gradient
- * flows. */
+/* The same tensor on the other device.  For integers and bools it is the same node; for a float no gradient flows
+ * through it. */
 static kl_tensor cross_plain(struct thread *t, const kl_site *site, kl_tensor h, bool stop, uint16_t ad)
 {
-    kl_tensor y = stop ? kl_detach_at(site, h) : wrapper_again(t, site, h);
+    kl_tensor y = stop ? kl_detach_at(site, h) : wrapper_duplicate(t, site, h);
     struct entry *x = entry_peek(y);
     if (x && x->kind != KIND_POISON)
         x->ad = ad;
@@ -195,7 +195,7 @@ static kl_tensor cross(struct thread *t, const kl_site *site, kl_tensor h, bool 
         return kl_none;
     kl_tensor part[MAX_PARTS] = {{0}};
     for (uint32_t i = 0; i < w->n; i++)
-        if (w->part[i].id) { /* gradients go through integers that were made by rounding */
+        if (w->part[i].id) { /* gradients flow through integers that were made by rounding */
             bool stop = dtype_is_float(view_of(w->part[i]).dtype) || gradient_flows(t, w->part[i]);
             part[i] = cross_plain(t, site, w->part[i], stop, ad);
         }

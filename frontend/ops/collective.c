@@ -1,6 +1,6 @@
-/* Collectives, as composites of copies and elementwise ops.  As rows of ops.def they would need an order of operations,
- * gradients, lowering and batching rules of their own, and would stand in the way of fusion; as composites they have
- * all of that from what they are made of, and the order is in the graph before anything else sees it. */
+/* Collectives as composites of copies and elementwise ops.  As rows of ops.def they would need an order of operations,
+ * gradients, lowering and batching rules of their own, and would prevent fusion.  As composites they inherit all of
+ * this from their ops, and the order is part of the graph. */
 #include "frontend/frontend.h"
 
 struct collective {
@@ -14,7 +14,7 @@ struct collective {
     kl_tensor *out;
 };
 
-/* A list as it must be; false: reported. */
+/* Checks a list; false: reported. */
 static bool lists_given(struct thread *t, const kl_site *site, const char *op, uint32_t n, const void *in,
                         kl_tensor *out)
 {
@@ -28,7 +28,7 @@ static bool lists_given(struct thread *t, const kl_site *site, const char *op, u
     return true;
 }
 
-/* Takes a look at the tensors. */
+/* Looks up the tensors. */
 static bool collective_begin(struct collective *c)
 {
     c->t = thread_self();
@@ -65,7 +65,7 @@ static bool alike(struct collective *c)
     return true;
 }
 
-/* Ends *c; out[] is poison where no tensor came of it. */
+/* Ends *c; out[] is poison if it failed. */
 static kl_status collective_finish(struct collective *c, bool ok)
 {
     struct thread *t = c->t;
@@ -75,7 +75,7 @@ static kl_status collective_finish(struct collective *c, bool ok)
     for (uint32_t i = 0; i < c->n && ok; i++)
         ok = kl_check(c->out[i]) == KL_OK;
     for (uint32_t i = 0; c->out && i < c->n && !ok; i++) {
-        struct err last = t->last; /* releasing reports nothing of its own */
+        struct err last = t->last; /* releasing reports no errors of its own */
         kl_release(c->out[i]);
         t->last = last;
         c->out[i] = poison(t);

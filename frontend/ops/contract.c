@@ -73,7 +73,7 @@ kl_tensor kl_reduce_prod_at(const kl_site *site, kl_tensor a, int naxes, const i
     return reduce_axes(site, "reduce_prod", OP_reduce_prod, a, naxes, axes, keepdims);
 }
 
-/* true and false as 1 and 0: one that is true is largest, one that is false smallest. */
+/* true and false as 1 and 0: true is the larger. */
 static kl_tensor reduce_bool(const kl_site *site, const char *name, enum op op, kl_tensor a, int naxes,
                              const int *axes, bool keepdims)
 {
@@ -127,7 +127,7 @@ kl_tensor kl_mean_at(const kl_site *site, kl_tensor a, int naxes, const int *axe
     return compose_end(t, kl_div_at(site, sum, const_like(site, &v, (double)n)));
 }
 
-/* The smallest of the indices where the extreme, or a NaN, stands. */
+/* The smallest index whose element is the extreme, or a NaN. */
 static kl_tensor arg_extreme(const kl_site *site, const char *op, enum op extreme, kl_tensor a, int axis)
 {
     struct thread *t = thread_self();
@@ -168,7 +168,7 @@ kl_tensor record_dot(const kl_site *site, const char *op, kl_tensor a, kl_tensor
     return record(&(struct call){.site = site, .op = op, .proto = {.op = OP_dot, .attr = *dims}, .in = {a, b}});
 }
 
-/* A pair of axis lists in the nibbles of dot's attributes; false: reported. */
+/* A pair of axis lists as nibbles of dot's attributes; false: reported. */
 static bool axis_lists(struct thread *t, const kl_site *site, const struct view *a, const struct view *b, int n,
                        const int *in_a, const int *in_b, uint32_t *list_a, uint32_t *list_b)
 {
@@ -232,9 +232,9 @@ static bool batch_shape(const struct shape *a, const struct shape *b, struct sha
     return true;
 }
 
-/* How many of the batch's axes the second operand has a say in.  The last ones that it has not, or only with length 1,
- * are more rows of the first: one product with all of them reads the second operand once, and the sum over them in its
- * gradient is part of a product, too.  `b` loses those axes. */
+/* The number of batch axes of the second operand.  Trailing batch axes that it lacks, or has with length 1, become
+ * additional rows of the first operand: one product with all of them reads the second operand once, and the sum over
+ * them in its gradient is part of a product, too. `b` loses those axes. */
 static uint32_t shared_axes(const struct shape *batch, struct shape *b)
 {
     uint32_t n = batch->rank, nb = b->rank > 2 ? b->rank - 2 : 0;
@@ -281,7 +281,7 @@ kl_tensor kl_matmul_at(const kl_site *site, kl_tensor a, kl_tensor b)
     return compose_end(t, record_dot(site, "matmul", a, b, &dims));
 }
 
-/* x times w plus b: the axes that have to be of one length.  false: reported. */
+/* For x times w plus b: checks the axes that must have equal lengths. false: reported. */
 static bool linear_fits(struct thread *t, const kl_site *site, kl_tensor x, kl_tensor w, kl_tensor b)
 {
     struct view vx, vw, vb = {0};
@@ -291,7 +291,7 @@ static bool linear_fits(struct thread *t, const kl_site *site, kl_tensor x, kl_t
         return false;
     const struct shape *sx = &vx.shape, *sw = &vw.shape, *sb = &vb.shape;
     if (!sx->rank || sw->rank < 2)
-        return true; /* matmul's to say */
+        return true; /* matmul reports it */
     int64_t inner = sx->dim[sx->rank - 1], rows = sw->dim[sw->rank - 2], columns = sw->dim[sw->rank - 1];
     if (inner != rows)
         return fail(t, site, KL_ERR_SHAPE,

@@ -2,7 +2,7 @@
 #include "frontend/frontend.h"
 #include <string.h>
 
-/* Also says what KL_FLOAT and KL_INT are there. */
+/* Checks a dtype and resolves KL_FLOAT and KL_INT for the device. */
 static bool dtype_ok(struct thread *t, const kl_site *site, const char *op, kl_device device, kl_dtype *dtype)
 {
     *dtype = device_dtype(device, *dtype);
@@ -12,7 +12,7 @@ static bool dtype_ok(struct thread *t, const kl_site *site, const char *op, kl_d
     return false;
 }
 
-/* What ops that fill a shape have in common: their arguments checked, in c. */
+/* Checks the arguments of ops that fill a shape and puts them into c. */
 static bool leaf_call(struct thread *t, struct call *c, kl_device device, kl_dtype dtype, int rank,
                       const int64_t *dims)
 {

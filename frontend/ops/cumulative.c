@@ -1,5 +1,5 @@
-/* Scans along an axis.  The nodes go forward and include their own element; from the end is a scan between two flips,
- * and without the own element is a scan shifted by one place. */
+/* Scans along an axis.  The nodes scan forwards and include their own element; a reverse scan is a scan between two
+ * flips, and an exclusive one is a scan shifted by one position. */
 #include "frontend/frontend.h"
 #include <math.h>
 
@@ -9,7 +9,7 @@ static kl_tensor flipped(const kl_site *site, const char *op, kl_tensor a, uint3
     return record(&c);
 }
 
-/* Each element one place further along the axis, the scalar first. */
+/* Elements shifted by one position along the axis, the scalar first. */
 static kl_tensor shifted(const kl_site *site, const char *op, kl_tensor a, const struct view *v, uint32_t axis,
                          kl_tensor first)
 {
@@ -23,7 +23,7 @@ static kl_tensor scan(const kl_site *site, const char *name, enum op op, kl_tens
     return record(&c);
 }
 
-/* A scan of one tensor; `neutral` begins what is exclusive. */
+/* A scan of one tensor; `neutral` is the first element of an exclusive scan. */
 static kl_tensor cumulative(const kl_site *site, const char *name, enum op op, kl_tensor a, int axis, bool exclusive,
                             bool reverse, double neutral)
 {
@@ -85,8 +85,8 @@ kl_tensor kl_recurrence_at(const kl_site *site, kl_tensor a, kl_tensor b, int ax
     return compose_end(t, reverse ? flipped(site, "recurrence", h, at) : h);
 }
 
-/* With m the largest so far, the sum of e^(x - m) is a recurrence: each new m makes what there is smaller by
- * e^(old m - m), so that nothing overflows.  An infinite m counts as 0, and nothing flows back through it. */
+/* With m the running maximum, the sum of e^(x - m) is a recurrence: a new m scales the previous sum by e^(old m - m),
+ * so nothing overflows.  An infinite m counts as 0 and has no gradient. */
 kl_tensor kl_logcumsumexp_at(const kl_site *site, kl_tensor a, int axis)
 {
     static const char op[] = "logcumsumexp";

@@ -1,4 +1,4 @@
-/* Quotients rounded to integers and what they leave; counts of bits. */
+/* Quotients rounded to integers and their remainders; counts of bits. */
 #include "frontend/frontend.h"
 
 /* Two operands of one number dtype; NULL: reported. */
@@ -16,9 +16,9 @@ static struct thread *division_begin(const kl_site *site, const char *op, kl_ten
     return checked_begin(site, op);
 }
 
-/* The remainder of |a| / |b| in the sign of a, digit by digit of a quotient in base 2^52: each digit's product is taken
- * off by one fma, exactly, and a digit rounded up is taken back.  f32 and halfs are computed in f64, where six digits
- * are all there can be. */
+/* The remainder of |a| / |b| with the sign of a, digit by digit of a quotient in base 2^52: each digit's product is
+ * subtracted by one fma, exactly, and a digit that was rounded up is corrected. f32 and halfs are computed in f64,
+ * where six digits suffice. */
 static kl_tensor float_remainder(const kl_site *site, kl_tensor a, kl_tensor b, const struct view *v)
 {
     struct view wide = *v;
@@ -31,10 +31,10 @@ static kl_tensor float_remainder(const kl_site *site, kl_tensor a, kl_tensor b, 
     kl_tensor zero = const_like(site, &wide, 0);
     kl_tensor below = kl_lt_at(site, x, zero), flip = kl_lt_at(site, y, zero);
     kl_tensor r = kl_where_at(site, below, kl_neg_at(site, x), x), d = kl_where_at(site, flip, kl_neg_at(site, y), y);
-    kl_tensor shorter = kl_lt_at(site, r, d); /* then a is what is left, whatever its sign, b infinite or not */
+    kl_tensor shorter = kl_lt_at(site, r, d); /* then the remainder is a, whatever its sign, also for infinite b */
     for (int digit = 5; digit >= 0; digit--) {
         kl_tensor s = d;
-        if (digit) { /* what overflows is longer than r: its digit is 0 */
+        if (digit) { /* a product that overflows is larger than r: its digit is 0 */
             kl_tensor scaled = kl_mul_at(site, d, const_like(site, &wide, __builtin_ldexp(1, 52 * digit)));
             s = kl_where_at(site, kl_is_finite_at(site, scaled), scaled, d);
             kl_tensor q = kl_detach_at(site, kl_trunc_at(site, kl_div_at(site, r, s)));
@@ -63,7 +63,7 @@ kl_tensor kl_fmod_at(const kl_site *site, kl_tensor a, kl_tensor b)
     return compose_end(t, float_remainder(site, a, b, &v));
 }
 
-/* The remainder toward zero, and whether it has to become one toward minus infinity. */
+/* The remainder towards zero, and whether it must be corrected to one towards minus infinity. */
 static kl_tensor remainder_and_sign(const kl_site *site, const struct view *v, kl_tensor a, kl_tensor b,
                                     kl_tensor *other)
 {
@@ -93,7 +93,7 @@ kl_tensor kl_div_trunc_at(const kl_site *site, kl_tensor a, kl_tensor b)
     return compose_end(t, dtype_is_float(v.dtype) ? kl_trunc_at(site, q) : q);
 }
 
-/* Of floats the quotient is that of a less the remainder, a multiple of b, so that nothing is rounded up to it. */
+/* The float quotient is that of (a - remainder), a multiple of b, so that nothing is rounded up to it. */
 kl_tensor kl_div_floor_at(const kl_site *site, kl_tensor a, kl_tensor b)
 {
     struct thread *t = thread_self();

@@ -1,5 +1,5 @@
-/* Reductions and scans made of others: and, or and exclusive or over axes, p-norms, places of largest and smallest so
- * far. */
+/* Composite reductions and scans: bitwise and, or and exclusive or over axes, p-norms, positions of running
+ * extremes. */
 #include "frontend/frontend.h"
 #include <math.h>
 
@@ -7,7 +7,7 @@
 
 typedef kl_tensor (*bitwise)(const kl_site *site, kl_tensor a, kl_tensor b);
 
-/* Rows of axis 0 combined in halves; what an odd number leaves waits for the end. */
+/* Combines rows of axis 0 in halves; the remaining row of an odd number is combined at the end. */
 static kl_tensor fold_rows(const kl_site *site, kl_tensor a, int64_t n, bitwise combine)
 {
     kl_tensor rest = kl_none;
@@ -51,7 +51,7 @@ static kl_tensor reduce_bits(const kl_site *site, const char *op, kl_tensor a, i
             out.dim[out.rank++] = gone ? 1 : v.shape.dim[i];
     }
     kl_tensor r;
-    if (flat.dim[0] == 0) { /* of nothing: what changes nothing */
+    if (flat.dim[0] == 0) { /* of no elements: the neutral element */
         r = kl_zeros_at(site, v.device, (kl_dtype)v.dtype, (int)out.rank, out.dim);
         return compose_end(t, ones ? kl_not_at(site, r) : r);
     }
@@ -77,7 +77,7 @@ kl_tensor kl_reduce_xor_at(const kl_site *site, kl_tensor a, int naxes, const in
 
 /* ---- norms ---- */
 
-/* Powers of zeros, and the root of a sum that is 0, are put in by hand, so that their gradients are 0 and not NaN. */
+/* Powers of zeros, and the root of a sum that is 0, are replaced, so that their gradients are 0 and not NaN. */
 kl_tensor kl_p_norm_at(const kl_site *site, kl_tensor a, double p, int naxes, const int *axes, bool keepdims)
 {
     struct view v;
@@ -107,9 +107,9 @@ kl_tensor kl_p_norm_at(const kl_site *site, kl_tensor a, double p, int naxes, co
     return compose_end(t, kl_where_at(site, flat, const_like(site, &v, p > 0 ? 0 : INFINITY), root));
 }
 
-/* ---- the places of extremes so far ---- */
+/* ---- positions of running extremes ---- */
 
-/* An element that is equal to the extreme so far, or NaN as that is, is its newest place. */
+/* An element equal to the running extreme, or NaN if that is NaN, is its latest position. */
 static kl_tensor extreme_so_far(const kl_site *site, const char *op, kl_tensor a, int axis, bool reverse, bool largest,
                                 kl_tensor *places)
 {

@@ -1,11 +1,12 @@
-/* Gradients that are zeros, which may not be meant: an error where that is certain, else a warning in the log. */
+/* Gradients that are all zeros, which are probably a mistake: an error if that is certain, else a warning in the
+ * log. */
 #include "frontend/frontend.h"
 #include <inttypes.h>
 
-/* A search from a loss to what it depends on. */
+/* A search from a loss to the nodes it depends on. */
 struct reach {
     const struct graph *g;
-    uint32_t *seen, stamp;    /* per node: the search that has met it */
+    uint32_t *seen, stamp;    /* per node: number of the last search that visited it */
     ref *stack; uint32_t n, cap;
 };
 
@@ -21,7 +22,7 @@ static void reach_end(struct reach *s)
     mem_free(s->stack);
 }
 
-/* Meets what a gradient flows to from node `from`, no further back than node `low`.  false: out of memory. */
+/* Visits the nodes to which gradients flow from node `from`, down to node `low`. false: out of memory. */
 static bool reach_from(struct reach *s, ref from, ref low)
 {
     s->stamp++;

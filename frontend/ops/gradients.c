@@ -1,5 +1,5 @@
 /* kl_backward: a grad node for each marked tensor that the loss depends on, and the container of these gradients;
- * kl_grads: those of chosen tensors. */
+ * kl_grads: gradients of chosen tensors. */
 #include "frontend/frontend.h"
 #include <string.h>
 
@@ -8,7 +8,7 @@ struct kl_gradients {
     uint32_t n, cap;
 };
 
-/* ---- what the loss depends on ---- */
+/* ---- dependences of the loss ---- */
 
 /* The nodes that a gradient flows to from node `from`; NULL: out of memory. */
 static bool *reached(const struct graph *g, ref from)
@@ -82,9 +82,9 @@ bool kl_is_tracked(kl_tensor h)
     return t && kl_check(h) == KL_OK && dtype_is_float(kl_dtype_of(h)) && gradient_flows(t, h);
 }
 
-/* ---- making them ---- */
+/* ---- making gradients ---- */
 
-/* On the inner device, and not differentiable again. */
+/* On the inner device, and not differentiable. */
 static kl_tensor gradients_gradient(struct thread *t, const kl_site *site, kl_tensor loss, kl_tensor of)
 {
     t->no_grad++;
@@ -94,7 +94,7 @@ static kl_tensor gradients_gradient(struct thread *t, const kl_site *site, kl_te
     if (!x || x->kind == KIND_POISON)
         return kl_none;
     x->ad &= (uint16_t)~AD_ON;
-    return t->tracing ? g : kl_keep_at(site, g); /* no scope's */
+    return t->tracing ? g : kl_keep_at(site, g); /* belongs to no scope */
 }
 
 kl_gradients *kl_backward_at(const kl_site *site, kl_tensor loss)
@@ -128,7 +128,7 @@ kl_gradients *kl_backward_at(const kl_site *site, kl_tensor loss)
 
 /* ---- of chosen tensors ---- */
 
-/* A loss that depends on none of the tensors is an error, looked for where a trace is recorded, not where it is
+/* A loss that depends on none of the tensors is an error.  It is checked where a trace is recorded, not where it is
  * replayed. */
 static kl_status loss_reaches_some(struct thread *t, const kl_site *site, kl_tensor loss, int n, const kl_tensor *wrt)
 {
@@ -147,7 +147,8 @@ static kl_status loss_reaches_some(struct thread *t, const kl_site *site, kl_ten
         const struct binding *b = trace_binding(tr, wrt[i]);
         const struct entry *p = entry_peek(wrt[i]);
         to[i] = b ? b->node : p && p->kind == KIND_TEMP && p->trace == tr ? p->node : NIL;
-        plain &= p && p->kind != KIND_WRAPPER && !(b && b->assigned); /* kl_grad has a word of its own for the second */
+        /* kl_grad has its own message for the second case */
+        plain &= p && p->kind != KIND_WRAPPER && !(b && b->assigned);
     }
     bool ok = gradient_reaches_each(tr->r.g, x->node, to, (uint32_t)n, reached);
     for (int i = 0; i < n; i++)
@@ -167,7 +168,7 @@ kl_status kl_grads_at(const kl_site *site, kl_tensor loss, int n, const kl_tenso
     for (int i = 0; i < n; i++) {
         gradients[i] = s == KL_OK ? kl_grad_at(site, loss, wrt[i]) : kl_none;
         if (s == KL_OK && (s = kl_check(gradients[i])) != KL_OK)
-            while (i >= 0) { /* and kl_none from here on */
+            while (i >= 0) { /* sets kl_none from here on */
                 kl_release_at(site, gradients[i]);
                 gradients[i--] = kl_none;
             }
@@ -200,7 +201,7 @@ kl_tensor kl_gradients_remove(kl_gradients *g, kl_tensor t)
     return gradient;
 }
 
-/* A trace's are gone with it. */
+/* Gradients of a trace are released with it. */
 static void gradients_drop(kl_tensor gradient)
 {
     if (entry_peek(gradient))

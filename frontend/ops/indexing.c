@@ -1,4 +1,5 @@
-/* Ops whose elements are chosen by numbers that a run computes: rows by index, windows at a computed start, sorting. */
+/* Ops whose elements are selected by numbers known only at run time: rows by index, windows at a computed start,
+ * sorting. */
 #include "frontend/frontend.h"
 #include <inttypes.h>
 
@@ -30,8 +31,8 @@ kl_tensor kl_dynamic_slice_at(const kl_site *site, kl_tensor a, const kl_tensor 
     return compose_end(t, r);
 }
 
-/* a with `update` in its place along the axes from `axis` on: the window of the first axis in which the two differ,
- * updated along the others, put back. */
+/* a with `update` written along the axes from `axis` on: takes the window on the first axis in which the two differ,
+ * updates it along the others, and writes it back. */
 static kl_tensor update_from(const kl_site *site, uint32_t axis, kl_tensor a, const struct shape *s, kl_tensor update,
                              const struct shape *u, const kl_tensor *start, kl_tensor zero)
 {
@@ -77,7 +78,7 @@ kl_tensor kl_dynamic_update_at(const kl_site *site, kl_tensor a, kl_tensor updat
     return compose_end(t, update_from(site, 0, a, &v.shape, whole, &u.shape, start, zero));
 }
 
-/* ---- rows brought in by index ---- */
+/* ---- combining rows by index ---- */
 
 /* The shape of a with one axis replaced by those of an index; false: too many axes. */
 static bool indexed_shape(const struct shape *a, uint32_t axis, const struct shape *index, struct shape *out)
@@ -164,7 +165,7 @@ kl_tensor kl_index_put_at(const kl_site *site, kl_tensor a, int axis, kl_tensor 
     return index_into(site, "index_put", a, axis, index, update, SCATTER_SET);
 }
 
-/* ---- elements by an index of their own ---- */
+/* ---- elements by an index for each element ---- */
 
 kl_tensor held_index(const kl_site *site, kl_tensor index, const struct view *x, int64_t last)
 {
@@ -176,8 +177,8 @@ kl_tensor held_index(const kl_site *site, kl_tensor index, const struct view *x,
     return kl_max_at(site, i, const_like(site, &wide, 0));
 }
 
-/* Each element's number in a row-major tensor of shape s: its own coordinates, but along the axis what index says.
- * In i32 where that suffices.  [n] */
+/* Each element's number in a row-major tensor of shape s: its own coordinates, with the index in place of the one along
+ * the axis.  In i32 if that suffices.  [n] */
 static kl_tensor numbers(const kl_site *site, const char *op, kl_tensor index, const struct view *x,
                          const struct shape *s, uint32_t axis)
 {
@@ -324,7 +325,7 @@ kl_tensor kl_sort_at(const kl_site *site, kl_tensor a, int axis, bool descending
     return compose_end(t, kl_take_along_axis_at(site, a, (int)at, argsort(site, "sort", a, &v, at, descending)));
 }
 
-/* Two results, so two composites: one for the places, which outlive it, and one that reads them. */
+/* Two results, so two composites: one for the positions, which outlive it, and one that reads them. */
 kl_tensor kl_topk_at(const kl_site *site, kl_tensor a, int64_t k, int axis, bool largest, kl_tensor *places)
 {
     struct thread *t = thread_self();

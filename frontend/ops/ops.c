@@ -1,5 +1,5 @@
-/* Elementwise ops and views.  The elementwise ones come from ops.def, one function a row; views turn their
- * arguments into a shape or a permutation.  All enter the path of record.c. */
+/* Elementwise ops and views.  The elementwise functions come from ops.def; views convert their arguments to a shape or
+ * a permutation.  All use record(). */
 #include "frontend/frontend.h"
 #include <inttypes.h>
 #include <string.h>
@@ -46,7 +46,7 @@ bool axis_of(struct thread *t, const kl_site *site, const char *op, const struct
 
 static kl_tensor elementwise(const kl_site *site, const char *name, enum op op, kl_tensor a, kl_tensor b, kl_tensor c)
 {
-    /* field by field: an initializer clears the target, too, which takes longer than all of dispatch */
+    /* assigned field by field: an initializer also clears the union, which takes longer than dispatch */
     struct call call;
     call.site = site;
     call.op = name;
@@ -79,7 +79,7 @@ static kl_tensor elementwise(const kl_site *site, const char *name, enum op op, 
     }
 #include "ir/ops/ops.def"
 
-/* The number is a slot of its own, so that equal numbers are not one program and different ones two. */
+/* The number is a slot of its own, so that the program does not depend on which numbers are equal. */
 #define SCALAR(name)                                                                 \
     kl_tensor kl_##name##_scalar_at(const kl_site *site, kl_tensor a, double value)  \
     {                                                                                \
@@ -116,7 +116,7 @@ kl_tensor kl_cast_at(const kl_site *site, kl_tensor a, kl_dtype dtype)
 
 kl_tensor kl_to_at(const kl_site *site, kl_tensor a, kl_device device)
 {
-    device_dtype(device, KL_FLOAT); /* it has a tensor now */
+    device_dtype(device, KL_FLOAT); /* marks the device as used */
     return record(&(struct call){.site = site, .op = "to", .proto.op = OP_copy, .in = {a}, .device = device});
 }
 
@@ -133,7 +133,7 @@ kl_tensor reshape_to(const kl_site *site, const char *op, kl_tensor a, const str
     return record(&c);
 }
 
-/* A view of everything, marked as what no_grad blocks record. */
+/* A view of everything, marked like ops recorded in no_grad blocks. */
 kl_tensor kl_detach_at(const kl_site *site, kl_tensor a)
 {
     struct thread *t = thread_self();
@@ -145,7 +145,7 @@ kl_tensor kl_detach_at(const kl_site *site, kl_tensor a)
     return record(&c);
 }
 
-/* Replaces the one dimension given as -1 by what is left over; false: reported. */
+/* Replaces the one dimension given as -1; false: reported. */
 static bool infer_dim(struct thread *t, const kl_site *site, const struct shape *from, int rank, const int64_t *dims,
                       int64_t *out)
 {
@@ -160,7 +160,7 @@ static bool infer_dim(struct thread *t, const kl_site *site, const struct shape 
         if (dims[i] == -1)
             at = i;
         else if (dims[i] < 0 || __builtin_mul_overflow(rest, dims[i], &rest))
-            return true; /* shape_of says what is wrong */
+            return true; /* shape_of reports the error */
     }
     if (at < 0)
         return true;
@@ -230,7 +230,7 @@ kl_tensor kl_transpose_at(const kl_site *site, kl_tensor a, int axis0, int axis1
     return permute_to(site, "transpose", a, perm);
 }
 
-/* Aligned at the right: a reshape where the rank grows, then the expansion. */
+/* Aligned at the right: a reshape if the rank grows, then an expand. */
 kl_tensor broadcast_to(const kl_site *site, const char *op, kl_tensor a, const struct shape *from,
                        const struct shape *to)
 {

@@ -1,4 +1,4 @@
-/* What ops share: shapes and axes from arguments, pieces that record one node, gradients. */
+/* Internal header of ops: shapes and axes from arguments, functions that record one node, gradients. */
 #ifndef KILN_OPS_INTERNAL_H
 #define KILN_OPS_INTERNAL_H
 #include "frontend/record/region.h"
@@ -8,28 +8,29 @@
 /* A value on device meta; NULL: *e. */
 static inline struct buffer *meta_value(struct err *e) { return buffer_wrap(DEVICE_META, NULL, 0, NULL, NULL, e); }
 bool device_valid(kl_device d);
-/* The dtype that a call means which makes a tensor there; from then on the device cannot be configured any more. */
+/* Resolves KL_FLOAT and KL_INT for a call that makes a tensor; the device cannot be configured afterwards. */
 kl_dtype device_dtype(kl_device d, kl_dtype dtype);
 
 /* ---- gradients.c ---- */
-bool gradient_flows(struct thread *t, kl_tensor h); /* from a live handle to something that was marked */
+bool gradient_flows(struct thread *t, kl_tensor h); /* from a live handle to a marked tensor */
 
-/* ---- gradient_checks.c: what is silently zero, or may not be what was meant ---- */
+/* ---- gradient_checks.c: gradients that are all zeros ---- */
 /* Does a gradient flow from node `from` to node `to`?  Out of memory: yes. */
 bool gradient_reaches(const struct graph *g, ref from, ref to);
 /* The same for each of to[0..n), NIL where there is none, into reached[]; false: out of memory. */
 bool gradient_reaches_each(const struct graph *g, ref from, const ref *to, uint32_t n, bool *reached);
-/* The variable h, whose node is wrt, was assigned in the trace behind all that the loss was made from.  true: *e. */
+/* Was the variable h, whose node is wrt, assigned in the trace after everything that the loss depends on? true: *e. */
 bool gradient_is_too_late(struct trace *tr, ref loss, kl_tensor h, ref wrt, struct err *e);
-/* For a graph that was built into a program: warns of each gradient that is zeros and of each loss that is no
+/* For the graph of a program that was built: warns about each gradient that is all zeros and each loss that is no
  * scalar. */
 void gradients_warn(const struct graph *g);
 
 /* ---- autodiff.c: autodiff as a property of devices ---- */
-bool strategy_valid(unsigned strategy);           /* 0, of a plain device, is */
+bool strategy_valid(unsigned strategy);           /* 0, of a plain device, is valid */
 const char *strategy_device_name(unsigned strategy, int device);
 int64_t strategy_bytes(unsigned strategy);        /* a kl_checkpointing */
-/* What an op gets with one more operand: on autodiff devices are all or none, and their strategies one.  false: *e. */
+/* Combines the flags of one more operand: all operands are on autodiff devices or none, with one strategy. false:
+ * *e. */
 bool ad_join(uint16_t *ad, const struct entry *first, const struct entry *x, struct err *e);
 /* a float on an autodiff device; false: reported */
 bool ad_requires(struct thread *t, const kl_site *site, const char *op, kl_tensor h);
@@ -46,14 +47,14 @@ kl_tensor broadcast_to(const kl_site *site, const char *op, kl_tensor a, const s
 kl_tensor reshape_to(const kl_site *site, const char *op, kl_tensor a, const struct shape *s);
 
 /* ---- indexing.c ---- */
-/* within 0..last, as i64 */
+/* clamped to 0..last, as i64 */
 kl_tensor held_index(const kl_site *site, kl_tensor index, const struct view *x, int64_t last);
 
-/* ---- pieces.c ---- One node each. */
+/* ---- pieces.c: functions that record one node ---- */
 /* `count` elements of an axis, every step-th from start on */
 kl_tensor slice_of(const kl_site *site, const char *op, kl_tensor a, uint32_t axis, int64_t start, int64_t count,
                    int64_t step);
-/* `interior` new elements between those of an axis, low and high before and behind them: each is the scalar value */
+/* a scalar value: `interior` elements between those of an axis, low before and high after them */
 kl_tensor pad_of(const kl_site *site, const char *op, kl_tensor a, kl_tensor value, uint32_t axis, int64_t low,
                  int64_t high, int64_t interior);
 kl_tensor window_of(const kl_site *site, const char *op, kl_tensor a, uint32_t axis, int64_t size, int64_t stride,
@@ -62,14 +63,14 @@ kl_tensor window_of(const kl_site *site, const char *op, kl_tensor a, uint32_t a
 /* ---- create.c ---- */
 /* A compile-time constant on x's device, in x's dtype. */
 kl_tensor const_like(const kl_site *site, const struct view *x, double value);
-/* nn/loss.c: parts / whole, by one division for each element of whole, with whose axes those of parts go. */
+/* nn/loss.c: parts / whole, by one division for each element of whole; parts broadcasts. */
 kl_tensor shares(const kl_site *site, const struct view *v, kl_tensor parts, kl_tensor whole);
 
 /* ---- contract.c ---- */
 /* The axes as a bit mask, all of them for NULL; false: reported. */
 bool axis_mask(struct thread *t, const kl_site *site, const char *op, const struct shape *s, int naxes, const int *axes,
                uint32_t *mask);
-/* The product of a and b over the axes in dims->dot; `op` is what errors call it. */
+/* The product of a and b over the axes in dims->dot; `op` is the name in errors. */
 kl_tensor record_dot(const kl_site *site, const char *op, kl_tensor a, kl_tensor b, const union attr *dims);
 
 #endif

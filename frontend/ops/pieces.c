@@ -1,9 +1,9 @@
-/* Ops that take tensors apart and put them together: slice, window, flip, pad, concat.  The nodes work on one
- * axis each; the calls here take all axes at once and make chains of them. */
+/* Ops that split and join tensors: slice, window, flip, pad, concat.  A node works on one axis; the functions here take
+ * all axes and make chains of nodes. */
 #include "frontend/frontend.h"
 #include <inttypes.h>
 
-/* Start, stop and step as numpy reads them, with a positive step: where the elements start and how many. */
+/* Start, stop and step with numpy's meaning, positive steps only: computes the start and the number of elements. */
 static int64_t slice_range(int64_t len, int64_t *start, int64_t stop, int64_t step)
 {
     int64_t first = *start < 0 ? *start + len : *start, end = stop < 0 ? stop + len : stop;
@@ -13,7 +13,7 @@ static int64_t slice_range(int64_t len, int64_t *start, int64_t stop, int64_t st
     return end == first ? 0 : (end - first - 1) / step + 1;
 }
 
-/* The tensor itself under a new handle: what is left where no axis changes. */
+/* The tensor itself under a new handle: the result if no axis changes. */
 static kl_tensor pieces_same(const kl_site *site, const char *op, kl_tensor a, const struct shape *s)
 {
     return reshape_to(site, op, a, s);
@@ -133,7 +133,7 @@ kl_tensor kl_pad_at(const kl_site *site, kl_tensor a, const int64_t *low, const 
     return compose_end(t, r);
 }
 
-/* As n_concat: each level of the tree is as wide as a node can be. */
+/* As n_concat: each level of the tree uses as many operands as a node can have. */
 static kl_tensor concat_tree(const kl_site *site, int n, const kl_tensor *parts, uint32_t axis)
 {
     if (n == 1)

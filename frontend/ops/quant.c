@@ -1,7 +1,7 @@
-/* quantize and dequantize: the scale and the zero point in the shape of the tensor, then one node. */
+/* quantize and dequantize: expands the scale and the zero point to the tensor's shape, then records one node. */
 #include "frontend/frontend.h"
 
-/* A number for all of s or for each slice of an axis of s, as a view of that shape; none on error. */
+/* A number for all of s or for each slice of an axis of s, as a view of that shape; kl_none on error. */
 static kl_tensor ops_quant_spread(struct thread *t, const kl_site *site, const char *op, const char *what, kl_tensor p,
                         const struct shape *s, int axis)
 {

@@ -1,7 +1,7 @@
 /* Random numbers of a distribution, made from random bits by ordinary ops. */
 #include "frontend/frontend.h"
 
-/* Where the bits come from: a tensor, or a number and a device. */
+/* The source of the bits: a tensor, or a number and a device. */
 struct source {
     kl_tensor seed; /* kl_none: number */
     kl_device device;
@@ -157,7 +157,7 @@ kl_tensor kl_randn_seeded_at(const kl_site *site, kl_tensor seed, kl_dtype dtype
     return normal(site, "randn_seeded", &s, dtype, rank, dims);
 }
 
-/* ---- an index: the largest of the logits with Gumbel noise ---- */
+/* ---- sampling an index: the largest of the logits with Gumbel noise ---- */
 
 static kl_tensor draw(const kl_site *site, kl_tensor logits, const struct view *v, int axis, const struct source *s)
 {

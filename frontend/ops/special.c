@@ -1,5 +1,4 @@
-/* Special functions made of other elementwise ops: cube root, gamma function, inverse error function, logarithms, the
- * next number. */
+/* Composite special functions: cube root, gamma function, inverse error function, logarithms, the next number. */
 #include "frontend/frontend.h"
 #include <math.h>
 
@@ -17,7 +16,7 @@ kl_tensor kl_is_inf_at(const kl_site *site, kl_tensor a)
     return compose_end(t, kl_eq_at(site, kl_abs_at(site, a), const_like(site, &v, INFINITY)));
 }
 
-/* A Newton step behind pow gives cubes their exact root.  0, infinities and NaN are their own. */
+/* A Newton step after pow gives cubes their exact root. 0, infinities and NaN are unchanged. */
 kl_tensor kl_cbrt_at(const kl_site *site, kl_tensor a)
 {
     struct view v;
@@ -67,7 +66,7 @@ static const double lanczos[] = {0.99999999999980993227684700473478, 676.5203681
                                  1.50563273514931155834e-7};
 enum { LANCZOS_TERMS = sizeof lanczos / sizeof lanczos[0] };
 
-/* What lgamma and digamma compute first, at x, of which gamma(z + 1) is wanted: the reflection of a below 1/2. */
+/* Values used by lgamma and digamma, at x with gamma(z + 1): the reflection of a below 1/2. */
 struct gamma_parts {
     kl_tensor reflect; /* bool: a below 1/2 */
     kl_tensor z;
@@ -97,7 +96,7 @@ static struct gamma_parts gamma_begin(const kl_site *site, const struct view *v,
     return p;
 }
 
-/* a less its nearest integer: sin and tan of pi times that keep their digits. */
+/* a minus its nearest integer, with which sin and tan of pi a are accurate. */
 static kl_tensor off_integer(const kl_site *site, kl_tensor a)
 {
     return kl_sub_at(site, a, kl_round_at(site, a));
@@ -164,7 +163,7 @@ kl_tensor kl_erfinv_at(const kl_site *site, kl_tensor a)
         return op_failed();
     kl_tensor zero = const_like(site, &v, 0), one = const_like(site, &v, 1), half = const_like(site, &v, 0.5);
     kl_tensor size = kl_abs_at(site, a), inside = kl_lt_at(site, size, one);
-    /* up to this the series below has all digits, and the guess too few */
+    /* up to this bound the series below is accurate, and the guess is not */
     kl_tensor small = kl_lt_at(site, size, const_like(site, &v, v.dtype == KL_F64 ? 1e-2 : 0.1));
     kl_tensor within = kl_and_at(site, inside, kl_not_at(site, small));
     kl_tensor x = either(site, within, size, half), rest = kl_sub_at(site, one, x);

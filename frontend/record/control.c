@@ -1,24 +1,25 @@
-/* Control flow, checkpoints and custom gradients: region ops from functions of the user's; and custom ops, which are
- * recorded like them.
+/* Control flow, checkpoints and custom gradients: region ops from the user's functions; and custom ops, which are
+ * recorded in the same way.
  *
- * The functions are recorded first, each into a graph; what they use from outside becomes operands of the op behind
- * those given, for all its regions alike.  Then the op's node and a node for each result are recorded. */
+ * The functions are recorded first, each into a graph.  Tensors from outside that they use become operands of the op
+ * after the explicit ones, in the same order for all its regions.  Then the op's node and a node for each result are
+ * recorded. */
 #include "frontend/frontend.h"
 #include <inttypes.h>
 #include <string.h>
 
-/* An op on its way. */
+/* State of an op being recorded. */
 struct control {
     struct region_recorder call;
     struct node proto;
-    const kl_tensor *in[2];         /* operands given, in one or two lists */
+    const kl_tensor *in[2];         /* explicit operands, in one or two lists */
     uint32_t nin[2];
-    struct view *view;              /* of all of them */
+    struct view *view;              /* one for each explicit operand */
     struct region region[2];
-    /* parameters of the second; tensors from outside that it may share with the first */
+    /* number of parameters of the second region; number of captured tensors that it may share with the first */
     uint32_t second, shared;
-    const struct custom_use *custom; /* of op custom */
-    kl_tensor *changed;             /* all operands, once a kernel may have changed them; or NULL */
+    const struct custom_use *custom; /* for op custom */
+    kl_tensor *changed;             /* all operands, if a kernel may have changed them; or NULL */
     kl_tensor *out; uint32_t nout;
 };
 
@@ -55,7 +56,7 @@ static bool look_at_operands(struct control *c)
     return true;
 }
 
-/* false: *c has failed, with poison for results. */
+/* false: *c has failed, and its results are poison. */
 static bool control_begin(struct control *c, const kl_site *site, const char *op, enum op node, void *ctx)
 {
     c->call = (struct region_recorder){.t = thread_self(), .site = site, .op = op, .ctx = ctx};
@@ -71,7 +72,7 @@ static bool has(struct control *c, kl_region_fn *fn)
     return fn || fail(c->call.t, c->call.site, KL_ERR_ARGUMENT, "%s: a function is NULL", c->call.op) == KL_OK;
 }
 
-/* Region i from fn, with `parameters` from the views. */
+/* Records region i from fn, whose parameters have the types of the views. */
 static bool region(struct control *c, uint32_t i, const char *name, kl_region_fn *fn, const struct view *v, uint32_t n,
                    uint32_t nout)
 {
@@ -81,7 +82,7 @@ static bool region(struct control *c, uint32_t i, const char *name, kl_region_fn
     return region_record(&c->call, i, name, fn, v, n, nout, &c->region[i]);
 }
 
-/* One that may not look at values: it runs again and again, or as part of a backward pass. */
+/* The same for a function that must not print or check values, because it runs repeatedly or in a backward pass. */
 static bool silent_region(struct control *c, uint32_t i, const char *name, kl_region_fn *fn, const struct view *v,
                           uint32_t n,
                           uint32_t nout)
@@ -97,7 +98,7 @@ static const struct graph *region_graph(const struct control *c, int i)
     return c->region[i].body ? c->region[i].body->g : c->region[i].g;
 }
 
-/* The regions as graphs for the op to own; the first takes what only the second uses, too.  false: out of memory. */
+/* Moves the regions' graphs into g[]; the first one gets the inputs that only the second uses. false: out of memory. */
 static bool make_graphs(struct control *c, struct graph *g[2])
 {
     bool ok = true;
@@ -117,7 +118,7 @@ static bool make_graphs(struct control *c, struct graph *g[2])
     return ok;
 }
 
-/* Where the token of kl_print and kl_assert is among operands and results; false: the op has none. */
+/* Finds the position of the token of kl_print and kl_assert among operands and results; false: the op has none. */
 static bool token_place(const struct control *c, struct effects *f)
 {
     bool loops = c->proto.op == OP_scan || c->proto.op == OP_while;
@@ -152,11 +153,12 @@ static bool add_tokens(const struct control *c, const struct effects *f, struct 
     }
 }
 
-/* The operands' nodes in the recording, whose graph may become another meanwhile; one device for all. */
+/* Looks up the operands' nodes in the recording, whose graph may be replaced meanwhile; checks that they have one
+ * device. */
 static bool control_resolve(struct control *c, struct trace *tr, ref *in, uint32_t n, struct err *e)
 {
     if (tr)
-        tr->site = c->call.site; /* of the states that these operands become */
+        tr->site = c->call.site; /* call site of the states that these operands become */
     for (uint32_t i = 0; i < n; i++) {
         char what[32];
         snprintf(what, sizeof what, i < given(c) ? "operand %u" : "a tensor that it uses", i + 1);
@@ -173,7 +175,7 @@ static bool control_resolve(struct control *c, struct trace *tr, ref *in, uint32
     return true;
 }
 
-/* ---- what the trace's log compares ---- */
+/* ---- the op's key in the trace's replay log ---- */
 
 struct bytes { unsigned char *v; uint32_t n, cap; bool failed; };
 
@@ -228,7 +230,7 @@ static ref append_custom(struct control *c, struct graph *g, const ref *in, uint
     return r;
 }
 
-/* The op's node, its results behind it; NIL: the graph's error, or none: out of memory. */
+/* Appends the op's node, then its results; NIL: the graph's error, or (if it has none) out of memory. */
 static ref append_op(struct control *c, struct graph *g, ref *in, uint32_t n)
 {
     struct graph *region[2];
@@ -273,7 +275,7 @@ ref control_copy(const struct control *c, struct graph *g, ref *in, uint32_t n)
     return NIL;
 }
 
-/* Finds the op in the trace's log or appends it; NIL: *e. */
+/* Finds the op in the trace's replay log or appends it; NIL: *e. */
 static ref record_op(struct control *c, struct trace *tr, struct recording *r, ref *in, uint32_t n, struct err *e)
 {
     struct node key;
@@ -293,7 +295,7 @@ static ref record_op(struct control *c, struct trace *tr, struct recording *r, r
     return node;
 }
 
-/* Outside of traces under the lock. */
+/* Takes the lock outside of traces. */
 static bool control_append(struct control *c, struct trace *tr, struct err *e)
 {
     uint32_t n = given(c) + c->call.captured.n;
@@ -347,7 +349,7 @@ kl_status record_with(struct control *c, const struct custom_op *op)
     return status;
 }
 
-/* The op's kernel, by the keys of all it uses. */
+/* Runs the op's kernel, chosen by the keys of all tensors it uses. */
 static kl_status dispatch(struct control *c, const struct dispatch_op *op)
 {
     struct thread *t = c->call.t;
@@ -369,7 +371,8 @@ static kl_status dispatch(struct control *c, const struct dispatch_op *op)
         in[i] = control_operand(c, i);
     c->changed = in;
     struct kl_call call = {.t = t, .op = op, .keys = keys, .key = key, .site = c->call.site, .label = c->call.op,
-                           .nin = n, .nout = c->nout, .given = c->nout != 1, .in = in, .out = c->out, .region = c};
+                           .nin = n, .nout = c->nout, .check_results = c->nout != 1, .in = in, .out = c->out,
+                           .region = c};
     kl_status status = call_kernel(&call, k);
     c->changed = NULL;
     mem_free(in);
@@ -394,7 +397,7 @@ static kl_status control_finish(struct control *c, bool ok)
     }
     mem_free(c->view);
     kl_status status = ok ? KL_OK : t->tracing ? t->trace->err.code : t->last.code;
-    struct err last = t->last; /* releasing reports nothing of its own */
+    struct err last = t->last; /* releasing reports no errors of its own */
     region_recorder_free(&c->call);
     t->last = last;
     return status;
@@ -418,7 +421,7 @@ kl_status kl_while_at(const kl_site *site, kl_region_fn *condition, kl_region_fn
     return control_finish(&c, ok);
 }
 
-/* What the body of a scan sees of a scanned tensor. */
+/* The body's parameter for a scanned tensor: its type without axis 0. */
 static bool slice(struct control *c, uint32_t i, int64_t length)
 {
     struct shape *s = &c->view[i].shape;
@@ -458,8 +461,8 @@ kl_status kl_checkpoint_at(const kl_site *site, kl_region_fn *fn, void *ctx, uin
     return control_finish(&c, ok);
 }
 
-/* Behind the operands' views: those of the results, then those of the floating ones' gradients.  *floats: how many
- * operands have a gradient. */
+/* Appends to the operands' views those of the results, then those of the floating results' gradients. *floats: the
+ * number of operands that have a gradient. */
 static uint32_t backward_views(struct control *c, uint32_t *floats)
 {
     const struct graph *g = region_graph(c, 0);

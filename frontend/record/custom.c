@@ -1,5 +1,5 @@
-/* Custom ops: registering them, and recording their use.  One with a gradient is recorded inside of a custom_grad,
- * which holds it as a region: after that no function of the user's runs before the op itself does. */
+/* Custom ops: registering them, and recording their calls.  A call of an op with a gradient is recorded inside a
+ * custom_grad as its region, so that no user function runs between recording and the op's own run. */
 #include "frontend/frontend.h"
 #include <string.h>
 
@@ -20,7 +20,7 @@ kl_status kl_custom_register(const char *name, const kl_custom_op *op, void *ctx
     if (!op || !op->types || !op->run)
         return report(t, NULL, KL_ERR_ARGUMENT, "custom_register: \"%s\" needs functions types and run", name);
     const struct dispatch_op *taken = dispatch_find(name);
-    /* memory ran out before its table */
+    /* memory ran out before its table was made */
     const struct custom_op *half = dispatch_defined(taken) ? NULL : custom_find(name);
     if (taken && taken->graph_op)
         err_set(&e, KL_ERR_ARGUMENT, "\"%s\" is the name of an op of Kiln's", name);
@@ -31,10 +31,10 @@ kl_status kl_custom_register(const char *name, const kl_custom_op *op, void *ctx
     return e.code ? report(t, NULL, e.code, "custom_register: %s", e.msg) : KL_OK;
 }
 
-/* A use on its way: the context of the functions below. */
+/* A call being recorded: the context of the functions below. */
 struct use {
     struct custom_use custom;
-    const struct custom_op *base; /* whose types and gradient are meant, whatever computes it */
+    const struct custom_op *base; /* the op that has the types and the gradient, whatever kernel computes it */
     const kl_site *site;
     const char *label;         /* custom "name" */
 };
@@ -51,7 +51,7 @@ static kl_status record_custom_gradient(void *ctx, const kl_tensor *in, uint32_t
     return u->base->functions.gradient(u->base->ctx, u->custom.attr, u->custom.nattr, in, nin, out, nout);
 }
 
-/* The types of the operands and, asked of the op, of the results; false: reported. */
+/* Collects the types of the operands and asks the op for those of the results; false: reported. */
 static bool find_types(struct thread *t, const struct use *u, uint32_t nin, const kl_tensor *in, uint32_t nout,
                        kl_type *type)
 {
@@ -90,7 +90,7 @@ static bool arguments_fit(struct thread *t, const kl_site *site, const char *nam
     return !why || fail(t, site, KL_ERR_ARGUMENT, "custom \"%s\": %s", name, why) == KL_OK;
 }
 
-/* Results of a use that failed before it was recorded. */
+/* Results of a call that failed before it was recorded. */
 static kl_status give_poison(struct thread *t, uint32_t nout, kl_tensor *out)
 {
     for (uint32_t i = 0; out && i < nout; i++)
@@ -98,7 +98,7 @@ static kl_status give_poison(struct thread *t, uint32_t nout, kl_tensor *out)
     return t->tracing ? t->trace->err.code : t->last.code;
 }
 
-/* Records a use whose arguments fit. */
+/* Records a call whose arguments were checked. */
 static kl_status record_use(struct thread *t, struct use *u, const void *attr, uint32_t nin, const kl_tensor *in,
                             uint32_t nout,
                             kl_tensor *out)

@@ -1,34 +1,36 @@
-/* What is recorded outside of traces: one graph for the process, from which a read takes what it needs.
+/* Recording outside of traces: one graph for the process, the deferred graph.  A read computes the part of it that it
+ * needs.
  *
- * A handle with a node in this graph is attached: lazy while it has no buffer, else a value whose node is a leaf
- * or, if something marked by kl_requires_grad is below it, the op that made it, so that it stays differentiable.
- * A node whose value is known holds it, and is read like an input from then on.  Nodes that no attached handle
- * reaches are garbage; collecting copies the others to a fresh graph. */
+ * A handle with a node in this graph is attached.  It is lazy while it has no buffer.  Otherwise it is a value whose
+ * node is a leaf or, if it depends on a tensor marked by kl_requires_grad, the op that made it, so that it stays
+ * differentiable.  A node whose value is known keeps it and is read like an input from then on.  Nodes that no attached
+ * handle reaches are garbage; a collection copies the others to a new graph. */
 #include "frontend/frontend.h"
 #include <string.h>
 
 enum {
-    OP_NODES = 32,             /* more than one op appends, views and leaves included */
-    LIMIT = 2048,              /* nodes from which lazy handles are computed to keep the graph small */
-    HISTORY_LIMIT = 1 << 16,   /* the same while a gradient may still be asked for */
-    SMALL = 64,                /* graphs below this are not worth collecting */
+    OP_NODES = 32,             /* upper bound of the nodes that one op appends, views and leaves included */
+    LIMIT = 2048,              /* number of nodes above which lazy handles are computed to keep the graph small */
+    HISTORY_LIMIT = 1 << 16,   /* the same while gradients may still be requested */
+    SMALL = 64,                /* smaller graphs are not collected */
 };
-#define PINNED_LIMIT ((size_t)64 << 20) /* bytes of known values from which collecting is worth it */
+#define PINNED_LIMIT ((size_t)64 << 20) /* bytes of known values above which a collection is useful */
 
-enum track { UNTRACKED, DERIVED, ORIGIN }; /* below a marked handle; the marked handle's own node */
+/* UNTRACKED: not below a marked handle; DERIVED: below one; ORIGIN: the marked handle's own node */
+enum track { UNTRACKED, DERIVED, ORIGIN };
 
 struct deferred {
     struct recording r;
     struct buffer **known;     /* per node: its value, or NULL */
     uint8_t *track;            /* per node: enum track */
-    bool *computed;            /* per node: some read has computed it, whether or not its value is still known */
+    bool *computed;            /* per node: a read has computed it, even if its value was dropped since */
     uint32_t known_cap, track_cap, computed_cap;
-    size_t pinned;             /* bytes known */
-    uint32_t borrowed;         /* known values in the user's memory, which is given back as soon as it can be */
+    size_t pinned;             /* bytes of known values */
+    uint32_t borrowed;         /* known values in the user's memory, which should be released as soon as possible */
 };
 static struct deferred now, spare;
 static uint32_t attached = NO_ENTRY;     /* handles with a node, linked by next and prev */
-static uint32_t limit = LIMIT, settled;  /* collect above; nodes left by the last collection */
+static uint32_t limit = LIMIT, settled;  /* collect above `limit`; `settled`: nodes left by the last collection */
 static size_t pinned_limit = PINNED_LIMIT;
 
 static bool deferred_make_room(struct deferred *a, uint32_t nodes)
@@ -149,17 +151,17 @@ ref deferred_node(struct entry *x, struct err *e)
     return r;
 }
 
-/* ---- which nodes a set of roots needs ---- */
+/* ---- nodes that a set of roots needs ---- */
 
 enum need { NEED_VALUE = 1, NEED_HISTORY = 2 };
 
-/* A known value ends the search, but where a gradient must find the way to what was marked. */
+/* Does the search end at node r? It ends at known values, except where a gradient needs the path to a marked node. */
 static bool cut(ref r, uint8_t need)
 {
     return now.known[r] && !((need & NEED_HISTORY) && now.track[r] == DERIVED);
 }
 
-/* Carries the marks of the roots down to everything they are made of. */
+/* Propagates the marks of the roots to all nodes that they depend on. */
 static void deferred_spread(uint8_t *need)
 {
     const struct graph *g = now.r.g;
@@ -174,12 +176,12 @@ static void deferred_spread(uint8_t *need)
     }
 }
 
-/* One needed node in another recording; map gives its operands there. */
+/* Copies one needed node to another recording; map has its operands there. */
 static ref copy_node(struct recording *to, ref r, bool as_leaf, const ref *map)
 {
     const struct graph *g = now.r.g;
     struct graph *out = to->g;
-    struct node n = *node_at(g, r); /* a copy: a slot's ordinal is another there */
+    struct node n = *node_at(g, r); /* a copy, because a slot's ordinal changes */
     if (as_leaf) {
         out->cur_site = graph_site(out, &g->site[n.site]);
         out->cur_device = n.device;
@@ -218,8 +220,8 @@ static void mark_reachable(uint8_t *need)
     deferred_spread(need);
 }
 
-/* Tracks nodes anew, for what no gradient can be asked of any more: the node of an earlier version of a marked state is
- * an origin only as long as a pending grad node names it. */
+/* Recomputes which nodes are tracked, for nodes of which no gradient can be requested any more.  The node of an earlier
+ * version of a marked state is an origin only while a pending grad node refers to it. */
 static bool track_anew(void)
 {
     const struct graph *g = now.r.g;
@@ -263,7 +265,7 @@ static bool copy_reachable(const uint8_t *need, ref *map)
     return true;
 }
 
-/* The handles follow their nodes; values whose node went are plain values again. */
+/* Updates the handles' nodes; a value whose node was dropped becomes a plain value. */
 static void move_handles(const ref *map)
 {
     uint32_t next;
@@ -308,11 +310,11 @@ void deferred_collect(void)
 
 /* ---- computing ---- */
 
-/* One program and what becomes of its outputs. */
+/* One program and the destinations of its outputs. */
 struct batch {
     struct recording r;
-    kl_tensor *h;              /* handles to get values */
-    uint32_t *version, *out;   /* their version when recorded; which output is theirs */
+    kl_tensor *h;              /* handles that get values */
+    uint32_t *version, *out;   /* their versions when recorded; the number of their output */
     uint32_t n, nout;
 };
 
@@ -333,8 +335,9 @@ static void batch_free(struct batch *b)
     mem_free(b->out);
 }
 
-/* Lazy handles on the way become outputs too: a value costs one store now, the whole way later.  But not those of views
- * that were not asked for: a view of few elements may be many times as large, and costs little to make again. */
+/* Intermediate lazy handles become outputs, too: storing a value now costs one store, recomputing it later the whole
+ * chain.  Views that were not requested are excluded: they may be many times larger than their source and are cheap to
+ * make. */
 static bool batch_outputs(struct batch *b, const uint8_t *need, const ref *map, uint32_t *out_of)
 {
     for (uint32_t i = attached; i != NO_ENTRY; i = entry_at(i)->next) {
@@ -342,7 +345,7 @@ static bool batch_outputs(struct batch *b, const uint8_t *need, const ref *map, 
         if (!x->buffer && need[x->node] && !op_is_view(node_at(now.r.g, x->node)->op))
             out_of[x->node] = 1;
     }
-    for (ref r = 1; r < now.r.g->nnode; r++) { /* in order of recording, so that equal programs are equal */
+    for (ref r = 1; r < now.r.g->nnode; r++) { /* in order of recording, so that equal programs are equal graphs */
         if (!out_of[r])
             continue;
         if (!graph_output(b->r.g, OUT_RETURN, map[r], 0))
@@ -360,21 +363,21 @@ static bool batch_outputs(struct batch *b, const uint8_t *need, const ref *map, 
     return true;
 }
 
-/* Whether computing a node costs something. */
+/* Does computing the node cost anything? */
 static bool is_work(unsigned op)
 {
     return !op_is_leaf(op) && !op_is_view(op);
 }
 
-/* Where nodes would be computed a second time, every lazy handle that needs one of them is computed as well, so that
- * there is no third time.  Reading pending values one by one thus costs at most twice what computing them together
- * does; and a state that is assigned in each step of a loop gets its value at the latest when the next step's value is
- * read, so that no read goes back to the first step.  Returns whether there is one. */
+/* If nodes would be computed a second time, marks every lazy handle that needs one of them, so that there is no third
+ * time.  Reading pending values one by one then costs at most twice as much as computing them together.  A state that
+ * is assigned in each step of a loop gets its value at the latest when the next step's value is read, so no read goes
+ * back to the first step.  Returns whether a handle was marked. */
 static bool add_recomputed(uint8_t *need, uint8_t *again, uint32_t *out_of)
 {
     const struct graph *g = now.r.g;
     bool any = false, added = false;
-    for (ref r = 1; r < g->nnode; r++) { /* again: what of it, its value or how it was made, needs such a node */
+    for (ref r = 1; r < g->nnode; r++) { /* again: the node's value or its history needs such a node */
         const struct node *n = node_at(g, r);
         bool twice = need[r] && !cut(r, need[r]) && now.computed[r] && is_work(n->op);
         any |= twice;
@@ -399,8 +402,8 @@ static bool add_recomputed(uint8_t *need, uint8_t *again, uint32_t *out_of)
     return added;
 }
 
-/* Takes what the lazy ones of h need out of the deferred graph; where *more also what add_recomputed says, and whether
- * that was anything. */
+/* Extracts the nodes that the lazy handles of h need; with *more also those of add_recomputed, and *more becomes
+ * whether there were any. */
 static bool batch_extract(struct batch *b, const kl_tensor *h, uint32_t n, bool *more)
 {
     uint32_t nodes = now.r.g->nnode, handles = 0;
@@ -491,7 +494,7 @@ static bool compute_batch(const kl_tensor *h, uint32_t n, bool *more, struct err
     return ok;
 }
 
-/* Where more was computed than was asked for, that may be what has failed. */
+/* If more was computed than requested, the failure may come from the additional part. */
 static bool compute(const kl_tensor *h, uint32_t n, struct err *e)
 {
     struct err together;
@@ -515,7 +518,7 @@ bool deferred_compute(const kl_tensor *h, uint32_t n, struct err *e)
         ignored.code = KL_OK;
         struct entry *x = entry_find(h[i], "", &ignored);
         bool lazy = x && x->kind == KIND_VALUE && !x->buffer;
-        if (lazy && x->device == DEVICE_META) { /* its shape is all there is to compute */
+        if (lazy && x->device == DEVICE_META) { /* a tensor on device meta has only a shape */
             if (!(x->buffer = meta_value(e)))
                 return false;
             deferred_unbind(x);
@@ -540,7 +543,7 @@ static bool any_history(void)
     return false;
 }
 
-/* Values give up how they were made. */
+/* Drops the history of values. */
 static void drop_history(void)
 {
     uint32_t next;
@@ -566,7 +569,8 @@ bool deferred_compute_device(int device, struct err *e)
     struct err together;
     together.code = KL_OK;
     bool ok = deferred_compute(h, n, &together);
-    for (uint32_t i = n; !ok && i-- > 0;) { /* the oldest first: the rest is to be there, and the first cause said */
+    /* the oldest first, so that the first cause is reported and the others are computed */
+    for (uint32_t i = n; !ok && i-- > 0;) {
         struct err one;
         one.code = KL_OK;
         if (!deferred_compute(&h[i], 1, &one) && !e->code)
@@ -611,5 +615,5 @@ void deferred_limit(void)
         deferred_collect();
     }
     if (now.r.g->nnode >= LIMIT / 2)
-        limit = 2 * now.r.g->nnode; /* out of memory or of luck: the next read says why */
+        limit = 2 * now.r.g->nnode; /* out of memory: the next read reports it */
 }

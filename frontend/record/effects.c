@@ -1,10 +1,10 @@
 /* kl_print and kl_assert in the functions that region ops record.
  *
- * Their order is a chain of tokens (inspect.c).  A region's chain begins with the token of what is around it, which it
- * uses as it would any tensor from outside, and its last token is a further result of the op, the token of what is
- * around it from there on.  A loop carries the token from round to round instead.  So the order is that of the rounds,
- * and within one that of the calls; and what a backward pass computes again does not look again, since nothing reads
- * its tokens. */
+ * A chain of tokens keeps them in order (inspect.c).  A region's chain begins with the token of the enclosing
+ * recording, which the region captures like other outside tensors.  Its last token is one more result of the op, and
+ * becomes the enclosing recording's token.  A loop carries the token from iteration to iteration.  So the order is that
+ * of the iterations, and within one that of the calls.  Recomputation in a backward pass does not print or check again,
+ * because nothing reads the tokens of the recomputed nodes. */
 #include "frontend/frontend.h"
 #include <string.h>
 
@@ -21,7 +21,7 @@ bool effects_refuse(struct thread *t, const kl_site *site, const char *op)
     return false;
 }
 
-/* Which element of a list stands at place i once the one at `from` has been moved to `to`, before it. */
+/* The number of the element at position i after the element at position `from` was moved to `to`, before it. */
 static uint32_t moved(uint32_t i, uint32_t from, uint32_t to)
 {
     return i == to ? from : i > to && i <= from ? i - 1 : i;
@@ -34,8 +34,8 @@ void effects_move_operand(const struct effects *f, ref *in)
     in[f->to] = token;
 }
 
-/* The copy's inputs are those of g with number `from` at place `to`, where a new one stands if g has no such number.
- * yield: its results have the token at that place; else LEAF_NONE. */
+/* Moves input number `from` of g to position `to` in the copy; if g has no such number a new input is added there.
+ * yield: position of the token among its results; LEAF_NONE: it is not a result. */
 static void rearrange(struct graph *copy, struct graph *g, ref token, uint32_t from, uint32_t to, uint32_t yield,
                       ref *room)
 {

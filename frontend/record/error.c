@@ -1,4 +1,4 @@
-/* Errors as the user meets them: text with the call site, per thread, and poison handles that carry it on. */
+/* Errors of each thread, as text with the call site, and poison handles that carry an error. */
 #include "frontend/frontend.h"
 #include <stdarg.h>
 #include <string.h>
@@ -15,7 +15,7 @@ static void set_last(struct thread *t, const kl_site *site, kl_status code, cons
     format_text_v(p, (size_t)(end - p), fmt, ap);
     size_t n = t->composite ? strlen(t->composite) : 0;
     if (n && !strncmp(p, t->composite, n) && !strncmp(p + n, ": ", 2))
-        memmove(p, p + n + 2, strlen(p + n + 2) + 1); /* the name is there once */
+        memmove(p, p + n + 2, strlen(p + n + 2) + 1); /* keeps the name once */
     log_message(KL_LOG_ERROR, t->last.msg);
 }
 
@@ -34,7 +34,7 @@ kl_status report_err(const struct err *e)
     return t ? report(t, NULL, e->code, "%s", e->msg) : KL_ERR_MEMORY;
 }
 
-/* Records an error of the thread, and of its trace; a trace that has failed keeps its first. */
+/* Records an error of the thread and of its trace; a failed trace keeps its first error. */
 kl_status fail_with(struct thread *t, const kl_site *site, kl_status code, const char *fmt, va_list ap)
 {
     if (!t)
@@ -57,7 +57,7 @@ kl_status fail(struct thread *t, const kl_site *site, kl_status code, const char
     return code;
 }
 
-/* In a failed trace all poison is one handle; outside, each is released by its receiver. */
+/* In a failed trace all poison is one handle; outside of traces the caller of each function releases its handle. */
 kl_tensor poison(struct thread *t)
 {
     struct trace *tr = thread_trace(t);
@@ -109,7 +109,7 @@ kl_status kl_fail_at(const kl_site *site, kl_status code, const char *message)
         code = KL_ERR_ARGUMENT;
     struct trace *tr = thread_trace(t);
     bool more = tr && tr->err.code && !strcmp(tr->err.msg, t->last.msg);
-    char copy[sizeof t->last.msg]; /* the message may be the last one */
+    char copy[sizeof t->last.msg]; /* `message` may point into t->last */
     snprintf(copy, sizeof copy, "%s", message ? message : "");
     if (!more)
         return fail(t, site, code, "%s", copy);

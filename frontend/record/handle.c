@@ -1,9 +1,9 @@
 /* The table of handles.
  *
- * A handle is an entry's index and its generation.  Entries live in chunks that double in size and never move or
- * go away, so any 64 bits can be looked up safely, by any thread, at any time.  The generation is odd while the
- * handle lives and goes up at both ends of its life: an old copy of the handle no longer fits.  A generation above the
- * entry's own was never handed out (or 2^31 lives ago, before the count began anew). */
+ * A handle consists of an entry's index and its generation.  Entries are in chunks that double in size and are never
+ * moved or freed, so any thread can look up any 64 bits at any time.  The generation is odd while the handle is live
+ * and is incremented when it is created and when it ends, so an old copy of the handle no longer matches.  A generation
+ * above the entry's was never issued (except after 2^31 reuses, when the counter has wrapped). */
 #include "frontend/frontend.h"
 #include <inttypes.h>
 
@@ -12,7 +12,7 @@ enum { REFILL = 64 };
 struct entry_table entries;
 static uint32_t free_list = NO_ENTRY;
 
-/* One more entry at the end of the table; needs the lock. */
+/* Adds an entry at the end of the table; needs the lock. */
 static struct entry *extend(void)
 {
     uint32_t index = atomic_load_explicit(&entries.count, memory_order_relaxed), place, c;
@@ -57,7 +57,7 @@ static void begin_life(struct entry *x)
     entry_turn(x);
 }
 
-/* Describes a temporary of a trace of this thread, whose entry was not used again; false: its log is gone. */
+/* Describes an ended temporary of a trace of this thread, whose entry was not reused; false: its log was dropped. */
 static bool tell_of_temporary(const struct entry *x, const char *what, struct err *e)
 {
     const struct thread *t = thread_self();
@@ -90,7 +90,7 @@ struct entry *entry_find(kl_tensor h, const char *what, struct err *e)
     }
     struct entry *x = index < atomic_load_explicit(&entries.count, memory_order_acquire) ? entry_at(index) : NULL;
     uint32_t now = x ? atomic_load_explicit(&x->generation, memory_order_acquire) : 0;
-    if (generation % 2 == 0 || generation > now) { /* an entry that was not handed out yet has generation 0 */
+    if (generation % 2 == 0 || generation > now) { /* an entry that was never issued has generation 0 */
         err_set(e, KL_ERR_HANDLE, "%s is foreign: 0x%" PRIx64 " was never a handle", what, h.id);
         return NULL;
     }
@@ -147,10 +147,10 @@ void handle_end(kl_tensor h, enum death how)
     bool borrowed = x->kind == KIND_VALUE && x->buffer && x->buffer->release;
     entry_free(x, how);
     if (borrowed)
-        deferred_collect(); /* so that the user gets the memory back */
+        deferred_collect(); /* so that the user's memory is released */
 }
 
-/* Threads keep entries of their own, so that a temporary costs no lock. */
+/* Threads keep free entries for temporaries, which therefore need no lock. */
 struct entry *entry_new_temp(struct thread *t, struct trace *tr)
 {
     if (t->free == NO_ENTRY) {
@@ -214,11 +214,11 @@ void entries_after_fork(void)
         x->kind = KIND_POISON;
         x->dtype = KL_DTYPE_COUNT;
         x->cause = &lost;
-        atomic_fetch_add(&lost.refs, 2); /* one more than it has: it is never freed */
+        atomic_fetch_add(&lost.refs, 2); /* one more than its users, so that it is never freed */
     }
 }
 
-/* KL_DTYPE_COUNT: no tensor that this thread may use; the op says so. */
+/* KL_DTYPE_COUNT: not a tensor that this thread may use; the op reports the error. */
 unsigned entry_dtype(const struct entry *x)
 {
     return x ? x->dtype : (unsigned)KL_DTYPE_COUNT;

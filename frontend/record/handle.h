@@ -1,4 +1,4 @@
-/* Handles, what a thread has of its own, and errors. */
+/* Handles, per-thread state, and errors. */
 #ifndef KILN_HANDLE_H
 #define KILN_HANDLE_H
 #include "frontend/dispatch/dispatch.h"
@@ -10,46 +10,48 @@
 /* ---- handle.c: the table of handles ---- */
 enum handle_kind {
     KIND_TEMP,   /* node is a node of trace */
-    KIND_VALUE,  /* buffer is its value; NULL: lazy, node is a node of the deferred graph, still to be computed */
-    KIND_WRAPPER, /* of a layer: wrapper has its parts; with a trace it is a temporary of that */
-    KIND_POISON, /* cause says why there is no value */
+    KIND_VALUE,  /* buffer is its value; NULL: lazy, node is an uncomputed node of the deferred graph */
+    KIND_WRAPPER, /* of a layer: wrapper has its parts; with a trace it is a temporary of that trace */
+    KIND_POISON, /* cause is the error */
     KIND_DEAD,   /* a temporary released before its trace ended */
 };
 enum death { DEATH_RELEASED, DEATH_TRACE, DEATH_SCOPE };
 #define NO_ENTRY UINT32_MAX
 
-/* Why a handle is poison; shared by the poison made from it. */
+/* The error of a poison handle; shared by all poison that follows from it. */
 struct cause {
     atomic_uint refs;
     struct err err;
 };
 
 struct entry {
-    atomic_uint generation;      /* odd while the handle is live; a handle with another one is stale */
-    _Atomic(uint8_t) death;      /* enum death of the last handle of this entry */
-    uint8_t kind, dtype;         /* dtype: KL_DTYPE_COUNT of what has none */
+    atomic_uint generation;      /* odd while the handle is live; handles with another generation are stale */
+    _Atomic(uint8_t) death;      /* enum death: how the last handle of this entry ended */
+    uint8_t kind, dtype;         /* dtype: KL_DTYPE_COUNT if it has none */
     bool requires_grad, busy;    /* busy: a program is writing to the buffer */
     bool kept;                   /* temporary: becomes a value at the trace's end */
     uint16_t device;
-    /* of autodiff: a strategy's number * 2, and AD_ON where its device is an autodiff one */
+    /* for autodiff: a strategy's number * 2, plus AD_ON if its device is an autodiff device */
     uint16_t ad;
-    uint32_t index;              /* its own */
+    uint32_t index;              /* index of this entry */
     uint32_t next, prev;         /* free list; temporaries of a trace; handles with a deferred node */
     uint64_t layers;             /* by kl_dispatch_mark */
-    const char *made_by;         /* the function that the user called; NULL: not known */
-    _Atomic(uint32_t) log;      /* of a temporary whose trace has ended: that trace's log.id; 0: none */
-    uint32_t version;            /* counts rebinding, so that a late result is not given to a newer meaning */
+    const char *made_by;         /* the function that the user called; NULL: unknown */
+    _Atomic(uint32_t) log;      /* of a temporary whose trace has ended: log.id of that trace; 0: none */
+    /* incremented when the handle is rebound, so that a late result is not stored in a newer value */
+    uint32_t version;
     ref node;                    /* NIL: none */
     struct trace *trace;
     struct buffer *buffer;
-    /* of the last handle of this entry that was one; never freed, so that any thread may look */
+    /* of the last wrapper handle of this entry; never freed, so that any thread may read it */
     struct wrapper *wrapper;
     struct cause *cause;
-    struct shape shape;          /* of a value; a temporary's is its node's */
+    struct shape shape;          /* of a value; the shape of a temporary is its node's */
     char name[24];
 };
 
-/* A device's id: the number of the plain one + 1, and above it, of an autodiff device, the number of its strategy. */
+/* A device's id: the number of the plain device + 1, plus the number of the strategy in the bits above for an autodiff
+ * device. */
 enum { AD_ON = 1, DEVICE_ID_BITS = 8 };
 static inline int device_index(kl_device d) { return (int)(d.id & ((1u << DEVICE_ID_BITS) - 1)) - 1; }
 static inline unsigned device_strategy(kl_device d) { return d.id >> DEVICE_ID_BITS; }
@@ -58,7 +60,7 @@ static inline uint16_t device_ad(kl_device d)
 {
     return d.id >> DEVICE_ID_BITS ? (uint16_t)(device_strategy(d) << 1 | AD_ON) : 0;
 }
-static inline kl_device device_like(unsigned index, kl_device like) /* an autodiff device if that is one */
+static inline kl_device device_like(unsigned index, kl_device like) /* an autodiff device if `like` is one */
 {
     return (kl_device){(index + 1) | device_strategy(like) << DEVICE_ID_BITS};
 }
@@ -71,9 +73,9 @@ struct thread;
 enum { ENTRY_CHUNK = 1024, ENTRY_BITS = 10, ENTRY_CHUNKS = 32 - ENTRY_BITS };
 extern struct entry_table {
     _Atomic(struct entry *) chunk[ENTRY_CHUNKS]; /* chunk c holds ENTRY_CHUNK << c entries */
-    atomic_uint count;                           /* entries handed out so far */
+    atomic_uint count;                           /* entries issued so far */
 } entries __attribute__((visibility("hidden")));
-/* Index i + ENTRY_CHUNK has its leading one at bit c + ENTRY_BITS; the bits below it are the place in chunk c. */
+/* The highest bit of index + ENTRY_CHUNK is bit c + ENTRY_BITS; the bits below it are the position in chunk c. */
 static inline uint32_t entry_chunk(uint32_t index, uint32_t *place)
 {
     uint64_t i = (uint64_t)index + ENTRY_CHUNK;
@@ -81,15 +83,15 @@ static inline uint32_t entry_chunk(uint32_t index, uint32_t *place)
     *place = (uint32_t)(i - (UINT64_C(1) << top));
     return top - ENTRY_BITS;
 }
-static inline struct entry *entry_at(uint32_t index) /* of an index that was handed out */
+static inline struct entry *entry_at(uint32_t index) /* the index must have been issued */
 {
     uint32_t place, c = entry_chunk(index, &place);
     return &atomic_load_explicit(&entries.chunk[c], memory_order_acquire)[place];
 }
-/* The entry of a live handle; NULL: *e says what is wrong, `what` names the operand. */
+/* The entry of a live handle; NULL: *e has the error, `what` names the operand. */
 struct entry *entry_find(kl_tensor h, const char *what, struct err *e);
-/* A life begins or ends.  Only the entry's owner says so, whatever threads read it: a store does, without a locked
- * add. */
+/* Starts or ends a life of the entry.  Only the entry's owner calls it, while other threads may read the generation, so
+ * a plain atomic store suffices. */
 static inline void entry_turn(struct entry *x)
 {
     unsigned now = atomic_load_explicit(&x->generation, memory_order_relaxed);
@@ -104,12 +106,12 @@ static inline kl_tensor entry_handle(const struct entry *x)
 {
     return (kl_tensor){(uint64_t)atomic_load_explicit(&x->generation, memory_order_relaxed) << 32 | x->index};
 }
-static inline bool entry_is(const struct entry *x, kl_tensor h) /* is that what the handle means? */
+static inline bool entry_is(const struct entry *x, kl_tensor h) /* does the handle refer to this life of the entry? */
 {
     return x->index == (uint32_t)h.id && atomic_load_explicit(&x->generation, memory_order_acquire) == h.id >> 32;
 }
 unsigned entry_dtype(const struct entry *x);      /* KL_DTYPE_COUNT: poison, or NULL */
-static inline struct entry *entry_peek(kl_tensor h) /* the same without saying why not */
+static inline struct entry *entry_peek(kl_tensor h) /* the same without an error */
 {
     uint32_t index = (uint32_t)h.id, generation = (uint32_t)(h.id >> 32);
     if (index >= atomic_load_explicit(&entries.count, memory_order_acquire))
@@ -119,83 +121,88 @@ static inline struct entry *entry_peek(kl_tensor h) /* the same without saying w
 }
 struct entry *entry_new(void);                    /* live; needs the lock; NULL: out of memory */
 void entry_free(struct entry *x, enum death how); /* needs the lock; drops buffer and cause */
-void handle_end(kl_tensor h, enum death how);     /* entry_free once no program writes to it, if it still lives */
+/* entry_free, after any program that writes to it, if the handle is still live */
+void handle_end(kl_tensor h, enum death how);
 struct entry *entry_new_temp(struct thread *t, struct trace *tr);
-void entry_free_temp(struct thread *t, struct entry *x); /* of an ended trace; ends the handle if it still lives */
+void entry_free_temp(struct thread *t, struct entry *x); /* of an ended trace; ends the handle if it is still live */
 void entries_return(struct thread *t);            /* a thread's free entries, at its end */
 void cause_drop(struct cause *c);
-void entries_after_fork(void);                    /* in the child: what was being written is poison; needs the lock */
+/* in the child of fork: values being written become poison; needs the lock */
+void entries_after_fork(void);
 
-/* ---- thread.c: what a thread has of its own ---- */
-enum { COMPOSE_DEEPEST = 32 };   /* composites in composites that widen */
+/* ---- thread.c: per-thread state ---- */
+enum { COMPOSE_DEEPEST = 32 };   /* nesting depth of composites that widen */
 struct thread {
     struct err last;             /* kl_last_error */
     struct trace *trace;         /* kept between traces for its memory */
-    struct graph *spare;         /* an empty one, kept between vmaps for its memory, or NULL */
+    struct graph *spare;         /* an empty graph, kept between vmaps for its memory, or NULL */
     bool tracing;
-    uint32_t free;               /* entries for temporaries, linked by next */
+    uint32_t free;               /* free entries for temporaries, linked by next */
     uint64_t *made;              /* handles made outside traces while a scope is open */
     uint32_t nmade, made_cap;
     uint32_t *scope;             /* where each open scope starts in made */
     uint32_t nscope, scope_cap;
-    const char *composite;       /* the outermost composite that is recording, for messages */
-    unsigned depth;              /* composites that are open, one in another */
-    struct narrow { unsigned dtype; const kl_site *site; } narrow[COMPOSE_DEEPEST]; /* by depth: what the result of this
-                                    composite is rounded to, KL_DTYPE_COUNT: nothing (nn/widen.c) */
+    const char *composite;       /* the outermost composite being recorded, for messages */
+    unsigned depth;              /* number of open composites */
+    /* by depth: the dtype to which the composite's result is rounded, KL_DTYPE_COUNT: none (nn/widen.c) */
+    struct narrow { unsigned dtype; const kl_site *site; } narrow[COMPOSE_DEEPEST];
     unsigned no_grad;            /* open no_grad blocks; */
-    unsigned outer_no_grad;      /*   those that the open trace began in */
+    unsigned outer_no_grad;      /* the number when the open trace began */
     kl_run_info info;
     bool has_info;
     uint64_t included, excluded; /* keys, by kl_dispatch_guard */
-    uint64_t generator;          /* keys of the one that random bits are asked of */
-    struct suspended {           /* what kl_trace_resume brings back; `on` until then */
+    uint64_t generator;          /* keys of the generator whose random bits are requested */
+    struct suspended {           /* state that kl_trace_resume restores; valid while `on` */
         bool on, tracing;
         unsigned no_grad;
         uint64_t included, excluded;
         const struct vmap *vmap;
     } suspended;
-    bool watch;                  /* calls are noted in the log */
-    unsigned plain;              /* what is recorded is a part of a kernel of Kiln's own: no call has another one */
-    int kernels;                 /* how many more kernels may run, one in another */
-    uint64_t reads;              /* of this struct through thread_self */
+    bool watch;                  /* calls are logged */
+    /* > 0 inside a kernel of Kiln's: calls are recorded without looking up other kernels */
+    unsigned plain;
+    int kernels;                 /* number of nested kernels that may still run */
+    uint64_t reads;              /* number of look-ups of this struct by thread_self */
     struct dispatch_log log;
-    char *dump;                  /* what kl_dispatch_dump gave last */
+    char *dump;                  /* the last result of kl_dispatch_dump */
     char warning[400];           /* kl_dispatch_warning */
     struct err cache_off;        /* kl_cache_off_reason */
-    const struct vmap *vmap;     /* the innermost function that kl_vmap records; NULL: none */
-    struct autocast *autocast;   /* its blocks, once there was one; or NULL */
-    struct op_profile *op_profile; /* records of calls, once there were some; or NULL */
-    struct kl_tracer *tracer[2]; /* the open ones, outer and inner tap; or NULL */
-    char empty[64];              /* the trace that the last warning of empty traces was about */
-    char *miss;                  /* why the last trace's program had to be built; owned.  NULL: it was known */
+    const struct vmap *vmap;     /* the innermost function being recorded by kl_vmap; NULL: none */
+    struct autocast *autocast;   /* its autocast blocks, allocated when first used; or NULL */
+    struct op_profile *op_profile; /* records of calls, allocated when first used; or NULL */
+    struct kl_tracer *tracer[2]; /* the open tracers, one for each level; or NULL */
+    char empty[64];              /* the last trace for which the warning about empty traces was given */
+    char *miss;                  /* why the last trace's program had to be built; owned. NULL: it was cached */
 };
-enum { KERNELS_DEEPEST = 200 };                   /* in one another: more have no end */
+enum { KERNELS_DEEPEST = 200 };                   /* nesting depth at which kernels are taken to recurse without end */
 struct thread *thread_self(void);                 /* NULL: out of memory */
 void front_lock(void);
-void front_unlock(void);                          /* also calls release callbacks that came due */
-void front_wait(void);                            /* until a writer is done; needs the lock */
+void front_unlock(void);                          /* also calls release callbacks that became due */
+void front_wait(void);                            /* waits until a writer is done; needs the lock */
 void front_wake(void);
-void front_drop(struct buffer *b);                /* buffer_unref that never calls user code under the lock */
-bool scope_note(struct thread *t, kl_tensor h);   /* h was made outside a trace */
-void thread_refuse_memory(const char *message);   /* kl_last_error of this thread, which allocates nothing; a literal */
-/* A composite outside a trace frees what it made but its result.  Nested composites count as the outermost. */
+void front_drop(struct buffer *b);                /* as buffer_unref, but never calls the user's code under the lock */
+bool scope_note(struct thread *t, kl_tensor h);   /* records that h was made outside a trace */
+/* sets kl_last_error of this thread without allocating; the message must be a literal */
+void thread_refuse_memory(const char *message);
+/* Outside a trace a composite frees what it made except its result.  Nested composites count as part of the outermost
+ * one. */
 struct thread *compose_begin(const char *name);
 bool compose_begin_on(struct thread *t, const char *name); /* false: out of memory */
 kl_tensor compose_end(struct thread *t, kl_tensor result);
-void compose_end_all(struct thread *t, const kl_tensor *result, uint32_t n); /* of one with several */
+void compose_end_all(struct thread *t, const kl_tensor *result, uint32_t n); /* for several results */
 
 /* ---- error.c ---- */
 /* Sets the thread's last error to "file:line: [composite: ]message"; returns code. */
 kl_status report(struct thread *t, const kl_site *site, kl_status code, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
-/* The same for an error that knows no call site. */
+/* The same for an error without a call site. */
 kl_status report_err(const struct err *e);
-/* The same, and the open trace has failed. */
+/* The same, and the open trace fails. */
 kl_status fail(struct thread *t, const kl_site *site, kl_status code, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
 kl_status fail_with(struct thread *t, const kl_site *site, kl_status code, const char *fmt, va_list ap)
     __attribute__((format(printf, 4, 0)));
-/* A poison handle for the thread's last error. */
+/* A poison handle with the thread's last error. */
 kl_tensor poison(struct thread *t);
 /* fail() and poison() in one. */
 kl_tensor refuse(struct thread *t, const kl_site *site, kl_status code, const char *fmt, ...)

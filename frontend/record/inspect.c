@@ -1,11 +1,11 @@
-/* kl_print and kl_assert: in a trace nodes, chained by their tokens (in regions: effects.c), the last of which is an
- * output of the program that no handle has; outside of traces they look at the value at once. */
+/* kl_print and kl_assert.  In a trace they are nodes chained by tokens (in regions: effects.c); the last token is an
+ * output of the program without a handle.  Outside of traces they run immediately. */
 #include "frontend/frontend.h"
 #include <string.h>
 
 static bool failed_trace(const struct thread *t) { return t->tracing && t->trace->err.code; }
 
-/* The token of the one before, where x is; kl_none: there is none, or reported. */
+/* The token of the previous such node, on x's device; kl_none: there is none, or an error was reported. */
 static kl_tensor last_token(struct thread *t, const kl_site *site, const char *op, kl_tensor x)
 {
     struct view v;
@@ -66,7 +66,7 @@ static kl_status inspect_look(const kl_site *site, const char *op, const char *n
         return fail(t, site, KL_ERR_ARGUMENT, "%s: a text has at most %d bytes", op, INSPECT_TEXT);
     if (!describe(t, site, op, "operand 1", x, &v))
         return t->last.code;
-    if (*kl_layer_name(x)) { /* its elements are those of a plain tensor */
+    if (*kl_layer_name(x)) { /* the elements printed are those of a plain tensor */
         if (!compose_begin_on(t, NULL))
             return fail(t, site, KL_ERR_MEMORY, "%s: out of memory", op);
         kl_status status = inspect_look(site, op, name, kl_dense_at(site, x), text);

@@ -1,4 +1,4 @@
-/* States of a program while it runs: taken hold of before, given their new values after. */
+/* States of a program run: their buffers are acquired before the run and rebound to the new values after it. */
 #include "frontend/frontend.h"
 
 /* Looks up a state; needs the lock. */
@@ -13,7 +13,7 @@ static struct entry *state_entry(const struct launch *l, uint32_t i, struct err 
     return x;
 }
 
-/* Every state has a value, and none is being written to; needs the lock, which it may let go of meanwhile. */
+/* Waits until every state has a value and none is being written to; needs the lock and may release it temporarily. */
 static bool launch_settle(const struct launch *l, struct err *e)
 {
     for (uint32_t i = 0; i < l->nbound;) {
@@ -21,7 +21,7 @@ static bool launch_settle(const struct launch *l, struct err *e)
         if (!x)
             return false;
         if (!x->buffer) {
-            /* One program computes all that are lazy; the rest of h is skipped. */
+            /* One program computes all lazy states; the rest of h is unused. */
             kl_tensor *h = mem_alloc(l->nbound * sizeof *h);
             for (uint32_t j = 0; h && j < l->nbound; j++)
                 h[j] = l->bound[j].h;
@@ -45,7 +45,7 @@ static bool may_overwrite(const struct buffer *b)
     return buffer_exclusive(b) && !b->release; /* never the user's own memory */
 }
 
-/* Old versions that only unreachable lazy nodes hold are let go of first, so that updates stay in place. */
+/* Old versions that only unreachable lazy nodes hold are released first, so that updates are in place. */
 bool launch_take(struct launch *l, struct err *e)
 {
     if (!launch_settle(l, e))
@@ -87,7 +87,7 @@ void launch_commit(struct launch *l, struct entry *const *kept)
         struct entry *x;
         if (o->kind == OUT_ASSIGN) {
             x = entry_at((uint32_t)l->bound[o->state].h.id);
-            deferred_unbind(x); /* what is recorded lazily keeps the old version */
+            deferred_unbind(x); /* lazily recorded nodes keep the old version */
             front_drop(x->buffer);
             x->version++;
         } else if (i >= l->nkept) {

@@ -3,7 +3,7 @@
 #include <math.h>
 #include <string.h>
 
-/* In a trace only what was there before it: the rest is computed at its end. */
+/* In a trace only values from before it can be read: others are computed at its end. */
 static bool readable(struct thread *t, const kl_site *site, const char *op, kl_tensor h)
 {
     struct trace *tr = t->suspended.tracing ? t->trace : thread_trace(t);
@@ -124,7 +124,7 @@ kl_memory_hold *kl_memory_of_at(const kl_site *site, kl_tensor h, void **address
 
 void kl_memory_release(kl_memory_hold *hold) { buffer_unref((struct buffer *)hold); }
 
-/* The bits of the one element, in *dtype. */
+/* The bits of the only element; *dtype: its dtype. */
 static bool item(const kl_site *site, const char *op, kl_tensor h, uint64_t *bits, unsigned *dtype)
 {
     struct thread *t = thread_self();

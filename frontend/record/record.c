@@ -1,4 +1,4 @@
-/* The one path of every op into a graph: operands, dispatch, views, node, handle. */
+/* The path of every op into a graph: operands, dispatch, views, node, handle. */
 #include "frontend/frontend.h"
 #include <string.h>
 
@@ -46,23 +46,23 @@ bool recording_slot(struct recording *r, uint32_t ordinal, uint64_t bits)
 
 /* ---- one op ---- */
 
-/* An op between its steps. */
+/* State of an op being recorded. */
 struct step {
     struct call *c;
     struct thread *t;
     struct trace *tr;        /* NULL: recorded in the deferred graph, under the lock */
     struct recording *r;
-    struct entry *const *found; /* the operands' entries; NULL: to be looked up */
+    struct entry *const *found; /* the operands' entries; NULL: not looked up yet */
     ref in[MAX_OPERANDS];
     kl_device device;
-    uint16_t ad;             /* the result's, as in struct entry */
-    struct node key;         /* what the trace's log compares */
-    struct err e;            /* why it failed; only the code is set before */
+    uint16_t ad;             /* ad of the result, as in struct entry */
+    struct node key;         /* the key that the replay log compares */
+    struct err e;            /* the error; only the code is set at first */
 };
 
 static const char *const operand_name[MAX_OPERANDS] = {"operand 1", "operand 2", "operand 3", "operand 4"};
 
-/* Most ops have a fixed number; the call says it for the others. */
+/* Most ops have a fixed number of operands; for others the call has it. */
 unsigned call_operands(const struct call *c) { return c->proto.nin ? c->proto.nin : opinfo[c->proto.op].nin; }
 
 void take_graph_error(struct graph *g, const char *op, struct err *e)
@@ -70,12 +70,12 @@ void take_graph_error(struct graph *g, const char *op, struct err *e)
     size_t n = strlen(op);
     const char *msg = g->err.msg;
     if (!strncmp(msg, op, n) && !strncmp(msg + n, ": ", 2))
-        msg += n + 2; /* the path puts the user's name of the op there */
+        msg += n + 2; /* the message gets the name of the function that the user called instead */
     err_set(e, g->err.code, "%s", msg);
     g->err.code = KL_OK;
 }
 
-/* A failed builder leaves its reason in the graph, which must stay usable. */
+/* A failed builder sets the graph's error; it is moved to the step, because the graph is used further. */
 static bool take_error(struct step *s)
 {
     take_graph_error(s->r->g, opinfo[s->c->proto.op].name, &s->e);
@@ -111,8 +111,9 @@ static bool record_resolve(struct step *s, unsigned i)
     return s->in[i] != NIL;
 }
 
-/* What the op is of autodiff: one device's operands are all on an autodiff one or none is, with one strategy. */
-static bool find_ad(struct step *s)
+/* Sets the autodiff flags of the op: operands on one device must all be on an autodiff device, or none, with one
+ * strategy. */
+static bool set_autodiff(struct step *s)
 {
     struct call *c = s->c;
     unsigned nin = call_operands(c);
@@ -132,7 +133,7 @@ static bool find_ad(struct step *s)
     return true;
 }
 
-/* All operands on one device, but for those of copy, which goes to the call's, and of grad, which goes to the
+/* Checks that all operands are on one device, except for copy, whose target is the call's, and grad, which runs on the
  * variable's. */
 static bool find_device(struct step *s)
 {
@@ -152,7 +153,7 @@ static bool find_device(struct step *s)
     return true;
 }
 
-/* A device that cannot compute with a dtype cannot hold it. */
+/* A device that cannot compute with a dtype cannot store it. */
 static bool dtype_there(struct step *s, unsigned dtype)
 {
     return (device_dtypes(device_index(s->device)) >> dtype & 1) ||
@@ -174,7 +175,7 @@ bool broadcast_shape(struct shape *all, const struct shape *s)
     return true;
 }
 
-/* Operands of an elementwise op in their common shape, through views where theirs differ. */
+/* Expands operands of an elementwise op to their common shape, by views where the shapes differ. */
 static bool record_broadcast(struct step *s, unsigned nin)
 {
     struct graph *g = s->r->g;
@@ -204,7 +205,7 @@ static bool record_broadcast(struct step *s, unsigned nin)
     return true;
 }
 
-/* Leaves have their data in the recording. */
+/* The recording gets the data of leaves. */
 static bool add_leaf(struct step *s, struct node *n)
 {
     struct graph *g = s->r->g;
@@ -249,14 +250,14 @@ static ref record_append(struct step *s)
     return r;
 }
 
-/* A gradient needs the way from the loss to the variable to be in this graph. */
+/* A gradient needs the path from the loss to the variable in this graph. */
 static bool check_grad(struct step *s)
 {
     const struct graph *g = s->r->g;
     ref loss = s->in[0], wrt = s->in[1];
     const struct node *n = node_at(g, loss);
     if (loss == wrt || !dtype_is_float(n->dtype) || !dtype_is_float(node_at(g, wrt)->dtype))
-        return true; /* dtypes are the shape rule's */
+        return true; /* the op's shape rule checks dtypes */
     if (s->tr && op_is_leaf(n->op))
         return err_set(&s->e, KL_ERR_GRAD, "the loss is a value from outside of the trace: it has no history here");
     if (s->tr && gradient_is_too_late(s->tr, loss, s->c->in[1], wrt, &s->e))
@@ -299,10 +300,10 @@ kl_tensor handle_of_node(struct thread *t, struct trace *tr, ref r, uint16_t ad,
     return marked_handle(t, tr, r, ad, 0, NULL, e);
 }
 
-/* The function that the user called, by its name in messages. */
+/* The name in messages of the function that the user called. */
 static const char *made_by(const struct step *s) { return s->t->composite ? s->t->composite : s->c->op; }
 
-/* Outside traces data need not become a node before it is used. */
+/* Outside traces data becomes a node only when it is used. */
 static kl_tensor new_value(struct step *s)
 {
     struct call *c = s->c;
@@ -322,7 +323,8 @@ static kl_tensor new_value(struct step *s)
     return entry_handle(x);
 }
 
-/* All that decides what the call adds to the recording; its device is 0 where the operands say it. */
+/* Fills in the key: everything that determines what the call adds to the recording; the device is 0 where the operands
+ * determine it. */
 static void record_make_key(struct step *s)
 {
     const struct call *c = s->c;
@@ -335,7 +337,7 @@ static void record_make_key(struct step *s)
 
 static const struct shape *target_of(const struct call *c) { return c->has_target ? &c->target : NULL; }
 
-/* The call is one that an earlier trace made, too. */
+/* An earlier trace made the same call: returns its result. */
 static kl_tensor replay(struct step *s, const struct replay_call *made)
 {
     struct call *c = s->c;
@@ -363,7 +365,7 @@ static kl_tensor run_path(struct step *s)
     for (unsigned i = 0; i < nin; i++)
         if (!record_resolve(s, i))
             return kl_none;
-    if (!find_ad(s))
+    if (!set_autodiff(s))
         return kl_none;
     if (s->tr && s->tr->log) {
         bool failed;
@@ -398,7 +400,7 @@ static bool is_poison(kl_tensor h)
     return x && x->kind == KIND_POISON;
 }
 
-/* An operand's cause is reported as it is; anything else with this call's site and name. */
+/* An operand's own error is reported unchanged; any other with this call's site and name. */
 static void fail_call(struct step *s)
 {
     struct call *c = s->c;
@@ -437,7 +439,7 @@ kl_tensor record_node(struct thread *t, struct call *c, struct entry *const *fou
     if (!s.tr)
         front_unlock();
     if (h.id && !s.tr && !scope_note(t, h))
-        h = kl_none; /* lost until the process ends, but reported */
+        h = kl_none; /* leaked until the process ends; the error is reported */
     if (!h.id) {
         if (!s.e.code)
             err_set(&s.e, KL_ERR_MEMORY, "out of memory");
@@ -448,12 +450,12 @@ kl_tensor record_node(struct thread *t, struct call *c, struct entry *const *fou
     return h;
 }
 
-/* ---- its kernel ---- */
+/* ---- dispatch ---- */
 
 static kl_tensor dispatch(struct thread *t, struct call *c)
 {
     const struct dispatch_op *op = &graph_ops[c->proto.op];
-    struct kl_call call; /* no more of it than found[] where no layer is on the way */
+    struct kl_call call; /* without a layer only found[] of it is used */
     struct entry **found = call.found;
     uint64_t own = c->keys | (c->proto.op == OP_copy ? device_keys(c->device) : 0);
     unsigned n = call_operands(c);

@@ -1,8 +1,8 @@
-/* Regions from functions of the user's.
+/* Records regions from the user's functions.
  *
- * While such a function runs, the thread records into a trace of its own, in which everything from outside becomes an
- * input of the region's graph: tensors by a binding, as a trace's states do, and data and run-time numbers, which a
- * region cannot hold, by being recorded around it first. */
+ * While such a function runs, the thread records into a separate trace.  Everything from outside becomes an input of
+ * the region's graph: tensors by a binding, like the states of a trace; data and runtime scalars, which a region cannot
+ * contain, are recorded in the enclosing trace first. */
 #include "frontend/frontend.h"
 #include <string.h>
 
@@ -24,7 +24,7 @@ void region_recorder_free(struct region_recorder *c)
     }
     mem_free(c->captured.h);
     mem_free(c->made.h);
-    graph_free(c->empty); /* if there was no memory for a region */
+    graph_free(c->empty); /* set if there was no memory for a region */
 }
 
 bool region_refuses(struct thread *t, const kl_site *site, const char *op)
@@ -35,7 +35,7 @@ bool region_refuses(struct thread *t, const kl_site *site, const char *op)
     return true;
 }
 
-/* ---- in and out of the region's trace ---- */
+/* ---- entering and leaving the region's trace ---- */
 
 static void record_region_enter(struct thread *t, struct trace *tr)
 {
@@ -69,7 +69,7 @@ kl_tensor region_leaf(struct thread *t, struct call *c)
             return inside;
         return refuse(t, c->site, e.code ? e.code : KL_ERR_MEMORY, "%s: %s", c->op, e.code ? e.msg : "out of memory");
     }
-    trace_error(t); /* with the thread's last error */
+    trace_error(t); /* sets the thread's last error */
     if (x && !tr->outer)
         kl_release(h);
     return tr->poison;
@@ -87,13 +87,13 @@ static kl_tensor token_on(struct thread *t, const kl_site *site, kl_tensor token
     struct view v;
     if (!describe(t, site, "token", "the token", token, &v))
         return kl_none;
-    entry_peek(token)->ad = device_ad(d); /* it goes wherever x is */
+    entry_peek(token)->ad = device_ad(d); /* it has the same autodiff device as x */
     v.device = entry_device(entry_peek(token));
     token = v.device.id == d.id ? token : kl_to_at(site, token, d);
     return t->trace->err.code ? kl_none : token;
 }
 
-/* The open trace's token on d, made where there is none. */
+/* The open trace's token on d; it is made if there is none. */
 static kl_tensor token_here(struct thread *t, const kl_site *site, kl_device d)
 {
     struct trace *tr = t->trace;
@@ -164,7 +164,8 @@ static bool add_parameters(struct region_recorder *c, struct trace *tr, const st
         if (!in[i].id)
             return false;
     }
-    for (uint32_t i = 0; i < c->captured.n; i++) { /* what an earlier region of the op uses: in the same places */
+    /* tensors that an earlier region of the op captured: at the same positions */
+    for (uint32_t i = 0; i < c->captured.n; i++) {
         struct entry *x = entry_find(c->captured.h[i], "a tensor", &e);
         if (!x || !trace_node(tr, x, c->captured.h[i], "a tensor", &e))
             return false;
@@ -172,7 +173,7 @@ static bool add_parameters(struct region_recorder *c, struct trace *tr, const st
     return true;
 }
 
-/* The results become the region's outputs, unless they are those of its log. */
+/* Makes the results the region's outputs, unless they equal those of its log. */
 static bool end_graph(struct region_recorder *c, struct trace *tr, uint32_t n)
 {
     bool failed;
@@ -225,7 +226,7 @@ static bool call(struct region_recorder *c, struct trace *tr, const char *name, 
     return true;
 }
 
-/* Ends the region's trace; what it recorded, or its error passed on to what is around it. */
+/* Ends the region's trace; returns its recording, or passes its error to the enclosing one. */
 static bool record_region_finish(struct region_recorder *c, struct trace *tr, bool ok, struct region *out)
 {
     struct thread *t = c->t;
@@ -247,7 +248,7 @@ static bool record_region_finish(struct region_recorder *c, struct trace *tr, bo
     return ok;
 }
 
-/* Regions of ops, and those of kl_vmap apart, that are open in one another. */
+/* Number of open nested regions; regions of ops and those of kl_vmap are counted separately. */
 static unsigned regions_open(const struct thread *t, bool batched)
 {
     unsigned n = 0;
@@ -256,7 +257,7 @@ static unsigned regions_open(const struct thread *t, bool batched)
     return n;
 }
 
-/* A function that records itself has no end: that shows before it is called. */
+/* Is the nesting too deep, as in a function that records itself? Checked before it is called. */
 static bool too_deep(struct region_recorder *c)
 {
     return regions_open(c->t, c->unlogged) >= MAX_REGION_DEPTH &&
@@ -276,7 +277,8 @@ static void save_frame(struct region_recorder *c, struct trace *tr, kl_tensor *i
     c->made = (struct handle_list){0};
 }
 
-/* The innermost region's function was left: what region_record and its callers would have done after it. */
+/* Cleans up the innermost region after its function was left by longjmp, as region_record and its callers would
+ * have. */
 static void leave_region(struct thread *t)
 {
     struct trace *tr = t->trace;

@@ -1,15 +1,16 @@
-/* Replay logs: a trace recorded like an earlier one is not recorded again.
+/* Replay logs: a trace that makes the same calls as an earlier one is not recorded a second time.
  *
- * A log is a graph with the calls that made it.  A trace starts on the log of the last trace of its name, and as
- * long as each of its calls equals the log's next one - op, operands, attributes, shapes given, call site, and nothing
- * else decides what a call adds to a graph - the call's result is the log's: no shape is inferred, nothing is
- * interned, hashed or allocated, and the graph is only read.  At the first difference another log with the same
- * beginning is taken; where there is none, the beginning is copied to a new one, on which the trace goes on recording.
+ * A log is a graph with the calls that made it.  A trace starts on the log of the last trace of its name.  As long as
+ * each of its calls equals the log's next one, the call's result is the log's: no shape is inferred, nothing is
+ * interned, hashed or allocated, and the graph is only read.  Two calls are equal if op, operands, attributes, given
+ * shapes and call site are; nothing else determines what a call adds to a graph.  At the first difference the trace
+ * continues on another log with the same beginning.  If there is none, the beginning is copied to a new log and
+ * recording continues there.
  *
- * What a function of the user's records for a region is compared in the same way: the call of a region op has, beside
- * its operands, the logs of its regions, which are complete, never change, and are shared by all logs with that call.
+ * Regions are compared in the same way: the call of a region op contains, besides its operands, the logs of its
+ * regions.  These are complete, never change, and are shared by all logs with that call.
  *
- * Each thread has logs of its own. */
+ * Each thread has its own logs. */
 #include "frontend/frontend.h"
 #include <string.h>
 
@@ -19,7 +20,7 @@ enum { MAX_LOGS = 32, LOGS_OF_A_NAME = 4 };
 
 static bool same_text(const char *a, const char *b)
 {
-    return a == b || (a && b && !strcmp(a, b)); /* as a rule the caller's constant is the same one */
+    return a == b || (a && b && !strcmp(a, b)); /* usually both are the caller's constant */
 }
 
 static bool same_site(const kl_site *a, const kl_site *b)
@@ -27,7 +28,7 @@ static bool same_site(const kl_site *a, const kl_site *b)
     return b && a->line == b->line && same_text(a->file, b->file) && same_text(a->func, b->func);
 }
 
-/* Made at the same place: the graph names its call sites, so its nodes must be from there too. */
+/* The call site must be equal, because the graph's nodes refer to it. */
 static bool site_is(const struct replay_log *p, ref r, const kl_site *site)
 {
     uint32_t id = node_at(p->g, r)->site;
@@ -82,7 +83,7 @@ static bool ends_with(const struct replay_log *p, uint32_t at, const struct outp
     return p->ncall == at && p->g->nout == nout && (!nout || !memcmp(p->g->out, out, nout * sizeof *out));
 }
 
-/* Are two regions recorded by the same calls?  As a rule they are one log. */
+/* Were two regions recorded by the same calls? Usually they are one log. */
 static bool same_body(const struct replay_log *a, const struct replay_log *b)
 {
     if (a == b || !a || !b)
@@ -91,7 +92,7 @@ static bool same_body(const struct replay_log *a, const struct replay_log *b)
         same_beginning(a, b, a->ncall);
 }
 
-/* ---- what calls of region ops have ---- */
+/* ---- the additional data of region ops ---- */
 
 static struct replay_more *more_new(const struct replay_extra *x)
 {
@@ -143,7 +144,7 @@ static void replay_log_push(struct trace *tr, struct replay_log *p)
     tr->logs = p;
 }
 
-/* Which program ran it: a weak reference. */
+/* Remembers the program that ran it: a weak reference. */
 static void replay_set_exec(struct replay_log *p, const struct exec *x)
 {
     if (x)
@@ -161,7 +162,7 @@ static void replay_free(struct replay_log *p)
     mem_free(p);
 }
 
-/* A log to use again: one that holds nothing, else the one used longest ago of too many, but `keep`. */
+/* A log to reuse: an empty one, or the least recently used one if there are too many; never `keep`. */
 static struct replay_log *reusable_log(struct trace *tr, const char *name, const struct replay_log *keep)
 {
     struct replay_log *last = NULL, *last_of_name = NULL;
@@ -180,7 +181,7 @@ static struct replay_log *reusable_log(struct trace *tr, const char *name, const
 }
 
 /* An empty log, first in the list; NULL: out of memory. */
-static struct replay_log *fresh(struct trace *tr, const char *name, const struct replay_log *keep)
+static struct replay_log *new_log(struct trace *tr, const char *name, const struct replay_log *keep)
 {
     struct replay_log *p = reusable_log(tr, name, keep);
     if (p) {
@@ -215,7 +216,7 @@ bool replay_begin(struct trace *tr, const char *name)
     while (p && !replay_log_usable(p, cut))
         p = p->next;
     bool known = p != NULL;
-    if (!p && !(p = fresh(tr, cut, NULL)))
+    if (!p && !(p = new_log(tr, cut, NULL)))
         return false;
     tr->at = 0;
     replay_log_take(tr, p, known);
@@ -274,14 +275,14 @@ bool replay_begin_body(struct trace *tr, const struct trace *outer, uint32_t whi
     return true;
 }
 
-/* ---- a difference ---- */
+/* ---- handling a difference ---- */
 
 static ref last_node(const struct replay_call *c)
 {
-    return c->result + (c->more ? c->key.attr.region.first : 0); /* its results stand behind it */
+    return c->result + (c->more ? c->key.attr.region.first : 0); /* its results follow it */
 }
 
-/* Shapes of the graph that the first n calls were given, by their ids: one more than the largest. */
+/* One more than the largest id of the shapes given to the first n calls. */
 static uint32_t shapes_of_targets(const struct replay_log *p, uint32_t n)
 {
     uint32_t nshape = 0;
@@ -291,13 +292,13 @@ static uint32_t shapes_of_targets(const struct replay_log *p, uint32_t n)
     return nshape;
 }
 
-/* Goes on to record, on a copy of what was the same. */
+/* Continues by recording on a copy of the equal beginning. */
 static bool replay_log_leave(struct trace *tr)
 {
     struct replay_log *from = tr->log;
     ref last = tr->at ? last_node(&from->call[tr->at - 1]) : NIL;
     struct graph *g = graph_clone_beginning(from->g, last + 1, shapes_of_targets(from, tr->at));
-    struct replay_log *p = !g ? NULL : tr->region ? body_new(g) : fresh(tr, from->g->name, from);
+    struct replay_log *p = !g ? NULL : tr->region ? body_new(g) : new_log(tr, from->g->name, from);
     if (p && p->g != g) {
         graph_free(p->g);
         p->g = g;
@@ -356,7 +357,7 @@ void replay_add(struct trace *tr, const struct node *key, const struct shape *ta
         p->call[p->ncall++] = (struct replay_call){.key = *key, .target = id, .result = r, .more = more};
     } else {
         more_drop(more);
-        p->partial = true; /* good for this trace, not to compare with */
+        p->partial = true; /* usable for this trace, but not for comparison */
     }
 }
 

@@ -1,4 +1,4 @@
-/* Frozen steps: the program of a trace with its states, data and numbers, run without recording. */
+/* Frozen steps: the program of a trace with its states, data and scalars, run without recording. */
 #include "frontend/frontend.h"
 #include <string.h>
 
@@ -7,14 +7,14 @@ struct given { uint32_t ordinal; unsigned device; };
 
 struct kl_step {
     const struct exec *exec;     /* a reference */
-    struct graph *g;             /* as recorded, for outputs and messages */
+    struct graph *g;             /* as recorded, used for outputs and messages */
     struct binding *bound;       /* per state */
-    struct given *given; uint32_t ngiven; /* the inputs given at each run */
-    struct buffer **data;        /* per input: as recorded, NULL for those given */
-    uint64_t *slot;              /* per slot: as recorded */
+    struct given *given; uint32_t ngiven; /* the inputs passed at each run */
+    struct buffer **data;        /* per input: the recorded data, NULL for those passed */
+    uint64_t *slot;              /* per slot: the recorded value */
     struct slot_name *name; uint32_t nname;
-    uint32_t nkept;              /* the first outputs */
-    uint16_t *ad;                /* of each, as in struct entry */
+    uint32_t nkept;              /* number of kept tensors, which are the first outputs */
+    uint16_t *ad;                /* ad of each output, as in struct entry */
 };
 
 /* ---- making ---- */
@@ -39,7 +39,7 @@ static bool find_inputs(kl_step *s, struct trace *tr, const kl_tensor *in, struc
     return true;
 }
 
-/* Temporaries that are slots and have names. */
+/* Finds the temporaries that are slots and have names. */
 static void find_names(kl_step *s, const struct trace *tr)
 {
     for (uint32_t i = tr->temps; i != NO_ENTRY; i = entry_at(i)->next) {
@@ -151,7 +151,7 @@ int kl_step_outputs(const kl_step *s)
 
 /* ---- running ---- */
 
-/* All that a run needs, in one block. */
+/* The arrays of a run, in one block. */
 struct step_run {
     const kl_step *s;
     struct launch l;
@@ -198,7 +198,7 @@ static bool first_of_name(const kl_step *s, uint32_t k)
     return true;
 }
 
-/* The numbers given, in the dtypes of their slots. */
+/* Converts the given numbers to the dtypes of their slots. */
 static bool set_slots(struct step_run *r, int n, const kl_slot *slots, struct err *e)
 {
     const kl_step *s = r->s;
@@ -238,7 +238,7 @@ static bool input_fits(const struct graph *g, uint32_t i, const struct leaf *l, 
     return true;
 }
 
-/* Takes a reference to the value of each input; needs the lock, which it may let go of meanwhile. */
+/* Takes a reference to the value of each input; needs the lock and may release it temporarily. */
 static bool take_inputs(struct step_run *r, const kl_tensor *in, struct err *e)
 {
     const kl_step *s = r->s;

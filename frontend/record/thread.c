@@ -1,15 +1,15 @@
-/* What each thread has of its own, the lock, and scopes. */
+/* Per-thread state, the global lock, and scopes. */
 #include "frontend/frontend.h"
 #include <pthread.h>
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t idle = PTHREAD_COND_INITIALIZER;
-static struct buffer **due; /* borrowed buffers to let go of once the lock is open; guarded by it */
+static struct buffer **due; /* borrowed buffers to release when the lock is free; guarded by it */
 static uint32_t ndue, due_cap;
 
 #if defined(__GNUC__) && defined(__ELF__)
-/* Found without a call.  This model makes all thread-local data of the library static, and a host that opens the
- * library at run time has few bytes left for that: tests/exports.sh allows 64. */
+/* Found without a call.  This TLS model makes all thread-local data of the library static, and a host that opens the
+ * library at run time has few bytes of static TLS left: tests/exports.sh allows 64. */
 static _Thread_local struct thread *self __attribute__((tls_model("initial-exec")));
 #else
 static _Thread_local struct thread *self;
@@ -42,7 +42,7 @@ static void thread_end(void *p)
     self = NULL;
 }
 
-/* A child of fork has none of the other threads: no one would open the lock or finish what they were writing. */
+/* A child of fork has none of the other threads, which would release the lock or finish their writes. */
 static void before_fork(void)
 {
     pthread_mutex_lock(&lock);
@@ -63,12 +63,12 @@ static void child_after_fork(void)
 static void thread_start(void)
 {
     key_works = pthread_key_create(&key, thread_end) == 0;
-    fork_watch(); /* before this: the lock here is the first that fork takes */
+    fork_watch(); /* called first, because the lock here is the first that fork takes */
     pthread_atfork(before_fork, parent_after_fork, child_after_fork);
     timeline_from_environment();
 }
 
-/* Why kl_set_memory refused before this thread had a struct, which takes memory; or NULL. */
+/* The error of kl_set_memory if this thread had no struct yet, which would need memory; or NULL. */
 static _Thread_local const char *memory_refused;
 
 void thread_refuse_memory(const char *message)
@@ -83,7 +83,7 @@ void thread_refuse_memory(const char *message)
 
 static struct thread *make_self(void)
 {
-    static _Thread_local bool failed; /* the error that there was no place to keep */
+    static _Thread_local bool failed; /* an error for which there was no memory */
     pthread_once(&once, thread_start);
     struct thread *t = key_works && dispatch_start() ? mem_alloc(sizeof *t) : NULL;
     if (!t || pthread_setspecific(key, t) != 0) {
@@ -139,8 +139,8 @@ void front_wake(void)
     pthread_cond_broadcast(&idle);
 }
 
-/* Memory of the user's goes back through a callback, which may call Kiln: never under the lock, unless there is
- * not even room to note it. */
+/* The release callback of the user's memory may call Kiln, so it is not called under the lock, unless there is no
+ * memory to note it for later. */
 void front_drop(struct buffer *b)
 {
     if (b && b->release && mem_reserve(&due, &due_cap, ndue + 1, sizeof *due))
@@ -169,7 +169,7 @@ static bool scope_push(struct thread *t)
     return true;
 }
 
-/* Releases what was made in the innermost scope but the results, which go to the scope around it. */
+/* Releases what was made in the innermost scope except the results, which move to the enclosing scope. */
 static void scope_pop(struct thread *t, const kl_tensor *result, uint32_t n)
 {
     uint32_t from = t->scope[--t->nscope], mine = from;
@@ -180,7 +180,7 @@ static void scope_pop(struct thread *t, const kl_tensor *result, uint32_t n)
         for (uint32_t k = 0; k < n; k++)
             kept |= result[k].id == id;
         if (kept && t->nscope)
-            t->made[mine++] = id; /* an old place is free */
+            t->made[mine++] = id; /* an earlier position is free */
         else if (id && !kept)
             handle_end((kl_tensor){id}, DEATH_SCOPE);
     }
@@ -253,7 +253,7 @@ bool compose_begin_on(struct thread *t, const char *name)
     return true;
 }
 
-/* NULL: out of memory, and the composite gives kl_none. */
+/* NULL: out of memory; the composite returns kl_none. */
 struct thread *compose_begin(const char *name)
 {
     struct thread *t = thread_self();

@@ -1,9 +1,8 @@
 /* Traces: what a thread records between begin and end, run as one program.
  *
- * An outside handle becomes a state of the graph at its first use and is bound there to the node it means;
- * assigning binds it to another.  At the end the last version of each assigned state is an output, as is each
- * kept temporary.  Everything that can fail comes before the program's first write, so a failed trace changes
- * nothing. */
+ * An outside handle becomes a state of the graph at its first use and is bound to that node; an assignment binds it to
+ * another node.  At the end the outputs are the last version of each assigned state and each kept temporary.
+ * Everything that can fail is done before the program's first write, so a failed trace changes nothing. */
 #include "frontend/frontend.h"
 #include <string.h>
 
@@ -31,7 +30,7 @@ static void trace_place(struct trace *tr, uint32_t at)
     tr->index[i & (tr->index_cap - 1)] = at + 1;
 }
 
-/* Room for one more binding; the index is kept at most half full. */
+/* Makes room for one more binding; the index is at most half full. */
 static bool trace_make_room(struct trace *tr)
 {
     if (!mem_reserve(&tr->bound, &tr->bound_cap, tr->nbound + 1, sizeof *tr->bound))
@@ -50,11 +49,11 @@ static bool trace_make_room(struct trace *tr)
     return true;
 }
 
-/* What a handle that is not of this trace is; false: it is no more. */
-static bool look_from_outside(struct entry *x, kl_tensor h, const char *what, struct view *v,
-                              char name[sizeof x->name], struct err *e)
+/* Describes a handle that does not belong to this trace; false: it has ended. */
+static bool describe_outside(struct entry *x, kl_tensor h, const char *what, struct view *v,
+                             char name[sizeof x->name], struct err *e)
 {
-    if (x->kind == KIND_TEMP) { /* of a trace around a region: this thread's own */
+    if (x->kind == KIND_TEMP) { /* of a trace around a region, on this thread */
         const struct graph *g = x->trace->r.g;
         const struct node *n = node_at(g, x->node);
         *v = (struct view){n->dtype, g->shape[n->shape], entry_device(x)};
@@ -62,14 +61,14 @@ static bool look_from_outside(struct entry *x, kl_tensor h, const char *what, st
         return true;
     }
     front_lock();
-    struct entry *again = entry_find(h, what, e); /* another thread may have released it just now */
+    struct entry *again = entry_find(h, what, e); /* another thread may have released it since */
     *v = (struct view){x->dtype, x->shape, entry_device(x)};
     memcpy(name, x->name, sizeof x->name);
     front_unlock();
     return again;
 }
 
-/* The name, padded with zeros, is where a node has its attributes. */
+/* The name, padded with zeros, is stored in the attributes. */
 static struct node state_key(const struct view *v, const char *name)
 {
     struct node key = {.op = OP_state, .dtype = (uint8_t)v->dtype, .device = (uint16_t)v->device.id};
@@ -97,7 +96,7 @@ static ref bind(struct trace *tr, struct entry *x, kl_tensor h, const char *what
     }
     struct view v;
     char name[sizeof x->name];
-    if (!look_from_outside(x, h, what, &v, name, e))
+    if (!describe_outside(x, h, what, &v, name, e))
         return NIL;
     struct node key = state_key(&v, name);
     bool failed;
@@ -165,7 +164,7 @@ kl_status kl_trace_begin_at(const kl_site *site, const char *name)
     return KL_OK;
 }
 
-/* ---- outside of the open trace for a while ---- */
+/* ---- suspending the open trace ---- */
 
 kl_status kl_trace_suspend_at(const kl_site *site)
 {
@@ -228,7 +227,7 @@ void trace_end_temps(struct thread *t, struct trace *tr)
     tr->temps = NO_ENTRY;
 }
 
-/* Temporaries go, what was released in it goes too. */
+/* Ends the temporaries, and the handles that were released in the trace. */
 void trace_drop(struct thread *t)
 {
     struct trace *tr = t->trace;
@@ -286,8 +285,7 @@ void trace_free(struct trace *tr)
 
 /* ---- end ---- */
 
-/* Temporaries that are kept come first, in the order of kl_keep, then the assigned states by ordinal, then the last
- * token. */
+/* First the kept temporaries, in the order of kl_keep, then the assigned states by ordinal, then the last token. */
 static bool list_outputs(struct trace *tr, uint32_t *nout)
 {
     if (!mem_reserve(&tr->output, &tr->output_cap, tr->nkeep + tr->nbound + 1, sizeof *tr->output))
@@ -320,7 +318,7 @@ static bool add_outputs(struct graph *g, const struct output *out, uint32_t nout
     return true;
 }
 
-/* What nothing reads is given back. */
+/* Makes the values that nothing reads outputs. */
 static bool add_unread(struct graph *g)
 {
     bool *read = mem_alloc(g->nnode * sizeof *read);
@@ -368,7 +366,7 @@ const struct graph *trace_graph(struct trace *tr, bool *known, struct err *e)
     return e->code || !nout ? NULL : g;
 }
 
-/* That of its log, unless something is new. */
+/* The program of its log, unless something new was recorded. */
 const struct exec *trace_program(struct trace *tr, struct err *e)
 {
     bool known, fuse = option_fuse();
@@ -383,8 +381,10 @@ const struct exec *trace_program(struct trace *tr, struct err *e)
         }
     if (known)
         atomic_fetch_add_explicit(&counters.replays, 1, memory_order_relaxed);
-    if (known && tr->log->fuse == fuse && tr->log->schedules == schedules && exec_try_ref(tr->log->exec))
-        return atomic_fetch_add_explicit(&counters.program_hits, 1, memory_order_relaxed), tr->log->exec;
+    if (known && tr->log->fuse == fuse && tr->log->schedules == schedules && exec_try_ref(tr->log->exec)) {
+        atomic_fetch_add_explicit(&counters.program_hits, 1, memory_order_relaxed);
+        return option_tune() ? tune_repeated(tr->log->exec) : tr->log->exec;
+    }
     const struct exec *x = exec_get(g, (int)graph_device(g), fuse, e);
     if (x && !known)
         gradients_warn(g);
@@ -393,7 +393,7 @@ const struct exec *trace_program(struct trace *tr, struct err *e)
     return x;
 }
 
-/* Room for the run, with what is kept in the order of the outputs; false: out of memory. */
+/* Allocates for the run, with the kept tensors in the order of the outputs; false: out of memory. */
 static bool make_launch(struct trace *tr)
 {
     struct launch *l = &tr->launch;
@@ -412,7 +412,7 @@ static bool make_launch(struct trace *tr)
     return true;
 }
 
-/* Takes what has become a value off the list of temporaries. */
+/* Removes temporaries that became values from the list. */
 static void unlink_values(struct trace *tr)
 {
     uint32_t *link = &tr->temps;
@@ -452,7 +452,7 @@ static void note_run(struct thread *t, const struct exec *x, uint64_t graphs, ui
         strcpy(t->miss, x->miss);
 }
 
-/* How many outputs are on device meta, or are not. */
+/* The number of outputs that are on device meta, or are not. */
 static uint32_t outputs_on(const struct trace *tr, bool meta)
 {
     uint32_t n = 0;
@@ -463,7 +463,7 @@ static uint32_t outputs_on(const struct trace *tr, bool meta)
     return n;
 }
 
-/* What is on device meta has its shape when it is recorded: nothing is built and nothing runs. */
+/* Tensors on device meta have only a shape: nothing is built or run. */
 static bool dry_run(struct thread *t, struct err *e)
 {
     struct trace *tr = t->trace;

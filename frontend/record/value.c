@@ -1,4 +1,4 @@
-/* What one does with handles beside computing: keep, assign, release, name, mark. */
+/* Operations on handles other than computing: keep, assign, release, name, mark. */
 #include "frontend/frontend.h"
 #include <string.h>
 
@@ -69,7 +69,7 @@ kl_tensor kl_keep_at(const kl_site *site, kl_tensor h)
     }
     for (uint32_t i = 0; i < t->nmade; i++)
         if (t->made[i] == h.id)
-            t->made[i] = 0; /* no scope's any more */
+            t->made[i] = 0; /* it belongs to no scope any more */
     return h;
 }
 
@@ -117,7 +117,7 @@ static kl_status assign_in_trace(struct thread *t, const kl_site *site, kl_tenso
     return KL_OK;
 }
 
-/* The handle takes on what the other means now, computed or not. */
+/* The handle takes the meaning of the other, computed or not. */
 static kl_status assign_outside(struct thread *t, const kl_site *site, kl_tensor state, kl_tensor value)
 {
     struct err e;
@@ -143,7 +143,7 @@ static kl_status assign_outside(struct thread *t, const kl_site *site, kl_tensor
     return s && v ? KL_OK : fail(t, site, e.code, "assign: %s", e.msg);
 }
 
-/* Part by part, once all are known to fit. */
+/* Assigns part by part, after all were checked. */
 static kl_status assign_parts(struct thread *t, const kl_site *site, kl_tensor state, kl_tensor value, uint32_t n,
                               const kl_tensor *part, const kl_tensor *given)
 {
@@ -190,7 +190,7 @@ kl_status kl_assign_at(const kl_site *site, kl_tensor state, kl_tensor value)
 
 /* ---- release ---- */
 
-/* A handle whose state the open trace uses lives until the trace has ended. */
+/* A handle whose state the open trace uses stays valid until the trace has ended. */
 static void release_outside(struct thread *t, kl_tensor h)
 {
     struct binding *b = t->tracing ? trace_binding(t->trace, h) : NULL;
@@ -287,9 +287,9 @@ kl_status kl_requires_grad_at(const kl_site *site, kl_tensor h)
     return KL_OK;
 }
 
-/* ---- what is known without computing ---- */
+/* ---- properties, without computing ---- */
 
-/* Never an error of the trace: asking is harmless. */
+/* Never an error of the trace: a query has no effect. */
 static bool value_look(kl_tensor h, struct view *v)
 {
     struct thread *t = thread_self();

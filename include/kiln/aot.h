@@ -7,8 +7,9 @@
  *     if (kl_trace_compile("step.o", "step.h", NULL) != KL_OK) { fprintf(stderr, "%s\n", kl_last_error()); return 1; }
  *
  * The header declares step_run(), which takes pointers to the inputs, the states (here w) and the outputs, and the
- * numbers; a program that includes it links step.o and libkiln-aot.a, the small runtime, and nothing else of Kiln.  Its
- * results are the same bits as Kiln's.  `kiln compile` does the same with a graph as text. */
+ * runtime scalars.  A program that includes it links step.o and libkiln-aot.a, the small runtime, and nothing else of
+ * Kiln.  Its results are the same bits as Kiln's; for products of bf16, as Kiln's on the kind of processor that the
+ * program is compiled for.  `kiln compile` does the same with a graph as text. */
 #include <kiln/kiln.h> /* in front of the guard: it includes this file */
 #ifndef KILN_AOT_H
 #define KILN_AOT_H
@@ -19,33 +20,32 @@ extern "C" {
 
 /* Zeros are the defaults. */
 typedef struct kl_compile_options {
-    const char *prefix; /* of all names in the header: a C identifier; NULL: the trace's name, made one */
-    /* The processor: "baseline" (also NULL), of this machine's kind the least that Kiln's arithmetic needs: on x86-64
-     * level x86-64-v3; "x86-64" (the same level), "x86-64-v3", "x86-64-v4", "aarch64"; or "native", this machine's. */
+    const char *prefix; /* prefix of all names in the header: a C identifier; NULL: derived from the trace's name */
+    /* The processor: "baseline" (also NULL), the oldest of this machine's architecture that Kiln supports, x86-64-v3 on
+     * x86-64; "x86-64" (the same level), "x86-64-v3", "x86-64-v4", "aarch64"; or "native", this machine's. */
     const char *cpu;
-    /* States that the trace only reads keep the values that they have now: in the object, where a run takes them whose
-     * pointer in the args is NULL, */
+    /* The values of states that the trace only reads are stored in the object.  A run uses them where the pointer in
+     * its arguments is NULL. */
     bool weights_inside;
-    /* or in this file, each at a multiple of 64 bytes: PREFIX_weights(args, bytes of the file) in the header sets the
-     * pointers.  NULL: there is none. */
+    /* Or they are stored in this file, each at a multiple of 64 bytes; PREFIX_weights(args, bytes of the file) in the
+     * header sets the pointers.  NULL: no file. */
     const char *weights_path;
-    /* "object" (also NULL), or "c": one C99 file that needs no library of Kiln, for any processor; cpu stays NULL.  It
-     * has the declarations, too: then header_path may be NULL. */
+    /* "object" (also NULL), or "c": one C99 file for any processor, which needs no library of Kiln; cpu must be NULL.
+     * The file contains the declarations, too, so header_path may be NULL. */
     const char *emit;
 } kl_compile_options;
 
-/* Ends the open trace, without running it, and writes its program.  Each kl_input and kl_wrap in it becomes a member
- * in_NAME of the struct of arguments, each tensor from outside state_NAME, each kept temporary out_NUMBER: by the name
- * that kl_set_name gave, or its number.  A kl_scalar that has a name becomes slot_NAME, those of one name and type
- * together; all other numbers stay as they were recorded.  All of it runs on the CPU, whatever its devices were.  After
- * an error there are no such files.
- * [errors TRACE without a begin; ARGUMENT: a path is NULL, no such processor, a prefix that is no identifier, or
- * nothing is kept or assigned; COMPILE: a custom op, whose function no object can hold; IO: a file cannot be written;
- * DEVICE: no code generator is built in; those of kl_trace_end] */
+/* Ends the open trace without running it, and writes its program.  The struct of arguments has a member in_NAME for
+ * each kl_input and kl_wrap, state_NAME for each tensor from outside the trace, and out_NUMBER for each kept temporary;
+ * NAME is that of kl_set_name, or a number.  A kl_scalar with a name becomes slot_NAME; scalars of one name and type
+ * share it.  All other numbers stay as recorded.  The program runs on the CPU, whatever the devices of the trace.
+ * After an error no files are written.  [errors TRACE without a begin; ARGUMENT: a path is NULL, no such processor, a
+ * prefix that is no identifier, or nothing is kept or assigned; COMPILE: a custom op, whose function no object can
+ * hold; IO: a file cannot be written; DEVICE: no code generator is built in; those of kl_trace_end] */
 KL_API_AT kl_status kl_trace_compile(const char *object_path, const char *header_path,
                                      const kl_compile_options *options);
 
-/* Several programs in one file, such as a training step and inference; a C file has what they share once.
+/* Several programs in one file, such as a training step and inference.  In a C file they share common parts.
  *
  *     kl_object *o = kl_object_new(NULL);
  *     ...                                  a trace
@@ -53,18 +53,17 @@ KL_API_AT kl_status kl_trace_compile(const char *object_path, const char *header
  *     ...                                  another
  *     kl_object_add(o, "predict");         predict_run
  *     kl_status s = kl_object_write(o, "net.o", "net.h");
- *     kl_object_free(o);
- */
+ *     kl_object_free(o); */
 typedef struct kl_object kl_object;
-/* options->prefix is not used: each program has its own.  NULL: it failed.
- * [errors ARGUMENT: no such processor or language; DEVICE: no code generator is built in; MEMORY] */
+/* options->prefix is ignored: each program has its own prefix.  NULL: it failed.  [errors ARGUMENT: no such processor
+ * or language; DEVICE: no code generator is built in; MEMORY] */
 KL_API_AT kl_object *kl_object_new(const kl_compile_options *options);
-/* Ends the open trace, without running it, and adds its program, as kl_trace_compile.  After an error the object is as
- * before.  [errors those of kl_trace_compile but IO; ARGUMENT: another program has this prefix] */
+/* Ends the open trace without running it, and adds its program, as kl_trace_compile does.  After an error the object is
+ * as before.  [errors those of kl_trace_compile but IO; ARGUMENT: another program has this prefix] */
 KL_API_AT kl_status kl_object_add(kl_object *object, const char *prefix);
-/* Writes the files, once; values that are apart stand in the one weights file, program behind program, and each
- * program's PREFIX_weights takes that file's bytes.
- * [errors ARGUMENT: no program was added, a path is NULL; COMPILE, MEMORY; IO] */
+/* Writes the files; it can be called once.  With weights_path all programs store their weights in that one file, and
+ * the PREFIX_weights of each takes its bytes.  [errors ARGUMENT: no program was added, a path is NULL; COMPILE, MEMORY;
+ * IO] */
 KL_API_AT kl_status kl_object_write(kl_object *object, const char *object_path, const char *header_path);
 KL_API void kl_object_free(kl_object *object); /* NULL is fine */
 

@@ -1,5 +1,5 @@
-/* Measuring a step of one's own: fused against unfused kernels, and each kernel beside the limit of this machine.
- * Included by <kiln/kiln.h>.
+/* Benchmarks of the user's own step: fused against unfused kernels, and each kernel compared with the limit of this
+ * machine.  Included by <kiln/kiln.h>.
  *
  *     static kl_status step(void *model) { ... record and run one step ...; return kl_trace_end(); }
  *
@@ -14,13 +14,13 @@
 extern "C" {
 #endif
 
-/* One step: records and runs any number of traces on the calling thread, and leaves none open.  Anything but KL_OK
+/* One step: records and runs any number of traces on the calling thread, and leaves none open.  Any result but KL_OK
  * ends the measurement. */
 typedef kl_status kl_bench_fn(void *ctx);
 
 typedef struct kl_bench_options {
-    int rounds;     /* at most so many, 1 to 1000; 0: 20 */
-    double seconds; /* no new round after so long; 0: 10 */
+    int rounds;     /* maximum number of rounds, 1 to 1000; 0: 20 */
+    double seconds; /* no new round starts after this time; 0: 10 */
     void (*progress)(void *ctx, int done, int rounds); /* called after each round; may be NULL */
     void *progress_ctx;
 } kl_bench_options;
@@ -30,31 +30,31 @@ typedef struct kl_bench_time { double median, min, max; } kl_bench_time; /* micr
 typedef struct kl_bench_kernel {
     const char *name;
     bool fused;
-    int64_t calls;        /* a step */
-    kl_bench_time call;   /* one call; calls of one step count with their mean */
-    int64_t bytes, flops; /* of a call: its arrays, each once; its operations */
-    double limit;         /* microseconds that a call takes at least; 0: not known */
+    int64_t calls;        /* calls in one step */
+    kl_bench_time call;   /* time of one call; calls within one step are averaged */
+    int64_t bytes, flops; /* of one call: its arrays, each counted once; its arithmetic operations */
+    double limit;         /* lower bound of a call's time in microseconds; 0: not known */
     double fraction;      /* limit / median, 1 is as fast as this machine can be; 0: not known */
 } kl_bench_kernel;
 
-/* step[0] unfused, step[1] fused.  The limit of a kernel is the longer of two times: of its bytes, at what a plain loop
- * over as many arrays of their size reached; and of its operations at the f32 multiply-adds' peak.  Both are measured
- * between the steps, with the same number of threads. */
+/* step[0] unfused, step[1] fused.  The limit of a kernel is the larger of two times: its bytes at the bandwidth of a
+ * plain loop over as many arrays of the same size, and its operations at the peak rate of f32 multiply-adds.  Both are
+ * measured between the steps, with the same number of threads. */
 typedef struct kl_bench_report {
     const char *name;
     int threads, rounds;
     kl_bench_time step[2];
-    double limit;         /* microseconds: the fused kernels' limits added up; 0: not known */
-    double peak;          /* GFLOP/s of the multiply-adds */
+    double limit;         /* microseconds: the sum of the fused kernels' limits; 0: not known */
+    double peak;          /* GFLOP/s of f32 multiply-adds */
     int64_t nkernel;
-    const kl_bench_kernel *kernel; /* unfused first, then by the time they take in a step */
+    const kl_bench_kernel *kernel; /* unfused first, then by their time in a step */
 } kl_bench_report;
 
-/* Calls step twice to compile it, then, in each round, once to time it and once to time its kernels, fused and unfused
- * by turns.  So what a step does to its tensors happens more than four times a round.  On one thread times are
- * processor time of the calling thread, else wall time.  Only what the calling thread runs is measured, and only its
- * traces are fused or not by turns.  NULL: see kl_last_error.
- * [errors ARGUMENT: no step, a number out of range, a step that runs nothing; TRACE: one is open; those of step] */
+/* Calls step twice to compile it.  Each round then calls it to measure the whole step and to measure its kernels,
+ * alternately fused and unfused, so the step's side effects on tensors happen more than four times in each round.  On
+ * one thread times are processor time of the calling thread, else wall time.  Only work of the calling thread is
+ * measured, and only its traces alternate between fused and unfused.  NULL: see kl_last_error.  [errors ARGUMENT: no
+ * step, a number out of range, a step that runs nothing; TRACE: one is open; those of step] */
 KL_API kl_bench_report *kl_bench(const char *name, kl_bench_fn *step, void *ctx, const kl_bench_options *options);
 /* The report as text for people; valid as long as the report. */
 KL_API const char *kl_bench_table(const kl_bench_report *report);
@@ -65,6 +65,44 @@ KL_API kl_status kl_bench_json(const kl_bench_report *report, const char *path);
 KL_API kl_status kl_bench_svg(const kl_bench_report *report, const char *path);
 /* NULL is fine. */
 KL_API void kl_bench_free(kl_bench_report *report);
+
+/* ---- tuning ----
+ * Other schedules for a trace's kernels are measured on this machine, and the fastest are kept.
+ *
+ *     train_step(...);                          // once: it is recorded, compiled and run
+ *     if (kl_tune("train_step", 30)) fprintf(stderr, "%s\n", kl_last_error());
+ *
+ * A schedule says how a kernel computes (tiles, lanes, tasks), never what: results stay the same bits.  What is found
+ * is kept in the folder of the compiled kernels, for this processor and this number of threads.  Each program that is
+ * built from then on uses it, in this process and in later ones: these need not tune.  KILN_TUNE=1 in the environment,
+ * or option `tune`, does it with no change to the program, for each trace that runs a second time. */
+
+/* What came of a kernel.  Strings are valid during the call. */
+typedef struct kl_tuned_kernel {
+    const char *name;
+    /* Its schedules, as stage "schedules" of a dump prints them.  The same text: none that was measured is faster. */
+    const char *before, *after;
+    double seconds[2];            /* that its calls take in one run of the trace, before and after */
+    int tried;                    /* schedules that were measured */
+    bool complete;                /* there was time for all */
+} kl_tuned_kernel;
+
+typedef struct kl_tune_options {
+    double seconds;               /* nothing new is measured after so long; 0: nothing at all */
+    void (*progress)(void *ctx, int done, int rounds);            /* called after each round; may be NULL */
+    void (*kernel)(void *ctx, const kl_tuned_kernel *kernel);     /* called at the end, once a kernel; may be NULL */
+    void *ctx;
+} kl_tune_options;
+
+/* Tunes the kernels of the program that a trace of this name ran last, for at most `seconds` and the round that runs
+ * then.  Its kernels run on made-up values in memory of their own, as much as the trace's inputs, states and results
+ * take once more; the trace's values stay as they are.  Work of other threads and processes makes the measurements
+ * worse.  A frozen step goes on with the schedules that it has.
+ * [errors ARGUMENT: no such trace has run, or it ran unfused, a number out of range, schedules of kl_set_schedules hold
+ * for it; DEVICE: it has no kernels of a code generator; IO: the folder that keeps kernels cannot be written; TRACE:
+ * one is open; MEMORY] */
+KL_API kl_status kl_tune(const char *trace, double seconds);
+KL_API kl_status kl_tune_with(const char *trace, const kl_tune_options *options);
 
 #ifdef __cplusplus
 }

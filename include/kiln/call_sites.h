@@ -65,6 +65,9 @@ KL_API kl_status kl_file_write_at(const kl_site *site, const char *path, kl_file
 KL_API kl_model *kl_model_load_at(const kl_site *site, kl_device device, const char *path);
 KL_API kl_status kl_model_call_at(const kl_site *site, kl_model *model, uint32_t nin, const kl_tensor *in,
                                   uint32_t nout, kl_tensor *out);
+KL_API kl_status kl_model_save_at(const kl_site *site, const char *path, kl_region_fn *fn, void *ctx, uint32_t nin,
+                                  const kl_tensor *in, const char *const *in_names, uint32_t nout,
+                                  const char *const *out_names);
 KL_API kl_tensor kl_model_read_tensor_at(const kl_site *site, kl_device device, const char *path);
 KL_API kl_status kl_snapshot_tensor_at(const kl_site *site, kl_snapshot *snapshot, const char *name, kl_tensor tensor);
 KL_API kl_status kl_snapshot_i64_at(const kl_site *site, kl_snapshot *snapshot, const char *name, int64_t *value);
@@ -421,11 +424,28 @@ KL_API kl_tensor kl_rfft_at(const kl_site *site, kl_tensor a, int axis);
 KL_API kl_tensor kl_irfft_at(const kl_site *site, kl_tensor a, int axis, int64_t n);
 KL_API kl_status kl_recurrent_at(const kl_site *site, kl_cell_kind kind, kl_tensor x, kl_tensor w, kl_tensor r,
                                  const kl_recurrent_options *options, kl_tensor out[3]);
+KL_API kl_tensor kl_float8_encode_at(const kl_site *site, kl_tensor a, kl_float8 format, bool saturate);
+KL_API kl_tensor kl_float8_decode_at(const kl_site *site, kl_tensor codes, kl_float8 format, kl_dtype dtype);
+KL_API kl_tensor kl_int4_pack_at(const kl_site *site, kl_tensor a);
+KL_API kl_tensor kl_int4_unpack_at(const kl_site *site, kl_tensor codes, kl_dtype dtype);
 KL_API kl_step *kl_step_end_at(const kl_site *site, int ninputs, const kl_tensor *inputs);
 KL_API kl_status kl_step_run_at(const kl_site *site, const kl_step *step, int ninputs, const kl_tensor *inputs,
                                 int nslots, const kl_slot *slots, int noutputs, kl_tensor *outputs);
 KL_API kl_tensor kl_dense_at(const kl_site *site, kl_tensor a);
 KL_API kl_tensor kl_layer_part_at(const kl_site *site, kl_tensor t, uint32_t i);
+KL_API kl_tensor kl_comm_all_reduce_at(const kl_site *site, kl_comm *comm, kl_reduction kind, kl_tensor a);
+KL_API kl_tensor kl_comm_reduce_scatter_at(const kl_site *site, kl_comm *comm, kl_reduction kind, int axis,
+                                           kl_tensor a);
+KL_API kl_tensor kl_comm_all_gather_at(const kl_site *site, kl_comm *comm, int axis, kl_tensor a);
+KL_API kl_tensor kl_comm_broadcast_at(const kl_site *site, kl_comm *comm, int root, kl_tensor a);
+KL_API kl_status kl_comm_sync_at(const kl_site *site, kl_comm *comm, int n, const kl_tensor *tensors);
+KL_API kl_status kl_comm_gradients_at(const kl_site *site, kl_comm *comm, int n, kl_tensor *gradients,
+                                      int64_t bucket_bytes);
+KL_API kl_comm_shards *kl_comm_shards_new_at(const kl_site *site, kl_comm *comm, int n, const kl_tensor *params,
+                                             int64_t bucket_bytes);
+KL_API kl_status kl_comm_shards_step_at(const kl_site *site, kl_comm_shards *shards, kl_optimizer *opt,
+                                        const kl_tensor *gradients, double lr);
+KL_API kl_status kl_comm_shards_reload_at(const kl_site *site, kl_comm_shards *shards);
 KL_API kl_status kl_nn_linear_init_at(const kl_site *site, kl_nn_linear *m, kl_params *params, const char *prefix,
                                       int64_t in, int64_t out, bool bias);
 KL_API kl_tensor kl_nn_linear_forward_at(const kl_site *site, const kl_nn_linear *m, kl_tensor x);
@@ -550,6 +570,7 @@ KL_API kl_status kl_tracer_run_at(const kl_site *site, const kl_tracer *tr, uint
 #define kl_file_write(...) kl_file_write_at(KL_HERE, __VA_ARGS__)
 #define kl_model_load(...) kl_model_load_at(KL_HERE, __VA_ARGS__)
 #define kl_model_call(...) kl_model_call_at(KL_HERE, __VA_ARGS__)
+#define kl_model_save(...) kl_model_save_at(KL_HERE, __VA_ARGS__)
 #define kl_model_read_tensor(...) kl_model_read_tensor_at(KL_HERE, __VA_ARGS__)
 #define kl_snapshot_tensor(...) kl_snapshot_tensor_at(KL_HERE, __VA_ARGS__)
 #define kl_snapshot_i64(...) kl_snapshot_i64_at(KL_HERE, __VA_ARGS__)
@@ -857,10 +878,23 @@ KL_API kl_status kl_tracer_run_at(const kl_site *site, const kl_tracer *tr, uint
 #define kl_rfft(...) kl_rfft_at(KL_HERE, __VA_ARGS__)
 #define kl_irfft(...) kl_irfft_at(KL_HERE, __VA_ARGS__)
 #define kl_recurrent(...) kl_recurrent_at(KL_HERE, __VA_ARGS__)
+#define kl_float8_encode(...) kl_float8_encode_at(KL_HERE, __VA_ARGS__)
+#define kl_float8_decode(...) kl_float8_decode_at(KL_HERE, __VA_ARGS__)
+#define kl_int4_pack(...) kl_int4_pack_at(KL_HERE, __VA_ARGS__)
+#define kl_int4_unpack(...) kl_int4_unpack_at(KL_HERE, __VA_ARGS__)
 #define kl_step_end(...) kl_step_end_at(KL_HERE, __VA_ARGS__)
 #define kl_step_run(...) kl_step_run_at(KL_HERE, __VA_ARGS__)
 #define kl_dense(...) kl_dense_at(KL_HERE, __VA_ARGS__)
 #define kl_layer_part(...) kl_layer_part_at(KL_HERE, __VA_ARGS__)
+#define kl_comm_all_reduce(...) kl_comm_all_reduce_at(KL_HERE, __VA_ARGS__)
+#define kl_comm_reduce_scatter(...) kl_comm_reduce_scatter_at(KL_HERE, __VA_ARGS__)
+#define kl_comm_all_gather(...) kl_comm_all_gather_at(KL_HERE, __VA_ARGS__)
+#define kl_comm_broadcast(...) kl_comm_broadcast_at(KL_HERE, __VA_ARGS__)
+#define kl_comm_sync(...) kl_comm_sync_at(KL_HERE, __VA_ARGS__)
+#define kl_comm_gradients(...) kl_comm_gradients_at(KL_HERE, __VA_ARGS__)
+#define kl_comm_shards_new(...) kl_comm_shards_new_at(KL_HERE, __VA_ARGS__)
+#define kl_comm_shards_step(...) kl_comm_shards_step_at(KL_HERE, __VA_ARGS__)
+#define kl_comm_shards_reload(...) kl_comm_shards_reload_at(KL_HERE, __VA_ARGS__)
 #define kl_nn_linear_init(...) kl_nn_linear_init_at(KL_HERE, __VA_ARGS__)
 #define kl_nn_linear_forward(...) kl_nn_linear_forward_at(KL_HERE, __VA_ARGS__)
 #define kl_nn_embedding_init(...) kl_nn_embedding_init_at(KL_HERE, __VA_ARGS__)

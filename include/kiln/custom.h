@@ -1,4 +1,4 @@
-/* Ops of the user's own: computed by a C function on the host.  Included by <kiln/kiln.h>.
+/* The user's own ops, computed by a C function on the host.  Included by <kiln/kiln.h>.
  *
  *     static kl_status clip_types(void *ctx, const kl_custom_call *call, kl_type *out)
  *     {
@@ -12,10 +12,10 @@
  *     kl_custom_register("clip", &(kl_custom_op){.types = clip_types, .run = clip_run}, NULL);
  *     kl_custom("clip", &limit, sizeof limit, 1, &x, 1, &y);
  *
- * The op is a node of the graph like any other, on its operands' device and with several results if it likes, in
- * traces, lazily and in regions.  It is a kernel of its own, between others; its results depend on its operands and
- * attributes alone, so it may be left out where they are not needed, and run again (kl_checkpoint).  Attributes are
- * bytes, compiled in: other bytes are another program.  examples/custom.c is a whole program. */
+ * The op is a node of the graph, on its operands' device, with one or more results.  It can be used in traces, lazily
+ * and in regions.  It is never fused with other ops.  Its results must depend on its operands and attributes alone,
+ * because the node may be removed where nothing uses them, and run a second time (kl_checkpoint).  Attributes are bytes
+ * that are compiled in: other bytes make another program. examples/custom.c is a whole program. */
 #include <kiln/kiln.h> /* in front of the guard: it includes this file */
 #ifndef KILN_CUSTOM_H
 #define KILN_CUSTOM_H
@@ -30,39 +30,40 @@ typedef struct kl_type {
     int64_t dims[KL_MAX_RANK];
 } kl_type;
 
-/* One use of an op, for as long as the function runs that gets it. */
+/* One call of a custom op.  It is valid until the function that receives it returns. */
 typedef struct kl_custom_call {
     uint32_t nin, nout;
-    const kl_type *in_type, *out_type; /* out_type: NULL while the types are asked for */
+    const kl_type *in_type, *out_type; /* out_type: NULL in `types` */
     const void *attr;                  /* aligned to 16 bytes; NULL if there are none */
     size_t attr_bytes;
-    const void *const *in;             /* the operands' elements, row-major; to run only, else NULL */
-    void *const *out;                  /* memory for the results', to be filled whole */
-    char *message;                     /* room for what went wrong: a string, empty on entry */
+    const void *const *in;             /* the operands' elements, row-major; only in `run`, else NULL */
+    void *const *out;                  /* memory for the results' elements; the function fills all of it */
+    char *message;                     /* buffer for an error message: a string, empty on entry */
     size_t message_bytes;
 } kl_custom_call;
 
-/* The functions of an op.  They may be called by several threads at once, and call none of Kiln's, but for `gradient`.
- * One that fails returns an error, which becomes that of the call, the trace or the read that needed it, with the op's
- * name, the message and the line of the kl_custom; values are then as they were, and the next call works. */
+/* The functions of an op.  Several threads may call them concurrently.  They must not call Kiln, except `gradient`. A
+ * function that fails returns an error.  It becomes the error of the call, the trace or the read that needed the op,
+ * with the op's name, the message and the line of the kl_custom.  Values are then as they were, and the next call
+ * works. */
 typedef struct kl_custom_op {
-    /* The types of nout results, or an error that refuses these operands or attributes; while recording, and once more
-     * when a program is compiled. */
+    /* Writes the types of the nout results, or returns an error for these operands or attributes.  Called when the op
+     * is recorded and when a program is compiled. */
     kl_status (*types)(void *ctx, const kl_custom_call *call, kl_type *out);
     kl_status (*run)(void *ctx, const kl_custom_call *call);
-    /* As `backward` of kl_custom_grad: from the operands, the results and the gradients of the floating results, the
-     * gradient of each floating operand.  Called once, while recording.  NULL: no gradient flows through, and asking
-     * for one is an error. */
+    /* As `backward` of kl_custom_grad: from the operands, the results and the gradients of the floating results,
+     * computes the gradient of each floating operand.  Called once, while recording.  NULL: the op has no gradient, and
+     * a request for one is an error. */
     kl_status (*gradient)(void *ctx, const void *attr, size_t attr_bytes, const kl_tensor *in, uint32_t nin,
                           kl_tensor *out, uint32_t nout);
 } kl_custom_op;
 
-/* Gives an op a name (1 to 63 bytes), under which every thread can use it until the process ends; ctx is passed on to
- * its functions.  [errors ARGUMENT: types or run is NULL, the name is taken; MEMORY] */
+/* Registers an op under a name (1 to 63 bytes), for all threads and until the process ends; ctx is the first argument
+ * of its functions.  [errors ARGUMENT: types or run is NULL, the name is taken; MEMORY] */
 KL_API kl_status kl_custom_register(const char *name, const kl_custom_op *op, void *ctx);
 
-/* Uses it: nin tensors (at least one) on one device, nout results, and up to 64 KiB of attributes, which are copied; a
- * struct must be without padding or zeroed, since every byte counts.
+/* Records a call of the op: nin tensors (at least one) on one device, nout results, and up to 64 KiB of attributes,
+ * which are copied.  All bytes of the attributes are compared, so a struct must have no padding or be zeroed first.
  * [lazy; new handles; errors ARGUMENT: no such op, HANDLE, DEVICE, TRACE, MEMORY, and those of its functions] */
 KL_API_AT kl_status kl_custom(const char *name, const void *attr, size_t attr_bytes, uint32_t nin, const kl_tensor *in,
                               uint32_t nout, kl_tensor *out);

@@ -1,12 +1,13 @@
-/* Dispatch: which kernel an op runs, and kernels of one's own.  Included by <kiln/kiln.h>.
+/* Dispatch: which kernel an op runs, and user-defined kernels.  Included by <kiln/kiln.h>.
  *
- * Every op, called on any tensors, forms a set of keys and runs the kernel that its table has for the highest of them:
+ * Every call of an op forms a set of keys and runs the kernel that the op's table has for the highest of them:
  *
  *     highest(((devices and layers of all arguments) or included here) minus excluded here) and not fallthrough(op)
  *
- * A set is made of components: devices (CPU, CUDA, ...) and layers above them (Sparse, Autograd, Tracer, ...).  A key
- * is a device, a layer, or a layer on a device (SparseCUDA).  Each op has a table with an entry a key, which is
- * computed when kernels come or go; a layer without a kernel is passed over, a device without one is an error.
+ * A set consists of components: devices (CPU, CUDA, ...) and layers above them (Sparse, Autograd, Tracer, ...).  A key
+ * is a device, a layer, or a layer on a device (SparseCUDA).  Each op has a table with an entry for each key, which is
+ * computed when kernels are registered or deregistered.  A layer without a kernel is skipped; a device without one is
+ * an error.
  *
  *     static kl_status count(void *ctx, kl_call *call, kl_keyset keys)
  *     {
@@ -19,8 +20,8 @@
  *     y = kl_add(a, b);                                                         // n is 1
  *     kl_dispatch_restore(before);
  *
- * Any thread may dispatch while another registers: a call sees the table before or after.  Functions of kernels are
- * called by the thread that records (`call`) or by one that computes (`run`). */
+ * Any thread may dispatch while another registers: a call sees the table before or after.  A kernel's `call` runs on
+ * the thread that records, its `run` on one that computes. */
 #include <kiln/kiln.h> /* in front of the guard: it includes this file */
 #ifndef KILN_DISPATCH_H
 #define KILN_DISPATCH_H
@@ -54,9 +55,9 @@ extern "C" {
     X(Profiler, None, Profiler) X(TracerOuter, None, TracerOuter)                                                    \
     X(User1, None, User1) X(User2, None, User2) X(User3, None, User3) X(User4, None, User4) X(User5, None, User5)
 
-/* The keys that tables have an entry for; then alias keys, which only name several of them when registering: Autograd
- * (every Autograd* key), Math (Undefined, all backends and all of Autograd: a kernel made of other ops) and
- * DefaultBackend (Undefined and all backends). */
+/* The keys that tables have an entry for, then alias keys.  An alias is only used for registering and stands for
+ * several keys: Autograd (every Autograd* key), Math (Undefined, all backends and all of Autograd: for a kernel made of
+ * other ops) and DefaultBackend (Undefined and all backends). */
 typedef enum kl_key {
 #define KL_KEY_ENUM_(name, device, layer) KL_KEY_##name,
     KL_KEYS(KL_KEY_ENUM_)
@@ -71,17 +72,18 @@ static_assert(KL_KEY_COUNT < 64, "keys fit a 64-bit set");
 _Static_assert(KL_KEY_COUNT < 64, "keys fit a 64-bit set");
 #endif
 
-/* "SparseCUDA"; "UNKNOWN_TENSOR_TYPE_ID" for what is no key. */
+/* "SparseCUDA"; "UNKNOWN_TENSOR_TYPE_ID" for an invalid key. */
 KL_API const char *kl_key_name(kl_key key);
-/* By name, or by another one that it has had: CPUTensorId, CUDATensorId, PrivateUse1_PreAutograd, Cpu, Cuda, Nested,
- * Vmap, CatchAll, CompositeImplicitAutograd, CompositeExplicitAutograd.  KL_KEY_UNKNOWN: no key is called that. */
+/* Finds a key by its name or by an alternative one: CPUTensorId, CUDATensorId, PrivateUse1_PreAutograd, Cpu, Cuda,
+ * Nested, Vmap, CatchAll, CompositeImplicitAutograd, CompositeExplicitAutograd.  KL_KEY_UNKNOWN: no key has that
+ * name. */
 KL_API kl_key kl_key_find(const char *name);
 KL_API bool kl_key_is_alias(kl_key key);
-/* A device, or a layer that stands for storage on one (Sparse*, Quantized*, NestedTensor, Complex*, MkldnnCPU,
- * CustomRNGKeyId, Meta). */
+/* Whether the key is a device, or a layer that stands for storage on one (Sparse*, Quantized*, NestedTensor, Complex*,
+ * MkldnnCPU, CustomRNGKeyId, Meta). */
 KL_API bool kl_key_is_backend(kl_key key);
-/* The key under which a backend's gradients are registered; AutogradOther for those without one of their own, and for
- * what is no backend. */
+/* The key under which a backend's gradients are registered; AutogradOther for a backend without its own, and for a key
+ * that is no backend. */
 KL_API kl_key kl_key_autograd(kl_key backend);
 
 /* ---- sets ---- */
@@ -91,15 +93,15 @@ typedef struct kl_keyset { uint64_t bits; } kl_keyset;
 /* The components of a key; of the alias Autograd its layer; nothing for Undefined and for the other aliases. */
 KL_API kl_keyset kl_keyset_of(kl_key key);
 KL_API kl_keyset kl_keyset_add(kl_keyset set, kl_key key);
-/* Without the key's layer or, where it is a device, without that. */
+/* The set without the key's layer or, if the key is a device, without that device. */
 KL_API kl_keyset kl_keyset_remove(kl_keyset set, kl_key key);
-/* Whether all components of the key are in; false for Undefined. */
+/* Whether all components of the key are in the set; false for Undefined. */
 KL_API bool kl_keyset_has(kl_keyset set, kl_key key);
 /* The highest layer on the highest device; Undefined for the empty set. */
 KL_API kl_key kl_keyset_highest(kl_keyset set);
-/* What is below the key's layer, or below the device that it is: for kl_redispatch. */
+/* The components below the key's layer, or below the device if the key is a device: for kl_redispatch. */
 KL_API kl_keyset kl_keyset_below(kl_keyset set, kl_key key);
-/* How many components. */
+/* The number of components. */
 KL_API unsigned kl_keyset_count(kl_keyset set);
 /* "{AutogradCPU, CPU}", highest first, cut at size; returns buf. */
 KL_API char *kl_keyset_text(kl_keyset set, char *buf, size_t size);
@@ -107,53 +109,54 @@ static inline kl_keyset kl_keyset_union(kl_keyset a, kl_keyset b) { a.bits |= b.
 static inline kl_keyset kl_keyset_intersection(kl_keyset a, kl_keyset b) { a.bits &= b.bits; return a; }
 static inline kl_keyset kl_keyset_minus(kl_keyset a, kl_keyset b) { a.bits &= ~b.bits; return a; }
 
-/* The view with eleven keys, whose numbers are their bits in 16; bits 11 to 15 are User1 to User5.  In calls the order
- * is that of kl_key, unless the set has the order of these numbers (kl_keyset_order16). */
+/* The 16-bit view with eleven keys, whose numbers are their bits; bits 11 to 15 are User1 to User5.  Calls use the
+ * priority order of kl_key, unless the set has the order of these numbers (kl_keyset_order16). */
 typedef enum kl_key16 {
     KL_KEY16_Cpu, KL_KEY16_Cuda, KL_KEY16_Meta, KL_KEY16_Sparse, KL_KEY16_Quantized, KL_KEY16_Nested, KL_KEY16_Autocast,
     KL_KEY16_Autograd, KL_KEY16_Vmap, KL_KEY16_Profiler, KL_KEY16_Tracer /* TracerOuter */
 } kl_key16;
-/* Exact: kl_keyset_to16 of it gives the same 16 bits. */
+/* Exact: kl_keyset_to16 of the result gives the same 16 bits. */
 KL_API kl_keyset kl_keyset_from16(uint16_t bits);
-/* false: the set has a component that the view has no bit for, and *bits is the rest. */
+/* false: the set has a component without a bit in the view; *bits then has the others. */
 KL_API bool kl_keyset_to16(kl_keyset set, uint16_t *bits);
-/* The set, its layers in the order of that view's numbers: Autocast below Autograd, whose kernels then see operands as
- * they were before casts, and Meta below Sparse, Quantized and Nested.  Otherwise the orders agree.  It says so of
- * itself, and unions and what is below keep it: included by a guard, it is the order of all of the thread's calls.
+/* The set with the priority order of the 16-bit view: Autocast is below Autograd, whose kernels then see operands
+ * before their casts, and Meta is below Sparse, Quantized and Nested.  Otherwise the orders agree.  The order is a flag
+ * of the set; unions and kl_keyset_below keep it.  If a guard includes the set, the order applies to all calls of the
+ * thread.
  *
  *     kl_guard before = kl_dispatch_guard(kl_keyset_order16((kl_keyset){0}), (kl_keyset){0}); */
 KL_API kl_keyset kl_keyset_order16(kl_keyset set);
 
-/* ---- what a thread includes and excludes ---- */
+/* ---- keys that a thread includes and excludes ---- */
 
 typedef struct kl_guard { kl_keyset included, excluded; } kl_guard;
-/* From here on this thread's calls have these keys, too, and do without those; what is excluded wins.  Of an excluded
- * set with layers only the layers count.  Returns what was before, for kl_dispatch_restore; guards nest. */
+/* From here on this thread's calls include the first set and exclude the second; exclusion wins.  If an excluded set
+ * has layers, only its layers are excluded.  Returns the previous state for kl_dispatch_restore; guards nest. */
 KL_API kl_guard kl_dispatch_guard(kl_keyset include, kl_keyset exclude);
 KL_API void kl_dispatch_restore(kl_guard before);
-KL_API kl_guard kl_dispatch_guarded(void); /* as it is now */
+KL_API kl_guard kl_dispatch_guarded(void); /* the current state */
 
-/* From here on calls on this handle have these layers, too; what they make has not.  [errors HANDLE] */
+/* From here on calls on this handle include these layers; results of the calls do not.  [errors HANDLE] */
 KL_API kl_status kl_dispatch_mark(kl_tensor t, kl_keyset layers);
 
 /* ---- kernels ---- */
 
-/* A call on its way, for as long as a kernel's function runs that got it. */
+/* A call being dispatched; valid until the kernel's function returns. */
 typedef struct kl_call kl_call;
 struct kl_custom_call; /* <kiln/custom.h> */
 
-/* What to do for an op.  Without functions: fallthrough, the key is as if it were not in the set. */
+/* The functions of a kernel.  Without any it is a fallthrough: the key is treated as if it were not in the set. */
 typedef struct kl_kernel {
     const char *name;    /* in dumps, logs and errors, cut at 31 bytes; NULL: "kernel" */
-    /* Runs while recording: makes the results of other ops, of kl_redispatch or of both (kl_call_set_result).  keys:
-     * all that the call was made with.  An error it returns becomes the call's. */
+    /* Runs while recording: makes the results by calling other ops, kl_redispatch, or both (kl_call_set_result). keys:
+     * the whole set of the call.  An error it returns becomes the call's. */
     kl_status (*call)(void *ctx, kl_call *call, kl_keyset keys);
-    /* For backends: computes the op on the host when its value is needed, as kl_custom_op's does.  The op becomes an
-     * opaque node, a kernel of its own outside of fusion; its shapes, dtypes and gradient are the op's, its operands
-     * broadcast.  It must stay callable until all that was recorded with it has run. */
+    /* For backends: computes the op on the host when its value is needed, as `run` of kl_custom_op does.  The op
+     * becomes an opaque node that is never fused; its shapes, dtypes and gradient are the op's, and its operands are
+     * broadcast first.  It must stay callable until everything recorded with it has run. */
     kl_status (*run)(void *ctx, const struct kl_custom_call *call);
     void *ctx;           /* passed to either */
-    const char *schema;  /* "(Tensor _0, Tensor _1) -> Tensor": compared with the op's; NULL: anything */
+    const char *schema;  /* "(Tensor _0, Tensor _1) -> Tensor": compared with the op's; NULL: not compared */
 } kl_kernel;
 
 KL_API const char *kl_call_op(const kl_call *call);             /* the op's name */
@@ -161,45 +164,46 @@ KL_API const char *kl_call_schema(const kl_call *call);         /* "add(Tensor a
 KL_API kl_key kl_call_key(const kl_call *call);                 /* the key whose kernel runs */
 KL_API uint32_t kl_call_inputs(const kl_call *call);
 KL_API kl_tensor kl_call_input(const kl_call *call, uint32_t i); /* kl_none: there is none */
-KL_API void kl_call_set_input(kl_call *call, uint32_t i, kl_tensor t); /* what kl_redispatch passes on */
+/* sets the operand that kl_redispatch passes on */
+KL_API void kl_call_set_input(kl_call *call, uint32_t i, kl_tensor t);
 KL_API uint32_t kl_call_results(const kl_call *call);
 KL_API kl_tensor kl_call_result(const kl_call *call, uint32_t i); /* kl_none before it is set */
 KL_API void kl_call_set_result(kl_call *call, uint32_t i, kl_tensor t);
-/* Runs the kernel of the highest key in `keys`, which are taken as they are; its results become the call's. */
+/* Runs the kernel of the highest key in `keys` (guards do not change them); its results become the call's. */
 KL_API kl_status kl_redispatch(kl_call *call, kl_keyset keys);
-/* With what is below the key whose kernel runs: kl_redispatch(call, kl_keyset_below(keys, kl_call_key(call))). */
+/* Runs the next kernel: kl_redispatch(call, kl_keyset_below(keys, kl_call_key(call))). */
 KL_API kl_status kl_redispatch_below(kl_call *call);
 
 /* ---- registering ---- */
 
 typedef struct kl_registration { uint64_t id; } kl_registration; /* {0} is none */
 
-/* Makes an op of one's own, which is called with kl_dispatch, from "name(Tensor a, Tensor b) -> Tensor"; a list of
- * several results is in parentheses.  Kernels may have been registered for it before.  An op with a rule for shapes, a
- * gradient and a kernel `run` comes from kl_custom_register, which defines it as well.  *out may be NULL, as below.
- * [errors ARGUMENT: bad schema, the name is taken, a kernel's schema differs; MEMORY] */
+/* Defines an op that kl_dispatch can call, from "name(Tensor a, Tensor b) -> Tensor"; several results are a list in
+ * parentheses.  Kernels may be registered for the name before. kl_custom_register also defines an op, with a shape
+ * rule, a gradient and a kernel `run`. *out may be NULL, as below.  [errors ARGUMENT: bad schema, the name is taken, a
+ * kernel's schema differs; MEMORY] */
 KL_API kl_status kl_dispatch_define(const char *schema, kl_registration *out);
-/* A kernel for an op, by its name in `kiln ops` or its own, and a key.  One that is there already is overridden: that
- * is a warning (kl_dispatch_warning), and deregistering brings it back.  The order of registrations does not matter but
- * for that.  [errors ARGUMENT: no key, not dispatchable (MKLDNN, OpenGL, OpenCL, IDEEP), `run` for a key that is no
- * backend, `run` and `call` together, a schema that differs; MEMORY; nothing is changed then] */
+/* Registers a kernel for an op, by its name in `kiln ops` or by its defined name, and a key.  It overrides an existing
+ * kernel with a warning (kl_dispatch_warning); deregistering it restores the previous one.  Otherwise the order of
+ * registrations does not matter.  [errors ARGUMENT: no key, not dispatchable (MKLDNN, OpenGL, OpenCL, IDEEP), `run` for
+ * a key that is no backend, `run` and `call` together, a schema that differs; MEMORY; nothing is changed then] */
 KL_API kl_status kl_dispatch_register(const char *op, kl_key key, const kl_kernel *kernel, kl_registration *out);
-/* For all ops that have no kernel for the key; it has to be a `call` or a fallthrough, and one a key.  Autocast,
- * Batched, Profiler, Tracer and TracerOuter have Kiln's own once their part of <kiln/transform.h> has been used.
- * [errors ARGUMENT, also: there is one; MEMORY] */
+/* Registers a kernel for all ops that have none for the key.  It must be a `call` or a fallthrough, and there can be
+ * one for each key.  Kiln registers its own for Autocast, Batched, Profiler, Tracer and TracerOuter when their part of
+ * <kiln/transform.h> is first used.  [errors ARGUMENT, also: there is one; MEMORY] */
 KL_API kl_status kl_dispatch_fallback(kl_key key, const kl_kernel *kernel, kl_registration *out);
-/* Takes any of them back.  [errors ARGUMENT: it is not registered] */
+/* Removes a registration of any kind.  [errors ARGUMENT: it is not registered] */
 KL_API kl_status kl_dispatch_deregister(kl_registration r);
-/* What this thread's last registration overrode; "" if nothing.  Valid until its next one. */
+/* What this thread's last registration overrode; "" if nothing.  Valid until its next registration. */
 KL_API const char *kl_dispatch_warning(void);
-/* Whether a kernel is registered for that very key, aliases included, and for how many keys there is one. */
+/* Whether a kernel is registered for exactly this key, aliases included; and the number of keys that have one. */
 KL_API bool kl_dispatch_has_kernel(const char *op, kl_key key);
 KL_API uint32_t kl_dispatch_kernel_count(const char *op);
 
 /* ---- generators ---- */
 
-/* Where random bits come from: the op `random` of these calls has this key besides its device's, so a kernel registered
- * for it there makes the bits, from the seed.  Other random numbers stay what they are. */
+/* A source of random bits.  Calls through it add this key to the op `random` besides its device's, so a kernel
+ * registered for `random` and the key makes the bits from the seed.  Other random numbers do not change. */
 typedef struct kl_generator {
     kl_key key;    /* KL_KEY_CustomRNGKeyId, or one of the user's layers */
     uint64_t seed;
@@ -213,41 +217,41 @@ KL_API_AT kl_tensor kl_rand_from(const kl_generator *g, kl_device device, kl_dty
 KL_API_AT kl_tensor kl_randn_from(const kl_generator *g, kl_device device, kl_dtype dtype, int rank,
                                   const int64_t *dims);
 
-/* ---- calling by name: ops of one's own, elementwise ops, and custom ops without attributes ---- */
+/* ---- calls by name: user-defined ops, elementwise ops, and custom ops without attributes ---- */
 
-/* As any op is called: nin tensors, nout results.  [lazy; new handles; errors ARGUMENT: no such op, wrong numbers of
+/* Calls an op with nin tensors and nout results.  [lazy; new handles; errors ARGUMENT: no such op, wrong numbers of
  * tensors, no kernel; those of the kernel; results are poison then] */
 KL_API_AT kl_status kl_dispatch(const char *op, uint32_t nin, const kl_tensor *in, uint32_t nout, kl_tensor *out);
-/* With these keys, whatever the tensors are and the thread includes. */
+/* The same with exactly these keys, in place of those of the tensors and the thread. */
 KL_API_AT kl_status kl_dispatch_with(const char *op, kl_keyset keys, uint32_t nin, const kl_tensor *in, uint32_t nout,
                                      kl_tensor *out);
-/* The kernel of exactly this key. */
+/* The same with the kernel of exactly this key. */
 KL_API_AT kl_status kl_dispatch_direct(const char *op, kl_key key, uint32_t nin, const kl_tensor *in, uint32_t nout,
                                        kl_tensor *out);
-/* The keys that a call on these tensors has here and now, and the one that it would run; Undefined: none. */
+/* The keys that a call on these tensors has on this thread now; and the key whose kernel it would run, Undefined if
+ * none. */
 KL_API kl_keyset kl_dispatch_keys(uint32_t nin, const kl_tensor *in);
 KL_API kl_key kl_dispatch_resolve(const char *op, kl_keyset keys);
 
 /* The same with a call site, which may be NULL. */
 
-/* ---- looking at it ---- */
+/* ---- inspection ---- */
 
-/* All that is registered for an op, aliases included, what is overridden as (inactive); "" for no such op.  As the
- * texts below it is valid until the thread asks for one again; NULL: out of memory. */
+/* All registrations of an op, aliases included; overridden ones are marked (inactive); "" for no such op.  This text
+ * and those below are valid until the thread calls one of these functions again; NULL: out of memory. */
 KL_API const char *kl_dispatch_dump(const char *op);
-/* Its table: each key's kernel and why it is that: [kernel], [default backend kernel], [math kernel],
- * [ambiguous autogradother], [autograd kernel], [layer kernel] (SparseCPU by Sparse's), [backend fallback]; or
+/* The op's table: each key's kernel and the reason for it: [kernel], [default backend kernel], [math kernel],
+ * [ambiguous autogradother], [autograd kernel], [layer kernel] (of SparseCPU by Sparse's), [backend fallback]; or
  * missing. */
 KL_API const char *kl_dispatch_dump_table(const char *op);
-/* Computes every table anew and compares.  [errors INTERNAL] */
+/* Recomputes every table and compares it with the current one.  [errors INTERNAL] */
 KL_API kl_status kl_dispatch_check(void);
-/* From here on this thread notes what its calls resolve to, until kl_dispatch_log_end gives the lines
- * "[call] op=[add], key=[CPU]", those of kernels in kernels indented, "[redispatch]" where it is one,
- * "[densify]" where a sparse operand becomes a plain one first.  With
- * KILN_DISPATCH_TRACE=1 in the environment each thread prints them to stderr. */
+/* Starts a log of this thread's calls. kl_dispatch_log_end returns it: a line "[call] op=[add], key=[CPU]" for each,
+ * indented for calls made by kernels, "[redispatch]" for a redispatch, "[densify]" where a sparse operand is first
+ * converted to a plain one.  With KILN_DISPATCH_TRACE=1 in the environment each thread prints the lines to stderr. */
 KL_API void kl_dispatch_log_begin(void);
 KL_API const char *kl_dispatch_log_end(void);
-/* How often this thread has looked up its state since it began: once for a recorded op, whatever layers it passes. */
+/* How often this thread has looked up its thread-local state: once for each recorded op, whatever layers it passes. */
 KL_API uint64_t kl_dispatch_reads(void);
 
 #ifdef __cplusplus

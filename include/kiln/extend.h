@@ -1,6 +1,6 @@
-/* What code on top of Kiln needs to behave like a part of it: errors, composites, memory, numbers as text.  The
- * optimizers, modules and data formats of the library itself are written with these and the other public headers.
- * Included by <kiln/kiln.h>.
+/* Functions for code built on Kiln that should behave like a part of it: errors, composites, memory, numbers as text.
+ * The optimizers, modules and data formats of the library itself use these and the other public headers only.  Included
+ * by <kiln/kiln.h>.
  *
  *     kl_tensor swish(kl_tensor x, double slope)
  *     {
@@ -32,24 +32,25 @@ extern "C" {
  * that has failed before keeps its first error, whose code is returned.  site may be NULL.  The message is made as by
  * printf, with a decimal point whatever the locale. */
 KL_API kl_status kl_failf(const kl_site *site, kl_status code, const char *format, ...) KL_PRINTF(3, 4);
-/* A poison handle with the thread's last error as its cause: what a function that failed returns as a tensor.  In a
- * trace a temporary like any other, outside of one released by whoever gets it. */
+/* A poison handle whose cause is the thread's last error: the result of a function that failed.  In a trace it is a
+ * temporary; outside a trace the caller releases it. */
 KL_API kl_tensor kl_poison(void);
 
 /* ---- composites: functions made of other calls ---- */
 
-/* What this thread makes outside of a trace until kl_composite_end is released there, but for the results; in a trace
- * it consists of temporaries anyway.  Messages begin with `name` (a string that outlives the call) in place of the op's
- * name.  Composites nest; the outermost gives its name.  Between the two are no kl_scope_begin without its end, and no
- * return.  [errors MEMORY] */
+/* Begins a composite.  Outside of a trace, the tensors that this thread makes until kl_composite_end are released
+ * there, except the results; in a trace they are temporaries anyway.  Messages begin with `name` (a string that
+ * outlives the call) in place of the op's name.  Composites nest; the outermost name is used.  A kl_scope_begin inside
+ * must have its end inside; the function must not return in between.  [errors MEMORY] */
 KL_API kl_status kl_composite_begin(const char *name);
 KL_API void kl_composite_end(int nresults, const kl_tensor *results);
 
 /* ---- memory, from the functions given to kl_set_memory ---- */
 
-/* Zeroed; NULL: there is none. */
+/* Zeroed memory; NULL: none is left. */
 KL_API void *kl_memory_alloc(size_t bytes);
-/* p, which may be NULL, with room for more bytes, those behind the first old_bytes zeroed; NULL: p is as it was. */
+/* Resizes p, which may be NULL; the bytes after the first old_bytes are zeroed.  NULL: it failed, and p is
+ * unchanged. */
 KL_API void *kl_memory_grow(void *p, size_t old_bytes, size_t new_bytes);
 KL_API void kl_memory_free(void *p); /* NULL is fine */
 

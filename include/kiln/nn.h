@@ -1,9 +1,8 @@
 /* Composites for training, made of the ops of <kiln/ops.h>: activations, normalisation, attention, convolution,
- * pooling, losses.
- * Included by <kiln/kiln.h>.
+ * pooling, losses.  Included by <kiln/kiln.h>.
  *
- * Their tensors are floats unless said otherwise, and their gradients come from what they are made of.  Numbers
- * marked "runtime scalar" reach the program at each run and never compile again; eps, classes, axes and
+ * Their tensors are floats unless stated otherwise, and their gradients are those of the ops.  Numbers marked "runtime
+ * scalar" are arguments of the program: another value does not cause another compilation. eps, classes, axes and
  * windows are compiled in.  Errors beside HANDLE and MEMORY are named in brackets. */
 #include <kiln/kiln.h> /* in front of the guard: it includes this file */
 #ifndef KILN_NN_H
@@ -40,12 +39,13 @@ KL_API_AT kl_tensor kl_elu(kl_tensor a, double alpha);
 KL_API_AT kl_tensor kl_clamp(kl_tensor a, double low, double high);
 
 /* Training: each element is 0 with probability p, else a / (1 - p); element i depends on the seed and i alone.
- * Else a itself.  p in 0..1 and seed: runtime scalars; give each call of a step its own seed.  A number is one
- * seed: all rounds of kl_scan and kl_while have the same mask, and so have all runs of a frozen step, which cannot
- * change it.  Where the mask is to change there, use kl_dropout_seeded.  [ARGUMENT, TYPE] */
+ * Otherwise a itself. p in 0..1 and seed are runtime scalars; give each call of a step its own seed.  A seed given as a
+ * number is the same in all iterations of kl_scan and kl_while and in all runs of a frozen step, so the mask is, too.
+ * Use kl_dropout_seeded where the mask must change.  [ARGUMENT, TYPE] */
 KL_API_AT kl_tensor kl_dropout(kl_tensor a, double p, uint64_t seed, bool training);
-/* The same with a seed that is a tensor, as <kiln/ops.h> describes it: kl_random_fold_in(seed, round) gives each round
- * of a scan another mask, an input or an assigned state each run of a frozen step.  [ARGUMENT, TYPE, SHAPE] */
+/* The same with a seed that is a tensor, as <kiln/ops.h> describes: kl_random_fold_in(seed, iteration) gives each
+ * iteration of a scan another mask; an input or an assigned state gives each run of a frozen step another one.
+ * [ARGUMENT, TYPE, SHAPE] */
 KL_API_AT kl_tensor kl_dropout_seeded(kl_tensor a, double p, kl_tensor seed, bool training);
 
 /* ---- along an axis [SHAPE, TYPE] ---- */
@@ -72,9 +72,9 @@ KL_API_AT kl_tensor kl_layer_norm(kl_tensor x, int naxes, kl_tensor weight, kl_t
 KL_API_AT kl_tensor kl_rms_norm(kl_tensor x, int naxes, kl_tensor weight, double eps);
 /* x: [N, C, ...]  the same over each of `groups` groups of neighbouring channels of one example; weight, bias: [C]. */
 KL_API_AT kl_tensor kl_group_norm(kl_tensor x, int groups, kl_tensor weight, kl_tensor bias, double eps);
-/* x: [N, C, ...]  weight, bias, mean, var: [C].  Training: over all but the channels, and mean and var, unless both
- * are kl_none, are assigned (1 - momentum) old + momentum new, the variance by n - 1; momentum: a number of this
- * run.  Else normalised by mean and var. */
+/* x: [N, C, ...]  weight, bias, mean, var: [C].  Training: over all but the channels, and mean and var, unless both are
+ * kl_none, are assigned (1 - momentum) old + momentum new, the variance by n - 1; momentum: a runtime scalar.  Else
+ * normalised by mean and var. */
 KL_API_AT kl_tensor kl_batch_norm(kl_tensor x, kl_tensor weight, kl_tensor bias, kl_tensor mean, kl_tensor var,
                                   bool training, double momentum, double eps);
 
@@ -94,24 +94,23 @@ KL_API_AT kl_tensor kl_linear(kl_tensor x, kl_tensor w, kl_tensor b);
 KL_API_AT kl_tensor kl_einsum(const char *subscripts, int n, const kl_tensor *operand);
 /* q: [..., L, D]  k: [..., M, D]  v: [..., M, E]  ->  softmax(q k^T / sqrt(D)) v: [..., L, E]; leading axes (batch,
  * heads) broadcast.  mask: bool, broadcast to [..., L, M], false where q may not see k; or KL_I32 or KL_I64, broadcast
- * to
- * [..., L, 2], of which a row sees the keys from the first one on and before the second; or kl_none.  causal: row i
- * sees columns up to i + M - L.  A row that sees nothing gives zeros, and what a row does not see, an infinity or NaN
- * too, has no part in it.  One kernel, in which no L x M is stored; nor does the gradient store any, unless there are
- * few queries and keys.  [SHAPE, TYPE] */
+ * to [..., L, 2], of which a row sees the keys from the first one on and before the second; or kl_none.  causal: row i
+ * sees columns up to i + M - L.  A row without visible keys is all zeros; hidden keys and values do not affect a row,
+ * even if they are infinite or NaN.  It is one kernel that does not store the L x M scores; the gradient stores them
+ * only where there are few queries and keys.  [SHAPE, TYPE] */
 KL_API_AT kl_tensor kl_attention(kl_tensor q, kl_tensor k, kl_tensor v, kl_tensor mask, bool causal);
 
 /* ---- convolution over 1 to 3 axes; the lists have a number an axis ---- */
 
 /* x: [N, C, L...]  w: [M, C / groups, K...]  b: [M] or kl_none  ->  [N, M, O...]: for each group of channels the sum of
  * products with the windows of its filters.  O = (L + low + high - (K - 1) dilation - 1) / stride + 1; low and high
- * zeros are put at the ends of each axis, a negative number cuts off.  NULL: strides and dilations of 1, nothing put.
- * Any number dtype; f16 and bf16 are rounded as in kl_linear.  [ARGUMENT, SHAPE, TYPE] */
+ * zeros are added at the ends of each axis, a negative number removes elements.  NULL: strides and dilations of 1, no
+ * padding.  Any number dtype; f16 and bf16 are rounded as in kl_linear.  [ARGUMENT, SHAPE, TYPE] */
 KL_API_AT kl_tensor kl_conv(kl_tensor x, kl_tensor w, kl_tensor b, const int64_t *stride, const int64_t *low,
                             const int64_t *high, const int64_t *dilation, int groups);
-/* x: [N, C, L...]  w: [C, M / groups, K...]  b: [M] or kl_none  ->  [N, M, O...]: what conv's gradient does to x with
- * the same numbers.  O = (L - 1) stride + (K - 1) dilation + 1 - low - high: low and high are cut off the ends, a
- * negative number adds elements.  [ARGUMENT, SHAPE, TYPE] */
+/* x: [N, C, L...]  w: [C, M / groups, K...]  b: [M] or kl_none  ->  [N, M, O...]: the gradient of conv with respect to
+ * its input, applied to x, with the same numbers.  O = (L - 1) stride + (K - 1) dilation + 1 - low - high: low and high
+ * are cut off the ends, a negative number adds elements.  [ARGUMENT, SHAPE, TYPE] */
 KL_API_AT kl_tensor kl_conv_transpose(kl_tensor x, kl_tensor w, kl_tensor b, const int64_t *stride, const int64_t *low,
                                       const int64_t *high, const int64_t *dilation, int groups);
 

@@ -1,10 +1,10 @@
-/* The ops: everything that makes a tensor.  Included by <kiln/kiln.h>.
+/* The ops: functions that make tensors.  Included by <kiln/kiln.h>.
  *
  * All return a new handle, or poison after an error (see kiln.h).  All operands are on one device [DEVICE]: kl_to
- * takes a tensor to another.  Dtypes are never promoted: cast with kl_cast.  "Broadcast" is numpy's: shapes are
- * aligned at the right, and a length of 1 (or a missing axis) is repeated.  An axis may be negative, counted from the
- * last.
- * Every op may fail with HANDLE (a bad operand) and MEMORY; other errors are named in brackets. */
+ * copies a tensor to another.  Dtypes are never promoted: cast with kl_cast. "Broadcast" is numpy's: shapes are aligned
+ * at the right, and a length of 1 (or a missing axis) is repeated.  An axis may be negative, counted from the last.
+ * Every op may fail with HANDLE (a bad operand) and MEMORY; other errors are named in brackets.  A runtime scalar is an
+ * argument of the program: another value does not cause another compilation. */
 #include <kiln/kiln.h> /* in front of the guard: it includes this file */
 #ifndef KILN_OPS_H
 #define KILN_OPS_H
@@ -15,15 +15,16 @@ extern "C" {
 
 /* ---- making tensors ---- */
 
-/* The caller's data, row-major, copied before the call returns; in a trace, data of this run.  [SHAPE, DEVICE] */
+/* The caller's data, row-major, copied before the call returns; in a trace, an argument of each run.  [SHAPE,
+ * DEVICE] */
 KL_API_AT kl_tensor kl_input(kl_device device, kl_dtype dtype, int rank, const int64_t *dims, const void *data);
-/* The caller's memory without a copy.  It must not change until release(ctx) is called, once, when no one uses
- * it any more, also after an error; release may be NULL.  [SHAPE, DEVICE] */
+/* The caller's memory without a copy.  It must not change until release(ctx) is called.  That happens exactly once,
+ * when nothing uses the memory any more, also after an error; release may be NULL.  [SHAPE, DEVICE] */
 KL_API_AT kl_tensor kl_wrap(kl_device device, kl_dtype dtype, int rank, const int64_t *dims, void *data,
                             void (*release)(void *ctx), void *ctx);
 KL_API_AT kl_tensor kl_zeros(kl_device device, kl_dtype dtype, int rank, const int64_t *dims);
 KL_API_AT kl_tensor kl_ones(kl_device device, kl_dtype dtype, int rank, const int64_t *dims);
-/* Every element `value`, a runtime scalar: another value does not compile again. */
+/* Every element is `value`, a runtime scalar. */
 KL_API_AT kl_tensor kl_full(kl_device device, kl_dtype dtype, int rank, const int64_t *dims, double value);
 /* [] A runtime scalar. */
 KL_API_AT kl_tensor kl_scalar(kl_device device, kl_dtype dtype, double value);
@@ -33,7 +34,7 @@ KL_API_AT kl_tensor kl_const(kl_device device, kl_dtype dtype, double value);
 KL_API_AT kl_tensor kl_arange(kl_device device, kl_dtype dtype, int64_t n);
 /* [rows, columns] 1 where both indices are equal, else 0.  [SHAPE] */
 KL_API_AT kl_tensor kl_eye(kl_device device, kl_dtype dtype, int64_t rows, int64_t columns);
-/* [n] evenly from start to stop, both included and exact; floats, runtime scalars.  [SHAPE, TYPE] */
+/* [n] evenly spaced from start to stop, both included and exact; floats, runtime scalars.  [SHAPE, TYPE] */
 KL_API_AT kl_tensor kl_linspace(kl_device device, kl_dtype dtype, double start, double stop, int64_t n);
 /* Each element's own index along an axis.  [SHAPE] */
 KL_API_AT kl_tensor kl_iota(kl_device device, kl_dtype dtype, int rank, const int64_t *dims, int axis);
@@ -45,18 +46,21 @@ KL_API_AT kl_tensor kl_rand(kl_device device, kl_dtype dtype, int rank, const in
 KL_API_AT kl_tensor kl_randn(kl_device device, kl_dtype dtype, int rank, const int64_t *dims, uint64_t seed);
 
 /* ---- seeds as tensors ----
- * A seed given as a number is one of this run, and so the same in every round of a scan and in every run of a frozen
- * step. A seed that is a tensor ([], KL_U64) may be computed in the graph, from an input of the step, a state that is
- * assigned or the number of the round, and be mapped by kl_vmap, where each element then has its own numbers whatever
- * its kl_randomness.  The same seed gives the same bits as a number and as a tensor.  [TYPE: the seed is not u64;
- * SHAPE: it is no scalar] */
+ *
+ * A seed given as a number is a runtime scalar.  It is the same in every iteration of a scan
+ * and in every run of a frozen step.  A seed that is a tensor ([], KL_U64) may be computed in the graph, from an input
+ * of the step, an assigned state or the iteration's number.  It may also be mapped by kl_vmap; each element then has
+ * its own numbers for any kl_randomness.  The same seed gives the same bits as a number and as a tensor.  [TYPE: the
+ * seed is not u64; SHAPE: it is no scalar] */
 
-/* [] A KL_U64, all 64 bits of it: a runtime scalar, never compiled in. */
+/* [] A KL_U64 with all 64 bits: a runtime scalar. */
 KL_API_AT kl_tensor kl_random_seed(kl_device device, uint64_t seed);
-/* [n] KL_U64: n seeds of independent random numbers, each other than the seed itself; n at least 1.  [SHAPE, TYPE] */
+/* [n] KL_U64: n seeds of independent random sequences, all different from the seed itself; n at least 1.  [SHAPE,
+ * TYPE] */
 KL_API_AT kl_tensor kl_random_split(kl_tensor seed, int64_t n);
-/* KL_U64: a seed for each integer in data, independent of one another, of the seed's own numbers and of random_split's:
- * kl_random_fold_in(seed, round).  Shapes broadcast; different integers give different seeds.  [SHAPE, TYPE] */
+/* KL_U64: a seed for each integer in data: kl_random_fold_in(seed, iteration).  The sequences are independent of one
+ * another, of the seed's own and of those of random_split.  Shapes broadcast; different integers give different seeds.
+ * [SHAPE, TYPE] */
 KL_API_AT kl_tensor kl_random_fold_in(kl_tensor seed, kl_tensor data);
 KL_API_AT kl_tensor kl_random_bits_seeded(kl_tensor seed, kl_dtype dtype, int rank, const int64_t *dims);
 KL_API_AT kl_tensor kl_rand_seeded(kl_tensor seed, kl_dtype dtype, int rank, const int64_t *dims);
@@ -166,7 +170,7 @@ KL_API_AT kl_tensor kl_ge(kl_tensor a, kl_tensor b);
 KL_API_AT kl_tensor kl_fma(kl_tensor a, kl_tensor b, kl_tensor c); /* a * b + c, rounded once; floats [TYPE] */
 KL_API_AT kl_tensor kl_where(kl_tensor a, kl_tensor b, kl_tensor c); /* b where a (bool) is true, else c */
 
-/* a op value, the number converted to a's dtype and given anew at each run. */
+/* a op value; the number is a runtime scalar, converted to a's dtype. */
 KL_API_AT kl_tensor kl_add_scalar(kl_tensor a, double value);
 KL_API_AT kl_tensor kl_sub_scalar(kl_tensor a, double value);
 KL_API_AT kl_tensor kl_mul_scalar(kl_tensor a, double value);
@@ -174,21 +178,21 @@ KL_API_AT kl_tensor kl_div_scalar(kl_tensor a, double value);
 KL_API_AT kl_tensor kl_max_scalar(kl_tensor a, double value);
 KL_API_AT kl_tensor kl_min_scalar(kl_tensor a, double value);
 
-/* a to a power compiled in.  powi: any number type, by repeated squaring; below 0 floats only, 1 / a^|n|.  pow_scalar:
- * floats, as pow.  [TYPE, ARGUMENT] */
+/* a to a constant power, which is compiled in. powi: any number type, by repeated squaring; negative powers for floats
+ * only, 1 / a^|n|. pow_scalar: floats, as pow.  [TYPE, ARGUMENT] */
 KL_API_AT kl_tensor kl_powi(kl_tensor a, int n);
 KL_API_AT kl_tensor kl_pow_scalar(kl_tensor a, double exponent);
 /* a + weight (b - a), exactly a and b where the weight is 0 and 1; floats that broadcast.  [SHAPE, TYPE] */
 KL_API_AT kl_tensor kl_lerp(kl_tensor a, kl_tensor b, kl_tensor weight);
-/* a, but a runtime scalar where the mask (bool, broadcast) is true.  [SHAPE, TYPE] */
+/* a, but the value, a runtime scalar, where the mask (bool, broadcast) is true.  [SHAPE, TYPE] */
 KL_API_AT kl_tensor kl_masked_fill(kl_tensor a, kl_tensor mask, double value);
 /* Bool: |a - b| <= absolute + relative |b|.  Infinities are close to themselves only, NaNs to NaNs if equal_nan.
  * all_close: whether all are, [].  Floats.  [SHAPE, TYPE, ARGUMENT] */
 KL_API_AT kl_tensor kl_is_close(kl_tensor a, kl_tensor b, double relative, double absolute, bool equal_nan);
 KL_API_AT kl_tensor kl_all_close(kl_tensor a, kl_tensor b, double relative, double absolute, bool equal_nan);
 
-/* The values on a device, their own or another, for ops there.  The gradient comes back the same way.  Where a
- * computation is split over devices does not change a bit of its results.  [DEVICE] */
+/* A copy on a device, which may be a's own.  The gradient is copied back.  Splitting a computation over devices does
+ * not change a bit of its results.  [DEVICE] */
 KL_API_AT kl_tensor kl_to(kl_tensor a, kl_device device);
 /* The values in another dtype: float to integer truncates and saturates, NaN gives 0; integers wrap. */
 KL_API_AT kl_tensor kl_cast(kl_tensor a, kl_dtype dtype);
@@ -224,68 +228,67 @@ KL_API_AT kl_tensor kl_squeeze(kl_tensor a, int axis);
 KL_API_AT kl_tensor kl_slice(kl_tensor a, const int64_t *start, const int64_t *stop, const int64_t *step);
 /* `count` elements from `start` on of one axis.  [SHAPE] */
 KL_API_AT kl_tensor kl_narrow(kl_tensor a, int axis, int64_t start, int64_t count);
-/* The windows of `size` elements, `dilation` apart, that lie in an axis, one every `stride`: the axis counts the
- * windows, (length - (size - 1) dilation - 1) / stride + 1 of them, and a new last axis their elements.  [SHAPE] */
+/* Sliding windows of `size` elements, `dilation` apart, one every `stride` elements of an axis.  The axis counts the
+ * windows, (length - (size - 1) dilation - 1) / stride + 1 of them; a new last axis has their elements.  [SHAPE] */
 KL_API_AT kl_tensor kl_window(kl_tensor a, int axis, int64_t size, int64_t stride, int64_t dilation);
 /* Axes in reverse order; NULL: all.  [SHAPE, ARGUMENT] */
 KL_API_AT kl_tensor kl_flip(kl_tensor a, int naxes, const int *axes);
 
-/* ---- putting together ---- */
+/* ---- joining, padding, splitting, indexing, sorting ---- */
 
-/* So many elements of a value, a runtime scalar, before and behind each axis; NULL: none.  [SHAPE] */
+/* a with low[i] elements before and high[i] after axis i, all equal to a runtime scalar; NULL: none.  [SHAPE] */
 KL_API_AT kl_tensor kl_pad(kl_tensor a, const int64_t *low, const int64_t *high, double value);
-/* n tensors of one dtype, one behind the other along an axis; equal in all other axes.  [SHAPE, TYPE, ARGUMENT] */
+/* n tensors of one dtype concatenated along an axis; all other axes are equal.  [SHAPE, TYPE, ARGUMENT] */
 KL_API_AT kl_tensor kl_concat(int n, const kl_tensor *parts, int axis);
 /* n tensors of one shape and dtype along a new axis before axis `axis` of the first (-1: after the last).
  * [SHAPE, TYPE, ARGUMENT] */
 KL_API_AT kl_tensor kl_stack(int n, const kl_tensor *parts, int axis);
-/* The whole axis so many times, one number an axis.  [SHAPE, ARGUMENT] */
+/* Each axis repeated as a whole times[i] times.  [SHAPE, ARGUMENT] */
 KL_API_AT kl_tensor kl_tile(kl_tensor a, const int64_t *times);
-/* Each element of an axis so many times.  [SHAPE] */
+/* Each element of an axis repeated.  [SHAPE] */
 KL_API_AT kl_tensor kl_repeat(kl_tensor a, int axis, int64_t times);
-/* Elements moved along an axis, those that leave at one end come in at the other.  [SHAPE] */
+/* Elements shifted along an axis with wrap-around.  [SHAPE] */
 KL_API_AT kl_tensor kl_roll(kl_tensor a, int axis, int64_t shift);
 /* Elements of the last two axes with column - row >= diagonal (triu) or <= diagonal (tril), the others 0.  [SHAPE] */
 KL_API_AT kl_tensor kl_triu(kl_tensor a, int64_t diagonal);
 KL_API_AT kl_tensor kl_tril(kl_tensor a, int64_t diagonal);
-/* An axis cut into n parts of these lengths (NULL: equal ones), as handles in `parts`, which are kl_none after an
- * error. [SHAPE, ARGUMENT] */
+/* Splits an axis into n parts of these lengths (NULL: equal ones). `parts` gets their handles, kl_none after an error.
+ * [SHAPE, ARGUMENT] */
 KL_API_AT kl_status kl_split(kl_tensor a, int axis, int n, const int64_t *counts, kl_tensor *parts);
-/* Elements of one axis by index: the index's axes take the place of that axis.  An index (integers, of any shape)
- * below 0 counts as 0, one above the last as the last, here and below.  [SHAPE, TYPE] */
+/* Elements of one axis by index: the index's axes replace that axis.  Indices are integers of any shape.  An index
+ * below 0 counts as 0, one above the last as the last; the same holds for the functions below.  [SHAPE, TYPE] */
 KL_API_AT kl_tensor kl_gather(kl_tensor a, int axis, kl_tensor index);
-/* a with update's rows brought in along an axis, in the order of the index: row i is added to (or its larger or smaller
- * elements stay in, or it replaces) row index[i] of a.  update has the shape that gather gives.  Where max and min find
- * equal elements these share the gradient, as in reduce_max; where rows replace one row, the last one stays.  Sums of
- * half floats are rounded once.  [SHAPE, TYPE] */
+/* a with the rows of update combined into it along an axis: row i of update is added to row index[i] of a, in the order
+ * of the index (_max, _min: the larger or smaller elements are kept; _put: the row is replaced). update has the shape
+ * that gather returns.  Where max and min find equal elements, these share the gradient, as in reduce_max; of several
+ * rows that replace one row the last one is kept.  Sums of half floats are rounded once.  [SHAPE, TYPE] */
 KL_API_AT kl_tensor kl_index_add(kl_tensor a, int axis, kl_tensor index, kl_tensor update);
 KL_API_AT kl_tensor kl_index_max(kl_tensor a, int axis, kl_tensor index, kl_tensor update);
 KL_API_AT kl_tensor kl_index_min(kl_tensor a, int axis, kl_tensor index, kl_tensor update);
 KL_API_AT kl_tensor kl_index_put(kl_tensor a, int axis, kl_tensor index, kl_tensor update);
-/* Elements by an index of their own: element (i, j) of the result is a(index(i, j), j) for axis 0, a(i, index(i, j))
- * for axis 1.  index: integers, a's shape but for its length along the axis, which is the result's.  [SHAPE, TYPE] */
+/* Elements by an index for each element: element (i, j) of the result is a(index(i, j), j) for axis 0, a(i, index(i,
+ * j)) for axis 1. index: integers, of a's shape except along the axis, whose length is the result's.  [SHAPE, TYPE] */
 KL_API_AT kl_tensor kl_take_along_axis(kl_tensor a, int axis, kl_tensor index);
-/* The other way round: a with each element of update, of index's shape, added to or put in place of that element of a,
- * in row-major order of the index.  [SHAPE, TYPE] */
+/* The inverse: each element of update, of index's shape, is added to, or replaces, the element of a that the index
+ * selects, in row-major order of the index.  [SHAPE, TYPE] */
 KL_API_AT kl_tensor kl_add_along_axis(kl_tensor a, int axis, kl_tensor index, kl_tensor update);
 KL_API_AT kl_tensor kl_put_along_axis(kl_tensor a, int axis, kl_tensor index, kl_tensor update);
-/* Places along an axis in the order of their elements (i32; i64 where the axis is longer): equal elements in the order
- * of their places, NaN last in both directions, -0 equal to 0.  [SHAPE] */
+/* The positions along an axis in the order of their elements (i32; i64 where the axis is longer).  Equal elements keep
+ * their order, NaN is last in both directions, -0 equals 0.  [SHAPE] */
 KL_API_AT kl_tensor kl_argsort(kl_tensor a, int axis, bool descending);
-/* The elements of an axis in that order; gradients flow to where they came from.  [SHAPE] */
+/* The elements of an axis in the order of argsort; gradients flow to their original positions.  [SHAPE] */
 KL_API_AT kl_tensor kl_sort(kl_tensor a, int axis, bool descending);
-/* The first k of these, largest first or smallest first, and, unless `places` is NULL, a new handle there for their
- * places along the axis, as in argsort.  [SHAPE, ARGUMENT] */
+/* The first k elements of that order, largest first or smallest first.  Unless `places` is NULL it gets a new handle
+ * for their positions along the axis, as in argsort.  [SHAPE, ARGUMENT] */
 KL_API_AT kl_tensor kl_topk(kl_tensor a, int64_t k, int axis, bool largest, kl_tensor *places);
-/* The window of `count` elements an axis that starts at a computed place: start has one scalar (integers) an axis,
- * kl_none for 0.  A start is held where the whole window fits.  [SHAPE, TYPE, ARGUMENT] */
+/* The window with count[i] elements of axis i that starts at computed positions: start has a scalar (integers) for each
+ * axis, kl_none for 0.  A start is clamped so that the whole window fits.  [SHAPE, TYPE, ARGUMENT] */
 KL_API_AT kl_tensor kl_dynamic_slice(kl_tensor a, const kl_tensor *start, const int64_t *count);
-/* a, but for the window of update's shape at `start`, as in dynamic_slice, which update fills.
- * [SHAPE, TYPE, ARGUMENT] */
+/* a with the window of update's shape at `start`, as in dynamic_slice, replaced by update.  [SHAPE, TYPE, ARGUMENT] */
 KL_API_AT kl_tensor kl_dynamic_update(kl_tensor a, kl_tensor update, const kl_tensor *start);
-/* The same bits as another dtype of that width; bool is only like itself.  No gradient flows.  The sign and payload of
- * a NaN that an op computed are not specified, but for neg and abs of f16 and bf16: they may differ between the
- * interpreter and kernels.  [TYPE] */
+/* The same bits as another dtype of equal width; bool only as bool.  No gradient flows.  The sign and payload of a
+ * computed NaN are not specified and may differ between the interpreter and kernels, except for neg and abs of f16 and
+ * bf16.  [TYPE] */
 KL_API_AT kl_tensor kl_bitcast(kl_tensor a, kl_dtype dtype);
 
 /* ---- reductions over `axes` (NULL: all); reduced axes keep length 1 with keepdims, else go [SHAPE] ---- */
@@ -293,32 +296,32 @@ KL_API_AT kl_tensor kl_sum(kl_tensor a, int naxes, const int *axes, bool keepdim
 KL_API_AT kl_tensor kl_reduce_max(kl_tensor a, int naxes, const int *axes, bool keepdims); /* NaN if any is NaN */
 KL_API_AT kl_tensor kl_reduce_min(kl_tensor a, int naxes, const int *axes, bool keepdims); /* NaN if any is NaN */
 KL_API_AT kl_tensor kl_reduce_prod(kl_tensor a, int naxes, const int *axes, bool keepdims);
-/* Bits of all elements combined, of bool as truths; of nothing all ones, or zeros; integers and bool.  [TYPE] */
+/* All elements combined bitwise, bool logically; of no elements all ones, or zeros; integers and bool.  [TYPE] */
 KL_API_AT kl_tensor kl_reduce_and(kl_tensor a, int naxes, const int *axes, bool keepdims);
 KL_API_AT kl_tensor kl_reduce_or(kl_tensor a, int naxes, const int *axes, bool keepdims);
 KL_API_AT kl_tensor kl_reduce_xor(kl_tensor a, int naxes, const int *axes, bool keepdims);
-/* (sum of |a|^p)^(1/p), p compiled in: infinite for the largest, minus infinite for the smallest |a|, 0 for how many
- * elements are not 0.  Gradient 0 where a is 0 or the norm is; floats.  [TYPE, ARGUMENT: p is NaN] */
+/* (sum of |a|^p)^(1/p), p compiled in. p infinite: the largest |a|; minus infinite: the smallest; 0: the number of
+ * elements that are not 0.  The gradient is 0 where a or the norm is 0; floats.  [TYPE, ARGUMENT: p is NaN] */
 KL_API_AT kl_tensor kl_p_norm(kl_tensor a, double p, int naxes, const int *axes, bool keepdims);
 KL_API_AT kl_tensor kl_any(kl_tensor a, int naxes, const int *axes, bool keepdims); /* is one true? bool [TYPE] */
 KL_API_AT kl_tensor kl_all(kl_tensor a, int naxes, const int *axes, bool keepdims); /* are all true? bool [TYPE] */
 KL_API_AT kl_tensor kl_mean(kl_tensor a, int naxes, const int *axes, bool keepdims); /* floats [TYPE] */
 KL_API_AT kl_tensor kl_sum_all(kl_tensor a); /* [] */
-/* Index (i32) of the first largest element, or of the first NaN, along an axis, which goes.  [SHAPE] */
+/* Index (i32) of the first largest element, or of the first NaN, along an axis, which is removed.  [SHAPE] */
 KL_API_AT kl_tensor kl_argmax(kl_tensor a, int axis);
-KL_API_AT kl_tensor kl_argmin(kl_tensor a, int axis); /* the same of the smallest */
+KL_API_AT kl_tensor kl_argmin(kl_tensor a, int axis); /* index of the first smallest element, likewise */
 
-/* ---- scans: each result from the elements of an axis up to its own; reverse: from its own to the end.  Any number
- * dtype; half floats sum and multiply in f32 and round each result.  [SHAPE, TYPE] ---- */
+/* ---- scans: each result combines the elements of an axis up to its position; reverse: from its position to the end.
+ * Any number dtype; half floats sum and multiply in f32 and round each result.  [SHAPE, TYPE] ---- */
 
-/* exclusive: without its own element, so that the first is 0 or 1. */
+/* exclusive: without the element at the position itself, so that the first result is 0 or 1. */
 KL_API_AT kl_tensor kl_cumsum(kl_tensor a, int axis, bool exclusive, bool reverse);
 KL_API_AT kl_tensor kl_cumprod(kl_tensor a, int axis, bool exclusive, bool reverse);
 /* NaN from the first NaN on; the gradient goes to the first of equals. */
 KL_API_AT kl_tensor kl_cummax(kl_tensor a, int axis, bool reverse);
 KL_API_AT kl_tensor kl_cummin(kl_tensor a, int axis, bool reverse);
-/* The same, and a new handle for the place along the axis (i32; i64 where the axis is longer) of the latest element
- * that is the extreme so far, or NaN as that is; the gradient goes to it.  [ARGUMENT: places is NULL] */
+/* The same, and a new handle for the position along the axis (i32; i64 where the axis is longer) of the last element
+ * equal to the result, or of the NaN.  The gradient flows to that element.  [ARGUMENT: places is NULL] */
 KL_API_AT kl_tensor kl_cummax_places(kl_tensor a, int axis, bool reverse, kl_tensor *places);
 KL_API_AT kl_tensor kl_cummin_places(kl_tensor a, int axis, bool reverse, kl_tensor *places);
 /* The linear recurrence y_t = a_t y_(t-1) + b_t along an axis, from y_0 = b_0; a and b of one shape. */

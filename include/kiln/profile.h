@@ -1,5 +1,4 @@
-/* Where the time of a program goes: kernel by kernel, line by line of the user's source, and as a timeline.  Included
- * by <kiln/kiln.h>.
+/* Profiles: the time of each kernel and each line of the user's source, and a timeline.  Included by <kiln/kiln.h>.
  *
  *     kl_profile_begin();
  *     for (int step = 0; step < 100; step++) train(...);
@@ -22,38 +21,42 @@ extern "C" {
 typedef struct kl_profile_row {
     const char *name;     /* the kernel's, "copy", "custom" and the op's, "interpreter"; a line's "file:line", without
                              one "?" and the op */
-    const char *where;    /* the name of the trace; of a line, the function that it stands in, "" if not known */
-    int64_t calls;        /* of the kernel; of kernels that compute something of the line */
-    double seconds;       /* of all calls, on the clock of the wall, seen by the thread that runs the step */
-    double share;         /* of the seconds of all rows, 0 to 1 */
-    int64_t bytes, flops; /* of all calls: a kernel's arrays, each once; its operations.  0: not known */
+    const char *where;    /* the name of the trace; of a line, the function that contains it, "" if not known */
+    int64_t calls;        /* calls of the kernel; of a line, calls of kernels that compute some of it */
+    double seconds;       /* wall time of all calls, measured by the thread that runs the step */
+    double share;         /* fraction of the seconds of all rows, 0 to 1 */
+    /* of all calls: the kernel's arrays, each counted once; its arithmetic operations. 0: not known */
+    int64_t bytes, flops;
     double limit;         /* seconds that the calls would take at this machine's limit; 0: not known */
     double fraction;      /* limit / seconds, 1 is as fast as this machine can be; 0: not known */
 } kl_profile_row;
 
 typedef struct kl_profile {
     double seconds;       /* from begin to end */
-    double busy;          /* the seconds of all kernel rows, which are those of all line rows */
+    double busy;          /* the sum of all kernel rows, which equals the sum of all line rows */
     int threads;
-    double recording, planning, compiling; /* seconds between trace begin and end; in passes and planning; in compiling
-                                              kernels and in loading them from disk.  Of all threads, added up */
+    /* seconds between trace begin and end; in passes and planning; in compiling kernels and loading them from disk.
+     * Sums over all threads */
+    double recording, planning, compiling;
     int64_t nkernel, nline;
-    const kl_profile_row *kernel, *line; /* by seconds, the most first */
-    int64_t dropped;      /* spans for which the timeline had no room; the rows count them all the same */
+    const kl_profile_row *kernel, *line; /* sorted by seconds, largest first */
+    int64_t dropped;      /* spans that did not fit into the timeline; the rows include them */
 } kl_profile;
 
-/* From here on what all threads of the process run is recorded: each command of a program costs two readings of the
- * clock and some 50 bytes, up to a million of them.  A kernel that computes ops of several lines is divided among these
- * by the operations and elements of their ops.  [errors ARGUMENT: a profile is being made already] */
+/* Starts recording on all threads of the process.  Each command of a program costs two readings of the clock and
+ * about 50 bytes, for up to a million commands.  The time of a kernel that computes ops of several lines is divided
+ * among the lines in proportion to the operations and elements of their ops.  [errors ARGUMENT: a profile is being
+ * made already] */
 KL_API kl_status kl_profile_begin(void);
-/* Ends it.  Then the limits of the machine are measured, with the loops of kl_bench, which takes some 0.1 s: what
- * others compute meanwhile makes them worse.  The caller frees it.  [errors NULL: ARGUMENT without a begin, MEMORY] */
+/* Ends the profile.  Then the limits of the machine are measured with the loops of kl_bench, which takes about 0.1
+ * s; other load on the machine lowers them.  The caller frees the result.  [errors NULL: ARGUMENT without a begin,
+ * MEMORY] */
 KL_API kl_profile *kl_profile_end(void);
 /* The profile as text for people; valid as long as the profile. */
 KL_API const char *kl_profile_table(const kl_profile *profile);
-/* Writes the timeline as JSON trace events, which ui.perfetto.dev and chrome://tracing open: a row a thread, with
- * recording, runs, reads, passes, planning, compiling, and each kernel, copy and custom op; of Kiln's own threads their
- * shares of kernels.  [errors ARGUMENT, IO] */
+/* Writes the timeline as JSON trace events, which ui.perfetto.dev and chrome://tracing open.  Each thread is a row,
+ * with recording, runs, reads, passes, planning, compiling, and each kernel, copy and custom op.  Rows of pool threads
+ * show their shares of kernels.  [errors ARGUMENT, IO] */
 KL_API kl_status kl_profile_trace(const kl_profile *profile, const char *path);
 /* NULL is fine. */
 KL_API void kl_profile_free(kl_profile *profile);

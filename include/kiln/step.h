@@ -19,7 +19,7 @@
  *     }
  *     kl_step_free(step);
  *
- * Any number of threads may run one step at once; runs that assign the same tensor come one after the other. */
+ * Any number of threads may run one step concurrently; runs that assign the same tensor are serialised. */
 #include <kiln/kiln.h> /* in front of the guard: it includes this file */
 #ifndef KILN_STEP_H
 #define KILN_STEP_H
@@ -30,30 +30,34 @@ extern "C" {
 
 typedef struct kl_step kl_step;
 
-/* A number for all slots of a name. */
+/* A value for all slots of this name. */
 typedef struct kl_slot {
     const char *name;
     double value;
 } kl_slot;
 
-/* Ends the open trace without running it, and compiles it unless known.  Each run is given tensors for inputs[], which
- * were made by kl_input or kl_wrap in the trace, and writes what was kept with kl_keep, in that order.  Tensors from
- * outside that the trace used are states: each run reads the value they then have and assigns what the trace assigned,
- * so they must live as long as the step is run.  A kl_scalar that was given a name by kl_set_name can be given a number
- * at each run; several may share a name.  All other inputs and numbers stay as they were recorded.  So does a seed
- * given as a number: kl_dropout has the same mask, kl_rand the same numbers in each run.  A seed that changes from run
- * to run is a tensor, an input or a state that the step assigns (kl_dropout_seeded, kl_rand_seeded and their like).
- * [errors NULL: TRACE without a begin, ARGUMENT, HANDLE: an input that is none, those of kl_trace_end] */
+/* Ends the open trace without running it, and compiles it unless its program is cached.
+ * - Inputs: each run takes tensors in place of inputs[], which were made by kl_input or kl_wrap in the trace.
+ * - Outputs: each run returns the tensors that were kept with kl_keep, in that order.
+ * - States: tensors made outside the trace that it uses.  Each run reads their current values and assigns what the
+ *   trace assigned, so they must not be released before the step is freed.
+ * - Slots: a kl_scalar that kl_set_name gave a name can get a number at each run; several may share a name.
+ * - All other inputs and numbers stay as recorded, including seeds given as numbers: kl_dropout has the same mask and
+ *   kl_rand the same numbers in each run.  A seed that changes from run to run is a tensor: an input, or a state that
+ *   the step assigns (kl_dropout_seeded, kl_rand_seeded and similar functions).
+ *
+ * [errors NULL: TRACE without a begin, ARGUMENT, HANDLE: inputs[] has a tensor that is no input of the trace, those of
+ * kl_trace_end] */
 KL_API_AT kl_step *kl_step_end(int ninputs, const kl_tensor *inputs);
-/* Runs it: inputs of the shapes, dtypes and devices recorded; numbers by name, the others as recorded; outputs[] are
- * new handles, which the caller releases.  After an error every value is as before, and outputs[] are kl_none. [errors
- * ARGUMENT: a wrong count or name; SHAPE, TYPE, DEVICE: an input does not fit; HANDLE: an input or a state that was
- * released; TRACE: one is open; those of running] */
+/* Runs the step.  Inputs have the recorded shapes, dtypes and devices; slots without a number here keep the recorded
+ * one; outputs[] are new handles, which the caller releases.  After an error every value is as before, and outputs[]
+ * are kl_none.  [errors ARGUMENT: a wrong count or name; SHAPE, TYPE, DEVICE: an input does not fit; HANDLE: an input
+ * or a state that was released; TRACE: one is open; those of running] */
 KL_API_AT kl_status kl_step_run(const kl_step *step, int ninputs, const kl_tensor *inputs, int nslots,
                                 const kl_slot *slots, int noutputs, kl_tensor *outputs);
-/* Outputs of a run, -1 for NULL. */
+/* The number of outputs of a run, -1 for NULL. */
 KL_API int kl_step_outputs(const kl_step *step);
-/* Once no thread runs it.  NULL is fine. */
+/* Frees the step; no thread may be running it.  NULL is allowed. */
 KL_API void kl_step_free(kl_step *step);
 
 #ifdef __cplusplus

@@ -1,11 +1,11 @@
-/* Tensors that are stored in another way than dense: what is common to them.  Included by <kiln/kiln.h>.
+/* Tensors that are not stored dense: the functions common to them.  Included by <kiln/kiln.h>.
  *
- * complex.h, quantized.h, sparse.h, named.h, nested.h and blocked.h make such tensors.  Their handles go wherever
- * tensors go: each op does with them what its layer knows, records ordinary nodes on their parts, and is an error that
- * says so where it knows nothing.  kl_shape, kl_dtype_of and kl_device_of are those of what they stand for; kl_keep,
- * kl_release, kl_assign (one stored in the same way), kl_requires_grad, kl_grad and kl_to are meant of all their parts.
- * kl_read gives the elements of kl_dense.  Loops, branches and other functions that are recorded take plain tensors
- * only, but use any from outside. */
+ * complex.h, quantized.h, sparse.h, named.h, nested.h and blocked.h make such tensors.  Every function that takes a
+ * tensor accepts their handles.  Each op that the layer implements records ordinary nodes on their parts; other ops
+ * either compute on kl_dense or fail with an error, as the layer's header says. kl_shape, kl_dtype_of and kl_device_of
+ * return those of the dense tensor that it stands for. kl_keep, kl_release, kl_assign (from a tensor stored in the same
+ * way), kl_requires_grad, kl_grad and kl_to apply to all parts. kl_read returns the elements of kl_dense.  Recorded
+ * functions of loops and branches take plain tensors as parameters, but may use any tensor from outside. */
 #include <kiln/kiln.h> /* in front of the guard: it includes this file */
 #ifndef KILN_STORAGE_H
 #define KILN_STORAGE_H
@@ -14,19 +14,19 @@
 extern "C" {
 #endif
 
-/* What it stands for as a plain tensor: zeros where a sparse one stores nothing, floats of a quantized one, a last axis
- * of two for the real and imaginary parts of a complex one, the values of a nested one, a named one without its
- * names. */
+/* The plain tensor that it stands for: of a sparse one with zeros where nothing is stored, of a quantized one the
+ * floats, of a complex one with a last axis of two for the real and imaginary parts, of a nested one the values, of a
+ * named one the same without names. */
 KL_API_AT kl_tensor kl_dense(kl_tensor a);
 /* "complex", "quantized", "sparse", "named", "nested", "blocked"; "" for a plain tensor, or a bad handle. */
 KL_API const char *kl_layer_name(kl_tensor t);
-/* How many parts it is stored as; 0 for a plain tensor, or a bad handle. */
+/* The number of parts that it is stored as; 0 for a plain tensor, or a bad handle. */
 KL_API uint32_t kl_layer_parts(kl_tensor t);
-/* How it is stored: "sparse f32[5,4]: f32[7] i32[6] i32[7]", a part that it is without as "none"; "" for a plain
+/* Describes the storage: "sparse f32[5,4]: f32[7] i32[6] i32[7]", with "none" for a part that is absent; "" for a plain
  * tensor, or a bad handle.  Cut at size; returns buf. */
 KL_API char *kl_layer_text(kl_tensor t, char *buf, size_t size);
-/* One of them, in the order in which its header names them: a new handle of the same values.  [ARGUMENT: it has
- * none] */
+/* Part i, in the order in which the layer's header names the parts: a new handle of the same values.  [ARGUMENT: no
+ * such part] */
 KL_API_AT kl_tensor kl_layer_part(kl_tensor t, uint32_t i);
 
 #ifdef __cplusplus

@@ -1,4 +1,4 @@
-/* Attributes: fields by their descriptors, dot's axis lists, and the rule that unused bytes are 0. */
+/* Attributes: access to fields by their descriptors, dot's axis lists, and the rule that unused bytes are 0. */
 #include "ir/ir.h"
 #include <string.h>
 

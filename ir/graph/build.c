@@ -1,4 +1,4 @@
-/* Builders: one call a node.  A NIL operand means that an error is recorded already. */
+/* Builders: one function for each kind of node.  A NIL operand means that an error was recorded already. */
 #include "ir/ir.h"
 #include <string.h>
 
@@ -91,7 +91,7 @@ ref n_expand(struct graph *g, ref a, const struct shape *s)
     return graph_add(g, &(struct node){.op = OP_expand, .nin = 1, .in = {a}}, s);
 }
 
-/* Steps that change nothing are left out. */
+/* Omits steps that change nothing. */
 ref n_broadcast(struct graph *g, ref a, const struct shape *s)
 {
     if (g->err.code != KL_OK || a == NIL)
@@ -148,7 +148,7 @@ ref n_pad(struct graph *g, ref a, ref value, uint32_t axis, int64_t low, int64_t
     return graph_add(g, &n, NULL);
 }
 
-/* Each level of the tree takes MAX_OPERANDS equal parts, so it is as flat as can be. */
+/* Each node of the tree takes up to MAX_OPERANDS operands, so that the tree has minimal depth. */
 ref n_concat(struct graph *g, const ref *a, unsigned n, uint32_t axis)
 {
     if (n == 1)
@@ -238,7 +238,7 @@ ref n_shift(struct graph *g, ref a, ref value, uint32_t axis)
     if (g->err.code != KL_OK || a == NIL)
         return NIL;
     int64_t length = node_shape(g, a)->dim[axis], rest;
-    if (length < 0 && !dim_at_most(g, 1, length)) /* one that may be empty */
+    if (length < 0 && !dim_at_most(g, 1, length)) /* the axis may be empty */
         return n_slice(g, n_pad(g, a, value, axis, 1, 0, 0), axis, 0, length, 1);
     return dims_sum(g, 1, &(struct scaled){length, 1}, -1, &rest)
                ? n_pad(g, n_slice(g, a, axis, 0, rest, 1), value, axis, 1, 0, 0)
@@ -286,7 +286,7 @@ ref n_pick(struct graph *g, ref a, ref b)
     return n_where(g, n_gt(g, a, b), n_k(g, a, 1), tie);
 }
 
-/* The exponent is changed where the factor b is 0, so that a second gradient meets no infinity there either. */
+/* Where the factor b is 0 the exponent is replaced, so that a second gradient has no infinity there. */
 ref n_pow_slope(struct graph *g, ref a, ref b)
 {
     ref huge = n_not(g, n_is_finite(g, n_recip(g, a))), zero = n_k(g, b, 0);
@@ -300,13 +300,13 @@ ref n_pow_log(struct graph *g, ref a, ref b)
     return n_log(g, n_where(g, flat, n_k(g, a, 1), a));
 }
 
-ref n_circle(struct graph *g, ref a)
+ref n_cos_of_asin(struct graph *g, ref a)
 {
     ref one = n_k(g, a, 1);
     return n_sqrt(g, n_mul(g, n_sub(g, one, a), n_add(g, one, a)));
 }
 
-ref n_radius(struct graph *g, ref a, ref b)
+ref n_hypot_or_one(struct graph *g, ref a, ref b)
 {
     ref r = n_hypot(g, a, b);
     return n_where(g, n_eq(g, r, n_k(g, r, 0)), n_k(g, r, 1), r);

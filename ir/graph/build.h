@@ -3,7 +3,7 @@
 #define KILN_IR_BUILD_H
 #include "ir/graph/node.h"
 
-/* ---- build.c: builders for gradient rules, passes and tests; NIL operands give NIL ---- */
+/* ---- build.c: builders for gradient rules, passes and tests; if an operand is NIL the result is NIL ---- */
 #define ST(name, ...)
 #define EW1(name, ...) ref n_##name(struct graph *g, ref a);
 #define EW2(name, ...) ref n_##name(struct graph *g, ref a, ref b);
@@ -24,11 +24,11 @@ ref n_slice(struct graph *g, ref a, uint32_t axis, int64_t start, int64_t count,
 ref n_window(struct graph *g, ref a, uint32_t axis, int64_t size, int64_t stride, int64_t dilation);
 ref n_flip(struct graph *g, ref a, uint32_t axes);
 ref n_pad(struct graph *g, ref a, ref value, uint32_t axis, int64_t low, int64_t high, int64_t interior);
-ref n_concat(struct graph *g, const ref *a, unsigned n, uint32_t axis); /* n of 1 up: a tree of concat nodes */
+ref n_concat(struct graph *g, const ref *a, unsigned n, uint32_t axis); /* n at least 1: a tree of concat nodes */
 ref n_dynamic_slice(struct graph *g, ref a, ref start, uint32_t axis, int64_t count);
 ref n_dynamic_update(struct graph *g, ref a, ref update, ref start, uint32_t axis);
 ref n_gather(struct graph *g, ref a, ref index, uint32_t axis); /* index: integers, rank 1 */
-/* index: integers, rank 1; update: a's shape, but the index's length along the axis */
+/* index: integers, rank 1; update: of a's shape except along the axis, where its length is the index's */
 ref n_scatter(struct graph *g, ref a, ref index, ref update, uint32_t axis, enum scatter_kind kind);
 ref n_argsort(struct graph *g, ref a, uint32_t axis, bool descending, unsigned dtype); /* dtype i32 or i64 */
 ref n_bitcast(struct graph *g, ref a, unsigned dtype);
@@ -38,23 +38,23 @@ ref n_dequantize(struct graph *g, ref q, ref scale, ref zero);
 ref n_reduce(struct graph *g, enum op op, ref a, uint32_t axes); /* reduced axes keep length 1 */
 ref n_cumulative(struct graph *g, enum op op, ref a, uint32_t axis); /* op: cumsum, cumprod, cummax, cummin */
 ref n_recurrence(struct graph *g, ref a, ref b, uint32_t axis);
-/* each element one further, the scalar first, the last gone */
+/* elements shifted by one along the axis: the scalar comes first, the last element is dropped */
 ref n_shift(struct graph *g, ref a, ref value, uint32_t axis);
 ref n_dot(struct graph *g, ref a, ref b, const union attr *dims); /* result: batch, free of a, free of b */
-ref n_attention(struct graph *g, ref q, ref k, ref v, ref seen, double scale, bool causal); /* seen: NIL without */
-/* What attention node y multiplies v by, [.., L, M], made of other ops: a decomposition is n_dot of this, in y's dtype,
- * and v.  In the dtype that y computes in; the products are in y's dtype. */
+ref n_attention(struct graph *g, ref q, ref k, ref v, ref seen, double scale, bool causal); /* seen: NIL for none */
+/* The attention weights of attention node y, [.., L, M], computed by other ops in the dtype that y computes in. n_dot
+ * of them, in y's dtype, and v is a decomposition of y.  The products inside are in y's dtype. */
 ref n_attention_weights(struct graph *g, ref y);
-/* What flows to q, k and v of attention node y, given dy: by attention_stats and attention_grad, storing nothing of
- * L x M, whatever the lengths; those of D and E are known. */
+/* The gradients of q, k and v of attention node y, given dy: made of attention_stats and attention_grad, which store
+ * nothing of size L x M for any length.  The lengths D and E must be known. */
 void n_attention_gradient(struct graph *g, ref y, ref dy, ref din[3]);
 ref n_copy(struct graph *g, ref a, unsigned device);
 ref n_grad(struct graph *g, ref loss, ref wrt);
-ref n_proj(struct graph *g, ref region, uint32_t index); /* the node that is there already, or a new one */
-/* What gradients share. */
+ref n_proj(struct graph *g, ref region, uint32_t index); /* the existing node of that index, or a new one */
+/* Shared by gradient rules. */
 ref n_pick(struct graph *g, ref a, ref b);        /* 1 where a > b, 0.5 where equal, else 0, in a's dtype */
-ref n_circle(struct graph *g, ref a);             /* sqrt(1 - a^2) */
-ref n_radius(struct graph *g, ref a, ref b);      /* hypot(a, b), but 1 at the origin: what divides there is 0 too */
+ref n_cos_of_asin(struct graph *g, ref a);           /* sqrt(1 - a^2) */
+ref n_hypot_or_one(struct graph *g, ref a, ref b); /* hypot(a, b), but 1 at the origin, where the numerator is 0 */
 ref n_pow_slope(struct graph *g, ref a, ref b);   /* b a^(b-1), with 0 for a 0 times infinity where b is 0 */
 ref n_pow_log(struct graph *g, ref a, ref b);     /* log a, with 0 where 0^b is 0 or 1 for all b nearby */
 

@@ -1,17 +1,18 @@
-/* What has changed from one graph to another, node by node, for people.
+/* Compares two graphs node by node and describes the changes.
  *
- * Nodes are matched by what they are apart from their operands: a longest common subsequence, so that the order stays;
- * in what it leaves over, those of the same op, then those that make the same type of the same operands.  A matched
- * node is the same if its operands match, too: what only reads something else that has changed is no change. */
+ * Nodes are first matched by everything except their operands: a longest common subsequence, which keeps the order.
+ * The remaining nodes are matched by op, then by result type and operands.  A matched node counts as unchanged if its
+ * operands match, too; a node is not reported as changed only because an operand changed. */
 #include "ir/text/text.h"
 #include <string.h>
 
-enum { MAX_TABLE = 1 << 22, WINDOW = 64 }; /* entries of the table of subsequences; without one: nodes looked ahead */
+/* maximum entries of the subsequence table; lookahead in nodes where there is no table */
+enum { MAX_TABLE = 1 << 22, WINDOW = 64 };
 
 struct differ {
     const struct graph *a, *b;
-    struct hash128 *ka, *kb;       /* per node: all of it but its operands */
-    ref *to, *from;                /* per node of a, of b: the one that it is matched with; NIL: none */
+    struct hash128 *ka, *kb;       /* hash of each node without its operands */
+    ref *to, *from;                /* for each node of a, and of b: its match; NIL: none */
     struct text *t;
     unsigned indent;
     struct graph_changes *n;
@@ -78,7 +79,7 @@ static bool same_type(const struct differ *d, ref x, ref y)
         same_shape(d, node_at(d->a, x)->shape, node_at(d->b, y)->shape);
 }
 
-/* The first of these that a matched node differs in; NULL: nothing. */
+/* The name of the first field in which two matched nodes differ; NULL: none. */
 static const char *changed_field(const struct differ *d, ref x, ref y)
 {
     const struct node *p = node_at(d->a, x), *q = node_at(d->b, y);
@@ -110,7 +111,7 @@ static void match(struct differ *d, ref x, ref y)
     d->from[y] = x;
 }
 
-/* Nodes x0.. of a and y0.. of b, n and m of them, by a table of the lengths of common subsequences of what follows. */
+/* Matches n nodes x0.. of a with m nodes y0.. of b, by a table of the lengths of common subsequences of the rest. */
 static bool match_table(struct differ *d, ref x0, uint32_t n, ref y0, uint32_t m)
 {
     size_t row = (size_t)m + 1;
@@ -134,7 +135,7 @@ static bool match_table(struct differ *d, ref x0, uint32_t n, ref y0, uint32_t m
     return true;
 }
 
-/* The same for graphs too long for a table: the next one of its kind not far ahead. */
+/* The same for graphs too long for a table: takes the next equal node within WINDOW. */
 static void match_ahead(struct differ *d, ref x0, uint32_t n, ref y0, uint32_t m)
 {
     for (uint32_t i = 0, j = 0; i < n; i++)
@@ -146,7 +147,8 @@ static void match_ahead(struct differ *d, ref x0, uint32_t n, ref y0, uint32_t m
             }
 }
 
-/* Nodes between two matched ones, in order, that are of one op (else: make the same of the same operands). */
+/* Matches the nodes between two matched ones, in order: those of one op, or (by_op false) those with the same type and
+ * operands. */
 static void match_rest(struct differ *d, bool by_op)
 {
     ref y = 1;
@@ -181,7 +183,7 @@ static bool match_all(struct differ *d)
     return true;
 }
 
-/* ---- telling ---- */
+/* ---- describing ---- */
 
 static void put_line(struct differ *d, const char *what, const char *field, const struct graph *g, ref r)
 {
@@ -208,7 +210,7 @@ static bool compare_regions(struct differ *d, const struct node *p, const struct
     return true;
 }
 
-static bool tell_nodes(struct differ *d)
+static bool report_nodes(struct differ *d)
 {
     ref y = 1;
     for (ref x = 1; x < d->a->nnode || y < d->b->nnode;) {
@@ -248,7 +250,7 @@ static void put_output(struct differ *d, const char *what, const struct graph *g
     d->n->outputs++;
 }
 
-static void tell_outputs(struct differ *d)
+static void report_outputs(struct differ *d)
 {
     for (uint32_t i = 0; i < d->a->nout || i < d->b->nout; i++) {
         const struct output *p = &d->a->out[i], *q = &d->b->out[i];
@@ -262,8 +264,8 @@ static void tell_outputs(struct differ *d)
     }
 }
 
-/* Leaves that no node mentions are part of a graph, too. */
-static void tell_leaves(struct differ *d, const char *what, const struct leaves *x, const struct leaves *y)
+/* Reports leaves that no node uses. */
+static void report_leaves(struct differ *d, const char *what, const struct leaves *x, const struct leaves *y)
 {
     for (uint32_t i = 0; i < x->n || i < y->n; i++) {
         char s[SHAPE_TEXT] = "", t[SHAPE_TEXT] = "";
@@ -283,7 +285,7 @@ static void tell_leaves(struct differ *d, const char *what, const struct leaves 
     }
 }
 
-static void tell_symbols(struct differ *d)
+static void report_symbols(struct differ *d)
 {
     const struct symbols *x = d->a->symbols, *y = d->b->symbols;
     for (uint32_t i = 0; i < (x ? x->n : 0) || i < (y ? y->n : 0); i++) {
@@ -313,11 +315,11 @@ static bool graph_compare_compare(struct differ *d)
         d->kb[r] = key_of(d->b, r);
     ok = ok && match_all(d);
     if (ok) {
-        tell_leaves(d, "input", &d->a->input, &d->b->input);
-        tell_leaves(d, "state", &d->a->state, &d->b->state);
-        tell_leaves(d, "slot", &d->a->slot, &d->b->slot);
-        ok = tell_nodes(d);
-        tell_outputs(d);
+        report_leaves(d, "input", &d->a->input, &d->b->input);
+        report_leaves(d, "state", &d->a->state, &d->b->state);
+        report_leaves(d, "slot", &d->a->slot, &d->b->slot);
+        ok = report_nodes(d);
+        report_outputs(d);
     }
     mem_free(d->ka);
     mem_free(d->kb);
@@ -330,6 +332,6 @@ bool graph_compare(const struct graph *a, const struct graph *b, struct text *t,
 {
     struct differ d = {.a = a, .b = b, .t = t, .n = n};
     *n = (struct graph_changes){0};
-    tell_symbols(&d);
+    report_symbols(&d);
     return graph_compare_compare(&d) && !t->failed;
 }

@@ -1,6 +1,6 @@
-/* Custom ops: the registered ones, and calling them.
+/* Custom ops: the list of registered ones, and calling their functions.
  *
- * The list only grows, at its head, so looking up needs no lock. */
+ * New entries are added at the head and none is removed, so look-ups need no lock. */
 #include "custom.h"
 #include <stdatomic.h>
 #include <string.h>
@@ -19,22 +19,29 @@ const struct custom_op *custom_find(const char *name)
     return find_from(atomic_load_explicit(&first, memory_order_acquire), name);
 }
 
+bool custom_add(struct custom_op *op, struct err *e)
+{
+    struct custom_op *head = atomic_load_explicit(&first, memory_order_acquire);
+    do {
+        if (find_from(head, op->name))
+            return err_set(e, KL_ERR_ARGUMENT, "an op of the name \"%s\" is registered already", op->name);
+        op->next = head;
+    } while (!atomic_compare_exchange_weak_explicit(&first, &head, op, memory_order_acq_rel, memory_order_acquire));
+    return true;
+}
+
 bool custom_register(const char *name, const kl_custom_op *functions, void *ctx, struct err *e)
 {
-    struct custom_op *op = mem_alloc(sizeof *op), *head = atomic_load_explicit(&first, memory_order_acquire);
+    struct custom_op *op = mem_alloc(sizeof *op);
     if (!op)
         return err_set(e, KL_ERR_MEMORY, "out of memory");
     snprintf(op->name, sizeof op->name, "%s", name);
     op->functions = *functions;
     op->ctx = ctx;
-    do {
-        if (find_from(head, name)) {
-            mem_free(op);
-            return err_set(e, KL_ERR_ARGUMENT, "an op of the name \"%s\" is registered already", name);
-        }
-        op->next = head;
-    } while (!atomic_compare_exchange_weak_explicit(&first, &head, op, memory_order_acq_rel, memory_order_acquire));
-    return true;
+    if (custom_add(op, e))
+        return true;
+    mem_free(op);
+    return false;
 }
 
 /* ---- calling the functions ---- */
@@ -57,7 +64,7 @@ static bool is_type(const kl_type *t, struct shape *s)
     return shape_numel(s, &n);
 }
 
-/* An error of one of the op's functions. */
+/* Makes an error of a failed function of the op. */
 static bool failed(const char *name, kl_status status, const char *message, struct err *e)
 {
     if ((unsigned)status > KL_ERR_INTERNAL)
@@ -93,7 +100,7 @@ static const struct custom_op *registered(const struct custom *c, struct err *e)
     return op;
 }
 
-/* The types of operands, then of results, into `type`. */
+/* Writes the types of operands, then of results, to `type`. */
 static void node_types(const struct graph *g, const struct node *n, kl_type *type)
 {
     const struct custom *c = node_custom(g, n);
@@ -130,9 +137,9 @@ bool custom_run(const struct graph *g, const struct node *n, const void *const *
     return false;
 }
 
-/* ---- all of a graph's ---- */
+/* ---- all custom ops of a graph ---- */
 
-/* What the node says of its results is what the op says. */
+/* Checks that the op still gives the result types that the node records. */
 static bool check_node(const struct graph *g, const struct node *n, struct err *e)
 {
     const struct custom *c = node_custom(g, n);
@@ -178,6 +185,12 @@ bool custom_check(const struct graph *g, struct err *e)
     return true;
 }
 
+bool custom_is_async(const struct graph *g, const struct node *n)
+{
+    const struct custom_op *op = n->op == OP_custom ? custom_find(node_custom(g, n)->name) : NULL;
+    return op && op->async;
+}
+
 bool custom_any(const struct graph *g)
 {
     bool any = g->ncustom > 0;
@@ -195,8 +208,8 @@ uint32_t custom_number(struct graph *g, uint32_t from)
     return from;
 }
 
-/* The call site of custom op number *left of g and its regions, in the order of custom_number; NULL: there are not so
- * many. */
+/* The call site of custom op number *left of g and its regions, in the order of custom_number; NULL: there are
+ * fewer. */
 static const kl_site *find_site(const struct graph *g, uint32_t *left)
 {
     for (ref r = 1; r < g->nnode && *left < g->ncustom; r++)

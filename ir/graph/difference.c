@@ -1,8 +1,8 @@
-/* Where two graphs first differ, in words: which node, which of its fields, and the node's line in both. */
+/* Describes where two graphs first differ: the node, the field, and the node's line in both. */
 #include "ir/ir.h"
 #include <string.h>
 
-/* The first field that differs, in the order in which one would look for the cause. */
+/* The name of the first field that differs; likely causes come before their consequences. */
 static const char *field(const struct graph *a, const struct node *x, const struct graph *b, const struct node *y)
 {
     if (x->op != y->op)
@@ -24,7 +24,7 @@ static const char *field(const struct graph *a, const struct node *x, const stru
     return op_is_region(x->op) ? "region or attributes" : x->op == OP_const ? "value" : "attributes";
 }
 
-uint64_t graph_likeness(const struct graph *a, const struct graph *b)
+uint64_t graph_similarity(const struct graph *a, const struct graph *b)
 {
     ref r = graph_common(a, b);
     uint64_t like = (uint64_t)r << 4 | (uint64_t)(a->nnode == b->nnode) << 3;

@@ -1,4 +1,4 @@
-/* Errors are values: the first cause is kept, later ones are its consequences. */
+/* Errors are values: the first one is kept, later ones are ignored. */
 #include "ir/ir.h"
 #include <stdarg.h>
 

@@ -1,4 +1,4 @@
-/* A graph's life: making, copying, appending nodes, leaves and outputs. */
+/* Creating and copying graphs; appending nodes, leaves and outputs. */
 #include "ir/ir.h"
 #include <string.h>
 
@@ -144,7 +144,7 @@ void graph_reset(struct graph *g)
     init_tables(g);
 }
 
-/* The id in g of a site of `from`; strings that `from` owns are copied, since they die with it. */
+/* The id in g of a site of `from`; strings owned by `from` are copied, because they are freed with it. */
 static uint32_t copy_site(struct graph *g, const struct graph *from, uint32_t id)
 {
     if (id == 0)
@@ -184,7 +184,7 @@ static bool copy_leaves(struct graph *g, const struct graph *from)
     return true;
 }
 
-/* A copy of c, whose shapes are those of `from`, at the end of g's list. */
+/* Appends a copy of c, whose shapes are those of `from`, to g's list. */
 static bool add_custom(struct graph *g, const struct graph *from, const struct custom *c)
 {
     struct custom copy = *c;
@@ -230,8 +230,8 @@ static bool clone_regions(struct graph *g, const struct graph *from)
     return true;
 }
 
-/* Shapes and sites are interned again in their old order, so ids stay the same.  shared: a table that has from's
- * expressions; NULL: a copy of from's. */
+/* Interns shapes and sites in their old order, so ids stay the same. shared: a table that has from's expressions; NULL:
+ * from's table is copied. */
 static struct graph *clone(const struct graph *from, struct symbols *shared)
 {
     struct graph *g = graph_new(from->name);
@@ -279,7 +279,7 @@ struct graph *graph_clone_part(const struct graph *from) { return clone(from, fr
 
 static uint32_t max_u32(uint32_t a, uint32_t b) { return a > b ? a : b; }
 
-/* Shapes that leaves and custom ops of a graph have, by their ids: one more than the largest. */
+/* One more than the largest id of a shape of a leaf or a custom op. */
 static uint32_t shapes_beside_nodes(const struct graph *g)
 {
     const struct leaves *of[] = {&g->input, &g->state, &g->slot};
@@ -293,9 +293,9 @@ static uint32_t shapes_beside_nodes(const struct graph *g)
     return n;
 }
 
-/* Clones a copy of *from whose counts are those of the beginning.  Shapes and sites that only later nodes have are left
- * out: a trace whose recordings differ in a shape is copied from recording to recording, and would have those of
- * all. */
+/* Clones a copy of *from whose counts are cut to the beginning.  Shapes and sites that only later nodes use are left
+ * out.  Otherwise a trace that is copied from recording to recording, with one shape different each time, would collect
+ * the shapes of all recordings. */
 struct graph *graph_clone_beginning(const struct graph *from, uint32_t nnode, uint32_t nshape)
 {
     struct graph cut = *from;
@@ -340,13 +340,13 @@ static ref graph_append(struct graph *g, const struct node *n)
     return g->nnode++;
 }
 
-/* Only proj reads a region op's node. */
+/* Only proj may have a region op's node as an operand. */
 static bool is_operand(const struct graph *g, unsigned op, ref r)
 {
     return r != NIL && r < g->nnode && op_is_region(g->node[r].op) == (op == OP_proj);
 }
 
-/* A node is where its operands are; a copy where it is sent, a gradient where its variable is. */
+/* Sets the device of a node: that of its operands; for copy the target, for a gradient the device of its variable. */
 static bool settle_device(struct graph *g, struct node *n)
 {
     n->device = g->cur_device;
@@ -414,7 +414,7 @@ ref graph_add(struct graph *g, const struct node *proto, const struct shape *tar
     return graph_add_node(g, proto, target);
 }
 
-/* Puts a region op's operands and regions behind those of the nodes before it. */
+/* Appends a region op's operands and regions to the graph's pools. */
 static bool attach(struct graph *g, struct node *n, const ref *in, uint32_t nin, struct graph *const *region)
 {
     uint32_t regions = op_regions(n->op);

@@ -1,6 +1,6 @@
-/* Hashing and comparing graphs by what decides the program: ops, dtypes, operands, shapes by value,
- * attributes, devices, marks, outputs, the leaves' types and the symbols' bounds.  Names, sites and the numbering of
- * shapes are left out, so a graph and its re-parsed text are the same. */
+/* Hashing and comparing graphs by what determines the program: ops, dtypes, operands, shapes by value, attributes,
+ * devices, marks, outputs, types of leaves and bounds of symbols.  Names, sites and the numbering of shapes are not
+ * included, so a graph and its re-parsed text are equal. */
 #include "ir/ir.h"
 #include <string.h>
 #define XXH_INLINE_ALL
@@ -16,7 +16,7 @@ struct hash128 bytes_hash(const void *p, size_t n)
     return from_xxh(XXH3_128bits(p, n));
 }
 
-/* Records are gathered in a buffer: one large update costs far less than many small ones. */
+/* Collects records in a buffer, because one large update is much cheaper than many small ones. */
 struct sink {
     XXH3_state_t state;
     size_t n;
@@ -33,7 +33,7 @@ static void graph_hash_put(struct sink *s, const void *p, size_t n)
     s->n += n;
 }
 
-/* A symbolic dim by what it says, since its number depends on the order in which expressions were interned. */
+/* Hashes a symbolic dim by its expression, because its id depends on the order in which expressions were interned. */
 int64_t dim_digest(const struct graph *g, int64_t d)
 {
     struct affine a;
@@ -43,7 +43,7 @@ int64_t dim_digest(const struct graph *g, int64_t d)
     return (int64_t)(XXH3_64bits(&a, sizeof a) | UINT64_C(1) << 63);
 }
 
-/* These two stay out of the way of graphs without symbols. */
+/* These two functions are not inlined, to keep graphs without symbols fast. */
 static __attribute__((noinline)) struct shape digested_shape(const struct graph *g, const struct shape *shape)
 {
     struct shape s = {.rank = shape->rank};
@@ -96,7 +96,7 @@ static void put_custom(struct sink *s, const struct graph *g, const struct custo
     }
 }
 
-/* A node record says its rank, so what follows it is never ambiguous. */
+/* A node's record contains its rank, which determines the length of the data that follows. */
 static void graph_hash_put_node(struct sink *s, const struct graph *g, const struct node *n)
 {
     const struct shape *shape = &g->shape[n->shape];

@@ -1,13 +1,13 @@
-/* kl.print and kl.assert: custom ops that every process has.  Their attribute is what the user calls the value; a
- * second operand is the token that the one before gave, so that the order of a trace's is that of its calls.  Their
- * result is such a token, one byte. */
+/* kl.print and kl.assert: custom ops that every process has.  Their attribute is the label.  A second operand is the
+ * token that the previous such op returned, which keeps them in the order of the calls.  Their result is a token of one
+ * byte. */
 #include "custom.h"
 #include "ir/text/text.h"
 #include <math.h>
 #include <pthread.h>
 #include <string.h>
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of the two below */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* protects the two variables below */
 static void (*printer)(void *ctx, const char *line);
 static void *printer_ctx;
 static _Thread_local bool quiet;
@@ -21,6 +21,7 @@ void inspect_printer(void (*print)(void *ctx, const char *line), void *ctx)
 }
 
 void inspect_quiet(bool on) { quiet = on; }
+bool inspect_is_quiet(void) { return quiet; }
 
 static kl_status token_types(void *ctx, const kl_custom_call *call, kl_type *out)
 {

@@ -36,7 +36,7 @@ static bool same_site(const kl_site *a, const kl_site *b)
     return a->line == b->line && same_string(a->file, b->file) && same_string(a->func, b->func);
 }
 
-/* Puts id where its hash says; there is room. */
+/* Inserts id at the position for its hash; there is room. */
 static void intern_place(struct intern *t, uint64_t hash, uint32_t id)
 {
     uint32_t mask = t->cap - 1, i = (uint32_t)hash & mask;
@@ -46,7 +46,7 @@ static void intern_place(struct intern *t, uint64_t hash, uint32_t id)
     t->n++;
 }
 
-/* Makes room for one more entry.  True in *rehash: the index is new and empty, place all entries again. */
+/* Makes room for one more entry. *rehash true: the index is new and empty, and the caller must insert all entries. */
 static bool intern_make_room(struct intern *t, bool *rehash)
 {
     *rehash = false;
@@ -64,7 +64,7 @@ static bool intern_make_room(struct intern *t, bool *rehash)
     return true;
 }
 
-/* Walks the ids that may equal an entry of this hash: `found` looks at `id` and breaks. */
+/* Visits the ids that may equal an entry of this hash: `found` compares `id` and breaks. */
 #define PROBE(t, hash, count, id, found)                                                              \
     for (uint32_t probe_i = (uint32_t)(hash), probe_n = 0; probe_n < (t)->cap; probe_i++, probe_n++) { \
         uint32_t id = (t)->slot[probe_i & ((t)->cap - 1)];                                            \
@@ -86,9 +86,8 @@ static bool intern_no_memory(struct graph *g)
     return err_set(&g->err, KL_ERR_MEMORY, "graph @%s: out of memory", g->name);
 }
 
-/* Room for one more.  A shape never changes, so a pointer to one, as n_expand takes it, holds while other nodes are
- * made: the arrays that the shapes have outgrown, no more in all than the one they are in, stay as long as the
- * graph. */
+/* Makes room for one more shape.  Outgrown arrays are kept as long as the graph, so a pointer to a shape, such as
+ * n_expand takes, stays valid while other nodes are added.  Together they are no larger than the current array. */
 static bool grow_shapes(struct graph *g)
 {
     if (g->nshape < g->shape_cap)

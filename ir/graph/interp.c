@@ -1,4 +1,4 @@
-/* The oracle: evaluates nodes one by one, each into memory of its own, with no kernel and no thread. */
+/* The reference interpreter: evaluates nodes one by one, each into its own memory, without kernels and threads. */
 #include "custom.h"
 #include <string.h>
 
@@ -7,7 +7,7 @@ bool interp_node(const struct graph *g, const struct node *n, void *out, const v
     return opinfo[n->op].eval(g, n, out, in);
 }
 
-/* Where each node is needed for the last time: 0 not at all, UINT32_MAX as an output. */
+/* The last use of each node: 0 none, UINT32_MAX an output. */
 static void find_last_uses(const struct graph *g, uint32_t *last)
 {
     for (uint32_t i = 0; i < g->nout; i++)
@@ -39,7 +39,7 @@ static const void *bound_data(const struct node *n, const struct bind *b)
     return n->op == OP_input ? b->input[index] : n->op == OP_state ? b->state[index] : &b->slot[index];
 }
 
-/* ---- region ops: the node's value is its results, one behind the other, each aligned to 64 bytes ---- */
+/* ---- region ops: the node's value is its results one after the other, each aligned to 64 bytes ---- */
 
 static bool run_checked(const struct graph *g, const struct bind *b, struct err *e);
 
@@ -152,7 +152,7 @@ static bool graph_interp_run(const struct graph *g, const struct bind *b, const 
     return true;
 }
 
-/* A graph that is known to be valid: regions run many times. */
+/* Runs a graph that is known to be valid: regions run many times. */
 static bool run_checked(const struct graph *g, const struct bind *b, struct err *e)
 {
     uint32_t *last = mem_alloc(g->nnode * sizeof *last);

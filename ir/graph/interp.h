@@ -1,4 +1,4 @@
-/* Computing values without a kernel: elements, nodes, graphs. */
+/* Interpreting graphs: elements, nodes, whole graphs. */
 #ifndef KILN_IR_INTERP_H
 #define KILN_IR_INTERP_H
 #include "ir/graph/node.h"
@@ -14,10 +14,10 @@ uint32_t scalar_threefry_u32(uint64_t seed, uint64_t index);
 uint64_t scalar_threefry_u64(uint64_t seed, uint64_t index);
 
 /* ---- interp.c: the oracle ---- */
-/* Called for each node that has been computed, of regions too, with the values of all that are needed still; those of a
- * region op are its results, one behind the other, each aligned to 64 bytes. */
+/* Called after each node, of regions too, with the values that are still needed.  The value of a region op is its
+ * results one after the other, each aligned to 64 bytes. */
 struct interp_watch { void (*node)(void *ctx, const struct graph *g, ref r, void *const *value); void *ctx; };
-struct bind {                     /* what a graph runs on: row-major arrays, by ordinal */
+struct bind {                     /* the arguments of a run: row-major arrays, by ordinal */
     const void *const *input;     /* one per input */
     const void *const *state;     /* one per state, the values before the run */
     const uint64_t *slot;         /* one per slot, the bits of its dtype */

@@ -1,4 +1,4 @@
-/* All of Kiln's own memory goes through these few functions. */
+/* Memory allocation: all of Kiln's own memory comes from these functions. */
 #include "ir/ir.h"
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -16,7 +16,7 @@ static void system_release(void *ctx, void *p)
     free(p);
 }
 
-/* Without alloc: calloc, which knows of pages that are zero already. */
+/* Without an alloc function: calloc, which need not clear fresh pages. */
 static kl_memory memory = {.grow = system_grow, .release = system_release};
 static atomic_bool in_use;
 

@@ -1,17 +1,18 @@
 /* The graph IR.
  *
- * A graph is an array of 64-byte nodes in execution order (operands before users), named by index.
- * Node 0 is NIL: never a value, and what every builder returns after a failure, so errors are
- * sticky: build freely, then look at g->err once.  Nothing here locks; a graph has one owner.
+ * A graph is an array of 64-byte nodes in execution order (operands before users), named by index.  Node 0 is NIL:
+ * never a value, and the result of every builder after a failure.  Errors are sticky: a caller builds many nodes and
+ * checks g->err once.  There are no locks; a graph has one owner.
  *
- * A region op (cond, while, scan, checkpoint, custom_grad) owns one or two graphs of its own, its regions.  A
- * region is closed: its inputs are its parameters, its returns what it yields; it has no states, slots or
- * assigns.  The node of a region op has any number of operands, in the graph's pool, and any number of results,
- * each read by the one proj node of that number; its own dtype and shape say that it has no elements.
+ * A region op (cond, while, scan, checkpoint, custom_grad) owns one or two graphs of its own, its regions.  A region is
+ * closed: its inputs are its parameters, its returns what it yields; it has no states, slots or assigns.  The node of a
+ * region op has any number of operands, in the graph's pool, and any number of results, each read by the one proj node
+ * of that number; its own dtype and shape are those of a node without elements.
  *
- * Op custom is like a region op, but has no region: what its results are stands in the graph's list of customs.
+ * Op custom is like a region op without a region: the graph's list of custom descriptions has the types of its results.
  *
- * Every node is on a device.  Only copy goes from one to another; parameters and yields of a region are on its op's. */
+ * Every node is on a device.  Only op copy moves values to another device; parameters and yields of a region are on the
+ * device of its op. */
 #ifndef KILN_IR_NODE_H
 #define KILN_IR_NODE_H
 #include "ir/base.h"
@@ -29,11 +30,11 @@ enum op {
     OP_COUNT
 };
 
-/* ---- shapes: interned per graph, so equal shapes have equal ids; id 0 is the scalar ----
- * A dim is a number of elements or, below 0, an affine expression over the graph's symbols, each of which may be any
- * number within its bounds.  Expressions are interned too: equal ones are equal dims.  What computes with dims uses
- * dims_sum and its kin (symbol.c); where a graph may have symbols, nothing else is meant to be done with them than
- * comparing.  What runs or plans a graph needs it bound: without symbols (pass bind). */
+/* ---- shapes: interned per graph, so equal shapes have equal ids; id 0 is the scalar ---- A dim is a number of
+ * elements or, below 0, an affine expression over the graph's symbols, each of which may be any number within its
+ * bounds.  Expressions are interned too, so equal expressions are equal dims.  Arithmetic on dims uses dims_sum and
+ * related functions (symbol.c).  Where a graph may have symbols, code must not do anything else with dims except
+ * compare them.  Executors and the planner need a bound graph: one without symbols (pass bind). */
 struct shape {
     uint32_t rank;
     uint32_t pad;
@@ -52,17 +53,19 @@ union attr {
     struct { uint8_t perm[KL_MAX_RANK]; } permute;   /* result axis i is operand axis perm[i] */
     struct { uint32_t axes; } flip;                  /* bit i: axis i is reversed */
     struct { uint32_t index; } proj;                 /* proj: which result */
-    struct { int64_t keep; } grad;                   /* bytes of what is cheap to compute again that the forward pass
-                                                        keeps for the backward one, + 1; 0: all */
+    /* + 1: bytes of values that are cheap to recompute, which the forward pass keeps for the backward one; 0: all are
+     * kept */
+    struct { int64_t keep; } grad;
     struct {                                         /* a region op */
         uint32_t first;                              /* its regions: g->region[first], .. */
         uint32_t operands, count;                    /* its operands: g->operand[operands], .., so many */
-        uint32_t carried;                            /* while, scan: values from one round to the next, which come
-                                                        first among operands and results; custom_grad: operands
-                                                        that have a gradient, the first ones too */
-        uint32_t scanned;                            /* scan: operands behind those, cut along axis 0 */
+        /* while, scan: number of carried values, which come first among operands and results; custom_grad: number of
+         * operands that have a gradient, which come first */
+        uint32_t carried;
+        /* scan: number of operands after those, which are cut along axis 0 */
+        uint32_t scanned;
         uint32_t flags;                              /* REGION_REVERSE (scan), REGION_REMAT (checkpoint) */
-        int64_t length;                              /* scan: rounds; custom: which of g->custom */
+        int64_t length;                              /* scan: iterations; custom: index in g->custom */
     } region;
     struct {                                         /* slice: elements start, start + step, .. of one axis;
                                                         dynamic_slice: axis and count only */
@@ -75,13 +78,13 @@ union attr {
         uint32_t axis, zero;
         int64_t size, stride, dilation;
     } window;
-    struct {                                         /* pad: so many new elements before, behind and between */
+    struct {                                         /* pad: numbers of new elements before, after and between */
         uint32_t axis, zero;
         int64_t low, high, interior;
     } pad;
     struct {                                         /* sum, reduce_max, reduce_min, reduce_prod */
         uint32_t axes;                               /* bit i: axis i is reduced */
-        uint32_t lanes;                              /* written by pass numerics, 0 before: */
+        uint32_t lanes;                              /* set by pass numerics, 0 before: */
         uint64_t chunk;                              /*   see the comment at numeric order below */
     } reduce;
     struct {                                         /* dot: axis lists as nibbles, first in the low bits */
@@ -89,49 +92,52 @@ union attr {
         uint8_t nbatch, ncon;
         uint8_t sum;                                 /* KL_I32: operands of u8 or i8, in any mixture, products and sums
                                                         of i32; 0: all of the operands' one dtype */
-        uint8_t lanes;                               /* written by pass numerics, 0 before: */
+        uint8_t lanes;                               /* set by pass numerics, 0 before: */
         uint32_t kblock;                             /*   see the comment at numeric order below */
+        uint32_t pairs;                              /*   1: products of bf16 by DOT2 */
     } dot;
-    struct {                                         /* attention and its kin: see attention below */
+    struct {                                         /* attention, attention_stats and attention_grad: see below */
         uint64_t scale;                              /* the bits of an f64 */
         uint32_t causal;                             /* 1: query i sees the keys up to i + M - L */
-        uint32_t block;                              /* written by pass numerics, 0 before */
+        uint32_t block;                              /* set by pass numerics, 0 before */
         uint32_t depth, of;                          /* attention_grad: D; enum attention_of */
     } attention;
 };
 
 /* attention: q [.., L, D], k [.., M, D] and v [.., M, E], whose leading axes are the same, give [.., L, E]: row i is
  * the mean of v's rows with weights exp(scale * q_i . k_j) over the keys j that query i sees.  A fourth operand, of the
- * same leading axes, says which those are: bool [.., L, M], true where i sees j; or i32 or i64 [.., L, 2], of which
- * query i sees the keys from the first one on and before the second.  What a query does not see has no part in its
- * result, be it an infinity or NaN.  Where a query sees no key, or all that it sees have a score of -infinity, its
- * result is 0.
+ * same leading axes, selects those keys: bool [.., L, M], true where i sees j; or i32 or i64 [.., L, 2], of which query
+ * i sees the keys from the first one on and before the second.  Keys and values that a query does not see do not affect
+ * its result, even if they are infinite or NaN.  Where a query sees no key, or all that it sees have a score of
+ * -infinity, its result is 0.
  *
- * attention_stats: of the same q, k and sight [.., L, 2], in the dtype that attention computes in: the largest score
- * that query i sees, or 0 where that is -infinity, and 1 / the sum of the weights, or 0 where that is 0.
+ * attention_stats: of the same q, k and fourth operand, [.., L, 2] in the dtype that attention computes in: the largest
+ * score that query i sees, or 0 where that is -infinity, and 1 / the sum of the weights, or 0 where that is 0.
  *
  * attention_grad: x = q beside dy, [.., L, D + E], y = k beside v, [.., M, D + E], and t, [.., L, 3], give the gradient
  * of attention in q, [.., L, D], or in k beside v, [.., M, D + E].  t has what attention_stats gives, then the sum of
  * each row of attention's result times dy. */
 enum attention_of { ATTENTION_QUERIES, ATTENTION_KEYS };
 
-/* How scatter brings an element of the update in. */
+/* How scatter combines an element of the update with the element at its index. */
 enum scatter_kind { SCATTER_ADD, SCATTER_MAX, SCATTER_MIN, SCATTER_SET };
 
 enum { MARK_STOP = 1,             /* node.flags: no gradient flows through this node */
-       MARK_REMAT = 2 };          /*   computed a second time to save memory: never the same node as the first */
+       MARK_REMAT = 2 };          /* recomputed to save memory: never merged with the first computation */
 enum { REGION_REVERSE = 1,        /* scan: from the last element to the first */
-       REGION_REMAT = 2 };        /* checkpoint: the backward pass of one, whose nodes become MARK_REMAT */
-enum { MAX_REGION_DEPTH = 16 };   /* of regions in regions */
+       /* checkpoint: the recomputation of one for the backward pass; its nodes become MARK_REMAT */
+       REGION_REMAT = 2 };
+enum { MAX_REGION_DEPTH = 16 };   /* nesting depth of regions */
 
 struct node {
     uint16_t op;
     uint8_t dtype, nin;
     uint32_t shape;
     ref in[MAX_OPERANDS];
-    uint32_t site;                /* index in g->site, outside the hash */
-    uint16_t device, flags;       /* device: where the result lives, and the operands too, but for copy, whose operand
-                                     lives anywhere, and grad, whose loss does */
+    uint32_t site;                /* index in g->site; not hashed */
+    /* device: of the result and the operands, except the operand of copy and the loss of grad, which may be on any
+     * device */
+    uint16_t device, flags;
     union attr attr;
 };
 _Static_assert(sizeof(struct node) == 64, "a node is one cache line");
@@ -151,6 +157,13 @@ _Static_assert(sizeof(struct node) == 64, "a node is one cache line");
  * dot: products k = 0..K-1 in row-major order of the contracted axes, cut into blocks of kblock.
  *   Each block is one ascending chain acc = fma(a, b, acc) from 0 (integers: acc + a*b); block
  *   results are added in ascending order, starting with the first block's; K = 0 gives 0.  lanes is 1.
+ *   With `pairs`, of bf16, a block is one chain of acc = DOT2(a, b, acc) (ir/math/prims.def) over products (0, 1),
+ *   (2, 3), .. of the block, the first of a pair in the lower half; behind an odd number of products stands 0 * 0.
+ *   That is the sum as processors with AVX512_BF16 compute it, at twice the rate of f32.  Elsewhere it would take
+ *   several instructions a product, where a chain of fma takes one.  So numerics writes `pairs` where the device's
+ *   code generator has such an instruction (caps.dot2), and the chain of fma elsewhere.  Which of the two is part of
+ *   the node, of the graph's hash and of its text, and each is the same sum, to the bit, on every processor that is
+ *   given it.  Device ref takes the order of device cpu, so that the two agree.
  * attention: for each query the keys it sees, in blocks of `block` keys (0 .. block-1, ..), in ascending order.  A
  * score is one ascending chain of fma over D from 0, then times scale.  Each block makes most' = the largest of most
  * and its scores (at first -infinity; NaN if any is NaN), base = most', or 0 where that is -infinity, shrink = exp(most
@@ -164,8 +177,8 @@ _Static_assert(sizeof(struct node) == 64, "a node is one cache line");
  * fma(ds, k, acc), or fma(ds, q, acc) and fma(p, dy, acc), from -0, and are added to totals from 0; those made of ds
  *   are multiplied by scale at the end.
  *
- * scatter: an element starts as the first operand's; the update's elements that the index sends there are brought in
- *   one by one, in ascending order of the position in the index: acc = f(acc, x), for set acc = x.
+ * scatter: an element starts as the first operand's; the update's elements whose index selects it are combined with
+ *   it one by one, in ascending order of the position in the index: acc = f(acc, x), for set acc = x.
  *
  * On f16 and bf16 every op computes in f32 on the exactly widened operands and rounds its result once, to
  * nearest even (a NaN stays a NaN), in a fused kernel as anywhere.  Reduces, dots, attention and scans of
@@ -190,14 +203,14 @@ struct leaf {                     /* an input, a state or a slot, by ordinal */
 
 struct leaves { struct leaf *v; uint32_t n, cap; };
 
-/* What the node of a custom op says beside its operands. */
+/* The description of a custom op's node, besides its operands. */
 enum { CUSTOM_NAME = 64 };
 struct custom_result { uint32_t dtype, shape; };
 struct custom {
     char name[CUSTOM_NAME];
     struct custom_result *result; uint32_t nresult;   /* owned */
     uint32_t nattr; void *attr;   /* attributes: bytes, owned; NULL: none */
-    uint32_t call;                /* custom_number in custom.h; outside the hash */
+    uint32_t call;                /* custom_number in custom.h; not hashed */
 };
 
 struct intern { uint32_t *slot, cap, n; }; /* hash index of a table: slots hold id + 1, 0 is free */
@@ -209,7 +222,7 @@ struct symbol { char name[24]; int64_t low, high; };
 struct symbol_term { uint32_t symbol, pad; int64_t by; };
 /* constant + the sum of by * symbol, by ascending symbol and without a 0; unused terms are 0. */
 struct affine { int64_t constant; uint32_t n, pad; struct symbol_term term[MAX_SYMBOL_TERMS]; };
-/* A graph, its regions, and what passes build of them share one table. */
+/* A graph, its regions, and graphs that passes build from them share one table. */
 struct symbols {
     uint32_t users, n;
     struct symbol v[MAX_SYMBOLS];
@@ -221,25 +234,27 @@ struct graph {
     char name[64];
     struct node *node;   uint32_t nnode, node_cap;     /* node[0] is NIL */
     struct shape *shape; uint32_t nshape, shape_cap;
-    struct shape **outgrown; uint32_t noutgrown, outgrown_cap; /* where shapes lay before there were more: pointers to
-                                                            them, as node_shape gives, hold while nodes are made */
+    /* previous arrays of shapes: pointers to shapes, as node_shape returns them, stay valid while nodes are added */
+    struct shape **outgrown; uint32_t noutgrown, outgrown_cap;
     struct output *out;  uint32_t nout, out_cap;
-    struct output_name *out_name; uint32_t out_name_cap; /* one an output, or NULL: none has a name */
+    struct output_name *out_name; uint32_t out_name_cap; /* one for each output, or NULL: no output has a name */
     ref *operand;        uint32_t noperand, operand_cap; /* of region ops, in the order of their nodes */
     struct graph **region; uint32_t nregion, region_cap; /* likewise; owned */
     struct custom *custom; uint32_t ncustom, custom_cap; /* of custom ops, in the order of their nodes */
-    uint32_t depth;      /* of regions in regions below this graph */
+    uint32_t depth;      /* nesting depth of regions in this graph */
     struct leaves input, state, slot;
-    struct symbols *symbols;                           /* NULL: it has none, and all dims are numbers */
+    struct symbols *symbols;                           /* NULL: the graph has no symbols, all dims are numbers */
     kl_site *site;       uint32_t nsite, site_cap;     /* site[0] is "unknown"; strings are not owned */
     char **text;         uint32_t ntext, text_cap;     /* strings this graph owns (parsed site names) */
     struct intern shape_index, site_index, text_index;
-    uint32_t cur_site;   uint16_t cur_device, cur_flags; /* given to nodes made from here on; the device to those
-                                                            without operands, the others are on their operands' */
-    uint32_t *group;     /* pass fuse: the kernel group of each node, GROUP_NONE if none; or NULL
-                            (graph_add drops it: it would have no entry for the new node) */
+    /* of nodes made from here on; cur_device is used for nodes without operands, others are on their operands'
+     * device */
+    uint32_t cur_site;   uint16_t cur_device, cur_flags;
+    /* pass fuse: the kernel group of each node, GROUP_NONE if none; or NULL (graph_add drops the array, which has no
+     * entry for the new node) */
+    uint32_t *group;
     uint32_t ngroup;
-    struct err err;      /* the first failure; code KL_OK while all is well */
+    struct err err;      /* the first failure; code KL_OK if none */
 };
 #define GROUP_NONE UINT32_MAX
 #define LEAF_NONE UINT32_MAX

@@ -1,4 +1,4 @@
-/* What region ops take and give, and what memory they work in. */
+/* Operands, results and work memory of region ops. */
 #include "custom.h"
 #include <string.h>
 
@@ -45,7 +45,8 @@ size_t region_result_bytes(const struct graph *g, const struct node *n, uint32_t
 
 static size_t graph_region_round64(size_t n) { return (n + 63) / 64 * 64; }
 
-/* Pointers to a region's parameters and yields, the condition's result, and a second place for carried values. */
+/* Work memory: pointers to a region's parameters and yields, the condition's result, and a second buffer for carried
+ * values. */
 size_t region_work_bytes(const struct graph *g, const struct node *n)
 {
     if (n->op == OP_custom)

@@ -1,5 +1,5 @@
-/* How region ops run: the one driver of loops and branches, which interpreter, executor and the runtime of programs
- * compiled ahead of time hand their own way of computing a region.  It knows no graph. */
+/* Runs region ops: the only driver of loops and branches.  The interpreter, the executor and the runtime of programs
+ * compiled ahead of time call it with their own function for running a region.  It does not use graphs. */
 #include "ir/ir.h"
 #include <string.h>
 
@@ -8,10 +8,10 @@ static size_t region_run_round64(size_t n) { return (n + 63) / 64 * 64; }
 struct loop {
     const struct region_call *c;
     uint32_t carried;
-    const void **in;   /* this round's parameters */
-    void **out;        /* this round's yields */
-    bool *more;        /* what the condition gave */
-    char *second;      /* carried values of every other round; the results' own memory has the others */
+    const void **in;   /* parameters of this iteration */
+    void **out;        /* yields of this iteration */
+    bool *more;        /* result of the condition */
+    char *second;      /* carried values of every other iteration; the memory of the results has those of the others */
 };
 
 static struct loop loop_begin(const struct region_call *c)
@@ -28,8 +28,8 @@ static struct loop loop_begin(const struct region_call *c)
     return l;
 }
 
-/* Where this round's carried yields go: never where it reads them. */
-static void aim(struct loop *l, bool second)
+/* Sets where this iteration's carried yields are written: never where they are read. */
+static void set_yields(struct loop *l, bool second)
 {
     char *at = l->second;
     for (uint32_t i = 0; i < l->carried; i++) {
@@ -44,7 +44,7 @@ static void carry(struct loop *l)
         l->in[i] = l->out[i];
 }
 
-/* The last carried values become the results, wherever they are. */
+/* Copies the last carried values to the results unless they are there. */
 static bool loop_end(const struct loop *l)
 {
     for (uint32_t i = 0; i < l->carried; i++) {
@@ -78,7 +78,7 @@ static bool run_while(const struct region_call *c)
             return false;
         if (!more)
             break;
-        aim(&l, second);
+        set_yields(&l, second);
         if (!c->run(c->ctx, 1, l.in, l.out))
             return false;
         carry(&l);
@@ -88,7 +88,7 @@ static bool run_while(const struct region_call *c)
 
 static size_t slice_bytes(size_t bytes, int64_t length) { return length ? bytes / (size_t)length : 0; }
 
-/* The last round yields into the results themselves. */
+/* The last iteration yields directly into the results. */
 static bool run_scan(const struct region_call *c)
 {
     struct loop l = loop_begin(c);
@@ -99,7 +99,7 @@ static bool run_scan(const struct region_call *c)
             l.in[i] = (const char *)c->in[i] + at * slice_bytes(c->bytes(c, false, i), length);
         for (uint32_t i = l.carried; i < c->nout; i++)
             l.out[i] = (char *)c->out[i] + at * slice_bytes(c->bytes(c, true, i), length);
-        aim(&l, (length - 1 - k) & 1);
+        set_yields(&l, (length - 1 - k) & 1);
         if (!c->run(c->ctx, 0, l.in, l.out))
             return false;
         carry(&l);

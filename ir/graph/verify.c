@@ -1,5 +1,5 @@
-/* The verifier: every invariant of node.h, checked so that no index is followed before it is known to be
- * in range.  Dtypes and shapes are derived again by the ops' own rules. */
+/* The verifier: checks every invariant of node.h, and each index before it is used.  Dtypes and shapes are recomputed
+ * by the ops' own rules. */
 #include "ir/ir.h"
 #include <string.h>
 
@@ -46,7 +46,7 @@ static bool verify_leaves(const struct graph *g, const char *what, const struct 
 
 static bool verify(const struct graph *g, struct err *e);
 
-/* Operands and regions lie in the graph's pools, in the order of the nodes, and the regions are whole. */
+/* Operands and regions are in the graph's pools in the order of the nodes, and the regions are valid. */
 static bool verify_region_op(const struct graph *g, ref r, uint32_t operands, uint32_t regions, struct err *e)
 {
     const struct node *n = node_at(g, r);
@@ -71,7 +71,7 @@ static bool verify_region_op(const struct graph *g, ref r, uint32_t operands, ui
     return true;
 }
 
-/* Descriptions of custom ops, one a node, in the order of the nodes. */
+/* Custom ops have one description for each node, in the order of the nodes. */
 static bool verify_customs(const struct graph *g, struct err *e)
 {
     uint32_t n = 0;
@@ -148,7 +148,7 @@ static bool verify_node(const struct graph *g, ref r, struct err *e)
     return true;
 }
 
-/* assigned: a zeroed entry a state */
+/* assigned: one zeroed entry for each state */
 static bool verify_output(const struct graph *g, uint32_t i, bool *assigned, struct err *e)
 {
     const struct output *o = &g->out[i];
@@ -207,7 +207,7 @@ static bool verify_groups(const struct graph *g, struct err *e)
     return ok;
 }
 
-/* Each result has at most one proj, so that its value has one place. */
+/* Each result has at most one proj, so that its value has one location. */
 static bool verify_results(const struct graph *g, struct err *e)
 {
     uint32_t *first = mem_alloc(g->nnode * sizeof *first), total = 0;

@@ -1,9 +1,9 @@
 /* Index arithmetic that simplifies itself.
  *
- * Every i64 index value has a linear form: constant + sum of coefficient * atom, where an atom is a
- * loop variable or a value that is not linear (a quotient, something loaded).  mod is not an atom:
- * a mod c is a - c*(a/c), so that linearising what was delinearised cancels term by term, and a
- * reshape between two row-major shapes costs nothing.  Ranges come from constant loop bounds. */
+ * Every i64 index value has a linear form: constant + sum of coefficient * atom.  An atom is a loop variable or a value
+ * that is not linear (a quotient, a loaded value). mod is not an atom: a mod c is a - c*(a/c).  Linearising coordinates
+ * that came from a linear index then cancels term by term, and a reshape between two row-major shapes costs nothing.
+ * Ranges come from constant loop bounds. */
 #include "loop.h"
 #include <string.h>
 
@@ -114,7 +114,7 @@ static int64_t sat_mul(int64_t a, int64_t b)
     return p;
 }
 
-/* Recomputes the range from the atoms'; keeps a tighter one already known. */
+/* Recomputes the range from those of the atoms; keeps a tighter one that is known. */
 static void form_range(const struct kernel *k, struct form *f)
 {
     int64_t lo = f->c, hi = f->c;
@@ -131,7 +131,7 @@ static void form_range(const struct kernel *k, struct form *f)
     f->hi = hi < f->hi ? hi : f->hi;
 }
 
-/* r = a + s*b; false when there are too many terms. Terms stay sorted by atom: outer loops first. */
+/* r = a + s*b; false if there are too many terms.  Terms are sorted by atom: outer loops first. */
 static bool form_add(const struct kernel *k, const struct form *a, const struct form *b, int64_t s, struct form *r)
 {
     struct form f = {.c = a->c + s * b->c};
@@ -178,7 +178,7 @@ static void remember(struct kernel *k, val v, const struct form *f)
     x->e[v] = (struct entry){.known = true, .lo = f->lo, .hi = f->hi, .n = f->n, .c = f->c, .t = t};
 }
 
-/* Index instructions are marked, so that a pass can tell them from data that happens to be i64. */
+/* Index instructions are marked, so that passes can distinguish them from data of dtype i64. */
 static val index_prim(struct kernel *k, enum prim p, val a, val b)
 {
     val v = k_prim(k, p, a, b, 0);
@@ -187,7 +187,7 @@ static val index_prim(struct kernel *k, enum prim p, val a, val b)
     return v;
 }
 
-/* A value for the form: constant last, so that it becomes an address offset. */
+/* Emits a form: the constant is added last, so that it becomes an address offset. */
 static val form_value(struct kernel *k, const struct form *f)
 {
     if (!f->n)
@@ -232,8 +232,8 @@ val ix_scale(struct kernel *k, val a, int64_t c)
     return combine(k, k_int(k, 0), a, c);
 }
 
-/* f as c*q + rest.  nearest: of each coefficient q takes the nearest multiple of c, so that the rest has the smallest
- * coefficients; else it takes those that are multiples.  Is 0 <= rest < c? */
+/* f as c*q + rest. nearest: q takes the nearest multiple of c from each coefficient, so that the rest has the smallest
+ * coefficients; otherwise only coefficients that are multiples.  Returns whether 0 <= rest < c. */
 static bool form_divide(const struct kernel *k, const struct form *f, int64_t c, bool nearest, struct form *q,
                         struct form *rest)
 {
@@ -262,7 +262,7 @@ static bool form_divide(const struct kernel *k, const struct form *f, int64_t c,
     return rest->lo >= 0 && rest->hi < c;
 }
 
-/* Splits f into c*q + rest with 0 <= rest < c if the form allows it; else q has what c divides. */
+/* Splits f into c*q + rest with 0 <= rest < c if possible; otherwise q has the terms that c divides. */
 static bool form_split(const struct kernel *k, const struct form *f, int64_t c, struct form *q, struct form *rest)
 {
     struct form near_q, near_rest;
@@ -287,8 +287,8 @@ static int64_t common_divisor(int64_t a, int64_t b)
     return a < 0 ? -a : a;
 }
 
-/* f = d*q + rest with 0 <= rest < d for a divisor d of c, the largest there is: then floor(f/c) is floor(q/(c/d)).
- * 1: there is none above it. */
+/* f = d*q + rest with 0 <= rest < d for the largest such divisor d of c: then floor(f/c) is floor(q/(c/d)). 1: there is
+ * no larger one. */
 static int64_t form_common(const struct kernel *k, const struct form *f, int64_t c, struct form *q)
 {
     int64_t best = 1;
@@ -319,9 +319,9 @@ int64_t ix_split(struct kernel *k, val v, int64_t c, val *q, val *rest)
     return d;
 }
 
-/* f has a quotient floor(x/b) once, as unflattening what was unflattened gives: then floor(f/c) is that of
- * (x + b (f - floor(x/b))) / (b c), in which terms cancel that the quotient hides.  *g: that numerator; b, or 0: there
- * is no such quotient. */
+/* If f has a quotient floor(x/b) with coefficient 1, as indices that were split and joined have, floor(f/c) is that of
+ * (x + b (f - floor(x/b))) / (b c), in which terms cancel that the quotient hides. *g: that numerator; returns b, or 0:
+ * there is no such quotient. */
 static int64_t form_inside(const struct kernel *k, const struct form *f, int64_t c, struct form *g)
 {
     for (uint32_t i = 0; i < f->n; i++) {
@@ -345,7 +345,7 @@ static int64_t form_inside(const struct kernel *k, const struct form *f, int64_t
     return 0;
 }
 
-/* floor(a/c) for any a: the divisible part comes out, the rest becomes one quotient atom. */
+/* floor(a/c) for any a: the divisible terms are divided, the rest becomes one quotient atom. */
 val ix_div(struct kernel *k, val a, int64_t c)
 {
     if (!a || c == 1)
@@ -370,8 +370,8 @@ val ix_div(struct kernel *k, val a, int64_t c)
     struct index_table *x = table(k);
     if (!x)
         return 0;
-    /* A rest below 0 comes from terms that go together (a - c*floor(a/c)): whole, a's own range holds.  Else the
-     * ranges of quotients of quotients would grow until they mean nothing, and DIV truncates. */
+    /* A rest below 0 consists of terms that belong together (a - c*floor(a/c)); then a is divided whole, with its own
+     * range.  Otherwise the ranges of nested quotients would grow without bound; and DIV truncates. */
     bool partial = (q.n || q.c) && rest.lo >= 0;
     if (!partial) {
         rest = f;
@@ -383,7 +383,7 @@ val ix_div(struct kernel *k, val a, int64_t c)
         if (x->div[i].c == c && ix_same(k, x->div[i].a, num))
             quot = x->div[i].q;
     if (!quot) {
-        /* DIV truncates; a negative numerator is shifted up by a multiple of c first. */
+        /* DIV truncates, so a negative numerator is first shifted up by a multiple of c. */
         int64_t shift = rest.lo < 0 && rest.lo > -RANGE_MAX ? floor_div(rest.lo, c) : 0;
         val pos = shift ? index_prim(k, P_ADD, num, k_int(k, -shift * c)) : num;
         quot = index_prim(k, P_DIV, pos, k_int(k, c));
@@ -418,7 +418,7 @@ val ix_mod(struct kernel *k, val a, int64_t c)
     return r;
 }
 
-/* Quotients are reused only inside the loop body that made them. */
+/* Quotients are reused only inside the loop body in which they were made. */
 void index_scope_end(struct kernel *k)
 {
     if (k->index)
@@ -438,7 +438,7 @@ bool ix_stride(struct kernel *k, val v, val var, int64_t *stride)
     return true;
 }
 
-/* Forward from var, each value once: what views of views divide is used many times over. */
+/* Walks forward from var and visits each value once, because nested views use quotients many times. */
 int index_uses(const struct kernel *k, val v, val var)
 {
     if (v <= var)

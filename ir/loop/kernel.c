@@ -1,5 +1,5 @@
-/* Kernels: building, hashing, freeing.  Instructions are appended; what is built wrong is caught by
- * kernel_verify, what cannot be built (memory) is recorded once in k->err. */
+/* Kernels: building, hashing, freeing.  Instructions are appended without checks; kernel_verify finds errors.  A failed
+ * allocation sets k->err once. */
 #include "loop.h"
 #include <string.h>
 
@@ -154,11 +154,12 @@ static const char result_kind[P_COUNT] = {
 
 val k_prim(struct kernel *k, enum prim p, val a, val b, val c)
 {
-    unsigned dtype = result_kind[p] == 'B' ? (unsigned)KL_BOOL : k->inst[result_kind[p] == '2' ? b : a].dtype;
+    char kind = result_kind[p];
+    unsigned dtype = kind == 'B' ? (unsigned)KL_BOOL : k->inst[kind == '2' ? b : kind == '3' ? c : a].dtype;
     return k_inst(k, L_OP(p), dtype, a, b, c, 0);
 }
 
-/* The fields that make the code, in one array of bytes' worth of hashing. */
+/* Copies the fields that determine the code into one array for hashing. */
 static struct hash128 header_hash(const struct kernel *k)
 {
     struct { struct schedule s; int64_t extent; uint32_t ninst, nbuf; } h;

@@ -1,13 +1,13 @@
 /* Cleans a finished kernel: scoped value numbering, then dead code, then compaction, then constants to the front.
  *
- * A computation may stand for an equal later one only while the loop or if that holds it is still open:
- * that is the dominator relation of structured code, so one walk with a table suffices. */
+ * A computation may replace an equal later one only while the loop or if that contains it is open.  This is the
+ * dominator relation of structured code, so one walk with a table suffices. */
 #include "loop.h"
 #include <string.h>
 
 struct clean {
     struct kernel *k;
-    val *map;          /* old value -> the value that stands for it */
+    val *map;          /* old value -> the value that replaces it */
     uint32_t *scope;   /* per value: the scope it was made in */
     bool *open;        /* per scope: not yet ended; a scope is named by its LOOP or IF, 0 is the kernel */
     val *slot; uint32_t mask;
@@ -29,7 +29,7 @@ static uint32_t inst_hash(const struct linst *i)
     return (uint32_t)h;
 }
 
-/* The open value equal to v, or v. Anything not in reach any more gives up its place. */
+/* The equal value in scope, or v.  Table entries out of scope are replaced. */
 static val kernel_clean_number(struct clean *c, val v)
 {
     const struct linst *i = &c->k->inst[v];
@@ -71,19 +71,21 @@ static void unify(struct clean *c)
             c->open[scope] = false;
             scope = parent[scope];
             c->scope[v] = scope;
+        } else if (i->op == L_SYNC) { /* values do not pass */
+            memset(c->slot, 0, ((size_t)c->mask + 1) * sizeof *c->slot);
         } else if (is_pure(i)) {
             c->map[v] = kernel_clean_number(c, v);
         }
     }
 }
 
-/* Nothing that is done to memory, no meeting of threads, no control flow: of use only if its value is. */
+/* The instruction has no effect on memory, threads or control flow: it is needed only if its value is. */
 static bool is_value(const struct linst *i)
 {
     return is_pure(i) || i->op == L_LOAD || i->op == L_OUT;
 }
 
-/* Live: effects, control flow around them, and all they use.  A carry is live with its loop. */
+/* Marks live instructions: effects, the control flow around them, and all operands.  A carry is live with its loop. */
 static void kernel_clean_mark(const struct kernel *k, bool *live)
 {
     for (val v = k->ninst; v-- > 1;) {
@@ -113,7 +115,7 @@ static void compact(struct kernel *k, const bool *live, val *map)
 
 struct settling {
     const struct kernel *k;
-    struct linst *inst; uint32_t n;   /* what comes out */
+    struct linst *inst; uint32_t n;   /* the result */
     val *map;                         /* old value -> new */
     val *slot; uint32_t mask;         /* the new constants, by dtype and bits */
 };
@@ -156,7 +158,7 @@ static void kernel_clean_settle(struct settling *s, val *from)
             continue;
         operands_map(&i, s->map);
         if (i.op >= L_PRIM)
-            i.kind = 0; /* INST_INDEX was for those who built it */
+            i.kind = 0; /* INST_INDEX is only used while building */
         s->inst[s->n++] = i;
     }
 }

@@ -1,12 +1,12 @@
-/* Runs a kernel without compiling it: the second oracle, which checks what compiled code takes for granted.
+/* Runs a kernel without compiling it: the second oracle, which checks the assumptions that compiled code makes.
  *
- * A thread is a place in the flat array of instructions and the words of its values; loops are jumps.  So a block's
- * threads run one after the other up to the next barrier, and go on from there. */
+ * The state of a thread is a position in the array of instructions and the words of its values; loops are jumps.  The
+ * threads of a block run one after the other up to the next barrier, and then continue from there. */
 #include "kernel_interp.h"
 #include <assert.h>
 #include <string.h>
 
-/* Words of a loop that is no vector loop: its variable and its end. */
+/* Words of a loop other than a vector loop: its variable and its end. */
 enum { VARIABLE, END, LOOP_WORDS };
 
 static void take_next(struct machine *m, struct thread *t, val loop)
@@ -15,7 +15,7 @@ static void take_next(struct machine *m, struct thread *t, val loop)
     size_t n = 0;
     while (first > loop && m->k->inst[first - 1].op == L_NEXT)
         first--;
-    for (val v = first; v < m->stop[loop]; v++) { /* all together: a carry may feed another */
+    for (val v = first; v < m->stop[loop]; v++) { /* at the same time: a carry may be the next value of another */
         const struct linst *i = &m->k->inst[v];
         struct extent x = value_extent(t, &m->k->inst[i->a]);
         for (int r = 0; r < x.rows; r++)
@@ -34,7 +34,7 @@ static void take_next(struct machine *m, struct thread *t, val loop)
 
 static bool run_block(struct machine *m, val loop);
 
-/* The first iteration, or what stands behind. */
+/* The first iteration, or the instruction after the loop. */
 static bool enter_loop(struct machine *m, struct thread *t, val v)
 {
     const struct linst *i = &m->k->inst[v];
@@ -116,13 +116,13 @@ static bool run_inst(struct machine *m, struct thread *t, val v)
         t->batch++;
         return true;
     case L_WAIT:
-        return memory_land(m, t, i->imm);
+        return memory_complete_copies(m, t, i->imm);
     default:
         return value_run(m, t, v);
     }
 }
 
-/* Up to `end` or to a barrier. */
+/* Runs up to `end` or to a barrier. */
 static bool run_thread(struct machine *m, struct thread *t, val end)
 {
     while (t->pc < end && m->k->inst[t->pc].op != L_BARRIER)
@@ -173,7 +173,7 @@ static size_t words_of(const struct linst *i, unsigned width)
     return i->varying ? width : i->op == L_LOOP ? LOOP_WORDS : 1;
 }
 
-/* Places values and loops; counts the words of carries. */
+/* Assigns words to values and loops; counts the words of carries. */
 static size_t lay_out(struct machine *m)
 {
     const struct kernel *k = m->k;
@@ -270,7 +270,7 @@ static bool run_phase(struct machine *m, const struct phase *p, int64_t begin, i
     m->lo = begin > p->base ? begin - p->base : 0;
     m->hi = end - p->base < p->extent ? end - p->base : p->extent;
     if (m->lo >= m->hi && p->extent < m->k->extent)
-        return true; /* others' iterations */
+        return true; /* iterations of other calls */
     m->phase_turn = ++m->turn;
     m->interval++;
     m->main.pc = p->first;

@@ -1,42 +1,44 @@
-/* The kernel interpreter's own header. */
+/* Internal header of the kernel interpreter. */
 #ifndef KILN_KERNEL_INTERP_H
 #define KILN_KERNEL_INTERP_H
 #include "loop.h"
 
-/* One copy on its way from global to shared memory. */
-struct flight { val v; int64_t to, from; bool zero; uint64_t batch; };
+/* One asynchronous copy from global to shared memory that has not landed. */
+struct async_copy { val v; int64_t to, from; bool zero; uint64_t batch; };
 
-/* Who runs instructions: a block's threads each have one, everything else the first. */
+/* State of one thread: each thread of a block has one; everything outside of blocks uses the first. */
 struct thread {
     val pc;
     uint64_t *v;                  /* the words of all values, at machine.at */
     char *private;                /* this thread's register buffers */
     int width;                    /* lanes of the open vector loop, 1 outside */
-    int32_t subgroup;                 /* whose stores are one thread's: its subgroup for tiles, else itself */
+    /* threads with the same number count as one in race checks: its subgroup for tiles, else itself */
+    int32_t subgroup;
     int32_t self;
-    struct flight *flight; uint32_t nflight, flight_cap;
-    uint64_t batch;               /* copies started now belong to it */
+    struct async_copy *flight; uint32_t nflight, flight_cap;
+    uint64_t batch;               /* number of the batch of copies being started */
 };
 
-/* The last accesses of a kind to one element; turns and intervals count up over a whole run, 0 none.  Of loads and
- * updates turn is the first of this phase: iterations run in order, so it is the last one's only if all are. */
-struct touch { int64_t turn, interval; int32_t by; };
+/* The last accesses of one kind to an element. turn and interval count up over a whole run; 0: none.  For loads and
+ * updates, turn is the first one of this phase: iterations run in order, so all accesses are by the last iteration only
+ * if the first one is. */
+struct last_access { int64_t turn, interval; int32_t by; };
 enum { IN_FLIGHT = -1, BY_SEVERAL = -2 }; /* by, if no thread */
-struct mark { struct touch stored, updated, loaded; };
+struct mark { struct last_access stored, updated, loaded; };
 
 struct machine {
     const struct kernel *k;
-    char **buf;                   /* per lbuf; NULL for register buffers, which are each thread's */
-    size_t *private_at, private_bytes; /* per register buffer: where in a thread's private */
+    char **buf;                   /* per lbuf; NULL for register buffers, which are in thread.private */
+    size_t *private_at, private_bytes; /* per register buffer: offset in thread.private */
     char *shared;                 /* all shared buffers */
     const uint64_t *slot;
     size_t *at, words;            /* per value: its first word in thread.v; of all */
-    uint64_t *next;               /* room for all carries' next values */
+    uint64_t *next;               /* room for the next values of all carries */
     val *stop;                    /* per LOOP or IF: its END */
     val *head;                    /* per END: its LOOP or IF */
     struct mark **mark;           /* per output, workspace and shared buffer, per element */
-    int64_t turn, phase_turn;     /* counts iterations of parallel and grid loops; the first of this phase */
-    int64_t interval;             /* counts what lies between two barriers */
+    int64_t turn, phase_turn;     /* counts iterations of parallel and grid loops; the first one of this phase */
+    int64_t interval;             /* counts the intervals between barriers */
     int64_t lo, hi;               /* the iterations of this phase to run */
     struct thread main;
     struct thread *thread;        /* of a block */
@@ -44,20 +46,21 @@ struct machine {
     struct err *e;
 };
 
-/* The shape that an instruction works in: rows and columns of a tile, or one row of lanes. */
+/* The shape in which an instruction computes: rows and columns of a tile, or one row of lanes. */
 struct extent { int rows, cols; };
 
 /* ---- kernel_interp_value.c ---- */
 struct extent value_extent(const struct thread *t, const struct linst *i);
-/* Element (r, c) of a value in that shape: what does not vary or is a single row or column stands for all. */
+/* Element (r, c) of a value in that shape; a uniform value, a single row or a single column is broadcast. */
 uint64_t value_get(const struct machine *m, const struct thread *t, val v, int r, int c);
-bool value_run(struct machine *m, struct thread *t, val v); /* an instruction that computes from values alone */
+bool value_run(struct machine *m, struct thread *t, val v); /* an instruction that accesses no memory */
 void value_copy(struct machine *m, struct thread *t, val to, val from);
 /* ---- kernel_interp_memory.c ---- */
 bool memory_load(struct machine *m, struct thread *t, val v);
 bool memory_store(struct machine *m, struct thread *t, val v);
 bool memory_atomic(struct machine *m, struct thread *t, val v);
 bool memory_copy(struct machine *m, struct thread *t, val v);
-bool memory_land(struct machine *m, struct thread *t, uint64_t last); /* all batches but the last so many */
+/* Completes all batches except the last `last`. */
+bool memory_complete_copies(struct machine *m, struct thread *t, uint64_t last);
 
 #endif

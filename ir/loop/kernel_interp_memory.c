@@ -1,6 +1,6 @@
-/* Memory as the kernel interpreter sees it: every access is bounds-checked, every load of what the kernel itself must
- * have stored finds it stored, and no two iterations, and no two threads between two barriers, touch the same element
- * if one of them stores it.  That is seen from the last accesses to each element. */
+/* Memory of the kernel interpreter.  Every access is bounds-checked.  A load of an element that the kernel itself must
+ * have stored is an error if it was not stored.  Two iterations, or two threads between two barriers, must not access
+ * the same element if one of them stores it; the last accesses to each element are recorded to check that. */
 #include "kernel_interp.h"
 #include <inttypes.h>
 #include <string.h>
@@ -25,33 +25,33 @@ static bool in_bounds(const struct machine *m, val v, uint32_t buf, int64_t at)
                    m->k->name, v, at, buf, count);
 }
 
-/* A block's shared memory is its own: what another block did with it is past. */
-static bool of_now(const struct machine *m, const struct touch *t, bool shared)
+/* Shared memory belongs to one block, so accesses by another block are outdated. */
+static bool is_current(const struct machine *m, const struct last_access *t, bool shared)
 {
     return t->turn && (shared ? t->turn == m->turn : t->turn >= m->phase_turn);
 }
 
-static bool meets(const struct machine *m, const struct touch *t, int32_t self, bool shared)
+static bool conflicts(const struct machine *m, const struct last_access *t, int32_t self, bool shared)
 {
-    return of_now(m, t, shared) &&
+    return is_current(m, t, shared) &&
            (t->turn != m->turn || t->by == IN_FLIGHT || (t->interval == m->interval && t->by != self));
 }
 
 static bool races(const struct machine *m, const struct mark *k, int32_t self, enum access what, bool shared)
 {
-    return meets(m, &k->stored, self, shared) || (what != UPDATES && meets(m, &k->updated, self, shared)) ||
-           (what != LOADS && meets(m, &k->loaded, self, shared));
+    return conflicts(m, &k->stored, self, shared) || (what != UPDATES && conflicts(m, &k->updated, self, shared)) ||
+           (what != LOADS && conflicts(m, &k->loaded, self, shared));
 }
 
-static void touch_again(const struct machine *m, struct touch *t, int32_t self, bool shared)
+static void record_repeated(const struct machine *m, struct last_access *t, int32_t self, bool shared)
 {
-    bool past = !of_now(m, t, shared), first = past || t->interval != m->interval;
+    bool past = !is_current(m, t, shared), first = past || t->interval != m->interval;
     t->by = first || t->by == self ? self : BY_SEVERAL;
     t->turn = past ? m->turn : t->turn;
     t->interval = m->interval;
 }
 
-/* Notes an access to one element, which must be allowed. */
+/* Checks and records an access to one element. */
 static bool interp_memory_note(struct machine *m, val v, uint32_t buf, int64_t at, int32_t self, enum access what)
 {
     static const char *const verb[] = {"loads", "stores", "updates"};
@@ -68,9 +68,9 @@ static bool interp_memory_note(struct machine *m, val v, uint32_t buf, int64_t a
     if (races(m, k, self, what, shared))
         return interp_memory_fail(m, v, buf, at, verb[what], at_once);
     if (what == STORES)
-        k->stored = (struct touch){m->turn, m->interval, self};
+        k->stored = (struct last_access){m->turn, m->interval, self};
     else
-        touch_again(m, what == LOADS ? &k->loaded : &k->updated, self, shared);
+        record_repeated(m, what == LOADS ? &k->loaded : &k->updated, self, shared);
     return true;
 }
 
@@ -81,7 +81,7 @@ static char *interp_memory_element(const struct machine *m, const struct thread 
     return start + (size_t)at * dtype_size(b->dtype);
 }
 
-/* Where element (r, c) of a load or store lies. */
+/* The index of element (r, c) of a load or store. */
 static int64_t interp_memory_place(const struct machine *m, const struct thread *t, const struct linst *i, int r, int c)
 {
     uint64_t at = value_get(m, t, i->a, r, c);
@@ -114,7 +114,8 @@ bool memory_load(struct machine *m, struct thread *t, val v)
 bool memory_store(struct machine *m, struct thread *t, val v)
 {
     const struct linst *i = &m->k->inst[v], *x = &m->k->inst[i->b];
-    struct extent n = x->cols ? value_extent(t, x) : value_extent(t, i); /* a store varies if anything of it does */
+    /* a store varies if any of its operands does */
+    struct extent n = x->cols ? value_extent(t, x) : value_extent(t, i);
     uint32_t buf = (uint32_t)i->imm;
     for (int r = 0; r < n.rows; r++)
         for (int c = 0; c < n.cols; c++) {
@@ -150,14 +151,14 @@ bool memory_atomic(struct machine *m, struct thread *t, val v)
     return true;
 }
 
-/* ---- copies that land later: as late as they may, so that what reads too early finds them missing ---- */
+/* ---- asynchronous copies: they land as late as allowed, so that a load that is too early is found ---- */
 
 bool memory_copy(struct machine *m, struct thread *t, val v)
 {
     const struct linst *i = &m->k->inst[v];
     uint32_t to = (uint32_t)i->imm, from = (uint32_t)(i->imm >> 32);
-    struct flight f = {v, (int64_t)value_get(m, t, i->a, 0, 0), (int64_t)value_get(m, t, i->b, 0, 0),
-                       i->c && !value_get(m, t, i->c, 0, 0), t->batch};
+    struct async_copy f = {v, (int64_t)value_get(m, t, i->a, 0, 0), (int64_t)value_get(m, t, i->b, 0, 0),
+                           i->c && !value_get(m, t, i->c, 0, 0), t->batch};
     if (f.to % i->rows || (f.from % i->rows && !f.zero))
         return err_set(m->e, KL_ERR_INTERNAL,
                        "kernel %s: %%%u copies %u elements from %" PRId64 " to %" PRId64 ", no multiples of it",
@@ -177,13 +178,13 @@ bool memory_copy(struct machine *m, struct thread *t, val v)
     return true;
 }
 
-static void land(struct machine *m, struct thread *t, const struct flight *f)
+static void complete_copy(struct machine *m, struct thread *t, const struct async_copy *f)
 {
     const struct linst *i = &m->k->inst[f->v];
     uint32_t to = (uint32_t)i->imm, from = (uint32_t)(i->imm >> 32);
     size_t size = dtype_size(m->k->buf[to].dtype);
     for (int n = 0; n < i->rows; n++) {
-        m->mark[to][f->to + n].stored = (struct touch){m->turn, m->interval, t->self};
+        m->mark[to][f->to + n].stored = (struct last_access){m->turn, m->interval, t->self};
         if (f->zero)
             memset(interp_memory_element(m, t, to, f->to + n), 0, size);
         else
@@ -191,12 +192,12 @@ static void land(struct machine *m, struct thread *t, const struct flight *f)
     }
 }
 
-bool memory_land(struct machine *m, struct thread *t, uint64_t last)
+bool memory_complete_copies(struct machine *m, struct thread *t, uint64_t last)
 {
     uint32_t left = 0;
     for (uint32_t f = 0; f < t->nflight; f++) {
         if (t->flight[f].batch + last < t->batch)
-            land(m, t, &t->flight[f]);
+            complete_copy(m, t, &t->flight[f]);
         else
             t->flight[left++] = t->flight[f];
     }

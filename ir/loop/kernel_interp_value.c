@@ -1,6 +1,6 @@
-/* What the kernel interpreter computes from values alone, lane by lane and element by element.
+/* Instructions of the kernel interpreter that compute values without memory, lane by lane and element by element.
  *
- * A value has a word for each lane or element of a tile, one otherwise; its bits stand in the word's low bytes. */
+ * A value has one word for each lane or element of a tile, otherwise one; its bits are in the word's low bytes. */
 #include "kernel_interp.h"
 #include <math.h>
 #include <string.h>
@@ -33,7 +33,7 @@ void value_copy(struct machine *m, struct thread *t, val to, val from)
             t->v[m->at[to] + (size_t)(r * n.cols + c)] = value_get(m, t, from, r, c);
 }
 
-/* One primitive, through the same expressions as everything else. */
+/* One primitive, by the same expressions as the graph interpreter. */
 static bool run_prim(struct machine *m, struct thread *t, val v)
 {
     const struct linst *i = &m->k->inst[v];
@@ -53,7 +53,7 @@ static bool run_prim(struct machine *m, struct thread *t, val v)
     return true;
 }
 
-/* acc = f(acc, x) on the bits of one lane: the rows add and max of ops.def. */
+/* acc = f(acc, x) on the bits of one lane, by the rows of ops.def. */
 static uint64_t fold_lane(enum fold f, unsigned dtype, uint64_t acc, uint64_t x)
 {
     uint64_t y = 0;
@@ -64,7 +64,7 @@ static uint64_t fold_lane(enum fold f, unsigned dtype, uint64_t acc, uint64_t x)
 static void run_fold(struct machine *m, struct thread *t, val v)
 {
     const struct linst *i = &m->k->inst[v];
-    uint64_t x[64];
+    uint64_t x[MAX_GPU_VECTOR];
     for (int l = 0; l < t->width; l++)
         x[l] = value_get(m, t, i->a, 0, l);
     for (int h = t->width / 2; h; h /= 2)
@@ -73,7 +73,7 @@ static void run_fold(struct machine *m, struct thread *t, val v)
     t->v[m->at[v]] = x[0];
 }
 
-static void run_mix(struct machine *m, struct thread *t, val v)
+static void run_interleave(struct machine *m, struct thread *t, val v)
 {
     const struct linst *i = &m->k->inst[v];
     int h = (int)i->imm;
@@ -107,7 +107,7 @@ static bool interp_value_widen(const struct machine *m, const struct thread *t, 
 static bool mma_step(unsigned dtype, uint64_t x, uint64_t y, uint64_t *acc)
 {
     uint64_t product;
-    if (dtype == KL_F32) { /* as P_FMA does, without asking what it is */
+    if (dtype == KL_F32) { /* as P_FMA, without the dispatch by dtype */
         float f[3];
         uint32_t bits[3] = {(uint32_t)x, (uint32_t)y, (uint32_t)*acc};
         memcpy(f, bits, sizeof f);
@@ -147,7 +147,7 @@ bool value_run(struct machine *m, struct thread *t, val v)
         value_copy(m, t, v, i->a);
         return true;
     case L_INTERLEAVE:
-        run_mix(m, t, v);
+        run_interleave(m, t, v);
         return true;
     case L_LANE_REDUCE:
         run_fold(m, t, v);

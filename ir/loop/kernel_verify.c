@@ -1,5 +1,5 @@
-/* Every rule of loop.h, in one walk: what passes here, every code generator can take literally.  Shapes of tiles are
- * kernel_verify_tile.c's, meetings of threads kernel_verify_threads.c's. */
+/* The verifier of kernels: checks every rule of loop.h in one walk, so that code generators need no checks.
+ * kernel_verify_tile.c has the rules of tile shapes, kernel_verify_threads.c those of barriers. */
 #include "loop.h"
 
 struct checker {
@@ -9,11 +9,11 @@ struct checker {
     val *outer;           /* per LOOP or IF: the one around it */
     bool *open;           /* per LOOP or IF */
     val *next;            /* per carry: its NEXT */
-    val cur;              /* the scope being read */
+    val cur;              /* the current scope */
     unsigned depth;
     uint64_t width;       /* lanes of the open vector loop */
     bool vector, shared_out; /* a parallel or grid loop of this phase was seen */
-    val grid, block;      /* the open ones */
+    val grid, block;      /* the open ones, 0 if none */
     bool block_seen;      /* in the open grid loop */
     unsigned reduce;      /* open reduce loops */
     val phase;            /* the first instruction of this phase */
@@ -53,7 +53,7 @@ static bool is_value(unsigned op)
     }
 }
 
-/* Made before, still in reach, and a value at all. */
+/* Is c a value that was made before and is in scope? */
 static bool kernel_verify_usable(const struct checker *c, val user, val v)
 {
     if (v == 0 || v >= user)
@@ -115,6 +115,18 @@ static bool prim_types(const struct checker *c, val v, enum prim p)
     return i->dtype == want || kernel_verify_fail(c, v, "wrong result dtype");
 }
 
+/* DOT2: two u32, each of two bf16, and an f32. */
+static bool dot2_types(const struct checker *c, val v)
+{
+    const struct linst *i = &c->k->inst[v];
+    if (!i->a || !i->b || !i->c)
+        return kernel_verify_fail(c, v, "wrong number of operands");
+    if (!kernel_verify_usable(c, v, i->a) || !kernel_verify_usable(c, v, i->b) || !kernel_verify_usable(c, v, i->c))
+        return false;
+    return (dt(c, i->a) == KL_U32 && dt(c, i->b) == KL_U32 && dt(c, i->c) == KL_F32 && i->dtype == KL_F32) ||
+           kernel_verify_fail(c, v, "dot2 is of u32, u32 and f32");
+}
+
 /* Constant bounds lo and hi of loop v. */
 static bool bounds(const struct checker *c, val v, int64_t *lo, int64_t *hi)
 {
@@ -168,8 +180,8 @@ static bool vector_loop(struct checker *c, val v)
     int64_t w;
     if (c->vector)
         return kernel_verify_fail(c, v, "a vector loop inside a vector loop");
-    if (!from_zero(c, v, &w) || w < 1 || w > 64 || !power_of_two((uint64_t)w))
-        return kernel_verify_fail(c, v, "a vector loop runs from 0 to a constant power of two up to 64");
+    if (!from_zero(c, v, &w) || w < 1 || w > MAX_GPU_VECTOR || !power_of_two((uint64_t)w))
+        return kernel_verify_fail(c, v, "a vector loop runs from 0 to a constant power of two up to 256");
     c->vector = true;
     c->width = (uint64_t)w;
     return true;
@@ -219,7 +231,7 @@ static bool loop_rules(struct checker *c, val v)
     }
 }
 
-/* Each carry of a loop that ends has its next. */
+/* Does each carry of the loop that ends have its next? */
 static bool nexts_complete(const struct checker *c, val loop)
 {
     for (val carry = loop + 1; c->k->inst[carry].op == L_CARRY; carry++)
@@ -268,7 +280,7 @@ static bool carry_rules(const struct checker *c, val v)
     return !value->varying || carry->varying || kernel_verify_fail(c, v, "a varying value in a uniform carry");
 }
 
-/* May this buffer be touched here? */
+/* May this buffer be accessed here? */
 static bool in_reach(const struct checker *c, val v, uint64_t buf)
 {
     if (buf >= c->k->nbuf)
@@ -294,7 +306,7 @@ static bool memory_rules(const struct checker *c, val v)
         return (!c->k->inst[i->a].varying && i->kind < PREFETCH_COUNT) ||
             kernel_verify_fail(c, v, "unknown prefetch, or of a varying index");
     bool wide = i->dtype == KL_U32 && b->role == BUF_IN && b->dtype != KL_BOOL && dtype_size(b->dtype) < 4 &&
-                i->varying && !c->grid;
+                (i->varying || (!i->cols && !pred)) && !c->grid;
     if (i->op == L_LOAD && i->dtype != b->dtype && !wide)
         return kernel_verify_fail(c, v, "load of another dtype");
     if (store && !(kernel_verify_usable(c, v, i->b) && ((b->role != BUF_IN && dt(c, i->b) == b->dtype) ||
@@ -360,7 +372,7 @@ static bool lane_rules(const struct checker *c, val v)
     return i->dtype == dt(c, i->a) || kernel_verify_fail(c, v, "result of another dtype");
 }
 
-static bool mix_rules(const struct checker *c, val v)
+static bool interleave_rules(const struct checker *c, val v)
 {
     const struct linst *i = &c->k->inst[v];
     if (!kernel_verify_usable(c, v, i->a) || !kernel_verify_usable(c, v, i->b))
@@ -387,7 +399,7 @@ static bool mma_rules(const struct checker *c, val v)
            kernel_verify_fail(c, v, "no mma of these dtypes");
 }
 
-/* What a loop may not do for what it is in. */
+/* The rules of a loop's position. */
 static bool place_rules(const struct checker *c, val v)
 {
     const struct linst *i = &c->k->inst[v];
@@ -395,7 +407,7 @@ static bool place_rules(const struct checker *c, val v)
                   i->op == L_BARRIER;
     bool block = i->op == L_LOOP && i->kind == LOOP_BLOCK;
     if (effect && c->reduce)
-        return kernel_verify_fail(c, v, "a reduce loop stores nothing and meets no one");
+        return kernel_verify_fail(c, v, "a reduce loop has no store and no barrier");
     if (c->grid && !c->block && (effect || i->op == L_IF || i->op == L_PREFETCH || (i->op == L_LOOP && !block)))
         return kernel_verify_fail(c, v, "a grid loop works in its block loop");
     if (c->grid && !c->block && c->block_seen && is_value(i->op) && i->op != L_CONST)
@@ -449,11 +461,13 @@ static bool rules(struct checker *c, val v)
     case L_MMA:
         return mma_rules(c, v);
     case L_INTERLEAVE:
-        return mix_rules(c, v);
+        return interleave_rules(c, v);
     case L_SPLAT:
     case L_LANE_REDUCE:
         return lane_rules(c, v);
     default:
+        if (i->op == L_OP(P_DOT2))
+            return dot2_types(c, v);
         return i->op >= L_PRIM && i->op < L_PRIM + P_COUNT ? prim_types(c, v, (enum prim)(i->op - L_PRIM))
             : kernel_verify_fail(c, v, "unknown instruction");
     }
@@ -517,7 +531,7 @@ static void kernel_verify_walk(struct checker *c)
     if (k->extent != kernel_extent(k))
         kernel_verify_fail(c, 0, "its extent is not that of its phases");
     if (!c->flaw->rule)
-        threads_meet(k, c->flaw);
+        threads_verify(k, c->flaw);
 }
 
 bool kernel_phase(const struct kernel *k, struct phase *p)
@@ -549,11 +563,23 @@ int64_t kernel_extent(const struct kernel *k)
     return p.base + p.extent;
 }
 
-const char *kernel_needs_gpu(const struct kernel *k)
+bool kernel_has_blocks(const struct kernel *k)
 {
     for (val v = 1; v < k->ninst; v++)
         if (k->inst[v].op == L_LOOP && k->inst[v].kind == LOOP_GRID)
-            return "a grid loop"; /* all else that is a GPU's stands in one */
+            return true;
+    return false;
+}
+
+const char *kernel_needs_gpu(const struct kernel *k)
+{
+    for (val v = 1; v < k->ninst; v++) {
+        const struct linst *i = &k->inst[v];
+        if (i->op == L_LOOP && i->kind == LOOP_VECTOR && k->inst[i->b].imm > MAX_VECTOR)
+            return "a vector loop of more than 64 lanes";
+        if (i->op == L_LOOP && i->kind == LOOP_GRID)
+            return "a grid loop"; /* everything else for a GPU is inside one */
+    }
     return NULL;
 }
 

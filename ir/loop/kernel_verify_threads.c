@@ -1,8 +1,10 @@
-/* Who has the same value: all threads of a block, the threads of a subgroup, or no two.  Where threads meet, nothing
- * that differs from one to the next may decide whether they get there; the same for subgroups and their tiles.
+/* Uniformity analysis of a block: is a value the same in all threads of a block, the same in all threads of a subgroup,
+ * or different in each? A condition that a barrier depends on must be the same in all threads of the block; one that a
+ * tile depends on must be the same in all threads of the subgroup.
  *
- * Values get the greatest difference of what they are made of.  Loops bring a carry's next round, so the walk is
- * repeated until nothing rises; what takes many rounds is taken to differ. */
+ * The uniformity of a value is the weakest of its operands'. Carries depend on values of later instructions, so the
+ * walk is repeated until nothing changes.  After a fixed number of walks a value that still changes counts as
+ * different. */
 #include "loop.h"
 
 enum share { SHARE_BLOCK, SHARE_TEAM, SHARE_NONE };
@@ -10,7 +12,7 @@ enum { ROUNDS = 8 };
 
 struct walk {
     const struct kernel *k;
-    uint8_t *of;          /* per value; */
+    uint8_t *of;          /* per value: its uniformity */
     val open[MAX_NEST]; unsigned depth;
     unsigned subgroup;        /* threads that hold a tile; 0: not in a block */
     bool rose;
@@ -27,8 +29,8 @@ static void raise(struct walk *w, val v, uint8_t s)
     }
 }
 
-/* What decides on reaching the instruction at hand. */
-static uint8_t control(const struct walk *w)
+/* The uniformity of the control flow around the current instruction. */
+static uint8_t control_uniformity(const struct walk *w)
 {
     uint8_t s = SHARE_BLOCK;
     for (unsigned d = 0; d < w->depth; d++) {
@@ -46,7 +48,7 @@ static uint8_t verify_threads_operands(const struct walk *w, const struct linst 
     return most(most(w->of[i->a], w->of[i->b]), most(w->of[i->c], w->of[i->d]));
 }
 
-/* thread / c: the same for a whole subgroup where c is a multiple of its threads. */
+/* thread / c: the same for a whole subgroup if c is a multiple of its number of threads. */
 static bool is_subgroup_number(const struct walk *w, const struct linst *i)
 {
     const struct linst *a = &w->k->inst[i->a], *b = &w->k->inst[i->b];
@@ -62,8 +64,8 @@ static void verify_threads_spread(struct walk *w, val v)
         s = SHARE_NONE;
     else if (is_subgroup_number(w, i))
         s = SHARE_TEAM;
-    else if (i->op == L_CARRY || i->op == L_NEXT) /* rounds may differ in number */
-        s = most(s, control(w));
+    else if (i->op == L_CARRY || i->op == L_NEXT) /* the number of iterations may differ */
+        s = most(s, control_uniformity(w));
     else if (i->op == L_LOAD && w->k->buf[i->imm].role == BUF_REGISTER)
         s = SHARE_NONE;
     raise(w, v, s);
@@ -79,9 +81,10 @@ static bool uses_tile(const struct kernel *k, const struct linst *i)
 static void verify_threads_check(struct walk *w, val v)
 {
     const struct linst *i = &w->k->inst[v];
-    if (i->op == L_BARRIER && control(w) != SHARE_BLOCK)
+    if (i->op == L_BARRIER && control_uniformity(w) != SHARE_BLOCK)
         *w->flaw = (struct flaw){v, "a barrier that some threads may miss"};
-    if (w->subgroup > 1 && uses_tile(w->k, i) && most(control(w), verify_threads_operands(w, i)) == SHARE_NONE)
+    if (w->subgroup > 1 && uses_tile(w->k, i) &&
+        most(control_uniformity(w), verify_threads_operands(w, i)) == SHARE_NONE)
         *w->flaw = (struct flaw){v, "a tile whose subgroup does not agree on it"};
 }
 
@@ -106,9 +109,9 @@ static void round_of(struct walk *w, void (*visit)(struct walk *, val))
     }
 }
 
-bool threads_meet(const struct kernel *k, struct flaw *f)
+bool threads_verify(const struct kernel *k, struct flaw *f)
 {
-    if (!kernel_needs_gpu(k))
+    if (!kernel_has_blocks(k))
         return true;
     struct walk w = {.k = k, .flaw = f, .rose = true};
     w.of = mem_alloc(k->ninst);

@@ -1,4 +1,4 @@
-/* The shapes of tiles: which operands may be tiles, and that the result has the shape they make. */
+/* The shapes of tiles: which operands may be tiles, and that the result's shape follows from theirs. */
 #include "loop.h"
 
 static bool broken(const char **rule, const char *why)
@@ -7,7 +7,7 @@ static bool broken(const char **rule, const char *why)
     return false;
 }
 
-/* Does a tile, or what is none, stand for all of rows x cols? */
+/* Can a tile, or a scalar, be broadcast to rows x cols? */
 static bool verify_tile_fits(const struct linst *i, unsigned rows, unsigned cols)
 {
     return !i->cols || ((i->rows == rows || i->rows == 1) && (i->cols == cols || i->cols == 1));
@@ -62,7 +62,7 @@ bool tile_shapes(const struct kernel *k, val v, const char **rule)
     case L_CARRY:
     case L_OUT:
         return verify_tile_same(i, a) || broken(rule, "the shape is not that of the operands");
-    case L_NEXT: /* with its carry: carry_rules */
+    case L_NEXT: /* checked together with its carry: carry_rules */
         return true;
     case L_SPLAT:
         return !a->cols || broken(rule, "a tile where none can be");

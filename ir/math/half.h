@@ -62,4 +62,28 @@ static inline double half_u64(uint64_t x)
 
 static inline double half_i64(int64_t x) { return x < 0 ? -half_u64(0 - (uint64_t)x) : half_u64((uint64_t)x); }
 
+/* ---- DOT2 of prims.def ---- */
+
+static inline float flush_subnormal(float x)
+{
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return bits & 0x7f800000u ? x : half_float(bits & 0x80000000u);
+}
+
+/* fma(a, b, c) of bf16 a and b, subnormal operands and results flushed.  The same sum times 2^64 has no subnormal
+ * result near the smallest normal number: it says whether the result, rounded to 24 bits, is below that. */
+static inline float fma_flushed(float a, float b, float c)
+{
+    a = flush_subnormal(a), b = flush_subnormal(b), c = flush_subnormal(c);
+    float sum = __builtin_fmaf(a, b, c), scaled = __builtin_fmaf(a * 0x1p32f, b * 0x1p32f, c * 0x1p64f);
+    return __builtin_fabsf(scaled) < 0x1p-62f ? __builtin_copysignf(0, sum) : sum;
+}
+
+static inline float dot2_f32(uint32_t a, uint32_t b, float c)
+{
+    c = fma_flushed(half_float(a & 0xffff0000u), half_float(b & 0xffff0000u), c);
+    return fma_flushed(half_float(a << 16), half_float(b << 16), c);
+}
+
 #endif

@@ -90,5 +90,9 @@ bool scalar_prim(unsigned prim, unsigned dtype, unsigned to, const uint64_t *x, 
     *y = 0;
     if (dtype >= KL_DTYPE_COUNT || to >= KL_DTYPE_COUNT)
         return false;
+    if (prim == P_DOT2) {
+        *y = bits_of_f32(dot2_f32((uint32_t)x[0], (uint32_t)x[1], from_bits_f32(x[2])));
+        return dtype == KL_U32;
+    }
     return prim == P_CAST ? scalar_cast(y, to, x, dtype, 1) : prims[dtype](prim, x, y);
 }

@@ -1,75 +1,80 @@
-/* What is known of an op: its row in ops.def. */
+/* The description of an op: its row in ops.def as data. */
 #ifndef KILN_IR_OP_H
 #define KILN_IR_OP_H
 #include "ir/graph/node.h"
 
-/* What an op is to passes, as its row in ops.def says. */
+/* Properties of an op that passes query; set in its row of ops.def. */
 enum op_trait {
     TRAIT_NONE = 0,
-    TRAIT_LEAF = 1,               /* no operand: a value from outside the graph, a constant, or one's own index */
+    /* no operands: a value from outside the graph, a constant, or a function of the element's index */
+    TRAIT_LEAF = 1,
     TRAIT_VIEW = 2,               /* only renumbers the elements of its operand */
-    TRAIT_SELECT = 4,             /* element i is not made of element i of the operands alone, and no order is needed */
+    /* an element of the result depends on elements of the operands at other indices, combined in no particular order */
+    TRAIT_SELECT = 4,
     TRAIT_REDUCE = 8,             /* combines the elements along axes, which keep length 1 */
-    TRAIT_CUMULATIVE = 16,        /* combines the elements up to each one of an axis */
-    /* its elements are computed together, in a schedule of their own: a kernel has at most one */
+    TRAIT_CUMULATIVE = 16,        /* combines the elements of an axis up to each position */
+    /* its elements are computed together by a schedule of their own; a kernel has at most one anchor */
     TRAIT_ANCHOR = 32,
-    TRAIT_QUANT = 64,             /* to or from integers with scale and zero point */
-    TRAIT_REGION = 128,           /* its operands stand in the graph's pool, its results are read by proj nodes */
-    TRAIT_CONTROL = 256,          /*   and it runs its regions */
-    TRAIT_INLINED = 512,          /*   or pass inline takes it apart: it only matters to gradients */
-    /* reads its operands whole, wherever they are stored, and is no part of a kernel */
+    TRAIT_QUANT = 64,             /* converts to or from integers with scale and zero point */
+    TRAIT_REGION = 128,           /* its operands are in the graph's pool, its results are read by proj nodes */
+    TRAIT_CONTROL = 256,          /* runs its regions */
+    TRAIT_INLINED = 512,          /* pass inline replaces it by its region: it only matters to gradients */
+    /* reads whole operands, wherever they are stored, and is never part of a kernel */
     TRAIT_NON_FUSIBLE = 1024,
-    TRAIT_PRODUCT = 2048,         /* sums of products of two operands, linear in each; attr.dot says over which axes */
-    TRAIT_MASKED = 4096,          /* a view of its first operand under a mask; elsewhere the second, a scalar */
-    TRAIT_ATTENTION = 8192,       /* scores of queries and keys, block by block; attr.attention says how */
+    TRAIT_PRODUCT = 2048,         /* sums of products of two operands, linear in each; attr.dot has the axes */
+    /* a view of its first operand under a mask; elsewhere the value of the second, a scalar */
+    TRAIT_MASKED = 4096,
+    /* attention scores of queries and keys, block by block; attr.attention has the parameters */
+    TRAIT_ATTENTION = 8192,
 };
 
-/* One attribute of a structural op: a field of union attr and its form in text, "word(value)".  A list of them ends
- * with a word of NULL. */
+/* An attribute of a structural op: a field of union attr and its text form, "word(value)".  A list ends with a word of
+ * NULL. */
 enum attr_kind {
     ATTR_AXIS,                    /* u32: an axis */
     ATTR_AXES,                    /* u32: bit i is axis i */
-    ATTR_PERM,                    /* u8 each: all axes of the operand */
-    /* u32: axes of the first operand; part[0]: of the second; part[1], u8: how many of each */
+    ATTR_PERM,                    /* u8 for each axis: a permutation of the operand's axes */
+    /* u32: axes of the first operand; part[0]: axes of the second; part[1], u8: their number */
     ATTR_PAIRS,
     ATTR_DIM,                     /* i64: a number of elements, which may be symbolic */
     ATTR_LENGTH,                  /* i64: a number of elements */
     ATTR_COUNT,                   /* u32: a number */
     ATTR_REAL,                    /* u64: the bits of an f64 */
-    ATTR_WORD,                    /* u8 or u32: which of words */
-    ATTR_FLAG,                    /* u32: has this bit; only the word, without a value */
-    ATTR_ORDER,                   /* order(word number, ..): the numbers of part */
+    ATTR_WORD,                    /* u8 or u32: an index into words */
+    ATTR_FLAG,                    /* u32: the field has this bit; text is the word alone, without a value */
+    ATTR_ORDER,                   /* order(word number, ..): the numbers are the fields in part */
 };
 struct attr_info {
     const char *word;
     uint8_t kind, at, size;       /* enum attr_kind; at, size: of the field, in bytes */
-    uint8_t more;                 /* what is stored is more than what is written, by this; ATTR_FLAG: the bit */
-    bool optional;                /* where it is not written the field is 0 */
-    bool several;                 /* ATTR_AXIS: text may list several axes, which are a node each */
+    uint8_t more;                 /* the stored value is the written one plus this; ATTR_FLAG: the bit */
+    bool optional;                /* the field is 0 if the attribute is not written */
+    bool several;                 /* ATTR_AXIS: text may list several axes, which become one node each */
     const char *const *words;     /* ATTR_WORD; ends with NULL */
     struct { const char *word; uint8_t at, size; } part[2];
 };
 uint64_t attr_get(const union attr *a, unsigned at, unsigned size); /* attr.c: an unsigned field of 1, 4 or 8 bytes */
 void attr_set(union attr *a, unsigned at, unsigned size, uint64_t v);
 
-/* What is known of an op; every function is set for every op. */
+/* An op; every function pointer is set for every op. */
 struct lower;
 enum op_class { CLASS_STRUCT = 'S', CLASS_ANY = 'A', CLASS_FLOAT = 'F', CLASS_LOGIC = 'L', CLASS_COMPARE = 'C',
                 CLASS_WHERE = 'W', CLASS_INT = 'I', CLASS_PREDICATE = 'P' };
 struct opinfo {
     const char *name, *doc, *value, *autocast, *batching; /* value: the row's expression as text */
     const struct attr_info *attr;                         /* NULL: none */
-    uint8_t nin, least, cls;                              /* operands: at most, at least; cls: enum op_class */
+    /* nin: maximum number of operands, least: minimum; cls: enum op_class */
+    uint8_t nin, least, cls;
     uint16_t traits;                                      /* enum op_trait */
-    /* Result dtype and shape of a node whose other fields are set; false: *e says why, naming the shapes.
-     * Where the caller chooses the shape (leaves, reshape, expand, iota, random), *out holds it on entry. */
+    /* Sets the result's dtype and shape of a node whose other fields are set; false: *e is the reason and names the
+     * shapes.  Where the caller chooses the shape (leaves, reshape, expand, iota, random), *out has it on entry. */
     bool (*shape)(const struct graph *g, struct node *n, struct shape *out, struct err *e);
-    /* Computes the node's elements, row-major, from its operands' (each row-major); false: out of memory
-     * (or what interp_run checks first: no numeric order, a grad node). */
+    /* Computes the node's elements from its operands', all row-major; false: out of memory (or a node that interp_run
+     * rejects: no numeric order, a grad node). */
     bool (*eval)(const struct graph *g, const struct node *n, void *out, const void *const *in);
-    /* Gradient: writes to din[] what flows to each operand (NIL: nothing) given dy for node y. */
+    /* Gradient: writes to din[] the gradient of each operand (NIL: none), given the gradient dy of node y. */
     void (*vjp)(struct graph *g, ref y, ref dy, ref *din);
-    /* One element as loop IR; see struct lower in loop.h. */
+    /* Emits one element as loop IR; see struct lower in loop.h. */
     uint32_t (*lower)(struct lower *l, ref n, const uint32_t *coord);
 };
 extern const struct opinfo opinfo[OP_COUNT];
@@ -83,7 +88,7 @@ static inline bool op_is_elementwise(unsigned op) { return opinfo[op].cls != CLA
 static inline bool op_is_view(unsigned op) { return op_has(op, TRAIT_VIEW); }
 static inline bool op_is_select(unsigned op) { return op_has(op, TRAIT_SELECT); }
 static inline bool op_is_masked(unsigned op) { return op_has(op, TRAIT_MASKED); }
-/* opinfo.nin is the most operands a node of the op has, this the fewest. */
+/* The minimum number of operands of an op; opinfo.nin is the maximum. */
 static inline unsigned op_min_operands(unsigned op) { return opinfo[op].least; }
 static inline bool op_varies(unsigned op) { return op_min_operands(op) < opinfo[op].nin; }
 static inline bool op_is_leaf(unsigned op) { return op_has(op, TRAIT_LEAF); }
@@ -107,25 +112,25 @@ static inline bool op_is_product(unsigned op) { return op_has(op, TRAIT_PRODUCT)
 #include "ir/ops/ops.def"
 void elementwise_vjp(struct graph *g, ref y, ref dy, ref *din); /* vjp.c: the gradient columns of ops.def */
 
-/* What the families share. */
+/* Shared by the families. */
 #define DEVICE_TEXT 8
-const char *device_label(unsigned device, char buf[DEVICE_TEXT]); /* text.c: its name, or its number as text */
+const char *device_label(unsigned device, char buf[DEVICE_TEXT]); /* text.c: the device's name, or its number as text */
 bool attr_rest_zero(const struct node *n, size_t used, struct err *e); /* attr.c: bytes from `used` on are 0 */
 struct shape coord_strides(const struct shape *s); /* shape.c: dim[i] is the row-major stride of axis i */
-/* op_select.c: a shape around one axis: blocks of `inner` elements, `len` of them in each of `outer` rows. */
+/* op_select.c: a shape split at one axis: `outer` rows of `len` blocks of `inner` elements. */
 struct split { int64_t outer, len, inner; };
 struct split split_at(const struct shape *s, uint32_t axis);
 bool axis_in_range(const char *op, const struct shape *s, uint32_t axis, struct err *e);
 bool index_is_integer(const char *op, const char *what, unsigned dtype, struct err *e); /* no bool either */
 enum op scatter_op(enum scatter_kind kind);       /* op_scatter.c: the elementwise op f; set: OP_nil */
-/* May there be indices into an axis of no elements? */
-bool nowhere_to_point(const struct graph *g, int64_t len, int64_t indices);
-/* op_select.c: element i of p, integers of dtype, held within 0..last */
+int64_t slice_step(const struct node *n); /* op_slice.c: of a slice, at least 1; 0: n is another op */
+/* Is the axis empty (or possibly empty, if symbolic) although there are indices into it? */
+bool indexes_empty_axis(const struct graph *g, int64_t len, int64_t indices);
+/* op_select.c: element i of p, integers of dtype, clamped to 0..last */
 int64_t index_at(unsigned dtype, const void *p, int64_t i, int64_t last);
-/* op_view.c: out, row-major of shape s, takes element (i, j, ..) from in[i*stride->dim[0] + j*stride->dim[1] ..] */
+/* op_view.c: element (i, j, ..) of out, row-major of shape s, is in[i*stride->dim[0] + j*stride->dim[1] ..] */
 void gather(void *out, const void *in, size_t elem, const struct shape *s, const struct shape *stride);
-/* op_view.c: does the same for a list of axes: axis[i] of operand shape s, n of them, to the row-major order of the
- * list */
+/* op_view.c: the same for a list of n axes of operand shape s, to the row-major order of the list */
 void gather_axes(void *out, const void *in, size_t elem, const struct shape *s, const uint8_t *axis, uint32_t n);
 
 #endif

@@ -33,7 +33,7 @@ uint32_t lower_cast(struct lower *l, ref r, const uint32_t *coord)
 
 /* ---- bitcast ---- */
 
-/* A bool is 0 or 1, so no other dtype's bits are one. */
+/* A bool is 0 or 1, so no other dtype has the same bits. */
 bool shape_bitcast(const struct graph *g, struct node *n, struct shape *out, struct err *e)
 {
     unsigned from = node_at(g, n->in[0])->dtype;

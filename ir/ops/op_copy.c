@@ -1,4 +1,4 @@
-/* copy: the operand's values on another device, the node's own.  A command of the program, so no element of a
+/* copy: the operand's values on another device, the node's own.  It is a command of the program, never part of a
  * kernel. */
 #include "ir/ir.h"
 #include "ir/loop/loop.h"

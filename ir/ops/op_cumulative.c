@@ -1,5 +1,5 @@
-/* Scans along one axis: sums, products, largest and smallest so far, and the linear recurrence that their gradients are
- * made of. */
+/* Scans along one axis: cumulative sum, product, maximum and minimum, and the linear recurrence, which their gradients
+ * use. */
 #include "ir/ir.h"
 #include "ir/loop/loop.h"
 #include <string.h>
@@ -22,7 +22,7 @@ static bool shape_cumulative(const struct graph *g, struct node *n, struct shape
     return attr_rest_zero(n, sizeof n->attr.axis, e);
 }
 
-/* ---- evaluation: row after row of the elements that lie behind each other along the axis ---- */
+/* ---- evaluation: row by row of the elements with consecutive positions along the axis ---- */
 
 /* y = a * before + b, in f32, f64 or integers. */
 static bool recurrence_row(unsigned dtype, void *y, const void *a, const void *before, const void *b, int64_t n)
@@ -83,7 +83,7 @@ val cumulative_step(struct kernel *k, unsigned op, val before, val a, val b)
     return k_prim(k, P_ADD, k_prim(k, P_MUL, a, before, 0), b, 0);
 }
 
-/* One element on its own: the whole row, of which the steps behind the element's place are left out. */
+/* Emits one element: the whole row is scanned, but steps after the element's position do nothing. */
 static uint32_t lower_cumulative(struct lower *l, ref r, const uint32_t *coord)
 {
     struct kernel *k = l->k;
@@ -155,11 +155,11 @@ uint32_t lower_recurrence(struct lower *l, ref r, const uint32_t *coord)
     return lower_cumulative(l, r, coord);
 }
 
-/* ---- gradients: scans from the end ---- */
+/* ---- gradients: reverse scans ---- */
 
 static ref reversed(struct graph *g, ref x, uint32_t axis) { return n_flip(g, x, 1u << axis); }
 
-/* What flows back along a recurrence: s with s_t = dy_t + a_(t+1) s_(t+1). */
+/* The gradient of a recurrence: s with s_t = dy_t + a_(t+1) s_(t+1). */
 static ref backward(struct graph *g, ref a, ref dy, uint32_t axis)
 {
     ref zero = n_const(g, node_at(g, dy)->dtype, 0), later = n_shift(g, reversed(g, a, axis), zero, axis);
@@ -172,7 +172,8 @@ void vjp_cumsum(struct graph *g, ref y, ref dy, ref *din)
     din[0] = reversed(g, n_cumulative(g, OP_cumsum, reversed(g, dy, axis), axis), axis);
 }
 
-/* The product of the elements before, times what flows back; no element is divided by, so zeros are like any other. */
+/* The product of the elements before, times the incoming gradient; there is no division by elements, so zeros need no
+ * special case. */
 void vjp_cumprod(struct graph *g, ref y, ref dy, ref *din)
 {
     const struct node n = *node_at(g, y);
@@ -181,12 +182,12 @@ void vjp_cumprod(struct graph *g, ref y, ref dy, ref *din)
     din[0] = n_mul(g, before, backward(g, n.in[0], dy, axis));
 }
 
-/* Which places changed the result; the first one does. */
+/* The positions that changed the result; the first one counts. */
 static ref changed_places(struct graph *g, ref y, uint32_t axis)
 {
     struct shape s = *node_shape(g, y);
     int64_t rest;
-    if (!dims_sum(g, 1, &(struct scaled){s.dim[axis], 1}, -1, &rest)) { /* an axis that may be empty */
+    if (!dims_sum(g, 1, &(struct scaled){s.dim[axis], 1}, -1, &rest)) { /* the axis may be empty */
         ref last = n_shift(g, y, n_const(g, node_at(g, y)->dtype, 0), axis), place = n_iota(g, KL_I64, &s, axis);
         ref changed = n_and(g, n_ne(g, last, y), n_eq(g, last, last));
         return n_or(g, changed, n_eq(g, place, n_k(g, place, 0)));
@@ -196,7 +197,8 @@ static ref changed_places(struct graph *g, ref y, uint32_t axis)
     return n_pad(g, changed, n_const(g, KL_BOOL, 1), axis, 1, 0, 0);
 }
 
-/* Each place that changed the result takes what flows to the results up to the next such place.  A NaN is the last. */
+/* Each position that changed the result gets the gradients of the results up to the next such position.  A NaN is the
+ * last such position. */
 void vjp_cummax(struct graph *g, ref y, ref dy, ref *din)
 {
     uint32_t axis = node_at(g, y)->attr.axis.axis;

@@ -1,5 +1,6 @@
-/* custom: an op of the user's own.  Its node says what its results are, so nothing here needs it registered: graphs are
- * read, printed and changed without it.  custom.c runs it; it has no gradient but that of the custom_grad around it. */
+/* custom: a user-defined op.  The node records the types of its results, so graphs with it are parsed, printed and
+ * changed without the op being registered. custom.c runs it.  Its only gradient is that of the custom_grad around
+ * it. */
 #include "ir/graph/custom.h"
 #include "ir/loop/loop.h"
 
@@ -19,7 +20,7 @@ bool shape_custom(const struct graph *g, struct node *n, struct shape *out, stru
 bool eval_custom(const struct graph *g, const struct node *n, void *out, const void *const *in)
 {
     (void)g, (void)n, (void)out, (void)in;
-    return false; /* as region ops, it has several results */
+    return false; /* like region ops, it has several results */
 }
 
 void vjp_custom(struct graph *g, ref y, ref dy, ref *din)

@@ -1,6 +1,7 @@
 /* dot: batched sums of products over contracted axes. */
 #include "ir/ir.h"
 #include "ir/loop/loop.h"
+#include "ir/math/half.h"
 #include <math.h>
 #include <string.h>
 #if defined(__x86_64__)
@@ -92,13 +93,17 @@ bool shape_dot(const struct graph *g, struct node *n, struct shape *out, struct 
     if (!(lanes == 0 && kblock == 0) && !(lanes == 1 && kblock > 0))
         return err_set(e, KL_ERR_INTERNAL, "dot: lanes %u with kblock %u is no numeric order", lanes, kblock);
     n->dtype = sum ? (uint8_t)sum : na->dtype;
+    uint32_t pairs = n->attr.dot.pairs;
+    if (pairs && (pairs > 1 || n->dtype != KL_BF16 || !kblock || kblock % 2))
+        return err_set(e, KL_ERR_INTERNAL,
+                       "dot: products in pairs are of bf16, in blocks of an even number, not of %s in blocks of %u",
+                       dtype_name(n->dtype), kblock);
     return attr_rest_zero(n, sizeof n->attr.dot, e);
 }
 
-/* ---- evaluation ----
- * A chain computes c[j] = a[0]*b[0][j] + a[1]*b[1][j] + .. for one row of a and n columns of b, in that
- * order from 0: the block of the numeric order.  Columns are independent, so a vector of them gives the
- * same bits as one at a time. */
+/* ---- evaluation ---- A chain computes c[j] = a[0]*b[0][j] + a[1]*b[1][j] + .. for one row of a and n columns of b, in
+ * ascending order from 0: the block of the numeric order.  Columns are independent, so a vector of them gives the same
+ * bits as one at a time. */
 
 #if defined(__x86_64__)
 #define VECTOR_CHAIN(name, ctype, vtype, width, set1, zero, load, store, fmadd)                              \
@@ -132,7 +137,7 @@ VECTOR_CHAIN(f32, float, __m256, 8, _mm256_set1_ps, _mm256_setzero_ps, _mm256_lo
 VECTOR_CHAIN(f64, double, __m256d, 4, _mm256_set1_pd, _mm256_setzero_pd, _mm256_loadu_pd, _mm256_storeu_pd,
              _mm256_fmadd_pd)
 
-/* Integers wrap, whatever C promotes them to. */
+/* Integers wrap: unsigned arithmetic avoids C's promotions. */
 #define wrap_add_mul(ctype, utype, a, b, c) ((ctype)(utype)((uint64_t)(a) * (uint64_t)(b) + (uint64_t)(c)))
 
 #define CHAIN(name, ctype, step)                                                                             \
@@ -147,6 +152,59 @@ VECTOR_CHAIN(f64, double, __m256d, 4, _mm256_set1_pd, _mm256_setzero_pd, _mm256_
     CHAIN(name, ctype, wrap_add_mul(ctype, utype, a[i], b[i * ldb + j], c[j]))
 #define DTF(name, en, ctype, utype, bytes, kind) CHAIN(name, ctype, fma_##name(a[i], b[i * ldb + j], c[j]))
 #include "ir/math/dtypes.def"
+
+/* Columns are taken in panels, so that a panel of b stays in cache while the rows of a pass over it. */
+enum { PANEL = 512 };
+
+/* ---- products of bf16 in pairs, widened to f32: as chain, by DOT2 ---- */
+
+#if defined(__x86_64__)
+#define FLUSH_AVX2(x) \
+    _mm256_and_ps(x, _mm256_or_ps(_mm256_cmp_ps(_mm256_and_ps(x, exponent), _mm256_setzero_ps(), _CMP_NEQ_UQ), sign))
+
+/* As fma_flushed in ir/math/half.h, of 8 columns from j on while there are so many; the first column left. */
+__attribute__((target("avx2,fma"))) static int64_t fma_flushed_avx2(float *c, float a, const float *b, int64_t n)
+{
+    const __m256 exponent = _mm256_castsi256_ps(_mm256_set1_epi32(0x7f800000)), sign = _mm256_set1_ps(-0.0f);
+    const __m256 up = _mm256_set1_ps(0x1p32f), up2 = _mm256_set1_ps(0x1p64f), least = _mm256_set1_ps(0x1p-62f);
+    const __m256 x = FLUSH_AVX2(_mm256_set1_ps(a)), x_up = _mm256_mul_ps(x, up);
+    int64_t j = 0;
+    for (; j + 8 <= n; j += 8) {
+        __m256 y = _mm256_loadu_ps(b + j), z = _mm256_loadu_ps(c + j);
+        y = FLUSH_AVX2(y);
+        z = FLUSH_AVX2(z);
+        __m256 sum = _mm256_fmadd_ps(x, y, z);
+        __m256 scaled = _mm256_fmadd_ps(x_up, _mm256_mul_ps(y, up), _mm256_mul_ps(z, up2));
+        __m256 tiny = _mm256_cmp_ps(_mm256_andnot_ps(sign, scaled), least, _CMP_LT_OQ);
+        _mm256_storeu_ps(c + j, _mm256_and_ps(sum, _mm256_or_ps(sign, _mm256_andnot_ps(tiny, _mm256_cmp_ps(
+            sign, sign, _CMP_TRUE_UQ)))));
+    }
+    return j;
+}
+#undef FLUSH_AVX2
+#endif
+
+static void add_products_flushed(float *c, float a, const float *b, int64_t n)
+{
+    int64_t j = 0;
+#if defined(__x86_64__)
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
+        j = fma_flushed_avx2(c, a, b, n);
+#endif
+    for (; j < n; j++)
+        c[j] = fma_flushed(a, b[j], c[j]);
+}
+
+/* The second product of a pair comes first. */
+static void chain_pairs(float *c, const float *a, const float *b, int64_t k, int64_t n, int64_t ldb)
+{
+    memset(c, 0, (size_t)n * sizeof *c);
+    for (int64_t i = 0; i < k; i += 2) {
+        static const float none[PANEL];
+        add_products_flushed(c, i + 1 < k ? a[i + 1] : 0, i + 1 < k ? b + (i + 1) * ldb : none, n);
+        add_products_flushed(c, a[i], b + i * ldb, n);
+    }
+}
 
 static void chain(unsigned dtype, void *c, const void *a, const void *b, int64_t k, int64_t n, int64_t ldb)
 {
@@ -190,9 +248,6 @@ static void *arrange(const void *in, size_t size, const struct shape *s, uint32_
     return copy;
 }
 
-/* Columns are taken in panels, so that a panel of b stays in cache while the rows of a pass over it. */
-enum { PANEL = 512 };
-
 static bool op_dot_multiply(const struct node *n, const struct dot_dims *d, char *out, const char *a, const char *b)
 {
     size_t size = dtype_size(n->dtype);
@@ -207,7 +262,12 @@ static bool op_dot_multiply(const struct node *n, const struct dot_dims *d, char
                     char *c = out + (size_t)((bi * d->m + i) * d->n + j) * size;
                     const char *row = a + (size_t)((bi * d->m + i) * d->k + k) * size;
                     const char *panel = b + (size_t)((bi * d->k + k) * d->n + j) * size;
-                    chain(n->dtype, k == 0 ? (void *)c : block, row, panel, len, cols, d->n);
+                    void *to = k == 0 ? (void *)c : block;
+                    if (n->attr.dot.pairs)
+                        chain_pairs(to, (const float *)(const void *)row, (const float *)(const void *)panel, len, cols,
+                                    d->n);
+                    else
+                        chain(n->dtype, to, row, panel, len, cols, d->n);
                     if (k > 0 && !scalar_apply(OP_add, n->dtype, c, (const void *const[]){c, block}, cols))
                         return false;
                 }
@@ -233,7 +293,7 @@ static bool dot_arrays(const struct graph *g, const struct node *n, void *out, c
     return ok;
 }
 
-/* Bytes are widened first. */
+/* 8-bit integers are widened first. */
 static bool dot_bytes(const struct graph *g, const struct node *n, void *out, const void *const *in)
 {
     int64_t na = node_numel(g, n->in[0]), nb = node_numel(g, n->in[1]);
@@ -276,8 +336,8 @@ static bool is_identity(const uint8_t *perm, uint32_t rank)
     return true;
 }
 
-/* The gradient of one operand, `x`, is a dot of dy with the other one over the other's free axes.
- * Its result's axes, given as axes of x, are in `order`; a permute brings them home. */
+/* The gradient of operand `x` is a dot of dy with the other operand over the other's free axes. `order` has the
+ * result's axes as axes of x; a permute puts them in x's order. */
 static ref to_operand_order(struct graph *g, ref d, const uint8_t *order, uint32_t rank)
 {
     uint8_t perm[KL_MAX_RANK] = {0};
@@ -286,8 +346,8 @@ static ref to_operand_order(struct graph *g, ref d, const uint8_t *order, uint32
     return is_identity(perm, rank) ? d : n_permute(g, d, perm);
 }
 
-/* Appends the axes of x paired with the other operand's contracted axes, in the order in which those
- * come out of the dot: ascending in the other operand. */
+/* Appends the axes of x that are paired with the other operand's contracted axes, in the order of the dot's result:
+ * ascending in the other operand. */
 static uint32_t paired_axes(uint32_t con_x, uint32_t con_other, unsigned ncon, uint8_t *out)
 {
     uint32_t n = 0;
@@ -352,9 +412,9 @@ void vjp_dot(struct graph *g, ref y, ref dy, ref *din)
     din[1] = to_operand_order(g, n_dot(g, a, dy, &db), order, rank_b);
 }
 
-/* ---- lowering: one element as serial chains; fast products are anchors, scheduled by passes/ ---- */
+/* ---- lowering: one element as serial chains; fast products are anchors, which passes/ schedules ---- */
 
-/* Contracted coordinate number k into the operand's contracted axes. */
+/* Splits the number k of a contracted position into coordinates of the operand's contracted axes. */
 static void contracted_coord(struct lower *l, const struct shape *s, uint32_t con, unsigned ncon, val k, val *at)
 {
     int64_t step = 1;
@@ -367,8 +427,41 @@ static void contracted_coord(struct lower *l, const struct shape *s, uint32_t co
     }
 }
 
+/* An operand's element of contracted number kk. */
+static val factor_at(struct lower *l, const struct node *n, bool second, const val *at, val kk)
+{
+    const struct shape *s = node_shape(l->g, n->in[second]);
+    val coord[KL_MAX_RANK];
+    memcpy(coord, at, sizeof coord);
+    contracted_coord(l, s, second ? n->attr.dot.con_b : n->attr.dot.con_a, n->attr.dot.ncon, kk, coord);
+    return l->at(l, n->in[second], coord);
+}
+
+val dot_pair_of(struct kernel *k, val low, val high)
+{
+    val x = k_cast(k, k_inst(k, L_OP(P_BITS), KL_U16, low, 0, 0, 0), KL_U32);
+    if (!high)
+        return x;
+    val y = k_cast(k, k_inst(k, L_OP(P_BITS), KL_U16, high, 0, 0, 0), KL_U32);
+    return k_prim(k, P_OR, k_prim(k, P_SHL, y, k_bits(k, KL_U32, 16), 0), x, 0);
+}
+
+/* The same for that number, which is even, and the next one; zero where there is none. */
+static val pair_at(struct lower *l, const struct node *n, bool second, const val *at, val kk, int64_t count)
+{
+    struct kernel *k = l->k;
+    val next = ix_add(k, kk, k_int(k, 1)), there = count % 2 ? k_prim(k, P_LT, next, k_int(k, count), 0) : 0;
+    if (there)
+        next = k_prim(k, P_SELECT, there, next, kk);
+    val low = factor_at(l, n, second, at, kk), high = factor_at(l, n, second, at, next);
+    if (there)
+        high = k_prim(k, P_SELECT, there, high, k_bits(k, KL_BF16, 0));
+    return dot_pair_of(k, low, high);
+}
+
 static val product_chain(struct lower *l, const struct node *n, const val *coord, val lo, val hi, val init)
 {
+    struct kernel *k = l->k;
     const struct shape *a = node_shape(l->g, n->in[0]), *b = node_shape(l->g, n->in[1]);
     unsigned nbatch = n->attr.dot.nbatch, ncon = n->attr.dot.ncon;
     uint8_t fa[KL_MAX_RANK], fb[KL_MAX_RANK];
@@ -383,17 +476,22 @@ static val product_chain(struct lower *l, const struct node *n, const val *coord
         at_a[fa[i]] = coord[nbatch + i];
     for (uint32_t i = 0; i < nfb; i++)
         at_b[fb[i]] = coord[nbatch + nfa + i];
-    val loop = k_loop(l->k, LOOP_SERIAL, lo, hi, 1);
-    val acc = k_carry(l->k, init);
-    contracted_coord(l, a, n->attr.dot.con_a, ncon, loop, at_a);
-    contracted_coord(l, b, n->attr.dot.con_b, ncon, loop, at_b);
-    val x = k_cast(l->k, l->at(l, n->in[0], at_a), dtype_compute(n->dtype));
-    val w = k_cast(l->k, l->at(l, n->in[1], at_b), dtype_compute(n->dtype));
-    val next = dtype_is_float(n->dtype) ? k_prim(l->k, P_FMA, x, w, acc)
-                                        : k_prim(l->k, P_ADD, k_prim(l->k, P_MUL, x, w, 0), acc, 0);
-    k_next(l->k, acc, next);
-    k_end(l->k, loop);
-    return k_out(l->k, acc);
+    bool pairs = n->attr.dot.pairs;
+    int64_t count = dot_sizes(l->g, n).k;
+    val loop = k_loop(k, LOOP_SERIAL, lo, hi, pairs ? 2 : 1);
+    val acc = k_carry(k, init), next;
+    if (pairs) {
+        val x = pair_at(l, n, false, at_a, loop, count), w = pair_at(l, n, true, at_b, loop, count);
+        next = k_prim(k, P_DOT2, x, w, acc);
+    } else {
+        val x = k_cast(k, factor_at(l, n, false, at_a, loop), dtype_compute(n->dtype));
+        val w = k_cast(k, factor_at(l, n, true, at_b, loop), dtype_compute(n->dtype));
+        next = dtype_is_float(n->dtype) ? k_prim(k, P_FMA, x, w, acc)
+                                        : k_prim(k, P_ADD, k_prim(k, P_MUL, x, w, 0), acc, 0);
+    }
+    k_next(k, acc, next);
+    k_end(k, loop);
+    return k_out(k, acc);
 }
 
 uint32_t lower_dot(struct lower *l, ref r, const uint32_t *coord)
@@ -409,7 +507,7 @@ uint32_t lower_dot(struct lower *l, ref r, const uint32_t *coord)
     val zero = lower_init(l, dtype, 0), lo = k_int(l->k, 0), hi = k_int(l->k, d.k);
     if (d.k <= kblock)
         return k_cast(l->k, product_chain(l, n, coord, lo, hi, zero), n->dtype);
-    /* The chain of blocks starts from -0, which leaves the first block's result as it is. */
+    /* The chain of blocks starts from -0, which does not change the first block's result. */
     val start = lower_init(l, dtype, dtype_bits(dtype, -0.0));
     val blocks = k_loop(l->k, LOOP_SERIAL, lo, hi, kblock);
     val total = k_carry(l->k, start);

@@ -1,5 +1,5 @@
-/* dynamic_slice, dynamic_update: a window of one axis that starts where a scalar says.  The start is held where the
- * whole window fits, so that each of the two is the other's gradient. */
+/* dynamic_slice, dynamic_update: a window of one axis whose start is a scalar operand.  The start is clamped so that
+ * the whole window fits.  Each is the gradient of the other. */
 #include "ir/ir.h"
 #include "ir/loop/loop.h"
 #include <string.h>

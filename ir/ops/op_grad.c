@@ -1,5 +1,5 @@
-/* grad: the gradient of the sum of `loss` in `wrt`.  Pass autodiff replaces it before anything runs,
- * innermost first, so all rules but the shape's only say that this has not happened. */
+/* grad: the gradient of the sum of `loss` with respect to `wrt`. Pass autodiff replaces it before anything runs,
+ * innermost first, so all rules except shape's fail with that reason. */
 #include "ir/ir.h"
 #include "ir/loop/loop.h"
 
@@ -16,7 +16,7 @@ bool shape_grad(const struct graph *g, struct node *n, struct shape *out, struct
     return attr_rest_zero(n, sizeof n->attr.grad, e);
 }
 
-/* interp_run refuses such a graph first; called alone, it has no value to give. */
+/* interp_run rejects such a graph before; called directly, it has no value. */
 bool eval_grad(const struct graph *g, const struct node *n, void *out, const void *const *in)
 {
     (void)g, (void)n, (void)out, (void)in;

@@ -10,7 +10,7 @@ static bool dtype_exists(const struct node *n, struct err *e)
     return err_set(e, KL_ERR_TYPE, "%s: dtype %u does not exist", opinfo[n->op].name, n->dtype);
 }
 
-/* The node repeats what its leaf table says. */
+/* The node's type must equal that of its leaf table's entry. */
 static bool shape_in_table(const struct graph *g, const struct leaves *l, const struct node *n,
                            const struct shape *out, struct err *e)
 {
@@ -39,7 +39,7 @@ static bool is_scalar(const struct graph *g, const struct node *n, const struct 
                    shape_text_in(g, out, text, sizeof text));
 }
 
-/* The executor binds the data of inputs, states and slots, and loads them without asking for an element. */
+/* The executor binds the data of inputs, states and slots; kernels load it, so there is no element to emit. */
 static uint32_t lower_bound_leaf(struct lower *l, ref r)
 {
     err_set(&l->k->err, KL_ERR_INTERNAL, "%s: node %u is stored and cannot be computed in place",
@@ -193,7 +193,7 @@ uint32_t lower_iota(struct lower *l, ref r, const uint32_t *coord)
     return k_cast(l->k, coord[n->attr.axis.axis], n->dtype);
 }
 
-/* ---- random: element i is Threefry of (seed, i), so any element can be had alone ---- */
+/* ---- random: element i is Threefry of (seed, i), so each element can be computed independently ---- */
 
 bool shape_random(const struct graph *g, struct node *n, struct shape *out, struct err *e)
 {

@@ -1,13 +1,14 @@
-/* quantize and dequantize: numbers as small integers with a scale and a zero point for each element (a scale for a
- * tensor, or for each slice of an axis, comes as a view).
+/* quantize and dequantize: small integers with a scale and a zero point for each element (a scale for a tensor, or for
+ * each slice of an axis, is passed as a view).
  *
  *   quantize x, scale, zero:     rint(x / scale) + zero, saturated to zero's dtype; a NaN is the zero point
  *   dequantize q, scale, zero:   (q - zero) * scale, in scale's dtype
  *
- * Halves compute in f32; a quantize of f64, or by an f64 scale, in f64.  The gradient takes rint for the identity
- * (straight through: Bengio, Leonard, Courville: Estimating or propagating gradients through stochastic neurons, 2013)
- * where quantize did not saturate, and is 0 where it did.  It flows from dequantize to quantize though the number
- * between them is an integer, and to the scale of both (Esser et al.: Learned step size quantization, 2020). */
+ * Halves compute in f32; a quantize of f64, or by an f64 scale, in f64.  The gradient treats rint as the identity
+ * (straight-through estimator: Bengio, Leonard, Courville: Estimating or propagating gradients through stochastic
+ * neurons, 2013) where quantize did not saturate, and is 0 where it did.  It flows from dequantize to quantize,
+ * although the value between them is an integer, and to the scale of both (Esser et al.: Learned step size
+ * quantization, 2020). */
 #include "ir/ir.h"
 #include "ir/loop/loop.h"
 
@@ -30,7 +31,7 @@ static bool check_operands(const struct graph *g, const struct node *n, struct s
     return attr_rest_zero(n, 0, e);
 }
 
-/* What a quantize computes in. */
+/* The dtype in which a quantize computes. */
 static unsigned wide_dtype(unsigned x, unsigned scale)
 {
     return x == KL_F64 || scale == KL_F64 ? KL_F64 : KL_F32;

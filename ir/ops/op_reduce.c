@@ -1,4 +1,4 @@
-/* Reduces: one implementation for all; only the folded op differs. */
+/* Reductions: one implementation for all; only the combining op differs. */
 #include "ir/ir.h"
 #include "ir/loop/loop.h"
 #include <string.h>
@@ -8,7 +8,7 @@ enum fold reduce_fold(unsigned op)
     return op == OP_sum ? FOLD_ADD : op == OP_reduce_max ? FOLD_MAX : op == OP_reduce_min ? FOLD_MIN : FOLD_MUL;
 }
 
-/* The axes in the mask (or those not in it), ascending; returns how many. */
+/* The axes in the mask (or those not in it), ascending; returns their number. */
 static uint32_t axes_of(uint32_t rank, uint32_t mask, uint8_t *axis)
 {
     uint32_t n = 0;
@@ -51,14 +51,14 @@ static void op_reduce_fill(void *out, unsigned dtype, uint64_t bits, int64_t n)
         memcpy((char *)out + (size_t)i * size, &bits, size);
 }
 
-/* acc[i] = op(acc[i], x[i]), by the row of add or max itself. */
+/* acc[i] = op(acc[i], x[i]), by the scalar function of that op. */
 static bool fold_into(enum op op, unsigned dtype, void *acc, const void *x, int64_t n)
 {
     return n == 0 || scalar_apply(op, dtype, acc, (const void *const[]){acc, x}, n);
 }
 
-/* With x as [reduced][kept], one step of a lane over all kept elements is one call, and so is one step
- * of all 64 lanes, since the rows of 64 consecutive reduced elements stand side by side. */
+/* With x as [reduced][kept], one step of a lane over all kept elements is one call.  One step of all 64 lanes is one
+ * call, too, because the rows of 64 consecutive reduced elements are adjacent. */
 static bool fold_rows(const struct node *n, char *out, const char *x, int64_t rows, int64_t kept, char *acc)
 {
     enum fold fold = reduce_fold(n->op);
@@ -129,7 +129,7 @@ static bool eval_reduce(const struct graph *g, const struct node *n, void *out, 
     return ok;
 }
 
-/* Operand element number k of the reduction that makes the result element at coord. */
+/* Element number k of those that the result element at coord reduces. */
 static val reduced_element(struct lower *l, ref a, uint32_t mask, const val *coord, val k)
 {
     const struct shape *s = node_shape(l->g, a);
@@ -151,7 +151,7 @@ static val reduced_element(struct lower *l, ref a, uint32_t mask, const val *coo
     return k_cast(l->k, l->at(l, a, at), dtype_compute(node_at(l->g, a)->dtype));
 }
 
-/* Ends close the nearest loop or condition that is still open before them. */
+/* Is a vector loop open? An END closes the nearest loop or condition before it that is still open. */
 static bool in_vector_loop(const struct kernel *k)
 {
     uint32_t closed = 0;
@@ -177,9 +177,9 @@ val lower_init(struct lower *l, unsigned dtype, uint64_t bits)
     return lower_lanes(l, k_bits(l->k, dtype, bits));
 }
 
-/* One element as a serial chain a chunk.  Reduces over 64 lanes are anchors, scheduled by passes/.
- * The chain of chunks starts from a value that leaves the first chunk's result as it is: -0 for a
- * floating sum, the identity otherwise. */
+/* Emits one element as one serial chain for each chunk.  Reductions over 64 lanes are anchors, which passes/ schedules.
+ * The chain of chunks starts from a value that does not change the first chunk's result: -0 for a floating sum, the
+ * identity otherwise. */
 static uint32_t lower_reduce(struct lower *l, ref r, const val *coord)
 {
     const struct node *n = node_at(l->g, r);
@@ -253,7 +253,7 @@ void vjp_sum(struct graph *g, ref y, ref dy, ref *din)
     din[0] = n_expand(g, dy, node_shape(g, node_at(g, y)->in[0]));
 }
 
-/* The elements equal to the result share its gradient evenly. */
+/* The elements equal to the result share its gradient equally. */
 void vjp_reduce_max(struct graph *g, ref y, ref dy, ref *din)
 {
     ref x = node_at(g, y)->in[0];
@@ -270,9 +270,9 @@ void vjp_reduce_min(struct graph *g, ref y, ref dy, ref *din)
     vjp_reduce_max(g, y, dy, din);
 }
 
-/* For each element the product of all others along an axis: of those before times of those behind, so that zeros are
- * like any other number. */
-static ref others(struct graph *g, ref x, uint32_t axis)
+/* For each element the product of all others along an axis, as the product of those before times that of those after,
+ * so that zeros need no special case. */
+static ref product_of_others(struct graph *g, ref x, uint32_t axis)
 {
     ref one = n_const(g, node_at(g, x)->dtype, dtype_bits(node_at(g, x)->dtype, 1));
     ref before = n_shift(g, n_cumulative(g, OP_cumprod, x, axis), one, axis), behind = n_flip(g, x, 1u << axis);
@@ -280,7 +280,7 @@ static ref others(struct graph *g, ref x, uint32_t axis)
     return n_mul(g, before, behind);
 }
 
-/* Axis by axis, the last one first: what is left of each by the others is a product of products. */
+/* Axis by axis, the last one first: the product over the other axes is a product of products. */
 void vjp_reduce_prod(struct graph *g, ref y, ref dy, ref *din)
 {
     uint8_t axis[KL_MAX_RANK];
@@ -291,6 +291,6 @@ void vjp_reduce_prod(struct graph *g, ref y, ref dy, ref *din)
     din[0] = dy;
     for (uint32_t i = n; i--;) {
         struct shape s = *node_shape(g, part[i]);
-        din[0] = n_mul(g, n_expand(g, din[0], &s), others(g, part[i], axis[n - 1 - i]));
+        din[0] = n_mul(g, n_expand(g, din[0], &s), product_of_others(g, part[i], axis[n - 1 - i]));
     }
 }

@@ -1,6 +1,6 @@
-/* Region ops and proj.  The rules check that regions are closed and that their types fit; computing is region.c's
- * and, for values, interp.c's; gradients are pass autodiff's, since a region op has several results; and a region
- * op is no element of a kernel. */
+/* Region ops and proj.  The rules here check that regions are closed and that their types fit. region.c runs them,
+ * interp.c evaluates them; pass autodiff makes their gradients, because a region op has several results.  A region op
+ * is never part of a kernel. */
 #include "ir/ir.h"
 #include "ir/loop/loop.h"
 #include <string.h>
@@ -20,7 +20,7 @@ static bool same_type(unsigned dtype, const struct shape *s, unsigned dtype2, co
     return dtype == dtype2 && shape_equal(s, s2);
 }
 
-/* Parameters and yields are where the op is. */
+/* Parameters and yields are on the op's device. */
 static bool on_device(const struct graph *b, const struct node *n, struct err *e)
 {
     char here[DEVICE_TEXT], there[DEVICE_TEXT];
@@ -37,7 +37,7 @@ static bool on_device(const struct graph *b, const struct node *n, struct err *e
     return true;
 }
 
-/* Nothing from outside but parameters, nothing to the outside but yields. */
+/* A region reads nothing from outside except its parameters, and returns only yields. */
 static bool closed(const struct graph *g, const struct node *n, struct err *e)
 {
     for (uint32_t i = 0; i < op_regions(n->op); i++) {
@@ -91,7 +91,7 @@ static bool takes_all(const struct graph *g, const struct node *n, uint32_t whic
                                    node_region(g, n, which)->name, has, count);
 }
 
-/* The region's inputs are operands from..; the first of them input 0. */
+/* The region's inputs have the types of the operands from number `from` on. */
 static bool takes_operands(const struct graph *g, const struct node *n, uint32_t which, uint32_t from, struct err *e)
 {
     if (!takes_all(g, n, which, node_nin(n) - from, e))
@@ -104,7 +104,7 @@ static bool takes_operands(const struct graph *g, const struct node *n, uint32_t
     return true;
 }
 
-/* The first yields of region `which` are the next round's carried operands. */
+/* The first yields of region `which` have the types of the carried operands. */
 static bool carries(const struct graph *g, const struct node *n, uint32_t which, struct err *e)
 {
     const struct graph *b = node_region(g, n, which);
@@ -132,7 +132,7 @@ static bool no_elements(struct node *n, struct shape *out)
     return true;
 }
 
-/* interp.c computes a region op, whose results are several. */
+/* interp.c evaluates a region op, because it has several results. */
 static bool no_eval(void)
 {
     return false;
@@ -211,7 +211,7 @@ bool shape_cond(const struct graph *g, struct node *n, struct shape *out, struct
 
 REGION_OP(cond)
 
-/* ---- while: operands are carried values, then what both regions read besides ---- */
+/* ---- while: operands are the carried values, then the other values that the regions read ---- */
 
 bool shape_while(const struct graph *g, struct node *n, struct shape *out, struct err *e)
 {
@@ -233,7 +233,7 @@ bool shape_while(const struct graph *g, struct node *n, struct shape *out, struc
 
 REGION_OP(while)
 
-/* ---- scan: operands are carried values, what is cut along axis 0, and what the body reads besides ---- */
+/* ---- scan: operands are the carried values, those cut along axis 0, and the other values that the body reads ---- */
 
 static bool takes_slice(const struct graph *g, const struct node *n, uint32_t i, struct err *e)
 {

@@ -1,5 +1,5 @@
-/* scatter: a with the slices of `update` brought in along one axis, where an index says.  The index is held in range,
- * as gather does it, so that the two are each other's gradient. */
+/* scatter: a with the slices of `update` combined into it along one axis, at the positions of an index.  The index is
+ * clamped to its range as in gather, so each is the other's gradient. */
 #include "ir/ir.h"
 #include "ir/loop/loop.h"
 #include <string.h>
@@ -34,7 +34,7 @@ bool shape_scatter(const struct graph *g, struct node *n, struct shape *out, str
     if (!shape_equal(us, &want))
         return err_set(e, KL_ERR_SHAPE, "scatter: the update must be %s, got %s",
                        shape_text_in(g, &want, ta, sizeof ta), shape_text_in(g, us, tu, sizeof tu));
-    if (nowhere_to_point(g, out->dim[axis], is->dim[0]))
+    if (indexes_empty_axis(g, out->dim[axis], is->dim[0]))
         return err_set(e, KL_ERR_SHAPE, "scatter: axis %u of %s %s no elements%s", axis,
                        shape_text_in(g, out, ta, sizeof ta), out->dim[axis] ? "may have" : "has",
                        bounds_text(g, out, tu, BOUNDS_TEXT));
@@ -42,7 +42,7 @@ bool shape_scatter(const struct graph *g, struct node *n, struct shape *out, str
     return attr_rest_zero(n, sizeof n->attr.scatter, e);
 }
 
-/* Row by row of the index, each a call on the contiguous inner elements. */
+/* For each row of the index, one call on the contiguous inner elements. */
 static bool scatter_array(const struct graph *g, const struct node *n, unsigned dtype, char *out, const void *index,
                           const char *update)
 {
@@ -82,7 +82,7 @@ bool eval_scatter(const struct graph *g, const struct node *n, void *out, const 
     return scatter_array(g, n, n->dtype, out, in[1], in[2]);
 }
 
-/* Which positions of the index wrote last to their place: only these reach a result of kind set. */
+/* Which positions of the index wrote their element last: only these affect a result of kind set. */
 static ref wrote_last(struct graph *g, const struct node *n)
 {
     struct shape places = {.rank = 1, .dim = {node_shape(g, n->in[0])->dim[n->attr.scatter.axis]}};
@@ -95,7 +95,7 @@ static ref wrote_last(struct graph *g, const struct node *n)
     return n_broadcast(g, n_reshape(g, last, &along), node_shape(g, n->in[2]));
 }
 
-/* max and min: all that equal the result share its gradient evenly, as in reduce_max. */
+/* max and min: all elements equal to the result share its gradient equally, as in reduce_max. */
 void vjp_scatter(struct graph *g, ref y, ref dy, ref *din)
 {
     const struct node n = *node_at(g, y);
@@ -117,7 +117,7 @@ void vjp_scatter(struct graph *g, ref y, ref dy, ref *din)
     }
 }
 
-/* One element: the whole index is searched for it. */
+/* Emits one element: searches the whole index for it. */
 uint32_t lower_scatter(struct lower *l, ref r, const uint32_t *coord)
 {
     struct kernel *k = l->k;

@@ -1,5 +1,5 @@
-/* pad, concat, gather: each element of the result is an element of one operand, chosen by its place or by an
- * index.  Kernels evaluate the operands at coordinates held within their shapes, then select. */
+/* pad, concat, gather: each element of the result is an element of one operand, selected by its position or by an
+ * index.  Kernels evaluate the operands at clamped coordinates, then select. */
 #include "ir/ir.h"
 #include "ir/loop/loop.h"
 #include <string.h>
@@ -27,7 +27,7 @@ bool index_is_integer(const char *op, const char *what, unsigned dtype, struct e
            err_set(e, KL_ERR_TYPE, "%s: the %s must be integers, got %s", op, what, dtype_name(dtype));
 }
 
-bool nowhere_to_point(const struct graph *g, int64_t len, int64_t indices)
+bool indexes_empty_axis(const struct graph *g, int64_t len, int64_t indices)
 {
     return len == 0 ? indices != 0 : len < 0 && indices != 0 && indices != len && !dim_at_most(g, 1, len);
 }
@@ -44,8 +44,8 @@ int64_t index_at(unsigned dtype, const void *p, int64_t i, int64_t last)
     return v < 0 ? 0 : v > last ? last : v;
 }
 
-/* i held within 0..last; *inside says whether it was, 0 where it always is. */
-static val hold(struct kernel *k, val i, int64_t last, val *inside)
+/* i clamped to 0..last; *inside says whether it was inside, 0 if it always is. */
+static val clamp_index(struct kernel *k, val i, int64_t last, val *inside)
 {
     int64_t lo, hi;
     val zero = k_int(k, 0), most = k_int(k, last), at = i;
@@ -66,13 +66,13 @@ static val hold(struct kernel *k, val i, int64_t last, val *inside)
     return at;
 }
 
-/* Where i goes by blocks that divide the length, a whole block is inside or not: its lanes have one answer, and stay
- * neighbours in memory. */
+/* If i advances by blocks that divide the length, a whole block is inside or outside.  All lanes then have the same
+ * answer and stay adjacent in memory. */
 val lower_inside(struct kernel *k, val i, int64_t last, val *inside)
 {
     val block, rest;
     int64_t d = ix_split(k, i, last + 1, &block, &rest);
-    return ix_add(k, ix_scale(k, hold(k, block, (last + 1) / d - 1, inside), d), rest);
+    return ix_add(k, ix_scale(k, clamp_index(k, block, (last + 1) / d - 1, inside), d), rest);
 }
 
 val lower_index(struct kernel *k, val i, int64_t last)
@@ -85,12 +85,12 @@ val lower_index(struct kernel *k, val i, int64_t last)
         val most = k_bits(k, KL_U64, (uint64_t)last);
         i = k_prim(k, P_SELECT, k_prim(k, P_LT, i, most, 0), i, most);
     }
-    return hold(k, k_cast(k, i, KL_I64), last, &inside);
+    return clamp_index(k, k_cast(k, i, KL_I64), last, &inside);
 }
 
 /* ---- pad: one axis a node; the gradient is a slice ---- */
 
-/* Length between the first and the last element, new ones in between included; false: too long. */
+/* The length between the first and the last element, new elements in between included; false: too long. */
 static bool pad_span(const struct graph *g, int64_t len, int64_t interior, int64_t *span)
 {
     if (len < 0)
@@ -148,7 +148,7 @@ bool eval_pad(const struct graph *g, const struct node *n, void *out, const void
     return true;
 }
 
-/* What flows to the value is the sum over the new elements. */
+/* The gradient of the value is the sum over the new elements. */
 void vjp_pad(struct graph *g, ref y, ref dy, ref *din)
 {
     const struct node n = *node_at(g, y);
@@ -162,8 +162,8 @@ void vjp_pad(struct graph *g, ref y, ref dy, ref *din)
     din[1] = n_reshape(g, sum, &scalar);
 }
 
-/* Is i within 0..last?  0: always.  By blocks, as lower_inside. */
-static val is_local(struct kernel *k, val i, int64_t last)
+/* Is i within 0..last? 0: always.  Blocks as in lower_inside. */
+static val is_within(struct kernel *k, val i, int64_t last)
 {
     val block, rest;
     int64_t d = ix_split(k, i, last + 1, &block, &rest), lo, hi, most = (last + 1) / d - 1;
@@ -173,8 +173,9 @@ static val is_local(struct kernel *k, val i, int64_t last)
     return above && below ? k_prim(k, P_AND, above, below, 0) : above ? above : below;
 }
 
-/* Where lanes lie inside and outside, the operand is loaded under a mask: its index stays linear, so lanes that are
- * neighbours in memory are loaded as such.  Where all lanes have one answer, the index is held within the operand. */
+/* Where some lanes are inside and some outside, the operand is loaded under a mask.  Its index then stays linear, so
+ * lanes that are adjacent in memory are loaded as a vector.  Where all lanes have the same answer, the index is clamped
+ * to the operand. */
 uint32_t lower_pad(struct lower *l, ref r, const uint32_t *coord)
 {
     struct kernel *k = l->k;
@@ -191,7 +192,7 @@ uint32_t lower_pad(struct lower *l, ref r, const uint32_t *coord)
     val place = ix_sub(k, coord[axis], k_int(k, n->attr.pad.low));
     bool masked = k->inst[place].varying;
     if (masked)
-        inside = is_local(k, place, (len - 1) * step);
+        inside = is_within(k, place, (len - 1) * step);
     else
         place = lower_inside(k, place, (len - 1) * step, &inside);
     at[axis] = ix_div(k, place, step);
@@ -264,8 +265,8 @@ void vjp_concat(struct graph *g, ref y, ref dy, ref *din)
     }
 }
 
-/* The last operand, unless the element lies before it, and so on down to the first.  Where lanes lie in more than one,
- * each is loaded under a mask, as by a pad. */
+/* Selects the last operand, unless the element is before it, and so on down to the first.  Where the lanes need more
+ * than one operand, each is loaded under a mask, as in pad. */
 uint32_t lower_concat(struct lower *l, ref r, const uint32_t *coord)
 {
     struct kernel *k = l->k;
@@ -281,7 +282,7 @@ uint32_t lower_concat(struct lower *l, ref r, const uint32_t *coord)
             val place = ix_sub(k, coord[axis], k_int(k, start)), inside;
             bool masked = k->inst[place].varying;
             at[axis] = masked ? place : lower_inside(k, place, len - 1, &inside);
-            inside = masked ? is_local(k, place, len - 1) : 0;
+            inside = masked ? is_within(k, place, len - 1) : 0;
             if (inside)
                 l->where = before ? k_prim(k, P_AND, before, inside, 0) : inside;
             val x = l->at(l, n->in[i], at);
@@ -311,7 +312,7 @@ bool shape_gather(const struct graph *g, struct node *n, struct shape *out, stru
                        shape_text_in(g, is, text, sizeof text));
     if (!axis_in_range("gather", out, axis, e))
         return false;
-    if (nowhere_to_point(g, out->dim[axis], is->dim[0]))
+    if (indexes_empty_axis(g, out->dim[axis], is->dim[0]))
         return err_set(e, KL_ERR_SHAPE, "gather: axis %u of %s %s no elements%s", axis,
                        shape_text_in(g, out, text, sizeof text), out->dim[axis] ? "may have" : "has",
                        bounds_text(g, out, bounds, sizeof bounds));

@@ -1,4 +1,4 @@
-/* More views: slice, flip.  They pick elements, and only say where each comes from. */
+/* More views: slice, flip.  They only compute the operand's coordinates. */
 #include "ir/ir.h"
 #include "ir/loop/loop.h"
 
@@ -7,7 +7,7 @@
 static bool slice_fits(const struct graph *g, int64_t len, int64_t start, int64_t count, int64_t step)
 {
     int64_t last;
-    if (g->symbols && step > 0 && (len < 0 || start < 0 || count < 0)) /* start and the last element are within */
+    if (g->symbols && step > 0 && (len < 0 || start < 0 || count < 0)) /* start and the last element must be in range */
         return dim_at_most(g, start, len) &&
                dims_never_negative(g, 3, (struct scaled[]){{len, 1}, {start, -1}, {count, -step}}, step - 1);
     if (start < 0 || count < 0 || step < 1 || start > len)
@@ -76,6 +76,8 @@ uint32_t lower_slice(struct lower *l, ref r, const uint32_t *coord)
     at[axis] = ix_add(l->k, ix_scale(l->k, coord[axis], step), k_int(l->k, n->attr.slice.start));
     return l->at(l, n->in[0], at);
 }
+
+int64_t slice_step(const struct node *n) { return n->op == OP_slice ? n->attr.slice.step : 0; }
 
 /* ---- flip ---- */
 

@@ -1,5 +1,5 @@
-/* argsort: where the elements of one axis stand in order.  The order is that of integer keys, equal ones in the order
- * of their places, so every stable sort gives the same result. */
+/* argsort: the positions of the elements of one axis in sorted order.  The order is that of integer keys; equal keys
+ * keep their order, so every stable sort gives the same result. */
 #include "ir/ir.h"
 #include "ir/loop/loop.h"
 #include <math.h>
@@ -22,7 +22,7 @@ bool shape_argsort(const struct graph *g, struct node *n, struct shape *out, str
     return attr_rest_zero(n, sizeof n->attr.sort, e);
 }
 
-/* An element's place in the order as a number; NaN is the last in both directions. */
+/* A key whose order is that of the elements; NaN is last in both directions. */
 static uint64_t order_key(unsigned dtype, const void *p, bool descending)
 {
     uint64_t bits = 0, top = UINT64_C(1) << 63;
@@ -42,7 +42,7 @@ static uint64_t order_key(unsigned dtype, const void *p, bool descending)
     return descending ? ~bits : bits;
 }
 
-/* Merges runs of 1, 2, 4, .. places by key; the result is in place[] or, where *swapped, in other[]. */
+/* Merges runs of 1, 2, 4, .. positions by key; the result is in place[] or, if *swapped, in other[]. */
 static void sort_places(const uint64_t *key, int64_t *place, int64_t *other, int64_t n, bool *swapped)
 {
     *swapped = false;
@@ -89,7 +89,7 @@ void vjp_argsort(struct graph *g, ref y, ref dy, ref *din)
     din[0] = NIL;
 }
 
-/* All elements of a row come out of one sort, scheduled by passes/. */
+/* One sort computes all elements of a row, so this is an anchor, which passes/ schedules. */
 uint32_t lower_argsort(struct lower *l, ref r, const uint32_t *coord)
 {
     (void)coord;

@@ -1,4 +1,4 @@
-/* Views: reshape, permute, expand.  They only say where an element comes from. */
+/* Views: reshape, permute, expand.  They only compute the operand's coordinates. */
 #include "ir/ir.h"
 #include "ir/loop/loop.h"
 #include <string.h>
@@ -80,10 +80,11 @@ void vjp_reshape(struct graph *g, ref y, ref dy, ref *din)
     din[0] = n_reshape(g, dy, node_shape(g, node_at(g, y)->in[0]));
 }
 
-/* Neighbouring axes of `to` from..to_end make neighbouring ones of `from`: as few of each as give equal products. */
+/* Adjacent axes from..from_end of the operand and to..to_end of the result with equal products: the smallest such
+ * groups. */
 struct axis_group { uint32_t from, from_end, to, to_end; int64_t count; };
 
-/* The next group of two shapes with equally many elements, not 0. */
+/* The next group of two shapes with equal numbers of elements, not 0. */
 static bool next_group(const struct shape *from, const struct shape *to, struct axis_group *g)
 {
     g->from = g->from_end;
@@ -102,8 +103,8 @@ static bool next_group(const struct shape *from, const struct shape *to, struct 
     return true;
 }
 
-/* Group by group the linear index in the result, taken apart again along the operand's axes.  An axis on its own stays
- * as it is. */
+/* For each group: the linear index in the result, split into coordinates of the operand's axes.  A group of one axis
+ * keeps its coordinate. */
 uint32_t lower_reshape(struct lower *l, ref r, const uint32_t *coord)
 {
     struct kernel *k = l->k;
@@ -121,7 +122,7 @@ uint32_t lower_reshape(struct lower *l, ref r, const uint32_t *coord)
         for (uint32_t i = g.to; i < g.to_end; i++)
             if (to->dim[i] != 1)
                 index = ix_add(k, index, ix_scale(k, coord[i], to_stride.dim[i] / to_unit));
-        if (!l->where) /* under a mask coordinates may lie outside */
+        if (!l->where) /* under a mask coordinates may be out of range */
             ix_bound(k, index, 0, g.count - 1);
         bool leading = true;
         for (uint32_t i = g.from; i < g.from_end; i++) {

@@ -1,9 +1,9 @@
-/* window: a view of every window that slides along one axis, as a new last axis.  Convolution and pooling are
- * products and reduces of it. */
+/* window: a view of every sliding window along one axis, whose elements become a new last axis.  Convolution and
+ * pooling are products and reductions of it. */
 #include "ir/ir.h"
 #include "ir/loop/loop.h"
 
-/* Elements that lie in a window from its first to its last, what dilation skips included; false: too many. */
+/* The number of elements from the first to the last of a window, skipped ones included; false: too many. */
 static bool window_span(int64_t size, int64_t dilation, int64_t *span)
 {
     return !__builtin_mul_overflow(size - 1, dilation, span) && !__builtin_add_overflow(*span, 1, span);
@@ -39,7 +39,7 @@ bool shape_window(const struct graph *g, struct node *n, struct shape *out, stru
     return attr_rest_zero(n, sizeof n->attr.window, e);
 }
 
-/* Stride and dilation, 1 where there is nothing to step over. */
+/* Stride and dilation, 1 where only one window or element exists. */
 struct steps { int64_t stride, dilation; };
 
 static struct steps steps_of(const struct graph *g, const struct node *n)
@@ -82,8 +82,8 @@ static struct shape split_rows(const struct shape *s, uint32_t at, int64_t rows,
     return t;
 }
 
-/* Windows side by side: their elements, with zeros for those that no window holds. */
-static ref vjp_apart(struct graph *g, const struct node *n, ref dy, const struct steps *by)
+/* The gradient of windows that do not overlap: their elements, with zeros for elements in no window. */
+static ref vjp_disjoint(struct graph *g, const struct node *n, ref dy, const struct steps *by)
 {
     struct shape s = *node_shape(g, n->in[0]);
     uint32_t axis = n->attr.window.axis;
@@ -91,7 +91,8 @@ static ref vjp_apart(struct graph *g, const struct node *n, ref dy, const struct
     int64_t span = (size - 1) * by->dilation + 1, stride = count == 1 ? length : by->stride;
     ref zero = n_const(g, n->dtype, dtype_bits(n->dtype, 0));
     ref rows = n_pad(g, elements_at(g, dy, axis + 1), zero, axis + 1, 0, stride - span, by->dilation - 1);
-    struct scaled rest[] = {{length, 1}, {count, -stride}}; /* what no window reaches, or negative: too much */
+    /* elements after the last window, or negative: too many elements */
+    struct scaled rest[] = {{length, 1}, {count, -stride}};
     s.dim[axis] = dims_build(g, "window", 1, &(struct scaled){count, stride}, 0);
     ref all = n_reshape(g, rows, &s);
     if (!dims_never_negative(g, 2, rest, 0))
@@ -99,10 +100,10 @@ static ref vjp_apart(struct graph *g, const struct node *n, ref dy, const struct
     return n_pad(g, all, zero, axis, 0, dims_build(g, "window", 2, rest, 0), 0);
 }
 
-/* Windows that overlap: each element takes the sum over those that hold it.  dy as [.., j, i, ..] gets `reach` zeros
- * before its windows, zeros between them, and zeros behind them, so that its rows have length + reach elements.  Read
- * from `reach` on in rows shorter by the dilation, element x of row j is element x + reach - j * dilation, the window
- * whose element j is x; no row reads another's.  The rows are added up. */
+/* The gradient of windows that overlap: each element gets the sum over the windows that contain it. dy as [.., j, i,
+ * ..] gets `reach` zeros before its windows, zeros between them, and zeros after them, so that its rows have length +
+ * reach elements.  Read from `reach` on in rows shorter by the dilation, element x of row j is element x + reach - j *
+ * dilation: the window whose element j is x.  No row reads another's.  The rows are summed. */
 static ref vjp_overlapping(struct graph *g, const struct node *n, ref dy, const struct steps *by)
 {
     const struct shape from = *node_shape(g, n->in[0]);
@@ -134,7 +135,7 @@ void vjp_window(struct graph *g, ref y, ref dy, ref *din)
     const struct node n = *node_at(g, y);
     struct steps by = steps_of(g, &n);
     bool apart = node_shape(g, y)->dim[n.attr.window.axis] == 1 || by.stride > (n.attr.window.size - 1) * by.dilation;
-    din[0] = apart ? vjp_apart(g, &n, dy, &by) : vjp_overlapping(g, &n, dy, &by);
+    din[0] = apart ? vjp_disjoint(g, &n, dy, &by) : vjp_overlapping(g, &n, dy, &by);
 }
 
 uint32_t lower_window(struct lower *l, ref r, const uint32_t *coord)

@@ -1,4 +1,4 @@
-/* What is known of each op, from ops.def, and the rules all elementwise rows share. */
+/* The table of all ops, from ops.def, and the rules that all elementwise rows share. */
 #include "ir/ir.h"
 #include "ir/loop/loop.h"
 #include <stddef.h>
@@ -27,7 +27,7 @@ static const char *class_text(enum op_class cls)
     return "any";
 }
 
-/* All operands alike in shape, and in dtype but for where's condition. */
+/* All operands have one shape, and one dtype except for where's condition. */
 static bool shape_elementwise(const struct graph *g, struct node *n, struct shape *out, struct err *e)
 {
     const struct opinfo *o = &opinfo[n->op];
@@ -115,7 +115,7 @@ static const char *const sum_words[] = {"i32", NULL};
      .part = {{"", FIELD(s.x##_b)}, {"", FIELD(s.n##x)}}}
 #define LIST(...) (const struct attr_info[]){__VA_ARGS__, {0}}
 
-/* The words of ops.def for traits. */
+/* The names of traits in ops.def. */
 enum { NONE = TRAIT_NONE, LEAF = TRAIT_LEAF, VIEW = TRAIT_VIEW, SELECT = TRAIT_SELECT, REDUCE = TRAIT_REDUCE,
        CUMULATIVE = TRAIT_CUMULATIVE, ANCHOR = TRAIT_ANCHOR, QUANT = TRAIT_QUANT, REGION = TRAIT_REGION,
        CONTROL = TRAIT_CONTROL, INLINED = TRAIT_INLINED, NON_FUSIBLE = TRAIT_NON_FUSIBLE, PRODUCT = TRAIT_PRODUCT,

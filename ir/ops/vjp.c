@@ -1,4 +1,4 @@
-/* The gradient columns of ops.def as code: `g a b c y dy` and NIL are the names they may use. */
+/* The gradient columns of ops.def as code. `g a b c y dy` and NIL are the names that they may use. */
 #include "ir/ir.h"
 
 static void gradient_rule(struct graph *g, unsigned op, ref a, ref b, ref c, ref y, ref dy, ref *din)
@@ -15,7 +15,7 @@ static void gradient_rule(struct graph *g, unsigned op, ref a, ref b, ref c, ref
     }
 }
 
-/* Does some gradient take more than one op of the nodes from `first` on?  Each of them would round. */
+/* Does a gradient among the nodes from `first` on take more than one op? Each op would round. */
 static bool rounds_more_than_once(const struct graph *g, ref first, const struct node *n, const ref *din)
 {
     unsigned ops = 0, gradients = 0;
@@ -26,7 +26,7 @@ static bool rounds_more_than_once(const struct graph *g, ref first, const struct
     return ops > gradients;
 }
 
-/* A gradient of f16 or bf16 that takes several ops is computed in f32, from the result as it is in f32, and rounded
+/* A gradient of f16 or bf16 that takes several ops is computed in f32, from the f32 value of the result, and rounded
  * once. */
 void elementwise_vjp(struct graph *g, ref y, ref dy, ref *din)
 {

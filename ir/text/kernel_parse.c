@@ -1,8 +1,8 @@
 /* Kernel text as kernels (grammar: README.md): the inverse of kernel_text.c.
  *
- * One line at a time.  The parser knows words and shapes of lines; every rule of the language is the verifier's, whose
- * verdict gets the position of the line it is about.  Memory is proportional to the text, whatever numbers stand in
- * it, and each byte is looked at a bounded number of times. */
+ * It reads one line at a time and checks only its syntax.  The verifier checks all other rules; its errors get the
+ * position of the line.  Memory is proportional to the text, whatever numbers it contains, and each byte is read a
+ * bounded number of times. */
 #include "kernel_text.h"
 #include <string.h>
 
@@ -12,8 +12,8 @@ struct reader {
     struct lexer l;
     struct kernel *k;
     struct names names;                      /* %name -> value */
-    struct spot *spot; uint32_t spot_cap;    /* per value: where its line is */
-    struct spot here;                        /* the line being read */
+    struct spot *spot; uint32_t spot_cap;    /* per value: position of its line */
+    struct spot here;                        /* the current line */
     val open[MAX_NEST]; unsigned depth;
 };
 
@@ -226,7 +226,7 @@ static bool loop(struct reader *r, struct linst i, val *out)
     return open_scope(r, i, out);
 }
 
-/* An instruction with a value, behind "%name =". */
+/* An instruction with a value, after "%name =". */
 static bool value_line(struct reader *r, val *out)
 {
     static const struct { const char *word; uint8_t op; } plain[] = {
@@ -350,7 +350,7 @@ static bool kernel_parse_copy(struct reader *r, struct linst *i)
     return true;
 }
 
-/* An instruction without a value, or a line of the head. */
+/* An instruction without a value, or a line of the kernel's head. */
 static bool effect_line(struct reader *r)
 {
     static const struct { const char *word; uint8_t op; } bare[] = {
@@ -442,7 +442,7 @@ static bool header(struct reader *r)
     return lex_need(&r->l, '{', "'{'") && lex_end_line(&r->l);
 }
 
-/* Puts the kernel into its normal form and asks the verifier, whose values are placed by the lines they came from. */
+/* Puts the kernel into its normal form and verifies it; errors get the position of the value's line. */
 static bool kernel_parse_settle(struct reader *r, const char *end)
 {
     struct flaw f;

@@ -1,5 +1,5 @@
 /* Kernels as text: one instruction a line, loops indented, the schedule record in the head.  kernel_parse.c is the
- * inverse.  Constants have no line: they stand where they are used. */
+ * inverse.  Constants have no line: they are written where they are used. */
 #include "kernel_text.h"
 #include <inttypes.h>
 

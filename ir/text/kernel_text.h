@@ -1,4 +1,4 @@
-/* What the printer and the parser of kernels share: the words of the language. */
+/* The words of the kernel language, used by printer and parser. */
 #ifndef KILN_KERNEL_TEXT_H
 #define KILN_KERNEL_TEXT_H
 #include "lex.h"
@@ -12,7 +12,7 @@ int words_find(const struct words *w, struct word name); /* -1: none of them */
 
 /* ---- schedule_text.c: the record of scheduling decisions, on one line ---- */
 void schedule_put(struct text *t, const struct schedule *s);
-/* Behind the word "schedule", to the end of the line.  column (may be NULL): where each field stands, 0: nowhere. */
+/* After the word "schedule", to the end of the line. column (may be NULL): the column of each field, 0: not written. */
 bool schedule_read(struct lexer *l, struct schedule *s, uint32_t *column);
 
 #endif

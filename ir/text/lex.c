@@ -14,7 +14,7 @@ bool lex_fail(struct lexer *l, const char *at, const char *fmt, ...)
                    (size_t)(at - l->line_start) + 1, msg);
 }
 
-/* What stands at p, for "found ...": a word or a character, short and printable. */
+/* The word or character at p for "found ...", short and printable. */
 static const char *found(const struct lexer *l, char buf[48])
 {
     if (l->p == l->end)

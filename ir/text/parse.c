@@ -1,18 +1,18 @@
 /* .kir text as a graph (grammar: ir/README.md): the inverse of print.c.
  *
- * A recursive descent over one line at a time.  Nodes are made by graph_add, so each rule is the op's own
- * and so is its message; the parser adds the position.  Memory is proportional to the text, whatever
- * numbers stand in it, and each byte is looked at a bounded number of times. */
+ * A recursive descent over one line at a time.  Nodes are made by graph_add, so the rules and messages are those of the
+ * ops; the parser adds the position.  Memory is proportional to the text, whatever numbers it contains, and each byte
+ * is read a bounded number of times. */
 #include "parse.h"
 #include <string.h>
 
-/* Passes on the graph's own error with the position. */
+/* Reports the graph's error with the position. */
 bool parse_failed(struct parser *p, const char *at)
 {
     return p->g->err.code == KL_ERR_MEMORY ? lex_no_memory(&p->l) : lex_fail(&p->l, at, "%s", p->g->err.msg);
 }
 
-/* %name: *slot is where its node stands in the table of names. */
+/* %name: *slot is its node in the table of names. */
 static bool node_name(struct parser *p, struct word *name, uint32_t **slot)
 {
     if (!lex_need(&p->l, '%', "a value such as %x"))
@@ -60,7 +60,7 @@ static bool device(struct parser *p, unsigned *out)
     return true;
 }
 
-/* ---- call sites: "# file:line" or "# file:line function" behind a node ---- */
+/* ---- call sites: "# file:line" or "# file:line function" after a node ---- */
 
 static const char *back_over_digits(const char *start, const char *end)
 {
@@ -82,7 +82,7 @@ static bool split_line_number(const char *s, const char *end, const char **colon
     return true;
 }
 
-/* The site that a comment names, 0 if it is a comment of another kind. */
+/* The site in a comment, 0 for another kind of comment. */
 static bool site_comment(struct parser *p, uint32_t *site)
 {
     *site = 0;
@@ -115,7 +115,7 @@ static bool site_comment(struct parser *p, uint32_t *site)
 
 /* ---- lines ---- */
 
-/* A const's literal: kept as it stands until the dtype is known. */
+/* A const's literal: kept as text until the dtype is known. */
 bool parse_literal(struct parser *p, struct word *w)
 {
     lex_space(&p->l);
@@ -160,7 +160,7 @@ static bool mention_leaf(struct parser *p, unsigned op, const struct leaf_text *
     return true;
 }
 
-/* The type that was written must be the one the op gives. */
+/* The written type must be the one that the op's rule gives. */
 static bool check_type(struct parser *p, ref r, const struct type *t)
 {
     const struct node *n = node_at(p->g, r);
@@ -221,7 +221,7 @@ bool parse_device(struct parser *p, ref r, const struct tail *t, const char *at)
                     device_label(n->device, here), device_label(t->device, there));
 }
 
-/* "op operands attributes : type ..." behind "%name =" */
+/* "op operands attributes : type ..." after "%name =" */
 static bool node(struct parser *p, ref *out)
 {
     lex_space(&p->l);
@@ -373,7 +373,7 @@ static bool header(struct parser *p)
     return lex_need(&p->l, '{', "'{'") && lex_end_line(&p->l);
 }
 
-/* Hands the groups that were read to the graph, one entry a node. */
+/* Passes the groups to the graph, one entry for each node. */
 static bool finish_groups(struct parser *p)
 {
     if (!p->group)

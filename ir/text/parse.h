@@ -1,4 +1,4 @@
-/* What the two halves of the .kir parser share.  Every bool function that fails has recorded why and where. */
+/* Internal header of the .kir parser.  Every bool function that fails has recorded the error with its position. */
 #ifndef KILN_PARSE_H
 #define KILN_PARSE_H
 #include "lex.h"
@@ -7,12 +7,12 @@ struct parser {
     struct lexer l;
     struct graph *g;
     struct names nodes;           /* %name -> node */
-    unsigned home_device;         /* of nodes that name none */
+    unsigned home_device;         /* of nodes without a device */
     uint32_t *group;              /* per node, once a node has one */
     uint32_t group_cap, ngroup;
-    const char *group_at, *group_line_start; /* where the largest group stands */
+    const char *group_at, *group_line_start; /* position of the largest group */
     uint32_t group_line;
-    unsigned depth;               /* regions around this graph */
+    unsigned depth;               /* number of enclosing regions */
 };
 
 struct type { const char *at; unsigned dtype; struct shape shape; };
@@ -22,15 +22,16 @@ bool parse_failed(struct parser *p, const char *at);            /* the graph's o
 bool parse_operand(struct parser *p, ref *out);                 /* %name of a node above */
 /* device_at: or NULL */
 struct tail { const char *device_at, *group_at; unsigned device; uint64_t group; uint32_t site; };
-/* "@device group N # site", each optional; a region op's line has '{' before the site.  What is made of the line next
- * is on the device. */
+/* "@device group N # site", each optional; a region op's line has '{' before the site.  The node that is made next is
+ * put on the device. */
 bool parse_tail(struct parser *p, bool regions, struct tail *t);
-bool parse_device(struct parser *p, ref r, const struct tail *t, const char *at); /* is r where its line says? */
+/* is r on the device that its line names? */
+bool parse_device(struct parser *p, ref r, const struct tail *t, const char *at);
 bool parse_group(struct parser *p, ref r, uint64_t group, const char *at);
 bool parse_whole(struct parser *p);                             /* a graph up to the end of the line of its '}' */
-bool parse_literal(struct parser *p, struct word *w);           /* a number, as it stands */
+bool parse_literal(struct parser *p, struct word *w);           /* a number, as text */
 /* ---- parse_attr.c ---- */
-/* Attributes of an op that lists several axes. */
+/* Attributes of an op that may list several axes. */
 enum { ATTR_LISTS = 6 };
 struct attr_lists {
     unsigned naxes;
@@ -41,7 +42,7 @@ struct attr_lists {
 bool parse_attrs(struct parser *p, struct node *n, struct attr_lists *lists);
 /* ---- parse_axes.c ---- */
 bool parse_axes_check(struct parser *p, const struct node *n, const struct attr_lists *l);
-/* The nodes of several axes; *out: the last. */
+/* Makes the nodes for several axes; *out: the last. */
 bool parse_axes(struct parser *p, const struct node *n, const struct attr_lists *l, const char *at, ref *out);
 ref parse_lead(struct graph *g, ref r, unsigned rank);          /* r with leading axes of length 1; NIL: g->err */
 enum { MAX_LITERALS = 64 };
@@ -55,6 +56,6 @@ bool parse_dim(struct parser *p, int64_t *d);                   /* "784", "2*n+1
 bool parse_type(struct parser *p, struct type *t);              /* ": f32[2]" */
 bool parse_more_type(struct parser *p, struct type *t);         /* "f32[2]" */
 /* ---- parse_region.c ---- */
-bool parse_region_op(struct parser *p, unsigned op, ref *out);  /* behind the op's name */
+bool parse_region_op(struct parser *p, unsigned op, ref *out);  /* after the op's name */
 
 #endif

@@ -135,7 +135,7 @@ static bool attr_number(struct parser *p, union attr *to, const struct attr_info
     return true;
 }
 
-/* Attribute number k, behind its word and '('.  l: several axes may be listed; else NULL. */
+/* Attribute number k, after its word and '('. l: several axes may be listed; else NULL. */
 static bool attr(struct parser *p, struct node *n, const struct attr_info *i, struct attr_lists *l, unsigned k)
 {
     uint8_t list[KL_MAX_RANK];
@@ -179,7 +179,7 @@ static bool attr(struct parser *p, struct node *n, const struct attr_info *i, st
     return false; /* a flag has no value */
 }
 
-/* stop or again; false: neither, or there already. */
+/* stop or remat; false: neither, or repeated. */
 static bool attr_mark(struct word w, struct node *n)
 {
     unsigned flag = word_is(w, "stop") ? MARK_STOP : word_is(w, "remat") ? MARK_REMAT : 0;

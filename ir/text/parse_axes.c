@@ -1,10 +1,10 @@
-/* Lines of .kir text that stand for several nodes: attributes of several axes (a node an axis, in the order that they
- * are written), expand of an operand of lower rank, const with a shape or a list of numbers. */
+/* Lines of .kir text that stand for several nodes: attributes of several axes (one node for each axis, in the written
+ * order), expand of an operand of lower rank, const with a shape or a list of numbers. */
 #include "parse.h"
 #include <stdio.h>
 #include <string.h>
 
-/* Each attribute's numbers: one for all axes, or one an axis. */
+/* Each attribute must have one number for all axes, or one for each. */
 bool parse_axes_check(struct parser *p, const struct node *n, const struct attr_lists *l)
 {
     for (unsigned k = 0; k < ATTR_LISTS && opinfo[n->op].attr && opinfo[n->op].attr[k].word; k++)
@@ -34,7 +34,7 @@ static ref element(struct graph *g, ref vector, unsigned i)
     return one ? n_reshape(g, one, &scalar) : NIL;
 }
 
-/* The start of each axis: elements of the last operand. */
+/* The start on each axis: elements of the last operand. */
 static bool starts(struct parser *p, const struct node *n, const struct attr_lists *l, const char *at, ref *start)
 {
     ref all = n->in[n->nin - 1];
@@ -49,7 +49,7 @@ static bool starts(struct parser *p, const struct node *n, const struct attr_lis
     return true;
 }
 
-/* Axis by axis a slice is taken as large as the update, then from the last axis back each is written into the one that
+/* Takes a slice of the update's size, axis by axis; then, from the last axis back, writes each slice into the one that
  * it was taken from. */
 static ref update_axes(struct graph *g, const struct node *n, const struct attr_lists *l, const ref *start)
 {
@@ -131,7 +131,7 @@ bool parse_const(struct parser *p, const struct node *n, const struct literals *
                  ref *out)
 {
     static const struct shape scalar;
-    struct node number = *n; /* its marks are each number's */
+    struct node number = *n; /* the marks of the line apply to each number */
     const struct shape one = {.rank = 1, .dim = {1}};
     ref part[MAX_LITERALS];
     const char *why;

@@ -1,4 +1,4 @@
-/* Types in .kir text, and the symbols that their dimensions may be made of. */
+/* Types in .kir text, and the symbols in their dimensions. */
 #include "parse.h"
 #include <string.h>
 

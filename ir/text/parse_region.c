@@ -39,7 +39,7 @@ static bool regions(struct parser *p, unsigned op, struct graph **list, const ch
     return lex_need(&p->l, '}', "'}' behind the regions") && lex_end_line(&p->l);
 }
 
-struct region_text {              /* what a region op's line holds beside the node */
+struct region_text {              /* the parts of a region op's line besides the node */
     ref *in;           uint32_t nin, in_cap;
     struct type *type; uint32_t ntype, type_cap;
     struct graph *region[2];
@@ -119,7 +119,7 @@ static bool bytes(struct parser *p, struct region_text *t)
     return lex_need(&p->l, ')', "')'");
 }
 
-/* The types that were written must be those of the results. */
+/* The written types must be those of the results. */
 static bool check_results(struct parser *p, ref r, const struct region_text *t, const char *at)
 {
     const struct node *n = node_at(p->g, r);

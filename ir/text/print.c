@@ -1,8 +1,8 @@
-/* A graph as .kir text (grammar: ir/README.md).  Everything the hash covers is written, and so are
- * names, call sites and kernel groups, so parse.c gives the same graph back.
+/* A graph as .kir text (grammar: ir/README.md).  Everything that is hashed is written, and also names, call sites and
+ * kernel groups, so parse.c reproduces the same graph.
  *
- * A node is called %N by its index, or by the name of the leaf it reads where that name is a plain
- * one and not taken.  Printing never fails on a broken graph: dumps are for finding what broke it. */
+ * A node is named %N by its index, or by the leaf it reads if that name is an identifier and unique.  Printing never
+ * fails on an invalid graph, because dumps are used to find the error. */
 #include "text.h"
 #include <string.h>
 
@@ -12,7 +12,7 @@ struct printer {
     struct text t;
     const struct graph *g;
     bool *named;            /* per node: called by its leaf's name */
-    uint32_t declared[3];   /* inputs, states, slots mentioned so far */
+    uint32_t declared[3];   /* inputs, states, slots written so far */
     unsigned indent;        /* of the graph's own line */
 };
 
@@ -91,7 +91,7 @@ static void put_leaf(struct printer *p, unsigned op, uint32_t ordinal)
 
 static void put_indent(struct printer *p, unsigned more) { text_put(&p->t, "%*s", (int)(p->indent + more), ""); }
 
-/* Lines for the leaves below `end` that no node has mentioned: ordinals ascend through the text. */
+/* Writes lines for the leaves below `end` that no node has used: ordinals ascend through the text. */
 static void declare_leaves(struct printer *p, unsigned op, uint32_t end)
 {
     const struct leaves *l = leaves_of(p->g, op);
@@ -137,7 +137,7 @@ static void put_axis_pairs(struct printer *p, const char *word, uint32_t a, uint
     text_put(&p->t, ")");
 }
 
-/* Text as text, other bytes by their digits. */
+/* Printable bytes as text, others as digits. */
 static void put_bytes(struct printer *p, const struct custom *c)
 {
     bool text = c->nattr && c->nattr <= MAX_ATTR_TEXT;
@@ -239,7 +239,7 @@ static void put_site(struct printer *p, uint32_t site, size_t line_start)
         text_put(&p->t, " %s", s->func);
 }
 
-/* Are a region op's operands and regions there, and what the regions yield? */
+/* Does a region op have all its operands and regions, with their yields? */
 static bool has_parts(const struct graph *g, const struct node *n)
 {
     if ((uint64_t)n->attr.region.operands + n->attr.region.count > g->noperand ||
@@ -411,7 +411,7 @@ char *node_text(const struct graph *g, ref r)
     mem_free(p.named);
     if (!p.t.s)
         return NULL;
-    p.t.s[strcspn(p.t.s, "\n")] = 0; /* a region op goes on with its regions */
+    p.t.s[strcspn(p.t.s, "\n")] = 0; /* a region op's line continues with its regions */
     size_t indent = strspn(p.t.s, " ");
     memmove(p.t.s, p.t.s + indent, strlen(p.t.s + indent) + 1);
     return p.t.s;

@@ -1,9 +1,9 @@
-/* Schedules as text.  The record is words with their numbers, each at most once and in this order; what is 0 is not
- * said.
+/* Schedules as text.  A record is words with numbers, each at most once and in this order; fields that are 0 are not
+ * written.
  *
  *   schedule dot width 32 tile 14x32 kblock 512 rows 56 pack_b epilogue after_tile grain 4
  *
- * A text of schedules is what a user or a tuner hands in, a kernel a line, in sections of a graph each:
+ * A text of schedules, from a user or a tuner, has one line for each kernel, in one section for each graph:
  *
  *   graph @train_step
  *   @k0_add_relu schedule map width 16 grain 64 */
@@ -35,7 +35,7 @@ void schedule_put(struct text *t, const struct schedule *s)
         text_put(t, " grain %" PRId64, s->grain);
 }
 
-/* A record that is being read: the word that comes next, and where the fields before it stood. */
+/* A record being read: the next word, and the columns of the fields before it. */
 struct record { struct lexer *l; struct word next; uint32_t *column; };
 
 static bool begins(struct record *r, const char *name, enum sched_field f)
@@ -47,7 +47,7 @@ static bool begins(struct record *r, const char *name, enum sched_field f)
     return true;
 }
 
-/* The number behind a word; *out untouched where the word is another. */
+/* The number after a word; *out is unchanged if the next word is another. */
 static bool schedule_text_number(struct record *r, const char *name, enum sched_field f, uint64_t max, uint64_t *out)
 {
     if (!begins(r, name, f))

@@ -125,7 +125,7 @@ static const char *read_float(unsigned dtype, const char *s, uint64_t *bits)
 }
 
 static uint64_t exponent_bits(unsigned dtype) { return dtype_bits(dtype, INFINITY); }
-/* The highest bit of the fraction is the lowest of the exponent, one place down. */
+/* The highest bit of the fraction is next to the lowest of the exponent. */
 static uint64_t quiet_nan(unsigned dtype)
 {
     uint64_t e = exponent_bits(dtype);
@@ -145,7 +145,8 @@ static void put_finite(struct text *t, unsigned dtype, uint64_t bits)
         format_text(s, sizeof s, "%.*e", digits++, v);
         read_float(dtype, s, &back);
     }
-    int exponent = atoi(strchr(s, 'e') + 1); /* 10 is 10, not 1e+01: more digits are never farther off */
+    /* 10 is "10", not "1e+01": the search starts with few digits, and more digits are never less exact */
+    int exponent = atoi(strchr(s, 'e') + 1);
     format_text(s, sizeof s, "%.*g", exponent >= digits && exponent < 17 ? exponent + 1 : digits, v);
     text_put(t, "%s%s", s, strpbrk(s, ".e") ? "" : ".0");
 }

@@ -1,10 +1,11 @@
-/* What printer and parser of .kir text share.  The grammar stands in ir/README.md. */
+/* Growing strings, name tables and literals for the printer and parser of .kir text.  The grammar is in
+ * ir/README.md. */
 #ifndef KILN_TEXT_H
 #define KILN_TEXT_H
 #include "ir/ir.h"
 
 /* ---- text.c ---- */
-/* A growing string.  A failed allocation leaves it marked, and further writes do nothing. */
+/* A growing string.  A failed allocation marks it, and further writes do nothing. */
 struct text {
     char *s;              /* NUL-terminated once anything was written; mem_free it */
     size_t len, cap;
@@ -26,15 +27,15 @@ bool is_name(const char *s);              /* name characters, the first a letter
 
 /* A dtype's value as text that parses back to the same bits, and back. */
 void text_literal(struct text *t, unsigned dtype, uint64_t bits);
-/* false: *why says what is wrong with the literal (a static string). */
+/* false: *why is the error in the literal (a static string). */
 bool literal_parse(unsigned dtype, const char *s, size_t len, uint64_t *bits, const char **why);
 #define MAX_LITERAL 48 /* longest literal accepted, in bytes */
 
 /* ---- compare.c ---- */
-/* the last two: lines about these and symbols */
+/* the last two count lines about outputs, leaves and symbols */
 struct graph_changes { uint32_t same, changed, removed, added, outputs, leaves; };
-/* A line for each node that a has and b has not, or the other way, or that has changed, and for outputs, leaves and
- * symbols; none for graphs that are the same.  false: out of memory. */
+/* Adds a line for each node that was added, removed or changed from a to b, and for outputs, leaves and symbols; none
+ * if the graphs are equal. false: out of memory. */
 bool graph_compare(const struct graph *a, const struct graph *b, struct text *t, struct graph_changes *n);
 
 enum { MAX_ATTR_TEXT = 255 }; /* bytes of a custom op's attribute that is written as text */

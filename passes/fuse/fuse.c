@@ -1,14 +1,16 @@
 /* Groups nodes into kernels.
  *
- * In: a graph without grad nodes.  Out: g->group, and copies of nodes; no number changes.
+ * In: a graph without grad nodes.  Out: g->group, and copies of nodes; no value changes.
  *
- * Every node that computes starts as a group of its own, but for scalars made of few leaves and patterns made of
- * indices: every kernel that needs one computes it again.  A region op is a group with its results, a copy one alone.
- * Each pair of groups of which one reads the other, or which read the same array, is a candidate; those that may be one
- * kernel (fuse_rules.c) wait in a queue with what joining them saves, and the best is joined.  Scores are brought up to
- * date when their turn comes.  What may not join is tried again after all others: what stood between two groups may
- * have become one with either.  Then values that are better computed again than stored are (fuse_remat.c), and all of
- * that is done once more.  Last, updates that do not need each other become the parts of one kernel (fuse_parts.c). */
+ * 1.  Every computed node starts as its own group.  Scalars made of few leaves and patterns made of indices have none:
+ * each kernel that needs one computes it.  A region op and its results are a group; a copy is a group.
+ * 2.  Each pair of groups of which one reads the other, or which read the same array, is a candidate.  Candidates that
+ * may be one kernel (fuse_rules.c) are in a priority queue, ordered by the bytes that fusing them saves.  The best pair
+ * is fused first.  A score is recomputed when its candidate is taken from the queue.
+ * 3.  Rejected candidates are tried again after all others, because a group on an indirect path between the two may
+ * have been fused with one of them.
+ * 4.  Values that are cheaper to recompute than to store get copies (fuse_remat.c), and steps 1 to 3 are repeated.
+ * 5.  Independent updates become parts of one kernel (fuse_parts.c). */
 #include "fuse.h"
 #include <string.h>
 
@@ -18,8 +20,9 @@ static bool is_compute(const struct node *n)
            op_is_select(n->op) || op_is_anchor(n->op);
 }
 
-/* Is r made of leaves in at most that many steps, none a kernel's?  arrays: a leaf may be one. */
-static bool is_of_leaves(struct fuser *f, ref r, uint32_t most, bool arrays)
+/* Can r be computed from leaves in at most that many steps, without the result of a kernel? arrays: leaves may be
+ * arrays. */
+static bool is_leaf_expression(struct fuser *f, ref r, uint32_t most, bool arrays)
 {
     const struct graph *g = f->g;
     f->cost[r] = 1;
@@ -33,20 +36,22 @@ static bool is_of_leaves(struct fuser *f, ref r, uint32_t most, bool arrays)
     return true;
 }
 
-/* A scalar whose operands are leaves or such scalars, not too many. */
+/* A scalar whose operands are leaves or such scalars, in few steps. */
 static bool is_free_scalar(struct fuser *f, ref r)
 {
-    return !op_is_anchor(f->g->node[r].op) && node_numel(f->g, r) == 1 && is_of_leaves(f, r, MAX_FREE_SCALAR, true);
+    return !op_is_anchor(f->g->node[r].op) && node_numel(f->g, r) == 1 &&
+           is_leaf_expression(f, r, MAX_FREE_SCALAR, true);
 }
 
-/* A pattern, as a causal mask is: made of indices and constants in few steps, and read element by element.  Every
- * kernel that needs one computes it: none is read from memory, and none ties kernels together that have nothing else in
- * common. */
+/* A pattern, such as a causal mask: computed from indices and constants in few steps, and read element by element.
+ * Every kernel that needs one computes it.  It is never in memory, and kernels are not candidates only because they use
+ * the same pattern. */
 static bool is_pattern(struct fuser *f, ref r)
 {
     const struct graph *g = f->g;
     unsigned op = g->node[r].op;
-    if (!op_is_map(op) || fuse_work(op) > 1 || f->output[r] || f->viewed[r] || !is_of_leaves(f, r, MAX_PATTERN, false))
+    if (!op_is_map(op) || fuse_work(op) > 1 || f->output[r] || f->viewed[r] ||
+        !is_leaf_expression(f, r, MAX_PATTERN, false))
         return false;
     for (uint32_t k = f->readers[r]; k < f->readers[r + 1]; k++)
         if (!op_is_map(g->node[f->reader[k]].op))
@@ -68,7 +73,7 @@ static bool list_readers(struct fuser *f)
         return false;
     for (ref r = 0; r < g->nnode; r++)
         f->readers[r + 1] += f->readers[r];
-    for (ref r = g->nnode; r-- > 1;) /* from the end: every list is ascending, and its end becomes its start */
+    for (ref r = g->nnode; r-- > 1;) /* backwards, so that every list is ascending when its end has become its start */
         for (unsigned i = 0; !node_is_view(g, r) && i < node_nin(&g->node[r]); i++)
             f->reader[--f->readers[node_operand(g, r, i, &linear) + 1]] = r;
     memmove(f->readers, f->readers + 1, g->nnode * sizeof *f->readers);
@@ -121,7 +126,7 @@ void fuse_absorb(struct fuser *f, uint32_t a, uint32_t b)
     gb->merged = true;
 }
 
-/* A copy is a group of its own, and so are a region op and its results. */
+/* Makes groups of copies, and of region ops with their results. */
 static void group_non_fusible(struct fuser *f, ref r)
 {
     const struct node *n = &f->g->node[r];
@@ -152,8 +157,8 @@ struct candidate {
 };
 
 struct queue {
-    struct candidate *v; uint32_t n, cap;         /* a heap, the best on top */
-    struct candidate *later; uint32_t nlater, later_cap; /* may not join yet */
+    struct candidate *v; uint32_t n, cap;         /* a heap with the best candidate on top */
+    struct candidate *later; uint32_t nlater, later_cap; /* rejected candidates, to be tried again */
     bool failed;
 };
 
@@ -191,7 +196,7 @@ static struct candidate pop(struct queue *q)
     return top;
 }
 
-static void put_off(struct queue *q, struct candidate c)
+static void retry_later(struct queue *q, struct candidate c)
 {
     if (mem_reserve(&q->later, &q->later_cap, q->nlater + 1, sizeof *q->later))
         q->later[q->nlater++] = c;
@@ -205,12 +210,12 @@ static struct verdict judge(struct fuser *f, const struct candidate *c, bool pat
     return c->shared ? fuse_judge_siblings(f, a, b, c->shared, paths) : fuse_judge(f, a, b, paths);
 }
 
-/* Puts the candidate into the queue with the score that it has now. */
-static void fuse_enter(struct fuser *f, struct queue *q, struct candidate c)
+/* Adds a candidate to the queue with its current score. */
+static void fuse_enqueue(struct fuser *f, struct queue *q, struct candidate c)
 {
     struct verdict v = judge(f, &c, false);
     if (v.join == JOIN_NONE) {
-        put_off(q, c);
+        retry_later(q, c);
         return;
     }
     c.score = fuse_score(f, group_of(f, c.a), group_of(f, c.b), c.shared, v.join);
@@ -227,7 +232,7 @@ static bool reads_whole(const struct fuser *f, ref r, ref x)
     return false;
 }
 
-static void enter_all(struct fuser *f, struct queue *q)
+static void enqueue_all(struct fuser *f, struct queue *q)
 {
     for (ref x = 1; x < f->g->nnode; x++) {
         ref before = NIL;               /* the last reader that may have a sibling */
@@ -237,18 +242,18 @@ static void enter_all(struct fuser *f, struct queue *q)
             if (group_of(f, r) == GROUP_NONE || (i > f->readers[x] && r == f->reader[i - 1]))
                 continue;
             if (group_of(f, x) != GROUP_NONE && group_of(f, x) != group_of(f, r))
-                fuse_enter(f, q, (struct candidate){.a = x, .b = r});
+                fuse_enqueue(f, q, (struct candidate){.a = x, .b = r});
             if (!array || !reads_whole(f, r, x))
                 continue;
             if (before)
-                fuse_enter(f, q, (struct candidate){.a = before, .b = r, .shared = x});
+                fuse_enqueue(f, q, (struct candidate){.a = before, .b = r, .shared = x});
             before = r;
         }
     }
 }
 
-/* Joins the best until none is left.  Returns whether any was joined. */
-static bool drain(struct fuser *f, struct queue *q)
+/* Fuses the best candidates until none is left.  Returns whether any were fused. */
+static bool fuse_best_first(struct fuser *f, struct queue *q)
 {
     bool any = false;
     while (q->n && !q->failed) {
@@ -264,7 +269,7 @@ static bool drain(struct fuser *f, struct queue *q)
             continue;
         }
         if (v.join == JOIN_NONE || judge(f, &c, true).join == JOIN_NONE) {
-            put_off(q, c);
+            retry_later(q, c);
             continue;
         }
         fuse_join(f, a, b, v.join);
@@ -279,20 +284,20 @@ static bool fuse_all(struct fuser *f)
 {
     struct queue q = {0};
     fuse_attention(f);
-    enter_all(f, &q);
-    for (int round = 0; drain(f, &q) && round < MAX_ROUNDS; round++) {
+    enqueue_all(f, &q);
+    for (int round = 0; fuse_best_first(f, &q) && round < MAX_ROUNDS; round++) {
         uint32_t n = q.nlater;
         q.nlater = 0;
-        for (uint32_t i = 0; i < n; i++) /* enter may put q.later[i] off again, at or before its place */
+        for (uint32_t i = 0; i < n; i++) /* fuse_enqueue may add q.later[i] again, at or before its position */
             if (group_of(f, q.later[i].a) != group_of(f, q.later[i].b))
-                fuse_enter(f, &q, q.later[i]);
+                fuse_enqueue(f, &q, q.later[i]);
     }
     mem_free(q.v);
     mem_free(q.later);
     return !q.failed;
 }
 
-/* What no kernel stores yet, and what is not in memory already, becomes a kernel. */
+/* Makes a group for a value that no kernel stores and that is not in memory. */
 static void fuse_store(struct fuser *f, ref v)
 {
     bool linear;
@@ -318,7 +323,7 @@ static void store_whole(struct fuser *f)
             fuse_store(f, f->g->node[r].in[0]);
 }
 
-/* Numbers the groups that are left 0, 1, ... in the order of their first nodes. */
+/* Numbers the remaining groups 0, 1, ... in the order of their first nodes. */
 static void renumber(struct fuser *f)
 {
     uint32_t n = 0;
@@ -374,8 +379,8 @@ void fuser_close(struct fuser *f)
     mem_free(f->stack);
 }
 
-/* One grouping.  remat: it may turn out that values are better computed again; then the graph is another (1), and has
- * no groups.  -1: g->err. */
+/* Makes one grouping. remat: if values should be recomputed, the graph is replaced by one with their copies and without
+ * groups (1). -1: g->err. */
 static int group_all(struct graph *g, bool unfused, bool remat)
 {
     struct fuser f = {0};
@@ -405,7 +410,7 @@ static int group_all(struct graph *g, bool unfused, bool remat)
 
 int pass_fuse_groups(struct graph *g, bool unfused)
 {
-    if (g->symbols) /* kernels are for known sizes */
+    if (g->symbols) /* kernels need known sizes */
         return 0;
     int changed = group_all(g, unfused, !unfused);
     if (changed > 0)

@@ -1,4 +1,4 @@
-/* Grouping nodes into kernels: what fuse.c and fuse_*.c share. */
+/* Internal header of fusion: fuse.c and fuse_*.c. */
 #ifndef KILN_FUSE_H
 #define KILN_FUSE_H
 #include "passes/passes.h"
@@ -7,52 +7,52 @@ enum { MAX_GROUP_NODES = 64, MAX_GROUP_READS = 24, MAX_FREE_SCALAR = 32, MAX_PAT
 
 struct group {
     ref first, last;    /* members, linked by fuser.next */
-    ref low, high;      /* the least and the greatest of them */
-    ref anchor;         /* NIL: elementwise; the first of several in a row kernel */
+    ref low, high;      /* lowest and highest node number of the members */
+    ref anchor;         /* NIL: elementwise; in a row kernel the first of several */
     ref permute;        /* NIL: none; else some members (fuser.permuted) have the order of its elements */
-    int64_t numel;      /* elements of the results: of the anchor if there is one */
-    int64_t run;        /* of those, how many last ones every member's operands have at even distances */
+    int64_t numel;      /* number of elements of the results; of the anchor's if there is one */
+    int64_t run;        /* number of last elements over which the operands of every member have constant strides */
     uint32_t nodes, reads;
     uint16_t device;
-    bool merged;        /* into another: no longer a group */
-    bool non_fusible;         /* a region op or a copy: no kernel */
-    bool remat;         /* computes marked nodes, too: later, when they are needed */
+    bool merged;        /* it was fused into another group */
+    bool non_fusible;         /* a region op or a copy */
+    bool remat;         /* contains marked nodes: it is computed late */
     bool rows;          /* a row kernel (fuse_rows.c) */
-    bool pads;          /* a map that computes what a pad of it pads: members of another size */
-    uint32_t before, after; /* it in the order (fuse_order.c); GROUP_NONE: none */
-    uint64_t rank;      /* the greater, the later in the order */
+    bool pads;          /* a map that also computes the operand of one of its pads: members of another size */
+    uint32_t before, after; /* its neighbours in the order (fuse_order.c); GROUP_NONE: none */
+    uint64_t rank;      /* ascending in the order */
 };
 
-/* One of two searches between groups: back from the later, through what it needs, and ahead from the earlier, through
- * what needs it. */
+/* The two searches between groups: backwards from the later one through operands, and forwards from the earlier one
+ * through readers. */
 enum side { SIDE_BACK, SIDE_AHEAD, SIDES };
 struct side_search {
-    uint32_t found[MAX_SEARCH], n; /* groups, in the order in which they were met */
-    uint32_t next;                 /* how many have been gone through, the end itself included */
-    uint64_t steps, cost;          /* so far; those to come for the next group */
-    bool full;                     /* there are more than MAX_SEARCH */
+    uint32_t found[MAX_SEARCH], n; /* groups found, in that order */
+    uint32_t next;                 /* number of groups processed, the start included */
+    uint64_t steps, cost;          /* steps so far; steps of the next group */
+    bool full;                     /* more than MAX_SEARCH groups were found */
 };
 
 struct fuser {
     struct graph *g;
     struct group *group; uint32_t ngroup;
     ref *next;          /* per node: next member of its group */
-    /* reader[readers[r]] up to reader[readers[r + 1]]: who reads r, through views too */
+    /* reader[readers[r]] up to reader[readers[r + 1]]: the readers of r, also through views */
     ref *reader; uint32_t *readers;
-    bool *output;       /* per node: an output of the graph holds its elements, */
-    bool *viewed;       /*   or some of them, in another order: a kernel of its own copies them */
-    bool *prologue;     /* per node: computed per element of what its group's anchor reads */
-    bool *permuted;     /* per node: one of those members */
-    uint32_t *cost;     /* per node without a group: nodes that each kernel with it computes */
-    uint32_t *marked;   /* per node: stamp of the last count that came here */
-    uint32_t *seen;     /* per group: stamp of the last search that passed here */
+    bool *output;       /* per node: an output of the graph has its elements */
+    bool *viewed;       /* or some of them, in another order: a kernel of its own copies them */
+    bool *prologue;     /* per node: computed for each element that its group's anchor reads */
+    bool *permuted;     /* per node: a member with the permuted order */
+    uint32_t *cost;     /* per node without a group: number of nodes that each kernel using it computes */
+    uint32_t *marked;   /* per node: number of the last count that visited it */
+    uint32_t *seen;     /* per group: number of the last search that visited it */
     uint32_t *stack;
     uint32_t stamp;
-    uint32_t front, back; /* the order of the groups */
+    uint32_t front, back; /* the first and the last group in the order */
     struct side_search search[SIDES];
-    /* the groups, the earlier first, that the last search was between; GROUP_NONE: of no use now */
+    /* the groups between which the last search was, the earlier first; GROUP_NONE: its result is outdated */
     uint32_t searched[2];
-    enum side ended;      /* and which side has found all there is */
+    enum side ended;      /* the side that was complete */
 };
 
 static inline uint32_t group_of(const struct fuser *f, ref r) { return f->g->group[r]; }
@@ -61,68 +61,76 @@ static inline bool op_is_map(unsigned op) { return op_is_elementwise(op) || op =
 /* ---- fuse.c ---- */
 bool fuser_open(struct fuser *f, struct graph *g);  /* false: out of memory; fuser_close in either case */
 void fuser_close(struct fuser *f);
-uint32_t fuse_group(struct fuser *f, ref r);        /* a new group of r alone */
-void fuse_member(struct fuser *f, uint32_t id, ref r); /* r, which has no group, joins id */
-void fuse_absorb(struct fuser *f, uint32_t a, uint32_t b); /* b's members become a's */
+uint32_t fuse_group(struct fuser *f, ref r);        /* makes a new group of r alone */
+void fuse_member(struct fuser *f, uint32_t id, ref r); /* r, which has no group, becomes a member of id */
+void fuse_absorb(struct fuser *f, uint32_t a, uint32_t b); /* b's members become members of a */
 
-/* ---- fuse_rules.c ---- What may be one kernel, and what that is worth. */
+/* ---- fuse_rules.c: which groups may be one kernel, and the bytes that this saves ---- */
 enum join {
     JOIN_NONE,
     JOIN_MAP,           /* elementwise groups of one size */
-    JOIN_EPILOGUE,      /* what is computed from the anchor's results, one by one */
-    JOIN_PROLOGUE,      /* what a reduce reduces */
-    JOIN_OPERAND,       /* what another anchor reads just once */
-    JOIN_PADDED,        /* what a pad pads */
+    JOIN_EPILOGUE,      /* computed from the anchor's results, element by element */
+    JOIN_PROLOGUE,      /* the operand of a reduction */
+    JOIN_OPERAND,       /* an operand that another anchor reads exactly once */
+    JOIN_PADDED,        /* the operand of a pad */
     JOIN_ROWS,
     JOIN_SIBLINGS,      /* maps that read the same array */
 };
-struct verdict { enum join join; const char *why; }; /* JOIN_NONE: why not */
-/* May a and b, which reads a, be one kernel?  `paths`: look for a cycle too, which takes long. */
+struct verdict { enum join join; const char *why; }; /* JOIN_NONE: the reason why not */
+/* May a and b, which reads a, be one kernel? `paths`: also search for a cycle, which is expensive. */
 struct verdict fuse_judge(struct fuser *f, uint32_t a, uint32_t b, bool paths);
-/* The same for two that read array x, and not each other. */
+/* The same for two groups that read array x, and not each other. */
 struct verdict fuse_judge_siblings(struct fuser *f, uint32_t a, uint32_t b, ref x, bool paths);
-/* Can r's kernel compute x, an elementwise value of another one's, where r reads it? */
-bool fuse_takes(const struct fuser *f, ref r, ref x);
-/* The permute of a's dot, or of what is computed from it, that node r is alone to read: r may be stored by the dot's
+/* Can r's kernel compute x, an elementwise value of another kernel, where r reads it? */
+bool fuse_can_compute(const struct fuser *f, ref r, ref x);
+/* The permute of a's dot, or of a value computed from it, whose only reader is node r: r may be stored by the dot's
  * kernel.  NIL: there is none. */
 ref fuse_stored_permute(const struct fuser *f, ref r);
-double fuse_score(struct fuser *f, uint32_t a, uint32_t b, ref shared, enum join join); /* what that saves */
+double fuse_score(struct fuser *f, uint32_t a, uint32_t b, ref shared, enum join join); /* the bytes that this saves */
 void fuse_join(struct fuser *f, uint32_t a, uint32_t b, enum join join);
 
-/* ---- fuse_attention.c ---- Gives attention_stats to the kernels of their attentions; groups are of one node each. */
+/* ---- fuse_attention.c ----
+ *
+ * Adds attention_stats to the kernels of their attentions; groups have one node each at that time. */
 void fuse_attention(struct fuser *f);
 
-/* ---- fuse_rows.c ---- May a and b, which reads a, be one row kernel?  NULL: yes; else why not. */
-bool fuse_has_rows(const struct fuser *f, uint32_t id, struct row_space *s); /* does it reduce rows?  Which? */
+/* ---- fuse_rows.c ---- */
+
+bool fuse_has_rows(const struct fuser *f, uint32_t id, struct row_space *s); /* does it reduce rows? sets their shape */
+/* May a and b, which reads a, be one row kernel?  NULL: yes; else the reason why not. */
 const char *fuse_rows_conflict(struct fuser *f, uint32_t a, uint32_t b);
 
-/* ---- fuse_order.c ---- An order of the groups in which each stands behind all that it reads. */
+/* ---- fuse_order.c: a topological order of the groups ---- */
 bool fuse_order(struct fuser *f); /* makes it; false: out of memory */
-/* Does a third group need one of the two and is needed by the other?  After a long search: yes. */
+/* Is there a path between the two through a third group? yes if a search is too long. */
 bool fuse_indirect_path(struct fuser *f, uint32_t a, uint32_t b);
-/* before a and b, with no indirect path, become `stays` */
+/* a and b, without an indirect path, are fused into `stays` */
 void fuse_order_joined(struct fuser *f, uint32_t a, uint32_t b, uint32_t stays);
 
 /* ---- fuse_pads.c ---- */
-/* Chooses the pads that are computed, and GROUP_NONE for those that their readers evaluate; false: out of memory. */
+/* Chooses the pads that are computed, and sets GROUP_NONE for those that their readers evaluate; false: out of
+ * memory. */
 bool fuse_pads_choose(struct graph *g);
-/* Does a stored pad read x, at the end of its operand's views, evenly enough to compute it there? */
+/* Does a stored pad read x, at the end of its operand's views, with constant strides, so that it can compute x? */
 bool fuse_pads_evenly(const struct graph *g, ref pad, ref x);
 
-/* ---- fuse_remat.c ---- Gives kernels copies of nodes whose values they would read.  1: the graph is a new one, with
- * nodes that nothing uses and no groups; 0: there is no such value; -1: out of memory. */
+/* ---- fuse_remat.c ----
+ *
+ * Gives kernels copies of nodes whose values they would read. 1: the graph was replaced; it has unused nodes and no
+ * groups; 0: there is no such value; -1: out of memory. */
 int fuse_remat(struct fuser *f);
 
-/* ---- fuse_cost.c ---- Arithmetic, in bytes that memory moves in that time. */
-double fuse_work(unsigned op);                              /* of an element, where no lane of a vector is empty */
+/* ---- fuse_cost.c: the cost of arithmetic, as the bytes that memory moves in the same time ---- */
+double fuse_work(unsigned op);                              /* of an element, with full vectors */
 int64_t fuse_run(const struct graph *g, ref r);             /* struct group's run, for node r */
-double fuse_factor(const struct fuser *f, uint32_t id, ref x); /* how much more it is for x in the kernel of group id */
-/* Will r, of group a or b, be stored once they are one? */
-bool fuse_is_wanted(const struct fuser *f, ref r, uint32_t a, uint32_t b);
-/* Does one kernel of a and b, for which memory moves so many bytes less, cost more than the two? */
+/* the factor by which it is higher for x in the kernel of group id */
+double fuse_factor(const struct fuser *f, uint32_t id, ref x);
+/* Will r, of group a or b, be stored after they are fused? */
+bool fuse_is_stored_after(const struct fuser *f, ref r, uint32_t a, uint32_t b);
+/* Is one kernel of a and b, which saves so many bytes, more expensive than the two? */
 bool fuse_costs_more(struct fuser *f, uint32_t a, uint32_t b, enum join join, double saved);
 
-/* ---- fuse_parts.c ---- Puts maps that do not need each other into one kernel. */
+/* ---- fuse_parts.c: independent maps as parts of one kernel ---- */
 bool fuse_parts(struct fuser *f); /* false: out of memory */
 
 #endif

@@ -1,10 +1,10 @@
-/* What the gradient of an attention needs of its forward pass, attention_stats, is computed by the attention itself:
- * its kernel has both numbers at the end of each row.  No other two anchors share a kernel, but for those of rows. */
+/* Adds attention_stats, which the gradient of an attention needs, to the attention's kernel: the kernel has both
+ * numbers at the end of each row.  Except for these and row kernels, a kernel has one anchor. */
 #include "fuse.h"
 #include <string.h>
 
-/* Is `stats` of what attention node r computes? */
-static bool is_of(const struct graph *g, ref stats, ref r)
+/* Does `stats` compute the statistics of attention node r? */
+static bool is_statistics_of(const struct graph *g, ref stats, ref r)
 {
     const struct node *n = &g->node[r], *s = &g->node[stats];
     bool seen = s->nin == opinfo[OP_attention_stats].nin;
@@ -23,7 +23,7 @@ void fuse_attention(struct fuser *f)
         for (uint32_t i = f->readers[q]; i < f->readers[q + 1]; i++) {
             ref r = f->reader[i];
             uint32_t a = group_of(f, r), b = group_of(f, s);
-            if (a == b || a == GROUP_NONE || !is_of(g, s, r) || f->group[a].remat != f->group[b].remat ||
+            if (a == b || a == GROUP_NONE || !is_statistics_of(g, s, r) || f->group[a].remat != f->group[b].remat ||
                 fuse_indirect_path(f, a, b))
                 continue;
             fuse_join(f, a, b, JOIN_SIBLINGS);

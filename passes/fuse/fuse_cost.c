@@ -1,19 +1,22 @@
-/* What arithmetic costs in a kernel, in bytes that memory moves meanwhile, and which joins cost more than they save.
+/* The cost of arithmetic in a kernel, as the bytes that memory moves in the same time; and the fusions that cost more
+ * than they save.
  *
- * An element's arithmetic takes least where all lanes of a vector hold elements.  A kernel of short rows leaves lanes
- * empty, in a map as in a reduce; a scan along the last axis computes one element at a time, and so does a row kernel
- * what has one value a row.  exp or pow may take less in a kernel of its own, whose vectors are full, than in the
- * kernel that reads or makes its operand. */
+ * An element costs least if all lanes of a vector are used.  A kernel of short rows leaves lanes unused, in a map as in
+ * a reduction.  A scan along the last axis computes one element at a time, and a row kernel computes values that exist
+ * once for each row as scalars. exp or pow may be faster in a kernel of its own with full vectors than in the kernel
+ * that reads or makes its operand. */
 #include "fuse.h"
 #include "ir/loop/loop.h"
 #include <stdatomic.h>
 
 enum { LANES = 16 };    /* of a vector; fewer elements take as long */
-enum { ROW_FACTOR = 2 * LANES }; /* of a row kernel's values of one a row: scalars, for which the next walk waits */
-/* A processor moves some 3 bytes to or from memory in a cycle, in which it does 16 to 20 additions, or one division. */
+/* for values that exist once for each row in a row kernel: scalars on which the next loop over the row depends */
+enum { ROW_FACTOR = 2 * LANES };
+/* A processor moves about 3 bytes to or from memory in a cycle.  In the same time it does 16 to 20 additions, or one
+ * division. */
 static const double ADD_BYTES = 0.15, DIV_BYTES = 2.5;
 
-/* The same in thousandths, from the op's value expression. */
+/* The cost in thousandths, from the op's value expression. */
 static unsigned count_work(unsigned op)
 {
     struct kernel *k = kernel_new("work");
@@ -35,7 +38,7 @@ static unsigned count_work(unsigned op)
 
 double fuse_work(unsigned op)
 {
-    static atomic_uint known[OP_COUNT]; /* 0: not yet; any thread finds the same */
+    static atomic_uint known[OP_COUNT]; /* 0: not computed yet; every thread computes the same */
     if (!op_is_elementwise(op))
         return ADD_BYTES;
     unsigned work = atomic_load_explicit(&known[op], memory_order_relaxed);
@@ -46,17 +49,17 @@ double fuse_work(unsigned op)
     return work / 1000.0;
 }
 
-/* Lanes that a vector has for each that holds one of n elements. */
+/* Lanes of a vector for each one that is used by n elements. */
 static double lanes_factor(int64_t n)
 {
     return n < 1 ? 1 : (double)((n + LANES - 1) / LANES * LANES) / (double)n;
 }
 
-/* ---- runs: elements along which a map's accesses step evenly ---- */
+/* ---- runs: elements over which a map's accesses have constant strides ---- */
 
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
-/* How many last elements of v lie evenly in what it is a view of. */
+/* The number of last elements of v with a constant stride in the node that it is a view of. */
 static int64_t view_run(const struct graph *g, ref v)
 {
     const struct node *n = &g->node[v];
@@ -64,7 +67,7 @@ static int64_t view_run(const struct graph *g, ref v)
     int64_t run = 1;
     int kind = -1;
     bool whole = n->op == OP_expand || n->op == OP_permute || n->op == OP_flip ||
-                 (n->op == OP_slice && n->attr.slice.step != 1); /* a run begins where an axis does */
+                 slice_step(n) > 1; /* a run begins at the start of an axis */
     for (uint32_t d = out->rank; d-- > 0;) {
         if (out->dim[d] == 1)
             continue;
@@ -82,9 +85,9 @@ static int64_t view_run(const struct graph *g, ref v)
     return INT64_MAX;
 }
 
-/* The same of a pad or a concat: its rows, from the axis on that it makes longer; of the outermost axis the elements
- * behind it, for it is asked of each of these whether they are inside. */
-static int64_t joined_run(const struct graph *g, ref v)
+/* The same for a pad or a concat: its rows, from the extended axis on; for the outermost axis the elements behind it,
+ * because the bounds are tested once for each of its elements. */
+static int64_t extended_run(const struct graph *g, ref v)
 {
     const struct node *n = &g->node[v];
     struct split at = split_at(node_shape(g, v), op_is_masked(n->op) ? n->attr.pad.axis : n->attr.axis.axis);
@@ -93,25 +96,26 @@ static int64_t joined_run(const struct graph *g, ref v)
 
 int64_t fuse_run(const struct graph *g, ref r)
 {
-    int64_t run = op_is_masked(g->node[r].op) || g->node[r].op == OP_concat ? joined_run(g, r) : INT64_MAX;
+    int64_t run = op_is_masked(g->node[r].op) || g->node[r].op == OP_concat ? extended_run(g, r) : INT64_MAX;
     for (unsigned i = 0; i < g->node[r].nin; i++)
         for (ref v = g->node[r].in[i]; node_is_view(g, v); v = g->node[v].in[0])
             if (g->node[v].op != OP_reshape)
-                run = least(run, op_is_masked(g->node[v].op) ? joined_run(g, v) : view_run(g, v));
+                run = least(run, op_is_masked(g->node[v].op) ? extended_run(g, v) : view_run(g, v));
     return run;
 }
 
 /* ---- a group's arithmetic ---- */
 
-/* What an element's arithmetic is multiplied by: one an element, and one a result of the anchor. */
+/* Factors for the arithmetic of an element: one for elements of full size, one for results of the anchor. */
 struct lanes { double full, result; };
 
-/* Rows of columns; those of a reduce are prefetched (lower_reduce.c), those of a scan are not. */
+/* Bytes of a row from which on its columns are far apart.  Rows of a reduce are prefetched (lower_reduce.c), those of a
+ * scan are not. */
 enum { FAR_BYTES = 2048 };
 
-/* The factor for columns of x, whose rows have so many elements.  They are walked from row to row, too far apart for
- * the processor to fetch ahead, and of arithmetic that takes long only a few rows are in flight at a time. */
-static double far_rows(const struct graph *g, ref x, int64_t row, int64_t far_bytes)
+/* The factor for columns of x, with rows of so many elements.  The loop steps from row to row, too far for the hardware
+ * prefetcher, and with slow arithmetic only a few rows are in flight at a time. */
+static double stride_factor(const struct graph *g, ref x, int64_t row, int64_t far_bytes)
 {
     enum { MANY_BYTES = 1 << 20 };
     bool far = row * (int64_t)dtype_size(g->node[x].dtype) >= far_bytes && (int64_t)node_bytes(g, x) >= MANY_BYTES;
@@ -136,7 +140,7 @@ static struct lanes lanes_of(const struct fuser *f, uint32_t id)
         if (b->rows && fuse_has_rows(f, id, &s))
             return (struct lanes){row_factor(s.length), ROW_FACTOR};
         const struct shape *in = node_shape(f->g, n->in[0]);
-        int64_t run = 1; /* the last axes, all reduced or all kept, make the lanes */
+        int64_t run = 1; /* the last axes, all reduced or all kept, are the lanes */
         uint32_t d = in->rank, last = d;
         while (last > 1 && in->dim[last - 1] == 1)
             last--;
@@ -145,12 +149,12 @@ static struct lanes lanes_of(const struct fuser *f, uint32_t id)
             run *= in->dim[d];
         if (reduced && lower_short_rows(f->g, b->anchor))
             return (struct lanes){1, 1};
-        double far = reduced ? 1 : far_rows(f->g, n->in[0], run, FAR_BYTES);
+        double far = reduced ? 1 : stride_factor(f->g, n->in[0], run, FAR_BYTES);
         return (struct lanes){far * lanes_factor(run), reduced ? 1 : lanes_factor(run)};
     }
     if (op_is_cumulative(n->op)) {
         struct split at = split_at(node_shape(f->g, b->anchor), n->attr.axis.axis);
-        double far = far_rows(f->g, b->anchor, at.inner, FAR_BYTES / 4);
+        double far = stride_factor(f->g, b->anchor, at.inner, FAR_BYTES / 4);
         double factor = at.inner > 1 ? far * lanes_factor(at.inner) : LANES;
         return (struct lanes){factor, factor};
     }
@@ -164,7 +168,7 @@ double fuse_factor(const struct fuser *f, uint32_t id, ref x)
     return b->anchor && node_numel(f->g, x) == b->numel ? l.result : l.full;
 }
 
-/* The arithmetic of a group's members; those of `results` elements are computed as results are. */
+/* The arithmetic of a group's members; values with `results` elements have the factor of results. */
 static double arithmetic(const struct fuser *f, uint32_t id, int64_t results, struct lanes l)
 {
     double sum = 0;
@@ -188,8 +192,9 @@ static double most_bytes(const struct fuser *f, uint32_t id)
     return most;
 }
 
-/* What storing the operand of a reduce over short rows costs, whose lanes are rows: single elements, some two cycles
- * each.  It is an element's worth of each of groups a and b that others read once these are one. */
+/* The cost of storing the operand of a reduce over short rows, whose lanes are rows: each store is of a single element
+ * and takes about two cycles.  Counts the elements of groups a and b that other groups read after these two are
+ * fused. */
 static double short_row_stores(struct fuser *f, uint32_t a, uint32_t b, ref anchor)
 {
     enum { STORE_BYTES = 6 };
@@ -199,12 +204,12 @@ static double short_row_stores(struct fuser *f, uint32_t a, uint32_t b, ref anch
     int64_t full = node_numel(f->g, f->g->node[anchor].in[0]), n = 0;
     for (int j = 0; j < (a == b ? 1 : 2); j++)
         for (ref r = f->group[id[j]].first; r; r = f->next[r])
-            if (node_numel(f->g, r) == full && fuse_is_wanted(f, r, a, b))
+            if (node_numel(f->g, r) == full && fuse_is_stored_after(f, r, a, b))
                 n += full;
     return (double)(n * STORE_BYTES);
 }
 
-/* What one kernel stores and another reads may still lie in a cache: that takes half the time. */
+/* A value that one kernel stores and another reads may still be in a cache: half the time of memory. */
 bool fuse_costs_more(struct fuser *f, uint32_t a, uint32_t b, enum join join, double saved)
 {
     enum { SLIGHT = 16 };
@@ -213,7 +218,7 @@ bool fuse_costs_more(struct fuser *f, uint32_t a, uint32_t b, enum join join, do
     struct lanes la = lanes_of(f, a), lb = lanes_of(f, b), l = lanes_of(f, anchored);
     struct row_space s;
     int64_t results = f->group[anchored].anchor ? f->group[anchored].numel : -1;
-    double times = 1; /* a pad's kernel computes what is padded for each element of its own */
+    double times = 1; /* a pad's kernel computes its operand for each of its own elements */
     if (join == JOIN_PADDED)
         times = (double)gb->numel / (double)(ga->numel > 0 ? ga->numel : 1);
     if (join == JOIN_MAP || join == JOIN_SIBLINGS || join == JOIN_PADDED)

@@ -1,10 +1,11 @@
-/* Why the kernels of a fused graph are apart: fusion's own rules, asked again about the groups that came out. */
+/* Explains why the kernels of a fused graph are separate: applies fusion's rules to the final groups. */
 #include "fuse.h"
 #include "ir/text/text.h"
 
 struct explainer {
     struct fuser f;
-    struct graph g;     /* the graph, with groups of its own: the parts of a kernel (fuse_parts.c) are one each */
+    /* a copy of the graph with separate groups: the parts of a kernel (fuse_parts.c) are one each */
+    struct graph g;
     uint32_t *number;   /* per such group: its number in the graph */
     uint32_t *other;    /* per such group: the next part of the same kernel, 0: none */
 };
@@ -42,7 +43,7 @@ static void add_member(struct explainer *x, ref r, uint32_t id)
         b->numel = node_numel(&x->g, b->anchor = r);
 }
 
-/* What the anchors read, from the end to the start. */
+/* Marks the nodes that the anchors read, from the end to the start. */
 static void find_prologues(struct fuser *f)
 {
     for (ref r = f->g->nnode; r-- > 1;) {
@@ -69,7 +70,7 @@ static void rebuild(struct explainer *x, const struct graph *g, bool *anchored)
         if (g->group[r] != GROUP_NONE)
             add_member(x, r, part_of(x, r, g->group[r], anchored[g->group[r]]));
     find_prologues(f);
-    for (ref r = 1; r < g->nnode; r++) { /* rows repeated behind their reduce */
+    for (ref r = 1; r < g->nnode; r++) { /* rows repeated after their reduction */
         uint32_t id = group_of(f, r);
         struct group *b = id == GROUP_NONE ? NULL : &f->group[id];
         if (b && b->anchor && r != b->anchor && !f->prologue[r] && node_numel(g, r) != b->numel)
@@ -94,7 +95,7 @@ static void put_reasons(struct explainer *x, uint32_t b, uint32_t *told, struct 
             text_put(t, "# group %u reads %%%u %s%s of group %u: %s\n", x->number[b], s,
                      dtype_name(f->g->node[s].dtype),
                      shape_text(node_shape(f->g, s), buf, sizeof buf), x->number[a],
-                     v.join == JOIN_NONE ? v.why : "what stood between them joined too late");
+                     v.join == JOIN_NONE ? v.why : "the kernel between them was fused too late");
         }
 }
 
@@ -109,7 +110,7 @@ char *fuse_explain(const struct graph *g)
     x.number = mem_alloc(g->nnode * sizeof *x.number);
     x.other = mem_alloc(g->nnode * sizeof *x.other);
     x.g.group = mem_alloc(g->nnode * sizeof *x.g.group);
-    for (ref r = 0; x.g.group && r < g->nnode; r++) /* for now, who has any: other pads are views */
+    for (ref r = 0; x.g.group && r < g->nnode; r++) /* temporarily for any node with a group: other pads are views */
         x.g.group[r] = g->group[r] == GROUP_NONE ? GROUP_NONE : 0;
     bool ok = x.g.group && fuser_open(&x.f, &x.g) && anchored && told && x.number && x.other;
     if (ok) {

@@ -1,13 +1,13 @@
-/* An order of the groups in which each stands behind all that it reads, kept while groups are joined.
+/* A topological order of the groups, kept up to date while groups are fused.
  *
- * Two groups may be one kernel if no third one needs the one and is needed by the other.  Whatever lies on such a way
- * stands between the two in the order, so one search, backwards from the later, leaves out all before the earlier, and
- * another, from the earlier on, all behind the later.  The two go by turns until they meet or one comes to its end.
- * That holds for groups only, not for the numbers of nodes: a group of late nodes may be needed by an early node of
- * another.  Joined, the two stand where the earlier stood, and in front of them all that the search back has passed; or
- * where the later stood, and behind them all that the search ahead has.  The idea is that of Pearce and Kelly,
- * A Dynamic Topological Sort Algorithm for Directed Acyclic Graphs (2006); ranks with gaps between them let one side
- * stay where it is. */
+ * Two groups may be fused if there is no path between them through a third group.  All groups on such a path are
+ * between the two in the order.  So one search, backwards from the later one, ignores groups before the earlier;
+ * another, forwards from the earlier one, ignores groups after the later.  The searches alternate until they find a
+ * common group or one is complete. (This holds for the order of groups, not for node numbers: a group of late nodes may
+ * be read by an early node of another group.) The fused group takes the earlier position, with all groups found by the
+ * backward search placed before it; or the later position, with all groups found by the forward search placed after it.
+ * The method is that of Pearce and Kelly, A Dynamic Topological Sort Algorithm for Directed Acyclic Graphs (2006); gaps
+ * between ranks make it possible to move only one side. */
 #include "fuse.h"
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -24,7 +24,7 @@ static void fuse_order_append(struct fuser *f, uint32_t id)
     f->back = id;
 }
 
-/* What reads members of group id waits for that many reads less; ready: for none now. */
+/* Decrements the number of unfinished operands of the readers of group id; `ready` collects those with none left. */
 static void release_readers(struct fuser *f, uint32_t id, uint32_t *pending, uint32_t *ready)
 {
     for (ref r = f->group[id].first; r; r = f->next[r])
@@ -59,7 +59,7 @@ bool fuse_order(struct fuser *f)
     return true;
 }
 
-/* What going through all operands or readers of a group takes. */
+/* The cost of visiting all operands or readers of a group. */
 static uint64_t cost_of(const struct fuser *f, enum side side, uint32_t id)
 {
     uint64_t n = 0;
@@ -68,8 +68,8 @@ static uint64_t cost_of(const struct fuser *f, enum side side, uint32_t id)
     return n;
 }
 
-/* Meets group s from group cur.  true: there is an indirect path. */
-static bool meet(struct fuser *f, enum side side, uint32_t cur, uint32_t s, const uint32_t *end)
+/* Visits group s from group cur. true: there is an indirect path. */
+static bool visit_group(struct fuser *f, enum side side, uint32_t cur, uint32_t s, const uint32_t *end)
 {
     struct side_search *p = &f->search[side];
     uint32_t mine = f->stamp - (uint32_t)side, others = f->stamp - !side;
@@ -92,8 +92,8 @@ static bool meet(struct fuser *f, enum side side, uint32_t cur, uint32_t s, cons
     return false;
 }
 
-/* Goes through the next group of a side. */
-static bool advance(struct fuser *f, enum side side, const uint32_t *end)
+/* Processes the next group of a side. */
+static bool visit_next(struct fuser *f, enum side side, const uint32_t *end)
 {
     struct side_search *p = &f->search[side];
     uint32_t cur = p->next ? p->found[p->next - 1] : end[side];
@@ -101,11 +101,11 @@ static bool advance(struct fuser *f, enum side side, const uint32_t *end)
     for (ref r = f->group[cur].first; r; r = f->next[r])
         if (side == SIDE_BACK) {
             for (unsigned k = 0; k < node_nin(&f->g->node[r]); k++)
-                if (meet(f, side, cur, group_of(f, node_operand(f->g, r, k, &linear)), end))
+                if (visit_group(f, side, cur, group_of(f, node_operand(f->g, r, k, &linear)), end))
                     return true;
         } else {
             for (uint32_t k = f->readers[r]; k < f->readers[r + 1]; k++)
-                if (meet(f, side, cur, group_of(f, f->reader[k]), end))
+                if (visit_group(f, side, cur, group_of(f, f->reader[k]), end))
                     return true;
         }
     if (++p->next <= p->n)
@@ -113,10 +113,10 @@ static bool advance(struct fuser *f, enum side side, const uint32_t *end)
     return false;
 }
 
-/* Is `to` reached from `from`, which stands before it, through a third group?  The two sides go by turns, the one that
- * has cost less first, until they meet (yes) or one has found all that there is on its side (no).  Where each meets
- * more than MAX_SEARCH groups, the answer is yes. */
-static bool search(struct fuser *f, uint32_t from, uint32_t to)
+/* Is there a path from `from` to `to`, which is later, through a third group? The two searches alternate, the one with
+ * the lower cost so far first, until they find a common group (yes) or one is complete (no).  If each finds more than
+ * MAX_SEARCH groups, the answer is yes. */
+static bool has_path(struct fuser *f, uint32_t from, uint32_t to)
 {
     uint32_t end[SIDES] = {[SIDE_BACK] = to, [SIDE_AHEAD] = from};
     struct side_search *back = &f->search[SIDE_BACK], *ahead = &f->search[SIDE_AHEAD];
@@ -133,7 +133,7 @@ static bool search(struct fuser *f, uint32_t from, uint32_t to)
     while (!back->full || !ahead->full) {
         bool turn = back->full || (!ahead->full && ahead->steps + ahead->cost < back->steps + back->cost);
         enum side side = turn ? SIDE_AHEAD : SIDE_BACK;
-        if (advance(f, side, end))
+        if (visit_next(f, side, end))
             return true;
         if (f->search[side].full || f->search[side].next <= f->search[side].n)
             continue;
@@ -147,7 +147,7 @@ static bool search(struct fuser *f, uint32_t from, uint32_t to)
 
 static bool path_between(struct fuser *f, uint32_t from, uint32_t to)
 {
-    bool path = search(f, from, to);
+    bool path = has_path(f, from, to);
     uint64_t steps = f->search[SIDE_BACK].steps + f->search[SIDE_AHEAD].steps;
     atomic_fetch_add_explicit(&pass_steps, steps, memory_order_relaxed);
     return path;
@@ -166,7 +166,7 @@ static void unlink_group(struct fuser *f, uint32_t id)
     *(b->after == GROUP_NONE ? &f->back : &f->group[b->after].before) = b->before;
 }
 
-/* Puts group id behind `before`, which may be GROUP_NONE: in front of all. */
+/* Inserts group id after `before`; GROUP_NONE: at the front. */
 static void link_behind(struct fuser *f, uint32_t id, uint32_t before)
 {
     struct group *b = &f->group[id];
@@ -177,7 +177,7 @@ static void link_behind(struct fuser *f, uint32_t id, uint32_t before)
     *(b->after == GROUP_NONE ? &f->back : &f->group[b->after].before) = id;
 }
 
-static void rank_anew(struct fuser *f)
+static void reassign_ranks(struct fuser *f)
 {
     uint64_t rank = 0;
     for (uint32_t id = f->front; id != GROUP_NONE; id = f->group[id].after)
@@ -192,7 +192,8 @@ static int compare_ranks(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-/* Puts what a side has found, in its order, behind group `at` (GROUP_NONE: in front of all), whose rank is `low`. */
+/* Moves the groups that a side has found, in their order, after group `at` (GROUP_NONE: to the front), whose rank is
+ * `low`. */
 static void move_found(struct fuser *f, const struct side_search *p, uint32_t at, uint64_t low, uint64_t gap)
 {
     struct ranked v[MAX_SEARCH];
@@ -227,5 +228,5 @@ void fuse_order_joined(struct fuser *f, uint32_t a, uint32_t b, uint32_t stays)
     unlink_group(f, stays == first ? last : first);
     f->searched[0] = GROUP_NONE;
     if (!gap)
-        rank_anew(f);
+        reassign_ranks(f);
 }

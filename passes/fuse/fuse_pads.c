@@ -1,61 +1,61 @@
-/* Pads: which are evaluated in the kernels that read them, and which compute what they pad.
+/* Pads: which are evaluated in the kernels that read them, and which compute their operand.
  *
- * A pad read at other indices than a reader's own, such as by a window or a slice, would end the kernel and be stored.
- * Its readers can load what is padded under a mask instead.  That pays as long as the place along the padded axis steps
- * evenly: a reshape between the two that puts rows of different axes one behind the other makes it a division and a
- * gather for each lane, slower than an array that is written and read once.
+ * A pad read at indices other than the reader's own, such as through a window or a slice, would end the kernel and be
+ * stored.  Instead its readers can load the operand under a mask.  That pays as long as the position along the padded
+ * axis has a constant stride.  A reshape in between that joins rows of different axes makes the position a division and
+ * the load a gather for each lane, which is slower than an array that is written and read once.
  *
- * A stored pad can compute the elementwise values that it pads, at the index where it reads them. */
+ * A stored pad can compute its elementwise operand, at the index where it reads it. */
 #include "fuse.h"
 #include "ir/loop/loop.h"
 
 /* How a node is read. */
-enum { READ_HELD = 1,   /* as an array in memory: by the graph's outputs, regions, copies */
-       READ_OFTEN = 2,  /* each element again and again, by what wants it in memory */
-       READ_MOVED = 4 };/* at other indices than the reader's own */
+enum { READ_STORED = 1, /* as an array in memory: by the graph's outputs, regions, copies */
+       READ_REPEATEDLY = 2, /* each element repeatedly, by an anchor that needs it in memory */
+       READ_SHIFTED = 4 }; /* at indices other than the reader's own */
 
-static bool reads_often(unsigned op) { return op_is_anchor(op) && !op_is_reduce(op); }
+static bool reads_repeatedly(unsigned op) { return op_is_anchor(op) && !op_is_reduce(op); }
 
 /* How r, read in the ways of `own`, reads its operands. */
-static uint8_t reading_by(const struct graph *g, ref r, uint8_t own)
+static uint8_t operand_reading(const struct graph *g, ref r, uint8_t own)
 {
     const struct node *n = &g->node[r];
     if (op_is_view(n->op))
-        return n->op == OP_reshape ? own : (own & READ_OFTEN) | READ_MOVED;
+        return n->op == OP_reshape ? own : (own & READ_REPEATEDLY) | READ_SHIFTED;
     if (op_is_non_fusible(n->op))
-        return READ_HELD;
-    return reads_often(n->op) ? READ_OFTEN : op_is_select(n->op) ? READ_MOVED : 0;
+        return READ_STORED;
+    return reads_repeatedly(n->op) ? READ_REPEATEDLY : op_is_select(n->op) ? READ_SHIFTED : 0;
 }
 
-/* Pads that are read in no way but moved, and pad with a number, get no group: their readers evaluate them. */
-static void find_moved(struct graph *g, uint8_t *read)
+/* Pads that are only read at other indices, and whose value is a number, get no group: their readers evaluate them. */
+static void find_shifted(struct graph *g, uint8_t *read)
 {
     for (uint32_t i = 0; i < g->nout; i++)
-        read[g->out[i].value] |= READ_HELD;
+        read[g->out[i].value] |= READ_STORED;
     for (uint32_t i = 0; i < g->noperand; i++)
-        read[g->operand[i]] |= READ_HELD;
+        read[g->operand[i]] |= READ_STORED;
     for (ref r = g->nnode; r-- > 1;) {
         const struct node *n = &g->node[r];
         if (op_is_masked(n->op)) {
             unsigned value = g->node[n->in[1]].op;
-            bool moved = (read[r] == READ_MOVED || (!read[r] && node_numel(g, r) == 1)) &&
+            bool moved = (read[r] == READ_SHIFTED || (!read[r] && node_numel(g, r) == 1)) &&
                 (value == OP_const || value == OP_slot);
             g->group[r] = moved ? GROUP_NONE : 0;
         }
         for (unsigned i = 0; i < n->nin; i++)
-            read[n->in[i]] |= reading_by(g, r, read[r]);
+            read[n->in[i]] |= operand_reading(g, r, read[r]);
     }
 }
 
-/* ---- walks from a reader's index to what it reads ---- */
+/* ---- walks from a reader's index to the operand's ---- */
 
 struct walk {
-    struct lower l;             /* first: lowering rules get a pointer to it */
-    val loop[KL_MAX_RANK];      /* the reader's axes, 0 for those of length 1 */
+    struct lower l;             /* first, because lowering rules get a pointer to it */
+    val loop[KL_MAX_RANK];      /* loop variables of the reader's axes, 0 for those of length 1 */
     uint32_t rank;
-    ref uneven;                 /* the first pad that is read unevenly; NIL: none */
-    ref end;                    /* the node at the end of the views, */
-    val index[KL_MAX_RANK];     /*   and where it is read */
+    ref uneven;                 /* the first pad that is read without a constant stride; NIL: none */
+    ref end;                    /* the node at the end of the views */
+    val index[KL_MAX_RANK];     /* the index at which it is read */
 };
 
 static bool steps_evenly(const struct walk *w, val v)
@@ -75,7 +75,7 @@ static val walk_at(struct lower *l, ref r, const val *coord)
     uint32_t rank = node_shape(l->g, r)->rank;
     if (op_is_view(n->op))
         return opinfo[n->op].lower(l, r, coord);
-    if (node_is_view(l->g, r)) { /* a pad in place */
+    if (node_is_view(l->g, r)) { /* a pad evaluated by its readers */
         uint32_t axis = n->attr.pad.axis;
         val at[KL_MAX_RANK] = {0};
         for (uint32_t d = 0; d < rank; d++)
@@ -93,7 +93,7 @@ static val walk_at(struct lower *l, ref r, const val *coord)
     return k_int(l->k, 0);
 }
 
-/* From operand v on, read at each index of its own shape.  w->l.k is the caller's to free; NULL: out of memory. */
+/* Walks from operand v, read at each index of its own shape.  The caller frees w->l.k; NULL: out of memory. */
 static void walk_from(struct walk *w, const struct graph *g, ref v)
 {
     const struct shape *s = node_shape(g, v);
@@ -109,7 +109,7 @@ static void walk_from(struct walk *w, const struct graph *g, ref v)
     walk_at(&w->l, v, coord);
 }
 
-/* Stores the first pad in place below v that a reader of v cannot read evenly.  false: out of memory. */
+/* Stores the first pad below v that a reader of v cannot read with a constant stride. false: out of memory. */
 static bool store_uneven(struct graph *g, ref v)
 {
     struct walk w;
@@ -131,18 +131,18 @@ bool fuse_pads_choose(struct graph *g)
     uint8_t *read = mem_alloc(g->nnode);
     bool ok = read;
     if (ok)
-        find_moved(g, read);
+        find_shifted(g, read);
     mem_free(read);
     for (uint32_t i = 0; i < g->nout && ok; i++)
         ok = store_uneven(g, g->out[i].value);
-    for (ref r = g->nnode; r-- > 1 && ok;) /* readers first: a pad that is stored now reads in its turn */
+    for (ref r = g->nnode; r-- > 1 && ok;) /* readers first: a pad that becomes stored is a reader itself */
         for (unsigned i = 0; ok && !node_is_view(g, r) && i < g->node[r].nin; i++)
             ok = store_uneven(g, g->node[r].in[i]);
     return ok;
 }
 
-/* Views, slices and pads in place must lead from the pad to x, each element of which is read once at most, and as
- * neighbours where the pad's last elements are neighbours. */
+/* Only views, slices and pads evaluated by their readers may be between the pad and x.  Each element of x must be read
+ * at most once, and adjacent elements of the pad must be adjacent in x. */
 bool fuse_pads_evenly(const struct graph *g, ref pad, ref x)
 {
     struct walk w;

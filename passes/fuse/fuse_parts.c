@@ -1,13 +1,13 @@
-/* Horizontal fusion: maps that do not need each other become the parts of one kernel, each with a share of its
- * iterations (lower_map.c).  All parameter updates of an optimizer are one kernel that way.
+/* Horizontal fusion: independent maps become the parts of one kernel, each with a share of its iterations
+ * (lower_map.c).  In this way all parameter updates of an optimizer are one kernel.
  *
- * Such a map has the same expression as the others, on other arrays, of any length.  Nothing but outputs of the graph
- * is made of what it stores, so no kernel waits for it, and joining can close no cycle.  No kernel but itself writes
- * the states that it reads: they stay in place.
+ * The maps have the same expression, on different arrays of any length.  Only outputs of the graph are computed from
+ * what they store, so no kernel depends on them and fusing them makes no cycle.  No other kernel writes the states that
+ * they read, so these stay in place.
  *
- * The first of the parts has to wait for the last, and with it what only it reads stays in the arena.  That costs no
- * memory if what runs meanwhile puts nothing there: a map joins an earlier one only if no kernel stands between them
- * that does.  In a training step none does, where updates follow the gradients. */
+ * The first part must wait until the last one can run, and its inputs stay in the arena until then.  That costs no
+ * memory if the kernels that run meanwhile store nothing in the arena.  So a map is fused with an earlier one only if
+ * no kernel between them stores there.  In a training step there is none if the updates follow the gradients. */
 #include "fuse.h"
 #include <stdlib.h>
 #include <string.h>
@@ -16,18 +16,18 @@ enum { MAX_PARTS_NODES = 256, MAX_PARTS_ARGS = 128, MAX_OPEN = 16 };
 
 struct map {
     uint32_t id;            /* of the group */
-    ref time;               /* when it can run: the first node of it, or of the last group that it reads, in order */
-    bool update;            /* may join others */
-    bool quiet;             /* stores outputs of the graph only */
+    ref time;               /* when it can run: its first node, or that of the last group that it reads */
+    bool update;            /* may be fused with others */
+    bool quiet;             /* stores only outputs of the graph */
     uint32_t nodes, args;
     struct hash128 expression;
 };
 
 struct parts {
     struct fuser *f;
-    uint32_t *writer;       /* per state: the group that makes its new value, GROUP_NONE: none */
-    uint32_t *number;       /* per node of the group looked at: its number among the members */
-    struct map *open[MAX_OPEN]; /* that others may join, each of another expression */
+    uint32_t *writer;       /* per state: the group that computes its new value, GROUP_NONE: none */
+    uint32_t *number;       /* per node of the current group: its index among the members */
+    struct map *open[MAX_OPEN]; /* maps with which others may be fused, each with another expression */
     uint32_t nopen, oldest;
 };
 
@@ -46,7 +46,7 @@ static void find_writers(struct parts *p)
 }
 
 /* Does another group read r? */
-static bool is_awaited(const struct fuser *f, ref r)
+static bool is_read_elsewhere(const struct fuser *f, ref r)
 {
     for (uint32_t i = f->readers[r]; i < f->readers[r + 1]; i++)
         if (group_of(f, f->reader[i]) != group_of(f, r))
@@ -54,7 +54,7 @@ static bool is_awaited(const struct fuser *f, ref r)
     return false;
 }
 
-/* Does another group write a state that r is computed from?  r is a leaf, or a scalar made of leaves. */
+/* Does another group write a state that r is computed from? r is a leaf, or a scalar made of leaves. */
 static bool other_writer(const struct parts *p, ref r, uint32_t id)
 {
     const struct node *n = &p->f->g->node[r];
@@ -68,7 +68,7 @@ static bool other_writer(const struct parts *p, ref r, uint32_t id)
     return false;
 }
 
-/* What a member does, but for the arrays it does it with. */
+/* The op of a member, without the arrays it uses. */
 struct step { uint32_t op, dtype, device, in[MAX_OPERANDS]; union attr attr; };
 
 static struct step step_of(const struct parts *p, ref r, uint32_t id)
@@ -89,7 +89,7 @@ static struct step step_of(const struct parts *p, ref r, uint32_t id)
     return s;
 }
 
-/* Looks at a group: what it does, and whether it may be a part. */
+/* Examines a group: its expression, and whether it may be a part. */
 static void examine(struct parts *p, struct map *m)
 {
     struct fuser *f = p->f;
@@ -100,7 +100,7 @@ static void examine(struct parts *p, struct map *m)
     m->quiet = !b->non_fusible;
     for (ref r = b->first; r; r = f->next[r]) {
         const struct node *n = &f->g->node[r];
-        bool awaited = is_awaited(f, r) || f->viewed[r];
+        bool awaited = is_read_elsewhere(f, r) || f->viewed[r];
         p->number[r] = number++;
         m->quiet &= !awaited || (f->output[r] && !f->viewed[r]);
         m->update &= !awaited;
@@ -129,7 +129,7 @@ static bool same_expression(const struct map *a, const struct map *b)
     return a->expression.lo == b->expression.lo && a->expression.hi == b->expression.hi;
 }
 
-/* Joins m with an open map of its expression, or leaves it open for others. */
+/* Fuses m with an open map of its expression, or adds it to the open ones. */
 static void fuse_parts_join(struct parts *p, struct map *m)
 {
     uint32_t i = 0;

@@ -1,46 +1,46 @@
-/* Values that the kernels reading them compute again, where that is cheaper than to store and to read them.
+/* Values that are recomputed by the kernels that read them, where that is cheaper than to store and load them.
  *
- * The gradient of a chain of elementwise ops reads most of what the chain has computed.  Fused, the chain is one
- * kernel, and all that its gradient reads it would have to write: gelu seven arrays beside the two that have to be
- * there.  Here a stored elementwise value is dropped if the kernels that read it can have it from what is in memory
- * anyway, or from less than what its going saves: element by element, or as a reduce or a product takes its operand, so
- * that a weight's cast for two products is part of both.  The latest goes first, so that a chain ends at the product or
- * the reduction that it began with, and what one value is computed from may be dropped in its turn.  Nothing is dropped
- * that would make what waits in memory more: what is there longer than before has at most the bytes of what is not
- * there.
+ * The gradient of a chain of elementwise ops reads most of the chain's values.  The chain is one kernel, which would
+ * have to store all values that its gradient reads: for gelu seven arrays besides the two that are needed anyway.  So a
+ * stored elementwise value is dropped if its readers can compute it from values that are in memory anyway, or from
+ * fewer bytes than dropping it saves.  Readers may be elementwise, or reductions and products that compute their
+ * operand; a weight's cast for two products becomes part of both.  The last value is tried first, so that a chain is
+ * recomputed from the product or reduction at its beginning.  Values that others are recomputed from may be dropped,
+ * too.  Nothing is dropped if that increases the bytes that wait in memory: values that are alive longer than before
+ * have at most the size of the dropped ones.
  *
- * Each of those kernels gets nodes of its own, marked `remat`, and fusion starts anew. */
+ * Each of those kernels gets its own nodes, marked `remat`, and fusion is repeated. */
 #include "fuse.h"
 #include "passes/graph/rewrite.h"
 
-enum { MIN_BYTES = 128 << 10 }; /* smaller ones stay in a cache on their way */
+enum { MIN_BYTES = 128 << 10 }; /* smaller values stay in a cache until they are read */
 enum { MAX_READERS = 32, MAX_BASES = 8 };
 
-struct cell { uint32_t group, next; };          /* a list of groups; next: number + 1, 0: the end */
-struct pair { ref node, copy; uint32_t next; }; /* a list of nodes of one group's */
+struct cell { uint32_t group, next; };          /* a list of groups; next: index + 1, 0: the end */
+struct pair { ref node, copy; uint32_t next; }; /* a list of copied nodes of one group */
 
 struct remat {
     struct fuser *f;
     struct graph *g;
-    bool *stored;       /* per node: in memory for other kernels than its own */
-    uint32_t *list;     /* per node: groups that read it beside those of f->reader; a cell's number + 1 */
+    bool *stored;       /* per node: in memory for kernels other than its own */
+    uint32_t *list;     /* per node: groups that read it besides those of f->reader; a cell's index + 1 */
     struct cell *cell; uint32_t ncell, cell_cap;
-    uint32_t *nodes;    /* per group: its nodes with those computed again */
-    uint32_t *pairs;    /* per group: its copies; a pair's number + 1 */
+    uint32_t *nodes;    /* per group: number of its nodes, recomputed ones included */
+    uint32_t *pairs;    /* per group: its copies; a pair's index + 1 */
     struct pair *pair; uint32_t npair, pair_cap;
     bool failed;
 };
 
-/* What dropping one value takes. */
+/* The cost of dropping one value. */
 struct cone {
     uint32_t reader[MAX_READERS], nreader;
-    ref base[MAX_BASES]; uint32_t nbase; /* values in memory that it is computed from */
+    ref base[MAX_BASES]; uint32_t nbase; /* values in memory from which it is computed */
     uint32_t nodes;
-    uint32_t own;       /*   those of x's group */
-    double work;        /* for each element, in bytes of memory that could be read meanwhile */
+    uint32_t own;       /* number of nodes that are in x's own group */
+    double work;        /* for each element, as bytes that memory moves in the same time */
 };
 
-/* Puts x into a set.  false: it is full. */
+/* Adds x to a set. false: it is full. */
 static bool fuse_remat_add(uint32_t *set, uint32_t *n, uint32_t most, uint32_t x)
 {
     for (uint32_t i = 0; i < *n; i++)
@@ -54,7 +54,7 @@ static bool fuse_remat_add(uint32_t *set, uint32_t *n, uint32_t most, uint32_t x
 
 static bool add_reader(struct cone *c, uint32_t id) { return fuse_remat_add(c->reader, &c->nreader, MAX_READERS, id); }
 
-/* The groups that read x, if all of them can compute it where they read it. */
+/* Finds the groups that read x; returns whether all of them can compute it where they read it. */
 static bool find_readers(const struct remat *a, ref x, struct cone *c)
 {
     const struct fuser *f = a->f;
@@ -62,7 +62,7 @@ static bool find_readers(const struct remat *a, ref x, struct cone *c)
         ref r = f->reader[k];
         if (group_of(f, r) == group_of(f, x))
             continue;
-        if (group_of(f, r) == GROUP_NONE || !fuse_takes(f, r, x) || !add_reader(c, group_of(f, r)))
+        if (group_of(f, r) == GROUP_NONE || !fuse_can_compute(f, r, x) || !add_reader(c, group_of(f, r)))
             return false;
     }
     for (uint32_t i = a->list[x]; i; i = a->cell[i - 1].next)
@@ -71,7 +71,7 @@ static bool find_readers(const struct remat *a, ref x, struct cone *c)
     return c->nreader > 0;
 }
 
-/* Walks from x to what is in memory, or can be. */
+/* Walks from x to values that are, or can be, in memory. */
 static bool find_cone(struct remat *a, ref x, struct cone *c)
 {
     struct fuser *f = a->f;
@@ -122,7 +122,7 @@ static bool is_read_by(const struct remat *a, ref s, uint32_t id)
 
 static bool pays(const struct remat *a, ref x, const struct cone *c)
 {
-    bool vanishes = c->own == a->f->group[group_of(a->f, x)].nodes; /* the kernel, with what it reads */
+    bool vanishes = c->own == a->f->group[group_of(a->f, x)].nodes; /* the kernel disappears, with its loads */
     double bytes = (double)node_bytes(a->g, x), saved = bytes * (1 + c->nreader), longer = 0;
     double times = vanishes ? -fuse_factor(a->f, group_of(a->f, x), x) : 0;
     for (uint32_t j = 0; j < c->nreader; j++)
@@ -205,21 +205,21 @@ static bool fuse_remat_choose(struct remat *a)
     return any;
 }
 
-/* ---- the graph with what is computed again ---- */
+/* ---- the graph with the copies ---- */
 
-/* Is s in no memory, though group id needs it, which does not make it? */
-static bool is_away(const struct remat *a, ref s, uint32_t id)
+/* Is s not in memory, although group id needs it and does not compute it? */
+static bool is_unavailable(const struct remat *a, ref s, uint32_t id)
 {
     return group_of(a->f, s) != GROUP_NONE && group_of(a->f, s) != id && !a->stored[s];
 }
 
-/* Node z, a value or a view of one, for group id: a copy of its own of what is in no memory. */
+/* Node z, a value or a view of one, for group id: its own copy if the value is not in memory. */
 static ref copy_for(struct remat *a, struct rewrite *w, ref z, uint32_t id)
 {
     const struct graph *g = a->g;
     bool linear;
     ref s = node_source(g, z, &linear), in[MAX_OPERANDS] = {0};
-    if (!is_away(a, s, id))
+    if (!is_unavailable(a, s, id))
         return w->map[z];
     for (uint32_t i = a->pairs[id]; i; i = a->pair[i - 1].next)
         if (a->pair[i - 1].node == z)
@@ -246,7 +246,7 @@ static bool needs_copies(const struct remat *a, ref r)
     bool linear, any = false;
     uint32_t id = group_of(a->f, r);
     for (unsigned i = 0; id != GROUP_NONE && i < a->g->node[r].nin; i++)
-        any |= is_away(a, node_operand(a->g, r, i, &linear), id);
+        any |= is_unavailable(a, node_operand(a->g, r, i, &linear), id);
     return any;
 }
 

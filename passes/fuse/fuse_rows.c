@@ -1,15 +1,16 @@
-/* Row kernels: several reduces over the same rows, with all that is computed from them.
+/* Row kernels: several reductions over the same rows, with the elementwise values around them.
  *
- * A row is what a reduce over the last axes makes one number of: R rows of L elements.  In a row kernel every
- * member holds one value an element (full) or one a row, in the row-major order of the same R x L elements:
+ * A row is the elements that a reduction over the last axes combines into one: R rows of L elements.  In a row kernel
+ * every member has one value for each element (full) or one for each row, in the row-major order of the same R x L
+ * elements:
  *
- *   a reduce      takes full members to one a row
- *   full members  read full ones element by element, and those of one a row repeated along the row
- *   one a row     read those of one a row
+ *   reductions        read full members and make one value for each row
+ *   full members      read full members element by element, and values of rows repeated along the row
+ *   values of rows    read values of rows
  *
- * so an iteration needs no other row, and a row stays in the nearest cache while its kernel walks it several times.
- * Softmax, layer norm, cross entropy and their gradients are such kernels.  Only reduces of a single chunk of lanes
- * qualify (node.h, "Numeric order"), so that the order of a sum stays what it is. */
+ * so an iteration needs no other row, and a row stays in the first-level cache while its kernel loops over it several
+ * times.  Softmax, layer norm, cross entropy and their gradients are such kernels.  Only reductions with a single chunk
+ * of lanes qualify (node.h, "Numeric order"), so that the order of a sum does not change. */
 #include "fuse.h"
 
 enum { FEW_ROWS = 64, MUCH_WORK = 1 << 16 };
@@ -30,8 +31,8 @@ bool reduce_rows(const struct graph *g, ref r, struct row_space *s)
     return s->rows > 0 && s->length > 1 && (uint64_t)s->length <= n->attr.reduce.chunk;
 }
 
-/* Is v, of one value an element, a value of one a row repeated along the row?  There is just one expand on the way,
- * and it repeats the last axes. */
+/* Is v, of full size, a value of rows repeated along the row? There must be exactly one expand on the way, and it
+ * repeats the last axes. */
 static bool repeats_rows(const struct graph *g, ref v, const struct row_space *s)
 {
     bool expanded = false;
@@ -60,7 +61,7 @@ static bool is_full(const struct graph *g, ref r, const struct row_space *s)
     return node_numel(g, r) == s->rows * s->length;
 }
 
-/* May every member of the group stand in a kernel over these rows, as far as itself goes? */
+/* Can every member of the group be in a kernel over these rows, by its own shape and op? */
 static bool has_rows(const struct fuser *f, uint32_t id, const struct row_space *s, uint32_t *reduces)
 {
     for (ref r = f->group[id].first; r; r = f->next[r]) {
@@ -78,7 +79,7 @@ static bool has_rows(const struct fuser *f, uint32_t id, const struct row_space 
     return *reduces <= MAX_ROW_REDUCES;
 }
 
-/* Does `to` read what `from` makes, and only in the ways a row kernel can? */
+/* Does `to` read the results of `from`, and only in ways that a row kernel can? */
 static bool reads_rows(const struct fuser *f, uint32_t from, uint32_t to, const struct row_space *s, bool *reads)
 {
     for (ref r = f->group[to].first; r; r = f->next[r])
@@ -114,7 +115,7 @@ const char *fuse_rows_conflict(struct fuser *f, uint32_t a, uint32_t b)
     if (!fuse_has_rows(f, a, &s) && !fuse_has_rows(f, b, &s))
         return "no rows";
     if (s.rows < FEW_ROWS && s.rows * s.length > MUCH_WORK)
-        return "few long rows: each kernel shares out its own";
+        return "few long rows: each kernel divides its own rows among threads";
     if (!has_rows(f, a, &s, &reduces) || !has_rows(f, b, &s, &reduces))
         return reduces > MAX_ROW_REDUCES ? "too many reduces for one kernel" : "not of the same rows";
     return reads_rows(f, a, b, &s, &reads) && reads_rows(f, b, a, &s, &reads) ? NULL : "needs other rows than its own";

@@ -1,31 +1,32 @@
-/* What may be one kernel, and what that is worth.
+/* The rules of fusion: which groups may be one kernel, and the bytes that this saves.
  *
- * A group has at most one anchor (reduce, dot, attention, scan, scatter or argsort), row kernels apart (fuse_rows.c).
- * Without one it is an elementwise DAG over one index: element i of a member needs just element i of another, so every
- * value is computed once.  Around a reduce or a dot stand elementwise nodes of one value per result (the epilogue, and
- * what it reads), before a reduce those of one value per reduced element (the prologue).  What a scan, a scatter, an
- * argsort or a dot of not too many rows reads, each element once, may be computed where it is read.  So may what a
- * pad alone reads (fuse_pads.c). */
+ * A group has at most one anchor (reduction, dot, attention, scan, scatter or argsort), except in row kernels
+ * (fuse_rows.c).  Without an anchor it is an elementwise DAG over one index: element i of a member needs only element i
+ * of another, so every value is computed once.  A reduction or a dot may have an epilogue (elementwise nodes with one
+ * value for each result, and their operands); a reduction may have a prologue (elementwise nodes with one value for
+ * each reduced element).  An operand that a scan, a scatter, an argsort or a dot with not too many rows reads exactly
+ * once may be computed where it is read.  So may the operand of a pad that has no other reader (fuse_pads.c). */
 #include "fuse.h"
 
-/* A dot's epilogue visits its arrays in tiles of a few columns, which costs the memory system more per byte
- * than a pass from end to end: with more than this many arrays of full size, that pass is the better one.  An
- * epilogue that sweeps over whole rows has no such cost. */
+/* Maximum number of arrays of full size in a dot's epilogue.  It accesses its arrays in tiles of a few columns, which
+ * costs the memory system more for each byte than a linear pass; with more arrays a separate pass is faster.  An
+ * epilogue over whole rows does not have this cost. */
 enum { MAX_TILED_ARRAYS = 3, MAX_SWEPT_ARRAYS = 12 };
-enum { FEW_RESULTS = 64, MANY_ELEMENTS = 1 << 16 };     /* a reduce to few results has few tasks */
+enum { FEW_RESULTS = 64, MANY_ELEMENTS = 1 << 16 };     /* a reduction to few results has few tasks */
 /* one tile of rows; one block of them, which share a panel (lower_dot.c) */
 enum { DOT_FEW_ROWS = 8, DOT_PANEL_ROWS = 128 };
-enum { SIBLINGS_APART = 32 };    /* nodes; further apart, what one of them makes would wait in memory for its readers */
-enum { MAX_LANES = 64, STRIDED_BYTES = 256 << 10 }; /* smaller arrays stay in a cache that does not mind */
-enum { LAUNCH_BYTES = 8192 };    /* that memory moves while a kernel starts */
-enum { ROOMY_NODES = 32 };       /* that keep their values in registers; more of them spill */
+/* nodes; at a greater distance the results of one of them would wait in memory for their readers */
+enum { SIBLING_DISTANCE = 32 };
+enum { MAX_LANES = 64, STRIDED_BYTES = 256 << 10 }; /* smaller arrays stay in a cache, where strides cost little */
+enum { LAUNCH_BYTES = 8192 };    /* bytes that memory moves while a kernel starts */
+enum { REGISTER_NODES = 32 };    /* nodes whose values fit into registers; with more some are spilled */
 
 static const char MANY_TILED[] = "reads and stores more arrays than a dot's tiles take well";
 
 /* How b's members read a's. */
 struct reading {
-    bool elsewhere;     /* at another index than their own */
-    bool inside;        /* what a reduces or reads by operands, element by element */
+    bool elsewhere;     /* at indices other than their own */
+    bool inside;        /* as the operand of a reduction, or of an anchor, element by element */
     bool anchor, rest;  /* by the anchor or its prologue; by others */
 };
 
@@ -47,7 +48,8 @@ static struct reading reading_of(const struct fuser *f, uint32_t a, uint32_t b)
     return x;
 }
 
-bool fuse_is_wanted(const struct fuser *f, ref r, uint32_t a, uint32_t b)
+/* Will r, of group a or b, be stored after they are fused? */
+bool fuse_is_stored_after(const struct fuser *f, ref r, uint32_t a, uint32_t b)
 {
     bool wanted = f->output[r] || f->viewed[r];
     for (uint32_t k = f->readers[r]; k < f->readers[r + 1] && !wanted; k++)
@@ -55,8 +57,8 @@ bool fuse_is_wanted(const struct fuser *f, ref r, uint32_t a, uint32_t b)
     return wanted;
 }
 
-/* Arrays that a and b read and do not make, each counted once.  dot: only those of its full size or more, and not by
- * the dot itself or its prologue. */
+/* The number of arrays that a and b read and do not compute. dot: only those of its full size or more, and not the
+ * operands of the dot itself or its prologue. */
 static uint32_t count_reads(struct fuser *f, uint32_t a, uint32_t b, ref dot)
 {
     const uint32_t id[] = {a, b};
@@ -76,18 +78,18 @@ static uint32_t count_reads(struct fuser *f, uint32_t a, uint32_t b, ref dot)
     return n;
 }
 
-/* Would the dot's epilogue, with both groups in it, read and store more arrays of full size than it should? */
-static bool moves_many(struct fuser *f, uint32_t a, uint32_t b, ref dot)
+/* Would the dot's epilogue, with both groups in it, access more than the maximum number of arrays of full size? */
+static bool exceeds_arrays(struct fuser *f, uint32_t a, uint32_t b, ref dot)
 {
     const uint32_t id[] = {a, b};
     uint32_t n = count_reads(f, a, b, dot), most = dot_sweeps(f->g, dot) ? MAX_SWEPT_ARRAYS : MAX_TILED_ARRAYS;
     for (int j = 0; j < 2; j++)
         for (ref r = f->group[id[j]].first; r && n <= most; r = f->next[r])
-            n += fuse_is_wanted(f, r, a, b);
+            n += fuse_is_stored_after(f, r, a, b);
     return n > most;
 }
 
-/* Does nothing but node r, through its operand i, read what group a makes? */
+/* Is node r, through its operand i, the only reader of group a's results? */
 static bool reads_alone(const struct fuser *f, uint32_t a, ref r, unsigned i)
 {
     bool linear;
@@ -105,9 +107,9 @@ static bool reads_alone(const struct fuser *f, uint32_t a, ref r, unsigned i)
     return group_of(f, x) == a;
 }
 
-/* Does a dot read each element of its second operand once?  With few rows it does, row by row as it lies in memory;
- * with more as it packs a panel of it, whichever way that lies.  Products of integers have no panel of numbers. */
-static bool second_once(const struct fuser *f, const struct node *n)
+/* Does a dot read each element of its second operand once? With few rows it does, row by row in memory order; with more
+ * rows when it packs a panel, in any memory order.  Products of integers have no panel of this form. */
+static bool reads_second_once(const struct fuser *f, const struct node *n)
 {
     uint32_t last = node_shape(f->g, n->in[1])->rank - 1;
     int64_t m = dot_sizes(f->g, n).m;
@@ -120,13 +122,13 @@ static bool second_once(const struct fuser *f, const struct node *n)
     return (rows && m <= DOT_FEW_ROWS) || (m <= DOT_PANEL_ROWS && dtype_is_float(n->dtype));
 }
 
-/* Is there an operand of anchor r that reads group a, each element once, and is all that reads it? */
+/* Does exactly one operand of anchor r read group a, each element once, and nothing else? */
 static bool reads_once(const struct fuser *f, uint32_t a, ref r)
 {
     const struct node *n = &f->g->node[r];
     bool linear;
     unsigned i = n->op == OP_dot ? 1 : n->op == OP_scatter ? 2 : 0;
-    if (n->op == OP_dot && !second_once(f, n))
+    if (n->op == OP_dot && !reads_second_once(f, n))
         return false;
     while (op_is_cumulative(n->op) && i + 1 < n->nin && group_of(f, node_operand(f->g, r, i, &linear)) != a)
         i++;
@@ -134,7 +136,7 @@ static bool reads_once(const struct fuser *f, uint32_t a, ref r)
     return linear && reads_alone(f, a, r, i);
 }
 
-/* Why a reduce to `results` of `elements` cannot compute what it reduces; NULL: it can. */
+/* The reason why a reduction of `elements` to `results` cannot have a prologue; NULL: it can. */
 static const char *no_prologue(int64_t elements, int64_t results)
 {
     if (elements == results)
@@ -142,7 +144,7 @@ static const char *no_prologue(int64_t elements, int64_t results)
     return results < FEW_RESULTS && elements > MANY_ELEMENTS ? "a reduce to few results has too few tasks" : NULL;
 }
 
-bool fuse_takes(const struct fuser *f, ref r, ref x)
+bool fuse_can_compute(const struct fuser *f, ref r, ref x)
 {
     const struct node *n = &f->g->node[r];
     uint32_t readers = 0;
@@ -155,10 +157,10 @@ bool fuse_takes(const struct fuser *f, ref r, ref x)
         return !no_prologue(node_numel(f->g, x), node_numel(f->g, r));
     for (uint32_t k = f->readers[x]; k < f->readers[x + 1]; k++)
         readers += group_of(f, f->reader[k]) == group_of(f, r);
-    return n->op == OP_dot && readers == 1 && second_once(f, n);
+    return n->op == OP_dot && readers == 1 && reads_second_once(f, n);
 }
 
-/* In which order b's members have the elements of what they read of a. */
+/* The orders in which b's members read elements of a. */
 enum order { ORDER_OWN = 1, ORDER_PERMUTED = 2, ORDER_OTHER = 4 };
 
 /* The orders of all, as bits; *permute: a's, or the one through which b reads it. */
@@ -185,7 +187,7 @@ static unsigned orders_read(const struct fuser *f, uint32_t a, uint32_t b, ref *
     return orders;
 }
 
-/* The same of what b, which has an anchor, reads of a, for those of its members that read it. */
+/* The same for a group b with an anchor, for its members that read a. */
 static unsigned orders_of_readers(const struct fuser *f, uint32_t a, uint32_t b)
 {
     unsigned orders = 0;
@@ -198,9 +200,10 @@ static unsigned orders_of_readers(const struct fuser *f, uint32_t a, uint32_t b)
     return orders;
 }
 
-enum { MANY_STEPS = 256 }; /* of a product, beside which stores of single elements cost little */
+/* contracted elements of a product; with so many the cost of storing single elements is small */
+enum { MANY_STEPS = 256 };
 
-/* Are enough neighbours along the last axes of what is permuted neighbours after it, too? */
+/* Are enough adjacent elements, along the last axes, adjacent after the permute, too? */
 static bool keeps_rows(const struct fuser *f, ref permute)
 {
     enum { ROW = 8 };
@@ -224,8 +227,8 @@ ref fuse_stored_permute(const struct fuser *f, ref r)
     return keeps_rows(f, permute) || dot_sizes(f->g, &f->g->node[g->anchor]).k >= MANY_STEPS ? permute : NIL;
 }
 
-static struct verdict yes(enum join join) { return (struct verdict){join, NULL}; }
-static struct verdict no(const char *why) { return (struct verdict){JOIN_NONE, why}; }
+static struct verdict accept(enum join join) { return (struct verdict){join, NULL}; }
+static struct verdict reject(const char *why) { return (struct verdict){JOIN_NONE, why}; }
 
 static const char *ends_kernel(unsigned op)
 {
@@ -237,30 +240,30 @@ static const char *ends_kernel(unsigned op)
     }
 }
 
-/* b, of no anchor, computes from what a's anchor makes. */
+/* b, without an anchor, reads the results of a's anchor. */
 static struct verdict judge_epilogue(struct fuser *f, uint32_t a, uint32_t b, struct reading x)
 {
     const struct group *ga = &f->group[a], *gb = &f->group[b];
     unsigned op = f->g->node[ga->anchor].op;
     if (!op_is_reduce(op) && op != OP_dot)
-        return no(ends_kernel(op));
+        return reject(ends_kernel(op));
     if (ga->numel != gb->numel)
-        return no(op == OP_dot ? "other iteration space" : "a reduce in between");
+        return reject(op == OP_dot ? "other iteration space" : "a reduce in between");
     ref permute;
     unsigned orders = orders_read(f, a, b, &permute);
     if (x.elsewhere && (op != OP_dot || orders != ORDER_PERMUTED || !keeps_rows(f, permute)))
-        return no("read at other indices than written");
+        return reject("read at other indices than written");
     if (orders & (orders - 1))
-        return no("read in two orders");
+        return reject("read in two orders");
     if (x.inside)
-        return no("a reduce in between");
-    if (op == OP_dot && moves_many(f, a, b, ga->anchor))
-        return no(MANY_TILED);
-    return yes(JOIN_EPILOGUE);
+        return reject("a reduce in between");
+    if (op == OP_dot && exceeds_arrays(f, a, b, ga->anchor))
+        return reject(MANY_TILED);
+    return accept(JOIN_EPILOGUE);
 }
 
-/* Are the lanes of reduce or scan r far from each other, or its iterations, so that each array more that it reads or
- * stores costs much?  Reduced axes with kept ones between them; rows of a scan that are longer than a vector. */
+/* Are the lanes, or the iterations, of reduction or scan r so far apart in memory that each additional array is
+ * expensive? This holds for reduced axes with kept ones between them, and for a scan over rows longer than a vector. */
 static bool is_strided(const struct graph *g, ref r)
 {
     const struct node *n = &g->node[r];
@@ -278,7 +281,7 @@ static bool is_strided(const struct graph *g, ref r)
     return false;
 }
 
-/* Do the lanes of reduce r cross the ends of the rows in which group a's operands lie? */
+/* Do the lanes of reduction r cross the ends of the rows of group a's operands? */
 static bool crosses_rows(const struct fuser *f, uint32_t a, ref r)
 {
     const struct node *n = &f->g->node[r];
@@ -288,7 +291,7 @@ static bool crosses_rows(const struct fuser *f, uint32_t a, ref r)
 }
 
 /* Would r, whose lanes are strided, read more arrays with group a's members, or store any? */
-static bool strides_much(struct fuser *f, uint32_t a, uint32_t b, ref r)
+static bool adds_strided_arrays(struct fuser *f, uint32_t a, uint32_t b, ref r)
 {
     if (crosses_rows(f, a, r))
         return true;
@@ -296,35 +299,35 @@ static bool strides_much(struct fuser *f, uint32_t a, uint32_t b, ref r)
         return false;
     bool much = count_reads(f, a, a, NIL) > 1;
     for (ref x = f->group[a].first; x && !much; x = f->next[x])
-        much = fuse_is_wanted(f, x, a, b);
+        much = fuse_is_stored_after(f, x, a, b);
     return much;
 }
 
-/* b's anchor, or what stands around it, reads a, which has none. */
+/* b's anchor, its prologue or its epilogue reads a, which has no anchor. */
 static struct verdict judge_operand(struct fuser *f, uint32_t a, uint32_t b, struct reading x)
 {
     const struct group *ga = &f->group[a], *gb = &f->group[b];
     unsigned op = f->g->node[gb->anchor].op;
     if (x.elsewhere)
-        return no("read at other indices than written");
+        return reject("read at other indices than written");
     if (op == OP_dot && orders_of_readers(f, a, b) == (ORDER_OWN | ORDER_PERMUTED))
-        return no("read in two orders");
+        return reject("read in two orders");
     if ((op_is_reduce(op) || op == OP_dot) && x.rest && !x.anchor)
-        return ga->numel != gb->numel ? no("other iteration space")
-             : op == OP_dot && moves_many(f, a, b, gb->anchor) ? no(MANY_TILED) : yes(JOIN_EPILOGUE);
+        return ga->numel != gb->numel ? reject("other iteration space")
+             : op == OP_dot && exceeds_arrays(f, a, b, gb->anchor) ? reject(MANY_TILED) : accept(JOIN_EPILOGUE);
     if (x.rest)
-        return no(op_is_reduce(op) ? "a reduce in between" : "an operand of other kernels too");
-    if ((op_is_reduce(op) || op_is_cumulative(op)) && strides_much(f, a, b, gb->anchor))
-        return no("strided: each array read or stored beside the operand costs more than a kernel");
+        return reject(op_is_reduce(op) ? "a reduce in between" : "an operand of other kernels too");
+    if ((op_is_reduce(op) || op_is_cumulative(op)) && adds_strided_arrays(f, a, b, gb->anchor))
+        return reject("strided: each array read or stored beside the operand costs more than a kernel");
     if (!op_is_reduce(op))
-        return reads_once(f, a, gb->anchor) ? yes(JOIN_OPERAND)
-             : no(op == OP_dot ? "recomputation: a dot reads its operands again and again"
-                  : "recomputation: it is read more than once");
+        return reads_once(f, a, gb->anchor) ? accept(JOIN_OPERAND)
+             : reject(op == OP_dot ? "recomputation: a dot reads its operands repeatedly"
+                      : "recomputation: it is read more than once");
     const char *why = no_prologue(ga->numel, gb->numel);
-    return why ? no(why) : yes(JOIN_PROLOGUE);
+    return why ? reject(why) : accept(JOIN_PROLOGUE);
 }
 
-/* The pad of group b that reads group a, if that is all that does, through its first operand; else NIL. */
+/* The pad of group b that is the only reader of group a, through its first operand; else NIL. */
 static ref pad_of_group(const struct fuser *f, uint32_t a, uint32_t b)
 {
     for (ref r = f->group[b].first; r; r = f->next[r])
@@ -333,7 +336,7 @@ static ref pad_of_group(const struct fuser *f, uint32_t a, uint32_t b)
     return NIL;
 }
 
-/* b, like a of no anchor, reads a at other indices than its own: one kernel if that is by a pad that computes a. */
+/* b, without an anchor like a, reads a at indices other than its own: one kernel only through a pad that computes a. */
 static struct verdict judge_padded(struct fuser *f, uint32_t a, uint32_t b)
 {
     ref pad = pad_of_group(f, a, b);
@@ -341,7 +344,7 @@ static struct verdict judge_padded(struct fuser *f, uint32_t a, uint32_t b)
     for (ref r = f->group[a].first; r && maps; r = f->next[r])
         maps = op_is_map(f->g->node[r].op);
     return pad && maps && fuse_pads_evenly(f->g, pad, node_operand(f->g, pad, 0, &linear))
-        ? yes(JOIN_PADDED) : no("read at other indices than written");
+        ? accept(JOIN_PADDED) : reject("read at other indices than written");
 }
 
 static struct verdict judge_pair(struct fuser *f, uint32_t a, uint32_t b)
@@ -349,24 +352,24 @@ static struct verdict judge_pair(struct fuser *f, uint32_t a, uint32_t b)
     const struct group *ga = &f->group[a], *gb = &f->group[b];
     struct reading x = reading_of(f, a, b);
     if (ga->rows || gb->rows)
-        return no("not of the same rows");
+        return reject("not of the same rows");
     if ((ga->pads || gb->pads) && (ga->anchor || gb->anchor))
-        return no("a pad is computed with what it pads");
+        return reject("a kernel of a pad and its operand has no anchor");
     if (ga->anchor && gb->anchor)
-        return no(op_is_reduce(f->g->node[ga->anchor].op) && op_is_reduce(f->g->node[gb->anchor].op)
-                      ? "a reduce in between"
-                          : "one product, attention, scan, scatter or sort to a kernel, and no reduce beside it");
+        return reject(op_is_reduce(f->g->node[ga->anchor].op) && op_is_reduce(f->g->node[gb->anchor].op)
+                          ? "a reduce in between"
+                              : "one product, attention, scan, scatter or sort to a kernel, and no reduce beside it");
     if (ga->anchor)
         return judge_epilogue(f, a, b, x);
     if (gb->anchor)
         return judge_operand(f, a, b, x);
     if (x.elsewhere)
         return judge_padded(f, a, b);
-    return ga->numel != gb->numel ? no("other iteration space") : yes(JOIN_MAP);
+    return ga->numel != gb->numel ? reject("other iteration space") : accept(JOIN_MAP);
 }
 
-/* Does b compute again what it computes from a?  In one kernel with the first values, early, those would be kept after
- * all, or what stands for them. */
+/* Does b recompute values for which it reads a? In one kernel with the first, early values those, or values that
+ * replace them, would be kept after all. */
 static bool rematerializes(const struct fuser *f, uint32_t a, uint32_t b)
 {
     for (ref r = f->group[b].first; r && f->group[b].remat; r = f->next[r])
@@ -379,8 +382,8 @@ static bool rematerializes(const struct fuser *f, uint32_t a, uint32_t b)
     return false;
 }
 
-/* What any two groups must have in common. */
-static const char *never_together(struct fuser *f, uint32_t a, uint32_t b)
+/* Requirements for any two groups. */
+static const char *incompatible(struct fuser *f, uint32_t a, uint32_t b)
 {
     const struct group *ga = &f->group[a], *gb = &f->group[b];
     uint32_t nodes = ga->nodes + gb->nodes;
@@ -389,7 +392,7 @@ static const char *never_together(struct fuser *f, uint32_t a, uint32_t b)
     if (ga->non_fusible || gb->non_fusible)
         return "a copy or a region op is no kernel";
     if (rematerializes(f, a, b))
-        return "computed again, later, to save memory";
+        return "recomputed later, to save memory";
     if (nodes > MAX_GROUP_NODES)
         return "too many nodes for one kernel";
     return ga->reads + gb->reads > MAX_GROUP_READS && count_reads(f, a, b, NIL) > MAX_GROUP_READS
@@ -402,7 +405,7 @@ static bool may_reduce(const struct fuser *f, uint32_t id)
     return !f->group[id].pads && (!f->group[id].anchor || op_is_reduce(f->g->node[f->group[id].anchor].op));
 }
 
-/* Bytes that b reads of a; those that no other group reads count twice, since they are not written either. */
+/* Bytes that b reads of a; those that no other group reads count twice, because they are not written either. */
 static double saved_bytes(struct fuser *f, uint32_t a, uint32_t b)
 {
     enum { MANY = 16 };
@@ -425,9 +428,9 @@ static double saved_bytes(struct fuser *f, uint32_t a, uint32_t b)
 
 struct verdict fuse_judge(struct fuser *f, uint32_t a, uint32_t b, bool paths)
 {
-    const char *why = never_together(f, a, b);
+    const char *why = incompatible(f, a, b);
     if (why)
-        return no(why);
+        return reject(why);
     struct verdict v = judge_pair(f, a, b);
     struct row_space s;
     if (v.join == JOIN_NONE && may_reduce(f, a) && may_reduce(f, b) &&
@@ -437,33 +440,34 @@ struct verdict fuse_judge(struct fuser *f, uint32_t a, uint32_t b, bool paths)
         if (!why && ((!ga->anchor && crosses_rows(f, a, gb->anchor)) ||
                      (!gb->anchor && crosses_rows(f, b, ga->anchor))))
             why = "the rows that are reduced cross the ends of those that are read";
-        v = why ? no(why) : yes(JOIN_ROWS);
+        v = why ? reject(why) : accept(JOIN_ROWS);
     }
     if (v.join != JOIN_NONE && fuse_costs_more(f, a, b, v.join, LAUNCH_BYTES + saved_bytes(f, a, b)))
-        return no(v.join == JOIN_PADDED ? "a pad would compute what it pads for too many elements"
-                  : "one kernel would compute with fewer lanes, which costs more than it saves");
+        return reject(v.join == JOIN_PADDED ? "a pad would compute its operand for too many elements"
+                      : "one kernel would compute with fewer lanes, which costs more than it saves");
     return v.join != JOIN_NONE && paths && fuse_indirect_path(f, a, b)
-        ? no("a kernel between them needs the one, and the other it") : v;
+        ? reject("an indirect path: a kernel between them reads one and is read by the other") : v;
 }
 
 struct verdict fuse_judge_siblings(struct fuser *f, uint32_t a, uint32_t b, ref x, bool paths)
 {
     const struct group *ga = &f->group[a], *gb = &f->group[b];
-    const char *why = never_together(f, a, b);
+    const char *why = incompatible(f, a, b);
     ref apart = ga->low > gb->high ? ga->low - gb->high : gb->low > ga->high ? gb->low - ga->high : 0;
     if (why || ga->anchor || gb->anchor || ga->numel != gb->numel || ga->numel != node_numel(f->g, x) ||
         ga->remat != gb->remat ||
-        apart > SIBLINGS_APART)
-        return no(why ? why : "other iteration space");
+        apart > SIBLING_DISTANCE)
+        return reject(why ? why : "other iteration space");
     if (reading_of(f, a, b).elsewhere || reading_of(f, b, a).elsewhere)
-        return no("read at other indices than written");
+        return reject("read at other indices than written");
     if (fuse_costs_more(f, a, b, JOIN_SIBLINGS, LAUNCH_BYTES + (double)node_bytes(f->g, x)))
-        return no("one kernel would compute with fewer lanes, which costs more than it saves");
-    return paths && fuse_indirect_path(f, a, b) ? no("one waits for the other") : yes(JOIN_SIBLINGS);
+        return reject("one kernel would compute with fewer lanes, which costs more than it saves");
+    return paths && fuse_indirect_path(f, a, b) ? reject("an indirect path between them") : accept(JOIN_SIBLINGS);
 }
 
-/* Bytes saved and a launch, less what spills.  Joins that leave the other kernel free to join more come first: the
- * deeper a group is drawn into a schedule of its own, the less of what it saves counts. */
+/* Saved bytes plus those of a launch, minus those of spills.  Fusions that keep the other group free for further
+ * fusions come first: the more specific the schedule that a group becomes part of, the lower the weight of its
+ * savings. */
 double fuse_score(struct fuser *f, uint32_t a, uint32_t b, ref shared, enum join join)
 {
     static const double part[] = {[JOIN_MAP] = 4, [JOIN_EPILOGUE] = 1.0 / 2, [JOIN_PROLOGUE] = 1.0 / 4,
@@ -471,12 +475,12 @@ double fuse_score(struct fuser *f, uint32_t a, uint32_t b, ref shared, enum join
                                   [JOIN_ROWS] = 1.0 / 16, [JOIN_SIBLINGS] = 1.0 / 32};
     uint32_t nodes = f->group[a].nodes + f->group[b].nodes;
     double bytes = LAUNCH_BYTES + (shared ? (double)node_bytes(f->g, shared) : saved_bytes(f, a, b));
-    if (nodes > ROOMY_NODES)
-        bytes *= 1 - (double)(nodes - ROOMY_NODES) / (2 * MAX_GROUP_NODES);
+    if (nodes > REGISTER_NODES)
+        bytes *= 1 - (double)(nodes - REGISTER_NODES) / (2 * MAX_GROUP_NODES);
     return bytes * part[join];
 }
 
-/* Marks the members that a dot's epilogue gets, where they have the order of its permute. */
+/* Marks the members of a dot's epilogue that have the order of its permute. */
 static void join_permuted(struct fuser *f, uint32_t a, uint32_t b)
 {
     ref permute = f->group[b].permute;
@@ -500,7 +504,7 @@ void fuse_join(struct fuser *f, uint32_t a, uint32_t b, enum join join)
     f->group[a].rows = f->group[b].rows = f->group[a].rows || f->group[b].rows || join == JOIN_ROWS;
     f->group[b].pads |= f->group[a].pads || join == JOIN_PADDED;
     f->group[a].pads = f->group[b].pads;
-    /* the anchor's group stays, or that of the results */
+    /* the group with the anchor, or with the results, is kept */
     bool turned = join == JOIN_PADDED || (f->group[b].anchor && !f->group[a].anchor);
     fuse_order_joined(f, a, b, turned ? b : a);
     fuse_absorb(f, turned ? b : a, turned ? a : b);

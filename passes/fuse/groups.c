@@ -1,7 +1,8 @@
-/* What a fused graph's groups mean: who computes, who stores, what is only an index. */
+/* The meaning of groups in a fused graph: which nodes are computed, which are stored, which are only index
+ * computations. */
 #include "passes/passes.h"
 
-/* A pad that has no group is evaluated in the kernels that read it. */
+/* A pad without a group is evaluated in the kernels that read it. */
 bool node_is_view(const struct graph *g, ref r)
 {
     return op_is_view(g->node[r].op) || (op_is_masked(g->node[r].op) && g->group && g->group[r] == GROUP_NONE);
@@ -55,8 +56,8 @@ ref node_stored(const struct graph *g, ref r)
     return linear && (g->group[s] != GROUP_NONE || node_is_stored_leaf(g, s)) ? s : r;
 }
 
-/* Every block of rows walks all of B, which must therefore stay in the second-level cache, beside the block's products,
- * and lie there row by row.  By shape alone, as all of fusion, for a cache of 1 MB. */
+/* Every block of rows reads all of B, so B must stay in the second-level cache together with the block's products, and
+ * its rows must be contiguous.  Decided by shape alone, like all of fusion, for a cache of 1 MB. */
 bool dot_sweeps(const struct graph *g, ref r)
 {
     enum { MAX_B_BYTES = 512 << 10, MAX_COLUMNS_BYTES = 6 << 10, FEW_COLUMNS = 64, FEW_ROWS = 128 };
@@ -74,7 +75,7 @@ bool dot_sweeps(const struct graph *g, ref r)
            d.k <= MAX_B_BYTES / size / d.n;
 }
 
-/* Marks the nodes whose values outlive their kernel. */
+/* Marks the nodes whose values are needed after their kernel. */
 static void mark_stored(const struct graph *g, bool *stored)
 {
     for (uint32_t i = 0; i < g->nout; i++) {

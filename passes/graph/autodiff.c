@@ -2,10 +2,10 @@
  *
  * In: any graph.  Out: the same graph without grad nodes.
  *
- * The graph is copied node by node.  At the first grad node of a loss, the adjoints of everything
- * between its operands and the loss are built in one reverse sweep, whose results serve every grad
- * node of that loss: n gradients cost one sweep.  By then the nodes before it are free of grad
- * nodes, so a gradient of a gradient is nothing special.  Rules are the vjp of struct opinfo. */
+ * The graph is copied node by node.  At the first grad node of a loss, the adjoints of everything between its operands
+ * and the loss are built in one reverse sweep, whose results serve every grad node of that loss: n gradients cost one
+ * sweep.  The nodes before it contain no grad nodes by then, so gradients of gradients need no special case.  Rules are
+ * the vjp of struct opinfo. */
 #include "passes/passes.h"
 #include "remat.h"
 #include "reverse.h"
@@ -13,21 +13,21 @@
 
 struct sweep {
     struct rewrite *w;
-    bool *done;   /* per node of the old graph: its gradient stands in map */
+    bool *done;   /* per node of the old graph: its gradient is in map */
     ref *next;    /* per grad node of the old graph: the next one of the same loss */
     struct reverse reverse;
     struct swept *swept; uint32_t n, cap; /* the sweeps so far */
 };
 
-/* Is r a grad node of the same sweep as `first`? */
-static bool wants(const struct graph *g, ref r, ref first)
+/* Is r a grad node of the same loss as `first`? */
+static bool has_same_loss(const struct graph *g, ref r, ref first)
 {
     const struct node *n = &g->node[r], *f = &g->node[first];
     return n->op == OP_grad && n->in[0] == f->in[0] && n->attr.grad.keep == f->attr.grad.keep;
 }
 
-/* A marked grad node's gradient as a value that no gradient flows through. */
-static ref stopped(struct graph *t, const struct node *grad, ref r)
+/* The gradient of a marked grad node, as a value through which no gradient flows. */
+static ref stop_gradient(struct graph *t, const struct node *grad, ref r)
 {
     if (r == NIL || !(grad->flags & MARK_STOP))
         return r;
@@ -38,12 +38,12 @@ static ref stopped(struct graph *t, const struct node *grad, ref r)
     return view;
 }
 
-/* The grad node of `first`'s sweep behind r; NIL: none. */
-static ref next_wanted(const struct sweep *s, ref r, ref first)
+/* The next grad node after r of `first`'s loss; NIL: none. */
+static ref next_of_loss(const struct sweep *s, ref r, ref first)
 {
     do
         r = s->next[r];
-    while (r && !wants(s->w->from, r, first));
+    while (r && !has_same_loss(s->w->from, r, first));
     return r;
 }
 
@@ -56,7 +56,7 @@ static bool expand(struct sweep *s, ref first)
     if (!reverse_begin(v, t) || !mem_reserve(&s->swept, &s->cap, s->n + 1, sizeof *s->swept))
         return err_set(&g->err, KL_ERR_MEMORY, "out of memory differentiating @%s", g->name);
     /* An operand recorded after the first grad node cannot be below the loss: its gradient is 0. */
-    for (ref r = first; r; r = next_wanted(s, r, first))
+    for (ref r = first; r; r = next_of_loss(s, r, first))
         if (s->w->map[g->node[r].in[1]])
             reverse_want(v, s->w->map[g->node[r].in[1]]);
     reverse_root(v, loss);
@@ -64,12 +64,12 @@ static bool expand(struct sweep *s, ref first)
     if (v->needed[loss])
         reverse_add(v, loss, n_k(t, loss, 1));
     reverse_sweep(v);
-    for (ref r = first; r; r = next_wanted(s, r, first)) {
+    for (ref r = first; r; r = next_of_loss(s, r, first)) {
         ref x = s->w->map[g->node[r].in[1]];
         if (!x || x >= v->n)
             continue;
         rewrite_site(s->w, r);
-        s->w->map[r] = stopped(t, &g->node[r], v->adjoint[x] ? v->adjoint[x] : n_k(t, x, 0));
+        s->w->map[r] = stop_gradient(t, &g->node[r], v->adjoint[x] ? v->adjoint[x] : n_k(t, x, 0));
         s->done[r] = true;
     }
     s->swept[s->n++] = (struct swept){v->n, t->nnode, g->node[first].attr.grad.keep};
@@ -111,7 +111,7 @@ int pass_autodiff(struct graph *g)
             } else if (!s.done[r]) {
                 rewrite_site(&w, r);
                 expand(&s, r);
-                if (!s.done[r]) { /* the operand came later than the loss */
+                if (!s.done[r]) { /* the operand was recorded after the loss */
                     w.map[r] = n_k(w.to, w.map[g->node[r].in[1]], 0);
                     s.done[r] = true;
                 }

@@ -1,4 +1,4 @@
-/* Drops what no output uses.  Leaves keep their ordinals: they are the program's interface. */
+/* Removes nodes that no output uses.  Leaves keep their ordinals, because these are the program's interface. */
 #include "passes/passes.h"
 #include "rewrite.h"
 

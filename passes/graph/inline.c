@@ -1,16 +1,16 @@
-/* Takes apart the region ops that only matter to gradients: checkpoint and custom_grad.
+/* Inlines the region ops that only matter to gradients: checkpoint and custom_grad.
  *
- * In: any graph; one with grad nodes, in itself or in a region, stays as it is: they need these ops, and a gradient
- * in a region knows one parameter from another that has the same value.  Out: no checkpoint and no custom_grad.
+ * In: any graph.  A graph with grad nodes, in itself or in a region, is not changed: gradients need these ops, and a
+ * gradient in a region distinguishes parameters that have the same value.  Out: no checkpoint and no custom_grad.
  *
- * The nodes of a checkpoint's backward pass are marked, so that no later pass takes them for the forward pass's,
- * which compute the same: they are to be computed again, late, and not kept from then. */
+ * The nodes of a checkpoint's backward pass are marked, so that later passes do not merge them with equal nodes of the
+ * forward pass: they are recomputed late, and the first values are not kept for them. */
 #include "passes/passes.h"
 #include "rewrite.h"
 
 struct inliner {
     struct rewrite w;
-    uint32_t *first;       /* per node that is inlined: where its results stand in `result` */
+    uint32_t *first;       /* per inlined node: the start of its results in `result` */
     ref *result; uint32_t nresult, result_cap;
 };
 

@@ -1,17 +1,19 @@
-/* Writes each reduce's, dot's and attention's order of operations (node.h, "Numeric order").
+/* Sets the order of operations of each reduction, dot and attention (node.h, "Numeric order").
  *
- * Looks at shapes, dtypes and axes only, never at the host, threads, tiles or views, so that every
- * executor that follows it gets the same bits.  No later pass touches what is written here. */
+ * It depends on shapes, dtypes and axes, not on the host, threads, tiles or views.  Of the device it uses one property:
+ * whether it sums products of bf16 in pairs.  Every executor that follows what is written gets the same bits.  No later
+ * pass changes the order. */
 #include "passes/passes.h"
 
-/* Elements of a chunk: long enough that combining chunks costs nothing, short enough that a reduce of
- * millions splits over threads. */
+/* Elements of a chunk: long enough that the cost of combining chunks is negligible, short enough that a reduction of
+ * millions of elements can be split over threads. */
 enum { LANE_CHUNK = 16384, COLUMN_CHUNK = 512, DOT_BLOCK = 512 };
-enum { LEAST_RUN = 16 }; /* neighbours for which a vector of lanes is worth folding */
-enum { KEY_BLOCK = 64 }; /* keys of attention for each time that a larger score shrinks the sums so far */
+enum { LEAST_RUN = 16 }; /* adjacent elements needed for lanes to be worth reducing at the end */
+enum { MOST_THIN_ROWS = 8 }; /* of products limited by memory (lower_dot_thin.c), where pairs would gain nothing */
+enum { KEY_BLOCK = 64 }; /* keys of attention per rescaling of the sums by a new maximum score */
 
-/* A chunk of lanes where the reduced elements are rows of `run` neighbours with others between them: whole rows, or an
- * even part of one, so that no vector holds the end of a row and the beginning of the next. */
+/* The chunk of lanes where the reduced elements are rows of `run` adjacent elements with others between them: whole
+ * rows, or an even part of one, so that no vector contains the end of one row and the beginning of the next. */
 static int64_t chunk_of_rows(int64_t run)
 {
     if (run <= LANE_CHUNK)
@@ -42,13 +44,15 @@ static void order_reduce(const struct graph *g, struct node *n)
     n->attr.reduce.chunk = (uint64_t)(len < chunk ? (len > 0 ? len : 1) : chunk);
 }
 
-/* Even blocks of at most DOT_BLOCK products, rounded up to whole groups of 8. */
-static void order_dot(const struct graph *g, struct node *n)
+/* Even blocks of at most DOT_BLOCK products, rounded up to multiples of 8. */
+static void order_dot(const struct graph *g, struct node *n, uint64_t in_pairs)
 {
-    int64_t k = dot_sizes(g, n).k, blocks = (k + DOT_BLOCK - 1) / DOT_BLOCK;
+    struct dot_dims d = dot_sizes(g, n);
+    int64_t k = d.k, blocks = (k + DOT_BLOCK - 1) / DOT_BLOCK;
     int64_t len = blocks ? (k + blocks - 1) / blocks : 1;
     n->attr.dot.lanes = 1;
     n->attr.dot.kblock = (uint32_t)((len + 7) / 8 * 8);
+    n->attr.dot.pairs = n->dtype == KL_BF16 && d.m > MOST_THIN_ROWS && (in_pairs >> n->device & 1);
 }
 
 static bool has_symbolic_operand(const struct graph *g, const struct node *n)
@@ -59,18 +63,18 @@ static bool has_symbolic_operand(const struct graph *g, const struct node *n)
     return any;
 }
 
-int pass_numerics(struct graph *g)
+int pass_numerics_for(struct graph *g, uint64_t in_pairs)
 {
     int changed = 0;
     for (ref r = 1; r < g->nnode; r++) {
         struct node *n = &g->node[r];
-        if (g->symbols && has_symbolic_operand(g, n)) /* its order waits for the numbers */
+        if (g->symbols && has_symbolic_operand(g, n)) /* its order is set when its sizes are known */
             continue;
         if (op_is_reduce(n->op) && !n->attr.reduce.lanes) {
             order_reduce(g, n);
             changed = 1;
         } else if (n->op == OP_dot && !n->attr.dot.kblock) {
-            order_dot(g, n);
+            order_dot(g, n, in_pairs);
             changed = 1;
         } else if (op_is_attention(n->op) && !n->attr.attention.block) {
             n->attr.attention.block = KEY_BLOCK;
@@ -79,3 +83,5 @@ int pass_numerics(struct graph *g)
     }
     return changed;
 }
+
+int pass_numerics(struct graph *g) { return pass_numerics_for(g, 0); }

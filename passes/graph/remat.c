@@ -1,12 +1,13 @@
-/* Rematerialization, for gradients with a checkpointing strategy: the backward pass reads values of the forward one,
- * which would lie in memory from the one to the other; those that are cheap to compute again are.
+/* Rematerialization, for gradients with a checkpointing strategy.  Values of the forward pass that the backward pass
+ * reads would stay in memory until then; those that are cheap are recomputed instead.
  *
- * Cheap are elementwise ops and what only moves elements.  What the backward pass reads is a set of values, through
- * views that cost nothing.  One of them leaves the set if what has to be there to compute it again, and is not yet in
- * the set, takes no more bytes; the latest goes first, so that a chain of cheap ops ends at the product or the
- * reduction that it began with.  Leaves are there anyway.  Up to `keep` bytes of cheap values stay, the earliest.
+ * Elementwise ops and ops that only move elements are cheap.  The backward pass reads a set of values, through views,
+ * which cost nothing.  A value is removed from the set if the additional values that must be kept to recompute it take
+ * no more bytes.  The last value is tried first, so that a chain of cheap ops is recomputed from the product or
+ * reduction at its beginning.  Leaves are in memory anyway.  Up to `keep` bytes of cheap values are kept, the earliest
+ * first.
  *
- * The copies are marked `remat`: no later pass takes them for the first ones, and they come late. */
+ * The copies are marked `remat`: later passes do not merge them with the originals, and schedule them late. */
 #include "remat.h"
 #include "passes/passes.h"
 #include "rewrite.h"
@@ -15,27 +16,27 @@
 
 struct rematerializer {
     struct graph *g;
-    const struct swept *s;   /* the sweep at hand */
-    uint32_t sweep;          /* its number, from 1; marks of others mean nothing */
-    uint32_t *kept;          /* per node before it, the sweep's number: its value is there for the backward pass */
-    uint32_t *remat;         /*   it is one that the backward pass needs and computes itself */
-    uint32_t *copied;        /*   it is, and second[] has its copy */
+    const struct swept *s;   /* the current sweep */
+    uint32_t sweep;          /* its number, from 1; marks with other numbers are invalid */
+    uint32_t *kept;          /* per node before it: the sweep's number if its value is kept for the backward pass */
+    uint32_t *remat;         /* the same if the backward pass needs the value and recomputes it */
+    uint32_t *copied;        /* the same if second[] has its copy */
     ref *second, *stack, *in;
-    uint32_t *seen, now;     /* per node: the search that has met it */
-    ref *cheap; uint32_t ncheap, cheap_cap; /* what the backward pass reads and could compute again */
+    uint32_t *seen, now;     /* per node: number of the last search that visited it */
+    ref *cheap; uint32_t ncheap, cheap_cap; /* values that the backward pass reads and could recompute */
     uint64_t steps;
 };
 
 static bool is_kept(const struct rematerializer *m, ref r) { return m->kept[r] == m->sweep; }
 
-/* Ops whose result an element of the backward kernels can be computed with, from elements of the operands. */
+/* Ops whose elements a backward kernel can compute one by one, from elements of the operands. */
 static bool is_cheap(const struct graph *g, ref r)
 {
     unsigned op = g->node[r].op;
     return op_is_elementwise(op) || op_is_view(op) || op_is_masked(op) || op == OP_concat;
 }
 
-/* There without being kept. */
+/* Is it in memory without being kept? */
 static bool is_free(const struct graph *g, ref r) { return op_is_leaf(g->node[r].op); }
 
 static ref source(const struct graph *g, ref r)
@@ -49,7 +50,7 @@ static int64_t remat_bytes_of(const struct graph *g, ref r)
     return node_numel(g, r) * (int64_t)dtype_size(g->node[r].dtype);
 }
 
-/* What computing r again takes: bytes of values that are not kept so far; take: they are from here on. */
+/* The cost of recomputing r: bytes of the values that are not kept so far; take: marks them as kept. */
 static int64_t cost(struct rematerializer *m, ref r, bool take)
 {
     const struct graph *g = m->g;
@@ -86,7 +87,7 @@ static int descending(const void *a, const void *b)
     return (x < y) - (x > y);
 }
 
-/* Finds what the backward pass reads; false: out of memory.  *cheap: bytes of what it could compute again. */
+/* Finds the values that the backward pass reads; false: out of memory. *cheap: bytes of those it could recompute. */
 static bool find_read(struct rematerializer *m, int64_t *cheap)
 {
     const struct graph *g = m->g;
@@ -108,7 +109,7 @@ static bool find_read(struct rematerializer *m, int64_t *cheap)
     return true;
 }
 
-/* Decides for the sweep at hand; false: out of memory. */
+/* Decides for the current sweep; false: out of memory. */
 static bool remat_choose(struct rematerializer *m)
 {
     int64_t cheap = 0, most = m->s->keep - 1;
@@ -137,7 +138,7 @@ static bool is_own(const struct rematerializer *m, ref x)
 
 static ref second_of(const struct rematerializer *m, ref x) { return m->copied[x] == m->sweep ? m->second[x] : NIL; }
 
-/* Node x of the forward pass as the backward one reads it: a copy of what it computes again, else the first one. */
+/* Node x of the forward pass as the backward one reads it: a copy if it is recomputed, else the original. */
 static ref remat_copy(struct rematerializer *m, struct rewrite *w, ref x)
 {
     struct graph *g = m->g;
@@ -172,7 +173,7 @@ static ref remat_copy(struct rematerializer *m, struct rewrite *w, ref x)
     return second_of(m, x);
 }
 
-/* Node r, its operands as the backward pass has them. */
+/* Copies node r with operands as the backward pass reads them. */
 static void copy_reader(struct rematerializer *m, struct rewrite *w, ref r)
 {
     struct graph *g = m->g;
@@ -182,8 +183,8 @@ static void copy_reader(struct rematerializer *m, struct rewrite *w, ref r)
     w->map[r] = w->to->err.code ? NIL : graph_copy_node(w->to, g, &g->node[r], m->in);
 }
 
-/* What a sweep reads was there before it, and what is decided for one changes no node that another reads: so all are
- * decided on the graph as it is, each when the copy of its nodes begins. */
+/* The values that a sweep reads were computed before it, and the decision for one sweep changes no node that another
+ * reads.  So decisions are made on the unchanged graph, each when the copy of its sweep's nodes begins. */
 static int copy_all(struct rematerializer *m, const struct swept *s, uint32_t n)
 {
     struct rewrite w;

@@ -1,4 +1,4 @@
-/* The reverse sweep: from a node back to what it is made of, each op by its rule. */
+/* The reverse sweep: propagates gradients from a node back to its operands, by the rule of each op. */
 #include "reverse.h"
 #include "passes/passes.h"
 #include <stdatomic.h>
@@ -6,12 +6,12 @@
 
 static void clear(struct reverse *v)
 {
-    for (uint32_t i = 0; i < v->nmet; i++) {
-        ref r = v->met[i];
+    for (uint32_t i = 0; i < v->nvisited; i++) {
+        ref r = v->visited[i];
         v->wanted[r] = v->needed[r] = false;
         v->adjoint[r] = v->proj[r] = NIL;
     }
-    v->nmet = v->npath = 0;
+    v->nvisited = v->npath = 0;
     v->low = UINT32_MAX;
 }
 
@@ -33,14 +33,14 @@ void reverse_end(struct reverse *v)
     mem_free(v->adjoint);
     mem_free(v->proj);
     mem_free(v->path);
-    mem_free(v->met);
+    mem_free(v->visited);
 }
 
 static bool meet(struct reverse *v, ref r)
 {
-    if (!mem_reserve(&v->met, &v->met_cap, v->nmet + 1, sizeof *v->met))
+    if (!mem_reserve(&v->visited, &v->visited_cap, v->nvisited + 1, sizeof *v->visited))
         return err_set(&v->t->err, KL_ERR_MEMORY, "out of memory differentiating @%s", v->t->name);
-    v->met[v->nmet++] = r;
+    v->visited[v->nvisited++] = r;
     return true;
 }
 
@@ -52,8 +52,8 @@ void reverse_want(struct reverse *v, ref r)
     v->low = r < v->low ? r : v->low;
 }
 
-/* Does a gradient pass from node r to an operand that needs it? */
-static bool leads_on(const struct reverse *v, ref r)
+/* Does a gradient flow from node r to an operand that needs it? */
+static bool passes_gradient(const struct reverse *v, ref r)
 {
     const struct node *n = &v->t->node[r];
     bool any = false;
@@ -62,8 +62,8 @@ static bool leads_on(const struct reverse *v, ref r)
     return any;
 }
 
-/* Until reverse_mark, path lists the nodes that the roots depend on, and needed says which are in it.  What is before
- * the first wanted node depends on none. */
+/* Until reverse_mark, path lists the nodes that the roots depend on, and needed marks them.  Nodes before the first
+ * wanted node depend on none. */
 static void reach(struct reverse *v, ref r)
 {
     if (r < v->low || v->needed[r] || !node_carries_gradient(&v->t->node[r]) || !meet(v, r))
@@ -99,11 +99,11 @@ void reverse_mark(struct reverse *v)
         qsort(v->path, v->npath, sizeof *v->path, ascending);
     for (uint32_t i = 0; i < v->npath; i++) {
         ref r = v->path[i];
-        v->needed[r] = v->wanted[r] || leads_on(v, r); /* the operands' entries are final */
+        v->needed[r] = v->wanted[r] || passes_gradient(v, r); /* the operands' entries are final */
         if (v->needed[r])
             v->path[n++] = r;
     }
-    atomic_fetch_add_explicit(&pass_steps, v->nmet, memory_order_relaxed);
+    atomic_fetch_add_explicit(&pass_steps, v->nvisited, memory_order_relaxed);
     v->npath = n;
 }
 
@@ -113,7 +113,7 @@ void reverse_add(struct reverse *v, ref r, ref d)
         v->adjoint[r] = v->adjoint[r] ? n_add(v->t, v->adjoint[r], d) : d;
 }
 
-/* By now all that flows to its results is known. */
+/* All gradients of its results are complete at this point. */
 static void sweep_region(struct reverse *v, ref r)
 {
     struct graph *t = v->t;
@@ -132,8 +132,8 @@ void reverse_sweep(struct reverse *v)
     struct graph *t = v->t;
     for (uint32_t i = v->npath; i-- > 0 && !t->err.code;) {
         ref r = v->path[i];
-        struct node n = t->node[r]; /* a copy: building may move the array */
-        if (!leads_on(v, r))
+        struct node n = t->node[r]; /* a copy: building may reallocate the array */
+        if (!passes_gradient(v, r))
             continue;
         t->cur_site = n.site;
         t->cur_device = n.device;

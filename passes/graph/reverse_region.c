@@ -1,12 +1,12 @@
-/* Gradients of region ops.  The gradient of a region is a region: it takes the parameters and the gradients of
- * yields, computes what it needs of the values again, and yields the gradients of parameters.
+/* Gradients of region ops.  The gradient of a region is a region.  Its parameters are those of the region and the
+ * gradients of its yields; it recomputes the values it needs, and yields the gradients of the parameters.
  *
  *   cond         a cond of the branches' gradients
- *   scan         a scan the other way round; the first scan stacks the carried values that it needs
- *   checkpoint   a checkpoint, marked, so that what it computes again is not kept from the first time after all
+ *   scan         a scan in the other direction; the first scan stacks the carried values that it needs
+ *   checkpoint   a checkpoint, marked so that its recomputed values are not merged with the first ones
  *   custom_grad  the nodes of its second region
  *   custom       none but that of the custom_grad around it
- *   while        none: how often it runs, and so what there is to keep, is not known before */
+ *   while        none: the number of iterations, and so the size of what must be kept, is not known */
 #include "reverse.h"
 #include "passes/passes.h"
 #include <string.h>
@@ -22,17 +22,18 @@ static void reverse_region_no_memory(struct graph *g)
     err_set(&g->err, KL_ERR_MEMORY, "out of memory differentiating @%s", g->name);
 }
 
-/* A region op on its way back: which operands get a gradient, which results have one, and the lists to build. */
+/* State of a region op's gradient: which operands get a gradient, which results have one, and lists for the node being
+ * built. */
 struct back {
     struct reverse *v;
     struct graph *t;
     ref r;
-    struct node n;          /* a copy: building moves the array */
+    struct node n;          /* a copy: building reallocates the array */
     uint32_t nin, nout;
     const ref *dy;          /* per result; NIL: none */
     bool *wanted;           /* per operand */
-    bool *given;            /* per result */
-    ref *in; uint32_t count; /* operands of the node that is built */
+    bool *given;            /* per result: it has a gradient */
+    ref *in; uint32_t count; /* operands of the node being built */
     ref *result;
 };
 
@@ -47,7 +48,7 @@ static bool back_begin(struct back *b, struct reverse *v, ref r, const ref *dy)
     *b = (struct back){.v = v, .t = t, .r = r, .n = t->node[r], .dy = dy};
     b->nin = node_nin(&b->n);
     b->nout = region_results(t, &b->n);
-    size_t most = 3 * (size_t)b->nin + 2 * (size_t)b->nout + 1; /* scan's backward pass has most operands */
+    size_t most = 3 * (size_t)b->nin + 2 * (size_t)b->nout + 1; /* scan's backward pass has the most operands */
     b->wanted = mem_alloc(b->nin * sizeof *b->wanted);
     b->given = mem_alloc(b->nout * sizeof *b->given);
     b->in = mem_alloc(most * sizeof *b->in);
@@ -81,7 +82,7 @@ static void push_given(struct back *b, uint32_t from)
             reverse_region_push(b, b->dy[i]);
 }
 
-/* The sum of what flows to the nodes that read parameter i. */
+/* The sum of the gradients of the nodes that read parameter i. */
 static ref parameter_gradient(struct reverse *v, uint32_t i, uint16_t device)
 {
     struct graph *g = v->t;
@@ -94,12 +95,12 @@ static ref parameter_gradient(struct reverse *v, uint32_t i, uint16_t device)
     return sum ? sum : zeros(g, l.dtype, &s, device);
 }
 
-/* g, a copy of a region without outputs: the sweep from its yields. */
+/* g is a copy of a region without outputs: runs the sweep from its yields. */
 static void differentiate(struct graph *g, const struct graph *region, const bool *wanted, const bool *given)
 {
     struct reverse v = {0};
     uint32_t parameters = g->input.n;
-    uint16_t device = g->cur_device; /* the op's, and so that of what goes in and comes out */
+    uint16_t device = g->cur_device; /* the op's device, which is that of its operands and results */
     if (!reverse_begin(&v, g)) {
         reverse_region_no_memory(g);
         reverse_end(&v);
@@ -125,7 +126,7 @@ static void differentiate(struct graph *g, const struct graph *region, const boo
     reverse_end(&v);
 }
 
-/* The gradient of region `which`: parameters, then gradients of the given yields. */
+/* The gradient of region `which`: takes the parameters, then the gradients of the given yields. */
 static struct graph *region_gradient(struct back *b, uint32_t which, const bool *wanted, const bool *given)
 {
     const struct graph *region = node_region(b->t, &b->n, which);
@@ -153,7 +154,7 @@ static ref reverse_region_build(struct back *b, unsigned op, union attr attr, st
     return graph_add_region(b->t, &n, b->in, b->count, region);
 }
 
-/* Result k on, one a wanted operand, flow to the operands from `first` up to `end`. */
+/* Results from number k on are the gradients of the wanted operands from `first` up to `end`: adds them. */
 static uint32_t flow(struct back *b, ref node, uint32_t k, uint32_t first, uint32_t end)
 {
     for (uint32_t i = first; node && i < end; i++)
@@ -232,7 +233,7 @@ static ref input_node(const struct graph *g, uint32_t i)
     return NIL;
 }
 
-/* The carried values i of all rounds: a result of the scan, which is made to yield them if it does not yet. */
+/* The carried values i of all iterations: a result of the scan, which is changed to yield them if necessary. */
 static ref carried_values(struct back *b, uint32_t i)
 {
     struct graph *body = node_region(b->t, &b->n, 0);
@@ -255,8 +256,8 @@ static ref new_input(struct graph *g, const struct graph *like, ref r, bool slic
     return n_input(g, node_at(like, r)->dtype, &s, "");
 }
 
-/* The body of the backward scan around the gradient of the forward one's.
- * parameters: gradients carried, sums carried, then what is scanned, then what is read besides */
+/* The body of the backward scan, around the gradient of the forward body.  Parameters: carried gradients, carried sums,
+ * scanned values, then the other values it reads. */
 static struct graph *backward_body(struct back *b, const struct graph *gradient, const bool *used, uint32_t floats,
                                    uint32_t sums)
 {
@@ -269,7 +270,7 @@ static struct graph *backward_body(struct back *b, const struct graph *gradient,
         reverse_region_no_memory(b->t);
     if (ok) {
         symbols_share(g, b->t);
-        g->cur_device = n->device; /* failures stay in g, and graph_add_region passes them on */
+        g->cur_device = n->device; /* errors stay in g, and graph_add_region passes them on */
         for (uint32_t i = 0; i < b->count; i++)
             own[i] = new_input(g, b->t, b->in[i], i >= floats + sums && i < b->count - (b->nin - cut));
         k = floats + sums;
@@ -300,8 +301,8 @@ static struct graph *backward_body(struct back *b, const struct graph *gradient,
     return g;
 }
 
-/* Operands: gradients of the carried results, sums from 0, what the gradient reads of carried values and slices,
- * gradients of the stacked results, what is read besides. */
+/* Operands: gradients of the carried results, sums from 0, carried values and slices that the gradient reads, gradients
+ * of the stacked results, the other values it reads. */
 static uint32_t push_scan(struct back *b, const bool *used, uint32_t carried, uint32_t cut)
 {
     struct graph *t = b->t;
@@ -334,7 +335,7 @@ static void scan_with(struct back *b, const struct graph *gradient, bool *used)
     union attr attr = n->attr;
     attr.region.carried = floats + sums;
     attr.region.scanned = push_scan(b, used, carried, cut);
-    if (b->t->err.code) /* the carried values of all rounds may be more than fits in memory */
+    if (b->t->err.code) /* the carried values of all iterations may be too large */
         return;
     attr.region.flags ^= REGION_REVERSE;
     struct graph *body = backward_body(b, gradient, used, floats, sums);
@@ -346,7 +347,7 @@ static void scan_with(struct back *b, const struct graph *gradient, bool *used)
 
 static void scan_back(struct back *b)
 {
-    /* Gradients of all floating carried values are carried back, read or not. */
+    /* Gradients of all floating carried values are carried, whether they are used or not. */
     for (uint32_t i = 0; i < b->n.attr.region.carried; i++)
         b->wanted[i] = b->given[i] = dtype_is_float(b->t->node[reverse_region_operand(b, i)].dtype);
     struct graph *gradient = region_gradient(b, 0, b->wanted, b->given);

@@ -1,10 +1,10 @@
-/* The gradient of a convolution's input: of a product with windows, by what the windows are of.
+/* The gradient of a convolution's input: of a product with windows, with respect to the tensor of the windows.
  *
- * Rule by rule, a gradient would flow to every window, and then be added up where windows overlap: arrays as many times
- * as large as x as a window has elements.  Where each position has a window (stride 1), what flows to x is itself a
- * convolution, of dy with zeros around it and the weights turned (Dumoulin and Visin 2016, "A guide to convolution
- * arithmetic", 4).  One product in its own order of additions, and again a product with windows, so that gradients of
- * gradients are found, too.  */
+ * By the ops' own rules, a gradient would flow to every window and then be summed where windows overlap: the arrays are
+ * larger than x by the number of elements of a window.  Where each position has a window (stride 1), the gradient of x
+ * is itself a convolution, of dy with zeros around it and the flipped weights (Dumoulin and Visin 2016, "A guide to
+ * convolution arithmetic", 4).  It is one product with its own order of additions, and again a product with windows, so
+ * that second gradients are recognised, too. */
 #include "passes/passes.h"
 #include "reverse.h"
 #include <string.h>
@@ -18,7 +18,7 @@ struct windowed {
     int64_t size[MOST_AXES], dilation[MOST_AXES], low[MOST_AXES], high[MOST_AXES];
 };
 
-/* Is r, [N, groups, depth * size, ..], made of the windows along axis `at` of what becomes *from? */
+/* Is r, [N, groups, depth * size, ..], made of the windows along axis `at` of another node, *from? */
 static bool window_axis(const struct graph *g, ref r, uint32_t at, ref *from, int64_t *size, int64_t *dilation)
 {
     const struct node *merge = &g->node[r];
@@ -45,7 +45,7 @@ static bool window_axis(const struct graph *g, ref r, uint32_t at, ref *from, in
     return same;
 }
 
-/* Goes down through zeros around x. */
+/* Follows the pads with zeros around x. */
 static void find_pads(const struct graph *g, struct windowed *w)
 {
     for (uint32_t i = w->n; i-- > 0;) {
@@ -84,7 +84,7 @@ static bool find_windows(const struct graph *g, const struct node *y, struct win
     return true;
 }
 
-/* Of few inputs to a filter, few rows share a window of dy: then what flows to the windows is added up sooner. */
+/* If a filter has few inputs, few rows share a window of dy, and summing the gradients of windows is faster. */
 static bool windows_pay(const struct graph *g, const struct node *y, const struct windowed *w)
 {
     enum { FILTERS_PER_INPUT = 4 };
@@ -94,7 +94,7 @@ static bool windows_pay(const struct graph *g, const struct node *y, const struc
 }
 
 /* a [groups, filters, depth * size..] as [groups, depth, filters * size..], windows in reverse order. */
-static ref turned_weights(struct graph *g, ref a, const struct windowed *w, int64_t depth)
+static ref flipped_weights(struct graph *g, ref a, const struct windowed *w, int64_t depth)
 {
     struct shape s = *node_shape(g, a), flat = s;
     uint8_t perm[KL_MAX_RANK] = {0, 2, 1};
@@ -111,7 +111,8 @@ static ref turned_weights(struct graph *g, ref a, const struct windowed *w, int6
     return n_reshape(g, n_permute(g, n_flip(g, n_reshape(g, a, &s), axes), perm), &flat);
 }
 
-/* [first, second, third, ...] as [third, first, second, ...]: groups and filters before the batch, behind it. */
+/* [first, second, third, ...] as [third, first, second, ...]: moves groups and filters before the batch, or after
+ * it. */
 static ref batch_first(struct graph *g, ref r)
 {
     uint8_t perm[KL_MAX_RANK] = {2, 0, 1};
@@ -164,8 +165,8 @@ static bool reaches_far(const struct windowed *w)
     return true;
 }
 
-/* Does no gradient end in what stands between x and the product? */
-static bool only_way(const struct reverse *v, ref from, ref x)
+/* Is there no other gradient request between x and the product? */
+static bool is_only_path(const struct reverse *v, ref from, ref x)
 {
     for (ref r = from; r != x; r = v->t->node[r].in[0])
         if (v->wanted[r] || v->t->node[r].flags & MARK_STOP)
@@ -179,10 +180,10 @@ bool reverse_windows(struct reverse *v, ref y, ref dy)
     const struct node n = g->node[y];
     struct windowed w;
     if (n.op != OP_dot || !v->needed[n.in[1]] || !find_windows(g, &n, &w) || !reaches_far(&w) ||
-        !windows_pay(g, &n, &w) || !only_way(v, n.in[1], w.x))
+        !windows_pay(g, &n, &w) || !is_only_path(v, n.in[1], w.x))
         return false;
     struct shape x = *node_shape(g, w.x);
-    ref a = turned_weights(g, n.in[0], &w, x.dim[1] / node_shape(g, n.in[1])->dim[1]);
+    ref a = flipped_weights(g, n.in[0], &w, x.dim[1] / node_shape(g, n.in[1])->dim[1]);
     ref dx = n_dot(g, a, windows_of_gradient(g, dy, &w), &n.attr);
     reverse_add(v, w.x, n_reshape(g, batch_first(g, dx), &x));
     return true;

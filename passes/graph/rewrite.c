@@ -1,7 +1,7 @@
-/* Building a graph's successor beside it. */
+/* Builds a new graph beside the old one and replaces it. */
 #include "rewrite.h"
 
-/* The strings that call sites point to: they outlive the graph that loses them. */
+/* Moves the strings that call sites point to, so that they outlive the old graph. */
 static void move_texts(struct graph *to, struct graph *from)
 {
     to->text = from->text;
@@ -51,7 +51,7 @@ int rewrite_end(struct rewrite *w)
             move_texts(g, to);
         } else {
             to->cur_flags = 0;
-            to->out_name = g->out_name; /* the outputs are the same ones */
+            to->out_name = g->out_name; /* the outputs are the same */
             to->out_name_cap = g->out_name_cap;
             g->out_name = NULL;
             g->out_name_cap = 0;

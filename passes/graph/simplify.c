@@ -1,12 +1,12 @@
 /* Simplifies by rules that keep every bit of every value: no x+0, x*0, x-x.
  *
- * In: any graph.  Out: an equal graph; equal nodes are one node.  A graph with grad nodes stays as it is: a gradient
- * is taken in one node and not in an equal one, and marks tell nodes apart.  Without grad nodes marks mean nothing and
- * go.
+ * In: any graph.  Out: an equal graph; equal nodes are one node.  A graph with grad nodes is not changed: a gradient is
+ * taken with respect to one node and not an equal one, and marks distinguish nodes.  Without grad nodes marks have no
+ * meaning and are removed.
  *
- * One walk in execution order.  Each node is first rebuilt on its simplified operands, then the first
- * rule that fits replaces it, and what remains is looked up among the nodes that already exist
- * (global value numbering by hashing; a walk in execution order is enough for a graph without loops). */
+ * One walk in execution order.  Each node is first rebuilt on its simplified operands, then the first rule that fits
+ * replaces it, and what remains is looked up among the nodes that already exist (global value numbering by hashing; a
+ * walk in execution order is enough for a graph without loops). */
 #include "passes/passes.h"
 #include "rewrite.h"
 #include <string.h>
@@ -48,7 +48,8 @@ static bool numbering_grow(struct numbering *v, const struct graph *g)
     return true;
 }
 
-/* The oldest node equal to r: r itself if it is the first.  Inputs, states and slots are equal by ordinal. */
+/* The oldest node equal to r: r itself if it is the first.  Inputs, states and slots are equal if their ordinals
+ * are. */
 static ref simplify_number(struct numbering *v, struct graph *g, ref r)
 {
     if ((!v->mask || g->nnode * 2 > v->mask) && !numbering_grow(v, g)) {
@@ -83,7 +84,7 @@ static ref fold_constants(struct graph *g, const struct node *n)
     return interp_node(g, n, &bits, in) ? n_const(g, n->dtype, bits) : NIL;
 }
 
-/* Views of views and views that change nothing. */
+/* Views of views, and views that change nothing. */
 static ref simplify_view(struct graph *g, ref r, const struct node *n)
 {
     const struct node a = *simplify_operand(g, n, 0); /* a copy: rules build nodes */
@@ -119,7 +120,7 @@ static ref simplify_view(struct graph *g, ref r, const struct node *n)
             return NIL;
         int64_t count = n->attr.slice.count, start = 0, step = 1;
         struct scaled first[] = {{a.attr.slice.start, 1}, {n->attr.slice.start, a.attr.slice.step}};
-        if (count < 0 && !dim_at_most(g, 1, count)) /* a slice of nothing may start where the other one does not */
+        if (count < 0 && !dim_at_most(g, 1, count)) /* an empty slice may start where the other may not */
             return NIL;
         if ((count && !dims_sum(g, 2, first, 0, &start)) ||
             (count != 0 && count != 1 && __builtin_mul_overflow(n->attr.slice.step, a.attr.slice.step, &step)))
@@ -132,7 +133,7 @@ static ref simplify_view(struct graph *g, ref r, const struct node *n)
     return n_permute(g, a.in[0], perm);
 }
 
-/* op(expand(a), expand(b)) computes the same numbers over and over: expand(op(a, b)) does not. */
+/* op(expand(a), expand(b)) computes the same numbers repeatedly; expand(op(a, b)) does not. */
 static ref hoist_expand(struct numbering *v, struct graph *g, ref r, const struct node *n)
 {
     if (!op_is_elementwise(n->op) && n->op != OP_cast)
@@ -149,7 +150,8 @@ static ref hoist_expand(struct numbering *v, struct graph *g, ref r, const struc
     return n_expand(g, simplify_settle(v, g, graph_add(g, &small, NULL), seen), &full);
 }
 
-/* Copies move as little as can be: nothing to where it is, no constant, and what is repeated before it is repeated. */
+/* Copies move as little as possible: nothing to the same device, no constants, and the operand of an expand instead of
+ * its result. */
 static ref simplify_copy(struct numbering *v, struct graph *g, ref r, const struct node *n)
 {
     const struct node a = *simplify_operand(g, n, 0);
@@ -169,7 +171,7 @@ static ref simplify_copy(struct numbering *v, struct graph *g, ref r, const stru
     return a.op == OP_expand ? n_expand(g, small, &full) : n_reshape(g, small, &full);
 }
 
-/* Is x nothing but views of bytes that become i32? */
+/* Is x a cast of bytes to i32 with only views around it? */
 static bool is_widened(const struct graph *g, ref x)
 {
     while (op_is_view(g->node[x].op))
@@ -191,7 +193,7 @@ static ref unwidened(struct numbering *v, struct graph *g, ref x)
     return simplify_settle(v, g, graph_add(g, &n, n.op == OP_reshape || n.op == OP_expand ? &s : NULL), seen);
 }
 
-/* A product of bytes that have become i32 first: the same sums, of operands a quarter the size. */
+/* A product of bytes that were cast to i32: the same sums from operands of a quarter of the size. */
 static ref simplify_dot(struct numbering *v, struct graph *g, const struct node *n)
 {
     struct node bytes = *n;
@@ -210,7 +212,7 @@ static ref simplify_math(struct graph *g, const struct node *n)
     case OP_neg: /* -(-x) */
     case OP_not:
         return a->op == n->op ? a->in[0] : NIL;
-    case OP_mul: /* x*1 and 1*x keep x, NaN and -0 included */
+    case OP_mul: /* x*1 and 1*x are x, also for NaN and -0 */
         return node_is_const(g, n->in[1], 1) ? n->in[0] : node_is_const(g, n->in[0], 1) ? n->in[1] : NIL;
     case OP_div:
         return node_is_const(g, n->in[1], 1) ? n->in[0] : NIL;
@@ -223,7 +225,7 @@ static ref simplify_math(struct graph *g, const struct node *n)
     case OP_cast:
     case OP_bitcast:
         return a->dtype == n->dtype ? n->in[0] : NIL;
-    case OP_pad: /* nothing new */
+    case OP_pad: /* no new elements */
         return a->shape == n->shape ? n->in[0] : NIL;
     default:
         return NIL;
@@ -249,8 +251,8 @@ static ref simplify_node(struct numbering *v, struct graph *g, ref r)
     return s;
 }
 
-/* Applies rules to r until none fits, then numbers it.  Nodes from `seen` on are not numbered yet.
- * Each rule makes a node smaller or moves it nearer the leaves, so this ends. */
+/* Applies rules to r until none matches, then numbers it.  Nodes from `seen` on are not numbered yet.  Each rule makes
+ * a node smaller or moves it nearer to the leaves, so this terminates. */
 static ref simplify_settle(struct numbering *v, struct graph *g, ref r, uint32_t seen)
 {
     for (ref s; r && (s = simplify_node(v, g, r)) && s != r;)

@@ -1,20 +1,19 @@
-/* Long reduces to few results in two stages, so that every thread has a share: one result for each chunk, then all of
- * them in turn.
+/* Splits a long reduction to few results into two, so that every thread has work: the first computes one result for
+ * each chunk, the second combines them in order.
  *
- * The order is the one that pass numerics wrote (node.h, "Numeric order"): the first stage's results are the chunks',
- * the second's chain is the one that combines them, and a shorter last chunk comes in at its end.  That chain starts
- * from the identity, which leaves the first chunk's result as it is: it is never -0, because its own chain started
- * from +0.
- * Of half floats, both stages are in f32, and one rounding follows.
+ * The order is the one that pass numerics set (node.h, "Numeric order"): the first reduction's results are those of the
+ * chunks, the second is the chain that combines them, and a shorter last chunk is added at its end.  The chain starts
+ * from the identity, which does not change the first chunk's result: that is never -0, because its own chain started
+ * from +0.  For half floats both reductions are in f32, and one rounding follows.
  *
- * In: any graph.  Out: the same bits.  Looks at shapes only. */
+ * In: any graph.  Out: the same bits.  Depends on shapes only. */
 #include "ir/loop/loop.h"
 #include "passes/passes.h"
 #include "rewrite.h"
 
 enum { FEW_TASKS = 16, MANY_ELEMENTS = 1 << 16, LANES = 64 };
 
-/* A reduce of neighbouring axes: [outer, length, inner]. */
+/* A reduction of adjacent axes: [outer, length, inner]. */
 struct reduced { int64_t outer, length, inner, chunk; };
 
 static bool is_long(const struct graph *g, const struct node *n, struct reduced *r)
@@ -50,7 +49,7 @@ static ref reshaped(struct graph *g, ref x, uint32_t rank, const int64_t *dim)
     return n_reshape(g, x, &s);
 }
 
-/* x is the reduce's operand in g; gives what stands for the reduce n, of shape `out`. */
+/* x is the reduction's operand in g; returns the replacement for the reduction n, of shape `out`. */
 static ref two_stages(struct graph *g, const struct node *n, ref x, const struct reduced *r, const struct shape *out)
 {
     unsigned dtype = dtype_compute(n->dtype), lanes = n->attr.reduce.lanes; /* f32 for half floats */
@@ -70,7 +69,7 @@ static ref two_stages(struct graph *g, const struct node *n, ref x, const struct
     return dtype == n->dtype ? y : n_cast(g, y, n->dtype);
 }
 
-int pass_stages(struct graph *g)
+int pass_split_reductions(struct graph *g)
 {
     struct rewrite w;
     struct reduced r;

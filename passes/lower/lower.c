@@ -2,7 +2,7 @@
  *
  * Whatever is kept per node is made once for all groups of a graph and marked with the number of the lowering that
  * wrote it, so that a group costs what its own nodes cost. */
-#include "lower.h"
+#include "passes/lower/gpu/lower_gpu.h"
 #include <stdatomic.h>
 #include <string.h>
 
@@ -85,6 +85,34 @@ void lower_unflatten(struct kernel *k, const struct shape *s, val i, val *coord)
     }
 }
 
+/* What the thread has loaded for the current element of its row is not loaded again. */
+static val load_once(struct lowering *w, uint32_t buf, val index, val pred)
+{
+    struct held_element *h = w->held;
+    for (uint32_t i = 0; i < h->n; i++)
+        if (h->load[i].buf == buf && ix_same(w->k, h->load[i].index, index))
+            return h->load[i].value;
+    val v = k_load(w->k, buf, index, pred);
+    if (mem_reserve(&h->load, &h->cap, h->n + 1, sizeof *h->load))
+        h->load[h->n++] = (struct held_load){buf, index, v};
+    return v;
+}
+
+static val counted_load(struct lowering *w, uint32_t buf, val index, val pred)
+{
+    struct map_loads *l = w->loads;
+    uint32_t number = l->number++;
+    if (number < MAX_MAP_LOADS && l->mode == LOADS_FROM_SCRATCH && l->turned[number])
+        return k_load(w->k, l->scratch[number], l->at, w->pred);
+    val v = k_load(w->k, buf, index, pred);
+    if (number < MAX_MAP_LOADS) {
+        l->index[number] = index;
+        l->value[number] = v;
+        l->dtype[number] = val_dtype(w->k, v);
+    }
+    return v;
+}
+
 static val lower_load(struct lowering *w, ref r, const val *coord)
 {
     val i = lower_flatten(w->k, node_shape(w->g, r), coord);
@@ -92,7 +120,10 @@ static val lower_load(struct lowering *w, ref r, const val *coord)
     val pred = lanes ? w->pred : 0, where = w->l.where;
     if (where)
         pred = pred ? k_prim(w->k, P_AND, pred, where, 0) : where;
-    return k_load(w->k, lower_buffer(w, r, BUF_IN), i, pred);
+    if (w->loads)
+        return counted_load(w, lower_buffer(w, r, BUF_IN), i, pred);
+    return w->held && !where ? load_once(w, lower_buffer(w, r, BUF_IN), i, pred)
+        : k_load(w->k, lower_buffer(w, r, BUF_IN), i, pred);
 }
 
 bool lower_in_memory(const struct lowering *w, ref r)
@@ -131,6 +162,8 @@ static val compute(struct lowering *w, ref r, const val *coord)
     const struct node *n = &w->g->node[r];
     if (r == w->anchor)
         return w->anchor_value;
+    if (w->held && lower_is_member(w, r) && w->held->member[w->place[r]])
+        return w->held->member[w->place[r]];
     if (w->row_copy && lower_is_member(w, r) && w->row_copy[w->place[r]])
         return k_load(w->k, w->row_copy[w->place[r]] - 1, w->column, w->pred);
     if (lower_in_memory(w, r))
@@ -169,7 +202,7 @@ void lower_unfix(struct lowering *w, ref r) { state_of(w, r)->memo.point = 0; }
 
 static val at_callback(struct lower *l, ref r, const val *coord) { return lower_at(self(l), r, coord); }
 
-void lower_store(struct lowering *w, ref r, const struct shape *s, const val *coord)
+struct element lower_element(struct lowering *w, ref r, const struct shape *s, const val *coord)
 {
     const struct shape *mine = node_shape(w->g, r);
     val i = lower_flatten(w->k, s, coord), c[KL_MAX_RANK] = {0};
@@ -177,9 +210,19 @@ void lower_store(struct lowering *w, ref r, const struct shape *s, const val *co
         memcpy(c, coord, sizeof c);
     else
         lower_unflatten(w->k, mine, i, c);
-    val v = lower_at(w, r, c);
-    if (w->stored[r])
-        k_store(w->k, lower_buffer(w, r, BUF_OUT), i, v, w->pred);
+    return (struct element){r, i, lower_at(w, r, c)};
+}
+
+void lower_put(struct lowering *w, const struct element *e)
+{
+    if (w->stored[e->r])
+        k_store(w->k, lower_buffer(w, e->r, BUF_OUT), e->index, e->value, w->pred);
+}
+
+void lower_store(struct lowering *w, ref r, const struct shape *s, const val *coord)
+{
+    struct element e = lower_element(w, r, s, coord);
+    lower_put(w, &e);
 }
 
 enum { MAX_FETCHED = 8 };
@@ -192,8 +235,8 @@ static ref lower_array_of(const struct graph *g, ref r, unsigned i, int64_t *fir
     for (*first = 0; node_is_view(g, x); x = g->node[x].in[0]) {
         const struct node *n = &g->node[x];
         const struct shape *from = node_shape(g, n->in[0]);
-        struct split at = n->op == OP_slice ? split_at(from, n->attr.slice.axis) : (struct split){0};
-        if (n->op == OP_slice && at.outer == 1 && n->attr.slice.step == 1)
+        struct split at = slice_step(n) ? split_at(from, n->attr.slice.axis) : (struct split){0};
+        if (slice_step(n) == 1 && at.outer == 1)
             *first += n->attr.slice.start * at.inner;
         else if (n->op != OP_reshape)
             return NIL;
@@ -301,6 +344,25 @@ uint32_t lower_width_of(const struct lowering *w, int64_t n, uint32_t ops)
     return width;
 }
 
+int64_t lower_access(const struct lowering *w)
+{
+    enum { ACCESS = 16, MOST = 8 };
+    int64_t most = ACCESS / MOST;
+    for (uint32_t m = 0; m < w->nmember; m++) {
+        const struct node *n = &w->g->node[w->member[m]];
+        int64_t own = w->stored[w->member[m]] ? (int64_t)dtype_size(n->dtype) : 1;
+        most = own > most ? own : most;
+        for (unsigned i = 0; i < n->nin; i++) {
+            bool linear;
+            ref x = node_operand(w->g, w->member[m], i, &linear);
+            int64_t read = (int64_t)dtype_size(w->g->node[x].dtype);
+            if (lower_in_memory(w, x) && node_numel(w->g, x) > 1)
+                most = read > most ? read : most;
+        }
+    }
+    return ACCESS / most;
+}
+
 bool lower_in_prologue(const struct lowering *w, ref r)
 {
     /* Pass fuse gives a reduce a prologue only if its operand and its result differ in size. */
@@ -363,16 +425,23 @@ static void run_schedule(struct lowering *w)
     for (uint32_t m = 0; m < w->nmember; m++)
         if (op_is_anchor(w->g->node[w->member[m]].op))
             w->anchor = w->member[m];
+    bool gpu = w->caps->block_threads, empty = w->anchor && !node_numel(w->g, w->anchor);
     if (!w->anchor)
         lower_map(w);
     else if (w->g->node[w->anchor].op == OP_dot)
         lower_dot_group(w);
+    else if (w->g->node[w->anchor].op == OP_scatter && gpu && !empty)
+        gpu_scatter(w);
     else if (w->g->node[w->anchor].op == OP_scatter)
         lower_scatter_group(w);
+    else if (w->g->node[w->anchor].op == OP_argsort && gpu && !empty)
+        gpu_argsort(w);
     else if (w->g->node[w->anchor].op == OP_argsort)
         lower_argsort_group(w);
     else if (op_is_attention(w->g->node[w->anchor].op))
         lower_attention_group(w);
+    else if (op_is_cumulative(w->g->node[w->anchor].op) && gpu_scan_fits(w))
+        gpu_scan(w);
     else if (op_is_cumulative(w->g->node[w->anchor].op))
         lower_cumulative_group(w);
     else if (lower_has_rows(w))
@@ -533,7 +602,9 @@ static bool found_rightly(const struct lowering *w, struct err *e)
 /* Finds the kernel, or makes it and keeps it. */
 static bool find_or_build(struct lowerer *s, struct lowering *w, struct err *e)
 {
-    bool keyed = !w->override && lower_key_make(&s->key, w, target_hash(s, w->caps));
+    bool keyed = lower_key_make(&s->key, w, target_hash(s, w->caps));
+    w->out->group = keyed ? s->key.hash : (struct hash128){0};
+    keyed = keyed && (!w->override || lower_key_schedule(&s->key, w->override));
     if (keyed && lower_memo_find(&s->key, w->k, w->out)) {
 #ifndef NDEBUG
         return found_rightly(w, e);
@@ -549,14 +620,14 @@ static bool find_or_build(struct lowerer *s, struct lowering *w, struct err *e)
     return true;
 }
 
-bool lower_group(struct lowerer *s, uint32_t group, const struct schedule *override, struct lowered *out, struct err *e)
+bool lower_group(struct lowerer *s, uint32_t group, const struct schedule *given, struct lowered *out, struct err *e)
 {
     *out = (struct lowered){.k = kernel_new("")};
     if (!out->k)
         return err_set(e, KL_ERR_MEMORY, "out of memory lowering @%s", s->g->name);
     const uint32_t *first = &s->groups.first[group];
     struct lowering w = {.k = out->k, .g = s->g, .group = group, .number = s->first + group,
-                         .caps = caps_for(s, s->groups.member[first[0]]), .override = override, .out = out,
+                         .caps = caps_for(s, s->groups.member[first[0]]), .override = given, .out = out,
                          .member = s->groups.member + first[0], .nmember = first[1] - first[0],
                          .place = s->groups.place, .stored = s->groups.stored, .state = s->state[0],
                          .trial_state = s->state[1], .stamp = &s->stamp, .mine = ++s->stamp};
@@ -569,4 +640,18 @@ bool lower_group(struct lowerer *s, uint32_t group, const struct schedule *overr
     mem_free(out->arg);
     *out = (struct lowered){0};
     return false;
+}
+
+void lowerer_look(const struct lowerer *s, uint32_t group, const struct graph **g, const struct caps **caps, ref *dot,
+                  uint32_t *members)
+{
+    const uint32_t *first = &s->groups.first[group];
+    const ref *member = s->groups.member + first[0];
+    *g = s->g;
+    *caps = caps_for(s, member[0]);
+    *members = first[1] - first[0];
+    *dot = NIL;
+    for (uint32_t m = 0; m < *members; m++)
+        if (s->g->node[member[m]].op == OP_dot)
+            *dot = member[m];
 }

@@ -21,6 +21,28 @@ struct lower_key {
     struct memo_pack *pack;        /* notes what is found and added, or NULL */
 };
 
+/* An element of a row that a thread keeps in registers: values of members, by their number, and what was loaded. */
+struct held_load { uint32_t buf; val index, value; };
+struct held_element {
+    val *member;
+    struct held_load *load; uint32_t n, cap;
+};
+
+/* The loads of a point of an elementwise kernel, by their number in the order of evaluation (gpu/lower_gpu_turn.c). */
+enum { MAX_MAP_LOADS = 24 };
+enum loads_mode { LOADS_NOTED, LOADS_FROM_SCRATCH };
+struct map_loads {
+    enum loads_mode mode;
+    uint32_t number, n;          /* of the next; of all, once they are known */
+    val index[MAX_MAP_LOADS], value[MAX_MAP_LOADS];
+    unsigned dtype[MAX_MAP_LOADS];
+    bool turned[MAX_MAP_LOADS];  /* with LOADS_FROM_SCRATCH: it is in lbuf scratch[..], at `at` */
+    uint32_t scratch[MAX_MAP_LOADS];
+    val at;
+};
+/* The loops of an elementwise kernel: dimensions of shape s, merged; dimension d ends before axis axis_end[d]. */
+struct map_loops { const struct shape *s; uint32_t n; int64_t size[KL_MAX_RANK]; uint8_t axis_end[KL_MAX_RANK]; };
+
 struct lowering {
     struct lower l;          /* first: op rules get a pointer to it */
     struct kernel *k;
@@ -40,9 +62,12 @@ struct lowering {
     uint32_t mine;           /* of this one */
     uint32_t point;          /* number of the current point of evaluation; memos of others are stale */
     uint32_t epoch;            /* number of the lower_scalars whose scalars are in force */
+    uint32_t phases;         /* that were begun, of a kernel for a GPU */
     ref anchor;              /* NIL: none; else its value is anchor_value, whatever the coordinates */
     val anchor_value;
     uint32_t *row_copy;      /* row kernels, per member: lbuf + 1 of scratch that holds its row, 0: none; else NULL */
+    struct held_element *held; /* on a GPU: what the thread has of the current element of its row; NULL: nothing */
+    struct map_loads *loads; /* NULL: loads are not counted */
     val column;              /*   element of the row */
     val pred;                /* lanes that exist, 0: all; loads that depend on lane are predicated */
     bool pred_all;           /*   and all others: it is a thread that may not exist */
@@ -57,7 +82,12 @@ val lower_at(struct lowering *w, ref r, const val *coord);
 /* Coordinates of element i (row-major) of a shape, and back. */
 void lower_unflatten(struct kernel *k, const struct shape *s, val i, val *coord);
 val lower_flatten(struct kernel *k, const struct shape *s, const val *coord);
-/* Evaluates r, a member that shares element numbers with a node of shape s, at s's coordinates, and stores it. */
+/* An element of member r: its number and its value. */
+struct element { ref r; val index, value; };
+/* Evaluates r, a member that shares element numbers with a node of shape s, at s's coordinates. */
+struct element lower_element(struct lowering *w, ref r, const struct shape *s, const val *coord);
+void lower_put(struct lowering *w, const struct element *e); /* stores it */
+/* The same in one. */
 void lower_store(struct lowering *w, ref r, const struct shape *s, const val *coord);
 /* Fetches the lines of memory that the group's stored members, and those it reads element by element, have at s's
  * coordinates.  A result is taken to replace an array that is read, as a state's next value does in place: the same
@@ -79,6 +109,8 @@ uint32_t lower_buffer(struct lowering *w, ref r, enum buf_role role);
 uint32_t lower_native(const struct lowering *w);
 uint32_t lower_width(const struct lowering *w, int64_t n);               /* lanes for a loop over n elements */
 uint32_t lower_width_of(const struct lowering *w, int64_t n, uint32_t ops); /* where it computes so many ops for each */
+/* On a GPU: so many neighbours, of the largest elements that members have in memory, are one access. */
+int64_t lower_access(const struct lowering *w);
 /* Is member r computed per reduced element (prologue) of the group's reduce? */
 bool lower_in_prologue(const struct lowering *w, ref r);
 
@@ -95,11 +127,15 @@ bool lower_exp_down(const struct graph *g, const struct node *n);
 
 /* ---- lower_memo.c ---- */
 bool lower_key_make(struct lower_key *k, const struct lowering *w, struct hash128 target); /* false: out of memory */
+/* From here on it is the key of the group lowered with this schedule, which was handed in.  false: out of memory. */
+bool lower_key_schedule(struct lower_key *k, const struct schedule *s);
 void lower_key_free(struct lower_key *k);
 /* Fills *k and out's arguments from a group of the same key lowered before.  false: there is none. */
 bool lower_memo_find(const struct lower_key *key, struct kernel *k, struct lowered *out);
 void lower_memo_add(const struct lower_key *key, const struct lowered *l);
 
+/* lower_map.c: the coordinates at an index for each merged dimension. */
+void lower_map_coords(struct kernel *k, const struct map_loops *m, const val *index, val *coord);
 /* lower_map.c: may the loops of two neighbouring dimensions be one, as far as the accesses made so far go? */
 bool lower_can_merge(struct kernel *k, val outer, val inner, int64_t inner_size);
 /* ---- lower_map.c, lower_reduce.c, lower_rows.c, lower_dot.c, lower_scatter.c, lower_sort.c, lower_cumulative.c,

@@ -78,12 +78,44 @@ static void run_coordinates(struct kernel *k, const struct shape *s, int64_t len
         lower_unflatten(k, &inner, at, coord + outer.rank);
 }
 
-val dot_column_of_run(const struct dot *d, val run, val at, val kk)
+/* Is the value an operand's bf16 where the next one along k lies behind it in memory? */
+static bool has_neighbour(const struct dot *d, bool second, val v)
 {
-    val fr[KL_MAX_RANK], con[KL_MAX_RANK];
+    const struct kernel *k = d->w->k;
+    const struct linst *i = &k->inst[v];
+    return (second ? d->b_step_k : d->a_step_k) == 1 && !d->w->caps->block_threads && i->op == L_LOAD &&
+           k->buf[i->imm].role == BUF_IN && load_elements(k, i) == 1 && (i->varying || !i->b);
+}
+
+/* The factor at free coordinates fr and contracted index kk: see dot_factor. */
+static val factor_at(const struct dot *d, bool second, const val *fr, val kk, bool alone)
+{
+    struct kernel *k = d->w->k;
+    val con[KL_MAX_RANK];
+    lower_unflatten(k, &d->con, kk, con);
+    val low = element_at(d, second, fr, con);
+    if (d->unit == 1)
+        return k_cast(k, low, d->dtype);
+    if (alone)
+        return dot_pair_of(k, low, 0);
+    if (has_neighbour(d, second, low))
+        return k_load_wide(k, (uint32_t)k->inst[low].imm, k->inst[low].a, k->inst[low].b);
+    lower_unflatten(k, &d->con, ix_add(k, kk, k_int(k, 1)), con);
+    return dot_pair_of(k, low, element_at(d, second, fr, con));
+}
+
+val dot_factor(const struct dot *d, bool second, val i, val kk, bool alone)
+{
+    val fr[KL_MAX_RANK];
+    lower_unflatten(d->w->k, second ? &d->free_b : &d->free_a, i, fr);
+    return factor_at(d, second, fr, kk, alone);
+}
+
+val dot_column_of_run(const struct dot *d, val run, val at, val kk, bool alone)
+{
+    val fr[KL_MAX_RANK];
     run_coordinates(d->w->k, &d->free_b, d->pack_run, run, at, fr);
-    lower_unflatten(d->w->k, &d->con, kk, con);
-    return k_cast(d->w->k, element_at(d, true, fr, con), d->dtype);
+    return factor_at(d, true, fr, kk, alone);
 }
 
 val dot_step_of_run(const struct dot *d, val n, val run, val at)
@@ -179,7 +211,7 @@ struct tile {
 val dot_multiply_add(struct kernel *k, val a, val b, val acc)
 {
     if (dtype_is_float(val_dtype(k, acc)))
-        return k_prim(k, P_FMA, a, b, acc);
+        return k_prim(k, val_dtype(k, a) == KL_U32 ? P_DOT2 : P_FMA, a, b, acc);
     return k_prim(k, P_ADD, acc, k_prim(k, P_MUL, a, b, 0), 0);
 }
 
@@ -188,16 +220,17 @@ static void products(const struct dot *d, const struct tile *t, val off, int ste
 {
     struct lowering *w = d->w;
     struct kernel *k = w->k;
-    for (int u = 0; u < steps; u++) {
+    for (int u = 0; u < steps; u += (int)d->unit) {
         val ku = ix_add(k, off, k_int(k, u)), kk = ix_add(k, t->k0, ku), b;
+        bool alone = u + d->unit > steps;
         if (d->panel)
-            b = k_load(k, d->panel - 1, ix_add(k, ix_scale(k, ku, d->nr), w->lane), 0);
+            b = k_load(k, d->panel - 1, ix_add(k, ix_scale(k, ix_div(k, ku, d->unit), d->nr), w->lane), 0);
         else
-            b = dot_element(d, true, ix_add(k, t->n0, w->lane), kk);
+            b = dot_factor(d, true, ix_add(k, t->n0, w->lane), kk, alone);
         val pred = w->pred;
         w->pred = 0; /* a row that is not there is not in the tile */
         for (int64_t i = 0; i < t->rows; i++)
-            acc[i] = dot_multiply_add(k, dot_element(d, false, ix_add(k, t->m0, k_int(k, i)), kk), b, acc[i]);
+            acc[i] = dot_multiply_add(k, dot_factor(d, false, ix_add(k, t->m0, k_int(k, i)), kk, alone), b, acc[i]);
         w->pred = pred;
     }
 }
@@ -295,8 +328,11 @@ static void prefetch_rows(const struct dot *d, const struct tile *t, val j)
 void dot_begin_columns(const struct dot *d, int64_t cols)
 {
     struct lowering *w = d->w;
-    w->lane = k_loop(w->k, LOOP_VECTOR, k_int(w->k, 0), k_int(w->k, d->nr), 1);
-    w->pred = cols < d->nr ? k_prim(w->k, P_LT, w->lane, k_int(w->k, cols), 0) : 0;
+    int64_t lanes = w->caps->vector_bytes / (int64_t)dtype_size(d->dtype), width = d->nr;
+    while (!w->caps->block_threads && width / 2 >= lanes && width / 2 >= cols) /* whole vectors without a column */
+        width /= 2;
+    w->lane = k_loop(w->k, LOOP_VECTOR, k_int(w->k, 0), k_int(w->k, width), 1);
+    w->pred = cols < width ? k_prim(w->k, P_LT, w->lane, k_int(w->k, cols), 0) : 0;
     ix_bound(w->k, w->lane, 0, cols - 1); /* of the lanes that exist */
 }
 
@@ -533,14 +569,17 @@ void lower_dot_group(struct lowering *w)
     d.free_b = pick(&d.b, b.fr, b.nfree);
     d.element = (int64_t)dtype_size(w->g->node[n->in[0]].dtype);
     d.kblock = n->attr.dot.kblock;
+    d.unit = n->attr.dot.pairs ? 2 : 1;
     d.blocks = d.size.k > d.kblock ? (d.size.k + d.kblock - 1) / d.kblock : 1;
     find_permute(&d);
     struct schedule blocks;
+    if (w->caps->block_threads && gpu_thin(&d))
+        return;
     if (dot_matrix(&d, &blocks)) {
         dot_emit_matrix(&d, &blocks);
         return;
     }
-    if (dot_blocks(&d, &blocks)) {
+    if (d.unit == 1 && dot_blocks(&d, &blocks)) {
         dot_emit_blocks(&d, &blocks);
         return;
     }
@@ -551,7 +590,7 @@ void lower_dot_group(struct lowering *w)
         dot_emit_bytes(&d);
         return;
     }
-    if (dot_emit_thin(&d))
+    if (d.unit == 1 && dot_emit_thin(&d))
         return;
     dot_choose(&d);
     int64_t columns = d.run < d.size.n ? d.size.n / d.run : dot_parts(d.size.n, d.nr);
@@ -562,7 +601,7 @@ void lower_dot_group(struct lowering *w)
         lower_scalars(w);
     }
     if (d.packs)
-        d.panel = 1 + k_buf(k, BUF_SCRATCH, d.dtype, dot_panel_rows(&d) * d.nr, 0);
+        d.panel = 1 + k_buf(k, BUF_SCRATCH, d.unit > 1 ? KL_U32 : d.dtype, dot_panel_rows(&d) * d.nr, 0);
     if (d.blocks > 1)
         d.partial = 1 + k_buf(k, BUF_SCRATCH, d.dtype, d.mblock * d.nr, 0);
     dot_tasks(&d, walks_rows(&d) ? 1 : columns, emit_task, NULL);

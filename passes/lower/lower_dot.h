@@ -9,7 +9,8 @@ enum { MAX_ROWS = 32, UNROLL_K = 4, LINE_BYTES = 64 };
 struct dot {
     struct lowering *w;
     const struct node *n;
-    unsigned dtype;                              /* of products, sums and panels */
+    unsigned dtype;                              /* of products, sums and panels; in pairs a panel's is u32 */
+    int64_t unit;                                /* elements of k multiplied at once: 2 in pairs (attr.dot.pairs) */
     struct shape a, b, out;
     struct shape batch, free_a, free_b, con;     /* lengths of the four kinds of dimension */
     struct dot_dims size;
@@ -24,6 +25,8 @@ struct dot {
     uint32_t panel, partial, tile;               /* scratch lbufs + 1, 0: none */
     bool packs;                                  /* B is copied into the panel, */
     int64_t pack_run, pack_run_k;                /*   in runs of so many columns, steps of k; 0: whole */
+    int64_t period_k;                            /* steps of k copied in one go, for which the places of all follow
+                                                    from that of the first, as those of a window; 0: each alone */
     enum sched_epilogue when;
     int64_t tile_step;                           /* from one row of the tile's copy to the next */
     val batch_index;
@@ -36,14 +39,17 @@ struct dot {
 val dot_stored_element(const struct dot *d, bool second, val i, val kk);
 /* as it is multiplied. */
 val dot_element(const struct dot *d, bool second, val i, val kk);
-/* As dot_element, of the second operand: column `at` of run `run`, of pack_run columns each; column n, step `at` of
- * run `run` of k. */
-val dot_column_of_run(const struct dot *d, val run, val at, val kk);
+/* The same, or in pairs those of kk and kk + 1 as DOT2 takes them; alone: there is no kk + 1. */
+val dot_factor(const struct dot *d, bool second, val i, val kk, bool alone);
+/* As dot_factor, of the second operand: column `at` of run `run`, of pack_run columns each. */
+val dot_column_of_run(const struct dot *d, val run, val at, val kk, bool alone);
+/* As dot_element, of the second operand: column n, step `at` of run `run` of k. */
 val dot_step_of_run(const struct dot *d, val n, val run, val at);
 /* The vector loop over a tile's columns, of which `cols` exist. */
 void dot_begin_columns(const struct dot *d, int64_t cols);
 void dot_end_columns(const struct dot *d);
-val dot_multiply_add(struct kernel *k, val a, val b, val acc); /* acc + a b, floats rounded once */
+/* acc + a b, floats rounded once; of u32, which are pairs of bf16, by DOT2 */
+val dot_multiply_add(struct kernel *k, val a, val b, val acc);
 /* Stores everything made of the result at (batch_index, row m, column n). */
 void dot_epilogue(const struct dot *d, val m, val n, val result);
 /* The same for rows and columns of a tile, whose results are in scratch lbuf d->tile - 1, rows d->tile_step apart. */
@@ -62,7 +68,7 @@ void dot_choose_tiles(struct dot *d); /* mr, nr, mblock and square, for d->packs
 /* Chooses packs and when, with them the tiles, and says squares and rows; after dot_find_steps. */
 void dot_choose(struct dot *d);
 /* ---- lower_dot_pack.c ---- */
-int64_t dot_panel_rows(const struct dot *d); /* rows of the panel, those that are only written included */
+int64_t dot_panel_rows(const struct dot *d); /* rows of the panel, one a unit, those only written included */
 /* Copies columns n0 .. n0 + cols of rows k0 .. k0 + kc of B into the panel. */
 void dot_pack(const struct dot *d, val n0, int64_t cols, val k0, int64_t kc);
 /* ---- lower_dot_bytes.c ---- */
@@ -99,6 +105,9 @@ val dot_there(const struct dot *d, bool second, int64_t side, bool beyond, val f
 /* An if around what stores result (m, n), where a block may reach beyond the last; 0: it does not.  Bounds both. */
 val dot_if_there(const struct dot *d, const struct schedule *s, val m, val n);
 
+/* ---- gpu/lower_gpu_thin.c ---- */
+/* Emits a product of a few rows on a GPU; false: it is none. */
+bool gpu_thin(struct dot *d);
 /* ---- lower_dot_matrix.c ---- */
 /* Is the product one for the target's matrix units?  *s: its schedule. */
 bool dot_matrix(const struct dot *d, struct schedule *s);

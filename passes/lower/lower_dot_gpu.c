@@ -5,8 +5,10 @@
  * multiply one, each has its part of the next on the way from memory, and stores it when the products are done; one
  * barrier a step.  Results go to the epilogue one by one.
  *
- * An element is one ascending chain of fma in each of pass numerics' k-blocks, whose sums are added in turn: the order
- * of lower_dot.c, whatever the tiles. */
+ * An element is one ascending chain of fma over the whole contraction, whatever the tiles: a GPU has no registers for
+ * the sums of pass numerics' k-blocks.  A large tile is four, each in a quarter of the block, so that threads side by
+ * side read from all banks of shared memory; where the contraction's neighbours are memory's, columns of shared memory
+ * lie PAD elements further apart for the same reason. */
 #include "lower_dot.h"
 
 struct blocks {
@@ -15,12 +17,12 @@ struct blocks {
     int64_t threads, col_threads;   /* of the block; in a row of tiles */
     uint32_t a, b, own;             /* lbufs: two steps of the operands, the thread's results */
     bool a_along_k, b_along_k;      /* are an operand's neighbours in memory those along the contraction? */
-    int64_t last;                   /* length of the last k-block */
+    int64_t pitch_a, pitch_b;       /* from one element of the contraction to the next in shared memory */
+    int64_t halves_m, halves_n;     /* of a thread's tile */
     val t, i0, j0;                  /* the thread, the block's first row and column */
-    val k0;                         /* the k-block's first element */
 };
 
-enum { MAX_PARTS = 32 };            /* elements of an operand that a thread brings in a step */
+enum { MAX_PARTS = 32, PAD = 4, LARGE = 8, QUARTERS = 4 }; /* MAX_PARTS: of an operand that a thread brings in a step */
 
 /* ---- the schedule ---- */
 
@@ -32,10 +34,10 @@ static bool dot_gpu_fits(const struct dot *d, const struct schedule *s)
         s->block_n % s->nr)
         return false;
     int64_t threads = (int64_t)(s->block_m / s->mr) * (s->block_n / s->nr), bytes = (int64_t)dtype_size(d->dtype);
-    int64_t a = (int64_t)s->block_m * s->step, b = (int64_t)s->block_n * s->step;
+    int64_t a = (int64_t)s->block_m * s->step, b = (int64_t)s->block_n * s->step, pad = 2 * PAD * (int64_t)s->step;
     return threads == s->width && threads <= (int64_t)c->block_threads && s->mr * s->nr <= 64 && a % threads == 0 &&
            b % threads == 0 && a / threads <= MAX_PARTS && b / threads <= MAX_PARTS &&
-               2 * (a + b) * bytes <= (int64_t)c->shared_bytes;
+               2 * (a + b + pad) * bytes <= (int64_t)c->shared_bytes;
 }
 
 /* The largest tiles that make a block for every one the GPU can run at once, and of which most have something to do. */
@@ -70,17 +72,20 @@ bool dot_blocks(const struct dot *d, struct schedule *s)
 
 /* ---- one step ---- */
 
-/* A thread's part of an operand's step: elements t, t + threads, .. of it. */
+/* A thread's part of an operand's step: neighbours in memory, as many as one access has, then those that lie all
+ * threads' shares further on. */
 struct part { val value[MAX_PARTS], at[MAX_PARTS]; int64_t n; };
 
-/* Where element number e of a step lies: number along the block's side, number along the contraction. */
-static void find_element(const struct blocks *s, bool second, val e, val *side, val *kk)
+/* Neighbours of one access; 1 where the step cannot be divided so. */
+static int64_t access_neighbours(const struct blocks *s, bool second)
 {
-    struct kernel *k = s->d->w->k;
-    int64_t length = second ? s->s.block_n : s->s.block_m;
-    bool along_k = second ? s->b_along_k : s->a_along_k;
-    *side = along_k ? ix_div(k, e, s->s.step) : ix_mod(k, e, length);
-    *kk = along_k ? ix_mod(k, e, s->s.step) : ix_div(k, e, length);
+    enum { ACCESS = 16 };
+    int64_t side = second ? s->s.block_n : s->s.block_m, along = second ? s->b_along_k : s->a_along_k;
+    int64_t each = ACCESS / (int64_t)dtype_size(s->d->dtype), length = along ? s->s.step : side;
+    int64_t size = along ? s->d->size.k : second ? s->d->size.n : s->d->size.m;
+    while (each > 1 && (length % each || size % each || side * s->s.step % (each * s->threads)))
+        each /= 2;
+    return each;
 }
 
 /* Starts to bring an operand's step from memory; `first` is its first element of the contraction.  beyond: it may reach
@@ -89,15 +94,20 @@ static void fetch(const struct blocks *s, bool second, val first, bool beyond, s
 {
     struct lowering *w = s->d->w;
     struct kernel *k = w->k;
-    int64_t side_length = second ? s->s.block_n : s->s.block_m;
+    int64_t side_length = second ? s->s.block_n : s->s.block_m, each = access_neighbours(s, second);
+    bool along_k = second ? s->b_along_k : s->a_along_k;
+    int64_t packs = (along_k ? s->s.step : side_length) / each;
     p->n = side_length * s->s.step / s->threads;
     for (int64_t i = 0; i < p->n; i++) {
-        val side, kk;
-        find_element(s, second, ix_add(k, s->t, k_int(k, i * s->threads)), &side, &kk);
-        p->at[i] = ix_add(k, ix_scale(k, kk, side_length), side);
+        val e = ix_add(k, s->t, k_int(k, i / each * s->threads)), pack = ix_scale(k, ix_mod(k, e, packs), each);
+        val side = along_k ? ix_div(k, e, packs) : pack, kk = along_k ? pack : ix_div(k, e, packs);
         val free = ix_add(k, second ? s->j0 : s->i0, side), at = ix_add(k, first, kk);
-        w->pred = dot_there(s->d, second, side_length, beyond, free, at);
+        w->pred = dot_there(s->d, second, side_length, beyond, free, at); /* of the pack: all of it is or is not */
         w->pred_all = true;
+        val u = k_int(k, i % each), *moved = along_k ? &kk : &side, *moved_at = along_k ? &at : &free;
+        *moved = ix_add(k, *moved, u);
+        *moved_at = ix_add(k, *moved_at, u);
+        p->at[i] = ix_add(k, ix_scale(k, kk, second ? s->pitch_b : s->pitch_a), side);
         p->value[i] = dot_element(s->d, second, free, at);
         w->pred = 0;
         w->pred_all = false;
@@ -107,116 +117,127 @@ static void fetch(const struct blocks *s, bool second, val first, bool beyond, s
 static void dot_gpu_put(const struct blocks *s, bool second, val half, const struct part *p)
 {
     struct kernel *k = s->d->w->k;
-    int64_t elements = (int64_t)(second ? s->s.block_n : s->s.block_m) * s->s.step;
+    int64_t elements = (second ? s->pitch_b : s->pitch_a) * s->s.step;
     for (int64_t i = 0; i < p->n; i++)
         k_store(k, second ? s->b : s->a, ix_add(k, ix_scale(k, half, elements), p->at[i]), p->value[i], 0);
 }
 
-/* acc and the products of `count` elements in one half of shared memory. */
-static val dot_gpu_multiply(const struct blocks *s, val half, val count, val acc)
+/* The first row, or column, of a part of the thread's tile, within the block. */
+static val first_of(const struct blocks *s, bool second, int64_t part)
 {
     struct kernel *k = s->d->w->k;
-    int64_t m = s->s.block_m, n = s->s.block_n;
-    val row = ix_scale(k, ix_div(k, s->t, s->col_threads), s->s.mr),
-        col = ix_scale(k, ix_mod(k, s->t, s->col_threads), s->s.nr);
-    val a0 = ix_add(k, ix_scale(k, half, m * s->s.step), row), b0 = ix_add(k, ix_scale(k, half, n * s->s.step), col);
-    val i = k_loop(k, LOOP_SERIAL, k_int(k, 0), count, 1), sum = dot_carry(k, acc);
-    val a = dot_load(k, s->a, ix_add(k, a0, ix_scale(k, i, m)), TILE_ROWS, k_int(k, 1), s->s.mr, 1, 0);
-    val b = dot_load(k, s->b, ix_add(k, b0, ix_scale(k, i, n)), TILE_ROWS, k_int(k, n), 1, s->s.nr, 0);
-    k_next(k, sum, dot_mma(k, MMA_CHAIN, a, b, sum));
+    int64_t halves = second ? s->halves_n : s->halves_m, tile = (second ? s->s.nr : s->s.mr) / halves;
+    val number = second ? ix_mod(k, s->t, s->col_threads) : ix_div(k, s->t, s->col_threads);
+    return ix_add(k, ix_scale(k, number, tile), k_int(k, part * (second ? s->s.block_n : s->s.block_m) / halves));
+}
+
+/* Adds to the parts of acc the products of `count` elements in one half of shared memory. */
+static void dot_gpu_multiply(const struct blocks *s, val half, val count, val *acc)
+{
+    struct kernel *k = s->d->w->k;
+    int64_t m = s->halves_m, n = s->halves_n, known;
+    bool constant = ix_const(k, count, &known);
+    val i = k_loop(k, constant ? LOOP_UNROLLED : LOOP_SERIAL, k_int(k, 0), count, 1), sum[QUARTERS], a[2], b[2];
+    for (int64_t q = 0; q < m * n; q++)
+        sum[q] = dot_carry(k, acc[q]);
+    val a0 = ix_add(k, ix_scale(k, half, s->pitch_a * s->s.step), ix_scale(k, i, s->pitch_a));
+    val b0 = ix_add(k, ix_scale(k, half, s->pitch_b * s->s.step), ix_scale(k, i, s->pitch_b));
+    for (int64_t h = 0; h < m; h++)
+        a[h] = dot_load(k, s->a, ix_add(k, a0, first_of(s, false, h)), TILE_ROWS, k_int(k, 1), s->s.mr / m, 1, 0);
+    for (int64_t h = 0; h < n; h++)
+        b[h] = dot_load(k, s->b, ix_add(k, b0, first_of(s, true, h)), TILE_ROWS, k_int(k, s->pitch_b), 1, s->s.nr / n,
+                        0);
+    for (int64_t q = 0; q < m * n; q++)
+        acc[q] = dot_mma(k, MMA_CHAIN, a[q / n], b[q % n], sum[q]);
+    for (int64_t q = 0; q < m * n; q++)
+        k_next(k, sum[q], acc[q]);
     k_end(k, i);
-    return dot_out(k, sum);
+    for (int64_t q = 0; q < m * n; q++)
+        acc[q] = dot_out(k, sum[q]);
 }
 
-/* ---- the k-blocks ---- */
-
-/* A number of k-block kb that is another one in the last. */
-static val of_block(const struct blocks *s, val kb, int64_t most, int64_t last)
-{
-    struct kernel *k = s->d->w->k;
-    if (most == last || s->d->blocks == 1)
-        return k_int(k, last);
-    val x = k_prim(k, P_SELECT, k_prim(k, P_LT, kb, k_int(k, s->d->blocks - 1), 0), k_int(k, most), k_int(k, last));
-    ix_bound(k, x, 0, most);
-    return x;
-}
-
-/* How many elements of a step are of the k-block. */
-static val elements_of(const struct blocks *s, val kb, val step)
+/* How many elements of a step are within the contraction. */
+static val elements_of(const struct blocks *s, val step)
 {
     struct kernel *k = s->d->w->k;
     int64_t length = s->s.step;
-    if (s->d->kblock % length == 0 && s->last % length == 0)
+    if (s->d->size.k % length == 0)
         return k_int(k, length);
-    val left = ix_sub(k, of_block(s, kb, s->d->kblock, s->last), ix_scale(k, step, length));
+    val left = ix_sub(k, k_int(k, s->d->size.k), ix_scale(k, step, length));
     val n = k_prim(k, P_SELECT, k_prim(k, P_LT, left, k_int(k, length), 0), left, k_int(k, length));
     ix_bound(k, n, 0, length);
     return n;
 }
 
-/* The sum of one k-block. */
-static val emit_k_block(const struct blocks *s, val kb, val zero)
+/* The thread's results. */
+static void emit_sums(const struct blocks *s, val *sum)
 {
     struct kernel *k = s->d->w->k;
     struct part a, b;
-    int64_t length = s->s.step, most = dot_parts(s->d->kblock, length), last = dot_parts(s->last, length);
-    bool whole = s->d->kblock % length == 0 && s->last % length == 0;
-    bool several = s->d->blocks > 1 || last > 1;
-    fetch(s, false, s->k0, !whole, &a);
-    fetch(s, true, s->k0, !whole, &b);
+    int64_t length = s->s.step, quarters = s->halves_m * s->halves_n, steps = dot_parts(s->d->size.k, length);
+    bool whole = s->d->size.k % length == 0;
+    val zero = dot_splat(k, k_bits(k, s->d->dtype, 0), s->s.mr / s->halves_m, s->s.nr / s->halves_n), acc[QUARTERS];
+    fetch(s, false, k_int(k, 0), !whole, &a);
+    fetch(s, true, k_int(k, 0), !whole, &b);
     dot_gpu_put(s, false, k_int(k, 0), &a);
     dot_gpu_put(s, true, k_int(k, 0), &b);
     dot_meet(k);
-    val step = k_loop(k, LOOP_SERIAL, k_int(k, 0), of_block(s, kb, most, last), 1), acc = dot_carry(k, zero);
+    val step = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, steps), 1);
+    for (int64_t q = 0; q < quarters; q++)
+        acc[q] = sum[q] = dot_carry(k, zero);
     val half = ix_mod(k, step, 2), other = ix_sub(k, k_int(k, 1), half);
-    val next = ix_add(k, s->k0, ix_scale(k, ix_add(k, step, k_int(k, 1)), length));
-    if (several) {
+    val next = ix_scale(k, ix_add(k, step, k_int(k, 1)), length);
+    if (steps > 1) {
         fetch(s, false, next, true, &a);
         fetch(s, true, next, true, &b);
     }
-    val sum = dot_gpu_multiply(s, half, elements_of(s, kb, step), acc);
-    if (several) {
+    dot_gpu_multiply(s, half, elements_of(s, step), sum);
+    if (steps > 1) {
         dot_gpu_put(s, false, other, &a);
         dot_gpu_put(s, true, other, &b);
     }
     dot_meet(k);
-    k_next(k, acc, sum);
+    for (int64_t q = 0; q < quarters; q++)
+        k_next(k, acc[q], sum[q]);
     k_end(k, step);
-    return dot_out(k, acc);
+    for (int64_t q = 0; q < quarters; q++)
+        sum[q] = dot_out(k, acc[q]);
 }
 
-/* The thread's results: the sums of all k-blocks, added in turn. */
-static val emit_sums(struct blocks *s)
+/* One result: element (i, j) of part q of the tile. */
+static void emit_result(const struct blocks *s, int64_t q, val i, val j)
 {
     struct kernel *k = s->d->w->k;
-    val zero = dot_splat(k, k_bits(k, s->d->dtype, 0), s->s.mr, s->s.nr);
-    if (s->d->blocks == 1) {
-        s->k0 = k_int(k, 0);
-        return emit_k_block(s, 0, zero);
-    }
-    val kb = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, s->d->blocks), 1), total = dot_carry(k, zero);
-    s->k0 = ix_scale(k, kb, s->d->kblock);
-    val sum = emit_k_block(s, kb, zero), more = dot_shaped(k, k_prim(k, P_ADD, total, sum, 0), sum);
-    k_next(k, total, dot_shaped(k, k_prim(k, P_SELECT, k_prim(k, P_EQ, kb, k_int(k, 0), 0), sum, more), sum));
-    k_end(k, kb);
-    return dot_out(k, total);
-}
-
-static void emit_results(const struct blocks *s, val sums)
-{
-    struct kernel *k = s->d->w->k;
-    dot_store(k, s->own, k_int(k, 0), TILE_ROWS, k_int(k, s->s.nr), sums);
-    val row = ix_scale(k, ix_div(k, s->t, s->col_threads), s->s.mr),
-        col = ix_scale(k, ix_mod(k, s->t, s->col_threads), s->s.nr);
-    val i = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, s->s.mr), 1);
-    val j = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, s->s.nr), 1);
-    val m = ix_add(k, s->i0, ix_add(k, row, i)), n = ix_add(k, s->j0, ix_add(k, col, j));
+    int64_t rows = s->s.mr / s->halves_m, cols = s->s.nr / s->halves_n;
+    val m = ix_add(k, ix_add(k, s->i0, first_of(s, false, q / s->halves_n)), i);
+    val n = ix_add(k, ix_add(k, s->j0, first_of(s, true, q % s->halves_n)), j);
     val mask = dot_if_there(s->d, &s->s, m, n);
-    dot_epilogue(s->d, m, n, k_load(k, s->own, ix_add(k, ix_scale(k, i, s->s.nr), j), 0));
+    val at = ix_add(k, ix_add(k, ix_scale(k, i, cols), j), k_int(k, q * rows * cols));
+    dot_epilogue(s->d, m, n, k_load(k, s->own, at, 0));
     if (mask)
         k_end(k, mask);
-    k_end(k, j);
-    k_end(k, i);
+}
+
+/* Written out where neighbours are then stored at once, and little is made of each. */
+static void emit_results(const struct blocks *s, const val *sums)
+{
+    enum { SMALL = 4 };             /* members */
+    struct kernel *k = s->d->w->k;
+    int64_t rows = s->s.mr / s->halves_m, cols = s->s.nr / s->halves_n, quarters = s->halves_m * s->halves_n;
+    bool whole = s->d->size.m % s->s.block_m == 0 && s->d->size.n % s->s.block_n == 0 && s->d->w->nmember <= SMALL;
+    for (int64_t q = 0; q < quarters; q++)
+        dot_store(k, s->own, k_int(k, q * rows * cols), TILE_ROWS, k_int(k, cols), sums[q]);
+    for (int64_t q = 0; q < quarters; q++) {
+        for (int64_t e = 0; whole && e < rows * cols; e++)
+            emit_result(s, q, k_int(k, e / cols), k_int(k, e % cols));
+        if (whole)
+            continue;
+        val i = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, rows), 1);
+        val j = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, cols), 1);
+        emit_result(s, q, i, j);
+        k_end(k, j);
+        k_end(k, i);
+    }
 }
 
 /* ---- the kernel ---- */
@@ -227,13 +248,16 @@ void dot_emit_blocks(struct dot *d, const struct schedule *schedule)
     struct kernel *k = w->k;
     struct blocks s = {.d = d, .s = *schedule, .threads = schedule->width,
                        .col_threads = schedule->block_n / schedule->nr};
-    s.last = d->size.k - (d->blocks - 1) * d->kblock;
     s.a_along_k = dot_along_k(d, false);
     s.b_along_k = dot_along_k(d, true);
+    s.pitch_a = schedule->block_m + (s.a_along_k ? PAD : 0);
+    s.pitch_b = schedule->block_n + (s.b_along_k ? PAD : 0);
+    s.halves_m = schedule->mr == LARGE ? 2 : 1;
+    s.halves_n = schedule->nr == LARGE ? 2 : 1;
     k->sched = *schedule;
     lower_scalars(w);
-    s.a = k_buf(k, BUF_SHARED, d->dtype, 2 * (int64_t)schedule->block_m * schedule->step, 0);
-    s.b = k_buf(k, BUF_SHARED, d->dtype, 2 * (int64_t)schedule->block_n * schedule->step, 0);
+    s.a = k_buf(k, BUF_SHARED, d->dtype, 2 * s.pitch_a * schedule->step, 0);
+    s.b = k_buf(k, BUF_SHARED, d->dtype, 2 * s.pitch_b * schedule->step, 0);
     s.own = k_buf(k, BUF_REGISTER, d->dtype, (int64_t)schedule->mr * schedule->nr, 0);
     int64_t rows = dot_parts(d->size.m, schedule->block_m), cols = dot_parts(d->size.n, schedule->block_n);
     k->extent = d->size.batch * rows * cols;
@@ -242,7 +266,9 @@ void dot_emit_blocks(struct dot *d, const struct schedule *schedule)
     s.i0 = ix_scale(k, ix_mod(k, ix_div(k, p, cols), rows), schedule->block_m);
     s.j0 = ix_scale(k, ix_mod(k, p, cols), schedule->block_n);
     s.t = k_loop(k, LOOP_BLOCK, k_int(k, 0), k_int(k, s.threads), 1);
-    emit_results(&s, emit_sums(&s));
+    val sums[QUARTERS];
+    emit_sums(&s, sums);
+    emit_results(&s, sums);
     k_end(k, s.t);
     k_end(k, p);
 }

@@ -9,21 +9,28 @@
 
 enum { PACK_STEPS = 16 };
 
-/* The columns and the steps of k that are copied. */
+/* The columns and the steps of k that are copied, a row of the panel for each d->unit of these. */
 struct panel { val n0, k0; int64_t cols, kc; };
 
-/* `steps` elements of column n0 + col from k index `first`, one by one: a gather costs more than its loads. */
-static void pack_column(const struct dot *d, const struct panel *t, val col, val first, int64_t steps)
+/* What row j of the panel has for column n0 + col; alone: it is the last row, of a pair's first element. */
+static val panel_element(const struct dot *d, const struct panel *t, val col, val j, bool alone)
+{
+    struct kernel *k = d->w->k;
+    return dot_factor(d, true, ix_add(k, t->n0, col), ix_add(k, t->k0, ix_scale(k, j, d->unit)), alone);
+}
+
+/* `steps` rows of column n0 + col from row `first` on, one by one: a gather costs more than its loads. */
+static void pack_column(const struct dot *d, const struct panel *t, val col, val first, int64_t steps, bool alone)
 {
     struct kernel *k = d->w->k;
     for (int64_t u = 0; u < steps; u++) {
         val j = ix_add(k, first, k_int(k, u));
-        val b = dot_element(d, true, ix_add(k, t->n0, col), ix_add(k, t->k0, j));
+        val b = panel_element(d, t, col, j, alone && u + 1 == steps);
         k_store(k, d->panel - 1, ix_add(k, ix_scale(k, j, d->nr), col), b, 0);
     }
 }
 
-/* A square of columns n0 + col .. and k indices first .. at once, transposed in registers. */
+/* A square of columns n0 + col .. and rows first .. at once, transposed in registers. */
 static void pack_square(const struct dot *d, const struct panel *t, val col, val first)
 {
     struct lowering *w = d->w;
@@ -31,8 +38,7 @@ static void pack_square(const struct dot *d, const struct panel *t, val col, val
     val row[64];
     w->lane = k_loop(k, LOOP_VECTOR, k_int(k, 0), k_int(k, d->square), 1);
     for (uint32_t i = 0; i < d->square; i++)
-        row[i] = dot_element(d, true, ix_add(k, ix_add(k, t->n0, col), k_int(k, i)),
-                             ix_add(k, ix_add(k, t->k0, first), w->lane));
+        row[i] = panel_element(d, t, ix_add(k, col, k_int(k, i)), ix_add(k, first, w->lane), false);
     k_transpose(k, row, d->square);
     for (uint32_t i = 0; i < d->square; i++) {
         val at = ix_add(k, ix_scale(k, ix_add(k, first, k_int(k, i)), d->nr), col);
@@ -42,15 +48,15 @@ static void pack_square(const struct dot *d, const struct panel *t, val col, val
     w->lane = 0;
 }
 
-/* The columns of `steps` k indices from `first` on, neighbours as they are: vectors from row to row. */
-static void pack_rows(const struct dot *d, const struct panel *t, val first, int64_t steps)
+/* The columns of `steps` rows from `first` on, neighbours as they are: vectors from row to row. */
+static void pack_rows(const struct dot *d, const struct panel *t, val first, int64_t steps, bool alone)
 {
     struct lowering *w = d->w;
     struct kernel *k = w->k;
     dot_begin_columns(d, t->cols);
     for (int64_t u = 0; u < steps; u++) {
         val j = ix_add(k, first, k_int(k, u));
-        val b = dot_element(d, true, ix_add(k, t->n0, w->lane), ix_add(k, t->k0, j));
+        val b = panel_element(d, t, w->lane, j, alone && u + 1 == steps);
         k_store(k, d->panel - 1, ix_add(k, ix_scale(k, j, d->nr), w->lane), b, w->pred);
     }
     dot_end_columns(d);
@@ -75,12 +81,64 @@ static val lanes_of_run(struct kernel *k, val lane, val start, int64_t run, bool
 /* Where a vector of columns begins: number `first` of the tile's, element `at` of run `run`. */
 struct vector { int64_t first, lanes; val run, at, there; };
 
+enum { MAX_RUNS = 64 };
+
+/* The runs that a vector's lanes are in: where each starts, and which lanes are in it. */
+struct lanes { int64_t runs; const val *start, *pred; };
+
+/* Row j of the panel. */
+static void pack_row_of_runs(const struct dot *d, const struct panel *t, const struct vector *v, const struct lanes *l,
+                             val j, bool alone)
+{
+    struct lowering *w = d->w;
+    struct kernel *k = w->k;
+    val all = 0;
+    for (int64_t p = 0; p < l->runs; p++) {
+        w->pred = l->pred[p];
+        val b = dot_column_of_run(d, ix_add(k, v->run, k_int(k, p)), ix_add(k, l->start[p], w->lane),
+                                  ix_add(k, t->k0, ix_scale(k, j, d->unit)), alone);
+        all = p ? k_prim(k, P_SELECT, l->pred[p], b, all) : b;
+    }
+    w->pred = 0;
+    k_store(k, d->panel - 1, ix_add(k, ix_add(k, ix_scale(k, j, d->nr), k_int(k, v->first)), w->lane), all, 0);
+}
+
+static void pack_rows_of_runs(const struct dot *d, const struct panel *t, const struct vector *v, const struct lanes *l,
+                              val from, val to)
+{
+    struct kernel *k = d->w->k;
+    const struct linst *lo = &k->inst[from], *hi = &k->inst[to];
+    if (lo->op == L_CONST && hi->op == L_CONST && lo->imm >= hi->imm)
+        return;
+    val j = k_loop(k, LOOP_SERIAL, from, to, 1);
+    pack_row_of_runs(d, t, v, l, j, false);
+    k_end(k, j);
+}
+
+/* Whole periods of k in one go, so that a window's place is computed once for all its elements; the rows of the panel
+ * before the first and behind the last whole one, one by one. */
+static void pack_periods_of_runs(const struct dot *d, const struct panel *t, const struct vector *v,
+                                 const struct lanes *l)
+{
+    struct kernel *k = d->w->k;
+    int64_t period = d->period_k;
+    val first = ix_div(k, ix_add(k, t->k0, k_int(k, period - 1)), period);
+    val end = ix_div(k, ix_add(k, t->k0, k_int(k, t->kc)), period);
+    pack_rows_of_runs(d, t, v, l, k_int(k, 0), ix_sub(k, ix_scale(k, first, period), t->k0));
+    val i = k_loop(k, LOOP_SERIAL, first, end, 1);
+    ix_bound(k, i, 0, d->size.k / period - 1);
+    for (int64_t u = 0; u < period; u++)
+        pack_row_of_runs(d, t, v, l, ix_sub(k, ix_add(k, ix_scale(k, i, period), k_int(k, u)), t->k0), false);
+    k_end(k, i);
+    pack_rows_of_runs(d, t, v, l, ix_sub(k, ix_scale(k, end, period), t->k0), k_int(k, t->kc));
+}
+
 /* Copies it, lanes in so many runs. */
 static void pack_vector_of_runs(const struct dot *d, const struct panel *t, const struct vector *v, int64_t runs)
 {
-    enum { MAX_RUNS = 64 };
     struct lowering *w = d->w;
     struct kernel *k = w->k;
+    int64_t whole = t->kc / d->unit;
     val start[MAX_RUNS], pred[MAX_RUNS];
     for (int64_t p = 0; p < runs; p++) {
         start[p] = ix_add(k, v->at, k_int(k, -p * d->pack_run));
@@ -88,16 +146,13 @@ static void pack_vector_of_runs(const struct dot *d, const struct panel *t, cons
         if (v->there)
             pred[p] = pred[p] ? k_prim(k, P_AND, pred[p], v->there, 0) : v->there;
     }
-    val j = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, t->kc), 1), all = 0;
-    for (int64_t p = 0; p < runs; p++) {
-        w->pred = pred[p];
-        val b = dot_column_of_run(d, ix_add(k, v->run, k_int(k, p)), ix_add(k, start[p], w->lane),
-                                  ix_add(k, t->k0, j));
-        all = p ? k_prim(k, P_SELECT, pred[p], b, all) : b;
-    }
-    w->pred = 0;
-    k_store(k, d->panel - 1, ix_add(k, ix_add(k, ix_scale(k, j, d->nr), k_int(k, v->first)), w->lane), all, 0);
-    k_end(k, j);
+    const struct lanes lanes = {runs, start, pred};
+    if (d->unit == 1 && d->period_k)
+        pack_periods_of_runs(d, t, v, &lanes);
+    else
+        pack_rows_of_runs(d, t, v, &lanes, k_int(k, 0), k_int(k, whole));
+    if (t->kc % d->unit)
+        pack_row_of_runs(d, t, v, &lanes, k_int(k, whole), true);
 }
 
 /* Most vectors lie in one of long runs.  A load of no lane of the next run would still fetch its line. */
@@ -204,39 +259,41 @@ static void pack_panel(const struct dot *d, const struct panel *t)
         pack_column_runs(d, t);
         return;
     }
+    int64_t rows = dot_parts(t->kc, d->unit);
+    bool alone = t->kc % d->unit;
     if (d->rows) {
-        int64_t whole = t->kc / UNROLL_K * UNROLL_K;
+        int64_t whole = (rows - alone) / UNROLL_K * UNROLL_K;
         if (whole) {
             val j = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, whole), UNROLL_K);
-            pack_rows(d, t, j, UNROLL_K);
+            pack_rows(d, t, j, UNROLL_K, false);
             k_end(k, j);
         }
-        if (t->kc > whole)
-            pack_rows(d, t, k_int(k, whole), t->kc - whole);
+        if (rows > whole)
+            pack_rows(d, t, k_int(k, whole), rows - whole, alone);
         return;
     }
     bool squares = d->squares && t->cols == d->nr;
-    int64_t step = squares ? d->square : PACK_STEPS, whole = t->kc / step * step;
+    int64_t step = squares ? d->square : PACK_STEPS, whole = (rows - alone) / step * step;
     if (whole) {
         val j = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, whole), step);
         val col = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, t->cols), squares ? d->square : 1);
         if (squares)
             pack_square(d, t, col, j);
         else
-            pack_column(d, t, col, j, step);
+            pack_column(d, t, col, j, step, false);
         k_end(k, col);
         k_end(k, j);
     }
-    if (t->kc > whole) {
+    if (rows > whole) {
         val col = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, t->cols), 1);
-        pack_column(d, t, col, k_int(k, whole), t->kc - whole);
+        pack_column(d, t, col, k_int(k, whole), rows - whole, alone);
         k_end(k, col);
     }
 }
 
 int64_t dot_panel_rows(const struct dot *d)
 {
-    return (d->size.k < d->kblock ? d->size.k : d->kblock) + (d->pack_run_k ? d->square : 0);
+    return dot_parts(d->size.k < d->kblock ? d->size.k : d->kblock, d->unit) + (d->pack_run_k ? d->square : 0);
 }
 
 void dot_pack(const struct dot *d, val n0, int64_t cols, val k0, int64_t kc)

@@ -6,7 +6,7 @@
  *
  * Members that neither read each other nor the same array are parts of their own (fuse_parts.c puts such together):
  * each has its share of the parallel loop's iterations, and its own loops in there. */
-#include "lower.h"
+#include "passes/lower/gpu/lower_gpu.h"
 #include <string.h>
 
 struct nest {
@@ -118,19 +118,33 @@ static void find_nest(struct lowering *w, const struct shape *s, struct nest *ne
     trial_end(&t, w);
 }
 
+void lower_map_coords(struct kernel *k, const struct map_loops *m, const val *index, val *coord)
+{
+    uint32_t axis = 0;
+    for (uint32_t d = 0; d < m->n; d++) {
+        struct shape part = {0};
+        for (uint32_t a = axis; a < m->axis_end[d]; a++)
+            part.dim[part.rank++] = m->s->dim[a];
+        lower_unflatten(k, &part, index[d], coord + axis);
+        axis = m->axis_end[d];
+    }
+    for (; axis < m->s->rank; axis++)
+        coord[axis] = k_int(k, 0);
+}
+
+static struct map_loops loops_of(const struct shape *s, const struct nest *nest)
+{
+    struct map_loops m = {.s = s, .n = nest->n};
+    memcpy(m.size, nest->size, sizeof m.size);
+    memcpy(m.axis_end, nest->axis_end, sizeof m.axis_end);
+    return m;
+}
+
 /* Coordinates of s from one index per merged dimension. */
 static void coords_of(struct kernel *k, const struct shape *s, const struct nest *nest, const val *index, val *coord)
 {
-    uint32_t axis = 0;
-    for (uint32_t d = 0; d < nest->n; d++) {
-        struct shape part = {0};
-        for (uint32_t a = axis; a < nest->axis_end[d]; a++)
-            part.dim[part.rank++] = s->dim[a];
-        lower_unflatten(k, &part, index[d], coord + axis);
-        axis = nest->axis_end[d];
-    }
-    for (; axis < s->rank; axis++)
-        coord[axis] = k_int(k, 0);
+    struct map_loops m = loops_of(s, nest);
+    lower_map_coords(k, &m, index, coord);
 }
 
 struct body {               /* of one part */
@@ -138,10 +152,37 @@ struct body {               /* of one part */
     const struct shape *s;
     struct nest nest;
     int64_t block, extent;  /* vectors an iteration, iterations */
+    int64_t each;           /* neighbours that a lane computes */
     val outer[KL_MAX_RANK];
 };
 
-/* W elements from `base` along the innermost dimension; only the first `rest` of them if rest > 0. */
+/* The stored members at `each` neighbours from `first` on: all are computed, then all are stored, so that the loads of
+ * one do not wait for the stores of another. */
+static void store_neighbours(struct lowering *w, const struct body *b, val first)
+{
+    struct kernel *k = w->k;
+    uint32_t n = w->nmember * (uint32_t)b->each, at = 0;
+    struct element *element = mem_alloc(n * sizeof *element);
+    for (int64_t u = 0; element && u < b->each; u++) {
+        val index[KL_MAX_RANK], coord[KL_MAX_RANK] = {0};
+        memcpy(index, b->outer, sizeof index);
+        index[b->nest.n - 1] = ix_add(k, first, k_int(k, u));
+        coords_of(k, b->s, &b->nest, index, coord);
+        lower_point(w);
+        for (uint32_t m = 0; m < w->nmember; m++)
+            if (w->stored[w->member[m]])
+                element[at++] = lower_element(w, w->member[m], b->s, coord);
+    }
+    uint32_t members = at / (uint32_t)b->each;
+    for (uint32_t m = 0; m < members; m++)
+        for (uint32_t u = 0; u < (uint32_t)b->each; u++)
+            lower_put(w, &element[u * members + m]);
+    if (!element)
+        err_set(&k->err, KL_ERR_MEMORY, "out of memory lowering @%s", w->g->name);
+    mem_free(element);
+}
+
+/* Vectors of W lanes from `base` along the innermost dimension; only the first `rest` lanes of it if rest > 0. */
 static void emit_vector(struct lowering *w, const struct body *b, val base, int64_t rest)
 {
     struct kernel *k = w->k;
@@ -151,21 +192,39 @@ static void emit_vector(struct lowering *w, const struct body *b, val base, int6
     w->pred = rest ? k_prim(k, P_LT, w->lane, k_int(k, rest), 0) : 0;
     if (rest) /* no other lane reads or writes memory */
         ix_bound(k, w->lane, 0, rest - 1);
-    index[b->nest.n - 1] = ix_add(k, base, w->lane);
-    coords_of(k, b->s, &b->nest, index, coord);
-    store_members(w, b->s, coord);
+    index[b->nest.n - 1] = ix_add(k, base, ix_scale(k, w->lane, b->each));
+    if (b->each > 1) {
+        store_neighbours(w, b, index[b->nest.n - 1]);
+    } else {
+        coords_of(k, b->s, &b->nest, index, coord);
+        store_members(w, b->s, coord);
+    }
     k_end(k, w->lane);
     w->lane = w->pred = 0;
 }
 
-/* One dimension: iterations are blocks of vectors. */
+/* The last `tail` elements of the innermost dimension, from `base` on. */
+static void emit_tail(struct lowering *w, struct body *b, int64_t base, int64_t tail)
+{
+    int64_t each = b->each, width = w->k->sched.width;
+    if (tail % each == 0) {
+        emit_vector(w, b, k_int(w->k, base), tail / each);
+        return;
+    }
+    for (b->each = 1; tail > 0; base += width, tail -= width) /* fewer than `each` times */
+        emit_vector(w, b, k_int(w->k, base), tail < width ? tail : 0);
+    b->each = each;
+}
+
+/* Iterations are blocks of vectors of the innermost dimension: block p of it. */
 static void emit_flat(struct lowering *w, struct body *b, val p)
 {
     struct kernel *k = w->k;
-    int64_t n = b->nest.size[0], width = k->sched.width, vectors = n / width, tail = n % width;
-    int64_t full = vectors / b->block, rest = vectors % b->block;
+    int64_t n = b->nest.size[b->nest.n - 1], width = k->sched.width * b->each, vectors = n / width, tail = n % width;
+    int64_t full = vectors / b->block, rest = vectors % b->block, step = b->block * width;
+    int64_t blocks = (n + step - 1) / step;
     val count = k_int(k, full ? b->block : rest);
-    if (full && b->extent > full) {
+    if (full && blocks > full) {
         count = k_prim(k, P_SELECT, k_prim(k, P_LT, p, k_int(k, full), 0), count, k_int(k, rest));
         ix_bound(k, count, 0, b->block);
     }
@@ -177,10 +236,21 @@ static void emit_flat(struct lowering *w, struct body *b, val p)
     }
     if (tail) {
         val last = full ? k_if(k, k_prim(k, P_EQ, p, k_int(k, full), 0)) : 0;
-        emit_vector(w, b, k_int(k, vectors * width), tail);
+        emit_tail(w, b, vectors * width, tail);
         if (last)
             k_end(k, last);
     }
+}
+
+/* On a GPU, whose blocks take what is left of each dimension: the outer dimensions' blocks one after the other. */
+static void emit_blocks_of_rows(struct lowering *w, struct body *b, val p)
+{
+    struct kernel *k = w->k;
+    struct shape outer = {.rank = b->nest.n - 1};
+    memcpy(outer.dim, b->nest.size, outer.rank * sizeof *outer.dim);
+    int64_t blocks = b->extent / (shape_count(&outer) ? shape_count(&outer) : 1);
+    lower_unflatten(k, &outer, ix_div(k, p, blocks), b->outer);
+    emit_flat(w, b, ix_mod(k, p, blocks));
 }
 
 /* Several dimensions: the outer ones are the iterations, the innermost is walked in vectors. */
@@ -205,10 +275,10 @@ enum { BLOCK_VECTORS = 16, PART_VECTORS = 64 };
 /* The loops of one part; the width is chosen by now. */
 static void count_iterations(const struct lowering *w, struct body *b)
 {
-    int64_t step = b->block * w->k->sched.width;
+    int64_t step = b->block * b->each * w->k->sched.width;
     b->extent = 1;
-    if (b->nest.n == 1)
-        b->extent = (b->nest.size[0] + step - 1) / step;
+    if (b->nest.n == 1 || w->caps->block_threads)
+        b->extent = (b->nest.size[b->nest.n - 1] + step - 1) / step;
     for (uint32_t d = 0; d + 1 < b->nest.n; d++)
         b->extent *= b->nest.size[d];
 }
@@ -236,6 +306,66 @@ static uint32_t part_width(const struct lowering *w, const struct body *b)
     return width > most && !w->override ? most : width;
 }
 
+/* On a GPU, a dimension that is shorter than a block's lanes take at once is walked together with those around it. */
+static void join_short(const struct lowering *w, struct body *b)
+{
+    enum { SHORT = 256 };
+    struct nest *nest = &b->nest;
+    if (!w->caps->block_threads || nest->n < 2 || nest->size[nest->n - 1] >= SHORT)
+        return;
+    while (nest->n > 1) {
+        nest->size[nest->n - 2] *= nest->size[nest->n - 1];
+        nest->axis_end[nest->n - 2] = nest->axis_end[nest->n - 1];
+        nest->n--;
+    }
+}
+
+/* Neighbours for each lane of a GPU: as many as one access has, of 16 bytes of the largest elements, unless that leaves
+ * lanes or processors without work, or takes too many registers. */
+static int64_t neighbours(const struct lowering *w, const struct body *b)
+{
+    enum { WORK = 640, LANES = 64 };
+    int64_t n = b->nest.size[b->nest.n - 1], all = n, each = lower_access(w);
+    for (uint32_t d = 0; d + 1 < b->nest.n; d++)
+        all *= b->nest.size[d];
+    while (each > 1 && (b->nest.work * each > WORK || (b->nest.n > 1 && n % each) || n < each * LANES ||
+                        all < each * LANES * 2 * (int64_t)w->caps->threads))
+        each /= 2;
+    return each;
+}
+
+/* Vectors for an iteration on a GPU: so few that every processor has some blocks. */
+static int64_t vectors_of_block(const struct lowering *w, const struct body *b, int64_t most)
+{
+    enum { BLOCKS_A_PROCESSOR = 8 };
+    int64_t all = 1;
+    for (uint32_t d = 0; d < b->nest.n; d++)
+        all *= b->nest.size[d];
+    int64_t vectors = all / (w->k->sched.width * b->each);
+    int64_t block = vectors / (BLOCKS_A_PROCESSOR * (int64_t)w->caps->threads);
+    return block < 1 ? 1 : block > most ? most : block;
+}
+
+/* A GPU's lanes are threads: as many as a block has, each with its neighbours. */
+static void choose_for_gpu(struct lowering *w, struct body *b, uint32_t parts)
+{
+    struct schedule *s = &w->k->sched;
+    int64_t each = 0;
+    for (uint32_t i = 0; i < parts; i++) {
+        lower_map_enter(w, &b[i]);
+        int64_t own = neighbours(w, &b[i]);
+        each = !each || own < each ? own : each;
+    }
+    if (w->override && w->override->nr)
+        each = w->override->nr;
+    s->mr = each > 1;
+    s->nr = each > 1 ? (uint16_t)each : 0;
+    for (uint32_t i = 0; i < parts; i++) {
+        b[i].each = each;
+        b[i].block = vectors_of_block(w, &b[i], b[i].block);
+    }
+}
+
 static void find_loops(struct lowering *w, struct body *b)
 {
     lower_map_enter(w, b);
@@ -246,6 +376,7 @@ static void find_loops(struct lowering *w, struct body *b)
         b->nest.size[0] = 1;
         b->nest.axis_end[0] = (uint8_t)b->s->rank;
     }
+    b->each = 1;
 }
 
 static void emit_part(struct lowering *w, struct body *b, val p)
@@ -253,6 +384,8 @@ static void emit_part(struct lowering *w, struct body *b, val p)
     lower_map_enter(w, b);
     if (b->nest.n == 1)
         emit_flat(w, b, p);
+    else if (w->caps->block_threads)
+        emit_blocks_of_rows(w, b, p);
     else
         lower_map_emit_rows(w, b, p);
 }
@@ -274,7 +407,7 @@ static void emit_parts(struct lowering *w, struct body *b, uint32_t n)
     int64_t first = 0, work = 1;
     k->extent = 0;
     for (uint32_t i = 0; i < n; i++) {
-        int64_t length = b[i].nest.size[b[i].nest.n - 1], block = b[i].block * k->sched.width;
+        int64_t length = b[i].nest.size[b[i].nest.n - 1], block = b[i].block * b[i].each * k->sched.width;
         count_iterations(w, &b[i]);
         k->extent += b[i].extent;
         work = b[i].nest.n == 1 ? (block > work ? block : work) : length > work ? length : work;
@@ -339,21 +472,28 @@ void lower_map(struct lowering *w)
         k->sched.kind = SCHED_MAP;
         for (uint32_t i = 0; i < parts; i++) {
             find_loops(w, &b[i]);
+            struct map_loops loops = loops_of(b[i].s, &b[i].nest);
+            if (w->caps->block_threads && parts == 1 && gpu_turn(w, &loops))
+                goto done;
+            join_short(w, &b[i]);
             uint32_t own = part_width(w, &b[i]);
             width = own > width ? own : width;
             b[i].block = parts > 1 ? PART_VECTORS : BLOCK_VECTORS;
         }
         uint32_t native = lower_native(w); /* what LLVM takes to compile goes with width and parts */
         k->sched.width = (uint16_t)(parts > 1 && width > native && !w->override ? native : width);
+        if (w->caps->block_threads)
+            choose_for_gpu(w, b, parts);
         w->member = all;
         w->nmember = n;
         lower_scalars(w);
         emit_parts(w, b, parts);
-        w->member = all;
-        w->nmember = n;
     } else {
         err_set(&k->err, KL_ERR_MEMORY, "out of memory lowering @%s", w->g->name);
     }
+done:
+    w->member = all;
+    w->nmember = n;
     mem_free(member);
     mem_free(parent);
     mem_free(b);

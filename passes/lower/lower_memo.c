@@ -113,6 +113,17 @@ bool lower_key_make(struct lower_key *k, const struct lowering *w, struct hash12
     return ok;
 }
 
+bool lower_key_schedule(struct lower_key *k, const struct schedule *s)
+{
+    uint64_t word[(sizeof *s + 7) / 8] = {0};
+    memcpy(word, s, sizeof *s);
+    for (size_t i = 0; i < sizeof word / sizeof *word; i++)
+        if (!key_put(k, word[i]))
+            return false;
+    k->hash = bytes_hash(k->word, k->n * sizeof *k->word);
+    return true;
+}
+
 void lower_key_free(struct lower_key *k)
 {
     mem_free(k->mark);

@@ -28,6 +28,7 @@ struct reduce {
     uint32_t lines;
     int64_t ahead;            /* rows from the one at hand to the one that is prefetched */
     val line_coord[MAX_LINES][KL_MAX_RANK]; /* of kept, where they begin */
+    struct split_columns *split; /* NULL: the columns are not */
 };
 
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
@@ -317,6 +318,82 @@ static void emit_row_blocks(struct reduce *r, struct row_block *b)
     lower_grain(w, r->len * rows);
 }
 
+/* ---- rows on a GPU: a thread has neighbours, of every so many from its first on; sums are in any order ---- */
+
+/* Folds `vectors` vectors of lanes with `each` neighbours from element `base` on into acc; only the first `rest`
+ * elements of them if rest > 0. */
+static val fold_neighbours(const struct reduce *r, val acc, val base, int64_t vectors, int64_t rest)
+{
+    struct lowering *w = r->w;
+    struct kernel *k = w->k;
+    int64_t each = k->sched.nr ? k->sched.nr : 1, width = k->sched.width * each;
+    val pred = 0;
+    for (int64_t v = 0; v < vectors; v++)
+        for (int64_t u = 0; u < each; u++) {
+            int64_t left = rest - v * width;
+            if (rest && left < width && (!u || left % each))
+                pred = k_prim(k, P_LT, w->lane, k_int(k, left > u ? (left - u + each - 1) / each : 0), 0);
+            val at = ix_add(k, ix_scale(k, w->lane, each), k_int(k, v * width + u));
+            if (pred && rest) /* no other lane reads memory */
+                ix_bound(k, at, 0, rest - 1);
+            w->pred = pred;
+            val x = lower_reduce_element(r, ix_add(k, base, at));
+            val more = k_fold_step(k, r->fold, acc, x);
+            acc = pred ? k_prim(k, P_SELECT, pred, more, acc) : more;
+        }
+    w->pred = 0;
+    return acc;
+}
+
+/* Elements first .. first + length - 1 of the row into the open vector loop's lanes, folded. */
+static val fold_part(const struct reduce *r, val first, int64_t length)
+{
+    enum { AT_ONCE = 4 };       /* accesses of each array that are under way */
+    struct kernel *k = r->w->k;
+    int64_t each = k->sched.nr ? k->sched.nr : 1, width = k->sched.width * each, step = AT_ONCE * width;
+    val acc = k_splat(k, identity(r));
+    if (length / step) {
+        val j = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, length / step), 1), c = k_carry(k, acc);
+        k_next(k, c, fold_neighbours(r, c, ix_add(k, first, ix_scale(k, j, step)), AT_ONCE, 0));
+        k_end(k, j);
+        acc = k_out(k, c);
+    }
+    int64_t rest = length % step, vectors = rest / width, done = length - rest;
+    if (vectors)
+        acc = fold_neighbours(r, acc, ix_add(k, first, k_int(k, done)), vectors, 0);
+    done += vectors * width;
+    if (done < length)
+        acc = fold_neighbours(r, acc, ix_add(k, first, k_int(k, done)), 1, length - done);
+    return k_lane_reduce(k, r->fold, acc);
+}
+
+static void emit_gpu_rows(struct reduce *r)
+{
+    enum { FULL = 16 };         /* elements of a lane that are worth one */
+    struct lowering *w = r->w;
+    struct schedule *s = &w->k->sched;
+    struct kernel *k = w->k;
+    int64_t each = lower_access(w), most = w->caps->block_threads;
+    while (each > 1 && (r->len % each || r->len < 32 * each))
+        each /= 2;
+    s->kind = SCHED_ROW_REDUCE;
+    s->width = 64;
+    while (s->width * FULL < r->len && 2 * s->width <= most && s->width < MAX_GPU_VECTOR)
+        s->width *= 2;
+    while (s->width > 1 && s->width / 2 * each >= r->len)
+        s->width /= 2;
+    s->mr = each > 1;
+    s->nr = each > 1 ? (uint16_t)each : 0;
+    k->extent = shape_count(&r->kept);
+    val p = k_loop(k, LOOP_PARALLEL, k_int(k, 0), k_int(k, k->extent), 1);
+    lower_unflatten(k, &r->kept, p, r->kept_coord);
+    w->lane = k_loop(k, LOOP_VECTOR, k_int(k, 0), k_int(k, s->width), 1);
+    epilogue(r, fold_part(r, k_int(k, 0), r->len));
+    end_row(r);
+    k_end(k, p);
+    lower_grain(w, r->len);
+}
+
 static void emit_lanes(struct reduce *r)
 {
     struct kernel *k = r->w->k;
@@ -340,6 +417,32 @@ static void emit_lanes(struct reduce *r)
 
 /* ---- columns ---- */
 
+/* On a GPU, columns that are too few for its processors, in two phases: `parts` sums of each, then theirs. */
+struct split_columns { int64_t parts, length; uint32_t sums; val part; bool second; };
+
+/* A sum of one part of the column, or of the parts' sums. */
+static val split_sum(const struct reduce *r, const struct split_columns *c, val column, int64_t columns)
+{
+    struct kernel *k = r->w->k;
+    val first = k_int(k, 0), n = k_int(k, c->parts), start = k_splat(k, identity(r));
+    if (!c->second) {
+        first = ix_scale(k, c->part, c->length);
+        n = k_int(k, c->length);
+        if (r->len % c->length) {
+            val left = ix_sub(k, k_int(k, r->len), first);
+            n = k_prim(k, P_SELECT, k_prim(k, P_LT, left, n, 0), left, n);
+            ix_bound(k, n, 1, c->length);
+        }
+    }
+    val j = k_loop(k, LOOP_SERIAL, k_int(k, 0), n, 1), acc = k_carry(k, start), x, at = ix_add(k, first, j);
+    ix_bound(k, at, 0, (c->second ? c->parts : r->len) - 1);
+    x = c->second ? k_load(k, c->sums, ix_add(k, ix_scale(k, at, columns), column), r->w->pred)
+        : lower_reduce_element(r, at);
+    k_next(k, acc, k_fold_step(k, r->fold, acc, x));
+    k_end(k, j);
+    return k_out(k, acc);
+}
+
 /* W neighbouring results from `base`; only the first `rest` of them if rest > 0. */
 static void lower_reduce_emit_block(struct reduce *r, const struct shape *inner, val base, int64_t rest,
                                     uint32_t nouter)
@@ -356,7 +459,17 @@ static void lower_reduce_emit_block(struct reduce *r, const struct shape *inner,
         memcpy(r->line_coord[l], r->kept_coord, nouter * sizeof(val));
         lower_unflatten(k, inner, ix_add(k, base, k_int(k, (int64_t)l * width / r->lines)), r->line_coord[l] + nouter);
     }
-    epilogue(r, all_chunks(r));
+    const struct split_columns *c = r->split;
+    if (c) {
+        int64_t columns = shape_count(&r->kept);
+        val column = lower_flatten(k, &r->kept, r->kept_coord), sum = split_sum(r, c, column, columns);
+        if (c->second)
+            epilogue(r, sum);
+        else
+            k_store(k, c->sums, ix_add(k, ix_scale(k, c->part, columns), column), sum, w->pred);
+    } else {
+        epilogue(r, all_chunks(r));
+    }
     k_end(k, w->lane);
     w->lane = w->pred = 0;
 }
@@ -376,6 +489,56 @@ static void choose_prefetch(struct reduce *r, int64_t bytes, int64_t arrays)
     if ((small || far) && !w->caps->block_threads && (int64_t)node_bytes(w->g, x) >= MANY_BYTES)
         r->lines = (uint32_t)least((w->k->sched.width * (int64_t)dtype_size(w->g->node[x].dtype) + LINE_BYTES - 1) /
                                        LINE_BYTES, MAX_LINES);
+}
+
+/* Is there a GPU that the blocks alone do not fill, and enough to each for parts of their own? */
+static bool choose_split(const struct reduce *r, int64_t blocks, struct split_columns *c)
+{
+    enum { SHORTEST = 16, A_PROCESSOR = 8, LONG = 128 };
+    int64_t wanted = A_PROCESSOR * (int64_t)r->w->caps->threads, most = r->len / SHORTEST;
+    int64_t parts = (wanted + blocks - 1) / blocks;
+    parts = parts > most ? most : parts;
+    if (!r->w->caps->block_threads || r->len < LONG || parts < 2)
+        return false;
+    *c = (struct split_columns){.length = (r->len + parts - 1) / parts};
+    c->parts = (r->len + c->length - 1) / c->length;
+    c->sums = k_buf(r->w->k, BUF_WORKSPACE, dtype_compute(r->n->dtype), c->parts * shape_count(&r->kept), 0);
+    return true;
+}
+
+/* The parallel loop: blocks of columns, of each part if they are split. */
+static void emit_column_blocks(struct reduce *r, const struct shape *inner, const struct shape *outer)
+{
+    struct lowering *w = r->w;
+    struct kernel *k = w->k;
+    int64_t n = shape_count(inner), width = k->sched.width, full = n / width, tail = n % width;
+    int64_t blocks = full + (tail != 0), parts = r->split && !r->split->second ? r->split->parts : 1;
+    int64_t extent = shape_count(outer) * blocks * parts;
+    k->extent += extent;
+    val p = k_loop(k, LOOP_PARALLEL, k_int(k, 0), k_int(k, extent), 1), all = p;
+    if (blocks) {
+        if (parts > 1) {
+            r->split->part = ix_mod(k, p, parts);
+            all = ix_div(k, p, parts);
+        }
+        lower_unflatten(k, outer, ix_div(k, all, blocks), r->kept_coord);
+        val block = ix_mod(k, all, blocks);
+        if (full) {
+            val in_full = tail ? k_if(k, k_prim(k, P_LT, block, k_int(k, full), 0)) : 0;
+            val base = ix_scale(k, block, width);
+            ix_whole(k, base, 0, (full - 1) * width);
+            lower_reduce_emit_block(r, inner, base, 0, outer->rank);
+            if (in_full)
+                k_end(k, in_full);
+        }
+        if (tail) {
+            val in_tail = full ? k_if(k, k_prim(k, P_EQ, block, k_int(k, full), 0)) : 0;
+            lower_reduce_emit_block(r, inner, k_int(k, full * width), tail, outer->rank);
+            if (in_tail)
+                k_end(k, in_tail);
+        }
+    }
+    k_end(k, p);
 }
 
 static void emit_columns(struct reduce *r)
@@ -399,30 +562,19 @@ static void emit_columns(struct reduce *r)
     for (uint32_t m = 0; m < w->nmember; m++)
         ops += r->len < LONG_COLUMN || lower_in_prologue(w, w->member[m]);
     k->sched.width = (uint16_t)lower_width_of(w, n, ops);
-    int64_t width = k->sched.width, full = n / width, tail = n % width, blocks = full + (tail != 0);
+    int64_t width = k->sched.width, blocks = (n + width - 1) / width;
     int64_t size = (int64_t)dtype_size(w->g->node[r->n->in[0]].dtype);
     choose_prefetch(r, n * size, shape_count(&outer));
-    k->extent = shape_count(&outer) * blocks;
-    val p = k_loop(k, LOOP_PARALLEL, k_int(k, 0), k_int(k, k->extent), 1);
-    if (blocks) {
-        lower_unflatten(k, &outer, ix_div(k, p, blocks), r->kept_coord);
-        val block = ix_mod(k, p, blocks);
-        if (full) {
-            val in_full = tail ? k_if(k, k_prim(k, P_LT, block, k_int(k, full), 0)) : 0;
-            val base = ix_scale(k, block, width);
-            ix_whole(k, base, 0, (full - 1) * width);
-            lower_reduce_emit_block(r, &inner, base, 0, outer.rank);
-            if (in_full)
-                k_end(k, in_full);
-        }
-        if (tail) {
-            val in_tail = full ? k_if(k, k_prim(k, P_EQ, block, k_int(k, full), 0)) : 0;
-            lower_reduce_emit_block(r, &inner, k_int(k, full * width), tail, outer.rank);
-            if (in_tail)
-                k_end(k, in_tail);
-        }
+    struct split_columns split;
+    k->extent = 0;
+    if (blocks && choose_split(r, shape_count(&outer) * blocks, &split)) {
+        r->split = &split;
+        emit_column_blocks(r, &inner, &outer);
+        k_append(k, (struct linst){.op = L_SYNC});
+        lower_scalars(w);
+        split.second = true;
     }
-    k_end(k, p);
+    emit_column_blocks(r, &inner, &outer);
     lower_grain(w, r->len * width);
 }
 
@@ -432,6 +584,19 @@ bool lower_short_rows(const struct graph *g, ref reduce)
     const struct node *n = &g->node[reduce];
     int64_t results = node_numel(g, reduce), elements = node_numel(g, n->in[0]);
     return op_is_reduce(n->op) && results >= FEW_ROWS && elements <= SHORT_ROW * results && elements > results;
+}
+
+/* Are neighbours along the last axis reduced into one result?  So they are where lanes are 64, and where the axes
+ * behind have one element. */
+static bool is_row(const struct reduce *r)
+{
+    int64_t behind = 1;
+    for (uint32_t d = r->in.rank; d-- > 0;) {
+        if ((r->n->attr.reduce.axes >> d & 1) && r->in.dim[d] != 1)
+            break;
+        behind *= r->in.dim[d];
+    }
+    return r->n->attr.reduce.lanes == 64 || behind == 1;
 }
 
 void lower_reduce(struct lowering *w)
@@ -446,7 +611,9 @@ void lower_reduce(struct lowering *w)
     r.chunk = least((int64_t)n->attr.reduce.chunk, r.len > 0 ? r.len : 1);
     r.short_rows = n->attr.reduce.lanes == 64 && !w->caps->block_threads && lower_short_rows(w->g, w->anchor);
     lower_scalars(w);
-    if (n->attr.reduce.lanes == 64 && !r.short_rows)
+    if (w->caps->block_threads && r.len && is_row(&r))
+        emit_gpu_rows(&r);
+    else if (n->attr.reduce.lanes == 64 && !r.short_rows)
         emit_lanes(&r);
     else
         emit_columns(&r);

@@ -23,6 +23,10 @@ struct rows {
     uint32_t *first;            /* per member: the walk that computes it first; nreduce + 1: none */
     uint32_t *cost;             /* per member: instructions to compute it, in its first walk */
     bool *need;                 /* per member: does this walk compute it? */
+    int64_t each;               /* on a GPU, of a row in registers: neighbours of a lane; 0: rows are not held so */
+    uint32_t nheld;             /* elements of a lane */
+    struct held_element *held;
+    val *there;                 /* per element: is it within the row?  0: always */
     bool choosing;              /* emitting a walk's first elements: what they keep, the rest of the row keeps too */
 };
 
@@ -160,7 +164,7 @@ static void compute_members(struct rows *s, uint32_t walk)
     lower_point(w);
     for (uint32_t m = 0; m < w->nmember; m++) {
         ref r = w->member[m];
-        if (!s->need[m] || (w->row_copy[m] && s->first[m] < walk))
+        if (!s->need[m] || (w->row_copy[m] && s->first[m] < walk) || (w->held && w->held->member[m]))
             continue;
         val coord[KL_MAX_RANK] = {0};
         uint32_t before = k->ninst, kept = w->row_copy[m];
@@ -168,6 +172,8 @@ static void compute_members(struct rows *s, uint32_t walk)
         w->row_copy[m] = 0; /* computed here */
         val value = lower_at(w, r, coord);
         w->row_copy[m] = kept;
+        if (w->held)
+            w->held->member[m] = value;
         if (!kept && s->choosing) {
             s->cost[m] = work_since(k, before);
             for (unsigned i = 0; i < g->node[r].nin; i++) {
@@ -225,11 +231,117 @@ static void fix(struct rows *s, ref r, val value)
         lower_store(w, r, node_shape(w->g, r), coord);
 }
 
+/* ---- rows in registers ---- */
+
+/* A lane's element e of the row: `each` neighbours, then those of the next vector. */
+static void at_held(struct rows *s, uint32_t walk, uint32_t e)
+{
+    struct lowering *w = s->w;
+    struct kernel *k = w->k;
+    int64_t each = s->each, base = e / each * k->sched.width * each, number = e % each;
+    int64_t left = s->space.length - base;
+    w->column = ix_add(k, k_int(k, base + number), ix_scale(k, w->lane, each));
+    if (left < k->sched.width * each && !s->there[e]) {
+        val first = e % each ? s->there[e - number] : 0; /* whole packs are there or not */
+        s->there[e] = first && left % each == 0 ? first
+            : k_prim(k, P_LT, w->lane, k_int(k, left > number ? (left - number + each - 1) / each : 0), 0);
+    }
+    w->pred = s->there[e];
+    w->held = &s->held[e];
+    compute_members(s, walk);
+}
+
+static void leave_held(struct rows *s)
+{
+    s->w->held = NULL;
+    s->w->pred = 0;
+}
+
+static void reduce_held(struct rows *s, uint32_t walk)
+{
+    struct lowering *w = s->w;
+    struct kernel *k = w->k;
+    const struct node *n = &w->g->node[s->reduce[walk]];
+    enum fold fold = reduce_fold(n->op);
+    unsigned dtype = dtype_compute(n->dtype);
+    val none = k_splat(k, k_bits(k, dtype, fold_identity(fold, dtype))), acc = 0;
+    for (uint32_t e = 0; e < s->nheld; e++) {
+        at_held(s, walk, e);
+        val x = lower_rows_operand(s, n);
+        if (w->pred)
+            x = k_prim(k, P_SELECT, w->pred, x, none);
+        acc = k_fold_step(k, fold, acc ? acc : none, x);
+    }
+    leave_held(s);
+    fix(s, s->reduce[walk], k_cast(k, k_lane_reduce(k, fold, acc), n->dtype));
+}
+
+/* All that the last walk computes, then all that it stores. */
+static void store_held(struct rows *s)
+{
+    for (int store = 0; store < 2; store++)
+        for (uint32_t e = 0; e < s->nheld; e++) {
+            at_held(s, s->nreduce, e);
+            if (store)
+                store_members(s);
+        }
+    leave_held(s);
+}
+
+/* Lanes and neighbours for a GPU.  A row whose lanes have few elements each stays in registers. */
+static void choose_held(struct rows *s)
+{
+    enum { FULL = 32, MOST = 64, WORK = 1 << 11 };
+    struct lowering *w = s->w;
+    struct schedule *c = &w->k->sched;
+    int64_t length = s->space.length, each = lower_access(w), most = (int64_t)w->caps->block_threads;
+    while (each > 1 && (length % each || length < 32 * each))
+        each /= 2;
+    c->width = 64;
+    while (c->width * FULL < length && 2 * c->width <= most && c->width < MAX_GPU_VECTOR)
+        c->width *= 2;
+    while (c->width > 1 && c->width / 2 * each >= length)
+        c->width /= 2;
+    int64_t held = (length + c->width * each - 1) / (c->width * each) * each;
+    if (held > MOST || held * (int64_t)w->nmember > WORK)
+        return;
+    s->each = each;
+    s->nheld = (uint32_t)held;
+    c->mr = each > 1;
+    c->nr = each > 1 ? (uint16_t)each : 0;
+    s->held = mem_alloc((s->nheld + 1) * sizeof *s->held);
+    s->there = mem_alloc((s->nheld + 1) * sizeof *s->there);
+    val *member = mem_alloc(((size_t)s->nheld * w->nmember + 1) * sizeof *member);
+    for (uint32_t e = 0; s->held && e < s->nheld; e++)
+        s->held[e].member = member ? member + (size_t)e * w->nmember : NULL;
+    if (!s->held || !s->there || !member) {
+        err_set(&w->k->err, KL_ERR_MEMORY, "out of memory lowering @%s", w->g->name);
+        s->each = 0;
+        mem_free(member);
+    }
+}
+
+static void free_held(struct rows *s)
+{
+    if (s->each)
+        mem_free(s->held[0].member);
+    for (uint32_t e = 0; s->each && e < s->nheld; e++)
+        mem_free(s->held[e].load);
+    mem_free(s->held);
+    mem_free(s->there);
+}
+
+/* ---- rows ---- */
+
 static void emit_reduce(struct rows *s, uint32_t walk)
 {
     struct lowering *w = s->w;
     struct kernel *k = w->k;
     const struct node *n = &w->g->node[s->reduce[walk]];
+    if (s->each) {
+        reduce_held(s, walk);
+        return;
+    }
     int64_t width = k->sched.width, full = s->space.length / width, tail = s->space.length % width;
     enum fold fold = reduce_fold(n->op);
     unsigned dtype = dtype_compute(n->dtype);
@@ -255,6 +367,10 @@ static void emit_last(struct rows *s)
 {
     struct kernel *k = s->w->k;
     s->choosing = false;
+    if (s->each) {
+        store_held(s);
+        return;
+    }
     int64_t width = k->sched.width, full = s->space.length / width, tail = s->space.length % width;
     if (full) {
         val j = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, full), 1);
@@ -326,6 +442,8 @@ static void lower_rows_emit_rows(struct rows *s)
     k->sched.width = 64;
     while (k->sched.width > 1 && k->sched.width / 2 >= s->space.length)
         k->sched.width /= 2;
+    if (w->caps->block_threads && s->space.length)
+        choose_held(s);
     k->extent = s->space.rows;
     s->index = k_loop(k, LOOP_PARALLEL, k_int(k, 0), k_int(k, k->extent), 1);
     lower_unflatten(k, &kept, s->index, s->row_coord);
@@ -353,6 +471,7 @@ void lower_rows(struct lowering *w)
     } else {
         err_set(&w->k->err, KL_ERR_MEMORY, "out of memory lowering @%s", w->g->name);
     }
+    free_held(&s);
     mem_free(s.fixed);
     mem_free(s.first);
     mem_free(s.cost);

@@ -1,24 +1,24 @@
-/* What the iterations of a kernel's parallel loop touch.
+/* The elements that the iterations of a kernel's parallel loop access.
  *
- * Threads get neighbouring iterations.  Where iteration p touches of an array elements p * step to (p + 1) * step - 1
- * and no others, a thread has a part of the array to itself, and the next kernel, if its iterations have the same
- * parts, finds there what the same thread has stored. */
+ * Threads get adjacent iterations.  If iteration p accesses only elements p * step to (p + 1) * step - 1 of an array,
+ * each thread accesses its own part of the array.  If the iterations of the next kernel access the same parts, the same
+ * thread has stored them. */
 #include "plan.h"
 
-/* An index: p times the iteration, lane times the variable of a vector loop, and something from lo to hi. */
+/* An index: p times the iteration, lane times the variable of a vector loop, plus a value from lo to hi. */
 struct form { bool known; int64_t p, lane, lo, hi; val loop; };
 
 struct footprint {
     const struct kernel *k;
     struct form *of;            /* per value */
-    val loop;                   /* the parallel one */
-    struct { int64_t lo, hi; } open[MAX_NEST]; /* iterations that come into each if and loop that is open */
+    val loop;                   /* the parallel loop */
+    struct { int64_t lo, hi; } open[MAX_NEST]; /* the iterations that enter each open if and loop */
     uint32_t depth;
 };
 
 static const struct form unknown;
 
-/* No sum of two overflows. */
+/* Bounds for which a sum of two cannot overflow. */
 static bool is_small(int64_t a) { return a > -(INT64_C(1) << 60) && a < INT64_C(1) << 60; }
 
 static struct form checked(struct form a)
@@ -86,7 +86,7 @@ static struct form form_of_loop(const struct footprint *f, val v)
     return partition_between(lo.lo, hi.hi > lo.lo ? hi.hi - 1 : lo.lo);
 }
 
-/* The iterations for which a condition may hold, as far as it compares their number with others. */
+/* Narrows the iterations to those for which a condition may hold, if it compares the iteration with other values. */
 static void partition_narrow(const struct footprint *f, val cond, int64_t *lo, int64_t *hi)
 {
     const struct linst *i = &f->k->inst[cond];
@@ -118,7 +118,7 @@ static void open_scope(struct footprint *f, val v)
         partition_narrow(f, i->a, &f->open[f->depth].lo, &f->open[f->depth].hi);
 }
 
-/* An access of value v: its index with the lanes that there are taken in. */
+/* The access of value v: its index with all lanes included. */
 static struct form access_form(const struct footprint *f, const struct linst *i)
 {
     struct form a = f->of[i->a];
@@ -137,8 +137,8 @@ static struct form access_form(const struct footprint *f, const struct linst *i)
     return sum(a, more, 1);
 }
 
-/* Does an access by iterations lo .. hi keep to their parts of `step` elements? */
-static bool keeps_to(struct form a, int64_t step, int64_t lo, int64_t hi)
+/* Do the accesses of iterations lo .. hi stay within their parts of `step` elements? */
+static bool stays_within(struct form a, int64_t step, int64_t lo, int64_t hi)
 {
     const int64_t end[2] = {lo, hi};
     for (int i = 0; i < 2; i++) {
@@ -151,7 +151,7 @@ static bool keeps_to(struct form a, int64_t step, int64_t lo, int64_t hi)
     return a.known;
 }
 
-/* One walk over the kernel: the first finds the steps, the second what does not keep to them. */
+/* One walk over the kernel: the first walk finds the steps, the second one accesses outside of the parts. */
 static void partition_walk(struct footprint *f, int64_t *step, bool second)
 {
     const struct kernel *k = f->k;
@@ -184,7 +184,7 @@ static void partition_walk(struct footprint *f, int64_t *step, bool second)
         else if (!second && step[b] >= 0 && a.p > step[b])
             step[b] = a.p;
         else if (second && step[b] >= 0 && f->open[f->depth].lo <= f->open[f->depth].hi &&
-                 !keeps_to(a, step[b], f->open[f->depth].lo, f->open[f->depth].hi))
+                 !stays_within(a, step[b], f->open[f->depth].lo, f->open[f->depth].hi))
             step[b] = PARTITION_NONE;
     }
 }

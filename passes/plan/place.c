@@ -1,28 +1,30 @@
-/* Places values in the arena: by decreasing size, each at the lowest place free over its lifetime (greedy by size:
- * Pisarchyk and Lee, "Efficient memory management for deep neural net inference", 2020).
+/* Assigns offsets in the arena: by decreasing size, each value at the lowest offset that is free over its lifetime
+ * (greedy by size: Pisarchyk and Lee, "Efficient memory management for deep neural net inference", 2020).
  *
- * A segment tree over the commands finds the placed values alive with a new one: a value hangs at the few tree nodes
- * whose ranges make up its lifetime, and with each node goes the highest end of what hangs at it and below.  With more
- * than MAX_NEIGHBOURS of them a value goes on top of all instead, so that n values never take n squared steps. */
+ * A segment tree over the commands finds the placed values whose lifetimes overlap that of a new one.  A value is
+ * listed at the few tree nodes whose ranges make up its lifetime.  Each tree node has the highest end of the values
+ * listed at it, and of those at and below it.  If a value overlaps more than MAX_NEIGHBOURS others, it is placed after
+ * all of them, so that n values never take n squared steps. */
 #include "place.h"
 #include <stdlib.h>
 
 enum { MAX_NEIGHBOURS = 512 };
 
-struct link { uint32_t value, next; };  /* next: number of a link + 1, 0 ends */
+struct link { uint32_t value, next; };  /* next: index of a link + 1, 0 ends */
 
 struct tree {
     struct placement *v;
-    uint32_t size;                      /* commands, a power of two; the root is node 1, node t's children 2t, 2t + 1 */
-    uint32_t *head;                     /* per tree node: what hangs there */
+    /* commands, rounded up to a power of two; the root is node 1, node t's children are 2t and 2t + 1 */
+    uint32_t size;
+    uint32_t *head;                     /* per tree node: the values listed there */
     int64_t *here, *top;                /* per tree node: the highest end there, and there or below */
     struct link *link; uint32_t nlink, link_cap;
-    uint32_t *seen, now;                /* per value: the search that has found it */
-    struct range { int64_t begin, end; } *found; /* in the arena, of what the search finds */
+    uint32_t *seen, now;                /* per value: number of the last search that found it */
+    struct range { int64_t begin, end; } *found; /* ranges in the arena of the values that the search finds */
     uint32_t nfound;
 };
 
-/* The part of the tree that a walk stands in. */
+/* A tree node with its range of commands. */
 struct span { uint32_t t, lo, hi; };
 
 static struct span half(struct span s, bool upper)
@@ -31,13 +33,13 @@ static struct span half(struct span s, bool upper)
     return upper ? (struct span){2 * s.t + 1, mid + 1, s.hi} : (struct span){2 * s.t, s.lo, mid};
 }
 
-static bool meets(struct span s, const struct placement *p) { return s.lo <= p->last && p->first <= s.hi; }
+static bool span_overlaps(struct span s, const struct placement *p) { return s.lo <= p->last && p->first <= s.hi; }
 
 static bool insert(struct tree *x, struct span s, uint32_t value)
 {
     const struct placement *p = &x->v[value];
     int64_t end = p->offset + p->bytes;
-    if (!meets(s, p))
+    if (!span_overlaps(s, p))
         return true;
     x->top[s.t] = end > x->top[s.t] ? end : x->top[s.t];
     if (s.lo < p->first || p->last < s.hi)
@@ -50,10 +52,10 @@ static bool insert(struct tree *x, struct span s, uint32_t value)
     return true;
 }
 
-/* Finds what is alive with p; false: too many. */
-static bool neighbours(struct tree *x, struct span s, const struct placement *p)
+/* Finds the values alive at the same time as p; false: too many. */
+static bool find_overlapping(struct tree *x, struct span s, const struct placement *p)
 {
-    if (!x->top[s.t] || !meets(s, p))
+    if (!x->top[s.t] || !span_overlaps(s, p))
         return true;
     for (uint32_t l = x->head[s.t]; l; l = x->link[l - 1].next) {
         uint32_t value = x->link[l - 1].value;
@@ -64,17 +66,17 @@ static bool neighbours(struct tree *x, struct span s, const struct placement *p)
         x->seen[value] = x->now;
         x->found[x->nfound++] = (struct range){x->v[value].offset, x->v[value].offset + x->v[value].bytes};
     }
-    return s.lo == s.hi || (neighbours(x, half(s, false), p) && neighbours(x, half(s, true), p));
+    return s.lo == s.hi || (find_overlapping(x, half(s, false), p) && find_overlapping(x, half(s, true), p));
 }
 
-/* The highest end of all that is alive with p. */
-static int64_t highest(const struct tree *x, struct span s, const struct placement *p)
+/* The highest end of all values alive at the same time as p. */
+static int64_t highest_end(const struct tree *x, struct span s, const struct placement *p)
 {
-    if (!meets(s, p))
+    if (!span_overlaps(s, p))
         return 0;
     if (p->first <= s.lo && s.hi <= p->last)
         return x->top[s.t];
-    int64_t a = highest(x, half(s, false), p), b = highest(x, half(s, true), p);
+    int64_t a = highest_end(x, half(s, false), p), b = highest_end(x, half(s, true), p);
     a = a > b ? a : b;
     return a > x->here[s.t] ? a : x->here[s.t];
 }
@@ -91,8 +93,8 @@ static int64_t lowest_place(struct tree *x, const struct placement *p)
     int64_t at = 0;
     x->now++;
     x->nfound = 0;
-    if (!neighbours(x, root, p))
-        return highest(x, root, p);
+    if (!find_overlapping(x, root, p))
+        return highest_end(x, root, p);
     qsort(x->found, x->nfound, sizeof *x->found, by_begin);
     for (uint32_t i = 0; i < x->nfound && x->found[i].begin < at + p->bytes; i++)
         at = x->found[i].end > at ? x->found[i].end : at;
@@ -119,7 +121,7 @@ bool place_values(struct placement *v, uint32_t n, uint32_t commands)
     x.seen = mem_alloc((n + 1) * sizeof *x.seen);
     x.found = mem_alloc(MAX_NEIGHBOURS * sizeof *x.found);
     bool ok = x.head && x.here && x.top && x.seen && x.found;
-    for (uint32_t i = 0; ok && i < n && v[i].bytes; i++) { /* those of no bytes, the last ones, lie anywhere */
+    for (uint32_t i = 0; ok && i < n && v[i].bytes; i++) { /* values without bytes are last and need no offset */
         v[i].offset = lowest_place(&x, &v[i]);
         ok = insert(&x, (struct span){1, 0, x.size - 1}, i);
     }

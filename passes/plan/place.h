@@ -1,16 +1,16 @@
-/* Where in one arena values lie that are alive from one command to another. */
+/* Placement of values in one arena. */
 #ifndef KILN_PLACE_H
 #define KILN_PLACE_H
 #include "passes/passes.h"
 
 struct placement {
     ref node;
-    uint32_t first, last; /* commands: alive from the one to the other */
+    uint32_t first, last; /* alive from command first to command last */
     int64_t bytes;        /* a multiple of the alignment */
-    int64_t offset;       /* what place_values finds */
+    int64_t offset;       /* set by place_values */
 };
 
-/* Two values alive at once never overlap.  `commands`: more than any last.  false: out of memory. */
+/* Values alive at the same time never overlap. `commands`: above every `last`. false: out of memory. */
 bool place_values(struct placement *v, uint32_t n, uint32_t commands);
 
 #endif

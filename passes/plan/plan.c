@@ -1,9 +1,9 @@
-/* Graph with groups to program: order of kernels, storage of values, commands.
+/* From a graph with groups to a program: order of kernels, storage of values, commands.
  *
- * Order: dependences, and, where no cycle forbids it, every reader of a state before the kernel that
- * writes its new value, so that the write can go in place.  Among ready kernels the lowest group number
- * goes first, which keeps the order of recording and so short lifetimes.
- * Storage: outputs in their own buffers, the rest in one arena a device (place.c). */
+ * Order: dependences, and, unless that makes a cycle, every reader of a state before the kernel that writes its new
+ * value, so that the write can be in place.  Among ready kernels the lowest group number is first, which keeps the
+ * order of recording and so short lifetimes; plan_async.c changes that for what another thread runs and what depends on
+ * it.  Storage: outputs have their own buffers, other values are in one arena for each device (place.c). */
 #include "ir/graph/custom.h"
 #include "place.h"
 #include "plan.h"
@@ -37,7 +37,7 @@ static bool add_edge(struct planner *p, uint32_t from, uint32_t to)
     return true;
 }
 
-enum { MAX_SEARCH = 4096 }; /* groups that a search for a path visits before it takes one for granted */
+enum { MAX_SEARCH = 4096 }; /* groups that a search for a path visits before it assumes that there is one */
 
 static bool reaches(struct planner *p, uint32_t from, uint32_t to)
 {
@@ -78,7 +78,7 @@ static int by_state(const void *a, const void *b)
         : (x->group > y->group) - (x->group < y->group);
 }
 
-/* Lists who reads the states. */
+/* Lists the readers of states. */
 static bool find_readers(struct planner *p)
 {
     for (uint32_t i = 0; i < p->g->ngroup; i++)
@@ -109,7 +109,7 @@ static uint32_t readers_of(const struct planner *p, uint32_t state)
     return lo;
 }
 
-/* The group that computes output i's value straight into its buffer, GROUP_NONE if it is copied there. */
+/* The group that computes output i's value directly into its buffer, GROUP_NONE if it is copied there. */
 static uint32_t writer_of(const struct planner *p, uint32_t i)
 {
     bool linear;
@@ -152,21 +152,22 @@ static uint32_t heap_pop(uint32_t *heap, uint32_t *n)
 
 static bool sort_groups(struct planner *p)
 {
-    uint32_t n = p->g->ngroup, ready = 0, done = 0, *heap = p->stack;
+    uint32_t n = p->g->ngroup, ready = 0, done = 0, *heap = p->stack, *priority = p->seen;
+    plan_async_priorities(p, priority);
     for (uint32_t i = 0; i < n; i++)
         if (!p->pending[i])
-            heap_push(heap, &ready, i);
+            heap_push(heap, &ready, priority[i] * n + i);
     while (ready) {
-        uint32_t next = heap_pop(heap, &ready);
+        uint32_t next = heap_pop(heap, &ready) % n;
         p->order[done++] = next;
         for (uint32_t i = 0; i < p->succ[next].n; i++)
             if (!--p->pending[p->succ[next].v[i]])
-                heap_push(heap, &ready, p->succ[next].v[i]);
+                heap_push(heap, &ready, priority[p->succ[next].v[i]] * n + p->succ[next].v[i]);
     }
     if (done < n)
         return err_set(p->e, KL_ERR_INTERNAL, "the kernels of @%s depend on each other in a cycle", p->g->name);
     for (uint32_t pos = 0; pos < n; pos++)
-        p->pending[p->order[pos]] = pos; /* from here on: the group's place */
+        p->pending[p->order[pos]] = pos; /* from here on: the group's position */
     for (uint32_t r = 0; r < p->nreader; r++)
         p->reader[r].position = p->pending[p->reader[r].group];
     return true;
@@ -204,7 +205,7 @@ bool plan_copy(struct planner *p, ref to_value, struct loc to, ref from_value, s
     return true;
 }
 
-/* Outputs that are a leaf's value: copied first, before any kernel can write over a state. */
+/* Outputs that are a leaf's value: copied first, before a kernel can overwrite a state. */
 static bool copy_leaves(struct planner *p)
 {
     for (uint32_t i = 0; i < p->g->nout; i++) {
@@ -216,7 +217,7 @@ static bool copy_leaves(struct planner *p)
     return true;
 }
 
-/* Outputs whose value another output holds already: copied last. */
+/* Outputs whose value another output already has: copied last. */
 static bool copy_duplicates(struct planner *p)
 {
     for (uint32_t i = 0; i < p->g->nout; i++) {
@@ -229,7 +230,7 @@ static bool copy_duplicates(struct planner *p)
     return true;
 }
 
-/* First and last command of every stored value; outputs take their own buffers.  A region op's own value is its
+/* First and last command of every stored value; outputs use their own buffers.  A region op's own value is its
  * workspace. */
 static bool lifetimes(struct planner *p)
 {
@@ -250,7 +251,7 @@ static bool lifetimes(struct planner *p)
             v->last = p->first_kernel + pos;
         }
     }
-    for (uint32_t i = p->g->nout; i-- > 0;) { /* backward: the first output with a value holds it */
+    for (uint32_t i = p->g->nout; i-- > 0;) { /* backwards: the first output with a value stores it */
         struct value *v = &p->value[node_stored(p->g, p->g->out[i].value)];
         if (v->node) {
             v->loc = (struct loc){.kind = LOC_OUT, .index = i};
@@ -260,7 +261,7 @@ static bool lifetimes(struct planner *p)
     return true;
 }
 
-/* Each device's values in an arena of its own. */
+/* Places the values of one device in its arena. */
 static bool place_device(struct planner *p, unsigned device, struct placement *v)
 {
     int64_t *bytes = &p->p->arena_bytes[device];
@@ -298,7 +299,7 @@ static uint32_t *kernel_place(const struct program *all, uint32_t *table, uint32
     return &table[at];
 }
 
-/* Room for one more kernel in the table, which stays half empty. */
+/* Makes room for one more kernel in the table, which stays half empty. */
 static bool grow_table(struct planner *root)
 {
     const struct program *all = root->p;
@@ -315,7 +316,7 @@ static bool grow_table(struct planner *root)
     return true;
 }
 
-/* The number of the program's kernel equal to *k, which the program takes over if it is the first such. */
+/* The index of the program's kernel equal to *k; if there is none, the program takes over *k. */
 static bool program_kernel(struct planner *p, struct lowered *l, uint32_t *i)
 {
     struct planner *root = p->root;
@@ -332,7 +333,7 @@ static bool program_kernel(struct planner *p, struct lowered *l, uint32_t *i)
     return true;
 }
 
-/* Nothing writes a value without elements, and it has no place of its own. */
+/* A value without elements is never written and has no address of its own. */
 struct loc plan_value_loc(const struct planner *p, ref r)
 {
     const struct node *n = &p->g->node[r];
@@ -356,15 +357,20 @@ static bool kernel_commands(struct planner *p)
             return false;
         c->group = p->order[pos];
         p->p->max_args = k->nbuf > p->p->max_args ? k->nbuf : p->p->max_args;
-        int64_t scratch = 0;
+        int64_t scratch = 0, workspace = 0;
         for (uint32_t b = 0; b < k->nbuf; b++) {
             if (k->buf[b].role == BUF_SCRATCH) {
                 c->arg[b] = (struct loc){.kind = LOC_SCRATCH, .offset = scratch};
                 scratch += plan_round64(k->buf[b].count * (int64_t)dtype_size(k->buf[b].dtype));
                 continue;
             }
+            if (k->buf[b].role == BUF_WORKSPACE) {
+                c->arg[b] = (struct loc){.kind = LOC_WORKSPACE, .offset = workspace};
+                workspace += plan_round64(k->buf[b].count * (int64_t)dtype_size(k->buf[b].dtype));
+                continue;
+            }
             if (buf_is_local(k->buf[b].role)) {
-                c->arg[b] = (struct loc){.kind = LOC_INSIDE};
+                c->arg[b] = (struct loc){.kind = LOC_KERNEL_LOCAL};
                 continue;
             }
             ref r = l->arg[k->buf[b].id].node;
@@ -373,12 +379,20 @@ static bool kernel_commands(struct planner *p)
         }
         if (scratch > p->p->scratch_bytes)
             p->p->scratch_bytes = scratch;
+        if (workspace > p->p->workspace_bytes)
+            p->p->workspace_bytes = workspace;
     }
     return true;
 }
 
-/* Does the kernel read lbuf `in` only at elements that it then, and not before, overwrites through lbuf `out` in the
- * same iteration?  A scatter stores an element again and again: there it must first store the very value it read. */
+static bool in_phases(const struct kernel *k)
+{
+    struct phase p = {0};
+    return kernel_phase(k, &p) && kernel_phase(k, &p);
+}
+
+/* Does the kernel read lbuf `in` only at elements that the same iteration overwrites through lbuf `out` afterwards?  A
+ * scatter of one phase stores an element repeatedly: its first store there must be the value it read. */
 static bool reads_what_it_writes(const struct kernel *k, uint32_t in, uint32_t out)
 {
     for (val v = 1; v < k->ninst; v++) {
@@ -387,19 +401,19 @@ static bool reads_what_it_writes(const struct kernel *k, uint32_t in, uint32_t o
         val s = 1;
         while (s < k->ninst && !(k->inst[s].op == L_STORE && k->inst[s].imm == out && k->inst[s].a == k->inst[v].a))
             s++;
-        if (s == k->ninst || s < v || (k->sched.kind == SCHED_SCATTER && k->inst[s].b != v) ||
+        if (s == k->ninst || s < v || (k->sched.kind == SCHED_SCATTER && k->inst[s].b != v && !in_phases(k)) ||
             load_elements(k, &k->inst[v]) > 1)
             return false;
     }
     return true;
 }
 
-/* Does kernel l, reading the state as argument `in`, allow node `value` to be written over it? */
+/* May node `value` overwrite the state that kernel l reads as argument `in`? */
 static bool allows_overwrite(const struct planner *p, uint32_t pos, uint32_t in, ref value)
 {
     const struct lowered *l = &p->low[p->order[pos]];
     if (p->non_fusible[p->order[pos]])
-        return false; /* a region's rounds read what they like */
+        return false; /* a region may read anything in any iteration */
     const struct kernel *k = p->root->p->kernel[p->p->cmd[p->first_kernel + pos].kernel];
     for (uint32_t b = 0; b < k->nbuf; b++)
         for (uint32_t w = 0; w < k->nbuf; w++)
@@ -409,7 +423,7 @@ static bool allows_overwrite(const struct planner *p, uint32_t pos, uint32_t in,
     return true;
 }
 
-/* May output i, an assign, be written over the state's old value?  Nothing may read the state later. */
+/* May output i, an assign, overwrite the state's old value? Nothing may read the state later. */
 static bool may_be_in_place(const struct planner *p, uint32_t i)
 {
     const struct output *o = &p->g->out[i];
@@ -418,7 +432,7 @@ static bool may_be_in_place(const struct planner *p, uint32_t i)
         return false;
     for (uint32_t r = readers_of(p, o->state); r < p->nreader && p->reader[r].state == o->state; r++) {
         uint32_t pos = p->reader[r].position;
-        if (p->first_kernel + pos > v->first)
+        if (p->first_kernel + pos > v->first || p->signal[p->reader[r].group])
             return false;
         const struct lowered *l = &p->low[p->reader[r].group];
         for (uint32_t a = 0; p->first_kernel + pos == v->first && a < l->narg; a++) {
@@ -430,8 +444,8 @@ static bool may_be_in_place(const struct planner *p, uint32_t i)
     return true;
 }
 
-/* Bytes of everything the caller holds: inputs, states and outputs that are not in place. */
-static int64_t held_bytes(const struct program *p)
+/* Bytes of all memory of the caller: inputs, states and outputs that are not in place. */
+static int64_t caller_bytes(const struct program *p)
 {
     int64_t n = 0;
     for (ref r = 1; r < p->g->nnode; r++)
@@ -451,8 +465,8 @@ int64_t program_arenas(const struct program *p)
     return n;
 }
 
-/* What the regions of a command need of other devices' arenas than that of their op. */
-static int64_t elsewhere(const struct command *c)
+/* Bytes that the regions of a command need in arenas of devices other than that of their op. */
+static int64_t remote_region_bytes(const struct command *c)
 {
     int64_t bytes = 0;
     for (unsigned d = 0; c->kind == CMD_REGION && d < MAX_DEVICES; d++) {
@@ -463,8 +477,8 @@ static int64_t elsewhere(const struct command *c)
     return bytes;
 }
 
-/* The most bytes alive at once, from what begins and what ends at each command. */
-static bool account(struct planner *p)
+/* The maximum of bytes alive at the same time, from the lifetimes. */
+static bool compute_peak(struct planner *p)
 {
     uint32_t n = p->first_kernel + p->g->ngroup + 1;
     int64_t *change = mem_alloc(n * sizeof *change), alive = 0, most = 0;
@@ -480,12 +494,12 @@ static bool account(struct planner *p)
     }
     for (uint32_t c = 0; c < n; c++) {
         alive += change[c];
-        int64_t now = alive + (c < p->p->ncmd ? elsewhere(&p->p->cmd[c]) : 0);
+        int64_t now = alive + (c < p->p->ncmd ? remote_region_bytes(&p->p->cmd[c]) : 0);
         most = now > most ? now : most;
         most = alive > most ? alive : most;
     }
     mem_free(change);
-    int64_t held = held_bytes(p->p);
+    int64_t held = caller_bytes(p->p);
     p->p->peak_bytes = held + program_arenas(p->p);
     p->p->lower_bound_bytes = held + most;
     return true;
@@ -501,14 +515,23 @@ static bool plan_kernels(struct planner *p)
         !plan_schedules(p) || !copy_leaves(p))
         return false;
     p->first_kernel = p->p->ncmd;
-    if (!lifetimes(p) || !place_arenas(p) || !kernel_commands(p))
+    if (!lifetimes(p))
         return false;
+    plan_async_lifetimes(p);
+    if (!place_arenas(p) || !kernel_commands(p))
+        return false;
+    plan_async_commands(p);
     for (uint32_t i = 0; i < p->g->nout; i++)
         p->p->in_place[i] = may_be_in_place(p, i);
-    return account(p) && copy_duplicates(p) && plan_joins(p);
+    uint32_t before = p->p->ncmd;
+    if (!compute_peak(p) || !copy_duplicates(p))
+        return false;
+    if (p->p->ncmd > before)
+        p->p->cmd[before].wait = p->p->signals;
+    return plan_elide_barriers(p);
 }
 
-/* Everything but the kernels and, of a region's program, the graph. */
+/* Frees everything except the kernels and, for a region's program, the graph. */
 static void free_commands(struct program *p, bool graph)
 {
     if (!p)
@@ -546,6 +569,8 @@ static void planner_free(struct planner *p)
     mem_free(p->succ);
     mem_free(p->order);
     mem_free(p->pending);
+    mem_free(p->signal);
+    mem_free(p->wait);
     mem_free(p->reader);
     mem_free(p->value);
     mem_free(p->seen);
@@ -556,7 +581,7 @@ static void planner_free(struct planner *p)
     lowerer_free(p->lowerer);
 }
 
-/* The interpreter holds every value from its node to its last use. */
+/* The interpreter keeps every value from its node to its last use. */
 static bool plan_interpreter(struct planner *p)
 {
     const struct graph *g = p->g;
@@ -579,17 +604,20 @@ static bool plan_interpreter(struct planner *p)
     }
     mem_free(gone);
     p->p->interp_bytes = most;
-    p->p->peak_bytes = p->p->lower_bound_bytes = held_bytes(p->p) + most;
+    p->p->peak_bytes = p->p->lower_bound_bytes = caller_bytes(p->p) + most;
     return true;
 }
 
-/* Plans the program of into->g, a region of root's or (NULL) the whole, with the schedules of a section or without. */
+/* Plans the program of into->g, which is a region of root's program or (root NULL) the whole, with the schedules of a
+ * section or without. */
 static bool plan_into(struct program *into, const struct caps *caps, struct planner *root,
-                      const struct sched_section *section, struct memo_pack *pack, bool interpret, struct err *e)
+                      const struct sched_section *section, const struct tuned *tuned, struct memo_pack *pack,
+                      bool interpret, struct err *e)
 {
     const struct graph *g = into->g;
     uint32_t ng = g->ngroup + 1;
-    struct planner p = {.g = g, .caps = caps, .e = e, .p = into, .section = section, .pack = pack};
+    struct planner p = {.g = g, .caps = caps, .e = e, .p = into, .section = section, .tuned = tuned,
+                        .pack = pack};
     into->devices = graph_devices(g);
     into->calls = custom_any(g);
     p.root = root ? root : &p;
@@ -600,14 +628,15 @@ static bool plan_into(struct program *into, const struct caps *caps, struct plan
     p.order = mem_alloc((g->nnode + ng) * sizeof *p.order);
     p.succ = mem_alloc(ng * sizeof *p.succ);
     p.pending = mem_alloc(ng * sizeof *p.pending);
+    p.signal = mem_alloc(ng * sizeof *p.signal);
+    p.wait = mem_alloc(ng * sizeof *p.wait);
     p.value = mem_alloc(g->nnode * sizeof *p.value);
     p.seen = mem_alloc(ng * sizeof *p.seen);
     p.stack = mem_alloc(ng * sizeof *p.stack);
     into->in_place = mem_alloc((g->nout + 1) * sizeof *into->in_place);
     p.used = section ? mem_alloc((section->n + 1) * sizeof *p.used) : NULL;
-    bool ok = p.low && p.non_fusible && p.device && p.sub && p.order && p.succ && p.pending && p.value && p.seen &&
-        p.stack &&
-              into->in_place && (p.used || !section);
+    bool ok = p.low && p.non_fusible && p.device && p.sub && p.order && p.succ && p.pending && p.signal && p.wait &&
+              p.value && p.seen && p.stack && into->in_place && (p.used || !section);
     if (!ok)
         plan_no_memory(&p);
     else
@@ -624,13 +653,13 @@ struct program *plan_graph(const struct graph *g, const struct caps *caps, struc
         return NULL;
     }
     p->g = (struct graph *)g;
-    if (plan_into(p, caps, root, NULL, NULL, false, e))
+    if (plan_into(p, caps, root, NULL, NULL, NULL, false, e))
         return p;
     free_commands(p, false);
     return NULL;
 }
 
-/* The regions' programs use the kernels of the whole, and their commands are numbered among all. */
+/* The programs of regions use the kernels of the whole, and their commands are numbered together. */
 static void share_kernels(struct program *p, struct program *root)
 {
     p->kernel = root->kernel;
@@ -643,7 +672,7 @@ static void share_kernels(struct program *p, struct program *root)
     }
 }
 
-/* Bytes of all values, those of regions included; as a double, which no sum overflows. */
+/* Bytes of all values, those of regions included; a double, because the sum may exceed 64 bits. */
 static double value_bytes(const struct graph *g)
 {
     double bytes = 0;
@@ -657,12 +686,12 @@ static double value_bytes(const struct graph *g)
 }
 
 static struct program *plan_whole(const struct graph *g, const struct caps *caps, const struct sched_section *section,
-                                  struct memo_pack *pack, bool interpret, struct err *e)
+                                  const struct tuned *tuned, struct memo_pack *pack, bool interpret, struct err *e)
 {
     if (!graph_is_bound(g, e))
         return NULL;
     double bytes = value_bytes(g);
-    if (bytes >= 0x1p62) { /* the sums below are 64-bit numbers */
+    if (bytes >= 0x1p62) { /* the sums below are 64-bit integers */
         err_set(e, KL_ERR_MEMORY, "graph @%s: its values have %.3g bytes in all", g->name, bytes);
         return NULL;
     }
@@ -671,7 +700,7 @@ static struct program *plan_whole(const struct graph *g, const struct caps *caps
         p->g = graph_clone(g);
     if (!p || !p->g)
         err_set(e, KL_ERR_MEMORY, "out of memory planning @%s", g->name);
-    if (!p || !p->g || !plan_into(p, caps, NULL, section, pack, interpret, e)) {
+    if (!p || !p->g || !plan_into(p, caps, NULL, section, tuned, pack, interpret, e)) {
         program_free(p);
         return NULL;
     }
@@ -681,13 +710,13 @@ static struct program *plan_whole(const struct graph *g, const struct caps *caps
 
 struct program *program_plan(const struct graph *g, const struct caps *caps, bool interpret, struct err *e)
 {
-    return plan_whole(g, caps, NULL, NULL, interpret, e);
+    return plan_whole(g, caps, NULL, NULL, NULL, interpret, e);
 }
 
 struct program *program_plan_with(const struct graph *g, const struct caps *caps, const struct sched_section *s,
-                                  struct memo_pack *pack, struct err *e)
+                                  const struct tuned *tuned, struct memo_pack *pack, struct err *e)
 {
-    return plan_whole(g, caps, s, pack, false, e);
+    return plan_whole(g, caps, s, tuned, pack, false, e);
 }
 
 void program_free(struct program *p)
@@ -700,7 +729,7 @@ void program_free(struct program *p)
     free_commands(p, true);
 }
 
-/* Without graphs and kernels, which the whole program owns. */
+/* Without graphs and kernels, which belong to the whole program. */
 static size_t commands_bytes(const struct program *p)
 {
     size_t bytes = sizeof *p + p->ncmd * sizeof *p->cmd + p->g->nout * sizeof *p->in_place;

@@ -1,4 +1,4 @@
-/* A program while it is planned: what plan.c and plan_non_fusible.c share. */
+/* Internal header of the planner: a program being planned. */
 #ifndef KILN_PLAN_H
 #define KILN_PLAN_H
 #include "passes/passes.h"
@@ -6,37 +6,39 @@
 struct value {            /* a stored node */
     ref node;
     int64_t bytes;        /* rounded up to 64 */
-    uint32_t first, last; /* commands that write and last read it */
+    uint32_t first, last; /* commands that write it and read it last */
     struct loc loc;
     bool placed;
 };
 
-struct reader { uint32_t state, position, group; }; /* a group that reads a state; position: its place in the order */
+struct reader { uint32_t state, position, group; }; /* a group that reads a state; position: in the order */
 
 struct planner {
     const struct graph *g;
     const struct caps *caps;
     struct program *p;
-    struct planner *root;     /* of the whole program: this one, or the one that this one is a region of */
+    struct planner *root;     /* planner of the whole program: this one, or the one of the program with this region */
     struct lowerer *lowerer;
-    struct lowered *low;      /* per group; no kernel: a region op or a copy */
+    struct lowered *low;      /* per group; no kernel for a region op or a copy */
     ref *non_fusible;               /* per group: its region op or copy, or NIL */
     uint16_t *device;         /* per group */
-    struct program *(*sub)[2]; /* per group: its regions' programs, until a command has them */
+    struct program *(*sub)[2]; /* per group: its regions' programs, until a command owns them */
     uint32_t *order;          /* position -> group */
     struct { uint32_t *v, n, cap; } *succ; /* per group */
-    uint32_t *pending;        /* per group: unmet dependences */
+    uint32_t *pending;        /* per group: number of unfinished dependences */
+    uint32_t *signal, *wait;  /* per group: command.signal and command.wait */
     struct reader *reader; uint32_t nreader, reader_cap; /* sorted by state, then group */
     struct value *value;      /* per node; node NIL: not stored */
     uint32_t *seen, *stack, stamp; /* per group: searches */
-    uint32_t *table, table_size;   /* the root's: kernels by hash, number + 1 */
-    uint32_t ngroup;               /* the root's: groups so far, those of regions included: what kernels are named by */
-    struct memo_pack *pack;              /* the root's: notes what groups are lowered to, or NULL */
-    const struct sched_section *section; /* the root's, with what follows: schedules handed in, or NULL */
-    struct own_kernel *own; uint32_t nown, own_cap; /* kernels as they are without them */
-    bool *used;                    /* per line: some kernel has its name */
+    uint32_t *table, table_size;   /* in root: kernels by hash, index + 1 */
+    uint32_t ngroup;               /* in root: number of groups so far, with those of regions, used for kernel names */
+    const struct tuned *tuned;           /* in root: schedules found by measuring, or NULL */
+    struct memo_pack *pack;              /* in root: records lowered kernels, or NULL */
+    const struct sched_section *section; /* in root, like the fields below: the user's schedules, or NULL */
+    struct own_kernel *own; uint32_t nown, own_cap; /* kernels as they are without these */
+    bool *used;                    /* per line: a kernel has its name */
     uint32_t cmd_cap;
-    uint32_t first_kernel;    /* command number of the first kernel: copies come before */
+    uint32_t first_kernel;    /* command number of the first kernel; copies come before it */
     struct err *e;
 };
 
@@ -55,28 +57,37 @@ struct command *plan_command(struct planner *p, enum cmd_kind kind, unsigned dev
 bool plan_copy(struct planner *p, ref to_value, struct loc to, ref from_value, struct loc from);
 struct loc plan_value_loc(const struct planner *p, ref r);
 
-/* ---- plan_schedule.c: schedules handed in ---- */
-/* A kernel by the name that it has in a program of its own choice, where equal kernels are one. */
+/* ---- plan_async.c: custom ops that another thread runs ---- */
+bool plan_is_async(const struct planner *p, uint32_t group);
+/* Per group: its priority among groups that are ready; the least is first. */
+void plan_async_priorities(struct planner *p, uint32_t *priority);
+void plan_async_lifetimes(struct planner *p);    /* after the groups have an order and the values lifetimes */
+void plan_async_commands(struct planner *p);     /* after the groups have commands */
+
+/* ---- plan_schedule.c: the user's schedules ---- */
+/* A kernel's name in a program with Kiln's own schedules, where equal kernels are one. */
 struct own_kernel { struct hash128 hash; const struct sched_line *line; char name[64]; };
-bool plan_schedules(struct planner *p);          /* lowers again what the root's section has a line for */
-bool plan_schedules_used(const struct planner *root); /* has every line found its kernel? */
+/* Lowers a second time the kernels that were tuned, then those for which the root's section has a line. */
+bool plan_schedules(struct planner *p);
+bool plan_schedules_used(const struct planner *root); /* was every line used? */
 
 /* ---- partition.c ---- */
 enum { PARTITION_NONE = -1 };
-/* Per lbuf: iteration p touches nothing of it but elements p * step .. (p + 1) * step - 1; 0: it is not touched at all,
- * PARTITION_NONE: it may be touched anywhere.  false: out of memory. */
+/* Per lbuf: iteration p accesses only elements p * step .. (p + 1) * step - 1; 0: it is not accessed, PARTITION_NONE:
+ * any element may be accessed. false: out of memory. */
 bool kernel_partition(const struct kernel *k, int64_t *step);
-/* ---- plan_join.c ---- */
-bool plan_joins(struct planner *p);              /* drops the barriers that nothing needs */
-/* ---- plan_check_join.c: part of plan_check.c ---- */
-/* Is command c, joined to kernels before it, apart from them as it must be?  NULL: it is; else what is wrong. */
-const char *check_joined(const struct program *p, uint32_t c);
+/* ---- plan_barriers.c ---- */
+bool plan_elide_barriers(struct planner *p);     /* removes barriers that no kernel needs */
+/* ---- plan_check_barriers.c: part of plan_check.c ---- */
+/* May command c run without a barrier after the kernels before it? NULL: yes; else the reason why not. */
+const char *check_no_barrier(const struct program *p, uint32_t c);
 
-/* ---- plan_non_fusible.c: groups that are no kernel ---- */
-/* finds what it reads and writes, as lower_group does */
+/* ---- plan_non_fusible.c: groups that are not kernels ---- */
+/* finds its arguments, as lower_group does */
 bool plan_non_fusible(struct planner *p, uint32_t group);
 bool plan_has_workspace(const struct planner *p, uint32_t group);
-bool plan_workspace(struct planner *p, uint32_t group, int64_t *bytes); /* of a group that has one */
-bool plan_non_fusible_command(struct planner *p, uint32_t group);             /* once all values have their places */
+bool plan_workspace(struct planner *p, uint32_t group, int64_t *bytes); /* for a group that has one */
+/* called when all values have their offsets */
+bool plan_non_fusible_command(struct planner *p, uint32_t group);
 
 #endif

@@ -1,23 +1,25 @@
-/* Checks a planned program from nothing but its commands: it follows who writes and who reads each range of
- * memory, in order, and knows nothing of how the planner placed them.
+/* Checks a planned program from its commands alone.  It follows the writes and reads of each range of memory in order,
+ * and does not use the planner's data or functions.
  *
- *   every argument lies inside its memory, aligned to its elements
- *   within one command nothing written overlaps anything else, but for a state updated in place
- *   every read of the arena or an output finds what was written there before and not overwritten since; where
- *     the commands name their values (command.value), the very value it names
- *   inputs and states are only read, but for the states of outputs in place
+ *   every argument is inside its memory, aligned to its elements
+ *   within one command nothing written overlaps anything else, except a state updated in place
+ *   every read of the arena or an output finds what was written there before and not overwritten since; if
+ *     the commands name their values (command.value), the value that it names
+ *   inputs and states are only read, except the states of outputs in place
  *   such a state is read by no command after the one that writes it, and that one reads each old element only
  *     at the index where it then stores the new one
+ *   a command that another thread runs shares no memory with those behind it before one that waits for it
  *   every output is written exactly once, whole; one without elements need not be
- *   a kernel's memory is its device's own; only a copy reads another's, and then its value is a copy node of what it
- * reads a kernel joined to those before it shares no memory with them but where a thread meets only itself a region op
- * reads its operands, writes its results, and writes over its workspace; its regions' programs, which run in there, are
- * checked on their own */
+ *   a kernel's memory is on its device; only a copy reads another device's memory, and its value is then a copy node
+ *     of what it reads
+ *   a kernel without a barrier before it shares memory with the kernels before it only if the same thread runs both
+ *   a region op reads its operands, writes its results, and overwrites its workspace; the programs of its regions,
+ *     which run in the workspace, are checked separately */
 #include "plan.h"
 #include <stdarg.h>
 #include <string.h>
 
-struct access { /* one argument of the command being checked */
+struct access { /* an argument of the command being checked */
     struct loc loc;
     int64_t bytes;
     uint32_t align;
@@ -26,25 +28,30 @@ struct access { /* one argument of the command being checked */
     bool write;
 };
 
-struct held { /* what a range of the arena holds */
+struct held { /* the content of a range of the arena */
     uint32_t device;
     int64_t begin, end;
     ref value;
 };
+
+struct flight { struct access a; uint32_t signal; };
 
 struct check {
     const struct program *p;
     struct err *e;
     uint32_t cmd; /* the command being checked */
     struct access *acc; uint32_t nacc, acc_cap;
-    struct held *held; uint32_t nheld, held_cap; /* apart from each other and in order */
+    struct held *held; uint32_t nheld, held_cap; /* disjoint and sorted */
+    struct flight *flight; uint32_t nflight, flight_cap; /* what commands that another thread runs may still access */
+    uint32_t signals, waited; /* such commands so far; those that have ended */
     bool *written; /* per output */
     bool *gone;    /* per state: overwritten by an earlier command */
 };
 
 static const char *const loc_name[] = {[LOC_ARENA] = "arena", [LOC_INPUT] = "input", [LOC_STATE] = "state",
                                        [LOC_OUT] = "output", [LOC_SCRATCH] = "scratch",
-                                       [LOC_INSIDE] = "kernel"};
+                                       [LOC_WORKSPACE] = "workspace",
+                                       [LOC_KERNEL_LOCAL] = "kernel"};
 
 static bool plan_check_fail(const struct check *c, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 static bool plan_check_fail(const struct check *c, const char *fmt, ...)
@@ -64,14 +71,14 @@ static int64_t leaf_bytes(const struct graph *g, const struct leaf *l)
 
 static int64_t output_bytes(const struct graph *g, uint32_t i) { return (int64_t)node_bytes(g, g->out[i].value); }
 
-/* The state that an output writes over; false if it has memory of its own. */
-static bool over_state(const struct program *p, uint32_t out, uint32_t *state)
+/* The state that an output overwrites; false if it has its own memory. */
+static bool overwritten_state(const struct program *p, uint32_t out, uint32_t *state)
 {
     *state = p->g->out[out].state;
     return p->in_place[out];
 }
 
-/* A reshape holds its operand's bytes. */
+/* A reshape has its operand's bytes. */
 static ref same_bytes(const struct graph *g, ref r)
 {
     while (g->node[r].op == OP_reshape) r = g->node[r].in[0];
@@ -83,7 +90,7 @@ static bool out_of_memory(const struct check *c)
     return err_set(c->e, KL_ERR_MEMORY, "no memory to check the plan of graph %s", c->p->g->name);
 }
 
-/* ---- the kernel that updates a state in place ---- */
+/* ---- kernels that update a state in place ---- */
 
 static bool pure(const struct linst *i)
 {
@@ -96,7 +103,7 @@ static bool same_inst(const struct linst *x, const struct linst *y, const uint32
            of[x->c] == of[y->c];
 }
 
-/* Value numbers of a kernel's instructions by hashing; NULL when out of memory. */
+/* Value numbers of a kernel's instructions, by hashing; NULL when out of memory. */
 static uint32_t *value_numbers(const struct kernel *k)
 {
     uint32_t slots = 16;
@@ -156,7 +163,7 @@ static bool add_access(struct check *c, struct access a)
     return true;
 }
 
-/* A result that nothing reads lies in the workspace, before all else in it. */
+/* A result that nothing reads is at the beginning of the workspace. */
 static bool check_unread(const struct check *c, const struct loc *l, int64_t bytes, const struct loc *space,
                          int64_t end)
 {
@@ -180,7 +187,8 @@ static bool collect_region(struct check *c)
         if (!sub || !graph_same(sub->g, node_region(g, n, i)))
             return plan_check_fail(c, "region %u has no program of its own", i);
         if (!program_check(sub, c->e)) return false;
-        if (sub->scratch_bytes > c->p->scratch_bytes || sub->max_args > c->p->max_args)
+        if (sub->scratch_bytes > c->p->scratch_bytes || sub->workspace_bytes > c->p->workspace_bytes ||
+            sub->max_args > c->p->max_args)
             return plan_check_fail(c, "region %u needs more scratch than the program has", i);
         for (unsigned d = 0; d < MAX_DEVICES; d++)
             if (d != n->device && sub->arena_bytes[d] > c->p->region_bytes[d])
@@ -237,11 +245,14 @@ static bool collect(struct check *c)
             bool scratch = k->buf[i].role == BUF_SCRATCH, inside = buf_is_local(k->buf[i].role);
             if (scratch != (a.loc.kind == LOC_SCRATCH))
                 return plan_check_fail(c, "argument %u interleaves up scratch and values", i);
-            if (inside != (a.loc.kind == LOC_INSIDE))
+            bool workspace = k->buf[i].role == BUF_WORKSPACE;
+            if (workspace != (a.loc.kind == LOC_WORKSPACE))
+                return plan_check_fail(c, "argument %u interleaves up workspace and values", i);
+            if (inside != (a.loc.kind == LOC_KERNEL_LOCAL))
                 return plan_check_fail(c, "argument %u interleaves up memory of the kernel and values", i);
             if (inside) continue;
             a.write = k->buf[i].role != BUF_IN;
-            a.align = scratch ? 64 : (uint32_t)dtype_size(k->buf[i].dtype);
+            a.align = scratch || workspace ? 64 : (uint32_t)dtype_size(k->buf[i].dtype);
             a.bytes = k->buf[i].count * (int64_t)dtype_size(k->buf[i].dtype);
         }
         if (!add_access(c, a)) return false;
@@ -253,13 +264,14 @@ static bool check_bounds(const struct check *c, const struct access *a)
 {
     const struct program *p = c->p;
     const struct graph *g = p->g;
-    int64_t size = -1; /* no such place */
+    int64_t size = -1; /* an invalid location */
     switch (a->loc.kind) {
     case LOC_ARENA:
         if (a->loc.index < MAX_DEVICES)
             size = p->arena_bytes[a->loc.index] - p->region_bytes[a->loc.index];
         break;
     case LOC_SCRATCH: size = p->scratch_bytes; break;
+    case LOC_WORKSPACE: size = p->workspace_bytes; break;
     case LOC_INPUT:   if (a->loc.index < g->input.n) size = leaf_bytes(g, &g->input.v[a->loc.index]); break;
     case LOC_STATE:   if (a->loc.index < g->state.n) size = leaf_bytes(g, &g->state.v[a->loc.index]); break;
     case LOC_OUT:     if (a->loc.index < g->nout) size = output_bytes(g, a->loc.index); break;
@@ -274,13 +286,13 @@ static bool check_bounds(const struct check *c, const struct access *a)
     return true;
 }
 
-/* The memory an access touches: a state's for an output that writes over it. */
+/* The memory of an access: the state's for an output that overwrites it. */
 static struct loc memory_of(const struct program *p, const struct access *a)
 {
     struct loc l = a->loc;
     uint32_t state;
-    if (l.kind == LOC_OUT && over_state(p, l.index, &state)) l = (struct loc){LOC_STATE, state, l.offset};
-    if (l.kind == LOC_SCRATCH) l.index = 0;
+    if (l.kind == LOC_OUT && overwritten_state(p, l.index, &state)) l = (struct loc){LOC_STATE, state, l.offset};
+    if (l.kind == LOC_SCRATCH || l.kind == LOC_WORKSPACE) l.index = 0;
     return l;
 }
 
@@ -306,8 +318,8 @@ static bool check_overlaps(const struct check *c)
     return true;
 }
 
-/* The first range of the arena that ends behind `at`. */
-static uint32_t first_held(const struct check *c, uint32_t device, int64_t at)
+/* The first range of the arena that ends after `at`. */
+static uint32_t first_content(const struct check *c, uint32_t device, int64_t at)
 {
     uint32_t lo = 0, hi = c->nheld;
     while (lo < hi) {
@@ -325,7 +337,7 @@ static bool check_read(const struct check *c, const struct access *a)
     uint32_t index = a->loc.index;
     if (!a->bytes) return true;
     if (a->loc.kind == LOC_ARENA) {
-        uint32_t i = first_held(c, index, a->loc.offset);
+        uint32_t i = first_content(c, index, a->loc.offset);
         const struct held *h = &c->held[i];
         if (i == c->nheld || h->device != index || h->begin > a->loc.offset || h->end < a->loc.offset + a->bytes)
             return plan_check_fail(c, "argument %u reads bytes %lld to %lld of the arena, which hold no whole value",
@@ -357,9 +369,9 @@ static bool check_write(struct check *c, const struct access *a)
     int64_t begin = a->loc.offset, end = begin + a->bytes;
     if (a->loc.kind == LOC_ARENA) {
         if (!a->bytes) return true;
-        uint32_t from = first_held(c, a->loc.index, begin), to = from;
+        uint32_t from = first_content(c, a->loc.index, begin), to = from;
         while (to < c->nheld && c->held[to].device == a->loc.index && c->held[to].begin < end)
-            to++; /* what it overwrites is no value any more */
+            to++; /* the overwritten value ends */
         if (!mem_reserve(&c->held, &c->held_cap, c->nheld + 1, sizeof *c->held))
             return out_of_memory(c);
         memmove(c->held + from + 1, c->held + to, (c->nheld - to) * sizeof *c->held);
@@ -376,11 +388,11 @@ static bool check_write(struct check *c, const struct access *a)
     if (value && value != same_bytes(g, g->out[i].value)) return plan_check_fail(c, "output %u receives %%%u", i,
                                                                                  value);
     c->written[i] = true;
-    if (over_state(c->p, i, &state)) c->gone[state] = true;
+    if (overwritten_state(c->p, i, &state)) c->gone[state] = true;
     return true;
 }
 
-/* The device of what an access touches. */
+/* The device of an access. */
 static unsigned device_of(const struct check *c, const struct access *a)
 {
     const struct graph *g = c->p->g;
@@ -389,7 +401,7 @@ static unsigned device_of(const struct check *c, const struct access *a)
     return a->value ? node_at(g, a->value)->device : c->p->cmd[c->cmd].device;
 }
 
-/* Everything where the command runs, but what a copy reads. */
+/* All arguments are on the command's device, except the source of a copy. */
 static bool check_devices(const struct check *c)
 {
     const struct command *m = &c->p->cmd[c->cmd];
@@ -412,18 +424,45 @@ static bool check_copy(const struct check *c)
            plan_check_fail(c, "%%%u is no copy of %%%u", m->value[0], m->value[1]);
 }
 
+/* What another thread may still run shares no memory with this command, but what both only read. */
+static bool check_flights(struct check *c)
+{
+    const struct command *m = &c->p->cmd[c->cmd];
+    if (m->wait > c->signals || (m->signal && (m->signal != c->signals + 1 || m->kind != CMD_CUSTOM || m->wait)))
+        return plan_check_fail(c, "wait %u and signal %u, with %u commands of the other thread so far", m->wait,
+                               m->signal, c->signals);
+    c->waited = m->wait > c->waited ? m->wait : c->waited;
+    uint32_t left = 0;
+    for (uint32_t i = 0; i < c->nflight; i++)
+        if (c->flight[i].signal > c->waited) c->flight[left++] = c->flight[i];
+    c->nflight = left;
+    if (m->signal) { /* it runs behind the others of its thread */
+        if (!mem_reserve(&c->flight, &c->flight_cap, c->nflight + c->nacc, sizeof *c->flight)) return out_of_memory(c);
+        for (uint32_t i = 0; i < c->nacc; i++) c->flight[c->nflight++] = (struct flight){c->acc[i], m->signal};
+        c->signals++;
+        return true;
+    }
+    for (uint32_t i = 0; i < c->nacc; i++)
+        for (uint32_t k = 0; k < c->nflight; k++)
+            if ((c->acc[i].write || c->flight[k].a.write) && overlap(c->p, &c->acc[i], &c->flight[k].a))
+                return plan_check_fail(c, "argument %u is memory of the command with signal %u, which may still run",
+                                       c->acc[i].lbuf, c->flight[k].signal);
+    return true;
+}
+
 static bool check_command(struct check *c)
 {
     if (!collect(c)) return false;
     for (uint32_t i = 0; i < c->nacc; i++)
         if (!check_bounds(c, &c->acc[i])) return false;
+    if (!check_flights(c)) return false;
     if (!check_devices(c) || !check_overlaps(c)) return false;
-    const char *wrong = c->p->cmd[c->cmd].joined ? check_joined(c->p, c->cmd) : NULL;
+    const char *wrong = c->p->cmd[c->cmd].no_barrier ? check_no_barrier(c->p, c->cmd) : NULL;
     if (wrong) return plan_check_fail(c, "%s", wrong);
     for (uint32_t i = 0; i < c->nacc; i++)
         if (!c->acc[i].write && !check_read(c, &c->acc[i])) return false;
     for (uint32_t i = 0; i < c->nacc; i++)
-        if (c->acc[i].write && c->acc[i].loc.kind != LOC_SCRATCH && !check_write(c, &c->acc[i])) return false;
+        if (c->acc[i].write && c->acc[i].loc.kind < LOC_SCRATCH && !check_write(c, &c->acc[i])) return false;
     return check_copy(c);
 }
 
@@ -461,6 +500,7 @@ bool program_check(const struct program *p, struct err *e)
         if (!c.written[i] && output_bytes(p->g, i)) ok = plan_check_fail(&c, "the end, and output %u was never written",
                                                                          i);
     mem_free(c.acc);
+    mem_free(c.flight);
     mem_free(c.held);
     mem_free(c.written);
     mem_free(c.gone);

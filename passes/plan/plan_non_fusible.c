@@ -1,5 +1,5 @@
-/* Planning what is no kernel: region ops, each a command with the programs of its regions, custom ops, which have none,
- * and copies. */
+/* Plans groups that are not kernels: region ops, each a command with the programs of its regions, custom ops, which
+ * have none, and copies. */
 #include "plan.h"
 
 struct workspace command_workspace(const struct program *p, const struct command *c)
@@ -19,7 +19,7 @@ struct workspace command_workspace(const struct program *p, const struct command
     return w;
 }
 
-/* The arguments of a region op's group: operands as they are stored, then the results that something reads. */
+/* The arguments of a region op's group: operands as they are stored, then the results that are read. */
 static bool lower_region(struct planner *p, uint32_t group)
 {
     struct lowered *l = &p->low[group];
@@ -47,12 +47,14 @@ static bool lower_region(struct planner *p, uint32_t group)
             if (d != n->device && sub->arena_bytes[d] > p->p->region_bytes[d])
                 p->p->region_bytes[d] = sub->arena_bytes[d];
         p->p->scratch_bytes = sub->scratch_bytes > p->p->scratch_bytes ? sub->scratch_bytes : p->p->scratch_bytes;
+        if (sub->workspace_bytes > p->p->workspace_bytes)
+            p->p->workspace_bytes = sub->workspace_bytes;
         p->p->max_args = sub->max_args > p->p->max_args ? sub->max_args : p->p->max_args;
     }
     return true;
 }
 
-/* Fills in c: operands, results and, but for the places, the workspace. */
+/* Fills in c: operands, results and the workspace, except for its offsets. */
 static void region_arguments(const struct planner *p, uint32_t group, struct command *c)
 {
     const struct lowered *l = &p->low[group];
@@ -109,7 +111,7 @@ static bool region_command(struct planner *p, uint32_t group)
     if (!c)
         return false;
     region_arguments(p, group, c);
-    p->sub[group][0] = p->sub[group][1] = NULL; /* the command's from here on */
+    p->sub[group][0] = p->sub[group][1] = NULL; /* the command owns them from here on */
     struct loc at = p->value[c->region].loc;
     c->arg[nin + nout] = at;
     for (uint32_t i = 0; i < nin + nout; i++) {

@@ -1,8 +1,9 @@
-/* Schedules handed in: each goes to the kernels that a plan without it would have under the name it is for.
+/* Schedules that lowering does not choose: first those found by measuring, each for the groups with its key; then the
+ * user's, each for the kernels that have its name in a plan without schedules.
  *
- * A program has equal kernels once, under the name of the first; the others follow that one's schedule.  A kernel is
- * lowered by its own choice first: that says what kind it is and what of its record is not a choice but the order of
- * its numbers.  Lowered again, it must come out with the very record that was handed in. */
+ * Equal kernels of a program are one, with the name of the first; all of them get that schedule.  A kernel is first
+ * lowered with Kiln's own schedule, which determines its kind and the fields that set the order of its operations and
+ * cannot be chosen.  When it is lowered a second time, its schedule must be exactly the one that was requested. */
 #include "plan.h"
 #include <inttypes.h>
 #include <string.h>
@@ -11,7 +12,7 @@ static bool is_lanes(unsigned width) { return width >= 1 && width <= 64 && !(wid
 
 struct refusal { const struct sched_section *s; const struct sched_line *l; struct err *e; };
 
-/* Is the tile one that a product's accumulators can be? */
+/* Can a product's accumulators have this tile? */
 static bool fits_dot(const struct refusal *r, const struct schedule *own)
 {
     enum { MAX_TILE_ROWS = 32 };
@@ -22,7 +23,7 @@ static bool fits_dot(const struct refusal *r, const struct schedule *own)
     if (!own->block_m && s->step && !own->step)
         return schedule_refuse(r->s, r->l, FIELD_STEP, r->e,
                                "step: the kernel is no product of a few rows with a matrix that is read once");
-    if (own->block_m) /* what fits a block, only the lowering knows */
+    if (own->block_m) /* only the lowering knows what fits a block */
         return s->kc == own->kc || schedule_refuse(r->s, r->l, FIELD_KBLOCK, r->e,
                                                    "kblock %u: it is %u, the order of the graph's sums", s->kc,
                                                        own->kc);
@@ -55,8 +56,10 @@ static bool fits_lanes(const struct refusal *r, const struct schedule *own)
     if (s->block_m || s->block_n || s->step)
         return schedule_refuse(r->s, r->l, s->step ? FIELD_STEP : FIELD_BLOCK, r->e,
                                "block, step: the kernel is no product");
-    if (s->mr || s->nr)
-        return schedule_refuse(r->s, r->l, FIELD_TILE, r->e, "tile: the kernel is no product");
+    bool neighbours = own->nr && s->mr == 1 && (s->nr == 2 || s->nr == 4 || s->nr == 8);
+    if ((s->mr || s->nr) && !neighbours)
+        return schedule_refuse(r->s, r->l, FIELD_TILE, r->e, own->nr ? "tile: a lane has 1x2, 1x4 or 1x8 elements"
+                               : "tile: the kernel is no product");
     if (s->kc)
         return schedule_refuse(r->s, r->l, FIELD_KBLOCK, r->e, "kblock: the kernel is no product");
     if (s->pack_b)
@@ -83,7 +86,7 @@ static bool plan_schedule_fits(const struct refusal *r, const struct schedule *o
     return s->kind == SCHED_DOT ? fits_dot(r, own) : fits_lanes(r, own);
 }
 
-/* The kernel of a position, lowered again as the line says. */
+/* The kernel of a position, lowered a second time with the line's schedule. */
 static bool relower(struct planner *p, uint32_t group, const struct sched_line *line)
 {
     struct lowered *l = &p->low[group], again;
@@ -107,7 +110,7 @@ static bool relower(struct planner *p, uint32_t group, const struct sched_line *
     return false;
 }
 
-/* What a kernel equal to k is called, and its line. */
+/* The name and the line of a kernel equal to k. */
 static struct own_kernel *own_kernel(struct planner *root, const struct kernel *k)
 {
     struct hash128 h = kernel_hash(k);
@@ -127,8 +130,32 @@ static struct own_kernel *own_kernel(struct planner *root, const struct kernel *
     return o;
 }
 
+/* The group's kernel as it was tuned, if lowering can follow that. */
+static bool lower_tuned(struct planner *p, uint32_t group)
+{
+    static const struct sched_section none = {0};
+    struct lowered *l = &p->low[group], again;
+    struct sched_line line = {0};
+    struct err why = {0};
+    if (!p->root->tuned->find(p->root->tuned, l->group, &line.sched) ||
+        !plan_schedule_fits(&(struct refusal){&none, &line, &why}, &l->k->sched))
+        return true;
+    if (!lower_group(p->lowerer, group, &line.sched, &again, &why))
+        return why.code != KL_ERR_MEMORY || err_set(p->e, KL_ERR_MEMORY, "%s", why.msg);
+    bool followed = !memcmp(&again.k->sched, &line.sched, sizeof line.sched);
+    struct lowered *unused = followed ? l : &again;
+    kernel_free(unused->k);
+    mem_free(unused->arg);
+    if (followed)
+        *l = again;
+    return true;
+}
+
 bool plan_schedules(struct planner *p)
 {
+    for (uint32_t group = 0; p->root->tuned && group < p->g->ngroup; group++)
+        if (!p->non_fusible[group] && !lower_tuned(p, group))
+            return false;
     for (uint32_t pos = 0; p->root->section && pos < p->g->ngroup; pos++) {
         uint32_t group = p->order[pos];
         struct own_kernel *o = p->non_fusible[group] ? NULL : own_kernel(p->root, p->low[group].k);

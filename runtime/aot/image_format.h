@@ -1,35 +1,37 @@
-/* The data of a program compiled ahead of time, which what runs it reads: runtime/aot/run.c for objects, and
- * codegen/c/runner.h, behind whose C this text stands.  It needs fixed-width integers alone, and no member is
- * aligned to more than its size, so that all targets lay it out alike.  Offsets are bytes from the image's start. */
+/* The data of a program compiled ahead of time, as read by runtime/aot/run.c for objects and by codegen/c/runner.h,
+ * into which this text is copied.  It uses fixed-width integers only, and no member needs an alignment above its size,
+ * so the layout is the same on all targets.  Offsets are bytes from the image's start. */
 #ifndef KILN_IMAGE_FORMAT_H
 #define KILN_IMAGE_FORMAT_H
 #include <stdint.h>
 #ifndef IMAGE_STRUCT
-#define IMAGE_STRUCT struct /* with attributes, where the image has another type */
+#define IMAGE_STRUCT struct /* with attributes, for a field of another type */
 #endif
 
-enum { IMAGE_MAGIC = 0x6b6c6e31, IMAGE_VERSION = 4 }; /* the version: of all that stands in this file */
+enum { IMAGE_MAGIC = 0x6b6c6e31, IMAGE_VERSION = 4 }; /* the version of everything in this file */
 
 IMAGE_STRUCT image {
     uint32_t magic, version;
     uint32_t nkernel, ninput, nstate, nreturn, nslot, nout;
     uint32_t kernel;          /* struct image_kernel[nkernel] */
-    uint32_t pointer;         /* int64_t[ninput + nstate + nreturn]: bytes behind each pointer of the args */
+    uint32_t pointer;         /* int64_t[ninput + nstate + nreturn]: size in bytes of each array of the args */
     uint32_t slot;            /* struct image_slot[nslot] */
     uint32_t out;             /* struct image_out[nout] */
     uint32_t program;
-    uint32_t max_args;        /* most arguments of a kernel */
-    uint32_t weight, pad;     /* uint32_t[nstate], or 0: a state's value, where its pointer is NULL; 0: it has none */
+    uint32_t max_args;        /* maximum number of arguments of a kernel */
+    /* uint32_t[nstate], or 0: offset of the state's value, used where its pointer is NULL; 0: it has none */
+    uint32_t weight, pad;
     uint64_t features;        /* of the processor: bit i is number i of IMAGE_FEATURES */
     int64_t arena_bytes, scratch_bytes; /* scratch: of each thread */
-    int64_t later_bytes;      /* new values of states that must not be overwritten before the end */
+    int64_t later_bytes;      /* bytes of new values of states that must not be overwritten before the end */
 };
 IMAGE_STRUCT image_kernel { int64_t extent, grain; };
-IMAGE_STRUCT image_slot { uint32_t at, bytes; uint64_t fixed; }; /* in the args; bytes 0: the value is `fixed` */
-/* Where an output of the program goes: to pointer `pointer` of the args, or, if it is later >= 0, there at first. */
+/* at: offset in the args; bytes 0: the value is `fixed` */
+IMAGE_STRUCT image_slot { uint32_t at, bytes; uint64_t fixed; };
+/* The destination of an output: pointer `pointer` of the args; if later >= 0 it is first written to that offset. */
 IMAGE_STRUCT image_out { uint32_t pointer, pad; int64_t later, bytes; };
 
-/* What lies where: the same as struct loc. */
+/* The base of an address, as in struct loc. */
 enum image_place { IMAGE_ARENA, IMAGE_INPUT, IMAGE_STATE, IMAGE_OUT, IMAGE_SCRATCH };
 IMAGE_STRUCT image_loc { uint32_t kind, index; int64_t offset; };
 
@@ -39,7 +41,7 @@ IMAGE_STRUCT image_command {
     uint32_t kind;            /* enum image_command_kind */
     uint32_t kernel, region;  /* the kernel's number; struct image_region */
     uint32_t narg, arg;       /* struct image_loc[narg], as in struct command */
-    uint32_t joined;          /* CMD_KERNEL: no barrier between it and the kernel before it */
+    uint32_t no_barrier;      /* CMD_KERNEL: no barrier between it and the kernel before it */
     int64_t bytes;            /* of a copy */
 };
 enum image_region_kind { IMAGE_COND, IMAGE_WHILE, IMAGE_SCAN };

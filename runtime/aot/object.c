@@ -1,7 +1,7 @@
-/* Programs compiled ahead of time: a graph to its image and kernels.
+/* Programs compiled ahead of time: from a graph to its image and kernels.
  *
  * All nodes are on the CPU here, whatever device they were recorded for: results do not depend on it.  The image is
- * written from the inside out, so that whatever refers to a part knows its place. */
+ * written bottom-up, so that the offset of each part is known when it is referred to. */
 #include "object.h"
 #include "image.h"
 #include <stdio.h>
@@ -17,7 +17,7 @@ struct image_writer {
     bool failed;
 };
 
-/* Appends a part; its place. */
+/* Appends a part; returns its offset. */
 static uint32_t aot_object_put(struct image_writer *w, const void *part, size_t size)
 {
     uint32_t at = (w->n + 7) & ~7u;
@@ -61,7 +61,7 @@ static uint32_t put_program(struct image_writer *w, const struct program *p)
     for (uint32_t i = 0; cmd && i < p->ncmd; i++) {
         const struct command *c = &p->cmd[i];
         uint32_t kind = c->kind == CMD_KERNEL ? IMAGE_KERNEL : c->kind == CMD_COPY ? IMAGE_COPY : IMAGE_REGION;
-        cmd[i] = (struct image_command){.kind = kind, .kernel = c->kernel, .narg = c->narg, .joined = c->joined,
+        cmd[i] = (struct image_command){.kind = kind, .kernel = c->kernel, .narg = c->narg, .no_barrier = c->no_barrier,
                                         .bytes = c->bytes};
         cmd[i].arg = aot_object_put(w, c->arg, c->narg * sizeof *c->arg);
         cmd[i].region = c->kind == CMD_REGION ? put_region(w, p, c) : 0;
@@ -71,7 +71,7 @@ static uint32_t put_program(struct image_writer *w, const struct program *p)
     return aot_object_put(w, &own, sizeof own);
 }
 
-/* ---- what a program and its caller share ---- */
+/* ---- arguments ---- */
 
 static void aot_object_put_kernels(struct image_writer *w, const struct program *p, struct image *m)
 {
@@ -84,7 +84,8 @@ static void aot_object_put_kernels(struct image_writer *w, const struct program 
     }
 }
 
-/* Pointers of the args, and where outputs go: states are written in place, those that may not at the end. */
+/* Writes the pointers of the args and the destinations of outputs.  States are written in place; those that must not be
+ * are copied at the end. */
 static void put_leaves(struct image_writer *w, const struct program *p, struct image *m)
 {
     const struct graph *g = p->g;
@@ -181,7 +182,7 @@ enum { WEIGHT_ALIGN = 64 }; /* the image's own alignment */
 
 static void put_weights(struct image_writer *w, const struct graph *g, const struct object_options *o, struct image *m)
 {
-    if (!o->state || o->weights_apart || !g->state.n)
+    if (!o->state || o->weights_separate || !g->state.n)
         return;
     m->weight = aot_object_put(w, NULL, g->state.n * sizeof m->weight);
     for (uint32_t i = 0; i < g->state.n && !w->failed; i++) {
@@ -223,7 +224,7 @@ static bool write_image(struct image_writer *w, const struct program *p, const s
 
 /* ---- a graph ---- */
 
-/* Only custom ops stay behind: their code is the process's own. */
+/* Only custom ops cannot be compiled: their code belongs to the process. */
 static bool compilable(const struct graph *g, struct err *e)
 {
     for (ref r = 1; g->ncustom && r < g->nnode; r++) {
@@ -254,9 +255,10 @@ static struct program *plan(const struct graph *captured, bool fuse, const struc
         err_set(e, KL_ERR_MEMORY, "no memory to compile graph @%s", captured->name);
     for (unsigned d = 0; g && d < MAX_DEVICES; d++)
         graph_move(g, d, DEVICE_CPU);
-    if (g && !passes_run(g, &(struct pass_options){.fuse = fuse, .verify = true}))
+    if (g && !passes_run(g, &(struct pass_options){.fuse = fuse, .verify = true,
+                                                   .in_pairs = caps->dot2 ? UINT64_C(1) << DEVICE_CPU : 0}))
         err_set(e, g->err.code, "%s", g->err.msg);
-    else if (g && (p = program_plan_with(g, caps, schedules, NULL, e)) && !program_check(p, e)) {
+    else if (g && (p = program_plan_with(g, caps, schedules, NULL, NULL, e)) && !program_check(p, e)) {
         program_free(p);
         p = NULL;
     }

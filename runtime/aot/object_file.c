@@ -1,4 +1,4 @@
-/* Programs compiled ahead of time: one or several as a file, an object or C, with the C header of what is in it. */
+/* Programs compiled ahead of time: a file of one or several programs, an object or C, with its C header. */
 #include "object.h"
 #include "ir/text/text.h"
 #include <errno.h>
@@ -52,16 +52,16 @@ void object_file_free(struct object_file *f)
 
 static const char *processor(const struct object_file *f) { return *f->target.arch ? f->target.arch : f->target.name; }
 
-/* Values that are apart, behind those of the programs before. */
+/* Adds the values for the weights file, after those of earlier programs. */
 static bool add_weights(struct object_file *f, const struct graph *g, const struct object_options *o, struct err *e)
 {
-    if (!o->state || !o->weights_apart)
+    if (!o->state || !o->weights_separate)
         return true;
     size_t end = object_weight_at(g, o, g->state.n);
     unsigned char *all = mem_alloc(end + 1);
     if (!all)
         return err_set(e, KL_ERR_MEMORY, "no memory for the weights of @%s", g->name);
-    memset(all, 0, end + 1); /* what fills up to the next multiple of 64 is zero */
+    memset(all, 0, end + 1); /* padding to the next multiple of 64 is zero */
     if (f->weights)
         memcpy(all, f->weights, f->weights_bytes);
     for (uint32_t i = 0; i < g->state.n; i++)
@@ -109,7 +109,7 @@ bool object_file_add(struct object_file *f, const struct graph *g, const struct 
     return false;
 }
 
-/* The whole C: the declarations, what the C backend made, the functions. */
+/* Joins the C file: declarations, code of the C backend, functions. */
 static bool join_source(struct object_file *f, struct code *code, struct err *e)
 {
     struct text t = {0};

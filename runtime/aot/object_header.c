@@ -15,7 +15,7 @@ static const char *c_type(unsigned dtype)
 static bool is_digit(char c) { return c >= '0' && c <= '9'; }
 static bool is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
 
-/* What no identifier has becomes '_', but never twice in a row, which C++ keeps for itself. */
+/* Characters that are invalid in an identifier become '_', but never two in a row, which C++ reserves. */
 static void identifier(const char *name, char *out, size_t size)
 {
     size_t n = 0;
@@ -48,7 +48,7 @@ static const char *member_name(const struct graph *g, enum object_member kind, u
            : kind == MEMBER_SLOT ? g->slot.v[i].name : "";
 }
 
-/* Could the name be one that a number was added to? */
+/* Could the name be one to which a number was added? */
 static bool ends_with_number(const char *text)
 {
     size_t n = strlen(text), digits = 0;
@@ -81,7 +81,7 @@ void object_member(const struct graph *g, enum object_member kind, uint32_t ordi
         identifier(member_name(g, kind, i), other, sizeof other);
         taken = i != ordinal && !strcmp(text, other) && !(kind == MEMBER_SLOT && object_slot(g, i) == ordinal);
     }
-    if (taken) /* no name, or not the only one: its number says which */
+    if (taken) /* no name, or not a unique one: the number distinguishes it */
         snprintf(out, OBJECT_MEMBER, "%s_%s%s%u", word[kind], text, text[0] ? "_no" : "", ordinal);
 }
 
@@ -122,7 +122,7 @@ static void put_member(struct text *t, const struct graph *g, const struct objec
     text_put(t, "/* %s%s%s", dtype_name(dtype), shape_text(s, shape, sizeof shape), stored_as(dtype));
     if (kind == MEMBER_STATE)
         text_put(t, "%s", written ? ": read, and given its new value"
-                          : o->state && o->state[i] && !o->weights_apart ? ": read; NULL: its value in the object"
+                          : o->state && o->state[i] && !o->weights_separate ? ": read; NULL: its value in the object"
                           : ": read");
     text_put(t, " */\n");
 }
@@ -166,7 +166,7 @@ static void put_weights_function(struct text *t, const struct graph *g, const st
 {
     char name[OBJECT_MEMBER];
     unsigned dtype;
-    if (!o->state || !o->weights_apart)
+    if (!o->state || !o->weights_separate)
         return;
     text_put(t, "\n/* Points the states whose values are in the weights' file to the file's bytes, which start at a "
                 "multiple of 64. */\n#define %s_weights_bytes %zu\n"
@@ -183,7 +183,7 @@ static void put_weights_function(struct text *t, const struct graph *g, const st
     text_put(t, "    (void)args, (void)bytes; /* where there are none */\n}\n");
 }
 
-/* What the header declares besides one run: of an object, which shares a runtime with others, and of C. */
+/* Declarations besides those of a run: for an object, which shares a runtime with others, and for C. */
 static void put_shared(struct text *t, bool source, const char *prefix)
 {
     if (source)

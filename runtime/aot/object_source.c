@@ -1,4 +1,4 @@
-/* A program as C: the functions that its header declares, behind what the C backend makes of it. */
+/* A program as C: the functions that its header declares, appended to the code of the C backend. */
 #include "ir/text/text.h"
 #include "object.h"
 

@@ -1,4 +1,5 @@
-/* Runs programs that were compiled ahead of time: the executor of image.h, which knows no graph and no compiler. */
+/* Runs programs that were compiled ahead of time: the executor for image.h, which uses neither graphs nor a
+ * compiler. */
 #include "image.h"
 #include "runtime/runtime.h"
 #include <stdlib.h>
@@ -8,19 +9,20 @@ struct run {
     const struct image *m;
     kernel_fn *const *kernel;
     const uint64_t *slot;
-    char *scratch; /* worker 0's; the others' follow, worker_bytes apart: scratch, then a kernel's arguments */
+    /* of worker 0; those of the others follow at intervals of worker_bytes: scratch, then a kernel's arguments */
+    char *scratch;
     size_t scratch_bytes, worker_bytes;
     unsigned workers;
 };
 
-/* The program, or a region of it that runs now, with its data. */
+/* The program, or a region of it, that runs now, with its data. */
 struct frame {
     const struct run *r;
     const struct image_program *p;
     const void *const *input, *const *state;
     void *const *out;
     char *arena;
-    const struct image_command *cmd; /* the one that runs now */
+    const struct image_command *cmd; /* the current command */
 };
 
 static size_t round_up(size_t n) { return (n + 63) & ~(size_t)63; }
@@ -40,7 +42,7 @@ static void *aot_run_resolve(const struct frame *f, const struct image_loc *l, u
     return (char *)(uintptr_t)base + l->offset;
 }
 
-/* A part of f->cmd or of one of those joined to it. */
+/* Runs a part of f->cmd or of one of the kernels in the same job. */
 static void aot_run_kernel(void *ctx, uint32_t part, int64_t begin, int64_t end, unsigned worker)
 {
     const struct frame *f = ctx;
@@ -52,13 +54,13 @@ static void aot_run_kernel(void *ctx, uint32_t part, int64_t begin, int64_t end,
     r->kernel[c->kernel](arg, r->slot, begin, end);
 }
 
-/* f->cmd and those behind it that need no barrier; how many. */
+/* Runs f->cmd and the following kernels that need no barrier; returns their number. */
 static uint32_t run_kernels(struct frame *f, const struct image_command *end)
 {
     const struct image_kernel *k = at(f->r->m, f->r->m->kernel);
-    struct pool_part part[MAX_JOINED];
+    struct pool_part part[MAX_KERNEL_RUN];
     uint32_t n = 0;
-    for (const struct image_command *c = f->cmd; c < end && n < MAX_JOINED && (!n || c->joined); c++)
+    for (const struct image_command *c = f->cmd; c < end && n < MAX_KERNEL_RUN && (!n || c->no_barrier); c++)
         part[n++] = (struct pool_part){k[c->kernel].extent, k[c->kernel].grain};
     pool_run_parts(aot_run_kernel, f, part, n, f->r->workers);
     return n;
@@ -129,7 +131,7 @@ static void run_commands(struct frame *f)
 
 /* ---- one run ---- */
 
-/* The workspace: what one run has, then what each worker has. */
+/* The workspace: parts of the run, then parts of each worker. */
 struct parts { size_t later, table, pointers, slots, fixed, scratch, worker; };
 
 static struct parts workspace_parts(const struct image *m)
@@ -196,7 +198,7 @@ static void run_with(const struct run *r, const struct parts *p, char *work, con
         if (o[i].later >= 0 && o[i].bytes) memcpy((void *)(uintptr_t)pointer[o[i].pointer], out[i], (size_t)o[i].bytes);
 }
 
-/* What the args say of their workspace; *own: made for this run, to be freed.  NULL: *status. */
+/* The workspace from the args, or *own: allocated for this run, to be freed.  NULL: *status. */
 static char *find_workspace(const void *const *given, const struct parts *p, unsigned *workers, void **own, int *status)
 {
     size_t size = p->fixed + *workers * p->worker + ALIGN - 1;
@@ -213,19 +215,19 @@ static char *find_workspace(const void *const *given, const struct parts *p, uns
     return work + need - p->fixed;
 }
 
-/* The value of pointer i that is in the image, 0: none. */
-static uint32_t weight_inside(const struct image *m, uint32_t i)
+/* The offset of the value of pointer i in the image, 0: none. */
+static uint32_t weight_in_image(const struct image *m, uint32_t i)
 {
     const uint32_t *weight = at(m, m->weight);
     return m->weight && i >= m->ninput && i - m->ninput < m->nstate ? weight[i - m->ninput] : 0;
 }
 
-/* The pointers of the args, those that are NULL to what is inside. */
+/* The pointers of the args; NULL ones are replaced by the values in the image. */
 static const void *const *with_weights(const struct image *m, const void *const *given, const void **to)
 {
     if (!m->weight) return given;
     for (uint32_t i = 0; i < m->ninput + m->nstate + m->nreturn; i++) {
-        uint32_t inside = given[i] ? 0 : weight_inside(m, i);
+        uint32_t inside = given[i] ? 0 : weight_in_image(m, i);
         to[i] = inside ? at(m, inside) : given[i];
     }
     return to;
@@ -238,7 +240,7 @@ static int aot_run_check(const struct image *m, const void *args)
     const void *const *pointer = args;
     const int64_t *bytes = at(m, m->pointer);
     for (uint32_t i = 0; args && i < m->ninput + m->nstate + m->nreturn; i++)
-        if (!pointer[i] && bytes[i] && !weight_inside(m, i)) return KL_ERR_ARGUMENT;
+        if (!pointer[i] && bytes[i] && !weight_in_image(m, i)) return KL_ERR_ARGUMENT;
     return args ? KL_OK : KL_ERR_ARGUMENT;
 }
 

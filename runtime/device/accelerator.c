@@ -8,7 +8,8 @@
 #include <pthread.h>
 #include <string.h>
 
-enum { FIRST = DEVICE_CUDA, MOST_BLOCKS = 4096, MOST_BLOCKS_WITH_WORK = 64 };
+enum { FIRST = DEVICE_CUDA, MOST_BLOCKS = 4096, LEAST_BLOCKS = 64 };
+enum { MOST_WORK = 256 << 20 };   /* bytes of scratch of all blocks of a launch, unless LEAST_BLOCKS take more */
 
 struct accelerator {
     const struct driver *driver;
@@ -95,7 +96,8 @@ struct device_kernel *accelerator_load(struct accelerator *a, const struct kerne
         memcpy(d->local, g.local, g.nbuf);
         d->most_each = limit ? limit / steps : 0;
         for (uint32_t b = 0; b < k->nbuf; b++)
-            d->has_work |= k->buf[b].role == BUF_SCRATCH && !g.local[b];
+            if (k->buf[b].role == BUF_SCRATCH && !g.local[b])
+                d->work += k->buf[b].count * (int64_t)dtype_size(k->buf[b].dtype);
         accelerator_lock(a);
         d->kernel = a->driver->load(a->device, &g, e);
         accelerator_unlock(a);
@@ -116,7 +118,9 @@ void accelerator_unload(struct accelerator *a, struct device_kernel *k)
 
 uint32_t accelerator_blocks(const struct device_kernel *k, int64_t extent)
 {
-    int64_t most = k->has_work ? MOST_BLOCKS_WITH_WORK : MOST_BLOCKS;
+    int64_t most = MOST_BLOCKS;
+    if (k->work > MOST_WORK / MOST_BLOCKS)
+        most = k->work < MOST_WORK / LEAST_BLOCKS ? MOST_WORK / k->work : LEAST_BLOCKS;
     if (k->most_each && extent / k->most_each >= most)
         most = extent / k->most_each + 1;
     return (uint32_t)(extent < most ? extent : most);

@@ -2,12 +2,14 @@
  * primary context, so that memory can be shared with what else in it uses CUDA. */
 #include "driver.h"
 #ifdef KILN_CUDA
+#include "codegen/gpu/compile.h"
 #include "stream.h"
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum { LEAST_VERSION = 11040 };   /* 11.4: the first that has all these functions */
+enum { SPECIFIC = 9 };            /* from this capability on code for one architecture alone has more instructions */
 enum { CAPABILITY_MAJOR = 75, CAPABILITY_MINOR = 76, L2_BYTES = 38, MULTIPROCESSORS = 16 }; /* CUdevice_attribute */
 
 static struct {
@@ -43,7 +45,26 @@ static gpu_result copy_from(struct driver_device *d, void *to, struct driver_dev
     return cuda.copy_peer(to, d->context, (void *)(uintptr_t)from, peer->context, bytes, d->stream);
 }
 
-static struct stream_library library = {.what = "CUDA", .driver = &driver_cuda, .error = error, .enter = cuda_enter,
+static struct cuda_node cuda_node(const struct graph_kernel *k)
+{
+    return (struct cuda_node){.function = k->function, .grid = {k->blocks, 1, 1}, .block = {k->threads, 1, 1},
+                              .parameter = k->parameter};
+}
+
+static gpu_result cuda_node_add(gpu_node *n, gpu_graph g, const gpu_node *before, const struct graph_kernel *k)
+{
+    struct cuda_node p = cuda_node(k);
+    return cuda.node_add(n, g, before, before != NULL, &p);
+}
+
+static gpu_result cuda_node_set(gpu_exec x, gpu_node n, const struct graph_kernel *k)
+{
+    struct cuda_node p = cuda_node(k);
+    return cuda.node_set(x, n, &p);
+}
+
+static struct stream_library library = {.what = "CUDA", .node_add = cuda_node_add, .node_set = cuda_node_set,
+                                        .driver = &driver_cuda, .error = error, .enter = cuda_enter,
                                         .leave = cuda_leave,
                                         .reach_peer = reach_peer, .copy_from = copy_from};
 
@@ -82,6 +103,7 @@ static bool cuda_initialize(struct err *e)
     if (library.version(&version) || version < LEAST_VERSION)
         return err_set(e, KL_ERR_DEVICE, "the driver is too old: it is for CUDA %d.%d, 11.4 is the least",
                        version / 1000, version % 1000 / 10);
+    gpu_driver_version(version / 1000);
     r = library.count(&devices);
     return (!r && devices) || err_set(e, KL_ERR_DEVICE, r ? "cuDeviceGetCount gives %s" : "there is no NVIDIA GPU",
                                       error(r));
@@ -122,8 +144,8 @@ static bool cuda_describe(struct driver_device *d, struct caps *caps, struct err
     caps->l2_bytes = l2 ? l2 : caps->l2_bytes;
     snprintf(
         caps->features, sizeof caps->features,
-        "sm_%d%d +bool+i8+u8+i16+u16+i32+u32+i64+u64+f16+bf16+f32+f64 %d processors, %zu MiB, driver for CUDA %d.%d",
-        major, minor, processors, memory >> 20, version / 1000, version % 1000 / 10);
+        "sm_%d%d%s +bool+i8+u8+i16+u16+i32+u32+i64+u64+f16+bf16+f32+f64 %d processors, %zu MiB, driver for CUDA %d.%d",
+        major, minor, major >= SPECIFIC ? "a" : "", processors, memory >> 20, version / 1000, version % 1000 / 10);
     r = cuda.context_retain(&d->context, d->index);
     return stream_ok(d, r, "making a context", e);
 }

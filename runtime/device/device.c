@@ -67,6 +67,24 @@ const struct backend *device_backend(int device, struct caps *caps)
     return cpu_backend;
 }
 
+static bool multiplies_bf16(const struct graph *g)
+{
+    bool found = false;
+    for (ref r = 1; r < g->nnode && !found; r++) /* gradients of products are products */
+        found = op_is_product(g->node[r].op) && g->node[r].dtype == KL_BF16;
+    for (uint32_t i = 0; i < g->nregion && !found; i++) found = multiplies_bf16(g->region[i]);
+    return found;
+}
+
+uint64_t device_in_pairs(const struct graph *g)
+{
+    const uint64_t hosts = UINT64_C(1) << DEVICE_REF | UINT64_C(1) << DEVICE_CPU;
+    struct caps caps;
+    if (!(graph_devices(g) & hosts) || !multiplies_bf16(g)) return 0;
+    device_backend(DEVICE_CPU, &caps);
+    return caps.dot2 ? hosts : 0;
+}
+
 int device_find(const char *name, struct err *e)
 {
     if (name && !strcmp(name, "ref")) {

@@ -29,6 +29,9 @@ unsigned device_kind_count(unsigned kind, struct err *e); /* how many there are;
 bool device_works(unsigned device, struct err *e); /* false: *e says why not */
 /* The code generator of a device that device_find accepted; NULL for ref.  *caps (may be NULL): its target. */
 const struct backend *device_backend(int device, struct caps *caps);
+/* The devices, by bit, that sum products of bf16 in pairs (caps.dot2), if the graph has such products: cpu, and ref,
+ * which computes the same sums. */
+uint64_t device_in_pairs(const struct graph *g);
 /* The dtypes a device has, by bit; of one that works. */
 uint32_t device_dtypes(int device);
 /* A line for each device of each kind: what it is, or why there is none. */
@@ -61,7 +64,7 @@ void accelerator_unlock(struct accelerator *a);
 /* A kernel's code on a device. */
 struct device_kernel {
     struct driver_kernel *kernel;
-    bool has_work;                       /* scratch that is an argument */
+    int64_t work;                        /* bytes of a block's scratch that is an argument */
     int64_t most_each;                   /* iterations of the parallel loop that a block may run; 0: any number */
     uint32_t nbuf;
     uint8_t local[];                    /* per lbuf: no argument */

@@ -48,7 +48,26 @@ static gpu_result copy_from(struct driver_device *d, void *to, struct driver_dev
     return hip.copy_peer(to, d->index, from, peer->index, bytes, d->stream);
 }
 
-static struct stream_library library = {.what = "HIP", .driver = &driver_hip, .error = error, .enter = hip_enter,
+static struct hip_node hip_node(const struct graph_kernel *k)
+{
+    return (struct hip_node){.function = k->function, .grid = {k->blocks, 1, 1}, .block = {k->threads, 1, 1},
+                             .parameter = k->parameter};
+}
+
+static gpu_result hip_node_add(gpu_node *n, gpu_graph g, const gpu_node *before, const struct graph_kernel *k)
+{
+    struct hip_node p = hip_node(k);
+    return hip.node_add(n, g, before, before != NULL, &p);
+}
+
+static gpu_result hip_node_set(gpu_exec x, gpu_node n, const struct graph_kernel *k)
+{
+    struct hip_node p = hip_node(k);
+    return hip.node_set(x, n, &p);
+}
+
+static struct stream_library library = {.what = "HIP", .node_add = hip_node_add, .node_set = hip_node_set,
+                                        .driver = &driver_hip, .error = error, .enter = hip_enter,
                                         .leave = hip_leave,
                                         .reach_peer = reach_peer, .copy_from = copy_from};
 

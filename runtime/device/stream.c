@@ -146,14 +146,13 @@ bool stream_alloc(struct driver_device *d, size_t bytes, void **address, struct 
     return stream_ok(d, r, "allocating", e);
 }
 
-/* A graph that names the memory goes with it. */
+/* A graph that names the memory has another address set before it runs again. */
 void stream_release(struct driver_device *d, void *address)
 {
     struct err ignored = {0};
     stream_finish(d, &ignored); /* a device that is lost uses nothing */
     if (d->l->enter(d))
         return;
-    stream_forget_graphs(d);
     d->l->free(address);
     d->l->leave(d);
 }

@@ -1,16 +1,16 @@
 /* CUDA's and HIP's drivers: two libraries with almost the same functions (stream.def).  What they share is written
  * once, for a device with a stream; cuda.c and hip.c have the rest.
  *
- * What a device is given is noted, and goes to its stream when all of a step is given or a thread waits.  A list of
- * commands that is noted a second time, as a step does that runs again, is captured as a graph, which the stream is
- * then given in one call. */
+ * What a device is given is noted, and goes to its stream when all of a step is given or a thread waits.  Kernels that
+ * are noted a second time, as those of a step that runs again, become a graph, which the stream is then given in one
+ * call.  What differs from the last time in their arguments, addresses of fresh inputs say, is set before. */
 #ifndef KILN_STREAM_H
 #define KILN_STREAM_H
 #include "ir/ir.h"
 #include "driver.h"
 
 typedef int gpu_result;           /* 0: success; other numbers mean the same in both */
-typedef int gpu_attribute, gpu_capture_mode;
+typedef int gpu_attribute;
 typedef void *gpu_address;
 typedef const void *gpu_source;
 typedef struct gpu_stream_of *gpu_stream;
@@ -19,10 +19,25 @@ typedef struct gpu_module_of *gpu_module;
 typedef struct gpu_function_of *gpu_function;
 typedef struct gpu_graph_of *gpu_graph;
 typedef struct gpu_exec_of *gpu_exec;
+typedef struct gpu_node_of *gpu_node;
+typedef const struct cuda_node *gpu_cuda_node;
+typedef const struct hip_node *gpu_hip_node;
 typedef struct gpu_context_of *gpu_context;
 
 enum { GPU_OUT_OF_MEMORY = 2, GPU_STUB = 34, GPU_NO_DEVICE = 100, GPU_INVALID_DEVICE = 101, GPU_ALREADY = 704 };
-enum { GPU_NON_BLOCKING = 1, GPU_NO_TIMING = 2, GPU_PORTABLE = 1, GPU_CAPTURE_THREAD = 1 };
+enum { GPU_NON_BLOCKING = 1, GPU_NO_TIMING = 2, GPU_PORTABLE = 1 };
+
+/* A kernel of a graph, as either library is told: CUDA_KERNEL_NODE_PARAMS and hipKernelNodeParams. */
+struct cuda_node { gpu_function function; unsigned grid[3], block[3], shared; void **parameter, **extra; };
+struct hip_node {
+    unsigned block[3];
+    void **extra;
+    gpu_function function;
+    unsigned grid[3];
+    void **parameter;
+    unsigned shared;
+};
+struct graph_kernel { gpu_function function; unsigned blocks, threads; void **parameter; };
 
 struct stream_library {
     const char *what;             /* "CUDA" */
@@ -34,17 +49,23 @@ struct stream_library {
      * nothing. */
     gpu_result (*enter)(struct driver_device *d);
     void (*leave)(struct driver_device *d);
+    /* The next kernel of a graph, behind `before`, or the first; and other arguments for it in what was made of it. */
+    gpu_result (*node_add)(gpu_node *n, gpu_graph g, const gpu_node *before, const struct graph_kernel *k);
+    gpu_result (*node_set)(gpu_exec x, gpu_node n, const struct graph_kernel *k);
     /* entered: makes d copy from it directly */
     gpu_result (*reach_peer)(struct driver_device *d, struct driver_device *peer);
     gpu_result (*copy_from)(struct driver_device *d, void *to, struct driver_device *peer, const void *from,
                             size_t bytes);
 };
 
-struct captured {                 /* a list of commands and its graph */
+struct captured {                 /* kernels one behind the other, and their graph */
     struct hash128 key;
-    uint64_t *word; uint32_t n;
+    uint64_t *word; uint32_t n;   /* as they were noted last */
+    gpu_graph graph;
+    gpu_node *node; uint32_t nnode;
     gpu_exec exec;
     uint64_t used;                /* when last */
+    bool running;                 /* nothing has waited for it since */
 };
 struct pinned { char *p; size_t bytes, used; };
 
@@ -69,7 +90,9 @@ struct driver_device {
     struct { char *p; gpu_event done; bool busy; } half[HALVES]; /* large copies go through them by turns */
     unsigned next_half;
     struct captured captured[CAPTURED];
-    uint64_t seen[SEEN], clock;   /* keys of lists that were given one by one */
+    /* keys of kernels that were given one by one, the latest first */
+    struct hash128 seen[SEEN]; uint32_t nseen;
+    uint64_t clock;
 };
 
 struct driver_kernel { gpu_module module; gpu_function function; uint32_t threads, nbuf; };
@@ -104,10 +127,18 @@ void stream_drop(struct driver_device *d);
 bool stream_submit(struct driver_device *d, struct err *e);
 
 /* ---- stream_graph.c ---- */
-/* The commands noted, through a graph if they have one or get one.  *done: they are on the stream. */
-bool stream_replay(struct driver_device *d, bool *done, struct err *e);
-gpu_result stream_issue(struct driver_device *d);             /* one by one; stream_batch.c */
+/* So many kernels from word on, of n words, through a graph if they have one or get one.  *done: they are on the
+ * stream. */
+bool stream_replay(struct driver_device *d, const uint64_t *word, uint32_t n, uint32_t kernels, bool *done,
+                   struct err *e);
 void stream_forget_graphs(struct driver_device *d);           /* entered */
+void stream_graphs_ended(struct driver_device *d);            /* the stream has nothing to do */
+
+/* ---- the words of a kernel: KERNEL | parameters << 8, function, blocks | threads << 32, a word each; the last three
+ * parameters are the slots' address, begin and end ---- */
+static inline uint32_t kernel_parameters(const uint64_t *w) { return (uint32_t)(*w >> 8); }
+static inline uint32_t kernel_words(const uint64_t *w) { return 3 + kernel_parameters(w); }
+enum { MOST_PARAMETERS = 256 };
 
 #define STREAM_DRIVER .alloc = stream_alloc, .release = stream_release, .load = stream_load, .unload = stream_unload, \
                       .launch = stream_launch, .copy = stream_copy, .peer = stream_copy_peer, .upload = stream_upload, \

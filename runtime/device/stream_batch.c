@@ -1,7 +1,7 @@
 /* CUDA and HIP: commands on their way to the stream.  They are noted as words, so that two lists are the same commands
  * if they are the same bytes:
  *
- *   KERNEL | parameters << 8, function, blocks | threads << 32, a word for each parameter
+ *   KERNEL | parameters << 8, function, blocks | threads << 32, a word for each parameter (stream.h)
  *   COPY, to, from, bytes         on the device
  *   UPLOAD, to, from, bytes       from pinned memory of the host
  *
@@ -10,7 +10,7 @@
 #include <string.h>
 
 enum { KERNEL = 1, COPY, UPLOAD };
-enum { SMALL = 64 << 10, CHUNK = 1 << 20, MOST_CHUNKS = 8, HALF = 4 << 20, MOST_PARAMETERS = 256 };
+enum { SMALL = 64 << 10, CHUNK = 1 << 20, MOST_CHUNKS = 8, HALF = 4 << 20 };
 
 static uint64_t word_of(const void *p) { return (uint64_t)(uintptr_t)p; }
 static void *address_of(uint64_t w) { return (void *)(uintptr_t)w; }
@@ -78,25 +78,36 @@ bool stream_copy(struct driver_device *d, void *to, const void *from, size_t byt
 
 /* ---- to the stream ---- */
 
-gpu_result stream_issue(struct driver_device *d)
+static gpu_result issue_kernel(struct driver_device *d, uint64_t *w)
 {
     void *parameter[MOST_PARAMETERS];
-    gpu_result r = 0;
-    for (uint64_t *w = d->word, *end = w + d->nword; w < end && !r;) {
-        if ((*w & 255) != KERNEL) {
-            r = *w == COPY ? d->l->copy(address_of(w[1]), address_of(w[2]), w[3], d->stream)
-                           : d->l->upload(address_of(w[1]), address_of(w[2]), w[3], d->stream);
+    for (uint32_t i = 0; i < kernel_parameters(w); i++)
+        parameter[i] = w + 3 + i;
+    return d->l->launch(function_of(w[1]), (unsigned)w[2], 1, 1, (unsigned)(w[2] >> 32), 1, 1, 0, d->stream, parameter,
+                        NULL);
+}
+
+/* Copies one by one, and the kernels between two of them as a graph or one by one. */
+static bool issue(struct driver_device *d, struct err *e)
+{
+    bool ok = true;
+    for (uint64_t *w = d->word, *end = w + d->nword; w < end && ok;) {
+        uint64_t *behind = w;
+        uint32_t kernels = 0;
+        bool done = false;
+        for (; behind < end && (*behind & 255) == KERNEL; kernels++)
+            behind += kernel_words(behind);
+        if (kernels)
+            ok = stream_replay(d, w, (uint32_t)(behind - w), kernels, &done, e);
+        for (; w < behind && ok; w += kernel_words(w))
+            ok = done || stream_ok(d, issue_kernel(d, w), "giving it work", e);
+        if (w < end && ok) {
+            ok = stream_ok(d, *w == COPY ? d->l->copy(address_of(w[1]), address_of(w[2]), w[3], d->stream)
+                           : d->l->upload(address_of(w[1]), address_of(w[2]), w[3], d->stream), "giving it work", e);
             w += 4;
-            continue;
         }
-        uint32_t n = (uint32_t)(*w >> 8);
-        for (uint32_t i = 0; i < n; i++)
-            parameter[i] = w + 3 + i;
-        r = d->l->launch(function_of(w[1]), (unsigned)w[2], 1, 1, (unsigned)(w[2] >> 32), 1, 1, 0, d->stream, parameter,
-                         NULL);
-        w += 3 + n;
     }
-    return r;
+    return ok;
 }
 
 static bool uses_chunks(const struct turn *t) { return t->nchunk && t->chunk[0].used; }
@@ -104,12 +115,11 @@ static bool uses_chunks(const struct turn *t) { return t->nchunk && t->chunk[0].
 /* Entered: what was noted, to the stream. */
 static bool stream_batch_begin(struct driver_device *d, struct err *e)
 {
-    bool done = false;
     struct turn *t = &d->turn[d->now];
     if (!d->nword)
         return true;
     d->working = true;
-    bool ok = stream_replay(d, &done, e) && (done || stream_ok(d, stream_issue(d), "giving it work", e));
+    bool ok = issue(d, e);
     d->nword = d->ncommand = 0;
     if (ok && uses_chunks(t)) {
         ok = stream_ok(d, d->l->event_record(t->done, d->stream), "giving it work", e);
@@ -144,6 +154,7 @@ static bool wait(struct driver_device *d, struct err *e)
     if (d->working)
         ok = stream_ok(d, d->l->stream_finish(d->stream), "working", e) && ok;
     d->working = false;
+    stream_graphs_ended(d);
     d->now = 0;
     for (int i = 0; i < TURNS; i++)
         reset(&d->turn[i]);

@@ -1,16 +1,22 @@
-/* CUDA and HIP: lists of commands that come again, as graphs.  The first time a list is given one by one; the second
- * time it is captured, and from then on it is one call.  Lists are compared word by word: addresses and iterations are
- * among the words, the slots' values are not. */
+/* CUDA and HIP: kernels that come again, one behind the other, as graphs.  The first time they are given one by one;
+ * the second time they become a graph, and from then on they are one call.  They are the same by their functions,
+ * blocks and iterations.  Addresses may differ, of inputs, results and slots: those that do are set in the graph before
+ * it runs, which does not touch a run that has begun. */
 #include "stream.h"
 #include <string.h>
 
-enum { SHORTEST = 3 };            /* commands: fewer cost less one by one */
+enum { SHORTEST = 3 };            /* kernels: fewer cost less one by one */
 
 static void stream_graph_forget(struct driver_device *d, struct captured *c)
 {
+    if (c->exec && c->running)    /* what runs stays until it has run */
+        d->l->stream_finish(d->stream);
     if (c->exec)
         d->l->exec_free(c->exec);
+    if (c->graph)
+        d->l->graph_free(c->graph);
     mem_free(c->word);
+    mem_free(c->node);
     *c = (struct captured){0};
 }
 
@@ -20,25 +26,67 @@ void stream_forget_graphs(struct driver_device *d)
         stream_graph_forget(d, &d->captured[i]);
 }
 
-static struct captured *stream_graph_find(struct driver_device *d, struct hash128 key)
+void stream_graphs_ended(struct driver_device *d)
+{
+    for (unsigned i = 0; i < CAPTURED; i++)
+        d->captured[i].running = false;
+}
+
+/* ---- which are the same ---- */
+
+/* The words of a kernel that are no addresses: those in front of the arguments, begin and end. */
+enum { HEAD = 3, TAIL = 2 };
+
+static bool same_hash(struct hash128 a, struct hash128 b) { return a.lo == b.lo && a.hi == b.hi; }
+
+static struct hash128 kernels_key(const uint64_t *word, uint32_t n)
+{
+    struct hash128 h = {n, 0};
+    for (const uint64_t *w = word; w < word + n; w += kernel_words(w)) {
+        uint64_t all[2 + HEAD + TAIL] = {h.lo, h.hi};
+        memcpy(all + 2, w, HEAD * sizeof *w);
+        memcpy(all + 2 + HEAD, w + kernel_words(w) - TAIL, TAIL * sizeof *w);
+        h = bytes_hash(all, sizeof all);
+    }
+    return h;
+}
+
+static bool same_kernels(const uint64_t *a, const uint64_t *b, uint32_t n)
+{
+    for (uint32_t i = 0, next; i < n; i = next) {
+        next = i + kernel_words(a + i);
+        if (memcmp(a + i, b + i, HEAD * sizeof *a) || memcmp(a + next - TAIL, b + next - TAIL, TAIL * sizeof *a))
+            return false;
+    }
+    return true;
+}
+
+static struct captured *stream_graph_find(struct driver_device *d, struct hash128 key, const uint64_t *word, uint32_t n)
 {
     for (unsigned i = 0; i < CAPTURED; i++) {
         struct captured *c = &d->captured[i];
-        if (c->exec && c->key.lo == key.lo && c->key.hi == key.hi && c->n == d->nword &&
-            !memcmp(c->word, d->word, c->n * sizeof *c->word))
+        if (c->exec && same_hash(c->key, key) && c->n == n && same_kernels(c->word, word, n))
             return c;
     }
     return NULL;
 }
 
-/* Was the list given before?  From here on it was. */
-static bool seen(struct driver_device *d, uint64_t key)
+/* Were they given before?  From here on they were; the longest ago are forgotten. */
+static bool seen(struct driver_device *d, struct hash128 key)
 {
-    uint64_t *at = &d->seen[key % SEEN];
-    bool yes = *at == key;
-    *at = key;
+    uint32_t at = 0;
+    while (at < d->nseen && !same_hash(d->seen[at], key))
+        at++;
+    bool yes = at < d->nseen;
+    if (!yes && d->nseen < SEEN)
+        d->nseen++;
+    at = at < SEEN ? at : SEEN - 1;
+    memmove(d->seen + 1, d->seen, at * sizeof *d->seen);
+    d->seen[0] = key;
     return yes;
 }
+
+/* ---- making one, and other arguments for it ---- */
 
 static struct captured *least_used(struct driver_device *d)
 {
@@ -49,44 +97,83 @@ static struct captured *least_used(struct driver_device *d)
     return least;
 }
 
+/* The kernel at w; its parameters are found through `parameter`. */
+static struct graph_kernel graph_kernel(uint64_t *w, void **parameter)
+{
+    for (uint32_t i = 0; i < kernel_parameters(w); i++)
+        parameter[i] = w + HEAD + i;
+    return (struct graph_kernel){(gpu_function)(uintptr_t)w[1], (unsigned)w[2], (unsigned)(w[2] >> 32), parameter};
+}
+
+static gpu_result make_graph(struct driver_device *d, struct captured *c)
+{
+    void *parameter[MOST_PARAMETERS];
+    gpu_result r = d->l->graph_new(&c->graph, 0);
+    uint32_t made = 0;
+    for (uint64_t *w = c->word; w < c->word + c->n && !r; w += kernel_words(w), made++) {
+        struct graph_kernel k = graph_kernel(w, parameter);
+        r = d->l->node_add(&c->node[made], c->graph, made ? &c->node[made - 1] : NULL, &k);
+    }
+    return r ? r : d->l->exec_new(&c->exec, c->graph, 0);
+}
+
 /* NULL: there is no room for one, or the driver cannot; then it is not asked again. */
-static struct captured *capture(struct driver_device *d, struct hash128 key)
+static struct captured *capture(struct driver_device *d, struct hash128 key, const uint64_t *word, uint32_t n,
+                                uint32_t kernels)
 {
     struct captured *c = least_used(d);
-    gpu_graph graph = NULL;
     stream_graph_forget(d, c);
-    *c = (struct captured){.key = key, .n = d->nword, .word = mem_alloc(d->nword * sizeof *c->word)};
-    gpu_result r = c->word ? d->l->capture_begin(d->stream, GPU_CAPTURE_THREAD) : GPU_OUT_OF_MEMORY;
-    if (!r) {
-        r = stream_issue(d);
-        gpu_result ended = d->l->capture_end(d->stream, &graph);
-        r = r ? r : ended;
+    *c = (struct captured){.key = key, .n = n, .word = mem_alloc(n * sizeof *c->word), .nnode = kernels,
+                           .node = mem_alloc(kernels * sizeof *c->node)};
+    gpu_result r = GPU_OUT_OF_MEMORY;
+    if (c->word && c->node) {
+        memcpy(c->word, word, n * sizeof *c->word);
+        r = make_graph(d, c);
     }
-    r = r ? r : d->l->exec_new(&c->exec, graph, 0);
-    if (graph)
-        d->l->graph_free(graph);
-    if (!r) {
-        memcpy(c->word, d->word, d->nword * sizeof *c->word);
+    if (!r)
         return c;
-    }
     c->exec = NULL;
     stream_graph_forget(d, c);
     d->no_graphs = r != GPU_OUT_OF_MEMORY;
     return NULL;
 }
 
-bool stream_replay(struct driver_device *d, bool *done, struct err *e)
+/* Sets the arguments of the kernels that have others than the last time. */
+static gpu_result set_arguments(struct driver_device *d, struct captured *c, const uint64_t *word)
+{
+    void *parameter[MOST_PARAMETERS];
+    gpu_result r = 0;
+    uint32_t node = 0;
+    for (uint32_t i = 0; i < c->n && !r; i += kernel_words(word + i), node++) {
+        size_t bytes = kernel_words(word + i) * sizeof *word;
+        if (!memcmp(c->word + i, word + i, bytes))
+            continue;
+        memcpy(c->word + i, word + i, bytes);
+        struct graph_kernel k = graph_kernel(c->word + i, parameter);
+        r = d->l->node_set(c->exec, c->node[node], &k);
+    }
+    return r;
+}
+
+bool stream_replay(struct driver_device *d, const uint64_t *word, uint32_t n, uint32_t kernels, bool *done,
+                   struct err *e)
 {
     *done = false;
-    if (d->no_graphs || d->ncommand < SHORTEST)
+    if (d->no_graphs || kernels < SHORTEST)
         return true;
-    struct hash128 key = bytes_hash(d->word, d->nword * sizeof *d->word);
-    struct captured *c = stream_graph_find(d, key);
-    if (!c && seen(d, key.lo))
-        c = capture(d, key);
+    struct hash128 key = kernels_key(word, n);
+    struct captured *c = stream_graph_find(d, key, word, n);
+    gpu_result r = c ? set_arguments(d, c, word) : 0;
+    if (r) {                      /* it is not what it was, and not what it was to be */
+        stream_graph_forget(d, c);
+        d->no_graphs = r != GPU_OUT_OF_MEMORY;
+        return true;
+    }
+    if (!c && seen(d, key))
+        c = capture(d, key, word, n, kernels);
     if (!c)
         return true;
     c->used = ++d->clock;
-    *done = true;
-    return stream_ok(d, d->l->exec_launch(c->exec, d->stream), "running a captured step", e);
+    c->running = *done = true;
+    return stream_ok(d, d->l->exec_launch(c->exec, d->stream), "running a graph", e);
 }

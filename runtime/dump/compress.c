@@ -1,4 +1,4 @@
-/* Bytes of a page, compressed by zlib and as base64. */
+/* Compresses data of a page with zlib and encodes it in base64. */
 #include "dump.h"
 #include <zlib.h>
 

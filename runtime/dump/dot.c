@@ -1,8 +1,8 @@
-/* Graphs and programs for Graphviz: `dot -Tsvg FILE`. */
+/* Writes graphs and programs for Graphviz: `dot -Tsvg FILE`. */
 #include "dump.h"
 #include <string.h>
 
-/* Inside of a quoted string; what is no UTF-8 there becomes '?', for Graphviz refuses the whole file. */
+/* For a quoted string; invalid UTF-8 becomes '?', because Graphviz would refuse the whole file. */
 static void put_escaped(struct text *t, const char *s)
 {
     for (; *s; s++) {
@@ -34,7 +34,7 @@ static const char *leaf_color(unsigned op)
     return op == OP_input ? "#d7efd9" : op == OP_state ? "#fde7c4" : op == OP_slot || op == OP_const ? "#eeeeee" : NULL;
 }
 
-/* Its line as text without its name in front and its site behind, then the site. */
+/* The node's line as text without name and site, then the site. */
 static void put_label(struct text *t, const struct graph *g, ref r)
 {
     const kl_site *s = &g->site[g->node[r].site];
@@ -84,7 +84,7 @@ static void put_regions(struct text *t, const struct graph *g, ref r, const char
     }
 }
 
-/* The nodes of each kernel in a box, then the others, then what each reads. */
+/* The nodes of each kernel in a box, then the other nodes, then the edges. */
 static void put_graph(struct text *t, const struct graph *g, const char *path, int indent)
 {
     for (uint32_t k = 0; g->group && k < g->ngroup; k++) {

@@ -1,5 +1,5 @@
-/* Dumps: one stage of a graph's way to machine code in one form, and what KILN_DUMP and the API ask for of each program
- * as it is built: files <dir>/<trace>.<stage>.<ext>.  A file that cannot be written is no error of the run. */
+/* Dumps: one stage of a graph in one form, and the files that KILN_DUMP and the API request for each program when it is
+ * built: <dir>/<trace>.<stage>.<ext>. A file that cannot be written is not an error of the run. */
 #include "dump.h"
 #include <errno.h>
 #include <stdlib.h>
@@ -68,7 +68,7 @@ static bool put_code(const struct program *p, const struct backend *b, enum emit
     return true;
 }
 
-/* In front of them the order in which they run. */
+/* Writes the order in which they run, then the kernels. */
 static bool dump_put_kernels(const struct program *p, struct text *t, struct err *e)
 {
     char *order = program_order(p);
@@ -94,7 +94,7 @@ static bool put_schedules(const struct program *p, bool fuse, struct text *t, st
     return s || err_set(e, KL_ERR_MEMORY, "out of memory printing the schedules of @%s", p->g->name);
 }
 
-/* The stages behind the passes: kernels as loop IR, their schedules, LLVM IR and assembly. */
+/* The stages after the passes: kernels as loop IR, their schedules, LLVM IR and assembly. */
 static bool put_code_stage(struct trail *trail, const struct dump_request *r, struct text *t, struct err *e)
 {
     trail_plan(trail, r);
@@ -130,7 +130,7 @@ static bool put_graph_stage(const struct trail *trail, const struct dump_request
     return s || err_set(e, KL_ERR_MEMORY, "out of memory printing @%s", g->name);
 }
 
-/* Kernels made for a GPU, in its language, or their schedules. */
+/* Kernels for a GPU, in its language, or their schedules. */
 static bool put_for_gpu(const struct trail *trail, const struct dump_request *r, struct text *t, FILE *f, struct err *e)
 {
     struct caps caps;
@@ -179,13 +179,13 @@ bool dump_to_file(const struct graph *captured, const struct dump_request *r, co
     return ok;
 }
 
-/* ---- programs as they are built ---- */
+/* ---- files for programs when they are built ---- */
 
 struct dump {
     char dir[1024];
     char trace[64];
     const char *wanted;     /* stages and forms, comma-separated; NULL: all stages as text */
-    struct graph *captured; /* for forms that take a graph through the passes once more; or NULL */
+    struct graph *captured; /* for forms that run the passes on the graph again; or NULL */
 };
 
 static _Thread_local char *requested; /* by dump_next_to, owned; NULL: none */
@@ -209,9 +209,9 @@ struct dump *dump_begin(const char *trace)
     d->wanted = requested ? NULL : wanted;
     snprintf(d->dir, sizeof d->dir, "%s", requested ? requested : dir && *dir ? dir : ".");
     dump_next_to(NULL);
-    mkdir(d->dir, 0777); /* if it is there already, so much the better */
+    mkdir(d->dir, 0777); /* it may exist already */
     snprintf(d->trace, sizeof d->trace, "%s", *trace ? trace : "graph");
-    for (char *p = d->trace; *p; p++) /* the name becomes part of a file's */
+    for (char *p = d->trace; *p; p++) /* the name becomes part of a file name */
         if (!strchr("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-", *p))
             *p = '_';
     return d;
@@ -256,7 +256,7 @@ void dump_graph(void *dump, const char *stage, const struct graph *g)
     mem_free(dot.s);
 }
 
-/* A form of the program that is made from its captured graph. */
+/* Writes a form of the program that is made from its captured graph. */
 static void write_form(const struct dump *d, const char *name, const struct dump_request *r)
 {
     char path[sizeof d->dir + sizeof d->trace + 48];

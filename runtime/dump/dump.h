@@ -1,4 +1,4 @@
-/* What dumps are made of: a program as it comes into being, and the ways to show it. */
+/* Internal header of dumps: a program with all its stages, and functions that show it. */
 #ifndef KILN_DUMP_H
 #define KILN_DUMP_H
 #include "ir/text/text.h"
@@ -7,36 +7,37 @@
 /* ---- trail.c ---- */
 enum { TRAIL_STAGES = 8 };
 struct trail {
-    const char *name[TRAIL_STAGES]; /* of the stages that are graphs, in order */
+    const char *name[TRAIL_STAGES]; /* of the graph stages, in order */
     struct graph *graph[TRAIL_STAGES];
     uint32_t n;
-    struct program *program;   /* NULL: not planned, or why says what is in the way */
-    const struct backend *backend; /* NULL: the interpreter alone */
+    struct program *program;   /* NULL: not planned, or `why` has the reason */
+    const struct backend *backend; /* NULL: only the interpreter */
     struct err why;
 };
-/* Takes a graph through the passes.  mark: each node's call site carries the path of the node that was captured
- * (trail_origin).  false: *e; trail_free in either case. */
+/* Runs the passes on a graph and keeps each stage. mark: the call site of each node contains the path of the captured
+ * node (trail_origin). false: *e; trail_free in either case. */
 bool trail_make(struct trail *t, const struct graph *captured, const struct dump_request *r, bool mark, struct err *e);
-void trail_plan(struct trail *t, const struct dump_request *r); /* then there is a program, or a reason why not */
-/* with schedules handed in */
+/* plans it; sets the program, or the reason why there is none */
+void trail_plan(struct trail *t, const struct dump_request *r);
+/* with the user's schedules */
 struct program *dump_plan(const struct graph *g, const struct caps *caps, bool fuse, struct err *e);
 void trail_free(struct trail *t);
-/* The path of the captured node that node r of a marked stage comes from: its number, or "12/0/3" for node 3 of region
+/* The path of the captured node from which node r of a marked stage comes: its number, or "12/0/3" for node 3 of region
  * 0 of node 12; "": unknown. */
 const char *trail_origin(const struct graph *g, ref r);
 /* The function of a call site, without the mark. */
 void trail_function(const kl_site *s, char *text, size_t n);
-/* The group whose kernel, copy or call a command is; GROUP_NONE: a copy that belongs to none. */
+/* The group whose kernel, copy or call a command is; GROUP_NONE: a copy without a group. */
 uint32_t command_group(const struct program *p, const struct command *c);
 
 /* ---- dot.c: for Graphviz ---- */
 void dot_graph(const struct graph *g, struct text *t);
-void dot_program(const struct program *p, struct text *t); /* kernels, and what goes from one to the next */
+void dot_program(const struct program *p, struct text *t); /* kernels and the data flow between them */
 
 /* ---- source_text.c: lines of the user's source files ---- */
 struct source_file { char *name, *text; size_t len; }; /* {0} at first */
-/* Line `line` (from 1) of a file, without indentation and line break, at most 200 bytes; *len: its length.  NULL: it
- * cannot be read, is too large or has no name of a source file.  Valid until the next call. */
+/* Line `line` (from 1) of a file, without indentation and line break, at most 200 bytes; *len: its length.  NULL: the
+ * file cannot be read, is too large or its name is not that of a source file.  Valid until the next call. */
 const char *source_line(struct source_file *f, const char *name, int line, size_t *len);
 void source_close(struct source_file *f);
 

@@ -1,6 +1,6 @@
-/* A page that shows all stages of a program side by side.  page.html is the page; what stands here are its data, as
- * JSON in elements that no browser runs, and in which no byte can end the element.  The code of kernels, most of the
- * bytes, is compressed (deflate, base64). */
+/* Writes a page that shows all stages of a program side by side. page.html is the page; this file writes its data, as
+ * JSON in elements that the browser does not execute; no byte of the data can end the element.  The code of kernels,
+ * most of the bytes, is compressed (deflate, base64). */
 #include "dump.h"
 #include "dump_page.h" /* of page.html: const char page[] */
 #include <string.h>
@@ -8,20 +8,20 @@
 struct page {
     struct text *out;
     const struct trail *trail;
-    const struct times *times;         /* of the program's commands; NULL: not measured */
-    struct names site, type;           /* each named once */
+    const struct times *times;         /* times of the program's commands; NULL: not measured */
+    struct names site, type;           /* each is listed once */
     struct text site_list, type_list;  /* JSON */
     struct text source_list;           /* JSON: the line of source text of each site, "" if it cannot be read */
-    struct source_file file;           /* that lines were read from last */
-    char **name; uint32_t nname, name_cap; /* what the keys of the two point to */
-    const struct graph *g;             /* the stage that is written now */
+    struct source_file file;           /* the file that was read last */
+    char **name; uint32_t nname, name_cap; /* the keys of the two lists */
+    const struct graph *g;             /* the current stage */
     bool first;
     uint32_t nodes;
 };
 
 /* ---- JSON ---- */
 
-/* The length of the UTF-8 sequence at s; 0: it is none. */
+/* The length of the UTF-8 sequence at s; 0: invalid. */
 static int sequence(const unsigned char *s)
 {
     int n = s[0] < 0x80 ? 1 : s[0] >= 0xc2 && s[0] < 0xe0 ? 2 : s[0] >= 0xe0 && s[0] < 0xf0 ? 3 : s[0] >= 0xf0 &&
@@ -36,7 +36,7 @@ static int sequence(const unsigned char *s)
 
 static bool is_plain(unsigned char c) { return c >= 0x20 && c < 0x7f && !strchr("\"\\<>&'", c); }
 
-/* A string.  < > and & are escaped, so that it may stand in any element; bytes that are no UTF-8 become U+FFFD. */
+/* A JSON string. < > and & are escaped, so that it is safe in any element; invalid UTF-8 becomes U+FFFD. */
 static void html_put_string(struct text *t, const char *s, size_t len)
 {
     text_put(t, "\"");
@@ -60,7 +60,7 @@ static void html_put_string(struct text *t, const char *s, size_t len)
 
 static void html_put(struct text *t, const char *s) { html_put_string(t, s, strlen(s)); }
 
-/* The number of a string in a list of them. */
+/* The index of a string in a list; it is added if it is new. */
 static uint32_t html_listed(struct page *p, struct names *names, struct text *list, const char *s)
 {
     size_t len = strlen(s);
@@ -87,7 +87,7 @@ static uint32_t html_listed(struct page *p, struct names *names, struct text *li
     return *known - 1;
 }
 
-/* The text of a site's line, for a site that is new in the list. */
+/* Adds the source text of a site's line, for a site that is new in the list. */
 static void put_source(struct page *p, const kl_site *s)
 {
     size_t len = 0;
@@ -151,7 +151,7 @@ static void begin_row(struct page *p, const char *path, const char *id)
     text_put(p->out, ",");
 }
 
-/* A line that is no node: what a region begins with, an output. */
+/* A line that is not a node: the beginning of a region, an output. */
 static void put_line(struct page *p, const char *path, const char *id, const char *text, ref operand)
 {
     begin_row(p, path, id);
@@ -171,7 +171,7 @@ static void html_put_node(struct page *p, struct graph *g, ref r, const char *pa
     char id[256];
     const char *origin = trail_origin(g, r);
     uint32_t site = site_of(p, r), own = n->site;
-    n->site = 0; /* the row has it beside the text */
+    n->site = 0; /* the row has it separately */
     char *line = node_text(g, r);
     n->site = own;
     size_t len = line ? strlen(line) : 0;
@@ -274,7 +274,7 @@ static void put_commands(struct page *p, const struct program *q, const char *pa
     }
 }
 
-/* A kernel's text in each form, as one JSON object, compressed. */
+/* A kernel's text in each form, as one compressed JSON object. */
 static void put_code(struct page *p, const struct kernel *k, uint32_t number)
 {
     struct text json = {0};

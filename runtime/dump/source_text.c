@@ -1,7 +1,7 @@
-/* Lines of the user's source files, for a page that shows them beside the nodes that they record.
+/* Reads lines of the user's source files, which a page shows beside the nodes that they record.
  *
- * File names come from call sites, which a graph read from text may state as it likes: only regular files with the
- * ending of a programming language's source are read. */
+ * File names come from call sites; a graph read from text may contain any name.  So only regular files with the ending
+ * of a programming language's source are read. */
 #include "dump.h"
 #include <string.h>
 #include <sys/stat.h>
@@ -26,7 +26,7 @@ void source_close(struct source_file *f)
     *f = (struct source_file){0};
 }
 
-/* A file that cannot be read stays, without text, so that it is tried once. */
+/* A file that cannot be read is remembered without text, so that it is opened only once. */
 static void source_open(struct source_file *f, const char *name)
 {
     struct stat s;

@@ -1,5 +1,5 @@
-/* A graph on its way through the passes, each stage kept.  Call sites pass through all of them and are outside of the
- * hash, so a mark in the site of a captured node shows up in every node that is made of it. */
+/* Runs the passes on a graph and keeps each stage.  All passes preserve call sites, which are not hashed, so a mark in
+ * the site of a captured node appears in every node that is made from it. */
 #include "dump.h"
 #include <string.h>
 
@@ -57,7 +57,8 @@ bool trail_make(struct trail *t, const struct graph *captured, const struct dump
     if (r->device >= 0)
         graph_move(g, graph_device(g), (unsigned)r->device);
     bool ok = (!mark || mark_nodes(g, "")) &&
-              passes_run(g, &(struct pass_options){.fuse = r->fuse, .verify = true, .dump = keep_stage, .ctx = t});
+              passes_run(g, &(struct pass_options){.fuse = r->fuse, .verify = true, .in_pairs = device_in_pairs(g),
+                                                   .dump = keep_stage, .ctx = t});
     if (!ok)
         err_set(e, g->err.code, "%s", g->err.msg);
     graph_free(g);
@@ -67,7 +68,8 @@ bool trail_make(struct trail *t, const struct graph *captured, const struct dump
 struct program *dump_plan(const struct graph *g, const struct caps *caps, bool fuse, struct err *e)
 {
     const struct sched_section *s;
-    return schedules_of(g->name, fuse, &s, e) ? program_plan_with(g, caps, s, NULL, e) : NULL;
+    const struct tuned *tuned = tuned_for(graph_devices(g));
+    return schedules_of(g->name, fuse, &s, e) ? program_plan_with(g, caps, s, tuned, NULL, e) : NULL;
 }
 
 void trail_plan(struct trail *t, const struct dump_request *r)

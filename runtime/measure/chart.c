@@ -1,9 +1,9 @@
-/* Results as a bar chart.
+/* Draws results as a bar chart.
  *
- * Cases differ by orders of magnitude.  So the first bar of a row is the fraction of its case's limit that was reached:
- * the limits of all cases are one line, and longer is better.  The second bar is time, relative to the slowest row of
- * the case: shorter is better (of a rate, the time for the same work).  The measured value stands behind it.  Rows
- * without a limit have a panel of their own for each unit, in which the longest bar is the largest value. */
+ * Cases differ by orders of magnitude.  So the first bar of a row is the fraction of its case's limit: the limits of
+ * all cases are one line, and longer is better.  The second bar is time, relative to the slowest row of the case:
+ * shorter is better (for a rate, the time of the same work).  The measured value is printed after it.  Rows without a
+ * limit are in a separate panel for each unit, in which the longest bar is the largest value. */
 #include "measure.h"
 #include <string.h>
 
@@ -11,10 +11,10 @@ enum { WIDTH = 1080, LEFT = 260, BARS = 320, TIMES = LEFT + BARS + 36, TIME_BARS
        NUMBERS = TIMES + TIME_BARS + 12, BAR = 14, GAP = 3, CASE_GAP = 12, HEAD = 56,
        FOOT = 48, LABEL_CHARS = 30 };
 
-#define MOST_SCALE 1.5 /* of the limit: a bar beyond it is cut, its number is not */
+#define MOST_SCALE 1.5 /* fraction of the limit at which a bar is cut; its number is still printed */
 
 static const struct { const char *variant, *color; } colors[] = {
-    {"fused", "#2563a8"}, {"unfused", "#a8b4c4"}, {"hand", "#d98b2b"}, {"", "#5b8f63"}, /* the last: any other */
+    {"fused", "#2563a8"}, {"unfused", "#a8b4c4"}, {"hand", "#d98b2b"}, {"", "#5b8f63"}, /* the last one: any other */
 };
 enum { COLORS = sizeof colors / sizeof colors[0] };
 
@@ -47,7 +47,7 @@ static uint32_t first_like(const struct results *t, uint32_t i,
     return j;
 }
 
-/* Text with what XML reserves replaced; cut, with an ellipsis, to so many characters. */
+/* Escapes text for XML and cuts it to so many characters, with an ellipsis. */
 static void put_text(FILE *f, const char *s, int most)
 {
     bool cut = (int)strlen(s) > most;
@@ -116,7 +116,7 @@ static void put_bar(FILE *f, const struct result *r, double share, double y)
     }
 }
 
-/* Which variants there are, and the panel's name. */
+/* Writes the variants and the panel's name. */
 static void put_head(FILE *f, const struct results *t, uint32_t first, double y)
 {
     static const struct { const char *name, *anchor; int x; } columns[] = {
@@ -150,7 +150,7 @@ static void put_head(FILE *f, const struct results *t, uint32_t first, double y)
     }
 }
 
-/* The lines at quarters of the limit from top to bottom, each named below: the limit's, or the others. */
+/* Draws the lines at quarters of the limit from top to bottom, with labels: of the limit, or of all. */
 static void put_axis(FILE *f, double top, double bottom, double scale, bool limit)
 {
     for (int percent = 0; percent <= 100 * scale; percent += 25) {
@@ -166,7 +166,7 @@ static void put_axis(FILE *f, double top, double bottom, double scale, bool limi
     }
 }
 
-/* Draws the rows of row `first`'s panel from y on, or with f NULL only counts; where the next panel begins. */
+/* Draws the panel of row `first` from y on, or with f NULL only measures it; returns the y of the next panel. */
 static double put_panel(FILE *f, const struct results *t, uint32_t first, double y)
 {
     bool limited = t->row[first].limit > 0;

@@ -1,5 +1,5 @@
-/* The loops that limits are measured with.  Each is there for every register width, chosen at run time; the streams
- * are written with vector types, the multiply-adds with intrinsics, which no contraction setting can take apart. */
+/* The loops that measure the machine's limits.  There is a version for every register width, chosen at run time.  The
+ * streams use vector types, the multiply-adds intrinsics, so that no setting for contraction affects them. */
 #include "measure.h"
 #include <sys/mman.h>
 #if defined(__x86_64__)
@@ -8,7 +8,7 @@
 
 enum { CHAINS = 12, STEPS = 1 << 16 }; /* STEPS rounds over CHAINS independent vectors */
 
-/* Streams of LANES floats at a time, the rest one by one. */
+/* Streams of LANES floats at a time, the remainder one by one. */
 #define STREAM_LOOP(sum)                       \
     {                                          \
         size_t i = from;                       \

@@ -1,4 +1,4 @@
-/* Lists of results: made, printed, written as JSON and read again. */
+/* Lists of results: building, printing, writing and reading JSON. */
 #include "measure.h"
 #include "ir/text/text.h"
 #include <math.h>
@@ -124,7 +124,7 @@ void results_json(const struct results *t, FILE *f)
     fputs("\n]\n", f);
 }
 
-/* A reader for arrays of flat objects: all of JSON's syntax but nested values. */
+/* A reader for arrays of flat objects: all of JSON's syntax except nested values. */
 struct reader {
     const char *text, *at, *end, *file;
     struct err *e;
@@ -161,7 +161,7 @@ static bool need(struct reader *r, char c)
     return results_take(r, c) || wrong(r, what);
 }
 
-/* The escape behind a backslash as a byte; a character that no single byte holds becomes '?'. */
+/* Reads the escape after a backslash as a byte; a character that needs more than one byte becomes '?'. */
 static bool read_escape(struct reader *r, char *c)
 {
     static const char from[] = "\"\\/bfnrt", to[] = "\"\\/\b\f\n\r\t";
@@ -185,7 +185,7 @@ static bool read_escape(struct reader *r, char *c)
     return true;
 }
 
-/* A string, cut to its place. */
+/* Reads a string, cut to the size of out. */
 static bool read_string(struct reader *r, char *out, size_t size)
 {
     size_t n = 0;
@@ -315,4 +315,15 @@ void measure_progress(const char *what, int done, int total)
     if (done == total)
         fputs("\r\033[K", stderr);
     fflush(stderr);
+}
+
+void measure_progress_lines(double *last, const char *what, int done, int total)
+{
+    enum { EVERY = 5 }; /* seconds */
+    double now = measure_now();
+    measure_progress(what, done, total);
+    if (isatty(STDERR_FILENO) || now - *last < EVERY)
+        return;
+    *last = now;
+    format_file(stderr, "%s: %d of %d rounds\n", what, done, total);
 }

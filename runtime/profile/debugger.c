@@ -1,9 +1,8 @@
-/* Compiled kernels made known to debuggers and profilers: under the names and the user's lines that they have.
+/* Registers compiled kernels with debuggers and profilers, under their names and the user's lines.
  *
- * gdb: a small ELF file in memory for each kernel, with a symbol, a line table and as much DWARF as says whose they
- * are, in the list of gdb's JIT interface, which a debugger reads when it attaches or when its breakpoint is reached.
- * perf: a line a kernel in /tmp/perf-PID.map, where `perf report` looks, if option "perf_map" or KILN_PERF asks for
- * it. */
+ * gdb: each kernel gets a small ELF file in memory, with a symbol, a line table and minimal DWARF.  The files are in
+ * the list of gdb's JIT interface, which a debugger reads when it attaches or when its breakpoint is reached. perf:
+ * each kernel is a line in /tmp/perf-PID.map, which `perf report` reads, if option "perf_map" or KILN_PERF is on. */
 #define _GNU_SOURCE
 #include "debugger.h"
 #include "ir/text/text.h"
@@ -14,16 +13,16 @@
 #include <string.h>
 #include <unistd.h>
 
-/* ---- gdb's interface: these names and types are its own ---- */
+/* ---- gdb's interface: gdb requires these names and types ---- */
 
 struct jit_descriptor __jit_debug_descriptor = {1, JIT_NOACTION, NULL, NULL};
 
 void __attribute__((noinline)) __jit_debug_register_code(void)
 {
-    __asm__ volatile("" ::: "memory"); /* a breakpoint stands here, behind which all of the list is read */
+    __asm__ volatile("" ::: "memory"); /* the debugger sets a breakpoint here; the list must be complete in memory */
 }
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of the list, and of perf's file */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards the list and perf's file */
 
 /* ---- bytes of a file ---- */
 
@@ -42,11 +41,11 @@ static void debugger_put(struct bytes *b, const void *p, size_t n)
     b->n += n;
 }
 
-/* little-endian, as the machine */
+/* Little-endian, like the machine. */
 static void debugger_put_number(struct bytes *b, uint64_t v, unsigned size) { debugger_put(b, &v, size); }
 static void debugger_put_string(struct bytes *b, const char *s) { debugger_put(b, s, strlen(s) + 1); }
 
-/* LEB128, of a number that is not negative; `sign`: room for its sign. */
+/* LEB128 of a non-negative number; `sign`: leaves room for a sign bit. */
 static void put_leb(struct bytes *b, uint64_t v, bool sign)
 {
     bool more;
@@ -57,7 +56,7 @@ static void put_leb(struct bytes *b, uint64_t v, bool sign)
     } while (more);
 }
 
-/* The length of all that follows `at`, in front of it. */
+/* Writes the length of everything after `at` to the bytes before it. */
 static void set_length(struct bytes *b, size_t at)
 {
     uint32_t n = (uint32_t)(b->n - at - 4);
@@ -111,7 +110,7 @@ static void put_lines(struct bytes *b, const struct code_symbol *s)
     debugger_put(b, operands, sizeof operands);
     debugger_put_number(b, 0, 1);             /* no folders */
     debugger_put_string(b, s->file);
-    debugger_put(b, "\0\0\0\0", 4);           /* its folder, time and size are not known; no more files */
+    debugger_put(b, "\0\0\0\0", 4);           /* folder, time and size are unknown; no more files */
     uint32_t n = (uint32_t)(b->n - header);
     if (!b->failed)
         memcpy(b->p + header - 4, &n, 4);
@@ -189,8 +188,8 @@ bool symbol_file(const struct code_symbol *s, void **file, size_t *size)
 
 /* ---- both ---- */
 
-/* A kernel that has no line of its own has none here; one that no memory is left for stays unknown. */
-static struct jit_code_entry *tell_gdb(const struct code_symbol *s)
+/* A kernel without a line has none here; if memory runs out, the kernel is not registered. */
+static struct jit_code_entry *register_gdb(const struct code_symbol *s)
 {
     void *file;
     size_t size;
@@ -210,7 +209,7 @@ static struct jit_code_entry *tell_gdb(const struct code_symbol *s)
     return entry;
 }
 
-void debugger_forget(struct jit_code_entry *entry)
+void debugger_unregister(struct jit_code_entry *entry)
 {
     if (!entry)
         return;
@@ -233,7 +232,7 @@ size_t debugger_bytes(const struct jit_code_entry *entry)
     return entry ? sizeof *entry + entry->symfile_size : 0;
 }
 
-static void tell_perf(const struct code_symbol *s)
+static void register_perf(const struct code_symbol *s)
 {
     char path[64];
     snprintf(path, sizeof path, "/tmp/perf-%ld.map", (long)getpid());
@@ -247,7 +246,7 @@ static void tell_perf(const struct code_symbol *s)
     close(fd);
 }
 
-struct jit_code_entry *debugger_tell(const struct kernel *k, const struct loaded *l)
+struct jit_code_entry *debugger_register(const struct kernel *k, const struct loaded *l)
 {
     struct code_symbol s = {.line = k->line, .size = l->size};
     memcpy(&s.address, &l->fn, sizeof s.address);
@@ -260,9 +259,9 @@ struct jit_code_entry *debugger_tell(const struct kernel *k, const struct loaded
         if ((unsigned char)*c < 0x20)
             *c = '?';
     pthread_mutex_lock(&lock);
-    struct jit_code_entry *entry = tell_gdb(&s);
+    struct jit_code_entry *entry = register_gdb(&s);
     if (option_perf_map())
-        tell_perf(&s);
+        register_perf(&s);
     pthread_mutex_unlock(&lock);
     return entry;
 }

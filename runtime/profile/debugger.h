@@ -1,9 +1,9 @@
-/* What debuggers and profilers are told of compiled kernels. */
+/* Registration of compiled kernels with debuggers and profilers. */
 #ifndef KILN_DEBUGGER_H
 #define KILN_DEBUGGER_H
 #include "runtime/runtime.h"
 
-/* ---- gdb's JIT interface, as its manual has it ---- */
+/* ---- gdb's JIT interface, as defined in its manual ---- */
 enum { JIT_NOACTION, JIT_REGISTER, JIT_UNREGISTER };
 struct jit_code_entry {
     struct jit_code_entry *next, *prev;
@@ -22,13 +22,13 @@ struct code_symbol {
     char name[80], file[128];   /* file "": the line is not known */
     int line;
 };
-/* The ELF file that says so; mem_free it.  false: out of memory. */
+/* Makes the ELF file for a kernel; mem_free it. false: out of memory. */
 bool symbol_file(const struct code_symbol *s, void **file, size_t *size);
 
-/* A kernel has been loaded: what debuggers know of it, until debugger_forget; NULL: out of memory. */
-struct jit_code_entry *debugger_tell(const struct kernel *k, const struct loaded *l);
-void debugger_forget(struct jit_code_entry *entry);           /* NULL is fine, also below */
-size_t debugger_bytes(const struct jit_code_entry *entry);    /* what it takes */
+/* Registers a loaded kernel until debugger_unregister; NULL: out of memory. */
+struct jit_code_entry *debugger_register(const struct kernel *k, const struct loaded *l);
+void debugger_unregister(struct jit_code_entry *entry);       /* NULL is fine, also below */
+size_t debugger_bytes(const struct jit_code_entry *entry);    /* bytes that it uses */
 extern const struct fork_part debugger_fork;
 
 #endif

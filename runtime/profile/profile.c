@@ -1,4 +1,4 @@
-/* Profiles: one a thread, filled by the executor. */
+/* Profiles: each thread has one, which the executor fills. */
 #include "runtime/runtime.h"
 
 static _Thread_local struct profile *current;

@@ -1,8 +1,8 @@
-/* The timeline: spans of every thread, kept by the thread that has them, and times added up where programs are.
+/* The timeline: spans of every thread, recorded by that thread, and times summed for each program.
  *
- * Off, a span costs one load.  On, each thread writes to a log of its own, under a lock that no other thread takes
- * before the recording is taken over.  Kernels and programs live as long as the process, and so do their names; of
- * others there is one copy each. */
+ * When it is off, a span costs one load.  When it is on, each thread writes to its own log under a lock that other
+ * threads take only when the recording ends.  Names of kernels and programs are valid until the process ends; other
+ * names are copied once each. */
 #define _GNU_SOURCE
 #include "runtime/runtime.h"
 #include <pthread.h>
@@ -18,13 +18,13 @@ struct kept_name { struct kept_name *next; char s[]; };
 struct log {
     pthread_mutex_t lock;     /* guards the events */
     struct thread_events e;
-    atomic_bool ended;        /* its thread is no more */
+    atomic_bool ended;        /* its thread has ended */
     struct log *next;
 };
 
 atomic_bool timeline_is_on;
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards what follows; taken before a log's */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards the variables below; taken before a log's lock */
 static struct log *logs;
 static struct kept_name *names[BUCKETS];
 static bool started, started_for_file;
@@ -134,7 +134,7 @@ const struct times *times_next(const struct times *at) { return at ? at->next : 
 
 /* ---- on and off ---- */
 
-/* Drops a log's events and, if its thread has ended, the log; needs the lock. */
+/* Frees a log's events and, if its thread has ended, the log; needs the lock. */
 static void empty_logs(void)
 {
     for (struct log **p = &logs, *l; (l = *p);) {
@@ -181,7 +181,7 @@ bool timeline_start(bool for_file, struct err *e)
                          started_for_file ? ", for KILN_PROFILE" : "");
 }
 
-/* Moves the events of a log to the end of the list; its threads go on without. */
+/* Moves the events of a log to the end of the list; its thread continues with an empty log. */
 static bool take_log(struct timeline *out, struct log *l)
 {
     if (!mem_reserve(&out->thread, &out->cap, out->n + 1, sizeof *out->thread)) return false;
@@ -228,14 +228,14 @@ void timeline_free(struct timeline *t)
 
 /* ---- KILN_PROFILE ---- */
 
-static char *file;            /* where to; owned by the process that started it */
+static char *file;            /* the path; owned by the process that started it */
 static pid_t owner;
 
 static void timeline_write_file(void)
 {
     struct timeline t;
     struct err e = {0};
-    if (getpid() != owner) return; /* a child of fork, whose parent writes */
+    if (getpid() != owner) return; /* a child of fork: the parent writes the file */
     if (timeline_stop(true, &t, &e)) {
         if (!timeline_json(&t, file, &e)) log_put(KL_LOG_WARN, "KILN_PROFILE: %s", e.msg);
         timeline_free(&t);

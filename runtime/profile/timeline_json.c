@@ -1,5 +1,5 @@
-/* A timeline as trace events (Chrome's Trace Event Format, JSON Object Format): a row a thread, a complete event a
- * span, in microseconds since the beginning. */
+/* Writes a timeline as trace events (Chrome's Trace Event Format, JSON Object Format): a row for each thread, a
+ * complete event for each span, in microseconds since the beginning. */
 #include "runtime/runtime.h"
 #include <errno.h>
 #include <string.h>
@@ -13,7 +13,7 @@ static const char *const name_of[SPANS] = {
 
 const char *span_name(enum span kind) { return name_of[kind]; }
 
-/* As JSON; bytes that are no ASCII may be no UTF-8 either, and become '?'. */
+/* A JSON string; bytes that are not ASCII may be invalid UTF-8 and become '?'. */
 static void timeline_json_put_string(FILE *f, const char *s)
 {
     fputc('"', f);
@@ -26,7 +26,7 @@ static void timeline_json_put_string(FILE *f, const char *s)
     fputc('"', f);
 }
 
-/* With three digits, whatever the locale's decimal point. */
+/* With three decimals and a point, independent of the locale. */
 static void timeline_json_put_number(FILE *f, const char *key, double v)
 {
     long long milli = (long long)(v * 1e3 + 0.5);
@@ -35,14 +35,15 @@ static void timeline_json_put_number(FILE *f, const char *key, double v)
 
 static void put_event(FILE *f, const struct timeline *t, const struct event *e, long tid)
 {
-    int64_t since = e->start > t->start ? e->start - t->start : 0; /* one that was under way then */
+    /* a span that was running when the recording began */
+    int64_t since = e->start > t->start ? e->start - t->start : 0;
     fprintf(f, ",\n{\"ph\":\"X\",\"pid\":%ld,\"tid\":%ld", (long)getpid(), tid);
     timeline_json_put_number(f, "ts", 1e-3 * (double)since);
     timeline_json_put_number(f, "dur", 1e-3 * (double)e->ns);
     fputs(",\"cat\":", f);
     timeline_json_put_string(f, name_of[e->kind]);
     fputs(",\"name\":", f);
-    if (e->kind >= SPAN_RECORD) { /* what is done, then with what */
+    if (e->kind >= SPAN_RECORD) { /* the activity, then its name */
         char name[128];
         snprintf(name, sizeof name, "%s %.100s", name_of[e->kind], e->name);
         timeline_json_put_string(f, name);

@@ -1,8 +1,8 @@
-/* One thread for work that no caller waits for: compiling while the program already runs.  It is started by the first
- * task and ended at exit, before the code generators' libraries are taken down: exit handlers run in reverse order, and
- * the caller that adds a task has opened them.  What is still queued then is dropped.  A fork waits until the thread
- * rests, between two tasks or where a task lets it, and so finds no lock in its hands: not of an allocator, which may
- * be the user's or a sanitizer's, either. */
+/* One thread for tasks that no caller waits for: compiling while the program already runs.  The first task starts it.
+ * It ends at exit before the libraries of code generators are unloaded: exit handlers run in reverse order, and the
+ * caller that adds a task has opened them before.  Tasks that are still queued then are dropped.  A fork waits until
+ * the thread is between two tasks, or at a point where a task calls background_pause.  The thread then holds no lock,
+ * also none of an allocator, which may be the user's or a sanitizer's. */
 #define _GNU_SOURCE
 #include "runtime/runtime.h"
 #include <pthread.h>
@@ -15,13 +15,14 @@ struct task {
     struct task *next;
 };
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards what follows */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards the variables below */
 static pthread_cond_t more = PTHREAD_COND_INITIALIZER;
 static struct task *first, **last = &first;
 static pthread_t thread;
-static pthread_cond_t turn = PTHREAD_COND_INITIALIZER; /* of the thread to rest, of forks to be over */
-static bool busy;                                      /* the thread is in a task, and does not rest there */
-static unsigned forks;                                 /* under way or waiting */
+/* signalled when the thread pauses and when the forks are over */
+static pthread_cond_t turn = PTHREAD_COND_INITIALIZER;
+static bool busy;                                      /* the thread runs a task and is not paused */
+static unsigned forks;                                 /* running or waiting */
 static bool started, ending;
 
 static _Thread_local bool is_worker;
@@ -75,10 +76,10 @@ static void end(void)
 /* Needs the lock. */
 static bool background_start(void)
 {
-    static bool registered; /* a child of fork has its parent's exit handlers */
+    static bool registered; /* a child of fork inherits its parent's exit handlers */
     if (!registered && atexit(end)) return false;
     registered = true;
-    sigset_t all, old; /* signals are for the embedder's threads */
+    sigset_t all, old; /* signals are handled by the host program's threads */
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &old);
     started = !pthread_create(&thread, NULL, work, NULL);
@@ -116,7 +117,7 @@ bool background_pause(void)
     return more_to_do;
 }
 
-/* A callback of the user's that forks, on this thread, does not wait for itself. */
+/* A user's callback that forks on this thread must not wait for the thread itself. */
 static void background_before_fork(void)
 {
     pthread_mutex_lock(&lock);
@@ -127,7 +128,7 @@ static void background_before_fork(void)
 static void background_after_fork(bool child)
 {
     forks--;
-    if (child) { /* it has no such thread: its tasks are their owners' */
+    if (child) { /* the child has no such thread; the owners of its tasks handle them */
         for (struct task *t = first, *next; t; t = next) {
             next = t->next;
             mem_free(t);

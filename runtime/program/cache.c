@@ -1,14 +1,14 @@
-/* The program cache: captured graph -> program, and kernel -> loaded code, shared by all programs.  Below them lies
- * the disk (disk.c), which is asked before a kernel is compiled.
+/* The program cache: captured graph -> program, and kernel -> loaded code, shared by all programs.  Below them is the
+ * disk cache (disk.c), which is searched before a kernel is compiled.
  *
- * Both levels work alike.  An entry is found by hash and compared in full.  Who finds none puts in an unfinished
- * one, builds it outside the lock and announces it; who finds an unfinished one waits, so that threads that miss
- * together build once.  A failed entry is taken out again.  Nobody waits while holding an unfinished kernel, so
- * the waits cannot form a cycle.
+ * Both levels work in the same way.  An entry is found by hash and compared in full.  A thread that finds none inserts
+ * an unfinished entry, builds it without holding the lock and signals its end.  A thread that finds an unfinished entry
+ * waits, so that concurrent misses build once.  A failed entry is removed.  No thread waits while it owns an unfinished
+ * kernel, so the waits cannot form a cycle.
  *
- * With option background_compile, who misses a fused program builds the unfused one, and leaves an entry with a
- * stand-in that runs it until a task has built the fused one.  Where the task fails, the next to ask builds it itself,
- * and has the error. */
+ * With option background_compile, a miss of a fused program builds the unfused one, and inserts an entry with a
+ * stand-in that runs it until a background task has built the fused one.  If the task fails, the next caller builds the
+ * program itself and gets the error. */
 #include "cache.h"
 #include <lower_sources.h>
 #include "ir/graph/custom.h"
@@ -22,7 +22,7 @@ pthread_cond_t cache_changed = PTHREAD_COND_INITIALIZER;
 struct entry *cache_programs[CACHE_BUCKETS];
 struct entry *cache_newest, *cache_named[CACHE_BUCKETS];
 
-/* ---- fork: what the parent's other threads were building is not finished in the child ---- */
+/* ---- fork: entries that other threads of the parent were building are unfinished in the child ---- */
 static void cache_before_fork(void)
 {
     pthread_mutex_lock(&cache_lock);
@@ -56,8 +56,9 @@ struct compile_all {
     const uint64_t *needed;        /* per kernel: the devices that run its code, by bit */
     bool background;
     atomic_uint ncode;             /* entries in x->code */
-    atomic_uint next;              /* kernels are handed out one by one: some take a hundred times as long as others */
-    pthread_mutex_t lock;          /* guards the rest: the failure of the first kernel that failed */
+    /* the next kernel to compile; threads take one at a time, because some take a hundred times as long as others */
+    atomic_uint next;
+    pthread_mutex_t lock;          /* guards the error: that of the first kernel that failed */
     uint32_t failed;
     struct err err;
 };
@@ -68,10 +69,10 @@ static struct code_entry *get_code(struct compile_all *all, uint32_t i, int devi
         err_set(e, KL_ERR_COMPILE, "the process ends");
         return NULL;
     }
-    return code_get(all->x->program->kernel[i], device, e);
+    return code_get(all->x->program->kernel[i], device, !all->x->variant, e);
 }
 
-/* Kernel i's code on each device that runs it. */
+/* Gets kernel i's code for each device that runs it. */
 static bool get_codes(struct compile_all *all, uint32_t i, struct err *e)
 {
     for (int d = 0; d < DEVICE_END; d++) {
@@ -99,7 +100,7 @@ static void compile_some(void *ctx, int64_t begin, int64_t end, unsigned worker)
             all->err = e;
         }
         pthread_mutex_unlock(&all->lock);
-        atomic_store(&all->next, n); /* those before i are being compiled already */
+        atomic_store(&all->next, n); /* stops the others; kernels before i are being compiled already */
     }
 }
 
@@ -112,10 +113,10 @@ static bool checks_on(void)
 #endif
 }
 
-enum { KEPT_NODES = 64 }; /* graphs of fewer are planned as fast as their lowered kernels are read from disk */
+enum { KEPT_NODES = 64 }; /* smaller graphs are planned as fast as their lowered kernels are read from disk */
 
-/* Plans with the kernels that a process lowered for this graph before, or leaves them on disk for the next.  Lowering
- * is most of a first run's time once the kernels' code is on disk. */
+/* Plans with the lowered kernels that an earlier process stored for this graph, or stores them for the next process.
+ * Lowering is most of the time of a first run whose kernels are on disk. */
 static struct program *plan_kept(struct graph *g, const struct exec *x, const struct caps *caps, struct err *e)
 {
     struct disk_key key = {0};
@@ -130,7 +131,7 @@ static struct program *plan_kept(struct graph *g, const struct exec *x, const st
         mem_free(found.file);
     }
     struct memo_pack *pack = kept ? memo_pack_new() : NULL;
-    struct program *p = program_plan_with(g, caps, x->schedules, pack, e);
+    struct program *p = program_plan_with(g, caps, x->schedules, tuned_for(graph_devices(g)), pack, e);
     struct code code;
     code.bytes = memo_pack_end(pack, &code.size);
     if (p && code.bytes) disk_store(&key, &code);
@@ -139,11 +140,12 @@ static struct program *plan_kept(struct graph *g, const struct exec *x, const st
     return p;
 }
 
-/* Plans the program of g; without a code generator there is nothing to compile. */
+/* Plans the program of g; without a code generator the interpreter runs it and nothing is compiled. */
 static struct program *plan(struct graph *g, const struct exec *x, const struct backend *b, const struct caps *caps,
                             struct dump *dump, struct err *e)
 {
-    struct pass_options o = {.fuse = x->fuse, .verify = checks_on(), .dump = dump ? dump_graph : NULL, .ctx = dump};
+    struct pass_options o = {.fuse = x->fuse, .verify = checks_on(), .in_pairs = device_in_pairs(g),
+                             .dump = dump ? dump_graph : NULL, .ctx = dump};
     struct program *p = NULL;
     int64_t began = span_begin();
     bool ok = passes_run(g, &o) || err_set(e, g->err.code, "%s", g->err.msg);
@@ -158,7 +160,7 @@ static struct program *plan(struct graph *g, const struct exec *x, const struct 
     return p;
 }
 
-/* Marks the kernels that devices with a code generator run. */
+/* Finds the kernels that devices with a code generator run. */
 static void find_needed(const struct program *p, uint64_t interpreted, uint64_t *needed)
 {
     for (uint32_t i = 0; i < p->ncmd; i++) {
@@ -169,20 +171,21 @@ static void find_needed(const struct program *p, uint64_t interpreted, uint64_t 
     }
 }
 
-/* Scratch of all blocks of the kernels that take it as an argument. */
+/* Bytes of the workspace, and of the scratch of all blocks of the kernels that take it as an argument. */
 static int64_t work_of(const struct exec *x, int device)
 {
     int64_t most = 0;
     for (uint32_t i = 0; i < x->program->nkernel; i++) {
         const struct device_kernel *d = x->on[device][i];
-        if (!d || !d->has_work) continue;
+        if (!d || !d->work) continue;
         int64_t bytes = x->program->scratch_bytes * accelerator_blocks(d, x->program->kernel[i]->extent);
         most = bytes > most ? bytes : most;
     }
-    return most;
+    return x->program->workspace_bytes + most;
 }
 
-/* On the pool's threads; in the background on this one alone, for the pool runs the program meanwhile. */
+/* Compiles on the pool's threads; in the background on this thread alone, because the pool runs the program
+ * meanwhile. */
 static bool compile_kernels(struct exec *x, bool background, struct err *e)
 {
     uint32_t n = x->program->nkernel;
@@ -210,7 +213,8 @@ static bool compile_kernels(struct exec *x, bool background, struct err *e)
     return all.failed == UINT32_MAX || err_set(e, all.err.code, "%s", all.err.msg);
 }
 
-/* The devices that g is on all work; caps: theirs, in a chain; *b: the code generator of one, NULL if none has one. */
+/* Checks that all devices of g work; caps: their caps, in a list; *b: the code generator of one, NULL if none has
+ * one. */
 static bool find_backend(struct exec *x, const struct graph *g, const struct backend **b, struct caps *caps,
                          struct err *e)
 {
@@ -235,7 +239,7 @@ static bool find_backend(struct exec *x, const struct graph *g, const struct bac
     return true;
 }
 
-/* Fills in all of x but its key; on failure x may be partly filled. */
+/* Fills in all fields of x except its key; on failure some may be set. */
 static bool cache_build(struct exec *x, const struct graph *captured, struct dump *dump, bool background, struct err *e)
 {
     struct caps caps[DEVICE_END];
@@ -274,7 +278,7 @@ static struct entry *program_entry_new(struct hash128 key, const struct graph *c
     return t;
 }
 
-/* Drops what build has made. */
+/* Frees what cache_build has made. */
 static void exec_clear(struct exec *x)
 {
     pthread_mutex_lock(&cache_lock);
@@ -298,6 +302,54 @@ static void exec_clear(struct exec *x)
     x->interpreted = 0;
 }
 
+/* ---- programs for the tuner ---- */
+
+bool exec_targets(const struct graph *g, int device, struct caps caps[DEVICE_END], struct err *e)
+{
+    struct exec x = {.device = device};
+    const struct backend *b;
+    return find_backend(&x, g, &b, caps, e);
+}
+
+struct exec *exec_variant(const struct graph *fused, int device, const struct tuned *tuned, struct err *e)
+{
+    struct caps caps[DEVICE_END];
+    const struct backend *b;
+    struct exec *x = mem_alloc(sizeof *x);
+    if (!x || !(x->captured = graph_clone(fused))) {
+        err_set(e, KL_ERR_MEMORY, "no memory to tune graph %s", fused->name);
+        mem_free(x);
+        return NULL;
+    }
+    x->device = device;
+    x->fuse = x->variant = true;
+    atomic_init(&x->refs, 1);
+    if (find_backend(x, fused, &b, caps, e) && (x->program = program_plan_with(fused, caps, NULL, tuned, NULL, e)) &&
+        compile_kernels(x, false, e)) return x;
+    exec_variant_free(x);
+    return NULL;
+}
+
+void exec_variant_free(struct exec *x)
+{
+    struct code_entry *unused = NULL;
+    if (!x) return;
+    exec_clear(x);
+    mem_free(x);
+    pthread_mutex_lock(&cache_lock);
+    code_take_unused(&unused);
+    pthread_mutex_unlock(&cache_lock);
+    code_free(unused);
+}
+
+void exec_outdate(const struct exec *x)
+{
+    pthread_mutex_lock(&cache_lock);
+    ((struct entry *)x)->outdated = true;
+    pthread_mutex_unlock(&cache_lock);
+    schedules_changed();
+}
+
 static struct entry **namesakes(const struct graph *g)
 {
     return &cache_named[bytes_hash(g->name, strlen(g->name)).lo % CACHE_BUCKETS];
@@ -310,9 +362,9 @@ const struct exec *exec_named(const char *name)
     pthread_mutex_lock(&cache_lock);
     struct entry *found = NULL;
     uint64_t last = 0;
-    for (struct entry *t = *namesakes(&like); t; t = t->namesake) { /* from the last one made to the first */
+    for (struct entry *t = *namesakes(&like); t; t = t->namesake) { /* from the newest to the oldest */
         uint64_t ran = atomic_load_explicit(&t->exec.ran, memory_order_relaxed);
-        if (!strcmp(t->graph->name, like.name) && (!found || ran > last)) {
+        if (!t->outdated && !strcmp(t->graph->name, like.name) && (!found || ran > last)) {
             found = t;
             last = ran;
         }
@@ -322,30 +374,30 @@ const struct exec *exec_named(const char *name)
     return found ? &found->exec : NULL;
 }
 
-/* How like two programs are: by their graphs, then by name, then device, then fusion. */
-static uint64_t likeness(const struct entry *t, const struct entry *k)
+/* Similarity of two programs: first by their graphs, then by name, then device, then fusion. */
+static uint64_t similarity(const struct entry *t, const struct entry *k)
 {
     uint64_t name = !strcmp(t->graph->name, k->graph->name), device = k->exec.device == t->exec.device;
-    return graph_likeness(t->graph, k->graph) << 3 | name << 2 | device << 1 | (k->exec.fuse == t->exec.fuse);
+    return graph_similarity(t->graph, k->graph) << 3 | name << 2 | device << 1 | (k->exec.fuse == t->exec.fuse);
 }
 
-/* The program that is most like t's, of the last few and the last few of its name: so that the cost of a miss does not
- * grow with the number of programs.  With a reference.  Needs the lock. */
-static struct entry *nearest(const struct entry *t)
+/* The most similar program among the most recent ones and the most recent ones of its name; the limit keeps the cost of
+ * a miss independent of the number of programs.  Takes a reference.  Needs the lock. */
+static struct entry *most_similar(const struct entry *t)
 {
     enum { LOOKED_AT = 16 };
     struct entry *best = NULL, *k = *namesakes(t->graph);
     uint64_t most = 0, like;
     for (int i = 0; i < LOOKED_AT && k; i++, k = k->namesake)
-        if ((like = likeness(t, k)) > most) most = like, best = k;
+        if ((like = similarity(t, k)) > most) most = like, best = k;
     k = cache_newest;
     for (int i = 0; i < LOOKED_AT && k; i++, k = k->older)
-        if ((like = likeness(t, k)) > most) most = like, best = k;
+        if ((like = similarity(t, k)) > most) most = like, best = k;
     if (best) exec_ref(&best->exec);
     return best;
 }
 
-/* Notes why t had to be built. */
+/* Records why t had to be built. */
 static void explain(struct entry *t, const struct entry *near, bool evicted)
 {
     enum { ROOM = 2048 };
@@ -362,6 +414,7 @@ static void explain(struct entry *t, const struct entry *near, bool evicted)
     else
         snprintf(text, ROOM, "the graph is known on device %s, %s%s", device_name(near->exec.device),
                  near->exec.fuse ? "fused" : "unfused",
+                 near->outdated ? ", before it was tuned" :
                  near->exec.schedules == t->exec.schedules ? "" : ", with other schedules");
     if ((t->exec.miss = mem_alloc(strlen(text) + 1))) strcpy(t->exec.miss, text);
 }
@@ -370,11 +423,11 @@ void program_entry_free(struct entry *t)
 {
     exec_clear(&t->exec);
     mem_free(t->exec.miss);
-    graph_free(t->own);
+    graph_free(t->task_graph);
     exec_weak_unref(&t->exec);
 }
 
-/* Puts a program that is READY into the lists of such; needs the lock. */
+/* Adds a READY program to the lists; needs the lock. */
 static void program_entry_link(struct entry *t)
 {
     struct entry **same = namesakes(t->graph);
@@ -403,7 +456,7 @@ void program_entry_unlink(struct entry *t)
     if (t->namesake) t->namesake->namesake_at = t->namesake_at;
 }
 
-/* Announces how the building of an entry has ended.  One without a stand-in that failed is gone then.  With a
+/* Ends the building of an entry and wakes the waiting threads.  A failed entry without a stand-in is removed.  Takes a
  * reference. */
 static const struct exec *cache_finish(struct entry *t, bool ok)
 {
@@ -411,13 +464,13 @@ static const struct exec *cache_finish(struct entry *t, bool ok)
     else exec_clear(&t->exec);
     pthread_mutex_lock(&cache_lock);
     struct exec *stand_in = ok ? t->stand_in : NULL;
-    struct graph *own = ok ? t->own : NULL;
+    struct graph *own = ok ? t->task_graph : NULL;
     bool gone = !ok && !t->stand_in;
     t->state = ok ? READY : FAILED;
     if (ok) {
         exec_ref(&t->exec);
         t->graph = t->exec.captured;
-        t->own = NULL;
+        t->task_graph = NULL;
         t->stand_in = NULL;
         t->made = exec_runs();
         cache_bytes += t->bytes;
@@ -438,8 +491,8 @@ static const struct exec *cache_finish(struct entry *t, bool ok)
     return ok ? &t->exec : NULL;
 }
 
-/* Why kernels are not kept on disk, told once, unless it is the user's wish. */
-static void tell_of_disk(void)
+/* Logs once why kernels are not kept on disk, unless the user disabled it. */
+static void log_disk_off(void)
 {
     static atomic_flag told = ATOMIC_FLAG_INIT;
     const char *dir = getenv("KILN_CACHE_DIR");
@@ -449,7 +502,7 @@ static void tell_of_disk(void)
     if (!disk_folder(path, sizeof path, &e) && !atomic_flag_test_and_set(&told)) log_put(KL_LOG_WARN, "%s", e.msg);
 }
 
-static void tell_of_program(const struct entry *t, int64_t began)
+static void log_program(const struct entry *t, int64_t began)
 {
     const struct exec *x = &t->exec;
     const char *why = x->miss ? x->miss : "";
@@ -457,22 +510,22 @@ static void tell_of_program(const struct entry *t, int64_t began)
             "graph %s: a program of %u commands and %u different kernels for device %s, %s, built in %.3f ms: %.*s",
             x->captured->name, x->program->ncmd, x->program->nkernel, device_name(x->device),
             x->fuse ? "fused" : "unfused", 1e-6 * (double)(timeline_now() - began), (int)strcspn(why, "\n"), why);
-    tell_of_disk();
+    log_disk_off();
 }
 
 static void build_in_background(void *ctx)
 {
     struct entry *t = ctx;
-    struct err ignored = {0}; /* who asks next builds in the foreground, and has it again */
+    struct err ignored = {0}; /* the next caller builds in the foreground and gets the error */
     int64_t began = timeline_now();
-    bool ok = cache_build(&t->exec, t->own, t->dump, true, &ignored);
+    bool ok = cache_build(&t->exec, t->task_graph, t->dump, true, &ignored);
     dump_end(t->dump);
-    if (ok) tell_of_program(t, began);
-    else log_put(KL_LOG_WARN, "graph %s: compiled in the background: %s", t->own->name, ignored.msg);
+    if (ok) log_program(t, began);
+    else log_put(KL_LOG_WARN, "graph %s: compiled in the background: %s", t->task_graph->name, ignored.msg);
     exec_unref(cache_finish(t, ok));
 }
 
-/* Makes the stand-in of a new entry and leaves the rest to a task; NULL: *e, or, without one, not possible. */
+/* Makes the stand-in of a new entry and queues a task for the rest; NULL: *e, or, if *e is empty, not possible. */
 static const struct exec *start_background(struct entry *t, const struct graph *captured, struct dump *dump,
                                            struct err *e)
 {
@@ -491,11 +544,11 @@ static const struct exec *start_background(struct entry *t, const struct graph *
                        .work_bytes = unfused->work_bytes, .interpreted = unfused->interpreted,
                            .accelerated = unfused->accelerated,
                        .device = unfused->device, .fuse = true, .schedules = t->exec.schedules,
-                       .miss = miss, .base = unfused, .refs = 2, .weak_refs = 1}; /* the entry's and the caller's */
+                       .miss = miss, .base = unfused, .refs = 2, .weak_refs = 1}; /* of the entry and of the caller */
     memcpy(s->on, unfused->on, sizeof s->on);
     pthread_mutex_lock(&cache_lock);
     t->stand_in = s;
-    t->own = own;
+    t->task_graph = own;
     t->graph = own;
     t->dump = dump;
     t->state = IN_BACKGROUND;
@@ -507,8 +560,8 @@ static const struct exec *start_background(struct entry *t, const struct graph *
     return s;
 }
 
-/* Is there anything to gain by a program that is compiled later? */
-static bool may_wait(const struct graph *captured, int device, bool fuse)
+/* Is background compilation useful for this program? */
+static bool is_background_useful(const struct graph *captured, int device, bool fuse)
 {
     return fuse && option_background() && (device_backend(device, NULL) ||
                                            graph_devices(captured) != UINT64_C(1) << device);
@@ -526,13 +579,13 @@ const struct exec *exec_get(const struct graph *captured, int device, bool fuse,
     for (;;) {
         for (t = *bucket; t; t = t->next)
             if (same_key(t->exec.key, key) && t->exec.device == device && t->exec.fuse == fuse &&
-                t->exec.schedules == schedules && graph_same(t->graph, captured)) break;
+                t->exec.schedules == schedules && !t->outdated && graph_same(t->graph, captured)) break;
         if (!t || t->state != UNFINISHED) break;
         pthread_cond_wait(&cache_changed, &cache_lock);
     }
     const struct exec *found = t && t->state != FAILED ? t->state == READY ? &t->exec : t->stand_in : NULL;
     if (found) exec_ref(found);
-    bool later = !t && may_wait(captured, device, fuse);
+    bool later = !t && is_background_useful(captured, device, fuse);
     bool fresh = !t && (t = program_entry_new(key, captured, device, fuse, schedules));
     if (fresh) {
         t->next = *bucket;
@@ -540,13 +593,13 @@ const struct exec *exec_get(const struct graph *captured, int device, bool fuse,
     } else if (t && !found) {
         t->state = UNFINISHED;
     }
-    struct entry *near = fresh ? nearest(t) : NULL;
+    struct entry *near = fresh ? most_similar(t) : NULL;
     bool evicted = fresh && cache_was_evicted(&t->exec);
     pthread_mutex_unlock(&cache_lock);
     if (fresh) explain(t, near, evicted);
     if (near) exec_unref(&near->exec);
     count_one(found ? &counters.program_hits : &counters.program_misses);
-    if (found) return found;
+    if (found) return option_tune() ? tune_repeated(found) : found;
     if (!t) {
         err_set(e, KL_ERR_MEMORY, "no memory to cache graph %s", captured->name);
         return NULL;
@@ -556,6 +609,6 @@ const struct exec *exec_get(const struct graph *captured, int device, bool fuse,
     int64_t began = timeline_now();
     bool ok = !e->code && cache_build(&t->exec, captured, dump, false, e);
     dump_end(dump);
-    if (ok) tell_of_program(t, began);
+    if (ok) log_program(t, began);
     return cache_finish(t, ok);
 }

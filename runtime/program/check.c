@@ -1,12 +1,12 @@
-/* Option check_nan: no output may be a NaN, or infinite, unnoticed.  A program runs as always, but into fresh memory,
- * and its outputs are looked at.  Where one has such an element, the interpreter goes through what was recorded, node
- * by node, on the same values, which are still there, and finds where it came from. */
+/* Option check_nan: an output that is NaN, or infinite, is an error.  A program runs as usual, but into fresh memory,
+ * and its outputs are checked.  If one has such an element, the interpreter runs the recorded graph node by node on the
+ * same inputs, which are unchanged, and finds the node that made it. */
 #include "ir/graph/custom.h"
 #include "runtime/runtime.h"
 #include <math.h>
 #include <string.h>
 
-/* The first element that the option is about; -1: none. */
+/* The index of the first invalid element; -1: none. */
 static int64_t find_bad(unsigned dtype, const void *data, int64_t n, bool infinities)
 {
     if (!dtype_is_float(dtype))
@@ -25,14 +25,14 @@ static int64_t find_bad(unsigned dtype, const void *data, int64_t n, bool infini
 enum { WORDS = 640 };
 struct made { ref r; char text[WORDS]; };
 
-/* The interpreter's run, as seen node by node. */
+/* State of the interpreter's run, which a callback updates after each node. */
 struct search {
-    const struct graph *g;       /* the whole; others are regions of it */
+    const struct graph *g;       /* the whole graph; other graphs are regions of it */
     bool infinities, failed;
-    bool *bad;                   /* per node: has such an element */
-    struct made *made;           /* nodes that have one, but no operand has, in order */
+    bool *bad;                   /* per node: has an invalid element */
+    struct made *made;           /* nodes with an invalid element but no operand with one, in order */
     uint32_t nmade, cap;
-    char inner[WORDS];           /* the first of these in the regions of the op that runs; "": none */
+    char inner[WORDS];           /* the first of these in the regions of the current region op; "": none */
 };
 
 static void put_value(char *text, size_t n, unsigned dtype, const void *data, int64_t i)
@@ -41,7 +41,7 @@ static void put_value(char *text, size_t n, unsigned dtype, const void *data, in
     memcpy(&bits, (const char *)data + (size_t)i * dtype_size(dtype), dtype_size(dtype));
     double v = dtype_value(dtype, bits);
     size_t at = strlen(text);
-    format_text(text + at, n - at, "%.9g", v != v ? NAN : v); /* a NaN without its sign */
+    format_text(text + at, n - at, "%.9g", v != v ? NAN : v); /* prints NaN without a sign */
 }
 
 /* "file:line: log makes it: nan from -1, element 3 of %4 = log %3 : f32[8]"; in[]: operands of an elementwise op */
@@ -73,7 +73,8 @@ static void nan_check_describe(const struct graph *g, ref r, int64_t element, vo
     mem_free(line);
 }
 
-/* The first such element of a value; of a region op, whose results lie one behind the other, 0 if there is one. */
+/* The first invalid element of a value; of a region op, whose results are stored one after the other, 0 if there is
+ * one. */
 static int64_t nan_check_look(const struct search *s, const struct graph *g, ref r, const void *value)
 {
     const struct node *n = node_at(g, r);
@@ -141,7 +142,7 @@ static void see_node(void *ctx, const struct graph *g, ref r, void *const *value
         s->inner[0] = 0;
 }
 
-/* The first node of those that made one from which a bad output has its own.  NULL: none was found. */
+/* The first node that made an invalid element from which one of an output follows.  NULL: none was found. */
 static const char *first_made(struct search *s)
 {
     bool *reached = mem_alloc(s->g->nnode * sizeof *reached);
@@ -175,19 +176,20 @@ static bool read_values(const struct graph *g, struct buffer *const *input, stru
     for (uint32_t i = 0; i < g->state.n; i++)
         v->state[i] = state[i]->data;
     for (uint32_t i = 0; i < g->nout; i++)
-        v->out[i] = out[i]->data; /* they are to be dropped: the interpreter may write there */
+        v->out[i] = out[i]->data; /* the outputs are discarded, so the interpreter may write there */
     return true;
 }
 
-/* What makes a recorded graph one for the interpreter, and leaves its nodes as the user knows them. */
+/* Runs the passes that the interpreter needs on a copy and keeps the nodes as the user recorded them. */
 static struct graph *interpretable(const struct graph *recorded)
 {
     static pass_fn *const passes[] = {pass_bind, pass_autodiff, pass_numerics};
     struct graph *g = graph_clone(recorded);
+    struct pass_options o = {.fuse = true, .in_pairs = g ? device_in_pairs(g) : 0};
     bool ok = g != NULL;
     for (unsigned i = 0; ok && i < sizeof passes / sizeof *passes; i++)
         for (unsigned p = 0; ok && p < pass_count; p++)
-            ok = pass_list[p].run != passes[i] || pass_run(&pass_list[p], g, false) >= 0;
+            ok = pass_list[p].run != passes[i] || pass_run(&pass_list[p], g, &o) >= 0;
     if (ok)
         return g;
     graph_free(g);
@@ -200,7 +202,7 @@ static void interpret(void *ctx, int64_t begin, int64_t end, unsigned worker)
 {
     (void)begin, (void)end, (void)worker;
     struct interp_call *c = ctx;
-    inspect_quiet(true); /* what it says it has said */
+    inspect_quiet(true); /* kl_print has printed already */
     c->ok = interp_run(c->g, &c->bind, &c->e);
     inspect_quiet(false);
 }
@@ -213,15 +215,20 @@ static bool report(const struct graph *recorded, struct buffer *const *input, st
     struct search s = {.g = g, .infinities = infinities, .bad = g ? mem_alloc(g->nnode * sizeof *s.bad) : NULL};
     struct values v = {0};
     struct interp_watch watch = {see_node, &s};
+    char failed[160] = "";
     const char *text = NULL, *what = infinities ? "a value is NaN or infinite" : "a value is NaN";
     if (s.bad && read_values(g, input, state, out, &v)) {
         struct interp_call c = {g, {(const void *const *)v.input, (const void *const *)v.state, slot, v.out, &watch},
                                 {0}, false};
         pool_run(interpret, &c, 1, 0);
         text = c.ok && !s.failed ? first_made(&s) : NULL;
+        if (!c.ok)
+            snprintf(failed, sizeof failed, "%.150s", c.e.msg);
     }
     if (text)
         err_set(e, KL_ERR_CHECK, "%s: %s", what, text);
+    else if (*failed)
+        err_set(e, KL_ERR_CHECK, "%s; where it comes from was not found: %s", what, failed);
     else
         err_set(e, KL_ERR_CHECK, "%s, and no memory to find out where it comes from", what);
     mem_free(s.bad);
@@ -251,7 +258,7 @@ bool exec_run_checked(const struct exec *x, const struct graph *recorded, struct
     if (check && exec_latest(x)->accelerated)
         return err_set(e, KL_ERR_DEVICE,
                        "option check_nan looks at values on ref and cpu, not on a device with memory of its own");
-    /* none exclusive: all states stay as they are */
+    /* no state is exclusive: none is updated in place */
     bool *kept = check ? mem_alloc(recorded->state.n * sizeof *kept) : NULL;
     if (check && !kept)
         return err_set(e, KL_ERR_MEMORY, "out of memory checking @%s", recorded->name);

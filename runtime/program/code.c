@@ -1,6 +1,6 @@
-/* The code cache: kernel -> loaded code, shared by all programs.  Below it lies the disk (disk.c), which is asked
- * before a kernel is compiled.  An entry stays as long as a program uses it; those without users go when programs are
- * evicted. */
+/* The code cache: kernel -> loaded code, shared by all programs.  Below it is the disk cache (disk.c), which is
+ * searched before a kernel is compiled.  An entry is kept while a program uses it; unused entries are freed when
+ * programs are evicted. */
 #include "cache.h"
 #include "runtime/profile/debugger.h"
 #include <string.h>
@@ -54,8 +54,8 @@ static bool load_from_disk(struct code_entry *c, const struct disk_key *key)
     return ok;
 }
 
-/* What the code generator makes is kept on disk once it has proved to load: by its version, which is sure by now
- * (cpu.c). */
+/* Writes generated code to disk after it was loaded once; the key needs the code generator's version, which is known by
+ * then (cpu.c). */
 static bool generate(struct code_entry *c, bool keep, struct err *e)
 {
     struct disk_key key = {0};
@@ -73,7 +73,7 @@ static bool generate(struct code_entry *c, bool keep, struct err *e)
     return ok;
 }
 
-static bool code_compile(struct code_entry *c, struct err *e)
+static bool code_compile(struct code_entry *c, bool keep, struct err *e)
 {
     struct disk_key key = {0};
     struct caps caps;
@@ -81,14 +81,14 @@ static bool code_compile(struct code_entry *c, struct err *e)
     int64_t began = timeline_now();
     bool keyed = option_cache_bytes() > 0 && disk_key_make_for(&key, c->kernel, b, &caps);
     bool found = keyed && load_from_disk(c, &key);
-    bool ok = found || generate(c, keyed, e);
+    bool ok = found || generate(c, keyed && keep, e);
     span_end(found ? SPAN_LOAD : SPAN_COMPILE, c->kernel->name, began);
     if (ok) log_put(KL_LOG_DEBUG, "kernel %s: %s in %.3f ms", c->kernel->name, found ? "loaded from disk" : "compiled",
                     1e-6 * (double)(timeline_now() - began));
     disk_key_free(&key);
     if (!ok) return false;
     if ((c->copy = copy_kernel(c->kernel))) {
-        if (device_is_host(c->device)) c->symbols = debugger_tell(c->kernel, &c->loaded);
+        if (device_is_host(c->device)) c->symbols = debugger_register(c->kernel, &c->loaded);
         c->bytes = (int64_t)(sizeof *c + c->loaded.map_size + kernel_bytes(c->copy) + debugger_bytes(c->symbols));
         return true;
     }
@@ -96,7 +96,7 @@ static bool code_compile(struct code_entry *c, struct err *e)
     return err_set(e, KL_ERR_MEMORY, "no memory to cache kernel %s", c->kernel->name);
 }
 
-struct code_entry *code_get(const struct kernel *k, int device, struct err *e)
+struct code_entry *code_get(const struct kernel *k, int device, bool keep, struct err *e)
 {
     struct hash128 key = kernel_hash(k);
     struct code_entry **bucket = &cache_codes[key.lo % CACHE_BUCKETS], *c;
@@ -122,7 +122,7 @@ struct code_entry *code_get(const struct kernel *k, int device, struct err *e)
     if (!build) return c;
 
     fork_hold();
-    bool ok = code_compile(c, e);
+    bool ok = code_compile(c, keep, e);
     fork_release();
     pthread_mutex_lock(&cache_lock);
     if (ok) {
@@ -133,7 +133,7 @@ struct code_entry *code_get(const struct kernel *k, int device, struct err *e)
         struct code_entry **p = bucket;
         while (*p != c) p = &(*p)->next;
         *p = c->next;
-        mem_free(c); /* those who wait look for it again */
+        mem_free(c); /* waiting threads search again */
     }
     pthread_cond_broadcast(&cache_changed);
     pthread_mutex_unlock(&cache_lock);
@@ -164,7 +164,7 @@ void code_free(struct code_entry *list)
 {
     for (struct code_entry *c = list, *next; c; c = next) {
         next = c->next;
-        debugger_forget(c->symbols);
+        debugger_unregister(c->symbols);
         unload(c);
         kernel_free(c->copy);
         mem_free(c);

@@ -1,13 +1,13 @@
-/* The code of kernels, kept on disk: a folder with one file for each, named by the hash of its key.  The lowered
- * kernels of larger graphs (cache.c) are entries as well: one for a graph.
+/* The disk cache: a folder with one file for each compiled kernel, named by the hash of its key.  The lowered kernels
+ * of larger graphs (cache.c) are entries, too: one for each graph.
  *
- * A file is a head, the object code and the whole key; the head's sum covers all that follows it, so a file that is
- * cut, damaged or of another key is as good as none.  Writers make a temporary file and rename it, so no reader
- * sees half a file, and a writer killed meanwhile leaves a temporary one for disk_prune.  Nothing is locked: the worst
- * that a race can do is that a kernel is compiled once more.
+ * A file has a header, the object code and the whole key.  The header's checksum covers everything after it, so a file
+ * that is truncated, damaged or of another key counts as missing.  A writer makes a temporary file and renames it, so
+ * readers never see a partial file; a killed writer leaves a temporary file, which disk_prune removes.  There are no
+ * locks: the worst effect of a race is that a kernel is compiled twice.
  *
- * What is in the folder is executed.  So it has to belong to this user and not be writable by others: any other folder
- * is not used. */
+ * Code in the folder is executed.  So the folder must be owned by this user and not be writable by others; any other
+ * folder is not used. */
 #define _GNU_SOURCE
 #include "runtime/runtime.h"
 #include <dirent.h>
@@ -21,22 +21,22 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { ENTRY_MAX = 64 << 20 };                      /* bytes of a file */
-#define ABANDONED_NS (INT64_C(60) * 1000000000)     /* a temporary file that old has lost its writer */
+enum { ENTRY_MAX = 64 << 20 };                      /* maximum bytes of a file */
+#define ABANDONED_NS (INT64_C(60) * 1000000000)     /* the writer of a temporary file of that age is gone */
 static const char suffix[] = ".kernel", temporary[] = "tmp-";
 
 struct head {
     char magic[8];
-    struct hash128 sum;                             /* of all that follows it */
+    struct hash128 sum;                             /* checksum of everything after it */
     uint64_t code_bytes, key_bytes;
-    char name[64];                                  /* the kernel's, for people */
+    char name[64];                                  /* the kernel's name, for listings */
 };
 _Static_assert(sizeof(struct head) == 104, "no padding, and the code behind it is aligned to 8");
 static const char magic[8] = {'K', 'I', 'L', 'N', 'K', 'R', 'N', '1'};
 
 /* ---- keys ---- */
 
-/* The numbers of a kernel that kernel_hash takes in beside its instructions and buffers. */
+/* The fields of a kernel that kernel_hash includes besides its instructions and buffers. */
 struct shape_of_kernel { struct schedule sched; int64_t extent; uint32_t ninst, nbuf; };
 _Static_assert(sizeof(struct shape_of_kernel) == sizeof(struct schedule) + 16, "no padding: it is compared as bytes");
 
@@ -108,7 +108,7 @@ static bool folder_path(char *path, size_t size, struct err *e)
     return err_set(e, KL_ERR_IO, "there is no folder for a cache: KILN_CACHE_DIR and HOME are not set");
 }
 
-/* Makes the folders of a path that are missing, for this user alone. */
+/* Creates the missing folders of a path, accessible by this user only. */
 static void make_folders(const char *path)
 {
     char part[PATH_MAX];
@@ -137,7 +137,7 @@ static bool safe_folder(int fd, const char *path, struct err *e)
     return true;
 }
 
-/* The folder opened, made if need be; -1: *e.  Looked at each time, since all of it may change meanwhile. */
+/* Opens the folder and creates it if necessary; -1: *e.  It is checked each time, because it may change at any time. */
 static int open_folder(char *path, size_t size, struct err *e)
 {
     if (!folder_path(path, size, e)) return -1;
@@ -191,7 +191,7 @@ static bool write_all(int fd, const char *from, size_t size)
     return true;
 }
 
-/* A whole file, its head checked against the rest; NULL: *e.  mem_free it. */
+/* Reads a whole file and checks it against its header; NULL: *e. mem_free it. */
 static struct head *read_entry(int fd, struct err *e)
 {
     struct stat s;
@@ -199,7 +199,7 @@ static struct head *read_entry(int fd, struct err *e)
         err_set(e, KL_ERR_IO, "no entry can have %lld bytes", (long long)s.st_size);
         return NULL;
     }
-    /* its code is executed: as strict as for the folder */
+    /* code is executed: the same checks as for the folder */
     if (s.st_uid != geteuid() || (s.st_mode & (S_IWGRP | S_IWOTH))) {
         err_set(e, KL_ERR_IO, "%s", s.st_uid != geteuid() ? "it belongs to another user" : "others may write to it");
         return NULL;
@@ -241,7 +241,7 @@ bool disk_load(const struct disk_key *key, struct disk_code *out)
     struct head *h = read_entry(fd, &why);
     if (!h) log_put(KL_LOG_WARN, "the cache's entry %s is not used: %s", file, why.msg);
     bool same = h && h->key_bytes == key->size && !memcmp((char *)(h + 1) + h->code_bytes, key->bytes, key->size);
-    if (same) futimens(fd, NULL); /* used now */
+    if (same) futimens(fd, NULL); /* marks it as used now */
     close(fd);
     if (same) *out = (struct disk_code){{h + 1, h->code_bytes}, h};
     else mem_free(h);
@@ -263,7 +263,7 @@ bool disk_accepts(struct err *e)
     temporary_name(temp);
     int fd = openat(dir, temp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600), why = fd < 0 ? errno : 0;
     if (fd >= 0) {
-        errno = ENOSPC; /* where a write is short without an error */
+        errno = ENOSPC; /* for a short write without an error */
         bool ok = write_all(fd, page, sizeof page);
         why = ok ? 0 : errno;
         if (close(fd) && !why) why = errno;
@@ -286,8 +286,8 @@ static bool write_entry(int dir, const char *name, const char *bytes, size_t siz
     return ok;
 }
 
-/* Looking at the whole folder costs more than writing to it.  So a writer looks once in `step` bytes on average,
- * whichever process wrote them: which keys make it look, their hashes decide. */
+/* Scanning the folder costs more than one write.  So on average one write in every `step` bytes scans it, independent
+ * of which process wrote them; the hash of the key decides. */
 static void prune_sometimes(const struct disk_key *key, size_t written)
 {
     int64_t max = option_cache_bytes(), step = max / 16 + 1;
@@ -321,7 +321,7 @@ void disk_store(const struct disk_key *key, const struct code *code)
 
 /* ---- the folder as a whole ---- */
 
-/* Files of other names are not the cache's: it leaves them alone. */
+/* Files with other names do not belong to the cache and are left alone. */
 static bool is_entry(const char *file)
 {
     return strspn(file, "0123456789abcdef") == 32 && !strcmp(file + 32, suffix);

@@ -1,11 +1,9 @@
-/* References to programs, and their eviction: what programs and kernels take in memory is kept below option
- * program_bytes.
+/* References to programs, and eviction: memory of programs and kernels is kept below option program_bytes.
  *
- * The cache has a reference to each program of its tables, and each runner or keeper of a program has one of
- * their own.  A program with the cache's reference alone may be evicted: the count goes from 1 to 0 in one step, so
- * no thread can take a reference meanwhile, and the program's parts are freed.  The memory of its entry stays until
- * the last weak reference is gone; from a weak reference a real one is made with exec_try_ref, which fails once the
- * count is 0. */
+ * The cache has one reference to each program in its tables; each runner or owner of a program has another.  A program
+ * with only the cache's reference may be evicted: the count changes from 1 to 0 atomically, so no thread can take a
+ * reference meanwhile, and the program's parts are freed.  The memory of its entry is kept until the last weak
+ * reference is dropped. exec_try_ref makes a reference from a weak one; it fails when the count is 0. */
 #include "cache.h"
 #include <stdlib.h>
 #include <string.h>
@@ -13,8 +11,8 @@
 enum { KEYS = 4096 };
 
 int64_t cache_bytes;                  /* guarded by cache_lock, as are the two below */
-static int64_t tried;                 /* so many bytes were left by the last pass, more than it should; else 0 */
-static uint64_t evicted_keys[KEYS];   /* of programs that were evicted, by their lowest bits; 0: none */
+static int64_t tried;                 /* bytes above the limit that the last pass could not free; else 0 */
+static uint64_t evicted_keys[KEYS];   /* the low bits of evicted programs' keys; 0: none */
 
 /* ---- references ---- */
 
@@ -36,7 +34,8 @@ void exec_unref(const struct exec *shared)
 {
     struct exec *x = (struct exec *)shared;
     if (!x || atomic_fetch_sub_explicit(&x->refs, 1, memory_order_acq_rel) > 1) return;
-    exec_unref(atomic_load(&x->newer)); /* a stand-in: the cache keeps its reference to others until it evicts them */
+    /* of a stand-in: the cache keeps its reference to other programs until it evicts them */
+    exec_unref(atomic_load(&x->newer));
     exec_unref(x->base);
     mem_free(x->miss);
     exec_weak_unref(x);
@@ -83,18 +82,18 @@ static int by_use(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-/* A program that a profile has timed stays: what was measured names it. */
-static bool may_go(struct entry *t)
+/* A program that a profile has timed is kept, because the profile uses its names. */
+static bool is_evictable(struct entry *t)
 {
     return atomic_load(&t->exec.refs) == 1 && !atomic_load(&t->exec.times);
 }
 
-/* Takes a program out of the cache; false: it has come into use. */
+/* Removes a program from the cache; false: it is in use. */
 static bool take_entry(struct entry *t)
 {
     unsigned one = 1;
     if (!atomic_compare_exchange_strong(&t->exec.refs, &one, 0)) return false;
-    if (atomic_load(&t->exec.times)) { /* it ran since it was looked at */
+    if (atomic_load(&t->exec.times)) { /* it ran since it was checked */
         atomic_store(&t->exec.refs, 1);
         return false;
     }
@@ -104,7 +103,7 @@ static bool take_entry(struct entry *t)
     return true;
 }
 
-/* Code that only this program used goes with it. */
+/* Removes the code that only this program used. */
 static void take_codes(struct exec *x, struct code_entry **code)
 {
     for (uint32_t i = 0; i < x->ncode; i++)
@@ -112,14 +111,14 @@ static void take_codes(struct exec *x, struct code_entry **code)
     x->ncode = 0;
 }
 
-/* The programs that may go, the least recently used first; NULL: none, or out of memory.  Needs the lock. */
+/* The programs that may be evicted, least recently used first; NULL: none, or out of memory.  Needs the lock. */
 static struct candidate *candidates(uint32_t *n)
 {
     uint32_t cap = 0;
     struct candidate *v = NULL;
     *n = 0;
     for (struct entry *t = cache_newest; t; t = t->older) {
-        if (!may_go(t)) continue;
+        if (!is_evictable(t)) continue;
         if (!mem_reserve(&v, &cap, *n + 1, sizeof *v)) break;
         v[(*n)++] = (struct candidate){t, last_use(t)};
     }
@@ -127,12 +126,11 @@ static struct candidate *candidates(uint32_t *n)
     return v;
 }
 
-/* Evicts until at most `most` bytes are left.  Programs go into *gone, by `next`; the code that none uses into
- * *code. */
+/* Evicts until at most `most` bytes are left.  Programs are added to *gone, linked by `next`, unused code to *code. */
 static void evict(int64_t most, struct entry **gone, struct code_entry **code)
 {
     uint32_t n = 0;
-    code_take_unused(code); /* what failed builds have left */
+    code_take_unused(code); /* code left by failed builds */
     struct candidate *v = cache_bytes > most ? candidates(&n) : NULL;
     for (uint32_t i = 0; i < n && cache_bytes > most; i++) {
         struct entry *t = v[i].entry;
@@ -151,7 +149,8 @@ void cache_trim(void)
     struct entry *gone = NULL;
     struct code_entry *code = NULL;
     pthread_mutex_lock(&cache_lock);
-    /* An eighth more than is needed, as each pass looks at all programs; where little can go, not in each build. */
+    /* Evicts an eighth more than necessary, because each pass scans all programs; where little can be evicted, a pass
+     * is not repeated at each build. */
     if (cache_bytes > limit && cache_bytes > tried + tried / 8) evict(limit - limit / 8, &gone, &code);
     pthread_mutex_unlock(&cache_lock);
     for (struct entry *next; gone; gone = next) {

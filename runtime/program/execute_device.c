@@ -1,11 +1,11 @@
-/* What a program does on devices with drivers.  Its commands are given to them in order, and begin when all are given;
- * they are waited for where the host needs what they made. */
+/* Runs a program on devices with drivers.  Commands are submitted in order and start when all are submitted.  The host
+ * waits for them where it needs their results. */
 #include "ir/graph/custom.h"
 #include "runtime/device/driver.h"
 #include "execute.h"
 #include <string.h>
 
-/* Calls DO with the accelerator a of each device d that the run uses, in order. */
+/* Executes DO with the accelerator a of each device d that the run uses, in order. */
 #define EACH(r, d, a)                                                                                            \
     for (uint64_t left = (r)->x->accelerated & (r)->x->program->devices; left; left &= left - 1)                  \
         for (int d = __builtin_ctzll(left), once = 1; once; once = 0)                                            \
@@ -30,14 +30,14 @@ void accelerators_free(struct run *r)
     }
 }
 
-/* The host goes on while the device works; who reads a result waits for it. */
+/* The host continues while the device works; readers of a result wait for it. */
 static bool submit(struct accelerator *a, struct err *e)
 {
     const struct driver *d = accelerator_driver(a);
     return d->submit ? d->submit(accelerator_device(a), e) : d->finish(accelerator_device(a), e);
 }
 
-/* What others have given so far is not the run's to drop: it goes first. */
+/* Work that others have submitted must not be dropped with this run, so it is started first. */
 bool accelerators_begin(struct run *r, struct err *e)
 {
     bool ok = true;
@@ -63,18 +63,22 @@ bool accelerators_end(struct run *r, bool ok, struct err *e)
 
 /* ---- commands ---- */
 
-static bool launch(const struct frame *f, struct accelerator *a, const struct kernel *k,
+/* Phase p of a kernel. */
+static bool launch(const struct frame *f, struct accelerator *a, const struct phase *p,
                    const struct device_kernel *code, struct err *e)
 {
     const struct command *c = f->cmd;
     void **buf = exec_arguments(f, c, 0);
-    struct launch l = {.kernel = code->kernel, .buffer = buf, .end = k->extent,
-                       .blocks = accelerator_blocks(code, k->extent)};
+    struct launch l = {.kernel = code->kernel, .buffer = buf, .begin = p->base, .end = p->base + p->extent,
+                       .blocks = accelerator_blocks(code, p->extent)};
+    const char *work = f->r->work[c->device] ? f->r->work[c->device]->data : NULL;
     if (f->r->slots[c->device]) l.slots = f->r->slots[c->device]->data;
-    for (uint32_t b = 0; b < c->narg; b++) { /* leaves out those that are no arguments */
+    for (uint32_t b = 0; b < c->narg; b++) { /* skips buffers that are no arguments */
         if (code->local[b]) continue;
         void *at = buf[b];
-        if (c->arg[b].kind == LOC_SCRATCH) at = (char *)f->r->work[c->device]->data + c->arg[b].offset * l.blocks;
+        if (c->arg[b].kind == LOC_WORKSPACE) at = (void *)(work + c->arg[b].offset);
+        if (c->arg[b].kind == LOC_SCRATCH)
+            at = (void *)(work + f->r->x->program->workspace_bytes + c->arg[b].offset * l.blocks);
         buf[l.n++] = at;
     }
     return accelerator_driver(a)->launch(accelerator_device(a), &l, e);
@@ -84,10 +88,15 @@ bool accelerator_launch(const struct frame *f, struct err *e)
 {
     const struct kernel *k = f->p->kernel[f->cmd->kernel];
     if (!k->extent) return true;
-    return launch(f, accelerator_get(f->cmd->device), k, f->r->x->on[f->cmd->device][f->cmd->kernel], e);
+    const struct device_kernel *code = f->r->x->on[f->cmd->device][f->cmd->kernel];
+    struct phase p = {0};
+    bool ok = true;
+    while (ok && kernel_phase(k, &p))
+        if (p.extent) ok = launch(f, accelerator_get(f->cmd->device), &p, code, e);
+    return ok;
 }
 
-/* Between two devices that do not reach each other: through the host, part by part. */
+/* Between two devices without a direct path: through the host, in pieces. */
 static bool copy_across(struct accelerator *to_device, struct accelerator *from_device, char *to, const char *from,
                         size_t bytes,
                         struct err *e)
@@ -121,7 +130,7 @@ bool accelerator_copy(const struct frame *f, void *to, const void *from, struct 
 
 void accelerator_wait(const struct frame *f)
 {
-    struct err ignored = {0}; /* the next command has it again */
+    struct err ignored = {0}; /* the next command reports the error, too */
     struct accelerator *a = accelerator_get(f->cmd->device);
     if (a) accelerator_driver(a)->finish(accelerator_device(a), &ignored);
 }
@@ -140,7 +149,7 @@ bool accelerator_move(void *region_frame, void *to, const void *from, size_t byt
     return accelerator_driver(a)->copy(accelerator_device(a), to, from, bytes, r->e);
 }
 
-/* ---- custom ops: functions of the host ---- */
+/* ---- custom ops: host functions ---- */
 
 struct host_call {
     const struct frame *f;

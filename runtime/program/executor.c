@@ -1,14 +1,15 @@
-/* Runs programs: command by command, each kernel shared out over the pool, those that the plan has joined in one go.
+/* The executor: runs a program command by command.  The iterations of each kernel are shared out over the thread pool;
+ * kernels without barriers between them are one job.
  *
- * One buffer from the pool is all that an execution owns besides its outputs: the program's arena, then for each
- * worker its scratch and the table of its kernel's arguments.  (The arenas of further devices are buffers of their
- * own.)  So executions of one program never meet, and in the steady state nothing is allocated.  Allocating comes
- * first; once the first command runs nothing can fail, but for the interpreters and custom ops, and where they have a
- * part no state is written in place.  A device with a driver is given the whole program before it begins, so what fails
- * on the way drops all of it; where its work must begin earlier, because of others' parts, no state is written in
- * place. */
+ * A run uses one pooled buffer besides its outputs: the program's arena, then for each worker its scratch and the table
+ * of its kernel's arguments. (Arenas of further devices are separate buffers.) So concurrent runs of one program share
+ * nothing, and the steady state allocates nothing.  Allocation comes first.  After the first command has started
+ * nothing can fail except the interpreters and custom ops; if a program has these, no state is written in place.  A
+ * device with a driver gets the whole program before it starts, so a failure on the way drops all of it.  If its work
+ * must start earlier, because parts of the program are on other devices, no state is written in place. */
 #include "ir/graph/custom.h"
 #include "execute.h"
+#include "runtime/async.h"
 #include <string.h>
 
 static size_t round_up(size_t n) { return (n + 63) & ~(size_t)63; }
@@ -22,7 +23,8 @@ void *exec_resolve(const struct frame *f, const struct loc *l, unsigned worker)
     case LOC_STATE:   base = f->state[l->index]; break;
     case LOC_OUT:     base = f->out[l->index]; break;
     case LOC_SCRATCH: base = f->r->scratch + worker * f->r->worker_bytes; break;
-    case LOC_INSIDE:  break;
+    case LOC_WORKSPACE: /* of kernels for GPUs only */
+    case LOC_KERNEL_LOCAL:  break;
     }
     return (char *)base + l->offset;
 }
@@ -34,7 +36,7 @@ void **exec_arguments(const struct frame *f, const struct command *c, unsigned w
     return arg;
 }
 
-/* A part of f->cmd or of one of those joined to it. */
+/* Runs a part of f->cmd or of one of the kernels in the same job. */
 static void executor_run_kernel(void *ctx, uint32_t part, int64_t begin, int64_t end, unsigned worker)
 {
     const struct frame *f = ctx;
@@ -48,7 +50,7 @@ static bool run_copy(const struct frame *f, struct err *e)
 {
     void *to = exec_resolve(f, &f->cmd->arg[0], 0);
     const void *from = exec_resolve(f, &f->cmd->arg[1], 0);
-    /* The same: a state assigned to itself in place.  No bytes: there may be no arena. */
+    /* A state assigned to itself in place.  No bytes: there may be no arena. */
     if (!f->cmd->bytes || (to == from && f->cmd->device == f->cmd->from)) return true;
     bool host = device_is_host(f->cmd->device), from_host = device_is_host(f->cmd->from);
     if (f->cmd->device != f->cmd->from && (host || from_host)) atomic_fetch_add_explicit(&counters.peer_copies, 1,
@@ -58,7 +60,7 @@ static bool run_copy(const struct frame *f, struct err *e)
     return true;
 }
 
-/* A kernel of a device without a code generator, in the pool's floating-point environment. */
+/* A kernel on a device without a code generator, in the pool's floating-point environment. */
 struct kernel_call {
     const struct frame *f;
     struct err *e;
@@ -69,15 +71,23 @@ static void call_kernel_interp(void *ctx, int64_t begin, int64_t end, unsigned w
 {
     (void)begin, (void)end;
     struct kernel_call *c = ctx;
-    const struct kernel *k = c->f->p->kernel[c->f->cmd->kernel];
-    c->ok = kernel_interp(k, exec_arguments(c->f, c->f->cmd, worker), c->f->r->slot, 0, k->extent, c->e);
+    const struct command *cmd = c->f->cmd;
+    const struct kernel *k = c->f->p->kernel[cmd->kernel];
+    void **arg = exec_arguments(c->f, cmd, worker);
+    /* a kernel made for a GPU of the same program may have phases */
+    char *workspace = mem_alloc((size_t)c->f->p->workspace_bytes);
+    for (uint32_t i = 0; workspace && i < cmd->narg; i++)
+        if (cmd->arg[i].kind == LOC_WORKSPACE) arg[i] = workspace + cmd->arg[i].offset;
+    c->ok = workspace ? kernel_interp(k, arg, c->f->r->slot, 0, k->extent, c->e)
+                      : err_set(c->e, KL_ERR_MEMORY, "out of memory running kernel %s", k->name);
+    mem_free(workspace);
 }
 
-/* f->cmd, alone or with those behind it that need no barrier; *n: how many. */
+/* Runs f->cmd and the following kernels that need no barrier; *n: their number. */
 static bool run_command_kernels(struct frame *f, uint32_t *n, struct err *e)
 {
     const struct command *end = f->p->cmd + f->p->ncmd;
-    struct pool_part part[MAX_JOINED];
+    struct pool_part part[MAX_KERNEL_RUN];
     *n = 0;
     if (!device_is_host(f->cmd->device)) {
         f->r->launches++;
@@ -91,7 +101,8 @@ static bool run_command_kernels(struct frame *f, uint32_t *n, struct err *e)
         *n = 1;
         return c.ok;
     }
-    for (const struct command *c = f->cmd; c < end && *n < MAX_JOINED && (!*n || (c->joined && f->r->join)); c++) {
+    const struct command *c = f->cmd;
+    for (; c < end && *n < MAX_KERNEL_RUN && (!*n || (c->no_barrier && f->r->elide)); c++) {
         const struct kernel *k = f->p->kernel[c->kernel];
         part[(*n)++] = (struct pool_part){k->extent, k->sched.grain};
     }
@@ -101,7 +112,7 @@ static bool run_command_kernels(struct frame *f, uint32_t *n, struct err *e)
     return true;
 }
 
-/* The graph's interpreter, likewise. */
+/* The graph interpreter, likewise. */
 struct interp_call {
     const struct graph *g;
     struct bind bind;
@@ -116,7 +127,7 @@ static void call_interp(void *ctx, int64_t begin, int64_t end, unsigned worker)
     c->ok = interp_run(c->g, &c->bind, c->e);
 }
 
-/* A program for the interpreter is one command. */
+/* A program for the interpreter has one command. */
 static bool run_interp(const struct frame *f, struct err *e)
 {
     struct interp_call c = {f->p->g, {f->input, f->state, f->r->slot, f->out, NULL}, e, false};
@@ -128,7 +139,7 @@ static bool interprets(const struct program *p) { return p->ncmd == 1 && p->cmd[
 
 static bool run_commands(struct frame *f, struct err *e);
 
-/* ---- region ops: their regions' programs run in the workspace of the command ---- */
+/* ---- region ops: the programs of their regions run in the workspace of the command ---- */
 static bool executor_run_region(void *ctx, uint32_t which, const void *const *in, void *const *out)
 {
     const struct region_frame *r = ctx;
@@ -143,7 +154,7 @@ static bool run_region_op(struct frame *f, struct err *e)
     struct workspace w = command_workspace(f->p, c);
     char *work = exec_resolve(f, &c->arg[c->narg - 1], 0);
     bool here = device_is_host(c->device);
-    void **own = here ? NULL : mem_alloc(4 * c->narg * sizeof *own); /* where the workspace is out of reach */
+    void **own = here ? NULL : mem_alloc(4 * c->narg * sizeof *own); /* if the host cannot access the workspace */
     void **at = here ? (void **)(work + w.pointers) : own;
     if (!at) return err_set(e, KL_ERR_MEMORY, "no memory for the operands of op %s", opinfo[n->op].name);
     for (uint32_t i = 0; i + 1 < c->narg; i++) at[i] = exec_resolve(f, &c->arg[i], 0);
@@ -162,7 +173,7 @@ static bool run_region_op(struct frame *f, struct err *e)
     return ok;
 }
 
-/* Notes a command in the profile; a region's kernels are noted by themselves. */
+/* Adds a command to the profile; kernels of a region are added separately. */
 static void note_time(const struct frame *f, double start)
 {
     uint32_t i = f->cmd->kernel, kernels = f->r->x->program->nkernel;
@@ -174,7 +185,7 @@ static void note_time(const struct frame *f, double start)
     f->r->row[i].seconds += f->r->clock() - start;
 }
 
-/* Adds a command to its program's times and to the timeline. */
+/* Adds a command to the program's times and to the timeline. */
 static void note_span(const struct frame *f, int64_t began)
 {
     static const enum span kinds[] = {[CMD_KERNEL] = SPAN_KERNEL, [CMD_COPY] = SPAN_COPY, [CMD_INTERP] = SPAN_INTERP,
@@ -191,7 +202,7 @@ static void note_span(const struct frame *f, int64_t began)
     span_end_work(kinds[c->kind], name, began, k ? k->bytes : c->kind == CMD_COPY ? 2 * c->bytes : 0, k ? k->flops : 0);
 }
 
-/* ---- custom ops: the user's function, in the pool's floating-point environment ---- */
+/* ---- custom ops: the user's functions, in the pool's floating-point environment ---- */
 struct custom_call {
     const struct frame *f;
     struct err *e;
@@ -220,6 +231,54 @@ static bool run_custom(const struct frame *f, struct err *e)
     return call.ok;
 }
 
+/* ---- custom ops that another thread runs, one after the other (command.signal) ---- */
+struct async_call {
+    struct async_task task;
+    struct frame f;               /* with the command */
+    struct custom_call call;
+    struct err e;
+    double seconds;               /* for a profile */
+};
+
+static void run_async(void *ctx)
+{
+    struct async_call *a = ctx;
+    struct run *r = a->f.r;
+    double start = r->row ? r->clock() : 0;
+    int64_t began = r->times ? timeline_now() : 0;
+    if (!atomic_load_explicit(&r->async_failed, memory_order_relaxed)) pool_run(call_custom, &a->call, 1, 0);
+    if (!a->call.ok) atomic_store_explicit(&r->async_failed, true, memory_order_relaxed);
+    if (r->row) a->seconds = r->clock() - start;
+    if (began) note_span(&a->f, began);
+}
+
+static void start_async(const struct frame *f)
+{
+    struct async_call *a = &f->r->async[f->r->started++];
+    a->f = *f;
+    a->call = (struct custom_call){&a->f, &a->e, false};
+    a->task = (struct async_task){.run = run_async, .ctx = a};
+    async_start(&a->task);
+}
+
+/* Waits for the first n of them; false: *e is the first one's error. */
+static bool wait_async(struct run *r, uint32_t n, struct err *e)
+{
+    bool ok = true;
+    for (; r->ended < n && r->ended < r->started; r->ended++) {
+        struct async_call *a = &r->async[r->ended];
+        async_wait(&a->task);
+        if (r->row) {
+            struct profile_row *row = &r->row[r->x->program->nkernel + 1];
+            row->calls++;
+            row->seconds += a->seconds;
+        }
+        if (ok && !a->call.ok && !e->code) *e = a->e;
+        ok &= a->call.ok;
+    }
+    return ok;
+}
+
 /* Only the interpreters, custom ops and devices with a driver can fail. */
 static bool run_commands(struct frame *f, struct err *e)
 {
@@ -227,6 +286,15 @@ static bool run_commands(struct frame *f, struct err *e)
     for (uint32_t i = 0, n = 1; i < f->p->ncmd && ok; i += n) {
         f->cmd = &f->p->cmd[i];
         n = 1;
+        if (f->r->x->skip && f->r->x->skip[i]) continue;
+        bool async = f->cmd->signal && device_is_host(f->cmd->device);
+        /* one that this thread runs itself, for a device with a driver, keeps its place among the others */
+        uint32_t wait = f->cmd->signal && !async ? f->cmd->signal : f->cmd->wait;
+        if (wait && !(ok = wait_async(f->r, wait, e))) break;
+        if (async) {
+            start_async(f);
+            continue;
+        }
         double start = f->r->row ? f->r->clock() : 0;
         int64_t began = f->r->times ? timeline_now() : 0;
         switch (f->cmd->kind) {
@@ -236,7 +304,8 @@ static bool run_commands(struct frame *f, struct err *e)
         case CMD_CUSTOM: ok = run_custom(f, e); break;
         default:         ok = run_interp(f, e); break;
         }
-        if (f->r->row || began) accelerator_wait(f); /* a device's time is the kernel's, not that of giving it away */
+        /* measures the time of the kernel on the device, not of its submission */
+        if (f->r->row || began) accelerator_wait(f);
         if (f->r->row) note_time(f, start);
         if (began) note_span(f, began);
     }
@@ -249,12 +318,13 @@ static bool is_in_place(const struct run *r, const bool *exclusive, uint32_t i)
 {
     const struct program *p = r->x->program;
     const struct output *o = &p->g->out[i];
-    bool apart = (p->devices & r->x->accelerated) && (p->devices & (p->devices - 1)); /* several, not all of the host */
+    /* several devices, not all with host memory */
+    bool apart = (p->devices & r->x->accelerated) && (p->devices & (p->devices - 1));
     bool can_fail = interprets(p) || p->calls || (r->x->interpreted & p->devices) || apart;
     return o->kind == OUT_ASSIGN && p->in_place[i] && exclusive[o->state] && !can_fail;
 }
 
-/* A buffer for every output: its own, or the state's where it may be updated in place. */
+/* Gets a buffer for every output: a new one, or the state's if it may be updated in place. */
 static bool make_outputs(const struct run *r, const bool *exclusive, struct err *e)
 {
     const struct graph *g = r->x->program->g;
@@ -267,13 +337,13 @@ static bool make_outputs(const struct run *r, const bool *exclusive, struct err 
     return true;
 }
 
-/* The device that has the table of data and the workers' parts: the program's, if that is the host's. */
+/* The device that has the table of data and the workers' areas: the program's, if it uses host memory. */
 static unsigned home_of(const struct run *r)
 {
     return device_is_host(r->x->device) ? (unsigned)r->x->device : DEVICE_CPU;
 }
 
-/* What the run's own memory takes on its home: the arena, the table of data and the workers' parts. */
+/* Bytes of the run's own memory on that device: the arena, the table of data and the workers' areas. */
 static size_t home_bytes(struct run *r, size_t *arena, size_t *table)
 {
     const struct program *p = r->x->program;
@@ -285,7 +355,7 @@ static size_t home_bytes(struct run *r, size_t *arena, size_t *table)
     return *arena + *table + r->workers * r->worker_bytes;
 }
 
-/* Is all that the run is about to take within the limits of its devices? */
+/* Is all memory that the run is about to allocate within the limits of its devices? */
 static bool within_limits(struct run *r, const bool *exclusive, struct err *e)
 {
     const struct program *p = r->x->program;
@@ -293,19 +363,21 @@ static bool within_limits(struct run *r, const bool *exclusive, struct err *e)
     size_t need[MAX_DEVICES] = {0}, arena, table;
     char what[128];
     if (!buffer_limited()) return true;
-    for (uint32_t i = 0; i < g->nout; i++)
-        if (!is_in_place(r, exclusive, i))
-            need[node_at(g, g->out[i].value)->device] += buffer_charge(node_bytes(g, g->out[i].value));
+    for (uint32_t i = 0; i < g->nout; i++) {
+        int device = node_at(g, g->out[i].value)->device;
+        if (!is_in_place(r, exclusive, i)) need[device] += buffer_charge(device, node_bytes(g, g->out[i].value));
+    }
     for (unsigned d = 0; d < MAX_DEVICES; d++)
-        if (p->arena_bytes[d] && d != home_of(r)) need[d] += buffer_charge((size_t)p->arena_bytes[d]);
-    need[home_of(r)] += buffer_charge(home_bytes(r, &arena, &table)) + (size_t)p->interp_bytes;
+        if (p->arena_bytes[d] && d != home_of(r)) need[d] += buffer_charge((int)d, (size_t)p->arena_bytes[d]);
+    need[home_of(r)] += buffer_charge((int)home_of(r), home_bytes(r, &arena, &table)) + (size_t)p->interp_bytes;
     snprintf(what, sizeof what, "graph %s", g->name);
     for (unsigned d = 0; d < MAX_DEVICES; d++)
         if (need[d] && !buffer_room((int)d, need[d], what, e)) return false;
     return true;
 }
 
-/* The execution's own memory: each device's arena; behind that of its home the table of data and the workers' parts. */
+/* Allocates the run's own memory: each device's arena; on the home device the table of data and the workers' areas
+ * follow it. */
 static bool make_workspace(struct run *r, struct err *e)
 {
     const struct program *p = r->x->program;
@@ -319,6 +391,8 @@ static bool make_workspace(struct run *r, struct err *e)
     r->memory[home] = b;
     r->table = (void **)((char *)b->data + arena);
     r->scratch = (char *)b->data + arena + table;
+    if (p->signals && !(r->async = mem_alloc(p->signals * sizeof *r->async)))
+        return err_set(e, KL_ERR_MEMORY, "out of memory running @%s", p->g->name);
     return true;
 }
 
@@ -335,6 +409,7 @@ static bool run_program(struct run *r, struct err *e)
     struct frame f = {.r = r, .p = p, .input = (const void *const *)r->table, .state = (const void *const *)state,
                       .out = out, .arena = arena};
     bool ok = accelerators_begin(r, e) && run_commands(&f, e);
+    ok = wait_async(r, p->signals, e) && ok; /* also after an error: they use the memory that is freed next */
     ok = accelerators_end(r, ok, e);
     atomic_fetch_add_explicit(&counters.launches, r->launches, memory_order_relaxed);
     atomic_fetch_add_explicit(&counters.barriers, r->barriers, memory_order_relaxed);
@@ -359,13 +434,15 @@ bool exec_run(const struct exec *x, struct buffer *const *input, struct buffer *
     if (profile && !(r.row = profile_rows(profile, x)))
         return err_set(e, KL_ERR_MEMORY, "no memory for the times of graph %s", x->program->g->name);
     r.clock = profile ? profile->clock : NULL;
-    /* without memory: not timed */
-    if (atomic_load_explicit(&timeline_is_on, memory_order_relaxed)) r.times = exec_times(x);
-    r.join = option_join() && !profile && !r.times; /* those have a time for each kernel */
+    /* without memory the run is not timed */
+    if (atomic_load_explicit(&timeline_is_on, memory_order_relaxed) && !x->variant) r.times = exec_times(x);
+    /* Profiles and timelines measure each kernel separately. */
+    r.elide = option_elide_barriers() && !profile && !r.times;
     bool ok = within_limits(&r, state_exclusive, e) && make_outputs(&r, state_exclusive, e) && make_workspace(&r, e) &&
               accelerators_prepare(&r, e) && run_program(&r, e);
     for (unsigned d = 0; d < MAX_DEVICES; d++) buffer_unref(r.memory[d]);
     accelerators_free(&r);
+    mem_free(r.async);
     for (uint32_t i = 0; i < nout && !ok; i++) {
         buffer_unref(out[i]);
         out[i] = NULL;

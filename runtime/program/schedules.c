@@ -1,14 +1,14 @@
-/* Schedules handed in.  What programs have been built with stays known as long as they do, so that a text that comes
- * back finds them again. */
+/* Schedules set by the user.  Sections that programs have been built with are kept as long as the process, so that an
+ * equal text later finds the same section. */
 #include "runtime/runtime.h"
 #include <errno.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards all of this but the number */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards everything here except the number */
 static struct sched_sections current;
-static const struct sched_section **known; /* asked for by now, each text once */
+static const struct sched_section **known; /* sections requested so far, each text once */
 static uint32_t nknown, known_cap;
 static bool asked_environment;
 static _Atomic uint64_t number;
@@ -19,11 +19,13 @@ const struct fork_part schedules_fork = {schedules_before_fork, schedules_after_
 
 uint64_t schedules_number(void) { return atomic_load_explicit(&number, memory_order_acquire); }
 
+void schedules_changed(void) { atomic_fetch_add_explicit(&number, 1, memory_order_release); }
+
 static void replace(struct sched_sections *by)
 {
     schedules_free(&current);
     current = *by;
-    atomic_fetch_add_explicit(&number, 1, memory_order_release);
+    schedules_changed();
 }
 
 bool schedules_set(const char *text, size_t len, const char *file, struct err *e)
@@ -34,7 +36,7 @@ bool schedules_set(const char *text, size_t len, const char *file, struct err *e
         return false;
     }
     pthread_mutex_lock(&lock);
-    asked_environment = true; /* what is said later counts */
+    asked_environment = true; /* later settings override the environment */
     replace(&s);
     pthread_mutex_unlock(&lock);
     return true;
@@ -63,7 +65,8 @@ static char *read_whole(const char *path, size_t *len, struct err *e)
     return NULL;
 }
 
-/* Once, but for a file that cannot be read or is wrong: then at every program, which is not built.  Needs the lock. */
+/* Reads KILN_SCHEDULES once.  A file that cannot be read or parsed is read at every program, which is not built.  Needs
+ * the lock. */
 static bool ask_environment(struct err *e)
 {
     const char *path = asked_environment ? NULL : getenv("KILN_SCHEDULES");
@@ -88,7 +91,7 @@ static bool same_section(const struct sched_section *a, const struct sched_secti
            (!a->n || !memcmp(a->v, b->v, a->n * sizeof *a->v));
 }
 
-/* A section that stays.  Needs the lock. */
+/* A permanent section with this text.  Needs the lock. */
 static const struct sched_section *schedules_keep(const struct sched_section *s)
 {
     for (uint32_t i = 0; i < nknown; i++)

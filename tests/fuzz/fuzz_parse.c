@@ -71,7 +71,7 @@ static bool is_small(const struct graph *g)
 
 static void run_pass(struct graph *g, const struct pass_info *p)
 {
-    int changed = pass_run(p, g, false);
+    int changed = pass_run(p, g, NULL);
     MUST((changed < 0) == (g->err.code != KL_OK), "pass %s: result %d, error '%s'", p->name, changed, g->err.msg);
     if (changed >= 0)
         must_verify(g, p->name);

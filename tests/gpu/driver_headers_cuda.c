@@ -4,17 +4,19 @@
 
 #ifdef HAVE_CUDA_HEADER
 #include <cuda.h>
+#include <stddef.h>
 typedef CUresult gpu_result;
 typedef CUdeviceptr gpu_address;
 typedef const void *gpu_source;
 typedef CUdevice_attribute gpu_attribute;
-typedef CUstreamCaptureMode gpu_capture_mode;
 typedef CUstream gpu_stream;
 typedef CUevent gpu_event;
 typedef CUmodule gpu_module;
 typedef CUfunction gpu_function;
 typedef CUgraph gpu_graph;
 typedef CUgraphExec gpu_exec;
+typedef CUgraphNode gpu_node;
+typedef const CUDA_KERNEL_NODE_PARAMS *gpu_cuda_node;
 typedef CUcontext gpu_context;
 #define SAME(function, parameters) \
     _Static_assert(__builtin_types_compatible_p(gpu_result parameters, __typeof__(function)), #function);
@@ -28,8 +30,11 @@ _Static_assert(CUDA_ERROR_OUT_OF_MEMORY == 2 && CUDA_ERROR_STUB_LIBRARY == 34 &&
                    CUDA_ERROR_LAUNCH_TIMEOUT == 702 &&
                CUDA_ERROR_CONTEXT_IS_DESTROYED == 709 && CUDA_ERROR_ASSERT == 710 && CUDA_ERROR_LAUNCH_FAILED == 719 &&
                CUDA_ERROR_UNKNOWN == 999, "errors");
-_Static_assert(CU_STREAM_NON_BLOCKING == 1 && CU_EVENT_DISABLE_TIMING == 2 && CU_MEMHOSTALLOC_PORTABLE == 1 &&
-               CU_STREAM_CAPTURE_MODE_THREAD_LOCAL == 1, "flags");
+_Static_assert(CU_STREAM_NON_BLOCKING == 1 && CU_EVENT_DISABLE_TIMING == 2 && CU_MEMHOSTALLOC_PORTABLE == 1,
+               "flags");
+#define AT(field, bytes) (offsetof(CUDA_KERNEL_NODE_PARAMS, field) == bytes)
+_Static_assert(AT(func, 0) && AT(gridDimX, 8) && AT(blockDimX, 20) && AT(sharedMemBytes, 32) && AT(kernelParams, 40) &&
+               AT(extra, 48), "struct cuda_node");
 _Static_assert(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR == 75 &&
                CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR == 76 &&
                CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE == 38 && CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT == 16, "attributes");

@@ -68,7 +68,7 @@ int nvrtcCompileProgram(struct program *p, int n, const char *const *option)
     const char *arch = n && !strncmp(option[0], target, strlen(target)) ? option[0] + strlen(target) : "";
     char folder[] = "/tmp/kiln-fake-XXXXXX", source[64], library[64], log[64], command[512];
     __atomic_fetch_add(&fake_gpu()->calls.compiles, 1, __ATOMIC_RELAXED);
-    if (strcmp(arch, "sm_90") && strcmp(arch, "gfx90a:sramecc+:xnack-")) {
+    if (strcmp(arch, "sm_90a") && strcmp(arch, "gfx90a:sramecc+:xnack-")) {
         p->log = strdup("error: no such architecture");
         p->log_size = strlen(p->log) + 1;
         return 6;

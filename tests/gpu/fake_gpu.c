@@ -9,9 +9,9 @@
 #include <unistd.h>
 
 #define EXPORT __attribute__((visibility("default")))
-enum { DEVICES = 2, BLOCKS = 1 << 16, MOST_PARAMETERS = 256, INVALID_VALUE = 1, INVALID_IMAGE = 200,
+enum { DEVICES = 2, BLOCKS = 1 << 16, INVALID_VALUE = 1, INVALID_IMAGE = 200,
        INVALID_CONTEXT = 201, INVALID_HANDLE = 400,
-       NOT_FOUND = 500, ILLEGAL_ADDRESS = 700, LAUNCH_FAILED = 719, CAPTURE_INVALID = 901 };
+       NOT_FOUND = 500, ILLEGAL_ADDRESS = 700, LAUNCH_FAILED = 719 };
 
 static struct fake_gpu state = {.most_bytes = (size_t)1 << 31};
 EXPORT struct fake_gpu *fake_gpu(void);
@@ -242,11 +242,10 @@ struct gpu_stream_of {
     struct list list;
     uint64_t done, given;         /* pieces of work, in all */
     uint32_t next;                /* in list */
-    struct list *capture;
-    bool invalid;                 /* a capture that failed */
 };
 struct gpu_event_of { gpu_stream stream; uint64_t at; };
-struct gpu_graph_of { struct list list; };
+struct gpu_node_of { uint32_t number; gpu_node next; };
+struct gpu_graph_of { struct list list; gpu_node node; };
 struct gpu_exec_of { struct list list; };
 static gpu_stream streams[64];
 
@@ -277,8 +276,8 @@ static void list_free(struct list *l)
 static gpu_result give(gpu_stream s, struct work w)
 {
     struct work *copy = work_copy(&w);
-    list_add(s->capture ? s->capture : &s->list, copy);
-    s->given += !s->capture;
+    list_add(&s->list, copy);
+    s->given++;
     return 0;
 }
 
@@ -428,7 +427,7 @@ static gpu_result fake_stream_finish(gpu_stream s)
 {
     BEGIN(stream_finish);
     state.calls.waits++;
-    return s->capture ? CAPTURE_INVALID : run_until(s, s->given);
+    return run_until(s, s->given);
 }
 
 static gpu_result fake_stream_wait(gpu_stream s, gpu_event v, unsigned flags)
@@ -518,58 +517,94 @@ static gpu_result fake_function(gpu_function *f, gpu_module m, const char *name)
     return strcmp(name, "kernel") ? NOT_FOUND : 0;
 }
 
+/* A launch as a piece of work of n parameters. */
+static struct work *launch_work(gpu_function f, unsigned grid, unsigned threads, void **parameter)
+{
+    unsigned n = f->module->count();
+    struct work *w = calloc(1, sizeof *w + n * sizeof *w->parameter);
+    *w = (struct work){.kind = WORK_LAUNCH, .module = f->module, .blocks = grid, .threads = threads, .n = n};
+    for (unsigned i = 0; i < n; i++)
+        memcpy(&w->parameter[i], parameter[i], sizeof w->parameter[i]);
+    return w;
+}
+
 static gpu_result fake_launch(gpu_function f, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
                               unsigned block_y,
                               unsigned block_z, unsigned shared, gpu_stream s, void **parameter, void **extra)
 {
     BEGIN(launch);
-    unsigned n = f->module->count();
     if (!grid_x || grid_y != 1 || grid_z != 1 || !block_x || block_x > GPU_BLOCK_THREADS || block_y != 1 ||
         block_z != 1 || shared || extra)
         return INVALID_VALUE;
     state.calls.launches++;
-    struct work *w = calloc(1, sizeof *w + n * sizeof *w->parameter);
-    *w = (struct work){.kind = WORK_LAUNCH, .module = f->module, .blocks = grid_x, .threads = block_x, .n = n};
-    for (unsigned i = 0; i < n; i++)
-        memcpy(&w->parameter[i], parameter[i], sizeof w->parameter[i]);
-    list_add(s->capture ? s->capture : &s->list, w);
-    s->given += !s->capture;
+    list_add(&s->list, launch_work(f, grid_x, block_x, parameter));
+    s->given++;
     return 0;
 }
 
 /* ---- graphs ---- */
 
-static gpu_result fake_capture_begin(gpu_stream s, gpu_capture_mode mode)
+static gpu_result fake_graph_new(gpu_graph *g, unsigned flags)
 {
-    BEGIN(capture_begin);
-    if (s->capture || mode != GPU_CAPTURE_THREAD)
+    BEGIN(graph_new);
+    *g = calloc(1, sizeof **g);
+    state.live.graphs++;
+    return flags ? INVALID_VALUE : 0;
+}
+
+/* Of a chain of kernels: each behind the one before it. */
+static gpu_result node_add(gpu_node *node, gpu_graph g, const gpu_node *before, size_t nbefore, struct work *w)
+{
+    BEGIN(node_add);
+    if (nbefore != (g->list.n > 0) || (nbefore && (*before)->number + 1 != g->list.n))
         return INVALID_VALUE;
-    s->capture = calloc(1, sizeof *s->capture);
-    state.calls.captures++;
+    *node = calloc(1, sizeof **node);
+    **node = (struct gpu_node_of){g->list.n, g->node};
+    g->node = *node;
+    list_add(&g->list, w);
     return 0;
 }
 
-static gpu_result fake_capture_end(gpu_stream s, gpu_graph *g)
+static gpu_result node_set(gpu_exec x, gpu_node node, struct work *w)
 {
-    gpu_result r = begin("capture_end");
-    if (!s->capture)
+    BEGIN(node_set);
+    if (node->number >= x->list.n || x->list.v[node->number]->module != w->module)
         return INVALID_VALUE;
-    *g = NULL;
-    if (r)
-        list_free(s->capture);
-    else {
-        *g = calloc(1, sizeof **g);
-        (*g)->list = *s->capture;
-        state.live.graphs++;
-    }
-    free(s->capture);
-    s->capture = NULL;
-    return r;
+    state.calls.sets++;
+    free(x->list.v[node->number]);
+    x->list.v[node->number] = w;
+    return 0;
+}
+
+static gpu_result fake_cuda_node_add(gpu_node *node, gpu_graph g, const gpu_node *before, size_t nbefore,
+                                     gpu_cuda_node p)
+{
+    return node_add(node, g, before, nbefore, launch_work(p->function, p->grid[0], p->block[0], p->parameter));
+}
+
+static gpu_result fake_hip_node_add(gpu_node *node, gpu_graph g, const gpu_node *before, size_t nbefore,
+                                    gpu_hip_node p)
+{
+    return node_add(node, g, before, nbefore, launch_work(p->function, p->grid[0], p->block[0], p->parameter));
+}
+
+static gpu_result fake_cuda_node_set(gpu_exec x, gpu_node node, gpu_cuda_node p)
+{
+    return node_set(x, node, launch_work(p->function, p->grid[0], p->block[0], p->parameter));
+}
+
+static gpu_result fake_hip_node_set(gpu_exec x, gpu_node node, gpu_hip_node p)
+{
+    return node_set(x, node, launch_work(p->function, p->grid[0], p->block[0], p->parameter));
 }
 
 static gpu_result fake_graph_free(gpu_graph g)
 {
     list_free(&g->list);
+    for (gpu_node n = g->node, next; n; n = next) {
+        next = n->next;
+        free(n);
+    }
     free(g);
     state.live.graphs--;
     return 0;
@@ -584,6 +619,7 @@ static gpu_result fake_exec_new(gpu_exec *x, gpu_graph g, unsigned long long fla
     for (uint32_t i = 0; i < g->list.n; i++)
         list_add(&(*x)->list, work_copy(g->list.v[i]));
     state.live.execs++;
+    state.calls.captures++;
     return 0;
 }
 

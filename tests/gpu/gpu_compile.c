@@ -204,6 +204,12 @@ static void refusal(const char *name)
           "%s says of a wrong source: %s", name, e.msg);
     check(!c->compile("", "nothing", GPU_BINARY, &code, &e) && e.code && !code.bytes,
           "%s takes an architecture that is none", name);
+    if (strcmp(name, "cuda"))
+        return;
+    bool made = c->compile("extern \"C\" __global__ void kernel() {}\n", "sm_999", GPU_BINARY, &code, &e);
+    check(made && strstr(code.bytes, ".version") && strstr(code.bytes, ".entry kernel"),
+          "a GPU that NVRTC does not know gets no PTX: %s", e.msg);
+    mem_free(code.bytes);
 }
 
 /* Kernels whose lanes exchange values, for a device of Vulkan that has subgroups. */
@@ -290,7 +296,7 @@ int main(int argc, char **argv)
         compile_products("hip", "gfx90a", false, true);
     }
     if (archs > 1) {
-        compile_products("cuda", "sm_90", true, true);
+        compile_products("cuda", "sm_90a", true, true);
         compile_products("cuda", "sm_75", false, false);
         compile_products("hip", "gfx1030", false, false);
     }

@@ -25,13 +25,13 @@ struct call {
     call_fn *fn;
     void **buf;
     const uint64_t *slot;
-    int64_t end;
+    int64_t begin, end;
 };
 
 static void call(void *ctx)
 {
     const struct call *c = ctx;
-    c->fn(c->buf, c->slot, 0, c->end);
+    c->fn(c->buf, c->slot, c->begin, c->end);
 }
 
 /* ---- one kernel ---- */
@@ -91,14 +91,19 @@ static void run(const struct module *m, const struct subject *s, uint32_t number
     /* else another test's matter: an index out of range */
     bool ok = kernel_interp(s->k, want, slot, 0, s->k->extent, &e);
     for (int backwards = 0; backwards < 2 && ok; backwards++) {
-        struct call c = {.buf = got, .slot = slot, .end = s->k->extent};
+        struct call c = {.buf = got, .slot = slot};
+        struct phase p = {0};
         *(void **)&c.fn = dlsym(m->so, name);
         *m->code.grid = s->blocks;
         set_up(s, got);
-        for (unsigned b = 0; b < s->blocks && ok; b++) {
-            *m->code.block = b;
-            ok = check(gpu_block_run(&m->code, s->info.threads, backwards, call, &c), "%s: threads part at a barrier",
-                       s->k->name);
+        while (ok && kernel_phase(s->k, &p)) {
+            c.begin = p.base;
+            c.end = p.base + p.extent;
+            for (unsigned b = 0; b < s->blocks && ok; b++) {
+                *m->code.block = b;
+                ok = check(gpu_block_run(&m->code, s->info.threads, backwards, call, &c),
+                           "%s: threads part at a barrier", s->k->name);
+            }
         }
         ok = ok && compare(s, want, got, backwards ? "threads last to first" : "threads first to last");
         runs += ok;

@@ -18,8 +18,7 @@ static bool grow_index(struct kernel_set *s)
     return s->slot;
 }
 
-/* Phases have no text yet, nor have tiles that are too large for a thread; loads of several neighbours are for
- * processors. */
+/* Tiles that are too large for a thread have no text; loads of several neighbours are for processors. */
 static bool has_text(const struct kernel *k)
 {
     unsigned subgroup = 1;
@@ -28,7 +27,7 @@ static bool has_text(const struct kernel *k)
             subgroup = k->inst[v].rows;
         if (k->inst[v].op == L_LOAD && load_elements(k, &k->inst[v]) > 1)
             return false;
-        if (k->inst[v].op == L_SYNC || k->inst[v].rows * k->inst[v].cols > 256u * subgroup)
+        if (k->inst[v].rows * k->inst[v].cols > 256u * subgroup)
             return false;
     }
     return true;

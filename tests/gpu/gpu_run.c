@@ -280,6 +280,21 @@ static void many_slots(void)
     try(g, "60 slots");
 }
 
+/* A graph of tests/text. */
+static void text_graph(const char *path)
+{
+    static char text[1 << 16];
+    struct err e = {0};
+    FILE *f = fopen(path, "r");
+    if (!check(f, "%s cannot be read", path))
+        return;
+    size_t n = fread(text, 1, sizeof text - 1, f);
+    fclose(f);
+    struct graph *g = graph_parse(text, n, NULL, &e);
+    if (check(g, "%s: %s", path, e.msg))
+        try(g, path);
+}
+
 static void table(void)
 {
     for (unsigned dtype = 0; dtype < KL_DTYPE_COUNT; dtype++)
@@ -292,6 +307,10 @@ static void table(void)
     if (number < DEVICE_PLUGIN) /* the tests' plug-in has less memory than that */
         large();
     many_slots();
+    if (has(KL_F16))
+        text_graph("tests/text/agree_gpu_phases.kir");
+    if (has(KL_BF16))
+        text_graph("tests/text/agree_gpu_thin.kir"), text_graph("tests/text/agree_gpu_turn.kir");
 }
 
 /* Graphs in which a unit in the last place of a sum makes quite another number: 262 takes cosines of sums of about

@@ -175,7 +175,7 @@ static void run_passes(struct test *t, struct graph *g, const char *list, size_t
             text_put(&t->problem, "    no pass is called '%.*s'\n", (int)n, list);
             return;
         }
-        if (pass_run(p, g, false) >= 0 && !graph_verify(g, &e))
+        if (pass_run(p, g, NULL) >= 0 && !graph_verify(g, &e))
             text_put(&t->problem, "    after %s: %s\n", p->name, e.msg);
         list += n + !!comma;
         len -= n + !!comma;

@@ -227,7 +227,7 @@ static struct graph *graph_beside(struct test *t)
     at += strlen(mark);
     struct graph *g = graph_parse(at, (size_t)(t->text + t->len - at), "the graph", &e);
     const struct pass_info *ad = pass_find("autodiff", 8), *numerics = pass_find("numerics", 8);
-    if (!g || pass_run(ad, g, false) < 0 || pass_run(numerics, g, false) < 0) {
+    if (!g || pass_run(ad, g, NULL) < 0 || pass_run(numerics, g, NULL) < 0) {
         problem(t, g ? g->err.msg : e.msg);
         graph_free(g);
         return NULL;

@@ -99,7 +99,7 @@ static bool allowed(enum prim p, unsigned dtype)
     case P_SELECT:
         return true;
     default:
-        return false; /* cast and bits have a test of their own */
+        return false; /* cast, bits and dot2 have a test of their own */
     }
 }
 
@@ -241,6 +241,60 @@ static void test_casts(unsigned dtype, unsigned width)
     char what[64];
     snprintf(what, sizeof what, "casts of %s, width %u", dtype_name(dtype), width);
     compare_edges(k, n, what);
+}
+
+enum { PAIRS_N = 4096 };
+
+/* bf16 of all kinds: any bits, numbers whose products are near the smallest normal f32, special ones. */
+static uint32_t some_bf16(void)
+{
+    static const uint16_t special[] = {0,      0x8000, 1,      0x807f, 0x0080, 0x8080, 0x0081, 0x7f80,
+                                       0xff80, 0x7fc0, 0x7f81, 0x7f7f, 0xff7f, 0x3f80, 0x1f80, 0xa000};
+    uint64_t r = rng_next(&rng);
+    switch (r >> 60 & 3) {
+    case 0: return (uint32_t)(r & 0xffff);
+    case 1: return (uint32_t)((r & 0x807f) | (61 + (r >> 20) % 8) << 7);
+    case 2: return special[r % 16];
+    default: return (uint32_t)((r & 0x807f) | (120 + (r >> 20) % 16) << 7);
+    }
+}
+
+static uint32_t some_f32(void)
+{
+    static const uint32_t special[] = {0,          0x80000000, 1,          0x807fffff, 0x00800000, 0x80800000,
+                                       0x00800001, 0x7f800000, 0xff800000, 0x7fc00000, 0x7f800001, 0x7f7fffff};
+    uint64_t r = rng_next(&rng);
+    switch (r >> 60 & 3) {
+    case 0: return (uint32_t)r;
+    case 1: return (uint32_t)(r & 0x80ffffff);
+    case 2: return special[r % 12];
+    default: return (uint32_t)((r & 0x807fffff) | (120 + (r >> 33) % 16) << 23);
+    }
+}
+
+/* By the processor's instruction where it has one, else by its meaning; width 0: scalar code in a serial loop. */
+static void test_dot2(unsigned width)
+{
+    void *init[MAX_BUFS];
+    struct kernel *k = kernel_new("dot2");
+    uint32_t a = k_buf(k, BUF_IN, KL_U32, PAIRS_N, 0), b = k_buf(k, BUF_IN, KL_U32, PAIRS_N, 1);
+    uint32_t c = k_buf(k, BUF_IN, KL_F32, PAIRS_N, 2), o = k_buf(k, BUF_OUT, KL_F32, PAIRS_N, 3);
+    val v = 0, i, ok = 0, p;
+    if (width)
+        p = open_blocks(k, PAIRS_N, width, &v, &i, &ok);
+    else
+        p = i = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, PAIRS_N), 1);
+    k_store(k, o, i, k_prim(k, P_DOT2, k_load(k, a, i, ok), k_load(k, b, i, ok), k_load(k, c, i, ok)), ok);
+    if (v) k_end(k, v);
+    k_end(k, p);
+    for (uint32_t j = 0; j < k->nbuf; j++) {
+        uint32_t *x = calloc(PAIRS_N, sizeof *x);
+        for (int n = 0; n < PAIRS_N; n++) x[n] = j == c ? some_f32() : some_bf16() | some_bf16() << 16;
+        init[j] = x;
+    }
+    agree(&targets, k, (const void *const *)init, NULL, NULL, "dot2");
+    free_inputs(k, init);
+    kernel_free(k);
 }
 
 /* ---- reductions ---- */
@@ -612,6 +666,7 @@ int main(void)
         test_addresses(dtype, 32);
         test_addresses(dtype, 1);
     }
+    for (unsigned i = 0; i < 20; i++) test_dot2((const unsigned[]){0, 1, 4, 16, 64}[i % 5]);
     static const unsigned summed[] = {KL_F32, KL_F64, KL_I32, KL_U64, KL_I8};
     static const int64_t lengths[] = {0, 1, 63, 64, 200};
     for (unsigned d = 0; d < 5; d++) {

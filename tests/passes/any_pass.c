@@ -69,8 +69,8 @@ static void set_symbols(struct graph *g, int64_t above)
 static bool complete(struct graph *g)
 {
     set_symbols(g, SOME_SIZE);
-    return pass_run(pass_find("bind", 4), g, false) >= 0 && pass_run(pass_find("autodiff", 8), g, false) >= 0 &&
-           pass_run(pass_find("numerics", 8), g, false) >= 0;
+    return pass_run(pass_find("bind", 4), g, NULL) >= 0 && pass_run(pass_find("autodiff", 8), g, NULL) >= 0 &&
+           pass_run(pass_find("numerics", 8), g, NULL) >= 0;
 }
 
 static bool interpret(const struct subject *s, const struct graph *g, struct values *out, struct err *e)
@@ -89,7 +89,7 @@ static void run_first(struct subject *s)
     struct values slots;
     struct err e = {0};
     struct graph *g = graph_clone(s->g), *as_it_is = graph_clone(s->g);
-    s->differentiable = pass_run(pass_find("autodiff", 8), as_it_is, false) >= 0;
+    s->differentiable = pass_run(pass_find("autodiff", 8), as_it_is, NULL) >= 0;
     graph_free(as_it_is);
     s->runs = complete(g) && small_enough(g) && custom_check(g, &e); /* and no op is one that nobody has registered */
     e = (struct err){0};
@@ -156,7 +156,7 @@ static bool run_pass(const struct subject *s, struct graph *g, const struct pass
 {
     struct graph *before = graph_clone(g);
     bool had_groups = g->group;
-    int changed = pass_run(p, g, false);
+    int changed = pass_run(p, g, NULL);
     bool ok = true;
     if (changed < 0)
         ok = (p->run == pass_autodiff && !s->differentiable) || err_set(why, g->err.code, "%s", g->err.msg);

@@ -16,7 +16,7 @@ static struct program *plan_packing(struct graph *g, const struct caps *caps, bo
     struct err e = {0};
     struct program *p = NULL;
     if (!g->err.code && passes_run(g, &(struct pass_options){.fuse = fuse}))
-        p = program_plan_with(g, caps, NULL, pack, &e);
+        p = program_plan_with(g, caps, NULL, NULL, pack, &e);
     if (!p && e.code != KL_OK)
         printf("@%s: %s\n", g->name, e.msg);
     return p;

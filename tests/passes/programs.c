@@ -88,7 +88,7 @@ static struct program *good_program(void)
     set_arg(&p->cmd[UPDATE], 0, LOC_STATE, 0, 0, w);
     set_arg(&p->cmd[UPDATE], 1, LOC_OUT, OUT_T3, 0, t3);
     set_arg(&p->cmd[UPDATE], 2, LOC_OUT, OUT_W2, 0, w2);
-    p->cmd[EXP].joined = p->cmd[UPDATE].joined = true;
+    p->cmd[EXP].no_barrier = p->cmd[UPDATE].no_barrier = true;
     return p;
 }
 
@@ -98,7 +98,7 @@ static void swap(struct program *p, int a, int b)
     struct command c = p->cmd[a];
     p->cmd[a] = p->cmd[b];
     p->cmd[b] = c;
-    p->cmd[a].joined = p->cmd[b].joined = false;
+    p->cmd[a].no_barrier = p->cmd[b].no_barrier = false;
 }
 
 static void out_of_bounds(struct program *p) { p->cmd[NEG].arg[1].offset = p->cmd[EXP].arg[0].offset = 2 * BYTES; }
@@ -122,7 +122,7 @@ static void same_place(struct program *p) /* t2 over t1, which t3 still needs */
 static void half_over(struct program *p)
 {
     same_place(p);
-    p->cmd[EXP].joined = false;
+    p->cmd[EXP].no_barrier = false;
     p->cmd[EXP].arg[1].offset = p->cmd[ADD].arg[1].offset = BYTES / 2;
 }
 static void onto_own_operand(struct program *p) { p->cmd[EXP].arg[1].offset = BYTES / 2; }
@@ -178,10 +178,10 @@ static void update_reads_late(struct program *p)
     k_load(k, 0, loop, 0);
 }
 
-static void joined_to_nothing(struct program *p) { p->cmd[NEG].joined = true; }
-static void joined_to_a_copy(struct program *p) { p->cmd[ADD].joined = true; }
-static void joined_otherwise(struct program *p) { replace_update(p)->sched.grain = 2; }
-static void joined_elsewhere(struct program *p) /* t3 of the next thread */
+static void no_barrier_before_first(struct program *p) { p->cmd[NEG].no_barrier = true; }
+static void no_barrier_after_copy(struct program *p) { p->cmd[ADD].no_barrier = true; }
+static void no_barrier_other_shares(struct program *p) { replace_update(p)->sched.grain = 2; }
+static void no_barrier_other_memory(struct program *p) /* t3 of the next thread */
 {
     struct kernel *k = replace_update(p);
     val second = find_inst(k, L_LOAD) + 1;
@@ -219,10 +219,10 @@ static const struct { void (*spoil)(struct program *); const char *name, *phrase
     FAULT(interpreter_among_kernels, "the interpreter runs whole programs only"),
     FAULT(update_reads_elsewhere, "not followed by a store"),
     FAULT(update_reads_late, "not followed by a store"),
-    FAULT(joined_to_nothing, "is joined to nothing"),
-    FAULT(joined_to_a_copy, "no kernel of its device"),
-    FAULT(joined_otherwise, "shared out in another way"),
-    FAULT(joined_elsewhere, "other threads touch the same memory"),
+    FAULT(no_barrier_before_first, "no kernel before it"),
+    FAULT(no_barrier_after_copy, "not a kernel of its device"),
+    FAULT(no_barrier_other_shares, "shared out in another way"),
+    FAULT(no_barrier_other_memory, "other threads access the same memory"),
 #undef FAULT
 };
 
@@ -339,7 +339,7 @@ static void test_executor(void)
     size_t pooled = buffer_stats(DEVICE_REF).pooled;
     bool ok = run_once(&x, true, &what) && atomic_load(&counters.launches) - launches == 4;
     check(ok, "launches counts kernels: %s", what);
-    check(atomic_load(&counters.barriers) - barriers == 2, "what is joined has no barrier");
+    check(atomic_load(&counters.barriers) - barriers == 2, "elided barriers are not executed");
     check(buffer_stats(DEVICE_REF).pooled == pooled, "the steady state allocates nothing");
 
     pthread_t thread[4];

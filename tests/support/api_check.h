@@ -50,9 +50,12 @@ static inline double *values_of(kl_tensor t)
         case KL_I16: v[i] = *(const int16_t *)p; break;
         case KL_I32: v[i] = *(const int32_t *)p; break;
         case KL_I64: v[i] = (double)*(const int64_t *)p; break;
-        case KL_F16: { /* normal numbers */
+        case KL_F16: {
             uint16_t h = *(const uint16_t *)p;
-            v[i] = h & 0x7fff ? ldexp((h & 1023) + 1024, (h >> 10 & 31) - 25) * (h >> 15 ? -1 : 1) : 0;
+            int exponent = h >> 10 & 31, fraction = h & 1023;
+            double x = exponent == 31 ? (fraction ? NAN : INFINITY)
+                       : exponent ? ldexp(fraction + 1024, exponent - 25) : ldexp(fraction, -24);
+            v[i] = h >> 15 ? -x : x;
             break;
         }
         case KL_BF16: {

@@ -78,6 +78,9 @@ static void make_prim(struct maker *m)
     case P_FMA:
         keep(m, f ? k_prim(k, p, a, b, c) : 0);
         break;
+    case P_DOT2:
+        keep(m, k_prim(k, p, pick(m, KL_U32), pick(m, KL_U32), pick(m, KL_F32)));
+        break;
     case P_SQRT:
     case P_RINT:
         keep(m, f ? k_prim(k, p, a, 0, 0) : 0);

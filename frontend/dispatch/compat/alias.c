@@ -1,4 +1,4 @@
-/* Alias keys, which name several keys when a kernel is registered, and other spellings of keys' names. */
+/* Alias keys, which stand for several keys when a kernel is registered, and alternative names of keys. */
 #include "frontend/dispatch/dispatch.h"
 #include <string.h>
 

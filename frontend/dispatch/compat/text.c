@@ -6,7 +6,7 @@
 
 /* ---- schemas ---- */
 
-/* The tensors in "Tensor a, Tensor b", up to the closing parenthesis or the end; `end` is behind it. */
+/* Counts the tensors in "Tensor a, Tensor b" up to the closing parenthesis or the end; `end` points after it. */
 static bool count_tensors(const char *s, uint32_t *n, const char **end)
 {
     *n = 0;
@@ -59,7 +59,7 @@ static void kernel_line(const struct dispatch_op *op, const struct op_kernel *k,
                  k->kind == KERNEL_RUN ? "run" : k->kind == KERNEL_CALL ? "boxed" : "boxed unboxed");
 }
 
-/* One registration; inactive: a newer one overrides it. */
+/* One registration; inactive: it is overridden. */
 static void impl_text(const struct dispatch_op *op, const struct registration *r, bool active, struct text *t)
 {
     text_put(t, "%s%s%s: ", kl_key_name((kl_key)r->key), kl_key_is_alias((kl_key)r->key) ? "[alias]" : "",
@@ -106,7 +106,7 @@ void dispatch_table_text(const struct dispatch_op *op, struct text *t)
     dispatch_unlock();
 }
 
-/* The thread's text, which stays until its next one. */
+/* The thread's text, valid until its next one. */
 static const char *text_of(const char *name, void (*print)(const struct dispatch_op *, struct text *))
 {
     struct thread *t = thread_self();
@@ -129,7 +129,7 @@ static const char *text_of(const char *name, void (*print)(const struct dispatch
 const char *kl_dispatch_dump(const char *op) { return text_of(op, state_text); }
 const char *kl_dispatch_dump_table(const char *op) { return text_of(op, table_text); }
 
-/* ---- what is missing ---- */
+/* ---- errors for missing kernels ---- */
 
 static void available(const struct dispatch_op *op, char *buf, size_t size)
 {
@@ -209,5 +209,5 @@ const char *kl_dispatch_log_end(void)
 uint64_t kl_dispatch_reads(void)
 {
     struct thread *t = thread_self();
-    return t ? t->reads - 1 : 0; /* but for this call's */
+    return t ? t->reads - 1 : 0; /* without this call's own */
 }

@@ -1,4 +1,4 @@
-/* The view of key sets as 16 bits, with eleven keys and five of the user's, and their order of priority in it. */
+/* The 16-bit view of key sets, with eleven keys and five user keys, and its priority order. */
 #include "frontend/dispatch/dispatch.h"
 
 static const uint8_t key_of_16[16] = {
@@ -31,9 +31,9 @@ bool kl_keyset_to16(kl_keyset set, uint16_t *bits)
     return kl_keyset_from16(*bits).bits == (set.bits & ~ORDER_16);
 }
 
-/* ---- the order of its numbers ---- */
+/* ---- the order of the 16-bit view ---- */
 
-/* Lowest first; those without a number in it stand as elsewhere beside their neighbours. */
+/* Lowest first.  Layers without a number in the view keep their position relative to their neighbours. */
 static const uint8_t order_16[LAYER_COUNT - 1] = {
     LAYER_Meta, LAYER_Sparse, LAYER_Quantized, LAYER_Nested, LAYER_Complex, LAYER_Mkldnn, LAYER_CustomRNG,
         LAYER_BackendSelect,

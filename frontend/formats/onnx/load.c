@@ -104,15 +104,20 @@ static bool load_initials(struct loader *l, struct scope *s, const Onnx__GraphPr
 static bool load_inputs(struct loader *l, struct scope *s, const Onnx__GraphProto *p)
 {
     struct graph_def *g = s->g;
-    if (!(g->in = calloc(p->n_input + 1, sizeof *g->in)))
+    g->in = calloc(p->n_input + 1, sizeof *g->in);
+    g->in_element = calloc(p->n_input + 1, sizeof *g->in_element);
+    if (!g->in || !g->in_element)
         return load_no_memory(l);
     for (size_t i = 0; i < p->n_input; i++) {
+        const Onnx__TypeProto *type = p->input[i]->type;
         const char *name = text_or_none(p->input[i]->name);
         if (onnx_names_find(&s->names, name) != NO_PLACE) {
             if (onnx_names_find(&s->names, name) < g->ninitial)
                 continue;
             return message_set(l->why, KL_ERR_IO, "%.300s: two inputs are called '%.200s'", l->path, name);
         }
+        if (type && type->value_case == ONNX__TYPE_PROTO__VALUE_TENSOR_TYPE)
+            g->in_element[g->nin] = type->tensor_type->elem_type;
         if ((g->in[g->nin++] = load_value(l, s, name)) == NO_PLACE)
             return false;
     }
@@ -235,6 +240,7 @@ static void free_graph(struct graph_def *g)
     free(g->node);
     free(g->initial);
     free(g->in);
+    free(g->in_element);
     free(g->out);
     free(g);
 }

@@ -19,8 +19,14 @@ struct run;
 #define KL_HERE (n->def->site)
 
 /* ---- tensor.c: arrays on the host ---- */
+/* Element types as ONNX numbers them (TensorProto.DataType), those that code names; older onnx.proto lack some. */
+enum onnx_element {
+    ONNX_UINT8 = 2, ONNX_INT8 = 3, ONNX_UINT16 = 4, ONNX_INT16 = 5, ONNX_FLOAT8E4M3FN = 17, ONNX_FLOAT8E4M3FNUZ = 18,
+    ONNX_FLOAT8E5M2 = 19, ONNX_FLOAT8E5M2FNUZ = 20, ONNX_UINT4 = 21, ONNX_INT4 = 22
+};
 struct array {
     kl_dtype dtype;
+    int32_t element;                  /* ONNX's element type, where a file says it; else 0 */
     int rank;
     int64_t dims[KL_MAX_RANK], count;
     atomic_uint refs;
@@ -35,6 +41,8 @@ int64_t array_int(const struct array *a, int64_t i);  /* element i, converted */
 double array_float(const struct array *a, int64_t i);
 kl_dtype onnx_dtype(int32_t data_type);               /* KL_DTYPE_COUNT: Kiln has none like it */
 const char *onnx_dtype_name(int32_t data_type);
+/* Does Kiln hold such elements in a wider dtype?  8-bit floats are f16, 4-bit integers i8 and u8. */
+bool onnx_is_widened(int32_t data_type);
 /* The elements of a tensor in a file; NULL: *why.  folder: that of external data, which is mapped, not copied, where it
  * is aligned.  take: the message's own memory becomes the array's, so that there is one copy of it. */
 struct message { kl_status code; char text[900]; };
@@ -85,6 +93,7 @@ struct graph_def {
     struct node_def *node;
     struct initial *initial;
     uint32_t *in;                     /* without initializers */
+    int32_t *in_element;              /* their element types as the graph declares them; 0: it does not */
     struct place *out;
 };
 struct weight { const char *name; kl_tensor t; struct array *array; };
@@ -121,6 +130,7 @@ struct value {
     struct list *list;                /* a sequence, or NULL; owned */
     struct node *maker;               /* what computes it, if that can be done on the host; else NULL */
     int weight;                       /* its number, -1: none */
+    int32_t element;                  /* ONNX's element type where it is known, which it is of all widened ones; or 0 */
     bool given;                       /* an input of the model */
     bool constant;                    /* known, and of no value that a run computes or is given */
     bool set;
@@ -168,6 +178,8 @@ struct value *onnx_value(const struct node *n, uint32_t i); /* NULL: left out */
 kl_device onnx_device(const struct node *n);
 kl_tensor onnx_in(struct node *n, uint32_t i);             /* recorded; kl_none: left out, or it failed */
 bool onnx_type(struct node *n, uint32_t i, struct type *t); /* false: reported */
+/* Its element type as ONNX numbers them; 0: not known, and none that is widened. */
+int32_t onnx_element(const struct node *n, uint32_t i);
 /* Its elements on the host; NULL: reported.  Valid as long as the frame. */
 const struct array *onnx_known(struct node *n, uint32_t i);
 /* Makes v->known, of operand i, or of none: i is beyond those; false: reported. */
@@ -177,6 +189,8 @@ bool onnx_try_read(struct node *n, struct value *v);
 /* The same of integers, at most `most`; false: reported. */
 bool onnx_ints(struct node *n, uint32_t i, int64_t *v, int most, int *count);
 bool onnx_give(struct node *n, uint32_t i, kl_tensor t);   /* result i; false: t is poison, or reported */
+/* The same of a widened element type. */
+bool onnx_give_element(struct node *n, uint32_t i, kl_tensor t, int32_t element);
 bool onnx_give_known(struct node *n, uint32_t i, struct array *a); /* takes it over */
 bool onnx_give_value(struct node *n, uint32_t i, const struct value *v);
 kl_tensor onnx_tensor(struct node *n, struct array *a);    /* a known array recorded; takes it over */

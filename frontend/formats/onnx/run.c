@@ -65,7 +65,10 @@ bool frame_open(struct frame *f, const struct graph_def *g, struct frame *outer,
         else
             v->known = array_ref(x->array);
         v->constant = v->known != NULL;
+        v->element = x->array->element;
     }
+    for (uint32_t i = 0; g->in_element && i < g->nin; i++)
+        f->v[g->in[i]].element = g->in_element[i];
     return true;
 }
 
@@ -137,6 +140,12 @@ bool onnx_type(struct node *n, uint32_t i, struct type *t)
     *t = (struct type){.dtype = a->dtype, .rank = a->rank};
     memcpy(t->dims, a->dims, sizeof t->dims);
     return true;
+}
+
+int32_t onnx_element(const struct node *n, uint32_t i)
+{
+    const struct value *v = onnx_value(n, i);
+    return !v ? 0 : v->element ? v->element : v->known ? v->known->element : 0;
 }
 
 /* ---- known arrays as tensors ---- */
@@ -274,6 +283,15 @@ bool onnx_give(struct node *n, uint32_t i, kl_tensor t)
     v->known = array_of_tensor(t, &y);
     v->constant = v->known && !v->t.id;
     return v->known != NULL;
+}
+
+bool onnx_give_element(struct node *n, uint32_t i, kl_tensor t, int32_t element)
+{
+    if (!onnx_give(n, i, t))
+        return false;
+    if (onnx_wants(n, i))
+        n->frame->v[n->def->out[i]].element = element;
+    return true;
 }
 
 bool onnx_give_known(struct node *n, uint32_t i, struct array *a)

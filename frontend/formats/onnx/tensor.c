@@ -132,25 +132,24 @@ int64_t array_int(const struct array *a, int64_t i)
 
 /* ---- element types ---- */
 
-static const struct { const char *name; kl_dtype dtype; } element_types[] = {
-    {"undefined", KL_DTYPE_COUNT}, {"float", KL_F32}, {"uint8", KL_U8}, {"int8", KL_I8}, {"uint16", KL_U16},
-    {"int16", KL_I16}, {"int32", KL_I32}, {"int64", KL_I64}, {"string", KL_DTYPE_COUNT}, {"bool", KL_BOOL},
-    {"float16", KL_F16}, {"double", KL_F64}, {"uint32", KL_U32}, {"uint64", KL_U64}, {"complex64", KL_DTYPE_COUNT},
-    {"complex128", KL_DTYPE_COUNT}, {"bfloat16", KL_BF16}, {"float8e4m3fn", KL_DTYPE_COUNT},
-    {"float8e4m3fnuz", KL_DTYPE_COUNT}, {"float8e5m2", KL_DTYPE_COUNT}, {"float8e5m2fnuz", KL_DTYPE_COUNT},
-    {"uint4", KL_DTYPE_COUNT}, {"int4", KL_DTYPE_COUNT}, {"float4e2m1", KL_DTYPE_COUNT},
+/* `bits`: in a file, of an element that Kiln holds in a wider dtype; 0: as the dtype. */
+static const struct { const char *name; kl_dtype dtype; int bits; } element_types[] = {
+    {"undefined", KL_DTYPE_COUNT, 0}, {"float", KL_F32, 0}, {"uint8", KL_U8, 0}, {"int8", KL_I8, 0},
+    {"uint16", KL_U16, 0}, {"int16", KL_I16, 0}, {"int32", KL_I32, 0}, {"int64", KL_I64, 0},
+    {"string", KL_DTYPE_COUNT, 0}, {"bool", KL_BOOL, 0}, {"float16", KL_F16, 0}, {"double", KL_F64, 0},
+    {"uint32", KL_U32, 0}, {"uint64", KL_U64, 0}, {"complex64", KL_DTYPE_COUNT, 0}, {"complex128", KL_DTYPE_COUNT, 0},
+    {"bfloat16", KL_BF16, 0}, {"float8e4m3fn", KL_F16, 8}, {"float8e4m3fnuz", KL_F16, 8}, {"float8e5m2", KL_F16, 8},
+    {"float8e5m2fnuz", KL_F16, 8}, {"uint4", KL_U8, 4}, {"int4", KL_I8, 4}, {"float4e2m1", KL_DTYPE_COUNT, 0},
 };
 enum { ELEMENT_TYPES = sizeof element_types / sizeof *element_types };
 
-kl_dtype onnx_dtype(int32_t t)
-{
-    return t < 0 || t >= ELEMENT_TYPES ? KL_DTYPE_COUNT : element_types[t].dtype;
-}
+static bool is_element_type(int32_t t) { return t >= 0 && t < ELEMENT_TYPES; }
 
-const char *onnx_dtype_name(int32_t t)
-{
-    return t < 0 || t >= ELEMENT_TYPES ? "an unknown type" : element_types[t].name;
-}
+kl_dtype onnx_dtype(int32_t t) { return is_element_type(t) ? element_types[t].dtype : KL_DTYPE_COUNT; }
+
+const char *onnx_dtype_name(int32_t t) { return is_element_type(t) ? element_types[t].name : "an unknown type"; }
+
+bool onnx_is_widened(int32_t t) { return is_element_type(t) && element_types[t].bits != 0; }
 
 /* ---- tensors in files ---- */
 
@@ -255,13 +254,18 @@ static bool read_external(struct array *a, const Onnx__TensorProto *t, const cha
 }
 
 /* Whether the file can hold so many elements, before memory is taken for them. */
-static bool is_there(const Onnx__TensorProto *t, int64_t count, size_t size, const char *name, struct message *why)
+static bool is_there(const Onnx__TensorProto *t, int64_t count, const char *name, struct message *why)
 {
     size_t have = t->n_float_data + t->n_int32_data + t->n_int64_data + t->n_double_data + t->n_uint64_data;
+    int bits = element_types[t->data_type].bits;
+    size_t bytes = bits == 4 ? ((size_t)count + 1) / 2 : (size_t)count * kl_dtype_size(onnx_dtype(t->data_type));
+    if (bits == 8)
+        bytes = (size_t)count;
+    size_t fields = bits == 4 ? bytes : (size_t)count; /* int32_data holds a byte, of two 4-bit integers, each */
     if (t->has_data_location && t->data_location == ONNX__TENSOR_PROTO__DATA_LOCATION__EXTERNAL) {
         if (count < INT64_C(1) << 40)
             return true;
-    } else if (t->has_raw_data ? t->raw_data.len == (size_t)count * size : have == (size_t)count) {
+    } else if (t->has_raw_data ? t->raw_data.len == bytes : have == fields) {
         return true;
     }
     return message_set(why, KL_ERR_IO, "tensor '%.200s' has %zu %s of data where its shape has %lld elements", name,
@@ -287,6 +291,62 @@ static bool read_own(struct array *a, Onnx__TensorProto *t, bool take, struct me
     return true;
 }
 
+/* An 8-bit float as an f16, in which all of them are exact: its fields moved, and what has no normal f16 or is NaN. */
+static uint16_t float8_as_half(int32_t type, uint8_t code)
+{
+    bool e4m3 = type == ONNX_FLOAT8E4M3FN || type == ONNX_FLOAT8E4M3FNUZ;
+    bool one_nan = type == ONNX_FLOAT8E4M3FNUZ || type == ONNX_FLOAT8E5M2FNUZ;
+    int mantissa = e4m3 ? 3 : 2, bias = (e4m3 ? 7 : 15) + one_nan, magnitude = code & 0x7f;
+    uint16_t sign = (uint16_t)((code & 0x80) << 8);
+    if (one_nan ? code == 0x80 : e4m3 ? magnitude == 0x7f : magnitude > 0x7c)
+        return 0x7e00;
+    if (!one_nan && !e4m3 && magnitude == 0x7c)
+        return sign | 0x7c00;
+    int exponent = magnitude >> mantissa, fraction = magnitude & ((1 << mantissa) - 1);
+    int power = (exponent ? exponent : 1) - bias - mantissa;
+    int whole = exponent ? fraction + (1 << mantissa) : fraction; /* the value is whole * 2^power */
+    if (!whole)
+        return sign;
+    while (whole < 1 << 10 && power > -24) { /* up to the place of f16's leading bit, or its least exponent */
+        whole *= 2;
+        power--;
+    }
+    return (uint16_t)(sign | (whole < 1 << 10 ? whole : (power + 25) << 10 | (whole & 0x3ff)));
+}
+
+/* The elements of a tensor of fewer than 8 bits, or of 8-bit floats, in a's wider dtype. */
+static bool read_widened(struct array *a, const Onnx__TensorProto *t, const char *folder, struct message *why)
+{
+    const char *name = t->name ? t->name : "";
+    int bits = element_types[t->data_type].bits;
+    struct array *bytes = array_empty(KL_U8, 1, (int64_t[]){bits == 4 ? (a->count + 1) / 2 : a->count});
+    bool external = t->has_data_location && t->data_location == ONNX__TENSOR_PROTO__DATA_LOCATION__EXTERNAL;
+    bool ok = bytes != NULL;
+    if (ok && external) {
+        ok = read_external(bytes, t, folder, why);
+    } else if (ok && (ok = (bytes->data = calloc((size_t)bytes->count + 1, 1)) != NULL)) {
+        if (t->has_raw_data && bytes->count)
+            memcpy(bytes->data, t->raw_data.data, (size_t)bytes->count);
+        for (int64_t i = 0; !t->has_raw_data && i < bytes->count; i++)
+            ((uint8_t *)bytes->data)[i] = (size_t)i < t->n_int32_data ? (uint8_t)t->int32_data[i] : 0;
+    }
+    if (ok && !(a->data = malloc((size_t)a->count * kl_dtype_size(a->dtype) + 1)))
+        ok = false;
+    if (!ok && !external)
+        message_set(why, KL_ERR_MEMORY, "out of memory: tensor '%.200s'", name);
+    for (int64_t i = 0; ok && i < a->count; i++) {
+        const uint8_t *p = bytes->data;
+        if (bits == 8) {
+            ((uint16_t *)a->data)[i] = float8_as_half(t->data_type, p[i]);
+            continue;
+        }
+        uint8_t low = p[i / 2] >> (i % 2 * 4) & 15;
+        ((uint8_t *)a->data)[i] = a->dtype == KL_I8 && low > 7 ? low | 0xf0 : low;
+    }
+    array_unref(bytes);
+    return ok;
+}
+
 struct array *array_read(Onnx__TensorProto *t, const char *folder, bool take, struct message *why)
 {
     const char *name = t->name ? t->name : "";
@@ -300,13 +360,15 @@ struct array *array_read(Onnx__TensorProto *t, const char *folder, bool take, st
                            KL_MAX_RANK), NULL;
     if (!count_elements((int)t->n_dims, t->dims, &count))
         return message_set(why, KL_ERR_IO, "tensor '%.200s' has dimensions too large to hold, or below 0", name), NULL;
-    if (!is_there(t, count, kl_dtype_size(dtype), name, why))
+    if (!is_there(t, count, name, why))
         return NULL;
     struct array *a = array_empty(dtype, (int)t->n_dims, t->dims);
     if (!a)
         return message_set(why, KL_ERR_MEMORY, "out of memory: tensor '%.200s'", name), NULL;
     bool external = t->has_data_location && t->data_location == ONNX__TENSOR_PROTO__DATA_LOCATION__EXTERNAL;
-    bool ok = external ? read_external(a, t, folder, why) : read_own(a, t, take, why);
+    a->element = t->data_type;
+    bool ok = onnx_is_widened(t->data_type) ? read_widened(a, t, folder, why)
+              : external ? read_external(a, t, folder, why) : read_own(a, t, take, why);
     for (int64_t i = 0; ok && dtype == KL_BOOL && i < count; i++)
         ((uint8_t *)a->data)[i] = ((uint8_t *)a->data)[i] != 0;
     if (ok)

@@ -8,9 +8,9 @@
  *     kl_file_item items[] = {{.name = "fc.weight", .tensor = w}};
  *     kl_file_write("new.npz", KL_FILE_NPZ, 1, items, 0, NULL);
  *
- * A file is mapped into memory, and tensors are read from there without a copy where their elements lie aligned: it
- * must not be written to as long as it, or one of its tensors, is in use.  kl_file_write replaces files, it writes to
- * none that exists.  Errors in a file name the file, the byte and the field.
+ * A file is mapped into memory, and tensors use the mapping without a copy where their elements are aligned.  The file
+ * must not be modified while it, or one of its tensors, is in use. kl_file_write replaces a file atomically and never
+ * modifies an existing one.  Errors in a file name the file, the byte and the field.
  *
  * One thread at a time uses an open file. */
 #include <kiln/kiln.h> /* in front of the guard: it includes this file */
@@ -34,42 +34,42 @@ KL_API const char *kl_file_format_name(kl_file_format format); /* "npy", "npz", 
 
 typedef struct kl_file kl_file;
 
-/* Opens a file, whose format is told by its first bytes.  All of it but the elements is checked; what no format names
- * (other members of a .npz) is skipped.  NULL: it failed.  [errors ARGUMENT; IO: missing, truncated or not what it
- * should be; MEMORY] */
+/* Opens a file; its first bytes determine the format.  Everything except the elements is checked; parts that the format
+ * does not define (other members of a .npz) are skipped.  NULL: it failed.  [errors ARGUMENT; IO: missing, truncated or
+ * of another format; MEMORY] */
 KL_API_AT kl_file *kl_file_open(const char *path);
-/* The same of a file's bytes, which stay the caller's and outlive the kl_file; `name` is for messages. */
+/* The same for a file in memory.  The caller owns the bytes, which must outlive the kl_file; `name` is for messages. */
 KL_API_AT kl_file *kl_file_open_bytes(const char *name, const void *bytes, size_t n);
-/* Tensors and what was recorded from them stay.  NULL is fine. */
+/* Closes the file.  Its tensors and values recorded from them stay valid.  NULL is allowed. */
 KL_API void kl_file_close(kl_file *file);
 KL_API kl_file_format kl_file_format_of(const kl_file *file);
 
-/* What a file says of a tensor in it. */
+/* The description of a tensor in a file. */
 typedef struct kl_file_entry {
     const char *name;          /* valid as long as the file is open, as is type */
-    const char *type;          /* what the file calls the type of the elements: "<f4", "F32", "Q4_0" */
-    kl_dtype dtype;            /* of the tensor that it is read as; KL_DTYPE_COUNT: Kiln has no such type */
+    const char *type;          /* the file's name for the element type: "<f4", "F32", "Q4_0" */
+    kl_dtype dtype;            /* the dtype of the tensor when it is read; KL_DTYPE_COUNT: Kiln has no such type */
     int rank;
     int64_t dims[KL_MAX_RANK]; /* outermost first, whatever the file's order */
     size_t offset;             /* of its elements in the file, in bytes */
-    size_t bytes;              /* of its elements; not compressed */
+    size_t bytes;              /* size of its elements, uncompressed */
 } kl_file_entry;
-/* Tensors have the numbers 0 to n - 1 in the order of the file; their names are different. */
+/* The number of tensors.  They are numbered from 0 in the order of the file; their names are unique. */
 KL_API uint32_t kl_file_count(const kl_file *file);
 /* [errors ARGUMENT: no such number] */
 KL_API kl_status kl_file_get(const kl_file *file, uint32_t i, kl_file_entry *entry);
 /* The number of a name; -1: there is none, which is no error. */
 KL_API int64_t kl_file_find(const kl_file *file, const char *name);
 
-/* A tensor of the file.  GGUF's Q8_0 and Q4_0 become tensors of <kiln/layers/quantized.h> (KL_Q_I8, KL_Q_I4, blocks of
- * 32 along the last axis) that stand for f32.  [new handle; errors ARGUMENT: no such name; TYPE: its elements are of a
- * type that Kiln does not have; IO: damaged elements; DEVICE; MEMORY] */
+/* A tensor of the file.  GGUF's Q8_0 and Q4_0 become quantized tensors of <kiln/layers/quantized.h> (KL_Q_I8, KL_Q_I4,
+ * blocks of 32 along the last axis), whose dtype is f32.  [new handle; errors ARGUMENT: no such name; TYPE: its
+ * elements are of a type that Kiln does not have; IO: damaged elements; DEVICE; MEMORY] */
 KL_API_AT kl_tensor kl_file_tensor(kl_file *file, kl_device device, const char *name);
 /* Its elements as the file has them, unpacked if they were compressed and row-major: kl_file_entry.bytes of them, not
  * aligned, valid until kl_file_close.  NULL after an error.  [errors as kl_file_tensor, without TYPE] */
 KL_API_AT const void *kl_file_data(kl_file *file, const char *name);
 
-/* What a file says beside its tensors: __metadata__ of safetensors, the keys of GGUF. */
+/* An entry of the file's metadata: __metadata__ of safetensors, the keys of GGUF. */
 typedef struct kl_file_meta {
     const char *key;   /* valid as long as the file is open */
     bool array;
@@ -91,7 +91,7 @@ KL_API int64_t kl_file_meta_i64(const kl_file *file, uint32_t i, int64_t k);
 /* A tensor, or an array of the caller's. */
 typedef struct kl_file_item {
     const char *name;
-    kl_tensor tensor;    /* one that is stored in another way than dense is written as what it stands for */
+    kl_tensor tensor;    /* a tensor that is not stored dense is written as its dense values */
     kl_dtype dtype;      /* where tensor is kl_none: */
     int rank;
     const int64_t *dims;
@@ -100,10 +100,10 @@ typedef struct kl_file_item {
 typedef struct kl_file_pair {
     const char *key, *value;
 } kl_file_pair;
-/* Writes items to a file that is made beside `path`, is flushed to the disk and then takes its place: at each moment
- * `path` is what it was or all of the new file.  A pipe or a device is written to as it is.  meta: of safetensors.
- * [errors ARGUMENT: also two items of one name, a number of items that the format cannot have, metadata; TYPE: bf16 in
- * NumPy's formats; IO; MEMORY; those of kl_read.  The file is then as it was] */
+/* Writes items to a temporary file beside `path`, flushes it to the disk and renames it to `path`: at every moment
+ * `path` is either the old file or the complete new one.  A pipe or a device is written to directly. meta: for
+ * safetensors.  [errors ARGUMENT: also two items of one name, a number of items that the format cannot have, metadata;
+ * TYPE: bf16 in NumPy's formats; IO; MEMORY; those of kl_read.  The file is then as it was] */
 KL_API_AT kl_status kl_file_write(const char *path, kl_file_format format, uint32_t n, const kl_file_item *items,
                                   uint32_t nmeta, const kl_file_pair *meta);
 

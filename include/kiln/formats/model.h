@@ -6,19 +6,20 @@
  *     if (kl_model_call(m, 1, &x, 1, &y) == KL_OK)
  *         kl_read(y, scores, sizeof scores);
  *
- * A call records the model's operators as Kiln's ops, in a trace or outside of one, fused, differentiated and run on
- * every device like anything else.  Operators of opset 7 to 22 are known (frontend/formats/onnx/README.md lists them);
- * a model that has others is not loaded, and the error names all of them.
+ * A call records the model's operators as Kiln's ops, in a trace or outside of one, and they are fused, differentiated
+ * and run on every device like other ops.  Operators of opset 7 to 22 are supported (frontend/formats/onnx/README.md
+ * lists them).  A model with other operators is not loaded, and the error names all of them.
  *
- * Numbers that decide shapes (the operand `shape` of Reshape, say) have to be known while a call records: they are
- * computed then from constants and from the shapes of the inputs, and where that is not enough the values of inputs, or
- * outside of a trace of what has been recorded, are read.  In a trace such an input has to be made before the trace;
- * a frozen step (<kiln/step.h>) keeps the numbers of its recording.
+ * Values that determine shapes (such as the operand `shape` of Reshape) must be known while a call records.  They are
+ * computed from constants and from the shapes of the inputs.  Where that is not enough, values of inputs are read and,
+ * outside of a trace, values recorded so far.  In a trace such an input must have been made before the trace; a frozen
+ * step (<kiln/step.h>) keeps the values of its recording.
  *
  * A model is used by one thread at a time. */
 #include <kiln/kiln.h> /* in front of the guard: it includes this file */
 #ifndef KILN_MODEL_H
 #define KILN_MODEL_H
+#include <kiln/control.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -26,24 +27,24 @@ extern "C" {
 
 typedef struct kl_model kl_model;
 
-/* Reads a model; its weights become tensors on the device.  Data that the file refers to is looked for beside it, and
- * nowhere else; it is mapped, so such a file must not change as long as the model is there.  NULL: it failed.
- * [errors ARGUMENT; IO: the file, or one it refers to, is missing or damaged; TYPE: operators, or types of values, that
- * are not known; DEVICE; MEMORY] */
+/* Reads a model; its weights become tensors on the device.  Files that the model refers to must be in the same
+ * folder; they are mapped, so they must not change while the model exists.  NULL: it failed.  [errors ARGUMENT; IO:
+ * the file, or one it refers to, is missing or damaged; TYPE: operators, or types of values, that are not known;
+ * DEVICE; MEMORY] */
 KL_API_AT kl_model *kl_model_load(kl_device device, const char *path);
 /* Releases its weights; what was recorded stays as it is.  Not while a function of a region is recorded.  NULL is
  * fine. */
 KL_API void kl_model_free(kl_model *model);
 
-/* What a model says of an input or output. */
+/* The description of an input or output. */
 typedef struct kl_model_value {
     const char *name;                 /* valid as long as the model, as are the symbols */
-    kl_dtype dtype;                   /* KL_DTYPE_COUNT: not said */
-    int rank;                         /* -1: not said */
+    kl_dtype dtype;                   /* KL_DTYPE_COUNT: not specified */
+    int rank;                         /* -1: not specified */
     int64_t dims[KL_MAX_RANK];        /* -1: any length, where */
     const char *symbol[KL_MAX_RANK];  /*   lengths with one name are equal; NULL: it has no name */
 } kl_model_value;
-KL_API uint32_t kl_model_inputs(const kl_model *model);  /* without those that are weights */
+KL_API uint32_t kl_model_inputs(const kl_model *model);  /* not counting those that are weights */
 KL_API uint32_t kl_model_outputs(const kl_model *model);
 KL_API uint32_t kl_model_weights(const kl_model *model);
 /* [errors ARGUMENT: there is none of that number] */
@@ -51,9 +52,9 @@ KL_API kl_status kl_model_input(const kl_model *model, uint32_t i, kl_model_valu
 KL_API kl_status kl_model_output(const kl_model *model, uint32_t i, kl_model_value *value);
 /* The name of weight i: its floating-point initializers, in the order of the file.  NULL: there is none. */
 KL_API const char *kl_model_weight_name(const kl_model *model, uint32_t i);
-/* A weight by name: the model's own handle, to be read, assigned and differentiated with respect to, as long as the
- * model is there.  kl_none: there is none of that name.  Numbers of a weight that decide shapes stay those of the file.
- */
+/* A weight by name: the model's own handle, which can be read, assigned and differentiated with respect to, while
+ * the model exists. kl_none: there is none of that name.  Values of a weight that determine shapes stay those of the
+ * file. */
 KL_API kl_tensor kl_model_weight(const kl_model *model, const char *name);
 
 /* Records the model once: in[] has a tensor for each input, in their order, of its dtype and shape; out[] gets the
@@ -63,8 +64,21 @@ KL_API kl_tensor kl_model_weight(const kl_model *model, const char *name);
  * input] */
 KL_API_AT kl_status kl_model_call(kl_model *model, uint32_t nin, const kl_tensor *in, uint32_t nout, kl_tensor *out);
 
-/* The tensor of a file that holds one as ONNX does (.pb: a TensorProto).  [new handle; errors IO, TYPE, DEVICE,
- * MEMORY] */
+/* ---- writing ---- */
+
+/* Calls the function once, outside of traces, and writes what it records from in[] to out[] as an ONNX model of opset
+ * 17: nin inputs and nout outputs of these types, and every other tensor that it uses as an initializer with the values
+ * that it has now.  Names may be NULL, all or some: "input0", "output0".  The function is not to draw random numbers;
+ * gradients that it takes are written as the nodes that compute them.  What ONNX has no op for is an error that names
+ * the op and the line that recorded it.  Sums are in ONNX's order, that is, in none: results are about the same.
+ *     static kl_status predict(void *net, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout);
+ *     kl_model_save("net.onnx", predict, &net, 1, &x, (const char *[]){"image"}, 1, (const char *[]){"logits"});
+ * [errors ARGUMENT: a name twice, or empty, or 2 GiB; TRACE: one is open; TYPE: no such op in ONNX; IO; those of the
+ * function] */
+KL_API_AT kl_status kl_model_save(const char *path, kl_region_fn *fn, void *ctx, uint32_t nin, const kl_tensor *in,
+                                  const char *const *in_names, uint32_t nout, const char *const *out_names);
+
+/* Reads one tensor from an ONNX file (.pb: a TensorProto).  [new handle; errors IO, TYPE, DEVICE, MEMORY] */
 KL_API_AT kl_tensor kl_model_read_tensor(kl_device device, const char *path);
 
 #ifdef __cplusplus

@@ -1,8 +1,8 @@
 /* Matrices stored tile by tile.  Included by <kiln/kiln.h>; see storage.h.
  *
- * A blocked tensor is a matrix [M, N] whose one part is [M / block, N / block, block, block], so that a tile is one run
- * of memory, whatever N is.  Elementwise ops on matrices of one block, and with numbers, transpose, matmul of two and
- * cast keep the tiles; anything else takes kl_dense of it, and gives a plain tensor.  kl_grad in one is blocked. */
+ * A blocked tensor is a matrix [M, N] with one part, [M / block, N / block, block, block], so that each tile is
+ * contiguous in memory.  Elementwise ops on matrices of one block, and with numbers, transpose, matmul of two and cast
+ * keep the tiles; anything else takes kl_dense of it, and gives a plain tensor.  kl_grad in one is blocked. */
 #include <kiln/kiln.h> /* in front of the guard: it includes this file */
 #ifndef KILN_BLOCKED_H
 #define KILN_BLOCKED_H

@@ -3,11 +3,11 @@
  *     kl_tensor x = kl_named(images, (const char *[]){"batch", "height", "width"});
  *     kl_tensor mean = kl_mean(x, 1, (int[]){kl_axis(x, "width")}, false);      // named batch, height
  *
- * Elementwise ops, and those that put tensors beside each other, match the names of axes that meet, counted from the
- * last one: two different names are an error, a name and none are the name.  matmul and dot_general take the contracted
- * axes' names away, reductions and views let names go where their axes go, and what one axis becomes alone keeps its
- * name; a result with one name twice is an error.  Ops that mix axes otherwise refuse named tensors.  A named tensor
- * has one part, which may itself be of another layer. */
+ * Elementwise ops and concatenations match the names of corresponding axes, counted from the last one: two different
+ * names are an error; a name and no name give the name. matmul and dot_general drop the names of contracted axes,
+ * reductions those of reduced axes; views keep the name of an axis that is neither split nor merged.  A result with one
+ * name twice is an error.  Ops that mix axes otherwise refuse named tensors.  A named tensor has one part, which may
+ * itself be of another layer. */
 #include <kiln/kiln.h> /* in front of the guard: it includes this file */
 #ifndef KILN_NAMED_H
 #define KILN_NAMED_H

@@ -39,8 +39,8 @@ KL_API_AT kl_tensor kl_nested_max(kl_tensor a);
 /* Nested: softmax over each component's rows, for each place in the other axes.  Floats.  [TYPE] */
 KL_API_AT kl_tensor kl_nested_softmax(kl_tensor a);
 /* Attention within each component: q, k, v [T, D] or [T, heads, D], one offsets; v may have another last length.
- * causal: rows see those up to themselves.  Nested, like q.  One kernel, whose cost is that of each component alone: no
- * row meets another component's in blocks of 64.  [SHAPE, TYPE] */
+ * causal: rows see those up to themselves.  Nested, like q.  One kernel, whose cost is the sum of the components'
+ * costs: blocks of 64 rows and columns of different components are skipped.  [SHAPE, TYPE] */
 KL_API_AT kl_tensor kl_nested_attention(kl_tensor q, kl_tensor k, kl_tensor v, bool causal);
 
 #ifdef __cplusplus

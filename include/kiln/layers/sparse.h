@@ -8,12 +8,12 @@
  * [bound].  How many of them count is data: those of CSR beyond the last start do not, and in COO one that is not
  * needed has the value 0.  Elements of one place add up.
  *
- * Ops that know them: matmul and dot_general with a plain tensor on either side (gathered rows, times the values,
- * summed by row), kl_sampled_matmul, + and - with a plain tensor of the same shape (plain) and with a sparse one
- * (sparse), * by a plain tensor that broadcasts to the matrix, / by a number, neg, cast, transpose, sum over any axes.
- * What is not stored stays 0 there, also times an infinity or a NaN.  Any other op takes kl_dense of it, which in a log
- * of dispatch is a line
- * "[densify]", and gives a plain tensor.  kl_grad in a sparse tensor is sparse: the gradient of each stored element. */
+ * Ops that keep the sparse form: matmul and dot_general with a plain tensor on either side (gathered rows, times the
+ * values, summed by row), kl_sampled_matmul, + and - with a plain tensor of the same shape (plain) and with a sparse
+ * one (sparse), * by a plain tensor that broadcasts to the matrix, / by a number, neg, cast, transpose, sum over any
+ * axes.  Elements that are not stored stay 0, also multiplied by an infinity or a NaN.  Any other op computes on
+ * kl_dense of the tensor (a line "[densify]" in a dispatch log) and returns a plain tensor.  kl_grad in a sparse tensor
+ * is sparse: the gradient of each stored element. */
 #include <kiln/kiln.h> /* in front of the guard: it includes this file */
 #ifndef KILN_SPARSE_H
 #define KILN_SPARSE_H

@@ -14,8 +14,8 @@ typedef struct kl_attention_options {
     bool causal;
     kl_tensor past_k, past_v;     /* [..., P, D] and [..., P, E]: keys and values before k and v; kl_none: none */
 } kl_attention_options;
-/* q: [..., H, L, D]  k: [..., G, M, D]  v: [..., G, M, E]  ->  [..., H, L, E], as kl_attention of q, of the past and
- * k, and of the past and v.  Where H is not G but a multiple of it, each head of k and v is for H / G neighbouring ones
+/* q: [..., H, L, D]  k: [..., G, M, D]  v: [..., G, M, E]  ->  [..., H, L, E], as kl_attention of q, of the past and k,
+ * and of the past and v.  Where H is a multiple of G (grouped heads), each head of k and v serves H / G adjacent heads
  * of q.  keys and values, unless NULL: new handles for the past and k, the past and v, which are the next past.  With a
  * mask of floats the L x M scores are stored; what has the score -infinity has no weight, a row of such scores gives
  * zeros.  options NULL: all zero.  [SHAPE, TYPE] */

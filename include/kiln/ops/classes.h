@@ -1,5 +1,5 @@
-/* Losses of classes with all their options, and what depends on which elements are alike: diagonals, the places of
- * elements that are not 0, distinct elements.  Included by <kiln/kiln.h>. */
+/* Classification losses with all their options, diagonals, indices of nonzero elements, distinct elements.  Included by
+ * <kiln/kiln.h>. */
 #include <kiln/kiln.h> /* in front of the guard: it includes this file */
 #ifndef KILN_OPS_CLASSES_H
 #define KILN_OPS_CLASSES_H
@@ -14,8 +14,9 @@ extern "C" {
 typedef enum kl_loss_reduction { KL_LOSS_MEAN, KL_LOSS_SUM, KL_LOSS_EACH } kl_loss_reduction;
 typedef struct kl_class_loss_options {
     kl_tensor weight;             /* [C], of the logits' dtype; kl_none: 1 */
-    double smoothing;             /* this part of the target, 0..1, goes to all classes alike; compiled in */
-    bool ignores;                 /* labels that are `ignored` count for nothing; not with probabilities */
+    /* label smoothing: this fraction of the target, 0..1, is spread evenly over all classes; compiled in */
+    double smoothing;
+    bool ignores;                 /* labels equal to `ignored` are not counted; not with probabilities */
     int64_t ignored;
     kl_loss_reduction reduction;
 } kl_class_loss_options;
@@ -34,16 +35,16 @@ KL_API_AT kl_tensor kl_diagonal(kl_tensor a, int64_t offset, int axis0, int axis
 /* a: [..., n]  ->  [..., m, m], m = n + |offset|: zeros but for a on this diagonal.  [SHAPE] */
 KL_API_AT kl_tensor kl_diagonal_matrix(kl_tensor a, int64_t offset);
 
-/* ---- results of a bounded size: what there is no room for is left out ---- */
+/* ---- results of a bounded size: elements beyond it are left out ---- */
 
 /* The indices, [size, rank] KL_I64, of the elements that are not 0 (NaN is not), in row-major order, then rows of -1;
  * and, unless it is NULL, a new handle for how many there are, [] KL_I64, which may be above size.
  * [SHAPE: size below 0] */
 KL_API_AT kl_tensor kl_nonzero(kl_tensor a, int64_t size, kl_tensor *count);
-/* The distinct elements in ascending order, [size], then zeros; NaNs are alike and last, 0 and -0 are alike.  Unless
- * they are NULL, new handles: how many there are, [] KL_I64, which may be above size; where each element of a stands
- * among them, of a's shape, KL_I64; and how often each is in a, [size] KL_I64.  The gradient of a distinct element goes
- * to the last of those that are like it.  [SHAPE: size below 0] */
+/* The distinct elements in ascending order, [size], then zeros; NaNs are equal to each other and last, 0 equals -0.
+ * Unless they are NULL, new handles: their number, [] KL_I64, which may be above size; the position of each element of
+ * a among them, of a's shape, KL_I64; and how often each occurs in a, [size] KL_I64.  The gradient of a distinct
+ * element flows to the last of the elements equal to it.  [SHAPE: size below 0] */
 KL_API_AT kl_tensor kl_unique(kl_tensor a, int64_t size, kl_tensor *count, kl_tensor *inverse, kl_tensor *counts);
 
 #ifdef __cplusplus

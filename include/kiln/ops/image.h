@@ -1,6 +1,6 @@
-/* Images and other grids: resizing, sampling at computed places, pools of other kinds.  Included by <kiln/kiln.h>.
+/* Images and other grids: resizing, sampling at computed positions, more kinds of pooling.  Included by <kiln/kiln.h>.
  *
- * Gradients flow to the tensors, and to places and boxes where these are floats and the sampling is not "nearest".
+ * Gradients flow to the tensors, and to positions and boxes where these are floats and the sampling is not "nearest".
  * Halfs are computed in f32 and rounded once. */
 #include <kiln/kiln.h> /* in front of the guard: it includes this file */
 #ifndef KILN_OPS_IMAGE_H
@@ -13,7 +13,7 @@ extern "C" {
 /* ---- resizing ---- */
 
 typedef enum kl_sampling { KL_SAMPLING_NEAREST, KL_SAMPLING_LINEAR, KL_SAMPLING_CUBIC } kl_sampling;
-/* The place x in the tensor, in elements, that element i of the result is taken from; s: the scale, L: the tensor's
+/* The position x in the tensor, in elements, from which element i of the result is taken; s: the scale, L: the tensor's
  * length, n: the result's.  HALF_PIXEL: (i + 1/2) / s - 1/2; _SYMMETRIC: moved so that the middles meet where n is not
  * s L; _PYTORCH: 0 where n is 1.  CORNERS: i (L - 1) / (n - 1).  ASYMMETRIC: i / s.  TF_NEAREST: (i + 1/2) / s.  CROP:
  * start (L - 1) + i (end - start) (L - 1) / (n - 1). */
@@ -21,7 +21,7 @@ typedef enum kl_resize_places {
     KL_RESIZE_HALF_PIXEL, KL_RESIZE_HALF_PIXEL_SYMMETRIC, KL_RESIZE_HALF_PIXEL_PYTORCH, KL_RESIZE_CORNERS,
     KL_RESIZE_ASYMMETRIC, KL_RESIZE_TF_NEAREST, KL_RESIZE_CROP
 } kl_resize_places;
-/* What is nearest to a place: a half goes down, up; or always the element below, above. */
+/* How the nearest element to a position is chosen: a half rounds down, or up; or always the element below, or above. */
 typedef enum kl_resize_rounding {
     KL_RESIZE_HALF_DOWN, KL_RESIZE_HALF_UP, KL_RESIZE_FLOOR, KL_RESIZE_CEIL
 } kl_resize_rounding;
@@ -45,7 +45,7 @@ KL_API_AT kl_tensor kl_resize(kl_tensor a, int naxes, const int *axes, const int
 
 /* ---- sampling ---- */
 
-/* What lies outside of the tensor: zeros, the border's elements, or what is as far inside of the border. */
+/* The values outside of the tensor: zeros, the border's elements, or the elements mirrored at the border. */
 typedef enum kl_sample_border { KL_SAMPLE_ZEROS, KL_SAMPLE_BORDER, KL_SAMPLE_REFLECTION } kl_sample_border;
 
 /* a: [N, C, L1..Ln]  grid: floats [N, O..., n], n 1 to 3  ->  [N, C, O...]: a at these places, the last axis first (x,
@@ -58,8 +58,8 @@ typedef struct kl_roi_options {
     int64_t height, width;        /* of the result */
     int64_t samples;              /* along each axis of an element of it, at least 1 */
     double scale;                 /* from the boxes' units to elements; 0: 1 */
-    bool aligned;                 /* boxes are half an element further down; else none is below 1 element long */
-    bool largest;                 /* of the samples; else their mean */
+    bool aligned;                 /* boxes are shifted by half an element; else none is below 1 element long */
+    bool largest;                 /* the largest of the samples; else their mean */
 } kl_roi_options;
 /* a: [N, C, H, W]  boxes: [R, 4], left, top, right, bottom  image: integers [R]  ->  [R, C, height, width]: means of
  * bilinear samples of each box of its image; 0 more than an element outside.  Floats of one dtype.
@@ -78,8 +78,9 @@ KL_API_AT kl_tensor kl_adaptive_max_pool(kl_tensor a, int n, const int64_t *size
 KL_API_AT kl_tensor kl_max_pool_places(kl_tensor a, int n, const int64_t *window, const int64_t *stride,
                                        const int64_t *low, const int64_t *high, const int64_t *dilation,
                                        kl_tensor *places);
-/* The way back: zeros with the last n axes of these sizes, but for a's elements at their places, integers of a's shape;
- * places outside are left out, and of several at one place the last one stays.  [SHAPE, TYPE, ARGUMENT] */
+/* The inverse: zeros with the last n axes of these sizes, except a's elements at their positions, integers of a's
+ * shape.  Positions outside are ignored; of several elements at one position the last is kept.  [SHAPE, TYPE,
+ * ARGUMENT] */
 KL_API_AT kl_tensor kl_max_unpool(kl_tensor a, kl_tensor places, int n, const int64_t *sizes);
 
 #ifdef __cplusplus

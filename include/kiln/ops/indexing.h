@@ -1,7 +1,7 @@
-/* Elements chosen by several indices at once, and tensors continued beyond their borders.  Included by <kiln/kiln.h>.
+/* Elements selected by several indices at once, and tensors extended beyond their borders.  Included by <kiln/kiln.h>.
  *
- * The ops of <kiln/ops.h> choose along one axis.  Those below take a coordinate for each of several axes.  Indices are
- * integers of any dtype.  Gradients flow to the tensor and to the update, none to an index. */
+ * The ops of <kiln/ops.h> select along one axis.  The functions below take a coordinate for each of several axes.
+ * Indices are integers of any dtype.  Gradients flow to the tensor and to the update, none to an index. */
 #include <kiln/kiln.h> /* in front of the guard: it includes this file */
 #ifndef KILN_OPS_INDEXING_H
 #define KILN_OPS_INDEXING_H
@@ -10,14 +10,15 @@
 extern "C" {
 #endif
 
-/* What an index outside of 0..length-1 means, flags that may be combined.  CLAMP: the nearest one inside, as in
- * kl_gather.  FROM_END: one below 0 counts from the end, -1 is the last element; what is still outside is clamped or
- * dropped.  DROP: a gather gives 0 there, a scatter leaves that part of the update out. */
+/* The meaning of an index outside of 0..length-1; the flags may be combined.  CLAMP: the nearest valid one, as in
+ * kl_gather.  FROM_END: a negative one counts from the end, -1 is the last element; what is still outside is clamped or
+ * dropped.  DROP: a gather returns 0 there, a scatter ignores that part of the update. */
 enum { KL_INDEX_CLAMP = 0, KL_INDEX_FROM_END = 1, KL_INDEX_DROP = 2 };
 
-/* How an element of an update is combined with the one that it meets, and with other elements of the update that meet
- * the same one.  SET: the last one in row-major order of the index stays.  MEAN: of the element itself and of all that
- * meet it; of integers rounded toward zero.  MUL and MEAN of halfs are computed in f32 and rounded once. */
+/* How an element of an update is combined with the element of a at its index, and with other elements of the update
+ * that have the same index.  SET: the last one in row-major order of the index is kept.  MEAN: the mean of the element
+ * of a and of all elements of the update for it; of integers rounded toward zero.  MUL and MEAN of halfs are computed
+ * in f32 and rounded once. */
 typedef enum kl_scatter_kind {
     KL_SCATTER_SET, KL_SCATTER_ADD, KL_SCATTER_MUL, KL_SCATTER_MIN, KL_SCATTER_MAX, KL_SCATTER_MEAN
 } kl_scatter_kind;
@@ -30,18 +31,18 @@ KL_API_AT kl_tensor kl_gather_nd(kl_tensor a, kl_tensor index, int batch, unsign
  * of a that the index names.  [SHAPE, TYPE, ARGUMENT] */
 KL_API_AT kl_tensor kl_scatter_nd(kl_tensor a, kl_tensor index, kl_tensor update, kl_scatter_kind kind, unsigned flags);
 
-/* Elements along an axis by an index of their own, as kl_take_along_axis has it; the index may be shorter than a in the
- * other axes, too.  The result has the index's shape.  [SHAPE, TYPE, ARGUMENT] */
+/* Elements along an axis by an index for each element, as in kl_take_along_axis; the index may also be shorter than a
+ * in the other axes.  The result has the index's shape.  [SHAPE, TYPE, ARGUMENT] */
 KL_API_AT kl_tensor kl_gather_elements(kl_tensor a, int axis, kl_tensor index, unsigned flags);
-/* The other way round: a with each element of update, of the index's shape, combined with that element of a.
- * [SHAPE, TYPE, ARGUMENT] */
+/* The inverse: a with each element of update, of the index's shape, combined with the element of a that the index
+ * selects.  [SHAPE, TYPE, ARGUMENT] */
 KL_API_AT kl_tensor kl_scatter_elements(kl_tensor a, int axis, kl_tensor index, kl_tensor update, kl_scatter_kind kind,
                                         unsigned flags);
 
 /* a[index[0], index[1], ...], as in numpy: n (up to rank) indices that broadcast with each other, one for each of the
- * first axes, kl_none for an axis that stays whole; axes behind them stay whole.  The indices' axes take the place of
- * the indexed ones where these are neighbours, else they come first.  For a mask take the indices of kl_nonzero.
- * [SHAPE, TYPE, ARGUMENT: n, or no index at all] */
+ * first axes, kl_none for an axis that is not indexed; later axes are not indexed.  The indices' axes replace the
+ * indexed ones where these are adjacent, else they come first.  For a mask pass the indices of kl_nonzero.  [SHAPE,
+ * TYPE, ARGUMENT: n, or no index at all] */
 KL_API_AT kl_tensor kl_index(kl_tensor a, int n, const kl_tensor *index, unsigned flags);
 /* a with the elements that kl_index gives combined with those of update, which is broadcast to that shape.
  * [SHAPE, TYPE, ARGUMENT] */

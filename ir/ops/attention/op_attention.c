@@ -1,18 +1,20 @@
-/* attention: softmax(scale * q k^T) v, one pass over the keys with a running largest score (online softmax, Milakov and
- * Gimelshein 2018; attention so, Dao et al. 2022); attention_stats: what its gradient needs of that pass.  node.h says
- * what they are and in which order they are computed.
+/* attention: softmax(scale * q k^T) v, one pass over the keys with a running maximum of the scores (online softmax,
+ * Milakov and Gimelshein 2018; attention so, Dao et al. 2022); attention_stats: the values of that pass that its
+ * gradient needs. node.h defines both and their order of computation.
  *
- * The gradient is made of ops that store nothing of L x M (op_attention_grad.c): attention_stats keeps the log-sum-exp
- * of each query's scores, in two parts, and attention_grad computes scores and weights again from it, block by block.
- * Few queries and keys have a gradient made of products and elementwise ops instead, which costs fewer operations. */
+ * The gradient consists of ops that store nothing of size L x M (op_attention_grad.c): attention_stats keeps the
+ * log-sum-exp of each query's scores, in two parts; attention_grad recomputes scores and weights from it, block by
+ * block.  For few queries and keys the gradient consists of products and elementwise ops instead, which takes fewer
+ * operations. */
 #include "ir/ops/attention/attention.h"
 #include "ir/loop/loop.h"
 #include <math.h>
 #include <string.h>
 
 enum { MAX_BLOCK = 1 << 12 };
-/* From how many scores on the gradient computes them again rather than to store them: of a matrix where queries do not
- * see all keys, and what they do not is skipped; else of all matrices, since that takes longer than products do. */
+/* The number of scores from which on the gradient recomputes them instead of storing them.  The first limit is for one
+ * matrix whose queries do not see all keys, because hidden blocks are skipped.  The second is for all matrices
+ * together, because recomputing takes longer than products. */
 enum { LEAST_SKIPPED = 256 * 256, LEAST_SCORES = 1 << 24 };
 enum { Q, K, V, SEEN };
 
@@ -156,8 +158,8 @@ struct sight attention_sight(const struct graph *g, const struct node *n, const 
     return s;
 }
 
-/* One query, given its sight; score and weight have room for a block.  stats: NULL, or where its two numbers go, and
- * there are no values. */
+/* One query, given the keys it sees; score and weight have room for a block. stats: NULL, or the address of its two
+ * numbers, and then there are no values. */
 #define ROW(name, ctype, dtype, fma)                                                                                \
     static bool row_##name(const struct node *n, const struct attention_sizes *z, struct sight s, ctype *out,       \
                            ctype *stats, const ctype *q, const ctype *k, const ctype *v, ctype *score,              \
@@ -274,7 +276,7 @@ bool eval_attention_stats(const struct graph *g, const struct node *n, void *out
     return attention_widened(g, n, out, in, attention_arrays);
 }
 
-/* ---- the same of other ops, and the gradient ---- */
+/* ---- decomposition and gradient ---- */
 
 ref attention_product(struct graph *g, ref a, ref b, unsigned con_a, unsigned con_b)
 {
@@ -350,12 +352,12 @@ ref n_attention_weights(struct graph *g, ref y)
     return weights(g, &n, &seen);
 }
 
-/* With p the weights: dv = p^T dy, dp = dy v^T, ds = p (dp - their sum along the keys, weighed by p), and so on.  p is
- * computed again, which costs one product and keeps no L x M of the forward pass. */
+/* With the weights p: dv = p^T dy, dp = dy v^T, ds = p (dp - their sum along the keys, weighted by p), and so on. p is
+ * recomputed, which costs one product and keeps nothing of size L x M from the forward pass. */
 static void compose_gradient(struct graph *g, const struct node *n, ref dy, ref *din)
 {
     const uint16_t flags = g->cur_flags;
-    g->cur_flags |= MARK_REMAT; /* late, where they are needed */
+    g->cur_flags |= MARK_REMAT; /* recomputed late, when they are needed */
     ref seen, p = weights(g, n, &seen);
     g->cur_flags = flags;
     ref dp = attention_product(g, dy, n->in[V], 1, 1);
@@ -374,7 +376,7 @@ static void compose_gradient(struct graph *g, const struct node *n, ref dy, ref 
     din[V] = attention_product(g, pn, dy, 0, 0);
 }
 
-/* Is the gradient one that stores nothing of L x M?  Lengths that are not known yet may be long. */
+/* Should the gradient store nothing of size L x M? Unknown lengths may be long. */
 static bool is_long(const struct graph *g, const struct node *n)
 {
     const struct shape *q = shape_in(g, n, Q);
@@ -400,7 +402,7 @@ void vjp_attention(struct graph *g, ref y, ref dy, ref *din)
         compose_gradient(g, &n, dy, din);
 }
 
-/* The largest scores cancel out of what is made of both numbers, so they have no part in it. */
+/* The maximum score cancels out of every function of both numbers, so it has no gradient. */
 void vjp_attention_stats(struct graph *g, ref y, ref dy, ref *din)
 {
     const struct node n = *node_at(g, y);
@@ -416,7 +418,7 @@ void vjp_attention_stats(struct graph *g, ref y, ref dy, ref *din)
     din[K] = n_cast(g, attention_product(g, ds, q, 0, 0), node_at(g, n.in[K])->dtype);
 }
 
-/* All elements of a row come out of one pass over the keys, scheduled by passes/. */
+/* One pass over the keys computes all elements of a row, so this is an anchor, which passes/ schedules. */
 static uint32_t no_element(struct lower *l, ref r)
 {
     err_set(&l->k->err, KL_ERR_INTERNAL, "%s: node %u cannot be lowered element by element",

@@ -1,17 +1,18 @@
-/* attention_grad: the gradient of attention in q, or in k and v, without anything of L x M in memory.
+/* attention_grad: the gradient of attention with respect to q, or to k and v, without memory of size L x M.
  *
- * Scores and weights are computed again, a block at a time, from what attention_stats kept of each query: the largest
- * score and 1 / the sum of the weights, which are the log-sum-exp in two parts (one number would lose the sum of large
- * scores).  With p the weights, dp = dy v^T and delta = the sum of dy * y over a row, ds = p (dp - delta):
+ * Scores and weights are recomputed, a block at a time, from the numbers that attention_stats keeps for each query: the
+ * maximum score and 1 / the sum of the weights.  They are the log-sum-exp in two parts (one number would lose the
+ * precision of the sum where scores are large).  With p the weights, dp = dy v^T and delta = the sum of dy * y over a
+ * row, ds = p (dp - delta):
  *
  *     dq = scale * ds k        dk = scale * ds^T q        dv = p^T dy
  *
- * The gradient in q is summed over keys, those in k and v over queries: two nodes, each of whose rows is the sum of one
- * walk, so that rows may be computed in any order and by any thread.
+ * The gradient of q is summed over keys, those of k and v over queries.  They are two nodes; each row of either is the
+ * sum of one walk, so rows may be computed in any order and by any thread.
  *
- * A node has four operands at most, so q and dy come as one, [.., L, D + E], and k and v, [.., M, D + E].  That also
- * makes both nodes the same thing with the sides exchanged: rows of one side, for each a walk over the other's.
- * node.h says in which order. */
+ * A node has at most four operands, so q and dy are one, [.., L, D + E], and k and v, [.., M, D + E].  This also makes
+ * both nodes the same computation with the sides exchanged: for each row of one side, a walk over the rows of the
+ * other. node.h defines the order. */
 #include "ir/ops/attention/attention.h"
 #include "ir/loop/loop.h"
 #include <string.h>
@@ -61,10 +62,10 @@ static bool sees(const struct graph *g, const struct node *n, const struct atten
     return j >= s.lo && j < s.hi && (!s.mask || s.mask[j]);
 }
 
-/* What a row's walk has of a block: numbers of the rows that are seen, their weights and ds. */
+/* The part of a walk in one block: numbers of the visible rows, their weights and ds. */
 struct walk { int64_t *at; void *p, *ds; };
 
-/* Row `own` of batch element b: x, y and t are those of the element. */
+/* Row `own` of batch element b; x, y and t point to that element's data. */
 #define GRAD(name, ctype, dtype, fma)                                                                               \
     static bool grad_##name(const struct graph *g, const struct node *n, const struct attention_sizes *z,           \
                             const void *seen, int64_t b, int64_t own, ctype *out, const ctype *x, const ctype *y,   \
@@ -144,7 +145,7 @@ bool eval_attention_grad(const struct graph *g, const struct node *n, void *out,
     return attention_widened(g, n, out, in, grad_arrays);
 }
 
-/* ---- the gradient of attention, made of it ---- */
+/* ---- the gradient of attention ---- */
 
 void n_attention_gradient(struct graph *g, ref y, ref dy, ref din[3])
 {
@@ -174,7 +175,7 @@ void n_attention_gradient(struct graph *g, ref y, ref dy, ref din[3])
     din[2] = n_slice(g, both, last, d, e, 1);
 }
 
-/* ---- its own gradient: the same of products and elementwise ops, [.., L, M] ---- */
+/* ---- the gradient of attention_grad: products and elementwise ops, [.., L, M] ---- */
 
 static ref plus(struct graph *g, ref a, ref b) { return a && b ? n_add(g, a, b) : a ? a : b; }
 
@@ -214,7 +215,7 @@ void vjp_attention_grad(struct graph *g, ref r, ref dr, ref *din)
     ref p = n_mul(g, exp, inverse);
     ref less = n_sub(g, attention_where_seen(g, seen, attention_product(g, dy, v, 1, 1)), delta); /* dp - delta */
     ref ds = n_mul(g, p, less);
-    /* what flows to ds and to p, and what the last product gives its other operand */
+    /* the gradients of ds and p, and the gradient that the last product passes to its other operand */
     ref to_k = keys ? n_slice(g, to, last, 0, d, 1) : NIL, to_v = keys ? n_slice(g, to, last, d, e, 1) : NIL;
     ref to_ds = scaled(g, &n, keys ? attention_product(g, q, to_k, 1, 1) : attention_product(g, to, k, 1, 1));
     to_ds = attention_where_seen(g, seen, to_ds);

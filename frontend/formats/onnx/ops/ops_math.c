@@ -276,24 +276,3 @@ bool onnx_softmax(struct node *n)
     kl_tensor r = arg == 0 ? kl_softmax(a, at) : arg == 1 ? kl_log_softmax(a, at) : hard_max(n, a, at);
     return onnx_give(n, 0, n->def->opset < 13 ? kl_reshape(r, t.rank, t.dims) : r);
 }
-
-/* ---- dtypes ---- */
-
-bool onnx_cast(struct node *n)
-{
-    kl_tensor a = onnx_in(n, 0);
-    int32_t to = (int32_t)onnx_attr_int(n, "to", 0);
-    kl_dtype d = onnx_dtype(to);
-    if (d == KL_DTYPE_COUNT)
-        return onnx_fails(n, KL_ERR_TYPE, "there is no cast to %s", onnx_dtype_name(to));
-    return onnx_give(n, 0, kl_dtype_of(a) == d ? a : kl_cast(a, d));
-}
-
-bool onnx_cast_like(struct node *n)
-{
-    kl_tensor a = onnx_in(n, 0);
-    struct type t;
-    if (!onnx_type(n, 1, &t))
-        return false;
-    return onnx_give(n, 0, kl_dtype_of(a) == t.dtype ? a : kl_cast(a, t.dtype));
-}

@@ -124,3 +124,5 @@ bool onnx_einsum(struct node *n)
         in[i] = onnx_in(n, i);
     return onnx_give(n, 0, kl_einsum(text, (int)onnx_nin(n), in));
 }
+
+bool onnx_det(struct node *n) { return onnx_give(n, 0, kl_det(onnx_in(n, 0))); }

@@ -141,3 +141,117 @@ bool onnx_roi_align(struct node *n)
                           "supported");
     return onnx_give(n, 0, kl_roi_align(a, boxes, image, &o));
 }
+
+/* theta [N, n, n + 1] -> grid [N, L..., n]: the places of an image of size [N, C, L...], -1 to 1 along each axis, moved
+ * by the affine map. */
+bool onnx_affine_grid(struct node *n)
+{
+    struct type t;
+    int64_t size[KL_MAX_RANK], points = 1;
+    int rank;
+    if (!onnx_type(n, 0, &t) || !onnx_ints(n, 1, size, KL_MAX_RANK, &rank))
+        return false;
+    int axes = rank - 2;
+    if (axes < 2 || axes > 3 || t.rank != 3 || t.dims[1] != axes || t.dims[2] != axes + 1 || t.dims[0] != size[0])
+        return onnx_fails(n, KL_ERR_SHAPE, "a map of %d axes for a size of %d numbers", t.rank, rank);
+    for (int i = 0; i < axes; i++)
+        if (size[i + 2] < 1 || size[i + 2] > 1 << 24 || (points *= size[i + 2]) > 1 << 28)
+            return onnx_fails(n, KL_ERR_SHAPE, "a size of %lld", (long long)size[i + 2]);
+    bool corners = onnx_attr_int(n, "align_corners", 0);
+    struct array *a = array_new(KL_F64, 2, (int64_t[]){points, axes + 1});
+    double *place = a ? a->data : NULL;
+    for (int64_t p = 0; a && p < points; p++) {
+        int64_t rest = p;
+        for (int i = axes; i-- > 0;) { /* the last axis of the image is the first coordinate */
+            double at = (double)(rest % size[i + 2]), length = (double)size[i + 2];
+            rest /= size[i + 2];
+            place[p * (axes + 1) + axes - 1 - i] = !corners ? (2 * at + 1) / length - 1
+                                                   : length > 1 ? 2 * at / (length - 1) - 1 : -1;
+        }
+        place[p * (axes + 1) + axes] = 1;
+    }
+    kl_tensor base = kl_cast(onnx_tensor(n, a), t.dtype), grid = kl_matmul(base, kl_transpose(onnx_in(n, 0), 1, 2));
+    int64_t dims[KL_MAX_RANK] = {size[0]};
+    for (int i = 0; i < axes; i++)
+        dims[i + 1] = size[i + 2];
+    dims[axes + 1] = axes;
+    return onnx_give(n, 0, kl_reshape(grid, axes + 2, dims));
+}
+
+/* The middle of each axis, or zeros on both of its sides; an odd element is left out, or added, at the end. */
+bool onnx_center_crop_pad(struct node *n)
+{
+    kl_tensor x = onnx_in(n, 0);
+    struct type t;
+    int64_t size[KL_MAX_RANK], low[KL_MAX_RANK] = {0}, high[KL_MAX_RANK] = {0};
+    int axis[KL_MAX_RANK], count;
+    if (!onnx_type(n, 0, &t) || !onnx_ints(n, 1, size, KL_MAX_RANK, &count))
+        return false;
+    int axes = onnx_axes(n, "axes", UINT32_MAX, t.rank, axis);
+    if (axes == -2)
+        return false;
+    for (int i = 0; axes == -1 && i < t.rank; i++)
+        axis[i] = i;
+    if (count != (axes == -1 ? t.rank : axes))
+        return onnx_fails(n, KL_ERR_SHAPE, "%d lengths for %d axes", count, axes == -1 ? t.rank : axes);
+    for (int i = 0; i < count; i++) {
+        int64_t have = t.dims[axis[i]], want = size[i];
+        if (want < 0 || want > INT64_C(1) << 40)
+            return onnx_fails(n, KL_ERR_SHAPE, "a length of %lld", (long long)want);
+        if (want < have)
+            x = kl_narrow(x, axis[i], (have - want) / 2, want);
+        low[axis[i]] = want > have ? (want - have) / 2 : 0;
+        high[axis[i]] = want > have ? want - have - low[axis[i]] : 0;
+    }
+    return onnx_give(n, 0, kl_pad(x, low, high, 0));
+}
+
+/* x [N, C, H, W], w [M, C / groups, h, w], offset [N, groups of offsets * h * w * 2, H', W'], b [M], mask
+ * [N, groups of offsets * h * w, H', W']: a convolution whose windows' elements are read at places moved by offsets. */
+bool onnx_deform_conv(struct node *n)
+{
+    struct type x, w, offset;
+    if (!onnx_type(n, 0, &x) || !onnx_type(n, 1, &w) || !onnx_type(n, 2, &offset))
+        return false;
+    int64_t groups = onnx_attr_int(n, "group", 1), parts = onnx_attr_int(n, "offset_group", 1);
+    int64_t stride[2] = {1, 1}, dilation[2] = {1, 1}, pads[4] = {0};
+    if (onnx_attr_ints(n, "strides", stride, 2) == -2 || onnx_attr_ints(n, "dilations", dilation, 2) == -2 ||
+        onnx_attr_ints(n, "pads", pads, 4) == -2)
+        return false;
+    if (x.rank != 4 || w.rank != 4 || offset.rank != 4 || groups < 1 || parts < 1 || x.dims[1] % parts ||
+        x.dims[1] != w.dims[1] * groups || w.dims[0] % groups ||
+        offset.dims[1] != parts * w.dims[2] * w.dims[3] * 2 || offset.dims[0] != x.dims[0])
+        return onnx_fails(n, KL_ERR_SHAPE, "operands of %d, %d and %d axes, or whose channels do not fit", x.rank,
+                          w.rank, offset.rank);
+    int64_t N = x.dims[0], C = x.dims[1], window = w.dims[2] * w.dims[3], H = offset.dims[2], W = offset.dims[3];
+    /* Per axis: places of windows' elements without offsets [window, H, W]; offsets [N * parts, window, H, W]. */
+    kl_dtype places = kl_device_supports(onnx_device(n), KL_F64) ? KL_F64 : offset.dtype; /* they are scaled twice */
+    kl_tensor moved = kl_reshape(kl_cast(onnx_in(n, 2), places), 5, (int64_t[]){N * parts, window, 2, H, W}), place[2];
+    for (int i = 0; i < 2; i++) {
+        struct array *a = array_new(KL_F64, 3, (int64_t[]){window, H, W});
+        for (int64_t k = 0; a && k < a->count; k++) {
+            int64_t element = k / (H * W), out = i ? k % W : k / W % H;
+            element = i ? element % w.dims[3] : element / w.dims[3];
+            ((double *)a->data)[k] = (double)(out * stride[i] + element * dilation[i] - pads[i]);
+        }
+        kl_tensor fixed = kl_cast(onnx_tensor(n, a), places);
+        kl_tensor at = kl_add(kl_squeeze(kl_narrow(moved, 2, i, 1), 2), fixed);
+        /* in elements -> -1 to 1 between the first and the last half element */
+        double length = (double)x.dims[2 + i];
+        kl_tensor twice = kl_add(kl_mul(at, onnx_number(n, places, 2)), onnx_number(n, places, 1));
+        place[i] = kl_sub(kl_div(twice, onnx_number(n, places, length)), onnx_number(n, places, 1));
+    }
+    kl_tensor grid = kl_stack(2, (kl_tensor[]){place[1], place[0]}, -1);
+    grid = kl_reshape(grid, 4, (int64_t[]){N * parts, window * H, W, 2});
+    kl_tensor image = kl_reshape(onnx_in(n, 0), 4, (int64_t[]){N * parts, C / parts, x.dims[2], x.dims[3]});
+    kl_tensor v = kl_grid_sample(image, grid, KL_SAMPLING_LINEAR, KL_SAMPLE_ZEROS, false);
+    v = kl_reshape(v, 5, (int64_t[]){N, parts, C / parts, window, H * W});
+    if (onnx_has(n, 4))
+        v = kl_mul(v, kl_reshape(onnx_in(n, 4), 5, (int64_t[]){N, parts, 1, window, H * W}));
+    v = kl_reshape(v, 4, (int64_t[]){N, groups, C / groups * window, H * W});
+    kl_tensor filter = kl_reshape(onnx_in(n, 1), 3, (int64_t[]){groups, w.dims[0] / groups, C / groups * window});
+    kl_tensor y = kl_reshape(kl_matmul(filter, v), 4, (int64_t[]){N, w.dims[0], H, W});
+    if (onnx_has(n, 3))
+        y = kl_add(y, kl_reshape(onnx_in(n, 3), 3, (int64_t[]){w.dims[0], 1, 1}));
+    return onnx_give(n, 0, y);
+}

@@ -27,6 +27,41 @@ bool onnx_signal_window(struct node *n)
     return onnx_give(n, 0, d == KL_F64 ? t : kl_cast(t, d));
 }
 
+static double mel(double hertz) { return 2595 * log10(1 + hertz / 700); }
+
+/* [bins of a spectrogram, filters]: triangles between neighbouring frequencies that are evenly spaced in mel, as ONNX
+ * rounds them to bins. */
+bool onnx_mel_weight_matrix(struct node *n)
+{
+    const struct array *in[5];
+    for (uint32_t i = 0; i < 5; i++)
+        if (!(in[i] = onnx_known(n, i)))
+            return false;
+    kl_dtype d = onnx_dtype((int32_t)onnx_attr_int(n, "output_datatype", 1));
+    int64_t filters = array_int(in[0], 0), length = array_int(in[1], 0), rate = array_int(in[2], 0);
+    double low = mel(array_float(in[3], 0)), high = mel(array_float(in[4], 0));
+    int64_t bins = length / 2 + 1;
+    if (filters < 1 || length < 1 || rate < 1 || filters > 1 << 20 || length > 1 << 24 || d == KL_DTYPE_COUNT ||
+        !(low >= 0) || !(high >= low))
+        return onnx_fails(n, KL_ERR_ARGUMENT, "%lld filters of a transform of %lld elements at %lld a second",
+                          (long long)filters, (long long)length, (long long)rate);
+    struct array *a = array_new(KL_F64, 2, (int64_t[]){bins, filters});
+    double *w = a ? a->data : NULL;
+    for (int64_t i = 0; a && i < filters; i++) {
+        int64_t edge[3]; /* bins: where the triangle begins, its peak, and where it ends */
+        for (int k = 0; k < 3; k++) {
+            double hertz = 700 * (pow(10, (low + (double)(i + k) * (high - low) / (double)(filters + 2)) / 2595) - 1);
+            edge[k] = (int64_t)floor((double)(length + 1) * hertz / (double)rate);
+        }
+        for (int64_t j = edge[0]; j < edge[1] && j < bins; j++)
+            w[j * filters + i] = (double)(j - edge[0]) / (double)(edge[1] - edge[0]);
+        for (int64_t j = edge[1]; (j < edge[2] || j == edge[1]) && j < bins; j++)
+            w[j * filters + i] = j > edge[1] ? (double)(edge[2] - j) / (double)(edge[2] - edge[1]) : 1;
+    }
+    kl_tensor t = onnx_tensor(n, a);
+    return onnx_give(n, 0, d == KL_F64 ? t : kl_cast(t, d));
+}
+
 /* re, im (or kl_none): [..., length]; the result: [..., bins, 2] */
 static kl_tensor transformed(struct node *n, kl_tensor re, kl_tensor im, int64_t bins, bool inverse)
 {

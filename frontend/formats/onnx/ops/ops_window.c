@@ -182,7 +182,7 @@ static kl_tensor scale_along(struct node *n, uint32_t i, int rank, int axis)
     if (!onnx_type(n, i, &t))
         return kl_none;
     int64_t dims[KL_MAX_RANK] = {1, 1, 1, 1, 1, 1, 1, 1}, count = t.rank == 1 ? t.dims[0] : 1;
-    kl_tensor scale = onnx_in(n, i);
+    kl_tensor scale = kl_cast(onnx_in(n, i), KL_F32);
     axis = axis < 0 ? axis + rank : axis;
     if (t.rank > 1)
         return scale;
@@ -199,7 +199,7 @@ static bool give_quantized(struct node *n, kl_tensor acc, uint32_t a, uint32_t b
         return false;
     kl_tensor scale = kl_mul(scale_along(n, a, t.rank, t.rank > 1 ? -2 : -1), scale_along(n, b, t.rank, axis));
     kl_tensor v = kl_mul(kl_cast(acc, KL_F32), scale);
-    kl_tensor to = kl_reshape(onnx_in(n, y), 0, NULL), point = kl_reshape(onnx_in(n, zero), 0, NULL);
+    kl_tensor to = kl_reshape(kl_cast(onnx_in(n, y), KL_F32), 0, NULL), point = kl_reshape(onnx_in(n, zero), 0, NULL);
     return onnx_give(n, 0, kl_quantize(v, to, point, z.dtype, 0));
 }
 
@@ -271,6 +271,7 @@ bool onnx_average_pool(struct node *n)
     struct windows s;
     if (!onnx_type(n, 0, &t) || !window_attributes(n, &t, NULL, &s))
         return false;
+    add_extra(&s); /* ceil_mode: what the last window reaches behind the operand counts as padding */
     if (onnx_attr_int(n, "count_include_pad", 0)) {
         int64_t low[KL_MAX_RANK] = {0}, high[KL_MAX_RANK] = {0};
         for (int i = 0; i < s.n; i++) {
@@ -280,7 +281,6 @@ bool onnx_average_pool(struct node *n)
         }
         a = kl_pad(a, low, high, 0);
     }
-    add_extra(&s);
     return onnx_give(n, 0, kl_avg_pool(a, s.n, s.size, s.stride, s.low, s.high, s.dilation));
 }
 
@@ -313,6 +313,46 @@ bool onnx_global_pool(struct node *n)
         return onnx_give(n, 0, kl_mean(a, count, axes, true));
     double p = (double)onnx_attr_int(n, "p", 2);
     return onnx_give(n, 0, kl_pow_scalar(kl_sum(kl_pow_scalar(kl_abs(a), p), count, axes, true), 1 / p));
+}
+
+/* x [N, C * block, windows]: the sum, at each element of an image, of the windows that have it.  That is a transposed
+ * convolution whose filter number k is 1 at element k of the window. */
+bool onnx_col2im(struct node *n)
+{
+    struct type t, w;
+    struct windows s;
+    int64_t image[AXES], size[AXES], shape[AXES + 2], places = 1, block = 1;
+    int axes, count;
+    if (!onnx_type(n, 0, &t) || !onnx_ints(n, 1, image, AXES, &axes) || !onnx_ints(n, 2, size, AXES, &count))
+        return false;
+    if (t.rank != 3 || axes != count || axes < 1)
+        return onnx_fails(n, KL_ERR_SHAPE, "%d axes, an image of %d and a block of %d", t.rank, axes, count);
+    w = (struct type){.rank = axes + 2};
+    for (int i = 0; i < axes; i++)
+        w.dims[i + 2] = image[i];
+    if (!window_attributes(n, &w, size, &s))
+        return false;
+    for (int i = 0; i < axes; i++) {
+        shape[i + 2] = s.out[i];
+        places *= s.out[i];
+        block *= size[i];
+        s.high[i] = (s.out[i] - 1) * s.stride[i] + (size[i] - 1) * s.dilation[i] + 1 - s.low[i] - image[i];
+    }
+    if (t.dims[2] != places || t.dims[1] % block)
+        return onnx_fails(n, KL_ERR_SHAPE, "%lld channels of %lld windows, not a multiple of %lld of %lld",
+                          (long long)t.dims[1], (long long)t.dims[2], (long long)block, (long long)places);
+    shape[0] = t.dims[0] * (t.dims[1] / block);
+    shape[1] = block;
+    kl_tensor x = kl_reshape(onnx_in(n, 0), axes + 2, shape);
+    int64_t filter[AXES + 2] = {block, 1};
+    memcpy(filter + 2, size, (size_t)axes * sizeof *size);
+    kl_tensor row = kl_reshape(kl_arange(onnx_device(n), KL_I64, block), 2, (int64_t[]){block, 1});
+    kl_tensor one = kl_cast(kl_eq(row, kl_arange(onnx_device(n), KL_I64, block)), t.dtype);
+    one = kl_reshape(one, axes + 2, filter);
+    x = kl_conv_transpose(x, one, kl_none, s.stride, s.low, s.high, s.dilation, 1);
+    int64_t result[AXES + 2] = {t.dims[0], t.dims[1] / block};
+    memcpy(result + 2, image, (size_t)axes * sizeof *image);
+    return onnx_give(n, 0, kl_reshape(x, axes + 2, result));
 }
 
 bool onnx_max_unpool(struct node *n)

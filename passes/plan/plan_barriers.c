@@ -1,19 +1,18 @@
-/* Barriers that nothing needs.
+/* Barrier elision.
  *
- * All threads end a kernel before one begins the next, for that may read anywhere what this one has stored.  Where it
- * does not, a thread that is done goes on: kernels that have no array in common of which one is stored, kernels that
- * are too small to be shared out, which the same thread runs, and kernels that cut the arrays they share into the same
- * parts, so that no synchronisation is needed. */
+ * Normally all threads finish a kernel before any begins the next one, which may read anything that the first has
+ * stored.  No barrier is placed between kernels that share no stored array, between kernels too small to be shared out,
+ * which the same thread runs, and between kernels that split the arrays they share into the same parts. */
 #include "ir/text/text.h"
 #include "plan.h"
 
-struct joiner {
+struct elision {
     struct planner *p;
-    int64_t **step;             /* per kernel of the program: its partition, made when first asked for */
+    int64_t **step;             /* per kernel of the program: its partition, computed when it is first needed */
     uint32_t nkernel;
 };
 
-/* The memory that an argument is in: a state's where an output may be written over it. */
+/* The memory of an argument: the state's if an output may overwrite it. */
 static struct loc memory_of(const struct program *p, struct loc l)
 {
     if (l.kind == LOC_OUT && p->in_place[l.index])
@@ -21,10 +20,10 @@ static struct loc memory_of(const struct program *p, struct loc l)
     return l;
 }
 
-static int64_t plan_join_bytes_of(const struct lbuf *b) { return b->count * (int64_t)dtype_size(b->dtype); }
+static int64_t plan_barriers_bytes_of(const struct lbuf *b) { return b->count * (int64_t)dtype_size(b->dtype); }
 
-/* May two arguments be the same bytes?  What a region's program is called with may be one array or several. */
-static bool may_meet(const struct planner *p, struct loc a, int64_t abytes, struct loc b, int64_t bbytes)
+/* May two arguments overlap? Different inputs of a region's program may be the same array. */
+static bool may_alias(const struct planner *p, struct loc a, int64_t abytes, struct loc b, int64_t bbytes)
 {
     if (a.kind >= LOC_SCRATCH || b.kind >= LOC_SCRATCH)
         return false;
@@ -35,7 +34,7 @@ static bool may_meet(const struct planner *p, struct loc a, int64_t abytes, stru
     return a.offset < b.offset + bbytes && b.offset < a.offset + abytes;
 }
 
-static const int64_t *partition(struct joiner *j, uint32_t kernel)
+static const int64_t *partition(struct elision *j, uint32_t kernel)
 {
     const struct kernel *k = j->p->root->p->kernel[kernel];
     if (j->step[kernel])
@@ -48,8 +47,8 @@ static const int64_t *partition(struct joiner *j, uint32_t kernel)
     return NULL;
 }
 
-/* Do two kernels cut two arguments, which share memory, into the same parts? */
-static bool same_parts(struct joiner *j, const struct command *x, uint32_t a, const struct command *y, uint32_t b)
+/* Do two kernels split two arguments, which share memory, into the same parts? */
+static bool same_parts(struct elision *j, const struct command *x, uint32_t a, const struct command *y, uint32_t b)
 {
     const struct kernel *kx = j->p->root->p->kernel[x->kernel], *ky = j->p->root->p->kernel[y->kernel];
     struct loc lx = memory_of(j->p->p, x->arg[a]), ly = memory_of(j->p->p, y->arg[b]);
@@ -61,7 +60,7 @@ static bool same_parts(struct joiner *j, const struct command *x, uint32_t a, co
            sx[a] * (int64_t)dtype_size(kx->buf[a].dtype) == sy[b] * (int64_t)dtype_size(ky->buf[b].dtype);
 }
 
-static bool may_join(struct joiner *j, const struct command *x, const struct command *y)
+static bool may_elide(struct elision *j, const struct command *x, const struct command *y)
 {
     const struct kernel *kx = j->p->root->p->kernel[x->kernel], *ky = j->p->root->p->kernel[y->kernel];
     if (!kx->sched.grain && !ky->sched.grain) /* neither is shared out: the calling thread runs both */
@@ -69,8 +68,8 @@ static bool may_join(struct joiner *j, const struct command *x, const struct com
     for (uint32_t a = 0; a < x->narg; a++)
         for (uint32_t b = 0; b < y->narg; b++) {
             bool stored = kx->buf[a].role != BUF_IN || ky->buf[b].role != BUF_IN;
-            if (stored && may_meet(j->p, x->arg[a], plan_join_bytes_of(&kx->buf[a]), y->arg[b],
-                                   plan_join_bytes_of(&ky->buf[b])) &&
+            if (stored && may_alias(j->p, x->arg[a], plan_barriers_bytes_of(&kx->buf[a]), y->arg[b],
+                                    plan_barriers_bytes_of(&ky->buf[b])) &&
                 !same_parts(j, x, a, y, b))
                 return false;
         }
@@ -83,21 +82,21 @@ static bool one_phase(const struct kernel *k)
     return kernel_phase(k, &p) && !kernel_phase(k, &p);
 }
 
-bool plan_joins(struct planner *p)
+bool plan_elide_barriers(struct planner *p)
 {
     const struct program *all = p->root->p;
-    struct joiner j = {.p = p, .nkernel = all->nkernel, .step = mem_alloc((all->nkernel + 1) * sizeof *j.step)};
+    struct elision j = {.p = p, .nkernel = all->nkernel, .step = mem_alloc((all->nkernel + 1) * sizeof *j.step)};
     if (!j.step)
         return plan_no_memory(p);
     for (uint32_t c = 1, first = 0; c < p->p->ncmd && !p->e->code; c++) {
         struct command *m = &p->p->cmd[c];
         const struct command *before = m - 1;
-        bool may = m->kind == CMD_KERNEL && before->kind == CMD_KERNEL && m->device == before->device &&
-                   c - first < MAX_JOINED && one_phase(all->kernel[m->kernel]) &&
+        bool may = !m->wait && m->kind == CMD_KERNEL && before->kind == CMD_KERNEL && m->device == before->device &&
+                   c - first < MAX_KERNEL_RUN && one_phase(all->kernel[m->kernel]) &&
                        one_phase(all->kernel[before->kernel]);
         for (uint32_t i = first; may && i < c; i++)
-            may = may_join(&j, &p->p->cmd[i], m);
-        m->joined = may;
+            may = may_elide(&j, &p->p->cmd[i], m);
+        m->no_barrier = may;
         first = may ? first : c;
     }
     for (uint32_t i = 0; i < j.nkernel; i++)
@@ -108,14 +107,14 @@ bool plan_joins(struct planner *p)
 
 /* ---- as text ---- */
 
-static void plan_join_order(struct text *t, const struct program *p, unsigned depth)
+static void plan_barriers_order(struct text *t, const struct program *p, unsigned depth)
 {
     for (uint32_t c = 0; c < p->ncmd; c++) {
         const struct command *m = &p->cmd[c];
-        if (!m->joined)
+        if (!m->no_barrier)
             text_put(t, "%s#%*s", c ? "\n" : "", (int)(2 * depth + 1), "");
         switch (m->kind) {
-        case CMD_KERNEL: text_put(t, "%s@%s", m->joined ? ", no barrier, " : "", p->kernel[m->kernel]->name); break;
+        case CMD_KERNEL: text_put(t, "%s@%s", m->no_barrier ? ", no barrier, " : "", p->kernel[m->kernel]->name); break;
         case CMD_COPY:   text_put(t, "copy of %lld bytes", (long long)m->bytes); break;
         case CMD_INTERP: text_put(t, "the interpreter"); break;
         default:         text_put(t, "%s", opinfo[p->g->node[m->region].op].name);
@@ -123,7 +122,7 @@ static void plan_join_order(struct text *t, const struct program *p, unsigned de
         for (int i = 0; i < 2; i++)
             if (m->sub[i]) {
                 text_put(t, "\n");
-                plan_join_order(t, m->sub[i], depth + 1);
+                plan_barriers_order(t, m->sub[i], depth + 1);
             }
     }
 }
@@ -131,7 +130,7 @@ static void plan_join_order(struct text *t, const struct program *p, unsigned de
 char *program_order(const struct program *p)
 {
     struct text t = {0};
-    plan_join_order(&t, p, 0);
+    plan_barriers_order(&t, p, 0);
     text_put(&t, "\n");
     if (!t.failed)
         return t.s;

@@ -4,26 +4,27 @@
 #include "tests/support/random_make.h"
 
 static struct rng rng = {77};
-static uint32_t same_part_joins;
+static uint32_t same_part_elides;
 
 enum { N = 1 << 16, ROWS = 256 };
 
 /* ---- by counting ---- */
 
-/* g runs unfused, or fused, in `kernels` kernels with so many barriers, and with option join 0 as many as kernels. */
+/* g runs unfused, or fused, in `kernels` kernels with so many barriers; with option elide_barriers 0 there are as many
+ * barriers as kernels. */
 static void counts(struct graph *g, bool fuse, uint64_t kernels, uint64_t barriers)
 {
     struct values in = {0}, state = {0}, out[2] = {{0}, {0}};
     struct err e = {0};
     values_random(&rng, g, &g->input, false, &in);
     values_random(&rng, g, &g->state, false, &state);
-    for (int join = 0; join < 2; join++) {
-        option_set("join", join, &e);
+    for (int elide = 0; elide < 2; elide++) {
+        option_set("elide_barriers", elide, &e);
         uint64_t before = counters.barriers, launched = counters.launches;
-        if (!check(run_on(g, "cpu", fuse, &in, &state, NULL, &out[join], &e), "%s: %s", g->name, e.msg))
+        if (!check(run_on(g, "cpu", fuse, &in, &state, NULL, &out[elide], &e), "%s: %s", g->name, e.msg))
             continue;
         uint64_t now = counters.barriers - before, ran = counters.launches - launched;
-        check(ran == kernels && now == (join ? barriers : kernels), "%s: %llu kernels, %llu barriers", g->name,
+        check(ran == kernels && now == (elide ? barriers : kernels), "%s: %llu kernels, %llu barriers", g->name,
               (unsigned long long)ran, (unsigned long long)now);
     }
     for (uint32_t o = 0; o < g->nout; o++) {
@@ -34,12 +35,12 @@ static void counts(struct graph *g, bool fuse, uint64_t kernels, uint64_t barrie
     }
     const struct exec *x = exec_get(g, device_find("cpu", &e), fuse, &e);
     char *order = x ? program_order(x->program) : NULL;
-    uint64_t lines = 0, joints = 0;
+    uint64_t lines = 0, elided = 0;
     for (const char *p = order; p && *p; p++) {
         lines += *p == '\n';
-        joints += !strncmp(p, ", no barrier, ", 14);
+        elided += !strncmp(p, ", no barrier, ", 14);
     }
-    check(lines == barriers && joints == kernels - barriers, "%s: the order says\n%s", g->name, order);
+    check(lines == barriers && elided == kernels - barriers, "%s: the order says\n%s", g->name, order);
     mem_free(order);
     values_free(&in);
     values_free(&state);
@@ -114,18 +115,18 @@ static void counting(void)
 /* ---- random graphs, all shared out ---- */
 
 /* Joins of kernels that are shared out and of which one stores what the other touches. */
-static void count_joins(const struct program *p)
+static void count_elided(const struct program *p)
 {
     for (uint32_t c = 1; c < p->ncmd; c++) {
         const struct command *y = &p->cmd[c], *x = y - 1;
-        if (!y->joined || p->kernel[x->kernel]->extent < 2)
+        if (!y->no_barrier || p->kernel[x->kernel]->extent < 2)
             continue;
         bool met = false;
         for (uint32_t a = 0; a < x->narg; a++)
             for (uint32_t b = 0; b < y->narg; b++)
                 met |= p->kernel[x->kernel]->buf[a].role == BUF_OUT && x->arg[a].kind == y->arg[b].kind &&
                        x->arg[a].index == y->arg[b].index && x->arg[a].offset == y->arg[b].offset;
-        same_part_joins += met;
+        same_part_elides += met;
     }
 }
 
@@ -164,9 +165,9 @@ static void one_random(uint64_t seed, bool fuse)
         values_random(&rng, g, &g->input, false, &in);
         values_random(&rng, g, &g->state, false, &state);
         bool ok = x;
-        for (int join = 0; ok && join < 2; join++) {
-            option_set("join", join, &e);
-            ok = check(run_on(g, "cpu", fuse, &in, &state, NULL, &out[join], &e), "seed %llu: %s",
+        for (int elide = 0; ok && elide < 2; elide++) {
+            option_set("elide_barriers", elide, &e);
+            ok = check(run_on(g, "cpu", fuse, &in, &state, NULL, &out[elide], &e), "seed %llu: %s",
                        (unsigned long long)seed, e.msg);
         }
         for (uint32_t o = 0; ok && o < g->nout; o++) {
@@ -175,7 +176,7 @@ static void one_random(uint64_t seed, bool fuse)
                   "seed %llu: output %u differs at %" PRId64, (unsigned long long)seed, o, at);
         }
         if (x)
-            count_joins(x->program);
+            count_elided(x->program);
     }
     schedules_set("", 0, "", &e);
     values_free(&in);
@@ -199,6 +200,6 @@ int main(int argc, char **argv)
     for (long i = 0; i < graphs; i++)
         for (int fuse = 0; fuse < 2; fuse++)
             one_random((uint64_t)i, fuse);
-    check(same_part_joins > (uint32_t)graphs / 16, "only %u barriers were dropped for equal parts", same_part_joins);
+    check(same_part_elides > (uint32_t)graphs / 16, "only %u barriers were dropped for equal parts", same_part_elides);
     return finish();
 }

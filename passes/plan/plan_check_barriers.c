@@ -1,6 +1,7 @@
-/* Checks kernels that run without a barrier between them, from nothing but their instructions: for places where one
- * thread's iterations may end and another's begin, what the iterations below touch, in either kernel, must lie below
- * what those above touch.  Indices are followed as intervals; the planner (partition.c) has another way. */
+/* Checks kernels that run without a barrier between them, from their instructions alone.  Wherever one thread's
+ * iterations may end and another's begin, the memory that the iterations below access, in either kernel, must be
+ * below that of the iterations above.  Indices are followed as intervals; the planner uses a different method
+ * (partition.c). */
 #include "plan.h"
 
 enum { MAX_STEPS = 4096, MAX_CUTS = 48 };
@@ -15,7 +16,7 @@ static struct range wide(struct range a)
     return a.lo < anything.lo || a.hi > anything.hi ? anything : a;
 }
 
-/* What of a kernel runs: iterations, and lanes of a vector loop where a predicate leaves some out. */
+/* The part of a kernel that runs: iterations, and lanes of a vector loop if a predicate excludes some. */
 struct part { const struct kernel *k; struct range p; val loop; struct range lanes; uint32_t steps; };
 
 static struct range range_of(struct part *t, val v);
@@ -63,12 +64,12 @@ static struct range range_of(struct part *t, val v)
     return (struct range){lo.lo, hi.hi > lo.lo ? hi.hi - 1 : lo.lo};
 }
 
-/* p as far as the condition lets it. */
-static struct range let_in(struct part *t, val cond, struct range p)
+/* The part of p that satisfies the condition. */
+static struct range narrow_range(struct part *t, val cond, struct range p)
 {
     const struct linst *i = &t->k->inst[cond];
     if (i->op == L_OP(P_AND))
-        return let_in(t, i->b, let_in(t, i->a, p));
+        return narrow_range(t, i->b, narrow_range(t, i->a, p));
     bool left = i->op >= L_PRIM && t->k->inst[i->a].op == L_LOOP && t->k->inst[i->a].kind == LOOP_PARALLEL;
     bool right = i->op >= L_PRIM && i->b && t->k->inst[i->b].op == L_LOOP && t->k->inst[i->b].kind == LOOP_PARALLEL;
     if (left == right || (i->op != L_OP(P_EQ) && i->op != L_OP(P_LT) && i->op != L_OP(P_LE)))
@@ -83,8 +84,8 @@ static struct range let_in(struct part *t, val cond, struct range p)
     return p;
 }
 
-/* The bytes of lbuf b that iterations p touch, from its beginning on. */
-static struct range touched(const struct kernel *k, uint32_t b, struct range p)
+/* The range of bytes of lbuf b that iterations p access. */
+static struct range accessed_range(const struct kernel *k, uint32_t b, struct range p)
 {
     struct part t = {.k = k};
     struct range open[MAX_NEST + 1] = {p}, all = nothing;
@@ -95,7 +96,7 @@ static struct range touched(const struct kernel *k, uint32_t b, struct range p)
         t.p = open[depth];
         t.loop = 0;
         if (i->op == L_LOOP || i->op == L_IF) {
-            open[depth + 1] = i->op == L_IF ? let_in(&t, i->a, open[depth]) : open[depth];
+            open[depth + 1] = i->op == L_IF ? narrow_range(&t, i->a, open[depth]) : open[depth];
             depth++;
         }
         depth -= i->op == L_END;
@@ -117,7 +118,7 @@ static struct range touched(const struct kernel *k, uint32_t b, struct range p)
     return (struct range){lo, hi - 1};
 }
 
-static struct range plan_check_join_join(struct range a, struct range b)
+static struct range range_union(struct range a, struct range b)
 {
     if (is_empty(a) || is_empty(b))
         return is_empty(a) ? b : a;
@@ -129,22 +130,24 @@ static struct range moved(struct range a, int64_t by)
     return is_empty(a) ? a : wide((struct range){a.lo + by, a.hi + by});
 }
 
-/* Wherever the iterations are cut in two, are the bytes that two kernels touch of two arguments cut at one place? */
-static bool cut_alike(const struct kernel *x, uint32_t a, int64_t xat, const struct kernel *y, uint32_t b, int64_t yat)
+/* For every split of the iterations in two: are the bytes that two kernels access of two arguments split at the same
+ * position? */
+static bool split_equally(const struct kernel *x, uint32_t a, int64_t xat, const struct kernel *y, uint32_t b,
+                          int64_t yat)
 {
     int64_t n = x->extent, step = n / MAX_CUTS + 1;
     for (int64_t cut = 1; cut < n; cut = cut + step < n || cut == n - 1 ? cut + step : n - 1) {
         const struct range half[2] = {{0, cut - 1}, {cut, n - 1}};
         struct range side[2];
         for (int i = 0; i < 2; i++)
-            side[i] = plan_check_join_join(moved(touched(x, a, half[i]), xat), moved(touched(y, b, half[i]), yat));
+            side[i] = range_union(moved(accessed_range(x, a, half[i]), xat), moved(accessed_range(y, b, half[i]), yat));
         if (!is_empty(side[0]) && !is_empty(side[1]) && side[0].hi >= side[1].lo)
             return false;
     }
     return true;
 }
 
-/* What an argument lies in, by number: a state's and an output's are one where the output may be in place. */
+/* A number for the memory of an argument; a state and an output share it if the output may be in place. */
 static bool same_memory(const struct program *p, struct loc a, struct loc b)
 {
     struct loc *l[2] = {&a, &b};
@@ -168,26 +171,27 @@ static const char *check_pair(const struct program *p, const struct command *x, 
             if (only_read || !same_memory(p, lx, ly) || lx.offset >= yend || ly.offset >= xend)
                 continue;
             if (!alike)
-                return "is joined to a kernel that is shared out in another way and touches the same memory";
-            if (!cut_alike(kx, a, lx.offset, ky, b, ly.offset))
-                return "is joined to a kernel of which other threads touch the same memory";
+                return "has no barrier after a kernel that is shared out in another way and accesses the same memory";
+            if (!split_equally(kx, a, lx.offset, ky, b, ly.offset))
+                return "has no barrier after a kernel in which other threads access the same memory";
         }
     return NULL;
 }
 
-const char *check_joined(const struct program *p, uint32_t c)
+const char *check_no_barrier(const struct program *p, uint32_t c)
 {
     const struct command *y = &p->cmd[c];
-    for (uint32_t i = c; p->cmd[i].joined;) {
-        if (i-- == 0 || c - i >= MAX_JOINED)
-            return i == UINT32_MAX ? "is joined to nothing" : "is one of too many joined kernels";
+    for (uint32_t i = c; p->cmd[i].no_barrier;) {
+        if (i-- == 0 || c - i >= MAX_KERNEL_RUN)
+            return i == UINT32_MAX ? "has no barrier and no kernel before it"
+                                   : "is one of too many kernels without a barrier";
         const struct command *x = &p->cmd[i];
         struct phase px = {0}, py = {0};
         if (y->kind != CMD_KERNEL || x->kind != CMD_KERNEL || x->device != y->device)
-            return "is joined to what is no kernel of its device";
+            return "has no barrier after a command that is not a kernel of its device";
         if (!kernel_phase(p->kernel[x->kernel], &px) || kernel_phase(p->kernel[x->kernel], &px) ||
             !kernel_phase(p->kernel[y->kernel], &py) || kernel_phase(p->kernel[y->kernel], &py))
-            return "is joined to a kernel, and one of them has phases";
+            return "has no barrier after a kernel, and one of them has phases";
         const char *wrong = check_pair(p, x, y);
         if (wrong)
             return wrong;

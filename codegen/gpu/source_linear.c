@@ -1,0 +1,181 @@
+/* Indices as sums of multiples of values, and accesses to neighbouring elements as one access of several.
+ *
+ * Loads of an input, and stores, whose indices differ by 1, 2 .. become one access of up to 16 bytes, where the first
+ * index is a multiple of their number: buffers begin at multiples of 64 bytes.  The load stands where its first element
+ * is loaded, the store where its last one is stored.  Nothing in between may change, or read, the same memory. */
+#include "emit_source.h"
+#include <string.h>
+
+/* ---- linear forms ---- */
+
+static bool add_term(struct linear *out, val v, int64_t by)
+{
+    unsigned t = 0;
+    while (t < out->n && out->term[t] != v)
+        t++;
+    if (t == LINEAR_TERMS)
+        return false;
+    if (t == out->n) {
+        out->term[out->n] = v;
+        out->by[out->n++] = 0;
+    }
+    return !__builtin_add_overflow(out->by[t], by, &out->by[t]);
+}
+
+static bool add_value(const struct kernel *k, val v, int64_t by, struct linear *out, unsigned depth)
+{
+    const struct linst *i = &k->inst[v];
+    int64_t c;
+    if (i->op == L_CONST && i->dtype == KL_I64)
+        return !__builtin_mul_overflow(by, (int64_t)i->imm, &c) &&
+               !__builtin_add_overflow(out->constant, c, &out->constant);
+    if (i->op == L_SPLAT && i->dtype == KL_I64 && !i->cols && depth)
+        return add_value(k, i->a, by, out, depth - 1);
+    if (i->dtype != KL_I64 || i->cols || !depth)
+        return add_term(out, v, by);
+    if (i->op == L_OP(P_ADD))
+        return add_value(k, i->a, by, out, depth - 1) && add_value(k, i->b, by, out, depth - 1);
+    if (i->op == L_OP(P_SUB) && by != INT64_MIN)
+        return add_value(k, i->a, by, out, depth - 1) && add_value(k, i->b, -by, out, depth - 1);
+    if (i->op == L_OP(P_MUL) && k->inst[i->b].op == L_CONST &&
+        !__builtin_mul_overflow(by, (int64_t)k->inst[i->b].imm, &c))
+        return add_value(k, i->a, c, out, depth - 1);
+    return add_term(out, v, by);
+}
+
+bool source_linear(const struct kernel *k, val index, struct linear *out)
+{
+    enum { DEPTH = 16 };
+    *out = (struct linear){0};
+    if (!add_value(k, index, 1, out, DEPTH))
+        return false;
+    for (unsigned t = 0; t < out->n;) /* those that cancel */
+        if (out->by[t]) {
+            t++;
+        } else {
+            out->n--;
+            out->term[t] = out->term[out->n];
+            out->by[t] = out->by[out->n];
+        }
+    return true;
+}
+
+bool source_linear_apart(const struct linear *a, const struct linear *b, int64_t *by)
+{
+    for (unsigned t = 0; t < a->n; t++) {
+        unsigned u = 0;
+        while (u < b->n && b->term[u] != a->term[t])
+            u++;
+        if (u == b->n || b->by[u] != a->by[t])
+            return false;
+    }
+    return a->n == b->n && !__builtin_sub_overflow(b->constant, a->constant, by);
+}
+
+static bool is_multiple(const struct linear *l, int64_t n)
+{
+    bool ok = l->constant % n == 0;
+    for (unsigned t = 0; t < l->n; t++)
+        ok &= l->by[t] % n == 0;
+    return ok;
+}
+
+/* ---- packs ---- */
+
+enum { MOST_BYTES = 16, AHEAD = 512 }; /* of an access; accesses of a region that are looked at from one on */
+
+struct access { val at; struct linear index; };
+
+struct region { struct emitter *m; struct access *v; uint32_t n; };
+
+/* Loads of inputs and stores to what others see, of one element. */
+static bool can_pack(const struct emitter *m, val v)
+{
+    const struct linst *i = &m->k->inst[v];
+    bool load = i->op == L_LOAD && m->k->buf[i->imm].role == BUF_IN && !i->cols && load_elements(m->k, i) == 1;
+    bool store = i->op == L_STORE && !m->k->inst[i->b].cols && !m->info.local[i->imm] &&
+                 (m->own_threads || (m->affine[i->a] && m->stride[i->a])); /* no two lanes store the same */
+    return (load || store) && (m->own_threads || m->k->inst[i->a].varying);
+}
+
+/* May what stands between two accesses of a pack not stand there? */
+static bool comes_between(const struct region *r, uint32_t first, uint32_t last)
+{
+    const struct linst *n = r->m->k->inst, *i = &n[r->v[first].at];
+    for (uint32_t x = first + 1; x < last; x++) {
+        const struct linst *o = &n[r->v[x].at];
+        bool member = o->op == i->op && o->imm == i->imm;
+        if (i->op == L_LOAD ? o->op != L_LOAD && source_may_share(r->m->k, (uint32_t)i->imm, (uint32_t)o->imm)
+            : !member && (o->op != L_LOAD ? o->imm == i->imm
+                          : o->imm == i->imm || source_may_share(r->m->k, (uint32_t)o->imm, (uint32_t)i->imm)))
+            return true;
+    }
+    return false;
+}
+
+/* Finds `count` neighbours from access `first` on, in order. */
+static bool make_pack(struct region *r, uint32_t first, unsigned count)
+{
+    struct emitter *m = r->m;
+    const struct linst *n = m->k->inst, *i = &n[r->v[first].at];
+    uint32_t member[MOST_BYTES] = {first};
+    unsigned found = 1;
+    if (!is_multiple(&r->v[first].index, count))
+        return false;
+    for (uint32_t x = first + 1; x < r->n && x < first + AHEAD && found < count; x++) {
+        const struct linst *o = &n[r->v[x].at];
+        int64_t by;
+        if (o->op != i->op || o->imm != i->imm || m->pack[r->v[x].at].first)
+            continue;
+        bool next = source_linear_apart(&r->v[first].index, &r->v[x].index, &by) && by == (int64_t)found &&
+                    (i->op == L_LOAD ? o->b == i->b : o->c == i->c);
+        if (!next && i->op == L_STORE) /* a store of the same buffer that is none of them keeps its place */
+            return false;
+        if (next)
+            member[found++] = x;
+    }
+    if (found < count || comes_between(r, first, member[count - 1]))
+        return false;
+    for (unsigned e = 0; e < count; e++)
+        m->pack[r->v[member[e]].at] = (struct pack){r->v[first].at, r->v[member[count - 1]].at, (uint8_t)e,
+                                                    (uint8_t)count};
+    return true;
+}
+
+static void pack_region(struct region *r)
+{
+    for (uint32_t x = 0; x < r->n; x++) {
+        struct emitter *m = r->m;
+        const struct linst *i = &m->k->inst[r->v[x].at];
+        if (m->pack[r->v[x].at].first || !can_pack(m, r->v[x].at))
+            continue;
+        for (unsigned count = MOST_BYTES / (unsigned)dtype_size(m->k->buf[i->imm].dtype); count > 1; count /= 2)
+            if (make_pack(r, x, count))
+                break;
+    }
+    r->n = 0;
+}
+
+bool source_packs(struct emitter *m)
+{
+    const struct kernel *k = m->k;
+    struct region r = {m, mem_alloc(k->ninst * sizeof *r.v), 0};
+    m->pack = mem_alloc(k->ninst * sizeof *m->pack);
+    uint32_t width = 1;
+    for (val v = 1; m->d->packs && r.v && m->pack && v < k->ninst; v++) {
+        const struct linst *i = &k->inst[v];
+        if (i->op == L_LOOP && i->kind == LOOP_VECTOR)
+            width = (uint32_t)k->inst[i->b].imm;
+        bool exchange = (i->op == L_LANE_REDUCE || i->op == L_INTERLEAVE) && exchanges(m, v, width);
+        if (m->barrier[v] || exchange || i->op == L_LOOP || i->op == L_END || i->op == L_IF || i->op == L_BARRIER ||
+            i->op == L_SYNC || i->op == L_WAIT || i->op == L_ATOMIC)
+            pack_region(&r);
+        bool access = i->op == L_LOAD || i->op == L_STORE;
+        if (access && source_linear(k, i->a, &r.v[r.n].index))
+            r.v[r.n++].at = v;
+        else if (access)
+            pack_region(&r); /* it may touch anything */
+    }
+    mem_free(r.v);
+    return r.v && m->pack;
+}

@@ -1,0 +1,63 @@
+/* kl_tune: the program of a trace by its name, and what came of its kernels as text. */
+#include "frontend/frontend.h"
+#include "runtime/program/tune.h"
+#include <kiln/benchmark.h>
+
+enum { MOST_SECONDS = 86400 };
+
+/* ctx of both: the caller's options. */
+static void tell_kernel(void *ctx, const struct tune_kernel *k)
+{
+    const kl_tune_options *o = ctx;
+    char *before = schedule_line(&k->before), *after = schedule_line(&k->after);
+    kl_tuned_kernel seen = {k->name, before ? before : "", after ? after : "", {k->seconds[0], k->seconds[1]},
+                            (int)k->tried, k->complete};
+    if (o->kernel)
+        o->kernel(o->ctx, &seen);
+    mem_free(before);
+    mem_free(after);
+}
+
+static void tell_progress(void *ctx, int done, int total)
+{
+    const kl_tune_options *o = ctx;
+    if (o->progress)
+        o->progress(o->ctx, done, total);
+}
+
+kl_status kl_tune_with(const char *trace, const kl_tune_options *options)
+{
+    struct thread *t = thread_self();
+    struct err e = {0};
+    struct tune_result r;
+    if (!t)
+        return KL_ERR_MEMORY;
+    if (!options || !trace)
+        return report(t, NULL, KL_ERR_ARGUMENT, "tune: %s", trace ? "no options" : "the trace's name is NULL");
+    if (!(options->seconds >= 0 && options->seconds <= MOST_SECONDS))
+        return report(t, NULL, KL_ERR_ARGUMENT, "tune: %g seconds; there may be 0 to %d", options->seconds,
+                      (int)MOST_SECONDS);
+    if (t->tracing)
+        return report(t, NULL, KL_ERR_TRACE, "tune: a trace is open");
+    const struct exec *x = exec_named(trace);
+    if (!x)
+        return report(t, NULL, KL_ERR_ARGUMENT, "tune: no trace of the name \"%s\" has run", trace);
+    kl_tune_options own = *options;
+    struct tune_options o = {.seconds = own.seconds, .again = true, .progress = tell_progress, .found = tell_kernel,
+                             .ctx = &own};
+    bool ok = x->fuse || err_set(&e, KL_ERR_ARGUMENT, "tune: trace \"%s\" ran unfused: only fused kernels are tuned",
+                                 trace);
+    ok = ok && tune_program(x, &o, &r, &e);
+    if (ok && r.changed) { /* compiled now, not when it runs next */
+        const struct exec *next = exec_get(x->captured, x->device, x->fuse, &e);
+        ok = next != NULL;
+        exec_unref(next);
+    }
+    exec_unref(x);
+    return ok ? KL_OK : report(t, NULL, e.code, "%s", e.msg);
+}
+
+kl_status kl_tune(const char *trace, double seconds)
+{
+    return kl_tune_with(trace, &(kl_tune_options){.seconds = seconds});
+}

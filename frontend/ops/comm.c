@@ -1,0 +1,191 @@
+/* Collectives between processes: custom ops (runtime/comm/) that give a tensor and a token.  As kl_print's, they are
+ * chained by their tokens, the last of which is an output of the program: so they all run, in the order of their
+ * calls, which is the same on all ranks. */
+#include "frontend/frontend.h"
+#include "ir/graph/custom.h"
+#include "runtime/comm/comm.h"
+#include <string.h>
+
+#define DEFAULT_TIMEOUT 10.0
+
+kl_comm *kl_comm_init(const kl_comm_options *options)
+{
+    static const kl_comm_options none;
+    const kl_comm_options *o = options ? options : &none;
+    struct thread *t = thread_self();
+    struct comm_place place;
+    struct err e;
+    e.code = KL_OK;
+    if (!t)
+        return NULL;
+    if (o->timeout < 0 || o->timeout != o->timeout || o->ranks < 0 || o->port < 0 || o->port > 65535 ||
+        (o->ranks && (o->rank < 0 || o->rank >= o->ranks))) {
+        report(t, NULL, KL_ERR_ARGUMENT, "comm_init: rank %d of %d, port %d, timeout %g s", o->rank, o->ranks, o->port,
+               o->timeout);
+        return NULL;
+    }
+    kl_comm *c = NULL;
+    if (comm_place_find(&place, &e)) {
+        if (o->ranks) {
+            place.rank = place.local_rank = o->rank;
+            place.ranks = o->ranks;
+            place.mpi = false;
+        }
+        place.address = o->address ? o->address : place.address;
+        place.port = o->port ? o->port : place.port;
+        c = comm_open(o->carrier, &place, o->timeout > 0 ? o->timeout : DEFAULT_TIMEOUT, &e);
+    }
+    if (!c)
+        report(t, NULL, e.code, "comm_init: %s", e.msg);
+    return c;
+}
+
+int kl_comm_rank(const kl_comm *comm) { return comm ? comm->rank : -1; }
+int kl_comm_ranks(const kl_comm *comm) { return comm ? comm->ranks : -1; }
+int kl_comm_local_rank(const kl_comm *comm) { return comm ? comm->local_rank : -1; }
+const char *kl_comm_carrier(const kl_comm *comm) { return comm ? comm_carrier_name() : "none"; }
+
+kl_status kl_comm_barrier(kl_comm *comm)
+{
+    struct thread *t = thread_self();
+    struct err e;
+    e.code = KL_OK;
+    if (!t)
+        return KL_ERR_MEMORY;
+    if (!comm)
+        return report(t, NULL, KL_ERR_ARGUMENT, "comm_barrier: no communicator");
+    return comm_barrier(comm, &e) ? KL_OK : report(t, NULL, e.code, "comm_barrier: %s", e.msg);
+}
+
+void kl_comm_free(kl_comm *comm)
+{
+    if (comm)
+        comm_close(comm);
+}
+
+/* A collective on its way. */
+struct collect {
+    struct thread *t;
+    const kl_site *site;
+    const char *name;         /* in messages */
+    kl_comm *comm;
+    enum comm_op op;
+    enum comm_reduction kind;
+    int root;
+};
+
+/* The node in the open trace, of a tensor whose axis 0 is the one that is cut or grows. */
+static kl_tensor collect_node(const struct collect *c, kl_tensor a)
+{
+    struct thread *t = c->t;
+    struct view v;
+    char attr[96], message[CUSTOM_MESSAGE] = "";
+    kl_type in[2], type[2];
+    kl_tensor out[2], operand[2] = {a};
+    struct err e;
+    e.code = KL_OK;
+    if (!describe(t, c->site, c->name, "the tensor", a, &v))
+        return op_failed();
+    operand[1] = region_token(t, c->site, v.device);
+    if (t->trace->err.code)
+        return op_failed();
+    in[0] = custom_type(v.dtype, &v.shape);
+    in[1] = (kl_type){.dtype = KL_U8};
+    struct custom_use use = {.op = custom_find(comm_op_name(c->op)), .attr = attr, .type = type};
+    use.nattr = (size_t)comm_op_attr(attr, sizeof attr, c->comm, c->kind, c->root);
+    kl_custom_call call = {.nin = operand[1].id ? 2 : 1, .nout = 2, .in_type = in, .attr = attr,
+                           .attr_bytes = use.nattr, .message = message, .message_bytes = sizeof message};
+    if (!custom_types(use.op, &call, type, &e))
+        return fail(t, c->site, e.code, "%s: %s", c->name, e.msg), op_failed();
+    if (record_custom(c->site, c->name, &use, call.nin, operand, 2, out) != KL_OK)
+        return op_failed();
+    t->trace->token = out[1];
+    return out[0];
+}
+
+/* The same along any axis. */
+static kl_tensor collect_along(const struct collect *c, kl_tensor a, uint32_t axis)
+{
+    int order[KL_MAX_RANK], back[KL_MAX_RANK], rank = kl_rank(a);
+    struct thread *t = compose_begin(c->name);
+    if (!t)
+        return kl_none;
+    for (int i = 0; i < rank; i++)
+        order[i] = i == 0 ? (int)axis : i <= (int)axis ? i - 1 : i;
+    for (int i = 0; i < rank; i++)
+        back[order[i]] = i;
+    kl_tensor moved = axis ? kl_permute_at(c->site, a, order) : a, all = collect_node(c, moved);
+    return compose_end(t, axis ? kl_permute_at(c->site, all, back) : all);
+}
+
+/* Outside of a trace it is one of its own. */
+static kl_tensor collect_now(const struct collect *c, kl_tensor a, uint32_t axis)
+{
+    if (kl_trace_begin_at(c->site, c->name) != KL_OK)
+        return op_failed();
+    kl_tensor y = kl_keep_at(c->site, collect_along(c, a, axis));
+    return kl_trace_end_at(c->site) == KL_OK ? y : op_failed();
+}
+
+static kl_tensor collect_checked(struct collect *c, kl_tensor a, int axis)
+{
+    struct view v;
+    uint32_t at = 0;
+    struct thread *t = c->t = thread_self();
+    bool reduces = c->op == COMM_ALL_REDUCE || c->op == COMM_REDUCE_SCATTER;
+    bool parts = c->op == COMM_REDUCE_SCATTER || c->op == COMM_ALL_GATHER;
+    if (!t)
+        return kl_none;
+    if ((t->tracing && t->trace->err.code) || effects_refuse(t, c->site, c->name))
+        return op_failed();
+    if (!c->comm)
+        return fail(t, c->site, KL_ERR_ARGUMENT, "%s: no communicator", c->name), op_failed();
+    if (c->root < 0 || c->root >= c->comm->ranks)
+        return fail(t, c->site, KL_ERR_ARGUMENT, "%s: there is no rank %d of %d", c->name, c->root, c->comm->ranks),
+               op_failed();
+    if (reduces && (unsigned)c->kind > COMM_MIN)
+        return fail(t, c->site, KL_ERR_ARGUMENT, "%s: %u is no reduction", c->name, (unsigned)c->kind), op_failed();
+    if (!describe(t, c->site, c->name, "the tensor", a, &v))
+        return op_failed();
+    if (*kl_layer_name(a))
+        return fail(t, c->site, KL_ERR_TYPE, "%s: takes a plain tensor, not a %s one (kl_dense)", c->name,
+                    kl_layer_name(a)), op_failed();
+    if (device_index(v.device) == DEVICE_META)
+        return fail(t, c->site, KL_ERR_DEVICE, "%s: " META_HAS_NO_DATA, c->name), op_failed();
+    if (reduces && (c->kind == COMM_MEAN ? !dtype_is_float(v.dtype) : c->kind == COMM_SUM && v.dtype == KL_BOOL))
+        return fail(t, c->site, KL_ERR_TYPE, "%s: no %s of %s", c->name, comm_reduction_name(c->kind),
+                    dtype_name(v.dtype)), op_failed();
+    if (parts && !axis_of(t, c->site, c->name, &v.shape, axis, &at))
+        return op_failed();
+    char text[SHAPE_TEXT];
+    if (c->op == COMM_REDUCE_SCATTER && v.shape.dim[at] % c->comm->ranks)
+        return fail(t, c->site, KL_ERR_SHAPE, "%s: axis %u of %s is not %d equal parts", c->name, at,
+                    shape_text(&v.shape, text, sizeof text), c->comm->ranks), op_failed();
+    return t->tracing ? collect_along(c, a, at) : collect_now(c, a, at);
+}
+
+kl_tensor kl_comm_all_reduce_at(const kl_site *site, kl_comm *comm, kl_reduction kind, kl_tensor a)
+{
+    struct collect c = {.site = site, .name = "comm_all_reduce", .comm = comm, .op = COMM_ALL_REDUCE,
+                        .kind = (enum comm_reduction)kind};
+    return collect_checked(&c, a, 0);
+}
+
+kl_tensor kl_comm_reduce_scatter_at(const kl_site *site, kl_comm *comm, kl_reduction kind, int axis, kl_tensor a)
+{
+    struct collect c = {.site = site, .name = "comm_reduce_scatter", .comm = comm, .op = COMM_REDUCE_SCATTER,
+                        .kind = (enum comm_reduction)kind};
+    return collect_checked(&c, a, axis);
+}
+
+kl_tensor kl_comm_all_gather_at(const kl_site *site, kl_comm *comm, int axis, kl_tensor a)
+{
+    struct collect c = {.site = site, .name = "comm_all_gather", .comm = comm, .op = COMM_ALL_GATHER};
+    return collect_checked(&c, a, axis);
+}
+
+kl_tensor kl_comm_broadcast_at(const kl_site *site, kl_comm *comm, int root, kl_tensor a)
+{
+    struct collect c = {.site = site, .name = "comm_broadcast", .comm = comm, .op = COMM_BROADCAST, .root = root};
+    return collect_checked(&c, a, 0);
+}

@@ -1,0 +1,297 @@
+/* Training by many processes: gradients averaged over the ranks in buckets, optimizers whose states are split among
+ * the ranks. */
+#include "rules.h"
+
+#define DEFAULT_BUCKET (INT64_C(4) << 20) /* bytes */
+
+static int64_t bytes_of(kl_tensor t)
+{
+    return kl_numel(t) * (int64_t)kl_dtype_size(kl_dtype_of(t));
+}
+
+/* The tensors one behind the other, [n], followed by zeros up to `length` elements. */
+static kl_tensor flat_of(const kl_site *site, int n, const kl_tensor *tensors, kl_tensor *room, int64_t length)
+{
+    int64_t sum = 0;
+    for (int i = 0; i < n; i++) {
+        int64_t count = kl_numel(tensors[i]);
+        room[i] = kl_reshape_at(site, tensors[i], 1, &count);
+        sum += count;
+    }
+    if (sum < length) {
+        int64_t rest = length - sum;
+        room[n] = kl_zeros_at(site, kl_device_of(tensors[0]), kl_dtype_of(tensors[0]), 1, &rest);
+        n++;
+    }
+    return n == 1 ? room[0] : kl_concat_at(site, n, room, 0);
+}
+
+/* Element `at` and those behind it, in the shape of a tensor. */
+static kl_tensor piece_of(const kl_site *site, kl_tensor flat, int64_t at, kl_tensor like)
+{
+    int64_t dims[KL_MAX_RANK];
+    int rank = kl_shape(like, dims);
+    return kl_reshape_at(site, kl_narrow_at(site, flat, 0, at, kl_numel(like)), rank, dims);
+}
+
+/* ---- values of rank 0 ---- */
+
+kl_status kl_comm_sync_at(const kl_site *site, kl_comm *comm, int n, const kl_tensor *tensors)
+{
+    if (n < 0 || (n && !tensors))
+        return kl_failf(site, KL_ERR_ARGUMENT, "comm_sync: %d tensors at %s", n, tensors ? "an array" : "NULL");
+    kl_status s = kl_trace_begin_at(site, "comm_sync");
+    for (int i = 0; i < n && s == KL_OK; i++)
+        s = kl_assign_at(site, tensors[i], kl_comm_broadcast_at(site, comm, 0, kl_detach_at(site, tensors[i])));
+    return kl_tracing() ? kl_trace_end_at(site) : s;
+}
+
+/* ---- gradients ---- */
+
+/* The mean over all ranks of m gradients, whose places are in at[]; by one collective. */
+static void reduce_bucket(const kl_site *site, kl_comm *comm, int m, const int *at, kl_tensor *result, kl_tensor *room)
+{
+    if (m == 1) {
+        result[at[0]] = kl_comm_all_reduce_at(site, comm, KL_REDUCE_MEAN, result[at[0]]);
+        return;
+    }
+    for (int i = 0; i < m; i++)
+        room[i] = result[at[i]];
+    kl_tensor all = kl_comm_all_reduce_at(site, comm, KL_REDUCE_MEAN, flat_of(site, m, room, room + m, 0));
+    for (int64_t i = 0, from = 0; i < m; i++) {
+        int64_t count = kl_numel(result[at[i]]);
+        result[at[i]] = piece_of(site, all, from, result[at[i]]);
+        from += count;
+    }
+}
+
+static bool same_kind(kl_tensor a, kl_tensor b)
+{
+    return kl_dtype_of(a) == kl_dtype_of(b) && kl_device_of(a).id == kl_device_of(b).id;
+}
+
+static void reduce_gradients(const kl_site *site, kl_comm *comm, int n, kl_tensor *result, int64_t bucket_bytes,
+                             int *at, kl_tensor *room)
+{
+    int m = 0;
+    int64_t bytes = 0;
+    for (int i = n - 1; i >= 0; i--) {
+        if (!result[i].id)
+            continue;
+        int64_t more = bytes_of(result[i]);
+        if (m && (bytes + more > bucket_bytes || !same_kind(result[at[0]], result[i]))) {
+            reduce_bucket(site, comm, m, at, result, room);
+            m = 0;
+            bytes = 0;
+        }
+        at[m++] = i;
+        bytes += more;
+    }
+    if (m)
+        reduce_bucket(site, comm, m, at, result, room);
+}
+
+kl_status kl_comm_gradients_at(const kl_site *site, kl_comm *comm, int n, kl_tensor *gradients, int64_t bucket_bytes)
+{
+    if (!comm || n < 0 || (n && !gradients) || bucket_bytes < 0)
+        return kl_failf(site, KL_ERR_ARGUMENT, "comm_gradients: %s, %d gradients at %s, buckets of %lld bytes",
+                        comm ? "a communicator" : "no communicator", n, gradients ? "an array" : "NULL",
+                        (long long)bucket_bytes);
+    if (!kl_tracing())
+        return kl_failf(site, KL_ERR_TRACE, "comm_gradients: no trace is open");
+    for (int i = 0; i < n; i++)
+        if (gradients[i].id && kl_check(gradients[i]) != KL_OK)
+            return kl_last_error_code();
+    kl_tensor *room = kl_memory_alloc(((size_t)n * 3 + 1) * sizeof *room);
+    int *at = kl_memory_alloc(((size_t)n + 1) * sizeof *at);
+    kl_status s = room && at ? kl_composite_begin("comm_gradients")
+                             : kl_failf(site, KL_ERR_MEMORY, "comm_gradients: out of memory");
+    if (s == KL_OK) {
+        kl_tensor *result = room + 2 * n;
+        memcpy(result, gradients, (size_t)n * sizeof *result);
+        reduce_gradients(site, comm, n, result, bucket_bytes ? bucket_bytes : DEFAULT_BUCKET, at, room);
+        memcpy(gradients, result, (size_t)n * sizeof *result);
+        kl_composite_end(n, result);
+    }
+    kl_memory_free(room);
+    kl_memory_free(at);
+    for (int i = 0; i < n && s == KL_OK; i++)
+        s = gradients[i].id ? kl_check(gradients[i]) : KL_OK;
+    return s;
+}
+
+/* ---- sharded optimizers ---- */
+
+struct bucket {
+    int first, n;              /* parameters */
+    int64_t length;            /* elements, with the zeros behind them that make equal parts */
+};
+
+struct kl_comm_shards {
+    kl_comm *comm;
+    int n, buckets;
+    kl_tensor *param, *part;   /* part: per bucket */
+    kl_tensor *room;
+    struct bucket *bucket;
+};
+
+static int fill_buckets(kl_comm_shards *s, int64_t bucket_bytes)
+{
+    int64_t bytes = 0, ranks = kl_comm_ranks(s->comm);
+    int b = -1;
+    for (int i = 0; i < s->n; i++) {
+        int64_t more = bytes_of(s->param[i]);
+        if (b < 0 || bytes + more > bucket_bytes) {
+            s->bucket[++b] = (struct bucket){.first = i};
+            bytes = 0;
+        }
+        s->bucket[b].n++;
+        s->bucket[b].length += kl_numel(s->param[i]);
+        bytes += more;
+    }
+    for (int i = 0; i <= b; i++)
+        s->bucket[i].length = (s->bucket[i].length + ranks - 1) / ranks * ranks;
+    return b + 1;
+}
+
+/* This rank's part of the parameters of bucket b, as they are now. */
+static kl_tensor part_now(const kl_site *site, const kl_comm_shards *s, int b)
+{
+    const struct bucket *k = &s->bucket[b];
+    int64_t count = k->length / kl_comm_ranks(s->comm);
+    kl_tensor flat = kl_detach_at(site, flat_of(site, k->n, s->param + k->first, s->room, k->length));
+    return kl_narrow_at(site, flat, 0, count * kl_comm_rank(s->comm), count);
+}
+
+static bool shards_check(const kl_site *site, const kl_comm *comm, int n, const kl_tensor *param, int64_t bucket_bytes)
+{
+    if (!comm || n < 1 || !param || bucket_bytes < 0) {
+        kl_failf(site, KL_ERR_ARGUMENT, "comm_shards_new: %s, %d parameters at %s, buckets of %lld bytes",
+                 comm ? "a communicator" : "no communicator", n, param ? "an array" : "NULL", (long long)bucket_bytes);
+        return false;
+    }
+    for (int i = 0; i < n; i++) {
+        if (kl_check(param[i]) != KL_OK)
+            return false;
+        if (!same_kind(param[0], param[i])) {
+            kl_failf(site, KL_ERR_TYPE, "comm_shards_new: parameter %d is %s on %s, parameter 0 is %s on %s", i,
+                     kl_dtype_name(kl_dtype_of(param[i])), kl_device_name(kl_device_of(param[i])),
+                     kl_dtype_name(kl_dtype_of(param[0])), kl_device_name(kl_device_of(param[0])));
+            return false;
+        }
+    }
+    return true;
+}
+
+kl_comm_shards *kl_comm_shards_new_at(const kl_site *site, kl_comm *comm, int n, const kl_tensor *param,
+                                      int64_t bucket_bytes)
+{
+    if (!shards_check(site, comm, n, param, bucket_bytes))
+        return NULL;
+    kl_comm_shards *s = kl_memory_alloc(sizeof *s);
+    if (s) {
+        *s = (kl_comm_shards){.comm = comm, .n = n, .param = kl_memory_alloc((size_t)n * sizeof *s->param),
+                              .part = kl_memory_alloc(2 * (size_t)n * sizeof *s->part),
+                              .room = kl_memory_alloc(((size_t)n + 1) * sizeof *s->room),
+                              .bucket = kl_memory_alloc((size_t)n * sizeof *s->bucket)};
+    }
+    if (!s || !s->param || !s->part || !s->room || !s->bucket) {
+        kl_comm_shards_free(s);
+        kl_failf(site, KL_ERR_MEMORY, "comm_shards_new: out of memory");
+        return NULL;
+    }
+    memcpy(s->param, param, (size_t)n * sizeof *param);
+    int buckets = fill_buckets(s, bucket_bytes ? bucket_bytes : DEFAULT_BUCKET);
+    for (; s->buckets < buckets; s->buckets++) {
+        int64_t count = s->bucket[s->buckets].length / kl_comm_ranks(comm);
+        s->part[s->buckets] = train_state(site, param[0], 1, &count, "part");
+    }
+    if (kl_comm_shards_reload_at(site, s) == KL_OK)
+        return s;
+    kl_comm_shards_free(s);
+    return NULL;
+}
+
+kl_status kl_comm_shards_reload_at(const kl_site *site, kl_comm_shards *s)
+{
+    if (!s)
+        return kl_failf(site, KL_ERR_ARGUMENT, "comm_shards_reload: no shards");
+    kl_status status = kl_trace_begin_at(site, "comm_shards_reload");
+    for (int b = 0; b < s->buckets && status == KL_OK; b++)
+        status = kl_assign_at(site, s->part[b], part_now(site, s, b));
+    return kl_tracing() ? kl_trace_end_at(site) : status;
+}
+
+const kl_tensor *kl_comm_shards_parts(const kl_comm_shards *s, int *parts)
+{
+    if (parts)
+        *parts = s ? s->buckets : 0;
+    return s ? s->part : NULL;
+}
+
+/* The parts of all ranks, as parameters. */
+static kl_status take_parts(const kl_site *site, kl_comm_shards *s, int b)
+{
+    const struct bucket *k = &s->bucket[b];
+    kl_tensor all = kl_comm_all_gather_at(site, s->comm, 0, kl_detach_at(site, s->part[b]));
+    int64_t at = 0;
+    kl_status status = kl_check(all);
+    for (int i = k->first; i < k->first + k->n && status == KL_OK; i++) {
+        status = kl_assign_at(site, s->param[i], piece_of(site, all, at, s->param[i]));
+        at += kl_numel(s->param[i]);
+    }
+    return status;
+}
+
+static kl_status shards_step(const kl_site *site, kl_comm_shards *s, kl_optimizer *opt, const kl_tensor *g, double lr)
+{
+    kl_tensor *part = s->part + s->n; /* of the gradients */
+    kl_status status = KL_OK;
+    for (int b = s->buckets - 1; b >= 0; b--) { /* the order in which a backward pass computes them */
+        const struct bucket *k = &s->bucket[b];
+        part[b] = kl_comm_reduce_scatter_at(site, s->comm, KL_REDUCE_MEAN, 0,
+                                            flat_of(site, k->n, g + k->first, s->room, k->length));
+    }
+    status = kl_optimizer_step_gradients_at(site, opt, part, lr);
+    for (int b = s->buckets - 1; b >= 0 && status == KL_OK; b--)
+        status = take_parts(site, s, b);
+    return status;
+}
+
+kl_status kl_comm_shards_step_at(const kl_site *site, kl_comm_shards *s, kl_optimizer *opt, const kl_tensor *g,
+                                 double lr)
+{
+    if (!s || !opt || !g)
+        return kl_failf(site, KL_ERR_ARGUMENT, "comm_shards_step: no %s", !s ? "shards" : !opt ? "optimizer"
+                        : "gradients");
+    if (!kl_tracing())
+        return kl_failf(site, KL_ERR_TRACE, "comm_shards_step: no trace is open");
+    for (int i = 0; i < s->n; i++) {
+        int64_t want[KL_MAX_RANK], has[KL_MAX_RANK];
+        if (kl_check(g[i]) != KL_OK)
+            return g[i].id ? kl_last_error_code()
+                           : kl_failf(site, KL_ERR_ARGUMENT, "comm_shards_step: there is no gradient %d", i);
+        int rank = kl_shape(s->param[i], want);
+        if (kl_shape(g[i], has) != rank || memcmp(want, has, (size_t)rank * sizeof *want))
+            return kl_failf(site, KL_ERR_SHAPE, "comm_shards_step: gradient %d is not shaped like its parameter", i);
+    }
+    kl_status status = kl_composite_begin("comm_shards_step");
+    if (status != KL_OK)
+        return status;
+    status = shards_step(site, s, opt, g, lr);
+    kl_composite_end(0, NULL);
+    return status;
+}
+
+void kl_comm_shards_free(kl_comm_shards *s)
+{
+    if (!s)
+        return;
+    for (int b = 0; b < s->buckets; b++)
+        train_release(s->part[b]);
+    kl_memory_free(s->param);
+    kl_memory_free(s->part);
+    kl_memory_free(s->room);
+    kl_memory_free(s->bucket);
+    kl_memory_free(s);
+}

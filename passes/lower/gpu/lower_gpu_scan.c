@@ -1,0 +1,164 @@
+/* Long scans of few rows: chunks of the row are folded, those results again, until a row has one chunk; then that is
+ * scanned, and from there down each chunk, which starts from the result of the chunks before it.  A thread has a chunk.
+ * Integers and the largest or smallest have the same result in any order; sums of floats are rounded elsewhere. */
+#include "lower_gpu.h"
+#include <string.h>
+
+enum { CHUNK = 64, MAX_LEVELS = 12, FEW_ROWS = 1 << 14, LONG_ROW = 256 };
+
+struct gpu_scan {
+    struct lowering *w;
+    const struct node *n;
+    enum fold fold;
+    unsigned dtype;             /* that is computed with */
+    struct split at;
+    struct shape outer, inner;  /* the axes before and behind the scanned one */
+    int64_t length[MAX_LEVELS]; /* of a row at each level: 0 is the operand */
+    uint32_t level[MAX_LEVELS]; /* lbuf of each level but 0 */
+    uint32_t top;
+};
+
+bool gpu_scan_fits(const struct lowering *w)
+{
+    const struct node *n = &w->g->node[w->anchor];
+    struct split at = split_at(&w->g->shape[n->shape], n->attr.axis.axis);
+    bool exact = !dtype_is_float(n->dtype) || n->op != OP_cumprod; /* a product may leave the range and come back */
+    return w->caps->block_threads && n->op != OP_recurrence && exact && at.len >= LONG_ROW &&
+        at.outer * at.inner > 0 && at.outer * at.inner <= FEW_ROWS;
+}
+
+/* Where a thread is: row number outer, chunk, and the number behind the axis. */
+struct chunk { val outer, at, inner; };
+
+static struct chunk chunk_of(const struct gpu_scan *s, val e, int64_t chunks)
+{
+    struct kernel *k = s->w->k;
+    val rest = ix_div(k, e, s->at.inner);
+    return (struct chunk){ix_div(k, rest, chunks), ix_mod(k, rest, chunks), ix_mod(k, e, s->at.inner)};
+}
+
+static void element_coord(const struct gpu_scan *s, const struct chunk *c, val place, val *coord)
+{
+    struct kernel *k = s->w->k;
+    lower_unflatten(k, &s->outer, c->outer, coord);
+    coord[s->outer.rank] = place;
+    lower_unflatten(k, &s->inner, c->inner, coord + s->outer.rank + 1);
+}
+
+static val level_index(const struct gpu_scan *s, uint32_t level, const struct chunk *c, val place)
+{
+    struct kernel *k = s->w->k;
+    val row = ix_add(k, ix_scale(k, c->outer, s->length[level]), place);
+    return ix_add(k, ix_scale(k, row, s->at.inner), c->inner);
+}
+
+static val element(const struct gpu_scan *s, uint32_t level, const struct chunk *c, val place)
+{
+    struct lowering *w = s->w;
+    val coord[KL_MAX_RANK] = {0};
+    if (level)
+        return k_load(w->k, s->level[level], level_index(s, level, c, place), 0);
+    element_coord(s, c, place, coord);
+    lower_point(w);
+    return k_cast(w->k, lower_at(w, s->n->in[0], coord), s->dtype);
+}
+
+static void put_level(const struct gpu_scan *s, uint32_t level, const struct chunk *c, val place, val value)
+{
+    struct lowering *w = s->w;
+    val coord[KL_MAX_RANK] = {0};
+    if (level) {
+        k_store(w->k, s->level[level], level_index(s, level, c, place), value, 0);
+        return;
+    }
+    element_coord(s, c, place, coord);
+    lower_point(w);
+    w->anchor_value = k_cast(w->k, value, s->n->dtype);
+    lower_store(w, w->anchor, &w->g->shape[s->n->shape], coord);
+}
+
+/* The elements of a chunk as a loop; the last chunk of a row may have fewer. */
+static val open_chunk(const struct gpu_scan *s, uint32_t level, const struct chunk *c)
+{
+    struct kernel *k = s->w->k;
+    int64_t length = s->length[level], most = length < CHUNK ? length : CHUNK;
+    val first = ix_scale(k, c->at, CHUNK), n = k_int(k, most);
+    if (length % most) {
+        val left = ix_sub(k, k_int(k, length), first);
+        n = k_prim(k, P_SELECT, k_prim(k, P_LT, left, n, 0), left, n);
+        ix_bound(k, n, 1, most);
+    }
+    return k_loop(k, LOOP_SERIAL, k_int(k, 0), n, 1);
+}
+
+/* Element i of a chunk, by its place in the row. */
+static val chunk_place(const struct gpu_scan *s, uint32_t level, const struct chunk *c, val i)
+{
+    struct kernel *k = s->w->k;
+    val place = ix_add(k, ix_scale(k, c->at, CHUNK), i);
+    ix_bound(k, place, 0, s->length[level] - 1);
+    return place;
+}
+
+static val identity(const struct gpu_scan *s) { return k_bits(s->w->k, s->dtype, fold_identity(s->fold, s->dtype)); }
+
+/* Folds the chunks of a level: the elements of the next. */
+static void fold_level(const struct gpu_scan *s, uint32_t level)
+{
+    struct kernel *k = s->w->k;
+    struct gpu_phase p;
+    int64_t chunks = s->length[level + 1];
+    val e = gpu_phase_begin(s->w, &p, s->at.outer * chunks * s->at.inner);
+    struct chunk c = chunk_of(s, e, chunks);
+    val start = identity(s), i = open_chunk(s, level, &c), acc = k_carry(k, start);
+    k_next(k, acc, k_fold_step(k, s->fold, acc, element(s, level, &c, chunk_place(s, level, &c, i))));
+    k_end(k, i);
+    put_level(s, level + 1, &c, c.at, k_out(k, acc));
+    gpu_phase_end(s->w, &p);
+}
+
+/* Scans the chunks of a level from what the next has for the chunks before. */
+static void scan_level(const struct gpu_scan *s, uint32_t level)
+{
+    struct kernel *k = s->w->k;
+    struct gpu_phase p;
+    int64_t chunks = gpu_parts(s->length[level], CHUNK);
+    val e = gpu_phase_begin(s->w, &p, s->at.outer * chunks * s->at.inner), start = identity(s);
+    struct chunk c = chunk_of(s, e, chunks);
+    if (level < s->top) {
+        val is_first = k_prim(k, P_EQ, c.at, k_int(k, 0), 0);
+        val before = k_prim(k, P_SELECT, is_first, k_int(k, 0), ix_sub(k, c.at, k_int(k, 1)));
+        ix_bound(k, before, 0, chunks - 1);
+        start = k_prim(k, P_SELECT, is_first, start, element(s, level + 1, &c, before));
+    }
+    val i = open_chunk(s, level, &c), acc = k_carry(k, start), place = chunk_place(s, level, &c, i);
+    val sum = k_fold_step(k, s->fold, acc, element(s, level, &c, place));
+    put_level(s, level, &c, place, sum);
+    k_next(k, acc, sum);
+    k_end(k, i);
+    gpu_phase_end(s->w, &p);
+}
+
+void gpu_scan(struct lowering *w)
+{
+    const struct node *n = &w->g->node[w->anchor];
+    const struct shape *out = &w->g->shape[n->shape];
+    struct gpu_scan s = {.w = w, .n = n, .fold = cumulative_fold(n->op), .dtype = dtype_compute(n->dtype),
+                         .at = split_at(out, n->attr.axis.axis)};
+    for (uint32_t d = 0; d < out->rank; d++) {
+        struct shape *to = d < n->attr.axis.axis ? &s.outer : &s.inner;
+        if (d != n->attr.axis.axis)
+            to->dim[to->rank++] = out->dim[d];
+    }
+    w->k->sched.kind = SCHED_CUMULATIVE;
+    w->k->sched.width = 1;
+    s.length[0] = s.at.len;
+    for (; s.length[s.top] > CHUNK && s.top + 1 < MAX_LEVELS; s.top++) {
+        s.length[s.top + 1] = gpu_parts(s.length[s.top], CHUNK);
+        s.level[s.top + 1] = k_buf(w->k, BUF_WORKSPACE, s.dtype, s.at.outer * s.length[s.top + 1] * s.at.inner, 0);
+    }
+    for (uint32_t level = 0; level < s.top; level++)
+        fold_level(&s, level);
+    for (uint32_t level = s.top + 1; level-- > 0;)
+        scan_level(&s, level);
+}

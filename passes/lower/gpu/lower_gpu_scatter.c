@@ -1,0 +1,146 @@
+/* Scatters, in the order that node.h gives (Numeric order): the rows of the update are sorted by where they go, stably,
+ * and an element of the result is a thread's, which takes what comes to it in order. */
+#include "lower_gpu.h"
+#include <string.h>
+
+enum { FEW = 16 };              /* rows of the update that every thread looks at, without sorting */
+
+struct gpu_scatter {
+    struct lowering *w;
+    const struct node *n;
+    const struct shape *s;      /* of the result */
+    struct split at;
+    struct shape outer, inner;  /* the axes before and behind the axis */
+    int64_t count;              /* rows of the update */
+    enum op op;                 /* brings an element in; OP_nil: it replaces */
+    unsigned dtype;             /* that is computed with */
+    uint32_t sorted, places;    /* lbufs */
+    val wanted;                 /* place that is looked for */
+};
+
+static val scatter_key(void *ctx, val row, val place)
+{
+    const struct gpu_scatter *s = ctx;
+    struct lowering *w = s->w;
+    (void)row;
+    lower_point(w);
+    return k_cast(w->k, lower_index(w->k, lower_at(w, s->n->in[1], &place), s->at.len - 1), KL_I32);
+}
+
+static val is_before(void *ctx, val i)
+{
+    const struct gpu_scatter *s = ctx;
+    return k_prim(s->w->k, P_LT, k_load(s->w->k, s->sorted, i, 0), s->wanted, 0);
+}
+
+/* For each place, and behind the last, how many rows go to places before it. */
+static uint32_t find_starts(struct gpu_scatter *s)
+{
+    struct kernel *k = s->w->k;
+    struct gpu_phase p;
+    uint32_t starts = k_buf(k, BUF_WORKSPACE, KL_I32, s->at.len + 1, 0);
+    val e = gpu_phase_begin(s->w, &p, s->at.len + 1);
+    s->wanted = k_cast(k, e, KL_I32);
+    k_store(k, starts, e, k_cast(k, gpu_search(k, k_int(k, s->count), s->count, is_before, s), KL_I32), 0);
+    gpu_phase_end(s->w, &p);
+    return starts;
+}
+
+/* Coordinates of the element at `place` of the axis, in the result or in the update. */
+static void element_coordinates(const struct gpu_scatter *s, val outer, val place, val inner, val *coord)
+{
+    struct kernel *k = s->w->k;
+    lower_unflatten(k, &s->outer, outer, coord);
+    coord[s->outer.rank] = place;
+    lower_unflatten(k, &s->inner, inner, coord + s->outer.rank + 1);
+}
+
+/* The update's element of row i; what it makes of `acc`. */
+static val bring_in(const struct gpu_scatter *s, val outer, val i, val inner, val acc)
+{
+    struct lowering *w = s->w;
+    val coord[KL_MAX_RANK] = {0};
+    gpu_index(w->k, i, s->count);
+    element_coordinates(s, outer, i, inner, coord);
+    lower_point(w);
+    val x = k_cast(w->k, lower_at(w, s->n->in[2], coord), s->dtype);
+    return s->op == OP_nil ? x : k_op(w->k, s->op, (const val[]){acc, x});
+}
+
+/* All rows from `first` to `end` of those that were sorted; of those that replace, the last alone. */
+static val walk_sorted(const struct gpu_scatter *s, uint32_t starts, val outer, val place, val inner, val acc)
+{
+    struct kernel *k = s->w->k;
+    val first = k_cast(k, k_load(k, starts, place, 0), KL_I64);
+    val end = k_cast(k, k_load(k, starts, ix_add(k, place, k_int(k, 1)), 0), KL_I64);
+    if (s->op == OP_nil) {
+        val last = k_prim(k, P_SUB, end, k_int(k, 1), 0);
+        first = k_prim(k, P_SELECT, k_prim(k, P_LT, first, last, 0), last, first);
+    }
+    val n = k_prim(k, P_SUB, end, first, 0), most = k_int(k, s->count);
+    n = k_prim(k, P_SELECT, k_prim(k, P_LT, n, most, 0), n, most); /* a bound that is known */
+    val j = k_loop(k, LOOP_SERIAL, k_int(k, 0), n, 1), sum = k_carry(k, acc);
+    val at = gpu_index(k, k_prim(k, P_ADD, first, j, 0), s->count);
+    val i = k_cast(k, k_load(k, s->places, at, 0), KL_I64);
+    k_next(k, sum, bring_in(s, outer, i, inner, sum));
+    k_end(k, j);
+    return k_out(k, sum);
+}
+
+static val walk_all(const struct gpu_scatter *s, val outer, val place, val inner, val acc)
+{
+    struct lowering *w = s->w;
+    struct kernel *k = w->k;
+    val i = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, s->count), 1), sum = k_carry(k, acc);
+    lower_point(w);
+    val to = lower_index(k, lower_at(w, s->n->in[1], &i), s->at.len - 1);
+    val here = k_prim(k, P_EQ, to, place, 0);
+    k_next(k, sum, k_prim(k, P_SELECT, here, bring_in(s, outer, i, inner, sum), sum));
+    k_end(k, i);
+    return k_out(k, sum);
+}
+
+static void results(struct gpu_scatter *s, uint32_t starts)
+{
+    struct lowering *w = s->w;
+    struct kernel *k = w->k;
+    struct gpu_phase p;
+    val coord[KL_MAX_RANK] = {0}, e = gpu_phase_begin(w, &p, shape_count(s->s)), row = ix_div(k, e, s->at.inner);
+    val outer = ix_div(k, row, s->at.len), place = ix_mod(k, row, s->at.len), inner = ix_mod(k, e, s->at.inner);
+    element_coordinates(s, outer, place, inner, coord);
+    lower_point(w);
+    val acc = k_cast(k, lower_at(w, s->n->in[0], coord), s->dtype);
+    if (s->count > FEW)
+        acc = walk_sorted(s, starts, outer, place, inner, acc);
+    else if (s->count)
+        acc = walk_all(s, outer, place, inner, acc);
+    k_store(k, lower_buffer(w, w->anchor, BUF_OUT), lower_flatten(k, s->s, coord), k_cast(k, acc, s->n->dtype), 0);
+    gpu_phase_end(w, &p);
+}
+
+void gpu_scatter(struct lowering *w)
+{
+    const struct node *n = &w->g->node[w->anchor];
+    struct gpu_scatter s = {.w = w, .n = n, .s = node_shape(w->g, w->anchor),
+                            .at = split_at(node_shape(w->g, w->anchor), n->attr.scatter.axis),
+                            .count = node_shape(w->g, n->in[1])->dim[0],
+                            .op = scatter_op((enum scatter_kind)n->attr.scatter.kind)};
+    for (uint32_t d = 0; d < s.s->rank; d++) {
+        struct shape *to = d < n->attr.scatter.axis ? &s.outer : &s.inner;
+        if (d != n->attr.scatter.axis)
+            to->dim[to->rank++] = s.s->dim[d];
+    }
+    s.dtype = s.op == OP_add && dtype_is_half(n->dtype) ? (unsigned)KL_F32 : n->dtype;
+    w->k->sched.kind = SCHED_SCATTER;
+    w->k->sched.width = 1;
+    uint32_t starts = 0;
+    if (s.count > FEW) {
+        struct gpu_sort sort = {.w = w, .rows = 1, .length = s.count, .key_type = KL_I32, .place_type = KL_I32,
+                                .key = scatter_key, .ctx = &s};
+        gpu_sort(&sort);
+        s.sorted = sort.sorted;
+        s.places = sort.places;
+        starts = find_starts(&s);
+    }
+    results(&s, starts);
+}

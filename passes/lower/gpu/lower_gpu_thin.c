@@ -1,0 +1,229 @@
+/* Products of a few rows with a matrix that is read once: memory limits them.  Where the matrix has neighbours along
+ * its columns, a lane has some of these for all rows, and a block a part of the contraction; what the parts give is
+ * added in a second phase.  Where it has them along the contraction, a block has one column, and its lanes share the
+ * contraction. */
+#include "passes/lower/gpu/lower_gpu.h"
+#include "passes/lower/lower_dot.h"
+
+enum { FEW_ROWS = 16, ACCUMULATORS = 64, LANES = 64, LEAST = 64, SHORTEST = 32, A_PROCESSOR = 4 };
+
+struct gpu_thin {
+    struct dot *d;
+    bool along_k;
+    int64_t each;               /* neighbours of a lane */
+    int64_t parts, length;      /* of the contraction */
+    uint32_t sums;              /* lbuf: part, batch, row, column */
+};
+
+static int64_t thin_neighbours(const struct dot *d, bool along_k)
+{
+    enum { ACCESS = 16 };
+    int64_t each = ACCESS / d->element, size = along_k ? d->size.k : d->size.n;
+    while (each > 1 && (size % each || (!along_k && each * d->size.m > ACCUMULATORS)))
+        each /= 2;
+    return each;
+}
+
+/* Sums of the products of elements first .. of the contraction, for all rows and the lane's columns from n on. */
+static void sum_columns(const struct gpu_thin *t, val n, val first, val count, int64_t each, val *sum)
+{
+    const struct dot *d = t->d;
+    struct lowering *w = d->w;
+    struct kernel *k = w->k;
+    val zero = k_splat(k, k_bits(k, d->dtype, 0)), carry[ACCUMULATORS], b[ACCUMULATORS];
+    val j = k_loop(k, LOOP_SERIAL, k_int(k, 0), count, 1);
+    for (int64_t i = 0; i < d->size.m * each; i++)
+        carry[i] = k_carry(k, zero);
+    val kk = ix_add(k, first, j);
+    ix_bound(k, kk, 0, d->size.k - 1);
+    for (int64_t u = 0; u < each; u++)
+        b[u] = dot_element(d, true, ix_add(k, n, k_int(k, u)), kk);
+    for (int64_t m = 0; m < d->size.m; m++) {
+        val a = dot_element(d, false, k_int(k, m), kk);
+        for (int64_t u = 0; u < each; u++)
+            sum[m * each + u] = dot_multiply_add(k, a, b[u], carry[m * each + u]);
+    }
+    for (int64_t i = 0; i < d->size.m * each; i++)
+        k_next(k, carry[i], sum[i]);
+    k_end(k, j);
+    for (int64_t i = 0; i < d->size.m * each; i++)
+        sum[i] = k_out(k, carry[i]);
+}
+
+static val sum_index(const struct gpu_thin *t, val part, val m, val n)
+{
+    const struct dot *d = t->d;
+    struct kernel *k = d->w->k;
+    val row = ix_add(k, ix_scale(k, ix_add(k, ix_scale(k, part, d->size.batch), d->batch_index), d->size.m), m);
+    return ix_add(k, ix_scale(k, row, d->size.n), n);
+}
+
+/* One block of columns for one part of the contraction; only the first `rest` lanes of it if rest > 0. */
+static void emit_part(const struct gpu_thin *t, val part, val base, int64_t rest)
+{
+    const struct dot *d = t->d;
+    struct lowering *w = d->w;
+    struct kernel *k = w->k;
+    val sum[ACCUMULATORS], count = k_int(k, t->length), first = ix_scale(k, part, t->length);
+    if (d->size.k % t->length) {
+        val left = ix_sub(k, k_int(k, d->size.k), first);
+        count = k_prim(k, P_SELECT, k_prim(k, P_LT, left, count, 0), left, count);
+        ix_bound(k, count, 1, t->length);
+    }
+    w->lane = k_loop(k, LOOP_VECTOR, k_int(k, 0), k_int(k, LANES), 1);
+    w->pred = rest ? k_prim(k, P_LT, w->lane, k_int(k, rest), 0) : 0;
+    if (rest) /* no other lane reads or writes memory */
+        ix_bound(k, w->lane, 0, rest - 1);
+    val n = ix_add(k, base, ix_scale(k, w->lane, t->each));
+    sum_columns(t, n, first, count, t->each, sum);
+    for (int64_t m = 0; m < d->size.m; m++)
+        for (int64_t u = 0; u < t->each; u++)
+            k_store(k, t->sums, sum_index(t, part, k_int(k, m), ix_add(k, n, k_int(k, u))), sum[m * t->each + u],
+                    w->pred);
+    k_end(k, w->lane);
+    w->lane = w->pred = 0;
+}
+
+/* The loop over blocks of `width` columns of each of `outer` others; what is left over is in the last. */
+static void each_block(const struct gpu_thin *t, int64_t outer, int64_t width, int64_t each,
+                       void (*emit)(const struct gpu_thin *t, val number, val base, int64_t rest))
+{
+    const struct dot *d = t->d;
+    struct kernel *k = d->w->k;
+    int64_t full = d->size.n / width, tail = d->size.n % width, blocks = full + (tail != 0);
+    k->extent += outer * blocks;
+    val p = k_loop(k, LOOP_PARALLEL, k_int(k, 0), k_int(k, outer * blocks), 1);
+    val block = ix_mod(k, p, blocks), number = ix_div(k, p, blocks);
+    for (int rest = 0; rest < 2; rest++) {
+        if (rest ? !tail : !full)
+            continue;
+        val c = full && tail ? k_if(k, rest ? k_prim(k, P_EQ, block, k_int(k, full), 0)
+                                            : k_prim(k, P_LT, block, k_int(k, full), 0)) : 0;
+        val base = rest ? k_int(k, full * width) : ix_scale(k, block, width);
+        if (!rest)
+            ix_whole(k, base, 0, (full - 1) * width);
+        emit(t, number, base, rest ? tail / each : 0);
+        if (c)
+            k_end(k, c);
+    }
+    k_end(k, p);
+}
+
+static void emit_first(const struct gpu_thin *t, val number, val base, int64_t rest)
+{
+    struct kernel *k = t->d->w->k;
+    t->d->batch_index = ix_div(k, number, t->parts);
+    emit_part(t, ix_mod(k, number, t->parts), base, rest);
+}
+
+/* The results of a row and a block of columns: the parts' sums, added in turn. */
+static void emit_second(const struct gpu_thin *t, val number, val base, int64_t rest)
+{
+    struct dot *d = t->d;
+    struct lowering *w = d->w;
+    struct kernel *k = w->k;
+    val m = ix_mod(k, number, d->size.m);
+    d->batch_index = ix_div(k, number, d->size.m);
+    w->lane = k_loop(k, LOOP_VECTOR, k_int(k, 0), k_int(k, LANES), 1);
+    w->pred = rest ? k_prim(k, P_LT, w->lane, k_int(k, rest), 0) : 0;
+    if (rest)
+        ix_bound(k, w->lane, 0, rest - 1);
+    val n = ix_add(k, base, w->lane), zero = k_splat(k, k_bits(k, d->dtype, 0));
+    val part = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, t->parts), 1), sum = k_carry(k, zero);
+    k_next(k, sum, k_prim(k, P_ADD, sum, k_load(k, t->sums, sum_index(t, part, m, n), w->pred), 0));
+    k_end(k, part);
+    dot_epilogue(d, m, n, k_out(k, sum));
+    k_end(k, w->lane);
+    w->lane = w->pred = 0;
+}
+
+/* ---- neighbours along the contraction ---- */
+
+/* Adds the lane's products of a vector of the contraction from `base` on. */
+static void add_along(const struct gpu_thin *t, val n, val base, int64_t rest, const val *from, val *sum)
+{
+    const struct dot *d = t->d;
+    struct lowering *w = d->w;
+    struct kernel *k = w->k;
+    val at = ix_add(k, base, ix_scale(k, w->lane, t->each)), b[ACCUMULATORS];
+    w->pred = rest ? k_prim(k, P_LT, w->lane, k_int(k, rest), 0) : 0;
+    for (int64_t u = 0; u < t->each; u++)
+        b[u] = dot_element(d, true, n, ix_add(k, at, k_int(k, u)));
+    for (int64_t m = 0; m < d->size.m; m++) {
+        val s = from[m];
+        for (int64_t u = 0; u < t->each; u++)
+            s = dot_multiply_add(k, dot_element(d, false, k_int(k, m), ix_add(k, at, k_int(k, u))), b[u], s);
+        sum[m] = w->pred ? k_prim(k, P_SELECT, w->pred, s, from[m]) : s;
+    }
+    w->pred = 0;
+}
+
+static void emit_along(struct gpu_thin *t)
+{
+    struct dot *d = t->d;
+    struct lowering *w = d->w;
+    struct kernel *k = w->k;
+    int64_t width = k->sched.width * t->each, full = d->size.k / width, tail = d->size.k % width;
+    val sum[FEW_ROWS], carry[FEW_ROWS];
+    k->extent = d->size.batch * d->size.n;
+    val p = k_loop(k, LOOP_PARALLEL, k_int(k, 0), k_int(k, k->extent), 1), n = ix_mod(k, p, d->size.n);
+    d->batch_index = ix_div(k, p, d->size.n);
+    w->lane = k_loop(k, LOOP_VECTOR, k_int(k, 0), k_int(k, k->sched.width), 1);
+    val zero = k_splat(k, k_bits(k, d->dtype, 0));
+    for (int64_t m = 0; m < d->size.m; m++)
+        sum[m] = zero;
+    if (full) {
+        val j = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, full), 1);
+        for (int64_t m = 0; m < d->size.m; m++)
+            carry[m] = k_carry(k, zero);
+        add_along(t, n, ix_scale(k, j, width), 0, carry, sum);
+        for (int64_t m = 0; m < d->size.m; m++)
+            k_next(k, carry[m], sum[m]);
+        k_end(k, j);
+        for (int64_t m = 0; m < d->size.m; m++)
+            sum[m] = k_out(k, carry[m]);
+    }
+    if (tail)
+        add_along(t, n, k_int(k, full * width), tail / t->each, sum, sum);
+    for (int64_t m = 0; m < d->size.m; m++)
+        dot_epilogue(d, k_int(k, m), n, k_lane_reduce(k, FOLD_ADD, sum[m]));
+    k_end(k, w->lane);
+    k_end(k, p);
+    w->lane = 0;
+}
+
+/* ---- which ---- */
+
+bool gpu_thin(struct dot *d)
+{
+    struct lowering *w = d->w;
+    struct kernel *k = w->k;
+    struct gpu_thin t = {.d = d};
+    bool few = w->caps->block_threads >= LANES && d->size.m <= FEW_ROWS && d->size.m > 0 && d->dtype != KL_BOOL &&
+        d->size.batch > 0 && d->size.n >= LEAST && d->size.k >= LEAST;
+    if (!few || (dtype_is_half(w->g->node[d->n->in[0]].dtype) && d->size.m > FEW_ROWS / 2 && w->caps->mma.subgroup))
+        return false;
+    t.along_k = dot_along_k(d, true);
+    t.each = thin_neighbours(d, t.along_k);
+    int64_t columns = LANES * t.each, blocks = d->size.batch * ((d->size.n + columns - 1) / columns);
+    int64_t wanted = A_PROCESSOR * (int64_t)w->caps->threads, most = d->size.k / SHORTEST;
+    t.parts = (wanted + blocks - 1) / blocks;
+    t.parts = t.parts > most ? most : t.parts;
+    t.length = (d->size.k + t.parts - 1) / t.parts;
+    t.parts = (d->size.k + t.length - 1) / t.length;
+    k->sched = (struct schedule){.kind = SCHED_DOT, .width = t.along_k ? 32 : LANES, .mr = (uint16_t)d->size.m,
+                                 .nr = (uint16_t)t.each, .kc = (uint32_t)d->kblock, .block_m = (uint16_t)d->size.m,
+                                 .block_n = t.along_k ? 1 : (uint16_t)columns};
+    lower_scalars(w);
+    k->extent = 0;
+    if (t.along_k) {
+        emit_along(&t);
+        return true;
+    }
+    t.sums = k_buf(k, BUF_WORKSPACE, d->dtype, t.parts * d->size.batch * d->size.m * d->size.n, 0);
+    each_block(&t, d->size.batch * t.parts, columns, t.each, emit_first);
+    k_append(k, (struct linst){.op = L_SYNC});
+    lower_scalars(w);
+    each_block(&t, d->size.batch * d->size.m, LANES, 1, emit_second);
+    return true;
+}

@@ -1,0 +1,64 @@
+/* Phases of one thread for each element. */
+#include "lower_gpu.h"
+
+enum { THREADS = 64 };           /* of a block: 32 of these fill a multiprocessor, and short arrays have more blocks */
+
+int64_t gpu_parts(int64_t n, int64_t of) { return (n + of - 1) / of; }
+
+val gpu_index(struct kernel *k, val v, int64_t n)
+{
+    ix_bound(k, v, 0, n - 1);
+    return v;
+}
+
+val gpu_phase_begin(struct lowering *w, struct gpu_phase *p, int64_t n)
+{
+    struct kernel *k = w->k;
+    int64_t most = w->caps->block_threads < THREADS ? (int64_t)w->caps->block_threads : THREADS;
+    if (w->phases++)
+        k_append(k, (struct linst){.op = L_SYNC});
+    else
+        k->extent = 0;
+    *p = (struct gpu_phase){0};
+    lower_scalars(w);
+    p->grid = k_loop(k, LOOP_GRID, k_int(k, 0), k_int(k, gpu_parts(n, most)), 1);
+    p->block = k_loop(k, LOOP_BLOCK, k_int(k, 0), k_int(k, most), 1);
+    k->extent += gpu_parts(n, most);
+    val e = ix_add(k, ix_scale(k, p->grid, most), p->block);
+    if (n % most) {
+        p->there = k_if(k, k_prim(k, P_LT, e, k_int(k, n), 0));
+        ix_bound(k, e, 0, n - 1);
+    }
+    return e;
+}
+
+void gpu_phase_end(struct lowering *w, const struct gpu_phase *p)
+{
+    if (p->there)
+        k_end(w->k, p->there);
+    k_end(w->k, p->block);
+    k_end(w->k, p->grid);
+}
+
+/* The range [lo, hi) that holds the answer becomes empty after as many halvings as `most` has bits. */
+val gpu_search(struct kernel *k, val n, int64_t most, val (*before)(void *ctx, val i), void *ctx)
+{
+    int64_t steps = 0;
+    for (int64_t left = most; left > 0; left /= 2)
+        steps++;
+    val step = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, steps), 1);
+    val lo = k_carry(k, k_int(k, 0)), hi = k_carry(k, n);
+    val open = k_prim(k, P_LT, lo, hi, 0);
+    val mid = k_prim(k, P_DIV, k_prim(k, P_ADD, lo, hi, 0), k_int(k, 2), 0);
+    val at = k_prim(k, P_SELECT, open, mid, k_int(k, 0));
+    ix_bound(k, at, 0, most > 0 ? most - 1 : 0);
+    val less = k_prim(k, P_AND, open, before(ctx, at), 0);
+    val up = k_prim(k, P_SELECT, less, k_prim(k, P_ADD, mid, k_int(k, 1), 0), lo);
+    val down = k_prim(k, P_SELECT, k_prim(k, P_AND, open, k_prim(k, P_NOT, less, 0, 0), 0), mid, hi);
+    k_next(k, lo, up);
+    k_next(k, hi, down);
+    k_end(k, step);
+    val found = k_out(k, lo);
+    ix_bound(k, found, 0, most);
+    return found;
+}

@@ -1,0 +1,88 @@
+/* Custom ops that another thread runs while kernels run: communication between processes.
+ *
+ * The commands of such ops are started in the order of the list and run one after the other on that thread.  Each is
+ * placed as early as its operands allow; what depends on their results is placed behind everything that does not.  A
+ * command that reads such a result waits for it (command.wait).  Until the first one that does, or to the end of the
+ * program, the op's operands, results and workspace keep their memory.
+ *
+ * Such an op that reads the result of another does not wait: the other one has ended when its turn comes.  Ops of
+ * regions run where the region runs, without another thread. */
+#include "ir/graph/custom.h"
+#include "plan.h"
+
+bool plan_is_async(const struct planner *p, uint32_t group)
+{
+    ref r = p->non_fusible[group];
+    return p == p->root && r && custom_is_async(p->g, &p->g->node[r]);
+}
+
+void plan_async_priorities(struct planner *p, uint32_t *priority)
+{
+    enum { START, INDEPENDENT, DEPENDENT };
+    uint32_t n = 0, *queue = p->order;
+    for (uint32_t i = 0; i < p->g->ngroup; i++) {
+        priority[i] = plan_is_async(p, i) ? START : INDEPENDENT;
+        if (priority[i] == START)
+            queue[n++] = i;
+    }
+    for (uint32_t at = 0; at < n; at++)
+        for (uint32_t i = 0; i < p->succ[queue[at]].n; i++) {
+            uint32_t next = p->succ[queue[at]].v[i];
+            if (priority[next] == INDEPENDENT) {
+                priority[next] = DEPENDENT;
+                queue[n++] = next;
+            }
+        }
+}
+
+/* The last place at which the op that is number `signal` may still run. */
+static uint32_t end_of(const struct planner *p, uint32_t from, uint32_t signal)
+{
+    uint32_t at = from + 1;
+    while (at < p->g->ngroup && p->wait[p->order[at]] < signal)
+        at++;
+    return at < p->g->ngroup ? at : p->g->ngroup - 1;
+}
+
+static void live_until(struct planner *p, ref r, uint32_t command)
+{
+    if (p->value[r].node && p->value[r].last < command)
+        p->value[r].last = command;
+}
+
+void plan_async_lifetimes(struct planner *p)
+{
+    uint32_t waited = 0;
+    for (uint32_t at = 0; at < p->g->ngroup; at++) {
+        uint32_t group = p->order[at];
+        const struct lowered *l = &p->low[group];
+        if (plan_is_async(p, group)) {
+            p->signal[group] = ++p->p->signals;
+            continue;
+        }
+        for (uint32_t a = 0; a < l->narg; a++) {
+            ref r = l->arg[a].node;
+            uint32_t needs = l->arg[a].role != BUF_IN || node_is_stored_leaf(p->g, r) ? 0 : p->signal[p->g->group[r]];
+            if (needs > waited)
+                p->wait[group] = waited = needs;
+        }
+    }
+    for (uint32_t at = 0; at < p->g->ngroup; at++) {
+        uint32_t group = p->order[at], end;
+        if (!p->signal[group])
+            continue;
+        end = p->first_kernel + end_of(p, at, p->signal[group]);
+        live_until(p, p->non_fusible[group], end);
+        for (uint32_t a = 0; a < p->low[group].narg; a++)
+            live_until(p, p->low[group].arg[a].node, end);
+    }
+}
+
+void plan_async_commands(struct planner *p)
+{
+    for (uint32_t at = 0; at < p->g->ngroup; at++) {
+        struct command *c = &p->p->cmd[p->first_kernel + at];
+        c->signal = p->signal[p->order[at]];
+        c->wait = p->wait[p->order[at]];
+    }
+}

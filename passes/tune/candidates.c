@@ -1,0 +1,266 @@
+/* Other schedules for a kernel: what a tuner (runtime/program/tune.c) measures.
+ *
+ * Each family proposes variations of the schedule that the kernel has, one or two fields at a time.  A tuner that
+ * starts again from a schedule that it has found reaches combinations without trying all of them.  Each proposal is
+ * lowered.  Those that lowering does not follow exactly, and those that give the same kernel, are dropped.  So a
+ * proposal may be one that cannot be had, but it must never change the order of a sum: `kind`, `kblock`, and `width`
+ * where it is the order of a sum, stay as they are (passes/plan/plan_schedule.c has these rules for records handed
+ * in). */
+#include "passes/passes.h"
+#include <string.h>
+
+enum { MAX_PROPOSALS = 48, MOST_LANES = 64 };
+
+struct proposals {
+    const struct caps *caps;
+    const struct graph *g;
+    ref anchor;                     /* the group's dot; NIL: it has none */
+    uint32_t members;
+    unsigned threads;
+    const struct kernel *k;
+    struct schedule own, v[MAX_PROPOSALS];
+    uint32_t n;
+};
+
+static void propose(struct proposals *p, struct schedule s)
+{
+    bool known = !memcmp(&s, &p->own, sizeof s);
+    for (uint32_t i = 0; i < p->n && !known; i++)
+        known = !memcmp(&s, &p->v[i], sizeof s);
+    if (!known && p->n < MAX_PROPOSALS)
+        p->v[p->n++] = s;
+}
+
+static uint32_t at_least_one(uint32_t n) { return n ? n : 1; }
+
+/* ---- products on a processor, by tiles ---- */
+
+/* Rows of a tile that has as many vectors in a row as `vectors`, out of `share` quarters of the registers, such that
+ * the tiles of all rows are equally tall. */
+static uint16_t rows_of_tile(const struct proposals *p, int64_t rows, uint32_t vectors, uint32_t share)
+{
+    enum { RESERVED = 4, MOST_ROWS = 24 }; /* registers for the operands; rows beyond which kernels only get longer */
+    int64_t free_registers = (int64_t)p->caps->vector_regs - RESERVED, most = free_registers / vectors * share / 4;
+    most = most > MOST_ROWS ? MOST_ROWS : most < 1 ? 1 : most;
+    int64_t tiles = (rows + most - 1) / most;
+    return (uint16_t)(tiles ? (rows + tiles - 1) / tiles : 1);
+}
+
+static void propose_tiles(struct proposals *p, int64_t rows, uint32_t lanes)
+{
+    static const struct { uint8_t vectors, share; } shapes[] = {{2, 4}, {4, 4}, {1, 4}, {2, 3}, {4, 3}, {1, 3},
+                                                                {2, 2}, {1, 2}};
+    for (unsigned i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+        struct schedule s = p->own;
+        s.nr = (uint16_t)(shapes[i].vectors * lanes);
+        s.width = s.nr;
+        s.mr = rows_of_tile(p, rows, shapes[i].vectors, shapes[i].share);
+        s.step = 0;
+        s.rows = 0; /* as lowering chooses for such a tile */
+        if (s.nr <= MOST_LANES)
+            propose(p, s);
+    }
+}
+
+/* Rows that a task walks for each tile of columns: one tile, all, twice and half as many as now. */
+static void propose_rows(struct proposals *p, int64_t rows)
+{
+    const uint32_t mr = at_least_one(p->own.mr), tiles = p->own.rows / mr;
+    const int64_t choices[] = {mr, rows, 2 * (int64_t)tiles * mr, (int64_t)(tiles / 2) * mr};
+    for (unsigned i = 0; i < sizeof choices / sizeof *choices; i++) {
+        struct schedule s = p->own;
+        s.rows = (uint32_t)choices[i];
+        if (choices[i] > 0 && choices[i] <= rows)
+            propose(p, s);
+    }
+}
+
+static void propose_epilogues(struct proposals *p)
+{
+    for (unsigned when = EPILOGUE_IN_TILE; when < EPILOGUE_COUNT && p->members > 1; when++) {
+        struct schedule s = p->own;
+        s.epilogue = (uint8_t)when;
+        s.rows = 0;
+        propose(p, s);
+    }
+}
+
+static void propose_dot(struct proposals *p)
+{
+    const struct node *n = &p->g->node[p->anchor];
+    struct dot_dims size = dot_sizes(p->g, n);
+    uint32_t lanes = p->caps->vector_bytes / (uint32_t)dtype_size(dtype_compute(n->dtype));
+    struct schedule s = p->own;
+    s.pack_b = !s.pack_b;
+    s.rows = 0;
+    if (p->own.step) { /* few rows: streams of the matrix, lines of it; or tiles after all */
+        for (uint16_t step = 1; step <= 16; step = (uint16_t)(2 * step)) {
+            struct schedule few = p->own;
+            few.step = step;
+            propose(p, few);
+        }
+        for (unsigned nr = lanes; nr <= MOST_LANES; nr *= 2) {
+            struct schedule few = p->own;
+            few.width = few.nr = (uint16_t)nr;
+            propose(p, few);
+        }
+    } else {
+        propose(p, s);
+    }
+    propose_tiles(p, size.m, lanes);
+    if (!p->own.step) {
+        propose_rows(p, size.m);
+        propose_epilogues(p);
+    }
+}
+
+/* ---- products on a GPU, by blocks of threads ---- */
+
+static void propose_block(struct proposals *p, int rows, int columns, int tile_rows, int tile_columns, int step)
+{
+    struct schedule s = p->own;
+    int threads = s.width, tiles = 0;
+#define SCALED(field, by) (s.field = (uint16_t)((by) > 0 ? s.field << (by) : s.field >> -(by)))
+    SCALED(block_m, rows);
+    SCALED(block_n, columns);
+    SCALED(mr, tile_rows);
+    SCALED(nr, tile_columns);
+    SCALED(step, step);
+#undef SCALED
+    tiles = rows + columns - tile_rows - tile_columns;
+    s.width = (uint16_t)(tiles > 0 ? threads << tiles : threads >> -tiles);
+    if (s.block_m && s.block_n && s.mr && s.nr && s.step && s.width)
+        propose(p, s);
+}
+
+static void propose_blocks(struct proposals *p)
+{
+    static const int8_t by[][5] = {{0, 0, 0, 0, 1}, {0, 0, 0, 0, -1}, {1, 0, 0, 0, 0}, {0, 1, 0, 0, 0},
+                                   {-1, 0, 0, 0, 0}, {0, -1, 0, 0, 0}, {1, 0, 1, 0, 0}, {0, 1, 0, 1, 0},
+                                   {-1, 0, -1, 0, 0}, {0, -1, 0, -1, 0}, {0, 0, 1, 0, 0}, {0, 0, 0, 1, 0},
+                                   {0, 0, -1, 0, 0}, {0, 0, 0, -1, 0}, {1, -1, 0, 0, 0}, {-1, 1, 0, 0, 0}};
+    for (unsigned i = 0; i < sizeof by / sizeof *by; i++)
+        propose_block(p, by[i][0], by[i][1], by[i][2], by[i][3], by[i][4]);
+}
+
+/* ---- all other kernels ---- */
+
+/* Twice and half the lanes, and what is beyond these. */
+static void propose_widths(struct proposals *p)
+{
+    static const int8_t by[] = {1, -1, 2, -2};
+    for (unsigned i = 0; i < sizeof by / sizeof *by; i++) {
+        struct schedule s = p->own;
+        unsigned width = by[i] > 0 ? (unsigned)s.width << by[i] : (unsigned)s.width >> -by[i];
+        s.width = (uint16_t)width;
+        if (width >= 1 && width <= MOST_LANES)
+            propose(p, s);
+    }
+}
+
+/* Non-temporal stores or not, where what is stored does not fit the second-level cache anyway. */
+static void propose_stream(struct proposals *p)
+{
+    struct schedule s = p->own;
+    s.stream = !s.stream;
+    if (s.stream ? p->k->bytes > p->caps->l2_bytes : true)
+        propose(p, s);
+}
+
+/* Sizes of a task: one for each thread, four for each, four times and a quarter of what it is, and all in one. */
+static void propose_grains(struct proposals *p)
+{
+    int64_t extent = p->k->extent, share = (extent + p->threads - 1) / p->threads, now = p->own.grain;
+    const int64_t choices[] = {share, (share + 3) / 4, now <= INT64_MAX / 4 ? 4 * now : now, now / 4, 0};
+    for (unsigned i = 0; i < sizeof choices / sizeof *choices && p->threads > 1 && extent > 1; i++) {
+        struct schedule s = p->own;
+        s.grain = choices[i];
+        bool one_task = s.grain == 0 || s.grain >= extent, is_one = now == 0 || now >= extent;
+        if (choices[i] > 0 ? s.grain < extent : !one_task || !is_one)
+            propose(p, s);
+    }
+}
+
+static void propose_all(struct proposals *p)
+{
+    bool gpu = p->caps->block_threads;
+    switch (p->own.kind) {
+    case SCHED_DOT:
+        if (p->own.block_m)
+            propose_blocks(p);
+        else if (!gpu)
+            propose_dot(p);
+        break;
+    case SCHED_MAP:
+        propose_widths(p);
+        if (!gpu)
+            propose_stream(p);
+        break;
+    case SCHED_ROWS:
+        if (!gpu)
+            propose_stream(p);
+        break;
+    case SCHED_ROW_REDUCE:
+        break; /* its lanes are the order of the sum */
+    case SCHED_CUMULATIVE:
+        if (p->own.width > 1)
+            propose_widths(p);
+        break;
+    default:
+        propose_widths(p);
+        break;
+    }
+    if (!gpu)
+        propose_grains(p);
+}
+
+/* Lowers the group as `wanted` says: *got is the schedule that it has then, *hash the kernel's.  *had: it is the one
+ * that was wanted, where `wanted` leaves nothing to choose.  false: out of memory, *e. */
+static bool try_schedule(struct lowerer *s, uint32_t group, const struct schedule *wanted, struct schedule *got,
+                         struct hash128 *hash, bool *had, struct err *e)
+{
+    struct lowered l;
+    struct err why = {0};
+    struct schedule full = *wanted;
+    *had = false;
+    if (!lower_group(s, group, wanted, &l, &why))
+        return why.code != KL_ERR_MEMORY || err_set(e, KL_ERR_MEMORY, "%s", why.msg);
+    *got = l.k->sched;
+    *hash = kernel_hash(l.k);
+    full.rows = full.rows ? full.rows : got->rows;
+    full.epilogue = full.epilogue ? full.epilogue : got->epilogue;
+    *had = !memcmp(&full, got, sizeof full);
+    kernel_free(l.k);
+    mem_free(l.arg);
+    return true;
+}
+
+bool lower_candidates(struct lowerer *s, uint32_t group, const struct kernel *k, unsigned threads, struct schedule *out,
+                      uint32_t *n, struct err *e)
+{
+    struct hash128 seen[MAX_CANDIDATES + 1] = {kernel_hash(k)};
+    struct proposals p = {.k = k, .own = k->sched, .threads = threads ? threads : 1};
+    uint32_t nseen = 1;
+    lowerer_look(s, group, &p.g, &p.caps, &p.anchor, &p.members);
+    propose_all(&p);
+    *n = 0;
+    for (uint32_t i = 0; i < p.n && *n < MAX_CANDIDATES; i++) {
+        struct schedule got, again;
+        struct hash128 hash, same;
+        bool had, fixed;
+        if (!try_schedule(s, group, &p.v[i], &got, &hash, &had, e))
+            return false;
+        for (uint32_t j = 0; j < nseen && had; j++)
+            had = seen[j].lo != hash.lo || seen[j].hi != hash.hi;
+        if (!had)
+            continue;
+        /* the whole record, as it will be kept, must give the same kernel */
+        if (!try_schedule(s, group, &got, &again, &same, &fixed, e))
+            return false;
+        if (!fixed || same.lo != hash.lo || same.hi != hash.hi)
+            continue;
+        seen[nseen++] = hash;
+        out[(*n)++] = got;
+    }
+    return true;
+}

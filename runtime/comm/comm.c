@@ -1,0 +1,379 @@
+/* Communicators, and the custom ops that are their collectives.
+ *
+ * All communicators of a process use one carrier.  Before any data moves, each pair of ranks exchanges a line that
+ * says what it is about to do: the communicator, its count of operations, the op and the type.  So ranks that do
+ * different things find that out, instead of taking each other's data for their own.
+ *
+ * Sums: rank r receives part r of all ranks' tensors, combines them in the order of the ranks and sends the result to
+ * all.  Each element is computed once, by one rank, so all get the same bits, at every repetition. */
+#include "comm.h"
+#include "codegen/codegen.h"
+#include "ir/graph/custom.h"
+#include <inttypes.h>
+#include <pthread.h>
+#include <string.h>
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards what follows; held while an operation runs */
+static struct {
+    const struct carrier *carrier;       /* NULL: there is no other rank */
+    void *link;                          /* NULL: not joined, or lost */
+    int rank, ranks;
+    int made, open;                      /* communicators so far; those not closed */
+    char lost[CARRIER_MESSAGE];          /* why the link was closed */
+    struct kl_comm *first;
+} world;
+
+/* ---- operations; they need the lock ---- */
+
+enum { LINE = 160 };
+
+/* The connection is of no use any more. */
+static bool comm_lost(char *message)
+{
+    snprintf(world.lost, sizeof world.lost, "%s", message);
+    world.carrier->close(world.link); /* so that the others find out without waiting */
+    world.link = NULL;
+    return false;
+}
+
+static bool exchange(int to, const void *out, size_t out_bytes, int from, void *in, size_t in_bytes, char *message)
+{
+    if ((!out_bytes && !in_bytes) ||
+        world.carrier->exchange(world.link, to, out, out_bytes, from, in, in_bytes, message))
+        return true;
+    return comm_lost(message);
+}
+
+/* In step `step` of an exchange of all with all: whom this rank sends to and receives from. */
+static int after(int step) { return (world.rank + step) % world.ranks; }
+static int before(int step) { return (world.rank - step + world.ranks) % world.ranks; }
+
+/* Are all ranks about to do the same?  KL_OK, ARGUMENT: no, and they may go on; IO: a rank is lost. */
+static kl_status agree(struct kl_comm *c, const char *what, char *message)
+{
+    char own[LINE] = "", other[LINE], different[LINE] = "";
+    int who = -1;
+    snprintf(own, sizeof own, "%s (operation %" PRIu64 " of communicator %d)", what, ++c->sequence, c->number);
+    if (world.ranks > 1 && !world.link) {
+        snprintf(message, CARRIER_MESSAGE, "the ranks are not connected any more: %.150s", world.lost);
+        return KL_ERR_IO;
+    }
+    for (int step = 1; step < world.ranks; step++) {
+        if (!exchange(after(step), own, LINE, before(step), other, LINE, message))
+            return KL_ERR_IO;
+        other[LINE - 1] = 0;
+        if (strcmp(own, other) && (who < 0 || before(step) < who)) {
+            who = before(step);
+            memcpy(different, other, LINE);
+        }
+    }
+    if (who < 0)
+        return KL_OK;
+    snprintf(message, CARRIER_MESSAGE, "rank %d is at %.80s, rank %d at %.80s", world.rank, own, who, different);
+    return KL_ERR_ARGUMENT;
+}
+
+/* Memory that the communicator keeps; NULL: message. */
+static char *comm_work(struct kl_comm *c, size_t bytes, char *message)
+{
+    if (c->work_bytes < bytes) {
+        mem_free(c->work);
+        c->work = mem_alloc(bytes);
+        c->work_bytes = c->work ? bytes : 0;
+    }
+    if (!c->work)
+        snprintf(message, CARRIER_MESSAGE, "out of memory: %zu bytes for the other ranks' parts", bytes);
+    return c->work;
+}
+
+struct range { int64_t begin, end; };
+static struct range part_of(int64_t n, int rank)
+{
+    return (struct range){n / world.ranks * rank + (rank < n % world.ranks ? rank : n % world.ranks),
+                          n / world.ranks * (rank + 1) + (rank + 1 < n % world.ranks ? rank + 1 : n % world.ranks)};
+}
+
+/* out[]: this rank's part of all ranks' tensors, combined. */
+static bool reduce_part(struct kl_comm *c, enum comm_reduction kind, unsigned dtype, const char *in, int64_t n,
+                        char *out, char *message)
+{
+    size_t size = dtype_size(dtype);
+    struct range own = part_of(n, world.rank);
+    size_t bytes = (size_t)(own.end - own.begin) * size;
+    size_t table = ((size_t)world.ranks * sizeof(char *) + 63) / 64 * 64, stride = (bytes + 63) / 64 * 64;
+    char *work = comm_work(c, table + stride * (size_t)world.ranks, message);
+    if (!work)
+        return false;
+    const char **part = (const char **)(void *)work;
+    part[world.rank] = in + (size_t)own.begin * size;
+    for (int step = 1; step < world.ranks; step++) {
+        struct range to = part_of(n, after(step));
+        char *from = work + table + stride * (size_t)before(step);
+        part[before(step)] = from;
+        if (!exchange(after(step), in + (size_t)to.begin * size, (size_t)(to.end - to.begin) * size, before(step), from,
+                      bytes, message))
+            return false;
+    }
+    comm_reduce(kind, dtype, world.ranks, part, out, own.end - own.begin);
+    return true;
+}
+
+/* Sends this rank's part of out, which is in place, to all and receives theirs. */
+static bool gather_parts(char *out, int64_t n, size_t size, char *message)
+{
+    struct range own = part_of(n, world.rank);
+    bool ok = true;
+    for (int step = 1; step < world.ranks && ok; step++) {
+        struct range from = part_of(n, before(step));
+        ok = exchange(after(step), out + (size_t)own.begin * size, (size_t)(own.end - own.begin) * size, before(step),
+                      out + (size_t)from.begin * size, (size_t)(from.end - from.begin) * size, message);
+    }
+    return ok;
+}
+
+/* From rank to rank as a tree: in round k the ranks that have it send it to those 2^k further on, counted from root. */
+static bool broadcast(char *data, size_t bytes, int root, char *message)
+{
+    int place = (world.rank - root + world.ranks) % world.ranks;
+    bool ok = true;
+    for (int distance = 1; distance < world.ranks && ok; distance *= 2) {
+        int to = place < distance && place + distance < world.ranks ? (world.rank + distance) % world.ranks : -1;
+        int from = place >= distance && place < 2 * distance ? (world.rank - distance + world.ranks) % world.ranks : -1;
+        if (to >= 0)
+            ok = exchange(to, data, bytes, to, NULL, 0, message);
+        else if (from >= 0)
+            ok = exchange(from, NULL, 0, from, data, bytes, message);
+    }
+    return ok;
+}
+
+/* ---- custom ops ---- */
+
+static const char *const op_word[COMM_OPS] = {"all_reduce", "reduce_scatter", "all_gather", "broadcast"};
+
+/* What a node's attributes say: text, so that a graph can be read. */
+struct comm_attr { int number, ranks, root; enum comm_reduction kind; };
+
+int comm_op_attr(char *text, size_t size, const struct kl_comm *c, enum comm_reduction kind, int root)
+{
+    return snprintf(text, size, "communicator %d ranks %d %s root %d", c->number, c->ranks, comm_reduction_name(kind),
+                    root);
+}
+
+static bool parse_attr(const kl_custom_call *call, struct comm_attr *a)
+{
+    char text[96], word[8] = "";
+    if (!call->attr_bytes || call->attr_bytes >= sizeof text)
+        return false;
+    memcpy(text, call->attr, call->attr_bytes);
+    text[call->attr_bytes] = 0;
+    if (sscanf(text, "communicator %d ranks %d %7s root %d", &a->number, &a->ranks, word, &a->root) != 4)
+        return false;
+    for (a->kind = COMM_SUM; a->kind <= COMM_MIN; a->kind++)
+        if (!strcmp(word, comm_reduction_name(a->kind)))
+            return a->ranks > 0 && a->root >= 0 && a->root < a->ranks;
+    return false;
+}
+
+static enum comm_op op_of(const void *ctx);
+
+static kl_status comm_types(void *ctx, const kl_custom_call *call, kl_type *out)
+{
+    struct comm_attr a;
+    enum comm_op op = op_of(ctx);
+    if (call->nout != 2 || call->nin < 1 || call->nin > 2 || !parse_attr(call, &a))
+        return snprintf(call->message, call->message_bytes,
+                        "takes a tensor and a token, and gives both; attributes are \"communicator N ranks N sum root "
+                        "N\""), KL_ERR_ARGUMENT;
+    out[0] = call->in_type[0];
+    out[1] = (kl_type){.dtype = KL_U8, .rank = 0};
+    if ((op == COMM_REDUCE_SCATTER || op == COMM_ALL_GATHER) &&
+        (out->rank < 1 || (op == COMM_REDUCE_SCATTER && out->dims[0] % a.ranks)))
+        return snprintf(call->message, call->message_bytes, "axis 0 is not %d equal parts", a.ranks), KL_ERR_SHAPE;
+    if (op == COMM_REDUCE_SCATTER)
+        out->dims[0] /= a.ranks;
+    if (op == COMM_ALL_GATHER)
+        out->dims[0] *= a.ranks;
+    return KL_OK;
+}
+
+static struct kl_comm *comm_numbered(int number)
+{
+    struct kl_comm *c = world.first;
+    while (c && c->number != number)
+        c = c->next;
+    return c;
+}
+
+static int64_t type_elements(const kl_type *t)
+{
+    int64_t n = 1;
+    for (int i = 0; i < t->rank; i++)
+        n *= t->dims[i];
+    return n;
+}
+
+/* The data's part of an operation that all ranks have agreed on. */
+static bool move_data(struct kl_comm *c, enum comm_op op, const struct comm_attr *a, const kl_custom_call *call,
+                      char *message)
+{
+    const char *in = call->in[0];
+    char *out = call->out[0];
+    unsigned dtype = call->in_type[0].dtype;
+    size_t size = dtype_size(dtype);
+    int64_t n = type_elements(&call->in_type[0]);
+    switch (op) {
+    case COMM_ALL_REDUCE:
+        return reduce_part(c, a->kind, dtype, in, n, out + (size_t)part_of(n, c->rank).begin * size, message) &&
+               gather_parts(out, n, size, message);
+    case COMM_REDUCE_SCATTER: return reduce_part(c, a->kind, dtype, in, n, out, message);
+    case COMM_ALL_GATHER:
+        memcpy(out + (size_t)(n * c->rank) * size, in, (size_t)n * size);
+        return gather_parts(out, n * c->ranks, size, message);
+    default:
+        memcpy(out, in, (size_t)n * size);
+        return broadcast(out, (size_t)n * size, a->root, message);
+    }
+}
+
+static kl_status comm_run(void *ctx, const kl_custom_call *call)
+{
+    struct comm_attr a;
+    enum comm_op op = op_of(ctx);
+    char what[LINE], message[CARRIER_MESSAGE] = "", dims[SHAPE_TEXT];
+    if (!parse_attr(call, &a))
+        return KL_ERR_INTERNAL;
+    if (inspect_is_quiet())
+        return snprintf(call->message, call->message_bytes, "the other ranks do not repeat it"), KL_ERR_ARGUMENT;
+    struct shape shape = shape_make((uint32_t)call->in_type[0].rank, call->in_type[0].dims);
+    bool reduces = op == COMM_ALL_REDUCE || op == COMM_REDUCE_SCATTER;
+    int at = snprintf(what, sizeof what, "%s%s%s %s%s", op_word[op], reduces ? " " : "",
+                      reduces ? comm_reduction_name(a.kind) : "", dtype_name(call->in_type[0].dtype),
+                      shape_text(&shape, dims, sizeof dims));
+    if (op == COMM_BROADCAST && at < (int)sizeof what)
+        snprintf(what + at, sizeof what - (size_t)at, " from rank %d", a.root);
+    pthread_mutex_lock(&lock);
+    struct kl_comm *c = comm_numbered(a.number);
+    kl_status status = KL_ERR_ARGUMENT;
+    if (!c || c->ranks != a.ranks)
+        snprintf(message, sizeof message, "there is no communicator %d of %d ranks", a.number, a.ranks);
+    else
+        status = agree(c, what, message);
+    if (!status && !move_data(c, op, &a, call, message))
+        status = world.ranks > 1 && !world.link ? KL_ERR_IO : KL_ERR_MEMORY;
+    pthread_mutex_unlock(&lock);
+    *(uint8_t *)call->out[1] = 0;
+    if (status == KL_ERR_IO)
+        snprintf(call->message, call->message_bytes, "rank %d in %.70s: %.160s", c->rank, what, message);
+    else if (status)
+        snprintf(call->message, call->message_bytes, "%s", message);
+    return status;
+}
+
+#define OP(which, word) \
+    {.name = "kl." word, .functions = {comm_types, comm_run, NULL}, .async = true, .ctx = &ops[which]}
+static struct custom_op ops[COMM_OPS] = {
+    [COMM_ALL_REDUCE] = OP(COMM_ALL_REDUCE, "all_reduce"),
+    [COMM_REDUCE_SCATTER] = OP(COMM_REDUCE_SCATTER, "reduce_scatter"),
+    [COMM_ALL_GATHER] = OP(COMM_ALL_GATHER, "all_gather"),
+    [COMM_BROADCAST] = OP(COMM_BROADCAST, "broadcast"),
+};
+
+static enum comm_op op_of(const void *ctx) { return (enum comm_op)((const struct custom_op *)ctx - ops); }
+const char *comm_op_name(enum comm_op op) { return ops[op].name; }
+
+/* ---- communicators ---- */
+
+bool comm_barrier(struct kl_comm *c, struct err *e)
+{
+    char message[CARRIER_MESSAGE] = "";
+    pthread_mutex_lock(&lock);
+    kl_status status = agree(c, "barrier", message);
+    pthread_mutex_unlock(&lock);
+    return !status || err_set(e, status, "%s", message);
+}
+
+const char *comm_carrier_name(void) { return world.carrier ? world.carrier->name : "none"; }
+
+static const struct carrier *carrier_named(const char *name, struct err *e)
+{
+    const struct carrier *(*get)(void);
+    if (!strcmp(name, "socket"))
+        return carrier_sockets();
+    if (strcmp(name, "mpi")) {
+        err_set(e, KL_ERR_ARGUMENT, "carrier \"%.40s\" is not \"mpi\" and not \"socket\"", name);
+        return NULL;
+    }
+    if (!library_entry("carrier mpi", "libkiln-mpi.so", "kiln_carrier_mpi", (void **)&get, e))
+        return NULL;
+    const struct carrier *found = get();
+    if (found->version == CARRIER_VERSION)
+        return found;
+    err_set(e, KL_ERR_DEVICE, "carrier mpi: libkiln-mpi.so is of another version of Kiln");
+    return NULL;
+}
+
+/* Joins the other ranks.  Needs the lock. */
+static bool comm_join(const char *carrier, const struct comm_place *place, double timeout, struct err *e)
+{
+    char message[CARRIER_MESSAGE] = "";
+    struct carrier_place at = {place->rank, place->ranks, place->address, place->port, timeout};
+    if (place->ranks > 1 || carrier) {
+        world.carrier = carrier_named(carrier ? carrier : place->mpi ? "mpi" : "socket", e);
+        if (!world.carrier)
+            return false;
+        if ((world.carrier != carrier_sockets() || at.ranks > 1) && !(world.link = world.carrier->open(&at, message)))
+            return err_set(e, KL_ERR_IO, "carrier %s, rank %d of %d: %s", world.carrier->name, at.rank, at.ranks,
+                           message);
+    }
+    world.rank = at.rank;
+    world.ranks = at.ranks;
+    return true;
+}
+
+struct kl_comm *comm_open(const char *carrier, const struct comm_place *place, double timeout, struct err *e)
+{
+    struct kl_comm *c = mem_alloc(sizeof *c);
+    if (!c) {
+        err_set(e, KL_ERR_MEMORY, "out of memory");
+        return NULL;
+    }
+    pthread_mutex_lock(&lock);
+    bool ok = true;
+    for (int i = 0; i < COMM_OPS && ok; i++)
+        ok = custom_find(ops[i].name) || custom_add(&ops[i], e);
+    if (ok && world.open && carrier && strcmp(carrier, comm_carrier_name()))
+        ok = err_set(e, KL_ERR_ARGUMENT, "the ranks are joined by carrier %s already", comm_carrier_name());
+    if (ok && !world.open)
+        ok = comm_join(carrier, place, timeout, e);
+    if (ok) {
+        *c = (struct kl_comm){.number = ++world.made, .rank = world.rank, .ranks = world.ranks,
+                           .local_rank = place->local_rank, .next = world.first};
+        world.first = c;
+        world.open++;
+    }
+    pthread_mutex_unlock(&lock);
+    if (ok)
+        return c;
+    mem_free(c);
+    return NULL;
+}
+
+void comm_close(struct kl_comm *c)
+{
+    pthread_mutex_lock(&lock);
+    for (struct kl_comm **at = &world.first; *at; at = &(*at)->next)
+        if (*at == c) {
+            *at = c->next;
+            break;
+        }
+    if (!--world.open) {
+        if (world.link)
+            world.carrier->close(world.link);
+        world.carrier = NULL;
+        world.link = NULL;
+    }
+    pthread_mutex_unlock(&lock);
+    mem_free(c->work);
+    mem_free(c);
+}

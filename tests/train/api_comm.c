@@ -1,0 +1,512 @@
+/* Many processes: this program starts itself as the ranks of jobs, with the built-in sockets and, where mpirun is, with
+ * MPI, and compares what they print.  `api_comm rank NAME` is one rank. */
+#define _GNU_SOURCE
+#include "tests/support/api_check.h"
+#include <arpa/inet.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { MOST_RANKS = 4, OUTPUT = 1 << 14 };
+
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* ---- what one rank does ---- */
+
+static kl_comm *comm;
+static kl_device dev;
+static int rank, ranks;
+
+/* Element i of the tensor of a rank. */
+static double element(int of, int64_t i) { return (double)((i * 7 + of * 5) % 11) - (of % 2 ? 3 : 0); }
+
+static kl_tensor tensor_of(kl_dtype dtype, int64_t n)
+{
+    float *v = malloc(((size_t)n + 1) * sizeof *v);
+    for (int64_t i = 0; i < n; i++)
+        v[i] = (float)element(rank, i);
+    kl_tensor t = kl_cast(kl_input(dev, KL_F32, 1, &n, v), dtype);
+    free(v);
+    return t;
+}
+
+static double combined(kl_reduction kind, int64_t i)
+{
+    double sum = element(0, i);
+    for (int r = 1; r < ranks; r++) {
+        double x = element(r, i);
+        sum = kind == KL_REDUCE_MAX ? fmax(sum, x) : kind == KL_REDUCE_MIN ? fmin(sum, x) : sum + x;
+    }
+    return kind == KL_REDUCE_MEAN ? sum / ranks : sum;
+}
+
+/* Collectives of one dtype and length, outside of traces and in one. */
+static void check_values(kl_dtype dtype, int64_t n)
+{
+    bool number = dtype != KL_U8 && dtype != KL_BOOL, real = dtype >= KL_F16;
+    double *want = malloc(((size_t)n * MOST_RANKS + 1) * sizeof *want);
+    for (kl_reduction kind = KL_REDUCE_SUM; kind <= KL_REDUCE_MIN; kind++) {
+        if (!number || (kind == KL_REDUCE_MEAN && !real))
+            continue;
+        for (int64_t i = 0; i < n; i++)
+            want[i] = combined(kind, i);
+        NEAR(kl_comm_all_reduce(comm, kind, tensor_of(dtype, n)), n, want, dtype == KL_BF16 ? 0.02 : 2e-3);
+        kl_trace_begin("reduce");
+        kl_tensor a = kl_mul_scalar(tensor_of(dtype, n), 2);
+        kl_tensor twice = kl_keep(kl_add(kl_comm_all_reduce(comm, kind, a), kl_comm_all_reduce(comm, kind, a)));
+        OK(kl_trace_end());
+        for (int64_t i = 0; i < n; i++)
+            want[i] *= 4;
+        NEAR(twice, n, want, dtype == KL_BF16 ? 0.02 : 2e-3);
+    }
+    for (int64_t i = 0; i < n * ranks; i++)
+        want[i] = element((int)(i / n), i % n);
+    if (dtype == KL_F32)
+        NEAR(kl_comm_all_gather(comm, 0, tensor_of(dtype, n)), n * ranks, want, 0);
+    for (int64_t i = 0; i < n; i++)
+        want[i] = element(ranks - 1, i);
+    if (number)
+        NEAR(kl_comm_broadcast(comm, ranks - 1, tensor_of(dtype, n)), n, want, 0);
+    free(want);
+}
+
+/* Along axis 1 of a matrix. */
+static void check_axes(void)
+{
+    enum { ROWS = 3, COLUMNS = 2 };
+    float v[ROWS * COLUMNS * MOST_RANKS];
+    double want[ROWS * COLUMNS * MOST_RANKS];
+    int64_t columns = COLUMNS * ranks;
+    for (int64_t i = 0; i < ROWS * columns; i++)
+        v[i] = (float)element(rank, i);
+    kl_tensor whole = kl_input(dev, KL_F32, 2, (int64_t[]){ROWS, columns}, v);
+    for (int64_t i = 0; i < ROWS * COLUMNS; i++)
+        want[i] = combined(KL_REDUCE_SUM, i / COLUMNS * columns + COLUMNS * rank + i % COLUMNS);
+    NEAR(kl_comm_reduce_scatter(comm, KL_REDUCE_SUM, 1, whole), ROWS * COLUMNS, want, 0);
+    kl_tensor part = kl_narrow(whole, 1, 0, COLUMNS);
+    for (int64_t i = 0; i < ROWS * columns; i++)
+        want[i] = element((int)(i % columns / COLUMNS), i / columns * columns + i % COLUMNS);
+    NEAR(kl_comm_all_gather(comm, -1, part), ROWS * columns, want, 0);
+}
+
+static void rank_values(void)
+{
+    static const char *const names[] = {"cpu", "ref"};
+    static const kl_dtype dtypes[] = {KL_F32, KL_F64, KL_F16, KL_BF16, KL_I8, KL_I32, KL_I64};
+    static const int64_t lengths[] = {0, 1, 7, 1000};
+    for (int d = 0; d < 2; d++)
+        for (int fuse = 1; fuse >= 0; fuse--) {
+            device_now = names[d];
+            dev = kl_device_named(names[d]);
+            kl_set_option("fuse", fuse);
+            for (size_t k = 0; k < sizeof dtypes / sizeof *dtypes; k++)
+                for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++)
+                    if (d == 0 || k == 0)
+                        check_values(dtypes[k], lengths[i]);
+            check_axes();
+        }
+    kl_set_option("fuse", 1);
+    dev = kl_device_named("cpu");
+    kl_tensor x = kl_zeros(dev, KL_F32, DIMS(2 * ranks + 1)), mask = kl_zeros(dev, KL_BOOL, DIMS(4));
+    CHECK(kl_check(kl_comm_reduce_scatter(comm, KL_REDUCE_SUM, 0, x)) == KL_ERR_SHAPE || ranks == 1);
+    CHECK(kl_check(kl_comm_all_reduce(comm, KL_REDUCE_SUM, mask)) == KL_ERR_TYPE);
+    CHECK(kl_check(kl_comm_all_reduce(comm, KL_REDUCE_MEAN, kl_cast(x, KL_I32))) == KL_ERR_TYPE);
+    CHECK(kl_check(kl_comm_all_reduce(NULL, KL_REDUCE_SUM, x)) == KL_ERR_ARGUMENT);
+    CHECK(kl_check(kl_comm_broadcast(comm, ranks, x)) == KL_ERR_ARGUMENT);
+    CHECK(kl_check(kl_comm_all_gather(comm, 1, x)) != KL_OK);
+    OK(kl_comm_barrier(comm));
+    printf("rank %d: %d passed, %d failed\n", rank, passed, failed);
+}
+
+/* ---- training ---- */
+
+enum { IN = 13, HIDDEN = 37, OUT = 5, BATCH = 24, STEPS = 6, PARAMS = 4 };
+
+struct model { kl_tensor param[PARAMS]; };
+
+static void model_make(struct model *m, uint64_t seed)
+{
+    m->param[0] = kl_mul_scalar(kl_randn(dev, KL_F32, DIMS(IN, HIDDEN), seed), 0.3);
+    m->param[1] = kl_zeros(dev, KL_F32, DIMS(HIDDEN));
+    m->param[2] = kl_mul_scalar(kl_randn(dev, KL_F32, DIMS(HIDDEN, OUT), seed + 1), 0.3);
+    m->param[3] = kl_zeros(dev, KL_F32, DIMS(OUT));
+    for (int i = 0; i < PARAMS; i++)
+        kl_requires_grad(m->param[i]);
+}
+
+/* This rank's rows of the batch, n of them from `first` on. */
+static kl_tensor model_loss(const struct model *m, int step, int first, int n)
+{
+    float x[BATCH * IN];
+    int32_t y[BATCH];
+    for (int i = 0; i < n; i++) {
+        y[i] = (first + i + step) % OUT;
+        for (int k = 0; k < IN; k++)
+            x[i * IN + k] = (float)((step * 31 + (first + i) * 17 + k * 5 + y[i] * k) % 19) / 9 - 1;
+    }
+    kl_tensor in = kl_input(dev, KL_F32, DIMS(n, IN), x), labels = kl_input(dev, KL_I32, DIMS(n), y);
+    kl_tensor h = kl_tanh(kl_linear(in, m->param[0], m->param[1]));
+    return kl_cross_entropy(kl_linear(h, m->param[2], m->param[3]), labels);
+}
+
+static uint64_t checksum(const struct model *m)
+{
+    uint64_t sum = 1469598103934665603u;
+    for (int i = 0; i < PARAMS; i++) {
+        int64_t n = kl_numel(m->param[i]);
+        float *v = malloc((size_t)n * sizeof *v);
+        CHECK(kl_read(m->param[i], v, (size_t)n * sizeof *v) == KL_OK);
+        for (size_t k = 0; k < (size_t)n * sizeof *v; k++)
+            sum = (sum ^ ((unsigned char *)v)[k]) * 1099511628211u;
+        free(v);
+    }
+    return sum;
+}
+
+enum way { WHOLE, AVERAGED, SHARDED };
+
+/* Trains, and prints losses and a checksum of the parameters behind `label`. */
+static void train_way(enum way way, const char *label, int64_t bucket)
+{
+    struct model m;
+    kl_comm_shards *shards = NULL;
+    kl_adam_options adam = {.beta1 = 0.9, .beta2 = 0.99, .eps = 1e-8, .weight_decay = 0.1};
+    model_make(&m, way == WHOLE ? 3 : 3 + (uint64_t)rank * 10);
+    if (way != WHOLE)
+        OK(kl_comm_sync(comm, PARAMS, m.param));
+    const kl_tensor *list = m.param;
+    int n = PARAMS;
+    if (way == SHARDED) {
+        shards = kl_comm_shards_new(comm, PARAMS, m.param, bucket);
+        CHECK(shards != NULL);
+        list = kl_comm_shards_parts(shards, &n);
+    }
+    kl_optimizer *opt = kl_adam(list, n, &adam);
+    printf("%s:", label);
+    for (int step = 0; step < STEPS; step++) {
+        int rows = way == WHOLE ? BATCH : BATCH / ranks;
+        kl_tensor g[PARAMS];
+        kl_trace_begin("train");
+        kl_tensor loss = model_loss(&m, step, way == WHOLE ? 0 : rank * rows, rows);
+        OK(kl_grads(loss, PARAMS, m.param, g));
+        if (way == AVERAGED)
+            OK(kl_comm_gradients(comm, PARAMS, g, bucket));
+        if (way == SHARDED)
+            OK(kl_comm_shards_step(shards, opt, g, 1e-2));
+        else
+            OK(kl_optimizer_step_gradients(opt, g, 1e-2));
+        loss = kl_keep(way == WHOLE ? loss : kl_comm_all_reduce(comm, KL_REDUCE_MEAN, loss));
+        OK(kl_trace_end());
+        printf(" %a", (double)kl_item_f32(loss));
+        kl_release(loss);
+    }
+    printf(" %016llx\n", (unsigned long long)checksum(&m));
+    kl_optimizer_free(opt);
+    kl_comm_shards_free(shards);
+    for (int i = 0; i < PARAMS; i++)
+        kl_release(m.param[i]);
+}
+
+static void rank_train(void)
+{
+    train_way(WHOLE, "whole", 0);
+    train_way(AVERAGED, "averaged", 0);
+    train_way(AVERAGED, "averaged", 700);
+    train_way(SHARDED, "sharded", 0);
+    train_way(SHARDED, "sharded", 700);
+    kl_set_option("fuse", 0);
+    train_way(AVERAGED, "averaged", 700);
+    printf("failed %d\n", failed);
+}
+
+/* ---- what goes wrong ---- */
+
+/* A step that adds `more` to w by a collective of n elements; the error's text or "". */
+static const char *step_of(kl_tensor w, int64_t n, kl_dtype dtype, kl_comm *by)
+{
+    kl_trace_begin("wrong");
+    kl_tensor sum = kl_comm_all_reduce(by, KL_REDUCE_SUM, kl_ones(dev, dtype, 1, &n));
+    kl_assign(w, kl_add(w, kl_cast(kl_sum_all(sum), KL_F32)));
+    return kl_trace_end() == KL_OK ? "" : kl_last_error();
+}
+
+static void rank_mismatch(void)
+{
+    kl_tensor w = kl_zeros(dev, KL_F32, 0, NULL);
+    kl_comm *second = kl_comm_init(NULL);
+    CHECK(second && kl_comm_ranks(second) == ranks);
+    const char *text = step_of(w, rank ? 5 : 4, KL_F32, comm);
+    printf("rank %d: %s\n", rank, text);
+    CHECK(strstr(text, "f32[4]") && strstr(text, "f32[5]") && strstr(text, "api_comm.c:"));
+    text = step_of(w, 4, rank ? KL_F32 : KL_F64, comm);
+    CHECK(strstr(text, "f32[4]") && strstr(text, "f64[4]"));
+    text = step_of(w, 4, KL_F32, rank ? comm : second);
+    CHECK(strstr(text, "communicator 1") && strstr(text, "communicator 2"));
+    kl_trace_begin("ops");
+    kl_tensor one = kl_ones(dev, KL_F32, DIMS(ranks));
+    kl_keep(rank ? kl_comm_all_gather(second, 0, one) : kl_comm_broadcast(second, 0, one));
+    CHECK(kl_trace_end() == KL_ERR_ARGUMENT);
+    CHECK(strstr(kl_last_error(), "all_gather") && strstr(kl_last_error(), "broadcast"));
+    CHECK(kl_item_f32(w) == 0); /* as it was */
+    kl_comm_free(second);
+    text = step_of(w, 4, KL_F32, second = kl_comm_init(NULL)); /* the next call works */
+    CHECK(!*text && kl_item_f32(w) == (float)(4 * ranks));
+    kl_comm_free(second);
+    printf("rank %d: %d failed\n", rank, failed);
+}
+
+/* The last rank is gone in the middle, or late. */
+static void rank_lost(bool killed)
+{
+    kl_tensor w = kl_zeros(dev, KL_F32, 0, NULL);
+    CHECK(!*step_of(w, 4, KL_F32, comm));
+    float before = kl_item_f32(w);
+    if (rank == ranks - 1 && killed)
+        raise(SIGKILL);
+    if (rank == ranks - 1)
+        sleep(4);
+    double start = now();
+    const char *text = step_of(w, 4, KL_F32, comm);
+    double took = now() - start;
+    CHECK(*text && kl_item_f32(w) == before && took < 10);
+    CHECK(*step_of(w, 4, KL_F32, comm) && kl_item_f32(w) == before);
+    printf("rank %d after %.1f s: %s\n", rank, took, text);
+    printf("rank %d: %d failed\n", rank, failed);
+}
+
+static int rank_main(const char *what)
+{
+    kl_comm_options options = {.timeout = !strcmp(what, "late") ? 1 : 30};
+    comm = kl_comm_init(&options);
+    if (!comm) {
+        printf("no communicator: %s\n", kl_last_error());
+        return 1;
+    }
+    dev = kl_device_named("cpu");
+    rank = kl_comm_rank(comm);
+    ranks = kl_comm_ranks(comm);
+    if (!strcmp(what, "values"))
+        rank_values();
+    else if (!strcmp(what, "train"))
+        rank_train();
+    else if (!strcmp(what, "mismatch"))
+        rank_mismatch();
+    else
+        rank_lost(!strcmp(what, "killed"));
+    kl_comm_free(comm);
+    return failed != 0;
+}
+
+/* ---- starting ranks ---- */
+
+static const char *self;
+
+static int free_port(void)
+{
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t bytes = sizeof at;
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    if (fd < 0 || bind(fd, (struct sockaddr *)&at, bytes) || getsockname(fd, (struct sockaddr *)&at, &bytes))
+        return 29500;
+    close(fd);
+    return ntohs(at.sin_port);
+}
+
+struct job { int ranks; pid_t pid[MOST_RANKS]; int status[MOST_RANKS]; char out[MOST_RANKS][OUTPUT]; double seconds; };
+
+/* n ranks with sockets, or one mpirun with n. */
+static bool job_run(struct job *j, int n, const char *what, bool mpi)
+{
+    int fd[MOST_RANKS][2], port = free_port(), processes = mpi ? 1 : n;
+    double start = now();
+    memset(j, 0, sizeof *j);
+    j->ranks = processes;
+    fflush(stdout);
+    for (int r = 0; r < processes; r++) {
+        if (pipe(fd[r]))
+            return false;
+        j->pid[r] = fork();
+        if (!j->pid[r]) {
+            char text[16];
+            for (int k = 0; k <= r; k++)
+                close(fd[k][0]);
+            dup2(fd[r][1], 1);
+            dup2(fd[r][1], 2);
+            setenv("KILN_THREADS", "1", 1);
+            if (mpi) {
+                snprintf(text, sizeof text, "%d", n);
+                execlp("mpirun", "mpirun", "-n", text, "--oversubscribe", "--allow-run-as-root", self, "rank", what,
+                       (char *)NULL);
+                _exit(127);
+            }
+            snprintf(text, sizeof text, "%d", r);
+            setenv("RANK", text, 1);
+            snprintf(text, sizeof text, "%d", n);
+            setenv("WORLD_SIZE", text, 1);
+            snprintf(text, sizeof text, "%d", port);
+            setenv("MASTER_PORT", text, 1);
+            execl(self, self, "rank", what, (char *)NULL);
+            _exit(127);
+        }
+        close(fd[r][1]);
+    }
+    for (int r = 0; r < processes; r++) {
+        size_t have = 0;
+        ssize_t got;
+        while (have < OUTPUT - 1 && (got = read(fd[r][0], j->out[r] + have, OUTPUT - 1 - have)) > 0)
+            have += (size_t)got;
+        close(fd[r][0]);
+        waitpid(j->pid[r], &j->status[r], 0);
+    }
+    j->seconds = now() - start;
+    return true;
+}
+
+static bool job_good(const struct job *j)
+{
+    bool good = true;
+    for (int r = 0; r < j->ranks; r++)
+        if (!WIFEXITED(j->status[r]) || WEXITSTATUS(j->status[r])) {
+            printf("rank %d ended with status %d and said:\n%s\n", r, j->status[r], j->out[r]);
+            good = false;
+        }
+    return good;
+}
+
+/* ---- the checks ---- */
+
+/* Line number i of those that begin with a word; its text is ended in place. */
+static const char *line_of(char *text, const char *word, int i)
+{
+    for (char *line = strtok(text, "\n"); line; line = strtok(NULL, "\n"))
+        if (!strncmp(line, word, strlen(word)) && !i--)
+            return line;
+    return "";
+}
+
+static void copy_line(const char *text, const char *word, int i, char *out)
+{
+    static char copy[OUTPUT];
+    snprintf(copy, sizeof copy, "%s", text);
+    snprintf(out, 512, "%s", line_of(copy, word, i));
+}
+
+static void check_training(int n, bool mpi)
+{
+    static struct job first, again;
+    char whole[512], average[512], other[512];
+    if (!job_run(&first, n, "train", mpi) || !job_run(&again, n, "train", mpi) || !CHECK(job_good(&first)) ||
+        !CHECK(job_good(&again)))
+        return;
+    copy_line(first.out[0], "whole:", 0, whole);
+    copy_line(first.out[0], "averaged:", 0, average);
+    char *w = whole + 6, *a = average + 9;
+    double worst = 0;
+    for (int step = 0; step < STEPS; step++) {
+        double x = strtod(w, &w), y = strtod(a, &a);
+        worst = fmax(worst, fabs(x - y) / fabs(x));
+    }
+    CHECK(*whole && *average && worst < 1e-5);
+    printf("%s, %d ranks: losses differ from one process's by %.1e\n", mpi ? "mpi" : "socket", n, worst);
+    const char *bits = strchr(average, ' ');
+    for (int r = 0; r < (mpi ? 1 : n); r++) {
+        for (int i = 0; i < 3 * (mpi ? n : 1); i++) { /* every rank, with other buckets, unfused */
+            copy_line(first.out[r], "averaged:", i, other);
+            CHECK(*other && bits && !strcmp(strchr(other, ' '), bits));
+        }
+        for (int i = 0; i < 2 * (mpi ? n : 1); i++) {
+            copy_line(first.out[r], "sharded:", i, other);
+            CHECK(*other && bits && !strcmp(strchr(other, ' '), bits));
+        }
+        copy_line(again.out[r], "averaged:", 0, other);
+        CHECK(*other && bits && !strcmp(strchr(other, ' '), bits));
+    }
+}
+
+static void check_job(int n, const char *what, bool mpi)
+{
+    static struct job j;
+    CHECK(job_run(&j, n, what, mpi) && job_good(&j));
+}
+
+static void check_killed(int n, bool mpi)
+{
+    static struct job j;
+    CHECK(job_run(&j, n, "killed", mpi));
+    printf("%s, %d ranks, one killed: all ended after %.1f s\n", mpi ? "mpi" : "socket", n, j.seconds);
+    if (mpi) /* mpirun ends the others itself */
+        CHECK(!WIFEXITED(j.status[0]) || WEXITSTATUS(j.status[0]));
+    for (int r = 0; r < n - 1 && !mpi; r++)
+        CHECK(WIFEXITED(j.status[r]) && !WEXITSTATUS(j.status[r]) && strstr(j.out[r], "is gone"));
+}
+
+static void check_one(void)
+{
+    comm = kl_comm_init(NULL);
+    CHECK(comm && kl_comm_rank(comm) == 0 && kl_comm_ranks(comm) == 1 && !strcmp(kl_comm_carrier(comm), "none"));
+    rank = 0, ranks = 1;
+    dev = kl_device_named("cpu");
+    rank_values();
+    kl_tensor w = kl_zeros(dev, KL_F32, DIMS(4));
+    kl_requires_grad(w);
+    kl_trace_begin("grad");
+    kl_keep(kl_grad(kl_sum_all(kl_comm_all_reduce(comm, KL_REDUCE_SUM, w)), w));
+    CHECK(kl_trace_end() == KL_ERR_GRAD && strstr(kl_last_error(), "all_reduce"));
+    kl_comm_free(comm);
+    kl_trace_begin("freed");
+    kl_comm *other = kl_comm_init(NULL);
+    kl_keep(kl_comm_all_reduce(other, KL_REDUCE_SUM, w));
+    kl_comm_free(other);
+    CHECK(kl_trace_end() == KL_ERR_ARGUMENT && strstr(kl_last_error(), "no communicator"));
+    CHECK(!kl_comm_init(&(kl_comm_options){.carrier = "pigeon"}) && kl_last_error_code() == KL_ERR_ARGUMENT);
+    CHECK(!kl_comm_init(&(kl_comm_options){.rank = 3, .ranks = 2}) && kl_last_error_code() == KL_ERR_ARGUMENT);
+    double start = now();
+    kl_comm_options alone = {.rank = 0, .ranks = 2, .port = free_port(), .timeout = 0.3};
+    CHECK(!kl_comm_init(&alone) && kl_last_error_code() == KL_ERR_IO && now() - start < 5);
+    alone.rank = 1;
+    CHECK(!kl_comm_init(&alone) && kl_last_error_code() == KL_ERR_IO && now() - start < 10);
+    setenv("RANK", "x", 1), setenv("WORLD_SIZE", "2", 1);
+    CHECK(!kl_comm_init(NULL) && strstr(kl_last_error(), "RANK"));
+    setenv("RANK", "2", 1);
+    CHECK(!kl_comm_init(NULL) && strstr(kl_last_error(), "WORLD_SIZE"));
+    unsetenv("RANK"), unsetenv("WORLD_SIZE");
+}
+
+int main(int argc, char **argv)
+{
+    self = argv[0];
+    setvbuf(stdout, NULL, _IOLBF, 0);
+    if (argc == 3 && !strcmp(argv[1], "rank"))
+        return rank_main(argv[2]);
+    char library[4096];
+    ssize_t n_path = readlink("/proc/self/exe", library, sizeof library - 64);
+    library[n_path > 0 ? n_path : 0] = 0;
+    char *slash = strrchr(library, '/');
+    strcpy(slash ? slash : library, "/../libkiln-mpi.so");
+#ifdef KILN_TSAN
+    *library = 0; /* MPI's own threads are not built for it */
+#endif
+    int skipped = access(library, R_OK) || system("command -v mpirun >/dev/null") != 0;
+    check_one();
+    for (int n = 2; n <= MOST_RANKS; n += 2)
+        for (int mpi = 0; mpi < 2 - skipped; mpi++) {
+            check_job(n, "values", mpi);
+            check_training(n, mpi);
+            check_killed(n, mpi);
+        }
+    check_job(2, "mismatch", false);
+    check_job(3, "late", false);
+    if (skipped)
+        printf("SKIP no-tool mpi: no mpirun, or Kiln was built without mpi.h\n");
+    else
+        check_job(2, "mismatch", true);
+    printf("%d passed, %d failed, %d skipped\n", passed, failed, skipped);
+    return failed != 0;
+}
