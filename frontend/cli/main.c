@@ -1,6 +1,6 @@
 /* The `kiln` command: dispatches to its subcommands. */
 #include "cli.h"
-#include "model.h"
+#include "job.h"
 #include "runtime/runtime.h"
 #include <errno.h>
 #include <stdarg.h>

@@ -1,6 +1,6 @@
 /* ONNX models in place of a graph's text: run on arrays directly, or captured as a graph whose states are the model's
  * weights and constants. */
-#include "model.h"
+#include "job.h"
 #include "frontend/frontend.h"
 #include "ir/text/text.h"
 #include <string.h>
