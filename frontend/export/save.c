@@ -61,7 +61,7 @@ bool export_file(const struct graph *graph, const char *path, struct err *e)
     struct graph *g = exportable(graph, e);
     uint32_t nin = g ? g->input.n : 0, nout = g ? g->nout : 0;
     const char **name = mem_alloc(((size_t)nin + nout + 1) * sizeof *name);
-    struct name *assigned = mem_alloc(((size_t)nout + 1) * sizeof *assigned);
+    struct value_name *assigned = mem_alloc(((size_t)nout + 1) * sizeof *assigned);
     struct proto model = {0};
     bool ok = g && graph_is_bound(g, e) && ((name && assigned) || err_set(e, KL_ERR_MEMORY, "out of memory"));
     for (uint32_t i = 0; ok && i < nin; i++)
