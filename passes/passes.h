@@ -131,9 +131,9 @@ bool memo_unpack(const void *pack, size_t size); /* false: the bytes are damaged
 extern _Atomic(uint64_t) lower_misses __attribute__((visibility("hidden")));
 
 /* ---- plan.c, plan_non_fusible.c: storage and commands ---- */
-enum loc_kind { LOC_ARENA, LOC_INPUT, LOC_STATE, LOC_OUT, LOC_SCRATCH, LOC_WORKSPACE, LOC_INSIDE };
+enum loc_kind { LOC_ARENA, LOC_INPUT, LOC_STATE, LOC_OUT, LOC_SCRATCH, LOC_WORKSPACE, LOC_KERNEL_LOCAL };
 /* The last three contain no value.  arena: of device `index`; scratch: offset in a thread's scratch; workspace: offset
- * in the memory that the phases of a kernel share; inside: shared memory or registers of the kernel */
+ * in the memory that the phases of a kernel share; kernel-local: shared memory or registers */
 struct loc { uint32_t kind, index; int64_t offset; };
 
 enum cmd_kind { CMD_KERNEL, CMD_COPY, CMD_INTERP, CMD_REGION, CMD_CUSTOM };
@@ -153,7 +153,7 @@ struct command {
     struct loc *arg; uint32_t narg;
     ref region;                   /* CMD_REGION, CMD_CUSTOM: the op's node */
     struct program *sub[2];       /* CMD_REGION: the programs of its regions, whose inputs are the parameters */
-    /* the node of each arg, NIL for scratch and inside; used by the checker; may be NULL */
+    /* the node of each arg, NIL for scratch and kernel-local; used by the checker; may be NULL */
     ref *value;
     int64_t bytes;                /* CMD_COPY: size */
     uint16_t from;                /* CMD_COPY: the source device */

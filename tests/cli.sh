@@ -537,6 +537,29 @@ printf '\010\002\020\001B\001xJ\010\000\000\200?\000\000\000@' >"$tmp/x.pb"
 printf '\010\002\020\007B\005shapeJ\020\002\000\000\000\000\000\000\000\001\000\000\000\000' >"$tmp/shape.pb"
 printf '\000\000\000' >>"$tmp/shape.pb"
 
+# ---- kiln export ----
+cat >"$tmp/net.kir" <<'END'
+graph @net {
+  symbol n 1..8
+  %x = input 0 "x" : f32[n,3]
+  %w = state 0 "w" : f32[3,2]
+  %y = dot %x, %w contract(1; 0) : f32[n,2]
+  %t = tanh %y : f32[n,2]
+  %u = add %w, %w : f32[3,2]
+  assign 0 = %u
+  return %t "y"
+}
+END
+check 'export without a length' 1 'symbol n' "$kiln" export "$tmp/net.kir" -o "$tmp/net.onnx"
+check 'export' 0 'done' sh -c "'$kiln' export '$tmp/net.kir' -o '$tmp/net.onnx' --bind n=2 && echo done"
+check 'export without -o' 2 'export needs a file and -o' "$kiln" export "$tmp/net.kir"
+check 'export of a loop' 1 'cannot be written as ONNX: a loop' \
+    "$kiln" export tests/text/agree_while.kir -o "$tmp/w.onnx"
+if "$kiln" opt "$tmp/neg.onnx" --bind N=2 2>&1 | grep -q 'reads no ONNX'; then :; else
+    check 'an exported graph read back' 0 'input 1 "w" : f32\[3,2\]' "$kiln" opt "$tmp/net.onnx"
+    check 'its outputs' 0 'return %[0-9]* "w.new"' "$kiln" opt "$tmp/net.onnx"
+fi
+
 # ---- kiln train-log ----
 for i in 1 2 3 2 3 4; do echo "{\"step\": $i, \"loss\": $i.5, \"rate\": 0.01, \"seconds\": $i.25}"; done >"$tmp/log"
 check 'train-log' 0 'steps<td>1 to 4' "$kiln" train-log "$tmp/log"

@@ -45,6 +45,11 @@ bool export_refuse(struct exporter *x, ref r, const char *why); /* false; the er
 bool export_model(const struct graph *g, uint32_t nin, const char *const *in_name, const void *const *data,
                   const char *const *out_name, struct proto *model, struct err *e);
 
+/* ---- save.c ---- */
+/* A graph without symbols to a file: its inputs, states and slots become inputs, under their names, its outputs
+ * outputs; that of an assigned state is called NAME.new. */
+bool export_file(const struct graph *g, const char *path, struct err *e);
+
 /* ---- onnx_ops.c, onnx_products.c: one node of the graph; false: *x->e ---- */
 bool export_op(struct exporter *x, ref r);
 bool export_dot(struct exporter *x, ref r, const char *out);

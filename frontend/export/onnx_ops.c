@@ -243,7 +243,7 @@ bool export_op(struct exporter *x, ref r)
 {
     const struct node *n = node_at(x->g, r);
     const struct shape *s = node_shape(x->g, r);
-    if (n->op == OP_input || *x->name[r].s)
+    if (*x->name[r].s) /* a leaf */
         return true;
     if (n->op == OP_const) {
         struct shape scalar = shape_make(0, NULL);

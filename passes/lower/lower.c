@@ -98,6 +98,21 @@ static val load_once(struct lowering *w, uint32_t buf, val index, val pred)
     return v;
 }
 
+static val counted_load(struct lowering *w, uint32_t buf, val index, val pred)
+{
+    struct map_loads *l = w->loads;
+    uint32_t number = l->number++;
+    if (number < MAX_MAP_LOADS && l->mode == LOADS_FROM_SCRATCH && l->turned[number])
+        return k_load(w->k, l->scratch[number], l->at, w->pred);
+    val v = k_load(w->k, buf, index, pred);
+    if (number < MAX_MAP_LOADS) {
+        l->index[number] = index;
+        l->value[number] = v;
+        l->dtype[number] = val_dtype(w->k, v);
+    }
+    return v;
+}
+
 static val lower_load(struct lowering *w, ref r, const val *coord)
 {
     val i = lower_flatten(w->k, node_shape(w->g, r), coord);
@@ -105,6 +120,8 @@ static val lower_load(struct lowering *w, ref r, const val *coord)
     val pred = lanes ? w->pred : 0, where = w->l.where;
     if (where)
         pred = pred ? k_prim(w->k, P_AND, pred, where, 0) : where;
+    if (w->loads)
+        return counted_load(w, lower_buffer(w, r, BUF_IN), i, pred);
     return w->held && !where ? load_once(w, lower_buffer(w, r, BUF_IN), i, pred)
         : k_load(w->k, lower_buffer(w, r, BUF_IN), i, pred);
 }
@@ -218,8 +235,8 @@ static ref lower_array_of(const struct graph *g, ref r, unsigned i, int64_t *fir
     for (*first = 0; node_is_view(g, x); x = g->node[x].in[0]) {
         const struct node *n = &g->node[x];
         const struct shape *from = node_shape(g, n->in[0]);
-        struct split at = n->op == OP_slice ? split_at(from, n->attr.slice.axis) : (struct split){0};
-        if (n->op == OP_slice && at.outer == 1 && n->attr.slice.step == 1)
+        struct split at = slice_step(n) ? split_at(from, n->attr.slice.axis) : (struct split){0};
+        if (slice_step(n) == 1 && at.outer == 1)
             *first += n->attr.slice.start * at.inner;
         else if (n->op != OP_reshape)
             return NIL;

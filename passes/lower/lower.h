@@ -28,6 +28,21 @@ struct held_element {
     struct held_load *load; uint32_t n, cap;
 };
 
+/* The loads of a point of an elementwise kernel, by their number in the order of evaluation (gpu/lower_gpu_turn.c). */
+enum { MAX_MAP_LOADS = 24 };
+enum loads_mode { LOADS_NOTED, LOADS_FROM_SCRATCH };
+struct map_loads {
+    enum loads_mode mode;
+    uint32_t number, n;          /* of the next; of all, once they are known */
+    val index[MAX_MAP_LOADS], value[MAX_MAP_LOADS];
+    unsigned dtype[MAX_MAP_LOADS];
+    bool turned[MAX_MAP_LOADS];  /* with LOADS_FROM_SCRATCH: it is in lbuf scratch[..], at `at` */
+    uint32_t scratch[MAX_MAP_LOADS];
+    val at;
+};
+/* The loops of an elementwise kernel: dimensions of shape s, merged; dimension d ends before axis axis_end[d]. */
+struct map_loops { const struct shape *s; uint32_t n; int64_t size[KL_MAX_RANK]; uint8_t axis_end[KL_MAX_RANK]; };
+
 struct lowering {
     struct lower l;          /* first: op rules get a pointer to it */
     struct kernel *k;
@@ -52,6 +67,7 @@ struct lowering {
     val anchor_value;
     uint32_t *row_copy;      /* row kernels, per member: lbuf + 1 of scratch that holds its row, 0: none; else NULL */
     struct held_element *held; /* on a GPU: what the thread has of the current element of its row; NULL: nothing */
+    struct map_loads *loads; /* NULL: loads are not counted */
     val column;              /*   element of the row */
     val pred;                /* lanes that exist, 0: all; loads that depend on lane are predicated */
     bool pred_all;           /*   and all others: it is a thread that may not exist */
@@ -118,6 +134,8 @@ void lower_key_free(struct lower_key *k);
 bool lower_memo_find(const struct lower_key *key, struct kernel *k, struct lowered *out);
 void lower_memo_add(const struct lower_key *key, const struct lowered *l);
 
+/* lower_map.c: the coordinates at an index for each merged dimension. */
+void lower_map_coords(struct kernel *k, const struct map_loops *m, const val *index, val *coord);
 /* lower_map.c: may the loops of two neighbouring dimensions be one, as far as the accesses made so far go? */
 bool lower_can_merge(struct kernel *k, val outer, val inner, int64_t inner_size);
 /* ---- lower_map.c, lower_reduce.c, lower_rows.c, lower_dot.c, lower_scatter.c, lower_sort.c, lower_cumulative.c,

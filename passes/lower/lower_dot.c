@@ -328,8 +328,11 @@ static void prefetch_rows(const struct dot *d, const struct tile *t, val j)
 void dot_begin_columns(const struct dot *d, int64_t cols)
 {
     struct lowering *w = d->w;
-    w->lane = k_loop(w->k, LOOP_VECTOR, k_int(w->k, 0), k_int(w->k, d->nr), 1);
-    w->pred = cols < d->nr ? k_prim(w->k, P_LT, w->lane, k_int(w->k, cols), 0) : 0;
+    int64_t lanes = w->caps->vector_bytes / (int64_t)dtype_size(d->dtype), width = d->nr;
+    while (!w->caps->block_threads && width / 2 >= lanes && width / 2 >= cols) /* whole vectors without a column */
+        width /= 2;
+    w->lane = k_loop(w->k, LOOP_VECTOR, k_int(w->k, 0), k_int(w->k, width), 1);
+    w->pred = cols < width ? k_prim(w->k, P_LT, w->lane, k_int(w->k, cols), 0) : 0;
     ix_bound(w->k, w->lane, 0, cols - 1); /* of the lanes that exist */
 }
 

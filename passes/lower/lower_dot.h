@@ -25,6 +25,8 @@ struct dot {
     uint32_t panel, partial, tile;               /* scratch lbufs + 1, 0: none */
     bool packs;                                  /* B is copied into the panel, */
     int64_t pack_run, pack_run_k;                /*   in runs of so many columns, steps of k; 0: whole */
+    int64_t period_k;                            /* steps of k copied in one go, for which the places of all follow
+                                                    from that of the first, as those of a window; 0: each alone */
     enum sched_epilogue when;
     int64_t tile_step;                           /* from one row of the tile's copy to the next */
     val batch_index;

@@ -14,6 +14,7 @@
 
 enum { MAX_STEP = 4 }; /* of a vector's elements that are loaded as whole vectors, of which some are picked */
 enum { MOST_TASK_ROWS = 1 << 30 }; /* that a record can say */
+enum { MANY_PRODUCTS = 32 }; /* of a batch: enough tasks for all threads, and each walks its rows */
 enum { FEW_ROWS = 6 }; /* of a tile that shares B's vectors too little */
 /* Members of a group, the dot included, whose epilogue stands at the end of every row of a tile, on the accumulators
  * where they are.  A longer one is a loop over the rows of a copy: as fast or faster, compiled in half the time. */
@@ -83,6 +84,32 @@ static void operand_steps(const struct dot *d, bool second, int64_t *side, int64
     k_end(k, i);
 }
 
+/* Steps of k whose places in memory are fixed distances behind the first one's: the whole of a small window of a
+ * convolution, or a row of it.  0: there are no such. */
+static int64_t find_period(const struct dot *d)
+{
+    enum { MOST = 16 };
+    struct kernel *k = d->w->k;
+    int64_t row = 0;
+    for (int64_t period = MOST; period > 1; period--) {
+        if (d->size.k % period)
+            continue;
+        val n = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, d->size.n), 1);
+        val o = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, d->size.k / period), 1);
+        val i = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, period), 1);
+        val x = dot_stored_element(d, true, n, ix_add(k, ix_scale(k, o, period), i));
+        bool outer = step_of(k, x, o) > 0, inner = step_of(k, x, i) > 0;
+        k_end(k, i);
+        k_end(k, o);
+        k_end(k, n);
+        if (outer)
+            return period;
+        if (inner && !row)
+            row = period;
+    }
+    return row;
+}
+
 void dot_find_steps(struct dot *d)
 {
     struct trial t;
@@ -120,6 +147,8 @@ void dot_find_steps(struct dot *d)
                 step_k = step;
             }
         }
+        if (apart && apart_k)
+            d->period_k = find_period(&copy);
         for (run = MAX_ROWS; d->a_step_m == -1 && run >= FEW_ROWS; run--) {
             int64_t step = d->size.m % run ? -1 : side_step(&copy, false, run);
             if (step >= 0) {
@@ -164,13 +193,22 @@ static int64_t register_rows(const struct dot *d, int64_t vectors)
     return rows < most ? rows : most;
 }
 
-/* Vectors of columns in a tile.  Two; one for few columns, and in runs: more rows share each vector, and fewer lanes
- * are idle.  Four, so that more columns share each element of A, where few rows of A stay in the cache, and where its
+/* Are so many lanes of tiles of two vectors idle that tiles of one are faster? */
+static bool second_vector_idles(const struct dot *d)
+{
+    enum { IDLE = 8 }; /* at least one vector in so many */
+    int64_t lanes = tile_lanes(d), vectors = dot_parts(d->size.n, lanes), pairs = dot_parts(d->size.n, 2 * lanes);
+    return (2 * pairs - vectors) * IDLE >= 2 * pairs;
+}
+
+/* Vectors of columns in a tile.  Two; one for few columns, where two leave many lanes idle, and in runs: more rows
+ * share each vector, and fewer lanes are idle.  Four, so that more columns share each element of A, where few rows of A stay in the cache, and where its
  * elements are widened, unless sums between k-blocks need much of the next cache. */
 static int64_t tile_vectors(const struct dot *d)
 {
     enum { MAX_WIDTH = 64, IDLE = 16 }; /* at most one lane in so many */
-    if (d->size.n <= tile_lanes(d) || d->run < d->size.n || d->when == EPILOGUE_DURING_NEXT)
+    if (d->size.n <= tile_lanes(d) || d->run < d->size.n || d->when == EPILOGUE_DURING_NEXT ||
+        (!d->w->caps->block_threads && second_vector_idles(d)))
         return 1;
     int64_t columns = 4 * tile_lanes(d), over = (columns - d->size.n % columns) % columns, rows = register_rows(d, 4);
     int64_t sums = d->blocks > 1 ? d->size.m * columns * (int64_t)dtype_size(d->dtype) : 0;
@@ -214,10 +252,10 @@ void dot_choose_tiles(struct dot *d)
     if (d->square > d->nr)
         d->square = (uint32_t)d->nr;
     /* Where all of B stays in half of the second-level cache, a task is one row tile: neighbouring tasks share
-     * its rows of A.  Else a task is as many rows of A as stay there while it walks them, so that they share B. */
+     * its rows of A.  Else, and where there are many products, a task is as many rows of A as stay there while it walks them, so that they share B. */
     int64_t size = d->element, kc = d->size.k < d->kblock ? d->size.k : d->kblock;
     int64_t fit = c->l2_bytes / 2 / ((kc > 0 ? kc : 1) * size);
-    if (!d->packs && d->size.k * d->size.n <= c->l2_bytes / 2 / size)
+    if (!d->packs && d->size.k * d->size.n <= c->l2_bytes / 2 / size && d->size.batch < MANY_PRODUCTS)
         fit = d->mr;
     d->mblock = d->size.m <= fit ? d->size.m : even_rows(d->size.m, fit > d->mr ? fit : d->mr);
     if (d->mblock < d->size.m)

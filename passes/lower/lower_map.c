@@ -6,7 +6,7 @@
  *
  * Members that neither read each other nor the same array are parts of their own (fuse_parts.c puts such together):
  * each has its share of the parallel loop's iterations, and its own loops in there. */
-#include "lower.h"
+#include "passes/lower/gpu/lower_gpu.h"
 #include <string.h>
 
 struct nest {
@@ -118,19 +118,33 @@ static void find_nest(struct lowering *w, const struct shape *s, struct nest *ne
     trial_end(&t, w);
 }
 
+void lower_map_coords(struct kernel *k, const struct map_loops *m, const val *index, val *coord)
+{
+    uint32_t axis = 0;
+    for (uint32_t d = 0; d < m->n; d++) {
+        struct shape part = {0};
+        for (uint32_t a = axis; a < m->axis_end[d]; a++)
+            part.dim[part.rank++] = m->s->dim[a];
+        lower_unflatten(k, &part, index[d], coord + axis);
+        axis = m->axis_end[d];
+    }
+    for (; axis < m->s->rank; axis++)
+        coord[axis] = k_int(k, 0);
+}
+
+static struct map_loops loops_of(const struct shape *s, const struct nest *nest)
+{
+    struct map_loops m = {.s = s, .n = nest->n};
+    memcpy(m.size, nest->size, sizeof m.size);
+    memcpy(m.axis_end, nest->axis_end, sizeof m.axis_end);
+    return m;
+}
+
 /* Coordinates of s from one index per merged dimension. */
 static void coords_of(struct kernel *k, const struct shape *s, const struct nest *nest, const val *index, val *coord)
 {
-    uint32_t axis = 0;
-    for (uint32_t d = 0; d < nest->n; d++) {
-        struct shape part = {0};
-        for (uint32_t a = axis; a < nest->axis_end[d]; a++)
-            part.dim[part.rank++] = s->dim[a];
-        lower_unflatten(k, &part, index[d], coord + axis);
-        axis = nest->axis_end[d];
-    }
-    for (; axis < s->rank; axis++)
-        coord[axis] = k_int(k, 0);
+    struct map_loops m = loops_of(s, nest);
+    lower_map_coords(k, &m, index, coord);
 }
 
 struct body {               /* of one part */
@@ -362,7 +376,6 @@ static void find_loops(struct lowering *w, struct body *b)
         b->nest.size[0] = 1;
         b->nest.axis_end[0] = (uint8_t)b->s->rank;
     }
-    join_short(w, b);
     b->each = 1;
 }
 
@@ -459,6 +472,10 @@ void lower_map(struct lowering *w)
         k->sched.kind = SCHED_MAP;
         for (uint32_t i = 0; i < parts; i++) {
             find_loops(w, &b[i]);
+            struct map_loops loops = loops_of(b[i].s, &b[i].nest);
+            if (w->caps->block_threads && parts == 1 && gpu_turn(w, &loops))
+                goto done;
+            join_short(w, &b[i]);
             uint32_t own = part_width(w, &b[i]);
             width = own > width ? own : width;
             b[i].block = parts > 1 ? PART_VECTORS : BLOCK_VECTORS;
@@ -471,11 +488,12 @@ void lower_map(struct lowering *w)
         w->nmember = n;
         lower_scalars(w);
         emit_parts(w, b, parts);
-        w->member = all;
-        w->nmember = n;
     } else {
         err_set(&k->err, KL_ERR_MEMORY, "out of memory lowering @%s", w->g->name);
     }
+done:
+    w->member = all;
+    w->nmember = n;
     mem_free(member);
     mem_free(parent);
     mem_free(b);

@@ -370,7 +370,7 @@ static bool kernel_commands(struct planner *p)
                 continue;
             }
             if (buf_is_local(k->buf[b].role)) {
-                c->arg[b] = (struct loc){.kind = LOC_INSIDE};
+                c->arg[b] = (struct loc){.kind = LOC_KERNEL_LOCAL};
                 continue;
             }
             ref r = l->arg[k->buf[b].id].node;

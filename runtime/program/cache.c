@@ -423,7 +423,7 @@ void program_entry_free(struct entry *t)
 {
     exec_clear(&t->exec);
     mem_free(t->exec.miss);
-    graph_free(t->own);
+    graph_free(t->task_graph);
     exec_weak_unref(&t->exec);
 }
 
@@ -464,13 +464,13 @@ static const struct exec *cache_finish(struct entry *t, bool ok)
     else exec_clear(&t->exec);
     pthread_mutex_lock(&cache_lock);
     struct exec *stand_in = ok ? t->stand_in : NULL;
-    struct graph *own = ok ? t->own : NULL;
+    struct graph *own = ok ? t->task_graph : NULL;
     bool gone = !ok && !t->stand_in;
     t->state = ok ? READY : FAILED;
     if (ok) {
         exec_ref(&t->exec);
         t->graph = t->exec.captured;
-        t->own = NULL;
+        t->task_graph = NULL;
         t->stand_in = NULL;
         t->made = exec_runs();
         cache_bytes += t->bytes;
@@ -518,10 +518,10 @@ static void build_in_background(void *ctx)
     struct entry *t = ctx;
     struct err ignored = {0}; /* the next caller builds in the foreground and gets the error */
     int64_t began = timeline_now();
-    bool ok = cache_build(&t->exec, t->own, t->dump, true, &ignored);
+    bool ok = cache_build(&t->exec, t->task_graph, t->dump, true, &ignored);
     dump_end(t->dump);
     if (ok) log_program(t, began);
-    else log_put(KL_LOG_WARN, "graph %s: compiled in the background: %s", t->own->name, ignored.msg);
+    else log_put(KL_LOG_WARN, "graph %s: compiled in the background: %s", t->task_graph->name, ignored.msg);
     exec_unref(cache_finish(t, ok));
 }
 
@@ -548,7 +548,7 @@ static const struct exec *start_background(struct entry *t, const struct graph *
     memcpy(s->on, unfused->on, sizeof s->on);
     pthread_mutex_lock(&cache_lock);
     t->stand_in = s;
-    t->own = own;
+    t->task_graph = own;
     t->graph = own;
     t->dump = dump;
     t->state = IN_BACKGROUND;

@@ -17,7 +17,7 @@ struct entry {
     enum entry_state state;        /* the last two: it has a stand-in */
     /* uses parts of the unfused program; the entry has a reference to that until READY */
     struct exec *stand_in;
-    struct graph *own;             /* the graph that the task compiles */
+    struct graph *task_graph;      /* the graph that the task compiles */
     struct dump *dump;             /* the dump that the task writes; or NULL */
     bool outdated;                 /* its kernels have other schedules by now (exec_outdate) */
     uint64_t made;                 /* exec_runs() when it was READY */

@@ -24,7 +24,7 @@ void *exec_resolve(const struct frame *f, const struct loc *l, unsigned worker)
     case LOC_OUT:     base = f->out[l->index]; break;
     case LOC_SCRATCH: base = f->r->scratch + worker * f->r->worker_bytes; break;
     case LOC_WORKSPACE: /* of kernels for GPUs only */
-    case LOC_INSIDE:  break;
+    case LOC_KERNEL_LOCAL:  break;
     }
     return (char *)base + l->offset;
 }

@@ -33,6 +33,9 @@ void gpu_sort(struct gpu_sort *s);
 bool gpu_scan_fits(const struct lowering *w);    /* is it long, and one whose steps may be taken in any order? */
 void gpu_scan(struct lowering *w);
 
+/* ---- lower_gpu_turn.c ---- */
+bool gpu_turn(struct lowering *w, const struct map_loops *m); /* false: no operand is read across the grain */
+
 /* ---- lower_gpu_scatter.c ---- */
 void gpu_scatter(struct lowering *w);
 void gpu_argsort(struct lowering *w);            /* lower_gpu_sort.c */
