@@ -545,6 +545,8 @@ const struct exec *tune_repeated(const struct exec *x)
     bool ok = tune_program(x, &o, &r, &e);
     const struct exec *tuned = ok && r.changed ? exec_get(x->captured, x->device, true, &e) : NULL;
     tuning = false;
+    /* once in a process, even if there was no time for all candidates */
+    if (tuned) atomic_store(&((struct exec *)tuned)->tuned, true);
     char text[256];
     if (ok)
         format_text(text, sizeof text,
