@@ -202,8 +202,9 @@ static bool second_vector_idles(const struct dot *d)
 }
 
 /* Vectors of columns in a tile.  Usually two.  One for few columns, where two leave many lanes idle, and in runs, so
- * that more rows share each vector and fewer lanes are idle.  Four, so that more columns share each element of A, where few
- * rows of A stay in the cache or its elements are widened, unless sums between k-blocks need much of the next cache. */
+ * that more rows share each vector and fewer lanes are idle.  Four, so that more columns share each element of A, where
+ * few rows of A stay in the cache or its elements are widened, unless sums between k-blocks need much of the next
+ * cache. */
 static int64_t tile_vectors(const struct dot *d)
 {
     enum { MAX_WIDTH = 64, IDLE = 16 }; /* at most one lane in so many */
