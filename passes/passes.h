@@ -25,6 +25,8 @@ struct pass_options {
     /* Called with the graph after each stage ("captured", "differentiated", ...); may be NULL. */
     void (*dump)(void *ctx, const char *stage, const struct graph *g);
     void *ctx;
+    /* Of a graph with symbols: from pass numerics on primes stand in for them, which it says here; NULL: they stay. */
+    struct stand_ins *stand_ins;
 };
 /* ---- run.c ---- */
 bool passes_run(struct graph *g, const struct pass_options *o); /* the default pipeline; false: g->err */
@@ -99,7 +101,9 @@ struct lowerer;                                /* state shared by the lowering o
 /* Kernel names contain group numbers, which start at `first`. NULL: out of memory. */
 struct memo_pack;
 /* pack: records the lowered kernels of the groups, or NULL. */
-struct lowerer *lowerer_new(const struct graph *g, const struct caps *caps, uint32_t first, struct memo_pack *pack);
+/* stand_ins: what is in g's sizes in place of symbols, or NULL. */
+struct lowerer *lowerer_new(const struct graph *g, const struct caps *caps, uint32_t first, struct memo_pack *pack,
+                            const struct stand_ins *stand_ins);
 void lowerer_free(struct lowerer *s);          /* NULL is fine */
 /* given: the schedule to use, of the group's kind; NULL: one is chosen.  If the kernel's schedule then differs from the
  * given one, the kernel cannot have that. */
@@ -160,6 +164,7 @@ struct command {
 };
 struct program {
     struct graph *g;              /* after all passes; owned */
+    struct stand_ins stand_ins;   /* what is in sizes in place of symbols: all bytes below are for these */
     /* without duplicates: commands share equal kernels; a region's program uses those of the whole */
     struct kernel **kernel; uint32_t nkernel, kernel_cap;
     struct command *cmd; uint32_t ncmd;
@@ -190,6 +195,9 @@ struct program *program_plan(const struct graph *g, const struct caps *caps, boo
  * with the position in the text] */
 struct program *program_plan_with(const struct graph *g, const struct caps *caps, const struct sched_section *s,
                                   const struct tuned *tuned, struct memo_pack *pack, struct err *e);
+/* The same of a graph with stand-ins.  [errors COMPILE: a kernel cannot be one for all values of the symbols] */
+struct program *program_plan_symbolic(const struct graph *g, const struct stand_ins *stand_ins,
+                                      const struct caps *caps, struct err *e);
 void program_free(struct program *p);
 size_t program_bytes(const struct program *p);  /* bytes of memory that it uses */
 /* Workspace of a CMD_REGION or CMD_CUSTOM, in this order, each part aligned to 64: results that nothing reads,

@@ -356,6 +356,24 @@ kernel() {
 if "$kiln" dump "$tmp/sum.kir" --stage scheduled --device cpu >/dev/null 2>&1; then
     check 'kernels of every graph' 0 '^all$' kernels_all
     "$kiln" dump "$tmp/sum.kir" --stage schedules --device cpu >"$tmp/own.txt"
+    # A long chain of primitives has two vectors side by side where half of it has one.
+    chain() {
+        printf 'graph @g {\n  %%x = input 0 : f32[1000000]\n  %%a = sin %%x : f32[1000000]\n'
+        printf '  %%b = %s : f32[1000000]\n  return %%b\n}\n' "$1"
+    }
+    chain_width() {
+        chain "$1" >"$tmp/chain.kir"
+        "$kiln" dump "$tmp/chain.kir" --stage schedules --device cpu | sed -n 's/.* width \([0-9]*\) .*/\1/p'
+    }
+    chain_widths() { echo "$(($(chain_width 'cos %a') / $(chain_width 'add %a, %x')))"; }
+    check 'lanes of a long chain' 0 '^2$' chain_widths
+    # A masked load of no lane reads where there is memory.
+    printf 'graph @g {\n  %%a = input 0 : f32[1003]\n  %%b = input 1 : f32[1001]\n' >"$tmp/join.kir"
+    printf '  %%c = concat %%a, %%b axis(0) : f32[2004]\n  return %%c\n}\n' >>"$tmp/join.kir"
+    "$kiln" dump "$tmp/join.kir" --stage llvm --device cpu >"$tmp/join.ll" 2>&1 || true
+    if grep -q masked.load "$tmp/join.ll"; then
+        check 'masked loads of no lane' 0 'select i1 %[0-9]*, ptr' cat "$tmp/join.ll"
+    fi
     sed 's/ grain.*//; s/$/ grain 7/; 1s/ grain 7//' "$tmp/own.txt" >"$tmp/other.txt"
     sed '2s/@k/@x/' "$tmp/own.txt" >"$tmp/gone.txt"
     check 'schedules' 0 '^@k0_.* schedule ' cat "$tmp/own.txt"

@@ -18,9 +18,9 @@ unsigned export_type(unsigned dtype)
     return number[dtype];
 }
 
-struct name export_fresh(struct exporter *x)
+struct value_name export_fresh(struct exporter *x)
 {
-    struct name n;
+    struct value_name n;
     snprintf(n.s, sizeof n.s, "t%u", x->made++);
     return n;
 }
@@ -45,21 +45,21 @@ static void put_initializer(struct exporter *x, const char *name, unsigned dtype
     proto_free(&t);
 }
 
-struct name export_tensor(struct exporter *x, unsigned dtype, const struct shape *s, const void *data)
+struct value_name export_tensor(struct exporter *x, unsigned dtype, const struct shape *s, const void *data)
 {
-    struct name n = export_fresh(x);
+    struct value_name n = export_fresh(x);
     put_initializer(x, n.s, dtype, s, data);
     return n;
 }
 
-struct name export_ints(struct exporter *x, uint32_t n, const int64_t *v)
+struct value_name export_ints(struct exporter *x, uint32_t n, const int64_t *v)
 {
     int64_t length = n;
     struct shape s = shape_make(1, &length);
     return export_tensor(x, KL_I64, &s, v);
 }
 
-struct name export_number(struct exporter *x, unsigned dtype, double v)
+struct value_name export_number(struct exporter *x, unsigned dtype, double v)
 {
     uint64_t bits = dtype_bits(dtype, v);
     struct shape s = shape_make(0, NULL);

@@ -14,7 +14,7 @@ static struct graph *exportable(const struct graph *traced, struct err *e)
     bool ok = g != NULL;
     for (unsigned i = 0; ok && i < sizeof passes / sizeof *passes; i++)
         for (unsigned p = 0; ok && p < pass_count; p++)
-            ok = pass_list[p].run != passes[i] || pass_run(&pass_list[p], g, false) >= 0;
+            ok = pass_list[p].run != passes[i] || pass_run(&pass_list[p], g, NULL) >= 0;
     if (ok)
         return g;
     if (g && g->err.code)
@@ -61,7 +61,7 @@ bool export_file(const struct graph *graph, const char *path, struct err *e)
     struct graph *g = exportable(graph, e);
     uint32_t nin = g ? g->input.n : 0, nout = g ? g->nout : 0;
     const char **name = mem_alloc(((size_t)nin + nout + 1) * sizeof *name);
-    struct name *assigned = mem_alloc(((size_t)nout + 1) * sizeof *assigned);
+    struct value_name *assigned = mem_alloc(((size_t)nout + 1) * sizeof *assigned);
     struct proto model = {0};
     bool ok = g && graph_is_bound(g, e) && ((name && assigned) || err_set(e, KL_ERR_MEMORY, "out of memory"));
     for (uint32_t i = 0; ok && i < nin; i++)

@@ -59,7 +59,7 @@ val lower_flatten(struct kernel *k, const struct shape *s, const val *coord)
     int64_t stride = 1;
     for (uint32_t d = s->rank; d-- > 0;) {
         if (s->dim[d] != 1)
-            i = ix_add(k, i, ix_scale(k, coord[d], stride));
+            i = ix_add(k, i, ix_scale_size(k, coord[d], stride));
         stride *= s->dim[d];
     }
     return i;
@@ -77,10 +77,10 @@ void lower_unflatten(struct kernel *k, const struct shape *s, val i, val *coord)
             continue;
         }
         n /= s->dim[d];
-        coord[d] = ix_div(k, i, n);
+        coord[d] = ix_div_size(k, i, n);
         if (inner)
             ix_bound(k, coord[d], 0, s->dim[d] - 1);
-        i = ix_mod(k, i, n);
+        i = ix_mod_size(k, i, n);
         inner = true;
     }
 }
@@ -344,6 +344,23 @@ uint32_t lower_width_of(const struct lowering *w, int64_t n, uint32_t ops)
     return width;
 }
 
+val lower_tasks(struct lowering *w, int64_t extent, val active, struct tasks *t)
+{
+    struct kernel *k = w->k;
+    int64_t number;
+    w->k->extent = extent;
+    t->loop = k_loop(k, LOOP_PARALLEL, k_int(k, 0), k_int(k, extent), 1);
+    t->guard = active && !ix_const(k, active, &number) ? k_if(k, k_prim(k, P_LT, t->loop, active, 0)) : 0;
+    return t->loop;
+}
+
+void lower_tasks_end(struct lowering *w, const struct tasks *t)
+{
+    if (t->guard)
+        k_end(w->k, t->guard);
+    k_end(w->k, t->loop);
+}
+
 int64_t lower_access(const struct lowering *w)
 {
     enum { ACCESS = 16, MOST = 8 };
@@ -394,6 +411,7 @@ static void estimate(struct lowering *w)
     }
     w->k->bytes = estimated(bytes);
     w->k->flops = estimated(flops);
+    w->k->stand_ins = NULL; /* it outlives them */
 }
 
 /* The user's line: that of the anchor, else that of the last node, whose value all the others are for. */
@@ -420,13 +438,38 @@ static void name_kernel(struct lowering *w)
                        opinfo[w->g->node[w->member[m]].op].name);
 }
 
+static bool shape_has_symbol(const struct lowering *w, ref r)
+{
+    const struct shape *s = node_shape(w->g, r);
+    bool any = false;
+    for (uint32_t i = 0; i < s->rank; i++)
+        any |= ix_symbolic(w->k, s->dim[i]);
+    return any;
+}
+
+/* Has a member, or what it reads, a symbol in its shape? */
+static bool is_symbolic(const struct lowering *w)
+{
+    bool any = false;
+    for (uint32_t m = 0; m < w->nmember && w->k->stand_ins && !any; m++) {
+        const struct node *n = &w->g->node[w->member[m]];
+        any |= shape_has_symbol(w, w->member[m]);
+        for (unsigned i = 0; i < n->nin; i++)
+            any |= shape_has_symbol(w, n->in[i]);
+    }
+    return any;
+}
+
 static void run_schedule(struct lowering *w)
 {
     for (uint32_t m = 0; m < w->nmember; m++)
         if (op_is_anchor(w->g->node[w->member[m]].op))
             w->anchor = w->member[m];
     bool gpu = w->caps->block_threads, empty = w->anchor && !node_numel(w->g, w->anchor);
-    if (!w->anchor)
+    unsigned op = w->anchor ? w->g->node[w->anchor].op : OP_nil;
+    if (op && (op_is_cumulative(op) || op == OP_argsort) && is_symbolic(w))
+        kernel_refuse(w->k, "a sort or a scan is made for lengths that are numbers");
+    else if (!w->anchor)
         lower_map(w);
     else if (w->g->node[w->anchor].op == OP_dot)
         lower_dot_group(w);
@@ -458,7 +501,7 @@ static bool streams(const struct lowering *w)
     int64_t bytes = 0;
     if (w->override)
         return w->override->stream;
-    if (w->k->sched.kind != SCHED_MAP && w->k->sched.kind != SCHED_ROWS)
+    if ((w->k->sched.kind != SCHED_MAP && w->k->sched.kind != SCHED_ROWS) || w->k->stand_ins)
         return false;
     for (uint32_t i = 0; i < w->out->narg && bytes < w->caps->l3_bytes; i++)
         bytes += (int64_t)node_bytes(w->g, w->out->arg[i].node);
@@ -471,6 +514,8 @@ bool trial_begin(struct trial *t, const struct lowering *w)
     t->w.out = &t->out;
     t->w.arg_cap = 0;
     t->w.l.k = t->w.k = kernel_new("trial");
+    if (t->w.k)
+        kernel_take_symbols(t->w.k, w->k->stand_ins);
     t->w.state = w->trial_state;
     t->w.mine = ++*w->stamp;
     return t->w.k;
@@ -491,6 +536,7 @@ void trial_end(struct trial *t, struct lowering *w)
 struct lowerer {
     const struct graph *g;
     const struct caps *caps;
+    const struct stand_ins *stand_ins;
     struct groups groups;
     struct node_state *state[2];
     bool *assigned;                /* per group: a member is the next value of a state */
@@ -512,12 +558,14 @@ static void find_assigned(struct lowerer *s)
     }
 }
 
-struct lowerer *lowerer_new(const struct graph *g, const struct caps *caps, uint32_t first, struct memo_pack *pack)
+struct lowerer *lowerer_new(const struct graph *g, const struct caps *caps, uint32_t first, struct memo_pack *pack,
+                            const struct stand_ins *stand_ins)
 {
     struct lowerer *s = mem_alloc(sizeof *s);
     if (!s)
         return NULL;
-    *s = (struct lowerer){.g = g, .caps = caps, .first = first, .key.pack = pack};
+    *s = (struct lowerer){.g = g, .caps = caps, .first = first, .key.pack = pack,
+                          .stand_ins = stand_ins};
     bool ok = groups_make(g, &s->groups);
     for (int i = 0; i < 2; i++)
         ok &= (s->state[i] = mem_alloc(g->nnode * sizeof *s->state[i])) != NULL;
@@ -572,7 +620,10 @@ static bool build_kernel(struct lowering *w, struct err *e)
 {
     w->l = (struct lower){.k = w->k, .g = w->g, .at = at_callback};
     w->k->extent = 1;
+    kernel_take_symbols(w->k, w->stand_ins);
     run_schedule(w);
+    if (w->k->err.code == KL_ERR_COMPILE) /* what else is wrong with it does not matter */
+        return err_set(e, KL_ERR_COMPILE, "%s", w->k->err.msg);
     w->k->sched.stream = streams(w);
     estimate(w);
     return kernel_clean(w->k) ? kernel_verify(w->k, e) : err_set(e, w->k->err.code, "%s", w->k->err.msg);
@@ -602,7 +653,7 @@ static bool found_rightly(const struct lowering *w, struct err *e)
 /* Finds the kernel, or makes it and keeps it. */
 static bool find_or_build(struct lowerer *s, struct lowering *w, struct err *e)
 {
-    bool keyed = lower_key_make(&s->key, w, target_hash(s, w->caps));
+    bool keyed = !w->stand_ins && lower_key_make(&s->key, w, target_hash(s, w->caps));
     w->out->group = keyed ? s->key.hash : (struct hash128){0};
     keyed = keyed && (!w->override || lower_key_schedule(&s->key, w->override));
     if (keyed && lower_memo_find(&s->key, w->k, w->out)) {
@@ -628,6 +679,7 @@ bool lower_group(struct lowerer *s, uint32_t group, const struct schedule *given
     const uint32_t *first = &s->groups.first[group];
     struct lowering w = {.k = out->k, .g = s->g, .group = group, .number = s->first + group,
                          .caps = caps_for(s, s->groups.member[first[0]]), .override = given, .out = out,
+                         .stand_ins = s->stand_ins && s->stand_ins->n ? s->stand_ins : NULL,
                          .member = s->groups.member + first[0], .nmember = first[1] - first[0],
                          .place = s->groups.place, .stored = s->groups.stored, .state = s->state[0],
                          .trial_state = s->state[1], .stamp = &s->stamp, .mine = ++s->stamp};

@@ -49,6 +49,7 @@ struct lowering {
     const struct graph *g;
     uint32_t group, number;  /* and the one that names the kernel */
     const struct caps *caps;
+    const struct stand_ins *stand_ins; /* in sizes in place of symbols; NULL: none are */
     const struct schedule *override; /* to be followed; NULL: none is */
     const ref *member;       /* of the group, in execution order */
     uint32_t nmember;
@@ -109,6 +110,11 @@ uint32_t lower_buffer(struct lowering *w, ref r, enum buf_role role);
 uint32_t lower_native(const struct lowering *w);
 uint32_t lower_width(const struct lowering *w, int64_t n);               /* lanes for a loop over n elements */
 uint32_t lower_width_of(const struct lowering *w, int64_t n, uint32_t ops); /* where it computes so many ops for each */
+/* Opens the parallel loop over `extent` iterations, of which, if `active` is not 0, only so many do anything.  Its
+ * variable. */
+struct tasks { val loop, guard; };
+val lower_tasks(struct lowering *w, int64_t extent, val active, struct tasks *t);
+void lower_tasks_end(struct lowering *w, const struct tasks *t);
 /* On a GPU: so many neighbours, of the largest elements that members have in memory, are one access. */
 int64_t lower_access(const struct lowering *w);
 /* Is member r computed per reduced element (prologue) of the group's reduce? */

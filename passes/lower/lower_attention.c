@@ -595,16 +595,17 @@ void lower_attention_group(struct lowering *w)
     int64_t tiles = (a.l + a.width - 1) / a.width;
     k->sched.kind = SCHED_ATTENTION;
     k->sched.width = (uint16_t)a.width;
-    k->extent = a.e || stats ? shape_count(&a.lead) * tiles : 0;
-    if (k->extent)
+    struct tasks t;
+    int64_t extent = a.e || stats ? shape_count(&a.lead) * tiles : 0;
+    if (extent)
         make_scratch(&a);
     lower_scalars(w);
-    val p = k_loop(k, LOOP_PARALLEL, k_int(k, 0), k_int(k, k->extent), 1);
-    if (k->extent) {
+    val p = lower_tasks(w, extent, extent ? ix_scale(k, ix_size(k, shape_count(&a.lead)), tiles) : 0, &t);
+    if (extent) {
         lower_unflatten(k, &a.lead, ix_div(k, p, tiles), a.coord);
         a.q0 = ix_scale(k, ix_mod(k, p, tiles), a.width);
         lower_attention_emit_tile(&a);
     }
-    k_end(k, p);
+    lower_tasks_end(w, &t);
     lower_grain(w, a.width * (a.m * (a.d + a.e) + a.d + a.e) / 16);
 }

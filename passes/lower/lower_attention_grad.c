@@ -281,16 +281,17 @@ void lower_attention_grad_group(struct lowering *w)
     int64_t tiles = (a->l + a->width - 1) / a->width, columns = a->out.dim[a->lead.rank + 1];
     k->sched.kind = SCHED_ATTENTION;
     k->sched.width = (uint16_t)a->width;
-    k->extent = columns ? shape_count(&a->lead) * tiles : 0;
-    if (k->extent)
+    struct tasks tasks;
+    int64_t extent = columns ? shape_count(&a->lead) * tiles : 0;
+    if (extent)
         gradient_scratch(&t);
     lower_scalars(w);
-    val p = k_loop(k, LOOP_PARALLEL, k_int(k, 0), k_int(k, k->extent), 1);
-    if (k->extent) {
+    val p = lower_tasks(w, extent, extent ? ix_scale(k, ix_size(k, shape_count(&a->lead)), tiles) : 0, &tasks);
+    if (extent) {
         lower_unflatten(k, &a->lead, ix_div(k, p, tiles), a->coord);
         a->q0 = ix_scale(k, ix_mod(k, p, tiles), a->width);
         gradient_tile(&t);
     }
-    k_end(k, p);
+    lower_tasks_end(w, &tasks);
     lower_grain(w, a->width * (2 * a->m * (a->d + a->e) + 2 * (a->d + a->e)) / 16);
 }

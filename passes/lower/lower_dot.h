@@ -30,6 +30,8 @@ struct dot {
     enum sched_epilogue when;
     int64_t tile_step;                           /* from one row of the tile's copy to the next */
     val batch_index;
+    bool symbolic_m, symbolic_k;                 /* the rows, or the contraction, have a symbol */
+    val rows_here;                               /* symbolic_m: rows of the task at hand */
     ref permute;                                 /* NIL, or what has the order of the members with a bit here */
     uint64_t permuted;
 };

@@ -33,7 +33,8 @@ static int64_t tile_rows(const struct dot *d, int64_t most)
     int64_t rows = most;
     while (rows > 1 && d->run_m % rows)
         rows--;
-    return d->run_m < d->size.m && rows >= FEW_ROWS ? rows : even_rows(d->size.m, most);
+    int64_t m = d->symbolic_m ? size_most(d->w->k->stand_ins, d->size.m) : d->size.m;
+    return d->run_m < d->size.m && rows >= FEW_ROWS ? rows : even_rows(m, most);
 }
 
 /* How far apart in memory elements x are as loop variable v goes by one, as dot_find_steps says it. */
@@ -201,10 +202,9 @@ static bool second_vector_idles(const struct dot *d)
     return (2 * pairs - vectors) * IDLE >= 2 * pairs;
 }
 
-/* Vectors of columns in a tile.  Usually two.  One for few columns, where two leave many lanes idle, and in runs, so
- * that more rows share each vector and fewer lanes are idle.  Four, so that more columns share each element of A, where
- * few rows of A stay in the cache or its elements are widened, unless sums between k-blocks need much of the next
- * cache. */
+/* Vectors of columns in a tile.  Two; one for few columns, where two leave many lanes idle, and in runs: more rows
+ * share each vector, and fewer lanes are idle.  Four, so that more columns share each element of A, where few rows of A
+ * stay in the cache, and where its elements are widened, unless sums between k-blocks need much of the next cache. */
 static int64_t tile_vectors(const struct dot *d)
 {
     enum { MAX_WIDTH = 64, IDLE = 16 }; /* at most one lane in so many */
@@ -253,8 +253,8 @@ void dot_choose_tiles(struct dot *d)
     if (d->square > d->nr)
         d->square = (uint32_t)d->nr;
     /* Where all of B stays in half of the second-level cache, a task is one row tile: neighbouring tasks share
-     * its rows of A.  Otherwise, and if there are many products, a task is as many rows of A as stay there while it
-     * processes them, so that they share B. */
+     * its rows of A.  Else, and where there are many products, a task is as many rows of A as stay there while it
+     * walks them, so that they share B. */
     int64_t size = d->element, kc = d->size.k < d->kblock ? d->size.k : d->kblock;
     int64_t fit = c->l2_bytes / 2 / ((kc > 0 ? kc : 1) * size);
     if (!d->packs && d->size.k * d->size.n <= c->l2_bytes / 2 / size && d->size.batch < MANY_PRODUCTS)

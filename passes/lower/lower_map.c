@@ -152,6 +152,7 @@ struct body {               /* of one part */
     const struct shape *s;
     struct nest nest;
     int64_t block, extent;  /* vectors an iteration, iterations */
+    val active;             /* iterations that do anything, where sizes have symbols; else 0 */
     int64_t each;           /* neighbours that a lane computes */
     val outer[KL_MAX_RANK];
 };
@@ -182,16 +183,17 @@ static void store_neighbours(struct lowering *w, const struct body *b, val first
     mem_free(element);
 }
 
-/* Vectors of W lanes from `base` along the innermost dimension; only the first `rest` lanes of it if rest > 0. */
-static void emit_vector(struct lowering *w, const struct body *b, val base, int64_t rest)
+/* Vectors of W lanes from `base` along the innermost dimension; only the first `rest` lanes of it if rest is not 0. */
+static void emit_vector(struct lowering *w, const struct body *b, val base, val rest)
 {
     struct kernel *k = w->k;
     val index[KL_MAX_RANK], coord[KL_MAX_RANK] = {0};
     memcpy(index, b->outer, sizeof index);
     w->lane = k_loop(k, LOOP_VECTOR, k_int(k, 0), k_int(k, w->k->sched.width), 1);
-    w->pred = rest ? k_prim(k, P_LT, w->lane, k_int(k, rest), 0) : 0;
-    if (rest) /* no other lane reads or writes memory */
-        ix_bound(k, w->lane, 0, rest - 1);
+    int64_t number;
+    w->pred = rest ? k_prim(k, P_LT, w->lane, rest, 0) : 0;
+    if (rest && ix_const(k, rest, &number)) /* no other lane reads or writes memory */
+        ix_bound(k, w->lane, 0, number - 1);
     index[b->nest.n - 1] = ix_add(k, base, ix_scale(k, w->lane, b->each));
     if (b->each > 1) {
         store_neighbours(w, b, index[b->nest.n - 1]);
@@ -208,11 +210,11 @@ static void emit_tail(struct lowering *w, struct body *b, int64_t base, int64_t 
 {
     int64_t each = b->each, width = w->k->sched.width;
     if (tail % each == 0) {
-        emit_vector(w, b, k_int(w->k, base), tail / each);
+        emit_vector(w, b, k_int(w->k, base), k_int(w->k, tail / each));
         return;
     }
     for (b->each = 1; tail > 0; base += width, tail -= width) /* fewer than `each` times */
-        emit_vector(w, b, k_int(w->k, base), tail < width ? tail : 0);
+        emit_vector(w, b, k_int(w->k, base), tail < width ? k_int(w->k, tail) : 0);
     b->each = each;
 }
 
@@ -242,6 +244,32 @@ static void emit_flat(struct lowering *w, struct body *b, val p)
     }
 }
 
+/* The vectors of `length` elements from `first` on, at most `most` of them, then the elements of a last one. */
+static void emit_symbolic_run(struct lowering *w, const struct body *b, val first, val length, int64_t most, bool whole)
+{
+    struct kernel *k = w->k;
+    int64_t width = k->sched.width;
+    val count = ix_least(k, ix_div(k, length, width), most), j = k_loop(k, LOOP_SERIAL, k_int(k, 0), count, 1);
+    emit_vector(w, b, ix_add(k, first, ix_scale(k, j, width)), 0);
+    k_end(k, j);
+    if (whole)
+        return;
+    val rest = k_prim(k, P_SUB, length, ix_scale(k, count, width), 0), more = k_prim(k, P_LT, k_int(k, 0), rest, 0);
+    val last = k_if(k, k_prim(k, P_AND, more, k_prim(k, P_LT, count, k_int(k, most), 0), 0));
+    emit_vector(w, b, ix_add(k, first, ix_scale(k, count, width)), rest);
+    k_end(k, last);
+}
+
+/* emit_flat of a size with symbols. */
+static void emit_symbolic_flat(struct lowering *w, struct body *b, val p)
+{
+    struct kernel *k = w->k;
+    int64_t n = b->nest.size[0], width = k->sched.width;
+    val first = ix_scale(k, p, b->block * width), length = k_prim(k, P_SUB, ix_size(k, n), first, 0);
+    ix_whole(k, length, 0, n);
+    emit_symbolic_run(w, b, first, length, b->block, size_divides(k, n, width));
+}
+
 /* On a GPU, whose blocks take what is left of each dimension: the outer dimensions' blocks one after the other. */
 static void emit_blocks_of_rows(struct lowering *w, struct body *b, val p)
 {
@@ -261,13 +289,17 @@ static void lower_map_emit_rows(struct lowering *w, struct body *b, val p)
     struct shape outer = {.rank = b->nest.n - 1};
     memcpy(outer.dim, b->nest.size, outer.rank * sizeof *outer.dim);
     lower_unflatten(k, &outer, p, b->outer);
+    if (ix_symbolic(k, n)) {
+        emit_symbolic_run(w, b, k_int(k, 0), ix_size(k, n), n, size_divides(k, n, width));
+        return;
+    }
     if (n / width) {
         val j = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, n / width), 1);
         emit_vector(w, b, ix_scale(k, j, width), 0);
         k_end(k, j);
     }
     if (n % width)
-        emit_vector(w, b, k_int(k, n / width * width), n % width);
+        emit_vector(w, b, k_int(k, n / width * width), k_int(k, n % width));
 }
 
 enum { BLOCK_VECTORS = 16, PART_VECTORS = 64 };
@@ -276,11 +308,16 @@ enum { BLOCK_VECTORS = 16, PART_VECTORS = 64 };
 static void count_iterations(const struct lowering *w, struct body *b)
 {
     int64_t step = b->block * b->each * w->k->sched.width;
+    struct kernel *k = w->k;
     b->extent = 1;
     if (b->nest.n == 1 || w->caps->block_threads)
         b->extent = (b->nest.size[b->nest.n - 1] + step - 1) / step;
     for (uint32_t d = 0; d + 1 < b->nest.n; d++)
         b->extent *= b->nest.size[d];
+    bool symbolic = b->nest.n == 1 ? ix_symbolic(k, b->nest.size[0]) : ix_symbolic(k, b->extent);
+    b->active = !symbolic ? k_int(k, b->extent)
+                : b->nest.n > 1 ? ix_size(k, b->extent)
+                : ix_div(k, ix_add(k, ix_size(k, b->nest.size[0]), k_int(k, step - 1)), step);
 }
 
 /* From here on w's members are the part's. */
@@ -382,7 +419,9 @@ static void find_loops(struct lowering *w, struct body *b)
 static void emit_part(struct lowering *w, struct body *b, val p)
 {
     lower_map_enter(w, b);
-    if (b->nest.n == 1)
+    if (b->nest.n == 1 && ix_symbolic(w->k, b->nest.size[0]))
+        emit_symbolic_flat(w, b, p);
+    else if (b->nest.n == 1)
         emit_flat(w, b, p);
     else if (w->caps->block_threads)
         emit_blocks_of_rows(w, b, p);
@@ -390,12 +429,12 @@ static void emit_part(struct lowering *w, struct body *b, val p)
         lower_map_emit_rows(w, b, p);
 }
 
-/* Iterations first .. first + extent - 1 of the parallel loop, as 0 .. extent - 1. */
-static void emit_share(struct lowering *w, struct body *b, val p, int64_t first)
+/* Iterations first .. end - 1 of the parallel loop, as 0 .. */
+static void emit_share(struct lowering *w, struct body *b, val p, val first, val end)
 {
     struct kernel *k = w->k;
-    val from = k_prim(k, P_LE, k_int(k, first), p, 0), to = k_prim(k, P_LT, p, k_int(k, first + b->extent), 0);
-    val share = k_if(k, k_prim(k, P_AND, from, to, 0)), own = k_prim(k, P_SUB, p, k_int(k, first), 0);
+    val from = k_prim(k, P_LE, first, p, 0), to = k_prim(k, P_LT, p, end, 0);
+    val share = k_if(k, k_prim(k, P_AND, from, to, 0)), own = k_prim(k, P_SUB, p, first, 0);
     ix_bound(k, own, 0, b->extent - 1);
     emit_part(w, b, own);
     k_end(k, share);
@@ -404,23 +443,26 @@ static void emit_share(struct lowering *w, struct body *b, val p, int64_t first)
 static void emit_parts(struct lowering *w, struct body *b, uint32_t n)
 {
     struct kernel *k = w->k;
-    int64_t first = 0, work = 1;
-    k->extent = 0;
+    struct tasks t;
+    int64_t extent = 0, work = 1;
+    val active = k_int(k, 0);
     for (uint32_t i = 0; i < n; i++) {
         int64_t length = b[i].nest.size[b[i].nest.n - 1], block = b[i].block * b[i].each * k->sched.width;
         count_iterations(w, &b[i]);
-        k->extent += b[i].extent;
+        extent += b[i].extent;
+        active = ix_add(k, active, b[i].active);
         work = b[i].nest.n == 1 ? (block > work ? block : work) : length > work ? length : work;
     }
-    val p = k_loop(k, LOOP_PARALLEL, k_int(k, 0), k_int(k, k->extent), 1);
+    val p = lower_tasks(w, extent, active, &t), first = k_int(k, 0);
     for (uint32_t i = 0; i < n; i++) {
+        val end = ix_add(k, first, b[i].active);
         if (n == 1)
             emit_part(w, &b[i], p);
         else if (b[i].extent)
-            emit_share(w, &b[i], p, first);
-        first += b[i].extent;
+            emit_share(w, &b[i], p, first, end);
+        first = end;
     }
-    k_end(k, p);
+    lower_tasks_end(w, &t);
     lower_grain(w, work);
 }
 

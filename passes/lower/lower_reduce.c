@@ -78,6 +78,26 @@ static val identity(const struct reduce *r)
     return k_bits(r->w->k, dtype, fold_identity(r->fold, dtype));
 }
 
+/* lane_chunk of a number of elements that is known when the kernel runs: whole vectors, then a last one, of which it
+ * may be that no lane exists. */
+static val symbolic_lanes(const struct reduce *r, val base, val count)
+{
+    struct lowering *w = r->w;
+    struct kernel *k = w->k;
+    int64_t width = k->sched.width;
+    val full = ix_div(k, count, width), rest = k_prim(k, P_SUB, count, ix_scale(k, full, width), 0);
+    val acc = k_splat(k, identity(r)), j = k_loop(k, LOOP_SERIAL, k_int(k, 0), full, 1), c = k_carry(k, acc);
+    val x = lower_reduce_element(r, ix_add(k, ix_add(k, base, ix_scale(k, j, width)), w->lane));
+    k_next(k, c, k_fold_step(k, r->fold, c, x));
+    k_end(k, j);
+    acc = k_out(k, c);
+    w->pred = k_prim(k, P_LT, w->lane, rest, 0);
+    x = lower_reduce_element(r, ix_add(k, base, ix_add(k, ix_scale(k, full, width), w->lane)));
+    acc = k_prim(k, P_SELECT, w->pred, k_fold_step(k, r->fold, acc, x), acc);
+    w->pred = 0;
+    return k_lane_reduce(k, r->fold, acc);
+}
+
 /* One chunk of `count` elements from `base` into the open vector loop's lanes, folded. */
 static val lane_chunk(const struct reduce *r, val base, int64_t count)
 {
@@ -118,11 +138,11 @@ static void fetch_lines(const struct reduce *r, val i)
 }
 
 /* One chunk as an ascending chain in every lane. */
-static val chain_chunk(const struct reduce *r, val base, int64_t count)
+static val chain_chunk(const struct reduce *r, val base, val count)
 {
     struct kernel *k = r->w->k;
     val init = k_splat(k, identity(r));
-    val j = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, count), 1);
+    val j = k_loop(k, LOOP_SERIAL, k_int(k, 0), count, 1);
     val c = k_carry(k, init);
     fetch_lines(r, ix_add(k, base, ix_add(k, j, k_int(k, r->ahead))));
     val x = lower_reduce_element(r, ix_add(k, base, j));
@@ -150,7 +170,35 @@ static val short_row(const struct reduce *r)
 static val one_chunk(const struct reduce *r, val base, int64_t count)
 {
     return r->short_rows ? short_row(r)
-        : r->n->attr.reduce.lanes == 64 ? lane_chunk(r, base, count) : chain_chunk(r, base, count);
+        : r->n->attr.reduce.lanes == 64 ? lane_chunk(r, base, count)
+        : chain_chunk(r, base, k_int(r->w->k, count));
+}
+
+/* all_chunks of a number of elements with symbols: chunks of the same length, then a shorter one, if any. */
+static val symbolic_chunks(const struct reduce *r)
+{
+    struct kernel *k = r->w->k;
+    bool lanes = r->n->attr.reduce.lanes == 64;
+    val len = ix_size(k, r->len);
+    if (r->len <= r->chunk)
+        return lanes ? symbolic_lanes(r, k_int(k, 0), len) : chain_chunk(r, k_int(k, 0), len);
+    if (ix_symbolic(k, (int64_t)r->n->attr.reduce.chunk)) {
+        kernel_refuse(k, "a reduction's chunk may be a multiple of what a symbol says");
+        return 0;
+    }
+    val full = ix_div(k, len, r->chunk), rest = k_prim(k, P_SUB, len, ix_scale(k, full, r->chunk), 0);
+    ix_whole(k, rest, 0, r->chunk - 1);
+    val init = lanes ? identity(r) : k_splat(k, identity(r));
+    val c = k_loop(k, LOOP_SERIAL, k_int(k, 0), full, 1), total = k_carry(k, init);
+    k_next(k, total, k_fold_step(k, r->fold, total, one_chunk(r, ix_scale(k, c, r->chunk), r->chunk)));
+    k_end(k, c);
+    val any = k_prim(k, P_SELECT, k_prim(k, P_LT, k_int(k, 0), rest, 0), k_int(k, 1), k_int(k, 0));
+    val sum = k_out(k, total), last = k_loop(k, LOOP_SERIAL, k_int(k, 0), any, 1), end = k_carry(k, sum);
+    val base = ix_scale(k, full, r->chunk);
+    val x = lanes ? symbolic_lanes(r, base, rest) : chain_chunk(r, base, rest);
+    k_next(k, end, k_fold_step(k, r->fold, end, x));
+    k_end(k, last);
+    return k_out(k, end);
 }
 
 /* All chunks of the current result.  Starting from the identity gives the bits of starting from the first
@@ -159,6 +207,8 @@ static val all_chunks(const struct reduce *r)
 {
     struct kernel *k = r->w->k;
     int64_t full = r->len / r->chunk, rest = r->len % r->chunk;
+    if (ix_symbolic(k, r->len))
+        return symbolic_chunks(r);
     if (r->len <= r->chunk)
         return one_chunk(r, k_int(k, 0), r->len);
     bool lanes = r->n->attr.reduce.lanes == 64;
@@ -251,7 +301,7 @@ static bool choose_block(const struct reduce *r, struct row_block *b)
     const struct caps *caps = r->w->caps;
     uint32_t work;
     *b = (struct row_block){.lanes = caps->vector_bytes / 4, .vectors = MAX_BLOCK_VECTORS};
-    if (caps->block_threads || !r->kept.rank || shape_count(&r->kept) < MIN_BLOCKS * b->lanes)
+    if (caps->block_threads || !r->kept.rank || r->w->k->stand_ins || shape_count(&r->kept) < MIN_BLOCKS * b->lanes)
         return false;
     split_kept(r, merged_axes(r, r->kept.rank, &work), &b->inner, &b->outer);
     while (b->vectors > 1 && (b->lanes * b->vectors > shape_count(&b->inner) ||
@@ -406,12 +456,12 @@ static void emit_lanes(struct reduce *r)
         emit_row_blocks(r, &b);
         return;
     }
-    k->extent = shape_count(&r->kept);
-    val p = k_loop(k, LOOP_PARALLEL, k_int(k, 0), k_int(k, k->extent), 1);
+    struct tasks t;
+    val p = lower_tasks(r->w, shape_count(&r->kept), ix_size(k, shape_count(&r->kept)), &t);
     lower_unflatten(k, &r->kept, p, r->kept_coord);
     epilogue(r, reduce_row(r));
     end_row(r);
-    k_end(k, p);
+    lower_tasks_end(r->w, &t);
     lower_grain(r->w, r->len);
 }
 
@@ -514,8 +564,11 @@ static void emit_column_blocks(struct reduce *r, const struct shape *inner, cons
     int64_t n = shape_count(inner), width = k->sched.width, full = n / width, tail = n % width;
     int64_t blocks = full + (tail != 0), parts = r->split && !r->split->second ? r->split->parts : 1;
     int64_t extent = shape_count(outer) * blocks * parts;
-    k->extent += extent;
-    val p = k_loop(k, LOOP_PARALLEL, k_int(k, 0), k_int(k, extent), 1), all = p;
+    int64_t before = k->extent;
+    struct tasks t;
+    val active = ix_symbolic(k, shape_count(outer)) ? ix_scale(k, ix_size(k, shape_count(outer)), blocks * parts) : 0;
+    val p = lower_tasks(w, extent, active, &t), all = p;
+    k->extent = before + extent;
     if (blocks) {
         if (parts > 1) {
             r->split->part = ix_mod(k, p, parts);
@@ -538,7 +591,7 @@ static void emit_column_blocks(struct reduce *r, const struct shape *inner, cons
                 k_end(k, in_tail);
         }
     }
-    k_end(k, p);
+    lower_tasks_end(w, &t);
 }
 
 static void emit_columns(struct reduce *r)
@@ -565,6 +618,10 @@ static void emit_columns(struct reduce *r)
     int64_t width = k->sched.width, blocks = (n + width - 1) / width;
     int64_t size = (int64_t)dtype_size(w->g->node[r->n->in[0]].dtype);
     choose_prefetch(r, n * size, shape_count(&outer));
+    if (ix_symbolic(k, n)) {
+        kernel_refuse(k, "a symbol says of how many columns there are sums");
+        return;
+    }
     struct split_columns split;
     k->extent = 0;
     if (blocks && choose_split(r, shape_count(&outer) * blocks, &split)) {
@@ -609,7 +666,8 @@ void lower_reduce(struct lowering *w)
     }
     r.len = shape_count(&r.red);
     r.chunk = least((int64_t)n->attr.reduce.chunk, r.len > 0 ? r.len : 1);
-    r.short_rows = n->attr.reduce.lanes == 64 && !w->caps->block_threads && lower_short_rows(w->g, w->anchor);
+    r.short_rows = n->attr.reduce.lanes == 64 && !w->caps->block_threads && !w->k->stand_ins &&
+                   lower_short_rows(w->g, w->anchor);
     lower_scalars(w);
     if (w->caps->block_threads && r.len && is_row(&r))
         emit_gpu_rows(&r);

@@ -507,7 +507,7 @@ static bool compute_peak(struct planner *p)
 
 static bool plan_kernels(struct planner *p)
 {
-    p->lowerer = lowerer_new(p->g, p->caps, p->root->ngroup, p->root->pack);
+    p->lowerer = lowerer_new(p->g, p->caps, p->root->ngroup, p->root->pack, &p->root->p->stand_ins);
     p->root->ngroup += p->g->ngroup;
     if (!p->lowerer)
         return plan_no_memory(p);
@@ -528,7 +528,8 @@ static bool plan_kernels(struct planner *p)
         return false;
     if (p->p->ncmd > before)
         p->p->cmd[before].wait = p->p->signals;
-    return plan_elide_barriers(p);
+    /* the shares of threads depend on the symbols' values */
+    return p->root->p->stand_ins.n || plan_elide_barriers(p);
 }
 
 /* Frees everything except the kernels and, for a region's program, the graph. */
@@ -686,7 +687,8 @@ static double value_bytes(const struct graph *g)
 }
 
 static struct program *plan_whole(const struct graph *g, const struct caps *caps, const struct sched_section *section,
-                                  const struct tuned *tuned, struct memo_pack *pack, bool interpret, struct err *e)
+                                  const struct tuned *tuned, struct memo_pack *pack, bool interpret,
+                                  const struct stand_ins *stand_ins, struct err *e)
 {
     if (!graph_is_bound(g, e))
         return NULL;
@@ -698,6 +700,8 @@ static struct program *plan_whole(const struct graph *g, const struct caps *caps
     struct program *p = mem_alloc(sizeof *p);
     if (p)
         p->g = graph_clone(g);
+    if (p && stand_ins)
+        p->stand_ins = *stand_ins;
     if (!p || !p->g)
         err_set(e, KL_ERR_MEMORY, "out of memory planning @%s", g->name);
     if (!p || !p->g || !plan_into(p, caps, NULL, section, tuned, pack, interpret, e)) {
@@ -710,13 +714,19 @@ static struct program *plan_whole(const struct graph *g, const struct caps *caps
 
 struct program *program_plan(const struct graph *g, const struct caps *caps, bool interpret, struct err *e)
 {
-    return plan_whole(g, caps, NULL, NULL, NULL, interpret, e);
+    return plan_whole(g, caps, NULL, NULL, NULL, interpret, NULL, e);
 }
 
 struct program *program_plan_with(const struct graph *g, const struct caps *caps, const struct sched_section *s,
                                   const struct tuned *tuned, struct memo_pack *pack, struct err *e)
 {
-    return plan_whole(g, caps, s, tuned, pack, false, e);
+    return plan_whole(g, caps, s, tuned, pack, false, NULL, e);
+}
+
+struct program *program_plan_symbolic(const struct graph *g, const struct stand_ins *stand_ins,
+                                      const struct caps *caps, struct err *e)
+{
+    return plan_whole(g, caps, NULL, NULL, NULL, false, stand_ins, e);
 }
 
 void program_free(struct program *p)

@@ -61,6 +61,10 @@ void program_entry_free(struct entry *t);
 
 void program_entry_unlink(struct entry *t);    /* removes a READY entry from all tables; needs the lock */
 
+/* ---- variants.c ---- */
+struct variants *variants_new(const char *why); /* NULL: no memory */
+void variants_free(struct variants *s);         /* NULL is fine */
+
 /* ---- code.c ---- */
 /* The code of k on a device, with a new user counted; keep: new code is also stored on disk.  NULL: *e. */
 struct code_entry *code_get(const struct kernel *k, int device, bool keep, struct err *e);

@@ -133,7 +133,7 @@ static bool unit_open(struct tuner *t, struct unit *u, const struct graph *g, in
     *u = (struct unit){.times = 1};
     if (!measured_open(&u->m, g, device, t->e) || !exec_targets(g, device, u->caps, t->e)) return false;
     uint32_t n = g->ngroup + 1;
-    u->lowerer = lowerer_new(g, u->caps, 0, NULL);
+    u->lowerer = lowerer_new(g, u->caps, 0, NULL, NULL);
     u->key = mem_alloc(n * sizeof *u->key);
     u->of_group = mem_alloc(n * sizeof *u->of_group);
     u->v = mem_alloc(n * sizeof *u->v);
@@ -497,6 +497,9 @@ static bool has_compiled(const struct program *p, uint64_t interpreted)
 static bool tunes(const struct exec *x, struct err *e)
 {
     const char *name = x->captured->name;
+    if (x->captured->symbols)
+        return err_set(e, KL_ERR_ARGUMENT, "tune: graph %s has symbols; only lengths that are numbers are tuned",
+                       name);
     if (x->schedules)
         return err_set(e, KL_ERR_ARGUMENT, "tune: graph %s has schedules that were handed in, which hold in any case",
                        name);
@@ -510,6 +513,8 @@ bool tune_program(const struct exec *x, const struct tune_options *o, struct tun
     struct tuner t = {.o = o, .e = e, .total = 1};
     *r = (struct tune_result){.complete = true};
     if (!tunes(x, e) || !tuned_can_keep(e)) return false;
+    const struct graph *g = x->program->g;
+    double now = measure_now(), share = g->nregion ? 0.7 * o->seconds : o->seconds;
     if (o->seconds <= 0) return !(r->complete = false);
     bool ok = tune_graph(&t, x->program->g, x->device, measure_now() + o->seconds, r);
     struct tuned_record mark = {mark_of(x->captured), {0}};
@@ -540,6 +545,8 @@ const struct exec *tune_repeated(const struct exec *x)
     bool ok = tune_program(x, &o, &r, &e);
     const struct exec *tuned = ok && r.changed ? exec_get(x->captured, x->device, true, &e) : NULL;
     tuning = false;
+    /* once in a process, even if there was no time for all candidates */
+    if (tuned) atomic_store(&((struct exec *)tuned)->tuned, true);
     char text[256];
     if (ok)
         format_text(text, sizeof text,

@@ -101,7 +101,8 @@ KL_API kl_status kl_optimizer_attach(kl_optimizer *opt, const kl_params *params)
 KL_API_AT kl_status kl_optimizer_step(kl_optimizer *opt, kl_tensor loss, double lr);
 /* Records one step with these gradients, one for each parameter in order; kl_none: that parameter is skipped.
  *     kl_grads(loss, n, parameters, g);  kl_clip_norm(n, g, 1.0);  kl_optimizer_step_gradients(opt, g, lr);
- * [errors as above; SHAPE: a gradient is not shaped like its parameter] */
+ * [errors as above; SHAPE: a gradient is not shaped like its parameter; TYPE:
+ * it has another dtype, where f16, bf16 and f32 go together] */
 KL_API_AT kl_status kl_optimizer_step_gradients(kl_optimizer *opt, const kl_tensor *gradients, double lr);
 
 /* Steps recorded so far (the formulas' t); set it when training resumes, or back by one after a trace that failed.
