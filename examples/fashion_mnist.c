@@ -110,8 +110,8 @@ static kl_tensor model_logits(const struct model *m, kl_tensor images)
 }
 
 /* One step: recorded, compiled if it is new, run.  The number of images is a symbol, so a smaller batch is the same
- * program; not of convolutions or in bf16, which have a program for each number.  The mean loss of the batch; false: see
- * kl_last_error. */
+ * program; not of convolutions or in bf16, which have a program for each number.  The mean loss of the batch; false:
+ * see kl_last_error. */
 static bool train_step(const struct model *m, const struct batch *b, double lr, float *loss)
 {
     kl_trace_begin("train_step");
