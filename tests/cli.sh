@@ -188,7 +188,7 @@ END
 check 'schedules for a GPU' 0 '^@k0_dot schedule dot width 64 tile 4x4 block 32x32 step 8 kblock 64$' \
     "$kiln" dump "$tmp/dot.kir" --stage schedules --target cuda
 echo '@k0_dot schedule dot width 64 tile 8x8 block 64x64 step 16 kblock 64' >"$tmp/dot.txt"
-check 'a schedule handed in for a GPU' 0 'load b0\[.* : f32\[8x1\]' \
+check 'a schedule handed in for a GPU' 0 'load b0\[.* : f32\[4x1\]' \
     "$kiln" dump "$tmp/dot.kir" --stage scheduled --target cuda --schedules "$tmp/dot.txt"
 check 'source for nothing' 1 "no language is called 'metal': there are cuda, hip and glsl" \
     "$kiln" dump "$tmp/sum.kir" --stage source --target metal
@@ -419,15 +419,21 @@ check 'kernel from standard input' 0 '^kernel @double {' sh -c "cat '$tmp/two.lo
 check 'kernel broken' 1 'broken.loop:8:5: an index or bound is not i64' "$kiln" kernel "$tmp/broken.loop"
 check 'kernel code of ref' 1 'has no stage llvm' "$kiln" kernel "$tmp/double.loop" --stage llvm --device ref
 check 'kernel as source' 0 'kernel_0(const f32 \*b0' "$kiln" kernel "$tmp/double.loop" --stage source --target hip
-cat >"$tmp/phases.loop" <<'END'
-kernel @phases {
-  b0 = out 0 : f32[1]
-  store b0[0] = 1.0:f32
-  sync
-  store b0[0] = 2.0:f32
+cat >"$tmp/shared.loop" <<'END'
+kernel @shared {
+  b0 = out 0 : f32[64]
+  b1 = shared : f32[40000]
+  %i = loop grid 0 to 1 {
+    %t = loop block 0 to 64 {
+      store b1[%t] = 1.0:f32
+      barrier
+      %x = load b1[%t] : f32
+      store b0[%t] = %x
+    }
+  }
 }
 END
-check 'kernel that has no source' 1 'no hip source: it has several phases' "$kiln" kernel "$tmp/phases.loop" --stage \
+check 'kernel that has no source' 1 'no hip source: it wants more shared memory' "$kiln" kernel "$tmp/shared.loop" --stage \
     source --target hip
 check 'kernel unknown stage' 1 "no stage of a kernel is called 'fused'" "$kiln" kernel "$tmp/double.loop" --stage fused
 check 'kernel without file' 2 'needs a file' "$kiln" kernel --run

@@ -90,6 +90,7 @@ static inline void call_like(struct call *c, const struct batch *b, ref r)
     c->device = device_like(n->device, b->on);
     c->data = NULL;
     c->bits = c->keys = c->marks = 0;
+    c->symbolic = NULL;
     c->failed = c->has_target = false;
     c->proto = (struct node){.op = n->op, .flags = n->flags & MARK_STOP, .attr = n->attr};
 }

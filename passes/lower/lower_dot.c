@@ -4,7 +4,7 @@
  * a serial loop over k, each step of which loads one row of B (a vector) and MR elements of A (broadcast).  A parallel
  * iteration computes NR columns of a block of rows, or all columns of a row tile.  For each k-block of pass numerics it
  * adds to partial sums of the row tiles in scratch; the last k-block ends in the epilogue.  B may be copied into a
- * scratch panel first (lower_dot_schedule.c).  Operands that outgrow the first-level cache are prefetched a tile ahead, A where few
+ * scratch panel first (lower_dot_schedule.c).  Operands that outgrow the first-level cache are prefetched, A where few
  * columns share it, results as their tile is computed: with all of them out of the second-level cache that takes a
  * product of 128x512x512 from 0.87 of the arithmetic peak to 0.95, and those of attention's gradients with 32 columns
  * take 0.6 to 0.9 of the time.  Neither tiles nor packing nor prefetching touch the order of a chain. */

@@ -532,7 +532,9 @@ static void choose_prefetch(struct reduce *r, int64_t bytes, int64_t arrays)
     const struct lowering *w = r->w;
     bool linear;
     ref x = node_operand(w->g, w->anchor, 0, &linear); /* behind the reshape of a reduce in two steps */
-    int64_t ahead = (ROWS_AHEAD + r->len - 1) / (r->len ? r->len : 1) * r->len;
+    if (!r->len)
+        return;
+    int64_t ahead = (ROWS_AHEAD + r->len - 1) / r->len * r->len;
     bool small = arrays > 1 && bytes >= LEAST_ROW && bytes * r->len <= SMALL_ARRAY;
     bool far = bytes >= FAR_BYTES && lower_is_member(w, x) && !r->short_rows;
     r->ahead = small ? ahead : ROWS_AHEAD;
