@@ -548,7 +548,7 @@ static bool choose_split(const struct reduce *r, int64_t blocks, struct split_co
 {
     enum { SHORTEST = 16, A_PROCESSOR = 8, LONG = 128 };
     int64_t wanted = A_PROCESSOR * (int64_t)r->w->caps->threads, most = r->len / SHORTEST;
-    int64_t parts = (wanted + blocks - 1) / blocks;
+    int64_t parts = blocks ? (wanted + blocks - 1) / blocks : 0; /* 0: there are no columns */
     parts = parts > most ? most : parts;
     if (!r->w->caps->block_threads || r->len < LONG || parts < 2)
         return false;
