@@ -78,7 +78,7 @@ static bool run_passes(struct graph *g)
 static bool lower_groups(const struct graph *g, const struct caps *caps, struct err *e)
 {
     struct target_set target = {&(struct target){.caps = caps}, 1};
-    struct lowerer *l = lowerer_new(g, &target, 0, NULL);
+    struct lowerer *l = lowerer_new(g, &target, 0, NULL, NULL);
     bool ok = l || err_set(e, KL_ERR_MEMORY, "out of memory");
     for (uint32_t i = 0; ok && i < g->ngroup; i++) {
         struct lowered one;

@@ -1,7 +1,7 @@
 /* A small GPT of characters that learns the King James Bible (Debian's bible-kjv), or another text, and shows samples
  * as it learns.  With --checkpoints FOLDER it can be stopped at any moment and goes on with the same bits.
  *
- * With its defaults, 2,500 steps, it comes to 1.03 nats a character on text that it has not seen, in 780 s of one
+ * With its defaults, 2,500 steps, it comes to 1.03 nats a character on text that it has not seen, in about 750 s of one
  * processor's time (AMD EPYC, Zen 5); after 500 steps it is at 1.32.
  *
  *     char_gpt --checkpoints run1

@@ -44,6 +44,7 @@ struct model {
     const struct arch *arch;
     kl_device device;
     kl_dtype products; /* f32, or what they are computed in */
+    int64_t length;    /* of a batch: a symbol */
     kl_tensor weight[LAYERS], bias[LAYERS];
     kl_optimizer *adam;
 };
@@ -51,10 +52,11 @@ struct model {
 /* ---- the network ---- */
 
 /* The weights too are recorded and computed by one program; false: see kl_last_error. */
-static bool model_init(struct model *m, kl_device device, uint64_t seed)
+static bool model_init(struct model *m, kl_device device, int64_t batch, uint64_t seed)
 {
     kl_tensor parameter[2 * LAYERS];
     m->device = device;
+    m->length = kl_symbol("images", 1, batch);
     kl_trace_begin("init");
     for (int i = 0; i < m->arch->layers; i++) {
         const struct layer *l = &m->arch->layer[i];
@@ -86,13 +88,12 @@ static void model_free(struct model *m)
     kl_optimizer_free(m->adam);
 }
 
-/* [n, 10] the network's output for n images, in the open trace. */
-static kl_tensor model_logits(const struct model *m, const uint8_t *images, int64_t n)
+/* [n, 10] the network's output for images [n, PIXELS], in the open trace. */
+static kl_tensor model_logits(const struct model *m, kl_tensor images)
 {
-    kl_tensor bytes = kl_input(m->device, KL_U8, 2, (int64_t[]){n, PIXELS}, images);
-    kl_tensor x = kl_mul_scalar(kl_cast(bytes, KL_F32), 1.0 / 255);
+    kl_tensor x = kl_mul_scalar(kl_cast(images, KL_F32), 1.0 / 255);
     if (m->arch->layer[0].conv)
-        x = kl_reshape(x, 4, (int64_t[]){n, 1, SIDE, SIDE});
+        x = kl_reshape(x, 4, (int64_t[]){-1, 1, SIDE, SIDE});
     for (int i = 0; i < m->arch->layers; i++) {
         const struct layer *l = &m->arch->layer[i];
         if (l->conv) {
@@ -101,20 +102,25 @@ static kl_tensor model_logits(const struct model *m, const uint8_t *images, int6
             x = kl_max_pool(x, 2, two, NULL, NULL, NULL, NULL);
             continue;
         }
-        x = kl_linear(kl_reshape(x, 2, (int64_t[]){n, l->in}), m->weight[i], m->bias[i]);
+        x = kl_linear(kl_reshape(x, 2, (int64_t[]){-1, l->in}), m->weight[i], m->bias[i]);
         if (i + 1 < m->arch->layers)
             x = kl_relu(x);
     }
     return x;
 }
 
-/* One step: recorded, compiled if it is new, run.  The mean loss of the batch; false: see kl_last_error. */
+/* One step: recorded, compiled if it is new, run.  The number of images is a symbol, so a smaller batch is the same
+ * program; convolutions and products in bf16 have a program for each number.  The mean loss of the batch; false: see
+ * kl_last_error. */
 static bool train_step(const struct model *m, const struct batch *b, double lr, float *loss)
 {
     kl_trace_begin("train_step");
     kl_autocast_begin(m->products);
-    kl_tensor logits = model_logits(m, b->images, b->count);
-    kl_tensor labels = kl_input(m->device, KL_U8, 1, &b->count, b->labels);
+    const int64_t dims[2] = {b->count, PIXELS};
+    bool number = m->arch->layer[0].conv || m->products != KL_F32;
+    const int64_t lengths[2] = {number ? b->count : m->length, PIXELS};
+    kl_tensor logits = model_logits(m, kl_input_symbolic(m->device, KL_U8, 2, lengths, dims, b->images));
+    kl_tensor labels = kl_input_symbolic(m->device, KL_U8, 1, lengths, dims, b->labels);
     kl_tensor mean = kl_keep(kl_cross_entropy(logits, labels));
     kl_autocast_end();
     kl_optimizer_step(m->adam, mean, lr);
@@ -133,7 +139,8 @@ static bool measure_accuracy(const struct model *m, const struct dataset *d, dou
         int64_t n = d->count - first < CHUNK ? d->count - first : CHUNK;
         kl_trace_begin("predict");
         kl_autocast_begin(m->products);
-        kl_tensor guess = kl_argmax(model_logits(m, d->images.data + first * PIXELS, n), 1);
+        kl_tensor images = kl_input(m->device, KL_U8, 2, (int64_t[]){n, PIXELS}, d->images.data + first * PIXELS);
+        kl_tensor guess = kl_argmax(model_logits(m, images), 1);
         kl_autocast_end();
         kl_tensor labels = kl_input(m->device, KL_U8, 1, &n, d->labels.data + first);
         kl_tensor hits = kl_cast(kl_eq(guess, kl_cast(labels, KL_I32)), KL_I32);
@@ -456,7 +463,7 @@ static bool prepare(struct run *r)
         return fail("no memory", strerror(errno));
     r->model.arch = o->arch;
     r->model.products = o->autocast ? KL_BF16 : KL_F32;
-    return model_init(&r->model, device, (uint64_t)o->seed) || fail("no model", kl_last_error());
+    return model_init(&r->model, device, o->batch, (uint64_t)o->seed) || fail("no model", kl_last_error());
 }
 
 static bool report(struct run *r)

@@ -23,6 +23,8 @@ struct pass_options {
     /* Called with the graph after each stage ("captured", "differentiated", ...); may be NULL. */
     void (*dump)(void *ctx, const char *stage, const struct graph *g);
     void *ctx;
+    /* Of a graph with symbols: from pass numerics on primes stand in for them, which it says here; NULL: they stay. */
+    struct stand_ins *stand_ins;
 };
 /* ---- run.c ---- */
 bool passes_run(struct graph *g, const struct pass_options *o); /* the default pipeline; false: g->err */
@@ -100,8 +102,9 @@ struct lowerer;                                /* state shared by the lowering o
 /* Kernel names contain group numbers, which start at `first`. NULL: out of memory. */
 struct memo_pack;
 /* pack: records the lowered kernels of the groups, or NULL. */
+/* stand_ins: what is in g's sizes in place of symbols, or NULL. */
 struct lowerer *lowerer_new(const struct graph *g, const struct target_set *targets, uint32_t first,
-                            struct memo_pack *pack);
+                            struct memo_pack *pack, const struct stand_ins *stand_ins);
 void lowerer_free(struct lowerer *s);          /* NULL is fine */
 /* want: the record to follow, which *r says why it is refused if it is (ARGUMENT); NULL: one is chosen. */
 bool lower_group(struct lowerer *s, uint32_t group, const struct schedule *want, struct lowered *out,
@@ -137,9 +140,9 @@ bool memo_unpack(const void *pack, size_t size); /* false: the bytes are damaged
 extern _Atomic(uint64_t) lower_misses __attribute__((visibility("hidden")));
 
 /* ---- plan.c, plan_non_fusible.c: storage and commands ---- */
-enum loc_kind { LOC_ARENA, LOC_INPUT, LOC_STATE, LOC_OUT, LOC_SCRATCH, LOC_WORKSPACE, LOC_INSIDE };
+enum loc_kind { LOC_ARENA, LOC_INPUT, LOC_STATE, LOC_OUT, LOC_SCRATCH, LOC_WORKSPACE, LOC_KERNEL_LOCAL };
 /* The last three contain no value.  arena: of device `index`; scratch: offset in a thread's scratch; workspace: offset
- * in the memory that the phases of a kernel share; inside: shared memory or registers of the kernel */
+ * in the memory that the phases of a kernel share; kernel-local: shared memory or registers */
 struct loc { uint32_t kind, index; int64_t offset; };
 
 enum cmd_kind { CMD_KERNEL, CMD_COPY, CMD_INTERP, CMD_REGION, CMD_CUSTOM };
@@ -159,13 +162,14 @@ struct command {
     struct loc *arg; uint32_t narg;
     ref region;                   /* CMD_REGION, CMD_CUSTOM: the op's node */
     struct program *sub[2];       /* CMD_REGION: the programs of its regions, whose inputs are the parameters */
-    /* the node of each arg, NIL for scratch and inside; used by the checker; may be NULL */
+    /* the node of each arg, NIL for scratch and kernel-local; used by the checker; may be NULL */
     ref *value;
     int64_t bytes;                /* CMD_COPY: size */
     uint16_t from;                /* CMD_COPY: the source device */
 };
 struct program {
     struct graph *g;              /* after all passes; owned */
+    struct stand_ins stand_ins;   /* what is in sizes in place of symbols: all bytes below are for these */
     /* without duplicates: commands share equal kernels; a region's program uses those of the whole */
     struct kernel **kernel; uint32_t nkernel, kernel_cap;
     struct command *cmd; uint32_t ncmd;
@@ -198,6 +202,9 @@ struct program *program_plan_with(const struct graph *g, const struct caps *caps
 /* The same for the devices of several targets. */
 struct program *program_plan_for(const struct graph *g, const struct target_set *targets, const struct sched_section *s,
                                  const struct tuned *tuned, struct memo_pack *pack, struct err *e);
+/* The same of a graph with stand-ins.  [errors COMPILE: a kernel cannot be one for all values of the symbols] */
+struct program *program_plan_symbolic(const struct graph *g, const struct stand_ins *stand_ins,
+                                      const struct target_set *targets, struct err *e);
 void program_free(struct program *p);
 size_t program_bytes(const struct program *p);  /* bytes of memory that it uses */
 /* Workspace of a CMD_REGION or CMD_CUSTOM, in this order, each part aligned to 64: results that nothing reads,

@@ -52,15 +52,16 @@ int pass_run(const struct pass_info *p, struct graph *g, const struct pass_optio
     return c < 0 ? c : c | changed;
 }
 
-bool passes_run(struct graph *g, const struct pass_options *o)
+static bool run_all(struct graph *g, const struct pass_options *o, const struct symbols *recorded, uint32_t slots)
 {
-    if (!passes_check(g, o, "recording"))
-        return false;
-    if (o->dump)
-        o->dump(o->ctx, "captured", g);
     for (unsigned i = 0; i < pass_count; i++) {
         const struct pass_info *p = &pass_list[i];
-        int changed = pass_run(p, g, o);
+        struct err e;
+        e.code = KL_OK;
+        if (p->run == pass_numerics && recorded && !graph_stand_in(g, recorded, slots, o->stand_ins, &e))
+            return err_set(&g->err, e.code, "%s", e.msg);
+        bool skip = p->run == pass_split_reductions && recorded && o->stand_ins->n; /* it splits by numbers */
+        int changed = skip ? 0 : pass_run(p, g, o);
         if (changed < 0 || g->err.code)
             return err_set(&g->err, KL_ERR_INTERNAL, "pass %s failed", p->name);
         if (!passes_check(g, o, p->name))
@@ -70,4 +71,25 @@ bool passes_run(struct graph *g, const struct pass_options *o)
             o->dump(o->ctx, p->stage, g);
     }
     return true;
+}
+
+bool passes_run(struct graph *g, const struct pass_options *o)
+{
+    if (!passes_check(g, o, "recording"))
+        return false;
+    if (o->dump)
+        o->dump(o->ctx, "captured", g);
+    struct symbols *recorded = NULL; /* passes may take some away */
+    uint32_t slots = g->slot.n;
+    if (o->stand_ins)
+        o->stand_ins->n = 0;
+    if (o->stand_ins && g->symbols) {
+        if (!(recorded = mem_alloc(sizeof *recorded)))
+            return err_set(&g->err, KL_ERR_MEMORY, "out of memory: graph @%s", g->name);
+        recorded->n = g->symbols->n;
+        memcpy(recorded->v, g->symbols->v, sizeof recorded->v);
+    }
+    bool ok = run_all(g, o, recorded, slots);
+    mem_free(recorded);
+    return ok;
 }

@@ -132,7 +132,8 @@ END
 s=0
 if [ -z "$flags" ] && command -v python3 >/dev/null; then
     check 'a program in Python' sh -c \
-        "python3 '$tmp/user/train.py' '$(find "$tmp/moved" -name libkiln.so)' | grep -A1 -x learned | grep -F 'matmul: '"
+        "python3 '$tmp/user/train.py' '$(find "$tmp/moved" -name libkiln.so)' | grep -A1 -x learned |
+            grep -F 'matmul: '"
 else
     echo 'SKIP no-tool python3: it calls the library through ctypes'
     s=1

@@ -188,7 +188,7 @@ END
 check 'schedules for a GPU' 0 '^@k0_dot schedule dot_blocks width 64 tile 4x4 block 32x32 step 8 kblock 64$' \
     "$kiln" dump "$tmp/dot.kir" --stage schedules --target cuda
 echo '@k0_dot schedule dot_blocks width 64 tile 8x8 block 64x64 step 16 kblock 64' >"$tmp/dot.txt"
-check 'a schedule handed in for a GPU' 0 'load b0\[.* : f32\[8x1\]' \
+check 'a schedule handed in for a GPU' 0 'load b0\[.* : f32\[4x1\]' \
     "$kiln" dump "$tmp/dot.kir" --stage scheduled --target cuda --schedules "$tmp/dot.txt"
 check 'source for nothing' 1 "no language is called 'metal': there are cuda, hip and glsl" \
     "$kiln" dump "$tmp/sum.kir" --stage source --target metal
@@ -356,6 +356,24 @@ kernel() {
 if "$kiln" dump "$tmp/sum.kir" --stage scheduled --device cpu >/dev/null 2>&1; then
     check 'kernels of every graph' 0 '^all$' kernels_all
     "$kiln" dump "$tmp/sum.kir" --stage schedules --device cpu >"$tmp/own.txt"
+    # A long chain of primitives has two vectors side by side where half of it has one.
+    chain() {
+        printf 'graph @g {\n  %%x = input 0 : f32[1000000]\n  %%a = sin %%x : f32[1000000]\n'
+        printf '  %%b = %s : f32[1000000]\n  return %%b\n}\n' "$1"
+    }
+    chain_width() {
+        chain "$1" >"$tmp/chain.kir"
+        "$kiln" dump "$tmp/chain.kir" --stage schedules --device cpu | sed -n 's/.* width \([0-9]*\) .*/\1/p'
+    }
+    chain_widths() { echo "$(($(chain_width 'cos %a') / $(chain_width 'add %a, %x')))"; }
+    check 'lanes of a long chain' 0 '^2$' chain_widths
+    # A masked load of no lane reads where there is memory.
+    printf 'graph @g {\n  %%a = input 0 : f32[1003]\n  %%b = input 1 : f32[1001]\n' >"$tmp/join.kir"
+    printf '  %%c = concat %%a, %%b axis(0) : f32[2004]\n  return %%c\n}\n' >>"$tmp/join.kir"
+    "$kiln" dump "$tmp/join.kir" --stage llvm --device cpu >"$tmp/join.ll" 2>&1 || true
+    if grep -q masked.load "$tmp/join.ll"; then
+        check 'masked loads of no lane' 0 'select i1 %[0-9]*, ptr' cat "$tmp/join.ll"
+    fi
     sed 's/ grain.*//; s/$/ grain 7/; 1s/ grain 7//' "$tmp/own.txt" >"$tmp/other.txt"
     sed '2s/@k/@x/' "$tmp/own.txt" >"$tmp/gone.txt"
     check 'schedules' 0 '^@k0_.* schedule ' cat "$tmp/own.txt"
@@ -401,15 +419,21 @@ check 'kernel from standard input' 0 '^kernel @double {' sh -c "cat '$tmp/two.lo
 check 'kernel broken' 1 'broken.loop:8:5: an index or bound is not i64' "$kiln" kernel "$tmp/broken.loop"
 check 'kernel code of ref' 1 'has no stage llvm' "$kiln" kernel "$tmp/double.loop" --stage llvm --device ref
 check 'kernel as source' 0 'kernel_0(const f32 \*b0' "$kiln" kernel "$tmp/double.loop" --stage source --target hip
-cat >"$tmp/phases.loop" <<'END'
-kernel @phases {
-  b0 = out 0 : f32[1]
-  store b0[0] = 1.0:f32
-  sync
-  store b0[0] = 2.0:f32
+cat >"$tmp/shared.loop" <<'END'
+kernel @shared {
+  b0 = out 0 : f32[64]
+  b1 = shared : f32[40000]
+  %i = loop grid 0 to 1 {
+    %t = loop block 0 to 64 {
+      store b1[%t] = 1.0:f32
+      barrier
+      %x = load b1[%t] : f32
+      store b0[%t] = %x
+    }
+  }
 }
 END
-check 'kernel that has no source' 1 'no hip source: it has several phases' "$kiln" kernel "$tmp/phases.loop" --stage \
+check 'kernel that has no source' 1 'no hip source: it wants more shared memory' "$kiln" kernel "$tmp/shared.loop" --stage \
     source --target hip
 check 'kernel unknown stage' 1 "no stage of a kernel is called 'fused'" "$kiln" kernel "$tmp/double.loop" --stage fused
 check 'kernel without file' 2 'needs a file' "$kiln" kernel --run
@@ -537,6 +561,29 @@ printf '\010\002\020\001B\001xJ\010\000\000\200?\000\000\000@' >"$tmp/x.pb"
 printf '\010\002\020\007B\005shapeJ\020\002\000\000\000\000\000\000\000\001\000\000\000\000' >"$tmp/shape.pb"
 printf '\000\000\000' >>"$tmp/shape.pb"
 
+# ---- kiln export ----
+cat >"$tmp/net.kir" <<'END'
+graph @net {
+  symbol n 1..8
+  %x = input 0 "x" : f32[n,3]
+  %w = state 0 "w" : f32[3,2]
+  %y = dot %x, %w contract(1; 0) : f32[n,2]
+  %t = tanh %y : f32[n,2]
+  %u = add %w, %w : f32[3,2]
+  assign 0 = %u
+  return %t "y"
+}
+END
+check 'export without a length' 1 'symbol n' "$kiln" export "$tmp/net.kir" -o "$tmp/net.onnx"
+check 'export' 0 'done' sh -c "'$kiln' export '$tmp/net.kir' -o '$tmp/net.onnx' --bind n=2 && echo done"
+check 'export without -o' 2 'export needs a file and -o' "$kiln" export "$tmp/net.kir"
+check 'export of a loop' 1 'cannot be written as ONNX: a loop' \
+    "$kiln" export tests/text/agree_while.kir -o "$tmp/w.onnx"
+if "$kiln" opt "$tmp/neg.onnx" --bind N=2 2>&1 | grep -q 'reads no ONNX'; then :; else
+    check 'an exported graph read back' 0 'input 1 "w" : f32\[3,2\]' "$kiln" opt "$tmp/net.onnx"
+    check 'its outputs' 0 'return %[0-9]* "w.new"' "$kiln" opt "$tmp/net.onnx"
+fi
+
 # ---- kiln train-log ----
 for i in 1 2 3 2 3 4; do echo "{\"step\": $i, \"loss\": $i.5, \"rate\": 0.01, \"seconds\": $i.25}"; done >"$tmp/log"
 check 'train-log' 0 'steps<td>1 to 4' "$kiln" train-log "$tmp/log"
@@ -602,6 +649,8 @@ else
         --rounds 1 --device ref
     check 'profile of a model' 0 'node .Neg' "$kiln" profile "$tmp/neg.onnx" --bind N=5 --rounds 1 --device ref
     if "$kiln" devices | grep -q '^cpu *[^- ]'; then
+        check 'tune a model' 0 '^[01] of 1 kernels' env KILN_CACHE_DIR="$tmp/tuned" "$kiln" tune "$tmp/neg.onnx" \
+            --bind N=50 --seconds 20
         check 'compile a model' 0 ': neg_run for .* kernels, [0-9]* bytes; .*; weights inside$' \
             "$kiln" compile "$tmp/neg.onnx" --bind N=4 -o "$tmp/neg.o" --header "$tmp/neg.h"
         check 'compile a model and a graph' 0 'neg_run, step_run for .*; weights inside$' "$kiln" compile \

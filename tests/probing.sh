@@ -34,7 +34,7 @@ fakes="KILN_CUDA_DRIVER=$new KILN_CUDA_COMPILER=$new KILN_HIP_DRIVER=$new KILN_H
         KILN_CUDA_DRIVER="$old"
     says cuda:0 "- NVRTC: no library /nowhere" $fakes KILN_CUDA_COMPILER=/nowhere
     says hip:0 "- hiprtc: no library /nowhere" $fakes KILN_HIP_COMPILER=/nowhere
-    says cuda:1 "Fake 1 sm_90 +bool" $fakes
+    says cuda:1 "Fake 1 sm_90a +bool" $fakes
     says cuda:1 "driver for CUDA 12.4 +fma" $fakes
     says cuda:1 "tensor cores 16x8x16 of f16 and bf16" $fakes
     says hip:0 "tensor cores 16x16x16 of bf16" $fakes

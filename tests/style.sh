@@ -45,6 +45,12 @@ crowded=$(find $folders -name '*.c' -o -name '*.[ch]*' ! -path 'tests/*' -o -nam
     sed 's,/[^/]*$,,' | sort | uniq -c | awk '$1 > 22 { print "  " $2 ": " $1 }')
 result 'folders of more than 22 source files' "$crowded"
 
+# Words that have a standard term instead (the glossary of ir/README.md).
+# shellcheck disable=SC2086
+private=$(grep -nwiE "the house|ambient|mark_again|way around|past the caches?|meets? (nobody|no one)|buf_inside|\
+numbers? of this run|twin|teams?|whoever|as ever" $files README.md | grep -v '^tests/style.sh' | sed 's/^/  /')
+result 'words that have a standard term instead' "$private"
+
 # The table "Where is ...?" of passes/README.md: each function is defined in the file that the table names.
 answers=$(sed -n '/^## Where is/,/^## Looking/s/^|.*| `\([^`]*\)` | `\([^`]*\)` |$/\1 \2/p' passes/README.md)
 [ "$(echo "$answers" | wc -l)" -ge 10 ] || result 'answers in passes/README.md' "$answers"
@@ -65,7 +71,7 @@ while read -r op most; do
     if [ "$count" -ge 1 ] && [ "$count" -le "$most" ]; then named=; else named=${named:-none}; fi
     result "$count files name OP_$op, of 1 to $most" "$named"
 done <<END
-slice 5
+slice 6
 pad 5
 dot 8
 attention 8

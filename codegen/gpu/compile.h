@@ -23,8 +23,8 @@ bool gpu_library(const char *what, const char *const *library, const char *const
 /* A compiler's complaint, cut to what an error holds. */
 bool gpu_refused(const char *compiler, const char *log, struct err *e);
 
-/* The CUDA that the driver of NVIDIA is for, before the first compilation: an NVRTC of another major number may make what
- * it does not take. */
+/* The CUDA version that NVIDIA's driver supports, set before the first compilation: an NVRTC of another major number
+ * may make code that the driver rejects. */
 void gpu_driver_version(int major);
 
 #endif

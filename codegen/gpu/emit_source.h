@@ -52,7 +52,7 @@ const char *source_index(const struct emitter *m, val v, bool *fits, char out[MA
 void source_prim(struct emitter *m, val v);       /* each declares v */
 void source_mma(struct emitter *m, val v);
 void source_fold(struct emitter *m, val v);
-void source_mix(struct emitter *m, val v);
+void source_interleave(struct emitter *m, val v);
 const char *source_bits(unsigned dtype, const char *bits, char *out, size_t size); /* a value from a u64 of its bits */
 void source_declare(struct emitter *m, val v);    /* the start of a line: "const f32 v7 = " */
 /* The type that v's dtype is exchanged as; its array in shared memory is called x_TYPE. */

@@ -17,7 +17,8 @@ void gpu_driver_version(int major) { atomic_store(&driver_major, major); }
 /* Of the architectures that it has code for, which NVRTC says since CUDA 11.2. */
 static rtc_result (*count_architectures)(int *n), (*get_architectures)(int *number);
 
-/* $KILN_CUDA_COMPILER, the one of the driver's major number, on the library path, or where $CUDA_PATH or the toolkit's usual folder is. */
+/* $KILN_CUDA_COMPILER, the one of the driver's major number, on the library path, or where $CUDA_PATH or the toolkit's
+ * usual folder is. */
 static void nvrtc_open_library(void)
 {
     static const char *const name[] = {"nvrtcVersion", "nvrtcCreateProgram", "nvrtcCompileProgram",

@@ -78,11 +78,11 @@ static bool place_buffers(struct emitter *m, unsigned arrays)
         if (l->role == BUF_SHARED)
             s->shared_bytes += (uint32_t)(((uint64_t)l->count * dtype_size(l->dtype) + 63) / 64 * 64);
     }
+    if (s->shared_bytes > m->d->shared_bytes) /* such kernels have no vector loops, so no arrays */
+        return refuse(m, "it wants more shared memory than a block has");
     for (unsigned x = 0; x < EXCHANGE_TYPES; x++)
         if (arrays >> x & 1)
             s->shared_bytes += s->threads * (x & 1 ? 8 : 4);
-    if (s->shared_bytes > m->d->shared_bytes)
-        return refuse(m, "it wants more shared memory than a block has");
     for (uint32_t b = 0; b < m->k->nbuf; b++) {
         const struct lbuf *l = &m->k->buf[b];
         uint64_t room = m->d->shared_bytes > s->shared_bytes ? m->d->shared_bytes - s->shared_bytes : 0;
@@ -434,7 +434,7 @@ static bool emit_inst(struct emitter *m, val v)
         source_fold(m, v);
         return true;
     case L_INTERLEAVE:
-        source_mix(m, v);
+        source_interleave(m, v);
         return true;
     default:
         if (i->op < L_PRIM || i->op >= L_PRIM + P_COUNT)

@@ -27,6 +27,7 @@ struct walk {
     val vector;
     uint32_t width;
     bool changed;
+    bool again;                   /* a barrier was put in front of a loop: what was found behind it may not hold */
 };
 
 static bool each_thread_a_lane(const struct walk *w, val index)
@@ -34,10 +35,22 @@ static bool each_thread_a_lane(const struct walk *w, val index)
     return w->vector && w->width == w->m->info.threads && w->m->k->inst[index].varying;
 }
 
-static void barrier(struct walk *w, val v)
+/* In front of access v to a buffer; or, where that was touched before a loop around v, in front of the loop, and all is
+ * looked at once more. */
+static void barrier(struct walk *w, val v, uint32_t buf)
 {
-    w->m->barrier[v] = 1;
-    memset(w->now, 0, w->m->k->nbuf);
+    const struct kernel *k = w->m->k;
+    for (unsigned d = 0; d < w->depth && !w->again; d++) {
+        const struct linst *l = &k->inst[w->stack[d]];
+        bool outermost = l->op == L_LOOP && l->kind == LOOP_PARALLEL;
+        if (!outermost && l->op == L_LOOP && w->before[(size_t)d * k->nbuf + buf] && !w->m->barrier[w->stack[d]]) {
+            w->m->barrier[w->stack[d]] = 1;
+            w->again = true;
+        }
+    }
+    if (!w->again)
+        w->m->barrier[v] = 1;
+    memset(w->now, 0, k->nbuf);
 }
 
 bool source_may_share(const struct kernel *k, uint32_t b, uint32_t o)
@@ -50,7 +63,7 @@ static void source_order_load(struct walk *w, val v)
 {
     const struct linst *i = &w->m->k->inst[v];
     if (w->now[i->imm] & WRITTEN)
-        barrier(w, v);
+        barrier(w, v, (uint32_t)i->imm);
     val where = each_thread_a_lane(w, i->a) ? w->vector : 0;
     if (w->m->k->buf[i->imm].role == BUF_IN)
         w->where[i->imm] = !w->now[i->imm] || w->where[i->imm] == where ? where : 0;
@@ -153,11 +166,14 @@ static void source_order_store(struct walk *w, val v)
     val first = w->where[i->imm];
     bool own = w->now[i->imm] == WRITTEN && first && w->depth && i->op == L_STORE && apart_from_all(w, v, first);
     bool wait = w->now[i->imm] && !own;
+    uint32_t for_buf = (uint32_t)i->imm;
     for (uint32_t b = 0; !wait && k->buf[i->imm].role == BUF_OUT && b < k->nbuf; b++)
-        if ((w->now[b] & READ) && source_may_share(k, b, (uint32_t)i->imm))
+        if ((w->now[b] & READ) && source_may_share(k, b, (uint32_t)i->imm)) {
             wait = !each_thread_a_lane(w, i->a) || w->where[b] != w->vector;
+            for_buf = b;
+        }
     if (wait)
-        barrier(w, v);
+        barrier(w, v, for_buf);
     w->where[i->imm] = !w->now[i->imm] ? v : own ? first : 0;
     w->now[i->imm] |= WRITTEN;
 }
@@ -272,8 +288,16 @@ bool source_order(struct emitter *m)
     for (w.changed = ok && m->info.threads > 1 && !m->own_threads; w.changed;) {
         w.changed = false;
         memset(w.now, 0, k->nbuf);
-        for (val v = 1; v < k->ninst; v++)
+        w.depth = 0;
+        w.vector = 0;
+        for (val v = 1; v < k->ninst && !w.again; v++)
             step(&w, v);
+        if (w.again) {
+            memset(w.entry, 0, (size_t)rows * k->nbuf);
+            memset(w.entry_where, 0, (size_t)rows * k->nbuf * sizeof *w.entry_where);
+            w.again = false;
+            w.changed = true;
+        }
     }
     mem_free(w.row);
     mem_free(w.now);

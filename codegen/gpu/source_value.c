@@ -448,7 +448,7 @@ void source_fold(struct emitter *m, val v)
     }
 }
 
-void source_mix(struct emitter *m, val v)
+void source_interleave(struct emitter *m, val v)
 {
     const struct linst *i = &m->k->inst[v];
     const char *x = exchange_type(i->dtype);

@@ -1,7 +1,8 @@
-/* kiln bench: a graph's text, measured fused and unfused. */
+/* kiln bench: a graph's text, measured fused and unfused.  kiln tune: its kernels tuned. */
 #include "job.h"
 #include "frontend/frontend.h"
 #include "runtime/measure/measure.h"
+#include <string.h>
 
 static void show_progress(void *ctx, int done, int rounds)
 {
@@ -47,6 +48,96 @@ int cli_bench(int argc, char **argv)
         return CLI_USAGE;
     }
     int status = bench(&j, &o, json, svg);
+    job_free(&j);
+    return status;
+}
+
+/* ---- kiln tune ---- */
+
+struct tuning {
+    double line;                /* when the last line of progress was written */
+    double seconds[2];          /* of all kernels that were measured */
+    int kernels, changed, left;
+};
+
+static void show_tuning(void *ctx, int done, int rounds)
+{
+    struct tuning *t = ctx;
+    measure_progress_lines(&t->line, "tune", done, rounds);
+}
+
+static void show_kernel(void *ctx, const kl_tuned_kernel *k)
+{
+    struct tuning *t = ctx;
+    bool changed = strcmp(k->before, k->after) != 0;
+    t->kernels++;
+    t->changed += changed;
+    t->left += !k->complete;
+    for (int i = 0; i < 2; i++)
+        t->seconds[i] += k->seconds[i];
+    format_file(stdout, "%10.1f us %10.1f us  @%s  %d tried%s\n", 1e6 * k->seconds[0], 1e6 * k->seconds[1], k->name,
+                k->tried, k->complete ? "" : ", not all");
+    if (changed)
+        printf("    %s\n -> %s\n", k->before, k->after);
+}
+
+static int tune(struct job *j, double seconds)
+{
+    struct err e = {0};
+    if (!job_open(j) || !job_bind(j, true))
+        return CLI_FAILED;
+    if (job_step(j))
+        return cli_error("%s", kl_last_error());
+    struct tuning t = {.line = measure_now()};
+    double began = t.line;
+    kl_tune_options o = {seconds, show_tuning, show_kernel, &t};
+    kl_status status = kl_tune_with(j->g->name, &o);
+    measure_progress("tune", 1, 1);
+    if (status)
+        return cli_error("%s", kl_last_error());
+    format_file(stdout, "%d of %d kernels have other schedules: %.3f ms -> %.3f ms in a run, found in %.1f s\n",
+                t.changed, t.kernels, 1e3 * t.seconds[0], 1e3 * t.seconds[1], measure_now() - began);
+    if (t.left)
+        printf("there was no time for all schedules of %d kernels: --seconds gives more\n", t.left);
+    bool off = !disk_accepts(&e);
+    if (off)
+        printf("they are not kept: %s\n", e.msg);
+    return CLI_OK;
+}
+
+static bool seconds_of(struct cli_args *a, double *seconds)
+{
+    const char *s = cli_value(a);
+    char *end = NULL;
+    double v = s ? parse_double(s, &end) : 0;
+    if (s && (!*s || *end || !(v >= 0 && v <= 86400))) {
+        cli_error("--seconds: '%s' is not a number from 0 to 86400", s);
+        return false;
+    }
+    *seconds = v;
+    return s != NULL;
+}
+
+int cli_tune(int argc, char **argv)
+{
+    static const char *const binders[] = {"--input", "--state", "--slot", NULL};
+    struct cli_args a = {.argc = argc, .argv = argv};
+    struct job j = {0};
+    double seconds = 30;
+    while (cli_next(&a)) {
+        if (cli_is(&a, "--seconds")) {
+            if (!seconds_of(&a, &seconds))
+                return job_free(&j), CLI_USAGE;
+        } else if (!job_argument(&j, &a, binders))
+            return job_free(&j), CLI_USAGE;
+    }
+    if (a.failed || !j.file) {
+        if (!a.failed)
+            cli_error("tune needs a file; see kiln help");
+        job_free(&j);
+        return CLI_USAGE;
+    }
+    int status = tune(&j, seconds);
     job_free(&j);
     return status;
 }

@@ -14,13 +14,14 @@ int cli_compile(int argc, char **argv); /* cli/compile.c */
 int cli_kernel(int argc, char **argv); /* cli/kernel.c */
 int cli_ops(int argc, char **argv);  /* cli/ops.c */
 int cli_bench(int argc, char **argv); /* cli/bench.c */
-int cli_tune(int argc, char **argv); /* cli/tune.c */
+int cli_tune(int argc, char **argv); /* cli/bench.c */
 int cli_profile(int argc, char **argv); /* cli/profile.c */
 int cli_chart(int argc, char **argv); /* cli/chart.c */
 int cli_cache(int argc, char **argv); /* cli/cache.c */
 int cli_devices(int argc, char **argv);
 int cli_summary(int argc, char **argv); /* cli/summary.c */
 int cli_train_log(int argc, char **argv); /* cli/train_log.c */
+int cli_export(int argc, char **argv); /* cli/model.c */
 int cli_dispatch(int argc, char **argv); /* cli/dispatch.c */
 int cli_explain(int argc, char **argv);
 struct results;

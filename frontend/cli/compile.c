@@ -1,7 +1,7 @@
 /* kiln compile: graphs and models to an object file and its C header, or to C. */
 #include "cli.h"
 #include "frontend/frontend.h"
-#include "model.h"
+#include "job.h"
 #include "runtime/aot/object.h"
 #include <string.h>
 

@@ -1,6 +1,5 @@
 /* Values for a graph's inputs, states and slots, from files or generated, and runs of its program. */
 #include "job.h"
-#include "model.h"
 #include "frontend/frontend.h"
 #include "ir/graph/custom.h"
 #include "ir/text/text.h"

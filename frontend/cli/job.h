@@ -3,6 +3,7 @@
 #define KILN_CLI_JOB_H
 #include "cli.h"
 #include "runtime/runtime.h"
+#include <kiln/kiln.h>
 
 struct job_value {                       /* --option name=value */
     const char *option, *name, *value;
@@ -44,5 +45,14 @@ bool job_rounds(struct cli_args *a, int *rounds); /* the value of --rounds; fals
 void job_free(struct job *j);
 /* ---- cli/bind.c ---- */
 bool job_bind_symbols(struct job *j);    /* by --bind and by the arrays' shapes; false: reported */
+
+/* ---- cli/model.c: ONNX models in place of a graph's text ---- */
+bool cli_is_model(const char *path);     /* by its ending */
+bool cli_model_run(struct job *j);       /* kiln run; false: reported, as below */
+/* as job_open: reads a model as a graph, with the values of all leaves but its inputs */
+bool cli_model_open(struct job *j);
+/* The model as a graph, with input shapes from the file and `values` of its symbols.  NULL: reported. */
+struct graph *cli_model_graph(const char *path, const char *device, const struct cli_values *values);
+bool cli_model_compile(const char *path, const struct cli_values *values, kl_object *object, const char *prefix);
 
 #endif

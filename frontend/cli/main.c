@@ -1,6 +1,6 @@
 /* The `kiln` command: dispatches to its subcommands. */
 #include "cli.h"
-#include "model.h"
+#include "job.h"
 #include "runtime/runtime.h"
 #include <errno.h>
 #include <stdarg.h>
@@ -71,6 +71,8 @@ const struct cli_command cli_commands[] = {
     {"summary", "FILE.safetensors | FILE.gguf | FILE.npz | FILE.npy | FILE.onnx",
      "the tensors of a file: names, types, shapes, bytes and their sums; metadata; a model's inputs and outputs",
      cli_summary},
+    {"export", "FILE -o FILE.onnx [--bind NAME=NUMBER ..]",
+     "a graph as an ONNX model: its inputs, states and slots become inputs", cli_export},
     {"train-log", "FILE.jsonl [-o FILE.html]", "curves of the loss and rate of a training run (kl_train_loop.log)",
      cli_train_log},
     {"chart", "RESULTS.json [-o FILE.svg]", "draw the results of benchmarks", cli_chart},

@@ -1,6 +1,5 @@
 /* kiln run: runs a graph's text on arrays from files. */
 #include "job.h"
-#include "model.h"
 #include "runtime/runtime.h"
 #include "ir/text/text.h"
 #include <string.h>

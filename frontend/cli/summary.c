@@ -1,6 +1,6 @@
 /* kiln summary: lists the tensors of a file, or the inputs, outputs and weights of an ONNX model. */
 #include "cli.h"
-#include "model.h"
+#include "job.h"
 #include "ir/text/text.h"
 #include <inttypes.h>
 #include <string.h>

@@ -140,7 +140,7 @@ static __attribute__((noinline)) kl_status user_end(struct kl_call *c, const str
 {
     const char *bad = status ? NULL : bad_result(c);
     bool failed = bad || status;
-    c->given = c->nout != 1;
+    c->check_results = c->nout != 1;
     if (scope)
         compose_end_all(c->t, failed ? NULL : c->out, failed ? 0 : c->nout);
     return failed ? user_failed(c, k, status, bad, before) : KL_OK;
@@ -172,7 +172,8 @@ static inline __attribute__((always_inline)) kl_status call_user(struct kl_call 
         return too_deep(c);
     kl_status before = t->last.code, status = k->fn.call(k->fn.ctx, c, (kl_keyset){c->keys});
     t->kernels++;
-    return __builtin_expect(status || c->given || !c->out[0].id, 0) ? user_end(c, k, status, before, false) : KL_OK;
+    return __builtin_expect(status || c->check_results || !c->out[0].id, 0) ? user_end(c, k, status, before, false)
+                                                                            : KL_OK;
 }
 
 /* Calls a transform, which records nothing besides the results that outlives the call. */
@@ -300,7 +301,7 @@ static inline __attribute__((always_inline)) void fill_frame(struct kl_call *c, 
     c->t = t;
     c->keys = keys;
     c->one_device = one_device;
-    c->given = false;
+    c->check_results = false;
     c->site = g->site;
     c->nout = 1;
     c->in = g->in;
@@ -422,7 +423,7 @@ void kl_call_set_result(kl_call *c, uint32_t i, kl_tensor t)
 {
     if (i < c->nout) {
         c->out[i] = t;
-        c->given = true;
+        c->check_results = true;
     }
 }
 
@@ -444,7 +445,7 @@ static const char *misfit(const struct dispatch_op *op, uint32_t nin, const kl_t
     bool fits = (op->nin == nin || op->nin == VARIES) && (op->nout == nout || op->nout == VARIES),
         defined = op->defined;
     dispatch_unlock();
-    return !defined ? "it has kernels, but nobody has defined it (kl_dispatch_define)"
+    return !defined ? "it has kernels, but it is not defined (kl_dispatch_define)"
            : !fits ? "its schema has other numbers of tensors" : NULL;
 }
 
@@ -478,7 +479,7 @@ static kl_status call_by_name(const kl_site *site, const char *name, enum how ho
     struct call graph = {.site = site, .op = op ? op->name : "", .proto.op = op ? op->graph_op : 0};
     struct kl_call c = {.t = t, .op = op, .keys = keys, .key = key, .site = site, .label = name ? name : "", .nin = nin,
                         .nout = nout,
-                        .given = nout != 1, .in = op && op->graph_op ? graph.in : copy, .out = out,
+                        .check_results = nout != 1, .in = op && op->graph_op ? graph.in : copy, .out = out,
                         .graph = op && op->graph_op ? &graph : NULL};
     for (uint32_t i = 0; out && i < nout; i++)
         out[i] = kl_none;

@@ -13,7 +13,7 @@ struct kl_call {
     uint8_t device;              /* top_device of its keys */
     bool one_device;             /* its operands are known to be on one kind of device */
     /* a kernel has set a result, or there is not exactly one: results must be checked */
-    bool given;
+    bool check_results;
     const kl_site *site;
     uint32_t nin, nout;
     kl_tensor *in, *out;

@@ -15,23 +15,23 @@ void proto_free(struct proto *p);
 
 /* ---- onnx.c: a model on its way ---- */
 enum { EXPORT_NAME = 72 };
-struct name { char s[EXPORT_NAME]; };
+struct value_name { char s[EXPORT_NAME]; };
 
 struct exporter {
     const struct graph *g;
-    struct name *name;             /* per node; "": it has none yet */
+    struct value_name *name;             /* per node; "": it has none yet */
     struct proto nodes, initializers; /* fields of a GraphProto */
     uint32_t made;                 /* names so far */
     struct err *e;
 };
 
 unsigned export_type(unsigned dtype);          /* ONNX's number of an element type */
-struct name export_fresh(struct exporter *x);  /* a name for a value between two nodes */
+struct value_name export_fresh(struct exporter *x);  /* a name for a value between two nodes */
 const char *export_value(struct exporter *x, ref r); /* the name of a node's value */
 /* Constants: bytes of a tensor, whole numbers [n], one number of a dtype []. */
-struct name export_tensor(struct exporter *x, unsigned dtype, const struct shape *s, const void *data);
-struct name export_ints(struct exporter *x, uint32_t n, const int64_t *v);
-struct name export_number(struct exporter *x, unsigned dtype, double v);
+struct value_name export_tensor(struct exporter *x, unsigned dtype, const struct shape *s, const void *data);
+struct value_name export_ints(struct exporter *x, uint32_t n, const int64_t *v);
+struct value_name export_number(struct exporter *x, unsigned dtype, double v);
 
 struct attribute { const char *name; uint32_t n; const int64_t *ints; }; /* n 0: one number, ints[0] */
 /* A node of so many operands ("": left out) and one result, with attributes up to one without a name, or NULL. */
@@ -44,6 +44,11 @@ bool export_refuse(struct exporter *x, ref r, const char *why); /* false; the er
 /* The whole model; inputs [0, nin) are the model's, the others have data.  false: *e */
 bool export_model(const struct graph *g, uint32_t nin, const char *const *in_name, const void *const *data,
                   const char *const *out_name, struct proto *model, struct err *e);
+
+/* ---- save.c ---- */
+/* A graph without symbols to a file: its inputs, states and slots become inputs, under their names, its outputs
+ * outputs; that of an assigned state is called NAME.new. */
+bool export_file(const struct graph *g, const char *path, struct err *e);
 
 /* ---- onnx_ops.c, onnx_products.c: one node of the graph; false: *x->e ---- */
 bool export_op(struct exporter *x, ref r);

@@ -18,9 +18,9 @@ unsigned export_type(unsigned dtype)
     return number[dtype];
 }
 
-struct name export_fresh(struct exporter *x)
+struct value_name export_fresh(struct exporter *x)
 {
-    struct name n;
+    struct value_name n;
     snprintf(n.s, sizeof n.s, "t%u", x->made++);
     return n;
 }
@@ -45,21 +45,21 @@ static void put_initializer(struct exporter *x, const char *name, unsigned dtype
     proto_free(&t);
 }
 
-struct name export_tensor(struct exporter *x, unsigned dtype, const struct shape *s, const void *data)
+struct value_name export_tensor(struct exporter *x, unsigned dtype, const struct shape *s, const void *data)
 {
-    struct name n = export_fresh(x);
+    struct value_name n = export_fresh(x);
     put_initializer(x, n.s, dtype, s, data);
     return n;
 }
 
-struct name export_ints(struct exporter *x, uint32_t n, const int64_t *v)
+struct value_name export_ints(struct exporter *x, uint32_t n, const int64_t *v)
 {
     int64_t length = n;
     struct shape s = shape_make(1, &length);
     return export_tensor(x, KL_I64, &s, v);
 }
 
-struct name export_number(struct exporter *x, unsigned dtype, double v)
+struct value_name export_number(struct exporter *x, unsigned dtype, double v)
 {
     uint64_t bits = dtype_bits(dtype, v);
     struct shape s = shape_make(0, NULL);
@@ -125,21 +125,41 @@ static void put_value_info(struct proto *graph, unsigned field, const char *name
         proto_free(all[i]);
 }
 
-/* Leaves get their names; those with data become initializers.  Only nodes that an output needs are written. */
+static void name_of(char *to, const char *given, const char *word, uint32_t i)
+{
+    if (given && *given)
+        snprintf(to, EXPORT_NAME, "%s", given);
+    else
+        snprintf(to, EXPORT_NAME, "%s%u", word, i);
+}
+
+/* Leaves get their names; inputs with data become initializers, states and slots inputs. */
 static void name_leaves(struct exporter *x, uint32_t nin, const char *const *in_name, const void *const *data)
 {
-    for (ref r = 1; r < x->g->nnode; r++) {
-        const struct node *n = node_at(x->g, r);
-        if (n->op != OP_input || *x->name[r].s)
-            continue;
+    const struct graph *g = x->g;
+    for (ref r = 1; r < g->nnode; r++) {
+        const struct node *n = node_at(g, r);
         uint32_t i = n->attr.leaf.index;
-        const struct leaf *l = &x->g->input.v[i];
-        if (i < nin && in_name && in_name[i])
-            snprintf(x->name[r].s, EXPORT_NAME, "%s", in_name[i]);
-        else
-            snprintf(x->name[r].s, EXPORT_NAME, i < nin ? "input%u" : "weight%u", i < nin ? i : i - nin);
+        if (n->op == OP_state)
+            name_of(x->name[r].s, g->state.v[i].name, "state", i);
+        if (n->op == OP_slot)
+            name_of(x->name[r].s, g->slot.v[i].name, "slot", i);
+        if (n->op != OP_input)
+            continue;
+        name_of(x->name[r].s, i < nin && in_name ? in_name[i] : NULL, i < nin ? "input" : "weight",
+                i < nin ? i : i - nin);
         if (i >= nin)
-            put_initializer(x, x->name[r].s, l->dtype, &x->g->shape[l->shape], data[i]);
+            put_initializer(x, x->name[r].s, n->dtype, node_shape(g, r), data[i]);
+    }
+}
+
+static void put_inputs(struct proto *graph, const struct graph *g, const struct leaves *leaves, uint32_t n,
+                       const char *const *name, const char *word)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        char text[EXPORT_NAME];
+        name_of(text, name ? name[i] : leaves == &g->input ? NULL : leaves->v[i].name, word, i);
+        put_value_info(graph, GRAPH_INPUT, text, leaves->v[i].dtype, &g->shape[leaves->v[i].shape]);
     }
 }
 
@@ -175,22 +195,13 @@ static void put_onnx_graph(struct exporter *x, uint32_t nin, const char *const *
                       struct proto *graph)
 {
     const struct graph *g = x->g;
-    for (uint32_t i = 0; i < nin; i++) {
-        const struct leaf *l = &g->input.v[i];
-        char name[EXPORT_NAME];
-        if (in_name && in_name[i])
-            snprintf(name, sizeof name, "%s", in_name[i]);
-        else
-            snprintf(name, sizeof name, "input%u", i);
-        put_value_info(graph, GRAPH_INPUT, name, l->dtype, &g->shape[l->shape]);
-    }
+    put_inputs(graph, g, &g->input, nin, in_name, "input");
+    put_inputs(graph, g, &g->state, g->state.n, NULL, "state");
+    put_inputs(graph, g, &g->slot, g->slot.n, NULL, "slot");
     for (uint32_t i = 0; i < g->nout; i++) {
         ref r = g->out[i].value;
         char name[EXPORT_NAME];
-        if (out_name && out_name[i])
-            snprintf(name, sizeof name, "%s", out_name[i]);
-        else
-            snprintf(name, sizeof name, "output%u", i);
+        name_of(name, out_name ? out_name[i] : NULL, "output", i);
         export_node(x, "Identity", 1, (const char *const[]){export_value(x, r)}, name, NULL);
         put_value_info(graph, GRAPH_OUTPUT, name, node_at(g, r)->dtype, node_shape(g, r));
     }

@@ -19,9 +19,9 @@ static const struct { uint16_t op; const char *name; } logical[] = {
 };
 
 /* A node of one or two operands; the second may be NULL. */
-static struct name step(struct exporter *x, const char *op, const char *a, const char *b)
+static struct value_name step(struct exporter *x, const char *op, const char *a, const char *b)
 {
-    struct name out = export_fresh(x);
+    struct value_name out = export_fresh(x);
     export_node(x, op, b ? 2 : 1, (const char *const[]){a, b}, out.s, NULL);
     return out;
 }
@@ -38,7 +38,7 @@ static bool export_composed(struct exporter *x, ref r, const char *out)
     const char *a = export_value(x, n->in[0]), *b = n->nin > 1 ? export_value(x, n->in[1]) : NULL;
     unsigned dtype = node_at(x->g, n->in[0])->dtype;
     double number = n->op == OP_exp2 ? 2 : n->op == OP_log2 ? log(2) : n->op == OP_trunc ? 0 : 1;
-    struct name k = {""}, t, u;
+    struct value_name k = {""}, t, u;
     if (n->op == OP_exp2 || n->op == OP_log2 || n->op == OP_expm1 || n->op == OP_log1p || n->op == OP_erfc ||
         n->op == OP_trunc)
         k = export_number(x, dtype, number);
@@ -100,7 +100,7 @@ static bool export_elementwise(struct exporter *x, ref r, const char *out)
 static bool export_slice(struct exporter *x, ref r, const char *out, int64_t axis, int64_t start, int64_t end,
                          int64_t by)
 {
-    struct name s = export_ints(x, 1, &start), e = export_ints(x, 1, &end), a = export_ints(x, 1, &axis),
+    struct value_name s = export_ints(x, 1, &start), e = export_ints(x, 1, &end), a = export_ints(x, 1, &axis),
                 d = export_ints(x, 1, &by);
     const char *in[5] = {export_value(x, node_at(x->g, r)->in[0]), s.s, e.s, a.s, d.s};
     export_node(x, "Slice", 5, in, out, NULL);
@@ -119,7 +119,7 @@ static bool export_flip(struct exporter *x, ref r, const char *out)
             end[k] = INT64_MIN;
             by[k++] = -1;
         }
-    struct name s = export_ints(x, k, start), e = export_ints(x, k, end), a = export_ints(x, k, axis),
+    struct value_name s = export_ints(x, k, start), e = export_ints(x, k, end), a = export_ints(x, k, axis),
                 d = export_ints(x, k, by);
     export_node(x, "Slice", 5, (const char *const[]){export_value(x, n->in[0]), s.s, e.s, a.s, d.s}, out, NULL);
     return true;
@@ -139,7 +139,7 @@ static bool export_window(struct exporter *x, ref r, const char *out)
     for (int64_t i = 0; i < windows; i++)
         for (int64_t k = 0; k < size; k++)
             index[i * size + k] = i * n->attr.window.stride + k * n->attr.window.dilation;
-    struct name at = export_tensor(x, KL_I64, &table, index), gathered = export_fresh(x);
+    struct value_name at = export_tensor(x, KL_I64, &table, index), gathered = export_fresh(x);
     mem_free(index);
     export_node(x, "Gather", 2, (const char *const[]){export_value(x, n->in[0]), at.s}, gathered.s,
                 (struct attribute[]){{"axis", 0, (int64_t[]){axis}}, {NULL, 0, NULL}});
@@ -159,7 +159,7 @@ static bool export_pad(struct exporter *x, ref r, const char *out)
         return export_refuse(x, r, "elements between others");
     pads[n->attr.pad.axis] = n->attr.pad.low;
     pads[s->rank + n->attr.pad.axis] = n->attr.pad.high;
-    struct name p = export_ints(x, 2 * s->rank, pads);
+    struct value_name p = export_ints(x, 2 * s->rank, pads);
     const char *in[3] = {export_value(x, n->in[0]), p.s, export_value(x, n->in[1])};
     export_node(x, "Pad", 3, in, out, NULL);
     return true;
@@ -180,7 +180,7 @@ static bool export_iota(struct exporter *x, ref r, const char *out)
         uint64_t bits = dtype_bits(n->dtype, (double)i);
         memcpy(v + (size_t)i * size, &bits, size);
     }
-    struct name t = export_tensor(x, n->dtype, &row, v), shape = export_ints(x, s->rank, s->dim);
+    struct value_name t = export_tensor(x, n->dtype, &row, v), shape = export_ints(x, s->rank, s->dim);
     mem_free(v);
     export_node(x, "Expand", 2, (const char *const[]){t.s, shape.s}, out, NULL);
     return true;
@@ -192,8 +192,8 @@ static bool export_iota(struct exporter *x, ref r, const char *out)
 static bool export_gather(struct exporter *x, ref r, const char *out)
 {
     const struct node *n = node_at(x->g, r);
-    struct name wide = export_fresh(x), held = export_fresh(x), low = export_number(x, KL_I64, 0);
-    struct name high = export_number(x, KL_I64,
+    struct value_name wide = export_fresh(x), held = export_fresh(x), low = export_number(x, KL_I64, 0);
+    struct value_name high = export_number(x, KL_I64,
                                      (double)(node_shape(x->g, n->in[0])->dim[n->attr.axis.axis] - 1));
     export_node(x, "Cast", 1, (const char *const[]){export_value(x, n->in[1])}, wide.s,
                 (struct attribute[]){{"to", 0, (int64_t[]){export_type(KL_I64)}}, {NULL, 0, NULL}});
@@ -217,7 +217,7 @@ static bool export_reduce(struct exporter *x, ref r, const char *out)
     if (!k) { /* of no axes */
         export_node(x, "Identity", 1, &a, out, NULL);
     } else if (n->op == OP_sum) { /* its axes are an operand */
-        struct name axes = export_ints(x, k, axis);
+        struct value_name axes = export_ints(x, k, axis);
         export_node(x, "ReduceSum", 2, (const char *const[]){a, axes.s}, out, NULL);
     } else {
         export_node(x, n->op == OP_reduce_max ? "ReduceMax" : n->op == OP_reduce_min ? "ReduceMin" : "ReduceProd", 1,
@@ -230,7 +230,8 @@ static bool export_argsort(struct exporter *x, ref r, const char *out)
 {
     const struct node *n = node_at(x->g, r);
     int64_t axis = n->attr.sort.axis, largest = n->attr.sort.descending;
-    struct name k = export_ints(x, 1, &node_shape(x->g, r)->dim[axis]), values = export_fresh(x), at = export_fresh(x);
+    struct value_name k = export_ints(x, 1, &node_shape(x->g, r)->dim[axis]), values = export_fresh(x);
+    struct value_name at = export_fresh(x);
     export_node_of(x, "TopK", 2, (const char *const[]){export_value(x, n->in[0]), k.s}, 2,
                    (const char *const[]){values.s, at.s},
                    (struct attribute[]){{"axis", 0, &axis}, {"largest", 0, &largest}, {NULL, 0, NULL}});
@@ -243,7 +244,7 @@ bool export_op(struct exporter *x, ref r)
 {
     const struct node *n = node_at(x->g, r);
     const struct shape *s = node_shape(x->g, r);
-    if (n->op == OP_input || *x->name[r].s)
+    if (*x->name[r].s) /* a leaf */
         return true;
     if (n->op == OP_const) {
         struct shape scalar = shape_make(0, NULL);
@@ -255,7 +256,7 @@ bool export_op(struct exporter *x, ref r)
         return export_elementwise(x, r, out);
     if (op_is_product(n->op))
         return export_dot(x, r, out);
-    struct name t;
+    struct value_name t;
     int64_t list[KL_MAX_RANK];
     const char *in[MAX_OPERANDS];
     switch (n->op) {

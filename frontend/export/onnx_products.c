@@ -3,7 +3,7 @@
 #include <string.h>
 
 /* The axes of one operand in this order; "" changes nothing. */
-static struct name transposed(struct exporter *x, const char *value, uint32_t n, const uint32_t *order)
+static struct value_name transposed(struct exporter *x, const char *value, uint32_t n, const uint32_t *order)
 {
     int64_t perm[KL_MAX_RANK];
     bool same = true;
@@ -11,7 +11,7 @@ static struct name transposed(struct exporter *x, const char *value, uint32_t n,
         perm[i] = order[i];
         same &= order[i] == i;
     }
-    struct name out;
+    struct value_name out;
     snprintf(out.s, sizeof out.s, "%s", value);
     if (same)
         return out;
@@ -20,9 +20,9 @@ static struct name transposed(struct exporter *x, const char *value, uint32_t n,
     return out;
 }
 
-static struct name with_shape(struct exporter *x, const char *value, uint32_t rank, const int64_t *dims)
+static struct value_name with_shape(struct exporter *x, const char *value, uint32_t rank, const int64_t *dims)
 {
-    struct name shape = export_ints(x, rank, dims), out = export_fresh(x);
+    struct value_name shape = export_ints(x, rank, dims), out = export_fresh(x);
     export_node(x, "Reshape", 2, (const char *const[]){value, shape.s}, out.s, NULL);
     return out;
 }
@@ -67,8 +67,8 @@ bool export_dot(struct exporter *x, ref r, const char *out)
                                        true);
     struct operand m = arrange_operand(b, n->attr.dot.batch_b, n->attr.dot.nbatch, n->attr.dot.con_b, n->attr.dot.ncon,
                                        false);
-    struct name left = transposed(x, export_value(x, n->in[0]), l.n, l.order);
-    struct name right = transposed(x, export_value(x, n->in[1]), m.n, m.order);
+    struct value_name left = transposed(x, export_value(x, n->in[0]), l.n, l.order);
+    struct value_name right = transposed(x, export_value(x, n->in[1]), m.n, m.order);
     bool plain = !n->attr.dot.nbatch && a->rank == 2 && b->rank == 2 && n->attr.dot.ncon == 1;
     if (plain) {
         export_node(x, "MatMul", 2, (const char *const[]){left.s, right.s}, out, NULL);
@@ -76,21 +76,21 @@ bool export_dot(struct exporter *x, ref r, const char *out)
     }
     left = with_shape(x, left.s, 3, (int64_t[]){l.batch, l.free, l.contracted});
     right = with_shape(x, right.s, 3, (int64_t[]){m.batch, m.contracted, m.free});
-    struct name product = export_fresh(x), shape = export_ints(x, s->rank, s->dim);
+    struct value_name product = export_fresh(x), shape = export_ints(x, s->rank, s->dim);
     export_node(x, "MatMul", 2, (const char *const[]){left.s, right.s}, product.s, NULL);
     export_node(x, "Reshape", 2, (const char *const[]){product.s, shape.s}, out, NULL);
     return true;
 }
 
 /* bool [1.., L, M]: which keys a query sees by its place. */
-static struct name causal_mask(struct exporter *x, int64_t queries, int64_t keys)
+static struct value_name causal_mask(struct exporter *x, int64_t queries, int64_t keys)
 {
     struct shape s = shape_make(2, (int64_t[]){queries, keys});
     uint8_t *sees = mem_alloc((size_t)shape_count(&s) + 1);
     for (int64_t i = 0; sees && i < queries; i++)
         for (int64_t k = 0; k < keys; k++)
             sees[i * keys + k] = k <= i + keys - queries;
-    struct name n = {""};
+    struct value_name n = {""};
     if (sees)
         n = export_tensor(x, KL_BOOL, &s, sees);
     else
@@ -110,14 +110,15 @@ bool export_attention(struct exporter *x, ref r, const char *out)
         return export_refuse(x, r, "a mask of first and last keys");
     for (uint32_t i = 0; i < rank; i++)
         order[i] = i + 2 < rank ? i : i + 2 == rank ? rank - 1 : rank - 2;
-    struct name keys = transposed(x, export_value(x, n->in[1]), rank, order), scores = export_fresh(x);
-    struct name scaled = export_fresh(x), weights = export_fresh(x), factor = export_number(x, n->dtype, scale);
+    struct value_name keys = transposed(x, export_value(x, n->in[1]), rank, order), scores = export_fresh(x);
+    struct value_name scaled = export_fresh(x), weights = export_fresh(x), factor = export_number(x, n->dtype, scale);
     export_node(x, "MatMul", 2, (const char *const[]){export_value(x, n->in[0]), keys.s}, scores.s, NULL);
     export_node(x, "Mul", 2, (const char *const[]){scores.s, factor.s}, scaled.s, NULL);
     for (int mask = 0; mask < 2; mask++) { /* a very low score: rows that see nothing get the mean of all values */
         if (mask ? n->nin < 4 : !n->attr.attention.causal)
             continue;
-        struct name sees, low = export_number(x, n->dtype, n->dtype == KL_F16 ? -6e4 : -1e30), masked = export_fresh(x);
+        struct value_name sees, low = export_number(x, n->dtype, n->dtype == KL_F16 ? -6e4 : -1e30);
+        struct value_name masked = export_fresh(x);
         if (mask)
             snprintf(sees.s, sizeof sees.s, "%s", export_value(x, n->in[3]));
         else

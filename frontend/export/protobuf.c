@@ -2,7 +2,7 @@
 #include "export.h"
 #include <string.h>
 
-static void put(struct proto *p, const void *bytes, size_t n)
+static void protobuf_put(struct proto *p, const void *bytes, size_t n)
 {
     if (p->n + n > p->cap) {
         size_t cap = p->cap ? p->cap : 256;
@@ -31,7 +31,7 @@ static void put_varint(struct proto *p, uint64_t v)
     do
         bytes[n++] = (uint8_t)((v & 127) | (v > 127 ? 128 : 0));
     while (v >>= 7);
-    put(p, bytes, n);
+    protobuf_put(p, bytes, n);
 }
 
 enum { VARINT, BYTES = 2, FIXED32 = 5 };
@@ -48,14 +48,14 @@ void proto_float(struct proto *p, unsigned field, float value)
     memcpy(&bits, &value, sizeof bits);
     uint8_t little[4] = {(uint8_t)bits, (uint8_t)(bits >> 8), (uint8_t)(bits >> 16), (uint8_t)(bits >> 24)};
     put_varint(p, field << 3 | FIXED32);
-    put(p, little, sizeof little);
+    protobuf_put(p, little, sizeof little);
 }
 
 void proto_bytes(struct proto *p, unsigned field, const void *bytes, size_t n)
 {
     put_varint(p, field << 3 | BYTES);
     put_varint(p, n);
-    put(p, bytes, n);
+    protobuf_put(p, bytes, n);
 }
 
 void proto_text(struct proto *p, unsigned field, const char *text) { proto_bytes(p, field, text, strlen(text)); }

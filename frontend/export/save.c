@@ -14,7 +14,7 @@ static struct graph *exportable(const struct graph *traced, struct err *e)
     bool ok = g != NULL;
     for (unsigned i = 0; ok && i < sizeof passes / sizeof *passes; i++)
         for (unsigned p = 0; ok && p < pass_count; p++)
-            ok = pass_list[p].run != passes[i] || pass_run(&pass_list[p], g, false) >= 0;
+            ok = pass_list[p].run != passes[i] || pass_run(&pass_list[p], g, NULL) >= 0;
     if (ok)
         return g;
     if (g && g->err.code)
@@ -54,6 +54,36 @@ static bool write_model(const struct proto *model, const char *path, struct err 
     if (opened)
         out_put(&o, model->v, model->n);
     return out_close(&o, opened) || err_set(e, o.why.code, "%s", o.why.text);
+}
+
+bool export_file(const struct graph *graph, const char *path, struct err *e)
+{
+    struct graph *g = exportable(graph, e);
+    uint32_t nin = g ? g->input.n : 0, nout = g ? g->nout : 0;
+    const char **name = mem_alloc(((size_t)nin + nout + 1) * sizeof *name);
+    struct value_name *assigned = mem_alloc(((size_t)nout + 1) * sizeof *assigned);
+    struct proto model = {0};
+    bool ok = g && graph_is_bound(g, e) && ((name && assigned) || err_set(e, KL_ERR_MEMORY, "out of memory"));
+    for (uint32_t i = 0; ok && i < nin; i++)
+        name[i] = g->input.v[i].name;
+    for (uint32_t i = 0; ok && i < nout; i++) {
+        bool written;
+        name[nin + i] = graph_output_name(g, i, &written);
+        if (g->out[i].kind == OUT_ASSIGN) {
+            const char *state = g->state.v[g->out[i].state].name;
+            if (*state)
+                snprintf(assigned[i].s, EXPORT_NAME, "%s.new", state);
+            else
+                snprintf(assigned[i].s, EXPORT_NAME, "state%u.new", g->out[i].state);
+            name[nin + i] = assigned[i].s;
+        }
+    }
+    ok = ok && export_model(g, nin, name, NULL, name + nin, &model, e) && write_model(&model, path, e);
+    mem_free(name);
+    mem_free(assigned);
+    proto_free(&model);
+    graph_free(g);
+    return ok;
 }
 
 /* Names that a file can have: none empty, none twice. */

@@ -10,10 +10,10 @@
 #include <stddef.h>
 #include <string.h>
 
-/* The second recording for gradients: h and is by node, up to `upto`. */
+/* The second recording for gradients: h and batched by node, up to `upto`. */
 struct per_element {
     kl_tensor *h;
-    bool *is;
+    bool *batched;
     bool *again;              /* depends on an expanded variable */
     bool *variable;           /* its gradient is requested */
     ref upto;
@@ -34,10 +34,10 @@ struct shape batch_shape(const struct batch *b, const struct shape *s)
     return out;
 }
 
-kl_tensor batch_spread(const struct batch *b, const kl_site *site, kl_tensor h, bool is, const struct shape *s)
+kl_tensor batch_spread(const struct batch *b, const kl_site *site, kl_tensor h, bool batched, const struct shape *s)
 {
     struct shape all = batch_shape(b, s);
-    return is ? h : broadcast_to(site, "vmap", h, s, &all);
+    return batched ? h : broadcast_to(site, "vmap", h, s, &all);
 }
 
 kl_tensor batch_move_axis(const kl_site *site, kl_tensor h, uint32_t rank, uint32_t from, uint32_t to)
@@ -90,6 +90,7 @@ static inline void call_like(struct call *c, const struct batch *b, ref r)
     c->device = device_like(n->device, b->on);
     c->data = NULL;
     c->bits = c->keys = c->marks = 0;
+    c->symbolic = NULL;
     c->failed = c->has_target = false;
     c->proto = (struct node){.op = n->op, .flags = n->flags & MARK_STOP, .attr = n->attr};
 }
@@ -131,7 +132,7 @@ static kl_tensor batch_plain(const struct batch *b, ref r, const kl_tensor *in)
 }
 
 /* Records the op for each element, then stacks the results. */
-static kl_tensor one_by_one(struct batch *b, ref r, const kl_tensor *in, const bool *is)
+static kl_tensor one_by_one(struct batch *b, ref r, const kl_tensor *in, const bool *batched)
 {
     const struct node *n = node_at(b->g, r);
     const kl_site *site = batch_site(b, r);
@@ -142,7 +143,7 @@ static kl_tensor one_by_one(struct batch *b, ref r, const kl_tensor *in, const b
     for (int64_t i = 0; i < b->size; i++) {
         kl_tensor own[MAX_OPERANDS] = {{0}};
         for (unsigned k = 0; k < n->nin; k++)
-            own[k] = is[k] ? batch_pick(b, site, in[k], node_shape(b->g, n->in[k]), i) : in[k];
+            own[k] = batched[k] ? batch_pick(b, site, in[k], node_shape(b->g, n->in[k]), i) : in[k];
         part[i] = batch_plain(b, r, own);
     }
     kl_tensor h = kl_stack_at(site, (int)b->size, part, 0);
@@ -161,24 +162,24 @@ static uint32_t shift_axes(uint32_t list, unsigned n, bool first)
 
 /* Two batched operands: one more batch axis.  One: the batch is a free axis of its operand; in the result it comes
  * after the batch axes and, if it is the second operand's, after the first one's free axes. */
-static kl_tensor dot(struct batch *b, ref r, const kl_tensor *in, const bool *is)
+static kl_tensor dot(struct batch *b, ref r, const kl_tensor *in, const bool *batched)
 {
     const struct node *n = node_at(b->g, r);
     struct call c;
     call_of(&c, b, r, in, NULL);
-    bool both = is[0] && is[1];
+    bool both = batched[0] && batched[1];
     unsigned nbatch = n->attr.dot.nbatch, ncon = n->attr.dot.ncon;
-    if (is[0]) {
+    if (batched[0]) {
         c.proto.attr.dot.batch_a = shift_axes(n->attr.dot.batch_a, nbatch, both);
         c.proto.attr.dot.con_a = shift_axes(n->attr.dot.con_a, ncon, false);
     }
-    if (is[1]) {
+    if (batched[1]) {
         c.proto.attr.dot.batch_b = shift_axes(n->attr.dot.batch_b, nbatch, both);
         c.proto.attr.dot.con_b = shift_axes(n->attr.dot.con_b, ncon, false);
     }
     c.proto.attr.dot.nbatch = (uint8_t)(nbatch + both);
     kl_tensor y = record(&c);
-    uint32_t at = both ? 0 : is[0] ? nbatch : node_shape(b->g, n->in[0])->rank - ncon;
+    uint32_t at = both ? 0 : batched[0] ? nbatch : node_shape(b->g, n->in[0])->rank - ncon;
     return batch_move_axis(c.site, y, node_shape(b->g, r)->rank + 1, at, 0);
 }
 
@@ -201,7 +202,7 @@ static void shift_attributes(struct node *n, uint32_t rank)
 }
 
 /* The same op with one more leading axis on all operands. */
-static kl_tensor by_axis(struct batch *b, ref r, const kl_tensor *in, const bool *is)
+static kl_tensor by_axis(struct batch *b, ref r, const kl_tensor *in, const bool *batched)
 {
     const struct node *n = node_at(b->g, r);
     struct shape all = batch_shape(b, node_shape(b->g, r));
@@ -209,7 +210,7 @@ static kl_tensor by_axis(struct batch *b, ref r, const kl_tensor *in, const bool
     call_of(&c, b, r, in, &all);
     bool alike = !op_is_masked(n->op);
     for (unsigned i = 0; i < n->nin && alike; i++)
-        c.in[i] = batch_spread(b, c.site, in[i], is[i], node_shape(b->g, n->in[i]));
+        c.in[i] = batch_spread(b, c.site, in[i], batched[i], node_shape(b->g, n->in[i]));
     shift_attributes(&c.proto, node_shape(b->g, n->in[0])->rank);
     return record(&c);
 }
@@ -233,11 +234,11 @@ static void batch_elementwise(struct batch *b, ref r)
     call_like(&c, b, r);
     for (unsigned i = 0; i < n->nin; i++) {
         c.in[i] = b->h[n->in[i]];
-        any |= b->is[n->in[i]];
+        any |= b->batched[n->in[i]];
     }
     if (!any && b->wide)
         narrow_wide(b, r, &c);
-    b->is[r] = any;
+    b->batched[r] = any;
     b->h[r] = any && !has_room(b, r) ? no_room(b, r) : record(&c);
 }
 
@@ -262,24 +263,26 @@ static kl_tensor random_bits(struct batch *b, ref r, kl_tensor seeds)
     return y;
 }
 
-static kl_tensor batched(struct batch *b, ref r, const kl_tensor *in, const bool *is)
+static kl_tensor batch_rule(struct batch *b, ref r, const kl_tensor *in, const bool *batched)
 {
     const struct node *n = node_at(b->g, r);
     if (!has_room(b, r))
         return no_room(b, r);
     if (op_is_product(n->op))
-        return dot(b, r, in, is);
-    if (op_is_masked(n->op) && is[1])
-        return one_by_one(b, r, in, is);
+        return dot(b, r, in, batched);
+    if (op_is_masked(n->op) && batched[1])
+        return one_by_one(b, r, in, batched);
     switch (n->op) {
     case OP_random: return random_bits(b, r, in[0]);
-    case OP_dynamic_slice: case OP_dynamic_update: case OP_gather: case OP_scatter: return batch_indexed(b, r, in, is);
-    case OP_reshape: case OP_argsort: return by_axis(b, r, in, is);
-    default: return strcmp(opinfo[n->op].batching, "AXIS") ? one_by_one(b, r, in, is) : by_axis(b, r, in, is);
+    case OP_dynamic_slice: case OP_dynamic_update: case OP_gather: case OP_scatter:
+        return batch_indexed(b, r, in, batched);
+    case OP_reshape: case OP_argsort: return by_axis(b, r, in, batched);
+    default:
+        return strcmp(opinfo[n->op].batching, "AXIS") ? one_by_one(b, r, in, batched) : by_axis(b, r, in, batched);
     }
 }
 
-static kl_tensor grad(struct batch *b, ref r, bool *is);
+static kl_tensor grad(struct batch *b, ref r, bool *batched);
 
 /* Records node r, whose operands are recorded. */
 static void batch_node(struct batch *b, ref r)
@@ -297,19 +300,19 @@ static void batch_node(struct batch *b, ref r)
     }
     for (unsigned i = 0; i < n->nin; i++) {
         in[i] = b->h[n->in[i]];
-        any |= of[i] = b->is[n->in[i]];
+        any |= of[i] = b->batched[n->in[i]];
     }
-    b->is[r] = any;
+    b->batched[r] = any;
     if (n->op == OP_grad) {
-        b->h[r] = grad(b, r, &b->is[r]);
+        b->h[r] = grad(b, r, &b->batched[r]);
     } else if (n->op == OP_random && b->different && b->size && !any) {
         struct shape all = batch_shape(b, node_shape(b->g, r));
         struct call c;
         call_of(&c, b, r, in, &all);
-        b->is[r] = true;
+        b->batched[r] = true;
         b->h[r] = record(&c);
     } else {
-        b->h[r] = any ? batched(b, r, in, of) : batch_plain(b, r, in);
+        b->h[r] = any ? batch_rule(b, r, in, of) : batch_plain(b, r, in);
     }
 }
 
@@ -334,7 +337,7 @@ static void record_per_element(struct batch *b, ref last)
     struct per_element *e = b->each;
     struct batch again = *b;
     again.h = e->h;
-    again.is = e->is;
+    again.batched = e->batched;
     for (ref r = e->upto + 1; r <= last; r++) {
         const struct node *n = node_at(b->g, r);
         bool depends = false;
@@ -342,13 +345,13 @@ static void record_per_element(struct batch *b, ref last)
             depends |= e->again[node_in(b->g, n, i)];
         if (!depends) {
             e->h[r] = b->h[r];
-            e->is[r] = b->is[r];
+            e->batched[r] = b->batched[r];
         } else if (n->op != OP_proj) { /* set by its region op */
             batch_node(&again, r);
         }
-        if (b->live[r] && e->variable[r] && !e->is[r]) {
+        if (b->live[r] && e->variable[r] && !e->batched[r]) {
             e->h[r] = batch_spread(b, batch_site(b, r), e->h[r], false, node_shape(b->g, r));
-            e->is[r] = depends = true;
+            e->batched[r] = depends = true;
             mark_variable(b, r, &e->h[r]);
         }
         e->again[r] = depends;
@@ -356,13 +359,13 @@ static void record_per_element(struct batch *b, ref last)
     e->upto = e->upto < last ? last : e->upto;
 }
 
-static kl_tensor grad(struct batch *b, ref r, bool *is)
+static kl_tensor grad(struct batch *b, ref r, bool *batched)
 {
     const struct node *n = node_at(b->g, r);
     ref loss = n->in[0], variable = n->in[1];
     struct per_element *e = b->each;
-    *is = b->is[loss] || b->is[variable];
-    if (!b->is[loss] || b->is[variable])
+    *batched = b->batched[loss] || b->batched[variable];
+    if (!b->batched[loss] || b->batched[variable])
         return kl_grad_at(batch_site(b, r), b->h[loss], b->h[variable]);
     record_per_element(b, loss > variable ? loss : variable);
     return kl_grad_at(batch_site(b, r), e->h[loss], e->h[variable]);
@@ -384,13 +387,13 @@ static void mark_live(struct batch *b)
     }
 }
 
-static void batch_walk(struct batch *b, const kl_tensor *in, const bool *is)
+static void batch_walk(struct batch *b, const kl_tensor *in, const bool *batched)
 {
     for (ref r = 1; r < b->g->nnode; r++) {
         const struct node *n = node_at(b->g, r);
         if (n->op == OP_input) {
             b->h[r] = in[n->attr.leaf.index];
-            b->is[r] = is[n->attr.leaf.index];
+            b->batched[r] = batched[n->attr.leaf.index];
         } else if (b->live[r] && n->op != OP_proj) {
             batch_node(b, r);
         }
@@ -399,8 +402,8 @@ static void batch_walk(struct batch *b, const kl_tensor *in, const bool *is)
     }
 }
 
-bool batch_graph(struct batch *b, const struct graph *g, const kl_tensor *in, const bool *is, kl_tensor *out,
-                 bool *out_is)
+bool batch_graph(struct batch *b, const struct graph *g, const kl_tensor *in, const bool *batched, kl_tensor *out,
+                 bool *out_batched)
 {
     uint32_t n = g->nnode;
     struct per_element each = {0};
@@ -413,17 +416,17 @@ bool batch_graph(struct batch *b, const struct graph *g, const kl_tensor *in, co
     if (ok) {
         b->g = g;
         b->h = h;
-        b->is = flag;
+        b->batched = flag;
         b->live = flag + n;
         each = (struct per_element){h + n, flag + 2 * (size_t)n, flag + 3 * (size_t)n, flag + 4 * (size_t)n, NIL};
         b->each = &each;
         mark_live(b);
-        batch_walk(b, in, is);
+        batch_walk(b, in, batched);
     }
     for (uint32_t i = 0; i < g->nout; i++) {
         ref r = g->out[i].value;
         out[i] = ok ? b->h[r] : kl_none;
-        out_is[i] = ok && b->is[r];
+        out_batched[i] = ok && b->batched[r];
         struct view v;
         if (ok && node_at(g, r)->op == OP_input && describe(b->t, b->site, "vmap", "the result", out[i], &v))
             out[i] = reshape_to(b->site, "vmap", out[i], &v.shape); /* a result is a new handle */

@@ -15,22 +15,22 @@ struct batch {
     kl_device on;             /* of the inputs: an autodiff device or not, as all that is recorded */
     bool different;           /* each element of the batch has other random bits */
     kl_tensor *h;             /* by node: its handle */
-    bool *is;                 /* by node: is the handle batched? */
+    bool *batched;            /* by node: is the handle batched? */
     bool *live;               /* by node: an output depends on it */
     bool *wide;               /* by node: f32 only because of another operand, whose dtype it takes; NULL: none */
     struct per_element *each; /* for gradients with respect to unbatched values; NULL: there are none */
 };
 
-/* Records g, with inputs in[], of which is[] are batched; returns its outputs and whether they are batched.  Errors are
- * in the handles, as poison; false: out of memory. */
-bool batch_graph(struct batch *b, const struct graph *g, const kl_tensor *in, const bool *is, kl_tensor *out,
-                 bool *out_is);
+/* Records g with inputs in[]; batched[] tells which of them are.  Returns its outputs and whether they are batched.
+ * Errors are in the handles, as poison; false: out of memory. */
+bool batch_graph(struct batch *b, const struct graph *g, const kl_tensor *in, const bool *batched, kl_tensor *out,
+                 bool *out_batched);
 
 /* ---- batch.c: functions for the rules ---- */
 const kl_site *batch_site(const struct batch *b, ref r);
 struct shape batch_shape(const struct batch *b, const struct shape *s); /* s with a leading batch axis */
 /* h, a value of shape s, expanded over the batch if it is not batched. */
-kl_tensor batch_spread(const struct batch *b, const kl_site *site, kl_tensor h, bool is, const struct shape *s);
+kl_tensor batch_spread(const struct batch *b, const kl_site *site, kl_tensor h, bool batched, const struct shape *s);
 kl_tensor batch_move_axis(const kl_site *site, kl_tensor h, uint32_t rank, uint32_t from, uint32_t to);
 /* element i */
 kl_tensor batch_pick(const struct batch *b, const kl_site *site, kl_tensor h, const struct shape *s, int64_t i);
@@ -39,7 +39,7 @@ void batch_warn(unsigned op);
 
 /* ---- batch_index.c: gather, scatter and similar ops ---- */
 /* The node's batched result; at least one operand is batched. */
-kl_tensor batch_indexed(struct batch *b, ref r, const kl_tensor *in, const bool *is);
+kl_tensor batch_indexed(struct batch *b, ref r, const kl_tensor *in, const bool *batched);
 
 /* ---- batch_region.c: ops with regions, and custom ops ---- */
 void batch_region(struct batch *b, ref r); /* its projections' values and whether they are batched */

@@ -58,13 +58,13 @@ static kl_tensor window_numbers(const struct batch *b, const kl_site *site, kl_t
     return kl_add_at(site, from, kl_arange_at(site, v.device, KL_I64, n));
 }
 
-static kl_tensor gathered(const struct batch *b, const kl_site *site, kl_tensor a, bool is, struct around x,
+static kl_tensor gathered(const struct batch *b, const kl_site *site, kl_tensor a, bool batched, struct around x,
                           kl_tensor index,
                         int64_t n, const struct shape *s)
 {
     struct call c = {.site = site, .op = "gather", .proto.op = OP_gather};
     struct shape all = batch_shape(b, s);
-    if (is) {
+    if (batched) {
         c.in[0] = as_rows(b, site, a, x);
         c.in[1] = row_numbers(b, site, index, n, x.length);
         return from_rows(b, site, record(&c), (struct around){x.before, n, x.behind}, s);
@@ -90,18 +90,18 @@ static kl_tensor scattered(const struct batch *b, const kl_site *site, kl_tensor
 }
 
 /* The index or start is the same for all: the other operands get the batch. */
-static kl_tensor same_index(const struct batch *b, ref r, const kl_tensor *in, const bool *is, unsigned index)
+static kl_tensor same_index(const struct batch *b, ref r, const kl_tensor *in, const bool *batched, unsigned index)
 {
     const struct node *n = node_at(b->g, r);
     struct call c = {.site = batch_site(b, r), .op = opinfo[n->op].name, .proto = {.op = n->op, .attr = n->attr}};
     c.proto.flags = n->flags & MARK_STOP;
     for (unsigned i = 0; i < n->nin; i++)
-        c.in[i] = i == index ? in[i] : batch_spread(b, c.site, in[i], is[i], node_shape(b->g, n->in[i]));
+        c.in[i] = i == index ? in[i] : batch_spread(b, c.site, in[i], batched[i], node_shape(b->g, n->in[i]));
     c.proto.attr.axis.axis++; /* the axis is at the same position in the attributes of all four */
     return record(&c);
 }
 
-kl_tensor batch_indexed(struct batch *b, ref r, const kl_tensor *in, const bool *is)
+kl_tensor batch_indexed(struct batch *b, ref r, const kl_tensor *in, const bool *batched)
 {
     const struct graph *g = b->g;
     const struct node *n = node_at(g, r);
@@ -110,23 +110,23 @@ kl_tensor batch_indexed(struct batch *b, ref r, const kl_tensor *in, const bool 
     uint32_t axis = n->attr.axis.axis;
     struct around x = around(node_shape(g, n->in[0]), axis);
     unsigned index = n->op == OP_dynamic_update ? 2 : 1;
-    if (!is[index])
-        return same_index(b, r, in, is, index);
+    if (!batched[index])
+        return same_index(b, r, in, batched, index);
     unsigned stopped = n->flags & MARK_STOP ? 1 : 0;
     b->t->no_grad += stopped;
     kl_tensor a = n->op == OP_scatter || n->op == OP_dynamic_update
-                      ? batch_spread(b, site, in[0], is[0], node_shape(g, n->in[0])) : in[0], y;
+                      ? batch_spread(b, site, in[0], batched[0], node_shape(g, n->in[0])) : in[0], y;
     if (n->op == OP_gather) {
-        y = gathered(b, site, a, is[0], x, in[1], node_shape(g, n->in[1])->dim[0], s);
+        y = gathered(b, site, a, batched[0], x, in[1], node_shape(g, n->in[1])->dim[0], s);
     } else if (n->op == OP_dynamic_slice) {
         int64_t count = n->attr.slice.count;
-        y = gathered(b, site, a, is[0], x, window_numbers(b, site, in[1], count, x.length), count, s);
+        y = gathered(b, site, a, batched[0], x, window_numbers(b, site, in[1], count, x.length), count, s);
     } else if (n->op == OP_scatter) {
-        kl_tensor update = batch_spread(b, site, in[2], is[2], node_shape(g, n->in[2]));
+        kl_tensor update = batch_spread(b, site, in[2], batched[2], node_shape(g, n->in[2]));
         y = scattered(b, site, a, x, in[1], node_shape(g, n->in[1])->dim[0], update, n->attr.scatter.kind, s);
     } else {
         int64_t count = node_shape(g, n->in[1])->dim[axis];
-        kl_tensor update = batch_spread(b, site, in[1], is[1], node_shape(g, n->in[1]));
+        kl_tensor update = batch_spread(b, site, in[1], batched[1], node_shape(g, n->in[1]));
         y = scattered(b, site, a, x, window_numbers(b, site, in[2], count, x.length), count, update, SCATTER_SET, s);
     }
     b->t->no_grad -= stopped;

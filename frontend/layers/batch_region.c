@@ -8,7 +8,7 @@ struct part {
     struct batch *b;
     const struct graph *g;
     kl_tensor *in;            /* by input of the region; parameters: set by the call */
-    bool *is;
+    bool *batched;
     bool all;                 /* results that are not batched become so */
 };
 struct region_use { struct part part[2]; };
@@ -16,13 +16,13 @@ struct region_use { struct part part[2]; };
 static kl_status run_part(struct part *p, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
 {
     struct batch inner = {.t = p->b->t, .site = p->b->site, .size = p->b->size, .different = p->b->different};
-    bool *is = mem_alloc(nout + 1);
+    bool *batched = mem_alloc(nout + 1);
     for (uint32_t i = 0; i < nin; i++)
         p->in[i] = in[i];
-    bool ok = is && batch_graph(&inner, p->g, p->in, p->is, out, is);
+    bool ok = batched && batch_graph(&inner, p->g, p->in, p->batched, out, batched);
     for (uint32_t i = 0; i < nout && ok && p->all; i++)
-        out[i] = batch_spread(p->b, p->b->site, out[i], is[i], node_shape(p->g, p->g->out[i].value));
-    mem_free(is);
+        out[i] = batch_spread(p->b, p->b->site, out[i], batched[i], node_shape(p->g, p->g->out[i].value));
+    mem_free(batched);
     return ok ? KL_OK : KL_ERR_MEMORY;
 }
 
@@ -37,53 +37,54 @@ static kl_status second(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor 
 }
 
 /* State of a region op: operands and destinations of the results. */
-struct again {
+struct region_batch {
     struct batch *b;
     ref r;
     const struct node *n;
     const kl_site *site;
     kl_tensor *in, *out;      /* changed where they become parameters */
-    bool *is;
+    bool *batched;
     uint32_t nin, nout;
     struct region_use use;
 };
 
-static const struct shape *operand_shape(const struct again *a, uint32_t i)
+static const struct shape *operand_shape(const struct region_batch *a, uint32_t i)
 {
     return node_shape(a->b->g, node_in(a->b->g, a->n, i));
 }
 
-static void batch_region_spread(struct again *a, uint32_t from, uint32_t count)
+static void batch_region_spread(struct region_batch *a, uint32_t from, uint32_t count)
 {
     for (uint32_t i = from; i < from + count && a->b->size; i++) {
-        a->in[i] = batch_spread(a->b, a->site, a->in[i], a->is[i], operand_shape(a, i));
-        a->is[i] = true;
+        a->in[i] = batch_spread(a->b, a->site, a->in[i], a->batched[i], operand_shape(a, i));
+        a->batched[i] = true;
     }
 }
 
 /* Region `which`: its first `params` inputs are parameters, batched like the op's operands from number `from` on or,
  * beyond these, batched; its other inputs are the operands from number `rest` on. false: out of memory. */
-static bool add_part(struct again *a, uint32_t which, uint32_t params, uint32_t from, uint32_t given, uint32_t rest)
+static bool add_part(struct region_batch *a, uint32_t which, uint32_t params, uint32_t from, uint32_t given,
+                     uint32_t rest)
 {
     const struct graph *g = node_region(a->b->g, a->n, which);
     struct part *p = &a->use.part[which];
     *p = (struct part){a->b, g, mem_alloc((g->input.n + 1) * sizeof *p->in), mem_alloc(g->input.n + 1), a->b->size > 0};
-    for (uint32_t i = 0; p->in && p->is && i < g->input.n; i++) {
+    for (uint32_t i = 0; p->in && p->batched && i < g->input.n; i++) {
         uint32_t k = i < params ? from + i : rest + i - params;
         bool beyond = i < params && i >= given;
         p->in[i] = beyond ? kl_none : a->in[k];
-        p->is[i] = beyond ? a->b->size > 0 : a->is[k];
+        p->batched[i] = beyond ? a->b->size > 0 : a->batched[k];
     }
-    return p->in && p->is;
+    return p->in && p->batched;
 }
 
-static kl_status batch_scan(struct again *a)
+static kl_status batch_scan(struct region_batch *a)
 {
     uint32_t carried = a->n->attr.region.carried, scanned = a->n->attr.region.scanned;
     bool reverse = a->n->attr.region.flags & REGION_REVERSE, batch = a->b->size > 0;
     batch_region_spread(a, 0, carried);
     for (uint32_t i = carried; i < carried + scanned; i++)
-        if (a->is[i])
+        if (a->batched[i])
             a->in[i] = batch_move_axis(a->site, a->in[i], operand_shape(a, i)->rank + 1, 1, 0);
     if (!add_part(a, 0, carried + scanned, 0, carried + scanned, carried + scanned))
         return KL_ERR_MEMORY;
@@ -96,7 +97,7 @@ static kl_status batch_scan(struct again *a)
 }
 
 /* Records the op with functions for its regions; out[] gets its results.  No operand of a while loop is batched. */
-static kl_status batch_region_op(struct again *a)
+static kl_status batch_region_op(struct region_batch *a)
 {
     uint32_t carried = a->n->attr.region.carried;
     switch (a->n->op) {
@@ -121,7 +122,7 @@ static kl_status batch_region_op(struct again *a)
     }
 }
 
-static kl_status batch_custom(struct again *a)
+static kl_status batch_custom(struct region_batch *a)
 {
     const struct custom *c = node_custom(a->b->g, a->n);
     struct custom_use use = {.op = custom_find(c->name), .table = dispatch_find(c->name), .attr = c->attr,
@@ -136,7 +137,7 @@ static kl_status batch_custom(struct again *a)
 }
 
 /* With b->size 0 operands have no batch, otherwise those that are batched do. */
-static kl_status again(struct again *a)
+static kl_status batch_with_parts(struct region_batch *a)
 {
     unsigned stopped = a->n->flags & MARK_STOP ? 1 : 0;
     a->b->t->no_grad += stopped;
@@ -144,13 +145,13 @@ static kl_status again(struct again *a)
     a->b->t->no_grad -= stopped;
     for (int i = 0; i < 2; i++) {
         mem_free(a->use.part[i].in);
-        mem_free(a->use.part[i].is);
+        mem_free(a->use.part[i].batched);
     }
     return status;
 }
 
 /* For each element: in[] has its operands, part[] those of all, followed by its own; then stacks the results. */
-static kl_status one_by_one(const struct again *whole, kl_tensor *in, bool *is, kl_tensor *part)
+static kl_status one_by_one(const struct region_batch *whole, kl_tensor *in, bool *batched, kl_tensor *part)
 {
     struct batch single = *whole->b;
     int64_t size = whole->b->size;
@@ -158,15 +159,15 @@ static kl_status one_by_one(const struct again *whole, kl_tensor *in, bool *is, 
     single.size = 0;
     batch_warn(whole->n->op);
     for (int64_t e = 0; e < size && !status; e++) {
-        struct again a = *whole;
+        struct region_batch a = *whole;
         kl_tensor *out = part + (int64_t)whole->nout * size;
         for (uint32_t i = 0; i < a.nin; i++)
-            in[i] = a.is[i] ? batch_pick(a.b, a.site, a.in[i], operand_shape(&a, i), e) : a.in[i];
+            in[i] = a.batched[i] ? batch_pick(a.b, a.site, a.in[i], operand_shape(&a, i), e) : a.in[i];
         a.b = &single;
         a.in = in;
-        a.is = is; /* of none */
+        a.batched = batched; /* of none */
         a.out = out;
-        status = again(&a);
+        status = batch_with_parts(&a);
         for (uint32_t i = 0; i < a.nout && !status; i++)
             part[(int64_t)i * size + e] = out[i];
     }
@@ -178,34 +179,34 @@ static kl_status one_by_one(const struct again *whole, kl_tensor *in, bool *is, 
 void batch_region(struct batch *b, ref r)
 {
     const struct node *n = node_at(b->g, r);
-    struct again a = {.b = b, .r = r, .n = n, .site = batch_site(b, r), .nin = node_nin(n),
+    struct region_batch a = {.b = b, .r = r, .n = n, .site = batch_site(b, r), .nin = node_nin(n),
                       .nout = region_results(b->g, n)};
     bool any = false;
     kl_status status = KL_ERR_MEMORY;
     kl_tensor *in = mem_alloc((2 * (size_t)a.nin + a.nout * (size_t)(b->size + 1) + 1) * sizeof *in);
-    bool *is = mem_alloc(2 * (size_t)a.nin + 1);
+    bool *batched = mem_alloc(2 * (size_t)a.nin + 1);
     a.in = in;
-    a.is = is;
+    a.batched = batched;
     a.out = b->h + r + 1; /* its projections follow it */
-    for (uint32_t i = 0; in && is && i < a.nin; i++) {
+    for (uint32_t i = 0; in && batched && i < a.nin; i++) {
         ref from = node_in(b->g, n, i);
         a.in[i] = b->h[from];
-        any |= a.is[i] = b->is[from];
+        any |= a.batched[i] = b->batched[from];
     }
     struct batch none = *b;
     none.size = 0;
     if (!any)
         a.b = &none;
-    bool apart = any && (n->op == OP_while || n->op == OP_custom || (n->op == OP_cond && is[0]));
-    if (in && is)
-        status = apart ? one_by_one(&a, in + a.nin, is + a.nin, in + 2 * (size_t)a.nin) : again(&a);
+    bool apart = any && (n->op == OP_while || n->op == OP_custom || (n->op == OP_cond && batched[0]));
+    if (in && batched)
+        status = apart ? one_by_one(&a, in + a.nin, batched + a.nin, in + 2 * (size_t)a.nin) : batch_with_parts(&a);
     if (status && kl_check(a.out[0]) == KL_OK)
         refuse(b->t, a.site, status, "vmap: %s failed", opinfo[n->op].name);
     for (uint32_t i = 0; i < a.nout; i++) {
         if (status && !a.out[i].id)
             a.out[i] = poison(b->t);
-        b->is[r + 1 + i] = any;
+        b->batched[r + 1 + i] = any;
     }
     mem_free(in);
-    mem_free(is);
+    mem_free(batched);
 }

@@ -379,13 +379,13 @@ static bool tracer_replay(struct thread *t, const kl_site *site, const kl_tracer
     uint32_t n = tr->g->input.n;
     struct batch b = {.t = t, .site = site};
     kl_tensor *all = mem_alloc((n + 1) * sizeof *all);
-    bool *is = mem_alloc(n + tr->nout + 1);
+    bool *batched = mem_alloc(n + tr->nout + 1);
     b.wide = tr->nwide ? wide_nodes(tr) : NULL;
-    bool room = all && is && (b.wide || !tr->nwide), ok = room && gather_inputs(t, site, tr, in, all);
-    if (!room || (ok && !batch_graph(&b, tr->g, all, is, out, is + n)))
+    bool room = all && batched && (b.wide || !tr->nwide), ok = room && gather_inputs(t, site, tr, in, all);
+    if (!room || (ok && !batch_graph(&b, tr->g, all, batched, out, batched + n)))
         ok = fail(t, site, KL_ERR_MEMORY, "tracer_run: out of memory") == KL_OK;
     mem_free(all);
-    mem_free(is);
+    mem_free(batched);
     mem_free(b.wide);
     return ok;
 }

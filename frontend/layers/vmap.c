@@ -20,7 +20,7 @@ struct mapped {
     uint32_t nin, nout;
     int64_t size;
     kl_tensor *in;            /* the batch's axis first */
-    bool *is;
+    bool *batched;
     struct view *view;        /* of one element */
     struct vmap level;
 };
@@ -78,7 +78,7 @@ static kl_status call_function(void *ctx, const kl_tensor *in, uint32_t nin, kl_
     struct thread *t = m->t;
     struct thread_layers before = layers_save(t);
     for (uint32_t i = 0; i < nin; i++)
-        if (m->is[i])
+        if (m->batched[i])
             entry_peek(in[i])->layers |= LAYER_BIT(LAYER_Batched);
     t->included |= LAYER_BIT(LAYER_VmapMode);
     t->excluded |= DEV_MASK | LAYER_BIT(LAYER_BackendSelect) | LAYER_BIT(LAYER_Autograd) | LAYER_BIT(LAYER_Tracer);
@@ -118,7 +118,7 @@ static bool take_axis(struct mapped *m, uint32_t i, kl_tensor h, int axis)
                     "vmap: axis %d of in[%u] of shape %s has length %" PRId64 ", but the batch of "
                     "the tensors before it has %" PRId64, axis, i, text, size, m->size) == KL_OK;
     m->size = size;
-    m->is[i] = true;
+    m->batched[i] = true;
     m->in[i] = batch_move_axis(m->site, h, v->shape.rank, at, 0);
     v->shape.rank--;
     memmove(&v->shape.dim[at], &v->shape.dim[at + 1], (v->shape.rank - at) * sizeof v->shape.dim[0]);
@@ -151,7 +151,7 @@ static bool take_arguments(struct mapped *m, const kl_tensor *in, const int *in_
 /* ---- the batch ---- */
 
 /* Result i, which the function's graph gives as shape s, with its batch in place; false: reported. */
-static bool place_result(struct mapped *m, const struct batch *b, uint32_t i, kl_tensor *h, bool is,
+static bool place_result(struct mapped *m, const struct batch *b, uint32_t i, kl_tensor *h, bool batched,
                          const struct shape *s, int axis)
 {
     int rank = (int)s->rank + 1;
@@ -163,7 +163,7 @@ static bool place_result(struct mapped *m, const struct batch *b, uint32_t i, kl
     if (rank > KL_MAX_RANK)
         return fail(m->t, m->site, KL_ERR_SHAPE, "vmap: the result %s has no room for the batch's axis",
                     shape_text(s, text, sizeof text)) == KL_OK;
-    *h = batch_spread(b, m->site, *h, is, s);
+    *h = batch_spread(b, m->site, *h, batched, s);
     *h = batch_move_axis(m->site, *h, (uint32_t)rank, 0, (uint32_t)(axis < 0 ? axis + rank : axis));
     return true;
 }
@@ -176,23 +176,24 @@ static bool record_batch(struct mapped *m, const struct graph *g, const struct h
                       .different = m->level.randomness == KL_RANDOM_DIFFERENT};
     uint32_t n = m->nin + captured->n;
     kl_tensor *in = mem_alloc((n + 1) * sizeof *in);
-    bool *is = mem_alloc(n + m->nout + 1), ok = in && is;
+    bool *batched = mem_alloc(n + m->nout + 1), ok = in && batched;
     struct thread_layers before = layers_save(m->t);
     m->t->excluded |= ABOVE(LAYER_Batched) | LAYER_BIT(LAYER_Autocast);
     if (ok) {
         memcpy(in, m->in, m->nin * sizeof *in);
-        memcpy(is, m->is, m->nin);
+        memcpy(batched, m->batched, m->nin);
         for (uint32_t i = 0; i < captured->n; i++)
             in[m->nin + i] = captured->h[i];
-        ok = batch_graph(&b, g, in, is, out, is + n);
+        ok = batch_graph(&b, g, in, batched, out, batched + n);
     }
     if (!ok)
         fail(m->t, m->site, KL_ERR_MEMORY, "vmap: out of memory");
     for (uint32_t i = 0; i < m->nout && ok; i++)
-        ok = place_result(m, &b, i, &out[i], is[n + i], node_shape(g, g->out[i].value), out_axes ? out_axes[i] : 0);
+        ok = place_result(m, &b, i, &out[i], batched[n + i], node_shape(g, g->out[i].value),
+                          out_axes ? out_axes[i] : 0);
     layers_restore(m->t, before);
     mem_free(in);
-    mem_free(is);
+    mem_free(batched);
     return ok;
 }
 
@@ -251,12 +252,12 @@ kl_status kl_vmap_at(const kl_site *site, kl_region_fn *fn, void *ctx, uint32_t 
     for (uint32_t i = 0; out && i < nout; i++)
         out[i] = kl_none;
     bool ok = !(t->tracing && t->trace->err.code) && arguments_fit(&m, in, out);
-    if (ok && (!(m.in = mem_alloc(nin * (sizeof *m.in + sizeof *m.view + sizeof *m.is))) ||
+    if (ok && (!(m.in = mem_alloc(nin * (sizeof *m.in + sizeof *m.view + sizeof *m.batched))) ||
                !compose_begin_on(t, NULL))) {
         ok = fail(t, site, KL_ERR_MEMORY, "vmap: out of memory") == KL_OK;
     } else if (ok) {
         m.view = (struct view *)(m.in + nin);
-        m.is = (bool *)(m.view + nin);
+        m.batched = (bool *)(m.view + nin);
         ok = vmap_run(&m, in, in_axes, out, out_axes);
         compose_end_all(t, out, ok ? nout : 0);
     }

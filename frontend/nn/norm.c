@@ -47,12 +47,9 @@ kl_tensor kl_var_at(const kl_site *site, kl_tensor a, int naxes, const int *axes
         compose_end(t, kl_none);
         return op_failed();
     }
-    int64_t n = 1;
-    for (uint32_t i = 0; i < v.shape.rank; i++)
-        n *= mask >> i & 1 ? v.shape.dim[i] : 1;
     kl_tensor off = kl_sub_at(site, a, kl_mean_at(site, a, naxes, axes, true));
     kl_tensor sum = kl_sum_at(site, kl_square_at(site, off), naxes, axes, keepdims);
-    kl_tensor by = const_like(site, &v, n > correction ? (double)(n - correction) : NAN);
+    kl_tensor by = count_like(t, site, "var", &v, mask, correction);
     return compose_end(t, kl_div_at(site, sum, by));
 }
 

@@ -1,6 +1,7 @@
 /* Reductions and products. */
 #include "frontend/frontend.h"
 #include <inttypes.h>
+#include <math.h>
 #include <string.h>
 
 /* ---- reductions ---- */
@@ -107,6 +108,23 @@ kl_tensor kl_sum_all_at(const kl_site *site, kl_tensor a)
     return reduce_axes(site, "sum_all", OP_sum, a, 0, NULL, false);
 }
 
+kl_tensor count_like(struct thread *t, const kl_site *site, const char *op, const struct view *v, uint32_t mask,
+                     int64_t less)
+{
+    struct trace *tr = thread_trace(t);
+    struct symbolic x = {.length = 1};
+    for (uint32_t i = 0; i < v->shape.rank; i++)
+        if (mask >> i & 1 && !dim_multiply(tr ? tr->r.g : NULL, x.length, v->shape.dim[i], &x.length))
+            return refuse(t, site, KL_ERR_SHAPE, "%s: the number of elements is a product of symbols", op);
+    if (x.length >= 0)
+        return const_like(site, v, x.length > less ? (double)(x.length - less) : less ? NAN : 0);
+    if (less && !dims_sum(tr->r.g, 1, &(struct scaled){x.length, 1}, -less, &x.length))
+        return refuse(t, site, KL_ERR_SHAPE, "%s: the number of elements may be below %" PRId64, op, less);
+    struct call c = {.site = site, .op = op, .proto = {.op = OP_slot, .dtype = (uint8_t)v->dtype},
+                     .device = v->device, .symbolic = &x};
+    return record(&c);
+}
+
 kl_tensor kl_mean_at(const kl_site *site, kl_tensor a, int naxes, const int *axes, bool keepdims)
 {
     struct thread *t = thread_self();
@@ -117,14 +135,11 @@ kl_tensor kl_mean_at(const kl_site *site, kl_tensor a, int naxes, const int *axe
         return t ? poison(t) : kl_none;
     if (!dtype_is_float(v.dtype))
         return refuse(t, site, KL_ERR_TYPE, "mean: needs a floating dtype, got %s", dtype_name(v.dtype));
-    int64_t n = 1;
-    for (uint32_t i = 0; i < v.shape.rank; i++)
-        n *= mask >> i & 1 ? v.shape.dim[i] : 1;
     if (!(t = compose_begin("mean")))
         return kl_none;
     a = widen_by_policy(t, site, a, &v);
     kl_tensor sum = contract_reduce(site, "mean", OP_sum, a, &v.shape, mask, keepdims);
-    return compose_end(t, kl_div_at(site, sum, const_like(site, &v, (double)n)));
+    return compose_end(t, kl_div_at(site, sum, count_like(t, site, "mean", &v, mask, 0)));
 }
 
 /* The smallest index whose element is the extreme, or a NaN. */

@@ -31,27 +31,39 @@ static bool device_ok(struct thread *t, const kl_site *site, const char *op, kl_
     return false;
 }
 
-kl_tensor kl_input_at(const kl_site *site, kl_device device, kl_dtype dtype, int rank, const int64_t *dims,
-                      const void *data)
+kl_tensor input_of(const kl_site *site, const char *op, kl_device device, kl_dtype dtype, const struct shape *actual,
+                   const struct symbolic *symbolic, const void *data)
 {
     struct thread *t = thread_self();
-    struct call c = {.site = site, .op = "input", .proto.op = OP_input};
-    if (!t || !leaf_call(t, &c, device, dtype, rank, dims) || !device_ok(t, site, "input", device))
+    struct call c = {.site = site, .op = op, .proto.op = OP_input, .symbolic = symbolic};
+    if (!t || !leaf_call(t, &c, device, dtype, (int)actual->rank, actual->dim) || !device_ok(t, site, op, device))
         return t ? poison(t) : kl_none;
     size_t bytes = (size_t)shape_count(&c.target) * dtype_size(c.proto.dtype);
     struct err e;
     e.code = KL_OK;
     if (device_index(device) == DEVICE_META)
-        return (c.data = meta_value(&e)) ? record(&c) : refuse(t, site, e.code, "input: %s", e.msg);
+        return (c.data = meta_value(&e)) ? record(&c) : refuse(t, site, e.code, "%s: %s", op, e.msg);
     if (bytes && !data)
-        return refuse(t, site, KL_ERR_ARGUMENT, "input: data is NULL");
+        return refuse(t, site, KL_ERR_ARGUMENT, "%s: data is NULL", op);
     if (!(c.data = buffer_new(device_index(device), bytes, &e)))
-        return refuse(t, site, e.code, "input: %s", e.msg);
+        return refuse(t, site, e.code, "%s: %s", op, e.msg);
     if (!buffer_write(c.data, data, bytes, &e)) {
         buffer_unref(c.data);
-        return refuse(t, site, e.code, "input: %s", e.msg);
+        return refuse(t, site, e.code, "%s: %s", op, e.msg);
     }
     return record(&c);
+}
+
+kl_tensor kl_input_at(const kl_site *site, kl_device device, kl_dtype dtype, int rank, const int64_t *dims,
+                      const void *data)
+{
+    struct thread *t = thread_self();
+    struct shape s;
+    if (!t || !shape_of(t, site, "input", rank, dims, &s))
+        return t ? poison(t) : kl_none;
+    if (shape_is_symbolic(&s))
+        return refuse(t, site, KL_ERR_SHAPE, "input: a length is a symbol: kl_input_symbolic takes the array's, too");
+    return input_of(site, "input", device, dtype, &s, NULL, data);
 }
 
 static void keep_memory(void *ctx) { (void)ctx; }
@@ -69,7 +81,9 @@ static kl_tensor wrap_memory(const kl_site *site, wrap_fn *as_buffer, kl_device 
         release = keep_memory;
     if (t && leaf_call(t, &c, device, dtype, rank, dims) && device_ok(t, site, "wrap", device)) {
         size_t bytes = (size_t)shape_count(&c.target) * dtype_size(c.proto.dtype);
-        if (bytes && !data)
+        if (shape_is_symbolic(&c.target))
+            fail(t, site, KL_ERR_SHAPE, "wrap: a length is a symbol: kl_input_symbolic takes the array's, too");
+        else if (bytes && !data)
             fail(t, site, KL_ERR_ARGUMENT, "wrap: data is NULL");
         else if ((uintptr_t)data % dtype_size(c.proto.dtype))
             fail(t, site, KL_ERR_ARGUMENT, "wrap: data is not aligned to an element");

@@ -95,6 +95,16 @@ static bool indexed_shape(const struct shape *a, uint32_t axis, const struct sha
     return true;
 }
 
+/* One axis of all elements; what is no length stays for the op to refuse. */
+static struct shape flattened(struct thread *t, const struct shape *s)
+{
+    const struct trace *tr = thread_trace(t);
+    struct shape flat = shape_make(1, (int64_t[]){shape_is_symbolic(s) ? INT64_MIN : shape_count(s)});
+    if (tr && shape_is_symbolic(s))
+        shape_rest(tr->r.g, s, &(struct shape){.rank = 0}, &flat.dim[0]);
+    return flat;
+}
+
 kl_tensor kl_gather_at(const kl_site *site, kl_tensor a, int axis, kl_tensor index)
 {
     struct thread *t = thread_self();
@@ -103,7 +113,7 @@ kl_tensor kl_gather_at(const kl_site *site, kl_tensor a, int axis, kl_tensor ind
     if (!t || !describe(t, site, "gather", "the tensor", a, &v) ||
         !describe(t, site, "gather", "the index", index, &x) || !axis_of(t, site, "gather", &v.shape, axis, &at))
         return t ? poison(t) : kl_none;
-    struct shape out, flat = shape_make(1, (int64_t[]){shape_count(&x.shape)});
+    struct shape out, flat = flattened(t, &x.shape);
     if (!indexed_shape(&v.shape, at, &x.shape, &out))
         return refuse(t, site, KL_ERR_SHAPE, "gather: the result has more than %d axes", KL_MAX_RANK);
     if (!(t = compose_begin("gather")))
@@ -132,7 +142,7 @@ static kl_tensor index_into(const kl_site *site, const char *op, kl_tensor a, in
     if (!t || !describe(t, site, op, "the tensor", a, &v) || !describe(t, site, op, "the index", index, &x) ||
         !describe(t, site, op, "the update", update, &u) || !axis_of(t, site, op, &v.shape, axis, &at))
         return t ? poison(t) : kl_none;
-    struct shape rows, flat = shape_make(1, (int64_t[]){shape_count(&x.shape)}), brought = v.shape;
+    struct shape rows, flat = flattened(t, &x.shape), brought = v.shape;
     brought.dim[at] = flat.dim[0];
     if (!indexed_shape(&v.shape, at, &x.shape, &rows))
         return refuse(t, site, KL_ERR_SHAPE, "%s: the update would have more than %d axes", op, KL_MAX_RANK);

@@ -22,6 +22,14 @@ bool shape_of(struct thread *t, const kl_site *site, const char *op, int rank, c
     char text[SHAPE_TEXT];
     if (shape_numel(s, &count))
         return true;
+    struct trace *tr = thread_trace(t);
+    struct err e = {.code = KL_OK};
+    if (tr && symbolic_lengths(tr->r.g, s, false, &e) && shape_is_legal(tr->r.g, s))
+        return true;
+    if (e.code) {
+        fail(t, site, e.code, "%s: %s", op, e.msg);
+        return false;
+    }
     for (int i = 0; i < rank; i++)
         negative |= dims[i] < 0;
     fail(t, site, KL_ERR_SHAPE, "%s: shape %s has %s", op, shape_text(s, text, sizeof text),
@@ -58,6 +66,7 @@ static kl_tensor elementwise(const kl_site *site, const char *name, enum op op, 
     call.has_target = call.failed = false;
     call.device = (kl_device){0};
     call.data = NULL;
+    call.symbolic = NULL;
     call.bits = call.keys = call.marks = 0;
     return record(&call);
 }
@@ -145,13 +154,40 @@ kl_tensor kl_detach_at(const kl_site *site, kl_tensor a)
     return record(&c);
 }
 
+/* The length that is left over for the -1 among dims where lengths are symbolic.  false: reported. */
+static bool infer_symbolic(struct thread *t, const kl_site *site, const struct shape *from, int rank,
+                           const int64_t *dims, int64_t *out)
+{
+    const struct trace *tr = thread_trace(t);
+    struct shape given = {0};
+    char text[SHAPE_TEXT];
+    for (int i = 0; i < rank; i++)
+        if (dims[i] != -1)
+            given.dim[given.rank++] = dims[i];
+    if (tr && shape_rest(tr->r.g, from, &given, out))
+        return true;
+    fail(t, site, KL_ERR_SHAPE, "reshape: no length fits the -1 for every value of the symbols of %s",
+         shape_text(from, text, sizeof text));
+    return false;
+}
+
 /* Replaces the one dimension given as -1; false: reported. */
 static bool infer_dim(struct thread *t, const kl_site *site, const struct shape *from, int rank, const int64_t *dims,
                       int64_t *out)
 {
-    int64_t rest = 1, count = shape_count(from);
+    int64_t rest = 1, count;
     int at = -1;
-    memcpy(out, dims, (size_t)rank * sizeof *out);
+    struct shape lengths = shape_make((uint32_t)rank, dims);
+    struct trace *tr = thread_trace(t);
+    struct err e = {.code = KL_OK};
+    if (tr && !symbolic_lengths(tr->r.g, &lengths, false, &e)) {
+        fail(t, site, e.code, "reshape: %s", e.msg);
+        return false;
+    }
+    memcpy(out, lengths.dim, (size_t)rank * sizeof *out);
+    dims = lengths.dim;
+    bool symbolic = shape_is_symbolic(from);
+    count = symbolic ? 0 : shape_count(from);
     for (int i = 0; i < rank; i++) {
         if (dims[i] == -1 && at >= 0) {
             fail(t, site, KL_ERR_SHAPE, "reshape: only one dimension may be -1");
@@ -159,11 +195,15 @@ static bool infer_dim(struct thread *t, const kl_site *site, const struct shape 
         }
         if (dims[i] == -1)
             at = i;
+        else if (dims[i] < 0 && tr && dim_exists(tr->r.g, dims[i]))
+            symbolic = true;
         else if (dims[i] < 0 || __builtin_mul_overflow(rest, dims[i], &rest))
             return true; /* shape_of reports the error */
     }
     if (at < 0)
         return true;
+    if (symbolic)
+        return infer_symbolic(t, site, from, rank, dims, &out[at]);
     char text[SHAPE_TEXT];
     if (rest == 0 || count % rest) {
         fail(t, site, KL_ERR_SHAPE, "reshape: nothing fits the -1: %s has %" PRId64 " elements, the rest of the new "

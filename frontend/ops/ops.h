@@ -39,7 +39,11 @@ bool ad_to(uint16_t ad, const struct entry *x, kl_device to, struct err *e); /* 
 
 /* ---- ops.c ---- */
 /* rank and dims as a shape; false: reported. */
+/* A shape as the caller gives it, with lengths of kl_symbol's as those of the open trace.  false: reported. */
 bool shape_of(struct thread *t, const kl_site *site, const char *op, int rank, const int64_t *dims, struct shape *s);
+/* create.c: kl_input of an array of this shape, with the lengths that it has in the graph or NULL. */
+kl_tensor input_of(const kl_site *site, const char *op, kl_device device, kl_dtype dtype, const struct shape *actual,
+                   const struct symbolic *symbolic, const void *data);
 /* A possibly negative axis as a position below rank; false: reported. */
 bool axis_of(struct thread *t, const kl_site *site, const char *op, const struct shape *s, int axis, uint32_t *at);
 kl_tensor broadcast_to(const kl_site *site, const char *op, kl_tensor a, const struct shape *from,
@@ -63,6 +67,10 @@ kl_tensor window_of(const kl_site *site, const char *op, kl_tensor a, uint32_t a
 /* ---- create.c ---- */
 /* A compile-time constant on x's device, in x's dtype. */
 kl_tensor const_like(const kl_site *site, const struct view *x, double value);
+/* contract.c: in x's dtype the number of elements in the axes of the mask, less a number; NaN if `less` is not 0 and
+ * nothing is left.  Of symbolic lengths it is a number given at each run. */
+kl_tensor count_like(struct thread *t, const kl_site *site, const char *op, const struct view *x, uint32_t mask,
+                     int64_t less);
 /* nn/loss.c: parts / whole, by one division for each element of whole; parts broadcasts. */
 kl_tensor shares(const kl_site *site, const struct view *v, kl_tensor parts, kl_tensor whole);
 

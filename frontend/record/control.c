@@ -371,7 +371,8 @@ static kl_status dispatch(struct control *c, const struct dispatch_op *op)
         in[i] = control_operand(c, i);
     c->changed = in;
     struct kl_call call = {.t = t, .op = op, .keys = keys, .key = key, .site = c->call.site, .label = c->call.op,
-                           .nin = n, .nout = c->nout, .given = c->nout != 1, .in = in, .out = c->out, .region = c};
+                           .nin = n, .nout = c->nout, .check_results = c->nout != 1, .in = in, .out = c->out,
+                           .region = c};
     kl_status status = call_kernel(&call, k);
     c->changed = NULL;
     mem_free(in);

@@ -98,7 +98,7 @@ void launch_commit(struct launch *l, struct entry *const *kept)
             x = kept[i];
             x->dtype = n->dtype;
             x->device = n->device;
-            x->shape = g->shape[n->shape];
+            x->shape = symbolic_actual(g, &g->shape[n->shape], l->slot);
             x->kind = KIND_VALUE;
         }
         x->buffer = l->out[i];

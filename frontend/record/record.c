@@ -26,6 +26,8 @@ void recording_free(struct recording *r)
     graph_free(r->g);
     mem_free(r->input);
     mem_free(r->slot);
+    mem_free(r->actual);
+    mem_free(r->length);
 }
 
 bool recording_input(struct recording *r, uint32_t ordinal, struct buffer *b)
@@ -211,11 +213,16 @@ static bool add_leaf(struct step *s, struct node *n)
     struct graph *g = s->r->g;
     struct call *c = s->c;
     struct leaves *l = n->op == OP_input ? &g->input : &g->slot;
+    if (n->op == OP_input && c->symbolic) {
+        c->target = c->symbolic->lengths;
+        if (!symbolic_lengths(g, &c->target, true, &s->e))
+            return false;
+    }
     uint32_t ordinal = graph_leaf(g, l, n->dtype, &c->target, "");
     if (ordinal == LEAF_NONE)
         return take_error(s);
     bool ok = n->op == OP_input ? recording_input(s->r, ordinal, c->data) : recording_slot(s->r, ordinal, c->bits);
-    if (!ok) {
+    if (!ok || !recording_symbolic(s->r, n->op, ordinal, c->symbolic)) {
         l->n--;
         return err_set(&s->e, KL_ERR_MEMORY, "out of memory");
     }
@@ -331,11 +338,17 @@ static void record_make_key(struct step *s)
     s->key = c->proto;
     s->key.nin = (uint8_t)call_operands(c);
     s->key.device = (uint16_t)c->device.id;
+    if (c->symbolic)
+        symbolic_key(s->r->g, c->symbolic, c->proto.op == OP_slot, &s->key.attr);
     s->key.flags |= s->t->no_grad ? MARK_STOP : 0;
     memcpy(s->key.in, s->in, sizeof s->key.in);
 }
 
-static const struct shape *target_of(const struct call *c) { return c->has_target ? &c->target : NULL; }
+/* The key has an input's symbolic lengths. */
+static const struct shape *target_of(const struct call *c)
+{
+    return c->has_target && !c->symbolic ? &c->target : NULL;
+}
 
 /* An earlier trace made the same call: returns its result. */
 static kl_tensor replay(struct step *s, const struct replay_call *made)
@@ -347,6 +360,8 @@ static kl_tensor replay(struct step *s, const struct replay_call *made)
         c->data = NULL;
     if (c->proto.op == OP_slot)
         ok = recording_slot(s->r, ordinal, c->bits);
+    if (c->proto.op == OP_slot || c->proto.op == OP_input)
+        ok &= recording_symbolic(s->r, c->proto.op, ordinal, c->symbolic);
     if (!ok) {
         err_set(&s->e, KL_ERR_MEMORY, "out of memory");
         return kl_none;

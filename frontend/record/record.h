@@ -8,8 +8,16 @@
 struct recording {
     struct graph *g;
     struct buffer **input;
-    uint64_t *slot;
-    uint32_t input_cap, slot_cap;
+    uint64_t *slot;              /* with room for the values of the graph's symbols behind them */
+    struct shape *actual;        /* per input: its array's; of rank NO_ACTUAL where the graph's shape says it */
+    int64_t *length;             /* per slot: the length of the graph that it is, or 0 */
+    uint32_t input_cap, slot_cap, actual_cap, length_cap;
+};
+enum { NO_ACTUAL = KL_MAX_RANK + 1 };
+/* What a call has beside its node where lengths are symbolic. */
+struct symbolic {
+    struct shape lengths, actual; /* input: in terms of kl_symbol; its array's */
+    int64_t length;              /* slot: the length of the graph that it is */
 };
 /* A call of an op.  For op input, `data` is always consumed. */
 struct call {
@@ -24,6 +32,7 @@ struct call {
     uint64_t bits;               /* for op slot */
     uint64_t keys;               /* dispatch keys of arguments that are not tensors */
     uint64_t marks;              /* layers to add to the result */
+    const struct symbolic *symbolic; /* or NULL */
     bool failed;                 /* record_node has returned a poison handle */
 };
 kl_tensor record(struct call *c); /* dispatches the call; record_node is the kernel at the end of most tables: */
@@ -41,6 +50,19 @@ struct view {
 bool describe(struct thread *t, const kl_site *site, const char *op, const char *what, kl_tensor h, struct view *v);
 bool recording_input(struct recording *r, uint32_t ordinal, struct buffer *b); /* takes over the reference */
 bool recording_slot(struct recording *r, uint32_t ordinal, uint64_t bits);
+/* ---- symbol.c: symbolic lengths ---- */
+/* The dims of s that kl_symbol gave become lengths of g; declare: g gets symbols that it does not have.  false: *e. */
+bool symbolic_lengths(struct graph *g, struct shape *s, bool declare, struct err *e);
+/* What a call's key has of them: the same for the same lengths, whatever the graph's own symbols are. */
+void symbolic_key(const struct graph *g, const struct symbolic *x, bool slot, union attr *key);
+bool recording_symbolic(struct recording *r, unsigned op, uint32_t ordinal, const struct symbolic *x);
+/* Puts the symbols' values, by the inputs' arrays, behind the slots, and the lengths that slots are in their place.
+ * given: for the inputs whose arrays are others than those recorded, else NULL.  false: *e. */
+bool symbolic_values(const struct graph *g, const struct shape *actual, const int64_t *length, uint64_t *slot,
+                     struct err *e);
+/* The shape with numbers for its symbols. */
+struct shape symbolic_actual(const struct graph *g, const struct shape *s, const uint64_t *slot);
+
 bool recording_open(struct recording *r, const char *name); /* empty, memory reused */
 void recording_close(struct recording *r);        /* releases the inputs' data; needs the lock */
 void recording_free(struct recording *r);

@@ -35,9 +35,35 @@ static bool site_is(const struct replay_log *p, ref r, const kl_site *site)
     return id ? same_site(&p->g->site[id], site) : !site;
 }
 
-static bool target_is(const struct replay_log *p, uint32_t id, const struct shape *target)
+/* Lengths of a graph with symbols are numbers of that graph alone: *of is the one whose lengths the target has. */
+static bool target_is(const struct replay_log *p, uint32_t id, const struct shape *target, const struct graph *of)
 {
-    return id == REPLAY_NONE ? !target : target && shape_equal(&p->g->shape[id], target);
+    if (id == REPLAY_NONE || !target)
+        return id == REPLAY_NONE && !target;
+    const struct shape *s = &p->g->shape[id];
+    if (p->g == of || !of->symbols)
+        return shape_equal(s, target);
+    bool same = s->rank == target->rank;
+    for (uint32_t i = 0; same && i < s->rank; i++)
+        same = dim_same(p->g, s->dim[i], of, target->dim[i]);
+    return same;
+}
+
+/* The same of a key and its attributes. */
+static bool key_is(const struct replay_log *p, const struct node *a, const struct node *b, const struct graph *of)
+{
+    int64_t *x[2], *y[2];
+    struct node c = *a, d = *b;
+    unsigned n = p->g == of || !of->symbols || a->op != b->op ? 0 : node_dims(&c, x);
+    if (!n)
+        return !memcmp(a, b, sizeof *a);
+    node_dims(&d, y);
+    for (unsigned i = 0; i < n; i++) {
+        if (!dim_same(p->g, *x[i], of, *y[i]))
+            return false;
+        *x[i] = *y[i] = 0;
+    }
+    return !memcmp(&c, &d, sizeof c);
 }
 
 static bool same_body(const struct replay_log *a, const struct replay_log *b);
@@ -51,12 +77,12 @@ static bool more_is(const struct replay_more *m, const struct replay_extra *x)
 }
 
 static bool call_is(const struct replay_log *p, uint32_t at, const struct node *key, const kl_site *site,
-                    const struct shape *target, const struct replay_extra *extra)
+                    const struct shape *target, const struct replay_extra *extra, const struct graph *of)
 {
     if (at >= p->ncall)
         return false;
     const struct replay_call *c = &p->call[at];
-    return !memcmp(&c->key, key, sizeof *key) && site_is(p, c->result, site) && target_is(p, c->target, target) &&
+    return key_is(p, &c->key, key, of) && site_is(p, c->result, site) && target_is(p, c->target, target, of) &&
            more_is(c->more, extra);
 }
 
@@ -72,7 +98,8 @@ static bool same_beginning(const struct replay_log *a, const struct replay_log *
         struct replay_extra extra;
         if (x->more)
             extra = (struct replay_extra){x->more->bytes, x->more->size, {x->more->body[0], x->more->body[1]}};
-        if (!call_is(b, i, &x->key, node_at(a->g, x->result)->site ? site : NULL, target, x->more ? &extra : NULL))
+        if (!call_is(b, i, &x->key, node_at(a->g, x->result)->site ? site : NULL, target, x->more ? &extra : NULL,
+                     a->g))
             return false;
     }
     return true;
@@ -328,11 +355,11 @@ const struct replay_call *replay_next(struct trace *tr, const struct node *key, 
     *failed = false;
     if (!tr->replaying)
         return NULL;
-    if (call_is(tr->log, tr->at, key, site, target, extra))
+    if (call_is(tr->log, tr->at, key, site, target, extra, tr->log->g))
         return &tr->log->call[tr->at++];
     for (struct replay_log *p = tr->logs; p; p = p->next)
-        if (p != tr->log && replay_log_usable(p, tr->log->g->name) && call_is(p, tr->at, key, site, target, extra) &&
-            same_beginning(tr->log, p, tr->at)) {
+        if (p != tr->log && replay_log_usable(p, tr->log->g->name) &&
+            call_is(p, tr->at, key, site, target, extra, tr->log->g) && same_beginning(tr->log, p, tr->at)) {
             replay_log_take(tr, p, true);
             return &p->call[tr->at++];
         }

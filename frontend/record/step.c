@@ -12,6 +12,8 @@ struct kl_step {
     struct given *given; uint32_t ngiven; /* the inputs passed at each run */
     struct buffer **data;        /* per input: the recorded data, NULL for those passed */
     uint64_t *slot;              /* per slot: the recorded value */
+    struct shape *actual;        /* of a graph with symbols, per input: its array's as recorded; else NULL */
+    int64_t *length;             /* of a graph with symbols, per slot: the length that it is, or 0; else NULL */
     struct slot_name *name; uint32_t nname;
     uint32_t nkept;              /* number of kept tensors, which are the first outputs */
     uint16_t *ad;                /* ad of each output, as in struct entry */
@@ -53,6 +55,19 @@ static void find_names(kl_step *s, const struct trace *tr)
     }
 }
 
+/* Slots that are lengths, and the shapes of arrays that give them. */
+static bool copy_symbolic(kl_step *s, const struct recording *r)
+{
+    const struct graph *g = r->g;
+    s->actual = mem_alloc((g->input.n + 1) * sizeof *s->actual);
+    s->length = mem_alloc((g->slot.n + 1) * sizeof *s->length);
+    for (uint32_t i = 0; s->actual && i < g->input.n && i < r->actual_cap; i++)
+        s->actual[i] = r->actual[i];
+    for (uint32_t i = 0; s->length && i < g->slot.n && i < r->length_cap; i++)
+        s->length[i] = r->length[i];
+    return s->actual && s->length;
+}
+
 static bool step_fill(kl_step *s, struct trace *tr, const kl_tensor *in, struct err *e)
 {
     const struct graph *g = tr->r.g;
@@ -64,6 +79,8 @@ static bool step_fill(kl_step *s, struct trace *tr, const kl_tensor *in, struct 
     s->name = mem_alloc(g->slot.n * sizeof *s->name);
     s->ad = mem_alloc((tr->nkeep + 1) * sizeof *s->ad);
     if (!s->ad || !s->g || !s->bound || !s->given || !s->data || !s->slot || !s->name)
+        return err_set(e, KL_ERR_MEMORY, "out of memory");
+    if (g->symbols && !copy_symbolic(s, &tr->r))
         return err_set(e, KL_ERR_MEMORY, "out of memory");
     if (g->slot.n)
         memcpy(s->slot, tr->r.slot, g->slot.n * sizeof *s->slot);
@@ -139,6 +156,8 @@ void kl_step_free(kl_step *s)
     mem_free(s->given);
     mem_free(s->data);
     mem_free(s->slot);
+    mem_free(s->actual);
+    mem_free(s->length);
     mem_free(s->name);
     mem_free(s->ad);
     mem_free(s);
@@ -157,6 +176,7 @@ struct step_run {
     struct launch l;
     struct buffer **input;
     uint64_t *slot;
+    struct shape *actual;        /* per input, of a graph with symbols */
     struct entry **kept;
 };
 
@@ -173,7 +193,9 @@ static void *step_make_room(struct step_run *r)
     size_t size = 0, bound = part(&size, g->state.n * sizeof *r->l.bound),
            state = part(&size, g->state.n * sizeof *r->l.state), exclusive = part(&size, g->state.n),
                out = part(&size, g->nout * sizeof *r->l.out),
-           input = part(&size, g->input.n * sizeof *r->input), slot = part(&size, g->slot.n * sizeof *r->slot),
+           input = part(&size, g->input.n * sizeof *r->input),
+           slot = part(&size, (g->slot.n + (g->symbols ? g->symbols->n : 0)) * sizeof *r->slot),
+           actual = part(&size, g->symbols ? g->input.n * sizeof *r->actual : 0),
            kept = part(&size, r->s->nkept * sizeof *r->kept);
     char *p = mem_alloc(size);
     if (!p)
@@ -184,7 +206,11 @@ static void *step_make_room(struct step_run *r)
                                .out = (void *)(p + out)};
     r->input = (void *)(p + input);
     r->slot = (void *)(p + slot);
+    r->actual = (void *)(p + actual);
     r->kept = (void *)(p + kept);
+    r->l.slot = r->slot;
+    if (g->symbols && g->input.n)
+        memcpy(r->actual, r->s->actual, g->input.n * sizeof *r->actual);
     memcpy(r->l.bound, r->s->bound, g->state.n * sizeof *r->l.bound);
     memcpy(r->slot, r->s->slot, g->slot.n * sizeof *r->slot);
     return p;
@@ -229,7 +255,7 @@ static bool input_fits(const struct graph *g, uint32_t i, const struct leaf *l, 
     if (x->dtype != l->dtype)
         return err_set(e, KL_ERR_TYPE, "input %u is %s, not %s as recorded", i + 1, dtype_name(x->dtype),
                        dtype_name(l->dtype));
-    if (!shape_equal(&x->shape, want))
+    if (!shape_is_symbolic(want) && !shape_equal(&x->shape, want))
         return err_set(e, KL_ERR_SHAPE, "input %u has shape %s, not %s as recorded", i + 1,
                        shape_text(&x->shape, a, sizeof a), shape_text(want, b, sizeof b));
     if (x->device != device)
@@ -257,6 +283,8 @@ static bool take_inputs(struct step_run *r, const kl_tensor *in, struct err *e)
             return err_set(e, KL_ERR_TRACE, "%s belongs to a trace that is open on another thread", what);
         if (!input_fits(s->g, i, &s->g->input.v[at], s->given[i].device, x, e))
             return false;
+        if (s->g->symbols)
+            r->actual[at] = x->shape;
         if (x->busy)
             front_wait();
         else if (!x->buffer && !deferred_compute(&in[i], 1, e))
@@ -284,13 +312,18 @@ static bool make_handles(struct step_run *r, struct err *e)
 
 static bool step_execute(struct step_run *r, const kl_tensor *in, kl_tensor *out, struct err *e)
 {
+    const kl_step *s = r->s;
     front_lock();
-    bool taken = take_inputs(r, in, e) && make_handles(r, e) && launch_take(&r->l, e), ok = taken;
+    bool taken = take_inputs(r, in, e) && make_handles(r, e) &&
+                 (!s->g->symbols || symbolic_values(s->g, r->actual, s->length, r->slot, e)) && launch_take(&r->l, e);
+    bool ok = taken;
     if (ok) {
         front_unlock();
-        ok = exec_run_checked(r->s->exec, r->s->g, r->input, r->l.state, r->l.exclusive, r->slot, r->l.out, e);
+        const struct exec *x = exec_pick(s->exec, r->slot, e);
+        ok = x && exec_run_checked(x, s->g, r->input, r->l.state, r->l.exclusive, r->slot, r->l.out, e);
+        exec_unref(x);
         if (!ok)
-            custom_locate(r->s->g, e);
+            custom_locate(s->g, e);
         front_lock();
     }
     if (ok)

@@ -436,7 +436,19 @@ static void forget_miss(struct thread *t)
     t->miss = NULL;
 }
 
-static void note_run(struct thread *t, const struct exec *x, uint64_t graphs, uint64_t compiles)
+/* Why a program had to be built. */
+static char *miss_of(const struct exec *of, const struct exec *x, const uint64_t *slot)
+{
+    char why[512];
+    exec_pick_why(of, slot, why, sizeof why);
+    size_t n = strlen(why), size = n + strlen(x->miss ? x->miss : "") + 1;
+    char *text = x->miss || n ? mem_alloc(size) : NULL;
+    if (text) snprintf(text, size, "%s%s", why, x->miss ? x->miss : "");
+    return text;
+}
+
+/* x ran, the program of `of` for the values of its symbols. */
+static void note_run(struct thread *t, const struct exec *of, const struct exec *x, uint64_t graphs, uint64_t compiles)
 {
     const struct program *p = exec_latest(x)->program;
     t->info = (kl_run_info){.nodes = t->trace->r.g->nnode - 1, .arena_bytes = program_arenas(p),
@@ -448,8 +460,8 @@ static void note_run(struct thread *t, const struct exec *x, uint64_t graphs, ui
         t->info.kernels += p->cmd[i].kind == CMD_KERNEL;
     t->has_info = true;
     forget_miss(t);
-    if (t->info.graphs_built && x->miss && (t->miss = mem_alloc(strlen(x->miss) + 1)))
-        strcpy(t->miss, x->miss);
+    if (t->info.graphs_built)
+        t->miss = miss_of(of, x, t->trace->r.slot);
 }
 
 /* The number of outputs that are on device meta, or are not. */
@@ -463,6 +475,19 @@ static uint32_t outputs_on(const struct trace *tr, bool meta)
     return n;
 }
 
+/* Room for the run, and the values of its symbols. */
+static bool prepare(struct trace *tr, struct err *e)
+{
+    const struct graph *g = tr->r.g;
+    uint32_t numbers = g->slot.n + (g->symbols ? g->symbols->n : 0);
+    bool room = make_launch(tr) && mem_reserve(&tr->r.slot, &tr->r.slot_cap, numbers, sizeof *tr->r.slot) &&
+                (!g->symbols || mem_reserve(&tr->r.length, &tr->r.length_cap, g->slot.n, sizeof *tr->r.length));
+    if (!room)
+        return err_set(e, KL_ERR_MEMORY, "out of memory");
+    tr->launch.slot = tr->r.slot;
+    return !g->symbols || symbolic_values(g, tr->r.actual, tr->r.length, tr->r.slot, e);
+}
+
 /* Tensors on device meta have only a shape: nothing is built or run. */
 static bool dry_run(struct thread *t, struct err *e)
 {
@@ -472,8 +497,10 @@ static bool dry_run(struct thread *t, struct err *e)
     if (!ok)
         return err_set(e, KL_ERR_DEVICE, "it keeps or assigns some values on device meta and some that are not");
     const struct graph *g = trace_graph(tr, &known, e);
-    if (!g || !make_launch(tr))
+    if (!g)
         return err_set(e, KL_ERR_MEMORY, "out of memory");
+    if (!prepare(tr, e))
+        return false;
     front_lock();
     ok = launch_take(l, e);
     if (!ok) {
@@ -501,8 +528,6 @@ static bool run_with(struct thread *t, const struct exec *x, struct err *e)
 {
     struct trace *tr = t->trace;
     struct launch *l = &tr->launch;
-    if (!make_launch(tr))
-        return err_set(e, KL_ERR_MEMORY, "out of memory");
     front_lock();
     bool ok = launch_take(l, e);
     front_unlock();
@@ -538,9 +563,12 @@ static bool trace_run(struct thread *t, struct err *e)
     }
     if (!x)
         return !e->code;
-    bool ok = run_with(t, x, e);
+    bool ok = prepare(tr, e);
+    const struct exec *now = ok ? exec_pick(x, tr->r.slot, e) : NULL;
+    ok = now && run_with(t, now, e);
     if (ok)
-        note_run(t, x, graphs, compiles);
+        note_run(t, x, now, graphs, compiles);
+    exec_unref(now);
     exec_unref(x);
     return ok;
 }

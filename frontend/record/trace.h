@@ -92,6 +92,7 @@ struct launch {
     uint32_t nbound;
     uint32_t nkept;              /* number of outputs that handles get, which come first; other values are dropped */
     bool frozen;                 /* not of an open trace; for messages */
+    const uint64_t *slot;        /* the numbers of the run, with the symbols' values after those of slots */
     bool *exclusive;             /* for exec_run, one for each state */
     struct buffer **state, **out;
 };

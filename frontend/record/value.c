@@ -327,7 +327,7 @@ int kl_shape(kl_tensor h, int64_t *dims)
 int64_t kl_numel(kl_tensor h)
 {
     struct view v;
-    return value_look(h, &v) ? shape_count(&v.shape) : -1;
+    return value_look(h, &v) && !shape_is_symbolic(&v.shape) ? shape_count(&v.shape) : -1;
 }
 
 kl_dtype kl_dtype_of(kl_tensor h)

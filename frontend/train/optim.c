@@ -191,6 +191,10 @@ static kl_status optimizer_update(const kl_site *site, kl_optimizer *o, const kl
         int rank = kl_shape(o->of[i].param, want);
         if (kl_check(g[i]) == KL_OK && (kl_shape(g[i], has) != rank || memcmp(want, has, (size_t)rank * sizeof *want)))
             return kl_failf(site, KL_ERR_SHAPE, "gradient %d is not shaped like its parameter", i);
+        kl_dtype has_dtype = kl_dtype_of(g[i]), want_dtype = kl_dtype_of(o->of[i].param);
+        if (kl_check(g[i]) == KL_OK && train_compute(has_dtype) != train_compute(want_dtype))
+            return kl_failf(site, KL_ERR_TYPE, "gradient %d is %s, its parameter %s", i, kl_dtype_name(has_dtype),
+                            kl_dtype_name(want_dtype));
         struct update u = {site, o, &o->of[i], train_widen(site, o->of[i].param), train_widen(site, g[i]), is.rate,
                            is.decay, x};
         kl_status s = o->rule->update(&u);

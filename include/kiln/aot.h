@@ -8,7 +8,8 @@
  *
  * The header declares step_run(), which takes pointers to the inputs, the states (here w) and the outputs, and the
  * runtime scalars.  A program that includes it links step.o and libkiln-aot.a, the small runtime, and nothing else of
- * Kiln.  Its results are the same bits as Kiln's.  `kiln compile` does the same with a graph as text. */
+ * Kiln.  Its results are the same bits as Kiln's; for products of bf16, as Kiln's on the kind of processor that the
+ * program is compiled for.  `kiln compile` does the same with a graph as text. */
 #include <kiln/kiln.h> /* in front of the guard: it includes this file */
 #ifndef KILN_AOT_H
 #define KILN_AOT_H

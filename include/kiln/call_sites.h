@@ -428,6 +428,11 @@ KL_API kl_tensor kl_float8_encode_at(const kl_site *site, kl_tensor a, kl_float8
 KL_API kl_tensor kl_float8_decode_at(const kl_site *site, kl_tensor codes, kl_float8 format, kl_dtype dtype);
 KL_API kl_tensor kl_int4_pack_at(const kl_site *site, kl_tensor a);
 KL_API kl_tensor kl_int4_unpack_at(const kl_site *site, kl_tensor codes, kl_dtype dtype);
+KL_API int64_t kl_symbol_at(const kl_site *site, const char *name, int64_t low, int64_t high);
+KL_API int64_t kl_symbol_multiple_at(const kl_site *site, const char *name, int64_t low, int64_t high,
+                                     int64_t multiple_of);
+KL_API kl_tensor kl_input_symbolic_at(const kl_site *site, kl_device device, kl_dtype dtype, int rank,
+                                      const int64_t *lengths, const int64_t *dims, const void *data);
 KL_API kl_step *kl_step_end_at(const kl_site *site, int ninputs, const kl_tensor *inputs);
 KL_API kl_status kl_step_run_at(const kl_site *site, const kl_step *step, int ninputs, const kl_tensor *inputs,
                                 int nslots, const kl_slot *slots, int noutputs, kl_tensor *outputs);
@@ -882,6 +887,9 @@ KL_API kl_status kl_tracer_run_at(const kl_site *site, const kl_tracer *tr, uint
 #define kl_float8_decode(...) kl_float8_decode_at(KL_HERE, __VA_ARGS__)
 #define kl_int4_pack(...) kl_int4_pack_at(KL_HERE, __VA_ARGS__)
 #define kl_int4_unpack(...) kl_int4_unpack_at(KL_HERE, __VA_ARGS__)
+#define kl_symbol(...) kl_symbol_at(KL_HERE, __VA_ARGS__)
+#define kl_symbol_multiple(...) kl_symbol_multiple_at(KL_HERE, __VA_ARGS__)
+#define kl_input_symbolic(...) kl_input_symbolic_at(KL_HERE, __VA_ARGS__)
 #define kl_step_end(...) kl_step_end_at(KL_HERE, __VA_ARGS__)
 #define kl_step_run(...) kl_step_run_at(KL_HERE, __VA_ARGS__)
 #define kl_dense(...) kl_dense_at(KL_HERE, __VA_ARGS__)

@@ -102,6 +102,7 @@ KL_API kl_status kl_set_schedules(const char *text);
  * - "bytes_via_host": bytes copied from one device to another through the host's memory, because no direct path exists.
  * - "peer_copies": direct copies from one device to another.
  * - "replays": traces that made the same calls as an earlier one, so that nothing was recorded.
+ * - "variants": programs built for one value of the symbols of a graph (ops/symbol.h), where none takes all values.
  * - "program_hits" and "program_misses", "kernel_hits" and "kernel_misses", "disk_hits" and "disk_misses": look-ups in
  *   the three levels of the cache.  Each level is searched where the one before it missed.
  * - "programs_evicted", "kernels_evicted": dropped from memory because of option "program_bytes". */
@@ -303,6 +304,7 @@ KL_API_AT int64_t kl_item_i64(kl_tensor t);
 #include <kiln/ops/small_types.h>
 #include <kiln/ops/recurrent.h>
 #include <kiln/ops/attention.h>
+#include <kiln/ops/symbol.h>
 #include <kiln/device.h>
 #include <kiln/autodiff.h>
 #include <kiln/collective.h>

@@ -148,7 +148,7 @@ struct hash128 graph_hash(const struct graph *g)
     return from_xxh(XXH3_128bits_digest(&s.state));
 }
 
-static bool same_dim(const struct graph *a, int64_t x, const struct graph *b, int64_t y)
+bool dim_same(const struct graph *a, int64_t x, const struct graph *b, int64_t y)
 {
     struct affine p, q;
     if (x >= 0 && y >= 0)
@@ -161,7 +161,7 @@ static bool same_shape(const struct graph *a, uint32_t sa, const struct graph *b
     const struct shape *s = &a->shape[sa], *t = &b->shape[sb];
     bool same = s->rank == t->rank;
     for (uint32_t i = 0; same && i < s->rank; i++)
-        same = same_dim(a, s->dim[i], b, t->dim[i]);
+        same = dim_same(a, s->dim[i], b, t->dim[i]);
     return same;
 }
 
@@ -194,7 +194,7 @@ static bool same_node(const struct graph *a, const struct node *x, const struct 
     if (dims && node_dims(&q, dq) != dims)
         return false;
     for (unsigned i = 0; i < dims; i++) {
-        if (!same_dim(a, *dp[i], b, *dq[i]))
+        if (!dim_same(a, *dp[i], b, *dq[i]))
             return false;
         *dp[i] = *dq[i] = 0;
     }

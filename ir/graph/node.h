@@ -142,6 +142,11 @@ struct node {
 };
 _Static_assert(sizeof(struct node) == 64, "a node is one cache line");
 
+/* Elements of a chunk of lanes and of one chain, products of a block at most: long enough that combining them costs
+ * nothing, short enough that a reduce of millions splits over threads. */
+enum { LANE_CHUNK = 16384, COLUMN_CHUNK = 512, DOT_BLOCK = 512 };
+enum { MOST_THIN_ROWS = 8 }; /* of products limited by memory (lower_dot_thin.c), where pairs would gain nothing */
+
 /* Numeric order, the same for every executor (design section 5).  Pass numerics writes it:
  *
  * reduce: the reduced elements are numbered k = 0..n-1 in row-major order of the reduced axes

@@ -43,9 +43,14 @@ bool shape_equal(const struct shape *a, const struct shape *b)
     return a->rank == b->rank && memcmp(a->dim, b->dim, a->rank * sizeof a->dim[0]) == 0;
 }
 
+const struct graph *(*_Atomic shape_text_graph)(void);
+
 const char *shape_text(const struct shape *s, char *buf, size_t n)
 {
     size_t at = 0;
+    const struct graph *(*graph)(void) = shape_is_symbolic(s) ? shape_text_graph : NULL;
+    if (graph && graph())
+        return shape_text_in(graph(), s, buf, n);
     for (uint32_t i = 0; i < s->rank && i < KL_MAX_RANK && at < n; i++)
         at += s->dim[i] <= SYMBOLIC_DIM
                   ? (size_t)snprintf(buf + at, n - at, "%s?", i ? "," : "[")

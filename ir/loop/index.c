@@ -223,6 +223,26 @@ static val combine(struct kernel *k, val a, val b, int64_t s)
 val ix_add(struct kernel *k, val a, val b) { return combine(k, a, b, 1); }
 val ix_sub(struct kernel *k, val a, val b) { return combine(k, a, b, -1); }
 
+/* A value of its own within lo..hi. */
+static val whole_prim(struct kernel *k, enum prim p, val a, val b, int64_t lo, int64_t hi)
+{
+    val v = index_prim(k, p, a, b);
+    struct form atom = {.n = 1, .lo = lo, .hi = hi};
+    atom.t[0] = (struct term){v, 1};
+    remember(k, v, &atom);
+    return v;
+}
+
+val ix_times(struct kernel *k, val a, val b)
+{
+    if (!a || !b)
+        return 0;
+    struct form x = form_of(k, a), y = form_of(k, b);
+    if (!x.n || !y.n)
+        return x.n ? ix_scale(k, a, y.c) : ix_scale(k, b, x.c);
+    return whole_prim(k, P_MUL, a, b, x.lo >= 0 && y.lo >= 0 ? sat_mul(x.lo, y.lo) : -RANGE_MAX, sat_mul(x.hi, y.hi));
+}
+
 val ix_scale(struct kernel *k, val a, int64_t c)
 {
     if (!a)
@@ -416,6 +436,47 @@ val ix_mod(struct kernel *k, val a, int64_t c)
             x->e[r].hi = c - 1;
     }
     return r;
+}
+
+/* floor(a/c) of a size c with symbols, which divides nothing where it is 0.  *rest, if not NULL: a - c times it. */
+static val div_by_size(struct kernel *k, val a, int64_t c, val *rest)
+{
+    struct form f = form_of(k, a);
+    val size = ix_size(k, c);
+    struct form s = form_of(k, size);
+    if (rest)
+        *rest = a;
+    if (f.lo >= 0 && f.hi < s.lo)
+        return k_int(k, 0);
+    if (f.lo < 0 && !k->err.code)
+        kernel_refuse(k, "an index that may be negative is divided by a length with a symbol");
+    val one = k_int(k, 1), by = s.lo > 0 ? size : k_prim(k, P_SELECT, k_prim(k, P_LT, size, one, 0), one, size);
+    int64_t least = s.lo > 0 ? s.lo : 1;
+    val q = whole_prim(k, P_DIV, a, by, 0, f.hi < RANGE_MAX ? f.hi / least : RANGE_MAX);
+    if (rest) {
+        val back = ix_times(k, q, size);
+        *rest = whole_prim(k, P_SUB, a, back, 0, c - 1 < f.hi ? c - 1 : f.hi);
+    }
+    return q;
+}
+
+val ix_scale_size(struct kernel *k, val a, int64_t c)
+{
+    return ix_symbolic(k, c) ? ix_times(k, a, ix_size(k, c)) : ix_scale(k, a, c);
+}
+
+val ix_div_size(struct kernel *k, val a, int64_t c)
+{
+    return ix_symbolic(k, c) ? div_by_size(k, a, c, NULL) : ix_div(k, a, c);
+}
+
+val ix_mod_size(struct kernel *k, val a, int64_t c)
+{
+    val rest = 0;
+    if (!ix_symbolic(k, c))
+        return ix_mod(k, a, c);
+    div_by_size(k, a, c, &rest);
+    return rest;
 }
 
 /* Quotients are reused only inside the loop body in which they were made. */

@@ -407,7 +407,7 @@ static bool place_rules(const struct checker *c, val v)
                   i->op == L_BARRIER;
     bool block = i->op == L_LOOP && i->kind == LOOP_BLOCK;
     if (effect && c->reduce)
-        return kernel_verify_fail(c, v, "a reduce loop stores nothing and meets no one");
+        return kernel_verify_fail(c, v, "a reduce loop has no store and no barrier");
     if (c->grid && !c->block && (effect || i->op == L_IF || i->op == L_PREFETCH || (i->op == L_LOOP && !block)))
         return kernel_verify_fail(c, v, "a grid loop works in its block loop");
     if (c->grid && !c->block && c->block_seen && is_value(i->op) && i->op != L_CONST)

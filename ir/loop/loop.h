@@ -145,6 +145,9 @@ struct kernel {
     int64_t extent;                                  /* iterations: kernel_extent */
     int64_t flops, bytes;                            /* estimates: arithmetic and memory traffic */
     struct index_table *index;                       /* index.c: linear forms while building */
+    /* While building, of a kernel for all values of symbols: what stands in for them in sizes, and their values. */
+    const struct stand_ins *stand_ins;               /* NULL: there are none */
+    val symbol[MAX_STAND_INS];
     struct err err;
 };
 
@@ -238,6 +241,25 @@ int index_uses(const struct kernel *k, val v, val var);  /* the same for a finis
 bool ix_same(const struct kernel *k, val a, val b);       /* equal linear forms */
 void index_scope_end(struct kernel *k);                   /* k_end calls it */
 void index_free(struct kernel *k);                        /* kernel_free calls it */
+
+/* ---- size.c: sizes with symbols (ir/symbols/README.md) ---- A size is a product of lengths of the graph, and nothing
+ * else: a number that a schedule chose may have one of the primes by chance. */
+void kernel_take_symbols(struct kernel *k, const struct stand_ins *s); /* before all else; s may be NULL */
+bool ix_symbolic(const struct kernel *k, int64_t size);
+val ix_size(struct kernel *k, int64_t size);        /* its value */
+/* index.c: ix_scale, ix_div and ix_mod by a size. */
+val ix_scale_size(struct kernel *k, val a, int64_t size);
+val ix_div_size(struct kernel *k, val a, int64_t size);
+val ix_mod_size(struct kernel *k, val a, int64_t size);
+val ix_times(struct kernel *k, val a, val b);       /* index.c: of two that are not below 0 */
+val ix_least(struct kernel *k, val a, int64_t most); /* the smaller one */
+bool size_divides(const struct kernel *k, int64_t size, int64_t by); /* is it a multiple, whatever the symbols are? */
+/* The kernel cannot be one for all values. */
+void kernel_refuse(struct kernel *k, const char *what);
+/* Where all that the parallel loop does is in one `if` of iterations below a number made of constants and slots: that
+ * number; else 0. */
+val kernel_active(const struct kernel *k);
+int64_t kernel_extent_at(const struct kernel *k, val active, const uint64_t *slot); /* iterations that do anything */
 
 /* ---- kernel_clean.c ---- */
 /* Merges equal computations, removes unused ones, renumbers values and moves constants to the front: the form that text

@@ -57,7 +57,8 @@ static const struct sched_field dot_fields[] = {
     {.word = "epilogue", .form = FORM_WORD, AT(dot.epilogue), .chosen = true, .least = 1, .most = EPILOGUE_COUNT - 1,
      .name = epilogue_names},
     FLAG("prefetch_a", dot.prefetch_a), FLAG("prefetch_b", dot.prefetch_b), FLAG("prefetch_out", dot.prefetch_out),
-    FLAG("wide", dot.wide), GRAIN};
+    FLAG("wide", dot.wide), LANES("lanes", dot.lanes, 64), GRAIN};
+static const struct sched_field gpu_turn_fields[] = {WIDTH, STREAM, GRAIN};
 static const struct sched_field dot_thin_fields[] = {
     WIDTH, TILE(dot_thin), CHOSEN("step", dot_thin.step, 256), KBLOCK(dot_thin),
     CHOSEN("strip", dot_thin.strip, UINT32_MAX), LANES("each", dot_thin.each, 4),
@@ -100,6 +101,7 @@ const struct sched_family sched_families[SCHED_COUNT] = {
     [SCHED_GPU_ROW_REDUCE] = FAMILY("gpu_row_reduce", gpu_row_reduce_fields),
     [SCHED_GPU_DOT_THIN] = FAMILY("gpu_dot_thin", gpu_dot_thin_fields),
     [SCHED_GPU_SCATTER] = FAMILY("gpu_scatter", threads_fields), [SCHED_GPU_SCAN] = FAMILY("gpu_scan", threads_fields),
+    [SCHED_GPU_TURN] = FAMILY("gpu_turn", gpu_turn_fields),
     [SCHED_GPU_SORT] = FAMILY("gpu_sort", threads_fields), [SCHED_CUMULATIVE] = FAMILY("cumulative", lanes_fields),
     [SCHED_SORT] = FAMILY("sort", lanes_fields),
     [SCHED_ATTENTION] = FAMILY("attention", attention_fields),

@@ -14,6 +14,7 @@ enum sched_kind {
     SCHED_MAP, SCHED_ROW_REDUCE, SCHED_GPU_ROW_REDUCE, SCHED_COLUMN_REDUCE, SCHED_ROWS,
     SCHED_DOT, SCHED_DOT_THIN, SCHED_DOT_BYTES, SCHED_DOT_BLOCKS, SCHED_DOT_MATRIX,
     SCHED_SCATTER, SCHED_CUMULATIVE, SCHED_SORT, SCHED_GPU_DOT_THIN, SCHED_GPU_SCATTER, SCHED_GPU_SCAN, SCHED_GPU_SORT,
+    SCHED_GPU_TURN,
     SCHED_ATTENTION, SCHED_ATTENTION_ONE, SCHED_ATTENTION_GRAD,
     SCHED_COUNT };
 
@@ -76,7 +77,9 @@ struct schedule {
             /* the operands are prefetched a tile ahead, the arrays of the epilogue as their tile is computed */
             uint8_t prefetch_a, prefetch_b, prefetch_out;
             uint8_t wide;           /* pairs of bf16 that are neighbours in memory are loaded as one */
-            uint8_t unused[7];
+            uint8_t pad;
+            uint16_t lanes;         /* of a vector: last columns take as many vectors as have one  [chosen] */
+            uint8_t unused[4];
         } dot;
         struct {                    /* a few rows with a matrix that is read once */
             uint16_t mr, nr;        /* all rows; columns of a vector */
@@ -144,7 +147,7 @@ struct sched_field {
     int64_t least, most;        /* what may be handed in; other than 0 if `chosen` */
     const char *const *name;    /* FORM_WORD: of the values, NULL: no word; `most` is the last */
 };
-enum { MAX_SCHED_FIELDS = 14 };
+enum { MAX_SCHED_FIELDS = 15 };
 struct sched_family { const char *word; const struct sched_field *field; uint32_t n; };
 extern const struct sched_family sched_families[SCHED_COUNT];
 uint64_t sched_get(const struct schedule *s, const struct sched_field *f, unsigned side);

@@ -77,6 +77,8 @@ uint32_t lower_slice(struct lower *l, ref r, const uint32_t *coord)
     return l->at(l, n->in[0], at);
 }
 
+int64_t slice_step(const struct node *n) { return n->op == OP_slice ? n->attr.slice.step : 0; }
+
 /* ---- flip ---- */
 
 bool shape_flip(const struct graph *g, struct node *n, struct shape *out, struct err *e)

@@ -256,6 +256,23 @@ bool shape_same_size(const struct graph *g, const struct shape *a, const struct 
     return q.n == 0;
 }
 
+bool shape_rest(const struct graph *g, const struct shape *whole, const struct shape *part, int64_t *rest)
+{
+    struct product p, q;
+    if (!product_of(g, whole, &p) || !product_of(g, part, &q) || !q.number || p.number % q.number)
+        return false;
+    for (uint32_t i = 0; i < q.n; i++) {
+        uint32_t k = 0;
+        while (k < p.n && memcmp(&q.factor[i], &p.factor[k], sizeof p.factor[k]))
+            k++;
+        if (k == p.n)
+            return false;
+        p.factor[k] = p.factor[--p.n];
+    }
+    struct affine sum = {.constant = p.n ? 0 : p.number / q.number};
+    return p.n <= 1 && (!p.n || affine_add(&sum, &p.factor[0], p.number / q.number)) && affine_dim(g, &sum, rest);
+}
+
 /* ---- text ---- */
 
 const char *affine_text(const struct graph *g, const struct affine *a, char *buf, size_t n)

@@ -18,6 +18,8 @@ static inline bool dim_at_most(const struct graph *g, int64_t a, int64_t b)  /* 
 {
     return dims_never_negative(g, 2, (struct scaled[]){{b, 1}, {a, -1}}, 0);
 }
+/* hash.c: of graphs whose symbols are the same */
+bool dim_same(const struct graph *a, int64_t x, const struct graph *b, int64_t y);
 bool shape_is_symbolic(const struct shape *s);
 bool symbolic_shape_is_legal(const struct graph *g, const struct shape *s);
 static inline bool shape_is_legal(const struct graph *g, const struct shape *s) /* for every value of the symbols */
@@ -25,6 +27,8 @@ static inline bool shape_is_legal(const struct graph *g, const struct shape *s) 
     int64_t n;
     return shape_numel(s, &n) || (g->symbols && symbolic_shape_is_legal(g, s));
 }
+/* whole has `rest` times the elements of part, whatever the symbols' values; false: there is no such dim */
+bool shape_rest(const struct graph *g, const struct shape *whole, const struct shape *part, int64_t *rest);
 bool shape_same_size(const struct graph *g, const struct shape *a, const struct shape *b); /* likewise */
 unsigned node_dims(struct node *n, int64_t *at[2]); /* attr.c: the attributes that are dims; returns how many */
 uint32_t node_axis(const struct node *n);         /* attr.c: its attribute "axis", 0 without */
@@ -39,6 +43,8 @@ int64_t dim_of_expression(uint32_t id);
 enum { DIM_TEXT = 400, BOUNDS_TEXT = 160 };
 const char *affine_text(const struct graph *g, const struct affine *a, char *buf, size_t n); /* "2*n+m-1" */
 const char *dim_text(const struct graph *g, int64_t d, char *buf, size_t n);
+/* shape_text asks it for the graph of this thread whose symbols are in shapes; where that is NULL it prints "?" */
+extern const struct graph *(*_Atomic shape_text_graph)(void) __attribute__((visibility("hidden")));
 const char *shape_text_in(const struct graph *g, const struct shape *s, char *buf, size_t n); /* "[n,3]" */
 /* " for n in 1..8, m in 0..4": the symbols of expressions or of a shape; "" without any */
 const char *affine_bounds(const struct graph *g, const struct affine *a, unsigned count, char *buf, size_t n);
@@ -48,6 +54,7 @@ const char *bounds_text(const struct graph *g, const struct shape *s, char *buf,
 #define NO_SYMBOL UINT32_MAX
 /* Declares a symbol of a graph that has no nodes yet; its number, NO_SYMBOL: g->err. */
 uint32_t graph_symbol(struct graph *g, const char *name, int64_t low, int64_t high);
+uint32_t graph_symbol_add(struct graph *g, const char *name, int64_t low, int64_t high); /* of one with nodes, too */
 uint32_t graph_symbol_find(const struct graph *g, const char *name, size_t len); /* NO_SYMBOL: none */
 bool graph_symbol_set(struct graph *g, uint32_t symbol, int64_t value, struct err *e); /* its only value from here on */
 bool graph_is_bound(const struct graph *g, struct err *e);        /* without symbols? */
@@ -66,5 +73,20 @@ struct extents { const char *what; struct shape want, got; }; /* want: a shape o
 bool symbols_match(const struct graph *g, const struct extents *x, uint32_t n, int64_t *value, struct err *e);
 /* Puts in the value of each symbol that can have only one: -1 g->err, 0 there is none, 1. */
 int graph_bind(struct graph *g);
+
+/* ---- stand_in.c ---- Primes in place of symbols: a size of such a graph, a product of lengths, says by its prime
+ * factors which symbols are in it (README.md). */
+enum { MAX_STAND_INS = 4 };
+struct stand_in { int64_t prime, low, high; uint32_t slot; }; /* slot: where a run has the symbol's value */
+struct stand_ins { uint32_t n; struct stand_in v[MAX_STAND_INS]; };
+/* Puts primes in place of g's symbols, which are among those recorded, whose values stand behind `slots` slots.  false:
+ * *e; of code COMPILE: the graph needs a program for each value. */
+bool graph_stand_in(struct graph *g, const struct symbols *recorded, uint32_t slots, struct stand_ins *s,
+                    struct err *e);
+bool size_is_symbolic(const struct stand_ins *s, int64_t size); /* s may be NULL */
+/* The number that is left of a size, and how often each symbol is in it. */
+int64_t size_split(const struct stand_ins *s, int64_t size, uint32_t power[MAX_STAND_INS]);
+int64_t size_most(const struct stand_ins *s, int64_t size); /* the greatest that it may be */
+int64_t size_at(const struct stand_ins *s, int64_t size, const uint64_t *slot); /* of the symbols' values */
 
 #endif

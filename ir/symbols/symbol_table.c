@@ -61,7 +61,19 @@ bool symbols_copy(struct graph *g, const struct symbols *from)
     return true;
 }
 
+static bool refuse_symbol(struct graph *g, const char *name, const char *why)
+{
+    return err_set(&g->err, KL_ERR_ARGUMENT, "symbol %.64s: %s", name, why);
+}
+
 uint32_t graph_symbol(struct graph *g, const char *name, int64_t low, int64_t high)
+{
+    if (g->err.code == KL_OK && (g->nnode > 1 || g->input.n || g->state.n || g->slot.n))
+        refuse_symbol(g, name, "symbols are declared before nodes and leaves");
+    return graph_symbol_add(g, name, low, high);
+}
+
+uint32_t graph_symbol_add(struct graph *g, const char *name, int64_t low, int64_t high)
 {
     if (g->err.code != KL_OK)
         return NO_SYMBOL;
@@ -72,12 +84,10 @@ uint32_t graph_symbol(struct graph *g, const char *name, int64_t low, int64_t hi
         why = "the symbol is declared already";
     else if (low < 0 || low > high || high > MAX_DIM)
         why = "a symbol's bounds are two numbers, the smaller first, and below 2^59";
-    else if (g->nnode > 1 || g->input.n || g->state.n || g->slot.n)
-        why = "symbols are declared before nodes and leaves";
     else if (g->symbols && g->symbols->n == MAX_SYMBOLS)
         why = "a graph has at most 64 symbols";
     if (why) {
-        err_set(&g->err, KL_ERR_ARGUMENT, "symbol %.64s: %s", name, why);
+        refuse_symbol(g, name, why);
         return NO_SYMBOL;
     }
     if (!g->symbols) {

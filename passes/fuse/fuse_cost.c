@@ -67,7 +67,7 @@ static int64_t view_run(const struct graph *g, ref v)
     int64_t run = 1;
     int kind = -1;
     bool whole = n->op == OP_expand || n->op == OP_permute || n->op == OP_flip ||
-                 (n->op == OP_slice && n->attr.slice.step != 1); /* a run begins at the start of an axis */
+                 slice_step(n) > 1; /* a run begins at the start of an axis */
     for (uint32_t d = out->rank; d-- > 0;) {
         if (out->dim[d] == 1)
             continue;
@@ -85,15 +85,13 @@ static int64_t view_run(const struct graph *g, ref v)
     return INT64_MAX;
 }
 
-/* The same for a pad or a concat: its rows, from the extended axis on. */
+/* The same for a pad or a concat: its rows, from the extended axis on; for the outermost axis the elements behind it,
+ * because the bounds are tested once for each of its elements. */
 static int64_t extended_run(const struct graph *g, ref v)
 {
     const struct node *n = &g->node[v];
-    const struct shape *s = node_shape(g, v);
-    int64_t run = 1;
-    for (uint32_t d = op_is_masked(n->op) ? n->attr.pad.axis : n->attr.axis.axis; d < s->rank; d++)
-        run *= s->dim[d];
-    return run == node_numel(g, v) ? INT64_MAX : run;
+    struct split at = split_at(node_shape(g, v), op_is_masked(n->op) ? n->attr.pad.axis : n->attr.axis.axis);
+    return at.outer > 1 ? at.len * at.inner : at.inner > 1 ? at.inner : INT64_MAX;
 }
 
 int64_t fuse_run(const struct graph *g, ref r)
@@ -111,13 +109,24 @@ int64_t fuse_run(const struct graph *g, ref r)
 /* Factors for the arithmetic of an element: one for elements of full size, one for results of the anchor. */
 struct lanes { double full, result; };
 
-/* The factor for a reduction over columns of x, with rows of so many elements.  The loop steps from row to row, too far
- * for the hardware prefetcher, and with slow arithmetic only a few rows are in flight at a time. */
-static double stride_factor(const struct graph *g, ref x, int64_t row)
+/* Bytes of a row from which on its columns are far apart.  Rows of a reduce are prefetched (lower_reduce.c), those of a
+ * scan are not. */
+enum { FAR_BYTES = 2048 };
+
+/* The factor for columns of x, with rows of so many elements.  The loop steps from row to row, too far for the hardware
+ * prefetcher, and with slow arithmetic only a few rows are in flight at a time. */
+static double stride_factor(const struct graph *g, ref x, int64_t row, int64_t far_bytes)
 {
-    enum { FAR_BYTES = 2048, MANY_BYTES = 1 << 20 };
-    bool far = row * (int64_t)dtype_size(g->node[x].dtype) >= FAR_BYTES && (int64_t)node_bytes(g, x) >= MANY_BYTES;
+    enum { MANY_BYTES = 1 << 20 };
+    bool far = row * (int64_t)dtype_size(g->node[x].dtype) >= far_bytes && (int64_t)node_bytes(g, x) >= MANY_BYTES;
     return far ? 2.5 : 1;
+}
+
+/* Of a row kernel.  A row of one vector is computed by itself: each primitive waits for the one before it. */
+static double row_factor(int64_t length)
+{
+    static const double ALONE = 1.35;
+    return lanes_factor(length) * (length > LANES ? 1 : ALONE);
 }
 
 static struct lanes lanes_of(const struct fuser *f, uint32_t id)
@@ -129,7 +138,7 @@ static struct lanes lanes_of(const struct fuser *f, uint32_t id)
     const struct node *n = &f->g->node[b->anchor];
     if (op_is_reduce(n->op)) {
         if (b->rows && fuse_has_rows(f, id, &s))
-            return (struct lanes){lanes_factor(s.length), ROW_FACTOR};
+            return (struct lanes){row_factor(s.length), ROW_FACTOR};
         const struct shape *in = node_shape(f->g, n->in[0]);
         int64_t run = 1; /* the last axes, all reduced or all kept, are the lanes */
         uint32_t d = in->rank, last = d;
@@ -140,12 +149,13 @@ static struct lanes lanes_of(const struct fuser *f, uint32_t id)
             run *= in->dim[d];
         if (reduced && lower_short_rows(f->g, b->anchor))
             return (struct lanes){1, 1};
-        double far = reduced ? 1 : stride_factor(f->g, n->in[0], run);
+        double far = reduced ? 1 : stride_factor(f->g, n->in[0], run, FAR_BYTES);
         return (struct lanes){far * lanes_factor(run), reduced ? 1 : lanes_factor(run)};
     }
     if (op_is_cumulative(n->op)) {
         struct split at = split_at(node_shape(f->g, b->anchor), n->attr.axis.axis);
-        double factor = at.inner > 1 ? stride_factor(f->g, b->anchor, at.inner) * lanes_factor(at.inner) : LANES;
+        double far = stride_factor(f->g, b->anchor, at.inner, FAR_BYTES / 4);
+        double factor = at.inner > 1 ? far * lanes_factor(at.inner) : LANES;
         return (struct lanes){factor, factor};
     }
     return (struct lanes){1, op_is_product(n->op) ? lanes_factor(dot_sizes(f->g, n).n) : 1};
@@ -163,7 +173,7 @@ static double arithmetic(const struct fuser *f, uint32_t id, int64_t results, st
 {
     double sum = 0;
     for (ref r = f->group[id].first; r; r = f->next[r])
-        if (op_is_map(f->g->node[r].op)) {
+        if (op_is_map(f->g->node[r].op) || op_is_masked(f->g->node[r].op)) { /* a masked view compares indices */
             int64_t n = node_numel(f->g, r);
             sum += fuse_work(f->g->node[r].op) * (double)n * (n == results ? l.result : l.full);
         }
@@ -214,7 +224,7 @@ bool fuse_costs_more(struct fuser *f, uint32_t a, uint32_t b, enum join join, do
     if (join == JOIN_MAP || join == JOIN_SIBLINGS || join == JOIN_PADDED)
         l.full = la.full > lb.full ? la.full : lb.full;
     else if (join == JOIN_ROWS && (fuse_has_rows(f, a, &s) || fuse_has_rows(f, b, &s)))
-        l = (struct lanes){lanes_factor(s.length), ROW_FACTOR}, results = s.rows;
+        l = (struct lanes){row_factor(s.length), ROW_FACTOR}, results = s.rows;
     double apart = arithmetic(f, a, ga->anchor ? ga->numel : -1, la);
     apart += arithmetic(f, b, gb->anchor ? gb->numel : -1, lb);
     double more = times * arithmetic(f, a, results, l) + arithmetic(f, b, results, l) - apart;

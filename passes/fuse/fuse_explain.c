@@ -95,7 +95,7 @@ static void put_reasons(struct explainer *x, uint32_t b, uint32_t *told, struct 
             text_put(t, "# group %u reads %%%u %s%s of group %u: %s\n", x->number[b], s,
                      dtype_name(f->g->node[s].dtype),
                      shape_text(node_shape(f->g, s), buf, sizeof buf), x->number[a],
-                     v.join == JOIN_NONE ? v.why : "what stood between them joined too late");
+                     v.join == JOIN_NONE ? v.why : "the kernel between them was fused too late");
         }
 }
 

@@ -115,7 +115,7 @@ const char *fuse_rows_conflict(struct fuser *f, uint32_t a, uint32_t b)
     if (!fuse_has_rows(f, a, &s) && !fuse_has_rows(f, b, &s))
         return "no rows";
     if (s.rows < FEW_ROWS && s.rows * s.length > MUCH_WORK)
-        return "few long rows: each kernel shares out its own";
+        return "few long rows: each kernel divides its own rows among threads";
     if (!has_rows(f, a, &s, &reduces) || !has_rows(f, b, &s, &reduces))
         return reduces > MAX_ROW_REDUCES ? "too many reduces for one kernel" : "not of the same rows";
     return reads_rows(f, a, b, &s, &reads) && reads_rows(f, b, a, &s, &reads) ? NULL : "needs other rows than its own";

@@ -321,7 +321,7 @@ static struct verdict judge_operand(struct fuser *f, uint32_t a, uint32_t b, str
         return reject("strided: each array read or stored beside the operand costs more than a kernel");
     if (!op_is_reduce(op))
         return reads_once(f, a, gb->anchor) ? accept(JOIN_OPERAND)
-             : reject(op == OP_dot ? "recomputation: a dot reads its operands again and again"
+             : reject(op == OP_dot ? "recomputation: a dot reads its operands repeatedly"
                       : "recomputation: it is read more than once");
     const char *why = no_prologue(ga->numel, gb->numel);
     return why ? reject(why) : accept(JOIN_PROLOGUE);
@@ -354,7 +354,7 @@ static struct verdict judge_pair(struct fuser *f, uint32_t a, uint32_t b)
     if (ga->rows || gb->rows)
         return reject("not of the same rows");
     if ((ga->pads || gb->pads) && (ga->anchor || gb->anchor))
-        return reject("a pad is computed with what it pads");
+        return reject("a kernel of a pad and its operand has no anchor");
     if (ga->anchor && gb->anchor)
         return reject(op_is_reduce(f->g->node[ga->anchor].op) && op_is_reduce(f->g->node[gb->anchor].op)
                           ? "a reduce in between"
@@ -392,7 +392,7 @@ static const char *incompatible(struct fuser *f, uint32_t a, uint32_t b)
     if (ga->non_fusible || gb->non_fusible)
         return "a copy or a region op is no kernel";
     if (rematerializes(f, a, b))
-        return "computed again, later, to save memory";
+        return "recomputed later, to save memory";
     if (nodes > MAX_GROUP_NODES)
         return "too many nodes for one kernel";
     return ga->reads + gb->reads > MAX_GROUP_READS && count_reads(f, a, b, NIL) > MAX_GROUP_READS
@@ -443,10 +443,10 @@ struct verdict fuse_judge(struct fuser *f, uint32_t a, uint32_t b, bool paths)
         v = why ? reject(why) : accept(JOIN_ROWS);
     }
     if (v.join != JOIN_NONE && fuse_costs_more(f, a, b, v.join, LAUNCH_BYTES + saved_bytes(f, a, b)))
-        return reject(v.join == JOIN_PADDED ? "a pad would compute what it pads for too many elements"
+        return reject(v.join == JOIN_PADDED ? "a pad would compute its operand for too many elements"
                       : "one kernel would compute with fewer lanes, which costs more than it saves");
     return v.join != JOIN_NONE && paths && fuse_indirect_path(f, a, b)
-        ? reject("a kernel between them needs the one, and the other it") : v;
+        ? reject("an indirect path: a kernel between them reads one and is read by the other") : v;
 }
 
 struct verdict fuse_judge_siblings(struct fuser *f, uint32_t a, uint32_t b, ref x, bool paths)
@@ -462,7 +462,7 @@ struct verdict fuse_judge_siblings(struct fuser *f, uint32_t a, uint32_t b, ref 
         return reject("read at other indices than written");
     if (fuse_costs_more(f, a, b, JOIN_SIBLINGS, LAUNCH_BYTES + (double)node_bytes(f->g, x)))
         return reject("one kernel would compute with fewer lanes, which costs more than it saves");
-    return paths && fuse_indirect_path(f, a, b) ? reject("one waits for the other") : accept(JOIN_SIBLINGS);
+    return paths && fuse_indirect_path(f, a, b) ? reject("an indirect path between them") : accept(JOIN_SIBLINGS);
 }
 
 /* Saved bytes plus those of a launch, minus those of spills.  Fusions that keep the other group free for further

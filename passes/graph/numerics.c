@@ -5,11 +5,7 @@
  * pass changes the order. */
 #include "passes/passes.h"
 
-/* Elements of a chunk: long enough that the cost of combining chunks is negligible, short enough that a reduction of
- * millions of elements can be split over threads. */
-enum { LANE_CHUNK = 16384, COLUMN_CHUNK = 512, DOT_BLOCK = 512 };
 enum { LEAST_RUN = 16 }; /* adjacent elements needed for lanes to be worth reducing at the end */
-enum { MOST_THIN_ROWS = 8 }; /* of products limited by memory (lower_dot_thin.c), where pairs would gain nothing */
 enum { KEY_BLOCK = 64 }; /* keys of attention per rescaling of the sums by a new maximum score */
 
 /* The chunk of lanes where the reduced elements are rows of `run` adjacent elements with others between them: whole

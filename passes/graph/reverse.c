@@ -6,12 +6,12 @@
 
 static void clear(struct reverse *v)
 {
-    for (uint32_t i = 0; i < v->nmet; i++) {
-        ref r = v->met[i];
+    for (uint32_t i = 0; i < v->nvisited; i++) {
+        ref r = v->visited[i];
         v->wanted[r] = v->needed[r] = false;
         v->adjoint[r] = v->proj[r] = NIL;
     }
-    v->nmet = v->npath = 0;
+    v->nvisited = v->npath = 0;
     v->low = UINT32_MAX;
 }
 
@@ -33,14 +33,14 @@ void reverse_end(struct reverse *v)
     mem_free(v->adjoint);
     mem_free(v->proj);
     mem_free(v->path);
-    mem_free(v->met);
+    mem_free(v->visited);
 }
 
 static bool meet(struct reverse *v, ref r)
 {
-    if (!mem_reserve(&v->met, &v->met_cap, v->nmet + 1, sizeof *v->met))
+    if (!mem_reserve(&v->visited, &v->visited_cap, v->nvisited + 1, sizeof *v->visited))
         return err_set(&v->t->err, KL_ERR_MEMORY, "out of memory differentiating @%s", v->t->name);
-    v->met[v->nmet++] = r;
+    v->visited[v->nvisited++] = r;
     return true;
 }
 
@@ -103,7 +103,7 @@ void reverse_mark(struct reverse *v)
         if (v->needed[r])
             v->path[n++] = r;
     }
-    atomic_fetch_add_explicit(&pass_steps, v->nmet, memory_order_relaxed);
+    atomic_fetch_add_explicit(&pass_steps, v->nvisited, memory_order_relaxed);
     v->npath = n;
 }
 

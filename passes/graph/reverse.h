@@ -14,8 +14,8 @@ struct reverse {
     ref *proj;        /* for a region op: the last of its results with an adjoint; for a result: the one before it */
     ref low;          /* the first wanted node */
     ref *path;        /* the needed nodes, ascending */
-    ref *met;         /* all nodes whose entries may be set */
-    uint32_t npath, nmet, path_cap, met_cap, wanted_cap, needed_cap, adjoint_cap, proj_cap;
+    ref *visited;     /* all nodes whose entries may be set */
+    uint32_t npath, nvisited, path_cap, visited_cap, wanted_cap, needed_cap, adjoint_cap, proj_cap;
 };
 
 /* ---- reverse.c ---- */

@@ -59,7 +59,7 @@ val lower_flatten(struct kernel *k, const struct shape *s, const val *coord)
     int64_t stride = 1;
     for (uint32_t d = s->rank; d-- > 0;) {
         if (s->dim[d] != 1)
-            i = ix_add(k, i, ix_scale(k, coord[d], stride));
+            i = ix_add(k, i, ix_scale_size(k, coord[d], stride));
         stride *= s->dim[d];
     }
     return i;
@@ -77,10 +77,10 @@ void lower_unflatten(struct kernel *k, const struct shape *s, val i, val *coord)
             continue;
         }
         n /= s->dim[d];
-        coord[d] = ix_div(k, i, n);
+        coord[d] = ix_div_size(k, i, n);
         if (inner)
             ix_bound(k, coord[d], 0, s->dim[d] - 1);
-        i = ix_mod(k, i, n);
+        i = ix_mod_size(k, i, n);
         inner = true;
     }
 }
@@ -98,6 +98,21 @@ static val load_once(struct lowering *w, uint32_t buf, val index, val pred)
     return v;
 }
 
+static val counted_load(struct lowering *w, uint32_t buf, val index, val pred)
+{
+    struct map_loads *l = w->loads;
+    uint32_t number = l->number++;
+    if (number < MAX_MAP_LOADS && l->mode == LOADS_FROM_SCRATCH && l->turned[number])
+        return k_load(w->k, l->scratch[number], l->at, w->pred);
+    val v = k_load(w->k, buf, index, pred);
+    if (number < MAX_MAP_LOADS) {
+        l->index[number] = index;
+        l->value[number] = v;
+        l->dtype[number] = val_dtype(w->k, v);
+    }
+    return v;
+}
+
 static val lower_load(struct lowering *w, ref r, const val *coord)
 {
     val i = lower_flatten(w->k, node_shape(w->g, r), coord);
@@ -105,6 +120,8 @@ static val lower_load(struct lowering *w, ref r, const val *coord)
     val pred = lanes ? w->pred : 0, where = w->l.where;
     if (where)
         pred = pred ? k_prim(w->k, P_AND, pred, where, 0) : where;
+    if (w->loads)
+        return counted_load(w, lower_buffer(w, r, BUF_IN), i, pred);
     return w->held && !where ? load_once(w, lower_buffer(w, r, BUF_IN), i, pred)
         : k_load(w->k, lower_buffer(w, r, BUF_IN), i, pred);
 }
@@ -218,8 +235,8 @@ static ref lower_array_of(const struct graph *g, ref r, unsigned i, int64_t *fir
     for (*first = 0; node_is_view(g, x); x = g->node[x].in[0]) {
         const struct node *n = &g->node[x];
         const struct shape *from = node_shape(g, n->in[0]);
-        struct split at = n->op == OP_slice ? split_at(from, n->attr.slice.axis) : (struct split){0};
-        if (n->op == OP_slice && at.outer == 1 && n->attr.slice.step == 1)
+        struct split at = slice_step(n) ? split_at(from, n->attr.slice.axis) : (struct split){0};
+        if (slice_step(n) == 1 && at.outer == 1)
             *first += n->attr.slice.start * at.inner;
         else if (n->op != OP_reshape)
             return NIL;
@@ -285,6 +302,23 @@ void lower_scalars(struct lowering *w)
         fix_scalars(w, w->member[m]);
 }
 
+val lower_tasks(struct lowering *w, int64_t extent, val active, struct tasks *t)
+{
+    struct kernel *k = w->k;
+    int64_t number;
+    w->k->extent = extent;
+    t->loop = k_loop(k, LOOP_PARALLEL, k_int(k, 0), k_int(k, extent), 1);
+    t->guard = active && !ix_const(k, active, &number) ? k_if(k, k_prim(k, P_LT, t->loop, active, 0)) : 0;
+    return t->loop;
+}
+
+void lower_tasks_end(struct lowering *w, const struct tasks *t)
+{
+    if (t->guard)
+        k_end(w->k, t->guard);
+    k_end(w->k, t->loop);
+}
+
 int64_t lower_access(const struct lowering *w)
 {
     enum { ACCESS = 16, MOST = 8 };
@@ -335,6 +369,7 @@ static void estimate(struct lowering *w)
     }
     w->k->bytes = estimated(bytes);
     w->k->flops = estimated(flops);
+    w->k->stand_ins = NULL; /* it outlives them */
 }
 
 /* The user's line: that of the anchor, else that of the last node, whose value all the others are for. */
@@ -361,12 +396,37 @@ static void name_kernel(struct lowering *w)
                        opinfo[w->g->node[w->member[m]].op].name);
 }
 
+static bool shape_has_symbol(const struct lowering *w, ref r)
+{
+    const struct shape *s = node_shape(w->g, r);
+    bool any = false;
+    for (uint32_t i = 0; i < s->rank; i++)
+        any |= ix_symbolic(w->k, s->dim[i]);
+    return any;
+}
+
+/* Has a member, or what it reads, a symbol in its shape? */
+static bool is_symbolic(const struct lowering *w)
+{
+    bool any = false;
+    for (uint32_t m = 0; m < w->nmember && w->k->stand_ins && !any; m++) {
+        const struct node *n = &w->g->node[w->member[m]];
+        any |= shape_has_symbol(w, w->member[m]);
+        for (unsigned i = 0; i < n->nin; i++)
+            any |= shape_has_symbol(w, n->in[i]);
+    }
+    return any;
+}
+
 static void run_schedule(struct lowering *w)
 {
     for (uint32_t m = 0; m < w->nmember; m++)
         if (op_is_anchor(w->g->node[w->member[m]].op))
             w->anchor = w->member[m];
-    if (!w->anchor)
+    unsigned op = w->anchor ? w->g->node[w->anchor].op : OP_nil;
+    if (op && (op_is_cumulative(op) || op == OP_argsort) && is_symbolic(w))
+        kernel_refuse(w->k, "a sort or a scan is made for lengths that are numbers");
+    else if (!w->anchor)
         lower_map(w);
     else if (w->g->node[w->anchor].op == OP_dot)
         lower_dot_group(w);
@@ -390,6 +450,8 @@ bool trial_begin(struct trial *t, const struct lowering *w)
     t->w.out = &t->out;
     t->w.arg_cap = 0;
     t->w.l.k = t->w.k = kernel_new("trial");
+    if (t->w.k)
+        kernel_take_symbols(t->w.k, w->k->stand_ins);
     t->w.state = w->trial_state;
     t->w.mine = ++*w->stamp;
     return t->w.k;
@@ -410,6 +472,7 @@ void trial_end(struct trial *t, struct lowering *w)
 struct lowerer {
     const struct graph *g;
     const struct target_set *targets;
+    const struct stand_ins *stand_ins;
     struct groups groups;
     struct node_state *state[2];
     bool *assigned;                /* per group: a member is the next value of a state */
@@ -432,12 +495,13 @@ static void find_assigned(struct lowerer *s)
 }
 
 struct lowerer *lowerer_new(const struct graph *g, const struct target_set *targets, uint32_t first,
-                            struct memo_pack *pack)
+                            struct memo_pack *pack, const struct stand_ins *stand_ins)
 {
     struct lowerer *s = mem_alloc(sizeof *s);
     if (!s)
         return NULL;
-    *s = (struct lowerer){.g = g, .targets = targets, .first = first, .key.pack = pack};
+    *s = (struct lowerer){.g = g, .targets = targets, .first = first, .key.pack = pack,
+                          .stand_ins = stand_ins};
     bool ok = groups_make(g, &s->groups);
     for (int i = 0; i < 2; i++)
         ok &= (s->state[i] = mem_alloc(g->nnode * sizeof *s->state[i])) != NULL;
@@ -478,7 +542,10 @@ static bool build_kernel(struct lowering *w, struct err *e)
 {
     w->l = (struct lower){.k = w->k, .g = w->g, .at = at_callback};
     w->k->extent = 1;
+    kernel_take_symbols(w->k, w->stand_ins);
     run_schedule(w);
+    if (w->k->err.code == KL_ERR_COMPILE) /* what else is wrong with it does not matter */
+        return err_set(e, KL_ERR_COMPILE, "%s", w->k->err.msg);
     if (w->chooser->only)
         return !w->k->err.code || err_set(e, w->k->err.code, "%s", w->k->err.msg);
     estimate(w);
@@ -510,7 +577,7 @@ static bool found_rightly(const struct lowering *w, struct err *e)
 static bool find_or_build(struct lowerer *s, struct lowering *w, struct err *e)
 {
     const struct chooser *c = w->chooser;
-    bool keyed = !c->only && lower_key_make(&s->key, w, target_hash(s, c));
+    bool keyed = !c->only && !w->stand_ins && lower_key_make(&s->key, w, target_hash(s, c));
     w->out->group = keyed ? s->key.hash : (struct hash128){0};
     keyed = keyed && (!c->want || lower_key_schedule(&s->key, c->want));
     if (keyed && lower_memo_find(&s->key, w->k, w->out)) {
@@ -536,6 +603,7 @@ static bool lower_as(struct lowerer *s, uint32_t group, struct chooser *c, struc
         return err_set(e, KL_ERR_MEMORY, "out of memory lowering @%s", s->g->name);
     const uint32_t *first = &s->groups.first[group];
     struct lowering w = {.k = out->k, .g = s->g, .group = group, .number = s->first + group, .chooser = c, .out = out,
+                         .stand_ins = s->stand_ins && s->stand_ins->n ? s->stand_ins : NULL,
                          .member = s->groups.member + first[0], .nmember = first[1] - first[0],
                          .place = s->groups.place, .stored = s->groups.stored, .state = s->state[0],
                          .trial_state = s->state[1], .stamp = &s->stamp, .mine = ++s->stamp};

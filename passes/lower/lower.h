@@ -29,12 +29,28 @@ struct held_element {
 };
 
 struct chooser;
+/* The loads of a point of an elementwise kernel, by their number in the order of evaluation (gpu/lower_gpu_turn.c). */
+enum { MAX_MAP_LOADS = 24 };
+enum loads_mode { LOADS_NOTED, LOADS_FROM_SCRATCH };
+struct map_loads {
+    enum loads_mode mode;
+    uint32_t number, n;          /* of the next; of all, once they are known */
+    val index[MAX_MAP_LOADS], value[MAX_MAP_LOADS];
+    unsigned dtype[MAX_MAP_LOADS];
+    bool turned[MAX_MAP_LOADS];  /* with LOADS_FROM_SCRATCH: it is in lbuf scratch[..], at `at` */
+    uint32_t scratch[MAX_MAP_LOADS];
+    val at;
+};
+/* The loops of an elementwise kernel: dimensions of shape s, merged; dimension d ends before axis axis_end[d]. */
+struct map_loops { const struct shape *s; uint32_t n; int64_t size[KL_MAX_RANK]; uint8_t axis_end[KL_MAX_RANK]; };
+
 struct lowering {
     struct lower l;          /* first: op rules get a pointer to it */
     struct kernel *k;
     const struct graph *g;
     uint32_t group, number;  /* and the one that names the kernel */
     const struct chooser *chooser; /* of schedules: lower_schedule.h */
+    const struct stand_ins *stand_ins; /* in sizes in place of symbols; NULL: none are */
     const ref *member;       /* of the group, in execution order */
     uint32_t nmember;
     const uint32_t *place;   /* per node of the group: its number among the members */
@@ -52,6 +68,7 @@ struct lowering {
     val anchor_value;
     uint32_t *row_copy;      /* row kernels, per member: lbuf + 1 of scratch that holds its row, 0: none; else NULL */
     struct held_element *held; /* on a GPU: what the thread has of the current element of its row; NULL: nothing */
+    struct map_loads *loads; /* NULL: loads are not counted */
     val column;              /*   element of the row */
     val pred;                /* lanes that exist, 0: all; loads that depend on lane are predicated */
     bool pred_all;           /*   and all others: it is a thread that may not exist */
@@ -86,6 +103,11 @@ void lower_scalars(struct lowering *w);
 uint32_t lower_reader(struct lowering *w, ref r, uint32_t m);
 /* The lbuf through which node r is read (role in) or written (role out). */
 uint32_t lower_buffer(struct lowering *w, ref r, enum buf_role role);
+/* Opens the parallel loop over `extent` iterations, of which, if `active` is not 0, only so many do anything.  Its
+ * variable. */
+struct tasks { val loop, guard; };
+val lower_tasks(struct lowering *w, int64_t extent, val active, struct tasks *t);
+void lower_tasks_end(struct lowering *w, const struct tasks *t);
 /* So many neighbours, of the largest elements that members have in memory, are one access of a GPU. */
 int64_t lower_access(const struct lowering *w);
 /* Is member r computed per reduced element (prologue) of the group's reduce? */
@@ -111,6 +133,8 @@ void lower_key_free(struct lower_key *k);
 bool lower_memo_find(const struct lower_key *key, struct kernel *k, struct lowered *out);
 void lower_memo_add(const struct lower_key *key, const struct lowered *l);
 
+/* lower_map.c: the coordinates at an index for each merged dimension. */
+void lower_map_coords(struct kernel *k, const struct map_loops *m, const val *index, val *coord);
 /* lower_map.c: may the loops of two neighbouring dimensions be one, as far as the accesses made so far go? */
 bool lower_can_merge(struct kernel *k, val outer, val inner, int64_t inner_size);
 /* ---- lower_map.c, lower_reduce.c, lower_rows.c, lower_dot.c, lower_scatter.c, lower_sort.c, lower_cumulative.c,

@@ -7,6 +7,7 @@
  * Members that neither read each other nor the same array are parts of their own (fuse_parts.c puts such together):
  * each has its share of the parallel loop's iterations, and its own loops in there. */
 #include "lower_schedule.h"
+#include "passes/lower/gpu/lower_gpu.h"
 #include <string.h>
 
 struct nest {
@@ -139,19 +140,33 @@ static void find_nest(struct lowering *w, const struct shape *s, struct nest *ne
     trial_end(&t, w);
 }
 
+void lower_map_coords(struct kernel *k, const struct map_loops *m, const val *index, val *coord)
+{
+    uint32_t axis = 0;
+    for (uint32_t d = 0; d < m->n; d++) {
+        struct shape part = {0};
+        for (uint32_t a = axis; a < m->axis_end[d]; a++)
+            part.dim[part.rank++] = m->s->dim[a];
+        lower_unflatten(k, &part, index[d], coord + axis);
+        axis = m->axis_end[d];
+    }
+    for (; axis < m->s->rank; axis++)
+        coord[axis] = k_int(k, 0);
+}
+
+static struct map_loops loops_of(const struct shape *s, const struct nest *nest)
+{
+    struct map_loops m = {.s = s, .n = nest->n};
+    memcpy(m.size, nest->size, sizeof m.size);
+    memcpy(m.axis_end, nest->axis_end, sizeof m.axis_end);
+    return m;
+}
+
 /* Coordinates of s from one index per merged dimension. */
 static void coords_of(struct kernel *k, const struct shape *s, const struct nest *nest, const val *index, val *coord)
 {
-    uint32_t axis = 0;
-    for (uint32_t d = 0; d < nest->n; d++) {
-        struct shape part = {0};
-        for (uint32_t a = axis; a < nest->axis_end[d]; a++)
-            part.dim[part.rank++] = s->dim[a];
-        lower_unflatten(k, &part, index[d], coord + axis);
-        axis = nest->axis_end[d];
-    }
-    for (; axis < s->rank; axis++)
-        coord[axis] = k_int(k, 0);
+    struct map_loops m = loops_of(s, nest);
+    lower_map_coords(k, &m, index, coord);
 }
 
 struct body {               /* of one part */
@@ -159,6 +174,7 @@ struct body {               /* of one part */
     const struct shape *s;
     struct nest nest;
     int64_t block, extent;  /* vectors an iteration, iterations */
+    val active;             /* iterations that do anything, where sizes have symbols; else 0 */
     int64_t each;           /* neighbours that a lane computes */
     val outer[KL_MAX_RANK];
 };
@@ -189,16 +205,17 @@ static void store_neighbours(struct lowering *w, const struct body *b, val first
     mem_free(element);
 }
 
-/* Vectors of W lanes from `base` along the innermost dimension; only the first `rest` lanes of it if rest > 0. */
-static void emit_vector(struct lowering *w, const struct body *b, val base, int64_t rest)
+/* Vectors of W lanes from `base` along the innermost dimension; only the first `rest` lanes of it if rest is not 0. */
+static void emit_vector(struct lowering *w, const struct body *b, val base, val rest)
 {
     struct kernel *k = w->k;
     val index[KL_MAX_RANK], coord[KL_MAX_RANK] = {0};
     memcpy(index, b->outer, sizeof index);
     w->lane = k_loop(k, LOOP_VECTOR, k_int(k, 0), k_int(k, k->sched.width), 1);
-    w->pred = rest ? k_prim(k, P_LT, w->lane, k_int(k, rest), 0) : 0;
-    if (rest) /* no other lane reads or writes memory */
-        ix_bound(k, w->lane, 0, rest - 1);
+    int64_t number;
+    w->pred = rest ? k_prim(k, P_LT, w->lane, rest, 0) : 0;
+    if (rest && ix_const(k, rest, &number)) /* no other lane reads or writes memory */
+        ix_bound(k, w->lane, 0, number - 1);
     index[b->nest.n - 1] = ix_add(k, base, ix_scale(k, w->lane, b->each));
     if (b->each > 1) {
         store_neighbours(w, b, index[b->nest.n - 1]);
@@ -215,11 +232,11 @@ static void emit_tail(struct lowering *w, struct body *b, int64_t base, int64_t 
 {
     int64_t each = b->each, width = w->k->sched.width;
     if (tail % each == 0) {
-        emit_vector(w, b, k_int(w->k, base), tail / each);
+        emit_vector(w, b, k_int(w->k, base), k_int(w->k, tail / each));
         return;
     }
     for (b->each = 1; tail > 0; base += width, tail -= width) /* fewer than `each` times */
-        emit_vector(w, b, k_int(w->k, base), tail < width ? tail : 0);
+        emit_vector(w, b, k_int(w->k, base), tail < width ? k_int(w->k, tail) : 0);
     b->each = each;
 }
 
@@ -249,6 +266,32 @@ static void emit_flat(struct lowering *w, struct body *b, val p)
     }
 }
 
+/* The vectors of `length` elements from `first` on, at most `most` of them, then the elements of a last one. */
+static void emit_symbolic_run(struct lowering *w, const struct body *b, val first, val length, int64_t most, bool whole)
+{
+    struct kernel *k = w->k;
+    int64_t width = k->sched.width;
+    val count = ix_least(k, ix_div(k, length, width), most), j = k_loop(k, LOOP_SERIAL, k_int(k, 0), count, 1);
+    emit_vector(w, b, ix_add(k, first, ix_scale(k, j, width)), 0);
+    k_end(k, j);
+    if (whole)
+        return;
+    val rest = k_prim(k, P_SUB, length, ix_scale(k, count, width), 0), more = k_prim(k, P_LT, k_int(k, 0), rest, 0);
+    val last = k_if(k, k_prim(k, P_AND, more, k_prim(k, P_LT, count, k_int(k, most), 0), 0));
+    emit_vector(w, b, ix_add(k, first, ix_scale(k, count, width)), rest);
+    k_end(k, last);
+}
+
+/* emit_flat of a size with symbols. */
+static void emit_symbolic_flat(struct lowering *w, struct body *b, val p)
+{
+    struct kernel *k = w->k;
+    int64_t n = b->nest.size[0], width = k->sched.width;
+    val first = ix_scale(k, p, b->block * width), length = k_prim(k, P_SUB, ix_size(k, n), first, 0);
+    ix_whole(k, length, 0, n);
+    emit_symbolic_run(w, b, first, length, b->block, size_divides(k, n, width));
+}
+
 /* Blocks of vectors in each of the outer dimensions' rows, one after the other. */
 static void emit_blocks_of_rows(struct lowering *w, struct body *b, val p)
 {
@@ -268,13 +311,27 @@ static void lower_map_emit_rows(struct lowering *w, struct body *b, val p)
     struct shape outer = {.rank = b->nest.n - 1};
     memcpy(outer.dim, b->nest.size, outer.rank * sizeof *outer.dim);
     lower_unflatten(k, &outer, p, b->outer);
+    if (ix_symbolic(k, n)) {
+        emit_symbolic_run(w, b, k_int(k, 0), ix_size(k, n), n, size_divides(k, n, width));
+        return;
+    }
     if (n / width) {
         val j = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, n / width), 1);
         emit_vector(w, b, ix_scale(k, j, width), 0);
         k_end(k, j);
     }
     if (n % width)
-        emit_vector(w, b, k_int(k, n / width * width), n % width);
+        emit_vector(w, b, k_int(k, n / width * width), k_int(k, n % width));
+}
+
+/* Iterations of a part that do anything, whatever the symbols are. */
+static val active_iterations(struct kernel *k, const struct body *b)
+{
+    int64_t step = b->block * b->each * k->sched.width;
+    bool symbolic = b->nest.n == 1 ? ix_symbolic(k, b->nest.size[0]) : ix_symbolic(k, b->extent);
+    return !symbolic ? k_int(k, b->extent)
+           : b->nest.n > 1 ? ix_size(k, b->extent)
+           : ix_div(k, ix_add(k, ix_size(k, b->nest.size[0]), k_int(k, step - 1)), step);
 }
 
 /* From here on w's members are the part's. */
@@ -315,7 +372,9 @@ static void find_loops(struct lowering *w, struct body *b, struct map_part *part
 static void emit_part(struct lowering *w, struct body *b, val p)
 {
     lower_map_enter(w, b);
-    if (b->nest.n == 1)
+    if (b->nest.n == 1 && ix_symbolic(w->k, b->nest.size[0]))
+        emit_symbolic_flat(w, b, p);
+    else if (b->nest.n == 1)
         emit_flat(w, b, p);
     else if (w->k->sched.map.tasks)
         emit_blocks_of_rows(w, b, p);
@@ -323,12 +382,12 @@ static void emit_part(struct lowering *w, struct body *b, val p)
         lower_map_emit_rows(w, b, p);
 }
 
-/* Iterations first .. first + extent - 1 of the parallel loop, as 0 .. extent - 1. */
-static void emit_share(struct lowering *w, struct body *b, val p, int64_t first)
+/* Iterations first .. end - 1 of the parallel loop, as 0 .. */
+static void emit_share(struct lowering *w, struct body *b, val p, val first, val end)
 {
     struct kernel *k = w->k;
-    val from = k_prim(k, P_LE, k_int(k, first), p, 0), to = k_prim(k, P_LT, p, k_int(k, first + b->extent), 0);
-    val share = k_if(k, k_prim(k, P_AND, from, to, 0)), own = k_prim(k, P_SUB, p, k_int(k, first), 0);
+    val from = k_prim(k, P_LE, first, p, 0), to = k_prim(k, P_LT, p, end, 0);
+    val share = k_if(k, k_prim(k, P_AND, from, to, 0)), own = k_prim(k, P_SUB, p, first, 0);
     ix_bound(k, own, 0, b->extent - 1);
     emit_part(w, b, own);
     k_end(k, share);
@@ -337,24 +396,28 @@ static void emit_share(struct lowering *w, struct body *b, val p, int64_t first)
 static void emit_parts(struct lowering *w, struct body *b, const struct map_part *part, uint32_t n)
 {
     struct kernel *k = w->k;
-    int64_t first = 0;
-    k->extent = 0;
+    struct tasks t;
+    int64_t extent = 0;
+    val active = k_int(k, 0);
     for (uint32_t i = 0; i < n; i++) {
         if (map_joins(&part[i], &k->sched))
             join_dimensions(&b[i].nest);
         b[i].each = map_neighbours(&k->sched);
         b[i].block = map_block(&part[i], &k->sched);
-        k->extent += b[i].extent = map_iterations(&part[i], &k->sched);
+        extent += b[i].extent = map_iterations(&part[i], &k->sched);
+        b[i].active = active_iterations(k, &b[i]);
+        active = ix_add(k, active, b[i].active);
     }
-    val p = k_loop(k, LOOP_PARALLEL, k_int(k, 0), k_int(k, k->extent), 1);
+    val p = lower_tasks(w, extent, active, &t), first = k_int(k, 0);
     for (uint32_t i = 0; i < n; i++) {
+        val end = ix_add(k, first, b[i].active);
         if (n == 1)
             emit_part(w, &b[i], p);
         else if (b[i].extent)
-            emit_share(w, &b[i], p, first);
-        first += b[i].extent;
+            emit_share(w, &b[i], p, first, end);
+        first = end;
     }
-    k_end(k, p);
+    lower_tasks_end(w, &t);
 }
 
 static uint32_t top_of(uint32_t *parent, uint32_t m)
@@ -401,15 +464,23 @@ void lower_map(struct lowering *w)
     struct body *b = mem_alloc(n * sizeof *b);
     struct map_part *part = mem_alloc(n * sizeof *part);
     struct arrays arrays = {0};
+    struct gpu_turn turn = {0};
     struct schedule s;
     if (member && parent && b && part) {
         struct map_facts facts = {.part = part, .parts = find_parts(w, member, parent, b)};
         for (uint32_t i = 0; i < facts.parts; i++)
             find_loops(w, &b[i], &part[i], &arrays);
         facts.bytes = arrays.bytes;
+        struct map_loops loops = loops_of(b[0].s, &b[0].nest);
+        if (map_may_turn(w, facts.parts))
+            facts.turned = gpu_turn_find(w, &loops, &turn);
         w->member = all;
         w->nmember = n;
-        if (choose_map(w, &facts, &s)) {
+        bool emits = choose_map(w, &facts, &s);
+        if (emits && s.kind == SCHED_GPU_TURN) {
+            lower_map_enter(w, &b[0]);
+            gpu_turn(w, &turn);
+        } else if (emits) {
             lower_scalars(w);
             emit_parts(w, b, part, facts.parts);
         }

@@ -86,6 +86,26 @@ static val identity(const struct reduce *r)
     return k_bits(r->w->k, dtype, fold_identity(r->fold, dtype));
 }
 
+/* lane_chunk of a number of elements that is known when the kernel runs: whole vectors, then a last one, of which it
+ * may be that no lane exists. */
+static val symbolic_lanes(const struct reduce *r, val base, val count)
+{
+    struct lowering *w = r->w;
+    struct kernel *k = w->k;
+    int64_t width = k->sched.width;
+    val full = ix_div(k, count, width), rest = k_prim(k, P_SUB, count, ix_scale(k, full, width), 0);
+    val acc = k_splat(k, identity(r)), j = k_loop(k, LOOP_SERIAL, k_int(k, 0), full, 1), c = k_carry(k, acc);
+    val x = lower_reduce_element(r, ix_add(k, ix_add(k, base, ix_scale(k, j, width)), w->lane));
+    k_next(k, c, k_fold_step(k, r->fold, c, x));
+    k_end(k, j);
+    acc = k_out(k, c);
+    w->pred = k_prim(k, P_LT, w->lane, rest, 0);
+    x = lower_reduce_element(r, ix_add(k, base, ix_add(k, ix_scale(k, full, width), w->lane)));
+    acc = k_prim(k, P_SELECT, w->pred, k_fold_step(k, r->fold, acc, x), acc);
+    w->pred = 0;
+    return k_lane_reduce(k, r->fold, acc);
+}
+
 /* One chunk of `count` elements from `base` into the open vector loop's lanes, folded. */
 static val lane_chunk(const struct reduce *r, val base, int64_t count)
 {
@@ -126,11 +146,11 @@ static void fetch_lines(const struct reduce *r, val i)
 }
 
 /* One chunk as an ascending chain in every lane. */
-static val chain_chunk(const struct reduce *r, val base, int64_t count)
+static val chain_chunk(const struct reduce *r, val base, val count)
 {
     struct kernel *k = r->w->k;
     val init = k_splat(k, identity(r));
-    val j = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, count), 1);
+    val j = k_loop(k, LOOP_SERIAL, k_int(k, 0), count, 1);
     val c = k_carry(k, init);
     if (lines_of(r))
         fetch_lines(r, ix_add(k, base, ix_add(k, j, k_int(k, reduce_schedule(r)->column_reduce.ahead))));
@@ -159,7 +179,35 @@ static val short_row(const struct reduce *r)
 static val one_chunk(const struct reduce *r, val base, int64_t count)
 {
     return lanes_are_rows(r) ? short_row(r)
-        : r->n->attr.reduce.lanes == 64 ? lane_chunk(r, base, count) : chain_chunk(r, base, count);
+        : r->n->attr.reduce.lanes == 64 ? lane_chunk(r, base, count)
+        : chain_chunk(r, base, k_int(r->w->k, count));
+}
+
+/* all_chunks of a number of elements with symbols: chunks of the same length, then a shorter one, if any. */
+static val symbolic_chunks(const struct reduce *r)
+{
+    struct kernel *k = r->w->k;
+    bool lanes = r->n->attr.reduce.lanes == 64;
+    val len = ix_size(k, r->len);
+    if (r->len <= r->chunk)
+        return lanes ? symbolic_lanes(r, k_int(k, 0), len) : chain_chunk(r, k_int(k, 0), len);
+    if (ix_symbolic(k, (int64_t)r->n->attr.reduce.chunk)) {
+        kernel_refuse(k, "a reduction's chunk may be a multiple of what a symbol says");
+        return 0;
+    }
+    val full = ix_div(k, len, r->chunk), rest = k_prim(k, P_SUB, len, ix_scale(k, full, r->chunk), 0);
+    ix_whole(k, rest, 0, r->chunk - 1);
+    val init = lanes ? identity(r) : k_splat(k, identity(r));
+    val c = k_loop(k, LOOP_SERIAL, k_int(k, 0), full, 1), total = k_carry(k, init);
+    k_next(k, total, k_fold_step(k, r->fold, total, one_chunk(r, ix_scale(k, c, r->chunk), r->chunk)));
+    k_end(k, c);
+    val any = k_prim(k, P_SELECT, k_prim(k, P_LT, k_int(k, 0), rest, 0), k_int(k, 1), k_int(k, 0));
+    val sum = k_out(k, total), last = k_loop(k, LOOP_SERIAL, k_int(k, 0), any, 1), end = k_carry(k, sum);
+    val base = ix_scale(k, full, r->chunk);
+    val x = lanes ? symbolic_lanes(r, base, rest) : chain_chunk(r, base, rest);
+    k_next(k, end, k_fold_step(k, r->fold, end, x));
+    k_end(k, last);
+    return k_out(k, end);
 }
 
 /* All chunks of the current result.  Starting from the identity gives the bits of starting from the first
@@ -168,6 +216,8 @@ static val all_chunks(const struct reduce *r)
 {
     struct kernel *k = r->w->k;
     int64_t full = r->len / r->chunk, rest = r->len % r->chunk;
+    if (ix_symbolic(k, r->len))
+        return symbolic_chunks(r);
     if (r->len <= r->chunk)
         return one_chunk(r, k_int(k, 0), r->len);
     bool lanes = r->n->attr.reduce.lanes == 64;
@@ -380,12 +430,12 @@ static void emit_lanes(struct reduce *r)
         emit_row_blocks(r);
         return;
     }
-    k->extent = shape_count(&r->kept);
-    val p = k_loop(k, LOOP_PARALLEL, k_int(k, 0), k_int(k, k->extent), 1);
+    struct tasks t;
+    val p = lower_tasks(r->w, shape_count(&r->kept), ix_size(k, shape_count(&r->kept)), &t);
     lower_unflatten(k, &r->kept, p, r->kept_coord);
     epilogue(r, reduce_row(r));
     end_row(r);
-    k_end(k, p);
+    lower_tasks_end(r->w, &t);
 }
 
 /* ---- columns ---- */
@@ -456,8 +506,11 @@ static void emit_column_blocks(struct reduce *r, const struct shape *inner, cons
     int64_t n = shape_count(inner), width = k->sched.width, full = n / width, tail = n % width;
     int64_t blocks = full + (tail != 0), parts = r->split && !r->split->second ? r->split->parts : 1;
     int64_t extent = shape_count(outer) * blocks * parts;
-    k->extent += extent;
-    val p = k_loop(k, LOOP_PARALLEL, k_int(k, 0), k_int(k, extent), 1), all = p;
+    int64_t before = k->extent;
+    struct tasks t;
+    val active = ix_symbolic(k, shape_count(outer)) ? ix_scale(k, ix_size(k, shape_count(outer)), blocks * parts) : 0;
+    val p = lower_tasks(w, extent, active, &t), all = p;
+    k->extent = before + extent;
     if (blocks) {
         if (parts > 1) {
             r->split->part = ix_mod(k, p, parts);
@@ -480,7 +533,7 @@ static void emit_column_blocks(struct reduce *r, const struct shape *inner, cons
                 k_end(k, in_tail);
         }
     }
-    k_end(k, p);
+    lower_tasks_end(w, &t);
 }
 
 /* The vector loop runs over the last kept axes. */
@@ -490,6 +543,10 @@ static void emit_columns(struct reduce *r)
     struct kernel *k = w->k;
     struct shape inner = {0}, outer = {0};
     split_kept(r, reduce_schedule(r)->column_reduce.axes, &inner, &outer);
+    if (ix_symbolic(k, shape_count(&inner))) {
+        kernel_refuse(k, "a symbol says of how many columns there are sums");
+        return;
+    }
     int64_t length = reduce_schedule(r)->column_reduce.split;
     struct split_columns split = {.length = length};
     k->extent = 0;
@@ -539,7 +596,8 @@ static struct reduce_facts facts_of(const struct reduce *r)
     const struct lowering *w = r->w;
     bool linear;
     ref x = node_operand(w->g, w->anchor, 0, &linear); /* behind the reshape of a reduce in two steps */
-    struct reduce_facts f = {.lanes = r->n->attr.reduce.lanes == 64, .short_rows = lower_short_rows(w->g, w->anchor),
+    struct reduce_facts f = {.lanes = r->n->attr.reduce.lanes == 64, .symbolic = w->stand_ins != NULL,
+                             .short_rows = !w->stand_ins && lower_short_rows(w->g, w->anchor),
                              .len = r->len, .kept = r->kept, .bytes = (int64_t)node_bytes(w->g, x),
                              .element = (int64_t)dtype_size(w->g->node[x].dtype),
                              .compute = (int64_t)dtype_size(dtype_compute(r->n->dtype)),

@@ -229,12 +229,12 @@ static void store_members(struct rows *s)
     }
 }
 
-/* Element `base` + lane of the row, as far as the first `rest` lanes if rest > 0. */
-static void at_elements(struct rows *s, uint32_t walk, val base, int64_t rest)
+/* Element `base` + lane of the row, as far as the first `rest` lanes if rest is not 0. */
+static void at_elements(struct rows *s, uint32_t walk, val base, val rest)
 {
     struct lowering *w = s->w;
     w->column = ix_add(w->k, base, w->lane);
-    w->pred = rest ? k_prim(w->k, P_LT, w->lane, k_int(w->k, rest), 0) : 0;
+    w->pred = rest ? k_prim(w->k, P_LT, w->lane, rest, 0) : 0;
     compute_members(s, walk);
 }
 
@@ -248,6 +248,21 @@ static void fix(struct rows *s, ref r, val value)
     lower_unflatten(w->k, node_shape(w->g, r), s->index, coord);
     if (w->stored[r])
         lower_store(w, r, node_shape(w->g, r), coord);
+}
+
+/* The whole vectors of a row, and the elements behind them: 0 where there are none, whatever the symbols are. */
+struct walk { val full, tail; };
+
+static struct walk walk_of(const struct rows *s)
+{
+    struct kernel *k = s->w->k;
+    int64_t width = k->sched.width, length = s->space.length;
+    if (ix_symbolic(k, length)) {
+        val all = ix_size(k, length), full = ix_div(k, all, width);
+        bool whole = size_divides(k, length, width);
+        return (struct walk){full, whole ? 0 : k_prim(k, P_SUB, all, ix_scale(k, full, width), 0)};
+    }
+    return (struct walk){length / width ? k_int(k, length / width) : 0, length % width ? k_int(k, length % width) : 0};
 }
 
 /* ---- rows in registers ---- */
@@ -352,21 +367,22 @@ static void emit_reduce(struct rows *s, uint32_t walk)
         reduce_held(s, walk);
         return;
     }
-    int64_t width = k->sched.width, full = s->space.length / width, tail = s->space.length % width;
+    int64_t width = k->sched.width;
+    struct walk of = walk_of(s);
     enum fold fold = reduce_fold(n->op);
     unsigned dtype = dtype_compute(n->dtype);
     val acc = k_splat(k, k_bits(k, dtype, fold_identity(fold, dtype)));
     s->weighing = s->trial;
-    if (full) {
-        val j = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, full), 1), c = k_carry(k, acc);
+    if (of.full) {
+        val j = k_loop(k, LOOP_SERIAL, k_int(k, 0), of.full, 1), c = k_carry(k, acc);
         at_elements(s, walk, ix_scale(k, j, width), 0);
         k_next(k, c, k_fold_step(k, fold, c, lower_rows_operand(s, n)));
         k_end(k, j);
         acc = k_out(k, c);
         s->weighing = false;
     }
-    if (tail) {
-        at_elements(s, walk, k_int(k, full * width), tail);
+    if (of.tail) {
+        at_elements(s, walk, of.full ? ix_scale(k, of.full, width) : k_int(k, 0), of.tail);
         acc = k_prim(k, P_SELECT, w->pred, k_fold_step(k, fold, acc, lower_rows_operand(s, n)), acc);
         w->pred = 0;
     }
@@ -380,16 +396,17 @@ static void emit_last(struct rows *s)
         store_held(s);
         return;
     }
-    int64_t width = k->sched.width, full = s->space.length / width, tail = s->space.length % width;
+    int64_t width = k->sched.width;
+    struct walk of = walk_of(s);
     s->weighing = false;
-    if (full) {
-        val j = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, full), 1);
+    if (of.full) {
+        val j = k_loop(k, LOOP_SERIAL, k_int(k, 0), of.full, 1);
         at_elements(s, s->nreduce, ix_scale(k, j, width), 0);
         store_members(s);
         k_end(k, j);
     }
-    if (tail) {
-        at_elements(s, s->nreduce, k_int(k, full * width), tail);
+    if (of.tail) {
+        at_elements(s, s->nreduce, of.full ? ix_scale(k, of.full, width) : k_int(k, 0), of.tail);
         store_members(s);
         s->w->pred = 0;
     }
@@ -443,11 +460,11 @@ static void lower_rows_emit_rows(struct rows *s)
         kept.dim[kept.rank++] = s->shape.dim[d];
     make_held(s);
     lower_scalars(w);
-    k->extent = s->space.rows;
-    s->index = k_loop(k, LOOP_PARALLEL, k_int(k, 0), k_int(k, k->extent), 1);
+    struct tasks t;
+    s->index = lower_tasks(w, s->space.rows, ix_size(k, s->space.rows), &t);
     lower_unflatten(k, &kept, s->index, s->row_coord);
     emit_row(s);
-    k_end(k, s->index);
+    lower_tasks_end(w, &t);
     free_held(s);
 }
 

@@ -1,5 +1,6 @@
 /* The schedules of elementwise groups, rows, reductions, scatters, scans and sorts, and what all choosing shares. */
 #include "lower_schedule.h"
+#include "passes/lower/gpu/lower_gpu.h"
 #include <stdarg.h>
 
 /* ---- what all families share ---- */
@@ -94,7 +95,7 @@ int64_t lower_grain(int64_t extent, int64_t work)
  * read. */
 static bool streams(const struct lowering *w, int64_t bytes)
 {
-    return bytes >= w->chooser->caps->l3_bytes && !w->assigned;
+    return bytes >= w->chooser->caps->l3_bytes && !w->assigned && !w->stand_ins;
 }
 
 /* ---- elementwise groups ---- */
@@ -208,9 +209,30 @@ static bool map_legal(const struct lowering *w, const struct schedule *s)
            schedule_no(w, "neighbours", "neighbours: those of one access are for GPUs, with tasks");
 }
 
+bool map_may_turn(const struct lowering *w, uint32_t parts)
+{
+    return w->chooser->caps->is_gpu && parts == 1 && !schedule_wanted(w, SCHED_MAP);
+}
+
+static bool choose_turn(struct lowering *w, const struct map_facts *f, struct schedule *s)
+{
+    bool legal = schedule_begin(w, SCHED_GPU_TURN, s);
+    if (legal && !s->width)
+        s->width = GPU_TURN_SIDE;
+    legal = legal && (s->width == GPU_TURN_SIDE ||
+                      schedule_no(w, "width", "width %u: the side of a tile is %u", s->width, (unsigned)GPU_TURN_SIDE));
+    if (!w->chooser->want) {
+        s->stream = streams(w, f->bytes);
+        s->grain = lower_grain(f->turned, GPU_TURN_SIDE * GPU_TURN_SIDE);
+    }
+    return schedule_end(w, s, legal);
+}
+
 bool choose_map(struct lowering *w, const struct map_facts *f, struct schedule *s)
 {
     const struct caps *caps = w->chooser->caps;
+    if (f->turned)
+        return choose_turn(w, f, s);
     bool empty = map_is_empty(f), legal = schedule_begin(w, SCHED_MAP, s);
     if (!w->chooser->want && caps->is_gpu)
         s->map.join_short = true; /* lanes take more elements at once than such a dimension has */
@@ -340,7 +362,7 @@ static uint16_t reduce_axes(const struct caps *caps, const struct reduce_facts *
 static void choose_row_block(const struct caps *caps, const struct reduce_facts *f, struct schedule *s)
 {
     int64_t lanes = caps->vector_bytes / 4, vectors = MAX_BLOCK_VECTORS, results = shape_count(&f->kept);
-    if (caps->is_gpu || !f->kept.rank || results < MIN_BLOCKS * lanes)
+    if (caps->is_gpu || f->symbolic || !f->kept.rank || results < MIN_BLOCKS * lanes)
         return;
     uint16_t axes = reduce_axes(caps, f);
     int64_t inner = reduce_inner(f, axes);
@@ -392,7 +414,7 @@ static void choose_prefetch(const struct caps *caps, const struct reduce_facts *
     int64_t arrays = inner ? shape_count(&f->kept) / inner : 0, len = f->len ? f->len : 1;
     bool small = arrays > 1 && bytes >= LEAST_ROW && bytes * f->len <= SMALL_ARRAY;
     bool far = bytes >= FAR_BYTES && f->prologue && !s->column_reduce.short_rows;
-    if ((!small && !far) || caps->is_gpu || f->bytes < MANY_BYTES)
+    if ((!small && !far) || !f->len || caps->is_gpu || f->bytes < MANY_BYTES)
         return;
     int64_t lines = (s->width * f->element + LINE_BYTES - 1) / LINE_BYTES;
     s->column_reduce.lines = (uint16_t)(lines < MAX_LINES ? lines : MAX_LINES);

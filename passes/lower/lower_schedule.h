@@ -54,7 +54,10 @@ struct map_part {
     bool flat;                      /* one dimension: iterations are blocks of vectors, else the outer dimensions */
     int64_t outer;
 };
-struct map_facts { const struct map_part *part; uint32_t parts; int64_t bytes; };
+/* turned: blocks for an operand read across the grain (gpu/lower_gpu_turn.c); 0: there is none */
+struct map_facts { const struct map_part *part; uint32_t parts; int64_t bytes, turned; };
+/* May the kernel be one with such blocks?  Only then is it found out whether there is such an operand. */
+bool map_may_turn(const struct lowering *w, uint32_t parts);
 /* Are all dimensions of a part walked as one? */
 bool map_joins(const struct map_part *p, const struct schedule *s);
 int64_t map_neighbours(const struct schedule *s);   /* that a lane computes */
@@ -75,7 +78,8 @@ bool choose_rows(struct lowering *w, struct rows_facts *f, rows_find *find, void
 
 struct reduce_facts {
     bool lanes;                     /* of 64 numeric lanes */
-    bool short_rows;                /* rows of a few elements, of enough results */
+    bool symbolic;                  /* the graph has symbols for lengths */
+    bool short_rows;                /* rows of a few elements, of enough results, without symbols */
     int64_t len;                    /* elements of a result */
     struct shape kept;              /* lengths of the kept axes */
     uint32_t most;                  /* the last kept axes that lanes may lie in */

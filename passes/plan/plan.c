@@ -12,7 +12,7 @@
 
 static bool plan_lower(struct planner *p)
 {
-    p->lowerer = lowerer_new(p->g, p->targets, p->root->ngroup, p->root->pack);
+    p->lowerer = lowerer_new(p->g, p->targets, p->root->ngroup, p->root->pack, &p->root->p->stand_ins);
     p->root->ngroup += p->g->ngroup;
     if (!p->lowerer)
         return plan_no_memory(p);
@@ -382,7 +382,7 @@ static bool plan_commands(struct planner *p)
                 continue;
             }
             if (buf_is_local(k->buf[b].role)) {
-                c->arg[b] = (struct loc){.kind = LOC_INSIDE};
+                c->arg[b] = (struct loc){.kind = LOC_KERNEL_LOCAL};
                 continue;
             }
             ref r = l->arg[k->buf[b].id].node;
@@ -693,7 +693,8 @@ static double value_bytes(const struct graph *g)
 
 static struct program *plan_whole(const struct graph *g, const struct target_set *targets,
                                   const struct sched_section *section, const struct tuned *tuned,
-                                  struct memo_pack *pack, bool interpret, struct err *e)
+                                  struct memo_pack *pack, bool interpret, const struct stand_ins *stand_ins,
+                                  struct err *e)
 {
     if (!graph_is_bound(g, e))
         return NULL;
@@ -705,6 +706,8 @@ static struct program *plan_whole(const struct graph *g, const struct target_set
     struct program *p = mem_alloc(sizeof *p);
     if (p)
         p->g = graph_clone(g);
+    if (p && stand_ins)
+        p->stand_ins = *stand_ins;
     if (!p || !p->g)
         err_set(e, KL_ERR_MEMORY, "out of memory planning @%s", g->name);
     if (!p || !p->g || !plan_into(p, targets, NULL, section, tuned, pack, interpret, e)) {
@@ -718,7 +721,7 @@ static struct program *plan_whole(const struct graph *g, const struct target_set
 struct program *program_plan(const struct graph *g, const struct caps *caps, bool interpret, struct err *e)
 {
     struct target_set one = {&(struct target){.caps = caps}, 1};
-    return plan_whole(g, &one, NULL, NULL, NULL, interpret, e);
+    return plan_whole(g, &one, NULL, NULL, NULL, interpret, NULL, e);
 }
 
 struct program *program_plan_with(const struct graph *g, const struct caps *caps, const struct sched_section *s,
@@ -731,7 +734,13 @@ struct program *program_plan_with(const struct graph *g, const struct caps *caps
 struct program *program_plan_for(const struct graph *g, const struct target_set *targets, const struct sched_section *s,
                                  const struct tuned *tuned, struct memo_pack *pack, struct err *e)
 {
-    return plan_whole(g, targets, s, tuned, pack, false, e);
+    return plan_whole(g, targets, s, tuned, pack, false, NULL, e);
+}
+
+struct program *program_plan_symbolic(const struct graph *g, const struct stand_ins *stand_ins,
+                                      const struct target_set *targets, struct err *e)
+{
+    return plan_whole(g, targets, NULL, NULL, NULL, false, stand_ins, e);
 }
 
 void program_free(struct program *p)

@@ -85,6 +85,8 @@ static bool one_phase(const struct kernel *k)
 bool plan_elide_barriers(struct planner *p)
 {
     const struct program *all = p->root->p;
+    if (all->stand_ins.n) /* the shares of threads depend on the symbols' values */
+        return true;
     struct elision j = {.p = p, .nkernel = all->nkernel, .step = mem_alloc((all->nkernel + 1) * sizeof *j.step)};
     if (!j.step)
         return plan_no_memory(p);

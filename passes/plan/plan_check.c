@@ -51,7 +51,7 @@ struct check {
 static const char *const loc_name[] = {[LOC_ARENA] = "arena", [LOC_INPUT] = "input", [LOC_STATE] = "state",
                                        [LOC_OUT] = "output", [LOC_SCRATCH] = "scratch",
                                        [LOC_WORKSPACE] = "workspace",
-                                       [LOC_INSIDE] = "kernel"};
+                                       [LOC_KERNEL_LOCAL] = "kernel"};
 
 static bool plan_check_fail(const struct check *c, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 static bool plan_check_fail(const struct check *c, const char *fmt, ...)
@@ -248,7 +248,7 @@ static bool collect(struct check *c)
             bool workspace = k->buf[i].role == BUF_WORKSPACE;
             if (workspace != (a.loc.kind == LOC_WORKSPACE))
                 return plan_check_fail(c, "argument %u interleaves up workspace and values", i);
-            if (inside != (a.loc.kind == LOC_INSIDE))
+            if (inside != (a.loc.kind == LOC_KERNEL_LOCAL))
                 return plan_check_fail(c, "argument %u interleaves up memory of the kernel and values", i);
             if (inside) continue;
             a.write = k->buf[i].role != BUF_IN;

@@ -37,7 +37,7 @@ static bool socket_error(char *message, const char *format, ...)
 {
     va_list args;
     va_start(args, format);
-    vsnprintf(message, CARRIER_MESSAGE, format, args);
+    format_text_v(message, CARRIER_MESSAGE, format, args);
     va_end(args);
     return false;
 }

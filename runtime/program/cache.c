@@ -146,16 +146,19 @@ static struct program *plan_kept(struct graph *g, const struct exec *x, const st
 static struct program *plan(struct graph *g, const struct exec *x, const struct backend *b,
                             const struct target_set *targets, struct dump *dump, struct err *e)
 {
+    struct stand_ins stand_ins = {0};
     struct pass_options o = {.fuse = x->fuse, .verify = checks_on(), .in_pairs = device_in_pairs(g),
-                             .dump = dump ? dump_graph : NULL, .ctx = dump};
+                             .dump = dump ? dump_graph : NULL, .ctx = dump,
+                             .stand_ins = &stand_ins};
     struct program *p = NULL;
     int64_t began = span_begin();
     bool ok = passes_run(g, &o) || err_set(e, g->err.code, "%s", g->err.msg);
     span_end(SPAN_PASSES, g->name, began);
     began = span_begin();
-    if (ok) p = b ? plan_kept(g, x, targets, e) : program_plan(g, NULL, true, e);
+    if (ok && stand_ins.n) p = program_plan_symbolic(g, &stand_ins, targets, e);
+    else if (ok) p = b ? plan_kept(g, x, targets, e) : program_plan(g, NULL, true, e);
     span_end(SPAN_PLAN, g->name, began);
-    if (p && checks_on() && !program_check(p, e)) {
+    if (p && checks_on() && !stand_ins.n && !program_check(p, e)) {
         program_free(p);
         return NULL;
     }
@@ -238,6 +241,23 @@ static bool find_targets(struct exec *x, const struct graph *g, const struct bac
     return true;
 }
 
+/* Why its devices have no program for all values of symbols, or NULL. */
+static const char *without_symbols(const struct exec *x)
+{
+    if (x->interpreted) return "the interpreter computes with lengths that are numbers";
+    if (x->accelerated) return "kernels of a device with a driver are made for lengths that are numbers";
+    return x->schedules ? "schedules are handed in for it" : NULL;
+}
+
+/* How each kernel says what part of it there is to run. */
+static bool find_active(struct exec *x)
+{
+    const struct program *p = x->program;
+    x->active = mem_alloc((p->nkernel + 1) * sizeof *x->active);
+    for (uint32_t i = 0; x->active && i < p->nkernel; i++) x->active[i] = kernel_active(p->kernel[i]);
+    return x->active != NULL;
+}
+
 /* Fills in all fields of x except its key; on failure some may be set. */
 static bool cache_build(struct exec *x, const struct graph *captured, struct dump *dump, bool background, struct err *e)
 {
@@ -250,10 +270,18 @@ static bool cache_build(struct exec *x, const struct graph *captured, struct dum
     }
     graph_move(g, graph_device(g), (unsigned)x->device);
     custom_number(g, 0);
-    bool ok = custom_check(g, e) && find_targets(x, g, &b, &targets, e) &&
-              (x->program = plan(g, x, b, &targets.set, dump, e));
+    bool ok = custom_check(g, e) && find_targets(x, g, &b, &targets, e);
+    const char *why = ok && g->symbols ? without_symbols(x) : NULL;
+    ok = ok && !why && (x->program = plan(g, x, b, &targets.set, dump, e));
     graph_free(g);
+    if (captured->symbols && !ok && (why || e->code == KL_ERR_COMPILE)) {
+        x->variants = variants_new(why ? why : e->msg);
+        if (x->variants) e->code = KL_OK;
+        return x->variants || err_set(e, KL_ERR_MEMORY, "no memory to cache graph %s", captured->name);
+    }
     if (!ok) return false;
+    if (x->program->stand_ins.n && !find_active(x))
+        return err_set(e, KL_ERR_MEMORY, "no memory to cache graph %s", captured->name);
     count_one(&counters.graphs_built);
     if (dump) {
         fork_hold();
@@ -289,6 +317,10 @@ static void exec_clear(struct exec *x)
     x->ncode = 0;
     graph_free(x->captured);
     program_free(x->program);
+    variants_free(x->variants);
+    mem_free(x->active);
+    x->variants = NULL;
+    x->active = NULL;
     mem_free(x->fn);
     for (int d = 0; d < DEVICE_END; d++) {
         mem_free(x->on[d]);
@@ -424,7 +456,7 @@ void program_entry_free(struct entry *t)
 {
     exec_clear(&t->exec);
     mem_free(t->exec.miss);
-    graph_free(t->own);
+    graph_free(t->task_graph);
     exec_weak_unref(&t->exec);
 }
 
@@ -461,17 +493,19 @@ void program_entry_unlink(struct entry *t)
  * reference. */
 static const struct exec *cache_finish(struct entry *t, bool ok)
 {
-    if (ok) t->bytes = (int64_t)(sizeof *t + graph_bytes(t->exec.captured) + program_bytes(t->exec.program));
+    if (ok)
+        t->bytes = (int64_t)(sizeof *t + graph_bytes(t->exec.captured) +
+                             (t->exec.program ? program_bytes(t->exec.program) : 0));
     else exec_clear(&t->exec);
     pthread_mutex_lock(&cache_lock);
     struct exec *stand_in = ok ? t->stand_in : NULL;
-    struct graph *own = ok ? t->own : NULL;
+    struct graph *own = ok ? t->task_graph : NULL;
     bool gone = !ok && !t->stand_in;
     t->state = ok ? READY : FAILED;
     if (ok) {
         exec_ref(&t->exec);
         t->graph = t->exec.captured;
-        t->own = NULL;
+        t->task_graph = NULL;
         t->stand_in = NULL;
         t->made = exec_runs();
         cache_bytes += t->bytes;
@@ -507,6 +541,7 @@ static void log_program(const struct entry *t, int64_t began)
 {
     const struct exec *x = &t->exec;
     const char *why = x->miss ? x->miss : "";
+    if (!x->program) return;
     log_put(KL_LOG_INFO,
             "graph %s: a program of %u commands and %u different kernels for device %s, %s, built in %.3f ms: %.*s",
             x->captured->name, x->program->ncmd, x->program->nkernel, device_name(x->device),
@@ -519,10 +554,10 @@ static void build_in_background(void *ctx)
     struct entry *t = ctx;
     struct err ignored = {0}; /* the next caller builds in the foreground and gets the error */
     int64_t began = timeline_now();
-    bool ok = cache_build(&t->exec, t->own, t->dump, true, &ignored);
+    bool ok = cache_build(&t->exec, t->task_graph, t->dump, true, &ignored);
     dump_end(t->dump);
     if (ok) log_program(t, began);
-    else log_put(KL_LOG_WARN, "graph %s: compiled in the background: %s", t->own->name, ignored.msg);
+    else log_put(KL_LOG_WARN, "graph %s: compiled in the background: %s", t->task_graph->name, ignored.msg);
     exec_unref(cache_finish(t, ok));
 }
 
@@ -549,7 +584,7 @@ static const struct exec *start_background(struct entry *t, const struct graph *
     memcpy(s->on, unfused->on, sizeof s->on);
     pthread_mutex_lock(&cache_lock);
     t->stand_in = s;
-    t->own = own;
+    t->task_graph = own;
     t->graph = own;
     t->dump = dump;
     t->state = IN_BACKGROUND;
@@ -564,7 +599,7 @@ static const struct exec *start_background(struct entry *t, const struct graph *
 /* Is background compilation useful for this program? */
 static bool is_background_useful(const struct graph *captured, int device, bool fuse)
 {
-    return fuse && option_background() && (device_backend(device, NULL) ||
+    return fuse && option_background() && !captured->symbols && (device_backend(device, NULL) ||
                                            graph_devices(captured) != UINT64_C(1) << device);
 }
 

@@ -17,7 +17,7 @@ struct entry {
     enum entry_state state;        /* the last two: it has a stand-in */
     /* uses parts of the unfused program; the entry has a reference to that until READY */
     struct exec *stand_in;
-    struct graph *own;             /* the graph that the task compiles */
+    struct graph *task_graph;      /* the graph that the task compiles */
     struct dump *dump;             /* the dump that the task writes; or NULL */
     bool outdated;                 /* its kernels have other schedules by now (exec_outdate) */
     uint64_t made;                 /* exec_runs() when it was READY */
@@ -60,6 +60,10 @@ static inline void count_one(atomic_uint_fast64_t *counter)
 void program_entry_free(struct entry *t);
 
 void program_entry_unlink(struct entry *t);    /* removes a READY entry from all tables; needs the lock */
+
+/* ---- variants.c ---- */
+struct variants *variants_new(const char *why); /* NULL: no memory */
+void variants_free(struct variants *s);         /* NULL is fine */
 
 /* ---- code.c ---- */
 /* The code of k on a device, with a new user counted; keep: new code is also stored on disk.  NULL: *e. */

@@ -250,9 +250,9 @@ static bool outputs_good(const struct graph *g, struct buffer *const *out, bool 
     return good;
 }
 
-bool exec_run_checked(const struct exec *x, const struct graph *recorded, struct buffer *const *input,
-                      struct buffer *const *state,
-                      const bool *state_exclusive, const uint64_t *slot, struct buffer **out, struct err *e)
+static bool run_checked(const struct exec *x, const struct graph *recorded, struct buffer *const *input,
+                        struct buffer *const *state,
+                        const bool *state_exclusive, const uint64_t *slot, struct buffer **out, struct err *e)
 {
     int check = option_check_nan();
     if (check && exec_latest(x)->accelerated)
@@ -271,5 +271,23 @@ bool exec_run_checked(const struct exec *x, const struct graph *recorded, struct
             out[i] = NULL;
         }
     }
+    return ok;
+}
+
+/* What is looked at has numbers for its symbols. */
+bool exec_run_checked(const struct exec *x, const struct graph *recorded, struct buffer *const *input,
+                      struct buffer *const *state,
+                      const bool *state_exclusive, const uint64_t *slot, struct buffer **out, struct err *e)
+{
+    if (!recorded->symbols || !option_check_nan())
+        return run_checked(x, recorded, input, state, state_exclusive, slot, out, e);
+    struct graph *g = graph_clone(recorded);
+    bool ok = g || err_set(e, KL_ERR_MEMORY, "out of memory checking @%s", recorded->name);
+    for (uint32_t i = 0; ok && i < recorded->symbols->n; i++)
+        ok = graph_symbol_set(g, i, (int64_t)slot[g->slot.n + i], e);
+    if (ok && graph_bind(g) < 0)
+        ok = err_set(e, g->err.code, "%s", g->err.msg);
+    ok = ok && run_checked(x, g, input, state, state_exclusive, slot, out, e);
+    graph_free(g);
     return ok;
 }

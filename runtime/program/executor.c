@@ -24,7 +24,7 @@ void *exec_resolve(const struct frame *f, const struct loc *l, unsigned worker)
     case LOC_OUT:     base = f->out[l->index]; break;
     case LOC_SCRATCH: base = f->r->scratch + worker * f->r->worker_bytes; break;
     case LOC_WORKSPACE: /* of kernels for GPUs only */
-    case LOC_INSIDE:  break;
+    case LOC_KERNEL_LOCAL:  break;
     }
     return (char *)base + l->offset;
 }
@@ -46,17 +46,32 @@ static void executor_run_kernel(void *ctx, uint32_t part, int64_t begin, int64_t
     if (began) span_end(SPAN_SHARE, f->p->kernel[c->kernel]->name, began);
 }
 
+/* A size of the program for the symbols' values of this run. */
+static int64_t size_now(const struct run *r, int64_t size)
+{
+    const struct stand_ins *s = &r->x->program->stand_ins;
+    return s->n ? size_at(s, size, r->slot) : size;
+}
+
+static size_t output_bytes(const struct run *r, uint32_t i)
+{
+    const struct graph *g = r->x->program->g;
+    const struct node *n = node_at(g, g->out[i].value);
+    return (size_t)size_now(r, node_numel(g, g->out[i].value)) * dtype_size(n->dtype);
+}
+
 static bool run_copy(const struct frame *f, struct err *e)
 {
+    int64_t bytes = size_now(f->r, f->cmd->bytes);
     void *to = exec_resolve(f, &f->cmd->arg[0], 0);
     const void *from = exec_resolve(f, &f->cmd->arg[1], 0);
     /* A state assigned to itself in place.  No bytes: there may be no arena. */
-    if (!f->cmd->bytes || (to == from && f->cmd->device == f->cmd->from)) return true;
+    if (!bytes || (to == from && f->cmd->device == f->cmd->from)) return true;
     bool host = device_is_host(f->cmd->device), from_host = device_is_host(f->cmd->from);
     if (f->cmd->device != f->cmd->from && (host || from_host)) atomic_fetch_add_explicit(&counters.peer_copies, 1,
                                                                                          memory_order_relaxed);
     if (!host || !from_host) return accelerator_copy(f, to, from, e);
-    memcpy(to, from, (size_t)f->cmd->bytes);
+    memcpy(to, from, (size_t)bytes);
     return true;
 }
 
@@ -104,7 +119,9 @@ static bool run_command_kernels(struct frame *f, uint32_t *n, struct err *e)
     const struct command *c = f->cmd;
     for (; c < end && *n < MAX_KERNEL_RUN && (!*n || (c->no_barrier && f->r->elide)); c++) {
         const struct kernel *k = f->p->kernel[c->kernel];
-        part[(*n)++] = (struct pool_part){k->extent, k->sched.grain};
+        const val *active = f->r->x->active;
+        int64_t extent = active ? kernel_extent_at(k, active[c->kernel], f->r->slot) : k->extent;
+        part[(*n)++] = (struct pool_part){extent, k->sched.grain};
     }
     f->r->launches += *n;
     f->r->barriers++;
@@ -331,7 +348,7 @@ static bool make_outputs(const struct run *r, const bool *exclusive, struct err 
     for (uint32_t i = 0; i < g->nout; i++) {
         const struct output *o = &g->out[i];
         r->out[i] = is_in_place(r, exclusive, i) ? buffer_ref(r->state[o->state])
-                                                 : buffer_new(node_at(g, o->value)->device, node_bytes(g, o->value), e);
+                                                 : buffer_new(node_at(g, o->value)->device, output_bytes(r, i), e);
         if (!r->out[i]) return false;
     }
     return true;
@@ -365,7 +382,7 @@ static bool within_limits(struct run *r, const bool *exclusive, struct err *e)
     if (!buffer_limited()) return true;
     for (uint32_t i = 0; i < g->nout; i++) {
         int device = node_at(g, g->out[i].value)->device;
-        if (!is_in_place(r, exclusive, i)) need[device] += buffer_charge(device, node_bytes(g, g->out[i].value));
+        if (!is_in_place(r, exclusive, i)) need[device] += buffer_charge(device, output_bytes(r, i));
     }
     for (unsigned d = 0; d < MAX_DEVICES; d++)
         if (p->arena_bytes[d] && d != home_of(r)) need[d] += buffer_charge((int)d, (size_t)p->arena_bytes[d]);

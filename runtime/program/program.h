@@ -9,9 +9,11 @@
 struct exec {                            /* immutable once made, except the atomic fields; shared by threads */
     struct hash128 key;
     struct graph *captured;              /* compared on a look-up */
-    struct program *program;
+    struct program *program;             /* NULL: it has variants */
+    struct variants *variants;           /* of a graph with symbols that has a program for each value; else NULL */
     struct code_entry **code;            /* the loaded code of its kernels, one for each device that runs it */
     uint32_t ncode;
+    val *active;                         /* per program kernel: kernel_active; NULL: the program has no symbols */
     kernel_fn **fn;                      /* per kernel of the program; NULL: not run on the CPU */
     /* the same for each device with a driver that runs kernels, else NULL */
     const struct device_kernel **on[DEVICE_END];
@@ -45,6 +47,13 @@ static inline const struct exec *exec_latest(const struct exec *x)
  * run on `device`, others on their own.  NULL: *e.  Takes a reference, for exec_unref: a program without one may be
  * evicted (evict.c). */
 const struct exec *exec_get(const struct graph *captured, int device, bool fuse, struct err *e);
+/* ---- variants.c: graphs with symbols ---- */
+/* What runs x with these values of the symbols, which stand behind those of slots: x, or the program that it has for
+ * them, which may have to be built.  With a reference.  NULL: *e. */
+const struct exec *exec_pick(const struct exec *x, const uint64_t *slot, struct err *e);
+/* Why the values have a program of their own, as a line; "": they have not. */
+void exec_pick_why(const struct exec *x, const uint64_t *slot, char *text, size_t n);
+
 /* The program of that graph name that ran last, with a reference; NULL: none. */
 const struct exec *exec_named(const char *name);
 

@@ -1,31 +1,31 @@
 /* The tuner: measures other schedules for a program's kernels and keeps those that are faster.
  *
- * All kernels of a program are tuned at the same time.  A round gives each kernel its next candidate
- * (passes/lower/candidates.c), makes a program of these, and runs it and the program with the schedules kept so far by
- * turns.  Each kernel is judged by the ratios of its own times in neighbouring runs: their median must be below KEEP,
- * so that noise keeps nothing.  A candidate that is kept is what the next ones are compared with and derived from.
- * Candidates that change how results are stored (`stream`) change what the next kernels find in the caches; each is
- * measured in a round of its own and judged by the time of the whole program.
+ * All kernels of a program are tuned at the same time.  In each round, every kernel gets its next candidate
+ * (passes/tune/candidates.c).  A program with these candidates and the program with the schedules kept so far run in
+ * alternation.  A kernel's candidate is kept if the median of the ratios of its times in neighbouring runs is below
+ * KEEP, so that noise does not change schedules.  Later candidates of the kernel are compared with it and derived from
+ * it.  A candidate that changes `stream` also changes what later kernels find in the caches, so it is measured in a
+ * round of its own and judged by the time of the whole program.
  *
- * At the end the program with all that was kept runs by turns with the one that there was; a kernel that is not faster
- * there, and all kernels if the whole is not, go back to their first schedules. */
+ * At the end, the program with all kept schedules and the original program run in alternation.  Kernels that are not
+ * faster there get their first schedules back; so do all kernels if the program as a whole is not faster. */
 #include "tune_measure.h"
 #include "cache.h"
 #include "runtime/measure/measure.h"
 #include <string.h>
 
+/* A pair is one sample of each of the two programs. */
 enum { MIN_PAIRS = 3, SURE_PAIRS = 7, MOST_PAIRS = 9, MOST_TRIED = 3 * MAX_CANDIDATES };
-/* The time of a candidate that is kept, as a part of the time there was: */
-#define KEEP 0.97            /*   after SURE_PAIRS, */
-#define CLEARLY 0.85         /*   after MIN_PAIRS */
-#define HOPELESS 0.99        /* above it no more pairs are measured: after MIN_PAIRS, */
-#define BAD 1.1              /*   after one */
-#define WARM_SECONDS 2e-2    /* samples of less are preceded by one that is not counted */
-#define SHARE 0.005          /* of a program's time: kernels of less are left alone */
-#define SAMPLE_SECONDS 2e-3  /* a program is run so often that a sample is this long, */
-enum { MOST_TIMES = 8 };     /*   but no more often */
-enum { MOST_RUNS = 256 };    /* with the same states: those that decay must not become subnormal */
-
+/* A candidate's time divided by the time of the schedule kept so far: */
+#define KEEP 0.97            /* below it a candidate is kept, after SURE_PAIRS */
+#define CLEARLY 0.85         /* below it a candidate is kept after MIN_PAIRS */
+#define HOPELESS 0.99        /* above it a candidate is dropped after MIN_PAIRS */
+#define BAD 1.1              /* above it a candidate is dropped after one pair */
+#define SHARE 0.005          /* kernels with a smaller part of the program's time are not tuned */
+#define SAMPLE_SECONDS 2e-3  /* a sample is as many runs as take this long, */
+enum { MOST_TIMES = 8 };     /*   at most this many */
+#define WARM_SECONDS 2e-2    /* if samples are shorter, one that is not counted comes first */
+enum { MOST_RUNS = 256 };    /* then states are reset, so that those which decay do not become subnormal */
 
 /* A kernel, or several groups' equal kernels. */
 struct tunable {
@@ -33,19 +33,20 @@ struct tunable {
     uint32_t group;                        /* one of its groups */
     int device;
     struct schedule first, now, trial;
-    struct schedule list[MAX_CANDIDATES];  /* candidates made from `now` as it was then, */
-    uint32_t nlist, next;                  /*   of which so many were looked at */
+    struct schedule list[MAX_CANDIDATES];  /* candidates derived from an earlier value of `now` */
+    uint32_t nlist, next;                  /* next: the first that was not considered yet */
     struct schedule tried[MOST_TRIED];
     uint32_t ntried;
     double ratio[MOST_PAIRS];
-    int pairs;                             /* after which its candidate was decided; 0: not yet */
-    double seconds[2];                     /* of a run: before and after */
-    bool worth;                            /* takes enough of the time */
-    bool trying, kept, done;               /* has a candidate in this round; which was faster; none is left */
-    bool moved;                            /* `now` has changed since the list was made */
+    int pairs;                             /* number of pairs after which its candidate was decided; 0: undecided */
+    double seconds[2];                     /* of its calls in a sample; at the end in one run, before and after */
+    bool worth;                            /* its part of the program's time is at least SHARE */
+    bool trying, kept;                     /* it has a candidate in this round; the candidate is kept */
+    bool done;                             /* all its candidates were measured */
+    bool moved;                            /* `now` has changed since the list was made, or there is no list */
 };
 
-/* One graph whose kernels are tuned: the program's, or a region's. */
+/* One graph whose kernels are tuned: that of the program, or of a region. */
 struct unit {
     struct measured m;
     struct program_targets targets;
@@ -54,23 +55,23 @@ struct unit {
     uint32_t *of_group;                    /* per group: its tunable's number + 1 */
     struct tunable *v;
     uint32_t n;
-    int times;                             /* runs of a sample */
-    int runs;                              /* since the states were reset */
-    double sample;                         /* how long one takes by the wall clock */
-    double *took;                          /* per tunable: room for a sample */
-    bool *wanted;                          /* per tunable: is it measured? */
+    int times;                             /* runs in a sample */
+    int runs;                              /* runs since the states were reset */
+    double sample;                         /* seconds of a sample on the wall clock */
+    double *took;                          /* per tunable: its seconds in the last sample */
+    bool *wanted;                          /* per tunable: is it measured now? */
 };
 
 struct tuner {
     const struct tune_options *o;
-    double end;                            /* of the time */
+    double end;                            /* when the time budget ends, by measure_now */
     int done, total;                       /* rounds */
     struct err *e;
 };
 
 static bool tune_no_memory(struct tuner *t) { return err_set(t->e, KL_ERR_MEMORY, "no memory to tune a program"); }
 
-/* ---- schedules for planning: those kept so far, or the candidates of this round, or the first ones ---- */
+/* ---- schedules for planning: the first ones, those kept so far, or the candidates of this round ---- */
 
 enum which { FIRST, NOW, TRIAL };
 struct pick { struct tuned tuned; const struct unit *u; enum which which; };
@@ -104,7 +105,8 @@ static bool find_tunables(struct tuner *t, struct unit *u, const struct program 
     for (uint32_t i = 0; ok && i < p->ncmd; i++) {
         const struct command *c = &p->cmd[i];
         struct lowered l;
-        if (c->kind != CMD_KERNEL) continue;
+        /* the interpreter has no schedules */
+        if (c->kind != CMD_KERNEL || !device_backend(c->device, NULL)) continue;
         if (!lower_group(u->lowerer, c->group, NULL, &l, NULL, t->e)) {
             ok = false;
             break;
@@ -132,7 +134,7 @@ static bool unit_open(struct tuner *t, struct unit *u, const struct graph *g, in
     *u = (struct unit){.times = 1};
     if (!measured_open(&u->m, g, device, t->e) || !exec_targets(g, device, &u->targets, t->e)) return false;
     uint32_t n = g->ngroup + 1;
-    u->lowerer = lowerer_new(g, &u->targets.set, 0, NULL);
+    u->lowerer = lowerer_new(g, &u->targets.set, 0, NULL, NULL);
     u->key = mem_alloc(n * sizeof *u->key);
     u->of_group = mem_alloc(n * sizeof *u->of_group);
     u->v = mem_alloc(n * sizeof *u->v);
@@ -165,7 +167,7 @@ static bool sample(struct tuner *t, struct unit *u, struct variant *v, double *w
     return variant_run(v, &u->m, u->times, u->took, whole, t->e);
 }
 
-/* Which kernels are worth it, and how many runs a sample has. */
+/* Determines which kernels are tuned and how many runs make a sample. */
 static bool first_look(struct tuner *t, struct unit *u, struct variant *now)
 {
     enum { RUNS = 4 };
@@ -188,7 +190,8 @@ static bool first_look(struct tuner *t, struct unit *u, struct variant *now)
     return true;
 }
 
-/* One run of each, the one and the other first by turns; ratio: second's time by first's, per tunable. */
+/* Measures pair `number`: a sample of each program, in alternating order.  Sets each tunable's ratio: its time in
+ * `second` divided by that in `first`. */
 static bool pair(struct tuner *t, struct unit *u, struct variant *first, struct variant *second, int number,
                  double *whole_ratio)
 {
@@ -206,7 +209,7 @@ static bool pair(struct tuner *t, struct unit *u, struct variant *first, struct 
     return true;
 }
 
-/* After so many pairs: is it known whether the candidate is kept? */
+/* Is the decision about a candidate final, given the median of its ratios in so many pairs? */
 static bool decided(double median, int pairs)
 {
     bool clear = median > HOPELESS || median < CLEARLY;
@@ -267,8 +270,8 @@ static bool was_tried(const struct tunable *k, const struct schedule *s)
     return seen;
 }
 
-/* Moves to the next candidate that was not measured yet; done: there is none.  A list that is used up is made again
- * from a schedule that was found since. */
+/* Advances k->next to a candidate that was not measured yet, or sets k->done.  At the end of the list, a new one is
+ * made if `now` has changed. */
 static bool next_candidate(struct tuner *t, struct unit *u, struct tunable *k)
 {
     while (!k->done) {
@@ -298,7 +301,8 @@ static void take_candidate(struct tunable *k)
     k->pairs = 0;
 }
 
-/* Gives the kernels their candidates; *alone: the only one, whose stores change.  false: none is left, or *e. */
+/* Gives the kernels their candidates for a round.  *alone: the only one, if that changes `stream`; else NULL.  false:
+ * no candidate is left, or an error in t->e. */
 static bool next_round(struct tuner *t, struct unit *u, const struct tunable **alone)
 {
     bool any = false;
@@ -354,7 +358,7 @@ static bool search(struct tuner *t, struct unit *u, struct variant *now)
         if (ok && any_kept(u)) {
             struct variant before = *now;
             keep_found(u);
-            ok = make(t, u, NOW, now); /* while the code that both have is in use */
+            ok = make(t, u, NOW, now); /* while the old program keeps the code that both use */
             variant_free(&before);
         }
         variant_free(&trial);
@@ -367,7 +371,7 @@ static bool search(struct tuner *t, struct unit *u, struct variant *now)
     return !t->e->code;
 }
 
-/* Compares what there was with what was found; puts back what is no faster. */
+/* Compares the original program with the tuned one and restores the schedules of kernels that are not faster. */
 static bool settle(struct tuner *t, struct unit *u, struct variant *now)
 {
     struct variant first;
@@ -403,7 +407,7 @@ static bool settle(struct tuner *t, struct unit *u, struct variant *now)
 
 /* ---- what is kept ---- */
 
-/* A line for a program whose kernels have all been measured. */
+/* The key of a record that marks a program whose kernels were all tuned to the end. */
 static struct hash128 mark_of(const struct graph *captured)
 {
     struct { char what[16]; struct hash128 graph; } mark = {"tuned program", graph_hash(captured)};
@@ -467,34 +471,52 @@ static bool tune_unit(struct tuner *t, const struct graph *g, int device, struct
     return ok || empty;
 }
 
+/* Tunes a graph and its regions until `end`.  Regions have the smaller part of the time: how often each of them runs is
+ * not known. */
+static bool tune_graph(struct tuner *t, const struct graph *g, int device, double end, struct tune_result *r)
+{
+    double now = measure_now();
+    t->end = g->nregion ? now + 0.7 * (end - now) : end;
+    bool ok = !g->ngroup || tune_unit(t, g, device, r);
+    for (uint32_t i = 0; ok && i < g->nregion; i++) {
+        now = measure_now();
+        ok = tune_graph(t, g->region[i], device, now + (end - now) / (g->nregion - i), r);
+    }
+    return ok;
+}
+
+static bool has_compiled(const struct program *p, uint64_t interpreted)
+{
+    bool any = false;
+    for (uint32_t i = 0; i < p->ncmd && !any; i++) {
+        const struct command *c = &p->cmd[i];
+        any = c->kind == CMD_KERNEL && !(interpreted >> c->device & 1);
+        for (int k = 0; k < 2 && !any; k++) any = c->sub[k] && has_compiled(c->sub[k], interpreted);
+    }
+    return any;
+}
+
 static bool tunes(const struct exec *x, struct err *e)
 {
-    const struct program *p = x->program;
     const char *name = x->captured->name;
+    if (x->captured->symbols)
+        return err_set(e, KL_ERR_ARGUMENT, "tune: graph %s has symbols; only lengths that are numbers are tuned",
+                       name);
     if (x->schedules)
         return err_set(e, KL_ERR_ARGUMENT, "tune: graph %s has schedules that were handed in, which hold in any case",
                        name);
-    for (uint32_t i = 0; i < p->ncmd; i++)
-        if (p->cmd[i].kind == CMD_KERNEL && !(x->interpreted >> p->cmd[i].device & 1)) return true;
-    return err_set(e, KL_ERR_DEVICE, "tune: graph %s has no kernel that a code generator compiles for device %s", name,
+    return has_compiled(x->program, x->interpreted) ||
+           err_set(e, KL_ERR_DEVICE, "tune: graph %s has no kernel that a code generator compiles for device %s", name,
                    device_name(x->device));
 }
 
 bool tune_program(const struct exec *x, const struct tune_options *o, struct tune_result *r, struct err *e)
 {
     struct tuner t = {.o = o, .e = e, .total = 1};
-    const struct graph *g = x->program->g;
-    double now = measure_now(), share = g->nregion ? 0.7 * o->seconds : o->seconds;
     *r = (struct tune_result){.complete = true};
     if (!tunes(x, e) || !tuned_can_keep(e)) return false;
     if (o->seconds <= 0) return !(r->complete = false);
-    t.end = now + share;
-    bool ok = tune_unit(&t, g, x->device, r);
-    for (uint32_t i = 0; ok && i < g->nregion; i++) {
-        double left = now + o->seconds - measure_now();
-        t.end = measure_now() + left / (g->nregion - i);
-        ok = !g->region[i]->ngroup || tune_unit(&t, g->region[i], x->device, r);
-    }
+    bool ok = tune_graph(&t, x->program->g, x->device, measure_now() + o->seconds, r);
     struct tuned_record mark = {mark_of(x->captured), {0}};
     if (ok && r->complete) ok = tuned_keep(x->device, &mark, 1, e);
     if (ok && r->changed) exec_outdate(x);
@@ -513,8 +535,8 @@ const struct exec *tune_repeated(const struct exec *x)
     static _Thread_local bool tuning;
     struct err e = {0};
     struct tune_result r;
-    if (tuning || !x->fuse || x->base || x->schedules || !tunes(x, &e) ||
-        atomic_exchange(&((struct exec *)x)->tuned, true) || is_marked(x)) return x;
+    if (tuning || atomic_exchange(&((struct exec *)x)->tuned, true) || !x->fuse || x->base || x->schedules ||
+        !tunes(x, &e) || is_marked(x)) return x;
     bool aloud = environment_switch("KILN_TUNE", false);
     double line = measure_now(), began = line;
     struct tune_options o = {.seconds = option_tune_seconds(), .progress = aloud ? say_progress : NULL, .ctx = &line};
@@ -523,6 +545,8 @@ const struct exec *tune_repeated(const struct exec *x)
     bool ok = tune_program(x, &o, &r, &e);
     const struct exec *tuned = ok && r.changed ? exec_get(x->captured, x->device, true, &e) : NULL;
     tuning = false;
+    /* once in a process, even if there was no time for all candidates */
+    if (tuned) atomic_store(&((struct exec *)tuned)->tuned, true);
     char text[256];
     if (ok)
         format_text(text, sizeof text,

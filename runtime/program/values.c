@@ -1,4 +1,4 @@
-/* Values for leaves that no one gave: for kiln bench and profile, and for the tuner. */
+/* Made-up values for inputs, states and slots: for kiln bench and profile, and for the tuner. */
 #include "runtime/runtime.h"
 #include <string.h>
 

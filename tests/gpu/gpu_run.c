@@ -310,7 +310,7 @@ static void table(void)
     if (has(KL_F16))
         text_graph("tests/text/agree_gpu_phases.kir");
     if (has(KL_BF16))
-        text_graph("tests/text/agree_gpu_thin.kir");
+        text_graph("tests/text/agree_gpu_thin.kir"), text_graph("tests/text/agree_gpu_turn.kir");
 }
 
 /* Graphs in which a unit in the last place of a sum makes quite another number: 262 takes cosines of sums of about

@@ -280,7 +280,7 @@ static void test_two_sizes(const char *device)
     }
     CHECK(seen[0] != seen[1] && atomic_load(&counters.graphs_built) == built + 2);
     CHECK(atomic_load(&counters.compiles) == compiles);
-    CHECK(!exec_get(g, d, true, &e) && strstr(e.msg, "symbol n has no value"));
+    CHECK(exec_get(g, d, true, &e) != NULL); /* without a value: one program for all values, or one for each */
     graph_free(g);
 }
 

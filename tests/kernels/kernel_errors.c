@@ -70,7 +70,7 @@ static void test_loops(void)
     k_end(k, v);
     refused(k, "inside a vector loop");
 
-    static const int64_t widths[] = {0, 3, 24, 128};
+    static const int64_t widths[] = {0, 3, 24, 512};
     for (int i = 0; i < 4; i++) {
         k = begin();
         k_end(k, vector(k, widths[i]));

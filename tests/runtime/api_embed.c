@@ -263,7 +263,7 @@ static void test_threads(kl_device dev)
 /* ---- fork ---- */
 
 /* TSan's own locks may be held by another thread at the time of a fork, and then for good in the child.  There forks
- * find the threads between their steps: the pool, the code generator and all that is shared are as ever.  (ASan's
+ * find the threads between their steps: the pool, the code generator and all that is shared are unchanged.  (ASan's
  * allocator is one such lock, which the threads of the pool take, too.) */
 #if !defined(KILN_ASAN)
 static atomic_bool stop;

@@ -161,6 +161,31 @@ static void test_budget(void)
     CHECK(seen.rounds == rounds && seen.kernels == kernels);
 }
 
+/* Option tune: the second run of a trace is preceded by measurements, the third is not. */
+static void test_option(void)
+{
+    enum { N = 80 };
+    static float x[N * N], y[2][N * N];
+    int64_t compiles[4];
+    for (int i = 0; i < N * N; i++)
+        x[i] = (float)(i % 13 - 6) / 8;
+    OK(kl_set_option("tune", 1));
+    OK(kl_set_option("tune_seconds", 60));
+    for (int i = 0; i < 4; i++) {
+        kl_trace_begin("option");
+        kl_tensor in = kl_input(device, KL_F32, DIMS(N, N), x);
+        kl_tensor out = kl_keep(kl_tanh(kl_matmul(in, in)));
+        OK(kl_trace_end());
+        OK(kl_read(out, y[i > 0], sizeof y[0]));
+        kl_release(out);
+        CHECK(i == 0 || !memcmp(y[0], y[1], sizeof y[0]));
+        compiles[i] = kl_counter("compiles");
+    }
+    CHECK(compiles[1] > compiles[0] + 3 && compiles[3] == compiles[2]);
+    CHECK(kl_set_option("tune", 2) == KL_ERR_ARGUMENT);
+    OK(kl_set_option("tune", 0));
+}
+
 int main(int argc, char **argv)
 {
     static float before[IN * OUT], after[IN * OUT], reference[IN * OUT];
@@ -195,6 +220,7 @@ int main(int argc, char **argv)
     OK(kl_tune("layer", 0.01)); /* less than a round takes */
     steps(after);
     CHECK(!memcmp(before, after, sizeof before));
+    test_option();
     test_errors();
     test_unwritable();
     steps(after);

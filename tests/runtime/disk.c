@@ -1,8 +1,8 @@
 /* Kernels kept on disk: what is in their keys, who may use the folder, and that whatever happens to an entry, the
  * results are the same bits and the worst is a kernel compiled again.
  *
- * A process keeps the kernels that it has loaded, so whoever is to ask the disk is forked from this one, which has
- * opened the code generator but runs no graph on cpu itself. */
+ * A process keeps the kernels that it has loaded, so a process that is to use the disk is forked from this one, which
+ * has opened the code generator but runs no graph on cpu itself. */
 #define _GNU_SOURCE
 #include "tests/support/harness.h"
 #include <fcntl.h>

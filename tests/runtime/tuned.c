@@ -125,7 +125,7 @@ static void test_candidates(const char *text)
         graph_free(g);
         return;
     }
-    struct lowerer *s = lowerer_new(g, &targets.set, 0, NULL);
+    struct lowerer *s = lowerer_new(g, &targets.set, 0, NULL, NULL);
     for (uint32_t group = 0; s && group < g->ngroup; group++) n += test_candidates_of(g, s, group, want);
     check(n > 0, "%s has candidates", g->name);
     for (uint32_t k = 0; k < g->nout; k++) mem_free(want[k]);
@@ -203,7 +203,7 @@ static void test_records(void)
     uint32_t n = 0;
     char path[160];
     bool ok = passes_run(fused, &(struct pass_options){.fuse = true}) && exec_targets(fused, DEVICE_CPU, &targets, &e);
-    struct lowerer *s = ok ? lowerer_new(fused, &targets.set, 0, NULL) : NULL;
+    struct lowerer *s = ok ? lowerer_new(fused, &targets.set, 0, NULL, NULL) : NULL;
     ok = s && lower_group(s, 0, NULL, &l, NULL, &e) && lower_candidates(s, 0, l.k, 1, list, &n, &e) && n > 1;
     if (check(ok, "candidates: %s", e.msg)) {
         check(find_tuned(path) == 0 && is_now(g, &chosen), "no record");

@@ -124,7 +124,7 @@ static void test_other_llvm(const char *llvm)
     expect("and then has", "2", FOUND);
     if (!check(copy_file(llvm, copy), "a copy of %s", llvm))
         return;
-    expect("a library that has come there is found by whoever compiles", "8", OPENED | COMPILED);
+    expect("a new library is found by a process that compiles", "8", OPENED | COMPILED);
     setenv("LD_LIBRARY_PATH", "/nowhere", 1);
     expect("another path", "2", OPENED | FOUND);
     check(disk_prune(0, &(struct disk_entries){0}, &(struct err){0}), "an empty folder");

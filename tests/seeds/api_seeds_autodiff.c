@@ -348,7 +348,7 @@ static void a28(void)
     CHECK(!kl_is_tracked(top) && on(top, ad));
     kl_tensor picked = kl_gather(kl_square(x), 0, top), loss = kl_add(kl_sum_all(picked), kl_sum_all(kl_square(x)));
     kl_gradients *g = kl_backward(loss);
-    NEAR_LIST(copy_of(kl_gradients_get(g, x)), 0, 2, 20); /* the tape goes on around it */
+    NEAR_LIST(copy_of(kl_gradients_get(g, x)), 0, 2, 20); /* the surrounding recording continues */
     CHECK(!kl_gradients_get(g, top).id && !kl_gradients_get(g, i).id);
     kl_gradients_free(g);
     CHECK(!kl_backward(kl_cast(top, KL_F32)) && kl_last_error_code() == KL_ERR_GRAD &&

@@ -112,17 +112,21 @@ static bool untouched(const struct graph *g, const struct leaves *l, const struc
     return true;
 }
 
-static bool run_with(const struct graph *g, const char *device, bool fuse, bool in_place, const struct values *input,
-                     const struct values *state, const uint64_t *slot, struct values *out, struct err *e)
+/* of: g, or a graph with symbols that g is for the values behind the slots. */
+static bool run_with(const struct graph *of, const struct graph *g, const char *device, bool fuse, bool in_place,
+                     const struct values *input, const struct values *state, const uint64_t *slot, struct values *out,
+                     struct err *e)
 {
     struct buffer *in[MAX_VALUES] = {0}, *st[MAX_VALUES] = {0}, *res[MAX_VALUES] = {0};
     bool exclusive[MAX_VALUES];
     int dev = device_find(device, e);
-    const struct exec *x = dev < 0 ? NULL : exec_get(g, dev, fuse, e);
+    const struct exec *x = dev < 0 ? NULL : exec_get(of, dev, fuse, e), *now = x ? exec_pick(x, slot, e) : NULL;
     for (uint32_t i = 0; i < g->state.n; i++)
         exclusive[i] = in_place;
-    bool ok = x && upload(dev, g, &g->input, input, in, e) && upload(dev, g, &g->state, state, st, e) &&
-              exec_run(x, in, st, exclusive, slot, res, e);
+    bool ok = now && upload(dev, g, &g->input, input, in, e) && upload(dev, g, &g->state, state, st, e) &&
+              exec_run(now, in, st, exclusive, slot, res, e);
+    exec_unref(now);
+    exec_unref(x);
     out->n = ok ? g->nout : 0;
     for (uint32_t i = 0; ok && i < g->nout; i++) {
         size_t bytes = node_bytes(g, g->out[i].value);
@@ -142,7 +146,13 @@ bool run_on(const struct graph *g, const char *device, bool fuse, const struct v
             const struct values *state,
             const uint64_t *slot, struct values *out, struct err *e)
 {
-    return run_with(g, device, fuse, true, input, state, slot, out, e);
+    return run_with(g, g, device, fuse, true, input, state, slot, out, e);
+}
+
+bool run_for_values(const struct graph *symbolic, const struct graph *g, bool fuse, const struct values *input,
+                  const struct values *state, const uint64_t *slot, struct values *out, struct err *e)
+{
+    return run_with(symbolic, g, "cpu", fuse, true, input, state, slot, out, e);
 }
 
 double element_value(unsigned dtype, const void *p, int64_t i)
@@ -313,7 +323,7 @@ static bool agree(const struct graph *g, const struct values *input, const struc
         if (!ways[i].device && !(graph_devices(g) & (graph_devices(g) - 1)))
             break; /* all on one device */
         pool_set_threads(ways[i].threads);
-        ok = run_with(own, device, ways[i].fuse, ways[i].in_place, input, state, slot, &out[i], &e) ||
+        ok = run_with(own, own, device, ways[i].fuse, ways[i].in_place, input, state, slot, &out[i], &e) ||
              err_set(why, e.code, "%s: %s", ways[i].text, e.msg);
         if (ok && i > 1)
             ok = kernels_round_trip(own, device, ways[i].fuse, why);

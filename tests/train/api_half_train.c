@@ -152,6 +152,22 @@ static void test_gradients(kl_dtype d, bool autocast)
     kl_release(norm), kl_release(norm_wide);
 }
 
+/* A gradient of f32 goes with a half; one of another dtype is refused with its number. */
+static void test_dtypes(kl_dtype d)
+{
+    kl_tensor p = kl_keep(numbers(d, 1, 0)), g[1] = {numbers(KL_F32, 1, 0)}, bad[1] = {numbers(KL_F64, 1, 0)};
+    kl_optimizer *o = kl_adam(&p, 1, NULL);
+    OK(kl_trace_begin("f32"));
+    OK(kl_optimizer_step_gradients(o, g, 0.1));
+    OK(kl_trace_end());
+    OK(kl_trace_begin("f64"));
+    CHECK(kl_optimizer_step_gradients(o, bad, 0.1) == KL_ERR_TYPE);
+    CHECK(strstr(kl_last_error(), "optimizer_step: gradient 0 is f64, its parameter "));
+    kl_trace_abandon();
+    kl_optimizer_free(o);
+    kl_release(p), kl_release(g[0]), kl_release(bad[0]);
+}
+
 /* ---- quantized tensors ---- */
 
 /* The product of two quantized tensors is that of the numbers they stand for, rounded once; the sums of integers are
@@ -236,6 +252,7 @@ static void test_all(kl_device device)
             }
             test_gradients(half[h], autocast);
             test_quantized(half[h], autocast);
+            test_dtypes(half[h]);
         }
 }
 

@@ -50,7 +50,11 @@ check 'two ranks' ranks two 2
 speed2=$(sed -n 's/^images_per_second: //p' "$tmp/out0")
 echo "images a second: $speed1 by one process, $speed2 by two"
 check 'four ranks' ranks four 4
+export KILN_PROFILE="$tmp/profile.json" # by the last rank to end
 check 'two ranks again, small buckets' ranks again 2 --bucket 100000
+unset KILN_PROFILE
+check 'a profile shows communication on a thread of its own' grep -q 'kiln comm' "$tmp/profile.json"
+check 'and what it did' grep -q 'kl.all_reduce' "$tmp/profile.json"
 check 'two ranks, sharded' ranks sharded 2 --sharded 1
 decimal one && decimal two && decimal four
 check 'losses of one and two' near one two

@@ -1,4 +1,4 @@
-/* Reading data sets, and loaders that make batches of them.  Included by <kiln/kiln.h>. */
+/* Readers of data sets, and loaders that make batches from them.  Included by <kiln/kiln.h>. */
 #ifndef KILN_DATA_H
 #define KILN_DATA_H
 #include <kiln/types.h>
@@ -16,12 +16,12 @@ typedef struct kl_idx {
 } kl_idx;
 
 /* Reads an IDX file of unsigned bytes, gzip-compressed or not.  With `rank` > 0 the file must have that many
- * dimensions, and each must equal dim[i] where dim is not NULL and dim[i] >= 0.  Anything wrong with the file
- * (missing, truncated, another format or element type, other dimensions, bytes left over) is an error that
- * names it; *out is then empty. */
+ * dimensions, and each must equal dim[i] where dim is not NULL and dim[i] >= 0.  Any problem with the file (missing,
+ * truncated, another format or element type, other dimensions, trailing bytes) is an error that names it; *out is then
+ * empty. */
 KL_API kl_status kl_idx_read(kl_idx *out, const char *path, int rank, const int64_t *dim);
 
-/* Frees the data and empties *idx; harmless on an empty one. */
+/* Frees the data and empties *idx; does nothing for an empty one. */
 KL_API void kl_idx_free(kl_idx *idx);
 
 /* ---- tables of numbers as text ---- */
@@ -31,10 +31,10 @@ typedef struct kl_csv {
     int64_t rows, columns;
     char **name;       /* of the columns; NULL without a header */
 } kl_csv;
-/* Reads a file of numbers with `separator` (0: a comma) between them and a row a line, the first of which has the
- * columns' names if `header`.  A field may be in double quotes, "" in it being one; spaces around a number, empty lines
- * and \r before a line's end are skipped.  Anything wrong (missing, a field that is no number, rows of unequal length)
- * is an error that names file, line and column; *out is then empty.  [errors ARGUMENT, IO, MEMORY] */
+/* Reads a file of numbers separated by `separator` (0: a comma), one row a line.  With `header` the first line has the
+ * columns' names.  A field may be in double quotes, with "" for a quote; spaces around a number, empty lines and \r at
+ * the end of a line are skipped.  Any problem (missing, a field that is no number, rows of unequal length) is an error
+ * that names file, line and column; *out is then empty.  [errors ARGUMENT, IO, MEMORY] */
 KL_API kl_status kl_csv_read(kl_csv *out, const char *path, char separator, bool header);
 /* The number of a column by its name, -1: there is none. */
 KL_API int64_t kl_csv_column(const kl_csv *csv, const char *name);
@@ -44,62 +44,63 @@ KL_API void kl_csv_free(kl_csv *csv); /* harmless on an empty one */
 
 typedef struct kl_tokens {
     int64_t count;
-    int width;         /* bytes of one: 1, 2 or 4, in this machine's order */
+    int width;         /* bytes of a token: 1, 2 or 4, in this machine's byte order */
     const void *data;
-    void *map;         /* of the file; Kiln's */
+    void *map;         /* the mapping of the file; owned by Kiln */
     size_t map_bytes;
 } kl_tokens;
-/* The tokens behind the first `skip` bytes of a file.  [errors ARGUMENT; IO: also a file that is shorter, or whose
+/* Maps the tokens after the first `skip` bytes of a file.  [errors ARGUMENT; IO: also a file that is shorter, or whose
  * length is no multiple of the width: *out is then empty] */
 KL_API kl_status kl_tokens_open(kl_tokens *out, const char *path, int width, int64_t skip);
-/* n of them from `first` on as i32.  [errors ARGUMENT: not all of them are there, or one is above 2^31 - 1] */
+/* Copies n tokens from number `first` on, as i32.  [errors ARGUMENT: not all of them exist, or one is above 2^31 -
+ * 1] */
 KL_API kl_status kl_tokens_read(const kl_tokens *tokens, int64_t first, int64_t n, int32_t *out);
 KL_API void kl_tokens_close(kl_tokens *tokens); /* harmless on an empty one */
 
-/* ---- loaders: batches that threads prepare ahead of time ---- */
+/* ---- loaders: threads prepare batches ahead of time ---- */
 
-/* Writes n samples of a batch to `batch`, on any thread; calls nothing of Kiln's but kl_tokens_read.  An error's text
- * goes to message, room for 256 bytes. */
+/* Writes n samples to `batch`. It runs on any thread and must not call Kiln except kl_tokens_read.  It writes the text
+ * of an error to message, which has room for 256 bytes. */
 typedef kl_status kl_loader_fill(void *ctx, const int64_t *samples, int64_t n, void *batch, char *message);
 
 typedef struct kl_loader_options {
     int64_t count;         /* samples of the data set, numbered from 0 */
-    int64_t batch;         /* most samples of a batch of one rank */
+    int64_t batch;         /* maximum samples in a batch of one rank */
     size_t bytes;          /* memory of a batch */
     kl_loader_fill *fill;
     void *ctx;
-    uint64_t seed;         /* of the order, another one in each epoch */
+    uint64_t seed;         /* determines the order, which differs in each epoch */
     bool in_order;         /* not shuffled */
-    bool drop_last;        /* an epoch has full batches alone */
+    bool drop_last;        /* batches that are not full are left out */
     int rank, ranks;       /* ranks 0: 1 */
-    int threads;           /* 0: 1; negative: none, batches are made by kl_loader_next */
-    int prefetch;          /* batches that are made ahead; 0: 2 and one a thread more */
+    int threads;           /* 0: 1; negative: none, kl_loader_next makes the batches */
+    int prefetch;          /* batches prepared ahead; 0: 2 plus one for each thread */
 } kl_loader_options;
 
-/* What one call of kl_loader_next gives. */
+/* The result of kl_loader_next. */
 typedef struct kl_batch {
-    const void *data;      /* the loader's, until its next call */
+    const void *data;      /* owned by the loader, valid until its next call */
     const int64_t *sample; /* the numbers of the samples, likewise */
     int64_t count;
-    int64_t epoch, index;  /* of the batch: where it stands */
+    int64_t epoch, index;  /* the position of the batch: its epoch and its number in it */
 } kl_batch;
 
-/* Batches of a data set, epoch after epoch without an end.  Which samples a batch has depends on the options but for
- * threads and prefetch.  Batch i of all ranks together has the samples that one rank with a batch so many times as
- * large would have, rank r those from r * batch on; the last ones of an epoch are shared out evenly, and left out where
- * they are fewer than the ranks.  A child of fork makes loaders of its own.  Used by one thread at a time.  The options
- * are copied.  [errors ARGUMENT, MEMORY: NULL] */
+/* Makes batches of a data set, epoch after epoch without end.  The samples of a batch depend on the options except
+ * threads and prefetch.  Batch i of all ranks together has the samples of a single rank with a batch `ranks` times as
+ * large; rank r has those from r * batch on.  The last samples of an epoch are divided evenly, and left out if there
+ * are fewer than ranks.  A child of fork makes its own loaders.  At most one thread at a time may use a loader.  The
+ * options are copied.  [errors ARGUMENT, MEMORY: NULL] */
 typedef struct kl_loader kl_loader;
 KL_API kl_loader *kl_loader_new(const kl_loader_options *options);
-/* The next batch.  An error of fill is that of the call whose batch it was; the next call gives the batch after that.
+/* The next batch.  An error of fill is returned by the call for its batch; the next call returns the batch after that.
  * [errors ARGUMENT; those of fill] */
 KL_API kl_status kl_loader_next(kl_loader *loader, kl_batch *out);
-KL_API int64_t kl_loader_batches(const kl_loader *loader); /* of an epoch */
-/* The number of the batch that comes next, counted over all epochs, for a checkpoint; and going on at one.
- * [errors ARGUMENT: negative] */
+KL_API int64_t kl_loader_batches(const kl_loader *loader); /* in an epoch */
+/* The number of the next batch, counted over all epochs, for a checkpoint; and continuing at a number.  [errors
+ * ARGUMENT: negative] */
 KL_API int64_t kl_loader_position(const kl_loader *loader);
 KL_API kl_status kl_loader_seek(kl_loader *loader, int64_t position);
-/* Waits for its threads.  NULL is fine. */
+/* Waits for its threads.  NULL is allowed. */
 KL_API void kl_loader_free(kl_loader *loader);
 
 /* A fill function for language models; ctx is a kl_tokens_windows.  Sample i is the tokens from i * stride on, length +

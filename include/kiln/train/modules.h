@@ -8,10 +8,10 @@
  *     ... in each trace:
  *     kl_tensor logits = kl_nn_linear_forward(&fc2, kl_relu(kl_nn_linear_forward(&fc1, x)));
  *
- * The handles are the tree's: a module is freed with it.  A prefix "" gives names without one.  kl_params_init
- * (<kiln/train/params.h>) gives other initial values than those stated here.  An init function fails with the errors of
- * kl_params_make, and ARGUMENT where a number makes no sense; the module is then not to be used, and what it had made
- * stays in the tree.  A forward function fails with those of the ops, and returns poison. */
+ * The tree owns the handles: a module is freed with it.  A prefix "" gives names without a prefix. kl_params_init
+ * (<kiln/train/params.h>) sets other initial values than those stated here.  An init function fails with the errors of
+ * kl_params_make, and ARGUMENT for an invalid number; the module must then not be used, and the parameters that it has
+ * made stay in the tree.  A forward function fails with the errors of the ops, and returns poison. */
 #include <kiln/kiln.h> /* in front of the guard: it includes this file */
 #ifndef KILN_MODULES_H
 #define KILN_MODULES_H
@@ -63,7 +63,7 @@ typedef enum kl_nn_norm_kind { KL_NN_LAYER_NORM, KL_NN_RMS_NORM, KL_NN_BATCH_NOR
 typedef struct kl_nn_norm {
     kl_nn_norm_kind kind;
     kl_tensor weight, bias; /* [width]; RMS norm has no bias */
-    kl_tensor mean, var;    /* batch norm's running statistics: buffers [width] of zeros, ones */
+    kl_tensor mean, var;    /* batch norm's running statistics: buffers [width], initially zeros and ones */
     int groups;
     double eps, momentum;   /* momentum: 0.1, of the running statistics */
 } kl_nn_norm;
@@ -73,7 +73,8 @@ KL_API_AT kl_status kl_nn_rms_norm_init(kl_nn_norm *m, kl_params *params, const 
 KL_API_AT kl_status kl_nn_batch_norm_init(kl_nn_norm *m, kl_params *params, const char *prefix, int64_t channels);
 KL_API_AT kl_status kl_nn_group_norm_init(kl_nn_norm *m, kl_params *params, const char *prefix, int64_t channels,
                                           int groups);
-/* training: batch norm normalises by the batch and assigns its running statistics, in a trace; else by these. */
+/* training: batch norm normalises by the batch and assigns its running statistics, in a trace; otherwise it uses
+ * these. */
 KL_API_AT kl_tensor kl_nn_norm_forward(const kl_nn_norm *m, kl_tensor x, bool training);
 
 /* ---- dropout: kl_dropout_seeded with number `which` folded into the seed; x itself where the seed is kl_none ---- */
@@ -82,32 +83,32 @@ KL_API_AT kl_tensor kl_nn_dropout(kl_tensor x, double p, kl_tensor seed, int64_t
 
 /* ---- positions ---- */
 
-/* Keys and values that a decoder has computed, so that each new token takes one row of work: of each layer
- * [batch, kv_heads, length, head_width], of which `used` are there.
+/* The keys and values that a decoder has computed, so that a new token costs one row: for each layer [batch, kv_heads,
+ * length, head_width], of which the first `used` are valid.
  *     kl_nn_cache_init(&cache, dev, KL_F32, layers, batch, kv_heads, length, head_width);
  *     ... in each trace: blocks with this cache, then kl_nn_cache_advance(&cache, n);
- * All steps of one number of new tokens are one program, whatever the position. */
+ * All steps with the same number of new tokens are one program, at any position. */
 typedef struct kl_nn_cache {
     int layers;
-    int64_t length, at;  /* at: positions used as far as the host knows: it records n more with each advance */
+    int64_t length, at;  /* at: positions used as far as the host knows; each advance by n adds n */
     kl_tensor used;      /* i32 [], a state */
-    kl_tensor *k, *v;    /* one a layer */
+    kl_tensor *k, *v;    /* one for each layer */
 } kl_nn_cache;
 /* [errors ARGUMENT, DEVICE, TYPE, MEMORY] */
 KL_API_AT kl_status kl_nn_cache_init(kl_nn_cache *cache, kl_device device, kl_dtype dtype, int layers, int64_t batch,
                                      int64_t kv_heads, int64_t length, int64_t head_width);
-/* Records that n positions more are used, after all layers have stored theirs.  A trace that fails changes nothing:
- * then set `at` back.  [errors TRACE; ARGUMENT: more than its length] */
+/* Records that n more positions are used, after all layers have stored theirs.  A trace that fails changes nothing on
+ * the device; set `at` back then.  [errors TRACE; ARGUMENT: more than its length] */
 KL_API_AT kl_status kl_nn_cache_advance(kl_nn_cache *cache, int64_t n);
-/* Empty again, outside of a trace or in one. */
+/* Makes it empty, outside of a trace or in one. */
 KL_API_AT kl_status kl_nn_cache_reset(kl_nn_cache *cache);
 KL_API void kl_nn_cache_free(kl_nn_cache *cache); /* NULL is fine */
 
-/* i32 [n]: the positions of n tokens, from 0 or, with a cache, from what it has used. */
+/* i32 [n]: the positions of n tokens, starting from 0 or, with a cache, from its used positions. */
 KL_API_AT kl_tensor kl_nn_positions(kl_device device, int64_t n, const kl_nn_cache *cache);
-/* x: [..., L, D], D even, positions: integers [L] -> x with its pairs of elements turned by position * base^(-2i/D),
- * i = 0 .. D/2 - 1 (rotary embedding, Su et al. 2021).  Pairs are (i, i + D/2), or interleaved (2i, 2i + 1).
- * [SHAPE, TYPE] */
+/* x: [..., L, D], D even, positions: integers [L] -> x with its pairs of elements rotated by position * base^(-2i/D), i
+ * = 0 .. D/2 - 1 (rotary embedding, Su et al. 2021).  Pairs are (i, i + D/2), or interleaved (2i, 2i + 1).  [SHAPE,
+ * TYPE] */
 KL_API_AT kl_tensor kl_nn_rotary(kl_tensor x, kl_tensor positions, double base, bool interleaved);
 
 /* ---- attention: x [batch, L, width] -> [batch, L, width] ---- */
@@ -116,7 +117,7 @@ typedef struct kl_nn_attention_options {
     int64_t width;      /* heads * head_width */
     int heads, kv_heads; /* kv_heads 0: heads; fewer are shared by groups of neighbouring heads */
     bool bias, causal;
-    double rotary_base; /* 0: positions are not looked at here (learned ones are added to x before) */
+    double rotary_base; /* 0: positions are not used here (learned ones are added to x before) */
 } kl_nn_attention_options;
 typedef struct kl_nn_attention {
     kl_nn_linear qkv, out; /* prefix.qkv: width -> queries, keys and values in this order; prefix.out */
@@ -124,9 +125,9 @@ typedef struct kl_nn_attention {
 } kl_nn_attention;
 KL_API_AT kl_status kl_nn_attention_init(kl_nn_attention *m, kl_params *params, const char *prefix,
                                          const kl_nn_attention_options *options);
-/* mask: as in kl_attention, or kl_none.  With a cache (NULL: none), whose layer this is, keys and values are stored in
- * it, and each new token sees all tokens before it and itself; mask is then kl_none.  [errors ARGUMENT, SHAPE; TRACE: a
- * cache outside of a trace] */
+/* mask: as in kl_attention, or kl_none.  With a cache (NULL: none) for this layer, keys and values are stored in it,
+ * and each new token sees all tokens before it and itself; mask must then be kl_none.  [errors ARGUMENT, SHAPE; TRACE:
+ * a cache outside of a trace] */
 KL_API_AT kl_tensor kl_nn_attention_forward(const kl_nn_attention *m, kl_tensor x, kl_tensor mask, kl_nn_cache *cache,
                                             int layer);
 
@@ -138,7 +139,7 @@ typedef struct kl_nn_block_options {
     int64_t hidden;       /* 0: 4 width */
     bool rms_norm;        /* else layer norm */
     kl_nn_mlp mlp;        /* down(gelu(up(x))); SwiGLU: down(silu(a) b), a and b the halves of up(x) */
-    double dropout;       /* of what attention and the mlp add */
+    double dropout;       /* of the outputs of attention and the mlp */
 } kl_nn_block_options;
 typedef struct kl_nn_block {
     kl_nn_norm norm1, norm2;
@@ -167,8 +168,8 @@ KL_API_AT kl_status kl_nn_lstm_init(kl_nn_recurrent *m, kl_params *params, const
                                     int64_t width);
 KL_API_AT kl_status kl_nn_gru_init(kl_nn_recurrent *m, kl_params *params, const char *prefix, int64_t in,
                                    int64_t width);
-/* h, c: [N, width] at the start, replaced by those at the end; kl_none: zeros.  c is looked at by an LSTM alone; h and
- * c may be NULL: zeros, and the last are not wanted.  Handles that are replaced stay the caller's to release. */
+/* h, c: [N, width] at the start, replaced by those at the end; kl_none: zeros.  Only an LSTM uses c. h and c may be
+ * NULL: zeros, and the last values are not returned.  The caller still owns handles that are replaced. */
 KL_API_AT kl_tensor kl_nn_recurrent_forward(const kl_nn_recurrent *m, kl_tensor x, kl_tensor *h, kl_tensor *c);
 
 #ifdef __cplusplus

@@ -1,13 +1,13 @@
-/* Optimizers: how parameters change from their gradients; gradients clipped and accumulated; averages of parameters;
- * learning rates by step.  Included by <kiln/kiln.h>.
+/* Optimizers, gradient clipping and accumulation, averages of parameters, learning rates by step.  Included by
+ * <kiln/kiln.h>.
  *
  *     kl_optimizer *opt = kl_adam(parameters, n, NULL);
  *     ... in each trace:  kl_optimizer_step(opt, loss, kl_rate_cosine(step, steps, 1e-3, 1e-5));
  *     kl_optimizer_free(opt);
  *
- * A step records the gradients of the loss and the assignments of new values to the parameters and to the
- * optimizer's own tensors, all in the open trace.  The learning rate and all other numbers reach the program as
- * run-time slots, so a schedule never compiles again. */
+ * A step records the gradients of the loss and the assignments of new values to the parameters and to the optimizer's
+ * own tensors, all in the open trace.  The learning rate and all other numbers are runtime scalars, so a schedule does
+ * not cause another compilation. */
 #include <kiln/kiln.h> /* in front of the guard: it includes this file */
 #ifndef KILN_OPTIM_H
 #define KILN_OPTIM_H
@@ -79,19 +79,19 @@ typedef struct kl_adafactor_options {
     bool scaled;
 } kl_adafactor_options;
 
-/* An optimizer of n different float tensors that outlive the traces.  Options NULL: no momentum and no decay for
- * SGD; beta1 0.9, beta2 0.999, eps 1e-8 and no decay for Adam; beta1 0.9, beta2 0.99 for Lion; alpha 0.99, eps 1e-8 for
- * RMSprop; decay_power 0.8, eps1 1e-30, eps2 1e-3, clip 1, scaled for Adafactor.  Made inside a trace, its tensors are
- * part of that.  [errors ARGUMENT: also a tensor that is there twice, Nesterov without momentum; HANDLE, TYPE, MEMORY:
- * NULL] */
+/* An optimizer of n different float tensors that outlive the traces.  Options NULL: no momentum and no decay for SGD;
+ * beta1 0.9, beta2 0.999, eps 1e-8 and no decay for Adam; beta1 0.9, beta2 0.99 for Lion; alpha 0.99, eps 1e-8 for
+ * RMSprop; decay_power 0.8, eps1 1e-30, eps2 1e-3, clip 1, scaled for Adafactor.  If it is made inside a trace, its
+ * tensors belong to that trace.  [errors ARGUMENT: also a tensor that is there twice, Nesterov without momentum;
+ * HANDLE, TYPE, MEMORY: NULL] */
 KL_API_AT kl_optimizer *kl_sgd(const kl_tensor *param, int n, const kl_sgd_options *options);
 KL_API_AT kl_optimizer *kl_adam(const kl_tensor *param, int n, const kl_adam_options *options);
 KL_API_AT kl_optimizer *kl_lion(const kl_tensor *param, int n, const kl_lion_options *options);
 KL_API_AT kl_optimizer *kl_rmsprop(const kl_tensor *param, int n, const kl_rmsprop_options *options);
 KL_API_AT kl_optimizer *kl_adafactor(const kl_tensor *param, int n, const kl_adafactor_options *options);
 
-/* From here on steps obey what the tree says of the optimizer's parameters: frozen ones are left alone, rates and
- * decays are multiplied by its factors; and kl_optimizer_state gives its names.  The tree outlives the optimizer.
+/* Attaches a tree.  From here on steps use its settings of the optimizer's parameters: frozen ones are skipped, rates
+ * and decays are multiplied by its factors; kl_optimizer_state uses its names.  The tree must outlive the optimizer.
  * [errors ARGUMENT: a parameter is not in the tree] */
 KL_API kl_status kl_optimizer_attach(kl_optimizer *opt, const kl_params *params);
 
@@ -99,9 +99,10 @@ KL_API kl_status kl_optimizer_attach(kl_optimizer *opt, const kl_params *params)
  * loss depends on no parameter, or a parameter was assigned in the trace after the loss had used it, and those of
  * kl_grad and kl_assign] */
 KL_API_AT kl_status kl_optimizer_step(kl_optimizer *opt, kl_tensor loss, double lr);
-/* Records one step with these gradients, one a parameter in their order; kl_none: that parameter is left alone.
+/* Records one step with these gradients, one for each parameter in order; kl_none: that parameter is skipped.
  *     kl_grads(loss, n, parameters, g);  kl_clip_norm(n, g, 1.0);  kl_optimizer_step_gradients(opt, g, lr);
- * [errors as above; SHAPE: a gradient is not shaped like its parameter] */
+ * [errors as above; SHAPE: a gradient is not shaped like its parameter; TYPE:
+ * it has another dtype, where f16, bf16 and f32 go together] */
 KL_API_AT kl_status kl_optimizer_step_gradients(kl_optimizer *opt, const kl_tensor *gradients, double lr);
 
 /* Steps recorded so far (the formulas' t); set it when training resumes, or back by one after a trace that failed.
@@ -109,16 +110,16 @@ KL_API_AT kl_status kl_optimizer_step_gradients(kl_optimizer *opt, const kl_tens
 KL_API int64_t kl_optimizer_steps(const kl_optimizer *opt);
 KL_API kl_status kl_optimizer_set_steps(kl_optimizer *opt, int64_t steps);
 
-/* The optimizer's own tensors, for checkpoints: how many, and number i with its name, "h.0.fc.weight.m" of a parameter
- * of an attached tree, else "0.m" with the parameter's number.  *name is valid until the next call on this optimizer;
- * *tensor stays the optimizer's (kl_assign gives it a value).  [errors ARGUMENT: no such number] */
+/* The optimizer's own tensors, for checkpoints: their number, and tensor number i with its name, "h.0.fc.weight.m" for
+ * a parameter of an attached tree, else "0.m" with the parameter's number. *name is valid until the next call on this
+ * optimizer; the optimizer owns *tensor (kl_assign sets its value).  [errors ARGUMENT: no such number] */
 KL_API int kl_optimizer_states(const kl_optimizer *opt);
 KL_API kl_status kl_optimizer_state(kl_optimizer *opt, int i, const char **name, kl_tensor *tensor);
 
 /* The numbers that change from step to step, as names and values for the next run of a frozen step (step.h) that
- * recorded kl_optimizer_step; counts that run as a step.  Returns how many it wrote to slots[], which has room for
- * KL_OPTIMIZER_SLOTS.  Recording has counted a step, too, though none was run: kl_optimizer_set_steps takes it back.
- * A frozen step keeps the factors of an attached tree that it was recorded with.
+ * recorded kl_optimizer_step; the call counts a step.  Returns how many it wrote to slots[], which has room for
+ * KL_OPTIMIZER_SLOTS.  Recording has counted a step that was not run; correct it with kl_optimizer_set_steps.  A frozen
+ * step keeps the factors of an attached tree as they were when it was recorded.
  *     n = kl_optimizer_slots(opt, learning_rate, slots);  kl_step_run(step, 1, &x, n, slots, 0, NULL);
  * [errors ARGUMENT: 0] */
 #define KL_OPTIMIZER_SLOTS 5
@@ -127,27 +128,26 @@ KL_API int kl_optimizer_slots(kl_optimizer *opt, double lr, kl_slot *slots);
 /* Frees the optimizer and releases its tensors, not the parameters.  NULL is fine. */
 KL_API void kl_optimizer_free(kl_optimizer *opt);
 
-/* ---- gradients between kl_grads and a step; entries that are kl_none are left alone ---- */
+/* ---- gradients between kl_grads and a step; entries that are kl_none are skipped ---- */
 
-/* Multiplies all gradients by min(1, most / norm), norm being the square root of the sum of all their squares, and puts
- * the new ones in their places.  Returns the norm as it was, [] of the first gradient's dtype.  A norm that is not
- * finite makes them all NaN: look at it, or use kl_loss_scale.  [errors ARGUMENT: no gradients, most is not above 0;
+/* Multiplies all gradients by min(1, most / norm), where norm is the square root of the sum of all their squares, and
+ * replaces them in the array.  Returns the norm before clipping, [] of the first gradient's dtype.  A norm that is not
+ * finite makes all of them NaN: check it, or use kl_loss_scale.  [errors ARGUMENT: no gradients, most is not above 0;
  * TYPE, DEVICE: poison] */
 KL_API_AT kl_tensor kl_clip_norm(int n, kl_tensor *gradients, double most);
-/* Each element held in -most .. most.  [errors ARGUMENT; TYPE] */
+/* Clamps each element to -most .. most.  [errors ARGUMENT; TYPE] */
 KL_API_AT kl_status kl_clip_value(int n, kl_tensor *gradients, double most);
 
-/* Sums of gradients over several small batches, which then count as one batch.
+/* Sums gradients over several small batches, which then count as one batch.
  *     kl_accumulator_add(acc, g);                                 // in the traces of the first k - 1 batches
- *     kl_accumulator_take(acc, g); kl_optimizer_step_gradients(opt, g, lr);     // in that of the last one
- */
+ *     kl_accumulator_take(acc, g); kl_optimizer_step_gradients(opt, g, lr);     // in that of the last one */
 typedef struct kl_accumulator kl_accumulator;
 /* For n tensors.  [errors as kl_sgd: NULL] */
 KL_API_AT kl_accumulator *kl_accumulator_new(const kl_tensor *param, int n);
 /* Records the addition of n gradients, in the order of the tensors.  [errors ARGUMENT; TRACE: none is open; SHAPE] */
 KL_API_AT kl_status kl_accumulator_add(kl_accumulator *acc, const kl_tensor *gradients);
-/* Puts the means of these gradients and those added since the last take in place of gradients[], and records zeros for
- * the sums.  [errors as above] */
+/* Replaces gradients[] by the means of these gradients and those added since the last take, and records zeros for the
+ * sums.  [errors as above] */
 KL_API_AT kl_status kl_accumulator_take(kl_accumulator *acc, kl_tensor *gradients);
 KL_API void kl_accumulator_free(kl_accumulator *acc); /* NULL is fine */
 
@@ -159,10 +159,10 @@ typedef struct kl_ema kl_ema;
 KL_API_AT kl_ema *kl_ema_new(const kl_tensor *param, int n, double decay);
 /* Records one update; after the step in its trace.  [errors ARGUMENT; TRACE: none is open] */
 KL_API_AT kl_status kl_ema_update(kl_ema *ema);
-/* Records that tensors and averages change places: once before an evaluation and once behind it.
- * [errors ARGUMENT; TRACE] */
+/* Records the exchange of tensors and averages: once before an evaluation and once after it.  [errors ARGUMENT;
+ * TRACE] */
 KL_API_AT kl_status kl_ema_swap(kl_ema *ema);
-/* The average of tensor number i; it stays the container's.  [errors ARGUMENT: kl_none] */
+/* The average of tensor number i; owned by the container.  [errors ARGUMENT: kl_none] */
 KL_API kl_tensor kl_ema_average(const kl_ema *ema, int i);
 KL_API void kl_ema_free(kl_ema *ema); /* NULL is fine */
 
@@ -171,11 +171,10 @@ KL_API void kl_ema_free(kl_ema *ema); /* NULL is fine */
 
 /* A factor: (step + 1) / steps, 1 from there on and where steps is 0. */
 KL_API double kl_rate_warmup(int64_t step, int64_t steps);
-/* From first at step 0 to last at `steps` and after, in a straight line; and in half a wave of the cosine.  Below step
- * 0: first. */
+/* From first at step 0 to last at `steps` and after, linearly, or as half a cosine wave.  Below step 0: first. */
 KL_API double kl_rate_linear(int64_t step, int64_t steps, double first, double last);
 KL_API double kl_rate_cosine(int64_t step, int64_t steps, double first, double last);
-/* first times factor^n, n being how many times `every` steps have passed. */
+/* first times factor^n, where n is the number of completed intervals of `every` steps. */
 KL_API double kl_rate_steps(int64_t step, int64_t every, double first, double factor);
 
 #ifdef __cplusplus

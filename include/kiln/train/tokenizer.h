@@ -6,8 +6,8 @@
  *     kl_tokenizer_encode(t, text, length, ids, &n);
  *     int64_t end_of_text = kl_tokenizer_find(t, "<|endoftext|>", 13);
  *
- * Text is any bytes, as a rule UTF-8; decoding what was encoded gives the same bytes.  An open tokenizer does not
- * change: any number of threads may use one. */
+ * Text is any bytes, as a rule UTF-8; decoding what was encoded gives the same bytes.  An open tokenizer is immutable:
+ * any number of threads may use it. */
 #include <kiln/kiln.h> /* in front of the guard: it includes this file */
 #ifndef KILN_TOKENIZER_H
 #define KILN_TOKENIZER_H
@@ -27,19 +27,19 @@ KL_API kl_tokenizer *kl_tokenizer_open(const char *vocabulary, const char *merge
 KL_API void kl_tokenizer_free(kl_tokenizer *tokenizer); /* NULL is fine */
 
 KL_API int64_t kl_tokenizer_count(const kl_tokenizer *tokenizer); /* tokens; ids are below */
-/* The bytes of a token, the tokenizer's, and their number; NULL: there is no such id, which is no error. */
+/* The bytes of a token, owned by the tokenizer, and their number; NULL: there is no such id, which is no error. */
 KL_API const char *kl_tokenizer_text(const kl_tokenizer *tokenizer, int64_t id, int64_t *bytes);
 /* The id of the token of these bytes, -1: there is none, which is no error. */
 KL_API int64_t kl_tokenizer_find(const kl_tokenizer *tokenizer, const char *text, int64_t bytes);
 
 /* Splits text into words as GPT-2 does (contractions; letters, numbers and others with a space in front; white space;
  * by Unicode's classes) and merges the bytes of each.  ids has room for `bytes` of them, which are always enough;
- * *count is their number.  Special tokens are not looked for: "<|endoftext|>" is encoded as any text.
- * [errors ARGUMENT: no merges, 2^31 bytes or more; MEMORY: *count is then 0] */
+ * *count is their number.  Special tokens are not recognised: "<|endoftext|>" is encoded as text.  [errors ARGUMENT: no
+ * merges, 2^31 bytes or more; MEMORY: *count is then 0] */
 KL_API kl_status kl_tokenizer_encode(const kl_tokenizer *tokenizer, const char *text, int64_t bytes, int32_t *ids,
                                      int64_t *count);
-/* Writes the bytes of n tokens to text, at most `room` of them and no zero behind them; *bytes is how many there are,
- * also where there is not room for all.  [errors ARGUMENT: an id that is none: nothing is written] */
+/* Writes the bytes of n tokens to text, at most `room` bytes without a terminating zero; *bytes is the total number,
+ * even if it exceeds the room.  [errors ARGUMENT: an invalid id: nothing is written] */
 KL_API kl_status kl_tokenizer_decode(const kl_tokenizer *tokenizer, const int32_t *ids, int64_t n, char *text,
                                      int64_t room, int64_t *bytes);
 

@@ -376,21 +376,32 @@ static void compose_gradient(struct graph *g, const struct node *n, ref dy, ref 
     din[V] = attention_product(g, pn, dy, 0, 0);
 }
 
+/* The number of scores, and whether a query skips some of them, for the least or the greatest values of symbols. */
+static bool long_for(const struct graph *g, const struct node *n, bool greatest)
+{
+    const struct shape *q = shape_in(g, n, Q), *k = shape_in(g, n, K);
+    unsigned last = n->nin - 1u, seen = opinfo[n->op].nin - 1u;
+    double matrix = 1, batch = 1;
+    for (uint32_t i = 0; i <= q->rank - 1; i++) {
+        int64_t low = 0, high = 0;
+        dim_range(g, i == q->rank - 1 ? k->dim[i - 1] : q->dim[i], &low, &high);
+        *(i < q->rank - 2 ? &batch : &matrix) *= (double)(greatest ? high : low);
+    }
+    bool skips = n->attr.attention.causal || (last == seen && node_at(g, n->in[seen])->dtype != KL_BOOL);
+    return (skips && matrix >= LEAST_SKIPPED) || matrix * batch >= LEAST_SCORES;
+}
+
+bool attention_gradient_varies(const struct graph *g, const struct node *n)
+{
+    return n->op == OP_attention_grad && !long_for(g, n, false);
+}
+
 /* Should the gradient store nothing of size L x M? Unknown lengths may be long. */
 static bool is_long(const struct graph *g, const struct node *n)
 {
     const struct shape *q = shape_in(g, n, Q);
-    uint32_t r = q->rank;
-    int64_t m = shape_in(g, n, K)->dim[r - 2], d = q->dim[r - 1], e = shape_in(g, n, V)->dim[r - 1];
-    bool mask = n->nin > SEEN && node_at(g, n->in[SEEN])->dtype == KL_BOOL;
-    bool skips = n->attr.attention.causal || (n->nin > SEEN && !mask);
-    if (d < 0 || e < 0 || d + e > INT32_MAX)
-        return false;
-    if (shape_is_symbolic(q) || m < 0)
-        return true;
-    struct attention_sizes z = attention_sizes(g, n);
-    double matrix = (double)z.l * (double)z.m;
-    return (skips && matrix >= LEAST_SKIPPED) || matrix * (double)z.batch >= LEAST_SCORES;
+    int64_t d = q->dim[q->rank - 1], e = shape_in(g, n, V)->dim[q->rank - 1];
+    return d >= 0 && e >= 0 && d + e <= INT32_MAX && long_for(g, n, true);
 }
 
 void vjp_attention(struct graph *g, ref y, ref dy, ref *din)

@@ -593,15 +593,16 @@ void lower_attention_group(struct lowering *w)
         return;
     attention_follow(&a, &s);
     int64_t tiles = (a.l + a.width - 1) / a.width;
-    k->extent = facts.matrices * tiles;
-    if (k->extent)
+    int64_t extent = facts.matrices * tiles;
+    struct tasks t;
+    if (extent)
         make_scratch(&a);
     lower_scalars(w);
-    val p = k_loop(k, LOOP_PARALLEL, k_int(k, 0), k_int(k, k->extent), 1);
-    if (k->extent) {
+    val p = lower_tasks(w, extent, extent ? ix_scale(k, ix_size(k, shape_count(&a.lead)), tiles) : 0, &t);
+    if (extent) {
         lower_unflatten(k, &a.lead, ix_div(k, p, tiles), a.coord);
         a.q0 = ix_scale(k, ix_mod(k, p, tiles), a.width);
         lower_attention_emit_tile(&a);
     }
-    k_end(k, p);
+    lower_tasks_end(w, &t);
 }

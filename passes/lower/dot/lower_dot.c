@@ -1,11 +1,10 @@
 /* Groups around a dot: a tiled matrix product with the epilogue at the store.
  *
- * The register tile is MR rows by NR columns: NR is the vector loop's width, the MR rows are MR carried
- * accumulators of a serial loop over k, each step loading one row of B (a vector) and MR elements of A
- * (broadcast).  A parallel iteration owns NR columns and a block of rows, or all columns of a row tile; for each
- * k-block of pass numerics it walks the row tiles, adding to partial sums in scratch, and the last k-block ends in the
- * epilogue.  B is copied into a scratch panel first where its columns are not neighbours in memory, or where that pays;
- * lower_dot_schedule.c decides.  Operands that outgrow the first-level cache are prefetched a tile ahead, A where few
+ * The register tile is MR rows by NR columns: NR is the vector loop's width, the MR rows are MR accumulators carried by
+ * a serial loop over k, each step of which loads one row of B (a vector) and MR elements of A (broadcast).  A parallel
+ * iteration computes NR columns of a block of rows, or all columns of a row tile.  For each k-block of pass numerics it
+ * adds to partial sums of the row tiles in scratch; the last k-block ends in the epilogue.  B may be copied into a
+ * scratch panel first (lower_dot_schedule.c).  Operands that outgrow the first-level cache are prefetched, A where few
  * columns share it, results as their tile is computed: with all of them out of the second-level cache that takes a
  * product of 128x512x512 from 0.87 of the arithmetic peak to 0.95, and those of attention's gradients with 32 columns
  * take 0.6 to 0.9 of the time.  Neither tiles nor packing nor prefetching touch the order of a chain. */
@@ -204,6 +203,9 @@ struct tile {
     val number;            /* of the tile among the task's row tiles */
     int64_t tiles;         /* how many those are */
     bool last;             /* ends in the epilogue */
+    val length;            /* of the k-block, where the contraction has a symbol */
+    val there;             /* of the rows so many exist, 0: all */
+    val row[MAX_ROWS];     /* those read of A: the last one again in place of one that does not exist */
     /* rows of the tile to the left whose epilogue is computed beside these products; 0: not that way */
     val waiting;
 };
@@ -230,7 +232,7 @@ static void products(const struct dot *d, const struct tile *t, val off, int ste
         val pred = w->pred;
         w->pred = 0; /* a row that is not there is not in the tile */
         for (int64_t i = 0; i < t->rows; i++)
-            acc[i] = dot_multiply_add(k, dot_factor(d, false, ix_add(k, t->m0, k_int(k, i)), kk, alone), b, acc[i]);
+            acc[i] = dot_multiply_add(k, dot_factor(d, false, t->row[i], kk, alone), b, acc[i]);
         w->pred = pred;
     }
 }
@@ -322,8 +324,11 @@ static void prefetch_rows(const struct dot *d, const struct tile *t, val j)
 void dot_begin_columns(const struct dot *d, int64_t cols)
 {
     struct lowering *w = d->w;
-    w->lane = k_loop(w->k, LOOP_VECTOR, k_int(w->k, 0), k_int(w->k, d->nr), 1);
-    w->pred = cols < d->nr ? k_prim(w->k, P_LT, w->lane, k_int(w->k, cols), 0) : 0;
+    int64_t width = d->nr;
+    while (width / 2 >= d->lanes && width / 2 >= cols) /* whole vectors without a column */
+        width /= 2;
+    w->lane = k_loop(w->k, LOOP_VECTOR, k_int(w->k, 0), k_int(w->k, width), 1);
+    w->pred = cols < width ? k_prim(w->k, P_LT, w->lane, k_int(w->k, cols), 0) : 0;
     ix_bound(w->k, w->lane, 0, cols - 1); /* of the lanes that exist */
 }
 
@@ -348,7 +353,7 @@ static void emit_epilogue(const struct dot *d, struct tile t, int64_t cols)
     struct lowering *w = d->w;
     struct kernel *k = w->k;
     lower_scalars(w);
-    val i = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, t.rows), 1);
+    val i = k_loop(k, LOOP_SERIAL, k_int(k, 0), t.there ? t.there : k_int(k, t.rows), 1);
     val first = t.n0;
     for (int tail = 0; tail < 2; tail++) {
         t.cols = tail ? cols % d->nr : d->nr;
@@ -385,16 +390,77 @@ static void emit_waiting(const struct dot *d, const struct tile *t, val visit)
     w->epoch++; /* what comes now is no place to use them */
 }
 
+static void find_rows(const struct dot *d, struct tile *t)
+{
+    struct kernel *k = d->w->k;
+    for (int64_t i = 0; i < t->rows; i++) {
+        val number = k_int(k, i);
+        if (t->there && i) {
+            number = k_prim(k, P_SELECT, k_prim(k, P_LT, number, t->there, 0), number, k_int(k, 0));
+            ix_bound(k, number, 0, i);
+        }
+        t->row[i] = ix_add(k, t->m0, number);
+    }
+}
+
+/* The products of a contraction whose length is known when the kernel runs: in fours, then one by one. */
+static void symbolic_products(const struct dot *d, const struct tile *t, val *acc)
+{
+    struct kernel *k = d->w->k;
+    val from = k_int(k, 0);
+    for (int steps = UNROLL_K, next; steps; steps = next) {
+        next = steps == 1 ? 0 : steps > d->unit ? (int)d->unit : 1; /* fours, pairs where d has them, single ones */
+        val to = ix_div(k, t->length, steps), carry[MAX_ROWS];
+        val visit = k_loop(k, LOOP_SERIAL, from, to, 1);
+        for (int64_t i = 0; i < t->rows; i++)
+            acc[i] = carry[i] = k_carry(k, acc[i]);
+        val j = ix_scale(k, visit, steps);
+        if (steps == UNROLL_K) {
+            prefetch_operand(d, t, j);
+            prefetch_epilogue(d, t, j);
+            prefetch_rows(d, t, j);
+            if (t->waiting)
+                emit_waiting(d, t, visit);
+        }
+        products(d, t, j, steps, acc);
+        for (int64_t i = 0; i < t->rows; i++)
+            k_next(k, carry[i], acc[i]);
+        k_end(k, visit);
+        for (int64_t i = 0; i < t->rows; i++)
+            acc[i] = k_out(k, carry[i]);
+        if (steps == UNROLL_K && t->waiting) { /* of those rows that had no visit */
+            val row = k_loop(k, LOOP_SERIAL, to, t->waiting, 1);
+            emit_waiting(d, t, row);
+            k_end(k, row);
+        }
+        if (next)
+            from = ix_scale(k, to, steps / next);
+    }
+}
+
+/* What is made of row i of the tile, which may not exist. */
+static void store_row(const struct dot *d, const struct tile *t, int64_t i, val result)
+{
+    struct kernel *k = d->w->k;
+    val m = ix_add(k, t->m0, k_int(k, i)), there = t->there ? k_if(k, k_prim(k, P_LT, k_int(k, i), t->there, 0)) : 0;
+    dot_epilogue(d, m, ix_add(k, t->n0, d->w->lane), result);
+    if (there)
+        k_end(k, there);
+}
+
 /* One register tile of one k-block. */
-static void dot_emit_tile(const struct dot *d, const struct tile *t)
+static void dot_emit_tile(const struct dot *d, struct tile *t)
 {
     struct lowering *w = d->w;
     struct kernel *k = w->k;
     val acc[MAX_ROWS], zero = k_bits(k, d->dtype, 0);
+    find_rows(d, t);
     dot_begin_columns(d, t->cols);
     for (int64_t i = 0; i < t->rows; i++)
         acc[i] = k_splat(k, zero);
-    int64_t whole = t->kc / UNROLL_K * UNROLL_K;
+    int64_t whole = d->symbolic_k ? 0 : t->kc / UNROLL_K * UNROLL_K;
+    if (d->symbolic_k)
+        symbolic_products(d, t, acc);
     if (whole) {
         val visit = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, whole / UNROLL_K), 1);
         val carry[MAX_ROWS];
@@ -413,7 +479,8 @@ static void dot_emit_tile(const struct dot *d, const struct tile *t)
         for (int64_t i = 0; i < t->rows; i++)
             acc[i] = k_out(k, carry[i]);
     }
-    products(d, t, k_int(k, whole), (int)(t->kc - whole), acc);
+    if (!d->symbolic_k)
+        products(d, t, k_int(k, whole), (int)(t->kc - whole), acc);
     for (int64_t i = 0; i < t->rows; i++) {
         val m = ix_add(k, t->m0, k_int(k, i));
         if (d->partial) {
@@ -421,7 +488,8 @@ static void dot_emit_tile(const struct dot *d, const struct tile *t)
             val at = ix_add(k, ix_scale(k, ix_mod(k, m, d->mblock), d->nr), w->lane);
             val before = k_load(k, d->partial - 1, at, 0);
             val sum = k_prim(k, P_ADD, before, acc[i], 0);
-            acc[i] = t->last ? sum : k_prim(k, P_SELECT, k_prim(k, P_EQ, t->kb, k_int(k, 0), 0), acc[i], sum);
+            bool known = t->last && !d->symbolic_k; /* not the first */
+            acc[i] = known ? sum : k_prim(k, P_SELECT, k_prim(k, P_EQ, t->kb, k_int(k, 0), 0), acc[i], sum);
             if (!t->last)
                 k_store(k, d->partial - 1, at, acc[i], 0);
         }
@@ -429,12 +497,29 @@ static void dot_emit_tile(const struct dot *d, const struct tile *t)
             val column = d->when == EPILOGUE_AFTER_ROWS ? ix_add(k, t->n0, w->lane) : w->lane;
             k_store(k, d->tile - 1, ix_add(k, k_int(k, i * d->tile_step), column), acc[i], 0);
         } else if (t->last) {
-            dot_epilogue(d, m, ix_add(k, t->n0, w->lane), acc[i]);
+            store_row(d, t, i, acc[i]);
         }
     }
     dot_end_columns(d);
     if (t->last && d->tile && d->when != EPILOGUE_AFTER_ROWS && !t->waiting)
         emit_epilogue(d, *t, t->cols);
+}
+
+/* The tile of the last rows, `left` of them, which are fewer than a tile has: of several heights the least that holds
+ * them, so that at most half of its rows do not exist. */
+static void emit_last_rows(const struct dot *d, struct tile *t, val left)
+{
+    struct kernel *k = d->w->k;
+    ix_whole(k, left, 0, d->mr - 1);
+    for (int64_t most = d->mr - 1; most > 0; most /= 2) {
+        val few = k_prim(k, P_LE, left, k_int(k, most), 0), many = k_prim(k, P_LT, k_int(k, most / 2), left, 0);
+        val open = k_if(k, k_prim(k, P_AND, few, many, 0));
+        t->rows = most;
+        t->there = most > 1 ? left : 0;
+        dot_emit_tile(d, t);
+        k_end(k, open);
+    }
+    t->there = 0;
 }
 
 /* All row tiles of the task for one k-block. */
@@ -443,6 +528,19 @@ static void dot_emit_rows(const struct dot *d, struct tile *t, val first_row, in
     struct kernel *k = d->w->k;
     int64_t tiles = rows / d->mr, rest = rows % d->mr;
     t->tiles = tiles + (rest != 0);
+    t->there = 0;
+    if (d->symbolic_m) {
+        val whole = ix_div(k, d->rows_here, d->mr), i = k_loop(k, LOOP_SERIAL, k_int(k, 0), whole, 1);
+        t->m0 = ix_add(k, first_row, ix_scale(k, i, d->mr));
+        t->rows = d->mr;
+        t->number = i;
+        dot_emit_tile(d, t);
+        k_end(k, i);
+        t->number = whole;
+        t->m0 = ix_add(k, first_row, ix_scale(k, whole, d->mr));
+        emit_last_rows(d, t, k_prim(k, P_SUB, d->rows_here, ix_scale(k, whole, d->mr), 0));
+        return;
+    }
     if (tiles) {
         val i = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, tiles), 1);
         t->m0 = ix_add(k, first_row, ix_scale(k, i, d->mr));
@@ -459,13 +557,51 @@ static void dot_emit_rows(const struct dot *d, struct tile *t, val first_row, in
     }
 }
 
+/* a / b, of an a not below 0 and a b above it, which is at most `most`. */
+static val quotient(struct kernel *k, val a, val b, int64_t most)
+{
+    val q = k_prim(k, P_DIV, a, b, 0);
+    k->inst[q].kind = INST_INDEX;
+    ix_whole(k, q, 0, most);
+    return q;
+}
+
+/* The k-blocks of emit_task where the contraction has a symbol: those that pass numerics gives its value, even ones of
+ * at most DOT_BLOCK products, rounded up to multiples of 8. */
+static void emit_symbolic_blocks(const struct dot *d, struct tile *t, val first_row, int64_t rows)
+{
+    struct kernel *k = d->w->k;
+    val all = ix_size(k, d->size.k), one = k_int(k, 1), zero = k_int(k, 0);
+    t->kb = t->k0 = zero;
+    t->length = all;
+    if (d->blocks > 1) {
+        val n = ix_div(k, ix_add(k, all, k_int(k, DOT_BLOCK - 1)), DOT_BLOCK);
+        n = k_prim(k, P_SELECT, k_prim(k, P_LT, n, one, 0), one, n);
+        ix_whole(k, n, 1, d->blocks);
+        val even = quotient(k, ix_sub(k, ix_add(k, all, n), one), n, DOT_BLOCK);
+        val length = ix_scale(k, ix_div(k, ix_add(k, even, k_int(k, 7)), 8), 8), last = ix_sub(k, n, one);
+        val kb = k_loop(k, LOOP_SERIAL, zero, last, 1);
+        t->kb = kb;
+        t->k0 = ix_times(k, kb, length);
+        t->length = length;
+        dot_emit_rows(d, t, first_row, rows);
+        k_end(k, kb);
+        t->kb = last;
+        t->k0 = ix_times(k, last, length);
+        t->length = k_prim(k, P_SUB, all, t->k0, 0);
+        ix_whole(k, t->length, 0, DOT_BLOCK);
+    }
+}
+
 /* The task's k-blocks: all but the last in a loop, then the last with the epilogue. */
 static void emit_task(const struct dot *d, const void *ctx, val first_row, int64_t rows, val n0, int64_t cols)
 {
     (void)ctx;
     struct kernel *k = d->w->k;
     struct tile t = {.n0 = n0, .cols = cols, .kc = d->kblock};
-    if (d->blocks > 1) {
+    if (d->symbolic_k)
+        emit_symbolic_blocks(d, &t, first_row, rows);
+    else if (d->blocks > 1) {
         val kb = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, d->blocks - 1), 1);
         t.kb = kb;
         t.k0 = ix_scale(k, kb, d->kblock);
@@ -475,9 +611,11 @@ static void emit_task(const struct dot *d, const void *ctx, val first_row, int64
         k_end(k, kb);
     }
     t.last = true;
-    t.kb = k_int(k, d->blocks - 1);
-    t.k0 = k_int(k, (d->blocks - 1) * d->kblock);
-    t.kc = d->size.k - (d->blocks - 1) * d->kblock;
+    if (!d->symbolic_k) {
+        t.kb = k_int(k, d->blocks - 1);
+        t.k0 = k_int(k, (d->blocks - 1) * d->kblock);
+        t.kc = d->size.k - (d->blocks - 1) * d->kblock;
+    }
     if (d->panel)
         dot_pack(d, t.n0, t.cols, t.k0, t.kc);
     if (d->when == EPILOGUE_DURING_NEXT && cols == d->nr)
@@ -515,6 +653,14 @@ static void dot_emit_block(const struct dot *d, dot_task *task, const void *ctx,
 {
     struct kernel *k = d->w->k;
     int64_t full = d->size.m / d->mblock, rest = d->size.m % d->mblock;
+    if (d->symbolic_m) {
+        val first = ix_scale(k, row_block, d->mblock), left = k_prim(k, P_SUB, ix_size(k, d->size.m), first, 0);
+        struct dot here = *d;
+        ix_whole(k, left, 1, d->size.m);
+        here.rows_here = ix_least(k, left, d->mblock);
+        emit_columns(&here, task, ctx, first, d->mblock, columns);
+        return;
+    }
     for (int tail = 0; tail < 2; tail++) {
         if (tail ? !rest : !full)
             continue;
@@ -532,14 +678,40 @@ void dot_tasks(struct dot *d, int64_t columns, dot_task *task, const void *ctx)
 {
     struct kernel *k = d->w->k;
     int64_t row_blocks = dot_parts(d->size.m, d->mblock);
-    k->extent = d->size.batch * row_blocks * columns;
-    val p = k_loop(k, LOOP_PARALLEL, k_int(k, 0), k_int(k, k->extent), 1);
+    struct tasks t;
+    val active = 0;
+    if (ix_symbolic(k, d->size.batch))
+        active = ix_scale(k, ix_size(k, d->size.batch), row_blocks * columns);
+    else if (d->symbolic_m)
+        active = ix_scale(k, ix_div(k, ix_add(k, ix_size(k, d->size.m), k_int(k, d->mblock - 1)), d->mblock), columns);
+    val p = lower_tasks(d->w, d->size.batch * row_blocks * columns, active, &t);
     if (k->extent) {
         d->batch_index = ix_div(k, p, row_blocks * columns);
         val row_block = ix_mod(k, ix_div(k, p, columns), row_blocks), column = ix_mod(k, p, columns);
         dot_emit_block(d, task, ctx, row_block, column);
     }
-    k_end(k, p);
+    lower_tasks_end(d->w, &t);
+}
+
+/* Which sizes have symbols; false: there is no schedule for them. */
+static bool take_symbols(struct dot *d)
+{
+    const struct stand_ins *s = d->w->k->stand_ins;
+    bool batch = size_is_symbolic(s, d->size.batch), columns = size_is_symbolic(s, d->size.n);
+    d->symbolic_m = size_is_symbolic(s, d->size.m);
+    d->symbolic_k = size_is_symbolic(s, d->size.k);
+    d->symbolic = d->symbolic_m || d->symbolic_k || batch;
+    if (columns)
+        kernel_refuse(d->w->k, "a symbol says how many columns a product has");
+    else if ((d->symbolic_m && (d->symbolic_k || d->size.batch != 1)) || (d->symbolic_k && batch))
+        kernel_refuse(d->w->k, "symbols say several lengths of a product, or how many rows several products have");
+    else if (d->symbolic && !dtype_is_float(d->n->dtype))
+        kernel_refuse(d->w->k, "a symbol says how long a product of integers is");
+    if (d->symbolic_k) { /* at most; how many there are, and how long they are, the value says: emit_symbolic_task */
+        d->blocks = dot_parts(size_most(s, d->size.k), DOT_BLOCK);
+        d->kblock = d->blocks > 1 ? d->kblock : d->size.k;
+    }
+    return !d->w->k->err.code;
 }
 
 static void dot_emit_tiles(struct dot *d, const struct schedule *s)
@@ -550,6 +722,11 @@ static void dot_emit_tiles(struct dot *d, const struct schedule *s)
     d->nr = s->dot.nr;
     d->mblock = s->dot.rows;
     d->run = s->dot.run ? s->dot.run : d->size.n;
+    d->lanes = s->dot.lanes;
+    if (d->run < d->size.n && d->symbolic) {
+        kernel_refuse(k, "the columns of a product lie in runs");
+        return;
+    }
     d->when = (enum sched_epilogue)s->dot.epilogue;
     if (d->when != EPILOGUE_IN_TILE) {
         int64_t tiles = d->when == EPILOGUE_AFTER_ROWS ? dot_parts(d->size.n, d->nr) : 1;
@@ -593,6 +770,8 @@ void lower_dot_group(struct lowering *w)
     d.kblock = n->attr.dot.kblock;
     d.unit = n->attr.dot.pairs ? 2 : 1;
     d.blocks = d.size.k > d.kblock ? (d.size.k + d.kblock - 1) / d.kblock : 1;
+    if (!take_symbols(&d))
+        return;
     find_permute(&d);
     struct schedule s;
     if (choose_dot(&d, &s))

@@ -28,13 +28,18 @@ struct dot {
     /* how the operands lie in memory: see dot_find_steps */
     int64_t b_step_n, b_step_k, a_step_m, a_step_k;
     int64_t run_m, whole_run, columns_run, steps_run;
+    int64_t period_k;                            /* steps of k copied in one go, for which the places of all follow
+                                                    from that of the first, as those of a window; 0: each alone */
     /* what the record says, as far as kinds of kernels share it */
     int64_t mr, nr, mblock;                      /* rows of a tile, columns of a tile, rows of a task */
     int64_t run;                                 /* columns of a run that no tile crosses; n: there are no runs */
     uint32_t panel, partial, tile;               /* scratch lbufs + 1, 0: none */
+    int64_t lanes;                               /* of a vector: see dot_begin_columns */
     enum sched_epilogue when;
     int64_t tile_step;                           /* from one row of the tile's copy to the next */
     val batch_index;
+    bool symbolic_m, symbolic_k, symbolic;       /* the rows, the contraction, either or the batch have a symbol */
+    val rows_here;                               /* symbolic_m: rows of the task at hand */
     ref permute;                                 /* NIL, or what has the order of the members with a bit here */
     uint64_t permuted;
 };
@@ -50,7 +55,7 @@ val dot_factor(const struct dot *d, bool second, val i, val kk, bool alone);
 val dot_column_of_run(const struct dot *d, val run, val at, val kk, bool alone);
 /* As dot_element, of the second operand: column n, step `at` of run `run` of k, of steps_run steps each. */
 val dot_step_of_run(const struct dot *d, val n, val run, val at);
-/* The vector loop over a tile's columns, of which `cols` exist. */
+/* The vector loop over a tile's columns, of which `cols` exist: of vectors of d->lanes as many as have one. */
 void dot_begin_columns(const struct dot *d, int64_t cols);
 void dot_end_columns(const struct dot *d);
 /* acc + a b, floats rounded once; of u32, which are pairs of bf16, by DOT2 */

@@ -15,7 +15,7 @@
  *
  * The unit adds products in an order of its own (MMA_ANY) and a sum goes through all of the contraction, whatever pass
  * numerics' k-blocks: the same within n * 2^-22 of the sum of the products' sizes, n being the length, and then rounded
- * to the result's dtype as ever. */
+ * to the result's dtype as usual. */
 #include "lower_dot.h"
 
 /* One of the operands. */

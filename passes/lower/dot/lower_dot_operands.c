@@ -51,6 +51,32 @@ static void operand_steps(const struct dot *d, bool second, int64_t *side, int64
     k_end(k, i);
 }
 
+/* Steps of k whose places in memory are fixed distances behind the first one's: the whole of a small window of a
+ * convolution, or a row of it.  0: there are no such. */
+static int64_t find_period(const struct dot *d)
+{
+    enum { MOST = 16 };
+    struct kernel *k = d->w->k;
+    int64_t row = 0;
+    for (int64_t period = MOST; period > 1; period--) {
+        if (d->size.k % period)
+            continue;
+        val n = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, d->size.n), 1);
+        val o = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, d->size.k / period), 1);
+        val i = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, period), 1);
+        val x = dot_stored_element(d, true, n, ix_add(k, ix_scale(k, o, period), i));
+        bool outer = step_of(k, x, o) > 0, inner = step_of(k, x, i) > 0;
+        k_end(k, i);
+        k_end(k, o);
+        k_end(k, n);
+        if (outer)
+            return period;
+        if (inner && !row)
+            row = period;
+    }
+    return row;
+}
+
 void dot_find_steps(struct dot *d)
 {
     struct trial t;
@@ -87,6 +113,8 @@ void dot_find_steps(struct dot *d)
                 step_k = step;
             }
         }
+        if (apart && apart_k)
+            d->period_k = find_period(&copy);
         for (run = MAX_ROWS; d->a_step_m == -1 && run >= FEW_ROWS; run--) {
             int64_t step = d->size.m % run ? -1 : side_step(&copy, false, run);
             if (step >= 0) {

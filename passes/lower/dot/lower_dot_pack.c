@@ -86,21 +86,54 @@ struct vector { int64_t first, lanes; val run, at, there; };
 
 enum { MAX_RUNS = 64 };
 
-/* Row j of the panel, lanes in so many runs: where these start and which lanes are in them. */
-static void pack_row_of_runs(const struct dot *d, const struct panel *t, const struct vector *v, int64_t runs,
-                             const val *start, const val *pred, val j, bool alone)
+/* The runs that a vector's lanes are in: where each starts, and which lanes are in it. */
+struct lanes { int64_t runs; const val *start, *pred; };
+
+/* Row j of the panel. */
+static void pack_row_of_runs(const struct dot *d, const struct panel *t, const struct vector *v, const struct lanes *l,
+                             val j, bool alone)
 {
     struct lowering *w = d->w;
     struct kernel *k = w->k;
     val all = 0;
-    for (int64_t p = 0; p < runs; p++) {
-        w->pred = pred[p];
-        val b = dot_column_of_run(d, ix_add(k, v->run, k_int(k, p)), ix_add(k, start[p], w->lane),
+    for (int64_t p = 0; p < l->runs; p++) {
+        w->pred = l->pred[p];
+        val b = dot_column_of_run(d, ix_add(k, v->run, k_int(k, p)), ix_add(k, l->start[p], w->lane),
                                   ix_add(k, t->k0, ix_scale(k, j, d->unit)), alone);
-        all = p ? k_prim(k, P_SELECT, pred[p], b, all) : b;
+        all = p ? k_prim(k, P_SELECT, l->pred[p], b, all) : b;
     }
     w->pred = 0;
     k_store(k, d->panel - 1, ix_add(k, ix_add(k, ix_scale(k, j, d->nr), k_int(k, v->first)), w->lane), all, 0);
+}
+
+static void pack_rows_of_runs(const struct dot *d, const struct panel *t, const struct vector *v, const struct lanes *l,
+                              val from, val to)
+{
+    struct kernel *k = d->w->k;
+    const struct linst *lo = &k->inst[from], *hi = &k->inst[to];
+    if (lo->op == L_CONST && hi->op == L_CONST && lo->imm >= hi->imm)
+        return;
+    val j = k_loop(k, LOOP_SERIAL, from, to, 1);
+    pack_row_of_runs(d, t, v, l, j, false);
+    k_end(k, j);
+}
+
+/* Whole periods of k in one go, so that a window's place is computed once for all its elements; the rows of the panel
+ * before the first and behind the last whole one, one by one. */
+static void pack_periods_of_runs(const struct dot *d, const struct panel *t, const struct vector *v,
+                                 const struct lanes *l)
+{
+    struct kernel *k = d->w->k;
+    int64_t period = d->period_k;
+    val first = ix_div(k, ix_add(k, t->k0, k_int(k, period - 1)), period);
+    val end = ix_div(k, ix_add(k, t->k0, k_int(k, t->kc)), period);
+    pack_rows_of_runs(d, t, v, l, k_int(k, 0), ix_sub(k, ix_scale(k, first, period), t->k0));
+    val i = k_loop(k, LOOP_SERIAL, first, end, 1);
+    ix_bound(k, i, 0, d->size.k / period - 1);
+    for (int64_t u = 0; u < period; u++)
+        pack_row_of_runs(d, t, v, l, ix_sub(k, ix_add(k, ix_scale(k, i, period), k_int(k, u)), t->k0), false);
+    k_end(k, i);
+    pack_rows_of_runs(d, t, v, l, ix_sub(k, ix_scale(k, end, period), t->k0), k_int(k, t->kc));
 }
 
 /* Copies it, lanes in so many runs. */
@@ -116,13 +149,13 @@ static void pack_vector_of_runs(const struct dot *d, const struct panel *t, cons
         if (v->there)
             pred[p] = pred[p] ? k_prim(k, P_AND, pred[p], v->there, 0) : v->there;
     }
-    if (whole) {
-        val j = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, whole), 1);
-        pack_row_of_runs(d, t, v, runs, start, pred, j, false);
-        k_end(k, j);
-    }
+    const struct lanes lanes = {runs, start, pred};
+    if (d->unit == 1 && d->period_k)
+        pack_periods_of_runs(d, t, v, &lanes);
+    else
+        pack_rows_of_runs(d, t, v, &lanes, k_int(k, 0), k_int(k, whole));
     if (t->kc % d->unit)
-        pack_row_of_runs(d, t, v, runs, start, pred, k_int(k, whole), true);
+        pack_row_of_runs(d, t, v, &lanes, k_int(k, whole), true);
 }
 
 /* Most vectors lie in one of long runs.  A load of no lane of the next run would still fetch its line. */

@@ -14,6 +14,7 @@
 #include "passes/lower/lower_schedule.h"
 
 enum { MOST_TASK_ROWS = 1 << 30 }; /* that a record can say */
+enum { MANY_PRODUCTS = 32 }; /* of a batch: enough tasks for all threads, and each walks its rows */
 /* Members of a group, the dot included, whose epilogue stands at the end of every row of a tile, on the accumulators
  * where they are.  A longer one is a loop over the rows of a copy: as fast or faster, compiled in half the time. */
 enum { MAX_INLINE = 4 };
@@ -40,7 +41,8 @@ static int64_t tile_rows(const struct dot *d, int64_t most)
     int64_t rows = most;
     while (rows > 1 && d->run_m % rows)
         rows--;
-    return d->run_m < d->size.m && rows >= FEW_ROWS ? rows : even_rows(d->size.m, most);
+    int64_t m = d->symbolic_m ? size_most(d->w->k->stand_ins, d->size.m) : d->size.m;
+    return d->run_m < d->size.m && rows >= FEW_ROWS ? rows : even_rows(m, most);
 }
 
 /* So many rows of A have a line each in the first-level cache.  A way of it is a page, so rows that lie a multiple of a
@@ -81,15 +83,25 @@ static int64_t register_rows(const struct tiling *t, int64_t vectors)
     return rows < most ? rows : most;
 }
 
-/* Vectors of columns in a tile.  Two; one for few columns, and in runs: more rows share each vector, and fewer lanes
- * are idle.  Four, so that more columns share each element of A, where few rows of A stay in the cache, and where its
- * elements are widened, unless sums between k-blocks need much of the next cache. */
+/* Are so many lanes of tiles of two vectors idle that tiles of one are faster? */
+static bool second_vector_idles(const struct tiling *t)
+{
+    enum { IDLE = 8 }; /* at least one vector in so many */
+    int64_t lanes = tile_lanes(t->d, t->caps), n = t->d->size.n;
+    int64_t vectors = dot_parts(n, lanes), pairs = dot_parts(n, 2 * lanes);
+    return (2 * pairs - vectors) * IDLE >= 2 * pairs;
+}
+
+/* Vectors of columns in a tile.  Two; one for few columns, where two leave many lanes idle, and in runs: more rows
+ * share each vector, and fewer lanes are idle.  Four, so that more columns share each element of A, where few rows of A
+ * stay in the cache, and where its elements are widened, unless sums between k-blocks need much of the next cache. */
 static int64_t tile_vectors(const struct tiling *t)
 {
     enum { MAX_WIDTH = 64, IDLE = 16 }; /* at most one lane in so many */
     const struct dot *d = t->d;
     int64_t lanes = tile_lanes(d, t->caps);
-    if (d->size.n <= lanes || t->run < d->size.n || t->when == EPILOGUE_DURING_NEXT)
+    if (d->size.n <= lanes || t->run < d->size.n || t->when == EPILOGUE_DURING_NEXT ||
+        (!t->caps->is_gpu && second_vector_idles(t)))
         return 1;
     int64_t columns = 4 * lanes, over = (columns - d->size.n % columns) % columns, rows = register_rows(t, 4);
     int64_t sums = d->blocks > 1 ? d->size.m * columns * (int64_t)dtype_size(d->dtype) : 0;
@@ -128,20 +140,22 @@ static void choose_tile(const struct tiling *t, uint16_t *mr, uint16_t *nr)
 }
 
 /* Where all of B stays in half of the second-level cache, a task is one row tile: neighbouring tasks share its rows of
- * A.  Else a task is as many rows of A as stay there while it walks them, so that they share B. */
+ * A.  Else, and where there are many products, a task is as many rows of A as stay there while it walks them, so that
+ * they share B. */
 static int64_t task_rows(const struct tiling *t, int64_t mr)
 {
     const struct dot *d = t->d;
     int64_t half = t->caps->l2_bytes / 2, kc = d->size.k < d->kblock ? d->size.k : d->kblock;
     int64_t fit = half / ((kc > 0 ? kc : 1) * d->element);
-    if (!t->packs && d->size.k * d->size.n <= half / d->element)
+    if (!t->packs && d->size.k * d->size.n <= half / d->element && d->size.batch < MANY_PRODUCTS)
         fit = mr;
     int64_t rows = d->size.m <= fit ? d->size.m : even_rows(d->size.m, fit > mr ? fit : mr);
     if (rows < d->size.m)
         rows = (rows + mr - 1) / mr * mr;
     if (rows < 1)
         rows = 1;
-    return rows > MOST_TASK_ROWS ? MOST_TASK_ROWS / mr * mr : rows;
+    rows = rows > MOST_TASK_ROWS ? MOST_TASK_ROWS / mr * mr : rows;
+    return d->symbolic_m ? dot_parts(rows, mr) * mr : rows; /* whole tiles */
 }
 
 /* Lanes without a column where so many lie in tiles of so many. */
@@ -232,6 +246,18 @@ static int64_t dot_grain(const struct dot *d, const struct schedule *s)
                        2 * s->dot.rows * columns * d->size.k / 16);
 }
 
+/* A contraction with a symbol is not packed; the epilogue is where it needs no number of rows that is known here. */
+static void choose_symbolic(struct tiling *t, bool computed, struct schedule *s)
+{
+    if (t->d->symbolic_k && t->packs) {
+        t->packs = false;
+        s->dot.pack_b = false;
+        t->when = computed ? EPILOGUE_IN_TILE : t->when;
+    }
+    if (t->d->symbolic_m && t->when >= EPILOGUE_AFTER_ROWS)
+        t->when = EPILOGUE_AFTER_TILE;
+}
+
 /* All that is not handed in. */
 static void choose_all(const struct dot *d, const struct caps *caps, bool computed, struct schedule *s)
 {
@@ -257,6 +283,7 @@ static void choose_all(const struct dot *d, const struct caps *caps, bool comput
     s->dot.pack_b = t.packs;
     s->dot.run = t.run < d->size.n ? (uint32_t)t.run : 0;
     choose_epilogue(&t, computed, s);
+    choose_symbolic(&t, computed, s);
     s->dot.epilogue = (uint8_t)t.when;
     choose_tile(&t, &s->dot.mr, &s->dot.nr);
     s->dot.rows = t.when >= EPILOGUE_AFTER_ROWS ? s->dot.mr : (uint32_t)task_rows(&t, s->dot.mr);
@@ -289,7 +316,7 @@ bool dot_kblock_legal(const struct dot *d, const struct schedule *s)
 
 static bool rows_legal(const struct dot *d, const struct schedule *s, uint32_t rows)
 {
-    return rows == (d->size.m ? d->size.m : 1) || (rows < d->size.m && rows % s->dot.mr == 0) ||
+    return rows == (d->size.m ? d->size.m : 1) || ((rows < d->size.m || d->symbolic_m) && rows % s->dot.mr == 0) ||
            schedule_no(d->w, "rows", "rows %u: a task has a whole number of tiles, of %u rows, or all rows", rows,
                        s->dot.mr);
 }
@@ -342,6 +369,8 @@ static void complete(const struct dot *d, const struct caps *caps, bool computed
         s->width = s->dot.nr;
     if (!s->dot.square)
         s->dot.square = (uint16_t)(caps->vector_bytes / 4 < s->dot.nr ? caps->vector_bytes / 4 : s->dot.nr);
+    if (!s->dot.lanes)
+        s->dot.lanes = (uint16_t)(caps->is_gpu || vector_lanes(d, caps) > s->dot.nr ? s->dot.nr : vector_lanes(d, caps));
     if (s->dot.pack_b && !s->dot.pack_by)
         s->dot.pack_by = (uint8_t)pack_by(&t, computed);
     if (!s->dot.epilogue) {
@@ -552,6 +581,8 @@ bool choose_dot(struct dot *d, struct schedule *s)
     if (d->w->chooser->want)
         return choose_wanted(d, s);
     dot_find_steps(d);
+    if (d->symbolic)
+        return choose_tiles(d, s);
     if (is_of_bytes(d))
         return choose_bytes(d, s);
     return is_thin(d, &order) ? choose_thin(d, &order, s) : choose_tiles(d, s);

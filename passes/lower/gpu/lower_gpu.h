@@ -33,6 +33,14 @@ void gpu_sort(struct gpu_sort *s);
 bool gpu_scan_fits(const struct lowering *w);    /* is it long, and one whose steps may be taken in any order? */
 void gpu_scan(struct lowering *w);
 
+/* ---- lower_gpu_turn.c ---- */
+enum { GPU_TURN_SIDE = 64 };                     /* of a tile: its lanes */
+/* The operands that an elementwise group reads across the grain, along dimension `across` of the loops. */
+struct gpu_turn { const struct map_loops *m; uint32_t across; struct map_loads loads; };
+/* Finds them.  How many tiles there are; 0: no operand is read across the grain. */
+int64_t gpu_turn_find(struct lowering *w, const struct map_loops *m, struct gpu_turn *found);
+void gpu_turn(struct lowering *w, const struct gpu_turn *found);
+
 /* ---- lower_gpu_scatter.c ---- */
 void gpu_scatter(struct lowering *w);
 void gpu_argsort(struct lowering *w);            /* lower_gpu_sort.c */

@@ -63,7 +63,7 @@ static val element(const struct gpu_scan *s, uint32_t level, const struct chunk 
     return k_cast(w->k, lower_at(w, s->n->in[0], coord), s->dtype);
 }
 
-static void put(const struct gpu_scan *s, uint32_t level, const struct chunk *c, val place, val value)
+static void put_level(const struct gpu_scan *s, uint32_t level, const struct chunk *c, val place, val value)
 {
     struct lowering *w = s->w;
     val coord[KL_MAX_RANK] = {0};
@@ -113,7 +113,7 @@ static void fold_level(const struct gpu_scan *s, uint32_t level)
     val start = identity(s), i = open_chunk(s, level, &c), acc = k_carry(k, start);
     k_next(k, acc, k_fold_step(k, s->fold, acc, element(s, level, &c, chunk_place(s, level, &c, i))));
     k_end(k, i);
-    put(s, level + 1, &c, c.at, k_out(k, acc));
+    put_level(s, level + 1, &c, c.at, k_out(k, acc));
     gpu_phase_end(s->w, &p);
 }
 
@@ -133,7 +133,7 @@ static void scan_level(const struct gpu_scan *s, uint32_t level)
     }
     val i = open_chunk(s, level, &c), acc = k_carry(k, start), place = chunk_place(s, level, &c, i);
     val sum = k_fold_step(k, s->fold, acc, element(s, level, &c, place));
-    put(s, level, &c, place, sum);
+    put_level(s, level, &c, place, sum);
     k_next(k, acc, sum);
     k_end(k, i);
     gpu_phase_end(s->w, &p);

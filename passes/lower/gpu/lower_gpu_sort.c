@@ -37,7 +37,7 @@ static void fill_keys(struct merge *m)
 }
 
 /* To rank `rank` of the row goes the element that was at `place`. */
-static void put(const struct merge *m, val row, val rank, val key, val place, bool last)
+static void put_ranked(const struct merge *m, val row, val rank, val key, val place, bool last)
 {
     struct gpu_sort *s = m->s;
     struct kernel *k = s->w->k;
@@ -70,7 +70,8 @@ static void sort_tiles(struct merge *m)
         before = k_prim(k, P_AND, before, there, 0);
     k_next(k, count, k_prim(k, P_ADD, count, k_cast(k, before, KL_I64), 0));
     k_end(k, j);
-    put(m, row, k_prim(k, P_ADD, tile, k_out(k, count), 0), key, k_cast(k, at, s->place_type), s->length <= TILE);
+    val rank = k_prim(k, P_ADD, tile, k_out(k, count), 0);
+    put_ranked(m, row, rank, key, k_cast(k, at, s->place_type), s->length <= TILE);
     gpu_phase_end(s->w, &p);
     m->from = !m->from;
 }
@@ -108,7 +109,7 @@ static void merge_runs(struct merge *m, int64_t run)
     m->mine = load_key(m, e);
     val place = k_load(k, m->place[m->from], e, 0);
     val others = gpu_search(k, n, run, other_is_before, m);
-    put(m, row, k_prim(k, P_ADD, ix_add(k, pair, own), others, 0), m->mine, place, 2 * run >= s->length);
+    put_ranked(m, row, k_prim(k, P_ADD, ix_add(k, pair, own), others, 0), m->mine, place, 2 * run >= s->length);
     gpu_phase_end(s->w, &p);
     m->from = !m->from;
 }

@@ -91,7 +91,8 @@ static bool complete(MPI_Request *request, int to, int from, double timeout, cha
         nanosleep(&(struct timespec){0, 20000}, NULL);
         if (seconds() >= deadline)
             return snprintf(message, CARRIER_MESSAGE,
-                            "nothing has come from rank %d, or rank %d has taken nothing, for %g s", from, to, timeout),
+                            "nothing has come from rank %d, or rank %d has taken nothing, for %d ms", from, to,
+                            (int)(timeout * 1000)),
                    false;
     }
 }

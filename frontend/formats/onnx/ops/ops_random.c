@@ -1,4 +1,4 @@
-/* Random numbers, by Kiln's generator: another one than that of whoever wrote a model. */
+/* Random numbers, by Kiln's generator, which differs from that of the framework that exported the model. */
 #include "frontend/formats/onnx/onnx.h"
 #include <string.h>
 

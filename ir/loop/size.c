@@ -1,0 +1,109 @@
+/* Sizes of kernels for all values of symbols: numbers that have primes for symbols (ir/symbols/stand_in.c) become index
+ * arithmetic over the symbols' values, which are slots.  And how many iterations there are for values. */
+#include "loop.h"
+
+void kernel_take_symbols(struct kernel *k, const struct stand_ins *s)
+{
+    k->stand_ins = s && s->n ? s : NULL;
+    for (uint32_t i = 0; k->stand_ins && i < s->n; i++) {
+        k->symbol[i] = k_inst(k, L_SLOT, KL_I64, 0, 0, 0, s->v[i].slot);
+        ix_bound(k, k->symbol[i], s->v[i].low, s->v[i].high);
+    }
+}
+
+bool ix_symbolic(const struct kernel *k, int64_t size) { return size_is_symbolic(k->stand_ins, size); }
+
+val ix_size(struct kernel *k, int64_t size)
+{
+    uint32_t power[MAX_STAND_INS];
+    if (!ix_symbolic(k, size))
+        return k_int(k, size);
+    int64_t number = size_split(k->stand_ins, size, power);
+    val v = 0;
+    for (uint32_t i = 0; i < k->stand_ins->n; i++)
+        for (uint32_t n = 0; n < power[i]; n++)
+            v = v ? ix_times(k, v, k->symbol[i]) : k->symbol[i];
+    return ix_scale(k, v, number);
+}
+
+bool size_divides(const struct kernel *k, int64_t size, int64_t by)
+{
+    uint32_t power[MAX_STAND_INS];
+    return (k->stand_ins ? size_split(k->stand_ins, size, power) : size) % by == 0;
+}
+
+val ix_least(struct kernel *k, val a, int64_t most)
+{
+    int64_t low, high;
+    if (ix_range(k, a, &low, &high) && high <= most)
+        return a;
+    val v = k_prim(k, P_SELECT, k_prim(k, P_LT, a, k_int(k, most), 0), a, k_int(k, most));
+    ix_bound(k, v, low < most ? low : most, most);
+    return v;
+}
+
+void kernel_refuse(struct kernel *k, const char *what)
+{
+    err_set(&k->err, KL_ERR_COMPILE, "%s", what);
+}
+
+/* ---- iterations ---- */
+
+val kernel_active(const struct kernel *k)
+{
+    val loop = 0, open = 0;
+    uint32_t depth = 0;
+    for (val v = 1; v < k->ninst; v++) {
+        const struct linst *i = &k->inst[v];
+        if (i->op == L_LOOP && i->kind == LOOP_PARALLEL && !loop)
+            loop = v;
+        else if (loop && depth == 1 && i->op == L_IF && !open)
+            open = v;
+        depth += i->op == L_LOOP || i->op == L_IF;
+        depth -= i->op == L_END;
+        if (i->op == L_END && i->a == open && open) {
+            const struct linst *c = &k->inst[k->inst[open].a];
+            bool all = v + 1 < k->ninst && k->inst[v + 1].op == L_END && k->inst[v + 1].a == loop;
+            return all && c->op == L_OP(P_LT) && c->a == loop && c->b < loop ? c->b : 0;
+        }
+    }
+    return 0;
+}
+
+static int64_t value_at(const struct kernel *k, val v, const uint64_t *slot)
+{
+    const struct linst *i = &k->inst[v];
+    if (i->op == L_CONST)
+        return (int64_t)i->imm;
+    if (i->op == L_SLOT)
+        return (int64_t)slot[i->imm];
+    int64_t a = value_at(k, i->a, slot), b = value_at(k, i->b, slot);
+    switch (i->op - L_PRIM) {
+    case P_ADD: return a + b;
+    case P_SUB: return a - b;
+    case P_MUL: return a * b;
+    case P_DIV: return b ? a / b : 0;
+    case P_LT:  return a < b;
+    case P_LE:  return a <= b;
+    default:    return a ? b : value_at(k, i->c, slot); /* SELECT: kernel_evaluates knows no other */
+    }
+}
+
+static bool evaluates(const struct kernel *k, val v)
+{
+    const struct linst *i = &k->inst[v];
+    if (i->op == L_CONST || i->op == L_SLOT)
+        return true;
+    if (i->op != L_OP(P_ADD) && i->op != L_OP(P_SUB) && i->op != L_OP(P_MUL) && i->op != L_OP(P_DIV) &&
+        i->op != L_OP(P_LT) && i->op != L_OP(P_LE) && i->op != L_OP(P_SELECT))
+        return false;
+    return evaluates(k, i->a) && evaluates(k, i->b) && (i->op != L_OP(P_SELECT) || evaluates(k, i->c));
+}
+
+int64_t kernel_extent_at(const struct kernel *k, val active, const uint64_t *slot)
+{
+    if (!active || !evaluates(k, active))
+        return k->extent;
+    int64_t n = value_at(k, active, slot);
+    return n < 0 ? 0 : n < k->extent ? n : k->extent;
+}

@@ -1,0 +1,253 @@
+/* Primes that stand in for symbols (README.md, "One program for all values"). */
+#include "ir/ir.h"
+#include <inttypes.h>
+#include <string.h>
+
+enum { LEAST_PRIME = 61 };              /* above every length that a schedule treats as a special case */
+#define MOST_BOUND (INT64_C(1) << 31)
+
+static bool stand_in_refused(struct err *e, const char *what, const char *name)
+{
+    return err_set(e, KL_ERR_COMPILE, what, name);
+}
+
+/* ---- sizes ---- */
+
+int64_t size_split(const struct stand_ins *s, int64_t size, uint32_t power[MAX_STAND_INS])
+{
+    for (uint32_t i = 0; i < s->n; i++)
+        for (power[i] = 0; size && size % s->v[i].prime == 0; power[i]++)
+            size /= s->v[i].prime;
+    return size;
+}
+
+bool size_is_symbolic(const struct stand_ins *s, int64_t size)
+{
+    for (uint32_t i = 0; s && size && i < s->n; i++)
+        if (size % s->v[i].prime == 0)
+            return true;
+    return false;
+}
+
+int64_t size_at(const struct stand_ins *s, int64_t size, const uint64_t *slot)
+{
+    uint32_t power[MAX_STAND_INS];
+    int64_t n = size_split(s, size, power);
+    for (uint32_t i = 0; i < s->n; i++)
+        for (uint32_t k = 0; k < power[i]; k++)
+            n *= (int64_t)slot[s->v[i].slot];
+    return n;
+}
+
+int64_t size_most(const struct stand_ins *s, int64_t size)
+{
+    uint32_t power[MAX_STAND_INS];
+    int64_t n = size_split(s, size, power);
+    for (uint32_t i = 0; i < s->n; i++)
+        for (uint32_t k = 0; k < power[i]; k++)
+            n *= s->v[i].high;
+    return n;
+}
+
+/* ---- which graphs have stand-ins ---- */
+
+static bool dim_is_product(const struct graph *g, int64_t d)
+{
+    struct affine a;
+    return d >= 0 || (dim_affine(g, d, &a) && a.n == 1 && !a.constant && a.term[0].by > 0);
+}
+
+/* Are all but the leading axes, which attention has all alike, numbers? */
+static bool leading_alone(const struct graph *g, const struct node *n)
+{
+    bool alone = true;
+    for (unsigned i = 0; i <= n->nin; i++) {
+        const struct shape *s = i < n->nin ? node_shape(g, n->in[i]) : &g->shape[n->shape];
+        alone &= s->dim[s->rank - 1] >= 0 && s->dim[s->rank - 2] >= 0;
+    }
+    return alone;
+}
+
+/* Does the op find an element of its result by coordinates alone, along symbolic axes? */
+static bool op_takes_symbols(const struct graph *g, const struct node *n)
+{
+    const struct shape *s = node_shape(g, n->in[0]);
+    int64_t *dim[2];
+    struct node copy = *n;
+    for (unsigned i = node_dims(&copy, dim); i-- > 0;)
+        if (*dim[i] < 0)
+            return false;
+    switch (n->op) {
+    case OP_input: case OP_state: case OP_iota: case OP_random: case OP_reshape: case OP_permute: case OP_expand:
+    case OP_cast: case OP_bitcast:
+        return true;
+    case OP_slice:
+        return s->dim[n->attr.slice.axis] >= 0;
+    case OP_concat:
+        return s->dim[n->attr.axis.axis] >= 0 && g->shape[n->shape].dim[n->attr.axis.axis] >= 0;
+    case OP_flip:
+        for (uint32_t i = 0; i < s->rank; i++)
+            if (n->attr.flip.axes >> i & 1 && s->dim[i] < 0)
+                return false;
+        return true;
+    case OP_gather:
+        return s->dim[n->attr.axis.axis] >= 0;
+    case OP_scatter:
+        return !shape_is_symbolic(&g->shape[n->shape]);
+    default:
+        if (op_is_attention(n->op))
+            return leading_alone(g, n);
+        return op_is_elementwise(n->op) || op_is_reduce(n->op) || op_is_product(n->op);
+    }
+}
+
+static int64_t dim_low(const struct graph *g, int64_t d)
+{
+    int64_t low = 0, high;
+    return dim_range(g, d, &low, &high) ? low : 0;
+}
+
+/* May the order of a reduce's elements be another one for some values, but for how many there are?  Its lanes and the
+ * length of its chunks depend on which axes are longer than 1, and on the last of them together (pass numerics). */
+static bool order_varies(const struct graph *g, const struct node *n)
+{
+    const struct shape *s = node_shape(g, n->in[0]);
+    uint32_t axes = n->attr.reduce.axes, end = s->rank;
+    bool before = false, varies = false;
+    while (end && s->dim[end - 1] == 1)
+        end--;
+    bool lanes = end && axes >> (end - 1) & 1;
+    for (uint32_t i = 0; i < end; i++) {
+        before |= s->dim[i] != 1 && axes >> i & 1;
+        if (!(axes >> i & 1) && s->dim[i] < 0)
+            varies |= before && dim_low(g, s->dim[i]) < 2 && (lanes || i + 1 == end);
+    }
+    int64_t run = 1;
+    bool symbolic = false, more = false;
+    uint32_t i = end;
+    for (; lanes && i > 0 && (axes >> (i - 1) & 1 || s->dim[i - 1] == 1); i--) {
+        symbolic |= s->dim[i - 1] < 0;
+        run *= s->dim[i - 1] < 0 ? 1 : s->dim[i - 1];
+    }
+    while (lanes && i-- > 0)
+        more |= axes >> i & 1 && s->dim[i] != 1;
+    return varies || (more && (symbolic || run > LANE_CHUNK));
+}
+
+/* May a product have more rows than MOST_THIN_ROWS for some values, and no more for others? */
+static bool rows_may_be_few(const struct graph *g, const struct node *n)
+{
+    const struct shape *a = node_shape(g, n->in[0]);
+    uint8_t axis[KL_MAX_RANK];
+    uint32_t rows = dot_free_axes(a->rank, n->attr.dot.batch_a, n->attr.dot.nbatch, n->attr.dot.con_a,
+                                  n->attr.dot.ncon, axis);
+    int64_t low = 1;
+    bool symbolic = false;
+    for (uint32_t i = 0; i < rows && low <= MOST_THIN_ROWS; i++) {
+        symbolic |= a->dim[axis[i]] < 0;
+        low *= dim_low(g, a->dim[axis[i]]);
+    }
+    return symbolic && low <= MOST_THIN_ROWS;
+}
+
+static bool node_is_symbolic(const struct graph *g, const struct node *n)
+{
+    bool any = shape_is_symbolic(&g->shape[n->shape]);
+    for (unsigned i = 0; i < n->nin; i++)
+        any |= shape_is_symbolic(node_shape(g, n->in[i]));
+    return any;
+}
+
+static bool graph_takes(const struct graph *g, struct err *e)
+{
+    if (g->nregion || g->ncustom)
+        return stand_in_refused(e, "regions and custom ops are made for lengths that are numbers%s", "");
+    for (ref r = 1; r < g->nnode; r++) {
+        const struct node *n = &g->node[r];
+        if (!node_is_symbolic(g, n))
+            continue;
+        if (!op_takes_symbols(g, n))
+            return stand_in_refused(e, "op %s is made for lengths that are numbers", opinfo[n->op].name);
+        if (op_is_product(n->op) && n->dtype == KL_BF16 && rows_may_be_few(g, n))
+            return stand_in_refused(e, "the order of op %s of bf16 depends on how many rows there are",
+                                    opinfo[n->op].name);
+        if (op_is_attention(n->op) && attention_gradient_varies(g, n))
+            return stand_in_refused(e, "%s: for few elements the gradient is made of other ops", opinfo[n->op].name);
+        if (op_is_reduce(n->op) && order_varies(g, n))
+            return stand_in_refused(e, "the order of op %s depends on which of its axes are longer than 1",
+                                    opinfo[n->op].name);
+        for (uint32_t i = 0; i < g->shape[n->shape].rank; i++)
+            if (!dim_is_product(g, g->shape[n->shape].dim[i]))
+                return stand_in_refused(e, "a length of op %s is no product of a number and a symbol",
+                                        opinfo[n->op].name);
+    }
+    return true;
+}
+
+/* ---- primes ---- */
+
+static bool is_prime(int64_t n)
+{
+    for (int64_t d = 2; d * d <= n; d++)
+        if (n % d == 0)
+            return false;
+    return n > 1;
+}
+
+/* Does it divide a number that the graph has for a length, or the coefficient of a symbol? */
+static bool divides_a_length(const struct graph *g, int64_t prime)
+{
+    for (ref r = 1; r < g->nnode; r++) {
+        const struct shape *s = node_shape(g, r);
+        int64_t *dim[2];
+        struct node copy = g->node[r];
+        for (uint32_t i = 0; i < s->rank; i++) {
+            struct affine a;
+            dim_affine(g, s->dim[i], &a);
+            int64_t number = a.n ? a.term[0].by : a.constant;
+            if (number && number % prime == 0)
+                return true;
+        }
+        for (unsigned i = node_dims(&copy, dim); i-- > 0;)
+            if (*dim[i] && *dim[i] % prime == 0)
+                return true;
+    }
+    return false;
+}
+
+static bool choose_prime(const struct graph *g, const struct stand_ins *s, struct stand_in *x)
+{
+    int64_t p = x->high > LEAST_PRIME ? x->high : LEAST_PRIME;
+    for (bool taken = true; taken; p += taken) {
+        taken = !is_prime(p) || divides_a_length(g, p);
+        for (uint32_t i = 0; i < s->n; i++)
+            taken |= s->v[i].prime == p;
+    }
+    x->prime = p;
+    return true;
+}
+
+bool graph_stand_in(struct graph *g, const struct symbols *recorded, uint32_t slots, struct stand_ins *s, struct err *e)
+{
+    *s = (struct stand_ins){0};
+    if (!g->symbols)
+        return true;
+    if (!graph_takes(g, e))
+        return false;
+    if (g->symbols->n > MAX_STAND_INS)
+        return stand_in_refused(e, "there are more than four symbols%s", "");
+    for (uint32_t i = 0; i < g->symbols->n; i++) {
+        const struct symbol *v = &g->symbols->v[i];
+        struct stand_in x = {.low = v->low, .high = v->high};
+        if (v->high > MOST_BOUND)
+            return stand_in_refused(e, "the bound of symbol %s is above 2^31", v->name);
+        while (x.slot < recorded->n && strcmp(recorded->v[x.slot].name, v->name))
+            x.slot++;
+        x.slot += slots;
+        choose_prime(g, s, &x);
+        s->v[s->n++] = x;
+    }
+    for (uint32_t i = 0; i < s->n; i++)
+        g->symbols->v[i].low = g->symbols->v[i].high = s->v[i].prime;
+    return graph_bind(g) >= 0 || err_set(e, g->err.code, "%s", g->err.msg);
+}
