@@ -513,8 +513,6 @@ bool tune_program(const struct exec *x, const struct tune_options *o, struct tun
     struct tuner t = {.o = o, .e = e, .total = 1};
     *r = (struct tune_result){.complete = true};
     if (!tunes(x, e) || !tuned_can_keep(e)) return false;
-    const struct graph *g = x->program->g;
-    double now = measure_now(), share = g->nregion ? 0.7 * o->seconds : o->seconds;
     if (o->seconds <= 0) return !(r->complete = false);
     bool ok = tune_graph(&t, x->program->g, x->device, measure_now() + o->seconds, r);
     struct tuned_record mark = {mark_of(x->captured), {0}};
