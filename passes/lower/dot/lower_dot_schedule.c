@@ -370,7 +370,8 @@ static void complete(const struct dot *d, const struct caps *caps, bool computed
     if (!s->dot.square)
         s->dot.square = (uint16_t)(caps->vector_bytes / 4 < s->dot.nr ? caps->vector_bytes / 4 : s->dot.nr);
     if (!s->dot.lanes)
-        s->dot.lanes = (uint16_t)(caps->is_gpu || vector_lanes(d, caps) > s->dot.nr ? s->dot.nr : vector_lanes(d, caps));
+        s->dot.lanes = (uint16_t)(caps->is_gpu || vector_lanes(d, caps) > s->dot.nr ? s->dot.nr
+                                  : vector_lanes(d, caps));
     if (s->dot.pack_b && !s->dot.pack_by)
         s->dot.pack_by = (uint8_t)pack_by(&t, computed);
     if (!s->dot.epilogue) {
