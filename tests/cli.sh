@@ -433,8 +433,8 @@ kernel @shared {
   }
 }
 END
-check 'kernel that has no source' 1 'no hip source: it wants more shared memory' "$kiln" kernel "$tmp/shared.loop" --stage \
-    source --target hip
+check 'kernel that has no source' 1 'no hip source: it wants more shared memory' \
+    "$kiln" kernel "$tmp/shared.loop" --stage source --target hip
 check 'kernel unknown stage' 1 "no stage of a kernel is called 'fused'" "$kiln" kernel "$tmp/double.loop" --stage fused
 check 'kernel without file' 2 'needs a file' "$kiln" kernel --run
 kernel 'kernel run' 0 '^b1 : f32\[2\] = 0.5 1.0$' double --input b0="$tmp/x.npy" --slot 0=0.5
