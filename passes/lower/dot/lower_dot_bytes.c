@@ -255,6 +255,7 @@ void dot_emit_bytes(struct dot *d, const struct schedule *schedule)
     d->mr = schedule->dot_bytes.mr;
     d->nr = schedule->dot_bytes.nr;
     d->mblock = schedule->dot_bytes.rows;
+    d->lanes = s.lanes;
     s.turned = s.ta == s.tb;
     s.panels = dot_parts(d->size.k, s.kc);
     if (schedule->dot_bytes.pack_b)

@@ -360,6 +360,13 @@ static bool prefetch_legal(const struct dot *d, const struct schedule *s)
     return true;
 }
 
+/* Lanes of a vector, by which the last columns are narrowed; on a GPU they are not. */
+static uint16_t narrowed_lanes(const struct dot *d, const struct caps *caps, unsigned nr)
+{
+    int64_t lanes = vector_lanes(d, caps);
+    return (uint16_t)(caps->is_gpu || lanes > nr ? nr : lanes);
+}
+
 /* Fills what a record leaves open. */
 static void complete(const struct dot *d, const struct caps *caps, bool computed, struct schedule *s)
 {
@@ -370,8 +377,7 @@ static void complete(const struct dot *d, const struct caps *caps, bool computed
     if (!s->dot.square)
         s->dot.square = (uint16_t)(caps->vector_bytes / 4 < s->dot.nr ? caps->vector_bytes / 4 : s->dot.nr);
     if (!s->dot.lanes)
-        s->dot.lanes = (uint16_t)(caps->is_gpu || vector_lanes(d, caps) > s->dot.nr ? s->dot.nr
-                                  : vector_lanes(d, caps));
+        s->dot.lanes = narrowed_lanes(d, caps, s->dot.nr);
     if (s->dot.pack_b && !s->dot.pack_by)
         s->dot.pack_by = (uint8_t)pack_by(&t, computed);
     if (!s->dot.epilogue) {
