@@ -76,7 +76,7 @@ static bool prepare(struct run *r)
     r->device = kl_device_default();
     r->params = kl_params_new(r->device, KL_F32, (uint64_t)o->seed + (uint64_t)rank);
     for (int i = 0; i < 3; i++) {
-        char name[8];
+        char name[16];
         snprintf(name, sizeof name, "fc%d", i);
         if (kl_nn_linear_init(&r->layer[i], r->params, name, width[i], width[i + 1], true) != KL_OK)
             return false;

@@ -61,7 +61,7 @@ static bool model_init(struct model *m, kl_device device, int64_t batch, uint64_
     for (int i = 0; i < m->arch->layers; i++) {
         const struct layer *l = &m->arch->layer[i];
         int64_t dims[4] = {l->conv ? l->out : l->in, l->conv ? l->in : l->out, 3, 3};
-        char name[2][8];
+        char name[2][16];
         kl_tensor normal = kl_randn(device, KL_F32, l->conv ? 4 : 2, dims, seed * LAYERS + (uint64_t)i);
         /* He: keeps the variance through ReLUs */
         m->weight[i] = kl_mul_scalar(normal, sqrt(2.0 / (double)(l->in * (l->conv ? 9 : 1))));

@@ -94,13 +94,13 @@ int main(int argc, char **argv)
     int n = 0;
     bool ok = (r.params = kl_params_new(r.device, KL_F32, 1)) != NULL;
     for (int i = 0; i < 3 && ok; i++) {
-        char name[8];
+        char name[16];
         snprintf(name, sizeof name, "fc%d", i);
         ok = kl_nn_linear_init(&r.layer[i], r.params, name, width[i], width[i + 1], true) == KL_OK;
     }
     /* for tanh, larger values than modules begin with */
     for (int i = 0; i < 3 && ok; i++) {
-        char name[16];
+        char name[32];
         kl_init init = {.kind = KL_INIT_XAVIER_NORMAL, .gain = KL_GAIN_TANH, .fan_in = width[i],
                         .fan_out = width[i + 1]};
         snprintf(name, sizeof name, "fc%d.weight", i);

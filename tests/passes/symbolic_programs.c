@@ -20,7 +20,7 @@ static void count_reason(const char *text)
         i++;
     if (i == REASONS)
         return;
-    snprintf(reason[i].text, sizeof reason[i].text, "%s", text);
+    snprintf(reason[i].text, sizeof reason[i].text, "%.*s", (int)sizeof reason[i].text - 1, text);
     reason[i].n++;
     nreason += i == nreason;
 }
