@@ -26,9 +26,9 @@ static void gate_after_fork(bool child)
 }
 static const struct fork_part gate_fork = {gate_before_fork, gate_after_fork};
 
-/* In nesting order of their locks. */
+/* In nesting order of their locks.  The background thread, for which a fork waits, takes all that follow its own. */
 static const struct fork_part *const parts[] = {
-    &tuned_fork, &log_fork, &async_fork, &background_fork, &gate_fork, &accelerators_fork, &cache_fork,
+    &log_fork, &async_fork, &background_fork, &tuned_fork, &gate_fork, &accelerators_fork, &cache_fork,
     &debugger_fork, &lower_memo_fork, &schedules_fork, &timeline_fork, &buffer_fork,
 };
 enum { PARTS = sizeof parts / sizeof *parts };
