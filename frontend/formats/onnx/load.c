@@ -74,8 +74,6 @@ static bool load_weight(struct loader *l, struct array *a, const char *name, int
     return true;
 }
 
-static bool is_float(kl_dtype d) { return d == KL_F16 || d == KL_BF16 || d == KL_F32 || d == KL_F64; }
-
 static bool load_initials(struct loader *l, struct scope *s, const Onnx__GraphProto *p)
 {
     struct graph_def *g = s->g;
@@ -93,7 +91,7 @@ static bool load_initials(struct loader *l, struct scope *s, const Onnx__GraphPr
         *x = (struct initial){NO_PLACE, a, -1};
         if ((x->at = load_value(l, s, text_or_none(t->name))) == NO_PLACE)
             return false;
-        if (p == l->m->proto->graph && a->rank > 0 && is_float(a->dtype) &&
+        if (p == l->m->proto->graph && a->rank > 0 && onnx_is_float(a->dtype) &&
             !load_weight(l, a, text_or_none(t->name), &x->weight))
             return false;
     }

@@ -41,6 +41,7 @@ int64_t array_int(const struct array *a, int64_t i);  /* element i, converted */
 double array_float(const struct array *a, int64_t i);
 kl_dtype onnx_dtype(int32_t data_type);               /* KL_DTYPE_COUNT: Kiln has none like it */
 const char *onnx_dtype_name(int32_t data_type);
+static inline bool onnx_is_float(kl_dtype d) { return d == KL_F16 || d == KL_BF16 || d == KL_F32 || d == KL_F64; }
 /* Does Kiln hold such elements in a wider dtype?  8-bit floats are f16, 4-bit integers i8 and u8. */
 bool onnx_is_widened(int32_t data_type);
 /* The elements of a tensor in a file; NULL: *why.  folder: that of external data, which is mapped, not copied, where it

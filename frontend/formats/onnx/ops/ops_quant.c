@@ -1,6 +1,5 @@
 /* Operators of numbers stored as small integers and 8-bit floats. */
 #include "frontend/formats/onnx/onnx.h"
-#include <string.h>
 
 /* ---- casts to types that Kiln holds in wider ones ---- */
 
@@ -16,13 +15,11 @@ static kl_float8 float8_of(int32_t element)
            : element == ONNX_FLOAT8E5M2 ? KL_FLOAT8_E5M2 : KL_FLOAT8_E5M2FNUZ;
 }
 
-static bool is_float(kl_dtype d) { return d == KL_F16 || d == KL_BF16 || d == KL_F32 || d == KL_F64; }
-
 /* a in -8..7 or 0..15: floats rounded to even and clipped, of integers the low 4 bits. */
 static kl_tensor as_four_bits(struct node *n, kl_tensor a, bool with_sign)
 {
     kl_dtype from = kl_dtype_of(a), to = with_sign ? KL_I8 : KL_U8;
-    if (is_float(from)) {
+    if (onnx_is_float(from)) {
         kl_tensor low = onnx_number(n, from, with_sign ? -8 : 0), high = onnx_number(n, from, with_sign ? 7 : 15);
         return kl_cast(kl_round(kl_min(kl_max(a, low), high)), to);
     }
@@ -35,7 +32,7 @@ static kl_tensor as_element(struct node *n, kl_tensor a, int32_t element, bool s
 {
     if (is_four_bits(element))
         return as_four_bits(n, a, onnx_dtype(element) == KL_I8);
-    if (!is_float(kl_dtype_of(a)))
+    if (!onnx_is_float(kl_dtype_of(a)))
         a = kl_cast(a, KL_F32);
     return kl_float8_decode(kl_float8_encode(a, float8_of(element), saturate), float8_of(element), KL_F16);
 }
@@ -132,7 +129,7 @@ bool onnx_quantize_linear(struct node *n)
     if (!onnx_type(n, 0, &t))
         return false;
     kl_tensor x = onnx_in(n, 0);
-    if (!is_float(t.dtype))
+    if (!onnx_is_float(t.dtype))
         x = kl_cast(x, KL_F32);
     if ((d == KL_U8 || d == KL_I8) && !onnx_is_widened(element) && !block)
         return onnx_give(n, 0, kl_quantize(x, quant_operand(n, 1), quant_operand(n, 2), d,
@@ -168,7 +165,7 @@ bool onnx_dequantize_linear(struct node *n)
     kl_tensor scale = quant_spread(n, 1, &t, block), zero = quant_spread(n, 2, &t, block);
     if (!scale.id || (onnx_has(n, 2) && !zero.id))
         return false;
-    if (is_float(t.dtype)) /* 8-bit floats, whose zero point is 0 */
+    if (onnx_is_float(t.dtype)) /* 8-bit floats, whose zero point is 0 */
         return onnx_give(n, 0, kl_cast(kl_mul(kl_cast(q, KL_F32), kl_cast(scale, KL_F32)), s.dtype));
     if (zero.id)
         q = kl_sub(kl_cast(q, KL_I32), kl_cast(zero, KL_I32));

@@ -109,8 +109,7 @@ bool onnx_resize(struct node *n)
     o.sampling = onnx_attr_is(n, "mode", "nearest", true) ? KL_SAMPLING_NEAREST
                  : onnx_attr_is(n, "mode", "cubic", false) ? KL_SAMPLING_CUBIC : KL_SAMPLING_LINEAR;
     resize_modes(n, &o);
-    bool whole = t.dtype != KL_F16 && t.dtype != KL_BF16 && t.dtype != KL_F32 && t.dtype != KL_F64;
-    bool wide = whole && o.sampling != KL_SAMPLING_NEAREST;
+    bool wide = !onnx_is_float(t.dtype) && o.sampling != KL_SAMPLING_NEAREST;
     kl_tensor y = kl_resize(wide ? kl_cast(x, KL_F32) : x, axes.n, axes.axis, axes.out, &o);
     return onnx_give(n, 0, wide ? kl_cast(y, t.dtype) : y);
 }
