@@ -77,8 +77,10 @@ struct dot_dims { int64_t batch, m, n, k; };      /* products of the four kinds 
 struct dot_dims dot_sizes(const struct graph *g, const struct node *n);
 /* op_attention.c: is it an attention_grad in whose place other values of the symbols would have other ops? */
 bool attention_gradient_varies(const struct graph *g, const struct node *n);
-/* op_attention.c: operations of the products of an attention op, as if every query saw every key */
+/* op_attention.c: operations of the products of an attention op, of causal ones with the keys that queries see; as if
+ * they saw all keys that a fourth operand may hide */
 double attention_flops(const struct graph *g, const struct node *n);
+bool attention_has_ranges(const struct graph *g, const struct node *n); /* a fourth operand: first and last key */
 /* Writes to out the axes of a rank that are in neither list, ascending; returns their number. */
 uint32_t dot_free_axes(uint32_t rank, uint32_t batch, unsigned nbatch, uint32_t con, unsigned ncon, uint8_t *out);
 
