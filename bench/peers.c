@@ -6,20 +6,15 @@
  * Each peer runs in a process of its own, a script of bench/peers by the Python that KILN_TEST_PYTHON names;
  * `./run bench peers` installs them into build/peers.  All of it takes about half an hour on a quiet machine. */
 #define _GNU_SOURCE
+#include "peer.h"
 #include "peers_cases.h"
-#include <fcntl.h>
-#include <sched.h>
 #include <signal.h>
-#include <stdio.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 enum { ROUNDS = 5, LINE = 600, SYSTEMS = 6, KILN_TRACED = 0, KILN_FROZEN = 1 };
 #define TURN_SECONDS 0.2
 
 /* ---- processes ---- */
 
-struct peer { FILE *to, *from; pid_t pid; };
 enum { TORCH, JAX, PEERS };
 static const char *const script[PEERS] = {"torch_turns.py", "jax_turns.py"};
 
@@ -28,51 +23,14 @@ static const struct { const char *name; int peer; const char *variant; } systems
     {"traced", -1, ""}, {"frozen", -1, ""}, {"torch", TORCH, "eager"}, {"torch.compile", TORCH, "compile"},
     {"torch, channels last", TORCH, "channels_last"}, {"jax", JAX, "jit"}};
 
-static bool peer_start(struct peer *p, int which, int threads)
+static bool start_script(struct peer *p, int which, int threads)
 {
     const char *python = getenv("KILN_TEST_PYTHON"), *folder = getenv("KILN_TEST_PEERS");
-    int to[2], from[2];
+    char path[LINE];
+    snprintf(path, sizeof path, "%s/%s", folder ? folder : "", script[which]);
     *p = (struct peer){0};
-    if (!python || !folder || pipe2(to, O_CLOEXEC) || pipe2(from, O_CLOEXEC))
-        return false;
-    p->pid = fork();
-    if (p->pid == 0) {
-        char path[LINE], count[12];
-        cpu_set_t cores;
-        snprintf(path, sizeof path, "%s/%s", folder, script[which]);
-        snprintf(count, sizeof count, "%d", threads);
-        setenv("OMP_NUM_THREADS", count, 1);
-        setenv("MKL_NUM_THREADS", count, 1);
-        setenv("NPROC", count, 1);
-        setenv("JAX_PLATFORMS", "cpu", 1);
-        setenv("TORCH_LOGS", "-all", 1); /* no warnings of what a processor does not need */
-        setenv("CUDA_VISIBLE_DEVICES", "", 1);
-        if (which == TORCH && getenv("KILN_TEST_MKL"))
-            setenv("LD_PRELOAD", getenv("KILN_TEST_MKL"), 1);
-        CPU_ZERO(&cores); /* JAX has a thread for each core that it may use */
-        for (int i = 0; i < threads; i++)
-            CPU_SET(i, &cores);
-        sched_setaffinity(0, sizeof cores, &cores);
-        dup2(to[0], 0);
-        dup2(from[1], 1);
-        execl(python, python, "-W", "ignore", path, (char *)NULL);
-        _exit(127);
-    }
-    close(to[0]);
-    close(from[1]);
-    p->to = fdopen(to[1], "w");
-    p->from = fdopen(from[0], "r");
-    return p->pid > 0 && p->to && p->from;
-}
-
-static void peer_end(struct peer *p)
-{
-    if (p->to)
-        fclose(p->to);
-    if (p->from)
-        fclose(p->from);
-    if (p->pid > 0)
-        waitpid(p->pid, NULL, 0);
+    return folder && peer_start(p, threads, which == TORCH ? getenv("KILN_TEST_MKL") : NULL,
+                                (char *[]){(char *)python, (char *)"-W", (char *)"ignore", path, NULL});
 }
 
 /* The answer to a case for so many seconds (cases.py); false: the process has ended, or an error, which is in it. */
@@ -218,7 +176,7 @@ int main(int argc, char **argv)
         struct peer peer[PEERS];
         struct tally all = {0};
         for (int i = 0; i < PEERS; i++)
-            if (!peer_start(&peer[i], i, threads))
+            if (!start_script(&peer[i], i, threads))
                 fprintf(stderr, "bench_peers: no %s to compare with\n", systems[i == TORCH ? 2 : SYSTEMS - 1].name);
         kl_set_option("threads", threads);
         for (int i = 0; i < n; i++) {
