@@ -170,6 +170,8 @@ static bool load_node_op(struct loader *l, struct scope *s, struct node_def *d)
     d->op = onnx_op_find(domain, text_or_none(p->op_type), d->opset);
     if (!d->op)
         load_missing(l, p, d->opset);
+    else
+        l->m->differentiates |= d->op->fn == onnx_gradient;
     return true;
 }
 

@@ -234,6 +234,23 @@ static bool call_model(const kl_site *site, struct run *r, const kl_tensor *in, 
     return ok;
 }
 
+/* Outside of a trace, a call of a model with operator Gradient: in a trace of its own. */
+static kl_status call_in_trace(const kl_site *site, kl_model *m, uint32_t nin, const kl_tensor *in, uint32_t nout,
+                               kl_tensor *out)
+{
+    kl_trace_begin(m->label);
+    kl_status status = kl_model_call_at(site, m, nin, in, nout, out);
+    for (uint32_t i = 0; status == KL_OK && i < nout; i++)
+        kl_keep(out[i]);
+    kl_status end = kl_trace_end();
+    for (uint32_t i = 0; end != KL_OK && i < nout; i++) {
+        if (out[i].id)
+            kl_release(out[i]);
+        out[i] = kl_none;
+    }
+    return status ? status : end;
+}
+
 kl_status kl_model_call_at(const kl_site *site, kl_model *m, uint32_t nin, const kl_tensor *in, uint32_t nout,
                            kl_tensor *out)
 {
@@ -241,6 +258,8 @@ kl_status kl_model_call_at(const kl_site *site, kl_model *m, uint32_t nin, const
         out[i] = kl_none;
     if (!fits(site, m, nin, in, nout, out))
         return kl_last_error_code();
+    if (m->differentiates && !kl_tracing())
+        return call_in_trace(site, m, nin, in, nout, out);
     struct run r = {.m = m, .tracing = kl_tracing()};
     if (!r.tracing)
         kl_scope_begin();

@@ -129,9 +129,9 @@ static bool packing_pays(const struct tiling *t)
 /* The number of lanes without a column where columns lie in tiles of `lanes`. */
 static int64_t idle_lanes(int64_t columns, int64_t lanes) { return (lanes - columns % lanes) % lanes; }
 
-/* Columns of a tile within runs: a vector, or half of one, if that saves a quarter of the lanes and costs no more, and if
- * there are enough rows to share the loads of B.  A 3x3 convolution to 24 images of 22x22 takes 37 us instead of 46; with
- * an eighth of the lanes saved, 64 images of 56x56 take 1.09 times as long. */
+/* Columns of a tile within runs: a vector, or half of one, if that saves a quarter of the lanes and costs no more, and
+ * if there are enough rows to share the loads of B.  A 3x3 convolution to 24 images of 22x22 takes 37 us instead of 46;
+ * with an eighth of the lanes saved, 64 images of 56x56 take 1.09 times as long. */
 static int64_t run_lanes(const struct tiling *t)
 {
     enum { MANY_ROWS = 12, SAVED = 4 };

@@ -143,7 +143,8 @@ bool onnx_lp_norm(struct node *n)
     kl_tensor x = onnx_in(n, 0);
     int axis = (int)onnx_attr_int(n, "axis", -1);
     kl_tensor s = onnx_attr_int(n, "p", 2) == 1 ? kl_sum(kl_abs(x), 1, &axis, true) : kl_norm(x, 1, &axis, true);
-    return onnx_give(n, 0, kl_div(x, s));
+    kl_tensor is_zero = kl_eq(s, onnx_number(n, kl_dtype_of(x), 0)); /* a vector of zeros stays one */
+    return onnx_give(n, 0, kl_div(x, kl_where(is_zero, onnx_number(n, kl_dtype_of(x), 1), s)));
 }
 
 /* ---- dropout ---- */

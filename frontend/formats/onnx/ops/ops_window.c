@@ -271,7 +271,6 @@ bool onnx_average_pool(struct node *n)
     struct windows s;
     if (!onnx_type(n, 0, &t) || !window_attributes(n, &t, NULL, &s))
         return false;
-    add_extra(&s); /* ceil_mode: what the last window reaches behind the operand counts as padding */
     if (onnx_attr_int(n, "count_include_pad", 0)) {
         int64_t low[KL_MAX_RANK] = {0}, high[KL_MAX_RANK] = {0};
         for (int i = 0; i < s.n; i++) {
@@ -281,6 +280,7 @@ bool onnx_average_pool(struct node *n)
         }
         a = kl_pad(a, low, high, 0);
     }
+    add_extra(&s); /* ceil_mode: what the last window reaches beyond the padded operand is not counted */
     return onnx_give(n, 0, kl_avg_pool(a, s.n, s.size, s.stride, s.low, s.high, s.dilation));
 }
 
