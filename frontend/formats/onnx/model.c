@@ -1,4 +1,4 @@
-/* <kiln/formats/model.h>: models as users have them. */
+/* The functions of <kiln/formats/model.h> for loading and calling models. */
 #include "onnx.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,7 +16,7 @@ static const char *text_or_empty(const char *s) { return s ? s : ""; }
 
 static void release_array(void *a) { array_unref(a); }
 
-/* The weights' tensors have their arrays' memory. */
+/* Makes the tensors of the weights, which share the memory of their arrays. */
 static bool make_weights(const kl_site *site, kl_model *m)
 {
     bool ok = true;
@@ -184,7 +184,7 @@ static bool fits(const kl_site *site, kl_model *m, uint32_t nin, const kl_tensor
     return true;
 }
 
-/* A handle of its own for each output, even where two are one, or an input. */
+/* Gives output i a handle of its own, even if it is the same value as another output or an input. */
 static bool take_output(const kl_site *site, struct frame *f, struct run *r, uint32_t i, kl_tensor *all)
 {
     kl_tensor *out = &all[i];

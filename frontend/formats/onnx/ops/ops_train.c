@@ -15,7 +15,7 @@ static kl_tensor train_power(struct node *n, double base, kl_tensor t, kl_dtype 
     return kl_pow(onnx_number(n, d, base), kl_cast(t, d));
 }
 
-/* x and its states, each in place of the old one */
+/* Updates x and its states. */
 static void optimized(struct node *n, kl_tensor R, kl_tensor T, kl_tensor *x, kl_tensor G, kl_tensor *state)
 {
     kl_dtype d = kl_dtype_of(*x);
