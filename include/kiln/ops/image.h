@@ -15,8 +15,8 @@ extern "C" {
 typedef enum kl_sampling { KL_SAMPLING_NEAREST, KL_SAMPLING_LINEAR, KL_SAMPLING_CUBIC } kl_sampling;
 /* The position x in the tensor, in elements, from which element i of the result is taken; s: the scale, L: the tensor's
  * length, n: the result's.  HALF_PIXEL: (i + 1/2) / s - 1/2; _SYMMETRIC: shifted so that the centres agree where n is
- * not s L; _PYTORCH: 0 where n is 1.  CORNERS: i (L - 1) / (n - 1).  ASYMMETRIC: i / s.  TF_NEAREST: (i + 1/2) / s.  CROP:
- * start (L - 1) + i (end - start) (L - 1) / (n - 1). */
+ * not s L; _PYTORCH: 0 where n is 1.  CORNERS: i (L - 1) / (n - 1).  ASYMMETRIC: i / s.  TF_NEAREST: (i + 1/2) / s.
+ * CROP: start (L - 1) + i (end - start) (L - 1) / (n - 1). */
 typedef enum kl_resize_places {
     KL_RESIZE_HALF_PIXEL, KL_RESIZE_HALF_PIXEL_SYMMETRIC, KL_RESIZE_HALF_PIXEL_PYTORCH, KL_RESIZE_CORNERS,
     KL_RESIZE_ASYMMETRIC, KL_RESIZE_TF_NEAREST, KL_RESIZE_CROP
@@ -49,8 +49,8 @@ KL_API_AT kl_tensor kl_resize(kl_tensor a, int naxes, const int *axes, const int
 typedef enum kl_sample_border { KL_SAMPLE_ZEROS, KL_SAMPLE_BORDER, KL_SAMPLE_REFLECTION } kl_sample_border;
 
 /* a: [N, C, L1..Ln]  grid: floats [N, O..., n], n 1 to 3  ->  [N, C, O...]: a at these positions, the last axis first
- * (x, y, z); -1 and 1 are the borders' elements (corners), or half an element outside of them.  a: floats, or numbers with
- * NEAREST.  [SHAPE, TYPE, ARGUMENT] */
+ * (x, y, z); -1 and 1 are the borders' elements (corners), or half an element outside of them.  a: floats, or numbers
+ * with NEAREST.  [SHAPE, TYPE, ARGUMENT] */
 KL_API_AT kl_tensor kl_grid_sample(kl_tensor a, kl_tensor grid, kl_sampling sampling, kl_sample_border border,
                                    bool corners);
 
