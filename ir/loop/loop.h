@@ -171,6 +171,7 @@ struct caps {
     char arch[16];              /* aarch64, x86_64: if it is not this machine's; else "" */
     uint32_t vector_bytes;      /* bytes of a register: 16, 32, 64 */
     uint32_t vector_regs;
+    uint32_t half_vectors;      /* CPU: 1 if two operations on half a register take no longer than one on all of it */
     uint32_t compact;           /* 1: another compiler translates the kernels, and its time grows with their length */
     uint32_t dot2;              /* CPU: 1 if DOT2 is one instruction, for vectors of vector_bytes */
     uint32_t mma_bytes;         /* CPU: depth of the fast matrix products of 8-bit integers; 0: none */

@@ -339,7 +339,7 @@ static ref weights(struct graph *g, const struct node *n, ref *seen)
     if (!x)
         return NIL;
     const struct shape s = *node_shape(g, x);
-    x = dtype == n->dtype ? x : n_cast(g, x, dtype);
+    x = node_at(g, x)->dtype == dtype ? x : n_cast(g, x, dtype);
     x = n_mul(g, x, n_k(g, x, dtype_value(KL_F64, n->attr.attention.scale)));
     *seen = attention_seen_keys(g, n, &s);
     ref none = n_k(g, x, -INFINITY), most = along_keys(g, OP_reduce_max, *seen ? n_where(g, *seen, x, none) : x, &s);
