@@ -73,6 +73,19 @@ void accelerator_unlock(struct accelerator *a) { pthread_mutex_unlock(&a->lock);
 
 /* ---- kernels ---- */
 
+/* Scratch of all blocks lies behind each other; there may be fewer of them. */
+static void set_uses(struct device_kernel *d, const struct kernel *k)
+{
+    struct buffer_use *next = d->use;
+    for (uint32_t b = 0; b < k->nbuf; b++) {
+        int64_t elements = k->buf[b].count > 0 ? k->buf[b].count : 0;
+        size_t bytes = (size_t)elements * dtype_size(k->buf[b].dtype);
+        bool scratch = k->buf[b].role == BUF_SCRATCH;
+        if (!d->local[b])
+            *next++ = (struct buffer_use){scratch ? MOST_BLOCKS * bytes : bytes, k->buf[b].role != BUF_IN};
+    }
+}
+
 struct device_kernel *accelerator_load(struct accelerator *a, const struct kernel *k, const struct code *code,
                                        struct err *e)
 {
@@ -85,7 +98,7 @@ struct device_kernel *accelerator_load(struct accelerator *a, const struct kerne
                 (long long)limit);
         return NULL;
     }
-    struct device_kernel *d = mem_alloc(sizeof *d + k->nbuf + 1);
+    struct device_kernel *d = mem_alloc(sizeof *d + k->nbuf * sizeof *d->use + k->nbuf + 1);
     if (!d) {
         err_set(e, KL_ERR_MEMORY, "no memory to load kernel %s", k->name);
         return NULL;
@@ -93,11 +106,13 @@ struct device_kernel *accelerator_load(struct accelerator *a, const struct kerne
     if (gpu_code_open(code, &g, e) && (g.nbuf == k->nbuf || err_set(e, KL_ERR_COMPILE,
                                                                     "the code is that of another kernel"))) {
         d->nbuf = g.nbuf;
+        d->local = (uint8_t *)(d->use + k->nbuf);
         memcpy(d->local, g.local, g.nbuf);
         d->most_each = limit ? limit / steps : 0;
         for (uint32_t b = 0; b < k->nbuf; b++)
             if (k->buf[b].role == BUF_SCRATCH && !g.local[b])
                 d->work += k->buf[b].count * (int64_t)dtype_size(k->buf[b].dtype);
+        set_uses(d, k);
         accelerator_lock(a);
         d->kernel = a->driver->load(a->device, &g, e);
         accelerator_unlock(a);
@@ -222,6 +237,7 @@ static struct accelerator *open_one(int device, struct err *e)
         mem_free(a);
         return NULL;
     }
+    dialect_limits(dialect_find(driver->dialect, e), a->caps.features, &a->caps);
     dialect_matrix(dialect_find(driver->dialect, e), a->caps.features, &a->caps);
     for (unsigned t = 0; t < KL_DTYPE_COUNT; t++) {
         char feature[16];

@@ -16,6 +16,7 @@ struct launch {
     const struct driver_kernel *kernel;
     void *const *buffer;          /* addresses, in the order of the kernel's arguments */
     uint32_t n;
+    const struct buffer_use *use;      /* per buffer (devices.h); NULL: the launch may touch all memory */
     void *slots;                  /* address of the slots' bits */
     int64_t begin, end;           /* iterations */
     uint32_t blocks;

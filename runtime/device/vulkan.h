@@ -14,6 +14,7 @@
     X(GetDeviceQueue) X(CreateBuffer) X(DestroyBuffer) X(GetBufferMemoryRequirements)               \
     X(AllocateMemory) X(FreeMemory) X(BindBufferMemory) X(MapMemory) X(GetBufferDeviceAddress)      \
     X(CreateShaderModule) X(DestroyShaderModule) X(CreateComputePipelines) X(DestroyPipeline)       \
+    X(CreatePipelineCache) X(DestroyPipelineCache) X(GetPipelineCacheData)                          \
     X(CreatePipelineLayout) X(CreateCommandPool) X(AllocateCommandBuffers) X(ResetCommandPool)      \
     X(BeginCommandBuffer) X(EndCommandBuffer) X(CmdBindPipeline) X(CmdPushConstants)                \
     X(CmdDispatch) X(CmdCopyBuffer) X(CmdPipelineBarrier) X(CreateFence) X(ResetFences) X(GetFenceStatus) \
@@ -41,7 +42,11 @@ struct work {
     VkPipeline pipeline;           /* a launch: table of buffers in the data, slots, iterations, blocks */
     VkBuffer from, to;             /* a copy; from NULL: the data */
     uint64_t a, b, begin, end, blocks; /* table, slots; or offsets, begin: bytes */
+    uint64_t waits;                /* 1: a barrier stands in front of it */
 };
+
+/* Addresses that a command reads or writes. */
+struct touched { uint64_t begin, end; bool written; };
 
 struct batch {                     /* of commands, submitted together */
     VkCommandPool pool;
@@ -52,7 +57,9 @@ struct batch {                     /* of commands, submitted together */
     bool recorded, flying;         /* it may be played again; it was submitted and may not be done */
     uint64_t age;                  /* number of its last submission */
 };
-enum { BATCHES = 4 };
+/* Memory of the host that a copy goes through, as large as the largest one so far. */
+struct staging { struct memory m; uint64_t age; /* of the last batch that uses it */ };
+enum { BATCHES = 4, UPLOADS = 2, MOST_TOUCHED = 128 };
 
 struct driver_device {
     char name[32];                 /* vulkan:0 */
@@ -62,12 +69,15 @@ struct driver_device {
     uint32_t family;
     VkPhysicalDeviceMemoryProperties types;
     uint32_t max_blocks;
+    uint64_t max_bytes;            /* of a buffer */
+    char cache_id[64];             /* names the device and driver whose pipelines are kept on disk */
     uint32_t subgroup;             /* threads of one, whose lanes exchange values; 0: kernels do without */
     VkPipelineLayout layout;
     bool lost;
     struct block *block; uint32_t nblock, block_cap;     /* what alloc gives, by address */
-    struct memory staging;         /* on the way between device and host */
+    struct staging upload[UPLOADS], download; unsigned next_upload; /* uploads take turns */
     struct work *op; uint32_t nop, op_cap;                 /* what was given and has not begun, and its data */
+    struct touched touched[MOST_TOUCHED]; uint32_t ntouched; /* since the last barrier of what was given */
     char *data; uint32_t used, data_cap;
     struct batch batch[BATCHES];
     uint64_t age;
@@ -83,6 +93,8 @@ bool vulkan_failed(struct driver_device *d, const char *call, VkResult r, struct
 /* ---- vulkan_memory.c ---- */
 bool vulkan_memory_new(struct driver_device *d, size_t bytes, bool host, struct memory *out, struct err *e);
 void vulkan_memory_free(struct driver_device *d, struct memory *m);
+/* Makes memory of the host at least so large; no batch that uses it is on its way. */
+bool vulkan_memory_grow(struct driver_device *d, struct memory *m, size_t bytes, struct err *e);
 bool vulkan_alloc(struct driver_device *d, size_t bytes, void **address, struct err *e);
 void vulkan_release(struct driver_device *d, void *address);
 /* The buffer that an address is in, and where; NULL: none that alloc gave. */
@@ -95,16 +107,21 @@ bool vulkan_batches_new(struct driver_device *d, struct err *e);
 void vulkan_batches_free(struct driver_device *d);
 /* Room for bytes that go with what is given next: *at is their offset.  NULL: *e. */
 char *vulkan_data(struct driver_device *d, size_t bytes, uint64_t *at, struct err *e);
-bool vulkan_give(struct driver_device *d, const struct work *op, struct err *e);
+/* Adds a command that touches n ranges, behind a barrier if one of them is written there or was written before. */
+bool vulkan_give(struct driver_device *d, const struct work *op, const struct touched *t, uint32_t n, struct err *e);
 bool vulkan_submit(struct driver_device *d, struct err *e);
+bool vulkan_wait(struct driver_device *d, uint64_t age, struct err *e); /* for the batch of that age, if it is there */
 bool vulkan_finish(struct driver_device *d, struct err *e);
 void vulkan_drop(struct driver_device *d);
 void vulkan_forget(struct driver_device *d);    /* no batch is played again: something that they use goes away */
 
-/* ---- vulkan_queue.c ---- */
-bool vulkan_queue_new(struct driver_device *d, struct err *e);
+/* ---- vulkan_pipeline.c ---- */
+struct driver_kernel { VkPipeline pipeline; };
 struct driver_kernel *vulkan_load(struct driver_device *d, const struct gpu_code *code, struct err *e);
 void vulkan_unload(struct driver_device *d, struct driver_kernel *k);
+
+/* ---- vulkan_queue.c ---- */
+bool vulkan_queue_new(struct driver_device *d, struct err *e);
 bool vulkan_launch(struct driver_device *d, const struct launch *l, struct err *e);
 bool vulkan_copy(struct driver_device *d, void *to, const void *from, size_t bytes, struct err *e);
 bool vulkan_upload(struct driver_device *d, void *to, const void *data, size_t bytes, struct err *e);

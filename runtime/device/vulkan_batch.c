@@ -1,8 +1,9 @@
 /* Vulkan: batches of commands.
  *
- * What is given waits in a list until it is submitted, as one command buffer in which each command stands behind all
- * before it.  A step is given as the one before it was: then a command buffer that was recorded for it is played again,
- * with other bytes in its data.  A few batches may be on their way at once; the queue works through them in order. */
+ * What is given waits in a list until it is submitted, as one command buffer.  A barrier stands in front of the first
+ * command, and of each that reads what was written since the last barrier or writes what was read or written.  If a
+ * step's commands are those of the step before, a command buffer that was recorded for them is played again, with other
+ * bytes in its data.  A few batches may be on their way at once; the queue works through them in order. */
 #include "vulkan.h"
 #include <string.h>
 
@@ -54,17 +55,34 @@ char *vulkan_data(struct driver_device *d, size_t bytes, uint64_t *at, struct er
     return d->data + *at;
 }
 
-bool vulkan_give(struct driver_device *d, const struct work *op, struct err *e)
+/* Must a command that touches these wait for one since the last barrier? */
+static bool must_wait(const struct driver_device *d, const struct touched *t, uint32_t n)
 {
+    for (uint32_t i = 0; i < n; i++)
+        for (const struct touched *o = d->touched; o < d->touched + d->ntouched; o++)
+            if ((t[i].written || o->written) && t[i].begin < o->end && o->begin < t[i].end)
+                return true;
+    return d->ntouched + n > MOST_TOUCHED;
+}
+
+bool vulkan_give(struct driver_device *d, const struct work *op, const struct touched *t, uint32_t n, struct err *e)
+{
+    static const struct touched all = {0, UINT64_MAX, true};
     if (d->lost)
         return vulkan_failed(d, "vkQueueSubmit", VK_ERROR_DEVICE_LOST, e);
     if (!mem_reserve(&d->op, &d->op_cap, d->nop + 1, sizeof *d->op))
         return err_set(e, KL_ERR_MEMORY, "device %s: no memory for the list of its commands", d->name);
-    d->op[d->nop++] = *op;
+    bool few = n <= MOST_TOUCHED, waits = !d->nop || must_wait(d, few ? t : &all, few ? n : 1);
+    if (waits)
+        d->ntouched = 0;
+    memcpy(d->touched + d->ntouched, few ? t : &all, (few ? n : 1) * sizeof *t);
+    d->ntouched += few ? n : 1;
+    d->op[d->nop] = *op;
+    d->op[d->nop++].waits = waits;
     return true;
 }
 
-void vulkan_drop(struct driver_device *d) { d->nop = d->used = 0; }
+void vulkan_drop(struct driver_device *d) { d->nop = d->used = d->ntouched = 0; }
 
 /* ---- recording ---- */
 
@@ -100,10 +118,11 @@ static VkResult record(struct driver_device *d, struct batch *b)
     VkResult r = d->ResetCommandPool(d->device, b->pool, 0);
     r = r ? r : d->BeginCommandBuffer(b->commands, &begin);
     for (uint32_t i = 0; i < d->nop && !r; i++) {
+        if (d->op[i].waits)
+            vulkan_batch_order(d, b->commands, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT | VK_PIPELINE_STAGE_TRANSFER_BIT,
+                               VK_ACCESS_SHADER_READ_BIT | VK_ACCESS_SHADER_WRITE_BIT | VK_ACCESS_TRANSFER_READ_BIT |
+                                   VK_ACCESS_TRANSFER_WRITE_BIT);
         vulkan_batch_put(d, b, &d->op[i]);
-        vulkan_batch_order(d, b->commands, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT | VK_PIPELINE_STAGE_TRANSFER_BIT,
-              VK_ACCESS_SHADER_READ_BIT | VK_ACCESS_SHADER_WRITE_BIT | VK_ACCESS_TRANSFER_READ_BIT |
-                  VK_ACCESS_TRANSFER_WRITE_BIT);
     }
     if (!r)
         vulkan_batch_order(d, b->commands, VK_PIPELINE_STAGE_HOST_BIT, VK_ACCESS_HOST_READ_BIT);
@@ -181,6 +200,15 @@ bool vulkan_submit(struct driver_device *d, struct err *e)
     bool ok = !d->nop || play(d, vulkan_batch_choose(d), e);
     vulkan_drop(d);
     return ok;
+}
+
+bool vulkan_wait(struct driver_device *d, uint64_t age, struct err *e)
+{
+    VkResult r = VK_SUCCESS;
+    for (struct batch *b = d->batch; b < d->batch + BATCHES && !r; b++)
+        if (b->flying && b->age <= age) /* the queue works through them in order */
+            r = land(d, b);
+    return !r || vulkan_failed(d, "vkWaitForFences", r, e);
 }
 
 bool vulkan_finish(struct driver_device *d, struct err *e)

@@ -1,7 +1,10 @@
 /* Vulkan: memory.  A block is a buffer whose addresses kernels are given; most hold many of the runtime's buffers, for
  * a driver may have few allocations to give, and each of them takes long. */
 #include "vulkan.h"
+#include <inttypes.h>
 #include <string.h>
+
+enum { ALIGNED = 64 };            /* bytes: kernels rely on it where they access several elements at once */
 
 /* The first type of memory allowed that has all the flags; -1: none. */
 static int memory_type(const struct driver_device *d, uint32_t allowed, VkMemoryPropertyFlags flags)
@@ -30,6 +33,9 @@ bool vulkan_memory_new(struct driver_device *d, size_t bytes, bool host, struct 
     VkMemoryAllocateInfo a = {.sType = VK_STRUCTURE_TYPE_MEMORY_ALLOCATE_INFO, .pNext = &flags};
     VkMemoryRequirements need;
     *out = (struct memory){.bytes = bytes};
+    if (bytes > d->max_bytes)
+        return err_set(e, KL_ERR_MEMORY, "device %s: a buffer of %zu bytes, where its driver has at most %" PRIu64,
+                       d->name, bytes, d->max_bytes);
     VkResult r = d->CreateBuffer(d->device, &b, NULL, &out->buffer);
     if (r)
         return vulkan_failed(d, "vkCreateBuffer", r, e);
@@ -46,7 +52,11 @@ bool vulkan_memory_new(struct driver_device *d, size_t bytes, bool host, struct 
     }
     VkBufferDeviceAddressInfo of = {.sType = VK_STRUCTURE_TYPE_BUFFER_DEVICE_ADDRESS_INFO, .buffer = out->buffer};
     out->address = d->GetBufferDeviceAddress(d->device, &of);
-    return true;
+    if (out->address % ALIGNED == 0)
+        return true;
+    vulkan_memory_free(d, out);
+    return err_set(e, KL_ERR_DEVICE, "device %s: its driver's buffers do not begin at multiples of %d bytes", d->name,
+                   ALIGNED);
 }
 
 void vulkan_memory_free(struct driver_device *d, struct memory *m)
@@ -56,6 +66,19 @@ void vulkan_memory_free(struct driver_device *d, struct memory *m)
     if (m->memory)
         d->FreeMemory(d->device, m->memory, NULL);
     *m = (struct memory){0};
+}
+
+bool vulkan_memory_grow(struct driver_device *d, struct memory *m, size_t bytes, struct err *e)
+{
+    enum { LEAST = 64 << 10 };
+    size_t size = LEAST;
+    if (bytes <= m->bytes)
+        return true;
+    while (size < bytes)
+        size *= 2;
+    vulkan_forget(d);               /* command buffers that name it */
+    vulkan_memory_free(d, m);
+    return vulkan_memory_new(d, size, true, m, e);
 }
 
 /* ---- many buffers in one allocation ---- */

@@ -235,6 +235,15 @@ static void of_dtype(unsigned dtype)
             graph_output(g, OUT_RETURN, n_cast(g, x, to), 0);
     snprintf(what, sizeof what, "casts of %s", dtype_name(dtype));
     try(g, what);
+    g = graph_new("neighbours"); /* that are loaded and stored at once */
+    struct shape whole = shape_make(2, (int64_t[]){16, 128});
+    x = n_input(g, dtype, &whole, "x");
+    graph_output(g, OUT_RETURN, dtype == KL_BOOL ? n_cast(g, x, KL_U8) : n_add(g, x, n_k(g, x, 1)), 0);
+    for (unsigned to = 0; to < KL_DTYPE_COUNT; to++)
+        if (has(to))
+            graph_output(g, OUT_RETURN, n_cast(g, x, to), 0);
+    snprintf(what, sizeof what, "neighbours of %s", dtype_name(dtype));
+    try(g, what);
     g = graph_new("views");
     x = n_input(g, dtype, &s, "x");
     uint8_t turn[KL_MAX_RANK] = {2, 0, 1};
