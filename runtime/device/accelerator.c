@@ -9,6 +9,7 @@
 #include <string.h>
 
 enum { FIRST = DEVICE_CUDA, MOST_BLOCKS = 4096, LEAST_BLOCKS = 64 };
+enum { WAVES = 8 };               /* blocks of a launch for each that the device runs at once, unless MOST_BLOCKS */
 enum { MOST_WORK = 256 << 20 };   /* bytes of scratch of all blocks of a launch, unless LEAST_BLOCKS take more */
 
 struct accelerator {
@@ -115,6 +116,7 @@ struct device_kernel *accelerator_load(struct accelerator *a, const struct kerne
         set_uses(d, k);
         accelerator_lock(a);
         d->kernel = a->driver->load(a->device, &g, e);
+        d->resident = d->kernel && a->driver->resident ? a->driver->resident(a->device, d->kernel) : 0;
         accelerator_unlock(a);
     }
     if (d->kernel)
@@ -131,11 +133,17 @@ void accelerator_unload(struct accelerator *a, struct device_kernel *k)
     mem_free(k);
 }
 
+/* Where it is known how many blocks the device runs at once, a launch has a whole number of such waves, so that no
+ * wave is almost empty; with scratch it has one, for more blocks only take more memory. */
 uint32_t accelerator_blocks(const struct device_kernel *k, int64_t extent)
 {
-    int64_t most = MOST_BLOCKS;
+    int64_t most = MOST_BLOCKS, wave = k->resident;
     if (k->work > MOST_WORK / MOST_BLOCKS)
         most = k->work < MOST_WORK / LEAST_BLOCKS ? MOST_WORK / k->work : LEAST_BLOCKS;
+    if (wave && k->work && wave < most)
+        most = wave > LEAST_BLOCKS ? wave : LEAST_BLOCKS;
+    else if (wave && wave < most)
+        most = wave * WAVES <= most ? wave * WAVES : most / wave * wave;
     if (k->most_each && extent / k->most_each >= most)
         most = extent / k->most_each + 1;
     return (uint32_t)(extent < most ? extent : most);

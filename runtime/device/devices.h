@@ -67,6 +67,7 @@ struct buffer_use { size_t bytes; bool written; };
 struct device_kernel {
     struct driver_kernel *kernel;
     int64_t work;                        /* bytes of a block's scratch that is an argument */
+    uint32_t resident;                   /* blocks that the device runs at once; 0: not known */
     int64_t most_each;                   /* iterations of the parallel loop that a block may run; 0: any number */
     uint32_t nbuf;
     uint8_t *local;                     /* per lbuf: no argument */

@@ -35,6 +35,8 @@ struct driver {
     void (*release)(struct driver_device *d, void *address); /* waits for what uses it */
     struct driver_kernel *(*load)(struct driver_device *d, const struct gpu_code *code, struct err *e); /* NULL: *e */
     void (*unload)(struct driver_device *d, struct driver_kernel *k);
+    /* How many blocks of the kernel the device runs at once; 0: that is not known.  NULL: of no kernel. */
+    uint32_t (*resident)(struct driver_device *d, const struct driver_kernel *k);
     bool (*launch)(struct driver_device *d, const struct launch *l, struct err *e);
     bool (*copy)(struct driver_device *d, void *to, const void *from, size_t bytes, struct err *e);
     /* From another device of the driver, after what that was given.  NULL: such copies go through the host. */
@@ -47,6 +49,12 @@ struct driver {
      * instead. */
     bool (*submit)(struct driver_device *d, struct err *e);
     bool (*finish)(struct driver_device *d, struct err *e); /* waits for all that was given */
+    /* The device's time for what is given between two calls: the first marks the beginning, the second waits.  NULL:
+     * there is only the host's clock. */
+    bool (*time_begin)(struct driver_device *d, struct err *e);
+    bool (*time_end)(struct driver_device *d, double *seconds, struct err *e);
+    /* May work that was given and has not ended touch this memory?  NULL: it is not known. */
+    bool (*in_use)(struct driver_device *d, const void *address, size_t bytes);
     void *(*stream)(struct driver_device *d);       /* what orders its work: CUstream, hipStream_t.  NULL: none */
     void (*drop)(struct driver_device *d);          /* forgets what was given and has not begun */
 };

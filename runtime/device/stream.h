@@ -3,7 +3,8 @@
  *
  * What a device is given is noted, and goes to its stream when all of a step is given or a thread waits.  Kernels that
  * are noted a second time, as those of a step that runs again, become a graph, which the stream is then given in one
- * call.  What differs from the last time in their arguments, addresses of fresh inputs say, is set before. */
+ * call.  What differs from the last time in their arguments, addresses of fresh inputs say, is set before.  Large
+ * uploads go to a second stream, beside work that does not touch their memory. */
 #ifndef KILN_STREAM_H
 #define KILN_STREAM_H
 #include "ir/ir.h"
@@ -73,15 +74,27 @@ struct pinned { char *p; size_t bytes, used; };
  * others run, and a step that runs again finds the same addresses after few turns. */
 struct turn { struct pinned *chunk; uint32_t nchunk, cap; gpu_event done; bool busy; };
 
-enum { CAPTURED = 16, SEEN = 64, HALVES = 2, TURNS = 4 };
+/* Memory that commands may touch: these ranges of addresses, or all. */
+struct ranges { struct range { uint64_t begin, end; } *v; uint32_t n, cap; bool all; };
+
+/* A list of commands on the stream.  An upload, on a stream of its own, waits for those that may touch its memory. */
+struct flight { struct ranges touched; gpu_event done; bool busy; };
+
+enum { CAPTURED = 16, SEEN = 64, HALVES = 2, TURNS = 4, FLIGHTS = 8 };
 struct driver_device {
     const struct stream_library *l;
     char name[16];
     int index;
     gpu_context context;          /* CUDA's */
     int outer;                    /* HIP's: the device that was the thread's before enter */
-    gpu_stream stream;
+    gpu_stream stream, copies;    /* large uploads have their own */
     gpu_event here;               /* for who must wait for what is on the stream */
+    gpu_event uploaded;           /* for the stream, which waits for uploads before its next commands, */
+    bool uploading;               /* if there are any that it has not waited for */
+    gpu_event timer[2];           /* the ends of a time that is measured */
+    uint32_t processors;
+    struct ranges touched;        /* by what was noted */
+    struct flight flight[FLIGHTS]; unsigned latest; /* the latest list; those before it are older */
     bool lost, working;           /* the stream has work that has not been waited for */
     bool no_graphs;               /* one could not be made */
     uint32_t reached;             /* peers that were made to copy directly, by bit */
@@ -112,7 +125,18 @@ bool stream_alloc(struct driver_device *d, size_t bytes, void **address, struct 
 void stream_release(struct driver_device *d, void *address);
 struct driver_kernel *stream_load(struct driver_device *d, const struct gpu_code *code, struct err *e);
 void stream_unload(struct driver_device *d, struct driver_kernel *k);
+uint32_t stream_resident(struct driver_device *d, const struct driver_kernel *k);
 void *stream_handle(struct driver_device *d);
+
+/* ---- stream_flight.c: which memory the stream's work may touch ---- */
+void stream_touch(struct driver_device *d, const void *address, size_t bytes); /* noted */
+void stream_touch_all(struct driver_device *d);
+bool stream_depart(struct driver_device *d, struct err *e);  /* entered: what was noted is on the stream */
+bool stream_clear(struct driver_device *d, const void *to, size_t bytes, struct err *e); /* entered: copies waits */
+bool stream_join(struct driver_device *d, struct err *e);    /* entered: the stream waits for uploads */
+void stream_landed(struct driver_device *d);                 /* the stream has nothing to do */
+bool stream_in_use(struct driver_device *d, const void *address, size_t bytes);
+void stream_flights_free(struct driver_device *d);
 
 /* ---- stream_batch.c ---- */
 bool stream_launch(struct driver_device *d, const struct launch *l, struct err *e);
@@ -125,6 +149,8 @@ bool stream_copy_peer(struct driver_device *to_device, void *to, struct driver_d
 bool stream_finish(struct driver_device *d, struct err *e);
 void stream_drop(struct driver_device *d);
 bool stream_submit(struct driver_device *d, struct err *e);
+bool stream_time_begin(struct driver_device *d, struct err *e);
+bool stream_time_end(struct driver_device *d, double *seconds, struct err *e);
 
 /* ---- stream_graph.c ---- */
 /* So many kernels from word on, of n words, through a graph if they have one or get one.  *done: they are on the
@@ -143,6 +169,7 @@ enum { MOST_PARAMETERS = 256 };
 #define STREAM_DRIVER .alloc = stream_alloc, .release = stream_release, .load = stream_load, .unload = stream_unload, \
                       .launch = stream_launch, .copy = stream_copy, .peer = stream_copy_peer, .upload = stream_upload, \
                       .download = stream_download, .submit = stream_submit, .finish = stream_finish, \
-                      .drop = stream_drop, .stream = stream_handle
+                      .drop = stream_drop, .stream = stream_handle, .resident = stream_resident, \
+                      .time_begin = stream_time_begin, .time_end = stream_time_end, .in_use = stream_in_use
 
 #endif

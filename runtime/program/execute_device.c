@@ -128,11 +128,24 @@ bool accelerator_copy(const struct frame *f, void *to, const void *from, struct 
     return d->peer(accelerator_device(there), to, accelerator_device(here), from, bytes, e);
 }
 
-void accelerator_wait(const struct frame *f)
+/* The next command reports an error, too. */
+bool accelerator_time_begin(const struct frame *f)
 {
-    struct err ignored = {0}; /* the next command reports the error, too */
+    struct err ignored = {0};
     struct accelerator *a = accelerator_get(f->cmd->device);
+    bool device_works = f->cmd->kind == CMD_KERNEL || f->cmd->kind == CMD_COPY;
+    return a && device_works && accelerator_driver(a)->time_begin &&
+           accelerator_driver(a)->time_begin(accelerator_device(a), &ignored);
+}
+
+double accelerator_time_end(const struct frame *f, bool began)
+{
+    struct err ignored = {0};
+    double seconds = -1;
+    struct accelerator *a = accelerator_get(f->cmd->device);
+    if (a && began && accelerator_driver(a)->time_end(accelerator_device(a), &seconds, &ignored)) return seconds;
     if (a) accelerator_driver(a)->finish(accelerator_device(a), &ignored);
+    return -1;
 }
 
 bool accelerator_peek(void *region_frame, const void *at, bool *value)
