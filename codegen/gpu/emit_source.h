@@ -23,6 +23,7 @@ struct emitter {
     int64_t *stride;              /* so far */
     uint8_t *narrow;              /* per value: an i64 that is computed in 32 bits */
     struct pack *pack;            /* per load and store */
+    uint8_t *needed;              /* per value: the text uses it */
     uint8_t *alike;               /* per value: one for all lanes of a subgroup; a load: and all lanes are there */
     uint8_t *known;               /* per value: a compiler may find it to be a constant */
     /* per value: part of an accumulation chain: part of an accumulation chain: a carried value, or products added to
@@ -96,6 +97,7 @@ bool source_packs(struct emitter *m);             /* behind source_order; false:
 
 /* ---- source_pack.c ---- */
 void source_pack_types(struct emitter *m);        /* the types of packs in memory, in GLSL */
+bool source_needs(struct emitter *m);             /* sets needed, behind source_packs; false: out of memory */
 void source_load_pack(struct emitter *m, val v);  /* declares v, an element of a pack */
 void source_store_pack(struct emitter *m, val v); /* all of a pack; v is the last store of it */
 

@@ -176,7 +176,7 @@ static bool open_function(struct emitter *m, const char *entry)
     unsigned arrays = exchange_arrays(m);
     if (!place_buffers(m, arrays))
         return false;
-    if (!source_packs(m))
+    if (!source_packs(m) || !source_needs(m))
         return err_set(m->e, KL_ERR_MEMORY, "out of memory emitting kernel %s", m->k->name);
     if (m->d->table) {
         open_glsl(m);
@@ -357,6 +357,8 @@ static bool emit_inst(struct emitter *m, val v)
 {
     const struct linst *i = &m->k->inst[v];
     char x[MAX_OPERAND];
+    if (!m->needed[v])
+        return true;
     if (m->copies && (i->op == L_WAIT || i->op == L_BARRIER || i->op == L_LOOP || i->op == L_IF || i->op == L_END))
         source_land(m, v);
     if (m->barrier[v]) {
@@ -515,6 +517,7 @@ bool source_kernel(const struct kernel *k, const struct dialect *d, const char *
     mem_free(m.affine);
     mem_free(m.pack);
     mem_free(m.alike);
+    mem_free(m.needed);
     mem_free(m.chain);
     mem_free(m.known);
     mem_free(m.narrow);

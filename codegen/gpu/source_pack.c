@@ -12,6 +12,45 @@ static unsigned pack_bytes(const struct emitter *m, val v)
     return m->pack[v].count * (unsigned)dtype_size(m->k->buf[m->k->inst[v].imm].dtype);
 }
 
+/* ---- what the text uses ---- */
+
+static void need(struct emitter *m, val v)
+{
+    if (v < m->k->ninst)
+        m->needed[v] = 1;
+}
+
+/* Of a pack only the first element's index is written, and the condition once. */
+static void need_operands(struct emitter *m, val v)
+{
+    const struct linst *i = &m->k->inst[v];
+    const struct pack *p = m->pack[v].count ? &m->pack[v] : NULL;
+    bool load = i->op == L_LOAD;
+    if (!p || p->first == v)
+        need(m, i->a);
+    if (!p || !load || p->first == v)
+        need(m, i->b);
+    if (!p || load || p->last == v)
+        need(m, i->c);
+    need(m, i->d);
+}
+
+/* Primitives are not needed if they only compute indices of elements of packs.  In CUDA and HIP all are written: their
+ * compilers drop dead code, and NVRTC was seen to allocate registers worse without it.  Users of a value stand behind
+ * it, except for what a loop carries, which counts as needed. */
+bool source_needs(struct emitter *m)
+{
+    m->needed = mem_alloc(m->k->ninst);
+    for (val v = m->k->ninst; m->needed && v-- > 1;) {
+        unsigned op = m->k->inst[v].op;
+        if (!m->d->table || (op < L_PRIM && op != L_SPLAT))
+            m->needed[v] = 1;
+        if (m->needed[v])
+            need_operands(m, v);
+    }
+    return m->needed != NULL;
+}
+
 /* ---- GLSL ---- */
 
 static const char *bits_type(unsigned bytes)

@@ -1,11 +1,10 @@
-/* CUDA and HIP: commands on their way to the stream.  They are noted as words, so that two lists are the same commands
- * if they are the same bytes:
+/* CUDA and HIP: lists of commands.  A command is a few words, so that equal lists have equal bytes:
  *
  *   KERNEL | parameters << 8, function, blocks | threads << 32, a word for each parameter (stream.h)
  *   COPY, to, from, bytes         on the device
  *   UPLOAD, to, from, bytes       from pinned memory of the host
  *
- * What is to be uploaded and is small waits in pinned chunks. */
+ * The data of a small upload is in pinned memory (struct turn) until the command has run. */
 #include "stream.h"
 #include "devices.h"
 #include <string.h>
@@ -18,7 +17,7 @@ static void *address_of(uint64_t w) { return (void *)(uintptr_t)w; }
 
 static gpu_function function_of(uint64_t w) { return (gpu_function)(uintptr_t)w; }
 
-/* Every call: the context is this thread's until leave. */
+/* Every public function calls this first, and leave at its end. */
 static bool stream_batch_enter(struct driver_device *d, struct err *e)
 {
     if (d->lost)
@@ -26,7 +25,7 @@ static bool stream_batch_enter(struct driver_device *d, struct err *e)
     return stream_ok(d, d->l->enter(d), "making its context current", e);
 }
 
-/* ---- noting ---- */
+/* ---- collecting ---- */
 
 static uint64_t *stream_batch_note(struct driver_device *d, uint32_t words, struct err *e)
 {
@@ -98,7 +97,7 @@ static gpu_result issue_kernel(struct driver_device *d, uint64_t *w)
                         NULL);
 }
 
-/* Copies one by one, and the kernels between two of them as a graph or one by one. */
+/* Issues copies singly, and the kernels between two copies as a graph or singly. */
 static bool issue(struct driver_device *d, struct err *e)
 {
     bool ok = true;
@@ -123,7 +122,7 @@ static bool issue(struct driver_device *d, struct err *e)
 
 static bool uses_chunks(const struct turn *t) { return t->nchunk && t->chunk[0].used; }
 
-/* Entered: what was noted, to the stream. */
+/* Entered: issues the collected commands. */
 static bool stream_batch_begin(struct driver_device *d, struct err *e)
 {
     struct turn *t = &d->turn[d->now];
@@ -202,7 +201,7 @@ void stream_drop(struct driver_device *d)
 
 /* ---- the host's memory ---- */
 
-/* Entered: room that the device reads when the list runs. */
+/* Entered: pinned memory for data that the device reads when the list runs. */
 static char *chunk_room(struct driver_device *d, size_t bytes, struct err *e)
 {
     struct turn *t = &d->turn[d->now];
@@ -245,7 +244,7 @@ static bool upload_small(struct driver_device *d, void *to, const void *data, si
     return note_copy(d, UPLOAD, to, p, bytes, e);
 }
 
-/* Entered: one of two buffers of the host, when the device has done with it. */
+/* Entered: one of two pinned buffers, after the device has finished with it. */
 static bool take_half(struct driver_device *d, unsigned *which, struct err *e)
 {
     unsigned i = d->next_half;
@@ -269,8 +268,8 @@ static bool mark_half(struct driver_device *d, unsigned i, gpu_stream s, gpu_res
     return stream_ok(d, r, call, e);
 }
 
-/* On the stream of copies, behind the work that may touch the memory; what is noted from here on comes behind it.  One
- * part is copied on the host while the device takes the one before. */
+/* Uploads on `copies`, after the commands that may access the memory; commands that are issued later wait for it.  The
+ * host copies one part to pinned memory while the device reads the previous one. */
 static bool upload_large(struct driver_device *d, char *to, const char *data, size_t bytes, struct err *e)
 {
     unsigned i;
@@ -336,14 +335,14 @@ bool stream_download(struct driver_device *d, void *data, const void *from, size
 
 /* ---- between devices ---- */
 
-/* Entered: what is on the stream so far, for another to wait for. */
+/* Entered: records the event `here` behind all commands. */
 static bool mark_here(struct driver_device *d, struct err *e)
 {
     d->working = true;
     return stream_batch_begin(d, e) && stream_ok(d, d->l->event_record(d->here, d->stream), "working", e);
 }
 
-/* What was given to either goes before, and what either is given next waits for it. */
+/* The copy runs after all commands of both devices so far, and before their later commands. */
 bool stream_copy_peer(struct driver_device *to_device, void *to, struct driver_device *from_device, const void *from,
                       size_t bytes,
                       struct err *e)

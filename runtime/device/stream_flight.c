@@ -1,8 +1,8 @@
-/* CUDA and HIP: which memory the work on a stream may touch, and so what an upload must wait for.
+/* CUDA and HIP: which memory commands in flight may access, which decides what an upload waits for.
  *
- * While commands are noted, the ranges that they touch are collected.  When they are on the stream, the ranges and an
- * event behind the commands are a flight.  The last FLIGHTS are known; an older one that has not ended gives its ranges
- * to the next, which ends later. */
+ * The ranges of addresses that commands access are collected with the commands.  When a list of commands is issued, its
+ * ranges and an event after the commands become a flight.  The last FLIGHTS are kept; the ranges of an older one that
+ * has not ended are added to the next one, which ends later. */
 #include "stream.h"
 
 static bool overlaps(const struct ranges *r, const void *address, size_t bytes)

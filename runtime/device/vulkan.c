@@ -122,8 +122,11 @@ static bool compute_family(struct driver_device *d, struct err *e)
     uint32_t n = 16;
     vk.GetPhysicalDeviceQueueFamilyProperties(d->physical, &n, family);
     for (d->family = 0; d->family < n; d->family++)
-        if (family[d->family].queueFlags & VK_QUEUE_COMPUTE_BIT)
+        if (family[d->family].queueFlags & VK_QUEUE_COMPUTE_BIT) {
+            uint32_t bits = family[d->family].timestampValidBits;
+            d->tick_mask = bits < 64 ? (UINT64_C(1) << bits) - 1 : UINT64_MAX;
             return true;
+        }
     return err_set(e, KL_ERR_DEVICE, "device %s has no queue for computing", d->name);
 }
 
@@ -181,6 +184,7 @@ static void set_limits(struct driver_device *d, const VkPhysicalDeviceProperties
                        uint64_t most_of_buffer)
 {
     d->max_blocks = p->limits.maxComputeWorkGroupCount[0];
+    d->tick = 1e-9 * (double)p->limits.timestampPeriod;
     d->max_bytes = most_of_buffer && most_of_buffer < most_allocated ? most_of_buffer : most_allocated;
     int n = snprintf(d->cache_id, sizeof d->cache_id, "%08x %08x %08x ", p->vendorID, p->deviceID, p->driverVersion);
     for (unsigned i = 0; i < VK_UUID_SIZE; i++)
@@ -250,6 +254,7 @@ static void destroy(struct driver_device *d)
         vulkan_memory_free(d, &d->download.m);
         vulkan_batches_free(d);
         d->DestroyPipelineLayout(d->device, d->layout, NULL);
+        d->DestroyQueryPool(d->device, d->times, NULL);
         d->DestroyDevice(d->device, NULL);
     }
     mem_free(d);
@@ -282,7 +287,8 @@ const struct driver driver_vulkan = {.name = "vulkan", .dialect = "glsl", .backe
                                          .unload = vulkan_unload,
                                      .launch = vulkan_launch, .copy = vulkan_copy, .upload = vulkan_upload,
                                      .download = vulkan_download, .submit = vulkan_submit, .finish = vulkan_finish,
-                                         .drop = vulkan_drop};
+                                         .drop = vulkan_drop, .time_begin = vulkan_time_begin,
+                                         .time_end = vulkan_time_end};
 #else
 const struct driver driver_vulkan = {.name = "vulkan", .dialect = "glsl", .backend = &backend_vulkan,
                                      .absent = "Vulkan is not built into this Kiln"};

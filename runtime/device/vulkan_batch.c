@@ -41,7 +41,7 @@ void vulkan_batches_free(struct driver_device *d)
     mem_free(d->data);
 }
 
-/* ---- giving ---- */
+/* ---- adding commands ---- */
 
 char *vulkan_data(struct driver_device *d, size_t bytes, uint64_t *at, struct err *e)
 {
@@ -86,7 +86,7 @@ void vulkan_drop(struct driver_device *d) { d->nop = d->used = d->ntouched = 0; 
 
 /* ---- recording ---- */
 
-/* All that follows sees what was stored so far, in stages `to`. */
+/* A barrier: commands after it, in stages `to`, see what commands before it have stored. */
 static void vulkan_batch_order(struct driver_device *d, VkCommandBuffer c, VkPipelineStageFlags to,
                                VkAccessFlags access)
 {
@@ -104,13 +104,17 @@ static void vulkan_batch_put(struct driver_device *d, const struct batch *b, con
         d->CmdBindPipeline(b->commands, VK_PIPELINE_BIND_POINT_COMPUTE, op->pipeline);
         d->CmdPushConstants(b->commands, d->layout, VK_SHADER_STAGE_COMPUTE_BIT, 0, sizeof c, &c);
         d->CmdDispatch(b->commands, (uint32_t)op->blocks, 1, 1);
+    } else if (!op->to) {
+        if (!op->a)
+            d->CmdResetQueryPool(b->commands, d->times, 0, 2);
+        d->CmdWriteTimestamp(b->commands, VK_PIPELINE_STAGE_ALL_COMMANDS_BIT, d->times, (uint32_t)op->a);
     } else {
         d->CmdCopyBuffer(b->commands, op->from ? op->from : b->data.buffer, op->to, 1,
                          &(VkBufferCopy){op->a, op->b, op->begin});
     }
 }
 
-/* Makes b the batch of what was given. */
+/* Records the pending commands in b. */
 static VkResult record(struct driver_device *d, struct batch *b)
 {
     VkCommandBufferBeginInfo begin = {.sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO};
@@ -127,7 +131,7 @@ static VkResult record(struct driver_device *d, struct batch *b)
     if (!r)
         vulkan_batch_order(d, b->commands, VK_PIPELINE_STAGE_HOST_BIT, VK_ACCESS_HOST_READ_BIT);
     r = r ? r : d->EndCommandBuffer(b->commands);
-    if (!r && mem_reserve(&b->op, &b->cap, d->nop, sizeof *b->op)) { /* without memory it is played this once */
+    if (!r && mem_reserve(&b->op, &b->cap, d->nop, sizeof *b->op)) { /* without memory it is submitted only once */
         memcpy(b->op, d->op, d->nop * sizeof *b->op);
         b->n = d->nop;
         b->recorded = true;
@@ -137,7 +141,7 @@ static VkResult record(struct driver_device *d, struct batch *b)
 
 /* ---- submitting ---- */
 
-/* Waits for a batch, if it is on its way. */
+/* Waits for a batch if it was submitted. */
 static VkResult land(struct driver_device *d, struct batch *b)
 {
     VkResult r = b->flying ? d->WaitForFences(d->device, 1, &b->fence, VK_TRUE, UINT64_MAX) : VK_SUCCESS;
@@ -151,7 +155,8 @@ static bool is_given(const struct driver_device *d, const struct batch *b)
     return b->recorded && b->n == d->nop && b->data.bytes >= d->used && !memcmp(b->op, d->op, d->nop * sizeof *b->op);
 }
 
-/* A batch that is done, if there is one, and best the one that does just what was given; else the oldest. */
+/* The batch to submit the pending commands with: one that has finished and has just these commands recorded, else one
+ * that has finished, else the oldest. */
 static struct batch *vulkan_batch_choose(struct driver_device *d)
 {
     struct batch *best = NULL;
@@ -226,4 +231,31 @@ void vulkan_forget(struct driver_device *d)
 {
     for (unsigned i = 0; i < BATCHES; i++)
         d->batch[i].recorded = false;
+}
+
+/* ---- times ---- */
+
+/* All commands before it have ended when the time is taken, and those after it have not begun. */
+static bool take_time(struct driver_device *d, uint64_t which, struct err *e)
+{
+    const struct touched all = {0, UINT64_MAX, true};
+    return vulkan_give(d, &(struct work){.a = which}, &all, 1, e);
+}
+
+bool vulkan_time_begin(struct driver_device *d, struct err *e)
+{
+    if (!d->tick_mask || !(d->tick > 0))
+        return err_set(e, KL_ERR_DEVICE, "device %s: its queue has no clock", d->name);
+    return take_time(d, 0, e);
+}
+
+bool vulkan_time_end(struct driver_device *d, double *seconds, struct err *e)
+{
+    uint64_t time[2];
+    if (!take_time(d, 1, e) || !vulkan_finish(d, e))
+        return false;
+    VkResult r = d->GetQueryPoolResults(d->device, d->times, 0, 2, sizeof time, time, sizeof *time,
+                                        VK_QUERY_RESULT_64_BIT);
+    *seconds = d->tick * (double)((time[1] - time[0]) & d->tick_mask);
+    return !r || vulkan_failed(d, "vkGetQueryPoolResults", r, e);
 }

@@ -1,5 +1,5 @@
-/* Vulkan: memory.  A block is a buffer whose addresses kernels are given; most hold many of the runtime's buffers, for
- * a driver may have few allocations to give, and each of them takes long. */
+/* Vulkan: memory.  A block is a Vulkan buffer; most blocks contain many of the runtime's buffers, because a driver may
+ * limit the number of allocations, and each takes long. */
 #include "vulkan.h"
 #include <inttypes.h>
 #include <string.h>
@@ -83,7 +83,7 @@ bool vulkan_memory_grow(struct driver_device *d, struct memory *m, size_t bytes,
 
 /* ---- many buffers in one allocation ---- */
 
-enum { BLOCK = 64 << 20, LARGE = BLOCK / 4, GRAIN = 256 }; /* what is large has a block of its own */
+enum { BLOCK = 64 << 20, LARGE = BLOCK / 4, GRAIN = 256 }; /* bytes; a large buffer has its own block */
 
 /* The number of the last block that begins at or below an address, + 1. */
 static uint32_t place_of(const struct driver_device *d, uint64_t address)
@@ -178,7 +178,8 @@ static void block_free(struct driver_device *d, uint32_t at)
     d->nblock--;
 }
 
-/* A place in a block that is there, else in a new one, which is no larger than need be where memory is short. */
+/* Takes a range of an existing block, else of a new one.  If there is no memory for a block of the usual size, the new
+ * block has the size of the buffer. */
 bool vulkan_alloc(struct driver_device *d, size_t bytes, void **address, struct err *e)
 {
     struct block *b = NULL;
@@ -203,7 +204,7 @@ bool vulkan_alloc(struct driver_device *d, size_t bytes, void **address, struct 
     return true;
 }
 
-/* A block of which nothing is left goes back to the driver. */
+/* A block without used ranges is freed. */
 void vulkan_release(struct driver_device *d, void *address)
 {
     struct err ignored = {0};

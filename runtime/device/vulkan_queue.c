@@ -15,6 +15,11 @@ bool vulkan_queue_new(struct driver_device *d, struct err *e)
     VkResult r = d->CreatePipelineLayout(d->device, &l, NULL, &d->layout);
     if (r)
         return vulkan_failed(d, "vkCreatePipelineLayout", r, e);
+    VkQueryPoolCreateInfo q = {.sType = VK_STRUCTURE_TYPE_QUERY_POOL_CREATE_INFO,
+                               .queryType = VK_QUERY_TYPE_TIMESTAMP, .queryCount = 2};
+    r = d->CreateQueryPool(d->device, &q, NULL, &d->times);
+    if (r)
+        return vulkan_failed(d, "vkCreateQueryPool", r, e);
     return vulkan_batches_new(d, e);
 }
 
