@@ -189,8 +189,11 @@ struct driver_kernel *stream_load(struct driver_device *d, const struct gpu_code
     }
     k->threads = code->threads;
     k->nbuf = code->nbuf;
+    k->shared = code->dynamic_bytes;
     r = d->l->module_new(&k->module, code->binary);
     gpu_result found = r ? r : d->l->function(&k->function, k->module, "kernel");
+    if (!found && k->shared && d->l->allow_shared)
+        found = d->l->allow_shared(k->function, k->shared);
     if (!r && found)
         d->l->module_free(k->module);
     d->l->leave(d);
@@ -218,7 +221,7 @@ uint32_t stream_resident(struct driver_device *d, const struct driver_kernel *k)
     int blocks = 0;
     if (d->lost || d->l->enter(d))
         return 0;
-    gpu_result r = d->l->occupancy(&blocks, k->function, (int)k->threads, 0);
+    gpu_result r = d->l->occupancy(&blocks, k->function, (int)k->threads, k->shared);
     d->l->leave(d);
     return r || blocks < 1 ? 0 : (uint32_t)blocks * d->processors;
 }
