@@ -171,6 +171,32 @@ static struct block *take_idle(int device, uint32_t cls)
     return b;
 }
 
+/* A free block that no work of the device touches, so that an upload need not wait; of several that are all in use the
+ * one that was freed first.  NULL: a new one is better. */
+static struct block *take_unused(struct accelerator *a, int device, uint32_t cls)
+{
+    enum { ENOUGH = 2 };          /* free blocks in use: one is read while another is written */
+    const struct driver *d = accelerator_driver(a);
+    struct block **at = NULL, *b = NULL;
+    unsigned n = 0;
+    accelerator_lock(a);
+    pthread_mutex_lock(&lock);
+    for (struct block **p = &idle[device][cls]; *p; p = &(*p)->next, n++) {
+        bool unused = !d->in_use(accelerator_device(a), (*p)->buffer.data, class_bytes(cls));
+        at = unused || n + 1 >= ENOUGH ? p : at;
+        if (unused) break;
+    }
+    if (at) {
+        b = *at;
+        *at = b->next;
+        stats[device].pooled -= class_bytes(cls);
+        count_live(device, cls);
+    }
+    pthread_mutex_unlock(&lock);
+    accelerator_unlock(a);
+    return b;
+}
+
 /* A block is counted before it is allocated, so that concurrent threads stay within the limit together. */
 static struct block *take_new(int device, uint32_t cls, struct err *e)
 {
@@ -196,13 +222,15 @@ static struct block *take_new(int device, uint32_t cls, struct err *e)
     return NULL;
 }
 
-struct buffer *buffer_new(int device, size_t bytes, struct err *e)
+/* unused: no work of the device should touch its memory. */
+static struct buffer *buffer_make(int device, size_t bytes, bool unused, struct err *e)
 {
     fork_watch();
     struct block *b = NULL;
+    struct accelerator *a = unused ? accelerator_get(device) : NULL;
     if (bytes < SIZE_MAX / 8) {
         uint32_t cls = class_of(buffer_asked(device, bytes));
-        b = take_idle(device, cls);
+        b = a && accelerator_driver(a)->in_use ? take_unused(a, device, cls) : take_idle(device, cls);
         if (!b) b = take_new(device, cls, e);
     }
     if (!b) {
@@ -216,14 +244,21 @@ struct buffer *buffer_new(int device, size_t bytes, struct err *e)
     return &b->buffer;
 }
 
+struct buffer *buffer_new(int device, size_t bytes, struct err *e) { return buffer_make(device, bytes, false, e); }
+
+struct buffer *buffer_copy_of(int device, const void *data, size_t bytes, struct err *e)
+{
+    enum { LARGE = 64 << 10 };    /* what is smaller is uploaded in order with the device's work anyway */
+    struct buffer *b = buffer_make(device, bytes, bytes > LARGE, e);
+    if (!b || buffer_write(b, data, bytes, e)) return b;
+    buffer_unref(b);
+    return NULL;
+}
+
 struct buffer *buffer_wrap(int device, void *data, size_t bytes, void (*release)(void *), void *ctx, struct err *e)
 {
     if (!device_is_host(device)) {
-        struct buffer *copy = buffer_new(device, bytes, e);
-        if (copy && !buffer_write(copy, data, bytes, e)) {
-            buffer_unref(copy);
-            return NULL;
-        }
+        struct buffer *copy = buffer_copy_of(device, data, bytes, e);
         if (copy) release(ctx);
         return copy;
     }

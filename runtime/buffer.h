@@ -18,6 +18,8 @@ struct buffer {
     void *release_ctx;
 };
 struct buffer *buffer_new(int device, size_t bytes, struct err *e);    /* not zeroed; freed buffers are pooled */
+/* With a copy of the host's data.  NULL: *e. */
+struct buffer *buffer_copy_of(int device, const void *data, size_t bytes, struct err *e);
 /* On a device with its own memory the data is copied and released immediately. */
 struct buffer *buffer_wrap(int device, void *data, size_t bytes, void (*release)(void *), void *ctx, struct err *e);
 /* Wraps memory of the device itself; copied only if its alignment does not fit the kernels. */

@@ -110,7 +110,8 @@ static const struct dialect dialects[] = {
      .shared = "shared ", .local = "", .exact = "precise ", .i64 = "l", .u64 = "ul", .f64 = "lf", .address = "",
      .subscript = "u32",
      .lane = "gl_SubgroupID * gl_SubgroupSize + "
-     "gl_SubgroupInvocationID", .shuffle = 0, .threads = 128, .shared_bytes = 16 << 10, .table = true},
+     "gl_SubgroupInvocationID", .shuffle = 0, .threads = 128, .shared_bytes = 16 << 10, .packs = true,
+     .table = true},
 };
 enum { DIALECTS = sizeof dialects / sizeof *dialects };
 
@@ -145,6 +146,8 @@ const struct dialect *dialect_find(const char *name, struct err *e)
     "#define lane_below(x, h, w) subgroupShuffleXor(x, h)\n#define lane_across(x, h, w) subgroupShuffleXor(x, h)\n" \
     "#define lane_first(x, w) subgroupShuffle(x, gl_SubgroupInvocationID & ~(w - 1u))\n"
 
+#define BROADCASTS "#extension GL_KHR_shader_subgroup_ballot : require\n"
+
 /* DOT2 of ir/math/prims.def; ir/math/half.h says why the sum is computed a second time. */
 #define DOT2(EXACT) \
     "FUNCTION f32 flushed(f32 x)\n{\n    u32 b = bits_of_f32(x);\n" \
@@ -158,19 +161,30 @@ const struct dialect *dialect_find(const char *name, struct err *e)
     "    c = fma_flushed(f32_of_bits(a & 0xffff0000u), f32_of_bits(b & 0xffff0000u), c);\n" \
     "    return fma_flushed(f32_of_bits(a << 16), f32_of_bits(b << 16), c);\n}\n"
 
+/* The number behind a word of the features; `without` where the word is not there. */
+static uint32_t feature_number(const char *features, const char *word, uint32_t without)
+{
+    const char *at = strstr(features, word);
+    return at ? (uint32_t)strtoul(at + strlen(word), NULL, 10) : without;
+}
+
 struct dialect dialect_for(const struct dialect *d, const char *features)
 {
     struct dialect own = *d;
-    const char *size = features && d->lane ? strstr(features, "+subgroup") : NULL;
-    if (size)
-        own.shuffle = (uint32_t)strtoul(size + strlen("+subgroup"), NULL, 10);
+    if (!features || !d->table)
+        return own;
+    own.shuffle = feature_number(features, "+subgroup", d->shuffle);
+    own.broadcast = feature_number(features, "+broadcast", d->broadcast);
+    own.threads = feature_number(features, "+threads", d->threads);
+    own.shared_bytes = feature_number(features, "+shared", d->shared_bytes);
     return own;
 }
 
 void dialect_prelude(const struct dialect *d, const char *features, struct text *out)
 {
-    text_put(out, "%s%s%s%s%s", d->table ? "#version 460\n" : "", d->table && d->shuffle ? SUBGROUPS : "", d->prelude,
-             d->matrix ? d->matrix->prelude : "", d->matrix_async ? d->matrix_async->prelude : "");
+    text_put(out, "%s%s%s%s%s%s", d->table ? "#version 460\n" : "", d->table && d->shuffle ? SUBGROUPS : "",
+             d->table && d->broadcast ? BROADCASTS : "", d->prelude, d->matrix ? d->matrix->prelude : "",
+             d->matrix_async ? d->matrix_async->prelude : "");
     if (!d->table) {
         text_put(out, "%s", DOT2(""));
         return;
@@ -198,6 +212,15 @@ static struct mma_caps unit_caps(const struct matrix_unit *u, const char *arch)
     struct mma_caps c = u ? u->caps : (struct mma_caps){0};
     c.dtypes &= u ? u->dtypes(arch) : 0;
     return c.dtypes ? c : (struct mma_caps){0};
+}
+
+void dialect_limits(const struct dialect *d, const char *features, struct caps *out)
+{
+    const struct dialect own = dialect_for(d, features);
+    out->block_threads = own.threads;
+    out->shared_bytes = own.shared_bytes;
+    out->l1_bytes = own.shared_bytes;
+    out->broadcast = own.broadcast;
 }
 
 void dialect_architecture(const struct dialect *d, const char *features, struct caps *out)

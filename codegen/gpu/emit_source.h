@@ -24,6 +24,8 @@ struct emitter {
     int64_t *stride;              /* so far */
     uint8_t *narrow;              /* per value: an i64 that is computed in 32 bits */
     struct pack *pack;            /* per load and store */
+    uint8_t *needed;              /* per value: the text uses it */
+    uint8_t *alike;               /* per value: one for all lanes of a subgroup; a load: and all lanes are there */
     uint8_t *known;               /* per value: a compiler may find it to be a constant */
     /* per value: part of an accumulation chain: part of an accumulation chain: a carried value, or products added to
      * one */
@@ -73,6 +75,10 @@ void source_copy(struct emitter *m, val v);
 void source_land(struct emitter *m, val before);
 const char *source_memory_type(unsigned dtype);   /* of a buffer's elements */
 bool source_is_common(const struct kernel *k, uint32_t b); /* may a thread load what another has stored? */
+/* The index of access i; of a tile's, that of the element at row, col.  Is it in 32 bits? */
+bool source_memory_place(const struct emitter *m, const struct linst *i, bool tile, char out[3 * MAX_OPERAND]);
+/* The element of buffer b at an index, which is in 32 bits if it fits. */
+void source_memory_element(struct emitter *m, uint32_t b, const char *index, bool fits);
 
 /* ---- source_matrix.c ---- */
 void source_matrix(struct emitter *m);            /* sets unit, role and sums */
@@ -103,6 +109,17 @@ bool source_linear(const struct kernel *k, val index, struct linear *out);
 /* Is b always so much larger than a? */
 bool source_linear_apart(const struct linear *a, const struct linear *b, int64_t *by);
 bool source_packs(struct emitter *m);             /* behind source_order; false: out of memory */
+
+/* ---- source_pack.c ---- */
+void source_pack_types(struct emitter *m);        /* the types of packs in memory, in GLSL */
+bool source_needs(struct emitter *m);             /* sets needed, behind source_packs; false: out of memory */
+void source_load_pack(struct emitter *m, val v);  /* declares v, an element of a pack */
+void source_store_pack(struct emitter *m, val v); /* all of a pack; v is the last store of it */
+
+/* ---- source_broadcast.c ---- */
+bool source_alike(struct emitter *m);             /* sets alike, where the dialect has broadcasts; false: no memory */
+bool source_is_broadcast(const struct emitter *m, val v);
+void source_broadcast(struct emitter *m, val v);  /* declares v, a tile that all lanes of a subgroup load alike */
 
 /* ---- source_order.c ---- */
 bool source_may_share(const struct kernel *k, uint32_t b, uint32_t o); /* may input b be the memory of output o? */

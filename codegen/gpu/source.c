@@ -40,7 +40,7 @@ static bool can_say(struct emitter *m)
 /* How many lanes of k exchange values without memory.  A block that is not made of whole subgroups has other ways. */
 static uint32_t shuffles(const struct kernel *k, const struct dialect *d, uint32_t threads)
 {
-    bool any = !d->lane;
+    bool any = !d->lane || (d->broadcast && kernel_has_blocks(k));
     for (val v = 1; v < k->ninst && !any; v++)
         any = k->inst[v].op == L_LANE_REDUCE || k->inst[v].op == L_INTERLEAVE;
     return any && d->shuffle && (!d->lane || threads % d->shuffle == 0) ? d->shuffle : 0;
@@ -145,6 +145,7 @@ static void open_glsl(struct emitter *m)
                  dtype_size(dtype), common ? "coherent " : "", common ? "common" : "at", dtype_name(dtype),
                  dtype_name(dtype));
     }
+    source_pack_types(m);
     text_put(m->t, "layout(push_constant) uniform Launch { u64 buffers, slots; i64 begin, end; };\n");
 }
 
@@ -202,6 +203,8 @@ static bool open_function(struct emitter *m, const char *entry)
     unsigned arrays = exchange_arrays(m);
     if (!place_buffers(m, arrays))
         return false;
+    if (!source_packs(m) || !source_needs(m))
+        return err_set(m->e, KL_ERR_MEMORY, "out of memory emitting kernel %s", m->k->name);
     if (m->d->table) {
         open_glsl(m);
         declare_local(m, arrays);
@@ -409,6 +412,8 @@ static bool emit_inst(struct emitter *m, val v)
 {
     const struct linst *i = &m->k->inst[v];
     char x[MAX_OPERAND];
+    if (!m->needed[v])
+        return true;
     if (m->copies && (i->op == L_WAIT || i->op == L_BARRIER || i->op == L_LOOP || i->op == L_IF || i->op == L_END))
         source_land(m, v);
     if (m->barrier[v]) {
@@ -465,6 +470,8 @@ static bool emit_inst(struct emitter *m, val v)
             return refuse(m, "a load of several neighbours");
         if (i->cols && m->unit)
             source_matrix_load(m, v);
+        else if (m->alike && source_is_broadcast(m, v))
+            source_broadcast(m, v);
         else
             each_element(m, v, source_load);
         return true;
@@ -548,12 +555,10 @@ static bool emit(struct emitter *m, const char *entry)
     find_piles(m);
     find_known(m);
     source_matrix(m);
-    if (!source_order(m) || !source_ranges(m))
+    if (!source_order(m) || !source_ranges(m) || !source_alike(m))
         return err_set(m->e, KL_ERR_MEMORY, "out of memory emitting kernel %s", k->name);
     if (!can_say(m) || !open_function(m, entry))
         return false;
-    if (!source_packs(m))
-        return err_set(m->e, KL_ERR_MEMORY, "out of memory emitting kernel %s", k->name);
     kernel_phase(k, &m->phase);
     for (val v = 1; v < k->ninst; v++)
         if (!emit_inst(m, v))
@@ -584,6 +589,8 @@ bool source_kernel(const struct kernel *k, const struct dialect *d, const char *
     mem_free(m.barrier);
     mem_free(m.affine);
     mem_free(m.pack);
+    mem_free(m.alike);
+    mem_free(m.needed);
     mem_free(m.chain);
     mem_free(m.sums);
     mem_free(m.known);

@@ -53,12 +53,13 @@ struct dialect {
     const char *subscript;        /* converts an index of 64 bits to what arrays take */
     const char *lane;             /* like thread, neighbours in one subgroup; NULL: thread is */
     uint32_t shuffle;             /* lanes that exchange values without memory; 0: none */
+    uint32_t broadcast;           /* lanes of a subgroup that should pass each other what all of them read; 0: none */
     uint32_t threads;             /* most of a block that every device has */
     uint32_t shared_bytes;        /* of a block: arrays that are declared */
     uint32_t dynamic_bytes;       /* the most that a launch may give, as one array; 0: none */
     uint32_t (*shared_bytes_of)(const char *arch); /* of a block on this architecture; NULL: shared_bytes */
     enum source_copies copies;
-    bool packs;                   /* neighbours are loaded and stored at once, by the prelude's pack<T, n> */
+    bool packs;                   /* neighbours are loaded and stored at once */
     bool table;                   /* buffers are addresses in a table, not passed */
     const struct matrix_unit *matrix, *matrix_async; /* what some of its devices have; NULL: nothing */
     const char *arch;             /* of a device that is not at hand */
@@ -74,8 +75,10 @@ struct source_info {
 
 /* ---- dialect.c ---- */
 const struct dialect *dialect_find(const char *name, struct err *e); /* NULL: *e names those that there are */
-/* The same for a device whose caps.features are these; NULL: for one that is not at hand.  In GLSL lanes exchange
- * values by the subgroups of N threads that a device with +subgroupN has. */
+/* The same for a device whose caps.features are these; NULL: for one that is not at hand.  Words of the features of a
+ * Vulkan device, each followed by a number, replace what every device has: +threads and +shared, the threads and bytes
+ * of shared memory of a block; +subgroup, the threads of a subgroup, whose lanes exchange values; +broadcast, the lanes
+ * of a subgroup on a device where loads by all lanes of one element cost as much as loads of different ones. */
 struct dialect dialect_for(const struct dialect *d, const char *features);
 /* What stands in front of kernels for a device whose caps.features are these; of a device that is not at hand: NULL.  A
  * device without +fma rounds a product before it is added to.  Then fma is computed by other means, but where sums of
@@ -83,6 +86,8 @@ struct dialect dialect_for(const struct dialect *d, const char *features);
 void dialect_prelude(const struct dialect *d, const char *features, struct text *out);
 /* What lowerings may know of a GPU that is not at hand, matrix units apart. */
 void dialect_caps(const struct dialect *d, struct caps *out);
+/* The limits of a device with these features. */
+void dialect_limits(const struct dialect *d, const char *features, struct caps *out);
 /* And of its matrix units and shared memory, by its architecture: features begin with it, as caps.features do.  NULL:
  * that of a device that is not at hand. */
 void dialect_architecture(const struct dialect *d, const char *features, struct caps *out);

@@ -6,7 +6,7 @@
 const char *source_memory_type(unsigned dtype) { return dtype == KL_BOOL ? "u8" : dtype_name(dtype); }
 
 /* The index of access i; of a tile's, that of the element at row, col.  Is it in 32 bits? */
-static bool source_memory_place(const struct emitter *m, const struct linst *i, bool tile, char out[3 * MAX_OPERAND])
+bool source_memory_place(const struct emitter *m, const struct linst *i, bool tile, char out[3 * MAX_OPERAND])
 {
     bool fits;
     char a[MAX_OPERAND], d[MAX_OPERAND];
@@ -39,7 +39,7 @@ bool source_is_common(const struct kernel *k, uint32_t b)
     return k->buf[b].role == BUF_SCRATCH || (stored && loaded);
 }
 
-static void source_memory_element(struct emitter *m, uint32_t b, const char *index, bool fits)
+void source_memory_element(struct emitter *m, uint32_t b, const char *index, bool fits)
 {
     const char *type = source_memory_type(m->k->buf[b].dtype);
     if (m->d->table && !m->info.local[b])
@@ -51,41 +51,12 @@ static void source_memory_element(struct emitter *m, uint32_t b, const char *ind
         text_put(m->t, "b%u[%s]", b, index);
 }
 
-/* The address of a pack, as that of such elements. */
-static void pack_address(struct emitter *m, val first, unsigned count, const char *qualifier)
-{
-    const struct linst *i = &m->k->inst[first];
-    char at[3 * MAX_OPERAND];
-    bool fits = source_memory_place(m, i, false, at);
-    text_put(m->t, "*(%spack<%s, %u> *)&", qualifier, source_memory_type(m->k->buf[i->imm].dtype), count);
-    source_memory_element(m, (uint32_t)i->imm, at, fits);
-}
-
-/* An element of a pack that is loaded where the first of them is. */
-static void load_pack(struct emitter *m, val v)
-{
-    const struct linst *i = &m->k->inst[v];
-    const struct pack *p = &m->pack[v];
-    char there[MAX_OPERAND];
-    if (p->first == v) {
-        const char *type = source_memory_type(m->k->buf[i->imm].dtype);
-        source_line(m);
-        text_put(m->t, "const pack<%s, %u> p%u = ", type, p->count, v);
-        if (i->b)
-            text_put(m->t, "!%s ? pack<%s, %u>{} : ", source_operand(m, i->b, there), type, p->count);
-        pack_address(m, v, p->count, "const ");
-        text_put(m->t, ";\n");
-    }
-    source_declare(m, v);
-    text_put(m->t, i->dtype == KL_BOOL ? "p%u.v[%u] != u8(0);\n" : "p%u.v[%u];\n", p->first, p->at);
-}
-
 void source_load(struct emitter *m, val v)
 {
     const struct linst *i = &m->k->inst[v];
     char p[MAX_OPERAND], at[3 * MAX_OPERAND];
     if (m->pack[v].count) {
-        load_pack(m, v);
+        source_load_pack(m, v);
         return;
     }
     bool fits = source_memory_place(m, i, i->cols, at);
@@ -133,24 +104,6 @@ static const char *joint(bool *open)
     return s;
 }
 
-/* All elements of a pack, behind the last of which v stands. */
-static void change_pack(struct emitter *m, val v)
-{
-    const struct kernel *k = m->k;
-    const struct pack *p = &m->pack[v];
-    const struct linst *i = &k->inst[v];
-    const char *type = source_memory_type(k->buf[i->imm].dtype);
-    char x[MAX_OPERAND];
-    unsigned next = 0;
-    pack_address(m, p->first, p->count, "");
-    text_put(m->t, " = pack<%s, %u>{{", type, p->count);
-    for (val u = p->first; u <= v; u++)
-        if (m->pack[u].count && m->pack[u].first == p->first)
-            text_put(m->t, k->inst[k->inst[u].b].dtype == KL_BOOL ? "%su8(%s)" : "%s%s", next++ ? ", " : "",
-                     source_operand(m, k->inst[u].b, x));
-    text_put(m->t, "}};\n");
-}
-
 /* One element or pack, by the thread whose lane it is, or by the first of a tile's subgroup. */
 static void store_element(struct emitter *m, val v, bool turns)
 {
@@ -171,7 +124,7 @@ static void store_element(struct emitter *m, val v, bool turns)
         text_put(m->t, "%s%s", joint(&open), source_operand(m, i->c, x));
     text_put(m->t, open ? ") " : "");
     if (m->pack[v].count)
-        change_pack(m, v);
+        source_store_pack(m, v);
     else
         change_element(m, i);
 }

@@ -45,12 +45,8 @@ kl_tensor input_of(const kl_site *site, const char *op, kl_device device, kl_dty
         return (c.data = meta_value(&e)) ? record(&c) : refuse(t, site, e.code, "%s: %s", op, e.msg);
     if (bytes && !data)
         return refuse(t, site, KL_ERR_ARGUMENT, "%s: data is NULL", op);
-    if (!(c.data = buffer_new(device_index(device), bytes, &e)))
+    if (!(c.data = buffer_copy_of(device_index(device), data, bytes, &e)))
         return refuse(t, site, e.code, "%s: %s", op, e.msg);
-    if (!buffer_write(c.data, data, bytes, &e)) {
-        buffer_unref(c.data);
-        return refuse(t, site, e.code, "%s: %s", op, e.msg);
-    }
     return record(&c);
 }
 

@@ -191,6 +191,7 @@ struct caps {
     uint32_t is_gpu;            /* 1: a GPU, 0: a CPU */
     uint32_t block_threads;     /* GPU: maximum threads of a block */
     uint32_t shared_bytes;      /* GPU: shared memory of a block */
+    uint32_t broadcast;         /* GPU: lanes of a subgroup that pass each other what all of them read; 0: none */
     uint32_t async_copies;      /* GPU: 1 if copies to shared memory do not occupy their thread */
     struct mma_caps mma, mma_async;
 };

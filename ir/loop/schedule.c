@@ -48,7 +48,8 @@ static const struct sched_field column_reduce_fields[] = {
 static const struct sched_field rows_fields[] = {
     GPU_WIDTH, {.word = "keep", .form = FORM_SET, AT(rows.keep), .most = 63}, NUMBER("held", rows.held, 0, 64),
     NEIGHBOURS(rows), STREAM, GRAIN};
-static const struct sched_field gpu_row_reduce_fields[] = {GPU_WIDTH, NEIGHBOURS(gpu_row_reduce), GRAIN};
+static const struct sched_field gpu_row_reduce_fields[] = {
+    GPU_WIDTH, NEIGHBOURS(gpu_row_reduce), NUMBER("split", gpu_row_reduce.split, 0, UINT32_MAX), GRAIN};
 static const struct sched_field dot_fields[] = {
     WIDTH, TILE(dot), KBLOCK(dot), CHOSEN("rows", dot.rows, UINT32_MAX), NUMBER("run", dot.run, 0, UINT32_MAX),
     LANES("square", dot.square, 64), FLAG("pack_b", dot.pack_b),
@@ -58,7 +59,7 @@ static const struct sched_field dot_fields[] = {
      .name = epilogue_names},
     FLAG("prefetch_a", dot.prefetch_a), FLAG("prefetch_b", dot.prefetch_b), FLAG("prefetch_out", dot.prefetch_out),
     FLAG("wide", dot.wide), LANES("lanes", dot.lanes, 64), GRAIN};
-static const struct sched_field gpu_turn_fields[] = {WIDTH, STREAM, GRAIN};
+static const struct sched_field gpu_turn_fields[] = {GPU_WIDTH, STREAM, GRAIN};
 static const struct sched_field dot_thin_fields[] = {
     WIDTH, TILE(dot_thin), CHOSEN("step", dot_thin.step, 256), KBLOCK(dot_thin),
     CHOSEN("strip", dot_thin.strip, UINT32_MAX), LANES("each", dot_thin.each, 4),

@@ -52,6 +52,7 @@ struct schedule {
         } row_reduce;
         struct {                    /* on a GPU: a row's threads, in any order of its sums */
             uint16_t neighbours;    /* elements of a thread in each access; 0: one */
+            uint32_t split;         /* rows are summed in parts of so many elements, then those; 0: not */
         } gpu_row_reduce;
         struct {
             uint16_t axes;          /* the last kept axes, whose results lanes may lie in */

@@ -476,6 +476,7 @@ void lower_map(struct lowering *w)
         struct map_loops loops = loops_of(b[0].s, &b[0].nest);
         if (map_may_turn(w, facts.parts))
             facts.turned = gpu_turn_find(w, &loops, &turn);
+        facts.turned_wide = turn.read > 0;
         w->member = all;
         w->nmember = n;
         bool emits = choose_map(w, &facts, &s);

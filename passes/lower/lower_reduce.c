@@ -410,10 +410,88 @@ static val fold_part(const struct reduce *r, val first, int64_t length)
     return k_lane_reduce(k, r->fold, acc);
 }
 
+/* Opens the loop over rows, or over parts of rows, and the vector loop of its threads. */
+static val open_gpu_rows(struct reduce *r, int64_t parts, val *part)
+{
+    struct lowering *w = r->w;
+    struct kernel *k = w->k;
+    int64_t extent = shape_count(&r->kept) * parts;
+    val p = k_loop(k, LOOP_PARALLEL, k_int(k, 0), k_int(k, extent), 1);
+    k->extent += extent;
+    *part = ix_mod(k, p, parts);
+    lower_unflatten(k, &r->kept, ix_div(k, p, parts), r->kept_coord);
+    return p;
+}
+
+static void open_gpu_lanes(const struct reduce *r)
+{
+    struct kernel *k = r->w->k;
+    r->w->lane = k_loop(k, LOOP_VECTOR, k_int(k, 0), k_int(k, k->sched.width), 1);
+}
+
+/* A part's sum, to its place among the row's. */
+static void emit_gpu_part(struct reduce *r, uint32_t sums, int64_t parts, val part, int64_t length)
+{
+    struct kernel *k = r->w->k;
+    int64_t whole = reduce_schedule(r)->gpu_row_reduce.split;
+    val row = lower_flatten(k, &r->kept, r->kept_coord), first = ix_scale(k, part, whole);
+    ix_bound(k, first, 0, r->len - length);
+    open_gpu_lanes(r);
+    val sum = fold_part(r, first, length);
+    k_store(k, sums, ix_add(k, ix_scale(k, row, parts), part), sum, 0);
+    end_row(r);
+}
+
+/* The sum of the parts' sums, of which there are no more than threads. */
+static val sum_of_parts(const struct reduce *r, uint32_t sums, int64_t parts)
+{
+    struct lowering *w = r->w;
+    struct kernel *k = w->k;
+    val row = lower_flatten(k, &r->kept, r->kept_coord), start = k_splat(k, identity(r));
+    w->pred = parts < k->sched.width ? k_prim(k, P_LT, w->lane, k_int(k, parts), 0) : 0;
+    val x = k_load(k, sums, ix_add(k, ix_scale(k, row, parts), w->lane), w->pred);
+    val acc = k_fold_step(k, r->fold, start, x);
+    acc = w->pred ? k_prim(k, P_SELECT, w->pred, acc, start) : acc;
+    w->pred = 0;
+    return k_lane_reduce(k, r->fold, acc);
+}
+
+/* Few long rows, in two phases. */
+static void emit_gpu_row_parts(struct reduce *r)
+{
+    struct lowering *w = r->w;
+    struct kernel *k = w->k;
+    int64_t length = reduce_schedule(r)->gpu_row_reduce.split, full = r->len / length, rest = r->len % length;
+    int64_t parts = full + (rest != 0);
+    uint32_t sums = k_buf(k, BUF_WORKSPACE, dtype_compute(r->n->dtype), parts * shape_count(&r->kept), 0);
+    val part, p = open_gpu_rows(r, parts, &part);
+    val in_full = rest ? k_if(k, k_prim(k, P_LT, part, k_int(k, full), 0)) : 0;
+    emit_gpu_part(r, sums, parts, part, length);
+    if (in_full) {
+        k_end(k, in_full);
+        val in_rest = k_if(k, k_prim(k, P_EQ, part, k_int(k, full), 0));
+        emit_gpu_part(r, sums, parts, k_int(k, full), rest);
+        k_end(k, in_rest);
+    }
+    k_end(k, p);
+    k_append(k, (struct linst){.op = L_SYNC});
+    lower_scalars(w);
+    p = open_gpu_rows(r, 1, &part);
+    open_gpu_lanes(r);
+    epilogue(r, sum_of_parts(r, sums, parts));
+    end_row(r);
+    k_end(k, p);
+}
+
 static void emit_gpu_rows(struct reduce *r)
 {
     struct lowering *w = r->w;
     struct kernel *k = w->k;
+    if (reduce_schedule(r)->gpu_row_reduce.split) {
+        k->extent = 0;
+        emit_gpu_row_parts(r);
+        return;
+    }
     k->extent = shape_count(&r->kept);
     val p = k_loop(k, LOOP_PARALLEL, k_int(k, 0), k_int(k, k->extent), 1);
     lower_unflatten(k, &r->kept, p, r->kept_coord);

@@ -218,9 +218,11 @@ static bool choose_turn(struct lowering *w, const struct map_facts *f, struct sc
 {
     bool legal = schedule_begin(w, SCHED_GPU_TURN, s);
     if (legal && !s->width)
-        s->width = GPU_TURN_SIDE;
-    legal = legal && (s->width == GPU_TURN_SIDE ||
-                      schedule_no(w, "width", "width %u: the side of a tile is %u", s->width, (unsigned)GPU_TURN_SIDE));
+        s->width = f->turned_wide ? GPU_TURN_WIDE : GPU_TURN_SIDE;
+    legal = legal && (s->width == GPU_TURN_SIDE || (s->width == GPU_TURN_WIDE && f->turned_wide) ||
+                      schedule_no(w, "width", "width %u: it is %u, the side of a tile, or %u where both lengths are "
+                                  "multiples of an access and the tile fits shared memory", s->width,
+                                  (unsigned)GPU_TURN_SIDE, (unsigned)GPU_TURN_WIDE));
     if (!w->chooser->want) {
         s->stream = streams(w, f->bytes);
         s->grain = lower_grain(f->turned, GPU_TURN_SIDE * GPU_TURN_SIDE);
@@ -469,6 +471,27 @@ static bool choose_columns(struct lowering *w, const struct reduce_facts *f, str
     return schedule_end(w, s, legal);
 }
 
+/* Parts of few long rows, so that each processor has some: elements of one, a multiple of what the threads access at
+ * once.  0: there are rows enough. */
+static uint32_t gpu_row_split(const struct caps *caps, const struct reduce_facts *f, int64_t width, int64_t each)
+{
+    enum { A_PROCESSOR = 4, LEAST = 4096 }; /* parts; elements worth a block and a sum in memory */
+    int64_t rows = shape_count(&f->kept), wanted = A_PROCESSOR * (int64_t)caps->threads, step = width * each;
+    if (rows < 1 || 2 * rows > wanted || f->len < 2 * LEAST)
+        return 0;
+    int64_t parts = wanted / rows < f->len / LEAST ? wanted / rows : f->len / LEAST;
+    parts = parts < width ? parts : width; /* a thread for each in the second phase */
+    int64_t length = ((f->len + parts - 1) / parts + step - 1) / step * step;
+    return length < f->len && length <= UINT32_MAX ? (uint32_t)length : 0;
+}
+
+static bool gpu_row_split_legal(const struct lowering *w, const struct reduce_facts *f, const struct schedule *s)
+{
+    int64_t length = s->gpu_row_reduce.split;
+    return !length || (length < f->len && (f->len + length - 1) / length <= s->width) ||
+           schedule_no(w, "split", "split: less than a row, in no more parts than there are threads");
+}
+
 static bool choose_gpu_row(struct lowering *w, const struct reduce_facts *f, struct schedule *s)
 {
     enum { FULL = 16 };
@@ -482,7 +505,9 @@ static bool choose_gpu_row(struct lowering *w, const struct reduce_facts *f, str
         s->width = gpu_row_width(w->chooser->caps, f->len, each, FULL);
     legal = legal && (s->width <= w->chooser->caps->block_threads ||
                       schedule_no(w, "width", "width %u: a block of this target has fewer threads", s->width));
-    return schedule_end(w, s, legal);
+    if (legal && !w->chooser->want)
+        s->gpu_row_reduce.split = gpu_row_split(w->chooser->caps, f, s->width, each);
+    return schedule_end(w, s, legal && gpu_row_split_legal(w, f, s));
 }
 
 /* Rows of a few elements are themselves the lanes, on processors. */

@@ -54,8 +54,9 @@ struct map_part {
     bool flat;                      /* one dimension: iterations are blocks of vectors, else the outer dimensions */
     int64_t outer;
 };
-/* turned: blocks for an operand read across the grain (gpu/lower_gpu_turn.c); 0: there is none */
-struct map_facts { const struct map_part *part; uint32_t parts; int64_t bytes, turned; };
+/* turned: blocks for an operand read across the grain (gpu/lower_gpu_turn.c); 0: there is none.  turned_wide: a thread
+ * may access several neighbours at once. */
+struct map_facts { const struct map_part *part; uint32_t parts; int64_t bytes, turned; bool turned_wide; };
 /* May the kernel be one with such blocks?  Only then is it found out whether there is such an operand. */
 bool map_may_turn(const struct lowering *w, uint32_t parts);
 /* Are all dimensions of a part walked as one? */

@@ -9,6 +9,7 @@
 #include <string.h>
 
 enum { FIRST = DEVICE_CUDA, MOST_BLOCKS = 4096, LEAST_BLOCKS = 64 };
+enum { WAVES = 8 };               /* blocks of a launch for each that the device runs at once, unless MOST_BLOCKS */
 enum { MOST_WORK = 256 << 20 };   /* bytes of scratch of all blocks of a launch, unless LEAST_BLOCKS take more */
 
 struct accelerator {
@@ -73,6 +74,19 @@ void accelerator_unlock(struct accelerator *a) { pthread_mutex_unlock(&a->lock);
 
 /* ---- kernels ---- */
 
+/* Scratch of all blocks lies behind each other; there may be fewer of them. */
+static void set_uses(struct device_kernel *d, const struct kernel *k)
+{
+    struct buffer_use *next = d->use;
+    for (uint32_t b = 0; b < k->nbuf; b++) {
+        int64_t elements = k->buf[b].count > 0 ? k->buf[b].count : 0;
+        size_t bytes = (size_t)elements * dtype_size(k->buf[b].dtype);
+        bool scratch = k->buf[b].role == BUF_SCRATCH;
+        if (!d->local[b])
+            *next++ = (struct buffer_use){scratch ? MOST_BLOCKS * bytes : bytes, k->buf[b].role != BUF_IN};
+    }
+}
+
 struct device_kernel *accelerator_load(struct accelerator *a, const struct kernel *k, const struct code *code,
                                        struct err *e)
 {
@@ -85,7 +99,7 @@ struct device_kernel *accelerator_load(struct accelerator *a, const struct kerne
                 (long long)limit);
         return NULL;
     }
-    struct device_kernel *d = mem_alloc(sizeof *d + k->nbuf + 1);
+    struct device_kernel *d = mem_alloc(sizeof *d + k->nbuf * sizeof *d->use + k->nbuf + 1);
     if (!d) {
         err_set(e, KL_ERR_MEMORY, "no memory to load kernel %s", k->name);
         return NULL;
@@ -93,13 +107,16 @@ struct device_kernel *accelerator_load(struct accelerator *a, const struct kerne
     if (gpu_code_open(code, &g, e) && (g.nbuf == k->nbuf || err_set(e, KL_ERR_COMPILE,
                                                                     "the code is that of another kernel"))) {
         d->nbuf = g.nbuf;
+        d->local = (uint8_t *)(d->use + k->nbuf);
         memcpy(d->local, g.local, g.nbuf);
         d->most_each = limit ? limit / steps : 0;
         for (uint32_t b = 0; b < k->nbuf; b++)
             if (k->buf[b].role == BUF_SCRATCH && !g.local[b])
                 d->work += k->buf[b].count * (int64_t)dtype_size(k->buf[b].dtype);
+        set_uses(d, k);
         accelerator_lock(a);
         d->kernel = a->driver->load(a->device, &g, e);
+        d->resident = d->kernel && a->driver->resident ? a->driver->resident(a->device, d->kernel) : 0;
         accelerator_unlock(a);
     }
     if (d->kernel)
@@ -116,11 +133,17 @@ void accelerator_unload(struct accelerator *a, struct device_kernel *k)
     mem_free(k);
 }
 
+/* Where it is known how many blocks the device runs at once, a launch has a whole number of such waves, so that no
+ * wave is almost empty; with scratch it has one, for more blocks only take more memory. */
 uint32_t accelerator_blocks(const struct device_kernel *k, int64_t extent)
 {
-    int64_t most = MOST_BLOCKS;
+    int64_t most = MOST_BLOCKS, wave = k->resident;
     if (k->work > MOST_WORK / MOST_BLOCKS)
         most = k->work < MOST_WORK / LEAST_BLOCKS ? MOST_WORK / k->work : LEAST_BLOCKS;
+    if (wave && k->work && wave < most)
+        most = wave > LEAST_BLOCKS ? wave : LEAST_BLOCKS;
+    else if (wave && wave < most)
+        most = wave * WAVES <= most ? wave * WAVES : most / wave * wave;
     if (k->most_each && extent / k->most_each >= most)
         most = extent / k->most_each + 1;
     return (uint32_t)(extent < most ? extent : most);
@@ -222,6 +245,7 @@ static struct accelerator *open_one(int device, struct err *e)
         mem_free(a);
         return NULL;
     }
+    dialect_limits(dialect_find(driver->dialect, e), a->caps.features, &a->caps);
     dialect_architecture(dialect_find(driver->dialect, e), a->caps.features, &a->caps);
     for (unsigned t = 0; t < KL_DTYPE_COUNT; t++) {
         char feature[16];

@@ -61,13 +61,17 @@ struct driver_device *accelerator_device(const struct accelerator *a);
  * numbers. */
 void accelerator_lock(struct accelerator *a);
 void accelerator_unlock(struct accelerator *a);
+/* What a launch may touch of a buffer: so many bytes from its address. */
+struct buffer_use { size_t bytes; bool written; };
 /* A kernel's code on a device. */
 struct device_kernel {
     struct driver_kernel *kernel;
     int64_t work;                        /* bytes of a block's scratch that is an argument */
+    uint32_t resident;                   /* blocks that the device runs at once; 0: not known */
     int64_t most_each;                   /* iterations of the parallel loop that a block may run; 0: any number */
     uint32_t nbuf;
-    uint8_t local[];                    /* per lbuf: no argument */
+    uint8_t *local;                     /* per lbuf: no argument */
+    struct buffer_use use[];            /* per argument */
 };
 struct device_kernel *accelerator_load(struct accelerator *a, const struct kernel *k, const struct code *code,
                                        struct err *e);

@@ -81,8 +81,13 @@ static void close_device(struct driver_device *d, void (*last)(struct driver_dev
         for (int i = 0; i < TURNS; i++)
             if (d->turn[i].done)
                 d->l->event_free(d->turn[i].done);
-        if (d->here)
-            d->l->event_free(d->here);
+        const gpu_event others[] = {d->here, d->uploaded, d->timer[0], d->timer[1]};
+        for (unsigned i = 0; i < sizeof others / sizeof *others; i++)
+            if (others[i])
+                d->l->event_free(others[i]);
+        stream_flights_free(d);
+        if (d->copies)
+            d->l->stream_free(d->copies);
         if (d->stream)
             d->l->stream_free(d->stream);
         d->l->leave(d);
@@ -97,7 +102,13 @@ static bool make_stream(struct driver_device *d, struct err *e)
     if (r)
         return stream_ok(d, r, "making its context current", e);
     r = d->l->stream_new(&d->stream, GPU_NON_BLOCKING);
+    r = r ? r : d->l->stream_new(&d->copies, GPU_NON_BLOCKING);
     r = r ? r : d->l->event_new(&d->here, GPU_NO_TIMING);
+    r = r ? r : d->l->event_new(&d->uploaded, GPU_NO_TIMING);
+    for (int i = 0; i < 2; i++)
+        r = r ? r : d->l->event_new(&d->timer[i], 0);
+    for (int i = 0; i < FLIGHTS; i++)
+        r = r ? r : d->l->event_new(&d->flight[i].done, GPU_NO_TIMING);
     for (int i = 0; i < HALVES; i++)
         r = r ? r : d->l->event_new(&d->half[i].done, GPU_NO_TIMING);
     for (int i = 0; i < TURNS; i++)
@@ -128,6 +139,7 @@ struct driver_device *stream_open(const struct stream_library *l, unsigned index
         mem_free(d);
         return NULL;
     }
+    d->processors = caps->threads;
     if (make_stream(d, e))
         return d;
     close_device(d, last);
@@ -202,6 +214,16 @@ void stream_unload(struct driver_device *d, struct driver_kernel *k)
         d->l->leave(d);
     }
     mem_free(k);
+}
+
+uint32_t stream_resident(struct driver_device *d, const struct driver_kernel *k)
+{
+    int blocks = 0;
+    if (d->lost || d->l->enter(d))
+        return 0;
+    gpu_result r = d->l->occupancy(&blocks, k->function, (int)k->threads, k->shared);
+    d->l->leave(d);
+    return r || blocks < 1 ? 0 : (uint32_t)blocks * d->processors;
 }
 
 void *stream_handle(struct driver_device *d) { return d->stream; }

@@ -1,9 +1,10 @@
-/* CUDA's and HIP's drivers: two libraries with almost the same functions (stream.def).  What they share is written
- * once, for a device with a stream; cuda.c and hip.c have the rest.
+/* The drivers of CUDA and HIP, whose libraries have almost the same functions (stream.def).  The common code works on a
+ * device with a stream; cuda.c and hip.c have what differs.
  *
- * What a device is given is noted, and goes to its stream when all of a step is given or a thread waits.  Kernels that
- * are noted a second time, as those of a step that runs again, become a graph, which the stream is then given in one
- * call.  What differs from the last time in their arguments, addresses of fresh inputs say, is set before. */
+ * Commands are collected in a list, which goes to the stream at the end of a step or when a thread waits.  A sequence
+ * of kernels that occurs a second time, because a step runs again, becomes a CUDA or HIP graph, which is launched by
+ * one call.  Arguments that differ from the last launch, such as addresses of new inputs, are set before it.  Large
+ * uploads go to a second stream and run concurrently with commands that do not access their memory. */
 #ifndef KILN_STREAM_H
 #define KILN_STREAM_H
 #include "ir/ir.h"
@@ -28,7 +29,7 @@ typedef struct gpu_context_of *gpu_context;
 enum { GPU_OUT_OF_MEMORY = 2, GPU_STUB = 34, GPU_NO_DEVICE = 100, GPU_INVALID_DEVICE = 101, GPU_ALREADY = 704 };
 enum { GPU_NON_BLOCKING = 1, GPU_NO_TIMING = 2, GPU_PORTABLE = 1 };
 
-/* A kernel of a graph, as either library is told: CUDA_KERNEL_NODE_PARAMS and hipKernelNodeParams. */
+/* A kernel of a graph, in the layouts of CUDA_KERNEL_NODE_PARAMS and hipKernelNodeParams. */
 struct cuda_node { gpu_function function; unsigned grid[3], block[3], shared; void **parameter, **extra; };
 struct hip_node {
     unsigned block[3];
@@ -46,54 +47,66 @@ struct stream_library {
 #define BOTH(field, cuda, hip, parameters) gpu_result (*field) parameters;
 #include "stream.def"
     const char *(*error)(gpu_result r);
-    /* The device's context becomes this thread's, and back to what it was; of the host's own the program sees
-     * nothing. */
+    /* Makes the device's context current in this thread; leave restores the previous one. */
     gpu_result (*enter)(struct driver_device *d);
     void (*leave)(struct driver_device *d);
-    /* The next kernel of a graph, behind `before`, or the first; and other arguments for it in what was made of it. */
+    /* Adds a kernel to a graph, after `before` if that is not NULL; sets other arguments in the instantiated graph. */
     gpu_result (*node_add)(gpu_node *n, gpu_graph g, const gpu_node *before, const struct graph_kernel *k);
     gpu_result (*node_set)(gpu_exec x, gpu_node n, const struct graph_kernel *k);
     /* Lets launches of f give a block so many bytes of shared memory.  NULL: they may give what they like. */
     gpu_result (*allow_shared)(gpu_function f, uint32_t bytes);
-    /* entered: makes d copy from it directly */
+    /* Makes direct copies from the peer to d possible; between enter and leave. */
     gpu_result (*reach_peer)(struct driver_device *d, struct driver_device *peer);
     gpu_result (*copy_from)(struct driver_device *d, void *to, struct driver_device *peer, const void *from,
                             size_t bytes);
 };
 
-struct captured {                 /* kernels one behind the other, and their graph */
+struct captured {                 /* a sequence of kernels and its graph */
     struct hash128 key;
-    uint64_t *word; uint32_t n;   /* as they were noted last */
+    uint64_t *word; uint32_t n;   /* the kernels with the arguments of the last launch */
     gpu_graph graph;
     gpu_node *node; uint32_t nnode;
     gpu_exec exec;
-    uint64_t used;                /* when last */
-    bool running;                 /* nothing has waited for it since */
+    uint64_t used;                /* driver_device.clock at the last launch */
+    bool running;                 /* it was launched since the last wait for the stream */
 };
 struct pinned { char *p; size_t bytes, used; };
 
-/* Pinned memory of a list: in use until the stream is behind `done`.  Lists take turns, so that one can be noted while
- * others run, and a step that runs again finds the same addresses after few turns. */
+/* Pinned memory of a list of commands; in use until the event `done`.  Lists use the turns cyclically, so that one can
+ * be collected while others run, and a step that runs again has the same addresses after few turns. */
 struct turn { struct pinned *chunk; uint32_t nchunk, cap; gpu_event done; bool busy; };
 
-enum { CAPTURED = 16, SEEN = 64, HALVES = 2, TURNS = 4 };
+/* Memory that commands may touch: these ranges of addresses, or all. */
+struct ranges { struct range { uint64_t begin, end; } *v; uint32_t n, cap; bool all; };
+
+/* A list of commands on the stream.  An upload on the other stream waits for the lists that may access its memory. */
+struct flight { struct ranges touched; gpu_event done; bool busy; };
+
+enum { CAPTURED = 16, SEEN = 64, HALVES = 2, TURNS = 4, FLIGHTS = 8 };
 struct driver_device {
     const struct stream_library *l;
     char name[16];
     int index;
     gpu_context context;          /* CUDA's */
     int outer;                    /* HIP's: the device that was the thread's before enter */
-    gpu_stream stream;
-    gpu_event here;               /* for who must wait for what is on the stream */
-    bool lost, working;           /* the stream has work that has not been waited for */
-    bool no_graphs;               /* one could not be made */
-    uint32_t reached;             /* peers that were made to copy directly, by bit */
-    uint64_t *word; uint32_t nword, word_cap, ncommand;      /* what was noted */
-    struct turn turn[TURNS]; unsigned now;                   /* the list's that is being noted */
-    struct { char *p; gpu_event done; bool busy; } half[HALVES]; /* large copies go through them by turns */
+    gpu_stream stream, copies;    /* large uploads have their own */
+    gpu_event here;               /* the commands on the stream, for other devices to wait for */
+    gpu_event uploaded;           /* the uploads, for the stream to wait for */
+    bool uploading;               /* there are uploads that the stream does not wait for yet */
+    gpu_event timer[2];           /* begin and end of a measured time */
+    uint32_t processors;
+    struct ranges touched;        /* by the collected commands */
+    struct flight flight[FLIGHTS]; unsigned latest; /* a ring of the last lists */
+    bool lost;
+    bool working;                 /* the stream has commands since the last wait */
+    bool no_graphs;               /* the driver failed to make a graph */
+    uint32_t reached;             /* peers with direct copies, by bit */
+    uint64_t *word; uint32_t nword, word_cap, ncommand;      /* the collected commands */
+    struct turn turn[TURNS]; unsigned now;                   /* pinned memory of the collected commands */
+    struct { char *p; gpu_event done; bool busy; } half[HALVES]; /* pinned memory for parts of large copies */
     unsigned next_half;
     struct captured captured[CAPTURED];
-    /* keys of kernels that were given one by one, the latest first */
+    /* keys of the sequences that were launched kernel by kernel, the latest first */
     struct hash128 seen[SEEN]; uint32_t nseen;
     uint64_t clock;
 };
@@ -107,7 +120,7 @@ bool stream_library_open(const char *path, const char *const *library, const cha
                          const char *hint, struct err *e);
 /* false: the call's error is in *e, and a device that is lost with it is marked. */
 bool stream_ok(struct driver_device *d, gpu_result r, const char *call, struct err *e);
-/* A device of the library: a stream and what belongs to it.  first: gives it its context and says what it is. */
+/* Opens a device.  first: makes its context and describes it in *caps; last: the reverse of first. */
 struct driver_device *stream_open(const struct stream_library *l, unsigned index, struct caps *caps,
                                   bool (*first)(struct driver_device *d, struct caps *caps, struct err *e),
                                   void (*last)(struct driver_device *d), struct err *e);
@@ -115,7 +128,20 @@ bool stream_alloc(struct driver_device *d, size_t bytes, void **address, struct 
 void stream_release(struct driver_device *d, void *address);
 struct driver_kernel *stream_load(struct driver_device *d, const struct gpu_code *code, struct err *e);
 void stream_unload(struct driver_device *d, struct driver_kernel *k);
+uint32_t stream_resident(struct driver_device *d, const struct driver_kernel *k);
 void *stream_handle(struct driver_device *d);
+
+/* ---- stream_flight.c: the memory that commands in flight may access.  Functions with *e are called between enter and
+ * leave. ---- */
+void stream_touch(struct driver_device *d, const void *address, size_t bytes); /* of a collected command */
+void stream_touch_all(struct driver_device *d);
+bool stream_depart(struct driver_device *d, struct err *e);  /* the collected commands are on the stream now */
+/* Makes `copies` wait for commands that may access the memory. */
+bool stream_clear(struct driver_device *d, const void *to, size_t bytes, struct err *e);
+bool stream_join(struct driver_device *d, struct err *e);    /* makes the stream wait for uploads */
+void stream_landed(struct driver_device *d);                 /* all commands of the stream have ended */
+bool stream_in_use(struct driver_device *d, const void *address, size_t bytes);
+void stream_flights_free(struct driver_device *d);
 
 /* ---- stream_batch.c ---- */
 bool stream_launch(struct driver_device *d, const struct launch *l, struct err *e);
@@ -128,14 +154,16 @@ bool stream_copy_peer(struct driver_device *to_device, void *to, struct driver_d
 bool stream_finish(struct driver_device *d, struct err *e);
 void stream_drop(struct driver_device *d);
 bool stream_submit(struct driver_device *d, struct err *e);
+bool stream_time_begin(struct driver_device *d, struct err *e);
+bool stream_time_end(struct driver_device *d, double *seconds, struct err *e);
 
 /* ---- stream_graph.c ---- */
-/* So many kernels from word on, of n words, through a graph if they have one or get one.  *done: they are on the
- * stream. */
+/* Launches a sequence of kernels, n words from `word` on, as a graph if there is one or one is made now.  *done: it was
+ * launched. */
 bool stream_replay(struct driver_device *d, const uint64_t *word, uint32_t n, uint32_t kernels, bool *done,
                    struct err *e);
 void stream_forget_graphs(struct driver_device *d);           /* entered */
-void stream_graphs_ended(struct driver_device *d);            /* the stream has nothing to do */
+void stream_graphs_ended(struct driver_device *d);            /* all commands of the stream have ended */
 
 /* ---- the words of a kernel: KERNEL | parameters << 8, function, blocks | threads << 32 | shared << THREAD_BITS + 32,
  * a word each; the last three parameters are the slots' address, begin and end ---- */
@@ -149,6 +177,7 @@ enum { MOST_PARAMETERS = 256 };
 #define STREAM_DRIVER .alloc = stream_alloc, .release = stream_release, .load = stream_load, .unload = stream_unload, \
                       .launch = stream_launch, .copy = stream_copy, .peer = stream_copy_peer, .upload = stream_upload, \
                       .download = stream_download, .submit = stream_submit, .finish = stream_finish, \
-                      .drop = stream_drop, .stream = stream_handle
+                      .drop = stream_drop, .stream = stream_handle, .resident = stream_resident, \
+                      .time_begin = stream_time_begin, .time_end = stream_time_end, .in_use = stream_in_use
 
 #endif

@@ -1,12 +1,12 @@
-/* CUDA and HIP: commands on their way to the stream.  They are noted as words, so that two lists are the same commands
- * if they are the same bytes:
+/* CUDA and HIP: lists of commands.  A command is a few words, so that equal lists have equal bytes:
  *
  *   KERNEL | parameters << 8, function, blocks | threads and shared memory << 32, a word for each parameter (stream.h)
  *   COPY, to, from, bytes         on the device
  *   UPLOAD, to, from, bytes       from pinned memory of the host
  *
- * What is to be uploaded and is small waits in pinned chunks. */
+ * The data of a small upload is in pinned memory (struct turn) until the command has run. */
 #include "stream.h"
+#include "devices.h"
 #include <string.h>
 
 enum { KERNEL = 1, COPY, UPLOAD };
@@ -17,7 +17,7 @@ static void *address_of(uint64_t w) { return (void *)(uintptr_t)w; }
 
 static gpu_function function_of(uint64_t w) { return (gpu_function)(uintptr_t)w; }
 
-/* Every call: the context is this thread's until leave. */
+/* Every public function calls this first, and leave at its end. */
 static bool stream_batch_enter(struct driver_device *d, struct err *e)
 {
     if (d->lost)
@@ -25,7 +25,7 @@ static bool stream_batch_enter(struct driver_device *d, struct err *e)
     return stream_ok(d, d->l->enter(d), "making its context current", e);
 }
 
-/* ---- noting ---- */
+/* ---- collecting ---- */
 
 static uint64_t *stream_batch_note(struct driver_device *d, uint32_t words, struct err *e)
 {
@@ -48,6 +48,9 @@ static bool note_copy(struct driver_device *d, unsigned kind, void *to, const vo
     w[1] = word_of(to);
     w[2] = word_of(from);
     w[3] = bytes;
+    stream_touch(d, to, bytes);
+    if (kind == COPY)
+        stream_touch(d, from, bytes);
     return true;
 }
 
@@ -63,8 +66,15 @@ bool stream_launch(struct driver_device *d, const struct launch *l, struct err *
     *w++ = KERNEL | (uint64_t)(l->n + 3) << 8;
     *w++ = (uint64_t)(uintptr_t)l->kernel->function;
     *w++ = l->blocks | (l->kernel->threads | (uint64_t)l->kernel->shared << THREAD_BITS) << 32;
-    for (uint32_t i = 0; i < l->n; i++)
+    for (uint32_t i = 0; i < l->n; i++) {
         *w++ = word_of(l->buffer[i]);
+        if (l->use)
+            stream_touch(d, l->buffer[i], l->use[i].bytes);
+    }
+    if (!l->use)
+        stream_touch_all(d);
+    if (l->slots)
+        stream_touch(d, l->slots, 1);
     *w++ = word_of(l->slots);
     *w++ = (uint64_t)l->begin;
     *w = (uint64_t)l->end;
@@ -87,7 +97,7 @@ static gpu_result issue_kernel(struct driver_device *d, uint64_t *w)
                         parameter, NULL);
 }
 
-/* Copies one by one, and the kernels between two of them as a graph or one by one. */
+/* Issues copies singly, and the kernels between two copies as a graph or singly. */
 static bool issue(struct driver_device *d, struct err *e)
 {
     bool ok = true;
@@ -112,15 +122,18 @@ static bool issue(struct driver_device *d, struct err *e)
 
 static bool uses_chunks(const struct turn *t) { return t->nchunk && t->chunk[0].used; }
 
-/* Entered: what was noted, to the stream. */
+/* Entered: issues the collected commands. */
 static bool stream_batch_begin(struct driver_device *d, struct err *e)
 {
     struct turn *t = &d->turn[d->now];
+    if (!stream_join(d, e))
+        return false;
     if (!d->nword)
         return true;
     d->working = true;
     bool ok = issue(d, e);
     d->nword = d->ncommand = 0;
+    ok = stream_depart(d, e) && ok;
     if (ok && uses_chunks(t)) {
         ok = stream_ok(d, d->l->event_record(t->done, d->stream), "giving it work", e);
         t->busy = true;
@@ -131,7 +144,7 @@ static bool stream_batch_begin(struct driver_device *d, struct err *e)
 
 bool stream_submit(struct driver_device *d, struct err *e)
 {
-    if (!d->lost && !d->nword)
+    if (!d->lost && !d->nword && !d->uploading)
         return true;
     if (!stream_batch_enter(d, e))
         return false;
@@ -153,7 +166,10 @@ static bool wait(struct driver_device *d, struct err *e)
     bool ok = stream_batch_begin(d, e);
     if (d->working)
         ok = stream_ok(d, d->l->stream_finish(d->stream), "working", e) && ok;
-    d->working = false;
+    if (d->uploading)             /* the stream could not be made to wait for them */
+        ok = stream_ok(d, d->l->stream_finish(d->copies), "uploading", e) && ok;
+    d->working = d->uploading = false;
+    stream_landed(d);
     stream_graphs_ended(d);
     d->now = 0;
     for (int i = 0; i < TURNS; i++)
@@ -177,13 +193,15 @@ bool stream_finish(struct driver_device *d, struct err *e)
 void stream_drop(struct driver_device *d)
 {
     d->nword = d->ncommand = 0;
+    d->touched.n = 0;
+    d->touched.all = false;
     if (!d->turn[d->now].busy)
         reset(&d->turn[d->now]);
 }
 
 /* ---- the host's memory ---- */
 
-/* Entered: room that the device reads when the list runs. */
+/* Entered: pinned memory for data that the device reads when the list runs. */
 static char *chunk_room(struct driver_device *d, size_t bytes, struct err *e)
 {
     struct turn *t = &d->turn[d->now];
@@ -226,7 +244,7 @@ static bool upload_small(struct driver_device *d, void *to, const void *data, si
     return note_copy(d, UPLOAD, to, p, bytes, e);
 }
 
-/* Entered: one of two buffers of the host, when the device has done with it. */
+/* Entered: one of two pinned buffers, after the device has finished with it. */
 static bool take_half(struct driver_device *d, unsigned *which, struct err *e)
 {
     unsigned i = d->next_half;
@@ -241,25 +259,28 @@ static bool take_half(struct driver_device *d, unsigned *which, struct err *e)
     return true;
 }
 
-static bool mark_half(struct driver_device *d, unsigned i, gpu_result r, const char *call, struct err *e)
+static bool mark_half(struct driver_device *d, unsigned i, gpu_stream s, gpu_result r, const char *call,
+                      struct err *e)
 {
     d->working = true;
-    r = r ? r : d->l->event_record(d->half[i].done, d->stream);
+    r = r ? r : d->l->event_record(d->half[i].done, s);
     d->half[i].busy = !r;
     return stream_ok(d, r, call, e);
 }
 
-/* One part is copied on the host while the device takes the one before. */
+/* Uploads on `copies`, after the commands that may access the memory; commands that are issued later wait for it.  The
+ * host copies one part to pinned memory while the device reads the previous one. */
 static bool upload_large(struct driver_device *d, char *to, const char *data, size_t bytes, struct err *e)
 {
     unsigned i;
-    bool ok = stream_batch_begin(d, e);
+    bool ok = stream_batch_begin(d, e) && stream_clear(d, to, bytes, e);
     for (size_t at = 0, n; ok && at < bytes; at += n) {
         n = bytes - at < HALF ? bytes - at : HALF;
         if (!take_half(d, &i, e))
             return false;
         memcpy(d->half[i].p, data + at, n);
-        ok = mark_half(d, i, d->l->upload(to + at, d->half[i].p, n, d->stream), "uploading", e);
+        d->uploading = true;
+        ok = mark_half(d, i, d->copies, d->l->upload(to + at, d->half[i].p, n, d->copies), "uploading", e);
     }
     return ok;
 }
@@ -292,7 +313,7 @@ static bool download_parts(struct driver_device *d, char *data, char *from, size
     bool ok = stream_batch_begin(d, e);
     for (size_t at = 0, n; ok && at < bytes; at += n) {
         n = bytes - at < HALF ? bytes - at : HALF;
-        ok = take_half(d, &i, e) && mark_half(d, i, d->l->download(d->half[i].p, from + at, n, d->stream),
+        ok = take_half(d, &i, e) && mark_half(d, i, d->stream, d->l->download(d->half[i].p, from + at, n, d->stream),
                                               "downloading", e) &&
              (!waiting || take_part(d, before, data + at - waiting, waiting, e));
         before = i;
@@ -314,14 +335,14 @@ bool stream_download(struct driver_device *d, void *data, const void *from, size
 
 /* ---- between devices ---- */
 
-/* Entered: what is on the stream so far, for another to wait for. */
+/* Entered: records the event `here` behind all commands. */
 static bool mark_here(struct driver_device *d, struct err *e)
 {
     d->working = true;
     return stream_batch_begin(d, e) && stream_ok(d, d->l->event_record(d->here, d->stream), "working", e);
 }
 
-/* What was given to either goes before, and what either is given next waits for it. */
+/* The copy runs after all commands of both devices so far, and before their later commands. */
 bool stream_copy_peer(struct driver_device *to_device, void *to, struct driver_device *from_device, const void *from,
                       size_t bytes,
                       struct err *e)
@@ -345,11 +366,44 @@ bool stream_copy_peer(struct driver_device *to_device, void *to, struct driver_d
          stream_ok(to_device, to_device->l->copy_from(to_device, to, from_device, from, bytes),
                    "copying from another device", e) &&
          mark_here(to_device, e);
+    stream_touch_all(to_device);
+    ok = stream_depart(to_device, e) && ok;
     to_device->l->leave(to_device);
     if (!ok || !stream_batch_enter(from_device, e))
         return false;
     ok = stream_ok(from_device, from_device->l->stream_wait(from_device->stream, to_device->here, 0),
                    "waiting for another device", e);
+    stream_touch_all(from_device);
+    ok = stream_depart(from_device, e) && ok;
     from_device->l->leave(from_device);
+    return ok;
+}
+
+/* ---- times ---- */
+
+static bool mark_time(struct driver_device *d, unsigned which, struct err *e)
+{
+    d->working = true;
+    return stream_batch_begin(d, e) && stream_ok(d, d->l->event_record(d->timer[which], d->stream), "timing", e);
+}
+
+bool stream_time_begin(struct driver_device *d, struct err *e)
+{
+    if (!stream_batch_enter(d, e))
+        return false;
+    bool ok = mark_time(d, 0, e);
+    d->l->leave(d);
+    return ok;
+}
+
+bool stream_time_end(struct driver_device *d, double *seconds, struct err *e)
+{
+    float ms = 0;
+    if (!stream_batch_enter(d, e))
+        return false;
+    bool ok = mark_time(d, 1, e) && wait(d, e) &&
+              stream_ok(d, d->l->event_elapsed(&ms, d->timer[0], d->timer[1]), "timing", e);
+    d->l->leave(d);
+    *seconds = 1e-3 * (double)ms;
     return ok;
 }

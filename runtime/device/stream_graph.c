@@ -1,15 +1,15 @@
-/* CUDA and HIP: kernels that come again, one behind the other, as graphs.  The first time they are given one by one;
- * the second time they become a graph, and from then on they are one call.  They are the same by their functions,
- * blocks and iterations.  Addresses may differ, of inputs, results and slots: those that do are set in the graph before
- * it runs, which does not touch a run that has begun. */
+/* CUDA and HIP: sequences of kernels as graphs.  The first time the kernels of a sequence are launched singly; the
+ * second time a graph is made of them, and from then on one call launches all.  Sequences are equal if functions,
+ * blocks and iterations are.  Addresses of inputs, results and slots may differ: they are set in the graph before a
+ * launch, which does not affect launches that have begun. */
 #include "stream.h"
 #include <string.h>
 
-enum { SHORTEST = 3 };            /* kernels: fewer cost less one by one */
+enum { SHORTEST = 3 };            /* kernels; fewer take less time without a graph */
 
 static void stream_graph_forget(struct driver_device *d, struct captured *c)
 {
-    if (c->exec && c->running)    /* what runs stays until it has run */
+    if (c->exec && c->running)    /* a graph must not be freed while it runs */
         d->l->stream_finish(d->stream);
     if (c->exec)
         d->l->exec_free(c->exec);
@@ -32,7 +32,7 @@ void stream_graphs_ended(struct driver_device *d)
         d->captured[i].running = false;
 }
 
-/* ---- which are the same ---- */
+/* ---- comparing sequences ---- */
 
 /* The words of a kernel that are no addresses: those in front of the arguments, begin and end. */
 enum { HEAD = 3, TAIL = 2 };
@@ -71,7 +71,7 @@ static struct captured *stream_graph_find(struct driver_device *d, struct hash12
     return NULL;
 }
 
-/* Were they given before?  From here on they were; the longest ago are forgotten. */
+/* Has the sequence occurred before?  Adds it to the last SEEN ones. */
 static bool seen(struct driver_device *d, struct hash128 key)
 {
     uint32_t at = 0;
@@ -86,7 +86,7 @@ static bool seen(struct driver_device *d, struct hash128 key)
     return yes;
 }
 
-/* ---- making one, and other arguments for it ---- */
+/* ---- making graphs and setting arguments ---- */
 
 static struct captured *least_used(struct driver_device *d)
 {
@@ -118,7 +118,7 @@ static gpu_result make_graph(struct driver_device *d, struct captured *c)
     return r ? r : d->l->exec_new(&c->exec, c->graph, 0);
 }
 
-/* NULL: there is no room for one, or the driver cannot; then it is not asked again. */
+/* NULL: no memory, or the driver fails, after which no graphs are made. */
 static struct captured *capture(struct driver_device *d, struct hash128 key, const uint64_t *word, uint32_t n,
                                 uint32_t kernels)
 {
@@ -139,7 +139,7 @@ static struct captured *capture(struct driver_device *d, struct hash128 key, con
     return NULL;
 }
 
-/* Sets the arguments of the kernels that have others than the last time. */
+/* Sets the arguments of the kernels whose arguments differ from the last launch. */
 static gpu_result set_arguments(struct driver_device *d, struct captured *c, const uint64_t *word)
 {
     void *parameter[MOST_PARAMETERS];
@@ -165,7 +165,7 @@ bool stream_replay(struct driver_device *d, const uint64_t *word, uint32_t n, ui
     struct hash128 key = kernels_key(word, n);
     struct captured *c = stream_graph_find(d, key, word, n);
     gpu_result r = c ? set_arguments(d, c, word) : 0;
-    if (r) {                      /* it is not what it was, and not what it was to be */
+    if (r) {                      /* some arguments are set and others are not */
         stream_graph_forget(d, c);
         d->no_graphs = r != GPU_OUT_OF_MEMORY;
         return true;

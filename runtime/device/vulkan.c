@@ -122,8 +122,11 @@ static bool compute_family(struct driver_device *d, struct err *e)
     uint32_t n = 16;
     vk.GetPhysicalDeviceQueueFamilyProperties(d->physical, &n, family);
     for (d->family = 0; d->family < n; d->family++)
-        if (family[d->family].queueFlags & VK_QUEUE_COMPUTE_BIT)
+        if (family[d->family].queueFlags & VK_QUEUE_COMPUTE_BIT) {
+            uint32_t bits = family[d->family].timestampValidBits;
+            d->tick_mask = bits < 64 ? (UINT64_C(1) << bits) - 1 : UINT64_MAX;
             return true;
+        }
     return err_set(e, KL_ERR_DEVICE, "device %s has no queue for computing", d->name);
 }
 
@@ -137,14 +140,32 @@ static uint32_t subgroup(const VkPhysicalDeviceVulkan11Properties *p, const stru
         !(n & (n - 1)) ? n : 0;
 }
 
-/* Which dtypes the device has, from what it says it has. */
-static void vulkan_describe(const VkPhysicalDeviceProperties *p, const VkPhysicalDeviceVulkan12Properties *driver,
-                            const struct features *f,
-                     uint32_t subgroup, struct caps *caps)
+/* Threads and bytes of shared memory of a block.  More than these kernels do not use. */
+static uint32_t block_threads(const VkPhysicalDeviceLimits *l)
 {
-    char lanes[32] = "";
+    uint32_t most = l->maxComputeWorkGroupInvocations;
+    most = most < l->maxComputeWorkGroupSize[0] ? most : l->maxComputeWorkGroupSize[0];
+    return most < MAX_GPU_VECTOR ? most : MAX_GPU_VECTOR;
+}
+
+static uint32_t shared_bytes(const VkPhysicalDeviceLimits *l)
+{
+    const uint32_t most = 48 << 10;
+    return l->maxComputeSharedMemorySize < most ? l->maxComputeSharedMemorySize : most;
+}
+
+/* Which dtypes the device has, and its limits, from what it says it has. */
+static void vulkan_describe(const VkPhysicalDeviceProperties *p, const VkPhysicalDeviceVulkan12Properties *driver,
+                            const VkPhysicalDeviceVulkan11Properties *groups, const struct features *f,
+                            uint32_t subgroup, struct caps *caps)
+{
+    char limits[128];
+    int n = snprintf(limits, sizeof limits, "+threads%u+shared%u", block_threads(&p->limits), shared_bytes(&p->limits));
     if (subgroup)
-        snprintf(lanes, sizeof lanes, "+subgroup%u", subgroup);
+        n += snprintf(limits + n, sizeof limits - (size_t)n, "+subgroup%u", subgroup);
+    if (subgroup && p->deviceType == VK_PHYSICAL_DEVICE_TYPE_CPU &&
+        (groups->subgroupSupportedOperations & VK_SUBGROUP_FEATURE_BALLOT_BIT))
+        snprintf(limits + n, sizeof limits - (size_t)n, "+broadcast%u", subgroup);
     bool b16 = f->v11.storageBuffer16BitAccess && f->all.features.shaderInt16, b8 = f->v12.storageBuffer8BitAccess &&
         f->v12.shaderInt8;
     if (p->deviceType == VK_PHYSICAL_DEVICE_TYPE_CPU)
@@ -155,20 +176,35 @@ static void vulkan_describe(const VkPhysicalDeviceProperties *p, const VkPhysica
     snprintf(caps->features, sizeof caps->features,
              "+f32+i32+u32+i64+u64%s%s%s%s driver %.99s %.99s (%u), Vulkan %u.%u",
              b8 ? "+bool+i8+u8" : "", b16 ? "+i16+u16+f16+bf16" : "", f->all.features.shaderFloat64 ? "+f64" : "",
-                 lanes,
-             driver->driverName, driver->driverInfo, p->driverVersion, VK_API_VERSION_MAJOR(p->apiVersion),
+             limits, driver->driverName, driver->driverInfo, p->driverVersion, VK_API_VERSION_MAJOR(p->apiVersion),
                  VK_API_VERSION_MINOR(p->apiVersion));
+}
+
+static void set_limits(struct driver_device *d, const VkPhysicalDeviceProperties *p, uint64_t most_allocated,
+                       uint64_t most_of_buffer)
+{
+    d->max_blocks = p->limits.maxComputeWorkGroupCount[0];
+    d->tick = 1e-9 * (double)p->limits.timestampPeriod;
+    d->max_bytes = most_of_buffer && most_of_buffer < most_allocated ? most_of_buffer : most_allocated;
+    int n = snprintf(d->cache_id, sizeof d->cache_id, "%08x %08x %08x ", p->vendorID, p->deviceID, p->driverVersion);
+    for (unsigned i = 0; i < VK_UUID_SIZE; i++)
+        n += snprintf(d->cache_id + n, sizeof d->cache_id - (size_t)n, "%02x", p->pipelineCacheUUID[i]);
 }
 
 /* What the device offers of what kernels can use, and nothing else. */
 static bool ask_features(struct driver_device *d, struct features *f, struct caps *caps, struct err *e)
 {
+    VkPhysicalDeviceVulkan13Properties buffers = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_3_PROPERTIES};
     VkPhysicalDeviceVulkan11Properties lanes = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_1_PROPERTIES};
     VkPhysicalDeviceVulkan12Properties driver = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_2_PROPERTIES,
                                                  .pNext = &lanes};
     VkPhysicalDeviceProperties2 p = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2, .pNext = &driver};
     struct features has;
     vk.GetPhysicalDeviceProperties2(d->physical, &p);
+    if (p.properties.apiVersion >= VK_API_VERSION_1_3) {
+        lanes.pNext = &buffers;
+        vk.GetPhysicalDeviceProperties2(d->physical, &p);
+    }
     chain(&has, p.properties.apiVersion >= VK_API_VERSION_1_3);
     chain(f, p.properties.apiVersion >= VK_API_VERSION_1_3);
     if (p.properties.apiVersion < VK_API_VERSION_1_2)
@@ -187,8 +223,8 @@ static bool ask_features(struct driver_device *d, struct features *f, struct cap
     f->v12.shaderBufferInt64Atomics = has.v12.shaderBufferInt64Atomics;
     d->subgroup = subgroup(&lanes, &has);
     f->v12.shaderSubgroupExtendedTypes = f->v13.computeFullSubgroups = d->subgroup != 0;
-    d->max_blocks = p.properties.limits.maxComputeWorkGroupCount[0];
-    vulkan_describe(&p.properties, &driver, &has, d->subgroup, caps);
+    set_limits(d, &p.properties, lanes.maxMemoryAllocationSize, buffers.maxBufferSize);
+    vulkan_describe(&p.properties, &driver, &lanes, &has, d->subgroup, caps);
     return true;
 }
 
@@ -213,9 +249,12 @@ static bool create(struct driver_device *d, const struct features *f, struct err
 static void destroy(struct driver_device *d)
 {
     if (d->device) {
-        vulkan_memory_free(d, &d->staging);
+        for (unsigned i = 0; i < UPLOADS; i++)
+            vulkan_memory_free(d, &d->upload[i].m);
+        vulkan_memory_free(d, &d->download.m);
         vulkan_batches_free(d);
         d->DestroyPipelineLayout(d->device, d->layout, NULL);
+        d->DestroyQueryPool(d->device, d->times, NULL);
         d->DestroyDevice(d->device, NULL);
     }
     mem_free(d);
@@ -248,7 +287,8 @@ const struct driver driver_vulkan = {.name = "vulkan", .dialect = "glsl", .backe
                                          .unload = vulkan_unload,
                                      .launch = vulkan_launch, .copy = vulkan_copy, .upload = vulkan_upload,
                                      .download = vulkan_download, .submit = vulkan_submit, .finish = vulkan_finish,
-                                         .drop = vulkan_drop};
+                                         .drop = vulkan_drop, .time_begin = vulkan_time_begin,
+                                         .time_end = vulkan_time_end};
 #else
 const struct driver driver_vulkan = {.name = "vulkan", .dialect = "glsl", .backend = &backend_vulkan,
                                      .absent = "Vulkan is not built into this Kiln"};

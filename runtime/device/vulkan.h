@@ -14,11 +14,13 @@
     X(GetDeviceQueue) X(CreateBuffer) X(DestroyBuffer) X(GetBufferMemoryRequirements)               \
     X(AllocateMemory) X(FreeMemory) X(BindBufferMemory) X(MapMemory) X(GetBufferDeviceAddress)      \
     X(CreateShaderModule) X(DestroyShaderModule) X(CreateComputePipelines) X(DestroyPipeline)       \
+    X(CreatePipelineCache) X(DestroyPipelineCache) X(GetPipelineCacheData)                          \
     X(CreatePipelineLayout) X(CreateCommandPool) X(AllocateCommandBuffers) X(ResetCommandPool)      \
     X(BeginCommandBuffer) X(EndCommandBuffer) X(CmdBindPipeline) X(CmdPushConstants)                \
     X(CmdDispatch) X(CmdCopyBuffer) X(CmdPipelineBarrier) X(CreateFence) X(ResetFences) X(GetFenceStatus) \
     X(WaitForFences) X(QueueSubmit) X(DestroyDevice) X(DestroyCommandPool) X(DestroyFence)          \
-    X(DestroyPipelineLayout)
+    X(DestroyPipelineLayout) X(CreateQueryPool) X(DestroyQueryPool) X(CmdResetQueryPool) X(CmdWriteTimestamp) \
+    X(GetQueryPoolResults)
 
 struct memory {                    /* a buffer with its memory */
     VkBuffer buffer;
@@ -28,31 +30,40 @@ struct memory {                    /* a buffer with its memory */
     char *mapped;                  /* NULL: not seen by the host */
 };
 
-/* One allocation of the driver's, which serves many of alloc. */
+/* One allocation of the driver's memory, from which alloc takes many buffers. */
 struct range { uint64_t offset, bytes; bool used; };
 struct block {
     struct memory m;
-    struct range *range; uint32_t n, cap; /* in order, without gaps; no two free ones are neighbours */
+    struct range *range; uint32_t n, cap; /* in order, without gaps; neighbouring free ranges are merged */
 };
 
-/* A command.  Bytes that come from the host stand in the batch's data, by offset: they may be others whenever it is
- * played. */
+/* A command.  Bytes from the host are in the batch's data, at an offset, and may differ each time the batch is
+ * submitted. */
 struct work {
-    VkPipeline pipeline;           /* a launch: table of buffers in the data, slots, iterations, blocks */
-    VkBuffer from, to;             /* a copy; from NULL: the data */
-    uint64_t a, b, begin, end, blocks; /* table, slots; or offsets, begin: bytes */
+    VkPipeline pipeline;           /* of a launch; NULL: the command is a copy */
+    VkBuffer from, to;             /* of a copy; from NULL: the batch's data; to NULL: time a is measured */
+    /* launch: a is the offset of the table of buffers, b the slots' address, begin and end are the iterations;
+     * copy: a and b are the offsets in `from` and `to`, begin is the number of bytes */
+    uint64_t a, b, begin, end, blocks;
+    uint64_t waits;                /* 1: a barrier precedes the command */
 };
+
+/* Addresses that a command reads or writes. */
+struct touched { uint64_t begin, end; bool written; };
 
 struct batch {                     /* of commands, submitted together */
     VkCommandPool pool;
     VkCommandBuffer commands;
     VkFence fence;
     struct memory data;
-    struct work *op; uint32_t n, cap; /* what the command buffer does; */
-    bool recorded, flying;         /* it may be played again; it was submitted and may not be done */
+    struct work *op; uint32_t n, cap; /* the commands that are recorded in the command buffer */
+    bool recorded;                 /* the command buffer may be submitted again */
+    bool flying;                   /* it was submitted and may not have finished */
     uint64_t age;                  /* number of its last submission */
 };
-enum { BATCHES = 4 };
+/* Memory of the host that a copy goes through, as large as the largest one so far. */
+struct staging { struct memory m; uint64_t age; /* of the last batch that uses it */ };
+enum { BATCHES = 4, UPLOADS = 2, MOST_TOUCHED = 128 };
 
 struct driver_device {
     char name[32];                 /* vulkan:0 */
@@ -62,12 +73,18 @@ struct driver_device {
     uint32_t family;
     VkPhysicalDeviceMemoryProperties types;
     uint32_t max_blocks;
-    uint32_t subgroup;             /* threads of one, whose lanes exchange values; 0: kernels do without */
+    uint64_t max_bytes;            /* of a buffer */
+    char cache_id[64];             /* names the device and driver whose pipelines are kept on disk */
+    uint32_t subgroup;             /* threads of a subgroup that exchange values; 0: kernels do not use subgroups */
     VkPipelineLayout layout;
+    VkQueryPool times;             /* begin and end of a measured time */
+    double tick;                   /* seconds of one unit of these; 0: the queue has no clock */
+    uint64_t tick_mask;            /* their valid bits */
     bool lost;
-    struct block *block; uint32_t nblock, block_cap;     /* what alloc gives, by address */
-    struct memory staging;         /* on the way between device and host */
-    struct work *op; uint32_t nop, op_cap;                 /* what was given and has not begun, and its data */
+    struct block *block; uint32_t nblock, block_cap;     /* the memory for alloc, sorted by address */
+    struct staging upload[UPLOADS], download; unsigned next_upload; /* uploads take turns */
+    struct work *op; uint32_t nop, op_cap;                 /* commands that are not submitted yet, with data */
+    struct touched touched[MOST_TOUCHED]; uint32_t ntouched; /* by these since their last barrier */
     char *data; uint32_t used, data_cap;
     struct batch batch[BATCHES];
     uint64_t age;
@@ -83,28 +100,38 @@ bool vulkan_failed(struct driver_device *d, const char *call, VkResult r, struct
 /* ---- vulkan_memory.c ---- */
 bool vulkan_memory_new(struct driver_device *d, size_t bytes, bool host, struct memory *out, struct err *e);
 void vulkan_memory_free(struct driver_device *d, struct memory *m);
+/* Makes memory of the host at least so large; no batch that uses it is on its way. */
+bool vulkan_memory_grow(struct driver_device *d, struct memory *m, size_t bytes, struct err *e);
 bool vulkan_alloc(struct driver_device *d, size_t bytes, void **address, struct err *e);
 void vulkan_release(struct driver_device *d, void *address);
-/* The buffer that an address is in, and where; NULL: none that alloc gave. */
+/* The buffer that contains an address, and the offset there; NULL: the address is not of alloc. */
 const struct memory *vulkan_find(const struct driver_device *d, const void *address, size_t bytes,
                                  VkDeviceSize *offset);
 
 /* ---- vulkan_batch.c ---- */
-struct constants { uint64_t buffers, slots; int64_t begin, end; }; /* what kernels are given: open_glsl of source.c */
+struct constants { uint64_t buffers, slots; int64_t begin, end; }; /* push constants: open_glsl of source.c */
 bool vulkan_batches_new(struct driver_device *d, struct err *e);
 void vulkan_batches_free(struct driver_device *d);
-/* Room for bytes that go with what is given next: *at is their offset.  NULL: *e. */
+/* Reserves bytes in the data of the command that is added next; *at is their offset.  NULL: *e. */
 char *vulkan_data(struct driver_device *d, size_t bytes, uint64_t *at, struct err *e);
-bool vulkan_give(struct driver_device *d, const struct work *op, struct err *e);
+/* Adds a command that touches n ranges.  A barrier precedes it if it conflicts with a command since the last one. */
+bool vulkan_give(struct driver_device *d, const struct work *op, const struct touched *t, uint32_t n, struct err *e);
 bool vulkan_submit(struct driver_device *d, struct err *e);
+bool vulkan_wait(struct driver_device *d, uint64_t age, struct err *e); /* for batches up to that age */
 bool vulkan_finish(struct driver_device *d, struct err *e);
+bool vulkan_time_begin(struct driver_device *d, struct err *e);
+bool vulkan_time_end(struct driver_device *d, double *seconds, struct err *e);
 void vulkan_drop(struct driver_device *d);
-void vulkan_forget(struct driver_device *d);    /* no batch is played again: something that they use goes away */
+/* Marks all batches as not recorded, because an object that they use will be destroyed. */
+void vulkan_forget(struct driver_device *d);
+
+/* ---- vulkan_pipeline.c ---- */
+struct driver_kernel { VkPipeline pipeline; };
+struct driver_kernel *vulkan_load(struct driver_device *d, const struct gpu_code *code, struct err *e);
+void vulkan_unload(struct driver_device *d, struct driver_kernel *k);
 
 /* ---- vulkan_queue.c ---- */
 bool vulkan_queue_new(struct driver_device *d, struct err *e);
-struct driver_kernel *vulkan_load(struct driver_device *d, const struct gpu_code *code, struct err *e);
-void vulkan_unload(struct driver_device *d, struct driver_kernel *k);
 bool vulkan_launch(struct driver_device *d, const struct launch *l, struct err *e);
 bool vulkan_copy(struct driver_device *d, void *to, const void *from, size_t bytes, struct err *e);
 bool vulkan_upload(struct driver_device *d, void *to, const void *data, size_t bytes, struct err *e);

@@ -1,8 +1,9 @@
 /* Vulkan: batches of commands.
  *
- * What is given waits in a list until it is submitted, as one command buffer in which each command stands behind all
- * before it.  A step is given as the one before it was: then a command buffer that was recorded for it is played again,
- * with other bytes in its data.  A few batches may be on their way at once; the queue works through them in order. */
+ * What is given waits in a list until it is submitted, as one command buffer.  A barrier stands in front of the first
+ * command, and of each that reads what was written since the last barrier or writes what was read or written.  If a
+ * step's commands are those of the step before, a command buffer that was recorded for them is played again, with other
+ * bytes in its data.  A few batches may be on their way at once; the queue works through them in order. */
 #include "vulkan.h"
 #include <string.h>
 
@@ -40,7 +41,7 @@ void vulkan_batches_free(struct driver_device *d)
     mem_free(d->data);
 }
 
-/* ---- giving ---- */
+/* ---- adding commands ---- */
 
 char *vulkan_data(struct driver_device *d, size_t bytes, uint64_t *at, struct err *e)
 {
@@ -54,21 +55,38 @@ char *vulkan_data(struct driver_device *d, size_t bytes, uint64_t *at, struct er
     return d->data + *at;
 }
 
-bool vulkan_give(struct driver_device *d, const struct work *op, struct err *e)
+/* Must a command that touches these wait for one since the last barrier? */
+static bool must_wait(const struct driver_device *d, const struct touched *t, uint32_t n)
 {
+    for (uint32_t i = 0; i < n; i++)
+        for (const struct touched *o = d->touched; o < d->touched + d->ntouched; o++)
+            if ((t[i].written || o->written) && t[i].begin < o->end && o->begin < t[i].end)
+                return true;
+    return d->ntouched + n > MOST_TOUCHED;
+}
+
+bool vulkan_give(struct driver_device *d, const struct work *op, const struct touched *t, uint32_t n, struct err *e)
+{
+    static const struct touched all = {0, UINT64_MAX, true};
     if (d->lost)
         return vulkan_failed(d, "vkQueueSubmit", VK_ERROR_DEVICE_LOST, e);
     if (!mem_reserve(&d->op, &d->op_cap, d->nop + 1, sizeof *d->op))
         return err_set(e, KL_ERR_MEMORY, "device %s: no memory for the list of its commands", d->name);
-    d->op[d->nop++] = *op;
+    bool few = n <= MOST_TOUCHED, waits = !d->nop || must_wait(d, few ? t : &all, few ? n : 1);
+    if (waits)
+        d->ntouched = 0;
+    memcpy(d->touched + d->ntouched, few ? t : &all, (few ? n : 1) * sizeof *t);
+    d->ntouched += few ? n : 1;
+    d->op[d->nop] = *op;
+    d->op[d->nop++].waits = waits;
     return true;
 }
 
-void vulkan_drop(struct driver_device *d) { d->nop = d->used = 0; }
+void vulkan_drop(struct driver_device *d) { d->nop = d->used = d->ntouched = 0; }
 
 /* ---- recording ---- */
 
-/* All that follows sees what was stored so far, in stages `to`. */
+/* A barrier: commands after it, in stages `to`, see what commands before it have stored. */
 static void vulkan_batch_order(struct driver_device *d, VkCommandBuffer c, VkPipelineStageFlags to,
                                VkAccessFlags access)
 {
@@ -86,13 +104,17 @@ static void vulkan_batch_put(struct driver_device *d, const struct batch *b, con
         d->CmdBindPipeline(b->commands, VK_PIPELINE_BIND_POINT_COMPUTE, op->pipeline);
         d->CmdPushConstants(b->commands, d->layout, VK_SHADER_STAGE_COMPUTE_BIT, 0, sizeof c, &c);
         d->CmdDispatch(b->commands, (uint32_t)op->blocks, 1, 1);
+    } else if (!op->to) {
+        if (!op->a)
+            d->CmdResetQueryPool(b->commands, d->times, 0, 2);
+        d->CmdWriteTimestamp(b->commands, VK_PIPELINE_STAGE_ALL_COMMANDS_BIT, d->times, (uint32_t)op->a);
     } else {
         d->CmdCopyBuffer(b->commands, op->from ? op->from : b->data.buffer, op->to, 1,
                          &(VkBufferCopy){op->a, op->b, op->begin});
     }
 }
 
-/* Makes b the batch of what was given. */
+/* Records the pending commands in b. */
 static VkResult record(struct driver_device *d, struct batch *b)
 {
     VkCommandBufferBeginInfo begin = {.sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO};
@@ -100,15 +122,16 @@ static VkResult record(struct driver_device *d, struct batch *b)
     VkResult r = d->ResetCommandPool(d->device, b->pool, 0);
     r = r ? r : d->BeginCommandBuffer(b->commands, &begin);
     for (uint32_t i = 0; i < d->nop && !r; i++) {
+        if (d->op[i].waits)
+            vulkan_batch_order(d, b->commands, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT | VK_PIPELINE_STAGE_TRANSFER_BIT,
+                               VK_ACCESS_SHADER_READ_BIT | VK_ACCESS_SHADER_WRITE_BIT | VK_ACCESS_TRANSFER_READ_BIT |
+                                   VK_ACCESS_TRANSFER_WRITE_BIT);
         vulkan_batch_put(d, b, &d->op[i]);
-        vulkan_batch_order(d, b->commands, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT | VK_PIPELINE_STAGE_TRANSFER_BIT,
-              VK_ACCESS_SHADER_READ_BIT | VK_ACCESS_SHADER_WRITE_BIT | VK_ACCESS_TRANSFER_READ_BIT |
-                  VK_ACCESS_TRANSFER_WRITE_BIT);
     }
     if (!r)
         vulkan_batch_order(d, b->commands, VK_PIPELINE_STAGE_HOST_BIT, VK_ACCESS_HOST_READ_BIT);
     r = r ? r : d->EndCommandBuffer(b->commands);
-    if (!r && mem_reserve(&b->op, &b->cap, d->nop, sizeof *b->op)) { /* without memory it is played this once */
+    if (!r && mem_reserve(&b->op, &b->cap, d->nop, sizeof *b->op)) { /* without memory it is submitted only once */
         memcpy(b->op, d->op, d->nop * sizeof *b->op);
         b->n = d->nop;
         b->recorded = true;
@@ -118,7 +141,7 @@ static VkResult record(struct driver_device *d, struct batch *b)
 
 /* ---- submitting ---- */
 
-/* Waits for a batch, if it is on its way. */
+/* Waits for a batch if it was submitted. */
 static VkResult land(struct driver_device *d, struct batch *b)
 {
     VkResult r = b->flying ? d->WaitForFences(d->device, 1, &b->fence, VK_TRUE, UINT64_MAX) : VK_SUCCESS;
@@ -132,7 +155,8 @@ static bool is_given(const struct driver_device *d, const struct batch *b)
     return b->recorded && b->n == d->nop && b->data.bytes >= d->used && !memcmp(b->op, d->op, d->nop * sizeof *b->op);
 }
 
-/* A batch that is done, if there is one, and best the one that does just what was given; else the oldest. */
+/* The batch to submit the pending commands with: one that has finished and has just these commands recorded, else one
+ * that has finished, else the oldest. */
 static struct batch *vulkan_batch_choose(struct driver_device *d)
 {
     struct batch *best = NULL;
@@ -183,6 +207,15 @@ bool vulkan_submit(struct driver_device *d, struct err *e)
     return ok;
 }
 
+bool vulkan_wait(struct driver_device *d, uint64_t age, struct err *e)
+{
+    VkResult r = VK_SUCCESS;
+    for (struct batch *b = d->batch; b < d->batch + BATCHES && !r; b++)
+        if (b->flying && b->age <= age) /* the queue works through them in order */
+            r = land(d, b);
+    return !r || vulkan_failed(d, "vkWaitForFences", r, e);
+}
+
 bool vulkan_finish(struct driver_device *d, struct err *e)
 {
     bool ok = vulkan_submit(d, e);
@@ -198,4 +231,31 @@ void vulkan_forget(struct driver_device *d)
 {
     for (unsigned i = 0; i < BATCHES; i++)
         d->batch[i].recorded = false;
+}
+
+/* ---- times ---- */
+
+/* All commands before it have ended when the time is taken, and those after it have not begun. */
+static bool take_time(struct driver_device *d, uint64_t which, struct err *e)
+{
+    const struct touched all = {0, UINT64_MAX, true};
+    return vulkan_give(d, &(struct work){.a = which}, &all, 1, e);
+}
+
+bool vulkan_time_begin(struct driver_device *d, struct err *e)
+{
+    if (!d->tick_mask || !(d->tick > 0))
+        return err_set(e, KL_ERR_DEVICE, "device %s: its queue has no clock", d->name);
+    return take_time(d, 0, e);
+}
+
+bool vulkan_time_end(struct driver_device *d, double *seconds, struct err *e)
+{
+    uint64_t time[2];
+    if (!take_time(d, 1, e) || !vulkan_finish(d, e))
+        return false;
+    VkResult r = d->GetQueryPoolResults(d->device, d->times, 0, 2, sizeof time, time, sizeof *time,
+                                        VK_QUERY_RESULT_64_BIT);
+    *seconds = d->tick * (double)((time[1] - time[0]) & d->tick_mask);
+    return !r || vulkan_failed(d, "vkGetQueryPoolResults", r, e);
 }

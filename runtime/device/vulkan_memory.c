@@ -1,7 +1,10 @@
-/* Vulkan: memory.  A block is a buffer whose addresses kernels are given; most hold many of the runtime's buffers, for
- * a driver may have few allocations to give, and each of them takes long. */
+/* Vulkan: memory.  A block is a Vulkan buffer; most blocks contain many of the runtime's buffers, because a driver may
+ * limit the number of allocations, and each takes long. */
 #include "vulkan.h"
+#include <inttypes.h>
 #include <string.h>
+
+enum { ALIGNED = 64 };            /* bytes: kernels rely on it where they access several elements at once */
 
 /* The first type of memory allowed that has all the flags; -1: none. */
 static int memory_type(const struct driver_device *d, uint32_t allowed, VkMemoryPropertyFlags flags)
@@ -30,6 +33,9 @@ bool vulkan_memory_new(struct driver_device *d, size_t bytes, bool host, struct 
     VkMemoryAllocateInfo a = {.sType = VK_STRUCTURE_TYPE_MEMORY_ALLOCATE_INFO, .pNext = &flags};
     VkMemoryRequirements need;
     *out = (struct memory){.bytes = bytes};
+    if (bytes > d->max_bytes)
+        return err_set(e, KL_ERR_MEMORY, "device %s: a buffer of %zu bytes, where its driver has at most %" PRIu64,
+                       d->name, bytes, d->max_bytes);
     VkResult r = d->CreateBuffer(d->device, &b, NULL, &out->buffer);
     if (r)
         return vulkan_failed(d, "vkCreateBuffer", r, e);
@@ -46,7 +52,11 @@ bool vulkan_memory_new(struct driver_device *d, size_t bytes, bool host, struct 
     }
     VkBufferDeviceAddressInfo of = {.sType = VK_STRUCTURE_TYPE_BUFFER_DEVICE_ADDRESS_INFO, .buffer = out->buffer};
     out->address = d->GetBufferDeviceAddress(d->device, &of);
-    return true;
+    if (out->address % ALIGNED == 0)
+        return true;
+    vulkan_memory_free(d, out);
+    return err_set(e, KL_ERR_DEVICE, "device %s: its driver's buffers do not begin at multiples of %d bytes", d->name,
+                   ALIGNED);
 }
 
 void vulkan_memory_free(struct driver_device *d, struct memory *m)
@@ -58,9 +68,22 @@ void vulkan_memory_free(struct driver_device *d, struct memory *m)
     *m = (struct memory){0};
 }
 
+bool vulkan_memory_grow(struct driver_device *d, struct memory *m, size_t bytes, struct err *e)
+{
+    enum { LEAST = 64 << 10 };
+    size_t size = LEAST;
+    if (bytes <= m->bytes)
+        return true;
+    while (size < bytes)
+        size *= 2;
+    vulkan_forget(d);               /* command buffers that name it */
+    vulkan_memory_free(d, m);
+    return vulkan_memory_new(d, size, true, m, e);
+}
+
 /* ---- many buffers in one allocation ---- */
 
-enum { BLOCK = 64 << 20, LARGE = BLOCK / 4, GRAIN = 256 }; /* what is large has a block of its own */
+enum { BLOCK = 64 << 20, LARGE = BLOCK / 4, GRAIN = 256 }; /* bytes; a large buffer has its own block */
 
 /* The number of the last block that begins at or below an address, + 1. */
 static uint32_t place_of(const struct driver_device *d, uint64_t address)
@@ -155,7 +178,8 @@ static void block_free(struct driver_device *d, uint32_t at)
     d->nblock--;
 }
 
-/* A place in a block that is there, else in a new one, which is no larger than need be where memory is short. */
+/* Takes a range of an existing block, else of a new one.  If there is no memory for a block of the usual size, the new
+ * block has the size of the buffer. */
 bool vulkan_alloc(struct driver_device *d, size_t bytes, void **address, struct err *e)
 {
     struct block *b = NULL;
@@ -180,7 +204,7 @@ bool vulkan_alloc(struct driver_device *d, size_t bytes, void **address, struct 
     return true;
 }
 
-/* A block of which nothing is left goes back to the driver. */
+/* A block without used ranges is freed. */
 void vulkan_release(struct driver_device *d, void *address)
 {
     struct err ignored = {0};

@@ -1,10 +1,10 @@
-/* Vulkan: work: kernels, launches and copies. */
+/* Vulkan: work: launches and copies. */
 #include "vulkan.h"
+#include "devices.h"
 #include <string.h>
 
-enum { STAGING = 8 << 20, SMALL = 64 << 10 };
-
-struct driver_kernel { VkPipeline pipeline; };
+/* Bytes of one copy between host and device, at most; and of an upload that is part of the commands' data. */
+enum { MOST_STAGING = 64 << 20, SMALL = 64 << 10 };
 
 bool vulkan_queue_new(struct driver_device *d, struct err *e)
 {
@@ -15,61 +15,39 @@ bool vulkan_queue_new(struct driver_device *d, struct err *e)
     VkResult r = d->CreatePipelineLayout(d->device, &l, NULL, &d->layout);
     if (r)
         return vulkan_failed(d, "vkCreatePipelineLayout", r, e);
-    return vulkan_batches_new(d, e) && vulkan_memory_new(d, STAGING, true, &d->staging, e);
+    VkQueryPoolCreateInfo q = {.sType = VK_STRUCTURE_TYPE_QUERY_POOL_CREATE_INFO,
+                               .queryType = VK_QUERY_TYPE_TIMESTAMP, .queryCount = 2};
+    r = d->CreateQueryPool(d->device, &q, NULL, &d->times);
+    if (r)
+        return vulkan_failed(d, "vkCreateQueryPool", r, e);
+    return vulkan_batches_new(d, e);
 }
 
-/* ---- kernels ---- */
+/* ---- launches ---- */
 
-struct driver_kernel *vulkan_load(struct driver_device *d, const struct gpu_code *code, struct err *e)
+static struct touched range(uint64_t begin, uint64_t bytes, bool written)
 {
-    VkShaderModuleCreateInfo s = {.sType = VK_STRUCTURE_TYPE_SHADER_MODULE_CREATE_INFO, .codeSize = code->size,
-                                  .pCode = code->binary};
-    VkShaderModule module = VK_NULL_HANDLE;
-    bool whole = d->subgroup && code->threads % d->subgroup == 0; /* subgroups: as the kernel's source takes them */
-    struct driver_kernel *k = mem_alloc(sizeof *k);
-    if (!k) {
-        err_set(e, KL_ERR_MEMORY, "device %s: no memory to load a kernel", d->name);
-        return NULL;
-    }
-    VkResult r = d->CreateShaderModule(d->device, &s, NULL, &module);
-    VkComputePipelineCreateInfo p = {
-        .sType = VK_STRUCTURE_TYPE_COMPUTE_PIPELINE_CREATE_INFO,
-        .layout = d->layout,
-        .stage = {.sType = VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_CREATE_INFO,
-                  .flags = whole ? VK_PIPELINE_SHADER_STAGE_CREATE_REQUIRE_FULL_SUBGROUPS_BIT : 0,
-                  .stage = VK_SHADER_STAGE_COMPUTE_BIT,
-                  .module = module,
-                  .pName = "main"}};
-    r = r ? r : d->CreateComputePipelines(d->device, VK_NULL_HANDLE, 1, &p, NULL, &k->pipeline);
-    if (module)
-        d->DestroyShaderModule(d->device, module, NULL);
-    if (!r)
-        return k;
-    vulkan_failed(d, "vkCreateComputePipelines", r, e);
-    mem_free(k);
-    return NULL;
-}
-
-void vulkan_unload(struct driver_device *d, struct driver_kernel *k)
-{
-    struct err ignored = {0};
-    vulkan_finish(d, &ignored);
-    vulkan_forget(d);
-    d->DestroyPipeline(d->device, k->pipeline, NULL);
-    mem_free(k);
+    return (struct touched){begin, begin + bytes < begin ? UINT64_MAX : begin + bytes, written};
 }
 
 bool vulkan_launch(struct driver_device *d, const struct launch *l, struct err *e)
 {
     struct work op = {.pipeline = l->kernel->pipeline, .b = (uintptr_t)l->slots, .begin = (uint64_t)l->begin,
-                      .end = (uint64_t)l->end,
-                    .blocks = l->blocks < d->max_blocks ? l->blocks : d->max_blocks};
+                      .end = (uint64_t)l->end, .blocks = l->blocks < d->max_blocks ? l->blocks : d->max_blocks};
+    struct touched t[MOST_TOUCHED] = {range(0, UINT64_MAX, true)};
+    uint32_t n = 1;
     char *table = vulkan_data(d, l->n * sizeof(uint64_t), &op.a, e);
     for (uint32_t i = 0; i < l->n && table; i++) {
         uint64_t address = (uintptr_t)l->buffer[i];
         memcpy(table + i * sizeof address, &address, sizeof address);
     }
-    return table && vulkan_give(d, &op, e);
+    if (l->use && l->n < MOST_TOUCHED) {
+        for (uint32_t i = 0; i < l->n; i++)
+            t[i] = range((uintptr_t)l->buffer[i], l->use[i].bytes, l->use[i].written);
+        t[l->n] = range((uintptr_t)l->slots, l->slots != NULL, false);
+        n = l->n + 1;
+    }
+    return table && vulkan_give(d, &op, t, n, e);
 }
 
 /* ---- copies ---- */
@@ -79,40 +57,54 @@ static bool unknown(const struct driver_device *d, struct err *e)
     return err_set(e, KL_ERR_INTERNAL, "device %s: an address is in none of its buffers", d->name);
 }
 
-bool vulkan_copy(struct driver_device *d, void *to, const void *from, size_t bytes, struct err *e)
+static bool give_copy(struct driver_device *d, VkBuffer to, uint64_t to_offset, uint64_t to_address, VkBuffer from,
+                      uint64_t from_offset, uint64_t from_address, size_t bytes, struct err *e)
 {
-    struct work op = {.begin = bytes};
-    const struct memory *a = vulkan_find(d, from, bytes, &op.a), *b = vulkan_find(d, to, bytes, &op.b);
-    if (!bytes)
-        return true;
-    if (!a || !b)
-        return unknown(d, e);
-    op.from = a->buffer;
-    op.to = b->buffer;
-    return vulkan_give(d, &op, e);
+    const struct work op = {.from = from, .to = to, .a = from_offset, .b = to_offset, .begin = bytes};
+    const struct touched t[2] = {range(to_address, bytes, true), range(from_address, bytes, false)};
+    return vulkan_give(d, &op, t, 2, e);
 }
 
-/* Few bytes go with the commands; many go at once, part by part. */
+bool vulkan_copy(struct driver_device *d, void *to, const void *from, size_t bytes, struct err *e)
+{
+    VkDeviceSize a, b;
+    const struct memory *m = vulkan_find(d, from, bytes, &a), *n = vulkan_find(d, to, bytes, &b);
+    if (!bytes)
+        return true;
+    if (!m || !n)
+        return unknown(d, e);
+    return give_copy(d, n->buffer, b, (uintptr_t)to, m->buffer, a, (uintptr_t)from, bytes, e);
+}
+
+/* Memory for a part of an upload that no batch on its way uses.  NULL: *e. */
+static struct staging *take_staging(struct driver_device *d, size_t bytes, struct err *e)
+{
+    struct staging *s = &d->upload[d->next_upload];
+    d->next_upload = (d->next_upload + 1) % UPLOADS;
+    return vulkan_wait(d, s->age, e) && vulkan_memory_grow(d, &s->m, bytes, e) ? s : NULL;
+}
+
+/* Few bytes go with the commands; many go at once, part by part, and the host copies one while the device takes the
+ * one before. */
 bool vulkan_upload(struct driver_device *d, void *to, const void *data, size_t bytes, struct err *e)
 {
     VkDeviceSize offset;
     const struct memory *m = vulkan_find(d, to, bytes, &offset);
     for (size_t done = 0, part; done < bytes; done += part) {
-        struct work op = {0};
-        bool small = bytes <= SMALL;
-        part = bytes - done < STAGING ? bytes - done : STAGING;
+        uint64_t at = 0, address = (uintptr_t)to + done;
+        part = bytes - done < MOST_STAGING ? bytes - done : MOST_STAGING;
         if (!m)
             return unknown(d, e);
-        char *p = small ? vulkan_data(d, part, &op.a, e) : vulkan_finish(d, e) ? d->staging.mapped : NULL;
+        struct staging *s = bytes <= SMALL ? NULL : take_staging(d, part, e);
+        char *p = s ? s->m.mapped : bytes <= SMALL ? vulkan_data(d, part, &at, e) : NULL;
         if (!p)
             return false;
         memcpy(p, (const char *)data + done, part);
-        op.from = small ? VK_NULL_HANDLE : d->staging.buffer;
-        op.to = m->buffer;
-        op.b = offset + done;
-        op.begin = part;
-        if (!vulkan_give(d, &op, e) || !(small || vulkan_submit(d, e)))
+        if (!give_copy(d, m->buffer, offset + done, address, s ? s->m.buffer : VK_NULL_HANDLE, at,
+                       s ? s->m.address : 0, part, e) || (s && !vulkan_submit(d, e)))
             return false;
+        if (s)
+            s->age = d->age;
     }
     return true;
 }
@@ -120,15 +112,16 @@ bool vulkan_upload(struct driver_device *d, void *to, const void *data, size_t b
 bool vulkan_download(struct driver_device *d, void *data, const void *from, size_t bytes, struct err *e)
 {
     VkDeviceSize offset;
-    const struct memory *m = vulkan_find(d, from, bytes, &offset);
+    const struct memory *m = vulkan_find(d, from, bytes, &offset), *host = &d->download.m;
     for (size_t done = 0, part; done < bytes; done += part) {
-        part = bytes - done < STAGING ? bytes - done : STAGING;
+        part = bytes - done < MOST_STAGING ? bytes - done : MOST_STAGING;
         if (!m)
             return unknown(d, e);
-        struct work op = {.from = m->buffer, .to = d->staging.buffer, .a = offset + done, .begin = part};
-        if (!vulkan_give(d, &op, e) || !vulkan_finish(d, e))
+        if (!vulkan_memory_grow(d, &d->download.m, part, e) ||
+            !give_copy(d, host->buffer, 0, host->address, m->buffer, offset + done, (uintptr_t)from + done, part, e) ||
+            !vulkan_finish(d, e))
             return false;
-        memcpy((char *)data + done, d->staging.mapped, part);
+        memcpy((char *)data + done, host->mapped, part);
     }
     return true;
 }

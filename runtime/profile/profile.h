@@ -64,7 +64,8 @@ static inline int64_t span_begin(void)
 /* Ends a span; does nothing if it began at 0.  The name of a command must be valid until the process ends; other names
  * are copied. */
 void span_end(enum span kind, const char *name, int64_t began);
-void span_end_work(enum span kind, const char *name, int64_t began, int64_t bytes, int64_t flops);
+/* The same for a command, which took so long on its device. */
+void span_add(enum span kind, const char *name, int64_t began, int64_t ns, int64_t bytes, int64_t flops);
 /* The summed times of x's commands; NULL: out of memory. */
 struct times *exec_times(const struct exec *x);
 /* Started by the API or (for_file) by KILN_PROFILE. false: *e, it is on already. */

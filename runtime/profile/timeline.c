@@ -101,17 +101,20 @@ static bool timeline_keep(const struct event *event)
     return ok;
 }
 
-void span_end_work(enum span kind, const char *name, int64_t began, int64_t bytes, int64_t flops)
+void span_add(enum span kind, const char *name, int64_t began, int64_t ns, int64_t bytes, int64_t flops)
 {
     if (!began || !atomic_load_explicit(&timeline_is_on, memory_order_relaxed)) return;
-    struct event event = {began, timeline_now() - began, name, bytes, flops, kind};
+    struct event event = {began, ns, name, bytes, flops, kind};
     atomic_fetch_add_explicit(&total[kind].calls, 1, memory_order_relaxed);
     atomic_fetch_add_explicit(&total[kind].ns, (uint64_t)event.ns, memory_order_relaxed);
     if (kind >= SPAN_RECORD) event.name = keep_name(name);
     if (!event.name || !timeline_keep(&event)) atomic_fetch_add_explicit(&dropped, 1, memory_order_relaxed);
 }
 
-void span_end(enum span kind, const char *name, int64_t began) { span_end_work(kind, name, began, 0, 0); }
+void span_end(enum span kind, const char *name, int64_t began)
+{
+    if (began) span_add(kind, name, began, timeline_now() - began, 0, 0);
+}
 
 /* ---- times of programs ---- */
 

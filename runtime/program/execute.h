@@ -52,7 +52,10 @@ bool accelerators_begin(struct run *r, struct err *e);   /* locks the devices */
 bool accelerators_end(struct run *r, bool ok, struct err *e);
 bool accelerator_launch(const struct frame *f, struct err *e);
 bool accelerator_copy(const struct frame *f, void *to, const void *from, struct err *e);
-void accelerator_wait(const struct frame *f);            /* waits for the last submitted command */
+/* The time that a command takes on its device: begun in front of it, ended behind it.  The end waits for the command;
+ * seconds below 0: the device has no clock, or the host runs the command. */
+bool accelerator_time_begin(const struct frame *f);
+double accelerator_time_end(const struct frame *f, bool began);
 bool accelerator_custom(const struct frame *f, struct err *e); /* runs on the host; operands and results are copied */
 bool accelerator_peek(void *region_frame, const void *at, bool *value); /* of struct region_call */
 bool accelerator_move(void *region_frame, void *to, const void *from, size_t bytes);

@@ -70,7 +70,7 @@ static bool launch(const struct frame *f, struct accelerator *a, const struct ph
     const struct command *c = f->cmd;
     void **buf = exec_arguments(f, c, 0);
     struct launch l = {.kernel = code->kernel, .buffer = buf, .begin = p->base, .end = p->base + p->extent,
-                       .blocks = accelerator_blocks(code, p->extent)};
+                       .blocks = accelerator_blocks(code, p->extent), .use = code->use};
     const char *work = f->r->work[c->device] ? f->r->work[c->device]->data : NULL;
     if (f->r->slots[c->device]) l.slots = f->r->slots[c->device]->data;
     for (uint32_t b = 0; b < c->narg; b++) { /* skips buffers that are no arguments */
@@ -128,11 +128,24 @@ bool accelerator_copy(const struct frame *f, void *to, const void *from, struct 
     return d->peer(accelerator_device(there), to, accelerator_device(here), from, bytes, e);
 }
 
-void accelerator_wait(const struct frame *f)
+/* The next command reports an error, too. */
+bool accelerator_time_begin(const struct frame *f)
 {
-    struct err ignored = {0}; /* the next command reports the error, too */
+    struct err ignored = {0};
     struct accelerator *a = accelerator_get(f->cmd->device);
+    bool device_works = f->cmd->kind == CMD_KERNEL || f->cmd->kind == CMD_COPY;
+    return a && device_works && accelerator_driver(a)->time_begin &&
+           accelerator_driver(a)->time_begin(accelerator_device(a), &ignored);
+}
+
+double accelerator_time_end(const struct frame *f, bool began)
+{
+    struct err ignored = {0};
+    double seconds = -1;
+    struct accelerator *a = accelerator_get(f->cmd->device);
+    if (a && began && accelerator_driver(a)->time_end(accelerator_device(a), &seconds, &ignored)) return seconds;
     if (a) accelerator_driver(a)->finish(accelerator_device(a), &ignored);
+    return -1;
 }
 
 bool accelerator_peek(void *region_frame, const void *at, bool *value)

@@ -190,8 +190,8 @@ static bool run_region_op(struct frame *f, struct err *e)
     return ok;
 }
 
-/* Adds a command to the profile; kernels of a region are added separately. */
-static void note_time(const struct frame *f, double start)
+/* Adds a command to the profile; kernels of a region are added separately.  took: on its device, or below 0. */
+static void note_time(const struct frame *f, double start, double took)
 {
     uint32_t i = f->cmd->kernel, kernels = f->r->x->program->nkernel;
     if (f->cmd->kind == CMD_REGION) return;
@@ -199,11 +199,11 @@ static void note_time(const struct frame *f, double start)
     if (f->cmd->kind == CMD_CUSTOM) i = kernels + 1;
     if (f->cmd->kind == CMD_INTERP) i = kernels + 2;
     f->r->row[i].calls++;
-    f->r->row[i].seconds += f->r->clock() - start;
+    f->r->row[i].seconds += took < 0 ? f->r->clock() - start : took;
 }
 
-/* Adds a command to the program's times and to the timeline. */
-static void note_span(const struct frame *f, int64_t began)
+/* Adds a command to the program's times and to the timeline.  took: on its device, or below 0. */
+static void note_span(const struct frame *f, int64_t began, double took)
 {
     static const enum span kinds[] = {[CMD_KERNEL] = SPAN_KERNEL, [CMD_COPY] = SPAN_COPY, [CMD_INTERP] = SPAN_INTERP,
                                       [CMD_REGION] = SPAN_REGION, [CMD_CUSTOM] = SPAN_CUSTOM};
@@ -214,9 +214,10 @@ static void note_span(const struct frame *f, int64_t began)
     const char *name = k ? k->name : c->kind == CMD_COPY ? "copy" : c->kind == CMD_INTERP ? g->name
                        : c->kind == CMD_REGION ? opinfo[node_at(g, c->region)->op].name
                                                : node_custom(g, node_at(g, c->region))->name;
+    int64_t ns = took < 0 ? timeline_now() - began : (int64_t)(1e9 * took + 0.5);
     atomic_fetch_add_explicit(&t->calls, 1, memory_order_relaxed);
-    atomic_fetch_add_explicit(&t->ns, (uint64_t)(timeline_now() - began), memory_order_relaxed);
-    span_end_work(kinds[c->kind], name, began, k ? k->bytes : c->kind == CMD_COPY ? 2 * c->bytes : 0, k ? k->flops : 0);
+    atomic_fetch_add_explicit(&t->ns, (uint64_t)ns, memory_order_relaxed);
+    span_add(kinds[c->kind], name, began, ns, k ? k->bytes : c->kind == CMD_COPY ? 2 * c->bytes : 0, k ? k->flops : 0);
 }
 
 /* ---- custom ops: the user's functions, in the pool's floating-point environment ---- */
@@ -266,7 +267,7 @@ static void run_async(void *ctx)
     if (!atomic_load_explicit(&r->async_failed, memory_order_relaxed)) pool_run(call_custom, &a->call, 1, 0);
     if (!a->call.ok) atomic_store_explicit(&r->async_failed, true, memory_order_relaxed);
     if (r->row) a->seconds = r->clock() - start;
-    if (began) note_span(&a->f, began);
+    if (began) note_span(&a->f, began, -1);
 }
 
 static void start_async(const struct frame *f)
@@ -314,6 +315,7 @@ static bool run_commands(struct frame *f, struct err *e)
         }
         double start = f->r->row ? f->r->clock() : 0;
         int64_t began = f->r->times ? timeline_now() : 0;
+        bool timed = (f->r->row || began) && accelerator_time_begin(f);
         switch (f->cmd->kind) {
         case CMD_KERNEL: ok = run_command_kernels(f, &n, e); break;
         case CMD_COPY:   ok = run_copy(f, e); break;
@@ -321,10 +323,9 @@ static bool run_commands(struct frame *f, struct err *e)
         case CMD_CUSTOM: ok = run_custom(f, e); break;
         default:         ok = run_interp(f, e); break;
         }
-        /* measures the time of the kernel on the device, not of its submission */
-        if (f->r->row || began) accelerator_wait(f);
-        if (f->r->row) note_time(f, start);
-        if (began) note_span(f, began);
+        double took = f->r->row || began ? accelerator_time_end(f, timed) : 0;
+        if (f->r->row) note_time(f, start, took);
+        if (began) note_span(f, began, took);
     }
     return ok;
 }

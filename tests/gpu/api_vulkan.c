@@ -1,7 +1,7 @@
 /* The driver of Vulkan in front of a loader that counts and fails (vulkan_faults.c): one allocation serves many
- * buffers, a step that comes again is played again, nobody waits for it but who reads; a device that is full, that
- * takes no kernel or no work gives an error, every value is as before and the next step works; one that was lost leaves
- * the others as they are. */
+ * buffers, a step that comes again is played again, only who reads waits for it; a barrier stands where a command needs
+ * what another has written; pipelines are kept on disk; a device that is full, that takes no kernel or no work gives an
+ * error, every value is as before and the next step works; one that was lost leaves the others as they are. */
 #define _GNU_SOURCE
 #include "tests/support/api_check.h"
 #include "vulkan_faults.h"
@@ -75,6 +75,54 @@ static void played_again(kl_tensor w)
     CHECK(holds(w, 66.75 + 190));
     CHECK(faults->waits > waits);
     OK(step(w, -190.75));
+}
+
+/* Barriers of one recording of so many reductions, each of an input of its own or of what the one before gave. */
+static unsigned barriers_of(int n, bool chain)
+{
+    enum { MOST = 8, SIDE = 64 };
+    static float x[SIDE * SIDE];
+    kl_tensor in[MOST], out[MOST];
+    for (int i = 0; i < n; i++)
+        in[i] = kl_input(dev, KL_F32, DIMS(SIDE, SIDE), x);
+    OK(kl_flush(dev));
+    unsigned dispatches = faults->dispatches, barriers = faults->barriers, recordings = faults->recordings;
+    kl_trace_begin("reductions");
+    for (int i = 0; i < n; i++) {
+        kl_tensor from = chain && i ? kl_matmul(in[i], out[i - 1]) : kl_matmul(in[i], in[i]);
+        out[i] = kl_keep(from);
+    }
+    OK(kl_trace_end());
+    OK(kl_flush(dev));
+    for (int i = 0; i < n; i++) {
+        kl_release(in[i]);
+        kl_release(out[i]);
+    }
+    CHECK(faults->dispatches - dispatches == (unsigned)n);
+    return faults->barriers - barriers - 2 * (faults->recordings - recordings); /* its first and its last */
+}
+
+static void barriers(void)
+{
+    CHECK(barriers_of(4, false) == 0);
+    CHECK(barriers_of(4, true) == 3);
+}
+
+/* Memory of the host for copies is as large as they are. */
+static void staged(void)
+{
+    enum { N = 3 << 18 };
+    static float x[N], y[N];
+    for (int i = 0; i < N; i++)
+        x[i] = (float)i;
+    faults->largest = 0;
+    for (int i = 0; i < 3; i++) {
+        kl_tensor t = kl_input(dev, KL_F32, DIMS(N), x);
+        OK(kl_read(t, y, sizeof y));
+        CHECK(!memcmp(x, y, sizeof x));
+        kl_release(t);
+    }
+    CHECK(faults->largest == 4 << 20); /* of 3 MiB */
 }
 
 static void full(kl_tensor w)
@@ -167,11 +215,36 @@ static void long_loops(void)
     kl_release(all);
 }
 
-int main(void)
+/* Another process, with a folder for kernels: pipeline caches that it made, and those with data. */
+static void run_other(const char *self, const char *folder, unsigned *caches, unsigned *filled)
+{
+    char command[9000];
+    snprintf(command, sizeof command, "KILN_CACHE_DIR='%s' '%s' pipelines", folder, self);
+    FILE *f = popen(command, "r");
+    CHECK(f && fscanf(f, "%u %u", caches, filled) == 2);
+    CHECK(f && pclose(f) == 0);
+}
+
+static void pipelines_kept(const char *self)
+{
+    char folder[] = "/tmp/kiln-pipelines-XXXXXX", command[64];
+    unsigned caches = 0, filled = 0;
+    CHECK(mkdtemp(folder) != NULL);
+    run_other(self, folder, &caches, &filled);
+    CHECK(caches > 0 && filled == 0);
+    run_other(self, folder, &caches, &filled);
+    CHECK(caches > 0 && filled == caches);
+    snprintf(command, sizeof command, "rm -r %s", folder);
+    CHECK(system(command) == 0);
+}
+
+int main(int argc, char **argv)
 {
     static char self[4000], path[4096];
     device_now = "vulkan";
     ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
+    static char program[4000];
+    memcpy(program, self, sizeof program);
     snprintf(path, sizeof path, "%s/vulkan_faults.so", n > 0 ? dirname(self) : ".");
     void *so = dlopen(path, RTLD_NOW | RTLD_GLOBAL); /* its name is the loader's: the driver finds it */
     faults = so ? dlsym(so, "vulkan_faults") : NULL;
@@ -184,8 +257,17 @@ int main(void)
     }
     CHECK(faults->allocations > 0 && faults->waits > 0); /* it is the one that counts */
     kl_tensor w = kl_zeros(dev, KL_F32, DIMS(64));
+    if (argc > 1 && !strcmp(argv[1], "pipelines")) {
+        OK(step(w, 1));
+        CHECK(holds(w, 1));
+        printf("%u %u\n", faults->caches, faults->filled);
+        return failed != 0;
+    }
     pool();
     played_again(w);
+    barriers();
+    staged();
+    pipelines_kept(program);
     full(w);
     refused(w);
     long_loops();

@@ -10,6 +10,7 @@
 #include "fake_gpu.h"
 #include "tests/support/harness.h"
 #include "runtime/device/driver.h"
+#include "runtime/profile/profile.h"
 #include <dlfcn.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -288,6 +289,117 @@ static void no_graphs(struct accelerator *a)
     accelerator_unload(a, k);
 }
 
+/* ---- uploads beside work, times, blocks ---- */
+
+static bool add_once(const struct device_kernel *k, char *from, char *to, char *slots)
+{
+    struct err e = {0};
+    void *args[] = {from, to};
+    bool ok = driver->launch(d0, &(struct launch){.kernel = k->kernel, .buffer = args, .n = 2, .use = k->use,
+                                                  .slots = slots, .end = 1, .blocks = 1}, &e);
+    return check(ok && driver->submit(d0, &e), "%s", e.msg);
+}
+
+/* Large uploads do not wait for work that does not touch their memory, and work waits for them. */
+static void beside(struct accelerator *a)
+{
+    enum { LARGE = 4 << 20, PARTS = 6 };
+    struct err e = {0};
+    struct device_kernel *k = adder(a);
+    char *buf = memory(d0, 1024), *large = memory(d0, LARGE * PARTS);
+    float *data = calloc(PARTS, LARGE), sum = 0, zero = 1;
+    uint64_t one = dtype_bits(KL_F32, 1);
+    if (!k || !buf || !large || !data)
+        return;
+    check(driver->upload(d0, buf, &one, 8, &e) && driver->upload(d0, buf + 256, &zero, 4, &e) &&
+          driver->finish(d0, &e), "%s", e.msg);
+    uint64_t ran = fake->calls.ran;
+    bool ok = add_once(k, buf + 256, buf + 512, buf);
+    check(driver->in_use(d0, buf + 512, 4) && !driver->in_use(d0, large, LARGE), "other memory is in use");
+    data[0] = 5;
+    check(ok && driver->upload(d0, large, data, LARGE * PARTS, &e), "%s", e.msg); /* waits for parts of itself */
+    check(fake->calls.ran == ran, "an upload waits for a kernel");
+    check(add_once(k, large, buf + 768, buf) && driver->download(d0, &sum, buf + 768, 4, &e) && sum == 6,
+          "a kernel does not wait for an upload: %g, %s", (double)sum, e.msg);
+    check(!driver->in_use(d0, buf + 512, 4), "memory is in use behind a wait");
+    ran = fake->calls.ran;
+    data[0] = 7;
+    ok = add_once(k, large, buf + 768, buf) && driver->upload(d0, large, data, LARGE * PARTS, &e);
+    check(ok && fake->calls.ran == ran + 1, "an upload overtakes a kernel that reads its memory: %s", e.msg);
+    check(driver->download(d0, &sum, buf + 768, 4, &e) && sum == 6, "the kernel has read %g", (double)sum - 1);
+    for (int i = 0; i < 30; i++) /* more lists than are told apart */
+        add_once(k, i ? buf + 512 : large, buf + 512, buf);
+    data[0] = 9;
+    check(driver->upload(d0, large, data, LARGE * PARTS, &e) && fake->calls.ran > ran + 1,
+          "an upload overtakes a kernel of long ago: %s", e.msg);
+    check(driver->download(d0, &sum, buf + 512, 4, &e) && sum == 7 + 30, "30 kernels give %g: %s", (double)sum, e.msg);
+    driver->release(d0, buf);
+    driver->release(d0, large);
+    accelerator_unload(a, k);
+    free(data);
+}
+
+/* A fresh input gets memory that the step before does not read, and never more than two blocks of it. */
+static void fresh_inputs(struct accelerator *a, int device)
+{
+    enum { BYTES = 128 << 10 };
+    struct err e = {0};
+    static float data[BYTES / 4];
+    struct device_kernel *k = adder(a);
+    char *buf = memory(d0, 1024), *at[6];
+    uint64_t live = fake->live.memory;
+    for (int i = 0; k && i < 6; i++) {
+        struct buffer *b = buffer_copy_of(device, data, BYTES, &e);
+        if (!check(b, "%s", e.msg))
+            return;
+        at[i] = b->data;
+        add_once(k, b->data, buf + 512, buf);
+        buffer_unref(b);
+    }
+    check(at[0] != at[1] && at[2] == at[0] && at[3] == at[1], "fresh inputs do not take turns");
+    check(fake->live.memory <= live + 2, "%" PRIu64 " blocks for inputs", fake->live.memory - live);
+    driver->release(d0, buf);
+    accelerator_unload(a, k);
+    buffer_trim();
+}
+
+static void times_and_blocks(struct accelerator *a)
+{
+    struct err e = {0};
+    struct device_kernel *k = adder(a);
+    char *buf = memory(d0, 1024);
+    double seconds = 0;
+    bool ok = k && buf && driver->time_begin(d0, &e);
+    for (int i = 0; ok && i < 3; i++)
+        ok = add_once(k, buf + 256, buf + 512, buf);
+    ok = ok && driver->time_end(d0, &seconds, &e);
+    check(ok && seconds == 0.75e-3, "three kernels take %g s: %s", seconds, e.msg);
+    check(k->resident == 2 * 32, "%u blocks at once", k->resident);
+    check(accelerator_blocks(k, 1 << 20) == 8 * 64 && accelerator_blocks(k, 100) == 100, "%u blocks",
+          accelerator_blocks(k, 1 << 20));
+    struct device_kernel with = {.resident = 1056};
+    check(accelerator_blocks(&with, 1 << 20) == 3 * 1056, "%u blocks", accelerator_blocks(&with, 1 << 20));
+    with.work = 1 << 20;
+    check(accelerator_blocks(&with, 1 << 20) == 256, "%u blocks with scratch", accelerator_blocks(&with, 1 << 20));
+    with.resident = 128;
+    check(accelerator_blocks(&with, 1 << 20) == 128, "%u blocks with scratch", accelerator_blocks(&with, 1 << 20));
+    driver->release(d0, buf);
+    accelerator_unload(a, k);
+}
+
+/* A profile has the device's times of kernels. */
+static void profiled(void)
+{
+    struct err e = {0};
+    struct timeline t;
+    check(timeline_start(false, &e), "%s", e.msg);
+    bool ok = step(first, 2, &e);
+    check(timeline_stop(false, &t, &e) && ok, "%s", e.msg);
+    check(t.total[SPAN_KERNEL].calls && t.total[SPAN_KERNEL].ns % 250000 == 0,
+          "%" PRIu64 " kernels take %" PRIu64 " ns", t.total[SPAN_KERNEL].calls, t.total[SPAN_KERNEL].ns);
+    timeline_free(&t);
+}
+
 /* ---- training with fresh inputs ---- */
 
 /* w' = w - s * d, where d is the gradient of sum(tanh(x w)^2) */
@@ -552,6 +664,10 @@ int main(int argc, char **argv)
         uint64_t modules = fake->live.modules;
         graphs(accelerator_get(n0));
         no_graphs(accelerator_get(n0));
+        beside(accelerator_get(n0));
+        fresh_inputs(accelerator_get(n0), n0);
+        times_and_blocks(accelerator_get(n0));
+        profiled();
         check(fake->live.modules == modules, "a kernel that was unloaded is there");
         buffer_trim();
         check(!fake->live.memory && !fake->live.execs && !fake->live.graphs, "%" PRIu64 " buffers are left",

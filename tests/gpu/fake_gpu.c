@@ -11,7 +11,7 @@
 #define EXPORT __attribute__((visibility("default")))
 enum { DEVICES = 2, BLOCKS = 1 << 16, INVALID_VALUE = 1, INVALID_IMAGE = 200,
        INVALID_CONTEXT = 201, INVALID_HANDLE = 400,
-       NOT_FOUND = 500, ILLEGAL_ADDRESS = 700, LAUNCH_FAILED = 719 };
+       NOT_FOUND = 500, NOT_READY = 600, ILLEGAL_ADDRESS = 700, LAUNCH_FAILED = 719 };
 
 static struct fake_gpu state = {.most_bytes = (size_t)1 << 31};
 EXPORT struct fake_gpu *fake_gpu(void);
@@ -243,7 +243,7 @@ struct gpu_stream_of {
     uint64_t done, given;         /* pieces of work, in all */
     uint32_t next;                /* in list */
 };
-struct gpu_event_of { gpu_stream stream; uint64_t at; };
+struct gpu_event_of { gpu_stream stream; uint64_t at; bool timed; };
 struct gpu_node_of { uint32_t number; gpu_node next; };
 struct gpu_graph_of { struct list list; gpu_node node; };
 struct gpu_exec_of { struct list list; };
@@ -307,7 +307,7 @@ static gpu_result do_work(struct work *w)
 {
     bool to = is_memory(w->to, w->bytes), from = is_memory(w->from, w->bytes);
     switch (w->kind) {
-    case WORK_LAUNCH: return launch(w);
+    case WORK_LAUNCH: state.calls.ran++; return launch(w);
     case WORK_WAIT: return run_until(w->other, w->bytes);
     case WORK_COPY: to = to && from; break;
     case WORK_UPLOAD: break;
@@ -442,8 +442,9 @@ static gpu_result fake_event_new(gpu_event *v, unsigned flags)
 {
     BEGIN(event_new);
     *v = calloc(1, sizeof **v);
+    (*v)->timed = !flags;
     state.live.events++;
-    return flags == GPU_NO_TIMING ? 0 : INVALID_VALUE;
+    return !flags || flags == GPU_NO_TIMING ? 0 : INVALID_VALUE;
 }
 
 static gpu_result fake_event_free(gpu_event v)
@@ -468,7 +469,30 @@ static gpu_result fake_event_finish(gpu_event v)
     return v->stream ? run_until(v->stream, v->at) : 0;
 }
 
+static gpu_result fake_event_query(gpu_event v)
+{
+    BEGIN(event_query);
+    return !v->stream || v->stream->done >= v->at ? 0 : NOT_READY;
+}
+
+/* Each piece of work of a stream takes a quarter of a millisecond. */
+static gpu_result fake_event_elapsed(float *ms, gpu_event from, gpu_event to)
+{
+    BEGIN(event_elapsed);
+    if (!from->timed || !to->timed || !from->stream || from->stream != to->stream)
+        return INVALID_HANDLE;
+    *ms = 0.25f * (float)(to->at - from->at);
+    return to->stream->done < to->at ? NOT_READY : 0;
+}
+
 /* ---- kernels ---- */
+
+static gpu_result fake_occupancy(int *most, gpu_function f, int threads, size_t shared)
+{
+    BEGIN(occupancy);
+    *most = 2048 / (threads < 64 ? 64 : threads);
+    return f && threads > 0 && shared <= 227 << 10 ? 0 : INVALID_VALUE;
+}
 
 static gpu_result fake_module_new(gpu_module *m, const void *image)
 {

@@ -21,11 +21,13 @@ static bool make_file(const struct kernel_set *s, const struct dialect *d, uint3
                       struct text *out)
 {
     struct err e = {0};
+    struct dialect own = *d;
+    own.shared_bytes = dialect_find("cuda", &e)->shared_bytes; /* the kernels are made for that much */
     dialect_prelude(d, NULL, out);
     for (uint32_t i = first; i < end; i++) {
         char entry[32];
         snprintf(entry, sizeof entry, "kernel_%u", i);
-        if (!check(source_kernel(s->v[i], d, entry, out, NULL, &e), "%s", e.msg))
+        if (!check(source_kernel(s->v[i], &own, entry, out, NULL, &e), "%s", e.msg))
             return false;
     }
     return check(!out->failed, "out of memory");

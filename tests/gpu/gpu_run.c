@@ -7,6 +7,8 @@
  * What arithmetic rounds: ULPS units in the last place of the result, or of the largest number of its output where sums
  * cancel; GRAPH_ULPS in random graphs, whose ops pass on what others rounded, and where a number that is not finite may
  * be another one.  Skipped, with the reason, where there is no such device. */
+#include "runtime/device/driver.h"
+#include "runtime/profile/profile.h"
 #include "tests/support/random_make.h"
 
 enum { ULPS = 16, GRAPH_ULPS = 4096, A_GRAPH = 8 };
@@ -235,6 +237,15 @@ static void of_dtype(unsigned dtype)
             graph_output(g, OUT_RETURN, n_cast(g, x, to), 0);
     snprintf(what, sizeof what, "casts of %s", dtype_name(dtype));
     try(g, what);
+    g = graph_new("neighbours"); /* that are loaded and stored at once */
+    struct shape whole = shape_make(2, (int64_t[]){16, 128});
+    x = n_input(g, dtype, &whole, "x");
+    graph_output(g, OUT_RETURN, dtype == KL_BOOL ? n_cast(g, x, KL_U8) : n_add(g, x, n_k(g, x, 1)), 0);
+    for (unsigned to = 0; to < KL_DTYPE_COUNT; to++)
+        if (has(to))
+            graph_output(g, OUT_RETURN, n_cast(g, x, to), 0);
+    snprintf(what, sizeof what, "neighbours of %s", dtype_name(dtype));
+    try(g, what);
     g = graph_new("views");
     x = n_input(g, dtype, &s, "x");
     uint8_t turn[KL_MAX_RANK] = {2, 0, 1};
@@ -266,6 +277,35 @@ static void large(void)
     graph_output(g, OUT_RETURN, n_reduce(g, OP_reduce_max, x, 1), 0);
     graph_output(g, OUT_RETURN, n_slice(g, y, 0, n - 12, 12, 1), 0);
     try(g, "130 MiB");
+}
+
+/* The timeline's time of kernels is the device's, which is part of the time that passes here. */
+static void times(void)
+{
+    struct err e = {0};
+    struct timeline t;
+    struct accelerator *a = accelerator_get(number);
+    double seconds = -1;
+    struct graph *g = graph_new("times");
+    struct shape s = shape_make(2, (int64_t[]){128, 256}), t_shape = shape_make(2, (int64_t[]){256, 256});
+    union attr dims = {.dot = {.con_a = 1, .con_b = 0, .ncon = 1}};
+    graph_output(g, OUT_RETURN, n_dot(g, n_input(g, KL_F32, &s, "a"), n_input(g, KL_F32, &t_shape, "b"), &dims), 0);
+    if (!check(timeline_start(false, &e), "%s", e.msg))
+        return;
+    bool ok = agrees(g, 1, &e);
+    check(timeline_stop(false, &t, &e) && ok, "%s", e.msg);
+    check(t.total[SPAN_KERNEL].calls && t.total[SPAN_KERNEL].ns &&
+          (int64_t)t.total[SPAN_KERNEL].ns <= t.end - t.start, "kernels take %" PRIuFAST64 " ns of %" PRId64,
+          (uint_fast64_t)t.total[SPAN_KERNEL].ns, t.end - t.start);
+    timeline_free(&t);
+    graph_free(g);
+    if (!a || !accelerator_driver(a)->time_begin)
+        return;
+    accelerator_lock(a);
+    ok = accelerator_driver(a)->time_begin(accelerator_device(a), &e) &&
+         accelerator_driver(a)->time_end(accelerator_device(a), &seconds, &e);
+    accelerator_unlock(a);
+    check(ok && seconds >= 0 && seconds < 1, "nothing takes %g s: %s", seconds, e.msg);
 }
 
 /* More numbers than push constants hold, each another one. */
@@ -307,10 +347,13 @@ static void table(void)
     if (number < DEVICE_PLUGIN) /* the tests' plug-in has less memory than that */
         large();
     many_slots();
+    times();
     if (has(KL_F16))
         text_graph("tests/text/agree_gpu_phases.kir");
     if (has(KL_BF16))
         text_graph("tests/text/agree_gpu_thin.kir"), text_graph("tests/text/agree_gpu_turn.kir");
+    if (has(KL_BF16) && has(KL_F64))
+        text_graph("tests/text/agree_gpu_wide.kir");
 }
 
 /* Graphs in which a unit in the last place of a sum makes quite another number: 262 takes cosines of sums of about

@@ -86,15 +86,19 @@ static struct wrong wrong_threads(const struct dot *d, const struct caps *c, con
     return wrong_block(c, s, 1, 2 * sides * s->dot_blocks.step * (int64_t)dtype_size(d->dtype));
 }
 
-/* The largest tiles that make a block for every one the GPU can run at once, and of which most have something to do. */
+/* The largest tiles that make a block for every one the GPU can run at once, and of which most have something to do.
+ * Where lanes pass each other what all of them read, the threads of a subgroup have their rows in common, and tall
+ * tiles read least. */
 static bool choose_threads(const struct dot *d, const struct caps *c, struct schedule *s)
 {
+    enum { TALL = 4 };              /* tiles for such devices */
     static const struct dot_shape shape[] = {
+        {16, 4, 8, 32, 8}, {16, 4, 8, 16, 8}, {16, 4, 4, 16, 8}, {16, 4, 2, 16, 8},
         {8, 8, 16, 16, 8}, {8, 8, 8, 8, 8}, {8, 4, 8, 8, 8}, {4, 4, 8, 8, 8}, {4, 4, 16, 4, 8}, {4, 4, 4, 16, 8}};
     bool found = false;
     if (!c->is_gpu || d->unit > 1 || d->dtype == KL_BOOL || d->size.batch < 1 || d->size.k < 1)
         return false;
-    for (unsigned i = 0; i < sizeof shape / sizeof *shape; i++) {
+    for (unsigned i = c->broadcast ? 0 : TALL; i < sizeof shape / sizeof *shape; i++) {
         struct schedule x = of_shape(d, &shape[i], SCHED_DOT_BLOCKS, 1);
         /* as many results, and longer sides */
         bool no_smaller = found && x.dot_blocks.block_m * x.dot_blocks.block_n >=

@@ -34,9 +34,14 @@ bool gpu_scan_fits(const struct lowering *w);    /* is it long, and one whose st
 void gpu_scan(struct lowering *w);
 
 /* ---- lower_gpu_turn.c ---- */
-enum { GPU_TURN_SIDE = 64 };                     /* of a tile: its lanes */
+enum { GPU_TURN_SIDE = 64, GPU_TURN_WIDE = 256 }; /* of a tile; threads of a block, which are otherwise one side */
 /* The operands that an elementwise group reads across the grain, along dimension `across` of the loops. */
-struct gpu_turn { const struct map_loops *m; uint32_t across; struct map_loads loads; };
+struct gpu_turn {
+    const struct map_loops *m;
+    uint32_t across;
+    struct map_loads loads;
+    int64_t read, stored;         /* neighbours that a thread may read and store at once; 0: that is not possible */
+};
 /* Finds them.  How many tiles there are; 0: no operand is read across the grain. */
 int64_t gpu_turn_find(struct lowering *w, const struct map_loops *m, struct gpu_turn *found);
 void gpu_turn(struct lowering *w, const struct gpu_turn *found);

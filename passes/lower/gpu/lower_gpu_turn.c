@@ -1,14 +1,20 @@
 /* Elementwise groups that read an operand across the grain: neighbours of the result are far apart in it, and its own
- * neighbours lie along another dimension.  A block takes a square tile of the two dimensions.  First its lanes are the
- * operand's neighbours, which go to shared memory by columns PAD further apart than there are lanes, so that neither
- * way two lanes meet in a bank; then they are the result's.
+ * neighbours lie along another dimension.  A block takes a square tile of the two dimensions.  First it reads the
+ * operand's neighbours, which go to shared memory by columns PAD further apart than the tile is high, so that neither
+ * way many threads access one bank; then it stores the result's.
  *
  * Both times the members are evaluated, in the same order: a load is known by its number among all.  The first time
- * those across the grain are kept, and what else was computed is dead code. */
+ * those across the grain are kept, and what else was computed is dead code.
+ *
+ * There are two forms.  In the wide one each thread reads and stores several neighbours at once, 16 bytes of the
+ * largest type.  Both lengths must be multiples of their number, and the tiles must fit shared memory.  In the narrow
+ * one the block's lanes are neighbours. */
 #include "lower_gpu.h"
+#include "passes/lower/lower_schedule.h"
 #include <string.h>
 
-enum { SIDE = GPU_TURN_SIDE, PAD = 1, SHORTEST = 32, AT_ONCE = 8 };
+enum { SIDE = GPU_TURN_SIDE, WIDE = GPU_TURN_WIDE, PAD = 1, SHORTEST = 32, AT_ONCE = 8 };
+enum { ACCESS = 16, A_THREAD = SIDE * SIDE / WIDE }; /* bytes of an access; elements of a tile for each thread */
 
 /* Where the tile is: the numbers of the outer dimensions, of which `across` is one of the tile's two. */
 struct turn {
@@ -18,6 +24,8 @@ struct turn {
     val index[KL_MAX_RANK];
     val first, last;            /* of the tile, in dimension `across` and in the innermost */
     struct map_loads loads;
+    int64_t read, stored;       /* wide: neighbours that a thread reads and stores at once; 0: narrow */
+    val thread;
 };
 
 static void point(struct turn *t, val across, val inner, val *coord)
@@ -152,6 +160,106 @@ static void store(struct turn *t, struct element *element)
     close_lanes(t);
 }
 
+/* ---- wide ---- */
+
+/* The part of the tile that a thread accesses at once: neighbours along one dimension from `along` on, at `other` in
+ * the other dimension.  *there: the tile has it; 0: it always has. */
+struct place { val along, other, there; };
+
+static struct place thread_place(const struct turn *t, int64_t pass, int64_t each, val along_left, val other_left)
+{
+    struct kernel *k = t->w->k;
+    int64_t threads_along = SIDE / each;
+    struct place p = {.along = ix_scale(k, ix_mod(k, t->thread, threads_along), each),
+                      .other = ix_add(k, ix_div(k, t->thread, threads_along),
+                                      k_int(k, pass * (WIDE / threads_along)))};
+    int64_t whole;
+    if (!ix_const(k, along_left, &whole))
+        p.there = k_prim(k, P_LT, p.along, along_left, 0);
+    if (!ix_const(k, other_left, &whole)) {
+        val other = k_prim(k, P_LT, p.other, other_left, 0);
+        p.there = p.there ? k_prim(k, P_AND, p.there, other, 0) : other;
+    }
+    return p;
+}
+
+/* All loads of a thread stand in front of its stores. */
+static void bring_wide(struct turn *t, struct element *element)
+{
+    struct kernel *k = t->w->k;
+    const struct map_loops *m = t->m;
+    int64_t rows = m->size[t->across], columns = m->size[m->n - 1], each = t->read;
+    val rows_left = tile_side(k, t->first, rows), columns_left = tile_side(k, t->last, columns);
+    val value[A_THREAD][MAX_MAP_LOADS], at[A_THREAD];
+    t->loads.mode = LOADS_NOTED;
+    for (int64_t i = 0; i < A_THREAD; i++) {
+        struct place p = thread_place(t, i / each, each, rows_left, columns_left);
+        val row = ix_add(k, p.along, k_int(k, i % each));
+        t->w->pred = p.there;
+        t->w->pred_all = true;
+        evaluate(t, within(k, t->first, row, rows), within(k, t->last, p.other, columns), element);
+        memcpy(value[i], t->loads.value, sizeof value[i]);
+        at[i] = ix_add(k, ix_scale(k, p.other, SIDE + PAD), row);
+    }
+    t->w->pred = 0;
+    t->w->pred_all = false;
+    for (int64_t i = 0; i < A_THREAD; i++)
+        for (uint32_t l = 0; l < t->loads.n; l++)
+            if (t->loads.turned[l])
+                k_store(k, t->loads.scratch[l], at[i], value[i][l], 0);
+}
+
+/* Neighbours are all computed before one of them is stored. */
+static void store_wide(struct turn *t, struct element *element)
+{
+    struct kernel *k = t->w->k;
+    const struct map_loops *m = t->m;
+    int64_t rows = m->size[t->across], columns = m->size[m->n - 1], each = t->stored;
+    val rows_left = tile_side(k, t->first, rows), columns_left = tile_side(k, t->last, columns);
+    t->loads.mode = LOADS_FROM_SCRATCH;
+    for (int64_t i = 0; i < A_THREAD; i += each) {
+        struct place p = thread_place(t, i / each, each, columns_left, rows_left);
+        uint32_t n = 0;
+        t->w->pred = p.there;
+        t->w->pred_all = true;
+        for (int64_t u = 0; u < each; u++) {
+            val column = ix_add(k, p.along, k_int(k, u));
+            t->loads.at = ix_add(k, ix_scale(k, column, SIDE + PAD), p.other);
+            n += evaluate(t, within(k, t->first, p.other, rows), within(k, t->last, column, columns), element + n);
+        }
+        for (uint32_t e = 0; e < n; e++)
+            lower_put(t->w, &element[e]);
+    }
+    t->w->pred = 0;
+    t->w->pred_all = false;
+}
+
+/* How many neighbours of both kinds a thread accesses at once; none: the wide form is not possible. */
+static void find_wide(struct turn *t)
+{
+    const struct lowering *w = t->w;
+    const struct map_loops *m = t->m;
+    const struct caps *caps = w->chooser->caps;
+    size_t largest = 1, stored = 1, bytes = 0;
+    for (uint32_t l = 0; l < t->loads.n; l++) {
+        size_t size = t->loads.turned[l] ? dtype_size(t->loads.dtype[l]) : 0;
+        largest = size > largest ? size : largest;
+        bytes += (SIDE * (SIDE + PAD) * size + 63) / 64 * 64;
+    }
+    for (uint32_t i = 0; i < w->nmember; i++) {
+        size_t size = w->stored[w->member[i]] ? dtype_size(w->g->node[w->member[i]].dtype) : 0;
+        stored = size > stored ? size : stored;
+    }
+    int64_t read = ACCESS / (int64_t)largest, put = ACCESS / (int64_t)stored;
+    if (caps->block_threads < WIDE || bytes > caps->shared_bytes || m->size[t->across] % read ||
+        m->size[m->n - 1] % put)
+        return;
+    t->read = read;
+    t->stored = put;
+}
+
+/* ---- the kernel ---- */
+
 /* The number of tiles in each of the outer dimensions, of which a tile has one but for its own two. */
 static struct shape outer_tiles(const struct map_loops *m, uint32_t across)
 {
@@ -170,21 +278,30 @@ static void emit_tiles(struct turn *t, struct element *element)
     struct shape outer = outer_tiles(t->m, t->across);
     int64_t columns = tile_columns(t->m);
     k->extent = shape_count(&outer) * columns;
+    bool wide = k->sched.width == WIDE;
     w->loads = &t->loads;
     lower_scalars(w);
-    val p = k_loop(k, LOOP_PARALLEL, k_int(k, 0), k_int(k, k->extent), 1);
+    val p = k_loop(k, wide ? LOOP_GRID : LOOP_PARALLEL, k_int(k, 0), k_int(k, k->extent), 1);
     lower_unflatten(k, &outer, ix_div(k, p, columns), t->index);
     t->first = ix_scale(k, t->index[t->across], SIDE);
     t->last = ix_scale(k, ix_mod(k, p, columns), SIDE);
-    bring(t, element);
-    store(t, element);
+    if (wide) {
+        t->thread = k_loop(k, LOOP_BLOCK, k_int(k, 0), k_int(k, WIDE), 1);
+        bring_wide(t, element);
+        k_inst(k, L_BARRIER, KL_BOOL, 0, 0, 0, 0);
+        store_wide(t, element);
+        k_end(k, t->thread);
+    } else {
+        bring(t, element);
+        store(t, element);
+    }
     k_end(k, p);
     w->loads = NULL;
 }
 
 static struct element *new_elements(struct lowering *w)
 {
-    struct element *element = mem_alloc((w->nmember + 1) * sizeof *element);
+    struct element *element = mem_alloc((ACCESS * w->nmember + 1) * sizeof *element);
     if (!element)
         err_set(&w->k->err, KL_ERR_MEMORY, "out of memory lowering @%s", w->g->name);
     return element;
@@ -198,18 +315,22 @@ int64_t gpu_turn_find(struct lowering *w, const struct map_loops *m, struct gpu_
     struct element *element = new_elements(w);
     bool turns = element && find_turned(&t, element);
     mem_free(element);
-    *found = (struct gpu_turn){m, t.across, t.loads};
+    if (turns)
+        find_wide(&t);
+    *found = (struct gpu_turn){m, t.across, t.loads, t.read, t.stored};
     struct shape outer = outer_tiles(m, t.across);
     return turns ? shape_count(&outer) * tile_columns(m) : 0;
 }
 
 void gpu_turn(struct lowering *w, const struct gpu_turn *found)
 {
-    struct turn t = {.w = w, .m = found->m, .across = found->across, .loads = found->loads};
+    struct turn t = {.w = w, .m = found->m, .across = found->across, .loads = found->loads, .read = found->read,
+                     .stored = found->stored};
     struct element *element = new_elements(w);
+    enum buf_role role = w->k->sched.width == WIDE ? BUF_SHARED : BUF_SCRATCH;
     for (uint32_t l = 0; l < t.loads.n; l++)
         if (t.loads.turned[l])
-            t.loads.scratch[l] = k_buf(w->k, BUF_SCRATCH, t.loads.dtype[l], SIDE * (SIDE + PAD), 0);
+            t.loads.scratch[l] = k_buf(w->k, role, t.loads.dtype[l], SIDE * (SIDE + PAD), 0);
     if (element)
         emit_tiles(&t, element);
     mem_free(element);
