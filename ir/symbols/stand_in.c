@@ -91,6 +91,8 @@ static bool op_takes_symbols(const struct graph *g, const struct node *n)
     default:
         if (op_is_attention(n->op))
             return columns_are_numbers(g, n);
+        if (op_is_masked(n->op))
+            return s->dim[node_axis(n)] >= 0 && g->shape[n->shape].dim[node_axis(n)] >= 0;
         return op_is_view(n->op) || op_is_elementwise(n->op) || op_is_reduce(n->op) || op_is_product(n->op);
     }
 }
