@@ -1,10 +1,10 @@
 /* One program for all lengths: models with symbolic batches and lengths against the same with a program a shape.
  *
- *   mlp, gpt, gpt-step   300 random (batch, length) pairs: what was built and compiled for them, and for some of the pairs
- *                        the time beside that of a program for this shape, by turns on one thread
+ *   mlp, gpt, gpt-step   300 random (batch, length) pairs: what was built and compiled for them, and for some of them the
+ *                        time beside that of a program for this shape, by turns on one thread
  *   host                 a frozen step of one small kernel: the host's time with a symbol and without
- *   text                 1000 training steps on batches of sentences, each as long as its longest, beside batches that are
- *                        all as long as the longest sentence there is
+ *   text                 1000 training steps on batches of sentences, each as long as its longest, beside batches that
+ *                        are all as long as the longest sentence there is
  */
 #include "bench.h"
 #include "models.h"
@@ -115,12 +115,12 @@ static bool timed(step_fn *step, struct state *s, bool symbolic, const int64_t *
     return ok;
 }
 
-static bool compare_pairs(const char *name, step_fn *step, struct state *s, int64_t most_batch)
+static bool compare_pairs(struct bench *b, const char *name, step_fn *step, struct state *s, int64_t most_batch)
 {
-    static struct samples ratio;
+    static struct samples ratio, took;
     int64_t pair[PAIRS][2];
     struct built before = built_now();
-    ratio.n = 0;
+    ratio.n = took.n = 0;
     for (int i = 0; i < PAIRS; i++) {
         pair[i][0] = 1 + random_below((uint32_t)most_batch);
         pair[i][1] = 2 + random_below(MOST_LENGTH - 1);
@@ -146,10 +146,12 @@ static bool compare_pairs(const char *name, step_fn *step, struct state *s, int6
         printf("%-9s %3lld x %2lld: %9.1f us fixed, %9.1f us symbolic, %.3f\n", name, (long long)pair[i][0],
                (long long)pair[i][1], 1e6 * best[0], 1e6 * best[1], best[1] / best[0]);
         samples_add(&ratio, best[1] / best[0]);
+        samples_add(&took, best[1]);
         measure_progress(name, i + 1, COMPARED);
     }
     printf("%-9s symbolic / fixed: %.3f, the median; %.3f to %.3f\n", name, samples_median(&ratio),
            measure_quantile(ratio.s, ratio.n, 0), measure_quantile(ratio.s, ratio.n, 1));
+    bench_baseline(bench_add(b, name, "symbolic", 1, &took, "us", 0, 0), "fixed", 1 / samples_median(&ratio));
     return true;
 }
 
@@ -226,9 +228,9 @@ static bool run_text(struct bench *b, struct state *s)
             if (i)
                 samples_add(&took[k], measure_cpu_now() - from);
         }
-        printf("text      %-34s %7.2f s in all, %.0f MB at most\n", k ? "all as long as the longest" : "symbolic length",
-               measure_cpu_now() - start, megabytes());
-        print_built("text", k ? "all as long as the longest" : "symbolic length", before);
+        const char *what = k ? "all as long as the longest" : "symbolic length";
+        printf("text      %-34s %7.2f s in all, %.0f MB at most\n", what, measure_cpu_now() - start, megabytes());
+        print_built("text", what, before);
         bench_add(b, "text", k ? "longest" : "symbolic", 1, &took[k], "us", 0, 0);
     }
     return true;
@@ -249,9 +251,9 @@ int main(int argc, char **argv)
     for (int i = 0; s.ids && i <= MOST_BATCH * MOST_LENGTH; i++)
         s.ids[i] = (int32_t)random_below((uint32_t)size.vocabulary);
     bool ok = s.ids && s.images && gpt_open(&s.gpt, device, size) && mlp_open(&s.mlp, device, MOST_IMAGES);
-    ok = ok && (!bench_wants(&b, "mlp") || compare_pairs("mlp", step_mlp, &s, MOST_IMAGES));
-    ok = ok && (!bench_wants(&b, "gpt") || compare_pairs("gpt", step_gpt_forward, &s, MOST_BATCH));
-    ok = ok && (!bench_wants(&b, "gpt-step") || compare_pairs("gpt-step", step_gpt_train, &s, MOST_BATCH));
+    ok = ok && (!bench_wants(&b, "mlp") || compare_pairs(&b, "mlp", step_mlp, &s, MOST_IMAGES));
+    ok = ok && (!bench_wants(&b, "gpt") || compare_pairs(&b, "gpt", step_gpt_forward, &s, MOST_BATCH));
+    ok = ok && (!bench_wants(&b, "gpt-step") || compare_pairs(&b, "gpt-step", step_gpt_train, &s, MOST_BATCH));
     ok = ok && (!bench_wants(&b, "host") || compare_host(&b, &s));
     ok = ok && (!bench_wants(&b, "text") || run_text(&b, &s));
     gpt_close(&s.gpt);

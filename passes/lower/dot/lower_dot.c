@@ -633,7 +633,7 @@ static void emit_columns(const struct dot *d, dot_task *task, const void *ctx, v
 {
     struct kernel *k = d->w->k;
     bool runs = d->run < d->size.n, all = runs || walks_rows(d);
-    if (d->symbolic_n && !runs) { /* lanes without a column are masked in all tiles, so that there is one kind of tile */
+    if (d->symbolic_n) { /* lanes without a column are masked in all tiles, so that there is one kind of tile */
         struct dot here = *d;
         val n0 = ix_scale(k, number, d->nr), left = k_prim(k, P_SUB, ix_size(k, d->size.n), n0, 0);
         ix_whole(k, left, 1, d->size.n);
@@ -697,8 +697,7 @@ void dot_tasks(struct dot *d, int64_t columns, dot_task *task, const void *ctx)
     int64_t row_blocks = dot_parts(d->size.m, d->mblock);
     struct tasks t;
     val rows = parts_of(d, d->symbolic_m, d->size.m, d->mblock, row_blocks);
-    val across = d->run < d->size.n ? ix_size(k, d->size.n / d->run)
-                 : parts_of(d, d->symbolic_n, d->size.n, d->nr, columns), each = ix_times(k, rows, across);
+    val across = parts_of(d, d->symbolic_n, d->size.n, d->nr, columns), each = ix_times(k, rows, across);
     val p = lower_tasks(d->w, d->size.batch * row_blocks * columns,
                         d->symbolic ? ix_times(k, ix_size(k, d->size.batch), each) : 0, &t), rest = p, column;
     if (k->extent) {
@@ -736,8 +735,9 @@ static void dot_emit_tiles(struct dot *d, const struct schedule *s)
     d->mblock = s->dot.rows;
     d->run = s->dot.run ? s->dot.run : d->size.n;
     d->lanes = s->dot.lanes;
-    if (d->run < d->size.n && ix_symbolic(k, d->run)) {
-        kernel_refuse(k, "a symbol says how long the runs are in which a product's columns lie");
+    bool windows = d->b_step_n == -1 && d->b_step_k == -1;
+    if (d->symbolic && (d->run < d->size.n || windows)) { /* element by element it would take several times as long */
+        kernel_refuse(k, "an operand of a product of symbolic lengths lies in runs, as windows of an image do");
         return;
     }
     d->when = (enum sched_epilogue)s->dot.epilogue;

@@ -167,9 +167,7 @@ static void pack_vector(const struct dot *d, const struct panel *t, int64_t firs
     val n = ix_add(k, t->n0, k_int(k, first));
     struct vector v = {first, lanes, ix_div(k, n, d->columns_run), ix_mod(k, n, d->columns_run), 0};
     w->lane = k_loop(k, LOOP_VECTOR, k_int(k, 0), k_int(k, lanes), 1);
-    if (d->columns_here)
-        v.there = k_prim(k, P_LT, w->lane, k_prim(k, P_SUB, d->columns_here, k_int(k, first), 0), 0);
-    else if (t->cols - first < lanes)
+    if (t->cols - first < lanes)
         v.there = k_prim(k, P_LT, w->lane, k_int(k, t->cols - first), 0);
     val one = runs == 2 ? k_prim(k, P_LE, v.at, k_int(k, d->columns_run - lanes), 0) : 0;
     for (int64_t alone = runs == 1 || one; alone >= 0; alone--) {
