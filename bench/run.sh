@@ -17,7 +17,7 @@ while (($#)); do
     *) names+=("$1") && shift ;;
     esac
 done
-((${#names[@]})) || mapfile -t names < <(grep -vxE 'peers|models|gpu' <<<"$available" || true)
+((${#names[@]})) || mapfile -t names < <(grep -vxE 'peers|models|gpu|gpt2' <<<"$available" || true)
 
 # What all backends built in add to recording an op: of the two builds the fastest pass in each of a few turns, for the
 # machine's speed changes from second to second; microseconds for 1000 ops, as all of dispatch's rows.
@@ -53,6 +53,23 @@ peers_for_peers() {
     export KILN_TEST_PYTHON=$peers/bin/python KILN_TEST_PEERS=$here KILN_TEST_MKL=$peers/mkl_any_vendor.so
 }
 
+# llm.c for bench/gpt2.c: its source at this commit, fetched once, and built as its Makefile builds it.
+llmc_for_gpt2() {
+    local llmc=$folder/../llm.c commit=db2454f88f1cdf0568c76d4c4bf2b1e0ed508cf0
+    local source=$folder/../../bench/peers/gpt2_llmc.c
+    mkdir -p "$llmc" "$folder/../gpt2"
+    export KILN_TEST_GPT2=$folder/../gpt2
+    if ! [ -e "$llmc/train_gpt2.c" ]; then
+        { git -C "$llmc" init --quiet && git -C "$llmc" fetch --quiet --depth 1 https://github.com/karpathy/llm.c \
+            "$commit" && git -C "$llmc" checkout --quiet FETCH_HEAD; } || return 0
+    fi
+    cc -Ofast -march=native -fopenmp -DOMP -w -I"$llmc" "$source" -o "$llmc/turns" -lm || return 0
+    export KILN_TEST_LLMC=$llmc/turns
+    lines() { grep -cvE '^[[:space:]]*(//.*|/?[*].*)?$' "$1"; }
+    echo "lines without comments: examples/gpt2.c $(lines "$folder/../../examples/gpt2.c")," \
+        "llm.c's train_gpt2.c $(lines "$llmc/train_gpt2.c")" >&2
+}
+
 # Each program writes a JSON array; the file is one array of all their rows.
 parts=$(mktemp -d)
 trap 'rm -r "$parts"' EXIT
@@ -71,7 +88,8 @@ for name in "${names[@]}"; do
         continue
     fi
     if [ "$name" = models ]; then peer_for_models; fi
-    if [ "$name" = peers ]; then peers_for_peers; fi
+    if [ "$name" = peers ] || [ "$name" = gpt2 ]; then peers_for_peers; fi
+    if [ "$name" = gpt2 ]; then llmc_for_gpt2; fi
     "$folder/$name" "${options[@]}" --json "$parts/$name"
     written+=("$name")
     if [ "$name" = dispatch ] && [ -x "$one/dispatch" ]; then

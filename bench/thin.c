@@ -1,10 +1,9 @@
 /* Products of a few rows with a matrix that is read once, which memory limits: weights stored [in, out] and [out, in],
  * in floats, half floats and bytes, on one thread and on two.  The limit is reading as many bytes as the weights have,
  * in the same rounds; the baseline is copying: the bytes that it reads and writes. */
-#include "bench.h"
-#include <pthread.h>
+#include "streams.h"
 
-enum { ROUNDS = 15, SIDE = 4096, MOST_THREADS = 2 };
+enum { ROUNDS = 15, SIDE = 4096 };
 
 static const struct thin_case {
     int rows;
@@ -52,42 +51,6 @@ static bool product(kl_device dev, const struct thin_case *c, const struct opera
     kl_tensor out = kl_dot_general(o->x, w, 0, NULL, NULL, 1, (int[]){1}, (int[]){c->out_in});
     kl_keep(out);
     return kl_trace_end() == KL_OK && kl_sync(dev) == KL_OK && kl_release(out) == KL_OK;
-}
-
-/* ---- what memory can do ---- */
-
-struct stream { float *array[2]; size_t from, to; bool copies; };
-
-static void *run_stream(void *arg)
-{
-    const struct stream *s = arg;
-    if (s->copies) {
-        limit_stream(s->array, 1, s->from, s->to);
-    } else {
-        volatile float sink = limit_sum(s->array[1], s->from, s->to);
-        (void)sink;
-    }
-    return NULL;
-}
-
-/* Reads `bytes` in all, or reads and writes them; seconds. */
-static double stream_seconds(float *const *array, size_t bytes, bool copies, int threads)
-{
-    size_t n = bytes / sizeof(float) / (copies ? 2 : 1);
-    struct stream s[MOST_THREADS];
-    pthread_t other[MOST_THREADS];
-    double start = threads > 1 ? measure_now() : measure_cpu_now();
-    for (int i = 0; i < threads; i++)
-        s[i] = (struct stream){{array[0], array[1]}, n * (size_t)i / (size_t)threads,
-                               n * ((size_t)i + 1) / (size_t)threads, copies};
-    int begun = 0;
-    while (begun < threads - 1 && !pthread_create(&other[begun], NULL, run_stream, &s[begun]))
-        begun++;
-    for (int i = begun; i < threads; i++)
-        run_stream(&s[i]);
-    for (int i = 0; i < begun; i++)
-        pthread_join(other[i], NULL);
-    return (threads > 1 ? measure_now() : measure_cpu_now()) - start;
 }
 
 int main(int argc, char **argv)

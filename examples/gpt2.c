@@ -2,6 +2,7 @@
  *
  *     gpt2 gpt2_124M.bin --tokens tiny_shakespeare_train.bin --sample 64 --tokenizer gpt2_tokenizer.bin
  *     gpt2 --random 12,12,768,1024,50257 --save random.bin            without any file
+ *     gpt2 gpt2_124M.bin --steps 0 --sample 64 --quantize int8        with weights of 8 bits
  *
  * Read gpt2_logits and train first; the rest is files and options. */
 #include <errno.h>
@@ -22,6 +23,8 @@ struct gpt2 {
     kl_nn_embedding wte, wpe; /* of tokens, which also makes the logits; of positions */
     kl_nn_block *block;
     kl_nn_norm norm;
+    kl_tensor *quantized; /* weights as integers (gpt2_quantize), NULL: none */
+    int quantized_count;
 };
 
 static bool gpt2_init(struct gpt2 *m, uint64_t seed)
@@ -57,6 +60,44 @@ static kl_tensor gpt2_hidden(const struct gpt2 *m, kl_tensor ids, int64_t length
 static kl_tensor gpt2_logits(const struct gpt2 *m, kl_tensor hidden, int64_t n)
 {
     return kl_matmul(kl_reshape(hidden, 2, (int64_t[]){n, m->width}), kl_transpose(m->wte.weight, 0, 1));
+}
+
+/* Quantizes a weight in the place of its floats, which the tree of parameters keeps.  in_axis: the axis that products
+ * sum over.  int8 has a scale for each output, q4_0 one for each block of 32 inputs. */
+static bool quantize_weight(struct gpt2 *m, kl_tensor *weight, int in_axis, kl_qtype type)
+{
+    kl_qscheme scheme = {.type = type, .per_axis = true, .axis = 1 - in_axis};
+    if (type == KL_Q_I4)
+        scheme = (kl_qscheme){.type = type, .axis = in_axis, .block = 32};
+    kl_trace_begin("quantize");
+    kl_tensor q = kl_keep(kl_quantized(*weight, scheme, kl_none, kl_none));
+    if (kl_trace_end() != KL_OK)
+        return false;
+    *weight = m->quantized[m->quantized_count++] = q;
+    return true;
+}
+
+/* Quantizes the weights of all products, for sampling.  false: see kl_last_error. */
+static bool gpt2_quantize(struct gpt2 *m, kl_qtype type)
+{
+    m->quantized = calloc((size_t)m->layers * 4 + 1, sizeof *m->quantized);
+    bool ok = m->quantized && quantize_weight(m, &m->wte.weight, 1, type);
+    for (int64_t i = 0; i < m->layers && ok; i++) {
+        kl_nn_block *b = &m->block[i];
+        ok = quantize_weight(m, &b->attention.qkv.weight, 0, type) &&
+             quantize_weight(m, &b->attention.out.weight, 0, type) && quantize_weight(m, &b->up.weight, 0, type) &&
+             quantize_weight(m, &b->down.weight, 0, type);
+    }
+    return ok;
+}
+
+static void gpt2_free(struct gpt2 *m)
+{
+    for (int i = 0; i < m->quantized_count; i++)
+        kl_release(m->quantized[i]);
+    free(m->quantized);
+    kl_params_free(m->params);
+    free(m->block);
 }
 
 /* ---- llm.c's checkpoints: a header of 256 i32, then these tensors; of a layer's all layers, one after the other.
@@ -161,7 +202,7 @@ static bool checkpoint_write(const struct gpt2 *m, const char *path)
 /* ---- options ---- */
 
 struct options {
-    const char *checkpoint, *random, *tokens, *tokenizer, *save, *device;
+    const char *checkpoint, *random, *tokens, *tokenizer, *save, *device, *quantize;
     double batch, length, steps, rate, decay, sample, temperature, seed;
     bool recompute;
 };
@@ -170,7 +211,7 @@ static bool parse_options(struct options *o, int argc, char **argv)
 {
     const struct { const char *name, **text; double *number; } known[] = {
         {"--random", &o->random, NULL}, {"--tokens", &o->tokens, NULL}, {"--tokenizer", &o->tokenizer, NULL},
-        {"--save", &o->save, NULL}, {"--device", &o->device, NULL}, {"--batch", NULL, &o->batch},
+        {"--save", &o->save, NULL}, {"--quantize", &o->quantize, NULL}, {"--device", &o->device, NULL}, {"--batch", NULL, &o->batch},
         {"--length", NULL, &o->length}, {"--steps", NULL, &o->steps}, {"--rate", NULL, &o->rate},
         {"--decay", NULL, &o->decay}, {"--sample", NULL, &o->sample}, {"--temperature", NULL, &o->temperature},
         {"--seed", NULL, &o->seed}};
@@ -193,6 +234,7 @@ static bool parse_options(struct options *o, int argc, char **argv)
             good = false;
         }
     }
+    good = good && (!o->quantize || !strcmp(o->quantize, "int8") || !strcmp(o->quantize, "q4_0"));
     if (good && !o->checkpoint != !o->random && o->batch >= 1 && o->length >= 1)
         return true;
     fprintf(stderr,
@@ -205,6 +247,7 @@ static bool parse_options(struct options *o, int argc, char **argv)
             "  --decay X          its weight decay (%g)\n"
             "  --sample N         tokens to write after training (%g)\n"
             "  --temperature X    of the sampling; 0: always the likeliest token (%g)\n"
+            "  --quantize TYPE    sample with weights of type int8 or q4_0\n"
             "  --recompute        sample without a cache: slow, the same tokens\n"
             "  --tokenizer FILE   gpt2_tokenizer.bin or vocab.json, to show samples as text\n"
             "  --save FILE        write a checkpoint at the end\n"
@@ -421,8 +464,10 @@ int main(int argc, char **argv)
         printf("GPT-2 with %" PRId64 " parameters: %" PRId64 " layers of width %" PRId64 " and %" PRId64
                " heads, %" PRId64 " tokens of %" PRId64 "\n", kl_params_elements(m.params, "*"), m.layers, m.width,
                m.heads, m.length, m.vocabulary);
-    ok = ok && train(&m, &o) && (o.sample < 1 || sample(&m, &o)) && (!o.save || checkpoint_write(&m, o.save));
-    kl_params_free(m.params);
-    free(m.block);
+    ok = ok && train(&m, &o) && (!o.save || checkpoint_write(&m, o.save));
+    if (ok && o.quantize)
+        ok = gpt2_quantize(&m, o.quantize[0] == 'i' ? KL_Q_I8 : KL_Q_I4) || fail("--quantize", kl_last_error());
+    ok = ok && (o.sample < 1 || sample(&m, &o));
+    gpt2_free(&m);
     return ok ? 0 : 1;
 }

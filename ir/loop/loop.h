@@ -180,6 +180,7 @@ struct caps {
     uint32_t is_gpu;            /* 1: a GPU, 0: a CPU */
     uint32_t block_threads;     /* GPU: maximum threads of a block */
     uint32_t shared_bytes;      /* GPU: shared memory of a block */
+    uint32_t async_copies;      /* GPU: 1 if copies to shared memory do not occupy their thread */
     struct mma_caps mma;
 };
 
