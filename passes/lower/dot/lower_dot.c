@@ -735,9 +735,8 @@ static void dot_emit_tiles(struct dot *d, const struct schedule *s)
     d->mblock = s->dot.rows;
     d->run = s->dot.run ? s->dot.run : d->size.n;
     d->lanes = s->dot.lanes;
-    bool windows = d->b_step_n == -1 && d->b_step_k == -1;
-    if (d->symbolic && (d->run < d->size.n || windows)) { /* element by element it would take several times as long */
-        kernel_refuse(k, "an operand of a product of symbolic lengths lies in runs, as windows of an image do");
+    if (d->run < d->size.n && d->symbolic) {
+        kernel_refuse(k, "the columns of a product lie in runs");
         return;
     }
     d->when = (enum sched_epilogue)s->dot.epilogue;
