@@ -3,7 +3,7 @@
  * all inputs zeros.  A row's baseline is onnxruntime, its ratio the peer's time over Kiln's.  Also what a process takes
  * from its start to the first result when its kernels are on disk.
  *
- * onnxruntime runs in a process of its own, bench/onnxruntime_turns.py by the Python that KILN_TEST_PYTHON names;
+ * onnxruntime runs in a process of its own, peers/onnxruntime_turns.py by the Python that KILN_TEST_PYTHON names;
  * `./run bench models` installs it into build/onnxruntime.  Without it Kiln is measured alone. */
 #include "bench.h"
 #include <stdio.h>

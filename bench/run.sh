@@ -42,7 +42,7 @@ peer_for_models() {
     if ! [ -e "$peer/ready" ]; then
         python3 -m venv "$peer" && "$peer/bin/pip" install --quiet onnxruntime && touch "$peer/ready" || return 0
     fi
-    export KILN_TEST_PYTHON=$peer/bin/python KILN_TEST_TURNS=$folder/../../bench/onnxruntime_turns.py
+    export KILN_TEST_PYTHON=$peer/bin/python KILN_TEST_TURNS=$folder/../../bench/peers/onnxruntime_turns.py
 }
 
 # PyTorch and JAX for bench/peers.c, likewise.

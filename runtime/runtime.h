@@ -59,6 +59,8 @@ void dump_program(struct dump *d, const struct program *p, const struct backend 
 void dump_end(struct dump *d);
 /* Sets the directory for all stages of the next program built on this thread, as <trace>.<stage>.<ext>; NULL: none. */
 void dump_next_to(const char *dir);
+/* Requests again what dump_next_to had requested: the program turned out to be several, of which one is built next. */
+void dump_again(const struct dump *d);
 
 /* ---- options.c ---- */
 bool option_fuse(void);                  /* KILN_FUSE or the option, default true */

@@ -82,6 +82,8 @@ static bool op_takes_symbols(const struct graph *g, const struct node *n)
     switch (n->op) {
     case OP_input: case OP_state: case OP_iota: case OP_random: case OP_cast:
         return true;
+    case OP_window: /* products of windows that are not packed take several times as long */
+        return false;
     case OP_concat:
         return s->dim[n->attr.axis.axis] >= 0 && g->shape[n->shape].dim[n->attr.axis.axis] >= 0;
     case OP_gather:
@@ -91,6 +93,8 @@ static bool op_takes_symbols(const struct graph *g, const struct node *n)
     default:
         if (op_is_attention(n->op))
             return columns_are_numbers(g, n);
+        if (op_is_masked(n->op))
+            return s->dim[node_axis(n)] >= 0 && g->shape[n->shape].dim[node_axis(n)] >= 0;
         return op_is_view(n->op) || op_is_elementwise(n->op) || op_is_reduce(n->op) || op_is_product(n->op);
     }
 }

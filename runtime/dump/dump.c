@@ -217,6 +217,12 @@ struct dump *dump_begin(const char *trace)
     return d;
 }
 
+void dump_again(const struct dump *d)
+{
+    if (d && !d->wanted)
+        dump_next_to(d->dir);
+}
+
 static bool dump_listed(const struct dump *d, const char *word) { return word_listed(d->wanted, word); }
 
 static bool wants(const struct dump *d, const char *stage)

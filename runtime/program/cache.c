@@ -647,6 +647,7 @@ const struct exec *exec_get(const struct graph *captured, int device, bool fuse,
     if (later && (found = start_background(t, captured, dump, e))) return found;
     int64_t began = timeline_now();
     bool ok = !e->code && cache_build(&t->exec, captured, dump, false, e);
+    if (ok && t->exec.variants) dump_again(dump);
     dump_end(dump);
     if (ok) log_program(t, began);
     return cache_finish(t, ok);

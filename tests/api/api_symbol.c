@@ -196,6 +196,39 @@ static void test_sequences(kl_device dev)
         kl_release(p[0][j]), kl_release(p[1][j]);
 }
 
+static kl_tensor half_rows(kl_device dev, int64_t n, int64_t count, kl_tensor w)
+{
+    kl_trace_begin(n ? "symbolic rows" : "fixed rows");
+    kl_tensor y = kl_matmul(kl_cast(input(dev, n, count), KL_BF16), w);
+    y = kl_keep(kl_cast(y, KL_F32));
+    OK(kl_trace_end());
+    return y;
+}
+
+/* A product of bf16 has another order for at most 8 rows: two programs at most, each for a range. */
+static void test_ranges(kl_device dev)
+{
+    static const int64_t counts[] = {3, 40, 8, 1, 9, 23, 7, 40};
+    int64_t n = kl_symbol("n", 1, MOST), variants = kl_counter("variants");
+    kl_tensor w = kl_cast(kl_randn(dev, KL_F32, DIMS(IN, HIDDEN), 1), KL_BF16);
+    for (unsigned i = 0; i < sizeof counts / sizeof *counts; i++) {
+        kl_tensor one = half_rows(dev, n, counts[i], w);
+        if (whole_programs(dev) && i < 2)
+            CHECK(strstr(kl_trace_miss(), i ? "n in 9..40 has a program of its own: the order of a product of bf16"
+                                            : "n in 1..8 has a program of its own: the order of a product of bf16") ||
+                  kl_counter("variants") == variants);
+        kl_tensor two = half_rows(dev, 0, counts[i], w);
+        float a[MOST * HIDDEN], b[MOST * HIDDEN];
+        size_t bytes = (size_t)(counts[i] * HIDDEN) * sizeof *a;
+        OK(kl_read(one, a, bytes));
+        OK(kl_read(two, b, bytes));
+        CHECK(!memcmp(a, b, bytes));
+        kl_release(one), kl_release(two);
+    }
+    CHECK(!whole_programs(dev) || kl_counter("variants") <= variants + 2);
+    kl_release(w);
+}
+
 /* What is kept has numbers for lengths. */
 static void test_shapes(kl_device dev)
 {
@@ -322,6 +355,7 @@ static void test(kl_device dev)
     test_training(dev);
     test_optimizer(dev);
     test_sequences(dev);
+    test_ranges(dev);
     test_shapes(dev);
     test_step(dev);
     test_errors(dev);

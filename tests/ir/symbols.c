@@ -45,6 +45,41 @@ static bool next_value(int64_t v[SYMBOLS])
     return false;
 }
 
+/* ---- ranges ---- */
+
+/* Narrowed bounds are within the former ones, have the values, and are all on one side of the limit. */
+static void test_narrow(void)
+{
+    struct rng r = {7};
+    for (int round = 0; round < 3000; round++) {
+        struct symbols s = {.n = 3}, old;
+        struct size_limit l = {.number = 1 + rng_below(&r, 4)};
+        int64_t value[SYMBOLS], least = l.number, most = l.number, product = l.number;
+        for (uint32_t i = 0; i < 3; i++) {
+            s.v[i].low = rng_below(&r, 4);
+            s.v[i].high = s.v[i].low + rng_below(&r, 40);
+            value[i] = s.v[i].low + rng_below(&r, s.v[i].high - s.v[i].low + 1);
+            l.power[i] = (uint8_t)rng_below(&r, 3);
+        }
+        l.limit = 1 + rng_below(&r, 2000);
+        old = s;
+        size_limit_narrow(&s, &l, value);
+        bool inside = true;
+        for (uint32_t i = 0; i < 3; i++) {
+            inside &= old.v[i].low <= s.v[i].low && s.v[i].low <= value[i] && value[i] <= s.v[i].high &&
+                      s.v[i].high <= old.v[i].high;
+            for (uint8_t k = 0; k < l.power[i]; k++) {
+                least *= s.v[i].low;
+                most *= s.v[i].high;
+                product *= value[i];
+            }
+        }
+        if (!check(inside && (product < l.limit ? most < l.limit : least >= l.limit), "round %d: narrowed bounds",
+                   round))
+            break;
+    }
+}
+
 /* ---- arithmetic ---- */
 
 /* A random expression is a dim only if no value of the symbols makes it negative, and exactly then if it has no
@@ -300,6 +335,7 @@ static void test_two_sizes(const char *device)
 int main(void)
 {
     struct err e = {0};
+    test_narrow();
     test_arithmetic();
     test_sizes();
     test_tables();

@@ -1,0 +1,264 @@
+/* One program for all lengths: models with symbolic batches and lengths against the same with a program a shape.
+ *
+ *   mlp, gpt, gpt-step   300 random (batch, length) pairs: what was built and compiled for them, and for some the time
+ *                        beside that of a program for this shape, by turns on one thread
+ *   host                 a frozen step of one small kernel: the host's time with a symbol and without
+ *   text                 1000 training steps on batches of sentences, each as long as its longest, beside batches that
+ *                        are all as long as the longest sentence there is
+ */
+#include "bench.h"
+#include "models.h"
+#include <sys/resource.h>
+
+enum { PAIRS = 300, COMPARED = 16, TURNS = 9, MOST_BATCH = 8, MOST_LENGTH = 64, MOST_IMAGES = 128, STEPS = 1000 };
+static const struct gpt_size size = {4, 128, 4, MOST_LENGTH, MOST_BATCH, 128};
+
+struct state {
+    struct gpt gpt;
+    struct mlp mlp;
+    int64_t b, l, n;          /* symbols */
+    int32_t *ids;
+    uint8_t *images;
+};
+typedef bool step_fn(struct state *s, bool symbolic, int64_t batch, int64_t length);
+
+static uint32_t random_below(uint32_t n)
+{
+    static uint32_t state = 12345;
+    state = state * 1664525u + 1013904223u;
+    return (uint32_t)((uint64_t)(state >> 8) * n >> 24);
+}
+
+/* ---- models ---- */
+
+static bool step_mlp(struct state *s, bool symbolic, int64_t batch, int64_t length)
+{
+    (void)length;
+    const int64_t dims[2] = {batch, mlp_width[0]}, lengths[2] = {s->n, mlp_width[0]};
+    kl_trace_begin(symbolic ? "mlp symbolic" : "mlp fixed");
+    kl_tensor x = symbolic ? kl_input_symbolic(s->mlp.device, KL_U8, 2, lengths, dims, s->images)
+                           : kl_input(s->mlp.device, KL_U8, 2, dims, s->images);
+    x = kl_mul_scalar(kl_cast(x, KL_F32), 1.0 / 255);
+    for (int i = 0; i < MLP_LAYERS; i++) {
+        x = kl_linear(x, s->mlp.p.t[2 * i], s->mlp.p.t[2 * i + 1]);
+        x = i + 1 < MLP_LAYERS ? kl_relu(x) : x;
+    }
+    kl_keep(x);
+    bool ok = kl_trace_end() == KL_OK && kl_sync(s->mlp.device) == KL_OK;
+    kl_release(x);
+    return ok;
+}
+
+static kl_tensor text_input(struct state *s, bool symbolic, const int64_t *dims, const int32_t *ids)
+{
+    return symbolic ? kl_input_symbolic(s->gpt.device, KL_I32, 2, (int64_t[]){s->b, s->l}, dims, ids)
+                    : kl_input(s->gpt.device, KL_I32, 2, dims, ids);
+}
+
+/* The loss, and with `train` a step of Adam. */
+static bool run_gpt(struct state *s, bool symbolic, int64_t batch, int64_t length, bool train)
+{
+    struct gpt m = s->gpt;
+    const int64_t dims[2] = {batch, length};
+    const kl_tensor *end = m.p.t + 2 + m.size.layers * GPT_BLOCK;
+    m.size.batch = symbolic ? s->b : batch;
+    m.size.tokens = symbolic ? s->l : length;
+    kl_trace_begin(symbolic ? train ? "gpt step symbolic" : "gpt symbolic" : train ? "gpt step fixed" : "gpt fixed");
+    kl_tensor x = kl_embedding(m.p.t[0], text_input(s, symbolic, dims, s->ids));
+    x = kl_add(x, kl_narrow(m.p.t[1], 0, 0, m.size.tokens));
+    for (int64_t i = 0; i < m.size.layers; i++)
+        x = gpt_block(&m, x, m.p.t + 2 + i * GPT_BLOCK);
+    kl_tensor logits = kl_linear(kl_layer_norm(x, 1, end[0], end[1], 1e-5), end[2], kl_none);
+    kl_tensor next = kl_reshape(text_input(s, symbolic, dims, s->ids + 1), 1, (int64_t[]){-1});
+    kl_tensor loss = kl_keep(kl_cross_entropy(kl_reshape(logits, 2, (int64_t[]){-1, m.size.vocabulary}), next));
+    if (train)
+        kl_optimizer_step(m.adam, loss, 1e-3);
+    bool ok = kl_trace_end() == KL_OK && kl_sync(m.device) == KL_OK;
+    kl_release(loss);
+    return ok;
+}
+
+static bool step_gpt_forward(struct state *s, bool symbolic, int64_t batch, int64_t length)
+{
+    return run_gpt(s, symbolic, batch, length, false);
+}
+
+static bool step_gpt_train(struct state *s, bool symbolic, int64_t batch, int64_t length)
+{
+    return run_gpt(s, symbolic, batch, length, true);
+}
+
+/* ---- pairs ---- */
+
+struct built { int64_t graphs, compiles, variants; };
+
+static struct built built_now(void)
+{
+    return (struct built){kl_counter("graphs_built"), kl_counter("compiles") + kl_counter("disk_hits"),
+                          kl_counter("variants")};
+}
+
+static void print_built(const char *name, const char *what, struct built since)
+{
+    struct built now = built_now();
+    printf("%-9s %-34s %4lld graphs, %5lld kernels, %3lld variants\n", name, what,
+           (long long)(now.graphs - since.graphs), (long long)(now.compiles - since.compiles),
+           (long long)(now.variants - since.variants));
+}
+
+static bool timed(step_fn *step, struct state *s, bool symbolic, const int64_t *pair, double *best)
+{
+    double start = measure_cpu_now();
+    bool ok = step(s, symbolic, pair[0], pair[1]);
+    double took = measure_cpu_now() - start;
+    *best = took < *best ? took : *best;
+    return ok;
+}
+
+static bool compare_pairs(struct bench *b, const char *name, step_fn *step, struct state *s, int64_t most_batch)
+{
+    static struct samples ratio, took;
+    int64_t pair[PAIRS][2];
+    struct built before = built_now();
+    ratio.n = took.n = 0;
+    for (int i = 0; i < PAIRS; i++) {
+        pair[i][0] = 1 + random_below((uint32_t)most_batch);
+        pair[i][1] = 2 + random_below(MOST_LENGTH - 1);
+    }
+    for (int i = 0; i < PAIRS; i++) {
+        if (!step(s, true, pair[i][0], pair[i][1]))
+            return false;
+        if (!i)
+            print_built(name, "first pair", before), before = built_now();
+    }
+    print_built(name, "299 other pairs", before);
+    for (int i = 0; i < COMPARED; i++) {
+        double best[2] = {1e9, 1e9};
+        before = built_now();
+        if (!step(s, false, pair[i][0], pair[i][1]))
+            return false;
+        if (!i)
+            print_built(name, "fixed shape", before);
+        for (int turn = 0; turn < TURNS; turn++)
+            for (int symbolic = 0; symbolic < 2; symbolic++)
+                if (!timed(step, s, symbolic, pair[i], &best[symbolic]))
+                    return false;
+        printf("%-9s %3lld x %2lld: %9.1f us fixed, %9.1f us symbolic, %.3f\n", name, (long long)pair[i][0],
+               (long long)pair[i][1], 1e6 * best[0], 1e6 * best[1], best[1] / best[0]);
+        samples_add(&ratio, best[1] / best[0]);
+        samples_add(&took, best[1]);
+        measure_progress(name, i + 1, COMPARED);
+    }
+    printf("%-9s symbolic / fixed: %.3f, the median; %.3f to %.3f\n", name, samples_median(&ratio),
+           measure_quantile(ratio.s, ratio.n, 0), measure_quantile(ratio.s, ratio.n, 1));
+    bench_baseline(bench_add(b, name, "symbolic", 1, &took, "us", 0, 0), "fixed", 1 / samples_median(&ratio));
+    return true;
+}
+
+/* ---- the host's time ---- */
+
+static kl_step *host_step(struct state *s, bool symbolic)
+{
+    const int64_t dims[1] = {16};
+    kl_trace_begin(symbolic ? "host symbolic" : "host fixed");
+    kl_tensor x = symbolic ? kl_input_symbolic(s->gpt.device, KL_F32, 1, &s->n, dims, s->images)
+                           : kl_input(s->gpt.device, KL_F32, 1, dims, s->images);
+    kl_keep(kl_add_scalar(x, 1));
+    return kl_step_end(1, &x);
+}
+
+static bool compare_host(struct bench *b, struct state *s)
+{
+    enum { ROUNDS = 30, RUNS = 2000 };
+    static struct samples took[2];
+    kl_step *step[2] = {host_step(s, false), host_step(s, true)};
+    kl_tensor x = kl_input(s->gpt.device, KL_F32, 1, (int64_t[]){16}, s->images), out;
+    bool ok = step[0] && step[1];
+    for (int round = 0; ok && round < ROUNDS; round++)
+        for (int k = 0; ok && k < 2; k++) {
+            double start = measure_cpu_now();
+            for (int i = 0; ok && i < RUNS; i++) {
+                ok = kl_step_run(step[k], 1, &x, 0, NULL, 1, &out) == KL_OK;
+                kl_release(out);
+            }
+            samples_add(&took[k], (measure_cpu_now() - start) / RUNS);
+        }
+    for (int k = 0; ok && k < 2; k++)
+        bench_add(b, "host", k ? "symbolic" : "fixed", 1, &took[k], "us", 0, 0);
+    kl_step_free(step[0]);
+    kl_step_free(step[1]);
+    kl_release(x);
+    return ok;
+}
+
+/* ---- text of sentences ---- */
+
+/* Of a batch the longest sentence; most sentences are short. */
+static int64_t longest(void)
+{
+    int64_t most = 0;
+    for (int i = 0; i < MOST_BATCH; i++) {
+        double u = random_below(1 << 20) / (double)(1 << 20);
+        int64_t length = 4 + (int64_t)(u * u * u * (MOST_LENGTH - 3));
+        most = length > most ? length : most;
+    }
+    return most;
+}
+
+static double megabytes(void)
+{
+    struct rusage r;
+    getrusage(RUSAGE_SELF, &r);
+    return (double)r.ru_maxrss / 1024;
+}
+
+static bool run_text(struct bench *b, struct state *s)
+{
+    static struct samples took[2];
+    static int64_t length[STEPS];
+    for (int i = 0; i < STEPS; i++)
+        length[i] = longest();
+    for (int k = 0; k < 2; k++) {
+        struct built before = built_now();
+        double start = measure_cpu_now();
+        for (int i = 0; i < STEPS; i++) {
+            double from = measure_cpu_now();
+            if (!step_gpt_train(s, !k, MOST_BATCH, k ? MOST_LENGTH : length[i]))
+                return false;
+            if (i)
+                samples_add(&took[k], measure_cpu_now() - from);
+        }
+        const char *what = k ? "all as long as the longest" : "symbolic length";
+        printf("text      %-34s %7.2f s in all, %.0f MB at most\n", what, measure_cpu_now() - start, megabytes());
+        print_built("text", what, before);
+        bench_add(b, "text", k ? "longest" : "symbolic", 1, &took[k], "us", 0, 0);
+    }
+    return true;
+}
+
+int main(int argc, char **argv)
+{
+    static struct bench b;
+    static struct state s;
+    if (!bench_open(&b, "symbols", argc, argv))
+        return b.status;
+    kl_device device = bench_device(&b);
+    kl_set_option("threads", 1);
+    s.b = kl_symbol("batch", 1, MOST_BATCH), s.l = kl_symbol("length", 2, MOST_LENGTH);
+    s.n = kl_symbol("images", 1, MOST_IMAGES);
+    s.ids = calloc(MOST_BATCH * MOST_LENGTH + 1, sizeof *s.ids);
+    s.images = calloc((size_t)(MOST_IMAGES * mlp_width[0]), 1);
+    for (int i = 0; s.ids && i <= MOST_BATCH * MOST_LENGTH; i++)
+        s.ids[i] = (int32_t)random_below((uint32_t)size.vocabulary);
+    bool ok = s.ids && s.images && gpt_open(&s.gpt, device, size) && mlp_open(&s.mlp, device, MOST_IMAGES);
+    ok = ok && (!bench_wants(&b, "mlp") || compare_pairs(&b, "mlp", step_mlp, &s, MOST_IMAGES));
+    ok = ok && (!bench_wants(&b, "gpt") || compare_pairs(&b, "gpt", step_gpt_forward, &s, MOST_BATCH));
+    ok = ok && (!bench_wants(&b, "gpt-step") || compare_pairs(&b, "gpt-step", step_gpt_train, &s, MOST_BATCH));
+    ok = ok && (!bench_wants(&b, "host") || compare_host(&b, &s));
+    ok = ok && (!bench_wants(&b, "text") || run_text(&b, &s));
+    gpt_close(&s.gpt);
+    mlp_close(&s.mlp);
+    free(s.ids);
+    free(s.images);
+    return ok ? bench_close(&b) : bench_fail(&b, "run");
+}
