@@ -84,8 +84,8 @@ print('#version: 0.2', 't h', 'th e', chr(288) + ' the', sep=chr(10))"
 }
 
 data_words() {
-    printf '"%s"\n' '\x1f\x8b\x08' '\x00\x00\x08\x03' '\x28\xd7\x34\x01' '{\"' '\":' '\\u0120' '\\u' '#version: ' ' the' \
-        '\"step\":' '\"loss\":' '\"rate\":' null nan inf -1e308 '\"\"' '\xc4\xa0' dtype shape data_offsets I64 F32
+    printf '"%s"\n' '\x1f\x8b\x08' '\x00\x00\x08\x03' '\x28\xd7\x34\x01' '{\"' '\":' '\\u0120' '\\u' '#version: ' \
+        ' the' '\"step\":' '\"loss\":' '\"rate\":' null nan inf -1e308 '\xc4\xa0' dtype shape data_offsets I64 F32
 }
 
 onnx_samples() {

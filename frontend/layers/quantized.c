@@ -227,7 +227,7 @@ static kl_tensor made_ints(struct thread *t, kl_tensor packed) { return behind(t
 
 /* Rows of a tensor whose scales differ (gather), as a plain tensor: rows of the integers times rows of the scales, so
  * that the rest of the table is not read. */
-static kl_tensor gathered(const struct call *c, const struct quant *q)
+static kl_tensor quantized_rows(const struct call *c, const struct quant *q)
 {
     const kl_site *s = c->site;
     uint32_t g = c->proto.attr.axis.axis, more = view_of(c->in[1]).shape.rank;
@@ -269,7 +269,9 @@ static kl_tensor view(struct thread *t, const struct call *c)
     if (c->proto.op == OP_gather && (q.type == KL_Q_I4 || !follows)) {
         bool differentiable = q.type == KL_Q_I4 ? q.made.id : quant_source(t, q.part[0]).id;
         bool blocks = q.grain == QUANT_BLOCK && q.axis == c->proto.attr.axis.axis;
-        return differentiable || blocks ? call_with(c, quant_dense(c->site, &q), c->in[1], kl_none) : gathered(c, &q);
+        if (differentiable || blocks)
+            return call_with(c, quant_dense(c->site, &q), c->in[1], kl_none);
+        return quantized_rows(c, &q);
     }
     if (q.type == KL_Q_I4 && permute && !q.made.id) { /* pairs lie along the last axis: the same integers as bytes */
         q.part[0] = unpack(c->site, &q);

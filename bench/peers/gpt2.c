@@ -1,17 +1,17 @@
 /* GPT-2 with 124M parameters, by the functions of examples/gpt2.c.
  *
- * train-THREADS: a training step of AdamW on 4 sequences of 64 tokens, by turns with llm.c, PyTorch and torch.compile,
- * on one and on two threads.  All start from the same random checkpoint and get the same batches; the losses of llm.c and
- * PyTorch must be Kiln's within 1e-3.
+ * train-THREADS: a training step of AdamW on 4 sequences of 64 tokens on one or two threads, by turns with llm.c,
+ * PyTorch and torch.compile.  All start from the same random checkpoint and get the same batches.  Their losses must be
+ * Kiln's within 1e-3.
  * decode-TYPE: one more token with a cache of keys and values and weights of this type.  The rate is bytes of weights
  * per second, the limit is that of copying memory in the same rounds, counted as bytes read and bytes written.
  *
- * The peers are the programs that KILN_TEST_LLMC and KILN_TEST_PYTHON name (bench/peers/gpt2_*); `./run bench gpt2`
- * makes them.  Checkpoint and batches are written into the folder KILN_TEST_GPT2.  All of it takes about ten minutes
- * and 10 GB of memory. */
+ * The peers are the programs that KILN_TEST_LLMC and KILN_TEST_PYTHON name (llmc/turns.c, gpt2_turns.py);
+ * `./run bench gpt2` makes them.  Checkpoint and batches are written into the folder KILN_TEST_GPT2.  All of it takes
+ * about ten minutes and 10 GB of memory. */
 #define _GNU_SOURCE
 #include "peer.h"
-#include "streams.h"
+#include "bench/streams.h"
 int gpt2_example(int argc, char **argv);
 #define main gpt2_example
 #include "examples/gpt2.c"
@@ -57,7 +57,8 @@ static bool write_inputs(kl_device device)
 static bool start_system(struct peer *p, int system, int threads)
 {
     char batch[12], length[12], steps[12], script[PATH], line[LINE];
-    const char *python = getenv("KILN_TEST_PYTHON"), *llmc = getenv("KILN_TEST_LLMC"), *here = getenv("KILN_TEST_PEERS");
+    const char *python = getenv("KILN_TEST_PYTHON"), *llmc = getenv("KILN_TEST_LLMC");
+    const char *here = getenv("KILN_TEST_PEERS");
     snprintf(batch, sizeof batch, "%d", BATCH);
     snprintf(length, sizeof length, "%d", LENGTH);
     snprintf(steps, sizeof steps, "%d", STEPS);
