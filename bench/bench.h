@@ -12,13 +12,14 @@
 #ifndef BENCH_H
 #define BENCH_H
 #include "runtime/measure/measure.h"
+#include <fnmatch.h>
 #include <kiln/kiln.h>
 #include <stdlib.h>
 #include <string.h>
 
 struct bench {
     const char *name, *json;
-    const char *only; /* the one case to run; NULL: all */
+    const char *only; /* a pattern as of the shell: the cases to run; NULL: all */
     struct results results;
     int status;
 };
@@ -49,7 +50,10 @@ static inline kl_device bench_device(const struct bench *b)
     return device;
 }
 
-static inline bool bench_wants(const struct bench *b, const char *name) { return !b->only || !strcmp(b->only, name); }
+static inline bool bench_wants(const struct bench *b, const char *name)
+{
+    return !b->only || !strcmp(b->only, name) || fnmatch(b->only, name, 0) == 0;
+}
 
 /* results_add for this benchmark. */
 static inline struct result *bench_add(struct bench *b, const char *name, const char *variant, int threads,

@@ -1,9 +1,12 @@
 /* The thread pool: fork and join over ranges.
  *
- * Each worker has one word on its own cache line.  The caller stores WORK in it; the worker stores IDLE when its share
- * is done.  A waiting thread spins for a short time before it sleeps on the word (futex).  The last worker to finish
- * sets the caller's word.  Workers start with the first job that has work for them and stay.  The assignment of shares
- * to workers depends only on the extent and the number of workers. */
+ * Each worker has one word on its own cache line.  The caller stores WORK in it; the worker changes WORK to RUNNING
+ * when it begins its share and stores IDLE when the share is done.  A waiting thread spins for a short time before it
+ * sleeps on the word (futex).  The last worker to finish sets the caller's word.  When the caller has finished its own
+ * share, it takes back the shares that no worker has begun (WORK to IDLE) and runs them itself: a worker that is slow
+ * to wake, or whose processor is busy, does not delay a short job.  Workers start with the first job that has work for
+ * them and stay.  The division into shares depends only on the extent and the number of workers; each share has its
+ * own scratch memory, whichever thread runs it. */
 #define _GNU_SOURCE
 #include "runtime.h"
 #include <linux/futex.h>
@@ -21,7 +24,7 @@
 #endif
 
 enum { SPIN_NS = 50000 };
-enum { IDLE, WORK, EXIT, ASLEEP }; /* ASLEEP: idle, and must be woken by a futex call */
+enum { IDLE, WORK, RUNNING, EXIT, ASLEEP }; /* ASLEEP: idle, and must be woken by a futex call */
 
 struct worker {
     _Alignas(64) atomic_uint word;
@@ -36,8 +39,8 @@ static struct {
     void *ctx;
     const struct pool_part *part;
     uint32_t parts;
-    unsigned shares;       /* workers that have a share */
-    _Alignas(64) atomic_uint pending; /* shares not finished yet, except the caller's */
+    unsigned shares;
+    _Alignas(64) atomic_uint pending; /* shares not finished yet, except share 0, which the caller runs */
     _Alignas(64) atomic_uint done;    /* the caller's word: WORK once pending is 0 */
 } pool = {.owner = PTHREAD_MUTEX_INITIALIZER, .started = 1};
 
@@ -159,12 +162,26 @@ static void *worker_main(void *arg)
     char name[16];
     snprintf(name, sizeof name, "kiln %u", w->index);
     pthread_setname_np(pthread_self(), name);
-    while (wait_for(&w->word) == WORK) {
+    while (wait_for(&w->word) != EXIT) {
+        unsigned word = WORK;
+        if (!atomic_compare_exchange_strong(&w->word, &word, RUNNING)) continue; /* the caller took it back */
         run_share(w->index);
         atomic_store_explicit(&w->word, IDLE, memory_order_release);
         if (atomic_fetch_sub(&pool.pending, 1) == 1) post(&pool.done, WORK);
     }
     return NULL;
+}
+
+/* Runs the shares that no worker has begun, the one posted last first, then waits for the others. */
+static void finish_shares(unsigned shares)
+{
+    for (unsigned i = shares; i-- > 1;) {
+        unsigned word = WORK;
+        if (!atomic_compare_exchange_strong(&workers[i].word, &word, IDLE)) continue;
+        run_share(i);
+        if (atomic_fetch_sub(&pool.pending, 1) == 1) return;
+    }
+    wait_for(&pool.done);
 }
 
 /* Pins worker i to the i-th processor of the process's set.  Unpinned threads may share a core for a whole run.  If
@@ -323,7 +340,7 @@ void pool_run_parts(pool_part_fn *fn, void *ctx, const struct pool_part *part, u
         for (unsigned i = 1; i < shares; i++) post(&workers[i].word, WORK);
     }
     run_share(0);
-    if (shares > 1) wait_for(&pool.done);
+    if (shares > 1) finish_shares(shares);
     pthread_mutex_unlock(&pool.owner);
 }
 

@@ -1,7 +1,10 @@
 /* Kiln beside what its users would pick instead, on the processor: PyTorch (eager, torch.compile, and convolutions with
- * channels last) and JAX, by turns, on one and on two threads.  The cases are in peers_cases.h.  A row of Kiln's, the
- * faster of a step that is recorded each time (traced) and one that is not (frozen), has the fastest peer as its
- * baseline and the peer's time over its own as ratio.
+ * channels last) and JAX, by turns, on one and on two threads (KILN_THREADS=1: on one only).  The cases are in
+ * peers_cases.h.  A row of Kiln's, the faster of a step that is recorded each time (traced) and one that is not
+ * (frozen), has the fastest peer as its baseline and the peer's time over its own as ratio.
+ *
+ * On one thread the time is the processor's that the process used, for other programs may be running on the machine; on
+ * two it is that of a clock.
  *
  * Each peer runs in a process of its own, a script of bench/peers by the Python that KILN_TEST_PYTHON names;
  * `./run bench peers` installs them into build/peers.  All of it takes about half an hour on a quiet machine. */
@@ -9,6 +12,7 @@
 #include "peer.h"
 #include "peers_cases.h"
 #include <signal.h>
+#include <time.h>
 
 enum { ROUNDS = 5, LINE = 600, SYSTEMS = 6, KILN_TRACED = 0, KILN_FROZEN = 1 };
 #define TURN_SECONDS 0.2
@@ -54,18 +58,26 @@ static int by_value(const void *a, const void *b)
     return (d > 0) - (d < 0);
 }
 
+/* Seconds: on one thread, of the processor by this process; on more, of a clock. */
+static double time_now(int threads)
+{
+    struct timespec t;
+    clock_gettime(threads == 1 ? CLOCK_PROCESS_CPUTIME_ID : CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
 /* The median seconds of a call; negative: see kl_last_error. */
-static double kiln_turn(struct peer_run *r, int which)
+static double kiln_turn(struct peer_run *r, int which, int threads)
 {
     static double took[100000];
     int n = 0, most = sizeof took / sizeof *took;
-    double begun = measure_now();
-    for (int call = -1; call < 1 || (n < most && measure_now() - begun < TURN_SECONDS); call++) {
-        double start = measure_now();
+    double begun = time_now(threads);
+    for (int call = -1; call < 1 || (n < most && time_now(threads) - begun < TURN_SECONDS); call++) {
+        double start = time_now(threads);
         if (!(which == KILN_FROZEN ? peer_run_frozen : peer_run_traced)(r))
             return -1;
         if (call >= 0)
-            took[n++] = measure_now() - start;
+            took[n++] = time_now(threads) - start;
         peer_release_outputs(r);
     }
     qsort(took, (size_t)n, sizeof *took, by_value);
@@ -136,7 +148,7 @@ static bool measure_case(struct bench *b, kl_device dev, struct peer *peer, cons
     for (int round = -1; round < ROUNDS && ok; round++) /* round -1 is for compilers and caches */
         for (int s = 0; s < SYSTEMS && ok; s++) {
             usleep(runs[s] ? 20000 : 0); /* threads of the one before wait in a loop for a while */
-            double seconds = s < 2 ? kiln_turn(&r, s) : -1;
+            double seconds = s < 2 ? kiln_turn(&r, s, threads) : -1;
             ok = s >= 2 || seconds > 0;
             if (s >= 2 && runs[s] && peer_ask(&peer[systems[s].peer], c, systems[s].variant, TURN_SECONDS, answer))
                 seconds = strtod(answer, NULL);
@@ -170,9 +182,12 @@ int main(int argc, char **argv)
     signal(SIGPIPE, SIG_IGN); /* a peer that has ended */
     kl_device dev = bench_device(&b);
     int wanted = 0, done = 0, n = sizeof cases / sizeof *cases;
+    int64_t most = 2;
+    kl_get_option("threads", &most);
+    most = most < 2 ? most : 2;
     for (int i = 0; i < n; i++)
-        wanted += 2 * bench_wants(&b, cases[i].name);
-    for (int threads = 1; threads <= 2; threads++) {
+        wanted += (int)most * bench_wants(&b, cases[i].name);
+    for (int threads = 1; threads <= most; threads++) {
         struct peer peer[PEERS];
         struct tally all = {0};
         for (int i = 0; i < PEERS; i++)

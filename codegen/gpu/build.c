@@ -8,10 +8,10 @@
 
 struct head {
     char magic[8];
-    uint32_t threads, nbuf;
+    uint32_t threads, nbuf, dynamic_bytes, unused;
     uint64_t size;                 /* of the binary; in front of it, `local`, a byte a buffer, to a multiple of 8 */
 };
-static const char magic[8] = {'K', 'I', 'L', 'N', 'G', 'P', 'U', '1'};
+static const char magic[8] = {'K', 'I', 'L', 'N', 'G', 'P', 'U', '2'};
 
 static size_t round8(size_t n) { return (n + 7) & ~(size_t)7; }
 
@@ -24,14 +24,15 @@ bool gpu_code_open(const struct code *c, struct gpu_code *out, struct err *e)
         c->size - sizeof h - round8(h.nbuf) != h.size || !h.threads || h.threads > MAX_THREADS)
         return err_set(e, KL_ERR_COMPILE, "the code of a kernel for a GPU is damaged");
     const uint8_t *local = (const uint8_t *)c->bytes + sizeof h;
-    *out = (struct gpu_code){h.threads, h.nbuf, local, local + round8(h.nbuf), h.size};
+    *out = (struct gpu_code){h.threads, h.nbuf, h.dynamic_bytes, local, local + round8(h.nbuf), h.size};
     return true;
 }
 
 static bool gpu_build_join(const struct source_info *info, uint32_t nbuf, const struct code *binary, struct code *out,
                            struct err *e)
 {
-    struct head h = {.threads = info->threads, .nbuf = nbuf, .size = binary->size};
+    struct head h = {.threads = info->threads, .nbuf = nbuf, .dynamic_bytes = info->dynamic_bytes,
+                     .size = binary->size};
     memcpy(h.magic, magic, sizeof magic);
     out->size = sizeof h + round8(nbuf) + binary->size;
     char *p = out->bytes = mem_alloc(out->size); /* zeroed */

@@ -8,6 +8,7 @@
 struct gpu_code {
     uint32_t threads;              /* of a block */
     uint32_t nbuf;                 /* lbufs of the kernel */
+    uint32_t dynamic_bytes;        /* of shared memory that a launch must give each block */
     const uint8_t *local;         /* per lbuf: no argument */
     const void *binary;            /* 8-byte aligned where the code is */
     size_t size;

@@ -39,6 +39,7 @@
     "FUNCTION f16 f16_of_f32(f32 x)\n{\n    f16 h;\n    asm(\"cvt.rn.f16.f32 %0, %1;\" : \"=h\"(h) : \"f\"(x));\n" \
     "    return h;\n}\n" \
     "#define TILE_BOUNDS(n) __launch_bounds__(n, n < 512 ? 512 / n : 1)\n" \
+    "#ifndef SHARED_ARENA\n#define SHARED_ARENA(bytes) alignas(1024) extern __shared__ u8 arena[]\n#endif\n" \
     "#define LANES (blockDim.x < 32 ? (1u << blockDim.x) - 1 : 0xffffffffu)\n" \
     "#define lane_below(x, h, w) __shfl_down_sync(LANES, x, h, w)\n" \
     "#define lane_across(x, h, w) __shfl_xor_sync(LANES, x, h, w)\n" \
@@ -93,6 +94,7 @@ static const struct dialect dialects[] = {
      "", .i64 = "ll", .u64 = "ull", .f64 = "", .address = "&",
      .subscript = "",
      .shuffle = 32, .threads = 256, .shared_bytes = 48 << 10, .copies = COPIES_ASYNC, .packs = true,
+     .dynamic_bytes = 227 << 10, .shared_bytes_of = matrix_nvidia_shared,
      .matrix = &matrix_nvidia, .matrix_dtypes = matrix_nvidia_dtypes, .arch = "sm_80"},
     {.name = "hip", .prelude = HIP_PRELUDE,
      .thread = "threadIdx.x", .block = "blockIdx.x", .grid = "gridDim.x", .barrier = "__syncthreads();",
@@ -185,12 +187,15 @@ void dialect_caps(const struct dialect *d, struct caps *out)
 {
     *out = (struct caps){.vector_bytes = 64, .vector_regs = 32, .threads = 64,
                          .l1_bytes = d->shared_bytes, .l2_bytes = 1 << 20, .l3_bytes = 32 << 20,
-                         .is_gpu = 1, .block_threads = d->threads, .shared_bytes = d->shared_bytes};
+                         .is_gpu = 1, .block_threads = d->threads, .shared_bytes = d->shared_bytes,
+                         .async_copies = d->copies == COPIES_ASYNC};
     snprintf(out->name, sizeof out->name, "%s", d->name);
 }
 
-void dialect_matrix(const struct dialect *d, const char *features, struct caps *out)
+void dialect_architecture(const struct dialect *d, const char *features, struct caps *out)
 {
+    if (d->shared_bytes_of)
+        out->shared_bytes = d->shared_bytes_of(features ? features : d->arch);
     uint32_t dtypes = d->matrix ? d->matrix_dtypes(features ? features : d->arch) : 0;
     out->mma = dtypes ? d->matrix->caps : (struct mma_caps){0};
     out->mma.dtypes &= dtypes;

@@ -73,6 +73,18 @@ uint32_t matrix_nvidia_dtypes(const char *arch)
     return !strncmp(arch, "sm_", 3) && atoi(arch + 3) >= 80 ? matrix_nvidia.caps.dtypes : 0;
 }
 
+/* CUDA C++ Programming Guide, "Technical Specifications per Compute Capability": the most of a thread block. */
+uint32_t matrix_nvidia_shared(const char *arch)
+{
+    int capability = strncmp(arch, "sm_", 3) ? 0 : atoi(arch + 3);
+    switch (capability) {
+    case 80: case 87: return 163 << 10;
+    case 86: case 89: case 120: case 121: return 99 << 10;
+    case 90: case 100: case 103: return 227 << 10;
+    default: return capability > 80 ? 99 << 10 : 48 << 10;
+    }
+}
+
 /* gfx90a takes denormal factors for zeros (ROCm, "MI200 MFMA behavior "
     "specifics"): of f16 these are numbers that matter. */
 uint32_t matrix_amd_dtypes(const char *arch)

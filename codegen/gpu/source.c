@@ -78,8 +78,11 @@ static bool place_buffers(struct emitter *m, unsigned arrays)
         if (l->role == BUF_SHARED)
             s->shared_bytes += (uint32_t)(((uint64_t)l->count * dtype_size(l->dtype) + 63) / 64 * 64);
     }
-    if (s->shared_bytes > m->d->shared_bytes) /* such kernels have no vector loops, so no arrays */
+    /* Such kernels have no vector loops, so no arrays. */
+    if (s->shared_bytes > m->d->shared_bytes && s->shared_bytes > m->d->dynamic_bytes)
         return refuse(m, "it wants more shared memory than a block has");
+    if (s->shared_bytes > m->d->shared_bytes)
+        s->dynamic_bytes = s->shared_bytes;
     for (unsigned x = 0; x < EXCHANGE_TYPES; x++)
         if (arrays >> x & 1)
             s->shared_bytes += s->threads * (x & 1 ? 8 : 4);
@@ -135,11 +138,22 @@ static void open_glsl(struct emitter *m)
 
 static void declare_local(struct emitter *m, unsigned arrays)
 {
+    uint64_t at = 0;                /* in the array that the launch gives */
+    if (m->info.dynamic_bytes) {
+        source_line(m);
+        text_put(m->t, "SHARED_ARENA(%u);\n", m->info.dynamic_bytes);
+    }
     for (uint32_t b = 0; b < m->k->nbuf; b++) {
         const struct lbuf *l = &m->k->buf[b];
         if (!m->info.local[b])
             continue;
         source_line(m);
+        if (m->info.dynamic_bytes && l->role != BUF_REGISTER) {
+            const char *type = source_memory_type(l->dtype);
+            text_put(m->t, "%s *const b%u = (%s *)(arena + %" PRIu64 ");\n", type, b, type, at);
+            at += ((uint64_t)l->count * dtype_size(l->dtype) + 63) / 64 * 64;
+            continue;
+        }
         text_put(m->t, "%s%s b%u[%" PRId64 "];\n", l->role == BUF_REGISTER ? "" : m->d->shared,
                  source_memory_type(l->dtype), b, l->count > 0 ? l->count : 1);
     }

@@ -53,7 +53,9 @@ struct dialect {
     const char *lane;             /* like thread, neighbours in one subgroup; NULL: thread is */
     uint32_t shuffle;             /* lanes that exchange values without memory; 0: none */
     uint32_t threads;             /* most of a block that every device has */
-    uint32_t shared_bytes;        /* of a block */
+    uint32_t shared_bytes;        /* of a block: arrays that are declared */
+    uint32_t dynamic_bytes;       /* the most that a launch may give, as one array; 0: none */
+    uint32_t (*shared_bytes_of)(const char *arch); /* of a block on this architecture; NULL: shared_bytes */
     enum source_copies copies;
     bool packs;                   /* neighbours are loaded and stored at once, by the prelude's pack<T, n> */
     bool table;                   /* buffers are addresses in a table, not passed */
@@ -66,6 +68,7 @@ struct dialect {
 struct source_info {
     uint32_t threads;             /* of a block */
     uint32_t shared_bytes;
+    uint32_t dynamic_bytes;       /* of these, those that the launch must give */
     bool *local;                 /* per buffer: declared in the function, no argument */
 };
 
@@ -80,13 +83,14 @@ struct dialect dialect_for(const struct dialect *d, const char *features);
 void dialect_prelude(const struct dialect *d, const char *features, struct text *out);
 /* What lowerings may know of a GPU that is not at hand, matrix units apart. */
 void dialect_caps(const struct dialect *d, struct caps *out);
-/* And of its matrix units, by its architecture: features begin with it, as caps.features do.  NULL: that of a device
- * that is not at hand. */
-void dialect_matrix(const struct dialect *d, const char *features, struct caps *out);
+/* And of its matrix units and shared memory, by its architecture: features begin with it, as caps.features do.  NULL:
+ * that of a device that is not at hand. */
+void dialect_architecture(const struct dialect *d, const char *features, struct caps *out);
 
 /* ---- matrix.c ---- */
 extern const struct matrix_unit matrix_nvidia, matrix_amd;
 uint32_t matrix_nvidia_dtypes(const char *arch), matrix_amd_dtypes(const char *arch);
+uint32_t matrix_nvidia_shared(const char *arch);  /* bytes of shared memory that a block may have */
 
 /* ---- source.c ---- */
 /* Adds kernel k as a function called `entry`; not the prelude.  false: *e says what of k the dialect cannot say.

@@ -1,8 +1,9 @@
 /* Indices as sums of multiples of values, and accesses to neighbouring elements as one access of several.
  *
- * Loads of an input, and stores, whose indices differ by 1, 2 .. become one access of up to 16 bytes, where the first
- * index is a multiple of their number: buffers begin at multiples of 64 bytes.  The load stands where its first element
- * is loaded, the store where its last one is stored.  Nothing in between may change, or read, the same memory. */
+ * Loads of an input or of shared memory, and stores, whose indices differ by 1, 2 .. become one access of up to 16
+ * bytes, where the first index is a multiple of their number: buffers begin at multiples of 16 bytes.  The load stands
+ * where its first element is loaded, the store where its last one is stored.  Nothing in between may change, or read,
+ * the same memory. */
 #include "emit_source.h"
 #include <string.h>
 
@@ -88,11 +89,12 @@ struct access { val at; struct linear index; };
 
 struct region { struct emitter *m; struct access *v; uint32_t n; };
 
-/* Loads of inputs and stores to what others see, of one element. */
+/* Loads of inputs and shared memory and stores to what others see, of one element. */
 static bool can_pack(const struct emitter *m, val v)
 {
     const struct linst *i = &m->k->inst[v];
-    bool load = i->op == L_LOAD && m->k->buf[i->imm].role == BUF_IN && !i->cols && load_elements(m->k, i) == 1;
+    unsigned role = m->k->buf[i->imm].role;
+    bool load = i->op == L_LOAD && (role == BUF_IN || role == BUF_SHARED) && !i->cols && load_elements(m->k, i) == 1;
     bool store = i->op == L_STORE && !m->k->inst[i->b].cols && !m->info.local[i->imm] &&
                  (m->own_threads || (m->affine[i->a] && m->stride[i->a])); /* no two lanes store the same */
     return (load || store) && (m->own_threads || m->k->inst[i->a].varying);
@@ -105,7 +107,8 @@ static bool comes_between(const struct region *r, uint32_t first, uint32_t last)
     for (uint32_t x = first + 1; x < last; x++) {
         const struct linst *o = &n[r->v[x].at];
         bool member = o->op == i->op && o->imm == i->imm;
-        if (i->op == L_LOAD ? o->op != L_LOAD && source_may_share(r->m->k, (uint32_t)i->imm, (uint32_t)o->imm)
+        if (i->op == L_LOAD ? o->op != L_LOAD && (o->imm == i->imm || source_may_share(r->m->k, (uint32_t)i->imm,
+                                                                                        (uint32_t)o->imm))
             : !member && (o->op != L_LOAD ? o->imm == i->imm
                           : o->imm == i->imm || source_may_share(r->m->k, (uint32_t)o->imm, (uint32_t)i->imm)))
             return true;

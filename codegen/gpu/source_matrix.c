@@ -178,12 +178,11 @@ static void load_pair(struct emitter *m, val v, unsigned n, const struct layout 
                  next);
 }
 
-/* A fragment of 8x8 matrices, of which each lane says where a row lies: matrix number lane / 8 of the fragment's
- * registers. */
-static void load_rows(struct emitter *m, val v, unsigned n, const struct layout *l, unsigned row, unsigned col,
-                      bool turned)
+/* One fragment, or two side by side, of 8x8 matrices, of which each lane says where a row lies: matrix number lane / 8
+ * of the `count` registers. */
+static void load_rows(struct emitter *m, val v, unsigned n, const struct layout *l, unsigned count, unsigned row,
+                      unsigned col, bool turned)
 {
-    unsigned count = l->f->elements / 2;
     source_line(m);
     text_put(m->t, "u32 ");
     for (unsigned r = 0; r < count; r++)
@@ -210,14 +209,19 @@ void source_matrix_load(struct emitter *m, val v)
         text_put(m->t,
                  " + i32(t %% 8u) * %" PRId64 " + i32(t / 8u %% 2u) * %" PRId64 " + i32(t / 16u %% 2u) * %" PRId64
                  ";\n",
-                 stride, offset(&l, 0, 0, 2), l.f->elements > 4 ? offset(&l, 0, 0, 4) : 0);
+                 stride, offset(&l, 0, 0, 2), l.f->elements > 4 ? offset(&l, 0, 0, 4) : offset(&l, 0, cols, 0));
     else
         put_own_place(m, &l);
     for (unsigned row = 0; row < i->rows; row += rows)
         for (unsigned col = 0; col < i->cols; col += cols) {
-            if (by_rows)
-                load_rows(m, v, n, &l, row, col, along != 1);
-            for (unsigned e = 0; e < l.f->elements && !by_rows; e += 2)
+            unsigned two = l.f->elements == 4 && col + cols < i->cols ? 2 : 1; /* fragments, of 4 registers in all */
+            if (by_rows) {
+                load_rows(m, v, n, &l, two * l.f->elements / 2, row, col, along != 1);
+                n += two * l.f->elements / 2;
+                col += (two - 1) * cols;
+                continue;
+            }
+            for (unsigned e = 0; e < l.f->elements; e += 2)
                 load_pair(m, v, n + e / 2, &l, row, col, e, pairs);
             n += l.f->elements / 2;
         }
@@ -228,14 +232,25 @@ void source_matrix_store(struct emitter *m, val v)
     const struct linst *i = &m->k->inst[v], *x = &m->k->inst[i->b];
     struct layout l = layout_of(m, i, ROLE_SUM);
     unsigned n = 0;
+    /* neighbours that a lane has are stored at once, where the lane's place is a multiple of two */
+    bool pairs = m->d->packs && i->kind == TILE_ROWS && m->k->inst[i->d].imm % 2 == 0 && l.f->col.scale % 2 == 0 &&
+                 m->k->buf[i->imm].role == BUF_SHARED && divisible(m->k, i->a, 16) >= 1;
     declare_place(m, v);
     put_own_place(m, &l);
     for (unsigned row = 0; row < x->rows; row += m->unit->caps.m)
         for (unsigned col = 0; col < x->cols; col += m->unit->caps.n)
-            for (unsigned e = 0; e < l.f->elements; e++) {
+            for (unsigned e = 0; e < l.f->elements; e++, n++) {
+                bool pair = pairs && e + 1 < l.f->elements &&
+                            offset(&l, row, col, e + 1) == offset(&l, row, col, e) + 1;
                 source_line(m);
-                text_put(m->t, "b%u[p%u + %" PRId64 "] = v%u_%u;\n", (unsigned)i->imm, v, offset(&l, row, col, e), i->b,
-                         n++);
+                if (pair)
+                    text_put(m->t, "*(pack<f32, 2> *)(b%u + p%u + %" PRId64 ") = pack<f32, 2>{{v%u_%u, v%u_%u}};\n",
+                             (unsigned)i->imm, v, offset(&l, row, col, e), i->b, n, i->b, n + 1);
+                else
+                    text_put(m->t, "b%u[p%u + %" PRId64 "] = v%u_%u;\n", (unsigned)i->imm, v, offset(&l, row, col, e),
+                             i->b, n);
+                e += pair;
+                n += pair;
             }
 }
 

@@ -81,7 +81,12 @@ kl_tensor kl_narrow_at(const kl_site *site, kl_tensor a, int axis, int64_t start
     uint32_t at;
     if (!t || !describe(t, site, "narrow", "the tensor", a, &v) || !axis_of(t, site, "narrow", &v.shape, axis, &at))
         return t ? poison(t) : kl_none;
-    return slice_of(site, "narrow", a, at, start, count, 1);
+    struct shape length = {.rank = 1, .dim = {count}};
+    struct trace *tr = thread_trace(t);
+    struct err e = {.code = KL_OK};
+    if (tr && count < 0 && !symbolic_lengths(tr->r.g, &length, false, &e))
+        return refuse(t, site, e.code, "narrow: %s", e.msg);
+    return slice_of(site, "narrow", a, at, start, length.dim[0], 1);
 }
 
 kl_tensor kl_window_at(const kl_site *site, kl_tensor a, int axis, int64_t size, int64_t stride, int64_t dilation)

@@ -124,13 +124,16 @@ bool symbolic_lengths(struct graph *g, struct shape *s, bool declare, struct err
 
 void symbolic_key(const struct graph *g, const struct symbolic *x, bool slot, union attr *key)
 {
-    struct { struct shape lengths; struct affine a; struct symbol v[MAX_SYMBOL_TERMS]; } all;
+    struct { struct shape lengths; struct affine a; struct symbol v[MAX_SYMBOL_TERMS][2]; } all;
     memset(&all, 0, sizeof all);
     if (!slot)
         all.lengths = x->lengths;
     else if (dim_affine(g, x->length, &all.a))
-        for (uint32_t i = 0; i < all.a.n; i++)
-            all.v[i] = g->symbols->v[all.a.term[i].symbol];
+        for (uint32_t i = 0; i < all.a.n; i++) {
+            all.v[i][0] = g->symbols->v[all.a.term[i].symbol];
+            if (all.a.term[i].times)
+                all.v[i][1] = g->symbols->v[all.a.term[i].times - 1];
+        }
     struct hash128 h = bytes_hash(&all, sizeof all);
     *key = (union attr){.word = {h.lo, h.hi, 1}};
 }
@@ -160,7 +163,7 @@ static bool uses_symbol(const struct graph *g, uint32_t symbol)
         struct affine a;
         for (uint32_t i = 0; i < s->rank; i++)
             for (uint32_t k = s->dim[i] < 0 && dim_affine(g, s->dim[i], &a) ? a.n : 0; k-- > 0;)
-                if (a.term[k].symbol == symbol)
+                if (a.term[k].symbol == symbol || a.term[k].times == symbol + 1)
                     return true;
     }
     return false;
@@ -172,8 +175,11 @@ static int64_t value_of(const struct graph *g, int64_t dim, const uint64_t *slot
     struct affine a;
     dim_affine(g, dim, &a);
     int64_t v = a.constant;
-    for (uint32_t i = 0; i < a.n; i++)
-        v += a.term[i].by * (int64_t)slot[g->slot.n + a.term[i].symbol];
+    for (uint32_t i = 0; i < a.n; i++) {
+        int64_t part = 0;
+        term_value(&a.term[i], (const int64_t *)slot + g->slot.n, &part);
+        v += part;
+    }
     return v;
 }
 

@@ -1,5 +1,6 @@
 /* Optimizers: making them, steps, states, numbers.  The rules are in optim_rules.c. */
 #include "rules.h"
+#include <float.h>
 #include <stdatomic.h>
 #include <stdio.h>
 
@@ -126,6 +127,23 @@ kl_tensor rule_blend(const kl_site *site, kl_tensor a, double beta, kl_tensor b)
     kl_tensor near = beta < 0.5 ? b : a, far = beta < 0.5 ? a : b;
     double step = beta < 0.5 ? beta : 1 - beta;
     return kl_add_at(site, near, kl_mul_scalar_at(site, kl_sub_at(site, far, near), step));
+}
+
+/* Where gradients stay 0 a state decays to a subnormal number and stays there.  Arithmetic with subnormal numbers is up
+ * to twice as slow on some processors. */
+kl_tensor rule_flushed(const kl_site *site, kl_tensor x, double step)
+{
+    kl_dtype dtype = kl_dtype_of(x);
+    double least = (dtype == KL_F64 ? DBL_MIN : (double)FLT_MIN) / step;
+    kl_device device = kl_device_of(x);
+    kl_tensor tiny = kl_lt_at(site, kl_abs_at(site, x), kl_const_at(site, device, dtype, least));
+    return kl_where_at(site, tiny, kl_const_at(site, device, dtype, 0), x);
+}
+
+kl_tensor rule_average(const kl_site *site, kl_tensor a, double beta, kl_tensor b)
+{
+    double step = beta < 0.5 ? beta : 1 - beta;
+    return rule_flushed(site, rule_blend(site, a, beta, b), step > 0 ? step : 1);
 }
 
 kl_tensor rule_decayed(struct update *u, double weight_decay)

@@ -311,3 +311,42 @@ ref n_hypot_or_one(struct graph *g, ref a, ref b)
     ref r = n_hypot(g, a, b);
     return n_where(g, n_eq(g, r, n_k(g, r, 0)), n_k(g, r, 1), r);
 }
+
+/* ---- slices and pads of a symbolic number of rows ---- */
+
+static int64_t length_along(const struct graph *g, ref r, uint32_t axis) { return node_shape(g, r)->dim[axis]; }
+
+static bool slices_table(const struct graph *g, const struct node *n)
+{
+    return n->op == OP_slice && length_along(g, n->in[0], n->attr.slice.axis) >= 0 && n->attr.slice.start >= 0 &&
+           n->attr.slice.count < 0;
+}
+
+bool node_is_table_part(const struct graph *g, ref r)
+{
+    const struct node *n = node_at(g, r);
+    return slices_table(g, n) ||
+           (n->op == OP_pad && length_along(g, n->in[0], n->attr.pad.axis) < 0 &&
+            length_along(g, r, n->attr.pad.axis) >= 0 && n->attr.pad.low >= 0 && !n->attr.pad.interior);
+}
+
+/* start, start + step, ..: so many indices. */
+static ref row_numbers(struct graph *g, int64_t count, int64_t start, int64_t step)
+{
+    const struct shape s = shape_make(1, &count);
+    ref i = n_iota(g, KL_I64, &s, 0);
+    i = i && step != 1 ? n_mul(g, i, n_k(g, i, (double)step)) : i;
+    return i && start ? n_add(g, i, n_k(g, i, (double)start)) : i;
+}
+
+ref n_table_part(struct graph *to, const struct graph *from, ref r, const ref *map)
+{
+    const struct node *n = node_at(from, r);
+    ref x = map[n->in[0]];
+    if (slices_table(from, n))
+        return n_gather(to, x, row_numbers(to, n->attr.slice.count, n->attr.slice.start, n->attr.slice.step),
+                        n->attr.slice.axis);
+    uint32_t axis = n->attr.pad.axis;
+    ref rows = row_numbers(to, length_along(from, n->in[0], axis), n->attr.pad.low, 1);
+    return n_scatter(to, n_broadcast(to, map[n->in[1]], node_shape(from, r)), rows, x, axis, SCATTER_SET);
+}

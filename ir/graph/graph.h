@@ -75,8 +75,6 @@ static inline unsigned axis_get(uint32_t list, unsigned i) { return (list >> (4 
 static inline uint32_t axis_put(uint32_t list, unsigned i, unsigned axis) { return list | (uint32_t)axis << (4 * i); }
 struct dot_dims { int64_t batch, m, n, k; };      /* products of the four kinds of dimension */
 struct dot_dims dot_sizes(const struct graph *g, const struct node *n);
-/* op_attention.c: is it an attention_grad in whose place other values of the symbols would have other ops? */
-bool attention_gradient_varies(const struct graph *g, const struct node *n);
 /* op_attention.c: operations of the products of an attention op, as if every query saw every key */
 double attention_flops(const struct graph *g, const struct node *n);
 /* Writes to out the axes of a rank that are in neither list, ascending; returns their number. */

@@ -224,13 +224,18 @@ struct intern { uint32_t *slot, cap, n; }; /* hash index of a table: slots hold 
 #define MAX_DIM ((INT64_C(1) << 59) - 1)
 enum { MAX_SYMBOLS = 64, MAX_SYMBOL_TERMS = 8 };
 struct symbol { char name[24]; int64_t low, high; };
-struct symbol_term { uint32_t symbol, pad; int64_t by; };
-/* constant + the sum of by * symbol, by ascending symbol and without a 0; unused terms are 0. */
+/* by * symbol; or by * symbol * the symbol number times - 1, which is not the lesser one, where times is not 0. */
+struct symbol_term { uint32_t symbol, times; int64_t by; };
+/* constant + the sum of the terms, by ascending symbol, then times, and without a 0; unused terms are 0. */
 struct affine { int64_t constant; uint32_t n, pad; struct symbol_term term[MAX_SYMBOL_TERMS]; };
+/* A pass made another graph than it would have made for other values of the symbols: those for which the product of
+ * the number and the symbols' powers is on the other side of the limit, below it or not. */
+struct size_limit { int64_t number, limit; uint8_t power[MAX_SYMBOLS]; const char *why; };
 /* A graph, its regions, and graphs that passes build from them share one table. */
 struct symbols {
     uint32_t users, n;
     struct symbol v[MAX_SYMBOLS];
+    struct size_limit varies; /* number 0: nothing depends on a size */
     struct affine *expr; uint32_t nexpr, expr_cap;
     struct intern expr_index;
 };

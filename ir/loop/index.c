@@ -19,8 +19,10 @@ struct entry { bool known; uint32_t n; int64_t c, lo, hi; struct term *t; };
 struct index_table {
     struct entry *e;         /* by val */
     uint32_t cap;
-    struct { val a; int64_t c; val q; } div[64]; /* quotients made in this loop body */
+    struct { val a; int64_t c; bool is_size; val q; } div[64]; /* quotients made in this loop body, by c or by size c */
     uint32_t ndiv;
+    struct { val a, b, product; } times[64];     /* products of atoms made in this loop body */
+    uint32_t ntimes;
 };
 
 #define RANGE_MAX (INT64_C(1) << 61)
@@ -233,6 +235,26 @@ static val whole_prim(struct kernel *k, enum prim p, val a, val b, int64_t lo, i
     return v;
 }
 
+/* The product of two values that are atoms: the same value for the same two, so that terms with it cancel. */
+static val atoms_product(struct kernel *k, val a, val b, int64_t lo, int64_t hi)
+{
+    struct index_table *x = table(k);
+    val first = a < b ? a : b, second = a < b ? b : a;
+    for (uint32_t i = 0; x && i < x->ntimes; i++)
+        if (x->times[i].a == first && x->times[i].b == second)
+            return x->times[i].product;
+    val product = whole_prim(k, P_MUL, a, b, lo, hi);
+    if (x && x->ntimes < 64) {
+        x->times[x->ntimes].a = first;
+        x->times[x->ntimes].b = second;
+        x->times[x->ntimes++].product = product;
+    }
+    return product;
+}
+
+/* Is it a number times one atom? */
+static bool form_is_multiple(const struct form *f) { return f->n == 1 && !f->c; }
+
 val ix_times(struct kernel *k, val a, val b)
 {
     if (!a || !b)
@@ -240,7 +262,13 @@ val ix_times(struct kernel *k, val a, val b)
     struct form x = form_of(k, a), y = form_of(k, b);
     if (!x.n || !y.n)
         return x.n ? ix_scale(k, a, y.c) : ix_scale(k, b, x.c);
-    return whole_prim(k, P_MUL, a, b, x.lo >= 0 && y.lo >= 0 ? sat_mul(x.lo, y.lo) : -RANGE_MAX, sat_mul(x.hi, y.hi));
+    int64_t lo = x.lo >= 0 && y.lo >= 0 ? sat_mul(x.lo, y.lo) : -RANGE_MAX, hi = sat_mul(x.hi, y.hi);
+    if (!form_is_multiple(&x) || !form_is_multiple(&y))
+        return atoms_product(k, a, b, lo, hi);
+    int64_t coef;
+    if (__builtin_mul_overflow(x.t[0].coef, y.t[0].coef, &coef) || coef < 1)
+        return atoms_product(k, a, b, lo, hi);
+    return ix_scale(k, atoms_product(k, x.t[0].atom, y.t[0].atom, lo > 0 ? lo / coef : lo, hi / coef), coef);
 }
 
 val ix_scale(struct kernel *k, val a, int64_t c)
@@ -400,7 +428,7 @@ val ix_div(struct kernel *k, val a, int64_t c)
     val num = partial ? form_value(k, &rest) : a;
     val quot = 0;
     for (uint32_t i = 0; i < x->ndiv && !quot; i++)
-        if (x->div[i].c == c && ix_same(k, x->div[i].a, num))
+        if (!x->div[i].is_size && x->div[i].c == c && ix_same(k, x->div[i].a, num))
             quot = x->div[i].q;
     if (!quot) {
         /* DIV truncates, so a negative numerator is first shifted up by a multiple of c. */
@@ -414,6 +442,7 @@ val ix_div(struct kernel *k, val a, int64_t c)
             quot = ix_add(k, quot, k_int(k, shift));
         if (x->ndiv < 64) {
             x->div[x->ndiv].a = num;
+            x->div[x->ndiv].is_size = false;
             x->div[x->ndiv].c = c;
             x->div[x->ndiv++].q = quot;
         }
@@ -450,13 +479,41 @@ static val div_by_size(struct kernel *k, val a, int64_t c, val *rest)
         return k_int(k, 0);
     if (f.lo < 0 && !k->err.code)
         kernel_refuse(k, "an index that may be negative is divided by a length with a symbol");
-    val one = k_int(k, 1), by = s.lo > 0 ? size : k_prim(k, P_SELECT, k_prim(k, P_LT, size, one, 0), one, size);
-    int64_t least = s.lo > 0 ? s.lo : 1;
-    val q = whole_prim(k, P_DIV, a, by, 0, f.hi < RANGE_MAX ? f.hi / least : RANGE_MAX);
-    if (rest) {
-        val back = ix_times(k, q, size);
-        *rest = whole_prim(k, P_SUB, a, back, 0, c - 1 < f.hi ? c - 1 : f.hi);
+    struct index_table *x = table(k);
+    val q = 0;
+    for (uint32_t i = 0; x && i < x->ndiv && !q; i++)
+        if (x->div[i].is_size && x->div[i].c == c && ix_same(k, x->div[i].a, a))
+            q = x->div[i].q;
+    if (!q) {
+        val one = k_int(k, 1), by = s.lo > 0 ? size : k_prim(k, P_SELECT, k_prim(k, P_LT, size, one, 0), one, size);
+        int64_t least = s.lo > 0 ? s.lo : 1;
+        q = whole_prim(k, P_DIV, a, by, 0, f.hi < RANGE_MAX ? f.hi / least : RANGE_MAX);
+        if (x && x->ndiv < 64) {
+            x->div[x->ndiv].a = a;
+            x->div[x->ndiv].c = c;
+            x->div[x->ndiv].is_size = true;
+            x->div[x->ndiv++].q = q;
+        }
     }
+    if (rest) { /* a form in which q cancels where it is multiplied by the size again */
+        *rest = ix_sub(k, a, ix_times(k, q, size));
+        int64_t most = size_most(k->stand_ins, c) - 1;
+        ix_bound(k, *rest, 0, most < f.hi ? most : f.hi);
+    }
+    return q;
+}
+
+val ix_quotient(struct kernel *k, val a, val by, int64_t most, val *rest)
+{
+    int64_t number;
+    if (ix_const(k, by, &number)) {
+        *rest = ix_mod(k, a, number);
+        return ix_div(k, a, number);
+    }
+    struct form f = form_of(k, a);
+    val one = k_int(k, 1), above = k_prim(k, P_SELECT, k_prim(k, P_LT, by, one, 0), one, by);
+    val q = whole_prim(k, P_DIV, a, above, 0, f.hi);
+    *rest = whole_prim(k, P_SUB, a, ix_times(k, q, above), 0, most - 1 < f.hi ? most - 1 : f.hi);
     return q;
 }
 
@@ -483,7 +540,7 @@ val ix_mod_size(struct kernel *k, val a, int64_t c)
 void index_scope_end(struct kernel *k)
 {
     if (k->index)
-        k->index->ndiv = 0;
+        k->index->ndiv = k->index->ntimes = 0;
 }
 
 bool ix_stride(struct kernel *k, val v, val var, int64_t *stride)
@@ -495,6 +552,43 @@ bool ix_stride(struct kernel *k, val v, val var, int64_t *stride)
             *stride = f.t[i].coef;
         else if (ix_depends(k, f.t[i].atom, var))
             return false;
+    }
+    return true;
+}
+
+/* Is v the product of var and symbols' values?  *size: that of the symbols. */
+static bool times_symbols(const struct kernel *k, val v, val var, int64_t *size)
+{
+    const struct linst *i = &k->inst[v];
+    *size = 1;
+    if (v == var)
+        return true;
+    for (uint32_t s = 0; k->stand_ins && s < k->stand_ins->n && !var; s++)
+        if (v == k->symbol[s]) {
+            *size = k->stand_ins->v[s].prime;
+            return true;
+        }
+    int64_t a, b;
+    if (i->op != L_OP(P_MUL) || i->kind != INST_INDEX)
+        return false;
+    bool first = times_symbols(k, i->a, var, &a) && times_symbols(k, i->b, 0, &b);
+    if (!first && !(var && times_symbols(k, i->a, 0, &a) && times_symbols(k, i->b, var, &b)))
+        return false;
+    return !__builtin_mul_overflow(a, b, size);
+}
+
+bool ix_stride_size(struct kernel *k, val v, val var, int64_t *stride)
+{
+    struct form f = form_of(k, v);
+    *stride = 0;
+    for (uint32_t i = 0; i < f.n; i++) {
+        int64_t size;
+        if (times_symbols(k, f.t[i].atom, var, &size)) {
+            if (__builtin_mul_overflow(size, f.t[i].coef, &size) || __builtin_add_overflow(*stride, size, stride))
+                return false;
+        } else if (ix_depends(k, f.t[i].atom, var)) {
+            return false;
+        }
     }
     return true;
 }

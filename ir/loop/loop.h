@@ -180,6 +180,7 @@ struct caps {
     uint32_t is_gpu;            /* 1: a GPU, 0: a CPU */
     uint32_t block_threads;     /* GPU: maximum threads of a block */
     uint32_t shared_bytes;      /* GPU: shared memory of a block */
+    uint32_t async_copies;      /* GPU: 1 if copies to shared memory do not occupy their thread */
     struct mma_caps mma;
 };
 
@@ -231,6 +232,8 @@ val ix_mod(struct kernel *k, val a, int64_t c);     /* a - c*floor(a/c) */
 int64_t ix_split(struct kernel *k, val v, int64_t c, val *q, val *rest);
 /* Coefficient of loop variable `var` in v and whether v is linear in it. */
 bool ix_stride(struct kernel *k, val v, val var, int64_t *stride);
+/* The same of a coefficient that may be a size with symbols. */
+bool ix_stride_size(struct kernel *k, val v, val var, int64_t *stride);
 bool ix_range(const struct kernel *k, val v, int64_t *lo, int64_t *hi);
 bool ix_const(const struct kernel *k, val v, int64_t *c);
 void ix_bound(struct kernel *k, val v, int64_t lo, int64_t hi); /* asserts lo <= v <= hi */
@@ -247,10 +250,13 @@ void index_free(struct kernel *k);                        /* kernel_free calls i
 void kernel_take_symbols(struct kernel *k, const struct stand_ins *s); /* before all else; s may be NULL */
 bool ix_symbolic(const struct kernel *k, int64_t size);
 val ix_size(struct kernel *k, int64_t size);        /* its value */
+int64_t ix_most(const struct kernel *k, int64_t size); /* the greatest that it may be */
 /* index.c: ix_scale, ix_div and ix_mod by a size. */
 val ix_scale_size(struct kernel *k, val a, int64_t size);
 val ix_div_size(struct kernel *k, val a, int64_t size);
 val ix_mod_size(struct kernel *k, val a, int64_t size);
+/* floor(a / by) of a not below 0 and a `by` above 0, which is at most `most`, and what remains. */
+val ix_quotient(struct kernel *k, val a, val by, int64_t most, val *rest);
 val ix_times(struct kernel *k, val a, val b);       /* index.c: of two that are not below 0 */
 val ix_least(struct kernel *k, val a, int64_t most); /* the smaller one */
 bool size_divides(const struct kernel *k, int64_t size, int64_t by); /* is it a multiple, whatever the symbols are? */
@@ -351,5 +357,8 @@ val lower_inside(struct kernel *k, val i, int64_t last, val *inside);
 val lower_sort_key(struct kernel *k, val x, bool descending);
 /* op_select.c: an index of any integer dtype as i64, clamped to 0..last. */
 val lower_index(struct kernel *k, val i, int64_t last);
+/* The same with a last one that the kernel computes; it may be -1, of nothing, where the result is not used. */
+val lower_inside_to(struct kernel *k, val i, val last, val *inside);
+val lower_index_to(struct kernel *k, val i, val last);
 
 #endif

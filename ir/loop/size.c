@@ -13,6 +13,11 @@ void kernel_take_symbols(struct kernel *k, const struct stand_ins *s)
 
 bool ix_symbolic(const struct kernel *k, int64_t size) { return size_is_symbolic(k->stand_ins, size); }
 
+int64_t ix_most(const struct kernel *k, int64_t size)
+{
+    return k->stand_ins ? size_most(k->stand_ins, size) : size;
+}
+
 val ix_size(struct kernel *k, int64_t size)
 {
     uint32_t power[MAX_STAND_INS];

@@ -75,17 +75,44 @@ val lower_inside(struct kernel *k, val i, int64_t last, val *inside)
     return ix_add(k, ix_scale(k, clamp_index(k, block, (last + 1) / d - 1, inside), d), rest);
 }
 
-val lower_index(struct kernel *k, val i, int64_t last)
+/* An index of any integer dtype as i64; what is above `last` is last, if it is above what i64 has. */
+static val index_of(struct kernel *k, val i, int64_t last)
 {
-    val inside;
-    if (last == 0)
-        return k_int(k, 0);
     if (i && dtype_kind(val_dtype(k, i)) == 'U') {
         i = k_cast(k, i, KL_U64);
         val most = k_bits(k, KL_U64, (uint64_t)last);
         i = k_prim(k, P_SELECT, k_prim(k, P_LT, i, most, 0), i, most);
     }
-    return clamp_index(k, k_cast(k, i, KL_I64), last, &inside);
+    return k_cast(k, i, KL_I64);
+}
+
+val lower_index(struct kernel *k, val i, int64_t last)
+{
+    val inside;
+    return last ? clamp_index(k, index_of(k, i, last), last, &inside) : k_int(k, 0);
+}
+
+val lower_inside_to(struct kernel *k, val i, val last, val *inside)
+{
+    int64_t number, low, high;
+    if (ix_const(k, last, &number))
+        return lower_inside(k, i, number, inside);
+    val zero = k_int(k, 0), least = k_prim(k, P_SELECT, k_prim(k, P_LT, i, zero, 0), zero, i);
+    val in = k_prim(k, P_SELECT, k_prim(k, P_LT, last, least, 0), last, least);
+    *inside = k_prim(k, P_EQ, in, i, 0);
+    ix_range(k, last, &low, &high);
+    ix_bound(k, in, low < 0 ? low : 0, high);
+    return in;
+}
+
+val lower_index_to(struct kernel *k, val i, val last)
+{
+    int64_t number, low, high;
+    val inside;
+    if (ix_const(k, last, &number))
+        return lower_index(k, i, number);
+    ix_range(k, last, &low, &high);
+    return lower_inside_to(k, index_of(k, i, high), last, &inside);
 }
 
 /* ---- pad: one axis a node; the gradient is a slice ---- */

@@ -119,7 +119,13 @@ uint32_t lower_flip(struct lower *l, ref r, const uint32_t *coord)
     const struct node *n = node_at(l->g, r);
     const struct shape *s = node_shape(l->g, r);
     val at[KL_MAX_RANK] = {0};
-    for (uint32_t i = 0; i < s->rank; i++)
-        at[i] = n->attr.flip.axes >> i & 1 ? ix_sub(l->k, k_int(l->k, s->dim[i] - 1), coord[i]) : coord[i];
+    for (uint32_t i = 0; i < s->rank; i++) {
+        at[i] = coord[i];
+        if (!(n->attr.flip.axes >> i & 1))
+            continue;
+        at[i] = ix_sub(l->k, ix_sub(l->k, ix_size(l->k, s->dim[i]), k_int(l->k, 1)), coord[i]);
+        if (ix_symbolic(l->k, s->dim[i])) /* of elements that exist */
+            ix_bound(l->k, at[i], 0, ix_most(l->k, s->dim[i]) - 1);
+    }
     return l->at(l, n->in[0], at);
 }

@@ -57,15 +57,17 @@ static bool dim_is_product(const struct graph *g, int64_t d)
     return d >= 0 || (dim_affine(g, d, &a) && a.n == 1 && !a.constant && a.term[0].by > 0);
 }
 
-/* Are all but the leading axes, which attention has all alike, numbers? */
-static bool leading_alone(const struct graph *g, const struct node *n)
+/* Of attention: have queries, keys and values numbers of elements that are no symbols?  Of what queries see, the last
+ * axis is the keys'. */
+static bool columns_are_numbers(const struct graph *g, const struct node *n)
 {
-    bool alone = true;
+    bool numbers = true;
     for (unsigned i = 0; i <= n->nin; i++) {
         const struct shape *s = i < n->nin ? node_shape(g, n->in[i]) : &g->shape[n->shape];
-        alone &= s->dim[s->rank - 1] >= 0 && s->dim[s->rank - 2] >= 0;
+        bool mask = i < n->nin && i + 1u == opinfo[n->op].nin && g->node[n->in[i]].dtype == KL_BOOL;
+        numbers &= mask || s->dim[s->rank - 1] >= 0;
     }
-    return alone;
+    return numbers;
 }
 
 /* Does the op find an element of its result by coordinates alone, along symbolic axes? */
@@ -78,26 +80,18 @@ static bool op_takes_symbols(const struct graph *g, const struct node *n)
         if (*dim[i] < 0)
             return false;
     switch (n->op) {
-    case OP_input: case OP_state: case OP_iota: case OP_random: case OP_reshape: case OP_permute: case OP_expand:
-    case OP_cast: case OP_bitcast:
+    case OP_input: case OP_state: case OP_iota: case OP_random: case OP_cast:
         return true;
-    case OP_slice:
-        return s->dim[n->attr.slice.axis] >= 0;
     case OP_concat:
         return s->dim[n->attr.axis.axis] >= 0 && g->shape[n->shape].dim[n->attr.axis.axis] >= 0;
-    case OP_flip:
-        for (uint32_t i = 0; i < s->rank; i++)
-            if (n->attr.flip.axes >> i & 1 && s->dim[i] < 0)
-                return false;
-        return true;
     case OP_gather:
         return s->dim[n->attr.axis.axis] >= 0;
     case OP_scatter:
         return !shape_is_symbolic(&g->shape[n->shape]);
     default:
         if (op_is_attention(n->op))
-            return leading_alone(g, n);
-        return op_is_elementwise(n->op) || op_is_reduce(n->op) || op_is_product(n->op);
+            return columns_are_numbers(g, n);
+        return op_is_view(n->op) || op_is_elementwise(n->op) || op_is_reduce(n->op) || op_is_product(n->op);
     }
 }
 
@@ -105,6 +99,11 @@ static int64_t dim_low(const struct graph *g, int64_t d)
 {
     int64_t low = 0, high;
     return dim_range(g, d, &low, &high) ? low : 0;
+}
+
+static void depends_on_axis(const struct graph *g, int64_t length)
+{
+    graph_depends_on(g, &length, 1, 2, "the order of a sum depends on which of its axes are longer than 1");
 }
 
 /* May the order of a reduce's elements be another one for some values, but for how many there are?  Its lanes and the
@@ -119,8 +118,10 @@ static bool order_varies(const struct graph *g, const struct node *n)
     bool lanes = end && axes >> (end - 1) & 1;
     for (uint32_t i = 0; i < end; i++) {
         before |= s->dim[i] != 1 && axes >> i & 1;
-        if (!(axes >> i & 1) && s->dim[i] < 0)
-            varies |= before && dim_low(g, s->dim[i]) < 2 && (lanes || i + 1 == end);
+        if (!(axes >> i & 1) && s->dim[i] < 0 && before && dim_low(g, s->dim[i]) < 2 && (lanes || i + 1 == end)) {
+            depends_on_axis(g, s->dim[i]);
+            varies = true;
+        }
     }
     int64_t run = 1;
     bool symbolic = false, more = false;
@@ -134,20 +135,18 @@ static bool order_varies(const struct graph *g, const struct node *n)
     return varies || (more && (symbolic || run > LANE_CHUNK));
 }
 
-/* May a product have more rows than MOST_THIN_ROWS for some values, and no more for others? */
-static bool rows_may_be_few(const struct graph *g, const struct node *n)
+/* A product of bf16 of at most MOST_THIN_ROWS rows has another order than one of more. */
+static void depends_on_rows(const struct graph *g, const struct node *n)
 {
     const struct shape *a = node_shape(g, n->in[0]);
     uint8_t axis[KL_MAX_RANK];
     uint32_t rows = dot_free_axes(a->rank, n->attr.dot.batch_a, n->attr.dot.nbatch, n->attr.dot.con_a,
                                   n->attr.dot.ncon, axis);
-    int64_t low = 1;
-    bool symbolic = false;
-    for (uint32_t i = 0; i < rows && low <= MOST_THIN_ROWS; i++) {
-        symbolic |= a->dim[axis[i]] < 0;
-        low *= dim_low(g, a->dim[axis[i]]);
-    }
-    return symbolic && low <= MOST_THIN_ROWS;
+    int64_t length[KL_MAX_RANK];
+    for (uint32_t i = 0; i < rows; i++)
+        length[i] = a->dim[axis[i]];
+    graph_depends_on(g, length, rows, MOST_THIN_ROWS + 1,
+                     "the order of a product of bf16 depends on how many rows there are");
 }
 
 static bool node_is_symbolic(const struct graph *g, const struct node *n)
@@ -168,11 +167,8 @@ static bool graph_takes(const struct graph *g, struct err *e)
             continue;
         if (!op_takes_symbols(g, n))
             return stand_in_refused(e, "op %s is made for lengths that are numbers", opinfo[n->op].name);
-        if (op_is_product(n->op) && n->dtype == KL_BF16 && rows_may_be_few(g, n))
-            return stand_in_refused(e, "the order of op %s of bf16 depends on how many rows there are",
-                                    opinfo[n->op].name);
-        if (op_is_attention(n->op) && attention_gradient_varies(g, n))
-            return stand_in_refused(e, "%s: for few elements the gradient is made of other ops", opinfo[n->op].name);
+        if (op_is_product(n->op) && n->dtype == KL_BF16)
+            depends_on_rows(g, n);
         if (op_is_reduce(n->op) && order_varies(g, n))
             return stand_in_refused(e, "the order of op %s depends on which of its axes are longer than 1",
                                     opinfo[n->op].name);
@@ -227,13 +223,34 @@ static bool choose_prime(const struct graph *g, const struct stand_ins *s, struc
     return true;
 }
 
+static uint32_t recorded_number(const struct symbols *recorded, const char *name)
+{
+    uint32_t i = 0;
+    while (i < recorded->n && strcmp(recorded->v[i].name, name))
+        i++;
+    return i;
+}
+
+/* Says what varies by the numbers of the recorded symbols. */
+static void note_limit(const struct graph *g, const struct symbols *recorded, struct stand_ins *s)
+{
+    const struct size_limit *l = &g->symbols->varies;
+    s->varies = *l;
+    memset(s->varies.power, 0, sizeof s->varies.power);
+    for (uint32_t i = 0; i < g->symbols->n; i++)
+        if (l->power[i])
+            s->varies.power[recorded_number(recorded, g->symbols->v[i].name)] = l->power[i];
+}
+
 bool graph_stand_in(struct graph *g, const struct symbols *recorded, uint32_t slots, struct stand_ins *s, struct err *e)
 {
     *s = (struct stand_ins){0};
     if (!g->symbols)
         return true;
-    if (!graph_takes(g, e))
-        return false;
+    if (!graph_takes(g, e) || g->symbols->varies.number) {
+        note_limit(g, recorded, s);
+        return e->code ? false : stand_in_refused(e, "%s", s->varies.why);
+    }
     if (g->symbols->n > MAX_STAND_INS)
         return stand_in_refused(e, "there are more than four symbols%s", "");
     for (uint32_t i = 0; i < g->symbols->n; i++) {
@@ -241,9 +258,7 @@ bool graph_stand_in(struct graph *g, const struct symbols *recorded, uint32_t sl
         struct stand_in x = {.low = v->low, .high = v->high};
         if (v->high > MOST_BOUND)
             return stand_in_refused(e, "the bound of symbol %s is above 2^31", v->name);
-        while (x.slot < recorded->n && strcmp(recorded->v[x.slot].name, v->name))
-            x.slot++;
-        x.slot += slots;
+        x.slot = slots + recorded_number(recorded, v->name);
         choose_prime(g, s, &x);
         s->v[s->n++] = x;
     }

@@ -1,8 +1,9 @@
-/* Dimensions that are affine expressions over symbols: arithmetic, ranges and text.
+/* Dimensions that are expressions over symbols, sums of terms of one symbol or of two: arithmetic, ranges and text.
  *
- * A symbol may be any number within its bounds, each independently of the others, and stands at most once in an
- * expression.  So the least and the greatest value of an expression over all values of its symbols are exact, and
- * "fits for every value" is a comparison of numbers.  Only what is never negative and never too long is a dim. */
+ * A symbol may be any number within its bounds, each independently of the others.  Where it stands only once in an
+ * expression, the least and the greatest value of the expression are exact, and "fits for every value" is a comparison
+ * of numbers; where it is in several terms (n*m + n), that comparison may refuse what would fit.  Only what is never
+ * negative and never too long is a dim. */
 #include "ir/text/text.h"
 #include <inttypes.h>
 #include <string.h>
@@ -35,6 +36,13 @@ bool dim_exists(const struct graph *g, int64_t d) { return d >= 0 || expression(
 
 /* ---- expressions ---- */
 
+/* Below 0, 0 or above it: the order of two terms in an expression. */
+static int term_order(const struct symbol_term *a, const struct symbol_term *b)
+{
+    return a->symbol != b->symbol ? (a->symbol < b->symbol ? -1 : 1)
+           : a->times != b->times ? (a->times < b->times ? -1 : 1) : 0;
+}
+
 bool affine_add(struct affine *a, const struct affine *b, int64_t by)
 {
     struct affine sum = {0};
@@ -43,9 +51,10 @@ bool affine_add(struct affine *a, const struct affine *b, int64_t by)
     if (__builtin_mul_overflow(b->constant, by, &part) || __builtin_add_overflow(a->constant, part, &sum.constant))
         return false;
     while (i < a->n || j < b->n) {
-        bool left = j == b->n || (i < a->n && a->term[i].symbol <= b->term[j].symbol);
-        bool right = i == a->n || (j < b->n && b->term[j].symbol <= a->term[i].symbol);
-        struct symbol_term t = {.symbol = left ? a->term[i].symbol : b->term[j].symbol, .by = left ? a->term[i].by : 0};
+        bool left = j == b->n || (i < a->n && term_order(&a->term[i], &b->term[j]) <= 0);
+        bool right = i == a->n || (j < b->n && term_order(&b->term[j], &a->term[i]) <= 0);
+        struct symbol_term t = left ? a->term[i] : b->term[j];
+        t.by = left ? t.by : 0;
         if (right && (__builtin_mul_overflow(b->term[j].by, by, &part) || __builtin_add_overflow(t.by, part, &t.by)))
             return false;
         i += left;
@@ -60,15 +69,28 @@ bool affine_add(struct affine *a, const struct affine *b, int64_t by)
     return true;
 }
 
+bool term_value(const struct symbol_term *t, const int64_t *value, int64_t *out)
+{
+    return !__builtin_mul_overflow(t->by, value[t->symbol], out) &&
+           (!t->times || !__builtin_mul_overflow(*out, value[t->times - 1], out));
+}
+
+/* The least or the greatest value of a term. */
+static bool term_bound(const struct graph *g, const struct symbol_term *t, bool least, int64_t *out)
+{
+    const struct symbol *s = &g->symbols->v[t->symbol], *other = t->times ? &g->symbols->v[t->times - 1] : NULL;
+    bool low = least == (t->by > 0);
+    return !__builtin_mul_overflow(t->by, low ? s->low : s->high, out) &&
+           (!other || !__builtin_mul_overflow(*out, low ? other->low : other->high, out));
+}
+
 bool affine_range(const struct graph *g, const struct affine *a, int64_t *low, int64_t *high)
 {
     *low = *high = a->constant;
     for (uint32_t i = 0; i < a->n; i++) {
-        const struct symbol *s = &g->symbols->v[a->term[i].symbol];
-        int64_t by = a->term[i].by, least, most;
-        if (__builtin_mul_overflow(by, by > 0 ? s->low : s->high, &least) ||
-            __builtin_mul_overflow(by, by > 0 ? s->high : s->low, &most) || __builtin_add_overflow(*low, least, low) ||
-            __builtin_add_overflow(*high, most, high))
+        int64_t least, most;
+        if (!term_bound(g, &a->term[i], true, &least) || !term_bound(g, &a->term[i], false, &most) ||
+            __builtin_add_overflow(*low, least, low) || __builtin_add_overflow(*high, most, high))
             return false;
     }
     return true;
@@ -170,13 +192,37 @@ bool dim_divide(const struct graph *g, int64_t d, int64_t by, int64_t *out)
     return affine_dim(g, &a, out);
 }
 
+static bool affine_multiply(const struct affine *a, const struct affine *b, struct affine *product)
+{
+    *product = (struct affine){0};
+    if (!affine_add(product, a, b->constant))
+        return false;
+    for (uint32_t k = 0; k < b->n; k++) {
+        struct affine part = {.n = b->term[k].by && a->constant ? 1 : 0, .term = {b->term[k]}};
+        if (part.n && (__builtin_mul_overflow(a->constant, part.term[0].by, &part.term[0].by) ||
+                       !affine_add(product, &part, 1)))
+            return false;
+        for (uint32_t i = 0; i < a->n; i++) {
+            uint32_t s = a->term[i].symbol, t = b->term[k].symbol;
+            part = (struct affine){.n = 1, .term = {{.symbol = s < t ? s : t, .times = 1 + (s < t ? t : s)}}};
+            if (a->term[i].times || b->term[k].times ||
+                __builtin_mul_overflow(a->term[i].by, b->term[k].by, &part.term[0].by) ||
+                !affine_add(product, &part, 1))
+                return false;
+        }
+    }
+    return true;
+}
+
 bool dim_multiply(const struct graph *g, int64_t a, int64_t b, int64_t *out)
 {
     *out = 0;
     if (a == 0 || b == 0)
         return true;
+    struct affine product, p, q;
     if (a < 0 && b < 0)
-        return false;
+        return dim_affine(g, a, &p) && dim_affine(g, b, &q) && affine_multiply(&p, &q, &product) &&
+               affine_dim(g, &product, out);
     return dims_sum(g, 1, &(struct scaled){a < 0 ? a : b, a < 0 ? b : a}, 0, out);
 }
 
@@ -213,7 +259,19 @@ static int64_t gcd(int64_t a, int64_t b)
 }
 
 /* The shape's size as a number times expressions whose numbers have no common divisor. */
-struct product { int64_t number; uint32_t n; struct affine factor[KL_MAX_RANK]; };
+struct product { int64_t number; uint32_t n; struct affine factor[2 * KL_MAX_RANK]; };
+
+/* An expression of one term: each of its symbols is a factor. */
+static bool product_add_symbols(struct product *p, const struct affine *a)
+{
+    if (a->n != 1 || a->constant)
+        return false;
+    const struct symbol_term *t = &a->term[0];
+    p->factor[p->n++] = (struct affine){.n = 1, .term = {{.symbol = t->symbol, .by = t->by}}};
+    if (t->times)
+        p->factor[p->n++] = (struct affine){.n = 1, .term = {{.symbol = t->times - 1, .by = 1}}};
+    return true;
+}
 
 static bool product_of(const struct graph *g, const struct shape *s, struct product *p)
 {
@@ -232,12 +290,14 @@ static bool product_of(const struct graph *g, const struct shape *s, struct prod
         a.constant /= common;
         for (uint32_t k = 0; k < a.n; k++)
             a.term[k].by /= common;
-        p->factor[p->n++] = a;
+        if (!product_add_symbols(p, &a))
+            p->factor[p->n++] = a;
     }
     return true;
 }
 
-/* Such factors are irreducible, so the two products are the same polynomial only if their factors are the same. */
+/* Such factors are irreducible, but for a sum all of whose terms have one symbol: the two products are the same
+ * polynomial if their factors are the same, and otherwise are taken to be different. */
 bool shape_same_size(const struct graph *g, const struct shape *a, const struct shape *b)
 {
     struct product p, q;
@@ -269,8 +329,11 @@ bool shape_rest(const struct graph *g, const struct shape *whole, const struct s
             return false;
         p.factor[k] = p.factor[--p.n];
     }
-    struct affine sum = {.constant = p.n ? 0 : p.number / q.number};
-    return p.n <= 1 && (!p.n || affine_add(&sum, &p.factor[0], p.number / q.number)) && affine_dim(g, &sum, rest);
+    struct affine all = {.constant = p.number / q.number}, product;
+    for (uint32_t i = 0; i < p.n; i++, all = product)
+        if (!affine_multiply(&all, &p.factor[i], &product))
+            return false;
+    return affine_dim(g, &all, rest);
 }
 
 /* ---- text ---- */
@@ -281,10 +344,13 @@ const char *affine_text(const struct graph *g, const struct affine *a, char *buf
     for (uint32_t i = 0; i < a->n && at < n; i++) {
         int64_t by = a->term[i].by;
         const char *name = g->symbols->v[a->term[i].symbol].name;
+        const char *other = a->term[i].times ? g->symbols->v[a->term[i].times - 1].name : "";
+        const char *by_other = *other ? "*" : "";
         if (by == 1 || by == -1)
-            at += (size_t)snprintf(buf + at, n - at, "%s%s", by < 0 ? "-" : i ? "+" : "", name);
+            at += (size_t)snprintf(buf + at, n - at, "%s%s%s%s", by < 0 ? "-" : i ? "+" : "", name, by_other, other);
         else
-            at += (size_t)snprintf(buf + at, n - at, "%s%" PRId64 "*%s", by < 0 || !i ? "" : "+", by, name);
+            at += (size_t)snprintf(buf + at, n - at, "%s%" PRId64 "*%s%s%s", by < 0 || !i ? "" : "+", by, name,
+                                   by_other, other);
     }
     if (at < n && (a->constant || !a->n))
         snprintf(buf + at, n - at, a->n ? "%+" PRId64 : "%" PRId64, a->constant);
@@ -318,8 +384,9 @@ const char *affine_bounds(const struct graph *g, const struct affine *a, unsigne
     size_t at = 0;
     *buf = 0;
     for (unsigned i = 0; i < count; i++)
-        for (uint32_t k = 0; k < a[i].n && at < n; k++) {
-            uint32_t symbol = a[i].term[k].symbol;
+        for (uint32_t k = 0; k < 2 * a[i].n && at < n; k++) {
+            const struct symbol_term *t = &a[i].term[k / 2];
+            uint32_t symbol = k % 2 && t->times ? t->times - 1 : t->symbol;
             const struct symbol *s = &g->symbols->v[symbol];
             if (seen >> symbol & 1)
                 continue;

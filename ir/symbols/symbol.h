@@ -11,7 +11,8 @@ bool dims_never_negative(const struct graph *g, unsigned n, const struct scaled 
 int64_t dims_build(struct graph *g, const char *op, unsigned n, const struct scaled *t, int64_t constant); /* for
                                                   gradients: dims_sum, or 0 and g->err */
 bool dim_divide(const struct graph *g, int64_t d, int64_t by, int64_t *out); /* rounded down; false: not affine */
-bool dim_multiply(const struct graph *g, int64_t a, int64_t b, int64_t *out); /* false: not affine, or too long */
+/* false: a term would be of more than two symbols, or it is too long */
+bool dim_multiply(const struct graph *g, int64_t a, int64_t b, int64_t *out);
 const char *shape_fault(const struct graph *g, const struct shape *s); /* what an illegal one of legal rank has */
 bool dim_range(const struct graph *g, int64_t d, int64_t *low, int64_t *high); /* false: no dim */
 static inline bool dim_at_most(const struct graph *g, int64_t a, int64_t b)  /* whatever the symbols' values */
@@ -36,6 +37,8 @@ bool node_wants_order(const struct node *n);      /* attr.c: does pass numerics 
 bool dim_affine(const struct graph *g, int64_t d, struct affine *a); /* false: no dim */
 bool dim_exists(const struct graph *g, int64_t d);  /* a number, or an expression of this graph? */
 bool affine_add(struct affine *a, const struct affine *b, int64_t by); /* a + by * b; false: too large, too long */
+/* The value of a term for these values of the symbols; false: too large. */
+bool term_value(const struct symbol_term *t, const int64_t *value, int64_t *out);
 bool affine_range(const struct graph *g, const struct affine *a, int64_t *low, int64_t *high); /* false: too large */
 bool affine_dim(const struct graph *g, const struct affine *a, int64_t *d); /* false: as dims_sum */
 #define SYMBOLIC_DIM (-(INT64_C(1) << 24))          /* the greatest that an expression may be */
@@ -74,11 +77,20 @@ bool symbols_match(const struct graph *g, const struct extents *x, uint32_t n, i
 /* Puts in the value of each symbol that can have only one: -1 g->err, 0 there is none, 1. */
 int graph_bind(struct graph *g);
 
+/* ---- size_limit.c ---- */
+/* Notes that g was made for lengths whose product is below `limit`, or for those whose product is not, if the symbols'
+ * bounds allow both.  why: in a sentence, static. */
+void graph_depends_on(const struct graph *g, const int64_t *length, uint32_t n, int64_t limit, const char *why);
+/* Narrows the bounds of g's symbols around their values, so that all of them are on one side of the limit. */
+void size_limit_narrow(struct symbols *s, const struct size_limit *l, const int64_t *value);
+
 /* ---- stand_in.c ---- Primes in place of symbols: a size of such a graph, a product of lengths, says by its prime
  * factors which symbols are in it (README.md). */
 enum { MAX_STAND_INS = 4 };
 struct stand_in { int64_t prime, low, high; uint32_t slot; }; /* slot: where a run has the symbol's value */
-struct stand_ins { uint32_t n; struct stand_in v[MAX_STAND_INS]; };
+/* varies: the reason why there is no program for all values, if that is a size_limit, over the symbols that were
+ * recorded; number 0: it is not. */
+struct stand_ins { uint32_t n; struct stand_in v[MAX_STAND_INS]; struct size_limit varies; };
 /* Puts primes in place of g's symbols, which are among those recorded, whose values stand behind `slots` slots.  false:
  * *e; of code COMPILE: the graph needs a program for each value. */
 bool graph_stand_in(struct graph *g, const struct symbols *recorded, uint32_t slots, struct stand_ins *s,

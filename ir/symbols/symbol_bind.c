@@ -11,12 +11,16 @@ static uint32_t only_unknown(const struct affine *a, const int64_t *value, int64
     uint32_t unknown = NO_SYMBOL, count = 0;
     *rest = a->constant;
     for (uint32_t i = 0; i < a->n; i++) {
-        int64_t part, v = value[a->term[i].symbol];
-        if (v == NO_VALUE) {
-            unknown = a->term[i].symbol;
-            *by = a->term[i].by;
+        const struct symbol_term *t = &a->term[i];
+        int64_t part, v = value[t->symbol], other = t->times ? value[t->times - 1] : 1;
+        if (v == NO_VALUE && other == NO_VALUE)
+            return NO_SYMBOL;
+        if (v == NO_VALUE || other == NO_VALUE) {
+            unknown = v == NO_VALUE ? t->symbol : t->times - 1;
+            if (__builtin_mul_overflow(t->by, v == NO_VALUE ? other : v, by) || !*by)
+                return NO_SYMBOL;
             count++;
-        } else if (__builtin_mul_overflow(v, a->term[i].by, &part) || __builtin_add_overflow(*rest, part, rest)) {
+        } else if (!term_value(t, value, &part) || __builtin_add_overflow(*rest, part, rest)) {
             return NO_SYMBOL;
         }
     }
@@ -30,10 +34,13 @@ static bool disagrees(const struct graph *g, const struct extents *x, uint32_t a
     struct affine a;
     dim_affine(g, x->want.dim[axis], &a);
     size_t at = 0;
-    for (uint32_t i = 0; i < a.n && at < sizeof known; i++)
-        if (value[a.term[i].symbol] != NO_VALUE)
+    for (uint32_t i = 0; i < 2 * a.n && at < sizeof known; i++) {
+        const struct symbol_term *t = &a.term[i / 2];
+        uint32_t symbol = i % 2 ? t->times - 1 : t->symbol;
+        if ((i % 2 == 0 || t->times) && value[symbol] != NO_VALUE)
             at += (size_t)snprintf(known + at, sizeof known - at, "%s%s = %" PRId64, at ? ", " : " with ",
-                                   g->symbols->v[a.term[i].symbol].name, value[a.term[i].symbol]);
+                                   g->symbols->v[symbol].name, value[symbol]);
+    }
     char bounds[BOUNDS_TEXT];
     return err_set(e, KL_ERR_SHAPE, "%s: axis %u has %" PRId64 " elements, but is to have %s%s%s", x->what, axis,
                    x->got.dim[axis], affine_text(g, &a, dim, sizeof dim), known,
@@ -45,7 +52,7 @@ static bool look_at(const struct graph *g, const struct extents *x, uint32_t axi
                     struct err *e)
 {
     struct affine a;
-    int64_t rest, by, v;
+    int64_t rest, by = 1, v;
     if (!dim_affine(g, x->want.dim[axis], &a))
         return err_set(e, KL_ERR_INTERNAL, "%s: axis %u has no valid length", x->what, axis);
     uint32_t symbol = only_unknown(&a, value, &rest, &by);
@@ -80,9 +87,13 @@ bool symbols_match(const struct graph *g, const struct extents *x, uint32_t n, i
             int64_t total = a.constant;
             bool known = true;
             for (uint32_t k = 0; k < a.n; k++)
-                known &= value[a.term[k].symbol] != NO_VALUE;
-            for (uint32_t k = 0; known && k < a.n; k++) /* within bounds, so nothing overflows */
-                total += a.term[k].by * value[a.term[k].symbol];
+                known &= value[a.term[k].symbol] != NO_VALUE &&
+                         (!a.term[k].times || value[a.term[k].times - 1] != NO_VALUE);
+            for (uint32_t k = 0; known && k < a.n; k++) { /* within bounds, so nothing overflows */
+                int64_t part = 0;
+                term_value(&a.term[k], value, &part);
+                total += part;
+            }
             if (known && total != x[i].got.dim[axis])
                 return disagrees(g, &x[i], axis, value, e);
         }
@@ -94,6 +105,23 @@ bool symbols_match(const struct graph *g, const struct extents *x, uint32_t n, i
 /* From a graph's table of symbols to that of those without a value. */
 struct binding { const struct graph *from; uint32_t map[MAX_SYMBOLS]; };
 
+/* A term with the values of its symbols that have one put in. */
+static struct affine bound_term(const struct binding *b, const struct symbol_term *t)
+{
+    uint32_t left[2], n = 0;
+    int64_t by = t->by;
+    for (int i = 0; i < (t->times ? 2 : 1); i++) {
+        uint32_t s = i ? t->times - 1 : t->symbol;
+        if (b->map[s] == NO_SYMBOL)
+            by *= b->from->symbols->v[s].low; /* within the same bounds as before */
+        else
+            left[n++] = b->map[s];
+    }
+    if (!n || !by)
+        return (struct affine){.constant = by};
+    return (struct affine){.n = 1, .term = {{.symbol = left[0], .times = n == 2 ? 1 + left[1] : 0, .by = by}}};
+}
+
 static int64_t bound_dim(struct graph *g, const struct binding *b, int64_t d)
 {
     struct affine a, sum;
@@ -101,14 +129,12 @@ static int64_t bound_dim(struct graph *g, const struct binding *b, int64_t d)
         return d;
     dim_affine(b->from, d, &a);
     sum = (struct affine){.constant = a.constant};
+    bool fits = true;
     for (uint32_t i = 0; i < a.n; i++) {
-        uint32_t s = a.term[i].symbol;
-        if (b->map[s] == NO_SYMBOL)
-            sum.constant += a.term[i].by * b->from->symbols->v[s].low;
-        else
-            sum.term[sum.n++] = (struct symbol_term){.symbol = b->map[s], .by = a.term[i].by};
+        struct affine part = bound_term(b, &a.term[i]);
+        fits &= affine_add(&sum, &part, 1);
     }
-    if (!affine_dim(g, &sum, &d)) /* within the same bounds as before */
+    if (!fits || !affine_dim(g, &sum, &d)) /* within the same bounds as before */
         err_set(&g->err, KL_ERR_MEMORY, "graph @%s: out of memory", g->name);
     return d;
 }

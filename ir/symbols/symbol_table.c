@@ -52,6 +52,7 @@ bool symbols_copy(struct graph *g, const struct symbols *from)
         return symbol_table_no_memory(g);
     s->n = from->n;
     memcpy(s->v, from->v, sizeof s->v);
+    s->varies = from->varies;
     symbols_use(g, s);
     for (uint32_t i = 0; i < from->nexpr; i++) {
         int64_t d;
@@ -149,6 +150,15 @@ bool symbols_verify(const struct graph *g, struct err *e)
     return !why || err_set(e, KL_ERR_INTERNAL, "graph @%.63s: the table of symbols %s", g->name, why);
 }
 
+/* Has term k its symbols in order, and stands it behind the one before it? */
+static bool term_is_behind(const struct affine *a, uint32_t k, uint32_t symbols)
+{
+    const struct symbol_term *t = &a->term[k], *before = k ? t - 1 : NULL;
+    bool legal = !t->times || (t->times <= symbols && t->times > t->symbol);
+    return legal && (!before || before->symbol < t->symbol ||
+                     (before->symbol == t->symbol && before->times < t->times));
+}
+
 const char *dim_verify(const struct graph *g, int64_t d)
 {
     struct affine a;
@@ -156,7 +166,7 @@ const char *dim_verify(const struct graph *g, int64_t d)
     if (!dim_affine(g, d, &a))
         return "has a dimension that is neither a number nor an expression";
     for (uint32_t k = 0; k < a.n && k < MAX_SYMBOL_TERMS; k++)
-        if (a.term[k].symbol >= g->symbols->n || !a.term[k].by || (k && a.term[k].symbol <= a.term[k - 1].symbol))
+        if (a.term[k].symbol >= g->symbols->n || !a.term[k].by || !term_is_behind(&a, k, g->symbols->n))
             return "has a dimension whose terms are not in order";
     if (a.n > MAX_SYMBOL_TERMS || !affine_range(g, &a, &low, &high) || low < 0)
         return "has a dimension that may be negative or too large";

@@ -33,7 +33,22 @@ bool parse_symbols(struct parser *p)
     return true;
 }
 
-/* [number "*"] symbol, or a number */
+/* A symbol's name. */
+static bool symbol_number(struct parser *p, bool number, uint32_t *symbol)
+{
+    lex_space(&p->l);
+    const char *name = p->l.p;
+    struct word w = lex_word(&p->l);
+    *symbol = graph_symbol_find(p->g, w.s, w.len);
+    if (*symbol != NO_SYMBOL)
+        return true;
+    p->l.p = name;
+    if (!w.len || !p->g->symbols)
+        return lex_expected(&p->l, number ? "a symbol" : "a dimension");
+    return lex_fail(&p->l, name, "%.*s is no symbol of this graph", w.len > 64 ? 64 : (int)w.len, w.s);
+}
+
+/* [number "*"] symbol ["*" symbol], or a number */
 static bool term(struct parser *p, struct affine *a, int64_t sign)
 {
     uint64_t by = 1;
@@ -44,17 +59,16 @@ static bool term(struct parser *p, struct affine *a, int64_t sign)
     if (number && !lex_number(&p->l, INT64_MAX, "a dimension", &by))
         return false;
     if (!number || lex_take(&p->l, '*')) {
-        lex_space(&p->l);
-        const char *name = p->l.p;
-        struct word w = lex_word(&p->l);
-        uint32_t symbol = graph_symbol_find(p->g, w.s, w.len);
-        if (symbol == NO_SYMBOL) {
-            p->l.p = name;
-            if (!w.len || !p->g->symbols)
-                return lex_expected(&p->l, number ? "a symbol" : "a dimension");
-            return lex_fail(&p->l, name, "%.*s is no symbol of this graph", w.len > 64 ? 64 : (int)w.len, w.s);
+        uint32_t s, other;
+        if (!symbol_number(p, number, &s))
+            return false;
+        part = (struct affine){.n = 1, .term = {{.symbol = s, .by = 1}}};
+        if (lex_take(&p->l, '*')) {
+            if (!symbol_number(p, true, &other))
+                return false;
+            part.term[0].symbol = s < other ? s : other;
+            part.term[0].times = 1 + (s < other ? other : s);
         }
-        part = (struct affine){.n = 1, .term = {{.symbol = symbol, .by = 1}}};
     } else {
         part.constant = 1;
     }

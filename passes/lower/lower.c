@@ -79,7 +79,7 @@ void lower_unflatten(struct kernel *k, const struct shape *s, val i, val *coord)
         n /= s->dim[d];
         coord[d] = ix_div_size(k, i, n);
         if (inner)
-            ix_bound(k, coord[d], 0, s->dim[d] - 1);
+            ix_bound(k, coord[d], 0, ix_most(k, s->dim[d]) - 1);
         i = ix_mod_size(k, i, n);
         inner = true;
     }

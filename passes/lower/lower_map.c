@@ -48,7 +48,7 @@ static bool merges(struct kernel *k, val index, val outer, val inner, int64_t in
     int64_t so, si;
     if (!ix_depends(k, index, outer) && !ix_depends(k, index, inner))
         return true;
-    return ix_stride(k, index, outer, &so) && ix_stride(k, index, inner, &si) && so == si * inner_size;
+    return ix_stride_size(k, index, outer, &so) && ix_stride_size(k, index, inner, &si) && so == si * inner_size;
 }
 
 /* Every index that is used as an address or as data must allow it. */
@@ -121,7 +121,8 @@ static void find_nest(struct lowering *w, const struct shape *s, struct nest *ne
         val coord[KL_MAX_RANK] = {0};
         lower_scalars(&t.w);
         for (uint32_t d = 0; d < s->rank; d++)
-            coord[d] = s->dim[d] == 1 ? k_int(k, 0) : k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, s->dim[d]), 1);
+            coord[d] = s->dim[d] == 1 ? k_int(k, 0)
+                       : k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, ix_most(k, s->dim[d])), 1);
         store_members(&t.w, s, coord);
         count_primitives(k, nest, &w->k->err);
         int last = -1; /* the axis before this one that is not of length 1 */

@@ -189,7 +189,7 @@ static val symbolic_chunks(const struct reduce *r)
     struct kernel *k = r->w->k;
     bool lanes = r->n->attr.reduce.lanes == 64;
     val len = ix_size(k, r->len);
-    if (r->len <= r->chunk)
+    if (r->len <= r->chunk || size_most(k->stand_ins, r->len) <= r->chunk)
         return lanes ? symbolic_lanes(r, k_int(k, 0), len) : chain_chunk(r, k_int(k, 0), len);
     if (ix_symbolic(k, (int64_t)r->n->attr.reduce.chunk)) {
         kernel_refuse(k, "a reduction's chunk may be a multiple of what a symbol says");
@@ -466,17 +466,17 @@ static val split_sum(const struct reduce *r, const struct split_columns *c, val 
     return k_out(k, acc);
 }
 
-/* W neighbouring results from `base`; only the first `rest` of them if rest > 0. */
-static void lower_reduce_emit_block(struct reduce *r, const struct shape *inner, val base, int64_t rest,
-                                    uint32_t nouter)
+/* W neighbouring results from `base`; only the first `rest` of them if rest is not 0. */
+static void lower_reduce_emit_block(struct reduce *r, const struct shape *inner, val base, val rest, uint32_t nouter)
 {
     struct lowering *w = r->w;
     struct kernel *k = w->k;
     int64_t width = k->sched.width;
     w->lane = k_loop(k, LOOP_VECTOR, k_int(k, 0), k_int(k, width), 1);
-    w->pred = rest ? k_prim(k, P_LT, w->lane, k_int(k, rest), 0) : 0;
-    if (rest) /* no other lane reads or writes memory */
-        ix_bound(k, w->lane, 0, rest - 1);
+    int64_t number;
+    w->pred = rest ? k_prim(k, P_LT, w->lane, rest, 0) : 0;
+    if (rest && ix_const(k, rest, &number)) /* no other lane reads or writes memory */
+        ix_bound(k, w->lane, 0, number - 1);
     lower_unflatten(k, inner, ix_add(k, base, w->lane), r->kept_coord + nouter);
     for (uint32_t l = 0; l < lines_of(r); l++) {
         val at = ix_add(k, base, k_int(k, (int64_t)l * width / lines_of(r)));
@@ -496,6 +496,29 @@ static void lower_reduce_emit_block(struct reduce *r, const struct shape *inner,
     }
     k_end(k, w->lane);
     w->lane = w->pred = 0;
+}
+
+/* emit_column_blocks of a number of columns with symbols. */
+static void emit_symbolic_columns(struct reduce *r, const struct shape *inner, const struct shape *outer)
+{
+    struct lowering *w = r->w;
+    struct kernel *k = w->k;
+    int64_t n = shape_count(inner), width = k->sched.width, most = (n + width - 1) / width;
+    val columns = ix_size(k, n), blocks = ix_div(k, ix_add(k, columns, k_int(k, width - 1)), width), block;
+    struct tasks t;
+    val p = lower_tasks(w, shape_count(outer) * most, ix_times(k, ix_size(k, shape_count(outer)), blocks), &t);
+    if (k->extent) {
+        lower_unflatten(k, outer, ix_quotient(k, p, blocks, most, &block), r->kept_coord);
+        val base = ix_scale(k, block, width), left = k_prim(k, P_SUB, columns, base, 0);
+        ix_whole(k, left, 0, n);
+        for (int tail = 0; tail < (size_divides(k, n, width) ? 1 : 2); tail++) {
+            val open = k_if(k, tail ? k_prim(k, P_LT, left, k_int(k, width), 0)
+                                    : k_prim(k, P_LE, k_int(k, width), left, 0));
+            lower_reduce_emit_block(r, inner, base, tail ? left : 0, outer->rank);
+            k_end(k, open);
+        }
+    }
+    lower_tasks_end(w, &t);
 }
 
 /* The parallel loop: blocks of columns, of each part if they are split. */
@@ -528,7 +551,7 @@ static void emit_column_blocks(struct reduce *r, const struct shape *inner, cons
         }
         if (tail) {
             val in_tail = full ? k_if(k, k_prim(k, P_EQ, block, k_int(k, full), 0)) : 0;
-            lower_reduce_emit_block(r, inner, k_int(k, full * width), tail, outer->rank);
+            lower_reduce_emit_block(r, inner, k_int(k, full * width), k_int(k, tail), outer->rank);
             if (in_tail)
                 k_end(k, in_tail);
         }
@@ -544,7 +567,7 @@ static void emit_columns(struct reduce *r)
     struct shape inner = {0}, outer = {0};
     split_kept(r, reduce_schedule(r)->column_reduce.axes, &inner, &outer);
     if (ix_symbolic(k, shape_count(&inner))) {
-        kernel_refuse(k, "a symbol says of how many columns there are sums");
+        emit_symbolic_columns(r, &inner, &outer);
         return;
     }
     int64_t length = reduce_schedule(r)->column_reduce.split;

@@ -222,7 +222,7 @@ static struct accelerator *open_one(int device, struct err *e)
         mem_free(a);
         return NULL;
     }
-    dialect_matrix(dialect_find(driver->dialect, e), a->caps.features, &a->caps);
+    dialect_architecture(dialect_find(driver->dialect, e), a->caps.features, &a->caps);
     for (unsigned t = 0; t < KL_DTYPE_COUNT; t++) {
         char feature[16];
         snprintf(feature, sizeof feature, "+%s", dtype_name(t));

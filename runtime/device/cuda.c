@@ -11,6 +11,7 @@
 enum { LEAST_VERSION = 11040 };   /* 11.4: the first that has all these functions */
 enum { SPECIFIC = 9 };            /* from this capability on code for one architecture alone has more instructions */
 enum { CAPABILITY_MAJOR = 75, CAPABILITY_MINOR = 76, L2_BYTES = 38, MULTIPROCESSORS = 16 }; /* CUdevice_attribute */
+enum { DYNAMIC_SHARED_BYTES = 8 };                       /* CUfunction_attribute */
 
 static struct {
 #define CUDA(field, function, parameters) gpu_result (*field) parameters;
@@ -39,6 +40,11 @@ static gpu_result reach_peer(struct driver_device *d, struct driver_device *peer
     return r || !can ? r : cuda.reach(peer->context, 0);
 }
 
+static gpu_result allow_shared(gpu_function f, uint32_t bytes)
+{
+    return cuda.function_set(f, DYNAMIC_SHARED_BYTES, (int)bytes);
+}
+
 static gpu_result copy_from(struct driver_device *d, void *to, struct driver_device *peer, const void *from,
                             size_t bytes)
 {
@@ -48,6 +54,7 @@ static gpu_result copy_from(struct driver_device *d, void *to, struct driver_dev
 static struct cuda_node cuda_node(const struct graph_kernel *k)
 {
     return (struct cuda_node){.function = k->function, .grid = {k->blocks, 1, 1}, .block = {k->threads, 1, 1},
+                              .shared = k->shared,
                               .parameter = k->parameter};
 }
 
@@ -66,7 +73,8 @@ static gpu_result cuda_node_set(gpu_exec x, gpu_node n, const struct graph_kerne
 static struct stream_library library = {.what = "CUDA", .node_add = cuda_node_add, .node_set = cuda_node_set,
                                         .driver = &driver_cuda, .error = error, .enter = cuda_enter,
                                         .leave = cuda_leave,
-                                        .reach_peer = reach_peer, .copy_from = copy_from};
+                                        .allow_shared = allow_shared, .reach_peer = reach_peer,
+                                        .copy_from = copy_from};
 
 /* ---- finding devices ---- */
 

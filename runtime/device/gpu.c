@@ -11,7 +11,7 @@ bool gpu_caps(const char *target, struct caps *out, struct err *e)
     const struct dialect *d = dialect_find(language(target), e);
     if (d) {
         dialect_caps(d, out);
-        dialect_matrix(d, NULL, out);
+        dialect_architecture(d, NULL, out);
     }
     return d;
 }

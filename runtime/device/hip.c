@@ -51,7 +51,7 @@ static gpu_result copy_from(struct driver_device *d, void *to, struct driver_dev
 static struct hip_node hip_node(const struct graph_kernel *k)
 {
     return (struct hip_node){.function = k->function, .grid = {k->blocks, 1, 1}, .block = {k->threads, 1, 1},
-                             .parameter = k->parameter};
+                             .shared = k->shared, .parameter = k->parameter};
 }
 
 static gpu_result hip_node_add(gpu_node *n, gpu_graph g, const gpu_node *before, const struct graph_kernel *k)

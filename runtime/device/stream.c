@@ -177,8 +177,11 @@ struct driver_kernel *stream_load(struct driver_device *d, const struct gpu_code
     }
     k->threads = code->threads;
     k->nbuf = code->nbuf;
+    k->shared = code->dynamic_bytes;
     r = d->l->module_new(&k->module, code->binary);
     gpu_result found = r ? r : d->l->function(&k->function, k->module, "kernel");
+    if (!found && k->shared && d->l->allow_shared)
+        found = d->l->allow_shared(k->function, k->shared);
     if (!r && found)
         d->l->module_free(k->module);
     d->l->leave(d);

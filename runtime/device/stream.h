@@ -11,6 +11,7 @@
 
 typedef int gpu_result;           /* 0: success; other numbers mean the same in both */
 typedef int gpu_attribute;
+typedef int gpu_function_attribute;
 typedef void *gpu_address;
 typedef const void *gpu_source;
 typedef struct gpu_stream_of *gpu_stream;
@@ -37,7 +38,7 @@ struct hip_node {
     void **parameter;
     unsigned shared;
 };
-struct graph_kernel { gpu_function function; unsigned blocks, threads; void **parameter; };
+struct graph_kernel { gpu_function function; unsigned blocks, threads, shared; void **parameter; };
 
 struct stream_library {
     const char *what;             /* "CUDA" */
@@ -52,6 +53,8 @@ struct stream_library {
     /* The next kernel of a graph, behind `before`, or the first; and other arguments for it in what was made of it. */
     gpu_result (*node_add)(gpu_node *n, gpu_graph g, const gpu_node *before, const struct graph_kernel *k);
     gpu_result (*node_set)(gpu_exec x, gpu_node n, const struct graph_kernel *k);
+    /* Lets launches of f give a block so many bytes of shared memory.  NULL: they may give what they like. */
+    gpu_result (*allow_shared)(gpu_function f, uint32_t bytes);
     /* entered: makes d copy from it directly */
     gpu_result (*reach_peer)(struct driver_device *d, struct driver_device *peer);
     gpu_result (*copy_from)(struct driver_device *d, void *to, struct driver_device *peer, const void *from,
@@ -95,7 +98,7 @@ struct driver_device {
     uint64_t clock;
 };
 
-struct driver_kernel { gpu_module module; gpu_function function; uint32_t threads, nbuf; };
+struct driver_kernel { gpu_module module; gpu_function function; uint32_t threads, nbuf, shared; };
 
 /* ---- stream.c ---- */
 /* Opens the library, of names that NULL ends or of `path`, and finds its functions: name[i] to *fn[i].  false: *e. */
@@ -134,8 +137,11 @@ bool stream_replay(struct driver_device *d, const uint64_t *word, uint32_t n, ui
 void stream_forget_graphs(struct driver_device *d);           /* entered */
 void stream_graphs_ended(struct driver_device *d);            /* the stream has nothing to do */
 
-/* ---- the words of a kernel: KERNEL | parameters << 8, function, blocks | threads << 32, a word each; the last three
- * parameters are the slots' address, begin and end ---- */
+/* ---- the words of a kernel: KERNEL | parameters << 8, function, blocks | threads << 32 | shared << THREAD_BITS + 32,
+ * a word each; the last three parameters are the slots' address, begin and end ---- */
+enum { THREAD_BITS = 11 };        /* up to 1024 threads, and bytes of shared memory behind them */
+static inline unsigned kernel_threads(const uint64_t *w) { return w[2] >> 32 & ((1u << THREAD_BITS) - 1); }
+static inline unsigned kernel_shared(const uint64_t *w) { return (unsigned)(w[2] >> 32 >> THREAD_BITS); }
 static inline uint32_t kernel_parameters(const uint64_t *w) { return (uint32_t)(*w >> 8); }
 static inline uint32_t kernel_words(const uint64_t *w) { return 3 + kernel_parameters(w); }
 enum { MOST_PARAMETERS = 256 };

@@ -1,7 +1,7 @@
 /* CUDA and HIP: commands on their way to the stream.  They are noted as words, so that two lists are the same commands
  * if they are the same bytes:
  *
- *   KERNEL | parameters << 8, function, blocks | threads << 32, a word for each parameter (stream.h)
+ *   KERNEL | parameters << 8, function, blocks | threads and shared memory << 32, a word for each parameter (stream.h)
  *   COPY, to, from, bytes         on the device
  *   UPLOAD, to, from, bytes       from pinned memory of the host
  *
@@ -62,7 +62,7 @@ bool stream_launch(struct driver_device *d, const struct launch *l, struct err *
         return false;
     *w++ = KERNEL | (uint64_t)(l->n + 3) << 8;
     *w++ = (uint64_t)(uintptr_t)l->kernel->function;
-    *w++ = l->blocks | (uint64_t)l->kernel->threads << 32;
+    *w++ = l->blocks | (l->kernel->threads | (uint64_t)l->kernel->shared << THREAD_BITS) << 32;
     for (uint32_t i = 0; i < l->n; i++)
         *w++ = word_of(l->buffer[i]);
     *w++ = word_of(l->slots);
@@ -83,8 +83,8 @@ static gpu_result issue_kernel(struct driver_device *d, uint64_t *w)
     void *parameter[MOST_PARAMETERS];
     for (uint32_t i = 0; i < kernel_parameters(w); i++)
         parameter[i] = w + 3 + i;
-    return d->l->launch(function_of(w[1]), (unsigned)w[2], 1, 1, (unsigned)(w[2] >> 32), 1, 1, 0, d->stream, parameter,
-                        NULL);
+    return d->l->launch(function_of(w[1]), (unsigned)w[2], 1, 1, kernel_threads(w), 1, 1, kernel_shared(w), d->stream,
+                        parameter, NULL);
 }
 
 /* Copies one by one, and the kernels between two of them as a graph or one by one. */

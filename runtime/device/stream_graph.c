@@ -102,7 +102,8 @@ static struct graph_kernel graph_kernel(uint64_t *w, void **parameter)
 {
     for (uint32_t i = 0; i < kernel_parameters(w); i++)
         parameter[i] = w + HEAD + i;
-    return (struct graph_kernel){(gpu_function)(uintptr_t)w[1], (unsigned)w[2], (unsigned)(w[2] >> 32), parameter};
+    return (struct graph_kernel){(gpu_function)(uintptr_t)w[1], (unsigned)w[2], kernel_threads(w), kernel_shared(w),
+                                 parameter};
 }
 
 static gpu_result make_graph(struct driver_device *d, struct captured *c)

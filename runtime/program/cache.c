@@ -144,7 +144,8 @@ static struct program *plan_kept(struct graph *g, const struct exec *x, const st
 
 /* Plans the program of g; without a code generator the interpreter runs it and nothing is compiled. */
 static struct program *plan(struct graph *g, const struct exec *x, const struct backend *b,
-                            const struct target_set *targets, struct dump *dump, struct err *e)
+                            const struct target_set *targets, struct dump *dump, struct size_limit *varies,
+                            struct err *e)
 {
     struct stand_ins stand_ins = {0};
     struct pass_options o = {.fuse = x->fuse, .verify = checks_on(), .in_pairs = device_in_pairs(g),
@@ -153,6 +154,7 @@ static struct program *plan(struct graph *g, const struct exec *x, const struct 
     struct program *p = NULL;
     int64_t began = span_begin();
     bool ok = passes_run(g, &o) || err_set(e, g->err.code, "%s", g->err.msg);
+    *varies = stand_ins.varies;
     span_end(SPAN_PASSES, g->name, began);
     began = span_begin();
     if (ok && stand_ins.n) p = program_plan_symbolic(g, &stand_ins, targets, e);
@@ -268,14 +270,15 @@ static bool cache_build(struct exec *x, const struct graph *captured, struct dum
         graph_free(g);
         return err_set(e, KL_ERR_MEMORY, "no memory to cache graph %s", captured->name);
     }
+    struct size_limit varies = {0};
     graph_move(g, graph_device(g), (unsigned)x->device);
     custom_number(g, 0);
     bool ok = custom_check(g, e) && find_targets(x, g, &b, &targets, e);
     const char *why = ok && g->symbols ? without_symbols(x) : NULL;
-    ok = ok && !why && (x->program = plan(g, x, b, &targets.set, dump, e));
+    ok = ok && !why && (x->program = plan(g, x, b, &targets.set, dump, &varies, e));
     graph_free(g);
     if (captured->symbols && !ok && (why || e->code == KL_ERR_COMPILE)) {
-        x->variants = variants_new(why ? why : e->msg);
+        x->variants = variants_new(why ? why : e->msg, &varies);
         if (x->variants) e->code = KL_OK;
         return x->variants || err_set(e, KL_ERR_MEMORY, "no memory to cache graph %s", captured->name);
     }

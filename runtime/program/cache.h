@@ -62,7 +62,8 @@ void program_entry_free(struct entry *t);
 void program_entry_unlink(struct entry *t);    /* removes a READY entry from all tables; needs the lock */
 
 /* ---- variants.c ---- */
-struct variants *variants_new(const char *why); /* NULL: no memory */
+/* limit: of a graph that has a program for each side of it, number 0: for each value.  NULL: no memory */
+struct variants *variants_new(const char *why, const struct size_limit *limit);
 void variants_free(struct variants *s);         /* NULL is fine */
 
 /* ---- code.c ---- */

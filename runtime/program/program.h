@@ -10,7 +10,7 @@ struct exec {                            /* immutable once made, except the atom
     struct hash128 key;
     struct graph *captured;              /* compared on a look-up */
     struct program *program;             /* NULL: it has variants */
-    struct variants *variants;           /* of a graph with symbols that has a program for each value; else NULL */
+    struct variants *variants;           /* of a graph with symbols that has programs for values or ranges; else NULL */
     struct code_entry **code;            /* the loaded code of its kernels, one for each device that runs it */
     uint32_t ncode;
     val *active;                         /* per program kernel: kernel_active; NULL: the program has no symbols */

@@ -9,6 +9,7 @@ typedef CUresult gpu_result;
 typedef CUdeviceptr gpu_address;
 typedef const void *gpu_source;
 typedef CUdevice_attribute gpu_attribute;
+typedef CUfunction_attribute gpu_function_attribute;
 typedef CUstream gpu_stream;
 typedef CUevent gpu_event;
 typedef CUmodule gpu_module;
@@ -37,7 +38,8 @@ _Static_assert(AT(func, 0) && AT(gridDimX, 8) && AT(blockDimX, 20) && AT(sharedM
                AT(extra, 48), "struct cuda_node");
 _Static_assert(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR == 75 &&
                CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR == 76 &&
-               CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE == 38 && CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT == 16, "attributes");
+               CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE == 38 && CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT == 16 &&
+               CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES == 8, "attributes");
 enum { HAVE_HEADER = 1 };
 #else
 enum { HAVE_HEADER = 0 };

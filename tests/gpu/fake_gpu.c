@@ -219,7 +219,7 @@ static gpu_result fake_host_free(void *p)
 /* ---- work: what a stream was given, done when somebody waits ---- */
 
 enum work_kind { WORK_COPY, WORK_UPLOAD, WORK_DOWNLOAD, WORK_LAUNCH, WORK_WAIT };
-struct gpu_function_of { struct gpu_module_of *module; };
+struct gpu_function_of { struct gpu_module_of *module; unsigned shared; /* that was allowed */ };
 struct gpu_module_of {
     void *so;
     struct gpu_module_code code;
@@ -517,6 +517,23 @@ static gpu_result fake_function(gpu_function *f, gpu_module m, const char *name)
     return strcmp(name, "kernel") ? NOT_FOUND : 0;
 }
 
+enum { ALWAYS_SHARED = 48 << 10, MOST_SHARED = 227 << 10 }; /* bytes of a block */
+
+/* May a block have so many bytes?  More than 48 KiB must have been asked for. */
+static bool may_share(gpu_function f, unsigned shared)
+{
+    return shared <= (f->shared > ALWAYS_SHARED ? f->shared : ALWAYS_SHARED) && shared <= MOST_SHARED;
+}
+
+static gpu_result fake_cuda_function_set(gpu_function f, gpu_function_attribute a, int value)
+{
+    enum { DYNAMIC_SHARED_BYTES = 8 };
+    if (a != DYNAMIC_SHARED_BYTES || value < 0)
+        return INVALID_VALUE;
+    f->shared = (unsigned)value;
+    return begin("function_set");
+}
+
 /* A launch as a piece of work of n parameters. */
 static struct work *launch_work(gpu_function f, unsigned grid, unsigned threads, void **parameter)
 {
@@ -534,9 +551,10 @@ static gpu_result fake_launch(gpu_function f, unsigned grid_x, unsigned grid_y, 
 {
     BEGIN(launch);
     if (!grid_x || grid_y != 1 || grid_z != 1 || !block_x || block_x > GPU_BLOCK_THREADS || block_y != 1 ||
-        block_z != 1 || shared || extra)
+        block_z != 1 || !may_share(f, shared) || extra)
         return INVALID_VALUE;
     state.calls.launches++;
+    state.calls.dynamic += shared > ALWAYS_SHARED;
     list_add(&s->list, launch_work(f, grid_x, block_x, parameter));
     s->given++;
     return 0;
@@ -579,22 +597,30 @@ static gpu_result node_set(gpu_exec x, gpu_node node, struct work *w)
 static gpu_result fake_cuda_node_add(gpu_node *node, gpu_graph g, const gpu_node *before, size_t nbefore,
                                      gpu_cuda_node p)
 {
+    if (!may_share(p->function, p->shared))
+        return INVALID_VALUE;
     return node_add(node, g, before, nbefore, launch_work(p->function, p->grid[0], p->block[0], p->parameter));
 }
 
 static gpu_result fake_hip_node_add(gpu_node *node, gpu_graph g, const gpu_node *before, size_t nbefore,
                                     gpu_hip_node p)
 {
+    if (!may_share(p->function, p->shared))
+        return INVALID_VALUE;
     return node_add(node, g, before, nbefore, launch_work(p->function, p->grid[0], p->block[0], p->parameter));
 }
 
 static gpu_result fake_cuda_node_set(gpu_exec x, gpu_node node, gpu_cuda_node p)
 {
+    if (!may_share(p->function, p->shared))
+        return INVALID_VALUE;
     return node_set(x, node, launch_work(p->function, p->grid[0], p->block[0], p->parameter));
 }
 
 static gpu_result fake_hip_node_set(gpu_exec x, gpu_node node, gpu_hip_node p)
 {
+    if (!may_share(p->function, p->shared))
+        return INVALID_VALUE;
     return node_set(x, node, launch_work(p->function, p->grid[0], p->block[0], p->parameter));
 }
 

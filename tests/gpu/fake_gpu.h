@@ -12,7 +12,7 @@
 struct fake_gpu {
     struct { uint64_t memory, pinned, streams, events, modules, graphs, execs, contexts, bytes; } live;
     struct { uint64_t launches, copies, uploads, downloads, peer_copies, captures, replays, waits, compiles, peers,
-             sets; } calls;
+             sets, dynamic; } calls; /* dynamic: launches with more shared memory than a block always has */
     size_t most_bytes;            /* of a device: beyond them it is full */
     /* The call of this field of stream.def that follows so many others gives `result`; once, or for good where a device
      * is lost by it.  NULL: none. */

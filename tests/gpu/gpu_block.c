@@ -11,6 +11,7 @@ static const char gpu_shim[] =
     "extern \"C\" { float fmaf(float, float, float); double fma(double, double, double); float sqrtf(float); double "
     "sqrt(double);\n"
     "float rintf(float); double rint(double); float fabsf(float); double fabs(double); }\n"
+    "#define SHARED_ARENA(bytes) alignas(1024) static u8 arena[bytes]\n"
     "#define __global__\n#define __device__\n#define __launch_bounds__(...)\n#define __shared__ static\n"
     "struct emulated_dim { unsigned x; };\n"
     "extern \"C\" { emulated_dim threadIdx, blockIdx, gridDim, blockDim; void (*__syncthreads)(void);\n"

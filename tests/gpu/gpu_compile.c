@@ -168,7 +168,7 @@ static void compile_products(const char *name, const char *arch, bool f16, bool 
     if (!c || !c->version(version, sizeof version, &e)) /* compile_all has said so */
         return;
     dialect_caps(d, &caps);
-    dialect_matrix(d, arch, &caps);
+    dialect_architecture(d, arch, &caps);
     gpu_kernels_matrix(&s, &caps);
     for (uint32_t i = 0; i < s.n; i++) {
         struct text source = {0};

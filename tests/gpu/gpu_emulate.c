@@ -186,7 +186,7 @@ static void run_matrix(const char *name, const char *arch, const char *folder)
     const struct dialect *d = dialect_find(name, &e);
     struct subject s[A_FILE];
     dialect_caps(d, &caps);
-    dialect_matrix(d, arch, &caps);
+    dialect_architecture(d, arch, &caps);
     gpu_kernels_matrix(&set, &caps);
     check(set.n > 4 && set.n <= A_FILE, "%s: %u products by matrix units", name, set.n);
     for (uint32_t i = 0; i < set.n; i++)

@@ -164,7 +164,7 @@ static void by_matrix_units(void)
 {
     struct err e = {0};
     dialect_caps(dialect_find("cuda", &e), &caps);
-    dialect_matrix(dialect_find("cuda", &e), "sm_90", &caps);
+    dialect_architecture(dialect_find("cuda", &e), "sm_90", &caps);
     static const char *const nvidia[] = {
         "dot_matrix width 32 tile 16x16 block 16x16 step 32 kblock 24",
             "dot_matrix width 64 tile 16x24 block 32x24 step 16 kblock 24",
@@ -180,11 +180,13 @@ static void by_matrix_units(void)
     for (int what = 0; what < WHATS; what++)
         try(KL_BF16, 40, 24, 48, (enum what)what, copied);
     static const char *const by_vectors[] = {
-        "dot_matrix width 32 tile 16x16 block 16x16 step 32 kblock 48 unit 16x8x16 subgroup 32 copy_a copy_b",
-        "dot_matrix width 128 tile 32x8 block 32x32 step 16 kblock 48 unit 16x8x16 subgroup 32",
-        "dot_matrix width 32 tile 16x16 block 16x16 step 16 kblock 48 unit 16x8x16 subgroup 32 copy_a", NULL};
+        "dot_matrix width 32 tile 16x16 block 16x16 step 32 kblock 48 unit 16x8x16 subgroup 32 stages 3 copy_a copy_b",
+        "dot_matrix width 128 tile 32x8 block 32x32 step 16 kblock 48 unit 16x8x16 subgroup 32 stages 2",
+        "dot_matrix width 128 tile 32x8 block 32x32 step 16 kblock 48 unit 16x8x16 subgroup 32 stages 4",
+        "dot_matrix width 32 tile 16x16 block 16x16 step 16 kblock 48 unit 16x8x16 subgroup 32 stages 5 copy_a", NULL};
     try(KL_BF16, 40, 24, 48, PLAIN, by_vectors);
     refuses(KL_BF16, "dot_matrix width 32 tile 16x8 block 16x8 step 16 kblock 16 copy_b", "is not of whole vectors");
+    refuses(KL_BF16, "dot_matrix width 32 tile 16x16 block 16x16 step 16 kblock 16 stages 1", "is on its way");
     try(KL_BF16, 40, 24, 44, TURNED,
         (const char *[]){"dot_matrix width 32 tile 16x16 block 16x16 step 32 kblock 48", NULL});
     static const char *const blocks[] = {"dot_matrix width 32 tile 16x16 block 16x16 step 32 kblock 264", NULL};
@@ -194,7 +196,7 @@ static void by_matrix_units(void)
     static const char *const of_f32[] = {"dot_blocks width 64 tile 4x4 block 32x32 step 8 kblock 24", NULL};
     try(KL_F32, 33, 35, 21, PLAIN, of_f32);   /* never rounded to less */
     caps.threads = 1;
-    static const char *const large[] = {"dot_matrix width 256 tile 64x32 block 128x128 step 16 kblock 16", NULL};
+    static const char *const large[] = {"dot_matrix width 256 tile 64x32 block 128x128 step 32 kblock 16", NULL};
     try(KL_F16, 66, 65, 9, TURNED, large);
     refuses(KL_F16, "dot_matrix width 128 tile 64x64 block 64x64 step 16 kblock 16", "registers for its sums");
     /* no rows of the unit's */
@@ -205,13 +207,13 @@ static void by_matrix_units(void)
     refuses(KL_F16, "dot_matrix width 32 tile 16x16 block 16x16 step 16 kblock 16 subgroup 64", "subgroup: it has");
     refuses(KL_F32, "dot_matrix width 32 tile 16x16 block 16x16 step 32 kblock 16", "kind is not a choice");
     dialect_caps(dialect_find("hip", &e), &caps);
-    dialect_matrix(dialect_find("hip", &e), "gfx90a:sramecc+:xnack-", &caps);
+    dialect_architecture(dialect_find("hip", &e), "gfx90a:sramecc+:xnack-", &caps);
     static const char *const amd[] = {"dot_matrix width 64 tile 16x16 block 16x16 step 32 kblock 24",
                                       "dot_matrix width 128 tile 32x16 block 32x32 step 16 kblock 24", NULL};
     try(KL_BF16, 33, 35, 21, EPILOGUE, amd);
-    dialect_matrix(dialect_find("cuda", &e), "sm_75", &caps);
+    dialect_architecture(dialect_find("cuda", &e), "sm_75", &caps);
     check(!caps.mma.subgroup, "sm_75 multiplies bf16");
-    dialect_matrix(dialect_find("hip", &e), "gfx1030", &caps);
+    dialect_architecture(dialect_find("hip", &e), "gfx1030", &caps);
     try(KL_BF16, 33, 35, 21, PLAIN, of_f32);
 }
 

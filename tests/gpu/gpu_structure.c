@@ -320,7 +320,7 @@ int main(int argc, char **argv)
         return finish();
     }
     dialect_caps(dialect_find("cuda", &e), &caps);
-    dialect_matrix(dialect_find("cuda", &e), architecture, &caps);
+    dialect_architecture(dialect_find("cuda", &e), architecture, &caps);
     caps.threads = PROCESSORS;
     caps.l2_bytes = 50 << 20;
     snprintf(caps.features, sizeof caps.features, "%s", architecture);

@@ -369,7 +369,7 @@ static void agree_once(struct test *t, struct graph *g, struct text *out)
     struct err why = {0};
     (void)out;
     mem_free(print_and_check(t, g));
-    if (!agree_on_random_data(g, &why))
+    if (!graph_is_bound(g, &why) || !agree_on_random_data(g, &why))
         text_put(&t->problem, "    %s\n", why.msg);
 }
 

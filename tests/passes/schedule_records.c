@@ -77,7 +77,7 @@ static void add_gpu(const char *dialect, const char *features)
     const struct dialect *d = dialect_find(dialect, &e);
     dialect_caps(d, c);
     if (features)
-        dialect_matrix(d, features, c);
+        dialect_architecture(d, features, c);
     snprintf(c->name, sizeof c->name, "%s", features ? features : dialect);
 }
 

@@ -319,19 +319,28 @@ static void test_float_env(void)
 }
 
 /* ---- processors ---- */
+struct places { cpu_set_t worker[4]; atomic_uint begun; };
+
+/* Waits until all workers have begun: the caller would run the shares of those that have not. */
 static void find_processor(void *ctx, int64_t begin, int64_t end, unsigned worker)
 {
     (void)begin, (void)end;
-    sched_getaffinity(0, sizeof(cpu_set_t), (cpu_set_t *)ctx + worker);
+    struct places *p = ctx;
+    sched_getaffinity(0, sizeof p->worker[0], &p->worker[worker]);
+    atomic_fetch_add(&p->begun, 1);
+    while (atomic_load(&p->begun) < 4)
+        sched_yield();
 }
 
 static void test_pinning(void)
 {
-    cpu_set_t all, worker[4];
+    cpu_set_t all;
+    static struct places at;
+    const cpu_set_t *worker = at.worker;
     check(!sched_getaffinity(0, sizeof all, &all), "this process's processors");
     int n = CPU_COUNT(&all);
     pool_set_threads(4);
-    pool_run(find_processor, worker, 4, 1);
+    pool_run(find_processor, &at, 4, 1);
     check(CPU_EQUAL(&worker[0], &all), "the caller is not pinned");
     for (int i = 1; i < 4; i++) {
         int nth = i % n, cpu = 0;
@@ -339,6 +348,29 @@ static void test_pinning(void)
             cpu++;
         check(CPU_COUNT(&worker[i]) == 1 && CPU_ISSET(cpu, &worker[i]), "worker i is on the i-th processor");
     }
+}
+
+/* ---- shares that no worker has begun ---- */
+struct begun { pthread_t caller; atomic_uint taken_back; };
+
+static void note_taken_back(void *ctx, int64_t begin, int64_t end, unsigned worker)
+{
+    (void)begin, (void)end;
+    struct begun *b = ctx;
+    if (worker && pthread_equal(pthread_self(), b->caller))
+        atomic_fetch_add(&b->taken_back, 1);
+}
+
+static void test_slow_workers(void)
+{
+    struct begun b = {.caller = pthread_self()};
+    pool_set_threads(3);
+    for (int i = 0; i < 1000; i++) {
+        pool_run(note_taken_back, &b, 3, 1);
+        if (i % 10 == 0)
+            nap(200); /* the workers sleep */
+    }
+    check(b.taken_back > 0, "the caller runs shares of workers that are slow to wake");
 }
 
 static double cpu_seconds(void)
@@ -498,6 +530,7 @@ int main(int argc, char **argv)
     test_shares();
     test_many();
     test_order();
+    test_slow_workers();
     test_nested();
     test_resize_inside();
     test_callers();

@@ -303,6 +303,54 @@ static void freezing(const struct kind *k)
     kl_params_free(t);
 }
 
+/* Gradients of 0: a state is 0 instead of a subnormal number, or one whose next change is; others decay as they do
+ * anyway, and a NaN stays one.  The bits are the interpreter's, fused and unfused. */
+static void decay_to_zero(const struct kind *k, kl_dtype dtype)
+{
+    double least = dtype == KL_F64 ? 0x1p-1022 : 0x1p-126;
+    const double begin[] = {least * 0.7, -least * 0.7, least * 0x1p-10, least * 0x1p30, -least * 0x1p30, 0, NAN,
+                            INFINITY};
+    enum { SIZE = sizeof begin / sizeof *begin, RUNS = 3 };
+    double *got[RUNS][3] = {{0}};
+    int states = 0;
+    for (int run = 0; run < RUNS; run++) {
+        kl_device on = run == 2 ? kl_device_named("ref") : dev;
+        OK(kl_set_option("fuse", run != 1));
+        kl_tensor p = kl_keep(kl_zeros(on, dtype, DIMS(SIZE))), g = kl_keep(kl_zeros(on, dtype, DIMS(SIZE)));
+        kl_optimizer *o = k->make(&p, 1);
+        states = kl_optimizer_states(o);
+        const char *name;
+        kl_tensor state;
+        kl_trace_begin("small states");
+        for (int i = 0; i < states; i++) {
+            OK(kl_optimizer_state(o, i, &name, &state));
+            OK(kl_assign(state, kl_cast(kl_input(on, KL_F64, DIMS(SIZE), begin), dtype)));
+        }
+        OK(kl_trace_end());
+        kl_trace_begin("decay");
+        OK(kl_optimizer_step_gradients(o, &g, 0.1));
+        OK(kl_trace_end());
+        for (int i = 0; i < states && i < 3; i++) {
+            OK(kl_optimizer_state(o, i, &name, &state));
+            got[run][i] = values_of(state);
+        }
+        kl_optimizer_free(o);
+        kl_release(p), kl_release(g);
+    }
+    OK(kl_set_option("fuse", 1));
+    for (int i = 0; i < states; i++) {
+        const double *x = got[0][i];
+        CHECK(x && x[0] == 0 && x[1] == 0 && x[2] == 0 && x[3] > 0 && x[3] <= begin[3] && x[4] <= 0 && x[5] == 0 &&
+              isnan(x[6]) && !isfinite(x[7]));
+        for (int run = 1; run < RUNS; run++)
+            for (int j = 0; x && got[run][i] && j < SIZE; j++)
+                CHECK(!memcmp(&x[j], &got[run][i][j], sizeof *x) || (isnan(x[j]) && isnan(got[run][i][j])));
+    }
+    for (int run = 0; run < RUNS; run++)
+        for (int i = 0; i < 3; i++)
+            free(got[run][i]);
+}
+
 /* ---- clipping, accumulation, averages ---- */
 
 static void clipping(void)
@@ -458,6 +506,10 @@ static void all(kl_device device)
         for (int how = BY_LOSS; how <= FROZEN_STEP; how++)
             compare(&kinds[k], (enum how)how);
         freezing(&kinds[k]);
+        if (kinds[k].rule != adafactor) { /* adds eps1 to squares */
+            decay_to_zero(&kinds[k], KL_F32);
+            decay_to_zero(&kinds[k], KL_F64);
+        }
     }
     clipping();
     accumulating();

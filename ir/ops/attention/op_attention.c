@@ -376,32 +376,33 @@ static void compose_gradient(struct graph *g, const struct node *n, ref dy, ref 
     din[V] = attention_product(g, pn, dy, 0, 0);
 }
 
-/* The number of scores, and whether a query skips some of them, for the least or the greatest values of symbols. */
-static bool long_for(const struct graph *g, const struct node *n, bool greatest)
+/* May the product of so many lengths be so large for some values of the symbols?  Notes that it may not for others. */
+static bool may_be_large(const struct graph *g, const int64_t *length, uint32_t n, int64_t limit)
 {
-    const struct shape *q = shape_in(g, n, Q), *k = shape_in(g, n, K);
-    unsigned last = n->nin - 1u, seen = opinfo[n->op].nin - 1u;
-    double matrix = 1, batch = 1;
-    for (uint32_t i = 0; i <= q->rank - 1; i++) {
+    double greatest = 1;
+    for (uint32_t i = 0; i < n; i++) {
         int64_t low = 0, high = 0;
-        dim_range(g, i == q->rank - 1 ? k->dim[i - 1] : q->dim[i], &low, &high);
-        *(i < q->rank - 2 ? &batch : &matrix) *= (double)(greatest ? high : low);
+        dim_range(g, length[i], &low, &high);
+        greatest *= (double)high;
     }
-    bool skips = n->attr.attention.causal || (last == seen && node_at(g, n->in[seen])->dtype != KL_BOOL);
-    return (skips && matrix >= LEAST_SKIPPED) || matrix * batch >= LEAST_SCORES;
+    graph_depends_on(g, length, n, limit, "the gradient of attention of few elements is made of other ops");
+    return greatest >= (double)limit;
 }
 
-bool attention_gradient_varies(const struct graph *g, const struct node *n)
-{
-    return n->op == OP_attention_grad && !long_for(g, n, false);
-}
-
-/* Should the gradient store nothing of size L x M? Unknown lengths may be long. */
+/* Should the gradient store nothing of size L x M? */
 static bool is_long(const struct graph *g, const struct node *n)
 {
-    const struct shape *q = shape_in(g, n, Q);
-    int64_t d = q->dim[q->rank - 1], e = shape_in(g, n, V)->dim[q->rank - 1];
-    return d >= 0 && e >= 0 && d + e <= INT32_MAX && long_for(g, n, true);
+    const struct shape *q = shape_in(g, n, Q), *k = shape_in(g, n, K);
+    int64_t d = q->dim[q->rank - 1], e = shape_in(g, n, V)->dim[q->rank - 1], length[KL_MAX_RANK];
+    unsigned last = n->nin - 1u, seen = opinfo[n->op].nin - 1u;
+    if (d < 0 || e < 0 || d + e > INT32_MAX)
+        return false;
+    memcpy(length, q->dim, sizeof length);
+    length[q->rank - 1] = k->dim[q->rank - 2];
+    bool skips = n->attr.attention.causal || (last == seen && node_at(g, n->in[seen])->dtype != KL_BOOL);
+    if (skips && may_be_large(g, length + q->rank - 2, 2, LEAST_SKIPPED))
+        return true;
+    return may_be_large(g, length, q->rank, LEAST_SCORES);
 }
 
 void vjp_attention(struct graph *g, ref y, ref dy, ref *din)

@@ -61,8 +61,8 @@ val attention_row(const struct attention *a)
 {
     struct lowering *w = a->w;
     val i = ix_add(w->k, a->q0, w->lane);
-    if (a->l % a->width)
-        w->pred = k_prim(w->k, P_LT, i, k_int(w->k, a->l), 0);
+    if (!rows_divide(a, a->l, a->width))
+        w->pred = k_prim(w->k, P_LT, i, own_rows(a), 0);
     ix_bound(w->k, i, 0, a->l - 1); /* of the lanes that exist */
     return i;
 }
@@ -75,16 +75,16 @@ void attention_store_ranges(const struct attention *a)
 {
     struct lowering *w = a->w;
     struct kernel *k = w->k;
-    val lo = k_int(k, 0), hi = k_int(k, a->m);
+    val lo = k_int(k, 0), hi = walked_rows(a);
     begin_lanes(a);
     val i = attention_row(a);
     if (a->causal) {
-        hi = ix_add(k, i, k_int(k, a->m - a->l + 1));
-        hi = a->m < a->l ? greater(k, hi, k_int(k, 0)) : hi;
+        hi = ix_add(k, i, ix_add(k, ix_sub(k, walked_rows(a), own_rows(a)), k_int(k, 1)));
+        hi = may_be_fewer(a, a->m, a->l) ? greater(k, hi, k_int(k, 0)) : hi;
     }
     if (a->bounds) {
-        val end = lower_index(k, attention_element(a, SEEN, i, k_int(k, 1)), a->m);
-        lo = lower_index(k, attention_element(a, SEEN, i, k_int(k, 0)), a->m);
+        val end = lower_index_to(k, attention_element(a, SEEN, i, k_int(k, 1)), walked_rows(a));
+        lo = lower_index_to(k, attention_element(a, SEEN, i, k_int(k, 0)), walked_rows(a));
         hi = a->causal ? smaller(k, hi, end) : end;
     }
     if (w->pred)
@@ -99,11 +99,11 @@ void attention_tile_range(struct attention *a)
 {
     struct kernel *k = a->w->k;
     a->first = k_int(k, 0);
-    a->end = k_int(k, a->m);
+    a->end = walked_rows(a);
     if (!ranges(a))
         return;
-    val i = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, a->width), 1);
-    val least = k_carry(k, k_bits(k, a->index, (uint64_t)a->m)), most = k_carry(k, k_bits(k, a->index, 0));
+    val all = k_cast(k, a->end, a->index), i = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, a->width), 1);
+    val least = k_carry(k, all), most = k_carry(k, k_bits(k, a->index, 0));
     val lo = k_load(k, a->lo, i, 0), hi = k_load(k, a->hi, i, 0), some = k_prim(k, P_LT, lo, hi, 0);
     val less = k_prim(k, P_SELECT, some, smaller(k, lo, least), least);
     val more = k_prim(k, P_SELECT, some, greater(k, hi, most), most);
@@ -192,16 +192,34 @@ void attention_products(const struct attention *a, unsigned which, const val *ro
     lower_attention_multiply(a, which, row, k_int(k, c0 + whole), c1 - c0 - whole, acc);
 }
 
+/* Of walked rows whose number has a symbol: may there be fewer than a tile has? */
+static bool rows_may_be_few(const struct attention *a)
+{
+    int64_t low, high;
+    return ix_symbolic(a->w->k, a->m) && (!ix_range(a->w->k, walked_rows(a), &low, &high) || low < a->rows);
+}
+
+bool attention_steps_back(const struct attention *a)
+{
+    return !rows_divide(a, a->m, a->rows) && a->m >= a->rows;
+}
+
 val attention_keys(const struct attention *a, val j0, val *key)
 {
     struct kernel *k = a->w->k;
-    if (a->m % a->rows && a->m >= a->rows) {
-        j0 = smaller(k, j0, k_prim(k, P_SUB, k_int(k, a->m - a->rows), a->k0, 0));
+    bool few = rows_may_be_few(a);
+    if (attention_steps_back(a)) {
+        j0 = smaller(k, j0, k_prim(k, P_SUB, ix_sub(k, walked_rows(a), k_int(k, a->rows)), a->k0, 0));
         ix_bound(k, j0, -a->rows, a->block - a->rows);
     }
+    val none = few ? k_prim(k, P_SUB, k_int(k, 0), a->k0, 0) : 0; /* the first of all, counted from the block's */
     for (int64_t r = 0; r < a->rows; r++) {
         key[r] = ix_add(k, j0, k_int(k, r));
-        if (r && a->m < a->rows) /* so few that they are computed several times */
+        if (few) {
+            key[r] = greater(k, key[r], none);
+            ix_bound(k, key[r], r - a->rows, a->block - 1);
+        }
+        if (r && a->m < a->rows && !few) /* so few that they are computed several times */
             key[r] = k_int(k, r < a->m ? r : a->m - 1);
     }
     return j0;
@@ -291,6 +309,16 @@ static void value_tile(const struct attention *a, val c0, int64_t rows)
 
 /* ---- one block of keys ---- */
 
+val attention_widen_from(const struct attention *a, val whole)
+{
+    struct kernel *k = a->w->k;
+    if (!attention_steps_back(a))
+        return whole;
+    val back = ix_sub(k, ix_sub(k, walked_rows(a), a->k0), k_int(k, a->rows));
+    whole = smaller(k, whole, back);
+    return rows_may_be_few(a) ? greater(k, whole, k_prim(k, P_SUB, k_int(k, 0), a->k0, 0)) : whole;
+}
+
 static void values(const struct attention *a, val c0, int64_t columns)
 {
     if (a->one_lanes)
@@ -302,14 +330,13 @@ static void values(const struct attention *a, val c0, int64_t columns)
 static void lower_attention_emit_block(struct attention *a)
 {
     struct kernel *k = a->w->k;
-    val left = ix_sub(k, k_int(k, a->m), a->k0), end = k_int(k, a->block);
-    end = a->m % a->block ? smaller(k, left, end) : end;
+    val left = ix_sub(k, walked_rows(a), a->k0), end = k_int(k, a->block);
+    end = rows_divide(a, a->m, a->block) ? end : smaller(k, left, end);
     a->from = a->bounds ? greater(k, ix_sub(k, a->first, a->k0), k_int(k, 0)) : k_int(k, 0);
     a->until = ranges(a) ? smaller(k, ix_sub(k, a->end, a->k0), end) : end;
     val whole = a->bounds ? ix_scale(k, k_prim(k, P_DIV, a->from, k_int(k, a->rows), 0), a->rows) : a->from;
     if (a->panel[K])
-        attention_widen(a, K, a->m % a->rows && a->m >= a->rows
-                              ? smaller(k, whole, ix_sub(k, left, k_int(k, a->rows))) : whole, end);
+        attention_widen(a, K, attention_widen_from(a, whole), end);
     if (a->panel[V])
         attention_widen(a, V, a->from, a->until);
     val j = k_loop(k, LOOP_SERIAL, whole, a->until, a->rows);
@@ -371,7 +398,7 @@ void attention_bring_rows(const struct attention *a)
     if (begin_squares(a, columns, &c, &i)) {
         for (int64_t r = 0; r < a->square; r++) {
             val at = ix_add(k, ix_add(k, a->q0, i), k_int(k, r)), inside;
-            at = lower_inside(k, at, a->l - 1, &inside);
+            at = lower_inside_to(k, at, ix_sub(k, own_rows(a), k_int(k, 1)), &inside);
             row[r] = k_splat(k, attention_element(a, a->own, at, ix_add(k, c, w->lane)));
         }
         k_transpose(k, row, (uint32_t)a->square);
@@ -445,7 +472,7 @@ void attention_store_tile(const struct attention *a, int64_t from, int64_t colum
         k_transpose(k, row, (uint32_t)a->square);
         for (int64_t r = 0; r < a->square; r++) {
             val at = ix_add(k, ix_add(k, a->q0, i), k_int(k, r));
-            w->pred = a->l % a->width ? k_splat(k, k_prim(k, P_LT, at, k_int(k, a->l), 0)) : 0;
+            w->pred = rows_divide(a, a->l, a->width) ? 0 : k_splat(k, k_prim(k, P_LT, at, own_rows(a), 0));
             attention_store(a, w->anchor, &a->out, at, ix_add(k, base, w->lane), row[r]);
         }
         end_squares(a, c, i);
@@ -552,6 +579,30 @@ void attention_follow(struct attention *a, const struct schedule *s)
     a->index = a->m < INT32_MAX - a->block ? KL_I32 : KL_I64;
 }
 
+int64_t attention_extent(const struct attention *a, int64_t matrices)
+{
+    return matrices * ((a->l + a->width - 1) / a->width);
+}
+
+void attention_begin(struct attention *a, int64_t extent, struct tasks *t)
+{
+    struct lowering *w = a->w;
+    struct kernel *k = w->k;
+    int64_t most = (a->l + a->width - 1) / a->width;
+    val tiles = ix_div(k, ix_add(k, own_rows(a), k_int(k, a->width - 1)), a->width), matrix, tile;
+    val p = lower_tasks(w, extent, extent ? ix_times(k, ix_size(k, shape_count(&a->lead)), tiles) : 0, t);
+    if (!extent)
+        return;
+    if (ix_symbolic(k, a->l)) {
+        matrix = ix_quotient(k, p, tiles, most, &tile);
+    } else {
+        matrix = ix_div(k, p, most);
+        tile = ix_mod(k, p, most);
+    }
+    lower_unflatten(k, &a->lead, matrix, a->coord);
+    a->q0 = ix_scale(k, tile, a->width);
+}
+
 void lower_attention_group(struct lowering *w)
 {
     struct kernel *k = w->k;
@@ -592,17 +643,13 @@ void lower_attention_group(struct lowering *w)
     if (!choose_attention(w, &facts, &s))
         return;
     attention_follow(&a, &s);
-    int64_t tiles = (a.l + a.width - 1) / a.width;
-    int64_t extent = facts.matrices * tiles;
+    int64_t extent = attention_extent(&a, facts.matrices);
     struct tasks t;
     if (extent)
         make_scratch(&a);
     lower_scalars(w);
-    val p = lower_tasks(w, extent, extent ? ix_scale(k, ix_size(k, shape_count(&a.lead)), tiles) : 0, &t);
-    if (extent) {
-        lower_unflatten(k, &a.lead, ix_div(k, p, tiles), a.coord);
-        a.q0 = ix_scale(k, ix_mod(k, p, tiles), a.width);
+    attention_begin(&a, extent, &t);
+    if (extent)
         lower_attention_emit_tile(&a);
-    }
     lower_tasks_end(w, &t);
 }

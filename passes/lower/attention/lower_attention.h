@@ -18,7 +18,7 @@ struct attention {
     const struct node *n;
     struct shape lead, out;
     ref stats;                            /* attention_stats, a result beside attention or the only one; NIL: none */
-    int64_t l, m, d, e, block;            /* l, m: rows that are lanes, and that are walked */
+    int64_t l, m, d, e, block;            /* l, m: rows that are lanes, and that are walked; may have symbols */
     int64_t columns[3];                   /* of operands */
     unsigned seen_in;                     /* the operand that says what queries see */
     unsigned own;                         /* the operand whose rows are lanes: Q, but of a gradient in k and v K */
@@ -43,6 +43,20 @@ struct attention {
 
 static inline bool ranges(const struct attention *a) { return a->causal || a->bounds; }
 static inline bool partial(const struct attention *a) { return a->mask || ranges(a); }
+
+/* The number of rows that are lanes, and of those that are walked. */
+static inline val own_rows(const struct attention *a) { return ix_size(a->w->k, a->l); }
+static inline val walked_rows(const struct attention *a) { return ix_size(a->w->k, a->m); }
+/* Is the number a multiple of `by`, whatever the symbols' values are? */
+static inline bool rows_divide(const struct attention *a, int64_t rows, int64_t by)
+{
+    return ix_symbolic(a->w->k, rows) ? size_divides(a->w->k, rows, by) : rows % by == 0;
+}
+/* May there be fewer rows of the first number than of the second? */
+static inline bool may_be_fewer(const struct attention *a, int64_t rows, int64_t others)
+{
+    return rows != others && (rows < others || ix_symbolic(a->w->k, rows) || ix_symbolic(a->w->k, others));
+}
 
 static inline val of(const struct attention *a, double v) { return k_const(a->w->k, a->dtype, v); }
 static inline val smaller(struct kernel *k, val a, val b)
@@ -93,6 +107,8 @@ val attention_in_block(const struct attention *a, unsigned which, val j, val col
  * the last R are taken instead, again, whose scores are then stored again, at most R before the block's first.  Returns
  * j0. */
 val attention_keys(const struct attention *a, val j0, val *key);
+bool attention_steps_back(const struct attention *a);            /* does it take the last R in that case? */
+val attention_widen_from(const struct attention *a, val whole);  /* the first row that it takes of those from `whole` */
 
 /* This lane's row; the last tile's lanes may have none, which w->pred says. */
 val attention_row(const struct attention *a);
@@ -119,6 +135,10 @@ val attention_sees(const struct attention *a, val j);
 void attention_store_tile(const struct attention *a, int64_t from, int64_t columns, bool divides, double factor);
 /* An element of result r, of shape s. */
 void attention_store(const struct attention *a, ref r, const struct shape *s, val i, val c, val x);
+
+/* The iterations of `matrices` matrices, each with its tiles of rows that are lanes, and what an iteration has. */
+int64_t attention_extent(const struct attention *a, int64_t matrices);
+void attention_begin(struct attention *a, int64_t extent, struct tasks *t); /* a->coord and a->q0 */
 
 /* ---- lower_attention_grad.c ---- */
 void lower_attention_grad_group(struct lowering *w);

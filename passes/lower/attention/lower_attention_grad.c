@@ -27,8 +27,8 @@ static void bounds_of(const struct attention *a, val j, val *lo, val *hi)
     struct kernel *k = a->w->k;
     val query = ix_add(k, a->k0, j);
     ix_bound(k, query, 0, a->m - 1);
-    *lo = lower_index(k, attention_element(a, SEEN, query, k_int(k, 0)), a->l);
-    *hi = lower_index(k, attention_element(a, SEEN, query, k_int(k, 1)), a->l);
+    *lo = lower_index_to(k, attention_element(a, SEEN, query, k_int(k, 0)), own_rows(a));
+    *hi = lower_index_to(k, attention_element(a, SEEN, query, k_int(k, 1)), own_rows(a));
 }
 
 /* Does the query of walked row j of the block see this lane's key? */
@@ -40,7 +40,8 @@ static val key_is_seen(const struct attention *a, val j)
     w->pred = 0;
     ix_bound(k, query, 0, a->m - 1);
     if (a->causal) /* l keys, m queries */
-        s = k_prim(k, P_LE, k_cast(k, key, a->index), k_cast(k, ix_add(k, query, k_int(k, a->l - a->m)), a->index), 0);
+        s = k_prim(k, P_LE, k_cast(k, key, a->index),
+                   k_cast(k, ix_add(k, query, ix_sub(k, own_rows(a), walked_rows(a))), a->index), 0);
     if (a->bounds) {
         val lo, hi;
         bounds_of(a, j, &lo, &hi);
@@ -153,16 +154,15 @@ static void gradient_block(struct gradient *t)
 {
     struct attention *a = &t->a;
     struct kernel *k = a->w->k;
-    val left = ix_sub(k, k_int(k, a->m), a->k0), end = k_int(k, a->block);
+    val left = ix_sub(k, walked_rows(a), a->k0), end = k_int(k, a->block);
     bool skips = ranges(a); /* rows before a->first, or behind a->end */
-    end = a->m % a->block ? smaller(k, left, end) : end;
+    end = rows_divide(a, a->m, a->block) ? end : smaller(k, left, end);
     a->from = skips ? greater(k, ix_sub(k, a->first, a->k0), k_int(k, 0)) : k_int(k, 0);
     a->until = skips ? smaller(k, ix_sub(k, a->end, a->k0), end) : end;
     val whole = skips ? ix_scale(k, k_prim(k, P_DIV, a->from, k_int(k, a->rows), 0), a->rows) : a->from;
     val seen = t->keys && a->bounds ? begin_seen_block(a) : 0;
     if (a->panel[t->other])
-        attention_widen(a, t->other, a->m % a->rows && a->m >= a->rows
-                        ? smaller(k, whole, ix_sub(k, left, k_int(k, a->rows))) : whole, end);
+        attention_widen(a, t->other, attention_widen_from(a, whole), end);
     val j = k_loop(k, LOOP_SERIAL, whole, a->until, a->rows);
     ix_bound(k, j, 0, a->block - a->rows);
     gradient_products(t, j);
@@ -180,12 +180,12 @@ static void queries_range(struct attention *a)
 {
     struct kernel *k = a->w->k;
     a->first = k_int(k, 0);
-    a->end = k_int(k, a->m);
+    a->end = walked_rows(a);
     if (!a->causal)
         return;
-    val from = ix_add(k, a->q0, k_int(k, a->m - a->l)), zero = k_int(k, 0);
-    from = a->m < a->l ? greater(k, from, zero) : from;
-    a->first = smaller(k, from, k_int(k, a->m));
+    val from = ix_add(k, a->q0, ix_sub(k, a->end, own_rows(a))), zero = k_int(k, 0);
+    from = may_be_fewer(a, a->m, a->l) ? greater(k, from, zero) : from;
+    a->first = smaller(k, from, a->end);
 }
 
 static void gradient_start(const struct gradient *t)
@@ -283,16 +283,13 @@ void lower_attention_grad_group(struct lowering *w)
         return;
     attention_follow(a, &s);
     a->index = a->l < INT32_MAX - a->block ? a->index : KL_I64;
-    int64_t tiles = (a->l + a->width - 1) / a->width, extent = facts.matrices * tiles;
+    int64_t extent = attention_extent(a, facts.matrices);
     struct tasks tasks;
     if (extent)
         gradient_scratch(&t);
     lower_scalars(w);
-    val p = lower_tasks(w, extent, extent ? ix_scale(k, ix_size(k, shape_count(&a->lead)), tiles) : 0, &tasks);
-    if (extent) {
-        lower_unflatten(k, &a->lead, ix_div(k, p, tiles), a->coord);
-        a->q0 = ix_scale(k, ix_mod(k, p, tiles), a->width);
+    attention_begin(a, extent, &tasks);
+    if (extent)
         gradient_tile(&t);
-    }
     lower_tasks_end(w, &tasks);
 }

@@ -44,8 +44,12 @@ void attention_score_keys(const struct attention *a, val j0)
     begin_keys(a);
     for (int g = 0; g < ONE_SQUARES; g++) {
         lane[g] = ix_add(k, ix_add(k, j0, k_int(k, g * a->keys)), w->lane);
-        if (a->m < a->rows)
+        if (ix_symbolic(k, a->m)) { /* fewer than R keys: those before the first are the first */
+            lane[g] = greater(k, lane[g], k_prim(k, P_SUB, k_int(k, 0), a->k0, 0));
+            ix_bound(k, lane[g], -a->rows, a->block - 1);
+        } else if (a->m < a->rows) {
             lane[g] = smaller(k, lane[g], k_int(k, a->m - 1));
+        }
         acc[g] = k_splat(k, of(a, 0));
     }
     int64_t whole = a->d / a->keys * a->keys;

@@ -327,8 +327,9 @@ void dot_begin_columns(const struct dot *d, int64_t cols)
     int64_t width = d->nr;
     while (width / 2 >= d->lanes && width / 2 >= cols) /* whole vectors without a column */
         width /= 2;
+    val there = d->columns_here ? d->columns_here : cols < width ? k_int(w->k, cols) : 0;
     w->lane = k_loop(w->k, LOOP_VECTOR, k_int(w->k, 0), k_int(w->k, width), 1);
-    w->pred = cols < width ? k_prim(w->k, P_LT, w->lane, k_int(w->k, cols), 0) : 0;
+    w->pred = there ? k_prim(w->k, P_LT, w->lane, there, 0) : 0;
     ix_bound(w->k, w->lane, 0, cols - 1); /* of the lanes that exist */
 }
 
@@ -412,6 +413,7 @@ static void symbolic_products(const struct dot *d, const struct tile *t, val *ac
         next = steps == 1 ? 0 : steps > d->unit ? (int)d->unit : 1; /* fours, pairs where d has them, single ones */
         val to = ix_div(k, t->length, steps), carry[MAX_ROWS];
         val visit = k_loop(k, LOOP_SERIAL, from, to, 1);
+        ix_bound(k, visit, 0, d->size.k);
         for (int64_t i = 0; i < t->rows; i++)
             acc[i] = carry[i] = k_carry(k, acc[i]);
         val j = ix_scale(k, visit, steps);
@@ -631,6 +633,14 @@ static void emit_columns(const struct dot *d, dot_task *task, const void *ctx, v
 {
     struct kernel *k = d->w->k;
     bool runs = d->run < d->size.n, all = runs || walks_rows(d);
+    if (d->symbolic_n) { /* lanes without a column are masked in all tiles, so that there is one kind of tile */
+        struct dot here = *d;
+        val n0 = ix_scale(k, number, d->nr), left = k_prim(k, P_SUB, ix_size(k, d->size.n), n0, 0);
+        ix_whole(k, left, 1, d->size.n);
+        here.columns_here = ix_least(k, left, d->nr);
+        task(&here, ctx, first_row, rows, n0, d->nr);
+        return;
+    }
     int64_t full = d->run / d->nr, rest = d->run % d->nr;
     val start = runs ? ix_scale(k, number, d->run) : k_int(k, 0);
     for (int tail = 0; tail < 2; tail++) {
@@ -674,20 +684,26 @@ static void dot_emit_block(const struct dot *d, dot_task *task, const void *ctx,
     }
 }
 
+/* How many parts of so many rows or columns there are: `most`, or what the symbols' values say. */
+static val parts_of(const struct dot *d, bool symbolic, int64_t size, int64_t each, int64_t most)
+{
+    struct kernel *k = d->w->k;
+    return symbolic ? ix_div(k, ix_add(k, ix_size(k, size), k_int(k, each - 1)), each) : k_int(k, most);
+}
+
 void dot_tasks(struct dot *d, int64_t columns, dot_task *task, const void *ctx)
 {
     struct kernel *k = d->w->k;
     int64_t row_blocks = dot_parts(d->size.m, d->mblock);
     struct tasks t;
-    val active = 0;
-    if (ix_symbolic(k, d->size.batch))
-        active = ix_scale(k, ix_size(k, d->size.batch), row_blocks * columns);
-    else if (d->symbolic_m)
-        active = ix_scale(k, ix_div(k, ix_add(k, ix_size(k, d->size.m), k_int(k, d->mblock - 1)), d->mblock), columns);
-    val p = lower_tasks(d->w, d->size.batch * row_blocks * columns, active, &t);
+    val rows = parts_of(d, d->symbolic_m, d->size.m, d->mblock, row_blocks);
+    val across = parts_of(d, d->symbolic_n, d->size.n, d->nr, columns), each = ix_times(k, rows, across);
+    val p = lower_tasks(d->w, d->size.batch * row_blocks * columns,
+                        d->symbolic ? ix_times(k, ix_size(k, d->size.batch), each) : 0, &t), rest = p, column;
     if (k->extent) {
-        d->batch_index = ix_div(k, p, row_blocks * columns);
-        val row_block = ix_mod(k, ix_div(k, p, columns), row_blocks), column = ix_mod(k, p, columns);
+        d->batch_index = d->size.batch == 1 ? k_int(k, 0) : ix_quotient(k, p, each, row_blocks * columns, &rest);
+        val row_block = ix_quotient(k, rest, across, columns, &column);
+        ix_bound(k, row_block, 0, row_blocks - 1);
         dot_emit_block(d, task, ctx, row_block, column);
     }
     lower_tasks_end(d->w, &t);
@@ -697,15 +713,11 @@ void dot_tasks(struct dot *d, int64_t columns, dot_task *task, const void *ctx)
 static bool take_symbols(struct dot *d)
 {
     const struct stand_ins *s = d->w->k->stand_ins;
-    bool batch = size_is_symbolic(s, d->size.batch), columns = size_is_symbolic(s, d->size.n);
+    d->symbolic_n = size_is_symbolic(s, d->size.n);
     d->symbolic_m = size_is_symbolic(s, d->size.m);
     d->symbolic_k = size_is_symbolic(s, d->size.k);
-    d->symbolic = d->symbolic_m || d->symbolic_k || batch;
-    if (columns)
-        kernel_refuse(d->w->k, "a symbol says how many columns a product has");
-    else if ((d->symbolic_m && (d->symbolic_k || d->size.batch != 1)) || (d->symbolic_k && batch))
-        kernel_refuse(d->w->k, "symbols say several lengths of a product, or how many rows several products have");
-    else if (d->symbolic && !dtype_is_float(d->n->dtype))
+    d->symbolic = d->symbolic_m || d->symbolic_n || d->symbolic_k || size_is_symbolic(s, d->size.batch);
+    if (d->symbolic && !dtype_is_float(d->n->dtype))
         kernel_refuse(d->w->k, "a symbol says how long a product of integers is");
     if (d->symbolic_k) { /* at most; how many there are, and how long they are, the value says: emit_symbolic_task */
         d->blocks = dot_parts(size_most(s, d->size.k), DOT_BLOCK);

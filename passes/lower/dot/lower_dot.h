@@ -38,8 +38,9 @@ struct dot {
     enum sched_epilogue when;
     int64_t tile_step;                           /* from one row of the tile's copy to the next */
     val batch_index;
-    bool symbolic_m, symbolic_k, symbolic;       /* the rows, the contraction, either or the batch have a symbol */
-    val rows_here;                               /* symbolic_m: rows of the task at hand */
+    bool symbolic_m, symbolic_n, symbolic_k;     /* the rows, the columns, the contraction have a symbol */
+    bool symbolic;                               /* any of these or the batch */
+    val rows_here, columns_here;                 /* symbolic_m, symbolic_n: those of the task at hand */
     ref permute;                                 /* NIL, or what has the order of the members with a bit here */
     uint64_t permuted;
 };

@@ -119,6 +119,14 @@ static int64_t factor_elements(int64_t side, int64_t step)
     return by_k > by_side ? by_k : by_side;
 }
 
+/* Bytes of shared memory: the steps of both operands, and a slab of all tiles. */
+static int64_t matrix_bytes(const struct schedule *s)
+{
+    int64_t m = s->dot_matrix.block_m, n = s->dot_matrix.block_n, step = s->dot_matrix.step;
+    int64_t out = s->dot_matrix.mr ? m / s->dot_matrix.mr * s->dot_matrix.unit_m : 0;
+    return 2 * s->dot_matrix.stages * (factor_elements(m, step) + factor_elements(n, step)) + 4 * out * (n + DOT_PAD);
+}
+
 static struct wrong wrong_matrix(const struct caps *c, const struct schedule *s)
 {
     const struct mma_caps *u = &c->mma;
@@ -132,10 +140,10 @@ static struct wrong wrong_matrix(const struct caps *c, const struct schedule *s)
         return (struct wrong){"tile", "a whole number of the unit's tiles, and registers for its sums"};
     if (step % u->k)
         return (struct wrong){"step", "it is a whole number of the unit's steps"};
-    int64_t out = mr ? m / mr * u->m : 0;
-    int64_t bytes = 2 * 2 * (factor_elements(m, step) + factor_elements(n, step)) + 4 * out * (n + DOT_PAD);
-    struct wrong w = wrong_block(c, s, u->subgroup, bytes);
-    if (!w.field && out * n % s->width)
+    if (s->dot_matrix.stages < 2)
+        return (struct wrong){"stages", "while one step is multiplied, another one is on its way"};
+    struct wrong w = wrong_block(c, s, u->subgroup, matrix_bytes(s));
+    if (!w.field && m / mr * u->m * n % s->width)
         return (struct wrong){"block", "each thread has the same number of results of a slab"};
     return w;
 }
@@ -151,6 +159,19 @@ static void set_unit(const struct caps *c, struct schedule *s)
         s->dot_matrix.subgroup = c->mma.subgroup;
 }
 
+/* Where copies do not wait, more steps on their way hide more of memory's latency: up to 4, if two blocks fit a
+ * processor, or if one does.  Other copies go through registers: one step at a time. */
+static void choose_stages(const struct dot *d, const struct caps *c, struct schedule *s)
+{
+    enum { MOST_STAGES = 4, LEAST_STAGES = 3 };
+    int64_t steps = dot_parts(d->size.k, s->dot_matrix.step), most = steps + 1 < MOST_STAGES ? steps + 1 : MOST_STAGES;
+    for (int blocks = 2; blocks >= 1 && c->async_copies && most >= LEAST_STAGES; blocks--)
+        for (s->dot_matrix.stages = (uint8_t)most; s->dot_matrix.stages >= LEAST_STAGES; s->dot_matrix.stages--)
+            if (blocks * matrix_bytes(s) <= (int64_t)c->shared_bytes)
+                return;
+    s->dot_matrix.stages = 2;
+}
+
 /* Are the factors of a dtype that the matrix units multiply? */
 static bool has_units(const struct dot *d, const struct caps *c)
 {
@@ -162,12 +183,13 @@ static bool has_units(const struct dot *d, const struct caps *c)
 static bool choose_matrix(const struct dot *d, const struct caps *c, struct schedule *s)
 {
     static const struct dot_shape shape[] = {
-        {64, 64, 2, 2, 16}, {64, 32, 2, 4, 16}, {64, 32, 2, 2, 32}, {32, 32, 2, 2, 32}, {32, 16, 1, 2, 32},
-        {16, 32, 2, 1, 32}, {16, 16, 1, 1, 32}};
+        {64, 64, 2, 2, 16}, {64, 32, 2, 4, 32}, {64, 32, 2, 4, 16}, {64, 32, 2, 2, 32}, {32, 32, 2, 2, 32},
+        {32, 16, 1, 2, 32}, {16, 32, 2, 1, 32}, {16, 16, 1, 1, 32}};
     bool found = false;
     for (unsigned i = 0; has_units(d, c) && i < sizeof shape / sizeof *shape; i++) {
         struct schedule x = of_shape(d, &shape[i], SCHED_DOT_MATRIX, c->mma.subgroup);
         set_unit(c, &x);
+        choose_stages(d, c, &x);
         if (wrong_matrix(c, &x).field || !fills(d, &x))
             continue;
         *s = x;
@@ -241,6 +263,8 @@ static bool choose_wanted(const struct dot *d, const struct caps *c, struct sche
     if (s->kind == SCHED_DOT_BLOCKS)
         return end_blocks(d, s, legal && not_wrong(d, wrong_threads(d, c, s)));
     set_unit(c, s);
+    if (!s->dot_matrix.stages)
+        choose_stages(d, c, s);
     legal = legal && not_wrong(d, wrong_matrix(c, s));
     for (int second = 0; second < 2 && legal; second++) {
         bool copied = second ? s->dot_matrix.copy_b : s->dot_matrix.copy_a;

@@ -1,17 +1,25 @@
 /* Products of half floats by a GPU's matrix units: a block of threads owns BLOCK_M x BLOCK_N results, each of its
  * subgroups a tile of MR x NR of them, in slabs of as many rows as the unit has.
  *
- * The contraction goes by in steps, as in lower_dot_gpu.c: the elements that a step needs lie in shared memory, there
- * is room for two of them, and while the subgroups multiply one, each thread has its part of the next on the way from
- * memory. An operand that is an array in memory, with neighbours in whole vectors at whole vectors, is copied as it
- * lies there, without a thread that waits for it; of others each thread computes its part before the products and
- * stores it behind them, with the contraction's neighbours side by side, for the unit takes halves by pairs of these.
- * Rows are a few halves longer than their elements, so that a subgroup's lanes read from different banks.  Elements
- * beyond the end are zeros.
+ * The contraction is divided into steps.  Shared memory is a ring of `stages` buffers, each with the elements of one
+ * step.  While the subgroups multiply one step, the following stages - 1 steps are on their way from memory.  An
+ * operand that is an array in memory, with whole vectors of neighbours at multiples of a vector, is copied
+ * asynchronously as it lies there.  Of other operands each thread computes its part of a step before the products and
+ * stores it after them, neighbours of the contraction side by side, because the unit takes pairs of these.  Rows have
+ * DOT_PAD elements more than the operand's, so that the lanes of a subgroup read from different banks.  Elements beyond
+ * the end are zeros.
+ *
+ * Iteration i of the loop over the steps:
+ *
+ *   wait       for this thread's copies of step i; those of later steps may still be on their way
+ *   barrier    all threads' parts of step i are there, and all threads have multiplied step i - 1
+ *   copy       step i + stages - 1 into the buffer of step i - 1; commit
+ *   multiply   step i
+ *   store      what was computed of step i + stages - 1 into the same buffer
  *
  * A unit's sums are spread over the subgroup's lanes as the hardware has it, which the loop IR does not say: a slab of
- * every tile goes to shared memory, and from there element by element to the epilogue, neighbours to neighbouring
- * threads.
+ * every tile goes to shared memory, and from there to the epilogue.  A thread has a vector of neighbours at a time, so
+ * that it stores them at once.
  *
  * The unit adds products in an order of its own (MMA_ANY) and a sum goes through all of the contraction, whatever pass
  * numerics' k-blocks: the same within n * 2^-22 of the sum of the products' sizes, n being the length, and then rounded
@@ -20,7 +28,7 @@
 
 /* One of the operands. */
 struct factor {
-    uint32_t buf;                   /* two steps of it, in shared memory */
+    uint32_t buf;                   /* `stages` steps of it, in shared memory */
     bool along_k;                   /* are its neighbours in memory those along the contraction? */
     bool copied;                    /* in vectors */
     /* its rows in shared memory are along the contraction; else along the block's side */
@@ -73,7 +81,13 @@ static val dot_matrix_find(const struct subgroups *s, bool second, val first, bo
     struct kernel *k = s->d->w->k;
     *free = ix_add(k, s->factor[second].first, side);
     *at = ix_add(k, first, kk);
-    return dot_there(s->d, second, s->factor[second].side, beyond, *free, *at);
+    bool whole = beyond && s->d->size.k % s->s.dot_matrix.step == 0; /* a step is there or is not */
+    val mask = dot_there(s->d, second, s->factor[second].side, beyond && !whole, *free, *at);
+    if (!whole)
+        return mask;
+    val there = k_prim(k, P_LT, first, k_int(k, s->d->size.k), 0);
+    ix_bound(k, *at, 0, s->d->size.k - 1);
+    return mask ? k_prim(k, P_AND, mask, there, 0) : there;
 }
 
 /* Starts to bring an operand's step from memory. */
@@ -100,15 +114,15 @@ static void fetch(const struct subgroups *s, bool second, val first, bool beyond
     }
 }
 
-static void dot_matrix_put(const struct subgroups *s, const struct factor *f, val half, const struct part *p)
+static void dot_matrix_put(const struct subgroups *s, const struct factor *f, val stage, const struct part *p)
 {
     struct kernel *k = s->d->w->k;
     for (int64_t i = 0; i < p->n; i++)
-        k_store(k, f->buf, ix_add(k, ix_scale(k, half, f->elements), p->at[i]), p->value[i], 0);
+        k_store(k, f->buf, ix_add(k, ix_scale(k, stage, f->elements), p->at[i]), p->value[i], 0);
 }
 
-/* Starts copies of an operand's step into a half of shared memory: vectors t, t + threads, .. of it. */
-static void dot_matrix_copy(const struct subgroups *s, bool second, val first, bool beyond, val half)
+/* Starts copies of an operand's step into a buffer of the ring: vectors t, t + threads, .. of it. */
+static void dot_matrix_copy(const struct subgroups *s, bool second, val first, bool beyond, val stage)
 {
     struct kernel *k = s->d->w->k;
     const struct factor *f = &s->factor[second];
@@ -116,7 +130,7 @@ static void dot_matrix_copy(const struct subgroups *s, bool second, val first, b
     for (int64_t i = 0; i < f->side * s->s.dot_matrix.step / VECTOR / s->threads; i++) {
         val e = ix_add(k, s->t, k_int(k, i * s->threads)), free, at;
         val row = ix_div(k, e, vectors), col = ix_scale(k, ix_mod(k, e, vectors), VECTOR);
-        val to = ix_add(k, ix_scale(k, half, f->elements), ix_add(k, ix_scale(k, row, f->row), col));
+        val to = ix_add(k, ix_scale(k, stage, f->elements), ix_add(k, ix_scale(k, row, f->row), col));
         val mask = dot_matrix_find(s, second, first, beyond, f->by_k ? row : col, f->by_k ? col : row, &free, &at);
         val x = dot_stored_element(s->d, second, free, at); /* only its place is wanted */
         uint64_t from = k->inst[x].imm;
@@ -126,15 +140,15 @@ static void dot_matrix_copy(const struct subgroups *s, bool second, val first, b
     }
 }
 
-/* sum[] and the products of one half of shared memory. */
-static void dot_matrix_multiply(const struct subgroups *s, val half, const val *sum, val *next)
+/* sum[] and the products of one stage. */
+static void dot_matrix_multiply(const struct subgroups *s, val stage, const val *sum, val *next)
 {
     struct kernel *k = s->d->w->k;
     const struct factor *fa = &s->factor[0], *fb = &s->factor[1];
     int64_t a_row = fa->by_k ? fa->row : 1, a_col = fa->by_k ? 1 : fa->row, b_row = fb->by_k ? 1 : fb->row,
         b_col = fb->by_k ? fb->row : 1;
-    val a0 = ix_add(k, ix_scale(k, half, fa->elements), ix_scale(k, s->tile_i, s->s.dot_matrix.mr * a_row));
-    val b0 = ix_add(k, ix_scale(k, half, fb->elements), ix_scale(k, s->tile_j, s->s.dot_matrix.nr * b_col));
+    val a0 = ix_add(k, ix_scale(k, stage, fa->elements), ix_scale(k, s->tile_i, s->s.dot_matrix.mr * a_row));
+    val b0 = ix_add(k, ix_scale(k, stage, fb->elements), ix_scale(k, s->tile_j, s->s.dot_matrix.nr * b_col));
     for (unsigned kk = 0; kk < s->s.dot_matrix.step; kk += s->unit.k) {
         val b = dot_load(k, fb->buf, ix_add(k, b0, k_int(k, kk * b_row)), fb->by_k ? TILE_COLS : TILE_ROWS,
                          k_int(k, fb->row),
@@ -150,26 +164,36 @@ static void dot_matrix_multiply(const struct subgroups *s, val half, const val *
 
 /* ---- the contraction ---- */
 
-/* Brings a step: begin, then what else there is to do meanwhile, then end. */
-static void begin_step(const struct subgroups *s, val first, bool beyond, val half, struct part part[2])
+/* Starts to bring a step to a stage: copies, and what is computed. */
+static void begin_step(const struct subgroups *s, val first, bool beyond, val stage, struct part part[2])
 {
     for (int o = 0; o < 2; o++) {
         if (s->factor[o].copied)
-            dot_matrix_copy(s, o, first, beyond, half);
+            dot_matrix_copy(s, o, first, beyond, stage);
         else
             fetch(s, o, first, beyond, &part[o]);
     }
+}
+
+/* Stores what was computed of it. */
+static void end_step(const struct subgroups *s, val stage, const struct part part[2])
+{
+    for (int o = 0; o < 2; o++)
+        if (!s->factor[o].copied)
+            dot_matrix_put(s, &s->factor[o], stage, &part[o]);
+}
+
+static void commit(const struct subgroups *s)
+{
     if (s->factor[0].copied || s->factor[1].copied)
         k_inst(s->d->w->k, L_COMMIT, KL_BOOL, 0, 0, 0, 0);
 }
 
-static void end_step(const struct subgroups *s, val half, const struct part part[2])
+/* Waits for all steps that were begun except the last `left`. */
+static void wait_for_copies(const struct subgroups *s, int64_t left)
 {
-    for (int o = 0; o < 2; o++)
-        if (!s->factor[o].copied)
-            dot_matrix_put(s, &s->factor[o], half, &part[o]);
     if (s->factor[0].copied || s->factor[1].copied)
-        k_inst(s->d->w->k, L_WAIT, KL_BOOL, 0, 0, 0, 0);
+        k_inst(s->d->w->k, L_WAIT, KL_BOOL, 0, 0, 0, (uint64_t)left);
 }
 
 /* The sums of the subgroup's tile, a slab each. */
@@ -178,42 +202,59 @@ static void emit_sums(const struct subgroups *s, val *sum)
     struct kernel *k = s->d->w->k;
     struct part part[2];
     val next[MAX_SLABS], zero = dot_splat(k, k_bits(k, KL_F32, 0), s->unit.m, s->s.dot_matrix.nr);
-    int64_t steps = dot_parts(s->d->size.k, s->s.dot_matrix.step);
-    begin_step(s, k_int(k, 0), s->d->size.k < s->s.dot_matrix.step, k_int(k, 0), part);
-    end_step(s, k_int(k, 0), part);
-    dot_meet(k);
+    int64_t length = s->s.dot_matrix.step, steps = dot_parts(s->d->size.k, length), stages = s->s.dot_matrix.stages;
+    int64_t ahead = stages - 1;
+    for (int64_t i = 0; i < ahead; i++) {
+        begin_step(s, k_int(k, i * length), s->d->size.k < (i + 1) * length, k_int(k, i), part);
+        end_step(s, k_int(k, i), part);
+        commit(s);
+    }
     val step = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, steps), 1);
     for (unsigned i = 0; i < s->slabs; i++)
         sum[i] = dot_carry(k, zero);
-    val half = ix_mod(k, step, 2), other = ix_sub(k, k_int(k, 1), half);
-    if (steps > 1)
-        begin_step(s, ix_scale(k, ix_add(k, step, k_int(k, 1)), s->s.dot_matrix.step), true, other, part);
-    dot_matrix_multiply(s, half, sum, next);
-    if (steps > 1)
-        end_step(s, other, part);
+    wait_for_copies(s, ahead - 1);
     dot_meet(k);
+    val later = ix_add(k, step, k_int(k, ahead)), stage = ix_mod(k, later, stages);
+    if (steps > ahead)
+        begin_step(s, ix_scale(k, later, length), true, stage, part);
+    commit(s);
+    dot_matrix_multiply(s, ix_mod(k, step, stages), sum, next);
+    if (steps > ahead)
+        end_step(s, stage, part);
     for (unsigned i = 0; i < s->slabs; i++)
         k_next(k, sum[i], next[i]);
     k_end(k, step);
     for (unsigned i = 0; i < s->slabs; i++)
         sum[i] = dot_out(k, sum[i]);
+    wait_for_copies(s, 0); /* of zeros beyond the end: the block's next iteration writes to the same buffers */
 }
 
 /* ---- results ---- */
+
+/* Neighbours that a thread has at a time: a vector where each is whole or beyond the end, and little is made of it. */
+static int64_t results_together(const struct subgroups *s)
+{
+    enum { SMALL = 16 };            /* members */
+    int64_t vectors = slab_rows(&s->s) * s->s.dot_matrix.block_n / VECTOR;
+    bool whole = s->d->size.n % VECTOR == 0 && s->s.dot_matrix.block_n % VECTOR == 0 && vectors % s->threads == 0;
+    return whole && s->d->w->nmember <= SMALL ? VECTOR : 1;
+}
 
 /* The thread's elements of a slab of all tiles: row r of it is of tile r / M, and there row r % M of the slab. */
 static void emit_slab(const struct subgroups *s, val slab)
 {
     struct kernel *k = s->d->w->k;
-    int64_t elements = slab_rows(&s->s) * s->s.dot_matrix.block_n;
-    val i = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, elements / s->threads), 1);
-    val e = ix_add(k, ix_scale(k, i, s->threads), s->t), r = ix_div(k, e, s->s.dot_matrix.block_n),
-        col = ix_mod(k, e, s->s.dot_matrix.block_n);
+    int64_t together = results_together(s), cols = s->s.dot_matrix.block_n / together;
+    val i = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, slab_rows(&s->s) * cols / s->threads), 1);
+    val e = ix_add(k, ix_scale(k, i, s->threads), s->t), r = ix_div(k, e, cols),
+        col = ix_scale(k, ix_mod(k, e, cols), together);
     val row = ix_add(k, ix_scale(k, ix_div(k, r, s->unit.m), s->s.dot_matrix.mr),
                      ix_add(k, ix_scale(k, slab, s->unit.m), ix_mod(k, r, s->unit.m)));
     val m = ix_add(k, s->factor[0].first, row), n = ix_add(k, s->factor[1].first, col);
-    val mask = dot_if_there(s->d, &s->s, m, n);
-    dot_epilogue(s->d, m, n, k_load(k, s->out, ix_add(k, ix_scale(k, r, s->out_row), col), 0));
+    val mask = dot_if_there(s->d, &s->s, m, n), at = ix_add(k, ix_scale(k, r, s->out_row), col);
+    ix_bound(k, n, 0, s->d->size.n - together);
+    for (int64_t j = 0; j < together; j++)
+        dot_epilogue(s->d, m, ix_add(k, n, k_int(k, j)), k_load(k, s->out, ix_add(k, at, k_int(k, j)), 0));
     if (mask)
         k_end(k, mask);
     k_end(k, i);
@@ -286,7 +327,7 @@ static struct factor factor_of(const struct subgroups *s, bool second)
     f.by_k = f.along_k || !f.copied;
     f.row = (f.by_k ? s->s.dot_matrix.step : f.side) + PAD;
     f.elements = (f.by_k ? f.side : s->s.dot_matrix.step) * f.row;
-    f.buf = k_buf(d->w->k, BUF_SHARED, s->dtype, 2 * f.elements, 0);
+    f.buf = k_buf(d->w->k, BUF_SHARED, s->dtype, s->s.dot_matrix.stages * f.elements, 0);
     return f;
 }
 

@@ -278,18 +278,26 @@ static void pack_panel(const struct dot *d, const struct panel *t)
     }
     bool squares = by == PACK_SQUARES && t->cols == d->nr;
     int64_t step = squares ? square_of(d) : PACK_STEPS, whole = (rows - alone) / step * step;
+    val cols = d->columns_here ? d->columns_here : k_int(k, t->cols), end = cols;
     if (whole) {
         val j = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, whole), step);
-        val col = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, t->cols), squares ? square_of(d) : 1);
+        if (squares && d->columns_here)
+            end = ix_scale(k, ix_div(k, cols, square_of(d)), square_of(d));
+        val col = k_loop(k, LOOP_SERIAL, k_int(k, 0), end, squares ? square_of(d) : 1);
         if (squares)
             pack_square(d, t, col, j);
         else
             pack_column(d, t, col, j, step, false);
         k_end(k, col);
+        if (end != cols) {
+            col = k_loop(k, LOOP_SERIAL, end, cols, 1);
+            pack_column(d, t, col, j, step, false);
+            k_end(k, col);
+        }
         k_end(k, j);
     }
     if (rows > whole) {
-        val col = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, t->cols), 1);
+        val col = k_loop(k, LOOP_SERIAL, k_int(k, 0), cols, 1);
         pack_column(d, t, col, k_int(k, whole), rows - whole, alone);
         k_end(k, col);
     }

@@ -249,12 +249,14 @@ static int64_t dot_grain(const struct dot *d, const struct schedule *s)
 /* A contraction with a symbol is not packed; the epilogue is where it needs no number of rows that is known here. */
 static void choose_symbolic(struct tiling *t, bool computed, struct schedule *s)
 {
+    if (t->d->symbolic_n && s->dot.pack_by != PACK_NONE && s->dot.pack_by > PACK_SQUARES)
+        s->dot.pack_by = PACK_ELEMENTS;
     if (t->d->symbolic_k && t->packs) {
         t->packs = false;
         s->dot.pack_b = false;
         t->when = computed ? EPILOGUE_IN_TILE : t->when;
     }
-    if (t->d->symbolic_m && t->when >= EPILOGUE_AFTER_ROWS)
+    if ((t->d->symbolic_m || t->d->symbolic_n) && t->when >= EPILOGUE_AFTER_ROWS)
         t->when = EPILOGUE_AFTER_TILE;
 }
 
