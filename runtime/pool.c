@@ -29,12 +29,14 @@ enum { IDLE, WORK, RUNNING, EXIT, ASLEEP }; /* ASLEEP: idle, and must be woken b
 struct worker {
     _Alignas(64) atomic_uint word;
     unsigned index;
+    int processor;         /* that it is pinned to; -1: none */
     pthread_t thread;
 };
 
 static struct {
     pthread_mutex_t owner; /* held by the caller whose job is being shared out; guards the fields below */
     unsigned started;      /* number of workers, the caller included */
+    int left;              /* the processor that the caller used last, and no worker */
     pool_part_fn *fn;
     void *ctx;
     const struct pool_part *part;
@@ -184,20 +186,46 @@ static void finish_shares(unsigned shares)
     wait_for(&pool.done);
 }
 
+/* The nth processor of the process's set; -1: unknown. */
+static int nth_processor(unsigned nth)
+{
+    cpu_set_t all;
+    if (sched_getaffinity(getpid(), sizeof all, &all)) return -1;
+    for (int cpu = 0; cpu < CPU_SETSIZE; cpu++)
+        if (CPU_ISSET(cpu, &all) && nth-- == 0) return cpu;
+    return -1;
+}
+
 /* Pins worker i to the i-th processor of the process's set.  Unpinned threads may share a core for a whole run.  If
  * pinning fails, only speed is lost. */
-static void pin(pthread_attr_t *attr, unsigned index)
+static void pin(pthread_attr_t *attr, struct worker *w)
 {
-    cpu_set_t all, one;
-    if (sched_getaffinity(getpid(), sizeof all, &all)) return;
-    unsigned nth = index % processors;
-    for (unsigned cpu = 0; cpu < CPU_SETSIZE; cpu++)
-        if (CPU_ISSET(cpu, &all) && nth-- == 0) {
-            CPU_ZERO(&one);
-            CPU_SET(cpu, &one);
-            pthread_attr_setaffinity_np(attr, sizeof one, &one);
-            return;
+    cpu_set_t one;
+    w->processor = nth_processor(w->index % processors);
+    if (w->processor < 0) return;
+    CPU_ZERO(&one);
+    CPU_SET(w->processor, &one);
+    pthread_attr_setaffinity_np(attr, sizeof one, &one);
+}
+
+/* If the caller runs on the processor of a worker, that worker moves to the one that the caller has left: two threads
+ * would share a processor while another one is free. */
+static void make_room(unsigned shares)
+{
+    int here = sched_getcpu();
+    if (here < 0 || !atomic_load_explicit(&may_spin, memory_order_relaxed)) return;
+    for (unsigned i = 1; i < shares; i++) {
+        struct worker *w = &workers[i];
+        if (w->processor != here || pool.left < 0) continue;
+        cpu_set_t one;
+        CPU_ZERO(&one);
+        CPU_SET(pool.left, &one);
+        if (!pthread_setaffinity_np(w->thread, sizeof one, &one)) {
+            w->processor = pool.left;
+            pool.left = here;
         }
+        return;
+    }
 }
 
 static bool start_worker(unsigned index)
@@ -207,7 +235,7 @@ static bool start_worker(unsigned index)
     atomic_store(&w->word, IDLE);
     pthread_attr_t attr;
     if (pthread_attr_init(&attr)) return false;
-    pin(&attr, index);
+    pin(&attr, w);
     sigset_t all, old; /* signals are handled by the host program's threads */
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &old);
@@ -225,6 +253,7 @@ static void resize(unsigned need, unsigned limit)
         post(&w->word, EXIT);
         pthread_join(w->thread, NULL);
     }
+    if (pool.started == 1 && need > 1) pool.left = nth_processor(0);
     while (pool.started < need && start_worker(pool.started)) pool.started++;
     atomic_store_explicit(&may_spin, pool.started <= processors, memory_order_relaxed);
 }
@@ -335,6 +364,7 @@ void pool_run_parts(pool_part_fn *fn, void *ctx, const struct pool_part *part, u
     pool.parts = n;
     pool.shares = shares;
     if (shares > 1) {
+        make_room(shares);
         atomic_store_explicit(&pool.done, IDLE, memory_order_relaxed);
         atomic_store_explicit(&pool.pending, shares - 1, memory_order_relaxed);
         for (unsigned i = 1; i < shares; i++) post(&workers[i].word, WORK);

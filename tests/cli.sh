@@ -582,6 +582,13 @@ check 'export of a loop' 1 'cannot be written as ONNX: a loop' \
 if "$kiln" opt "$tmp/neg.onnx" --bind N=2 2>&1 | grep -q 'reads no ONNX'; then :; else
     check 'an exported graph read back' 0 'input 1 "w" : f32\[3,2\]' "$kiln" opt "$tmp/net.onnx"
     check 'its outputs' 0 'return %[0-9]* "w.new"' "$kiln" opt "$tmp/net.onnx"
+    # outputs called 1 and 0: a name counts before a number
+    printf '%s\n' 'graph @names {' '  %x = input 0 "x" : f32[2]' '  %n = neg %x : f32[2]' '  return %x "1"' \
+        '  return %n "0"' '}' >"$tmp/names.kir"
+    "$kiln" export "$tmp/names.kir" -o "$tmp/names.onnx"
+    check 'the other output' 0 'return 0 "1" : f32\[2\] = 1.0 2.0' \
+        "$kiln" run "$tmp/names.onnx" --input x="$tmp/x.pb" --output 0="$tmp/names.npy"
+    check 'a name that is a number' 0 ' -1 *-2' od -An -tf4 -j128 "$tmp/names.npy"
 fi
 
 # ---- kiln train-log ----

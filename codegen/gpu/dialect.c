@@ -40,6 +40,7 @@
     "    return h;\n}\n" \
     "#define TILE_BOUNDS(n) __launch_bounds__(n, n < 512 ? 512 / n : 1)\n" \
     "#ifndef SHARED_ARENA\n#define SHARED_ARENA(bytes) alignas(1024) extern __shared__ u8 arena[]\n#endif\n" \
+    "#ifndef uniform\n#define uniform(x) __shfl_sync(0xffffffffu, x, 0)\n#endif\n" \
     "#define LANES (blockDim.x < 32 ? (1u << blockDim.x) - 1 : 0xffffffffu)\n" \
     "#define lane_below(x, h, w) __shfl_down_sync(LANES, x, h, w)\n" \
     "#define lane_across(x, h, w) __shfl_xor_sync(LANES, x, h, w)\n" \
@@ -95,14 +96,14 @@ static const struct dialect dialects[] = {
      .subscript = "",
      .shuffle = 32, .threads = 256, .shared_bytes = 48 << 10, .copies = COPIES_ASYNC, .packs = true,
      .dynamic_bytes = 227 << 10, .shared_bytes_of = matrix_nvidia_shared,
-     .matrix = &matrix_nvidia, .matrix_dtypes = matrix_nvidia_dtypes, .arch = "sm_80"},
+     .matrix = &matrix_nvidia, .matrix_async = &matrix_nvidia_async, .arch = "sm_80"},
     {.name = "hip", .prelude = HIP_PRELUDE,
      .thread = "threadIdx.x", .block = "blockIdx.x", .grid = "gridDim.x", .barrier = "__syncthreads();",
      .shared = "alignas(16) __shared__ ", .local = "const ", .exact = "const "
      "", .i64 = "ll", .u64 = "ull", .f64 = "", .address = "&",
      .subscript = "",
      .shuffle = 32, .threads = 256, .shared_bytes = 48 << 10, .copies = COPIES_LATE, .packs = true,
-     .matrix = &matrix_amd, .matrix_dtypes = matrix_amd_dtypes, .arch = "gfx90a"},
+     .matrix = &matrix_amd, .arch = "gfx90a"},
     {.name = "glsl", .prelude = GLSL_PRELUDE,
      .thread = "gl_LocalInvocationID.x", .block = "gl_WorkGroupID.x", .grid = "gl_NumWorkGroups.x",
      .barrier = "memoryBarrierBuffer(); memoryBarrierShared(); barrier();",
@@ -168,8 +169,8 @@ struct dialect dialect_for(const struct dialect *d, const char *features)
 
 void dialect_prelude(const struct dialect *d, const char *features, struct text *out)
 {
-    text_put(out, "%s%s%s%s", d->table ? "#version 460\n" : "", d->table && d->shuffle ? SUBGROUPS : "", d->prelude,
-             d->matrix ? d->matrix->prelude : "");
+    text_put(out, "%s%s%s%s%s", d->table ? "#version 460\n" : "", d->table && d->shuffle ? SUBGROUPS : "", d->prelude,
+             d->matrix ? d->matrix->prelude : "", d->matrix_async ? d->matrix_async->prelude : "");
     if (!d->table) {
         text_put(out, "%s", DOT2(""));
         return;
@@ -192,11 +193,17 @@ void dialect_caps(const struct dialect *d, struct caps *out)
     snprintf(out->name, sizeof out->name, "%s", d->name);
 }
 
+static struct mma_caps unit_caps(const struct matrix_unit *u, const char *arch)
+{
+    struct mma_caps c = u ? u->caps : (struct mma_caps){0};
+    c.dtypes &= u ? u->dtypes(arch) : 0;
+    return c.dtypes ? c : (struct mma_caps){0};
+}
+
 void dialect_architecture(const struct dialect *d, const char *features, struct caps *out)
 {
     if (d->shared_bytes_of)
         out->shared_bytes = d->shared_bytes_of(features ? features : d->arch);
-    uint32_t dtypes = d->matrix ? d->matrix_dtypes(features ? features : d->arch) : 0;
-    out->mma = dtypes ? d->matrix->caps : (struct mma_caps){0};
-    out->mma.dtypes &= dtypes;
+    out->mma = unit_caps(d->matrix, features ? features : d->arch);
+    out->mma_async = unit_caps(d->matrix_async, features ? features : d->arch);
 }

@@ -3,10 +3,11 @@
 #define KILN_EMIT_SOURCE_H
 #include "source.h"
 
+enum { PANEL_PLACE = 1024 };     /* bytes of the text of an index */
 enum { MAX_OPERAND = 64, MAX_THREAD_TILE = 256 }; /* bytes of an operand's text; elements of a tile */
 
 /* What a tile is to a matrix unit. */
-enum source_role { ROLE_NONE, ROLE_A, ROLE_B, ROLE_SUM };
+enum source_role { ROLE_NONE, ROLE_A, ROLE_B, ROLE_SUM, ROLE_SUM_USED };
 
 /* Neighbours that are accessed at once: the first and the last of them in the order of the instructions, the number of
  * this one, and how many there are; 0: none. */
@@ -35,6 +36,10 @@ struct emitter {
     unsigned subgroup;
     const struct matrix_unit *unit; /* whose subgroups' tiles the kernel has; NULL: no matrix unit's */
     uint8_t *role;                /* per value, with a unit: enum source_role of a tile */
+    /* per value, with an asynchronous unit: the value whose variables, from this one on, hold these sums: products add
+     * to them in place */
+    struct sums { val of; uint32_t at; } *sums;
+    bool fenced;                  /* the variables are fenced: products of a batch have begun */
     struct phase phase;           /* that is being written */
     val copies;                   /* with COPIES_LATE: the first that has not landed; 0: all have */
     /* the element of a tile that is being written; with a unit col: the lane's variable */
@@ -70,11 +75,21 @@ const char *source_memory_type(unsigned dtype);   /* of a buffer's elements */
 bool source_is_common(const struct kernel *k, uint32_t b); /* may a thread load what another has stored? */
 
 /* ---- source_matrix.c ---- */
-void source_matrix(struct emitter *m);            /* sets unit and role */
+void source_matrix(struct emitter *m);            /* sets unit, role and sums */
 unsigned source_elements(const struct emitter *m, val v); /* variables that a thread has for v, a tile or none */
 void source_matrix_load(struct emitter *m, val v);  /* each of a whole tile, where there is a unit */
 void source_matrix_store(struct emitter *m, val v);
 void source_matrix_mma(struct emitter *m, val v);
+
+/* ---- source_async.c ---- */
+static inline bool source_is_async(const struct emitter *m) { return m->unit && m->unit->caps.async; }
+/* Are the kernel's tiles an asynchronous unit's?  Sets role and sums. */
+bool source_async(struct emitter *m);
+bool source_matrix_in_place(const struct emitter *m, val v); /* has it the variables of another value, with its sums? */
+/* The index of an element of shared memory as that of its place; false: it is no panel's, or there is no such unit. */
+bool source_panel_place(const struct emitter *m, uint32_t b, val index, char *out, size_t size);
+void source_async_load(struct emitter *m, val v);
+void source_async_mma(struct emitter *m, val v);
 
 /* ---- source_range.c ---- */
 bool source_ranges(struct emitter *m);            /* which values are narrow; false: out of memory */

@@ -27,6 +27,16 @@ static const char nvidia_prelude[] =
     CUDA_MMA("f16") CUDA_MMA("bf16") CUDA_ROWS_2("", ".shared.b16") CUDA_ROWS_2("_turned", ".trans.shared.b16")
     CUDA_ROWS_4("", ".shared.b16") CUDA_ROWS_4("_turned", ".trans.shared.b16");
 
+static uint32_t nvidia_dtypes(const char *arch)
+{
+    return !strncmp(arch, "sm_", 3) && atoi(arch + 3) >= 80 ? 1u << KL_F16 | 1u << KL_BF16 : 0;
+}
+
+static uint32_t nvidia_async_dtypes(const char *arch)
+{
+    return !strncmp(arch, "sm_90a", 6) ? 1u << KL_F16 | 1u << KL_BF16 : 0;
+}
+
 /* NVIDIA since sm_80: mma.sync.m16n8k16 (PTX ISA, "Matrix Fragments for mma.m16n8k16 with floating point "
     "type").  In the
  * words of its figures a lane is group = lane / 4, number = lane % 4 of it:
@@ -35,11 +45,45 @@ static const char nvidia_prelude[] =
  *     sum row group or, c2 c3, 8 more; column 2 number + 0, 1 */
 const struct matrix_unit matrix_nvidia = {
     .prelude = nvidia_prelude,
-    .caps = {.subgroup = 32, .m = 16, .n = 8, .k = 16, .dtypes = 1u << KL_F16 | 1u << KL_BF16},
+    .caps = {.subgroup = 32, .m = 16, .n = 8, .k = 16, .dtypes = 1u << KL_F16 | 1u << KL_BF16, .most_n = 256},
+    .dtypes = nvidia_dtypes,
     .a = {8, {4, 8, 1, {0, 0, 8, 8, 0, 0, 8, 8}}, {1, 4, 2, {0, 1, 0, 1, 8, 9, 8, 9}}},
     .b = {4, {1, 4, 2, {0, 1, 8, 9}}, {4, 8, 1, {0}}},
     .sum = {4, {4, 8, 1, {0, 0, 8, 8}}, {1, 4, 2, {0, 1, 0, 1}}},
     .rows = true, /* a register of a and b is one of ldmatrix: row group, columns 2 number + 0, 1 of an 8x8 matrix */
+};
+
+#define CUDA_STATEMENT(FUNCTION_NAME, PTX) \
+    "FUNCTION void " FUNCTION_NAME "()\n{\n    asm volatile(\"" PTX ";\" ::: \"memory\");\n}\n"
+
+/* Where element e of an array of [rows x cols] matrices is: panels of 64 columns, one after the other, each with rows
+ * of 128 bytes, of which each 16 bytes are exchanged by the row's number modulo 8. */
+static const char nvidia_async_prelude[] =
+    "template <u32 rows, u32 cols> FUNCTION u32 panel_place(u32 e)\n{\n"
+    "    const u32 r = e / cols % rows, c = e % cols;\n"
+    "    return e / (rows * cols) * (rows * cols) + c / 64u * (rows * 64u) + r * 64u + (c % 64u ^ r % 8u * 8u);\n}\n"
+    "FUNCTION u64 panel_descriptor(const u16 *p, u32 leading)\n{\n"
+    "    return u64(u32(__cvta_generic_to_shared(p)) >> 4 & 0x3fffu) | u64(leading) << 16 | u64(64) << 32 | "
+    "u64(1) << 62;\n}\n"
+    CUDA_STATEMENT("products_fence", "wgmma.fence.sync.aligned")
+    CUDA_STATEMENT("products_commit", "wgmma.commit_group.sync.aligned")
+    CUDA_STATEMENT("proxy_fence", "fence.proxy.async.shared::cta")
+    "template <int left> FUNCTION void products_wait()\n{\n"
+    "    asm volatile(\"wgmma.wait_group.sync.aligned %0;\" :: \"n\"(left) : \"memory\");\n}\n";
+
+/* NVIDIA's sm_90a: wgmma.mma_async.m64nNk16 (PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions"), N columns a
+ * multiple of 8 up to 256, of which these are the figures for 8.  In the words of mma.sync above, warp being lane / 32:
+ *     sum row 16 warp + group or, d2 d3, 8 more; column 2 number + 0, 1
+ * Both factors are in shared memory, described by a matrix descriptor: bits 0 to 13 the address / 16, 16 to 29 the
+ * leading byte offset / 16, 32 to 45 the stride byte offset / 16, 62 and 63 how rows are swizzled, 1: 128 bytes.  The
+ * stride is that from 8 rows of 128 bytes to the next 8, so 1024.  Where the contraction is along such a row, the
+ * leading offset is not used; where the tile's other side is, it is that from a panel to the next. */
+const struct matrix_unit matrix_nvidia_async = {
+    .prelude = nvidia_async_prelude,
+    .caps = {.subgroup = 128, .m = 64, .n = 8, .k = 16, .dtypes = 1u << KL_F16 | 1u << KL_BF16, .most_n = 256,
+             .async = 1},
+    .dtypes = nvidia_async_dtypes,
+    .sum = {4, {4, 8, 1, {0, 0, 8, 8}, 32, 4, 16}, {1, 4, 2, {0, 1, 0, 1}}},
 };
 
 #define HIP_MMA(T, HALF, INSTRUCTION) \
@@ -54,6 +98,17 @@ static const char amd_prelude[] =
     HIP_MMA("f16", "_Float16", "__builtin_amdgcn_mfma_f32_16x16x16f16")
     HIP_MMA("bf16", "short", "__builtin_amdgcn_mfma_f32_16x16x16bf16_1k");
 
+/* gfx90a takes denormal factors for zeros (ROCm, "MI200 MFMA behavior "
+    "specifics"): of f16 these are numbers that matter. */
+static uint32_t amd_dtypes(const char *arch)
+{
+    static const char *const later[] = {"gfx940", "gfx941", "gfx942", "gfx950"};
+    for (unsigned i = 0; i < sizeof later / sizeof *later; i++)
+        if (!strncmp(arch, later[i], 6))
+            return 1u << KL_F16 | 1u << KL_BF16;
+    return !strncmp(arch, "gfx90a", 6) ? 1u << KL_BF16 : 0;
+}
+
 /* AMD since CDNA 2: v_mfma_f32_16x16x16_f16 and _bf16_1k (AMD's ISA documents, "Matrix arithmetic "
     "instructions": a wave of 64
  * lanes, one block).
@@ -62,16 +117,12 @@ static const char amd_prelude[] =
  *     sum row 4 (lane / 16) + 0 .. 3, column lane % 16 */
 const struct matrix_unit matrix_amd = {
     .prelude = amd_prelude,
-    .caps = {.subgroup = 64, .m = 16, .n = 16, .k = 16, .dtypes = 1u << KL_F16 | 1u << KL_BF16},
+    .caps = {.subgroup = 64, .m = 16, .n = 16, .k = 16, .dtypes = 1u << KL_F16 | 1u << KL_BF16, .most_n = 256},
+    .dtypes = amd_dtypes,
     .a = {4, {1, 16, 1, {0}}, {16, 4, 4, {0, 1, 2, 3}}},
     .b = {4, {16, 4, 4, {0, 1, 2, 3}}, {1, 16, 1, {0}}},
     .sum = {4, {16, 4, 4, {0, 1, 2, 3}}, {1, 16, 1, {0}}},
 };
-
-uint32_t matrix_nvidia_dtypes(const char *arch)
-{
-    return !strncmp(arch, "sm_", 3) && atoi(arch + 3) >= 80 ? matrix_nvidia.caps.dtypes : 0;
-}
 
 /* CUDA C++ Programming Guide, "Technical Specifications per Compute Capability": the most of a thread block. */
 uint32_t matrix_nvidia_shared(const char *arch)
@@ -83,15 +134,4 @@ uint32_t matrix_nvidia_shared(const char *arch)
     case 90: case 100: case 103: return 227 << 10;
     default: return capability > 80 ? 99 << 10 : 48 << 10;
     }
-}
-
-/* gfx90a takes denormal factors for zeros (ROCm, "MI200 MFMA behavior "
-    "specifics"): of f16 these are numbers that matter. */
-uint32_t matrix_amd_dtypes(const char *arch)
-{
-    static const char *const later[] = {"gfx940", "gfx941", "gfx942", "gfx950"};
-    for (unsigned i = 0; i < sizeof later / sizeof *later; i++)
-        if (!strncmp(arch, later[i], 6))
-            return matrix_amd.caps.dtypes;
-    return !strncmp(arch, "gfx90a", 6) ? 1u << KL_BF16 : 0;
 }

@@ -67,6 +67,18 @@ static unsigned exchange_arrays(const struct emitter *m)
     return used;
 }
 
+/* Panels begin at whole groups of swizzled rows. */
+static uint64_t shared_start(const struct emitter *m, uint32_t b, uint64_t at)
+{
+    return source_is_async(m) && m->k->buf[b].panel_rows ? (at + 1023) / 1024 * 1024 : at;
+}
+
+static uint64_t shared_end(const struct emitter *m, uint32_t b, uint64_t start)
+{
+    const struct lbuf *l = &m->k->buf[b];
+    return start + ((uint64_t)l->count * dtype_size(l->dtype) + 63) / 64 * 64;
+}
+
 /* Shared buffers, then scratch in order, as long as there is room. */
 static bool place_buffers(struct emitter *m, unsigned arrays)
 {
@@ -76,12 +88,12 @@ static bool place_buffers(struct emitter *m, unsigned arrays)
         s->local[b] = buf_is_local(l->role);
         m->shares |= l->role == BUF_SHARED;
         if (l->role == BUF_SHARED)
-            s->shared_bytes += (uint32_t)(((uint64_t)l->count * dtype_size(l->dtype) + 63) / 64 * 64);
+            s->shared_bytes = (uint32_t)shared_end(m, b, shared_start(m, b, s->shared_bytes));
     }
     /* Such kernels have no vector loops, so no arrays. */
     if (s->shared_bytes > m->d->shared_bytes && s->shared_bytes > m->d->dynamic_bytes)
         return refuse(m, "it wants more shared memory than a block has");
-    if (s->shared_bytes > m->d->shared_bytes)
+    if (s->shared_bytes > m->d->shared_bytes || source_is_async(m))
         s->dynamic_bytes = s->shared_bytes;
     for (unsigned x = 0; x < EXCHANGE_TYPES; x++)
         if (arrays >> x & 1)
@@ -105,8 +117,8 @@ static void open_c(struct emitter *m, const char *entry)
     bool tiles = false;
     for (val v = 1; v < m->k->ninst; v++)
         tiles |= m->k->inst[v].op == L_MMA;
-    text_put(m->t, "extern \"C\" __global__ void %s(%u) %s(", tiles ? "TILE_BOUNDS" : "__launch_bounds__",
-             m->info.threads, entry);
+    const char *bounds = tiles && !source_is_async(m) ? "TILE_BOUNDS" : "__launch_bounds__";
+    text_put(m->t, "extern \"C\" __global__ void %s(%u) %s(", bounds, m->info.threads, entry);
     for (uint32_t b = 0; b < m->k->nbuf; b++) {
         const struct lbuf *l = &m->k->buf[b];
         const char *name = l->role == BUF_SCRATCH ? "work" : "b";
@@ -150,8 +162,9 @@ static void declare_local(struct emitter *m, unsigned arrays)
         source_line(m);
         if (m->info.dynamic_bytes && l->role != BUF_REGISTER) {
             const char *type = source_memory_type(l->dtype);
+            at = shared_start(m, b, at);
             text_put(m->t, "%s *const b%u = (%s *)(arena + %" PRIu64 ");\n", type, b, type, at);
-            at += ((uint64_t)l->count * dtype_size(l->dtype) + 63) / 64 * 64;
+            at = shared_end(m, b, at);
             continue;
         }
         text_put(m->t, "%s%s b%u[%" PRId64 "];\n", l->role == BUF_REGISTER ? "" : m->d->shared,
@@ -333,9 +346,11 @@ static void close_nest(struct emitter *m, val end)
         first--;
     bool one = end - first == 1; /* needs no copy first */
     for (val n = first; n < end && !one; n++)
-        each_element(m, n, keep_next);
+        if (!source_matrix_in_place(m, n))
+            each_element(m, n, keep_next);
     for (val n = first; n < end; n++)
-        each_element(m, n, one ? set_carry : set_kept);
+        if (!source_matrix_in_place(m, n))
+            each_element(m, n, one ? set_carry : set_kept);
     /* the next block's threads begin with the same memory */
     if (head->op == L_LOOP && head->kind == LOOP_BLOCK && m->shares) {
         source_line(m);
@@ -357,11 +372,37 @@ static void source_put_copy(struct emitter *m, val v)
     text_put(m->t, "%s;\n", x);
 }
 
+static void source_put_columns(struct emitter *m, val v)
+{
+    const struct linst *i = &m->k->inst[v];
+    char x[MAX_OPERAND];
+    m->col += (unsigned)i->imm;
+    source_operand(m, i->a, x);
+    m->col -= (unsigned)i->imm;
+    source_declare(m, v);
+    text_put(m->t, "%s;\n", x);
+}
+
+/* The number of a subgroup, of which a compiler is to know that all lanes have it. */
+static bool is_subgroup_number(const struct emitter *m, const struct linst *i)
+{
+    const struct linst *a = &m->k->inst[i->a], *b = &m->k->inst[i->b];
+    return i->op == L_OP(P_DIV) && a->op == L_LOOP && a->kind == LOOP_BLOCK && b->op == L_CONST && a->rows &&
+           b->imm == a->rows;
+}
+
 /* The number of a tile's row or column. */
 static void source_number(struct emitter *m, val v)
 {
     source_declare(m, v);
     text_put(m->t, "i64(%u);\n", m->k->inst[v].kind == TILE_ROWS ? m->row : m->col);
+}
+
+static bool products_follow(const struct emitter *m, val v)
+{
+    while (v < m->k->ninst && m->k->inst[v].op != L_MMA)
+        v++;
+    return v < m->k->ninst;
 }
 
 static bool emit_inst(struct emitter *m, val v)
@@ -382,9 +423,14 @@ static bool emit_inst(struct emitter *m, val v)
         return true;
     case L_COMMIT:
     case L_WAIT:
-        if (m->d->copies != COPIES_ASYNC)
+        if (i->kind == ASYNC_PRODUCTS ? !source_is_async(m) : m->d->copies != COPIES_ASYNC)
             return true;
         source_line(m);
+        if (i->kind == ASYNC_PRODUCTS) {
+            m->fenced = false;
+            text_put(m->t, i->op == L_COMMIT ? "products_commit();\n" : "products_wait<%" PRIu64 ">();\n", i->imm);
+            return true;
+        }
         if (i->op == L_COMMIT)
             text_put(m->t, "copies_commit();\n");
         else
@@ -392,7 +438,8 @@ static bool emit_inst(struct emitter *m, val v)
         return true;
     case L_BARRIER:
         source_line(m);
-        text_put(m->t, "%s\n", m->d->barrier);
+        /* what threads have stored, or copied, is to be seen by the unit */
+        text_put(m->t, source_is_async(m) && products_follow(m, v) ? "proxy_fence(); %s\n" : "%s\n", m->d->barrier);
         return true;
     case L_SYNC: /* a launch is of one phase */
         kernel_phase(m->k, &m->phase);
@@ -431,8 +478,14 @@ static bool emit_inst(struct emitter *m, val v)
     case L_COPY:
         source_copy(m, v);
         return true;
+    case L_COLUMNS:
+        if (!source_matrix_in_place(m, v))
+            each_element(m, v, source_put_columns);
+        return true;
     case L_OUT:
     case L_SPLAT:
+        if (source_matrix_in_place(m, v))
+            return true;
         each_element(m, v, source_put_copy);
         return true;
     case L_INDEX:
@@ -453,6 +506,11 @@ static bool emit_inst(struct emitter *m, val v)
     default:
         if (i->op < L_PRIM || i->op >= L_PRIM + P_COUNT)
             return refuse(m, "an instruction that has no text");
+        if (source_is_async(m) && is_subgroup_number(m, i)) {
+            source_declare(m, v);
+            text_put(m->t, "uniform(i32(t / %uu));\n", m->unit->caps.subgroup);
+            return true;
+        }
         each_element(m, v, source_prim);
         return true;
     }
@@ -519,13 +577,15 @@ bool source_kernel(const struct kernel *k, const struct dialect *d, const char *
     m.known = mem_alloc(k->ninst);
     m.narrow = mem_alloc(k->ninst);
     m.role = mem_alloc(k->ninst);
+    m.sums = mem_alloc(k->ninst * sizeof *m.sums);
     m.stride = mem_alloc(k->ninst * sizeof *m.stride);
-    bool ok = m.info.local && m.barrier && m.affine && m.chain && m.known && m.narrow && m.role && m.stride;
+    bool ok = m.info.local && m.barrier && m.affine && m.chain && m.known && m.narrow && m.role && m.sums && m.stride;
     ok = ok ? emit(&m, entry) : err_set(e, KL_ERR_MEMORY, "out of memory emitting kernel %s", k->name);
     mem_free(m.barrier);
     mem_free(m.affine);
     mem_free(m.pack);
     mem_free(m.chain);
+    mem_free(m.sums);
     mem_free(m.known);
     mem_free(m.narrow);
     mem_free(m.role);

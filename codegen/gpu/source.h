@@ -21,8 +21,8 @@
 #include "ir/text/text.h"
 
 /* Where a lane of a subgroup has the elements of a tile that it holds for a matrix unit: element e lies at
- * lane / div % mod * scale + at[e] of either axis. */
-struct fragment_axis { uint8_t div, mod, scale, at[8]; };
+ * lane / div % mod * scale + at[e] of either axis; where there is a second divisor, so much more. */
+struct fragment_axis { uint8_t div, mod, scale, at[8], div2, mod2, scale2; };
 struct fragment { uint8_t elements; struct fragment_axis row, col; };
 
 /* A matrix unit: a [m x k], b [k x n] and sum [m x n] as its instruction wants them in the lanes' registers.  Halves
@@ -30,7 +30,8 @@ struct fragment { uint8_t elements; struct fragment_axis row, col; };
 struct matrix_unit {
     const char *prelude;          /* behind the dialect's: the instructions, mma_f16(sum .., a .., b ..) and mma_bf16 */
     struct mma_caps caps;
-    struct fragment a, b, sum;
+    uint32_t (*dtypes)(const char *arch); /* of the factors on this architecture: a set, by bit */
+    struct fragment a, b, sum;    /* an asynchronous unit: of the sums alone */
     /* the prelude has rows_2(registers .., row) and rows_4, and the same _turned: 8x8 halves for each register, of
      * which lane / 8 % 4 says where row lane % 8 lies */
     bool rows;
@@ -59,8 +60,7 @@ struct dialect {
     enum source_copies copies;
     bool packs;                   /* neighbours are loaded and stored at once, by the prelude's pack<T, n> */
     bool table;                   /* buffers are addresses in a table, not passed */
-    const struct matrix_unit *matrix; /* what some of its devices have; NULL: nothing */
-    uint32_t (*matrix_dtypes)(const char *arch); /* and of which factors on this architecture: a set, by bit */
+    const struct matrix_unit *matrix, *matrix_async; /* what some of its devices have; NULL: nothing */
     const char *arch;             /* of a device that is not at hand */
 };
 
@@ -88,8 +88,7 @@ void dialect_caps(const struct dialect *d, struct caps *out);
 void dialect_architecture(const struct dialect *d, const char *features, struct caps *out);
 
 /* ---- matrix.c ---- */
-extern const struct matrix_unit matrix_nvidia, matrix_amd;
-uint32_t matrix_nvidia_dtypes(const char *arch), matrix_amd_dtypes(const char *arch);
+extern const struct matrix_unit matrix_nvidia, matrix_nvidia_async, matrix_amd;
 uint32_t matrix_nvidia_shared(const char *arch);  /* bytes of shared memory that a block may have */
 
 /* ---- source.c ---- */

@@ -94,7 +94,8 @@ static bool can_pack(const struct emitter *m, val v)
 {
     const struct linst *i = &m->k->inst[v];
     unsigned role = m->k->buf[i->imm].role;
-    bool load = i->op == L_LOAD && (role == BUF_IN || role == BUF_SHARED) && !i->cols && load_elements(m->k, i) == 1;
+    bool load = i->op == L_LOAD && (role == BUF_IN || role == BUF_SHARED) && !i->cols && load_elements(m->k, i) == 1 &&
+                !m->k->buf[i->imm].panel_rows;
     bool store = i->op == L_STORE && !m->k->inst[i->b].cols && !m->info.local[i->imm] &&
                  (m->own_threads || (m->affine[i->a] && m->stride[i->a])); /* no two lanes store the same */
     return (load || store) && (m->own_threads || m->k->inst[i->a].varying);

@@ -6,6 +6,7 @@
  * subgroups each thread has all of a tile. */
 #include "emit_source.h"
 #include <inttypes.h>
+#include <string.h>
 
 enum { NEAR = 1 << 20 };          /* a stride with room for the rows of a tile */
 
@@ -65,6 +66,11 @@ static bool has_text(struct emitter *m, val v)
 
 void source_matrix(struct emitter *m)
 {
+    if (source_async(m)) {
+        m->unit = m->d->matrix_async;
+        return;
+    }
+    memset(m->role, 0, m->k->ninst);
     bool products = false, ok = m->d->matrix;
     for (val v = 1; ok && v < m->k->ninst; v++) {
         ok = has_text(m, v);
@@ -86,8 +92,10 @@ static unsigned fragments(const struct emitter *m, val v) /* side by side along 
 /* Registers of one fragment. */
 static unsigned registers(const struct emitter *m, val v)
 {
-    return m->role[v] == ROLE_SUM ? m->unit->sum.elements : (m->role[v] == ROLE_A ? m->unit->a.elements
-                                                             : m->unit->b.elements) / 2;
+    enum source_role role = (enum source_role)m->role[v];
+    if (role == ROLE_SUM || role == ROLE_SUM_USED)
+        return m->unit->sum.elements;
+    return (role == ROLE_A ? m->unit->a.elements : m->unit->b.elements) / 2;
 }
 
 unsigned source_elements(const struct emitter *m, val v)
@@ -97,6 +105,8 @@ unsigned source_elements(const struct emitter *m, val v)
         return 1;
     if (!m->unit)
         return (unsigned)i->rows * i->cols;
+    if (source_is_async(m) && (m->role[v] == ROLE_A || m->role[v] == ROLE_B))
+        return 1; /* a descriptor */
     return (unsigned)i->rows / (m->role[v] == ROLE_B ? m->unit->caps.k : m->unit->caps.m) * fragments(m, v) *
         registers(m, v);
 }
@@ -157,6 +167,14 @@ static void put_own_place(struct emitter *m, const struct layout *l)
              c->mod, c->scale * l->col);
 }
 
+/* What a second divisor adds, in front of the rest. */
+static void put_second(struct emitter *m, const struct layout *l)
+{
+    const struct fragment_axis *r = &l->f->row;
+    if (r->div2)
+        text_put(m->t, " + i32(t / %uu %% %uu) * %" PRId64, r->div2, r->mod2, r->scale2 * l->row);
+}
+
 /* How far element e of fragment (row, col), the first element's numbers, is from the lane's place. */
 static int64_t offset(const struct layout *l, unsigned row, unsigned col, unsigned e)
 {
@@ -195,6 +213,10 @@ static void load_rows(struct emitter *m, val v, unsigned n, const struct layout 
 
 void source_matrix_load(struct emitter *m, val v)
 {
+    if (source_is_async(m)) {
+        source_async_load(m, v);
+        return;
+    }
     const struct linst *i = &m->k->inst[v];
     enum source_role role = (enum source_role)m->role[v];
     const struct mma_caps *c = &m->unit->caps;
@@ -231,11 +253,13 @@ void source_matrix_store(struct emitter *m, val v)
 {
     const struct linst *i = &m->k->inst[v], *x = &m->k->inst[i->b];
     struct layout l = layout_of(m, i, ROLE_SUM);
-    unsigned n = 0;
+    val of = source_is_async(m) ? m->sums[i->b].of : i->b;
+    unsigned n = source_is_async(m) ? m->sums[i->b].at : 0;
     /* neighbours that a lane has are stored at once, where the lane's place is a multiple of two */
     bool pairs = m->d->packs && i->kind == TILE_ROWS && m->k->inst[i->d].imm % 2 == 0 && l.f->col.scale % 2 == 0 &&
                  m->k->buf[i->imm].role == BUF_SHARED && divisible(m->k, i->a, 16) >= 1;
     declare_place(m, v);
+    put_second(m, &l);
     put_own_place(m, &l);
     for (unsigned row = 0; row < x->rows; row += m->unit->caps.m)
         for (unsigned col = 0; col < x->cols; col += m->unit->caps.n)
@@ -245,10 +269,10 @@ void source_matrix_store(struct emitter *m, val v)
                 source_line(m);
                 if (pair)
                     text_put(m->t, "*(pack<f32, 2> *)(b%u + p%u + %" PRId64 ") = pack<f32, 2>{{v%u_%u, v%u_%u}};\n",
-                             (unsigned)i->imm, v, offset(&l, row, col, e), i->b, n, i->b, n + 1);
+                             (unsigned)i->imm, v, offset(&l, row, col, e), of, n, of, n + 1);
                 else
                     text_put(m->t, "b%u[p%u + %" PRId64 "] = v%u_%u;\n", (unsigned)i->imm, v, offset(&l, row, col, e),
-                             i->b, n);
+                             of, n);
                 e += pair;
                 n += pair;
             }
@@ -266,6 +290,10 @@ static void put_registers(struct emitter *m, val v, unsigned fragment, bool last
 /* The sums begin as c's, then every fragment of k adds to them. */
 void source_matrix_mma(struct emitter *m, val v)
 {
+    if (source_is_async(m)) {
+        source_async_mma(m, v);
+        return;
+    }
     const struct linst *i = &m->k->inst[v];
     unsigned depth = fragments(m, i->a), cols = fragments(m, v), n = source_elements(m, v);
     for (unsigned e = 0; e < n; e++) {

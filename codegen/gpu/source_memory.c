@@ -233,13 +233,16 @@ void source_copy(struct emitter *m, val v)
         copy_elements(m, i);
         return;
     }
+    char place[PANEL_PLACE];
     source_index(m, i->a, &fits, to);
     source_index(m, i->b, &fits, from);
+    if (!source_panel_place(m, shared, i->a, place, sizeof place))
+        snprintf(place, sizeof place, "%s", to);
     if (i->c)
         source_operand(m, i->c, there);
     source_line(m);
     if (m->d->copies == COPIES_ASYNC)
-        text_put(m->t, "copy_%u(b%u + %s, b%u + %s, %s);\n", bytes, shared, to, global, from, there);
+        text_put(m->t, "copy_%u(b%u + %s, b%u + %s, %s);\n", bytes, shared, place, global, from, there);
     else
         text_put(m->t, "%svector_%u c%u = load_vector(%u, b%u + %s, %s);\n", m->d->local, bytes, v, bytes, global, from,
                  there);

@@ -29,6 +29,7 @@ void target_vectors(struct caps *c)
     bool wide = target_has(c, "avx512f") && target_has(c, "avx512bw") && target_has(c, "avx512vl");
     c->vector_bytes = wide ? 64 : target_has(c, "avx2") ? 32 : 16;
     c->vector_regs = wide || target_is(c, "aarch64") ? 32 : 16;
+    c->half_vectors = wide && !strcmp(c->name, "znver4"); /* its units have 256 bits */
     c->mma_bytes = x86 ? 4 : 0;
     c->dot2 = x86 && wide && target_has(c, "avx512bf16");
 }

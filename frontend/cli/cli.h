@@ -48,6 +48,8 @@ bool cli_next(struct cli_args *a);               /* false: no more, or failed */
 bool cli_is(const struct cli_args *a, const char *option);
 const char *cli_value(struct cli_args *a);       /* the option's value; NULL: missing, and reported */
 int cli_unexpected(const struct cli_args *a);    /* reports the current argument; CLI_USAGE */
+/* The arguments of a command on one file, which writes to -o, "-" without it; else reports and returns an exit code. */
+int cli_file_to(struct cli_args *a, const char *command, const char **file, const char **out); /* cli/chart.c */
 int cli_error(const char *fmt, ...) __attribute__((format(printf, 1, 2))); /* "kiln: ..." on stderr; CLI_FAILED */
 /* Reads a whole file, "-" for standard input, NUL-terminated; NULL: reported. */
 char *cli_read(const char *path, size_t *len);

@@ -116,17 +116,30 @@ static bool model_load(struct cli_model *c, const char *path, const char *device
     return true;
 }
 
+/* The input or output that an option means: the one with this name, which may look like a number, else the one with
+ * this number.  n: there is none. */
+static uint32_t value_meant(const struct job_value *b, const kl_model_value *v, uint32_t n)
+{
+    uint32_t i = 0;
+    while (i < n && (strlen(v[i].name) != b->name_len || memcmp(v[i].name, b->name, b->name_len)))
+        i++;
+    if (i < n)
+        return i;
+    for (i = 0; i < n && !job_is_called(b, i, v[i].name);)
+        i++;
+    return i;
+}
+
 static bool model_arrays(struct cli_model *c, struct job_value *bind, unsigned nbind)
 {
     for (unsigned k = 0; k < nbind; k++) {
-        uint32_t i = 0;
+        uint32_t i;
         if (strcmp(bind[k].option, "--input")) {
             if (!strcmp(bind[k].option, "--output"))
                 continue;
             return cli_error("%s: a model has inputs and outputs only", bind[k].option), false;
         }
-        while (i < c->nin && !job_is_called(&bind[k], i, c->in[i].name))
-            i++;
+        i = value_meant(&bind[k], c->in, c->nin);
         if (i == c->nin)
             return cli_error("--input: the model has no input '%.*s'", (int)bind[k].name_len, bind[k].name), false;
         struct job_array *a = &c->array[i];
@@ -227,7 +240,7 @@ static bool show_or_write(struct job *j, const struct cli_model *c, uint32_t k)
     if (!ok)
         cli_error("%s", data ? kl_last_error() : "out of memory");
     for (unsigned i = 0; ok && i < j->nbind; i++)
-        if (!strcmp(j->bind[i].option, "--output") && job_is_called(&j->bind[i], k, c->out[k].name)) {
+        if (!strcmp(j->bind[i].option, "--output") && value_meant(&j->bind[i], c->out, c->nout) == k) {
             ok = cli_write_array(j->bind[i].value, dtype, &s, data, j->bf16_bits);
             written = true;
         }
@@ -244,10 +257,8 @@ static bool show_or_write(struct job *j, const struct cli_model *c, uint32_t k)
 static bool outputs_named(const struct job *j, const struct cli_model *c)
 {
     for (unsigned i = 0; i < j->nbind; i++) {
-        uint32_t k = 0;
-        while (k < c->nout && !job_is_called(&j->bind[i], k, c->out[k].name))
-            k++;
-        if (!strcmp(j->bind[i].option, "--output") && k == c->nout) {
+        bool found = value_meant(&j->bind[i], c->out, c->nout) < c->nout;
+        if (!strcmp(j->bind[i].option, "--output") && !found) {
             cli_error("--output: the model has no output '%.*s'", (int)j->bind[i].name_len, j->bind[i].name);
             return false;
         }

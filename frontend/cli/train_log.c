@@ -230,17 +230,10 @@ static void put_page(FILE *f, const struct log *l, const char *path)
 int cli_train_log(int argc, char **argv)
 {
     struct cli_args a = {.argc = argc, .argv = argv};
-    const char *file = NULL, *out = "-";
-    while (cli_next(&a)) {
-        if (cli_is(&a, "-o"))
-            out = cli_value(&a);
-        else if (!a.option && !file)
-            file = a.value;
-        else
-            return cli_unexpected(&a);
-    }
-    if (a.failed || !file)
-        return a.failed ? CLI_USAGE : (cli_error("train-log needs a file; see kiln help"), CLI_USAGE);
+    const char *file, *out;
+    int status = cli_file_to(&a, "train-log", &file, &out);
+    if (status != CLI_OK)
+        return status;
     size_t len;
     char *text = cli_read(file, &len);
     struct log l = {0};

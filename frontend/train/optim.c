@@ -131,19 +131,20 @@ kl_tensor rule_blend(const kl_site *site, kl_tensor a, double beta, kl_tensor b)
 
 /* Where gradients stay 0 a state decays to a subnormal number and stays there.  Arithmetic with subnormal numbers is up
  * to twice as slow on some processors. */
-kl_tensor rule_flushed(const kl_site *site, kl_tensor x, double step)
+kl_tensor rule_flushed(const kl_site *site, kl_tensor x, double step, enum rule_sign sign)
 {
     kl_dtype dtype = kl_dtype_of(x);
     double least = (dtype == KL_F64 ? DBL_MIN : (double)FLT_MIN) / step;
     kl_device device = kl_device_of(x);
-    kl_tensor tiny = kl_lt_at(site, kl_abs_at(site, x), kl_const_at(site, device, dtype, least));
+    kl_tensor size = sign == RULE_SQUARES ? x : kl_abs_at(site, x);
+    kl_tensor tiny = kl_lt_at(site, size, kl_const_at(site, device, dtype, least));
     return kl_where_at(site, tiny, kl_const_at(site, device, dtype, 0), x);
 }
 
-kl_tensor rule_average(const kl_site *site, kl_tensor a, double beta, kl_tensor b)
+kl_tensor rule_average(const kl_site *site, kl_tensor a, double beta, kl_tensor b, enum rule_sign sign)
 {
     double step = beta < 0.5 ? beta : 1 - beta;
-    return rule_flushed(site, rule_blend(site, a, beta, b), step > 0 ? step : 1);
+    return rule_flushed(site, rule_blend(site, a, beta, b), step > 0 ? step : 1, sign);
 }
 
 kl_tensor rule_decayed(struct update *u, double weight_decay)

@@ -54,7 +54,8 @@ static kl_status sgd_update(struct update *u)
     const kl_sgd_options *s = &u->o->is.sgd;
     kl_tensor g = rule_coupled(u, s->weight_decay), v = g;
     if (s->momentum != 0) {
-        v = rule_flushed(u->site, kl_add_at(u->site, kl_mul_scalar_at(u->site, u->of->state[0], s->momentum), g), 1);
+        v = rule_flushed(u->site, kl_add_at(u->site, kl_mul_scalar_at(u->site, u->of->state[0], s->momentum), g), 1,
+                         RULE_ANY_SIGN);
         kl_assign_at(u->site, u->of->state[0], v);
     }
     if (s->nesterov)
@@ -99,8 +100,8 @@ static kl_status adam_update(struct update *u)
     const kl_adam_options *a = &u->o->is.adam;
     const kl_site *site = u->site;
     kl_tensor p = u->p;
-    kl_tensor m = rule_average(site, u->of->state[0], a->beta1, u->g);
-    kl_tensor v = rule_average(site, u->of->state[1], a->beta2, kl_mul_at(site, u->g, u->g));
+    kl_tensor m = rule_average(site, u->of->state[0], a->beta1, u->g, RULE_ANY_SIGN);
+    kl_tensor v = rule_average(site, u->of->state[1], a->beta2, kl_mul_at(site, u->g, u->g), RULE_SQUARES);
     kl_tensor root = kl_add_scalar_at(site, rule_times(u, NUMBER_ROOT, kl_sqrt_at(site, v)), a->eps);
     kl_tensor rate = rule_number(u, NUMBER_RATE, p);
     if (u->rate != 1)
@@ -140,7 +141,7 @@ static kl_status lion_update(struct update *u)
     const kl_lion_options *l = &u->o->is.lion;
     kl_tensor m = u->of->state[0], way = kl_sign_at(u->site, rule_blend(u->site, m, l->beta1, u->g));
     kl_tensor p = rule_decayed(u, l->weight_decay), move = rule_rated(u, way);
-    kl_assign_at(u->site, m, rule_average(u->site, m, l->beta2, u->g));
+    kl_assign_at(u->site, m, rule_average(u->site, m, l->beta2, u->g, RULE_ANY_SIGN));
     return rule_move(u, p, move);
 }
 
@@ -172,17 +173,17 @@ static kl_status rmsprop_update(struct update *u)
     const kl_rmsprop_options *r = &u->o->is.rmsprop;
     const kl_site *site = u->site;
     kl_tensor *state = u->of->state, g = rule_coupled(u, r->weight_decay);
-    kl_tensor v = rule_average(site, state[0], r->alpha, kl_mul_at(site, g, g)), square = v;
+    kl_tensor v = rule_average(site, state[0], r->alpha, kl_mul_at(site, g, g), RULE_SQUARES), square = v;
     kl_assign_at(site, state[0], v);
     if (r->centered) {
-        kl_tensor a = rule_average(site, state[1], r->alpha, g);
+        kl_tensor a = rule_average(site, state[1], r->alpha, g, RULE_ANY_SIGN);
         square = kl_max_scalar_at(site, kl_sub_at(site, v, kl_mul_at(site, a, a)), 0); /* rounding may go below 0 */
         kl_assign_at(site, state[1], a);
     }
     kl_tensor move = kl_div_at(site, g, kl_add_scalar_at(site, kl_sqrt_at(site, square), r->eps));
     if (r->momentum != 0) {
         kl_tensor m = state[1 + r->centered];
-        move = rule_flushed(site, kl_add_at(site, kl_mul_scalar_at(site, m, r->momentum), move), 1);
+        move = rule_flushed(site, kl_add_at(site, kl_mul_scalar_at(site, m, r->momentum), move), 1, RULE_ANY_SIGN);
         kl_assign_at(site, m, move);
     }
     return rule_move(u, u->p, rule_rated(u, move));

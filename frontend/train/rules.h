@@ -64,10 +64,11 @@ kl_tensor rule_times(struct update *u, enum rule_number which, kl_tensor a);
 kl_tensor rule_rated(struct update *u, kl_tensor a);
 /* beta a + (1 - beta) b */
 kl_tensor rule_blend(const kl_site *site, kl_tensor a, double beta, kl_tensor b);
-/* x, the new value of a state, with 0 where |x| is below the least normal number / step. */
-kl_tensor rule_flushed(const kl_site *site, kl_tensor x, double step);
+/* x, the new value of a state, with 0 where |x|, or x of squares, is below the least normal number / step. */
+enum rule_sign { RULE_ANY_SIGN, RULE_SQUARES };
+kl_tensor rule_flushed(const kl_site *site, kl_tensor x, double step, enum rule_sign sign);
 /* A state's next value, a moving average: rule_blend, flushed where its next step might be a subnormal number. */
-kl_tensor rule_average(const kl_site *site, kl_tensor a, double beta, kl_tensor b);
+kl_tensor rule_average(const kl_site *site, kl_tensor a, double beta, kl_tensor b, enum rule_sign sign);
 /* The parameter, times 1 - lr weight_decay with its factors. */
 kl_tensor rule_decayed(struct update *u, double weight_decay);
 

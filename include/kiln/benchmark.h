@@ -32,7 +32,9 @@ typedef struct kl_bench_kernel {
     bool fused;
     int64_t calls;        /* calls in one step */
     kl_bench_time call;   /* time of one call; calls within one step are averaged */
-    int64_t bytes, flops; /* of one call: its arrays, each counted once; its arithmetic operations */
+    /* of one call: what it reads and writes of its arrays, each element counted once; its arithmetic operations; 0: not
+     * known, as for attention whose keys are given as ranges */
+    int64_t bytes, flops;
     double limit;         /* lower bound of a call's time in microseconds; 0: not known */
     double fraction;      /* limit / median, 1 is as fast as this machine can be; 0: not known */
 } kl_bench_kernel;

@@ -25,7 +25,8 @@ typedef struct kl_profile_row {
     int64_t calls;        /* calls of the kernel; of a line, calls of kernels that compute some of it */
     double seconds;       /* wall time of all calls, measured by the thread that runs the step */
     double share;         /* fraction of the seconds of all rows, 0 to 1 */
-    /* of all calls: the kernel's arrays, each counted once; its arithmetic operations. 0: not known */
+    /* of all calls: what the kernel reads and writes of its arrays, each element counted once; its arithmetic
+     * operations.  0: not known, as for attention whose keys are given as ranges */
     int64_t bytes, flops;
     double limit;         /* seconds that the calls would take at this machine's limit; 0: not known */
     double fraction;      /* limit / seconds, 1 is as fast as this machine can be; 0: not known */

@@ -75,8 +75,10 @@ static inline unsigned axis_get(uint32_t list, unsigned i) { return (list >> (4 
 static inline uint32_t axis_put(uint32_t list, unsigned i, unsigned axis) { return list | (uint32_t)axis << (4 * i); }
 struct dot_dims { int64_t batch, m, n, k; };      /* products of the four kinds of dimension */
 struct dot_dims dot_sizes(const struct graph *g, const struct node *n);
-/* op_attention.c: operations of the products of an attention op, as if every query saw every key */
+/* op_attention.c: operations of the products of an attention op, of causal ones with the keys that queries see; as if
+ * they saw all keys that a fourth operand may hide */
 double attention_flops(const struct graph *g, const struct node *n);
+bool attention_has_ranges(const struct graph *g, const struct node *n); /* a fourth operand: first and last key */
 /* Writes to out the axes of a rank that are in neither list, ascending; returns their number. */
 uint32_t dot_free_axes(uint32_t rank, uint32_t batch, unsigned nbatch, uint32_t con, unsigned ncon, uint8_t *out);
 

@@ -25,6 +25,7 @@ static void take_next(struct machine *m, struct thread *t, val loop)
     n = 0;
     for (val v = first; v < m->stop[loop]; v++) {
         val carry = m->k->inst[v].a;
+        t->unfinished[carry] = t->unfinished[m->k->inst[v].b];
         struct extent x = value_extent(t, &m->k->inst[carry]);
         size_t words = (size_t)(x.rows * x.cols);
         memcpy(t->v + m->at[carry], m->next + n, words * sizeof *m->next);
@@ -56,8 +57,10 @@ static bool enter_loop(struct machine *m, struct thread *t, val v)
         hi = m->hi;
         m->turn++;
     }
-    for (val c = v + 1; m->k->inst[c].op == L_CARRY; c++)
+    for (val c = v + 1; m->k->inst[c].op == L_CARRY; c++) {
         value_copy(m, t, c, m->k->inst[c].a);
+        t->unfinished[c] = t->unfinished[m->k->inst[c].a];
+    }
     w[VARIABLE] = (uint64_t)lo;
     w[END] = (uint64_t)hi;
     t->pc = lo < hi ? v + 1 : m->stop[v] + 1;
@@ -82,9 +85,24 @@ static void end_loop(struct machine *m, struct thread *t, val v)
     t->pc = v + 1;
 }
 
+/* Does the instruction use a result of products that nothing has waited for? */
+static bool uses_unfinished(const struct machine *m, const struct thread *t, val v)
+{
+    const struct linst *i = &m->k->inst[v];
+    const val in[] = {i->a, i->b, i->op == L_MMA && i->kind == MMA_ASYNC ? 0 : i->c, i->d};
+    for (unsigned o = 0; o < sizeof in / sizeof *in; o++)
+        if (t->unfinished[in[o]])
+            return !err_set(m->e, KL_ERR_INTERNAL, "kernel %s: %%%u uses %%%u, a result of products that it has not "
+                            "waited for", m->k->name, v, in[o]);
+    return false;
+}
+
 static bool run_inst(struct machine *m, struct thread *t, val v)
 {
     const struct linst *i = &m->k->inst[v];
+    bool carries = i->op == L_LOOP || i->op == L_CARRY || i->op == L_NEXT || i->op == L_END || i->op == L_OUT;
+    if (t->nfactor && !carries && uses_unfinished(m, t, v))
+        return false;
     t->pc = v + 1;
     switch (i->op) {
     case L_LOOP:
@@ -113,12 +131,20 @@ static bool run_inst(struct machine *m, struct thread *t, val v)
     case L_COPY:
         return memory_copy(m, t, v);
     case L_COMMIT:
-        t->batch++;
+        t->batch += i->kind == ASYNC_COPIES;
+        t->products += i->kind == ASYNC_PRODUCTS;
         return true;
     case L_WAIT:
-        return memory_complete_copies(m, t, i->imm);
+        if (i->kind == ASYNC_COPIES)
+            return memory_complete_copies(m, t, i->imm);
+        memory_complete_products(m, t, i->imm);
+        return true;
     default:
-        return value_run(m, t, v);
+        if (!value_run(m, t, v))
+            return false;
+        t->unfinished[v] = i->op == L_MMA && i->kind == MMA_ASYNC ? t->products : i->op == L_OUT ? t->unfinished[i->a]
+            : 0;
+        return true;
     }
 }
 
@@ -145,8 +171,10 @@ static bool run_block(struct machine *m, val loop)
         t->width = 1;
         t->self = (int32_t)x;
         t->subgroup = i->rows ? (int32_t)(x / i->rows * i->rows) : (int32_t)x;
-        t->nflight = 0;
+        t->nflight = t->nfactor = 0;
         t->batch = 0;
+        t->products = 1;
+        memset(t->unfinished, 0, m->k->ninst * sizeof *t->unfinished);
     }
     for (bool done = false; !done;) {
         m->interval++;
@@ -198,7 +226,8 @@ static bool thread_alloc(const struct machine *m, struct thread *t)
 {
     t->v = mem_alloc((m->words + 1) * sizeof *t->v);
     t->private = mem_alloc(m->private_bytes);
-    return t->v && t->private;
+    t->unfinished = mem_alloc(m->k->ninst * sizeof *t->unfinished);
+    return t->v && t->private && t->unfinished;
 }
 
 static void thread_free(struct thread *t)
@@ -206,6 +235,8 @@ static void thread_free(struct thread *t)
     mem_free(t->v);
     mem_free(t->private);
     mem_free(t->flight);
+    mem_free(t->factor);
+    mem_free(t->unfinished);
 }
 
 static bool buffers_alloc(struct machine *m, void *const *buf)
@@ -242,7 +273,8 @@ static bool machine_alloc(struct machine *m, void *const *buf)
         return false;
     m->next = mem_alloc(lay_out(m) * sizeof *m->next);
     m->thread = mem_alloc(m->nthread * sizeof *m->thread);
-    bool ok = buffers_alloc(m, buf) && thread_alloc(m, &m->main) && m->next && m->thread;
+    m->factor = mem_alloc(2 * MAX_TILE * sizeof *m->factor);
+    bool ok = buffers_alloc(m, buf) && thread_alloc(m, &m->main) && m->next && m->thread && m->factor;
     for (uint32_t t = 0; ok && t < m->nthread; t++)
         ok = thread_alloc(m, &m->thread[t]);
     return ok;
@@ -262,6 +294,7 @@ static void machine_free(struct machine *m)
     mem_free(m->private_at);
     mem_free(m->shared);
     mem_free(m->next);
+    mem_free(m->factor);
     mem_free(m->thread);
 }
 

@@ -5,6 +5,8 @@
 
 /* One asynchronous copy from global to shared memory that has not landed. */
 struct async_copy { val v; int64_t to, from; bool zero; uint64_t batch; };
+/* A factor of an asynchronous product that may still be read: load v, from this index on. */
+struct async_factor { val v; int64_t at; uint64_t batch; };
 
 /* State of one thread: each thread of a block has one; everything outside of blocks uses the first. */
 struct thread {
@@ -17,6 +19,9 @@ struct thread {
     int32_t self;
     struct async_copy *flight; uint32_t nflight, flight_cap;
     uint64_t batch;               /* number of the batch of copies being started */
+    struct async_factor *factor; uint32_t nfactor, factor_cap;
+    uint64_t products;            /* number of the batch of products being started, from 1 on */
+    uint64_t *unfinished;         /* per value: the batch of products that it is a result of; 0: it is complete */
 };
 
 /* The last accesses of one kind to an element. turn and interval count up over a whole run; 0: none.  For loads and
@@ -24,7 +29,8 @@ struct thread {
  * if the first one is. */
 struct last_access { int64_t turn, interval; int32_t by; };
 enum { IN_FLIGHT = -1, BY_SEVERAL = -2 }; /* by, if no thread */
-struct mark { struct last_access stored, updated, loaded; };
+/* multiplying: factors of unfinished products that have the element, in iteration `turn` of a grid loop. */
+struct mark { struct last_access stored, updated, loaded; int64_t turn; uint32_t multiplying; };
 
 struct machine {
     const struct kernel *k;
@@ -34,6 +40,7 @@ struct machine {
     const uint64_t *slot;
     size_t *at, words;            /* per value: its first word in thread.v; of all */
     uint64_t *next;               /* room for the next values of all carries */
+    uint64_t *factor;             /* and for the factors of a product */
     val *stop;                    /* per LOOP or IF: its END */
     val *head;                    /* per END: its LOOP or IF */
     struct mark **mark;           /* per output, workspace and shared buffer, per element */
@@ -60,7 +67,10 @@ bool memory_load(struct machine *m, struct thread *t, val v);
 bool memory_store(struct machine *m, struct thread *t, val v);
 bool memory_atomic(struct machine *m, struct thread *t, val v);
 bool memory_copy(struct machine *m, struct thread *t, val v);
+/* Marks the elements of an asynchronous product's factors. */
+bool memory_begin_product(struct machine *m, struct thread *t, val v);
 /* Completes all batches except the last `last`. */
+void memory_complete_products(struct machine *m, struct thread *t, uint64_t last);
 bool memory_complete_copies(struct machine *m, struct thread *t, uint64_t last);
 
 #endif

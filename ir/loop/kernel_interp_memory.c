@@ -65,7 +65,7 @@ static bool interp_memory_note(struct machine *m, val v, uint32_t buf, int64_t a
                                   shared ? " before this block stores it" : " before this iteration stores it");
     if (what == UPDATES && !k->stored.turn)
         return interp_memory_fail(m, v, buf, at, verb[what], " before anything is stored there");
-    if (races(m, k, self, what, shared))
+    if (races(m, k, self, what, shared) || (what != LOADS && k->multiplying && k->turn == m->turn))
         return interp_memory_fail(m, v, buf, at, verb[what], at_once);
     if (what == STORES)
         k->stored = (struct last_access){m->turn, m->interval, self};
@@ -203,4 +203,49 @@ bool memory_complete_copies(struct machine *m, struct thread *t, uint64_t last)
     }
     t->nflight = left;
     return true;
+}
+
+/* ---- asynchronous products: their factors may be read until they are complete ---- */
+
+/* Counts the elements of a factor in or out. */
+static void mark_factor(struct machine *m, const struct async_factor *f, int by)
+{
+    const struct linst *i = &m->k->inst[f->v];
+    uint32_t buf = (uint32_t)i->imm;
+    int64_t stride = (int64_t)m->k->inst[i->d].imm;
+    for (int r = 0; r < i->rows; r++)
+        for (int c = 0; c < i->cols; c++) {
+            struct mark *k = &m->mark[buf][i->kind == TILE_ROWS ? f->at + r * stride + c : f->at + r + c * stride];
+            k->multiplying = (k->turn == m->turn ? k->multiplying : 0) + (uint32_t)by;
+            k->turn = m->turn;
+        }
+}
+
+bool memory_begin_product(struct machine *m, struct thread *t, val v)
+{
+    const struct linst *i = &m->k->inst[v];
+    if (!mem_reserve(&t->factor, &t->factor_cap, t->nfactor + 2, sizeof *t->factor))
+        return err_set(m->e, KL_ERR_MEMORY, "out of memory running kernel %s", m->k->name);
+    for (int o = 0; o < 2; o++) {
+        val load = o ? i->b : i->a;
+        struct async_factor f = {load, (int64_t)value_get(m, t, m->k->inst[load].a, 0, 0), t->products};
+        mark_factor(m, &f, 1);
+        t->factor[t->nfactor++] = f;
+    }
+    return true;
+}
+
+void memory_complete_products(struct machine *m, struct thread *t, uint64_t last)
+{
+    uint32_t left = 0;
+    for (uint32_t f = 0; f < t->nfactor; f++) {
+        if (t->factor[f].batch + last < t->products)
+            mark_factor(m, &t->factor[f], -1);
+        else
+            t->factor[left++] = t->factor[f];
+    }
+    t->nfactor = left;
+    for (val v = 1; v < m->k->ninst; v++)
+        if (t->unfinished[v] && t->unfinished[v] + last < t->products)
+            t->unfinished[v] = 0;
 }

@@ -126,8 +126,9 @@ static bool run_mma(struct machine *m, struct thread *t, val v)
 {
     const struct linst *i = &m->k->inst[v];
     int depth = m->k->inst[i->a].cols;
-    uint64_t x[MAX_TILE], y[MAX_TILE];
-    bool ok = interp_value_widen(m, t, i->a, i->dtype, x) && interp_value_widen(m, t, i->b, i->dtype, y);
+    uint64_t *x = m->factor, *y = m->factor + MAX_TILE;
+    bool ok = i->kind != MMA_ASYNC || memory_begin_product(m, t, v);
+    ok = ok && interp_value_widen(m, t, i->a, i->dtype, x) && interp_value_widen(m, t, i->b, i->dtype, y);
     for (int r = 0; r < i->rows && ok; r++)
         for (int c = 0; c < i->cols && ok; c++) {
             uint64_t acc = value_get(m, t, i->c, r, c);
@@ -135,7 +136,9 @@ static bool run_mma(struct machine *m, struct thread *t, val v)
                 ok = mma_step(i->dtype, x[r * depth + k], y[k * i->cols + c], &acc);
             t->v[m->at[v] + (size_t)(r * i->cols + c)] = acc;
         }
-    return ok || err_set(m->e, KL_ERR_INTERNAL, "kernel %s: %%%u: mma without meaning for its dtypes", m->k->name, v);
+    if (!ok && !m->e->code)
+        err_set(m->e, KL_ERR_INTERNAL, "kernel %s: %%%u: mma without meaning for its dtypes", m->k->name, v);
+    return ok;
 }
 
 bool value_run(struct machine *m, struct thread *t, val v)
@@ -154,6 +157,11 @@ bool value_run(struct machine *m, struct thread *t, val v)
         return true;
     case L_INDEX:
         run_index(m, t, v);
+        return true;
+    case L_COLUMNS:
+        for (int r = 0; r < i->rows; r++)
+            for (int c = 0; c < i->cols; c++)
+                t->v[m->at[v] + (size_t)(r * i->cols + c)] = value_get(m, t, i->a, r, c + (int)i->imm);
         return true;
     case L_MMA:
         return run_mma(m, t, v);

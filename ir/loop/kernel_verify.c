@@ -386,12 +386,22 @@ static bool interleave_rules(const struct checker *c, val v)
                                                          "interleave outside a vector loop or of a wrong distance");
 }
 
+/* A factor that a matrix unit reads from shared memory by itself. */
+static bool is_panel_load(const struct checker *c, val v)
+{
+    const struct linst *i = &c->k->inst[v];
+    return i->op == L_LOAD && i->imm < c->k->nbuf && c->k->buf[i->imm].panel_rows && !i->b &&
+           c->k->inst[i->d].op == L_CONST;
+}
+
 static bool mma_rules(const struct checker *c, val v)
 {
     const struct linst *i = &c->k->inst[v];
     if (!kernel_verify_usable(c, v, i->a) || !kernel_verify_usable(c, v, i->b) || !kernel_verify_usable(c, v, i->c))
         return false;
     unsigned a = dt(c, i->a), b = dt(c, i->b), acc = dt(c, i->c);
+    if (i->kind == MMA_ASYNC && (!c->block || !is_panel_load(c, i->a) || !is_panel_load(c, i->b)))
+        return kernel_verify_fail(c, v, "an asynchronous mma is of loads from panels, in a block loop");
     bool bytes = (a == KL_U8 || a == KL_I8) && (b == KL_U8 || b == KL_I8) && acc == KL_I32;
     bool halves = a == b && dtype_is_half(a) && acc == KL_F32;
     bool same = a == b && a == acc && a != KL_BOOL && !dtype_is_half(a);
@@ -453,9 +463,16 @@ static bool rules(struct checker *c, val v)
         return copy_rules(c, v);
     case L_COMMIT:
     case L_WAIT:
+        if (i->kind >= ASYNC_COUNT)
+            return kernel_verify_fail(c, v, "a batch of neither copies nor products");
+        return meeting_rules(c, v);
     case L_BARRIER:
     case L_SYNC:
         return meeting_rules(c, v);
+    case L_COLUMNS:
+        return kernel_verify_usable(c, v, i->a) &&
+               ((c->block && i->dtype == dt(c, i->a)) ||
+                kernel_verify_fail(c, v, "columns outside a block loop or of another dtype"));
     case L_INDEX:
         return true;
     case L_MMA:
@@ -490,6 +507,12 @@ static void buffer_rules(struct checker *c)
         const struct lbuf *l = &c->k->buf[b];
         if (l->role >= BUF_COUNT || l->dtype >= KL_DTYPE_COUNT || l->count < 0) {
             kernel_verify_fail(c, 0, "a buffer's field is out of range");
+            return;
+        }
+        bool panels = l->role == BUF_SHARED && dtype_is_half(l->dtype) && l->panel_rows % PANEL_ROWS == 0 && l->id &&
+                      l->id % PANEL_COLUMNS == 0 && l->count % ((int64_t)l->panel_rows * l->id) == 0;
+        if (l->panel_rows && !panels) {
+            kernel_verify_fail(c, 0, "panels are of half floats in shared memory, 8 rows and 64 columns or multiples");
             return;
         }
         int64_t most = MAX_SHARED, n = l->count > most ? most + 1 : l->count * (int64_t)dtype_size(l->dtype);

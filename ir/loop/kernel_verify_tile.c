@@ -47,7 +47,7 @@ bool tile_shapes(const struct kernel *k, val v, const char **rule)
 {
     const struct linst *i = &k->inst[v], *a = &k->inst[i->a], *b = &k->inst[i->b], *c = &k->inst[i->c];
     if (i->cols && (!i->rows || i->rows > MAX_TILE_SIDE || i->cols > MAX_TILE_SIDE || i->rows * i->cols > MAX_TILE))
-        return broken(rule, "a tile of more than 256 rows, 256 columns or 4096 elements");
+        return broken(rule, "a tile of more than 256 rows, 256 columns or 16384 elements");
     switch (i->op) {
     case L_LOAD:
         if (!i->cols != !i->d)
@@ -70,6 +70,9 @@ bool tile_shapes(const struct kernel *k, val v, const char **rule)
         return (i->cols && i->kind < TILE_ORDER_COUNT && i->dtype == KL_I64 &&
                 (i->kind == TILE_ROWS ? i->cols : i->rows) == 1) ||
                broken(rule, "indices are of one column of rows or one row of columns, i64");
+    case L_COLUMNS:
+        return (i->cols && i->rows == a->rows && i->imm <= MAX_TILE_SIDE && i->imm + i->cols <= a->cols) ||
+               broken(rule, "columns that the tile does not have");
     case L_MMA:
         return (a->cols && b->cols && c->cols && a->cols == b->rows && verify_tile_same(i, c) && c->rows == a->rows &&
                 c->cols == b->cols) ||

@@ -49,8 +49,9 @@ enum {
     MAX_UNROLL = 256,
     MAX_VECTOR = 64, MAX_GPU_VECTOR = 256, /* lanes of a vector loop */
     MAX_THREADS = 1024,         /* in a block */
-    MAX_SUBGROUP = 64,
-    MAX_TILE_SIDE = 256, MAX_TILE = 4096, /* elements */
+    MAX_SUBGROUP = 128,
+    PANEL_COLUMNS = 64, PANEL_ROWS = 8, /* columns of a panel of a shared buffer; rows that are swizzled together */
+    MAX_TILE_SIDE = 256, MAX_TILE = 64 * 256, /* elements */
     MAX_SHARED = 256 << 10,     /* bytes of all shared buffers */
     MAX_REGISTER = 64 << 10,    /* bytes of all register buffers */
 };
@@ -81,8 +82,8 @@ enum lop {
      * bytes), of which both indices are multiples, imm: shared buffer, global buffer << 32.  Asynchronous: complete
      * after a WAIT of this thread */
     L_COPY,
-    L_COMMIT,   /* ends a batch: the thread's copies since the last COMMIT */
-    L_WAIT,     /* imm n: waits until all batches of this thread except the last n are complete */
+    L_COMMIT,   /* kind: enum async; ends a batch: the thread's copies, or products, since the last such COMMIT */
+    L_WAIT,     /* kind, imm n: waits until all such batches of this thread except the last n are complete */
     L_BARRIER,  /* waits for all threads of the block; makes their stores visible */
     L_SYNC,     /* the end of a phase                                                       */
     L_SPLAT,    /* a uniform: the same value in every lane, as a varying value; or in every element of a tile */
@@ -91,6 +92,7 @@ enum lop {
      * of W values with W lanes (Eklundh 1972): see enum interleave */
     L_INTERLEAVE,
     L_INDEX,    /* kind: enum tile_order; the numbers of a tile's rows [Mx1] or columns [1xN], i64 */
+    L_COLUMNS,  /* a [MxN], imm: columns from this one on, as many as the result has.  In a block loop */
     L_MMA,  /* a [MxK], b [KxN], c [MxN], kind: enum mma; c + a b.  c has the dtype of a and b, or f32 where these are
                half floats, i32 where they are u8 or i8 */
     L_PRIM, /* the first primitive: L_PRIM + enum prim, operands a b c */
@@ -109,8 +111,12 @@ enum loop_kind { LOOP_SERIAL, LOOP_PARALLEL, LOOP_VECTOR, LOOP_UNROLLED, LOOP_RE
 /* Element (r, c) of a tile in memory: index + r * stride + c, or index + r + c * stride. */
 enum tile_order { TILE_ROWS, TILE_COLS, TILE_ORDER_COUNT };
 /* MMA_CHAIN: each element is one ascending chain of fma (floats: a and b converted to c's dtype).  MMA_ANY: products
- * are added in any order, as the hardware does. */
-enum mma { MMA_CHAIN, MMA_ANY, MMA_COUNT };
+ * are added in any order, as the hardware does.  MMA_ASYNC: as MMA_ANY, but not complete before a WAIT for products:
+ * until then the elements of a and b, which are loads from panels of shared memory, must not be stored to, and the
+ * result may only be the c of another such mma, or be carried. */
+enum mma { MMA_CHAIN, MMA_ANY, MMA_ASYNC, MMA_COUNT };
+/* What COMMIT and WAIT are about: L_COPY, or L_MMA of kind MMA_ASYNC. */
+enum async { ASYNC_COPIES, ASYNC_PRODUCTS, ASYNC_COUNT };
 /* Lane l of interleave(a, b, h): INTERLEAVE_LO  l & h ? b[l - h] : a[l]      INTERLEAVE_HI  l & h ? b[l] : a[l + h] */
 enum interleave { INTERLEAVE_LO, INTERLEAVE_HI, INTERLEAVE_COUNT };
 /* Why a cache line is prefetched: to be read one tile later, or to be written soon. */
@@ -130,7 +136,9 @@ enum buf_role { BUF_IN, BUF_OUT, BUF_SCRATCH, BUF_WORKSPACE, BUF_SHARED, BUF_REG
 static inline bool buf_is_local(unsigned role) { return role == BUF_SHARED || role == BUF_REGISTER; }
 struct lbuf {
     uint8_t dtype, role;
-    uint16_t pad;
+    /* BUF_SHARED: not 0: an array of matrices of so many rows and `id` columns, which lie in panels of PANEL_COLUMNS
+     * columns, rows swizzled as matrix units read them.  That changes where an element is, but no index. */
+    uint16_t panel_rows;
     /* BUF_IN, BUF_OUT: which of the kernel's arguments; several lbufs may be the same memory only if the program says
      * so (state updated in place, same index) */
     uint32_t id;
@@ -162,6 +170,8 @@ struct mma_caps {
     uint16_t subgroup;              /* threads that hold a tile together; 0: no matrix units */
     uint16_t m, n, k;
     uint32_t dtypes;            /* of the factors: a set, one bit each */
+    uint16_t most_n;            /* columns that are multiplied at once, at most */
+    uint16_t async;             /* 1: MMA_ASYNC of panels in shared memory */
 };
 
 /* What a pass or a code generator may know of a target. */
@@ -171,6 +181,7 @@ struct caps {
     char arch[16];              /* aarch64, x86_64: if it is not this machine's; else "" */
     uint32_t vector_bytes;      /* bytes of a register: 16, 32, 64 */
     uint32_t vector_regs;
+    uint32_t half_vectors;      /* CPU: 1 if two operations on half a register take no longer than one on all of it */
     uint32_t compact;           /* 1: another compiler translates the kernels, and its time grows with their length */
     uint32_t dot2;              /* CPU: 1 if DOT2 is one instruction, for vectors of vector_bytes */
     uint32_t mma_bytes;         /* CPU: depth of the fast matrix products of 8-bit integers; 0: none */
@@ -181,7 +192,7 @@ struct caps {
     uint32_t block_threads;     /* GPU: maximum threads of a block */
     uint32_t shared_bytes;      /* GPU: shared memory of a block */
     uint32_t async_copies;      /* GPU: 1 if copies to shared memory do not occupy their thread */
-    struct mma_caps mma;
+    struct mma_caps mma, mma_async;
 };
 
 /* ---- kernel.c: building and freeing ---- */

@@ -118,6 +118,7 @@ struct schedule {
             uint16_t unit_m, unit_n, unit_k; /* what the unit multiplies at once  [chosen] */
             uint8_t copy_a, copy_b; /* the operand is copied in vectors, without a thread that waits for it */
             uint8_t stages;         /* steps that are in shared memory at a time  [chosen] */
+            uint8_t async;          /* the unit reads panels in shared memory, while its threads go on (MMA_ASYNC) */
         } dot_matrix;
         struct {
             uint16_t copy;          /* lanes of the loops that copy a panel whole  [chosen] */

@@ -265,7 +265,10 @@ static bool value_line(struct reader *r, val *out)
         ok = choice(r, &tile_words, "rows or columns", &i.kind);
     } else if (word_is(w, "mma")) {
         i.op = L_MMA;
-        ok = choice(r, &mma_words, "chain or any", &i.kind) && kernel_parse_operands(r, &i, 3);
+        ok = choice(r, &mma_words, "chain, any or async", &i.kind) && kernel_parse_operands(r, &i, 3);
+    } else if (word_is(w, "columns")) {
+        i.op = L_COLUMNS;
+        ok = lex_number(&r->l, MAX_TILE_SIDE, "the first column", &i.imm) && kernel_parse_operand(r, &i.a);
     } else if (prim >= 0) {
         i.op = (uint8_t)(L_PRIM + prim);
         ok = kernel_parse_operands(r, &i, 3);
@@ -299,7 +302,7 @@ static bool buffer_line(struct reader *r)
 {
     unsigned dtype;
     uint8_t role = 0;
-    uint64_t number, id = 0, count;
+    uint64_t number, id = 0, rows = 0, count;
     const char *at = r->l.p++;
     if (!lex_number(&r->l, UINT32_MAX, "a buffer's number", &number))
         return false;
@@ -307,14 +310,22 @@ static bool buffer_line(struct reader *r)
         return lex_fail(&r->l, at, "buffer b%llu where b%u is next", (unsigned long long)number, r->k->nbuf);
     if (!lex_need(&r->l, '=', "'='") || !choice(r, &role_words, "a kind of buffer such as in", &role))
         return false;
-    if (!lex_at(&r->l, ':') && !lex_number(&r->l, UINT32_MAX, "an argument's number", &id))
+    if (next_is(r, "panels")) {
+        lex_word(&r->l);
+        if (!lex_number(&r->l, UINT16_MAX, "the rows of a matrix", &rows) ||
+            !lex_need(&r->l, 'x', "'x' and its columns") || !lex_number(&r->l, UINT16_MAX, "its columns", &id))
+            return false;
+    } else if (!lex_at(&r->l, ':') && !lex_number(&r->l, UINT32_MAX, "an argument's number", &id)) {
         return false;
+    }
     if (!lex_need(&r->l, ':', "':' and the buffer's type") || !dtype_word(r, &dtype) ||
         !lex_need(&r->l, '[', "'[' and the number of elements") ||
         !lex_number(&r->l, (uint64_t)INT64_MAX / dtype_size(dtype), "the number of elements", &count) ||
         !lex_need(&r->l, ']', "']'"))
         return false;
     k_buf(r->k, (enum buf_role)role, dtype, (int64_t)count, (uint32_t)id);
+    if (!r->k->err.code)
+        r->k->buf[r->k->nbuf - 1].panel_rows = (uint16_t)rows;
     return !r->k->err.code || lex_no_memory(&r->l);
 }
 
@@ -350,11 +361,20 @@ static bool kernel_parse_copy(struct reader *r, struct linst *i)
     return true;
 }
 
+/* enum async: of products where the word follows, else of copies */
+static uint8_t of_products(struct reader *r)
+{
+    if (!next_is(r, async_words.v[ASYNC_PRODUCTS]))
+        return ASYNC_COPIES;
+    lex_word(&r->l);
+    return ASYNC_PRODUCTS;
+}
+
 /* An instruction without a value, or a line of the kernel's head. */
 static bool effect_line(struct reader *r)
 {
     static const struct { const char *word; uint8_t op; } bare[] = {
-        {"commit", L_COMMIT}, {"barrier", L_BARRIER}, {"sync", L_SYNC}};
+        {"barrier", L_BARRIER}, {"sync", L_SYNC}};
     struct linst i = {.dtype = KL_BOOL};
     val head;
     const char *at = r->l.p;
@@ -376,7 +396,12 @@ static bool effect_line(struct reader *r)
         ok = kernel_parse_copy(r, &i);
     } else if (word_is(w, "wait")) {
         i.op = L_WAIT;
+        i.kind = of_products(r);
         ok = lex_number(&r->l, UINT16_MAX, "a number of batches", &i.imm);
+    } else if (word_is(w, "commit")) {
+        i.op = L_COMMIT;
+        i.kind = of_products(r);
+        ok = true;
     } else if (word_is(w, "store")) {
         i.op = L_STORE;
         ok = kernel_parse_place(r, &i) && lex_need(&r->l, '=', "'='") && kernel_parse_operand(r, &i.b) &&

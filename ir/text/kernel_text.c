@@ -101,12 +101,14 @@ static bool effect(const struct printer *p, const struct linst *i)
         kernel_text_copy(p, i);
         return true;
     case L_WAIT:
-        text_put(p->t, "wait %" PRIu64, i->imm);
+        text_put(p->t, i->kind == ASYNC_COPIES ? "wait %" PRIu64 : "wait products %" PRIu64, i->imm);
         return true;
     case L_COMMIT:
+        text_put(p->t, i->kind == ASYNC_COPIES ? "commit" : "commit products");
+        return true;
     case L_BARRIER:
     case L_SYNC:
-        text_put(p->t, i->op == L_COMMIT ? "commit" : i->op == L_BARRIER ? "barrier" : "sync");
+        text_put(p->t, i->op == L_BARRIER ? "barrier" : "sync");
         return true;
     default:
         return false;
@@ -149,6 +151,10 @@ static void statement(const struct printer *p, val v)
     case L_INDEX:
         text_put(p->t, "index %s", tile_words.v[i->kind]);
         break;
+    case L_COLUMNS:
+        text_put(p->t, "columns %" PRIu64, i->imm);
+        kernel_text_operands(p, i);
+        break;
     case L_MMA:
         text_put(p->t, "mma %s", mma_words.v[i->kind]);
         kernel_text_operands(p, i);
@@ -180,7 +186,9 @@ static void head(const struct printer *p)
     for (uint32_t b = 0; b < k->nbuf; b++) {
         const struct lbuf *l = &k->buf[b];
         text_put(p->t, "  b%u = %s", b, role_words.v[l->role]);
-        if (l->id || l->role == BUF_IN || l->role == BUF_OUT)
+        if (l->panel_rows)
+            text_put(p->t, " panels %ux%u", l->panel_rows, l->id);
+        else if (l->id || l->role == BUF_IN || l->role == BUF_OUT)
             text_put(p->t, " %u", l->id);
         text_put(p->t, " : %s[%" PRId64 "]\n", dtype_name(l->dtype), l->count);
     }

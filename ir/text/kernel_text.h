@@ -7,7 +7,7 @@
 /* ---- kernel_words.c ---- */
 struct words { const char *const *v; unsigned n; };
 extern const struct words prim_words, loop_words, fold_words, interleave_words, prefetch_words, role_words, tile_words,
-    mma_words;
+    mma_words, async_words;
 int words_find(const struct words *w, struct word name); /* -1: none of them */
 
 /* ---- schedule_text.c: the record of scheduling decisions, on one line ---- */

@@ -18,10 +18,11 @@ static const char *const prefetches[PREFETCH_COUNT] = {[PREFETCH_READ] = "read",
 static const char *const roles[BUF_COUNT] = {[BUF_IN] = "in", [BUF_OUT] = "out", [BUF_SCRATCH] = "scratch",
     [BUF_WORKSPACE] = "workspace", [BUF_SHARED] = "shared", [BUF_REGISTER] = "register"};
 static const char *const tile_orders[TILE_ORDER_COUNT] = {[TILE_ROWS] = "rows", [TILE_COLS] = "columns"};
-static const char *const mmas[MMA_COUNT] = {[MMA_CHAIN] = "chain", [MMA_ANY] = "any"};
+static const char *const mmas[MMA_COUNT] = {[MMA_CHAIN] = "chain", [MMA_ANY] = "any", [MMA_ASYNC] = "async"};
+static const char *const asyncs[ASYNC_COUNT] = {[ASYNC_COPIES] = "copies", [ASYNC_PRODUCTS] = "products"};
 const struct words prim_words = WORDS(prims), loop_words = WORDS(loops), fold_words = WORDS(folds),
                    interleave_words = WORDS(interleaves), prefetch_words = WORDS(prefetches), role_words = WORDS(roles),
-                   tile_words = WORDS(tile_orders), mma_words = WORDS(mmas);
+                   tile_words = WORDS(tile_orders), mma_words = WORDS(mmas), async_words = WORDS(asyncs);
 
 int words_find(const struct words *w, struct word name)
 {

@@ -348,11 +348,45 @@ bool lower_in_prologue(const struct lowering *w, ref r)
 /* Sums that a graph of absurd size would overflow stay at the largest number. */
 static int64_t estimated(double v) { return v < 0x1p63 ? (int64_t)v : INT64_MAX; }
 
+/* Elements that member r reads through its operand i, whose stored value is x: those of the smallest view on the way,
+ * and no more than r has where it selects elements (a gather, a dynamic slice). */
+static int64_t elements_read(const struct graph *g, ref r, unsigned i, ref x)
+{
+    ref at = node_in(g, &g->node[r], i);
+    int64_t n = node_numel(g, x);
+    if (op_is_select(g->node[r].op) || op_is_view(g->node[r].op))
+        n = node_numel(g, r) < n ? node_numel(g, r) : n;
+    for (; at != x; at = g->node[at].in[0])
+        n = node_numel(g, at) < n ? node_numel(g, at) : n;
+    return n;
+}
+
+/* Bytes of argument x of the kernel that are read or written: all of a result. */
+static double bytes_touched(const struct lowering *w, ref x)
+{
+    double all = (double)node_numel(w->g, x), read = 0;
+    for (uint32_t m = 0; m < w->nmember; m++) {
+        const struct node *n = &w->g->node[w->member[m]];
+        if (w->member[m] == x)
+            return (double)node_bytes(w->g, x);
+        for (unsigned i = 0; i < node_nin(n); i++) {
+            bool linear, again = false;
+            for (unsigned k = 0; k < i; k++)
+                again |= node_in(w->g, n, k) == node_in(w->g, n, i);
+            if (!again && node_operand(w->g, w->member[m], i, &linear) == x)
+                read += (double)elements_read(w->g, w->member[m], i, x);
+        }
+    }
+    return (read < all && read > 0 ? read : all) * (double)dtype_size(w->g->node[x].dtype);
+}
+
+/* Bytes and operations are 0, not known, where they depend on data: attention's ranges of keys. */
 static void estimate(struct lowering *w)
 {
     double bytes = 0, flops = 0;
+    bool known = true;
     for (uint32_t i = 0; i < w->out->narg; i++)
-        bytes += (double)node_bytes(w->g, w->out->arg[i].node);
+        bytes += bytes_touched(w, w->out->arg[i].node);
     for (uint32_t m = 0; m < w->nmember; m++) {
         ref r = w->member[m];
         const struct node *n = &w->g->node[r];
@@ -363,12 +397,13 @@ static void estimate(struct lowering *w)
             flops += 2 * (double)d.batch * (double)d.m * (double)d.n * (double)d.k;
         } else if (op_is_attention(n->op)) {
             flops += r == w->anchor ? attention_flops(w->g, n) : 0; /* attention_stats has the attention's scores */
+            known &= !attention_has_ranges(w->g, n);
         } else {
             flops += (double)node_numel(w->g, op_is_reduce(n->op) ? n->in[0] : r);
         }
     }
-    w->k->bytes = estimated(bytes);
-    w->k->flops = estimated(flops);
+    w->k->bytes = known ? estimated(bytes) : 0;
+    w->k->flops = known ? estimated(flops) : 0;
     w->k->stand_ins = NULL; /* it outlives them */
 }
 

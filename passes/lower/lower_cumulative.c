@@ -1,7 +1,7 @@
-/* Scans: one ascending chain a row (node.h, "Numeric order").
+/* Lowers cumulative ops: each row is accumulated in ascending order (node.h, "Numeric order").
  *
- * Iterations of the parallel loop are rows.  Where axes lie behind the scanned one, an iteration is a vector of
- * neighbouring rows, each a lane; else it is one row, element by element. */
+ * Iterations of the parallel loop are rows.  If axes follow the scanned one, an iteration is a vector of neighbouring
+ * rows, one in each lane; else it is one row, element by element. */
 #include "lower_schedule.h"
 #include "passes/lower/gpu/lower_gpu.h"
 #include <string.h>
@@ -9,12 +9,12 @@
 struct scan {
     struct lowering *w;
     const struct node *n;
-    struct shape outer, inner;   /* the lengths before and behind the axis */
+    struct shape outer, inner;   /* lengths of the axes before and after the scanned one */
     int64_t len;
-    val coord[KL_MAX_RANK];      /* of the current row */
+    val coord[KL_MAX_RANK];      /* coordinates of the current row */
 };
 
-/* The operands at `place` of the row. */
+/* Computes the operands at element `place` of the row. */
 static void lower_cumulative_operands(struct scan *s, val place, val *x)
 {
     struct lowering *w = s->w;
@@ -31,7 +31,7 @@ static void lower_cumulative_store(struct scan *s, val result)
     lower_store(w, w->anchor, &w->g->shape[s->n->shape], s->coord);
 }
 
-/* The rows of the open vector loop, or the one row. */
+/* Scans the rows of the open vector loop, or a single row. */
 static void lower_cumulative_emit_rows(struct scan *s)
 {
     struct lowering *w = s->w;
@@ -51,7 +51,7 @@ static void lower_cumulative_emit_rows(struct scan *s)
     k_end(k, place);
 }
 
-/* W neighbouring rows from `base`; only the first `rest` of them if rest > 0. */
+/* Scans W neighbouring rows from `base` on; only the first `rest` of them if rest > 0. */
 static void lower_cumulative_emit_block(struct scan *s, val base, int64_t rest)
 {
     struct lowering *w = s->w;
@@ -64,7 +64,7 @@ static void lower_cumulative_emit_block(struct scan *s, val base, int64_t rest)
     w->lane = w->pred = 0;
 }
 
-/* Blocks of rows, numbered by `block`: full ones, and a last one of `tail` rows. */
+/* Scans block number `block` of the rows: a whole one, or the last one of `tail` rows. */
 static void emit_blocks(struct scan *s, val block, int64_t full, int64_t tail)
 {
     struct kernel *k = s->w->k;

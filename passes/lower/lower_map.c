@@ -1,21 +1,22 @@
-/* Elementwise groups: one pass over the elements.
+/* Lowers elementwise groups: one pass over the elements.
  *
- * The loops are the dimensions of the result, merged where every access allows it.  A first build with
- * one loop a dimension shows the accesses as linear forms; neighbours merge when each access steps over
- * them as over one dimension (outer stride = inner stride * inner length).
+ * The loops are the dimensions of the result; neighbouring dimensions are merged where every access allows it.  A first
+ * build with one loop for each dimension gives each access as a linear form.  Two neighbouring dimensions are merged if
+ * every access steps over both as over one dimension (outer stride = inner stride * inner length).
  *
- * Members that neither read each other nor the same array are parts of their own (fuse_parts.c puts such together):
- * each has its share of the parallel loop's iterations, and its own loops in there. */
+ * A group may consist of several parts: members of different parts do not read each other or the same array
+ * (fuse_parts.c makes such groups).  Each part has its own range of iterations of the parallel loop, and its own loops
+ * inside. */
 #include "lower_schedule.h"
 #include "passes/lower/gpu/lower_gpu.h"
 #include <string.h>
 
 struct nest {
-    uint32_t n;                        /* merged dims: size, axes [end of last, end) */
+    uint32_t n;                        /* merged dimensions: size, axes [end of the previous one, end) */
     int64_t size[KL_MAX_RANK];
     uint8_t axis_end[KL_MAX_RANK];
-    uint32_t work, depth;              /* primitives an element; of the longest chain, each of which needs the last */
-    uint32_t wide;                     /* primitives on numbers of 8 bytes: two registers a vector */
+    uint32_t work, depth;              /* primitives per element; length of the longest chain of dependent ones */
+    uint32_t wide;                     /* primitives on numbers of 8 bytes, whose vectors take two registers */
 };
 
 static ref root_of(const struct lowering *w)
@@ -51,7 +52,7 @@ static bool merges(struct kernel *k, val index, val outer, val inner, int64_t in
     return ix_stride_size(k, index, outer, &so) && ix_stride_size(k, index, inner, &si) && so == si * inner_size;
 }
 
-/* Every index that is used as an address or as data must allow it. */
+/* Can two dimensions be merged?  Every index that is used as an address or as data must allow it. */
 bool lower_can_merge(struct kernel *k, val outer, val inner, int64_t inner_size)
 {
     for (val v = 1; v < k->ninst; v++) {
@@ -67,7 +68,7 @@ bool lower_can_merge(struct kernel *k, val outer, val inner, int64_t inner_size)
     return true;
 }
 
-/* The arrays that the kernel reads and writes, each once. */
+/* Counts the arrays that the kernel reads and writes, each once. */
 struct arrays { struct arg *v; uint32_t n, cap; int64_t bytes; };
 
 static void add_arrays(struct lowering *w, const struct lowered *l, struct arrays *a)
@@ -87,8 +88,8 @@ static void add_arrays(struct lowering *w, const struct lowered *l, struct array
     }
 }
 
-/* How many primitives on elements a kernel has, and of the longest chain of them; those that take longest count as
- * four there. */
+/* Counts the primitives on elements of a kernel, and those of the longest chain of dependent ones, where slow
+ * primitives count as four. */
 static void count_primitives(const struct kernel *k, struct nest *nest, struct err *e)
 {
     enum { SLOW = 4 };
@@ -111,7 +112,7 @@ static void count_primitives(const struct kernel *k, struct nest *nest, struct e
     mem_free(depth);
 }
 
-/* Builds the group once with a loop per dimension, in a kernel that is thrown away. */
+/* Builds the group once with a loop for each dimension, in a kernel that is discarded. */
 static void find_nest(struct lowering *w, const struct shape *s, struct nest *nest, struct arrays *arrays)
 {
     struct trial t;
@@ -125,7 +126,7 @@ static void find_nest(struct lowering *w, const struct shape *s, struct nest *ne
                        : k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, ix_most(k, s->dim[d])), 1);
         store_members(&t.w, s, coord);
         count_primitives(k, nest, &w->k->err);
-        int last = -1; /* the axis before this one that is not of length 1 */
+        int last = -1; /* the previous axis whose length is not 1 */
         for (uint32_t d = 0; d < s->rank; d++) {
             if (s->dim[d] == 1)
                 continue;
@@ -163,25 +164,25 @@ static struct map_loops loops_of(const struct shape *s, const struct nest *nest)
     return m;
 }
 
-/* Coordinates of s from one index per merged dimension. */
+/* Computes the coordinates of s from one index for each merged dimension. */
 static void coords_of(struct kernel *k, const struct shape *s, const struct nest *nest, const val *index, val *coord)
 {
     struct map_loops m = loops_of(s, nest);
     lower_map_coords(k, &m, index, coord);
 }
 
-struct body {               /* of one part */
+struct body {               /* the loops of one part */
     const ref *member; uint32_t nmember;
     const struct shape *s;
     struct nest nest;
-    int64_t block, extent;  /* vectors an iteration, iterations */
-    val active;             /* iterations that do anything, where sizes have symbols; else 0 */
-    int64_t each;           /* neighbours that a lane computes */
+    int64_t block, extent;  /* vectors of one iteration; number of iterations */
+    val active;             /* number of iterations with work, where sizes have symbols; else 0 */
+    int64_t each;           /* number of neighbouring elements that a lane computes */
     val outer[KL_MAX_RANK];
 };
 
-/* The stored members at `each` neighbours from `first` on: all are computed, then all are stored, so that the loads of
- * one do not wait for the stores of another. */
+/* Computes the stored members at `each` neighbours from `first` on, then stores all of them, so that the loads of one
+ * do not wait for the stores of another. */
 static void store_neighbours(struct lowering *w, const struct body *b, val first)
 {
     struct kernel *k = w->k;
@@ -206,7 +207,7 @@ static void store_neighbours(struct lowering *w, const struct body *b, val first
     mem_free(element);
 }
 
-/* Vectors of W lanes from `base` along the innermost dimension; only the first `rest` lanes of it if rest is not 0. */
+/* Emits vectors of W lanes from `base` along the innermost dimension; only the first `rest` lanes if rest is not 0. */
 static void emit_vector(struct lowering *w, const struct body *b, val base, val rest)
 {
     struct kernel *k = w->k;
@@ -215,7 +216,7 @@ static void emit_vector(struct lowering *w, const struct body *b, val base, val 
     w->lane = k_loop(k, LOOP_VECTOR, k_int(k, 0), k_int(k, k->sched.width), 1);
     int64_t number;
     w->pred = rest ? k_prim(k, P_LT, w->lane, rest, 0) : 0;
-    if (rest && ix_const(k, rest, &number)) /* no other lane reads or writes memory */
+    if (rest && ix_const(k, rest, &number)) /* the other lanes access no memory */
         ix_bound(k, w->lane, 0, number - 1);
     index[b->nest.n - 1] = ix_add(k, base, ix_scale(k, w->lane, b->each));
     if (b->each > 1) {
@@ -228,7 +229,7 @@ static void emit_vector(struct lowering *w, const struct body *b, val base, val 
     w->lane = w->pred = 0;
 }
 
-/* The last `tail` elements of the innermost dimension, from `base` on. */
+/* Emits the last `tail` elements of the innermost dimension, from `base` on. */
 static void emit_tail(struct lowering *w, struct body *b, int64_t base, int64_t tail)
 {
     int64_t each = b->each, width = w->k->sched.width;
@@ -241,7 +242,7 @@ static void emit_tail(struct lowering *w, struct body *b, int64_t base, int64_t 
     b->each = each;
 }
 
-/* Iterations are blocks of vectors of the innermost dimension: block p of it. */
+/* Emits block p of the innermost dimension, where an iteration is a block of vectors. */
 static void emit_flat(struct lowering *w, struct body *b, val p)
 {
     struct kernel *k = w->k;
@@ -267,7 +268,7 @@ static void emit_flat(struct lowering *w, struct body *b, val p)
     }
 }
 
-/* The vectors of `length` elements from `first` on, at most `most` of them, then the elements of a last one. */
+/* Emits the whole vectors of `length` elements from `first` on, at most `most`, then the elements of a last vector. */
 static void emit_symbolic_run(struct lowering *w, const struct body *b, val first, val length, int64_t most, bool whole)
 {
     struct kernel *k = w->k;
@@ -283,7 +284,7 @@ static void emit_symbolic_run(struct lowering *w, const struct body *b, val firs
     k_end(k, last);
 }
 
-/* emit_flat of a size with symbols. */
+/* As emit_flat, for a size with symbols. */
 static void emit_symbolic_flat(struct lowering *w, struct body *b, val p)
 {
     struct kernel *k = w->k;
@@ -293,7 +294,7 @@ static void emit_symbolic_flat(struct lowering *w, struct body *b, val p)
     emit_symbolic_run(w, b, first, length, b->block, size_divides(k, n, width));
 }
 
-/* Blocks of vectors in each of the outer dimensions' rows, one after the other. */
+/* Emits iterations that are blocks of vectors of a row; the rows of the outer dimensions follow one another. */
 static void emit_blocks_of_rows(struct lowering *w, struct body *b, val p)
 {
     struct kernel *k = w->k;
@@ -304,7 +305,7 @@ static void emit_blocks_of_rows(struct lowering *w, struct body *b, val p)
     emit_flat(w, b, ix_mod(k, p, blocks));
 }
 
-/* Several dimensions: the outer ones are the iterations, the innermost is walked in vectors. */
+/* Emits several dimensions: the iterations are over the outer ones, and a loop over vectors over the innermost. */
 static void lower_map_emit_rows(struct lowering *w, struct body *b, val p)
 {
     struct kernel *k = w->k;
@@ -325,7 +326,7 @@ static void lower_map_emit_rows(struct lowering *w, struct body *b, val p)
         emit_vector(w, b, k_int(k, n / width * width), k_int(k, n % width));
 }
 
-/* Iterations of a part that do anything, whatever the symbols are. */
+/* The number of iterations of a part that have work, for any values of the symbols. */
 static val active_iterations(struct kernel *k, const struct body *b)
 {
     int64_t step = b->block * b->each * k->sched.width;
@@ -335,14 +336,14 @@ static val active_iterations(struct kernel *k, const struct body *b)
            : ix_div(k, ix_add(k, ix_size(k, b->nest.size[0]), k_int(k, step - 1)), step);
 }
 
-/* From here on w's members are the part's. */
+/* Sets the members of w to those of the part. */
 static void lower_map_enter(struct lowering *w, const struct body *b)
 {
     w->member = b->member;
     w->nmember = b->nmember;
 }
 
-/* Walks all dimensions as one. */
+/* Emits all dimensions as a single one. */
 static void join_dimensions(struct nest *nest)
 {
     while (nest->n > 1) {
@@ -383,7 +384,7 @@ static void emit_part(struct lowering *w, struct body *b, val p)
         lower_map_emit_rows(w, b, p);
 }
 
-/* Iterations first .. end - 1 of the parallel loop, as 0 .. */
+/* Emits a part for iterations first .. end - 1 of the parallel loop, which it counts from 0. */
 static void emit_share(struct lowering *w, struct body *b, val p, val first, val end)
 {
     struct kernel *k = w->k;
@@ -428,7 +429,7 @@ static uint32_t top_of(uint32_t *parent, uint32_t m)
     return m;
 }
 
-/* Sorts the members by part into `member`, of as many; fills b.  Returns how many parts there are. */
+/* Writes the members, sorted by part, to `member`, and the parts to b.  Returns the number of parts. */
 static uint32_t find_parts(struct lowering *w, ref *member, uint32_t *parent, struct body *b)
 {
     uint32_t parts = 0, n = 0;

@@ -1,18 +1,18 @@
-/* Groups around a reduce, in the order that pass numerics wrote (node.h, "Numeric order").
+/* Lowers groups around a reduce, in the order that pass numerics has written (node.h, "Numeric order").
  *
- * lanes 64: the innermost axis is reduced.  One result per parallel iteration; the 64 numeric lanes are
- *   the lanes of one vector loop, folded once per chunk.  Where the rows are short and much is computed from
- *   each result, an iteration reduces a block of rows into scratch, and computes the epilogue of all of
- *   them in a second vector loop, whose lanes are the rows.  Rows of a few elements (lower_short_rows) are
- *   the lanes themselves: each numeric lane is a vector, and they are folded one with another.
- * lanes 1: the innermost axis is kept.  The lanes of the vector loop are neighbouring results, each one
- *   ascending chain; iterations of the parallel loop are blocks of them. */
+ * lanes 64: the innermost axis is reduced.  A parallel iteration computes one result; the 64 numeric lanes are the
+ *   lanes of one vector loop, folded once for each chunk.  Where rows are short and much is computed from each
+ *   result, an iteration reduces a block of rows into scratch and computes the epilogue of all of them in a second
+ *   vector loop, whose lanes are the rows.  Rows of a few elements (lower_short_rows) are lanes themselves: each
+ *   numeric lane is a vector, and these vectors are folded.
+ * lanes 1: the innermost axis is kept.  The lanes of the vector loop are neighbouring results, each of which is
+ *   summed in ascending order; iterations of the parallel loop are blocks of results. */
 #include "lower_schedule.h"
 #include <string.h>
 
 enum { MAX_LINES = 8 };
-enum { SHORT_ROW = 6, LANES_OF_SHORT_ROW = 8, FEW_ROWS = 64 }; /* a row that is a lane; results worth it */
-enum { LONG_COLUMN = 64 }; /* elements for which the reduction takes longer than the epilogue */
+enum { SHORT_ROW = 6, LANES_OF_SHORT_ROW = 8, FEW_ROWS = 64 }; /* most elements of a row that is a lane; least rows */
+enum { LONG_COLUMN = 64 }; /* least number of elements for which the reduction takes longer than the epilogue */
 
 struct reduce {
     struct lowering *w;
@@ -22,15 +22,15 @@ struct reduce {
     struct shape red, kept;   /* the lengths of the reduced and of the kept axes, in order */
     int64_t len, chunk;       /* reduced elements per result */
     val kept_coord[KL_MAX_RANK]; /* of kept, at the current result */
-    /* of kept, where the lines of memory begin that a vector of results needs of a row and that are prefetched */
+    /* coordinates of the cache lines that a vector of results needs from a row and that are prefetched */
     val line_coord[MAX_LINES][KL_MAX_RANK];
-    struct split_columns *split; /* NULL: the columns are not */
+    struct split_columns *split; /* NULL: columns are not split */
 };
 
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
 static const struct schedule *reduce_schedule(const struct reduce *r) { return &r->w->k->sched; }
-/* Lines that are prefetched for each row; 0: none. */
+/* The number of cache lines that are prefetched for each row. */
 static uint32_t lines_of(const struct reduce *r)
 {
     return reduce_schedule(r)->kind == SCHED_COLUMN_REDUCE ? reduce_schedule(r)->column_reduce.lines : 0;
@@ -41,7 +41,7 @@ static bool lanes_are_rows(const struct reduce *r)
     return reduce_schedule(r)->kind == SCHED_COLUMN_REDUCE && reduce_schedule(r)->column_reduce.short_rows;
 }
 
-/* Coordinates in the operand of reduced element i of the result at `kept`. */
+/* Computes the coordinates, in the operand, of reduced element i of the result at `kept`. */
 static void operand_coord(const struct reduce *r, val i, const val *kept, val *coord)
 {
     val red[KL_MAX_RANK];
@@ -51,7 +51,7 @@ static void operand_coord(const struct reduce *r, val i, const val *kept, val *c
         coord[d] = r->n->attr.reduce.axes >> d & 1 ? red[nred++] : kept[nkept++];
 }
 
-/* The operand at reduced element i; members of the prologue that outlive the kernel are stored on the way. */
+/* Computes the operand at reduced element i, and stores members of the prologue that other kernels read. */
 static val lower_reduce_element(const struct reduce *r, val i)
 {
     struct lowering *w = r->w;
@@ -64,7 +64,7 @@ static val lower_reduce_element(const struct reduce *r, val i)
     return k_cast(w->k, lower_at(w, r->n->in[0], coord), dtype_compute(r->n->dtype));
 }
 
-/* Stores what is made of the result. */
+/* Computes and stores the epilogue. */
 static void epilogue(const struct reduce *r, val result)
 {
     struct lowering *w = r->w;
@@ -86,8 +86,8 @@ static val identity(const struct reduce *r)
     return k_bits(r->w->k, dtype, fold_identity(r->fold, dtype));
 }
 
-/* lane_chunk of a number of elements that is known when the kernel runs: whole vectors, then a last one, of which it
- * may be that no lane exists. */
+/* As lane_chunk, for a number of elements that is known only when the kernel runs: whole vectors, then a last one,
+ * which may have no element. */
 static val symbolic_lanes(const struct reduce *r, val base, val count)
 {
     struct lowering *w = r->w;
@@ -106,7 +106,7 @@ static val symbolic_lanes(const struct reduce *r, val base, val count)
     return k_lane_reduce(k, r->fold, acc);
 }
 
-/* One chunk of `count` elements from `base` into the open vector loop's lanes, folded. */
+/* Accumulates a chunk of `count` elements from `base` in the lanes of the open vector loop, and folds the lanes. */
 static val lane_chunk(const struct reduce *r, val base, int64_t count)
 {
     struct lowering *w = r->w;
@@ -124,7 +124,7 @@ static val lane_chunk(const struct reduce *r, val base, int64_t count)
     if (tail) {
         val place = ix_add(k, w->lane, k_int(k, count - tail));
         w->pred = k_prim(k, P_LT, w->lane, k_int(k, tail), 0);
-        if (place != w->lane) /* no other lane reads memory */
+        if (place != w->lane) /* the other lanes read no memory */
             ix_whole(k, place, count - tail, count - 1);
         else if (r->len % r->chunk == 0)
             ix_bound(k, place, 0, tail - 1);
@@ -135,7 +135,7 @@ static val lane_chunk(const struct reduce *r, val base, int64_t count)
     return k_lane_reduce(k, r->fold, acc);
 }
 
-/* Prefetches what element i, some rows ahead, is computed from. */
+/* Prefetches the operands of element i, some rows ahead. */
 static void fetch_lines(const struct reduce *r, val i)
 {
     for (uint32_t l = 0; l < lines_of(r); l++) {
@@ -145,7 +145,7 @@ static void fetch_lines(const struct reduce *r, val i)
     }
 }
 
-/* One chunk as an ascending chain in every lane. */
+/* Sums one chunk in ascending order in each lane. */
 static val chain_chunk(const struct reduce *r, val base, val count)
 {
     struct kernel *k = r->w->k;
@@ -160,7 +160,7 @@ static val chain_chunk(const struct reduce *r, val base, val count)
     return k_out(k, c);
 }
 
-/* A short row in every lane: its elements are the first numeric lanes, and the others hold the identity. */
+/* Reduces a short row in each lane: its elements are the first numeric lanes; the others hold the identity. */
 static val short_row(const struct reduce *r)
 {
     struct kernel *k = r->w->k;
@@ -183,7 +183,7 @@ static val one_chunk(const struct reduce *r, val base, int64_t count)
         : chain_chunk(r, base, k_int(r->w->k, count));
 }
 
-/* all_chunks of a number of elements with symbols: chunks of the same length, then a shorter one, if any. */
+/* As all_chunks, for a length with symbols: chunks of equal length, then a shorter one if elements are left. */
 static val symbolic_chunks(const struct reduce *r)
 {
     struct kernel *k = r->w->k;
@@ -210,8 +210,8 @@ static val symbolic_chunks(const struct reduce *r)
     return k_out(k, end);
 }
 
-/* All chunks of the current result.  Starting from the identity gives the bits of starting from the first
- * chunk: a chunk's result is never -0, because its lanes start from +0. */
+/* Reduces all chunks of the current result.  To start from the identity gives the same bits as to start from the
+ * first chunk: a chunk's result is never -0, because its lanes start from +0. */
 static val all_chunks(const struct reduce *r)
 {
     struct kernel *k = r->w->k;
@@ -230,8 +230,8 @@ static val all_chunks(const struct reduce *r)
     return rest ? k_fold_step(k, r->fold, sum, one_chunk(r, k_int(k, full * r->chunk), rest)) : sum;
 }
 
-/* How many of the last f->most kept axes every access steps over as over one, and what the epilogue takes for each
- * result: from a kernel that is thrown away. */
+/* Finds how many of the last f->most kept axes every access steps over as over one, and the cost of the epilogue for
+ * each result, in a kernel that is discarded. */
 static void find_merged(const struct reduce *r, struct reduce_facts *f)
 {
     struct trial t;
@@ -265,7 +265,7 @@ static void find_merged(const struct reduce *r, struct reduce_facts *f)
     trial_end(&t, r->w);
 }
 
-/* The last `merged` kept axes, and those before them. */
+/* Splits the kept axes into the last `merged` ones and those before them. */
 static void split_kept(const struct reduce *r, uint32_t merged, struct shape *inner, struct shape *outer)
 {
     for (uint32_t d = 0; d < r->kept.rank; d++) {
@@ -296,8 +296,8 @@ struct row_block {
     uint32_t results;           /* lbuf: what the block's rows are reduced to */
 };
 
-/* The epilogue of rows row .. row + lanes - 1, or of the first `rest` of them if rest > 0, which are the block's from
- * `first` on. */
+/* Computes the epilogue of rows row .. row + lanes - 1, or of the first `rest` of them if rest > 0; the first is row
+ * `first` of the block. */
 static void vector_epilogue(struct reduce *r, const struct row_block *b, val row, val first, int64_t rest)
 {
     struct lowering *w = r->w;
@@ -356,7 +356,7 @@ static void emit_row_blocks(struct reduce *r)
     k_end(k, p);
 }
 
-/* ---- rows on a GPU: a thread has neighbours, of every so many from its first on; sums are in any order ---- */
+/* ---- rows on a GPU: a thread reads groups of neighbours at a fixed stride; sums are in any order ---- */
 
 static int64_t gpu_row_neighbours(const struct reduce *r)
 {
@@ -377,7 +377,7 @@ static val fold_neighbours(const struct reduce *r, val acc, val base, int64_t ve
             if (rest && left < width && (!u || left % each))
                 pred = k_prim(k, P_LT, w->lane, k_int(k, left > u ? (left - u + each - 1) / each : 0), 0);
             val at = ix_add(k, ix_scale(k, w->lane, each), k_int(k, v * width + u));
-            if (pred && rest) /* no other lane reads memory */
+            if (pred && rest) /* the other lanes read no memory */
                 ix_bound(k, at, 0, rest - 1);
             w->pred = pred;
             val x = lower_reduce_element(r, ix_add(k, base, at));
@@ -388,10 +388,10 @@ static val fold_neighbours(const struct reduce *r, val acc, val base, int64_t ve
     return acc;
 }
 
-/* Elements first .. first + length - 1 of the row into the open vector loop's lanes, folded. */
+/* Accumulates elements first .. first + length - 1 of the row in the lanes of the open vector loop, and folds them. */
 static val fold_part(const struct reduce *r, val first, int64_t length)
 {
-    enum { AT_ONCE = 4 };       /* accesses of each array that are under way */
+    enum { AT_ONCE = 4 };       /* accesses of each array that are in flight at the same time */
     struct kernel *k = r->w->k;
     int64_t each = gpu_row_neighbours(r), width = k->sched.width * each, step = AT_ONCE * width;
     val acc = k_splat(k, identity(r));
@@ -440,10 +440,11 @@ static void emit_lanes(struct reduce *r)
 
 /* ---- columns ---- */
 
-/* On a GPU, columns that are too few for its processors, in two phases: `parts` sums of each, then theirs. */
+/* On a GPU, columns that are too few for its processors are summed in two phases: `parts` sums of each column, then
+ * the sum of these. */
 struct split_columns { int64_t parts, length; uint32_t sums; val part; bool second; };
 
-/* A sum of one part of the column, or of the parts' sums. */
+/* Sums one part of the column, or the sums of all parts. */
 static val split_sum(const struct reduce *r, const struct split_columns *c, val column, int64_t columns)
 {
     struct kernel *k = r->w->k;
@@ -466,7 +467,7 @@ static val split_sum(const struct reduce *r, const struct split_columns *c, val 
     return k_out(k, acc);
 }
 
-/* W neighbouring results from `base`; only the first `rest` of them if rest is not 0. */
+/* Computes W neighbouring results from `base` on; only the first `rest` of them if rest is not 0. */
 static void lower_reduce_emit_block(struct reduce *r, const struct shape *inner, val base, val rest, uint32_t nouter)
 {
     struct lowering *w = r->w;
@@ -498,7 +499,7 @@ static void lower_reduce_emit_block(struct reduce *r, const struct shape *inner,
     w->lane = w->pred = 0;
 }
 
-/* emit_column_blocks of a number of columns with symbols. */
+/* As emit_column_blocks, for a number of columns with symbols. */
 static void emit_symbolic_columns(struct reduce *r, const struct shape *inner, const struct shape *outer)
 {
     struct lowering *w = r->w;
@@ -521,7 +522,7 @@ static void emit_symbolic_columns(struct reduce *r, const struct shape *inner, c
     lower_tasks_end(w, &t);
 }
 
-/* The parallel loop: blocks of columns, of each part if they are split. */
+/* Emits the parallel loop: blocks of columns, for each part if columns are split. */
 static void emit_column_blocks(struct reduce *r, const struct shape *inner, const struct shape *outer)
 {
     struct lowering *w = r->w;
@@ -587,7 +588,7 @@ static void emit_columns(struct reduce *r)
 
 /* ---- the group ---- */
 
-/* The kept axes behind the last reduced one, or behind the first axis. */
+/* The number of kept axes after the last reduced one, or after the first axis. */
 static uint32_t axes_behind(const struct reduce *r)
 {
     uint32_t n = 0;
@@ -600,8 +601,8 @@ static uint32_t axes_behind(const struct reduce *r)
     return n;
 }
 
-/* Are neighbours along the last axis reduced into one result?  So they are where lanes are 64, and where the axes
- * behind have one element. */
+/* Are neighbours along the last axis reduced to one result?  They are if lanes is 64, or if the axes after it have one
+ * element. */
 static bool is_row(const struct reduce *r)
 {
     int64_t behind = 1;
@@ -615,10 +616,10 @@ static bool is_row(const struct reduce *r)
 
 static struct reduce_facts facts_of(const struct reduce *r)
 {
-    enum { MIN_BLOCKED = 64 }; /* results that make a few blocks of rows */
+    enum { MIN_BLOCKED = 64 }; /* least number of results, which are a few blocks of rows */
     const struct lowering *w = r->w;
     bool linear;
-    ref x = node_operand(w->g, w->anchor, 0, &linear); /* behind the reshape of a reduce in two steps */
+    ref x = node_operand(w->g, w->anchor, 0, &linear); /* the operand of the reshape of a reduce in two steps */
     struct reduce_facts f = {.lanes = r->n->attr.reduce.lanes == 64, .symbolic = w->stand_ins != NULL,
                              .short_rows = !w->stand_ins && lower_short_rows(w->g, w->anchor),
                              .len = r->len, .kept = r->kept, .bytes = (int64_t)node_bytes(w->g, x),
@@ -633,7 +634,7 @@ static struct reduce_facts facts_of(const struct reduce *r)
     return f;
 }
 
-/* Rows that hold fewer elements than a vector has lanes, of enough results to be lanes in their stead. */
+/* Are rows shorter than a vector, and are there enough results to make rows the lanes? */
 bool lower_short_rows(const struct graph *g, ref reduce)
 {
     const struct node *n = &g->node[reduce];

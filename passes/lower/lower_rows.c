@@ -1,35 +1,36 @@
-/* Row kernels: several reduces over the same rows and what is computed from them (fuse_rows.c says which groups).
+/* Lowers row kernels: several reduces over the same rows and what is computed from them (fuse_rows.c decides which
+ * groups are such).
  *
- * A parallel iteration is one row.  It walks the row once for every reduce, in execution order, and a last time for
- * the members of one value an element that are stored; in between stand the members of one value a row, which are
- * uniform.  The lanes are those of lower_reduce.c, so a sum's order is the same in either kind of kernel.  A member
- * that two walks need is computed in both, unless that costs more than to keep its row in scratch: exp, yes; x - mean,
- * no. */
+ * A parallel iteration computes one row.  It loops over the row once for each reduce, in execution order, and a
+ * last time for the stored members with one value for each element.  Members with one value for the row are
+ * computed between these loops, which are called walks.  Lanes are used as in lower_reduce.c, so the order of a sum
+ * is the same in both kinds of kernel.  A member that two walks need is computed in both, unless that costs more
+ * than to keep its row in scratch: exp is kept, x - mean is computed again. */
 #include "lower_schedule.h"
 #include <string.h>
 
-enum { KEEP_COST = 12 }; /* instructions whose saving pays for a store and a load */
+enum { KEEP_COST = 12 }; /* number of instructions that cost as much as a store and a load */
 
 struct rows {
     struct lowering *w;
     struct row_space space;
-    struct shape shape;         /* of the rows' elements: the first reduce's operand */
-    struct shape row;           /* its axes that make the row */
-    val row_coord[KL_MAX_RANK]; /* of the rest, at this row */
-    val index;                  /* of the row */
-    ref reduce[MAX_ROW_REDUCES]; /* the walks: one for each; then the last */
+    struct shape shape;         /* of the operand of the first reduce */
+    struct shape row;           /* the axes of a row */
+    val row_coord[KL_MAX_RANK]; /* coordinates of the current row in the other axes */
+    val index;                  /* number of the row */
+    ref reduce[MAX_ROW_REDUCES]; /* a walk for each; one more walk follows */
     uint32_t nreduce;
-    bool *fixed;                /* per member: of one value a row, and known */
+    bool *fixed;                /* per member: it has one value for the row, which has been computed */
     uint32_t *first;            /* per member: the walk that computes it first; nreduce + 1: none */
     uint32_t *cost;             /* per member: instructions to compute it in its first walk, in a trial */
-    bool *need;                 /* per member: does this walk compute it? */
-    bool trial;                 /* the kernel is thrown away: it shows what members cost, */
-    bool weighing;              /*   which the first elements of a walk do for all */
+    bool *need;                 /* per member: does the current walk compute it? */
+    bool trial;                 /* the kernel is discarded: it is built to find what members cost, */
+    bool weighing;              /*   from the first elements of each walk */
     uint64_t keep;              /* members, by bit, whose rows are kept in scratch */
-    int64_t each;               /* of a row in a GPU's registers: neighbours of a lane; 0: rows are not held so */
-    uint32_t nheld;             /* elements of a lane */
+    int64_t each;               /* rows in the registers of a GPU: neighbours that a lane holds; 0: others */
+    uint32_t nheld;             /* number of elements that a lane holds */
     struct held_element *held;
-    val *there;                 /* per element: is it within the row?  0: always */
+    val *there;                 /* per element: the condition that it is within the row; 0: always true */
 };
 
 static bool is_full(const struct rows *s, ref r)
@@ -42,7 +43,7 @@ bool lower_has_rows(const struct lowering *w)
     const struct graph *g = w->g;
     uint32_t reduces = 0;
     ref first = NIL;
-    bool after = false; /* is something of one value an element made from the reduce? */
+    bool after = false; /* does a member with one value for each element depend on the reduce? */
     bool *made = mem_alloc(w->nmember * sizeof *made);
     for (uint32_t m = 0; made && m < w->nmember; m++) {
         ref r = w->member[m];
@@ -74,7 +75,7 @@ static void need_operand(const struct lowering *w, ref r, unsigned i, bool *need
         need[w->place[x]] = true;
 }
 
-/* Marks the full members that walk `walk` computes: what it is for, and what those are made of. */
+/* Marks the members with one value for each element that walk `walk` computes: its results and their operands. */
 static void mark_walk(struct rows *s, uint32_t walk, bool *need)
 {
     const struct lowering *w = s->w;
@@ -101,7 +102,7 @@ static void find_first(struct rows *s)
     }
 }
 
-/* Is r, computed in walk `walk`, read by what only a later walk computes? */
+/* Is r, which walk `walk` computes, read by a member that only a later walk computes? */
 static bool read_later(const struct rows *s, ref r, uint32_t walk)
 {
     const struct lowering *w = s->w;
@@ -121,7 +122,7 @@ static bool read_later(const struct rows *s, ref r, uint32_t walk)
 
 /* ---- one walk ---- */
 
-/* r's coordinates at the current element. */
+/* Computes the coordinates of r at the current element. */
 static void full_coord(const struct rows *s, ref r, val *coord)
 {
     struct kernel *k = s->w->k;
@@ -138,7 +139,7 @@ static void full_coord(const struct rows *s, ref r, val *coord)
         lower_unflatten(k, mine, lower_flatten(k, &s->shape, own), coord);
 }
 
-/* Members whose rows may be kept: a walk after the one that computes them first reads them. */
+/* The members whose rows may be kept: those that are needed after the walk that computes them first. */
 static uint64_t may_keep(const struct rows *s)
 {
     uint64_t set = 0;
@@ -148,7 +149,7 @@ static uint64_t may_keep(const struct rows *s)
     return set;
 }
 
-/* Makes the scratch for member m's row where walk `walk` is the first to compute it. */
+/* Makes the scratch for the row of member m if walk `walk` is the first to compute it. */
 static void lower_rows_keep(struct rows *s, uint32_t m, uint32_t walk, val value)
 {
     struct lowering *w = s->w;
@@ -158,7 +159,7 @@ static void lower_rows_keep(struct rows *s, uint32_t m, uint32_t walk, val value
     w->row_copy[m] = 1 + k_buf(w->k, BUF_SCRATCH, val_dtype(w->k, value), padded, 0);
 }
 
-/* Instructions from `from` on that compute data, rather than where it lies. */
+/* Counts the instructions from `from` on that compute data, not addresses. */
 static uint32_t work_since(const struct kernel *k, val from)
 {
     uint32_t n = 0;
@@ -167,7 +168,7 @@ static uint32_t work_since(const struct kernel *k, val from)
     return n;
 }
 
-/* In a trial: counts what member m takes, from instruction `from` on, and decides whether to keep its row. */
+/* In a trial: counts the instructions of member m, from `from` on, and decides whether its row is kept. */
 static void weigh_member(struct rows *s, uint32_t m, uint32_t walk, val from)
 {
     const struct lowering *w = s->w;
@@ -182,7 +183,7 @@ static void weigh_member(struct rows *s, uint32_t m, uint32_t walk, val from)
         s->keep |= UINT64_C(1) << m;
 }
 
-/* All that the walk computes, at the current element. */
+/* Computes all members of the walk at the current element. */
 static void compute_members(struct rows *s, uint32_t walk)
 {
     struct lowering *w = s->w;
@@ -208,7 +209,7 @@ static void compute_members(struct rows *s, uint32_t walk)
     }
 }
 
-/* The current element of a reduce's operand, after compute_members. */
+/* The operand of a reduce at the current element, after compute_members. */
 static val lower_rows_operand(const struct rows *s, const struct node *n)
 {
     val coord[KL_MAX_RANK] = {0};
@@ -229,7 +230,7 @@ static void store_members(struct rows *s)
     }
 }
 
-/* Element `base` + lane of the row, as far as the first `rest` lanes if rest is not 0. */
+/* Computes element `base` + lane of the row; only in the first `rest` lanes if rest is not 0. */
 static void at_elements(struct rows *s, uint32_t walk, val base, val rest)
 {
     struct lowering *w = s->w;
@@ -238,7 +239,7 @@ static void at_elements(struct rows *s, uint32_t walk, val base, val rest)
     compute_members(s, walk);
 }
 
-/* From here on r, of one value a row, is `value`; it is stored if it outlives the kernel. */
+/* Sets r, which has one value for the row, to `value`, and stores it if other kernels read it. */
 static void fix(struct rows *s, ref r, val value)
 {
     struct lowering *w = s->w;
@@ -250,7 +251,7 @@ static void fix(struct rows *s, ref r, val value)
         lower_store(w, r, node_shape(w->g, r), coord);
 }
 
-/* The whole vectors of a row, and the elements behind them: 0 where there are none, whatever the symbols are. */
+/* Finds the number of whole vectors of a row and of elements after them; 0 if there are none for any symbols. */
 struct walk { val full, tail; };
 
 static struct walk walk_of(const struct rows *s)
@@ -267,7 +268,7 @@ static struct walk walk_of(const struct rows *s)
 
 /* ---- rows in registers ---- */
 
-/* A lane's element e of the row: `each` neighbours, then those of the next vector. */
+/* The index in the row of element e of a lane: `each` neighbours, then those of the next vector. */
 static void at_held(struct rows *s, uint32_t walk, uint32_t e)
 {
     struct lowering *w = s->w;
@@ -276,7 +277,7 @@ static void at_held(struct rows *s, uint32_t walk, uint32_t e)
     int64_t left = s->space.length - base;
     w->column = ix_add(k, k_int(k, base + number), ix_scale(k, w->lane, each));
     if (left < k->sched.width * each && !s->there[e]) {
-        val first = e % each ? s->there[e - number] : 0; /* whole packs are there or not */
+        val first = e % each ? s->there[e - number] : 0; /* `each` neighbours are all within the row, or none is */
         s->there[e] = first && left % each == 0 ? first
             : k_prim(k, P_LT, w->lane, k_int(k, left > number ? (left - number + each - 1) / each : 0), 0);
     }
@@ -310,7 +311,7 @@ static void reduce_held(struct rows *s, uint32_t walk)
     fix(s, s->reduce[walk], k_cast(k, k_lane_reduce(k, fold, acc), n->dtype));
 }
 
-/* All that the last walk computes, then all that it stores. */
+/* Computes all members of the last walk, then stores them. */
 static void store_held(struct rows *s)
 {
     for (int store = 0; store < 2; store++)
@@ -322,7 +323,7 @@ static void store_held(struct rows *s)
     leave_held(s);
 }
 
-/* What rows in registers are held in, as the record says. */
+/* Makes the registers that hold rows, as the schedule says. */
 static void make_held(struct rows *s)
 {
     struct lowering *w = s->w;
@@ -412,7 +413,7 @@ static void emit_last(struct rows *s)
     }
 }
 
-/* Computes the members of one value a row that are no reduces and whose operands are known by now. */
+/* Computes the members with one value for the row that are no reduces and whose operands have been computed. */
 static void fix_members(struct rows *s)
 {
     struct lowering *w = s->w;
@@ -468,7 +469,7 @@ static void lower_rows_emit_rows(struct rows *s)
     free_held(s);
 }
 
-/* What the group's rows are. */
+/* Finds the rows of the group. */
 static void find_rows(struct rows *s)
 {
     struct lowering *w = s->w;
@@ -484,7 +485,7 @@ static void find_rows(struct rows *s)
     find_first(s);
 }
 
-/* Emits the rows into a kernel that is thrown away: which of them are worth keeping, and the bytes of the arrays. */
+/* Emits the rows into a kernel that is discarded, to find which of them to keep, and the bytes of the arrays. */
 static void try_rows(struct lowering *w, const struct schedule *schedule, struct rows_facts *f, void *ctx)
 {
     const struct rows *rows = ctx;
@@ -525,7 +526,7 @@ void lower_rows(struct lowering *w)
     s.cost = mem_alloc(n * sizeof *s.cost);
     s.need = mem_alloc(n * sizeof *s.need);
     w->row_copy = mem_alloc(n * sizeof *w->row_copy);
-    w->anchor = NIL; /* there are several: each is fixed when its walk ends */
+    w->anchor = NIL; /* there are several reduces: each has its value when its walk ends */
     if (s.fixed && s.first && s.cost && s.need && w->row_copy)
         schedule_and_emit(&s);
     else

@@ -1,10 +1,10 @@
-/* Scatters, in the order that node.h gives (Numeric order).
+/* Lowers scatters, in the order that node.h specifies ("Numeric order").
  *
- * An iteration of the parallel loop owns a panel of the result: all places along the axis, for one row of the axes
- * before it and one vector of neighbours in the axes behind it (all of these, where they fill no vector).  It copies
- * the first operand there, then walks the index and brings the update in.  So every element has one owner, which
- * takes what comes to it in order, whatever the number of threads.  A sum of half floats lives in an f32 panel of
- * scratch and is rounded at the end. */
+ * An iteration of the parallel loop computes a panel of the result: all elements along the axis, for one row of the
+ * axes before it and one vector of neighbours in the axes after it (all of these, if they do not fill a vector). 
+ * It copies the first operand there, then loops over the index and combines the update.  So each element is
+ * computed by one iteration, which takes its updates in order, for any number of threads.  A sum of half floats is
+ * kept in an f32 panel in scratch and rounded at the end. */
 #include "lower_schedule.h"
 #include "passes/lower/gpu/lower_gpu.h"
 #include <string.h>
@@ -12,20 +12,21 @@
 struct scatter {
     struct lowering *w;
     const struct node *n;
-    const struct shape *s;      /* of the result */
+    const struct shape *s;      /* shape of the result */
     struct split at;
-    struct shape outer, inner;  /* the axes before and behind the axis */
+    struct shape outer, inner;  /* the axes before and after the axis */
     val outer_coord[KL_MAX_RANK];
     int64_t count;              /* rows of the update */
-    enum op op;                 /* brings an element in; OP_nil: it replaces */
-    unsigned dtype;             /* of what accumulates */
-    uint32_t acc;               /* lbuf of what accumulates: the output, or scratch */
+    enum op op;                 /* combines an element with its update; OP_nil: the update replaces it */
+    unsigned dtype;             /* of the accumulator */
+    uint32_t acc;               /* lbuf of the accumulator: the output, or scratch */
     bool scratch;
-    bool whole;                 /* the panel is whole rows: neighbours along the axis are neighbours in memory */
-    int64_t pitch;              /* scratch: elements from one place to the next */
+    bool whole;                 /* the panel has whole rows: it is contiguous along the axis */
+    int64_t pitch;              /* scratch: distance of neighbours along the axis, in elements */
 };
 
-/* Coordinates of the element at `place` of the axis (in the result, or in the update) and inner index `col`. */
+/* Computes the coordinates of the element at `place` of the axis (in the result or the update) and inner index
+ * `col`. */
 static void coordinates(const struct scatter *s, val place, val col, val *coord)
 {
     uint32_t axis = s->n->attr.scatter.axis;
@@ -34,7 +35,7 @@ static void coordinates(const struct scatter *s, val place, val col, val *coord)
     lower_unflatten(s->w->k, &s->inner, col, coord + axis + 1);
 }
 
-/* Where element (place, col) accumulates. */
+/* The index of element (place, col) in the accumulator. */
 static val acc_index(const struct scatter *s, val place, val col)
 {
     struct kernel *k = s->w->k;
@@ -45,7 +46,8 @@ static val acc_index(const struct scatter *s, val place, val col)
     return lower_flatten(k, s->s, coord);
 }
 
-/* One element of the panel: the first operand's value goes in, or the sum in scratch out. */
+/* Copies one element of the panel: the first operand's value to the accumulator, or the sum in scratch to the
+ * output. */
 static void copy_element(const struct scatter *s, val place, val col, bool in)
 {
     struct lowering *w = s->w;
@@ -61,7 +63,7 @@ static void copy_element(const struct scatter *s, val place, val col, bool in)
     }
 }
 
-/* The panel's rows end to end, in vectors of any length. */
+/* Copies a panel of whole rows, as one run of elements, in vectors of any length. */
 static void copy_flat(struct scatter *s, bool in)
 {
     struct lowering *w = s->w;
@@ -83,7 +85,7 @@ static void copy_flat(struct scatter *s, bool in)
     }
 }
 
-/* The panel's columns, inside its vector loop. */
+/* Copies the columns of the panel, inside its vector loop. */
 static void copy_columns(struct scatter *s, val col, bool in)
 {
     struct kernel *k = s->w->k;
@@ -92,7 +94,7 @@ static void copy_columns(struct scatter *s, val col, bool in)
     k_end(k, place);
 }
 
-/* The walk over the index.  What an iteration loads, an earlier one may have stored. */
+/* Emits the loop over the index.  An iteration may load what an earlier one has stored. */
 static void bring_in(struct scatter *s, val col)
 {
     struct lowering *w = s->w;
@@ -108,7 +110,7 @@ static void bring_in(struct scatter *s, val col)
     k_end(k, i);
 }
 
-/* Columns from `base` on; only the first `rest` lanes of them if rest > 0. */
+/* Computes the columns from `base` on; only the first `rest` lanes if rest > 0. */
 static void emit_panel(struct scatter *s, val base, int64_t rest)
 {
     struct lowering *w = s->w;

@@ -1,9 +1,10 @@
-/* Argsort: a bottom-up merge sort of keys and places (Knuth, The Art of Computer Programming 3, 5.2.4), one row of the
- * axis an iteration of the parallel loop.
+/* Lowers argsort: a bottom-up merge sort of keys and indices (Knuth, The Art of Computer Programming 3, 5.2.4).  An
+ * iteration of the parallel loop sorts one row of the axis.
  *
- * Keys are integers whose order is the one wanted (lower_sort_key).  Keys and places move together between two pairs of
- * scratch arrays, a level of the merge each; levels are unrolled, so that their run lengths and arrays are constants.
- * Merging has no branch but its loops: it selects, because which side is next cannot be predicted. */
+ * Keys are integers with the order that is wanted (lower_sort_key).  Each level of the merge moves keys and indices
+ * from one pair of scratch arrays to the other; levels are unrolled, so that their run lengths and arrays are
+ * constants.  A merge step selects instead of branching, because a branch on which side is next would be
+ * mispredicted. */
 #include "lower_schedule.h"
 #include "passes/lower/gpu/lower_gpu.h"
 #include <string.h>
@@ -12,7 +13,7 @@ struct sort {
     struct lowering *w;
     const struct node *n;
     const struct shape *s;
-    val row_coord[KL_MAX_RANK];   /* all but the axis, which is made up from here */
+    val row_coord[KL_MAX_RANK];   /* of the axes but the sorted one, whose coordinate is added */
     int64_t len;
     unsigned key_type;
     uint32_t key[2], place[2];    /* scratch lbufs */
@@ -38,7 +39,7 @@ static val key_at(const struct sort *s, val at)
     return lower_sort_key(s->w->k, lower_at(s->w, s->n->in[0], coord), s->n->attr.sort.descending);
 }
 
-/* Keys and places of elements base .. base + W - 1; only the first `rest` of them if rest > 0. */
+/* Stores keys and indices of elements base .. base + W - 1; only of the first `rest` of them if rest > 0. */
 static void fill_vector(const struct sort *s, val base, int64_t rest)
 {
     struct lowering *w = s->w;
@@ -73,8 +74,8 @@ static void store_result(const struct sort *s, val at, val place)
     k_store(k, lower_buffer(s->w, s->w->anchor, BUF_OUT), lower_flatten(k, s->s, coord), place, 0);
 }
 
-/* Merges neighbouring runs from arrays `from` to the others, or on the last level to the output.  The side that has
- * no more elements is read at lo, and the value not used. */
+/* Merges neighbouring runs from arrays `from` to the other arrays, or on the last level to the output.  A side without
+ * further elements is read at lo, and that value is not used. */
 static void merge_level(const struct sort *s, int64_t run, int from)
 {
     struct kernel *k = s->w->k;

@@ -248,6 +248,36 @@ static void others(void)
     kl_release(in);
 }
 
+/* The last window of ceil_mode reaches beyond the padded operand; a vector of zeros is normalized; a real signal comes
+ * from half of its spectrum. */
+static void edges(void)
+{
+    static const float x[4] = {1, 2, 3, 4}, vectors[4] = {3, 0, 4, 0}, spectrum[6] = {10, 0, -2, 2, -2, 0};
+    struct pb g = {0}, a = attr_ints("pads", 2, (int64_t[]){1, 1}), b = onnx_attr_i("inverse", 1);
+    attr(&a, attr_ints("kernel_shape", 1, (int64_t[]){3}));
+    attr(&a, attr_ints("strides", 1, (int64_t[]){2}));
+    attr(&a, onnx_attr_i("ceil_mode", 1));
+    attr(&a, onnx_attr_i("count_include_pad", 1));
+    attr(&b, onnx_attr_i("onesided", 1));
+    onnx_node(&g, "AveragePool", "x", "p", a);
+    onnx_node(&g, "LpNormalization", "v", "n", onnx_attr_i("axis", 0));
+    onnx_node(&g, "DFT", "s", "d", b);
+    pb_text(&g, 2, "edges");
+    onnx_initializer(&g, "v", FLOAT, 2, (int64_t[]){2, 2}, vectors, sizeof vectors);
+    onnx_initializer(&g, "s", FLOAT, 3, (int64_t[]){1, 3, 2}, spectrum, sizeof spectrum);
+    input_of(&g, "x", FLOAT, 3, (int64_t[]){1, 1, 4});
+    onnx_io(&g, 12, "p", FLOAT, 3, (int64_t[]){1, 1, 3});
+    onnx_io(&g, 12, "n", FLOAT, 2, (int64_t[]){2, 2});
+    onnx_io(&g, 12, "d", FLOAT, 3, (int64_t[]){1, 4, 1});
+    kl_tensor y[3], in = f32(3, (int64_t[]){1, 1, 4}, x);
+    if (CHECK(call(&g, 20, 1, &in, 3, y))) {
+        NEAR_LIST(y[0], 1e-6, 1, 3, 2);
+        NEAR_LIST(y[1], 1e-6, 0.6, 0, 0.8, 0);
+        NEAR_LIST(y[2], 1e-5, 1, 2, 3, 4);
+    }
+    kl_release(in);
+}
+
 static void test(kl_device d)
 {
     dev = d;
@@ -258,6 +288,7 @@ static void test(kl_device d)
     columns_to_image();
     deformed();
     others();
+    edges();
     OK(kl_scope_end());
 }
 

@@ -11,7 +11,9 @@ static const char gpu_shim[] =
     "extern \"C\" { float fmaf(float, float, float); double fma(double, double, double); float sqrtf(float); double "
     "sqrt(double);\n"
     "float rintf(float); double rint(double); float fabsf(float); double fabs(double); }\n"
-    "#define SHARED_ARENA(bytes) alignas(1024) static u8 arena[bytes]\n"
+    "static unsigned char *emulated_arena;\n#define uniform(x) (x)\n"
+    "#define SHARED_ARENA(bytes) alignas(1024) static u8 arena[bytes]; emulated_arena = arena\n"
+    "#define __cvta_generic_to_shared(p) (unsigned long long)((const unsigned char *)(p) - emulated_arena)\n"
     "#define __global__\n#define __device__\n#define __launch_bounds__(...)\n#define __shared__ static\n"
     "struct emulated_dim { unsigned x; };\n"
     "extern \"C\" { emulated_dim threadIdx, blockIdx, gridDim, blockDim; void (*__syncthreads)(void);\n"
@@ -81,11 +83,29 @@ static const char matrix_units[] =
     "#define __builtin_amdgcn_mfma_f32_16x16x16f16(a, b, d, x, y, z) emulated_mfma(false, a, b, d)\n"
     "#define __builtin_amdgcn_mfma_f32_16x16x16bf16_1k(a, b, d, x, y, z) emulated_mfma(true, a, b, d)\n";
 
+/* Of PTX's wgmma.mma_async.m64nNk16: what a descriptor says of element (side, k) of a factor, in shared memory with
+ * rows of 128 bytes of which every 16 are exchanged: bits 4 to 6 of an address by its bits 7 to 9.  A thread has the
+ * sums of rows 16 (t / 32 % 4) + t % 32 / 4 and 8 more, columns 2 (t % 4) and 1 more of every 8. */
+static const char wgmma[] =
+    "static float emulated_panel(bool bf16, unsigned long long d, bool turned, unsigned side, unsigned k)\n{\n"
+    "    unsigned start = (d & 0x3fff) << 4, leading = (d >> 16 & 0x3fff) << 4, stride = (d >> 32 & 0x3fff) << 4;\n"
+    "    unsigned at = start + (turned ? side / 64 * leading + k / 8 * stride + k % 8 * 128 + side % 64 * 2\n"
+    "                                  : side / 8 * stride + side % 8 * 128 + k * 2);\n"
+    "    if (d >> 62 != 1 || d >> 49 & 7)\n        __builtin_trap();\n"
+    "    return emulated_half(bf16, *(unsigned short *)(emulated_arena + (at ^ (at >> 7 & 7) << 4)), 0);\n}\n"
+    "template <unsigned count> static void emulated_wgmma(bool bf16, bool turned_a, bool turned_b,\n"
+    "    unsigned long long a, unsigned long long b, float *const (&d)[count])\n{\n"
+    "    for (unsigned e = 0; e < count; e++) {\n"
+    "        unsigned t = threadIdx.x, r = 16 * (t / 32 % 4) + t % 32 / 4 + 8 * (e / 2 % 2);\n"
+    "        unsigned c = e / 4 * 8 + t % 4 * 2 + e % 2;\n"
+    "        for (unsigned k = 0; k < 16; k++)\n"
+    "            *d[e] = fmaf(emulated_panel(bf16, a, turned_a, r, k), emulated_panel(bf16, b, turned_b, c, k), *d[e]);"
+    "\n    }\n}\n";
+
 /* Copies land when the thread waits for them and no sooner. */
 static const char copies[] =
     "static struct { struct { void *to; const void *from; unsigned bytes, batch; bool there; } v[64]; unsigned n, "
     "batch; } emulated_copies[1024];\n"
-    "#define __cvta_generic_to_shared(p) 0\n"
     "static void emulated_copy(void *to, const void *from, unsigned bytes, bool there)\n{\n"
     "    auto &c = emulated_copies[threadIdx.x];\n"
     "    if ((unsigned long long)to % bytes || (there && (unsigned long long)from % bytes) || c.n == 64)\n        "
@@ -98,9 +118,39 @@ static const char copies[] =
     "        else if (c.v[i].there)\n            __builtin_memcpy(c.v[i].to, c.v[i].from, c.v[i].bytes);\n"
     "        else\n            __builtin_memset(c.v[i].to, 0, c.v[i].bytes);\n    }\n    c.n = n;\n}\n";
 
-/* PTX as calls, by how the statement begins. */
+/* A statement of wgmma as a call: its sums are all that stands between its first and its last "+f", which become the
+ * addresses of the variables.  Behind it. */
+static const char *write_wgmma(FILE *f, const char *s)
+{
+    const char *end = strstr(s, ");\n") + strlen(");\n"), *list = strstr(s, "\"+f\"("), *in = strstr(s, " : \"l\"(");
+    char a[32], b[32];
+    int turned_a, turned_b;
+    if (sscanf(strstr(s, ", 1, 1, 1, "), ", 1, 1, 1, %d, %d", &turned_a, &turned_b) != 2 ||
+        sscanf(in, " : \"l\"(%31[a-z0-9_]), \"l\"(%31[a-z0-9_])", a, b) != 2)
+        abort();
+    fprintf(f, "{ float *const d[] = {");
+    for (const char *p = list; p < in; p++)
+        if (!strncmp(p, "\"+f\"", 4)) {
+            fputc('&', f);
+            p += 3;
+        } else {
+            fputc(*p, f);
+        }
+    const char *bf16 = strstr(s, ".f32.bf16.");
+    fprintf(f, "}; emulated_wgmma(%d, %d, %d, %s, %s, d); }\n", bf16 && bf16 < list, turned_a, turned_b, a, b);
+    return end;
+}
+
 void gpu_shim_write(FILE *f, const char *text)
 {
+    fprintf(f, "%s%s%s%s", gpu_shim, matrix_units, copies, wgmma);
+    gpu_shim_text(f, text);
+}
+
+/* PTX as calls, by how the statement begins. */
+void gpu_shim_text(FILE *f, const char *text)
+{
+    static const char products[] = "asm volatile(\"wgmma.mma_async.sync.aligned.m64n";
     static const char end[] = ");\n";
     static const char *const ptx[][2] = {
         {"asm(\"cvt.f32.f16 ", "x = f32(bits<_Float16, unsigned short>(h));\n"},
@@ -117,9 +167,14 @@ void gpu_shim_write(FILE *f, const char *text)
         {"asm volatile(\"cp.async.ca.shared.global [%0], [%1], 8,", "emulated_copy(to, from, 8, there);\n"},
         {"asm volatile(\"cp.async.cg.shared.global [%0], [%1], 16,", "emulated_copy(to, from, 16, there);\n"},
         {"asm volatile(\"cp.async.commit_group;", "emulated_commit();\n"},
-        {"asm volatile(\"cp.async.wait_group ", "emulated_wait(left);\n"}};
-    fprintf(f, "%s%s%s", gpu_shim, matrix_units, copies);
+        {"asm volatile(\"cp.async.wait_group ", "emulated_wait(left);\n"},
+        {"asm volatile(\"wgmma.fence", ";\n"}, {"asm volatile(\"wgmma.commit", ";\n"},
+        {"asm volatile(\"wgmma.wait", ";\n"}, {"asm volatile(\"fence.proxy", ";\n"}};
     for (const char *s = text; *s;) {
+        if (!strncmp(s, products, strlen(products))) {
+            s = write_wgmma(f, s);
+            continue;
+        }
         unsigned i = 0, n = sizeof ptx / sizeof *ptx;
         while (i < n && strncmp(s, ptx[i][0], strlen(ptx[i][0])))
             i++;

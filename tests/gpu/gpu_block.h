@@ -10,6 +10,7 @@ enum { GPU_BLOCK_THREADS = 1024 };
 /* Writes the text of a prelude, and of what comes behind it, as C++.  In front of it stand threads, barriers, shuffles
  * and matrix units under the names of HIP and CUDA; a lane that is none gives back the caller's own value. */
 void gpu_shim_write(FILE *f, const char *text);
+void gpu_shim_text(FILE *f, const char *text);   /* more of it, behind that */
 /* Flags that the text is compiled with. */
 #define GPU_SHIM_FLAGS "-std=c++17 -O1 -w -shared -fPIC -ffp-contract=off -fno-strict-aliasing"
 

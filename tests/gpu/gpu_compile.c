@@ -114,9 +114,9 @@ static void compile_all(const struct kernel_set *s, const char *name, unsigned a
 
 /* ---- matrix units ---- */
 
-/* In the code of a kernel, is there an instruction of a matrix unit?  NVIDIA's are 16 bytes, and the low 12 bits say
- * which: 0x23c is HMMA.  AMD's are of 4 or 8 bytes; the first 9 bits of V_MFMA are 110100111, then come 1 and 6 bits
- * that say which (0x4d: f32_16x16x16f16, 0x67: f32_16x16x16bf16_1k). */
+/* In the code of a kernel, is there an instruction of a matrix unit?  NVIDIA's are 16 bytes, and the low 9 bits say
+ * which: 0x03c and 0x1f0 are HMMA and HGMMA.  AMD's are of 4 or 8 bytes; the first 9 bits of V_MFMA are 110100111, then
+ * come 1 and 6 bits that say which (0x4d: f32_16x16x16f16, 0x67: f32_16x16x16bf16_1k). */
 static unsigned count_instructions(const uint8_t *code, size_t bytes, bool amd)
 {
     unsigned n = 0;
@@ -124,7 +124,7 @@ static unsigned count_instructions(const uint8_t *code, size_t bytes, bool amd)
         uint32_t word;
         memcpy(&word, code + at, sizeof word);
         n += amd ? word >> 23 == 0x1a7 && ((word >> 16 & 0x7f) == 0x4d || (word >> 16 & 0x7f) == 0x67)
-            : (word & 0xfff) == 0x23c;
+            : (word & 0x1ff) == 0x3c || (word & 0x1ff) == 0x1f0;
     }
     return n;
 }
@@ -293,10 +293,10 @@ int main(int argc, char **argv)
     if (archs) {
         subgroups(&s);
         compile_products("cuda", "sm_80", true, true);
+        compile_products("cuda", "sm_90a", true, true);
         compile_products("hip", "gfx90a", false, true);
     }
     if (archs > 1) {
-        compile_products("cuda", "sm_90a", true, true);
         compile_products("cuda", "sm_75", false, false);
         compile_products("hip", "gfx1030", false, false);
     }

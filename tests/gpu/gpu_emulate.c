@@ -133,7 +133,7 @@ static bool write_kernel(FILE *f, struct subject *s, uint32_t number)
         if (!s->info.local[b])
             text_put(&t, "(%s *)buf[%u], ", s->k->buf[b].dtype == KL_BOOL ? "u8" : dtype_name(s->k->buf[b].dtype), b);
     text_put(&t, "slots, begin, end);\n}\n");
-    fputs(t.s, f);
+    gpu_shim_text(f, t.s);
     mem_free(t.s);
     return ok;
 }
@@ -254,6 +254,7 @@ int main(int argc, char **argv)
     apart.shared_bytes = 0;
     run_set(&random, &apart, 1, folder);
     run_matrix("cuda", "sm_90", folder);
+    run_matrix("cuda", "sm_90a", folder);
     run_matrix("hip", "gfx942", folder);
     gpu_block_free();
     gpu_kernels_free(&made);

@@ -144,12 +144,38 @@ static ref matrix_product(struct graph *g, unsigned dtype, const int64_t size[4]
     return n_add(g, n_dot(g, x, con_b == 1 ? y : n_exp(g, y), &dims), n_broadcast(g, bias, &all));
 }
 
+/* The same of arrays as they are. */
+static ref copied_product(struct graph *g, unsigned dtype, const int64_t size[4], unsigned con_a, unsigned con_b)
+{
+    int64_t b = size[0], m = size[1], n = size[2], k = size[3];
+    struct shape sa = shape_make(3, (int64_t[]){b, con_a == 1 ? k : m, con_a == 1 ? m : k});
+    struct shape sb = shape_make(3, (int64_t[]){b, con_b == 1 ? k : n, con_b == 1 ? n : k});
+    struct shape row = shape_make(3, (int64_t[]){1, 1, n}), all = shape_make(3, (int64_t[]){b, m, n});
+    union attr dims = {.dot = {.con_a = con_a, .con_b = con_b, .ncon = 1, .nbatch = 1}};
+    ref x = n_input(g, dtype, &sa, "a"), y = n_input(g, dtype, &sb, "b"), bias = n_input(g, dtype, &row, "bias");
+    return n_tanh(g, n_add(g, n_dot(g, x, y, &dims), n_broadcast(g, bias, &all)));
+}
+
 void gpu_kernels_matrix(struct kernel_set *s, const struct caps *caps)
 {
     /* tiles of all sizes */
     static const struct { int64_t size[4]; uint8_t dtype, con_a, con_b; uint32_t processors; } product[] = {
         {{1, 64, 64, 40}, KL_BF16, 2, 1, 1}, {{2, 50, 40, 70}, KL_F16, 1, 2, 8}, {{1, 33, 35, 17}, KL_BF16, 2, 2, 100},
         {{3, 16, 16, 5}, KL_F16, 1, 1, 100}, {{1, 70, 65, 9}, KL_BF16, 2, 1, 1}};
+    /* of operands that are copied: each of the two along the contraction or not, with columns or rows left over */
+    static const struct { int64_t size[4]; uint8_t dtype, con_a, con_b; uint32_t processors; } copied[] = {
+        {{1, 136, 264, 200}, KL_BF16, 2, 1, 1}, {{1, 72, 136, 72}, KL_F16, 2, 2, 1},
+        {{2, 64, 64, 136}, KL_BF16, 1, 1, 2}, {{1, 40, 72, 328}, KL_F16, 1, 2, 1}};
+    for (unsigned i = 0; i < sizeof copied / sizeof *copied; i++) {
+        struct caps target = *caps;
+        struct graph *g = graph_new("copied");
+        target.threads = copied[i].processors;
+        graph_output(g, OUT_RETURN, copied_product(g, copied[i].dtype, copied[i].size, copied[i].con_a,
+                                                   copied[i].con_b), 0);
+        check(!g->err.code, "%s", g->err.msg);
+        add_graph_for(s, g, &target, false);
+        graph_free(g);
+    }
     for (unsigned i = 0; i < sizeof product / sizeof *product; i++) {
         struct caps target = *caps;
         struct graph *g = graph_new("matrix");

@@ -206,6 +206,25 @@ static void by_matrix_units(void)
     refuses(KL_F16, "dot_matrix width 32 tile 16x16 block 16x16 step 16 kblock 16 unit 8x8x8", "unit: it is another");
     refuses(KL_F16, "dot_matrix width 32 tile 16x16 block 16x16 step 16 kblock 16 subgroup 64", "subgroup: it has");
     refuses(KL_F32, "dot_matrix width 32 tile 16x16 block 16x16 step 32 kblock 16", "kind is not a choice");
+    dialect_caps(dialect_find("cuda", &e), &caps);
+    dialect_architecture(dialect_find("cuda", &e), "sm_90a", &caps);
+    caps.threads = 1;
+    static const char *const async[] = {
+        "dot_matrix width 128 tile 64x128 block 64x128 step 64 kblock 104",
+        "dot_matrix width 256 tile 64x64 block 128x64 step 64 kblock 104 unit 64x8x16 subgroup 128 stages 3 copy_a "
+            "copy_b async",
+        "dot_matrix width 128 tile 64x128 block 64x128 step 64 kblock 104 unit 64x8x16 subgroup 128 stages 5 copy_a "
+            "copy_b async",
+        "dot_matrix width 32 tile 16x16 block 16x16 step 32 kblock 104 unit 16x8x16 subgroup 32 stages 2 copy_a", NULL};
+    try(KL_BF16, 40, 72, 104, PLAIN, async);
+    try(KL_F16, 40, 72, 104, TURNED, async);
+    try(KL_BF16, 40, 72, 104, EPILOGUE, async);
+    refuses(KL_BF16, "dot_matrix width 128 tile 64x64 block 64x64 step 64 kblock 16 async", "both operands are copied");
+    refuses(KL_BF16, "dot_matrix width 128 tile 64x64 block 64x64 step 64 kblock 16 stages 2 copy_a copy_b async",
+            "may be multiplied");
+    dialect_architecture(dialect_find("cuda", &e), "sm_90", &caps);
+    refuses(KL_BF16, "dot_matrix width 128 tile 64x64 block 64x64 step 64 kblock 16 copy_a copy_b async",
+            "no such unit");
     dialect_caps(dialect_find("hip", &e), &caps);
     dialect_architecture(dialect_find("hip", &e), "gfx90a:sramecc+:xnack-", &caps);
     static const char *const amd[] = {"dot_matrix width 64 tile 16x16 block 16x16 step 32 kblock 24",

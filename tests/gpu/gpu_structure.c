@@ -30,6 +30,8 @@ enum { CASES = sizeof cases / sizeof *cases };
  * that has the fewest threads in all. */
 struct counts {
     unsigned kernels, global, wide, barriers, local, registers, hmma, hgmma, ffma, shared, async, blocks, threads;
+    /* of the smallest loop with instructions of the matrix unit: these, and all others */
+    unsigned products, others;
 };
 
 static const struct row { const char *name; struct counts c; } table[] = {
@@ -55,12 +57,14 @@ static const struct counts *row_of(const char *name)
     return NULL;
 }
 
+enum { BRA = 0x147, HMMA = 0x3c, HGMMA = 0x1f0 };
+
 /* One instruction of 16 bytes of NVIDIA's machine code since Volta.  The low 9 bits say what it is, the 3 above them
  * what its operands are; bits 73 to 75 of an access are its size: 6 is 16 bytes. */
 static void count_instruction(struct counts *c, uint64_t low, uint64_t high)
 {
-    enum { LDG = 0x181, STG = 0x186, LDL = 0x183, STL = 0x187, LDS = 0x184, STS = 0x188, BAR = 0x11d, HMMA = 0x3c,
-           HGMMA = 0x1f0, LDGSTS = 0x1ae, FFMA = 0x23 };
+    enum { LDG = 0x181, STG = 0x186, LDL = 0x183, STL = 0x187, LDS = 0x184, STS = 0x188, BAR = 0x11d, LDGSTS = 0x1ae,
+           FFMA = 0x23 };
     unsigned op = low & 0x1ff, size = high >> 9 & 7;
     bool global = op == LDG || op == STG;
     c->global += global;
@@ -72,6 +76,34 @@ static void count_instruction(struct counts *c, uint64_t low, uint64_t high)
     c->hgmma += op == HGMMA;
     c->async += op == LDGSTS;
     c->ffma += op == FFMA;
+}
+
+static bool is_product(uint64_t low) { return (low & 0x1ff) == HMMA || (low & 0x1ff) == HGMMA; }
+
+static uint64_t word_at(const uint8_t *p)
+{
+    uint64_t w;
+    memcpy(&w, p, sizeof w);
+    return w;
+}
+
+/* The smallest loop with products: a branch goes back over them.  Its distance from the next instruction, in bytes, is
+ * 256 times the upper half of the word, signed, and 4 times the byte behind the operation. */
+static void count_loop(struct counts *c, const uint8_t *p, uint64_t size)
+{
+    for (uint64_t at = 0; at + 16 <= size; at += 16) {
+        uint64_t low = word_at(p + at);
+        int64_t far = (int64_t)(int32_t)(low >> 32) * 256 + (int64_t)(low >> 16 & 255) * 4;
+        if ((low & 0x1ff) != BRA || far >= -16 || -far > (int64_t)at + 16)
+            continue;
+        unsigned n = (unsigned)(-far / 16), products = 0;
+        for (uint64_t i = at + 16 - (uint64_t)-far; i <= at; i += 16)
+            products += is_product(word_at(p + i));
+        if (products && (!c->products || n < c->products + c->others)) {
+            c->products = products;
+            c->others = n - products;
+        }
+    }
 }
 
 /* The attributes of a file: form, name, bytes, and as many of these.  REGISTERS: a symbol's number, and how many. */
@@ -111,6 +143,7 @@ static bool count_code(const struct code *code, struct counts *c)
             memcpy(w, p + s.sh_offset + at, sizeof w);
             count_instruction(c, w[0], w[1]);
         }
+        count_loop(c, p + s.sh_offset, s.sh_size);
     }
     return true;
 }
@@ -165,7 +198,7 @@ static unsigned listed;
 
 static void compare_listing(const char *name, const struct code *code, const struct counts *c)
 {
-    struct counts l = {.registers = c->registers};
+    struct counts l = {.registers = c->registers, .products = c->products, .others = c->others};
     if (*disassembler() == '-')
         return;
     if (!check(listing(code, &l), "%s: %s fails", name, disassembler()))
@@ -227,6 +260,8 @@ static bool count_kernel(const char *name, const struct kernel *k, const struct 
         sum->async += c.async;
         sum->ffma += c.ffma;
         sum->shared += c.shared;
+        sum->products += c.products;
+        sum->others += c.others;
         sum->barriers = most(sum->barriers, c.barriers);
         sum->registers = most(sum->registers, c.registers);
     }
@@ -271,6 +306,8 @@ static void compare(const char *name, const struct counts *c, bool registers)
     check(!t->hgmma || c->hgmma, "%s: no HGMMA", name);
     check((uint64_t)c->ffma * t->shared >= (uint64_t)t->ffma * c->shared, "%s: %u FFMA for %u accesses to shared "
           "memory, were %u for %u", name, c->ffma, c->shared, t->ffma, t->shared);
+    check((uint64_t)c->others * t->products <= (uint64_t)t->others * c->products, "%s: a loop has %u instructions "
+          "beside %u products, had %u beside %u", name, c->others, c->products, t->others, t->products);
     check(!t->async || c->async, "%s: no copy to shared memory", name);
     check((uint64_t)c->blocks * c->threads >= (uint64_t)t->blocks * t->threads ||
           c->blocks * c->threads >= PROCESSORS * THREADS,
@@ -280,9 +317,9 @@ static void compare(const char *name, const struct counts *c, bool registers)
 
 static void put_row(FILE *f, const char *name, const struct counts *c)
 {
-    fprintf(f, "STRUCTURE(\"%s\", %u, %u, %u, %u, %u, %u, %u, %u, %u, %u, %u, %u, %u)\n", name, c->kernels, c->global,
-            c->wide, c->barriers, c->local, c->registers, c->hmma, c->hgmma, c->ffma, c->shared, c->async, c->blocks,
-            c->threads);
+    fprintf(f, "STRUCTURE(\"%s\", %u, %u, %u, %u, %u, %u, %u, %u, %u, %u, %u, %u, %u, %u, %u)\n", name, c->kernels,
+            c->global, c->wide, c->barriers, c->local, c->registers, c->hmma, c->hgmma, c->ffma, c->shared, c->async,
+            c->blocks, c->threads, c->products, c->others);
 }
 
 static void bless(const struct counts *c, const char *version)
@@ -292,7 +329,8 @@ static void bless(const struct counts *c, const char *version)
         return;
     fprintf(f, "/* Written by KILN_BLESS=1 build/tests/gpu_structure: counts in the machine code for sm_90a and the "
             "smallest\n * launch.  STRUCTURE(case, kernels, global accesses, of these 16 bytes wide, barriers, local "
-            "accesses,\n * registers, HMMA, HGMMA, FFMA, shared accesses, LDGSTS, blocks, threads) */\n");
+            "accesses,\n * registers, HMMA, HGMMA, FFMA, shared accesses, LDGSTS, blocks, threads, products in a "
+            "loop,\n * other instructions of it) */\n");
     fprintf(f, "COMPILER(\"%s\")\n", version);
     for (unsigned i = 0; i < CASES; i++)
         put_row(f, cases[i].name, &c[i]);
@@ -325,15 +363,16 @@ int main(int argc, char **argv)
     caps.l2_bytes = 50 << 20;
     snprintf(caps.features, sizeof caps.features, "%s", architecture);
     bool all = argc < 2, blesses = getenv("KILN_BLESS") && all;
-    printf("%-14s %7s %6s %5s %7s %5s %9s %5s %5s %6s %6s %6s %6s %7s\n", "case", "kernels", "global", "wide",
-           "barrier", "local", "registers", "hmma", "hgmma", "ffma", "shared", "async", "blocks", "threads");
+    printf("%-14s %7s %6s %5s %7s %5s %9s %5s %5s %6s %6s %6s %6s %7s %8s %6s\n", "case", "kernels", "global", "wide",
+           "barrier", "local", "registers", "hmma", "hgmma", "ffma", "shared", "async", "blocks", "threads", "products",
+           "others");
     for (unsigned i = 0; i < CASES; i++) {
         struct counts *c = &counted[i];
         if (!wanted(cases[i].name, argc, argv) || !count_case(i, &caps, c))
             continue;
-        printf("%-14s %7u %6u %5u %7u %5u %9u %5u %5u %6u %6u %6u %6u %7u\n", cases[i].name, c->kernels, c->global,
-               c->wide, c->barriers, c->local, c->registers, c->hmma, c->hgmma, c->ffma, c->shared, c->async,
-               c->blocks, c->threads);
+        printf("%-14s %7u %6u %5u %7u %5u %9u %5u %5u %6u %6u %6u %6u %7u %8u %6u\n", cases[i].name, c->kernels,
+               c->global, c->wide, c->barriers, c->local, c->registers, c->hmma, c->hgmma, c->ffma, c->shared, c->async,
+               c->blocks, c->threads, c->products, c->others);
         if (!blesses)
             compare(cases[i].name, c, !strcmp(version, compiler));
     }

@@ -1,5 +1,6 @@
 /* Attention with float masks, scales, grouped heads and a cache, against plain loops in double; gradients, misuse. */
 #include "tests/support/api_numbers.h"
+#include "tests/support/api_refused.h"
 
 enum { H = 4, L = 3, M = 5, W = 4, E = 2 };
 
@@ -83,18 +84,6 @@ static kl_tensor g_groups(kl_tensor x)
     kl_tensor q = kl_reshape(kl_narrow(x, 0, 0, 24), 3, (int64_t[]){4, 3, 2});
     kl_tensor k = kl_reshape(kl_narrow(x, 0, 24, 12), 3, (int64_t[]){2, 3, 2});
     return kl_attention_with(q, k, kl_reshape(kl_narrow(x, 0, 36, 12), 3, (int64_t[]){2, 3, 2}), &o, NULL, NULL);
-}
-
-#define REFUSED(call, code, ...) refused_with(call, code, __LINE__, (const char *[]){__VA_ARGS__, NULL})
-static void refused_with(kl_tensor t, kl_status code, int line, const char *const *text)
-{
-    char site[48];
-    snprintf(site, sizeof site, "api_attention_with.c:%d: ", line);
-    bool ok = kl_check(t) == code && strstr(kl_last_error(), site);
-    for (int i = 0; text[i]; i++)
-        ok &= strstr(kl_last_error(), text[i]) != NULL;
-    check_at(ok, line, "an error");
-    kl_release(t);
 }
 
 static void misuse(void)

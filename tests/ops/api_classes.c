@@ -1,6 +1,7 @@
 /* Losses of classes with all options, diagonals, nonzero and unique of a bounded size, einsum with an ellipsis: against
  * plain loops, their gradients, and misuse. */
 #include "tests/support/api_numbers.h"
+#include "tests/support/api_refused.h"
 
 /* ---- losses: logits [3, 4, 5], classes along axis 1 ---- */
 
@@ -176,18 +177,6 @@ static kl_tensor g_likely(kl_tensor x)
 static kl_tensor g_diagonal(kl_tensor x) { return kl_diagonal_matrix(kl_diagonal(x, 1, 0, 1), -2); }
 static kl_tensor g_distinct(kl_tensor x) { return kl_unique(x, 12, NULL, NULL, NULL); }
 static kl_tensor g_ellipsis(kl_tensor x) { return kl_einsum("...ij,...kj->...ik", 2, (kl_tensor[]){x, x}); }
-
-#define REFUSED(call, code, ...) refused_class(call, code, __LINE__, (const char *[]){__VA_ARGS__, NULL})
-static void refused_class(kl_tensor t, kl_status code, int line, const char *const *text)
-{
-    char site[48];
-    snprintf(site, sizeof site, "api_classes.c:%d: ", line);
-    bool ok = kl_check(t) == code && strstr(kl_last_error(), site);
-    for (int i = 0; text[i]; i++)
-        ok &= strstr(kl_last_error(), text[i]) != NULL;
-    check_at(ok, line, "an error");
-    kl_release(t);
-}
 
 static void misuse(void)
 {

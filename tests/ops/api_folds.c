@@ -1,6 +1,7 @@
 /* Bitwise reductions, p-norms, places of extremes so far: against plain loops, of odd sizes and of nothing, at
  * infinities and NaN, their gradients, and misuse. */
 #include "tests/support/api_numbers.h"
+#include "tests/support/api_refused.h"
 
 /* ---- bitwise reductions ---- */
 
@@ -119,18 +120,6 @@ static kl_tensor g_cummax(kl_tensor x)
     kl_tensor p, y = kl_cummax_places(x, 1, false, &p);
     kl_release(p);
     return y;
-}
-
-#define REFUSED(call, code, ...) refused_fold(call, code, __LINE__, (const char *[]){__VA_ARGS__, NULL})
-static void refused_fold(kl_tensor t, kl_status code, int line, const char *const *part)
-{
-    char at[48];
-    snprintf(at, sizeof at, "api_folds.c:%d: ", line);
-    bool ok = kl_check(t) == code && strstr(kl_last_error(), at);
-    for (int i = 0; part[i]; i++)
-        ok &= strstr(kl_last_error(), part[i]) != NULL;
-    check_at(ok, line, "an error");
-    kl_release(t);
 }
 
 static void misuse(void)

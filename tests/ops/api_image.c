@@ -1,5 +1,6 @@
 /* Resizing, sampling, boxes and pools: against plain loops in double, of odd sizes, their gradients, and misuse. */
 #include "tests/support/api_numbers.h"
+#include "tests/support/api_refused.h"
 
 /* ---- resizing: a row of n to m elements, every mode, by its definition ---- */
 
@@ -270,18 +271,6 @@ static kl_tensor g_places(kl_tensor x)
 static kl_tensor g_unpool(kl_tensor x)
 {
     return kl_max_unpool(x, i32(D(2, 3), (int32_t[]){4, 0, 2, 1, 1, 9}), 1, (int64_t[]){6});
-}
-
-#define REFUSED(call, code, ...) refused_image(call, code, __LINE__, (const char *[]){__VA_ARGS__, NULL})
-static void refused_image(kl_tensor t, kl_status code, int line, const char *const *text)
-{
-    char site[48];
-    snprintf(site, sizeof site, "api_image.c:%d: ", line);
-    bool ok = kl_check(t) == code && strstr(kl_last_error(), site);
-    for (int i = 0; text[i]; i++)
-        ok &= strstr(kl_last_error(), text[i]) != NULL;
-    check_at(ok, line, "an error");
-    kl_release(t);
 }
 
 static void misuse(void)

@@ -1,6 +1,7 @@
 /* Elements at several coordinates, scatters that combine, and borders: against plain loops over random indices, of odd
  * sizes and of nothing, their gradients against differences, and misuse. */
 #include "tests/support/api_numbers.h"
+#include "tests/support/api_refused.h"
 
 static uint64_t random_state = 88172645463325252u;
 static int below(int n)
@@ -224,18 +225,6 @@ static kl_tensor g_index(kl_tensor x)
 static kl_tensor g_border(kl_tensor x)
 {
     return kl_pad_border(x, (int64_t[]){2, 0}, (int64_t[]){4, -1}, KL_BORDER_REFLECT);
-}
-
-#define REFUSED(call, code, ...) refused_index(call, code, __LINE__, (const char *[]){__VA_ARGS__, NULL})
-static void refused_index(kl_tensor t, kl_status code, int line, const char *const *text)
-{
-    char at[48];
-    snprintf(at, sizeof at, "api_indexing.c:%d: ", line);
-    bool ok = kl_check(t) == code && strstr(kl_last_error(), at);
-    for (int i = 0; text[i]; i++)
-        ok &= strstr(kl_last_error(), text[i]) != NULL;
-    check_at(ok, line, "an error");
-    kl_release(t);
 }
 
 static void misuse(void)

@@ -1,6 +1,7 @@
 /* Factors, equations, determinants and Fourier transforms: against plain loops in double, of odd sizes and of nothing,
  * their gradients against differences, and misuse. */
 #include "tests/support/api_numbers.h"
+#include "tests/support/api_refused.h"
 
 /* A tensor of numbers that do not depend on one another, unlike noise, whose matrices have rank 2. */
 static kl_tensor mixed(int from, int rank, const int64_t *dims, double *v)
@@ -259,18 +260,6 @@ static kl_tensor g_fft(kl_tensor x)
     return kl_concat(2, (kl_tensor[]){kl_real(z), kl_imag(z)}, 0);
 }
 static kl_tensor g_rfft(kl_tensor x) { return kl_imag(kl_rfft(x, 1)); }
-
-#define REFUSED(call, code, ...) refused_linalg(call, code, __LINE__, (const char *[]){__VA_ARGS__, NULL})
-static void refused_linalg(kl_tensor t, kl_status code, int line, const char *const *text)
-{
-    char site[48];
-    snprintf(site, sizeof site, "api_linalg.c:%d: ", line);
-    bool ok = kl_check(t) == code && strstr(kl_last_error(), site);
-    for (int i = 0; text[i]; i++)
-        ok &= strstr(kl_last_error(), text[i]) != NULL;
-    check_at(ok, line, "an error");
-    kl_release(t);
-}
 
 static void misuse(void)
 {

@@ -1,6 +1,7 @@
 /* Elementwise composites against the C library or plain loops in double: special functions, rounded quotients, counts
  * of bits, further activations; at zeros, infinities, NaN and of no elements, their gradients, and misuse. */
 #include "tests/support/api_numbers.h"
+#include "tests/support/api_refused.h"
 
 #define COUNT(a) (int)(sizeof(a) / sizeof(a)[0])
 
@@ -235,18 +236,6 @@ static void slopes(void)
     kl_tensor z = kl_cbrt(y);
     NEAR_LIST(kl_grad(z, y), 0, 0, 0, 0);
     kl_release(x), kl_release(y), kl_release(z);
-}
-
-#define REFUSED(call, code, ...) refused_special(call, code, __LINE__, (const char *[]){__VA_ARGS__, NULL})
-static void refused_special(kl_tensor t, kl_status code, int line, const char *const *part)
-{
-    char at[48];
-    snprintf(at, sizeof at, "api_special.c:%d: ", line);
-    bool ok = kl_check(t) == code && strstr(kl_last_error(), at);
-    for (int i = 0; part[i]; i++)
-        ok &= strstr(kl_last_error(), part[i]) != NULL;
-    check_at(ok, line, "an error");
-    kl_release(t);
 }
 
 static void misuse(void)

@@ -183,6 +183,7 @@ int main(int argc, char **argv)
     add_gpu("hip", NULL);
     add_gpu("glsl", NULL);
     add_gpu("cuda", "sm_90");
+    add_gpu("cuda", "sm_90a");
     add_gpu("hip", "gfx90a");
     read_folder(argc > 1 ? argv[1] : "tests/text");
     products();

@@ -223,6 +223,81 @@ static void test_profile(kl_device dev)
     kl_release(w);
 }
 
+/* ---- bytes and operations are those that a kernel touches ---- */
+
+enum { ROWS = 4000, WIDTH = 64, PICKED = 8, KEYS = 96 };
+
+static kl_tensor table, queries;
+
+static kl_tensor gathered(kl_device dev)
+{
+    int32_t id[PICKED] = {3, 1, 4, 1, 5, 9, 2, 6};
+    return kl_embedding(table, kl_input(dev, KL_I32, DIMS(PICKED), id));
+}
+
+static kl_tensor sliced_at(kl_device dev)
+{
+    int64_t first = 7;
+    kl_tensor start[] = {kl_input(dev, KL_I64, 0, NULL, &first), kl_const(dev, KL_I64, 0)};
+    return kl_exp(kl_dynamic_slice(table, start, (int64_t[]){PICKED, WIDTH}));
+}
+
+static kl_tensor narrowed(kl_device dev)
+{
+    (void)dev;
+    return kl_add(kl_narrow(table, 0, 0, PICKED), kl_narrow(table, 0, 100, PICKED));
+}
+
+static kl_tensor causal(kl_device dev)
+{
+    (void)dev;
+    return kl_attention(queries, queries, queries, kl_none, true);
+}
+
+static kl_tensor ranges(kl_device dev)
+{
+    int32_t seen[KEYS][2];
+    for (int i = 0; i < KEYS; i++)
+        seen[i][0] = i & ~7, seen[i][1] = i + 1;
+    return kl_attention(queries, queries, queries, kl_input(dev, KL_I32, DIMS(KEYS, 2), seen), false);
+}
+
+static void test_touched(kl_device dev)
+{
+    static const struct { const char *name; kl_tensor (*make)(kl_device); int64_t bytes, flops; } cases[] = {
+        {"gathered", gathered, 4 * (2 * PICKED * WIDTH + PICKED), -1},
+        {"sliced", sliced_at, 4 * 2 * PICKED * WIDTH + 8, -1},
+        {"narrowed", narrowed, 4 * 3 * PICKED * WIDTH, PICKED * WIDTH},
+        {"causal", causal, 4 * 2 * KEYS * WIDTH, 2 * 2 * WIDTH * KEYS * (KEYS + 1) / 2},
+        {"ranges", ranges, 0, 0}};
+    if (!strcmp(kl_device_name(dev), "ref"))
+        return;
+    table = kl_randn(dev, KL_F32, DIMS(ROWS, WIDTH), 1);
+    queries = kl_randn(dev, KL_F32, DIMS(KEYS, WIDTH), 2);
+    OK(kl_sync(dev));
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        int64_t bytes = 0, flops = 0, kernels = 0;
+        OK(kl_profile_begin());
+        kl_trace_begin(cases[i].name);
+        kl_tensor y = kl_keep(cases[i].make(dev));
+        OK(kl_trace_end());
+        OK(kl_sync(dev));
+        kl_profile *p = kl_profile_end();
+        for (int64_t k = 0; p && k < p->nkernel; k++)
+            if (!strcmp(p->kernel[k].where, cases[i].name)) {
+                kernels++, bytes += p->kernel[k].bytes, flops += p->kernel[k].flops;
+                CHECK((p->kernel[k].limit > 0) == (cases[i].bytes > 0));
+            }
+        if (!CHECK(kernels == 1 && bytes == cases[i].bytes && (cases[i].flops < 0 || flops == cases[i].flops)))
+            printf("%s: %lld kernels, %lld bytes, %lld operations\n", cases[i].name, (long long)kernels,
+                   (long long)bytes, (long long)flops);
+        kl_profile_free(p);
+        kl_release(y);
+    }
+    kl_release(table);
+    kl_release(queries);
+}
+
 /* ---- threads come and go, one records and stops meanwhile ---- */
 
 static kl_device device;
@@ -305,6 +380,7 @@ static void test_environment(char *self)
 static void test_all(kl_device dev)
 {
     test_profile(dev);
+    test_touched(dev);
     test_threads(dev);
 }
 

@@ -342,11 +342,12 @@ static void test_pinning(void)
     pool_set_threads(4);
     pool_run(find_processor, &at, 4, 1);
     check(CPU_EQUAL(&worker[0], &all), "the caller is not pinned");
+    cpu_set_t any;
     for (int i = 1; i < 4; i++) {
-        int nth = i % n, cpu = 0;
-        while (!CPU_ISSET(cpu, &all) || nth--)
-            cpu++;
-        check(CPU_COUNT(&worker[i]) == 1 && CPU_ISSET(cpu, &worker[i]), "worker i is on the i-th processor");
+        CPU_AND(&any, &worker[i], &all);
+        check(CPU_COUNT(&worker[i]) == 1 && CPU_EQUAL(&any, &worker[i]), "worker i is on one processor");
+        for (int k = 1; k < i; k++)
+            check(n < 4 || !CPU_EQUAL(&worker[i], &worker[k]), "each on another, where there are enough");
     }
 }
 
@@ -371,6 +372,27 @@ static void test_slow_workers(void)
             nap(200); /* the workers sleep */
     }
     check(b.taken_back > 0, "the caller runs shares of workers that are slow to wake");
+}
+
+/* The caller moves to the worker's processor: the worker makes room. */
+static void test_make_room(void)
+{
+    cpu_set_t all, here;
+    static struct places at;
+    sched_getaffinity(0, sizeof all, &all);
+    pool_set_threads(2);
+    for (int cpu = 0, moved = 0; cpu < CPU_SETSIZE && moved < 3 && CPU_COUNT(&all) > 1; cpu++) {
+        if (!CPU_ISSET(cpu, &all))
+            continue;
+        CPU_ZERO(&here);
+        CPU_SET(cpu, &here);
+        check(!pthread_setaffinity_np(pthread_self(), sizeof here, &here), "the caller moves");
+        at.begun = 2; /* it waits for the worker, the only other here */
+        pool_run(find_processor, &at, 2, 1);
+        check(!CPU_ISSET(cpu, &at.worker[1]), "the worker is on another processor");
+        moved++;
+    }
+    pthread_setaffinity_np(pthread_self(), sizeof all, &all);
 }
 
 static double cpu_seconds(void)
@@ -531,6 +553,7 @@ int main(int argc, char **argv)
     test_many();
     test_order();
     test_slow_workers();
+    test_make_room();
     test_nested();
     test_resize_inside();
     test_callers();

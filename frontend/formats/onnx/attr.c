@@ -1,4 +1,4 @@
-/* Attributes of nodes; in a function those of the node that calls it, where they are referred to. */
+/* Attributes of nodes.  An attribute of a node in a function may refer to an attribute of the node that calls it. */
 #include "onnx.h"
 #include <string.h>
 

@@ -8,7 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { NESTED_MOST = 64 }; /* messages in one another: protobuf-c's stack */
+enum { NESTED_MOST = 64 }; /* most levels of nested messages: protobuf-c reads them recursively */
 
 bool bytes_map(struct bytes *b, const char *path, struct message *why)
 {
@@ -74,7 +74,7 @@ static bool varint(const uint8_t **p, const uint8_t *end, uint64_t *v)
     return false;
 }
 
-/* protobuf-c reads a message in a message by calling itself, however many there are. */
+/* Are messages nested too deep?  protobuf-c reads them recursively, without a limit. */
 static bool depth_fits(const uint8_t *p, const uint8_t *end, const ProtobufCMessageDescriptor *d, unsigned depth)
 {
     if (depth > NESTED_MOST)
@@ -82,7 +82,7 @@ static bool depth_fits(const uint8_t *p, const uint8_t *end, const ProtobufCMess
     while (p < end) {
         uint64_t tag, n;
         if (!varint(&p, end, &tag))
-            return true; /* damaged: protobuf-c says so */
+            return true; /* damaged: protobuf-c reports it */
         switch (tag & 7) {
         case 0:
             if (!varint(&p, end, &n))

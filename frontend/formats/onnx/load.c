@@ -1,5 +1,5 @@
-/* A model's graphs: names become places, operators rows of ops.def.  Whatever is wrong with a file is found here, so
- * that a call meets graphs whose operands are computed before they are used. */
+/* Loads the graphs of a model: names are resolved to places in frames, operators to rows of ops.def.  All faults of a
+ * file are found here, so that in a call each operand is computed before it is used. */
 #include "onnx.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,7 +11,7 @@ struct loader {
     char folder[1024];
     struct message *why;
     unsigned missing, listed;         /* operators */
-    struct names told;                /*   that are in `list` */
+    struct names told;                /*   those in `list` */
     char list[700];
 };
 struct scope {
@@ -19,7 +19,7 @@ struct scope {
     struct graph_def *g;
     struct names names;
     uint32_t value_cap;
-    int opset, training;              /* of the domains; 0: not said */
+    int opset, training;              /* of the domains; 0: the file does not import them */
 };
 
 static const char *text_or_none(const char *s) { return s ? s : ""; }
@@ -98,7 +98,7 @@ static bool load_initials(struct loader *l, struct scope *s, const Onnx__GraphPr
     return true;
 }
 
-/* Inputs that are initializers, too, are not inputs. */
+/* Lists the inputs, without those that are also initializers. */
 static bool load_inputs(struct loader *l, struct scope *s, const Onnx__GraphProto *p)
 {
     struct graph_def *g = s->g;
@@ -170,6 +170,8 @@ static bool load_node_op(struct loader *l, struct scope *s, struct node_def *d)
     d->op = onnx_op_find(domain, text_or_none(p->op_type), d->opset);
     if (!d->op)
         load_missing(l, p, d->opset);
+    else
+        l->m->differentiates |= d->op->fn == onnx_gradient;
     return true;
 }
 
@@ -263,7 +265,7 @@ static struct graph_def *load_graph(struct loader *l, const Onnx__GraphProto *p,
     return NULL;
 }
 
-/* Opsets of the operators' domains; false: reported. */
+/* Reads the opsets of the domains; false: reported. */
 static bool load_opsets(struct loader *l, Onnx__OperatorSetIdProto **v, size_t n, int *opset, int *training)
 {
     *opset = *training = 0;
@@ -302,7 +304,7 @@ static bool load_function_graph(struct loader *l, const Onnx__FunctionProto *p, 
 
 static struct graph_def *load_function(struct loader *l, size_t at)
 {
-    static struct graph_def open; /* stands for one that is being read */
+    static struct graph_def open; /* marks a function that is being read */
     const Onnx__FunctionProto *p = l->m->proto->functions[at];
     struct graph_def **to = &l->m->function[at];
     struct scope s = {0};

@@ -1,4 +1,4 @@
-/* <kiln/formats/model.h>: models as users have them. */
+/* The functions of <kiln/formats/model.h> for loading and calling models. */
 #include "onnx.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,7 +16,7 @@ static const char *text_or_empty(const char *s) { return s ? s : ""; }
 
 static void release_array(void *a) { array_unref(a); }
 
-/* The weights' tensors have their arrays' memory. */
+/* Makes the tensors of the weights, which share the memory of their arrays. */
 static bool make_weights(const kl_site *site, kl_model *m)
 {
     bool ok = true;
@@ -184,7 +184,7 @@ static bool fits(const kl_site *site, kl_model *m, uint32_t nin, const kl_tensor
     return true;
 }
 
-/* A handle of its own for each output, even where two are one, or an input. */
+/* Gives output i a handle of its own, even if it is the same value as another output or an input. */
 static bool take_output(const kl_site *site, struct frame *f, struct run *r, uint32_t i, kl_tensor *all)
 {
     kl_tensor *out = &all[i];
@@ -234,6 +234,23 @@ static bool call_model(const kl_site *site, struct run *r, const kl_tensor *in, 
     return ok;
 }
 
+/* Outside of a trace, a call of a model with operator Gradient: in a trace of its own. */
+static kl_status call_in_trace(const kl_site *site, kl_model *m, uint32_t nin, const kl_tensor *in, uint32_t nout,
+                               kl_tensor *out)
+{
+    kl_trace_begin(m->label);
+    kl_status status = kl_model_call_at(site, m, nin, in, nout, out);
+    for (uint32_t i = 0; status == KL_OK && i < nout; i++)
+        kl_keep(out[i]);
+    kl_status end = kl_trace_end();
+    for (uint32_t i = 0; end != KL_OK && i < nout; i++) {
+        if (out[i].id)
+            kl_release(out[i]);
+        out[i] = kl_none;
+    }
+    return status ? status : end;
+}
+
 kl_status kl_model_call_at(const kl_site *site, kl_model *m, uint32_t nin, const kl_tensor *in, uint32_t nout,
                            kl_tensor *out)
 {
@@ -241,6 +258,8 @@ kl_status kl_model_call_at(const kl_site *site, kl_model *m, uint32_t nin, const
         out[i] = kl_none;
     if (!fits(site, m, nin, in, nout, out))
         return kl_last_error_code();
+    if (m->differentiates && !kl_tracing())
+        return call_in_trace(site, m, nin, in, nout, out);
     struct run r = {.m = m, .tracing = kl_tracing()};
     if (!r.tracing)
         kl_scope_begin();

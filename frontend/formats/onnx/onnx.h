@@ -109,6 +109,7 @@ struct kl_model {
     struct graph_def **function;      /* as proto->functions; NULL: not read yet */
     struct pooled *pool;              /* constants that calls have used */
     uint32_t npool, pool_cap;
+    bool differentiates;              /* it has operator Gradient, which needs a trace */
 };
 
 /* ---- names.c: strings and call sites that stay, as a caller's do: programs keep them longer than models ---- */

@@ -1,4 +1,4 @@
-/* A call: frames of values, the nodes of a graph in order, and what is known while recording. */
+/* Runs a call: frames of values, the nodes of a graph in order, and values that are known while recording. */
 #include "onnx.h"
 #include <stdarg.h>
 #include <stdio.h>
@@ -82,7 +82,7 @@ void frame_close(struct frame *f)
     f->node = NULL;
 }
 
-/* ---- what functions of operators ask ---- */
+/* ---- functions that operators call ---- */
 
 bool onnx_fails(struct node *n, kl_status code, const char *fmt, ...)
 {
@@ -166,7 +166,7 @@ static bool array_same(const struct array *a, const struct array *b)
            !memcmp(a->data, b->data, (size_t)a->count * kl_dtype_size(a->dtype));
 }
 
-/* A constant that lives as long as the model: the same numbers in another call are the same tensor. */
+/* Makes a constant that exists as long as the model, so that equal numbers in another call give the same tensor. */
 static kl_tensor run_pooled(struct node *n, struct array *a)
 {
     struct kl_model *m = n->run->m;
@@ -235,7 +235,7 @@ kl_tensor onnx_in(struct node *n, uint32_t i)
         return onnx_fails(n, KL_ERR_INTERNAL, "operand %u has no value", i), kl_none;
     kl_tensor t = array_recorded(n, a);
     if (!n->run->folding && a->count > 1 && kl_check(t) == KL_OK)
-        v->t = t; /* the pool's: not of the trace or region that is open now */
+        v->t = t; /* a tensor of the pool, which belongs to no trace or region */
     return t;
 }
 
@@ -265,7 +265,7 @@ static struct array *array_of_tensor(kl_tensor t, const struct type *y)
 
 bool onnx_give(struct node *n, uint32_t i, kl_tensor t)
 {
-    if (kl_check(t) != KL_OK) /* kl_none of a helper that has said why */
+    if (kl_check(t) != KL_OK) /* kl_none of a function that has reported why */
         return t.id || kl_last_error_code() ? false : onnx_fails(n, KL_ERR_INTERNAL, "result %u is missing", i);
     struct value *v = result_of(n, i);
     if (!v)
@@ -321,7 +321,8 @@ bool onnx_give_value(struct node *n, uint32_t i, const struct value *from)
 
 static bool run_know(struct node *n, struct value *v, uint32_t i);
 
-/* Runs the node on the host.  Its operands become known first.  large: its results are too large, and not set. */
+/* Runs the node on the host, after its operands have been computed there.  large: its results are too large, and are
+ * not set. */
 static bool run_fold(struct node *n, bool demanded, bool *large)
 {
     struct run *r = n->run;
@@ -362,7 +363,7 @@ bool onnx_try_read(struct node *n, struct value *v)
 {
     if (v->known || !v->t.id || !(v->given || !n->run->tracing))
         return v->known != NULL;
-    struct type y = onnx_type_of(v->t); /* suspended, the trace's own handles are not looked at */
+    struct type y = onnx_type_of(v->t); /* before kl_trace_suspend: handles of a suspended trace cannot be read */
     kl_trace_suspend();
     v->known = array_of_tensor(v->t, &y);
     kl_trace_resume();
@@ -406,7 +407,7 @@ const struct array *onnx_known(struct node *n, uint32_t i)
     if (!v || !v->set)
         return onnx_fails(n, KL_ERR_ARGUMENT, "it needs operand %u", i), NULL;
     if (n->run->folding)
-        return v->known || run_know(n, v, i) ? v->known : NULL; /* known before */
+        return v->known || run_know(n, v, i) ? v->known : NULL; /* run_fold has computed it */
     return run_know(n, v, i) ? v->known : NULL;
 }
 
@@ -424,7 +425,7 @@ bool onnx_ints(struct node *n, uint32_t i, int64_t *v, int most, int *count)
     return true;
 }
 
-/* All operands known, and there is at least one. */
+/* Can the node be folded?  It has operands, and all are known constants. */
 static bool run_can_fold(const struct node *n)
 {
     int64_t all = 0;
@@ -502,8 +503,8 @@ bool frame_run(struct frame *f, struct run *r)
     return ok;
 }
 
-/* A graph of its own: an attribute of n, or a function, which sees nothing outside.  out: room for all its results,
- * zeroed. */
+/* Runs a graph in a frame of its own: a graph that is an attribute of n, or a function, which cannot refer to values
+ * outside.  out: room for all its results, zeroed. */
 bool graph_run(struct node *n, const struct graph_def *g, const struct value *in, uint32_t nin, struct value *out)
 {
     struct frame f;

@@ -34,7 +34,7 @@ static bool count_elements(int rank, const int64_t *dims, int64_t *count)
     return empty || (!over && *count < INT64_MAX / 16);
 }
 
-/* Without memory for its elements. */
+/* Makes an array without memory for its elements. */
 static struct array *array_empty(kl_dtype dtype, int rank, const int64_t *dims)
 {
     int64_t count;
@@ -132,7 +132,7 @@ int64_t array_int(const struct array *a, int64_t i)
 
 /* ---- element types ---- */
 
-/* `bits`: in a file, of an element that Kiln holds in a wider dtype; 0: as the dtype. */
+/* `bits`: of an element in a file, if Kiln holds it in a wider dtype; 0: the dtype has the same number. */
 static const struct { const char *name; kl_dtype dtype; int bits; } element_types[] = {
     {"undefined", KL_DTYPE_COUNT, 0}, {"float", KL_F32, 0}, {"uint8", KL_U8, 0}, {"int8", KL_I8, 0},
     {"uint16", KL_U16, 0}, {"int16", KL_I16, 0}, {"int32", KL_I32, 0}, {"int64", KL_I64, 0},
@@ -153,7 +153,7 @@ bool onnx_is_widened(int32_t t) { return is_element_type(t) && element_types[t].
 
 /* ---- tensors in files ---- */
 
-/* Elements of a field of wider numbers. */
+/* Reads elements from a field whose numbers may be wider. */
 #define NARROW(type, from, n)                        \
     for (size_t i = 0; i < (n); i++)                 \
         ((type *)a->data)[i] = (type)(from)[i]
@@ -200,7 +200,7 @@ static bool copy_field(struct array *a, const Onnx__TensorProto *t)
     return true;
 }
 
-/* A path in the model's folder: no absolute one, none that leaves it. */
+/* Makes a path in the folder of the model; refuses absolute paths and those that leave the folder. */
 static bool stays_inside(const char *path)
 {
     if (!*path || *path == '/' || strchr(path, '\\'))
@@ -241,7 +241,7 @@ static bool read_external(struct array *a, const Onnx__TensorProto *t, const cha
         message_set(why, KL_ERR_IO, "tensor '%.200s': bytes %llu to %llu are outside of %.300s, which has %zu", name,
                     offset, offset + length, path, m->b.size);
     } else if (length && offset % size == 0 && a->dtype != KL_BOOL) {
-        a->data = (void *)(uintptr_t)(m->b.data + offset); /* only read: kl_wrap's memory stays what it is */
+        a->data = (void *)(uintptr_t)(m->b.data + offset); /* never written: kl_wrap does not change the memory */
         a->file = m;
         return true;
     } else if (!(a->data = malloc(length + 1))) {
@@ -253,7 +253,7 @@ static bool read_external(struct array *a, const Onnx__TensorProto *t, const cha
     return ok;
 }
 
-/* Whether the file can hold so many elements, before memory is taken for them. */
+/* Can the file hold so many elements?  This is checked before memory is allocated for them. */
 static bool is_there(const Onnx__TensorProto *t, int64_t count, const char *name, struct message *why)
 {
     size_t have = t->n_float_data + t->n_int32_data + t->n_int64_data + t->n_double_data + t->n_uint64_data;
@@ -261,7 +261,7 @@ static bool is_there(const Onnx__TensorProto *t, int64_t count, const char *name
     size_t bytes = bits == 4 ? ((size_t)count + 1) / 2 : (size_t)count * kl_dtype_size(onnx_dtype(t->data_type));
     if (bits == 8)
         bytes = (size_t)count;
-    size_t fields = bits == 4 ? bytes : (size_t)count; /* int32_data holds a byte, of two 4-bit integers, each */
+    size_t fields = bits == 4 ? bytes : (size_t)count; /* an int32 is a byte, with two 4-bit integers */
     if (t->has_data_location && t->data_location == ONNX__TENSOR_PROTO__DATA_LOCATION__EXTERNAL) {
         if (count < INT64_C(1) << 40)
             return true;
@@ -277,7 +277,7 @@ static bool read_own(struct array *a, Onnx__TensorProto *t, bool take, struct me
 {
     const char *name = t->name ? t->name : "";
     size_t bytes = (size_t)a->count * kl_dtype_size(a->dtype);
-    if (take && t->has_raw_data && bytes) { /* protobuf-c's memory is malloc's */
+    if (take && t->has_raw_data && bytes) { /* protobuf-c allocates with malloc */
         a->data = t->raw_data.data;
         t->raw_data = (ProtobufCBinaryData){0, NULL};
         return true;
@@ -291,7 +291,7 @@ static bool read_own(struct array *a, Onnx__TensorProto *t, bool take, struct me
     return true;
 }
 
-/* An 8-bit float as an f16, in which all of them are exact: its fields moved, and what has no normal f16 or is NaN. */
+/* Converts an 8-bit float to f16, which is exact: shifts its fields, and treats subnormals and NaN separately. */
 static uint16_t float8_as_half(int32_t type, uint8_t code)
 {
     bool e4m3 = type == ONNX_FLOAT8E4M3FN || type == ONNX_FLOAT8E4M3FNUZ;
@@ -307,14 +307,14 @@ static uint16_t float8_as_half(int32_t type, uint8_t code)
     int whole = exponent ? fraction + (1 << mantissa) : fraction; /* the value is whole * 2^power */
     if (!whole)
         return sign;
-    while (whole < 1 << 10 && power > -24) { /* up to the place of f16's leading bit, or its least exponent */
+    while (whole < 1 << 10 && power > -24) { /* until the leading bit is that of f16, or the exponent is its least */
         whole *= 2;
         power--;
     }
     return (uint16_t)(sign | (whole < 1 << 10 ? whole : (power + 25) << 10 | (whole & 0x3ff)));
 }
 
-/* The elements of a tensor of fewer than 8 bits, or of 8-bit floats, in a's wider dtype. */
+/* Converts elements of fewer than 8 bits, or 8-bit floats, to the wider dtype of a. */
 static bool read_widened(struct array *a, const Onnx__TensorProto *t, const char *folder, struct message *why)
 {
     const char *name = t->name ? t->name : "";

@@ -14,9 +14,9 @@ extern "C" {
 
 typedef enum kl_sampling { KL_SAMPLING_NEAREST, KL_SAMPLING_LINEAR, KL_SAMPLING_CUBIC } kl_sampling;
 /* The position x in the tensor, in elements, from which element i of the result is taken; s: the scale, L: the tensor's
- * length, n: the result's.  HALF_PIXEL: (i + 1/2) / s - 1/2; _SYMMETRIC: moved so that the middles meet where n is not
- * s L; _PYTORCH: 0 where n is 1.  CORNERS: i (L - 1) / (n - 1).  ASYMMETRIC: i / s.  TF_NEAREST: (i + 1/2) / s.  CROP:
- * start (L - 1) + i (end - start) (L - 1) / (n - 1). */
+ * length, n: the result's.  HALF_PIXEL: (i + 1/2) / s - 1/2; _SYMMETRIC: shifted so that the centres agree where n is
+ * not s L; _PYTORCH: 0 where n is 1.  CORNERS: i (L - 1) / (n - 1).  ASYMMETRIC: i / s.  TF_NEAREST: (i + 1/2) / s.
+ * CROP: start (L - 1) + i (end - start) (L - 1) / (n - 1). */
 typedef enum kl_resize_places {
     KL_RESIZE_HALF_PIXEL, KL_RESIZE_HALF_PIXEL_SYMMETRIC, KL_RESIZE_HALF_PIXEL_PYTORCH, KL_RESIZE_CORNERS,
     KL_RESIZE_ASYMMETRIC, KL_RESIZE_TF_NEAREST, KL_RESIZE_CROP
@@ -29,12 +29,12 @@ typedef struct kl_resize_options {
     kl_sampling sampling;
     kl_resize_places places;
     kl_resize_rounding rounding;  /* of NEAREST */
-    const double *scale;          /* one an axis; NULL: the result's length / the tensor's */
-    const double *start, *end;    /* of CROP, one an axis, as parts of the length; NULL: 0 and 1 */
+    const double *scale;          /* one for each axis; NULL: length of the result / of the tensor */
+    const double *start, *end;    /* of CROP, for each axis, as fractions of the length; NULL: 0 and 1 */
     double cubic;                 /* the coefficient of CUBIC; 0: -0.75 */
-    bool antialias;               /* LINEAR, CUBIC: down, a wider filter */
-    bool exclude_outside;         /* what lies outside has no weight; else it is the border's element */
-    bool fill;                    /* CROP: elements whose place lies outside are `value` */
+    bool antialias;               /* LINEAR, CUBIC: a wider filter where the result is smaller */
+    bool exclude_outside;         /* positions outside have no weight; else they have the border element */
+    bool fill;                    /* CROP: elements whose position is outside are `value` */
     double value;
 } kl_resize_options;
 
@@ -48,9 +48,9 @@ KL_API_AT kl_tensor kl_resize(kl_tensor a, int naxes, const int *axes, const int
 /* The values outside of the tensor: zeros, the border's elements, or the elements mirrored at the border. */
 typedef enum kl_sample_border { KL_SAMPLE_ZEROS, KL_SAMPLE_BORDER, KL_SAMPLE_REFLECTION } kl_sample_border;
 
-/* a: [N, C, L1..Ln]  grid: floats [N, O..., n], n 1 to 3  ->  [N, C, O...]: a at these places, the last axis first (x,
- * y, z); -1 and 1 are the borders' elements (corners), or half an element outside of them.  a: floats, or numbers with
- * NEAREST.  [SHAPE, TYPE, ARGUMENT] */
+/* a: [N, C, L1..Ln]  grid: floats [N, O..., n], n 1 to 3  ->  [N, C, O...]: a at these positions, the last axis first
+ * (x, y, z); -1 and 1 are the borders' elements (corners), or half an element outside of them.  a: floats, or numbers
+ * with NEAREST.  [SHAPE, TYPE, ARGUMENT] */
 KL_API_AT kl_tensor kl_grid_sample(kl_tensor a, kl_tensor grid, kl_sampling sampling, kl_sample_border border,
                                    bool corners);
 
@@ -73,8 +73,8 @@ KL_API_AT kl_tensor kl_roi_align(kl_tensor a, kl_tensor boxes, kl_tensor image, 
 KL_API_AT kl_tensor kl_adaptive_avg_pool(kl_tensor a, int n, const int64_t *sizes);
 KL_API_AT kl_tensor kl_adaptive_max_pool(kl_tensor a, int n, const int64_t *sizes);
 
-/* kl_max_pool, and a new handle for the places (i64) of the first largest elements (or NaN): their numbers in the last
- * n axes in a row.  The gradient goes to these.  [SHAPE, TYPE, ARGUMENT] */
+/* kl_max_pool, and a new handle for the positions (i64) of the first largest element (or NaN) of each window: its index
+ * in the last n axes, flattened.  The gradient flows to these elements.  [SHAPE, TYPE, ARGUMENT] */
 KL_API_AT kl_tensor kl_max_pool_places(kl_tensor a, int n, const int64_t *window, const int64_t *stride,
                                        const int64_t *low, const int64_t *high, const int64_t *dilation,
                                        kl_tensor *places);

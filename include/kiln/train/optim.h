@@ -23,9 +23,10 @@ typedef struct kl_optimizer kl_optimizer;
 /* In the formulas p is a parameter, g its gradient, lr the learning rate; t counts the steps from 1.  States begin as
  * zeros; kl_optimizer_state calls them by the letters below.  They have the parameter's dtype, those of f16 and bf16
  * have f32: the formulas are computed in f32 there, and p is rounded once.  Where gradients stay 0, states do not decay
- * to subnormal numbers, which are slow: a state that is a moving average with the weights beta and 1 - beta is 0 where
- * its magnitude is below 2^-126 / min(beta, 1 - beta) (f64: 2^-1022), SGD's and RMSprop's "m" where below 2^-126.  Parameters of an attached tree with factors
- * of their own (kl_optimizer_attach) have lr * rate for lr and weight_decay * decay for weight_decay. */
+ * to subnormal numbers, which are slow: a moving average with the weights beta and 1 - beta is set to 0 where its
+ * magnitude is below 2^-126 / min(beta, 1 - beta), SGD's and RMSprop's "m" where it is below 2^-126 (f64: 2^-1022).
+ * Parameters of an attached tree with factors of their own (kl_optimizer_attach) have lr * rate for lr and
+ * weight_decay * decay for weight_decay. */
 
 /* Stochastic gradient descent, with momentum unless that is 0 (then v = g); Nesterov's takes one with momentum:
  *   v = momentum v + g + weight_decay p

@@ -138,7 +138,16 @@ double attention_flops(const struct graph *g, const struct node *n)
     double columns = (double)z.d + (double)z.e; /* of scores, and of the values or their gradients' products */
     if (n->op == OP_attention_grad)
         columns += n->attr.attention.of == ATTENTION_KEYS ? columns : (double)z.d;
-    return 2 * (double)z.batch * (double)z.l * (double)z.m * columns;
+    double l = (double)z.l, m = (double)z.m, pairs = l * m;
+    if (n->attr.attention.causal) /* the last query sees all keys, the one before it one less */
+        pairs = l <= m ? l * (m - l) + l * (l + 1) / 2 : m * (m + 1) / 2;
+    return 2 * (double)z.batch * pairs * columns;
+}
+
+bool attention_has_ranges(const struct graph *g, const struct node *n)
+{
+    unsigned seen = attention_seen(n);
+    return seen < n->nin && node_at(g, n->in[seen])->dtype != KL_BOOL;
 }
 
 struct sight attention_sight(const struct graph *g, const struct node *n, const struct attention_sizes *z,
@@ -330,7 +339,7 @@ static ref weights(struct graph *g, const struct node *n, ref *seen)
     if (!x)
         return NIL;
     const struct shape s = *node_shape(g, x);
-    x = dtype == n->dtype ? x : n_cast(g, x, dtype);
+    x = node_at(g, x)->dtype == dtype ? x : n_cast(g, x, dtype);
     x = n_mul(g, x, n_k(g, x, dtype_value(KL_F64, n->attr.attention.scale)));
     *seen = attention_seen_keys(g, n, &s);
     ref none = n_k(g, x, -INFINITY), most = along_keys(g, OP_reduce_max, *seen ? n_where(g, *seen, x, none) : x, &s);

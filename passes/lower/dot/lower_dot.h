@@ -119,6 +119,8 @@ val dot_there(const struct dot *d, bool second, int64_t side, bool beyond, val f
 val dot_if_there(const struct dot *d, const struct schedule *s, val m, val n);
 
 /* ---- lower_dot_matrix.c ---- */
+/* Columns of a slab that are of one tile: a slab is as large as shared memory has room for. */
+int64_t dot_matrix_part(const struct schedule *s);
 /* Is the operand an array of which each thread of the record's block can copy whole vectors? */
 bool dot_matrix_copies(const struct dot *d, const struct schedule *s, bool second);
 void dot_emit_matrix(struct dot *d, const struct schedule *s);

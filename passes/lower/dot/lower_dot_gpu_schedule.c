@@ -63,7 +63,8 @@ static struct wrong wrong_block(const struct caps *c, const struct schedule *s, 
         return (struct wrong){"width", "the block's tiles make another number of threads"};
     if (threads > (int64_t)c->block_threads)
         return (struct wrong){"width", "a block of this target has fewer threads"};
-    if (a % threads || b % threads || a / threads > DOT_MAX_PARTS || b / threads > DOT_MAX_PARTS)
+    int64_t most = DOT_MAX_PARTS * (s->kind == SCHED_DOT_MATRIX && s->dot_matrix.async ? DOT_VECTOR : 1);
+    if (a % threads || b % threads || a / threads > most || b / threads > most)
         return (struct wrong){"step", "each thread brings the same number of elements of an operand, at most 32"};
     if (bytes > (int64_t)c->shared_bytes)
         return (struct wrong){"step", "the block's shared memory has no room for that"};
@@ -110,7 +111,7 @@ static bool choose_threads(const struct dot *d, const struct caps *c, struct sch
 
 /* ---- tiles of subgroups ---- */
 
-enum { MAX_SUMS = 64 }; /* that a thread holds */
+enum { MAX_SUMS = 64, MAX_ASYNC_SUMS = 128 }; /* that a thread holds, factors beside them, or nothing */
 
 /* Of a step in shared memory, however it lies there. */
 static int64_t factor_elements(int64_t side, int64_t step)
@@ -119,44 +120,78 @@ static int64_t factor_elements(int64_t side, int64_t step)
     return by_k > by_side ? by_k : by_side;
 }
 
+/* Of a slab of all tiles, in rows with so many more. */
+static int64_t slab_elements(const struct schedule *s, int64_t more)
+{
+    const int64_t mr = s->dot_matrix.mr, nr = s->dot_matrix.nr;
+    if (!mr || !nr)
+        return 0;
+    return s->dot_matrix.block_m / mr * s->dot_matrix.unit_m * (s->dot_matrix.block_n / nr * dot_matrix_part(s) + more);
+}
+
 /* Bytes of shared memory: the steps of both operands, and a slab of all tiles. */
 static int64_t matrix_bytes(const struct schedule *s)
 {
     int64_t m = s->dot_matrix.block_m, n = s->dot_matrix.block_n, step = s->dot_matrix.step;
-    int64_t out = s->dot_matrix.mr ? m / s->dot_matrix.mr * s->dot_matrix.unit_m : 0;
-    return 2 * s->dot_matrix.stages * (factor_elements(m, step) + factor_elements(n, step)) + 4 * out * (n + DOT_PAD);
+    int64_t elements = s->dot_matrix.async ? (m + n) * step : factor_elements(m, step) + factor_elements(n, step);
+    return 2 * s->dot_matrix.stages * elements + 4 * slab_elements(s, DOT_PAD);
+}
+
+static const struct mma_caps *unit_of(const struct caps *c, const struct schedule *s)
+{
+    return s->dot_matrix.async ? &c->mma_async : &c->mma;
+}
+
+/* What an asynchronous unit wants beyond that. */
+static struct wrong wrong_async(const struct schedule *s)
+{
+    if (s->dot_matrix.stages < 3)
+        return (struct wrong){"stages", "two steps may be multiplied while another one is on its way"};
+    if (s->dot_matrix.step % PANEL_COLUMNS)
+        return (struct wrong){"step", "rows are whole panels"};
+    if (s->dot_matrix.block_n % PANEL_COLUMNS)
+        return (struct wrong){"block", "rows are whole panels"};
+    if (!s->dot_matrix.copy_a || !s->dot_matrix.copy_b)
+        return (struct wrong){"async", "both operands are copied"};
+    return (struct wrong){0};
 }
 
 static struct wrong wrong_matrix(const struct caps *c, const struct schedule *s)
 {
-    const struct mma_caps *u = &c->mma;
+    const struct mma_caps *u = unit_of(c, s);
     unsigned mr = s->dot_matrix.mr, nr = s->dot_matrix.nr;
-    int64_t m = s->dot_matrix.block_m, n = s->dot_matrix.block_n, step = s->dot_matrix.step;
+    int64_t step = s->dot_matrix.step;
     if (s->dot_matrix.unit_m != u->m || s->dot_matrix.unit_n != u->n || s->dot_matrix.unit_k != u->k)
         return (struct wrong){"unit", "it is another on this target"};
     if (s->dot_matrix.subgroup != u->subgroup)
         return (struct wrong){"subgroup", "it has another length on this target"};
-    if (mr % u->m || nr % u->n || mr / u->m > DOT_MAX_SLABS || mr * nr > (unsigned)MAX_SUMS * u->subgroup)
+    if (!u->subgroup)
+        return (struct wrong){"async", "this target has no such unit"};
+    if (mr % u->m || nr % u->n || nr > u->most_n || nr % dot_matrix_part(s) || mr / u->m > DOT_MAX_SLABS ||
+        mr * nr > (unsigned)(u->async ? MAX_ASYNC_SUMS : MAX_SUMS) * u->subgroup)
         return (struct wrong){"tile", "a whole number of the unit's tiles, and registers for its sums"};
     if (step % u->k)
         return (struct wrong){"step", "it is a whole number of the unit's steps"};
     if (s->dot_matrix.stages < 2)
         return (struct wrong){"stages", "while one step is multiplied, another one is on its way"};
     struct wrong w = wrong_block(c, s, u->subgroup, matrix_bytes(s));
-    if (!w.field && m / mr * u->m * n % s->width)
+    if (!w.field && s->dot_matrix.async)
+        w = wrong_async(s);
+    if (!w.field && slab_elements(s, 0) % s->width)
         return (struct wrong){"block", "each thread has the same number of results of a slab"};
     return w;
 }
 
 static void set_unit(const struct caps *c, struct schedule *s)
 {
+    const struct mma_caps *u = unit_of(c, s);
     if (!s->dot_matrix.unit_m && !s->dot_matrix.unit_n && !s->dot_matrix.unit_k) {
-        s->dot_matrix.unit_m = c->mma.m;
-        s->dot_matrix.unit_n = c->mma.n;
-        s->dot_matrix.unit_k = c->mma.k;
+        s->dot_matrix.unit_m = u->m;
+        s->dot_matrix.unit_n = u->n;
+        s->dot_matrix.unit_k = u->k;
     }
     if (!s->dot_matrix.subgroup)
-        s->dot_matrix.subgroup = c->mma.subgroup;
+        s->dot_matrix.subgroup = u->subgroup;
 }
 
 /* Where copies do not wait, more steps on their way hide more of memory's latency: up to 4, if two blocks fit a
@@ -164,7 +199,8 @@ static void set_unit(const struct caps *c, struct schedule *s)
 static void choose_stages(const struct dot *d, const struct caps *c, struct schedule *s)
 {
     enum { MOST_STAGES = 4, LEAST_STAGES = 3 };
-    int64_t steps = dot_parts(d->size.k, s->dot_matrix.step), most = steps + 1 < MOST_STAGES ? steps + 1 : MOST_STAGES;
+    int64_t steps = dot_parts(d->size.k, s->dot_matrix.step) + 1 + s->dot_matrix.async;
+    int64_t most = steps < MOST_STAGES ? steps : MOST_STAGES;
     for (int blocks = 2; blocks >= 1 && c->async_copies && most >= LEAST_STAGES; blocks--)
         for (s->dot_matrix.stages = (uint8_t)most; s->dot_matrix.stages >= LEAST_STAGES; s->dot_matrix.stages--)
             if (blocks * matrix_bytes(s) <= (int64_t)c->shared_bytes)
@@ -178,6 +214,29 @@ static bool has_units(const struct dot *d, const struct caps *c)
     const struct graph *g = d->w->g;
     unsigned dtype = g->node[d->n->in[0]].dtype;
     return (c->mma.dtypes >> dtype & 1) && g->node[d->n->in[1]].dtype == dtype && d->size.batch >= 1 && d->size.k >= 1;
+}
+
+/* The factors as the unit reads them from shared memory: both as they lie in memory. */
+static bool choose_async(const struct dot *d, const struct caps *c, struct schedule *s)
+{
+    static const struct dot_shape shape[] = {{64, 256, 2, 1, 64}, {64, 128, 2, 1, 64}, {64, 128, 1, 1, 64},
+                                             {64, 64, 1, 1, 64}};
+    bool found = false;
+    for (unsigned i = 0; c->mma_async.subgroup && has_units(d, c) && i < sizeof shape / sizeof *shape; i++) {
+        struct schedule x = of_shape(d, &shape[i], SCHED_DOT_MATRIX, c->mma_async.subgroup);
+        x.dot_matrix.async = 1;
+        set_unit(c, &x);
+        choose_stages(d, c, &x);
+        x.dot_matrix.copy_a = dot_matrix_copies(d, &x, false);
+        x.dot_matrix.copy_b = dot_matrix_copies(d, &x, true);
+        if (wrong_matrix(c, &x).field || !fills(d, &x))
+            continue;
+        *s = x;
+        found = true;
+        if (occupies(d, c, &x))
+            break;
+    }
+    return found && fits_grid(d, s);
 }
 
 static bool choose_matrix(const struct dot *d, const struct caps *c, struct schedule *s)
@@ -294,6 +353,10 @@ bool choose_dot_gpu(struct dot *d, struct schedule *s, bool *done)
             (want->kind != SCHED_DOT_BLOCKS && (want->kind != SCHED_DOT_MATRIX || !has_units(d, c))))
             return false;
         *done = choose_wanted(d, c, s);
+        return true;
+    }
+    if (choose_async(d, c, s)) {
+        *done = end_blocks(d, s, true);
         return true;
     }
     if (choose_matrix(d, c, s)) {

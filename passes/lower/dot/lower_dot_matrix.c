@@ -17,9 +17,19 @@
  *   multiply   step i
  *   store      what was computed of step i + stages - 1 into the same buffer
  *
+ * A unit that works asynchronously (NVIDIA's wgmma) reads panels of shared memory by itself.  Its products of step
+ * i - 1 may still be under way while those of step i are begun, so copies go to the buffer of step i - 2, one step less
+ * ahead:
+ *
+ *   wait       for this thread's copies of step i
+ *   barrier    all threads' parts of step i are there, and all threads' products of step i - 2 are complete
+ *   multiply   step i: begins; commit products
+ *   copy       step i + stages - 2; commit
+ *   wait       for the products of step i - 1
+ *
  * A unit's sums are spread over the subgroup's lanes as the hardware has it, which the loop IR does not say: a slab of
- * every tile goes to shared memory, and from there to the epilogue.  A thread has a vector of neighbours at a time, so
- * that it stores them at once.
+ * every tile, or a part of its columns, goes to shared memory, and from there to the epilogue.  A thread has a vector
+ * of neighbours at a time, so that it stores them at once.
  *
  * The unit adds products in an order of its own (MMA_ANY) and a sum goes through all of the contraction, whatever pass
  * numerics' k-blocks: the same within n * 2^-22 of the sum of the products' sizes, n being the length, and then rounded
@@ -46,8 +56,9 @@ struct subgroups {
     int64_t threads, col_subgroups;     /* of the block; in a row of tiles */
     struct factor factor[2];
     uint32_t out;                   /* a slab of each tile, in shared memory; */
-    int64_t out_row;                /* from a row of it to the next */
-    unsigned slabs;                 /* of a tile */
+    int64_t out_cols, out_row;      /* columns of it; from a row of it to the next */
+    int64_t part;                   /* columns of a slab that are of one tile */
+    unsigned slabs, parts;          /* of a tile: slabs of all columns, and parts of one */
     val t;                          /* the thread */
     val tile_i, tile_j;             /* its subgroup's tile, among the block's */
 };
@@ -58,6 +69,12 @@ enum { MAX_PARTS = DOT_MAX_PARTS, MAX_SLABS = DOT_MAX_SLABS, PAD = DOT_PAD, VECT
 static int64_t slab_rows(const struct schedule *s)
 {
     return (int64_t)s->dot_matrix.block_m / s->dot_matrix.mr * s->dot_matrix.unit_m;
+}
+
+int64_t dot_matrix_part(const struct schedule *s)
+{
+    enum { MOST_COLUMNS = 32 };
+    return s->dot_matrix.async && s->dot_matrix.nr > MOST_COLUMNS ? MOST_COLUMNS : s->dot_matrix.nr;
 }
 
 /* ---- one step ---- */
@@ -157,7 +174,7 @@ static void dot_matrix_multiply(const struct subgroups *s, val stage, const val 
             val at = ix_add(k, a0, k_int(k, i * s->unit.m * a_row + kk * a_col));
             val a = dot_load(k, fa->buf, at, fa->by_k ? TILE_ROWS : TILE_COLS, k_int(k, fa->row), s->unit.m, s->unit.k,
                              0);
-            next[i] = dot_mma(k, MMA_ANY, a, b, kk ? next[i] : sum[i]);
+            next[i] = dot_mma(k, s->s.dot_matrix.async ? MMA_ASYNC : MMA_ANY, a, b, kk ? next[i] : sum[i]);
         }
     }
 }
@@ -183,6 +200,18 @@ static void end_step(const struct subgroups *s, val stage, const struct part par
             dot_matrix_put(s, &s->factor[o], stage, &part[o]);
 }
 
+static void commit_products(const struct subgroups *s)
+{
+    if (s->s.dot_matrix.async)
+        k_append(s->d->w->k, (struct linst){.op = L_COMMIT, .dtype = KL_BOOL, .kind = ASYNC_PRODUCTS});
+}
+
+static void wait_for_products(const struct subgroups *s, uint64_t left)
+{
+    if (s->s.dot_matrix.async)
+        k_append(s->d->w->k, (struct linst){.op = L_WAIT, .dtype = KL_BOOL, .kind = ASYNC_PRODUCTS, .imm = left});
+}
+
 static void commit(const struct subgroups *s)
 {
     if (s->factor[0].copied || s->factor[1].copied)
@@ -203,7 +232,8 @@ static void emit_sums(const struct subgroups *s, val *sum)
     struct part part[2];
     val next[MAX_SLABS], zero = dot_splat(k, k_bits(k, KL_F32, 0), s->unit.m, s->s.dot_matrix.nr);
     int64_t length = s->s.dot_matrix.step, steps = dot_parts(s->d->size.k, length), stages = s->s.dot_matrix.stages;
-    int64_t ahead = stages - 1;
+    bool async = s->s.dot_matrix.async;
+    int64_t ahead = stages - 1 - async;
     for (int64_t i = 0; i < ahead; i++) {
         begin_step(s, k_int(k, i * length), s->d->size.k < (i + 1) * length, k_int(k, i), part);
         end_step(s, k_int(k, i), part);
@@ -215,10 +245,15 @@ static void emit_sums(const struct subgroups *s, val *sum)
     wait_for_copies(s, ahead - 1);
     dot_meet(k);
     val later = ix_add(k, step, k_int(k, ahead)), stage = ix_mod(k, later, stages);
+    if (async)
+        dot_matrix_multiply(s, ix_mod(k, step, stages), sum, next);
+    commit_products(s);
     if (steps > ahead)
         begin_step(s, ix_scale(k, later, length), true, stage, part);
     commit(s);
-    dot_matrix_multiply(s, ix_mod(k, step, stages), sum, next);
+    if (!async)
+        dot_matrix_multiply(s, ix_mod(k, step, stages), sum, next);
+    wait_for_products(s, 1);
     if (steps > ahead)
         end_step(s, stage, part);
     for (unsigned i = 0; i < s->slabs; i++)
@@ -226,6 +261,7 @@ static void emit_sums(const struct subgroups *s, val *sum)
     k_end(k, step);
     for (unsigned i = 0; i < s->slabs; i++)
         sum[i] = dot_out(k, sum[i]);
+    wait_for_products(s, 0);
     wait_for_copies(s, 0); /* of zeros beyond the end: the block's next iteration writes to the same buffers */
 }
 
@@ -235,22 +271,25 @@ static void emit_sums(const struct subgroups *s, val *sum)
 static int64_t results_together(const struct subgroups *s)
 {
     enum { SMALL = 16 };            /* members */
-    int64_t vectors = slab_rows(&s->s) * s->s.dot_matrix.block_n / VECTOR;
-    bool whole = s->d->size.n % VECTOR == 0 && s->s.dot_matrix.block_n % VECTOR == 0 && vectors % s->threads == 0;
+    int64_t vectors = slab_rows(&s->s) * s->out_cols / VECTOR;
+    bool whole = s->d->size.n % VECTOR == 0 && s->part % VECTOR == 0 && vectors % s->threads == 0;
     return whole && s->d->w->nmember <= SMALL ? VECTOR : 1;
 }
 
-/* The thread's elements of a slab of all tiles: row r of it is of tile r / M, and there row r % M of the slab. */
-static void emit_slab(const struct subgroups *s, val slab)
+/* The thread's elements of a slab of all tiles: row r of it is of tile r / M, and there row r % M of the slab; column c
+ * of it is of tile c / PART, and there column c % PART of the part. */
+static void emit_slab(const struct subgroups *s, val number)
 {
     struct kernel *k = s->d->w->k;
-    int64_t together = results_together(s), cols = s->s.dot_matrix.block_n / together;
+    int64_t together = results_together(s), cols = s->out_cols / together, nr = s->s.dot_matrix.nr;
+    val slab = ix_div(k, number, s->parts), first = ix_scale(k, ix_mod(k, number, s->parts), s->part);
     val i = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, slab_rows(&s->s) * cols / s->threads), 1);
     val e = ix_add(k, ix_scale(k, i, s->threads), s->t), r = ix_div(k, e, cols),
         col = ix_scale(k, ix_mod(k, e, cols), together);
     val row = ix_add(k, ix_scale(k, ix_div(k, r, s->unit.m), s->s.dot_matrix.mr),
                      ix_add(k, ix_scale(k, slab, s->unit.m), ix_mod(k, r, s->unit.m)));
-    val m = ix_add(k, s->factor[0].first, row), n = ix_add(k, s->factor[1].first, col);
+    val of_tile = ix_add(k, ix_scale(k, ix_div(k, col, s->part), nr), ix_add(k, first, ix_mod(k, col, s->part)));
+    val m = ix_add(k, s->factor[0].first, row), n = ix_add(k, s->factor[1].first, of_tile);
     val mask = dot_if_there(s->d, &s->s, m, n), at = ix_add(k, ix_scale(k, r, s->out_row), col);
     ix_bound(k, n, 0, s->d->size.n - together);
     for (int64_t j = 0; j < together; j++)
@@ -260,21 +299,31 @@ static void emit_slab(const struct subgroups *s, val slab)
     k_end(k, i);
 }
 
+/* Columns `first` to `first` + part of a slab. */
+static val columns_of(const struct subgroups *s, val slab, int64_t first)
+{
+    if (s->parts == 1)
+        return slab;
+    return k_append(s->d->w->k, (struct linst){.op = L_COLUMNS, .dtype = KL_F32, .rows = (uint16_t)s->unit.m,
+                                               .cols = (uint16_t)s->part, .a = slab, .imm = (uint64_t)first});
+}
+
 /* Slab by slab: the subgroups store theirs, then every thread has a part of all of them. */
 static void emit_results(const struct subgroups *s, const val *sum)
 {
     struct kernel *k = s->d->w->k;
-    val at = ix_add(k, ix_scale(k, s->tile_i, s->unit.m * s->out_row), ix_scale(k, s->tile_j, s->s.dot_matrix.nr));
-    val slab = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, s->slabs), 1);
-    for (unsigned i = 0; i < s->slabs; i++) {
-        val chosen = k_if(k, k_prim(k, P_EQ, slab, k_int(k, i), 0));
-        dot_store(k, s->out, at, TILE_ROWS, k_int(k, s->out_row), sum[i]);
+    val at = ix_add(k, ix_scale(k, s->tile_i, s->unit.m * s->out_row), ix_scale(k, s->tile_j, s->part));
+    val number = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, s->slabs * s->parts), 1);
+    for (unsigned i = 0; i < s->slabs * s->parts; i++) {
+        val chosen = k_if(k, k_prim(k, P_EQ, number, k_int(k, i), 0));
+        dot_store(k, s->out, at, TILE_ROWS, k_int(k, s->out_row),
+                  columns_of(s, sum[i / s->parts], i % s->parts * s->part));
         k_end(k, chosen);
     }
     dot_meet(k);
-    emit_slab(s, slab);
+    emit_slab(s, number);
     dot_meet(k);
-    k_end(k, slab);
+    k_end(k, number);
 }
 
 /* ---- the kernel ---- */
@@ -325,9 +374,12 @@ static struct factor factor_of(const struct subgroups *s, bool second)
     struct factor f = {.along_k = dot_along_k(d, second), .side = vectors_of(&s->s, second, false),
                        .copied = second ? s->s.dot_matrix.copy_b : s->s.dot_matrix.copy_a};
     f.by_k = f.along_k || !f.copied;
-    f.row = (f.by_k ? s->s.dot_matrix.step : f.side) + PAD;
+    f.row = (f.by_k ? s->s.dot_matrix.step : f.side) + (s->s.dot_matrix.async ? 0 : PAD);
     f.elements = (f.by_k ? f.side : s->s.dot_matrix.step) * f.row;
-    f.buf = k_buf(d->w->k, BUF_SHARED, s->dtype, s->s.dot_matrix.stages * f.elements, 0);
+    f.buf = k_buf(d->w->k, BUF_SHARED, s->dtype, s->s.dot_matrix.stages * f.elements,
+                  s->s.dot_matrix.async ? (uint32_t)f.row : 0);
+    if (s->s.dot_matrix.async && !d->w->k->err.code)
+        d->w->k->buf[f.buf].panel_rows = (uint16_t)(f.elements / f.row);
     return f;
 }
 
@@ -337,11 +389,14 @@ void dot_emit_matrix(struct dot *d, const struct schedule *schedule)
     struct kernel *k = w->k;
     int64_t block_m = schedule->dot_matrix.block_m, block_n = schedule->dot_matrix.block_n;
     struct subgroups s = {.d = d, .s = *schedule, .dtype = w->g->node[d->n->in[0]].dtype, .threads = schedule->width,
-                          .col_subgroups = block_n / schedule->dot_matrix.nr, .out_row = block_n + PAD,
+                          .col_subgroups = block_n / schedule->dot_matrix.nr, .part = dot_matrix_part(schedule),
                           .slabs = schedule->dot_matrix.mr / schedule->dot_matrix.unit_m,
                           .unit = {schedule->dot_matrix.unit_m, schedule->dot_matrix.unit_n,
                                    schedule->dot_matrix.unit_k}};
     val sum[MAX_SLABS];
+    s.parts = (unsigned)(schedule->dot_matrix.nr / s.part);
+    s.out_cols = s.col_subgroups * s.part;
+    s.out_row = s.out_cols + PAD;
     lower_scalars(w);
     s.factor[0] = factor_of(&s, false);
     s.factor[1] = factor_of(&s, true);

@@ -126,12 +126,28 @@ static bool packing_pays(const struct tiling *t)
            (d->size.m >= MANY_ROWS && d->size.k * d->size.n > t->caps->l2_bytes / (int64_t)dtype_size(d->n->dtype));
 }
 
+/* The number of lanes without a column where columns lie in tiles of `lanes`. */
+static int64_t idle_lanes(int64_t columns, int64_t lanes) { return (lanes - columns % lanes) % lanes; }
+
+/* Columns of a tile within runs: a vector, or half of one, if that saves a quarter of the lanes and costs no more, and
+ * if there are enough rows to share the loads of B.  A 3x3 convolution to 24 images of 22x22 takes 37 us instead of 46;
+ * with an eighth of the lanes saved, 64 images of 56x56 take 1.09 times as long. */
+static int64_t run_lanes(const struct tiling *t)
+{
+    enum { MANY_ROWS = 12, SAVED = 4 };
+    int64_t lanes = tile_lanes(t->d, t->caps), half = lanes / 2, run = t->d->whole_run;
+    int64_t idle = idle_lanes(run, lanes), saved = idle - idle_lanes(run, half);
+    bool pays = t->caps->half_vectors && run && t->d->size.m >= MANY_ROWS && t->d->unit == 1 &&
+                saved * SAVED >= run + idle;
+    return pays ? half : lanes;
+}
+
 /* A tile's rows and columns. */
 static void choose_tile(const struct tiling *t, uint16_t *mr, uint16_t *nr)
 {
     const struct dot *d = t->d;
     int64_t vectors = tile_vectors(t), most = register_rows(t, vectors), cached = rows_in_cache(d, t->caps);
-    int64_t columns = vectors * tile_lanes(d, t->caps);
+    int64_t columns = t->run < d->size.n ? run_lanes(t) : vectors * tile_lanes(d, t->caps);
     /* a GPU's lanes are threads: none without a column */
     while (t->caps->is_gpu && columns > 1 && columns / 2 >= d->size.n)
         columns /= 2;
@@ -158,9 +174,6 @@ static int64_t task_rows(const struct tiling *t, int64_t mr)
     return d->symbolic_m ? dot_parts(rows, mr) * mr : rows; /* whole tiles */
 }
 
-/* Lanes without a column where so many lie in tiles of so many. */
-static int64_t idle_lanes(int64_t columns, int64_t lanes) { return (lanes - columns % lanes) % lanes; }
-
 /* Columns in runs: may tiles cross them, the columns being copied?  Then all lanes have a column, but a vector of a row
  * is put together from some loads, which all rows of A share. */
 static bool packing_runs_pays(const struct tiling *t)
@@ -168,7 +181,7 @@ static bool packing_runs_pays(const struct tiling *t)
     enum { LOAD_COST = 3, ROW_COST = 5 }; /* in multiplications of a vector */
     const struct dot *d = t->d;
     int64_t lanes = tile_lanes(d, t->caps), loads = 2 + lanes / d->columns_run, cost = LOAD_COST * loads + ROW_COST;
-    return t->run == d->size.n || idle_lanes(t->run, lanes) * d->size.m > cost * t->run;
+    return t->run == d->size.n || idle_lanes(t->run, run_lanes(t)) * d->size.m > cost * t->run;
 }
 
 /* How B is copied, where it is. */

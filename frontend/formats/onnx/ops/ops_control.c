@@ -1,12 +1,12 @@
-/* If, Loop and Scan.  Where conditions and counts are known while recording, graphs are recorded as often as they run;
- * else they are regions of kl_cond, kl_while and kl_scan. */
+/* If, Loop and Scan.  If conditions and counts are known while recording, a graph is recorded once for each time that
+ * it runs; else it becomes a region of kl_cond, kl_while or kl_scan. */
 #include "frontend/formats/onnx/onnx.h"
 #include <stdlib.h>
 #include <string.h>
 
 enum { UNROLLED_MOST = 64, ROUNDS_MOST = 1 << 16, CARRIED_MOST = 256 };
 
-/* A graph as a function of a region.  Its first parameters are in[], the others known to all rounds. */
+/* A graph that is recorded as a region. */
 struct body {
     struct node *n;
     const struct graph_def *g, *other;
@@ -21,7 +21,7 @@ static bool value_recorded(struct node *n, struct value *v, kl_tensor *t)
     return kl_check(*t) == KL_OK;
 }
 
-/* Runs the graph on tensors; out: its results, the first nout of them behind `skip`. */
+/* Runs the graph on tensors; out: nout of its results, from number `skip` on. */
 static kl_status body_run(struct body *b, const struct graph_def *g, const kl_tensor *in, uint32_t nin, kl_tensor *out,
                           uint32_t skip, uint32_t nout)
 {
@@ -91,8 +91,8 @@ bool onnx_if(struct node *n)
 struct loop {
     const struct graph_def *g;
     uint32_t ncarried, nstacked;
-    struct value *in, *out;           /* number of the round, condition, carried; condition, carried, stacked */
-    kl_tensor *row;                   /* stacked, of all rounds: row[round * nstacked + i] */
+    struct value *in, *out;           /* iteration number, condition, carried; condition, carried, stacked */
+    kl_tensor *row;                   /* stacked results of all iterations: row[iteration * nstacked + i] */
     uint32_t rounds, row_cap;
 };
 
@@ -168,7 +168,7 @@ static bool loop_give(struct node *n, struct loop *l)
     return ok;
 }
 
-/* The rounds recorded one by one. */
+/* Records the iterations one after the other. */
 static bool loop_unrolled(struct node *n, struct loop *l, int64_t most, bool goes_on)
 {
     while (goes_on && l->rounds < most) {
@@ -201,7 +201,7 @@ static kl_status loop_body(void *ctx, const kl_tensor *in, uint32_t nin, kl_tens
     return status;
 }
 
-/* A condition that only a run computes. */
+/* Records a loop whose condition is known only when it runs. */
 static bool loop_while(struct node *n, struct loop *l)
 {
     struct body b = {.n = n, .g = l->g, .ncarried = l->ncarried};
@@ -226,14 +226,14 @@ static kl_status loop_scan_body(void *ctx, const kl_tensor *in, uint32_t nin, kl
 {
     struct body *b = ctx;
     struct node *n = b->n;
-    kl_tensor all[CARRIED_MOST]; /* number of the round, which is scanned and comes last; condition; carried */
+    kl_tensor all[CARRIED_MOST]; /* iteration number, which is scanned and the last of in[]; condition; carried */
     all[0] = in[nin - 1];
     all[1] = onnx_number(n, KL_BOOL, 1);
     memcpy(all + 2, in, (nin - 1) * sizeof *in);
     return body_run(b, b->g, all, nin + 1, out, 1, nout);
 }
 
-/* So many rounds, whatever the condition's tensor: it is true. */
+/* Records a fixed number of iterations; the condition is always true. */
 static bool loop_scan(struct node *n, struct loop *l, int64_t rounds)
 {
     struct body b = {.n = n, .g = l->g};
@@ -249,7 +249,7 @@ static bool loop_scan(struct node *n, struct loop *l, int64_t rounds)
     return true;
 }
 
-/* Is the condition that the graph gives the one it takes, through Identity alone? */
+/* Does the graph return the condition that it was given, unchanged but for Identity? */
 static bool passes_condition(const struct graph_def *g)
 {
     struct place p = g->out[0];
@@ -280,7 +280,7 @@ bool onnx_loop(struct node *n)
     for (uint32_t i = 0; ok && i < l.ncarried; i++) {
         if (onnx_has(n, 2 + i))
             onnx_value_copy(&l.in[2 + i], onnx_value(n, 2 + i));
-        l.in[2 + i].given = false; /* what a round makes of it is not */
+        l.in[2 + i].given = false; /* the result of an iteration is no input of the model */
     }
     if (ok && onnx_has(n, 0) && (known = onnx_try_read(n, onnx_value(n, 0))))
         most = array_int(onnx_value(n, 0)->known, 0);
@@ -313,7 +313,7 @@ static kl_status scan_body(void *ctx, const kl_tensor *in, uint32_t nin, kl_tens
     return body_run(b, b->g, in, nin, out, 0, nout);
 }
 
-/* Axis `from` moved to the front, or, back, the front moved there. */
+/* Moves axis `axis` to the front or, with `back`, the first axis to that position. */
 static kl_tensor axis_moved(struct node *n, kl_tensor a, int axis, bool back)
 {
     int order[KL_MAX_RANK], rank = kl_rank(a);

@@ -42,7 +42,7 @@ static int by_score(const void *p, const void *q)
     return a->score > b->score ? -1 : a->score < b->score ? 1 : a->at < b->at ? -1 : a->at > b->at;
 }
 
-/* An optional number; false: reported. */
+/* Reads an optional operand of one number; false: reported. */
 static bool host_number(struct node *n, uint32_t i, double without, double *v)
 {
     *v = without;
@@ -149,7 +149,8 @@ static int by_first(const void *p, const void *q)
     return x[0] < y[0] ? -1 : x[0] > y[0];
 }
 
-/* group: first place, count, sorted number of each; inverse: the sorted number of each slice.  Returns how many. */
+/* Groups equal slices.  group: first position, count and sorted number of each group; inverse: the sorted number of
+ * each slice.  Returns the number of groups. */
 static int64_t find_groups(struct slice *s, int64_t n, int64_t (*group)[3], int64_t *inverse)
 {
     int64_t groups = 0;

@@ -9,7 +9,7 @@ static kl_tensor from_start(struct node *n, kl_tensor index, int64_t length)
     return kl_where(kl_lt(index, zero), kl_add(index, onnx_number(n, d, (double)length)), index);
 }
 
-/* The same of operand i, which may be known to have none. */
+/* The same for operand i, which may be known to have no negative index. */
 static kl_tensor index_operand(struct node *n, uint32_t i, int64_t length)
 {
     const struct value *v = onnx_value(n, i);

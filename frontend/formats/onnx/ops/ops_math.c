@@ -59,7 +59,7 @@ bool onnx_pow(struct node *n)
             kl_tensor r = kl_powi(a, (int)e);
             if (!onnx_type(n, 0, &x) || !onnx_type(n, 1, &y))
                 return false;
-            while (x.rank < y.rank) /* its axes count in the result's shape */
+            while (x.rank < y.rank) /* the number of its axes counts for the shape of the result */
                 r = kl_unsqueeze(r, 0), x.rank++;
             return onnx_give(n, 0, r);
         }
@@ -156,7 +156,7 @@ bool onnx_prelu(struct node *n)
     struct type x, s;
     if (!onnx_type(n, 0, &x) || !onnx_type(n, 1, &s))
         return false;
-    if (n->def->opset < 7 && s.rank == 1 && x.rank > 2) { /* a number a channel */
+    if (n->def->opset < 7 && s.rank == 1 && x.rank > 2) { /* one number for each channel */
         int64_t dims[KL_MAX_RANK] = {s.dims[0], 1, 1, 1, 1, 1, 1, 1};
         slope = kl_reshape(slope, x.rank - 1, dims);
     }
@@ -266,7 +266,7 @@ bool onnx_softmax(struct node *n)
     if (!onnx_type(n, 0, &t) || !onnx_axis(n, onnx_attr_int(n, "axis", n->def->opset < 13 ? 1 : -1), t.rank, &axis))
         return false;
     at = axis;
-    if (n->def->opset < 13) { /* of a matrix: the axes before it, and the others */
+    if (n->def->opset < 13) { /* the operand is taken as a matrix: axes before it are rows, the others columns */
         int64_t dims[2] = {1, 1};
         for (int i = 0; i < t.rank; i++)
             dims[i >= axis] *= t.dims[i];

@@ -6,7 +6,7 @@ static kl_tensor norm_number(struct node *n, kl_tensor like, double v) { return 
 
 /* ---- normalisation ---- */
 
-/* [C] with axes behind it, for an operand whose axis 1 is the channels */
+/* Reshapes [C] to broadcast to an operand whose axis 1 is the channels. */
 static kl_tensor per_channel(struct node *n, kl_tensor a, int rank, int64_t C)
 {
     int64_t dims[KL_MAX_RANK] = {C, 1, 1, 1, 1, 1, 1, 1};
@@ -71,7 +71,7 @@ bool onnx_group_norm(struct node *n)
         return false;
     if (t.rank < 2 || groups < 1 || groups > t.dims[1] || t.dims[1] % groups || s.rank != 1)
         return onnx_fails(n, KL_ERR_SHAPE, "%lld groups", (long long)groups);
-    if (n->def->opset < 21 && s.dims[0] == groups) { /* a number a group */
+    if (n->def->opset < 21 && s.dims[0] == groups) { /* one number for each group */
         w = kl_repeat(w, 0, t.dims[1] / groups);
         b = kl_repeat(b, 0, t.dims[1] / groups);
     }
@@ -143,7 +143,8 @@ bool onnx_lp_norm(struct node *n)
     kl_tensor x = onnx_in(n, 0);
     int axis = (int)onnx_attr_int(n, "axis", -1);
     kl_tensor s = onnx_attr_int(n, "p", 2) == 1 ? kl_sum(kl_abs(x), 1, &axis, true) : kl_norm(x, 1, &axis, true);
-    return onnx_give(n, 0, kl_div(x, s));
+    kl_tensor is_zero = kl_eq(s, onnx_number(n, kl_dtype_of(x), 0)); /* a vector of zeros is unchanged */
+    return onnx_give(n, 0, kl_div(x, kl_where(is_zero, onnx_number(n, kl_dtype_of(x), 1), s)));
 }
 
 /* ---- dropout ---- */

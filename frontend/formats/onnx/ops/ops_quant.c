@@ -1,7 +1,7 @@
 /* Operators of numbers stored as small integers and 8-bit floats. */
 #include "frontend/formats/onnx/onnx.h"
 
-/* ---- casts to types that Kiln holds in wider ones ---- */
+/* ---- casts to element types that Kiln holds in wider dtypes ---- */
 
 static bool is_four_bits(int32_t element)
 {
@@ -27,7 +27,7 @@ static kl_tensor as_four_bits(struct node *n, kl_tensor a, bool with_sign)
     return kl_shr(kl_shl(kl_cast(a, to), four), four); /* i8: copies the sign */
 }
 
-/* a with the values that a widened element type can hold, in the dtype of that. */
+/* Rounds a to the values of a widened element type, in the dtype that holds it. */
 static kl_tensor as_element(struct node *n, kl_tensor a, int32_t element, bool saturate)
 {
     if (is_four_bits(element))
@@ -63,7 +63,7 @@ bool onnx_cast_like(struct node *n)
 
 /* ---- quantization ---- */
 
-/* A scale or zero point of one number, or one an element of an axis, as kl_quantize takes it. */
+/* A scale or zero point for kl_quantize: one number, or one for each element of an axis. */
 static kl_tensor quant_operand(struct node *n, uint32_t i)
 {
     struct type t;

@@ -2,7 +2,7 @@
 #include "frontend/formats/onnx/onnx.h"
 #include <string.h>
 
-/* A seed of the node: its attribute, else its place in the graph, so that two nodes have other numbers. */
+/* The seed of the node: its attribute, else its position in the graph, so that nodes draw different numbers. */
 static uint64_t random_seed_of(const struct node *n)
 {
     const Onnx__AttributeProto *a = onnx_attr(n, "seed");

@@ -1,4 +1,4 @@
-/* Reductions, and what goes along one axis. */
+/* Reductions, and operators along one axis. */
 #include "frontend/formats/onnx/onnx.h"
 #include <string.h>
 

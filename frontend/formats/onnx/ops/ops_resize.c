@@ -83,7 +83,7 @@ bool onnx_resize(struct node *n)
         for (axes.n = 0; axes.n < t.rank; axes.n++)
             axes.axis[axes.n] = axes.n;
     bool sizes = opset >= 11 && onnx_has(n, 3);
-    if (sizes) { /* an empty list is none */
+    if (sizes) { /* an empty list counts as missing */
         struct type s;
         if (!onnx_type(n, 3, &s))
             return false;

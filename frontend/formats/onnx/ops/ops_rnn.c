@@ -79,13 +79,13 @@ static void cell_activations(struct cell *c, int direction)
     }
 }
 
-/* Element d of operand i's first axis, which goes; kl_none: it is left out. */
+/* Element d of the first axis of operand i, without that axis; kl_none: the operand is missing. */
 static kl_tensor of_direction(struct node *n, uint32_t i, int d)
 {
     return onnx_has(n, i) ? kl_squeeze(kl_narrow(onnx_in(n, i), 0, d, 1), 0) : kl_none;
 }
 
-/* One direction: y [T, B, H], and the last h and cell [B, H]. */
+/* Computes one direction: y [T, B, H], and the last h and cell [B, H]. */
 static bool run_direction(struct cell *c, kl_tensor x, kl_tensor length, int d, bool back, kl_tensor *out)
 {
     struct node *n = c->n;

@@ -38,7 +38,7 @@ static struct list *list_operand(struct node *n)
     return NULL;
 }
 
-/* A place in a list of `count`, from operand i, or `without`; false: reported. */
+/* Reads a position in a list of `count` elements from operand i, or `without`; false: reported. */
 static bool list_place(struct node *n, uint32_t i, int64_t count, int64_t without, int64_t *at)
 {
     const struct array *a;
@@ -134,7 +134,7 @@ bool onnx_split_to_sequence(struct node *n)
     return give_list(n, l);
 }
 
-/* An element as a tensor. */
+/* Returns an element as a tensor. */
 static kl_tensor list_tensor(struct node *n, const struct value *v)
 {
     if (v->t.id)
@@ -160,7 +160,7 @@ bool onnx_concat_from_sequence(struct node *n)
     return ok;
 }
 
-/* The body once for each element; operands that are no sequences are the same for all. */
+/* Runs the body once for each element; operands that are no sequences are passed to each run. */
 bool onnx_sequence_map(struct node *n)
 {
     const struct graph_def *g = onnx_attr_graph(n, "body");

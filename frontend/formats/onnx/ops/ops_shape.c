@@ -1,4 +1,4 @@
-/* Operators that move elements: shapes, views, and putting together. */
+/* Operators that move elements: constants, shapes, views, concatenation, padding. */
 #include "frontend/formats/onnx/onnx.h"
 #include <math.h>
 #include <stdlib.h>
@@ -243,7 +243,7 @@ bool onnx_tile(struct node *n)
     return onnx_give(n, 0, kl_tile(a, times));
 }
 
-/* ---- together and apart ---- */
+/* ---- concatenation and splitting ---- */
 
 bool onnx_concat(struct node *n)
 {
@@ -425,7 +425,7 @@ bool onnx_pad(struct node *n)
     if (mode != PAD_CONSTANT)
         return onnx_give(n, 0, kl_pad_border(a, low, high, (kl_border)mode));
     bool cuts = false;
-    for (int i = 0; i < t.rank; i++) { /* below 0: cut off */
+    for (int i = 0; i < t.rank; i++) { /* negative padding removes elements */
         start[i] = low[i] < 0 ? -low[i] : 0;
         stop[i] = high[i] < 0 ? t.dims[i] + high[i] : t.dims[i];
         cuts |= low[i] < 0 || high[i] < 0;

@@ -69,6 +69,18 @@ static kl_tensor transformed(struct node *n, kl_tensor re, kl_tensor im, int64_t
     return kl_stack(2, (kl_tensor[]){kl_narrow(kl_real(z), -1, 0, bins), kl_narrow(kl_imag(z), -1, 0, bins)}, -1);
 }
 
+/* Real or imaginary parts of the spectrum of a real signal of `length` elements, from its first length / 2 + 1 bins:
+ * bin k is the conjugate of bin length - k. */
+static kl_tensor whole_spectrum(struct node *n, kl_tensor bins, int64_t length, bool imaginary)
+{
+    int64_t given = length / 2 + 1, mirrored = length - given;
+    int last = kl_rank(bins) - 1;
+    if (mirrored < 1)
+        return bins;
+    kl_tensor rest = kl_flip(kl_narrow(bins, -1, 1, mirrored), 1, &last);
+    return kl_concat(2, (kl_tensor[]){bins, imaginary ? kl_neg(rest) : rest}, -1);
+}
+
 bool onnx_dft(struct node *n)
 {
     kl_tensor x = onnx_in(n, 0);
@@ -81,18 +93,22 @@ bool onnx_dft(struct node *n)
         at = -2;
     if (t.rank < 2 || t.dims[t.rank - 1] < 1 || t.dims[t.rank - 1] > 2 || !onnx_axis(n, at, t.rank - (at >= 0), &axis))
         return onnx_fails(n, KL_ERR_SHAPE, "the last axis is real, or real and imaginary");
-    length = t.dims[axis];
+    bool inverse = onnx_attr_int(n, "inverse", 0), half = onnx_attr_int(n, "onesided", 0), to_real = inverse && half;
+    length = to_real ? 2 * (t.dims[axis] - 1) : t.dims[axis];
     if (onnx_has(n, 1) && !onnx_ints(n, 1, &length, 1, &count))
         return false;
-    bool inverse = onnx_attr_int(n, "inverse", 0), half = onnx_attr_int(n, "onesided", 0);
+    if (length < 1 || (to_real && t.dims[t.rank - 1] != 2))
+        return onnx_fails(n, KL_ERR_SHAPE, "a transform of %lld elements from bins of %lld numbers", (long long)length,
+                          (long long)t.dims[t.rank - 1]);
+    int64_t points = to_real ? length / 2 + 1 : length; /* of the operand that count */
     int order[KL_MAX_RANK], back[KL_MAX_RANK], r = t.rank;
     for (int i = 0; i < r - 1; i++) /* the axis behind the others */
         order[i] = i < axis ? i : i == r - 2 ? axis : i + 1;
-    if (length < t.dims[axis])
-        x = kl_narrow(x, axis, 0, length);
-    if (length > t.dims[axis]) {
+    if (points < t.dims[axis])
+        x = kl_narrow(x, axis, 0, points);
+    if (points > t.dims[axis]) {
         int64_t high[KL_MAX_RANK] = {0};
-        high[axis] = length - t.dims[axis];
+        high[axis] = points - t.dims[axis];
         x = kl_pad(x, NULL, high, 0);
     }
     kl_tensor re = kl_permute(kl_squeeze(kl_narrow(x, -1, 0, 1), -1), order), im = kl_none;
@@ -101,6 +117,10 @@ bool onnx_dft(struct node *n)
     for (int i = 0; i < r - 1; i++)
         back[i] = i < axis ? i : i == axis ? r - 2 : i - 1;
     back[r - 1] = r - 1;
+    if (to_real) {
+        kl_tensor z = kl_complex(whole_spectrum(n, re, length, false), whole_spectrum(n, im, length, true));
+        return onnx_give(n, 0, kl_permute(kl_unsqueeze(kl_real(kl_fft(z, -1, true)), -1), back));
+    }
     return onnx_give(n, 0, kl_permute(transformed(n, re, im, half ? length / 2 + 1 : length, inverse), back));
 }
 

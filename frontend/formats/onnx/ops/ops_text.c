@@ -84,7 +84,7 @@ bool onnx_tf_idf(struct node *n)
         size_t first = 0;
         for (int64_t length = 1; length <= g.most; length++) {
             int64_t end = (uint64_t)length < g.start->n_ints ? g.start->ints[length] : (int64_t)g.pool->n_ints;
-            /* an item alone skips nothing; what does not fit into a row is not looked for */
+            /* n-grams of one item have no skips; n-grams longer than a row are left out */
             for (int64_t skip = 0; length >= g.least && skip <= (length > 1 ? g.skips : 0) && skip < items; skip++)
                 grams_count(&g, x, r * items, items, length, skip + 1, first, (float *)y->data + r * columns);
             first += (size_t)((end - g.start->ints[length - 1]) / length);

@@ -1,4 +1,5 @@
-/* Optimizers of ai.onnx.preview.training: operands R, T, then for each of k tensors X, G and states. */
+/* ai.onnx.preview.training: gradients, and optimizers, whose operands are R, T, then for each of k tensors X, G and
+ * states. */
 #include "frontend/formats/onnx/onnx.h"
 #include <string.h>
 
@@ -14,7 +15,7 @@ static kl_tensor train_power(struct node *n, double base, kl_tensor t, kl_dtype 
     return kl_pow(onnx_number(n, d, base), kl_cast(t, d));
 }
 
-/* x and its states, each in place of the old one */
+/* Updates x and its states. */
 static void optimized(struct node *n, kl_tensor R, kl_tensor T, kl_tensor *x, kl_tensor G, kl_tensor *state)
 {
     kl_dtype d = kl_dtype_of(*x);
@@ -62,5 +63,31 @@ bool onnx_optimizer(struct node *n)
             if (!onnx_give(n, (1 + s) * k + i, state[s]))
                 return false;
     }
+    return true;
+}
+
+/* The value of the node's own graph with this name; NULL: there is none, or nothing reads it. */
+static struct value *value_named(const struct node *n, const ProtobufCBinaryData *name)
+{
+    const struct graph_def *g = n->frame->g;
+    for (uint32_t i = 0; i < g->nvalue; i++)
+        if (g->name[i] && strlen(g->name[i]) == name->len && !memcmp(g->name[i], name->data, name->len))
+            return n->frame->v[i].set ? &n->frame->v[i] : NULL;
+    return NULL;
+}
+
+/* The gradients of the value that attribute y names with respect to the first operands, which attribute xs names.  The
+ * operands behind them, of attribute zs, are held constant, as all others are. */
+bool onnx_gradient(struct node *n)
+{
+    const Onnx__AttributeProto *y = onnx_attr(n, "y"), *xs = onnx_attr(n, "xs");
+    const struct value *of = y ? value_named(n, &y->s) : NULL;
+    if (!of || !of->t.id || !xs || xs->n_strings > onnx_nin(n) || onnx_nout(n) > xs->n_strings)
+        return onnx_fails(n, KL_ERR_ARGUMENT, "attribute y does not name a value that the graph has computed from its "
+                          "inputs, or xs does not fit the operands");
+    kl_tensor sum = kl_numel(of->t) == 1 ? of->t : kl_sum_all(of->t);
+    for (uint32_t i = 0; i < onnx_nout(n); i++)
+        if (!onnx_give(n, i, kl_grad(sum, onnx_in(n, i))))
+            return false;
     return true;
 }

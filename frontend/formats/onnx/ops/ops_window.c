@@ -4,15 +4,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { AXES = 3 }; /* most that windows move along */
+enum { AXES = 3 }; /* most axes that windows move along */
 
 struct windows {
     int n;                            /* axes */
     int64_t in[AXES], size[AXES], stride[AXES], dilation[AXES], low[AXES], high[AXES], out[AXES];
-    int64_t extra[AXES];              /* elements behind `high` that the last window of ceil_mode reaches */
+    int64_t extra[AXES];              /* elements that the last window of ceil_mode reads beyond `high` */
 };
 
-/* `n` numbers of an attribute, or `without` each; false: reported. */
+/* Reads an attribute of one number for each axis, all `without` if it is missing; false: reported. */
 static bool window_list(struct node *n, const char *name, int axes, int64_t without, int64_t *v)
 {
     int count = onnx_attr_ints(n, name, v, axes);
@@ -25,7 +25,7 @@ static bool window_list(struct node *n, const char *name, int axes, int64_t with
 
 static int64_t ceil_div(int64_t a, int64_t b) { return a / b + (a % b > 0); }
 
-/* Pads so that there is a window for each stride, or none. */
+/* Computes the padding of auto_pad. */
 static void auto_pads(const struct node *n, struct windows *w)
 {
     bool upper = onnx_attr_is(n, "auto_pad", "SAME_UPPER", false);
@@ -73,7 +73,7 @@ static bool window_attributes(struct node *n, const struct type *t, const int64_
         if (ceils && room >= 0 && room % w->stride[i]) {
             w->extra[i] = w->stride[i] - room % w->stride[i];
             w->out[i]++;
-            if ((w->out[i] - 1) * w->stride[i] >= w->in[i] + w->low[i]) { /* it begins behind the operand */
+            if ((w->out[i] - 1) * w->stride[i] >= w->in[i] + w->low[i]) { /* it begins beyond the operand */
                 w->out[i]--;
                 w->extra[i] = 0;
             }
@@ -175,7 +175,7 @@ bool onnx_matmul_integer(struct node *n)
     return onnx_give(n, 0, kl_matmul(a, b));
 }
 
-/* A scale, one number or one for each element of an axis, in the shape that goes with the result. */
+/* Reshapes a scale, of one number or one for each element of an axis, to broadcast to the result. */
 static kl_tensor scale_along(struct node *n, uint32_t i, int rank, int axis)
 {
     struct type t;
@@ -227,7 +227,8 @@ static void add_extra(struct windows *s)
         s->high[i] += s->extra[i];
 }
 
-/* Places in a plane of the operand as ONNX counts them: in all planes, and, by storage_order, column by column. */
+/* Converts positions in a plane of the operand to ONNX's: counted through all planes and, with storage_order, by
+ * columns. */
 static kl_tensor onnx_places(struct node *n, kl_tensor place, const struct type *t, const struct windows *s)
 {
     int64_t plane = 1, stride = 1, dims[KL_MAX_RANK] = {t->dims[0], t->dims[1], 1, 1, 1, 1, 1, 1};
@@ -271,7 +272,6 @@ bool onnx_average_pool(struct node *n)
     struct windows s;
     if (!onnx_type(n, 0, &t) || !window_attributes(n, &t, NULL, &s))
         return false;
-    add_extra(&s); /* ceil_mode: what the last window reaches behind the operand counts as padding */
     if (onnx_attr_int(n, "count_include_pad", 0)) {
         int64_t low[KL_MAX_RANK] = {0}, high[KL_MAX_RANK] = {0};
         for (int i = 0; i < s.n; i++) {
@@ -281,6 +281,7 @@ bool onnx_average_pool(struct node *n)
         }
         a = kl_pad(a, low, high, 0);
     }
+    add_extra(&s); /* ceil_mode: what the last window reaches beyond the padded operand is not counted */
     return onnx_give(n, 0, kl_avg_pool(a, s.n, s.size, s.stride, s.low, s.high, s.dilation));
 }
 
@@ -367,7 +368,7 @@ bool onnx_max_unpool(struct node *n)
     memcpy(dims, t.dims, sizeof dims);
     for (int i = 0; i < s.n; i++)
         dims[i + 2] = (s.in[i] - 1) * s.stride[i] - s.low[i] - s.high[i] + s.size[i];
-    int64_t own[KL_MAX_RANK]; /* the shape that the indices are of */
+    int64_t own[KL_MAX_RANK]; /* the shape that the indices refer to */
     memcpy(own, dims, sizeof own);
     if (onnx_has(n, 2) && (!onnx_ints(n, 2, dims, KL_MAX_RANK, &rank) || rank != t.rank))
         return onnx_fails(n, KL_ERR_SHAPE, "output_shape does not fit");

@@ -1,0 +1,229 @@
+/* Tiles of a matrix unit that reads its factors from panels in shared memory and works asynchronously (NVIDIA's wgmma).
+ *
+ * A factor is a descriptor of where its tile is.  Sums are variables that products add to in place: the unit writes
+ * them after the statement, so a copy of them would be of what they were.  A kernel has text here where each sum is
+ * the c of at most one product or the next value of its own carry; in other kernels with such products each thread has
+ * all of a tile. */
+#include "emit_source.h"
+#include <inttypes.h>
+#include <string.h>
+
+/* The columns of the contraction that one product has; columns of a fragment of the sums. */
+enum { DEPTH = 16, COLUMNS = 8 };
+
+static const struct lbuf *panels_of(const struct emitter *m, const struct linst *load) { return &m->k->buf[load->imm]; }
+
+/* Are the elements of a row in shared memory neighbours along the contraction? */
+static bool along_contraction(const struct linst *load, enum source_role role)
+{
+    return (role == ROLE_A) == (load->kind == TILE_ROWS);
+}
+
+/* ---- places ---- */
+
+/* How far elements are from the start of a buffer of panels if an index is so much more: a whole number of matrices, of
+ * eight rows, or of panels or `least` columns within one.  false: none of these. */
+static bool panel_step(const struct lbuf *b, int64_t by, int64_t least, int64_t *out)
+{
+    int64_t rows = b->panel_rows, cols = b->id, row, col;
+    int64_t whole = by / (rows * cols) * (rows * cols);
+    by -= whole;
+    row = by / cols;
+    col = by % cols;
+    *out = whole + row * PANEL_COLUMNS + col / PANEL_COLUMNS * (rows * PANEL_COLUMNS) + col % PANEL_COLUMNS;
+    return row % PANEL_ROWS == 0 && col % least == 0;
+}
+
+/* Where a factor's tile starts, as a sum of multiples; false: not where a descriptor can say. */
+static bool factor_start(const struct emitter *m, const struct linst *load, enum source_role role, struct linear *l)
+{
+    int64_t least = along_contraction(load, role) ? DEPTH : PANEL_COLUMNS;
+    bool ok = source_linear(m->k, load->a, l) && l->constant >= 0 &&
+              panel_step(panels_of(m, load), l->constant, least, &l->constant);
+    for (unsigned t = 0; t < l->n && ok; t++)
+        ok = panel_step(panels_of(m, load), l->by[t], PANEL_COLUMNS, &l->by[t]);
+    return ok;
+}
+
+/* The sum as text, modulo 2^32. */
+static void put_linear(const struct emitter *m, const struct linear *l, struct text *t)
+{
+    char x[MAX_OPERAND];
+    text_put(t, "%uu", (unsigned)l->constant);
+    for (unsigned i = 0; i < l->n; i++)
+        text_put(t, " + u32(%s) * %uu", source_operand(m, l->term[i], x), (unsigned)l->by[i]);
+}
+
+/* Multiples of whole matrices stay what they are; what loops do not change is then outside of panel_place. */
+static void split_matrices(const struct lbuf *b, const struct linear *l, struct linear *whole, struct linear *rest)
+{
+    int64_t matrix = (int64_t)b->panel_rows * b->id;
+    *whole = *rest = (struct linear){0};
+    whole->constant = l->constant / matrix * matrix;
+    rest->constant = l->constant - whole->constant;
+    for (unsigned i = 0; i < l->n; i++) {
+        struct linear *to = l->by[i] % matrix ? rest : whole;
+        to->term[to->n] = l->term[i];
+        to->by[to->n++] = l->by[i];
+    }
+}
+
+bool source_panel_place(const struct emitter *m, uint32_t b, val index, char *out, size_t size)
+{
+    const struct lbuf *l = &m->k->buf[b];
+    struct linear all, whole, rest;
+    struct text t = {0};
+    if (!source_is_async(m) || !l->panel_rows)
+        return false;
+    if (!source_linear(m->k, index, &all))
+        all = (struct linear){.n = 1, .term = {index}, .by = {1}};
+    split_matrices(l, &all, &whole, &rest);
+    text_put(&t, "(");
+    put_linear(m, &whole, &t);
+    text_put(&t, " + panel_place<%u, %u>(", l->panel_rows, l->id);
+    put_linear(m, &rest, &t);
+    text_put(&t, "))");
+    snprintf(out, size, "%s", t.s ? t.s : "");
+    m->t->failed |= t.failed || t.len >= size;
+    mem_free(t.s);
+    return true;
+}
+
+/* ---- which kernels ---- */
+
+static bool is_sum(const struct emitter *m, val v) { return m->role[v] == ROLE_SUM || m->role[v] == ROLE_SUM_USED; }
+
+static bool has_shape(const struct emitter *m, const struct linst *i)
+{
+    return i->dtype == KL_F32 && i->rows == m->d->matrix_async->caps.m && i->cols % COLUMNS == 0;
+}
+
+static bool make_sum(struct emitter *m, val v, val of, uint32_t at)
+{
+    m->role[v] = ROLE_SUM;
+    m->sums[v] = (struct sums){of, at};
+    return has_shape(m, &m->k->inst[v]);
+}
+
+/* A value that changes in place is used once. */
+static bool use_sum(struct emitter *m, val v)
+{
+    bool in_place = m->k->inst[v].op == L_CARRY || m->k->inst[v].op == L_MMA;
+    bool ok = m->role[v] == ROLE_SUM || (is_sum(m, v) && !in_place);
+    m->role[v] = ROLE_SUM_USED;
+    return ok;
+}
+
+static bool take_factor(struct emitter *m, val v, enum source_role role)
+{
+    const struct linst *i = &m->k->inst[v];
+    struct linear l;
+    bool depth = (role == ROLE_A ? i->cols : i->rows) == DEPTH;
+    if (i->op != L_LOAD || !depth || m->k->inst[i->d].imm != panels_of(m, i)->id || (m->role[v] && m->role[v] != role))
+        return false;
+    m->role[v] = (uint8_t)role;
+    return factor_start(m, i, role, &l);
+}
+
+static bool take_product(struct emitter *m, val v)
+{
+    const struct linst *i = &m->k->inst[v], *c = &m->k->inst[i->c];
+    const struct mma_caps *u = &m->d->matrix_async->caps;
+    bool in_place = c->op == L_CARRY || c->op == L_MMA;
+    if (i->kind != MMA_ASYNC || !is_sum(m, i->c) || i->cols > u->most_n)
+        return false;
+    bool ok = take_factor(m, i->a, ROLE_A) && take_factor(m, i->b, ROLE_B) && use_sum(m, i->c);
+    return make_sum(m, v, in_place ? m->sums[i->c].of : v, in_place ? m->sums[i->c].at : 0) && ok &&
+           u->dtypes >> m->k->inst[i->a].dtype & 1;
+}
+
+static bool take(struct emitter *m, val v)
+{
+    const struct linst *i = &m->k->inst[v];
+    switch (i->op) {
+    case L_LOOP:
+        return i->kind != LOOP_BLOCK || i->rows == m->d->matrix_async->caps.subgroup;
+    case L_LOAD:
+        return !panels_of(m, i)->panel_rows == !i->cols;
+    case L_MMA:
+        return take_product(m, v);
+    case L_SPLAT:
+        return !i->cols || make_sum(m, v, v, 0);
+    case L_CARRY:
+        return !i->cols || (is_sum(m, i->a) && m->sums[i->a].of == i->a && make_sum(m, v, v, 0));
+    case L_OUT:
+        return !i->cols || (is_sum(m, i->a) && make_sum(m, v, m->sums[i->a].of, m->sums[i->a].at));
+    case L_COLUMNS:
+        return is_sum(m, i->a) && i->imm % COLUMNS == 0 &&
+               make_sum(m, v, m->sums[i->a].of,
+                        m->sums[i->a].at + (uint32_t)i->imm / COLUMNS * m->d->matrix_async->sum.elements);
+    case L_NEXT:
+        return !m->k->inst[i->b].cols || (is_sum(m, i->b) && m->sums[i->b].of == i->a && use_sum(m, i->b));
+    case L_STORE:
+    case L_ATOMIC:
+        return !m->k->buf[i->imm].panel_rows &&
+               (!m->k->inst[i->b].cols || (is_sum(m, i->b) && !i->c && m->k->inst[i->d].op == L_CONST));
+    default:
+        return !i->cols;
+    }
+}
+
+bool source_async(struct emitter *m)
+{
+    bool products = false, ok = m->d->matrix_async;
+    for (val v = 1; ok && v < m->k->ninst; v++) {
+        ok = take(m, v);
+        products |= m->k->inst[v].op == L_MMA;
+    }
+    for (val v = 1; ok && v < m->k->ninst; v++)
+        ok = !(m->k->inst[v].op == L_LOAD && m->k->inst[v].cols && !m->role[v]);
+    return ok && products;
+}
+
+bool source_matrix_in_place(const struct emitter *m, val v)
+{
+    const struct linst *i = &m->k->inst[v];
+    return source_is_async(m) && (i->op == L_NEXT ? m->k->inst[i->b].cols
+                                  : i->cols && (i->op == L_OUT || i->op == L_COLUMNS));
+}
+
+/* ---- text ---- */
+
+void source_async_load(struct emitter *m, val v)
+{
+    const struct linst *i = &m->k->inst[v];
+    enum source_role role = (enum source_role)m->role[v];
+    struct linear l;
+    factor_start(m, i, role, &l);
+    source_line(m);
+    text_put(m->t, "const u64 v%u = panel_descriptor(b%u + (", v, (unsigned)i->imm);
+    put_linear(m, &l, m->t);
+    text_put(m->t, "), %uu);\n", along_contraction(i, role) ? 1u : panels_of(m, i)->panel_rows * 8u);
+}
+
+/* PTX's statement, in which products are added to d: d, a's and b's descriptor, whether d counts, signs of a and b, and
+ * which of them has its rows along the tile's other side. */
+void source_async_mma(struct emitter *m, val v)
+{
+    const struct linst *i = &m->k->inst[v], *a = &m->k->inst[i->a], *b = &m->k->inst[i->b];
+    const char *type = dtype_name(a->dtype);
+    unsigned n = source_elements(m, v);
+    for (unsigned e = 0; m->sums[v].of == v && e < n; e++) {
+        source_line(m);
+        text_put(m->t, "f32 v%u_%u = v%u_%u;\n", v, e, m->sums[i->c].of, m->sums[i->c].at + e);
+    }
+    if (!m->fenced) {
+        source_line(m);
+        text_put(m->t, "products_fence();\n");
+        m->fenced = true;
+    }
+    source_line(m);
+    text_put(m->t, "asm volatile(\"wgmma.mma_async.sync.aligned.m64n%uk16.f32.%s.%s {", i->cols, type, type);
+    for (unsigned e = 0; e < n; e++)
+        text_put(m->t, "%s%%%u", e ? ", " : "", e);
+    text_put(m->t, "}, %%%u, %%%u, 1, 1, 1, %d, %d;\" : ", n, n + 1, !along_contraction(a, ROLE_A),
+             !along_contraction(b, ROLE_B));
+    for (unsigned e = 0; e < n; e++)
+        text_put(m->t, "%s\"+f\"(v%u_%u)", e ? ", " : "", m->sums[v].of, m->sums[v].at + e);
+    text_put(m->t, " : \"l\"(v%u), \"l\"(v%u));\n", i->a, i->b);
+}

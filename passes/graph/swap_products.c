@@ -1,0 +1,86 @@
+/* permute(dot(a, b)) becomes dot(b, a) where the permute only exchanges the free axes of a with those of b: the same
+ * sums in the same order, stored where they are read.  The gradient of weights that are stored [out, in] and used as
+ * their transpose is such a permute; without this rule what updates the weights reads it with a stride.
+ *
+ * In: a graph; one with grad nodes is not changed.  Out: an equal graph.  The first dot must have no other reader. */
+#include "passes/passes.h"
+#include "rewrite.h"
+
+enum { LEAST_COLUMNS = 32 }; /* of the new product: one of fewer columns leaves lanes unused */
+
+/* How many operands and outputs each node is; NULL: no memory. */
+static uint32_t *count_uses(const struct graph *g)
+{
+    uint32_t *uses = mem_alloc(g->nnode * sizeof *uses);
+    for (ref r = 1; uses && r < g->nnode; r++)
+        for (unsigned i = 0; i < node_nin(&g->node[r]); i++)
+            uses[node_in(g, &g->node[r], i)]++;
+    for (uint32_t i = 0; uses && i < g->nout; i++)
+        uses[g->out[i].value]++;
+    return uses;
+}
+
+/* Is node r a permute of a product that can be replaced by the product of the exchanged operands? */
+static bool exchanges_operands(const struct graph *g, ref r, const uint32_t *uses)
+{
+    const struct node *n = &g->node[r];
+    if (n->op != OP_permute)
+        return false;
+    const struct node *dot = &g->node[n->in[0]];
+    const struct shape *s = node_shape(g, n->in[0]);
+    if (!op_is_product(dot->op) || !dtype_is_float(dot->dtype) || uses[n->in[0]] != 1 || shape_is_symbolic(s))
+        return false;
+    uint32_t batch = dot->attr.dot.nbatch, rows = node_shape(g, dot->in[0])->rank - batch - dot->attr.dot.ncon;
+    uint32_t columns = s->rank - batch - rows;
+    int64_t new_columns = 1;
+    for (uint32_t i = 0; i < s->rank; i++) {
+        uint32_t from = i < batch ? i : i < batch + columns ? i + rows : i - columns;
+        if (n->attr.permute.perm[i] != from)
+            return false;
+        new_columns *= from >= batch && from < batch + rows ? s->dim[from] : 1;
+    }
+    return new_columns >= LEAST_COLUMNS;
+}
+
+/* The product of dot's operands in the other order, in the new graph. */
+static ref exchanged(struct rewrite *w, const struct node *dot)
+{
+    struct node n = *dot;
+    n.in[0] = w->map[dot->in[1]];
+    n.in[1] = w->map[dot->in[0]];
+    n.attr.dot.batch_a = dot->attr.dot.batch_b;
+    n.attr.dot.batch_b = dot->attr.dot.batch_a;
+    n.attr.dot.con_a = dot->attr.dot.con_b;
+    n.attr.dot.con_b = dot->attr.dot.con_a;
+    return graph_add(w->to, &n, NULL);
+}
+
+int pass_swap_products(struct graph *g)
+{
+    struct rewrite w;
+    uint32_t *uses = count_uses(g);
+    bool any = false, grads = false;
+    if (!uses)
+        return err_set(&g->err, KL_ERR_MEMORY, "out of memory exchanging operands of @%s", g->name), -1;
+    for (ref r = 1; r < g->nnode; r++) {
+        grads |= g->node[r].op == OP_grad;
+        any |= exchanges_operands(g, r, uses);
+    }
+    int changed = 0;
+    if (any && !grads) {
+        if (rewrite_begin(&w, g))
+            for (ref r = 1; r < g->nnode && !w.to->err.code; r++) {
+                rewrite_site(&w, r);
+                const struct node *n = &g->node[r];
+                if (exchanges_operands(g, r, uses))
+                    w.map[r] = exchanged(&w, &g->node[n->in[0]]);
+                else
+                    rewrite_copy(&w, r);
+            }
+        changed = rewrite_end(&w);
+        if (changed > 0 && pass_dce(g) < 0) /* the products that were replaced */
+            changed = -1;
+    }
+    mem_free(uses);
+    return changed;
+}
