@@ -45,7 +45,7 @@ peer_for_models() {
     export KILN_TEST_PYTHON=$peer/bin/python KILN_TEST_TURNS=$folder/../../bench/peers/onnxruntime_turns.py
 }
 
-# PyTorch and JAX for bench/peers.c, likewise.
+# PyTorch and JAX for bench/peers/peers.c, likewise.
 peers_for_peers() {
     local peers=$folder/../peers here=$folder/../../bench/peers
     [ -e "$peers/ready" ] || { echo "installing PyTorch and JAX ..." >&2 && bash "$here/install.sh" "$peers" >&2; } ||
@@ -53,10 +53,10 @@ peers_for_peers() {
     export KILN_TEST_PYTHON=$peers/bin/python KILN_TEST_PEERS=$here KILN_TEST_MKL=$peers/mkl_any_vendor.so
 }
 
-# llm.c for bench/gpt2.c: its source at this commit, fetched once, and built as its Makefile builds it.
+# llm.c for bench/peers/gpt2.c: its source at this commit, fetched once, and built as its Makefile builds it.
 llmc_for_gpt2() {
     local llmc=$folder/../llm.c commit=db2454f88f1cdf0568c76d4c4bf2b1e0ed508cf0
-    local source=$folder/../../bench/peers/gpt2_llmc.c
+    local source=$folder/../../bench/peers/llmc/turns.c
     mkdir -p "$llmc" "$folder/../gpt2"
     export KILN_TEST_GPT2=$folder/../gpt2
     if ! [ -e "$llmc/train_gpt2.c" ]; then

@@ -211,8 +211,9 @@ static bool parse_options(struct options *o, int argc, char **argv)
 {
     const struct { const char *name, **text; double *number; } known[] = {
         {"--random", &o->random, NULL}, {"--tokens", &o->tokens, NULL}, {"--tokenizer", &o->tokenizer, NULL},
-        {"--save", &o->save, NULL}, {"--quantize", &o->quantize, NULL}, {"--device", &o->device, NULL}, {"--batch", NULL, &o->batch},
-        {"--length", NULL, &o->length}, {"--steps", NULL, &o->steps}, {"--rate", NULL, &o->rate},
+        {"--save", &o->save, NULL}, {"--quantize", &o->quantize, NULL}, {"--device", &o->device, NULL},
+        {"--batch", NULL, &o->batch}, {"--length", NULL, &o->length}, {"--steps", NULL, &o->steps},
+        {"--rate", NULL, &o->rate},
         {"--decay", NULL, &o->decay}, {"--sample", NULL, &o->sample}, {"--temperature", NULL, &o->temperature},
         {"--seed", NULL, &o->seed}};
     bool good = true;

@@ -606,6 +606,14 @@ printf '{"step": 1, "loss": 2} x\n' >"$tmp/bad.log"
 check 'more on a line' 1 'bad.log:1: there is more' "$kiln" train-log "$tmp/bad.log"
 printf '{"step": 1, "loss"\n' >"$tmp/bad.log"
 check 'a line cut off' 1 "bad.log:1: ':' is missing" "$kiln" train-log "$tmp/bad.log"
+check 'a step that cannot be' 1 'bad.log:1: "step" is beyond' \
+    sh -c "echo '{\"step\": 1e300, \"loss\": 1}' >'$tmp/bad.log'; '$kiln' train-log '$tmp/bad.log'"
+# a grid of lines ends, however far from 0 its numbers are
+page_end() { timeout 10 "$kiln" train-log "$tmp/far.log" | tail -n 1; }
+printf '{"step":1,"loss":-1e30}\n' >"$tmp/far.log"
+check 'losses that are far away' 0 '</script>' page_end
+printf '{"step":1,"loss":1e308}\n{"step":2,"loss":-1e308}\n{"step":9007199254740992,"loss":inf}\n' >"$tmp/far.log"
+check 'losses that are too large to draw' 0 '</script>' page_end
 check 'an empty log' 1 'there is no step' sh -c ": >'$tmp/bad.log'; '$kiln' train-log '$tmp/bad.log'"
 check 'train-log without a file' 2 'train-log needs a file' "$kiln" train-log
 

@@ -1,8 +1,9 @@
 #!/bin/sh
 # Fuzzes what reads files for a time:  fuzz.sh BUILD [SECONDS] [TARGET]
 #
-# TARGET: fuzz_parse, the parser and what follows it, fuzz_file, files of tensors, or fuzz_onnx, the importer of models,
-# from ONNX's own tests (Debian: libonnx-testdata) (tests/fuzz/TARGET.c).  It starts from samples and from what earlier
+# TARGET: fuzz_parse, the parser and what follows it, fuzz_file, files of tensors, fuzz_data, files of data, text and
+# logs, and checkpoints, or fuzz_onnx, the importer of models, from ONNX's own tests (Debian: libonnx-testdata)
+# (tests/fuzz/TARGET.c).  It starts from samples and from what earlier
 # runs found new, kept in BUILD/TARGET-corpus.  An input that fails is left in BUILD as crash-*, leak-*, oom-* or
 # timeout-*; `BUILD/tests/TARGET FILE` runs it again and `-minimize_crash=1 -runs=100000` makes it smaller.
 build=$1 seconds=${2:-60} target=${3:-fuzz_parse}
@@ -51,6 +52,40 @@ file_words() {
     printf '"%s"\n' "'descr':" "'fortran_order':" "'shape':" True False '<f8' '|b1' '|i1' dtype shape data_offsets \
         __metadata__ F64 BF16 F8_E4M3 general.alignment '\x93NUMPY' 'PK\x01\x02' 'PK\x03\x04' 'PK\x05\x06' \
         'PK\x06\x06' 'PK\x06\x07' '\xff\xff\xff\xff' '\x01\x00\x10\x00'
+}
+
+# A file of each kind that fuzz_data.c reads, behind the byte that says which.
+data_samples() {
+    printf '\000 1, 2.5,-3e4\n"4",,6\n' >"$seeds/csv"
+    printf '\006a,"b ""c"""\n1,2\r\n\n3,nan\n' >"$seeds/csv_header"
+    printf '\001\000\000\010\002\000\000\000\002\000\000\000\003abcdef' >"$seeds/idx"
+    { printf '\001'; printf '\000\000\010\001\000\000\000\004abcd' | gzip -n; } >"$seeds/idx_gz"
+    printf '\010\001\000\002\000\377\377' >"$seeds/tokens"
+    printf '\024skipabcdefgh' >"$seeds/tokens_skip"
+    # the 256 bytes as tokens in GPT-2's characters, and some merges; a file of llm.c
+    {
+        printf '\003'
+        python3 -c "import json
+own = [*range(33, 127), *range(161, 173), *range(174, 256)]
+names = [chr(c) for c in own] + [chr(256 + i) for i in range(256 - len(own))] + ['th', 'the', chr(288) + 'the']
+print(json.dumps({w: i for i, w in enumerate(names)}), end=chr(0))
+print('#version: 0.2', 't h', 'th e', chr(288) + ' the', sep=chr(10))"
+    } >"$seeds/tokenizer" 2>/dev/null
+    printf '\003{"a": 0, "b\\u0120": 1}' >"$seeds/tokenizer_json"
+    { printf '\003\050\327\064\001\002\000\000\000\003\000\000\000\002\000\000\000'
+      head -c 1008 /dev/zero; printf '\001a\002bc\000'; } >"$seeds/tokenizer_llmc"
+    header='{"__metadata__":{"kiln":"1"},"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},'
+    header=$header'"b":{"dtype":"F32","shape":[2],"data_offsets":[8,16]},'
+    header=$header'"step":{"dtype":"I64","shape":[],"data_offsets":[16,24]}}'
+    { printf "\004\\$(printf %03o ${#header})"'\000\000\000\000\000\000\000%s' "$header"
+      printf '0123456701234567\001\000\000\000\000\000\000\000'; } >"$seeds/snapshot"
+    printf '\005{"step": 1, "loss": 2.5, "rate": 1e-3, "seconds": 0.5, "note": "a\\"b"}\n{"step":2,"loss":null}\n' \
+        >"$seeds/log"
+}
+
+data_words() {
+    printf '"%s"\n' '\x1f\x8b\x08' '\x00\x00\x08\x03' '\x28\xd7\x34\x01' '{\"' '\":' '\\u0120' '\\u' '#version: ' \
+        ' the' '\"step\":' '\"loss\":' '\"rate\":' null nan inf -1e308 '\xc4\xa0' dtype shape data_offsets I64 F32
 }
 
 onnx_samples() {

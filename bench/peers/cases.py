@@ -1,9 +1,9 @@
-"""What all peers of bench/peers.c share: the numbers, a case as it is sent, and turns.
+"""What all peers of bench/peers/peers.c share: the numbers, a case as it is sent, and turns.
 
 A line "FAMILY BACKWARD SIZES VARIANT SECONDS" asks for a turn: one call is made, then calls for so many seconds, and
 the median seconds of a call are printed.  With 0 seconds one call is made, and "0" is printed with the sum of the
 magnitudes of each of its outputs, by which Kiln checks that all compute the same.  An error is printed as "error" and
-its text.  bench/peers_cases.h says what a family computes.
+its text.  peers_cases.h says what a family computes.
 
 A process that may use one core only measures the time of the processor that it used, one that may use more the time of
 a clock."""

@@ -1,8 +1,8 @@
-"""PyTorch's turns for bench/gpt2.c: GPT-2's training step, eager or by torch.compile.
+"""PyTorch's turns for gpt2.c: GPT-2's training step, eager or by torch.compile.
 
     gpt2_turns.py CHECKPOINT BATCHES B T STEPS eager|compile
 
-Arguments and protocol are those of gpt2_llmc.c: "ready", then for each line of input a step, its seconds and its loss.
+Arguments and protocol are those of llmc/turns.c: "ready", then for each line of input a step, its seconds and its loss.
 Weights are stored [out, in], as torch and the checkpoint have them."""
 import sys
 import time

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs PyTorch and JAX into a virtual environment for bench/peers.c: some 5 GB, a minute or more.
+# Installs PyTorch and JAX into a virtual environment for bench/peers/peers.c: some 5 GB, a minute or more.
 #   install.sh FOLDER
 #
 # torch of the package index is the CUDA build.  Its import opens the libraries below; the rest of its dependencies for

@@ -1,4 +1,4 @@
-"""JAX's turns for bench/peers.c (cases.py has the protocol), jitted.  Layouts are those it likes: images [N, H, W, C],
+"""JAX's turns for bench/peers/peers.c (cases.py has the protocol), jitted.  Layouts are those it likes: images [N, H, W, C],
 attention [batch, tokens, heads, width]."""
 import jax
 import jax.numpy as jnp

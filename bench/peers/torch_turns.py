@@ -1,4 +1,4 @@
-"""PyTorch's turns for bench/peers.c (cases.py has the protocol).  Variants: eager; compile: torch.compile;
+"""PyTorch's turns for bench/peers/peers.c (cases.py has the protocol).  Variants: eager; compile: torch.compile;
 channels_last: eager with convolutions in that layout.  Weights of dense layers lie as torch has them, [out, in]."""
 import torch
 import torch.nn.functional as F

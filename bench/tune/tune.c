@@ -2,7 +2,7 @@
  *
  * A process tunes each case into a folder of kernels of its own; a new process finds what was kept there.  The untuned
  * program is the one whose schedules, written down before tuning, are handed in.  Both compute the same bits. */
-#include "bench/peers_cases.h"
+#include "bench/peers/peers_cases.h"
 #include <stdio.h>
 #include <sys/wait.h>
 #include <unistd.h>

@@ -71,7 +71,9 @@ static const char *take_line(const char **s, struct log_row *row)
     skip_space(s);
     if (**s && **s != '\n')
         return "there is more behind the object";
-    return row->v[STEP] == row->v[STEP] && row->v[LOSS] == row->v[LOSS] ? NULL : "\"step\" or \"loss\" is missing";
+    if (row->v[STEP] != row->v[STEP] || row->v[LOSS] != row->v[LOSS])
+        return "\"step\" or \"loss\" is missing";
+    return fabs(row->v[STEP]) <= 0x1p53 ? NULL : "\"step\" is beyond 2^53";
 }
 
 static bool log_read(struct log *l, const char *path, const char *s)
@@ -97,7 +99,7 @@ static bool log_read(struct log *l, const char *path, const char *s)
 
 /* ---- the page ---- */
 
-enum { WIDTH = 900, HEIGHT = 300, LEFT = 70, RIGHT = 20, TOP = 16, BOTTOM = 36, POINTS = 800 };
+enum { WIDTH = 900, HEIGHT = 300, LEFT = 70, RIGHT = 20, TOP = 16, BOTTOM = 36, POINTS = 800, LINES = 20 };
 
 struct curve { double low, high, first, last; }; /* what the axes show */
 
@@ -113,7 +115,10 @@ static double down(const struct curve *c, double v)
     return TOP + (c->high - v) / span * (HEIGHT - TOP - BOTTOM);
 }
 
-/* The distance of lines that people like to read, for about n of them. */
+/* A number that a curve shows: neither infinite nor so large that differences overflow. */
+static bool is_drawn(double v) { return fabs(v) <= 1e100; }
+
+/* The distance between about n grid lines: 1, 2 or 5 times a power of ten. */
 static double nice(double span, int n)
 {
     double raw = span > 0 ? span / n : 1, unit = pow(10, floor(log10(raw)));
@@ -122,12 +127,12 @@ static double nice(double span, int n)
 
 static void put_axes(FILE *f, const struct curve *c)
 {
-    double by = nice(c->high - c->low, 5);
-    for (double v = ceil(c->low / by) * by; v <= c->high + by * 1e-6; v += by)
+    double by = nice(c->high - c->low, 5), first = ceil(c->low / by), v = first * by;
+    for (int i = 1; i <= LINES && v <= c->high + by * 1e-6; v = (first + i++) * by)
         format_file(f, "<line class=grid x1=%d x2=%d y1=%.1f y2=%.1f /><text class=left x=%d y=%.1f>%.4g</text>\n",
                     LEFT, WIDTH - RIGHT, down(c, v), down(c, v), LEFT - 8, down(c, v) + 4, fabs(v) < by / 1e6 ? 0 : v);
-    by = nice(c->last - c->first, 8);
-    for (double v = ceil(c->first / by) * by; v <= c->last + by * 1e-6; v += by)
+    by = nice(c->last - c->first, 8), first = ceil(c->first / by), v = first * by;
+    for (int i = 1; i <= LINES && v <= c->last + by * 1e-6; v = (first + i++) * by)
         format_file(f, "<text class=below x=%.1f y=%d>%.6g</text>\n", across(c, v), HEIGHT - BOTTOM + 18, v);
 }
 
@@ -140,7 +145,7 @@ static void put_curve(FILE *f, const struct log *l, int field, uint32_t window, 
         double sum = 0;
         uint32_t first = i + 1 >= window ? i + 1 - window : 0, n = 0;
         for (uint32_t k = first; k <= i; k++)
-            if (isfinite(l->row[k].v[field])) {
+            if (is_drawn(l->row[k].v[field])) {
                 sum += l->row[k].v[field];
                 n++;
             }
@@ -154,7 +159,7 @@ static void put_chart(FILE *f, const struct log *l, int field, const char *title
 {
     struct curve c = {INFINITY, -INFINITY, l->row[0].v[STEP], l->row[l->n - 1].v[STEP]};
     for (uint32_t i = 0; i < l->n; i++)
-        if (isfinite(l->row[i].v[field])) {
+        if (is_drawn(l->row[i].v[field])) {
             c.low = fmin(c.low, l->row[i].v[field]);
             c.high = fmax(c.high, l->row[i].v[field]);
         }
@@ -162,6 +167,8 @@ static void put_chart(FILE *f, const struct log *l, int field, const char *title
         return;
     if (field == RATE || c.low == c.high)
         c.low = fmin(c.low, 0);
+    if (c.low == c.high)
+        c.high = 0;
     fprintf(f, "<h2>%s</h2>\n<svg viewBox=\"0 0 %d %d\" data-field=%s>\n", title, WIDTH, HEIGHT, field_name[field]);
     put_axes(f, &c);
     uint32_t window = l->n / 50 + 1;
@@ -208,8 +215,9 @@ static void put_page(FILE *f, const struct log *l, const char *path)
     put_chart(f, l, RATE, "learning rate");
     fputs("<script>const rows=[", f);
     for (uint32_t i = 0, by = l->n / (4 * POINTS) + 1; i < l->n; i += by)
-        format_file(f, "[%.9g,%.6g,%.6g],", l->row[i].v[STEP], l->row[i].v[LOSS],
-                    isfinite(l->row[i].v[RATE]) ? l->row[i].v[RATE] : 0.0);
+        if (isfinite(l->row[i].v[LOSS]))
+            format_file(f, "[%.9g,%.6g,%.6g],", l->row[i].v[STEP], l->row[i].v[LOSS],
+                        isfinite(l->row[i].v[RATE]) ? l->row[i].v[RATE] : 0.0);
     fprintf(f, "];\n"
             "for(const svg of document.querySelectorAll('svg'))svg.onmousemove=e=>{const b=svg.getBoundingClientRect(),"
             "x=(e.clientX-b.left)/b.width*%d,a=rows[0][0],z=rows[rows.length-1][0],"

@@ -190,7 +190,7 @@ static bool file_map(kl_file *f, const char *path)
                 text_set(&f->why, KL_ERR_IO, "cannot map %.250s: %s", path, strerror(errno));
             }
         }
-        f->bytes = f->map->bytes;
+        f->bytes = f->map->size ? f->map->bytes : (const uint8_t *)""; /* not NULL: readers add offsets to it */
         f->size = f->map->size;
     }
     close(fd);

@@ -225,12 +225,59 @@ static kl_tensor behind(struct thread *t, kl_tensor ints, bool packed, bool sour
 kl_tensor quant_source(struct thread *t, kl_tensor ints) { return behind(t, ints, false, true); }
 static kl_tensor made_ints(struct thread *t, kl_tensor packed) { return behind(t, packed, true, false); }
 
+/* Rows of a tensor whose scales differ (gather), as a plain tensor: rows of the integers times rows of the scales, so
+ * that the rest of the table is not read. */
+static kl_tensor quantized_rows(const struct call *c, const struct quant *q)
+{
+    const kl_site *s = c->site;
+    uint32_t g = c->proto.attr.axis.axis, more = view_of(c->in[1]).shape.rank;
+    struct shape scales = scale_shape(q), own = {.rank = scales.rank + more - 1};
+    bool takes = scales.dim[g] == q->v.shape.dim[g]; /* the rows differ in their scales */
+    bool bytes = q->type == KL_Q_I4 && g + 1 < scales.rank; /* pairs stay together */
+    kl_tensor ints = call_with(c, bytes ? q->part[0] : quant_ints(s, q), c->in[1], kl_none);
+    kl_tensor part[2] = {kl_none, kl_none};
+    struct quant rows = {.type = q->type == KL_Q_I4 ? KL_Q_I8 : q->type, .grain = q->grain, .block = q->block,
+                         .axis = q->axis < g ? q->axis : q->axis + more - 1, .v = view_of(ints), .part = {ints}};
+    rows.v.dtype = q->v.dtype;
+    if (bytes) {
+        rows.v.shape.dim[rows.v.shape.rank - 1] *= 2;
+        ints = unpack(s, &rows);
+    }
+    for (uint32_t i = 0, k = 0; i < scales.rank; i++)
+        for (uint32_t j = 0; j < (i == g ? more : 1); j++, k++)
+            own.dim[k] = i != g ? scales.dim[i] : takes ? rows.v.shape.dim[k] : 1;
+    for (int i = 0; i < 2; i++) {
+        if (!q->part[1 + i].id)
+            continue;
+        part[i] = takes ? call_with(c, q->part[1 + i], c->in[1], kl_none) : q->part[1 + i];
+        part[i] = reshape_to(s, c->op, part[i], &own);
+        part[i] = q->grain == QUANT_BLOCK ? quant_spread(s, &rows, part[i])
+                                          : broadcast_to(s, c->op, part[i], &own, &rows.v.shape);
+    }
+    rows.grain = QUANT_TENSOR;
+    struct call of = {.site = s, .op = c->op, .proto.op = OP_dequantize, .in = {ints, part[0], part[1]}};
+    if (!part[1].id)
+        of.in[2] = zero_or_none(s, &rows);
+    return record(&of);
+}
+
 /* A view of everything, or a selection of elements: the integers are unchanged if their scales can follow. */
 static kl_tensor view(struct thread *t, const struct call *c)
 {
     struct quant q = quant_of(t, c->in[0]);
     bool permute = c->proto.op == OP_permute, follows = permute || q.grain == QUANT_TENSOR;
-    if (!follows || (q.type == KL_Q_I4 && c->proto.op != OP_reshape)) {
+    if (c->proto.op == OP_gather && (q.type == KL_Q_I4 || !follows)) {
+        bool differentiable = q.type == KL_Q_I4 ? q.made.id : quant_source(t, q.part[0]).id;
+        bool blocks = q.grain == QUANT_BLOCK && q.axis == c->proto.attr.axis.axis;
+        if (differentiable || blocks)
+            return call_with(c, quant_dense(c->site, &q), c->in[1], kl_none);
+        return quantized_rows(c, &q);
+    }
+    if (q.type == KL_Q_I4 && permute && !q.made.id) { /* pairs lie along the last axis: the same integers as bytes */
+        q.part[0] = unpack(c->site, &q);
+        q.type = KL_Q_I8;
+    }
+    if (!follows || (q.type == KL_Q_I4 && c->proto.op != OP_reshape && !permute)) {
         kl_tensor x = call_with(c, quant_dense(c->site, &q), c->in[1], kl_none);
         q.v = view_of(x);
         q.grain = QUANT_TENSOR;

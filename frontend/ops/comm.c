@@ -72,39 +72,85 @@ struct collect {
     enum comm_op op;
     enum comm_reduction kind;
     int root;
+    int number;               /* among the collectives of the trace */
 };
 
+/* Records the op of a collective.  in: the tensor and, but for a gradient, the last token if there is one. */
+static kl_status record_collective(const struct collect *c, int gradient_of, const kl_tensor *in, uint32_t nin,
+                                   kl_tensor out[2])
+{
+    struct view v;
+    char attr[96], message[CUSTOM_MESSAGE] = "";
+    kl_type in_type[2], type[2];
+    struct err e;
+    e.code = KL_OK;
+    if (!describe(c->t, c->site, c->name, "the tensor", in[0], &v))
+        return KL_ERR_HANDLE;
+    in_type[0] = custom_type(v.dtype, &v.shape);
+    in_type[1] = (kl_type){.dtype = KL_U8};
+    struct custom_use use = {.op = custom_find(comm_op_name(c->op)), .attr = attr, .type = type};
+    use.nattr = (size_t)comm_op_attr(attr, sizeof attr, c->comm, c->kind, c->root, gradient_of);
+    kl_custom_call call = {.nin = nin, .nout = 2, .in_type = in_type, .attr = attr, .attr_bytes = use.nattr,
+                           .message = message, .message_bytes = sizeof message};
+    if (!custom_types(use.op, &call, type, &e))
+        return fail(c->t, c->site, e.code, "%s: %s", c->name, e.msg);
+    return record_custom(c->site, c->name, &use, nin, in, 2, out);
+}
+
+static kl_status collect_value(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+{
+    (void)nout;
+    return record_collective(ctx, 0, in, nin, out);
+}
+
+/* The gradient of the sum of what all ranks compute.  in: the tensor, a token or none, both results, and the gradient
+ * of the first result. */
+static kl_status collect_gradient(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+{
+    static const enum comm_op of[] = {[COMM_ALL_REDUCE] = COMM_ALL_REDUCE, [COMM_REDUCE_SCATTER] = COMM_ALL_GATHER,
+                                      [COMM_ALL_GATHER] = COMM_REDUCE_SCATTER, [COMM_BROADCAST] = COMM_REDUCE};
+    const struct collect *forward = ctx;
+    struct collect c = *forward;
+    kl_tensor result[2] = {kl_none, kl_none}, given = in[nin - 1];
+    (void)nout;
+    c.op = of[forward->op];
+    if (c.op == COMM_REDUCE_SCATTER || c.op == COMM_REDUCE)
+        c.kind = COMM_SUM;
+    kl_status status = record_collective(&c, forward->number, &given, 1, result);
+    if (status == KL_OK && forward->op == COMM_REDUCE_SCATTER && forward->kind == COMM_MEAN)
+        result[0] = kl_div_scalar_at(c.site, result[0], c.comm->ranks);
+    out[0] = result[0];
+    return status;
+}
+
 /* The node in the open trace, of a tensor whose axis 0 is the one that is cut or grows. */
-static kl_tensor collect_node(const struct collect *c, kl_tensor a)
+static kl_tensor collect_node(struct collect *c, kl_tensor a)
 {
     struct thread *t = c->t;
     struct view v;
-    char attr[96], message[CUSTOM_MESSAGE] = "";
-    kl_type in[2], type[2];
     kl_tensor out[2], operand[2] = {a};
-    struct err e;
-    e.code = KL_OK;
+    struct trace *outermost = t->trace;
     if (!describe(t, c->site, c->name, "the tensor", a, &v))
         return op_failed();
     operand[1] = region_token(t, c->site, v.device);
     if (t->trace->err.code)
         return op_failed();
-    in[0] = custom_type(v.dtype, &v.shape);
-    in[1] = (kl_type){.dtype = KL_U8};
-    struct custom_use use = {.op = custom_find(comm_op_name(c->op)), .attr = attr, .type = type};
-    use.nattr = (size_t)comm_op_attr(attr, sizeof attr, c->comm, c->kind, c->root);
-    kl_custom_call call = {.nin = operand[1].id ? 2 : 1, .nout = 2, .in_type = in, .attr = attr,
-                           .attr_bytes = use.nattr, .message = message, .message_bytes = sizeof message};
-    if (!custom_types(use.op, &call, type, &e))
-        return fail(t, c->site, e.code, "%s: %s", c->name, e.msg), op_failed();
-    if (record_custom(c->site, c->name, &use, call.nin, operand, 2, out) != KL_OK)
+    while (outermost->outer)
+        outermost = outermost->outer;
+    c->number = ++outermost->collectives;
+    uint32_t nin = operand[1].id ? 2 : 1;
+    bool differentiable = dtype_is_float(v.dtype) && c->kind != COMM_MAX && c->kind != COMM_MIN;
+    kl_status status = differentiable ? record_custom_grad(c->site, c->name, collect_value, collect_gradient, c, nin,
+                                                           operand, 2, out)
+                                      : collect_value(c, operand, nin, out, 2);
+    if (status != KL_OK)
         return op_failed();
     t->trace->token = out[1];
     return out[0];
 }
 
 /* The same along any axis. */
-static kl_tensor collect_along(const struct collect *c, kl_tensor a, uint32_t axis)
+static kl_tensor collect_along(struct collect *c, kl_tensor a, uint32_t axis)
 {
     int order[KL_MAX_RANK], back[KL_MAX_RANK], rank = kl_rank(a);
     struct thread *t = compose_begin(c->name);
@@ -119,7 +165,7 @@ static kl_tensor collect_along(const struct collect *c, kl_tensor a, uint32_t ax
 }
 
 /* Outside of a trace it is one of its own. */
-static kl_tensor collect_now(const struct collect *c, kl_tensor a, uint32_t axis)
+static kl_tensor collect_now(struct collect *c, kl_tensor a, uint32_t axis)
 {
     if (kl_trace_begin_at(c->site, c->name) != KL_OK)
         return op_failed();

@@ -158,6 +158,7 @@ kl_status kl_trace_begin_at(const kl_site *site, const char *name)
         return report(t, site, KL_ERR_MEMORY, "trace_begin: out of memory");
     tr->err.code = KL_OK;
     tr->poison = tr->token = kl_none;
+    tr->collectives = 0;
     tr->began = span_begin();
     t->tracing = true;
     t->outer_no_grad = t->no_grad;

@@ -142,6 +142,7 @@ struct trace {
     uint32_t index_cap;
     uint32_t temps;              /* its temporaries, linked by next */
     kl_tensor token;             /* of the last kl_print or kl_assert, or kl_none */
+    int collectives;             /* recorded so far; of a region: see its outermost trace */
     kl_tensor entry;             /* of a region: the token from outside that its first one follows, or kl_none */
     kl_tensor *keep;
     uint32_t nkeep, keep_cap;

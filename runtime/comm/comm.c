@@ -131,6 +131,22 @@ static bool gather_parts(char *out, int64_t n, size_t size, char *message)
     return ok;
 }
 
+/* Sends this rank's part of out to root, which receives those of all. */
+static bool gather_to(char *out, int64_t n, size_t size, int root, char *message)
+{
+    bool ok = true;
+    for (int r = 0; r < world.ranks && ok; r++) {
+        struct range part = part_of(n, r);
+        char *at = out + (size_t)part.begin * size;
+        size_t bytes = (size_t)(part.end - part.begin) * size;
+        if (r != root && r == world.rank)
+            ok = exchange(root, at, bytes, root, NULL, 0, message);
+        else if (r != root && root == world.rank)
+            ok = exchange(r, NULL, 0, r, at, bytes, message);
+    }
+    return ok;
+}
+
 /* From rank to rank as a tree: in round k the ranks that have it send it to those 2^k further on, counted from root. */
 static bool broadcast(char *data, size_t bytes, int root, char *message)
 {
@@ -149,15 +165,19 @@ static bool broadcast(char *data, size_t bytes, int root, char *message)
 
 /* ---- custom ops ---- */
 
-static const char *const op_word[COMM_OPS] = {"all_reduce", "reduce_scatter", "all_gather", "broadcast"};
+static const char *const op_word[COMM_OPS] = {"all_reduce", "reduce_scatter", "all_gather", "broadcast",
+                                             "reduce"};
 
 /* What a node's attributes say: text, so that a graph can be read. */
-struct comm_attr { int number, ranks, root; enum comm_reduction kind; };
+struct comm_attr { int number, ranks, root, gradient_of; enum comm_reduction kind; };
 
-int comm_op_attr(char *text, size_t size, const struct kl_comm *c, enum comm_reduction kind, int root)
+int comm_op_attr(char *text, size_t size, const struct kl_comm *c, enum comm_reduction kind, int root, int gradient_of)
 {
-    return snprintf(text, size, "communicator %d ranks %d %s root %d", c->number, c->ranks, comm_reduction_name(kind),
-                    root);
+    int n = snprintf(text, size, "communicator %d ranks %d %s root %d", c->number, c->ranks, comm_reduction_name(kind),
+                     root);
+    if (gradient_of && n > 0 && (size_t)n < size)
+        n += snprintf(text + n, size - (size_t)n, " gradient of %d", gradient_of);
+    return n;
 }
 
 static bool parse_attr(const kl_custom_call *call, struct comm_attr *a)
@@ -167,7 +187,9 @@ static bool parse_attr(const kl_custom_call *call, struct comm_attr *a)
         return false;
     memcpy(text, call->attr, call->attr_bytes);
     text[call->attr_bytes] = 0;
-    if (sscanf(text, "communicator %d ranks %d %7s root %d", &a->number, &a->ranks, word, &a->root) != 4)
+    a->gradient_of = 0;
+    if (sscanf(text, "communicator %d ranks %d %7s root %d gradient of %d", &a->number, &a->ranks, word, &a->root,
+               &a->gradient_of) < 4)
         return false;
     for (a->kind = COMM_SUM; a->kind <= COMM_MIN; a->kind++)
         if (!strcmp(word, comm_reduction_name(a->kind)))
@@ -227,6 +249,13 @@ static bool move_data(struct kl_comm *c, enum comm_op op, const struct comm_attr
         return reduce_part(c, a->kind, dtype, in, n, out + (size_t)part_of(n, c->rank).begin * size, message) &&
                gather_parts(out, n, size, message);
     case COMM_REDUCE_SCATTER: return reduce_part(c, a->kind, dtype, in, n, out, message);
+    case COMM_REDUCE:
+        if (!reduce_part(c, a->kind, dtype, in, n, out + (size_t)part_of(n, c->rank).begin * size, message) ||
+            !gather_to(out, n, size, a->root, message))
+            return false;
+        if (c->rank != a->root)
+            memset(out, 0, (size_t)n * size);
+        return true;
     case COMM_ALL_GATHER:
         memcpy(out + (size_t)(n * c->rank) * size, in, (size_t)n * size);
         return gather_parts(out, n * c->ranks, size, message);
@@ -246,12 +275,14 @@ static kl_status comm_run(void *ctx, const kl_custom_call *call)
     if (inspect_is_quiet())
         return snprintf(call->message, call->message_bytes, "the other ranks do not repeat it"), KL_ERR_ARGUMENT;
     struct shape shape = shape_make((uint32_t)call->in_type[0].rank, call->in_type[0].dims);
-    bool reduces = op == COMM_ALL_REDUCE || op == COMM_REDUCE_SCATTER;
+    bool reduces = op == COMM_ALL_REDUCE || op == COMM_REDUCE_SCATTER || op == COMM_REDUCE;
     int at = snprintf(what, sizeof what, "%s%s%s %s%s", op_word[op], reduces ? " " : "",
                       reduces ? comm_reduction_name(a.kind) : "", dtype_name(call->in_type[0].dtype),
                       shape_text(&shape, dims, sizeof dims));
-    if (op == COMM_BROADCAST && at < (int)sizeof what)
-        snprintf(what + at, sizeof what - (size_t)at, " from rank %d", a.root);
+    if ((op == COMM_BROADCAST || op == COMM_REDUCE) && at < (int)sizeof what)
+        at += snprintf(what + at, sizeof what - (size_t)at, " %s rank %d", op == COMM_REDUCE ? "to" : "from", a.root);
+    if (a.gradient_of && at < (int)sizeof what)
+        snprintf(what + at, sizeof what - (size_t)at, " for the gradient of collective %d", a.gradient_of);
     pthread_mutex_lock(&lock);
     struct kl_comm *c = comm_numbered(a.number);
     kl_status status = KL_ERR_ARGUMENT;
@@ -277,6 +308,7 @@ static struct custom_op ops[COMM_OPS] = {
     [COMM_REDUCE_SCATTER] = OP(COMM_REDUCE_SCATTER, "reduce_scatter"),
     [COMM_ALL_GATHER] = OP(COMM_ALL_GATHER, "all_gather"),
     [COMM_BROADCAST] = OP(COMM_BROADCAST, "broadcast"),
+    [COMM_REDUCE] = OP(COMM_REDUCE, "reduce"),
 };
 
 static enum comm_op op_of(const void *ctx) { return (enum comm_op)((const struct custom_op *)ctx - ops); }

@@ -6,7 +6,7 @@
 
 /* As kl_reduction. */
 enum comm_reduction { COMM_SUM, COMM_MEAN, COMM_MAX, COMM_MIN };
-enum comm_op { COMM_ALL_REDUCE, COMM_REDUCE_SCATTER, COMM_ALL_GATHER, COMM_BROADCAST, COMM_OPS };
+enum comm_op { COMM_ALL_REDUCE, COMM_REDUCE_SCATTER, COMM_ALL_GATHER, COMM_BROADCAST, COMM_REDUCE, COMM_OPS };
 
 struct kl_comm {
     int number;              /* of the process's communicators, from 1 on; never used again */
@@ -30,9 +30,10 @@ bool comm_place_find(struct comm_place *p, struct err *e); /* false: *e, a varia
 struct kl_comm *comm_open(const char *carrier, const struct comm_place *place, double timeout, struct err *e);
 void comm_close(struct kl_comm *c);
 const char *comm_carrier_name(void);
-/* The name of a collective's custom op, and its attributes. */
+/* The name of a collective's custom op, and its attributes.  gradient_of: 0, or the number of the collective whose
+ * gradient it computes.  No token orders such an op, so the ranks compare that number, too. */
 const char *comm_op_name(enum comm_op op);
-int comm_op_attr(char *text, size_t size, const struct kl_comm *c, enum comm_reduction kind, int root);
+int comm_op_attr(char *text, size_t size, const struct kl_comm *c, enum comm_reduction kind, int root, int gradient_of);
 /* All ranks have come to this call. */
 bool comm_barrier(struct kl_comm *c, struct err *e);
 

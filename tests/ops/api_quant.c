@@ -128,9 +128,50 @@ static void misuse(void)
     kl_release(q);
 }
 
+/* Rows and transposes of a quantized tensor are those of the floats that it stands for, bit for bit. */
+static void same_floats(kl_tensor a, kl_tensor b, int line)
+{
+    float x[400], y[400];
+    size_t n = (size_t)kl_numel(b) * sizeof *x;
+    check_at(kl_numel(a) == kl_numel(b) && n <= sizeof x && kl_read(a, x, n) == KL_OK && kl_read(b, y, n) == KL_OK &&
+                 !memcmp(x, y, n), line, "as the floats");
+    kl_release(a);
+    kl_release(b);
+}
+
+static void rows_and_transposes(void)
+{
+    static const int32_t at[6] = {3, 0, 5, 3, 2, 1};
+    static const kl_qtype types[] = {KL_Q_I8, KL_Q_U8, KL_Q_I4};
+    kl_tensor x = kl_randn(dev, KL_F32, D(8, 6), 3), list = kl_input(dev, KL_I32, D(6), at);
+    kl_tensor table = kl_input(dev, KL_I32, D(2, 3), at), one = kl_input(dev, KL_I32, 0, NULL, at);
+    for (int type = 0; type < 3; type++)
+        for (int grain = 0; grain < 5; grain++)
+            for (int axis = 0; axis < 2; axis++) {
+                kl_qscheme scheme = {.type = types[type], .per_axis = grain == 1 || grain == 2, .axis = grain % 2,
+                                     .block = grain > 2 ? 2 : 0};
+                kl_trace_begin("quantized");
+                kl_tensor q = kl_keep(kl_quantized(x, scheme, kl_none, kl_none)), dense = kl_keep(kl_dense(q));
+                CHECK(kl_trace_end() == KL_OK);
+                if (grain || types[type] == KL_Q_I4) { /* a scale for all stays one: it is quantized itself */
+                    same_floats(kl_gather(q, axis, list), kl_gather(dense, axis, list), __LINE__);
+                    same_floats(kl_gather(q, axis, table), kl_gather(dense, axis, table), __LINE__);
+                    same_floats(kl_gather(q, axis, one), kl_gather(dense, axis, one), __LINE__);
+                }
+                same_floats(kl_transpose(q, 0, 1), kl_transpose(dense, 0, 1), __LINE__);
+                kl_release(q);
+                kl_release(dense);
+            }
+    kl_release(x);
+    kl_release(list);
+    kl_release(table);
+    kl_release(one);
+}
+
 static void all(kl_device device)
 {
     dev = device;
+    rows_and_transposes();
     values();
     channels();
     gradients();

@@ -96,6 +96,80 @@ static void check_axes(void)
     NEAR(kl_comm_all_gather(comm, -1, part), ROWS * columns, want, 0);
 }
 
+/* Gradients of the sum of all ranks' losses sum(w * collective(x * x)), w differing from rank to rank. */
+static double weight(int of, int64_t i) { return (double)((i * 3 + of * 2) % 5) - 1; }
+
+static double weights_of_all(int64_t i)
+{
+    double sum = 0;
+    for (int r = 0; r < ranks; r++)
+        sum += weight(r, i);
+    return sum;
+}
+
+static void gradient_is(const char *what, kl_tensor x, kl_tensor y, const double *want)
+{
+    float w[64];
+    int64_t n = kl_numel(y);
+    for (int64_t i = 0; i < n; i++)
+        w[i] = (float)weight(rank, i);
+    kl_tensor loss = kl_sum_all(kl_mul(kl_reshape(y, 1, &n), kl_input(dev, KL_F32, 1, &n, w)));
+    kl_tensor g = kl_keep(kl_grad(loss, x));
+    bool ended = kl_trace_end() == KL_OK;
+    CHECK(ended && what);
+    if (ended)
+        NEAR(g, kl_numel(x), want, 1e-5);
+    else
+        printf("%s: %s\n", what, kl_last_error());
+}
+
+static void check_gradients(void)
+{
+    enum { M = 3 };
+    int64_t n = (int64_t)M * ranks, m = M;
+    double want[M * MOST_RANKS];
+    float v[M * MOST_RANKS];
+    for (int64_t i = 0; i < n; i++)
+        v[i] = (float)(0.5 + (double)((i + rank) % 4) / 4);
+    kl_tensor x = kl_keep(kl_input(dev, KL_F32, DIMS(n), v)), part = kl_keep(kl_input(dev, KL_F32, DIMS(M), v));
+    kl_requires_grad(x);
+    kl_requires_grad(part);
+    for (kl_reduction kind = KL_REDUCE_SUM; kind <= KL_REDUCE_MEAN; kind++) {
+        double scale = kind == KL_REDUCE_MEAN ? 1.0 / ranks : 1;
+        for (int64_t i = 0; i < n; i++)
+            want[i] = 2 * (double)v[i] * scale * weights_of_all(i);
+        kl_trace_begin("all_reduce");
+        gradient_is("all_reduce", x, kl_comm_all_reduce(comm, kind, kl_square(x)), want);
+        for (int64_t i = 0; i < n; i++)
+            want[i] = 2 * (double)v[i] * scale * weight((int)(i / m), i % m);
+        kl_trace_begin("reduce_scatter");
+        gradient_is("reduce_scatter", x, kl_comm_reduce_scatter(comm, kind, 0, kl_square(x)), want);
+    }
+    for (int64_t i = 0; i < m; i++)
+        want[i] = 2 * (double)v[i] * weights_of_all(rank * m + i);
+    kl_trace_begin("all_gather");
+    gradient_is("all_gather", part, kl_comm_all_gather(comm, 0, kl_square(part)), want);
+    for (int64_t i = 0; i < m; i++) /* as a column, of which the ranks' are one beside the other */
+        want[i] = 2 * (double)v[i] * weights_of_all(i * ranks + rank);
+    kl_trace_begin("columns");
+    gradient_is("columns", part, kl_comm_all_gather(comm, 1, kl_reshape(kl_square(part), 2, (int64_t[]){M, 1})), want);
+    for (int64_t i = 0; i < m; i++)
+        want[i] = rank == ranks - 1 ? 2 * (double)v[i] * weights_of_all(i) : 0;
+    kl_trace_begin("broadcast");
+    gradient_is("broadcast", part, kl_comm_broadcast(comm, ranks - 1, kl_square(part)), want);
+    /* the gradient of one goes through another: sum over ranks of w * (sum of x) * ranks */
+    for (int64_t i = 0; i < m; i++)
+        want[i] = 2 * (double)v[i] * ranks * weights_of_all(i);
+    kl_trace_begin("twice");
+    kl_tensor once = kl_comm_all_reduce(comm, KL_REDUCE_SUM, kl_square(part));
+    gradient_is("twice", part, kl_comm_all_reduce(comm, KL_REDUCE_SUM, once), want);
+    kl_trace_begin("greatest");
+    kl_keep(kl_grad(kl_sum_all(kl_comm_all_reduce(comm, KL_REDUCE_MAX, x)), x));
+    CHECK(kl_trace_end() == KL_ERR_GRAD && strstr(kl_last_error(), "all_reduce"));
+    kl_release(x);
+    kl_release(part);
+}
+
 static void rank_values(void)
 {
     static const char *const names[] = {"cpu", "ref"};
@@ -111,6 +185,7 @@ static void rank_values(void)
                     if (d == 0 || k == 0)
                         check_values(dtypes[k], lengths[i]);
             check_axes();
+            check_gradients();
         }
     kl_set_option("fuse", 1);
     dev = kl_device_named("cpu");
@@ -455,10 +530,6 @@ static void check_one(void)
     dev = kl_device_named("cpu");
     rank_values();
     kl_tensor w = kl_zeros(dev, KL_F32, DIMS(4));
-    kl_requires_grad(w);
-    kl_trace_begin("grad");
-    kl_keep(kl_grad(kl_sum_all(kl_comm_all_reduce(comm, KL_REDUCE_SUM, w)), w));
-    CHECK(kl_trace_end() == KL_ERR_GRAD && strstr(kl_last_error(), "all_reduce"));
     kl_comm_free(comm);
     kl_trace_begin("freed");
     kl_comm *other = kl_comm_init(NULL);

@@ -58,8 +58,12 @@ KL_API kl_status kl_comm_barrier(kl_comm *comm);
 KL_API void kl_comm_free(kl_comm *comm);
 
 /* ---- collectives: nodes of the open trace; outside of one they run at once ----
- * No gradient flows through them.  [new handles; errors ARGUMENT: no communicator, ranks that do not agree; HANDLE,
- * SHAPE, TYPE: a sum of bools, a mean of integers; TRACE: in the gradient of a region; IO: a rank is lost] */
+ * Gradients are those of the sum of what all ranks compute: of a sum over ranks the sum of the gradients (of a mean the
+ * mean), of kl_comm_all_gather their kl_comm_reduce_scatter, of kl_comm_reduce_scatter their kl_comm_all_gather, of
+ * kl_comm_broadcast their sum on rank root and 0 on the others.  All ranks must ask for the same gradients.  Greatest
+ * and least elements have none, and no gradient has one.
+ * [new handles; errors ARGUMENT: no communicator, ranks that do not agree; HANDLE, SHAPE, TYPE: a sum of bools, a mean
+ * of integers; TRACE: in the gradient of a region; IO: a rank is lost] */
 
 /* The tensors of all ranks combined, element by element. */
 KL_API_AT kl_tensor kl_comm_all_reduce(kl_comm *comm, kl_reduction kind, kl_tensor a);

@@ -1,8 +1,8 @@
-/* The cases of bench/peers.c, by Kiln; bench/peers/cases.py and the files beside it have the same for the others, with
+/* The cases of bench/peers/peers.c, by Kiln; cases.py and the files beside it have the same for the others, with
  * the same numbers.  A case is a family of computations with its sizes: what is sent to the peers. */
 #ifndef BENCH_PEERS_CASES_H
 #define BENCH_PEERS_CASES_H
-#include "bench.h"
+#include "bench/bench.h"
 #include <math.h>
 
 enum family { MLP, CNN, GPT, ATTENTION, CHAIN, GELU, SUM, SOFTMAX, LAYER_NORM, CONV, MATVEC, EMBEDDING, OPS };

@@ -1,6 +1,6 @@
-/* llm.c's turns for bench/gpt2.c: built with its train_gpt2.c, which bench/run.sh fetches.
+/* llm.c's turns for bench/peers/gpt2.c: built with its train_gpt2.c, which bench/run.sh fetches.
  *
- *     gpt2_llmc CHECKPOINT BATCHES B T STEPS
+ *     turns CHECKPOINT BATCHES B T STEPS
  *
  * Prints "ready", then for each line of its input makes a training step with the next batch and prints the seconds that
  * it took and the loss.  BATCHES: i32 [STEPS, B, T + 1], taken again from the first after the last. */

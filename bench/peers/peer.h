@@ -1,4 +1,4 @@
-/* Another system in a process of its own, which benchmarks ask for a turn by a line of text and which answers by one. */
+/* Another system in a process of its own.  A benchmark asks it for a turn by a line of text; it answers by a line. */
 #ifndef BENCH_PEER_H
 #define BENCH_PEER_H
 #ifndef _GNU_SOURCE
