@@ -217,7 +217,7 @@ static void refusal(const char *name)
 /* Kernels whose lanes exchange values, for a device of Vulkan that has subgroups. */
 static void subgroups(const struct kernel_set *s)
 {
-    static const char features[] = "+f64+fma+subgroup32";
+    static const char features[] = "+f64+fma+threads256+shared49152+subgroup32";
     struct err e = {0};
     char version[64];
     const struct gpu_compiler *c = gpu_compiler_find("glsl", &e);
