@@ -1,7 +1,7 @@
 /* Kiln beside what its users would pick instead, on the processor: PyTorch (eager, torch.compile, and convolutions with
- * channels last) and JAX, by turns, on one and on two threads (KILN_THREADS=1: on one only).  The cases are in peers_cases.h.  A row of Kiln's, the
- * faster of a step that is recorded each time (traced) and one that is not (frozen), has the fastest peer as its
- * baseline and the peer's time over its own as ratio.
+ * channels last) and JAX, by turns, on one and on two threads (KILN_THREADS=1: on one only).  The cases are in
+ * peers_cases.h.  A row of Kiln's, the faster of a step that is recorded each time (traced) and one that is not
+ * (frozen), has the fastest peer as its baseline and the peer's time over its own as ratio.
  *
  * On one thread the time is the processor's that the process used, for other programs may be running on the machine; on
  * two it is that of a clock.
