@@ -40,7 +40,8 @@ static const struct sched_field map_fields[] = {
     FLAG("join_short", map.join_short), NUMBER("tasks", map.tasks, 0, 1 << 24), STREAM, GRAIN};
 static const struct sched_field row_reduce_fields[] = {
     WIDTH, {.word = "lanes", .form = FORM_NUMBER, AT(row_reduce.lanes), .power = true, .most = 64},
-    NUMBER("vectors", row_reduce.vectors, 0, 1024), NUMBER("axes", row_reduce.axes, 0, KL_MAX_RANK), GRAIN};
+    NUMBER("vectors", row_reduce.vectors, 0, 1024), NUMBER("axes", row_reduce.axes, 0, KL_MAX_RANK),
+    NUMBER("ahead", row_reduce.ahead, 0, UINT16_MAX), GRAIN};
 static const struct sched_field column_reduce_fields[] = {
     WIDTH, NUMBER("axes", column_reduce.axes, 0, KL_MAX_RANK), FLAG("short_rows", column_reduce.short_rows),
     NUMBER("lines", column_reduce.lines, 0, 8), NUMBER("ahead", column_reduce.ahead, 0, UINT16_MAX),

@@ -49,6 +49,7 @@ struct schedule {
             uint16_t lanes;         /* rows of the epilogue's vector loop; 0: the epilogue is computed row by row */
             uint16_t vectors;       /* such loops in an iteration */
             uint16_t axes;          /* the last kept axes, whose rows lanes may lie in */
+            uint16_t ahead;         /* elements from the one at hand to the one that is prefetched; 0: none is */
         } row_reduce;
         struct {                    /* on a GPU: a row's threads, in any order of its sums */
             uint16_t neighbours;    /* elements of a thread in each access; 0: one */

@@ -3,6 +3,8 @@
 #define KILN_LOWER_H
 #include "passes/passes.h"
 
+enum { LINE_BYTES = 64 }; /* of the caches of processors */
+
 /* What a kernel knows of a node; all 0 where its stamp is not the lowering's. */
 struct node_state {
     uint32_t stamp;

@@ -86,6 +86,27 @@ static val identity(const struct reduce *r)
     return k_bits(r->w->k, dtype, fold_identity(r->fold, dtype));
 }
 
+/* Prefetches what elements i .. i + count - 1 are computed from, or those themselves. */
+static void fetch_elements(const struct reduce *r, val i, int64_t count)
+{
+    struct lowering *w = r->w;
+    struct kernel *k = w->k;
+    bool linear, computed = lower_is_member(w, node_operand(w->g, w->anchor, 0, &linear));
+    int64_t line = LINE_BYTES / (int64_t)dtype_size(w->g->node[r->n->in[0]].dtype);
+    for (int64_t first = 0; first < count; first += line) {
+        val coord[KL_MAX_RANK] = {0};
+        operand_coord(r, ix_add(k, i, k_int(k, first)), r->kept_coord, coord);
+        lower_point(w);
+        if (computed) {
+            lower_prefetch(w, &r->in, coord);
+            continue;
+        }
+        val x = lower_at(w, r->n->in[0], coord);
+        if (k->inst[x].op == L_LOAD)
+            k_prefetch(k, PREFETCH_READ, (uint32_t)k->inst[x].imm, k->inst[x].a);
+    }
+}
+
 /* As lane_chunk, for a number of elements that is known only when the kernel runs: whole vectors, then a last one,
  * which may have no element. */
 static val symbolic_lanes(const struct reduce *r, val base, val count)
@@ -116,6 +137,9 @@ static val lane_chunk(const struct reduce *r, val base, int64_t count)
     if (count / width) {
         val j = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, count / width), 1);
         val c = k_carry(k, acc);
+        int64_t ahead = reduce_schedule(r)->kind == SCHED_ROW_REDUCE ? reduce_schedule(r)->row_reduce.ahead : 0;
+        if (ahead)
+            fetch_elements(r, ix_add(k, ix_add(k, base, ix_scale(k, j, width)), k_int(k, ahead)), width);
         val x = lower_reduce_element(r, ix_add(k, ix_add(k, base, ix_scale(k, j, width)), w->lane));
         k_next(k, c, k_fold_step(k, r->fold, c, x));
         k_end(k, j);

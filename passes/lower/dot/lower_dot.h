@@ -4,7 +4,7 @@
 #include "passes/lower/lower.h"
 
 /* rows of a register tile, steps of k in a visit of the loop over it */
-enum { MAX_ROWS = 32, UNROLL_K = 4, LINE_BYTES = 64 };
+enum { MAX_ROWS = 32, UNROLL_K = 4 };
 enum { FEW_ROWS = 6 }; /* of a tile that shares B's vectors too little */
 /* Of products of few rows: rows of the first operand, streams of the matrix. */
 enum { THIN_ROWS = 8, THIN_STREAMS = 8 };
