@@ -1,6 +1,6 @@
 /* Kernel to source to binary, with a head that a launch needs. */
 #include "build.h"
-#include "compile.h"
+#include "codegen/gpu/compilers/compile.h"
 #include "gpu_sources.h"
 #include "source.h"
 #include <pthread.h>

@@ -2,7 +2,7 @@
  * primary context, so that memory can be shared with what else in it uses CUDA. */
 #include "driver.h"
 #ifdef KILN_CUDA
-#include "codegen/gpu/compile.h"
+#include "codegen/gpu/compilers/compile.h"
 #include "stream.h"
 #include <pthread.h>
 #include <stdlib.h>

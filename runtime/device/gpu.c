@@ -1,5 +1,5 @@
 /* Kernels for GPUs as far as text: no device is needed. */
-#include "codegen/gpu/compile.h"
+#include "codegen/gpu/compilers/compile.h"
 #include "codegen/gpu/source.h"
 #include "runtime/runtime.h"
 #include <string.h>

@@ -7,7 +7,7 @@
  * random graphs; each once, by its hash.  They become text in every dialect, and are compiled 100 a file.  A compiler
  * that is not there is skipped.  Products of half floats are also made for an architecture as lowering finds them best
  * there: the code must hold instructions of its matrix units. */
-#include "codegen/gpu/compile.h"
+#include "codegen/gpu/compilers/compile.h"
 #include "codegen/gpu/source.h"
 #include "gpu_kernels.h"
 #include <elf.h>

@@ -7,7 +7,7 @@
  * on the compiler: they are compared only where NVRTC has the version that the table names.  Where nvdisasm is found
  * ($KILN_NVDISASM, or on the path), its listing must give the same counts. */
 #define _GNU_SOURCE /* popen, mkstemp */
-#include "codegen/gpu/compile.h"
+#include "codegen/gpu/compilers/compile.h"
 #include "codegen/gpu/source.h"
 #include "tests/support/harness.h"
 #include <elf.h>
