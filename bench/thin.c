@@ -1,13 +1,14 @@
 /* Products of a few rows with a matrix that is read once, which memory limits: weights stored [in, out] and [out, in],
- * in floats, half floats and bytes, on one thread and on two.  The limit is reading as many bytes as the weights have,
- * in the same rounds; the baseline is copying: the bytes that it reads and writes. */
+ * in floats, half floats and bytes, the latter with rows of floats and of bytes, on one thread and on two.  The limit
+ * is reading as many bytes as the weights have, in the same rounds; the baseline is copying: the bytes that it reads
+ * and writes. */
 #include "streams.h"
 
 enum { ROUNDS = 15, SIDE = 4096 };
 
 static const struct thin_case {
     int rows;
-    kl_dtype weights; /* KL_I8: bytes times a scale, in f32 */
+    kl_dtype weights; /* KL_I8: bytes times a scale, in f32; KL_I32: bytes, as are the rows, with sums of integers */
     bool out_in;      /* how they are stored */
     int threads;
 } cases[] = {
@@ -16,14 +17,24 @@ static const struct thin_case {
     {2, KL_F32, false, 1},  {2, KL_F32, true, 1},  {7, KL_F32, false, 1},  {7, KL_F32, true, 1},
     {7, KL_BF16, false, 1}, {7, KL_BF16, true, 1}, {1, KL_F32, false, 2},  {1, KL_F32, true, 2},
     {1, KL_BF16, false, 2}, {1, KL_BF16, true, 2},
+    {1, KL_I32, false, 1},  {1, KL_I32, true, 1},  {4, KL_I32, false, 1},  {4, KL_I32, true, 1},
+    {1, KL_I32, false, 2},  {1, KL_I32, true, 2},
 };
 enum { CASES = sizeof cases / sizeof cases[0] };
+
+static bool of_bytes(const struct thin_case *c) { return c->weights == KL_I8 || c->weights == KL_I32; }
+
+/* Bytes of the weights. */
+static size_t size_of(const struct thin_case *c)
+{
+    return SIDE * SIDE * (c->weights == KL_F32 ? 4u : of_bytes(c) ? 1u : 2u);
+}
 
 static const char *case_name(const struct thin_case *c)
 {
     static char name[64];
     const char *dtype = c->weights == KL_F32 ? "f32" : c->weights == KL_BF16 ? "bf16" : c->weights == KL_F16 ? "f16"
-                                                                                                             : "int8";
+                        : c->weights == KL_I32 ? "int8 by int8" : "int8";
     snprintf(name, sizeof name, "%dx%dx%d %s %s%s", c->rows, SIDE, SIDE, dtype, c->out_in ? "[out,in]" : "[in,out]",
              c->threads > 1 ? " 2 threads" : "");
     return name;
@@ -33,10 +44,13 @@ struct operands { kl_tensor x, w, scale; };
 
 static void make_operands(kl_device dev, const struct thin_case *c, struct operands *o)
 {
-    kl_dtype in = c->weights == KL_I8 ? KL_F32 : c->weights;
+    kl_tensor x = kl_randn(dev, KL_F32, 2, (int64_t[]){c->rows, SIDE}, 2);
     kl_tensor w = kl_randn(dev, KL_F32, 2, (int64_t[]){SIDE, SIDE}, 1);
-    o->x = kl_cast(kl_randn(dev, KL_F32, 2, (int64_t[]){c->rows, SIDE}, 2), in);
-    o->w = kl_cast(c->weights == KL_I8 ? kl_mul_scalar(w, 30) : w, c->weights);
+    if (c->weights == KL_I32)
+        o->x = kl_cast(kl_mul_scalar(x, 30), KL_I8);
+    else
+        o->x = kl_cast(x, c->weights == KL_I8 ? KL_F32 : c->weights);
+    o->w = of_bytes(c) ? kl_cast(kl_mul_scalar(w, 30), KL_I8) : kl_cast(w, c->weights);
     o->scale = kl_full(dev, KL_F32, 0, NULL, 1.0 / 30);
     kl_keep(o->x);
     kl_keep(o->w);
@@ -47,8 +61,10 @@ static void make_operands(kl_device dev, const struct thin_case *c, struct opera
 static bool product(kl_device dev, const struct thin_case *c, const struct operands *o)
 {
     kl_trace_begin("thin");
-    kl_tensor w = c->weights == KL_I8 ? kl_mul(kl_cast(o->w, KL_F32), o->scale) : o->w;
-    kl_tensor out = kl_dot_general(o->x, w, 0, NULL, NULL, 1, (int[]){1}, (int[]){c->out_in});
+    kl_tensor x = c->weights == KL_I32 ? kl_cast(o->x, KL_I32) : o->x;
+    kl_tensor w = c->weights == KL_I32  ? kl_cast(o->w, KL_I32)
+                  : c->weights == KL_I8 ? kl_mul(kl_cast(o->w, KL_F32), o->scale) : o->w;
+    kl_tensor out = kl_dot_general(x, w, 0, NULL, NULL, 1, (int[]){1}, (int[]){c->out_in});
     kl_keep(out);
     return kl_trace_end() == KL_OK && kl_sync(dev) == KL_OK && kl_release(out) == KL_OK;
 }
@@ -76,7 +92,7 @@ int main(int argc, char **argv)
     for (int round = -1; round < ROUNDS; round++) /* round -1 compiles */
         for (int i = 0; i < CASES; i++) {
             const struct thin_case *c = &cases[i];
-            size_t bytes = SIDE * SIDE * (c->weights == KL_F32 ? 4u : c->weights == KL_I8 ? 1u : 2u);
+            size_t bytes = size_of(c);
             if (!bench_wants(&b, case_name(c)))
                 continue;
             kl_set_option("threads", c->threads);
@@ -94,7 +110,7 @@ int main(int argc, char **argv)
         const struct thin_case *c = &cases[i];
         if (!took[i].n)
             continue;
-        double bytes = (double)SIDE * SIDE * (c->weights == KL_F32 ? 4 : c->weights == KL_I8 ? 1 : 2);
+        double bytes = (double)size_of(c);
         struct result *r = bench_add(&b, case_name(c), "fused", c->threads, &took[i], "GB/s", bytes,
                                      bytes / samples_median(&reads[i]) * 1e-9);
         bench_baseline(r, "copy", samples_median(&copies[i]) / samples_median(&took[i]));

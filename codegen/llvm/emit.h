@@ -123,6 +123,7 @@ void emit_store_lanes(struct emitter *m, unsigned dtype, LLVMValueRef ptr, unsig
 struct chunk { unsigned lane0, lanes; };
 /* part n of a row; lanes 0: there is none */
 struct chunk emit_chunk(const struct emitter *m, unsigned cols, unsigned n);
+unsigned emit_tile_chunks(const struct emitter *m, unsigned cols);           /* how many there are */
 unsigned emit_tile_parts(const struct emitter *m, val v);                    /* the total number of its parts */
 /* Chunk n, in a row of `cols`, of row r of a value; a column, a row or a scalar is broadcast. */
 LLVMValueRef emit_tile_piece(struct emitter *m, val v, unsigned r, unsigned cols, unsigned n);
@@ -135,13 +136,14 @@ void emit_tile_splat(struct emitter *m, val v);
 void emit_tile_index(struct emitter *m, val v);
 void emit_mma(struct emitter *m, val v);
 
-/* ---- emit_bytes.c: tiles of four rows of bytes, stored column by column ---- */
+/* ---- emit_bytes.c: tiles of four rows of bytes, or several times four, stored column by column ---- */
 bool emit_find_quads(struct emitter *m);                       /* fills m->quads: marks these tiles */
 bool emit_is_quads(const struct emitter *m, val v);
-/* Chunk n of a value of four rows of `cols`, column by column. */
-LLVMValueRef emit_quads(struct emitter *m, val v, unsigned cols, unsigned n);
+/* Chunk n of rows 4 four .. 4 four + 3 of a value, of `cols` columns each, column by column. */
+LLVMValueRef emit_quads(struct emitter *m, val v, unsigned four, unsigned cols, unsigned n);
 LLVMValueRef emit_quads_row(struct emitter *m, LLVMValueRef quads, unsigned row, unsigned lanes);
-LLVMValueRef emit_quads_load(struct emitter *m, val v, unsigned n);
+/* Loads chunk n of all rows, each four of them to the next part[step]. */
+void emit_quads_load(struct emitter *m, val v, unsigned n, LLVMValueRef *part, unsigned step);
 bool emit_quads_store(struct emitter *m, const struct linst *i, unsigned n); /* false: not such a tile */
 /* A product whose sums are in part[], n chunks in each row; false: not such a tile. */
 bool emit_quads_mma(struct emitter *m, val v, LLVMValueRef *part, unsigned n);

@@ -2,21 +2,25 @@
  *
  * A tile of four rows of bytes that is an operand of a product, or is stored column by column, is kept as "quads": a
  * part has the four bytes of each of its columns next to each other.  Packed panels have the same layout, and
- * instructions that add the four products of a column to its sum take it.  On a processor without such instructions for
- * bytes (VNNI's vpdpbusd, unsigned by signed), bytes become 16-bit integers, even ones and odd ones, whose products are
- * added in pairs (pmaddwd).  This is exact, too: no such sum comes near 32 bits. */
+ * instructions that add the four products of a column to its sum take it.  A loaded operand of more rows has such parts
+ * for each four of them; where its columns are not adjacent in memory they are transposed in registers.  On a
+ * processor without such instructions for bytes (VNNI's vpdpbusd, unsigned by signed), bytes become 16-bit integers,
+ * even ones and odd ones, whose products are added in pairs (pmaddwd).  This is exact, too: no such sum comes near
+ * 32 bits. */
 #include "emit.h"
 
 enum { PLAIN = 1, QUADS = 2 };
+enum { MAX_SQUARE = 16 }; /* lanes of a vector of words */
 
 static bool is_byte(unsigned dtype) { return dtype == KL_U8 || dtype == KL_I8; }
 
-static bool four_rows(const struct linst *i) { return i->cols && i->rows == 4 && is_byte(i->dtype); }
+static bool fours_of_rows(const struct linst *i) { return i->cols && i->rows % 4 == 0 && is_byte(i->dtype); }
 
-static void emit_bytes_mark(struct emitter *m, val v)
+static void emit_bytes_mark(struct emitter *m, val v, bool multiplied)
 {
     const struct linst *i = &m->k->inst[v];
-    if (v && four_rows(i) && m->quads[v] != PLAIN && (i->op == L_LOAD || i->op == L_SPLAT || i->op >= L_PRIM))
+    bool can = i->op == L_LOAD || ((i->op == L_SPLAT || i->op >= L_PRIM) && i->rows == 4);
+    if (v && fours_of_rows(i) && can && (i->rows == 4 || multiplied) && m->quads[v] != PLAIN)
         m->quads[v] = QUADS;
 }
 
@@ -32,9 +36,9 @@ bool emit_find_quads(struct emitter *m)
     for (val v = k->ninst; v-- > 1;) {
         const struct linst *i = &k->inst[v];
         if (i->op == L_MMA || (i->op == L_STORE && i->kind == TILE_COLS))
-            emit_bytes_mark(m, i->b);
+            emit_bytes_mark(m, i->b, i->op == L_MMA);
         for (unsigned o = 0; i->op >= L_PRIM && m->quads[v] == QUADS && o < 3; o++)
-            emit_bytes_mark(m, ((const val[]){i->a, i->b, i->c})[o]);
+            emit_bytes_mark(m, ((const val[]){i->a, i->b, i->c})[o], false);
     }
     return true;
 }
@@ -77,16 +81,16 @@ static LLVMValueRef interleave(struct emitter *m, LLVMValueRef row[4], unsigned 
     return shuffle(m, low, high, lane, 4 * lanes);
 }
 
-LLVMValueRef emit_quads(struct emitter *m, val v, unsigned cols, unsigned n)
+LLVMValueRef emit_quads(struct emitter *m, val v, unsigned four, unsigned cols, unsigned n)
 {
     LLVMValueRef row[4];
     unsigned lanes = emit_chunk(m, cols, n).lanes;
     if (!m->k->inst[v].cols)
         return splat(m, emit_scalar(m, v), 4 * lanes);
     if (emit_is_quads(m, v) && m->k->inst[v].cols == cols)
-        return m->v[v].part[n];
+        return m->v[v].part[four * emit_tile_chunks(m, cols) + n];
     for (unsigned r = 0; r < 4; r++)
-        row[r] = emit_tile_piece(m, v, r, cols, n);
+        row[r] = emit_tile_piece(m, v, 4 * four + r, cols, n);
     return interleave(m, row, lanes);
 }
 
@@ -99,48 +103,81 @@ static bool is_packed(const struct emitter *m, const struct linst *i)
     return i->kind == TILE_COLS && stride->op == L_CONST && stride->imm == 4;
 }
 
-static LLVMValueRef column_address(struct emitter *m, const struct linst *i, unsigned column)
+/* Of row `row` of a column. */
+static LLVMValueRef column_address(struct emitter *m, const struct linst *i, unsigned row, unsigned column)
 {
-    LLVMValueRef n = LLVMConstInt(m->i64, column, 0);
+    LLVMValueRef n = LLVMConstInt(m->i64, column, 0), r = LLVMConstInt(m->i64, row, 0);
     LLVMValueRef at = LLVMBuildAdd(m->b, emit_scalar(m, i->a), LLVMBuildMul(m->b, emit_scalar(m, i->d), n, ""), "");
-    return emit_address(m, (uint32_t)i->imm, at);
+    return emit_address(m, (uint32_t)i->imm, LLVMBuildAdd(m->b, at, r, ""));
 }
 
-/* Columns of four adjacent bytes at different addresses: one word each. */
-static LLVMValueRef load_columns(struct emitter *m, const struct linst *i, struct chunk c)
+/* Four rows of columns at different addresses: one word each. */
+static LLVMValueRef load_columns(struct emitter *m, const struct linst *i, unsigned four, struct chunk c)
 {
     LLVMTypeRef i32 = LLVMInt32TypeInContext(m->ctx);
     LLVMValueRef x = LLVMGetPoison(LLVMVectorType(i32, c.lanes));
     for (unsigned l = 0; l < c.lanes; l++) {
-        LLVMValueRef word = LLVMBuildLoad2(m->b, i32, column_address(m, i, c.lane0 + l), "");
+        LLVMValueRef word = LLVMBuildLoad2(m->b, i32, column_address(m, i, 4 * four, c.lane0 + l), "");
         LLVMSetAlignment(word, 1);
         x = LLVMBuildInsertElement(m->b, x, word, lane_number(m, l), "");
     }
     return LLVMBuildBitCast(m->b, x, LLVMVectorType(m->i8, 4 * c.lanes), "");
 }
 
-LLVMValueRef emit_quads_load(struct emitter *m, val v, unsigned n)
+/* As many words of each column as there are columns, transposed: words 2^i apart are exchanged for each i. */
+static void load_square(struct emitter *m, const struct linst *i, struct chunk c, LLVMValueRef *part, unsigned step)
+{
+    LLVMTypeRef words = LLVMVectorType(LLVMInt32TypeInContext(m->ctx), c.lanes);
+    unsigned lane[2][MAX_SQUARE];
+    LLVMValueRef row[MAX_SQUARE];
+    for (unsigned l = 0; l < c.lanes; l++) {
+        row[l] = LLVMBuildLoad2(m->b, words, column_address(m, i, 0, c.lane0 + l), "");
+        LLVMSetAlignment(row[l], 1);
+    }
+    for (unsigned h = 1; h < c.lanes; h *= 2) {
+        for (unsigned l = 0; l < c.lanes; l++) {
+            lane[0][l] = l & h ? c.lanes + (l ^ h) : l;
+            lane[1][l] = l & h ? c.lanes + l : l ^ h;
+        }
+        for (unsigned l = 0; l < c.lanes; l++)
+            if (!(l & h)) {
+                LLVMValueRef low = row[l], high = row[l | h];
+                row[l] = shuffle(m, low, high, lane[0], c.lanes);
+                row[l | h] = shuffle(m, low, high, lane[1], c.lanes);
+            }
+    }
+    for (unsigned l = 0; l < c.lanes; l++)
+        part[l * step] = LLVMBuildBitCast(m->b, row[l], LLVMVectorType(m->i8, 4 * c.lanes), "");
+}
+
+void emit_quads_load(struct emitter *m, val v, unsigned n, LLVMValueRef *part, unsigned step)
 {
     const struct linst *i = &m->k->inst[v];
     struct chunk c = emit_chunk(m, i->cols, n);
     LLVMValueRef row[4];
-    if (is_packed(m, i) && !i->b)
-        return emit_load_lanes(m, i->dtype, column_address(m, i, c.lane0), 4 * c.lanes, NULL);
-    if (i->kind == TILE_COLS && !i->b)
-        return load_columns(m, i, c);
-    for (unsigned r = 0; r < 4; r++)
-        row[r] = emit_tile_load_piece(m, i, r, n);
-    return interleave(m, row, c.lanes);
+    unsigned fours = i->rows / 4;
+    bool columns = i->kind == TILE_COLS && !i->b;
+    if (columns && fours == c.lanes && fours > 1 && fours <= MAX_SQUARE) {
+        load_square(m, i, c, part, step);
+        return;
+    }
+    for (unsigned f = 0; f < fours; f++) {
+        for (unsigned r = 0; r < 4 && !columns; r++)
+            row[r] = emit_tile_load_piece(m, i, 4 * f + r, n);
+        part[f * step] = is_packed(m, i) && columns
+                             ? emit_load_lanes(m, i->dtype, column_address(m, i, 4 * f, c.lane0), 4 * c.lanes, NULL)
+                         : columns ? load_columns(m, i, f, c) : interleave(m, row, c.lanes);
+    }
 }
 
 bool emit_quads_store(struct emitter *m, const struct linst *i, unsigned n)
 {
     unsigned cols = m->k->inst[i->b].cols;
     struct chunk c = emit_chunk(m, cols, n);
-    if (!is_packed(m, i) || i->c || !emit_is_quads(m, i->b))
+    if (!is_packed(m, i) || i->c || !emit_is_quads(m, i->b) || m->k->inst[i->b].rows != 4)
         return false;
-    emit_store_lanes(m, m->k->inst[i->b].dtype, column_address(m, i, c.lane0), 4 * c.lanes,
-                     emit_quads(m, i->b, cols, n), NULL);
+    emit_store_lanes(m, m->k->inst[i->b].dtype, column_address(m, i, 0, c.lane0), 4 * c.lanes,
+                     emit_quads(m, i->b, 0, cols, n), NULL);
     return true;
 }
 
@@ -175,24 +212,41 @@ static LLVMValueRef add_four(struct emitter *m, LLVMValueRef sum, unsigned ta, L
     return sum;
 }
 
+/* Four bytes of a row, as one word. */
+static LLVMValueRef word_of_row(struct emitter *m, val v, unsigned row, unsigned four, unsigned cols)
+{
+    LLVMTypeRef i32 = LLVMInt32TypeInContext(m->ctx);
+    unsigned n = 0;
+    struct chunk c = emit_chunk(m, cols, 0);
+    while (4 * four >= c.lane0 + c.lanes)
+        c = emit_chunk(m, cols, ++n);
+    LLVMValueRef x = emit_tile_piece(m, v, row, cols, n);
+    if (c.lanes == 4)
+        return LLVMBuildBitCast(m->b, x, i32, "");
+    x = LLVMBuildBitCast(m->b, x, LLVMVectorType(i32, c.lanes / 4), "");
+    return LLVMBuildExtractElement(m->b, x, lane_number(m, four - c.lane0 / 4), "");
+}
+
 bool emit_quads_mma(struct emitter *m, val v, LLVMValueRef *part, unsigned n)
 {
     const struct linst *i = &m->k->inst[v], *a = &m->k->inst[i->a], *b = &m->k->inst[i->b];
     LLVMTypeRef i32 = LLVMInt32TypeInContext(m->ctx);
     LLVMValueRef column[MAX_TILE_SIDE];
-    bool fits = m->x86 && is_byte(a->dtype) && i->dtype == KL_I32 && four_rows(b);
+    bool fits = m->x86 && is_byte(a->dtype) && i->dtype == KL_I32 && fours_of_rows(b);
     for (unsigned q = 0; q < n && fits; q++)
         fits = emit_chunk(m, i->cols, q).lanes >= 4;
-    for (unsigned q = 0; q < n && fits; q++) {
-        LLVMTypeRef words = LLVMVectorType(i32, emit_chunk(m, i->cols, q).lanes);
-        column[q] = LLVMBuildBitCast(m->b, emit_quads(m, i->b, i->cols, q), words, "");
-    }
-    /* one row's bytes in a register at a time, because sums need the others */
-    for (unsigned r = 0; r < i->rows && fits; r++) {
-        LLVMValueRef four = LLVMBuildBitCast(m->b, emit_tile_piece(m, i->a, r, 4, 0), i32, ""), *sum = part + r * n;
-        for (unsigned q = 0; q < n; q++)
-            sum[q] = add_four(m, sum[q], a->dtype, splat(m, four, emit_chunk(m, i->cols, q).lanes), b->dtype,
-                              column[q]);
+    for (unsigned four = 0; fits && four < b->rows / 4u; four++) {
+        for (unsigned q = 0; q < n; q++) {
+            LLVMTypeRef words = LLVMVectorType(i32, emit_chunk(m, i->cols, q).lanes);
+            column[q] = LLVMBuildBitCast(m->b, emit_quads(m, i->b, four, i->cols, q), words, "");
+        }
+        /* one row's bytes in a register at a time, because sums need the others */
+        for (unsigned r = 0; r < i->rows; r++) {
+            LLVMValueRef word = word_of_row(m, i->a, r, four, b->rows), *sum = part + r * n;
+            for (unsigned q = 0; q < n; q++)
+                sum[q] = add_four(m, sum[q], a->dtype, splat(m, word, emit_chunk(m, i->cols, q).lanes), b->dtype,
+                                  column[q]);
+        }
     }
     return fits;
 }

@@ -20,7 +20,7 @@ struct chunk emit_chunk(const struct emitter *m, unsigned cols, unsigned n)
     return (struct chunk){0, 0};
 }
 
-static unsigned chunks(const struct emitter *m, unsigned cols)
+unsigned emit_tile_chunks(const struct emitter *m, unsigned cols)
 {
     unsigned n = 0;
     while (emit_chunk(m, cols, n).lanes)
@@ -31,12 +31,12 @@ static unsigned chunks(const struct emitter *m, unsigned cols)
 unsigned emit_tile_parts(const struct emitter *m, val v)
 {
     const struct linst *i = &m->k->inst[v];
-    return (emit_is_quads(m, v) ? 1 : i->rows) * chunks(m, i->cols);
+    return (emit_is_quads(m, v) ? i->rows / 4u : i->rows) * emit_tile_chunks(m, i->cols);
 }
 
 LLVMTypeRef emit_tile_part_type(struct emitter *m, const struct linst *i, unsigned part)
 {
-    return type_lanes(type_of(m, i->dtype), emit_chunk(m, i->cols, part % chunks(m, i->cols)).lanes);
+    return type_lanes(type_of(m, i->dtype), emit_chunk(m, i->cols, part % emit_tile_chunks(m, i->cols)).lanes);
 }
 
 static LLVMValueRef index_of(struct emitter *m, uint64_t n) { return LLVMConstInt(m->i64, n, 0); }
@@ -48,10 +48,11 @@ LLVMValueRef emit_tile_piece(struct emitter *m, val v, unsigned r, unsigned cols
     if (!i->cols)
         return splat(m, emit_scalar(m, v), lanes);
     if (emit_is_quads(m, v)) {
-        LLVMValueRef x = emit_quads_row(m, m->v[v].part[i->cols == 1 ? 0 : n], r, i->cols == 1 ? 1 : lanes);
+        LLVMValueRef *four = m->v[v].part + r / 4 * emit_tile_chunks(m, i->cols);
+        LLVMValueRef x = emit_quads_row(m, four[i->cols == 1 ? 0 : n], r % 4, i->cols == 1 ? 1 : lanes);
         return i->cols == 1 ? splat(m, x, lanes) : x;
     }
-    LLVMValueRef *row = m->v[v].part + (i->rows > 1 ? r : 0) * chunks(m, i->cols);
+    LLVMValueRef *row = m->v[v].part + (i->rows > 1 ? r : 0) * emit_tile_chunks(m, i->cols);
     return i->cols == 1 ? splat(m, row[0], lanes) : row[n];
 }
 
@@ -64,7 +65,9 @@ static LLVMValueRef emit_tile_element(struct emitter *m, val v, unsigned r, unsi
     while (c >= at.lane0 + at.lanes)
         at = emit_chunk(m, i->cols, ++n);
     LLVMValueRef *part = m->v[v].part;
-    LLVMValueRef x = emit_is_quads(m, v) ? emit_quads_row(m, part[n], r, at.lanes) : part[r * chunks(m, i->cols) + n];
+    unsigned each = emit_tile_chunks(m, i->cols);
+    LLVMValueRef x = emit_is_quads(m, v) ? emit_quads_row(m, part[r / 4 * each + n], r % 4, at.lanes)
+                                         : part[r * each + n];
     return at.lanes == 1 ? x : LLVMBuildExtractElement(m->b, x,
                                                        LLVMConstInt(LLVMInt32TypeInContext(m->ctx), c - at.lane0, 0),
         "");
@@ -81,7 +84,7 @@ void emit_tile_splat(struct emitter *m, val v)
 {
     const struct linst *i = &m->k->inst[v];
     LLVMValueRef *part = emit_tile_begin(m, v), x = emit_scalar(m, i->a);
-    unsigned n = chunks(m, i->cols);
+    unsigned n = emit_tile_chunks(m, i->cols);
     unsigned each = emit_is_quads(m, v) ? 4 : 1;
     for (unsigned p = 0; part && p < emit_tile_parts(m, v); p++)
         part[p] = splat(m, x, each * emit_chunk(m, i->cols, p % n).lanes);
@@ -91,7 +94,7 @@ void emit_tile_index(struct emitter *m, val v)
 {
     const struct linst *i = &m->k->inst[v];
     LLVMValueRef *part = emit_tile_begin(m, v), step[64];
-    unsigned n = chunks(m, i->cols);
+    unsigned n = emit_tile_chunks(m, i->cols);
     for (unsigned r = 0; part && r < i->rows; r++)
         for (unsigned p = 0; p < n; p++) {
             struct chunk c = emit_chunk(m, i->cols, p);
@@ -106,14 +109,14 @@ void emit_tile_prim(struct emitter *m, val v)
     const struct linst *i = &m->k->inst[v];
     const val operand[3] = {i->a, i->b, i->c};
     enum prim p = (enum prim)(i->op - L_PRIM);
-    unsigned from = m->k->inst[p == P_SELECT ? i->b : i->a].dtype, n = chunks(m, i->cols);
+    unsigned from = m->k->inst[p == P_SELECT ? i->b : i->a].dtype, n = emit_tile_chunks(m, i->cols);
     bool quads = emit_is_quads(m, v);
     LLVMValueRef *part = emit_tile_begin(m, v);
     for (unsigned r = 0; part && r < (quads ? 1 : i->rows); r++)
         for (unsigned q = 0; q < n && !m->e->code; q++) {
             LLVMValueRef x[3];
             for (unsigned o = 0; o < 3 && operand[o]; o++)
-                x[o] = quads ? emit_quads(m, operand[o], i->cols, q) : emit_tile_piece(m, operand[o], r, i->cols, q);
+                x[o] = quads ? emit_quads(m, operand[o], 0, i->cols, q) : emit_tile_piece(m, operand[o], r, i->cols, q);
             part[r * n + q] = emit_prim(m, p, from, i->dtype, x);
         }
 }
@@ -147,16 +150,18 @@ void emit_tile_load(struct emitter *m, val v)
     const struct linst *i = &m->k->inst[v];
     bool quads = emit_is_quads(m, v);
     LLVMValueRef *part = emit_tile_begin(m, v);
-    unsigned n = chunks(m, i->cols);
-    for (unsigned r = 0; part && r < (quads ? 1 : i->rows); r++)
+    unsigned n = emit_tile_chunks(m, i->cols);
+    for (unsigned q = 0; part && quads && q < n; q++)
+        emit_quads_load(m, v, q, part + q, n);
+    for (unsigned r = 0; part && !quads && r < i->rows; r++)
         for (unsigned q = 0; q < n; q++)
-            part[r * n + q] = quads ? emit_quads_load(m, v, q) : emit_tile_load_piece(m, i, r, q);
+            part[r * n + q] = emit_tile_load_piece(m, i, r, q);
 }
 
 void emit_tile_store(struct emitter *m, val v)
 {
     const struct linst *i = &m->k->inst[v], *x = &m->k->inst[i->b];
-    unsigned n = chunks(m, x->cols);
+    unsigned n = emit_tile_chunks(m, x->cols);
     unsigned packed = 0; /* chunks: all or none */
     while (packed < n && emit_quads_store(m, i, packed))
         packed++;
@@ -188,7 +193,7 @@ void emit_mma(struct emitter *m, val v)
 {
     const struct linst *i = &m->k->inst[v];
     unsigned ta = m->k->inst[i->a].dtype, tb = m->k->inst[i->b].dtype, depth = m->k->inst[i->a].cols,
-        n = chunks(m, i->cols);
+        n = emit_tile_chunks(m, i->cols);
     LLVMValueRef *part = emit_tile_begin(m, v);
     for (unsigned p = 0; part && p < i->rows * n; p++)
         part[p] = emit_tile_piece(m, i->c, p / n, i->cols, p % n);

@@ -68,7 +68,7 @@ static const struct sched_field dot_thin_fields[] = {
 static const struct sched_field dot_bytes_fields[] = {
     WIDTH, TILE(dot_bytes), KBLOCK(dot_bytes), CHOSEN("rows", dot_bytes.rows, UINT32_MAX),
     CHOSEN("panel", dot_bytes.panel, UINT32_MAX), LANES("lanes", dot_bytes.lanes, 64), FLAG("pack_b", dot_bytes.pack_b),
-    GRAIN};
+    FLAG("prefetch_b", dot_bytes.prefetch_b), GRAIN};
 static const struct sched_field dot_blocks_fields[] = {
     THREADS, TILE(dot_blocks), SIDES("block", dot_blocks.block_m, 2, UINT16_MAX),
     NUMBER("step", dot_blocks.step, 1, UINT16_MAX), KBLOCK(dot_blocks), GRAIN};

@@ -98,7 +98,8 @@ struct schedule {
             uint32_t rows;          /* as of dot  [chosen] */
             uint32_t panel;         /* elements of the contraction in a panel  [chosen] */
             uint16_t lanes;         /* sums in a register: columns are filled up to whole ones  [chosen] */
-            uint16_t pack_b;
+            uint8_t pack_b;
+            uint8_t prefetch_b;     /* the second operand is prefetched, where it is not packed */
         } dot_bytes;
         struct {                    /* on a GPU: blocks of threads, each thread a tile */
             uint16_t mr, nr;

@@ -181,6 +181,9 @@ int main(void)
         {2, 6, 20, 18, false, true, false},   {0, 9, 33, 17, true, false, false},   {0, 3, 5, 3, false, false, false},
         {0, 4, 4, 4, false, false, false},    {0, 2, 3, 0, false, false, false},    {0, 17, 34, 68, false, false, true},
         {0, 20, 33, 30, false, true, true},   {0, 4, 64, 64, true, false, true},    {0, 1, 1, 8, false, true, false},
+        /* few rows: squares of the second operand, or lines of it, in place */
+        {0, 1, 50, 200, false, true, false},  {0, 4, 33, 131, false, true, true},   {2, 3, 16, 64, false, true, false},
+        {0, 1, 130, 70, false, false, false}, {2, 4, 67, 33, false, false, true},   {0, 2, 64, 50, true, true, false},
     };
     targets = find_targets();
     if (targets.b && strstr(targets.v[0].features, "+avx512vnni,") && targets.v[0].vector_bytes == 64) {
@@ -196,6 +199,7 @@ int main(void)
     numbers = EXTREMES;
     try(&(struct product){0, 20, 35, 43, false, false, false});
     try(&(struct product){0, 16, 18, 64, false, true, false});
+    try(&(struct product){0, 2, 18, 130, false, true, false});
     numbers = LARGEST; /* beyond 2^31, in several panels */
     try(&(struct product){0, 1, 2, 33030, false, true, false});
 #if defined(__x86_64__)

@@ -3,9 +3,10 @@
  *
  * A task owns NR columns and a block of rows.  B's columns are packed into a panel: groups of four k, in a group column
  * by column, zeros where k ends within one.  A product of one row tile reads B as it lies, if its columns are
- * neighbours there.  A is read in place, four neighbours along k at a time.  A tile of MR x NR sums is kept in
- * registers over all k of a panel, stored to scratch and ends in the epilogue row by row; where k takes several panels,
- * sums wait in scratch in between.
+ * neighbours there, or if it has few rows.  Memory limits the latter: lines of B are prefetched, and where B's k are
+ * neighbours, squares of as many groups as a vector has lanes are transposed in registers.  A is read in place, four
+ * neighbours along k at a time.  A tile of MR x NR sums is kept in registers over all k of a panel, stored to scratch
+ * and ends in the epilogue row by row; where k takes several panels, sums wait in scratch in between.
  *
  * The instructions multiply unsigned by signed bytes.  Of two operands that are both one or the other, A becomes the
  * other by its upper bit: it is then 128 more (or less) than it was, and the sums as much as 128 times the sum of B's
@@ -14,12 +15,15 @@
 #include "lower_dot.h"
 
 enum { GROUP = DOT_GROUP, UNROLL = 2 };
+enum { ROWS_AHEAD = 48 }; /* from the rows of B that are multiplied to those that are prefetched */
 
 struct bytes {
     struct dot *d;
     unsigned ta, tb;        /* the operands' dtypes */
     bool turned;            /* A's upper bits are */
+    bool prefetch;          /* B, which is read in place */
     bool b_rows;            /* B's columns are neighbours in memory; else its k are */
+    int64_t square;         /* elements of k in a square of B that is transposed in registers; 0: there are none */
     int64_t kc, panels;     /* elements of k in a panel, a multiple of GROUP where there are several */
     int64_t lanes;          /* sums in a register */
     uint32_t panel, sums;   /* lbufs */
@@ -63,41 +67,55 @@ static struct linst load_of(const struct bytes *s, bool second, val i, val kk)
     return s->d->w->k->inst[v];
 }
 
-/* `count` k of `rows` rows of A from k index kk on, as groups are multiplied. */
-static val load_a(const struct bytes *s, val m0, int64_t rows, val kk, int64_t count)
+/* `depth` k of `rows` rows of A from k index kk on, of which `count` exist, as they are multiplied. */
+static val load_a(const struct bytes *s, val m0, int64_t rows, val kk, int64_t depth, int64_t count)
 {
     struct kernel *k = s->d->w->k;
     struct linst l = load_of(s, false, m0, kk);
-    val mask = count < GROUP ? below(k, TILE_COLS, GROUP, count) : 0;
-    val a = dot_load(k, (uint32_t)l.imm, l.a, TILE_ROWS, k_int(k, s->d->a_step_m), rows, GROUP, mask);
+    val mask = count < depth ? below(k, TILE_COLS, depth, count) : 0;
+    val a = dot_load(k, (uint32_t)l.imm, l.a, TILE_ROWS, k_int(k, s->d->a_step_m), rows, depth, mask);
     if (!s->turned)
         return a;
     unsigned other = s->ta == KL_I8 ? KL_U8 : KL_I8;
-    val upper = k_bits(k, other, 0x80), same = tile_prim(k, P_BITS, other, a, 0, rows, GROUP);
-    return tile_prim(k, P_XOR, other, same, upper, rows, GROUP);
+    val upper = k_bits(k, other, 0x80), same = tile_prim(k, P_BITS, other, a, 0, rows, depth);
+    return tile_prim(k, P_XOR, other, same, upper, rows, depth);
 }
 
-/* A group of B's columns as they lie in memory, zeros where there is no k. */
-static val load_b(const struct bytes *s, const struct part *p, val group, int64_t count, int64_t cols)
+/* `depth` k of B's columns from the part's number kk on, as they lie in memory, zeros where there is no k. */
+static val load_b(const struct bytes *s, const struct part *p, val kk, int64_t depth, int64_t count, int64_t cols)
 {
     struct kernel *k = s->d->w->k;
-    struct linst l = load_of(s, true, p->n0, ix_add(k, p->k0, ix_scale(k, group, GROUP)));
-    val mask = count < GROUP ? below(k, TILE_ROWS, GROUP, count) : 0;
+    struct linst l = load_of(s, true, p->n0, ix_add(k, p->k0, kk));
+    val mask = count < depth ? below(k, TILE_ROWS, depth, count) : 0;
     if (cols > p->cols) {
         val in = below(k, TILE_COLS, cols, p->cols);
-        mask = mask ? tile_prim(k, P_AND, KL_BOOL, mask, in, GROUP, cols) : in;
+        mask = mask ? tile_prim(k, P_AND, KL_BOOL, mask, in, depth, cols) : in;
     }
     val stride = k_int(k, s->b_rows ? s->d->b_step_k : s->d->b_step_n);
-    return dot_load(k, (uint32_t)l.imm, l.a, s->b_rows ? TILE_ROWS : TILE_COLS, stride, GROUP, cols, mask);
+    return dot_load(k, (uint32_t)l.imm, l.a, s->b_rows ? TILE_ROWS : TILE_COLS, stride, depth, cols, mask);
 }
 
-static val panel_at(const struct bytes *s, val group) { return ix_scale(s->d->w->k, group, GROUP * s->d->nr); }
-
-static void pack_group(const struct bytes *s, const struct part *p, val group, int64_t count)
+/* Fetches what is multiplied later of a B that is read in place: where its columns are neighbours, rows of the same
+ * columns; else the same elements of the next columns.  Either may lie beyond the end. */
+static void prefetch_b(const struct bytes *s, const struct part *p, val kk, int64_t depth)
 {
     struct kernel *k = s->d->w->k;
-    val four = k_int(k, GROUP), at = panel_at(s, group);
-    dot_store(k, s->panel - 1, at, TILE_COLS, four, load_b(s, p, group, count, p->cols));
+    int64_t lines = s->b_rows ? depth : p->cols;
+    for (int64_t i = 0; i < lines; i++) {
+        val n = s->b_rows ? p->n0 : ix_add(k, p->n0, k_int(k, p->cols + i));
+        val at = s->b_rows ? ix_add(k, kk, k_int(k, ROWS_AHEAD + i)) : kk;
+        struct linst l = load_of(s, true, n, ix_add(k, p->k0, at));
+        k_prefetch(k, PREFETCH_READ, (uint32_t)l.imm, l.a);
+    }
+}
+
+static val panel_at(const struct bytes *s, val kk) { return ix_scale(s->d->w->k, kk, s->d->nr); }
+
+static void pack_group(const struct bytes *s, const struct part *p, val kk, int64_t count)
+{
+    struct kernel *k = s->d->w->k;
+    val four = k_int(k, GROUP), at = panel_at(s, kk);
+    dot_store(k, s->panel - 1, at, TILE_COLS, four, load_b(s, p, kk, GROUP, count, p->cols));
     if (p->room > p->cols)
         dot_store(k, s->panel - 1, ix_add(k, at, k_int(k, p->cols * GROUP)), TILE_COLS, four,
                   dot_splat(k, k_bits(k, s->tb, 0), GROUP, (unsigned)(p->room - p->cols)));
@@ -106,66 +124,78 @@ static void pack_group(const struct bytes *s, const struct part *p, val group, i
 static void pack(const struct bytes *s, const struct part *p)
 {
     struct kernel *k = s->d->w->k;
-    int64_t groups = p->length / GROUP, rest = p->length % GROUP;
-    if (groups) {
-        val g = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, groups), 1);
-        pack_group(s, p, g, GROUP);
-        k_end(k, g);
+    int64_t whole = p->length / GROUP * GROUP, rest = p->length - whole;
+    if (whole) {
+        val kk = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, whole), GROUP);
+        pack_group(s, p, kk, GROUP);
+        k_end(k, kk);
     }
     if (rest)
-        pack_group(s, p, k_int(k, groups), rest);
+        pack_group(s, p, k_int(k, whole), rest);
 }
 
-static val group_of_b(const struct bytes *s, const struct part *p, val group, int64_t count)
+static val rows_of_b(const struct bytes *s, const struct part *p, val kk, int64_t depth, int64_t count)
 {
     struct kernel *k = s->d->w->k;
     if (!s->panel)
-        return load_b(s, p, group, count, p->room);
-    return dot_load(k, s->panel - 1, panel_at(s, group), TILE_COLS, k_int(k, GROUP), GROUP, p->room, 0);
+        return load_b(s, p, kk, depth, count, p->room);
+    return dot_load(k, s->panel - 1, panel_at(s, kk), TILE_COLS, k_int(k, GROUP), GROUP, p->room, 0);
 }
 
 /* ---- sums ---- */
 
-/* What the loop over the groups of k adds up: a tile, where `of_rows` is not 0, and the sums of B's columns, where
- * those are asked for. */
+/* What the loop over k adds up: a tile, where `of_rows` is not 0, and the sums of B's columns, where those are asked
+ * for. */
 struct totals { val tile, columns; };
 
-static struct totals add_group(const struct bytes *s, const struct part *p, val m0, int64_t of_rows, val group,
-                               int64_t count,
-                               struct totals t)
+/* Adds `depth` k from the part's number kk on, of which `count` exist. */
+static struct totals add_products(const struct bytes *s, const struct part *p, val m0, int64_t of_rows, val kk,
+                                  int64_t depth, int64_t count, struct totals t)
 {
     struct kernel *k = s->d->w->k;
-    val b = group_of_b(s, p, group, count);
+    val b = rows_of_b(s, p, kk, depth, count);
     if (t.tile)
-        t.tile = dot_mma(k, MMA_CHAIN, load_a(s, m0, of_rows, ix_add(k, p->k0, ix_scale(k, group, GROUP)), count), b,
-                         t.tile);
+        t.tile = dot_mma(k, MMA_CHAIN, load_a(s, m0, of_rows, ix_add(k, p->k0, kk), depth, count), b, t.tile);
     if (t.columns)
-        t.columns = dot_mma(k, MMA_CHAIN, dot_splat(k, k_bits(k, s->tb == KL_U8 ? KL_I8 : KL_U8, 1), 1, GROUP), b,
+        t.columns = dot_mma(k, MMA_CHAIN,
+                            dot_splat(k, k_bits(k, s->tb == KL_U8 ? KL_I8 : KL_U8, 1), 1, (unsigned)depth), b,
                             t.columns);
     return t;
+}
+
+/* Adds the k from number `from` to number `to`, `unroll` times `depth` of them in a visit of the loop. */
+static struct totals add_loop(const struct bytes *s, const struct part *p, val m0, int64_t rows, int64_t from,
+                              int64_t to, int64_t depth, int unroll, struct totals t)
+{
+    struct kernel *k = s->d->w->k;
+    if (from == to)
+        return t;
+    val kk = k_loop(k, LOOP_SERIAL, k_int(k, from), k_int(k, to), depth * unroll);
+    struct totals c = {t.tile ? dot_carry(k, t.tile) : 0, t.columns ? dot_carry(k, t.columns) : 0}, x = c;
+    for (int u = 0; u < unroll; u++) {
+        val at = ix_add(k, kk, k_int(k, u * depth));
+        if (s->prefetch)
+            prefetch_b(s, p, at, depth);
+        x = add_products(s, p, m0, rows, at, depth, depth, x);
+    }
+    if (c.tile)
+        k_next(k, c.tile, x.tile);
+    if (c.columns)
+        k_next(k, c.columns, x.columns);
+    k_end(k, kk);
+    return (struct totals){c.tile ? dot_out(k, c.tile) : 0, c.columns ? dot_out(k, c.columns) : 0};
 }
 
 static struct totals add_panel(const struct bytes *s, const struct part *p, val m0, int64_t rows, struct totals t)
 {
     struct kernel *k = s->d->w->k;
-    int64_t groups = p->length / GROUP, rest = p->length % GROUP, whole = groups / UNROLL * UNROLL;
-    if (whole) {
-        val g = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, whole), UNROLL);
-        struct totals c = {t.tile ? dot_carry(k, t.tile) : 0, t.columns ? dot_carry(k, t.columns) : 0};
-        struct totals x = c;
-        for (int u = 0; u < UNROLL; u++)
-            x = add_group(s, p, m0, rows, ix_add(k, g, k_int(k, u)), GROUP, x);
-        if (c.tile)
-            k_next(k, c.tile, x.tile);
-        if (c.columns)
-            k_next(k, c.columns, x.columns);
-        k_end(k, g);
-        t.tile = c.tile ? dot_out(k, c.tile) : 0;
-        t.columns = c.columns ? dot_out(k, c.columns) : 0;
-    }
-    for (int64_t g = whole; g < groups; g++)
-        t = add_group(s, p, m0, rows, k_int(k, g), GROUP, t);
-    return rest ? add_group(s, p, m0, rows, k_int(k, groups), rest, t) : t;
+    int64_t squares = s->square && p->cols == s->d->nr ? p->length / s->square * s->square : 0;
+    int64_t groups = p->length / GROUP * GROUP, whole = groups - (groups - squares) % (UNROLL * GROUP);
+    t = add_loop(s, p, m0, rows, 0, squares, s->square, 1, t);
+    t = add_loop(s, p, m0, rows, squares, whole, GROUP, UNROLL, t);
+    for (int64_t at = whole; at < p->length; at += GROUP)
+        t = add_products(s, p, m0, rows, k_int(k, at), GROUP, at < groups ? GROUP : p->length - groups, t);
+    return t;
 }
 
 static val no_sums(struct kernel *k, int64_t rows, int64_t cols)
@@ -228,6 +258,8 @@ static void emit_task(const struct dot *d, const void *ctx, val first, int64_t r
     int64_t lanes = s->lanes, room = dot_parts(cols, lanes) * lanes;
     struct part p = {.n0 = n0, .k0 = k_int(k, 0), .cols = cols, .room = room < s->d->nr ? room : s->d->nr,
                      .length = s->kc};
+    if (!s->panel && !s->b_rows)
+        p.room = cols; /* columns lie apart: no vector is filled up */
     if (s->panels > 1) {
         val i = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, rows), 1);
         dot_store(k, s->sums, ix_scale(k, i, s->d->nr), TILE_ROWS, k_int(k, s->d->nr), no_sums(k, 1, p.room));
@@ -251,7 +283,8 @@ void dot_emit_bytes(struct dot *d, const struct schedule *schedule)
     struct lowering *w = d->w;
     struct kernel *k = w->k;
     struct bytes s = {.d = d, .ta = w->g->node[d->n->in[0]].dtype, .tb = w->g->node[d->n->in[1]].dtype,
-                      .b_rows = d->b_step_n == 1, .kc = schedule->dot_bytes.panel, .lanes = schedule->dot_bytes.lanes};
+                      .prefetch = schedule->dot_bytes.prefetch_b, .b_rows = d->b_step_n == 1,
+                      .kc = schedule->dot_bytes.panel, .lanes = schedule->dot_bytes.lanes};
     d->mr = schedule->dot_bytes.mr;
     d->nr = schedule->dot_bytes.nr;
     d->mblock = schedule->dot_bytes.rows;
@@ -260,6 +293,8 @@ void dot_emit_bytes(struct dot *d, const struct schedule *schedule)
     s.panels = dot_parts(d->size.k, s.kc);
     if (schedule->dot_bytes.pack_b)
         s.panel = 1 + k_buf(k, BUF_SCRATCH, s.tb, dot_parts(s.kc, GROUP) * GROUP * d->nr, 0);
+    else if (!s.b_rows)
+        s.square = GROUP * s.lanes;
     s.sums = k_buf(k, BUF_SCRATCH, KL_I32, (s.panels > 1 ? d->mblock : d->mr) * d->nr, 0);
     d->tile = 1 + s.sums;
     d->tile_step = d->nr;

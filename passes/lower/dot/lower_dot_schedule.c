@@ -440,6 +440,7 @@ static bool choose_tiles(struct dot *d, struct schedule *s)
 /* ---- products of bytes ---- */
 
 enum { MAX_PANEL = 128 << 10 };
+enum { FEW_BYTE_ROWS = 4 }; /* whose sums leave registers for a square of the matrix, or for a line of its columns */
 
 static bool is_of_bytes(const struct dot *d)
 {
@@ -457,7 +458,14 @@ static bool choose_bytes(struct dot *d, struct schedule *s)
     if (!d->w->chooser->want) {
         s->dot_bytes.kc = (uint32_t)d->kblock;
         choose_tile(&t, &s->dot_bytes.mr, &s->dot_bytes.nr);
-        s->dot_bytes.pack_b = d->b_step_n != 1 || d->size.m > s->dot_bytes.mr;
+        bool few = d->size.m <= FEW_BYTE_ROWS;
+        if (few) {
+            s->dot_bytes.mr = (uint16_t)d->size.m;
+            s->dot_bytes.nr = (uint16_t)(d->b_step_n != 1 ? caps->vector_bytes / 4
+                                         : d->size.n >= LINE_BYTES ? LINE_BYTES : s->dot_bytes.nr);
+        }
+        s->dot_bytes.pack_b = !few && (d->b_step_n != 1 || d->size.m > s->dot_bytes.mr);
+        s->dot_bytes.prefetch_b = few && d->size.k * d->size.n > caps->l1_bytes;
     }
     legal = legal && tile_legal(d, s);
     if (legal && !s->width)
@@ -476,6 +484,8 @@ static bool choose_bytes(struct dot *d, struct schedule *s)
              (s->dot_bytes.pack_b && s->dot_bytes.panel < d->size.k && s->dot_bytes.panel % DOT_GROUP == 0) ||
              schedule_no(d->w, "panel", "panel %u: all of the contraction, or with pack_b a multiple of %d below",
                          s->dot_bytes.panel, DOT_GROUP));
+    legal = legal && (!s->dot_bytes.prefetch_b || !s->dot_bytes.pack_b ||
+                      schedule_no(d->w, "prefetch_b", "prefetch_b: only without pack_b"));
     if (!d->w->chooser->want)
         s->grain = lower_grain(d->size.batch * dot_parts(d->size.m, s->dot_bytes.rows) * dot_task_columns(d, s),
                                2 * (int64_t)s->dot_bytes.rows * s->dot_bytes.nr * d->size.k / 64);
