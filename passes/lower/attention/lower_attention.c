@@ -67,8 +67,8 @@ val attention_row(const struct attention *a)
 
 /* ---- what each query sees ---- */
 
-/* Stores in scratch the range of keys that each lane sees (from `lo` to before `hi`), and masks if they are not
- * fusible; lanes without a query see no keys. */
+/* Stores in scratch the range of keys that each lane sees (from `lo` to before `hi`), without regard to a
+ * mask.  Lanes without a query see no keys. */
 void attention_store_ranges(const struct attention *a)
 {
     struct lowering *w = a->w;

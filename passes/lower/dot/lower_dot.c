@@ -1,24 +1,21 @@
 /* Groups around a dot: a tiled matrix product, with the epilogue where the product is stored.
  *
- * A register tile has MR rows and NR columns.  NR is the vector loop's width.  The MR rows are MR accumulators
- * carried by a serial loop over k; each step of it loads one row of B (a vector) and MR elements of A (broadcast).
- * An iteration of the parallel loop computes NR columns of a block of rows, or all columns of a row tile.  For each
- * k-block of pass numerics it adds to the row tiles' partial sums in scratch; the last k-block ends in the
- * epilogue.  B may be copied into a scratch panel first (lower_dot_schedule.c).
- *
- * Operands larger than the first-level cache are prefetched, A only if few columns use each element of it, and
- * results while their tile is computed.  If all of them are outside of the second-level cache, this takes a product
- * of 128x512x512 from 0.87 of the arithmetic peak to 0.95, and the products of attention's gradients with 32 columns
- * take 0.6 to 0.9 of the time.
- *
+ * A register tile has MR rows and NR columns.  NR is the vector loop's width.  The MR rows are MR accumulators carried
+ * by a serial loop over k; each step of it loads one row of B (a vector) and MR elements of A (broadcast).  An
+ * iteration of the parallel loop computes NR columns of a block of rows, or all columns of a row tile.  For each
+ * k-block of pass numerics it adds to the row tiles' partial sums in scratch; the last k-block ends in the epilogue.  B
+ * may be copied into a scratch panel first (lower_dot_schedule.c).
+ * Operands larger than the first-level cache are prefetched, A only if few columns use each element of it, and results
+ * while their tile is computed.  If all of them are outside of the second-level cache, this takes a product of
+ * 128x512x512 from 0.87 of the arithmetic peak to 0.95, and the products of attention's gradients with 32 columns take
+ * 0.6 to 0.9 of the time.
  * Tiles, packing and prefetching do not change the order of a chain. */
 #include "lower_dot.h"
 #include <string.h>
 
 enum { MAX_PREFETCH = 2 };
 
-/* The axes of operand 0 or 1 of each kind: batch axes and contracted axes in list order, free axes in ascending
- * order. */
+/* The axes of operand 0 or 1 of each kind: batch and contracted axes in list order, free axes in ascending order. */
 struct axes { uint8_t batch[KL_MAX_RANK], con[KL_MAX_RANK], fr[KL_MAX_RANK]; uint32_t nfree; };
 
 static struct axes axes_of(const struct dot *d, bool second)
@@ -43,8 +40,7 @@ static struct shape pick(const struct shape *s, const uint8_t *axis, uint32_t n)
     return r;
 }
 
-/* The element of an operand at these coordinates of its free and contracted axes, in the dtype in which it is
- * stored. */
+/* The element of an operand at these coordinates of its free and contracted axes, in its stored dtype. */
 static val element_at(const struct dot *d, bool second, const val *fr, const val *con)
 {
     struct axes x = axes_of(d, second);
@@ -68,8 +64,7 @@ val dot_stored_element(const struct dot *d, bool second, val i, val kk)
     return element_at(d, second, fr, con);
 }
 
-/* The coordinates in s of element `at` of run number `run`, where a run consists of `length` elements of the last
- * axes. */
+/* The coordinates in s of element `at` of run number `run`; a run has `length` elements of the last axes. */
 static void run_coordinates(struct kernel *k, const struct shape *s, int64_t length, val run, val at, val *coord)
 {
     struct shape outer = *s, inner = {0};
@@ -207,14 +202,14 @@ struct tile {
     int64_t rows, cols;    /* cols < nr: the last columns; lanes beyond them are masked */
     val kb, k0;            /* number and first index of the k-block */
     int64_t kc;            /* its length */
-    val number;            /* number of the tile among the task's row tiles */
+    val number;            /* the tile's number among the task's row tiles */
     int64_t tiles;         /* number of the task's row tiles */
     bool last;             /* the k-block is the last one: the tile ends in the epilogue */
     val length;            /* length of the k-block, if the contraction has a symbol */
     val there;             /* number of the tile's rows that exist; 0: all */
-    val row[MAX_ROWS];     /* the row of A that is read for each row of the tile: the last existing row for a row
-                              that does not exist */
-    /* number of rows of the tile to the left, whose epilogue is computed between the products of this tile; 0: none */
+    val row[MAX_ROWS];     /* the row of A that is read for each row of the tile: the last existing row for a row that
+                              does not exist */
+    /* rows of the tile to the left whose epilogue is computed between the products of this tile; 0: none */
     val waiting;
 };
 
@@ -310,9 +305,9 @@ static void prefetch_operand(const struct dot *d, const struct tile *t, val j)
 }
 
 /* Prefetches what the next row tile will read of A, if few columns use each element of it, so that A comes from a
- * distant cache or from memory.  Hardware prefetchers do not recognise these accesses: a column of A has a cache
- * line on each of many pages, and a row is short.  If rows are adjacent in memory, it prefetches one line for each
- * of these steps; if the elements of a row are, one line of each of some rows, which take turns. */
+ * distant cache or from memory.  Hardware prefetchers do not recognise these accesses: columns of A cross many pages,
+ * and rows are short.  If rows are adjacent in memory, it prefetches one line for each of these steps; if the elements
+ * of a row are, one line of each of some rows, which take turns. */
 static void prefetch_rows(const struct dot *d, const struct tile *t, val j)
 {
     struct kernel *k = d->w->k;
@@ -356,8 +351,8 @@ static void epilogue_of_row(const struct dot *d, val m0, val row, val n0, val co
     dot_epilogue(d, ix_add(k, m0, row), ix_add(k, n0, column), v);
 }
 
-/* Computes the epilogue of products in scratch, row by row.  Its scalars are computed here, because if they were
- * kept in registers over the loops before, there would be too few registers for the accumulators. */
+/* Computes the epilogue of products in scratch, row by row.  Its scalars are computed here, because if they were kept
+ * in registers over the loops before, there would be too few registers for the accumulators. */
 static void emit_epilogue(const struct dot *d, struct tile t, int64_t cols)
 {
     struct lowering *w = d->w;
@@ -387,9 +382,8 @@ void dot_epilogue_rows(const struct dot *d, val m0, int64_t rows, val n0, int64_
     emit_epilogue(d, (struct tile){.m0 = m0, .rows = rows, .n0 = n0}, cols);
 }
 
-/* Computes the epilogue of the tile to the left, one row in each iteration of the loop over k, which has enough
- * iterations.  Square roots and divisions have a unit of their own in the processor, so the epilogue and its memory
- * latencies cost little between products. */
+/* Computes the epilogue of the tile to the left, one row in each iteration of the loop over k.  Square roots and
+ * divisions have their own unit in the processor, so they and the memory latencies cost little between products. */
 static void emit_waiting(const struct dot *d, const struct tile *t, val visit)
 {
     struct lowering *w = d->w;
@@ -730,8 +724,8 @@ static bool take_symbols(struct dot *d)
     d->symbolic = d->symbolic_m || d->symbolic_n || d->symbolic_k || size_is_symbolic(s, d->size.batch);
     if (d->symbolic && !dtype_is_float(d->n->dtype))
         kernel_refuse(d->w->k, "a symbol says how long a product of integers is");
-    if (d->symbolic_k) { /* upper bounds; emit_symbolic_blocks computes the number of blocks and their length from
-                            the symbol's value */
+    if (d->symbolic_k) { /* upper bounds; emit_symbolic_blocks computes the number of blocks and their length from the
+                            symbol's value */
         d->blocks = dot_parts(size_most(s, d->size.k), DOT_BLOCK);
         d->kblock = d->blocks > 1 ? d->kblock : d->size.k;
     }
