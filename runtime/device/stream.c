@@ -147,7 +147,7 @@ struct driver_device *stream_open(const struct stream_library *l, unsigned index
     return NULL;
 }
 
-/* ---- memory: a block at a time; who asks keeps what it gives back (buffer.c) ---- */
+/* ---- memory: single allocations; buffer.c keeps freed ones for later use ---- */
 
 bool stream_alloc(struct driver_device *d, size_t bytes, void **address, struct err *e)
 {
