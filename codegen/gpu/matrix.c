@@ -47,9 +47,11 @@ const struct matrix_unit matrix_nvidia = {
     .prelude = nvidia_prelude,
     .caps = {.subgroup = 32, .m = 16, .n = 8, .k = 16, .dtypes = 1u << KL_F16 | 1u << KL_BF16, .most_n = 256},
     .dtypes = nvidia_dtypes,
-    .a = {8, {4, 8, 1, {0, 0, 8, 8, 0, 0, 8, 8}}, {1, 4, 2, {0, 1, 0, 1, 8, 9, 8, 9}}},
-    .b = {4, {1, 4, 2, {0, 1, 8, 9}}, {4, 8, 1, {0}}},
-    .sum = {4, {4, 8, 1, {0, 0, 8, 8}}, {1, 4, 2, {0, 1, 0, 1}}},
+    .a = {8, {.div = 4, .mod = 8, .scale = 1, .at = {0, 0, 8, 8, 0, 0, 8, 8}},
+             {.div = 1, .mod = 4, .scale = 2, .at = {0, 1, 0, 1, 8, 9, 8, 9}}},
+    .b = {4, {.div = 1, .mod = 4, .scale = 2, .at = {0, 1, 8, 9}}, {.div = 4, .mod = 8, .scale = 1, .at = {0}}},
+    .sum = {4, {.div = 4, .mod = 8, .scale = 1, .at = {0, 0, 8, 8}},
+               {.div = 1, .mod = 4, .scale = 2, .at = {0, 1, 0, 1}}},
     .rows = true, /* a register of a and b is one of ldmatrix: row group, columns 2 number + 0, 1 of an 8x8 matrix */
 };
 
@@ -83,7 +85,8 @@ const struct matrix_unit matrix_nvidia_async = {
     .caps = {.subgroup = 128, .m = 64, .n = 8, .k = 16, .dtypes = 1u << KL_F16 | 1u << KL_BF16, .most_n = 256,
              .async = 1},
     .dtypes = nvidia_async_dtypes,
-    .sum = {4, {4, 8, 1, {0, 0, 8, 8}, 32, 4, 16}, {1, 4, 2, {0, 1, 0, 1}}},
+    .sum = {4, {.div = 4, .mod = 8, .scale = 1, .at = {0, 0, 8, 8}, .div2 = 32, .mod2 = 4, .scale2 = 16},
+               {.div = 1, .mod = 4, .scale = 2, .at = {0, 1, 0, 1}}},
 };
 
 #define HIP_MMA(T, HALF, INSTRUCTION) \
@@ -119,9 +122,9 @@ const struct matrix_unit matrix_amd = {
     .prelude = amd_prelude,
     .caps = {.subgroup = 64, .m = 16, .n = 16, .k = 16, .dtypes = 1u << KL_F16 | 1u << KL_BF16, .most_n = 256},
     .dtypes = amd_dtypes,
-    .a = {4, {1, 16, 1, {0}}, {16, 4, 4, {0, 1, 2, 3}}},
-    .b = {4, {16, 4, 4, {0, 1, 2, 3}}, {1, 16, 1, {0}}},
-    .sum = {4, {16, 4, 4, {0, 1, 2, 3}}, {1, 16, 1, {0}}},
+    .a = {4, {.div = 1, .mod = 16, .scale = 1, .at = {0}}, {.div = 16, .mod = 4, .scale = 4, .at = {0, 1, 2, 3}}},
+    .b = {4, {.div = 16, .mod = 4, .scale = 4, .at = {0, 1, 2, 3}}, {.div = 1, .mod = 16, .scale = 1, .at = {0}}},
+    .sum = {4, {.div = 16, .mod = 4, .scale = 4, .at = {0, 1, 2, 3}}, {.div = 1, .mod = 16, .scale = 1, .at = {0}}},
 };
 
 /* CUDA C++ Programming Guide, "Technical Specifications per Compute Capability": the most of a thread block. */
