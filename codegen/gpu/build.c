@@ -1,4 +1,4 @@
-/* Kernel to source to binary, with a head that a launch needs. */
+/* Compiles a kernel to source text and to a binary, with a header that a launch needs. */
 #include "build.h"
 #include "codegen/gpu/compilers/compile.h"
 #include "gpu_sources.h"
@@ -9,7 +9,8 @@
 struct head {
     char magic[8];
     uint32_t threads, nbuf, dynamic_bytes, unused;
-    uint64_t size;                 /* of the binary; in front of it, `local`, a byte a buffer, to a multiple of 8 */
+    uint64_t size;                 /* size of the binary; before the binary come the bytes of `local`, one per buffer,
+                                      padded to a multiple of 8 */
 };
 static const char magic[8] = {'K', 'I', 'L', 'N', 'G', 'P', 'U', '2'};
 
@@ -35,7 +36,7 @@ static bool gpu_build_join(const struct source_info *info, uint32_t nbuf, const 
                      .size = binary->size};
     memcpy(h.magic, magic, sizeof magic);
     out->size = sizeof h + round8(nbuf) + binary->size;
-    char *p = out->bytes = mem_alloc(out->size); /* zeroed */
+    char *p = out->bytes = mem_alloc(out->size); /* the memory is zero */
     if (!p)
         return err_set(e, KL_ERR_MEMORY, "out of memory compiling a kernel");
     memcpy(p, &h, sizeof h);
@@ -173,7 +174,7 @@ static bool plugin_text(const struct kernel *k, enum emit_kind kind, struct code
     struct code binary = {text, ok ? strlen(text) + 1 : 0};
     if (ok && kind == EMIT_OBJECT)
         ok = gpu_build_join(&info, k->nbuf, &binary, out, e);
-    else if (ok) /* what the plug-in sees is what there is to look at */
+    else if (ok) /* there is no other stage: a plug-in gets the kernel's text */
         *out = (struct code){text, binary.size - 1};
     if (!ok || kind == EMIT_OBJECT)
         mem_free(text);

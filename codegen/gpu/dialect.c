@@ -15,14 +15,14 @@
     "#define FUNCTION static __device__ inline\n" \
     "typedef u32 __attribute__((may_alias)) word;\n#define word_at(p) (*(const word *)(p))\n"
 
-/* bf16 is the upper half of an f32: half a unit of the kept bits is added, less one bit unless they are odd; a NaN
- * becomes a quiet one. */
+/* bf16 is the upper half of an f32.  To round to nearest even, half a unit of the last kept bit is added, less one if
+ * that bit is even; a NaN becomes a quiet one. */
 #define BF16 \
     "FUNCTION f32 f32_of_bf16(bf16 h) { return f32_of_bits(u32(h) << 16); }\n" \
     "FUNCTION bf16 bf16_of_f32(f32 x)\n{\n    u32 b = bits_of_f32(x);\n" \
     "    return x != x ? bf16(b >> 16 | 0x40u) : bf16((b + 0x7fffu + (b >> 16 & 1u)) >> 16);\n}\n"
 
-/* Of 4, 8 or 16 bytes to shared memory; zeros where there are none. */
+/* Copies 4, 8 or 16 bytes to shared memory; stores zeros if the source elements do not exist. */
 #define CUDA_COPY(BYTES, HOW) \
     "FUNCTION void copy_" BYTES "(void *to, const void *from, bool there)\n{\n" \
     "    const u32 at = u32(__cvta_generic_to_shared(to));\n" \
@@ -30,8 +30,8 @@
     "\"r\"(there ? " BYTES " : 0)\n" \
     "                 : \"memory\");\n}\n"
 
-/* CUDA names the lanes that take part: all of the block's.  Of kernels with tiles a multiprocessor is to run 512
- * threads, so each has up to 128 registers. */
+/* CUDA's shuffles name the lanes that take part: here all of the block's.  Kernels with tiles are compiled so that a
+ * multiprocessor runs 512 threads, so each thread has up to 128 registers. */
 #define CUDA_PRELUDE \
     C_TYPES BF16 \
     "FUNCTION f32 f32_of_f16(f16 h)\n{\n    f32 x;\n    asm(\"cvt.f32.f16 %0, %1;\" : \"=f\"(x) : \"h\"(h));\n" \
@@ -50,7 +50,7 @@
     "template <int left> FUNCTION void copies_wait()\n{\n" \
     "    asm volatile(\"cp.async.wait_group %0;\" :: \"n\"(left) : \"memory\");\n}\n"
 
-/* Copies are loads, and stores where they land. */
+/* Copies are loads, and stores at the next wait. */
 #define HIP_PRELUDE \
     C_TYPES BF16 \
     "#define TILE_BOUNDS(n) __launch_bounds__(n)\n" \
@@ -63,8 +63,8 @@
     "#define lane_below(x, h, w) __shfl_down(x, h, w)\n#define lane_across(x, h, w) __shfl_xor(x, h, w)\n" \
     "#define lane_first(x, w) __shfl(x, 0, w)\n"
 
-/* packHalf2x16 may round either way: f16 is made from the bits.  A number below the smallest normal one is rounded by
- * an addition whose last bit weighs as much as f16's. */
+/* packHalf2x16 may round in any direction, so f16 is made from the bits.  A number below the smallest normal one is
+ * rounded by adding a number whose last bit has the weight of f16's last bit. */
 #define GLSL_PRELUDE \
     "#extension GL_EXT_shader_explicit_arithmetic_types : require\n" \
     "#extension GL_EXT_shader_8bit_storage : require\n#extension GL_EXT_shader_16bit_storage : require\n" \
@@ -129,7 +129,7 @@ const struct dialect *dialect_find(const char *name, struct err *e)
     "FUNCTION f32 fma_f32(f32 a, f32 b, f32 c)\n{\n    precise f64 r = f64(a) * f64(b) + f64(c);\n"      \
     "    return f32(r);\n}\n"
 
-/* Product and sum, each with its error, where nothing overflows on the way (Dekker 1971, Knuth's two-sum). */
+/* Product and sum, each with its rounding error, if nothing overflows (Dekker 1971, Knuth's two-sum). */
 #define FMA_BY_PARTS(T, SPLIT, LIMIT) \
     "FUNCTION " T " fma_" T "(" T " a, " T " b, " T " c)\n{\n    precise " T " p = a * b, s = p + c;\n" \
     "    if (!(abs(a) < " LIMIT " && abs(b) < " LIMIT " && abs(s) < " LIMIT " && abs(p) < " LIMIT "))\n" \
@@ -139,7 +139,7 @@ const struct dialect *dialect_find(const char *name, struct err *e)
     "    precise " T " e = ((ah * bh - p) + ah * bl + al * bh) + al * bl, w = s - p, f = (p - (s - w)) + (c - w);\n" \
     "    precise " T " r = s + (f + e);\n    return r;\n}\n"
 
-/* Exchanges within a subgroup.  Its lanes are all there: the driver asks for whole subgroups. */
+/* Exchanges within a subgroup.  All its lanes are active: the driver requires full subgroups. */
 #define SUBGROUPS \
     "#extension GL_KHR_shader_subgroup_basic : require\n#extension GL_KHR_shader_subgroup_shuffle : require\n" \
     "#extension GL_EXT_shader_subgroup_extended_types_int64 : require\n" \
@@ -161,7 +161,7 @@ const struct dialect *dialect_find(const char *name, struct err *e)
     "    c = fma_flushed(f32_of_bits(a & 0xffff0000u), f32_of_bits(b & 0xffff0000u), c);\n" \
     "    return fma_flushed(f32_of_bits(a << 16), f32_of_bits(b << 16), c);\n}\n"
 
-/* The number behind a word of the features; `without` where the word is not there. */
+/* The number after a word of the features; `without` if the features do not have the word. */
 static uint32_t feature_number(const char *features, const char *word, uint32_t without)
 {
     const char *at = strstr(features, word);

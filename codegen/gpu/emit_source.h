@@ -6,11 +6,11 @@
 enum { PANEL_PLACE = 1024 };     /* bytes of the text of an index */
 enum { MAX_OPERAND = 64, MAX_THREAD_TILE = 256 }; /* bytes of an operand's text; elements of a tile */
 
-/* What a tile is to a matrix unit. */
+/* The use of a tile by a matrix unit. */
 enum source_role { ROLE_NONE, ROLE_A, ROLE_B, ROLE_SUM, ROLE_SUM_USED };
 
-/* Neighbours that are accessed at once: the first and the last of them in the order of the instructions, the number of
- * this one, and how many there are; 0: none. */
+/* Adjacent elements that are accessed at once: the first and the last of their instructions, this element's number, and
+ * how many there are; 0: the access is not part of a pack. */
 struct pack { val first, last; uint8_t at, count; };
 
 struct emitter {
@@ -19,32 +19,34 @@ struct emitter {
     struct text *t;
     struct err *e;
     struct source_info info;
-    uint8_t *barrier;             /* per instruction: a barrier stands in front of it */
-    uint8_t *affine;              /* per value: lanes are equally far apart, */
-    int64_t *stride;              /* so far */
+    uint8_t *barrier;             /* per instruction: a barrier is emitted before it */
+    uint8_t *affine;              /* per value: its lanes differ by a constant, */
+    int64_t *stride;              /* which is this one */
     uint8_t *narrow;              /* per value: an i64 that is computed in 32 bits */
     struct pack *pack;            /* per load and store */
     uint8_t *needed;              /* per value: the text uses it */
-    uint8_t *alike;               /* per value: one for all lanes of a subgroup; a load: and all lanes are there */
-    uint8_t *known;               /* per value: a compiler may find it to be a constant */
-    /* per value: part of an accumulation chain: part of an accumulation chain: a carried value, or products added to
-     * one */
+    uint8_t *alike;               /* per value: it is the same in all lanes of a subgroup; for a load: and all lanes are
+                                     active */
+    uint8_t *known;               /* per value: a compiler may find that it is a constant */
+    /* per value: part of an accumulation chain, that is a carried value or an fma that adds to one */
     uint8_t *chain;
-    uint32_t width;               /* lanes of the open vector loop; 1 outside */
-    uint32_t shuffle;             /* lanes that exchange values without memory, of this kernel's; 0: none */
-    bool own_threads;             /* the kernel has block loops: threads are its own affair; */
-    bool shares;                  /* they have shared memory */
-    /* threads that hold a tile together: without a unit each has all of it, the first one stores */
+    uint32_t width;               /* lanes of the open vector loop; 1 outside of vector loops */
+    uint32_t shuffle;             /* lanes that exchange values without memory in this kernel; 0: none */
+    bool own_threads;             /* the kernel has block loops, so its threads may differ in control flow */
+    bool shares;                  /* the kernel has shared memory */
+    /* threads that hold a tile together; without a matrix unit each of them has the whole tile, and the first one
+     * stores it */
     unsigned subgroup;
-    const struct matrix_unit *unit; /* whose subgroups' tiles the kernel has; NULL: no matrix unit's */
-    uint8_t *role;                /* per value, with a unit: enum source_role of a tile */
-    /* per value, with an asynchronous unit: the value whose variables, from this one on, hold these sums: products add
-     * to them in place */
+    const struct matrix_unit *unit; /* the unit whose subgroups hold the kernel's tiles; NULL: no matrix unit is used */
+    uint8_t *role;                /* per value, if there is a unit: the enum source_role of a tile */
+    /* per value, for an asynchronous unit: the sums are in the variables of value `of` from number `at` on, because
+     * products add to them in place */
     struct sums { val of; uint32_t at; } *sums;
-    bool fenced;                  /* the variables are fenced: products of a batch have begun */
-    struct phase phase;           /* that is being written */
-    val copies;                   /* with COPIES_LATE: the first that has not landed; 0: all have */
-    /* the element of a tile that is being written; with a unit col: the lane's variable */
+    bool fenced;                  /* the variables are fenced, because products of a batch have begun */
+    struct phase phase;           /* the phase that is being emitted */
+    val copies;                   /* for COPIES_LATE: the first copy whose elements are not stored yet; 0: there is
+                                     none */
+    /* the element of a tile that is being emitted; with a unit, col is the number of the lane's variable */
     unsigned row, col;
     unsigned depth;
 };
@@ -52,78 +54,85 @@ struct emitter {
 static inline void source_line(struct emitter *m) { text_put(m->t, "%*s", 4 * (int)m->depth, ""); }
 
 /* ---- source_value.c ---- */
-/* Of a tile, the element at row, col; what is one row, one column or no tile stands for all of them. */
+/* The text of v.  If v is a tile, its element (row, col); a value with one row or one column, or no tile, is the same
+ * for all rows or columns. */
 const char *source_operand(const struct emitter *m, val v, char out[MAX_OPERAND]);
-/* The same of an index, in 32 bits if it fits them; *fits says so. */
+/* The same for an index; *fits: whether it is computed in 32 bits. */
 const char *source_index(const struct emitter *m, val v, bool *fits, char out[MAX_OPERAND]);
-void source_prim(struct emitter *m, val v);       /* each declares v */
+void source_prim(struct emitter *m, val v);       /* each of these declares v */
 void source_mma(struct emitter *m, val v);
 void source_fold(struct emitter *m, val v);
 void source_interleave(struct emitter *m, val v);
-const char *source_bits(unsigned dtype, const char *bits, char *out, size_t size); /* a value from a u64 of its bits */
-void source_declare(struct emitter *m, val v);    /* the start of a line: "const f32 v7 = " */
-/* The type that v's dtype is exchanged as; its array in shared memory is called x_TYPE. */
+const char *source_bits(unsigned dtype, const char *bits, char *out, size_t size); /* the expression of a value whose
+                                                                                      bits are the u64 expression
+                                                                                      `bits` */
+void source_declare(struct emitter *m, val v);    /* emits the start of a line: "const f32 v7 = " */
+/* The type in which values of this dtype are exchanged.  The array in shared memory is named x_TYPE. */
 const char *exchange_type(unsigned dtype);
-/* does fold or mix v of a loop of so many lanes use it? */
+/* Does lane reduction or interleave v, in a loop of `width` lanes, exchange values through memory? */
 bool exchanges(const struct emitter *m, val v, uint32_t width);
 
 /* ---- source_memory.c ---- */
-void source_load(struct emitter *m, val v);       /* of a tile, the element at row, col */
-void source_store(struct emitter *m, val v);      /* or an atomic */
+void source_load(struct emitter *m, val v);       /* for a tile: element (row, col) */
+void source_store(struct emitter *m, val v);      /* a store or an atomic */
 void source_copy(struct emitter *m, val v);
-/* stores what copies have loaded; stands in front of whatever may end their scope */
+/* Stores the elements that copies have loaded.  It is emitted before an instruction that may end their scope. */
 void source_land(struct emitter *m, val before);
-const char *source_memory_type(unsigned dtype);   /* of a buffer's elements */
-bool source_is_common(const struct kernel *k, uint32_t b); /* may a thread load what another has stored? */
-/* The index of access i; of a tile's, that of the element at row, col.  Is it in 32 bits? */
+const char *source_memory_type(unsigned dtype);   /* the type of a buffer's elements */
+bool source_is_common(const struct kernel *k, uint32_t b); /* may a thread load an element that another thread has
+                                                              stored? */
+/* The index of access i; for a tile that of element (row, col).  Returns whether it is computed in 32 bits. */
 bool source_memory_place(const struct emitter *m, const struct linst *i, bool tile, char out[3 * MAX_OPERAND]);
-/* The element of buffer b at an index, which is in 32 bits if it fits. */
+/* Emits the element of buffer b at an index; fits: the index is computed in 32 bits. */
 void source_memory_element(struct emitter *m, uint32_t b, const char *index, bool fits);
 
 /* ---- source_matrix.c ---- */
-void source_matrix(struct emitter *m);            /* sets unit, role and sums */
-unsigned source_elements(const struct emitter *m, val v); /* variables that a thread has for v, a tile or none */
-void source_matrix_load(struct emitter *m, val v);  /* each of a whole tile, where there is a unit */
+void source_matrix(struct emitter *m);            /* chooses the unit and sets role and sums */
+unsigned source_elements(const struct emitter *m, val v); /* number of variables that a thread has for v */
+void source_matrix_load(struct emitter *m, val v);  /* if there is a unit, each of these handles a whole tile */
 void source_matrix_store(struct emitter *m, val v);
 void source_matrix_mma(struct emitter *m, val v);
 
 /* ---- source_async.c ---- */
 static inline bool source_is_async(const struct emitter *m) { return m->unit && m->unit->caps.async; }
-/* Are the kernel's tiles an asynchronous unit's?  Sets role and sums. */
+/* Can an asynchronous unit process the kernel's tiles?  Sets role and sums. */
 bool source_async(struct emitter *m);
-bool source_matrix_in_place(const struct emitter *m, val v); /* has it the variables of another value, with its sums? */
-/* The index of an element of shared memory as that of its place; false: it is no panel's, or there is no such unit. */
+bool source_matrix_in_place(const struct emitter *m, val v); /* does v use the variables of another value, which hold
+                                                                its sums? */
+/* Writes the expression that maps an index of buffer b to the element's place in panels.  Returns false if b has no
+ * panels or there is no such unit. */
 bool source_panel_place(const struct emitter *m, uint32_t b, val index, char *out, size_t size);
 void source_async_load(struct emitter *m, val v);
 void source_async_mma(struct emitter *m, val v);
 
 /* ---- source_range.c ---- */
-bool source_ranges(struct emitter *m);            /* which values are narrow; false: out of memory */
-bool source_fits(const struct emitter *m, val v); /* a narrow value, or an i64 constant like one */
+bool source_ranges(struct emitter *m);            /* sets narrow; false: out of memory */
+bool source_fits(const struct emitter *m, val v); /* v is narrow, or an i64 constant that fits 32 bits */
 
 /* ---- source_linear.c ---- */
-/* An index: constant + the sum of by[t] * term[t].  false: it has too many terms, or overflows. */
+/* An index as a linear expression: constant + the sum of by[t] * term[t].  Returns false if it has too many terms or a
+ * factor overflows. */
 enum { LINEAR_TERMS = 12 };
 struct linear { unsigned n; val term[LINEAR_TERMS]; int64_t by[LINEAR_TERMS], constant; };
 bool source_linear(const struct kernel *k, val index, struct linear *out);
-/* Is b always so much larger than a? */
+/* Is b - a a constant?  It is stored in *by. */
 bool source_linear_apart(const struct linear *a, const struct linear *b, int64_t *by);
-bool source_packs(struct emitter *m);             /* behind source_order; false: out of memory */
+bool source_packs(struct emitter *m);             /* sets pack; called after source_order; false: out of memory */
 
 /* ---- source_pack.c ---- */
-void source_pack_types(struct emitter *m);        /* the types of packs in memory, in GLSL */
-bool source_needs(struct emitter *m);             /* sets needed, behind source_packs; false: out of memory */
+void source_pack_types(struct emitter *m);        /* emits GLSL's types of packs in memory */
+bool source_needs(struct emitter *m);             /* sets needed; called after source_packs; false: out of memory */
 void source_load_pack(struct emitter *m, val v);  /* declares v, an element of a pack */
-void source_store_pack(struct emitter *m, val v); /* all of a pack; v is the last store of it */
+void source_store_pack(struct emitter *m, val v); /* stores a whole pack; v is its last store */
 
 /* ---- source_broadcast.c ---- */
-bool source_alike(struct emitter *m);             /* sets alike, where the dialect has broadcasts; false: no memory */
+bool source_alike(struct emitter *m);             /* sets alike, if the dialect has broadcasts; false: out of memory */
 bool source_is_broadcast(const struct emitter *m, val v);
 void source_broadcast(struct emitter *m, val v);  /* declares v, a tile that all lanes of a subgroup load alike */
 
 /* ---- source_order.c ---- */
 bool source_may_share(const struct kernel *k, uint32_t b, uint32_t o); /* may input b be the memory of output o? */
-/* Where barriers must stand, and which indices are affine; false: out of memory. */
+/* Sets barrier, affine and stride.  Returns false if it is out of memory. */
 bool source_order(struct emitter *m);
 
 #endif

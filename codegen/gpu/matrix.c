@@ -1,5 +1,5 @@
-/* The matrix units of GPUs: which architectures have them, and who holds what.  Here alone is it said how the elements
- * of a tile are spread over the lanes of a subgroup. */
+/* The matrix units of GPUs: which architectures have them, and which lane of a subgroup holds which elements of a
+ * tile.  Only this file knows the latter. */
 #include "source.h"
 #include <stdlib.h>
 #include <string.h>
@@ -37,27 +37,29 @@ static uint32_t nvidia_async_dtypes(const char *arch)
     return !strncmp(arch, "sm_90a", 6) ? 1u << KL_F16 | 1u << KL_BF16 : 0;
 }
 
-/* NVIDIA since sm_80: mma.sync.m16n8k16 (PTX ISA, "Matrix Fragments for mma.m16n8k16 with floating point "
-    "type").  In the
- * words of its figures a lane is group = lane / 4, number = lane % 4 of it:
- *     a   row group or, a2 a3 a6 a7, 8 more; column 2 number + 0, 1 and, a4 to a7, 8 more
- *     b   row 2 number + 0, 1 and, b2 b3, 8 more; column group
- *     sum row group or, c2 c3, 8 more; column 2 number + 0, 1 */
+/* NVIDIA since sm_80: mma.sync.m16n8k16 (PTX ISA, "Matrix Fragments for mma.m16n8k16 with floating point type").  In
+ * the terms of its figures a lane has group = lane / 4 and number = lane % 4.  The elements of a lane are:
+ *     a   row group (a2 a3 a6 a7: + 8); column 2 number + 0, 1 (a4 to a7: + 8)
+ *     b   row 2 number + 0, 1 (b2 b3: + 8); column group
+ *     sum row group (c2 c3: + 8); column 2 number + 0, 1 */
 const struct matrix_unit matrix_nvidia = {
     .prelude = nvidia_prelude,
     .caps = {.subgroup = 32, .m = 16, .n = 8, .k = 16, .dtypes = 1u << KL_F16 | 1u << KL_BF16, .most_n = 256},
     .dtypes = nvidia_dtypes,
-    .a = {8, {4, 8, 1, {0, 0, 8, 8, 0, 0, 8, 8}}, {1, 4, 2, {0, 1, 0, 1, 8, 9, 8, 9}}},
-    .b = {4, {1, 4, 2, {0, 1, 8, 9}}, {4, 8, 1, {0}}},
-    .sum = {4, {4, 8, 1, {0, 0, 8, 8}}, {1, 4, 2, {0, 1, 0, 1}}},
-    .rows = true, /* a register of a and b is one of ldmatrix: row group, columns 2 number + 0, 1 of an 8x8 matrix */
+    .a = {8, {.div = 4, .mod = 8, .scale = 1, .at = {0, 0, 8, 8, 0, 0, 8, 8}},
+             {.div = 1, .mod = 4, .scale = 2, .at = {0, 1, 0, 1, 8, 9, 8, 9}}},
+    .b = {4, {.div = 1, .mod = 4, .scale = 2, .at = {0, 1, 8, 9}}, {.div = 4, .mod = 8, .scale = 1, .at = {0}}},
+    .sum = {4, {.div = 4, .mod = 8, .scale = 1, .at = {0, 0, 8, 8}},
+               {.div = 1, .mod = 4, .scale = 2, .at = {0, 1, 0, 1}}},
+    .rows = true, /* a register of a or b is one of ldmatrix: row `group`, columns 2 number + 0, 1 of an 8x8 matrix */
 };
 
 #define CUDA_STATEMENT(FUNCTION_NAME, PTX) \
     "FUNCTION void " FUNCTION_NAME "()\n{\n    asm volatile(\"" PTX ";\" ::: \"memory\");\n}\n"
 
-/* Where element e of an array of [rows x cols] matrices is: panels of 64 columns, one after the other, each with rows
- * of 128 bytes, of which each 16 bytes are exchanged by the row's number modulo 8. */
+/* panel_place is the place of element e of an array of [rows x cols] matrices.  A matrix consists of panels of 64
+ * columns, one after another.  A row of a panel has 128 bytes in chunks of 16, and the chunk's number is combined by
+ * xor with the row's number modulo 8. */
 static const char nvidia_async_prelude[] =
     "template <u32 rows, u32 cols> FUNCTION u32 panel_place(u32 e)\n{\n"
     "    const u32 r = e / cols % rows, c = e % cols;\n"
@@ -71,19 +73,22 @@ static const char nvidia_async_prelude[] =
     "template <int left> FUNCTION void products_wait()\n{\n"
     "    asm volatile(\"wgmma.wait_group.sync.aligned %0;\" :: \"n\"(left) : \"memory\");\n}\n";
 
-/* NVIDIA's sm_90a: wgmma.mma_async.m64nNk16 (PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions"), N columns a
- * multiple of 8 up to 256, of which these are the figures for 8.  In the words of mma.sync above, warp being lane / 32:
- *     sum row 16 warp + group or, d2 d3, 8 more; column 2 number + 0, 1
- * Both factors are in shared memory, described by a matrix descriptor: bits 0 to 13 the address / 16, 16 to 29 the
- * leading byte offset / 16, 32 to 45 the stride byte offset / 16, 62 and 63 how rows are swizzled, 1: 128 bytes.  The
- * stride is that from 8 rows of 128 bytes to the next 8, so 1024.  Where the contraction is along such a row, the
- * leading offset is not used; where the tile's other side is, it is that from a panel to the next. */
+/* NVIDIA's sm_90a: wgmma.mma_async.m64nNk16 (PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions").  N is a
+ * multiple of 8 up to 256; the numbers below are for 8 columns.  In the terms of mma.sync above, with warp = lane / 32,
+ * the elements of a lane are:
+ *     sum row 16 warp + group (d2 d3: + 8); column 2 number + 0, 1
+ * Both factors are in shared memory.  A matrix descriptor says where: bits 0 to 13 are the address / 16, bits 16 to 29
+ * the leading byte offset / 16, bits 32 to 45 the stride byte offset / 16, bits 62 and 63 the swizzle mode, where 1 is
+ * 128 bytes.  The stride is the distance from 8 rows of 128 bytes to the next 8 rows, 1024.  If rows are along the
+ * contraction, the leading offset is not used; if rows are along the tile's other dimension, it is the distance from a
+ * panel to the next. */
 const struct matrix_unit matrix_nvidia_async = {
     .prelude = nvidia_async_prelude,
     .caps = {.subgroup = 128, .m = 64, .n = 8, .k = 16, .dtypes = 1u << KL_F16 | 1u << KL_BF16, .most_n = 256,
              .async = 1},
     .dtypes = nvidia_async_dtypes,
-    .sum = {4, {4, 8, 1, {0, 0, 8, 8}, 32, 4, 16}, {1, 4, 2, {0, 1, 0, 1}}},
+    .sum = {4, {.div = 4, .mod = 8, .scale = 1, .at = {0, 0, 8, 8}, .div2 = 32, .mod2 = 4, .scale2 = 16},
+               {.div = 1, .mod = 4, .scale = 2, .at = {0, 1, 0, 1}}},
 };
 
 #define HIP_MMA(T, HALF, INSTRUCTION) \
@@ -98,8 +103,8 @@ static const char amd_prelude[] =
     HIP_MMA("f16", "_Float16", "__builtin_amdgcn_mfma_f32_16x16x16f16")
     HIP_MMA("bf16", "short", "__builtin_amdgcn_mfma_f32_16x16x16bf16_1k");
 
-/* gfx90a takes denormal factors for zeros (ROCm, "MI200 MFMA behavior "
-    "specifics"): of f16 these are numbers that matter. */
+/* gfx90a treats denormal factors as zeros (ROCm, "MI200 MFMA behavior specifics"), which would change the results of
+ * ordinary f16 numbers. */
 static uint32_t amd_dtypes(const char *arch)
 {
     static const char *const later[] = {"gfx940", "gfx941", "gfx942", "gfx950"};
@@ -109,9 +114,8 @@ static uint32_t amd_dtypes(const char *arch)
     return !strncmp(arch, "gfx90a", 6) ? 1u << KL_BF16 : 0;
 }
 
-/* AMD since CDNA 2: v_mfma_f32_16x16x16_f16 and _bf16_1k (AMD's ISA documents, "Matrix arithmetic "
-    "instructions": a wave of 64
- * lanes, one block).
+/* AMD since CDNA 2: v_mfma_f32_16x16x16_f16 and _bf16_1k (AMD's ISA documents, "Matrix arithmetic instructions": a wave
+ * of 64 lanes, one block).  The elements of a lane are:
  *     a   row lane % 16, column 4 (lane / 16) + 0 .. 3
  *     b   row 4 (lane / 16) + 0 .. 3, column lane % 16
  *     sum row 4 (lane / 16) + 0 .. 3, column lane % 16 */
@@ -119,12 +123,12 @@ const struct matrix_unit matrix_amd = {
     .prelude = amd_prelude,
     .caps = {.subgroup = 64, .m = 16, .n = 16, .k = 16, .dtypes = 1u << KL_F16 | 1u << KL_BF16, .most_n = 256},
     .dtypes = amd_dtypes,
-    .a = {4, {1, 16, 1, {0}}, {16, 4, 4, {0, 1, 2, 3}}},
-    .b = {4, {16, 4, 4, {0, 1, 2, 3}}, {1, 16, 1, {0}}},
-    .sum = {4, {16, 4, 4, {0, 1, 2, 3}}, {1, 16, 1, {0}}},
+    .a = {4, {.div = 1, .mod = 16, .scale = 1, .at = {0}}, {.div = 16, .mod = 4, .scale = 4, .at = {0, 1, 2, 3}}},
+    .b = {4, {.div = 16, .mod = 4, .scale = 4, .at = {0, 1, 2, 3}}, {.div = 1, .mod = 16, .scale = 1, .at = {0}}},
+    .sum = {4, {.div = 16, .mod = 4, .scale = 4, .at = {0, 1, 2, 3}}, {.div = 1, .mod = 16, .scale = 1, .at = {0}}},
 };
 
-/* CUDA C++ Programming Guide, "Technical Specifications per Compute Capability": the most of a thread block. */
+/* CUDA C++ Programming Guide, "Technical Specifications per Compute Capability": the maximum of a thread block. */
 uint32_t matrix_nvidia_shared(const char *arch)
 {
     int capability = strncmp(arch, "sm_", 3) ? 0 : atoi(arch + 3);

@@ -1,4 +1,4 @@
-/* A kernel as a function of the dialects: one walk over the flat instructions. */
+/* Emits a kernel as a function of a dialect, in one walk over the flat instructions. */
 #include "emit_source.h"
 #include <inttypes.h>
 #include <string.h>
@@ -24,7 +24,7 @@ static uint32_t widest(const struct kernel *k)
     return w;
 }
 
-/* What has no text yet. */
+/* Checks for instructions that cannot be emitted yet. */
 static bool can_say(struct emitter *m)
 {
     for (val v = 1; v < m->k->ninst; v++) {
@@ -37,7 +37,8 @@ static bool can_say(struct emitter *m)
     return true;
 }
 
-/* How many lanes of k exchange values without memory.  A block that is not made of whole subgroups has other ways. */
+/* How many lanes of k exchange values without memory.  It is 0 if a block does not consist of whole subgroups; lanes
+ * then use memory. */
 static uint32_t shuffles(const struct kernel *k, const struct dialect *d, uint32_t threads)
 {
     bool any = !d->lane || (d->broadcast && kernel_has_blocks(k));
@@ -49,7 +50,7 @@ static uint32_t shuffles(const struct kernel *k, const struct dialect *d, uint32
 static const char *const exchange_types[] = {"u32", "u64", "f32", "f64"};
 enum { EXCHANGE_TYPES = sizeof exchange_types / sizeof *exchange_types };
 
-/* Which arrays folds and interleaves exchange values through, by bits. */
+/* The arrays through which lane reductions and interleaves exchange values, as bits. */
 static unsigned exchange_arrays(const struct emitter *m)
 {
     unsigned used = 0;
@@ -79,7 +80,7 @@ static uint64_t shared_end(const struct emitter *m, uint32_t b, uint64_t start)
     return start + ((uint64_t)l->count * dtype_size(l->dtype) + 63) / 64 * 64;
 }
 
-/* Shared buffers, then scratch in order, as long as there is room. */
+/* Places shared buffers, then scratch buffers in order as long as shared memory has room. */
 static bool place_buffers(struct emitter *m, unsigned arrays)
 {
     struct source_info *s = &m->info;
@@ -90,7 +91,7 @@ static bool place_buffers(struct emitter *m, unsigned arrays)
         if (l->role == BUF_SHARED)
             s->shared_bytes = (uint32_t)shared_end(m, b, shared_start(m, b, s->shared_bytes));
     }
-    /* Such kernels have no vector loops, so no arrays. */
+    /* Kernels with shared buffers have no vector loops, so they have no exchange arrays. */
     if (s->shared_bytes > m->d->shared_bytes && s->shared_bytes > m->d->dynamic_bytes)
         return refuse(m, "it wants more shared memory than a block has");
     if (s->shared_bytes > m->d->shared_bytes || source_is_async(m))
@@ -130,7 +131,7 @@ static void open_c(struct emitter *m, const char *entry)
 
 static void open_glsl(struct emitter *m)
 {
-    bool named[2][KL_DTYPE_COUNT] = {{[KL_U64] = true}}; /* what a block's threads hand over to each other, or not */
+    bool named[2][KL_DTYPE_COUNT] = {{[KL_U64] = true}}; /* by whether a thread may load what another has stored */
     text_put(m->t,
              "layout(local_size_x = %u) in;\nlayout(buffer_reference, std430, buffer_reference_align = 8) buffer "
              "at_u64 { u64 v; };\n",
@@ -151,7 +152,7 @@ static void open_glsl(struct emitter *m)
 
 static void declare_local(struct emitter *m, unsigned arrays)
 {
-    uint64_t at = 0;                /* in the array that the launch gives */
+    uint64_t at = 0;                /* offset in the array of dynamic shared memory */
     if (m->info.dynamic_bytes) {
         source_line(m);
         text_put(m->t, "SHARED_ARENA(%u);\n", m->info.dynamic_bytes);
@@ -178,7 +179,7 @@ static void declare_local(struct emitter *m, unsigned arrays)
         }
 }
 
-/* Addresses from the table, and of scratch that is an argument this block's part. */
+/* Gets the addresses of buffers from the table.  For scratch that is an argument: the address of this block's part. */
 static void find_buffers(struct emitter *m)
 {
     unsigned place = 0;
@@ -235,7 +236,7 @@ static void read_slot(struct emitter *m, val v)
 
 /* ---- control flow ---- */
 
-/* Calls `what` for each element of v, a tile or none; of a next for each of the value that comes next. */
+/* Calls `what` for each element of v; for an L_NEXT for each element of the next value. */
 static void each_element(struct emitter *m, val v, void (*what)(struct emitter *, val))
 {
     const struct linst *i = &m->k->inst[v], *x = i->op == L_NEXT ? &m->k->inst[i->b] : i;
@@ -282,7 +283,7 @@ static void set_kept(struct emitter *m, val n)
     text_put(m->t, "%s = n%s;\n", name, name);
 }
 
-/* Of several phases' loops: its share of begin .. end, which counts all of them. */
+/* The iterations of this phase's loop: its part of begin .. end, which counts the iterations of all phases. */
 static void open_phase_loop(struct emitter *m, val v)
 {
     const char *n = m->narrow[v] ? "i32" : "i64", *l = m->d->i64;
@@ -293,7 +294,7 @@ static void open_phase_loop(struct emitter *m, val v)
              m->d->grid);
 }
 
-/* Carries are variables, set together at the end of an iteration. */
+/* Carried values are variables that are all set at the end of an iteration. */
 static void open_loop(struct emitter *m, val v)
 {
     const struct linst *i = &m->k->inst[v];
@@ -347,14 +348,14 @@ static void close_nest(struct emitter *m, val end)
     val first = end;
     while (m->k->inst[first - 1].op == L_NEXT)
         first--;
-    bool one = end - first == 1; /* needs no copy first */
+    bool one = end - first == 1; /* one value needs no copy first */
     for (val n = first; n < end && !one; n++)
         if (!source_matrix_in_place(m, n))
             each_element(m, n, keep_next);
     for (val n = first; n < end; n++)
         if (!source_matrix_in_place(m, n))
             each_element(m, n, one ? set_carry : set_kept);
-    /* the next block's threads begin with the same memory */
+    /* the threads' next block uses the same shared memory */
     if (head->op == L_LOOP && head->kind == LOOP_BLOCK && m->shares) {
         source_line(m);
         text_put(m->t, "%s\n", m->d->barrier);
@@ -386,7 +387,7 @@ static void source_put_columns(struct emitter *m, val v)
     text_put(m->t, "%s;\n", x);
 }
 
-/* The number of a subgroup, of which a compiler is to know that all lanes have it. */
+/* The number of a subgroup; `uniform` tells the compiler that all lanes have the same value. */
 static bool is_subgroup_number(const struct emitter *m, const struct linst *i)
 {
     const struct linst *a = &m->k->inst[i->a], *b = &m->k->inst[i->b];
@@ -421,10 +422,10 @@ static bool emit_inst(struct emitter *m, val v)
         text_put(m->t, "%s\n", m->d->barrier);
     }
     switch (i->op) {
-    case L_CONST: /* where they are used */
+    case L_CONST: /* emitted where they are used */
     case L_CARRY:
     case L_NEXT:
-    case L_PREFETCH: /* threads wait for memory in turn */
+    case L_PREFETCH: /* GPU threads hide latency by themselves */
         return true;
     case L_COMMIT:
     case L_WAIT:
@@ -443,10 +444,10 @@ static bool emit_inst(struct emitter *m, val v)
         return true;
     case L_BARRIER:
         source_line(m);
-        /* what threads have stored, or copied, is to be seen by the unit */
+        /* the unit must see what threads have stored or copied */
         text_put(m->t, source_is_async(m) && products_follow(m, v) ? "proxy_fence(); %s\n" : "%s\n", m->d->barrier);
         return true;
-    case L_SYNC: /* a launch is of one phase */
+    case L_SYNC: /* a launch executes one phase */
         kernel_phase(m->k, &m->phase);
         return true;
     case L_SLOT:
@@ -529,7 +530,7 @@ void source_info_free(struct source_info *i)
     *i = (struct source_info){0};
 }
 
-/* Marks the sums that go through loops: an fma onto a carried value or onto another such sum. */
+/* Marks accumulation chains: carried values, and each fma that adds to an element of a chain. */
 static void find_piles(struct emitter *m)
 {
     for (val v = 1; v < m->k->ninst; v++) {
@@ -538,7 +539,8 @@ static void find_piles(struct emitter *m)
     }
 }
 
-/* Marks what a compiler may find to be a constant: made of constants, or goes round a loop from one on. */
+/* Marks values that a compiler may find to be constants: those computed from constants, and carried values that begin
+ * with one. */
 static void find_known(struct emitter *m)
 {
     for (val v = 1; v < m->k->ninst; v++) {

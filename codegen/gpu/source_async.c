@@ -1,19 +1,20 @@
-/* Tiles of a matrix unit that reads its factors from panels in shared memory and works asynchronously (NVIDIA's wgmma).
+/* Tiles for a matrix unit that reads its factors from panels in shared memory and works asynchronously (NVIDIA's
+ * wgmma).
  *
- * A factor is a descriptor of where its tile is.  Sums are variables that products add to in place: the unit writes
- * them after the statement, so a copy of them would be of what they were.  A kernel has text here where each sum is
- * the c of at most one product or the next value of its own carry; in other kernels with such products each thread has
- * all of a tile. */
+ * A factor is a descriptor of its tile's place.  Sums are variables that products add to in place: the unit writes them
+ * after the statement, so a copy of such a variable could have the old value.  A kernel is emitted for the unit only if
+ * each sum is the c of at most one product or the next value of its own carry.  In other kernels each thread has the
+ * whole of every tile. */
 #include "emit_source.h"
 #include <inttypes.h>
 #include <string.h>
 
-/* The columns of the contraction that one product has; columns of a fragment of the sums. */
+/* DEPTH: columns of the contraction of one product.  COLUMNS: columns of a fragment of the sums. */
 enum { DEPTH = 16, COLUMNS = 8 };
 
 static const struct lbuf *panels_of(const struct emitter *m, const struct linst *load) { return &m->k->buf[load->imm]; }
 
-/* Are the elements of a row in shared memory neighbours along the contraction? */
+/* Are rows in shared memory along the contraction? */
 static bool along_contraction(const struct linst *load, enum source_role role)
 {
     return (role == ROLE_A) == (load->kind == TILE_ROWS);
@@ -21,8 +22,9 @@ static bool along_contraction(const struct linst *load, enum source_role role)
 
 /* ---- places ---- */
 
-/* How far elements are from the start of a buffer of panels if an index is so much more: a whole number of matrices, of
- * eight rows, or of panels or `least` columns within one.  false: none of these. */
+/* *out: by how much an element's place in a buffer of panels increases if its index increases by `by`.  This must be a
+ * whole number of matrices, of groups of eight rows, of panels, or of `least` columns within a panel; else returns
+ * false. */
 static bool panel_step(const struct lbuf *b, int64_t by, int64_t least, int64_t *out)
 {
     int64_t rows = b->panel_rows, cols = b->id, row, col;
@@ -34,7 +36,7 @@ static bool panel_step(const struct lbuf *b, int64_t by, int64_t least, int64_t 
     return row % PANEL_ROWS == 0 && col % least == 0;
 }
 
-/* Where a factor's tile starts, as a sum of multiples; false: not where a descriptor can say. */
+/* The place where a factor's tile starts, as a linear expression.  Returns false if a descriptor cannot express it. */
 static bool factor_start(const struct emitter *m, const struct linst *load, enum source_role role, struct linear *l)
 {
     int64_t least = along_contraction(load, role) ? DEPTH : PANEL_COLUMNS;
@@ -45,7 +47,7 @@ static bool factor_start(const struct emitter *m, const struct linst *load, enum
     return ok;
 }
 
-/* The sum as text, modulo 2^32. */
+/* The expression as text, modulo 2^32. */
 static void put_linear(const struct emitter *m, const struct linear *l, struct text *t)
 {
     char x[MAX_OPERAND];
@@ -54,7 +56,8 @@ static void put_linear(const struct emitter *m, const struct linear *l, struct t
         text_put(t, " + u32(%s) * %uu", source_operand(m, l->term[i], x), (unsigned)l->by[i]);
 }
 
-/* Multiples of whole matrices stay what they are; what loops do not change is then outside of panel_place. */
+/* Multiples of whole matrices do not change in panel_place.  They are split off, so that compilers can move what
+ * depends on no loop out of the loops. */
 static void split_matrices(const struct lbuf *b, const struct linear *l, struct linear *whole, struct linear *rest)
 {
     int64_t matrix = (int64_t)b->panel_rows * b->id;
@@ -105,7 +108,7 @@ static bool make_sum(struct emitter *m, val v, val of, uint32_t at)
     return has_shape(m, &m->k->inst[v]);
 }
 
-/* A value that changes in place is used once. */
+/* A value that is changed in place may have one use only. */
 static bool use_sum(struct emitter *m, val v)
 {
     bool in_place = m->k->inst[v].op == L_CARRY || m->k->inst[v].op == L_MMA;
@@ -201,8 +204,8 @@ void source_async_load(struct emitter *m, val v)
     text_put(m->t, "), %uu);\n", along_contraction(i, role) ? 1u : panels_of(m, i)->panel_rows * 8u);
 }
 
-/* PTX's statement, in which products are added to d: d, a's and b's descriptor, whether d counts, signs of a and b, and
- * which of them has its rows along the tile's other side. */
+/* PTX's statement, which adds products to d.  Its operands: d, the descriptors of a and b, whether d is added to, the
+ * signs of a and b, and whether the rows of a and of b are along the tile's other dimension. */
 void source_async_mma(struct emitter *m, val v)
 {
     const struct linst *i = &m->k->inst[v], *a = &m->k->inst[i->a], *b = &m->k->inst[i->b];

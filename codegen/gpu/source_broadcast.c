@@ -1,9 +1,9 @@
-/* Tiles in shared memory that all lanes of a subgroup load alike.  Each lane loads one element, and the lanes pass
- * their elements to each other, on devices where a load by all lanes of one element costs as much as a load of
- * different ones: processors that run the lanes of a subgroup as a vector. */
+/* Tiles in shared memory that all lanes of a subgroup load.  Each lane loads one element, and the lanes pass their
+ * elements to each other.  This is for devices where a load of one element by all lanes costs as much as a load of
+ * different elements: processors that run the lanes of a subgroup as a vector. */
 #include "emit_source.h"
 
-/* A quotient of the thread's number that is the same for the threads of a subgroup. */
+/* Is it a quotient of the thread's number that is the same for all threads of a subgroup? */
 static bool numbers_subgroups(const struct emitter *m, const struct linst *i)
 {
     const struct linst *t = &m->k->inst[i->a], *by = &m->k->inst[i->b];
@@ -11,7 +11,7 @@ static bool numbers_subgroups(const struct emitter *m, const struct linst *i)
            by->op == L_CONST && by->imm && by->imm % m->d->broadcast == 0;
 }
 
-/* Is a value the same for all lanes, if its operands are what `alike` says? */
+/* Is the value the same in all lanes, given what `alike` says of its operands? */
 static bool is_alike(const struct emitter *m, val v)
 {
     const struct linst *i = &m->k->inst[v];
@@ -27,7 +27,8 @@ static bool is_alike(const struct emitter *m, val v)
 bool source_alike(struct emitter *m)
 {
     const struct kernel *k = m->k;
-    unsigned depth = 0, apart = 0;  /* open nests; the first of them that not all lanes go through, + 1 */
+    unsigned depth = 0, apart = 0;  /* number of open loops and ifs; number + 1 of the first one that not all lanes
+                                       execute, or 0 */
     if (!m->d->broadcast || m->shuffle != m->d->broadcast || !m->own_threads || m->unit)
         return true;
     m->alike = mem_alloc(k->ninst);
@@ -46,7 +47,7 @@ bool source_alike(struct emitter *m)
     return m->alike != NULL;
 }
 
-/* A row, or a column of neighbours, without a condition. */
+/* Is v the load of a row, or of a column of adjacent elements, without a condition? */
 bool source_is_broadcast(const struct emitter *m, val v)
 {
     const struct linst *i = &m->k->inst[v], *stride = &m->k->inst[i->d];

@@ -1,9 +1,9 @@
-/* Indices as sums of multiples of values, and accesses to neighbouring elements as one access of several.
+/* Indices as linear expressions, and accesses to adjacent elements that become one access.
  *
  * Loads of an input or of shared memory, and stores, whose indices differ by 1, 2 .. become one access of up to 16
- * bytes, where the first index is a multiple of their number: buffers begin at multiples of 16 bytes.  The load stands
- * where its first element is loaded, the store where its last one is stored.  Nothing in between may change, or read,
- * the same memory. */
+ * bytes.  The first index must be a multiple of the number of elements, because buffers begin at multiples of 16
+ * bytes.  The load is emitted where the first element is loaded, the store where the last element is stored.  No
+ * instruction between the accesses may change, or read, the same memory. */
 #include "emit_source.h"
 #include <string.h>
 
@@ -50,7 +50,7 @@ bool source_linear(const struct kernel *k, val index, struct linear *out)
     *out = (struct linear){0};
     if (!add_value(k, index, 1, out, DEPTH))
         return false;
-    for (unsigned t = 0; t < out->n;) /* those that cancel */
+    for (unsigned t = 0; t < out->n;) /* removes terms that cancel */
         if (out->by[t]) {
             t++;
         } else {
@@ -83,13 +83,15 @@ static bool is_multiple(const struct linear *l, int64_t n)
 
 /* ---- packs ---- */
 
-enum { MOST_BYTES = 16, AHEAD = 512 }; /* of an access; accesses of a region that are looked at from one on */
+enum { MOST_BYTES = 16, AHEAD = 512 }; /* MOST_BYTES: bytes of an access.  AHEAD: number of the accesses after an access
+                                          that are compared with it */
 
 struct access { val at; struct linear index; };
 
 struct region { struct emitter *m; struct access *v; uint32_t n; };
 
-/* Loads of inputs and shared memory and stores to what others see, of one element. */
+/* Is it a load of one element from an input or shared memory, or a store of one element to memory that other threads
+ * can see? */
 static bool can_pack(const struct emitter *m, val v)
 {
     const struct linst *i = &m->k->inst[v];
@@ -97,11 +99,11 @@ static bool can_pack(const struct emitter *m, val v)
     bool load = i->op == L_LOAD && (role == BUF_IN || role == BUF_SHARED) && !i->cols && load_elements(m->k, i) == 1 &&
                 !m->k->buf[i->imm].panel_rows;
     bool store = i->op == L_STORE && !m->k->inst[i->b].cols && !m->info.local[i->imm] &&
-                 (m->own_threads || (m->affine[i->a] && m->stride[i->a])); /* no two lanes store the same */
+                 (m->own_threads || (m->affine[i->a] && m->stride[i->a])); /* no two lanes store the same element */
     return (load || store) && (m->own_threads || m->k->inst[i->a].varying);
 }
 
-/* May what stands between two accesses of a pack not stand there? */
+/* Does an instruction between the first and the last access of a pack forbid the pack? */
 static bool comes_between(const struct region *r, uint32_t first, uint32_t last)
 {
     const struct linst *n = r->m->k->inst, *i = &n[r->v[first].at];
@@ -117,7 +119,7 @@ static bool comes_between(const struct region *r, uint32_t first, uint32_t last)
     return false;
 }
 
-/* Finds `count` neighbours from access `first` on, in order. */
+/* Finds `count` accesses of adjacent elements, in order, beginning with access `first`. */
 static bool make_pack(struct region *r, uint32_t first, unsigned count)
 {
     struct emitter *m = r->m;
@@ -133,7 +135,7 @@ static bool make_pack(struct region *r, uint32_t first, unsigned count)
             continue;
         bool next = source_linear_apart(&r->v[first].index, &r->v[x].index, &by) && by == (int64_t)found &&
                     (i->op == L_LOAD ? o->b == i->b : o->c == i->c);
-        if (!next && i->op == L_STORE) /* a store of the same buffer that is none of them keeps its place */
+        if (!next && i->op == L_STORE) /* it must not be reordered with this store */
             return false;
         if (next)
             member[found++] = x;
@@ -178,7 +180,7 @@ bool source_packs(struct emitter *m)
         if (access && source_linear(k, i->a, &r.v[r.n].index))
             r.v[r.n++].at = v;
         else if (access)
-            pack_region(&r); /* it may touch anything */
+            pack_region(&r); /* it may access any memory */
     }
     mem_free(r.v);
     return r.v && m->pack;

@@ -1,14 +1,14 @@
-/* Tiles that the subgroups of a matrix unit hold: each lane has the elements that matrix.c says, a pair of halves a
- * variable.
+/* Tiles that the subgroups of a matrix unit hold.  Each lane has the elements that matrix.c says; a variable is a pair
+ * of halves, or one sum.
  *
- * A kernel has them where its subgroups are as large as the unit's, and all it does with tiles is what there is text
- * for here: it loads factors, multiplies them in any order, carries the sums and stores them.  In other kernels with
- * subgroups each thread has all of a tile. */
+ * A kernel uses a matrix unit if its subgroups have the unit's size and it uses tiles only in ways that this file can
+ * emit: it loads factors, multiplies them in any order, carries the sums and stores them.  In other kernels with
+ * subgroups each thread has the whole of every tile. */
 #include "emit_source.h"
 #include <inttypes.h>
 #include <string.h>
 
-enum { NEAR = 1 << 20 };          /* a stride with room for the rows of a tile */
+enum { NEAR = 1 << 20 };          /* limit of a stride: offsets in a tile's rows must fit 32 bits */
 
 /* ---- which kernels ---- */
 
@@ -26,7 +26,7 @@ static bool source_matrix_take(struct emitter *m, val v, enum source_role role)
     return true;
 }
 
-/* A factor, read where it is multiplied as what it is read for. */
+/* Is v a factor?  A factor is loaded with the layout of its role, so it has one role only. */
 static bool is_factor(struct emitter *m, val v, enum source_role role)
 {
     const struct linst *i = &m->k->inst[v];
@@ -45,7 +45,7 @@ static bool has_text(struct emitter *m, val v)
     case L_LOOP:
         return i->kind != LOOP_BLOCK || i->rows == c->subgroup;
     case L_LOAD:
-        return true; /* is_factor */
+        return true; /* is_factor checks it where it is used */
     case L_MMA:
         return i->kind == MMA_ANY && m->role[i->c] == ROLE_SUM && is_factor(m, i->a, ROLE_A) &&
             is_factor(m, i->b, ROLE_B) &&
@@ -83,7 +83,7 @@ void source_matrix(struct emitter *m)
 
 /* ---- variables ---- */
 
-static unsigned fragments(const struct emitter *m, val v) /* side by side along the columns */
+static unsigned fragments(const struct emitter *m, val v) /* number of fragments side by side along the columns */
 {
     const struct mma_caps *c = &m->unit->caps;
     return m->k->inst[v].cols / (m->role[v] == ROLE_A ? c->k : c->n);
@@ -106,7 +106,7 @@ unsigned source_elements(const struct emitter *m, val v)
     if (!m->unit)
         return (unsigned)i->rows * i->cols;
     if (source_is_async(m) && (m->role[v] == ROLE_A || m->role[v] == ROLE_B))
-        return 1; /* a descriptor */
+        return 1; /* a factor is a descriptor */
     return (unsigned)i->rows / (m->role[v] == ROLE_B ? m->unit->caps.k : m->unit->caps.m) * fragments(m, v) *
         registers(m, v);
 }
@@ -137,7 +137,7 @@ static unsigned divisible(const struct kernel *k, val v, int depth)
     return a < b ? a : b;
 }
 
-/* Of one tile's access: steps from row to row and from column to column. */
+/* Elements from row to row and from column to column of one tile's access. */
 struct layout { const struct fragment *f; int64_t row, col; };
 
 static struct layout layout_of(const struct emitter *m, const struct linst *i, enum source_role role)
@@ -148,7 +148,7 @@ static struct layout layout_of(const struct emitter *m, const struct linst *i, e
                            i->kind == TILE_ROWS ? 1 : stride};
 }
 
-/* The start of the lane's place: variable pV of access V. */
+/* Begins the declaration of the lane's first index, variable pV of access V. */
 static void declare_place(struct emitter *m, val v)
 {
     bool fits;
@@ -158,7 +158,7 @@ static void declare_place(struct emitter *m, val v)
     text_put(m->t, "%s%s p%u = %s", m->d->local, fits ? "i32" : "i64", v, a);
 }
 
-/* The rest of it, where each lane reads or stores the elements that it holds. */
+/* Ends it, where each lane loads or stores the elements that it holds. */
 static void put_own_place(struct emitter *m, const struct layout *l)
 {
     const struct fragment_axis *r = &l->f->row, *c = &l->f->col;
@@ -167,7 +167,7 @@ static void put_own_place(struct emitter *m, const struct layout *l)
              c->mod, c->scale * l->col);
 }
 
-/* What a second divisor adds, in front of the rest. */
+/* Adds the part of the second divisor. */
 static void put_second(struct emitter *m, const struct layout *l)
 {
     const struct fragment_axis *r = &l->f->row;
@@ -175,13 +175,13 @@ static void put_second(struct emitter *m, const struct layout *l)
         text_put(m->t, " + i32(t / %uu %% %uu) * %" PRId64, r->div2, r->mod2, r->scale2 * l->row);
 }
 
-/* How far element e of fragment (row, col), the first element's numbers, is from the lane's place. */
+/* The distance of element e of the fragment at (row, col) from the lane's first index. */
 static int64_t offset(const struct layout *l, unsigned row, unsigned col, unsigned e)
 {
     return (row + l->f->row.at[e]) * l->row + (col + l->f->col.at[e]) * l->col;
 }
 
-/* Elements that lie in one register are read from two neighbours, or one by one. */
+/* Loads the two elements of a register, as a pair of adjacent elements or one by one. */
 static void load_pair(struct emitter *m, val v, unsigned n, const struct layout *l, unsigned row, unsigned col,
                       unsigned e, bool pairs)
 {
@@ -196,8 +196,8 @@ static void load_pair(struct emitter *m, val v, unsigned n, const struct layout 
                  next);
 }
 
-/* One fragment, or two side by side, of 8x8 matrices, of which each lane says where a row lies: matrix number lane / 8
- * of the `count` registers. */
+/* Loads `count` registers, which are one fragment or two side by side, from 8x8 matrices.  Each lane gives the address
+ * of one row: matrix number lane / 8. */
 static void load_rows(struct emitter *m, val v, unsigned n, const struct layout *l, unsigned count, unsigned row,
                       unsigned col, bool turned)
 {
@@ -236,7 +236,8 @@ void source_matrix_load(struct emitter *m, val v)
         put_own_place(m, &l);
     for (unsigned row = 0; row < i->rows; row += rows)
         for (unsigned col = 0; col < i->cols; col += cols) {
-            unsigned two = l.f->elements == 4 && col + cols < i->cols ? 2 : 1; /* fragments, of 4 registers in all */
+            unsigned two = l.f->elements == 4 && col + cols < i->cols ? 2 : 1; /* number of fragments that 4 registers
+                                                                                  hold */
             if (by_rows) {
                 load_rows(m, v, n, &l, two * l.f->elements / 2, row, col, along != 1);
                 n += two * l.f->elements / 2;
@@ -255,7 +256,7 @@ void source_matrix_store(struct emitter *m, val v)
     struct layout l = layout_of(m, i, ROLE_SUM);
     val of = source_is_async(m) ? m->sums[i->b].of : i->b;
     unsigned n = source_is_async(m) ? m->sums[i->b].at : 0;
-    /* neighbours that a lane has are stored at once, where the lane's place is a multiple of two */
+    /* adjacent elements of a lane are stored at once, if their first index is even */
     bool pairs = m->d->packs && i->kind == TILE_ROWS && m->k->inst[i->d].imm % 2 == 0 && l.f->col.scale % 2 == 0 &&
                  m->k->buf[i->imm].role == BUF_SHARED && divisible(m->k, i->a, 16) >= 1;
     declare_place(m, v);
@@ -287,7 +288,7 @@ static void put_registers(struct emitter *m, val v, unsigned fragment, bool last
         text_put(m->t, "v%u_%u%s", v, fragment * n + r, last && r + 1 == n ? ");\n" : ", ");
 }
 
-/* The sums begin as c's, then every fragment of k adds to them. */
+/* The sums begin with c's; then the products of every fragment along k are added. */
 void source_matrix_mma(struct emitter *m, val v)
 {
     if (source_is_async(m)) {

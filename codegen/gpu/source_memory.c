@@ -1,11 +1,11 @@
-/* Memory: loads, stores, atomics and copies as text. */
+/* Emits memory accesses: loads, stores, atomics and copies. */
 #include "emit_source.h"
 #include <inttypes.h>
 #include <string.h>
 
 const char *source_memory_type(unsigned dtype) { return dtype == KL_BOOL ? "u8" : dtype_name(dtype); }
 
-/* The index of access i; of a tile's, that of the element at row, col.  Is it in 32 bits? */
+/* The index of access i; for a tile that of element (row, col).  Returns whether it is computed in 32 bits. */
 bool source_memory_place(const struct emitter *m, const struct linst *i, bool tile, char out[3 * MAX_OPERAND])
 {
     bool fits;
@@ -27,7 +27,7 @@ bool source_memory_place(const struct emitter *m, const struct linst *i, bool ti
     return false;
 }
 
-/* Scratch, and what is stored and loaded again, by other threads maybe. */
+/* Is it scratch, or a buffer that is stored and loaded again, possibly by other threads? */
 bool source_is_common(const struct kernel *k, uint32_t b)
 {
     bool stored = false, loaded = false;
@@ -70,11 +70,12 @@ void source_load(struct emitter *m, val v)
     text_put(m->t, ";\n");
 }
 
-/* Which lanes may store the same element?  Then they take turns, the last one wins. */
+/* May several lanes store to the same element?  They then store one after another, and the last one wins. */
 static bool lanes_collide(const struct emitter *m, const struct linst *i)
 {
     const struct linst *n = m->k->inst;
-    if (m->width == 1 || (!n[i->a].varying && !n[i->b].varying)) /* all store the same, or one thread does */
+    if (m->width == 1 || (!n[i->a].varying && !n[i->b].varying)) /* all lanes store the same value, or only one thread
+                                                                    stores */
         return false;
     return !m->affine[i->a] || !m->stride[i->a] || (uint64_t)m->stride[i->a] << 6 == 0;
 }
@@ -96,7 +97,7 @@ static void change_element(struct emitter *m, const struct linst *i)
         text_put(m->t, dtype == KL_BOOL ? " = u8(%s);\n" : " = %s;\n", x);
 }
 
-/* Opens a condition, or goes on with one. */
+/* The text that opens a condition or continues an open one. */
 static const char *joint(bool *open)
 {
     const char *s = *open ? " && " : "if (";
@@ -104,12 +105,12 @@ static const char *joint(bool *open)
     return s;
 }
 
-/* One element or pack, by the thread whose lane it is, or by the first of a tile's subgroup. */
+/* Stores one element or pack, by the thread of its lane, or by the first thread of a tile's subgroup. */
 static void store_element(struct emitter *m, val v, bool turns)
 {
     const struct linst *n = m->k->inst, *i = &n[v];
     bool varying = n[i->a].varying || n[i->b].varying || n[i->c].varying, open = false;
-    /* one element, one value, if any lane is true */
+    /* all lanes store one value to one element, if the condition is true in any lane */
     bool same = i->op == L_STORE && !n[i->a].varying && !n[i->b].varying && varying;
     char x[MAX_OPERAND];
     uint32_t lanes = m->own_threads ? m->info.threads : varying ? m->width : 1;
@@ -155,7 +156,7 @@ void source_store(struct emitter *m, val v)
     }
 }
 
-/* Copied at once, element by element: it is not read before the thread has waited. */
+/* Copies element by element, complete at once: the kernel does not read the elements before the thread has waited. */
 static void copy_elements(struct emitter *m, const struct linst *i)
 {
     uint32_t shared = (uint32_t)i->imm, global = (uint32_t)(i->imm >> 32);

@@ -1,14 +1,15 @@
-/* Barriers: threads of a block that touch the same element of memory must do so in the order of the instructions.
+/* Barriers.  Threads of a block that access the same element of memory must do so in the order of the instructions.
  *
- * For each buffer the walk knows whether any thread may have read or written it since the last barrier.  An access that
- * must come behind one of these gets a barrier in front of it: a read behind a write, a write behind either.  Elements
- * are not told apart, but for an input: that may be the memory of an output only where the element an iteration stores
- * is the one it has read, in the same lane as long as both happen in one vector loop that has a lane for each thread.
+ * For each buffer the walk over the kernel knows whether any thread may have read or written it since the last
+ * barrier.  A barrier is emitted before a read after a write, and before a write after a read or a write.  The elements
+ * of a buffer are not distinguished, with one exception: an input may be in the same memory as an output only if the
+ * element that an iteration stores is the one that it has read.  If both happen in the same lane of one vector loop
+ * that has a lane for each thread, no barrier is needed.
  *
- * Loops: what holds at a loop's end holds at its start, too, so the walk is repeated until nothing new comes up there.
- * Iterations of the parallel loop share nothing but scratch.  Those of a loop around the one vector loop that reads an
- * input, or around the stores that fill an output, need no barrier between them where each has elements of its own:
- * so says the program of such an input, and the indices of such stores. */
+ * What is true at a loop's end is also true at its start, so the walk is repeated until it finds nothing new.
+ * Iterations of the parallel loop share only scratch.  Between the iterations of a loop around the only vector loop
+ * that reads an input, or around the stores that fill an output, no barrier is needed if each iteration has its own
+ * elements: the program guarantees this for such an input, and the indices show it for such stores. */
 #include "emit_source.h"
 #include <string.h>
 
@@ -17,17 +18,18 @@ enum { READ = 1, WRITTEN = 2 };
 struct walk {
     struct emitter *m;
     uint8_t *now;                 /* per buffer: READ, WRITTEN since the last barrier */
-    val *where;                   /* per input: the one vector loop where it was read by lane, NIL: or elsewhere; of the
-                                     others: the first of the stores of one loop that wrote them, NIL: or others */
-    uint8_t *before, *entry;      /* per open nest: what held in front; per loop and buffer: what held at its end; */
-    val *before_where, *entry_where; /* and the same of where */
-    uint32_t *row;                /* per loop: its row of entry */
+    val *where;                   /* per input: the vector loop in which alone it was read lane by lane, else NIL; per
+                                     other buffer: the first of the stores of one loop that alone wrote it, else NIL */
+    uint8_t *before, *entry;      /* before, per open loop or if: `now` before it; entry, per loop and buffer: `now` at
+                                     its end */
+    val *before_where, *entry_where; /* the same for `where` */
+    uint32_t *row;                /* per loop: its row in `entry` */
     val stack[MAX_NEST];
     unsigned depth;
     val vector;
     uint32_t width;
     bool changed;
-    bool again;                   /* a barrier was put in front of a loop: what was found behind it may not hold */
+    bool again;                   /* a barrier was added before a loop, so what was found after it may be out of date */
 };
 
 static bool each_thread_a_lane(const struct walk *w, val index)
@@ -35,8 +37,8 @@ static bool each_thread_a_lane(const struct walk *w, val index)
     return w->vector && w->width == w->m->info.threads && w->m->k->inst[index].varying;
 }
 
-/* In front of access v to a buffer; or, where that was touched before a loop around v, in front of the loop, and all is
- * looked at once more. */
+/* Adds a barrier before access v to a buffer.  If the buffer was accessed before a loop around v, it is added before
+ * this loop, and the walk is repeated. */
 static void barrier(struct walk *w, val v, uint32_t buf)
 {
     const struct kernel *k = w->m->k;
@@ -70,7 +72,7 @@ static void source_order_load(struct walk *w, val v)
     w->now[i->imm] |= READ;
 }
 
-/* How much further an index is when loop variable `var` is one more; false: that is not always the same. */
+/* By how much an index increases if loop variable `var` increases by one.  Returns false if this is not constant. */
 static bool slope(const struct kernel *k, const struct linear *l, val var, int64_t *by)
 {
     *by = 0;
@@ -82,7 +84,8 @@ static bool slope(const struct kernel *k, const struct linear *l, val var, int64
     return true;
 }
 
-struct step { uint64_t by; int64_t count; }; /* of an index in a loop, and its iterations; 0: any number */
+struct step { uint64_t by; int64_t count; }; /* of an index in a loop, with the loop's number of iterations; 0: any
+                                                number */
 
 static unsigned add_step(struct step *s, unsigned n, int64_t by, int64_t count)
 {
@@ -94,7 +97,7 @@ static unsigned add_step(struct step *s, unsigned n, int64_t by, int64_t count)
     return n + 1;
 }
 
-/* Does each step go beyond all that those before it reach? */
+/* Is each step longer than the span of all shorter steps together? */
 static bool steps_apart(const struct step *s, unsigned n)
 {
     uint64_t span = 0, reach;
@@ -105,13 +108,13 @@ static bool steps_apart(const struct step *s, unsigned n)
             return false;
         if (!s[j].count || __builtin_mul_overflow(s[j].by, (uint64_t)s[j].count - 1, &reach) ||
             __builtin_add_overflow(span, reach, &span))
-            span = UINT64_MAX; /* no step goes beyond it */
+            span = UINT64_MAX; /* no step is longer */
     }
     return true;
 }
 
-/* Do no two iterations of the open loops, the parallel one apart, have an element in common of two stores, or one
- * taken twice, to the same buffer? */
+/* Do two stores to the same buffer, or one store in different iterations, never access the same element?  This is about
+ * the iterations of all open loops except the parallel one. */
 static bool apart(const struct walk *w, val v, val u)
 {
     const struct kernel *k = w->m->k;
@@ -139,7 +142,8 @@ static bool apart(const struct walk *w, val v, val u)
     return steps_apart(s, n);
 }
 
-/* Is store v apart from all stores to its buffer in the innermost open loop or if, of which `first` is one? */
+/* Does store v access other elements than all stores to its buffer in the innermost open loop or if, which must include
+ * `first`? */
 static bool apart_from_all(const struct walk *w, val v, val first)
 {
     const struct kernel *k = w->m->k;
@@ -178,7 +182,8 @@ static void source_order_store(struct walk *w, val v)
     w->now[i->imm] |= WRITTEN;
 }
 
-/* What held at the end of a loop's body holds at its start, and behind an if or a loop what held in front of it. */
+/* Merges a state into the current one: that of the end of a loop's body at its start, and that before an if or a loop
+ * after it. */
 static void merge(struct walk *w, const uint8_t *from, const val *where)
 {
     for (uint32_t b = 0; b < w->m->k->nbuf; b++) {
@@ -244,7 +249,7 @@ static void step(struct walk *w, val v)
         memset(w->now, 0, w->m->k->nbuf);
 }
 
-/* Indices whose lanes are equally far apart: sums and multiples of loop variables. */
+/* Finds indices whose lanes differ by a constant: sums and multiples of loop variables. */
 static void find_strides(struct emitter *m)
 {
     const struct kernel *k = m->k;

@@ -1,7 +1,6 @@
-/* Packs: neighbours in memory that are accessed at once, as source_linear.c finds them.
- *
- * CUDA and HIP have the prelude's pack<T, n>.  GLSL has unsigned integers of as many bits, of which each element is a
- * part: 16 bytes are two of 64 bits, which any device has that Kiln uses. */
+/* Packs: adjacent elements in memory that are accessed at once, which source_linear.c finds.  CUDA and HIP have the
+ * prelude's pack<T, n>.  GLSL has unsigned integers of as many bits, and each element is a part of one; a pack of 16
+ * bytes is two integers of 64 bits, which every device has that Kiln uses. */
 #include "emit_source.h"
 #include <string.h>
 
@@ -20,7 +19,7 @@ static void need(struct emitter *m, val v)
         m->needed[v] = 1;
 }
 
-/* Of a pack only the first element's index is written, and the condition once. */
+/* A pack has only its first element's index and one condition. */
 static void need_operands(struct emitter *m, val v)
 {
     const struct linst *i = &m->k->inst[v];
@@ -35,9 +34,9 @@ static void need_operands(struct emitter *m, val v)
     need(m, i->d);
 }
 
-/* Primitives are not needed if they only compute indices of elements of packs.  In CUDA and HIP all are written: their
- * compilers drop dead code, and NVRTC was seen to allocate registers worse without it.  Users of a value stand behind
- * it, except for what a loop carries, which counts as needed. */
+/* Primitives that only compute indices of other elements of packs are not needed.  For CUDA and HIP all are emitted:
+ * their compilers remove dead code, and NVRTC was seen to allocate registers worse without it.  The uses of a value
+ * come after it, except for what a loop carries, which counts as needed. */
 bool source_needs(struct emitter *m)
 {
     m->needed = mem_alloc(m->k->ninst);
@@ -60,7 +59,8 @@ static const char *bits_type(unsigned bytes)
 
 void source_pack_types(struct emitter *m)
 {
-    unsigned used[2] = {0};         /* sizes in bytes, as bits: of what only one thread touches, of what several do */
+    unsigned used[2] = {0};         /* sizes in bytes, as bits: of packs that one thread accesses; of packs that several
+                                       threads access */
     for (val v = 1; v < m->k->ninst; v++)
         if (m->pack[v].count && m->pack[v].first == v)
             used[source_is_common(m->k, (uint32_t)m->k->inst[v].imm)] |= pack_bytes(m, v);
@@ -72,7 +72,7 @@ void source_pack_types(struct emitter *m)
                          bits_type(bytes));
 }
 
-/* Of the pack called p, the element `at`. */
+/* Emits element `at` of the pack named p. */
 static void put_part(struct emitter *m, unsigned dtype, unsigned count, unsigned at, val p)
 {
     static const char axis[] = "xyzw";
@@ -87,7 +87,8 @@ static void put_part(struct emitter *m, unsigned dtype, unsigned count, unsigned
         text_put(m->t, "%s(unpack%u(%s).%c)", type, 8 * size, bits, axis[at % (4 / size)]);
 }
 
-/* The 32 bits of the stores from *v on, which is then behind them; 16 bits where there are only two bytes. */
+/* Emits the 32 bits of the stores from *v on, or 16 bits if the pack has only two bytes.  *v is then the instruction
+ * after them. */
 static void put_word(struct emitter *m, val first, val last, val *v, unsigned elements)
 {
     const struct kernel *k = m->k;
@@ -128,7 +129,7 @@ static void put_bits(struct emitter *m, val last)
 
 /* ---- any dialect ---- */
 
-/* The pack in memory, as its first element's place. */
+/* Emits the pack in memory, at its first element's index. */
 static void put_address(struct emitter *m, val first, const char *qualifier)
 {
     const struct linst *i = &m->k->inst[first];

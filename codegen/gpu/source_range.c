@@ -1,12 +1,12 @@
-/* Which indices fit 32 bits: they are computed so, for 64-bit arithmetic is several instructions on every GPU.
+/* Finds the indices that fit 32 bits.  They are computed in 32 bits, because 64-bit arithmetic takes several
+ * instructions on every GPU.
  *
- * Ranges come from the bounds of loops and from what arithmetic makes of them; what is loaded, or goes round a loop,
- * may be anything. */
+ * Ranges are computed from the bounds of loops through arithmetic.  A loaded or carried value may be anything. */
 #include "emit_source.h"
 
 struct interval { int64_t lo, hi; };
 static const struct interval anything = {INT64_MIN, INT64_MAX};
-enum { FAR = 1 << 30 };           /* room for a loop's last step, and for a grid's */
+enum { FAR = 1 << 30 };           /* a limit that leaves room for the last step of a loop and of the grid's loop */
 
 static bool source_range_fits(struct interval x) { return x.lo > -FAR && x.hi < FAR; }
 
@@ -38,7 +38,7 @@ static struct interval of_cast(unsigned from, struct interval a)
     return from == KL_I64 ? a : range[from].hi ? range[from] : anything;
 }
 
-/* a < b ? a : b: the lesser of two */
+/* Is it a < b ? a : b, the lesser of two values? */
 static bool is_lesser(const struct kernel *k, const struct linst *i)
 {
     return i->op == L_OP(P_SELECT) && k->inst[i->a].op == L_OP(P_LT) && k->inst[i->a].a == i->b &&
@@ -82,7 +82,7 @@ bool source_fits(const struct emitter *m, val v)
     return m->narrow[v] || (i->op == L_CONST && i->dtype == KL_I64 && (int64_t)i->imm > -FAR && (int64_t)i->imm < FAR);
 }
 
-/* Of a value whose range fits: are its operands in 32 bits, too? */
+/* Are the operands of a value whose range fits computed in 32 bits, too? */
 static bool operands_fit(const struct emitter *m, const struct linst *i)
 {
     const val in[3] = {i->a, i->b, i->op == L_LOOP ? 0 : i->c};
@@ -92,7 +92,7 @@ static bool operands_fit(const struct emitter *m, const struct linst *i)
     return true;
 }
 
-/* Per value; NULL: out of memory. */
+/* The range of each value; NULL: out of memory. */
 static struct interval *source_intervals(const struct kernel *k)
 {
     struct interval *of = mem_alloc(k->ninst * sizeof *of);
@@ -126,8 +126,8 @@ bool source_ranges(struct emitter *m)
     return of;
 }
 
-/* Iterations of a loop at most: its bounds' distance where the upper is the lower and a constant, or the lesser of
- * that and another; else what their ranges say. */
+/* The largest number of iterations of a loop.  If the upper bound is the lower bound plus a constant, or the lesser of
+ * that and another value, it is the constant; else it follows from the bounds' ranges. */
 static int64_t iterations(const struct kernel *k, const struct linst *loop, const struct interval *of)
 {
     const struct linst *hi = &k->inst[loop->b];
@@ -152,7 +152,7 @@ static int64_t iterations(const struct kernel *k, const struct linst *loop, cons
 int64_t source_steps(const struct kernel *k)
 {
     enum { DEEP = 64, MOST = 1 << 30 };
-    int64_t sum[DEEP] = {0}; /* of the iterations in each open nest */
+    int64_t sum[DEEP] = {0}; /* iterations in each open loop or if */
     unsigned depth = 0;
     struct interval *of = source_intervals(k);
     for (val v = 1; of && v < k->ninst; v++) {

@@ -1,7 +1,6 @@
-/* Values: constants, the primitives of prims.def and the exchange of values between lanes, as text.
- *
- * Integers narrower than 32 bits are computed as u32 and cut; signed ones as unsigned, so that nothing overflows. Every
- * operand is a name or a literal: it may stand several times. */
+/* Emits values: constants, the primitives of prims.def and the exchange of values between lanes.  Integers of fewer
+ * than 32 bits are computed as u32 and truncated; signed integers are computed as unsigned ones, so that overflow is
+ * defined.  Every operand is a name or a literal, so it may occur several times. */
 #include "emit_source.h"
 #include <inttypes.h>
 #include <math.h>
@@ -9,11 +8,13 @@
 
 static bool is_wide(unsigned dtype) { return dtype_size(dtype) == 8; }
 static bool is_signed(unsigned dtype) { return dtype_kind(dtype) == 'I'; }
-static const char *wrapping(unsigned dtype) { return is_wide(dtype) ? "u64" : "u32"; } /* the type that computes it */
+static const char *wrapping(unsigned dtype) { return is_wide(dtype) ? "u64" : "u32"; } /* the type in which it is
+                                                                                          computed */
 
 /* ---- literals ---- */
 
-/* A float by its shortest digits that mean it, or by its bits where these are none or compilers may flush it. */
+/* Writes a float with the fewest digits that give it exactly, or by its bits if there are no such digits or if a
+ * compiler may flush it to zero. */
 static void float_literal(const struct emitter *m, unsigned dtype, uint64_t bits, char *out)
 {
     double x = dtype_value(dtype, bits);
@@ -32,7 +33,7 @@ static void float_literal(const struct emitter *m, unsigned dtype, uint64_t bits
 
 static void source_value_literal(const struct emitter *m, unsigned dtype, uint64_t bits, char *out)
 {
-    int64_t x = (int64_t)dtype_value(dtype, bits); /* exact below 64 bits */
+    int64_t x = (int64_t)dtype_value(dtype, bits); /* exact for fewer than 64 bits */
     switch (dtype) {
     case KL_BOOL:
         snprintf(out, MAX_OPERAND, bits ? "true" : "false");
@@ -120,7 +121,7 @@ void source_declare(struct emitter *m, val v)
 
 /* ---- primitives ---- */
 
-/* x/0 is 0 and INT_MIN/-1 is INT_MIN: the division itself sees only safe divisors. */
+/* x / 0 is 0 and INT_MIN / -1 is INT_MIN, so the division gets only safe divisors. */
 static void divide(struct text *t, unsigned dtype, const char *a, const char *b)
 {
     const char *n = dtype_name(dtype);
@@ -139,7 +140,7 @@ static void source_value_compare(struct text *t, enum prim p, unsigned dtype, co
         text_put(t, "%s %s %s", a, sign[p], b);
 }
 
-/* Truncated, saturated, NaN to 0; the limits are powers of two, which every float has. */
+/* Truncates and saturates; NaN becomes 0.  The limits are powers of two, which every float type can represent. */
 static void float_to_integer(struct text *t, unsigned from, unsigned to, const char *a)
 {
     const char *n = dtype_name(to), *f = dtype_name(from);
@@ -155,8 +156,8 @@ static void float_to_integer(struct text *t, unsigned from, unsigned to, const c
                  n, a);
 }
 
-/* Integers to 64 bits by halves: Mesa 22's optimizer takes a constant that a widened number is compared with for one of
- * the narrow type, and gets it wrong. */
+/* Widens integers to 64 bits by halves, because Mesa 22's optimizer narrows the constant to which a widened number is
+ * compared, which gives a wrong result. */
 static bool source_value_widen(struct text *t, unsigned from, unsigned to, const char *a)
 {
     char kind = dtype_kind(from);
@@ -197,7 +198,7 @@ static void bits(struct text *t, unsigned from, unsigned to, const char *a)
         text_put(t, "%s(%s)", dtype_name(to), a);
 }
 
-/* Operands as the type that computes them, the result cut to its own; u32 and u64 compute themselves. */
+/* Computes on the wider type and truncates the result to the value's type; u32 and u64 need no conversion. */
 static void integer(struct text *t, enum prim p, unsigned dtype, const char *a, const char *b)
 {
     static const char *const sign[] = {[P_ADD] = "+", [P_SUB] = "-", [P_MUL] = "*", [P_AND] = "&", [P_OR] = "|",
@@ -249,8 +250,8 @@ static void floating(struct text *t, enum prim p, unsigned dtype, bool chain, co
     }
 }
 
-/* Mesa 22 knows that 0 / x is 0 and that x / 0 is, too: in shaders, what a driver's compiler may find to be a constant
- * looks as if it came with the launch.  begin is no less than 0. */
+/* Mesa 22 assumes that 0 / x is 0, also for x = 0.  So in shaders a value that a driver's compiler may find to be a
+ * constant is computed from an argument of the launch: begin is at least 0. */
 static void hide(const struct emitter *m, val v, char out[2 * MAX_OPERAND])
 {
     char x[MAX_OPERAND];
@@ -320,7 +321,8 @@ static const char *factor(const struct emitter *m, val v, char out[2 * MAX_OPERA
     return out;
 }
 
-/* The element at row, col: a chain of products onto c's.  One ascending chain serves `any`, too. */
+/* Emits the element (row, col): a chain of products added to c's element.  One ascending chain is also valid for
+ * MMA_ANY. */
 void source_mma(struct emitter *m, val v)
 {
     const struct linst *i = &m->k->inst[v];
@@ -358,14 +360,14 @@ bool exchanges(const struct emitter *m, val v, uint32_t width)
     return i->op == L_LANE_REDUCE ? width > 1 && width > m->shuffle : i->imm >= (m->shuffle ? m->shuffle : 1);
 }
 
-/* Puts x of every thread where the others can read it. */
+/* Stores x of every thread where the other threads can read it. */
 static void publish(struct emitter *m, const char *type, const char *x)
 {
     source_line(m);
     text_put(m->t, "%s x_%s[t] = %s(%s); %s\n", m->d->barrier, type, type, x, m->d->barrier);
 }
 
-/* low = f(low, high); as NaN if any is NaN. */
+/* Emits low = f(low, high), which is NaN if any of both is NaN. */
 static void fold_step(struct emitter *m, val v, const char *low, const char *high)
 {
     const struct linst *i = &m->k->inst[v];
@@ -385,8 +387,8 @@ static void fold_step(struct emitter *m, val v, const char *low, const char *hig
     }
 }
 
-/* Folds `lanes` lanes to `near` through memory.  Every thread reads what the lanes hold that its lane of the lower ones
- * stands for, and folds these as the lanes would be, the farthest first. */
+/* Reduces `lanes` lanes to `near` lanes through memory.  Every thread reads the values of all lanes that its lane
+ * stands for, and reduces them in the order in which the lanes would be reduced, the most distant first. */
 static void fold_far(struct emitter *m, val v, uint32_t lanes, uint32_t near)
 {
     const struct linst *i = &m->k->inst[v];
@@ -463,7 +465,7 @@ void source_interleave(struct emitter *m, val v)
     } else {
         snprintf(other, sizeof other, "lane_across(%s(%s), %u, %u)", x, given, h, m->width);
     }
-    /* all lanes take part in the exchange, then choose */
+    /* all lanes take part in the exchange, then each selects */
     source_line(m);
     text_put(m->t, "%s%s w%u = %s(%s);\n", m->d->local, x, v, x, other);
     source_declare(m, v);

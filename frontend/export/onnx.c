@@ -133,7 +133,7 @@ static void name_of(char *to, const char *given, const char *word, uint32_t i)
         snprintf(to, EXPORT_NAME, "%s%u", word, i);
 }
 
-/* Leaves get their names; inputs with data become initializers, states and slots inputs. */
+/* Names leaves.  Inputs with data become initializers; states and slots become inputs. */
 static void name_leaves(struct exporter *x, uint32_t nin, const char *const *in_name, const void *const *data)
 {
     const struct graph *g = x->g;

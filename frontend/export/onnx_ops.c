@@ -1,9 +1,9 @@
-/* Ops of the graph as ONNX nodes, one or a few each. */
+/* Writes the graph's ops as ONNX nodes, one or a few nodes for each op. */
 #include "export.h"
 #include <math.h>
 #include <string.h>
 
-/* Ops that ONNX has under another name, with the same operands. */
+/* Ops that ONNX has with another name and the same operands. */
 static const struct { uint16_t op; const char *name; } same[] = {
     {OP_neg, "Neg"}, {OP_abs, "Abs"}, {OP_exp, "Exp"}, {OP_log, "Log"}, {OP_tanh, "Tanh"}, {OP_sin, "Sin"},
     {OP_cos, "Cos"}, {OP_tan, "Tan"}, {OP_asin, "Asin"}, {OP_acos, "Acos"}, {OP_atan, "Atan"}, {OP_sinh, "Sinh"},
@@ -13,12 +13,12 @@ static const struct { uint16_t op; const char *name; } same[] = {
     {OP_max, "Max"}, {OP_min, "Min"}, {OP_pow, "Pow"}, {OP_eq, "Equal"}, {OP_lt, "Less"}, {OP_le, "LessOrEqual"},
     {OP_gt, "Greater"}, {OP_ge, "GreaterOrEqual"}, {OP_where, "Where"}, {OP_copy, "Identity"},
 };
-/* Those that it has for bools alone. */
+/* Ops that ONNX has only for bools. */
 static const struct { uint16_t op; const char *name; } logical[] = {
     {OP_and, "And"}, {OP_or, "Or"}, {OP_xor, "Xor"}, {OP_not, "Not"},
 };
 
-/* A node of one or two operands; the second may be NULL. */
+/* Adds a node with one or two operands; the second may be NULL. */
 static struct value_name step(struct exporter *x, const char *op, const char *a, const char *b)
 {
     struct value_name out = export_fresh(x);
@@ -31,7 +31,7 @@ static void last_step(struct exporter *x, const char *op, const char *a, const c
     export_node(x, op, b ? 2 : 1, (const char *const[]){a, b}, out, NULL);
 }
 
-/* Elementwise ops that are several nodes. */
+/* Elementwise ops that become several nodes. */
 static bool export_composed(struct exporter *x, ref r, const char *out)
 {
     const struct node *n = node_at(x->g, r);
@@ -125,7 +125,8 @@ static bool export_flip(struct exporter *x, ref r, const char *out)
     return true;
 }
 
-/* Windows of an axis: their elements by index, [.., windows, size, ..], and then the last axis. */
+/* Windows of an axis: gathers their elements by index, [.., windows, size, ..], and then moves `size` to the last
+ * axis. */
 static bool export_window(struct exporter *x, ref r, const char *out)
 {
     const struct node *n = node_at(x->g, r);
@@ -188,7 +189,7 @@ static bool export_iota(struct exporter *x, ref r, const char *out)
 
 /* ---- what chooses and reduces ---- */
 
-/* An index out of range is the nearest one in range. */
+/* Clamps an index to the range, as the graph's op does. */
 static bool export_gather(struct exporter *x, ref r, const char *out)
 {
     const struct node *n = node_at(x->g, r);
@@ -214,9 +215,9 @@ static bool export_reduce(struct exporter *x, ref r, const char *out)
             axis[k++] = i;
     if (n->dtype == KL_BOOL)
         return export_refuse(x, r, "a reduction of bools");
-    if (!k) { /* of no axes */
+    if (!k) { /* there are no axes */
         export_node(x, "Identity", 1, &a, out, NULL);
-    } else if (n->op == OP_sum) { /* its axes are an operand */
+    } else if (n->op == OP_sum) { /* ONNX's ReduceSum takes the axes as an operand */
         struct value_name axes = export_ints(x, k, axis);
         export_node(x, "ReduceSum", 2, (const char *const[]){a, axes.s}, out, NULL);
     } else {
@@ -244,7 +245,7 @@ bool export_op(struct exporter *x, ref r)
 {
     const struct node *n = node_at(x->g, r);
     const struct shape *s = node_shape(x->g, r);
-    if (*x->name[r].s) /* a leaf */
+    if (*x->name[r].s) /* a leaf has a name already */
         return true;
     if (n->op == OP_const) {
         struct shape scalar = shape_make(0, NULL);
@@ -264,7 +265,7 @@ bool export_op(struct exporter *x, ref r)
     case OP_reshape:
     case OP_expand:
         t = export_ints(x, s->rank, s->dim);
-        list[0] = 1; /* a 0 in the shape is a length */
+        list[0] = 1; /* in the shape a 0 stands for a length of 0 */
         export_node(x, n->op == OP_expand ? "Expand" : "Reshape", 2, (const char *const[]){a, t.s}, out,
                     n->op == OP_expand ? NULL : (struct attribute[]){{"allowzero", 0, list}, {NULL, 0, NULL}});
         return true;
@@ -277,7 +278,9 @@ bool export_op(struct exporter *x, ref r)
             export_node(x, "Identity", 1, &a, out, NULL);
         return true;
     case OP_slice:
-        list[0] = n->attr.slice.count ? (n->attr.slice.count - 1) * n->attr.slice.step + 1 : 0; /* elements it spans */
+        list[0] = n->attr.slice.count ? (n->attr.slice.count - 1) * n->attr.slice.step + 1 : 0; /* number of elements
+                                                                                                   from the first to the
+                                                                                                   last */
         return export_slice(x, r, out, n->attr.slice.axis, n->attr.slice.start, n->attr.slice.start + list[0],
                             n->attr.slice.step);
     case OP_window: return export_window(x, r, out);

@@ -1,8 +1,9 @@
-/* Products and attention as ONNX nodes: operands are brought to the form of MatMul, [batch, rows, columns]. */
+/* Writes products and attention as ONNX nodes.  Operands are transposed and reshaped to the form of MatMul, [batch,
+ * rows, columns]. */
 #include "export.h"
 #include <string.h>
 
-/* The axes of one operand in this order; "" changes nothing. */
+/* Permutes the axes of an operand; an order that changes nothing adds no node. */
 static struct value_name transposed(struct exporter *x, const char *value, uint32_t n, const uint32_t *order)
 {
     int64_t perm[KL_MAX_RANK];
@@ -29,7 +30,7 @@ static struct value_name with_shape(struct exporter *x, const char *value, uint3
 
 struct operand { uint32_t order[KL_MAX_RANK]; uint32_t n; int64_t batch, free, contracted; };
 
-/* Axes of an operand: batch, then free and contracted ones (first: free in front). */
+/* The axes of an operand in the order batch, free, contracted, or, if free_first is false, batch, contracted, free. */
 static struct operand arrange_operand(const struct shape *s, uint32_t batch, uint32_t nbatch, uint32_t con,
                                       uint32_t ncon, bool free_first)
 {
@@ -82,7 +83,7 @@ bool export_dot(struct exporter *x, ref r, const char *out)
     return true;
 }
 
-/* bool [1.., L, M]: which keys a query sees by its place. */
+/* bool [1.., L, M]: the keys that a query sees according to its position. */
 static struct value_name causal_mask(struct exporter *x, int64_t queries, int64_t keys)
 {
     struct shape s = shape_make(2, (int64_t[]){queries, keys});
@@ -114,7 +115,8 @@ bool export_attention(struct exporter *x, ref r, const char *out)
     struct value_name scaled = export_fresh(x), weights = export_fresh(x), factor = export_number(x, n->dtype, scale);
     export_node(x, "MatMul", 2, (const char *const[]){export_value(x, n->in[0]), keys.s}, scores.s, NULL);
     export_node(x, "Mul", 2, (const char *const[]){scores.s, factor.s}, scaled.s, NULL);
-    for (int mask = 0; mask < 2; mask++) { /* a very low score: rows that see nothing get the mean of all values */
+    for (int mask = 0; mask < 2; mask++) { /* A very low score instead of -infinity: a row that sees nothing gets the
+                                              mean of all values. */
         if (mask ? n->nin < 4 : !n->attr.attention.causal)
             continue;
         struct value_name sees, low = export_number(x, n->dtype, n->dtype == KL_F16 ? -6e4 : -1e30);

@@ -1,4 +1,4 @@
-/* Protocol Buffers' wire format, as far as a model needs it: varints, 32-bit floats, bytes and messages. */
+/* Protocol Buffers' wire format, as far as models need it: varints, 32-bit floats, bytes and messages. */
 #include "export.h"
 #include <string.h>
 

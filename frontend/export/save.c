@@ -1,12 +1,12 @@
-/* kl_model_save: a function's calls as a graph, by the tracer, then the graph as ONNX. */
+/* kl_model_save: records a function's calls as a graph with the tracer, and writes the graph as ONNX. */
 #include "export.h"
 #include "frontend/formats/tensor_file.h"
 #include "frontend/layers/transform.h"
 #include "passes/passes.h"
 #include <string.h>
 
-/* What ops of the graph are to be written is a matter of few: gradients are expanded, regions that are no loops or
- * branches taken apart. */
+/* Simplifies the graph to ops that the exporter has: gradients are expanded, and regions other than loops and branches
+ * are inlined. */
 static struct graph *exportable(const struct graph *traced, struct err *e)
 {
     static pass_fn *const passes[] = {pass_bind, pass_autodiff, pass_inline, pass_simplify, pass_dce};
@@ -25,7 +25,8 @@ static struct graph *exportable(const struct graph *traced, struct err *e)
     return NULL;
 }
 
-/* The values of all inputs of the graph behind the first nin; false: reported or *e. */
+/* Gets the values of all inputs of the graph after the first nin.  Returns false; the error was reported or is in
+ * *e. */
 static bool read_captured(struct thread *t, const kl_site *site, const kl_tracer *tr, uint32_t nin, void **data,
                           struct err *e)
 {
@@ -86,7 +87,7 @@ bool export_file(const struct graph *graph, const char *path, struct err *e)
     return ok;
 }
 
-/* Names that a file can have: none empty, none twice. */
+/* Makes the names valid for a file: none is empty, and no two are equal. */
 static const char *names_wrong(uint32_t nin, const char *const *in, uint32_t nout, const char *const *out)
 {
     for (uint32_t i = 0; i < nin + nout; i++) {

@@ -1,4 +1,4 @@
-/* Tables of numbers as text: fields between separators, a row a line. */
+/* Tables of numbers as text: fields between separators, one row a line. */
 #define KL_NO_CALL_SITES
 #include <errno.h>
 #include <fcntl.h>
@@ -10,13 +10,13 @@
 
 struct csv {
     const char *path;
-    const char *at, *end;    /* what is left of the text */
+    const char *at, *end;    /* the text that is not read yet */
     char separator;
-    int64_t line, column;    /* of the field that is being read, from 1 */
+    int64_t line, column;    /* position of the field that is being read, from 1 */
     char *field;             /* its text without quotes */
     size_t field_cap, length;
     kl_csv *out;
-    int64_t cap;             /* numbers that out->data has room for */
+    int64_t cap;             /* capacity of out->data, in numbers */
 };
 
 static kl_status csv_fault(const struct csv *c, const char *what)
@@ -30,7 +30,7 @@ static kl_status csv_no_memory(const struct csv *c)
     return kl_failf(NULL, KL_ERR_MEMORY, "csv_read: out of memory for %s", c->path);
 }
 
-/* The whole file with a NUL behind it. */
+/* Reads the whole file and adds a terminating zero. */
 static kl_status csv_load(const char *path, char **text, size_t *bytes)
 {
     FILE *f = fopen(path, "rb");
@@ -69,7 +69,7 @@ static bool csv_at_line_end(const struct csv *c)
     return c->at == c->end || *c->at == '\n' || (*c->at == '\r' && (c->at + 1 == c->end || c->at[1] == '\n'));
 }
 
-/* One field, without spaces around it; *last: the line ends behind it. */
+/* Reads one field, without the spaces around it; *last: it is the last one of its line. */
 static kl_status csv_field(struct csv *c, bool *last)
 {
     c->length = 0;
@@ -107,7 +107,7 @@ static kl_status csv_field(struct csv *c, bool *last)
     return KL_OK;
 }
 
-/* To the next line that is not empty; false: there is none. */
+/* Goes to the next line that is not empty; false: there is none. */
 static bool csv_line(struct csv *c, bool first)
 {
     bool begun = first;

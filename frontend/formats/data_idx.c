@@ -1,6 +1,6 @@
-/* IDX files: 00 00 type rank, then rank big-endian 32-bit dimensions, then the elements.
- *
- * zlib's gz* calls ignore bytes behind the compressed stream, so the file is inflated here instead. */
+/* IDX files: the bytes 0 and 0, the type, the rank, then `rank` big-endian 32-bit dimensions, then the elements.
+ * zlib's gz* calls ignore bytes after the compressed stream, so this file calls inflate instead, to report such
+ * bytes. */
 #include "frontend/frontend.h"
 #include <errno.h>
 #include <kiln/train/data.h>
@@ -15,9 +15,9 @@ struct source {
     FILE *f;
     const char *path;
     struct err *err;
-    bool gzip, ended; /* ended: the end of the compressed stream was met */
-    int64_t size;     /* of the file on disk */
-    z_stream z;       /* its next_in and avail_in serve plain files too */
+    bool gzip, ended; /* ended: the end of the compressed stream was reached */
+    int64_t size;     /* size of the file on disk */
+    z_stream z;       /* its next_in and avail_in are used for plain files, too */
     uint8_t chunk[CHUNK];
 };
 
@@ -91,7 +91,7 @@ static bool source_read(struct source *s, uint8_t *to, int64_t n, int64_t *got)
     return s->err->code == KL_OK;
 }
 
-/* Reads exactly n bytes of `what`. */
+/* Reads exactly n bytes; `what` names them in errors. */
 static bool source_need(struct source *s, uint8_t *to, int64_t n, const char *what)
 {
     int64_t got;
@@ -103,7 +103,7 @@ static bool source_need(struct source *s, uint8_t *to, int64_t n, const char *wh
     return true;
 }
 
-/* The content must end here, and the file with it. */
+/* Checks that the content, and the file, end here. */
 static bool source_finish(struct source *s)
 {
     uint8_t extra;
@@ -119,7 +119,7 @@ static bool source_finish(struct source *s)
     return s->err->code == KL_OK;
 }
 
-/* "[60000,28,28]", with "?" for a dimension below 0. */
+/* Writes for example "[60000,28,28]", with "?" for a dimension below 0. */
 static const char *dims_text(int rank, const int64_t *dim, char *buf, size_t size)
 {
     size_t used = (size_t)snprintf(buf, size, "[");
@@ -166,7 +166,7 @@ static bool check_dims(const struct source *s, const kl_idx *idx, int rank, cons
         same = dim[i] < 0 || dim[i] == idx->dim[i];
     if (same)
         return true;
-    char has[256], wants[256]; /* KL_MAX_RANK numbers of up to 20 digits fit */
+    char has[256], wants[256]; /* room for KL_MAX_RANK numbers of up to 20 digits */
     dims_text(idx->rank, idx->dim, has, sizeof has);
     if (!dim)
         return err_set(s->err, KL_ERR_IO, "%s has shape %s, expected %d dimensions", s->path, has, rank);
@@ -176,11 +176,12 @@ static bool check_dims(const struct source *s, const kl_idx *idx, int rank, cons
 
 static bool read_elements(struct source *s, kl_idx *out)
 {
-    /* A short file that announces a huge array must not cost a huge allocation. */
+    /* Checks the size of the file first, so that a short file that claims a huge array does not cause a huge
+     * allocation. */
     if (out->count / DEFLATE_RATIO > s->size)
         return err_set(s->err, KL_ERR_IO, "%s is truncated: %lld bytes cannot hold the %lld elements it announces",
                        s->path, (long long)s->size, (long long)out->count);
-    out->data = mem_alloc((size_t)out->count + 1); /* + 1: an empty array has an address too */
+    out->data = mem_alloc((size_t)out->count + 1); /* + 1, so that an empty array has an address, too */
     if (!out->data)
         return err_set(s->err, KL_ERR_MEMORY, "out of memory: %lld bytes for %s", (long long)out->count, s->path);
     return source_need(s, out->data, out->count, "elements");

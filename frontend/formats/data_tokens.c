@@ -52,7 +52,7 @@ kl_status kl_tokens_read(const kl_tokens *t, int64_t first, int64_t n, int32_t *
     if (!t || !out || first < 0 || n < 0 || n > t->count || first > t->count - n)
         return kl_failf(NULL, KL_ERR_ARGUMENT, "tokens_read: %lld tokens from %lld on, of %lld", (long long)n,
                        (long long)first, t ? (long long)t->count : 0LL);
-    const char *from = (const char *)t->data + (t->data ? first * t->width : 0); /* perhaps not aligned */
+    const char *from = (const char *)t->data + (t->data ? first * t->width : 0); /* its alignment is not known */
     for (int64_t i = 0; i < n; i++, from += t->width) {
         uint8_t byte;
         uint16_t two;

@@ -1,10 +1,10 @@
-/* <kiln/formats/dlpack.h>: DLPack's structs, version 1.0 and those of before, filled from tensors and taken as
- * tensors. */
+/* <kiln/formats/dlpack.h>: makes DLPack structs of tensors and tensors of DLPack structs, in version 1.0 and in the
+ * older layout. */
 #include "tensor_file.h"
 #include <stdlib.h>
 #include <string.h>
 
-/* As dlpack.h has them. */
+/* The layouts of dlpack.h. */
 enum { DLPACK_MAJOR = 1, DLPACK_MINOR = 0, DLPACK_READ_ONLY = 1 };
 enum { DL_CPU = 1, DL_CUDA = 2, DL_CUDA_HOST = 3, DL_ROCM = 10, DL_ROCM_HOST = 11 };
 enum { DL_INT = 0, DL_UINT = 1, DL_FLOAT = 2, DL_BFLOAT = 4, DL_BOOL = 6 };
@@ -13,7 +13,7 @@ struct dl_tensor {
     struct { int32_t type, id; } device;
     int32_t rank;
     struct { uint8_t code, bits; uint16_t lanes; } dtype;
-    int64_t *dims, *strides; /* in elements; strides NULL: row-major */
+    int64_t *dims, *strides; /* strides in elements; NULL: row-major */
     uint64_t byte_offset;
 };
 struct DLManagedTensor {
@@ -46,7 +46,7 @@ static bool dlpack_fails(const kl_site *site, kl_status code, const char *what, 
 
 /* ---- giving ---- */
 
-struct given { /* what a struct of Kiln's consists of */
+struct given { /* the memory of a struct that Kiln gives */
     struct DLManagedTensorVersioned versioned;
     struct DLManagedTensor plain;
     kl_memory_hold *hold;
@@ -153,7 +153,7 @@ static bool dtype_taken(const kl_site *site, const struct dl_tensor *t, kl_dtype
                         t->dtype.code * 1000000LL + t->dtype.bits * 1000 + t->dtype.lanes);
 }
 
-/* Axes by their strides, the widest first, if they are those of adjacent elements in that order. */
+/* Orders axes by their strides, the largest first.  Returns whether the elements are contiguous in this order. */
 static bool axes_by_stride(const struct dl_tensor *t, int *axes)
 {
     int64_t step = 1;
@@ -169,7 +169,7 @@ static bool axes_by_stride(const struct dl_tensor *t, int *axes)
     return true;
 }
 
-/* Copies elements that are anywhere, row-major. */
+/* Copies elements with any strides to row-major order. */
 static void gather_elements(const struct dl_tensor *t, const char *from, char *to, int64_t count, size_t size)
 {
     int64_t at[KL_MAX_RANK] = {0}, offset = 0;
@@ -201,7 +201,7 @@ static kl_tensor take_scattered(const kl_site *site, const struct dl_tensor *t, 
     return kl_wrap_device_at(site, device, dtype, t->rank, t->dims, copy, free, copy);
 }
 
-/* *owned: the memory is the tensor's, which releases it. */
+/* *owned: the tensor has taken over the memory and will release it. */
 static kl_tensor take(const kl_site *site, const struct dl_tensor *t, struct taken theirs, bool *owned)
 {
     kl_device device = {0};
@@ -248,7 +248,7 @@ kl_tensor kl_from_dlpack_at(const kl_site *site, struct DLManagedTensorVersioned
     bool owned = false;
     if (!m)
         return dlpack_fails(site, KL_ERR_ARGUMENT, "no struct", 0), kl_none;
-    if (m->version.major != DLPACK_MAJOR) { /* all but the deleter may have moved */
+    if (m->version.major != DLPACK_MAJOR) { /* all fields but the deleter may have another place */
         dlpack_fails(site, KL_ERR_ARGUMENT, "another major version", m->version.major);
         delete_theirs(m);
         return kl_none;

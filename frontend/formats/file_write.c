@@ -1,4 +1,5 @@
-/* Files of tensors, written: a file is made beside another, flushed to the disk, and takes its place. */
+/* Writes files of tensors: the new file is written next to the old one, flushed to the disk, and renamed to the old
+ * name. */
 #include "tensor_file.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -25,7 +26,7 @@ bool out_open(struct file_out *o, const char *path)
     struct stat st;
     *o = (struct file_out){.fd = -1};
     bool there = stat(path, &st) == 0;
-    /* a link stays one: the file it names is replaced */
+    /* a symbolic link is kept, and the file that it names is replaced */
     o->path = there && S_ISREG(st.st_mode) ? realpath(path, NULL) : strdup(path);
     size_t n = strlen(path) + (o->path ? strlen(o->path) : 0) + 32;
     o->buffer = malloc(OUT_BUFFER);
@@ -49,7 +50,7 @@ bool out_open(struct file_out *o, const char *path)
         return !o->why.code;
     }
     out_fails(o, "make");
-    free(o->beside); /* it is not there to be removed */
+    free(o->beside); /* so that it is not removed */
     o->beside = NULL;
     return false;
 }
@@ -85,7 +86,7 @@ void out_put(struct file_out *o, const void *bytes, size_t n)
     o->held += n;
 }
 
-/* So that the new name outlives a crash of the machine. */
+/* Flushes the folder, so that the new name outlives a crash of the machine. */
 static void flush_folder(struct file_out *o)
 {
     char *slash = strrchr(o->path, '/');
@@ -145,7 +146,7 @@ const void *item_data(struct file_out *o, const struct file_item *item, void **o
     return *own;
 }
 
-/* What is to be written of one; why: what is wrong with it. */
+/* Describes one tensor that is to be written; why: what is wrong with it. */
 static bool item_known(const char *path, const kl_file_item *from, struct file_item *to, struct file_text *why)
 {
     int64_t count;
@@ -153,7 +154,7 @@ static bool item_known(const char *path, const kl_file_item *from, struct file_i
                              .rank = from->rank, .data = from->data};
     kl_tensor plain = kl_none;
     if (from->tensor.id) {
-        if (*kl_layer_name(from->tensor)) /* what it stands for may have another shape */
+        if (*kl_layer_name(from->tensor)) /* in a layer the tensor that it stands for may have another shape */
             plain = kl_dense_at(NULL, from->tensor);
         kl_tensor t = plain.id ? plain : from->tensor;
         if (kl_check(t) != KL_OK)

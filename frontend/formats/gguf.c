@@ -1,6 +1,8 @@
-/* GGUF, versions 2 and 3: counts, metadata as typed keys, the tensors' names, shapes, types and places, then the
- * elements.  Types with a scale for each block of elements are read where Kiln has a quantized tensor like them: Q8_0
- * and Q4_0, 32 elements a block along the innermost axis, an f16 scale in front of each. */
+/* GGUF, versions 2 and 3: counts, metadata as typed keys, the tensors' names, shapes, types and offsets, then the
+ * elements.
+ *
+ * Two types with a scale for each block of elements are read as quantized tensors: Q8_0 and Q4_0, with 32 elements a
+ * block along the innermost axis and an f16 scale before each block. */
 #include "tensor_file.h"
 #include <inttypes.h>
 #include <stdlib.h>
@@ -11,9 +13,9 @@ enum { GGUF_HEADER = 24, ALIGNMENT = 32, QK = 32, Q8_0_BYTES = 34, Q4_0_BYTES = 
 static const struct gguf_type {
     unsigned number;
     const char *name;
-    kl_dtype dtype;              /* KL_DTYPE_COUNT: only its size is known */
+    kl_dtype dtype;              /* KL_DTYPE_COUNT: Kiln has no such dtype and only knows its size */
     enum file_blocks blocks;
-    unsigned elements, bytes;    /* of a block */
+    unsigned elements, bytes;    /* elements and bytes of a block */
 } gguf_types[] = {
     {0, "F32", KL_F32, BLOCKS_NONE, 1, 4}, {1, "F16", KL_F16, BLOCKS_NONE, 1, 2},
     {2, "Q4_0", KL_F32, BLOCKS_Q4_0, QK, Q4_0_BYTES}, {8, "Q8_0", KL_F32, BLOCKS_Q8_0, QK, Q8_0_BYTES},
@@ -32,7 +34,7 @@ static const struct gguf_type {
 #undef SIZE_ONLY
 };
 
-/* Types of metadata, by their numbers. */
+/* The numbers of metadata types. */
 enum { VALUE_STRING = 8, VALUE_ARRAY = 9, VALUE_TYPES = 13 };
 static const kl_dtype value_dtype[VALUE_TYPES] = {
     KL_U8, KL_I8, KL_U16, KL_I16, KL_U32, KL_I32, KL_F32, KL_BOOL, KL_DTYPE_COUNT, KL_DTYPE_COUNT, KL_U64, KL_I64,
@@ -52,7 +54,7 @@ static bool gguf_number(struct gguf_reader *r, unsigned bytes, const char *field
     return true;
 }
 
-/* name: it has no zero byte. */
+/* name: a string that may not contain a zero byte. */
 static const char *gguf_string(struct gguf_reader *r, const char *field, bool name)
 {
     uint64_t n;
@@ -133,7 +135,7 @@ static bool read_info(struct gguf_reader *r)
         return file_bad(r->f, start, "n_dims", "\"%.200s\" has %" PRIu64 " dimensions; %d is the most", e.is.name,
                         rank, KL_MAX_RANK);
     e.is.rank = (int)rank;
-    for (int k = e.is.rank; k--;) { /* the innermost comes first */
+    for (int k = e.is.rank; k--;) { /* the file has the innermost dimension first */
         if (!gguf_number(r, 8, "dims", &d))
             return false;
         if (d > INT64_MAX / 16)
@@ -157,7 +159,7 @@ static bool read_info(struct gguf_reader *r)
         return file_bad(r->f, start, "dims", "\"%.200s\" is %s, whose blocks of %u do not divide its rows", e.is.name,
                         t->name, t->elements);
     e.is.bytes = (size_t)count / t->elements * t->bytes;
-    e.is.offset = (size_t)offset; /* from where the elements begin, until that is known */
+    e.is.offset = (size_t)offset; /* relative to the start of the elements; the start is added when it is known */
     struct file_entry *own = file_entry_add(r->f);
     if (own)
         *own = e;
@@ -221,7 +223,7 @@ static float half_to_float(const uint8_t *p)
     return (float)(h >> 15 ? -v : v);
 }
 
-/* Blocks taken apart, as parts of a quantized tensor: integers and scales. */
+/* Splits blocks into the parts of a quantized tensor: integers and scales. */
 static void take_blocks(const struct file_entry *e, uint8_t *ints, float *scale)
 {
     bool four = e->blocks == BLOCKS_Q4_0;
@@ -233,7 +235,8 @@ static void take_blocks(const struct file_entry *e, uint8_t *ints, float *scale)
             memcpy(ints + i * QK, p + 2, QK);
             continue;
         }
-        /* low halves are the first 16 elements, moved by 8; Kiln has neighbours in a byte, in two's complement */
+        /* In the file the low halves of the bytes are the first 16 elements, plus 8.  In Kiln a byte has two
+         * neighbouring elements, in two's complement. */
         for (size_t k = 0; k < QK / 2; k++) {
             const uint8_t *from = p + 2 + 2 * k % (QK / 2);
             unsigned a = k < QK / 4 ? from[0] & 15 : from[0] >> 4, b = k < QK / 4 ? from[1] & 15 : from[1] >> 4;

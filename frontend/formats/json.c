@@ -1,4 +1,4 @@
-/* A strict reader of JSON: strings and whole numbers.  Text is UTF-8 without zero characters. */
+/* A strict reader of JSON with strings and whole numbers.  Text must be UTF-8 without zero characters. */
 #include "json.h"
 #include <string.h>
 
@@ -45,7 +45,7 @@ static bool hex4(const uint8_t *p, unsigned *v)
     return true;
 }
 
-/* Of \uXXXX, or two of them that are one character; p: behind the u.  0: none. */
+/* Reads \uXXXX, or two of them that are one character; p: after the u.  0: it is invalid. */
 static unsigned escaped_character(const uint8_t *p, const uint8_t *end, size_t *length)
 {
     unsigned v, low;

@@ -1,4 +1,4 @@
-/* <kiln/formats/model.h> in a build without protobuf-c: nothing can be loaded. */
+/* <kiln/formats/model.h> in a build without protobuf-c: loading a model is an error. */
 #define KL_NO_CALL_SITES
 #include <kiln/kiln.h>
 
@@ -21,7 +21,7 @@ kl_tensor kl_model_read_tensor_at(const kl_site *site, kl_device device, const c
     return kl_none;
 }
 
-/* There is no model that these could be called with. */
+/* These need a model, and there is none in this build. */
 void kl_model_free(kl_model *model) { (void)model; }
 uint32_t kl_model_inputs(const kl_model *model) { return (void)model, 0; }
 uint32_t kl_model_outputs(const kl_model *model) { return (void)model, 0; }

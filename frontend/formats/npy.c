@@ -8,7 +8,7 @@
 
 static const char magic[] = "\x93NUMPY";
 
-/* NumPy's names of the element types without the byte order.  It has no bf16. */
+/* NumPy's names of the element types without the byte order.  NumPy has no bf16. */
 static const char *const npy_codes[KL_DTYPE_COUNT] = {
     [KL_BOOL] = "b1", [KL_U8] = "u1", [KL_U16] = "u2", [KL_U32] = "u4", [KL_U64] = "u8", [KL_I8] = "i1",
     [KL_I16] = "i2",  [KL_I32] = "i4", [KL_I64] = "i8", [KL_F16] = "f2", [KL_F32] = "f4", [KL_F64] = "f8",

@@ -1,5 +1,6 @@
-/* .npz: a zip archive of .npy files.  Archives are read by their central directory; those written here are stored, so
- * that elements are adjacent and aligned in the file and can be mapped.  Sizes from 4 GiB on are zip64's. */
+/* .npz: a zip archive of .npy files.  Archives are read by their central directory.  Archives written here are not
+ * compressed, so that elements are contiguous and aligned in the file and can be mapped.  Sizes of 4 GiB or more use
+ * zip64. */
 #include "tensor_file.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,10 +10,10 @@
 enum {
     LOCAL = 0x04034b50, CENTRAL = 0x02014b50, END = 0x06054b50, END64 = 0x06064b50, END64_AT = 0x07064b50,
     LOCAL_BYTES = 30, CENTRAL_BYTES = 46, END_BYTES = 22, END64_BYTES = 56, END64_AT_BYTES = 20,
-    ZIP64 = 1, ALIGNMENT = 0xd935, /* extra fields; the second is Android's zipalign's */
+    ZIP64 = 1, ALIGNMENT = 0xd935, /* numbers of extra fields; the second is that of Android's zipalign */
     STORED = 0, DEFLATED = 8, MOST_PER_BYTE = 1032, UTF8 = 1 << 11
 };
-#define MORE UINT32_C(0xffffffff) /* the number stands in the zip64 field */
+#define MORE UINT32_C(0xffffffff) /* the number is in the zip64 field */
 
 static uint64_t zip_get(const uint8_t *p, unsigned bytes)
 {
@@ -24,7 +25,7 @@ static uint64_t zip_get(const uint8_t *p, unsigned bytes)
 
 /* ---- reading ---- */
 
-/* The first n bytes of a deflated member. */
+/* Decompresses the first n bytes of a deflated member. */
 static bool inflate_some(kl_file *f, const struct file_member *m, const char *name, uint8_t *to, size_t n)
 {
     z_stream z = {.next_in = (uint8_t *)(uintptr_t)(f->bytes + m->at)};
@@ -71,14 +72,14 @@ bool npz_unpack(kl_file *f, struct file_entry *e)
         free(own);
         return file_bad(f, m->at, e->is.name, "the check sum (CRC-32) is wrong: the data is damaged");
     }
-    if (own && m->header % 16) /* elements lie aligned */
+    if (own && m->header % 16) /* the elements would not be aligned */
         memmove(own, own + m->header, m->bytes - m->header);
     e->own = own;
     e->data = own ? own + (m->header % 16 ? 0 : m->header) : all + m->header;
     return true;
 }
 
-/* The header of the array in a member. */
+/* Reads the header of the array in a member. */
 static bool member_array(kl_file *f, struct file_member *m, const char *name)
 {
     uint8_t prefix[NPY_PREFIX], *own = NULL;
@@ -115,7 +116,7 @@ static bool member_array(kl_file *f, struct file_member *m, const char *name)
 
 struct directory { uint64_t at, bytes, members; };
 
-/* Numbers of a member that are too large for their fields, in the field behind its name. */
+/* Reads the numbers that are too large for their fields from the extra field after the member's name. */
 static bool zip64_numbers(kl_file *f, const uint8_t *extra, size_t n, uint64_t *number[3])
 {
     size_t at = (size_t)(extra - f->bytes);
@@ -144,7 +145,7 @@ static bool zip64_numbers(kl_file *f, const uint8_t *extra, size_t n, uint64_t *
     return !wanted || file_bad(f, at, "zip64", "the extra field is missing");
 }
 
-/* One member at byte `at` of the directory; *next: behind it. */
+/* Reads one member at byte `at` of the directory; *next: the byte after it. */
 static bool read_member(kl_file *f, const struct directory *d, size_t at, size_t *next)
 {
     size_t end = d->at + d->bytes;
@@ -230,7 +231,7 @@ bool npz_read(kl_file *f)
 
 /* ---- writing ---- */
 
-struct zip_bytes { uint8_t v[160]; size_t n; }; /* a record being made */
+struct zip_bytes { uint8_t v[160]; size_t n; }; /* a record while it is made */
 
 static void zip_put(struct zip_bytes *b, unsigned bytes, uint64_t v)
 {
@@ -238,7 +239,7 @@ static void zip_put(struct zip_bytes *b, unsigned bytes, uint64_t v)
         b->v[b->n++] = (uint8_t)v;
 }
 
-/* What a member's two headers share, from the version on to the length of the name. */
+/* Writes the part that both headers of a member have: from the version to the length of the name. */
 static void put_common(struct zip_bytes *b, const struct file_item *item, const struct file_member *m, bool large)
 {
     size_t n = strlen(item->name) + 4;
@@ -249,7 +250,7 @@ static void put_common(struct zip_bytes *b, const struct file_item *item, const 
     zip_put(b, 2, ascii ? 0 : UTF8);
     zip_put(b, 2, STORED);
     zip_put(b, 2, 0);
-    zip_put(b, 2, 0x21); /* 1980-01-01: equal arrays give equal files */
+    zip_put(b, 2, 0x21); /* 1980-01-01, so that equal arrays give equal files */
     zip_put(b, 4, m->crc);
     zip_put(b, 4, large ? MORE : m->bytes);
     zip_put(b, 4, large ? MORE : m->bytes);
@@ -309,7 +310,7 @@ static void put_central(struct file_out *o, const struct file_item *item, const 
     zip_put(&b, 4, CENTRAL);
     zip_put(&b, 2, 45);
     put_common(&b, item, m, large || far);
-    if (far && !large) { /* the sizes stand in their fields */
+    if (far && !large) { /* the sizes are in their normal fields */
         b.n -= 10;
         zip_put(&b, 4, m->bytes);
         zip_put(&b, 4, m->bytes);
@@ -317,7 +318,7 @@ static void put_central(struct file_out *o, const struct file_item *item, const 
     }
     zip_put(&b, 2, extra ? extra + 4 : 0);
     zip_put(&b, 2, 0);
-    zip_put(&b, 8, 0); /* disk, attributes */
+    zip_put(&b, 8, 0); /* disk number, attributes */
     zip_put(&b, 4, far ? MORE : m->at);
     out_put(o, b.v, b.n);
     put_name(o, item);

@@ -1,5 +1,5 @@
-/* safetensors: the header's length in 8 bytes, the header as JSON, which names types, shapes and places, then the
- * elements, one tensor behind the other. */
+/* safetensors: the header's length in 8 bytes; the header as JSON, with names, types, shapes and offsets; then the
+ * elements, one tensor after another. */
 #include "json.h"
 #include <inttypes.h>
 #include <stdio.h>
@@ -8,7 +8,7 @@
 
 enum { LENGTH = 8, HEADER_MOST = 100000000, ALIGNED = 64 };
 
-/* Names of element types; those without one of Kiln's are known by their size alone, in bits. */
+/* Names of element types.  For those that Kiln does not have, only the size in bits is known. */
 static const struct { const char *name; kl_dtype dtype; unsigned bits; } safe_types[] = {
     {"BOOL", KL_BOOL, 8}, {"U8", KL_U8, 8}, {"U16", KL_U16, 16}, {"U32", KL_U32, 32}, {"U64", KL_U64, 64},
     {"I8", KL_I8, 8}, {"I16", KL_I16, 16}, {"I32", KL_I32, 32}, {"I64", KL_I64, 64}, {"F16", KL_F16, 16},
@@ -68,7 +68,7 @@ static bool safe_read_type(struct json *j, kl_file_entry *e, unsigned *bits)
     return file_bad(j->f, at, "dtype", "\"%.200s\" has elements of the unknown type \"%.40s\"", e->name, e->type);
 }
 
-/* What stands behind a tensor's name. */
+/* Reads the object after a tensor's name. */
 static bool read_tensor(struct json *j, kl_file_entry *e, size_t data)
 {
     enum { TYPE = 1, SHAPE = 2, PLACE = 4 };
@@ -120,7 +120,7 @@ static int place_order(const void *a, const void *b)
     return x->bytes < y->bytes ? -1 : x->bytes > y->bytes;
 }
 
-/* Tensors lie one behind the other, and nothing lies between them or behind the last. */
+/* Checks that the tensors follow each other without gaps, and that nothing follows the last one. */
 static bool check_places(kl_file *f, size_t data)
 {
     struct file_entry **by = malloc(((size_t)f->n + 1) * sizeof *by);
@@ -148,8 +148,8 @@ static uint64_t header_length(const uint8_t *bytes)
     return length;
 }
 
-/* It has no magic number, but a header of a length that is not too large, which begins as an object does.  A zip
- * archive, or GGUF, would have one of more bytes than that. */
+/* The format has no magic number.  It is recognised by a header length that is not too large and a header that begins
+ * like a JSON object.  The first bytes of a zip archive or of GGUF would be a larger length. */
 bool safetensors_is(const uint8_t *bytes, size_t n)
 {
     return n > LENGTH && bytes[LENGTH] == '{' && header_length(bytes) <= HEADER_MOST;
@@ -259,7 +259,7 @@ bool safetensors_takes(const char *path, const struct file_item *items, uint32_t
     return true;
 }
 
-/* Large elements first, so that all lie aligned. */
+/* Tensors with large elements come first, so that all are aligned. */
 static int size_order(const void *a, const void *b)
 {
     const struct file_item *x = *(const struct file_item *const *)a, *y = *(const struct file_item *const *)b;

@@ -12,21 +12,21 @@
 
 enum { STEP_DIGITS = 12 };
 
-struct held { /* one of: a tensor, a variable, a number by functions, a device's seeds */
+struct held { /* one of: a tensor, a variable, a number with get and set functions, a device's seeds */
     char *name;
     kl_tensor tensor;
-    kl_dtype dtype;          /* of the variable: KL_I64, KL_F64; KL_U64: seeds */
+    kl_dtype dtype;          /* dtype of the variable: KL_I64 or KL_F64; KL_U64: seeds */
     void *variable;          /* NULL: a tensor, or seeds */
     kl_snapshot_get *get;    /* NULL: a tensor, variable or seeds */
     kl_snapshot_set *set;
     void *of;
     kl_device device;
-    uint64_t number;         /* the seeds, or of `get`, while it is saved */
+    uint64_t number;         /* the seeds, or the result of `get`, while it is saved */
 };
 struct kl_snapshot {
     struct held *held;
     uint32_t n, cap;
-    char **note;             /* keys and texts */
+    char **note;             /* pairs of key and text */
     uint32_t notes;
 };
 
@@ -202,7 +202,7 @@ static void shape_words(char *to, size_t size, kl_dtype dtype, int rank, const i
     snprintf(to + n, size - n, "]");
 }
 
-/* Whether the file has exactly what the snapshot holds. */
+/* Checks that the file has exactly the entries of the snapshot. */
 static bool file_fits(const kl_snapshot *c, const kl_file *f, const char *path, struct file_text *why)
 {
     char want[250], have[250];
@@ -237,7 +237,7 @@ static bool file_fits(const kl_snapshot *c, const kl_file *f, const char *path, 
     return true;
 }
 
-/* In one trace, so that all are assigned or none is. */
+/* Assigns in one trace, so that either all tensors are assigned or none. */
 static kl_status assign_all(const kl_site *site, kl_snapshot *c, kl_file *f)
 {
     kl_status status = kl_trace_begin_at(site, "snapshot_load");
@@ -292,7 +292,7 @@ kl_status kl_snapshot_load_at(const kl_site *site, kl_snapshot *c, const char *p
 
 /* ---- files by step ---- */
 
-/* The step of a file's name, -1: it is none of `name`'s; *rest: what follows the ending. */
+/* The step in a file's name; -1: the file does not belong to `name`; *rest: the text after the ending. */
 static int64_t snapshot_step(const char *file, const char *name, const char **rest)
 {
     static const char ending[] = ".safetensors";
@@ -309,7 +309,7 @@ static int64_t snapshot_step(const char *file, const char *name, const char **re
     return step;
 }
 
-/* What a process left that was killed while it wrote: .PID.NUMBER.part */
+/* Is it a file that a killed process left while it wrote (.PID.NUMBER.part)? */
 static bool is_left_over(const char *rest)
 {
     long pid;
@@ -330,7 +330,8 @@ static void step_path(char *to, size_t size, const char *folder, const char *nam
     snprintf(to, size, "%s/%s-%0*" PRId64 ".safetensors", folder, name, STEP_DIGITS, step);
 }
 
-/* The steps that there are, the highest first; left over files are removed if `clean`.  -1: why. */
+/* Lists the steps of the files, the highest first.  `clean`: it removes files that killed processes left.  -1: why has
+ * the reason. */
 static int64_t steps_in(const char *folder, const char *name, bool clean, int64_t **steps, struct file_text *why)
 {
     int64_t n = 0, cap = 0;

@@ -1,4 +1,4 @@
-/* What training has, in snapshots: trees of parameters, optimizers, loaders. */
+/* Snapshots of training objects: trees of parameters, optimizers, loaders. */
 #include <kiln/kiln.h>
 #include <stdio.h>
 

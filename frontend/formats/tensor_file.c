@@ -16,7 +16,7 @@ static bool is_gguf(const uint8_t *b, size_t n) { return n >= 4 && !memcmp(b, "G
 
 static const struct {
     const char *name;
-    bool (*is)(const uint8_t *bytes, size_t n); /* in this order */
+    bool (*is)(const uint8_t *bytes, size_t n); /* checked in this order */
     bool (*read)(kl_file *f);
 } file_formats[KL_FILE_FORMATS] = {
     [KL_FILE_SAFETENSORS] = {"safetensors", safetensors_is, safetensors_read},
@@ -90,7 +90,7 @@ char *file_string(kl_file *f, const void *bytes, size_t n)
     return s;
 }
 
-/* Room for one more of v, zeroed. */
+/* Makes room for one more element of v, which is zero. */
 static void *file_grow(kl_file *f, void *v, uint32_t n, uint32_t *cap, size_t size)
 {
     if (n < *cap)
@@ -190,7 +190,8 @@ static bool file_map(kl_file *f, const char *path)
                 text_set(&f->why, KL_ERR_IO, "cannot map %.250s: %s", path, strerror(errno));
             }
         }
-        f->bytes = f->map->size ? f->map->bytes : (const uint8_t *)""; /* not NULL: readers add offsets to it */
+        f->bytes = f->map->size ? f->map->bytes : (const uint8_t *)""; /* never NULL, because readers add offsets to
+                                                                          it */
         f->size = f->map->size;
     }
     close(fd);
@@ -227,7 +228,7 @@ kl_file *file_failed(const kl_site *site, kl_file *f)
     return NULL;
 }
 
-/* A file, mapped unless its bytes are given; not read yet.  NULL: kl_last_error. */
+/* Opens a file, mapped unless its bytes are given, and does not read it yet.  NULL: kl_last_error. */
 static kl_file *file_new(const kl_site *site, const char *path, const void *bytes, size_t n)
 {
     if (!path || (n && !bytes))
@@ -306,7 +307,7 @@ int64_t kl_file_find(const kl_file *f, const char *name)
     return at ? (int64_t)at->i : -1;
 }
 
-/* The elements of a matrix by columns, or of an array of more axes in that order, row-major. */
+/* Converts the elements of an array from column-major to row-major order. */
 static bool from_column_major(kl_file *f, struct file_entry *e, size_t size)
 {
     const kl_file_entry *is = &e->is;
@@ -374,7 +375,7 @@ const void *kl_file_data_at(const kl_site *site, kl_file *f, const char *name)
     return entry_is_read(site, f, e) ? e->data : NULL;
 }
 
-/* kl_none: the thread's error says why. */
+/* kl_none: the thread's error has the reason. */
 static kl_tensor entry_tensor(const kl_site *site, kl_file *f, struct file_entry *e, kl_device device)
 {
     const kl_file_entry *is = &e->is;

@@ -3,9 +3,9 @@
 #include "json.h"
 #include <string.h>
 
-enum { LLMC_HEADER = 1024, LLMC_MAGIC = 20240328 }; /* gpt2_tokenizer.bin */
+enum { LLMC_HEADER = 1024, LLMC_MAGIC = 20240328 }; /* numbers of gpt2_tokenizer.bin */
 
-static uint64_t hash_bytes(const uint8_t *p, int64_t n) /* FNV-1a, mixed */
+static uint64_t hash_bytes(const uint8_t *p, int64_t n) /* FNV-1a, with a final mixing step */
 {
     uint64_t h = 0xcbf29ce484222325;
     for (int64_t i = 0; i < n; i++)
@@ -19,7 +19,7 @@ static uint64_t hash_pair(int32_t left, int32_t right)
     return h ^ h >> 32;
 }
 
-/* A power of two that leaves half of a table of n entries empty. */
+/* A power of two for the size of a table that is at most half full with n entries. */
 static uint64_t slots_for(int64_t n)
 {
     uint64_t slots = 16;
@@ -30,7 +30,7 @@ static uint64_t slots_for(int64_t n)
 
 /* ---- tokens ---- */
 
-/* The slot that has the id of these bytes, or where it would be put. */
+/* The slot with the id of these bytes, or the free slot for it. */
 static uint64_t text_slot(const kl_tokenizer *t, const uint8_t *text, int64_t n)
 {
     uint64_t i = hash_bytes(text, n) & (t->text_slots - 1);
@@ -42,7 +42,7 @@ static uint64_t text_slot(const kl_tokenizer *t, const uint8_t *text, int64_t n)
     return i;
 }
 
-/* Makes room for n tokens of so many bytes together. */
+/* Makes room for n tokens with this total number of bytes. */
 static bool tokens_room(kl_file *f, kl_tokenizer *t, int64_t n, size_t bytes)
 {
     t->text_slots = slots_for(n);
@@ -56,7 +56,7 @@ static bool tokens_room(kl_file *f, kl_tokenizer *t, int64_t n, size_t bytes)
     return true;
 }
 
-/* Adds the next token; at: of the file, for messages. */
+/* Adds the next token; at: its position in the file, for messages. */
 static bool token_add(kl_file *f, kl_tokenizer *t, const uint8_t *text, int64_t n, size_t at)
 {
     int32_t id = (int32_t)t->count;
@@ -72,8 +72,8 @@ static bool token_add(kl_file *f, kl_tokenizer *t, const uint8_t *text, int64_t 
     return true;
 }
 
-/* The byte that GPT-2 writes as this character: printable ones of Latin-1 are themselves, the others, in their order,
- * those from 256 on.  -1: none. */
+/* The byte that GPT-2 writes as this character; -1: none.  Printable characters of Latin-1 stand for themselves; the
+ * other bytes, in their order, are the characters from 256 on. */
 static int byte_of_character(unsigned c)
 {
     if (c >= 256)
@@ -81,7 +81,7 @@ static int byte_of_character(unsigned c)
     return (c >= 33 && c <= 126) || (c >= 161 && c != 173) ? (int)c : -1;
 }
 
-/* Bytes written in GPT-2's characters, in place; their number, -1: a character is none of those. */
+/* Converts GPT-2's characters to bytes, in place.  Returns the number of bytes; -1: a character stands for no byte. */
 static int64_t bytes_of_characters(uint8_t *text, size_t n)
 {
     uint8_t *to = text, *end = text + n;
@@ -101,11 +101,11 @@ static int64_t bytes_of_characters(uint8_t *text, size_t n)
 
 struct vocab_entry { uint8_t *text; int64_t n; size_t at; };
 
-/* Places each token at its id; false: f->why. */
+/* Moves each token to the index of its id; false: f->why has the reason. */
 static bool vocab_place(kl_file *f, kl_tokenizer *t, const struct vocab_entry *entry, const uint64_t *id, int64_t n,
                         size_t bytes)
 {
-    int64_t *place = kl_memory_alloc((size_t)n * sizeof *place + 1); /* of each id: its entry + 1 */
+    int64_t *place = kl_memory_alloc((size_t)n * sizeof *place + 1); /* for each id: the number of its entry + 1 */
     bool ok = place ? tokens_room(f, t, n, bytes) : file_no_memory(f);
     for (int64_t i = 0; ok && i < n; i++) {
         if (id[i] >= (uint64_t)n)
@@ -127,7 +127,7 @@ static bool vocab_place(kl_file *f, kl_tokenizer *t, const struct vocab_entry *e
 static bool vocab_read(kl_file *f, kl_tokenizer *t)
 {
     struct json j = {.f = f, .start = f->bytes, .p = f->bytes, .end = f->bytes + f->size};
-    size_t cap = f->size / 4 + 1, bytes = 0; /* "":0 takes four */
+    size_t cap = f->size / 4 + 1, bytes = 0; /* an entry has at least four bytes: "":0 */
     struct vocab_entry *entry = kl_memory_alloc(cap * sizeof *entry);
     uint64_t *id = kl_memory_alloc(cap * sizeof *id);
     int64_t n = 0;
@@ -202,7 +202,7 @@ static bool merges_bad(kl_file *f, int64_t line, const char *what)
     return text_set(&f->why, KL_ERR_IO, "%.250s:%lld: %s", f->path, (long long)line, what);
 }
 
-/* One line, copied to `text`, becomes the merge of this rank. */
+/* Makes the merge with this rank from a line; the line is copied to `text`. */
 static bool merge_add(kl_file *f, kl_tokenizer *t, uint8_t *text, size_t n, int64_t line, int32_t rank)
 {
     uint8_t *space = memchr(text, ' ', n);
@@ -237,7 +237,7 @@ static bool merges_read(kl_file *f, kl_tokenizer *t)
         lines += *q == '\n';
     t->merge_slots = slots_for(lines);
     t->merge = kl_memory_alloc(t->merge_slots * sizeof *t->merge);
-    uint8_t *text = kl_memory_alloc(f->size + 1); /* of a line */
+    uint8_t *text = kl_memory_alloc(f->size + 1); /* room for a line */
     bool ok = t->merge && text ? lines <= INT32_MAX || merges_bad(f, 1, "too many lines") : file_no_memory(f);
     for (uint64_t i = 0; ok && i < t->merge_slots; i++)
         t->merge[i].id = -1;

@@ -1,4 +1,4 @@
-/* Encoding (<kiln/train/tokenizer.h>): text into words by GPT-2's pattern, the bytes of a word into tokens. */
+/* Encoding (<kiln/train/tokenizer.h>): splits text into words by GPT-2's pattern, and words into tokens. */
 #include "json.h"
 #include "tokenizer.h"
 #include "unicode_classes.h"
@@ -10,7 +10,7 @@ enum character { OTHER, LETTER, NUMBER, SPACE };
 
 static bool in_ranges(const struct unicode_range *range, size_t n, uint32_t c)
 {
-    size_t low = 0, high = n; /* the first range that ends at c or behind it */
+    size_t low = 0, high = n; /* binary search for the first range that ends at c or after it */
     while (low < high) {
         size_t middle = (low + high) / 2;
         if (range[middle].last < c)
@@ -27,7 +27,7 @@ static bool is_white_space(uint32_t c)
            c == 0x2028 || c == 0x2029 || c == 0x202f || c == 0x205f || c == 0x3000;
 }
 
-/* The class of the character at p, and its bytes; a byte that is no UTF-8 is a character of class OTHER. */
+/* The class of the character at p, and its number of bytes; a byte that is not UTF-8 is a character of class OTHER. */
 static enum character character_at(const uint8_t *p, const uint8_t *end, size_t *n)
 {
     size_t length = utf8_length(p, end);
@@ -65,19 +65,20 @@ int64_t word_length(const uint8_t *text, const uint8_t *end)
     const uint8_t *last = text; /* the last character of the white space */
     for (p = text; p < end && character_at(p, end, &n) == SPACE; p += n)
         last = p;
-    return (p < end && last > text ? last : p) - text; /* one in front of a word is left to it */
+    return (p < end && last > text ? last : p) - text; /* a space before a word belongs to the word */
 }
 
 /* ---- merges ---- */
 
-/* A word as a list of tokens, which shrinks.  The heap has the places of pairs that may be merged, as rank << 32 |
- * place of the left token, the lowest on top; pairs that are gone by then are skipped. */
+/* A word as a list of tokens, which becomes shorter with each merge.  The heap has the pairs that may be merged, as
+ * rank << 32 | position of the left token, the lowest on top.  Pairs that no longer exist when they are taken from it
+ * are skipped. */
 struct word {
     const kl_tokenizer *t;
-    int64_t cap;              /* bytes of a word that there is room for */
-    int32_t *id;              /* of the token that begins at a byte, -1: none does */
-    int32_t *next, *last;     /* where the next and the one before begin; -1: none */
-    uint64_t *heap, *found;   /* found: pairs that the merges of one rank have made */
+    int64_t cap;              /* capacity in bytes of a word */
+    int32_t *id;              /* id of the token that begins at a byte; -1: none begins there */
+    int32_t *next, *last;     /* positions where the next token and the one before begin; -1: there is none */
+    uint64_t *heap, *found;   /* found: pairs that were made by the merges of one rank */
     int64_t heap_n, found_n;
 };
 
@@ -94,7 +95,8 @@ static bool word_room(struct word *w, int64_t n)
     int64_t cap = n > 128 ? 2 * n : 256;
     word_free(w);
     w->id = kl_memory_alloc((size_t)cap * 3 * sizeof *w->id);
-    w->heap = kl_memory_alloc((size_t)cap * 5 * sizeof *w->heap); /* n - 1 merges make two pairs each, at most */
+    w->heap = kl_memory_alloc((size_t)cap * 5 * sizeof *w->heap); /* a word has at most n - 1 merges, each of which
+                                                                     makes at most two pairs */
     w->cap = w->id && w->heap ? cap : 0;
     if (w->cap) {
         w->next = w->id + cap;
@@ -125,7 +127,7 @@ static void heap_pop(struct word *w)
     w->heap[i] = x;
 }
 
-/* The merge of the token at `at` with the next; NULL: they are not merged. */
+/* The merge of the token at `at` with the next one; NULL: these two are not merged. */
 static const struct token_merge *word_merge(const struct word *w, int32_t at)
 {
     return at < 0 || w->id[at] < 0 || w->next[at] < 0 ? NULL : token_merge_of(w->t, w->id[at], w->id[w->next[at]]);
@@ -138,7 +140,7 @@ static void word_found(struct word *w, int32_t at)
         w->found[w->found_n++] = (uint64_t)m->rank << 32 | (uint32_t)at;
 }
 
-/* All pairs of the lowest rank are merged, from left to right, before those that this makes are looked at. */
+/* Merges all pairs of the lowest rank, from left to right, before it adds the pairs that these merges make. */
 static void word_merge_all(struct word *w)
 {
     while (w->heap_n > 0) {
@@ -162,7 +164,7 @@ static void word_merge_all(struct word *w)
     }
 }
 
-/* The tokens of a word of n bytes; their number. */
+/* Splits a word of n bytes into tokens.  Returns their number. */
 static int64_t word_encode(struct word *w, const uint8_t *text, int64_t n, int32_t *ids)
 {
     int64_t count = 0;

@@ -1,4 +1,4 @@
-/* Modules of transformers: caches of keys and values, positions, attention, blocks. */
+/* Modules of transformers: caches of keys and values, positions, attention, transformer blocks. */
 #include "modules.h"
 
 /* ---- caches ---- */
@@ -72,7 +72,7 @@ kl_tensor kl_nn_positions_at(const kl_site *site, kl_device device, int64_t n, c
     return at;
 }
 
-/* x = (a, b) as pairs: (a cos - b sin, b cos + a sin). */
+/* Rotates pairs x = (a, b): (a cos - b sin, b cos + a sin). */
 static kl_tensor rotary_turn(const kl_site *site, kl_tensor x, kl_tensor positions, double base, bool interleaved)
 {
     int64_t dims[KL_MAX_RANK + 1], width, half;
@@ -107,7 +107,7 @@ kl_tensor kl_nn_rotary_at(const kl_site *site, kl_tensor x, kl_tensor positions,
     }
     if (kl_composite_begin("nn_rotary") != KL_OK)
         return kl_poison();
-    kl_tensor y = rank < 2 ? kl_neg_at(site, x) /* it says what is wrong with the handle */
+    kl_tensor y = rank < 2 ? kl_neg_at(site, x) /* a failing op on x, whose error describes x */
                            : rotary_turn(site, x, positions, base, interleaved);
     kl_composite_end(1, &y);
     return y;
@@ -133,7 +133,7 @@ kl_status kl_nn_attention_init_at(const kl_site *site, kl_nn_attention *m, kl_pa
     return s != KL_OK ? s : kl_nn_linear_init_at(site, &m->out, params, name, w, w, m->is.bias);
 }
 
-/* [B, L, n], heads * width elements of the last axis: [B, heads, L, width] */
+/* Reshapes [B, L, n] and takes `heads` * width elements of the last axis: [B, heads, L, width]. */
 static kl_tensor attention_heads(const kl_site *site, kl_tensor x, int64_t from, int64_t heads, int64_t width)
 {
     int64_t dims[4] = {0};
@@ -145,7 +145,7 @@ static kl_tensor attention_heads(const kl_site *site, kl_tensor x, int64_t from,
     return kl_permute_at(site, kl_reshape_at(site, part, 4, dims), (int[]){0, 2, 1, 3});
 }
 
-/* New keys or values [B, heads, L, width] in their place of the cache: all of them. */
+/* Stores new keys or values [B, heads, L, width] at their position in the cache, and returns the whole array. */
 static kl_tensor cache_store(const kl_site *site, const kl_nn_cache *cache, kl_tensor held, kl_tensor new)
 {
     kl_tensor start[4] = {kl_none, kl_none, cache->used, kl_none};
@@ -154,7 +154,7 @@ static kl_tensor cache_store(const kl_site *site, const kl_nn_cache *cache, kl_t
     return all;
 }
 
-/* i32 [L, 2]: new token i sees the used ones and new ones up to itself. */
+/* The bounds i32 [L, 2]: new token i sees all used positions and the new tokens up to itself. */
 static kl_tensor cache_mask(const kl_site *site, const kl_nn_cache *cache, kl_device device, int64_t n)
 {
     kl_tensor end = kl_add_scalar_at(site, kl_nn_positions_at(site, device, n, cache), 1);
@@ -183,7 +183,7 @@ static kl_tensor attention_of(const kl_site *site, const kl_nn_attention *m, kl_
         v = cache_store(site, cache, cache->v[layer], v);
         mask = cache_mask(site, cache, device, dims[1]);
     }
-    if (group > 1) { /* the heads of a group meet the same keys */
+    if (group > 1) { /* the heads of a group use the same keys */
         q = kl_reshape_at(site, q, 5, (int64_t[]){dims[0], kv, group, dims[1], head});
         k = kl_unsqueeze_at(site, k, 2);
         v = kl_unsqueeze_at(site, v, 2);

@@ -1,4 +1,4 @@
-/* Between gradients and steps: clipping, accumulation; averages of parameters; learning rates by step. */
+/* Gradient clipping, accumulation of gradients, averages of parameters, learning rates by step. */
 #include "rules.h"
 
 /* ---- clipping ---- */
@@ -12,7 +12,8 @@ static kl_tensor clip_all(const kl_site *site, int n, kl_tensor *g, double most)
             sum = sum.id ? kl_add_at(site, sum, part) : part;
         }
     kl_tensor norm = kl_sqrt_at(site, sum), unit = kl_scalar_at(site, kl_device_of(sum), kl_dtype_of(sum), most);
-    kl_tensor factor = kl_min_scalar_at(site, kl_div_at(site, unit, norm), 1); /* most / 0 is infinite: 1 */
+    kl_tensor factor = kl_min_scalar_at(site, kl_div_at(site, unit, norm), 1); /* norm 0: most / 0 is infinite, so the
+                                                                                  factor is 1 */
     kl_dtype first = KL_DTYPE_COUNT;
     for (int i = 0; i < n; i++)
         if (g[i].id) {
@@ -23,7 +24,7 @@ static kl_tensor clip_all(const kl_site *site, int n, kl_tensor *g, double most)
     return train_cast(site, norm, first);
 }
 
-/* false: reported */
+/* Returns false after it has reported an error. */
 static bool clip_check(const kl_site *site, const char *op, int n, const kl_tensor *g, double most, bool some)
 {
     for (int i = 0; n > 0 && g && i < n; i++)
@@ -96,7 +97,7 @@ static kl_accumulator *states_new(const kl_site *site, const char *op, const kl_
     return a;
 }
 
-/* false: reported */
+/* Returns false after it has reported an error. */
 static bool states_ready(const kl_site *site, const char *op, bool there)
 {
     if (!there)
@@ -228,7 +229,7 @@ void kl_ema_free(kl_ema *e)
 
 /* ---- learning rates by step ---- */
 
-/* How far a step is, in 0..1. */
+/* The fraction of the steps that are done, in 0..1. */
 static double rate_share(int64_t step, int64_t steps)
 {
     if (step >= steps)

@@ -1,17 +1,18 @@
-/* Initial values of parameters, recorded on the host so that they are the same bits whatever the device. */
+/* Initial values of parameters.  They are computed on the host, so that they have the same bits on every device. */
 #include "train.h"
 
 struct init_call {
     const kl_site *site;
     const kl_init *init;
-    kl_device device;     /* the host's */
-    kl_dtype dtype;       /* computed in */
+    kl_device device;     /* a device of the host */
+    kl_dtype dtype;       /* the dtype of the computation */
     int rank;
     const int64_t *dims;
     uint64_t seed;
 };
 
-/* Where values for a device are computed: a host's device itself, and any other's on cpu, or ref without one. */
+/* The device that computes values for a device: a device of the host computes its own; for other devices it is cpu, or
+ * ref if cpu does not work. */
 static kl_device init_host(kl_device device)
 {
     const char *name = kl_device_name(kl_device_inner(device));
@@ -43,8 +44,8 @@ static kl_tensor init_normal(const struct init_call *c, double mean, double std)
 
 /* ---- truncated normal: the inverse of the distribution function at a uniform number ---- */
 
-/* The x with erf(x) = y, in f64: Winitzki's approximation, within 2e-3 relatively, and Halley's method from there on
- * (cubic: three steps reach rounding).  |y| < 1. */
+/* The x with erf(x) = y, |y| < 1, in f64.  It starts with Winitzki's approximation, whose relative error is at most
+ * 2e-3, and does three steps of Halley's method, whose convergence is cubic; the error is then that of rounding. */
 static kl_tensor init_erf_inverse(const kl_site *site, kl_tensor y)
 {
     const double a = 0.147, pi = 3.14159265358979323846;
@@ -53,7 +54,7 @@ static kl_tensor init_erf_inverse(const kl_site *site, kl_tensor y)
     kl_tensor root = kl_sqrt_at(site, kl_sub_at(site, kl_mul_at(site, b, b), kl_mul_scalar_at(site, log1, 1 / a)));
     kl_tensor x = kl_copysign_at(site, kl_sqrt_at(site, kl_max_scalar_at(site, kl_sub_at(site, root, b), 0)), y);
     for (int i = 0; i < 3; i++) {
-        /* f = erf(x) - y, f' = 2/sqrt(pi) e^(-x x), f'' = -2 x f':  x - u / (1 + x u), u = f / f' */
+        /* f = erf(x) - y, f' = 2/sqrt(pi) e^(-x x), f'' = -2 x f'.  The step is x - u / (1 + x u) with u = f / f'. */
         kl_tensor f = kl_sub_at(site, kl_erf_at(site, x), y);
         kl_tensor u = kl_mul_at(site, kl_mul_scalar_at(site, f, sqrt(pi) / 2), kl_exp_at(site, kl_mul_at(site, x, x)));
         x = kl_sub_at(site, x, kl_div_at(site, u, kl_add_scalar_at(site, kl_mul_at(site, x, u), 1)));
@@ -75,8 +76,8 @@ static kl_tensor init_truncated(const struct init_call *c)
 
 struct init_frame { const kl_site *site; int64_t rows; };
 
-/* in: the columns made so far [rows, columns], the rest 0; one more column [rows] and its number.  What is left of the
- * column without its parts along the others, scaled to length 1, takes its place. */
+/* in: the matrix [rows, columns] of the columns made so far and zeros; a new column [rows]; its number.  Subtracts from
+ * the new column its projections on the others, scales it to length 1 and stores it in the matrix. */
 static kl_status init_column(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
 {
     const struct init_frame *f = ctx;
@@ -114,7 +115,7 @@ static kl_tensor init_orthogonal(const struct init_call *c, double gain)
 
 /* ---- the call ---- */
 
-/* NULL: the fields have a meaning. */
+/* Returns what is wrong with the fields; NULL: nothing. */
 static const char *init_fault(const kl_init *k, int rank, const int64_t *dims)
 {
     bool xavier = k->kind == KL_INIT_XAVIER_NORMAL || k->kind == KL_INIT_XAVIER_UNIFORM;

@@ -1,11 +1,11 @@
 /* Loaders: batches that threads prepare ahead of time.
  *
- * Batches have numbers, counted over all epochs.  Batch i lies in slot i % slots while it is being made and used.  A
- * thread takes the next number once its slot is free; kl_loader_next waits for its number's slot.  What a batch holds
- * follows from its number alone, so the order does not depend on the threads, and a position is one number.
+ * Batches have numbers, counted over all epochs.  Batch i is in slot i % slots while it is being made and used.  A
+ * thread takes the next number when its slot is free; kl_loader_next waits for its number's slot.  The contents of a
+ * batch depend on its number only, so the order does not depend on the threads, and one number describes a position.
  *
- * The order of an epoch is a permutation that can be asked for one place at a time (a Feistel network over the numbers
- * of samples), so that it takes no memory and no time to begin or to go on anywhere. */
+ * The order of an epoch is a permutation of which single elements can be computed (a Feistel network over the numbers
+ * of samples).  So it needs no memory, and reading can start or continue at any position without extra time. */
 #include "train.h"
 #include <pthread.h>
 #include <signal.h>
@@ -14,7 +14,7 @@
 enum { LOADER_MESSAGE = 256, LOADER_ROUNDS = 6, LOADER_THREADS_MOST = 256, LOADER_SLOTS_MOST = 4096 };
 
 struct loader_slot {
-    int64_t number;        /* of the batch in it; -1: none */
+    int64_t number;        /* number of the batch in it; -1: none */
     enum { SLOT_FREE, SLOT_FILLING, SLOT_READY } state;
     int64_t *sample;
     int64_t count;
@@ -25,22 +25,23 @@ struct loader_slot {
 
 struct kl_loader {
     kl_loader_options is;
-    int64_t batches;       /* of an epoch */
-    int half_bits;         /* of the Feistel network: 2 half_bits bits hold every sample's number */
+    int64_t batches;       /* number of batches in an epoch */
+    int half_bits;         /* half the number of bits of the Feistel network: 2 * half_bits bits can hold every sample's
+                              number */
     int nslots, nthreads;
     struct loader_slot *slot;
-    int held;              /* the slot whose batch the caller has; -1: none */
-    int64_t next;          /* the caller's next number */
+    int held;              /* the slot of the batch that the caller uses; -1: none */
+    int64_t next;          /* number of the batch that the caller gets next */
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    int64_t take;          /* the threads' next number */
+    int64_t take;          /* number of the batch that a thread makes next */
     bool stop, seeking;
     pthread_t *thread;
 };
 
 /* ---- which samples ---- */
 
-/* A permutation of the numbers of 2 half_bits bits, chosen by key. */
+/* A permutation of the numbers of 2 * half_bits bits, which the key determines. */
 static uint64_t loader_feistel(uint64_t x, int half_bits, uint64_t key)
 {
     uint64_t mask = (UINT64_C(1) << half_bits) - 1, left = x >> half_bits, right = x & mask;
@@ -52,7 +53,7 @@ static uint64_t loader_feistel(uint64_t x, int half_bits, uint64_t key)
     return left << half_bits | right;
 }
 
-/* The sample at a place of an epoch's order: numbers that are no sample's are permuted again until one is. */
+/* The sample at a position of an epoch's order.  A number that is not a sample's is permuted again until it is one. */
 static int64_t loader_sample(const kl_loader *l, int64_t epoch, int64_t place)
 {
     if (l->is.in_order)
@@ -64,7 +65,8 @@ static int64_t loader_sample(const kl_loader *l, int64_t epoch, int64_t place)
     return (int64_t)x;
 }
 
-/* Where this rank's part of batch `index` of an epoch begins in the order; *n: how many samples it has. */
+/* The position in the order at which this rank's part of batch `index` of an epoch begins; *n: its number of
+ * samples. */
 static int64_t loader_part(const kl_loader *l, int64_t index, int64_t *n)
 {
     int64_t all = l->is.batch * l->is.ranks, first = index * all, left = l->is.count - first;
@@ -112,7 +114,7 @@ static void *loader_thread(void *arg)
     return NULL;
 }
 
-/* The threads take no signals: these are the program's. */
+/* The threads block all signals, which are for the program's own threads. */
 static bool loader_start(kl_loader *l)
 {
     sigset_t all, before;
@@ -169,7 +171,7 @@ kl_loader *kl_loader_new(const kl_loader_options *options)
     for (l->half_bits = 1; l->is.count > INT64_C(1) << 2 * l->half_bits; l->half_bits++)
         ;
     int ahead = options->prefetch ? options->prefetch : 2 + l->is.threads;
-    l->nslots = l->is.threads ? ahead + 1 : 1; /* and the one that the caller has */
+    l->nslots = l->is.threads ? ahead + 1 : 1; /* one more for the batch that the caller uses */
     l->slot = kl_memory_alloc((size_t)l->nslots * sizeof *l->slot);
     l->thread = kl_memory_alloc(((size_t)l->is.threads + 1) * sizeof *l->thread);
     bool ok = l->slot && l->thread;
@@ -210,7 +212,7 @@ void kl_loader_free(kl_loader *l)
 int64_t kl_loader_batches(const kl_loader *l) { return l ? l->batches : 0; }
 int64_t kl_loader_position(const kl_loader *l) { return l ? l->next : 0; }
 
-/* The slot of the caller's next number, filled. */
+/* Waits for the slot of the caller's next batch to be filled. */
 static struct loader_slot *loader_wait(kl_loader *l)
 {
     int at = (int)(l->next % l->nslots);
@@ -249,7 +251,7 @@ kl_status kl_loader_seek(kl_loader *l, int64_t position)
     if (!l || position < 0)
         return kl_failf(NULL, KL_ERR_ARGUMENT, "loader_seek: %s", l ? "a negative position" : "no loader");
     pthread_mutex_lock(&l->lock);
-    l->seeking = true; /* no thread begins another batch */
+    l->seeking = true; /* threads begin no other batch */
     for (int i = 0; i < l->nslots; i++) {
         while (l->slot[i].state == SLOT_FILLING)
             pthread_cond_wait(&l->changed, &l->lock);

@@ -1,7 +1,7 @@
-/* Metrics: recorded ones of a batch, and means of numbers. */
+/* Metrics: those of a batch, which are recorded as ops, and means of numbers. */
 #include "train.h"
 
-/* NULL: logits are [N, C] and labels [N], or one of them is no tensor, which the ops say. */
+/* Returns what is wrong; NULL: the shapes are [N, C] and [N], or an argument is not a tensor, which the ops report. */
 static const char *metrics_fault(kl_tensor rows, int rows_rank, kl_tensor labels)
 {
     int64_t a[KL_MAX_RANK], b[KL_MAX_RANK];
@@ -12,7 +12,7 @@ static const char *metrics_fault(kl_tensor rows, int rows_rank, kl_tensor labels
     return a[0] != b[0] ? "there are not as many labels as rows" : NULL;
 }
 
-/* i32 [N, C] class numbers, and [N, 1] labels in C's range, with bool [N, 1] whether they were. */
+/* Returns the labels as i64 [N, 1].  *there: bool [N, 1], whether the label is in 0..classes - 1. */
 static kl_tensor metrics_labels(const kl_site *site, kl_tensor labels, int64_t classes, kl_tensor *there)
 {
     kl_tensor own = kl_cast_at(site, kl_unsqueeze_at(site, labels, -1), KL_I64);
@@ -33,7 +33,7 @@ static kl_tensor metrics_topk(const kl_site *site, kl_tensor logits, kl_tensor l
     kl_tensor before = kl_and_at(site, kl_eq_at(site, logits, at), kl_lt_at(site, number, own));
     kl_tensor ahead = kl_cast_at(site, kl_or_at(site, kl_gt_at(site, logits, at), before), KL_I32);
     kl_tensor place = kl_sum_at(site, ahead, 1, (int[]){1}, true);
-    /* NaN is not ahead of anything: one at the label is wrong */
+    /* comparisons with NaN are false, so a label whose logit is NaN would be first: it counts as wrong */
     kl_tensor right = kl_and_at(site, kl_lt_at(site, place, kl_scalar_at(site, device, KL_I32, (double)k)), there);
     right = kl_and_at(site, right, kl_eq_at(site, at, at));
     return kl_mean_at(site, kl_cast_at(site, right, KL_F32), 0, NULL, false);

@@ -1,4 +1,4 @@
-/* Modules of one product, table or norm: linear, embedding, convolution, normalization, dropout. */
+/* Modules with one product, table or norm: linear, embedding, convolution, normalization, dropout. */
 #include "modules.h"
 
 kl_status module_make(const kl_site *site, kl_params *params, const char *prefix, const char *leaf, int rank,

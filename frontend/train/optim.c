@@ -1,4 +1,4 @@
-/* Optimizers: making them, steps, states, numbers.  The rules are in optim_rules.c. */
+/* Optimizers: how they are made, their steps, states and numbers.  The rules are in optim_rules.c. */
 #include "rules.h"
 #include <float.h>
 #include <stdatomic.h>
@@ -16,7 +16,7 @@ bool train_check_params(const kl_site *site, const char *op, const kl_tensor *pa
                 kl_failf(site, KL_ERR_ARGUMENT, "%s: parameters %d and %d are the same tensor", op, k, i);
                 return false;
             }
-    for (int i = 0; i < n; i++) /* kl_requires_grad says in its own words what is wrong with a handle or its dtype */
+    for (int i = 0; i < n; i++) /* kl_requires_grad reports what is wrong with a handle or its dtype */
         if (kl_requires_grad_at(site, param[i]) != KL_OK)
             return false;
     return true;
@@ -31,7 +31,7 @@ kl_tensor train_state(const kl_site *site, kl_tensor t, int rank, const int64_t 
 
 /* ---- making them ---- */
 
-/* A state called r lacks the last axis, one called c the one before it. */
+/* The states of Adafactor: r does not have the last axis, c does not have the one before it. */
 static kl_tensor optimizer_state_like(const kl_site *site, kl_tensor t, const char *name)
 {
     int64_t dims[KL_MAX_RANK];
@@ -68,7 +68,7 @@ kl_optimizer *optimizer_new(const kl_site *site, const struct rule *rule, const 
         const char *const *name = rule->states(o, t->param = param[i]);
         for (int k = 0; name[k]; k++)
             if (kl_check(t->state[k] = optimizer_state_like(site, t->param, name[k])) != KL_OK) {
-                o->n++; /* with the states that it has */
+                o->n++; /* counted now, so that its states are freed after an error */
                 kl_optimizer_free(o);
                 return NULL;
             }
@@ -119,9 +119,9 @@ kl_tensor rule_rated(struct update *u, kl_tensor a)
     return kl_mul_at(u->site, a, u->rate == 1 ? rate : kl_mul_scalar_at(u->site, rate, u->rate));
 }
 
-/* As a step from the one that weighs more to the other: one multiplication, and where they are equal the result is,
- * too.  As a sum of two products it would have weights that are rounded each by itself: 0.999f and 0.001f sum to
- * 1 + 1.3e-8, and an average settles 1.3e-5 too high. */
+/* Computes the average as a step from the value with the larger weight to the other one.  This is one multiplication,
+ * and if both values are equal the result is, too.  A sum of two products would have weights that are rounded
+ * independently: 0.999f and 0.001f sum to 1 + 1.3e-8, and an average would settle 1.3e-5 too high. */
 kl_tensor rule_blend(const kl_site *site, kl_tensor a, double beta, kl_tensor b)
 {
     kl_tensor near = beta < 0.5 ? b : a, far = beta < 0.5 ? a : b;
@@ -129,8 +129,8 @@ kl_tensor rule_blend(const kl_site *site, kl_tensor a, double beta, kl_tensor b)
     return kl_add_at(site, near, kl_mul_scalar_at(site, kl_sub_at(site, far, near), step));
 }
 
-/* Where gradients stay 0 a state decays to a subnormal number and stays there.  Arithmetic with subnormal numbers is up
- * to twice as slow on some processors. */
+/* While gradients stay 0, a state decays to a subnormal number and stays there.  Arithmetic with subnormal numbers
+ * takes up to twice as long on some processors. */
 kl_tensor rule_flushed(const kl_site *site, kl_tensor x, double step, enum rule_sign sign)
 {
     kl_dtype dtype = kl_dtype_of(x);
@@ -224,7 +224,8 @@ static kl_status optimizer_update(const kl_site *site, kl_optimizer *o, const kl
     return KL_OK;
 }
 
-/* The gradients of the loss in all parameters that are not frozen, in o->list + n, kl_none for the others. */
+/* Computes the gradients of the loss in all parameters that are not frozen and stores them from o->list + n on; kl_none
+ * for frozen parameters. */
 static kl_status optimizer_gradients(const kl_site *site, kl_optimizer *o, kl_tensor loss)
 {
     kl_tensor *wrt = o->list, *g = o->list + o->n;
@@ -233,7 +234,8 @@ static kl_status optimizer_gradients(const kl_site *site, kl_optimizer *o, kl_te
         if (!optimizer_param(o, i).frozen)
             wrt[m++] = o->of[i].param;
     kl_status s = kl_grads_at(site, loss, m, wrt, g);
-    for (int i = o->n - 1; i >= 0; i--) /* from the last: to a place that is not before its own */
+    for (int i = o->n - 1; i >= 0; i--) /* from the last to the first, because a gradient moves to the same or a later
+                                           index */
         g[i] = optimizer_param(o, i).frozen ? kl_none : g[--m];
     return s;
 }

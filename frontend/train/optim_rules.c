@@ -1,8 +1,8 @@
-/* The rules of the optimizers: the formulas of <kiln/train/optim.h>.  They record by the public calls alone, as a
- * user's own could. */
+/* The rules of the optimizers: the formulas of <kiln/train/optim.h>.  They use only public calls, as a rule of a user
+ * could. */
 #include "rules.h"
 
-/* x to the n by multiplications alone: libm's pow may differ in the last bit from one processor to the next. */
+/* Computes x^n with multiplications only, because the last bit of libm's pow may differ between processors. */
 static double rule_power(double x, int64_t n)
 {
     double y = 1;
@@ -18,7 +18,7 @@ static void rule_plain_numbers(double lr, double weight_decay, double *x)
     x[NUMBER_DECAY] = 1 - lr * weight_decay;
 }
 
-/* p's new value, rounded where that is a half, and done. */
+/* Records the new value of p, rounded once if p is a half float. */
 static kl_status rule_move(struct update *u, kl_tensor p, kl_tensor step)
 {
     return kl_assign_at(u->site, u->of->param,
@@ -85,8 +85,8 @@ static const char *const *adam_states(const kl_optimizer *o, kl_tensor param)
     return moments;
 }
 
-/* The bias corrections are folded into two numbers: with c1 = 1 - beta1^t and c2 = 1 - beta2^t,
- * lr (m / c1) / (sqrt(v / c2) + eps) = (lr / c1) m / (sqrt(v) / sqrt(c2) + eps). */
+/* Both bias corrections are combined into two numbers: with c1 = 1 - beta1^t and c2 = 1 - beta2^t, lr (m / c1) /
+ * (sqrt(v / c2) + eps) = (lr / c1) m / (sqrt(v) / sqrt(c2) + eps). */
 static void adam_numbers(const kl_optimizer *o, int64_t step, double lr, double *x)
 {
     const kl_adam_options *a = &o->is.adam;
@@ -177,7 +177,8 @@ static kl_status rmsprop_update(struct update *u)
     kl_assign_at(site, state[0], v);
     if (r->centered) {
         kl_tensor a = rule_average(site, state[1], r->alpha, g, RULE_ANY_SIGN);
-        square = kl_max_scalar_at(site, kl_sub_at(site, v, kl_mul_at(site, a, a)), 0); /* rounding may go below 0 */
+        square = kl_max_scalar_at(site, kl_sub_at(site, v, kl_mul_at(site, a, a)), 0); /* the rounded difference may be
+                                                                                          negative */
         kl_assign_at(site, state[1], a);
     }
     kl_tensor move = kl_div_at(site, g, kl_add_scalar_at(site, kl_sqrt_at(site, square), r->eps));
@@ -208,11 +209,11 @@ static const char *const *adafactor_states(const kl_optimizer *o, kl_tensor para
 static void adafactor_numbers(const kl_optimizer *o, int64_t step, double lr, double *x)
 {
     rule_plain_numbers(lr, o->is.adafactor.weight_decay, x);
-    /* as a float, so that a last bit of pow in which processors differ hardly ever changes it */
+    /* rounded to float, so that differences between processors in the last bit of pow almost never matter */
     x[NUMBER_BLEND] = (double)(float)(1 - pow((double)step, -o->is.adafactor.decay_power));
 }
 
-/* b old + (1 - b) new */
+/* b * old + (1 - b) * new */
 static kl_tensor adafactor_blend(struct update *u, kl_tensor old, kl_tensor new)
 {
     kl_tensor next = kl_add_at(u->site, new, rule_times(u, NUMBER_BLEND, kl_sub_at(u->site, old, new)));
@@ -225,8 +226,8 @@ static kl_tensor adafactor_rms(const kl_site *site, kl_tensor a)
     return kl_sqrt_at(site, kl_mean_at(site, kl_mul_at(site, a, a), 0, NULL, false));
 }
 
-/* g over the root of its second moment.  r / mean(r) and c are taken the root of by themselves: their product is 1e-60
- * where gradients are 0, which is no f32. */
+/* Divides g by the root of its second moment.  The roots of r / mean(r) and of c are taken separately: where gradients
+ * are 0, the product is 1e-60, which f32 cannot represent. */
 static kl_tensor adafactor_direction(struct update *u)
 {
     const kl_site *site = u->site;

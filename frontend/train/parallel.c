@@ -1,5 +1,5 @@
-/* Training by many processes: gradients averaged over the ranks in buckets, optimizers whose states are split among
- * the ranks. */
+/* Training with many processes: gradients averaged over the ranks in buckets, and optimizers whose states are divided
+ * among the ranks. */
 #include "rules.h"
 
 #define DEFAULT_BUCKET (INT64_C(4) << 20) /* bytes */
@@ -9,7 +9,7 @@ static int64_t bytes_of(kl_tensor t)
     return kl_numel(t) * (int64_t)kl_dtype_size(kl_dtype_of(t));
 }
 
-/* The tensors one behind the other, [n], followed by zeros up to `length` elements. */
+/* Concatenates the tensors to [n], followed by zeros up to `length` elements. */
 static kl_tensor flat_of(const kl_site *site, int n, const kl_tensor *tensors, kl_tensor *room, int64_t length)
 {
     int64_t sum = 0;
@@ -26,7 +26,7 @@ static kl_tensor flat_of(const kl_site *site, int n, const kl_tensor *tensors, k
     return n == 1 ? room[0] : kl_concat_at(site, n, room, 0);
 }
 
-/* Element `at` and those behind it, in the shape of a tensor. */
+/* The elements of flat from element `at` on, in the shape of tensor `like`. */
 static kl_tensor piece_of(const kl_site *site, kl_tensor flat, int64_t at, kl_tensor like)
 {
     int64_t dims[KL_MAX_RANK];
@@ -48,7 +48,7 @@ kl_status kl_comm_sync_at(const kl_site *site, kl_comm *comm, int n, const kl_te
 
 /* ---- gradients ---- */
 
-/* The mean over all ranks of m gradients, whose places are in at[]; by one collective. */
+/* Replaces m gradients, whose indices in result[] are in at[], by their means over all ranks, with one collective. */
 static void reduce_bucket(const kl_site *site, kl_comm *comm, int m, const int *at, kl_tensor *result, kl_tensor *room)
 {
     if (m == 1) {
@@ -123,14 +123,14 @@ kl_status kl_comm_gradients_at(const kl_site *site, kl_comm *comm, int n, kl_ten
 /* ---- sharded optimizers ---- */
 
 struct bucket {
-    int first, n;              /* parameters */
-    int64_t length;            /* elements, with the zeros behind them that make equal parts */
+    int first, n;              /* number of the first parameter and number of parameters */
+    int64_t length;            /* number of elements, including zeros at the end that make the parts equally long */
 };
 
 struct kl_comm_shards {
     kl_comm *comm;
     int n, buckets;
-    kl_tensor *param, *part;   /* part: per bucket */
+    kl_tensor *param, *part;   /* part: one tensor for each bucket */
     kl_tensor *room;
     struct bucket *bucket;
 };
@@ -154,7 +154,7 @@ static int fill_buckets(kl_comm_shards *s, int64_t bucket_bytes)
     return b + 1;
 }
 
-/* This rank's part of the parameters of bucket b, as they are now. */
+/* This rank's part of the present values of the parameters of bucket b. */
 static kl_tensor part_now(const kl_site *site, const kl_comm_shards *s, int b)
 {
     const struct bucket *k = &s->bucket[b];
@@ -229,7 +229,7 @@ const kl_tensor *kl_comm_shards_parts(const kl_comm_shards *s, int *parts)
     return s ? s->part : NULL;
 }
 
-/* The parts of all ranks, as parameters. */
+/* Splits the parts of all ranks into the parameters. */
 static kl_status take_parts(const kl_site *site, kl_comm_shards *s, int b)
 {
     const struct bucket *k = &s->bucket[b];
@@ -245,9 +245,9 @@ static kl_status take_parts(const kl_site *site, kl_comm_shards *s, int b)
 
 static kl_status shards_step(const kl_site *site, kl_comm_shards *s, kl_optimizer *opt, const kl_tensor *g, double lr)
 {
-    kl_tensor *part = s->part + s->n; /* of the gradients */
+    kl_tensor *part = s->part + s->n; /* parts of the gradients */
     kl_status status = KL_OK;
-    for (int b = s->buckets - 1; b >= 0; b--) { /* the order in which a backward pass computes them */
+    for (int b = s->buckets - 1; b >= 0; b--) { /* in the order in which a backward pass computes the gradients */
         const struct bucket *k = &s->bucket[b];
         part[b] = kl_comm_reduce_scatter_at(site, s->comm, KL_REDUCE_MEAN, 0,
                                             flat_of(site, k->n, g + k->first, s->room, k->length));

@@ -1,4 +1,4 @@
-/* Trees of parameters: rows in the order of adding, and a hash index by name. */
+/* Trees of parameters: an array in the order in which parameters were added, and a hash table of their names. */
 #include "train.h"
 
 struct row {
@@ -12,13 +12,13 @@ struct kl_params {
     uint64_t seed;
     struct row *row;
     int n, cap;
-    int *slot;             /* by hash: a row's number + 1; 0: free */
-    int slots;             /* a power of two, at least twice n */
+    int *slot;             /* hash table: the number of a row + 1; 0: free */
+    int slots;             /* its size: a power of two, at least 2 * n */
     kl_tensor *trained;
     int trained_cap;
 };
 
-/* FNV-1a, 64 bits. */
+/* The hash function FNV-1a, 64 bits. */
 static uint64_t params_hash(const char *name)
 {
     uint64_t h = UINT64_C(0xcbf29ce484222325);
@@ -67,7 +67,7 @@ int kl_params_count(const kl_params *p) { return p ? p->n : 0; }
 
 /* ---- names ---- */
 
-/* Where a name is in the index, or would be. */
+/* The slot of a name, or the free slot for it. */
 static int *params_slot(const kl_params *p, const char *name, uint64_t hash)
 {
     for (uint64_t i = hash;; i++) {
@@ -113,7 +113,8 @@ kl_status kl_params_get(const kl_params *p, int i, kl_param *out)
                    !p ? "no tree" : !out ? "out is NULL" : "no tensor", i, kl_params_count(p));
 }
 
-/* '*' is any number of characters, tried from the shortest; only the last one has to be taken back. */
+/* '*' stands for any number of characters.  The shortest match is tried first, and only the last '*' needs to be
+ * extended. */
 static bool params_glob(const char *pattern, const char *name)
 {
     const char *star = NULL, *from = NULL;
@@ -161,7 +162,7 @@ int64_t kl_params_elements(const kl_params *p, const char *pattern)
     return sum;
 }
 
-/* NULL: it may be a name. */
+/* Returns what is wrong with a name; NULL: nothing. */
 static const char *params_name_fault(const kl_params *p, const char *name)
 {
     if (!name || !*name)
@@ -178,7 +179,7 @@ static const char *params_name_fault(const kl_params *p, const char *name)
 
 /* ---- adding ---- */
 
-/* Room for one more row, in the index too. */
+/* Makes room for one more row, also in the hash table. */
 static bool params_reserve(kl_params *p)
 {
     if (p->n == p->cap) {
@@ -213,7 +214,7 @@ static kl_status params_put(const kl_site *site, const char *op, kl_params *p, c
     else if (fault)
         s = kl_failf(site, KL_ERR_ARGUMENT, "%s: name \"%.*s\" %s", op, KL_PARAM_NAME, name ? name : "", fault);
     else if (kl_check(t) != KL_OK)
-        kl_keep_at(site, t), s = kl_check(t); /* kl_keep says what is wrong with the handle */
+        kl_keep_at(site, t), s = kl_check(t); /* kl_keep reports what is wrong with the handle */
     else if (!buffer)
         s = kl_requires_grad_at(site, t);
     if (s == KL_OK && (!params_reserve(p) || !(own = kl_memory_alloc(strlen(name) + 1))))

@@ -1,4 +1,4 @@
-/* Progress of a training, and a loop around its steps. */
+/* The progress display of a training, and a loop around its steps. */
 #include "train.h"
 #include <errno.h>
 #include <stdio.h>
@@ -11,10 +11,11 @@ struct kl_progress {
     FILE *to;
     char unit[24], label[64];
     int64_t total, done;
-    int64_t first;           /* units done when the clock was started: the first call's, whose step compiled */
+    int64_t first;           /* units done when the clock was started, which is at the first call, because the first
+                                step includes compilation */
     double started, drawn;   /* seconds */
     double every;
-    double smooth;           /* the loss, averaged over some fifty calls */
+    double smooth;           /* moving average of the loss over about fifty calls */
     bool terminal, begun;
 };
 

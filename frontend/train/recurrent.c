@@ -1,4 +1,4 @@
-/* LSTM and GRU: the products with x of all steps at once, the others in a scan. */
+/* LSTM and GRU: the products with x are computed for all steps at once, those with h in a scan. */
 #include "modules.h"
 
 static kl_status recurrent_init(const kl_site *site, kl_nn_recurrent *m, kl_params *params, const char *prefix,
@@ -40,7 +40,7 @@ static kl_tensor recurrent_gate(const struct recurrent_call *c, kl_tensor gates,
     return kl_narrow_at(c->site, gates, -1, which * c->m->width, c->m->width);
 }
 
-/* in: h, c, x's part of the gates; out: h, c, h again for the stack */
+/* in: h, c, x's part of the gates; out: h, c, and h again, for the stacked outputs */
 static kl_status lstm_step(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
 {
     const struct recurrent_call *c = ctx;
@@ -55,7 +55,7 @@ static kl_status lstm_step(void *ctx, const kl_tensor *in, uint32_t nin, kl_tens
     return KL_OK;
 }
 
-/* in: h, x's part of the gates; out: h, h again for the stack */
+/* in: h, x's part of the gates; out: h, and h again, for the stacked outputs */
 static kl_status gru_step(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
 {
     const struct recurrent_call *c = ctx;
@@ -80,7 +80,7 @@ kl_tensor kl_nn_recurrent_forward_at(const kl_site *site, const kl_nn_recurrent 
     if (s == KL_OK && rank != 3)
         s = kl_failf(site, KL_ERR_SHAPE, "nn_recurrent: x has %d axes; it must be [T, N, in]", rank);
     else if (s != KL_OK)
-        return kl_neg_at(site, x); /* it says what is wrong with the handle */
+        return kl_neg_at(site, x); /* a failing op on x, whose error describes x */
     if (s != KL_OK || kl_composite_begin("nn_recurrent") != KL_OK)
         return kl_poison();
     struct recurrent_call call = {m, site};

@@ -1,4 +1,4 @@
-/* What the files of this folder share.  They see the public headers alone. */
+/* Functions that the files of this folder share.  The folder includes public headers only. */
 #ifndef KILN_TRAIN_TRAIN_H
 #define KILN_TRAIN_TRAIN_H
 #define KL_NO_CALL_SITES
@@ -6,7 +6,7 @@
 #include <math.h>
 #include <string.h>
 
-/* Releases what can be; a handle that ended with its trace is no error. */
+/* Releases a handle.  A handle whose trace has ended is no error. */
 static inline void train_release(kl_tensor t)
 {
     kl_status s = kl_check(t);
@@ -14,8 +14,8 @@ static inline void train_release(kl_tensor t)
         kl_release(t);
 }
 
-/* Updates of f16 and bf16 are computed in f32, and so are the states that they carry from step to step: a moving
- * average in a half stands still where its change is below the last digit, and squares of gradients underflow. */
+/* Updates of f16 and bf16 parameters, and their states, are computed in f32.  In a half float a moving average would
+ * stop changing where its change is below the last digit, and squares of gradients would underflow. */
 static inline kl_dtype train_compute(kl_dtype d) { return d == KL_F16 || d == KL_BF16 ? KL_F32 : d; }
 static inline kl_tensor train_cast(const kl_site *site, kl_tensor t, kl_dtype d)
 {
@@ -26,7 +26,7 @@ static inline kl_tensor train_widen(const kl_site *site, kl_tensor t)
     return train_cast(site, t, train_compute(kl_dtype_of(t)));
 }
 
-/* A random function of 64 bits: the last step of SplitMix64 (Steele, Lea, Flood). */
+/* A hash function of 64 bits: the last step of SplitMix64 (Steele, Lea, Flood). */
 static inline uint64_t train_mix(uint64_t z)
 {
     z += UINT64_C(0x9e3779b97f4a7c15);

@@ -70,6 +70,17 @@ static ref elements_at(struct graph *g, ref dy, uint32_t at)
     return n_permute(g, dy, perm);
 }
 
+/* s without axis `at`. */
+static struct shape without_axis(const struct shape *s, uint32_t at)
+{
+    struct shape t = *s;
+    t.rank--;
+    for (uint32_t i = at; i < t.rank; i++)
+        t.dim[i] = s->dim[i + 1];
+    t.dim[t.rank] = 0;
+    return t;
+}
+
 /* s with axis `at` split into rows of `length`. */
 static struct shape split_rows(const struct shape *s, uint32_t at, int64_t rows, int64_t length)
 {
@@ -100,21 +111,21 @@ static ref vjp_disjoint(struct graph *g, const struct node *n, ref dy, const str
     return n_pad(g, all, zero, axis, 0, dims_build(g, "window", 2, rest, 0), 0);
 }
 
-/* The gradient of windows that overlap: each element gets the sum over the windows that contain it. dy as [.., j, i,
- * ..] gets `reach` zeros before its windows, zeros between them, and zeros after them, so that its rows have length +
- * reach elements.  Read from `reach` on in rows shorter by the dilation, element x of row j is element x + reach - j *
- * dilation: the window whose element j is x.  No row reads another's.  The rows are summed. */
-static ref vjp_overlapping(struct graph *g, const struct node *n, ref dy, const struct steps *by)
+/* dy as [.., j, i, ..], element j of window i, from axis `axis` on, becomes [.., j, x, ..], x below `length`: the
+ * element j of the window whose element j is x, or 0 if there is none.  dy gets `reach` zeros before its windows, zeros
+ * between them, and zeros after them, so that its rows have length + reach elements.  Read from `reach` on in rows
+ * shorter by the dilation, element x of row j is element x + reach - j * dilation.  No row reads another's. */
+static ref elements_in_place(struct graph *g, ref dy, uint32_t axis, int64_t length, const struct steps *by)
 {
-    const struct shape from = *node_shape(g, n->in[0]);
-    uint32_t axis = n->attr.window.axis;
-    int64_t size = n->attr.window.size, length = from.dim[axis];
-    int64_t reach = (size - 1) * by->dilation, row, all, read;
-    struct scaled behind[] = {{length, 1}, {node_shape(g, dy)->dim[axis], -by->stride}};
+    if (g->err.code != KL_OK)
+        return NIL;
+    const struct shape s = *node_shape(g, dy);
+    int64_t size = s.dim[axis], reach = (size - 1) * by->dilation, row, all, read;
+    struct scaled behind[] = {{length, 1}, {s.dim[axis + 1], -by->stride}};
     int64_t high = dims_build(g, "window", 2, behind, by->stride - 1);
-    ref zero = n_const(g, n->dtype, dtype_bits(n->dtype, 0));
-    ref rows = n_pad(g, elements_at(g, dy, axis), zero, axis + 1, reach, high, by->stride - 1);
-    struct shape flat = from, split;
+    ref zero = n_const(g, node_at(g, dy)->dtype, dtype_bits(node_at(g, dy)->dtype, 0));
+    ref rows = n_pad(g, dy, zero, axis + 1, reach, high, by->stride - 1);
+    struct shape flat = without_axis(&s, axis), split = s;
     if (!dims_sum(g, 1, &(struct scaled){length, 1}, reach, &row) ||
         !dims_sum(g, 1, &(struct scaled){row, size}, 0, &flat.dim[axis]) ||
         !dims_sum(g, 1, &(struct scaled){row, 1}, -by->dilation, &read) ||
@@ -123,11 +134,48 @@ static ref vjp_overlapping(struct graph *g, const struct node *n, ref dy, const 
                 (long long)size);
         return NIL;
     }
-    split = split_rows(&from, axis, size, read);
+    split.dim[axis + 1] = read;
     ref sheared = n_reshape(g, n_slice(g, n_reshape(g, rows, &flat), axis, reach, all, 1), &split);
-    if (size > 2)
-        sheared = n_slice(g, sheared, axis + 1, 0, length, 1);
-    return n_reshape(g, n_reduce(g, OP_sum, sheared, 1u << axis), &from);
+    return size > 2 ? n_slice(g, sheared, axis + 1, 0, length, 1) : sheared;
+}
+
+/* The gradient of windows that overlap: each element gets the sum over the windows that contain it. */
+static ref vjp_overlapping(struct graph *g, const struct node *n, ref dy, const struct steps *by)
+{
+    const struct shape from = *node_shape(g, n->in[0]);
+    uint32_t axis = n->attr.window.axis;
+    ref rows = elements_in_place(g, elements_at(g, dy, axis), axis, from.dim[axis], by);
+    return n_reshape(g, n_reduce(g, OP_sum, rows, 1u << axis), &from);
+}
+
+/* The same for windows of adjacent elements and a stride above 1.  Element x = m * stride + p, with p below the stride,
+ * only lies at places q * stride + p of windows: in window m - q.  So for each p the gradient is that of windows with
+ * stride 1, whose sums read neighbours and have no terms that are always 0.  dy as [.., j, i, ..] becomes
+ * [.., p, q, i, ..], the sums over q [.., p, 1, m, ..], and these [.., m * stride + p, ..]. */
+static ref vjp_strided(struct graph *g, const struct node *n, ref dy, int64_t stride)
+{
+    const struct shape from = *node_shape(g, n->in[0]);
+    uint32_t axis = n->attr.window.axis;
+    int64_t size = n->attr.window.size, rows = (size - 1) / stride + 1, count = node_shape(g, dy)->dim[axis];
+    uint8_t swap[KL_MAX_RANK], back[KL_MAX_RANK];
+    ref r = elements_at(g, dy, axis);
+    if (g->err.code != KL_OK)
+        return NIL;
+    struct shape split = split_rows(node_shape(g, r), axis, rows, stride), joined = from;
+    for (uint32_t d = 0; d < KL_MAX_RANK; d++)
+        swap[d] = back[d] = (uint8_t)(d < split.rank ? d : 0);
+    swap[axis] = back[axis + 2] = (uint8_t)(axis + 1);
+    swap[axis + 1] = (uint8_t)axis;
+    back[axis] = (uint8_t)(axis + 2);
+    back[axis + 1] = (uint8_t)axis;
+    if (rows * stride > size)
+        r = n_pad(g, r, n_const(g, n->dtype, dtype_bits(n->dtype, 0)), axis, 0, rows * stride - size, 0);
+    r = n_permute(g, n_reshape(g, r, &split), swap);
+    /* windows of stride 1 span count + rows - 1 elements; less than one more lies behind the last window */
+    int64_t span = dims_build(g, "window", 1, &(struct scaled){count, 1}, rows);
+    joined.dim[axis] = dims_build(g, "window", 1, &(struct scaled){span, stride}, 0);
+    r = n_reduce(g, OP_sum, elements_in_place(g, r, axis + 1, span, &(struct steps){1, 1}), 1u << (axis + 1));
+    return n_slice(g, n_reshape(g, n_permute(g, r, back), &joined), axis, 0, from.dim[axis], 1);
 }
 
 void vjp_window(struct graph *g, ref y, ref dy, ref *din)
@@ -135,7 +183,10 @@ void vjp_window(struct graph *g, ref y, ref dy, ref *din)
     const struct node n = *node_at(g, y);
     struct steps by = steps_of(g, &n);
     bool apart = node_shape(g, y)->dim[n.attr.window.axis] == 1 || by.stride > (n.attr.window.size - 1) * by.dilation;
-    din[0] = apart ? vjp_disjoint(g, &n, dy, &by) : vjp_overlapping(g, &n, dy, &by);
+    bool phases = by.stride > 1 && by.dilation == 1 && node_shape(g, y)->rank < KL_MAX_RANK;
+    din[0] = apart    ? vjp_disjoint(g, &n, dy, &by)
+             : phases ? vjp_strided(g, &n, dy, by.stride)
+                      : vjp_overlapping(g, &n, dy, &by);
 }
 
 uint32_t lower_window(struct lower *l, ref r, const uint32_t *coord)

@@ -13,8 +13,9 @@
  * epilogue over whole rows does not have this cost. */
 enum { MAX_TILED_ARRAYS = 3, MAX_SWEPT_ARRAYS = 12 };
 enum { FEW_RESULTS = 64, MANY_ELEMENTS = 1 << 16 };     /* a reduction to few results has few tasks */
-/* one tile of rows; one block of them, which share a panel (lower_dot.c) */
-enum { DOT_FEW_ROWS = 8, DOT_PANEL_ROWS = 128 };
+/* One tile of rows; one block of them, which share a panel (lower_dot.c): 128, or 131, the prime that stands in for a
+ * symbol of at most 128 (ir/symbols/README.md). */
+enum { DOT_FEW_ROWS = 8, DOT_PANEL_ROWS = 131 };
 /* nodes; at a greater distance the results of one of them would wait in memory for their readers */
 enum { SIBLING_DISTANCE = 32 };
 enum { MAX_LANES = 64, STRIDED_BYTES = 256 << 10 }; /* smaller arrays stay in a cache, where strides cost little */

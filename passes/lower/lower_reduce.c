@@ -646,9 +646,10 @@ static void emit_column_blocks(struct reduce *r, const struct shape *inner, cons
         val block = ix_mod(k, all, blocks);
         if (full) {
             val in_full = tail ? k_if(k, k_prim(k, P_LT, block, k_int(k, full), 0)) : 0;
-            val base = ix_scale(k, block, width);
-            ix_whole(k, base, 0, (full - 1) * width);
-            lower_reduce_emit_block(r, inner, base, 0, outer->rank);
+            ix_whole(k, block, 0, full - 1);
+            /* a multiple of the width, so that lanes that are divided by 2 begin in pairs */
+            lower_reduce_emit_block(r, inner, full == 1 ? k_int(k, 0) : ix_scale(k, block, width), 0, outer->rank);
+            ix_whole(k, block, 0, blocks - 1);
             if (in_full)
                 k_end(k, in_full);
         }

@@ -1,11 +1,11 @@
-/* Communicators, and the custom ops that are their collectives.
+/* Communicators, and the custom ops of their collectives.
  *
- * All communicators of a process use one carrier.  Before any data moves, each pair of ranks exchanges a line that
- * says what it is about to do: the communicator, its count of operations, the op and the type.  So ranks that do
- * different things find that out, instead of taking each other's data for their own.
+ * All communicators of a process use one carrier.  Before any data is sent, each pair of ranks exchanges a line of text
+ * that describes the operation: the communicator, its number of operations so far, the op and the type.  So ranks that
+ * execute different operations get an error, instead of each other's data.
  *
- * Sums: rank r receives part r of all ranks' tensors, combines them in the order of the ranks and sends the result to
- * all.  Each element is computed once, by one rank, so all get the same bits, at every repetition. */
+ * For sums, rank r receives part r of all ranks' tensors, combines these in the order of the ranks and sends the result
+ * to all ranks.  Each element is computed once, by one rank, so all ranks get the same bits, at every repetition. */
 #include "comm.h"
 #include "codegen/codegen.h"
 #include "ir/graph/custom.h"
@@ -13,13 +13,13 @@
 #include <pthread.h>
 #include <string.h>
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards what follows; held while an operation runs */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards `world`; it is held while an operation runs */
 static struct {
-    const struct carrier *carrier;       /* NULL: there is no other rank */
-    void *link;                          /* NULL: not joined, or lost */
+    const struct carrier *carrier;       /* NULL: there is only one rank */
+    void *link;                          /* NULL: not joined yet, or lost */
     int rank, ranks;
-    int made, open;                      /* communicators so far; those not closed */
-    char lost[CARRIER_MESSAGE];          /* why the link was closed */
+    int made, open;                      /* number of communicators made so far; number of those not freed */
+    char lost[CARRIER_MESSAGE];          /* the reason for which the link was closed */
     struct kl_comm *first;
 } world;
 
@@ -27,11 +27,11 @@ static struct {
 
 enum { LINE = 160 };
 
-/* The connection is of no use any more. */
+/* Closes the link after an error, after which it cannot be used. */
 static bool comm_lost(char *message)
 {
     snprintf(world.lost, sizeof world.lost, "%s", message);
-    world.carrier->close(world.link); /* so that the others find out without waiting */
+    world.carrier->close(world.link); /* so that the other ranks see an error at once instead of a timeout */
     world.link = NULL;
     return false;
 }
@@ -44,11 +44,12 @@ static bool exchange(int to, const void *out, size_t out_bytes, int from, void *
     return comm_lost(message);
 }
 
-/* In step `step` of an exchange of all with all: whom this rank sends to and receives from. */
+/* The ranks that this rank sends to and receives from in step `step` of an exchange between all ranks. */
 static int after(int step) { return (world.rank + step) % world.ranks; }
 static int before(int step) { return (world.rank - step + world.ranks) % world.ranks; }
 
-/* Are all ranks about to do the same?  KL_OK, ARGUMENT: no, and they may go on; IO: a rank is lost. */
+/* Checks that all ranks are about to execute the same operation.  Returns KL_OK; ARGUMENT: they are not, but the link
+ * can still be used; IO: a rank is lost. */
 static kl_status agree(struct kl_comm *c, const char *what, char *message)
 {
     char own[LINE] = "", other[LINE], different[LINE] = "";
@@ -73,7 +74,7 @@ static kl_status agree(struct kl_comm *c, const char *what, char *message)
     return KL_ERR_ARGUMENT;
 }
 
-/* Memory that the communicator keeps; NULL: message. */
+/* Memory that the communicator keeps for later operations.  NULL: message has the reason. */
 static char *comm_work(struct kl_comm *c, size_t bytes, char *message)
 {
     if (c->work_bytes < bytes) {
@@ -93,7 +94,7 @@ static struct range part_of(int64_t n, int rank)
                           n / world.ranks * (rank + 1) + (rank + 1 < n % world.ranks ? rank + 1 : n % world.ranks)};
 }
 
-/* out[]: this rank's part of all ranks' tensors, combined. */
+/* Combines this rank's part of all ranks' tensors and stores it in its place in out[]. */
 static bool reduce_part(struct kl_comm *c, enum comm_reduction kind, unsigned dtype, const char *in, int64_t n,
                         char *out, char *message)
 {
@@ -118,7 +119,7 @@ static bool reduce_part(struct kl_comm *c, enum comm_reduction kind, unsigned dt
     return true;
 }
 
-/* Sends this rank's part of out, which is in place, to all and receives theirs. */
+/* Sends this rank's part of out to all ranks, and receives their parts. */
 static bool gather_parts(char *out, int64_t n, size_t size, char *message)
 {
     struct range own = part_of(n, world.rank);
@@ -131,7 +132,7 @@ static bool gather_parts(char *out, int64_t n, size_t size, char *message)
     return ok;
 }
 
-/* Sends this rank's part of out to root, which receives those of all. */
+/* Sends this rank's part of out to root, which receives the parts of all ranks. */
 static bool gather_to(char *out, int64_t n, size_t size, int root, char *message)
 {
     bool ok = true;
@@ -147,7 +148,8 @@ static bool gather_to(char *out, int64_t n, size_t size, int root, char *message
     return ok;
 }
 
-/* From rank to rank as a tree: in round k the ranks that have it send it to those 2^k further on, counted from root. */
+/* Broadcasts along a tree: in round k each rank that has the data sends it to the rank 2^k further on, counted from
+ * root. */
 static bool broadcast(char *data, size_t bytes, int root, char *message)
 {
     int place = (world.rank - root + world.ranks) % world.ranks;
@@ -168,7 +170,7 @@ static bool broadcast(char *data, size_t bytes, int root, char *message)
 static const char *const op_word[COMM_OPS] = {"all_reduce", "reduce_scatter", "all_gather", "broadcast",
                                              "reduce"};
 
-/* What a node's attributes say: text, so that a graph can be read. */
+/* A node's attributes are text, so that a printed graph can be read. */
 struct comm_attr { int number, ranks, root, gradient_of; enum comm_reduction kind; };
 
 int comm_op_attr(char *text, size_t size, const struct kl_comm *c, enum comm_reduction kind, int root, int gradient_of)
@@ -235,7 +237,7 @@ static int64_t type_elements(const kl_type *t)
     return n;
 }
 
-/* The data's part of an operation that all ranks have agreed on. */
+/* Moves the data of an operation, after all ranks have agreed on it. */
 static bool move_data(struct kl_comm *c, enum comm_op op, const struct comm_attr *a, const kl_custom_call *call,
                       char *message)
 {
@@ -345,7 +347,7 @@ static const struct carrier *carrier_named(const char *name, struct err *e)
     return NULL;
 }
 
-/* Joins the other ranks.  Needs the lock. */
+/* Joins the other ranks.  The caller holds the lock. */
 static bool comm_join(const char *carrier, const struct comm_place *place, double timeout, struct err *e)
 {
     char message[CARRIER_MESSAGE] = "";

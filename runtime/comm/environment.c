@@ -1,11 +1,11 @@
-/* What the launchers of jobs tell a process: torchrun and its like, mpirun (Open MPI, MPICH), Slurm's srun. */
+/* The environment variables of job launchers: torchrun and compatible ones, mpirun (Open MPI, MPICH), Slurm's srun. */
 #include "comm.h"
 #include <stdlib.h>
 #include <string.h>
 
 struct launcher { const char *rank, *ranks, *local_rank; bool mpi; };
 
-/* The first whose rank and ranks are both set. */
+/* The first launcher whose rank and number of ranks are both set is used. */
 static const struct launcher launchers[] = {
     {"RANK", "WORLD_SIZE", "LOCAL_RANK", false},
     {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", true},
@@ -13,7 +13,7 @@ static const struct launcher launchers[] = {
     {"SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", false},
 };
 
-/* A whole number of at least `least`, or `otherwise` where the variable is not set. */
+/* The value of a variable that must be a whole number of at least `least`; `otherwise` if the variable is not set. */
 static bool whole_number(const char *name, int least, int otherwise, int *out, struct err *e)
 {
     const char *text = getenv(name);
@@ -38,7 +38,7 @@ bool comm_place_find(struct comm_place *p, struct err *e)
     p->address = address && *address ? address : "127.0.0.1";
     if (!whole_number("MASTER_PORT", 1, 29500, &p->port, e))
         return false;
-    p->port += agent && !strcmp(agent, "True"); /* torchrun itself listens at the port that it names */
+    p->port += agent && !strcmp(agent, "True"); /* torchrun itself listens at the port in MASTER_PORT */
     for (size_t i = 0; i < sizeof launchers / sizeof *launchers; i++) {
         const struct launcher *l = &launchers[i];
         if (!getenv(l->rank) || !getenv(l->ranks))

@@ -1,5 +1,5 @@
-/* Tensors of several ranks combined element by element, in the order of the ranks.  As ops on halves do, this computes
- * them in f32 and rounds once. */
+/* Combines tensors of several ranks element by element, in the order of the ranks.  Like ops on half floats, it
+ * computes them in f32 and rounds once. */
 #include "comm.h"
 #include "ir/math/half.h"
 #include <string.h>
@@ -17,7 +17,7 @@ const char *comm_reduction_name(enum comm_reduction kind)
     } \
     break
 
-/* max and min are those of ops.def: NaN if either is. */
+/* max and min are those of ops.def: NaN if one of the operands is NaN. */
 #define COMBINE(type) \
     switch (kind) { \
     case COMM_MAX: EACH(type, b < a || a != a ? a : b); \
@@ -37,7 +37,7 @@ static void combine_rank(enum comm_reduction kind, unsigned dtype, void *out, co
     case KL_U32: COMBINE(uint32_t);
     case KL_U64: COMBINE(uint64_t);
     case KL_I32:
-        if (kind == COMM_SUM) /* wraps around */
+        if (kind == COMM_SUM) /* integers wrap around */
             combine_rank(kind, KL_U32, out, x, n);
         else {
             COMBINE(int32_t);
@@ -50,7 +50,7 @@ static void combine_rank(enum comm_reduction kind, unsigned dtype, void *out, co
             COMBINE(int64_t);
         }
         break;
-    default: COMBINE(uint8_t); /* bool, too */
+    default: COMBINE(uint8_t); /* bool is stored as uint8_t, too */
     }
 }
 

@@ -1,9 +1,10 @@
 /* Carrier "socket": TCP connections between all pairs of ranks.
  *
- * Rank 0 listens at the address and port that all ranks are given.  Every other rank connects there and says its rank
- * and the port at which it listens itself; rank 0 answers with the places of all of them, and each connects to those of
- * lower rank.  The connections are not encrypted, and any process that reaches the port can take a rank's place: this
- * is for one machine or a private network.  Numbers are sent in the machine's own order, so all must have the same. */
+ * Rank 0 listens at the address and port that all ranks know.  Every other rank connects to it and sends its rank and
+ * the port at which it listens itself.  Rank 0 answers with the addresses of all ranks, and each rank connects to those
+ * of lower rank.  The connections are not encrypted, and any process that can connect to the port can take a rank's
+ * place, so this carrier is for one machine or a private network.  Numbers are sent in the machine's byte order, which
+ * must be the same for all ranks. */
 #define _GNU_SOURCE
 #include "carrier.h"
 #include "ir/ir.h"
@@ -29,7 +30,7 @@ struct link {
 };
 
 struct hello { uint32_t magic; int32_t rank, ranks, port; };
-struct place { int32_t family, port; uint8_t address[16]; }; /* where a rank listens */
+struct place { int32_t family, port; uint8_t address[16]; }; /* the address at which a rank listens */
 enum { MAGIC = 0x4b4c434f + CARRIER_VERSION };
 
 static bool socket_error(char *message, const char *format, ...) __attribute__((format(printf, 2, 3)));
@@ -55,7 +56,8 @@ static int milliseconds_until(double deadline)
     return left <= 0 ? 0 : left > 1e9 ? 1000000000 : (int)left + 1;
 }
 
-/* Moves what the socket takes or has now.  Returns the bytes, 0: none now, -1: message. */
+/* Sends or receives what the socket accepts or has without waiting.  Returns the number of bytes, 0 if there are none
+ * now, or -1 with message. */
 static ptrdiff_t move_some(int fd, int rank, bool sends, char *data, size_t bytes, char *message)
 {
     ptrdiff_t n = sends ? send(fd, data, bytes, MSG_NOSIGNAL | MSG_DONTWAIT) : recv(fd, data, bytes, MSG_DONTWAIT);
@@ -103,7 +105,7 @@ static bool socket_exchange(void *ctx, int to, const void *out, size_t out_bytes
 
 /* ---- joining ---- */
 
-/* The same before the link has all its sockets. */
+/* The same, before the link has all its sockets. */
 static bool move_all(int fd, int rank, bool sends, void *data, size_t bytes, double deadline, char *message)
 {
     while (bytes) {
@@ -120,7 +122,7 @@ static bool move_all(int fd, int rank, bool sends, void *data, size_t bytes, dou
     return true;
 }
 
-/* A new socket: listening at the address, or connected to it.  -1: errno. */
+/* Makes a socket that listens at the address, or is connected to it.  -1: errno. */
 static int socket_at(const struct sockaddr *address, socklen_t bytes, bool listens)
 {
     int one = 1, fd = socket(address->sa_family, SOCK_STREAM | SOCK_CLOEXEC, 0), failed;
@@ -137,7 +139,7 @@ static int socket_at(const struct sockaddr *address, socklen_t bytes, bool liste
     return -1;
 }
 
-/* The same at a host's name.  Connecting is tried until the deadline: rank 0 may start later than others. */
+/* The same for a host name.  Connecting is repeated until the deadline, because rank 0 may start later than others. */
 static int socket_at_name(const struct carrier_place *p, bool listens, double deadline, char *message)
 {
     char port[16];
@@ -180,7 +182,7 @@ static void listening_place(const struct sockaddr_storage *from, int port, struc
         memcpy(p->address, &((const struct sockaddr_in6 *)from)->sin6_addr, 16);
 }
 
-/* Takes connections of ranks above `from` until all are there; notes where they listen. */
+/* Accepts connections of ranks above `from` until all have connected, and stores where they listen. */
 static bool accept_ranks(struct link *l, int first, struct place *place, double deadline, char *message)
 {
     for (int missing = l->ranks - first; missing > 0;) {
@@ -193,7 +195,7 @@ static bool accept_ranks(struct link *l, int first, struct place *place, double 
             return socket_error(message, "%d of %d ranks have not come within %g s", missing, l->ranks, l->timeout);
         double soon = seconds() + 2;
         if (!move_all(fd, -1, false, &h, sizeof h, soon < deadline ? soon : deadline, message) || h.magic != MAGIC) {
-            close(fd); /* it does not speak this protocol */
+            close(fd); /* it does not use this protocol */
             continue;
         }
         if (h.ranks != l->ranks || h.rank < first || h.rank >= l->ranks || l->fd[h.rank] >= 0) {
@@ -253,7 +255,7 @@ static bool join_as_other(struct link *l, const struct carrier_place *p, struct 
     l->fd[0] = socket_at_name(p, false, deadline, message);
     if (l->fd[0] < 0)
         return false;
-    /* of the same family as the way to rank 0 */
+    /* with the address family of the connection to rank 0 */
     bool is_v6 = !getsockname(l->fd[0], (struct sockaddr *)&mine, &mine_bytes) && mine.ss_family == AF_INET6;
     l->listener = is_v6 ? socket_at((struct sockaddr *)&v6, sizeof v6, true)
                         : socket_at((struct sockaddr *)&v4, sizeof v4, true);

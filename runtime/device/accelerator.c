@@ -1,6 +1,6 @@
-/* Devices with a driver: each is opened once, tried with a small kernel, and locked by who works with it.  In a child
- * of fork those that the parent has opened are the parent's: all that is asked of them fails. */
-#define _GNU_SOURCE /* recursive mutexes */
+/* Devices with a driver.  Each is opened once, tested with a small kernel, and has a lock for the threads that use it.
+ * In a child of fork the devices that the parent has opened cannot be used: every operation on them fails. */
+#define _GNU_SOURCE /* for recursive mutexes */
 #include "codegen/gpu/source.h"
 #include "plugin.h"
 #include "runtime/runtime.h"
@@ -9,8 +9,9 @@
 #include <string.h>
 
 enum { FIRST = DEVICE_CUDA, MOST_BLOCKS = 4096, LEAST_BLOCKS = 64 };
-enum { WAVES = 8 };               /* blocks of a launch for each that the device runs at once, unless MOST_BLOCKS */
-enum { MOST_WORK = 256 << 20 };   /* bytes of scratch of all blocks of a launch, unless LEAST_BLOCKS take more */
+enum { WAVES = 8 };               /* blocks of a launch for each block that the device runs at once, but at most
+                                     MOST_BLOCKS in all */
+enum { MOST_WORK = 256 << 20 };   /* bytes of scratch of all blocks of a launch; LEAST_BLOCKS blocks may use more */
 
 struct accelerator {
     const struct driver *driver;
@@ -19,12 +20,12 @@ struct accelerator {
     uint32_t dtypes;
     int number;
     pthread_mutex_t lock;
-    struct driver orphan;         /* the driver in a child of fork */
+    struct driver orphan;         /* replaces the driver in a child of fork */
 };
 
 static struct {
-    _Atomic(struct accelerator *) opened; /* NULL: not tried, or it failed */
-    /* opened, but it does not work; it stays open, for the process has seen the driver */
+    _Atomic(struct accelerator *) opened; /* NULL: not opened yet, or opening failed */
+    /* a device that was opened but does not work; it is never closed, because the process has used its driver */
     struct accelerator *failed;
     struct err err;
 } slot[DEVICE_END - FIRST];
@@ -74,7 +75,7 @@ void accelerator_unlock(struct accelerator *a) { pthread_mutex_unlock(&a->lock);
 
 /* ---- kernels ---- */
 
-/* Scratch of all blocks lies behind each other; there may be fewer of them. */
+/* The scratch of all blocks is contiguous.  Its size is that for MOST_BLOCKS, also if a launch has fewer. */
 static void set_uses(struct device_kernel *d, const struct kernel *k)
 {
     struct buffer_use *next = d->use;
@@ -133,8 +134,8 @@ void accelerator_unload(struct accelerator *a, struct device_kernel *k)
     mem_free(k);
 }
 
-/* Where it is known how many blocks the device runs at once, a launch has a whole number of such waves, so that no
- * wave is almost empty; with scratch it has one, for more blocks only take more memory. */
+/* If the number of blocks that the device runs at once is known, a launch has a multiple of it, so that the last of
+ * these waves is not almost empty.  A kernel with scratch has one wave, because more blocks only need more memory. */
 uint32_t accelerator_blocks(const struct device_kernel *k, int64_t extent)
 {
     int64_t most = MOST_BLOCKS, wave = k->resident;
@@ -151,7 +152,7 @@ uint32_t accelerator_blocks(const struct device_kernel *k, int64_t extent)
 
 /* ---- opening ---- */
 
-/* One fma: the product of the first two numbers, plus the third. */
+/* A kernel with one fma: the product of the first two numbers, plus the third. */
 static struct kernel *trial_kernel(void)
 {
     struct kernel *k = kernel_new("trial");
@@ -171,7 +172,7 @@ static struct kernel *trial_kernel(void)
 
 static bool trial_code(const struct accelerator *a, const struct kernel *k, struct code *code, struct err *e)
 {
-    struct caps whole = a->caps; /* with an fma, whose worth is to be seen */
+    struct caps whole = a->caps; /* compiled with the device's fma, which the test measures */
     size_t n = strlen(whole.features);
     snprintf(whole.features + n, sizeof whole.features - n, "+fma");
     return a->driver->backend->compile_for(k, &whole, EMIT_OBJECT, code, e);
@@ -192,7 +193,7 @@ static bool trial_run(struct accelerator *a, const struct device_kernel *k, cons
     return ok;
 }
 
-/* Runs a kernel, to see that the device works and whether its fma rounds once. */
+/* Runs a kernel to check that the device works, and whether its fma rounds once. */
 static bool try_out(struct accelerator *a, struct err *e)
 {
     const float in[3] = {1 + 0x1p-12f, 1 + 0x1p-12f, -1 - 0x1p-11f};
@@ -273,7 +274,7 @@ bool accelerator_open(int device, struct err *e)
 
 /* ---- fork ---- */
 
-/* An orphan's device is the accelerator itself. */
+/* After fork, `device` points to the accelerator itself. */
 static bool not_ours(struct driver_device *d, struct err *e)
 {
     const struct accelerator *a = (const struct accelerator *)d;
@@ -337,7 +338,7 @@ static void accelerators_after_fork(bool child)
     for (int d = FIRST; d < DEVICE_END; d++) {
         struct accelerator *a = accelerator_get(d);
         if (a && child) {
-            make_lock(a); /* the thread that holds it has another number here */
+            make_lock(a); /* the lock's owner is the parent's thread, whose id this thread does not have */
             make_orphan(a);
         } else if (a) {
             accelerator_unlock(a);

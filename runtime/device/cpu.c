@@ -1,11 +1,12 @@
-/* Device cpu's code generator, opened where something has to be compiled and not before.
+/* The code generator of device cpu.  Its library is opened when something must be compiled, and not before.
  *
- * What a process wants of it earlier is its version and a description of the processor: they are in the keys of kernels
- * on disk and decide schedules.  To open it for that alone, and LLVM with it, would be a third of a first step's time.
- * So the cache folder keeps them, as an entry whose key is all that decides them (codegen/identity.c) and which names
- * the compiler's file as it was; a process that finds another there opens the generator and writes the entry anew.
- * Should the loader have found yet another compiler after all, then the version is that one's from the first compile
- * on, so that no entry on disk has the code of a compiler that its key does not name. */
+ * A process needs two facts of it earlier: its version and a description of the processor, which are part of the keys
+ * of kernels on disk and determine schedules.  Opening the generator, and LLVM with it, only for these facts would take
+ * a third of the time of a first step.  So they are stored in the cache folder, as an entry whose key is everything
+ * that determines them (codegen/identity.c); the entry also identifies the compiler's file.  If the compiler's file has
+ * changed, the process opens the generator and writes the entry again.  If the loader opens yet another compiler, that
+ * compiler's version is used from the first compilation on, so that no entry on disk contains code of a compiler that
+ * its key does not name. */
 #include "runtime/runtime.h"
 #include <pthread.h>
 #include <stdlib.h>
@@ -13,16 +14,17 @@
 
 struct description {
     char version[256];
-    char compiler[4096 + 128]; /* file_identity */
+    char compiler[4096 + 128]; /* the file_identity of the compiler's library */
     struct caps caps;
 };
 
 static struct description kept, own;
-static _Atomic(const struct description *) now;      /* one of the two */
-static const char *name;                             /* of the generator */
-static const struct backend *generator;              /* NULL: not opened */
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards generator, and own until `now` is it; fork waits, for
-                                                            who takes it has fork_hold */
+static _Atomic(const struct description *) now;      /* points to one of the two */
+static const char *name;                             /* name of the generator */
+static const struct backend *generator;              /* NULL: it is not opened */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards generator, and `own` until `now` points to it; a
+                                                            thread that holds it also holds fork_hold, so fork waits for
+                                                            it */
 
 static bool cpu_make_key(struct disk_key *key)
 {
@@ -40,7 +42,7 @@ static bool read_kept(void)
         mem_free(found.file);
     }
     disk_key_free(&key);
-    size_t path = strcspn(kept.compiler, " "); /* a folder with a space in its name only makes the entry useless */
+    size_t path = strcspn(kept.compiler, " "); /* if the path of the library has a space, the entry is not used */
     if (!path || path >= sizeof compiler) return false;
     memcpy(compiler, kept.compiler, path);
     compiler[path] = 0;

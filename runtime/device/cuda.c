@@ -1,5 +1,5 @@
-/* The driver of CUDA: libcuda.so.1, which comes with NVIDIA's driver, or $KILN_CUDA_DRIVER.  Devices have the process's
- * primary context, so that memory can be shared with what else in it uses CUDA. */
+/* The driver of CUDA.  Its library is libcuda.so.1, which is part of NVIDIA's driver, or $KILN_CUDA_DRIVER.  Devices
+ * use the process's primary context, so that memory can be shared with other CUDA code of the process. */
 #include "driver.h"
 #ifdef KILN_CUDA
 #include "codegen/gpu/compilers/compile.h"
@@ -8,10 +8,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { LEAST_VERSION = 11040 };   /* 11.4: the first that has all these functions */
-enum { SPECIFIC = 9 };            /* from this capability on code for one architecture alone has more instructions */
-enum { CAPABILITY_MAJOR = 75, CAPABILITY_MINOR = 76, L2_BYTES = 38, MULTIPROCESSORS = 16 }; /* CUdevice_attribute */
-enum { DYNAMIC_SHARED_BYTES = 8 };                       /* CUfunction_attribute */
+enum { LEAST_VERSION = 11040 };   /* CUDA 11.4, the first version that has all these functions */
+enum { SPECIFIC = 9 };            /* from this compute capability on, architecture-specific code (such as sm_90a) has
+                                     more instructions */
+enum { CAPABILITY_MAJOR = 75, CAPABILITY_MINOR = 76, L2_BYTES = 38, MULTIPROCESSORS = 16 }; /* numbers of
+                                                                                               CUdevice_attribute */
+enum { DYNAMIC_SHARED_BYTES = 8 };                       /* number of CUfunction_attribute */
 
 static struct {
 #define CUDA(field, function, parameters) gpu_result (*field) parameters;
@@ -135,7 +137,7 @@ static unsigned cuda_count(struct err *e)
 
 static void release_context(struct driver_device *d) { cuda.context_release(d->index); }
 
-/* The architecture stands first: codegen/gpu/build.c compiles for it. */
+/* The features begin with the architecture, because codegen/gpu/build.c compiles for it. */
 static bool cuda_describe(struct driver_device *d, struct caps *caps, struct err *e)
 {
     int major = 0, minor = 0, l2 = 0, processors = 0;

@@ -1,4 +1,4 @@
-/* The devices this machine has, by name.  A device is probed when it is first asked for, not before. */
+/* The devices of this machine, by name.  A device is opened when it is used for the first time, and not before. */
 #include "plugin.h"
 #include "runtime/runtime.h"
 #include <pthread.h>
@@ -12,7 +12,7 @@
 #define HAS_REF true
 #endif
 
-/* DEVICES_A_KIND numbers a kind; the first is the name alone, too. */
+/* Each kind has DEVICES_A_KIND numbers.  The name of a kind without a number is its first device. */
 #define NAMES(first, name)                                                                                       \
     [first] = name ":0", [first + 1] = name ":1", [first + 2] = name ":2", [first + 3] = name ":3",              \
     [first + 4] = name ":4", [first + 5] = name ":5", [first + 6] = name ":6", [first + 7] = name ":7"
@@ -24,7 +24,7 @@ static const char known[] =
                             "meta, which knows shapes only, and those of plug-ins (KILN_PLUGINS)";
 
 static pthread_once_t cpu_once = PTHREAD_ONCE_INIT;
-static const struct backend *cpu_backend; /* NULL: cpu does not work, for the reason in cpu_err */
+static const struct backend *cpu_backend; /* NULL: cpu does not work; cpu_err has the reason */
 static struct caps cpu_caps;
 static struct err cpu_err;
 static char cpu_why[sizeof cpu_err.msg + 16];
@@ -40,7 +40,7 @@ static void probe_cpu(void)
     if (!cpu_backend) log_put(KL_LOG_WARN, "%s", cpu_why);
 }
 
-/* NULL: no device has the number. */
+/* NULL: no device has this number. */
 static const char *find_name(int device)
 {
     if (device < 0 || device >= DEVICE_END) return NULL;
@@ -70,7 +70,8 @@ const struct backend *device_backend(int device, struct caps *caps)
 static bool multiplies_bf16(const struct graph *g)
 {
     bool found = false;
-    for (ref r = 1; r < g->nnode && !found; r++) /* gradients of products are products */
+    for (ref r = 1; r < g->nnode && !found; r++) /* a product's gradients are products, so they need no separate
+                                                    check */
         found = op_is_product(g->node[r].op) && g->node[r].dtype == KL_BF16;
     for (uint32_t i = 0; i < g->nregion && !found; i++) found = multiplies_bf16(g->region[i]);
     return found;
@@ -107,7 +108,7 @@ int device_find(const char *name, struct err *e)
                                             strncmp(name, own, kind)))) continue;
         struct err why = {0};
         if (accelerator_open(d, &why)) return d;
-        bool named = !strncmp(why.msg, "device ", 7); /* by the driver */
+        bool named = !strncmp(why.msg, "device ", 7); /* the driver's message already names the device */
         err_set(e, why.code, "%s%s%s%s", named ? "" : "device ", named ? "" : own, named ? "" : ": ", why.msg);
         return -1;
     }
@@ -210,7 +211,7 @@ unsigned device_kind_count(unsigned kind, struct err *e)
 static const unsigned preferred[] = {KL_DEVICE_CUDA, KL_DEVICE_HIP, KL_DEVICE_CPU, KL_DEVICE_REF};
 static pthread_once_t default_once = PTHREAD_ONCE_INIT;
 static int default_device = -1;
-static char default_why[1200]; /* why those before it do not work */
+static char default_why[1200]; /* why the devices before the default one do not work */
 static struct err default_err;
 
 static void choose_default(void)

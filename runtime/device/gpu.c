@@ -1,4 +1,4 @@
-/* Kernels for GPUs as far as text: no device is needed. */
+/* Kernels for GPUs up to their text, without a device. */
 #include "codegen/gpu/compilers/compile.h"
 #include "codegen/gpu/source.h"
 #include "runtime/runtime.h"
@@ -29,7 +29,8 @@ static bool print_assembly(const struct kernel *k, const struct dialect *d, FILE
     return ok;
 }
 
-/* In languages whose functions have names the prelude stands once; in the others each kernel is a file. */
+/* In languages whose functions have names, the prelude is printed once; in the others each kernel is a file of its
+ * own. */
 static bool print_source(const struct kernel *k, const struct dialect *d, uint32_t number, FILE *f, struct err *e)
 {
     struct text t = {0};

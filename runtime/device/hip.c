@@ -1,4 +1,5 @@
-/* The driver of HIP: libamdhip64.so, or $KILN_HIP_DRIVER.  HIP gives each thread a current device, not a context. */
+/* The driver of HIP.  Its library is libamdhip64.so, or $KILN_HIP_DRIVER.  In HIP each thread has a current device, and
+ * no context. */
 #include "driver.h"
 #ifdef KILN_HIP
 #include "stream.h"
@@ -7,10 +8,10 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { L2_BYTES = 19, MULTIPROCESSORS = 63 }; /* hipDeviceAttribute_t, since HIP 4.5 */
+enum { L2_BYTES = 19, MULTIPROCESSORS = 63 }; /* numbers of hipDeviceAttribute_t since HIP 4.5 */
 
-/* Of struct hipDeviceProp_t only the name of the architecture is wanted.  HIP 6 has another struct, and another
- * function beside the old one: the function says where the name is. */
+/* Kiln reads only the name of the architecture from struct hipDeviceProp_t.  HIP 6 has another struct and a new
+ * function beside the old one, so the offset of the name depends on the function that was found. */
 enum { PROPERTIES_BYTES = 4096, ARCH_BYTES = 256, ARCH_AT = 396, ARCH_AT_SINCE_6 = 1160 };
 
 static struct {
@@ -94,7 +95,7 @@ static bool hip_open_library(struct err *e)
     static const char *const since_6[] = {"hipGetDevicePropertiesR0600"}, *const before[] = {"hipGetDeviceProperties"};
     const char *path = getenv("KILN_HIP_DRIVER"), hint[] = "it comes with ROCm; Debian: libamdhip64-5";
     struct err ignored = {0};
-    /* what HIP works through; without it the library, a large one, is not opened */
+    /* the kernel interface of HIP; if it is missing, the library, which is large, is not opened */
     if (!path && access("/dev/kfd", F_OK))
         return err_set(e, KL_ERR_DEVICE, "there is no AMD GPU that HIP can use: no /dev/kfd");
     if (!stream_library_open(path, usual, name, fn, sizeof fn / sizeof *fn, hint, e))
@@ -138,7 +139,7 @@ static unsigned hip_count(struct err *e)
 
 static void nothing(struct driver_device *d) { (void)d; }
 
-/* "gfx90a:sramecc+:xnack-" */
+/* for example "gfx90a:sramecc+:xnack-" */
 static bool architecture(struct driver_device *d, char arch[ARCH_BYTES], struct err *e)
 {
     char *p = mem_alloc(PROPERTIES_BYTES);
@@ -153,7 +154,7 @@ static bool architecture(struct driver_device *d, char arch[ARCH_BYTES], struct 
                                                       d->name));
 }
 
-/* The architecture stands first: codegen/gpu/build.c compiles for it. */
+/* The features begin with the architecture, because codegen/gpu/build.c compiles for it. */
 static bool hip_describe(struct driver_device *d, struct caps *caps, struct err *e)
 {
     int l2 = 0, processors = 0;

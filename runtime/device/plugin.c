@@ -1,4 +1,4 @@
-/* Plug-ins: found, checked, and called as drivers. */
+/* Plug-ins: loads and checks them, and adapts them to struct driver. */
 #include "plugin.h"
 #include "runtime/runtime.h"
 #include <dlfcn.h>
@@ -14,13 +14,13 @@ struct plugin {
     char name[DEVICES_A_KIND][NAME_MAX_LENGTH + 3];
 };
 static struct plugin plugin[PLUGINS_MAX];
-static atomic_uint loaded;                 /* so many are complete */
+static atomic_uint loaded;                 /* number of plug-ins that are loaded completely */
 static pthread_mutex_t loading = PTHREAD_MUTEX_INITIALIZER;
 
 /* ---- what Kiln does for them ---- */
 
 struct kl_plugin_kernel {
-    struct kernels parsed;                 /* one */
+    struct kernels parsed;                 /* contains one kernel */
     char *text;
 };
 
@@ -63,8 +63,8 @@ static unsigned plugin_count(const struct plugin *p, struct err *e)
     return n < DEVICES_A_KIND ? n : DEVICES_A_KIND;
 }
 
-/* What is computed with is part of the keys of kernels on disk; the planner takes the device for a processor with
- * vectors of 16 bytes. */
+/* The name and the dtypes are part of the keys of kernels on disk.  The planner plans as for a processor with vectors
+ * of 16 bytes. */
 static void plugin_describe(const kl_plugin_about *about, struct caps *caps)
 {
     *caps = (struct caps){.vector_bytes = 16, .vector_regs = 32, .threads = 1,
@@ -116,7 +116,7 @@ static void kernel_end(struct driver_kernel *k)
     mem_free(k);
 }
 
-/* The code is the kernel's text (backend_plugin), with its end. */
+/* The code is the kernel's text (backend_plugin), with its terminating zero. */
 static struct driver_kernel *plugin_load_kernel(struct driver_device *d, const struct gpu_code *code, struct err *e)
 {
     kl_plugin_error why = {0};
@@ -142,7 +142,7 @@ static void unload(struct driver_device *d, struct driver_kernel *k)
 {
     kl_plugin_error ignored = {0};
     if (d->fn->unload) {
-        d->fn->finish(d->own, &ignored); /* it may be about to run */
+        d->fn->finish(d->own, &ignored); /* the kernel may be in use */
         d->fn->unload(d->own, k->loaded);
     }
     kernel_end(k);
@@ -223,7 +223,7 @@ static bool good_name(const char *s)
     return n && n <= NAME_MAX_LENGTH && !s[n] && *s > '9';
 }
 
-/* Does another kind of devices have this name? */
+/* Does another kind of device have this name? */
 static bool name_taken(const char *name)
 {
     size_t n = strlen(name);
@@ -278,7 +278,7 @@ static bool plugin_add(const kl_plugin *p, const char *path, struct err *e)
     return true;
 }
 
-/* With the lock.  A shared object that is refused is closed again; one that is used stays. */
+/* The caller holds the lock.  A shared object that is rejected is closed; one that is used is never closed. */
 static bool load_one(const char *path, struct err *e)
 {
     const kl_plugin *(*entry)(const kl_plugin_host *);
@@ -308,7 +308,7 @@ static bool load_locked(const char *path, struct err *e)
     return ok;
 }
 
-static char environment_why[512]; /* the first that could not be loaded */
+static char environment_why[512]; /* the first error of loading */
 
 static void load_environment(void)
 {

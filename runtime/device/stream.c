@@ -1,9 +1,9 @@
-/* CUDA and HIP: devices with a stream, memory and kernels. */
+/* CUDA and HIP: devices with a stream, their memory and their kernels. */
 #include "stream.h"
 #include <dlfcn.h>
 #include <string.h>
 
-/* Opened for good: drivers have threads and exit handlers. */
+/* Libraries are never closed, because drivers have threads and exit handlers. */
 bool stream_library_open(const char *path, const char *const *library, const char *const *name, void *const *fn,
                          unsigned n,
                          const char *hint, struct err *e)
@@ -25,7 +25,8 @@ bool stream_library_open(const char *path, const char *const *library, const cha
     return true;
 }
 
-/* After these a context only repeats them: what ran may have stored anything anywhere. */
+/* After one of these errors a context only returns the error again; kernels that ran may have stored anything
+ * anywhere. */
 static bool loses_device(gpu_result r)
 {
     static const int16_t lost[] = {4 /* deinitialized */,
@@ -146,7 +147,7 @@ struct driver_device *stream_open(const struct stream_library *l, unsigned index
     return NULL;
 }
 
-/* ---- memory: a block at a time; who asks keeps what it gives back (buffer.c) ---- */
+/* ---- memory: single allocations; buffer.c keeps freed ones for later use ---- */
 
 bool stream_alloc(struct driver_device *d, size_t bytes, void **address, struct err *e)
 {
@@ -158,11 +159,11 @@ bool stream_alloc(struct driver_device *d, size_t bytes, void **address, struct 
     return stream_ok(d, r, "allocating", e);
 }
 
-/* A graph that names the memory has another address set before it runs again. */
+/* If a graph uses this memory, its address is set again before the graph's next launch. */
 void stream_release(struct driver_device *d, void *address)
 {
     struct err ignored = {0};
-    stream_finish(d, &ignored); /* a device that is lost uses nothing */
+    stream_finish(d, &ignored); /* a device that is lost uses no memory */
     if (d->l->enter(d))
         return;
     d->l->free(address);

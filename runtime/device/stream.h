@@ -10,7 +10,7 @@
 #include "ir/ir.h"
 #include "driver.h"
 
-typedef int gpu_result;           /* 0: success; other numbers mean the same in both */
+typedef int gpu_result;           /* 0: success; other numbers have the same meaning in both */
 typedef int gpu_attribute;
 typedef int gpu_function_attribute;
 typedef void *gpu_address;
@@ -42,7 +42,7 @@ struct hip_node {
 struct graph_kernel { gpu_function function; unsigned blocks, threads, shared; void **parameter; };
 
 struct stream_library {
-    const char *what;             /* "CUDA" */
+    const char *what;             /* "CUDA" or "HIP" */
     const struct driver *driver;
 #define BOTH(field, cuda, hip, parameters) gpu_result (*field) parameters;
 #include "stream.def"
@@ -53,7 +53,7 @@ struct stream_library {
     /* Adds a kernel to a graph, after `before` if that is not NULL; sets other arguments in the instantiated graph. */
     gpu_result (*node_add)(gpu_node *n, gpu_graph g, const gpu_node *before, const struct graph_kernel *k);
     gpu_result (*node_set)(gpu_exec x, gpu_node n, const struct graph_kernel *k);
-    /* Lets launches of f give a block so many bytes of shared memory.  NULL: they may give what they like. */
+    /* Sets the limit of dynamic shared memory of a block of f.  NULL: the driver needs no such limit. */
     gpu_result (*allow_shared)(gpu_function f, uint32_t bytes);
     /* Makes direct copies from the peer to d possible; between enter and leave. */
     gpu_result (*reach_peer)(struct driver_device *d, struct driver_device *peer);
@@ -87,8 +87,8 @@ struct driver_device {
     const struct stream_library *l;
     char name[16];
     int index;
-    gpu_context context;          /* CUDA's */
-    int outer;                    /* HIP's: the device that was the thread's before enter */
+    gpu_context context;          /* CUDA only */
+    int outer;                    /* HIP only: the thread's device before enter */
     gpu_stream stream, copies;    /* large uploads have their own */
     gpu_event here;               /* the commands on the stream, for other devices to wait for */
     gpu_event uploaded;           /* the uploads, for the stream to wait for */
@@ -114,13 +114,14 @@ struct driver_device {
 struct driver_kernel { gpu_module module; gpu_function function; uint32_t threads, nbuf, shared; };
 
 /* ---- stream.c ---- */
-/* Opens the library, of names that NULL ends or of `path`, and finds its functions: name[i] to *fn[i].  false: *e. */
+/* Opens the library: `path`, or the first of `names`, which ends with NULL.  Finds its functions: name[i] becomes
+ * *fn[i].  Returns false with the reason in *e. */
 bool stream_library_open(const char *path, const char *const *library, const char *const *name, void *const *fn,
                          unsigned n,
                          const char *hint, struct err *e);
-/* false: the call's error is in *e, and a device that is lost with it is marked. */
+/* Returns false if a call failed; *e has its error, and the device is marked as lost if the error means this. */
 bool stream_ok(struct driver_device *d, gpu_result r, const char *call, struct err *e);
-/* Opens a device.  first: makes its context and describes it in *caps; last: the reverse of first. */
+/* Opens a device.  `first` makes its context and describes it in *caps; `last` is the reverse of `first`. */
 struct driver_device *stream_open(const struct stream_library *l, unsigned index, struct caps *caps,
                                   bool (*first)(struct driver_device *d, struct caps *caps, struct err *e),
                                   void (*last)(struct driver_device *d), struct err *e);
@@ -133,13 +134,13 @@ void *stream_handle(struct driver_device *d);
 
 /* ---- stream_flight.c: the memory that commands in flight may access.  Functions with *e are called between enter and
  * leave. ---- */
-void stream_touch(struct driver_device *d, const void *address, size_t bytes); /* of a collected command */
+void stream_touch(struct driver_device *d, const void *address, size_t bytes); /* memory of a collected command */
 void stream_touch_all(struct driver_device *d);
-bool stream_depart(struct driver_device *d, struct err *e);  /* the collected commands are on the stream now */
-/* Makes `copies` wait for commands that may access the memory. */
+bool stream_depart(struct driver_device *d, struct err *e);  /* the collected commands have been issued to the stream */
+/* Makes the stream `copies` wait for the commands that may access the memory. */
 bool stream_clear(struct driver_device *d, const void *to, size_t bytes, struct err *e);
 bool stream_join(struct driver_device *d, struct err *e);    /* makes the stream wait for uploads */
-void stream_landed(struct driver_device *d);                 /* all commands of the stream have ended */
+void stream_landed(struct driver_device *d);                 /* all commands of the stream have finished */
 bool stream_in_use(struct driver_device *d, const void *address, size_t bytes);
 void stream_flights_free(struct driver_device *d);
 
@@ -158,16 +159,17 @@ bool stream_time_begin(struct driver_device *d, struct err *e);
 bool stream_time_end(struct driver_device *d, double *seconds, struct err *e);
 
 /* ---- stream_graph.c ---- */
-/* Launches a sequence of kernels, n words from `word` on, as a graph if there is one or one is made now.  *done: it was
- * launched. */
+/* Launches a sequence of kernels, of n words from `word` on, as a graph, if there is one or one is made now.  *done: it
+ * was launched. */
 bool stream_replay(struct driver_device *d, const uint64_t *word, uint32_t n, uint32_t kernels, bool *done,
                    struct err *e);
-void stream_forget_graphs(struct driver_device *d);           /* entered */
-void stream_graphs_ended(struct driver_device *d);            /* all commands of the stream have ended */
+void stream_forget_graphs(struct driver_device *d);           /* called between enter and leave */
+void stream_graphs_ended(struct driver_device *d);            /* all commands of the stream have finished */
 
-/* ---- the words of a kernel: KERNEL | parameters << 8, function, blocks | threads << 32 | shared << THREAD_BITS + 32,
- * a word each; the last three parameters are the slots' address, begin and end ---- */
-enum { THREAD_BITS = 11 };        /* up to 1024 threads, and bytes of shared memory behind them */
+/* ---- the words of a kernel ----
+ * KERNEL | parameters << 8, function, blocks | threads << 32 | shared << THREAD_BITS + 32, and a word for each
+ * parameter; the last three parameters are the address of the slots, begin and end */
+enum { THREAD_BITS = 11 };        /* up to 1024 threads; the bits above them are bytes of shared memory */
 static inline unsigned kernel_threads(const uint64_t *w) { return w[2] >> 32 & ((1u << THREAD_BITS) - 1); }
 static inline unsigned kernel_shared(const uint64_t *w) { return (unsigned)(w[2] >> 32 >> THREAD_BITS); }
 static inline uint32_t kernel_parameters(const uint64_t *w) { return (uint32_t)(*w >> 8); }

@@ -17,7 +17,7 @@ static void *address_of(uint64_t w) { return (void *)(uintptr_t)w; }
 
 static gpu_function function_of(uint64_t w) { return (gpu_function)(uintptr_t)w; }
 
-/* Every public function calls this first, and leave at its end. */
+/* Every public function calls this first, and `leave` at its end. */
 static bool stream_batch_enter(struct driver_device *d, struct err *e)
 {
     if (d->lost)
@@ -122,7 +122,7 @@ static bool issue(struct driver_device *d, struct err *e)
 
 static bool uses_chunks(const struct turn *t) { return t->nchunk && t->chunk[0].used; }
 
-/* Entered: issues the collected commands. */
+/* Issues the collected commands.  Called between enter and leave. */
 static bool stream_batch_begin(struct driver_device *d, struct err *e)
 {
     struct turn *t = &d->turn[d->now];
@@ -160,7 +160,7 @@ static void reset(struct turn *t)
         t->chunk[i].used = 0;
 }
 
-/* Entered. */
+/* Called between enter and leave. */
 static bool wait(struct driver_device *d, struct err *e)
 {
     bool ok = stream_batch_begin(d, e);
@@ -201,7 +201,7 @@ void stream_drop(struct driver_device *d)
 
 /* ---- the host's memory ---- */
 
-/* Entered: pinned memory for data that the device reads when the list runs. */
+/* Pinned memory for data that the device reads when the list runs.  Called between enter and leave. */
 static char *chunk_room(struct driver_device *d, size_t bytes, struct err *e)
 {
     struct turn *t = &d->turn[d->now];
@@ -244,7 +244,7 @@ static bool upload_small(struct driver_device *d, void *to, const void *data, si
     return note_copy(d, UPLOAD, to, p, bytes, e);
 }
 
-/* Entered: one of two pinned buffers, after the device has finished with it. */
+/* One of two pinned buffers, after the device has finished with it.  Called between enter and leave. */
 static bool take_half(struct driver_device *d, unsigned *which, struct err *e)
 {
     unsigned i = d->next_half;
@@ -296,7 +296,7 @@ bool stream_upload(struct driver_device *d, void *to, const void *data, size_t b
     return ok;
 }
 
-/* Copies a part out of its buffer once it is there. */
+/* Copies a part out of its pinned buffer when it has arrived. */
 static bool take_part(struct driver_device *d, unsigned i, char *data, size_t n, struct err *e)
 {
     if (!stream_ok(d, d->l->event_finish(d->half[i].done), "working", e))
@@ -309,7 +309,7 @@ static bool take_part(struct driver_device *d, unsigned i, char *data, size_t n,
 static bool download_parts(struct driver_device *d, char *data, char *from, size_t bytes, struct err *e)
 {
     unsigned i = 0, before = 0;
-    size_t waiting = 0; /* bytes of the part that is on its way */
+    size_t waiting = 0; /* bytes of the part that is in flight */
     bool ok = stream_batch_begin(d, e);
     for (size_t at = 0, n; ok && at < bytes; at += n) {
         n = bytes - at < HALF ? bytes - at : HALF;
@@ -335,14 +335,14 @@ bool stream_download(struct driver_device *d, void *data, const void *from, size
 
 /* ---- between devices ---- */
 
-/* Entered: records the event `here` behind all commands. */
+/* Records the event `here` after all commands.  Called between enter and leave. */
 static bool mark_here(struct driver_device *d, struct err *e)
 {
     d->working = true;
     return stream_batch_begin(d, e) && stream_ok(d, d->l->event_record(d->here, d->stream), "working", e);
 }
 
-/* The copy runs after all commands of both devices so far, and before their later commands. */
+/* The copy runs after all commands that both devices have so far, and before their later commands. */
 bool stream_copy_peer(struct driver_device *to_device, void *to, struct driver_device *from_device, const void *from,
                       size_t bytes,
                       struct err *e)
@@ -356,7 +356,7 @@ bool stream_copy_peer(struct driver_device *to_device, void *to, struct driver_d
     if (!ok || !stream_batch_enter(to_device, e))
         return false;
     if (!(to_device->reached >> from_device->index & 1)) {
-        /* a device that cannot is reached through the host, by the driver */
+        /* without direct copies the driver copies through the host */
         to_device->reached |= 1u << from_device->index;
         to_device->l->reach_peer(to_device, from_device);
     }

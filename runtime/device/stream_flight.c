@@ -14,7 +14,7 @@ static bool overlaps(const struct ranges *r, const void *address, size_t bytes)
     return yes;
 }
 
-/* Without memory for one more, all memory may be touched. */
+/* If there is no memory for one more range, the commands count as accessing all memory. */
 static void add(struct ranges *r, struct range x)
 {
     if (r->all)
@@ -39,7 +39,7 @@ void stream_touch(struct driver_device *d, const void *address, size_t bytes)
 
 void stream_touch_all(struct driver_device *d) { d->touched.all = true; }
 
-/* The flight that is `before` older than the latest. */
+/* The flight that is `before` flights older than the latest. */
 static struct flight *flight_at(struct driver_device *d, unsigned before)
 {
     return &d->flight[(d->latest + FLIGHTS - before) % FLIGHTS];
@@ -62,7 +62,7 @@ bool stream_depart(struct driver_device *d, struct err *e)
     return stream_ok(d, d->l->event_record(oldest->done, d->stream), "giving it work", e);
 }
 
-/* The stream's work is in order: behind the latest flight that touches the memory are all that do. */
+/* The commands of a stream run in order, so waiting for the latest flight that accesses the memory is enough. */
 static struct flight *touching(struct driver_device *d, const void *address, size_t bytes)
 {
     for (unsigned i = 0; i < FLIGHTS; i++) {

@@ -1,11 +1,11 @@
-/* CUDA and HIP: sequences of kernels as graphs.  The first time the kernels of a sequence are launched singly; the
- * second time a graph is made of them, and from then on one call launches all.  Sequences are equal if functions,
- * blocks and iterations are.  Addresses of inputs, results and slots may differ: they are set in the graph before a
- * launch, which does not affect launches that have begun. */
+/* CUDA and HIP: sequences of kernels as graphs.  When a sequence occurs for the first time, its kernels are launched
+ * one by one.  The second time a graph is made of them, and from then on one call launches all of them.  Two sequences
+ * are equal if their functions, blocks and iterations are.  Addresses of inputs, results and slots may differ: they are
+ * set in the graph before a launch, which does not affect launches that have begun. */
 #include "stream.h"
 #include <string.h>
 
-enum { SHORTEST = 3 };            /* kernels; fewer take less time without a graph */
+enum { SHORTEST = 3 };            /* number of kernels; shorter sequences take less time without a graph */
 
 static void stream_graph_forget(struct driver_device *d, struct captured *c)
 {
@@ -34,7 +34,7 @@ void stream_graphs_ended(struct driver_device *d)
 
 /* ---- comparing sequences ---- */
 
-/* The words of a kernel that are no addresses: those in front of the arguments, begin and end. */
+/* The words of a kernel that are not addresses: those before the arguments, and begin and end. */
 enum { HEAD = 3, TAIL = 2 };
 
 static bool same_hash(struct hash128 a, struct hash128 b) { return a.lo == b.lo && a.hi == b.hi; }
@@ -71,7 +71,7 @@ static struct captured *stream_graph_find(struct driver_device *d, struct hash12
     return NULL;
 }
 
-/* Has the sequence occurred before?  Adds it to the last SEEN ones. */
+/* Has the sequence occurred before?  If not, adds it to the last SEEN ones. */
 static bool seen(struct driver_device *d, struct hash128 key)
 {
     uint32_t at = 0;
@@ -97,7 +97,7 @@ static struct captured *least_used(struct driver_device *d)
     return least;
 }
 
-/* The kernel at w; its parameters are found through `parameter`. */
+/* The kernel at w; `parameter` receives pointers to its parameters. */
 static struct graph_kernel graph_kernel(uint64_t *w, void **parameter)
 {
     for (uint32_t i = 0; i < kernel_parameters(w); i++)
@@ -118,7 +118,7 @@ static gpu_result make_graph(struct driver_device *d, struct captured *c)
     return r ? r : d->l->exec_new(&c->exec, c->graph, 0);
 }
 
-/* NULL: no memory, or the driver fails, after which no graphs are made. */
+/* NULL: out of memory, or the driver fails; then no graphs are made any more. */
 static struct captured *capture(struct driver_device *d, struct hash128 key, const uint64_t *word, uint32_t n,
                                 uint32_t kernels)
 {
@@ -165,7 +165,7 @@ bool stream_replay(struct driver_device *d, const uint64_t *word, uint32_t n, ui
     struct hash128 key = kernels_key(word, n);
     struct captured *c = stream_graph_find(d, key, word, n);
     gpu_result r = c ? set_arguments(d, c, word) : 0;
-    if (r) {                      /* some arguments are set and others are not */
+    if (r) {                      /* some arguments are set and others are not, so the graph cannot be used */
         stream_graph_forget(d, c);
         d->no_graphs = r != GPU_OUT_OF_MEMORY;
         return true;

@@ -1,5 +1,5 @@
-/* Vulkan: finds the loader and its devices, and opens one.  What a device must have: Vulkan 1.2, addresses of buffers
- * and 64-bit integers.  A library that a driver has opened stays open: its threads and exit handlers do. */
+/* Vulkan: finds the loader and its devices, and opens one.  A device must have Vulkan 1.2, addresses of buffers and
+ * 64-bit integers.  A library that a driver has opened is never closed, because it has threads and exit handlers. */
 #include "driver.h"
 #ifdef KILN_VULKAN
 #include "vulkan.h"
@@ -70,7 +70,7 @@ static unsigned rank_of(VkPhysicalDevice p)
     return q.properties.deviceType <= VK_PHYSICAL_DEVICE_TYPE_CPU ? rank[q.properties.deviceType] : 0;
 }
 
-/* In the loader's order, but GPUs before what only looks like one. */
+/* In the loader's order, but with GPUs before software devices. */
 static void vulkan_find_devices(void)
 {
     if (!open_loader() || !open_instance())
@@ -106,7 +106,7 @@ struct features {
     VkPhysicalDeviceVulkan13Features v13;
 };
 
-/* Those of Vulkan 1.3 only where the device has that. */
+/* The features of Vulkan 1.3 are queried only if the device has this version. */
 static void chain(struct features *f, bool has_13)
 {
     *f = (struct features){.all = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2, .pNext = &f->v11},
@@ -130,7 +130,8 @@ static bool compute_family(struct driver_device *d, struct err *e)
     return err_set(e, KL_ERR_DEVICE, "device %s has no queue for computing", d->name);
 }
 
-/* Threads of a subgroup whose lanes exchange values of all types, where a block can be whole ones; 0: of no such. */
+/* The size of a subgroup whose lanes can exchange values of all types, if a block can consist of full subgroups; 0:
+ * kernels cannot use subgroups. */
 static uint32_t subgroup(const VkPhysicalDeviceVulkan11Properties *p, const struct features *f)
 {
     bool exchange = (p->subgroupSupportedStages & VK_SHADER_STAGE_COMPUTE_BIT) &&
@@ -140,7 +141,7 @@ static uint32_t subgroup(const VkPhysicalDeviceVulkan11Properties *p, const stru
         !(n & (n - 1)) ? n : 0;
 }
 
-/* Threads and bytes of shared memory of a block.  More than these kernels do not use. */
+/* The limits of threads and bytes of shared memory of a block, up to what kernels use. */
 static uint32_t block_threads(const VkPhysicalDeviceLimits *l)
 {
     uint32_t most = l->maxComputeWorkGroupInvocations;
@@ -154,7 +155,7 @@ static uint32_t shared_bytes(const VkPhysicalDeviceLimits *l)
     return l->maxComputeSharedMemorySize < most ? l->maxComputeSharedMemorySize : most;
 }
 
-/* Which dtypes the device has, and its limits, from what it says it has. */
+/* Sets the dtypes of the device and its limits from the features that it reports. */
 static void vulkan_describe(const VkPhysicalDeviceProperties *p, const VkPhysicalDeviceVulkan12Properties *driver,
                             const VkPhysicalDeviceVulkan11Properties *groups, const struct features *f,
                             uint32_t subgroup, struct caps *caps)
@@ -169,9 +170,10 @@ static void vulkan_describe(const VkPhysicalDeviceProperties *p, const VkPhysica
     bool b16 = f->v11.storageBuffer16BitAccess && f->all.features.shaderInt16, b8 = f->v12.storageBuffer8BitAccess &&
         f->v12.shaderInt8;
     if (p->deviceType == VK_PHYSICAL_DEVICE_TYPE_CPU)
-        caps->threads = 1; /* what a core computes one after the other should be large */
+        caps->threads = 1; /* a core computes few large kernels better than many small ones */
     if (driver->driverID == VK_DRIVER_ID_MESA_LLVMPIPE)
-        caps->loop_limit = 65535; /* Mesa's LP_MAX_TGSI_LOOP_ITERATIONS: of a shader's loops together */
+        caps->loop_limit = 65535; /* Mesa's LP_MAX_TGSI_LOOP_ITERATIONS: the limit of the iterations of all loops of a
+                                     shader together */
     snprintf(caps->name, sizeof caps->name, "%.63s", p->deviceName);
     snprintf(caps->features, sizeof caps->features,
              "+f32+i32+u32+i64+u64%s%s%s%s driver %.99s %.99s (%u), Vulkan %u.%u",
@@ -191,7 +193,7 @@ static void set_limits(struct driver_device *d, const VkPhysicalDeviceProperties
         n += snprintf(d->cache_id + n, sizeof d->cache_id - (size_t)n, "%02x", p->pipelineCacheUUID[i]);
 }
 
-/* What the device offers of what kernels can use, and nothing else. */
+/* Enables the features of the device that kernels can use, and no others. */
 static bool ask_features(struct driver_device *d, struct features *f, struct caps *caps, struct err *e)
 {
     VkPhysicalDeviceVulkan13Properties buffers = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_3_PROPERTIES};

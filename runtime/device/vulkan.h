@@ -27,7 +27,7 @@ struct memory {                    /* a buffer with its memory */
     VkDeviceMemory memory;
     uint64_t address;
     size_t bytes;
-    char *mapped;                  /* NULL: not seen by the host */
+    char *mapped;                  /* NULL: the host cannot access it */
 };
 
 /* One allocation of the driver's memory, from which alloc takes many buffers. */
@@ -62,7 +62,7 @@ struct batch {                     /* of commands, submitted together */
     uint64_t age;                  /* number of its last submission */
 };
 /* Memory of the host that a copy goes through, as large as the largest one so far. */
-struct staging { struct memory m; uint64_t age; /* of the last batch that uses it */ };
+struct staging { struct memory m; uint64_t age; /* the number of the last batch that uses it */ };
 enum { BATCHES = 4, UPLOADS = 2, MOST_TOUCHED = 128 };
 
 struct driver_device {
@@ -77,14 +77,14 @@ struct driver_device {
     char cache_id[64];             /* names the device and driver whose pipelines are kept on disk */
     uint32_t subgroup;             /* threads of a subgroup that exchange values; 0: kernels do not use subgroups */
     VkPipelineLayout layout;
-    VkQueryPool times;             /* begin and end of a measured time */
+    VkQueryPool times;             /* for the begin and the end of a measured time */
     double tick;                   /* seconds of one unit of these; 0: the queue has no clock */
     uint64_t tick_mask;            /* their valid bits */
     bool lost;
     struct block *block; uint32_t nblock, block_cap;     /* the memory for alloc, sorted by address */
     struct staging upload[UPLOADS], download; unsigned next_upload; /* uploads take turns */
     struct work *op; uint32_t nop, op_cap;                 /* commands that are not submitted yet, with data */
-    struct touched touched[MOST_TOUCHED]; uint32_t ntouched; /* by these since their last barrier */
+    struct touched touched[MOST_TOUCHED]; uint32_t ntouched; /* memory that these access since their last barrier */
     char *data; uint32_t used, data_cap;
     struct batch batch[BATCHES];
     uint64_t age;
@@ -94,17 +94,17 @@ struct driver_device {
 };
 
 /* ---- vulkan.c ---- */
-/* The error of a call; always false. */
+/* Sets *e to the error of a call.  Always returns false. */
 bool vulkan_failed(struct driver_device *d, const char *call, VkResult r, struct err *e);
 
 /* ---- vulkan_memory.c ---- */
 bool vulkan_memory_new(struct driver_device *d, size_t bytes, bool host, struct memory *out, struct err *e);
 void vulkan_memory_free(struct driver_device *d, struct memory *m);
-/* Makes memory of the host at least so large; no batch that uses it is on its way. */
+/* Makes host memory of at least this size.  No batch in flight may use it. */
 bool vulkan_memory_grow(struct driver_device *d, struct memory *m, size_t bytes, struct err *e);
 bool vulkan_alloc(struct driver_device *d, size_t bytes, void **address, struct err *e);
 void vulkan_release(struct driver_device *d, void *address);
-/* The buffer that contains an address, and the offset there; NULL: the address is not of alloc. */
+/* The buffer that contains an address, and the offset in it; NULL: the address is not from alloc. */
 const struct memory *vulkan_find(const struct driver_device *d, const void *address, size_t bytes,
                                  VkDeviceSize *offset);
 
@@ -117,7 +117,7 @@ char *vulkan_data(struct driver_device *d, size_t bytes, uint64_t *at, struct er
 /* Adds a command that touches n ranges.  A barrier precedes it if it conflicts with a command since the last one. */
 bool vulkan_give(struct driver_device *d, const struct work *op, const struct touched *t, uint32_t n, struct err *e);
 bool vulkan_submit(struct driver_device *d, struct err *e);
-bool vulkan_wait(struct driver_device *d, uint64_t age, struct err *e); /* for batches up to that age */
+bool vulkan_wait(struct driver_device *d, uint64_t age, struct err *e); /* for batches up to number `age` */
 bool vulkan_finish(struct driver_device *d, struct err *e);
 bool vulkan_time_begin(struct driver_device *d, struct err *e);
 bool vulkan_time_end(struct driver_device *d, double *seconds, struct err *e);

@@ -1,9 +1,8 @@
-/* Vulkan: batches of commands.
- *
- * What is given waits in a list until it is submitted, as one command buffer.  A barrier stands in front of the first
- * command, and of each that reads what was written since the last barrier or writes what was read or written.  If a
- * step's commands are those of the step before, a command buffer that was recorded for them is played again, with other
- * bytes in its data.  A few batches may be on their way at once; the queue works through them in order. */
+/* Vulkan: batches of commands.  Commands are collected in a list until they are submitted as one command buffer.  A
+ * barrier is recorded before the first command, and before each command that reads memory that was written since the
+ * last barrier, or writes memory that was read or written since then.  If a step has the same commands as the step
+ * before, the command buffer that was recorded for them is submitted again, with other bytes in its data.  A few
+ * batches may be in flight at once; the queue executes them in order. */
 #include "vulkan.h"
 #include <string.h>
 
@@ -55,7 +54,7 @@ char *vulkan_data(struct driver_device *d, size_t bytes, uint64_t *at, struct er
     return d->data + *at;
 }
 
-/* Must a command that touches these wait for one since the last barrier? */
+/* Does a command that accesses this memory conflict with a command since the last barrier? */
 static bool must_wait(const struct driver_device *d, const struct touched *t, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++)
@@ -86,7 +85,7 @@ void vulkan_drop(struct driver_device *d) { d->nop = d->used = d->ntouched = 0; 
 
 /* ---- recording ---- */
 
-/* A barrier: commands after it, in stages `to`, see what commands before it have stored. */
+/* Records a barrier: commands after it, in stages `to`, see what commands before it have stored. */
 static void vulkan_batch_order(struct driver_device *d, VkCommandBuffer c, VkPipelineStageFlags to,
                                VkAccessFlags access)
 {
@@ -131,7 +130,8 @@ static VkResult record(struct driver_device *d, struct batch *b)
     if (!r)
         vulkan_batch_order(d, b->commands, VK_PIPELINE_STAGE_HOST_BIT, VK_ACCESS_HOST_READ_BIT);
     r = r ? r : d->EndCommandBuffer(b->commands);
-    if (!r && mem_reserve(&b->op, &b->cap, d->nop, sizeof *b->op)) { /* without memory it is submitted only once */
+    if (!r && mem_reserve(&b->op, &b->cap, d->nop, sizeof *b->op)) { /* without memory for the copy, the batch can be
+                                                                        submitted only once */
         memcpy(b->op, d->op, d->nop * sizeof *b->op);
         b->n = d->nop;
         b->recorded = true;
@@ -155,8 +155,8 @@ static bool is_given(const struct driver_device *d, const struct batch *b)
     return b->recorded && b->n == d->nop && b->data.bytes >= d->used && !memcmp(b->op, d->op, d->nop * sizeof *b->op);
 }
 
-/* The batch to submit the pending commands with: one that has finished and has just these commands recorded, else one
- * that has finished, else the oldest. */
+/* Chooses the batch for submitting the pending commands: a finished one that has exactly these commands recorded, else
+ * a finished one, else the oldest. */
 static struct batch *vulkan_batch_choose(struct driver_device *d)
 {
     struct batch *best = NULL;
@@ -211,7 +211,7 @@ bool vulkan_wait(struct driver_device *d, uint64_t age, struct err *e)
 {
     VkResult r = VK_SUCCESS;
     for (struct batch *b = d->batch; b < d->batch + BATCHES && !r; b++)
-        if (b->flying && b->age <= age) /* the queue works through them in order */
+        if (b->flying && b->age <= age) /* the queue executes batches in order */
             r = land(d, b);
     return !r || vulkan_failed(d, "vkWaitForFences", r, e);
 }
@@ -235,7 +235,7 @@ void vulkan_forget(struct driver_device *d)
 
 /* ---- times ---- */
 
-/* All commands before it have ended when the time is taken, and those after it have not begun. */
+/* When the time is taken, all commands before it have ended, and no command after it has begun. */
 static bool take_time(struct driver_device *d, uint64_t which, struct err *e)
 {
     const struct touched all = {0, UINT64_MAX, true};

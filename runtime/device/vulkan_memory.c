@@ -4,9 +4,9 @@
 #include <inttypes.h>
 #include <string.h>
 
-enum { ALIGNED = 64 };            /* bytes: kernels rely on it where they access several elements at once */
+enum { ALIGNED = 64 };            /* alignment in bytes; kernels need it to access several elements at once */
 
-/* The first type of memory allowed that has all the flags; -1: none. */
+/* The first allowed memory type that has all the flags; -1: none. */
 static int memory_type(const struct driver_device *d, uint32_t allowed, VkMemoryPropertyFlags flags)
 {
     for (uint32_t i = 0; i < d->types.memoryTypeCount; i++)
@@ -76,16 +76,16 @@ bool vulkan_memory_grow(struct driver_device *d, struct memory *m, size_t bytes,
         return true;
     while (size < bytes)
         size *= 2;
-    vulkan_forget(d);               /* command buffers that name it */
+    vulkan_forget(d);               /* command buffers that use it */
     vulkan_memory_free(d, m);
     return vulkan_memory_new(d, size, true, m, e);
 }
 
 /* ---- many buffers in one allocation ---- */
 
-enum { BLOCK = 64 << 20, LARGE = BLOCK / 4, GRAIN = 256 }; /* bytes; a large buffer has its own block */
+enum { BLOCK = 64 << 20, LARGE = BLOCK / 4, GRAIN = 256 }; /* bytes; a large buffer gets a block of its own */
 
-/* The number of the last block that begins at or below an address, + 1. */
+/* The number + 1 of the last block that begins at or before an address. */
 static uint32_t place_of(const struct driver_device *d, uint64_t address)
 {
     uint32_t lo = 0, hi = d->nblock;
@@ -99,7 +99,7 @@ static uint32_t place_of(const struct driver_device *d, uint64_t address)
     return lo;
 }
 
-/* The number of b's range at an offset. */
+/* The number of b's range that begins at an offset. */
 static uint32_t range_of(const struct block *b, uint64_t offset)
 {
     uint32_t lo = 0, hi = b->n;
@@ -119,7 +119,8 @@ static void range_remove(struct block *b, uint32_t i)
     b->n--;
 }
 
-/* The first free range of b that is long enough, cut to size; b->n: there is none, or no memory for the list. */
+/* Takes the first free range of b that is long enough, and splits it.  Returns b->n if there is none, or no memory for
+ * the list. */
 static uint32_t range_take(struct block *b, uint64_t bytes)
 {
     uint32_t i = 0;
@@ -140,7 +141,7 @@ static uint32_t range_take(struct block *b, uint64_t bytes)
 static void range_give_back(struct block *b, uint32_t i)
 {
     b->range[i].used = false;
-    for (int step = 0; step < 2; step++) { /* with the one behind it, then with the one in front */
+    for (int step = 0; step < 2; step++) { /* merges it with the range after it, then with the one before it */
         uint32_t first = step ? i - 1 : i;
         if ((step && !i) || first + 1 >= b->n || b->range[first].used || b->range[first + 1].used)
             continue;
@@ -212,7 +213,7 @@ void vulkan_release(struct driver_device *d, void *address)
     if (!at)
         return;
     struct block *b = &d->block[at - 1];
-    vulkan_finish(d, &ignored); /* a device that is lost uses nothing */
+    vulkan_finish(d, &ignored); /* a device that is lost uses no memory */
     range_give_back(b, range_of(b, (uintptr_t)address - b->m.address));
     if (b->n == 1 && !b->range[0].used)
         block_free(d, at - 1);

@@ -1,7 +1,6 @@
-/* Vulkan: pipelines, which are kernels as the driver has compiled them.
- *
- * What the driver keeps of a pipeline (VkPipelineCache) is an entry of the disk cache, beside the kernel's.  Its key is
- * the device, the driver and the SPIR-V.  A driver that finds nothing to use in an entry compiles the kernel. */
+/* Vulkan: pipelines, which are kernels that the driver has compiled.  The driver's data for a pipeline
+ * (VkPipelineCache) is an entry of the disk cache, next to the kernel's entry.  Its key consists of the device, the
+ * driver and the SPIR-V.  If the driver cannot use an entry, it compiles the kernel. */
 #include "runtime/program/program.h"
 #include "vulkan.h"
 #include <inttypes.h>
@@ -17,7 +16,8 @@ static bool pipeline_key(const struct driver_device *d, const struct gpu_code *c
     return disk_key_text(key, text, "pipeline");
 }
 
-/* A cache with what the entry has; VK_NULL_HANDLE: the driver makes none, and the pipeline does without. */
+/* Makes a cache with the entry's data.  VK_NULL_HANDLE: the driver cannot make one, and the pipeline is made without
+ * it. */
 static VkPipelineCache open_cache(struct driver_device *d, const struct disk_code *entry)
 {
     VkPipelineCacheCreateInfo c = {.sType = VK_STRUCTURE_TYPE_PIPELINE_CACHE_CREATE_INFO,
@@ -26,7 +26,7 @@ static VkPipelineCache open_cache(struct driver_device *d, const struct disk_cod
     return d->CreatePipelineCache(d->device, &c, NULL, &cache) ? VK_NULL_HANDLE : cache;
 }
 
-/* Writes the entry, unless the cache holds no more than its header. */
+/* Writes the entry, unless the cache contains only its header. */
 static void keep_cache(struct driver_device *d, VkPipelineCache cache, const struct disk_key *key)
 {
     struct code data = {0};
@@ -62,7 +62,8 @@ struct driver_kernel *vulkan_load(struct driver_device *d, const struct gpu_code
     VkShaderModuleCreateInfo s = {.sType = VK_STRUCTURE_TYPE_SHADER_MODULE_CREATE_INFO, .codeSize = code->size,
                                   .pCode = code->binary};
     VkShaderModule module = VK_NULL_HANDLE;
-    bool whole = d->subgroup && code->threads % d->subgroup == 0; /* subgroups: as the kernel's source takes them */
+    bool whole = d->subgroup && code->threads % d->subgroup == 0; /* the kernel's source uses subgroups in the same
+                                                                     case */
     struct driver_kernel *k = mem_alloc(sizeof *k);
     if (!k) {
         err_set(e, KL_ERR_MEMORY, "device %s: no memory to load a kernel", d->name);

@@ -1,9 +1,9 @@
-/* Vulkan: work: launches and copies. */
+/* Vulkan: launches and copies. */
 #include "vulkan.h"
 #include "devices.h"
 #include <string.h>
 
-/* Bytes of one copy between host and device, at most; and of an upload that is part of the commands' data. */
+/* The largest copy between host and device, and the largest upload that is part of the commands' data, in bytes. */
 enum { MOST_STAGING = 64 << 20, SMALL = 64 << 10 };
 
 bool vulkan_queue_new(struct driver_device *d, struct err *e)
@@ -76,7 +76,7 @@ bool vulkan_copy(struct driver_device *d, void *to, const void *from, size_t byt
     return give_copy(d, n->buffer, b, (uintptr_t)to, m->buffer, a, (uintptr_t)from, bytes, e);
 }
 
-/* Memory for a part of an upload that no batch on its way uses.  NULL: *e. */
+/* Memory for a part of an upload, which no batch in flight uses.  NULL: *e. */
 static struct staging *take_staging(struct driver_device *d, size_t bytes, struct err *e)
 {
     struct staging *s = &d->upload[d->next_upload];
@@ -84,8 +84,8 @@ static struct staging *take_staging(struct driver_device *d, size_t bytes, struc
     return vulkan_wait(d, s->age, e) && vulkan_memory_grow(d, &s->m, bytes, e) ? s : NULL;
 }
 
-/* Few bytes go with the commands; many go at once, part by part, and the host copies one while the device takes the
- * one before. */
+/* A small upload is part of the commands' data.  A large one is copied part by part; the host copies one part while the
+ * device copies the part before. */
 bool vulkan_upload(struct driver_device *d, void *to, const void *data, size_t bytes, struct err *e)
 {
     VkDeviceSize offset;

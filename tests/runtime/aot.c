@@ -95,8 +95,10 @@ static void add(const char *path)
     bool pairs = strstr(path, "agree_dot_pairs") != NULL;
     snprintf(t->cpu, sizeof t->cpu, "%s", cross ? "aarch64" : as_c ? "baseline" : pairs ? "native"
              : cpu[ntest % (can_v4() ? 3 : 2)]);
-    for (uint32_t i = 0; t->g->symbols && i < t->g->symbols->n; i++)
-        graph_symbol_set(t->g, i, t->g->symbols->v[i].low + 3, &e);
+    for (uint32_t i = 0; t->g->symbols && i < t->g->symbols->n; i++) {
+        const struct symbol *s = &t->g->symbols->v[i];
+        graph_symbol_set(t->g, i, s->high - s->low < 3 ? s->high : s->low + 3, &e);
+    }
     graph_bind(t->g);
     values_random(&r, t->g, &t->g->input, false, &t->input);
     values_random(&r, t->g, &t->g->state, false, &t->state);

@@ -36,7 +36,7 @@ const struct gpu_compiler *gpu_compiler_find(const char *name, struct err *e)
     return NULL;
 }
 
-/* Opened for good: compilers leave handlers behind. */
+/* Libraries are never closed, because compilers leave exit handlers behind. */
 bool gpu_library(const char *what, const char *const *library, const char *const *name, void *const *fn, unsigned n,
                  struct err *e)
 {

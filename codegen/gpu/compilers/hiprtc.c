@@ -1,10 +1,10 @@
-/* HIP C through hiprtc, which is a library of its own since HIP 5.6 and in the HIP runtime's before; or
- * $KILN_HIP_COMPILER. */
+/* HIP C through hiprtc.  Its library is $KILN_HIP_COMPILER, or a separate library since HIP 5.6, and the HIP runtime
+ * before. */
 #include "rtc.h"
 #include <stdlib.h>
 
 static void hiprtc_open_library(void);
-/* One rounding each: nothing contracted, flushed or approximated. */
+/* Each operation is rounded once: no contraction, no flushing of subnormal numbers, no approximations. */
 static const char *const option[] = {"-ffp-contract=off", "-fno-fast-math", "-fhip-fp32-correctly-rounded-divide-sqrt",
                                      "-std=c++17", NULL};
 static struct rtc hiprtc = {.name = "hiprtc", .file = "kiln.hip", .option = option, .open = hiprtc_open_library,

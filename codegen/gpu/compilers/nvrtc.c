@@ -5,7 +5,7 @@
 #include <string.h>
 
 static void nvrtc_open_library(void);
-/* One rounding each: nothing contracted, flushed or approximated. */
+/* Each operation is rounded once: no contraction, no flushing of subnormal numbers, no approximations. */
 static const char *const option[] = {"--fmad=false", "--ftz=false", "--prec-div=true", "--prec-sqrt=true",
                                      "--std=c++17", NULL};
 static struct rtc nvrtc = {.name = "NVRTC", .file = "kiln.cu", .option = option, .open = nvrtc_open_library,
@@ -14,11 +14,11 @@ static struct rtc nvrtc = {.name = "NVRTC", .file = "kiln.cu", .option = option,
 static atomic_int driver_major;
 void gpu_driver_version(int major) { atomic_store(&driver_major, major); }
 
-/* Of the architectures that it has code for, which NVRTC says since CUDA 11.2. */
+/* The architectures that NVRTC supports, which it reports since CUDA 11.2. */
 static rtc_result (*count_architectures)(int *n), (*get_architectures)(int *number);
 
-/* $KILN_CUDA_COMPILER, the one of the driver's major number, on the library path, or where $CUDA_PATH or the toolkit's
- * usual folder is. */
+/* The library is $KILN_CUDA_COMPILER, or the one of the driver's major version, on the library path, in $CUDA_PATH, or
+ * in the toolkit's default folder. */
 static void nvrtc_open_library(void)
 {
     static const char *const name[] = {"nvrtcVersion", "nvrtcCreateProgram", "nvrtcCompileProgram",
@@ -45,7 +45,7 @@ static void nvrtc_open_library(void)
                     (void *const[]){&count_architectures, &get_architectures}, 2, &ignored);
 }
 
-/* The newest architecture that NVRTC has, where it does not have this one, of a GPU that came later; else 0. */
+/* The newest architecture that NVRTC supports, if it does not support this one, which is of a later GPU; else 0. */
 static int newest_instead(const char *arch)
 {
     enum { MOST = 64 };
@@ -68,7 +68,7 @@ static bool nvrtc_compile(const char *source, const char *arch, enum gpu_output 
     int newest = what == GPU_BINARY && rtc_version(&nvrtc, version, sizeof version, e) ? newest_instead(arch) : 0;
     if (!newest)
         return rtc_compile(&nvrtc, source, arch, what, out, e);
-    snprintf(older, sizeof older, "compute_%d", newest); /* PTX, which the driver translates */
+    snprintf(older, sizeof older, "compute_%d", newest); /* PTX, which the driver compiles */
     return rtc_compile(&nvrtc, source, older, GPU_ASSEMBLY, out, e);
 }
 

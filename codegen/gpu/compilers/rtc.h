@@ -1,4 +1,4 @@
-/* The interface that NVRTC and hiprtc share, call by call, under names of their own. */
+/* The interface that NVRTC and hiprtc share: the same functions with different names. */
 #ifndef KILN_RTC_H
 #define KILN_RTC_H
 #include "compile.h"
@@ -10,17 +10,17 @@ typedef rtc_result rtc_size(rtc_program p, size_t *size);
 typedef rtc_result rtc_text(rtc_program p, char *out);
 
 struct rtc {
-    const char *name;               /* in messages */
-    const char *file;               /* what it is to call the source */
-    const char *const *option;      /* besides the architecture, at most RTC_OPTIONS; NULL ends them */
-    void (*open)(void);             /* sets the functions, or else failure */
+    const char *name;               /* used in messages */
+    const char *file;               /* name of the source for the compiler */
+    const char *const *option;      /* options besides the architecture, at most RTC_OPTIONS; ends with NULL */
+    void (*open)(void);             /* sets the functions, or `failure` */
     pthread_once_t once;
     struct err failure;
     rtc_result (*version)(int *major, int *minor);
     rtc_result (*create)(rtc_program *p, const char *source, const char *file, int headers, const char *const *header,
                          const char *const *include);
     rtc_result (*compile)(rtc_program p, int n, const char *const *option);
-    rtc_size *log_size, *binary_size, *assembly_size; /* assembly: NULL where there is none */
+    rtc_size *log_size, *binary_size, *assembly_size; /* assembly: NULL if there is none */
     rtc_text *log, *binary, *assembly;
     rtc_result (*destroy)(rtc_program *p);
 };

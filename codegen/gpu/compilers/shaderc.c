@@ -1,4 +1,4 @@
-/* GLSL to SPIR-V: finds shaderc, which is in a library beside this one. */
+/* GLSL to SPIR-V.  Finds shaderc, which a library next to this one contains. */
 #include "codegen/gpu/shaderc/shaderc.h"
 #include "compile.h"
 #include <pthread.h>

@@ -1,25 +1,26 @@
-/* Training with many processes: communicators, collective ops, data parallel gradients, sharded optimizers.  Included
- * by <kiln/kiln.h>.  (<kiln/collective.h> is about several devices of one process.)
+/* Training with many processes: communicators, collective ops, data parallel gradients, sharded optimizers.
+ * Included by <kiln/kiln.h>.  (<kiln/collective.h> is about several devices of one process.)
  *
  *     mpirun -n 4 program        torchrun --no-python --nproc-per-node 4 program        srun -n 4 program
  *
- *     kl_comm *comm = kl_comm_init(NULL);                 // which of how many processes this is
- *     kl_comm_sync(comm, n, params);                      // all begin with the values of rank 0
+ *     kl_comm *comm = kl_comm_init(NULL);                 // finds this process's rank and the number of ranks
+ *     kl_comm_sync(comm, n, params);                      // gives all ranks the values of rank 0
  *     ... in each trace, on this rank's part of the batch:
  *     kl_grads(loss, n, params, g);
- *     kl_comm_gradients(comm, n, g, 0);                   // the means over all ranks
+ *     kl_comm_gradients(comm, n, g, 0);                   // replaces the gradients by their means over all ranks
  *     kl_optimizer_step_gradients(opt, g, rate);
  *
- * All ranks run the same program: the same collectives, in the same order, with the same shapes and dtypes.  A rank
- * that does something else, a rank that is gone and one that is late by more than the timeout are errors on the others,
- * which name the ranks; the trace has then failed, and all values are as they were.  After a rank was lost the
- * communicator is of no use any more: every further collective is an error.
+ * All ranks run the same program: the same collectives, in the same order, with the same shapes and dtypes.  If a
+ * rank calls something else, has ended, or is late by more than the timeout, the other ranks get an error that names
+ * this rank; their trace has then failed, and all values are as they were before it.  After a rank is lost the
+ * communicator cannot be used any more: every further collective is an error.
  *
- * A collective is a node of the graph.  On the CPU it runs on a thread of its own, while kernels that do not need its
- * result run.  Values of devices with memory of their own are copied to the host and back.  Elements are combined in
- * the order of the ranks, so all ranks get the same bits, at every repetition.  Collectives run in the order in which
- * they are recorded, whether or not something reads their results.  A communicator is used by one thread at a time. */
-#include <kiln/kiln.h> /* in front of the guard: it includes this file */
+ * A collective is a node of the graph.  On the CPU it runs on a thread of its own, while kernels that do not need
+ * its result run.  Values on devices with separate memory are copied to the host and back.  Elements are combined in
+ * the order of the ranks, so all ranks get the same bits, at every repetition.  Collectives run in the order in
+ * which they are recorded, even if nothing reads their results.  At most one thread at a time may use a
+ * communicator. */
+#include <kiln/kiln.h> /* before the guard, because kiln.h includes this file */
 #ifndef KILN_COMM_H
 #define KILN_COMM_H
 #include <kiln/collective.h>
@@ -31,60 +32,66 @@ extern "C" {
 
 typedef struct kl_comm kl_comm;
 
-/* What is 0 or NULL is taken from the environment: rank and ranks of torchrun (RANK, WORLD_SIZE, LOCAL_RANK), mpirun
- * (OMPI_COMM_WORLD_*, PMI_*) or Slurm (SLURM_PROCID, SLURM_NTASKS, SLURM_LOCALID), the place of rank 0 from MASTER_ADDR
- * and MASTER_PORT (else 127.0.0.1, 29500).  With none of them set the program is the only rank. */
+/* Fields that are 0 or NULL are taken from the environment.  Rank and ranks come from the variables of torchrun
+ * (RANK, WORLD_SIZE, LOCAL_RANK), mpirun (OMPI_COMM_WORLD_*, PMI_*) or Slurm (SLURM_PROCID, SLURM_NTASKS,
+ * SLURM_LOCALID); the address of rank 0 comes from MASTER_ADDR and MASTER_PORT (if they are not set: 127.0.0.1,
+ * 29500).  If none of the variables is set, the program is the only rank. */
 typedef struct kl_comm_options {
-    const char *carrier;   /* "mpi": through the MPI that Kiln was built with; "socket": TCP, not encrypted; NULL: "mpi"
-                              where mpirun started the program, else "socket" */
+    const char *carrier;   /* "mpi": the MPI that Kiln was built with; "socket": TCP, not encrypted; NULL: "mpi" if
+                              mpirun started the program, else "socket" */
     double timeout;        /* seconds; 0: 10 */
-    int rank, ranks;       /* ranks 0: from the environment */
-    const char *address;   /* of rank 0, for sockets */
+    int rank, ranks;       /* ranks 0: rank and ranks come from the environment */
+    const char *address;   /* address of rank 0, for sockets */
     int port;
 } kl_comm_options;
 
-/* A communicator of all ranks.  The first one waits until all have come to this call; further ones, which are
- * independent in what they check, use the same connections.  Options NULL: all 0.
- * [errors ARGUMENT: a variable or option that cannot be; DEVICE: no such carrier here; IO: ranks that do not come
- * within the timeout, two of one number; MEMORY: NULL] */
+/* Makes a communicator of all ranks.  The first call of a program waits until all ranks have made it.  Later
+ * communicators use the same connections, and the order of their collectives is checked separately.  Options NULL:
+ * all fields 0.
+ * [errors ARGUMENT: an invalid variable or option; DEVICE: this carrier does not exist here; IO: a rank does not
+ * connect within the timeout, or two ranks have the same number; MEMORY: NULL] */
 KL_API kl_comm *kl_comm_init(const kl_comm_options *options);
-KL_API int kl_comm_rank(const kl_comm *comm);       /* -1 for NULL, also below */
+KL_API int kl_comm_rank(const kl_comm *comm);       /* comm NULL: -1, as for the next two */
 KL_API int kl_comm_ranks(const kl_comm *comm);
-KL_API int kl_comm_local_rank(const kl_comm *comm); /* among those of this machine, to choose a device */
+KL_API int kl_comm_local_rank(const kl_comm *comm); /* the rank among the ranks of this machine; use it to choose a
+                                                       device */
 KL_API const char *kl_comm_carrier(const kl_comm *comm); /* "mpi", "socket" or "none" */
 /* Returns once all ranks have called it.  [errors ARGUMENT, IO] */
 KL_API kl_status kl_comm_barrier(kl_comm *comm);
-/* Programs that use it fail from here on.  NULL is fine. */
+/* Frees the communicator.  Programs that use it fail from then on.  NULL is allowed. */
 KL_API void kl_comm_free(kl_comm *comm);
 
-/* ---- collectives: nodes of the open trace; outside of one they run at once ----
- * Gradients are those of the sum of what all ranks compute: of a sum over ranks the sum of the gradients (of a mean the
- * mean), of kl_comm_all_gather their kl_comm_reduce_scatter, of kl_comm_reduce_scatter their kl_comm_all_gather, of
- * kl_comm_broadcast their sum on rank root and 0 on the others.  All ranks must ask for the same gradients.  Greatest
- * and least elements have none, and no gradient has one.
- * [new handles; errors ARGUMENT: no communicator, ranks that do not agree; HANDLE, SHAPE, TYPE: a sum of bools, a mean
- * of integers; TRACE: in the gradient of a region; IO: a rank is lost] */
+/* ---- collectives: each is a node of the open trace; outside of a trace it runs at once ----
+ * A gradient is that of the sum of the losses of all ranks.  The gradient of a sum over ranks is the sum of the
+ * ranks' gradients, that of a mean their mean.  The gradient of kl_comm_all_gather is kl_comm_reduce_scatter, and
+ * the reverse.  The gradient of kl_comm_broadcast is the sum of the gradients on rank root, and 0 on the other
+ * ranks.  All ranks must compute the same gradients.  Maximum and minimum have no gradient, and there are no second
+ * gradients.
+ * [new handles; errors ARGUMENT: no communicator, ranks that do not agree; HANDLE, SHAPE, TYPE: a sum of bools, a
+ * mean of integers; TRACE: in the gradient of a region; IO: a rank is lost] */
 
-/* The tensors of all ranks combined, element by element. */
+/* Combines the tensors of all ranks, element by element. */
 KL_API_AT kl_tensor kl_comm_all_reduce(kl_comm *comm, kl_reduction kind, kl_tensor a);
-/* Part `rank` of as many equal ones along the axis of what kl_comm_all_reduce gives. */
+/* The result of kl_comm_all_reduce is divided along the axis into as many equal parts as there are ranks.  Returns
+ * the part whose number is this rank. */
 KL_API_AT kl_tensor kl_comm_reduce_scatter(kl_comm *comm, kl_reduction kind, int axis, kl_tensor a);
-/* The tensors of all ranks, one behind the other along the axis. */
+/* Concatenates the tensors of all ranks along the axis, in the order of the ranks. */
 KL_API_AT kl_tensor kl_comm_all_gather(kl_comm *comm, int axis, kl_tensor a);
-/* The tensor of rank root; those of the others give shape and dtype. */
+/* Returns the tensor of rank root.  On the other ranks `a` gives only shape and dtype. */
 KL_API_AT kl_tensor kl_comm_broadcast(kl_comm *comm, int root, kl_tensor a);
 
 /* ---- data parallel training ---- */
 
-/* Gives n tensors that outlive traces the values that they have on rank 0.  Outside of traces.  [errors as above] */
+/* Sets n tensors that outlive traces to the values that they have on rank 0.  Call it outside of traces.  [errors as
+ * above] */
 KL_API_AT kl_status kl_comm_sync(kl_comm *comm, int n, const kl_tensor *tensors);
-/* Puts the mean over all ranks in the place of each gradient; entries that are kl_none are left alone.  Gradients are
- * sent in buckets of about so many bytes (0: 4 MiB), from the last to the first, which is the order in which a backward
- * pass computes them: the first bucket is on its way while the next one is computed.  [errors as above; TRACE: none is
- * open] */
+/* Replaces each gradient by its mean over all ranks.  Entries that are kl_none do not change.  Gradients are sent in
+ * buckets of about bucket_bytes bytes (0: 4 MiB), from the last gradient to the first.  A backward pass computes
+ * them in this order, so a bucket is sent while the gradients of the next one are computed.  [errors as above;
+ * TRACE: none is open] */
 KL_API_AT kl_status kl_comm_gradients(kl_comm *comm, int n, kl_tensor *gradients, int64_t bucket_bytes);
 
-/* ---- sharded optimizers (ZeRO stage 1): each rank keeps the optimizer's states of its part of the parameters ----
+/* ---- sharded optimizers (ZeRO stage 1): each rank stores the optimizer states of its part of the parameters ----
  *
  *     kl_comm_shards *shards = kl_comm_shards_new(comm, n, params, 0);
  *     int parts;
@@ -92,23 +99,27 @@ KL_API_AT kl_status kl_comm_gradients(kl_comm *comm, int n, kl_tensor *gradients
  *     kl_optimizer *opt = kl_adam(part, parts, &options);
  *     ... in each trace:  kl_grads(loss, n, params, g);  kl_comm_shards_step(shards, opt, g, rate);
  *
- * Parameters are put one behind the other, in buckets, and each bucket is cut into as many parts as there are ranks.  A
- * step sums each rank's part of the gradients there, updates that part of the parameters, and sends it to all.  The
- * optimizer must update each element by itself: all but Adafactor do.  The results are those of kl_comm_gradients and
- * an optimizer of the whole, bit for bit. */
+ * The parameters are concatenated into buckets, and each bucket is divided into as many parts as there are ranks.
+ * In a step each rank receives the mean of all ranks' gradients for its own part, updates this part of the
+ * parameters, and sends it to all ranks.  The optimizer must update each element independently of the others: all
+ * optimizers except Adafactor do.  The results have the same bits as those of kl_comm_gradients and an optimizer of
+ * all parameters. */
 typedef struct kl_comm_shards kl_comm_shards;
-/* For n different float tensors of one dtype that outlive traces and have the same values on all ranks.
+/* Makes the shards of n different float tensors of one dtype.  The tensors must outlive traces and have the same
+ * values on all ranks.
  * [errors ARGUMENT, HANDLE, TYPE, MEMORY: NULL] */
 KL_API_AT kl_comm_shards *kl_comm_shards_new(kl_comm *comm, int n, const kl_tensor *params, int64_t bucket_bytes);
-/* This rank's parts of the parameters, a tensor for each bucket; they stay the container's. */
+/* This rank's parts of the parameters, one tensor for each bucket; *parts is their number.  The container owns them. */
 KL_API const kl_tensor *kl_comm_shards_parts(const kl_comm_shards *shards, int *parts);
-/* Records a step of opt, an optimizer of these parts, with each rank's own gradients of the parameters, all of which
- * are given.  [errors ARGUMENT; TRACE: none is open; SHAPE; those of kl_optimizer_step_gradients] */
+/* Records a step of opt, which must be an optimizer of these parts.  gradients: this rank's gradients of all
+ * parameters, none of them kl_none.  [errors ARGUMENT; TRACE: none is open; SHAPE; those of
+ * kl_optimizer_step_gradients] */
 KL_API_AT kl_status kl_comm_shards_step(kl_comm_shards *shards, kl_optimizer *opt, const kl_tensor *gradients,
                                         double lr);
-/* After the parameters were given values in another way, as by a snapshot: takes them over.  Outside of traces. */
+/* Copies the parameters' values into the parts.  Call it outside of traces after the parameters were set by
+ * something other than a step, for example by loading a snapshot. */
 KL_API_AT kl_status kl_comm_shards_reload(kl_comm_shards *shards);
-KL_API void kl_comm_shards_free(kl_comm_shards *shards); /* NULL is fine */
+KL_API void kl_comm_shards_free(kl_comm_shards *shards); /* NULL is allowed */
 
 #ifdef __cplusplus
 }

@@ -10,7 +10,7 @@ extern "C" {
 /* An array of bytes as the MNIST family of data sets stores them: plain memory, row-major. */
 typedef struct kl_idx {
     uint8_t *data;
-    int64_t count; /* elements: the product of dim */
+    int64_t count; /* number of elements: the product of dim */
     int rank;
     int64_t dim[KL_MAX_RANK];
 } kl_idx;
@@ -29,16 +29,16 @@ KL_API void kl_idx_free(kl_idx *idx);
 typedef struct kl_csv {
     double *data;      /* [rows, columns], row-major; NaN where a field is empty */
     int64_t rows, columns;
-    char **name;       /* of the columns; NULL without a header */
+    char **name;       /* names of the columns; NULL without a header */
 } kl_csv;
 /* Reads a file of numbers separated by `separator` (0: a comma), one row a line.  With `header` the first line has the
  * columns' names.  A field may be in double quotes, with "" for a quote; spaces around a number, empty lines and \r at
  * the end of a line are skipped.  Any problem (missing, a field that is no number, rows of unequal length) is an error
  * that names file, line and column; *out is then empty.  [errors ARGUMENT, IO, MEMORY] */
 KL_API kl_status kl_csv_read(kl_csv *out, const char *path, char separator, bool header);
-/* The number of a column by its name, -1: there is none. */
+/* The number of the column with this name; -1: there is none. */
 KL_API int64_t kl_csv_column(const kl_csv *csv, const char *name);
-KL_API void kl_csv_free(kl_csv *csv); /* harmless on an empty one */
+KL_API void kl_csv_free(kl_csv *csv); /* does nothing for an empty one */
 
 /* ---- tokens: a file of unsigned integers, mapped into memory ---- */
 
@@ -49,13 +49,13 @@ typedef struct kl_tokens {
     void *map;         /* the mapping of the file; owned by Kiln */
     size_t map_bytes;
 } kl_tokens;
-/* Maps the tokens after the first `skip` bytes of a file.  [errors ARGUMENT; IO: also a file that is shorter, or whose
- * length is no multiple of the width: *out is then empty] */
+/* Maps the tokens of a file, without its first `skip` bytes.  [errors ARGUMENT; IO: the file cannot be read, is
+ * shorter than skip, or the rest is no multiple of the width: *out is then empty] */
 KL_API kl_status kl_tokens_open(kl_tokens *out, const char *path, int width, int64_t skip);
-/* Copies n tokens from number `first` on, as i32.  [errors ARGUMENT: not all of them exist, or one is above 2^31 -
- * 1] */
+/* Copies n tokens to out as i32, beginning with token number `first`.  [errors ARGUMENT: not all of them exist, or
+ * one is above 2^31 - 1] */
 KL_API kl_status kl_tokens_read(const kl_tokens *tokens, int64_t first, int64_t n, int32_t *out);
-KL_API void kl_tokens_close(kl_tokens *tokens); /* harmless on an empty one */
+KL_API void kl_tokens_close(kl_tokens *tokens); /* does nothing for an empty one */
 
 /* ---- loaders: threads prepare batches ahead of time ---- */
 
@@ -65,24 +65,24 @@ typedef kl_status kl_loader_fill(void *ctx, const int64_t *samples, int64_t n, v
 
 typedef struct kl_loader_options {
     int64_t count;         /* samples of the data set, numbered from 0 */
-    int64_t batch;         /* maximum samples in a batch of one rank */
-    size_t bytes;          /* memory of a batch */
+    int64_t batch;         /* the largest number of samples in a batch of one rank */
+    size_t bytes;          /* size of a batch in bytes */
     kl_loader_fill *fill;
     void *ctx;
-    uint64_t seed;         /* determines the order, which differs in each epoch */
-    bool in_order;         /* not shuffled */
-    bool drop_last;        /* batches that are not full are left out */
+    uint64_t seed;         /* determines the order of the samples, which is different in each epoch */
+    bool in_order;         /* the samples are not shuffled */
+    bool drop_last;        /* batches that are not full are not returned */
     int rank, ranks;       /* ranks 0: 1 */
-    int threads;           /* 0: 1; negative: none, kl_loader_next makes the batches */
-    int prefetch;          /* batches prepared ahead; 0: 2 plus one for each thread */
+    int threads;           /* 0: 1; negative: no threads, kl_loader_next calls fill itself */
+    int prefetch;          /* number of batches that are prepared ahead; 0: 2 plus one for each thread */
 } kl_loader_options;
 
 /* The result of kl_loader_next. */
 typedef struct kl_batch {
     const void *data;      /* owned by the loader, valid until its next call */
-    const int64_t *sample; /* the numbers of the samples, likewise */
+    const int64_t *sample; /* the numbers of the samples; owned and valid like data */
     int64_t count;
-    int64_t epoch, index;  /* the position of the batch: its epoch and its number in it */
+    int64_t epoch, index;  /* the position of the batch: its epoch and its number in the epoch */
 } kl_batch;
 
 /* Makes batches of a data set, epoch after epoch without end.  The samples of a batch depend on the options except
@@ -95,21 +95,21 @@ KL_API kl_loader *kl_loader_new(const kl_loader_options *options);
 /* The next batch.  An error of fill is returned by the call for its batch; the next call returns the batch after that.
  * [errors ARGUMENT; those of fill] */
 KL_API kl_status kl_loader_next(kl_loader *loader, kl_batch *out);
-KL_API int64_t kl_loader_batches(const kl_loader *loader); /* in an epoch */
-/* The number of the next batch, counted over all epochs, for a checkpoint; and continuing at a number.  [errors
- * ARGUMENT: negative] */
+KL_API int64_t kl_loader_batches(const kl_loader *loader); /* number of batches in an epoch */
+/* kl_loader_position returns the number of the next batch, counted over all epochs, to be stored in a checkpoint.
+ * kl_loader_seek continues at this number.  [errors ARGUMENT: negative] */
 KL_API int64_t kl_loader_position(const kl_loader *loader);
 KL_API kl_status kl_loader_seek(kl_loader *loader, int64_t position);
-/* Waits for its threads.  NULL is allowed. */
+/* Waits for the loader's threads and frees it.  NULL is allowed. */
 KL_API void kl_loader_free(kl_loader *loader);
 
-/* A fill function for language models; ctx is a kl_tokens_windows.  Sample i is the tokens from i * stride on, length +
- * 1 of them as i32, so that a batch is i32 [n, length + 1]: inputs [:, :-1] and targets [:, 1:]. */
+/* A fill function for language models; ctx is a kl_tokens_windows.  Sample i is length + 1 tokens as i32, beginning
+ * with token number i * stride.  A batch is i32 [n, length + 1]: its inputs are [:, :-1] and its targets [:, 1:]. */
 typedef struct kl_tokens_windows {
     const kl_tokens *tokens;
     int64_t length, stride; /* stride 0: length */
 } kl_tokens_windows;
-KL_API int64_t kl_tokens_windows_count(const kl_tokens_windows *windows); /* samples */
+KL_API int64_t kl_tokens_windows_count(const kl_tokens_windows *windows); /* number of samples */
 KL_API kl_status kl_tokens_windows_fill(void *windows, const int64_t *samples, int64_t n, void *batch, char *message);
 
 #ifdef __cplusplus

@@ -12,7 +12,7 @@
  * (<kiln/train/params.h>) sets other initial values than those stated here.  An init function fails with the errors of
  * kl_params_make, and ARGUMENT for an invalid number; the module must then not be used, and the parameters that it has
  * made stay in the tree.  A forward function fails with the errors of the ops, and returns poison. */
-#include <kiln/kiln.h> /* in front of the guard: it includes this file */
+#include <kiln/kiln.h> /* before the guard, because kiln.h includes this file */
 #ifndef KILN_MODULES_H
 #define KILN_MODULES_H
 #include <kiln/train/params.h>
@@ -24,7 +24,7 @@ extern "C" {
 /* ---- linear: x [..., in] -> x weight + bias [..., out] ---- */
 
 typedef struct kl_nn_linear {
-    kl_tensor weight, bias; /* [in, out], uniform in +- 1 / sqrt(in); [out], zeros, or kl_none */
+    kl_tensor weight, bias; /* weight [in, out], uniform in +- 1 / sqrt(in); bias [out], zeros, or kl_none */
 } kl_nn_linear;
 KL_API_AT kl_status kl_nn_linear_init(kl_nn_linear *m, kl_params *params, const char *prefix, int64_t in, int64_t out,
                                       bool bias);
@@ -45,12 +45,13 @@ typedef struct kl_nn_conv_options {
     int64_t in, out;
     int axes;                                    /* 1 to 3 */
     int64_t kernel[3], stride[3], dilation[3];   /* stride and dilation 0: 1 */
-    int64_t padding[3];                          /* zeros at both ends of each axis */
+    int64_t padding[3];                          /* zeros added at both ends of each axis */
     int groups;                                  /* 0: 1 */
     bool no_bias;
 } kl_nn_conv_options;
 typedef struct kl_nn_conv {
-    kl_tensor weight, bias; /* [out, in / groups, kernel..], Kaiming's uniform for ReLUs; [out], zeros, or kl_none */
+    kl_tensor weight, bias; /* weight [out, in / groups, kernel..], uniform with Kaiming's bound for ReLU; bias
+                               [out], zeros, or kl_none */
     kl_nn_conv_options is;
 } kl_nn_conv;
 KL_API_AT kl_status kl_nn_conv_init(kl_nn_conv *m, kl_params *params, const char *prefix,
@@ -65,16 +66,17 @@ typedef struct kl_nn_norm {
     kl_tensor weight, bias; /* [width]; RMS norm has no bias */
     kl_tensor mean, var;    /* batch norm's running statistics: buffers [width], initially zeros and ones */
     int groups;
-    double eps, momentum;   /* momentum: 0.1, of the running statistics */
+    double eps, momentum;   /* momentum of the running statistics: 0.1 */
 } kl_nn_norm;
-/* Layer and RMS norm: over the last axis, of that width.  Batch and group norm: of x [N, channels, ...]. */
+/* Layer norm and RMS norm normalise over the last axis, whose length is width.  Batch norm and group norm take x [N,
+ * channels, ...]. */
 KL_API_AT kl_status kl_nn_layer_norm_init(kl_nn_norm *m, kl_params *params, const char *prefix, int64_t width);
 KL_API_AT kl_status kl_nn_rms_norm_init(kl_nn_norm *m, kl_params *params, const char *prefix, int64_t width);
 KL_API_AT kl_status kl_nn_batch_norm_init(kl_nn_norm *m, kl_params *params, const char *prefix, int64_t channels);
 KL_API_AT kl_status kl_nn_group_norm_init(kl_nn_norm *m, kl_params *params, const char *prefix, int64_t channels,
                                           int groups);
-/* training: batch norm normalises by the batch and assigns its running statistics, in a trace; otherwise it uses
- * these. */
+/* training true: batch norm normalises by the batch's statistics and assigns its running statistics, which needs an
+ * open trace.  training false: it normalises by the running statistics. */
 KL_API_AT kl_tensor kl_nn_norm_forward(const kl_nn_norm *m, kl_tensor x, bool training);
 
 /* ---- dropout: kl_dropout_seeded with number `which` folded into the seed; x itself where the seed is kl_none ---- */
@@ -83,28 +85,31 @@ KL_API_AT kl_tensor kl_nn_dropout(kl_tensor x, double p, kl_tensor seed, int64_t
 
 /* ---- positions ---- */
 
-/* The keys and values that a decoder has computed, so that a new token costs one row: for each layer [batch, kv_heads,
- * length, head_width], of which the first `used` are valid.
+/* The keys and values that a decoder has computed, so that a step computes those of new tokens only.  For each layer
+ * there are arrays of [batch, kv_heads, length, head_width], of which the first `used` positions are valid.
+ *
  *     kl_nn_cache_init(&cache, dev, KL_F32, layers, batch, kv_heads, length, head_width);
  *     ... in each trace: blocks with this cache, then kl_nn_cache_advance(&cache, n);
- * All steps with the same number of new tokens are one program, at any position. */
+ *
+ * All steps with the same number of new tokens use one compiled program, at any position. */
 typedef struct kl_nn_cache {
     int layers;
-    int64_t length, at;  /* at: positions used as far as the host knows; each advance by n adds n */
+    int64_t length, at;  /* at: the number of used positions as the host has counted it; each advance by n adds n */
     kl_tensor used;      /* i32 [], a state */
-    kl_tensor *k, *v;    /* one for each layer */
+    kl_tensor *k, *v;    /* one tensor for each layer */
 } kl_nn_cache;
 /* [errors ARGUMENT, DEVICE, TYPE, MEMORY] */
 KL_API_AT kl_status kl_nn_cache_init(kl_nn_cache *cache, kl_device device, kl_dtype dtype, int layers, int64_t batch,
                                      int64_t kv_heads, int64_t length, int64_t head_width);
-/* Records that n more positions are used, after all layers have stored theirs.  A trace that fails changes nothing on
- * the device; set `at` back then.  [errors TRACE; ARGUMENT: more than its length] */
+/* Records that n more positions are used.  Call it after all layers have stored their keys and values.  A trace that
+ * fails does not change the cache on the device; the caller must then set `at` back.  [errors TRACE; ARGUMENT: more
+ * positions than the cache's length] */
 KL_API_AT kl_status kl_nn_cache_advance(kl_nn_cache *cache, int64_t n);
-/* Makes it empty, outside of a trace or in one. */
+/* Sets the number of used positions to 0, inside or outside of a trace. */
 KL_API_AT kl_status kl_nn_cache_reset(kl_nn_cache *cache);
-KL_API void kl_nn_cache_free(kl_nn_cache *cache); /* NULL is fine */
+KL_API void kl_nn_cache_free(kl_nn_cache *cache); /* NULL is allowed */
 
-/* i32 [n]: the positions of n tokens, starting from 0 or, with a cache, from its used positions. */
+/* Returns i32 [n]: the positions of n tokens.  They start from 0, or with a cache from its number of used positions. */
 KL_API_AT kl_tensor kl_nn_positions(kl_device device, int64_t n, const kl_nn_cache *cache);
 /* x: [..., L, D], D even, positions: integers [L] -> x with its pairs of elements rotated by position * base^(-2i/D), i
  * = 0 .. D/2 - 1 (rotary embedding, Su et al. 2021).  Pairs are (i, i + D/2), or interleaved (2i, 2i + 1).  [SHAPE,
@@ -115,18 +120,19 @@ KL_API_AT kl_tensor kl_nn_rotary(kl_tensor x, kl_tensor positions, double base, 
 
 typedef struct kl_nn_attention_options {
     int64_t width;      /* heads * head_width */
-    int heads, kv_heads; /* kv_heads 0: heads; fewer are shared by groups of neighbouring heads */
+    int heads, kv_heads; /* kv_heads 0: heads; a smaller number: each group of heads / kv_heads neighbouring heads
+                            shares one */
     bool bias, causal;
-    double rotary_base; /* 0: positions are not used here (learned ones are added to x before) */
+    double rotary_base; /* 0: the module does not use positions (a model may add learned ones to x) */
 } kl_nn_attention_options;
 typedef struct kl_nn_attention {
-    kl_nn_linear qkv, out; /* prefix.qkv: width -> queries, keys and values in this order; prefix.out */
+    kl_nn_linear qkv, out; /* prefix.qkv: width -> queries, keys and values, concatenated in this order; prefix.out */
     kl_nn_attention_options is;
 } kl_nn_attention;
 KL_API_AT kl_status kl_nn_attention_init(kl_nn_attention *m, kl_params *params, const char *prefix,
                                          const kl_nn_attention_options *options);
-/* mask: as in kl_attention, or kl_none.  With a cache (NULL: none) for this layer, keys and values are stored in it,
- * and each new token sees all tokens before it and itself; mask must then be kl_none.  [errors ARGUMENT, SHAPE; TRACE:
+/* mask: as in kl_attention, or kl_none.  cache (NULL: none): the keys and values of layer `layer` are stored in it.
+ * Each new token then sees all earlier tokens and itself, and mask must be kl_none.  [errors ARGUMENT, SHAPE; TRACE:
  * a cache outside of a trace] */
 KL_API_AT kl_tensor kl_nn_attention_forward(const kl_nn_attention *m, kl_tensor x, kl_tensor mask, kl_nn_cache *cache,
                                             int layer);
@@ -136,20 +142,22 @@ KL_API_AT kl_tensor kl_nn_attention_forward(const kl_nn_attention *m, kl_tensor 
 typedef enum kl_nn_mlp { KL_NN_GELU, KL_NN_RELU, KL_NN_SWIGLU } kl_nn_mlp;
 typedef struct kl_nn_block_options {
     kl_nn_attention_options attention;
-    int64_t hidden;       /* 0: 4 width */
-    bool rms_norm;        /* else layer norm */
-    kl_nn_mlp mlp;        /* down(gelu(up(x))); SwiGLU: down(silu(a) b), a and b the halves of up(x) */
-    double dropout;       /* of the outputs of attention and the mlp */
+    int64_t hidden;       /* 0: 4 * width */
+    bool rms_norm;        /* true: RMS norm; false: layer norm */
+    kl_nn_mlp mlp;        /* GELU, ReLU: down(act(up(x))); SwiGLU: down(silu(a) * b), where a and b are the halves of
+                             up(x) */
+    double dropout;       /* probability, applied to the outputs of attention and of the mlp */
 } kl_nn_block_options;
 typedef struct kl_nn_block {
     kl_nn_norm norm1, norm2;
     kl_nn_attention attention;
-    kl_nn_linear up, down; /* prefix.mlp.up, prefix.mlp.down; biases as attention's */
+    kl_nn_linear up, down; /* prefix.mlp.up, prefix.mlp.down; they have biases if attention.bias is set */
     kl_nn_block_options is;
 } kl_nn_block;
 KL_API_AT kl_status kl_nn_block_init(kl_nn_block *m, kl_params *params, const char *prefix,
                                      const kl_nn_block_options *options);
-/* seed: u64 [] of dropout in training (each block folds its layer's number in); kl_none: no dropout. */
+/* seed: u64 [], the seed of dropout in training, which each block combines with its layer's number; kl_none: no
+ * dropout. */
 KL_API_AT kl_tensor kl_nn_block_forward(const kl_nn_block *m, kl_tensor x, kl_tensor mask, kl_nn_cache *cache,
                                         int layer, kl_tensor seed);
 
@@ -168,8 +176,9 @@ KL_API_AT kl_status kl_nn_lstm_init(kl_nn_recurrent *m, kl_params *params, const
                                     int64_t width);
 KL_API_AT kl_status kl_nn_gru_init(kl_nn_recurrent *m, kl_params *params, const char *prefix, int64_t in,
                                    int64_t width);
-/* h, c: [N, width] at the start, replaced by those at the end; kl_none: zeros.  Only an LSTM uses c. h and c may be
- * NULL: zeros, and the last values are not returned.  The caller still owns handles that are replaced. */
+/* h, c: pointers to the states [N, width] before the first step, which are replaced by the states after the last
+ * step.  A handle that is kl_none stands for zeros.  Only an LSTM uses c.  A pointer that is NULL: the state starts
+ * as zeros, and the last state is not returned.  The caller still owns the handles that were replaced. */
 KL_API_AT kl_tensor kl_nn_recurrent_forward(const kl_nn_recurrent *m, kl_tensor x, kl_tensor *h, kl_tensor *c);
 
 #ifdef __cplusplus

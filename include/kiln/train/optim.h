@@ -8,7 +8,7 @@
  * A step records the gradients of the loss and the assignments of new values to the parameters and to the optimizer's
  * own tensors, all in the open trace.  The learning rate and all other numbers are runtime scalars, so a schedule does
  * not cause another compilation. */
-#include <kiln/kiln.h> /* in front of the guard: it includes this file */
+#include <kiln/kiln.h> /* before the guard, because kiln.h includes this file */
 #ifndef KILN_OPTIM_H
 #define KILN_OPTIM_H
 #include <kiln/train/params.h>
@@ -20,15 +20,16 @@ extern "C" {
 
 typedef struct kl_optimizer kl_optimizer;
 
-/* In the formulas p is a parameter, g its gradient, lr the learning rate; t counts the steps from 1.  States begin as
- * zeros; kl_optimizer_state calls them by the letters below.  They have the parameter's dtype, those of f16 and bf16
- * have f32: the formulas are computed in f32 there, and p is rounded once.  Where gradients stay 0, states do not decay
- * to subnormal numbers, which are slow: a moving average with the weights beta and 1 - beta is set to 0 where its
- * magnitude is below 2^-126 / min(beta, 1 - beta), SGD's and RMSprop's "m" where it is below 2^-126 (f64: 2^-1022).
- * Parameters of an attached tree with factors of their own (kl_optimizer_attach) have lr * rate for lr and
- * weight_decay * decay for weight_decay. */
+/* In the formulas p is a parameter, g its gradient, lr the learning rate; t counts the steps from 1.  States begin
+ * as zeros; kl_optimizer_state names them by the letters below.  A state has the parameter's dtype, or f32 if the
+ * parameter is f16 or bf16: the formulas are then computed in f32, and p is rounded once.  While gradients stay 0,
+ * states do not decay to subnormal numbers, which are slow: a moving average with the weights beta and 1 - beta is
+ * set to 0 where its magnitude is below 2^-126 / min(beta, 1 - beta), and "m" of SGD and RMSprop where it is below
+ * 2^-126 (f64: 2^-1022 instead of 2^-126).  For parameters of an attached tree that have their own factors
+ * (kl_optimizer_attach), lr * rate replaces lr and weight_decay * decay replaces weight_decay. */
 
-/* Stochastic gradient descent, with momentum unless that is 0 (then v = g); Nesterov's takes one with momentum:
+/* Stochastic gradient descent.  With momentum 0, v is g + weight_decay p and there is no state.  Nesterov's variant
+ * needs momentum:
  *   v = momentum v + g + weight_decay p
  *   p = p - lr v                                         Nesterov: p - lr (momentum v + g + weight_decay p)
  * State with momentum: "m", which is v. */
@@ -93,8 +94,9 @@ KL_API_AT kl_optimizer *kl_lion(const kl_tensor *param, int n, const kl_lion_opt
 KL_API_AT kl_optimizer *kl_rmsprop(const kl_tensor *param, int n, const kl_rmsprop_options *options);
 KL_API_AT kl_optimizer *kl_adafactor(const kl_tensor *param, int n, const kl_adafactor_options *options);
 
-/* Attaches a tree.  From here on steps use its settings of the optimizer's parameters: frozen ones are skipped, rates
- * and decays are multiplied by its factors; kl_optimizer_state uses its names.  The tree must outlive the optimizer.
+/* Attaches a tree.  From this call on steps use the tree's settings of the optimizer's parameters: frozen parameters
+ * are skipped, the learning rate and the weight decay are multiplied by the tree's factors, and kl_optimizer_state
+ * uses the tree's names.  The tree must outlive the optimizer.
  * [errors ARGUMENT: a parameter is not in the tree] */
 KL_API kl_status kl_optimizer_attach(kl_optimizer *opt, const kl_params *params);
 
@@ -103,32 +105,37 @@ KL_API kl_status kl_optimizer_attach(kl_optimizer *opt, const kl_params *params)
  * kl_grad and kl_assign] */
 KL_API_AT kl_status kl_optimizer_step(kl_optimizer *opt, kl_tensor loss, double lr);
 /* Records one step with these gradients, one for each parameter in order; kl_none: that parameter is skipped.
+ *
  *     kl_grads(loss, n, parameters, g);  kl_clip_norm(n, g, 1.0);  kl_optimizer_step_gradients(opt, g, lr);
- * [errors as above; SHAPE: a gradient is not shaped like its parameter; TYPE:
- * it has another dtype, where f16, bf16 and f32 go together] */
+ *
+ * [errors as above; SHAPE: a gradient does not have its parameter's shape; TYPE: it has another dtype, where any of
+ * f16, bf16 and f32 may be combined] */
 KL_API_AT kl_status kl_optimizer_step_gradients(kl_optimizer *opt, const kl_tensor *gradients, double lr);
 
-/* Steps recorded so far (the formulas' t); set it when training resumes, or back by one after a trace that failed.
- * [errors ARGUMENT] */
+/* The number of steps recorded so far (t in the formulas).  Set it when training resumes, or reduce it by one after
+ * a trace that failed.  [errors ARGUMENT] */
 KL_API int64_t kl_optimizer_steps(const kl_optimizer *opt);
 KL_API kl_status kl_optimizer_set_steps(kl_optimizer *opt, int64_t steps);
 
-/* The optimizer's own tensors, for checkpoints: their number, and tensor number i with its name, "h.0.fc.weight.m" for
- * a parameter of an attached tree, else "0.m" with the parameter's number. *name is valid until the next call on this
- * optimizer; the optimizer owns *tensor (kl_assign sets its value).  [errors ARGUMENT: no such number] */
+/* The optimizer's own tensors, for checkpoints.  kl_optimizer_states returns their number.  kl_optimizer_state
+ * returns tensor number i and its name: "h.0.fc.weight.m" for a parameter of an attached tree, else "0.m" with the
+ * parameter's number.  *name is valid until the next call on this optimizer; the optimizer owns *tensor (kl_assign
+ * sets its value).  [errors ARGUMENT: no such number] */
 KL_API int kl_optimizer_states(const kl_optimizer *opt);
 KL_API kl_status kl_optimizer_state(kl_optimizer *opt, int i, const char **name, kl_tensor *tensor);
 
-/* The numbers that change from step to step, as names and values for the next run of a frozen step (step.h) that
- * recorded kl_optimizer_step; the call counts a step.  Returns how many it wrote to slots[], which has room for
- * KL_OPTIMIZER_SLOTS.  Recording has counted a step that was not run; correct it with kl_optimizer_set_steps.  A frozen
- * step keeps the factors of an attached tree as they were when it was recorded.
+/* Writes the numbers that change from step to step to slots[], as names and values for the next run of a frozen step
+ * (step.h) that recorded kl_optimizer_step, and counts a step.  slots[] must have room for KL_OPTIMIZER_SLOTS.
+ * Returns how many it wrote.  Recording the frozen step counted a step that did not run; correct the count with
+ * kl_optimizer_set_steps.  A frozen step keeps the factors that an attached tree had when the step was recorded.
+ *
  *     n = kl_optimizer_slots(opt, learning_rate, slots);  kl_step_run(step, 1, &x, n, slots, 0, NULL);
+ *
  * [errors ARGUMENT: 0] */
 #define KL_OPTIMIZER_SLOTS 5
 KL_API int kl_optimizer_slots(kl_optimizer *opt, double lr, kl_slot *slots);
 
-/* Frees the optimizer and releases its tensors, not the parameters.  NULL is fine. */
+/* Frees the optimizer and releases its own tensors, but not the parameters.  NULL is allowed. */
 KL_API void kl_optimizer_free(kl_optimizer *opt);
 
 /* ---- gradients between kl_grads and a step; entries that are kl_none are skipped ---- */
@@ -138,43 +145,46 @@ KL_API void kl_optimizer_free(kl_optimizer *opt);
  * finite makes all of them NaN: check it, or use kl_loss_scale.  [errors ARGUMENT: no gradients, most is not above 0;
  * TYPE, DEVICE: poison] */
 KL_API_AT kl_tensor kl_clip_norm(int n, kl_tensor *gradients, double most);
-/* Clamps each element to -most .. most.  [errors ARGUMENT; TYPE] */
+/* Clamps each element to the range from -most to most.  [errors ARGUMENT; TYPE] */
 KL_API_AT kl_status kl_clip_value(int n, kl_tensor *gradients, double most);
 
 /* Sums gradients over several small batches, which then count as one batch.
  *     kl_accumulator_add(acc, g);                                 // in the traces of the first k - 1 batches
  *     kl_accumulator_take(acc, g); kl_optimizer_step_gradients(opt, g, lr);     // in that of the last one */
 typedef struct kl_accumulator kl_accumulator;
-/* For n tensors.  [errors as kl_sgd: NULL] */
+/* Makes an accumulator for the gradients of n tensors.  [errors as kl_sgd: NULL] */
 KL_API_AT kl_accumulator *kl_accumulator_new(const kl_tensor *param, int n);
 /* Records the addition of n gradients, in the order of the tensors.  [errors ARGUMENT; TRACE: none is open; SHAPE] */
 KL_API_AT kl_status kl_accumulator_add(kl_accumulator *acc, const kl_tensor *gradients);
-/* Replaces gradients[] by the means of these gradients and those added since the last take, and records zeros for the
- * sums.  [errors as above] */
+/* Replaces gradients[] by the means of these gradients and of those that were added since the last take, and records
+ * that the sums become zeros.  [errors as above] */
 KL_API_AT kl_status kl_accumulator_take(kl_accumulator *acc, kl_tensor *gradients);
-KL_API void kl_accumulator_free(kl_accumulator *acc); /* NULL is fine */
+KL_API void kl_accumulator_free(kl_accumulator *acc); /* NULL is allowed */
 
-/* Exponential moving averages of tensors, which are often better than the tensors themselves:
- * average = decay average + (1 - decay) tensor, from the values that they have at first.  Those of f16 and bf16 are
- * f32, rounded where kl_ema_swap makes them the tensor's value. */
+/* Exponential moving averages of tensors, which often give better results than the tensors themselves: average =
+ * decay average + (1 - decay) tensor.  The first averages are the tensors' values when the container is made.
+ * Averages of f16 and bf16 tensors are f32; kl_ema_swap rounds them when it makes them the tensor's value. */
 typedef struct kl_ema kl_ema;
-/* [errors as kl_sgd; ARGUMENT: decay outside of 0..1: NULL] */
+/* Makes averages of n tensors.  [errors as kl_sgd; ARGUMENT: decay outside of 0..1: NULL] */
 KL_API_AT kl_ema *kl_ema_new(const kl_tensor *param, int n, double decay);
-/* Records one update; after the step in its trace.  [errors ARGUMENT; TRACE: none is open] */
+/* Records one update of the averages.  Call it in the trace of a step, after the step.  [errors ARGUMENT; TRACE:
+ * none is open] */
 KL_API_AT kl_status kl_ema_update(kl_ema *ema);
-/* Records the exchange of tensors and averages: once before an evaluation and once after it.  [errors ARGUMENT;
- * TRACE] */
+/* Records the exchange of tensors and averages.  Call it once before an evaluation and once after it.  [errors
+ * ARGUMENT; TRACE] */
 KL_API_AT kl_status kl_ema_swap(kl_ema *ema);
-/* The average of tensor number i; owned by the container.  [errors ARGUMENT: kl_none] */
+/* The average of tensor number i; the container owns it.  [errors ARGUMENT: kl_none] */
 KL_API kl_tensor kl_ema_average(const kl_ema *ema, int i);
-KL_API void kl_ema_free(kl_ema *ema); /* NULL is fine */
+KL_API void kl_ema_free(kl_ema *ema); /* NULL is allowed */
 
-/* ---- learning rates by step: plain functions of a step from 0 on ----
+/* ---- learning rates by step: functions of a step number that starts from 0 ----
+ *
  *     rate = kl_rate_warmup(step, 100) * kl_rate_cosine(step - 100, steps - 100, 6e-4, 6e-5); */
 
-/* A factor: (step + 1) / steps, 1 from there on and where steps is 0. */
+/* A factor: (step + 1) / steps, but at most 1; it is 1 if steps is 0. */
 KL_API double kl_rate_warmup(int64_t step, int64_t steps);
-/* From first at step 0 to last at `steps` and after, linearly, or as half a cosine wave.  Below step 0: first. */
+/* The rate goes from `first` at step 0 to `last` at step `steps`, linearly or as half a cosine wave.  It is `first`
+ * below step 0 and `last` above `steps`. */
 KL_API double kl_rate_linear(int64_t step, int64_t steps, double first, double last);
 KL_API double kl_rate_cosine(int64_t step, int64_t steps, double first, double last);
 /* first times factor^n, where n is the number of completed intervals of `every` steps. */

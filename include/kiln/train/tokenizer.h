@@ -8,7 +8,7 @@
  *
  * Text is any bytes, as a rule UTF-8; decoding what was encoded gives the same bytes.  An open tokenizer is immutable:
  * any number of threads may use it. */
-#include <kiln/kiln.h> /* in front of the guard: it includes this file */
+#include <kiln/kiln.h> /* before the guard, because kiln.h includes this file */
 #ifndef KILN_TOKENIZER_H
 #define KILN_TOKENIZER_H
 
@@ -18,28 +18,30 @@ extern "C" {
 
 typedef struct kl_tokenizer kl_tokenizer;
 
-/* vocabulary: a JSON object of tokens and their ids, which are 0 to n - 1, the tokens' bytes written as GPT-2's
- * characters (vocab.json, encoder.json); or llm.c's gpt2_tokenizer.bin, told by its first bytes.  merges: pairs of
- * tokens, a line each, in the order in which they are merged (merges.txt, vocab.bpe); NULL: the tokenizer only decodes.
- * With merges each of the 256 bytes must have a token.  Errors name the file and its byte or line.
- * [errors ARGUMENT; IO: missing, truncated or not what it should be; MEMORY: NULL] */
+/* vocabulary: either a JSON object of tokens and their ids 0 to n - 1, with the tokens' bytes written as GPT-2's
+ * characters (vocab.json, encoder.json), or llm.c's gpt2_tokenizer.bin, which is recognised by its first bytes.
+ * merges: a file with a pair of tokens on each line, in the order in which they are merged (merges.txt, vocab.bpe).
+ * merges NULL: the tokenizer can only decode.  With merges each of the 256 bytes must have a token.  Errors name the
+ * file and its byte or line.
+ * [errors ARGUMENT; IO: a file is missing, truncated or not in its format; MEMORY: NULL] */
 KL_API kl_tokenizer *kl_tokenizer_open(const char *vocabulary, const char *merges);
-KL_API void kl_tokenizer_free(kl_tokenizer *tokenizer); /* NULL is fine */
+KL_API void kl_tokenizer_free(kl_tokenizer *tokenizer); /* NULL is allowed */
 
-KL_API int64_t kl_tokenizer_count(const kl_tokenizer *tokenizer); /* tokens; ids are below */
-/* The bytes of a token, owned by the tokenizer, and their number; NULL: there is no such id, which is no error. */
+KL_API int64_t kl_tokenizer_count(const kl_tokenizer *tokenizer); /* number of tokens; each id is below it */
+/* The bytes of a token, which the tokenizer owns; *bytes is their number.  NULL: no token has this id, which is not
+ * an error. */
 KL_API const char *kl_tokenizer_text(const kl_tokenizer *tokenizer, int64_t id, int64_t *bytes);
-/* The id of the token of these bytes, -1: there is none, which is no error. */
+/* The id of the token with these bytes; -1: there is none, which is not an error. */
 KL_API int64_t kl_tokenizer_find(const kl_tokenizer *tokenizer, const char *text, int64_t bytes);
 
-/* Splits text into words as GPT-2 does (contractions; letters, numbers and others with a space in front; white space;
- * by Unicode's classes) and merges the bytes of each.  ids has room for `bytes` of them, which are always enough;
- * *count is their number.  Special tokens are not recognised: "<|endoftext|>" is encoded as text.  [errors ARGUMENT: no
- * merges, 2^31 bytes or more; MEMORY: *count is then 0] */
+/* Splits text into words as GPT-2 does (contractions; letters, numbers and other characters with one space before
+ * them; white space; all by Unicode's classes) and merges the bytes of each word.  ids must have room for `bytes`
+ * elements, which is always enough; *count is the number of ids.  Special tokens are not recognised: "<|endoftext|>"
+ * is encoded as text.  [errors ARGUMENT: no merges, 2^31 bytes or more; MEMORY: *count is then 0] */
 KL_API kl_status kl_tokenizer_encode(const kl_tokenizer *tokenizer, const char *text, int64_t bytes, int32_t *ids,
                                      int64_t *count);
-/* Writes the bytes of n tokens to text, at most `room` bytes without a terminating zero; *bytes is the total number,
- * even if it exceeds the room.  [errors ARGUMENT: an invalid id: nothing is written] */
+/* Writes the bytes of n tokens to text, at most `room` bytes, without a terminating zero.  *bytes is the total
+ * number, even if it exceeds the room.  [errors ARGUMENT: an invalid id: nothing is written] */
 KL_API kl_status kl_tokenizer_decode(const kl_tokenizer *tokenizer, const int32_t *ids, int64_t n, char *text,
                                      int64_t room, int64_t *bytes);
 

@@ -1,26 +1,24 @@
-/* Attention: one pass over the keys for a tile of queries, each a lane of the vector loops.
+/* Attention in one pass over the keys, for a tile of queries, each of which is a lane of the vector loops.
  *
- * An iteration of the parallel loop owns W neighbouring queries of one matrix.  It holds in scratch, a row of W lanes
- * for each: q's elements, transposed; a block of scores, then of weights; and the values' totals, transposed too.  For
- * each block of keys (node.h, "Numeric order") it walks three times: scores and the largest of them; weights and their
- * sum; the values.  Both products are tiles of R rows (keys; elements of v) by W lanes in registers, each step one
- * vector of scratch and R elements of k or v as they lie in memory, spread over the lanes.  So nothing is packed but q,
- * once; the largest, the sums and the masks are lane by lane, with no folds; and k and v may be any views.
+ * An iteration of the parallel loop owns W neighbouring queries of one matrix.  It holds these in scratch, with a
+ * row of W lanes for each element: q, transposed; a block of scores, which become weights; and the totals of the
+ * values, transposed.  For each block of keys (node.h, "Numeric order") it has three loops: scores and their
+ * maximum; weights and their sum; values.  Both products are computed in tiles of R rows (keys; elements of v) by W
+ * lanes in registers.  Each step of them reads one vector of scratch and R elements of k or v in place, which are
+ * broadcast to the lanes.  So only q is packed, once; the maxima, the sums and the masks are computed lane by lane,
+ * without reductions across lanes; and k and v may be any views.
  *
- * Keys before the first and behind the last that one of the tile's queries sees are not touched.  Between them a query
- * keeps out what it does not see by selects, which leave its sums bit for bit as if it had walked alone, whatever the
- * tile.
+ * Keys before the first and after the last one that a query of the tile sees are skipped.  Between them, selects
+ * exclude the keys that a query does not see.  They leave the query's sums bit for bit as if it had been computed
+ * alone, for any tile.  For a query without neighbours, keys are the lanes of the first two loops, and elements of v
+ * those of the third (lower_attention_one.c).
  *
- * Of a query without neighbours keys are the lanes in the first two walks, elements of v in the last
- * (lower_attention_one.c).
- *
- * q comes into its transposed form, and the values' totals out of it, in squares that registers transpose: gathering
- * and scattering takes a sixth of the time where there are 128 keys.  Half floats of k and v are widened a block at a
- * time. */
+ * q and the totals of the values are transposed in squares in registers: gathering and scattering them would take a
+ * sixth of the time for 128 keys.  Half floats of k and v are widened one block at a time. */
 #include "lower_attention.h"
 #include <string.h>
 
-enum { STEPS = 2 }; /* of D at a time */
+enum { STEPS = 2 }; /* steps of D that are processed at a time */
 
 /* ---- elements ---- */
 
@@ -63,14 +61,14 @@ val attention_row(const struct attention *a)
     val i = ix_add(w->k, a->q0, w->lane);
     if (!rows_divide(a, a->l, a->width))
         w->pred = k_prim(w->k, P_LT, i, own_rows(a), 0);
-    ix_bound(w->k, i, 0, a->l - 1); /* of the lanes that exist */
+    ix_bound(w->k, i, 0, a->l - 1); /* only for lanes that exist */
     return i;
 }
 
 /* ---- what each query sees ---- */
 
-/* Writes into scratch from which key on and before which one each lane sees them, masks non_fusible; lanes without a
- * query see none. */
+/* Stores in scratch the range of keys that each lane sees (from `lo` to before `hi`), without regard to a
+ * mask.  Lanes without a query see no keys. */
 void attention_store_ranges(const struct attention *a)
 {
     struct lowering *w = a->w;
@@ -94,7 +92,7 @@ void attention_store_ranges(const struct attention *a)
     end_lanes(a);
 }
 
-/* The keys from the first that one of the queries sees to the last. */
+/* Finds the range of keys from the first to the last that a query of the tile sees. */
 void attention_tile_range(struct attention *a)
 {
     struct kernel *k = a->w->k;
@@ -161,7 +159,7 @@ void attention_widen(const struct attention *a, unsigned which, val lo, val hi)
     k_end(k, j);
 }
 
-/* The products of `steps` elements from `from` on of these R rows. */
+/* Adds the products of `steps` elements, from element `from` on, for these R rows. */
 static void lower_attention_multiply(const struct attention *a, unsigned which, const val *key, val from, int64_t steps,
                                      val *acc)
 {
@@ -192,7 +190,7 @@ void attention_products(const struct attention *a, unsigned which, const val *ro
     lower_attention_multiply(a, which, row, k_int(k, c0 + whole), c1 - c0 - whole, acc);
 }
 
-/* Of walked rows whose number has a symbol: may there be fewer than a tile has? */
+/* If the number of walked rows has a symbol: may there be fewer rows than a tile has? */
 static bool rows_may_be_few(const struct attention *a)
 {
     int64_t low, high;
@@ -212,20 +210,21 @@ val attention_keys(const struct attention *a, val j0, val *key)
         j0 = smaller(k, j0, k_prim(k, P_SUB, ix_sub(k, walked_rows(a), k_int(k, a->rows)), a->k0, 0));
         ix_bound(k, j0, -a->rows, a->block - a->rows);
     }
-    val none = few ? k_prim(k, P_SUB, k_int(k, 0), a->k0, 0) : 0; /* the first of all, counted from the block's */
+    val none = few ? k_prim(k, P_SUB, k_int(k, 0), a->k0, 0) : 0; /* the first row of all, counted from the block's
+                                                                     first */
     for (int64_t r = 0; r < a->rows; r++) {
         key[r] = ix_add(k, j0, k_int(k, r));
         if (few) {
             key[r] = greater(k, key[r], none);
             ix_bound(k, key[r], r - a->rows, a->block - 1);
         }
-        if (r && a->m < a->rows && !few) /* so few that they are computed several times */
+        if (r && a->m < a->rows && !few) /* there are so few rows that some are computed several times */
             key[r] = k_int(k, r < a->m ? r : a->m - 1);
     }
     return j0;
 }
 
-/* Scores of R keys. */
+/* Computes the scores of R keys. */
 static void score_tile(const struct attention *a, val j0)
 {
     struct lowering *w = a->w;
@@ -251,8 +250,8 @@ static void score_tile(const struct attention *a, val j0)
     end_lanes(a);
 }
 
-/* Scores become weights, and their sum comes to the total.  A key that the query does not see may have a score above
- * the largest: its weight is then not used. */
+/* Turns scores into weights and adds their sum to the total.  A key that the query does not see may have a score
+ * above the maximum; its weight is not used. */
 static void weigh(const struct attention *a)
 {
     struct kernel *k = a->w->k;
@@ -292,7 +291,7 @@ void attention_weighed(const struct attention *a, unsigned which, uint32_t weigh
         sum[r] = k_out(k, carry[r]);
 }
 
-/* Elements c0 .. c0 + rows - 1 of the values, weighed, come to the totals. */
+/* Adds the weighted elements c0 .. c0 + rows - 1 of the values to the totals. */
 static void value_tile(const struct attention *a, val c0, int64_t rows)
 {
     struct kernel *k = a->w->k;
@@ -362,8 +361,8 @@ static void lower_attention_emit_block(struct attention *a)
 
 /* ---- one tile of queries ---- */
 
-/* Loops over whole squares of `columns` by queries; *c, *i: the first column and query of one.  false: there are
- * none. */
+/* Opens loops over whole squares of `columns` by queries; *c, *i: the first column and query of a square.  Returns
+ * false if there are no squares. */
 static bool begin_squares(const struct attention *a, int64_t columns, val *c, val *i)
 {
     struct kernel *k = a->w->k;
@@ -382,13 +381,13 @@ static void end_squares(const struct attention *a, val c, val i)
     k_end(a->w->k, c);
 }
 
-/* How many columns squares do not reach. */
+/* The number of columns outside of whole squares. */
 static int64_t behind_squares(const struct attention *a, int64_t columns)
 {
     return a->square ? columns % a->square : columns;
 }
 
-/* Lanes without a row have another. */
+/* Lanes without a row use another row. */
 void attention_bring_rows(const struct attention *a)
 {
     struct lowering *w = a->w;
@@ -442,7 +441,7 @@ void attention_store(const struct attention *a, ref r, const struct shape *s, va
             w->pred);
 }
 
-/* A total over the sum of the weights. */
+/* A total divided by the sum of the weights. */
 static val mean(const struct attention *a, val total, val sum)
 {
     struct kernel *k = a->w->k;
@@ -489,7 +488,7 @@ void attention_store_tile(const struct attention *a, int64_t from, int64_t colum
     end_lanes(a);
 }
 
-/* The largest score and 1 / the sum of the weights, of attention_stats. */
+/* The maximum score and 1 / the sum of the weights, for attention_stats. */
 static void store_stats(const struct attention *a)
 {
     struct kernel *k = a->w->k;

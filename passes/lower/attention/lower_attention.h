@@ -1,43 +1,49 @@
-/* Lowering attention: what the part of a tile of queries (lower_attention.c, where the schedule is described), that of
- * one query without neighbours (lower_attention_one.c) and the gradient (lower_attention_grad.c) share.
+/* Lowering of attention: what the kernels of a tile of queries (lower_attention.c, which describes the method), of
+ * one query without neighbours (lower_attention_one.c) and of the gradient (lower_attention_grad.c) share.
  *
- * Rows of one side are lanes, a tile of them at a time; those of the other are walked.  Of attention and
- * attention_stats queries are the lanes and keys are walked; of a gradient in k and v it is the other way about. */
+ * The rows of one side are lanes, a tile of them at a time; a loop walks over the rows of the other side.  For
+ * attention and attention_stats, queries are lanes and keys are walked; for the gradient in k and v, keys are lanes
+ * and queries are walked. */
 #ifndef KILN_LOWER_ATTENTION_H
 #define KILN_LOWER_ATTENTION_H
 #include "passes/lower/lower_schedule.h"
 #include <math.h>
 
 enum { Q, K, V, SEEN };
-/* MAX_ROWS: R; MAX_SQUARE: lanes of a square that registers transpose; ONE_SQUARES: of keys of one query at a time,
- * whose chains of sums hide each other's latency */
+/* MAX_ROWS: the largest R.  MAX_SQUARE: lanes of the largest square that is transposed in registers.  ONE_SQUARES:
+ * for one query, squares of keys at a time; their independent chains of sums hide the latency of each other */
 enum { MAX_ROWS = 8, MAX_SQUARE = 8, ONE_SQUARES = 2 };
 
 struct attention {
     struct lowering *w;
     const struct node *n;
     struct shape lead, out;
-    ref stats;                            /* attention_stats, a result beside attention or the only one; NIL: none */
-    int64_t l, m, d, e, block;            /* l, m: rows that are lanes, and that are walked; may have symbols */
-    int64_t columns[3];                   /* of operands */
-    unsigned seen_in;                     /* the operand that says what queries see */
-    unsigned own;                         /* the operand whose rows are lanes: Q, but of a gradient in k and v K */
+    ref stats;                            /* the attention_stats node, which is a result beside attention or the only
+                                             one; NIL: none */
+    int64_t l, m, d, e, block;            /* l: number of rows that are lanes; m: number of rows that are walked;
+                                             both may have symbols */
+    int64_t columns[3];                   /* number of columns of each operand */
+    unsigned seen_in;                     /* the operand that says which keys a query sees */
+    unsigned own;                         /* the operand whose rows are lanes: Q; K for a gradient in k and v */
     int64_t width, rows;                  /* W, R */
-    unsigned dtype;                       /* of scores, weights and sums */
+    unsigned dtype;                       /* dtype of scores, weights and sums */
     bool causal, mask, bounds;
-    val coord[KL_MAX_RANK];               /* of the matrix */
+    val coord[KL_MAX_RANK];               /* coordinates of the matrix */
     val q0;                               /* the tile's first query */
-    uint32_t q, score, total;             /* scratch lbufs: [D][W], [block][W], [E][W] */
+    uint32_t q, score, total;             /* scratch lbufs with dimensions [D][W], [block][W], [E][W] */
     uint32_t most, larger, sum, shrink;   /* [W] */
     uint32_t lo, hi, seen;                /* [W], [W], [block][W] bool */
-    uint32_t panel[3];                    /* of k and v: lbuf + 1 of scratch for a block of them, widened; 0: none */
-    unsigned index;                       /* dtype of numbers of keys, lane by lane */
-    int64_t one_lanes;                    /* of one query: lanes for elements of v; 0: queries are lanes there, too */
-    int64_t keys;                         /* of one query: keys that are lanes */
-    int64_t square;                       /* lanes of a native vector: what registers transpose; 0: not worth it */
+    uint32_t panel[3];                    /* for k and v: number + 1 of a scratch lbuf for a block of them, widened;
+                                             0: none */
+    unsigned index;                       /* dtype of key numbers in lanes */
+    int64_t one_lanes;                    /* for one query: number of lanes for elements of v; 0: queries are lanes
+                                             there, too */
+    int64_t keys;                         /* for one query: number of keys that are lanes */
+    int64_t square;                       /* lanes of a native vector, if squares of them are transposed in
+                                             registers; 0: they are not */
     bool widen;                           /* half floats that are walked are widened into a panel */
-    val first, end;                       /* the keys that one of the tile's queries sees */
-    /* the block's first key, and those of the block that one sees, by number in it */
+    val first, end;                       /* the range of keys that a query of the tile sees */
+    /* the block's first key, and the range within the block of keys that a query sees, counted from k0 */
     val k0, from, until;
 };
 
@@ -47,12 +53,12 @@ static inline bool partial(const struct attention *a) { return a->mask || ranges
 /* The number of rows that are lanes, and of those that are walked. */
 static inline val own_rows(const struct attention *a) { return ix_size(a->w->k, a->l); }
 static inline val walked_rows(const struct attention *a) { return ix_size(a->w->k, a->m); }
-/* Is the number a multiple of `by`, whatever the symbols' values are? */
+/* Is the size a multiple of `by` for all values of the symbols? */
 static inline bool rows_divide(const struct attention *a, int64_t rows, int64_t by)
 {
     return ix_symbolic(a->w->k, rows) ? size_divides(a->w->k, rows, by) : rows % by == 0;
 }
-/* May there be fewer rows of the first number than of the second? */
+/* May the first size be less than the second? */
 static inline bool may_be_fewer(const struct attention *a, int64_t rows, int64_t others)
 {
     return rows != others && (rows < others || ix_symbolic(a->w->k, rows) || ix_symbolic(a->w->k, others));
@@ -81,10 +87,10 @@ static inline void attention_put(const struct attention *a, uint32_t buf, val ro
 {
     k_store(a->w->k, buf, attention_place(a, row), k_splat(a->w->k, x), 0);
 }
-static inline val first(const struct attention *a) { return k_int(a->w->k, 0); } /* of scratch with one row */
+static inline val first(const struct attention *a) { return k_int(a->w->k, 0); } /* the same for scratch with one row */
 
-/* Where scratch holds the scores, the keys and the values of the block's key number j: behind those of the R keys
- * before it, which attention_keys says the need of. */
+/* Index in scratch of the scores, the keys and the values of the block's key number j.  They come after those of the
+ * R keys before the block; attention_keys says why these are needed. */
 static inline val block_row(const struct attention *a, val j) { return ix_add(a->w->k, j, k_int(a->w->k, a->rows)); }
 
 static inline void begin_lanes(const struct attention *a)
@@ -99,55 +105,58 @@ static inline void end_lanes(const struct attention *a)
 }
 
 /* ---- lower_attention.c ---- */
-/* The element of operand `which` at (row, column) of the matrix, as it is computed with; */
+/* Element (row, column) of operand `which` of the matrix, in the dtype of the computation. */
 val attention_element(const struct attention *a, unsigned which, val row, val column);
-/* of the block's key or value number j, element `column`. */
+/* Element `column` of key or value number j of the block. */
 val attention_in_block(const struct attention *a, unsigned which, val j, val column);
-/* R keys from number j0 of the block on, which may be more than any query sees.  There are none behind the last of all:
- * the last R are taken instead, again, whose scores are then stored again, at most R before the block's first.  Returns
- * j0. */
+/* Returns j0, the number within the block of the first of R keys.  Some of these keys may be unseen.  If fewer than
+ * R keys are left before the last key of all, the last R keys are taken instead: their scores are computed and
+ * stored a second time, and begin at most R keys before the block. */
 val attention_keys(const struct attention *a, val j0, val *key);
-bool attention_steps_back(const struct attention *a);            /* does it take the last R in that case? */
-val attention_widen_from(const struct attention *a, val whole);  /* the first row that it takes of those from `whole` */
+bool attention_steps_back(const struct attention *a);            /* may it take the last R keys? */
+val attention_widen_from(const struct attention *a, val whole);  /* the first row that it takes, at or before row
+                                                                    `whole` */
 
-/* This lane's row; the last tile's lanes may have none, which w->pred says. */
+/* This lane's row.  The last tile's lanes may have none, which w->pred then masks. */
 val attention_row(const struct attention *a);
-/* What the record says, and a->index. */
+/* Sets the fields that the schedule record determines, and a->index. */
 void attention_follow(struct attention *a, const struct schedule *s);
 struct attention_facts attention_facts_of(const struct attention *a, bool gradient, bool results);
 uint32_t attention_scratch(const struct attention *a, unsigned dtype, int64_t rows); /* [rows][W] */
-/* Panels for what is walked of operand `which`, if its elements are half floats. */
+/* Makes panels for the walked rows of operand `which`, if its elements are half floats. */
 void attention_make_panel(struct attention *a, unsigned which);
-void attention_bring_rows(const struct attention *a);           /* operand `own`, transposed, into a->q */
-void attention_widen(const struct attention *a, unsigned which, val lo, val hi); /* rows of the block, into the panel */
-/* acc[r] += the products of columns c0 .. c1 of operand `which`, R rows walked, with those of the lanes; within a
- * vector loop. */
+void attention_bring_rows(const struct attention *a);           /* loads operand `own`, transposed, into a->q */
+void attention_widen(const struct attention *a, unsigned which, val lo, val hi); /* widens rows of the block into the
+                                                                                    panel */
+/* Within a vector loop: acc[r] += the products of columns c0 .. c1 of R walked rows of operand `which` with those of
+ * the lanes. */
 void attention_products(const struct attention *a, unsigned which, const val *row, int64_t c0, int64_t c1, val *acc);
-/* Within a vector loop: sums over the block of weight * column c0 + r of operand `which`, for r < rows. */
+/* Within a vector loop: computes sums over the block of weight * column c0 + r of operand `which`, for r < rows. */
 void attention_weighed(const struct attention *a, unsigned which, uint32_t weight, val c0, int64_t rows, val *sum);
-/* What queries that are lanes see: their ranges into scratch, then a->first and a->end, what one of them sees. */
+/* For queries that are lanes: stores the range of keys that each of them sees in scratch, and sets a->first and
+ * a->end to the range that includes all of these. */
 void attention_store_ranges(const struct attention *a);
 void attention_tile_range(struct attention *a);
 /* Does this lane's query see key number j of the block? */
 val attention_sees(const struct attention *a, val j);
-/* Stores `columns` columns of a->total from `from` on as those of the result: over a->sum where `divides`, else times
- * `factor`. */
+/* Stores `columns` columns of a->total, from column `from` on, as those of the result: divided by a->sum if
+ * `divides`, else multiplied by `factor`. */
 void attention_store_tile(const struct attention *a, int64_t from, int64_t columns, bool divides, double factor);
-/* An element of result r, of shape s. */
+/* An element of result r, whose shape is s. */
 void attention_store(const struct attention *a, ref r, const struct shape *s, val i, val c, val x);
 
-/* The iterations of `matrices` matrices, each with its tiles of rows that are lanes, and what an iteration has. */
+/* Emits the loop over tiles of rows that are lanes, for each of `matrices` matrices. */
 int64_t attention_extent(const struct attention *a, int64_t matrices);
-void attention_begin(struct attention *a, int64_t extent, struct tasks *t); /* a->coord and a->q0 */
+void attention_begin(struct attention *a, int64_t extent, struct tasks *t); /* sets a->coord and a->q0 */
 
 /* ---- lower_attention_grad.c ---- */
 void lower_attention_grad_group(struct lowering *w);
 
 /* ---- lower_attention_one.c ---- of a query without neighbours */
-/* R keys from number j0 of the block on */
+/* for R keys from number j0 of the block on */
 void attention_score_keys(const struct attention *a, val j0);
-void attention_weigh_keys(const struct attention *a);                          /* the block's scores */
-/* elements c0 .. of the values, weighed */
+void attention_weigh_keys(const struct attention *a);                          /* for the block's scores */
+/* for the weighted elements from c0 on */
 void attention_value_lanes(const struct attention *a, val c0, int64_t columns);
 
 #endif

@@ -1,24 +1,25 @@
-/* The gradient of attention (op_attention_grad.c): rows of one side are lanes, those of the other are walked, as in
- * lower_attention.c, whose tiles of products these are.
+/* The gradient of attention (op_attention_grad.c).  The rows of one side are lanes, and the rows of the other side
+ * are walked, as in lower_attention.c, whose tiles of products are used here.
  *
- * An iteration of the parallel loop owns W neighbouring rows: queries for the gradient in q, keys for that in k and v.
- * For each block of the other side's rows it computes scores and dp (two tiles of products), then p and ds of all of
- * the block, then what they add to the totals.  In memory there are only the totals of its own rows.
+ * An iteration of the parallel loop owns W neighbouring rows: queries for the gradient in q, keys for the gradients
+ * in k and v.  For each block of the other side's rows it computes scores and dp (two tiles of products), then p and
+ * ds of the whole block, then what these add to the totals.  Only the totals of its own rows are stored.
  *
- * What no row of the tile sees is not walked: a causal tile of queries ends at the last key that its last query sees,
- * one of keys begins at the first query that sees its first key; of bounds, a tile of queries walks from the first key
- * that one of them sees to the last, one of keys passes over blocks of queries of which none sees one of them. */
+ * Rows that no row of the tile sees are skipped.  With causality, a tile of queries ends at the last key that its
+ * last query sees, and a tile of keys begins at the first query that sees its first key.  With bounds, a tile of
+ * queries walks from the first key that one of them sees to the last one, and a tile of keys skips blocks of queries
+ * that see none of its keys. */
 #include "lower_attention.h"
 
-enum { X, Y, STATS };                   /* operands: queries' q and dy, keys' k and v */
+enum { X, Y, STATS };                   /* operands: q and dy of queries, k and v of keys */
 enum { MOST, INVERSE, DELTA, STAT_COUNT };
 
 struct gradient {
     struct attention a;
-    bool keys;                          /* lanes are keys */
+    bool keys;                          /* keys are lanes */
     unsigned other;                     /* the operand whose rows are walked */
-    uint32_t p, ds;                     /* scratch, [block][W] */
-    uint32_t stat[STAT_COUNT];          /* of queries that are lanes, [W] */
+    uint32_t p, ds;                     /* scratch lbufs with dimensions [block][W] */
+    uint32_t stat[STAT_COUNT];          /* lbufs [W], if queries are lanes */
 };
 
 /* The range of keys that the query of walked row j of the block sees. */
@@ -58,7 +59,7 @@ static val key_is_seen(const struct attention *a, val j)
     return k_splat(k, s);
 }
 
-/* Column c of the third operand, of a lane's query or of walked row j of the block. */
+/* Column c of the statistics of a lane's query, or of the query of walked row j of the block. */
 static val statistic(const struct gradient *t, unsigned c, val j)
 {
     const struct attention *a = &t->a;
@@ -70,7 +71,8 @@ static val statistic(const struct gradient *t, unsigned c, val j)
     return k_splat(k, attention_element(a, STATS, query, k_int(k, (int64_t)c)));
 }
 
-/* Scores and dp of R walked rows from number j0 of the block on, and who sees them. */
+/* Computes the scores and dp of R walked rows from number j0 of the block on, and a mask of the pairs that see each
+ * other. */
 static void gradient_products(const struct gradient *t, val j0)
 {
     const struct attention *a = &t->a;
@@ -92,7 +94,7 @@ static void gradient_products(const struct gradient *t, val j0)
     end_lanes(a);
 }
 
-/* p and ds of the block.  A score that is not seen may be above the largest: what comes of it is not used. */
+/* Computes p and ds of the block.  The score of an unseen pair may be above the maximum; its result is not used. */
 static void gradient_weights(const struct gradient *t)
 {
     const struct attention *a = &t->a;
@@ -108,7 +110,7 @@ static void gradient_weights(const struct gradient *t)
     end_lanes(a);
 }
 
-/* What the block adds to columns c0 .. c0 + rows - 1 of the totals. */
+/* Adds the block's part to columns c0 .. c0 + rows - 1 of the totals. */
 static void gradient_sum(const struct gradient *t, uint32_t weight, val c0, int64_t rows)
 {
     const struct attention *a = &t->a;
@@ -137,7 +139,7 @@ static void gradient_sums(const struct gradient *t, uint32_t weight, int64_t fro
         gradient_sum(t, weight, k_int(k, from + most), columns - most);
 }
 
-/* Opens an `if` for blocks of queries of which one sees one of the tile's keys, as bounds say. */
+/* Opens an `if`, for bounds: a query of the block sees one of the tile's keys. */
 static val begin_seen_block(const struct attention *a)
 {
     struct kernel *k = a->w->k;
@@ -155,7 +157,7 @@ static void gradient_block(struct gradient *t)
     struct attention *a = &t->a;
     struct kernel *k = a->w->k;
     val left = ix_sub(k, walked_rows(a), a->k0), end = k_int(k, a->block);
-    bool skips = ranges(a); /* rows before a->first, or behind a->end */
+    bool skips = ranges(a); /* rows before a->first or after a->end are skipped */
     end = rows_divide(a, a->m, a->block) ? end : smaller(k, left, end);
     a->from = skips ? greater(k, ix_sub(k, a->first, a->k0), k_int(k, 0)) : k_int(k, 0);
     a->until = skips ? smaller(k, ix_sub(k, a->end, a->k0), end) : end;
@@ -175,7 +177,8 @@ static void gradient_block(struct gradient *t)
         k_end(k, seen);
 }
 
-/* The queries that see one of the tile's keys: with causality those from the first that sees the first key. */
+/* The range of queries that see one of the tile's keys; with causality it starts at the first query that sees the
+ * first key. */
 static void queries_range(struct attention *a)
 {
     struct kernel *k = a->w->k;

@@ -1,5 +1,5 @@
-/* Attention of a query without neighbours: keys are the lanes of scores and weights, rows of k transposed in registers;
- * elements of v are those of the values. */
+/* Attention of a query without neighbours.  For scores and weights keys are the lanes, and rows of k are transposed
+ * in registers; for values elements of v are the lanes. */
 #include "lower_attention.h"
 
 static val lower_attention_one_number(const struct attention *a, uint32_t buf)
@@ -17,7 +17,7 @@ static void begin_keys(const struct attention *a)
     w->lane = k_loop(w->k, LOOP_VECTOR, k_int(w->k, 0), k_int(w->k, a->keys), 1);
 }
 
-/* Does the query see the block's key number j, of this lane? */
+/* Does the query see key number j of the block, which is this lane's? */
 static val sees_lane(const struct attention *a, val j)
 {
     struct kernel *k = a->w->k;
@@ -34,7 +34,7 @@ static val sees_lane(const struct attention *a, val j)
     return k_splat(k, s);
 }
 
-/* Scores of R keys from number j0 of the block on, in squares. */
+/* Computes the scores of R keys from number j0 of the block on, in squares. */
 void attention_score_keys(const struct attention *a, val j0)
 {
     struct lowering *w = a->w;
@@ -44,7 +44,7 @@ void attention_score_keys(const struct attention *a, val j0)
     begin_keys(a);
     for (int g = 0; g < ONE_SQUARES; g++) {
         lane[g] = ix_add(k, ix_add(k, j0, k_int(k, g * a->keys)), w->lane);
-        if (ix_symbolic(k, a->m)) { /* fewer than R keys: those before the first are the first */
+        if (ix_symbolic(k, a->m)) { /* with fewer than R keys, the keys before the first are replaced by the first */
             lane[g] = greater(k, lane[g], k_prim(k, P_SUB, k_int(k, 0), a->k0, 0));
             ix_bound(k, lane[g], -a->rows, a->block - 1);
         } else if (a->m < a->rows) {
@@ -90,7 +90,8 @@ void attention_score_keys(const struct attention *a, val j0)
     end_lanes(a);
 }
 
-/* As weigh: scores become weights, lane by lane, and then their sum, key by key, comes to the total. */
+/* Like `weigh` in lower_attention.c: scores become weights, lane by lane; then their sum is added to the total, key
+ * by key. */
 void attention_weigh_keys(const struct attention *a)
 {
     struct lowering *w = a->w;
@@ -115,7 +116,7 @@ void attention_weigh_keys(const struct attention *a)
     end_lanes(a);
 }
 
-/* Elements c0 .. c0 + columns - 1 of the values, weighed: the lanes. */
+/* Weighted elements c0 .. c0 + columns - 1 of the values, which are the lanes. */
 void attention_value_lanes(const struct attention *a, val c0, int64_t columns)
 {
     struct lowering *w = a->w;
@@ -123,7 +124,7 @@ void attention_value_lanes(const struct attention *a, val c0, int64_t columns)
     w->lane = k_loop(k, LOOP_VECTOR, k_int(k, 0), k_int(k, a->one_lanes), 1);
     w->pred = columns < a->one_lanes ? k_prim(k, P_LT, w->lane, k_int(k, columns), 0) : 0;
     val c = ix_add(k, c0, w->lane), shrink = k_load(k, a->shrink, k_int(k, 0), 0);
-    ix_bound(k, c, 0, a->e - 1); /* of the lanes that exist */
+    ix_bound(k, c, 0, a->e - 1); /* only for lanes that exist */
     val start = k_splat(k, of(a, -0.0)), j = k_loop(k, LOOP_SERIAL, a->from, a->until, 1), acc = k_carry(k, start);
     val weight = k_splat(k, k_load(k, a->score, block_row(a, j), 0)),
         sum = k_prim(k, P_FMA, weight, attention_in_block(a, V, j, c), acc);

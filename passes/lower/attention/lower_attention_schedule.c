@@ -1,11 +1,11 @@
 /* The schedules of attention and its gradient: how many queries (or keys) are lanes, and how many rows of the other
- * side are walked at a time. */
+ * side are processed at a time. */
 #include "lower_attention.h"
 
-/* NATIVE_VECTORS: registers of a row of lanes; MAX_ONE_LANES: elements of v, of one query */
+/* NATIVE_VECTORS: registers of a row of lanes.  MAX_ONE_LANES: lanes for elements of v, for one query */
 enum { NATIVE_VECTORS = 2, MAX_ONE_LANES = 64 };
 
-/* Lanes of a native vector, as far as registers transpose squares of them; 0: on a GPU none do. */
+/* Lanes of a native vector, if squares of them are transposed in registers; 0 on a GPU. */
 static int64_t square_lanes(const struct caps *caps, const struct attention_facts *f)
 {
     int64_t lanes = caps->vector_bytes / f->element;
@@ -26,7 +26,7 @@ static int64_t attention_grain(const struct attention_facts *f, int64_t width)
     return lower_grain(f->matrices * tiles, width * (f->gradient ? 2 * f->m * de + 2 * de : f->m * de + de) / 16);
 }
 
-/* Has a tile of keys a query to itself, whose scores are lanes? */
+/* May each query be processed by itself, with `keys` keys as the lanes of its scores? */
 static bool one_fits(const struct attention_facts *f, int64_t keys)
 {
     return !f->gradient && keys >= 2 && f->block % (ONE_SQUARES * keys) == 0;
@@ -83,7 +83,7 @@ static bool choose_tile(struct lowering *w, const struct attention_facts *f, str
     return schedule_end(w, s, legal);
 }
 
-/* Of a query without neighbours keys are the lanes, where registers transpose them. */
+/* For a query without neighbours keys are the lanes, if squares are transposed in registers. */
 bool choose_attention(struct lowering *w, const struct attention_facts *f, struct schedule *s)
 {
     const struct caps *caps = w->chooser->caps;

@@ -1,19 +1,21 @@
-/* Groups around a dot: a tiled matrix product with the epilogue at the store.
+/* Groups around a dot: a tiled matrix product, with the epilogue where the product is stored.
  *
- * The register tile is MR rows by NR columns: NR is the vector loop's width, the MR rows are MR accumulators carried by
- * a serial loop over k, each step of which loads one row of B (a vector) and MR elements of A (broadcast).  A parallel
- * iteration computes NR columns of a block of rows, or all columns of a row tile.  For each k-block of pass numerics it
- * adds to partial sums of the row tiles in scratch; the last k-block ends in the epilogue.  B may be copied into a
- * scratch panel first (lower_dot_schedule.c).  Operands that outgrow the first-level cache are prefetched, A where few
- * columns share it, results as their tile is computed: with all of them out of the second-level cache that takes a
- * product of 128x512x512 from 0.87 of the arithmetic peak to 0.95, and those of attention's gradients with 32 columns
- * take 0.6 to 0.9 of the time.  Neither tiles nor packing nor prefetching touch the order of a chain. */
+ * A register tile has MR rows and NR columns.  NR is the vector loop's width.  The MR rows are MR accumulators carried
+ * by a serial loop over k; each step of it loads one row of B (a vector) and MR elements of A (broadcast).  An
+ * iteration of the parallel loop computes NR columns of a block of rows, or all columns of a row tile.  For each
+ * k-block of pass numerics it adds to the row tiles' partial sums in scratch; the last k-block ends in the epilogue.  B
+ * may be copied into a scratch panel first (lower_dot_schedule.c).
+ * Operands larger than the first-level cache are prefetched, A only if few columns use each element of it, and results
+ * while their tile is computed.  If all of them are outside of the second-level cache, this takes a product of
+ * 128x512x512 from 0.87 of the arithmetic peak to 0.95, and the products of attention's gradients with 32 columns take
+ * 0.6 to 0.9 of the time.
+ * Tiles, packing and prefetching do not change the order of a chain. */
 #include "lower_dot.h"
 #include <string.h>
 
 enum { MAX_PREFETCH = 2 };
 
-/* Operand 0 or 1's axes of each kind: batch and contracted in list order, the free ones ascending. */
+/* The axes of operand 0 or 1 of each kind: batch and contracted axes in list order, free axes in ascending order. */
 struct axes { uint8_t batch[KL_MAX_RANK], con[KL_MAX_RANK], fr[KL_MAX_RANK]; uint32_t nfree; };
 
 static struct axes axes_of(const struct dot *d, bool second)
@@ -38,7 +40,7 @@ static struct shape pick(const struct shape *s, const uint8_t *axis, uint32_t n)
     return r;
 }
 
-/* The element of an operand at these coordinates of its free and contracted axes, as it is stored. */
+/* The element of an operand at these coordinates of its free and contracted axes, in its stored dtype. */
 static val element_at(const struct dot *d, bool second, const val *fr, const val *con)
 {
     struct axes x = axes_of(d, second);
@@ -62,7 +64,7 @@ val dot_stored_element(const struct dot *d, bool second, val i, val kk)
     return element_at(d, second, fr, con);
 }
 
-/* Coordinates of element `at` of run number `run`, of so many elements of the last axes of s. */
+/* The coordinates in s of element `at` of run number `run`; a run has `length` elements of the last axes. */
 static void run_coordinates(struct kernel *k, const struct shape *s, int64_t length, val run, val at, val *coord)
 {
     struct shape outer = *s, inner = {0};
@@ -77,7 +79,7 @@ static void run_coordinates(struct kernel *k, const struct shape *s, int64_t len
         lower_unflatten(k, &inner, at, coord + outer.rank);
 }
 
-/* Is the value an operand's bf16 where the next one along k lies behind it in memory? */
+/* Is the value a load of an operand's bf16 element whose successor along k follows it in memory? */
 static bool has_neighbour(const struct dot *d, bool second, val v)
 {
     const struct kernel *k = d->w->k;
@@ -86,7 +88,7 @@ static bool has_neighbour(const struct dot *d, bool second, val v)
            k->buf[i->imm].role == BUF_IN && load_elements(k, i) == 1 && (i->varying || !i->b);
 }
 
-/* The factor at free coordinates fr and contracted index kk: see dot_factor. */
+/* The factor at free coordinates fr and contracted index kk; see dot_factor. */
 static val factor_at(const struct dot *d, bool second, const val *fr, val kk, bool alone)
 {
     struct kernel *k = d->w->k;
@@ -138,8 +140,8 @@ static void result_coord(const struct dot *d, val m, val n, val *coord)
     lower_unflatten(k, &d->free_b, n, coord + d->batch.rank + d->free_a.rank);
 }
 
-/* The permute through which a member reads another, and the members that have the order of its elements: those that
- * read it so, and those that read them. */
+/* Finds the permute through which one member reads another, and the members whose elements are in the order of its
+ * result: those that read through it, and those that read these members. */
 static void find_permute(struct dot *d)
 {
     struct lowering *w = d->w;
@@ -160,7 +162,7 @@ static void find_permute(struct dot *d)
     }
 }
 
-/* The coordinates, in the permute, of the result with these ones. */
+/* The coordinates in the permute's result of the product's element at coord. */
 static void permuted_coord(const struct dot *d, ref r, const val *coord, val *to)
 {
     struct kernel *k = d->w->k;
@@ -197,16 +199,17 @@ void dot_epilogue(const struct dot *d, val m, val n, val result)
 
 struct tile {
     val m0, n0;            /* first row and column */
-    int64_t rows, cols;    /* cols < nr: the last columns, predicated */
+    int64_t rows, cols;    /* cols < nr: the last columns; lanes beyond them are masked */
     val kb, k0;            /* number and first index of the k-block */
     int64_t kc;            /* its length */
-    val number;            /* of the tile among the task's row tiles */
-    int64_t tiles;         /* how many those are */
-    bool last;             /* ends in the epilogue */
-    val length;            /* of the k-block, where the contraction has a symbol */
-    val there;             /* of the rows so many exist, 0: all */
-    val row[MAX_ROWS];     /* those read of A: the last one again in place of one that does not exist */
-    /* rows of the tile to the left whose epilogue is computed beside these products; 0: not that way */
+    val number;            /* the tile's number among the task's row tiles */
+    int64_t tiles;         /* number of the task's row tiles */
+    bool last;             /* the k-block is the last one: the tile ends in the epilogue */
+    val length;            /* length of the k-block, if the contraction has a symbol */
+    val there;             /* number of the tile's rows that exist; 0: all */
+    val row[MAX_ROWS];     /* the row of A that is read for each row of the tile: the last existing row for a row that
+                              does not exist */
+    /* rows of the tile to the left whose epilogue is computed between the products of this tile; 0: none */
     val waiting;
 };
 
@@ -217,7 +220,7 @@ val dot_multiply_add(struct kernel *k, val a, val b, val acc)
     return k_prim(k, P_ADD, acc, k_prim(k, P_MUL, a, b, 0), 0);
 }
 
-/* `steps` products from k index k0 + off on every accumulator. */
+/* Adds `steps` products, from k index k0 + off on, to every accumulator. */
 static void products(const struct dot *d, const struct tile *t, val off, int steps, val *acc)
 {
     struct lowering *w = d->w;
@@ -230,7 +233,7 @@ static void products(const struct dot *d, const struct tile *t, val off, int ste
         else
             b = dot_factor(d, true, ix_add(k, t->n0, w->lane), kk, alone);
         val pred = w->pred;
-        w->pred = 0; /* a row that is not there is not in the tile */
+        w->pred = 0; /* loads of A are not masked: a tile has only rows that exist */
         for (int64_t i = 0; i < t->rows; i++)
             acc[i] = dot_multiply_add(k, dot_factor(d, false, t->row[i], kk, alone), b, acc[i]);
         w->pred = pred;
@@ -244,8 +247,8 @@ static val open_if(struct kernel *k, bool needed, enum prim p, val x, int64_t li
     return needed ? k_if(k, k_prim(k, p, x, k_int(k, limit), 0)) : 0;
 }
 
-/* Fetches ahead what the tile's epilogue will read and write, one line of each array in a visit of the loop over k, and
- * nothing more: lines of the tiles below would come too early, and drive others out. */
+/* Prefetches what the tile's epilogue will read and write: one cache line of each array in an iteration of the loop
+ * over k.  Lines of the tiles below are not prefetched, because they would come too early and evict others. */
 static void prefetch_epilogue(const struct dot *d, const struct tile *t, val j)
 {
     struct lowering *w = d->w;
@@ -265,7 +268,7 @@ static void prefetch_epilogue(const struct dot *d, const struct tile *t, val j)
         k_end(k, guard);
 }
 
-/* Fetches the line of an element of an operand, if that is in memory. */
+/* Prefetches the cache line of an operand's element, if the element is loaded. */
 static void prefetch_element(const struct dot *d, bool second, val i, val kk)
 {
     struct kernel *k = d->w->k;
@@ -274,8 +277,8 @@ static void prefetch_element(const struct dot *d, bool second, val i, val kk)
         k_prefetch(k, PREFETCH_READ, (uint32_t)k->inst[x].imm, k->inst[x].a);
 }
 
-/* Fetches ahead what the row tiles of the next k-block, or of the next columns, will read of B: a few lines of
- * memory for every UNROLL_K steps of this one.  j is the first of those steps. */
+/* Prefetches what the row tiles of the next k-block, or of the next columns, will read of B: a few cache lines for
+ * every UNROLL_K steps of this k-block.  j is the first of these steps. */
 static void prefetch_operand(const struct dot *d, const struct tile *t, val j)
 {
     struct lowering *w = d->w;
@@ -301,9 +304,10 @@ static void prefetch_operand(const struct dot *d, const struct tile *t, val j)
     }
 }
 
-/* Fetches ahead what the next row tile will read of A where few columns share it, so that it comes from far: processors
- * see no pattern in it, for a column of A has a line on each of many pages, and a row ends soon.  A line for each of
- * these steps where rows are neighbours; where a row's elements are, a line of some rows by turns. */
+/* Prefetches what the next row tile will read of A, if few columns use each element of it, so that A comes from a
+ * distant cache or from memory.  Hardware prefetchers do not recognise these accesses: columns of A cross many pages,
+ * and rows are short.  If rows are adjacent in memory, it prefetches one line for each of these steps; if the elements
+ * of a row are, one line of each of some rows, which take turns. */
 static void prefetch_rows(const struct dot *d, const struct tile *t, val j)
 {
     struct kernel *k = d->w->k;
@@ -325,12 +329,12 @@ void dot_begin_columns(const struct dot *d, int64_t cols)
 {
     struct lowering *w = d->w;
     int64_t width = d->nr;
-    while (width / 2 >= d->lanes && width / 2 >= cols) /* whole vectors without a column */
+    while (width / 2 >= d->lanes && width / 2 >= cols) /* leaves out vectors that contain no existing column */
         width /= 2;
     val there = d->columns_here ? d->columns_here : cols < width ? k_int(w->k, cols) : 0;
     w->lane = k_loop(w->k, LOOP_VECTOR, k_int(w->k, 0), k_int(w->k, width), 1);
     w->pred = there ? k_prim(w->k, P_LT, w->lane, there, 0) : 0;
-    ix_bound(w->k, w->lane, 0, cols - 1); /* of the lanes that exist */
+    ix_bound(w->k, w->lane, 0, cols - 1); /* only for lanes that exist */
 }
 
 void dot_end_columns(const struct dot *d)
@@ -339,7 +343,7 @@ void dot_end_columns(const struct dot *d)
     d->w->lane = d->w->pred = 0;
 }
 
-/* The epilogue of the products in a row of scratch, whose first is that of result (m0 + row, n0). */
+/* Computes the epilogue of a row of products in scratch, whose first is that of result (m0 + row, n0). */
 static void epilogue_of_row(const struct dot *d, val m0, val row, val n0, val column)
 {
     struct kernel *k = d->w->k;
@@ -347,8 +351,8 @@ static void epilogue_of_row(const struct dot *d, val m0, val row, val n0, val co
     dot_epilogue(d, ix_add(k, m0, row), ix_add(k, n0, column), v);
 }
 
-/* The epilogue of products in scratch, row by row.  Its scalars are made here: kept in registers over the loops above
- * they would drive accumulators out. */
+/* Computes the epilogue of products in scratch, row by row.  Its scalars are computed here, because if they were kept
+ * in registers over the loops before, there would be too few registers for the accumulators. */
 static void emit_epilogue(const struct dot *d, struct tile t, int64_t cols)
 {
     struct lowering *w = d->w;
@@ -370,7 +374,7 @@ static void emit_epilogue(const struct dot *d, struct tile t, int64_t cols)
             k_end(k, j);
     }
     k_end(k, i);
-    w->epoch++; /* the next tile is no place to use them */
+    w->epoch++; /* the next tile must not use these scalars */
 }
 
 void dot_epilogue_rows(const struct dot *d, val m0, int64_t rows, val n0, int64_t cols)
@@ -378,8 +382,8 @@ void dot_epilogue_rows(const struct dot *d, val m0, int64_t rows, val n0, int64_
     emit_epilogue(d, (struct tile){.m0 = m0, .rows = rows, .n0 = n0}, cols);
 }
 
-/* The epilogue of the tile to the left, a row in each visit of the loop over k, of which there are enough: its square
- * roots and divisions, which have a unit of their own, and all that it waits for cost little beside products. */
+/* Computes the epilogue of the tile to the left, one row in each iteration of the loop over k.  Square roots and
+ * divisions have their own unit in the processor, so they and the memory latencies cost little between products. */
 static void emit_waiting(const struct dot *d, const struct tile *t, val visit)
 {
     struct lowering *w = d->w;
@@ -388,7 +392,7 @@ static void emit_waiting(const struct dot *d, const struct tile *t, val visit)
     lower_scalars(w);
     epilogue_of_row(d, t->m0, visit, ix_add(k, t->n0, k_int(k, -d->nr)), w->lane);
     k_end(k, guard);
-    w->epoch++; /* what comes now is no place to use them */
+    w->epoch++; /* the code that follows must not use these values */
 }
 
 static void find_rows(const struct dot *d, struct tile *t)
@@ -404,13 +408,14 @@ static void find_rows(const struct dot *d, struct tile *t)
     }
 }
 
-/* The products of a contraction whose length is known when the kernel runs: in fours, then one by one. */
+/* The products of a contraction whose length is known only when the kernel runs: four at a time, then one by one. */
 static void symbolic_products(const struct dot *d, const struct tile *t, val *acc)
 {
     struct kernel *k = d->w->k;
     val from = k_int(k, 0);
     for (int steps = UNROLL_K, next; steps; steps = next) {
-        next = steps == 1 ? 0 : steps > d->unit ? (int)d->unit : 1; /* fours, pairs where d has them, single ones */
+        next = steps == 1 ? 0 : steps > d->unit ? (int)d->unit : 1; /* four at a time, then pairs if d has them, then
+                                                                       single ones */
         val to = ix_div(k, t->length, steps), carry[MAX_ROWS];
         val visit = k_loop(k, LOOP_SERIAL, from, to, 1);
         ix_bound(k, visit, 0, d->size.k);
@@ -430,7 +435,7 @@ static void symbolic_products(const struct dot *d, const struct tile *t, val *ac
         k_end(k, visit);
         for (int64_t i = 0; i < t->rows; i++)
             acc[i] = k_out(k, carry[i]);
-        if (steps == UNROLL_K && t->waiting) { /* of those rows that had no visit */
+        if (steps == UNROLL_K && t->waiting) { /* the rows that are left after the last iteration */
             val row = k_loop(k, LOOP_SERIAL, to, t->waiting, 1);
             emit_waiting(d, t, row);
             k_end(k, row);
@@ -440,7 +445,7 @@ static void symbolic_products(const struct dot *d, const struct tile *t, val *ac
     }
 }
 
-/* What is made of row i of the tile, which may not exist. */
+/* Computes the epilogue of row i of the tile, if this row exists. */
 static void store_row(const struct dot *d, const struct tile *t, int64_t i, val result)
 {
     struct kernel *k = d->w->k;
@@ -450,7 +455,7 @@ static void store_row(const struct dot *d, const struct tile *t, int64_t i, val 
         k_end(k, there);
 }
 
-/* One register tile of one k-block. */
+/* Emits one register tile of one k-block. */
 static void dot_emit_tile(const struct dot *d, struct tile *t)
 {
     struct lowering *w = d->w;
@@ -468,7 +473,7 @@ static void dot_emit_tile(const struct dot *d, struct tile *t)
         val carry[MAX_ROWS];
         for (int64_t i = 0; i < t->rows; i++)
             acc[i] = carry[i] = k_carry(k, acc[i]);
-        val j = ix_scale(k, visit, UNROLL_K); /* known to be a multiple */
+        val j = ix_scale(k, visit, UNROLL_K); /* a multiple of UNROLL_K, which index arithmetic uses */
         prefetch_operand(d, t, j);
         prefetch_epilogue(d, t, j);
         prefetch_rows(d, t, j);
@@ -486,11 +491,11 @@ static void dot_emit_tile(const struct dot *d, struct tile *t)
     for (int64_t i = 0; i < t->rows; i++) {
         val m = ix_add(k, t->m0, k_int(k, i));
         if (d->partial) {
-            /* Rows of the task, NR columns: the sum of the k-blocks before this one. */
+            /* Rows of the task by NR columns: the sum of the k-blocks before this one. */
             val at = ix_add(k, ix_scale(k, ix_mod(k, m, d->mblock), d->nr), w->lane);
             val before = k_load(k, d->partial - 1, at, 0);
             val sum = k_prim(k, P_ADD, before, acc[i], 0);
-            bool known = t->last && !d->symbolic_k; /* not the first */
+            bool known = t->last && !d->symbolic_k; /* this k-block is not the first one */
             acc[i] = known ? sum : k_prim(k, P_SELECT, k_prim(k, P_EQ, t->kb, k_int(k, 0), 0), acc[i], sum);
             if (!t->last)
                 k_store(k, d->partial - 1, at, acc[i], 0);
@@ -507,8 +512,8 @@ static void dot_emit_tile(const struct dot *d, struct tile *t)
         emit_epilogue(d, *t, t->cols);
 }
 
-/* The tile of the last rows, `left` of them, which are fewer than a tile has: of several heights the least that holds
- * them, so that at most half of its rows do not exist. */
+/* Emits the tile of the last `left` rows, which are fewer than a tile has.  It chooses the lowest of several tile
+ * heights that holds them, so that at most half of the tile's rows do not exist. */
 static void emit_last_rows(const struct dot *d, struct tile *t, val left)
 {
     struct kernel *k = d->w->k;
@@ -524,7 +529,7 @@ static void emit_last_rows(const struct dot *d, struct tile *t, val left)
     t->there = 0;
 }
 
-/* All row tiles of the task for one k-block. */
+/* Emits all row tiles of the task for one k-block. */
 static void dot_emit_rows(const struct dot *d, struct tile *t, val first_row, int64_t rows)
 {
     struct kernel *k = d->w->k;
@@ -559,7 +564,7 @@ static void dot_emit_rows(const struct dot *d, struct tile *t, val first_row, in
     }
 }
 
-/* a / b, of an a not below 0 and a b above it, which is at most `most`. */
+/* Returns a / b for a >= 0 and b > 0; the result is at most `most`. */
 static val quotient(struct kernel *k, val a, val b, int64_t most)
 {
     val q = k_prim(k, P_DIV, a, b, 0);
@@ -568,8 +573,8 @@ static val quotient(struct kernel *k, val a, val b, int64_t most)
     return q;
 }
 
-/* The k-blocks of emit_task where the contraction has a symbol: those that pass numerics gives its value, even ones of
- * at most DOT_BLOCK products, rounded up to multiples of 8. */
+/* The k-blocks of emit_task if the contraction has a symbol.  They are those that pass numerics chooses for the
+ * symbol's value: equal blocks of at most DOT_BLOCK products, whose length is rounded up to a multiple of 8. */
 static void emit_symbolic_blocks(const struct dot *d, struct tile *t, val first_row, int64_t rows)
 {
     struct kernel *k = d->w->k;
@@ -595,7 +600,7 @@ static void emit_symbolic_blocks(const struct dot *d, struct tile *t, val first_
     }
 }
 
-/* The task's k-blocks: all but the last in a loop, then the last with the epilogue. */
+/* Emits the task's k-blocks: all but the last in a loop, then the last one with the epilogue. */
 static void emit_task(const struct dot *d, const void *ctx, val first_row, int64_t rows, val n0, int64_t cols)
 {
     (void)ctx;
@@ -625,15 +630,15 @@ static void emit_task(const struct dot *d, const void *ctx, val first_row, int64
     dot_emit_rows(d, &t, first_row, rows);
 }
 
-/* Does a task walk all tiles of its rows? */
+/* Does a task process all tiles of its rows? */
 static bool walks_rows(const struct dot *d) { return d->when >= EPILOGUE_AFTER_ROWS; }
 
-/* The columns of one task: a tile by its number, or all tiles of a run or of the task's rows. */
+/* Emits the columns of one task: the tile with this number, or all tiles of a run or of the task's rows. */
 static void emit_columns(const struct dot *d, dot_task *task, const void *ctx, val first_row, int64_t rows, val number)
 {
     struct kernel *k = d->w->k;
     bool runs = d->run < d->size.n, all = runs || walks_rows(d);
-    if (d->symbolic_n) { /* lanes without a column are masked in all tiles, so that there is one kind of tile */
+    if (d->symbolic_n) { /* lanes beyond the last column are masked in all tiles, so one kind of tile is enough */
         struct dot here = *d;
         val n0 = ix_scale(k, number, d->nr), left = k_prim(k, P_SUB, ix_size(k, d->size.n), n0, 0);
         ix_whole(k, left, 1, d->size.n);
@@ -658,7 +663,7 @@ static void emit_columns(const struct dot *d, dot_task *task, const void *ctx, v
     }
 }
 
-/* One task: a block of rows and its columns. */
+/* Emits one task: a block of rows and its columns. */
 static void dot_emit_block(const struct dot *d, dot_task *task, const void *ctx, val row_block, val columns)
 {
     struct kernel *k = d->w->k;
@@ -684,7 +689,7 @@ static void dot_emit_block(const struct dot *d, dot_task *task, const void *ctx,
     }
 }
 
-/* How many parts of so many rows or columns there are: `most`, or what the symbols' values say. */
+/* The number of parts of `each` rows or columns: `most`, or computed from the symbols' values. */
 static val parts_of(const struct dot *d, bool symbolic, int64_t size, int64_t each, int64_t most)
 {
     struct kernel *k = d->w->k;
@@ -709,7 +714,7 @@ void dot_tasks(struct dot *d, int64_t columns, dot_task *task, const void *ctx)
     lower_tasks_end(d->w, &t);
 }
 
-/* Which sizes have symbols; false: there is no schedule for them. */
+/* Sets which sizes have symbols.  Returns false if there is no schedule for them. */
 static bool take_symbols(struct dot *d)
 {
     const struct stand_ins *s = d->w->k->stand_ins;
@@ -719,7 +724,8 @@ static bool take_symbols(struct dot *d)
     d->symbolic = d->symbolic_m || d->symbolic_n || d->symbolic_k || size_is_symbolic(s, d->size.batch);
     if (d->symbolic && !dtype_is_float(d->n->dtype))
         kernel_refuse(d->w->k, "a symbol says how long a product of integers is");
-    if (d->symbolic_k) { /* at most; how many there are, and how long they are, the value says: emit_symbolic_task */
+    if (d->symbolic_k) { /* upper bounds; emit_symbolic_blocks computes the number of blocks and their length from the
+                            symbol's value */
         d->blocks = dot_parts(size_most(s, d->size.k), DOT_BLOCK);
         d->kblock = d->blocks > 1 ? d->kblock : d->size.k;
     }

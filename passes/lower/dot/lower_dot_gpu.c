@@ -1,37 +1,37 @@
 /* Products on a GPU: a block of threads owns BLOCK_M x BLOCK_N results, each thread a tile of MR x NR of them.
  *
- * The contraction goes by in steps.  The elements of both operands that a step needs lie in shared memory, those of A
- * by columns, so that what a thread reads of either are neighbours.  There is room for two steps: while the threads
- * multiply one, each has its part of the next on the way from memory, and stores it when the products are done; one
- * barrier a step.  Results go to the epilogue one by one.
+ * The contraction is divided into steps.  The elements of both operands for a step lie in shared memory, those of A
+ * by columns, so that the elements that a thread reads of either operand are adjacent.  Shared memory holds two
+ * steps.  While the threads multiply one step, each thread has its part of the next step in flight from memory; it
+ * stores this part after the products.  There is one barrier a step.  Results go to the epilogue one by one.
  *
- * An element is one ascending chain of fma over the whole contraction, whatever the tiles: a GPU has no registers for
- * the sums of pass numerics' k-blocks.  A large tile is four, each in a quarter of the block, so that threads side by
- * side read from all banks of shared memory; where the contraction's neighbours are memory's, columns of shared memory
- * lie PAD elements further apart for the same reason. */
+ * An element is one ascending chain of fma over the whole contraction, for any tiles: a GPU has no registers for the
+ * sums of pass numerics' k-blocks.  A large tile consists of four parts, each in a quarter of the block, so that
+ * neighbouring threads read from all banks of shared memory.  For the same reason the columns in shared memory have
+ * a padding of PAD elements if an operand is contiguous along the contraction. */
 #include "lower_dot.h"
 
 struct blocks {
     struct dot *d;
     struct schedule s;
     int64_t mr, nr, block_m, block_n, step; /* as in the record */
-    int64_t threads, col_threads;   /* of the block; in a row of tiles */
-    uint32_t a, b, own;             /* lbufs: two steps of the operands, the thread's results */
-    bool a_along_k, b_along_k;      /* are an operand's neighbours in memory those along the contraction? */
-    int64_t pitch_a, pitch_b;       /* from one element of the contraction to the next in shared memory */
-    int64_t halves_m, halves_n;     /* of a thread's tile */
-    val t, i0, j0;                  /* the thread, the block's first row and column */
+    int64_t threads, col_threads;   /* threads of the block; threads in a row of tiles */
+    uint32_t a, b, own;             /* lbufs: two steps of each operand; the thread's results */
+    bool a_along_k, b_along_k;      /* is the operand contiguous in memory along the contraction? */
+    int64_t pitch_a, pitch_b;       /* elements of shared memory from one step of k to the next */
+    int64_t halves_m, halves_n;     /* number of parts of a thread's tile along rows and columns */
+    val t, i0, j0;                  /* number of the thread; the block's first row and column */
 };
 
 enum { MAX_PARTS = DOT_MAX_PARTS, PAD = DOT_BLOCK_PAD, LARGE = 8, QUARTERS = 4 };
 
 /* ---- one step ---- */
 
-/* A thread's part of an operand's step: neighbours in memory, as many as one access has, then those that lie all
- * threads' shares further on. */
+/* A thread's part of an operand's step: groups of adjacent elements, each group of one access; consecutive groups of
+ * a thread are as far apart as all threads' groups are long. */
 struct part { val value[MAX_PARTS], at[MAX_PARTS]; int64_t n; };
 
-/* Neighbours of one access; 1 where the step cannot be divided so. */
+/* The number of adjacent elements of an access; 1 if the step cannot be divided into longer accesses. */
 static int64_t access_neighbours(const struct blocks *s, bool second)
 {
     enum { ACCESS = 16 };
@@ -43,8 +43,8 @@ static int64_t access_neighbours(const struct blocks *s, bool second)
     return each;
 }
 
-/* Starts to bring an operand's step from memory; `first` is its first element of the contraction.  beyond: it may reach
- * past the last. */
+/* Emits the loads of an operand's step; `first` is its first index of the contraction.  beyond: the step may reach
+ * beyond the end of the contraction. */
 static void fetch(const struct blocks *s, bool second, val first, bool beyond, struct part *p)
 {
     struct lowering *w = s->d->w;
@@ -57,7 +57,8 @@ static void fetch(const struct blocks *s, bool second, val first, bool beyond, s
         val e = ix_add(k, s->t, k_int(k, i / each * s->threads)), pack = ix_scale(k, ix_mod(k, e, packs), each);
         val side = along_k ? ix_div(k, e, packs) : pack, kk = along_k ? pack : ix_div(k, e, packs);
         val free = ix_add(k, second ? s->j0 : s->i0, side), at = ix_add(k, first, kk);
-        w->pred = dot_there(s->d, second, side_length, beyond, free, at); /* of the pack: all of it is or is not */
+        w->pred = dot_there(s->d, second, side_length, beyond, free, at); /* for all elements of an access: either
+                                                                             all of them exist or none */
         w->pred_all = true;
         val u = k_int(k, i % each), *moved = along_k ? &kk : &side, *moved_at = along_k ? &at : &free;
         *moved = ix_add(k, *moved, u);
@@ -77,7 +78,7 @@ static void dot_gpu_put(const struct blocks *s, bool second, val half, const str
         k_store(k, second ? s->b : s->a, ix_add(k, ix_scale(k, half, elements), p->at[i]), p->value[i], 0);
 }
 
-/* The first row, or column, of a part of the thread's tile, within the block. */
+/* The first row or column of a part of the thread's tile, counted from the block's first. */
 static val first_of(const struct blocks *s, bool second, int64_t part)
 {
     struct kernel *k = s->d->w->k;
@@ -86,7 +87,7 @@ static val first_of(const struct blocks *s, bool second, int64_t part)
     return ix_add(k, ix_scale(k, number, tile), k_int(k, part * (second ? s->block_n : s->block_m) / halves));
 }
 
-/* Adds to the parts of acc the products of `count` elements in one half of shared memory. */
+/* Adds to all parts of acc the products of `count` steps of k in one half of shared memory. */
 static void dot_gpu_multiply(const struct blocks *s, val half, val count, val *acc)
 {
     struct kernel *k = s->d->w->k;
@@ -111,7 +112,7 @@ static void dot_gpu_multiply(const struct blocks *s, val half, val count, val *a
         acc[q] = dot_out(k, sum[q]);
 }
 
-/* How many elements of a step are within the contraction. */
+/* The number of elements of a step that are within the contraction. */
 static val elements_of(const struct blocks *s, val step)
 {
     struct kernel *k = s->d->w->k;
@@ -124,7 +125,7 @@ static val elements_of(const struct blocks *s, val step)
     return n;
 }
 
-/* The thread's results. */
+/* Computes the thread's results. */
 static void emit_sums(const struct blocks *s, val *sum)
 {
     struct kernel *k = s->d->w->k;
@@ -159,7 +160,7 @@ static void emit_sums(const struct blocks *s, val *sum)
         sum[q] = dot_out(k, acc[q]);
 }
 
-/* One result: element (i, j) of part q of the tile. */
+/* Stores one result: element (i, j) of part q of the tile. */
 static void emit_result(const struct blocks *s, int64_t q, val i, val j)
 {
     struct kernel *k = s->d->w->k;
@@ -173,10 +174,10 @@ static void emit_result(const struct blocks *s, int64_t q, val i, val j)
         k_end(k, mask);
 }
 
-/* Written out where neighbours are then stored at once, and little is made of each. */
+/* Unrolled if this lets adjacent results be stored at once, and if the epilogue is short. */
 static void emit_results(const struct blocks *s, const val *sums)
 {
-    enum { SMALL = 4 };             /* members */
+    enum { SMALL = 4 };             /* members of the group */
     struct kernel *k = s->d->w->k;
     int64_t rows = s->mr / s->halves_m, cols = s->nr / s->halves_n, quarters = s->halves_m * s->halves_n;
     bool whole = s->d->size.m % s->block_m == 0 && s->d->size.n % s->block_n == 0 && s->d->w->nmember <= SMALL;

@@ -1,9 +1,9 @@
-/* The schedules of products on a GPU: blocks of threads, or of its matrix units' subgroups. */
+/* The schedules of products on a GPU: for blocks of threads, for its matrix units' subgroups, and for few rows. */
 #include "lower_dot.h"
 #include "passes/lower/lower_schedule.h"
 
-/* A block of ROWS x COLS tiles of MR x NR results each, that goes by STEP elements of the contraction; a tile is
- * `subgroup` threads'. */
+/* A block of ROWS x COLS tiles of MR x NR results each, which processes STEP elements of the contraction at a time;
+ * `subgroup` threads compute each tile. */
 struct dot_shape { uint16_t mr, nr, rows, cols, step; };
 
 static struct schedule of_shape(const struct dot *d, const struct dot_shape *x, enum sched_kind kind, unsigned subgroup)
@@ -20,14 +20,14 @@ static struct schedule of_shape(const struct dot *d, const struct dot_shape *x, 
 
 /* ---- what blocks of either kind have in common ---- */
 
-/* Are the blocks few enough to be numbered? */
+/* Is the number of blocks small enough for the grid? */
 static bool fits_grid(const struct dot *d, const struct schedule *s)
 {
     return dot_parts(d->size.n, s->dot_blocks.block_n) * dot_parts(d->size.m, s->dot_blocks.block_m) <=
            INT32_MAX / d->size.batch;
 }
 
-/* Is there a block for every one that the GPU runs at once? */
+/* Are there at least as many blocks as the GPU runs at once? */
 static bool occupies(const struct dot *d, const struct caps *caps, const struct schedule *s)
 {
     int64_t of_columns = dot_parts(d->size.n, s->dot_blocks.block_n);
@@ -36,16 +36,16 @@ static bool occupies(const struct dot *d, const struct caps *caps, const struct 
            d->size.batch * of_rows * of_columns >= (int64_t)caps->threads;
 }
 
-/* Has most of a block something to do? */
+/* Are most results of the blocks within the matrix? */
 static bool fills(const struct dot *d, const struct schedule *s)
 {
     return s->dot_blocks.block_m / 2 < d->size.m && s->dot_blocks.block_n / 2 < d->size.n;
 }
 
-/* What a block of this target cannot be: the first field that is wrong, or NULL. */
+/* Why a block is not possible on this target: the first field that is wrong, or NULL. */
 struct wrong { const char *field, *why; };
 
-/* Elements of an operand that a thread brings in a step; results of a thread. */
+/* The largest number of results of a thread. */
 enum { MAX_RESULTS = 64 };
 
 static struct wrong wrong_block(const struct caps *c, const struct schedule *s, unsigned subgroup, int64_t bytes)
@@ -86,12 +86,12 @@ static struct wrong wrong_threads(const struct dot *d, const struct caps *c, con
     return wrong_block(c, s, 1, 2 * sides * s->dot_blocks.step * (int64_t)dtype_size(d->dtype));
 }
 
-/* The largest tiles that make a block for every one the GPU can run at once, and of which most have something to do.
- * Where lanes pass each other what all of them read, the threads of a subgroup have their rows in common, and tall
- * tiles read least. */
+/* Chooses the largest tiles for which there are as many blocks as the GPU can run at once, and for which most
+ * results of a block exist.  On devices whose lanes should pass common elements to each other (caps.broadcast), the
+ * threads of a subgroup have the same rows, and tall tiles load least. */
 static bool choose_threads(const struct dot *d, const struct caps *c, struct schedule *s)
 {
-    enum { TALL = 4 };              /* tiles for such devices */
+    enum { TALL = 4 };              /* number of shapes at the start of the table that are for such devices */
     static const struct dot_shape shape[] = {
         {16, 4, 8, 32, 8}, {16, 4, 8, 16, 8}, {16, 4, 4, 16, 8}, {16, 4, 2, 16, 8},
         {8, 8, 16, 16, 8}, {8, 8, 8, 8, 8}, {8, 4, 8, 8, 8}, {4, 4, 8, 8, 8}, {4, 4, 16, 4, 8}, {4, 4, 4, 16, 8}};
@@ -100,7 +100,7 @@ static bool choose_threads(const struct dot *d, const struct caps *c, struct sch
         return false;
     for (unsigned i = c->broadcast ? 0 : TALL; i < sizeof shape / sizeof *shape; i++) {
         struct schedule x = of_shape(d, &shape[i], SCHED_DOT_BLOCKS, 1);
-        /* as many results, and longer sides */
+        /* a later shape is only used if its block has fewer results */
         bool no_smaller = found && x.dot_blocks.block_m * x.dot_blocks.block_n >=
                                        s->dot_blocks.block_m * s->dot_blocks.block_n;
         if (wrong_threads(d, c, &x).field || !fills(d, &x) || no_smaller)
@@ -115,16 +115,16 @@ static bool choose_threads(const struct dot *d, const struct caps *c, struct sch
 
 /* ---- tiles of subgroups ---- */
 
-enum { MAX_SUMS = 64, MAX_ASYNC_SUMS = 128 }; /* that a thread holds, factors beside them, or nothing */
+enum { MAX_SUMS = 64, MAX_ASYNC_SUMS = 128 }; /* sums that a thread holds: with factors in registers, too, or without */
 
-/* Of a step in shared memory, however it lies there. */
+/* Elements of a step of one factor in shared memory, for the larger of its two layouts. */
 static int64_t factor_elements(int64_t side, int64_t step)
 {
     int64_t by_k = side * (step + DOT_PAD), by_side = step * (side + DOT_PAD);
     return by_k > by_side ? by_k : by_side;
 }
 
-/* Of a slab of all tiles, in rows with so many more. */
+/* Elements of a slab of all tiles of a block, if each row has `more` elements of padding. */
 static int64_t slab_elements(const struct schedule *s, int64_t more)
 {
     const int64_t mr = s->dot_matrix.mr, nr = s->dot_matrix.nr;
@@ -133,7 +133,7 @@ static int64_t slab_elements(const struct schedule *s, int64_t more)
     return s->dot_matrix.block_m / mr * s->dot_matrix.unit_m * (s->dot_matrix.block_n / nr * dot_matrix_part(s) + more);
 }
 
-/* Bytes of shared memory: the steps of both operands, and a slab of all tiles. */
+/* Bytes of shared memory: the steps of both operands and a slab of all tiles. */
 static int64_t matrix_bytes(const struct schedule *s)
 {
     int64_t m = s->dot_matrix.block_m, n = s->dot_matrix.block_n, step = s->dot_matrix.step;
@@ -146,7 +146,7 @@ static const struct mma_caps *unit_of(const struct caps *c, const struct schedul
     return s->dot_matrix.async ? &c->mma_async : &c->mma;
 }
 
-/* What an asynchronous unit wants beyond that. */
+/* Further conditions of an asynchronous unit. */
 static struct wrong wrong_async(const struct schedule *s)
 {
     if (s->dot_matrix.stages < 3)
@@ -198,8 +198,9 @@ static void set_unit(const struct caps *c, struct schedule *s)
         s->dot_matrix.subgroup = u->subgroup;
 }
 
-/* Where copies do not wait, more steps on their way hide more of memory's latency: up to 4, if two blocks fit a
- * processor, or if one does.  Other copies go through registers: one step at a time. */
+/* Chooses the number of steps in shared memory.  If copies are asynchronous, more steps in flight hide more of the
+ * memory's latency: up to 4 steps, if two blocks then fit into a processor's shared memory, else if one does.  Other
+ * copies go through registers, one step at a time. */
 static void choose_stages(const struct dot *d, const struct caps *c, struct schedule *s)
 {
     enum { MOST_STAGES = 4, LEAST_STAGES = 3 };
@@ -212,7 +213,7 @@ static void choose_stages(const struct dot *d, const struct caps *c, struct sche
     s->dot_matrix.stages = 2;
 }
 
-/* Are the factors of a dtype that the matrix units multiply? */
+/* Do both factors have a dtype that the matrix units multiply? */
 static bool has_units(const struct dot *d, const struct caps *c)
 {
     const struct graph *g = d->w->g;
@@ -220,7 +221,8 @@ static bool has_units(const struct dot *d, const struct caps *c)
     return (c->mma.dtypes >> dtype & 1) && g->node[d->n->in[1]].dtype == dtype && d->size.batch >= 1 && d->size.k >= 1;
 }
 
-/* The factors as the unit reads them from shared memory: both as they lie in memory. */
+/* Chooses tiles for the unit that reads both factors from shared memory, where they have the order that they have in
+ * memory. */
 static bool choose_async(const struct dot *d, const struct caps *c, struct schedule *s)
 {
     static const struct dot_shape shape[] = {{64, 256, 2, 1, 64}, {64, 128, 2, 1, 64}, {64, 128, 1, 1, 64},
@@ -275,7 +277,7 @@ static bool may_be_thin(const struct dot *d, const struct caps *c)
            d->size.k <= UINT32_MAX;
 }
 
-/* Does no matrix unit do it better? */
+/* Is the kernel for few rows better than the matrix units? */
 static bool is_thin(const struct dot *d, const struct caps *c)
 {
     bool half = dtype_is_half(d->w->g->node[d->n->in[0]].dtype);

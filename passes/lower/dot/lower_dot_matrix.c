@@ -1,25 +1,24 @@
-/* Products of half floats by a GPU's matrix units: a block of threads owns BLOCK_M x BLOCK_N results, each of its
- * subgroups a tile of MR x NR of them, in slabs of as many rows as the unit has.
+/* Products of half floats by a GPU's matrix units.  A block of threads owns BLOCK_M x BLOCK_N results, and each of
+ * its subgroups a tile of MR x NR of them.  A tile consists of slabs, which have as many rows as the unit.
  *
  * The contraction is divided into steps.  Shared memory is a ring of `stages` buffers, each with the elements of one
- * step.  While the subgroups multiply one step, the following stages - 1 steps are on their way from memory.  An
- * operand that is an array in memory, with whole vectors of neighbours at multiples of a vector, is copied
- * asynchronously as it lies there.  Of other operands each thread computes its part of a step before the products and
- * stores it after them, neighbours of the contraction side by side, because the unit takes pairs of these.  Rows have
- * DOT_PAD elements more than the operand's, so that the lanes of a subgroup read from different banks.  Elements beyond
- * the end are zeros.
+ * step.  While the subgroups multiply one step, the following stages - 1 steps are in flight from memory.  An
+ * operand that is an array in memory, whose vectors of adjacent elements begin at multiples of a vector, is copied
+ * asynchronously and keeps its order.  Of other operands each thread computes its part of a step before the products
+ * and stores it after them, with consecutive k side by side, because the unit takes pairs of these.  Rows have
+ * DOT_PAD elements of padding, so that the lanes of a subgroup read from different banks.  Elements beyond the end
+ * are zeros.
  *
  * Iteration i of the loop over the steps:
  *
- *   wait       for this thread's copies of step i; those of later steps may still be on their way
+ *   wait       for this thread's copies of step i; those of later steps may still be in flight
  *   barrier    all threads' parts of step i are there, and all threads have multiplied step i - 1
  *   copy       step i + stages - 1 into the buffer of step i - 1; commit
  *   multiply   step i
- *   store      what was computed of step i + stages - 1 into the same buffer
+ *   store      the computed elements of step i + stages - 1 into the same buffer
  *
- * A unit that works asynchronously (NVIDIA's wgmma) reads panels of shared memory by itself.  Its products of step
- * i - 1 may still be under way while those of step i are begun, so copies go to the buffer of step i - 2, one step less
- * ahead:
+ * A unit that works asynchronously (NVIDIA's wgmma) reads panels of shared memory by itself.  Its products of step i
+ * - 1 may be incomplete when those of step i begin, so copies go to the buffer of step i - 2, one step less ahead:
  *
  *   wait       for this thread's copies of step i
  *   barrier    all threads' parts of step i are there, and all threads' products of step i - 2 are complete
@@ -27,40 +26,40 @@
  *   copy       step i + stages - 2; commit
  *   wait       for the products of step i - 1
  *
- * A unit's sums are spread over the subgroup's lanes as the hardware has it, which the loop IR does not say: a slab of
- * every tile, or a part of its columns, goes to shared memory, and from there to the epilogue.  A thread has a vector
- * of neighbours at a time, so that it stores them at once.
+ * The hardware defines how a unit's sums are spread over the subgroup's lanes, which the loop IR does not express.
+ * So a slab of every tile, or a part of its columns, is stored to shared memory, and the epilogue reads it from
+ * there.  A thread processes a vector of adjacent elements at a time, so that it stores them at once.
  *
- * The unit adds products in an order of its own (MMA_ANY) and a sum goes through all of the contraction, whatever pass
- * numerics' k-blocks: the same within n * 2^-22 of the sum of the products' sizes, n being the length, and then rounded
- * to the result's dtype as usual. */
+ * The unit adds products in an unspecified order (MMA_ANY), and a sum covers the whole contraction, without the
+ * k-blocks of pass numerics.  For a contraction of length n the result differs from the exact one by at most n *
+ * 2^-22 times the sum of the products' magnitudes; then it is rounded to the result's dtype. */
 #include "lower_dot.h"
 
-/* One of the operands. */
+/* One of the two operands. */
 struct factor {
-    uint32_t buf;                   /* `stages` steps of it, in shared memory */
-    bool along_k;                   /* are its neighbours in memory those along the contraction? */
-    bool copied;                    /* in vectors */
+    uint32_t buf;                   /* lbuf: `stages` steps of it, in shared memory */
+    bool along_k;                   /* is it contiguous in memory along the contraction? */
+    bool copied;                    /* copied in vectors, asynchronously */
     /* its rows in shared memory are along the contraction; else along the block's side */
     bool by_k;
-    int64_t side;                   /* elements of the block's side */
-    int64_t row, elements;          /* from a row in shared memory to the next; of a step there */
-    val first;                      /* the block's first row, or column */
+    int64_t side;                   /* rows or columns of the block */
+    int64_t row, elements;          /* elements of shared memory from row to row; elements of a step */
+    val first;                      /* first row or column of the block */
 };
 
 struct subgroups {
     struct dot *d;
     struct schedule s;
     struct { unsigned m, n, k; } unit;
-    unsigned dtype;                 /* of the factors */
-    int64_t threads, col_subgroups;     /* of the block; in a row of tiles */
+    unsigned dtype;                 /* dtype of the factors */
+    int64_t threads, col_subgroups;     /* threads of the block; subgroups in a row of tiles */
     struct factor factor[2];
-    uint32_t out;                   /* a slab of each tile, in shared memory; */
-    int64_t out_cols, out_row;      /* columns of it; from a row of it to the next */
-    int64_t part;                   /* columns of a slab that are of one tile */
-    unsigned slabs, parts;          /* of a tile: slabs of all columns, and parts of one */
-    val t;                          /* the thread */
-    val tile_i, tile_j;             /* its subgroup's tile, among the block's */
+    uint32_t out;                   /* lbuf in shared memory: a slab of each tile */
+    int64_t out_cols, out_row;      /* columns of this slab; elements from row to row */
+    int64_t part;                   /* columns of a slab that belong to one tile */
+    unsigned slabs, parts;          /* slabs of a tile; parts of a slab's columns */
+    val t;                          /* number of the thread */
+    val tile_i, tile_j;             /* row and column of its subgroup's tile, among the block's tiles */
 };
 
 enum { MAX_PARTS = DOT_MAX_PARTS, MAX_SLABS = DOT_MAX_SLABS, PAD = DOT_PAD, VECTOR = DOT_VECTOR };
@@ -82,7 +81,7 @@ int64_t dot_matrix_part(const struct schedule *s)
 /* A thread's part of an operand's step: elements t, t + threads, .. of it. */
 struct part { val value[MAX_PARTS], at[MAX_PARTS]; int64_t n; };
 
-/* Elements that are computed rather than loaded are something beyond the end, too. */
+/* Replaces elements beyond the end by zeros.  A masked load already gives zero there, a computed element may not. */
 static val or_zero(const struct subgroups *s, val mask, val x)
 {
     struct kernel *k = s->d->w->k;
@@ -90,15 +89,15 @@ static val or_zero(const struct subgroups *s, val mask, val x)
     return i->op == L_LOAD && i->b == mask ? x : k_prim(k, P_SELECT, mask, x, k_bits(k, s->dtype, 0));
 }
 
-/* Which of a step's elements are there: number `side` of the block, number kk of the step.  `first` is the step's first
- * element of the contraction; beyond: the step may reach past the last. */
+/* Finds the indices *free and *at of element (side, kk) of a step, and returns a mask of whether it exists; 0: it
+ * does.  `first`: the step's first index of the contraction.  beyond: the step may reach beyond the end. */
 static val dot_matrix_find(const struct subgroups *s, bool second, val first, bool beyond, val side, val kk, val *free,
                            val *at)
 {
     struct kernel *k = s->d->w->k;
     *free = ix_add(k, s->factor[second].first, side);
     *at = ix_add(k, first, kk);
-    bool whole = beyond && s->d->size.k % s->s.dot_matrix.step == 0; /* a step is there or is not */
+    bool whole = beyond && s->d->size.k % s->s.dot_matrix.step == 0; /* a step exists as a whole or not at all */
     val mask = dot_there(s->d, second, s->factor[second].side, beyond && !whole, *free, *at);
     if (!whole)
         return mask;
@@ -107,7 +106,7 @@ static val dot_matrix_find(const struct subgroups *s, bool second, val first, bo
     return mask ? k_prim(k, P_AND, mask, there, 0) : there;
 }
 
-/* Starts to bring an operand's step from memory. */
+/* Emits the loads of an operand's step. */
 static void fetch(const struct subgroups *s, bool second, val first, bool beyond, struct part *p)
 {
     struct lowering *w = s->d->w;
@@ -138,7 +137,7 @@ static void dot_matrix_put(const struct subgroups *s, const struct factor *f, va
         k_store(k, f->buf, ix_add(k, ix_scale(k, stage, f->elements), p->at[i]), p->value[i], 0);
 }
 
-/* Starts copies of an operand's step into a buffer of the ring: vectors t, t + threads, .. of it. */
+/* Begins the copies of an operand's step into a buffer of the ring: vectors t, t + threads, .. of it. */
 static void dot_matrix_copy(const struct subgroups *s, bool second, val first, bool beyond, val stage)
 {
     struct kernel *k = s->d->w->k;
@@ -149,7 +148,7 @@ static void dot_matrix_copy(const struct subgroups *s, bool second, val first, b
         val row = ix_div(k, e, vectors), col = ix_scale(k, ix_mod(k, e, vectors), VECTOR);
         val to = ix_add(k, ix_scale(k, stage, f->elements), ix_add(k, ix_scale(k, row, f->row), col));
         val mask = dot_matrix_find(s, second, first, beyond, f->by_k ? row : col, f->by_k ? col : row, &free, &at);
-        val x = dot_stored_element(s->d, second, free, at); /* only its place is wanted */
+        val x = dot_stored_element(s->d, second, free, at); /* only the address of this load is used */
         uint64_t from = k->inst[x].imm;
         k_append(k, (struct linst){.op = L_COPY, .dtype = KL_BOOL, .rows = VECTOR, .a = to, .b = k->inst[x].a,
                                    .c = mask,
@@ -157,7 +156,7 @@ static void dot_matrix_copy(const struct subgroups *s, bool second, val first, b
     }
 }
 
-/* sum[] and the products of one stage. */
+/* next[] = sum[] + the products of one step. */
 static void dot_matrix_multiply(const struct subgroups *s, val stage, const val *sum, val *next)
 {
     struct kernel *k = s->d->w->k;
@@ -181,7 +180,7 @@ static void dot_matrix_multiply(const struct subgroups *s, val stage, const val 
 
 /* ---- the contraction ---- */
 
-/* Starts to bring a step to a stage: copies, and what is computed. */
+/* Begins to bring a step into a stage: copies, or loads and computations. */
 static void begin_step(const struct subgroups *s, val first, bool beyond, val stage, struct part part[2])
 {
     for (int o = 0; o < 2; o++) {
@@ -192,7 +191,7 @@ static void begin_step(const struct subgroups *s, val first, bool beyond, val st
     }
 }
 
-/* Stores what was computed of it. */
+/* Stores the elements that were computed for it. */
 static void end_step(const struct subgroups *s, val stage, const struct part part[2])
 {
     for (int o = 0; o < 2; o++)
@@ -218,14 +217,14 @@ static void commit(const struct subgroups *s)
         k_inst(s->d->w->k, L_COMMIT, KL_BOOL, 0, 0, 0, 0);
 }
 
-/* Waits for all steps that were begun except the last `left`. */
+/* Waits for all steps that were begun, except for the last `left`. */
 static void wait_for_copies(const struct subgroups *s, int64_t left)
 {
     if (s->factor[0].copied || s->factor[1].copied)
         k_inst(s->d->w->k, L_WAIT, KL_BOOL, 0, 0, 0, (uint64_t)left);
 }
 
-/* The sums of the subgroup's tile, a slab each. */
+/* Computes the sums of the subgroup's tile, one value for each slab. */
 static void emit_sums(const struct subgroups *s, val *sum)
 {
     struct kernel *k = s->d->w->k;
@@ -262,22 +261,24 @@ static void emit_sums(const struct subgroups *s, val *sum)
     for (unsigned i = 0; i < s->slabs; i++)
         sum[i] = dot_out(k, sum[i]);
     wait_for_products(s, 0);
-    wait_for_copies(s, 0); /* of zeros beyond the end: the block's next iteration writes to the same buffers */
+    wait_for_copies(s, 0); /* copies of zeros beyond the end, because the block's next iteration writes to the same
+                              buffers */
 }
 
 /* ---- results ---- */
 
-/* Neighbours that a thread has at a time: a vector where each is whole or beyond the end, and little is made of it. */
+/* Adjacent results that a thread processes at a time: a vector, if each vector exists as a whole or not at all and
+ * the group is small; else 1. */
 static int64_t results_together(const struct subgroups *s)
 {
-    enum { SMALL = 16 };            /* members */
+    enum { SMALL = 16 };            /* members of the group */
     int64_t vectors = slab_rows(&s->s) * s->out_cols / VECTOR;
     bool whole = s->d->size.n % VECTOR == 0 && s->part % VECTOR == 0 && vectors % s->threads == 0;
     return whole && s->d->w->nmember <= SMALL ? VECTOR : 1;
 }
 
-/* The thread's elements of a slab of all tiles: row r of it is of tile r / M, and there row r % M of the slab; column c
- * of it is of tile c / PART, and there column c % PART of the part. */
+/* Stores the results of the thread's elements of a slab of all tiles.  Row r of the slab belongs to tile row r / M
+ * and is row r % M there.  Column c belongs to tile column c / PART and is column c % PART of the part there. */
 static void emit_slab(const struct subgroups *s, val number)
 {
     struct kernel *k = s->d->w->k;
@@ -299,7 +300,7 @@ static void emit_slab(const struct subgroups *s, val number)
     k_end(k, i);
 }
 
-/* Columns `first` to `first` + part of a slab. */
+/* Columns `first` to `first` + part - 1 of a slab. */
 static val columns_of(const struct subgroups *s, val slab, int64_t first)
 {
     if (s->parts == 1)
@@ -308,7 +309,7 @@ static val columns_of(const struct subgroups *s, val slab, int64_t first)
                                                .cols = (uint16_t)s->part, .a = slab, .imm = (uint64_t)first});
 }
 
-/* Slab by slab: the subgroups store theirs, then every thread has a part of all of them. */
+/* For each slab: the subgroups store their parts, then every thread computes results from its share of the slab. */
 static void emit_results(const struct subgroups *s, const val *sum)
 {
     struct kernel *k = s->d->w->k;
@@ -328,7 +329,8 @@ static void emit_results(const struct subgroups *s, const val *sum)
 
 /* ---- the kernel ---- */
 
-/* Is the operand an array of which whole vectors of neighbours begin at whole vectors, and end with the array's? */
+/* Is the operand an array whose vectors of adjacent elements all begin at multiples of a vector, so that the array
+ * has a whole number of them? */
 static bool has_vectors(const struct dot *d, bool second, bool along_k)
 {
     struct trial t;
@@ -340,13 +342,13 @@ static bool has_vectors(const struct dot *d, bool second, bool along_k)
         struct kernel *k = t.w.k;
         int64_t step[3], lo, hi;
         copy.w = &t.w;
-        val v[3]; /* batch, side, contraction */
+        val v[3]; /* loop variables for batch, side, contraction */
         v[0] = copy.batch_index = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, d->size.batch), 1);
         v[1] = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, second ? d->size.n : d->size.m), 1);
         v[2] = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, d->size.k), 1);
         const struct linst *x = &k->inst[dot_stored_element(&copy, second, v[1], v[2])];
         ok = x->op == L_LOAD && k->buf[x->imm].role == BUF_IN && ix_range(k, x->a, &lo, &hi) && lo % VECTOR == 0 &&
-             k->buf[x->imm].count % VECTOR == 0; /* it may be one of many that a scan goes through */
+             k->buf[x->imm].count % VECTOR == 0; /* it may be one of many arrays that a scan reads in turn */
         for (int i = 0; i < 3 && ok; i++)
             ok = ix_stride(k, x->a, v[i], &step[i]) && step[i] >= 0 &&
                 (i == 2 - !along_k ? step[i] == 1 : step[i] % VECTOR == 0);

@@ -1,16 +1,18 @@
-/* How the operands of a product lie in memory: what no target changes and schedules are chosen by. */
+/* How the operands of a product lie in memory.  This does not depend on the target; schedules are chosen by it. */
 #include "lower_dot.h"
 
-enum { MAX_STEP = 4 }; /* of a vector's elements that are loaded as whole vectors, of which some are picked */
+enum { MAX_STEP = 4 }; /* the largest distance between elements that are loaded as whole vectors, of which some
+                          elements are then selected */
 
-/* How far apart in memory elements x are as loop variable v goes by one, as dot_find_steps says it. */
+/* The distance in memory, as dot_find_steps defines it, by which element x moves when loop variable v increases by
+ * one. */
 static int64_t step_of(struct kernel *k, val x, val v)
 {
     int64_t step = 0;
     return k->inst[x].op == L_LOAD && !ix_stride(k, k->inst[x].a, v, &step) ? -1 : step;
 }
 
-/* The same for steps of k of the second operand, each being number i of `run` number o. */
+/* The same for steps of k of the second operand, each given as step i of run number o, where a run has `run` steps. */
 static int64_t k_step(const struct dot *d, int64_t run)
 {
     struct kernel *k = d->w->k;
@@ -24,7 +26,8 @@ static int64_t k_step(const struct dot *d, int64_t run)
     return step;
 }
 
-/* The same for rows of the first operand or columns of the second, each being number i of `run` number o. */
+/* The same for rows of the first operand or columns of the second, each given as number i of run number o, where a
+ * run has `run` of them. */
 static int64_t side_step(const struct dot *d, bool second, int64_t run)
 {
     struct kernel *k = d->w->k;
@@ -38,7 +41,7 @@ static int64_t side_step(const struct dot *d, bool second, int64_t run)
     return step;
 }
 
-/* An operand's two, along its rows or columns and along k. */
+/* Finds both distances of an operand: along its rows or columns, and along k. */
 static void operand_steps(const struct dot *d, bool second, int64_t *side, int64_t *along_k)
 {
     struct kernel *k = d->w->k;
@@ -51,8 +54,8 @@ static void operand_steps(const struct dot *d, bool second, int64_t *side, int64
     k_end(k, i);
 }
 
-/* Steps of k whose places in memory are fixed distances behind the first one's: the whole of a small window of a
- * convolution, or a row of it.  0: there are no such. */
+/* The number of steps of k whose addresses are at fixed distances from the first one's: a whole small window of a
+ * convolution, or a row of it.  0: there is no such number. */
 static int64_t find_period(const struct dot *d)
 {
     enum { MOST = 16 };

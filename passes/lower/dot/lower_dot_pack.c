@@ -1,28 +1,31 @@
-/* The panel of a product on a processor: kc rows of NR columns of B, which the tiles read in its place.
+/* The panel of a product on a processor: kc rows of NR columns of B, which the tiles read instead of B.  Whole rows
+ * are copied if columns are adjacent in memory.  If the elements of a column are adjacent, squares are transposed in
+ * registers.
  *
- * Whole rows are copied where columns are neighbours in memory, squares transposed in registers where the elements of
- * a column are.  What is neighbours only within runs, as the windows of a convolution are within a row of the image, is
- * copied in vectors, too: of columns, a vector that crosses from one run to the next is put together from a masked load
- * of each; of a column's elements, squares end with their run.  A convolution 3x3, 128->128, 28x28 takes 0.75 of the
- * time so, one of 7x7 windows every 2 elements half of it. */
+ * Elements may be adjacent only within runs, as the windows of a convolution are within a row of the image.  They
+ * are copied in vectors, too.  A vector of columns that crosses from one run to the next is put together from a
+ * masked load of each run; squares of a column's elements end where their run ends.  This takes 0.75 of the time for
+ * a convolution 3x3, 128->128, 28x28, and half of the time for 7x7 windows with stride 2. */
 #include "lower_dot.h"
 
 enum { PACK_STEPS = 16 };
 
-/* Lanes of what is copied but for whole rows. */
+/* Lanes of a vector for all copies except whole rows. */
 static uint32_t square_of(const struct dot *d) { return d->w->k->sched.dot.square; }
 
-/* The columns and the steps of k that are copied, a row of the panel for each d->unit of these. */
+/* The columns and the steps of k that are copied; the panel has a row for each d->unit steps of k. */
 struct panel { val n0, k0; int64_t cols, kc; };
 
-/* What row j of the panel has for column n0 + col; alone: it is the last row, of a pair's first element. */
+/* The element of row j of the panel in column n0 + col.  alone: it is the last row, which has only a pair's first
+ * element. */
 static val panel_element(const struct dot *d, const struct panel *t, val col, val j, bool alone)
 {
     struct kernel *k = d->w->k;
     return dot_factor(d, true, ix_add(k, t->n0, col), ix_add(k, t->k0, ix_scale(k, j, d->unit)), alone);
 }
 
-/* `steps` rows of column n0 + col from row `first` on, one by one: a gather costs more than its loads. */
+/* Copies `steps` rows of column n0 + col from row `first` on, one by one, because a gather costs more than its
+ * loads. */
 static void pack_column(const struct dot *d, const struct panel *t, val col, val first, int64_t steps, bool alone)
 {
     struct kernel *k = d->w->k;
@@ -33,7 +36,7 @@ static void pack_column(const struct dot *d, const struct panel *t, val col, val
     }
 }
 
-/* A square of columns n0 + col .. and rows first .. at once, transposed in registers. */
+/* Copies a square of columns from n0 + col on and rows from `first` on, which is transposed in registers. */
 static void pack_square(const struct dot *d, const struct panel *t, val col, val first)
 {
     struct lowering *w = d->w;
@@ -51,7 +54,7 @@ static void pack_square(const struct dot *d, const struct panel *t, val col, val
     w->lane = 0;
 }
 
-/* The columns of `steps` rows from `first` on, neighbours as they are: vectors from row to row. */
+/* Copies `steps` rows from `first` on, whose columns are adjacent: vectors of each row. */
 static void pack_rows(const struct dot *d, const struct panel *t, val first, int64_t steps, bool alone)
 {
     struct lowering *w = d->w;
@@ -65,7 +68,8 @@ static void pack_rows(const struct dot *d, const struct panel *t, val first, int
     dot_end_columns(d);
 }
 
-/* How many runs the lanes of a vector of columns reach into at most; a vector starts at a multiple of its lanes. */
+/* The largest number of runs that the lanes of a vector of columns belong to; a vector starts at a multiple of its
+ * lanes. */
 static int64_t runs_of_vector(const struct dot *d, int64_t lanes)
 {
     int64_t together = lanes, run = d->columns_run;
@@ -74,22 +78,23 @@ static int64_t runs_of_vector(const struct dot *d, int64_t lanes)
     return (lanes - together + run - 1) / run + 1;
 }
 
-/* Of the lanes, those whose column is one of run `first` + p, the first column being number `start` of that run. */
+/* A mask of the lanes whose column belongs to run number `first` + p, where the first column is number `start` of
+ * its run. */
 static val lanes_of_run(struct kernel *k, val lane, val start, int64_t run, bool first)
 {
     val to = k_prim(k, P_LT, lane, ix_sub(k, k_int(k, run), start), 0);
     return first ? to : k_prim(k, P_AND, k_prim(k, P_LE, ix_scale(k, start, -1), lane, 0), to, 0);
 }
 
-/* Where a vector of columns begins: number `first` of the tile's, element `at` of run `run`. */
+/* Where a vector of columns begins: at column number `first` of the tile, which is element `at` of run number `run`. */
 struct vector { int64_t first, lanes; val run, at, there; };
 
 enum { MAX_RUNS = 64 };
 
-/* The runs that a vector's lanes are in: where each starts, and which lanes are in it. */
+/* The runs that a vector's lanes belong to: where each starts, and a mask of its lanes. */
 struct lanes { int64_t runs; const val *start, *pred; };
 
-/* Row j of the panel. */
+/* Copies row j of the panel. */
 static void pack_row_of_runs(const struct dot *d, const struct panel *t, const struct vector *v, const struct lanes *l,
                              val j, bool alone)
 {
@@ -118,8 +123,8 @@ static void pack_rows_of_runs(const struct dot *d, const struct panel *t, const 
     k_end(k, j);
 }
 
-/* Whole periods of k in one go, so that a window's place is computed once for all its elements; the rows of the panel
- * before the first and behind the last whole one, one by one. */
+/* Copies whole periods of k in one iteration each, so that a window's address is computed once for all its
+ * elements.  The rows of the panel before the first whole period and after the last one are copied one by one. */
 static void pack_periods_of_runs(const struct dot *d, const struct panel *t, const struct vector *v,
                                  const struct lanes *l)
 {
@@ -136,7 +141,7 @@ static void pack_periods_of_runs(const struct dot *d, const struct panel *t, con
     pack_rows_of_runs(d, t, v, l, ix_sub(k, ix_scale(k, end, period), t->k0), k_int(k, t->kc));
 }
 
-/* Copies it, lanes in so many runs. */
+/* Copies the vectors of columns whose lanes belong to this many runs. */
 static void pack_vector_of_runs(const struct dot *d, const struct panel *t, const struct vector *v, int64_t runs)
 {
     struct lowering *w = d->w;
@@ -158,7 +163,8 @@ static void pack_vector_of_runs(const struct dot *d, const struct panel *t, cons
         pack_row_of_runs(d, t, v, &lanes, k_int(k, whole), true);
 }
 
-/* Most vectors lie in one of long runs.  A load of no lane of the next run would still fetch its line. */
+/* If runs are long, most vectors lie within one.  A load of the next run with no lane set would still fetch its
+ * cache line. */
 static void pack_vector(const struct dot *d, const struct panel *t, int64_t first, int64_t lanes)
 {
     struct lowering *w = d->w;
@@ -188,8 +194,9 @@ static void pack_row_runs(const struct dot *d, const struct panel *t)
         pack_vector(d, t, first, square_of(d));
 }
 
-/* A square of columns from n0 + col on, `there` of which exist, and of k indices from element `at` of run `run` on, row
- * `row` of the panel.  The rows behind the run's end are written, too: the next square or nothing is there. */
+/* Copies a square: columns from n0 + col on, `there` of which exist, and steps of k from element `at` of run number
+ * `run` on, to row `row` of the panel.  Rows beyond the run's end are written, too: either the next square
+ * overwrites them, or they are not read. */
 static void pack_square_of_run(const struct dot *d, const struct panel *t, val col, int64_t there, val run, val at,
                                val row)
 {
@@ -213,7 +220,7 @@ static void pack_square_of_run(const struct dot *d, const struct panel *t, val c
 
 static val smaller(struct kernel *k, val a, val b) { return k_prim(k, P_SELECT, k_prim(k, P_LT, a, b, 0), a, b); }
 
-/* A square's width of columns, all steps of k. */
+/* Copies as many columns as a square is wide, for all steps of k. */
 static void pack_columns_of_runs(const struct dot *d, const struct panel *t, val col, int64_t there)
 {
     struct kernel *k = d->w->k;
@@ -248,9 +255,8 @@ static void pack_column_runs(const struct dot *d, const struct panel *t)
         pack_columns_of_runs(d, t, k_int(k, whole), t->cols - whole);
 }
 
-/* Copies kc rows of NR columns of B into the panel: whole rows where columns are neighbours; in squares where k is
- * contiguous, so that loads and stores are whole vectors; else, and at the edges, a few elements of a column at a
- * time. */
+/* Copies kc rows of NR columns of B into the panel: whole rows if columns are adjacent; squares if k is contiguous,
+ * so that loads and stores are whole vectors; in other cases and at the edges a few elements of a column at a time. */
 static void pack_panel(const struct dot *d, const struct panel *t)
 {
     struct kernel *k = d->w->k;

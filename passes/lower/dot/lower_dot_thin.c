@@ -1,34 +1,37 @@
-/* Products of a few rows with a matrix that is read once: memory limits them, so the matrix goes through registers as
- * it lies in memory, in several streams at a time, each line of it prefetched, and nothing is packed.
+/* Products of a few rows with a matrix that is read once.  They are limited by memory, so the matrix is loaded in
+ * the order in which it lies in memory, in several streams at a time, with every cache line prefetched, and is not
+ * packed.
  *
- * Columns that are neighbours (weights stored [in, out]): a task owns a wide strip of columns, whose sums are in
- * scratch of the first-level cache.  It goes through `step` rows of the matrix at once, line by line, a stream each.
- * One row times 4096x4096 floats takes as long as reading them, where tiles of 32 columns, two lines of each page, take
- * 3.5 times that.
+ * If the matrix's columns are adjacent in memory (weights stored [in, out]), a task owns a wide strip of columns,
+ * whose sums are in scratch in the first-level cache.  It reads `step` rows of the matrix at once, line by line;
+ * each row is a stream.  One row times 4096x4096 floats takes as long as reading them; with tiles of 32 columns,
+ * which read two lines of each page, it takes 3.5 times as long.
  *
- * Elements of the contraction that are neighbours ([out, in]): a task owns as many columns as a vector has lanes, each
- * a stream.  Squares of them are transposed in registers and multiplied there: 0.83 of the speed of reading, where
- * packing them first had 0.37.  Elements of 2 bytes or 1 are loaded and transposed in groups of 4 bytes and taken apart
- * behind that: 0.67 for bf16, whose one chain of multiply-adds a column takes as long as memory does.  Two k-blocks at
- * once, for two chains, took 1.1 to 1.8 times as long: 32 streams whose rows lie a large power of two apart share too
- * few sets of the caches.
+ * If the elements along the contraction are adjacent ([out, in]), a task owns as many columns as a vector has lanes;
+ * each column is a stream.  Squares of them are transposed in registers and multiplied there, which reaches 0.83 of
+ * the speed of reading; packing them first reached 0.37.  Elements of 1 or 2 bytes are loaded and transposed in
+ * groups of 4 bytes and separated after that: 0.67 for bf16, because one chain of multiply-adds per column takes as
+ * long as memory does.  Two k-blocks at once, which have two chains, took 1.1 to 1.8 times as long: 32 streams whose
+ * rows are a large power of two apart share too few sets of the caches.
  *
- * Neither touches the order of a chain: products ascend within a k-block, blocks are added in ascending order. */
+ * Neither form changes the order of a chain: products ascend within a k-block, and blocks are added in ascending
+ * order. */
 #include "lower_dot.h"
 
 enum { STREAMS = THIN_STREAMS, MAX_LANES = 64 };
 
 struct thin {
     const struct dot *d;
-    bool along_k;            /* the matrix's neighbours are those along the contraction */
-    ref source;              /* whose elements it is, or is computed from, one each and that one once; NIL: none is */
-    int64_t element;         /* bytes of one of them */
-    int64_t each;            /* how many of them are loaded as a u32; 1: each is loaded alone */
-    int64_t step;            /* of the contraction at a time */
-    int64_t ahead;           /* rows from those at hand to those that are prefetched */
+    bool along_k;            /* the matrix is contiguous along the contraction */
+    ref source;              /* the array whose elements are the matrix's, or from which each of them is computed;
+                                NIL: there is none */
+    int64_t element;         /* size of an element of the source in bytes */
+    int64_t each;            /* number of source elements that are loaded as one u32; 1: each is loaded alone */
+    int64_t step;            /* steps of the contraction that are processed at a time */
+    int64_t ahead;           /* distance in rows from those being processed to those being prefetched */
     int64_t strip;           /* columns of a task */
-    uint32_t sums, totals;   /* lbufs: of the k-block, of those before it */
-    uint32_t rows;           /* lbuf + 1: a k-block of the first operand, widened; 0: it is read where it lies */
+    uint32_t sums, totals;   /* lbufs: sums of the k-block; sums of the k-blocks before it */
+    uint32_t rows;           /* lbuf + 1: a k-block of the first operand, widened; 0: the operand is read in place */
 };
 
 /* ---- the matrix ---- */
@@ -52,7 +55,7 @@ bool dot_thin_order(const struct dot *d, struct thin_order *o)
                 ix_stride(k, k->inst[v].a, j, &along) && side > 0 && along > 0 && (side == 1 || along == 1))
                 found = v;
         o->element = found ? (int64_t)dtype_size(k->inst[found].dtype) : 0;
-        bool known = found && k->err.code == KL_OK && !k->inst[found].b; /* not out of memory on the way */
+        bool known = found && k->err.code == KL_OK && !k->inst[found].b; /* k->err: out of memory during the trial */
         o->source = known ? t.out.arg[k->buf[k->inst[found].imm].id].node : NIL;
         for (val v = found + 1; found && v < k->ninst; v++)
             if (k->inst[v].op == L_LOAD && k->inst[v].imm == k->inst[found].imm)
@@ -69,7 +72,7 @@ static ref arg_of(const struct thin *s, uint64_t buf)
     return w->k->err.code == KL_OK && w->k->buf[buf].role == BUF_IN ? w->out->arg[w->k->buf[buf].id].node : NIL;
 }
 
-/* Fetches ahead the matrix's line at (n, kk), which may lie beyond its end. */
+/* Prefetches the matrix's cache line at (n, kk), which may lie beyond its end. */
 static void thin_prefetch(const struct thin *s, val n, val kk, val loop)
 {
     struct kernel *k = s->d->w->k;
@@ -82,7 +85,7 @@ static void thin_prefetch(const struct thin *s, val n, val kk, val loop)
             k_prefetch(k, PREFETCH_READ, (uint32_t)k->inst[v].imm, k->inst[v].a);
 }
 
-/* The source's elements at column n and contracted index kk, `each` of them as a u32, as they lie. */
+/* Loads the source's elements at column n and contracted index kk, `each` of them as one u32. */
 static val thin_load(const struct thin *s, val n, val kk, int64_t each)
 {
     struct kernel *k = s->d->w->k;
@@ -93,7 +96,7 @@ static val thin_load(const struct thin *s, val n, val kk, int64_t each)
     return each == 1 || v == k->ninst ? v : k_load_wide(k, (uint32_t)k->inst[v].imm, k->inst[v].a, k->inst[v].b);
 }
 
-/* The matrix's element at (n, kk), made of element `number` of the source's in `bits`. */
+/* Computes the matrix's element at (n, kk) from source element number `number` in `bits`. */
 static val thin_element(const struct thin *s, val bits, int64_t each, int64_t number, val n, val kk)
 {
     struct lowering *w = s->d->w;
@@ -122,16 +125,16 @@ static val thin_zero(const struct thin *s, bool negative)
 struct strip {
     val n0;                             /* first column */
     int64_t cols;
-    val kk, loop;                       /* first of the products at hand, and the loop over them */
-    int64_t steps;                      /* how many */
-    val a[THIN_ROWS][STREAMS];          /* the first operand's elements */
-    int64_t each;                       /* columns of a lane in this visit */
+    val kk, loop;                       /* index of the first of these products, and the loop over them */
+    int64_t steps;                      /* number of products */
+    val a[THIN_ROWS][STREAMS];          /* elements of the first operand */
+    int64_t each;                       /* columns of a lane in this loop */
 };
 
-/* What a walk over a strip does at its lanes, the first of which is column n0 + at. */
+/* Called for the lanes of a strip, the first of which is column n0 + at. */
 typedef void thin_visit(const struct thin *s, const struct strip *x, val at);
 
-/* The lanes' columns of number `which` of `each`. */
+/* The columns of the lanes with number `which`, if a lane has `each` columns. */
 static val column_of(const struct thin *s, const struct strip *x, val at, int64_t which)
 {
     struct kernel *k = s->d->w->k;
@@ -139,7 +142,7 @@ static val column_of(const struct thin *s, const struct strip *x, val at, int64_
     return ix_add(k, ix_add(k, x->n0, at), lane);
 }
 
-/* Where a row's sums are in scratch: those of first columns, then those of second ones. */
+/* Where a row's sums are in scratch: first those of each lane's first column, then those of its second column. */
 static val sum_at(const struct thin *s, const struct strip *x, int64_t row, val at, int64_t which)
 {
     struct kernel *k = s->d->w->k;
@@ -198,7 +201,7 @@ static void store_results(const struct thin *s, const struct strip *x, val at)
                          k_load(k, s->totals ? s->totals - 1 : s->sums, sum_at(s, x, i, at, which), 0));
 }
 
-/* NR columns, of which `cols` exist. */
+/* Processes NR columns, of which `cols` exist. */
 static void visit_lanes(const struct thin *s, struct strip *x, thin_visit *visit, val at, int64_t cols)
 {
     struct lowering *w = s->d->w;
@@ -209,7 +212,7 @@ static void visit_lanes(const struct thin *s, struct strip *x, thin_visit *visit
             thin_prefetch(s, ix_add(k, x->n0, at), ix_add(k, x->kk, k_int(k, s->ahead + u)), x->loop);
     w->lane = k_loop(k, LOOP_VECTOR, k_int(k, 0), k_int(k, s->d->nr / x->each), 1);
     w->pred = cols < s->d->nr ? k_prim(k, P_LT, w->lane, k_int(k, cols), 0) : 0;
-    ix_bound(k, w->lane, 0, cols / x->each - 1); /* of the lanes that exist */
+    ix_bound(k, w->lane, 0, cols / x->each - 1); /* only for lanes that exist */
     visit(s, x, at);
     k_end(k, w->lane);
     w->lane = w->pred = 0;
@@ -228,7 +231,7 @@ static void walk_strip(const struct thin *s, struct strip *x, thin_visit *visit)
         visit_lanes(s, x, visit, k_int(k, whole), x->cols - whole);
 }
 
-/* `steps` products of each sum, from kk on. */
+/* Adds `steps` products, from kk on, to each sum. */
 static void strip_products(const struct thin *s, struct strip *x, val kk, int64_t steps, val loop)
 {
     struct kernel *k = s->d->w->k;
@@ -276,10 +279,10 @@ static void emit_strip(const struct thin *s, val n0, int64_t cols)
 
 /* ---- squares along the contraction ---- */
 
-/* Columns n0 .. and a k-block of them, from k0 on. */
+/* A part: columns from n0 on, and one k-block of them from k0 on. */
 struct part { val n0, k0; int64_t cols, length; };
 
-/* Fetches square `number` of the part that comes next, a line of some of its columns by turns. */
+/* Prefetches square number `number` of the next part: one cache line of each of some columns, which take turns. */
 static void prefetch_square(const struct thin *s, const struct part *next, val number)
 {
     struct kernel *k = s->d->w->k;
@@ -291,7 +294,8 @@ static void prefetch_square(const struct thin *s, const struct part *next, val n
         thin_prefetch(s, ix_add(k, first, k_int(k, i)), ix_add(k, next->k0, ix_scale(k, number, s->step)), number);
 }
 
-/* Widens the part's k-block of the first operand, vector by vector, rather than each element for each column. */
+/* Widens the k-block of the first operand, vector by vector, so that each element is widened once and not for each
+ * column. */
 static void widen_rows(const struct thin *s, const struct part *p)
 {
     const struct dot *d = s->d;
@@ -313,7 +317,7 @@ static void widen_rows(const struct thin *s, const struct part *p)
     }
 }
 
-/* The first operand's element, `at` being counted from the part's first. */
+/* The first operand's element with index `at`, counted from the part's first. */
 static val row_element(const struct thin *s, const struct part *p, int64_t i, val at)
 {
     struct kernel *k = s->d->w->k;
@@ -321,8 +325,8 @@ static val row_element(const struct thin *s, const struct part *p, int64_t i, va
                    : dot_element(s->d, false, k_int(k, i), ix_add(k, p->k0, at));
 }
 
-/* `steps` products from the part's element j on: of the columns that exist, `each` elements of the contraction a lane,
- * transposed. */
+/* Adds `steps` products, from the part's element j on, for the columns that exist.  A lane loads `each` elements of
+ * the contraction, which are then transposed. */
 static void square_products(const struct thin *s, const struct part *p, val j, int64_t steps, int64_t each, val *acc)
 {
     const struct dot *d = s->d;
@@ -339,7 +343,8 @@ static void square_products(const struct thin *s, const struct part *p, val j, i
     }
     w->pred = 0;
     k_transpose(k, row, (uint32_t)d->nr);
-    w->pred = p->cols < d->nr ? k_prim(k, P_LT, w->lane, k_int(k, p->cols), 0) : 0; /* what else it is made of */
+    w->pred = p->cols < d->nr ? k_prim(k, P_LT, w->lane, k_int(k, p->cols), 0) : 0; /* for the other values from
+                                                                                       which the matrix is computed */
     for (int64_t u = 0; u < steps; u++) {
         val at = ix_add(k, j, k_int(k, u)), b = row[u / each];
         if (s->source)
@@ -416,7 +421,7 @@ static void emit_squares(const struct thin *s, val n0, int64_t cols)
 
 /* ---- the kernel ---- */
 
-/* The strips, or groups of columns, of each product of the batch. */
+/* Emits the strips, or groups of columns, of each product of the batch. */
 static void thin_tasks(struct dot *d, const struct thin *s)
 {
     struct kernel *k = d->w->k;
@@ -443,7 +448,7 @@ void dot_emit_thin(struct dot *d, const struct schedule *schedule)
     struct lowering *w = d->w;
     struct kernel *k = w->k;
     if (!dot_thin_order(d, &order))
-        return; /* no memory */
+        return; /* out of memory */
     struct thin s = {.d = d, .along_k = order.along_k, .source = order.source, .element = order.element,
                      .each = schedule->dot_thin.each, .step = schedule->dot_thin.step,
                      .ahead = schedule->dot_thin.ahead, .strip = schedule->dot_thin.strip};

@@ -1,5 +1,5 @@
-/* What products on a GPU by threads and by matrix units share, and those of bytes: tiles of the loop IR, and looks at
- * the operands. */
+/* What the kinds of products on GPUs and products of bytes share: tiles of the loop IR, and conditions for blocks at
+ * the edges. */
 #include "lower_dot.h"
 
 /* ---- tiles ---- */
@@ -47,7 +47,7 @@ void dot_meet(struct kernel *k) { k_inst(k, L_BARRIER, KL_BOOL, 0, 0, 0, 0); }
 
 int64_t dot_parts(int64_t length, int64_t part) { return (length + part - 1) / part; }
 
-/* Is x below `size`, where it may not be, and is what `there` asks? */
+/* Combines a mask (0: all) with x < size.  may_not: x may be `size` or more; else the mask does not change. */
 static val also_below(struct kernel *k, val mask, bool may_not, val x, int64_t size)
 {
     if (!may_not)
@@ -61,7 +61,7 @@ val dot_there(const struct dot *d, bool second, int64_t side, bool beyond, val f
     struct kernel *k = d->w->k;
     int64_t size = second ? d->size.n : d->size.m;
     val mask = also_below(k, also_below(k, 0, size % side, free, size), beyond, at, d->size.k);
-    if (mask) { /* of those that are */
+    if (mask) { /* only for existing elements */
         ix_bound(k, free, 0, size - 1);
         ix_bound(k, at, 0, d->size.k - 1);
     }

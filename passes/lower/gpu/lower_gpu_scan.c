@@ -1,6 +1,8 @@
-/* Long scans of few rows: chunks of the row are folded, those results again, until a row has one chunk; then that is
- * scanned, and from there down each chunk, which starts from the result of the chunks before it.  A thread has a chunk.
- * Integers and the largest or smallest have the same result in any order; sums of floats are rounded elsewhere. */
+/* Long scans of few rows, in levels.  Each row is divided into chunks, which are reduced to one element each; these
+ * elements form the next level, until a row has one chunk.  That chunk is scanned.  Then each lower level is scanned
+ * chunk by chunk, where a chunk starts from the result of the chunks before it.  Each chunk has a thread.  Integer
+ * scans, maxima and minima have the same result in any order; floating point sums, whose rounding depends on the
+ * order, are not scanned so. */
 #include "lower_gpu.h"
 #include <string.h>
 
@@ -10,10 +12,10 @@ struct gpu_scan {
     struct lowering *w;
     const struct node *n;
     enum fold fold;
-    unsigned dtype;             /* that is computed with */
+    unsigned dtype;             /* the dtype of the computation */
     struct split at;
-    struct shape outer, inner;  /* the axes before and behind the scanned one */
-    int64_t length[MAX_LEVELS]; /* of a row at each level: 0 is the operand */
+    struct shape outer, inner;  /* the axes before and after the scanned axis */
+    int64_t length[MAX_LEVELS]; /* length of a row at each level; level 0 is the operand */
     uint32_t level[MAX_LEVELS]; /* lbuf of each level but 0 */
     uint32_t top;
 };
@@ -22,12 +24,13 @@ bool gpu_scan_fits(const struct lowering *w)
 {
     const struct node *n = &w->g->node[w->anchor];
     struct split at = split_at(&w->g->shape[n->shape], n->attr.axis.axis);
-    bool exact = !dtype_is_float(n->dtype) || n->op != OP_cumprod; /* a product may leave the range and come back */
+    bool exact = !dtype_is_float(n->dtype) || n->op != OP_cumprod; /* a partial product may overflow although the
+                                                                      full product does not */
     return n->op != OP_recurrence && exact && at.len >= LONG_ROW &&
         at.outer * at.inner > 0 && at.outer * at.inner <= FEW_ROWS;
 }
 
-/* Where a thread is: row number outer, chunk, and the number behind the axis. */
+/* The position of a thread: row number, chunk, and index in the axes after the scanned one. */
 struct chunk { val outer, at, inner; };
 
 static struct chunk chunk_of(const struct gpu_scan *s, val e, int64_t chunks)
@@ -77,7 +80,7 @@ static void put_level(const struct gpu_scan *s, uint32_t level, const struct chu
     lower_store(w, w->anchor, &w->g->shape[s->n->shape], coord);
 }
 
-/* The elements of a chunk as a loop; the last chunk of a row may have fewer. */
+/* Opens a loop over the elements of a chunk; the last chunk of a row may have fewer. */
 static val open_chunk(const struct gpu_scan *s, uint32_t level, const struct chunk *c)
 {
     struct kernel *k = s->w->k;
@@ -91,7 +94,7 @@ static val open_chunk(const struct gpu_scan *s, uint32_t level, const struct chu
     return k_loop(k, LOOP_SERIAL, k_int(k, 0), n, 1);
 }
 
-/* Element i of a chunk, by its place in the row. */
+/* Index in the row of element i of a chunk. */
 static val chunk_place(const struct gpu_scan *s, uint32_t level, const struct chunk *c, val i)
 {
     struct kernel *k = s->w->k;
@@ -102,7 +105,7 @@ static val chunk_place(const struct gpu_scan *s, uint32_t level, const struct ch
 
 static val identity(const struct gpu_scan *s) { return k_bits(s->w->k, s->dtype, fold_identity(s->fold, s->dtype)); }
 
-/* Folds the chunks of a level: the elements of the next. */
+/* Reduces the chunks of a level to the elements of the next level. */
 static void fold_level(const struct gpu_scan *s, uint32_t level)
 {
     struct kernel *k = s->w->k;
@@ -117,7 +120,7 @@ static void fold_level(const struct gpu_scan *s, uint32_t level)
     gpu_phase_end(s->w, &p);
 }
 
-/* Scans the chunks of a level from what the next has for the chunks before. */
+/* Scans the chunks of a level.  The next level has the results of the chunks before each one. */
 static void scan_level(const struct gpu_scan *s, uint32_t level)
 {
     struct kernel *k = s->w->k;

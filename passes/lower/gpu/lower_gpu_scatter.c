@@ -1,21 +1,22 @@
-/* Scatters, in the order that node.h gives (Numeric order): the rows of the update are sorted by where they go, stably,
- * and an element of the result is a thread's, which takes what comes to it in order. */
+/* Scatters, in the order that node.h gives (Numeric order).  The rows of the update are sorted by their target index
+ * with a stable sort.  Each element of the result has a thread, which combines the updates of this element in order. */
 #include "lower_gpu.h"
 #include <string.h>
 
-enum { FEW = 16 };              /* rows of the update that every thread looks at, without sorting */
+enum { FEW = 16 };              /* with at most so many rows of the update, each thread checks all of them and
+                                   nothing is sorted */
 
 struct gpu_scatter {
     struct lowering *w;
     const struct node *n;
-    const struct shape *s;      /* of the result */
+    const struct shape *s;      /* shape of the result */
     struct split at;
-    struct shape outer, inner;  /* the axes before and behind the axis */
-    int64_t count;              /* rows of the update */
-    enum op op;                 /* brings an element in; OP_nil: it replaces */
-    unsigned dtype;             /* that is computed with */
+    struct shape outer, inner;  /* the axes before and after the scatter axis */
+    int64_t count;              /* number of rows of the update */
+    enum op op;                 /* combines an update with an element; OP_nil: the update replaces it */
+    unsigned dtype;             /* the dtype of the computation */
     uint32_t sorted, places;    /* lbufs */
-    val wanted;                 /* place that is looked for */
+    val wanted;                 /* the index that is searched for */
 };
 
 static val scatter_key(void *ctx, val row, val place)
@@ -33,7 +34,7 @@ static val is_before(void *ctx, val i)
     return k_prim(s->w->k, P_LT, k_load(s->w->k, s->sorted, i, 0), s->wanted, 0);
 }
 
-/* For each place, and behind the last, how many rows go to places before it. */
+/* Stores for each index of the axis, and for its length, how many rows of the update go to smaller indices. */
 static uint32_t find_starts(struct gpu_scatter *s)
 {
     struct kernel *k = s->w->k;
@@ -46,7 +47,7 @@ static uint32_t find_starts(struct gpu_scatter *s)
     return starts;
 }
 
-/* Coordinates of the element at `place` of the axis, in the result or in the update. */
+/* Coordinates, in the result or in the update, of the element at index `place` of the axis. */
 static void element_coordinates(const struct gpu_scatter *s, val outer, val place, val inner, val *coord)
 {
     struct kernel *k = s->w->k;
@@ -55,7 +56,7 @@ static void element_coordinates(const struct gpu_scatter *s, val outer, val plac
     lower_unflatten(k, &s->inner, inner, coord + s->outer.rank + 1);
 }
 
-/* The update's element of row i; what it makes of `acc`. */
+/* Combines the update's element of row i with acc. */
 static val bring_in(const struct gpu_scatter *s, val outer, val i, val inner, val acc)
 {
     struct lowering *w = s->w;
@@ -67,7 +68,7 @@ static val bring_in(const struct gpu_scatter *s, val outer, val i, val inner, va
     return s->op == OP_nil ? x : k_op(w->k, s->op, (const val[]){acc, x});
 }
 
-/* All rows from `first` to `end` of those that were sorted; of those that replace, the last alone. */
+/* Combines rows first..end - 1 of the sorted rows; if updates replace, only the last one. */
 static val walk_sorted(const struct gpu_scatter *s, uint32_t starts, val outer, val place, val inner, val acc)
 {
     struct kernel *k = s->w->k;
@@ -78,7 +79,7 @@ static val walk_sorted(const struct gpu_scatter *s, uint32_t starts, val outer, 
         first = k_prim(k, P_SELECT, k_prim(k, P_LT, first, last, 0), last, first);
     }
     val n = k_prim(k, P_SUB, end, first, 0), most = k_int(k, s->count);
-    n = k_prim(k, P_SELECT, k_prim(k, P_LT, n, most, 0), n, most); /* a bound that is known */
+    n = k_prim(k, P_SELECT, k_prim(k, P_LT, n, most, 0), n, most); /* gives the loop a bound that is known */
     val j = k_loop(k, LOOP_SERIAL, k_int(k, 0), n, 1), sum = k_carry(k, acc);
     val at = gpu_index(k, k_prim(k, P_ADD, first, j, 0), s->count);
     val i = k_cast(k, k_load(k, s->places, at, 0), KL_I64);

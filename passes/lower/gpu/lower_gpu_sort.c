@@ -1,24 +1,25 @@
-/* Sorts by ranks: an element goes to where as many elements are before it as there are smaller ones, or equal ones that
- * stood before it.  Every element is a thread's.  First tiles are sorted, where ranks are counted; then neighbouring
- * runs are merged, a phase for each doubling: the rank is the element's place in its own run and, by binary search, how
- * many elements of the other run are before it.  The order is stable, so it does not depend on how threads run. */
+/* Merge sort by ranks.  An element's rank is the number of smaller elements plus the number of equal ones before it;
+ * the element is stored at this index.  Each element has a thread.  First tiles are sorted, by counting ranks.  Then
+ * pairs of neighbouring runs are merged, one phase for each doubling of the run length: the rank is the element's
+ * index in its own run plus the number of elements of the other run before it, found by binary search.  The sort is
+ * stable, so the result does not depend on the order in which threads run. */
 #include "lower_gpu.h"
 #include <string.h>
 
 enum { TILE = 64 };
 
-/* Two pairs of arrays; a phase reads one and stores the other. */
+/* Two pairs of arrays; each phase reads one pair and stores the other. */
 struct merge {
     struct gpu_sort *s;
     uint32_t key[2], place[2];
-    val base, mine;             /* of a search: the first element of the other run; the key */
+    val base, mine;             /* for a search: index of the first element of the other run; the thread's key */
     val is_left;
     int from;
 };
 
 static val load_key(const struct merge *m, val at) { return k_load(m->s->w->k, m->key[m->from], at, 0); }
 
-/* The number of the thread's row, and of its element in it. */
+/* The number of the thread's row, and the index of its element in this row. */
 static void row_of(const struct gpu_sort *s, val e, val *row, val *at)
 {
     *row = ix_div(s->w->k, e, s->length);
@@ -36,7 +37,7 @@ static void fill_keys(struct merge *m)
     gpu_phase_end(s->w, &p);
 }
 
-/* To rank `rank` of the row goes the element that was at `place`. */
+/* Stores the element with index `place` at index `rank` of the row. */
 static void put_ranked(const struct merge *m, val row, val rank, val key, val place, bool last)
 {
     struct gpu_sort *s = m->s;
@@ -76,7 +77,7 @@ static void sort_tiles(struct merge *m)
     m->from = !m->from;
 }
 
-/* Is element i of the other run before the thread's?  Of equal ones, those of the left run are. */
+/* Is element i of the other run before the thread's element?  Of equal elements, those of the left run are first. */
 static val other_is_before(void *ctx, val i)
 {
     const struct merge *m = ctx;
@@ -103,7 +104,7 @@ static void merge_runs(struct merge *m, int64_t run)
     val end = smaller(k, ix_add(k, pair, k_int(k, 2 * run)), s->length);
     val right = k_prim(k, P_SUB, end, middle, 0), n = k_prim(k, P_SELECT, m->is_left, right, k_int(k, run));
     val first = k_prim(k, P_SELECT, m->is_left, middle, pair);
-    val none = k_prim(k, P_EQ, n, k_int(k, 0), 0); /* what is loaded then is not used */
+    val none = k_prim(k, P_EQ, n, k_int(k, 0), 0); /* the value that is then loaded is not used */
     first = k_prim(k, P_SELECT, none, pair, first);
     m->base = k_prim(k, P_ADD, ix_scale(k, row, s->length), first, 0);
     m->mine = load_key(m, e);
@@ -136,7 +137,7 @@ struct argsort {
     struct lowering *w;
     const struct node *n;
     const struct shape *s;
-    struct shape rows;          /* without the axis */
+    struct shape rows;          /* shape without the sorted axis */
 };
 
 static void argsort_coord(const struct argsort *a, val row, val at, val *coord)

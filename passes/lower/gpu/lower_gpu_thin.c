@@ -1,7 +1,7 @@
-/* Products of a few rows with a matrix that is read once: memory limits them.  Where the matrix has neighbours along
- * its columns, a lane has some of these for all rows, and a block a part of the contraction; what the parts give is
- * added in a second phase.  Where it has them along the contraction, a block has one column, and its lanes share the
- * contraction. */
+/* Products of a few rows with a matrix that is read once; they are limited by memory.  If the matrix is contiguous
+ * along its columns, a lane computes a few adjacent columns for all rows, and a block covers a part of the
+ * contraction; a second phase adds the sums of the parts.  If the matrix is contiguous along the contraction, a
+ * block computes one column, and its lanes divide the contraction among them. */
 #include "passes/lower/gpu/lower_gpu.h"
 #include "passes/lower/dot/lower_dot.h"
 
@@ -10,9 +10,9 @@ enum { ACCUMULATORS = 64 };
 struct gpu_thin {
     struct dot *d;
     bool along_k;
-    int64_t each;               /* neighbours of a lane */
-    int64_t parts, length;      /* of the contraction */
-    uint32_t sums;              /* lbuf: part, batch, row, column */
+    int64_t each;               /* adjacent elements that a lane loads at once */
+    int64_t parts, length;      /* number of parts of the contraction; length of each */
+    uint32_t sums;              /* lbuf with dimensions part, batch, row, column */
 };
 
 int64_t gpu_thin_neighbours(const struct dot *d, bool along_k)
@@ -24,7 +24,7 @@ int64_t gpu_thin_neighbours(const struct dot *d, bool along_k)
     return each;
 }
 
-/* Sums of the products of elements first .. of the contraction, for all rows and the lane's columns from n on. */
+/* Sums of products, from contracted index `first` on, for all rows and for the lane's columns from n on. */
 static void sum_columns(const struct gpu_thin *t, val n, val first, val count, int64_t each, val *sum)
 {
     const struct dot *d = t->d;
@@ -58,7 +58,7 @@ static val sum_index(const struct gpu_thin *t, val part, val m, val n)
     return ix_add(k, ix_scale(k, row, d->size.n), n);
 }
 
-/* One block of columns for one part of the contraction; only the first `rest` lanes of it if rest > 0. */
+/* Emits one block of columns for one part of the contraction.  rest > 0: only the first `rest` lanes have columns. */
 static void emit_part(const struct gpu_thin *t, val part, val base, int64_t rest)
 {
     const struct dot *d = t->d;
@@ -72,7 +72,7 @@ static void emit_part(const struct gpu_thin *t, val part, val base, int64_t rest
     }
     w->lane = k_loop(k, LOOP_VECTOR, k_int(k, 0), k_int(k, k->sched.width), 1);
     w->pred = rest ? k_prim(k, P_LT, w->lane, k_int(k, rest), 0) : 0;
-    if (rest) /* no other lane reads or writes memory */
+    if (rest) /* the other lanes neither read nor write memory */
         ix_bound(k, w->lane, 0, rest - 1);
     val n = ix_add(k, base, ix_scale(k, w->lane, t->each));
     sum_columns(t, n, first, count, t->each, sum);
@@ -84,7 +84,7 @@ static void emit_part(const struct gpu_thin *t, val part, val base, int64_t rest
     w->lane = w->pred = 0;
 }
 
-/* The loop over blocks of `width` columns of each of `outer` others; what is left over is in the last. */
+/* Emits the loop over blocks of `width` columns for each of `outer` outer indices; the last block may be partial. */
 static void each_block(const struct gpu_thin *t, int64_t outer, int64_t width, int64_t each,
                        void (*emit)(const struct gpu_thin *t, val number, val base, int64_t rest))
 {
@@ -116,7 +116,7 @@ static void emit_first(const struct gpu_thin *t, val number, val base, int64_t r
     emit_part(t, ix_mod(k, number, t->parts), base, rest);
 }
 
-/* The results of a row and a block of columns: the parts' sums, added in turn. */
+/* Emits the results of a row and a block of columns: the sums of the parts, added in order. */
 static void emit_second(const struct gpu_thin *t, val number, val base, int64_t rest)
 {
     struct dot *d = t->d;
@@ -139,7 +139,7 @@ static void emit_second(const struct gpu_thin *t, val number, val base, int64_t 
 
 /* ---- neighbours along the contraction ---- */
 
-/* Adds the lane's products of a vector of the contraction from `base` on. */
+/* Adds the lane's products of the elements of the contraction from `base` on, as many as a load has. */
 static void add_along(const struct gpu_thin *t, val n, val base, int64_t rest, const val *from, val *sum)
 {
     const struct dot *d = t->d;

@@ -38,7 +38,7 @@ void gpu_phase_end(struct lowering *w, const struct gpu_phase *p)
     k_end(w->k, p->grid);
 }
 
-/* The range [lo, hi) that holds the answer becomes empty after as many halvings as `most` has bits. */
+/* A binary search in `most` elements ends after as many halvings as the number `most` has bits. */
 val gpu_search(struct kernel *k, val n, int64_t most, val (*before)(void *ctx, val i), void *ctx)
 {
     int64_t steps = 0;

@@ -1,30 +1,33 @@
-/* Elementwise groups that read an operand across the grain: neighbours of the result are far apart in it, and its own
- * neighbours lie along another dimension.  A block takes a square tile of the two dimensions.  First it reads the
- * operand's neighbours, which go to shared memory by columns PAD further apart than the tile is high, so that neither
- * way many threads access one bank; then it stores the result's.
+/* Elementwise groups with a transposed operand: adjacent elements of the result are far apart in the operand, which
+ * is contiguous along another dimension.
  *
- * Both times the members are evaluated, in the same order: a load is known by its number among all.  The first time
- * those across the grain are kept, and what else was computed is dead code.
+ * A block computes a square tile of the two dimensions.  First it reads the operand along its contiguous dimension
+ * and stores the elements to shared memory, whose rows have a padding of PAD elements to avoid bank conflicts in
+ * both directions.  Then it computes the results and stores them along their contiguous dimension.  The members are
+ * evaluated in the same order both times, so a load is identified by its number among all loads.  The first
+ * evaluation keeps the transposed loads; everything else that it computes is dead code.
  *
- * There are two forms.  In the wide one each thread reads and stores several neighbours at once, 16 bytes of the
- * largest type.  Both lengths must be multiples of their number, and the tiles must fit shared memory.  In the narrow
- * one the block's lanes are neighbours. */
+ * There are two forms.  In the wide form each thread reads and stores several adjacent elements at once, 16 bytes of
+ * the largest type.  Both lengths must be multiples of their number, and the tiles must fit into shared memory.  In
+ * the narrow form the block's lanes process adjacent elements. */
 #include "lower_gpu.h"
 #include "passes/lower/lower_schedule.h"
 #include <string.h>
 
 enum { SIDE = GPU_TURN_SIDE, WIDE = GPU_TURN_WIDE, PAD = 1, SHORTEST = 32, AT_ONCE = 8 };
-enum { ACCESS = 16, A_THREAD = SIDE * SIDE / WIDE }; /* bytes of an access; elements of a tile for each thread */
+enum { ACCESS = 16, A_THREAD = SIDE * SIDE / WIDE }; /* ACCESS: bytes of an access.  A_THREAD: elements of a tile for
+                                                        each thread */
 
-/* Where the tile is: the numbers of the outer dimensions, of which `across` is one of the tile's two. */
+/* The position of the tile: its index in the outer dimensions.  Dimension `across` is one of the tile's two. */
 struct turn {
     struct lowering *w;
     const struct map_loops *m;
     uint32_t across;
     val index[KL_MAX_RANK];
-    val first, last;            /* of the tile, in dimension `across` and in the innermost */
+    val first, last;            /* the tile's first index in dimension `across` and in the innermost dimension */
     struct map_loads loads;
-    int64_t read, stored;       /* wide: neighbours that a thread reads and stores at once; 0: narrow */
+    int64_t read, stored;       /* wide form: adjacent elements that a thread reads and stores at once; 0: narrow
+                                   form */
     val thread;
 };
 
@@ -51,7 +54,8 @@ static uint32_t evaluate(struct turn *t, val across, val inner, struct element *
     return n;
 }
 
-/* Which loads go across the grain, and along which dimension are their neighbours?  One for all; false: none do. */
+/* Finds the transposed loads and the dimension along which they are contiguous, which must be the same for all of
+ * them.  Returns false if there are none. */
 static bool find_turned(struct turn *t, struct element *element)
 {
     struct trial trial;
@@ -87,7 +91,7 @@ static bool find_turned(struct turn *t, struct element *element)
     return found;
 }
 
-/* How many of SIDE from `first` on there are, of n. */
+/* The number of indices of a tile side, from `first` on, that are below n. */
 static val tile_side(struct kernel *k, val first, int64_t n)
 {
     if (n % SIDE == 0)
@@ -119,7 +123,7 @@ static void close_lanes(struct turn *t)
     t->w->lane = t->w->pred = 0;
 }
 
-/* The tile's elements of the operands across the grain, to shared memory. */
+/* Loads the tile's elements of the transposed operands and stores them to shared memory. */
 static void bring(struct turn *t, struct element *element)
 {
     struct kernel *k = t->w->k;
@@ -162,8 +166,8 @@ static void store(struct turn *t, struct element *element)
 
 /* ---- wide ---- */
 
-/* The part of the tile that a thread accesses at once: neighbours along one dimension from `along` on, at `other` in
- * the other dimension.  *there: the tile has it; 0: it always has. */
+/* The elements of the tile that a thread accesses at once: along one dimension from `along` on, at index `other` of
+ * the other dimension.  *there: a mask of whether the tile has them; 0: it always does. */
 struct place { val along, other, there; };
 
 static struct place thread_place(const struct turn *t, int64_t pass, int64_t each, val along_left, val other_left)
@@ -183,7 +187,7 @@ static struct place thread_place(const struct turn *t, int64_t pass, int64_t eac
     return p;
 }
 
-/* All loads of a thread stand in front of its stores. */
+/* All loads of a thread are emitted before its stores. */
 static void bring_wide(struct turn *t, struct element *element)
 {
     struct kernel *k = t->w->k;
@@ -209,7 +213,7 @@ static void bring_wide(struct turn *t, struct element *element)
                 k_store(k, t->loads.scratch[l], at[i], value[i][l], 0);
 }
 
-/* Neighbours are all computed before one of them is stored. */
+/* All adjacent elements are computed before the first of them is stored. */
 static void store_wide(struct turn *t, struct element *element)
 {
     struct kernel *k = t->w->k;
@@ -234,7 +238,8 @@ static void store_wide(struct turn *t, struct element *element)
     t->w->pred_all = false;
 }
 
-/* How many neighbours of both kinds a thread accesses at once; none: the wide form is not possible. */
+/* Chooses how many adjacent elements a thread reads and stores at once.  Returns none if the wide form is not
+ * possible. */
 static void find_wide(struct turn *t)
 {
     const struct lowering *w = t->w;
@@ -260,7 +265,8 @@ static void find_wide(struct turn *t)
 
 /* ---- the kernel ---- */
 
-/* The number of tiles in each of the outer dimensions, of which a tile has one but for its own two. */
+/* The number of tiles along each outer dimension.  A tile covers one index of each, except of its own two
+ * dimensions. */
 static struct shape outer_tiles(const struct map_loops *m, uint32_t across)
 {
     struct shape outer = {.rank = m->n - 1};

@@ -1,8 +1,7 @@
-/* Carrier "mpi": libkiln-mpi.so, which is opened where it is used, because the binary interfaces of MPI's
- * implementations differ and a program without MPI should not need one.
- *
- * Messages go through buffers of the link's own, a part at a time: a call that gives up leaves MPI with requests that
- * it may still complete, and so must not leave it the caller's memory. */
+/* Carrier "mpi" is a library of its own, libkiln-mpi.so, which is opened when it is used.  The reasons: the binary
+ * interfaces of MPI's implementations differ, and a program that does not use MPI should not need one.  Messages are
+ * copied through buffers of the link, part by part.  A call that fails may leave MPI with requests that still complete
+ * later, so these must not use the caller's memory. */
 #include "runtime/comm/carrier.h"
 #include <mpi.h>
 #include <stdio.h>
@@ -18,7 +17,7 @@ struct link {
     char out[PART], in[PART];
 };
 
-static int failed; /* ranks may be gone: MPI_Finalize would wait for them */
+static int failed; /* ranks may have ended, so that MPI_Finalize would wait for them */
 
 static double seconds(void)
 {
@@ -75,7 +74,7 @@ static void *mpi_open(struct carrier_place *place, char *message)
     return l;
 }
 
-/* Waits for one part in each direction, first without giving the processor away. */
+/* Waits for one part in each direction; at first it does not yield the processor. */
 static bool complete(MPI_Request *request, int to, int from, double timeout, char *message)
 {
     double deadline = seconds() + timeout;
@@ -131,7 +130,7 @@ static void mpi_close(void *ctx)
     int over = 0;
     MPI_Finalized(&over);
     if (failed || over)
-        return; /* requests may still use its buffers */
+        return; /* requests may still use the link's buffers */
     MPI_Comm_free(&l->comm);
     free(l);
 }
