@@ -1,7 +1,7 @@
 /* IDX files: the bytes 0 and 0, the type, the rank, then `rank` big-endian 32-bit dimensions, then the elements.
  * zlib's gz* calls ignore bytes after the compressed stream, so this file calls inflate instead, to report such
  * bytes. */
-#include "frontend/frontend.h"
+#include "tensor_file.h"
 #include <errno.h>
 #include <kiln/train/data.h>
 #include <stdio.h>
@@ -14,30 +14,30 @@ enum { IDX_U8 = 0x08, CHUNK = 1 << 15, DEFLATE_RATIO = 1032 };
 struct source {
     FILE *f;
     const char *path;
-    struct err *err;
+    struct file_text *why;
     bool gzip, ended; /* ended: the end of the compressed stream was reached */
     int64_t size;     /* size of the file on disk */
     z_stream z;       /* its next_in and avail_in are used for plain files, too */
     uint8_t chunk[CHUNK];
 };
 
-static bool source_open(struct source *s, const char *path, struct err *e)
+static bool source_open(struct source *s, const char *path, struct file_text *why)
 {
-    *s = (struct source){.path = path, .err = e};
+    *s = (struct source){.path = path, .why = why};
     s->f = fopen(path, "rb");
     if (!s->f)
-        return err_set(e, KL_ERR_IO, "cannot open %s: %s", path, strerror(errno));
+        return text_set(why, KL_ERR_IO, "cannot open %s: %s", path, strerror(errno));
     struct stat st;
     if (fstat(fileno(s->f), &st) != 0 || !S_ISREG(st.st_mode))
-        return err_set(e, KL_ERR_IO, "%s is not a regular file", path);
+        return text_set(why, KL_ERR_IO, "%s is not a regular file", path);
     s->size = st.st_size;
     s->z.next_in = s->chunk;
     s->z.avail_in = (uInt)fread(s->chunk, 1, CHUNK, s->f);
     if (ferror(s->f))
-        return err_set(e, KL_ERR_IO, "cannot read %s: %s", path, strerror(errno));
+        return text_set(why, KL_ERR_IO, "cannot read %s: %s", path, strerror(errno));
     if (s->z.avail_in >= 2 && s->chunk[0] == 0x1f && s->chunk[1] == 0x8b) {
         if (inflateInit2(&s->z, 16 + MAX_WBITS) != Z_OK)
-            return err_set(e, KL_ERR_MEMORY, "out of memory while reading %s", path);
+            return text_set(why, KL_ERR_MEMORY, "out of memory while reading %s", path);
         s->gzip = true;
     }
     return true;
@@ -59,7 +59,7 @@ static bool source_fill(struct source *s)
     s->z.next_in = s->chunk;
     s->z.avail_in = (uInt)fread(s->chunk, 1, CHUNK, s->f);
     if (ferror(s->f))
-        return err_set(s->err, KL_ERR_IO, "cannot read %s: %s", s->path, strerror(errno));
+        return text_set(s->why, KL_ERR_IO, "cannot read %s: %s", s->path, strerror(errno));
     return s->z.avail_in > 0;
 }
 
@@ -84,11 +84,11 @@ static bool source_read(struct source *s, uint8_t *to, int64_t n, int64_t *got)
         if (rc == Z_STREAM_END)
             s->ended = true;
         else if (rc == Z_MEM_ERROR)
-            return err_set(s->err, KL_ERR_MEMORY, "out of memory while reading %s", s->path);
+            return text_set(s->why, KL_ERR_MEMORY, "out of memory while reading %s", s->path);
         else if (rc != Z_OK)
-            return err_set(s->err, KL_ERR_IO, "%s is damaged: %s", s->path, s->z.msg ? s->z.msg : "bad gzip data");
+            return text_set(s->why, KL_ERR_IO, "%s is damaged: %s", s->path, s->z.msg ? s->z.msg : "bad gzip data");
     }
-    return s->err->code == KL_OK;
+    return s->why->code == KL_OK;
 }
 
 /* Reads exactly n bytes; `what` names them in errors. */
@@ -98,8 +98,8 @@ static bool source_need(struct source *s, uint8_t *to, int64_t n, const char *wh
     if (!source_read(s, to, n, &got))
         return false;
     if (got < n)
-        return err_set(s->err, KL_ERR_IO, "%s is truncated: %lld of %lld bytes of its %s", s->path, (long long)got,
-                       (long long)n, what);
+        return text_set(s->why, KL_ERR_IO, "%s is truncated: %lld of %lld bytes of its %s", s->path, (long long)got,
+                        (long long)n, what);
     return true;
 }
 
@@ -111,12 +111,12 @@ static bool source_finish(struct source *s)
     if (!source_read(s, &extra, 1, &got))
         return false;
     if (got > 0)
-        return err_set(s->err, KL_ERR_IO, "%s has bytes left over after its last element", s->path);
+        return text_set(s->why, KL_ERR_IO, "%s has bytes left over after its last element", s->path);
     if (s->gzip && !s->ended)
-        return err_set(s->err, KL_ERR_IO, "%s is truncated: its compressed stream has no end", s->path);
+        return text_set(s->why, KL_ERR_IO, "%s is truncated: its compressed stream has no end", s->path);
     if (source_fill(s))
-        return err_set(s->err, KL_ERR_IO, "%s has bytes left over after its compressed stream", s->path);
-    return s->err->code == KL_OK;
+        return text_set(s->why, KL_ERR_IO, "%s has bytes left over after its compressed stream", s->path);
+    return s->why->code == KL_OK;
 }
 
 /* Writes for example "[60000,28,28]", with "?" for a dimension below 0. */
@@ -140,13 +140,13 @@ static bool read_header(struct source *s, kl_idx *out)
     if (!source_need(s, head, sizeof head, "header"))
         return false;
     if (head[0] || head[1])
-        return err_set(s->err, KL_ERR_IO, "%s is not an IDX file: it starts with bytes %02x %02x, not 00 00", s->path,
-                       head[0], head[1]);
+        return text_set(s->why, KL_ERR_IO, "%s is not an IDX file: it starts with bytes %02x %02x, not 00 00", s->path,
+                        head[0], head[1]);
     if (head[2] != IDX_U8)
-        return err_set(s->err, KL_ERR_IO, "%s has elements of IDX type 0x%02x; only 0x08, unsigned bytes, can be read",
-                       s->path, head[2]);
+        return text_set(s->why, KL_ERR_IO, "%s has elements of IDX type 0x%02x; only 0x08, unsigned bytes, can be read",
+                        s->path, head[2]);
     if (head[3] < 1 || head[3] > KL_MAX_RANK)
-        return err_set(s->err, KL_ERR_IO, "%s has %d dimensions; 1 to %d can be read", s->path, head[3], KL_MAX_RANK);
+        return text_set(s->why, KL_ERR_IO, "%s has %d dimensions; 1 to %d can be read", s->path, head[3], KL_MAX_RANK);
     out->rank = head[3];
     out->count = 1;
     for (int i = 0; i < out->rank; i++) {
@@ -154,7 +154,7 @@ static bool read_header(struct source *s, kl_idx *out)
             return false;
         out->dim[i] = (int64_t)be[0] << 24 | be[1] << 16 | be[2] << 8 | be[3];
         if (__builtin_mul_overflow(out->count, out->dim[i], &out->count))
-            return err_set(s->err, KL_ERR_IO, "%s has dimensions too large to hold", s->path);
+            return text_set(s->why, KL_ERR_IO, "%s has dimensions too large to hold", s->path);
     }
     return true;
 }
@@ -169,9 +169,9 @@ static bool check_dims(const struct source *s, const kl_idx *idx, int rank, cons
     char has[256], wants[256]; /* room for KL_MAX_RANK numbers of up to 20 digits */
     dims_text(idx->rank, idx->dim, has, sizeof has);
     if (!dim)
-        return err_set(s->err, KL_ERR_IO, "%s has shape %s, expected %d dimensions", s->path, has, rank);
-    return err_set(s->err, KL_ERR_IO, "%s has shape %s, expected %s", s->path, has,
-                   dims_text(rank, dim, wants, sizeof wants));
+        return text_set(s->why, KL_ERR_IO, "%s has shape %s, expected %d dimensions", s->path, has, rank);
+    return text_set(s->why, KL_ERR_IO, "%s has shape %s, expected %s", s->path, has,
+                    dims_text(rank, dim, wants, sizeof wants));
 }
 
 static bool read_elements(struct source *s, kl_idx *out)
@@ -179,18 +179,18 @@ static bool read_elements(struct source *s, kl_idx *out)
     /* Checks the size of the file first, so that a short file that claims a huge array does not cause a huge
      * allocation. */
     if (out->count / DEFLATE_RATIO > s->size)
-        return err_set(s->err, KL_ERR_IO, "%s is truncated: %lld bytes cannot hold the %lld elements it announces",
-                       s->path, (long long)s->size, (long long)out->count);
-    out->data = mem_alloc((size_t)out->count + 1); /* + 1, so that an empty array has an address, too */
+        return text_set(s->why, KL_ERR_IO, "%s is truncated: %lld bytes cannot hold the %lld elements it announces",
+                        s->path, (long long)s->size, (long long)out->count);
+    out->data = kl_memory_alloc((size_t)out->count + 1); /* + 1, so that an empty array has an address, too */
     if (!out->data)
-        return err_set(s->err, KL_ERR_MEMORY, "out of memory: %lld bytes for %s", (long long)out->count, s->path);
+        return text_set(s->why, KL_ERR_MEMORY, "out of memory: %lld bytes for %s", (long long)out->count, s->path);
     return source_need(s, out->data, out->count, "elements");
 }
 
-static bool idx_read(kl_idx *out, const char *path, int rank, const int64_t *dim, struct err *e)
+static bool idx_read(kl_idx *out, const char *path, int rank, const int64_t *dim, struct file_text *why)
 {
     struct source s;
-    bool ok = source_open(&s, path, e) && read_header(&s, out) && check_dims(&s, out, rank, dim) &&
+    bool ok = source_open(&s, path, why) && read_header(&s, out) && check_dims(&s, out, rank, dim) &&
               read_elements(&s, out) && source_finish(&s);
     source_close(&s);
     if (!ok)
@@ -200,21 +200,21 @@ static bool idx_read(kl_idx *out, const char *path, int rank, const int64_t *dim
 
 kl_status kl_idx_read(kl_idx *out, const char *path, int rank, const int64_t *dim)
 {
-    struct err e = {0};
+    struct file_text why = {0};
     if (out)
         *out = (kl_idx){0};
     if (!out || !path || rank > KL_MAX_RANK)
-        err_set(&e, KL_ERR_ARGUMENT, "idx_read: %s",
-                !out ? "out is NULL" : !path ? "path is NULL" : "rank is larger than KL_MAX_RANK");
-    else if (idx_read(out, path, rank, dim, &e))
+        text_set(&why, KL_ERR_ARGUMENT, "idx_read: %s",
+                 !out ? "out is NULL" : !path ? "path is NULL" : "rank is larger than KL_MAX_RANK");
+    else if (idx_read(out, path, rank, dim, &why))
         return KL_OK;
-    return report_err(&e);
+    return kl_failf(NULL, why.code, "%s", why.text);
 }
 
 void kl_idx_free(kl_idx *idx)
 {
     if (!idx)
         return;
-    mem_free(idx->data);
+    kl_memory_free(idx->data);
     *idx = (kl_idx){0};
 }
