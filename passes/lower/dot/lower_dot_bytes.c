@@ -1,28 +1,29 @@
-/* Products of bytes, summed as i32, on a processor whose mma takes a few bytes of the contraction at once
- * (caps.mma_bytes).
+/* Products of bytes, summed as i32, on a processor whose instruction multiplies several bytes of the contraction at
+ * once (caps.mma_bytes).
  *
- * A task owns NR columns and a block of rows.  B's columns are packed into a panel: groups of four k, in a group column
- * by column, zeros where k ends within one.  A product of one row tile reads B as it lies, if its columns are
- * neighbours there, or if it has few rows.  Memory limits the latter: lines of B are prefetched, and where B's k are
- * neighbours, squares of as many groups as a vector has lanes are transposed in registers.  A is read in place, four
- * neighbours along k at a time.  A tile of MR x NR sums is kept in registers over all k of a panel, stored to scratch
- * and ends in the epilogue row by row; where k takes several panels, sums wait in scratch in between.
+ * A task computes NR columns of a block of rows.  B's columns are packed into a panel: groups of four elements along k,
+ * and within a group column by column, with zeros where k ends within a group.  A product of one row tile reads B in
+ * place if B's columns are adjacent in memory, or if the product has few rows.  A product of few rows is limited by
+ * memory: B is prefetched, and where its elements along k are adjacent, squares of as many groups as a vector has lanes
+ * are transposed in registers.  A is read in place, four adjacent elements along k at a time.  A tile of MR x NR sums
+ * stays in registers over all k of a panel.  Then it is stored to scratch, and the epilogue is computed row by row.
+ * Where k takes several panels, the sums are in scratch between panels.
  *
- * The instructions multiply unsigned by signed bytes.  Of two operands that are both one or the other, A becomes the
- * other by its upper bit: it is then 128 more (or less) than it was, and the sums as much as 128 times the sum of B's
- * column, which is subtracted.  Sums of i32 wrap, so no order and no detour changes a bit of them, and the k-blocks of
- * pass numerics mean nothing here. */
+ * The instruction multiplies unsigned by signed bytes.  If both operands are unsigned, or both signed, the upper bit of
+ * A's elements is inverted.  Each is then 128 more (or less) in the other type, and the sums are off by 128 times the
+ * sum of B's column, which is subtracted.  Sums of i32 wrap, so the order of additions does not change a bit, and the
+ * k-blocks of pass numerics do not matter here. */
 #include "lower_dot.h"
 
 enum { GROUP = DOT_GROUP, UNROLL = 2 };
-enum { ROWS_AHEAD = 48 }; /* from the rows of B that are multiplied to those that are prefetched */
+enum { ROWS_AHEAD = 48 }; /* distance from the rows of B that are multiplied to the rows that are prefetched */
 
 struct bytes {
     struct dot *d;
     unsigned ta, tb;        /* the operands' dtypes */
-    bool turned;            /* A's upper bits are */
-    bool prefetch;          /* B, which is read in place */
-    bool b_rows;            /* B's columns are neighbours in memory; else its k are */
+    bool turned;            /* the upper bits of A's elements are inverted */
+    bool prefetch;          /* B is read in place and prefetched */
+    bool b_rows;            /* B's columns are adjacent in memory; else its elements along k */
     int64_t square;         /* elements of k in a square of B that is transposed in registers; 0: there are none */
     int64_t kc, panels;     /* elements of k in a panel, a multiple of GROUP where there are several */
     int64_t lanes;          /* sums in a register */
@@ -30,10 +31,10 @@ struct bytes {
     uint32_t columns;       /* lbuf: sums of the panel's columns */
 };
 
-struct part {               /* of a task: a panel of k, the columns of a tile */
+struct part {               /* of a task: one panel along k, and the columns of a tile */
     val n0, k0;
-    int64_t cols, room;     /* columns, those with what fills the last vector up */
-    int64_t length;         /* of k */
+    int64_t cols, room;     /* number of columns; the same rounded up to whole vectors */
+    int64_t length;         /* elements along k */
 };
 
 /* ---- tiles ---- */
@@ -50,7 +51,7 @@ static val tile_prim(struct kernel *k, enum prim p, unsigned dtype, val a, val b
     return tile(k, (struct linst){.op = (uint8_t)L_OP(p), .dtype = (uint8_t)dtype, .a = a, .b = b}, rows, cols);
 }
 
-/* Of the numbers of rows or columns, which are below `limit`? */
+/* A tile of bools: is the number of the row or column below `limit`? */
 static val below(struct kernel *k, enum tile_order order, int64_t n, int64_t limit)
 {
     int64_t rows = order == TILE_ROWS ? n : 1, cols = order == TILE_ROWS ? 1 : n;
@@ -60,14 +61,14 @@ static val below(struct kernel *k, enum tile_order order, int64_t n, int64_t lim
 
 /* ---- operands ---- */
 
-/* The load that gives an operand's element, which dot_bytes has found to be one. */
+/* The load of an operand's element.  dot_bytes has checked that the element is a load. */
 static struct linst load_of(const struct bytes *s, bool second, val i, val kk)
 {
     val v = dot_stored_element(s->d, second, i, kk);
     return s->d->w->k->inst[v];
 }
 
-/* `depth` k of `rows` rows of A from k index kk on, of which `count` exist, as they are multiplied. */
+/* `depth` elements along k of `rows` rows of A, from index kk on, as they are multiplied.  `count` of them exist. */
 static val load_a(const struct bytes *s, val m0, int64_t rows, val kk, int64_t depth, int64_t count)
 {
     struct kernel *k = s->d->w->k;
@@ -81,7 +82,8 @@ static val load_a(const struct bytes *s, val m0, int64_t rows, val kk, int64_t d
     return tile_prim(k, P_XOR, other, same, upper, rows, depth);
 }
 
-/* `depth` k of B's columns from the part's number kk on, as they lie in memory, zeros where there is no k. */
+/* `depth` elements along k of B's columns, from index kk of the part on, in the order of memory; zeros beyond the
+ * end. */
 static val load_b(const struct bytes *s, const struct part *p, val kk, int64_t depth, int64_t count, int64_t cols)
 {
     struct kernel *k = s->d->w->k;
@@ -95,8 +97,8 @@ static val load_b(const struct bytes *s, const struct part *p, val kk, int64_t d
     return dot_load(k, (uint32_t)l.imm, l.a, s->b_rows ? TILE_ROWS : TILE_COLS, stride, depth, cols, mask);
 }
 
-/* Fetches what is multiplied later of a B that is read in place: where its columns are neighbours, rows of the same
- * columns; else the same elements of the next columns.  Either may lie beyond the end. */
+/* Prefetches elements of a B that is read in place: later rows of the same columns where columns are adjacent in
+ * memory, else the same elements of the next columns.  The addresses may be beyond the end of B. */
 static void prefetch_b(const struct bytes *s, const struct part *p, val kk, int64_t depth)
 {
     struct kernel *k = s->d->w->k;
@@ -144,11 +146,10 @@ static val rows_of_b(const struct bytes *s, const struct part *p, val kk, int64_
 
 /* ---- sums ---- */
 
-/* What the loop over k adds up: a tile, where `of_rows` is not 0, and the sums of B's columns, where those are asked
- * for. */
+/* The sums of the loop over k: a tile if `of_rows` is not 0, and the sums of B's columns if they are needed. */
 struct totals { val tile, columns; };
 
-/* Adds `depth` k from the part's number kk on, of which `count` exist. */
+/* Adds the products of `depth` elements along k, from index kk of the part on.  `count` of them exist. */
 static struct totals add_products(const struct bytes *s, const struct part *p, val m0, int64_t of_rows, val kk,
                                   int64_t depth, int64_t count, struct totals t)
 {
@@ -163,7 +164,7 @@ static struct totals add_products(const struct bytes *s, const struct part *p, v
     return t;
 }
 
-/* Adds the k from number `from` to number `to`, `unroll` times `depth` of them in a visit of the loop. */
+/* Adds the products of elements `from` to `to` along k, `unroll` times `depth` of them in an iteration of the loop. */
 static struct totals add_loop(const struct bytes *s, const struct part *p, val m0, int64_t rows, int64_t from,
                               int64_t to, int64_t depth, int unroll, struct totals t)
 {
@@ -203,7 +204,7 @@ static val no_sums(struct kernel *k, int64_t rows, int64_t cols)
     return dot_splat(k, k_bits(k, KL_I32, 0), (unsigned)rows, (unsigned)cols);
 }
 
-/* 128 times the sums of B's columns, with the sign that they are off by. */
+/* 128 times the sums of B's columns, with the sign of the error. */
 static val turned_columns(const struct bytes *s, val columns)
 {
     struct kernel *k = s->d->w->k;
@@ -212,7 +213,7 @@ static val turned_columns(const struct bytes *s, val columns)
                      c.cols);
 }
 
-/* One register tile of one panel: rows m0 .., those of number `row` on in the task. */
+/* One tile of one panel: the rows from m0 on, which are the rows from `row` on in the task. */
 static void dot_bytes_emit_tile(const struct bytes *s, const struct part *p, val m0, val row, int64_t rows)
 {
     struct kernel *k = s->d->w->k;
@@ -250,7 +251,7 @@ static void emit_panel(const struct bytes *s, const struct part *p, val first, i
         dot_bytes_emit_tile(s, p, ix_add(k, first, k_int(k, tiles * s->d->mr)), k_int(k, tiles * s->d->mr), rest);
 }
 
-/* One task.  Its panels: all but the last in a loop, each adding to the sums in scratch. */
+/* One task.  All panels but the last are in a loop, which adds to the sums in scratch. */
 static void emit_task(const struct dot *d, const void *ctx, val first, int64_t rows, val n0, int64_t cols)
 {
     const struct bytes *s = ctx;
@@ -259,7 +260,7 @@ static void emit_task(const struct dot *d, const void *ctx, val first, int64_t r
     struct part p = {.n0 = n0, .k0 = k_int(k, 0), .cols = cols, .room = room < s->d->nr ? room : s->d->nr,
                      .length = s->kc};
     if (!s->panel && !s->b_rows)
-        p.room = cols; /* columns lie apart: no vector is filled up */
+        p.room = cols; /* columns are not adjacent in memory, so no vector is filled up */
     if (s->panels > 1) {
         val i = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, rows), 1);
         dot_store(k, s->sums, ix_scale(k, i, s->d->nr), TILE_ROWS, k_int(k, s->d->nr), no_sums(k, 1, p.room));

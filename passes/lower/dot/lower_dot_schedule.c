@@ -1,41 +1,45 @@
-/* The schedules of products on a processor, and on a GPU of those that are not for blocks of threads: which kind of
- * kernel, its tiles, what is packed, and when the epilogue of a tile is computed.
+/* Chooses the schedules of products on a processor, and of those products on a GPU that do not use blocks of threads:
+ * the kind of kernel, its tiles, what is packed, and when the epilogue of a tile is computed.
  *
- * B is read in place where its columns are neighbours in memory, but for products of many rows with a B beyond the
- * second-level cache: packing takes 2048x2048x2048 from 0.80 of the arithmetic peak to 0.84.  A B that the kernel
- * computes, as from the integers of quantized weights, is computed as it is packed, or in place if there is but one row
- * tile.  A is read in place, by tiles of no more rows than the first-level cache holds a line of each: at
- * 1024x1024x1024 tiles of 8x32 instead of 14x32 are 1.2 times as fast, and of 7x64, whose elements of A serve twice as
- * many columns, 1.15 times as fast as those; in bf16 6x64 is 1.15 times as fast as 14x32, for each element of A takes
- * two instructions to widen.  Pairs of bf16 are put together from two rows of B as they are packed, which pays with few
- * row tiles, too.  Columns may be neighbours only within runs, as the windows of a convolution are within a
- * row of the image: then no tile crosses from one run to the next. */
+ * B is read in place where its columns are adjacent in memory.  The exception is a product of many rows with a B that
+ * is larger than the second-level cache: B is packed, which takes 2048x2048x2048 from 0.80 of the arithmetic peak to
+ * 0.84.  A B that the kernel computes, for example from the integers of quantized weights, is computed while it is
+ * packed, or in place if there is only one row tile.
+ *
+ * A is read in place.  A tile has no more rows than the first-level cache can hold with one cache line each.  At
+ * 1024x1024x1024 tiles of 8x32 are 1.2 times as fast as tiles of 14x32.  Tiles of 7x64 are 1.15 times as fast again,
+ * because each element of A is multiplied with twice as many columns.  In bf16 6x64 is 1.15 times as fast as 14x32,
+ * because widening an element of A takes two instructions.
+ *
+ * Pairs of bf16 are made of two rows of B while B is packed; that pays with few row tiles, too.  Columns may be
+ * adjacent only within runs, as the windows of a convolution are within a row of the image.  Then no tile crosses from
+ * one run to the next. */
 #include "lower_dot.h"
 #include "passes/lower/lower_schedule.h"
 
-enum { MOST_TASK_ROWS = 1 << 30 }; /* that a record can say */
-enum { MANY_PRODUCTS = 32 }; /* of a batch: enough tasks for all threads, and each walks its rows */
-/* Members of a group, the dot included, whose epilogue stands at the end of every row of a tile, on the accumulators
- * where they are.  A longer one is a loop over the rows of a copy: as fast or faster, compiled in half the time. */
+enum { MOST_TASK_ROWS = 1 << 30 }; /* the largest number that a schedule record can hold */
+enum { MANY_PRODUCTS = 32 }; /* products in a batch that are enough tasks for all threads */
+/* The largest group, the dot included, whose epilogue is repeated for every row of a tile and works on the accumulators
+ * in registers.  A longer epilogue is a loop over the rows of a copy: as fast or faster, compiled in half the time. */
 enum { MAX_INLINE = 4 };
 
-/* What tiles are chosen for. */
+/* What the choice of tiles depends on. */
 struct tiling {
     const struct dot *d;
     const struct caps *caps;
-    int64_t run;                    /* columns of a run, which no tile crosses; n: there are no runs */
+    int64_t run;                    /* columns of a run; no tile crosses its end; n: there are no runs */
     bool packs;
     enum sched_epilogue when;
 };
 
-/* Even row tiles, at most `most` rows each. */
+/* Rows of a tile if m rows are divided evenly into tiles of at most `most` rows. */
 static int64_t even_rows(int64_t m, int64_t most)
 {
     int64_t tiles = (m + most - 1) / most;
     return tiles ? (m + tiles - 1) / tiles : 1;
 }
 
-/* Rows of a tile, at most `most`: of one that crosses no run of rows, if it has not too few. */
+/* Rows of a tile, at most `most`.  The tile does not cross the end of a run of rows, unless it had too few rows. */
 static int64_t tile_rows(const struct dot *d, int64_t most)
 {
     int64_t rows = most;
@@ -45,8 +49,8 @@ static int64_t tile_rows(const struct dot *d, int64_t most)
     return d->run_m < d->size.m && rows >= FEW_ROWS ? rows : even_rows(m, most);
 }
 
-/* So many rows of A have a line each in the first-level cache.  A way of it is a page, so rows that lie a multiple of a
- * large power of two apart share a few of its sets; others share none. */
+/* How many rows of A fit the first-level cache with one cache line each.  A way of the cache has the size of a page, so
+ * rows whose distance is a multiple of a large power of two map to a few sets; other rows map to different sets. */
 static int64_t rows_in_cache(const struct dot *d, const struct caps *caps)
 {
     enum { WAY_BYTES = 4096, MIN_WAYS = 8 };
@@ -71,9 +75,9 @@ static int64_t tile_lanes(const struct dot *d, const struct caps *caps)
 
 static bool is_widened(const struct dot *d) { return d->unit == 1 && d->element < (int64_t)dtype_size(d->dtype); }
 
-/* Rows of a tile of so many vectors of columns that have registers, which are kept for a few things more: where A is
- * widened, element by element, or a pair, four vectors leave none for that; another tile's epilogue takes some, and 16
- * rows of one vector are as fast as 24 then, and compiled in half the time. */
+/* Rows of a tile of `vectors` vectors of columns, so that all sums are in registers.  Some registers are kept free: to
+ * widen elements of A or to hold a pair of them, for which tiles of four vectors would leave none, and for the epilogue
+ * of another tile.  With such an epilogue 16 rows of one vector are as fast as 24 and compile in half the time. */
 static int64_t register_rows(const struct tiling *t, int64_t vectors)
 {
     enum { MOST_ROWS = 24, ROWS_BESIDE = 16 };
@@ -83,21 +87,22 @@ static int64_t register_rows(const struct tiling *t, int64_t vectors)
     return rows < most ? rows : most;
 }
 
-/* Are so many lanes of tiles of two vectors idle that tiles of one are faster? */
+/* Do tiles of two vectors leave so many lanes idle that tiles of one vector are faster? */
 static bool second_vector_idles(const struct tiling *t)
 {
-    enum { IDLE = 8 }; /* at least one vector in so many */
+    enum { IDLE = 8 }; /* one idle vector in this many */
     int64_t lanes = tile_lanes(t->d, t->caps), n = t->d->size.n;
     int64_t vectors = dot_parts(n, lanes), pairs = dot_parts(n, 2 * lanes);
     return (2 * pairs - vectors) * IDLE >= 2 * pairs;
 }
 
-/* Vectors of columns in a tile.  Two; one for few columns, where two leave many lanes idle, and in runs: more rows
- * share each vector, and fewer lanes are idle.  Four, so that more columns share each element of A, where few rows of A
- * stay in the cache, and where its elements are widened, unless sums between k-blocks need much of the next cache. */
+/* Vectors of columns in a tile, usually two.  One for few columns, where two vectors leave many lanes idle, and in
+ * runs: more rows share each vector, and fewer lanes are idle.  Four where few rows of A stay in the cache or its
+ * elements are widened, so that more columns share each element of A, unless the sums kept between k-blocks would need
+ * much of the second-level cache. */
 static int64_t tile_vectors(const struct tiling *t)
 {
-    enum { MAX_WIDTH = 64, IDLE = 16 }; /* at most one lane in so many */
+    enum { MAX_WIDTH = 64, IDLE = 16 }; /* at most one idle lane in this many */
     const struct dot *d = t->d;
     int64_t lanes = tile_lanes(d, t->caps);
     if (d->size.n <= lanes || t->run < d->size.n || t->when == EPILOGUE_DURING_NEXT ||
@@ -111,26 +116,26 @@ static int64_t tile_vectors(const struct tiling *t)
     return fits && pays ? 4 : 2;
 }
 
-/* Columns that are neighbours already: rows of a B beyond the second-level cache lie far apart in it, on pages of their
- * own, and many row tiles read each.  Half floats are widened as they are packed, once for all row tiles: tiles of four
- * vectors do not read them often enough for that. */
+/* Does it pay to pack columns that are adjacent already?  Yes for a B larger than the second-level cache: its rows are
+ * on different pages, and many row tiles read each.  Half floats are widened while they are packed, once for all row
+ * tiles, except for tiles of four vectors, which do not read them often enough. */
 static bool packing_pays(const struct tiling *t)
 {
     enum { MANY_ROWS = 512, MANY_HALF_ROWS = 256, MANY_PAIR_ROWS = 32 };
     const struct dot *d = t->d;
     if (d->b_step_n != 1 || t->run < d->size.n)
         return false;
-    if (d->unit > 1) /* pairs are put together from two rows */
+    if (d->unit > 1) /* a pair is made of two rows */
         return d->size.m >= MANY_PAIR_ROWS;
     return (dtype_is_half(d->n->dtype) && d->size.m >= MANY_HALF_ROWS && tile_vectors(t) < 4) ||
            (d->size.m >= MANY_ROWS && d->size.k * d->size.n > t->caps->l2_bytes / (int64_t)dtype_size(d->n->dtype));
 }
 
-/* The number of lanes without a column where columns lie in tiles of `lanes`. */
+/* The number of lanes without a column, for tiles of `lanes` lanes. */
 static int64_t idle_lanes(int64_t columns, int64_t lanes) { return (lanes - columns % lanes) % lanes; }
 
-/* Columns of a tile within runs: a vector, or half of one, if that saves a quarter of the lanes and costs no more, and
- * if there are enough rows to share the loads of B.  A 3x3 convolution to 24 images of 22x22 takes 37 us instead of 46;
+/* Columns of a tile within runs: a vector, or half a vector if that saves a quarter of the lanes, costs no more, and
+ * enough rows share the loads of B.  A 3x3 convolution to 24 images of 22x22 takes 37 us instead of 46;
  * with an eighth of the lanes saved, 64 images of 56x56 take 1.09 times as long. */
 static int64_t run_lanes(const struct tiling *t)
 {
@@ -148,7 +153,7 @@ static void choose_tile(const struct tiling *t, uint16_t *mr, uint16_t *nr)
     const struct dot *d = t->d;
     int64_t vectors = tile_vectors(t), most = register_rows(t, vectors), cached = rows_in_cache(d, t->caps);
     int64_t columns = t->run < d->size.n ? run_lanes(t) : vectors * tile_lanes(d, t->caps);
-    /* a GPU's lanes are threads: none without a column */
+    /* the lanes of a GPU are threads, and none should be without a column */
     while (t->caps->is_gpu && columns > 1 && columns / 2 >= d->size.n)
         columns /= 2;
     *nr = (uint16_t)columns;
@@ -162,11 +167,11 @@ static int64_t row_bytes(const struct dot *d)
     return (kc > 0 ? kc : 1) * d->element;
 }
 
-/* Where all of B stays in half of the second-level cache, a task is one row tile: neighbouring tasks share its rows of
- * A.  Else, and where there are many products, a task is as many rows of A as stay there while it walks them, so that
- * they share B.  A B that is packed is packed once for all rows where the tiles of columns are enough tasks and A comes
- * from the next cache in time: so 1024x1024x1024 takes 0.97 of the time, a convolution 3x3, 512->512, 7x7 0.98, but
- * 2048x2048x2048 takes 1.03.  nr: columns of a tile; 0: this does not apply. */
+/* Rows of a task.  Where all of B fits half of the second-level cache, a task is one row tile, and adjacent tasks share
+ * its rows of A.  Otherwise, and for a batch of many products, a task is as many rows of A as fit that half, and all
+ * of them share B.  A packed B is packed once for all rows if the tiles of columns are enough tasks and A is at most
+ * twice the second-level cache: 1024x1024x1024 then takes 0.97 of the time and a convolution 3x3, 512->512, 7x7 takes
+ * 0.98.  For 2048x2048x2048, whose A is larger, it would take 1.03.  nr: columns of a tile; 0: B is not packed so. */
 static int64_t task_rows(const struct tiling *t, int64_t mr, int64_t nr)
 {
     enum { MANY_TASKS = 12, CACHES = 2 };
@@ -183,11 +188,11 @@ static int64_t task_rows(const struct tiling *t, int64_t mr, int64_t nr)
     if (rows < 1)
         rows = 1;
     rows = rows > MOST_TASK_ROWS ? MOST_TASK_ROWS / mr * mr : rows;
-    return d->symbolic_m ? dot_parts(rows, mr) * mr : rows; /* whole tiles */
+    return d->symbolic_m ? dot_parts(rows, mr) * mr : rows; /* a whole number of tiles */
 }
 
-/* Columns in runs: may tiles cross them, the columns being copied?  Then all lanes have a column, but a vector of a row
- * is put together from some loads, which all rows of A share. */
+/* Does it pay to copy columns in runs, so that tiles may cross the ends of runs?  Then all lanes have a column, but a
+ * vector of a row is put together from several loads, whose cost all rows of A share. */
 static bool packing_runs_pays(const struct tiling *t)
 {
     enum { LOAD_COST = 3, ROW_COST = 5 }; /* in multiplications of a vector */
@@ -196,11 +201,11 @@ static bool packing_runs_pays(const struct tiling *t)
     return t->run == d->size.n || idle_lanes(t->run, run_lanes(t)) * d->size.m > cost * t->run;
 }
 
-/* How B is copied, where it is. */
+/* How B is copied, if it is copied.  Code that transposes is long, so caps.compact avoids it. */
 static enum sched_pack pack_by(const struct tiling *t, bool computed)
 {
     const struct dot *d = t->d;
-    bool along_k = computed ? dot_along_k(d, true) : d->b_step_k == 1 && !t->caps->compact; /* transposing is long */
+    bool along_k = computed ? dot_along_k(d, true) : d->b_step_k == 1 && !t->caps->compact;
     bool rows = computed ? !along_k : d->b_step_n == 1 || t->run < d->size.n;
     return rows ? PACK_ROWS : along_k ? PACK_SQUARES : PACK_ELEMENTS;
 }
@@ -211,14 +216,14 @@ static bool may_sweep(const struct dot *d, const struct schedule *s)
     return !s->dot.pack_b && !s->dot.run && dot_sweeps(d->w->g, d->w->anchor);
 }
 
-/* Visits of the loop over the last k-block. */
+/* Iterations of the loop over the last k-block. */
 static int64_t last_visits(const struct dot *d) { return (d->size.k - (d->blocks - 1) * d->kblock) / UNROLL_K; }
 
-/* Tiles, for the epilogue at each time that it may be computed.  A long one, where a task can walk all columns of its
- * rows, is computed during the products of the next tile, if registers are left for that beside a tile of one vector of
- * columns, whose rows are enough to share the vector and few enough to have a visit of the loop over k each.  So the
- * gradient of a layer's weights, 784x512 from 128 rows, with Adam behind it takes 1.10 times as long as alone; with
- * Adam after all columns, 1.15 times. */
+/* Chooses when the epilogue is computed.  A long epilogue is computed during the products of the next tile, where a
+ * task can compute all columns of its rows.  That needs registers beside a tile of one vector of columns, enough rows
+ * to share that vector, and an iteration of the loop over k for each row.  In this way the gradient of a layer's
+ * weights, 784x512 from 128 rows, takes 1.10 times as long with Adam as alone; with Adam after all columns it takes
+ * 1.15 times as long. */
 static void choose_epilogue(struct tiling *t, bool computed, struct schedule *s)
 {
     enum { MANY_REGISTERS = 32, MIN_ROWS = 12 };
@@ -244,8 +249,8 @@ static bool fetches_a(const struct dot *d)
     return d->a_step_m == 1 || (d->a_step_k == 1 && LINE_BYTES / d->element / UNROLL_K);
 }
 
-/* Operands that outgrow the first-level cache are prefetched, A where few columns share it, and where its rows do not
- * stay in the second-level cache while a task walks them. */
+/* Operands larger than the first-level cache are prefetched.  A is prefetched only where few columns share it, or where
+ * the rows of a task do not fit the second-level cache. */
 static void choose_prefetch(const struct tiling *t, struct schedule *s)
 {
     enum { FEW_TILES = 2 };
@@ -274,7 +279,8 @@ static int64_t dot_grain(const struct dot *d, const struct schedule *s)
                        2 * s->dot.rows * columns * d->size.k / 16);
 }
 
-/* A contraction with a symbol is not packed; the epilogue is where it needs no number of rows that is known here. */
+/* A contraction of symbolic length is not packed.  The epilogue is computed where it does not need the number of rows,
+ * which is not known here. */
 static void choose_symbolic(struct tiling *t, bool computed, struct schedule *s)
 {
     if (t->d->symbolic_k && t->packs) {
@@ -286,14 +292,14 @@ static void choose_symbolic(struct tiling *t, bool computed, struct schedule *s)
         t->when = EPILOGUE_AFTER_TILE;
 }
 
-/* All that is not handed in. */
+/* Chooses everything that the caller has not given. */
 static void choose_all(const struct dot *d, const struct caps *caps, bool computed, struct schedule *s)
 {
     struct tiling t = {.d = d, .caps = caps, .run = d->size.n, .when = EPILOGUE_IN_TILE};
     int64_t run = d->whole_run;
     if (run && run >= vector_lanes(d, caps) / 2 && run <= UINT32_MAX)
         t.run = run;
-    /* On a GPU what is no product for blocks has few columns: copying them costs barriers and saves nothing. */
+    /* Products on a GPU without blocks of threads have few columns: copying these costs barriers and saves nothing. */
     bool gpu = caps->is_gpu, neighbours = d->b_step_n == 1 || t.run < d->size.n;
     t.packs = !gpu && ((d->b_step_n != 0 && !neighbours) || packing_pays(&t));
     s->dot.pack_by = (uint8_t)pack_by(&t, computed);
