@@ -78,6 +78,16 @@ static bool can_v4(void)
 #endif
 }
 
+/* Such a product is summed in pairs on a processor that has an instruction for them.  An object for another processor
+ * sums one product at a time and so has other bits. */
+static bool has_bf16_product(const struct graph *g)
+{
+    bool has = false;
+    for (ref r = 1; r < g->nnode; r++)
+        has |= op_is_product(g->node[r].op) && g->node[g->node[r].in[0]].dtype == KL_BF16;
+    return has;
+}
+
 /* One graph with data, what Kiln makes of them, and its object and header. */
 static void add(const char *path)
 {
@@ -91,9 +101,7 @@ static void add(const char *path)
         return;
     const char *base = strrchr(path, '/') + 1;
     snprintf(t->name, sizeof t->name, "%.*s", (int)strcspn(base, "."), base);
-    /* products in pairs: an object for another processor than this one may sum one product at a time */
-    bool pairs = strstr(path, "agree_dot_pairs") != NULL;
-    snprintf(t->cpu, sizeof t->cpu, "%s", cross ? "aarch64" : as_c ? "baseline" : pairs ? "native"
+    snprintf(t->cpu, sizeof t->cpu, "%s", cross ? "aarch64" : as_c ? "baseline" : has_bf16_product(t->g) ? "native"
              : cpu[ntest % (can_v4() ? 3 : 2)]);
     for (uint32_t i = 0; t->g->symbols && i < t->g->symbols->n; i++) {
         const struct symbol *s = &t->g->symbols->v[i];
