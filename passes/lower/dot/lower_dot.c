@@ -408,6 +408,32 @@ static void find_rows(const struct dot *d, struct tile *t)
     }
 }
 
+/* Emits a loop over k.  Iterations `from` to `to` have `steps` steps each and add to the sums of all rows.  Iterations
+ * of UNROLL_K steps also prefetch, and each computes a row of the previous tile's epilogue, if that waits. */
+static void emit_visits(const struct dot *d, const struct tile *t, val from, val to, int steps, val *acc)
+{
+    struct kernel *k = d->w->k;
+    val visit = k_loop(k, LOOP_SERIAL, from, to, 1), carry[MAX_ROWS];
+    if (d->symbolic_k)
+        ix_bound(k, visit, 0, d->size.k);
+    for (int64_t i = 0; i < t->rows; i++)
+        acc[i] = carry[i] = k_carry(k, acc[i]);
+    val j = ix_scale(k, visit, steps); /* a multiple of the steps, which index arithmetic uses */
+    if (steps == UNROLL_K) {
+        prefetch_operand(d, t, j);
+        prefetch_epilogue(d, t, j);
+        prefetch_rows(d, t, j);
+        if (t->waiting)
+            emit_waiting(d, t, visit);
+    }
+    products(d, t, j, steps, acc);
+    for (int64_t i = 0; i < t->rows; i++)
+        k_next(k, carry[i], acc[i]);
+    k_end(k, visit);
+    for (int64_t i = 0; i < t->rows; i++)
+        acc[i] = k_out(k, carry[i]);
+}
+
 /* The products of a contraction whose length is known only when the kernel runs: four at a time, then one by one. */
 static void symbolic_products(const struct dot *d, const struct tile *t, val *acc)
 {
@@ -416,25 +442,8 @@ static void symbolic_products(const struct dot *d, const struct tile *t, val *ac
     for (int steps = UNROLL_K, next; steps; steps = next) {
         next = steps == 1 ? 0 : steps > d->unit ? (int)d->unit : 1; /* four at a time, then pairs if d has them, then
                                                                        single ones */
-        val to = ix_div(k, t->length, steps), carry[MAX_ROWS];
-        val visit = k_loop(k, LOOP_SERIAL, from, to, 1);
-        ix_bound(k, visit, 0, d->size.k);
-        for (int64_t i = 0; i < t->rows; i++)
-            acc[i] = carry[i] = k_carry(k, acc[i]);
-        val j = ix_scale(k, visit, steps);
-        if (steps == UNROLL_K) {
-            prefetch_operand(d, t, j);
-            prefetch_epilogue(d, t, j);
-            prefetch_rows(d, t, j);
-            if (t->waiting)
-                emit_waiting(d, t, visit);
-        }
-        products(d, t, j, steps, acc);
-        for (int64_t i = 0; i < t->rows; i++)
-            k_next(k, carry[i], acc[i]);
-        k_end(k, visit);
-        for (int64_t i = 0; i < t->rows; i++)
-            acc[i] = k_out(k, carry[i]);
+        val to = ix_div(k, t->length, steps);
+        emit_visits(d, t, from, to, steps, acc);
         if (steps == UNROLL_K && t->waiting) { /* the rows that are left after the last iteration */
             val row = k_loop(k, LOOP_SERIAL, to, t->waiting, 1);
             emit_waiting(d, t, row);
@@ -468,24 +477,8 @@ static void dot_emit_tile(const struct dot *d, struct tile *t)
     int64_t whole = d->symbolic_k ? 0 : t->kc / UNROLL_K * UNROLL_K;
     if (d->symbolic_k)
         symbolic_products(d, t, acc);
-    if (whole) {
-        val visit = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, whole / UNROLL_K), 1);
-        val carry[MAX_ROWS];
-        for (int64_t i = 0; i < t->rows; i++)
-            acc[i] = carry[i] = k_carry(k, acc[i]);
-        val j = ix_scale(k, visit, UNROLL_K); /* a multiple of UNROLL_K, which index arithmetic uses */
-        prefetch_operand(d, t, j);
-        prefetch_epilogue(d, t, j);
-        prefetch_rows(d, t, j);
-        if (t->waiting)
-            emit_waiting(d, t, visit);
-        products(d, t, j, UNROLL_K, acc);
-        for (int64_t i = 0; i < t->rows; i++)
-            k_next(k, carry[i], acc[i]);
-        k_end(k, visit);
-        for (int64_t i = 0; i < t->rows; i++)
-            acc[i] = k_out(k, carry[i]);
-    }
+    if (whole)
+        emit_visits(d, t, k_int(k, 0), k_int(k, whole / UNROLL_K), UNROLL_K, acc);
     if (!d->symbolic_k)
         products(d, t, k_int(k, whole), (int)(t->kc - whole), acc);
     for (int64_t i = 0; i < t->rows; i++) {

@@ -36,6 +36,17 @@ static void pack_column(const struct dot *d, const struct panel *t, val col, val
     }
 }
 
+/* Transposes a square whose columns are in registers, and stores its rows to the panel from row `first` on. */
+static void store_square(const struct dot *d, val *column, val first, val col)
+{
+    struct kernel *k = d->w->k;
+    k_transpose(k, column, square_of(d));
+    for (uint32_t i = 0; i < square_of(d); i++) {
+        val at = ix_add(k, ix_scale(k, ix_add(k, first, k_int(k, i)), d->nr), col);
+        k_store(k, d->panel - 1, ix_add(k, at, d->w->lane), column[i], 0);
+    }
+}
+
 /* Copies a square of columns from n0 + col on and rows from `first` on, which is transposed in registers. */
 static void pack_square(const struct dot *d, const struct panel *t, val col, val first)
 {
@@ -45,11 +56,7 @@ static void pack_square(const struct dot *d, const struct panel *t, val col, val
     w->lane = k_loop(k, LOOP_VECTOR, k_int(k, 0), k_int(k, square_of(d)), 1);
     for (uint32_t i = 0; i < square_of(d); i++)
         row[i] = panel_element(d, t, ix_add(k, col, k_int(k, i)), ix_add(k, first, w->lane), false);
-    k_transpose(k, row, square_of(d));
-    for (uint32_t i = 0; i < square_of(d); i++) {
-        val at = ix_add(k, ix_scale(k, ix_add(k, first, k_int(k, i)), d->nr), col);
-        k_store(k, d->panel - 1, ix_add(k, at, w->lane), row[i], 0);
-    }
+    store_square(d, row, first, col);
     k_end(k, w->lane);
     w->lane = 0;
 }
@@ -209,11 +216,7 @@ static void pack_square_of_run(const struct dot *d, const struct panel *t, val c
         v[i] = i < there ? dot_step_of_run(d, ix_add(k, ix_add(k, t->n0, col), k_int(k, i)), run,
                                            ix_add(k, at, w->lane)) : v[0];
     w->pred = 0;
-    k_transpose(k, v, square_of(d));
-    for (uint32_t i = 0; i < square_of(d); i++) {
-        val to = ix_add(k, ix_scale(k, ix_add(k, row, k_int(k, i)), d->nr), col);
-        k_store(k, d->panel - 1, ix_add(k, to, w->lane), v[i], 0);
-    }
+    store_square(d, v, row, col);
     k_end(k, w->lane);
     w->lane = 0;
 }
