@@ -221,20 +221,20 @@ static bool has_units(const struct dot *d, const struct caps *c)
     return (c->mma.dtypes >> dtype & 1) && g->node[d->n->in[1]].dtype == dtype && d->size.batch >= 1 && d->size.k >= 1;
 }
 
-/* Chooses tiles for the unit that reads both factors from shared memory, where they have the order that they have in
- * memory. */
-static bool choose_async(const struct dot *d, const struct caps *c, struct schedule *s)
+/* Takes the first of n shapes whose tiles occupy the device, or the last one that is possible.  async: tiles for the
+ * unit that reads both factors from shared memory, where they have the order that they have in memory. */
+static bool choose_shape(const struct dot *d, const struct caps *c, const struct dot_shape *shape, unsigned n,
+                         bool async, struct schedule *s)
 {
-    static const struct dot_shape shape[] = {{64, 256, 2, 1, 64}, {64, 128, 2, 1, 64}, {64, 128, 1, 1, 64},
-                                             {64, 64, 1, 1, 64}};
+    uint32_t subgroup = async ? c->mma_async.subgroup : c->mma.subgroup;
     bool found = false;
-    for (unsigned i = 0; c->mma_async.subgroup && has_units(d, c) && i < sizeof shape / sizeof *shape; i++) {
-        struct schedule x = of_shape(d, &shape[i], SCHED_DOT_MATRIX, c->mma_async.subgroup);
-        x.dot_matrix.async = 1;
+    for (unsigned i = 0; subgroup && has_units(d, c) && i < n; i++) {
+        struct schedule x = of_shape(d, &shape[i], SCHED_DOT_MATRIX, subgroup);
+        x.dot_matrix.async = async;
         set_unit(c, &x);
         choose_stages(d, c, &x);
-        x.dot_matrix.copy_a = dot_matrix_copies(d, &x, false);
-        x.dot_matrix.copy_b = dot_matrix_copies(d, &x, true);
+        x.dot_matrix.copy_a = async && dot_matrix_copies(d, &x, false);
+        x.dot_matrix.copy_b = async && dot_matrix_copies(d, &x, true);
         if (wrong_matrix(c, &x).field || !fills(d, &x))
             continue;
         *s = x;
@@ -245,24 +245,19 @@ static bool choose_async(const struct dot *d, const struct caps *c, struct sched
     return found && fits_grid(d, s);
 }
 
+static bool choose_async(const struct dot *d, const struct caps *c, struct schedule *s)
+{
+    static const struct dot_shape shape[] = {{64, 256, 2, 1, 64}, {64, 128, 2, 1, 64}, {64, 128, 1, 1, 64},
+                                             {64, 64, 1, 1, 64}};
+    return choose_shape(d, c, shape, sizeof shape / sizeof *shape, true, s);
+}
+
 static bool choose_matrix(const struct dot *d, const struct caps *c, struct schedule *s)
 {
     static const struct dot_shape shape[] = {
         {64, 64, 2, 2, 16}, {64, 32, 2, 4, 32}, {64, 32, 2, 4, 16}, {64, 32, 2, 2, 32}, {32, 32, 2, 2, 32},
         {32, 16, 1, 2, 32}, {16, 32, 2, 1, 32}, {16, 16, 1, 1, 32}};
-    bool found = false;
-    for (unsigned i = 0; has_units(d, c) && i < sizeof shape / sizeof *shape; i++) {
-        struct schedule x = of_shape(d, &shape[i], SCHED_DOT_MATRIX, c->mma.subgroup);
-        set_unit(c, &x);
-        choose_stages(d, c, &x);
-        if (wrong_matrix(c, &x).field || !fills(d, &x))
-            continue;
-        *s = x;
-        found = true;
-        if (occupies(d, c, &x))
-            break;
-    }
-    return found && fits_grid(d, s);
+    return choose_shape(d, c, shape, sizeof shape / sizeof *shape, false, s);
 }
 
 /* ---- few rows ---- */
