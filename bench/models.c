@@ -5,7 +5,9 @@
  *
  * onnxruntime runs in a process of its own, peers/onnxruntime_turns.py by the Python that KILN_TEST_PYTHON names;
  * `./run bench models` installs it into build/onnxruntime.  Without it Kiln is measured alone. */
+#define _GNU_SOURCE
 #include "bench.h"
+#include "bench/peers/peer.h"
 #include <stdio.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -14,31 +16,11 @@
 enum { ROUNDS = 15, VALUES = 8 };
 static const char *const names[] = {"opt-mnist", "mnist-cnn", "silero_vad_v6", "ultraface_slim"};
 
-struct peer { FILE *to, *from; pid_t pid; };
-
-static bool peer_start(struct peer *p)
+static bool start_onnxruntime(struct peer *p)
 {
     const char *python = getenv("KILN_TEST_PYTHON"), *script = getenv("KILN_TEST_TURNS");
-    int to[2], from[2];
     *p = (struct peer){0};
-    if (!python || !script || pipe(to) || pipe(from))
-        return false;
-    p->pid = fork();
-    if (p->pid == 0) {
-        dup2(to[0], 0);
-        dup2(from[1], 1);
-        for (int i = 0; i < 2; i++) {
-            close(to[i]);
-            close(from[i]);
-        }
-        execl(python, python, script, (char *)NULL);
-        _exit(127);
-    }
-    close(to[0]);
-    close(from[1]);
-    p->to = fdopen(to[1], "w");
-    p->from = fdopen(from[0], "r");
-    return p->pid > 0 && p->to && p->from;
+    return python && script && peer_start(p, 0, NULL, (char *[]){(char *)python, (char *)script, NULL});
 }
 
 /* One turn: the median of `calls`, in seconds; negative: it cannot. */
@@ -50,16 +32,6 @@ static double peer_turn(struct peer *p, const char *path, int threads, int calls
     fprintf(p->to, "%d %d %s\n", threads, calls, path);
     fflush(p->to);
     return fgets(line, sizeof line, p->from) ? strtod(line, NULL) : -1;
-}
-
-static void peer_end(struct peer *p)
-{
-    if (p->to)
-        fclose(p->to);
-    if (p->from)
-        fclose(p->from);
-    if (p->pid > 0)
-        waitpid(p->pid, NULL, 0);
 }
 
 /* ---- Kiln ---- */
@@ -216,7 +188,7 @@ int main(int argc, char **argv)
         fprintf(stderr, "bench_models: KILN_TEST_MODELS is not a folder of trained models\n");
         return bench_close(&b);
     }
-    if (!peer_start(&p))
+    if (!start_onnxruntime(&p))
         fprintf(stderr, "bench_models: no onnxruntime to compare with\n");
     kl_device dev = bench_device(&b);
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {

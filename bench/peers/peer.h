@@ -14,8 +14,8 @@
 
 struct peer { FILE *to, *from; pid_t pid; };
 
-/* Runs a program on the first `threads` cores with as many threads.  preload: a library for LD_PRELOAD, or NULL.
- * false: it could not be started; a program that fails later ends its answers. */
+/* Runs a program on the first `threads` cores with as many threads; 0: on all cores, and it chooses.  preload: a
+ * library for LD_PRELOAD, or NULL.  false: it could not be started; a program that fails later ends its answers. */
 static inline bool peer_start(struct peer *p, int threads, const char *preload, char *const *argv)
 {
     int to[2], from[2];
@@ -32,9 +32,11 @@ static inline bool peer_start(struct peer *p, int threads, const char *preload, 
         char count[12];
         cpu_set_t cores;
         snprintf(count, sizeof count, "%d", threads);
-        setenv("OMP_NUM_THREADS", count, 1);
-        setenv("MKL_NUM_THREADS", count, 1);
-        setenv("NPROC", count, 1);
+        if (threads) {
+            setenv("OMP_NUM_THREADS", count, 1);
+            setenv("MKL_NUM_THREADS", count, 1);
+            setenv("NPROC", count, 1);
+        }
         setenv("JAX_PLATFORMS", "cpu", 1);
         setenv("TORCH_LOGS", "-all", 1); /* no warnings of what a processor does not need */
         setenv("CUDA_VISIBLE_DEVICES", "", 1);
@@ -43,7 +45,8 @@ static inline bool peer_start(struct peer *p, int threads, const char *preload, 
         CPU_ZERO(&cores); /* JAX has a thread for each core that it may use */
         for (int i = 0; i < threads; i++)
             CPU_SET(i, &cores);
-        sched_setaffinity(0, sizeof cores, &cores);
+        if (threads)
+            sched_setaffinity(0, sizeof cores, &cores);
         dup2(to[0], 0);
         dup2(from[1], 1);
         execv(argv[0], argv);
