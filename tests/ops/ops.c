@@ -486,8 +486,8 @@ static void customs(void)
                 struct graph *g = graph_new("custom");
                 struct shape s = shape_make(2, (int64_t[]){3, sizes[z]});
                 ref x = piece(g, dt, &s, layout), w = n_state(g, dt, &s, "w"), k = n_iota(g, KL_I16, &s, 1);
-                ref turned = n_turn(g, (ref[]){x, w, k}, 3, layout % 3), other = n_turn(g, (ref[]){w, x}, 2, 1);
-                graph_output(g, OUT_RETURN, n_proj(g, turned, 0), 0);
+                ref custom = n_custom(g, (ref[]){x, w, k}, 3, layout % 3), other = n_custom(g, (ref[]){w, x}, 2, 1);
+                graph_output(g, OUT_RETURN, n_proj(g, custom, 0), 0);
                 if (layout & 1)
                     graph_output(g, OUT_RETURN, n_eq(g, n_proj(g, other, 0), x), 0);
                 graph_output(g, OUT_ASSIGN, n_proj(g, other, 1), 0);

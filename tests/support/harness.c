@@ -223,7 +223,7 @@ void test_ops(void)
     pthread_once(&ops_once, register_ops);
 }
 
-ref n_turn(struct graph *g, const ref *in, uint32_t n, unsigned a)
+ref n_custom(struct graph *g, const ref *in, uint32_t n, unsigned a)
 {
     struct custom_result result[MAX_VALUES];
     unsigned char byte = (unsigned char)a;

@@ -28,7 +28,7 @@ void fill_random(struct rng *r, unsigned dtype, void *p, int64_t n, bool wild);
  * reverse, where a is the attribute's first byte, or 0. */
 void test_ops(void);
 /* Its use on n operands; results are read by n_proj. */
-ref n_turn(struct graph *g, const ref *in, uint32_t n, unsigned a);
+ref n_custom(struct graph *g, const ref *in, uint32_t n, unsigned a);
 
 /* ---- running ---- */
 enum { MAX_VALUES = 64 };

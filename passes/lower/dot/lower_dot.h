@@ -134,7 +134,7 @@ val dot_mma(struct kernel *k, enum mma kind, val a, val b, val sum);
 val dot_shaped(struct kernel *k, val v, val like); /* sets the shape of v to the tile shape of `like` and returns v */
 val dot_carry(struct kernel *k, val init);
 val dot_out(struct kernel *k, val carry);
-void dot_meet(struct kernel *k);                   /* a barrier */
+void dot_barrier(struct kernel *k);
 int64_t dot_parts(int64_t length, int64_t part);   /* length / part, rounded up */
 /* Returns a mask: is index `free` of the operand's own dimension, which is divided into blocks of `side`, below its
  * length, and index `at` of the contraction below k?  Returns 0 if all elements exist.  beyond: `at` may be k or

@@ -137,7 +137,7 @@ static void emit_sums(const struct blocks *s, val *sum)
     fetch(s, true, k_int(k, 0), !whole, &b);
     dot_gpu_put(s, false, k_int(k, 0), &a);
     dot_gpu_put(s, true, k_int(k, 0), &b);
-    dot_meet(k);
+    dot_barrier(k);
     val step = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, steps), 1);
     for (int64_t q = 0; q < quarters; q++)
         acc[q] = sum[q] = dot_carry(k, zero);
@@ -152,7 +152,7 @@ static void emit_sums(const struct blocks *s, val *sum)
         dot_gpu_put(s, false, other, &a);
         dot_gpu_put(s, true, other, &b);
     }
-    dot_meet(k);
+    dot_barrier(k);
     for (int64_t q = 0; q < quarters; q++)
         k_next(k, acc[q], sum[q]);
     k_end(k, step);

@@ -242,7 +242,7 @@ static void emit_sums(const struct subgroups *s, val *sum)
     for (unsigned i = 0; i < s->slabs; i++)
         sum[i] = dot_carry(k, zero);
     wait_for_copies(s, ahead - 1);
-    dot_meet(k);
+    dot_barrier(k);
     val later = ix_add(k, step, k_int(k, ahead)), stage = ix_mod(k, later, stages);
     if (async)
         dot_matrix_multiply(s, ix_mod(k, step, stages), sum, next);
@@ -321,9 +321,9 @@ static void emit_results(const struct subgroups *s, const val *sum)
                   columns_of(s, sum[i / s->parts], i % s->parts * s->part));
         k_end(k, chosen);
     }
-    dot_meet(k);
+    dot_barrier(k);
     emit_slab(s, number);
-    dot_meet(k);
+    dot_barrier(k);
     k_end(k, number);
 }
 

@@ -41,7 +41,7 @@ val dot_mma(struct kernel *k, enum mma kind, val a, val b, val sum)
 
 val dot_carry(struct kernel *k, val init) { return dot_shaped(k, k_carry(k, init), init); }
 val dot_out(struct kernel *k, val carry) { return dot_shaped(k, k_out(k, carry), carry); }
-void dot_meet(struct kernel *k) { k_inst(k, L_BARRIER, KL_BOOL, 0, 0, 0, 0); }
+void dot_barrier(struct kernel *k) { k_inst(k, L_BARRIER, KL_BOOL, 0, 0, 0, 0); }
 
 /* ---- blocks ---- */
 
