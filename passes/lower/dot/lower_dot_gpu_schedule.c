@@ -267,7 +267,7 @@ enum { THIN_LANES = 64, LANES_ALONG = 32 };
 static bool may_be_thin(const struct dot *d, const struct caps *c)
 {
     enum { LEAST = 64 };
-    return c->is_gpu && c->block_threads >= THIN_LANES && d->size.m <= GPU_FEW_ROWS && d->size.m > 0 &&
+    return c->is_gpu && !d->symbolic && c->block_threads >= THIN_LANES && d->size.m <= GPU_FEW_ROWS && d->size.m > 0 &&
            d->dtype != KL_BOOL && d->size.batch > 0 && d->size.n >= LEAST && d->size.k >= LEAST &&
            d->size.k <= UINT32_MAX;
 }
