@@ -271,6 +271,50 @@ static const char *without_symbols(const struct exec *x)
     return x->schedules ? "schedules are handed in for it" : NULL;
 }
 
+/* Frees what cache_build has made. */
+static void exec_clear(struct exec *x)
+{
+    pthread_mutex_lock(&cache_lock);
+    for (uint32_t i = 0; i < x->ncode; i++) x->code[i]->users--;
+    pthread_mutex_unlock(&cache_lock);
+    mem_free(x->code);
+    x->code = NULL;
+    x->ncode = 0;
+    graph_free(x->captured);
+    program_free(x->program);
+    variants_free(x->variants);
+    mem_free(x->phases);
+    x->variants = NULL;
+    x->phases = NULL;
+    mem_free(x->fn);
+    for (int d = 0; d < DEVICE_END; d++) {
+        mem_free(x->on[d]);
+        x->on[d] = NULL;
+    }
+    x->work_bytes = 0;
+    x->accelerated = 0;
+    x->captured = NULL;
+    x->program = NULL;
+    x->fn = NULL;
+    x->interpreted = 0;
+}
+
+/* Gives x a program for each value of the symbols, after a device has refused the one for all values: a kernel may have
+ * too many iterations for the greatest value. */
+static bool without_program(struct exec *x, const struct graph *captured, struct err *e)
+{
+    uint64_t accelerated = x->accelerated, interpreted = x->interpreted;
+    exec_clear(x);
+    x->accelerated = accelerated;
+    x->interpreted = interpreted;
+    x->captured = graph_clone(captured);
+    x->variants = variants_new(e->msg, &(struct size_limit){0});
+    if (!x->captured || !x->variants)
+        return err_set(e, KL_ERR_MEMORY, "no memory to cache graph %s", captured->name);
+    e->code = KL_OK;
+    return true;
+}
+
 /* Fills in all fields of x except its key; on failure some may be set. */
 static bool cache_build(struct exec *x, const struct graph *captured, struct dump *dump, bool background, struct err *e)
 {
@@ -300,7 +344,8 @@ static bool cache_build(struct exec *x, const struct graph *captured, struct dum
         dump_program(dump, x->program, b, x->fuse);
         fork_release();
     }
-    return compile_kernels(x, background, e);
+    if (compile_kernels(x, background, e)) return true;
+    return x->program->stand_ins.n && e->code == KL_ERR_DEVICE && without_program(x, captured, e);
 }
 
 static struct entry *program_entry_new(struct hash128 key, const struct graph *captured, int device, bool fuse,
@@ -316,34 +361,6 @@ static struct entry *program_entry_new(struct hash128 key, const struct graph *c
     atomic_init(&t->exec.weak_refs, 1);
     t->graph = captured;
     return t;
-}
-
-/* Frees what cache_build has made. */
-static void exec_clear(struct exec *x)
-{
-    pthread_mutex_lock(&cache_lock);
-    for (uint32_t i = 0; i < x->ncode; i++) x->code[i]->users--;
-    pthread_mutex_unlock(&cache_lock);
-    mem_free(x->code);
-    x->code = NULL;
-    x->ncode = 0;
-    graph_free(x->captured);
-    program_free(x->program);
-    variants_free(x->variants);
-    mem_free(x->phases);
-    x->variants = NULL;
-    x->phases = NULL;
-    mem_free(x->fn);
-    for (int d = 0; d < DEVICE_END; d++) {
-        mem_free(x->on[d]);
-        x->on[d] = NULL;
-    }
-    x->work_bytes = 0;
-    x->accelerated = 0;
-    x->captured = NULL;
-    x->program = NULL;
-    x->fn = NULL;
-    x->interpreted = 0;
 }
 
 /* ---- programs for the tuner ---- */

@@ -110,6 +110,10 @@ static bool choose_threads(const struct dot *d, const struct caps *c, struct sch
         if (occupies(d, c, &x))
             break;
     }
+    if (!found && d->symbolic) { /* there is no other kernel for symbols on a GPU: the one with the shorter side */
+        *s = of_shape(d, &shape[sizeof shape / sizeof *shape - (d->size.m < d->size.n ? 1 : 2)], SCHED_DOT_BLOCKS, 1);
+        found = !wrong_threads(d, c, s).field;
+    }
     return found && fits_grid(d, s);
 }
 
