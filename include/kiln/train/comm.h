@@ -16,8 +16,10 @@
  * communicator cannot be used any more: every further collective is an error.
  *
  * A collective is a node of the graph.  On the CPU it runs on a thread of its own, while kernels that do not need
- * its result run.  Values on devices with separate memory are copied to the host and back.  Elements are combined in
- * the order of the ranks, so all ranks get the same bits, at every repetition.  Collectives run in the order in
+ * its result run.  Values on devices with separate memory are copied to the host and back, except with the carrier
+ * "nccl", which moves values of CUDA devices between these; a process then uses one such device in its collectives.
+ * Elements are combined in the order of the ranks, so all ranks get the same bits, at every repetition, with every
+ * carrier: NCCL moves the data, but the sums are computed by Kiln's kernels.  Collectives run in the order in
  * which they are recorded, even if nothing reads their results.  At most one thread at a time may use a
  * communicator. */
 #include <kiln/kiln.h> /* before the guard, because kiln.h includes this file */
@@ -37,8 +39,9 @@ typedef struct kl_comm kl_comm;
  * SLURM_LOCALID); the address of rank 0 comes from MASTER_ADDR and MASTER_PORT (if they are not set: 127.0.0.1,
  * 29500).  If none of the variables is set, the program is the only rank. */
 typedef struct kl_comm_options {
-    const char *carrier;   /* "mpi": the MPI that Kiln was built with; "socket": TCP, not encrypted; NULL: "mpi" if
-                              mpirun started the program, else "socket" */
+    const char *carrier;   /* "mpi": the MPI that Kiln was built with; "socket": TCP, not encrypted; "nccl": NCCL for
+                              values on CUDA devices, for all others the default; NULL, the default: "mpi" if mpirun
+                              started the program, else "socket" */
     double timeout;        /* seconds; 0: 10 */
     int rank, ranks;       /* ranks 0: rank and ranks come from the environment */
     const char *address;   /* address of rank 0, for sockets */
@@ -55,7 +58,7 @@ KL_API int kl_comm_rank(const kl_comm *comm);       /* comm NULL: -1, as for the
 KL_API int kl_comm_ranks(const kl_comm *comm);
 KL_API int kl_comm_local_rank(const kl_comm *comm); /* the rank among the ranks of this machine; use it to choose a
                                                        device */
-KL_API const char *kl_comm_carrier(const kl_comm *comm); /* "mpi", "socket" or "none" */
+KL_API const char *kl_comm_carrier(const kl_comm *comm); /* "mpi", "socket", "nccl" or "none" */
 /* Returns once all ranks have called it.  [errors ARGUMENT, IO] */
 KL_API kl_status kl_comm_barrier(kl_comm *comm);
 /* Frees the communicator.  Programs that use it fail from then on.  NULL is allowed. */
