@@ -295,6 +295,119 @@ static void train_way(enum way way, const char *label, int64_t bucket)
         kl_release(m.param[i]);
 }
 
+/* ---- training with groups, clipping, averages and accumulation ---- */
+
+enum { VALUES = IN * HIDDEN + HIDDEN + HIDDEN * OUT + OUT };
+
+static void read_values(const struct model *m, float *to)
+{
+    for (int i = 0; i < PARAMS; i++) {
+        int64_t n = kl_numel(m->param[i]);
+        OK(kl_read(m->param[i], to, (size_t)n * sizeof *to));
+        to += n;
+    }
+}
+
+/* values: those of the parameters, then of their averages.  Each step sums the gradients of two batches. */
+static void train_groups(bool sharded, float values[2][VALUES])
+{
+    static const char *const name[PARAMS] = {"in.weight", "in.bias", "out.weight", "out.bias"};
+    struct model m;
+    kl_adam_options adam = {.beta1 = 0.9, .beta2 = 0.99, .eps = 1e-8, .weight_decay = 0.1};
+    kl_params *tree = kl_params_new(dev, KL_F32, 1);
+    kl_comm_shards *shards = NULL;
+    model_make(&m, 5);
+    for (int i = 0; i < PARAMS; i++)
+        OK(kl_params_add(tree, name[i], m.param[i]));
+    OK(kl_params_set_rate(tree, "out", 0.5));
+    OK(kl_params_set_decay(tree, "*.bias", 0));
+    OK(kl_params_freeze(tree, "in.bias", true));
+    int trained, n;
+    const kl_tensor *list = kl_params_trained(tree, &trained), *of;
+    CHECK(trained == PARAMS - 1);
+    if (sharded) {
+        shards = kl_comm_shards_new_params(comm, tree, 900);
+        of = kl_comm_shards_parts(shards, &n);
+        CHECK(n == 3); /* the factors of all three differ */
+    } else {
+        of = list;
+        n = trained;
+    }
+    kl_optimizer *opt = kl_adam(of, n, &adam);
+    kl_tensor g[PARAMS], part[PARAMS], norm = kl_none;
+    if (sharded) { /* not attached yet */
+        kl_trace_begin("apart");
+        OK(kl_grads(model_loss(&m, 0, 0, 4), trained, list, g));
+        CHECK(kl_comm_shards_step(shards, opt, g, 1e-2) == KL_ERR_ARGUMENT && strstr(kl_last_error(), "attached"));
+        kl_trace_abandon();
+    }
+    OK(kl_optimizer_attach(opt, sharded ? kl_comm_shards_params(shards) : tree));
+    kl_accumulator *acc = kl_accumulator_new(of, n);
+    kl_ema *ema = kl_ema_new(of, n, 0.75);
+    for (int step = 0; step < 2 * STEPS; step++) {
+        int rows = BATCH / ranks;
+        kl_trace_begin("groups");
+        OK(kl_grads(model_loss(&m, step, rank * rows, rows), trained, list, g));
+        if (sharded)
+            OK(kl_comm_shards_reduce(shards, g, part));
+        else
+            OK(kl_comm_gradients(comm, trained, memcpy(part, g, sizeof g), 0));
+        if (step % 2 == 0) {
+            OK(kl_accumulator_add(acc, part));
+        } else {
+            OK(kl_accumulator_take(acc, part));
+            norm = sharded ? kl_comm_shards_clip_norm(shards, part, 0.1) : kl_clip_norm(n, part, 0.1);
+            kl_keep(norm);
+            OK(kl_optimizer_step_gradients(opt, part, 1e-2));
+            OK(kl_ema_update(ema));
+            if (sharded)
+                OK(kl_comm_shards_gather(shards));
+        }
+        OK(kl_trace_end());
+        if (step % 2)
+            CHECK(kl_item_f32(norm) > 0.1f); /* it was clipped */
+        kl_release(norm);
+    }
+    read_values(&m, values[0]);
+    kl_trace_begin("averages");
+    OK(kl_ema_swap(ema));
+    if (sharded)
+        OK(kl_comm_shards_gather(shards));
+    OK(kl_trace_end());
+    read_values(&m, values[1]);
+    if (sharded) { /* factors of one bucket must stay equal; each parameter has one of its own here, so this is no error */
+        OK(kl_params_set_rate(tree, "out.weight", 0.25));
+        kl_trace_begin("changed");
+        OK(kl_grads(model_loss(&m, 0, 0, 4), trained, list, g));
+        OK(kl_comm_shards_reduce(shards, g, part));
+        OK(kl_trace_end());
+        kl_param is;
+        OK(kl_params_get(kl_comm_shards_params(shards), 1, &is));
+        CHECK(is.rate == 0.25);
+    }
+    kl_ema_free(ema);
+    kl_accumulator_free(acc);
+    kl_optimizer_free(opt);
+    kl_comm_shards_free(shards);
+    kl_params_free(tree);
+}
+
+static void rank_groups(void)
+{
+    static float whole[2][VALUES], sharded[2][VALUES], again[2][VALUES];
+    double worst = 0;
+    train_groups(false, whole);
+    train_groups(true, sharded);
+    train_groups(true, again);
+    for (int k = 0; k < 2; k++)
+        for (int i = 0; i < VALUES; i++)
+            worst = fmax(worst, fabs((double)whole[k][i] - (double)sharded[k][i]));
+    CHECK(worst < 1e-5 && !memcmp(sharded, again, sizeof again));
+    CHECK(memcmp(whole[0], whole[1], sizeof whole[0]));
+    printf("rank %d: values of sharded training with groups, clipping, averages and accumulation differ by %.1e\n",
+           rank, worst);
+}
+
 static void rank_train(void)
 {
     train_way(WHOLE, "whole", 0);
@@ -395,6 +508,8 @@ static int rank_main(const char *what)
         rank_train();
     else if (!strcmp(what, "mismatch"))
         rank_mismatch();
+    else if (!strcmp(what, "groups"))
+        rank_groups();
     else if (!strcmp(what, "apart"))
         rank_apart();
     else
@@ -599,6 +714,7 @@ static void check_nccl(void)
     check_job(2, "values", NCCL);
     check_job(3, "values", NCCL);
     check_training(2, NCCL);
+    check_job(2, "groups", NCCL);
     check_job(2, "mismatch", NCCL);
     check_job(2, "apart", NCCL);
     check_job(2, "late", NCCL);
@@ -625,6 +741,12 @@ int main(int argc, char **argv)
     by_nccl = argc == 4 && !strcmp(argv[3], "nccl");
     if (argc >= 3 && !strcmp(argv[1], "rank"))
         return rank_main(argv[2]);
+    if (argc == 3 && !strcmp(argv[1], "only")) { /* one job with sockets, with what its ranks say */
+        static struct job j;
+        CHECK(job_run(&j, 2, argv[2], SOCKETS) && job_good(&j));
+        printf("%s%s%d passed, %d failed, 0 skipped\n", j.out[0], j.out[1], passed, failed);
+        return failed != 0;
+    }
     char library[4096];
     beside("/../libkiln-mpi.so", library, sizeof library);
     beside("/libfake-gpu.so", fake_gpu, sizeof fake_gpu);
@@ -642,6 +764,7 @@ int main(int argc, char **argv)
         for (enum carrier by = SOCKETS; by <= (skipped ? SOCKETS : MPI); by++) {
             check_job(n, "values", by);
             check_training(n, by);
+            check_job(n, "groups", by);
             check_killed(n, by);
         }
     check_job(2, "mismatch", SOCKETS);
