@@ -228,10 +228,11 @@ static void read_slot(struct emitter *m, val v)
 {
     const struct linst *i = &m->k->inst[v];
     char at[64], x[96];
+    uint64_t number = slot_number(i);
     snprintf(at, sizeof at, m->d->table ? "at_u64(slots + %" PRIu64 "ul).v" : "slots[%" PRIu64 "]",
-             m->d->table ? 8 * i->imm : i->imm);
+             m->d->table ? 8 * number : number);
     source_declare(m, v);
-    text_put(m->t, "%s;\n", source_bits(i->dtype, at, x, sizeof x));
+    text_put(m->t, "%s;\n", source_bits(m->narrow[v] ? KL_I32 : i->dtype, at, x, sizeof x));
 }
 
 /* ---- control flow ---- */

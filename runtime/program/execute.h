@@ -51,7 +51,7 @@ bool accelerators_begin(struct run *r, struct err *e);   /* locks the devices */
 /* submits the work, or drops it after a failure, and unlocks; returns ok, or false */
 bool accelerators_end(struct run *r, bool ok, struct err *e);
 bool accelerator_launch(const struct frame *f, struct err *e);
-bool accelerator_copy(const struct frame *f, void *to, const void *from, struct err *e);
+bool accelerator_copy(const struct frame *f, void *to, const void *from, size_t bytes, struct err *e);
 /* The time that a command takes on its device: begun in front of it, ended behind it.  The end waits for the command;
  * seconds below 0: the device has no clock, or the host runs the command. */
 bool accelerator_time_begin(const struct frame *f);

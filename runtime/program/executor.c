@@ -70,7 +70,7 @@ static bool run_copy(const struct frame *f, struct err *e)
     bool host = device_is_host(f->cmd->device), from_host = device_is_host(f->cmd->from);
     if (f->cmd->device != f->cmd->from && (host || from_host)) atomic_fetch_add_explicit(&counters.peer_copies, 1,
                                                                                          memory_order_relaxed);
-    if (!host || !from_host) return accelerator_copy(f, to, from, e);
+    if (!host || !from_host) return accelerator_copy(f, to, from, (size_t)bytes, e);
     memcpy(to, from, (size_t)bytes);
     return true;
 }
@@ -119,8 +119,9 @@ static bool run_command_kernels(struct frame *f, uint32_t *n, struct err *e)
     const struct command *c = f->cmd;
     for (; c < end && *n < MAX_KERNEL_RUN && (!*n || (c->no_barrier && f->r->elide)); c++) {
         const struct kernel *k = f->p->kernel[c->kernel];
-        const val *active = f->r->x->active;
-        int64_t extent = active ? kernel_extent_at(k, active[c->kernel], f->r->slot) : k->extent;
+        const struct launch_phases *phases = f->r->x->phases;
+        val active = phases ? phases[c->kernel].v->active : 0; /* kernels for processors have one phase */
+        int64_t extent = active ? kernel_extent_at(k, active, k->extent, f->r->slot) : k->extent;
         part[(*n)++] = (struct pool_part){extent, k->sched.grain};
     }
     f->r->launches += *n;

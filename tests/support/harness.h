@@ -43,8 +43,9 @@ bool run_on(const struct graph *g, const char *device, bool fuse, const struct v
             const uint64_t *slot, struct values *out, struct err *e);
 
 /* The same on cpu by the program of a graph with symbols, which g is for their values, that stand behind the slots. */
-bool run_for_values(const struct graph *symbolic, const struct graph *g, bool fuse, const struct values *input,
-                  const struct values *state, const uint64_t *slot, struct values *out, struct err *e);
+bool run_for_values(const struct graph *symbolic, const struct graph *g, const char *device, bool fuse,
+                    const struct values *input, const struct values *state, const uint64_t *slot, struct values *out,
+                    struct err *e);
 
 /* Equal bits, any NaN equal to any NaN.  *at: the first element that differs. */
 bool same_values(unsigned dtype, const void *a, const void *b, int64_t n, int64_t *at);
