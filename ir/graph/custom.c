@@ -115,8 +115,11 @@ size_t custom_work_bytes(const struct graph *g, const struct node *n)
     return (node_nin(n) + (size_t)node_custom(g, n)->nresult) * sizeof(kl_type);
 }
 
-bool custom_run(const struct graph *g, const struct node *n, const void *const *in, void *const *out, void *work,
-                struct err *e)
+enum { ON_HOST = -1 };
+
+/* device: ON_HOST, or the device whose addresses these are. */
+static bool run_with(const struct graph *g, const struct node *n, int device, const void *const *in, void *const *out,
+                     void *work, struct err *e)
 {
     const struct custom *c = node_custom(g, n);
     const struct custom_op *op = registered(c, e);
@@ -128,13 +131,31 @@ bool custom_run(const struct graph *g, const struct node *n, const void *const *
                            .out_type = (kl_type *)work + node_nin(n),
                            .attr = c->attr, .attr_bytes = c->nattr, .in = in, .out = out,
                            .message = message, .message_bytes = sizeof message};
-    kl_status status = op->functions.run(op->ctx, &call);
+    kl_status status = device == ON_HOST ? op->functions.run(op->ctx, &call) : op->run_at(op->ctx, &call, device);
     message[sizeof message - 1] = 0;
     if (!status)
         return true;
     failed(op->name, status, message, e);
     e->call = c->call + 1;
     return false;
+}
+
+bool custom_run(const struct graph *g, const struct node *n, const void *const *in, void *const *out, void *work,
+                struct err *e)
+{
+    return run_with(g, n, ON_HOST, in, out, work, e);
+}
+
+bool custom_takes(const struct graph *g, const struct node *n, int device)
+{
+    const struct custom_op *op = custom_find(node_custom(g, n)->name);
+    return op && op->takes && op->takes(op->ctx, device);
+}
+
+bool custom_run_at(const struct graph *g, const struct node *n, int device, const void *const *in, void *const *out,
+                   void *work, struct err *e)
+{
+    return run_with(g, n, device, in, out, work, e);
 }
 
 /* ---- all custom ops of a graph ---- */

@@ -192,10 +192,26 @@ static size_t argument_bytes(const struct frame *f, const struct node *n, uint32
     return i < node_nin(n) ? node_bytes(g, node_in(g, n, i)) : region_result_bytes(g, n, i - node_nin(n));
 }
 
+/* Runs it on the device's own memory. */
+static bool run_at_device(const struct frame *f, const struct node *n, struct err *e)
+{
+    const struct command *c = f->cmd;
+    uint32_t args = c->narg - 1;
+    size_t table = execute_device_round64(args * sizeof(void *));
+    char *room = mem_alloc(table + custom_work_bytes(f->p->g, n));
+    if (!room) return err_set(e, KL_ERR_MEMORY, "no memory for the operands of op %s", opinfo[n->op].name);
+    void **at = (void **)(void *)room;
+    for (uint32_t i = 0; i < args; i++) at[i] = exec_resolve(f, &c->arg[i], 0);
+    bool ok = custom_run_at(f->p->g, n, c->device, (const void *const *)at, at + node_nin(n), room + table, e);
+    mem_free(room);
+    return ok;
+}
+
 bool accelerator_custom(const struct frame *f, struct err *e)
 {
     const struct command *c = f->cmd;
     const struct node *n = node_at(f->p->g, c->region);
+    if (custom_takes(f->p->g, n, c->device)) return run_at_device(f, n, e);
     struct accelerator *a = accelerator_get(c->device);
     const struct driver *d = accelerator_driver(a);
     uint32_t args = c->narg - 1;
