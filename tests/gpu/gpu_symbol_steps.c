@@ -1,5 +1,5 @@
-/* Steps of changing sizes on a GPU: inference of an MLP of symbolic batches, a GPT of symbolic batches and lengths.  All
- * sizes have one program, a captured graph is not made again for other sizes, memory does not grow, and results are
+/* Steps of changing sizes on a GPU: inference of an MLP of symbolic batches, a GPT of symbolic batches and lengths.
+ * All sizes have one program, a captured graph is not made again for other sizes, memory does not grow, and results are
  * what the interpreter gives.
  *
  *   gpu_symbol_steps [DEVICE [STEPS]]    (vulkan, 100); cuda and hip are the tests' library in place of drivers, which

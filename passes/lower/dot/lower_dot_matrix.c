@@ -97,7 +97,8 @@ static val dot_matrix_find(const struct subgroups *s, bool second, val first, bo
     struct kernel *k = s->d->w->k;
     *free = ix_add(k, s->factor[second].first, side);
     *at = ix_add(k, first, kk);
-    bool whole = beyond && size_divides(k, s->d->size.k, s->s.dot_matrix.step); /* a step exists as a whole or not at all */
+    /* a step exists as a whole or not at all */
+    bool whole = beyond && size_divides(k, s->d->size.k, s->s.dot_matrix.step);
     val mask = dot_there(s->d, second, s->factor[second].side, beyond && !whole, *free, *at);
     if (!whole)
         return mask;
