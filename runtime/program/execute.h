@@ -9,6 +9,7 @@ struct run {
     struct buffer **out;
     const uint64_t *slot;
     void **table;                 /* the data of inputs, states and outputs */
+    int64_t *extent;              /* per kernel: iterations for the symbols' values; NULL: the program has no symbols */
     struct buffer *memory[MAX_DEVICES]; /* by device; the host's also has the tables and the scratch */
     char *scratch;                /* of worker 0; those of the others follow at intervals of worker_bytes */
     size_t scratch_bytes, worker_bytes;

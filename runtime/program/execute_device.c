@@ -177,7 +177,7 @@ static void call_custom(void *ctx, int64_t begin, int64_t end, unsigned worker)
     (void)begin, (void)end, (void)worker;
     struct host_call *c = ctx;
     const struct node *n = node_at(c->f->p->g, c->f->cmd->region);
-    c->ok = custom_run(c->f->p->g, n, (const void *const *)c->at, c->at + node_nin(n), c->work, c->e);
+    c->ok = custom_run(c->f->p->g, n, NULL, (const void *const *)c->at, c->at + node_nin(n), c->work, c->e);
 }
 
 static size_t execute_device_round64(size_t n) { return (n + 63) / 64 * 64; }
