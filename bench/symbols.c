@@ -120,7 +120,8 @@ static bool run_lstm(struct state *s, bool symbolic, int64_t batch, int64_t leng
     const struct lstm *m = &s->lstm;
     kl_device device = s->gpt.device;
     const int64_t dims[3] = {length, batch, LSTM_IN}, lengths[3] = {s->l, s->b, LSTM_IN};
-    kl_trace_begin(symbolic ? train ? "lstm step symbolic" : "lstm symbolic" : train ? "lstm step fixed" : "lstm fixed");
+    kl_trace_begin(symbolic ? train ? "lstm step symbolic" : "lstm symbolic"
+                            : train ? "lstm step fixed" : "lstm fixed");
     kl_tensor x = symbolic ? kl_input_symbolic(device, KL_F32, 3, lengths, dims, m->x)
                            : kl_input(device, KL_F32, 3, dims, m->x), h = kl_none;
     kl_tensor label = symbolic ? kl_input_symbolic(device, KL_I32, 1, &s->b, &batch, s->ids)

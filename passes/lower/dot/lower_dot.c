@@ -505,21 +505,15 @@ static void dot_emit_tile(const struct dot *d, struct tile *t)
         emit_epilogue(d, *t, t->cols);
 }
 
-/* The next lower one of the heights of last tiles.  Where there may be no whole tile, a last one is all of the work, so
- * there are more heights: at most a quarter of a tile's rows do not exist, otherwise half of them. */
-static int64_t lower_height(const struct dot *d, int64_t rows)
-{
-    bool alone = size_most(d->w->k->stand_ins, d->size.m) <= MOST_ALONE * d->mr;
-    return alone ? rows * 3 / 4 : rows / 2;
-}
-
-/* Emits the tile of the last `left` rows, which are fewer than a tile has: the lowest one that holds them. */
+/* Emits the tile of the last `left` rows, which are fewer than a tile has.  It chooses the lowest of several tile
+ * heights that holds them, so that about a quarter of the tile's rows, at most, do not exist: for small values of the
+ * symbols it is all of the work. */
 static void emit_last_rows(const struct dot *d, struct tile *t, val left)
 {
     struct kernel *k = d->w->k;
     ix_whole(k, left, 0, d->mr - 1);
     for (int64_t most = d->mr - 1, below; most > 0; most = below) {
-        below = lower_height(d, most);
+        below = most * 3 / 4;
         val few = k_prim(k, P_LE, left, k_int(k, most), 0), many = k_prim(k, P_LT, k_int(k, below), left, 0);
         val open = k_if(k, k_prim(k, P_AND, few, many, 0));
         t->rows = most;
