@@ -1,42 +1,11 @@
 /* Symbolic batches of symbolic lengths: a 4-layer GPT's loss and its training step are one program, for any (batch,
  * length), and give the bits of kl_input with these shapes. */
+#include "tests/support/api_symbols.h"
 #include "tests/support/symbol_gpt.h"
 
 enum { PAIRS = 12 };
 static const int64_t pair[PAIRS][2] = {{3, 17}, {6, 40}, {1, 2}, {2, 33}, {5, 8}, {1, 40}, {6, 2}, {4, 31}, {3, 17},
                                        {2, 16}, {1, 9}, {6, 39}};
-
-/* Has the device programs for all values? */
-static bool whole_programs(kl_device dev)
-{
-    return !strcmp(kl_device_name(dev), "cpu") && kl_counter("compiles") + kl_counter("disk_hits") > 0;
-}
-
-struct counts { int64_t graphs, compiles, variants; };
-
-static struct counts counts_now(void)
-{
-    return (struct counts){kl_counter("graphs_built"), kl_counter("compiles"), kl_counter("variants")};
-}
-
-static void add_since(struct counts *sum, struct counts from)
-{
-    struct counts now = counts_now();
-    sum->graphs += now.graphs - from.graphs;
-    sum->compiles += now.compiles - from.compiles;
-    sum->variants += now.variants - from.variants;
-}
-
-static void same_bits(kl_tensor a, kl_tensor b)
-{
-    size_t bytes = (size_t)kl_numel(a) * sizeof(float);
-    float *x = malloc(bytes), *y = malloc(bytes);
-    OK(kl_read(a, x, bytes));
-    OK(kl_read(b, y, bytes));
-    CHECK(kl_numel(a) == kl_numel(b) && !memcmp(x, y, bytes));
-    free(x);
-    free(y);
-}
 
 static void test_forward(kl_device dev)
 {
