@@ -73,7 +73,7 @@ static bool find_windows(const struct graph *g, const struct node *y, struct win
         if (!window_axis(g, r, BEFORE + i, &r, &w->size[i], &w->dilation[i]))
             return false;
     const struct shape *s = node_shape(g, r), *x;
-    if (elements == 1 || g->node[r].op != OP_reshape || shape_is_symbolic(s))
+    if (elements == 1 || g->node[r].op != OP_reshape || s->dim[1] < 0 || s->dim[2] < 0)
         return false;
     w->x = g->node[r].in[0];
     x = node_shape(g, w->x);
@@ -90,7 +90,7 @@ static bool windows_pay(const struct graph *g, const struct node *y, const struc
     enum { FILTERS_PER_INPUT = 4 };
     const struct shape *a = node_shape(g, y->in[0]), *b = node_shape(g, y->in[1]);
     int64_t depth = node_shape(g, w->x)->dim[1] / (b->dim[1] ? b->dim[1] : 1);
-    return a->dim[1] <= FILTERS_PER_INPUT * depth;
+    return a->dim[1] >= 0 && a->dim[1] <= FILTERS_PER_INPUT * depth;
 }
 
 /* a [groups, filters, depth * size..] as [groups, depth, filters * size..], windows in reverse order. */
@@ -149,7 +149,8 @@ static ref windows_of_gradient(struct graph *g, ref dy, const struct windowed *w
             perm[d + 1] = (uint8_t)d;
         r = n_permute(g, n_window(g, r, BEFORE + i, w->size[i], 1, w->dilation[i]), perm);
         s.dim[2] *= w->size[i];
-        s.dim[BEFORE + i] -= (w->size[i] - 1) * w->dilation[i];
+        struct scaled length = {s.dim[BEFORE + i], 1};
+        s.dim[BEFORE + i] = dims_build(g, "window", 1, &length, -(w->size[i] - 1) * w->dilation[i]);
         r = n_reshape(g, r, &s);
     }
     return r;
