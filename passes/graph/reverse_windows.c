@@ -185,7 +185,9 @@ bool reverse_windows(struct reverse *v, ref y, ref dy)
         return false;
     struct shape x = *node_shape(g, w.x);
     ref a = flipped_weights(g, n.in[0], &w, x.dim[1] / node_shape(g, n.in[1])->dim[1]);
-    ref dx = n_dot(g, a, windows_of_gradient(g, dy, &w), &n.attr);
+    union attr dims = n.attr;
+    dims.dot.lanes = 0, dims.dot.kblock = 0, dims.dot.pairs = 0; /* its order is that of its own length */
+    ref dx = n_dot(g, a, windows_of_gradient(g, dy, &w), &dims);
     reverse_add(v, w.x, n_reshape(g, batch_first(g, dx), &x));
     return true;
 }
