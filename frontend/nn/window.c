@@ -203,7 +203,7 @@ kl_tensor kl_conv_at(const kl_site *site, kl_tensor x, kl_tensor w, kl_tensor b,
 }
 
 /* w [C, M / groups, K...] as [groups, M / groups, C / groups * K]: windows in reverse order. */
-static kl_tensor turned(const kl_site *site, const struct conv *c, kl_tensor w, const struct windows *win)
+static kl_tensor transposed_filters(const kl_site *site, const struct conv *c, kl_tensor w, const struct windows *win)
 {
     struct shape s = {.rank = 3 + win->n, .dim = {c->groups, c->depth, c->filters}};
     struct shape flat = {.rank = 3, .dim = {c->groups, c->filters, c->depth}};
@@ -256,7 +256,7 @@ kl_tensor kl_conv_transpose_at(const kl_site *site, kl_tensor x, kl_tensor w, kl
         x = pad_axis(site, op, x, 2 + i, win.padded[i], win.low[i], win.high[i], win.stride[i] - 1, zero);
         win.stride[i] = 1;
     }
-    kl_tensor y = conv_product(site, &c, x, turned(site, &c, w, &win), &win);
+    kl_tensor y = conv_product(site, &c, x, transposed_filters(site, &c, w, &win), &win);
     return compose_end(t, add_bias(site, op, y, b, c.filters * groups, n));
 }
 
