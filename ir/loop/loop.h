@@ -273,6 +273,7 @@ int64_t ix_most(const struct kernel *k, int64_t size); /* the greatest that it m
 val ix_scale_size(struct kernel *k, val a, int64_t size);
 val ix_div_size(struct kernel *k, val a, int64_t size);
 val ix_mod_size(struct kernel *k, val a, int64_t size);
+void ix_below(struct kernel *k, val v, int64_t size); /* asserts 0 <= v < size, of a size with symbols */
 /* floor(a / by) of a not below 0 and a `by` above 0, which is at most `most`, and what remains. */
 val ix_quotient(struct kernel *k, val a, val by, int64_t most, val *rest);
 val ix_times(struct kernel *k, val a, val b);       /* index.c: of two that are not below 0 */
