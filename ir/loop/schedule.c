@@ -88,6 +88,10 @@ static const struct sched_field attention_fields[] = {
     WIDTH, CHOSEN("rows", attention.rows, 8),
     {.word = "square", .form = FORM_NUMBER, AT(attention.square), .power = true, .most = 8},
     FLAG("widen", attention.widen), GRAIN};
+static const struct sched_field attention_both_fields[] = {
+    WIDTH, CHOSEN("rows", attention.rows, 8), LANES("lanes", attention.lanes, 64),
+    {.word = "square", .form = FORM_NUMBER, AT(attention.square), .power = true, .most = 8},
+    FLAG("widen", attention.widen), GRAIN};
 static const struct sched_field attention_one_fields[] = {
     WIDTH, CHOSEN("rows", attention_one.rows, 16), LANES("keys", attention_one.keys, 8),
     LANES("lanes", attention_one.lanes, 64), GRAIN};
@@ -108,7 +112,8 @@ const struct sched_family sched_families[SCHED_COUNT] = {
     [SCHED_SORT] = FAMILY("sort", lanes_fields),
     [SCHED_ATTENTION] = FAMILY("attention", attention_fields),
     [SCHED_ATTENTION_ONE] = FAMILY("attention_one", attention_one_fields),
-    [SCHED_ATTENTION_GRAD] = FAMILY("attention_grad", attention_fields)};
+    [SCHED_ATTENTION_GRAD] = FAMILY("attention_grad", attention_fields),
+    [SCHED_ATTENTION_BOTH] = FAMILY("attention_both", attention_both_fields)};
 _Static_assert(sizeof dot_fields / sizeof *dot_fields <= MAX_SCHED_FIELDS, "every family's fields have a column");
 
 uint64_t sched_get(const struct schedule *s, const struct sched_field *f, unsigned side)

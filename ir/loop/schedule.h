@@ -15,7 +15,7 @@ enum sched_kind {
     SCHED_DOT, SCHED_DOT_THIN, SCHED_DOT_BYTES, SCHED_DOT_BLOCKS, SCHED_DOT_MATRIX,
     SCHED_SCATTER, SCHED_CUMULATIVE, SCHED_SORT, SCHED_GPU_DOT_THIN, SCHED_GPU_SCATTER, SCHED_GPU_SCAN, SCHED_GPU_SORT,
     SCHED_GPU_TURN,
-    SCHED_ATTENTION, SCHED_ATTENTION_ONE, SCHED_ATTENTION_GRAD,
+    SCHED_ATTENTION, SCHED_ATTENTION_ONE, SCHED_ATTENTION_GRAD, SCHED_ATTENTION_BOTH,
     SCHED_COUNT };
 
 static inline bool sched_is_scatter(unsigned kind) { return kind == SCHED_SCATTER || kind == SCHED_GPU_SCATTER; }
@@ -126,10 +126,11 @@ struct schedule {
         struct {
             uint16_t copy;          /* lanes of the loops that copy a panel whole  [chosen] */
         } scatter;
-        struct {                    /* attention_grad, too */
+        struct {                    /* attention_grad and attention_both, too */
             uint16_t rows;          /* that are walked at a time  [chosen] */
             uint16_t square;        /* lanes of the squares that registers transpose; 0: none are */
             uint16_t widen;         /* half floats that are walked are widened a block at a time */
+            uint16_t lanes;         /* attention_both: columns of the gradients in k and v at a time  [chosen] */
         } attention;
         struct {                    /* of a query without neighbours */
             uint16_t rows;          /* keys at a time, a whole number of vectors  [chosen] */

@@ -426,7 +426,10 @@ static void estimate(struct lowering *w)
             struct dot_dims d = dot_sizes(w->g, n);
             flops += 2 * (double)d.batch * (double)d.m * (double)d.n * (double)d.k;
         } else if (op_is_attention(n->op)) {
-            flops += r == w->anchor ? attention_flops(w->g, n) : 0; /* attention_stats has the attention's scores */
+            /* attention_stats has the attention's scores; half of the products of a gradient in k and v beside that in
+             * q are that one's */
+            flops += r == w->anchor ? attention_flops(w->g, n)
+                : n->op == OP_attention_grad ? attention_flops(w->g, n) / 2 : 0;
             known &= !attention_has_ranges(w->g, n);
         } else {
             flops += (double)node_numel(w->g, op_is_reduce(n->op) ? n->in[0] : r);

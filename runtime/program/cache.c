@@ -149,7 +149,7 @@ static struct program *plan(struct graph *g, const struct exec *x, const struct 
 {
     struct stand_ins stand_ins = {0};
     struct pass_options o = {.fuse = x->fuse, .verify = checks_on(), .in_pairs = device_in_pairs(g),
-                             .dump = dump ? dump_graph : NULL, .ctx = dump,
+                             .processor = device_processor(g), .dump = dump ? dump_graph : NULL, .ctx = dump,
                              .stand_ins = &stand_ins};
     struct program *p = NULL;
     int64_t began = span_begin();

@@ -281,11 +281,11 @@ static ref random_attention(struct maker *m, ref x)
     seen.dim[last] = sight == 1 ? weights.dim[last] : 2;
     if (!fits(&k) || !fits(&v) || !fits(&seen) || !fits(&weights) || !fits(&out))
         return NIL;
-    ref by = sight ? fitting(m, sight == 1 ? KL_BOOL : chance(m, 2) ? KL_I32 : KL_I64, &seen) : NIL, din[3];
+    ref by = sight ? fitting(m, sight == 1 ? KL_BOOL : chance(m, 2) ? KL_I32 : KL_I64, &seen) : NIL, din[3] = {NIL};
     ref y = n_attention(m->g, x, fitting(m, dt, &k), fitting(m, dt, &v), by, 0.5, chance(m, 3));
     if (y && node_numel(m->g, x) <= 1 << 12 && chance(m, 3)) /* of more the interpreter takes its time */
         n_attention_gradient(m->g, y, fitting(m, dt, node_shape(m->g, y)), din), y = din[rng_below(&m->r, 3)];
-    return y;
+    return y && y == din[0] && chance(m, 2) ? n_concat(m->g, din, 2, last - 1) : y; /* of both nodes of it */
 }
 
 /* To a small integer, from one, or both. */

@@ -562,7 +562,7 @@ void attention_make_panel(struct attention *a, unsigned which)
         a->panel[which] = 1 + k_buf(a->w->k, BUF_SCRATCH, a->dtype, (a->rows + a->block) * columns, 0);
 }
 
-struct attention_facts attention_facts_of(const struct attention *a, bool gradient, bool results)
+struct attention_facts attention_facts_of(const struct attention *a, enum gradient_kind gradient, bool results)
 {
     return (struct attention_facts){.gradient = gradient, .l = a->l, .m = a->m, .d = a->d, .e = a->e,
                                     .block = a->block, .element = (int64_t)dtype_size(a->dtype),
@@ -641,7 +641,7 @@ void lower_attention_group(struct lowering *w)
         err_set(&k->err, KL_ERR_INTERNAL, "attention: node %u has no numeric order", w->anchor);
         return;
     }
-    struct attention_facts facts = attention_facts_of(&a, false, a.e || stats);
+    struct attention_facts facts = attention_facts_of(&a, GRADIENT_NONE, a.e || stats);
     struct schedule s;
     if (!choose_attention(w, &facts, &s))
         return;

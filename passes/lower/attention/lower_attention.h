@@ -121,7 +121,7 @@ val attention_widen_from(const struct attention *a, val whole);  /* the first ro
 val attention_row(const struct attention *a);
 /* Sets the fields that the schedule record determines, and a->index. */
 void attention_follow(struct attention *a, const struct schedule *s);
-struct attention_facts attention_facts_of(const struct attention *a, bool gradient, bool results);
+struct attention_facts attention_facts_of(const struct attention *a, enum gradient_kind gradient, bool results);
 uint32_t attention_scratch(const struct attention *a, unsigned dtype, int64_t rows); /* [rows][W] */
 /* Makes panels for the walked rows of operand `which`, if its elements are half floats. */
 void attention_make_panel(struct attention *a, unsigned which);

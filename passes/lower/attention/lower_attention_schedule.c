@@ -58,6 +58,17 @@ static bool choose_one(struct lowering *w, const struct attention_facts *f, stru
     return schedule_end(w, s, legal);
 }
 
+/* Do the rows, the squares and the widening fit?  If not, the refusal says why. */
+static bool tile_is_legal(const struct lowering *w, const struct attention_facts *f, const struct schedule *s)
+{
+    bool legal = f->block % s->attention.rows == 0 ||
+                 schedule_no(w, "rows", "rows %u: they do not divide the block of %d", s->attention.rows,
+                             (int)f->block);
+    legal = legal && (!s->attention.square || (s->width % s->attention.square == 0 && s->attention.square > 1) ||
+                      schedule_no(w, "square", "square %u: it divides the width, %u", s->attention.square, s->width));
+    return legal && (f->half || !s->attention.widen || schedule_no(w, "widen", "widen: these are no half floats"));
+}
+
 static bool choose_tile(struct lowering *w, const struct attention_facts *f, struct schedule *s)
 {
     const struct caps *caps = w->chooser->caps;
@@ -74,19 +85,52 @@ static bool choose_tile(struct lowering *w, const struct attention_facts *f, str
         s->attention.widen = f->half && !caps->is_gpu;
         s->grain = attention_grain(f, s->width);
     }
-    legal = legal && (f->block % s->attention.rows == 0 ||
-                      schedule_no(w, "rows", "rows %u: they do not divide the block of %d", s->attention.rows,
+    return schedule_end(w, s, legal && tile_is_legal(w, f, s));
+}
+
+/* Both gradients: a tile of queries is a block of the numeric order, or has all queries. */
+static bool both_fits(const struct attention_facts *f, int64_t width)
+{
+    return width == f->block || (width < f->block && width >= f->l);
+}
+
+static bool choose_both(struct lowering *w, const struct attention_facts *f, struct schedule *s)
+{
+    const struct caps *caps = w->chooser->caps;
+    bool legal = schedule_begin(w, SCHED_ATTENTION_BOTH, s);
+    int64_t native = caps->vector_bytes / f->element, sums = caps->vector_regs / 2, square = square_lanes(caps, f);
+    int64_t width = f->block, columns = f->d > f->e ? f->d : f->e, lanes = NATIVE_VECTORS * native;
+    while (width > 1 && width / 2 >= f->l)
+        width /= 2;
+    while (lanes > 1 && lanes / 2 >= columns)
+        lanes /= 2;
+    if (legal && !s->width)
+        s->width = (uint16_t)width;
+    int64_t rows = s->width ? sums * native / s->width : 1;
+    rows = rows > MAX_ROWS ? MAX_ROWS : rows;
+    while (rows > 1 && f->block % rows)
+        rows--;
+    if (legal && !s->attention.rows)
+        s->attention.rows = (uint16_t)(rows < 1 ? 1 : rows);
+    if (legal && !s->attention.lanes)
+        s->attention.lanes = (uint16_t)lanes;
+    if (!w->chooser->want) {
+        s->attention.square = square >= 2 && s->width % square == 0 ? (uint16_t)square : 0;
+        s->attention.widen = f->half;
+        s->grain = lower_grain(f->matrices, f->l * (2 * f->m * columns + 2 * columns) / 16);
+    }
+    legal = legal && (both_fits(f, s->width) ||
+                      schedule_no(w, "width", "width %u: it is the block of %d, or less that has all queries", s->width,
                                   (int)f->block));
-    legal = legal && (!s->attention.square || (s->width % s->attention.square == 0 && s->attention.square > 1) ||
-                      schedule_no(w, "square", "square %u: it divides the width, %u", s->attention.square, s->width));
-    legal = legal && (f->half || !s->attention.widen || schedule_no(w, "widen", "widen: these are no half floats"));
-    return schedule_end(w, s, legal);
+    return schedule_end(w, s, legal && tile_is_legal(w, f, s));
 }
 
 /* For a query without neighbours keys are the lanes, if squares are transposed in registers. */
 bool choose_attention(struct lowering *w, const struct attention_facts *f, struct schedule *s)
 {
     const struct caps *caps = w->chooser->caps;
+    if (f->gradient == GRADIENT_BOTH)
+        return choose_both(w, f, s);
     bool one = tile_width(caps, f) == 1 && one_fits(f, square_lanes(caps, f));
     if (w->chooser->want)
         one = schedule_wanted(w, SCHED_ATTENTION_ONE) && !f->gradient;
