@@ -105,6 +105,14 @@ bool source_panel_place(const struct emitter *m, uint32_t b, val index, char *ou
 void source_async_load(struct emitter *m, val v);
 void source_async_mma(struct emitter *m, val v);
 
+/* ---- source_panels.c ---- */
+void source_begin_phases(struct emitter *m);      /* at the start of a block: the barriers with phases */
+void source_end_phases(struct emitter *m);
+void source_registers(struct emitter *m, uint64_t registers); /* at the start of a role; 0: unchanged */
+void source_copy_panel(struct emitter *m, val v);
+void source_arrive(struct emitter *m, val v);
+void source_await(struct emitter *m, val v);
+
 /* ---- source_range.c ---- */
 bool source_ranges(struct emitter *m);            /* sets narrow; false: out of memory */
 bool source_fits(const struct emitter *m, val v); /* v is narrow, or an i64 constant that fits 32 bits */

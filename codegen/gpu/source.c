@@ -31,6 +31,8 @@ static bool can_say(struct emitter *m)
         const struct linst *i = &m->k->inst[v];
         if (source_elements(m, v) > MAX_THREAD_TILE)
             return refuse(m, "it has tiles of more than 256 elements a thread");
+        if ((i->op == L_COPY_PANEL || i->op == L_ARRIVE || i->op == L_AWAIT) && !source_is_async(m))
+            return refuse(m, "it has copies of panels");
         if (m->own_threads && i->op == L_LOOP && i->kind == LOOP_VECTOR)
             return refuse(m, "it has vector loops among its threads");
     }
@@ -88,7 +90,7 @@ static bool place_buffers(struct emitter *m, unsigned arrays)
         const struct lbuf *l = &m->k->buf[b];
         s->local[b] = buf_is_local(l->role);
         m->shares |= l->role == BUF_SHARED;
-        if (l->role == BUF_SHARED)
+        if (l->role == BUF_SHARED || l->role == BUF_PHASES)
             s->shared_bytes = (uint32_t)shared_end(m, b, shared_start(m, b, s->shared_bytes));
     }
     /* Kernels with shared buffers have no vector loops, so they have no exchange arrays. */
@@ -120,6 +122,9 @@ static void open_c(struct emitter *m, const char *entry)
         tiles |= m->k->inst[v].op == L_MMA;
     const char *bounds = tiles && !source_is_async(m) ? "TILE_BOUNDS" : "__launch_bounds__";
     text_put(m->t, "extern \"C\" __global__ void %s(%u) %s(", bounds, m->info.threads, entry);
+    for (uint32_t b = 0; b < m->k->nbuf; b++)
+        if (m->k->buf[b].role == BUF_VIEW)
+            text_put(m->t, "const __grid_constant__ tensor_map b%u, ", b);
     for (uint32_t b = 0; b < m->k->nbuf; b++) {
         const struct lbuf *l = &m->k->buf[b];
         const char *name = l->role == BUF_SCRATCH ? "work" : "b";
@@ -159,7 +164,7 @@ static void declare_local(struct emitter *m, unsigned arrays)
     }
     for (uint32_t b = 0; b < m->k->nbuf; b++) {
         const struct lbuf *l = &m->k->buf[b];
-        if (!m->info.local[b])
+        if (!m->info.local[b] || l->role == BUF_VIEW)
             continue;
         source_line(m);
         if (m->info.dynamic_bytes && l->role != BUF_REGISTER) {
@@ -320,6 +325,7 @@ static void open_loop(struct emitter *m, val v)
         m->depth++;
         source_line(m);
         text_put(m->t, "%s%s v%u = %s(t);\n", m->d->local, n, v, n);
+        source_begin_phases(m);
         return;
     }
     for (val c = v + 1; c < m->k->ninst && m->k->inst[c].op == L_CARRY; c++)
@@ -360,6 +366,7 @@ static void close_nest(struct emitter *m, val end)
     if (head->op == L_LOOP && head->kind == LOOP_BLOCK && m->shares) {
         source_line(m);
         text_put(m->t, "%s\n", m->d->barrier);
+        source_end_phases(m);
     }
     m->depth--;
     source_line(m);
@@ -445,6 +452,10 @@ static bool emit_inst(struct emitter *m, val v)
         return true;
     case L_BARRIER:
         source_line(m);
+        if (i->imm) {
+            text_put(m->t, "role_barrier<%" PRIu64 ">();\n", i->imm);
+            return true;
+        }
         /* the unit must see what threads have stored or copied */
         text_put(m->t, source_is_async(m) && products_follow(m, v) ? "proxy_fence(); %s\n" : "%s\n", m->d->barrier);
         return true;
@@ -463,6 +474,7 @@ static bool emit_inst(struct emitter *m, val v)
         source_line(m);
         text_put(m->t, "if (%s) {\n", source_operand(m, i->a, x));
         m->depth++;
+        source_registers(m, i->imm);
         return true;
     case L_END:
         close_nest(m, v);
@@ -486,6 +498,15 @@ static bool emit_inst(struct emitter *m, val v)
         return true;
     case L_COPY:
         source_copy(m, v);
+        return true;
+    case L_COPY_PANEL:
+        source_copy_panel(m, v);
+        return true;
+    case L_ARRIVE:
+        source_arrive(m, v);
+        return true;
+    case L_AWAIT:
+        source_await(m, v);
         return true;
     case L_COLUMNS:
         if (!source_matrix_in_place(m, v))

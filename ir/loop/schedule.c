@@ -80,7 +80,8 @@ static const struct sched_field dot_matrix_fields[] = {
     {.word = "unit", .form = FORM_SIDES, AT(dot_matrix.unit_m), .sides = 3, .chosen = true, .least = 1,
      .most = MAX_TILE_SIDE},
     LANES("subgroup", dot_matrix.subgroup, MAX_SUBGROUP), CHOSEN("stages", dot_matrix.stages, 8),
-    FLAG("copy_a", dot_matrix.copy_a), FLAG("copy_b", dot_matrix.copy_b), FLAG("async", dot_matrix.async), GRAIN};
+    FLAG("copy_a", dot_matrix.copy_a), FLAG("copy_b", dot_matrix.copy_b), FLAG("async", dot_matrix.async),
+    FLAG("panels", dot_matrix.panels), GRAIN};
 static const struct sched_field scatter_fields[] = {WIDTH, LANES("copy", scatter.copy, 64), GRAIN};
 static const struct sched_field lanes_fields[] = {WIDTH, GRAIN};
 static const struct sched_field threads_fields[] = {THREADS, GRAIN};

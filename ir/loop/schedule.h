@@ -32,7 +32,8 @@ enum sched_pack { PACK_NONE, PACK_ROWS, PACK_SQUARES, PACK_ELEMENTS, PACK_COLUMN
 /* A field whose comment ends in "[chosen]" is chosen where a record that is handed in has 0 there. */
 struct schedule {
     uint16_t kind;          /* enum sched_kind */
-    uint16_t width;         /* lanes of the vector loops; of dot_blocks, dot_matrix, gpu_*: threads  [chosen] */
+    uint16_t width;         /* lanes of the vector loops; of dot_blocks, gpu_*: threads; of dot_matrix: threads that
+                               multiply  [chosen] */
     uint8_t stream;         /* map, rows: results are stored non-temporally, where vectors lie at whole registers */
     uint8_t pad[3];
     int64_t grain;          /* parallel iterations worth one task; 0: never split */
@@ -122,6 +123,7 @@ struct schedule {
             uint8_t copy_a, copy_b; /* the operand is copied in vectors, without a thread that waits for it */
             uint8_t stages;         /* steps that are in shared memory at a time  [chosen] */
             uint8_t async;          /* the unit reads panels in shared memory, while its threads go on (MMA_ASYNC) */
+            uint8_t panels;         /* a thread of one more subgroup copies whole panels of both operands */
         } dot_matrix;
         struct {
             uint16_t copy;          /* lanes of the loops that copy a panel whole  [chosen] */

@@ -153,6 +153,8 @@ val dot_if_there(const struct dot *d, const struct schedule *s, val m, val n);
 int64_t dot_matrix_part(const struct schedule *s);
 /* Is the operand an array from which each thread of the record's block can copy whole vectors? */
 bool dot_matrix_copies(const struct dot *d, const struct schedule *s, bool second);
+/* The operand as a view for copies of panels (BUF_VIEW), without its buffer.  Returns false if there is none. */
+bool dot_matrix_view(const struct dot *d, bool second, struct lbuf *view);
 void dot_emit_matrix(struct dot *d, const struct schedule *s);
 
 /* ---- gpu/lower_gpu_thin.c ---- a product of a few rows on a GPU */
