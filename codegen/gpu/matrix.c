@@ -12,6 +12,11 @@
     "                 : \"+f\"(d0), \"+f\"(d1), \"+f\"(d2), \"+f\"(d3)\n" \
     "                 : \"r\"(a0), \"r\"(a1), \"r\"(a2), \"r\"(a3), \"r\"(b0), \"r\"(b1));\n}\n"
 
+/* Two halves, rounded to nearest even, the first one in the lower bits. */
+#define CUDA_HALVES(T) \
+    "FUNCTION u32 halves_" T "(f32 low, f32 high)\n{\n    u32 x;\n" \
+    "    asm(\"cvt.rn." T "x2.f32 %0, %1, %2;\" : \"=r\"(x) : \"f\"(high), \"f\"(low));\n    return x;\n}\n"
+
 #define CUDA_ROWS(NAME, X, REFERENCES, REGISTERS, AT, OUT) \
     "FUNCTION void rows_" NAME "(" REFERENCES ", const u16 *row)\n{\n" \
     "    const u32 at = u32(__cvta_generic_to_shared(row));\n" \
@@ -24,7 +29,8 @@
               "\"=r\"(r0), \"=r\"(r1), \"=r\"(r2), \"=r\"(r3)")
 
 static const char nvidia_prelude[] =
-    CUDA_MMA("f16") CUDA_MMA("bf16") CUDA_ROWS_2("", ".shared.b16") CUDA_ROWS_2("_turned", ".trans.shared.b16")
+    CUDA_MMA("f16") CUDA_MMA("bf16") CUDA_HALVES("f16") CUDA_HALVES("bf16")
+    CUDA_ROWS_2("", ".shared.b16") CUDA_ROWS_2("_turned", ".trans.shared.b16")
     CUDA_ROWS_4("", ".shared.b16") CUDA_ROWS_4("_turned", ".trans.shared.b16");
 
 static uint32_t nvidia_dtypes(const char *arch)
@@ -44,7 +50,8 @@ static uint32_t nvidia_async_dtypes(const char *arch)
  *     sum row group (c2 c3: + 8); column 2 number + 0, 1 */
 const struct matrix_unit matrix_nvidia = {
     .prelude = nvidia_prelude,
-    .caps = {.subgroup = 32, .m = 16, .n = 8, .k = 16, .dtypes = 1u << KL_F16 | 1u << KL_BF16, .most_n = 256},
+    .caps = {.subgroup = 32, .m = 16, .n = 8, .k = 16, .dtypes = 1u << KL_F16 | 1u << KL_BF16, .most_n = 256,
+             .chains = 1},
     .dtypes = nvidia_dtypes,
     .a = {8, {.div = 4, .mod = 8, .scale = 1, .at = {0, 0, 8, 8, 0, 0, 8, 8}},
              {.div = 1, .mod = 4, .scale = 2, .at = {0, 1, 0, 1, 8, 9, 8, 9}}},

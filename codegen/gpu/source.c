@@ -117,10 +117,12 @@ static bool place_buffers(struct emitter *m, unsigned arrays)
 
 static void open_c(struct emitter *m, const char *entry)
 {
-    bool tiles = false;
-    for (val v = 1; v < m->k->ninst; v++)
+    bool tiles = false, chains = false; /* chains of products need more registers than TILE_BOUNDS leaves */
+    for (val v = 1; v < m->k->ninst; v++) {
         tiles |= m->k->inst[v].op == L_MMA;
-    const char *bounds = tiles && !source_is_async(m) ? "TILE_BOUNDS" : "__launch_bounds__";
+        chains |= m->k->inst[v].op == L_MMA && m->k->inst[m->k->inst[v].a].op == L_OP(P_CAST);
+    }
+    const char *bounds = tiles && !chains && !source_is_async(m) ? "TILE_BOUNDS" : "__launch_bounds__";
     text_put(m->t, "extern \"C\" __global__ void %s(%u) %s(", bounds, m->info.threads, entry);
     for (uint32_t b = 0; b < m->k->nbuf; b++)
         if (m->k->buf[b].role == BUF_VIEW)
@@ -246,12 +248,13 @@ static void read_slot(struct emitter *m, val v)
 static void each_element(struct emitter *m, val v, void (*what)(struct emitter *, val))
 {
     const struct linst *i = &m->k->inst[v], *x = i->op == L_NEXT ? &m->k->inst[i->b] : i;
+    m->tile = !x->cols || !m->unit ? 0 : i->op == L_NEXT ? i->b : v;
     for (unsigned e = 0, n = source_elements(m, i->op == L_NEXT ? i->b : v); e < n; e++) {
         m->row = x->cols && !m->unit ? e / x->cols : 0;
         m->col = x->cols ? e - m->row * x->cols : 0;
         what(m, v);
     }
-    m->row = m->col = 0;
+    m->row = m->col = m->tile = 0;
 }
 
 static void declare_carry(struct emitter *m, val c)
@@ -388,9 +391,12 @@ static void source_put_columns(struct emitter *m, val v)
 {
     const struct linst *i = &m->k->inst[v];
     char x[MAX_OPERAND];
-    m->col += (unsigned)i->imm;
+    unsigned first = (unsigned)i->imm;
+    if (m->unit)
+        first = first / m->unit->caps.n * m->unit->sum.elements;
+    m->col += first;
     source_operand(m, i->a, x);
-    m->col -= (unsigned)i->imm;
+    m->col -= first;
     source_declare(m, v);
     text_put(m->t, "%s;\n", x);
 }
@@ -406,6 +412,10 @@ static bool is_subgroup_number(const struct emitter *m, const struct linst *i)
 /* The number of a tile's row or column. */
 static void source_number(struct emitter *m, val v)
 {
+    if (m->unit) {
+        source_matrix_number(m, v);
+        return;
+    }
     source_declare(m, v);
     text_put(m->t, "i64(%u);\n", m->k->inst[v].kind == TILE_ROWS ? m->row : m->col);
 }
@@ -528,7 +538,7 @@ static bool emit_inst(struct emitter *m, val v)
             each_element(m, v, source_mma);
         return true;
     case L_LANE_REDUCE:
-        source_fold(m, v);
+        (i->cols ? source_matrix_fold : source_fold)(m, v);
         return true;
     case L_INTERLEAVE:
         source_interleave(m, v);
@@ -541,7 +551,10 @@ static bool emit_inst(struct emitter *m, val v)
             text_put(m->t, "uniform(i32(t / %uu));\n", m->unit->caps.subgroup);
             return true;
         }
-        each_element(m, v, source_prim);
+        if (m->unit && m->role[v] == ROLE_A)
+            source_matrix_factor(m, v);
+        else
+            each_element(m, v, source_prim);
         return true;
     }
 }

@@ -405,8 +405,10 @@ static bool lane_rules(const struct checker *c, val v)
         return false;
     if (i->op == L_SPLAT && i->cols)
         return i->dtype == dt(c, i->a) || kernel_verify_fail(c, v, "result of another dtype");
-    if (!c->vector)
-        return kernel_verify_fail(c, v, "lanes outside a vector loop");
+    bool tile = i->op == L_LANE_REDUCE && c->k->inst[i->a].cols;
+    if (tile ? !c->block : !c->vector)
+        return kernel_verify_fail(c, v, tile ? "a fold of a tile's rows outside a block loop"
+                                             : "lanes outside a vector loop");
     if (i->op == L_SPLAT && c->k->inst[i->a].varying)
         return kernel_verify_fail(c, v, "splat of what varies already");
     if (i->op == L_LANE_REDUCE && (i->imm >= FOLD_COUNT || i->dtype == KL_BOOL || dtype_is_half(i->dtype)))

@@ -105,7 +105,10 @@ enum lop {
     L_BARRIER,
     L_SYNC,     /* the end of a phase                                                       */
     L_SPLAT,    /* a uniform: the same value in every lane, as a varying value; or in every element of a tile */
-    L_LANE_REDUCE,     /* a varying in W lanes, imm: enum fold; combines lane i with i+W/2, W/4 .. 1 (uniform result) */
+    /* a varying in W lanes, imm: enum fold; combines lane i with i+W/2, W/4 .. 1 (uniform result).  In a block loop of
+     * a tile [MxN]: the same of the N columns of each row, until the C columns of the result [MxC] are left; N and C
+     * are powers of two */
+    L_LANE_REDUCE,
     /* a, b varying, imm: distance h (a power of two below W), kind: enum interleave; one exchange step of a transpose
      * of W values with W lanes (Eklundh 1972): see enum interleave */
     L_INTERLEAVE,
@@ -199,7 +202,8 @@ struct mma_caps {
     uint16_t m, n, k;
     uint32_t dtypes;            /* of the factors: a set, one bit each */
     uint16_t most_n;            /* columns that are multiplied at once, at most */
-    uint16_t async;             /* 1: MMA_ASYNC of panels in shared memory */
+    uint8_t async;              /* 1: MMA_ASYNC of panels in shared memory */
+    uint8_t chains;             /* 1: a sum, converted to the dtype of factors, may be a factor a */
 };
 
 /* What a pass or a code generator may know of a target. */

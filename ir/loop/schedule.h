@@ -15,7 +15,7 @@ enum sched_kind {
     SCHED_DOT, SCHED_DOT_THIN, SCHED_DOT_BYTES, SCHED_DOT_BLOCKS, SCHED_DOT_MATRIX,
     SCHED_SCATTER, SCHED_CUMULATIVE, SCHED_SORT, SCHED_GPU_DOT_THIN, SCHED_GPU_SCATTER, SCHED_GPU_SCAN, SCHED_GPU_SORT,
     SCHED_GPU_TURN,
-    SCHED_ATTENTION, SCHED_ATTENTION_ONE, SCHED_ATTENTION_GRAD, SCHED_ATTENTION_BOTH,
+    SCHED_ATTENTION, SCHED_ATTENTION_ONE, SCHED_ATTENTION_GRAD, SCHED_ATTENTION_BOTH, SCHED_ATTENTION_MATRIX,
     SCHED_COUNT };
 
 static inline bool sched_is_scatter(unsigned kind) { return kind == SCHED_SCATTER || kind == SCHED_GPU_SCATTER; }
@@ -139,6 +139,13 @@ struct schedule {
             uint16_t keys;          /* lanes of vectors of keys  [chosen] */
             uint16_t lanes;         /* of vectors of the values' elements  [chosen] */
         } attention_one;
+        struct {                    /* attention and its gradient on a GPU's matrix units */
+            uint16_t rows;          /* of a block: queries, or keys for the gradient in k and v  [chosen] */
+            uint16_t step;          /* rows of the other side that are in shared memory at a time  [chosen] */
+            uint16_t subgroup;      /* threads that hold a tile together  [chosen] */
+            uint16_t unit_m, unit_n, unit_k; /* what the unit multiplies at once  [chosen] */
+            uint8_t stages;         /* steps that are in shared memory at a time  [chosen] */
+        } attention_matrix;
     };
 };
 _Static_assert(sizeof(struct schedule) == 48, "no padding: schedules are hashed and compared as bytes");

@@ -220,6 +220,8 @@ void gpu_shim_text(FILE *f, const char *text)
     static const char *const ptx[][2] = {
         {"asm(\"cvt.f32.f16 ", "x = f32(bits<_Float16, unsigned short>(h));\n"},
         {"asm(\"cvt.rn.f16.f32 ", "h = bits<unsigned short, _Float16>(_Float16(x));\n"},
+        {"asm(\"cvt.rn.f16x2.f32 ", "x = f16_of_f32(low) | u32(f16_of_f32(high)) << 16;\n"},
+        {"asm(\"cvt.rn.bf16x2.f32 ", "x = bf16_of_f32(low) | u32(bf16_of_f32(high)) << 16;\n"},
         {"asm volatile(\"mma.sync.aligned.m16n8k16.row.col.f32.f16.",
          "emulated_ptx_mma(false, d0, d1, d2, d3, a0, a1, a2, a3, b0, b1);\n"},
         {"asm volatile(\"mma.sync.aligned.m16n8k16.row.col.f32.bf16.",
