@@ -343,6 +343,16 @@ static bool copy_rules(const struct checker *c, val v)
     return bytes == 4 || bytes == 8 || bytes == 16 || kernel_verify_fail(c, v, "a copy is of 4, 8 or 16 bytes");
 }
 
+static bool alias_rules(const struct checker *c, val v)
+{
+    const struct linst *i = &c->k->inst[v];
+    uint32_t in = (uint32_t)i->imm, out = (uint32_t)(i->imm >> 32);
+    if (!in_reach(c, v, in) || !in_reach(c, v, out))
+        return false;
+    bool known = c->k->buf[in].role == BUF_IN && c->k->buf[out].role == BUF_OUT && i->dtype == KL_BOOL && !c->grid;
+    return known || kernel_verify_fail(c, v, "alias is of an input and an output, a bool, outside of grid loops");
+}
+
 static bool meeting_rules(struct checker *c, val v)
 {
     if (c->k->inst[v].op == L_SYNC) {
@@ -461,6 +471,8 @@ static bool rules(struct checker *c, val v)
         return memory_rules(c, v);
     case L_COPY:
         return copy_rules(c, v);
+    case L_ALIAS:
+        return alias_rules(c, v);
     case L_COMMIT:
     case L_WAIT:
         if (i->kind >= ASYNC_COUNT)
