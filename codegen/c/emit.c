@@ -275,6 +275,9 @@ static void c_statement(struct emitter *m, val v)
                  i->dtype == KL_F32 ? "bits_u32_f32" : i->dtype == KL_F64 ? "bits_u64_f64" : "",
                  slot_number(i));
         break;
+    case L_ALIAS:
+        text_put(m->t, "v%u = buf[%u] == buf[%u];\n", v, (unsigned)(uint32_t)i->imm, (unsigned)(i->imm >> 32));
+        break;
     case L_LOOP:  c_open_loop(m, v); break;
     case L_NEXT:  c_next(m, v); break;
     case L_END:   c_end(m, v); break;

@@ -586,6 +586,9 @@ static val emit_inst(struct walker *w, val v)
     case L_SLOT:
         read_slot(m, v);
         break;
+    case L_ALIAS:
+        set_uniform(m, v, LLVMBuildICmp(m->b, LLVMIntEQ, m->buf[(uint32_t)i->imm], m->buf[i->imm >> 32], ""));
+        break;
     case L_CONST:
     case L_CARRY:
         break;

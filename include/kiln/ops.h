@@ -284,7 +284,9 @@ KL_API_AT kl_tensor kl_topk(kl_tensor a, int64_t k, int axis, bool largest, kl_t
 /* The window with count[i] elements of axis i that starts at computed positions: start has a scalar (integers) for each
  * axis, kl_none for 0.  A start is clamped so that the whole window fits.  [SHAPE, TYPE, ARGUMENT] */
 KL_API_AT kl_tensor kl_dynamic_slice(kl_tensor a, const kl_tensor *start, const int64_t *count);
-/* a with the window of update's shape at `start`, as in dynamic_slice, replaced by update.  [SHAPE, TYPE, ARGUMENT] */
+/* a with the window of update's shape at `start`, as in dynamic_slice, replaced by update.  On a CPU, assigned to a
+ * itself with a start for one axis only, and with no other handle of a's value alive, it stores only the window.
+ * [SHAPE, TYPE, ARGUMENT] */
 KL_API_AT kl_tensor kl_dynamic_update(kl_tensor a, kl_tensor update, const kl_tensor *start);
 /* The same bits as another dtype of equal width; bool only as bool.  No gradient flows.  The sign and payload of a
  * computed NaN are not specified and may differ between the interpreter and kernels, except for neg and abs of f16 and

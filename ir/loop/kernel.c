@@ -47,7 +47,7 @@ bool inst_is_varying(const struct kernel *k, const struct linst *i)
 {
     if (i->op == L_SPLAT)
         return !i->cols;
-    if (i->op == L_LANE_REDUCE || i->op == L_CONST || i->op == L_SLOT)
+    if (i->op == L_LANE_REDUCE || i->op == L_CONST || i->op == L_SLOT || i->op == L_ALIAS)
         return false;
     if (i->op == L_LOOP)
         return i->kind == LOOP_VECTOR;
@@ -128,6 +128,11 @@ void k_prefetch(struct kernel *k, enum prefetch why, uint32_t buf, val index)
 {
     val v = k_inst(k, L_PREFETCH, KL_BOOL, index, 0, 0, buf);
     k->inst[v].kind = why;
+}
+
+val k_alias(struct kernel *k, uint32_t in, uint32_t out)
+{
+    return k_inst(k, L_ALIAS, KL_BOOL, 0, 0, 0, in | (uint64_t)out << 32);
 }
 
 val k_splat(struct kernel *k, val a)

@@ -15,7 +15,8 @@ struct clean {
 
 static bool is_pure(const struct linst *i)
 {
-    return i->op >= L_PRIM || i->op == L_CONST || i->op == L_SLOT || i->op == L_SPLAT || i->op == L_LANE_REDUCE ||
+    return i->op >= L_PRIM || i->op == L_CONST || i->op == L_SLOT || i->op == L_ALIAS ||
+           i->op == L_SPLAT || i->op == L_LANE_REDUCE ||
         i->op == L_INTERLEAVE ||
            i->op == L_INDEX || i->op == L_COLUMNS || i->op == L_MMA;
 }

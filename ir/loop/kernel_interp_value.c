@@ -148,6 +148,9 @@ bool value_run(struct machine *m, struct thread *t, val v)
 {
     const struct linst *i = &m->k->inst[v];
     switch (i->op) {
+    case L_ALIAS:
+        t->v[m->at[v]] = m->buf[(uint32_t)i->imm] == m->buf[i->imm >> 32];
+        return true;
     case L_OUT:
     case L_SPLAT:
         value_copy(m, t, v, i->a);

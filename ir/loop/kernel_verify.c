@@ -385,6 +385,16 @@ static bool phase_rules(const struct checker *c, val v)
            kernel_verify_fail(c, v, "an arrive announces another number of panels than follow it");
 }
 
+static bool alias_rules(const struct checker *c, val v)
+{
+    const struct linst *i = &c->k->inst[v];
+    uint32_t in = (uint32_t)i->imm, out = (uint32_t)(i->imm >> 32);
+    if (!in_reach(c, v, in) || !in_reach(c, v, out))
+        return false;
+    bool known = c->k->buf[in].role == BUF_IN && c->k->buf[out].role == BUF_OUT && i->dtype == KL_BOOL && !c->grid;
+    return known || kernel_verify_fail(c, v, "alias is of an input and an output, a bool, outside of grid loops");
+}
+
 static bool meeting_rules(struct checker *c, val v)
 {
     if (c->k->inst[v].op == L_SYNC) {
@@ -510,6 +520,8 @@ static bool rules(struct checker *c, val v)
     case L_ARRIVE:
     case L_AWAIT:
         return phase_rules(c, v);
+    case L_ALIAS:
+        return alias_rules(c, v);
     case L_COMMIT:
     case L_WAIT:
         if (i->kind >= ASYNC_COUNT)

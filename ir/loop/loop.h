@@ -64,6 +64,9 @@ enum lop {
     /* imm: slot ordinal, and << 32 the greatest value that the slot has, which is not below 0 (0: any value); uniform
      * read of a slot */
     L_SLOT,
+    /* imm: an input buffer, an output buffer << 32; a uniform bool: are they the same memory, because the program
+     * updates a state in place?  Not in a grid loop */
+    L_ALIAS,
     /* a lo, b hi (i64, uniform), imm step > 0, kind; of a block rows: threads in a subgroup; value: the variable
      * (i64) */
     L_LOOP,
@@ -251,6 +254,7 @@ void k_next(struct kernel *k, val carry, val value);
 void k_end(struct kernel *k, val loop);
 val k_out(struct kernel *k, val carry);
 val k_if(struct kernel *k, val cond);
+val k_alias(struct kernel *k, uint32_t in, uint32_t out);
 val k_load(struct kernel *k, uint32_t buf, val index, val pred);
 val k_load_wide(struct kernel *k, uint32_t buf, val index, val pred); /* a u32 of adjacent elements */
 /* The number of elements that a load, or one lane of it, reads. */

@@ -262,6 +262,11 @@ static bool value_line(struct reader *r, val *out)
     } else if (word_is(w, "load")) {
         i.op = L_LOAD;
         ok = kernel_parse_place(r, &i) && optional(r, "if", &i.b);
+    } else if (word_is(w, "alias")) {
+        uint64_t other = 0;
+        i.op = L_ALIAS;
+        ok = buffer(r, &i.imm) && lex_need(&r->l, ',', "','") && buffer(r, &other);
+        i.imm |= other << 32;
     } else if (word_is(w, "slot")) {
         i.op = L_SLOT;
         ok = parse_slot(r, &i);

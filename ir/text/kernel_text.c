@@ -171,6 +171,9 @@ static void statement(const struct printer *p, val v)
         kernel_text_place(p, i);
         clause(p, "if", i->b);
         break;
+    case L_ALIAS:
+        text_put(p->t, "alias b%u, b%u", (uint32_t)i->imm, (uint32_t)(i->imm >> 32));
+        break;
     case L_SLOT:
         text_put(p->t, "slot %u", slot_number(i));
         if (slot_most(i))

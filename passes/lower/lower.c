@@ -391,10 +391,26 @@ static int64_t elements_read(const struct graph *g, ref r, unsigned i, ref x)
     return n;
 }
 
-/* Bytes of argument x of the kernel that are read or written: all of a result. */
+/* Is member r a dynamic_update of a state of which the kernel stores only the window where it is in place
+ * (lower_map.c)? */
+static bool stores_window(const struct lowering *w, ref r)
+{
+    const struct kernel *k = w->k;
+    for (val v = 1; v < k->ninst && w->g->node[r].op == OP_dynamic_update; v++)
+        if (k->inst[v].op == L_ALIAS && w->out->arg[k->buf[k->inst[v].imm >> 32].id].node == r)
+            return true;
+    return false;
+}
+
+/* Bytes of argument x of the kernel that are read or written: all of a result, but for windows of states. */
 static double bytes_touched(const struct lowering *w, ref x)
 {
     double all = (double)node_numel(w->g, x), read = 0;
+    for (uint32_t m = 0; m < w->nmember; m++) {
+        const struct node *n = &w->g->node[w->member[m]];
+        if ((w->member[m] == x || n->in[0] == x) && stores_window(w, w->member[m]))
+            return w->member[m] == x ? (double)node_bytes(w->g, n->in[1]) : 0;
+    }
     for (uint32_t m = 0; m < w->nmember; m++) {
         const struct node *n = &w->g->node[w->member[m]];
         if (w->member[m] == x)
@@ -432,7 +448,7 @@ static void estimate(struct lowering *w)
                 : n->op == OP_attention_grad ? attention_flops(w->g, n) / 2 : 0;
             known &= !attention_has_ranges(w->g, n);
         } else {
-            flops += (double)node_numel(w->g, op_is_reduce(n->op) ? n->in[0] : r);
+            flops += (double)node_numel(w->g, op_is_reduce(n->op) ? n->in[0] : stores_window(w, r) ? n->in[1] : r);
         }
     }
     w->k->bytes = known ? estimated(bytes) : 0;

@@ -6,10 +6,17 @@
  *
  * A group may consist of several parts: members of different parts do not read each other or the same array
  * (fuse_parts.c makes such groups).  Each part has its own range of iterations of the parallel loop, and its own loops
- * inside. */
+ * inside.
+ *
+ * A dynamic_update of a state stores all elements, or, where the program updates the state in place, only the window.
+ * One kernel does both, because the executor decides at each run whether a buffer may be overwritten. */
 #include "lower_schedule.h"
 #include "passes/lower/gpu/lower_gpu.h"
 #include <string.h>
+
+/* Blocks of an iteration of a kernel that, where a state is updated in place, stores only a window of it: 3 MB are
+ * 12,000 rows of 64 floats, and skipping each in an iteration of its own takes 10 us. */
+enum { WINDOW_RUN = 64 };
 
 struct nest {
     uint32_t n;                        /* merged dimensions: size, axes [end of the previous one, end) */
@@ -175,10 +182,12 @@ struct body {               /* the loops of one part */
     const ref *member; uint32_t nmember;
     const struct shape *s;
     struct nest nest;
-    int64_t block, extent;  /* vectors of one iteration; number of iterations */
+    int64_t block, blocks;  /* vectors of a block; number of blocks, or of rows where an iteration is a row */
+    int64_t run, extent;    /* blocks of an iteration; number of iterations */
     val active;             /* number of iterations with work, where sizes have symbols; else 0 */
     int64_t each;           /* number of neighbouring elements that a lane computes */
     val outer[KL_MAX_RANK];
+    ref window;             /* a dynamic_update of a state, the only stored member; NIL: there is none */
 };
 
 /* Computes the stored members at `each` neighbours from `first` on, then stores all of them, so that the loads of one
@@ -308,7 +317,7 @@ static struct shape outer_shape(const struct body *b)
 static int64_t most_blocks(const struct body *b)
 {
     struct shape outer = outer_shape(b);
-    return b->extent / (shape_count(&outer) ? shape_count(&outer) : 1);
+    return b->blocks / (shape_count(&outer) ? shape_count(&outer) : 1);
 }
 
 static val blocks_now(struct kernel *k, const struct body *b)
@@ -386,6 +395,23 @@ static int64_t whole_accesses(const struct kernel *k, int64_t size, int64_t acce
     return access;
 }
 
+/* The part's dynamic_update of a state, if that is all that it stores: where the state is updated in place, only the
+ * window has to be stored. */
+static ref find_window(const struct lowering *w, const struct body *b)
+{
+    ref window = NIL;
+    uint32_t stored = 0;
+    for (uint32_t m = 0; m < b->nmember; m++)
+        if (w->stored[b->member[m]]) {
+            window = b->member[m];
+            stored++;
+        }
+    const struct node *n = &w->g->node[window];
+    bool update = stored == 1 && n->op == OP_dynamic_update && w->g->node[n->in[0]].op == OP_state;
+    bool known = !w->stand_ins && !shape_is_symbolic(node_shape(w->g, window));
+    return update && known && w->assigned && !w->chooser->caps->is_gpu ? window : NIL;
+}
+
 static void find_loops(struct lowering *w, struct body *b, struct map_part *part, struct arrays *arrays)
 {
     lower_map_enter(w, b);
@@ -400,15 +426,77 @@ static void find_loops(struct lowering *w, struct body *b, struct map_part *part
     *part = (struct map_part){.loop = lower_loop(w, nest->size[nest->n - 1]), .work = nest->work,
                               .depth = nest->depth, .wide = nest->wide, .access = lower_access(w),
                               .flat = nest->n == 1, .outer = 1};
+    b->window = find_window(w, b);
+    part->run = b->run = b->window ? WINDOW_RUN : 1;
     for (uint32_t d = 0; d + 1 < nest->n; d++)
         part->outer *= nest->size[d];
     part->access = whole_accesses(w->k, part->loop.length, part->access);
     part->access = whole_accesses(w->k, part->loop.length * part->outer, part->access); /* if they are joined */
 }
 
-static void emit_part(struct lowering *w, struct body *b, val p)
+/* ---- windows of states ---- */
+
+/* Stores W elements from `first` on of a row of the window, which is contiguous; only `rest` of them if it is not 0.
+ * outer: coordinates before the axis. */
+static void emit_window_vector(struct lowering *w, const struct body *b, val start, const val *outer, val first,
+                               int64_t rest)
 {
-    lower_map_enter(w, b);
+    struct kernel *k = w->k;
+    const struct node *n = &w->g->node[b->window];
+    uint32_t axis = n->attr.axis.axis;
+    struct shape inner = {0};
+    for (uint32_t d = axis + 1; d < b->s->rank; d++)
+        inner.dim[inner.rank++] = b->s->dim[d];
+    val at[KL_MAX_RANK] = {0};
+    memcpy(at, outer, axis * sizeof *at);
+    w->lane = k_loop(k, LOOP_VECTOR, k_int(k, 0), k_int(k, k->sched.width), 1);
+    w->pred = rest ? k_prim(k, P_LT, w->lane, k_int(k, rest), 0) : 0;
+    if (rest) /* the other lanes access no memory */
+        ix_bound(k, w->lane, 0, rest - 1);
+    val element = ix_add(k, first, w->lane), row = ix_div(k, element, shape_count(&inner));
+    lower_unflatten(k, &inner, ix_mod(k, element, shape_count(&inner)), at + axis + 1);
+    lower_point(w);
+    at[axis] = row;
+    val value = lower_at(w, n->in[1], at);
+    at[axis] = ix_add(k, start, row);
+    k_store(k, lower_buffer(w, b->window, BUF_OUT), lower_flatten(k, b->s, at), value, w->pred);
+    k_end(k, w->lane);
+    w->lane = w->pred = 0;
+}
+
+/* Stores the window's rows p, p + extent, ...: a row has all elements of the axis and those behind it. */
+static void emit_window(struct lowering *w, const struct body *b, val p)
+{
+    struct kernel *k = w->k;
+    const struct node *n = &w->g->node[b->window];
+    uint32_t axis = n->attr.axis.axis;
+    int64_t count = node_shape(w->g, n->in[1])->dim[axis], width = k->sched.width;
+    struct split split = split_at(b->s, axis);
+    struct shape outer = {.rank = axis};
+    memcpy(outer.dim, b->s->dim, axis * sizeof *outer.dim);
+    int64_t length = count * split.inner, whole = length / width * width;
+    val coord[KL_MAX_RANK] = {0};
+    if (!length || !split.outer)
+        return;
+    val row = k_loop(k, LOOP_SERIAL, p, k_int(k, split.outer), b->extent);
+    ix_bound(k, row, 0, split.outer - 1);
+    lower_unflatten(k, &outer, row, coord);
+    lower_point(w);
+    const val none[KL_MAX_RANK] = {0};
+    val start = lower_index(k, lower_at(w, n->in[2], none), b->s->dim[axis] - count);
+    if (whole) {
+        val j = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, whole), width);
+        emit_window_vector(w, b, start, coord, j, 0);
+        k_end(k, j);
+    }
+    if (length > whole)
+        emit_window_vector(w, b, start, coord, k_int(k, whole), length - whole);
+    k_end(k, row);
+}
+
+/* Emits block p, or row p, of a part. */
+static void emit_elements(struct lowering *w, struct body *b, val p)
+{
     if (b->nest.n == 1 && ix_symbolic(w->k, b->nest.size[0]))
         emit_symbolic_flat(w, b, p);
     else if (b->nest.n == 1)
@@ -417,6 +505,27 @@ static void emit_part(struct lowering *w, struct body *b, val p)
         emit_blocks_of_rows(w, b, p);
     else
         lower_map_emit_rows(w, b, p);
+}
+
+static void emit_part(struct lowering *w, struct body *b, val p)
+{
+    struct kernel *k = w->k;
+    lower_map_enter(w, b);
+    if (!b->window) {
+        emit_elements(w, b, p);
+        return;
+    }
+    uint32_t in = lower_buffer(w, w->g->node[b->window].in[0], BUF_IN), out = lower_buffer(w, b->window, BUF_OUT);
+    val in_place = k_alias(k, in, out), copies = k_if(k, k_prim(k, P_NOT, in_place, 0, 0));
+    val first = ix_scale(k, p, b->run), rest = k_prim(k, P_SUB, k_int(k, b->blocks), first, 0);
+    val q = k_loop(k, LOOP_SERIAL, k_int(k, 0), ix_least(k, rest, b->run), 1), block = ix_add(k, first, q);
+    ix_bound(k, block, 0, b->blocks - 1);
+    emit_elements(w, b, block);
+    k_end(k, q);
+    k_end(k, copies);
+    val stores = k_if(k, in_place);
+    emit_window(w, b, p);
+    k_end(k, stores);
 }
 
 /* Emits a part for iterations first .. end - 1 of the parallel loop, which it counts from 0. */
@@ -441,6 +550,7 @@ static void emit_parts(struct lowering *w, struct body *b, const struct map_part
             join_dimensions(&b[i].nest);
         b[i].each = map_neighbours(&k->sched);
         b[i].block = map_block(&part[i], &k->sched);
+        b[i].blocks = map_blocks(&part[i], &k->sched);
         extent += b[i].extent = map_iterations(&part[i], &k->sched);
         b[i].active = active_iterations(k, &b[i]);
         active = ix_add(k, active, b[i].active);

@@ -131,11 +131,16 @@ int64_t map_block(const struct map_part *p, const struct schedule *s)
     return block < 1 ? 1 : block > s->map.vectors ? s->map.vectors : block;
 }
 
-int64_t map_iterations(const struct map_part *p, const struct schedule *s)
+int64_t map_blocks(const struct map_part *p, const struct schedule *s)
 {
     struct map_part own = walked_part(p, s);
     int64_t step = map_block(&own, s) * map_neighbours(s) * s->width;
     return own.outer * (own.flat || s->map.tasks ? (own.loop.length + step - 1) / step : 1);
+}
+
+int64_t map_iterations(const struct map_part *p, const struct schedule *s)
+{
+    return (map_blocks(p, s) + p->run - 1) / p->run;
 }
 
 /* Lanes for a part.  Two vectors hide each other's latency, where there is much work on one the processor finds more in
@@ -187,6 +192,7 @@ static int64_t map_grain(const struct map_facts *f, const struct schedule *s)
     for (uint32_t i = 0; i < f->parts; i++) {
         struct map_part p = walked_part(&f->part[i], s);
         int64_t own = p.flat ? map_block(&p, s) * map_neighbours(s) * s->width : p.loop.length;
+        own *= f->part[i].run;
         extent += map_iterations(&f->part[i], s);
         work = own > work ? own : work;
     }

@@ -53,6 +53,9 @@ struct map_part {
     int64_t access;                 /* neighbours that one access of a GPU has */
     bool flat;                      /* one dimension: iterations are blocks of vectors, else the outer dimensions */
     int64_t outer;
+    /* blocks, or rows, of an iteration of the parallel loop: several where most iterations have nothing to do, a
+     * window of a state in place */
+    int64_t run;
 };
 /* turned: blocks for an operand read across the grain (gpu/lower_gpu_turn.c); 0: there is none.  turned_wide: a thread
  * may access several neighbours at once. */
@@ -62,8 +65,9 @@ bool map_may_turn(const struct lowering *w, uint32_t parts);
 /* Are all dimensions of a part walked as one? */
 bool map_joins(const struct map_part *p, const struct schedule *s);
 int64_t map_neighbours(const struct schedule *s);   /* that a lane computes */
-/* Vectors of an iteration; parallel iterations of a part. */
+/* Vectors of a block; blocks, or rows, of a part; parallel iterations of a part. */
 int64_t map_block(const struct map_part *p, const struct schedule *s);
+int64_t map_blocks(const struct map_part *p, const struct schedule *s);
 int64_t map_iterations(const struct map_part *p, const struct schedule *s);
 bool choose_map(struct lowering *w, const struct map_facts *f, struct schedule *s);
 

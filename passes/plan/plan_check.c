@@ -94,7 +94,7 @@ static bool out_of_memory(const struct check *c)
 
 static bool pure(const struct linst *i)
 {
-    return i->op == L_CONST || i->op == L_SLOT || i->op == L_SPLAT || i->op >= L_PRIM;
+    return i->op == L_CONST || i->op == L_SLOT || i->op == L_ALIAS || i->op == L_SPLAT || i->op >= L_PRIM;
 }
 
 static bool same_inst(const struct linst *x, const struct linst *y, const uint32_t *of)
