@@ -387,14 +387,6 @@ static void join_dimensions(struct nest *nest)
     }
 }
 
-/* The greatest number of neighbours, up to `access`, that divides a size whatever its symbols are. */
-static int64_t whole_accesses(const struct kernel *k, int64_t size, int64_t access)
-{
-    while (access > 1 && ix_symbolic(k, size) && !size_divides(k, size, access))
-        access /= 2;
-    return access;
-}
-
 /* The part's dynamic_update of a state, if that is all that it stores: where the state is updated in place, only the
  * window has to be stored. */
 static ref find_window(const struct lowering *w, const struct body *b)
@@ -410,6 +402,14 @@ static ref find_window(const struct lowering *w, const struct body *b)
     bool update = stored == 1 && n->op == OP_dynamic_update && w->g->node[n->in[0]].op == OP_state;
     bool known = !w->stand_ins && !shape_is_symbolic(node_shape(w->g, window));
     return update && known && w->assigned && !w->chooser->caps->is_gpu ? window : NIL;
+}
+
+/* The greatest number of neighbours, up to `access`, that divides a size whatever its symbols are. */
+static int64_t whole_accesses(const struct kernel *k, int64_t size, int64_t access)
+{
+    while (access > 1 && ix_symbolic(k, size) && !size_divides(k, size, access))
+        access /= 2;
+    return access;
 }
 
 static void find_loops(struct lowering *w, struct body *b, struct map_part *part, struct arrays *arrays)
