@@ -118,7 +118,7 @@ size_t custom_work_bytes(const struct graph *g, const struct node *n)
 enum { ON_HOST = -1 };
 
 /* device: ON_HOST, or the device whose addresses these are. */
-static bool run_with(const struct graph *g, const struct node *n, int device, const void *const *in, void *const *out,
+static bool call_op(const struct graph *g, const struct node *n, int device, const void *const *in, void *const *out,
                      void *work, struct err *e)
 {
     const struct custom *c = node_custom(g, n);
@@ -143,7 +143,7 @@ static bool run_with(const struct graph *g, const struct node *n, int device, co
 bool custom_run(const struct graph *g, const struct node *n, const void *const *in, void *const *out, void *work,
                 struct err *e)
 {
-    return run_with(g, n, ON_HOST, in, out, work, e);
+    return call_op(g, n, ON_HOST, in, out, work, e);
 }
 
 bool custom_takes(const struct graph *g, const struct node *n, int device)
@@ -155,7 +155,7 @@ bool custom_takes(const struct graph *g, const struct node *n, int device)
 bool custom_run_at(const struct graph *g, const struct node *n, int device, const void *const *in, void *const *out,
                    void *work, struct err *e)
 {
-    return run_with(g, n, device, in, out, work, e);
+    return call_op(g, n, device, in, out, work, e);
 }
 
 /* ---- all custom ops of a graph ---- */
