@@ -16,10 +16,13 @@ extern const struct pass_info pass_list[];
 extern const unsigned pass_count;
 const struct pass_info *pass_find(const char *name, size_t len); /* NULL: no such pass */
 
+/* Devices, by bit, that are this machine's processor, and its threads; {0}: not known. */
+struct processor { uint64_t devices; uint32_t threads; };
 struct pass_options {
     bool fuse;                 /* false: each op is its own kernel; affects only the grouping */
     bool verify;               /* verify before the first pass and after each */
     uint64_t in_pairs;         /* devices, by bit, whose products of bf16 are summed in pairs: see caps.dot2 */
+    struct processor processor;
     /* Called with the graph after each stage ("captured", "differentiated", ...); may be NULL. */
     void (*dump)(void *ctx, const char *stage, const struct graph *g);
     void *ctx;
@@ -76,7 +79,7 @@ int pass_numerics_for(struct graph *g, uint64_t in_pairs);
 /* ---- fuse.c ----
  *
  * Fills g->group; `unfused` gives every op its own group. */
-int pass_fuse_groups(struct graph *g, bool unfused);
+int pass_fuse_groups(struct graph *g, bool unfused, struct processor processor);
 /* ---- fuse_explain.c ----
  *
  * For each group of a fused graph and each group that it reads, a comment line with the reason why they are two

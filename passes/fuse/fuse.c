@@ -284,6 +284,7 @@ static bool fuse_all(struct fuser *f)
 {
     struct queue q = {0};
     fuse_attention(f);
+    fuse_attention_gradients(f);
     enqueue_all(f, &q);
     for (int round = 0; fuse_best_first(f, &q) && round < MAX_ROUNDS; round++) {
         uint32_t n = q.nlater;
@@ -381,7 +382,7 @@ void fuser_close(struct fuser *f)
 
 /* Makes one grouping. remat: if values should be recomputed, the graph is replaced by one with their copies and without
  * groups (1). -1: g->err. */
-static int group_all(struct graph *g, bool unfused, bool remat)
+static int group_all(struct graph *g, bool unfused, bool remat, struct processor processor)
 {
     struct fuser f = {0};
     int changed = 0;
@@ -393,6 +394,7 @@ static int group_all(struct graph *g, bool unfused, bool remat)
         g->group[r] = op_is_masked(g->node[r].op) ? 0 : GROUP_NONE;
     bool ok = g->group && (unfused || fuse_pads_choose(g)) && fuser_open(&f, g);
     if (ok) {
+        f.processor = processor;
         single_groups(&f, unfused);
         ok = unfused || (fuse_order(&f) && fuse_all(&f));
         store_whole(&f);
@@ -408,14 +410,14 @@ static int group_all(struct graph *g, bool unfused, bool remat)
     return ok ? changed : -1;
 }
 
-int pass_fuse_groups(struct graph *g, bool unfused)
+int pass_fuse_groups(struct graph *g, bool unfused, struct processor processor)
 {
     if (g->symbols) /* kernels need known sizes */
         return 0;
-    int changed = group_all(g, unfused, !unfused);
+    int changed = group_all(g, unfused, !unfused, processor);
     if (changed > 0)
-        changed = pass_dce(g) < 0 ? -1 : group_all(g, unfused, false);
+        changed = pass_dce(g) < 0 ? -1 : group_all(g, unfused, false, processor);
     return changed < 0 ? -1 : 1;
 }
 
-int pass_fuse(struct graph *g) { return pass_fuse_groups(g, false); }
+int pass_fuse(struct graph *g) { return pass_fuse_groups(g, false, (struct processor){0}); }

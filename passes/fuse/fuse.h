@@ -35,6 +35,7 @@ struct side_search {
 
 struct fuser {
     struct graph *g;
+    struct processor processor;
     struct group *group; uint32_t ngroup;
     ref *next;          /* per node: next member of its group */
     /* reader[readers[r]] up to reader[readers[r + 1]]: the readers of r, also through views */
@@ -93,6 +94,9 @@ void fuse_join(struct fuser *f, uint32_t a, uint32_t b, enum join join);
  *
  * Adds attention_stats to the kernels of their attentions; groups have one node each at that time. */
 void fuse_attention(struct fuser *f);
+/* Makes one kernel of the gradients in q, and in k and v, of an attention, on a processor that has enough matrices for
+ * its threads. */
+void fuse_attention_gradients(struct fuser *f);
 
 /* ---- fuse_rows.c ---- */
 

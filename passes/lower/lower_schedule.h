@@ -107,13 +107,16 @@ struct sort_facts { int64_t rows, len, levels; };
 bool choose_sort(struct lowering *w, const struct sort_facts *f, struct schedule *s);
 
 /* ---- lower_attention_schedule.c ---- */
+enum gradient_kind { GRADIENT_NONE, GRADIENT_ONE, GRADIENT_BOTH };  /* both: in q, and in k and v, by one kernel */
 struct attention_facts {
-    bool gradient;
+    enum gradient_kind gradient;
     int64_t l, m, d, e;             /* rows that are lanes, and that are walked; columns of q and k, of v */
     int64_t block;                  /* rows walked in a block of the numeric order */
     int64_t element;                /* bytes of what is summed */
     int64_t matrices;               /* that have results */
     bool half;                      /* what is walked is of half floats */
+    bool keys;                      /* of a gradient: in k and v */
+    unsigned factors;               /* dtype + 1 of the operands that a GPU's matrix units could multiply; 0: none */
 };
 bool choose_attention(struct lowering *w, const struct attention_facts *f, struct schedule *s);
 

@@ -255,8 +255,9 @@ static struct program *plan(const struct graph *captured, bool fuse, const struc
         err_set(e, KL_ERR_MEMORY, "no memory to compile graph @%s", captured->name);
     for (unsigned d = 0; g && d < MAX_DEVICES; d++)
         graph_move(g, d, DEVICE_CPU);
-    if (g && !passes_run(g, &(struct pass_options){.fuse = fuse, .verify = true,
-                                                   .in_pairs = caps->dot2 ? UINT64_C(1) << DEVICE_CPU : 0}))
+    const uint64_t cpu = UINT64_C(1) << DEVICE_CPU;
+    if (g && !passes_run(g, &(struct pass_options){.fuse = fuse, .verify = true, .in_pairs = caps->dot2 ? cpu : 0,
+                                                   .processor = {cpu, caps->threads}}))
         err_set(e, g->err.code, "%s", g->err.msg);
     else if (g && (p = program_plan_with(g, caps, schedules, NULL, NULL, e)) && !program_check(p, e)) {
         program_free(p);

@@ -67,6 +67,9 @@ const struct backend *device_backend(int device, struct caps *caps)
     return cpu_backend;
 }
 
+/* Device ref follows cpu: the same orders of sums, the same kernels in what is shown of them. */
+static const uint64_t hosts = UINT64_C(1) << DEVICE_REF | UINT64_C(1) << DEVICE_CPU;
+
 static bool multiplies_bf16(const struct graph *g)
 {
     bool found = false;
@@ -79,11 +82,26 @@ static bool multiplies_bf16(const struct graph *g)
 
 uint64_t device_in_pairs(const struct graph *g)
 {
-    const uint64_t hosts = UINT64_C(1) << DEVICE_REF | UINT64_C(1) << DEVICE_CPU;
     struct caps caps;
     if (!(graph_devices(g) & hosts) || !multiplies_bf16(g)) return 0;
     device_backend(DEVICE_CPU, &caps);
     return caps.dot2 ? hosts : 0;
+}
+
+static bool has_attention(const struct graph *g)
+{
+    bool found = false;
+    for (ref r = 1; r < g->nnode && !found; r++) found = op_is_attention(g->node[r].op);
+    for (uint32_t i = 0; i < g->nregion && !found; i++) found = has_attention(g->region[i]);
+    return found;
+}
+
+struct processor device_processor(const struct graph *g)
+{
+    struct caps caps;
+    if (!(graph_devices(g) & hosts) || !has_attention(g)) return (struct processor){0};
+    device_backend(DEVICE_CPU, &caps);
+    return (struct processor){hosts, caps.threads};
 }
 
 int device_find(const char *name, struct err *e)

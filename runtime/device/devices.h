@@ -35,6 +35,8 @@ const struct backend *device_backend(int device, struct caps *caps);
 /* The devices, as a set of bits, that add products of bf16 in pairs (caps.dot2), if the graph has products of bf16:
  * cpu, and ref, which computes the same sums. */
 uint64_t device_in_pairs(const struct graph *g);
+/* What pass fuse needs to know of cpu, if the graph has attention on it, or on ref; else {0}. */
+struct processor device_processor(const struct graph *g);
 /* The dtypes that a device supports, as a set of bits.  The device must work. */
 uint32_t device_dtypes(int device);
 /* Calls `line` for each device of each kind: with its description, or with the reason why it does not work. */

@@ -58,7 +58,7 @@ bool trail_make(struct trail *t, const struct graph *captured, const struct dump
         graph_move(g, graph_device(g), (unsigned)r->device);
     bool ok = (!mark || mark_nodes(g, "")) &&
               passes_run(g, &(struct pass_options){.fuse = r->fuse, .verify = true, .in_pairs = device_in_pairs(g),
-                                                   .dump = keep_stage, .ctx = t});
+                                                   .processor = device_processor(g), .dump = keep_stage, .ctx = t});
     if (!ok)
         err_set(e, g->err.code, "%s", g->err.msg);
     graph_free(g);

@@ -140,7 +140,11 @@ static void vary(struct schedule *s)
     case SCHED_CUMULATIVE: s->width = s->width > 1 ? lanes() : 1; break;
     case SCHED_ATTENTION:
     case SCHED_ATTENTION_GRAD:
-        s->width = lanes();
+    case SCHED_ATTENTION_BOTH:
+        if (s->kind == SCHED_ATTENTION_BOTH)
+            s->attention.lanes = lanes();
+        else
+            s->width = lanes();
         s->attention.square = s->attention.square && s->width % s->attention.square == 0 && maybe()
                               ? s->attention.square : 0;
         s->attention.widen = s->attention.widen && maybe();

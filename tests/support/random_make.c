@@ -281,11 +281,11 @@ static ref random_attention(struct maker *m, ref x)
     seen.dim[last] = sight == 1 ? weights.dim[last] : 2;
     if (!fits(&k) || !fits(&v) || !fits(&seen) || !fits(&weights) || !fits(&out))
         return NIL;
-    ref by = sight ? fitting(m, sight == 1 ? KL_BOOL : chance(m, 2) ? KL_I32 : KL_I64, &seen) : NIL, din[3];
+    ref by = sight ? fitting(m, sight == 1 ? KL_BOOL : chance(m, 2) ? KL_I32 : KL_I64, &seen) : NIL, din[3] = {NIL};
     ref y = n_attention(m->g, x, fitting(m, dt, &k), fitting(m, dt, &v), by, 0.5, chance(m, 3));
     if (y && node_numel(m->g, x) <= 1 << 12 && chance(m, 3)) /* of more the interpreter takes its time */
         n_attention_gradient(m->g, y, fitting(m, dt, node_shape(m->g, y)), din), y = din[rng_below(&m->r, 3)];
-    return y;
+    return y && y == din[0] && chance(m, 2) ? n_concat(m->g, din, 2, last - 1) : y; /* of both nodes of it */
 }
 
 /* To a small integer, from one, or both. */
@@ -684,7 +684,7 @@ static ref random_custom(struct maker *m, ref x)
     uint32_t n = 1 + (uint32_t)rng_below(&m->r, 3);
     for (uint32_t i = 1; i < n; i++)
         in[i] = any(m);
-    ref r = n_turn(m->g, in, n, (unsigned)rng_below(&m->r, 4));
+    ref r = n_custom(m->g, in, n, (unsigned)rng_below(&m->r, 4));
     if (r)
         m->g->node[r].flags |= MARK_STOP; /* it has no gradient */
     for (uint32_t i = 1; i < n && r; i++)

@@ -30,14 +30,19 @@ static void coord_of(const struct attention *a, val row, val column, val coord[K
     coord[a->lead.rank + 1] = column;
 }
 
-val attention_element(const struct attention *a, unsigned which, val row, val column)
+val attention_stored(const struct attention *a, unsigned which, val row, val column)
 {
     struct lowering *w = a->w;
     val coord[KL_MAX_RANK];
     coord_of(a, row, column, coord);
     lower_point(w);
-    val x = lower_at(w, a->n->in[which == SEEN ? a->seen_in : which], coord);
-    return which == SEEN ? x : k_cast(w->k, x, a->dtype);
+    return lower_at(w, a->n->in[which == SEEN ? a->seen_in : which], coord);
+}
+
+val attention_element(const struct attention *a, unsigned which, val row, val column)
+{
+    val x = attention_stored(a, which, row, column);
+    return which == SEEN ? x : k_cast(a->w->k, x, a->dtype);
 }
 
 static val panel_index(const struct attention *a, unsigned which, val j, val column)
@@ -110,6 +115,10 @@ void attention_tile_range(struct attention *a)
     k_end(k, i);
     a->first = k_cast(k, k_out(k, least), KL_I64);
     a->end = k_cast(k, k_out(k, most), KL_I64);
+    if (a->w->chooser->caps->is_gpu) { /* gives the loop over blocks of keys a bound that is known */
+        a->first = greater(k, smaller(k, a->first, walked_rows(a)), k_int(k, 0));
+        a->end = greater(k, smaller(k, a->end, walked_rows(a)), k_int(k, 0));
+    }
 }
 
 val attention_sees(const struct attention *a, val j)
@@ -558,7 +567,7 @@ void attention_make_panel(struct attention *a, unsigned which)
         a->panel[which] = 1 + k_buf(a->w->k, BUF_SCRATCH, a->dtype, (a->rows + a->block) * columns, 0);
 }
 
-struct attention_facts attention_facts_of(const struct attention *a, bool gradient, bool results)
+struct attention_facts attention_facts_of(const struct attention *a, enum gradient_kind gradient, bool results)
 {
     return (struct attention_facts){.gradient = gradient, .l = a->l, .m = a->m, .d = a->d, .e = a->e,
                                     .block = a->block, .element = (int64_t)dtype_size(a->dtype),
@@ -637,10 +646,15 @@ void lower_attention_group(struct lowering *w)
         err_set(&k->err, KL_ERR_INTERNAL, "attention: node %u has no numeric order", w->anchor);
         return;
     }
-    struct attention_facts facts = attention_facts_of(&a, false, a.e || stats);
+    struct attention_facts facts = attention_facts_of(&a, GRADIENT_NONE, a.e || stats);
     struct schedule s;
+    facts.factors = attention_has_matrices(&a, false, false) ? w->g->node[n->in[K]].dtype + 1 : 0;
     if (!choose_attention(w, &facts, &s))
         return;
+    if (s.kind == SCHED_ATTENTION_MATRIX) {
+        attention_emit_matrix(&a, &s, false);
+        return;
+    }
     attention_follow(&a, &s);
     int64_t extent = attention_extent(&a, facts.matrices);
     struct tasks t;

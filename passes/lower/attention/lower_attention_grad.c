@@ -1,9 +1,16 @@
-/* The gradient of attention (op_attention_grad.c).  The rows of one side are lanes, and the rows of the other side
- * are walked, as in lower_attention.c, whose tiles of products are used here.
+/* The gradient of attention (op_attention_grad.c), in q, in k and v, or in all three.  The rows of one side are lanes,
+ * and the rows of the other side are walked, as in lower_attention.c, whose tiles of products are used here.
  *
  * An iteration of the parallel loop owns W neighbouring rows: queries for the gradient in q, keys for the gradients
  * in k and v.  For each block of the other side's rows it computes scores and dp (two tiles of products), then p and
  * ds of the whole block, then what these add to the totals.  Only the totals of its own rows are stored.
+ *
+ * A kernel of both nodes computes scores and dp once: five products of L x M instead of seven.  Its lanes are queries,
+ * and an iteration of the parallel loop owns a whole matrix: tiles of queries, each as wide as a block of the numeric
+ * order, in ascending order.  For each block of keys it computes p and ds, adds to the tile's totals, and adds what the
+ * tile's queries give to the gradients in k and v to a table in scratch, [M][D + E], columns as lanes.  A row of the
+ * table gets the sums of blocks of queries in ascending order, as in the kernel of keys: they are the same bits.
+ * Blocks of which all queries see all keys are computed by a second copy of the code, without selects.
  *
  * Rows that no row of the tile sees are skipped.  With causality, a tile of queries ends at the last key that its
  * last query sees, and a tile of keys begins at the first query that sees its first key.  With bounds, a tile of
@@ -20,6 +27,11 @@ struct gradient {
     unsigned other;                     /* the operand whose rows are walked */
     uint32_t p, ds;                     /* scratch lbufs with dimensions [block][W] */
     uint32_t stat[STAT_COUNT];          /* lbufs [W], if queries are lanes */
+    ref both;                           /* the node of the gradient in k and v, if this kernel computes it beside that
+                                           in q; NIL: it does not */
+    uint32_t table;                     /* lbuf [M][D + E]: the totals of that node */
+    int64_t lanes;                      /* of its columns */
+    val count;                          /* queries of the tile */
 };
 
 /* The range of keys that the query of walked row j of the block sees. */
@@ -139,6 +151,143 @@ static void gradient_sums(const struct gradient *t, uint32_t weight, int64_t fro
         gradient_sum(t, weight, k_int(k, from + most), columns - most);
 }
 
+/* ---- both gradients in one kernel ---- */
+
+/* The queries of the tile as a block of rows that are walked. */
+static struct attention tile_of_queries(const struct attention *a)
+{
+    struct attention x = *a;
+    x.m = a->l;
+    x.k0 = a->q0;
+    return x;
+}
+
+static int64_t table_width(const struct gradient *t) { return t->a.d + t->a.e; }
+
+static val table_index(const struct gradient *t, val key, val column)
+{
+    struct kernel *k = t->a.w->k;
+    ix_bound(k, key, 0, t->a.m - 1);
+    return ix_add(k, ix_scale(k, key, table_width(t)), column);
+}
+
+/* Opens a vector loop over columns c, c + 1, ..; some: only so many of its lanes have one, 0: all. */
+static val begin_columns(const struct gradient *t, val c, int64_t some)
+{
+    struct lowering *w = t->a.w;
+    w->lane = k_loop(w->k, LOOP_VECTOR, k_int(w->k, 0), k_int(w->k, t->lanes), 1);
+    w->pred = some ? k_prim(w->k, P_LT, w->lane, k_int(w->k, some), 0) : 0;
+    val column = ix_add(w->k, c, w->lane);
+    ix_bound(w->k, column, 0, table_width(t) - 1);
+    return column;
+}
+
+/* Adds to columns c, c + 1, .. of the table, for `rows` keys from number j of the block on, the sum over the tile's
+ * queries of weight * an element of q or dy. */
+static void table_tile(const struct gradient *t, uint32_t weight, val c, int64_t some, val j, int64_t rows)
+{
+    const struct attention *a = &t->a, queries = tile_of_queries(a);
+    struct kernel *k = a->w->k;
+    val carry[MAX_ROWS], sum[MAX_ROWS], column = begin_columns(t, c, some);
+    val start = k_splat(k, of(a, -0.0)), i = k_loop(k, LOOP_SERIAL, k_int(k, 0), t->count, 1);
+    for (int64_t r = 0; r < rows; r++)
+        carry[r] = k_carry(k, start);
+    val x = attention_in_block(&queries, X, i, column);
+    for (int64_t r = 0; r < rows; r++) {
+        val at = ix_add(k, ix_scale(k, block_row(a, ix_add(k, j, k_int(k, r))), a->width), i);
+        sum[r] = k_prim(k, P_FMA, k_splat(k, k_load(k, weight, at, 0)), x, carry[r]);
+        if (partial(a))
+            sum[r] = k_prim(k, P_SELECT, k_splat(k, k_load(k, a->seen, at, 0)), sum[r], carry[r]);
+    }
+    for (int64_t r = 0; r < rows; r++)
+        k_next(k, carry[r], sum[r]);
+    k_end(k, i);
+    for (int64_t r = 0; r < rows; r++) {
+        val at = table_index(t, ix_add(k, a->k0, ix_add(k, j, k_int(k, r))), column);
+        val total = k_prim(k, P_ADD, k_load(k, t->table, at, a->w->pred), k_out(k, carry[r]), 0);
+        k_store(k, t->table, at, total, a->w->pred);
+    }
+    end_lanes(a);
+}
+
+/* The same for all keys of the block. */
+static void table_rows(const struct gradient *t, uint32_t weight, val c, int64_t some)
+{
+    const struct attention *a = &t->a;
+    struct kernel *k = a->w->k;
+    int64_t rows = a->rows * a->width / t->lanes;
+    rows = rows < 1 ? 1 : rows > MAX_ROWS ? MAX_ROWS : rows;
+    val keys = ix_sub(k, a->until, a->from), whole = a->until;
+    if (rows > 1)
+        whole = ix_add(k, a->from, ix_scale(k, ix_div(k, keys, rows), rows));
+    val j = k_loop(k, LOOP_SERIAL, a->from, whole, rows);
+    table_tile(t, weight, c, some, j, rows);
+    k_end(k, j);
+    int64_t number;
+    if (rows == 1 || (ix_const(k, keys, &number) && number % rows == 0))
+        return;
+    j = k_loop(k, LOOP_SERIAL, whole, a->until, 1);
+    table_tile(t, weight, c, some, j, 1);
+    k_end(k, j);
+}
+
+static void table_sums(const struct gradient *t, uint32_t weight, int64_t from, int64_t columns)
+{
+    struct kernel *k = t->a.w->k;
+    int64_t whole = columns / t->lanes * t->lanes;
+    if (whole) {
+        val c = k_loop(k, LOOP_SERIAL, k_int(k, from), k_int(k, from + whole), t->lanes);
+        table_rows(t, weight, c, 0);
+        k_end(k, c);
+    }
+    if (columns > whole)
+        table_rows(t, weight, k_int(k, from + whole), columns - whole);
+}
+
+/* Clears the table, or stores columns from .. from + columns - 1 of it, multiplied by `factor`. */
+static void table_columns(const struct gradient *t, bool clears, int64_t from, int64_t columns, double factor)
+{
+    const struct attention *a = &t->a;
+    struct kernel *k = a->w->k;
+    const struct shape *s = node_shape(a->w->g, t->both);
+    val j = k_loop(k, LOOP_SERIAL, k_int(k, 0), walked_rows(a), 1);
+    for (int tail = 0; tail < 2; tail++) {
+        int64_t whole = columns / t->lanes * t->lanes, some = tail ? columns - whole : 0;
+        if (tail ? !some : !whole)
+            continue;
+        val c = tail ? 0 : k_loop(k, LOOP_SERIAL, k_int(k, from), k_int(k, from + whole), t->lanes);
+        val column = begin_columns(t, tail ? k_int(k, from + whole) : c, some), at = table_index(t, j, column);
+        if (clears) {
+            k_store(k, t->table, at, k_splat(k, of(a, 0)), a->w->pred);
+        } else {
+            val total = k_load(k, t->table, at, a->w->pred);
+            attention_store(a, t->both, s, j, column,
+                            factor == 1 ? total : k_prim(k, P_MUL, total, k_splat(k, of(a, factor)), 0));
+        }
+        end_lanes(a);
+        if (c)
+            k_end(k, c);
+    }
+    k_end(k, j);
+}
+
+/* Finds the range of keys that all queries of the tile see. */
+static void common_range(const struct gradient *t, val *lo, val *hi)
+{
+    const struct attention *a = &t->a;
+    struct kernel *k = a->w->k;
+    val none = k_bits(k, a->index, 0), all = k_cast(k, walked_rows(a), a->index);
+    val i = k_loop(k, LOOP_SERIAL, k_int(k, 0), t->count, 1), most = k_carry(k, none), least = k_carry(k, all);
+    val more = greater(k, k_load(k, a->lo, i, 0), most), less = smaller(k, k_load(k, a->hi, i, 0), least);
+    k_next(k, most, more);
+    k_next(k, least, less);
+    k_end(k, i);
+    *lo = k_cast(k, k_out(k, most), KL_I64);
+    *hi = k_cast(k, k_out(k, least), KL_I64);
+}
+
+/* ---- one block ---- */
+
 /* Opens an `if`, for bounds: a query of the block sees one of the tile's keys. */
 static val begin_seen_block(const struct attention *a)
 {
@@ -173,8 +322,31 @@ static void gradient_block(struct gradient *t)
     gradient_sums(t, t->ds, 0, a->d);
     if (t->keys)
         gradient_sums(t, t->p, a->d, a->e);
+    if (t->both) {
+        table_sums(t, t->ds, 0, a->d);
+        table_sums(t, t->p, a->d, a->e);
+    }
     if (seen)
         k_end(k, seen);
+}
+
+/* As gradient_block, with a copy of the code for blocks of which all queries see all keys, which are from `lo` to
+ * before `hi`. */
+static void gradient_blocks(struct gradient *t, val lo, val hi)
+{
+    struct attention *a = &t->a;
+    struct kernel *k = a->w->k;
+    struct gradient whole = *t, part = *t;
+    whole.a.causal = whole.a.bounds = false;
+    val end = smaller(k, ix_add(k, a->k0, k_int(k, a->block)), walked_rows(a));
+    val inside = k_prim(k, P_AND, k_prim(k, P_LE, lo, a->k0, 0), k_prim(k, P_LE, end, hi, 0), 0);
+    inside = k_prim(k, P_SELECT, inside, k_int(k, 1), k_int(k, 0));
+    val yes = k_if(k, k_prim(k, P_EQ, inside, k_int(k, 1), 0));
+    gradient_block(&whole);
+    k_end(k, yes);
+    val no = k_if(k, k_prim(k, P_EQ, inside, k_int(k, 0), 0));
+    gradient_block(&part);
+    k_end(k, no);
 }
 
 /* The range of queries that see one of the tile's keys; with causality it starts at the first query that sees the
@@ -213,8 +385,17 @@ static void gradient_tile(struct gradient *t)
     struct attention *a = &t->a;
     struct kernel *k = a->w->k;
     double scale = dtype_value(KL_F64, a->n->attr.attention.scale);
+    bool copies = t->both && ranges(a) && !a->mask;
+    val lo = 0, hi = 0;
     attention_bring_rows(a);
     gradient_start(t);
+    if (t->both) {
+        struct attention queries = tile_of_queries(a);
+        val left = ix_sub(k, own_rows(a), a->q0), most = k_int(k, a->width);
+        t->count = rows_divide(a, a->l, a->width) ? most : smaller(k, left, most);
+        if (a->panel[X])
+            attention_widen(&queries, X, k_int(k, 0), t->count);
+    }
     if (a->m && t->keys) {
         queries_range(a);
     } else if (a->m) {
@@ -222,17 +403,37 @@ static void gradient_tile(struct gradient *t)
             attention_store_ranges(a);
         attention_tile_range(a);
     }
+    if (copies)
+        common_range(t, &lo, &hi);
     if (a->m) {
         val from = ranges(a) ? ix_scale(k, k_prim(k, P_DIV, a->first, k_int(k, a->block), 0), a->block) : k_int(k, 0);
         a->k0 = k_loop(k, LOOP_SERIAL, from, a->end, a->block);
         ix_bound(k, a->k0, 0, a->m - 1);
-        gradient_block(t);
+        if (copies)
+            gradient_blocks(t, lo, hi);
+        else
+            gradient_block(t);
         k_end(k, a->k0);
     }
     if (a->d)
         attention_store_tile(a, 0, a->d, false, scale);
     if (t->keys && a->e)
         attention_store_tile(a, a->d, a->e, false, 1);
+}
+
+/* The tiles of queries of a matrix, in ascending order. */
+static void gradient_matrix(struct gradient *t)
+{
+    struct attention *a = &t->a;
+    struct kernel *k = a->w->k;
+    double scale = dtype_value(KL_F64, a->n->attr.attention.scale);
+    table_columns(t, true, 0, table_width(t), 1);
+    a->q0 = k_loop(k, LOOP_SERIAL, k_int(k, 0), own_rows(a), a->width);
+    ix_bound(k, a->q0, 0, a->l - 1);
+    gradient_tile(t);
+    k_end(k, a->q0);
+    table_columns(t, false, 0, a->d, scale);
+    table_columns(t, false, a->d, a->e, 1);
 }
 
 static void gradient_scratch(struct gradient *t)
@@ -253,15 +454,33 @@ static void gradient_scratch(struct gradient *t)
     if (partial(a))
         a->seen = attention_scratch(a, KL_BOOL, a->rows + a->block);
     attention_make_panel(a, t->other);
+    if (t->both) {
+        attention_make_panel(a, X);
+        t->table = k_buf(a->w->k, BUF_SCRATCH, a->dtype, a->m * table_width(t), 0);
+    }
+}
+
+/* The two nodes of a group: *queries, else *keys, is NIL if there is one. */
+static void gradient_nodes(const struct lowering *w, ref *queries, ref *keys)
+{
+    *queries = *keys = NIL;
+    for (uint32_t m = 0; m < w->nmember; m++) {
+        const struct node *n = &w->g->node[w->member[m]];
+        if (n->op == OP_attention_grad)
+            *(n->attr.attention.of == ATTENTION_KEYS ? keys : queries) = w->member[m];
+    }
 }
 
 void lower_attention_grad_group(struct lowering *w)
 {
     struct kernel *k = w->k;
+    ref of_queries, of_keys;
+    gradient_nodes(w, &of_queries, &of_keys);
+    bool keys = !of_queries;
+    w->anchor = keys ? of_keys : of_queries;
     const struct node *n = &w->g->node[w->anchor];
-    bool keys = n->attr.attention.of == ATTENTION_KEYS;
     const struct shape *own = node_shape(w->g, n->in[keys ? Y : X]), *other = node_shape(w->g, n->in[keys ? X : Y]);
-    struct gradient t = {.keys = keys, .other = keys ? X : Y};
+    struct gradient t = {.keys = keys, .other = keys ? X : Y, .both = keys ? NIL : of_keys};
     struct attention *a = &t.a;
     *a = (struct attention){.w = w, .n = n, .out = *node_shape(w->g, w->anchor), .lead = *own,
                             .own = keys ? Y : X, .seen_in = SEEN, .block = n->attr.attention.block,
@@ -280,19 +499,33 @@ void lower_attention_grad_group(struct lowering *w)
         return;
     }
     int64_t columns = a->out.dim[a->lead.rank + 1];
-    struct attention_facts facts = attention_facts_of(a, true, columns > 0);
+    struct attention_facts facts = attention_facts_of(a, t.both ? GRADIENT_BOTH : GRADIENT_ONE, columns > 0);
     struct schedule s;
+    facts.keys = keys;
+    facts.factors = attention_has_matrices(a, true, keys) ? w->g->node[n->in[X]].dtype + 1 : 0;
     if (!choose_attention(w, &facts, &s))
         return;
+    if (s.kind == SCHED_ATTENTION_MATRIX) {
+        attention_emit_matrix(a, &s, keys);
+        return;
+    }
     attention_follow(a, &s);
+    t.lanes = s.attention.lanes;
     a->index = a->l < INT32_MAX - a->block ? a->index : KL_I64;
-    int64_t extent = attention_extent(a, facts.matrices);
+    int64_t extent = t.both ? facts.matrices : attention_extent(a, facts.matrices);
     struct tasks tasks;
     if (extent)
         gradient_scratch(&t);
     lower_scalars(w);
-    attention_begin(a, extent, &tasks);
-    if (extent)
-        gradient_tile(&t);
+    if (t.both) {
+        val matrix = lower_tasks(w, extent, extent ? ix_size(k, shape_count(&a->lead)) : 0, &tasks);
+        lower_unflatten(k, &a->lead, matrix, a->coord);
+        if (extent)
+            gradient_matrix(&t);
+    } else {
+        attention_begin(a, extent, &tasks);
+        if (extent)
+            gradient_tile(&t);
+    }
     lower_tasks_end(w, &tasks);
 }

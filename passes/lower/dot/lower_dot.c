@@ -185,6 +185,8 @@ void dot_epilogue(const struct dot *d, val m, val n, val result)
     struct lowering *w = d->w;
     struct kernel *k = w->k;
     val coord[KL_MAX_RANK] = {0}, permuted[KL_MAX_RANK] = {0};
+    ix_below(k, m, d->size.m);
+    ix_below(k, n, d->size.n);
     result_coord(d, m, n, coord);
     if (d->permute)
         permuted_coord(d, d->permute, coord, permuted);
@@ -506,16 +508,18 @@ static void dot_emit_tile(const struct dot *d, struct tile *t)
 }
 
 /* Emits the tile of the last `left` rows, which are fewer than a tile has.  It chooses the lowest of several tile
- * heights that holds them, so that at most half of the tile's rows do not exist. */
+ * heights that holds them, so that about a quarter of the tile's rows, at most, do not exist: for small values of the
+ * symbols it is all of the work. */
 static void emit_last_rows(const struct dot *d, struct tile *t, val left)
 {
     struct kernel *k = d->w->k;
     ix_whole(k, left, 0, d->mr - 1);
-    for (int64_t most = d->mr - 1; most > 0; most /= 2) {
-        val few = k_prim(k, P_LE, left, k_int(k, most), 0), many = k_prim(k, P_LT, k_int(k, most / 2), left, 0);
+    for (int64_t most = d->mr - 1, below; most > 0; most = below) {
+        below = most * 3 / 4;
+        val few = k_prim(k, P_LE, left, k_int(k, most), 0), many = k_prim(k, P_LT, k_int(k, below), left, 0);
         val open = k_if(k, k_prim(k, P_AND, few, many, 0));
         t->rows = most;
-        t->there = most > 1 ? left : 0;
+        t->there = below < most - 1 ? left : 0;
         dot_emit_tile(d, t);
         k_end(k, open);
     }
@@ -584,6 +588,8 @@ static void emit_symbolic_blocks(const struct dot *d, struct tile *t, val first_
         t->kb = kb;
         t->k0 = ix_times(k, kb, length);
         t->length = length;
+        if (d->panel)
+            dot_pack(d, t->n0, t->cols, t->k0, t->length, DOT_BLOCK);
         dot_emit_rows(d, t, first_row, rows);
         k_end(k, kb);
         t->kb = last;
@@ -606,7 +612,7 @@ static void emit_task(const struct dot *d, const void *ctx, val first_row, int64
         t.kb = kb;
         t.k0 = ix_scale(k, kb, d->kblock);
         if (d->panel)
-            dot_pack(d, t.n0, t.cols, t.k0, t.kc);
+            dot_pack(d, t.n0, t.cols, t.k0, k_int(k, t.kc), t.kc);
         dot_emit_rows(d, &t, first_row, rows);
         k_end(k, kb);
     }
@@ -617,7 +623,7 @@ static void emit_task(const struct dot *d, const void *ctx, val first_row, int64
         t.kc = d->size.k - (d->blocks - 1) * d->kblock;
     }
     if (d->panel)
-        dot_pack(d, t.n0, t.cols, t.k0, t.kc);
+        dot_pack(d, t.n0, t.cols, t.k0, d->symbolic_k ? t.length : k_int(k, t.kc), t.kc);
     if (d->when == EPILOGUE_DURING_NEXT && cols == d->nr)
         t.waiting = k_prim(k, P_SELECT, k_prim(k, P_EQ, n0, k_int(k, 0), 0), k_int(k, 0), k_int(k, rows));
     dot_emit_rows(d, &t, first_row, rows);
@@ -631,7 +637,7 @@ static void emit_columns(const struct dot *d, dot_task *task, const void *ctx, v
 {
     struct kernel *k = d->w->k;
     bool runs = d->run < d->size.n, all = runs || walks_rows(d);
-    if (d->symbolic_n) { /* lanes beyond the last column are masked in all tiles, so one kind of tile is enough */
+    if (d->symbolic_n && !runs) { /* lanes beyond the last column are masked, so one kind of tile is enough */
         struct dot here = *d;
         val n0 = ix_scale(k, number, d->nr), left = k_prim(k, P_SUB, ix_size(k, d->size.n), n0, 0);
         ix_whole(k, left, 1, d->size.n);
@@ -693,9 +699,11 @@ void dot_tasks(struct dot *d, int64_t columns, dot_task *task, const void *ctx)
 {
     struct kernel *k = d->w->k;
     int64_t row_blocks = dot_parts(d->size.m, d->mblock);
+    bool runs = d->run < d->size.n;
     struct tasks t;
     val rows = parts_of(d, d->symbolic_m, d->size.m, d->mblock, row_blocks);
-    val across = parts_of(d, d->symbolic_n, d->size.n, d->nr, columns), each = ix_times(k, rows, across);
+    val across = parts_of(d, d->symbolic_n, d->size.n, runs ? d->run : d->nr, columns);
+    val each = ix_times(k, rows, across);
     val p = lower_tasks(d->w, d->size.batch * row_blocks * columns,
                         d->symbolic ? ix_times(k, ix_size(k, d->size.batch), each) : 0, &t), rest = p, column;
     if (k->extent) {
@@ -734,10 +742,6 @@ static void dot_emit_tiles(struct dot *d, const struct schedule *s)
     d->mblock = s->dot.rows;
     d->run = s->dot.run ? s->dot.run : d->size.n;
     d->lanes = s->dot.lanes;
-    if (d->run < d->size.n && d->symbolic) {
-        kernel_refuse(k, "the columns of a product lie in runs");
-        return;
-    }
     d->when = (enum sched_epilogue)s->dot.epilogue;
     if (d->when != EPILOGUE_IN_TILE) {
         int64_t tiles = d->when == EPILOGUE_AFTER_ROWS ? dot_parts(d->size.n, d->nr) : 1;

@@ -96,6 +96,8 @@ void dot_find_steps(struct dot *d)
         int64_t step_n = 0;
         for (uint32_t axis = d->free_b.rank; apart && axis-- > 1;) {
             run *= d->free_b.dim[axis];
+            if (ix_symbolic(k, run)) /* runs have a length that is a number */
+                break;
             int64_t step = run > 1 ? side_step(&copy, true, run) : 0;
             if (step > 0 && step <= MAX_STEP && (!step_n || step <= step_n)) {
                 d->columns_run = run;
@@ -110,6 +112,8 @@ void dot_find_steps(struct dot *d)
         run = 1;
         for (uint32_t axis = d->con.rank; apart_k && axis-- > 1;) {
             run *= d->con.dim[axis];
+            if (ix_symbolic(k, run))
+                break;
             int64_t step = run > 1 ? k_step(&copy, run) : 0;
             if (step > 0 && step <= MAX_STEP && (!step_k || step <= step_k)) {
                 d->steps_run = run;
@@ -142,8 +146,8 @@ bool dot_along_k(const struct dot *d, bool second)
         val j = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, d->size.k), 1);
         dot_element(&copy, second, i, j);
         for (val v = j; v < k->ninst && step_k != 1; v++) /* the first load that has such neighbours */
-            if (k->inst[v].op == L_LOAD && (!ix_stride(k, k->inst[v].a, i, &step_side) ||
-                                            !ix_stride(k, k->inst[v].a, j, &step_k)))
+            if (k->inst[v].op == L_LOAD && (!ix_stride_size(k, k->inst[v].a, i, &step_side) ||
+                                            !ix_stride_size(k, k->inst[v].a, j, &step_k)))
                 step_side = step_k = 0;
     }
     trial_end(&t, d->w);
