@@ -179,8 +179,10 @@ struct program {
     uint32_t rows;                /* of the whole program: number of commands, regions' included */
     uint32_t max_args;            /* maximum number of arguments of a kernel, regions included */
     uint64_t devices;             /* devices used, one bit each */
-    /* contains a CMD_CUSTOM, possibly in a region: it calls the user's functions, which may fail */
+    /* Has a custom op, which may fail, in a region, or at or behind the first command that may overwrite a state.  No
+     * state can then be updated in place. */
     bool calls;
+    uint32_t overwrites;          /* the first command that may overwrite a state; before it all signals are awaited */
     uint32_t signals;             /* commands that another thread runs */
     int64_t arena_bytes[MAX_DEVICES];
     /* bytes at the end of each arena for the programs of regions, on devices other than that of their op, where they

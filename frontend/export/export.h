@@ -21,7 +21,10 @@ struct exporter {
     const struct graph *g;
     struct value_name *name;             /* per node; "": it has no name yet */
     struct proto nodes, initializers; /* fields of a GraphProto */
-    uint32_t made;                 /* number of names made so far */
+    uint32_t made;                 /* number of names made so far, in the whole model */
+    const struct exporter *outer;  /* of a region: that of the graph around it */
+    uint32_t region;               /* its number in the model, which is a part of names; 0: the whole graph */
+    uint32_t *regions;             /* number of regions so far */
     struct err *e;
 };
 
@@ -33,13 +36,21 @@ struct value_name export_tensor(struct exporter *x, unsigned dtype, const struct
 struct value_name export_ints(struct exporter *x, uint32_t n, const int64_t *v);
 struct value_name export_number(struct exporter *x, unsigned dtype, double v);
 
-struct attribute { const char *name; uint32_t n; const int64_t *ints; }; /* n 0: the attribute is one number, ints[0] */
+/* value: n int64_t, or one if n is 0; for n ATTRIBUTE_STRING text, for n ATTRIBUTE_GRAPH a GraphProto. */
+struct attribute { const char *name; uint32_t n; const void *value; };
+#define ATTRIBUTE_STRING UINT32_MAX
+#define ATTRIBUTE_GRAPH (UINT32_MAX - 1)
 /* Adds a node with n operands ("": omitted) and one result.  attributes: NULL, or an array that ends with an attribute
  * without a name. */
 void export_node(struct exporter *x, const char *op, uint32_t nin, const char *const *in, const char *out,
                  const struct attribute *attributes);
 void export_node_of(struct exporter *x, const char *op, uint32_t nin, const char *const *in, uint32_t nout,
                     const char *const *out, const struct attribute *attributes); /* the same with nout results */
+void export_value_info(struct proto *graph, unsigned field, const char *name, unsigned dtype, const struct shape *s);
+/* Writes the nodes that the outputs of x->g need, whose leaves have names.  false: *x->e. */
+bool export_nodes(struct exporter *x);
+void export_append(struct proto *to, const struct proto *fields); /* the fields at the end of another message */
+enum { EXPORT_GRAPH_NODE = 1, EXPORT_GRAPH_NAME = 2, EXPORT_GRAPH_INPUT = 11, EXPORT_GRAPH_OUTPUT = 12 };
 bool export_refuse(struct exporter *x, ref r, const char *why); /* returns false; the error names the node and its
                                                                    line */
 
@@ -56,5 +67,16 @@ bool export_file(const struct graph *g, const char *path, struct err *e);
 bool export_op(struct exporter *x, ref r);
 bool export_dot(struct exporter *x, ref r, const char *out);
 bool export_attention(struct exporter *x, ref r, const char *out);
+
+/* ---- onnx_index.c ---- */
+struct value_name export_permuted(struct exporter *x, const char *value, uint32_t rank, const int64_t *perm);
+struct value_name export_cast(struct exporter *x, const char *value, unsigned dtype);
+bool export_gather(struct exporter *x, ref r, const char *out);
+bool export_scatter(struct exporter *x, ref r, const char *out);
+bool export_dynamic(struct exporter *x, ref r, const char *out); /* dynamic_slice, dynamic_update */
+bool export_quantized(struct exporter *x, ref r, const char *out); /* quantize, dequantize */
+
+/* ---- onnx_regions.c: scan, while, cond ---- */
+bool export_region(struct exporter *x, ref r);
 
 #endif

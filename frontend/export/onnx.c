@@ -1,13 +1,15 @@
-/* A graph as an ONNX model of opset 17: names, constants, nodes, inputs and outputs.  The numbers of fields are those
+/* A graph as an ONNX model of opset 18: names, constants, nodes, inputs and outputs.  The numbers of fields are those
  * of onnx.proto. */
 #include "export.h"
 #include <string.h>
 
-enum { OPSET = 17, IR_VERSION = 8 };
+enum { OPSET = 18, IR_VERSION = 8 };
 enum { MODEL_IR = 1, MODEL_PRODUCER = 2, MODEL_GRAPH = 7, MODEL_OPSET = 8 };
-enum { GRAPH_NODE = 1, GRAPH_NAME = 2, GRAPH_INITIALIZER = 5, GRAPH_INPUT = 11, GRAPH_OUTPUT = 12 };
+enum { GRAPH_NODE = EXPORT_GRAPH_NODE, GRAPH_NAME = EXPORT_GRAPH_NAME, GRAPH_INITIALIZER = 5,
+       GRAPH_INPUT = EXPORT_GRAPH_INPUT, GRAPH_OUTPUT = EXPORT_GRAPH_OUTPUT };
 enum { NODE_INPUT = 1, NODE_OUTPUT = 2, NODE_NAME = 3, NODE_OP = 4, NODE_ATTRIBUTE = 5 };
-enum { ATTRIBUTE_NAME = 1, ATTRIBUTE_I = 3, ATTRIBUTE_INTS = 8, ATTRIBUTE_TYPE = 20, TYPE_INT = 2, TYPE_INTS = 7 };
+enum { ATTRIBUTE_NAME = 1, ATTRIBUTE_I = 3, ATTRIBUTE_S = 4, ATTRIBUTE_G = 6, ATTRIBUTE_INTS = 8, ATTRIBUTE_TYPE = 20 };
+enum { TYPE_INT = 2, TYPE_STRING = 3, TYPE_GRAPH = 5, TYPE_INTS = 7 };
 enum { TENSOR_DIMS = 1, TENSOR_TYPE = 2, TENSOR_NAME = 8, TENSOR_RAW = 9 };
 
 unsigned export_type(unsigned dtype)
@@ -28,7 +30,7 @@ struct value_name export_fresh(struct exporter *x)
 const char *export_value(struct exporter *x, ref r)
 {
     if (!*x->name[r].s)
-        snprintf(x->name[r].s, EXPORT_NAME, "v%u", r);
+        snprintf(x->name[r].s, EXPORT_NAME, x->region ? "v%u.%u" : "v%u", r, x->region);
     return x->name[r].s;
 }
 
@@ -72,6 +74,24 @@ void export_node(struct exporter *x, const char *op, uint32_t nin, const char *c
     export_node_of(x, op, nin, in, 1, &out, attributes);
 }
 
+static void put_attribute_value(struct proto *a, const struct attribute *from)
+{
+    const int64_t *ints = from->value;
+    if (from->n == ATTRIBUTE_STRING) {
+        proto_text(a, ATTRIBUTE_S, from->value);
+        proto_int(a, ATTRIBUTE_TYPE, TYPE_STRING);
+    } else if (from->n == ATTRIBUTE_GRAPH) {
+        proto_message(a, ATTRIBUTE_G, (struct proto *)(uintptr_t)from->value);
+        proto_int(a, ATTRIBUTE_TYPE, TYPE_GRAPH);
+    } else {
+        for (uint32_t i = 0; i < from->n; i++)
+            proto_int(a, ATTRIBUTE_INTS, ints[i]);
+        if (!from->n)
+            proto_int(a, ATTRIBUTE_I, ints[0]);
+        proto_int(a, ATTRIBUTE_TYPE, from->n ? TYPE_INTS : TYPE_INT);
+    }
+}
+
 void export_node_of(struct exporter *x, const char *op, uint32_t nin, const char *const *in, uint32_t nout,
                     const char *const *out, const struct attribute *attributes)
 {
@@ -84,11 +104,7 @@ void export_node_of(struct exporter *x, const char *op, uint32_t nin, const char
     proto_text(&n, NODE_OP, op);
     for (; attributes && attributes->name; attributes++) {
         proto_text(&a, ATTRIBUTE_NAME, attributes->name);
-        for (uint32_t i = 0; i < attributes->n; i++)
-            proto_int(&a, ATTRIBUTE_INTS, attributes->ints[i]);
-        if (!attributes->n)
-            proto_int(&a, ATTRIBUTE_I, attributes->ints[0]);
-        proto_int(&a, ATTRIBUTE_TYPE, attributes->n ? TYPE_INTS : TYPE_INT);
+        put_attribute_value(&a, attributes);
         proto_message(&n, NODE_ATTRIBUTE, &a);
     }
     proto_message(&x->nodes, GRAPH_NODE, &n);
@@ -100,14 +116,22 @@ bool export_refuse(struct exporter *x, ref r, const char *why)
 {
     const struct node *n = node_at(x->g, r);
     const kl_site *s = &x->g->site[n->site];
-    char at[300] = "";
+    char at[300] = "", shape[SHAPE_TEXT], of[SHAPE_TEXT] = "";
     if (n->site && s->file)
         snprintf(at, sizeof at, " (recorded at %.250s:%d)", s->file, s->line);
-    return err_set(x->e, KL_ERR_TYPE, "%s cannot be written as ONNX: %s%s", opinfo[n->op].name, why, at);
+    if (n->nin && !op_is_region(n->op)) {
+        const struct node *a = node_at(x->g, n->in[0]);
+        snprintf(of, sizeof of, " of %s%.150s", dtype_name(a->dtype),
+                 shape_text(node_shape(x->g, n->in[0]), shape, sizeof shape));
+    }
+    if (op_is_region(n->op))
+        return err_set(x->e, KL_ERR_TYPE, "%s cannot be written as ONNX: %s%s", opinfo[n->op].name, why, at);
+    return err_set(x->e, KL_ERR_TYPE, "%s%s to %s%.150s cannot be written as ONNX: %s%s", opinfo[n->op].name, of,
+                   dtype_name(n->dtype), shape_text(node_shape(x->g, r), shape, sizeof shape), why, at);
 }
 
 /* A ValueInfoProto: a name with a type. */
-static void put_value_info(struct proto *graph, unsigned field, const char *name, unsigned dtype, const struct shape *s)
+void export_value_info(struct proto *graph, unsigned field, const char *name, unsigned dtype, const struct shape *s)
 {
     struct proto value = {0}, type = {0}, tensor = {0}, shape = {0}, dim = {0};
     for (uint32_t i = 0; i < s->rank; i++) {
@@ -159,7 +183,7 @@ static void put_inputs(struct proto *graph, const struct graph *g, const struct 
     for (uint32_t i = 0; i < n; i++) {
         char text[EXPORT_NAME];
         name_of(text, name ? name[i] : leaves == &g->input ? NULL : leaves->v[i].name, word, i);
-        put_value_info(graph, GRAPH_INPUT, text, leaves->v[i].dtype, &g->shape[leaves->v[i].shape]);
+        export_value_info(graph, GRAPH_INPUT, text, leaves->v[i].dtype, &g->shape[leaves->v[i].shape]);
     }
 }
 
@@ -175,7 +199,7 @@ static void put_model(struct proto *graph, struct proto *model)
     proto_free(&opset);
 }
 
-static void append(struct proto *to, const struct proto *fields)
+void export_append(struct proto *to, const struct proto *fields)
 {
     to->failed |= fields->failed;
     uint8_t *v = mem_alloc(to->n + fields->n + 1);
@@ -203,35 +227,42 @@ static void put_onnx_graph(struct exporter *x, uint32_t nin, const char *const *
         char name[EXPORT_NAME];
         name_of(name, out_name ? out_name[i] : NULL, "output", i);
         export_node(x, "Identity", 1, (const char *const[]){export_value(x, r)}, name, NULL);
-        put_value_info(graph, GRAPH_OUTPUT, name, node_at(g, r)->dtype, node_shape(g, r));
+        export_value_info(graph, GRAPH_OUTPUT, name, node_at(g, r)->dtype, node_shape(g, r));
     }
     proto_text(graph, GRAPH_NAME, g->name);
-    append(graph, &x->nodes);
-    append(graph, &x->initializers);
+    export_append(graph, &x->nodes);
+    export_append(graph, &x->initializers);
 }
 
-bool export_model(const struct graph *g, uint32_t nin, const char *const *in_name, const void *const *data,
-                  const char *const *out_name, struct proto *model, struct err *e)
+bool export_nodes(struct exporter *x)
 {
-    struct exporter x = {.g = g, .name = mem_alloc(g->nnode * sizeof *x.name), .e = e};
-    struct proto graph = {0};
-    bool *needed = mem_alloc(g->nnode), ok = x.name && needed;
+    const struct graph *g = x->g;
+    bool *needed = mem_alloc(g->nnode), ok = needed || err_set(x->e, KL_ERR_MEMORY, "out of memory");
     for (uint32_t i = 0; i < g->nout && ok; i++)
         needed[g->out[i].value] = true;
     for (ref r = g->nnode; ok && r-- > 1;)
         for (uint32_t i = 0; needed[r] && i < node_nin(node_at(g, r)); i++)
             needed[node_in(g, node_at(g, r), i)] = true;
-    if (ok)
-        name_leaves(&x, nin, in_name, data);
     for (ref r = 1; r < g->nnode && ok; r++)
-        ok = !needed[r] || export_op(&x, r);
-    if (ok) {
+        ok = !needed[r] || export_op(x, r);
+    mem_free(needed);
+    return ok;
+}
+
+bool export_model(const struct graph *g, uint32_t nin, const char *const *in_name, const void *const *data,
+                  const char *const *out_name, struct proto *model, struct err *e)
+{
+    uint32_t regions = 0;
+    struct exporter x = {.g = g, .name = mem_alloc(g->nnode * sizeof *x.name), .e = e, .regions = &regions};
+    struct proto graph = {0};
+    if (x.name)
+        name_leaves(&x, nin, in_name, data);
+    if (x.name && export_nodes(&x)) {
         put_onnx_graph(&x, nin, in_name, out_name, &graph);
         put_model(&graph, model);
     }
-    bool room = x.name && needed && !model->failed && !graph.failed;
+    bool room = x.name && !model->failed && !graph.failed;
     mem_free(x.name);
-    mem_free(needed);
     proto_free(&x.nodes);
     proto_free(&x.initializers);
     proto_free(&graph);

@@ -189,21 +189,6 @@ static bool export_iota(struct exporter *x, ref r, const char *out)
 
 /* ---- what chooses and reduces ---- */
 
-/* Clamps an index to the range, as the graph's op does. */
-static bool export_gather(struct exporter *x, ref r, const char *out)
-{
-    const struct node *n = node_at(x->g, r);
-    struct value_name wide = export_fresh(x), held = export_fresh(x), low = export_number(x, KL_I64, 0);
-    struct value_name high = export_number(x, KL_I64,
-                                     (double)(node_shape(x->g, n->in[0])->dim[n->attr.axis.axis] - 1));
-    export_node(x, "Cast", 1, (const char *const[]){export_value(x, n->in[1])}, wide.s,
-                (struct attribute[]){{"to", 0, (int64_t[]){export_type(KL_I64)}}, {NULL, 0, NULL}});
-    export_node(x, "Clip", 3, (const char *const[]){wide.s, low.s, high.s}, held.s, NULL);
-    export_node(x, "Gather", 2, (const char *const[]){export_value(x, n->in[0]), held.s}, out,
-                (struct attribute[]){{"axis", 0, (int64_t[]){n->attr.axis.axis}}, {NULL, 0, NULL}});
-    return true;
-}
-
 static bool export_reduce(struct exporter *x, ref r, const char *out)
 {
     const struct node *n = node_at(x->g, r);
@@ -217,12 +202,12 @@ static bool export_reduce(struct exporter *x, ref r, const char *out)
         return export_refuse(x, r, "a reduction of bools");
     if (!k) { /* there are no axes */
         export_node(x, "Identity", 1, &a, out, NULL);
-    } else if (n->op == OP_sum) { /* ONNX's ReduceSum takes the axes as an operand */
-        struct value_name axes = export_ints(x, k, axis);
-        export_node(x, "ReduceSum", 2, (const char *const[]){a, axes.s}, out, NULL);
     } else {
-        export_node(x, n->op == OP_reduce_max ? "ReduceMax" : n->op == OP_reduce_min ? "ReduceMin" : "ReduceProd", 1,
-                    &a, out, (struct attribute[]){{"axes", k, axis}, {NULL, 0, NULL}});
+        struct value_name axes = export_ints(x, k, axis);
+        export_node(x, n->op == OP_sum          ? "ReduceSum"
+                       : n->op == OP_reduce_max ? "ReduceMax"
+                       : n->op == OP_reduce_min ? "ReduceMin"
+                                                : "ReduceProd", 2, (const char *const[]){a, axes.s}, out, NULL);
     }
     return true;
 }
@@ -245,13 +230,15 @@ bool export_op(struct exporter *x, ref r)
 {
     const struct node *n = node_at(x->g, r);
     const struct shape *s = node_shape(x->g, r);
-    if (*x->name[r].s) /* a leaf has a name already */
+    if (*x->name[r].s) /* a leaf, or a result of a region op, has a name already */
         return true;
     if (n->op == OP_const) {
         struct shape scalar = shape_make(0, NULL);
         x->name[r] = export_tensor(x, n->dtype, &scalar, &n->attr.konst.bits);
         return true;
     }
+    if (op_is_region(n->op))
+        return export_region(x, r);
     const char *out = export_value(x, r), *a = n->nin ? export_value(x, n->in[0]) : NULL;
     if (op_is_elementwise(n->op))
         return export_elementwise(x, r, out);
@@ -293,7 +280,12 @@ bool export_op(struct exporter *x, ref r)
         list[0] = n->attr.axis.axis;
         export_node(x, "Concat", n->nin, in, out, (struct attribute[]){{"axis", 0, list}, {NULL, 0, NULL}});
         return true;
-    case OP_gather: return export_gather(x, r, out);
+    case OP_gather:  return export_gather(x, r, out);
+    case OP_scatter: return export_scatter(x, r, out);
+    case OP_dynamic_slice:
+    case OP_dynamic_update: return export_dynamic(x, r, out);
+    case OP_quantize:
+    case OP_dequantize: return export_quantized(x, r, out);
     case OP_cast:
         list[0] = export_type(n->dtype);
         export_node(x, "Cast", 1, &a, out, (struct attribute[]){{"to", 0, list}, {NULL, 0, NULL}});
@@ -308,8 +300,6 @@ bool export_op(struct exporter *x, ref r)
         return true;
     case OP_argsort:   return export_argsort(x, r, out);
     case OP_attention: return export_attention(x, r, out);
-    default:
-        return export_refuse(x, r, op_is_region(n->op) || n->op == OP_proj
-                                       ? "a loop, a branch or an op of the user's own" : "ONNX has no such op");
+    default: return export_refuse(x, r, "ONNX has no such op");
     }
 }

@@ -62,8 +62,11 @@ bool export_dot(struct exporter *x, ref r, const char *out)
 {
     const struct node *n = node_at(x->g, r);
     const struct shape *a = node_shape(x->g, n->in[0]), *b = node_shape(x->g, n->in[1]), *s = node_shape(x->g, r);
-    if (n->attr.dot.sum)
-        return export_refuse(x, r, "products of bytes");
+    unsigned ta = node_at(x->g, n->in[0])->dtype, tb = node_at(x->g, n->in[1])->dtype;
+    bool bytes = (ta == KL_I8 || ta == KL_U8) && (tb == KL_I8 || tb == KL_U8) && n->dtype == KL_I32;
+    const char *op = bytes ? "MatMulInteger" : "MatMul";
+    if (n->attr.dot.sum && !bytes)
+        return export_refuse(x, r, "products of bytes with sums of another type than i32");
     struct operand l = arrange_operand(a, n->attr.dot.batch_a, n->attr.dot.nbatch, n->attr.dot.con_a, n->attr.dot.ncon,
                                        true);
     struct operand m = arrange_operand(b, n->attr.dot.batch_b, n->attr.dot.nbatch, n->attr.dot.con_b, n->attr.dot.ncon,
@@ -72,13 +75,13 @@ bool export_dot(struct exporter *x, ref r, const char *out)
     struct value_name right = transposed(x, export_value(x, n->in[1]), m.n, m.order);
     bool plain = !n->attr.dot.nbatch && a->rank == 2 && b->rank == 2 && n->attr.dot.ncon == 1;
     if (plain) {
-        export_node(x, "MatMul", 2, (const char *const[]){left.s, right.s}, out, NULL);
+        export_node(x, op, 2, (const char *const[]){left.s, right.s}, out, NULL);
         return true;
     }
     left = with_shape(x, left.s, 3, (int64_t[]){l.batch, l.free, l.contracted});
     right = with_shape(x, right.s, 3, (int64_t[]){m.batch, m.contracted, m.free});
     struct value_name product = export_fresh(x), shape = export_ints(x, s->rank, s->dim);
-    export_node(x, "MatMul", 2, (const char *const[]){left.s, right.s}, product.s, NULL);
+    export_node(x, op, 2, (const char *const[]){left.s, right.s}, product.s, NULL);
     export_node(x, "Reshape", 2, (const char *const[]){product.s, shape.s}, out, NULL);
     return true;
 }

@@ -102,7 +102,7 @@ static kl_status record_op(const struct collect *c, enum comm_op op, int gradien
 }
 
 /* Row r of a matrix, as a vector. */
-static kl_tensor row_of(const kl_site *site, kl_tensor matrix, int64_t row, int64_t length)
+static kl_tensor rank_row(const kl_site *site, kl_tensor matrix, int64_t row, int64_t length)
 {
     return kl_reshape_at(site, kl_narrow_at(site, matrix, 0, row, 1), 1, &length);
 }
@@ -112,9 +112,9 @@ static kl_tensor combine_rows(const struct collect *c, kl_tensor rows, int64_t l
 {
     kl_dtype dtype = kl_dtype_of(rows);
     bool half = dtype == KL_F16 || dtype == KL_BF16;
-    kl_tensor wide = half ? kl_cast_at(c->site, rows, KL_F32) : rows, sum = row_of(c->site, wide, 0, length);
+    kl_tensor wide = half ? kl_cast_at(c->site, rows, KL_F32) : rows, sum = rank_row(c->site, wide, 0, length);
     for (int r = 1; r < c->comm->ranks; r++) {
-        kl_tensor row = row_of(c->site, wide, r, length);
+        kl_tensor row = rank_row(c->site, wide, r, length);
         sum = c->kind == COMM_MAX   ? kl_max_at(c->site, sum, row)
               : c->kind == COMM_MIN ? kl_min_at(c->site, sum, row)
                                     : kl_add_at(c->site, sum, row);

@@ -218,7 +218,8 @@ static kl_comm_shards *shards_new(const kl_site *site, kl_comm *comm, int n, con
         return NULL;
     kl_comm_shards *s = kl_memory_alloc(sizeof *s);
     if (s) {
-        *s = (kl_comm_shards){.comm = comm, .n = n, .params = params, .param = kl_memory_alloc((size_t)n * sizeof *s->param),
+        *s = (kl_comm_shards){.comm = comm, .n = n, .params = params,
+                              .param = kl_memory_alloc((size_t)n * sizeof *s->param),
                               .part = kl_memory_alloc(2 * (size_t)n * sizeof *s->part),
                               .room = kl_memory_alloc(((size_t)n + 1) * sizeof *s->room),
                               .bucket = kl_memory_alloc((size_t)n * sizeof *s->bucket),
@@ -396,8 +397,8 @@ kl_status kl_comm_shards_step_at(const kl_site *site, kl_comm_shards *s, kl_opti
     static const char op[] = "comm_shards_step";
     kl_status status = shards_ready(site, op, s, opt && g);
     if (status == KL_OK && s->params && opt->params != s->tree)
-        status = kl_failf(site, KL_ERR_ARGUMENT, "%s: the optimizer is not attached to kl_comm_shards_params, which has "
-                          "the factors", op);
+        status = kl_failf(site, KL_ERR_ARGUMENT, "%s: the optimizer is not attached to kl_comm_shards_params, which "
+                          "has the factors", op);
     if (status == KL_OK)
         status = check_gradients(site, op, s, g);
     if (status == KL_OK)

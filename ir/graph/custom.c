@@ -150,8 +150,8 @@ static void types_for_values(kl_type *type, uint32_t n, const struct size_values
 }
 
 /* device: ON_HOST, or the device whose addresses these are. */
-static bool run_with(const struct graph *g, const struct node *n, int device, const struct size_values *sizes,
-                     const void *const *in, void *const *out, void *work, struct err *e)
+static bool call_op(const struct graph *g, const struct node *n, int device, const struct size_values *sizes,
+                    const void *const *in, void *const *out, void *work, struct err *e)
 {
     const struct custom *c = node_custom(g, n);
     const struct custom_op *op = registered(c, e);
@@ -177,7 +177,7 @@ static bool run_with(const struct graph *g, const struct node *n, int device, co
 bool custom_run(const struct graph *g, const struct node *n, const struct size_values *sizes, const void *const *in,
                 void *const *out, void *work, struct err *e)
 {
-    return run_with(g, n, ON_HOST, sizes, in, out, work, e);
+    return call_op(g, n, ON_HOST, sizes, in, out, work, e);
 }
 
 bool custom_takes(const struct graph *g, const struct node *n, int device)
@@ -189,7 +189,7 @@ bool custom_takes(const struct graph *g, const struct node *n, int device)
 bool custom_run_at(const struct graph *g, const struct node *n, int device, const struct size_values *sizes,
                    const void *const *in, void *const *out, void *work, struct err *e)
 {
-    return run_with(g, n, device, sizes, in, out, work, e);
+    return call_op(g, n, device, sizes, in, out, work, e);
 }
 
 /* ---- all custom ops of a graph ---- */

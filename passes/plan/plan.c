@@ -625,7 +625,6 @@ static bool plan_into(struct program *into, const struct target_set *targets, st
     struct planner p = {.g = g, .targets = targets, .e = e, .p = into, .section = section, .tuned = tuned,
                         .pack = pack};
     into->devices = graph_devices(g);
-    into->calls = custom_any(g);
     p.root = root ? root : &p;
     p.low = mem_alloc(ng * sizeof *p.low);
     p.non_fusible = mem_alloc(ng * sizeof *p.non_fusible);
@@ -647,6 +646,8 @@ static bool plan_into(struct program *into, const struct target_set *targets, st
         plan_no_memory(&p);
     else
         ok = interpret ? plan_interpreter(&p) : plan_kernels(&p) && (root || plan_schedules_used(&p));
+    if (ok)
+        plan_async_overwrites(into);
     planner_free(&p);
     return ok;
 }

@@ -64,6 +64,7 @@ bool plan_is_async(const struct planner *p, uint32_t group);
 void plan_async_priorities(struct planner *p, uint32_t *priority);
 void plan_async_lifetimes(struct planner *p);    /* after the groups have an order and the values lifetimes */
 void plan_async_commands(struct planner *p);     /* after the groups have commands */
+void plan_async_overwrites(struct program *p);   /* sets calls and overwrites of a program that is planned */
 
 /* ---- plan_schedule.c: the user's schedules ---- */
 /* A kernel's name in a program with Kiln's own schedules, where equal kernels are one. */

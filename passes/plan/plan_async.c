@@ -86,3 +86,28 @@ void plan_async_commands(struct planner *p)
         c->wait = p->wait[p->order[at]];
     }
 }
+
+static bool may_overwrite(const struct program *p, const struct command *c)
+{
+    for (uint32_t a = 0; a < c->narg; a++)
+        if (c->arg[a].kind == LOC_OUT && p->in_place[c->arg[a].index])
+            return true;
+    return false;
+}
+
+/* A custom op of another thread that is started before any state is overwritten has ended when the first one is: the
+ * executor waits.  So if it fails, all states have their old values. */
+void plan_async_overwrites(struct program *p)
+{
+    p->overwrites = 0;
+    while (p->overwrites < p->ncmd && !may_overwrite(p, &p->cmd[p->overwrites]))
+        p->overwrites++;
+    p->calls = false;
+    for (uint32_t i = 0; i < p->ncmd; i++) {
+        const struct command *c = &p->cmd[i];
+        p->calls |= c->kind == CMD_CUSTOM && (!c->signal || i >= p->overwrites);
+        p->calls |= c->kind == CMD_INTERP && custom_any(p->g);
+        for (int k = 0; k < 2; k++)
+            p->calls |= c->sub[k] && custom_any(c->sub[k]->g);
+    }
+}

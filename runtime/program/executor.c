@@ -4,7 +4,8 @@
  * A run uses one pooled buffer besides its outputs: the program's arena, then for each worker its scratch and the table
  * of its kernel's arguments. (Arenas of further devices are separate buffers.) So concurrent runs of one program share
  * nothing, and the steady state allocates nothing.  Allocation comes first.  After the first command has started
- * nothing can fail except the interpreters and custom ops; if a program has these, no state is written in place.  A
+ * nothing can fail except the interpreters and custom ops; if a program has these, no state is written in place, unless
+ * they are custom ops of another thread that end before the first state is written.  A
  * device with a driver gets the whole program before it starts, so a failure on the way drops all of it.  If its work
  * must start earlier, because parts of the program are on other devices, no state is written in place. */
 #include "ir/graph/custom.h"
@@ -318,6 +319,7 @@ static bool run_commands(struct frame *f, struct err *e)
         bool async = f->cmd->signal && device_is_host(f->cmd->device);
         /* one that this thread runs itself, for a device with a driver, keeps its place among the others */
         uint32_t wait = f->cmd->signal && !async ? f->cmd->signal : f->cmd->wait;
+        if (f->p->signals && i == f->p->overwrites) wait = f->p->signals;
         if (wait && !(ok = wait_async(f->r, wait, e))) break;
         if (async) {
             start_async(f);

@@ -358,8 +358,6 @@ static gpu_result finish_all(void)
     return state.lost;
 }
 
-/* ---- work of another library ---- */
-
 void fake_gpu_call(void *stream, bool (*step)(void *ctx), void *ctx)
 {
     gpu_stream s = stream;
@@ -377,8 +375,8 @@ static gpu_result go_on(gpu_stream s, uint64_t until)
         struct work *w = s->list.v[s->next];
         if (w->kind == WORK_CALL && !w->step(w->ctx))
             return 0;
-        if (w->kind == WORK_CALL)
-            w->kind = WORK_WAIT, w->other = s, w->bytes = 0, s->calls--; /* it is done */
+        if (w->kind == WORK_CALL) /* it is done */
+            w->kind = WORK_WAIT, w->other = s, w->bytes = 0, s->calls--;
         run_until(s, s->done + 1);
     }
     return state.lost;
@@ -513,11 +511,9 @@ static gpu_result fake_event_finish(gpu_event v)
 static gpu_result fake_event_query(gpu_event v)
 {
     BEGIN(event_query);
-    if (v->stream && v->stream->calls) {
-        gpu_result r = go_on(v->stream, v->at);
-        if (r)
-            return r;
-    }
+    gpu_result r = v->stream && v->stream->calls ? go_on(v->stream, v->at) : 0;
+    if (r)
+        return r;
     return !v->stream || v->stream->done >= v->at ? 0 : NOT_READY;
 }
 

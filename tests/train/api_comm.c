@@ -3,23 +3,10 @@
  * what they print.  `api_comm rank NAME` is one rank, `api_comm rank NAME nccl` one with NCCL. */
 #define _GNU_SOURCE
 #include "tests/support/api_check.h"
-#include <arpa/inet.h>
+#include "tests/train/comm_jobs.h"
 #include <signal.h>
-#include <sys/socket.h>
-#include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
-enum { MOST_RANKS = 4, OUTPUT = 1 << 14 };
-enum carrier { SOCKETS, MPI, NCCL };
-static const char *const carrier_name[] = {"socket", "mpi", "nccl"};
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 /* ---- what one rank does ---- */
 
@@ -174,6 +161,37 @@ static void check_gradients(void)
     kl_release(part);
 }
 
+/* The address of a tensor's elements. */
+static void *address_of(kl_tensor t)
+{
+    void *address = NULL;
+    kl_memory_release(kl_memory_of(t, &address));
+    return address;
+}
+
+/* A state that is assigned behind all collectives of the trace is updated in place; one that is assigned before a
+ * collective starts is not, so that it has its old value if the collective fails. */
+static void check_in_place(void)
+{
+    enum { N = 5000 };
+    for (int behind = 0; behind < 2; behind++) {
+        kl_tensor w = kl_ones(dev, KL_F32, DIMS(N)), v = kl_keep(kl_zeros(dev, KL_F32, DIMS(N)));
+        w = kl_keep(w);
+        void *at[2] = {address_of(w), address_of(v)};
+        kl_trace_begin("place");
+        kl_tensor g = kl_comm_all_reduce(comm, KL_REDUCE_SUM, kl_mul_scalar(w, 2));
+        OK(kl_assign(v, kl_add(v, g)));
+        OK(kl_assign(w, kl_sub(w, kl_mul_scalar(v, 0.25))));
+        kl_tensor more = behind ? kl_keep(kl_comm_all_gather(comm, 0, w)) : kl_none;
+        OK(kl_trace_end());
+        CHECK((address_of(w) == at[0] && address_of(v) == at[1]) == !behind);
+        CHECK(kl_item_f32(kl_narrow(w, 0, N - 1, 1)) == 1 - 0.5f * (float)ranks);
+        kl_release(more);
+        kl_release(w);
+        kl_release(v);
+    }
+}
+
 static void rank_values(void)
 {
     const char *const names[] = {by_nccl ? "cuda" : "cpu", "ref"};
@@ -195,6 +213,7 @@ static void rank_values(void)
     dev = kl_device_named("cpu"); /* with NCCL values of the host go through the sockets */
     device_now = "cpu";
     check_values(KL_F32, 7);
+    check_in_place();
     kl_tensor x = kl_zeros(dev, KL_F32, DIMS(2 * ranks + 1)), mask = kl_zeros(dev, KL_BOOL, DIMS(4));
     CHECK(kl_check(kl_comm_reduce_scatter(comm, KL_REDUCE_SUM, 0, x)) == KL_ERR_SHAPE || ranks == 1);
     CHECK(kl_check(kl_comm_all_reduce(comm, KL_REDUCE_SUM, mask)) == KL_ERR_TYPE);
@@ -375,7 +394,7 @@ static void train_groups(bool sharded, float values[2][VALUES])
         OK(kl_comm_shards_gather(shards));
     OK(kl_trace_end());
     read_values(&m, values[1]);
-    if (sharded) { /* factors of one bucket must stay equal; each parameter has one of its own here, so this is no error */
+    if (sharded) { /* each parameter has a bucket of its own here, so that its factors may change */
         OK(kl_params_set_rate(tree, "out.weight", 0.25));
         kl_trace_begin("changed");
         OK(kl_grads(model_loss(&m, 0, 0, 4), trained, list, g));
@@ -516,90 +535,6 @@ static int rank_main(const char *what)
         rank_lost(!strcmp(what, "killed"));
     kl_comm_free(comm);
     return failed != 0;
-}
-
-/* ---- starting ranks ---- */
-
-static const char *self;
-
-static int free_port(void)
-{
-    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    socklen_t bytes = sizeof at;
-    int fd = socket(AF_INET, SOCK_STREAM, 0);
-    if (fd < 0 || bind(fd, (struct sockaddr *)&at, bytes) || getsockname(fd, (struct sockaddr *)&at, &bytes))
-        return 29500;
-    close(fd);
-    return ntohs(at.sin_port);
-}
-
-struct job { int ranks; pid_t pid[MOST_RANKS]; int status[MOST_RANKS]; char out[MOST_RANKS][OUTPUT]; double seconds; };
-
-static char fake_gpu[4096];        /* the library in place of CUDA's driver and compiler, and of NCCL */
-
-/* n ranks, or one mpirun with n. */
-static bool job_run(struct job *j, int n, const char *what, enum carrier by)
-{
-    bool mpi = by == MPI;
-    int fd[MOST_RANKS][2], port = free_port(), processes = mpi ? 1 : n;
-    double start = now();
-    memset(j, 0, sizeof *j);
-    j->ranks = processes;
-    fflush(stdout);
-    for (int r = 0; r < processes; r++) {
-        if (pipe(fd[r]))
-            return false;
-        j->pid[r] = fork();
-        if (!j->pid[r]) {
-            char text[16];
-            for (int k = 0; k <= r; k++)
-                close(fd[k][0]);
-            dup2(fd[r][1], 1);
-            dup2(fd[r][1], 2);
-            setenv("KILN_THREADS", "1", 1);
-            if (mpi) {
-                snprintf(text, sizeof text, "%d", n);
-                execlp("mpirun", "mpirun", "-n", text, "--oversubscribe", "--allow-run-as-root", self, "rank", what,
-                       (char *)NULL);
-                _exit(127);
-            }
-            snprintf(text, sizeof text, "%d", r);
-            setenv("RANK", text, 1);
-            snprintf(text, sizeof text, "%d", n);
-            setenv("WORLD_SIZE", text, 1);
-            snprintf(text, sizeof text, "%d", port);
-            setenv("MASTER_PORT", text, 1);
-            if (by == NCCL) {
-                setenv("KILN_CUDA_DRIVER", fake_gpu, 1);
-                setenv("KILN_CUDA_COMPILER", fake_gpu, 1);
-                setenv("KILN_NCCL_LIBRARY", fake_gpu, 1);
-            }
-            execl(self, self, "rank", what, by == NCCL ? "nccl" : (char *)NULL, (char *)NULL);
-            _exit(127);
-        }
-        close(fd[r][1]);
-    }
-    for (int r = 0; r < processes; r++) {
-        size_t have = 0;
-        ssize_t got;
-        while (have < OUTPUT - 1 && (got = read(fd[r][0], j->out[r] + have, OUTPUT - 1 - have)) > 0)
-            have += (size_t)got;
-        close(fd[r][0]);
-        waitpid(j->pid[r], &j->status[r], 0);
-    }
-    j->seconds = now() - start;
-    return true;
-}
-
-static bool job_good(const struct job *j)
-{
-    bool good = true;
-    for (int r = 0; r < j->ranks; r++)
-        if (!WIFEXITED(j->status[r]) || WEXITSTATUS(j->status[r])) {
-            printf("rank %d ended with status %d and said:\n%s\n", r, j->status[r], j->out[r]);
-            good = false;
-        }
-    return good;
 }
 
 /* ---- the checks ---- */

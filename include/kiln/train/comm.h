@@ -131,8 +131,8 @@ KL_API_AT kl_comm_shards *kl_comm_shards_new(kl_comm *comm, int n, const kl_tens
 /* The same for the parameters of a tree that are not frozen (kl_params_trained).  A bucket has parameters with equal
  * factors.  The tree must outlive the shards; a later change of factors must keep those of a bucket equal. */
 KL_API_AT kl_comm_shards *kl_comm_shards_new_params(kl_comm *comm, kl_params *params, int64_t bucket_bytes);
-/* A tree of the parts, "part.0" and so on.  kl_comm_shards_reduce and kl_comm_shards_step set the factors of each part to
- * those of its parameters.  An optimizer that is attached to it uses them, and names its states after the parts. */
+/* A tree of the parts, "part.0" and so on.  kl_comm_shards_reduce and kl_comm_shards_step set the factors of each part
+ * to those of its parameters.  An optimizer that is attached to it uses them, and names its states after the parts. */
 KL_API const kl_params *kl_comm_shards_params(const kl_comm_shards *shards);
 /* This rank's parts of the parameters, one tensor for each bucket; *parts is their number.  The container owns them. */
 KL_API const kl_tensor *kl_comm_shards_parts(const kl_comm_shards *shards, int *parts);
@@ -142,8 +142,8 @@ KL_API const kl_tensor *kl_comm_shards_parts(const kl_comm_shards *shards, int *
 KL_API_AT kl_status kl_comm_shards_step(kl_comm_shards *shards, kl_optimizer *opt, const kl_tensor *gradients,
                                         double lr);
 /* Records that parts[], with room for one tensor for each part, becomes this rank's parts of the means of all ranks'
- * gradients.  gradients: as for kl_comm_shards_step.  [errors as kl_comm_shards_step; ARGUMENT: parameters of one bucket
- * have different factors now] */
+ * gradients.  gradients: as for kl_comm_shards_step.  [errors as kl_comm_shards_step; ARGUMENT: parameters of one
+ * bucket have different factors now] */
 KL_API_AT kl_status kl_comm_shards_reduce(kl_comm_shards *shards, const kl_tensor *gradients, kl_tensor *parts);
 /* kl_clip_norm by the norm of the parts of all ranks, which it returns.  [errors as kl_clip_norm: poison] */
 KL_API_AT kl_tensor kl_comm_shards_clip_norm(kl_comm_shards *shards, kl_tensor *parts, double most);

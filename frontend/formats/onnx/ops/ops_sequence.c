@@ -57,6 +57,9 @@ bool onnx_sequence_empty(struct node *n) { return give_list(n, new_list(n, 0)); 
 
 bool onnx_sequence_construct(struct node *n)
 {
+    for (uint32_t i = 0; i < onnx_nin(n); i++)
+        if (!onnx_has(n, i))
+            return onnx_fails(n, KL_ERR_ARGUMENT, "it needs operand %u", i);
     struct list *l = new_list(n, onnx_nin(n));
     for (uint32_t i = 0; l && i < l->n; i++)
         onnx_value_copy(&l->v[i], onnx_value(n, i));
