@@ -147,8 +147,11 @@ static void types_for_values(kl_type *type, uint32_t n, const struct size_values
             type[i].dims[k] = size_at(sizes->s, type[i].dims[k], sizes->slot);
 }
 
-bool custom_run(const struct graph *g, const struct node *n, const struct size_values *sizes, const void *const *in,
-                void *const *out, void *work, struct err *e)
+enum { ON_HOST = -1 };
+
+/* device: ON_HOST, or the device whose addresses these are. */
+static bool run_with(const struct graph *g, const struct node *n, const struct size_values *sizes, int device,
+                     const void *const *in, void *const *out, void *work, struct err *e)
 {
     const struct custom *c = node_custom(g, n);
     const struct custom_op *op = registered(c, e);
@@ -156,19 +159,37 @@ bool custom_run(const struct graph *g, const struct node *n, const struct size_v
         return false;
     char message[CUSTOM_MESSAGE] = "";
     node_types(g, n, work);
-    if (sizes)
+    if (sizes && sizes->s->n)
         types_for_values(work, node_nin(n) + c->nresult, sizes);
     kl_custom_call call = {.nin = node_nin(n), .nout = c->nresult, .in_type = work,
                            .out_type = (kl_type *)work + node_nin(n),
                            .attr = c->attr, .attr_bytes = c->nattr, .in = in, .out = out,
                            .message = message, .message_bytes = sizeof message};
-    kl_status status = op->functions.run(op->ctx, &call);
+    kl_status status = device == ON_HOST ? op->functions.run(op->ctx, &call) : op->run_at(op->ctx, &call, device);
     message[sizeof message - 1] = 0;
     if (!status)
         return true;
     failed(op->name, status, message, e);
     e->call = c->call + 1;
     return false;
+}
+
+bool custom_run(const struct graph *g, const struct node *n, const struct size_values *sizes, const void *const *in,
+                void *const *out, void *work, struct err *e)
+{
+    return run_with(g, n, sizes, ON_HOST, in, out, work, e);
+}
+
+bool custom_takes(const struct graph *g, const struct node *n, int device)
+{
+    const struct custom_op *op = custom_find(node_custom(g, n)->name);
+    return op && op->takes && op->takes(op->ctx, device);
+}
+
+bool custom_run_at(const struct graph *g, const struct node *n, const struct size_values *sizes, int device,
+                   const void *const *in, void *const *out, void *work, struct err *e)
+{
+    return run_with(g, n, sizes, device, in, out, work, e);
 }
 
 /* ---- all custom ops of a graph ---- */

@@ -82,8 +82,8 @@ static bool op_takes_symbols(const struct graph *g, const struct node *n)
     switch (n->op) {
     case OP_input: case OP_state: case OP_iota: case OP_random: case OP_cast: case OP_proj:
         return true;
-    case OP_window: /* products of windows that are not packed take several times as long */
-        return false;
+    case OP_window:
+        return s->dim[n->attr.window.axis] >= 0;
     case OP_concat:
         return s->dim[n->attr.axis.axis] >= 0 && g->shape[n->shape].dim[n->attr.axis.axis] >= 0;
     case OP_gather:

@@ -40,6 +40,19 @@ struct frame {
 
 struct region_frame { struct frame *f; char *arena[MAX_DEVICES]; struct err *e; };
 
+/* What is in the program's lengths in place of symbols, and the symbols' values of the run. */
+static inline struct size_values sizes_now(const struct run *r)
+{
+    return (struct size_values){&r->x->program->stand_ins, r->slot};
+}
+
+/* A size of the program for these values. */
+static inline int64_t size_now(const struct run *r, int64_t size)
+{
+    const struct stand_ins *s = &r->x->program->stand_ins;
+    return s->n ? size_at(s, size, r->slot) : size;
+}
+
 /* ---- executor.c ---- */
 /* the address of an argument for one worker */
 void *exec_resolve(const struct frame *f, const struct loc *l, unsigned worker);
@@ -52,7 +65,7 @@ bool accelerators_begin(struct run *r, struct err *e);   /* locks the devices */
 /* submits the work, or drops it after a failure, and unlocks; returns ok, or false */
 bool accelerators_end(struct run *r, bool ok, struct err *e);
 bool accelerator_launch(const struct frame *f, struct err *e);
-bool accelerator_copy(const struct frame *f, void *to, const void *from, struct err *e);
+bool accelerator_copy(const struct frame *f, void *to, const void *from, size_t bytes, struct err *e);
 /* The time that a command takes on its device: begun in front of it, ended behind it.  The end waits for the command;
  * seconds below 0: the device has no clock, or the host runs the command. */
 bool accelerator_time_begin(const struct frame *f);

@@ -46,13 +46,6 @@ static void executor_run_kernel(void *ctx, uint32_t part, int64_t begin, int64_t
     if (began) span_end(SPAN_SHARE, f->p->kernel[c->kernel]->name, began);
 }
 
-/* A size of the program for the symbols' values of this run. */
-static int64_t size_now(const struct run *r, int64_t size)
-{
-    const struct stand_ins *s = &r->x->program->stand_ins;
-    return s->n ? size_at(s, size, r->slot) : size;
-}
-
 static size_t output_bytes(const struct run *r, uint32_t i)
 {
     const struct graph *g = r->x->program->g;
@@ -70,7 +63,7 @@ static bool run_copy(const struct frame *f, struct err *e)
     bool host = device_is_host(f->cmd->device), from_host = device_is_host(f->cmd->from);
     if (f->cmd->device != f->cmd->from && (host || from_host)) atomic_fetch_add_explicit(&counters.peer_copies, 1,
                                                                                          memory_order_relaxed);
-    if (!host || !from_host) return accelerator_copy(f, to, from, e);
+    if (!host || !from_host) return accelerator_copy(f, to, from, (size_t)bytes, e);
     memcpy(to, from, (size_t)bytes);
     return true;
 }
@@ -246,8 +239,8 @@ static void call_custom(void *ctx, int64_t begin, int64_t end, unsigned worker)
     char *work = exec_resolve(f, &c->arg[c->narg - 1], 0);
     void **at = (void **)(work + w.pointers);
     for (uint32_t i = 0; i + 1 < c->narg; i++) at[i] = exec_resolve(f, &c->arg[i], 0);
-    struct size_values sizes = {&f->r->x->program->stand_ins, f->r->slot};
-    call->ok = custom_run(f->p->g, n, sizes.s->n ? &sizes : NULL, (const void *const *)at, at + node_nin(n),
+    struct size_values sizes = sizes_now(f->r);
+    call->ok = custom_run(f->p->g, n, &sizes, (const void *const *)at, at + node_nin(n),
                           work + w.work, call->e);
 }
 
@@ -379,7 +372,7 @@ static size_t home_bytes(struct run *r, size_t *arena, size_t *table)
     const struct graph *g = p->g;
     *arena = round_up((size_t)p->arena_bytes[home_of(r)]);
     *table = ((size_t)g->input.n + g->state.n + g->nout) * sizeof(void *);
-    *table = round_up(*table + (r->x->active ? p->nkernel : 0) * sizeof *r->extent);
+    *table = round_up(*table + (p->stand_ins.n ? p->nkernel : 0) * sizeof *r->extent);
     r->scratch_bytes = round_up((size_t)p->scratch_bytes);
     r->worker_bytes = r->scratch_bytes + round_up(p->max_args * sizeof(void *));
     return *arena + *table + r->workers * r->worker_bytes;
@@ -406,13 +399,13 @@ static bool within_limits(struct run *r, const bool *exclusive, struct err *e)
     return true;
 }
 
-/* How many iterations each kernel has for the symbols' values. */
+/* How many iterations each kernel has for the symbols' values; those for processors have one phase. */
 static void find_extents(struct run *r)
 {
     const struct program *p = r->x->program;
     r->extent = (int64_t *)(void *)(r->table + p->g->input.n + p->g->state.n + p->g->nout);
     for (uint32_t i = 0; i < p->nkernel; i++)
-        r->extent[i] = kernel_extent_at(p->kernel[i], r->x->active[i], r->slot);
+        r->extent[i] = kernel_extent_at(p->kernel[i], r->x->phases[i].v->active, p->kernel[i]->extent, r->slot);
 }
 
 /* Allocates the run's own memory: each device's arena; on the home device the table of data and the workers' areas
@@ -429,7 +422,7 @@ static bool make_workspace(struct run *r, struct err *e)
     if (!b) return false;
     r->memory[home] = b;
     r->table = (void **)((char *)b->data + arena);
-    if (r->x->active) find_extents(r);
+    if (p->stand_ins.n) find_extents(r);
     r->scratch = (char *)b->data + arena + table;
     if (p->signals && !(r->async = mem_alloc(p->signals * sizeof *r->async)))
         return err_set(e, KL_ERR_MEMORY, "out of memory running @%s", p->g->name);

@@ -110,6 +110,10 @@ static bool choose_threads(const struct dot *d, const struct caps *c, struct sch
         if (occupies(d, c, &x))
             break;
     }
+    if (!found && d->symbolic) { /* there is no other kernel for symbols on a GPU: the one with the shorter side */
+        *s = of_shape(d, &shape[sizeof shape / sizeof *shape - (d->size.m < d->size.n ? 1 : 2)], SCHED_DOT_BLOCKS, 1);
+        found = !wrong_threads(d, c, s).field;
+    }
     return found && fits_grid(d, s);
 }
 
@@ -267,7 +271,7 @@ enum { THIN_LANES = 64, LANES_ALONG = 32 };
 static bool may_be_thin(const struct dot *d, const struct caps *c)
 {
     enum { LEAST = 64 };
-    return c->is_gpu && c->block_threads >= THIN_LANES && d->size.m <= GPU_FEW_ROWS && d->size.m > 0 &&
+    return c->is_gpu && !d->symbolic && c->block_threads >= THIN_LANES && d->size.m <= GPU_FEW_ROWS && d->size.m > 0 &&
            d->dtype != KL_BOOL && d->size.batch > 0 && d->size.n >= LEAST && d->size.k >= LEAST &&
            d->size.k <= UINT32_MAX;
 }

@@ -97,11 +97,11 @@ static val dot_matrix_find(const struct subgroups *s, bool second, val first, bo
     struct kernel *k = s->d->w->k;
     *free = ix_add(k, s->factor[second].first, side);
     *at = ix_add(k, first, kk);
-    bool whole = beyond && s->d->size.k % s->s.dot_matrix.step == 0; /* a step exists as a whole or not at all */
+    bool whole = beyond && size_divides(k, s->d->size.k, s->s.dot_matrix.step); /* a step exists as a whole or not at all */
     val mask = dot_there(s->d, second, s->factor[second].side, beyond && !whole, *free, *at);
     if (!whole)
         return mask;
-    val there = k_prim(k, P_LT, first, k_int(k, s->d->size.k), 0);
+    val there = k_prim(k, P_LT, first, ix_size(k, s->d->size.k), 0);
     ix_bound(k, *at, 0, s->d->size.k - 1);
     return mask ? k_prim(k, P_AND, mask, there, 0) : there;
 }
@@ -234,15 +234,15 @@ static void emit_sums(const struct subgroups *s, val *sum)
     bool async = s->s.dot_matrix.async;
     int64_t ahead = stages - 1 - async;
     for (int64_t i = 0; i < ahead; i++) {
-        begin_step(s, k_int(k, i * length), s->d->size.k < (i + 1) * length, k_int(k, i), part);
+        begin_step(s, k_int(k, i * length), s->d->symbolic_k || s->d->size.k < (i + 1) * length, k_int(k, i), part);
         end_step(s, k_int(k, i), part);
         commit(s);
     }
-    val step = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, steps), 1);
+    val step = k_loop(k, LOOP_SERIAL, k_int(k, 0), dot_parts_now(s->d, s->d->size.k, length), 1);
     for (unsigned i = 0; i < s->slabs; i++)
         sum[i] = dot_carry(k, zero);
     wait_for_copies(s, ahead - 1);
-    dot_meet(k);
+    dot_barrier(k);
     val later = ix_add(k, step, k_int(k, ahead)), stage = ix_mod(k, later, stages);
     if (async)
         dot_matrix_multiply(s, ix_mod(k, step, stages), sum, next);
@@ -321,9 +321,9 @@ static void emit_results(const struct subgroups *s, const val *sum)
                   columns_of(s, sum[i / s->parts], i % s->parts * s->part));
         k_end(k, chosen);
     }
-    dot_meet(k);
+    dot_barrier(k);
     emit_slab(s, number);
-    dot_meet(k);
+    dot_barrier(k);
     k_end(k, number);
 }
 
@@ -350,7 +350,7 @@ static bool has_vectors(const struct dot *d, bool second, bool along_k)
         ok = x->op == L_LOAD && k->buf[x->imm].role == BUF_IN && ix_range(k, x->a, &lo, &hi) && lo % VECTOR == 0 &&
              k->buf[x->imm].count % VECTOR == 0; /* it may be one of many arrays that a scan reads in turn */
         for (int i = 0; i < 3 && ok; i++)
-            ok = ix_stride(k, x->a, v[i], &step[i]) && step[i] >= 0 &&
+            ok = ix_stride_size(k, x->a, v[i], &step[i]) && step[i] >= 0 &&
                 (i == 2 - !along_k ? step[i] == 1 : step[i] % VECTOR == 0);
     }
     trial_end(&t, d->w);
@@ -389,7 +389,7 @@ void dot_emit_matrix(struct dot *d, const struct schedule *schedule)
 {
     struct lowering *w = d->w;
     struct kernel *k = w->k;
-    int64_t block_m = schedule->dot_matrix.block_m, block_n = schedule->dot_matrix.block_n;
+    int64_t block_n = schedule->dot_matrix.block_n;
     struct subgroups s = {.d = d, .s = *schedule, .dtype = w->g->node[d->n->in[0]].dtype, .threads = schedule->width,
                           .col_subgroups = block_n / schedule->dot_matrix.nr, .part = dot_matrix_part(schedule),
                           .slabs = schedule->dot_matrix.mr / schedule->dot_matrix.unit_m,
@@ -403,19 +403,14 @@ void dot_emit_matrix(struct dot *d, const struct schedule *schedule)
     s.factor[0] = factor_of(&s, false);
     s.factor[1] = factor_of(&s, true);
     s.out = k_buf(k, BUF_SHARED, KL_F32, slab_rows(schedule) * s.out_row, 0);
-    int64_t rows = dot_parts(d->size.m, block_m), cols = dot_parts(d->size.n, block_n);
-    k->extent = d->size.batch * rows * cols;
-    val p = k_loop(k, LOOP_GRID, k_int(k, 0), k_int(k, k->extent), 1);
-    d->batch_index = ix_div(k, p, rows * cols);
-    s.factor[0].first = ix_scale(k, ix_mod(k, ix_div(k, p, cols), rows), block_m);
-    s.factor[1].first = ix_scale(k, ix_mod(k, p, cols), block_n);
-    s.t = k_loop(k, LOOP_BLOCK, k_int(k, 0), k_int(k, s.threads), 1);
+    struct tasks tasks;
+    dot_open_blocks(d, schedule, &tasks, &s.factor[0].first, &s.factor[1].first);
+    s.t = lower_threads(w, s.threads, &tasks);
     k->inst[s.t].rows = schedule->dot_matrix.subgroup;
     val subgroup = ix_div(k, s.t, schedule->dot_matrix.subgroup);
     s.tile_i = ix_div(k, subgroup, s.col_subgroups);
     s.tile_j = ix_mod(k, subgroup, s.col_subgroups);
     emit_sums(&s, sum);
     emit_results(&s, sum);
-    k_end(k, s.t);
-    k_end(k, p);
+    lower_tasks_end(w, &tasks);
 }
