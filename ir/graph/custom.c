@@ -140,6 +140,8 @@ size_t custom_work_bytes(const struct graph *g, const struct node *n)
     return (node_nin(n) + (size_t)node_custom(g, n)->nresult) * sizeof(kl_type);
 }
 
+enum { ON_HOST = -1 };
+
 static void types_for_values(kl_type *type, uint32_t n, const struct size_values *sizes)
 {
     for (uint32_t i = 0; i < n; i++)
@@ -147,10 +149,8 @@ static void types_for_values(kl_type *type, uint32_t n, const struct size_values
             type[i].dims[k] = size_at(sizes->s, type[i].dims[k], sizes->slot);
 }
 
-enum { ON_HOST = -1 };
-
 /* device: ON_HOST, or the device whose addresses these are. */
-static bool run_with(const struct graph *g, const struct node *n, const struct size_values *sizes, int device,
+static bool run_with(const struct graph *g, const struct node *n, int device, const struct size_values *sizes,
                      const void *const *in, void *const *out, void *work, struct err *e)
 {
     const struct custom *c = node_custom(g, n);
@@ -159,7 +159,7 @@ static bool run_with(const struct graph *g, const struct node *n, const struct s
         return false;
     char message[CUSTOM_MESSAGE] = "";
     node_types(g, n, work);
-    if (sizes && sizes->s->n)
+    if (sizes)
         types_for_values(work, node_nin(n) + c->nresult, sizes);
     kl_custom_call call = {.nin = node_nin(n), .nout = c->nresult, .in_type = work,
                            .out_type = (kl_type *)work + node_nin(n),
@@ -177,7 +177,7 @@ static bool run_with(const struct graph *g, const struct node *n, const struct s
 bool custom_run(const struct graph *g, const struct node *n, const struct size_values *sizes, const void *const *in,
                 void *const *out, void *work, struct err *e)
 {
-    return run_with(g, n, sizes, ON_HOST, in, out, work, e);
+    return run_with(g, n, ON_HOST, sizes, in, out, work, e);
 }
 
 bool custom_takes(const struct graph *g, const struct node *n, int device)
@@ -186,10 +186,10 @@ bool custom_takes(const struct graph *g, const struct node *n, int device)
     return op && op->takes && op->takes(op->ctx, device);
 }
 
-bool custom_run_at(const struct graph *g, const struct node *n, const struct size_values *sizes, int device,
+bool custom_run_at(const struct graph *g, const struct node *n, int device, const struct size_values *sizes,
                    const void *const *in, void *const *out, void *work, struct err *e)
 {
-    return run_with(g, n, sizes, device, in, out, work, e);
+    return run_with(g, n, device, sizes, in, out, work, e);
 }
 
 /* ---- all custom ops of a graph ---- */

@@ -42,7 +42,7 @@ bool custom_run(const struct graph *g, const struct node *n, const struct size_v
                 void *const *out, void *work, struct err *e);
 /* The same on addresses of a device with separate memory. */
 bool custom_takes(const struct graph *g, const struct node *n, int device);
-bool custom_run_at(const struct graph *g, const struct node *n, const struct size_values *sizes, int device,
+bool custom_run_at(const struct graph *g, const struct node *n, int device, const struct size_values *sizes,
                    const void *const *in, void *const *out, void *work, struct err *e);
 size_t custom_work_bytes(const struct graph *g, const struct node *n);
 /* Checks that every custom op in g and its regions is registered and gives the types that its node records; false: *e

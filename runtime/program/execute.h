@@ -28,6 +28,13 @@ struct run {
     struct buffer *work[DEVICE_END], *slots[DEVICE_END];
 };
 
+/* What the symbols' lengths are in this run, in *v; NULL: the program has no symbols. */
+static inline const struct size_values *run_sizes(const struct run *r, struct size_values *v)
+{
+    *v = (struct size_values){&r->x->program->stand_ins, r->slot};
+    return v->s->n ? v : NULL;
+}
+
 /* The program, or a region of it, that runs now, with its data. */
 struct frame {
     struct run *r;
@@ -39,19 +46,6 @@ struct frame {
 };
 
 struct region_frame { struct frame *f; char *arena[MAX_DEVICES]; struct err *e; };
-
-/* What is in the program's lengths in place of symbols, and the symbols' values of the run. */
-static inline struct size_values sizes_now(const struct run *r)
-{
-    return (struct size_values){&r->x->program->stand_ins, r->slot};
-}
-
-/* A size of the program for these values. */
-static inline int64_t size_now(const struct run *r, int64_t size)
-{
-    const struct stand_ins *s = &r->x->program->stand_ins;
-    return s->n ? size_at(s, size, r->slot) : size;
-}
 
 /* ---- executor.c ---- */
 /* the address of an argument for one worker */

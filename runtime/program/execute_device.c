@@ -180,8 +180,9 @@ static void call_custom(void *ctx, int64_t begin, int64_t end, unsigned worker)
     (void)begin, (void)end, (void)worker;
     struct host_call *c = ctx;
     const struct node *n = node_at(c->f->p->g, c->f->cmd->region);
-    struct size_values sizes = sizes_now(c->f->r);
-    c->ok = custom_run(c->f->p->g, n, &sizes, (const void *const *)c->at, c->at + node_nin(n), c->work, c->e);
+    struct size_values sizes;
+    const struct size_values *values = run_sizes(c->f->r, &sizes);
+    c->ok = custom_run(c->f->p->g, n, values, (const void *const *)c->at, c->at + node_nin(n), c->work, c->e);
 }
 
 static size_t execute_device_round64(size_t n) { return (n + 63) / 64 * 64; }
@@ -191,7 +192,8 @@ static size_t argument_bytes(const struct frame *f, const struct node *n, uint32
 {
     const struct graph *g = f->p->g;
     size_t bytes = i < node_nin(n) ? node_bytes(g, node_in(g, n, i)) : region_result_bytes(g, n, i - node_nin(n));
-    return (size_t)size_now(f->r, (int64_t)bytes);
+    struct size_values sizes;
+    return run_sizes(f->r, &sizes) ? (size_t)size_at(sizes.s, (int64_t)bytes, sizes.slot) : bytes;
 }
 
 /* Runs it on the device's own memory. */
@@ -204,8 +206,9 @@ static bool run_at_device(const struct frame *f, const struct node *n, struct er
     if (!room) return err_set(e, KL_ERR_MEMORY, "no memory for the operands of op %s", opinfo[n->op].name);
     void **at = (void **)(void *)room;
     for (uint32_t i = 0; i < args; i++) at[i] = exec_resolve(f, &c->arg[i], 0);
-    struct size_values sizes = sizes_now(f->r);
-    bool ok = custom_run_at(f->p->g, n, &sizes, c->device, (const void *const *)at, at + node_nin(n), room + table, e);
+    struct size_values sizes;
+    bool ok = custom_run_at(f->p->g, n, c->device, run_sizes(f->r, &sizes), (const void *const *)at, at + node_nin(n),
+                            room + table, e);
     mem_free(room);
     return ok;
 }

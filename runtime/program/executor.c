@@ -46,6 +46,13 @@ static void executor_run_kernel(void *ctx, uint32_t part, int64_t begin, int64_t
     if (began) span_end(SPAN_SHARE, f->p->kernel[c->kernel]->name, began);
 }
 
+/* A size of the program for the symbols' values of this run. */
+static int64_t size_now(const struct run *r, int64_t size)
+{
+    const struct stand_ins *s = &r->x->program->stand_ins;
+    return s->n ? size_at(s, size, r->slot) : size;
+}
+
 static size_t output_bytes(const struct run *r, uint32_t i)
 {
     const struct graph *g = r->x->program->g;
@@ -239,8 +246,8 @@ static void call_custom(void *ctx, int64_t begin, int64_t end, unsigned worker)
     char *work = exec_resolve(f, &c->arg[c->narg - 1], 0);
     void **at = (void **)(work + w.pointers);
     for (uint32_t i = 0; i + 1 < c->narg; i++) at[i] = exec_resolve(f, &c->arg[i], 0);
-    struct size_values sizes = sizes_now(f->r);
-    call->ok = custom_run(f->p->g, n, &sizes, (const void *const *)at, at + node_nin(n),
+    struct size_values sizes;
+    call->ok = custom_run(f->p->g, n, run_sizes(f->r, &sizes), (const void *const *)at, at + node_nin(n),
                           work + w.work, call->e);
 }
 
@@ -399,13 +406,16 @@ static bool within_limits(struct run *r, const bool *exclusive, struct err *e)
     return true;
 }
 
-/* How many iterations each kernel has for the symbols' values; those for processors have one phase. */
+/* How many iterations each kernel has for the symbols' values. */
 static void find_extents(struct run *r)
 {
     const struct program *p = r->x->program;
     r->extent = (int64_t *)(void *)(r->table + p->g->input.n + p->g->state.n + p->g->nout);
-    for (uint32_t i = 0; i < p->nkernel; i++)
-        r->extent[i] = kernel_extent_at(p->kernel[i], r->x->phases[i].v->active, p->kernel[i]->extent, r->slot);
+    for (uint32_t i = 0; i < p->nkernel; i++) {
+        const struct launch_phases *phases = &r->x->phases[i]; /* kernels for processors have one phase */
+        int64_t extent = p->kernel[i]->extent;
+        r->extent[i] = kernel_extent_at(p->kernel[i], phases->n ? phases->v->active : 0, extent, r->slot);
+    }
 }
 
 /* Allocates the run's own memory: each device's arena; on the home device the table of data and the workers' areas
