@@ -143,9 +143,10 @@ bool memo_unpack(const void *pack, size_t size); /* false: the bytes are damaged
 extern _Atomic(uint64_t) lower_misses __attribute__((visibility("hidden")));
 
 /* ---- plan.c, plan_non_fusible.c: storage and commands ---- */
-enum loc_kind { LOC_ARENA, LOC_INPUT, LOC_STATE, LOC_OUT, LOC_SCRATCH, LOC_WORKSPACE, LOC_KERNEL_LOCAL };
-/* The last three contain no value.  arena: of device `index`; scratch: offset in a thread's scratch; workspace: offset
- * in the memory that the phases of a kernel share; kernel-local: shared memory or registers */
+enum loc_kind { LOC_ARENA, LOC_INPUT, LOC_STATE, LOC_OUT, LOC_SCRATCH, LOC_WORKSPACE, LOC_KERNEL_LOCAL, LOC_PLACE };
+/* Scratch, workspace and kernel-local contain no value.  arena: of device `index`; scratch: offset in a thread's
+ * scratch; workspace: offset in the memory that the phases of a kernel share; kernel-local: shared memory or registers;
+ * place: offset behind that of place `index` of program.layout, in the arena */
 struct loc { uint32_t kind, index; int64_t offset; };
 
 enum cmd_kind { CMD_KERNEL, CMD_COPY, CMD_INTERP, CMD_REGION, CMD_CUSTOM };
@@ -173,6 +174,7 @@ struct command {
 struct program {
     struct graph *g;              /* after all passes; owned */
     struct stand_ins stand_ins;   /* what is in sizes in place of symbols: all bytes below are for these */
+    struct layout *layout;        /* with stand-ins, on one device: its arena for the symbols' values; else NULL */
     /* without duplicates: commands share equal kernels; a region's program uses those of the whole */
     struct kernel **kernel; uint32_t nkernel, kernel_cap;
     struct command *cmd; uint32_t ncmd;
@@ -197,6 +199,15 @@ struct program {
     bool *in_place;               /* per output: OUT_ASSIGN may overwrite its state */
 };
 int64_t program_arenas(const struct program *p); /* bytes of all arenas */
+/* ---- layout.c ----
+ * Where the values of a program with stand-ins lie in its arena, for any values of the symbols. */
+enum { MAX_PLACES = 512 };        /* a program with more values has the arena of the bounds, without places */
+/* below, end: of layout.below, those directly below it; fixed: no symbol is in bytes */
+struct arena_place { int64_t bytes; bool fixed; uint32_t below, end; };
+struct layout { unsigned device; uint32_t n; struct arena_place *place; uint32_t *below; };
+/* Writes the offset of each place for the symbols' values (slot NULL: of the bounds); returns the bytes of the arena. */
+int64_t layout_offsets(const struct program *p, const uint64_t *slot, int64_t *offset);
+void layout_free(struct layout *l);
 /* g stays the caller's; caps: those of all devices. interpret: one CMD_INTERP command and no kernel. */
 struct program *program_plan(const struct graph *g, const struct caps *caps, bool interpret, struct err *e);
 /* The same with the schedules of a section, for the kernels of the names that a plan without them gives. s may be NULL,
@@ -227,6 +238,8 @@ char *program_order(const struct program *p);
 /* ---- plan_check.c: an independent checker: values alive at the same time never overlap, every read follows its write
  * ---- */
 bool program_check(const struct program *p, struct err *e);
+/* The same with the places and sizes for values of the symbols; slot NULL: for the bounds. */
+bool program_check_for(const struct program *p, const uint64_t *slot, struct err *e);
 
 /* Numbers of nodes visited by gradient sweeps and rematerialization, and of operands and readers visited by searches
  * between groups.  A test of their cost compares these counts, because times depend on the machine. */

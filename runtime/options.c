@@ -45,6 +45,7 @@ double option_tune_seconds(void) { return (double)option_value(OPT_tune_seconds)
 
 bool option_background(void) { return option_value(OPT_background_compile) && fuse_here < 0; }
 
+bool option_arena_of_bounds(void) { return option_value(OPT_arena_of_bounds); }
 bool option_elide_barriers(void) { return option_value(OPT_elide_barriers); }
 
 int64_t option_cache_bytes(void) { return option_value(OPT_cache_bytes); }

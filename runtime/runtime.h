@@ -75,6 +75,7 @@ bool option_tune(void);                  /* programs are tuned before their seco
 double option_tune_seconds(void);        /* the limit for each */
 /* fused kernels are compiled in the background; not if option_fuse_here is set */
 bool option_background(void);
+bool option_arena_of_bounds(void);       /* of a program for all values of symbols */
 bool option_elide_barriers(void);        /* barriers that no kernel needs are omitted */
 /* By the names in options.def. */
 bool option_set(const char *name, int64_t value, struct err *e);

@@ -71,6 +71,8 @@ KL_API const char *kl_version(void);
  *   ones.  Results are the same bits.
  * - "elide_barriers": 1 places a barrier between two kernels only where one reads what another thread of the other
  *   stores, 0 places one between any two.  Results are the same bits.
+ * - "arena_of_bounds": 1 gives each run of a program with symbolic lengths the memory for temporaries that their
+ *   greatest values need, 0 what those of the run need.
  * - "check_nan": 1 makes a trace, step or read that would return a NaN fail with CHECK; the error names the node, its
  *   line and the operands that made the NaN, and no value changes. 2 includes infinities.  Intermediate values may be
  *   either.  States are not updated in place.

@@ -534,7 +534,7 @@ static bool plan_kernels(struct planner *p)
     for (size_t i = 0; i < sizeof step / sizeof *step; i++)
         if (!step[i](p))
             return false;
-    return true;
+    return plan_layout(p);
 }
 
 /* Frees everything except the kernels and, for a region's program, the graph. */
@@ -550,6 +550,7 @@ static void free_commands(struct program *p, bool graph)
     }
     mem_free(p->cmd);
     mem_free(p->in_place);
+    layout_free(p->layout);
     if (graph)
         graph_free(p->g);
     mem_free(p);

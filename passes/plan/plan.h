@@ -78,6 +78,8 @@ enum { PARTITION_NONE = -1 };
 /* Per lbuf: iteration p accesses only elements p * step .. (p + 1) * step - 1; 0: it is not accessed, PARTITION_NONE:
  * any element may be accessed. false: out of memory. */
 bool kernel_partition(const struct kernel *k, int64_t *step);
+/* ---- layout.c ---- */
+bool plan_layout(struct planner *p);             /* the last step: arguments in the arena are places from here on */
 /* ---- plan_barriers.c ---- */
 bool plan_elide_barriers(struct planner *p);     /* removes barriers that no kernel needs */
 /* ---- plan_check_barriers.c: part of plan_check.c ---- */

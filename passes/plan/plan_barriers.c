@@ -65,6 +65,8 @@ static bool may_elide(struct elision *j, const struct command *x, const struct c
     const struct kernel *kx = j->p->root->p->kernel[x->kernel], *ky = j->p->root->p->kernel[y->kernel];
     if (!kx->sched.grain && !ky->sched.grain) /* neither is shared out: the calling thread runs both */
         return true;
+    if (j->p->root->p->stand_ins.n) /* where values lie and what the threads' shares are depends on the symbols */
+        return false;
     for (uint32_t a = 0; a < x->narg; a++)
         for (uint32_t b = 0; b < y->narg; b++) {
             bool stored = kx->buf[a].role != BUF_IN || ky->buf[b].role != BUF_IN;
@@ -85,8 +87,6 @@ static bool one_phase(const struct kernel *k)
 bool plan_elide_barriers(struct planner *p)
 {
     const struct program *all = p->root->p;
-    if (all->stand_ins.n) /* the shares of threads depend on the symbols' values */
-        return true;
     struct elision j = {.p = p, .nkernel = all->nkernel, .step = mem_alloc((all->nkernel + 1) * sizeof *j.step)};
     if (!j.step)
         return plan_no_memory(p);

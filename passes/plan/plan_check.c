@@ -44,6 +44,8 @@ struct check {
     struct held *held; uint32_t nheld, held_cap; /* disjoint and sorted */
     struct flight *flight; uint32_t nflight, flight_cap; /* what commands that another thread runs may still access */
     uint32_t signals, waited; /* such commands so far; those that have ended */
+    const uint64_t *slot; /* symbols' values for which all sizes are checked; NULL: those that the graph has */
+    int64_t place[MAX_PLACES], arena; /* of program.layout */
     bool *written; /* per output */
     bool *gone;    /* per state: overwritten by an earlier command */
 };
@@ -64,12 +66,30 @@ static bool plan_check_fail(const struct check *c, const char *fmt, ...)
     return err_set(c->e, KL_ERR_INTERNAL, "plan of graph %s, command %u: %s", c->p->g->name, c->cmd, what);
 }
 
-static int64_t leaf_bytes(const struct graph *g, const struct leaf *l)
+/* Bytes of a value, for the symbols' values. */
+static int64_t bytes_now(const struct check *c, int64_t bytes)
 {
-    return shape_count(&g->shape[l->shape]) * (int64_t)dtype_size(l->dtype);
+    return c->slot ? size_at(&c->p->stand_ins, bytes, c->slot) : bytes;
 }
 
-static int64_t output_bytes(const struct graph *g, uint32_t i) { return (int64_t)node_bytes(g, g->out[i].value); }
+static int64_t leaf_bytes(const struct check *c, const struct leaf *l)
+{
+    return bytes_now(c, shape_count(&c->p->g->shape[l->shape]) * (int64_t)dtype_size(l->dtype));
+}
+
+static int64_t output_bytes(const struct check *c, uint32_t i)
+{
+    return bytes_now(c, (int64_t)node_bytes(c->p->g, c->p->g->out[i].value));
+}
+
+/* A place is a part of the arena. */
+static struct loc placed(const struct check *c, struct loc l)
+{
+    const struct layout *y = c->p->layout;
+    if (l.kind != LOC_PLACE || !y || l.index >= y->n)
+        return l;
+    return (struct loc){LOC_ARENA, y->device, c->place[l.index] + l.offset};
+}
 
 /* The state that an output overwrites; false if it has its own memory. */
 static bool overwritten_state(const struct program *p, uint32_t out, uint32_t *state)
@@ -159,6 +179,7 @@ static bool add_access(struct check *c, struct access a)
 {
     if (!mem_reserve(&c->acc, &c->acc_cap, c->nacc + 1, sizeof *c->acc))
         return out_of_memory(c);
+    a.loc = placed(c, a.loc);
     c->acc[c->nacc++] = a;
     return true;
 }
@@ -195,20 +216,20 @@ static bool collect_region(struct check *c)
                 return plan_check_fail(c, "region %u has no room for its arena on device %u", i, d);
     }
     struct workspace w = command_workspace(c->p, m);
-    struct loc space = m->arg[nin + nout];
+    struct loc space = placed(c, m->arg[nin + nout]);
     int64_t unread = 0;
     for (uint32_t i = 0; i < nin + nout; i++) {
         bool out = i >= nin;
         ref r = out ? m->value[i] : node_in(g, n, i);
-        int64_t bytes = out ? (int64_t)region_result_bytes(g, n, i - nin) : (int64_t)node_bytes(g, r);
-        struct access a = {m->arg[i], bytes, 1, r, i, out};
+        int64_t bytes = bytes_now(c, (int64_t)(out ? region_result_bytes(g, n, i - nin) : node_bytes(g, r)));
+        struct access a = {placed(c, m->arg[i]), bytes, 1, r, i, out};
         const struct node *proj = out && r ? node_at(g, r) : NULL;
         if (proj && (proj->op != OP_proj || proj->in[0] != m->region || proj->attr.proj.index != i - nin))
             return plan_check_fail(c, "argument %u is not result %u", i, i - nin);
         if (out && !r) {
-            if (!check_unread(c, &m->arg[i], bytes, &space, w.work) || m->arg[i].offset < space.offset + unread)
+            if (!check_unread(c, &a.loc, bytes, &space, w.work) || a.loc.offset < space.offset + unread)
                 return plan_check_fail(c, "results that nothing reads overlap");
-            unread = m->arg[i].offset + bytes - space.offset;
+            unread = a.loc.offset + bytes - space.offset;
         } else if (!add_access(c, a)) {
             return false;
         }
@@ -226,7 +247,7 @@ static bool collect(struct check *c)
     if (m->kind == CMD_INTERP) {
         if (p->ncmd != 1) return plan_check_fail(c, "the interpreter runs whole programs only");
         for (uint32_t i = 0; i < g->nout; i++) {
-            struct access a = {{LOC_OUT, i, 0}, output_bytes(g, i), 1, g->out[i].value, i, true};
+            struct access a = {{LOC_OUT, i, 0}, output_bytes(c, i), 1, g->out[i].value, i, true};
             if (!add_access(c, a)) return false;
         }
         return true;
@@ -240,7 +261,7 @@ static bool collect(struct check *c)
     uint32_t expected = k ? k->nbuf : 2;
     if (m->narg != expected) return plan_check_fail(c, "%u arguments where %u are due", m->narg, expected);
     for (uint32_t i = 0; i < m->narg; i++) {
-        struct access a = {m->arg[i], m->bytes, 1, m->value ? m->value[i] : NIL, i, i == 0};
+        struct access a = {m->arg[i], bytes_now(c, m->bytes), 1, m->value ? m->value[i] : NIL, i, i == 0};
         if (k) {
             bool scratch = k->buf[i].role == BUF_SCRATCH, inside = buf_is_local(k->buf[i].role);
             if (scratch != (a.loc.kind == LOC_SCRATCH))
@@ -254,6 +275,7 @@ static bool collect(struct check *c)
             a.write = k->buf[i].role != BUF_IN;
             a.align = scratch || workspace ? 64 : (uint32_t)dtype_size(k->buf[i].dtype);
             a.bytes = k->buf[i].count * (int64_t)dtype_size(k->buf[i].dtype);
+            a.bytes = scratch || workspace ? a.bytes : bytes_now(c, a.bytes);
         }
         if (!add_access(c, a)) return false;
     }
@@ -268,13 +290,13 @@ static bool check_bounds(const struct check *c, const struct access *a)
     switch (a->loc.kind) {
     case LOC_ARENA:
         if (a->loc.index < MAX_DEVICES)
-            size = p->arena_bytes[a->loc.index] - p->region_bytes[a->loc.index];
+            size = (c->slot ? c->arena : p->arena_bytes[a->loc.index]) - p->region_bytes[a->loc.index];
         break;
     case LOC_SCRATCH: size = p->scratch_bytes; break;
     case LOC_WORKSPACE: size = p->workspace_bytes; break;
-    case LOC_INPUT:   if (a->loc.index < g->input.n) size = leaf_bytes(g, &g->input.v[a->loc.index]); break;
-    case LOC_STATE:   if (a->loc.index < g->state.n) size = leaf_bytes(g, &g->state.v[a->loc.index]); break;
-    case LOC_OUT:     if (a->loc.index < g->nout) size = output_bytes(g, a->loc.index); break;
+    case LOC_INPUT:   if (a->loc.index < g->input.n) size = leaf_bytes(c, &g->input.v[a->loc.index]); break;
+    case LOC_STATE:   if (a->loc.index < g->state.n) size = leaf_bytes(c, &g->state.v[a->loc.index]); break;
+    case LOC_OUT:     if (a->loc.index < g->nout) size = output_bytes(c, a->loc.index); break;
     default:          return plan_check_fail(c, "argument %u has no place", a->lbuf);
     }
     if (a->loc.offset < 0 || a->bytes < 0 || a->bytes > size || a->loc.offset > size - a->bytes)
@@ -383,7 +405,7 @@ static bool check_write(struct check *c, const struct access *a)
     if (a->loc.kind != LOC_OUT) return plan_check_fail(c, "argument %u writes %s %u", a->lbuf, loc_name[a->loc.kind],
                                                        i);
     if (c->written[i]) return plan_check_fail(c, "output %u is written a second time", i);
-    if (a->bytes != output_bytes(g, i)) return plan_check_fail(c, "writes %lld bytes of output %u", (long long)a->bytes,
+    if (a->bytes != output_bytes(c, i)) return plan_check_fail(c, "writes %lld bytes of output %u", (long long)a->bytes,
                                                                i);
     if (value && value != same_bytes(g, g->out[i].value)) return plan_check_fail(c, "output %u receives %%%u", i,
                                                                                  value);
@@ -477,7 +499,7 @@ static bool check_in_place(const struct check *c)
         if (!c->p->in_place[i]) continue;
         if (g->out[i].kind != OUT_ASSIGN || state >= g->state.n) ok =
             plan_check_fail(c, "output %u in place is no assign", i);
-        else if (output_bytes(g, i) != leaf_bytes(g, &g->state.v[state]))
+        else if (output_bytes(c, i) != leaf_bytes(c, &g->state.v[state]))
             ok = plan_check_fail(c, "output %u in place has not its state's size", i);
         else if (over[state])
             ok = plan_check_fail(c, "outputs %u and %u are both in place of state %u", over[state] - 1, i, state);
@@ -487,9 +509,13 @@ static bool check_in_place(const struct check *c)
     return ok;
 }
 
-bool program_check(const struct program *p, struct err *e)
+bool program_check(const struct program *p, struct err *e) { return program_check_for(p, NULL, e); }
+
+bool program_check_for(const struct program *p, const uint64_t *slot, struct err *e)
 {
-    struct check c = {.p = p, .e = e};
+    struct check c = {.p = p, .e = e, .slot = slot};
+    bool places = p->layout && p->layout->n;
+    c.arena = places ? layout_offsets(p, slot, c.place) : p->arena_bytes[graph_device(p->g)];
     c.written = mem_alloc(p->g->nout + 1);
     c.gone = mem_alloc(p->g->state.n + 1);
     bool ok = c.written && c.gone;
@@ -497,7 +523,7 @@ bool program_check(const struct program *p, struct err *e)
     ok = ok && check_in_place(&c);
     for (; ok && c.cmd < p->ncmd; c.cmd++) ok = check_command(&c);
     for (uint32_t i = 0; ok && i < p->g->nout; i++)
-        if (!c.written[i] && output_bytes(p->g, i)) ok = plan_check_fail(&c, "the end, and output %u was never written",
+        if (!c.written[i] && output_bytes(&c, i)) ok = plan_check_fail(&c, "the end, and output %u was never written",
                                                                          i);
     mem_free(c.acc);
     mem_free(c.flight);

@@ -142,6 +142,28 @@ static struct program *plan_kept(struct graph *g, const struct exec *x, const st
     return p;
 }
 
+/* Checks the plan; one for all values of symbols with their least and greatest values, and with some between. */
+static bool check_program(const struct program *p, const struct graph *g, struct err *e)
+{
+    enum { VALUES = 4 };
+    const struct stand_ins *s = &p->stand_ins;
+    uint64_t slot[MAX_STAND_INS] = {0}, *all = slot;
+    uint32_t last = 0;
+    bool ok = program_check(p, e);
+    for (uint32_t i = 0; i < s->n; i++) last = s->v[i].slot > last ? s->v[i].slot : last;
+    if (s->n && last >= MAX_STAND_INS) all = mem_alloc((last + 1) * sizeof *all);
+    for (int k = 0; ok && all && s->n && k < VALUES; k++) {
+        for (uint32_t i = 0; i < s->n; i++) {
+            int64_t range = s->v[i].high - s->v[i].low;
+            all[s->v[i].slot] = (uint64_t)(s->v[i].low + (k < 2 ? k * range : range / (2 + k + i)));
+        }
+        ok = program_check_for(p, all, e);
+    }
+    if (!all) ok = err_set(e, KL_ERR_MEMORY, "no memory to check the plan of graph %s", g->name);
+    if (all != slot) mem_free(all);
+    return ok;
+}
+
 /* Plans the program of g; without a code generator the interpreter runs it and nothing is compiled. */
 static struct program *plan(struct graph *g, const struct exec *x, const struct backend *b,
                             const struct target_set *targets, struct dump *dump, struct size_limit *varies,
@@ -160,7 +182,7 @@ static struct program *plan(struct graph *g, const struct exec *x, const struct 
     if (ok && stand_ins.n) p = program_plan_symbolic(g, &stand_ins, targets, e);
     else if (ok) p = b ? plan_kept(g, x, targets, e) : program_plan(g, NULL, true, e);
     span_end(SPAN_PLAN, g->name, began);
-    if (p && checks_on() && !stand_ins.n && !program_check(p, e)) {
+    if (p && checks_on() && !check_program(p, g, e)) {
         program_free(p);
         return NULL;
     }

@@ -13,6 +13,7 @@
 
 bool accelerators_prepare(struct run *r, struct err *e)
 {
+    if (!r->x->accelerated) return true;
     const struct graph *g = r->x->captured; /* the symbols' values stand behind the slots */
     size_t slots = (g->slot.n + (g->symbols ? g->symbols->n : 0)) * sizeof *r->slot;
     EACH(r, d, a)

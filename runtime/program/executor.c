@@ -24,6 +24,7 @@ void *exec_resolve(const struct frame *f, const struct loc *l, unsigned worker)
     case LOC_STATE:   base = f->state[l->index]; break;
     case LOC_OUT:     base = f->out[l->index]; break;
     case LOC_SCRATCH: base = f->r->scratch + worker * f->r->worker_bytes; break;
+    case LOC_PLACE:   base = f->arena[f->p->layout->device] + f->r->place[l->index]; break;
     case LOC_WORKSPACE: /* of kernels for GPUs only */
     case LOC_KERNEL_LOCAL:  break;
     }
@@ -379,7 +380,7 @@ static size_t home_bytes(struct run *r, size_t *arena, size_t *table)
 {
     const struct program *p = r->x->program;
     const struct graph *g = p->g;
-    *arena = round_up((size_t)p->arena_bytes[home_of(r)]);
+    *arena = round_up((size_t)(r->place ? r->arena : p->arena_bytes[home_of(r)]));
     *table = ((size_t)g->input.n + g->state.n + g->nout) * sizeof(void *);
     *table = round_up(*table + (p->stand_ins.n ? p->nkernel : 0) * sizeof *r->extent);
     r->scratch_bytes = round_up((size_t)p->scratch_bytes);
@@ -406,6 +407,19 @@ static bool within_limits(struct run *r, const bool *exclusive, struct err *e)
     for (unsigned d = 0; d < MAX_DEVICES; d++)
         if (need[d] && !buffer_room((int)d, need[d], what, e)) return false;
     return true;
+}
+
+/* Finds where values lie for the symbols' values.  Of the bounds' arena, half of it, a quarter and so on the run takes
+ * the smallest that is large enough: the pool keeps a buffer of each size, so there should be few. */
+static void find_places(struct run *r, int64_t *place)
+{
+    enum { SMALL_ARENA = 1 << 16 };
+    const struct program *p = r->x->program;
+    if (!p->layout || !p->layout->n) return;
+    int64_t bytes = layout_offsets(p, option_arena_of_bounds() ? NULL : r->slot, place);
+    r->place = place;
+    r->arena = p->arena_bytes[p->layout->device];
+    while (r->arena > SMALL_ARENA && r->arena / 2 >= bytes) r->arena /= 2;
 }
 
 /* How many iterations each kernel has for the symbols' values. */
@@ -483,6 +497,8 @@ bool exec_run(const struct exec *x, struct buffer *const *input, struct buffer *
     if (atomic_load_explicit(&timeline_is_on, memory_order_relaxed) && !x->variant) r.times = exec_times(x);
     /* Profiles and timelines measure each kernel separately. */
     r.elide = option_elide_barriers() && !profile && !r.times;
+    int64_t place[MAX_PLACES];
+    find_places(&r, place);
     bool ok = within_limits(&r, state_exclusive, e) && make_outputs(&r, state_exclusive, e) && make_workspace(&r, e) &&
               accelerators_prepare(&r, e) && run_program(&r, e);
     for (unsigned d = 0; d < MAX_DEVICES; d++) buffer_unref(r.memory[d]);

@@ -8,7 +8,7 @@
 #include "tests/support/random_make.h"
 #include <glob.h>
 
-enum { VALUES = 5, FILE_VALUES = 40, REASONS = 64, MOST_ELEMENTS = 1 << 27 };
+enum { VALUES = 5, FILE_VALUES = 40, PLANS = 8, REASONS = 64, MOST_ELEMENTS = 1 << 27 };
 
 static struct { char text[200]; unsigned n; } reason[REASONS];
 static unsigned nreason, whole, split;
@@ -25,8 +25,8 @@ static void count_reason(const char *text)
     nreason += i == nreason;
 }
 
-/* Has the graph one program?  Notes why not. */
-static bool look(const struct graph *s, bool fuse, const uint64_t *slot)
+/* Has the graph one program?  Notes why not, and checks its plan. */
+static bool look(const struct graph *s, bool fuse, const uint64_t *slot, struct rng *r)
 {
     struct err e = {0};
     const struct exec *x = exec_get(s, device_find("cpu", &e), fuse, &e);
@@ -39,6 +39,15 @@ static bool look(const struct graph *s, bool fuse, const uint64_t *slot)
         const char *why = strstr(text, "of its own: ");
         text[strcspn(text, "\n")] = 0;
         count_reason(why ? why + strlen("of its own: ") : text);
+    }
+    for (int k = 0; one && x->program->stand_ins.n && k < PLANS; k++) { /* the plan, for random values */
+        uint64_t some[MAX_VALUES + MAX_SYMBOLS] = {0};
+        const struct stand_ins *i = &x->program->stand_ins;
+        for (uint32_t v = 0; v < i->n; v++)
+            some[i->v[v].slot] = (uint64_t)(i->v[v].low + rng_below(r, i->v[v].high - i->v[v].low + 1));
+        check(program_check_for(x->program, some, &e), "%s", e.msg);
+        int64_t place[MAX_PLACES], bound = program_arenas(x->program);
+        check(!x->program->layout || layout_offsets(x->program, some, place) <= bound, "the arena outgrows its bound");
     }
     exec_unref(x);
     return one;
@@ -125,7 +134,7 @@ static unsigned run_graph(const struct graph *s, const char *name, uint64_t seed
     struct rng r = {seed * UINT64_C(0x9e3779b97f4a7c15) | 1};
     unsigned ones = 0;
     for (int fuse = 0; fuse < 2; fuse++) {
-        bool one = s->slot.n < MAX_VALUES && look(s, fuse, zero);
+        bool one = s->slot.n < MAX_VALUES && look(s, fuse, zero, &r);
         ones += one;
         for (int k = 0; one && k < values; k++) {
             for (uint32_t i = 0; i < s->symbols->n; i++) {

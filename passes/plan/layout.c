@@ -1,0 +1,143 @@
+/* The arena of a program with stand-ins for the symbols' values of a run.
+ *
+ * The planner places values with the sizes of the bounds (place.c).  Of two values that are alive at the same time one
+ * lies below the other; it stays below for all values of the symbols: a value begins where the highest of those below
+ * it ends.  So no two that are alive at the same time overlap.  Of those below a value only those are listed that no
+ * other one of them lies above. */
+#include "plan.h"
+
+struct layout_build {
+    struct layout *l;
+    const struct planner *p;
+    ref node[MAX_PLACES];         /* by place: from the lowest offset to the highest */
+    uint64_t (*under)[MAX_PLACES / 64]; /* per place: the set of all places below it, also below others */
+    uint32_t nbelow, below_cap;
+};
+
+static bool in_set(const uint64_t *set, uint32_t i) { return set[i / 64] >> (i % 64) & 1; }
+
+/* The values in the arena of the device, sorted by offset; false: too many. */
+static bool list_places(struct layout_build *b, unsigned device)
+{
+    const struct planner *p = b->p;
+    for (ref r = 1; r < p->g->nnode; r++) {
+        const struct value *v = &p->value[r];
+        if (!v->node || v->loc.kind != LOC_ARENA || v->loc.index != device)
+            continue;
+        if (b->l->n == MAX_PLACES)
+            return false;
+        uint32_t at = b->l->n++;
+        for (; at && p->value[b->node[at - 1]].loc.offset > v->loc.offset; at--)
+            b->node[at] = b->node[at - 1];
+        b->node[at] = r;
+    }
+    return true;
+}
+
+/* Finds what lies directly below place i. */
+static bool find_below(struct layout_build *b, uint32_t i)
+{
+    struct layout *l = b->l;
+    const struct value *v = &b->p->value[b->node[i]];
+    l->place[i].below = b->nbelow;
+    for (uint32_t j = i; j-- > 0;) {
+        const struct value *u = &b->p->value[b->node[j]];
+        bool together = u->first <= v->last && v->first <= u->last && u->bytes && v->bytes;
+        if (!together || in_set(b->under[i], j))
+            continue;
+        if (!mem_reserve(&l->below, &b->below_cap, b->nbelow + 1, sizeof *l->below))
+            return false;
+        l->below[b->nbelow++] = j;
+        for (uint32_t w = 0; w < MAX_PLACES / 64; w++)
+            b->under[i][w] |= b->under[j][w];
+        b->under[i][j / 64] |= UINT64_C(1) << (j % 64);
+    }
+    l->place[i].end = b->nbelow;
+    return true;
+}
+
+/* A workspace has the bytes of the bounds: those of the programs in it. */
+static struct arena_place place_of(const struct planner *p, ref r)
+{
+    bool workspace = op_is_region(p->g->node[r].op);
+    return (struct arena_place){.bytes = workspace ? p->value[r].bytes : (int64_t)node_bytes(p->g, r), .fixed = workspace};
+}
+
+/* Arguments in the arena name their places. */
+static void name_places(struct layout_build *b)
+{
+    struct program *p = b->p->p;
+    for (uint32_t c = 0; c < p->ncmd; c++)
+        for (uint32_t i = 0; i < p->cmd[c].narg; i++) {
+            struct command *m = &p->cmd[c];
+            bool region = m->kind == CMD_REGION || m->kind == CMD_CUSTOM;
+            ref r = m->value[i] ? m->value[i] : region ? m->region : NIL;
+            const struct value *v = r ? &b->p->value[node_stored(p->g, r)] : NULL;
+            uint32_t at = 0;
+            while (v && at < b->l->n && b->node[at] != v->node)
+                at++;
+            if (m->arg[i].kind == LOC_ARENA && v && v->node && at < b->l->n)
+                m->arg[i] = (struct loc){LOC_PLACE, at, m->arg[i].offset - v->loc.offset};
+        }
+}
+
+/* Does one processor run the whole program?  A driver's captured launches have addresses. */
+static bool on_one_processor(const struct planner *p)
+{
+    bool processor = !(p->p->devices & (p->p->devices - 1));
+    for (uint32_t i = 0; i < p->targets->n; i++)
+        processor &= !(p->targets->v[i].devices & p->p->devices) || !p->targets->v[i].caps->is_gpu;
+    return processor;
+}
+
+bool plan_layout(struct planner *p)
+{
+    if (p != p->root || !p->p->stand_ins.n || !on_one_processor(p))
+        return true;
+    struct layout_build *b = mem_alloc(sizeof *b);
+    struct layout *l = p->p->layout = mem_alloc(sizeof *l);
+    bool ok = b && l;
+    if (ok) {
+        *b = (struct layout_build){.l = l, .p = p};
+        l->device = graph_device(p->g);
+        bool few = list_places(b, l->device);
+        l->n = few ? l->n : 0;
+        l->place = mem_alloc((l->n + 1) * sizeof *l->place);
+        b->under = mem_alloc((l->n + 1) * sizeof *b->under);
+        ok = l->place && b->under;
+        for (uint32_t i = 0; ok && i < l->n; i++) {
+            l->place[i] = place_of(p, b->node[i]);
+            ok = find_below(b, i);
+        }
+        if (ok)
+            name_places(b);
+        mem_free(b->under);
+    }
+    mem_free(b);
+    return ok || plan_no_memory(p);
+}
+
+void layout_free(struct layout *l)
+{
+    if (!l)
+        return;
+    mem_free(l->place);
+    mem_free(l->below);
+    mem_free(l);
+}
+
+int64_t layout_offsets(const struct program *p, const uint64_t *slot, int64_t *offset)
+{
+    const struct layout *l = p->layout;
+    int64_t end[MAX_PLACES], all = 0;
+    for (uint32_t i = 0; i < l->n; i++) {
+        const struct arena_place *x = &l->place[i];
+        int64_t bytes = x->fixed || !slot ? x->bytes : size_at(&p->stand_ins, x->bytes, slot);
+        offset[i] = 0;
+        for (uint32_t k = x->below; k < x->end; k++)
+            offset[i] = end[l->below[k]] > offset[i] ? end[l->below[k]] : offset[i];
+        end[i] = offset[i] + plan_round64(bytes);
+        all = end[i] > all ? end[i] : all;
+    }
+    return all;
+}
