@@ -205,7 +205,7 @@ enum { MAX_PLACES = 512 };        /* a program with more values has the arena of
 /* below, end: of layout.below, those directly below it; fixed: no symbol is in bytes */
 struct arena_place { int64_t bytes; bool fixed; uint32_t below, end; };
 struct layout { unsigned device; uint32_t n; struct arena_place *place; uint32_t *below; };
-/* Writes the offset of each place for the symbols' values (slot NULL: of the bounds); returns the bytes of the arena. */
+/* Writes the offset of each place for the symbols' values (slot NULL: the bounds); returns the bytes of the arena. */
 int64_t layout_offsets(const struct program *p, const uint64_t *slot, int64_t *offset);
 void layout_free(struct layout *l);
 /* g stays the caller's; caps: those of all devices. interpret: one CMD_INTERP command and no kernel. */

@@ -36,7 +36,7 @@ void reverse_end(struct reverse *v)
     mem_free(v->visited);
 }
 
-static bool meet(struct reverse *v, ref r)
+static bool add_visited(struct reverse *v, ref r)
 {
     if (!mem_reserve(&v->visited, &v->visited_cap, v->nvisited + 1, sizeof *v->visited))
         return err_set(&v->t->err, KL_ERR_MEMORY, "out of memory differentiating @%s", v->t->name);
@@ -46,7 +46,7 @@ static bool meet(struct reverse *v, ref r)
 
 void reverse_want(struct reverse *v, ref r)
 {
-    if (v->wanted[r] || !meet(v, r))
+    if (v->wanted[r] || !add_visited(v, r))
         return;
     v->wanted[r] = true;
     v->low = r < v->low ? r : v->low;
@@ -66,7 +66,7 @@ static bool passes_gradient(const struct reverse *v, ref r)
  * wanted node depend on none. */
 static void reach(struct reverse *v, ref r)
 {
-    if (r < v->low || v->needed[r] || !node_carries_gradient(&v->t->node[r]) || !meet(v, r))
+    if (r < v->low || v->needed[r] || !node_carries_gradient(&v->t->node[r]) || !add_visited(v, r))
         return;
     if (!mem_reserve(&v->path, &v->path_cap, v->npath + 1, sizeof *v->path)) {
         err_set(&v->t->err, KL_ERR_MEMORY, "out of memory differentiating @%s", v->t->name);

@@ -57,10 +57,11 @@ static bool find_below(struct layout_build *b, uint32_t i)
 }
 
 /* A workspace has the bytes of the bounds: those of the programs in it. */
-static struct arena_place place_of(const struct planner *p, ref r)
+static struct arena_place arena_request(const struct planner *p, ref r)
 {
     bool workspace = op_is_region(p->g->node[r].op);
-    return (struct arena_place){.bytes = workspace ? p->value[r].bytes : (int64_t)node_bytes(p->g, r), .fixed = workspace};
+    int64_t bytes = workspace ? p->value[r].bytes : (int64_t)node_bytes(p->g, r);
+    return (struct arena_place){.bytes = bytes, .fixed = workspace};
 }
 
 /* Arguments in the arena name their places. */
@@ -106,7 +107,7 @@ bool plan_layout(struct planner *p)
         b->under = mem_alloc((l->n + 1) * sizeof *b->under);
         ok = l->place && b->under;
         for (uint32_t i = 0; ok && i < l->n; i++) {
-            l->place[i] = place_of(p, b->node[i]);
+            l->place[i] = arena_request(p, b->node[i]);
             ok = find_below(b, i);
         }
         if (ok)

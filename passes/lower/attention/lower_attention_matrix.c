@@ -112,7 +112,7 @@ static val tile_numbers(struct kernel *k, enum tile_order order, int64_t count, 
 
 static val both(struct kernel *k, val x, val y) { return x && y ? k_prim(k, P_AND, x, y, 0) : x ? x : y; }
 
-static void meet(struct kernel *k) { k_inst(k, L_BARRIER, KL_BOOL, 0, 0, 0, 0); }
+static void block_barrier(struct kernel *k) { k_inst(k, L_BARRIER, KL_BOOL, 0, 0, 0, 0); }
 
 /* ---- which operands ---- */
 
@@ -555,9 +555,9 @@ static void finish_attention(const struct tiles *s, const val value[CARRIED])
     if (!a->e)
         return;
     if (s->out == s->own[0].buf && !s->held[0])
-        meet(k); /* the last factors have been loaded */
+        block_barrier(k); /* the last factors have been loaded */
     put_tile(s, s->out, s->walked[1].row, k_prim(k, P_MUL, value[TOTAL], inverse, 0));
-    meet(k);
+    block_barrier(k);
     store_rows(s, s->out, s->walked[1].row, a->e, 0, 0);
 }
 
@@ -565,11 +565,11 @@ static void finish_gradient(const struct tiles *s, const val total[2])
 {
     struct attention *a = s->a;
     struct kernel *k = a->w->k;
-    meet(k); /* the last factors have been loaded */
+    block_barrier(k); /* the last factors have been loaded */
     put_tile(s, s->own[0].buf, s->own[0].row, k_prim(k, P_MUL, total[0], factor_of_scale(s), 0));
     if (s->keys)
         put_tile(s, s->own[1].buf, s->own[1].row, total[1]);
-    meet(k);
+    block_barrier(k);
     store_rows(s, s->own[0].buf, s->own[0].row, a->d, 0, 0);
     if (s->keys)
         store_rows(s, s->own[1].buf, s->own[1].row, a->e, 1, a->d);
@@ -625,7 +625,7 @@ static void walk(struct tiles *s)
     for (int64_t i = 0; i < ahead; i++)
         copy_step(s, ix_add(k, first, k_int(k, i)));
     k_inst(k, L_WAIT, KL_BOOL, 0, 0, 0, (uint64_t)ahead);
-    meet(k);
+    block_barrier(k);
     prepare_own(s);
     if (s->gradient) {
         start[0] = tile_splat(k, 0, s->m, s->own[0].padded);
@@ -640,7 +640,7 @@ static void walk(struct tiles *s)
     for (int i = 0; i < CARRIED; i++)
         value[i] = carry[i] = start[i] ? k_carry(k, start[i]) : 0;
     k_inst(k, L_WAIT, KL_BOOL, 0, 0, 0, (uint64_t)(ahead - 1));
-    meet(k);
+    block_barrier(k);
     copy_step(s, ix_add(k, number, k_int(k, ahead)));
     val stage = ix_mod(k, number, s->stages), row, there;
     s->k0 = ix_scale(k, number, s->step);

@@ -281,7 +281,7 @@ static val columns_of(const struct subgroups *s, val slab, int64_t first)
 }
 
 /* A barrier of the threads that multiply. */
-static void meet(const struct subgroups *s)
+static void multipliers_barrier(const struct subgroups *s)
 {
     k_append(s->d->w->k, (struct linst){.op = L_BARRIER, .dtype = KL_BOOL,
                                         .imm = s->s.dot_matrix.panels ? (uint64_t)s->threads : 0});
@@ -299,9 +299,9 @@ void dot_matrix_results(const struct subgroups *s, const val *sum)
                   columns_of(s, sum[i / s->parts], i % s->parts * s->part));
         k_end(k, chosen);
     }
-    meet(s);
+    multipliers_barrier(s);
     emit_slab(s, number);
-    meet(s);
+    multipliers_barrier(s);
     k_end(k, number);
 }
 
