@@ -1,21 +1,24 @@
 /* One program for all lengths: models with symbolic batches and lengths against the same with a program a shape.
  *
- *   mlp, gpt, gpt-step   300 random (batch, length) pairs: what was built and compiled for them, and for some the time
- *                        beside that of a program for this shape, by turns on one thread
+ *   mlp, gpt, gpt-step,  300 random (batch, length) pairs: what was built and compiled for them, the process's memory,
+ *   lstm, lstm-step      and for some the time beside that of a program for this shape, by turns on one thread
  *   host                 a frozen step of one small kernel: the host's time with a symbol and without
  *   text                 1000 training steps on batches of sentences, each as long as its longest, beside batches that
  *                        are all as long as the longest sentence there is
  */
 #include "bench.h"
 #include "models.h"
+#include <kiln/train/modules.h>
 #include <sys/resource.h>
 
+enum { LSTM_IN = 32, LSTM_WIDTH = 128 };
 enum { PAIRS = 300, COMPARED = 16, TURNS = 9, MOST_BATCH = 8, MOST_LENGTH = 64, MOST_IMAGES = 128, STEPS = 1000 };
 static const struct gpt_size size = {4, 128, 4, MOST_LENGTH, MOST_BATCH, 128};
 
 struct state {
     struct gpt gpt;
     struct mlp mlp;
+    struct lstm { kl_params *params; kl_nn_recurrent layer; kl_tensor head; kl_optimizer *adam; float *x; } lstm;
     int64_t b, l, n;          /* symbols */
     int32_t *ids;
     uint8_t *images;
@@ -88,7 +91,70 @@ static bool step_gpt_train(struct state *s, bool symbolic, int64_t batch, int64_
     return run_gpt(s, symbolic, batch, length, true);
 }
 
+static bool lstm_open(struct lstm *m, kl_device device)
+{
+    int n;
+    m->params = kl_params_new(device, KL_F32, 7);
+    m->x = calloc(MOST_BATCH * MOST_LENGTH * LSTM_IN, sizeof *m->x);
+    for (int i = 0; m->x && i < MOST_BATCH * MOST_LENGTH * LSTM_IN; i++)
+        m->x[i] = (float)random_below(1000) / 500 - 1;
+    bool ok = m->params && m->x &&
+              kl_nn_lstm_init(&m->layer, m->params, "lstm", LSTM_IN, LSTM_WIDTH) == KL_OK;
+    m->head = ok ? kl_params_make(m->params, "head", 2, (int64_t[]){LSTM_WIDTH, size.vocabulary}, NULL) : kl_none;
+    const kl_tensor *list = ok ? kl_params_trained(m->params, &n) : NULL;
+    for (int i = 0; list && i < n; i++)
+        ok &= kl_check(list[i]) == KL_OK; /* computed here, not by the first step */
+    return list && ok && kl_sync(device) == KL_OK && (m->adam = kl_adam(list, n, NULL));
+}
+
+static void lstm_close(struct lstm *m)
+{
+    kl_optimizer_free(m->adam);
+    kl_params_free(m->params);
+    free(m->x);
+}
+
+/* The loss of what the last state says, and with `train` a step of Adam. */
+static bool run_lstm(struct state *s, bool symbolic, int64_t batch, int64_t length, bool train)
+{
+    const struct lstm *m = &s->lstm;
+    kl_device device = s->gpt.device;
+    const int64_t dims[3] = {length, batch, LSTM_IN}, lengths[3] = {s->l, s->b, LSTM_IN};
+    kl_trace_begin(symbolic ? train ? "lstm step symbolic" : "lstm symbolic"
+                            : train ? "lstm step fixed" : "lstm fixed");
+    kl_tensor x = symbolic ? kl_input_symbolic(device, KL_F32, 3, lengths, dims, m->x)
+                           : kl_input(device, KL_F32, 3, dims, m->x), h = kl_none;
+    kl_tensor label = symbolic ? kl_input_symbolic(device, KL_I32, 1, &s->b, &batch, s->ids)
+                               : kl_input(device, KL_I32, 1, &batch, s->ids);
+    kl_tensor y = kl_nn_recurrent_forward(&m->layer, x, &h, NULL);
+    int first = 0;
+    kl_tensor loss = kl_cross_entropy(kl_linear(kl_add(h, kl_mean(y, 1, &first, false)), m->head, kl_none), label);
+    kl_keep(loss);
+    if (train)
+        kl_optimizer_step(m->adam, loss, 1e-3);
+    bool ok = kl_trace_end() == KL_OK && kl_sync(device) == KL_OK;
+    kl_release(loss);
+    return ok;
+}
+
+static bool step_lstm_forward(struct state *s, bool symbolic, int64_t batch, int64_t length)
+{
+    return run_lstm(s, symbolic, batch, length, false);
+}
+
+static bool step_lstm_train(struct state *s, bool symbolic, int64_t batch, int64_t length)
+{
+    return run_lstm(s, symbolic, batch, length, true);
+}
+
 /* ---- pairs ---- */
+
+static double megabytes(void)
+{
+    struct rusage r;
+    getrusage(RUSAGE_SELF, &r);
+    return (double)r.ru_maxrss / 1024;
+}
 
 struct built { int64_t graphs, compiles, variants; };
 
@@ -120,6 +186,7 @@ static bool compare_pairs(struct bench *b, const char *name, step_fn *step, stru
     static struct samples ratio, took;
     int64_t pair[PAIRS][2];
     struct built before = built_now();
+    double early = 0;
     ratio.n = took.n = 0;
     for (int i = 0; i < PAIRS; i++) {
         pair[i][0] = 1 + random_below((uint32_t)most_batch);
@@ -130,8 +197,10 @@ static bool compare_pairs(struct bench *b, const char *name, step_fn *step, stru
             return false;
         if (!i)
             print_built(name, "first pair", before), before = built_now();
+        early = i == 29 ? megabytes() : early;
     }
     print_built(name, "299 other pairs", before);
+    printf("%-9s the process's memory: %.1f MB after 30 pairs, %.1f MB after 300\n", name, early, megabytes());
     for (int i = 0; i < COMPARED; i++) {
         double best[2] = {1e9, 1e9};
         before = built_now();
@@ -205,13 +274,6 @@ static int64_t longest(void)
     return most;
 }
 
-static double megabytes(void)
-{
-    struct rusage r;
-    getrusage(RUSAGE_SELF, &r);
-    return (double)r.ru_maxrss / 1024;
-}
-
 static bool run_text(struct bench *b, struct state *s)
 {
     static struct samples took[2];
@@ -250,14 +312,18 @@ int main(int argc, char **argv)
     s.images = calloc((size_t)(MOST_IMAGES * mlp_width[0]), 1);
     for (int i = 0; s.ids && i <= MOST_BATCH * MOST_LENGTH; i++)
         s.ids[i] = (int32_t)random_below((uint32_t)size.vocabulary);
-    bool ok = s.ids && s.images && gpt_open(&s.gpt, device, size) && mlp_open(&s.mlp, device, MOST_IMAGES);
+    bool ok = s.ids && s.images && gpt_open(&s.gpt, device, size) && mlp_open(&s.mlp, device, MOST_IMAGES) &&
+              lstm_open(&s.lstm, device);
     ok = ok && (!bench_wants(&b, "mlp") || compare_pairs(&b, "mlp", step_mlp, &s, MOST_IMAGES));
     ok = ok && (!bench_wants(&b, "gpt") || compare_pairs(&b, "gpt", step_gpt_forward, &s, MOST_BATCH));
     ok = ok && (!bench_wants(&b, "gpt-step") || compare_pairs(&b, "gpt-step", step_gpt_train, &s, MOST_BATCH));
+    ok = ok && (!bench_wants(&b, "lstm") || compare_pairs(&b, "lstm", step_lstm_forward, &s, MOST_BATCH));
+    ok = ok && (!bench_wants(&b, "lstm-step") || compare_pairs(&b, "lstm-step", step_lstm_train, &s, MOST_BATCH));
     ok = ok && (!bench_wants(&b, "host") || compare_host(&b, &s));
     ok = ok && (!bench_wants(&b, "text") || run_text(&b, &s));
     gpt_close(&s.gpt);
     mlp_close(&s.mlp);
+    lstm_close(&s.lstm);
     free(s.ids);
     free(s.images);
     return ok ? bench_close(&b) : bench_fail(&b, "run");

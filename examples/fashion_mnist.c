@@ -110,14 +110,13 @@ static kl_tensor model_logits(const struct model *m, kl_tensor images)
 }
 
 /* One step: recorded, compiled if it is new, run.  The number of images is a symbol, so a smaller batch is the same
- * program; with convolutions there is a program for each number anyway.  The mean loss of the batch; false: see
- * kl_last_error. */
+ * program.  The mean loss of the batch; false: see kl_last_error. */
 static bool train_step(const struct model *m, const struct batch *b, double lr, float *loss)
 {
     kl_trace_begin("train_step");
     kl_autocast_begin(m->products);
     const int64_t dims[2] = {b->count, PIXELS};
-    const int64_t lengths[2] = {m->arch->layer[0].conv ? b->count : m->length, PIXELS};
+    const int64_t lengths[2] = {m->length, PIXELS};
     kl_tensor logits = model_logits(m, kl_input_symbolic(m->device, KL_U8, 2, lengths, dims, b->images));
     kl_tensor labels = kl_input_symbolic(m->device, KL_U8, 1, lengths, dims, b->labels);
     kl_tensor mean = kl_keep(kl_cross_entropy(logits, labels));

@@ -1,14 +1,19 @@
 #!/bin/sh
-# Fuzzes what reads files for a time:  fuzz.sh BUILD [SECONDS] [TARGET]
+# Fuzzes what reads files for a time:  fuzz.sh BUILD [SECONDS] [TARGET] [READER]
 #
 # TARGET: fuzz_parse, the parser and what follows it, fuzz_file, files of tensors, fuzz_data, files of data, text and
 # logs, and checkpoints, or fuzz_onnx, the importer of models, from ONNX's own tests (Debian: libonnx-testdata)
-# (tests/fuzz/TARGET.c).  It starts from samples and from what earlier
-# runs found new, kept in BUILD/TARGET-corpus.  An input that fails is left in BUILD as crash-*, leak-*, oom-* or
-# timeout-*; `BUILD/tests/TARGET FILE` runs it again and `-minimize_crash=1 -runs=100000` makes it smaller.
-build=$1 seconds=${2:-60} target=${3:-fuzz_parse}
+# (tests/fuzz/TARGET.c).  READER: only inputs of this reader: npy, npz, safetensors or gguf for fuzz_file; csv, idx,
+# tokens, tokenizer, checkpoint or log for fuzz_data.  The run starts from samples and from what earlier
+# runs found new, kept in BUILD/NAME-corpus, where NAME is TARGET or TARGET-READER.  An input that fails is left in
+# BUILD/NAME- as crash-*, leak-*, oom-* or timeout-*; `BUILD/tests/TARGET FILE` runs it again and
+# `-minimize_crash=1 -runs=100000` makes it smaller.  An input may take TIMEOUT seconds (10 if this variable is not
+# set).
+build=$1 seconds=${2:-60} target=${3:-fuzz_parse} reader=${4:-}
 root=$(cd "$(dirname "$0")/.." && pwd)
-corpus=$build/$target-corpus seeds=$build/$target-seeds log=$build/$target.log
+name=$target${reader:+-$reader}
+corpus=$build/$name-corpus seeds=$build/$name-seeds log=$build/$name.log
+[ -z "$reader" ] || export FUZZ_READER="$reader"
 rm -rf "$seeds"
 mkdir -p "$corpus" "$seeds"
 
@@ -101,10 +106,10 @@ onnx_words() {
 }
 
 "${target#fuzz_}_samples"
-"${target#fuzz_}_words" | sort -u >"$build/$target.dict"
+"${target#fuzz_}_words" | sort -u >"$build/$name.dict"
 
-"$build/tests/$target" -max_total_time="$seconds" -dict="$build/$target.dict" -max_len=4096 -timeout=10 \
-    -malloc_limit_mb=64 -rss_limit_mb=1024 -artifact_prefix="$build/" -print_final_stats=1 -verbosity=1 \
+"$build/tests/$target" -max_total_time="$seconds" -dict="$build/$name.dict" -max_len=4096 -timeout="${TIMEOUT:-10}" \
+    -malloc_limit_mb=64 -rss_limit_mb=1024 -artifact_prefix="$build/$name-" -print_final_stats=1 -verbosity=1 \
     "$corpus" "$seeds" >"$log" 2>&1
 status=$?
 units=$(sed -n 's/^stat::number_of_executed_units: *//p' "$log")

@@ -99,7 +99,6 @@ env LD_PRELOAD="$tmp/host.so" sh -c 'exit 0' >"$tmp/out" 2>&1
 report 'the decimal comma is there' $?
 with_comma text "$build/tests/text"
 with_comma dump "$build/tests/dump"
-with_comma 'GPU source' "$build/tests/gpu_emulate" essential 20 4
 with_comma vulkan "$build/tests/gpu_run" graphs vulkan 10 1
 with_comma aot "$build/tests/aot" "$build"
 with_comma 'aot, traces' "$build/tests/api_aot" "$build"
@@ -131,6 +130,16 @@ for stage in captured simplified fused scheduled schedules; do
     done
 done
 for target in glsl cuda hip; do
+    for file in tests/text/agree_*.kir; do
+        printf '# %s\n' "$file"
+        "$build/kiln" dump "$file" --stage source --target $target
+    done >"$tmp/want" 2>&1
+    for file in tests/text/agree_*.kir; do
+        printf '# %s\n' "$file"
+        env LD_PRELOAD="$tmp/host.so" "$build/kiln" dump "$file" --stage source --target $target
+    done >"$tmp/got" 2>&1
+    { diff "$tmp/want" "$tmp/got" && [ "$(grep -cE '[0-9]\.[0-9]+f' "$tmp/want")" -gt 1000 ]; } >"$tmp/out"
+    report "sources of all agree_*.kir for $target" $?
     "$build/kiln" dump "$tmp/g.kir" --stage source --target $target >"$tmp/want" 2>&1
     env LD_PRELOAD="$tmp/host.so" "$build/kiln" dump "$tmp/g.kir" --stage source --target $target >"$tmp/got" 2>&1
     { diff "$tmp/want" "$tmp/got" && grep -F '(-0.5f)' "$tmp/want"; } >"$tmp/out"

@@ -271,9 +271,9 @@ static void c_statement(struct emitter *m, val v)
     switch (i->op) {
     case L_CONST: case L_CARRY: case L_PREFETCH: case L_SYNC: break;
     case L_SLOT:
-        text_put(m->t, "v%u = %s(slot[%llu]);\n", v,
+        text_put(m->t, "v%u = %s(slot[%u]);\n", v,
                  i->dtype == KL_F32 ? "bits_u32_f32" : i->dtype == KL_F64 ? "bits_u64_f64" : "",
-                 (unsigned long long)i->imm);
+                 slot_number(i));
         break;
     case L_LOOP:  c_open_loop(m, v); break;
     case L_NEXT:  c_next(m, v); break;

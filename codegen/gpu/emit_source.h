@@ -25,7 +25,7 @@ struct emitter {
     uint8_t *narrow;              /* per value: an i64 that is computed in 32 bits */
     struct pack *pack;            /* per load and store */
     uint8_t *needed;              /* per value: the text uses it */
-    uint8_t *alike;               /* per value: it is the same in all lanes of a subgroup; for a load: and all lanes are
+    uint8_t *uniform;             /* per value: it is the same in all lanes of a subgroup; of a load: and all lanes are
                                      active */
     uint8_t *known;               /* per value: a compiler may find that it is a constant */
     /* per value: part of an accumulation chain, that is a carried value or an fma that adds to one */
@@ -134,9 +134,9 @@ void source_load_pack(struct emitter *m, val v);  /* declares v, an element of a
 void source_store_pack(struct emitter *m, val v); /* stores a whole pack; v is its last store */
 
 /* ---- source_broadcast.c ---- */
-bool source_alike(struct emitter *m);             /* sets alike, if the dialect has broadcasts; false: out of memory */
+bool source_uniform(struct emitter *m);           /* sets `uniform` if there are broadcasts; false: out of memory */
 bool source_is_broadcast(const struct emitter *m, val v);
-void source_broadcast(struct emitter *m, val v);  /* declares v, a tile that all lanes of a subgroup load alike */
+void source_broadcast(struct emitter *m, val v);  /* declares v, a tile that is the same in all lanes */
 
 /* ---- source_order.c ---- */
 bool source_may_share(const struct kernel *k, uint32_t b, uint32_t o); /* may input b be the memory of output o? */

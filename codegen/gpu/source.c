@@ -233,10 +233,11 @@ static void read_slot(struct emitter *m, val v)
 {
     const struct linst *i = &m->k->inst[v];
     char at[64], x[96];
+    uint64_t number = slot_number(i);
     snprintf(at, sizeof at, m->d->table ? "at_u64(slots + %" PRIu64 "ul).v" : "slots[%" PRIu64 "]",
-             m->d->table ? 8 * i->imm : i->imm);
+             m->d->table ? 8 * number : number);
     source_declare(m, v);
-    text_put(m->t, "%s;\n", source_bits(i->dtype, at, x, sizeof x));
+    text_put(m->t, "%s;\n", source_bits(m->narrow[v] ? KL_I32 : i->dtype, at, x, sizeof x));
 }
 
 /* ---- control flow ---- */
@@ -299,6 +300,15 @@ static void open_phase_loop(struct emitter *m, val v)
              m->d->grid);
 }
 
+/* Does the loop have products of tiles? */
+static bool multiplies(const struct emitter *m, val loop)
+{
+    val v = loop + 1;
+    while (m->k->inst[v].op != L_MMA && !(m->k->inst[v].op == L_END && m->k->inst[v].a == loop))
+        v++;
+    return m->k->inst[v].op == L_MMA;
+}
+
 /* Carried values are variables that are all set at the end of an iteration. */
 static void open_loop(struct emitter *m, val v)
 {
@@ -332,6 +342,9 @@ static void open_loop(struct emitter *m, val v)
     source_line(m);
     if (i->kind == LOOP_UNROLLED && !m->d->table) {
         text_put(m->t, "#pragma unroll 4\n");
+        source_line(m);
+    } else if (i->kind == LOOP_SERIAL && m->unit && multiplies(m, v)) { /* a step is long, and has barriers */
+        text_put(m->t, "#pragma unroll 1\n");
         source_line(m);
     }
     if ((i->kind == LOOP_PARALLEL || i->kind == LOOP_GRID) && m->phase.extent < m->k->extent)
@@ -483,7 +496,7 @@ static bool emit_inst(struct emitter *m, val v)
             return refuse(m, "a load of several neighbours");
         if (i->cols && m->unit)
             source_matrix_load(m, v);
-        else if (m->alike && source_is_broadcast(m, v))
+        else if (m->uniform && source_is_broadcast(m, v))
             source_broadcast(m, v);
         else
             each_element(m, v, source_load);
@@ -552,7 +565,7 @@ void source_info_free(struct source_info *i)
 }
 
 /* Marks accumulation chains: carried values, and each fma that adds to an element of a chain. */
-static void find_piles(struct emitter *m)
+static void find_chains(struct emitter *m)
 {
     for (val v = 1; v < m->k->ninst; v++) {
         const struct linst *i = &m->k->inst[v];
@@ -575,10 +588,10 @@ static void find_known(struct emitter *m)
 static bool emit(struct emitter *m, const char *entry)
 {
     const struct kernel *k = m->k;
-    find_piles(m);
+    find_chains(m);
     find_known(m);
     source_matrix(m);
-    if (!source_order(m) || !source_ranges(m) || !source_alike(m))
+    if (!source_order(m) || !source_ranges(m) || !source_uniform(m))
         return err_set(m->e, KL_ERR_MEMORY, "out of memory emitting kernel %s", k->name);
     if (!can_say(m) || !open_function(m, entry))
         return false;
@@ -612,7 +625,7 @@ bool source_kernel(const struct kernel *k, const struct dialect *d, const char *
     mem_free(m.barrier);
     mem_free(m.affine);
     mem_free(m.pack);
-    mem_free(m.alike);
+    mem_free(m.uniform);
     mem_free(m.needed);
     mem_free(m.chain);
     mem_free(m.sums);

@@ -11,40 +11,40 @@ static bool numbers_subgroups(const struct emitter *m, const struct linst *i)
            by->op == L_CONST && by->imm && by->imm % m->d->broadcast == 0;
 }
 
-/* Is the value the same in all lanes, given what `alike` says of its operands? */
-static bool is_alike(const struct emitter *m, val v)
+/* Is the value the same in all lanes, given what `uniform` says of its operands? */
+static bool is_uniform(const struct emitter *m, val v)
 {
     const struct linst *i = &m->k->inst[v];
-    const uint8_t *alike = m->alike;
+    const uint8_t *uniform = m->uniform;
     if (i->op == L_CONST || i->op == L_SLOT || numbers_subgroups(m, i))
         return true;
     if (i->op == L_LOOP)
-        return i->kind != LOOP_BLOCK && i->kind != LOOP_VECTOR && alike[i->a] && alike[i->b];
-    return i->op >= L_PRIM && i->op < L_PRIM + P_COUNT && alike[i->a] && (!i->b || alike[i->b]) &&
-           (!i->c || alike[i->c]);
+        return i->kind != LOOP_BLOCK && i->kind != LOOP_VECTOR && uniform[i->a] && uniform[i->b];
+    return i->op >= L_PRIM && i->op < L_PRIM + P_COUNT && uniform[i->a] && (!i->b || uniform[i->b]) &&
+           (!i->c || uniform[i->c]);
 }
 
-bool source_alike(struct emitter *m)
+bool source_uniform(struct emitter *m)
 {
     const struct kernel *k = m->k;
-    unsigned depth = 0, apart = 0;  /* number of open loops and ifs; number + 1 of the first one that not all lanes
+    unsigned depth = 0, divergent = 0;  /* number of open loops and ifs; number + 1 of the first one that not all lanes
                                        execute, or 0 */
     if (!m->d->broadcast || m->shuffle != m->d->broadcast || !m->own_threads || m->unit)
         return true;
-    m->alike = mem_alloc(k->ninst);
-    for (val v = 1; m->alike && v < k->ninst; v++) {
+    m->uniform = mem_alloc(k->ninst);
+    for (val v = 1; m->uniform && v < k->ninst; v++) {
         const struct linst *i = &k->inst[v];
-        bool whole = i->op == L_IF ? m->alike[i->a] : i->op == L_LOOP && (is_alike(m, v) || i->kind == LOOP_BLOCK);
+        bool whole = i->op == L_IF ? m->uniform[i->a] : i->op == L_LOOP && (is_uniform(m, v) || i->kind == LOOP_BLOCK);
         if (i->op == L_IF || i->op == L_LOOP) {
             depth++;
-            apart = !apart && !whole ? depth : apart;
+            divergent = !divergent && !whole ? depth : divergent;
         } else if (i->op == L_END) {
-            apart = apart == depth ? 0 : apart;
+            divergent = divergent == depth ? 0 : divergent;
             depth--;
         }
-        m->alike[v] = i->op == L_LOAD ? !apart && m->alike[i->a] : is_alike(m, v);
+        m->uniform[v] = i->op == L_LOAD ? !divergent && m->uniform[i->a] : is_uniform(m, v);
     }
-    return m->alike != NULL;
+    return m->uniform != NULL;
 }
 
 /* Is v the load of a row, or of a column of adjacent elements, without a condition? */
@@ -55,7 +55,7 @@ bool source_is_broadcast(const struct emitter *m, val v)
     bool along = i->kind == TILE_ROWS ? i->rows == 1 : i->cols == 1;
     bool next = stride->op == L_CONST && stride->imm == 1;
     bool line = along || ((i->kind == TILE_ROWS ? i->cols : i->rows) == 1 && next);
-    return m->alike[v] && number && line && !i->b && i->rows * i->cols > 1 && m->k->buf[i->imm].role == BUF_SHARED;
+    return m->uniform[v] && number && line && !i->b && i->rows * i->cols > 1 && m->k->buf[i->imm].role == BUF_SHARED;
 }
 
 void source_broadcast(struct emitter *m, val v)

@@ -1,7 +1,8 @@
 /* Finds the indices that fit 32 bits.  They are computed in 32 bits, because 64-bit arithmetic takes several
  * instructions on every GPU.
  *
- * Ranges are computed from the bounds of loops through arithmetic.  A loaded or carried value may be anything. */
+ * Ranges are computed from the bounds of loops, and of slots that have one, through arithmetic.  A loaded or carried
+ * value may be anything. */
 #include "emit_source.h"
 
 struct interval { int64_t lo, hi; };
@@ -45,10 +46,17 @@ static bool is_lesser(const struct kernel *k, const struct linst *i)
            k->inst[i->a].b == i->c;
 }
 
+/* Is it a < b ? b : a, the greater of two values? */
+static bool is_greater(const struct kernel *k, const struct linst *i)
+{
+    return i->op == L_OP(P_SELECT) && k->inst[i->a].op == L_OP(P_LT) && k->inst[i->a].a == i->c &&
+           k->inst[i->a].b == i->b;
+}
+
 static struct interval of_select(const struct kernel *k, const struct linst *i, struct interval b, struct interval c)
 {
-    bool least = is_lesser(k, i), above = b.hi > c.hi;
-    return (struct interval){b.lo < c.lo ? b.lo : c.lo, above != least ? b.hi : c.hi};
+    bool least = is_lesser(k, i), most = is_greater(k, i), above = b.hi > c.hi, below = b.lo < c.lo;
+    return (struct interval){below != most ? b.lo : c.lo, above != least ? b.hi : c.hi};
 }
 
 static struct interval of_prim(const struct kernel *k, const struct linst *i, const struct interval *of)
@@ -64,7 +72,9 @@ static struct interval of_prim(const struct kernel *k, const struct linst *i, co
     case P_MUL:
         return source_range_product(a, b);
     case P_DIV:
-        return divisor > 0 ? (struct interval){a.lo / divisor, a.hi / divisor} : anything;
+        if (divisor > 0)
+            return (struct interval){a.lo / divisor, a.hi / divisor};
+        return a.lo >= 0 && b.lo > 0 ? (struct interval){0, a.hi / b.lo} : anything;
     case P_AND:
         return divisor >= 0 && second->op == L_CONST ? (struct interval){0, divisor} : anything;
     case P_SELECT:
@@ -103,6 +113,8 @@ static struct interval *source_intervals(const struct kernel *k)
             continue;
         if (i->op == L_CONST)
             of[v] = (struct interval){(int64_t)i->imm, (int64_t)i->imm};
+        else if (i->op == L_SLOT && slot_most(i))
+            of[v] = (struct interval){0, slot_most(i)};
         else if (i->op == L_LOOP)
             of[v] = of_loop(i, of);
         else if (i->op >= L_PRIM)
@@ -119,8 +131,8 @@ bool source_ranges(struct emitter *m)
         const struct linst *i = &k->inst[v];
         if (i->dtype != KL_I64 || i->cols)
             continue;
-        m->narrow[v] = i->op != L_CONST && (i->op == L_LOOP || i->op >= L_PRIM) && source_range_fits(of[v]) &&
-            operands_fit(m, i);
+        m->narrow[v] = i->op != L_CONST && (i->op == L_SLOT || i->op == L_LOOP || i->op >= L_PRIM) &&
+            source_range_fits(of[v]) && operands_fit(m, i);
     }
     mem_free(of);
     return of;

@@ -561,7 +561,7 @@ static void emit_tile_inst(struct emitter *m, val v)
 static void read_slot(struct emitter *m, val v)
 {
     const struct linst *i = &m->k->inst[v];
-    LLVMValueRef at = LLVMConstInt(m->i64, i->imm, 0);
+    LLVMValueRef at = LLVMConstInt(m->i64, slot_number(i), 0);
     LLVMValueRef p = LLVMBuildInBoundsGEP2(m->b, m->i64, LLVMGetParam(m->fn, 1), &at, 1, "");
     LLVMTypeRef t = i->dtype == KL_BOOL ? m->i8 : type_of(m, i->dtype); /* little-endian: the low bytes */
     LLVMValueRef x = LLVMBuildLoad2(m->b, t, p, "");

@@ -152,8 +152,8 @@ static bool set_slots(struct job *j)
 {
     const struct kernel *k = j->k;
     for (val v = 1; v < k->ninst; v++)
-        if (k->inst[v].op == L_SLOT && k->inst[v].imm >= j->nslot)
-            j->nslot = (uint32_t)k->inst[v].imm + 1;
+        if (k->inst[v].op == L_SLOT && slot_number(&k->inst[v]) >= j->nslot)
+            j->nslot = slot_number(&k->inst[v]) + 1;
     j->slot = mem_alloc(((size_t)j->nslot + 1) * sizeof *j->slot);
     if (!j->slot)
         return cli_error("no memory for %u slots", j->nslot), false;
@@ -162,12 +162,13 @@ static bool set_slots(struct job *j)
         const char *why = "has no value: give --slot";
         char name[24];
         bool ok = i->op != L_SLOT;
-        snprintf(name, sizeof name, "%llu=", (unsigned long long)i->imm);
+        snprintf(name, sizeof name, "%u=", slot_number(i));
         for (unsigned s = 0; !ok && s < j->nslots; s++)
             if (!strncmp(j->slots[s].name, name, strlen(name)))
-                ok = literal_parse(i->dtype, j->slots[s].value, strlen(j->slots[s].value), &j->slot[i->imm], &why);
+                ok = literal_parse(i->dtype, j->slots[s].value, strlen(j->slots[s].value), &j->slot[slot_number(i)],
+                                   &why);
         if (!ok)
-            return cli_error("slot %llu of %s: %s", (unsigned long long)i->imm, dtype_name(i->dtype), why), false;
+            return cli_error("slot %u of %s: %s", slot_number(i), dtype_name(i->dtype), why), false;
     }
     return true;
 }

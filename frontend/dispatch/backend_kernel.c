@@ -159,7 +159,10 @@ static kl_status record_graph_op(struct kl_call *c, const struct custom_op *op)
     for (uint32_t i = 0; i < c->nin && ok; i++) {
         char what[32];
         snprintf(what, sizeof what, "operand %u", i + 1);
-        ok = describe(c->t, c->site, call_label(c), what, c->in[i], &v[i]);
+        ok = describe(c->t, c->site, call_label(c), what, c->in[i], &v[i]) &&
+             (!shape_is_symbolic(&v[i].shape) ||
+              fail(c->t, c->site, KL_ERR_SHAPE, "%s: its kernel, one of a program, is for lengths that are numbers",
+                   call_label(c)) == KL_OK);
     }
     ok = ok && (!op_is_elementwise(g->proto.op) || backend_kernel_broadcast(c, v));
     if (ok) {

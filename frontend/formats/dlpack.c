@@ -238,9 +238,9 @@ static kl_tensor take(const kl_site *site, const struct dl_tensor *t, struct tak
     kl_tensor flat = kl_wrap_device_at(site, device, dtype, t->rank, dims, data, theirs.release, theirs.ctx);
     if (!moved)
         return flat;
-    kl_tensor turned = kl_permute_at(site, flat, back);
+    kl_tensor permuted = kl_permute_at(site, flat, back);
     kl_release_at(site, flat);
-    return turned;
+    return permuted;
 }
 
 kl_tensor kl_from_dlpack_at(const kl_site *site, struct DLManagedTensorVersioned *m)

@@ -208,8 +208,8 @@ static kl_tensor by_axis(struct batch *b, ref r, const kl_tensor *in, const bool
     struct shape all = batch_shape(b, node_shape(b->g, r));
     struct call c;
     call_of(&c, b, r, in, &all);
-    bool alike = !op_is_masked(n->op);
-    for (unsigned i = 0; i < n->nin && alike; i++)
+    bool spreads = !op_is_masked(n->op);
+    for (unsigned i = 0; i < n->nin && spreads; i++)
         c.in[i] = batch_spread(b, c.site, in[i], batched[i], node_shape(b->g, n->in[i]));
     shift_attributes(&c.proto, node_shape(b->g, n->in[0])->rank);
     return record(&c);

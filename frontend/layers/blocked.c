@@ -29,7 +29,7 @@ static kl_tensor blocked_dense(struct thread *t, const kl_site *site, kl_tensor 
 }
 
 /* Are the operands matrices with equal blocks, or numbers? */
-static bool alike(const struct call *c)
+static bool blocks_match(const struct call *c)
 {
     int64_t block = 0;
     struct shape shape = {0};
@@ -47,16 +47,16 @@ static bool alike(const struct call *c)
 static kl_tensor call_blocked(struct thread *t, const struct call *c)
 {
     const kl_site *s = c->site;
-    static const int turned[4] = {1, 0, 3, 2};
+    static const int swapped[4] = {1, 0, 3, 2};
     unsigned op = c->proto.op;
-    if ((op_is_elementwise(op) || op == OP_cast) && alike(c)) {
+    if ((op_is_elementwise(op) || op == OP_cast) && blocks_match(c)) {
         struct call inner = *c;
         for (unsigned i = 0; i < call_operands(c); i++)
             inner.in[i] = block_of(c->in[i]) ? tiles_of(c->in[i]) : c->in[i];
         return blocked_make(t, s, record(&inner));
     }
     if (op == OP_permute && c->proto.attr.permute.perm[0] == 1)
-        return blocked_make(t, s, kl_permute_at(s, tiles_of(c->in[0]), turned));
+        return blocked_make(t, s, kl_permute_at(s, tiles_of(c->in[0]), swapped));
     bool product = op_is_product(op) && c->proto.attr.dot.ncon == 1 && !c->proto.attr.dot.nbatch &&
                    block_of(c->in[0]) == block_of(c->in[1]);
     if (product) { /* over tiles, and inside of them: [M / b, b, N / b, b] */

@@ -212,7 +212,7 @@ static kl_tensor total(const struct call *c)
     return reshape_to(s, c->op, y, &kept);
 }
 
-static kl_tensor turned(struct thread *t, const struct call *c)
+static kl_tensor transposed(struct thread *t, const struct call *c)
 {
     struct sparse x = sparse_of(c->site, c->in[0]), y = x;
     bool swap = c->proto.attr.permute.perm[0] == 1;
@@ -233,7 +233,7 @@ static kl_tensor call_sparse(struct thread *t, const struct call *c)
     case OP_add: case OP_sub: return sum_of_two(t, c);
     case OP_mul: case OP_div: return sparse_scaled(t, c);
     case OP_neg: case OP_cast: return with_values(t, c->site, c->in[0], call_with(c, w->part[0], kl_none, kl_none));
-    case OP_permute: return turned(t, c);
+    case OP_permute: return transposed(t, c);
     case OP_sum:
         return c->proto.attr.reduce.axes ? total(c) : densify(t, c);
     case OP_reshape: /* of the same shape: kl_detach */

@@ -27,8 +27,8 @@ static bool class_loss_of(struct thread *t, const kl_site *site, const char *op,
     }
     if (!dtype_is_float(c->x.dtype) || c->y.dtype == KL_BOOL || (!c->labels && c->y.dtype != c->x.dtype) ||
         (c->o.weight.id && w.dtype != c->x.dtype))
-        return fail(t, site, KL_ERR_TYPE, "%s: needs floats, targets that are integers or alike, weights alike; got "
-                    "%s, %s and %s", op, dtype_name(c->x.dtype), dtype_name(c->y.dtype),
+        return fail(t, site, KL_ERR_TYPE, "%s: needs floats, targets that are integers or the same floats, weights "
+                    "of the same floats; got %s, %s and %s", op, dtype_name(c->x.dtype), dtype_name(c->y.dtype),
                     c->o.weight.id ? dtype_name(w.dtype) : "none"), false;
     if (!s->rank || s->dim[c->axis] < 1 || !shape_equal(&want, &c->y.shape))
         return fail(t, site, KL_ERR_SHAPE, "%s: targets %s do not fit logits %s: [N,C,...] or [C] and the same, for "

@@ -192,8 +192,8 @@ kl_tensor kl_roi_align_at(const kl_site *site, kl_tensor a, kl_tensor boxes, kl_
                       shape_text(&v.shape, ta, sizeof ta), shape_text(&b.shape, tb, sizeof tb),
                       shape_text(&im.shape, ti, sizeof ti));
     if (!dtype_is_float(v.dtype) || b.dtype != v.dtype || (dtype_kind(im.dtype) != 'I' && dtype_kind(im.dtype) != 'U'))
-        return refuse(t, site, KL_ERR_TYPE, "%s: needs floats, boxes alike and integers, got %s, %s and %s", op,
-                      dtype_name(v.dtype), dtype_name(b.dtype), dtype_name(im.dtype));
+        return refuse(t, site, KL_ERR_TYPE, "%s: needs floats, boxes of the same type and integers, got %s, %s and %s",
+                      op, dtype_name(v.dtype), dtype_name(b.dtype), dtype_name(im.dtype));
     if (!(t = checked_begin(site, op)))
         return op_failed();
     const int64_t s = options->samples, R = b.shape.dim[0], C = v.shape.dim[1], h = options->height,

@@ -6,11 +6,26 @@
 
 enum { MOST = 3 }; /* spatial axes */
 
-/* How windows go over the last n axes of a tensor. */
+/* How windows go over the last n axes of a tensor.  windows_fit finds the lengths of the padded axes, and how many
+ * windows each of them has; either may be symbolic. */
 struct windows {
     uint32_t n;
     int64_t size[MOST], stride[MOST], low[MOST], high[MOST], dilation[MOST];
+    int64_t padded[MOST], count[MOST];
 };
+
+/* length * by + more, if it is never negative.  Lengths may be those of the open trace. */
+static bool length_add(struct thread *t, int64_t length, int64_t by, int64_t more, int64_t *out)
+{
+    struct trace *tr = thread_trace(t);
+    return dims_sum(tr ? tr->r.g : NULL, 1, &(struct scaled){length, by}, more, out);
+}
+
+static bool length_divide(struct thread *t, int64_t length, int64_t by, int64_t *out)
+{
+    struct trace *tr = thread_trace(t);
+    return dim_divide(tr ? tr->r.g : NULL, length, by, out);
+}
 
 /* The caller's lists, of which any may be NULL but the sizes; windows side by side without strides.  false:
  * reported. */
@@ -34,28 +49,34 @@ static bool windows_of(struct thread *t, const kl_site *site, const char *op, ui
     return true;
 }
 
-/* Does each axis of s, padded, hold a window?  false: reported. */
+/* Does each axis of s, padded, hold a window?  Finds w->padded and w->count.  false: reported. */
 static bool windows_fit(struct thread *t, const kl_site *site, const char *op, const struct shape *s,
-                        const struct windows *w)
+                        struct windows *w)
 {
     char text[SHAPE_TEXT];
     for (uint32_t i = 0; i < w->n; i++) {
         uint32_t axis = s->rank - w->n + i;
-        int64_t padded, span;
-        bool fits = !__builtin_add_overflow(s->dim[axis], w->low[i], &padded) && padded >= 0 &&
-                    !__builtin_add_overflow(padded, w->high[i], &padded) &&
-                    !__builtin_mul_overflow(w->size[i] - 1, w->dilation[i], &span) && span < padded;
+        int64_t rest = 0, span, *padded = &w->padded[i];
+        bool fits = length_add(t, s->dim[axis], 1, w->low[i], padded) && length_add(t, *padded, 1, w->high[i], padded) &&
+                    !__builtin_mul_overflow(w->size[i] - 1, w->dilation[i], &span) && span < INT64_MAX &&
+                    length_add(t, *padded, 1, -span - 1, &rest);
         if (!fits) {
             fail(t, site, KL_ERR_SHAPE, "%s: a window of %" PRId64 " with dilation %" PRId64 " does not fit in axis %u "
                  "of %s, padded by %" PRId64 " and %" PRId64, op, w->size[i], w->dilation[i], axis,
                  shape_text(s, text, sizeof text), w->low[i], w->high[i]);
             return false;
         }
+        if (!length_divide(t, rest, w->stride[i], &rest) || !length_add(t, rest, 1, 1, &w->count[i])) {
+            fail(t, site, KL_ERR_SHAPE, "%s: how many windows, one every %" PRId64 " elements, axis %u of %s has is no "
+                 "affine expression", op, w->stride[i], axis, shape_text(s, text, sizeof text));
+            return false;
+        }
     }
     return true;
 }
 
-/* One axis with `interior` new elements between its own, and low and high at its ends: negative numbers cut off. */
+/* One axis with `interior` new elements between its own, and low and high at its ends: negative numbers cut off.  It
+ * then has `length` elements. */
 static kl_tensor pad_axis(const kl_site *site, const char *op, kl_tensor a, uint32_t axis, int64_t length, int64_t low,
                           int64_t high, int64_t interior, kl_tensor value)
 {
@@ -63,7 +84,7 @@ static kl_tensor pad_axis(const kl_site *site, const char *op, kl_tensor a, uint
         a = pad_of(site, op, a, value, axis, low > 0 ? low : 0, high > 0 ? high : 0, interior);
     if (low >= 0 && high >= 0)
         return a;
-    return slice_of(site, op, a, axis, low < 0 ? -low : 0, (length - 1) * (interior + 1) + 1 + low + high, 1);
+    return slice_of(site, op, a, axis, low < 0 ? -low : 0, length, 1);
 }
 
 static kl_tensor permute_to(const kl_site *site, const char *op, kl_tensor a, uint32_t rank, const uint8_t *perm)
@@ -80,12 +101,12 @@ struct conv { const char *op; int64_t batch, groups, depth, filters; };
 
 /* x: [batch, groups * depth, L...], padded already; w: [groups, filters, depth * window].  Each window axis joins the
  * channels as soon as it is made, so that no tensor has more axes than it may. */
-static kl_tensor conv_product(const kl_site *site, const struct conv *c, const struct shape *padded, kl_tensor x,
-                              kl_tensor w, const struct windows *win)
+static kl_tensor conv_product(const kl_site *site, const struct conv *c, kl_tensor x, kl_tensor w,
+                              const struct windows *win)
 {
     struct shape s = {.rank = 3 + win->n, .dim = {c->batch, c->groups, c->depth}};
     for (uint32_t i = 0; i < win->n; i++)
-        s.dim[3 + i] = padded->dim[2 + i];
+        s.dim[3 + i] = win->padded[i];
     x = reshape_to(site, c->op, x, &s);
     for (uint32_t i = 0; i < win->n; i++) {
         uint8_t perm[KL_MAX_RANK] = {0, 1, 2, (uint8_t)s.rank};
@@ -93,7 +114,7 @@ static kl_tensor conv_product(const kl_site *site, const struct conv *c, const s
             perm[d + 1] = (uint8_t)d;
         x = window_of(site, c->op, x, 3 + i, win->size[i], win->stride[i], win->dilation[i]);
         s.dim[2] *= win->size[i];
-        s.dim[3 + i] = (s.dim[3 + i] - (win->size[i] - 1) * win->dilation[i] - 1) / win->stride[i] + 1;
+        s.dim[3 + i] = win->count[i];
         x = reshape_to(site, c->op, permute_to(site, c->op, x, s.rank + 1, perm), &s);
     }
     union attr dims = {0};
@@ -170,19 +191,18 @@ kl_tensor kl_conv_at(const kl_site *site, kl_tensor x, kl_tensor w, kl_tensor b,
         !windows_fit(t, site, "conv", &vx.shape, &win) || !(t = checked_begin(site, "conv")))
         return op_failed();
     struct conv c = {"conv", vx.shape.dim[0], groups, vw.shape.dim[1], vw.shape.dim[0] / groups};
-    struct shape padded = vx.shape, flat = {.rank = 3, .dim = {groups, c.filters, c.depth}};
+    struct shape flat = {.rank = 3, .dim = {groups, c.filters, c.depth}};
     kl_tensor zero = const_like(site, &vx, 0);
     for (uint32_t i = 0; i < n; i++) {
-        x = pad_axis(site, c.op, x, 2 + i, padded.dim[2 + i], win.low[i], win.high[i], 0, zero);
-        padded.dim[2 + i] += win.low[i] + win.high[i];
+        x = pad_axis(site, c.op, x, 2 + i, win.padded[i], win.low[i], win.high[i], 0, zero);
         flat.dim[2] *= win.size[i];
     }
-    kl_tensor y = conv_product(site, &c, &padded, x, reshape_to(site, c.op, w, &flat), &win);
+    kl_tensor y = conv_product(site, &c, x, reshape_to(site, c.op, w, &flat), &win);
     return compose_end(t, add_bias(site, c.op, y, b, vw.shape.dim[0], n));
 }
 
 /* w [C, M / groups, K...] as [groups, M / groups, C / groups * K]: windows in reverse order. */
-static kl_tensor turned(const kl_site *site, const struct conv *c, kl_tensor w, const struct windows *win)
+static kl_tensor transposed_filters(const kl_site *site, const struct conv *c, kl_tensor w, const struct windows *win)
 {
     struct shape s = {.rank = 3 + win->n, .dim = {c->groups, c->depth, c->filters}};
     struct shape flat = {.rank = 3, .dim = {c->groups, c->filters, c->depth}};
@@ -207,22 +227,21 @@ kl_tensor kl_conv_transpose_at(const kl_site *site, kl_tensor x, kl_tensor w, kl
     struct thread *t = thread_self();
     struct view vx, vw;
     struct windows win;
-    struct shape padded;
     char text[SHAPE_TEXT];
     if (!t || !check_conv(t, site, op, x, w, b, groups, true, &vx, &vw))
         return op_failed();
     uint32_t n = vx.shape.rank - 2;
     if (!windows_of(t, site, op, n, &vw.shape.dim[2], stride ? stride : ones, low, high, dilation, &win))
         return op_failed();
-    padded = vx.shape;
     for (uint32_t i = 0; i < n; i++) {
-        int64_t span, length = padded.dim[2 + i], *to = &padded.dim[2 + i];
-        bool fits = length > 0 && !__builtin_mul_overflow(win.size[i] - 1, win.dilation[i], &span) &&
+        int64_t span, *to = &win.padded[i];
+        bool fits = length_add(t, vx.shape.dim[2 + i], 1, -1, to) &&
+                    !__builtin_mul_overflow(win.size[i] - 1, win.dilation[i], &span) &&
                     !__builtin_sub_overflow(span, win.low[i], &win.low[i]) &&
                     !__builtin_sub_overflow(span, win.high[i], &win.high[i]) &&
-                    !__builtin_mul_overflow(length - 1, win.stride[i], to) && !__builtin_add_overflow(*to, 1, to) &&
-                    !__builtin_add_overflow(*to, win.low[i], to) && !__builtin_add_overflow(*to, win.high[i], to) &&
-                    *to > span;
+                    length_add(t, *to, win.stride[i], 1, to) && length_add(t, *to, 1, win.low[i], to) &&
+                    length_add(t, *to, 1, win.high[i], to) && length_add(t, *to, 1, -span, &win.count[i]) &&
+                    win.count[i];
         if (!fits)
             return refuse(t, site, KL_ERR_SHAPE, "%s: axis %u of %s gives no elements with the window %" PRId64, op,
                           2 + i,
@@ -233,10 +252,10 @@ kl_tensor kl_conv_transpose_at(const kl_site *site, kl_tensor x, kl_tensor w, kl
     struct conv c = {op, vx.shape.dim[0], groups, vx.shape.dim[1] / groups, vw.shape.dim[1]};
     kl_tensor zero = const_like(site, &vx, 0);
     for (uint32_t i = 0; i < n; i++) {
-        x = pad_axis(site, op, x, 2 + i, vx.shape.dim[2 + i], win.low[i], win.high[i], win.stride[i] - 1, zero);
+        x = pad_axis(site, op, x, 2 + i, win.padded[i], win.low[i], win.high[i], win.stride[i] - 1, zero);
         win.stride[i] = 1;
     }
-    kl_tensor y = conv_product(site, &c, &padded, x, turned(site, &c, w, &win), &win);
+    kl_tensor y = conv_product(site, &c, x, transposed_filters(site, &c, w, &win), &win);
     return compose_end(t, add_bias(site, op, y, b, c.filters * groups, n));
 }
 
@@ -252,7 +271,7 @@ static kl_tensor counts(const kl_site *site, const char *op, const struct view *
     for (uint32_t i = 0; i < w->n; i++) {
         const struct shape scalar = {0};
         struct shape line = {.rank = 1, .dim = {v->shape.dim[v->shape.rank - w->n + i]}};
-        kl_tensor inside = pad_axis(site, op, broadcast_to(site, op, one, &scalar, &line), 0, line.dim[0], w->low[i],
+        kl_tensor inside = pad_axis(site, op, broadcast_to(site, op, one, &scalar, &line), 0, w->padded[i], w->low[i],
                                     w->high[i], 0, zero);
         inside = window_of(site, op, inside, 0, w->size[i], w->stride[i], w->dilation[i]);
         kl_tensor along = kl_sum_at(site, inside, 1, &last, false);
@@ -267,21 +286,25 @@ static kl_tensor counts(const kl_site *site, const char *op, const struct view *
 static kl_tensor pool(const kl_site *site, const char *op, kl_tensor a, const struct view *v, const struct windows *w,
                       reduce_fn *reduce, kl_tensor value)
 {
+    struct thread *t = thread_self();
+    struct trace *tr = thread_trace(t);
+    char text[SHAPE_TEXT];
     struct shape s = {.rank = 1 + w->n, .dim = {1}}, out = v->shape;
     uint32_t lead = v->shape.rank - w->n;
     uint8_t perm[KL_MAX_RANK] = {0};
     int axes[MOST];
     for (uint32_t i = 0; i < lead; i++)
-        s.dim[0] *= v->shape.dim[i];
+        if (!dim_multiply(tr ? tr->r.g : NULL, s.dim[0], v->shape.dim[i], &s.dim[0]))
+            return refuse(t, site, KL_ERR_SHAPE, "%s: the axes before the windows of %s are a product of more than two "
+                          "symbols", op, shape_text(&v->shape, text, sizeof text));
     for (uint32_t i = 0; i < w->n; i++)
         s.dim[1 + i] = v->shape.dim[lead + i];
     a = reshape_to(site, op, a, &s);
     for (uint32_t i = 0; i < w->n; i++) /* all before the windows, so that no element is padded twice */
-        a = pad_axis(site, op, a, 1 + i, s.dim[1 + i], w->low[i], w->high[i], 0, value);
+        a = pad_axis(site, op, a, 1 + i, w->padded[i], w->low[i], w->high[i], 0, value);
     for (uint32_t i = 0; i < w->n; i++) {
         a = window_of(site, op, a, 1 + i, w->size[i], w->stride[i], w->dilation[i]);
-        int64_t padded = s.dim[1 + i] + w->low[i] + w->high[i];
-        out.dim[lead + i] = (padded - (w->size[i] - 1) * w->dilation[i] - 1) / w->stride[i] + 1;
+        out.dim[lead + i] = w->count[i];
         perm[1 + i] = (uint8_t)(1 + w->n + i);
         perm[1 + w->n + i] = (uint8_t)(1 + i);
         axes[i] = (int)(1 + i);

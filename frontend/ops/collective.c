@@ -46,7 +46,7 @@ static bool collective_begin(struct collective *c)
     return true;
 }
 
-static bool alike(struct collective *c)
+static bool views_match(struct collective *c)
 {
     for (uint32_t i = 1; i < c->n; i++) {
         const struct view *a = &c->view[0], *b = &c->view[i];
@@ -123,7 +123,7 @@ static void send(struct collective *c, kl_tensor all)
 kl_status kl_all_reduce_at(const kl_site *site, kl_reduction kind, uint32_t n, const kl_tensor *in, kl_tensor *out)
 {
     struct collective c = {.site = site, .op = "all_reduce", .kind = kind, .n = n, .in = in, .out = out};
-    bool ok = collective_begin(&c) && alike(&c);
+    bool ok = collective_begin(&c) && views_match(&c);
     if (ok)
         send(&c, collective_reduce(&c, c.view[0].device, -1, 0));
     return collective_finish(&c, ok);
@@ -158,7 +158,7 @@ kl_status kl_reduce_scatter_at(const kl_site *site, kl_reduction kind, int axis,
 {
     struct collective c = {.site = site, .op = "reduce_scatter", .kind = kind, .n = n, .in = in, .out = out};
     uint32_t at = 0;
-    bool ok = collective_begin(&c) && alike(&c) && axis_of(c.t, site, c.op, &c.view[0].shape, axis, &at);
+    bool ok = collective_begin(&c) && views_match(&c) && axis_of(c.t, site, c.op, &c.view[0].shape, axis, &at);
     char text[SHAPE_TEXT];
     if (ok && c.view[0].shape.dim[at] % n)
         ok = fail(c.t, site, KL_ERR_SHAPE, "%s: axis %u of %s is not %u equal parts", c.op, at,

@@ -75,26 +75,101 @@ struct collect {
     int number;               /* among the collectives of the trace */
 };
 
-/* Records the op of a collective.  in: the tensor and, but for a gradient, the last token if there is one. */
-static kl_status record_collective(const struct collect *c, int gradient_of, const kl_tensor *in, uint32_t nin,
-                                   kl_tensor out[2])
+/* Records the op of a collective.  in: the tensor and, but for a gradient, the last token if there is one.  part_of: ""
+ * or the collective of which it is a part. */
+static kl_status record_op(const struct collect *c, enum comm_op op, int gradient_of, const char *part_of,
+                           const kl_tensor *in, uint32_t nin, kl_tensor out[2])
 {
     struct view v;
-    char attr[96], message[CUSTOM_MESSAGE] = "";
+    char text[COMM_ATTR], message[CUSTOM_MESSAGE] = "";
     kl_type in_type[2], type[2];
+    struct comm_attr attr = {.number = c->comm->number, .ranks = c->comm->ranks, .kind = c->kind, .root = c->root,
+                             .gradient_of = gradient_of};
     struct err e;
     e.code = KL_OK;
     if (!describe(c->t, c->site, c->name, "the tensor", in[0], &v))
         return KL_ERR_HANDLE;
+    snprintf(attr.part_of, sizeof attr.part_of, "%s", part_of);
     in_type[0] = custom_type(v.dtype, &v.shape);
     in_type[1] = (kl_type){.dtype = KL_U8};
-    struct custom_use use = {.op = custom_find(comm_op_name(c->op)), .attr = attr, .type = type};
-    use.nattr = (size_t)comm_op_attr(attr, sizeof attr, c->comm, c->kind, c->root, gradient_of);
-    kl_custom_call call = {.nin = nin, .nout = 2, .in_type = in_type, .attr = attr, .attr_bytes = use.nattr,
+    struct custom_use use = {.op = custom_find(comm_op_name(op)), .attr = text, .type = type};
+    use.nattr = (size_t)comm_op_attr(text, sizeof text, &attr);
+    kl_custom_call call = {.nin = nin, .nout = 2, .in_type = in_type, .attr = text, .attr_bytes = use.nattr,
                            .message = message, .message_bytes = sizeof message};
     if (!custom_types(use.op, &call, type, &e))
         return fail(c->t, c->site, e.code, "%s: %s", c->name, e.msg);
     return record_custom(c->site, c->name, &use, nin, in, 2, out);
+}
+
+/* Row r of a matrix, as a vector. */
+static kl_tensor row_of(const kl_site *site, kl_tensor matrix, int64_t row, int64_t length)
+{
+    return kl_reshape_at(site, kl_narrow_at(site, matrix, 0, row, 1), 1, &length);
+}
+
+/* The rows of a [ranks, length] matrix, combined in their order as runtime/comm/reduce.c does it. */
+static kl_tensor combine_rows(const struct collect *c, kl_tensor rows, int64_t length)
+{
+    kl_dtype dtype = kl_dtype_of(rows);
+    bool half = dtype == KL_F16 || dtype == KL_BF16;
+    kl_tensor wide = half ? kl_cast_at(c->site, rows, KL_F32) : rows, sum = row_of(c->site, wide, 0, length);
+    for (int r = 1; r < c->comm->ranks; r++) {
+        kl_tensor row = row_of(c->site, wide, r, length);
+        sum = c->kind == COMM_MAX   ? kl_max_at(c->site, sum, row)
+              : c->kind == COMM_MIN ? kl_min_at(c->site, sum, row)
+                                    : kl_add_at(c->site, sum, row);
+    }
+    if (c->kind == COMM_MEAN)
+        sum = kl_div_scalar_at(c->site, sum, c->comm->ranks);
+    return half ? kl_cast_at(c->site, sum, dtype) : sum;
+}
+
+/* A reduction of values on a device whose memory the carrier can access: each rank receives its part of all ranks'
+ * tensors, and kernels of the program combine the parts in the order of the ranks.  So the result has the same bits as
+ * that of the host, whatever order the carrier's own sums have. */
+static kl_status record_on_device(const struct collect *c, int gradient_of, const kl_tensor *in, uint32_t nin,
+                                  kl_tensor out[2])
+{
+    int64_t dims[KL_MAX_RANK], n = kl_numel(in[0]), ranks = c->comm->ranks, length = (n + ranks - 1) / ranks;
+    int rank = kl_shape(in[0], dims);
+    char part_of[COMM_PART], text[SHAPE_TEXT];
+    struct shape shape = shape_make((uint32_t)rank, dims);
+    snprintf(part_of, sizeof part_of, "%s %s %s%.80s", c->name + strlen("comm_"), comm_reduction_name(c->kind),
+             dtype_name(kl_dtype_of(in[0])), shape_text(&shape, text, sizeof text));
+    kl_tensor flat = kl_reshape_at(c->site, in[0], 1, &n), next[2] = {kl_none, nin > 1 ? in[1] : kl_none};
+    if (length * ranks > n) {
+        int64_t rest = length * ranks - n;
+        kl_tensor both[2] = {flat, kl_zeros_at(c->site, kl_device_of(flat), kl_dtype_of(flat), 1, &rest)};
+        flat = kl_concat_at(c->site, 2, both, 0);
+    }
+    next[0] = kl_reshape_at(c->site, flat, 2, (int64_t[]){ranks, length});
+    kl_status status = record_op(c, COMM_ALL_TO_ALL, gradient_of, part_of, next, nin, out);
+    if (status != KL_OK)
+        return status;
+    kl_tensor own = combine_rows(c, out[0], length);
+    if (c->op == COMM_REDUCE_SCATTER) {
+        dims[0] /= ranks;
+        out[0] = kl_reshape_at(c->site, own, rank, dims);
+        return kl_check(out[0]);
+    }
+    next[0] = own;
+    next[1] = out[1];
+    status = record_op(c, COMM_ALL_GATHER, gradient_of, part_of, next, nin > 1 ? 2 : 1, out);
+    if (status == KL_OK)
+        out[0] = kl_reshape_at(c->site, kl_narrow_at(c->site, out[0], 0, 0, n), rank, dims);
+    return status;
+}
+
+static kl_status record_collective(const struct collect *c, int gradient_of, const kl_tensor *in, uint32_t nin,
+                                   kl_tensor out[2])
+{
+    bool reduces = c->op == COMM_ALL_REDUCE || c->op == COMM_REDUCE_SCATTER;
+    struct view v;
+    if (!describe(c->t, c->site, c->name, "the tensor", in[0], &v))
+        return KL_ERR_HANDLE;
+    if (reduces && kl_numel(in[0]) > 0 && comm_moves_device(c->comm, device_index(v.device)))
+        return record_on_device(c, gradient_of, in, nin, out);
+    return record_op(c, c->op, gradient_of, "", in, nin, out);
 }
 
 static kl_status collect_value(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)

@@ -98,14 +98,17 @@ static const struct graph *region_graph(const struct control *c, int i)
     return c->region[i].body ? c->region[i].body->g : c->region[i].g;
 }
 
-/* Moves the regions' graphs into g[]; the first one gets the inputs that only the second uses. false: out of memory. */
-static bool make_graphs(struct control *c, struct graph *g[2])
+/* Moves the regions' graphs into g[], with the symbols of `around`; the first one gets the inputs that only the second
+ * uses. false: out of memory, or the error of a graph. */
+static bool make_graphs(struct control *c, struct graph *around, struct graph *g[2])
 {
     bool ok = true;
     for (int i = 0; i < 2; i++) {
         g[i] = c->region[i].body ? graph_clone(c->region[i].body->g) : c->region[i].g;
         c->region[i].g = NULL;
         ok &= g[i] || !c->region[i].body;
+        if (g[i] && !graph_move_symbols(g[i], around))
+            ok = err_set(&around->err, g[i]->err.code, "%s", g[i]->err.msg);
     }
     for (uint32_t k = c->shared; ok && g[1] && k < c->call.captured.n; k++) {
         const struct leaf *l = &g[1]->input.v[c->second + k];
@@ -240,7 +243,7 @@ static ref append_op(struct control *c, struct graph *g, ref *in, uint32_t n)
     g->cur_device = (uint16_t)device_index(c->call.device);
     g->cur_site = graph_site(g, c->call.site);
     c->proto.flags = c->call.t->no_grad ? MARK_STOP : 0;
-    if (!make_graphs(c, region))
+    if (!make_graphs(c, g, region))
         return NIL;
     proto = c->proto;
     if (looks && !add_tokens(c, &f, region)) {
@@ -421,6 +424,21 @@ kl_status kl_while_at(const kl_site *site, kl_region_fn *condition, kl_region_fn
     return control_finish(&c, ok);
 }
 
+/* A number, or a symbolic length of the trace. */
+static bool scan_length(const struct control *c, int64_t *length)
+{
+    struct trace *tr = thread_trace(c->call.t);
+    struct shape s = {.rank = 1, .dim = {*length}};
+    struct err e = {.code = KL_OK};
+    if (*length >= 0)
+        return true;
+    if (tr && symbolic_lengths(tr->r.g, &s, false, &e) && dim_exists(tr->r.g, s.dim[0]))
+        return *length = s.dim[0], true;
+    if (e.code)
+        return fail(c->call.t, c->call.site, e.code, "scan: %s", e.msg) == KL_OK;
+    return fail(c->call.t, c->call.site, KL_ERR_ARGUMENT, "scan: length %" PRId64 " is negative", *length) == KL_OK;
+}
+
 /* The body's parameter for a scanned tensor: its type without axis 0. */
 static bool slice(struct control *c, uint32_t i, int64_t length)
 {
@@ -429,9 +447,14 @@ static bool slice(struct control *c, uint32_t i, int64_t length)
         *s = shape_make(s->rank - 1, s->dim + 1);
         return true;
     }
-    char text[SHAPE_TEXT];
-    return fail(c->call.t, c->call.site, KL_ERR_SHAPE, "scan: of length %" PRId64 ", but scanned tensor %u is %s%s",
-                length, i - c->nin[0], dtype_name(c->view[i].dtype), shape_text(s, text, sizeof text)) == KL_OK;
+    char text[SHAPE_TEXT], number[DIM_TEXT];
+    const struct trace *tr = thread_trace(c->call.t);
+    if (length < 0)
+        dim_text(tr->r.g, length, number, sizeof number);
+    else
+        snprintf(number, sizeof number, "%" PRId64, length);
+    return fail(c->call.t, c->call.site, KL_ERR_SHAPE, "scan: of length %s, but scanned tensor %u is %s%s",
+                number, i - c->nin[0], dtype_name(c->view[i].dtype), shape_text(s, text, sizeof text)) == KL_OK;
 }
 
 kl_status kl_scan_at(const kl_site *site, kl_region_fn *body, void *ctx, int64_t length, uint32_t ncarried,
@@ -441,11 +464,9 @@ kl_status kl_scan_at(const kl_site *site, kl_region_fn *body, void *ctx, int64_t
     struct control c = {.in = {carried, scanned}, .nin = {ncarried, nscanned}, .nout = ncarried + nstacked, .out = out};
     c.proto.attr.region.carried = ncarried;
     c.proto.attr.region.scanned = nscanned;
-    c.proto.attr.region.length = length;
     c.proto.attr.region.flags = reverse ? REGION_REVERSE : 0;
-    bool ok = control_begin(&c, site, "scan", OP_scan, ctx) && has(&c, body);
-    if (ok && length < 0)
-        ok = fail(c.call.t, site, KL_ERR_ARGUMENT, "scan: length %" PRId64 " is negative", length) == KL_OK;
+    bool ok = control_begin(&c, site, "scan", OP_scan, ctx) && has(&c, body) && scan_length(&c, &length);
+    c.proto.attr.region.length = length;
     for (uint32_t i = 0; ok && i < nscanned; i++)
         ok = slice(&c, ncarried + i, length);
     ok = ok && region(&c, 0, "body", body, c.view, given(&c), c.nout);

@@ -37,12 +37,29 @@ bool region_refuses(struct thread *t, const kl_site *site, const char *op)
 
 /* ---- entering and leaving the region's trace ---- */
 
+/* Lengths of a region are those of the trace around it: both graphs have one table of symbols.  Recording a leaf there
+ * may have exchanged its graph.  Memory that runs out is an error of the region's graph. */
+static void share_symbols(struct trace *tr)
+{
+    const struct graph *around = tr->outer ? tr->outer->r.g : NULL;
+    if (!around || tr->r.g->symbols == around->symbols)
+        return;
+    if (tr->replaying && !replay_leave(tr)) {
+        err_set(&tr->r.g->err, KL_ERR_MEMORY, "out of memory");
+        return;
+    }
+    if (tr->log && tr->r.g->symbols)
+        tr->log->partial = true; /* its calls have lengths of the other table */
+    graph_move_symbols(tr->r.g, around);
+}
+
 static void record_region_enter(struct thread *t, struct trace *tr)
 {
     tr->outer = thread_trace(t);
     tr->idle = t->trace;
     t->trace = tr;
     t->tracing = true;
+    share_symbols(tr);
 }
 
 static void record_region_leave(struct thread *t, const struct trace *tr)

@@ -294,6 +294,9 @@ bool replay_begin_body(struct trace *tr, const struct trace *outer, uint32_t whi
         i++;
     struct replay_log *body = outer->replaying && i < p->ncall ? p->call[i].more->body[which] : NULL;
     bool known = body && !body->partial && !strcmp(body->g->name, name);
+    if (known && !body->g->symbols)
+        known = symbols_share(body->g, outer->r.g);
+    known = known && body->g->symbols == outer->r.g->symbols; /* lengths are numbers of one table */
     body = known ? replay_body_ref(body) : body_new(graph_new(name));
     if (!body)
         return false;
@@ -319,8 +322,7 @@ static uint32_t shapes_of_targets(const struct replay_log *p, uint32_t n)
     return nshape;
 }
 
-/* Continues by recording on a copy of the equal beginning. */
-static bool replay_log_leave(struct trace *tr)
+bool replay_leave(struct trace *tr)
 {
     struct replay_log *from = tr->log;
     ref last = tr->at ? last_node(&from->call[tr->at - 1]) : NIL;
@@ -332,6 +334,8 @@ static bool replay_log_leave(struct trace *tr)
     } else if (!p && !tr->region) {
         graph_free(g);
     }
+    if (p && tr->region)
+        graph_move_symbols(g, from->g); /* errors stay in g */
     if (!p || !mem_reserve(&p->call, &p->call_cap, tr->at, sizeof *p->call)) {
         if (tr->region)
             replay_body_drop(p);
@@ -363,7 +367,7 @@ const struct replay_call *replay_next(struct trace *tr, const struct node *key, 
             replay_log_take(tr, p, true);
             return &p->call[tr->at++];
         }
-    *failed = !replay_log_leave(tr);
+    *failed = !replay_leave(tr);
     return NULL;
 }
 
@@ -403,7 +407,7 @@ bool replay_complete(struct trace *tr, const struct output *out, uint32_t nout, 
             replay_log_take(tr, p, true);
             return true;
         }
-    *failed = !replay_log_leave(tr);
+    *failed = !replay_leave(tr);
     return false;
 }
 

@@ -67,6 +67,8 @@ void replay_body_drop(struct replay_log *body);
  * trace of a region recorded outside of traces has no log. */
 const struct replay_call *replay_next(struct trace *tr, const struct node *key, const kl_site *site,
                                   const struct shape *target, const struct replay_extra *extra, bool *failed);
+/* Continues by recording on a copy of the equal beginning.  false: out of memory. */
+bool replay_leave(struct trace *tr);
 /* Records that the call made node r. */
 void replay_add(struct trace *tr, const struct node *key, const struct shape *target, const struct replay_extra *extra,
               ref r);

@@ -89,9 +89,9 @@ static kl_tensor rotary_turn(const kl_site *site, kl_tensor x, kl_tensor positio
     kl_tensor pairs = kl_reshape_at(site, x, rank + 1, dims), part[2];
     for (int i = 0; i < 2; i++)
         part[i] = kl_squeeze_at(site, kl_narrow_at(site, pairs, pair, i, 1), pair);
-    kl_tensor turned[2] = {kl_sub_at(site, kl_mul_at(site, part[0], c), kl_mul_at(site, part[1], s)),
+    kl_tensor rotated[2] = {kl_sub_at(site, kl_mul_at(site, part[0], c), kl_mul_at(site, part[1], s)),
                            kl_add_at(site, kl_mul_at(site, part[1], c), kl_mul_at(site, part[0], s))};
-    kl_tensor y = kl_stack_at(site, 2, turned, pair == rank ? -1 : pair);
+    kl_tensor y = kl_stack_at(site, 2, rotated, pair == rank ? -1 : pair);
     dims[rank - 1] = width;
     return kl_reshape_at(site, y, rank, dims);
 }

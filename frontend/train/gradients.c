@@ -3,7 +3,8 @@
 
 /* ---- clipping ---- */
 
-static kl_tensor clip_all(const kl_site *site, int n, kl_tensor *g, double most)
+/* comm: NULL, or the ranks have different gradients, and the norm is that of all of them. */
+static kl_tensor clip_all(const kl_site *site, kl_comm *comm, int n, kl_tensor *g, double most)
 {
     kl_tensor sum = kl_none;
     for (int i = 0; i < n; i++)
@@ -11,6 +12,8 @@ static kl_tensor clip_all(const kl_site *site, int n, kl_tensor *g, double most)
             kl_tensor wide = train_widen(site, g[i]), part = kl_sum_all_at(site, kl_mul_at(site, wide, wide));
             sum = sum.id ? kl_add_at(site, sum, part) : part;
         }
+    if (comm)
+        sum = kl_comm_all_reduce_at(site, comm, KL_REDUCE_SUM, sum);
     kl_tensor norm = kl_sqrt_at(site, sum), unit = kl_scalar_at(site, kl_device_of(sum), kl_dtype_of(sum), most);
     kl_tensor factor = kl_min_scalar_at(site, kl_div_at(site, unit, norm), 1); /* norm 0: most / 0 is infinite, so the
                                                                                   factor is 1 */
@@ -34,22 +37,27 @@ static bool clip_check(const kl_site *site, const char *op, int n, const kl_tens
     return !(n < 0 || (n && !g) || !(most > 0) || some);
 }
 
-kl_tensor kl_clip_norm_at(const kl_site *site, int n, kl_tensor *gradients, double most)
+kl_tensor train_clip_norm(const kl_site *site, const char *op, kl_comm *comm, int n, kl_tensor *gradients, double most)
 {
-    if (!clip_check(site, "clip_norm", n, gradients, most, true))
+    if (!clip_check(site, op, n, gradients, most, true))
         return kl_poison();
     kl_tensor *result = kl_memory_alloc(((size_t)n + 1) * sizeof *result), norm;
-    if (!result || kl_composite_begin("clip_norm") != KL_OK) {
+    if (!result || kl_composite_begin(op) != KL_OK) {
         kl_memory_free(result);
-        kl_failf(site, KL_ERR_MEMORY, "clip_norm: out of memory");
+        kl_failf(site, KL_ERR_MEMORY, "%s: out of memory", op);
         return kl_poison();
     }
     memcpy(result, gradients, (size_t)n * sizeof *result);
-    norm = result[n] = clip_all(site, n, result, most);
+    norm = result[n] = clip_all(site, comm, n, result, most);
     memcpy(gradients, result, (size_t)n * sizeof *result);
     kl_composite_end(n + 1, result);
     kl_memory_free(result);
     return norm;
+}
+
+kl_tensor kl_clip_norm_at(const kl_site *site, int n, kl_tensor *gradients, double most)
+{
+    return train_clip_norm(site, "clip_norm", NULL, n, gradients, most);
 }
 
 kl_status kl_clip_value_at(const kl_site *site, int n, kl_tensor *gradients, double most)

@@ -130,18 +130,36 @@ struct bucket {
 struct kl_comm_shards {
     kl_comm *comm;
     int n, buckets;
-    kl_tensor *param, *part;   /* part: one tensor for each bucket */
+    kl_tensor *param, *part;   /* part: one tensor for each bucket, then room for as many gradients */
+    const kl_params *params;   /* the tree that has the parameters' factors, or NULL */
+    kl_params *tree;           /* of the parts, which it owns; part b has the factors of the parameters of bucket b */
     kl_tensor *room;
     struct bucket *bucket;
 };
 
+/* The settings of parameter i in the tree. */
+static kl_param settings_of(const kl_comm_shards *s, int i)
+{
+    kl_param is = {.rate = 1, .decay = 1};
+    if (s->params)
+        kl_params_get(s->params, kl_params_index_of(s->params, s->param[i]), &is);
+    return is;
+}
+
+static bool same_settings(const kl_comm_shards *s, int i, int k)
+{
+    kl_param a = settings_of(s, i), b = settings_of(s, k);
+    return a.rate == b.rate && a.decay == b.decay && a.frozen == b.frozen;
+}
+
+/* The parameters of a bucket have the same factors, so that these can be the factors of its parts. */
 static int fill_buckets(kl_comm_shards *s, int64_t bucket_bytes)
 {
     int64_t bytes = 0, ranks = kl_comm_ranks(s->comm);
     int b = -1;
     for (int i = 0; i < s->n; i++) {
         int64_t more = bytes_of(s->param[i]);
-        if (b < 0 || bytes + more > bucket_bytes) {
+        if (b < 0 || bytes + more > bucket_bytes || !same_settings(s, i - 1, i)) {
             s->bucket[++b] = (struct bucket){.first = i};
             bytes = 0;
         }
@@ -183,34 +201,60 @@ static bool shards_check(const kl_site *site, const kl_comm *comm, int n, const 
     return true;
 }
 
-kl_comm_shards *kl_comm_shards_new_at(const kl_site *site, kl_comm *comm, int n, const kl_tensor *param,
-                                      int64_t bucket_bytes)
+/* Makes this rank's part of bucket b, which the tree owns. */
+static kl_status make_part(const kl_site *site, kl_comm_shards *s, int b)
+{
+    char name[24];
+    int64_t count = s->bucket[b].length / kl_comm_ranks(s->comm);
+    kl_format(name, sizeof name, "part.%d", b);
+    s->part[b] = train_state(site, s->param[0], 1, &count, name);
+    return kl_params_add_at(site, s->tree, name, s->part[b]);
+}
+
+static kl_comm_shards *shards_new(const kl_site *site, kl_comm *comm, int n, const kl_tensor *param,
+                                  const kl_params *params, int64_t bucket_bytes)
 {
     if (!shards_check(site, comm, n, param, bucket_bytes))
         return NULL;
     kl_comm_shards *s = kl_memory_alloc(sizeof *s);
     if (s) {
-        *s = (kl_comm_shards){.comm = comm, .n = n, .param = kl_memory_alloc((size_t)n * sizeof *s->param),
+        *s = (kl_comm_shards){.comm = comm, .n = n, .params = params, .param = kl_memory_alloc((size_t)n * sizeof *s->param),
                               .part = kl_memory_alloc(2 * (size_t)n * sizeof *s->part),
                               .room = kl_memory_alloc(((size_t)n + 1) * sizeof *s->room),
-                              .bucket = kl_memory_alloc((size_t)n * sizeof *s->bucket)};
+                              .bucket = kl_memory_alloc((size_t)n * sizeof *s->bucket),
+                              .tree = kl_params_new_at(site, kl_device_of(param[0]), kl_dtype_of(param[0]), 0)};
     }
-    if (!s || !s->param || !s->part || !s->room || !s->bucket) {
+    if (!s || !s->param || !s->part || !s->room || !s->bucket || !s->tree) {
         kl_comm_shards_free(s);
         kl_failf(site, KL_ERR_MEMORY, "comm_shards_new: out of memory");
         return NULL;
     }
     memcpy(s->param, param, (size_t)n * sizeof *param);
     int buckets = fill_buckets(s, bucket_bytes ? bucket_bytes : DEFAULT_BUCKET);
-    for (; s->buckets < buckets; s->buckets++) {
-        int64_t count = s->bucket[s->buckets].length / kl_comm_ranks(comm);
-        s->part[s->buckets] = train_state(site, param[0], 1, &count, "part");
-    }
-    if (kl_comm_shards_reload_at(site, s) == KL_OK)
+    kl_status status = KL_OK;
+    for (; s->buckets < buckets && status == KL_OK; s->buckets++)
+        status = make_part(site, s, s->buckets);
+    if (status == KL_OK && kl_comm_shards_reload_at(site, s) == KL_OK)
         return s;
     kl_comm_shards_free(s);
     return NULL;
 }
+
+kl_comm_shards *kl_comm_shards_new_at(const kl_site *site, kl_comm *comm, int n, const kl_tensor *param,
+                                      int64_t bucket_bytes)
+{
+    return shards_new(site, comm, n, param, NULL, bucket_bytes);
+}
+
+kl_comm_shards *kl_comm_shards_new_params_at(const kl_site *site, kl_comm *comm, kl_params *params,
+                                             int64_t bucket_bytes)
+{
+    int n;
+    const kl_tensor *param = kl_params_trained(params, &n);
+    return param ? shards_new(site, comm, n, param, params, bucket_bytes) : NULL;
+}
+
+const kl_params *kl_comm_shards_params(const kl_comm_shards *s) { return s ? s->tree : NULL; }
 
 kl_status kl_comm_shards_reload_at(const kl_site *site, kl_comm_shards *s)
 {
@@ -243,42 +287,130 @@ static kl_status take_parts(const kl_site *site, kl_comm_shards *s, int b)
     return status;
 }
 
-static kl_status shards_step(const kl_site *site, kl_comm_shards *s, kl_optimizer *opt, const kl_tensor *g, double lr)
+/* Gives the parts the present factors of the parameters. */
+static kl_status set_factors(const kl_site *site, kl_comm_shards *s, const char *op)
 {
-    kl_tensor *part = s->part + s->n; /* parts of the gradients */
+    for (int b = 0; b < s->buckets && s->params; b++) {
+        const struct bucket *k = &s->bucket[b];
+        kl_param is = settings_of(s, k->first), part;
+        for (int i = k->first + 1; i < k->first + k->n; i++)
+            if (!same_settings(s, k->first, i))
+                return kl_failf(site, KL_ERR_ARGUMENT, "%s: the factors of \"%.60s\" and \"%.60s\" were equal when the "
+                                "shards were made, and are not any more; make the shards after setting factors", op,
+                                is.name, settings_of(s, i).name);
+        kl_status status = kl_params_get(s->tree, b, &part);
+        if (status == KL_OK)
+            status = kl_params_set_rate(s->tree, part.name, is.rate);
+        if (status == KL_OK)
+            status = kl_params_set_decay(s->tree, part.name, is.decay);
+        if (status == KL_OK)
+            status = kl_params_freeze(s->tree, part.name, is.frozen);
+        if (status != KL_OK)
+            return status;
+    }
+    return KL_OK;
+}
+
+/* Checks a call that records something; reports errors of `op`. */
+static kl_status shards_ready(const kl_site *site, const char *op, const kl_comm_shards *s, bool arguments)
+{
+    if (!s || !arguments)
+        return kl_failf(site, KL_ERR_ARGUMENT, "%s: %s", op, s ? "an argument is NULL" : "no shards");
+    return kl_tracing() ? KL_OK : kl_failf(site, KL_ERR_TRACE, "%s: no trace is open", op);
+}
+
+static kl_status check_gradients(const kl_site *site, const char *op, const kl_comm_shards *s, const kl_tensor *g)
+{
+    for (int i = 0; i < s->n; i++) {
+        int64_t want[KL_MAX_RANK], has[KL_MAX_RANK];
+        if (kl_check(g[i]) != KL_OK)
+            return g[i].id ? kl_last_error_code()
+                           : kl_failf(site, KL_ERR_ARGUMENT, "%s: there is no gradient %d", op, i);
+        int rank = kl_shape(s->param[i], want);
+        if (kl_shape(g[i], has) != rank || memcmp(want, has, (size_t)rank * sizeof *want))
+            return kl_failf(site, KL_ERR_SHAPE, "%s: gradient %d is not shaped like its parameter", op, i);
+    }
+    return KL_OK;
+}
+
+static kl_status reduce_parts(const kl_site *site, kl_comm_shards *s, const kl_tensor *g, kl_tensor *part)
+{
     kl_status status = KL_OK;
-    for (int b = s->buckets - 1; b >= 0; b--) { /* in the order in which a backward pass computes the gradients */
+    for (int b = s->buckets - 1; b >= 0 && status == KL_OK; b--) { /* in the order in which a backward pass computes
+                                                                      the gradients */
         const struct bucket *k = &s->bucket[b];
         part[b] = kl_comm_reduce_scatter_at(site, s->comm, KL_REDUCE_MEAN, 0,
                                             flat_of(site, k->n, g + k->first, s->room, k->length));
+        status = kl_check(part[b]);
     }
-    status = kl_optimizer_step_gradients_at(site, opt, part, lr);
+    return status;
+}
+
+static kl_status gather_parts(const kl_site *site, kl_comm_shards *s)
+{
+    kl_status status = KL_OK;
     for (int b = s->buckets - 1; b >= 0 && status == KL_OK; b--)
         status = take_parts(site, s, b);
+    return status;
+}
+
+kl_status kl_comm_shards_reduce_at(const kl_site *site, kl_comm_shards *s, const kl_tensor *g, kl_tensor *parts)
+{
+    static const char op[] = "comm_shards_reduce";
+    kl_status status = shards_ready(site, op, s, g && parts);
+    if (status == KL_OK)
+        status = check_gradients(site, op, s, g);
+    if (status == KL_OK)
+        status = set_factors(site, s, op);
+    if (status == KL_OK)
+        status = kl_composite_begin(op);
+    if (status != KL_OK)
+        return status;
+    status = reduce_parts(site, s, g, parts);
+    kl_composite_end(s->buckets, parts);
+    return status;
+}
+
+kl_tensor kl_comm_shards_clip_norm_at(const kl_site *site, kl_comm_shards *s, kl_tensor *parts, double most)
+{
+    if (shards_ready(site, "comm_shards_clip_norm", s, parts != NULL) != KL_OK)
+        return kl_poison();
+    return train_clip_norm(site, "comm_shards_clip_norm", s->comm, s->buckets, parts, most);
+}
+
+kl_status kl_comm_shards_gather_at(const kl_site *site, kl_comm_shards *s)
+{
+    kl_status status = shards_ready(site, "comm_shards_gather", s, true);
+    if (status == KL_OK)
+        status = kl_composite_begin("comm_shards_gather");
+    if (status != KL_OK)
+        return status;
+    status = gather_parts(site, s);
+    kl_composite_end(0, NULL);
     return status;
 }
 
 kl_status kl_comm_shards_step_at(const kl_site *site, kl_comm_shards *s, kl_optimizer *opt, const kl_tensor *g,
                                  double lr)
 {
-    if (!s || !opt || !g)
-        return kl_failf(site, KL_ERR_ARGUMENT, "comm_shards_step: no %s", !s ? "shards" : !opt ? "optimizer"
-                        : "gradients");
-    if (!kl_tracing())
-        return kl_failf(site, KL_ERR_TRACE, "comm_shards_step: no trace is open");
-    for (int i = 0; i < s->n; i++) {
-        int64_t want[KL_MAX_RANK], has[KL_MAX_RANK];
-        if (kl_check(g[i]) != KL_OK)
-            return g[i].id ? kl_last_error_code()
-                           : kl_failf(site, KL_ERR_ARGUMENT, "comm_shards_step: there is no gradient %d", i);
-        int rank = kl_shape(s->param[i], want);
-        if (kl_shape(g[i], has) != rank || memcmp(want, has, (size_t)rank * sizeof *want))
-            return kl_failf(site, KL_ERR_SHAPE, "comm_shards_step: gradient %d is not shaped like its parameter", i);
-    }
-    kl_status status = kl_composite_begin("comm_shards_step");
+    static const char op[] = "comm_shards_step";
+    kl_status status = shards_ready(site, op, s, opt && g);
+    if (status == KL_OK && s->params && opt->params != s->tree)
+        status = kl_failf(site, KL_ERR_ARGUMENT, "%s: the optimizer is not attached to kl_comm_shards_params, which has "
+                          "the factors", op);
+    if (status == KL_OK)
+        status = check_gradients(site, op, s, g);
+    if (status == KL_OK)
+        status = set_factors(site, s, op);
+    if (status == KL_OK)
+        status = kl_composite_begin(op);
     if (status != KL_OK)
         return status;
-    status = shards_step(site, s, opt, g, lr);
+    status = reduce_parts(site, s, g, s->part + s->n);
+    if (status == KL_OK)
+        status = kl_optimizer_step_gradients_at(site, opt, s->part + s->n, lr);
+    if (status == KL_OK)
+        status = gather_parts(site, s);
     kl_composite_end(0, NULL);
     return status;
 }
@@ -287,8 +419,7 @@ void kl_comm_shards_free(kl_comm_shards *s)
 {
     if (!s)
         return;
-    for (int b = 0; b < s->buckets; b++)
-        train_release(s->part[b]);
+    kl_params_free(s->tree);
     kl_memory_free(s->param);
     kl_memory_free(s->part);
     kl_memory_free(s->room);

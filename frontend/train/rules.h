@@ -81,6 +81,9 @@ kl_optimizer *optimizer_new(const kl_site *site, const struct rule *rule, const 
 /* Checks that n parameters are usable and different, and calls kl_requires_grad for them.  Returns false after it has
  * reported an error of `op`. */
 bool train_check_params(const kl_site *site, const char *op, const kl_tensor *param, int n);
+/* kl_clip_norm, with errors of `op`.  comm: NULL, or each rank has its part of the gradients, and the norm is that of all
+ * parts. */
+kl_tensor train_clip_norm(const kl_site *site, const char *op, kl_comm *comm, int n, kl_tensor *gradients, double most);
 /* Makes zeros of this shape on t's device, in the dtype in which updates of t are computed; they outlive the trace. */
 kl_tensor train_state(const kl_site *site, kl_tensor t, int rank, const int64_t *dims, const char *name);
 #endif

@@ -448,8 +448,15 @@ KL_API kl_status kl_comm_gradients_at(const kl_site *site, kl_comm *comm, int n,
                                       int64_t bucket_bytes);
 KL_API kl_comm_shards *kl_comm_shards_new_at(const kl_site *site, kl_comm *comm, int n, const kl_tensor *params,
                                              int64_t bucket_bytes);
+KL_API kl_comm_shards *kl_comm_shards_new_params_at(const kl_site *site, kl_comm *comm, kl_params *params,
+                                                    int64_t bucket_bytes);
 KL_API kl_status kl_comm_shards_step_at(const kl_site *site, kl_comm_shards *shards, kl_optimizer *opt,
                                         const kl_tensor *gradients, double lr);
+KL_API kl_status kl_comm_shards_reduce_at(const kl_site *site, kl_comm_shards *shards, const kl_tensor *gradients,
+                                          kl_tensor *parts);
+KL_API kl_tensor kl_comm_shards_clip_norm_at(const kl_site *site, kl_comm_shards *shards, kl_tensor *parts,
+                                             double most);
+KL_API kl_status kl_comm_shards_gather_at(const kl_site *site, kl_comm_shards *shards);
 KL_API kl_status kl_comm_shards_reload_at(const kl_site *site, kl_comm_shards *shards);
 KL_API kl_status kl_nn_linear_init_at(const kl_site *site, kl_nn_linear *m, kl_params *params, const char *prefix,
                                       int64_t in, int64_t out, bool bias);
@@ -901,7 +908,11 @@ KL_API kl_status kl_tracer_run_at(const kl_site *site, const kl_tracer *tr, uint
 #define kl_comm_sync(...) kl_comm_sync_at(KL_HERE, __VA_ARGS__)
 #define kl_comm_gradients(...) kl_comm_gradients_at(KL_HERE, __VA_ARGS__)
 #define kl_comm_shards_new(...) kl_comm_shards_new_at(KL_HERE, __VA_ARGS__)
+#define kl_comm_shards_new_params(...) kl_comm_shards_new_params_at(KL_HERE, __VA_ARGS__)
 #define kl_comm_shards_step(...) kl_comm_shards_step_at(KL_HERE, __VA_ARGS__)
+#define kl_comm_shards_reduce(...) kl_comm_shards_reduce_at(KL_HERE, __VA_ARGS__)
+#define kl_comm_shards_clip_norm(...) kl_comm_shards_clip_norm_at(KL_HERE, __VA_ARGS__)
+#define kl_comm_shards_gather(...) kl_comm_shards_gather_at(KL_HERE, __VA_ARGS__)
 #define kl_comm_shards_reload(...) kl_comm_shards_reload_at(KL_HERE, __VA_ARGS__)
 #define kl_nn_linear_init(...) kl_nn_linear_init_at(KL_HERE, __VA_ARGS__)
 #define kl_nn_linear_forward(...) kl_nn_linear_forward_at(KL_HERE, __VA_ARGS__)

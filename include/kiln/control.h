@@ -49,12 +49,12 @@ KL_API_AT kl_status kl_cond(kl_tensor condition, kl_region_fn *yes, kl_region_fn
 KL_API_AT kl_status kl_while(kl_region_fn *condition, kl_region_fn *body, void *ctx, uint32_t n, const kl_tensor *in,
                              kl_tensor *out);
 
-/* Runs `body` once for each of `length` elements of the scanned tensors' axis 0 (from the last, if reverse).  It takes
- * the carried values and one element of each scanned tensor, without axis 0, and returns the next carried values, of
- * the same shapes and dtypes, and nstacked more values. out[] are the last carried values and the others, stacked along
- * axis 0.  Seeds given as numbers are the same in every iteration; kl_random_fold_in(seed, i), with i from a scanned
- * kl_arange, gives each iteration another one.  [lazy; new handles; errors ARGUMENT, HANDLE, SHAPE, TYPE, DEVICE,
- * TRACE] */
+/* Runs `body` once for each of `length` elements of the scanned tensors' axis 0 (from the last, if reverse); the length
+ * may be symbolic.  It takes the carried values and one element of each scanned tensor, without axis 0, and returns the
+ * next carried values, of the same shapes and dtypes, and nstacked more values. out[] are the last carried values and
+ * the others, stacked along axis 0.  Seeds given as numbers are the same in every iteration;
+ * kl_random_fold_in(seed, i), with i from a scanned kl_arange, gives each iteration another one.  [lazy; new handles;
+ * errors ARGUMENT, HANDLE, SHAPE, TYPE, DEVICE, TRACE] */
 KL_API_AT kl_status kl_scan(kl_region_fn *body, void *ctx, int64_t length, uint32_t ncarried, const kl_tensor *carried,
                             uint32_t nscanned, const kl_tensor *scanned, uint32_t nstacked, bool reverse,
                             kl_tensor *out);

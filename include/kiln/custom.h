@@ -48,7 +48,8 @@ typedef struct kl_custom_call {
  * works. */
 typedef struct kl_custom_op {
     /* Writes the types of the nout results, or returns an error for these operands or attributes.  Called when the op
-     * is recorded and when a program is compiled. */
+     * is recorded and when a program is compiled.  Symbolic lengths are negative numbers; a result may have those of
+     * operands.  `run` gets their values. */
     kl_status (*types)(void *ctx, const kl_custom_call *call, kl_type *out);
     kl_status (*run)(void *ctx, const kl_custom_call *call);
     /* As `backward` of kl_custom_grad: from the operands, the results and the gradients of the floating results,

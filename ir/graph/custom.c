@@ -54,14 +54,29 @@ kl_type custom_type(unsigned dtype, const struct shape *s)
     return t;
 }
 
-static bool is_type(const kl_type *t, struct shape *s)
+/* Is it a length of an operand?  Symbolic lengths of results have to be. */
+static bool is_operand_length(const kl_custom_call *call, int64_t dim)
+{
+    bool found = false;
+    for (uint32_t i = 0; i < call->nin; i++)
+        for (int k = 0; k < call->in_type[i].rank; k++)
+            found |= call->in_type[i].dims[k] == dim;
+    return found;
+}
+
+/* With `call`, lengths may be symbolic ones of its operands. */
+static bool is_type(const kl_type *t, const kl_custom_call *call, struct shape *s)
 {
     int64_t n;
     *s = (struct shape){0};
     if ((unsigned)t->dtype >= KL_DTYPE_COUNT || t->rank < 0 || t->rank > KL_MAX_RANK)
         return false;
     *s = shape_make((uint32_t)t->rank, t->dims);
-    return shape_numel(s, &n);
+    struct shape numbers = *s; /* graph_shape and the verifier check the product of symbolic lengths */
+    for (uint32_t i = 0; i < s->rank; i++)
+        if (s->dim[i] < 0 && is_operand_length(call, s->dim[i]))
+            numbers.dim[i] = 1;
+    return shape_numel(&numbers, &n);
 }
 
 /* Makes an error of a failed function of the op. */
@@ -70,6 +85,15 @@ static bool failed(const char *name, kl_status status, const char *message, stru
     if ((unsigned)status > KL_ERR_INTERNAL)
         status = KL_ERR_INTERNAL;
     return err_set(e, status, "custom \"%s\": %s", name, *message ? message : status_name(status));
+}
+
+static bool any_symbolic(const kl_custom_call *call)
+{
+    bool any = false;
+    for (uint32_t i = 0; i < call->nin; i++)
+        for (int k = 0; k < call->in_type[i].rank; k++)
+            any |= call->in_type[i].dims[k] < 0;
+    return any;
 }
 
 bool custom_types(const struct custom_op *op, kl_custom_call *call, kl_type *out, struct err *e)
@@ -84,8 +108,9 @@ bool custom_types(const struct custom_op *op, kl_custom_call *call, kl_type *out
         return failed(op->name, status, message, e);
     for (uint32_t i = 0; i < call->nout; i++) {
         struct shape s;
-        if (!is_type(&out[i], &s))
-            return err_set(e, KL_ERR_SHAPE, "custom \"%s\": the type that it says of result %u is none", op->name, i);
+        if (!is_type(&out[i], call, &s))
+            return err_set(e, KL_ERR_SHAPE, "custom \"%s\": the type that it says of result %u is none%s", op->name, i,
+                           any_symbolic(call) ? "; a symbolic length of a result must be one of an operand" : "");
     }
     return true;
 }
@@ -100,7 +125,7 @@ static const struct custom_op *registered(const struct custom *c, struct err *e)
     return op;
 }
 
-/* Writes the types of operands, then of results, to `type`. */
+/* Writes the types of operands, then of results, to `type`: those that the graph has. */
 static void node_types(const struct graph *g, const struct node *n, kl_type *type)
 {
     const struct custom *c = node_custom(g, n);
@@ -115,8 +140,18 @@ size_t custom_work_bytes(const struct graph *g, const struct node *n)
     return (node_nin(n) + (size_t)node_custom(g, n)->nresult) * sizeof(kl_type);
 }
 
-bool custom_run(const struct graph *g, const struct node *n, const void *const *in, void *const *out, void *work,
-                struct err *e)
+enum { ON_HOST = -1 };
+
+static void types_for_values(kl_type *type, uint32_t n, const struct size_values *sizes)
+{
+    for (uint32_t i = 0; i < n; i++)
+        for (int k = 0; k < type[i].rank; k++)
+            type[i].dims[k] = size_at(sizes->s, type[i].dims[k], sizes->slot);
+}
+
+/* device: ON_HOST, or the device whose addresses these are. */
+static bool run_with(const struct graph *g, const struct node *n, int device, const struct size_values *sizes,
+                     const void *const *in, void *const *out, void *work, struct err *e)
 {
     const struct custom *c = node_custom(g, n);
     const struct custom_op *op = registered(c, e);
@@ -124,17 +159,37 @@ bool custom_run(const struct graph *g, const struct node *n, const void *const *
         return false;
     char message[CUSTOM_MESSAGE] = "";
     node_types(g, n, work);
+    if (sizes)
+        types_for_values(work, node_nin(n) + c->nresult, sizes);
     kl_custom_call call = {.nin = node_nin(n), .nout = c->nresult, .in_type = work,
                            .out_type = (kl_type *)work + node_nin(n),
                            .attr = c->attr, .attr_bytes = c->nattr, .in = in, .out = out,
                            .message = message, .message_bytes = sizeof message};
-    kl_status status = op->functions.run(op->ctx, &call);
+    kl_status status = device == ON_HOST ? op->functions.run(op->ctx, &call) : op->run_at(op->ctx, &call, device);
     message[sizeof message - 1] = 0;
     if (!status)
         return true;
     failed(op->name, status, message, e);
     e->call = c->call + 1;
     return false;
+}
+
+bool custom_run(const struct graph *g, const struct node *n, const struct size_values *sizes, const void *const *in,
+                void *const *out, void *work, struct err *e)
+{
+    return run_with(g, n, ON_HOST, sizes, in, out, work, e);
+}
+
+bool custom_takes(const struct graph *g, const struct node *n, int device)
+{
+    const struct custom_op *op = custom_find(node_custom(g, n)->name);
+    return op && op->takes && op->takes(op->ctx, device);
+}
+
+bool custom_run_at(const struct graph *g, const struct node *n, int device, const struct size_values *sizes,
+                   const void *const *in, void *const *out, void *work, struct err *e)
+{
+    return run_with(g, n, device, sizes, in, out, work, e);
 }
 
 /* ---- all custom ops of a graph ---- */
@@ -149,23 +204,22 @@ static bool check_node(const struct graph *g, const struct node *n, struct err *
     uint32_t nin = node_nin(n);
     kl_type *type = mem_alloc(custom_work_bytes(g, n)), *said = mem_alloc(c->nresult * sizeof *said);
     bool ok = type && said;
+    kl_custom_call call = {.nin = nin, .nout = c->nresult, .in_type = type, .attr = c->attr, .attr_bytes = c->nattr};
     if (!ok)
         err_set(e, KL_ERR_MEMORY, "custom \"%s\": out of memory", c->name);
     if (ok) {
         node_types(g, n, type);
-        kl_custom_call call = {.nin = nin, .nout = c->nresult, .in_type = type, .attr = c->attr,
-                               .attr_bytes = c->nattr};
         ok = custom_types(op, &call, said, e);
     }
     for (uint32_t i = 0; ok && i < c->nresult; i++) {
         struct shape s;
         char a[SHAPE_TEXT], b[SHAPE_TEXT];
         const struct shape *own = &g->shape[c->result[i].shape];
-        is_type(&said[i], &s);
+        is_type(&said[i], &call, &s);
         ok = (c->result[i].dtype == (unsigned)said[i].dtype && shape_equal(own, &s)) ||
              err_set(e, KL_ERR_TYPE, "custom \"%s\": result %u is %s%s, and %s%s in the graph", c->name, i,
-                     dtype_name((unsigned)said[i].dtype), shape_text(&s, a, sizeof a), dtype_name(c->result[i].dtype),
-                     shape_text(own, b, sizeof b));
+                     dtype_name((unsigned)said[i].dtype), shape_text_in(g, &s, a, sizeof a),
+                     dtype_name(c->result[i].dtype), shape_text_in(g, own, b, sizeof b));
     }
     if (!ok)
         e->call = c->call + 1;

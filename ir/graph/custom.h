@@ -12,6 +12,10 @@ struct custom_op {
     kl_custom_op functions;
     void *ctx;
     bool async;                  /* runs on the thread of async.h while the kernels behind it run */
+    /* For devices with separate memory.  takes: does run_at run the op on addresses of this device?  If not, or if
+     * takes is NULL, the operands are copied to the host and the results back. */
+    bool (*takes)(void *ctx, int device);
+    kl_status (*run_at)(void *ctx, const kl_custom_call *call, int device);
     struct custom_op *next;
 };
 
@@ -32,9 +36,14 @@ const struct custom_op *custom_find(const char *name);        /* NULL: not regis
 kl_type custom_type(unsigned dtype, const struct shape *s);
 /* Calls the op's `types` function; call->message is unset. false: *e is the op's error, or the types are invalid. */
 bool custom_types(const struct custom_op *op, kl_custom_call *call, kl_type *out, struct err *e);
-/* Runs the op of a node; work: custom_work_bytes.  false: *e, with e->call for custom_locate. */
-bool custom_run(const struct graph *g, const struct node *n, const void *const *in, void *const *out, void *work,
-                struct err *e);
+/* Runs the op of a node; sizes: what is in g's lengths in place of symbols, or NULL; work: custom_work_bytes.  false:
+ * *e, with e->call for custom_locate. */
+bool custom_run(const struct graph *g, const struct node *n, const struct size_values *sizes, const void *const *in,
+                void *const *out, void *work, struct err *e);
+/* The same on addresses of a device with separate memory. */
+bool custom_takes(const struct graph *g, const struct node *n, int device);
+bool custom_run_at(const struct graph *g, const struct node *n, int device, const struct size_values *sizes,
+                   const void *const *in, void *const *out, void *work, struct err *e);
 size_t custom_work_bytes(const struct graph *g, const struct node *n);
 /* Checks that every custom op in g and its regions is registered and gives the types that its node records; false: *e
  * as above. */

@@ -112,8 +112,8 @@ struct region_call {
     const void *const *in;
     void *const *out;
     void *work;                                   /* region_work_bytes of memory, aligned to 64 */
-    /* Used when the host cannot read operands, results and work (else NULL): room for pointers to all operands and
-     * results, and functions that read a bool and copy. */
+    /* Used when the host cannot read operands, results and work (else NULL): room for two pointers to each operand and
+     * result, and functions that read a bool and copy. */
     void **pointers;
     bool (*peek)(void *ctx, const void *at, bool *value);
     bool (*move)(void *ctx, void *to, const void *from, size_t bytes);

@@ -72,7 +72,7 @@ static bool evaluate_region(const struct graph *g, ref r, const struct bind *b, 
     for (uint32_t i = 0; ok && i < nout; i++)
         at[nin + i] = (char *)value[r] + result_offset(g, n, i);
     if (ok && n->op == OP_custom)
-        ok = custom_run(g, n, (const void *const *)at, at + nin, work, e);
+        ok = custom_run(g, n, NULL, (const void *const *)at, at + nin, work, e);
     if (ok && n->op != OP_custom) {
         struct region_call c = region_call(g, n);
         c.in = (const void *const *)at, c.out = at + nin, c.work = work;

@@ -45,15 +45,16 @@ size_t region_result_bytes(const struct graph *g, const struct node *n, uint32_t
 
 static size_t graph_region_round64(size_t n) { return (n + 63) / 64 * 64; }
 
-/* Work memory: pointers to a region's parameters and yields, the condition's result, and a second buffer for carried
- * values. */
+/* Work memory: pointers to a region's parameters and yields, their bytes, the condition's result, and a second buffer
+ * for carried values. */
 size_t region_work_bytes(const struct graph *g, const struct node *n)
 {
     if (n->op == OP_custom)
         return custom_work_bytes(g, n);
     if (!op_is_control(n->op) || n->op == OP_cond)
         return 0;
-    size_t bytes = graph_region_round64((node_nin(n) + region_results(g, n)) * sizeof(void *)) + 64;
+    size_t each = sizeof(void *) + sizeof(size_t);
+    size_t bytes = graph_region_round64((node_nin(n) + region_results(g, n)) * each) + 64;
     for (uint32_t i = 0; i < n->attr.region.carried; i++)
         bytes += graph_region_round64(region_result_bytes(g, n, i));
     return bytes;

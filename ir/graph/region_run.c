@@ -10,21 +10,29 @@ struct loop {
     uint32_t carried;
     const void **in;   /* parameters of this iteration */
     void **out;        /* yields of this iteration */
+    size_t *bytes;     /* per operand and result: of a carried value, of one iteration's part of another one */
     bool *more;        /* result of the condition */
     char *second;      /* carried values of every other iteration; the memory of the results has those of the others */
 };
+
+static size_t slice_bytes(size_t bytes, int64_t length) { return length ? bytes / (size_t)length : 0; }
 
 static struct loop loop_begin(const struct region_call *c)
 {
     struct loop l = {.c = c, .carried = c->carried, .in = c->pointers ? (const void **)c->pointers : c->work};
     uint32_t nin = c->nin, nout = c->nout;
     l.out = (void **)l.in + nin;
-    l.more = (bool *)((char *)c->work + region_run_round64((nin + nout) * sizeof(void *)));
+    l.bytes = (size_t *)(void *)(l.out + nout);
+    l.more = (bool *)((char *)c->work + region_run_round64((nin + nout) * (sizeof(void *) + sizeof(size_t))));
     l.second = (char *)l.more + 64;
     for (uint32_t i = 0; i < nin; i++)
         l.in[i] = c->in[i];
     for (uint32_t i = 0; i < nout; i++)
         l.out[i] = c->out[i];
+    for (uint32_t i = l.carried; i < l.carried + c->scanned; i++)
+        l.bytes[i] = slice_bytes(c->bytes(c, false, i), c->length);
+    for (uint32_t i = 0; i < nout; i++)
+        l.bytes[nin + i] = i < l.carried ? c->bytes(c, true, i) : slice_bytes(c->bytes(c, true, i), c->length);
     return l;
 }
 
@@ -34,7 +42,7 @@ static void set_yields(struct loop *l, bool second)
     char *at = l->second;
     for (uint32_t i = 0; i < l->carried; i++) {
         l->out[i] = second ? at : l->c->out[i];
-        at += region_run_round64(l->c->bytes(l->c, true, i));
+        at += region_run_round64(l->bytes[l->c->nin + i]);
     }
 }
 
@@ -48,7 +56,7 @@ static void carry(struct loop *l)
 static bool loop_end(const struct loop *l)
 {
     for (uint32_t i = 0; i < l->carried; i++) {
-        size_t bytes = l->c->bytes(l->c, true, i);
+        size_t bytes = l->bytes[l->c->nin + i];
         if (l->in[i] == l->c->out[i] || !bytes)
             continue;
         if (!l->c->move)
@@ -86,8 +94,6 @@ static bool run_while(const struct region_call *c)
     return loop_end(&l);
 }
 
-static size_t slice_bytes(size_t bytes, int64_t length) { return length ? bytes / (size_t)length : 0; }
-
 /* The last iteration yields directly into the results. */
 static bool run_scan(const struct region_call *c)
 {
@@ -96,9 +102,9 @@ static bool run_scan(const struct region_call *c)
     for (int64_t k = 0; k < length; k++) {
         size_t at = (size_t)(c->reverse ? length - 1 - k : k);
         for (uint32_t i = l.carried; i < l.carried + c->scanned; i++)
-            l.in[i] = (const char *)c->in[i] + at * slice_bytes(c->bytes(c, false, i), length);
+            l.in[i] = (const char *)c->in[i] + at * l.bytes[i];
         for (uint32_t i = l.carried; i < c->nout; i++)
-            l.out[i] = (char *)c->out[i] + at * slice_bytes(c->bytes(c, true, i), length);
+            l.out[i] = (char *)c->out[i] + at * l.bytes[c->nin + i];
         set_yields(&l, (length - 1 - k) & 1);
         if (!c->run(c->ctx, 0, l.in, l.out))
             return false;

@@ -19,7 +19,7 @@ uint64_t value_get(const struct machine *m, const struct thread *t, val v, int r
     if (i->op == L_CONST)
         return i->imm;
     if (i->op == L_SLOT)
-        return m->slot[i->imm];
+        return m->slot[slot_number(i)];
     if (i->cols)
         return w[(i->rows > 1 ? r : 0) * i->cols + (i->cols > 1 ? c : 0)];
     return w[i->varying ? c : 0];

@@ -61,7 +61,9 @@ enum {
 enum lop {
     L_NIL,
     L_CONST, /* imm: the bits; dtype                                                     */
-    L_SLOT,  /* imm: slot ordinal; uniform read of a slot                                */
+    /* imm: slot ordinal, and << 32 the greatest value that the slot has, which is not below 0 (0: any value); uniform
+     * read of a slot */
+    L_SLOT,
     /* a lo, b hi (i64, uniform), imm step > 0, kind; of a block rows: threads in a subgroup; value: the variable
      * (i64) */
     L_LOOP,
@@ -223,6 +225,10 @@ struct caps {
     struct mma_caps mma, mma_async;
 };
 
+/* Of a SLOT. */
+static inline uint32_t slot_number(const struct linst *i) { return (uint32_t)i->imm; }
+static inline int64_t slot_most(const struct linst *i) { return (int64_t)(i->imm >> 32); }
+
 /* ---- kernel.c: building and freeing ---- */
 struct kernel *kernel_new(const char *name);
 void kernel_free(struct kernel *k);
@@ -307,10 +313,12 @@ val ix_least(struct kernel *k, val a, int64_t most); /* the smaller one */
 bool size_divides(const struct kernel *k, int64_t size, int64_t by); /* is it a multiple, whatever the symbols are? */
 /* The kernel cannot be one for all values. */
 void kernel_refuse(struct kernel *k, const char *what);
-/* Where all that the parallel loop does is in one `if` of iterations below a number made of constants and slots: that
- * number; else 0. */
-val kernel_active(const struct kernel *k);
-int64_t kernel_extent_at(const struct kernel *k, val active, const uint64_t *slot); /* iterations that do anything */
+/* Where all that the parallel loop of a phase does, or the block loop in its grid loop, is in one `if` of iterations
+ * below a number made of constants and slots: that number; else 0. */
+struct phase;
+val kernel_active(const struct kernel *k, const struct phase *p);
+/* Of `extent` iterations of a phase, those that do anything. */
+int64_t kernel_extent_at(const struct kernel *k, val active, int64_t extent, const uint64_t *slot);
 
 /* ---- kernel_clean.c ---- */
 /* Merges equal computations, removes unused ones, renumbers values and moves constants to the front: the form that text

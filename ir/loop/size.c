@@ -6,7 +6,7 @@ void kernel_take_symbols(struct kernel *k, const struct stand_ins *s)
 {
     k->stand_ins = s && s->n ? s : NULL;
     for (uint32_t i = 0; k->stand_ins && i < s->n; i++) {
-        k->symbol[i] = k_inst(k, L_SLOT, KL_I64, 0, 0, 0, s->v[i].slot);
+        k->symbol[i] = k_inst(k, L_SLOT, KL_I64, 0, 0, 0, s->v[i].slot | (uint64_t)s->v[i].high << 32);
         ix_bound(k, k->symbol[i], s->v[i].low, s->v[i].high);
     }
 }
@@ -54,46 +54,7 @@ void kernel_refuse(struct kernel *k, const char *what)
 
 /* ---- iterations ---- */
 
-val kernel_active(const struct kernel *k)
-{
-    val loop = 0, open = 0;
-    uint32_t depth = 0;
-    for (val v = 1; v < k->ninst; v++) {
-        const struct linst *i = &k->inst[v];
-        if (i->op == L_LOOP && i->kind == LOOP_PARALLEL && !loop)
-            loop = v;
-        else if (loop && depth == 1 && i->op == L_IF && !open)
-            open = v;
-        depth += i->op == L_LOOP || i->op == L_IF;
-        depth -= i->op == L_END;
-        if (i->op == L_END && i->a == open && open) {
-            const struct linst *c = &k->inst[k->inst[open].a];
-            bool all = v + 1 < k->ninst && k->inst[v + 1].op == L_END && k->inst[v + 1].a == loop;
-            return all && c->op == L_OP(P_LT) && c->a == loop && c->b < loop ? c->b : 0;
-        }
-    }
-    return 0;
-}
-
-static int64_t value_at(const struct kernel *k, val v, const uint64_t *slot)
-{
-    const struct linst *i = &k->inst[v];
-    if (i->op == L_CONST)
-        return (int64_t)i->imm;
-    if (i->op == L_SLOT)
-        return (int64_t)slot[i->imm];
-    int64_t a = value_at(k, i->a, slot), b = value_at(k, i->b, slot);
-    switch (i->op - L_PRIM) {
-    case P_ADD: return a + b;
-    case P_SUB: return a - b;
-    case P_MUL: return a * b;
-    case P_DIV: return b ? a / b : 0;
-    case P_LT:  return a < b;
-    case P_LE:  return a <= b;
-    default:    return a ? b : value_at(k, i->c, slot); /* SELECT: kernel_evaluates knows no other */
-    }
-}
-
+/* Is v made of numbers and slots? */
 static bool evaluates(const struct kernel *k, val v)
 {
     const struct linst *i = &k->inst[v];
@@ -105,10 +66,52 @@ static bool evaluates(const struct kernel *k, val v)
     return evaluates(k, i->a) && evaluates(k, i->b) && (i->op != L_OP(P_SELECT) || evaluates(k, i->c));
 }
 
-int64_t kernel_extent_at(const struct kernel *k, val active, const uint64_t *slot)
+val kernel_active(const struct kernel *k, const struct phase *p)
 {
-    if (!active || !evaluates(k, active))
-        return k->extent;
+    val loop = 0, open = 0;
+    uint32_t depth = 0, around = 0; /* loops around the `if` */
+    for (val v = p->first; v < p->end; v++) {
+        const struct linst *i = &k->inst[v];
+        bool first = !loop && (i->kind == LOOP_PARALLEL || i->kind == LOOP_GRID);
+        if (i->op == L_LOOP && depth == around && (first || (around == 1 && i->kind == LOOP_BLOCK))) {
+            loop = loop ? loop : v;
+            around++;
+        } else if (loop && depth == around && i->op == L_IF && !open)
+            open = v;
+        depth += i->op == L_LOOP || i->op == L_IF;
+        depth -= i->op == L_END;
+        if (i->op == L_END && i->a == open && open) {
+            const struct linst *c = &k->inst[k->inst[open].a];
+            bool all = v + around < p->end && k->inst[v + around].op == L_END && k->inst[v + around].a == loop;
+            return all && c->op == L_OP(P_LT) && c->a == loop && c->b < loop && evaluates(k, c->b) ? c->b : 0;
+        }
+    }
+    return 0;
+}
+
+static int64_t value_at(const struct kernel *k, val v, const uint64_t *slot)
+{
+    const struct linst *i = &k->inst[v];
+    if (i->op == L_CONST)
+        return (int64_t)i->imm;
+    if (i->op == L_SLOT)
+        return (int64_t)slot[slot_number(i)];
+    int64_t a = value_at(k, i->a, slot), b = value_at(k, i->b, slot);
+    switch (i->op - L_PRIM) {
+    case P_ADD: return a + b;
+    case P_SUB: return a - b;
+    case P_MUL: return a * b;
+    case P_DIV: return b ? a / b : 0;
+    case P_LT:  return a < b;
+    case P_LE:  return a <= b;
+    default:    return a ? b : value_at(k, i->c, slot); /* SELECT: evaluates() has no other */
+    }
+}
+
+int64_t kernel_extent_at(const struct kernel *k, val active, int64_t extent, const uint64_t *slot)
+{
+    if (!active)
+        return extent;
     int64_t n = value_at(k, active, slot);
-    return n < 0 ? 0 : n < k->extent ? n : k->extent;
+    return n < 0 ? 0 : n < extent ? n : extent;
 }

@@ -80,10 +80,10 @@ static bool op_takes_symbols(const struct graph *g, const struct node *n)
         if (*dim[i] < 0)
             return false;
     switch (n->op) {
-    case OP_input: case OP_state: case OP_iota: case OP_random: case OP_cast:
+    case OP_input: case OP_state: case OP_iota: case OP_random: case OP_cast: case OP_proj:
         return true;
-    case OP_window: /* products of windows that are not packed take several times as long */
-        return false;
+    case OP_window:
+        return s->dim[n->attr.window.axis] >= 0;
     case OP_concat:
         return s->dim[n->attr.axis.axis] >= 0 && g->shape[n->shape].dim[n->attr.axis.axis] >= 0;
     case OP_gather:
@@ -161,13 +161,33 @@ static bool node_is_symbolic(const struct graph *g, const struct node *n)
     return any;
 }
 
+static bool shape_is_product(const struct graph *g, const struct shape *s)
+{
+    bool product = true;
+    for (uint32_t i = 0; i < s->rank; i++)
+        product &= dim_is_product(g, s->dim[i]);
+    return product;
+}
+
+/* Are the lengths that a region op needs when it runs products?  Its regions and results are checked as nodes. */
+static bool region_op_takes(const struct graph *g, const struct node *n)
+{
+    bool takes = n->op != OP_scan || dim_is_product(g, n->attr.region.length);
+    for (uint32_t i = 0; n->op == OP_custom && i < node_custom(g, n)->nresult; i++)
+        takes &= shape_is_product(g, &g->shape[node_custom(g, n)->result[i].shape]);
+    return takes;
+}
+
 static bool graph_takes(const struct graph *g, struct err *e)
 {
-    if (g->nregion || g->ncustom)
-        return stand_in_refused(e, "regions and custom ops are made for lengths that are numbers%s", "");
+    for (uint32_t i = 0; i < g->nregion; i++)
+        if (!graph_takes(g->region[i], e))
+            return false;
     for (ref r = 1; r < g->nnode; r++) {
         const struct node *n = &g->node[r];
-        if (!node_is_symbolic(g, n))
+        if (op_is_region(n->op) && !region_op_takes(g, n))
+            return stand_in_refused(e, "a length of op %s is no product of a number and a symbol", opinfo[n->op].name);
+        if (op_is_region(n->op) || !node_is_symbolic(g, n))
             continue;
         if (!op_takes_symbols(g, n))
             return stand_in_refused(e, "op %s is made for lengths that are numbers", opinfo[n->op].name);
@@ -176,10 +196,8 @@ static bool graph_takes(const struct graph *g, struct err *e)
         if (op_is_reduce(n->op) && order_varies(g, n))
             return stand_in_refused(e, "the order of op %s depends on which of its axes are longer than 1",
                                     opinfo[n->op].name);
-        for (uint32_t i = 0; i < g->shape[n->shape].rank; i++)
-            if (!dim_is_product(g, g->shape[n->shape].dim[i]))
-                return stand_in_refused(e, "a length of op %s is no product of a number and a symbol",
-                                        opinfo[n->op].name);
+        if (!shape_is_product(g, &g->shape[n->shape]))
+            return stand_in_refused(e, "a length of op %s is no product of a number and a symbol", opinfo[n->op].name);
     }
     return true;
 }
@@ -212,6 +230,9 @@ static bool divides_a_length(const struct graph *g, int64_t prime)
             if (*dim[i] && *dim[i] % prime == 0)
                 return true;
     }
+    for (uint32_t i = 0; i < g->nregion; i++)
+        if (divides_a_length(g->region[i], prime))
+            return true;
     return false;
 }
 

@@ -74,6 +74,8 @@ struct extents { const char *what; struct shape want, got; }; /* want: a shape o
 /* Finds the symbols' values (value[], NO_VALUE where not known) that make each `want` what was got; what the shapes do
  * not decide stays unknown.  false: *e names the axis that does not fit. */
 bool symbols_match(const struct graph *g, const struct extents *x, uint32_t n, int64_t *value, struct err *e);
+/* g and its regions use the table of `to`, which has symbols of the same names.  false: g->err. */
+bool graph_move_symbols(struct graph *g, const struct graph *to);
 /* Puts in the value of each symbol that can have only one: -1 g->err, 0 there is none, 1. */
 int graph_bind(struct graph *g);
 
@@ -91,6 +93,8 @@ struct stand_in { int64_t prime, low, high; uint32_t slot; }; /* slot: where a r
 /* varies: the reason why there is no program for all values, if that is a size_limit, over the symbols that were
  * recorded; number 0: it is not. */
 struct stand_ins { uint32_t n; struct stand_in v[MAX_STAND_INS]; struct size_limit varies; };
+/* The symbols' values of a run. */
+struct size_values { const struct stand_ins *s; const uint64_t *slot; };
 /* Puts primes in place of g's symbols, which are among those recorded, whose values stand behind `slots` slots.  false:
  * *e; of code COMPILE: the graph needs a program for each value. */
 bool graph_stand_in(struct graph *g, const struct symbols *recorded, uint32_t slots, struct stand_ins *s,

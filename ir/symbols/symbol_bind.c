@@ -186,6 +186,26 @@ static void bind_graph(struct graph *g, const struct binding *b, struct symbols 
     }
 }
 
+bool graph_move_symbols(struct graph *g, const struct graph *to)
+{
+    struct graph keep[2] = {0};
+    struct binding b = {.from = &keep[0]};
+    if (!g->symbols || g->symbols == to->symbols)
+        return symbols_share(g, to);
+    for (uint32_t i = 0; i < g->symbols->n; i++) {
+        const struct symbol *v = &g->symbols->v[i];
+        b.map[i] = to->symbols ? graph_symbol_find(to, v->name, strlen(v->name)) : NO_SYMBOL;
+        if (b.map[i] == NO_SYMBOL)
+            return err_set(&g->err, KL_ERR_INTERNAL, "graph @%s has no symbol %s", to->name, v->name);
+    }
+    symbols_use(&keep[0], g->symbols);
+    symbols_use(&keep[1], to->symbols);
+    bind_graph(g, &b, to->symbols);
+    symbols_release(&keep[0]);
+    symbols_release(&keep[1]);
+    return g->err.code == KL_OK;
+}
+
 int graph_bind(struct graph *g)
 {
     struct symbols *from = g->symbols, *to = NULL;

@@ -120,6 +120,19 @@ static bool optional(struct reader *r, const char *word, val *out)
     return !next_is(r, word) || clause(r, word, out);
 }
 
+/* slot 3 most 512 */
+static bool parse_slot(struct reader *r, struct linst *i)
+{
+    uint64_t most = 0;
+    bool ok = lex_number(&r->l, UINT32_MAX, "a slot's number", &i->imm);
+    if (ok && next_is(r, "most")) {
+        lex_word(&r->l);
+        ok = lex_number(&r->l, UINT32_MAX, "a slot's greatest value", &most);
+    }
+    i->imm |= most << 32;
+    return ok;
+}
+
 /* b3 */
 static bool buffer(struct reader *r, uint64_t *out)
 {
@@ -251,7 +264,7 @@ static bool value_line(struct reader *r, val *out)
         ok = kernel_parse_place(r, &i) && optional(r, "if", &i.b);
     } else if (word_is(w, "slot")) {
         i.op = L_SLOT;
-        ok = lex_number(&r->l, UINT32_MAX, "a slot's number", &i.imm);
+        ok = parse_slot(r, &i);
     } else if (word_is(w, "lane_reduce")) {
         i.op = L_LANE_REDUCE;
         ok = choice(r, &fold_words, "a fold such as add", &fold) && kernel_parse_operand(r, &i.a);

@@ -172,7 +172,9 @@ static void statement(const struct printer *p, val v)
         clause(p, "if", i->b);
         break;
     case L_SLOT:
-        text_put(p->t, "slot %" PRIu64, i->imm);
+        text_put(p->t, "slot %u", slot_number(i));
+        if (slot_most(i))
+            text_put(p->t, " most %" PRId64, slot_most(i));
         break;
     case L_LANE_REDUCE:
         text_put(p->t, "lane_reduce %s", fold_words.v[i->imm]);

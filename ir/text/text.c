@@ -134,19 +134,25 @@ static uint64_t quiet_nan(unsigned dtype)
 static uint64_t sign_bit(unsigned dtype) { return 1ull << (8 * dtype_size(dtype) - 1); }
 static uint64_t all_bits(unsigned dtype) { return 2 * sign_bit(dtype) - 1; }
 
-/* The fewest digits that read back to the same bits; integers of up to 17 digits are written out. */
+/* The fewest digits that read back to the same bits; integers of up to 17 digits are written out.  A decimal of n
+ * digits is also one of n + 1, so more digits are never less exact, and the number of digits is found by bisection. */
 static void put_finite(struct text *t, unsigned dtype, uint64_t bits)
 {
     char s[40];
     double v = dtype_value(dtype, bits);
-    uint64_t back = ~bits;
-    int digits = 0;
-    while (back != bits && digits < 17) {
-        format_text(s, sizeof s, "%.*e", digits++, v);
+    int low = 1, digits = 17;
+    while (low < digits) {
+        uint64_t back;
+        int middle = (low + digits) / 2;
+        format_text(s, sizeof s, "%.*e", middle - 1, v);
         read_float(dtype, s, &back);
+        if (back == bits)
+            digits = middle;
+        else
+            low = middle + 1;
     }
-    /* 10 is "10", not "1e+01": the search starts with few digits, and more digits are never less exact */
-    int exponent = atoi(strchr(s, 'e') + 1);
+    format_text(s, sizeof s, "%.*e", digits - 1, v);
+    int exponent = atoi(strchr(s, 'e') + 1); /* 10 is "10", not "1e+01" */
     format_text(s, sizeof s, "%.*g", exponent >= digits && exponent < 17 ? exponent + 1 : digits, v);
     text_put(t, "%s%s", s, strpbrk(s, ".e") ? "" : ".0");
 }

@@ -302,20 +302,50 @@ void lower_scalars(struct lowering *w)
         fix_scalars(w, w->member[m]);
 }
 
+void lower_next_phase(struct lowering *w)
+{
+    k_append(w->k, (struct linst){.op = L_SYNC});
+    kernel_take_symbols(w->k, w->k->stand_ins);
+    lower_scalars(w);
+}
+
+static void open_guard(struct kernel *k, struct tasks *t)
+{
+    int64_t number;
+    if (t->active && !ix_const(k, t->active, &number))
+        t->guard = k_if(k, k_prim(k, P_LT, t->loop, t->active, 0));
+}
+
 val lower_tasks(struct lowering *w, int64_t extent, val active, struct tasks *t)
 {
     struct kernel *k = w->k;
-    int64_t number;
-    w->k->extent = extent;
-    t->loop = k_loop(k, LOOP_PARALLEL, k_int(k, 0), k_int(k, extent), 1);
-    t->guard = active && !ix_const(k, active, &number) ? k_if(k, k_prim(k, P_LT, t->loop, active, 0)) : 0;
+    k->extent = extent;
+    *t = (struct tasks){.loop = k_loop(k, LOOP_PARALLEL, k_int(k, 0), k_int(k, extent), 1), .active = active};
+    open_guard(k, t);
     return t->loop;
+}
+
+val lower_blocks(struct lowering *w, int64_t extent, val active, struct tasks *t)
+{
+    struct kernel *k = w->k;
+    k->extent = extent;
+    *t = (struct tasks){.loop = k_loop(k, LOOP_GRID, k_int(k, 0), k_int(k, extent), 1), .active = active};
+    return t->loop;
+}
+
+val lower_threads(struct lowering *w, int64_t threads, struct tasks *t)
+{
+    t->block = k_loop(w->k, LOOP_BLOCK, k_int(w->k, 0), k_int(w->k, threads), 1);
+    open_guard(w->k, t);
+    return t->block;
 }
 
 void lower_tasks_end(struct lowering *w, const struct tasks *t)
 {
     if (t->guard)
         k_end(w->k, t->guard);
+    if (t->block)
+        k_end(w->k, t->block);
     k_end(w->k, t->loop);
 }
 

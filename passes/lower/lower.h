@@ -101,14 +101,20 @@ void lower_fix(struct lowering *w, ref r, val value);
 void lower_unfix(struct lowering *w, ref r); /* it has no longer */
 /* Scalars made of leaves are computed here, before the loops that use them; those of an earlier call are forgotten. */
 void lower_scalars(struct lowering *w);
+/* Of a kernel for a GPU: ends its phase, and begins the next one with its own scalars and values of symbols. */
+void lower_next_phase(struct lowering *w);
 /* A member that reads r, by number: member m, if it is the first that asks. */
 uint32_t lower_reader(struct lowering *w, ref r, uint32_t m);
 /* The lbuf through which node r is read (role in) or written (role out). */
 uint32_t lower_buffer(struct lowering *w, ref r, enum buf_role role);
 /* Opens the parallel loop over `extent` iterations, of which, if `active` is not 0, only so many do anything.  Its
  * variable. */
-struct tasks { val loop, guard; };
+struct tasks { val loop, block, active, guard; };
 val lower_tasks(struct lowering *w, int64_t extent, val active, struct tasks *t);
+/* The same for a GPU's grid of blocks of threads: the grid's loop, whose variable is the block's number, and in it the
+ * loop over the threads of a block, whose variable is the thread's. */
+val lower_blocks(struct lowering *w, int64_t extent, val active, struct tasks *t);
+val lower_threads(struct lowering *w, int64_t threads, struct tasks *t);
 void lower_tasks_end(struct lowering *w, const struct tasks *t);
 /* So many neighbours, of the largest elements that members have in memory, are one access of a GPU. */
 int64_t lower_access(const struct lowering *w);

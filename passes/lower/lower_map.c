@@ -268,11 +268,12 @@ static void emit_flat(struct lowering *w, struct body *b, val p)
     }
 }
 
-/* Emits the whole vectors of `length` elements from `first` on, at most `most`, then the elements of a last vector. */
+/* Emits the whole vectors of `length` elements from `first` on, at most `most`, then the elements of a last vector.
+ * The length is a multiple of the neighbours that a lane computes. */
 static void emit_symbolic_run(struct lowering *w, const struct body *b, val first, val length, int64_t most, bool whole)
 {
     struct kernel *k = w->k;
-    int64_t width = k->sched.width;
+    int64_t width = k->sched.width * b->each;
     val count = ix_least(k, ix_div(k, length, width), most), j = k_loop(k, LOOP_SERIAL, k_int(k, 0), count, 1);
     emit_vector(w, b, ix_add(k, first, ix_scale(k, j, width)), 0);
     k_end(k, j);
@@ -280,7 +281,8 @@ static void emit_symbolic_run(struct lowering *w, const struct body *b, val firs
         return;
     val rest = k_prim(k, P_SUB, length, ix_scale(k, count, width), 0), more = k_prim(k, P_LT, k_int(k, 0), rest, 0);
     val last = k_if(k, k_prim(k, P_AND, more, k_prim(k, P_LT, count, k_int(k, most), 0), 0));
-    emit_vector(w, b, ix_add(k, first, ix_scale(k, count, width)), rest);
+    ix_whole(k, rest, 0, width - 1);
+    emit_vector(w, b, ix_add(k, first, ix_scale(k, count, width)), ix_div(k, rest, b->each));
     k_end(k, last);
 }
 
@@ -288,21 +290,44 @@ static void emit_symbolic_run(struct lowering *w, const struct body *b, val firs
 static void emit_symbolic_flat(struct lowering *w, struct body *b, val p)
 {
     struct kernel *k = w->k;
-    int64_t n = b->nest.size[0], width = k->sched.width;
+    int64_t n = b->nest.size[b->nest.n - 1], width = k->sched.width * b->each;
     val first = ix_scale(k, p, b->block * width), length = k_prim(k, P_SUB, ix_size(k, n), first, 0);
     ix_whole(k, length, 0, n);
     emit_symbolic_run(w, b, first, length, b->block, size_divides(k, n, width));
+}
+
+/* The dimensions but for the innermost one. */
+static struct shape outer_shape(const struct body *b)
+{
+    struct shape outer = {.rank = b->nest.n - 1};
+    memcpy(outer.dim, b->nest.size, outer.rank * sizeof *outer.dim);
+    return outer;
+}
+
+/* The number of blocks of vectors of the innermost dimension: at most, and for these values of the symbols. */
+static int64_t most_blocks(const struct body *b)
+{
+    struct shape outer = outer_shape(b);
+    return b->extent / (shape_count(&outer) ? shape_count(&outer) : 1);
+}
+
+static val blocks_now(struct kernel *k, const struct body *b)
+{
+    int64_t n = b->nest.size[b->nest.n - 1], step = b->block * b->each * k->sched.width;
+    return ix_symbolic(k, n) ? ix_div(k, ix_add(k, ix_size(k, n), k_int(k, step - 1)), step) : k_int(k, most_blocks(b));
 }
 
 /* Emits iterations that are blocks of vectors of a row; the rows of the outer dimensions follow one another. */
 static void emit_blocks_of_rows(struct lowering *w, struct body *b, val p)
 {
     struct kernel *k = w->k;
-    struct shape outer = {.rank = b->nest.n - 1};
-    memcpy(outer.dim, b->nest.size, outer.rank * sizeof *outer.dim);
-    int64_t blocks = b->extent / (shape_count(&outer) ? shape_count(&outer) : 1);
-    lower_unflatten(k, &outer, ix_div(k, p, blocks), b->outer);
-    emit_flat(w, b, ix_mod(k, p, blocks));
+    struct shape outer = outer_shape(b);
+    val block, row = ix_quotient(k, p, blocks_now(k, b), most_blocks(b), &block);
+    lower_unflatten(k, &outer, row, b->outer);
+    if (ix_symbolic(k, b->nest.size[b->nest.n - 1]))
+        emit_symbolic_flat(w, b, block);
+    else
+        emit_flat(w, b, block);
 }
 
 /* Emits several dimensions: the iterations are over the outer ones, and a loop over vectors over the innermost. */
@@ -310,8 +335,7 @@ static void lower_map_emit_rows(struct lowering *w, struct body *b, val p)
 {
     struct kernel *k = w->k;
     int64_t n = b->nest.size[b->nest.n - 1], width = k->sched.width;
-    struct shape outer = {.rank = b->nest.n - 1};
-    memcpy(outer.dim, b->nest.size, outer.rank * sizeof *outer.dim);
+    struct shape outer = outer_shape(b);
     lower_unflatten(k, &outer, p, b->outer);
     if (ix_symbolic(k, n)) {
         emit_symbolic_run(w, b, k_int(k, 0), ix_size(k, n), n, size_divides(k, n, width));
@@ -329,11 +353,12 @@ static void lower_map_emit_rows(struct lowering *w, struct body *b, val p)
 /* The number of iterations of a part that have work, for any values of the symbols. */
 static val active_iterations(struct kernel *k, const struct body *b)
 {
-    int64_t step = b->block * b->each * k->sched.width;
-    bool symbolic = b->nest.n == 1 ? ix_symbolic(k, b->nest.size[0]) : ix_symbolic(k, b->extent);
-    return !symbolic ? k_int(k, b->extent)
-           : b->nest.n > 1 ? ix_size(k, b->extent)
-           : ix_div(k, ix_add(k, ix_size(k, b->nest.size[0]), k_int(k, step - 1)), step);
+    struct shape outer = outer_shape(b);
+    int64_t rows = shape_count(&outer);
+    bool blocks = b->nest.n == 1 || k->sched.map.tasks;
+    if (!ix_symbolic(k, rows) && !(blocks && ix_symbolic(k, b->nest.size[b->nest.n - 1])))
+        return k_int(k, b->extent);
+    return blocks ? ix_times(k, ix_size(k, rows), blocks_now(k, b)) : ix_size(k, rows);
 }
 
 /* Sets the members of w to those of the part. */
@@ -353,6 +378,14 @@ static void join_dimensions(struct nest *nest)
     }
 }
 
+/* The greatest number of neighbours, up to `access`, that divides a size whatever its symbols are. */
+static int64_t whole_accesses(const struct kernel *k, int64_t size, int64_t access)
+{
+    while (access > 1 && ix_symbolic(k, size) && !size_divides(k, size, access))
+        access /= 2;
+    return access;
+}
+
 static void find_loops(struct lowering *w, struct body *b, struct map_part *part, struct arrays *arrays)
 {
     lower_map_enter(w, b);
@@ -369,6 +402,8 @@ static void find_loops(struct lowering *w, struct body *b, struct map_part *part
                               .flat = nest->n == 1, .outer = 1};
     for (uint32_t d = 0; d + 1 < nest->n; d++)
         part->outer *= nest->size[d];
+    part->access = whole_accesses(w->k, part->loop.length, part->access);
+    part->access = whole_accesses(w->k, part->loop.length * part->outer, part->access); /* if they are joined */
 }
 
 static void emit_part(struct lowering *w, struct body *b, val p)

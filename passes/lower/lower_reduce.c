@@ -412,10 +412,43 @@ static val fold_neighbours(const struct reduce *r, val acc, val base, int64_t ve
     return acc;
 }
 
+enum { AT_ONCE = 4 };           /* accesses of each array that are in flight at the same time */
+
+/* The same for AT_ONCE vectors, of which only the first `rest` elements exist; `rest` is a multiple of `each`. */
+static val fold_rest(const struct reduce *r, val acc, val base, val rest)
+{
+    struct lowering *w = r->w;
+    struct kernel *k = w->k;
+    int64_t each = gpu_row_neighbours(r);
+    for (int64_t v = 0; v < AT_ONCE; v++) {
+        val at = ix_add(k, ix_scale(k, w->lane, each), k_int(k, v * k->sched.width * each));
+        w->pred = k_prim(k, P_LT, at, rest, 0);
+        for (int64_t u = 0; u < each; u++) {
+            val x = lower_reduce_element(r, ix_add(k, base, ix_add(k, at, k_int(k, u))));
+            acc = k_prim(k, P_SELECT, w->pred, k_fold_step(k, r->fold, acc, x), acc);
+        }
+    }
+    w->pred = 0;
+    return acc;
+}
+
+/* As fold_part, for a length that depends on symbols. */
+static val fold_symbolic_part(const struct reduce *r, val first, val length)
+{
+    struct kernel *k = r->w->k;
+    int64_t step = AT_ONCE * k->sched.width * gpu_row_neighbours(r);
+    val full = ix_div(k, length, step), acc = k_splat(k, identity(r));
+    val j = k_loop(k, LOOP_SERIAL, k_int(k, 0), full, 1), c = k_carry(k, acc);
+    k_next(k, c, fold_neighbours(r, c, ix_add(k, first, ix_scale(k, j, step)), AT_ONCE, 0));
+    k_end(k, j);
+    val done = ix_scale(k, full, step), rest = k_prim(k, P_SUB, length, done, 0);
+    ix_whole(k, rest, 0, step - 1);
+    return k_lane_reduce(k, r->fold, fold_rest(r, k_out(k, c), ix_add(k, first, done), rest));
+}
+
 /* Accumulates elements first .. first + length - 1 of the row in the lanes of the open vector loop, and folds them. */
 static val fold_part(const struct reduce *r, val first, int64_t length)
 {
-    enum { AT_ONCE = 4 };       /* accesses of each array that are in flight at the same time */
     struct kernel *k = r->w->k;
     int64_t each = gpu_row_neighbours(r), width = k->sched.width * each, step = AT_ONCE * width;
     val acc = k_splat(k, identity(r));
@@ -434,17 +467,22 @@ static val fold_part(const struct reduce *r, val first, int64_t length)
     return k_lane_reduce(k, r->fold, acc);
 }
 
-/* Opens the loop over rows, or over parts of rows, and the vector loop of its threads. */
-static val open_gpu_rows(struct reduce *r, int64_t parts, val *part)
+/* The parts of `length` elements of a row or column, for these values of the symbols. */
+static val parts_now(const struct reduce *r, int64_t length)
 {
-    struct lowering *w = r->w;
-    struct kernel *k = w->k;
-    int64_t extent = shape_count(&r->kept) * parts;
-    val p = k_loop(k, LOOP_PARALLEL, k_int(k, 0), k_int(k, extent), 1);
-    k->extent += extent;
-    *part = ix_mod(k, p, parts);
-    lower_unflatten(k, &r->kept, ix_div(k, p, parts), r->kept_coord);
-    return p;
+    struct kernel *k = r->w->k;
+    return ix_div(k, ix_add(k, ix_size(k, r->len), k_int(k, length - 1)), length);
+}
+
+/* Opens the loop over rows, or over parts of rows: at most `parts`, and `now` for these values of the symbols. */
+static void open_gpu_rows(struct reduce *r, int64_t parts, val now, val *part, struct tasks *t)
+{
+    struct kernel *k = r->w->k;
+    int64_t rows = shape_count(&r->kept), before = k->extent;
+    bool symbolic = ix_symbolic(k, rows) || (parts > 1 && ix_symbolic(k, r->len));
+    val p = lower_tasks(r->w, rows * parts, symbolic ? ix_times(k, ix_size(k, rows), now) : 0, t);
+    k->extent += before;
+    lower_unflatten(k, &r->kept, ix_quotient(k, p, now, parts, part), r->kept_coord);
 }
 
 static void open_gpu_lanes(const struct reduce *r)
@@ -459,20 +497,28 @@ static void emit_gpu_part(struct reduce *r, uint32_t sums, int64_t parts, val pa
     struct kernel *k = r->w->k;
     int64_t whole = reduce_schedule(r)->gpu_row_reduce.split;
     val row = lower_flatten(k, &r->kept, r->kept_coord), first = ix_scale(k, part, whole);
-    ix_bound(k, first, 0, r->len - length);
+    val sum;
     open_gpu_lanes(r);
-    val sum = fold_part(r, first, length);
+    if (ix_symbolic(k, r->len)) {
+        val left = k_prim(k, P_SUB, ix_size(k, r->len), first, 0);
+        ix_whole(k, left, 0, r->len);
+        sum = fold_symbolic_part(r, first, ix_least(k, left, length));
+    } else {
+        ix_bound(k, first, 0, r->len - length);
+        sum = fold_part(r, first, length);
+    }
     k_store(k, sums, ix_add(k, ix_scale(k, row, parts), part), sum, 0);
     end_row(r);
 }
 
 /* The sum of the parts' sums, of which there are no more than threads. */
-static val sum_of_parts(const struct reduce *r, uint32_t sums, int64_t parts)
+static val sum_of_parts(const struct reduce *r, uint32_t sums, int64_t parts, val now)
 {
     struct lowering *w = r->w;
     struct kernel *k = w->k;
     val row = lower_flatten(k, &r->kept, r->kept_coord), start = k_splat(k, identity(r));
-    w->pred = parts < k->sched.width ? k_prim(k, P_LT, w->lane, k_int(k, parts), 0) : 0;
+    bool all = parts == k->sched.width && !ix_symbolic(k, r->len);
+    w->pred = all ? 0 : k_prim(k, P_LT, w->lane, now, 0);
     val x = k_load(k, sums, ix_add(k, ix_scale(k, row, parts), w->lane), w->pred);
     val acc = k_fold_step(k, r->fold, start, x);
     acc = w->pred ? k_prim(k, P_SELECT, w->pred, acc, start) : acc;
@@ -487,9 +533,12 @@ static void emit_gpu_row_parts(struct reduce *r)
     struct kernel *k = w->k;
     int64_t length = reduce_schedule(r)->gpu_row_reduce.split, full = r->len / length, rest = r->len % length;
     int64_t parts = full + (rest != 0);
+    bool symbolic = ix_symbolic(k, r->len);
     uint32_t sums = k_buf(k, BUF_WORKSPACE, dtype_compute(r->n->dtype), parts * shape_count(&r->kept), 0);
-    val part, p = open_gpu_rows(r, parts, &part);
-    val in_full = rest ? k_if(k, k_prim(k, P_LT, part, k_int(k, full), 0)) : 0;
+    struct tasks t;
+    val part, now = symbolic ? parts_now(r, length) : k_int(k, parts);
+    open_gpu_rows(r, parts, now, &part, &t);
+    val in_full = rest && !symbolic ? k_if(k, k_prim(k, P_LT, part, k_int(k, full), 0)) : 0;
     emit_gpu_part(r, sums, parts, part, length);
     if (in_full) {
         k_end(k, in_full);
@@ -497,32 +546,33 @@ static void emit_gpu_row_parts(struct reduce *r)
         emit_gpu_part(r, sums, parts, k_int(k, full), rest);
         k_end(k, in_rest);
     }
-    k_end(k, p);
-    k_append(k, (struct linst){.op = L_SYNC});
-    lower_scalars(w);
-    p = open_gpu_rows(r, 1, &part);
+    lower_tasks_end(w, &t);
+    lower_next_phase(w);
+    now = symbolic ? parts_now(r, length) : k_int(k, parts);
+    open_gpu_rows(r, 1, k_int(k, 1), &part, &t);
     open_gpu_lanes(r);
-    epilogue(r, sum_of_parts(r, sums, parts));
+    epilogue(r, sum_of_parts(r, sums, parts, now));
     end_row(r);
-    k_end(k, p);
+    lower_tasks_end(w, &t);
 }
 
 static void emit_gpu_rows(struct reduce *r)
 {
     struct lowering *w = r->w;
     struct kernel *k = w->k;
+    struct tasks t;
+    val part;
+    k->extent = 0;
     if (reduce_schedule(r)->gpu_row_reduce.split) {
-        k->extent = 0;
         emit_gpu_row_parts(r);
         return;
     }
-    k->extent = shape_count(&r->kept);
-    val p = k_loop(k, LOOP_PARALLEL, k_int(k, 0), k_int(k, k->extent), 1);
-    lower_unflatten(k, &r->kept, p, r->kept_coord);
-    w->lane = k_loop(k, LOOP_VECTOR, k_int(k, 0), k_int(k, k->sched.width), 1);
-    epilogue(r, fold_part(r, k_int(k, 0), r->len));
+    open_gpu_rows(r, 1, k_int(k, 1), &part, &t);
+    open_gpu_lanes(r);
+    epilogue(r, ix_symbolic(k, r->len) ? fold_symbolic_part(r, k_int(k, 0), ix_size(k, r->len))
+                                       : fold_part(r, k_int(k, 0), r->len));
     end_row(r);
-    k_end(k, p);
+    lower_tasks_end(w, &t);
 }
 
 static void emit_lanes(struct reduce *r)
@@ -550,11 +600,17 @@ struct split_columns { int64_t parts, length; uint32_t sums; val part; bool seco
 static val split_sum(const struct reduce *r, const struct split_columns *c, val column, int64_t columns)
 {
     struct kernel *k = r->w->k;
-    val first = k_int(k, 0), n = k_int(k, c->parts), start = k_splat(k, identity(r));
+    bool symbolic = ix_symbolic(k, r->len);
+    val first = k_int(k, 0), n = symbolic ? parts_now(r, c->length) : k_int(k, c->parts);
+    val start = k_splat(k, identity(r));
     if (!c->second) {
         first = ix_scale(k, c->part, c->length);
         n = k_int(k, c->length);
-        if (r->len % c->length) {
+        if (symbolic) {
+            val left = k_prim(k, P_SUB, ix_size(k, r->len), first, 0);
+            ix_whole(k, left, 0, r->len);
+            n = ix_least(k, left, c->length);
+        } else if (r->len % c->length) {
             val left = ix_sub(k, k_int(k, r->len), first);
             n = k_prim(k, P_SELECT, k_prim(k, P_LT, left, n, 0), left, n);
             ix_bound(k, n, 1, c->length);
@@ -634,14 +690,15 @@ static void emit_column_blocks(struct reduce *r, const struct shape *inner, cons
     int64_t extent = shape_count(outer) * blocks * parts;
     int64_t before = k->extent;
     struct tasks t;
-    val active = ix_symbolic(k, shape_count(outer)) ? ix_scale(k, ix_size(k, shape_count(outer)), blocks * parts) : 0;
+    bool symbolic_parts = parts > 1 && ix_symbolic(k, r->len);
+    val now = symbolic_parts ? parts_now(r, r->split->length) : k_int(k, parts);
+    val active = ix_symbolic(k, shape_count(outer)) || symbolic_parts
+               ? ix_scale(k, ix_times(k, ix_size(k, shape_count(outer)), now), blocks) : 0;
     val p = lower_tasks(w, extent, active, &t), all = p;
     k->extent = before + extent;
     if (blocks) {
-        if (parts > 1) {
-            r->split->part = ix_mod(k, p, parts);
-            all = ix_div(k, p, parts);
-        }
+        if (parts > 1)
+            all = ix_quotient(k, p, now, parts, &r->split->part);
         lower_unflatten(k, outer, ix_div(k, all, blocks), r->kept_coord);
         val block = ix_mod(k, all, blocks);
         if (full) {
@@ -682,8 +739,7 @@ static void emit_columns(struct reduce *r)
         split.sums = k_buf(k, BUF_WORKSPACE, dtype_compute(r->n->dtype), split.parts * shape_count(&r->kept), 0);
         r->split = &split;
         emit_column_blocks(r, &inner, &outer);
-        k_append(k, (struct linst){.op = L_SYNC});
-        lower_scalars(w);
+        lower_next_phase(w);
         split.second = true;
     }
     emit_column_blocks(r, &inner, &outer);

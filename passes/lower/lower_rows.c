@@ -275,8 +275,12 @@ static void at_held(struct rows *s, uint32_t walk, uint32_t e)
     struct kernel *k = w->k;
     int64_t each = s->each, base = e / each * k->sched.width * each, number = e % each;
     int64_t left = s->space.length - base;
+    bool symbolic = ix_symbolic(k, s->space.length); /* a multiple of `each` */
     w->column = ix_add(k, k_int(k, base + number), ix_scale(k, w->lane, each));
-    if (left < k->sched.width * each && !s->there[e]) {
+    if (symbolic && !s->there[e]) {
+        s->there[e] = e % each ? s->there[e - number]
+            : k_prim(k, P_LT, w->column, ix_size(k, s->space.length), 0);
+    } else if (left < k->sched.width * each && !s->there[e]) {
         val first = e % each ? s->there[e - number] : 0; /* `each` neighbours are all within the row, or none is */
         s->there[e] = first && left % each == 0 ? first
             : k_prim(k, P_LT, w->lane, k_int(k, left > number ? (left - number + each - 1) / each : 0), 0);

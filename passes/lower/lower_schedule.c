@@ -476,7 +476,7 @@ static bool choose_columns(struct lowering *w, const struct reduce_facts *f, str
         int64_t inner = reduce_inner(f, s->column_reduce.axes), width = s->width;
         int64_t blocks = inner ? shape_count(&f->kept) / inner * ((inner + width - 1) / width) : 0;
         choose_prefetch(caps, f, s);
-        uint32_t length = split_length(caps, f, blocks);
+        uint32_t length = ix_symbolic(w->k, inner) ? 0 : split_length(caps, f, blocks);
         s->column_reduce.split = length;
         s->grain = lower_grain(length ? blocks * ((f->len + length - 1) / length) + blocks : blocks, f->len * width);
     }

@@ -162,7 +162,7 @@ static const char *check_pair(const struct program *p, const struct command *x, 
 {
     const struct kernel *kx = p->kernel[x->kernel], *ky = p->kernel[y->kernel];
     bool whole = kx->sched.grain <= 0 && ky->sched.grain <= 0;
-    bool alike = kx->extent == ky->extent && kx->sched.grain == ky->sched.grain;
+    bool same_tasks = kx->extent == ky->extent && kx->sched.grain == ky->sched.grain;
     for (uint32_t a = 0; !whole && a < x->narg; a++)
         for (uint32_t b = 0; b < y->narg; b++) {
             struct loc lx = x->arg[a], ly = y->arg[b];
@@ -171,7 +171,7 @@ static const char *check_pair(const struct program *p, const struct command *x, 
             bool only_read = kx->buf[a].role == BUF_IN && ky->buf[b].role == BUF_IN;
             if (only_read || !same_memory(p, lx, ly) || lx.offset >= yend || ly.offset >= xend)
                 continue;
-            if (!alike)
+            if (!same_tasks)
                 return "has no barrier after a kernel that is shared out in another way and accesses the same memory";
             if (!split_equally(kx, a, lx.offset, ky, b, ly.offset))
                 return "has no barrier after a kernel in which other threads access the same memory";

@@ -8,7 +8,7 @@
 #define IMAGE_STRUCT struct /* with attributes, for a field of another type */
 #endif
 
-enum { IMAGE_MAGIC = 0x6b6c6e31, IMAGE_VERSION = 4 }; /* the version of everything in this file */
+enum { IMAGE_MAGIC = 0x6b6c6e31, IMAGE_VERSION = 5 }; /* the version of everything in this file */
 
 IMAGE_STRUCT image {
     uint32_t magic, version;

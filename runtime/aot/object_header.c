@@ -189,9 +189,9 @@ static void put_shared(struct text *t, bool source, const char *prefix)
     if (source)
         text_put(t, "const char *%s_error(int status); /* of %s_run, in words */\n\n", prefix, prefix);
     else
-        text_put(t, "/* Of all programs alike.  Threads of the pool that runs share: 0 is what environment variable "
-                    "KILN_THREADS says,\n"
-                    " * else one for each processor; 1 is the caller alone.  Results do not depend on it. */\n"
+        text_put(t, "/* Sets, for all programs, how many threads share a run: 0 is the number in environment variable\n"
+                    " * KILN_THREADS, or else one for each processor; 1 is the caller alone.  Results do not depend\n"
+                    " * on it. */\n"
                     "void kiln_aot_threads(unsigned n);\n"
                     "const char *kiln_aot_error(int status);\n\n");
 }

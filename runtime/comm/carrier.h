@@ -4,7 +4,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-enum { CARRIER_VERSION = 1, CARRIER_MESSAGE = 200 };
+enum { CARRIER_VERSION = 2, CARRIER_MESSAGE = 200 };
 
 struct carrier_place {
     int rank, ranks;      /* set by open if the carrier knows them */
@@ -23,6 +23,8 @@ struct carrier {
      * must make matching calls.  After a failure only close may be called. */
     bool (*exchange)(void *link, int to, const void *out, size_t out_bytes, int from, void *in, size_t in_bytes,
                      char *message);
+    /* Are all ranks connected?  It does not wait.  NULL: the carrier ends this process itself if a rank is lost. */
+    bool (*peers)(void *link, char *message);
     void (*close)(void *link);
 };
 

@@ -8,6 +8,9 @@
  * to all ranks.  Each element is computed once, by one rank, so all ranks get the same bits, at every repetition. */
 #include "comm.h"
 #include "codegen/codegen.h"
+#include "nccl.h"
+#include "runtime/device/devices.h"
+#include "runtime/device/driver.h"
 #include "ir/graph/custom.h"
 #include <inttypes.h>
 #include <pthread.h>
@@ -20,6 +23,9 @@ static struct {
     int rank, ranks;
     int made, open;                      /* number of communicators made so far; number of those not freed */
     char lost[CARRIER_MESSAGE];          /* the reason for which the link was closed */
+    bool by_nccl;                        /* NCCL moves what is in the memory of NVIDIA GPUs */
+    struct nccl_link *nccl;              /* NULL: no collective of such values has run */
+    double timeout;
     struct kl_comm *first;
 } world;
 
@@ -31,6 +37,9 @@ enum { LINE = 160 };
 static bool comm_lost(char *message)
 {
     snprintf(world.lost, sizeof world.lost, "%s", message);
+    if (world.nccl)
+        nccl_close(world.nccl, true);
+    world.nccl = NULL;
     world.carrier->close(world.link); /* so that the other ranks see an error at once instead of a timeout */
     world.link = NULL;
     return false;
@@ -148,6 +157,17 @@ static bool gather_to(char *out, int64_t n, size_t size, int root, char *message
     return ok;
 }
 
+/* Sends row r of in to each rank r, and receives row number `rank` of all ranks. */
+static bool exchange_rows(const char *in, char *out, size_t bytes, char *message)
+{
+    bool ok = true;
+    memcpy(out + (size_t)world.rank * bytes, in + (size_t)world.rank * bytes, bytes);
+    for (int step = 1; step < world.ranks && ok; step++)
+        ok = exchange(after(step), in + (size_t)after(step) * bytes, bytes, before(step),
+                      out + (size_t)before(step) * bytes, bytes, message);
+    return ok;
+}
+
 /* Broadcasts along a tree: in round k each rank that has the data sends it to the rank 2^k further on, counted from
  * root. */
 static bool broadcast(char *data, size_t bytes, int root, char *message)
@@ -168,27 +188,29 @@ static bool broadcast(char *data, size_t bytes, int root, char *message)
 /* ---- custom ops ---- */
 
 static const char *const op_word[COMM_OPS] = {"all_reduce", "reduce_scatter", "all_gather", "broadcast",
-                                             "reduce"};
+                                             "reduce", "all_to_all"};
 
 /* A node's attributes are text, so that a printed graph can be read. */
-struct comm_attr { int number, ranks, root, gradient_of; enum comm_reduction kind; };
-
-int comm_op_attr(char *text, size_t size, const struct kl_comm *c, enum comm_reduction kind, int root, int gradient_of)
+int comm_op_attr(char *text, size_t size, const struct comm_attr *a)
 {
-    int n = snprintf(text, size, "communicator %d ranks %d %s root %d", c->number, c->ranks, comm_reduction_name(kind),
-                     root);
-    if (gradient_of && n > 0 && (size_t)n < size)
-        n += snprintf(text + n, size - (size_t)n, " gradient of %d", gradient_of);
-    return n;
+    int n = snprintf(text, size, "communicator %d ranks %d %s root %d", a->number, a->ranks,
+                     comm_reduction_name(a->kind), a->root);
+    if (a->gradient_of && n > 0 && (size_t)n < size)
+        n += snprintf(text + n, size - (size_t)n, " gradient of %d", a->gradient_of);
+    if (*a->part_of && n > 0 && (size_t)n < size)
+        n += snprintf(text + n, size - (size_t)n, " for %s", a->part_of);
+    return n > 0 && (size_t)n < size ? n : 0;
 }
 
 static bool parse_attr(const kl_custom_call *call, struct comm_attr *a)
 {
-    char text[96], word[8] = "";
+    char text[COMM_ATTR], word[8] = "";
     if (!call->attr_bytes || call->attr_bytes >= sizeof text)
         return false;
     memcpy(text, call->attr, call->attr_bytes);
     text[call->attr_bytes] = 0;
+    const char *part = strstr(text, " for ");
+    snprintf(a->part_of, sizeof a->part_of, "%s", part ? part + 5 : "");
     a->gradient_of = 0;
     if (sscanf(text, "communicator %d ranks %d %7s root %d gradient of %d", &a->number, &a->ranks, word, &a->root,
                &a->gradient_of) < 4)
@@ -218,6 +240,8 @@ static kl_status comm_types(void *ctx, const kl_custom_call *call, kl_type *out)
         out->dims[0] /= a.ranks;
     if (op == COMM_ALL_GATHER)
         out->dims[0] *= a.ranks;
+    if (op == COMM_ALL_TO_ALL && (out->rank != 2 || out->dims[0] != a.ranks))
+        return snprintf(call->message, call->message_bytes, "takes a matrix of %d rows", a.ranks), KL_ERR_SHAPE;
     return KL_OK;
 }
 
@@ -261,30 +285,46 @@ static bool move_data(struct kl_comm *c, enum comm_op op, const struct comm_attr
     case COMM_ALL_GATHER:
         memcpy(out + (size_t)(n * c->rank) * size, in, (size_t)n * size);
         return gather_parts(out, n * c->ranks, size, message);
+    case COMM_ALL_TO_ALL: return exchange_rows(in, out, (size_t)(n / c->ranks) * size, message);
     default:
         memcpy(out, in, (size_t)n * size);
         return broadcast(out, (size_t)n * size, a->root, message);
     }
 }
 
-static kl_status comm_run(void *ctx, const kl_custom_call *call)
+/* The line that ranks compare: the op, its type, and the device kind if the host does not move the data. */
+static void describe_op(enum comm_op op, const struct comm_attr *a, const kl_type *type, bool on_device, char *what)
+{
+    char dims[SHAPE_TEXT];
+    struct shape shape = shape_make((uint32_t)type->rank, type->dims);
+    bool reduces = op == COMM_ALL_REDUCE || op == COMM_REDUCE_SCATTER || op == COMM_REDUCE;
+    int at = 0;
+    if (*a->part_of)
+        at = snprintf(what, LINE, "%s: %s", a->part_of, op_word[op]);
+    else
+        at = snprintf(what, LINE, "%s%s%s %s%s", op_word[op], reduces ? " " : "",
+                      reduces ? comm_reduction_name(a->kind) : "", dtype_name(type->dtype),
+                      shape_text(&shape, dims, sizeof dims));
+    if ((op == COMM_BROADCAST || op == COMM_REDUCE) && at < LINE)
+        at += snprintf(what + at, LINE - (size_t)at, " %s rank %d", op == COMM_REDUCE ? "to" : "from", a->root);
+    if (a->gradient_of && at < LINE)
+        at += snprintf(what + at, LINE - (size_t)at, " for the gradient of collective %d", a->gradient_of);
+    if (on_device && at < LINE)
+        snprintf(what + at, LINE - (size_t)at, " by nccl");
+}
+
+/* Runs an operation, with the lock held.  move: moves the data after all ranks have agreed on the operation. */
+static kl_status run_agreed(enum comm_op op, const kl_custom_call *call, int device,
+                            bool (*move)(struct kl_comm *c, enum comm_op op, const struct comm_attr *a,
+                                         const kl_custom_call *call, int device, char *message))
 {
     struct comm_attr a;
-    enum comm_op op = op_of(ctx);
-    char what[LINE], message[CARRIER_MESSAGE] = "", dims[SHAPE_TEXT];
+    char what[LINE], message[CARRIER_MESSAGE] = "";
     if (!parse_attr(call, &a))
         return KL_ERR_INTERNAL;
     if (inspect_is_quiet())
         return snprintf(call->message, call->message_bytes, "the other ranks do not repeat it"), KL_ERR_ARGUMENT;
-    struct shape shape = shape_make((uint32_t)call->in_type[0].rank, call->in_type[0].dims);
-    bool reduces = op == COMM_ALL_REDUCE || op == COMM_REDUCE_SCATTER || op == COMM_REDUCE;
-    int at = snprintf(what, sizeof what, "%s%s%s %s%s", op_word[op], reduces ? " " : "",
-                      reduces ? comm_reduction_name(a.kind) : "", dtype_name(call->in_type[0].dtype),
-                      shape_text(&shape, dims, sizeof dims));
-    if ((op == COMM_BROADCAST || op == COMM_REDUCE) && at < (int)sizeof what)
-        at += snprintf(what + at, sizeof what - (size_t)at, " %s rank %d", op == COMM_REDUCE ? "to" : "from", a.root);
-    if (a.gradient_of && at < (int)sizeof what)
-        snprintf(what + at, sizeof what - (size_t)at, " for the gradient of collective %d", a.gradient_of);
+    describe_op(op, &a, &call->in_type[0], device >= 0, what);
     pthread_mutex_lock(&lock);
     struct kl_comm *c = comm_numbered(a.number);
     kl_status status = KL_ERR_ARGUMENT;
@@ -292,10 +332,9 @@ static kl_status comm_run(void *ctx, const kl_custom_call *call)
         snprintf(message, sizeof message, "there is no communicator %d of %d ranks", a.number, a.ranks);
     else
         status = agree(c, what, message);
-    if (!status && !move_data(c, op, &a, call, message))
+    if (!status && !move(c, op, &a, call, device, message))
         status = world.ranks > 1 && !world.link ? KL_ERR_IO : KL_ERR_MEMORY;
     pthread_mutex_unlock(&lock);
-    *(uint8_t *)call->out[1] = 0;
     if (status == KL_ERR_IO)
         snprintf(call->message, call->message_bytes, "rank %d in %.70s: %.160s", c->rank, what, message);
     else if (status)
@@ -303,14 +342,102 @@ static kl_status comm_run(void *ctx, const kl_custom_call *call)
     return status;
 }
 
+static bool move_on_host(struct kl_comm *c, enum comm_op op, const struct comm_attr *a, const kl_custom_call *call,
+                         int device, char *message)
+{
+    (void)device;
+    return move_data(c, op, a, call, message);
+}
+
+static kl_status comm_run(void *ctx, const kl_custom_call *call)
+{
+    kl_status status = run_agreed(op_of(ctx), call, -1, move_on_host);
+    *(uint8_t *)call->out[1] = 0;
+    return status;
+}
+
+/* ---- values in the memory of GPUs, by NCCL ---- */
+
+bool comm_moves_device(const struct kl_comm *c, int device)
+{
+    return world.by_nccl && c->ranks > 1 && device >= DEVICE_CUDA && device < DEVICE_HIP;
+}
+
+static bool comm_takes(void *ctx, int device)
+{
+    enum comm_op op = op_of(ctx);
+    return world.by_nccl && world.ranks > 1 && device >= DEVICE_CUDA && device < DEVICE_HIP &&
+           (op == COMM_ALL_TO_ALL || op == COMM_ALL_GATHER || op == COMM_BROADCAST);
+}
+
+static bool peers_there(void *ctx, char *message)
+{
+    (void)ctx;
+    return !world.carrier->peers || world.carrier->peers(world.link, message);
+}
+
+/* Makes NCCL's communicator when the first values on a GPU are to be moved: rank 0 sends its id to all ranks. */
+static bool nccl_ready(int device, const struct nccl_watch *w, char *message)
+{
+    struct { struct nccl_id id; char made; } first = {.made = 0};
+    char why[CARRIER_MESSAGE] = "rank 0 could not make an id for NCCL";
+    if (world.nccl && nccl_device(world.nccl) != device) {
+        snprintf(message, CARRIER_MESSAGE, "the collectives of a process use one GPU with NCCL: %s, not %s",
+                 device_name(nccl_device(world.nccl)), device_name(device));
+        return comm_lost(message);
+    }
+    if (world.nccl)
+        return true;
+    if (world.rank == 0)
+        first.made = nccl_make_id(&first.id, why);
+    if (!broadcast((char *)&first, sizeof first, 0, message))
+        return false;
+    world.nccl = first.made ? nccl_join(&first.id, world.rank, world.ranks, device, w, message) : NULL;
+    if (!first.made)
+        snprintf(message, CARRIER_MESSAGE, "%s", why);
+    return world.nccl || comm_lost(message);
+}
+
+static bool move_on_device(struct kl_comm *c, enum comm_op op, const struct comm_attr *a, const kl_custom_call *call,
+                           int device, char *message)
+{
+    static const enum nccl_op op_at[COMM_OPS] = {[COMM_ALL_TO_ALL] = NCCL_ALL_TO_ALL,
+                                                 [COMM_ALL_GATHER] = NCCL_ALL_GATHER,
+                                                 [COMM_BROADCAST] = NCCL_BROADCAST};
+    struct nccl_watch w = {world.timeout, peers_there, NULL};
+    struct nccl_move m = {op_at[op], a->root, call->in[0], call->out[0],
+                          (size_t)type_elements(&call->in_type[0]) * dtype_size(call->in_type[0].dtype)};
+    if (op == COMM_ALL_TO_ALL)
+        m.n /= (size_t)c->ranks;
+    return nccl_ready(device, &w, message) && (nccl_run(world.nccl, &m, &w, message) || comm_lost(message));
+}
+
+/* The device's own work ends first, so that a rank does not wait for another one's work during the exchange. */
+static kl_status comm_run_at(void *ctx, const kl_custom_call *call, int device)
+{
+    static const uint8_t token;
+    struct accelerator *a = accelerator_get(device);
+    const struct driver *d = accelerator_driver(a);
+    struct err e;
+    e.code = KL_OK;
+    if (!d->finish(accelerator_device(a), &e))
+        return snprintf(call->message, call->message_bytes, "%.200s", e.msg), e.code;
+    kl_status status = run_agreed(op_of(ctx), call, device, move_on_device);
+    if (!status && !d->upload(accelerator_device(a), call->out[1], &token, sizeof token, &e))
+        return snprintf(call->message, call->message_bytes, "%.200s", e.msg), e.code;
+    return status;
+}
+
 #define OP(which, word) \
-    {.name = "kl." word, .functions = {comm_types, comm_run, NULL}, .async = true, .ctx = &ops[which]}
+    {.name = "kl." word, .functions = {comm_types, comm_run, NULL}, .async = true, .ctx = &ops[which], \
+     .takes = comm_takes, .run_at = comm_run_at}
 static struct custom_op ops[COMM_OPS] = {
     [COMM_ALL_REDUCE] = OP(COMM_ALL_REDUCE, "all_reduce"),
     [COMM_REDUCE_SCATTER] = OP(COMM_REDUCE_SCATTER, "reduce_scatter"),
     [COMM_ALL_GATHER] = OP(COMM_ALL_GATHER, "all_gather"),
     [COMM_BROADCAST] = OP(COMM_BROADCAST, "broadcast"),
     [COMM_REDUCE] = OP(COMM_REDUCE, "reduce"),
+    [COMM_ALL_TO_ALL] = OP(COMM_ALL_TO_ALL, "all_to_all"),
 };
 
 static enum comm_op op_of(const void *ctx) { return (enum comm_op)((const struct custom_op *)ctx - ops); }
@@ -327,7 +454,10 @@ bool comm_barrier(struct kl_comm *c, struct err *e)
     return !status || err_set(e, status, "%s", message);
 }
 
-const char *comm_carrier_name(void) { return world.carrier ? world.carrier->name : "none"; }
+const char *comm_carrier_name(void)
+{
+    return world.by_nccl ? "nccl" : world.carrier ? world.carrier->name : "none";
+}
 
 static const struct carrier *carrier_named(const char *name, struct err *e)
 {
@@ -335,7 +465,7 @@ static const struct carrier *carrier_named(const char *name, struct err *e)
     if (!strcmp(name, "socket"))
         return carrier_sockets();
     if (strcmp(name, "mpi")) {
-        err_set(e, KL_ERR_ARGUMENT, "carrier \"%.40s\" is not \"mpi\" and not \"socket\"", name);
+        err_set(e, KL_ERR_ARGUMENT, "carrier \"%.40s\" is not \"mpi\", \"nccl\" or \"socket\"", name);
         return NULL;
     }
     if (!library_entry("carrier mpi", "libkiln-mpi.so", "kiln_carrier_mpi", (void **)&get, e))
@@ -352,6 +482,11 @@ static bool comm_join(const char *carrier, const struct comm_place *place, doubl
 {
     char message[CARRIER_MESSAGE] = "";
     struct carrier_place at = {place->rank, place->ranks, place->address, place->port, timeout};
+    bool by_nccl = carrier && !strcmp(carrier, "nccl");
+    if (by_nccl && !nccl_open(e))
+        return false;
+    if (by_nccl)
+        carrier = place->mpi ? "mpi" : "socket"; /* moves NCCL's id, and values that are not on a GPU */
     if (place->ranks > 1 || carrier) {
         world.carrier = carrier_named(carrier ? carrier : place->mpi ? "mpi" : "socket", e);
         if (!world.carrier)
@@ -362,6 +497,8 @@ static bool comm_join(const char *carrier, const struct comm_place *place, doubl
     }
     world.rank = at.rank;
     world.ranks = at.ranks;
+    world.by_nccl = by_nccl;
+    world.timeout = timeout;
     return true;
 }
 
@@ -402,6 +539,10 @@ void comm_close(struct kl_comm *c)
             break;
         }
     if (!--world.open) {
+        if (world.nccl)
+            nccl_close(world.nccl, false);
+        world.nccl = NULL;
+        world.by_nccl = false;
         if (world.link)
             world.carrier->close(world.link);
         world.carrier = NULL;

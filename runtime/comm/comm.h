@@ -6,7 +6,10 @@
 
 /* The same numbers as kl_reduction. */
 enum comm_reduction { COMM_SUM, COMM_MEAN, COMM_MAX, COMM_MIN };
-enum comm_op { COMM_ALL_REDUCE, COMM_REDUCE_SCATTER, COMM_ALL_GATHER, COMM_BROADCAST, COMM_REDUCE, COMM_OPS };
+/* COMM_ALL_TO_ALL: the operand is [ranks, n]; row r of the result is the row of rank r that has this rank's number.
+ * It is a part of other collectives. */
+enum comm_op { COMM_ALL_REDUCE, COMM_REDUCE_SCATTER, COMM_ALL_GATHER, COMM_BROADCAST, COMM_REDUCE, COMM_ALL_TO_ALL,
+               COMM_OPS };
 
 struct kl_comm {
     int number;              /* number of the communicator in its process, from 1 on; a number is never used again */
@@ -32,10 +35,21 @@ bool comm_place_find(struct comm_place *p, struct err *e); /* false: a variable 
 struct kl_comm *comm_open(const char *carrier, const struct comm_place *place, double timeout, struct err *e);
 void comm_close(struct kl_comm *c);
 const char *comm_carrier_name(void);
-/* The name of a collective's custom op, and its attributes.  gradient_of: 0, or the number of the collective whose
- * gradient it computes.  No token orders such an op, so the ranks compare this number, too. */
+/* The name of a collective's custom op, and its attributes. */
 const char *comm_op_name(enum comm_op op);
-int comm_op_attr(char *text, size_t size, const struct kl_comm *c, enum comm_reduction kind, int root, int gradient_of);
+enum { COMM_PART = 120, COMM_ATTR = COMM_PART + 96 };
+struct comm_attr {
+    int number, ranks;           /* the communicator's */
+    enum comm_reduction kind;
+    int root;
+    int gradient_of;             /* 0, or the number of the collective whose gradient it computes.  No token orders
+                                    such an op, so the ranks compare this number, too. */
+    char part_of[COMM_PART];     /* "", or the collective that it is a part of, with its type */
+};
+int comm_op_attr(char *text, size_t size, const struct comm_attr *a);
+/* Does the communicator move values on this device without the host?  Its reductions are then recorded as
+ * COMM_ALL_TO_ALL, sums in the order of the ranks, and COMM_ALL_GATHER. */
+bool comm_moves_device(const struct kl_comm *c, int device);
 /* Returns when all ranks have called it. */
 bool comm_barrier(struct kl_comm *c, struct err *e);
 

@@ -103,6 +103,21 @@ static bool socket_exchange(void *ctx, int to, const void *out, size_t out_bytes
     return true;
 }
 
+/* A connection that was closed is readable and has no bytes. */
+static bool socket_peers(void *ctx, char *message)
+{
+    struct link *l = ctx;
+    char byte;
+    for (int r = 0; r < l->ranks; r++) {
+        ptrdiff_t n = l->fd[r] < 0 ? 1 : recv(l->fd[r], &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+        bool waits = n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR);
+        if (n <= 0 && !waits)
+            return socket_error(message, "rank %d is gone: %s", r,
+                                n ? strerror(errno) : "it has closed the connection");
+    }
+    return true;
+}
+
 /* ---- joining ---- */
 
 /* The same, before the link has all its sockets. */
@@ -312,6 +327,7 @@ static void *socket_open(struct carrier_place *p, char *message)
 
 const struct carrier *carrier_sockets(void)
 {
-    static const struct carrier sockets = {CARRIER_VERSION, "socket", socket_open, socket_exchange, socket_close};
+    static const struct carrier sockets = {CARRIER_VERSION, "socket", socket_open, socket_exchange, socket_peers,
+                                           socket_close};
     return &sockets;
 }

@@ -56,6 +56,11 @@ struct driver {
     /* May a command that has not ended access this memory?  NULL: not known. */
     bool (*in_use)(struct driver_device *d, const void *address, size_t bytes);
     void *(*stream)(struct driver_device *d);       /* the CUstream or hipStream_t of its commands; NULL: none */
+    /* Issues the commands, then calls `work`, which may add commands of another library to the stream, while the
+     * device's context is current.  NULL: the device has no stream. */
+    bool (*enqueue)(struct driver_device *d, void (*work)(void *ctx, void *stream), void *ctx, struct err *e);
+    /* *ended: all commands up to the last call of enqueue have ended. */
+    bool (*ended)(struct driver_device *d, bool *ended, struct err *e);
     void (*drop)(struct driver_device *d);          /* removes the commands that have not started */
 };
 

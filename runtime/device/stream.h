@@ -27,6 +27,7 @@ typedef const struct cuda_node *gpu_cuda_node;
 typedef const struct hip_node *gpu_hip_node;
 typedef struct gpu_context_of *gpu_context;
 
+enum { GPU_NOT_READY = 600 };
 enum { GPU_OUT_OF_MEMORY = 2, GPU_STUB = 34, GPU_NO_DEVICE = 100, GPU_INVALID_DEVICE = 101, GPU_ALREADY = 704 };
 enum { GPU_NON_BLOCKING = 1, GPU_NO_TIMING = 2, GPU_PORTABLE = 1 };
 
@@ -98,7 +99,7 @@ struct driver_device {
     gpu_context context;          /* CUDA only */
     int outer;                    /* HIP only: the thread's device before enter */
     gpu_stream stream, copies;    /* large uploads have their own */
-    gpu_event here;               /* the commands on the stream, for other devices to wait for */
+    gpu_event here;               /* the commands on the stream, for other devices to wait for, and for stream_ended */
     gpu_event uploaded;           /* the uploads, for the stream to wait for */
     bool uploading;               /* there are uploads that the stream does not wait for yet */
     gpu_event timer[2];           /* begin and end of a measured time */
@@ -175,6 +176,8 @@ bool stream_copy_peer(struct driver_device *to_device, void *to, struct driver_d
 bool stream_finish(struct driver_device *d, struct err *e);
 void stream_drop(struct driver_device *d);
 bool stream_submit(struct driver_device *d, struct err *e);
+bool stream_enqueue(struct driver_device *d, void (*work)(void *ctx, void *stream), void *ctx, struct err *e);
+bool stream_ended(struct driver_device *d, bool *ended, struct err *e);
 bool stream_time_begin(struct driver_device *d, struct err *e);
 bool stream_time_end(struct driver_device *d, double *seconds, struct err *e);
 
@@ -209,6 +212,7 @@ static inline void kernel_addresses(uint64_t *w, void *out[MOST_PARAMETERS])
                       .launch = stream_launch, .copy = stream_copy, .peer = stream_copy_peer, .upload = stream_upload, \
                       .download = stream_download, .submit = stream_submit, .finish = stream_finish, \
                       .drop = stream_drop, .stream = stream_handle, .resident = stream_resident, \
+                      .enqueue = stream_enqueue, .ended = stream_ended, \
                       .time_begin = stream_time_begin, .time_end = stream_time_end, .in_use = stream_in_use
 
 #endif

@@ -406,6 +406,34 @@ bool stream_copy_peer(struct driver_device *to_device, void *to, struct driver_d
     return ok;
 }
 
+/* ---- commands of other libraries ---- */
+
+bool stream_enqueue(struct driver_device *d, void (*work)(void *ctx, void *stream), void *ctx, struct err *e)
+{
+    if (!stream_batch_enter(d, e))
+        return false;
+    bool ok = stream_batch_begin(d, e);
+    if (ok) {
+        work(ctx, d->stream);
+        ok = mark_here(d, e);
+        stream_touch_all(d); /* it is not known which memory the other library's commands access */
+        ok = stream_depart(d, e) && ok;
+    }
+    d->l->leave(d);
+    return ok;
+}
+
+bool stream_ended(struct driver_device *d, bool *ended, struct err *e)
+{
+    *ended = false;
+    if (!stream_batch_enter(d, e))
+        return false;
+    gpu_result r = d->l->event_query(d->here);
+    d->l->leave(d);
+    *ended = !r;
+    return r == GPU_NOT_READY || stream_ok(d, r, "working", e);
+}
+
 /* ---- times ---- */
 
 static bool mark_time(struct driver_device *d, unsigned which, struct err *e)

@@ -1,7 +1,8 @@
 /* CUDA and HIP: sequences of kernels as graphs.  When a sequence occurs for the first time, its kernels are launched
  * one by one.  The second time a graph is made of them, and from then on one call launches all of them.  Two sequences
- * are equal if their functions, blocks and iterations are.  Addresses of inputs, results and slots may differ: they are
- * set in the graph before a launch, which does not affect launches that have begun. */
+ * are equal if their functions are, with the same numbers of threads.  Addresses of inputs, results and slots may
+ * differ, and so may numbers of blocks and of iterations, which depend on symbols: they are set in the graph before a
+ * launch, which does not affect launches that have begun. */
 #include "stream.h"
 #include <string.h>
 
@@ -34,8 +35,12 @@ void stream_graphs_ended(struct driver_device *d)
 
 /* ---- comparing sequences ---- */
 
-/* The words of a kernel that are not addresses: those before the arguments, and begin and end. */
-enum { HEAD = 3, TAIL = 2 };
+enum { HEAD = 3 };                /* words of a kernel before its parameters */
+
+/* The words that make kernels equal: number of parameters, function, threads and shared memory. */
+struct same { uint64_t word[HEAD]; };
+
+static struct same kernel_same_words(const uint64_t *w) { return (struct same){{w[0], w[1], w[2] >> 32}}; }
 
 static bool same_hash(struct hash128 a, struct hash128 b) { return a.lo == b.lo && a.hi == b.hi; }
 
@@ -43,19 +48,17 @@ static struct hash128 kernels_key(const uint64_t *word, uint32_t n)
 {
     struct hash128 h = {n, 0};
     for (const uint64_t *w = word; w < word + n; w += kernel_words(w)) {
-        uint64_t all[2 + HEAD + TAIL] = {h.lo, h.hi};
-        memcpy(all + 2, w, HEAD * sizeof *w);
-        memcpy(all + 2 + HEAD, w + kernel_words(w) - TAIL, TAIL * sizeof *w);
-        h = bytes_hash(all, sizeof all);
+        struct { struct hash128 before; struct same own; } all = {h, kernel_same_words(w)};
+        h = bytes_hash(&all, sizeof all);
     }
     return h;
 }
 
 static bool same_kernels(const uint64_t *a, const uint64_t *b, uint32_t n)
 {
-    for (uint32_t i = 0, next; i < n; i = next) {
-        next = i + kernel_words(a + i);
-        if (memcmp(a + i, b + i, HEAD * sizeof *a) || memcmp(a + next - TAIL, b + next - TAIL, TAIL * sizeof *a))
+    for (uint32_t i = 0; i < n; i += kernel_words(a + i)) {
+        struct same x = kernel_same_words(a + i), y = kernel_same_words(b + i);
+        if (memcmp(&x, &y, sizeof x))
             return false;
     }
     return true;

@@ -191,6 +191,27 @@ static int64_t work_of(const struct exec *x, int device)
     return x->program->workspace_bytes + most;
 }
 
+/* Finds the phases of all kernels.  They are known before a run, so that a run does not search kernels for them. */
+static bool find_phases(struct exec *x)
+{
+    const struct program *p = x->program;
+    struct phase phase;
+    uint32_t n = 0;
+    if (!x->accelerated && !p->stand_ins.n) return true;
+    for (uint32_t i = 0; i < p->nkernel; i++)
+        for (phase = (struct phase){0}; kernel_phase(p->kernel[i], &phase);) n++;
+    x->phases = mem_alloc((p->nkernel + 1) * sizeof *x->phases + n * sizeof *x->phases->v);
+    if (!x->phases) return false;
+    struct launch_phase *next = (struct launch_phase *)(x->phases + p->nkernel + 1);
+    for (uint32_t i = 0; i < p->nkernel; i++) {
+        const struct kernel *k = p->kernel[i];
+        x->phases[i].v = next;
+        for (phase = (struct phase){0}; kernel_phase(k, &phase); x->phases[i].n++)
+            *next++ = (struct launch_phase){phase.base, phase.extent, p->stand_ins.n ? kernel_active(k, &phase) : 0};
+    }
+    return true;
+}
+
 /* Compiles on the pool's threads; in the background on this thread alone, because the pool runs the program
  * meanwhile. */
 static bool compile_kernels(struct exec *x, bool background, struct err *e)
@@ -199,7 +220,7 @@ static bool compile_kernels(struct exec *x, bool background, struct err *e)
     uint64_t *needed = mem_alloc((n + 1) * sizeof *needed);
     x->fn = mem_alloc((n + 1) * sizeof *x->fn);
     uint32_t ncode = 0;
-    bool room = needed && x->fn;
+    bool room = needed && x->fn && find_phases(x);
     if (room) {
         find_needed(x->program, x->interpreted, needed);
         for (uint32_t i = 0; i < n; i++) ncode += (uint32_t)__builtin_popcountll(needed[i]);
@@ -247,17 +268,51 @@ static bool find_targets(struct exec *x, const struct graph *g, const struct bac
 static const char *without_symbols(const struct exec *x)
 {
     if (x->interpreted) return "the interpreter computes with lengths that are numbers";
-    if (x->accelerated) return "kernels of a device with a driver are made for lengths that are numbers";
     return x->schedules ? "schedules are handed in for it" : NULL;
 }
 
-/* How each kernel says what part of it there is to run. */
-static bool find_active(struct exec *x)
+/* Frees what cache_build has made. */
+static void exec_clear(struct exec *x)
 {
-    const struct program *p = x->program;
-    x->active = mem_alloc((p->nkernel + 1) * sizeof *x->active);
-    for (uint32_t i = 0; x->active && i < p->nkernel; i++) x->active[i] = kernel_active(p->kernel[i]);
-    return x->active != NULL;
+    pthread_mutex_lock(&cache_lock);
+    for (uint32_t i = 0; i < x->ncode; i++) x->code[i]->users--;
+    pthread_mutex_unlock(&cache_lock);
+    mem_free(x->code);
+    x->code = NULL;
+    x->ncode = 0;
+    graph_free(x->captured);
+    program_free(x->program);
+    variants_free(x->variants);
+    mem_free(x->phases);
+    x->variants = NULL;
+    x->phases = NULL;
+    mem_free(x->fn);
+    for (int d = 0; d < DEVICE_END; d++) {
+        mem_free(x->on[d]);
+        x->on[d] = NULL;
+    }
+    x->work_bytes = 0;
+    x->accelerated = 0;
+    x->captured = NULL;
+    x->program = NULL;
+    x->fn = NULL;
+    x->interpreted = 0;
+}
+
+/* Gives x a program for each value of the symbols, after a device has refused the one for all values: a kernel may have
+ * too many iterations for the greatest value. */
+static bool without_program(struct exec *x, const struct graph *captured, struct err *e)
+{
+    uint64_t accelerated = x->accelerated, interpreted = x->interpreted;
+    exec_clear(x);
+    x->accelerated = accelerated;
+    x->interpreted = interpreted;
+    x->captured = graph_clone(captured);
+    x->variants = variants_new(e->msg, &(struct size_limit){0});
+    if (!x->captured || !x->variants)
+        return err_set(e, KL_ERR_MEMORY, "no memory to cache graph %s", captured->name);
+    e->code = KL_OK;
+    return true;
 }
 
 /* Fills in all fields of x except its key; on failure some may be set. */
@@ -283,15 +338,14 @@ static bool cache_build(struct exec *x, const struct graph *captured, struct dum
         return x->variants || err_set(e, KL_ERR_MEMORY, "no memory to cache graph %s", captured->name);
     }
     if (!ok) return false;
-    if (x->program->stand_ins.n && !find_active(x))
-        return err_set(e, KL_ERR_MEMORY, "no memory to cache graph %s", captured->name);
     count_one(&counters.graphs_built);
     if (dump) {
         fork_hold();
         dump_program(dump, x->program, b, x->fuse);
         fork_release();
     }
-    return compile_kernels(x, background, e);
+    if (compile_kernels(x, background, e)) return true;
+    return x->program->stand_ins.n && e->code == KL_ERR_DEVICE && without_program(x, captured, e);
 }
 
 static struct entry *program_entry_new(struct hash128 key, const struct graph *captured, int device, bool fuse,
@@ -307,34 +361,6 @@ static struct entry *program_entry_new(struct hash128 key, const struct graph *c
     atomic_init(&t->exec.weak_refs, 1);
     t->graph = captured;
     return t;
-}
-
-/* Frees what cache_build has made. */
-static void exec_clear(struct exec *x)
-{
-    pthread_mutex_lock(&cache_lock);
-    for (uint32_t i = 0; i < x->ncode; i++) x->code[i]->users--;
-    pthread_mutex_unlock(&cache_lock);
-    mem_free(x->code);
-    x->code = NULL;
-    x->ncode = 0;
-    graph_free(x->captured);
-    program_free(x->program);
-    variants_free(x->variants);
-    mem_free(x->active);
-    x->variants = NULL;
-    x->active = NULL;
-    mem_free(x->fn);
-    for (int d = 0; d < DEVICE_END; d++) {
-        mem_free(x->on[d]);
-        x->on[d] = NULL;
-    }
-    x->work_bytes = 0;
-    x->accelerated = 0;
-    x->captured = NULL;
-    x->program = NULL;
-    x->fn = NULL;
-    x->interpreted = 0;
 }
 
 /* ---- programs for the tuner ---- */
@@ -579,7 +605,7 @@ static const struct exec *start_background(struct entry *t, const struct graph *
     }
     if (miss) strcpy(miss, t->exec.miss);
     *s = (struct exec){.key = t->exec.key, .captured = unfused->captured, .program = unfused->program,
-                       .fn = unfused->fn,
+                       .fn = unfused->fn, .phases = unfused->phases,
                        .work_bytes = unfused->work_bytes, .interpreted = unfused->interpreted,
                            .accelerated = unfused->accelerated,
                        .device = unfused->device, .fuse = true, .schedules = t->exec.schedules,

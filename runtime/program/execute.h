@@ -9,6 +9,7 @@ struct run {
     struct buffer **out;
     const uint64_t *slot;
     void **table;                 /* the data of inputs, states and outputs */
+    int64_t *extent;              /* per kernel: iterations for the symbols' values; NULL: the program has no symbols */
     struct buffer *memory[MAX_DEVICES]; /* by device; the host's also has the tables and the scratch */
     char *scratch;                /* of worker 0; those of the others follow at intervals of worker_bytes */
     size_t scratch_bytes, worker_bytes;
@@ -26,6 +27,13 @@ struct run {
     /* for devices with drivers: scratch passed as an argument, the runtime scalars */
     struct buffer *work[DEVICE_END], *slots[DEVICE_END];
 };
+
+/* What the symbols' lengths are in this run, in *v; NULL: the program has no symbols. */
+static inline const struct size_values *run_sizes(const struct run *r, struct size_values *v)
+{
+    *v = (struct size_values){&r->x->program->stand_ins, r->slot};
+    return v->s->n ? v : NULL;
+}
 
 /* The program, or a region of it, that runs now, with its data. */
 struct frame {
@@ -51,7 +59,7 @@ bool accelerators_begin(struct run *r, struct err *e);   /* locks the devices */
 /* submits the work, or drops it after a failure, and unlocks; returns ok, or false */
 bool accelerators_end(struct run *r, bool ok, struct err *e);
 bool accelerator_launch(const struct frame *f, struct err *e);
-bool accelerator_copy(const struct frame *f, void *to, const void *from, struct err *e);
+bool accelerator_copy(const struct frame *f, void *to, const void *from, size_t bytes, struct err *e);
 /* The time that a command takes on its device: begun in front of it, ended behind it.  The end waits for the command;
  * seconds below 0: the device has no clock, or the host runs the command. */
 bool accelerator_time_begin(const struct frame *f);

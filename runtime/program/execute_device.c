@@ -13,7 +13,8 @@
 
 bool accelerators_prepare(struct run *r, struct err *e)
 {
-    size_t slots = r->x->program->g->slot.n * sizeof *r->slot;
+    const struct graph *g = r->x->captured; /* the symbols' values stand behind the slots */
+    size_t slots = (g->slot.n + (g->symbols ? g->symbols->n : 0)) * sizeof *r->slot;
     EACH(r, d, a)
     {
         if (r->x->work_bytes && !(r->work[d] = buffer_new(d, (size_t)r->x->work_bytes, e))) return false;
@@ -63,14 +64,15 @@ bool accelerators_end(struct run *r, bool ok, struct err *e)
 
 /* ---- commands ---- */
 
-/* Phase p of a kernel. */
-static bool launch(const struct frame *f, struct accelerator *a, const struct phase *p,
+/* The first `extent` iterations of phase p of a kernel.  A phase without iterations is launched, too, so that the list
+ * of launches is the same for all values of symbols. */
+static bool launch(const struct frame *f, struct accelerator *a, const struct launch_phase *p, int64_t extent,
                    const struct device_kernel *code, struct err *e)
 {
     const struct command *c = f->cmd;
     void **buf = exec_arguments(f, c, 0);
-    struct launch l = {.kernel = code->kernel, .buffer = buf, .begin = p->base, .end = p->base + p->extent,
-                       .blocks = accelerator_blocks(code, p->extent), .use = code->use};
+    struct launch l = {.kernel = code->kernel, .buffer = buf, .begin = p->base, .end = p->base + extent,
+                       .blocks = accelerator_blocks(code, extent > 0 ? extent : 1), .use = code->use};
     const char *work = f->r->work[c->device] ? f->r->work[c->device]->data : NULL;
     if (f->r->slots[c->device]) l.slots = f->r->slots[c->device]->data;
     for (uint32_t b = 0; b < c->narg; b++) { /* skips buffers that are no arguments */
@@ -89,10 +91,12 @@ bool accelerator_launch(const struct frame *f, struct err *e)
     const struct kernel *k = f->p->kernel[f->cmd->kernel];
     if (!k->extent) return true;
     const struct device_kernel *code = f->r->x->on[f->cmd->device][f->cmd->kernel];
-    struct phase p = {0};
+    const struct launch_phases *phases = &f->r->x->phases[f->cmd->kernel];
     bool ok = true;
-    while (ok && kernel_phase(k, &p))
-        if (p.extent) ok = launch(f, accelerator_get(f->cmd->device), &p, code, e);
+    for (const struct launch_phase *p = phases->v; ok && p < phases->v + phases->n; p++) {
+        int64_t extent = p->active ? kernel_extent_at(k, p->active, p->extent, f->r->slot) : p->extent;
+        if (p->extent) ok = launch(f, accelerator_get(f->cmd->device), p, extent, code, e);
+    }
     return ok;
 }
 
@@ -114,10 +118,9 @@ static bool copy_across(struct accelerator *to_device, struct accelerator *from_
     return ok;
 }
 
-bool accelerator_copy(const struct frame *f, void *to, const void *from, struct err *e)
+bool accelerator_copy(const struct frame *f, void *to, const void *from, size_t bytes, struct err *e)
 {
     const struct command *c = f->cmd;
-    size_t bytes = (size_t)c->bytes;
     struct accelerator *there = accelerator_get(c->device), *here = accelerator_get(c->from);
     if (!here) return accelerator_driver(there)->upload(accelerator_device(there), to, from, bytes, e);
     if (!there) return accelerator_driver(here)->download(accelerator_device(here), to, from, bytes, e);
@@ -177,7 +180,9 @@ static void call_custom(void *ctx, int64_t begin, int64_t end, unsigned worker)
     (void)begin, (void)end, (void)worker;
     struct host_call *c = ctx;
     const struct node *n = node_at(c->f->p->g, c->f->cmd->region);
-    c->ok = custom_run(c->f->p->g, n, (const void *const *)c->at, c->at + node_nin(n), c->work, c->e);
+    struct size_values sizes;
+    const struct size_values *values = run_sizes(c->f->r, &sizes);
+    c->ok = custom_run(c->f->p->g, n, values, (const void *const *)c->at, c->at + node_nin(n), c->work, c->e);
 }
 
 static size_t execute_device_round64(size_t n) { return (n + 63) / 64 * 64; }
@@ -186,13 +191,33 @@ static size_t execute_device_round64(size_t n) { return (n + 63) / 64 * 64; }
 static size_t argument_bytes(const struct frame *f, const struct node *n, uint32_t i)
 {
     const struct graph *g = f->p->g;
-    return i < node_nin(n) ? node_bytes(g, node_in(g, n, i)) : region_result_bytes(g, n, i - node_nin(n));
+    size_t bytes = i < node_nin(n) ? node_bytes(g, node_in(g, n, i)) : region_result_bytes(g, n, i - node_nin(n));
+    struct size_values sizes;
+    return run_sizes(f->r, &sizes) ? (size_t)size_at(sizes.s, (int64_t)bytes, sizes.slot) : bytes;
+}
+
+/* Runs it on the device's own memory. */
+static bool run_at_device(const struct frame *f, const struct node *n, struct err *e)
+{
+    const struct command *c = f->cmd;
+    uint32_t args = c->narg - 1;
+    size_t table = execute_device_round64(args * sizeof(void *));
+    char *room = mem_alloc(table + custom_work_bytes(f->p->g, n));
+    if (!room) return err_set(e, KL_ERR_MEMORY, "no memory for the operands of op %s", opinfo[n->op].name);
+    void **at = (void **)(void *)room;
+    for (uint32_t i = 0; i < args; i++) at[i] = exec_resolve(f, &c->arg[i], 0);
+    struct size_values sizes;
+    bool ok = custom_run_at(f->p->g, n, c->device, run_sizes(f->r, &sizes), (const void *const *)at, at + node_nin(n),
+                            room + table, e);
+    mem_free(room);
+    return ok;
 }
 
 bool accelerator_custom(const struct frame *f, struct err *e)
 {
     const struct command *c = f->cmd;
     const struct node *n = node_at(f->p->g, c->region);
+    if (custom_takes(f->p->g, n, c->device)) return run_at_device(f, n, e);
     struct accelerator *a = accelerator_get(c->device);
     const struct driver *d = accelerator_driver(a);
     uint32_t args = c->narg - 1;

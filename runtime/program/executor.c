@@ -70,7 +70,7 @@ static bool run_copy(const struct frame *f, struct err *e)
     bool host = device_is_host(f->cmd->device), from_host = device_is_host(f->cmd->from);
     if (f->cmd->device != f->cmd->from && (host || from_host)) atomic_fetch_add_explicit(&counters.peer_copies, 1,
                                                                                          memory_order_relaxed);
-    if (!host || !from_host) return accelerator_copy(f, to, from, e);
+    if (!host || !from_host) return accelerator_copy(f, to, from, (size_t)bytes, e);
     memcpy(to, from, (size_t)bytes);
     return true;
 }
@@ -119,8 +119,7 @@ static bool run_command_kernels(struct frame *f, uint32_t *n, struct err *e)
     const struct command *c = f->cmd;
     for (; c < end && *n < MAX_KERNEL_RUN && (!*n || (c->no_barrier && f->r->elide)); c++) {
         const struct kernel *k = f->p->kernel[c->kernel];
-        const val *active = f->r->x->active;
-        int64_t extent = active ? kernel_extent_at(k, active[c->kernel], f->r->slot) : k->extent;
+        int64_t extent = f->r->extent ? f->r->extent[c->kernel] : k->extent;
         part[(*n)++] = (struct pool_part){extent, k->sched.grain};
     }
     f->r->launches += *n;
@@ -164,6 +163,14 @@ static bool executor_run_region(void *ctx, uint32_t which, const void *const *in
     return run_commands(&sub, r->e);
 }
 
+/* Of an operand or a result, for the symbols' values of this run. */
+static size_t region_bytes_now(const struct region_call *c, bool result, uint32_t i)
+{
+    const struct region_frame *r = c->ctx;
+    size_t bytes = result ? region_result_bytes(c->g, c->n, i) : node_bytes(c->g, node_in(c->g, c->n, i));
+    return (size_t)size_now(r->f->r, (int64_t)bytes);
+}
+
 static bool run_region_op(struct frame *f, struct err *e)
 {
     const struct command *c = f->cmd;
@@ -184,6 +191,7 @@ static bool run_region_op(struct frame *f, struct err *e)
     struct region_call call = region_call(f->p->g, n);
     call.in = (const void *const *)at, call.out = at + node_nin(n), call.work = work + w.work;
     call.run = executor_run_region, call.ctx = &sub;
+    call.length = size_now(f->r, call.length), call.bytes = region_bytes_now;
     if (!here) call.pointers = own + 2 * c->narg, call.peek = accelerator_peek, call.move = accelerator_move;
     bool ok = region_run(&call);
     mem_free(own);
@@ -238,7 +246,9 @@ static void call_custom(void *ctx, int64_t begin, int64_t end, unsigned worker)
     char *work = exec_resolve(f, &c->arg[c->narg - 1], 0);
     void **at = (void **)(work + w.pointers);
     for (uint32_t i = 0; i + 1 < c->narg; i++) at[i] = exec_resolve(f, &c->arg[i], 0);
-    call->ok = custom_run(f->p->g, n, (const void *const *)at, at + node_nin(n), work + w.work, call->e);
+    struct size_values sizes;
+    call->ok = custom_run(f->p->g, n, run_sizes(f->r, &sizes), (const void *const *)at, at + node_nin(n),
+                          work + w.work, call->e);
 }
 
 static bool run_custom(const struct frame *f, struct err *e)
@@ -361,13 +371,15 @@ static unsigned home_of(const struct run *r)
     return device_is_host(r->x->device) ? (unsigned)r->x->device : DEVICE_CPU;
 }
 
-/* Bytes of the run's own memory on that device: the arena, the table of data and the workers' areas. */
+/* Bytes of the run's own memory on that device: the arena, the table of data with the kernels' iterations, and the
+ * workers' areas. */
 static size_t home_bytes(struct run *r, size_t *arena, size_t *table)
 {
     const struct program *p = r->x->program;
     const struct graph *g = p->g;
     *arena = round_up((size_t)p->arena_bytes[home_of(r)]);
-    *table = round_up(((size_t)g->input.n + g->state.n + g->nout) * sizeof(void *));
+    *table = ((size_t)g->input.n + g->state.n + g->nout) * sizeof(void *);
+    *table = round_up(*table + (p->stand_ins.n ? p->nkernel : 0) * sizeof *r->extent);
     r->scratch_bytes = round_up((size_t)p->scratch_bytes);
     r->worker_bytes = r->scratch_bytes + round_up(p->max_args * sizeof(void *));
     return *arena + *table + r->workers * r->worker_bytes;
@@ -394,6 +406,18 @@ static bool within_limits(struct run *r, const bool *exclusive, struct err *e)
     return true;
 }
 
+/* How many iterations each kernel has for the symbols' values. */
+static void find_extents(struct run *r)
+{
+    const struct program *p = r->x->program;
+    r->extent = (int64_t *)(void *)(r->table + p->g->input.n + p->g->state.n + p->g->nout);
+    for (uint32_t i = 0; i < p->nkernel; i++) {
+        const struct launch_phases *phases = &r->x->phases[i]; /* kernels for processors have one phase */
+        int64_t extent = p->kernel[i]->extent;
+        r->extent[i] = kernel_extent_at(p->kernel[i], phases->n ? phases->v->active : 0, extent, r->slot);
+    }
+}
+
 /* Allocates the run's own memory: each device's arena; on the home device the table of data and the workers' areas
  * follow it. */
 static bool make_workspace(struct run *r, struct err *e)
@@ -408,6 +432,7 @@ static bool make_workspace(struct run *r, struct err *e)
     if (!b) return false;
     r->memory[home] = b;
     r->table = (void **)((char *)b->data + arena);
+    if (p->stand_ins.n) find_extents(r);
     r->scratch = (char *)b->data + arena + table;
     if (p->signals && !(r->async = mem_alloc(p->signals * sizeof *r->async)))
         return err_set(e, KL_ERR_MEMORY, "out of memory running @%s", p->g->name);

@@ -6,6 +6,12 @@
 #include "runtime/device/devices.h"
 
 /* ---- cache.c: graph -> program -> code ---- */
+/* The phases of a kernel for a device with a driver, or of one for all values of symbols. */
+struct launch_phase {
+    int64_t base, extent;                /* struct phase */
+    val active;                          /* kernel_active; 0: all iterations do something */
+};
+struct launch_phases { uint32_t n; const struct launch_phase *v; };
 struct exec {                            /* immutable once made, except the atomic fields; shared by threads */
     struct hash128 key;
     struct graph *captured;              /* compared on a look-up */
@@ -13,7 +19,7 @@ struct exec {                            /* immutable once made, except the atom
     struct variants *variants;           /* of a graph with symbols that has programs for values or ranges; else NULL */
     struct code_entry **code;            /* the loaded code of its kernels, one for each device that runs it */
     uint32_t ncode;
-    val *active;                         /* per program kernel: kernel_active; NULL: the program has no symbols */
+    struct launch_phases *phases;        /* per kernel of the program; NULL: no kernel needs it */
     kernel_fn **fn;                      /* per kernel of the program; NULL: not run on the CPU */
     /* the same for each device with a driver that runs kernels, else NULL */
     const struct device_kernel **on[DEVICE_END];

@@ -1,6 +1,6 @@
 /* Symbolic batches of symbolic lengths: a 4-layer GPT's loss and its training step are one program, for any (batch,
  * length), and give the bits of kl_input with these shapes. */
-#include "tests/support/api_check.h"
+#include "tests/support/api_symbols.h"
 
 enum { LAYERS = 4, WIDTH = 16, HEADS = 2, WORDS = 30, MOST_BATCH = 6, MOST_LENGTH = 40, POSITIONS = 48, IN_BLOCK = 6,
        PARTS = 3 + LAYERS * IN_BLOCK, PAIRS = 12 };
@@ -74,38 +74,6 @@ static void make_parameters(kl_device dev, kl_tensor *p)
         static float data[4 * WIDTH * WIDTH];
         OK(kl_read(p[i], data, (size_t)kl_numel(p[i]) * sizeof *data));
     }
-}
-
-/* Has the device programs for all values? */
-static bool whole_programs(kl_device dev)
-{
-    return !strcmp(kl_device_name(dev), "cpu") && kl_counter("compiles") + kl_counter("disk_hits") > 0;
-}
-
-struct counts { int64_t graphs, compiles, variants; };
-
-static struct counts counts_now(void)
-{
-    return (struct counts){kl_counter("graphs_built"), kl_counter("compiles"), kl_counter("variants")};
-}
-
-static void add_since(struct counts *sum, struct counts from)
-{
-    struct counts now = counts_now();
-    sum->graphs += now.graphs - from.graphs;
-    sum->compiles += now.compiles - from.compiles;
-    sum->variants += now.variants - from.variants;
-}
-
-static void same_bits(kl_tensor a, kl_tensor b)
-{
-    size_t bytes = (size_t)kl_numel(a) * sizeof(float);
-    float *x = malloc(bytes), *y = malloc(bytes);
-    OK(kl_read(a, x, bytes));
-    OK(kl_read(b, y, bytes));
-    CHECK(kl_numel(a) == kl_numel(b) && !memcmp(x, y, bytes));
-    free(x);
-    free(y);
 }
 
 static void test_forward(kl_device dev)

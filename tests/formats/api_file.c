@@ -599,14 +599,14 @@ static void with_numpy(void)
         kl_file *f = kl_file_open(path_of(files[i]));
         if (!CHECK(f != NULL))
             continue;
-        double want[24], turned[24];
+        double want[24], permuted[24];
         for (int k = 0; k < 24; k++) {
             want[k] = k;
-            turned[k % 12 % 4 * 6 + k % 12 / 4 * 2 + k / 12] = k;
+            permuted[k % 12 % 4 * 6 + k % 12 / 4 * 2 + k / 12] = k;
         }
         kl_tensor t = kl_file_tensor(f, dev, i == 2 ? "" : "t");
         SHAPE(t, 4, 3, 2);
-        NEAR(t, 24, turned, 0);
+        NEAR(t, 24, permuted, 0);
         if (i < 2)
             NEAR(kl_file_tensor(f, dev, "a"), 24, want, 0);
         if (i == 0) {

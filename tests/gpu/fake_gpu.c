@@ -218,7 +218,7 @@ static gpu_result fake_host_free(void *p)
 
 /* ---- work: what a stream was given, done when somebody waits ---- */
 
-enum work_kind { WORK_COPY, WORK_UPLOAD, WORK_DOWNLOAD, WORK_LAUNCH, WORK_WAIT };
+enum work_kind { WORK_COPY, WORK_UPLOAD, WORK_DOWNLOAD, WORK_LAUNCH, WORK_WAIT, WORK_CALL };
 struct gpu_function_of { struct gpu_module_of *module; unsigned shared; /* that was allowed */ };
 struct gpu_module_of {
     void *so;
@@ -235,6 +235,8 @@ struct work {
     struct gpu_module_of *module;
     unsigned blocks, threads, n;
     gpu_stream other;             /* WAIT: until that stream has done `bytes` pieces of work */
+    bool (*step)(void *ctx);      /* CALL */
+    void *ctx;
     uint64_t parameter[];
 };
 struct list { struct work **v; uint32_t n, cap; };
@@ -242,6 +244,7 @@ struct gpu_stream_of {
     struct list list;
     uint64_t done, given;         /* pieces of work, in all */
     uint32_t next;                /* in list */
+    uint32_t calls;               /* pieces of work of other libraries that are not done */
 };
 struct gpu_event_of { gpu_stream stream; uint64_t at; bool timed; };
 struct gpu_node_of { uint32_t number; gpu_node next; };
@@ -316,6 +319,10 @@ static gpu_result do_work(struct work *w)
     switch (w->kind) {
     case WORK_LAUNCH: state.calls.ran++; return launch(w);
     case WORK_WAIT: return run_until(w->other, w->bytes);
+    case WORK_CALL:
+        while (!w->step(w->ctx))
+            usleep(100);
+        return 0;
     case WORK_COPY: to = to && from; break;
     case WORK_UPLOAD: break;
     default: to = from; break;
@@ -331,6 +338,7 @@ static gpu_result run_until(gpu_stream s, uint64_t until)
     while (s->done < until && !state.lost) {
         struct work *w = s->list.v[s->next++];
         s->done++;
+        s->calls -= w->kind == WORK_CALL;
         gpu_result r = do_work(w);
         if (r)
             state.lost = r;
@@ -347,6 +355,32 @@ static gpu_result finish_all(void)
     for (unsigned i = 0; i < sizeof streams / sizeof *streams; i++)
         if (streams[i])
             run_until(streams[i], streams[i]->given);
+    return state.lost;
+}
+
+/* ---- work of another library ---- */
+
+void fake_gpu_call(void *stream, bool (*step)(void *ctx), void *ctx)
+{
+    gpu_stream s = stream;
+    give(s, (struct work){.kind = WORK_CALL, .step = step, .ctx = ctx});
+    s->calls++;
+}
+
+bool fake_gpu_memory(const void *p, size_t bytes) { return is_memory(p, bytes); }
+bool fake_gpu_context(void) { return has_context(); }
+
+/* Such work goes on by itself on a GPU: a query does what does not wait. */
+static gpu_result go_on(gpu_stream s, uint64_t until)
+{
+    while (s->calls && s->done < until && !state.lost) {
+        struct work *w = s->list.v[s->next];
+        if (w->kind == WORK_CALL && !w->step(w->ctx))
+            return 0;
+        if (w->kind == WORK_CALL)
+            w->kind = WORK_WAIT, w->other = s, w->bytes = 0, s->calls--; /* it is done */
+        run_until(s, s->done + 1);
+    }
     return state.lost;
 }
 
@@ -479,6 +513,11 @@ static gpu_result fake_event_finish(gpu_event v)
 static gpu_result fake_event_query(gpu_event v)
 {
     BEGIN(event_query);
+    if (v->stream && v->stream->calls) {
+        gpu_result r = go_on(v->stream, v->at);
+        if (r)
+            return r;
+    }
     return !v->stream || v->stream->done >= v->at ? 0 : NOT_READY;
 }
 

@@ -6,6 +6,7 @@
  * FAKE_GPU_INIT=N, FAKE_GPU_VERSION=N: what cuInit and hipInit, cuDriverGetVersion and hipRuntimeGetVersion give. */
 #ifndef FAKE_GPU_H
 #define FAKE_GPU_H
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -25,5 +26,12 @@ struct fake_gpu {
     int lost;                     /* what every call gives; 0: nothing is lost */
 };
 struct fake_gpu *fake_gpu(void);  /* exported: dlsym */
+
+/* ---- for fake_nccl.c ---- */
+/* Adds work of another library to a stream: `step` is called until it returns true.  It runs when the work before it is
+ * done and somebody waits for it, or asks whether it has ended. */
+void fake_gpu_call(void *stream, bool (*step)(void *ctx), void *ctx);
+bool fake_gpu_memory(const void *p, size_t bytes); /* is it within a device's memory? */
+bool fake_gpu_context(void);      /* is a context current? */
 
 #endif

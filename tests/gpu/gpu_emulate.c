@@ -226,7 +226,7 @@ static bool small(const struct kernel *k)
     for (uint32_t b = 0; b < k->nbuf; b++)
         elements += k->buf[b].count;
     for (val v = 1; v < k->ninst; v++)
-        if (k->inst[v].op == L_SLOT && k->inst[v].imm >= MAX_SLOTS)
+        if (k->inst[v].op == L_SLOT && slot_number(&k->inst[v]) >= MAX_SLOTS)
             return false;
     return k->nbuf <= MAX_BUFS && elements <= MAX_ELEMENTS && k->flops < 1 << 20;
 }

@@ -1,8 +1,11 @@
 /* Programs on a device with a driver must mean what the interpreter says: integers, random bits and what only moves to
  * the bit, floats within bounds.
  *
- *   gpu_run [DEVICE [GRAPHS [SEED]]]   every op with every dtype that the device has, and random graphs (default:
- * vulkan, 300) gpu_run graphs DEVICE GRAPHS SEED  these alone
+ *   gpu_run [DEVICE [GRAPHS [SEED]]]     every op with every dtype that the device has, and random graphs (default:
+ *                                        vulkan, 300)
+ *   gpu_run graphs DEVICE GRAPHS SEED    random graphs alone
+ *   gpu_run symbols DEVICE GRAPHS SEED   graphs with symbols: those of tests/text/agree_symbolic_*.kir, which must
+ *                                        have one program for all values, and random ones
  *
  * What arithmetic rounds: ULPS units in the last place of the result, or of the largest number of its output where sums
  * cancel; GRAPH_ULPS in random graphs, whose ops pass on what others rounded, and where a number that is not finite may
@@ -10,6 +13,7 @@
 #include "runtime/device/driver.h"
 #include "runtime/profile/profile.h"
 #include "tests/support/random_make.h"
+#include <glob.h>
 
 enum { ULPS = 16, GRAPH_ULPS = 4096, A_GRAPH = 8 };
 
@@ -61,26 +65,34 @@ static bool compare(const struct graph *g, const struct values *want, const stru
     return true;
 }
 
-/* Both ways; refused: the device may say that it does not have a dtype or an op. */
-static bool agrees(const struct graph *g, uint64_t seed, struct err *why)
+/* Both ways; refused: the device may say that it does not have a dtype or an op.  symbolic: the graph with symbols
+ * whose program runs on the device, for `symbol` and with the lengths of g; else g itself. */
+static bool agrees_for(const struct graph *symbolic, const struct graph *g, bool fuse, const uint64_t *symbol,
+                       uint64_t seed, struct err *why)
 {
     struct rng r = {seed * 2 + 1};
     struct values in, st, sl, want = {0}, got = {0};
-    uint64_t slot[MAX_VALUES] = {0};
+    uint64_t slot[MAX_VALUES + MAX_SYMBOLS] = {0};
     values_random(&r, g, &g->input, false, &in);
     values_random(&r, g, &g->state, false, &st);
     values_random(&r, g, &g->slot, false, &sl);
     for (uint32_t i = 0; i < sl.n; i++)
         memcpy(&slot[i], sl.v[i], dtype_size(g->slot.v[i].dtype));
+    for (uint32_t i = 0; symbol && i < symbolic->symbols->n; i++)
+        slot[g->slot.n + i] = symbol[i];
     bool ok = run_on(g, "ref", true, &in, &st, slot, &want, why) &&
-        run_on(g, device, true, &in, &st, slot, &got, why) &&
-              compare(g, &want, &got, why);
+              run_for_values(symbolic, g, device, fuse, &in, &st, slot, &got, why) && compare(g, &want, &got, why);
     values_free(&in);
     values_free(&st);
     values_free(&sl);
     values_free(&want);
     values_free(&got);
     return ok;
+}
+
+static bool agrees(const struct graph *g, uint64_t seed, struct err *why)
+{
+    return agrees_for(g, g, true, NULL, seed, why);
 }
 
 static unsigned too_long; /* graphs with a kernel that the device's driver would end early */
@@ -320,18 +332,25 @@ static void many_slots(void)
     try(g, "60 slots");
 }
 
-/* A graph of tests/text. */
-static void text_graph(const char *path)
+/* A graph of tests/text; NULL: it cannot be read. */
+static struct graph *text_parse(const char *path)
 {
     static char text[1 << 16];
     struct err e = {0};
     FILE *f = fopen(path, "r");
     if (!check(f, "%s cannot be read", path))
-        return;
+        return NULL;
     size_t n = fread(text, 1, sizeof text - 1, f);
     fclose(f);
     struct graph *g = graph_parse(text, n, NULL, &e);
-    if (check(g, "%s: %s", path, e.msg))
+    check(g, "%s: %s", path, e.msg);
+    return g;
+}
+
+static void text_graph(const char *path)
+{
+    struct graph *g = text_parse(path);
+    if (g)
         try(g, path);
 }
 
@@ -356,6 +375,80 @@ static void table(void)
         text_graph("tests/text/agree_gpu_wide.kir");
 }
 
+/* ---- symbols ---- */
+
+static unsigned ones, others;      /* programs for all values of symbols; graphs that have one for each value */
+
+/* Has the graph one program?  Else *why is the reason. */
+static bool has_one_program(const struct graph *s, bool fuse, struct err *why)
+{
+    const uint64_t zero[MAX_VALUES + MAX_SYMBOLS] = {0};
+    const struct exec *x = exec_get(s, number, fuse, why);
+    bool one = x && !x->variants;
+    if (x && !one) {
+        exec_pick_why(x, zero, why->msg, sizeof why->msg);
+        why->msg[strcspn(why->msg, "\n")] = 0;
+    }
+    exec_unref(x);
+    return one;
+}
+
+/* With the least, the greatest and random values of the symbols.  must: there has to be one program for all. */
+static void try_symbols(const struct graph *s, const char *what, bool must, uint64_t seed, int values)
+{
+    struct rng r = {seed * UINT64_C(0x9e3779b97f4a7c15) | 1};
+    for (int fuse = 0; fuse < 2; fuse++) {
+        struct err why = {0};
+        bool one = has_one_program(s, fuse, &why);
+        check(one || (!must && !why.code), "%s: no program for all values: %s", what, why.msg);
+        ones += one;
+        others += !one;
+        if (!one && !must)
+            printf("%s: %s\n", what, why.msg);
+        for (int k = 0; one && k < values; k++) {
+            struct graph *g = graph_clone(s);
+            uint64_t value[MAX_SYMBOLS] = {0};
+            bool ok = g != NULL;
+            for (uint32_t i = 0; ok && i < s->symbols->n; i++) {
+                const struct symbol *v = &s->symbols->v[i];
+                int64_t some = v->low + rng_below(&r, v->high - v->low + 1);
+                value[i] = (uint64_t)(k == 0 ? v->low : k == 1 ? v->high : some);
+                ok = graph_symbol_set(g, i, (int64_t)value[i], &why);
+            }
+            ok = ok && graph_bind(g) == 1 && agrees_for(s, g, fuse, value, seed + (uint64_t)k, &why);
+            if (!check(ok, "%s, %s = %" PRIu64 "%s: %s", what, s->symbols->v[0].name, value[0],
+                       s->symbols->n > 1 ? ", .." : "", why.msg))
+                graph_print(g, stdout);
+            graph_free(g);
+        }
+    }
+}
+
+static void symbols(uint64_t graphs, uint64_t seed)
+{
+    enum { VALUES = 5, FILE_VALUES = 8 };
+    glob_t files;
+    int64_t found[MAX_SYMBOLS];
+    check(!glob("tests/text/agree_symbolic_*.kir", 0, NULL, &files), "no files in tests/text");
+    for (size_t i = 0; i < files.gl_pathc; i++) {
+        struct graph *s = text_parse(files.gl_pathv[i]);
+        if (s)
+            try_symbols(s, files.gl_pathv[i], true, 1, FILE_VALUES);
+        graph_free(s);
+    }
+    globfree(&files);
+    for (uint64_t i = 0; i < graphs && failed < 20; i++) {
+        char what[32];
+        struct graph *g = random_graph(seed + i), *s = g->err.code ? NULL : random_symbolic(g, seed + i, found);
+        snprintf(what, sizeof what, "graph %" PRIu64, seed + i);
+        if (s && s->slot.n + s->symbols->n <= MAX_VALUES)
+            try_symbols(s, what, false, seed + i, VALUES);
+        graph_free(s);
+        graph_free(g);
+    }
+    printf("%s: %u programs for all values of symbols, %u graphs with one for each value\n", device, ones, others);
+}
+
 /* Graphs in which a unit in the last place of a sum makes quite another number: 262 takes cosines of sums of about
  * 1e38. */
 static bool amplifies(uint64_t seed) { return seed == 262; }
@@ -363,7 +456,8 @@ static bool amplifies(uint64_t seed) { return seed == 262; }
 int main(int argc, char **argv)
 {
     struct err e = {0};
-    bool graphs_only = argc > 1 && !strcmp(argv[1], "graphs");
+    bool symbols_only = argc > 1 && !strcmp(argv[1], "symbols");
+    bool graphs_only = symbols_only || (argc > 1 && !strcmp(argv[1], "graphs"));
     argc -= graphs_only;
     argv += graphs_only;
     device = argc > 1 ? argv[1] : "vulkan";
@@ -379,7 +473,9 @@ int main(int argc, char **argv)
     test_ops();
     const unsigned long_ops = too_long;
     ulps = GRAPH_ULPS;
-    for (uint64_t i = 0; i < graphs && failed < 20; i++) {
+    if (symbols_only)
+        symbols(graphs, seed);
+    for (uint64_t i = 0; !symbols_only && i < graphs && failed < 20; i++) {
         char what[32];
         if (amplifies(seed + i))
             continue;

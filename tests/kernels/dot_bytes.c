@@ -127,9 +127,8 @@ static void try(const struct product *p)
             unsigned i = n && targets.n > 3 ? 1 + turn++ % (targets.n - 1) : n;
             bool bytes = targets.v[i].mma_bytes && !p->ta && p->k >= 4;
             snprintf(what, sizeof what, "%s %s by %s %s, %" PRId64 " of %" PRId64 "x%" PRId64 "x%" PRId64 " on %s/%u",
-                     p->ta ? "turned" : "plain", dtype_name(ta), p->tb ? "turned" : "plain", dtype_name(tb), p->batch,
-                         p->m,
-                     p->n, p->k, targets.v[i].name, targets.v[i].vector_bytes);
+                     p->ta ? "transposed" : "plain", dtype_name(ta), p->tb ? "transposed" : "plain", dtype_name(tb),
+                     p->batch, p->m, p->n, p->k, targets.v[i].name, targets.v[i].vector_bytes);
             try_for(g, &targets.v[i], &in, want.v[0], bytes, what);
         }
         free(own);

@@ -93,7 +93,8 @@ static void compare(const struct graph *s, struct rng *r, const char *name, cons
     for (uint32_t i = 0; i < s->symbols->n; i++)
         slot[g->slot.n + i] = value[i];
     pool_set_threads(1 + (unsigned)rng_below(r, 2));
-    bool ok = run_on(g, "ref", true, &in, &st, slot, &want, &e) && run_for_values(s, g, fuse, &in, &st, slot, &got, &e);
+    bool ok = run_on(g, "ref", true, &in, &st, slot, &want, &e) &&
+              run_for_values(s, g, "cpu", fuse, &in, &st, slot, &got, &e);
     if (!check(ok && same_outputs(g, &got, &want, fuse ? "fused" : "unfused"), "%s, %s = %" PRIu64
                "%s: %s", name, s->symbols->v[0].name, value[0], s->symbols->n > 1 ? ", .." : "",
                e.msg)) {

@@ -138,11 +138,11 @@ static void four_bits(void)
     NEAR(kl_grad(kl_sum_all(kl_square(kl_dense(fours(x, s)))), x), 8, want, 1e-6);
     for (int i = 0; i < 8; i++)
         stay[i] = i == 1 || i == 5 || i == 7 ? through[i] / 2 : 0;
-    kl_tensor turned = kl_transpose(kl_reshape(fours(x, s), D(4, 2)), 0, 1),
+    kl_tensor permuted = kl_transpose(kl_reshape(fours(x, s), D(4, 2)), 0, 1),
         part = kl_narrow(kl_reshape(fours(x, s), D(2, 2, 2)), 2, 1, 1);
-    NEAR(kl_grad(kl_sum_all(kl_narrow(turned, 0, 1, 1)), x), 8, stay, 1e-6);
+    NEAR(kl_grad(kl_sum_all(kl_narrow(permuted, 0, 1, 1)), x), 8, stay, 1e-6);
     NEAR(kl_grad(kl_sum_all(part), x), 8, stay, 1e-6);
-    CHECK(!strcmp(kl_layer_name(turned), "quantized") && close(kl_dense(kl_reshape(fours(x, s), D(4, 2))),
+    CHECK(!strcmp(kl_layer_name(permuted), "quantized") && close(kl_dense(kl_reshape(fours(x, s), D(4, 2))),
                                                                kl_reshape(kl_dense(fours(x, s)), D(4, 2)), 0));
     CHECK(close(kl_grad(kl_sum_all(kl_exp(fours(x, s))), x),
                 kl_mul_scalar(kl_mul(kl_exp(kl_dense(fours(x, s))), f32(D(2, 4), (float[]){1, 1, 1, 0, 1, 1, 0, 1})),
@@ -235,11 +235,11 @@ static void b5(void)
             same = kl_sum_all(kl_square(kl_matmul(kl_dense(qa), kl_dense(qw))));
         kl_tensor g[4] = {kl_keep(kl_grad(l, x)), kl_keep(kl_grad(same, x)), kl_keep(kl_grad(l, w)),
                           kl_keep(kl_grad(same, w))};
-        kl_tensor turned = kl_keep(kl_grad(kl_sum_all(kl_square(kl_matmul(kl_transpose(qw, 0, 1),
+        kl_tensor permuted = kl_keep(kl_grad(kl_sum_all(kl_square(kl_matmul(kl_transpose(qw, 0, 1),
                                                                           kl_transpose(qa, 0, 1)))), w));
         OK(kl_trace_end());
         CHECK(kl_item_f64(kl_sum_all(kl_abs(g[1]))) > 1 && (i ||
-                                                            close(turned,
+                                                            close(permuted,
                                                                   kl_keep(kl_reshape(g[3], 2, (int64_t[]){8, 4})),
             1e-4)));
         CHECK(close(g[0], g[1], 1e-4) && close(g[2], g[3], 1e-4));

@@ -149,10 +149,11 @@ bool run_on(const struct graph *g, const char *device, bool fuse, const struct v
     return run_with(g, g, device, fuse, true, input, state, slot, out, e);
 }
 
-bool run_for_values(const struct graph *symbolic, const struct graph *g, bool fuse, const struct values *input,
-                  const struct values *state, const uint64_t *slot, struct values *out, struct err *e)
+bool run_for_values(const struct graph *symbolic, const struct graph *g, const char *device, bool fuse,
+                    const struct values *input, const struct values *state, const uint64_t *slot, struct values *out,
+                    struct err *e)
 {
-    return run_with(symbolic, g, "cpu", fuse, true, input, state, slot, out, e);
+    return run_with(symbolic, g, device, fuse, true, input, state, slot, out, e);
 }
 
 double element_value(unsigned dtype, const void *p, int64_t i)
@@ -223,7 +224,7 @@ void test_ops(void)
     pthread_once(&ops_once, register_ops);
 }
 
-ref n_turn(struct graph *g, const ref *in, uint32_t n, unsigned a)
+ref n_custom(struct graph *g, const ref *in, uint32_t n, unsigned a)
 {
     struct custom_result result[MAX_VALUES];
     unsigned char byte = (unsigned char)a;

@@ -28,7 +28,7 @@ void fill_random(struct rng *r, unsigned dtype, void *p, int64_t n, bool wild);
  * reverse, where a is the attribute's first byte, or 0. */
 void test_ops(void);
 /* Its use on n operands; results are read by n_proj. */
-ref n_turn(struct graph *g, const ref *in, uint32_t n, unsigned a);
+ref n_custom(struct graph *g, const ref *in, uint32_t n, unsigned a);
 
 /* ---- running ---- */
 enum { MAX_VALUES = 64 };
@@ -43,8 +43,9 @@ bool run_on(const struct graph *g, const char *device, bool fuse, const struct v
             const uint64_t *slot, struct values *out, struct err *e);
 
 /* The same on cpu by the program of a graph with symbols, which g is for their values, that stand behind the slots. */
-bool run_for_values(const struct graph *symbolic, const struct graph *g, bool fuse, const struct values *input,
-                  const struct values *state, const uint64_t *slot, struct values *out, struct err *e);
+bool run_for_values(const struct graph *symbolic, const struct graph *g, const char *device, bool fuse,
+                    const struct values *input, const struct values *state, const uint64_t *slot, struct values *out,
+                    struct err *e);
 
 /* Equal bits, any NaN equal to any NaN.  *at: the first element that differs. */
 bool same_values(unsigned dtype, const void *a, const void *b, int64_t n, int64_t *at);

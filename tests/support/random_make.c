@@ -684,7 +684,7 @@ static ref random_custom(struct maker *m, ref x)
     uint32_t n = 1 + (uint32_t)rng_below(&m->r, 3);
     for (uint32_t i = 1; i < n; i++)
         in[i] = any(m);
-    ref r = n_turn(m->g, in, n, (unsigned)rng_below(&m->r, 4));
+    ref r = n_custom(m->g, in, n, (unsigned)rng_below(&m->r, 4));
     if (r)
         m->g->node[r].flags |= MARK_STOP; /* it has no gradient */
     for (uint32_t i = 1; i < n && r; i++)

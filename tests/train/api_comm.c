@@ -1,5 +1,6 @@
-/* Many processes: this program starts itself as the ranks of jobs, with the built-in sockets and, where mpirun is, with
- * MPI, and compares what they print.  `api_comm rank NAME` is one rank. */
+/* Many processes: this program starts itself as the ranks of jobs, with the built-in sockets, where mpirun is with MPI,
+ * and with NCCL, for which a library stands that moves the data of pretended GPUs (tests/gpu/fake_nccl.c), and compares
+ * what they print.  `api_comm rank NAME` is one rank, `api_comm rank NAME nccl` one with NCCL. */
 #define _GNU_SOURCE
 #include "tests/support/api_check.h"
 #include <arpa/inet.h>
@@ -10,6 +11,8 @@
 #include <unistd.h>
 
 enum { MOST_RANKS = 4, OUTPUT = 1 << 14 };
+enum carrier { SOCKETS, MPI, NCCL };
+static const char *const carrier_name[] = {"socket", "mpi", "nccl"};
 
 static double now(void)
 {
@@ -23,6 +26,7 @@ static double now(void)
 static kl_comm *comm;
 static kl_device dev;
 static int rank, ranks;
+static bool by_nccl;
 
 /* Element i of the tensor of a rank. */
 static double element(int of, int64_t i) { return (double)((i * 7 + of * 5) % 11) - (of % 2 ? 3 : 0); }
@@ -165,30 +169,32 @@ static void check_gradients(void)
     gradient_is("twice", part, kl_comm_all_reduce(comm, KL_REDUCE_SUM, once), want);
     kl_trace_begin("greatest");
     kl_keep(kl_grad(kl_sum_all(kl_comm_all_reduce(comm, KL_REDUCE_MAX, x)), x));
-    CHECK(kl_trace_end() == KL_ERR_GRAD && strstr(kl_last_error(), "all_reduce"));
+    CHECK(kl_trace_end() == KL_ERR_GRAD && strstr(kl_last_error(), by_nccl ? "api_comm.c" : "all_reduce"));
     kl_release(x);
     kl_release(part);
 }
 
 static void rank_values(void)
 {
-    static const char *const names[] = {"cpu", "ref"};
+    const char *const names[] = {by_nccl ? "cuda" : "cpu", "ref"};
     static const kl_dtype dtypes[] = {KL_F32, KL_F64, KL_F16, KL_BF16, KL_I8, KL_I32, KL_I64};
     static const int64_t lengths[] = {0, 1, 7, 1000};
-    for (int d = 0; d < 2; d++)
+    for (int d = 0; d < 2 - by_nccl; d++)
         for (int fuse = 1; fuse >= 0; fuse--) {
             device_now = names[d];
             dev = kl_device_named(names[d]);
             kl_set_option("fuse", fuse);
             for (size_t k = 0; k < sizeof dtypes / sizeof *dtypes; k++)
                 for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++)
-                    if (d == 0 || k == 0)
+                    if ((d == 0 || k == 0) && (!by_nccl || (fuse && i < 3 && k < 6))) /* compiling takes long */
                         check_values(dtypes[k], lengths[i]);
             check_axes();
             check_gradients();
         }
     kl_set_option("fuse", 1);
-    dev = kl_device_named("cpu");
+    dev = kl_device_named("cpu"); /* with NCCL values of the host go through the sockets */
+    device_now = "cpu";
+    check_values(KL_F32, 7);
     kl_tensor x = kl_zeros(dev, KL_F32, DIMS(2 * ranks + 1)), mask = kl_zeros(dev, KL_BOOL, DIMS(4));
     CHECK(kl_check(kl_comm_reduce_scatter(comm, KL_REDUCE_SUM, 0, x)) == KL_ERR_SHAPE || ranks == 1);
     CHECK(kl_check(kl_comm_all_reduce(comm, KL_REDUCE_SUM, mask)) == KL_ERR_TYPE);
@@ -289,6 +295,119 @@ static void train_way(enum way way, const char *label, int64_t bucket)
         kl_release(m.param[i]);
 }
 
+/* ---- training with groups, clipping, averages and accumulation ---- */
+
+enum { VALUES = IN * HIDDEN + HIDDEN + HIDDEN * OUT + OUT };
+
+static void read_values(const struct model *m, float *to)
+{
+    for (int i = 0; i < PARAMS; i++) {
+        int64_t n = kl_numel(m->param[i]);
+        OK(kl_read(m->param[i], to, (size_t)n * sizeof *to));
+        to += n;
+    }
+}
+
+/* values: those of the parameters, then of their averages.  Each step sums the gradients of two batches. */
+static void train_groups(bool sharded, float values[2][VALUES])
+{
+    static const char *const name[PARAMS] = {"in.weight", "in.bias", "out.weight", "out.bias"};
+    struct model m;
+    kl_adam_options adam = {.beta1 = 0.9, .beta2 = 0.99, .eps = 1e-8, .weight_decay = 0.1};
+    kl_params *tree = kl_params_new(dev, KL_F32, 1);
+    kl_comm_shards *shards = NULL;
+    model_make(&m, 5);
+    for (int i = 0; i < PARAMS; i++)
+        OK(kl_params_add(tree, name[i], m.param[i]));
+    OK(kl_params_set_rate(tree, "out", 0.5));
+    OK(kl_params_set_decay(tree, "*.bias", 0));
+    OK(kl_params_freeze(tree, "in.bias", true));
+    int trained, n;
+    const kl_tensor *list = kl_params_trained(tree, &trained), *of;
+    CHECK(trained == PARAMS - 1);
+    if (sharded) {
+        shards = kl_comm_shards_new_params(comm, tree, 900);
+        of = kl_comm_shards_parts(shards, &n);
+        CHECK(n == 3); /* the factors of all three differ */
+    } else {
+        of = list;
+        n = trained;
+    }
+    kl_optimizer *opt = kl_adam(of, n, &adam);
+    kl_tensor g[PARAMS], part[PARAMS], norm = kl_none;
+    if (sharded) { /* not attached yet */
+        kl_trace_begin("apart");
+        OK(kl_grads(model_loss(&m, 0, 0, 4), trained, list, g));
+        CHECK(kl_comm_shards_step(shards, opt, g, 1e-2) == KL_ERR_ARGUMENT && strstr(kl_last_error(), "attached"));
+        kl_trace_abandon();
+    }
+    OK(kl_optimizer_attach(opt, sharded ? kl_comm_shards_params(shards) : tree));
+    kl_accumulator *acc = kl_accumulator_new(of, n);
+    kl_ema *ema = kl_ema_new(of, n, 0.75);
+    for (int step = 0; step < 2 * STEPS; step++) {
+        int rows = BATCH / ranks;
+        kl_trace_begin("groups");
+        OK(kl_grads(model_loss(&m, step, rank * rows, rows), trained, list, g));
+        if (sharded)
+            OK(kl_comm_shards_reduce(shards, g, part));
+        else
+            OK(kl_comm_gradients(comm, trained, memcpy(part, g, sizeof g), 0));
+        if (step % 2 == 0) {
+            OK(kl_accumulator_add(acc, part));
+        } else {
+            OK(kl_accumulator_take(acc, part));
+            norm = sharded ? kl_comm_shards_clip_norm(shards, part, 0.1) : kl_clip_norm(n, part, 0.1);
+            kl_keep(norm);
+            OK(kl_optimizer_step_gradients(opt, part, 1e-2));
+            OK(kl_ema_update(ema));
+            if (sharded)
+                OK(kl_comm_shards_gather(shards));
+        }
+        OK(kl_trace_end());
+        if (step % 2)
+            CHECK(kl_item_f32(norm) > 0.1f); /* it was clipped */
+        kl_release(norm);
+    }
+    read_values(&m, values[0]);
+    kl_trace_begin("averages");
+    OK(kl_ema_swap(ema));
+    if (sharded)
+        OK(kl_comm_shards_gather(shards));
+    OK(kl_trace_end());
+    read_values(&m, values[1]);
+    if (sharded) { /* factors of one bucket must stay equal; each parameter has one of its own here, so this is no error */
+        OK(kl_params_set_rate(tree, "out.weight", 0.25));
+        kl_trace_begin("changed");
+        OK(kl_grads(model_loss(&m, 0, 0, 4), trained, list, g));
+        OK(kl_comm_shards_reduce(shards, g, part));
+        OK(kl_trace_end());
+        kl_param is;
+        OK(kl_params_get(kl_comm_shards_params(shards), 1, &is));
+        CHECK(is.rate == 0.25);
+    }
+    kl_ema_free(ema);
+    kl_accumulator_free(acc);
+    kl_optimizer_free(opt);
+    kl_comm_shards_free(shards);
+    kl_params_free(tree);
+}
+
+static void rank_groups(void)
+{
+    static float whole[2][VALUES], sharded[2][VALUES], again[2][VALUES];
+    double worst = 0;
+    train_groups(false, whole);
+    train_groups(true, sharded);
+    train_groups(true, again);
+    for (int k = 0; k < 2; k++)
+        for (int i = 0; i < VALUES; i++)
+            worst = fmax(worst, fabs((double)whole[k][i] - (double)sharded[k][i]));
+    CHECK(worst < 1e-5 && !memcmp(sharded, again, sizeof again));
+    CHECK(memcmp(whole[0], whole[1], sizeof whole[0]));
+    printf("rank %d: values of sharded training with groups, clipping, averages and accumulation differ by %.1e\n",
+           rank, worst);
+}
+
 static void rank_train(void)
 {
     train_way(WHOLE, "whole", 0);
@@ -297,7 +416,8 @@ static void rank_train(void)
     train_way(SHARDED, "sharded", 0);
     train_way(SHARDED, "sharded", 700);
     kl_set_option("fuse", 0);
-    train_way(AVERAGED, "averaged", 700);
+    if (!by_nccl)
+        train_way(AVERAGED, "averaged", 700);
     printf("failed %d\n", failed);
 }
 
@@ -356,23 +476,42 @@ static void rank_lost(bool killed)
     printf("rank %d: %d failed\n", rank, failed);
 }
 
+/* A rank whose tensor is on the host, and one whose tensor is on a GPU, do not exchange data. */
+static void rank_apart(void)
+{
+    static const float v[4] = {1, 2, 3, 4};
+    dev = rank ? dev : kl_device_named("cpu");
+    kl_tensor x = kl_input(dev, KL_F32, DIMS(4), v);
+    CHECK(kl_check(kl_comm_all_gather(comm, 0, x)) == KL_ERR_ARGUMENT && strstr(kl_last_error(), "by nccl"));
+    printf("rank %d: %s\n", rank, kl_last_error());
+    dev = kl_device_named("cuda");
+    NEAR(kl_comm_broadcast(comm, 0, kl_input(dev, KL_F32, DIMS(4), v)), 4, ((double[]){1, 2, 3, 4}), 0);
+    x = kl_input(kl_device_named("cuda:1"), KL_F32, DIMS(4), v);
+    CHECK(kl_check(kl_comm_broadcast(comm, 0, x)) == KL_ERR_IO && strstr(kl_last_error(), "one GPU"));
+}
+
 static int rank_main(const char *what)
 {
-    kl_comm_options options = {.timeout = !strcmp(what, "late") ? 1 : 30};
+    kl_comm_options options = {.timeout = !strcmp(what, "late") ? 1 : 30, .carrier = by_nccl ? "nccl" : NULL};
     comm = kl_comm_init(&options);
     if (!comm) {
         printf("no communicator: %s\n", kl_last_error());
         return 1;
     }
-    dev = kl_device_named("cpu");
+    dev = kl_device_named(by_nccl ? "cuda" : "cpu");
     rank = kl_comm_rank(comm);
     ranks = kl_comm_ranks(comm);
+    CHECK(!by_nccl || !strcmp(kl_comm_carrier(comm), "nccl"));
     if (!strcmp(what, "values"))
         rank_values();
     else if (!strcmp(what, "train"))
         rank_train();
     else if (!strcmp(what, "mismatch"))
         rank_mismatch();
+    else if (!strcmp(what, "groups"))
+        rank_groups();
+    else if (!strcmp(what, "apart"))
+        rank_apart();
     else
         rank_lost(!strcmp(what, "killed"));
     kl_comm_free(comm);
@@ -396,9 +535,12 @@ static int free_port(void)
 
 struct job { int ranks; pid_t pid[MOST_RANKS]; int status[MOST_RANKS]; char out[MOST_RANKS][OUTPUT]; double seconds; };
 
-/* n ranks with sockets, or one mpirun with n. */
-static bool job_run(struct job *j, int n, const char *what, bool mpi)
+static char fake_gpu[4096];        /* the library in place of CUDA's driver and compiler, and of NCCL */
+
+/* n ranks, or one mpirun with n. */
+static bool job_run(struct job *j, int n, const char *what, enum carrier by)
 {
+    bool mpi = by == MPI;
     int fd[MOST_RANKS][2], port = free_port(), processes = mpi ? 1 : n;
     double start = now();
     memset(j, 0, sizeof *j);
@@ -427,7 +569,12 @@ static bool job_run(struct job *j, int n, const char *what, bool mpi)
             setenv("WORLD_SIZE", text, 1);
             snprintf(text, sizeof text, "%d", port);
             setenv("MASTER_PORT", text, 1);
-            execl(self, self, "rank", what, (char *)NULL);
+            if (by == NCCL) {
+                setenv("KILN_CUDA_DRIVER", fake_gpu, 1);
+                setenv("KILN_CUDA_COMPILER", fake_gpu, 1);
+                setenv("KILN_NCCL_LIBRARY", fake_gpu, 1);
+            }
+            execl(self, self, "rank", what, by == NCCL ? "nccl" : (char *)NULL, (char *)NULL);
             _exit(127);
         }
         close(fd[r][1]);
@@ -473,11 +620,12 @@ static void copy_line(const char *text, const char *word, int i, char *out)
     snprintf(out, 512, "%s", line_of(copy, word, i));
 }
 
-static void check_training(int n, bool mpi)
+static void check_training(int n, enum carrier by)
 {
+    bool mpi = by == MPI;
     static struct job first, again;
     char whole[512], average[512], other[512];
-    if (!job_run(&first, n, "train", mpi) || !job_run(&again, n, "train", mpi) || !CHECK(job_good(&first)) ||
+    if (!job_run(&first, n, "train", by) || !job_run(&again, n, "train", by) || !CHECK(job_good(&first)) ||
         !CHECK(job_good(&again)))
         return;
     copy_line(first.out[0], "whole:", 0, whole);
@@ -489,10 +637,10 @@ static void check_training(int n, bool mpi)
         worst = fmax(worst, fabs(x - y) / fabs(x));
     }
     CHECK(*whole && *average && worst < 1e-5);
-    printf("%s, %d ranks: losses differ from one process's by %.1e\n", mpi ? "mpi" : "socket", n, worst);
+    printf("%s, %d ranks: losses differ from one process's by %.1e\n", carrier_name[by], n, worst);
     const char *bits = strchr(average, ' ');
     for (int r = 0; r < (mpi ? 1 : n); r++) {
-        for (int i = 0; i < 3 * (mpi ? n : 1); i++) { /* every rank, with other buckets, unfused */
+        for (int i = 0; i < (by == NCCL ? 2 : 3) * (mpi ? n : 1); i++) { /* every rank, with other buckets, unfused */
             copy_line(first.out[r], "averaged:", i, other);
             CHECK(*other && bits && !strcmp(strchr(other, ' '), bits));
         }
@@ -505,17 +653,18 @@ static void check_training(int n, bool mpi)
     }
 }
 
-static void check_job(int n, const char *what, bool mpi)
+static void check_job(int n, const char *what, enum carrier by)
 {
     static struct job j;
-    CHECK(job_run(&j, n, what, mpi) && job_good(&j));
+    CHECK(job_run(&j, n, what, by) && job_good(&j));
 }
 
-static void check_killed(int n, bool mpi)
+static void check_killed(int n, enum carrier by)
 {
     static struct job j;
-    CHECK(job_run(&j, n, "killed", mpi));
-    printf("%s, %d ranks, one killed: all ended after %.1f s\n", mpi ? "mpi" : "socket", n, j.seconds);
+    bool mpi = by == MPI;
+    CHECK(job_run(&j, n, "killed", by));
+    printf("%s, %d ranks, one killed: all ended after %.1f s\n", carrier_name[by], n, j.seconds);
     if (mpi) /* mpirun ends the others itself */
         CHECK(!WIFEXITED(j.status[0]) || WEXITSTATUS(j.status[0]));
     for (int r = 0; r < n - 1 && !mpi; r++)
@@ -550,34 +699,80 @@ static void check_one(void)
     unsetenv("RANK"), unsetenv("WORLD_SIZE");
 }
 
+/* The path of a file beside this program. */
+static void beside(const char *name, char *path, size_t size)
+{
+    ssize_t n = readlink("/proc/self/exe", path, size - 64);
+    path[n > 0 ? n : 0] = 0;
+    char *slash = strrchr(path, '/');
+    strcpy(slash ? slash : path, name);
+}
+
+static void check_nccl(void)
+{
+    static struct job j;
+    check_job(2, "values", NCCL);
+    check_job(3, "values", NCCL);
+    check_training(2, NCCL);
+    check_job(2, "groups", NCCL);
+    check_job(2, "mismatch", NCCL);
+    check_job(2, "apart", NCCL);
+    check_job(2, "late", NCCL);
+    check_killed(3, NCCL);
+    setenv("FAKE_NCCL_SILENT", "1", 1); /* the lost rank is found by its closed connection */
+    check_killed(2, NCCL);
+    unsetenv("FAKE_NCCL_SILENT");
+    setenv("FAKE_NCCL_VERSION", "21003", 1);
+    CHECK(job_run(&j, 1, "values", NCCL) && WEXITSTATUS(j.status[0]) && strstr(j.out[0], "version 2.10"));
+    unsetenv("FAKE_NCCL_VERSION");
+    char *file = fake_gpu + strlen(fake_gpu) - 1;
+    char last = *file;
+    *file = 'x';
+    CHECK(job_run(&j, 1, "values", NCCL) && WEXITSTATUS(j.status[0]) && strstr(j.out[0], "libfake-gpu.sx") &&
+          strstr(j.out[0], "KILN_NCCL_LIBRARY"));
+    printf("%s", j.out[0]);
+    *file = last;
+}
+
 int main(int argc, char **argv)
 {
     self = argv[0];
     setvbuf(stdout, NULL, _IOLBF, 0);
-    if (argc == 3 && !strcmp(argv[1], "rank"))
+    by_nccl = argc == 4 && !strcmp(argv[3], "nccl");
+    if (argc >= 3 && !strcmp(argv[1], "rank"))
         return rank_main(argv[2]);
+    if (argc == 3 && !strcmp(argv[1], "only")) { /* one job with sockets, with what its ranks say */
+        static struct job j;
+        CHECK(job_run(&j, 2, argv[2], SOCKETS) && job_good(&j));
+        printf("%s%s%d passed, %d failed, 0 skipped\n", j.out[0], j.out[1], passed, failed);
+        return failed != 0;
+    }
     char library[4096];
-    ssize_t n_path = readlink("/proc/self/exe", library, sizeof library - 64);
-    library[n_path > 0 ? n_path : 0] = 0;
-    char *slash = strrchr(library, '/');
-    strcpy(slash ? slash : library, "/../libkiln-mpi.so");
+    beside("/../libkiln-mpi.so", library, sizeof library);
+    beside("/libfake-gpu.so", fake_gpu, sizeof fake_gpu);
+    if (argc == 2 && !strcmp(argv[1], "nccl")) {
+        check_nccl();
+        printf("%d passed, %d failed, 0 skipped\n", passed, failed);
+        return failed != 0;
+    }
 #ifdef KILN_TSAN
     *library = 0; /* MPI's own threads are not built for it */
 #endif
     int skipped = access(library, R_OK) || system("command -v mpirun >/dev/null") != 0;
     check_one();
     for (int n = 2; n <= MOST_RANKS; n += 2)
-        for (int mpi = 0; mpi < 2 - skipped; mpi++) {
-            check_job(n, "values", mpi);
-            check_training(n, mpi);
-            check_killed(n, mpi);
+        for (enum carrier by = SOCKETS; by <= (skipped ? SOCKETS : MPI); by++) {
+            check_job(n, "values", by);
+            check_training(n, by);
+            check_job(n, "groups", by);
+            check_killed(n, by);
         }
-    check_job(2, "mismatch", false);
-    check_job(3, "late", false);
+    check_job(2, "mismatch", SOCKETS);
+    check_job(3, "late", SOCKETS);
     if (skipped)
         printf("SKIP no-tool mpi: no mpirun, or Kiln was built without mpi.h\n");
     else
-        check_job(2, "mismatch", true);
+        check_job(2, "mismatch", MPI);
     printf("%d passed, %d failed, %d skipped\n", passed, failed, skipped);
     return failed != 0;
 }

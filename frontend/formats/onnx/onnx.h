@@ -151,13 +151,19 @@ struct run {
     bool demanded;                    /* it is needed on the host, however large */
     unsigned depth;                   /* of frames and folds in one another */
     uint64_t steps;                   /* nodes run so far */
+    uint64_t folds;                   /* nodes computed on the host so far */
 };
 struct node {
     const struct node_def *def;
     struct frame *frame;
     struct run *run;
 };
-enum { DEEPEST = 200, FOLDED_MOST = 1 << 16, STEPS_MOST = 1 << 24 };
+/* Limits of one call.  FOLDED_MOST: elements of a value that is computed on the host although only a run needs it;
+ * FOLDS_MOST: nodes that are; STEPS_MOST: nodes in all, with those of loops. */
+enum { DEEPEST = 200, FOLDED_MOST = 1 << 16, FOLDS_MOST = 1 << 16, STEPS_MOST = 1 << 22 };
+/* The same in multiplications of one node; DEMANDED_WORK: where its value must be known while recording. */
+#define FOLDED_WORK (INT64_C(1) << 24)
+#define DEMANDED_WORK (INT64_C(1) << 32)
 
 /* A type that is known of an operand. */
 struct type { kl_dtype dtype; int rank; int64_t dims[KL_MAX_RANK]; };

@@ -263,6 +263,35 @@ static struct array *array_of_tensor(kl_tensor t, const struct type *y)
     return NULL;
 }
 
+/* Is the work for an element of the result proportional to an operand's size?  Such a node of a small file can be
+ * hours of work for the interpreter. */
+static bool run_is_product(const struct node *n)
+{
+    static node_fn *const fn[] = {onnx_conv, onnx_conv_integer, onnx_conv_transpose, onnx_deform_conv, onnx_dft,
+                                  onnx_einsum, onnx_gemm, onnx_matmul, onnx_matmul_integer, onnx_qlinear_conv,
+                                  onnx_qlinear_matmul, onnx_rnn, onnx_stft};
+    for (size_t i = 0; n->def->op && i < sizeof fn / sizeof *fn; i++)
+        if (n->def->op->fn == fn[i])
+            return true;
+    return false;
+}
+
+/* An upper bound of the multiplications for a result: each element is a sum over at most the smaller of the first two
+ * operands. */
+static int64_t run_work(const struct node *n, kl_tensor result)
+{
+    int64_t least = INT64_MAX;
+    if (!run_is_product(n))
+        return 0;
+    for (uint32_t i = 0; i < 2; i++) {
+        const struct value *v = onnx_value(n, i);
+        int64_t count = v && v->known ? v->known->count : INT64_MAX;
+        least = count < least ? count : least;
+    }
+    int64_t elements = kl_numel(result);
+    return elements && least > INT64_MAX / elements ? INT64_MAX : elements * least;
+}
+
 bool onnx_give(struct node *n, uint32_t i, kl_tensor t)
 {
     if (kl_check(t) != KL_OK) /* kl_none of a function that has reported why */
@@ -275,7 +304,12 @@ bool onnx_give(struct node *n, uint32_t i, kl_tensor t)
         v->maker = n;
         return true;
     }
-    n->run->large |= kl_numel(t) > FOLDED_MOST && !n->run->demanded;
+    int64_t work = run_work(n, t);
+    n->run->large |= (kl_numel(t) > FOLDED_MOST || work > FOLDED_WORK) && !n->run->demanded;
+    if (work > DEMANDED_WORK && n->run->demanded)
+        return onnx_fails(n, KL_ERR_ARGUMENT, "its result has to be known while recording; it takes up to %lld "
+                          "multiplications, and at most %lld are made on the host", (long long)work,
+                          (long long)DEMANDED_WORK);
     if (n->run->large)
         return true;
     array_unref(v->known);
@@ -329,6 +363,8 @@ static bool run_fold(struct node *n, bool demanded, bool *large)
     *large = false;
     if (r->depth >= DEEPEST)
         return onnx_fails(n, KL_ERR_ARGUMENT, "too many nodes to compute on the host, one for another");
+    if (++r->folds > FOLDS_MOST)
+        return onnx_fails(n, KL_ERR_ARGUMENT, "more than %d nodes to compute on the host", FOLDS_MOST);
     r->depth++;
     for (uint32_t i = 0; i < onnx_nin(n); i++) {
         struct value *v = onnx_value(n, i);
@@ -429,7 +465,7 @@ bool onnx_ints(struct node *n, uint32_t i, int64_t *v, int most, int *count)
 static bool run_can_fold(const struct node *n)
 {
     int64_t all = 0;
-    if (!onnx_nin(n) || !n->def->op || n->def->op->arg == ONNX_NEVER_FOLDED)
+    if (!onnx_nin(n) || !n->def->op || n->def->op->arg == ONNX_NEVER_FOLDED || n->run->folds >= FOLDS_MOST)
         return false;
     for (uint32_t i = 0; i < onnx_nin(n); i++) {
         const struct value *v = onnx_value(n, i);

@@ -16,8 +16,10 @@
  * communicator cannot be used any more: every further collective is an error.
  *
  * A collective is a node of the graph.  On the CPU it runs on a thread of its own, while kernels that do not need
- * its result run.  Values on devices with separate memory are copied to the host and back.  Elements are combined in
- * the order of the ranks, so all ranks get the same bits, at every repetition.  Collectives run in the order in
+ * its result run.  Values on devices with separate memory are copied to the host and back, except with the carrier
+ * "nccl", which moves values of CUDA devices between these; a process then uses one such device in its collectives.
+ * Elements are combined in the order of the ranks, so all ranks get the same bits, at every repetition, with every
+ * carrier: NCCL moves the data, but the sums are computed by Kiln's kernels.  Collectives run in the order in
  * which they are recorded, even if nothing reads their results.  At most one thread at a time may use a
  * communicator. */
 #include <kiln/kiln.h> /* before the guard, because kiln.h includes this file */
@@ -37,8 +39,9 @@ typedef struct kl_comm kl_comm;
  * SLURM_LOCALID); the address of rank 0 comes from MASTER_ADDR and MASTER_PORT (if they are not set: 127.0.0.1,
  * 29500).  If none of the variables is set, the program is the only rank. */
 typedef struct kl_comm_options {
-    const char *carrier;   /* "mpi": the MPI that Kiln was built with; "socket": TCP, not encrypted; NULL: "mpi" if
-                              mpirun started the program, else "socket" */
+    const char *carrier;   /* "mpi": the MPI that Kiln was built with; "socket": TCP, not encrypted; "nccl": NCCL for
+                              values on CUDA devices, for all others the default; NULL, the default: "mpi" if mpirun
+                              started the program, else "socket" */
     double timeout;        /* seconds; 0: 10 */
     int rank, ranks;       /* ranks 0: rank and ranks come from the environment */
     const char *address;   /* address of rank 0, for sockets */
@@ -55,7 +58,7 @@ KL_API int kl_comm_rank(const kl_comm *comm);       /* comm NULL: -1, as for the
 KL_API int kl_comm_ranks(const kl_comm *comm);
 KL_API int kl_comm_local_rank(const kl_comm *comm); /* the rank among the ranks of this machine; use it to choose a
                                                        device */
-KL_API const char *kl_comm_carrier(const kl_comm *comm); /* "mpi", "socket" or "none" */
+KL_API const char *kl_comm_carrier(const kl_comm *comm); /* "mpi", "socket", "nccl" or "none" */
 /* Returns once all ranks have called it.  [errors ARGUMENT, IO] */
 KL_API kl_status kl_comm_barrier(kl_comm *comm);
 /* Frees the communicator.  Programs that use it fail from then on.  NULL is allowed. */
@@ -105,17 +108,47 @@ KL_API_AT kl_status kl_comm_gradients(kl_comm *comm, int n, kl_tensor *gradients
  * optimizers except Adafactor do.  The results have the same bits as those of kl_comm_gradients and an optimizer of
  * all parameters. */
 typedef struct kl_comm_shards kl_comm_shards;
+
+/* The parts of a step, for training with more than an optimizer:
+ *
+ *     kl_comm_shards *shards = kl_comm_shards_new_params(comm, params, 0);      // factors of a tree's parameters
+ *     kl_optimizer *opt = kl_adam(part, parts, &options);
+ *     kl_optimizer_attach(opt, kl_comm_shards_params(shards));
+ *     kl_ema *ema = kl_ema_new(part, parts, 0.999);
+ *     ... in each trace:
+ *     kl_comm_shards_reduce(shards, g, part_g);             // this rank's part of the mean gradients
+ *     kl_comm_shards_clip_norm(shards, part_g, 1.0);        // by the norm of the gradients of all parameters
+ *     kl_optimizer_step_gradients(opt, part_g, rate);
+ *     kl_ema_update(ema);
+ *     kl_comm_shards_gather(shards);                        // the parameters get the new values
+ *
+ * A kl_accumulator of the parts sums such gradients over several batches.  For an evaluation with the averages, a trace
+ * calls kl_ema_swap and then kl_comm_shards_gather. */
 /* Makes the shards of n different float tensors of one dtype.  The tensors must outlive traces and have the same
  * values on all ranks.
  * [errors ARGUMENT, HANDLE, TYPE, MEMORY: NULL] */
 KL_API_AT kl_comm_shards *kl_comm_shards_new(kl_comm *comm, int n, const kl_tensor *params, int64_t bucket_bytes);
+/* The same for the parameters of a tree that are not frozen (kl_params_trained).  A bucket has parameters with equal
+ * factors.  The tree must outlive the shards; a later change of factors must keep those of a bucket equal. */
+KL_API_AT kl_comm_shards *kl_comm_shards_new_params(kl_comm *comm, kl_params *params, int64_t bucket_bytes);
+/* A tree of the parts, "part.0" and so on.  kl_comm_shards_reduce and kl_comm_shards_step set the factors of each part to
+ * those of its parameters.  An optimizer that is attached to it uses them, and names its states after the parts. */
+KL_API const kl_params *kl_comm_shards_params(const kl_comm_shards *shards);
 /* This rank's parts of the parameters, one tensor for each bucket; *parts is their number.  The container owns them. */
 KL_API const kl_tensor *kl_comm_shards_parts(const kl_comm_shards *shards, int *parts);
 /* Records a step of opt, which must be an optimizer of these parts.  gradients: this rank's gradients of all
- * parameters, none of them kl_none.  [errors ARGUMENT; TRACE: none is open; SHAPE; those of
- * kl_optimizer_step_gradients] */
+ * parameters, none of them kl_none.  [errors ARGUMENT: also an optimizer that is not attached to kl_comm_shards_params
+ * where the shards are those of a tree; TRACE: none is open; SHAPE; those of kl_optimizer_step_gradients] */
 KL_API_AT kl_status kl_comm_shards_step(kl_comm_shards *shards, kl_optimizer *opt, const kl_tensor *gradients,
                                         double lr);
+/* Records that parts[], with room for one tensor for each part, becomes this rank's parts of the means of all ranks'
+ * gradients.  gradients: as for kl_comm_shards_step.  [errors as kl_comm_shards_step; ARGUMENT: parameters of one bucket
+ * have different factors now] */
+KL_API_AT kl_status kl_comm_shards_reduce(kl_comm_shards *shards, const kl_tensor *gradients, kl_tensor *parts);
+/* kl_clip_norm by the norm of the parts of all ranks, which it returns.  [errors as kl_clip_norm: poison] */
+KL_API_AT kl_tensor kl_comm_shards_clip_norm(kl_comm_shards *shards, kl_tensor *parts, double most);
+/* Records that the parameters become the parts of all ranks.  [errors ARGUMENT; TRACE: none is open] */
+KL_API_AT kl_status kl_comm_shards_gather(kl_comm_shards *shards);
 /* Copies the parameters' values into the parts.  Call it outside of traces after the parameters were set by
  * something other than a step, for example by loading a snapshot. */
 KL_API_AT kl_status kl_comm_shards_reload(kl_comm_shards *shards);

@@ -110,6 +110,10 @@ void attention_tile_range(struct attention *a)
     k_end(k, i);
     a->first = k_cast(k, k_out(k, least), KL_I64);
     a->end = k_cast(k, k_out(k, most), KL_I64);
+    if (a->w->chooser->caps->is_gpu) { /* gives the loop over blocks of keys a bound that is known */
+        a->first = greater(k, smaller(k, a->first, walked_rows(a)), k_int(k, 0));
+        a->end = greater(k, smaller(k, a->end, walked_rows(a)), k_int(k, 0));
+    }
 }
 
 val attention_sees(const struct attention *a, val j)

@@ -506,16 +506,18 @@ static void dot_emit_tile(const struct dot *d, struct tile *t)
 }
 
 /* Emits the tile of the last `left` rows, which are fewer than a tile has.  It chooses the lowest of several tile
- * heights that holds them, so that at most half of the tile's rows do not exist. */
+ * heights that holds them, so that about a quarter of the tile's rows, at most, do not exist: for small values of the
+ * symbols it is all of the work. */
 static void emit_last_rows(const struct dot *d, struct tile *t, val left)
 {
     struct kernel *k = d->w->k;
     ix_whole(k, left, 0, d->mr - 1);
-    for (int64_t most = d->mr - 1; most > 0; most /= 2) {
-        val few = k_prim(k, P_LE, left, k_int(k, most), 0), many = k_prim(k, P_LT, k_int(k, most / 2), left, 0);
+    for (int64_t most = d->mr - 1, below; most > 0; most = below) {
+        below = most * 3 / 4;
+        val few = k_prim(k, P_LE, left, k_int(k, most), 0), many = k_prim(k, P_LT, k_int(k, below), left, 0);
         val open = k_if(k, k_prim(k, P_AND, few, many, 0));
         t->rows = most;
-        t->there = most > 1 ? left : 0;
+        t->there = below < most - 1 ? left : 0;
         dot_emit_tile(d, t);
         k_end(k, open);
     }

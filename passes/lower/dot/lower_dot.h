@@ -134,8 +134,13 @@ val dot_mma(struct kernel *k, enum mma kind, val a, val b, val sum);
 val dot_shaped(struct kernel *k, val v, val like); /* sets the shape of v to the tile shape of `like` and returns v */
 val dot_carry(struct kernel *k, val init);
 val dot_out(struct kernel *k, val carry);
-void dot_meet(struct kernel *k);                   /* a barrier */
+void dot_barrier(struct kernel *k);
 int64_t dot_parts(int64_t length, int64_t part);   /* length / part, rounded up */
+val dot_parts_now(const struct dot *d, int64_t length, int64_t part); /* the same for the symbols' values */
+/* Opens a GPU's grid of blocks: sets d->batch_index, the first row and column of the block, and which of `splits` parts
+ * of the contraction it has. */
+void dot_open_blocks(struct dot *d, const struct schedule *s, int64_t splits, struct tasks *t, val *split, val *i,
+                     val *j);
 /* Returns a mask: is index `free` of the operand's own dimension, which is divided into blocks of `side`, below its
  * length, and index `at` of the contraction below k?  Returns 0 if all elements exist.  beyond: `at` may be k or
  * more.  Sets the bounds of both indices to those of existing elements. */

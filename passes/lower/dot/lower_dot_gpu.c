@@ -117,9 +117,9 @@ static val elements_of(const struct blocks *s, val step)
 {
     struct kernel *k = s->d->w->k;
     int64_t length = s->step;
-    if (s->d->size.k % length == 0)
+    if (size_divides(k, s->d->size.k, length))
         return k_int(k, length);
-    val left = ix_sub(k, k_int(k, s->d->size.k), ix_scale(k, step, length));
+    val left = ix_sub(k, ix_size(k, s->d->size.k), ix_scale(k, step, length));
     val n = k_prim(k, P_SELECT, k_prim(k, P_LT, left, k_int(k, length), 0), left, k_int(k, length));
     ix_bound(k, n, 0, length);
     return n;
@@ -131,14 +131,14 @@ static void emit_sums(const struct blocks *s, val *sum)
     struct kernel *k = s->d->w->k;
     struct part a, b;
     int64_t length = s->step, quarters = s->halves_m * s->halves_n, steps = dot_parts(s->d->size.k, length);
-    bool whole = s->d->size.k % length == 0;
+    bool whole = size_divides(k, s->d->size.k, length) && !s->d->symbolic_k;
     val zero = dot_splat(k, k_bits(k, s->d->dtype, 0), s->mr / s->halves_m, s->nr / s->halves_n), acc[QUARTERS];
     fetch(s, false, k_int(k, 0), !whole, &a);
     fetch(s, true, k_int(k, 0), !whole, &b);
     dot_gpu_put(s, false, k_int(k, 0), &a);
     dot_gpu_put(s, true, k_int(k, 0), &b);
-    dot_meet(k);
-    val step = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, steps), 1);
+    dot_barrier(k);
+    val step = k_loop(k, LOOP_SERIAL, k_int(k, 0), dot_parts_now(s->d, s->d->size.k, length), 1);
     for (int64_t q = 0; q < quarters; q++)
         acc[q] = sum[q] = dot_carry(k, zero);
     val half = ix_mod(k, step, 2), other = ix_sub(k, k_int(k, 1), half);
@@ -152,7 +152,7 @@ static void emit_sums(const struct blocks *s, val *sum)
         dot_gpu_put(s, false, other, &a);
         dot_gpu_put(s, true, other, &b);
     }
-    dot_meet(k);
+    dot_barrier(k);
     for (int64_t q = 0; q < quarters; q++)
         k_next(k, acc[q], sum[q]);
     k_end(k, step);
@@ -180,7 +180,8 @@ static void emit_results(const struct blocks *s, const val *sums)
     enum { SMALL = 4 };             /* members of the group */
     struct kernel *k = s->d->w->k;
     int64_t rows = s->mr / s->halves_m, cols = s->nr / s->halves_n, quarters = s->halves_m * s->halves_n;
-    bool whole = s->d->size.m % s->block_m == 0 && s->d->size.n % s->block_n == 0 && s->d->w->nmember <= SMALL;
+    bool whole = size_divides(k, s->d->size.m, s->block_m) && size_divides(k, s->d->size.n, s->block_n) &&
+                 s->d->w->nmember <= SMALL;
     for (int64_t q = 0; q < quarters; q++)
         dot_store(k, s->own, k_int(k, q * rows * cols), TILE_ROWS, k_int(k, cols), sums[q]);
     for (int64_t q = 0; q < quarters; q++) {
@@ -216,17 +217,12 @@ void dot_emit_blocks(struct dot *d, const struct schedule *schedule)
     s.a = k_buf(k, BUF_SHARED, d->dtype, 2 * s.pitch_a * schedule->dot_blocks.step, 0);
     s.b = k_buf(k, BUF_SHARED, d->dtype, 2 * s.pitch_b * schedule->dot_blocks.step, 0);
     s.own = k_buf(k, BUF_REGISTER, d->dtype, (int64_t)schedule->dot_blocks.mr * schedule->dot_blocks.nr, 0);
-    int64_t rows = dot_parts(d->size.m, schedule->dot_blocks.block_m);
-    int64_t cols = dot_parts(d->size.n, schedule->dot_blocks.block_n);
-    k->extent = d->size.batch * rows * cols;
-    val p = k_loop(k, LOOP_GRID, k_int(k, 0), k_int(k, k->extent), 1);
-    d->batch_index = ix_div(k, p, rows * cols);
-    s.i0 = ix_scale(k, ix_mod(k, ix_div(k, p, cols), rows), schedule->dot_blocks.block_m);
-    s.j0 = ix_scale(k, ix_mod(k, p, cols), schedule->dot_blocks.block_n);
-    s.t = k_loop(k, LOOP_BLOCK, k_int(k, 0), k_int(k, s.threads), 1);
+    struct tasks tasks;
+    val whole;
+    dot_open_blocks(d, schedule, 1, &tasks, &whole, &s.i0, &s.j0);
+    s.t = lower_threads(w, s.threads, &tasks);
     val sums[QUARTERS];
     emit_sums(&s, sums);
     emit_results(&s, sums);
-    k_end(k, s.t);
-    k_end(k, p);
+    lower_tasks_end(w, &tasks);
 }

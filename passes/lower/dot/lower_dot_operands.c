@@ -142,8 +142,8 @@ bool dot_along_k(const struct dot *d, bool second)
         val j = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, d->size.k), 1);
         dot_element(&copy, second, i, j);
         for (val v = j; v < k->ninst && step_k != 1; v++) /* the first load that has such neighbours */
-            if (k->inst[v].op == L_LOAD && (!ix_stride(k, k->inst[v].a, i, &step_side) ||
-                                            !ix_stride(k, k->inst[v].a, j, &step_k)))
+            if (k->inst[v].op == L_LOAD && (!ix_stride_size(k, k->inst[v].a, i, &step_side) ||
+                                            !ix_stride_size(k, k->inst[v].a, j, &step_k)))
                 step_side = step_k = 0;
     }
     trial_end(&t, d->w);

@@ -41,18 +41,49 @@ val dot_mma(struct kernel *k, enum mma kind, val a, val b, val sum)
 
 val dot_carry(struct kernel *k, val init) { return dot_shaped(k, k_carry(k, init), init); }
 val dot_out(struct kernel *k, val carry) { return dot_shaped(k, k_out(k, carry), carry); }
-void dot_meet(struct kernel *k) { k_inst(k, L_BARRIER, KL_BOOL, 0, 0, 0, 0); }
+void dot_barrier(struct kernel *k) { k_inst(k, L_BARRIER, KL_BOOL, 0, 0, 0, 0); }
 
 /* ---- blocks ---- */
 
 int64_t dot_parts(int64_t length, int64_t part) { return (length + part - 1) / part; }
+
+val dot_parts_now(const struct dot *d, int64_t length, int64_t part)
+{
+    struct kernel *k = d->w->k;
+    return ix_symbolic(k, length) ? ix_div(k, ix_add(k, ix_size(k, length), k_int(k, part - 1)), part)
+                                  : k_int(k, dot_parts(length, part));
+}
+
+void dot_open_blocks(struct dot *d, const struct schedule *s, int64_t splits, struct tasks *t, val *split, val *i,
+                     val *j)
+{
+    struct kernel *k = d->w->k;
+    int64_t block_m = s->dot_blocks.block_m, block_n = s->dot_blocks.block_n;
+    int64_t rows = dot_parts(d->size.m, block_m), cols = dot_parts(d->size.n, block_n);
+    val rows_now = dot_parts_now(d, d->size.m, block_m), cols_now = dot_parts_now(d, d->size.n, block_n);
+    val active = d->symbolic ? ix_times(k, ix_size(k, d->size.batch), ix_times(k, rows_now, cols_now)) : 0;
+    val p = lower_blocks(d->w, d->size.batch * rows * cols * splits, active, t), row, col, number;
+    *split = ix_mod(k, p, splits);
+    p = ix_div(k, p, splits);
+    if (d->symbolic) {
+        number = ix_quotient(k, p, cols_now, cols, &col);
+        d->batch_index = ix_quotient(k, number, rows_now, rows, &row);
+        ix_bound(k, d->batch_index, 0, d->size.batch - 1);
+    } else {
+        d->batch_index = ix_div(k, p, rows * cols);
+        row = ix_mod(k, ix_div(k, p, cols), rows);
+        col = ix_mod(k, p, cols);
+    }
+    *i = ix_scale(k, row, block_m);
+    *j = ix_scale(k, col, block_n);
+}
 
 /* Combines a mask (0: all) with x < size.  may_not: x may be `size` or more; else the mask does not change. */
 static val also_below(struct kernel *k, val mask, bool may_not, val x, int64_t size)
 {
     if (!may_not)
         return mask;
-    val in = k_prim(k, P_LT, x, k_int(k, size), 0);
+    val in = k_prim(k, P_LT, x, ix_size(k, size), 0);
     return mask ? k_prim(k, P_AND, mask, in, 0) : in;
 }
 
@@ -60,7 +91,7 @@ val dot_there(const struct dot *d, bool second, int64_t side, bool beyond, val f
 {
     struct kernel *k = d->w->k;
     int64_t size = second ? d->size.n : d->size.m;
-    val mask = also_below(k, also_below(k, 0, size % side, free, size), beyond, at, d->size.k);
+    val mask = also_below(k, also_below(k, 0, !size_divides(k, size, side), free, size), beyond, at, d->size.k);
     if (mask) { /* only for existing elements */
         ix_bound(k, free, 0, size - 1);
         ix_bound(k, at, 0, d->size.k - 1);
@@ -72,8 +103,8 @@ val dot_if_there(const struct dot *d, const struct schedule *s, val m, val n)
 {
     struct kernel *k = d->w->k;
     const struct dot_dims *size = &d->size;
-    val row = also_below(k, 0, size->m % s->dot_blocks.block_m, m, size->m);
-    val mask = also_below(k, row, size->n % s->dot_blocks.block_n, n, size->n);
+    val row = also_below(k, 0, !size_divides(k, size->m, s->dot_blocks.block_m), m, size->m);
+    val mask = also_below(k, row, !size_divides(k, size->n, s->dot_blocks.block_n), n, size->n);
     val inside = mask ? k_if(k, mask) : 0;
     ix_bound(k, m, 0, size->m - 1);
     ix_bound(k, n, 0, size->n - 1);

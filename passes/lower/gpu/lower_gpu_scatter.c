@@ -19,13 +19,22 @@ struct gpu_scatter {
     val wanted;                 /* the index that is searched for */
 };
 
+/* As many rows are sorted as there are at most.  Those that do not exist for these values of the symbols have the
+ * greatest key, which no index of the axis is, so they are behind all others. */
 static val scatter_key(void *ctx, val row, val place)
 {
     const struct gpu_scatter *s = ctx;
     struct lowering *w = s->w;
+    struct kernel *k = w->k;
     (void)row;
+    val there = ix_symbolic(k, s->count) ? k_prim(k, P_LT, place, ix_size(k, s->count), 0) : 0;
+    w->pred = there;
+    w->pred_all = there != 0;
     lower_point(w);
-    return k_cast(w->k, lower_index(w->k, lower_at(w, s->n->in[1], &place), s->at.len - 1), KL_I32);
+    val key = k_cast(k, lower_index(k, lower_at(w, s->n->in[1], &place), s->at.len - 1), KL_I32);
+    w->pred = 0;
+    w->pred_all = false;
+    return there ? k_prim(k, P_SELECT, there, key, k_bits(k, KL_I32, INT32_MAX)) : key;
 }
 
 static val is_before(void *ctx, val i)

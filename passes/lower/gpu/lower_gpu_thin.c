@@ -207,7 +207,6 @@ void gpu_thin(struct dot *d, const struct schedule *s)
     t.parts = (d->size.k + t.length - 1) / t.length;
     t.sums = k_buf(k, BUF_WORKSPACE, d->dtype, t.parts * d->size.batch * d->size.m * d->size.n, 0);
     each_block(&t, d->size.batch * t.parts, s->width * t.each, t.each, emit_first);
-    k_append(k, (struct linst){.op = L_SYNC});
-    lower_scalars(w);
+    lower_next_phase(w);
     each_block(&t, d->size.batch * d->size.m, s->width, 1, emit_second);
 }

@@ -13,12 +13,13 @@ val gpu_phase_begin(struct lowering *w, struct gpu_phase *p, int64_t n)
 {
     struct kernel *k = w->k;
     int64_t most = k->sched.width;
-    if (w->phases++)
-        k_append(k, (struct linst){.op = L_SYNC});
-    else
-        k->extent = 0;
     *p = (struct gpu_phase){0};
-    lower_scalars(w);
+    if (w->phases++) {
+        lower_next_phase(w);
+    } else {
+        k->extent = 0;
+        lower_scalars(w);
+    }
     p->grid = k_loop(k, LOOP_GRID, k_int(k, 0), k_int(k, gpu_parts(n, most)), 1);
     p->block = k_loop(k, LOOP_BLOCK, k_int(k, 0), k_int(k, most), 1);
     k->extent += gpu_parts(n, most);

@@ -76,7 +76,7 @@ static bool find_turned(struct turn *t, struct element *element)
         for (uint32_t d = 0; d + 1 < m->n && !found; d++)
             for (uint32_t l = 0; l < look.loads.number && l < MAX_MAP_LOADS; l++) {
                 int64_t along = 0, other = 0;
-                bool linear = ix_stride(k, look.loads.index[l], inner, &along) &&
+                bool linear = ix_stride_size(k, look.loads.index[l], inner, &along) &&
                               ix_stride(k, look.loads.index[l], look.index[d], &other);
                 t->loads.turned[l] = linear && other == 1 && along != 0 && along != 1 && m->size[d] >= SHORTEST;
                 if (t->loads.turned[l]) {
@@ -96,7 +96,7 @@ static val tile_side(struct kernel *k, val first, int64_t n)
 {
     if (n % SIDE == 0)
         return k_int(k, SIDE);
-    val left = ix_sub(k, k_int(k, n), first), side = k_int(k, SIDE);
+    val left = ix_sub(k, ix_size(k, n), first), side = k_int(k, SIDE);
     val x = k_prim(k, P_SELECT, k_prim(k, P_LT, left, side, 0), left, side);
     ix_bound(k, x, 1, SIDE);
     return x;
@@ -277,31 +277,65 @@ static struct shape outer_tiles(const struct map_loops *m, uint32_t across)
 
 static int64_t tile_columns(const struct map_loops *m) { return gpu_parts(m->size[m->n - 1], SIDE); }
 
+/* The number of tiles along a dimension for these values of the symbols. */
+static val tiles_now(const struct turn *t, uint32_t d)
+{
+    struct kernel *k = t->w->k;
+    int64_t n = t->m->size[d];
+    bool tiled = d == t->across || d + 1 == t->m->n;
+    return tiled ? ix_div(k, ix_add(k, ix_size(k, n), k_int(k, SIDE - 1)), SIDE) : ix_size(k, n);
+}
+
+static bool turn_is_symbolic(const struct turn *t)
+{
+    bool any = false;
+    for (uint32_t d = 0; d < t->m->n; d++)
+        any |= ix_symbolic(t->w->k, t->m->size[d]);
+    return any;
+}
+
+/* Sets the indices of tile p in the outer dimensions, and returns the number of the tile along the last one. */
+static val place_tile(struct turn *t, const struct shape *outer, int64_t columns, val p)
+{
+    struct kernel *k = t->w->k;
+    if (!turn_is_symbolic(t)) {
+        lower_unflatten(k, outer, ix_div(k, p, columns), t->index);
+        return ix_mod(k, p, columns);
+    }
+    val column;
+    p = ix_quotient(k, p, tiles_now(t, outer->rank), columns, &column);
+    for (uint32_t d = outer->rank; d-- > 0;)
+        p = ix_quotient(k, p, tiles_now(t, d), outer->dim[d], &t->index[d]);
+    return column;
+}
+
 static void emit_tiles(struct turn *t, struct element *element)
 {
     struct lowering *w = t->w;
     struct kernel *k = w->k;
     struct shape outer = outer_tiles(t->m, t->across);
-    int64_t columns = tile_columns(t->m);
-    k->extent = shape_count(&outer) * columns;
+    int64_t columns = tile_columns(t->m), extent = shape_count(&outer) * columns;
     bool wide = k->sched.width == WIDE;
+    struct tasks tasks;
+    val active = 0;
     w->loads = &t->loads;
     lower_scalars(w);
-    val p = k_loop(k, wide ? LOOP_GRID : LOOP_PARALLEL, k_int(k, 0), k_int(k, k->extent), 1);
-    lower_unflatten(k, &outer, ix_div(k, p, columns), t->index);
+    for (uint32_t d = 0; d < t->m->n && turn_is_symbolic(t); d++)
+        active = active ? ix_times(k, active, tiles_now(t, d)) : tiles_now(t, d);
+    val p = (wide ? lower_blocks : lower_tasks)(w, extent, active, &tasks), column;
+    column = place_tile(t, &outer, columns, p);
     t->first = ix_scale(k, t->index[t->across], SIDE);
-    t->last = ix_scale(k, ix_mod(k, p, columns), SIDE);
+    t->last = ix_scale(k, column, SIDE);
     if (wide) {
-        t->thread = k_loop(k, LOOP_BLOCK, k_int(k, 0), k_int(k, WIDE), 1);
+        t->thread = lower_threads(w, WIDE, &tasks);
         bring_wide(t, element);
         k_inst(k, L_BARRIER, KL_BOOL, 0, 0, 0, 0);
         store_wide(t, element);
-        k_end(k, t->thread);
     } else {
         bring(t, element);
         store(t, element);
     }
-    k_end(k, p);
+    lower_tasks_end(w, &tasks);
     w->loads = NULL;
 }
 

@@ -138,6 +138,6 @@ static void mpi_close(void *ctx)
 const struct carrier *kiln_carrier_mpi(void);
 __attribute__((visibility("default"))) const struct carrier *kiln_carrier_mpi(void)
 {
-    static const struct carrier mpi = {CARRIER_VERSION, "mpi", mpi_open, mpi_exchange, mpi_close};
+    static const struct carrier mpi = {CARRIER_VERSION, "mpi", mpi_open, mpi_exchange, NULL, mpi_close};
     return &mpi;
 }
