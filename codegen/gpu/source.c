@@ -303,6 +303,15 @@ static void open_phase_loop(struct emitter *m, val v)
              m->d->grid);
 }
 
+/* Does the loop have products of tiles? */
+static bool multiplies(const struct emitter *m, val loop)
+{
+    val v = loop + 1;
+    while (m->k->inst[v].op != L_MMA && !(m->k->inst[v].op == L_END && m->k->inst[v].a == loop))
+        v++;
+    return m->k->inst[v].op == L_MMA;
+}
+
 /* Carried values are variables that are all set at the end of an iteration. */
 static void open_loop(struct emitter *m, val v)
 {
@@ -336,6 +345,9 @@ static void open_loop(struct emitter *m, val v)
     source_line(m);
     if (i->kind == LOOP_UNROLLED && !m->d->table) {
         text_put(m->t, "#pragma unroll 4\n");
+        source_line(m);
+    } else if (i->kind == LOOP_SERIAL && m->unit && multiplies(m, v)) { /* a step is long, and has barriers */
+        text_put(m->t, "#pragma unroll 1\n");
         source_line(m);
     }
     if ((i->kind == LOOP_PARALLEL || i->kind == LOOP_GRID) && m->phase.extent < m->k->extent)

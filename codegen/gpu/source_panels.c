@@ -43,16 +43,20 @@ static bool has_phases(const struct emitter *m)
 /* All threads, and the copies, see the barriers from here on. */
 void source_begin_phases(struct emitter *m)
 {
-    each_barrier(m, "        phases_begin(b%u + i, %uu);\n");
-    if (!has_phases(m))
+    if (!has_phases(m) || m->phase.base) /* a later phase of the kernel has no roles */
         return;
+    each_barrier(m, "        phases_begin(b%u + i, %uu);\n");
     source_line(m);
     text_put(m->t, "proxy_fence();\n");
     source_line(m);
     text_put(m->t, "%s\n", m->d->barrier);
 }
 
-void source_end_phases(struct emitter *m) { each_barrier(m, "        phases_end(b%u + i);\n"); }
+void source_end_phases(struct emitter *m)
+{
+    if (!m->phase.base)
+        each_barrier(m, "        phases_end(b%u + i);\n");
+}
 
 /* A role gets fewer registers than the kernel's threads have at its start, or more. */
 void source_registers(struct emitter *m, uint64_t registers)

@@ -124,6 +124,8 @@ struct schedule {
             uint8_t stages;         /* steps that are in shared memory at a time  [chosen] */
             uint8_t async;          /* the unit reads panels in shared memory, while its threads go on (MMA_ASYNC) */
             uint8_t panels;         /* a thread of one more subgroup copies whole panels of both operands */
+            uint8_t pad;
+            uint32_t split;         /* elements of the contraction in a part, whole steps; 0: no parts */
         } dot_matrix;
         struct {
             uint16_t copy;          /* lanes of the loops that copy a panel whole  [chosen] */

@@ -89,6 +89,14 @@ void gpu_kernels_graph(struct kernel_set *s, const struct graph *g)
     add_graph_for(s, g, &caps, true);
 }
 
+static bool copies_panels(const struct kernel *k)
+{
+    for (val v = 1; v < k->ninst; v++)
+        if (k->inst[v].op == L_COPY_PANEL)
+            return true;
+    return false;
+}
+
 static void add_file(struct kernel_set *s, const char *path, bool kernel)
 {
     FILE *f = fopen(path, "r");
@@ -110,7 +118,8 @@ static void add_file(struct kernel_set *s, const char *path, bool kernel)
         gpu_kernels_graph(s, g);
     else if (kernel && kernel_parse(text, len, NULL, &k, &e))
         for (uint32_t i = 0; i < k.n; i++)
-            gpu_kernels_add(s, k.v[i]);
+            if (!copies_panels(k.v[i])) /* only CUDA's text has them */
+                gpu_kernels_add(s, k.v[i]);
     kernels_free(&k);
     graph_free(g);
 }
@@ -205,11 +214,13 @@ void gpu_kernels_matrix(struct kernel_set *s, const struct caps *caps)
     /* tiles of all sizes */
     static const struct { int64_t size[4]; uint8_t dtype, con_a, con_b; uint32_t processors; } product[] = {
         {{1, 64, 64, 40}, KL_BF16, 2, 1, 1}, {{2, 50, 40, 70}, KL_F16, 1, 2, 8}, {{1, 33, 35, 17}, KL_BF16, 2, 2, 100},
-        {{3, 16, 16, 5}, KL_F16, 1, 1, 100}, {{1, 70, 65, 9}, KL_BF16, 2, 1, 1}};
+        {{3, 16, 16, 5}, KL_F16, 1, 1, 100}, {{1, 70, 65, 9}, KL_BF16, 2, 1, 1},
+        {{1, 17, 33, 600}, KL_F16, 2, 1, 100}};
     /* of operands that are copied: each of the two along the contraction or not, with columns or rows left over */
     static const struct { int64_t size[4]; uint8_t dtype, con_a, con_b; uint32_t processors; } copied[] = {
         {{1, 136, 264, 200}, KL_BF16, 2, 1, 1}, {{1, 72, 136, 72}, KL_F16, 2, 2, 1},
-        {{2, 64, 64, 136}, KL_BF16, 1, 1, 2}, {{1, 40, 72, 328}, KL_F16, 1, 2, 1}};
+        {{2, 64, 64, 136}, KL_BF16, 1, 1, 2}, {{1, 40, 72, 328}, KL_F16, 1, 2, 1},
+        {{2, 24, 40, 1096}, KL_BF16, 2, 1, 100}}; /* the last one in parts of the contraction */
     for (unsigned i = 0; i < sizeof copied / sizeof *copied; i++) {
         struct caps target = *caps;
         struct graph *g = graph_new("copied");

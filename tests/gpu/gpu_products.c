@@ -22,8 +22,14 @@ static bool run_kernels(const struct program *p, const struct memory *m, struct 
         const struct kernel *k = p->kernel[cmd->kernel];
         void *buf[64];
         for (uint32_t b = 0; b < k->nbuf; b++)
-            buf[b] = k->buf[b].role == BUF_IN || k->buf[b].role == BUF_OUT ? address(m, &cmd->arg[b]) : NULL;
-        if (!kernel_round_trip(k, e) || !kernel_interp(k, buf, NULL, 0, k->extent, e))
+            buf[b] = k->buf[b].role == BUF_IN || k->buf[b].role == BUF_OUT ? address(m, &cmd->arg[b])
+                   : k->buf[b].role == BUF_WORKSPACE ? calloc((size_t)k->buf[b].count, dtype_size(k->buf[b].dtype))
+                   : NULL;
+        bool ok = kernel_round_trip(k, e) && kernel_interp(k, buf, NULL, 0, k->extent, e);
+        for (uint32_t b = 0; b < k->nbuf; b++)
+            if (k->buf[b].role == BUF_WORKSPACE)
+                free(buf[b]);
+        if (!ok)
             return false;
     }
     return true;
@@ -215,10 +221,25 @@ static void by_matrix_units(void)
             "copy_b async",
         "dot_matrix width 128 tile 64x128 block 64x128 step 64 kblock 104 unit 64x8x16 subgroup 128 stages 5 copy_a "
             "copy_b async",
+        "dot_matrix width 128 tile 64x128 block 64x128 step 64 kblock 104 unit 64x8x16 subgroup 128 stages 3 copy_a "
+            "copy_b async panels",
         "dot_matrix width 32 tile 16x16 block 16x16 step 32 kblock 104 unit 16x8x16 subgroup 32 stages 2 copy_a", NULL};
     try(KL_BF16, 40, 72, 104, PLAIN, async);
     try(KL_F16, 40, 72, 104, TURNED, async);
     try(KL_BF16, 40, 72, 104, EPILOGUE, async);
+    static const char *const parts[] = {
+        "dot_matrix width 128 tile 64x128 block 64x128 step 64 kblock 104",
+        "dot_matrix width 256 tile 64x64 block 64x128 step 64 kblock 104 unit 64x8x16 subgroup 128 stages 3 copy_a "
+            "copy_b async panels split 64",
+        "dot_matrix width 32 tile 16x16 block 16x16 step 32 kblock 104 unit 16x8x16 subgroup 32 stages 2 copy_a split "
+            "32", NULL};
+    rounded = true;               /* the sums of parts are added in another order */
+    try(KL_BF16, 40, 72, 104, PLAIN, parts);
+    try(KL_F16, 40, 72, 104, TURNED, parts);
+    rounded = false;
+    refuses(KL_BF16, "dot_matrix width 32 tile 16x16 block 16x16 step 32 kblock 16 panels", "panels: they are for");
+    refuses(KL_BF16, "dot_matrix width 32 tile 16x16 block 16x16 step 32 kblock 16 split 40",
+            "a whole number of steps");
     refuses(KL_BF16, "dot_matrix width 128 tile 64x64 block 64x64 step 64 kblock 16 async", "both operands are copied");
     refuses(KL_BF16, "dot_matrix width 128 tile 64x64 block 64x64 step 64 kblock 16 stages 2 copy_a copy_b async",
             "may be multiplied");

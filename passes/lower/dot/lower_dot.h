@@ -138,8 +138,10 @@ val dot_out(struct kernel *k, val carry);
 void dot_barrier(struct kernel *k);
 int64_t dot_parts(int64_t length, int64_t part);   /* length / part, rounded up */
 val dot_parts_now(const struct dot *d, int64_t length, int64_t part); /* the same for the symbols' values */
-/* Opens a GPU's grid of blocks: sets d->batch_index and the first row and column of the block. */
-void dot_open_blocks(struct dot *d, const struct schedule *s, struct tasks *t, val *i, val *j);
+/* Opens a GPU's grid of blocks: sets d->batch_index, the first row and column of the block, and which of `splits` parts
+ * of the contraction it has. */
+void dot_open_blocks(struct dot *d, const struct schedule *s, int64_t splits, struct tasks *t, val *split, val *i,
+                     val *j);
 /* Returns a mask: is index `free` of the operand's own dimension, which is divided into blocks of `side`, below its
  * length, and index `at` of the contraction below k?  Returns 0 if all elements exist.  beyond: `at` may be k or
  * more.  Sets the bounds of both indices to those of existing elements. */

@@ -218,7 +218,8 @@ void dot_emit_blocks(struct dot *d, const struct schedule *schedule)
     s.b = k_buf(k, BUF_SHARED, d->dtype, 2 * s.pitch_b * schedule->dot_blocks.step, 0);
     s.own = k_buf(k, BUF_REGISTER, d->dtype, (int64_t)schedule->dot_blocks.mr * schedule->dot_blocks.nr, 0);
     struct tasks tasks;
-    dot_open_blocks(d, schedule, &tasks, &s.i0, &s.j0);
+    val whole;
+    dot_open_blocks(d, schedule, 1, &tasks, &whole, &s.i0, &s.j0);
     s.t = lower_threads(w, s.threads, &tasks);
     val sums[QUARTERS];
     emit_sums(&s, sums);

@@ -23,8 +23,9 @@ static struct schedule of_shape(const struct dot *d, const struct dot_shape *x, 
 /* Is the number of blocks small enough for the grid? */
 static bool fits_grid(const struct dot *d, const struct schedule *s)
 {
+    int64_t splits = s->kind == SCHED_DOT_MATRIX && s->dot_matrix.split ? dot_parts(d->size.k, s->dot_matrix.split) : 1;
     return dot_parts(d->size.n, s->dot_blocks.block_n) * dot_parts(d->size.m, s->dot_blocks.block_m) <=
-           INT32_MAX / d->size.batch;
+           INT32_MAX / d->size.batch / splits;
 }
 
 /* Are there at least as many blocks as the GPU runs at once? */
@@ -187,6 +188,8 @@ static struct wrong wrong_matrix(const struct caps *c, const struct schedule *s)
         return (struct wrong){"step", "it is a whole number of the unit's steps"};
     if (s->dot_matrix.panels && (!s->dot_matrix.async || !c->panel_copies))
         return (struct wrong){"panels", "they are for an asynchronous unit of a target that copies panels"};
+    if (s->dot_matrix.split % step)
+        return (struct wrong){"split", "a part is a whole number of steps"};
     if (s->dot_matrix.stages < 2)
         return (struct wrong){"stages", "while one step is multiplied, another one is on its way"};
     struct wrong w = wrong_block(c, s, u->subgroup, matrix_bytes(s));
@@ -222,6 +225,25 @@ static void choose_stages(const struct dot *d, const struct caps *c, struct sche
             if (blocks * matrix_bytes(s) <= (int64_t)c->shared_bytes)
                 return;
     s->dot_matrix.stages = 2;
+}
+
+/* Divides the contraction into parts if the blocks have too few threads to occupy the device, as long as a part has
+ * enough elements and the parts' sums need little memory. */
+static void choose_split(const struct dot *d, const struct caps *c, struct schedule *s)
+{
+    enum { A_PROCESSOR = 256, SHORTEST = 256 };
+    const int64_t most_bytes = 64 << 20;
+    int64_t step = s->dot_matrix.step, results = d->size.batch * d->size.m * d->size.n;
+    int64_t threads = s->width + (s->dot_matrix.panels ? s->dot_matrix.subgroup : 0);
+    int64_t now = d->size.batch * dot_parts(d->size.m, s->dot_matrix.block_m) *
+                  dot_parts(d->size.n, s->dot_matrix.block_n) * threads;
+    if (d->symbolic)
+        return;
+    int64_t parts = dot_parts((int64_t)c->threads * A_PROCESSOR, now), most = d->size.k / SHORTEST;
+    parts = parts < most ? parts : most;
+    parts = parts < most_bytes / 4 / results ? parts : most_bytes / 4 / results;
+    if (parts > 1)
+        s->dot_matrix.split = (uint32_t)(dot_parts(dot_parts(d->size.k, parts), step) * step);
 }
 
 /* Do both factors have a dtype that the matrix units multiply? */
@@ -260,7 +282,10 @@ static bool choose_shape(const struct dot *d, const struct caps *c, const struct
         if (occupies(d, c, &x))
             break;
     }
-    return found && fits_grid(d, s);
+    if (!found || !fits_grid(d, s))
+        return false;
+    choose_split(d, c, s);
+    return true;
 }
 
 static bool choose_async(const struct dot *d, const struct caps *c, struct schedule *s)
@@ -350,6 +375,8 @@ static bool choose_wanted(const struct dot *d, const struct caps *c, struct sche
             legal = schedule_no(d->w, second ? "copy_b" : "copy_a",
                                 "the operand is not of whole vectors for each thread");
     }
+    if (legal && s->kind == SCHED_DOT_MATRIX && s->dot_matrix.split && d->symbolic)
+        legal = schedule_no(d->w, "split", "the contraction has no parts if a length is symbolic");
     if (legal && s->kind == SCHED_DOT_MATRIX && s->dot_matrix.panels && !has_views(d))
         legal = schedule_no(d->w, "panels", "an operand is no array of whole vectors whose distances are multiples");
     return end_blocks(d, s, legal);

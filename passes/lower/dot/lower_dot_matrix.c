@@ -30,6 +30,9 @@
  * So a slab of every tile, or a part of its columns, is stored to shared memory, and the epilogue reads it from
  * there.  A thread processes a vector of adjacent elements at a time, so that it stores them at once.
  *
+ * If there are few blocks, the contraction is divided into parts (`split`), each with blocks of its own, whose sums are
+ * stored in a workspace.  A second phase adds the parts' sums of each result, in order.
+ *
  * The unit adds products in an unspecified order (MMA_ANY), and a sum covers the whole contraction, without the
  * k-blocks of pass numerics.  For a contraction of length n the result differs from the exact one by at most n *
  * 2^-22 times the sum of the products' magnitudes; then it is rounded to the result's dtype. */
@@ -201,15 +204,17 @@ static void emit_sums(const struct subgroups *s, val *sum)
     struct kernel *k = s->d->w->k;
     struct part part[2];
     val next[MAX_SLABS], zero = dot_splat(k, k_bits(k, KL_F32, 0), s->unit.m, s->s.dot_matrix.nr);
-    int64_t length = s->s.dot_matrix.step, steps = dot_parts(s->d->size.k, length), stages = s->s.dot_matrix.stages;
+    int64_t length = s->s.dot_matrix.step, steps = s->steps, stages = s->s.dot_matrix.stages;
     bool async = s->s.dot_matrix.async;
     int64_t ahead = stages - 1 - async;
     for (int64_t i = 0; i < ahead; i++) {
-        begin_step(s, k_int(k, i * length), s->d->symbolic_k || s->d->size.k < (i + 1) * length, k_int(k, i), part);
+        bool beyond = s->splits > 1 || s->d->symbolic_k || s->d->size.k < (i + 1) * length;
+        begin_step(s, ix_add(k, s->k0, k_int(k, i * length)), beyond, k_int(k, i), part);
         end_step(s, k_int(k, i), part);
         commit(s);
     }
-    val step = k_loop(k, LOOP_SERIAL, k_int(k, 0), dot_parts_now(s->d, s->d->size.k, length), 1);
+    val step = k_loop(k, LOOP_SERIAL, k_int(k, 0),
+                      s->splits > 1 ? k_int(k, steps) : dot_parts_now(s->d, s->d->size.k, length), 1);
     for (unsigned i = 0; i < s->slabs; i++)
         sum[i] = dot_carry(k, zero);
     wait_for_copies(s, ahead - 1);
@@ -219,7 +224,7 @@ static void emit_sums(const struct subgroups *s, val *sum)
         dot_matrix_multiply(s, ix_mod(k, step, stages), sum, next);
     dot_matrix_commit(s);
     if (steps > ahead)
-        begin_step(s, ix_scale(k, later, length), true, stage, part);
+        begin_step(s, ix_add(k, s->k0, ix_scale(k, later, length)), true, stage, part);
     commit(s);
     if (!async)
         dot_matrix_multiply(s, ix_mod(k, step, stages), sum, next);
@@ -248,6 +253,15 @@ static int64_t results_together(const struct subgroups *s)
     return whole && s->d->w->nmember <= SMALL ? VECTOR : 1;
 }
 
+/* The index of a part's sum of result (m, n). */
+static val sum_index(const struct subgroups *s, val part, val m, val n)
+{
+    struct kernel *k = s->d->w->k;
+    val matrix = ix_add(k, ix_scale(k, part, s->d->size.batch), s->d->batch_index);
+    val row = ix_add(k, ix_scale(k, matrix, s->d->size.m), m);
+    return ix_add(k, ix_scale(k, row, s->d->size.n), n);
+}
+
 /* Stores the results of the thread's elements of a slab of all tiles.  Row r of the slab belongs to tile row r / M
  * and is row r % M there.  Column c belongs to tile column c / PART and is column c % PART of the part there. */
 static void emit_slab(const struct subgroups *s, val number)
@@ -264,8 +278,13 @@ static void emit_slab(const struct subgroups *s, val number)
     val m = ix_add(k, s->factor[0].first, row), n = ix_add(k, s->factor[1].first, of_tile);
     val mask = dot_if_there(s->d, &s->s, m, n), at = ix_add(k, ix_scale(k, r, s->out_row), col);
     ix_bound(k, n, 0, s->d->size.n - together);
-    for (int64_t j = 0; j < together; j++)
-        dot_epilogue(s->d, m, ix_add(k, n, k_int(k, j)), k_load(k, s->out, ix_add(k, at, k_int(k, j)), 0));
+    for (int64_t j = 0; j < together; j++) {
+        val sum = k_load(k, s->out, ix_add(k, at, k_int(k, j)), 0), column = ix_add(k, n, k_int(k, j));
+        if (s->splits > 1)
+            k_store(k, s->sums, sum_index(s, s->split, m, column), sum, 0);
+        else
+            dot_epilogue(s->d, m, column, sum);
+    }
     if (mask)
         k_end(k, mask);
     k_end(k, i);
@@ -396,6 +415,34 @@ void dot_matrix_place(struct subgroups *s, val number)
     s->tile_j = ix_mod(k, number, s->col_subgroups);
 }
 
+/* The second phase of a contraction in parts: each thread adds the parts' sums of a result, in order. */
+static void add_parts(const struct subgroups *s, int64_t threads)
+{
+    struct dot *d = s->d;
+    struct kernel *k = d->w->k;
+    int64_t results = d->size.batch * d->size.m * d->size.n, blocks = dot_parts(results, threads);
+    lower_next_phase(d->w);
+    k->extent += blocks;
+    val p = k_loop(k, LOOP_GRID, k_int(k, 0), k_int(k, blocks), 1);
+    val t = k_loop(k, LOOP_BLOCK, k_int(k, 0), k_int(k, threads), 1);
+    val e = ix_add(k, ix_scale(k, p, threads), t), there = 0;
+    k->inst[t].rows = s->s.dot_matrix.subgroup;
+    if (results % threads) {
+        there = k_if(k, k_prim(k, P_LT, e, k_int(k, results), 0));
+        ix_whole(k, e, 0, results - 1);
+    }
+    val row = ix_div(k, e, d->size.n), n = ix_mod(k, e, d->size.n), m = ix_mod(k, row, d->size.m);
+    d->batch_index = ix_div(k, row, d->size.m);
+    val part = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, s->splits), 1), sum = k_carry(k, k_bits(k, KL_F32, 0));
+    k_next(k, sum, k_prim(k, P_ADD, sum, k_load(k, s->sums, sum_index(s, part, m, n), 0), 0));
+    k_end(k, part);
+    dot_epilogue(d, m, n, k_out(k, sum));
+    if (there)
+        k_end(k, there);
+    k_end(k, t);
+    k_end(k, p);
+}
+
 void dot_emit_matrix(struct dot *d, const struct schedule *schedule)
 {
     struct lowering *w = d->w;
@@ -416,10 +463,15 @@ void dot_emit_matrix(struct dot *d, const struct schedule *schedule)
     s.factor[0] = factor_of(&s, false);
     s.factor[1] = factor_of(&s, true);
     s.out = k_buf(k, BUF_SHARED, KL_F32, slab_rows(schedule) * s.out_row, 0);
+    struct tasks tasks;
     if (copying)
         stages = dot_roles_stages(&s);
-    struct tasks tasks;
-    dot_open_blocks(d, schedule, &tasks, &s.factor[0].first, &s.factor[1].first);
+    s.splits = schedule->dot_matrix.split ? dot_parts(d->size.k, schedule->dot_matrix.split) : 1;
+    s.steps = dot_parts(s.splits > 1 ? schedule->dot_matrix.split : d->size.k, schedule->dot_matrix.step);
+    if (s.splits > 1)
+        s.sums = k_buf(k, BUF_WORKSPACE, KL_F32, s.splits * d->size.batch * d->size.m * d->size.n, 0);
+    dot_open_blocks(d, schedule, s.splits, &tasks, &s.split, &s.factor[0].first, &s.factor[1].first);
+    s.k0 = ix_scale(k, s.split, s.splits > 1 ? schedule->dot_matrix.split : 0);
     s.t = lower_threads(w, s.threads + copying, &tasks);
     k->inst[s.t].rows = schedule->dot_matrix.subgroup;
     if (copying) {
@@ -430,4 +482,6 @@ void dot_emit_matrix(struct dot *d, const struct schedule *schedule)
         dot_matrix_results(&s, sum);
     }
     lower_tasks_end(w, &tasks);
+    if (s.splits > 1)
+        add_parts(&s, s.threads + copying);
 }

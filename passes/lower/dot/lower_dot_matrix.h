@@ -26,6 +26,11 @@ struct subgroups {
     int64_t out_cols, out_row;      /* columns of this slab; elements from row to row */
     int64_t part;                   /* columns of a slab that belong to one tile */
     unsigned slabs, parts;          /* slabs of a tile; parts of a slab's columns */
+    /* The contraction is divided into so many parts of equal length, each with its own blocks; steps of a part; the
+     * block's part and its first index of the contraction; lbuf: the sums of all parts, if there are several. */
+    int64_t splits, steps;
+    val split, k0;
+    uint32_t sums;
     val t;                          /* number of the thread */
     val tile_i, tile_j;             /* row and column of its subgroup's tile, among the block's tiles */
 };

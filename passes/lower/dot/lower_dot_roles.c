@@ -84,7 +84,8 @@ static void copy_panels(const struct subgroups *s, bool second, uint32_t view, v
 {
     struct kernel *k = s->d->w->k;
     const struct factor *f = &s->factor[second];
-    val kk = ix_scale(k, step, s->s.dot_matrix.step), col = f->by_k ? kk : f->first, row = f->by_k ? f->first : kk;
+    val kk = ix_add(k, s->k0, ix_scale(k, step, s->s.dot_matrix.step));
+    val col = f->by_k ? kk : f->first, row = f->by_k ? f->first : kk;
     val batch = !k->err.code && k->buf[view].size[2] > 1 ? s->d->batch_index : k_int(k, 0);
     for (int64_t p = 0; p < panels_of(s, second); p++) {
         val more = k_int(k, p * PANEL_COLUMNS);
@@ -94,10 +95,10 @@ static void copy_panels(const struct subgroups *s, bool second, uint32_t view, v
     }
 }
 
-static void emit_copies(const struct subgroups *s, struct stages at, int64_t steps)
+static void emit_copies(const struct subgroups *s, struct stages at)
 {
     struct kernel *k = s->d->w->k;
-    const int64_t stages = s->s.dot_matrix.stages;
+    const int64_t stages = s->s.dot_matrix.stages, steps = s->steps;
     uint32_t a = view_of(s, false), b = view_of(s, true);
     val one = k_if(k, k_prim(k, P_EQ, s->t, k_int(k, s->threads), 0));
     val step = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, steps), 1);
@@ -112,10 +113,10 @@ static void emit_copies(const struct subgroups *s, struct stages at, int64_t ste
 
 /* ---- the role that multiplies ---- */
 
-static void emit_products(const struct subgroups *s, struct stages at, int64_t steps)
+static void emit_products(const struct subgroups *s, struct stages at)
 {
     struct kernel *k = s->d->w->k;
-    const int64_t stages = s->s.dot_matrix.stages;
+    const int64_t stages = s->s.dot_matrix.stages, steps = s->steps;
     val sum[MAX_SLABS], next[MAX_SLABS], zero = dot_splat(k, k_bits(k, KL_F32, 0), s->unit.m, s->s.dot_matrix.nr);
     val step = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, steps), 1);
     for (unsigned i = 0; i < s->slabs; i++)
@@ -140,14 +141,14 @@ static void emit_products(const struct subgroups *s, struct stages at, int64_t s
 void dot_emit_roles(struct subgroups *s, struct stages at)
 {
     struct kernel *k = s->d->w->k;
-    const int64_t subgroup = s->s.dot_matrix.subgroup, steps = dot_parts(s->d->size.k, s->s.dot_matrix.step);
+    const int64_t subgroup = s->s.dot_matrix.subgroup;
     val number = ix_div(k, s->t, subgroup), last = k_int(k, s->threads / subgroup);
     val copies = begin_role(s, k_prim(k, P_EQ, number, last, 0), COPYING_REGISTERS);
-    emit_copies(s, at, steps);
+    emit_copies(s, at);
     k_end(k, copies);
     val multiplies = begin_role(s, k_prim(k, P_LT, number, last, 0), MULTIPLYING_REGISTERS);
     s->t = ix_mod(k, s->t, s->threads); /* the same numbers, whose ranges are known */
     dot_matrix_place(s, ix_mod(k, number, s->threads / subgroup));
-    emit_products(s, at, steps);
+    emit_products(s, at);
     k_end(k, multiplies);
 }

@@ -54,14 +54,17 @@ val dot_parts_now(const struct dot *d, int64_t length, int64_t part)
                                   : k_int(k, dot_parts(length, part));
 }
 
-void dot_open_blocks(struct dot *d, const struct schedule *s, struct tasks *t, val *i, val *j)
+void dot_open_blocks(struct dot *d, const struct schedule *s, int64_t splits, struct tasks *t, val *split, val *i,
+                     val *j)
 {
     struct kernel *k = d->w->k;
     int64_t block_m = s->dot_blocks.block_m, block_n = s->dot_blocks.block_n;
     int64_t rows = dot_parts(d->size.m, block_m), cols = dot_parts(d->size.n, block_n);
     val rows_now = dot_parts_now(d, d->size.m, block_m), cols_now = dot_parts_now(d, d->size.n, block_n);
     val active = d->symbolic ? ix_times(k, ix_size(k, d->size.batch), ix_times(k, rows_now, cols_now)) : 0;
-    val p = lower_blocks(d->w, d->size.batch * rows * cols, active, t), row, col, number;
+    val p = lower_blocks(d->w, d->size.batch * rows * cols * splits, active, t), row, col, number;
+    *split = ix_mod(k, p, splits);
+    p = ix_div(k, p, splits);
     if (d->symbolic) {
         number = ix_quotient(k, p, cols_now, cols, &col);
         d->batch_index = ix_quotient(k, number, rows_now, rows, &row);
