@@ -8,11 +8,11 @@
 
 struct head {
     char magic[8];
-    uint32_t threads, nbuf, dynamic_bytes, unused;
+    uint32_t threads, nbuf, dynamic_bytes, nview;
     uint64_t size;                 /* size of the binary; before the binary come the bytes of `local`, one per buffer,
-                                      padded to a multiple of 8 */
+                                      padded to a multiple of 8, and the views */
 };
-static const char magic[8] = {'K', 'I', 'L', 'N', 'G', 'P', 'U', '2'};
+static const char magic[8] = {'K', 'I', 'L', 'N', 'G', 'P', 'U', '3'};
 
 static size_t round8(size_t n) { return (n + 7) & ~(size_t)7; }
 
@@ -21,28 +21,55 @@ bool gpu_code_open(const struct code *c, struct gpu_code *out, struct err *e)
     struct head h;
     if (c->size >= sizeof h)
         memcpy(&h, c->bytes, sizeof h);
-    if (c->size < sizeof h || memcmp(h.magic, magic, sizeof magic) || c->size - sizeof h < round8(h.nbuf) ||
-        c->size - sizeof h - round8(h.nbuf) != h.size || !h.threads || h.threads > MAX_THREADS)
+    size_t before = c->size >= sizeof h ? sizeof h + round8(h.nbuf) + h.nview * sizeof(struct gpu_view) : 0;
+    if (c->size < sizeof h || memcmp(h.magic, magic, sizeof magic) || c->size < before || c->size - before != h.size ||
+        !h.threads || h.threads > MAX_THREADS || h.nview > h.nbuf)
         return err_set(e, KL_ERR_COMPILE, "the code of a kernel for a GPU is damaged");
     const uint8_t *local = (const uint8_t *)c->bytes + sizeof h;
-    *out = (struct gpu_code){h.threads, h.nbuf, h.dynamic_bytes, local, local + round8(h.nbuf), h.size};
+    *out = (struct gpu_code){.threads = h.threads, .nbuf = h.nbuf, .dynamic_bytes = h.dynamic_bytes, .local = local,
+                             .view = (const void *)(local + round8(h.nbuf)), .nview = h.nview,
+                             .binary = (const char *)c->bytes + before, .size = h.size};
     return true;
 }
 
-static bool gpu_build_join(const struct source_info *info, uint32_t nbuf, const struct code *binary, struct code *out,
-                           struct err *e)
+/* View number b of the kernel. */
+static struct gpu_view view_of(const struct kernel *k, const struct source_info *info, uint32_t b)
 {
-    struct head h = {.threads = info->threads, .nbuf = nbuf, .dynamic_bytes = info->dynamic_bytes,
+    const struct lbuf *l = &k->buf[b];
+    struct gpu_view v = {.dtype = l->dtype, .cols = PANEL_COLUMNS, .first = l->first};
+    for (uint32_t of = 0; of < l->id; of++)
+        v.argument += !info->local[of];
+    for (val i = 1; i < k->ninst; i++)
+        if (k->inst[i].op == L_COPY_PANEL && k->inst[i].imm >> 32 == b)
+            v.rows = k->buf[(uint32_t)k->inst[i].imm].panel_rows;
+    memcpy(v.size, l->size, sizeof v.size);
+    memcpy(v.step, l->step, sizeof v.step);
+    return v;
+}
+
+static bool gpu_build_join(const struct source_info *info, const struct kernel *k, const struct code *binary,
+                           struct code *out, struct err *e)
+{
+    uint32_t nbuf = k->nbuf, nview = 0;
+    for (uint32_t b = 0; b < nbuf; b++)
+        nview += k->buf[b].role == BUF_VIEW;
+    struct head h = {.nview = nview, .threads = info->threads, .nbuf = nbuf, .dynamic_bytes = info->dynamic_bytes,
                      .size = binary->size};
     memcpy(h.magic, magic, sizeof magic);
-    out->size = sizeof h + round8(nbuf) + binary->size;
+    size_t before = sizeof h + round8(nbuf) + nview * sizeof(struct gpu_view);
+    out->size = before + binary->size;
     char *p = out->bytes = mem_alloc(out->size); /* the memory is zero */
     if (!p)
         return err_set(e, KL_ERR_MEMORY, "out of memory compiling a kernel");
     memcpy(p, &h, sizeof h);
     for (uint32_t b = 0; b < nbuf; b++)
         p[sizeof h + b] = info->local[b];
-    memcpy(p + sizeof h + round8(nbuf), binary->bytes, binary->size);
+    for (uint32_t b = 0, n = 0; b < nbuf; b++)
+        if (k->buf[b].role == BUF_VIEW) {
+            struct gpu_view v = view_of(k, info, b);
+            memcpy(p + sizeof h + round8(nbuf) + n++ * sizeof v, &v, sizeof v);
+        }
+    memcpy(p + before, binary->bytes, binary->size);
     return true;
 }
 
@@ -67,7 +94,7 @@ static bool gpu_build_build(const struct kernel *k, const char *language, const 
     if (ok && kind == EMIT_ASM)
         *out = binary;
     else if (ok)
-        ok = gpu_build_join(&info, k->nbuf, &binary, out, e);
+        ok = gpu_build_join(&info, k, &binary, out, e);
     if (!ok || kind != EMIT_ASM)
         mem_free(binary.bytes);
     source_info_free(&info);
@@ -173,7 +200,7 @@ static bool plugin_text(const struct kernel *k, enum emit_kind kind, struct code
     bool ok = (text && info.local) || err_set(e, KL_ERR_MEMORY, "out of memory compiling a kernel");
     struct code binary = {text, ok ? strlen(text) + 1 : 0};
     if (ok && kind == EMIT_OBJECT)
-        ok = gpu_build_join(&info, k->nbuf, &binary, out, e);
+        ok = gpu_build_join(&info, k, &binary, out, e);
     else if (ok) /* there is no other stage: a plug-in gets the kernel's text */
         *out = (struct code){text, binary.size - 1};
     if (!ok || kind == EMIT_OBJECT)

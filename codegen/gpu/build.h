@@ -3,6 +3,15 @@
 #ifndef KILN_GPU_BUILD_H
 #define KILN_GPU_BUILD_H
 #include "codegen/codegen.h"
+#include "ir/loop/loop.h"
+
+/* A view of an argument (BUF_VIEW), of which a kernel copies boxes of `cols` x `rows` elements to shared memory.  The
+ * launch gives the kernel a tensor map of it, before the other arguments. */
+struct gpu_view {
+    uint32_t argument;            /* number of the buffer, among the kernel's arguments */
+    uint32_t dtype, cols, rows;
+    int64_t first, size[VIEW_DIMS], step[VIEW_DIMS]; /* as in struct lbuf */
+};
 
 /* The contents of a struct code: all pointers point into it. */
 struct gpu_code {
@@ -10,6 +19,7 @@ struct gpu_code {
     uint32_t nbuf;                 /* number of the kernel's lbufs */
     uint32_t dynamic_bytes;        /* bytes of dynamic shared memory that a launch must give each block */
     const uint8_t *local;         /* per lbuf: it is not an argument */
+    const struct gpu_view *view; uint32_t nview;
     const void *binary;            /* 8-byte aligned if the struct code is */
     size_t size;
 };

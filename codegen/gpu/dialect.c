@@ -229,4 +229,5 @@ void dialect_architecture(const struct dialect *d, const char *features, struct 
         out->shared_bytes = d->shared_bytes_of(features ? features : d->arch);
     out->mma = unit_caps(d->matrix, features ? features : d->arch);
     out->mma_async = unit_caps(d->matrix_async, features ? features : d->arch);
+    out->panel_copies = out->mma_async.subgroup && !(features && strstr(features, NO_TENSOR_MAPS));
 }

@@ -6,8 +6,9 @@
 enum { PANEL_PLACE = 1024 };     /* bytes of the text of an index */
 enum { MAX_OPERAND = 64, MAX_THREAD_TILE = 256 }; /* bytes of an operand's text; elements of a tile */
 
-/* The use of a tile by a matrix unit. */
-enum source_role { ROLE_NONE, ROLE_A, ROLE_B, ROLE_SUM, ROLE_SUM_USED };
+/* The use of a tile by a matrix unit.  A tile that is no factor has the layout of sums, also if it is not of sums; of
+ * one column [Mx1] or one row [1xN] a thread has the elements that belong to its elements of the whole tile. */
+enum source_role { ROLE_NONE, ROLE_A, ROLE_B, ROLE_SUM, ROLE_SUM_USED, ROLE_COLUMN, ROLE_ROW };
 
 /* Adjacent elements that are accessed at once: the first and the last of their instructions, this element's number, and
  * how many there are; 0: the access is not part of a pack. */
@@ -48,6 +49,7 @@ struct emitter {
                                      none */
     /* the element of a tile that is being emitted; with a unit, col is the number of the lane's variable */
     unsigned row, col;
+    val tile;                     /* with a unit: the tile that it is an element of; 0: none */
     unsigned depth;
 };
 
@@ -62,6 +64,8 @@ const char *source_index(const struct emitter *m, val v, bool *fits, char out[MA
 void source_prim(struct emitter *m, val v);       /* each of these declares v */
 void source_mma(struct emitter *m, val v);
 void source_fold(struct emitter *m, val v);
+/* Emits low = f(low, high) of fold v, which is NaN if any of both is NaN. */
+void source_fold_step(struct emitter *m, val v, const char *low, const char *high);
 void source_interleave(struct emitter *m, val v);
 const char *source_bits(unsigned dtype, const char *bits, char *out, size_t size); /* the expression of a value whose
                                                                                       bits are the u64 expression
@@ -92,6 +96,11 @@ unsigned source_elements(const struct emitter *m, val v); /* number of variables
 void source_matrix_load(struct emitter *m, val v);  /* if there is a unit, each of these handles a whole tile */
 void source_matrix_store(struct emitter *m, val v);
 void source_matrix_mma(struct emitter *m, val v);
+/* The number of the variable of tile v that belongs to variable m->col of tile m->tile. */
+unsigned source_matrix_variable(const struct emitter *m, val v);
+void source_matrix_number(struct emitter *m, val v);  /* element m->col of the numbers of rows or columns */
+void source_matrix_fold(struct emitter *m, val v);
+void source_matrix_factor(struct emitter *m, val v);  /* sums that are converted to a factor */
 
 /* ---- source_async.c ---- */
 static inline bool source_is_async(const struct emitter *m) { return m->unit && m->unit->caps.async; }
@@ -104,6 +113,14 @@ bool source_matrix_in_place(const struct emitter *m, val v); /* does v use the v
 bool source_panel_place(const struct emitter *m, uint32_t b, val index, char *out, size_t size);
 void source_async_load(struct emitter *m, val v);
 void source_async_mma(struct emitter *m, val v);
+
+/* ---- source_panels.c ---- */
+void source_begin_phases(struct emitter *m);      /* at the start of a block: the barriers with phases */
+void source_end_phases(struct emitter *m);
+void source_registers(struct emitter *m, uint64_t registers); /* at the start of a role; 0: unchanged */
+void source_copy_panel(struct emitter *m, val v);
+void source_arrive(struct emitter *m, val v);
+void source_await(struct emitter *m, val v);
 
 /* ---- source_range.c ---- */
 bool source_ranges(struct emitter *m);            /* sets narrow; false: out of memory */

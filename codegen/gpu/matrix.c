@@ -12,6 +12,11 @@
     "                 : \"+f\"(d0), \"+f\"(d1), \"+f\"(d2), \"+f\"(d3)\n" \
     "                 : \"r\"(a0), \"r\"(a1), \"r\"(a2), \"r\"(a3), \"r\"(b0), \"r\"(b1));\n}\n"
 
+/* Two halves, rounded to nearest even, the first one in the lower bits. */
+#define CUDA_HALVES(T) \
+    "FUNCTION u32 halves_" T "(f32 low, f32 high)\n{\n    u32 x;\n" \
+    "    asm(\"cvt.rn." T "x2.f32 %0, %1, %2;\" : \"=r\"(x) : \"f\"(high), \"f\"(low));\n    return x;\n}\n"
+
 #define CUDA_ROWS(NAME, X, REFERENCES, REGISTERS, AT, OUT) \
     "FUNCTION void rows_" NAME "(" REFERENCES ", const u16 *row)\n{\n" \
     "    const u32 at = u32(__cvta_generic_to_shared(row));\n" \
@@ -24,7 +29,8 @@
               "\"=r\"(r0), \"=r\"(r1), \"=r\"(r2), \"=r\"(r3)")
 
 static const char nvidia_prelude[] =
-    CUDA_MMA("f16") CUDA_MMA("bf16") CUDA_ROWS_2("", ".shared.b16") CUDA_ROWS_2("_turned", ".trans.shared.b16")
+    CUDA_MMA("f16") CUDA_MMA("bf16") CUDA_HALVES("f16") CUDA_HALVES("bf16")
+    CUDA_ROWS_2("", ".shared.b16") CUDA_ROWS_2("_turned", ".trans.shared.b16")
     CUDA_ROWS_4("", ".shared.b16") CUDA_ROWS_4("_turned", ".trans.shared.b16");
 
 static uint32_t nvidia_dtypes(const char *arch)
@@ -44,7 +50,8 @@ static uint32_t nvidia_async_dtypes(const char *arch)
  *     sum row group (c2 c3: + 8); column 2 number + 0, 1 */
 const struct matrix_unit matrix_nvidia = {
     .prelude = nvidia_prelude,
-    .caps = {.subgroup = 32, .m = 16, .n = 8, .k = 16, .dtypes = 1u << KL_F16 | 1u << KL_BF16, .most_n = 256},
+    .caps = {.subgroup = 32, .m = 16, .n = 8, .k = 16, .dtypes = 1u << KL_F16 | 1u << KL_BF16, .most_n = 256,
+             .chains = 1},
     .dtypes = nvidia_dtypes,
     .a = {8, {.div = 4, .mod = 8, .scale = 1, .at = {0, 0, 8, 8, 0, 0, 8, 8}},
              {.div = 1, .mod = 4, .scale = 2, .at = {0, 1, 0, 1, 8, 9, 8, 9}}},
@@ -57,6 +64,37 @@ const struct matrix_unit matrix_nvidia = {
 #define CUDA_STATEMENT(FUNCTION_NAME, PTX) \
     "FUNCTION void " FUNCTION_NAME "()\n{\n    asm volatile(\"" PTX ";\" ::: \"memory\");\n}\n"
 
+/* PTX ISA, "Parallel Synchronization and Communication Instructions: mbarrier", "Data Movement and Conversion
+ * Instructions: cp.async.bulk.tensor" and "setmaxnreg".  phases_wait returns when the phase of this parity is complete;
+ * a new barrier is in phase 0, so the one before, of parity 1, counts as complete. */
+#define PHASES \
+    "struct alignas(64) tensor_map { u64 word[16]; };\n" \
+    "#define shared_address(p) u32(__cvta_generic_to_shared(p))\n" \
+    "FUNCTION void phases_begin(u64 *b, u32 arrivals)\n{\n" \
+    "    asm volatile(\"mbarrier.init.shared::cta.b64 [%0], %1;\" :: \"r\"(shared_address(b)), \"r\"(arrivals) : " \
+    "\"memory\");\n}\n" \
+    "FUNCTION void phases_end(u64 *b)\n{\n" \
+    "    asm volatile(\"mbarrier.inval.shared::cta.b64 [%0];\" :: \"r\"(shared_address(b)) : \"memory\");\n}\n" \
+    "FUNCTION void phases_arrive(u64 *b)\n{\n" \
+    "    asm volatile(\"mbarrier.arrive.shared::cta.b64 _, [%0];\" :: \"r\"(shared_address(b)) : \"memory\");\n}\n" \
+    "FUNCTION void phases_announce(u64 *b, u32 bytes)\n{\n" \
+    "    asm volatile(\"mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;\" :: \"r\"(shared_address(b)), " \
+    "\"r\"(bytes) : \"memory\");\n}\n" \
+    "FUNCTION void phases_wait(u64 *b, u32 parity)\n{\n    u32 done = 0u;\n    do {\n" \
+    "        asm volatile(\"{\\n.reg .pred p;\\nmbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\\n\"\n" \
+    "                     \"selp.u32 %0, 1, 0, p;\\n}\" : \"=r\"(done) : \"r\"(shared_address(b)), \"r\"(parity) : " \
+    "\"memory\");\n    } while (!done);\n}\n" \
+    "FUNCTION void copy_panel(u16 *to, const tensor_map *map, i32 x, i32 y, i32 z, u64 *b)\n{\n" \
+    "    asm volatile(\"cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], \"\n" \
+    "                 \"[%1, {%2, %3, %4}], [%5];\" :: \"r\"(shared_address(to)), \"l\"(map), \"r\"(x), \"r\"(y), " \
+    "\"r\"(z), \"r\"(shared_address(b))\n                 : \"memory\");\n}\n" \
+    "template <int n> FUNCTION void registers_fewer()\n{\n" \
+    "    asm volatile(\"setmaxnreg.dec.sync.aligned.u32 %0;\" :: \"n\"(n));\n}\n" \
+    "template <int n> FUNCTION void registers_more()\n{\n" \
+    "    asm volatile(\"setmaxnreg.inc.sync.aligned.u32 %0;\" :: \"n\"(n));\n}\n" \
+    "template <int n> FUNCTION void role_barrier()\n{\n" \
+    "    asm volatile(\"bar.sync 1, %0;\" :: \"n\"(n) : \"memory\");\n}\n"
+
 /* panel_place is the place of element e of an array of [rows x cols] matrices.  A matrix consists of panels of 64
  * columns, one after another.  A row of a panel has 128 bytes in chunks of 16, and the chunk's number is combined by
  * xor with the row's number modulo 8. */
@@ -64,14 +102,15 @@ static const char nvidia_async_prelude[] =
     "template <u32 rows, u32 cols> FUNCTION u32 panel_place(u32 e)\n{\n"
     "    const u32 r = e / cols % rows, c = e % cols;\n"
     "    return e / (rows * cols) * (rows * cols) + c / 64u * (rows * 64u) + r * 64u + (c % 64u ^ r % 8u * 8u);\n}\n"
-    "FUNCTION u64 panel_descriptor(const u16 *p, u32 leading)\n{\n"
-    "    return u64(u32(__cvta_generic_to_shared(p)) >> 4 & 0x3fffu) | u64(leading) << 16 | u64(64) << 32 | "
-    "u64(1) << 62;\n}\n"
+    "FUNCTION u64 panel_descriptor(const u16 *p, u32 leading, u32 more)\n{\n"
+    "    const u32 low = (u32(__cvta_generic_to_shared(p)) >> 4 & 0x3fffu | leading << 16) + more;\n"
+    "    return u64(1u << 30 | 64u) << 32 | low;\n}\n"
     CUDA_STATEMENT("products_fence", "wgmma.fence.sync.aligned")
     CUDA_STATEMENT("products_commit", "wgmma.commit_group.sync.aligned")
     CUDA_STATEMENT("proxy_fence", "fence.proxy.async.shared::cta")
     "template <int left> FUNCTION void products_wait()\n{\n"
-    "    asm volatile(\"wgmma.wait_group.sync.aligned %0;\" :: \"n\"(left) : \"memory\");\n}\n";
+    "    asm volatile(\"wgmma.wait_group.sync.aligned %0;\" :: \"n\"(left) : \"memory\");\n}\n"
+    PHASES;
 
 /* NVIDIA's sm_90a: wgmma.mma_async.m64nNk16 (PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions").  N is a
  * multiple of 8 up to 256; the numbers below are for 8 columns.  In the terms of mma.sync above, with warp = lane / 32,

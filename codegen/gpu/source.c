@@ -31,6 +31,8 @@ static bool can_say(struct emitter *m)
         const struct linst *i = &m->k->inst[v];
         if (source_elements(m, v) > MAX_THREAD_TILE)
             return refuse(m, "it has tiles of more than 256 elements a thread");
+        if ((i->op == L_COPY_PANEL || i->op == L_ARRIVE || i->op == L_AWAIT) && !source_is_async(m))
+            return refuse(m, "it has copies of panels");
         if (m->own_threads && i->op == L_LOOP && i->kind == LOOP_VECTOR)
             return refuse(m, "it has vector loops among its threads");
     }
@@ -88,7 +90,7 @@ static bool place_buffers(struct emitter *m, unsigned arrays)
         const struct lbuf *l = &m->k->buf[b];
         s->local[b] = buf_is_local(l->role);
         m->shares |= l->role == BUF_SHARED;
-        if (l->role == BUF_SHARED)
+        if (l->role == BUF_SHARED || l->role == BUF_PHASES)
             s->shared_bytes = (uint32_t)shared_end(m, b, shared_start(m, b, s->shared_bytes));
     }
     /* Kernels with shared buffers have no vector loops, so they have no exchange arrays. */
@@ -115,11 +117,16 @@ static bool place_buffers(struct emitter *m, unsigned arrays)
 
 static void open_c(struct emitter *m, const char *entry)
 {
-    bool tiles = false;
-    for (val v = 1; v < m->k->ninst; v++)
+    bool tiles = false, chains = false; /* chains of products need more registers than TILE_BOUNDS leaves */
+    for (val v = 1; v < m->k->ninst; v++) {
         tiles |= m->k->inst[v].op == L_MMA;
-    const char *bounds = tiles && !source_is_async(m) ? "TILE_BOUNDS" : "__launch_bounds__";
+        chains |= m->k->inst[v].op == L_MMA && m->k->inst[m->k->inst[v].a].op == L_OP(P_CAST);
+    }
+    const char *bounds = tiles && !chains && !source_is_async(m) ? "TILE_BOUNDS" : "__launch_bounds__";
     text_put(m->t, "extern \"C\" __global__ void %s(%u) %s(", bounds, m->info.threads, entry);
+    for (uint32_t b = 0; b < m->k->nbuf; b++)
+        if (m->k->buf[b].role == BUF_VIEW)
+            text_put(m->t, "const __grid_constant__ tensor_map b%u, ", b);
     for (uint32_t b = 0; b < m->k->nbuf; b++) {
         const struct lbuf *l = &m->k->buf[b];
         const char *name = l->role == BUF_SCRATCH ? "work" : "b";
@@ -159,7 +166,7 @@ static void declare_local(struct emitter *m, unsigned arrays)
     }
     for (uint32_t b = 0; b < m->k->nbuf; b++) {
         const struct lbuf *l = &m->k->buf[b];
-        if (!m->info.local[b])
+        if (!m->info.local[b] || l->role == BUF_VIEW)
             continue;
         source_line(m);
         if (m->info.dynamic_bytes && l->role != BUF_REGISTER) {
@@ -241,12 +248,13 @@ static void read_slot(struct emitter *m, val v)
 static void each_element(struct emitter *m, val v, void (*what)(struct emitter *, val))
 {
     const struct linst *i = &m->k->inst[v], *x = i->op == L_NEXT ? &m->k->inst[i->b] : i;
+    m->tile = !x->cols || !m->unit ? 0 : i->op == L_NEXT ? i->b : v;
     for (unsigned e = 0, n = source_elements(m, i->op == L_NEXT ? i->b : v); e < n; e++) {
         m->row = x->cols && !m->unit ? e / x->cols : 0;
         m->col = x->cols ? e - m->row * x->cols : 0;
         what(m, v);
     }
-    m->row = m->col = 0;
+    m->row = m->col = m->tile = 0;
 }
 
 static void declare_carry(struct emitter *m, val c)
@@ -320,6 +328,7 @@ static void open_loop(struct emitter *m, val v)
         m->depth++;
         source_line(m);
         text_put(m->t, "%s%s v%u = %s(t);\n", m->d->local, n, v, n);
+        source_begin_phases(m);
         return;
     }
     for (val c = v + 1; c < m->k->ninst && m->k->inst[c].op == L_CARRY; c++)
@@ -360,6 +369,7 @@ static void close_nest(struct emitter *m, val end)
     if (head->op == L_LOOP && head->kind == LOOP_BLOCK && m->shares) {
         source_line(m);
         text_put(m->t, "%s\n", m->d->barrier);
+        source_end_phases(m);
     }
     m->depth--;
     source_line(m);
@@ -381,9 +391,12 @@ static void source_put_columns(struct emitter *m, val v)
 {
     const struct linst *i = &m->k->inst[v];
     char x[MAX_OPERAND];
-    m->col += (unsigned)i->imm;
+    unsigned first = (unsigned)i->imm;
+    if (m->unit)
+        first = first / m->unit->caps.n * m->unit->sum.elements;
+    m->col += first;
     source_operand(m, i->a, x);
-    m->col -= (unsigned)i->imm;
+    m->col -= first;
     source_declare(m, v);
     text_put(m->t, "%s;\n", x);
 }
@@ -399,6 +412,10 @@ static bool is_subgroup_number(const struct emitter *m, const struct linst *i)
 /* The number of a tile's row or column. */
 static void source_number(struct emitter *m, val v)
 {
+    if (m->unit) {
+        source_matrix_number(m, v);
+        return;
+    }
     source_declare(m, v);
     text_put(m->t, "i64(%u);\n", m->k->inst[v].kind == TILE_ROWS ? m->row : m->col);
 }
@@ -445,6 +462,10 @@ static bool emit_inst(struct emitter *m, val v)
         return true;
     case L_BARRIER:
         source_line(m);
+        if (i->imm) {
+            text_put(m->t, "role_barrier<%" PRIu64 ">();\n", i->imm);
+            return true;
+        }
         /* the unit must see what threads have stored or copied */
         text_put(m->t, source_is_async(m) && products_follow(m, v) ? "proxy_fence(); %s\n" : "%s\n", m->d->barrier);
         return true;
@@ -463,6 +484,7 @@ static bool emit_inst(struct emitter *m, val v)
         source_line(m);
         text_put(m->t, "if (%s) {\n", source_operand(m, i->a, x));
         m->depth++;
+        source_registers(m, i->imm);
         return true;
     case L_END:
         close_nest(m, v);
@@ -487,6 +509,15 @@ static bool emit_inst(struct emitter *m, val v)
     case L_COPY:
         source_copy(m, v);
         return true;
+    case L_COPY_PANEL:
+        source_copy_panel(m, v);
+        return true;
+    case L_ARRIVE:
+        source_arrive(m, v);
+        return true;
+    case L_AWAIT:
+        source_await(m, v);
+        return true;
     case L_COLUMNS:
         if (!source_matrix_in_place(m, v))
             each_element(m, v, source_put_columns);
@@ -507,7 +538,7 @@ static bool emit_inst(struct emitter *m, val v)
             each_element(m, v, source_mma);
         return true;
     case L_LANE_REDUCE:
-        source_fold(m, v);
+        (i->cols ? source_matrix_fold : source_fold)(m, v);
         return true;
     case L_INTERLEAVE:
         source_interleave(m, v);
@@ -520,7 +551,10 @@ static bool emit_inst(struct emitter *m, val v)
             text_put(m->t, "uniform(i32(t / %uu));\n", m->unit->caps.subgroup);
             return true;
         }
-        each_element(m, v, source_prim);
+        if (m->unit && m->role[v] == ROLE_A)
+            source_matrix_factor(m, v);
+        else
+            each_element(m, v, source_prim);
         return true;
     }
 }

@@ -42,6 +42,9 @@ struct matrix_unit {
  * wait; or the language's asynchronous copies (sm_80 and later: kernels with copies are only made for these). */
 enum source_copies { COPIES_ELEMENTS, COPIES_LATE, COPIES_ASYNC };
 
+/* A word of the features of a device whose driver makes no tensor maps, so that kernels cannot copy panels. */
+#define NO_TENSOR_MAPS "-tensor_maps"
+
 struct dialect {
     const char *name;
     const char *prelude;          /* emitted once, before kernels */

@@ -194,14 +194,20 @@ bool source_matrix_in_place(const struct emitter *m, val v)
 
 void source_async_load(struct emitter *m, val v)
 {
+    enum { UNIT = 8 };              /* elements */
     const struct linst *i = &m->k->inst[v];
     enum source_role role = (enum source_role)m->role[v];
     struct linear l;
     factor_start(m, i, role, &l);
     source_line(m);
-    text_put(m->t, "const u64 v%u = panel_descriptor(b%u + (", v, (unsigned)i->imm);
+    /* what is added to the buffer's descriptor is in units of 16 bytes; all steps are multiples of it */
+    l.constant /= UNIT;
+    for (unsigned t = 0; t < l.n; t++)
+        l.by[t] /= UNIT;
+    text_put(m->t, "const u64 v%u = panel_descriptor(b%u, %uu, ", v, (unsigned)i->imm,
+             along_contraction(i, role) ? 1u : panels_of(m, i)->panel_rows * 8u);
     put_linear(m, &l, m->t);
-    text_put(m->t, "), %uu);\n", along_contraction(i, role) ? 1u : panels_of(m, i)->panel_rows * 8u);
+    text_put(m->t, ");\n");
 }
 
 /* PTX's statement, which adds products to d.  Its operands: d, the descriptors of a and b, whether d is added to, the

@@ -174,7 +174,7 @@ bool source_packs(struct emitter *m)
             width = (uint32_t)k->inst[i->b].imm;
         bool exchange = (i->op == L_LANE_REDUCE || i->op == L_INTERLEAVE) && exchanges(m, v, width);
         if (m->barrier[v] || exchange || i->op == L_LOOP || i->op == L_END || i->op == L_IF || i->op == L_BARRIER ||
-            i->op == L_SYNC || i->op == L_WAIT || i->op == L_ATOMIC)
+            i->op == L_SYNC || i->op == L_WAIT || i->op == L_ATOMIC || i->op == L_ARRIVE || i->op == L_AWAIT)
             pack_region(&r);
         bool access = i->op == L_LOAD || i->op == L_STORE;
         if (access && source_linear(k, i->a, &r.v[r.n].index))

@@ -26,7 +26,7 @@ static bool source_matrix_take(struct emitter *m, val v, enum source_role role)
     return true;
 }
 
-/* Is v a factor?  A factor is loaded with the layout of its role, so it has one role only. */
+/* May v be a factor?  A factor is loaded with the layout of its role, so it has one role only. */
 static bool is_factor(struct emitter *m, val v, enum source_role role)
 {
     const struct linst *i = &m->k->inst[v];
@@ -37,6 +37,45 @@ static bool is_factor(struct emitter *m, val v, enum source_role role)
         source_matrix_take(m, v, role);
 }
 
+/* May v, sums that are converted to the dtype of factors, be a factor a? */
+static bool is_chained(struct emitter *m, val v)
+{
+    const struct linst *i = &m->k->inst[v];
+    const struct mma_caps *c = &m->d->matrix->caps;
+    return c->chains && i->op == L_OP(P_CAST) && m->k->inst[i->a].dtype == KL_F32 && i->rows % c->m == 0 &&
+           i->cols % c->k == 0 && c->dtypes >> i->dtype & 1 && source_matrix_take(m, v, ROLE_A);
+}
+
+/* The role of a tile that is no factor, by its shape; ROLE_NONE: it is no tile of the unit. */
+static enum source_role role_of_shape(const struct emitter *m, const struct linst *i)
+{
+    const struct mma_caps *c = &m->d->matrix->caps;
+    bool rows = i->rows % c->m == 0, cols = i->cols % c->n == 0;
+    return rows && cols ? ROLE_SUM : rows && i->cols == 1 ? ROLE_COLUMN : cols && i->rows == 1 ? ROLE_ROW : ROLE_NONE;
+}
+
+static bool is_whole(const struct emitter *m, val v)
+{
+    return !m->k->inst[v].cols || m->role[v] == ROLE_SUM || m->role[v] == ROLE_COLUMN || m->role[v] == ROLE_ROW;
+}
+
+/* Gives a tile that is no factor its role.  Its operands are no factors either. */
+static bool take_shape(struct emitter *m, val v)
+{
+    const struct linst *i = &m->k->inst[v];
+    enum source_role role = role_of_shape(m, i);
+    bool operands = is_whole(m, i->a) && is_whole(m, i->b) && is_whole(m, i->c);
+    return role && (operands || i->op == L_LOAD || i->op == L_INDEX) && source_matrix_take(m, v, role);
+}
+
+/* A fold is done within the lanes that have a row, or leaves whole fragments. */
+static bool is_fold(const struct emitter *m, const struct linst *i)
+{
+    return m->d->matrix->caps.chains && m->role[i->a] == ROLE_SUM &&
+           (i->cols == 1 || i->cols % m->d->matrix->caps.n == 0) &&
+           m->k->inst[i->a].rows == m->d->matrix->caps.m;
+}
+
 static bool has_text(struct emitter *m, val v)
 {
     const struct linst *i = &m->k->inst[v];
@@ -45,23 +84,27 @@ static bool has_text(struct emitter *m, val v)
     case L_LOOP:
         return i->kind != LOOP_BLOCK || i->rows == c->subgroup;
     case L_LOAD:
-        return true; /* is_factor checks it where it is used */
+        return !i->cols || m->role[v] || (is_stride(m, i->d) && is_whole(m, i->b) && take_shape(m, v));
     case L_MMA:
-        return i->kind == MMA_ANY && m->role[i->c] == ROLE_SUM && is_factor(m, i->a, ROLE_A) &&
-            is_factor(m, i->b, ROLE_B) &&
-               source_matrix_take(m, v, ROLE_SUM);
-    case L_SPLAT:
-    case L_CARRY:
-    case L_OUT:
-        return !i->cols || (i->dtype == KL_F32 && i->rows % c->m == 0 && i->cols % c->n == 0 &&
-                            (i->op == L_SPLAT || m->role[i->a] == ROLE_SUM) && source_matrix_take(m, v, ROLE_SUM));
+        return i->kind == MMA_ANY && m->role[i->c] == ROLE_SUM && source_matrix_take(m, v, ROLE_SUM);
+    case L_COLUMNS:
+        return m->role[i->a] == ROLE_SUM && i->rows == c->m && i->imm % c->n == 0 && take_shape(m, v);
+    case L_LANE_REDUCE:
+        return !i->cols || (is_fold(m, i) && take_shape(m, v));
     case L_NEXT:
-        return !m->k->inst[i->b].cols || m->role[i->b] == ROLE_SUM;
+        return !m->k->inst[i->b].cols || is_whole(m, i->b);
     case L_STORE:
-        return !m->k->inst[i->b].cols || (m->role[i->b] == ROLE_SUM && !i->c && is_stride(m, i->d));
+        return !m->k->inst[i->b].cols || (is_whole(m, i->b) && is_whole(m, i->c) && is_stride(m, i->d));
     default:
-        return !i->cols;
+        return !i->cols || m->role[v] == ROLE_A || take_shape(m, v);
     }
+}
+
+/* Gives the factors of product v their roles. */
+static bool take_factors(struct emitter *m, val v)
+{
+    const struct linst *i = &m->k->inst[v];
+    return (is_factor(m, i->a, ROLE_A) || is_chained(m, i->a)) && is_factor(m, i->b, ROLE_B);
 }
 
 void source_matrix(struct emitter *m)
@@ -73,11 +116,11 @@ void source_matrix(struct emitter *m)
     memset(m->role, 0, m->k->ninst);
     bool products = false, ok = m->d->matrix;
     for (val v = 1; ok && v < m->k->ninst; v++) {
-        ok = has_text(m, v);
         products |= m->k->inst[v].op == L_MMA;
+        ok = m->k->inst[v].op != L_MMA || take_factors(m, v);
     }
-    for (val v = 1; ok && v < m->k->ninst; v++)
-        ok = !(m->k->inst[v].op == L_LOAD && m->k->inst[v].cols && !m->role[v]);
+    for (val v = 1; ok && products && v < m->k->ninst; v++)
+        ok = has_text(m, v);
     m->unit = ok && products ? m->d->matrix : NULL;
 }
 
@@ -93,9 +136,69 @@ static unsigned fragments(const struct emitter *m, val v) /* number of fragments
 static unsigned registers(const struct emitter *m, val v)
 {
     enum source_role role = (enum source_role)m->role[v];
-    if (role == ROLE_SUM || role == ROLE_SUM_USED)
+    if (role != ROLE_A && role != ROLE_B)
         return m->unit->sum.elements;
     return (role == ROLE_A ? m->unit->a.elements : m->unit->b.elements) / 2;
+}
+
+/* The number of a lane's element e of a sum among the elements with different indices along an axis. */
+static unsigned axis_number(const struct fragment_axis *x, unsigned elements, unsigned e)
+{
+    unsigned n = 0;
+    for (unsigned f = 0; f < elements; f++) {
+        bool again = false;
+        for (unsigned g = 0; g < f; g++)
+            again |= x->at[g] == x->at[f];
+        n += !again && x->at[f] < x->at[e];
+    }
+    return n;
+}
+
+static unsigned axis_count(const struct fragment_axis *x, unsigned elements)
+{
+    unsigned n = 0;
+    for (unsigned e = 0; e < elements; e++)
+        n = axis_number(x, elements, e) + 1 > n ? axis_number(x, elements, e) + 1 : n;
+    return n;
+}
+
+/* The index of number n along the axis. */
+static unsigned axis_at(const struct fragment_axis *x, unsigned elements, unsigned n)
+{
+    unsigned e = 0;
+    while (e + 1 < elements && axis_number(x, elements, e) != n)
+        e++;
+    return x->at[e];
+}
+
+unsigned source_matrix_variable(const struct emitter *m, val v)
+{
+    const struct fragment *f = &m->unit->sum;
+    unsigned part = m->col / f->elements, e = m->col % f->elements, role = m->role[v];
+    if (!m->tile || role == m->role[m->tile] || (role != ROLE_COLUMN && role != ROLE_ROW))
+        return m->col;
+    unsigned across = m->k->inst[m->tile].cols / m->unit->caps.n;
+    return role == ROLE_COLUMN
+               ? part / across * axis_count(&f->row, f->elements) + axis_number(&f->row, f->elements, e)
+               : part % across * axis_count(&f->col, f->elements) + axis_number(&f->col, f->elements, e);
+}
+
+/* The row and the column of variable n of a tile that is no factor, from the lane's first element on. */
+static void variable_at(const struct emitter *m, val v, unsigned n, unsigned *row, unsigned *col)
+{
+    const struct fragment *f = &m->unit->sum;
+    const struct mma_caps *c = &m->unit->caps;
+    unsigned rows = axis_count(&f->row, f->elements), cols = axis_count(&f->col, f->elements);
+    unsigned across = m->k->inst[v].cols / c->n;
+    *row = *col = 0;
+    if (m->role[v] == ROLE_COLUMN) {
+        *row = n / rows * c->m + axis_at(&f->row, f->elements, n % rows);
+    } else if (m->role[v] == ROLE_ROW) {
+        *col = n / cols * c->n + axis_at(&f->col, f->elements, n % cols);
+    } else {
+        *row = n / f->elements / across * c->m + f->row.at[n % f->elements];
+        *col = n / f->elements % across * c->n + f->col.at[n % f->elements];
+    }
 }
 
 unsigned source_elements(const struct emitter *m, val v)
@@ -107,6 +210,11 @@ unsigned source_elements(const struct emitter *m, val v)
         return (unsigned)i->rows * i->cols;
     if (source_is_async(m) && (m->role[v] == ROLE_A || m->role[v] == ROLE_B))
         return 1; /* a factor is a descriptor */
+    const struct fragment *f = &m->unit->sum;
+    if (m->role[v] == ROLE_COLUMN)
+        return i->rows / m->unit->caps.m * axis_count(&f->row, f->elements);
+    if (m->role[v] == ROLE_ROW)
+        return i->cols / m->unit->caps.n * axis_count(&f->col, f->elements);
     return (unsigned)i->rows / (m->role[v] == ROLE_B ? m->unit->caps.k : m->unit->caps.m) * fragments(m, v) *
         registers(m, v);
 }
@@ -167,12 +275,52 @@ static void put_own_place(struct emitter *m, const struct layout *l)
              c->mod, c->scale * l->col);
 }
 
-/* Adds the part of the second divisor. */
-static void put_second(struct emitter *m, const struct layout *l)
+/* Adds the lane's part of an index along an axis whose elements are `by` apart. */
+static void put_lane(struct emitter *m, const struct fragment_axis *x, int64_t by)
 {
-    const struct fragment_axis *r = &l->f->row;
-    if (r->div2)
-        text_put(m->t, " + i32(t / %uu %% %uu) * %" PRId64, r->div2, r->mod2, r->scale2 * l->row);
+    text_put(m->t, " + i32(t / %uu %% %uu) * %" PRId64, x->div, x->mod, x->scale * by);
+    if (x->div2)
+        text_put(m->t, " + i32(t / %uu %% %uu) * %" PRId64, x->div2, x->mod2, x->scale2 * by);
+}
+
+/* Declares the first index of a lane that accesses the elements it holds of tile v, which is no factor. */
+static void declare_element_place(struct emitter *m, val access, val v, const struct layout *l)
+{
+    declare_place(m, access);
+    if (m->role[v] != ROLE_ROW)
+        put_lane(m, &l->f->row, l->row);
+    if (m->role[v] != ROLE_COLUMN)
+        put_lane(m, &l->f->col, l->col);
+    text_put(m->t, ";\n");
+}
+
+static int64_t element_offset(const struct emitter *m, val v, unsigned n, const struct layout *l)
+{
+    unsigned row, col;
+    variable_at(m, v, n, &row, &col);
+    return row * l->row + col * l->col;
+}
+
+/* Each lane loads its elements of a tile that is no factor. */
+static void load_elements_of(struct emitter *m, val v)
+{
+    const struct linst *i = &m->k->inst[v];
+    struct layout l = layout_of(m, i, ROLE_SUM);
+    char p[MAX_OPERAND];
+    bool is_bool = i->dtype == KL_BOOL;
+    declare_element_place(m, v, v, &l);
+    m->tile = v;
+    for (m->col = 0; m->col < source_elements(m, v); m->col++) {
+        source_declare(m, v);
+        if (i->b)
+            text_put(m->t, "%s ? ", source_operand(m, i->b, p));
+        text_put(m->t, "b%u[p%u + %" PRId64 "]%s", (unsigned)i->imm, v, element_offset(m, v, m->col, &l),
+                 is_bool ? " != u8(0)" : "");
+        if (i->b)
+            text_put(m->t, is_bool ? " : false" : " : %s(0)", dtype_name(i->dtype));
+        text_put(m->t, ";\n");
+    }
+    m->col = m->tile = 0;
 }
 
 /* The distance of element e of the fragment at (row, col) from the lane's first index. */
@@ -219,6 +367,10 @@ void source_matrix_load(struct emitter *m, val v)
     }
     const struct linst *i = &m->k->inst[v];
     enum source_role role = (enum source_role)m->role[v];
+    if (role != ROLE_A && role != ROLE_B) {
+        load_elements_of(m, v);
+        return;
+    }
     const struct mma_caps *c = &m->unit->caps;
     struct layout l = layout_of(m, i, role);
     unsigned rows = role == ROLE_A ? c->m : c->k, cols = role == ROLE_A ? c->k : c->n, n = 0;
@@ -250,33 +402,147 @@ void source_matrix_load(struct emitter *m, val v)
         }
 }
 
+/* The condition on which a lane stores element m->col; false: there is none.  Of the lanes that have the same element
+ * of a column or a row, the first one stores it. */
+static bool put_store_condition(struct emitter *m, val v)
+{
+    const struct linst *i = &m->k->inst[v];
+    unsigned role = m->role[i->b];
+    const struct fragment_axis *x = role == ROLE_COLUMN ? &m->unit->sum.col : &m->unit->sum.row;
+    char p[MAX_OPERAND];
+    bool one = role == ROLE_COLUMN || role == ROLE_ROW;
+    if (one || i->c)
+        text_put(m->t, "if (");
+    if (one)
+        text_put(m->t, "t / %uu %% %uu == 0u", x->div, x->mod);
+    if (one && x->div2)
+        text_put(m->t, " && t / %uu %% %uu == 0u", x->div2, x->mod2);
+    if (i->c)
+        text_put(m->t, "%s%s", one ? " && " : "", source_operand(m, i->c, p));
+    text_put(m->t, one || i->c ? ") " : "");
+    return one || i->c;
+}
+
 void source_matrix_store(struct emitter *m, val v)
 {
     const struct linst *i = &m->k->inst[v], *x = &m->k->inst[i->b];
     struct layout l = layout_of(m, i, ROLE_SUM);
     val of = source_is_async(m) ? m->sums[i->b].of : i->b;
-    unsigned n = source_is_async(m) ? m->sums[i->b].at : 0;
+    unsigned first = source_is_async(m) ? m->sums[i->b].at : 0, count = source_elements(m, i->b);
+    const char *type = dtype_name(x->dtype);
     /* adjacent elements of a lane are stored at once, if their first index is even */
     bool pairs = m->d->packs && i->kind == TILE_ROWS && m->k->inst[i->d].imm % 2 == 0 && l.f->col.scale % 2 == 0 &&
-                 m->k->buf[i->imm].role == BUF_SHARED && divisible(m->k, i->a, 16) >= 1;
-    declare_place(m, v);
-    put_second(m, &l);
-    put_own_place(m, &l);
-    for (unsigned row = 0; row < x->rows; row += m->unit->caps.m)
-        for (unsigned col = 0; col < x->cols; col += m->unit->caps.n)
-            for (unsigned e = 0; e < l.f->elements; e++, n++) {
-                bool pair = pairs && e + 1 < l.f->elements &&
-                            offset(&l, row, col, e + 1) == offset(&l, row, col, e) + 1;
-                source_line(m);
-                if (pair)
-                    text_put(m->t, "*(pack<f32, 2> *)(b%u + p%u + %" PRId64 ") = pack<f32, 2>{{v%u_%u, v%u_%u}};\n",
-                             (unsigned)i->imm, v, offset(&l, row, col, e), of, n, of, n + 1);
-                else
-                    text_put(m->t, "b%u[p%u + %" PRId64 "] = v%u_%u;\n", (unsigned)i->imm, v, offset(&l, row, col, e),
-                             of, n);
-                e += pair;
-                n += pair;
-            }
+                 m->k->buf[i->imm].role == BUF_SHARED && divisible(m->k, i->a, 16) >= 1 && x->dtype != KL_BOOL;
+    declare_element_place(m, v, i->b, &l);
+    m->tile = i->b;
+    for (m->col = 0; m->col < count; m->col++) {
+        unsigned n = m->col;
+        int64_t at = element_offset(m, i->b, n, &l);
+        bool pair = pairs && n + 1 < count && element_offset(m, i->b, n + 1, &l) == at + 1;
+        source_line(m);
+        put_store_condition(m, v);
+        if (pair)
+            text_put(m->t, "*(pack<%s, 2> *)(b%u + p%u + %" PRId64 ") = pack<%s, 2>{{v%u_%u, v%u_%u}};\n", type,
+                     (unsigned)i->imm, v, at, type, of, first + n, of, first + n + 1);
+        else
+            text_put(m->t, x->dtype == KL_BOOL ? "b%u[p%u + %" PRId64 "] = u8(v%u_%u);\n"
+                     : "b%u[p%u + %" PRId64 "] = v%u_%u;\n", (unsigned)i->imm, v, at, of, first + n);
+        m->col += pair;
+    }
+    m->col = m->tile = 0;
+}
+
+void source_matrix_number(struct emitter *m, val v)
+{
+    const struct fragment *f = &m->unit->sum;
+    unsigned row, col;
+    bool rows = m->k->inst[v].kind == TILE_ROWS;
+    variable_at(m, v, m->col, &row, &col);
+    source_declare(m, v);
+    text_put(m->t, "i64(%u", rows ? row : col);
+    put_lane(m, rows ? &f->row : &f->col, 1);
+    text_put(m->t, ");\n");
+}
+
+/* ---- folds ---- */
+
+/* Folds the variables y[0 .. count) until `left` are left, those that are half as far apart as there are at a time. */
+static void fold_variables(struct emitter *m, val v, unsigned count, unsigned left)
+{
+    for (unsigned h = count / 2; h >= left; h /= 2)
+        for (unsigned y = 0; y < h; y++) {
+            char low[16], high[16];
+            snprintf(low, sizeof low, "y%u", y);
+            snprintf(high, sizeof high, "y%u", y + h);
+            source_line(m);
+            source_fold_step(m, v, low, high);
+            text_put(m->t, "\n");
+        }
+}
+
+/* Four adjacent lanes have a row: two adjacent columns of every eight each. */
+static void fold_lanes(struct emitter *m, val v)
+{
+    for (unsigned h = 2; h; h /= 2)
+        for (unsigned y = 0; y < 2; y++) {
+            char low[16];
+            snprintf(low, sizeof low, "y%u", y);
+            source_line(m);
+            text_put(m->t, "{ const %s z = lane_across(y%u, %u, 32); ", dtype_name(m->k->inst[v].dtype), y, h);
+            source_fold_step(m, v, low, "z");
+            text_put(m->t, " }\n");
+        }
+    fold_variables(m, v, 2, 1);
+}
+
+/* Number y of the variables of a tile with so many columns that belong to one row of a thread.  With a unit a lane has
+ * two rows: elements 0 and 1 of each fragment, and elements 2 and 3. */
+static unsigned variable_of_row(const struct emitter *m, unsigned cols, unsigned row, unsigned y)
+{
+    return m->unit ? y / 2 * m->unit->sum.elements + row * 2 + y % 2 : row * cols + y;
+}
+
+void source_matrix_fold(struct emitter *m, val v)
+{
+    const struct linst *i = &m->k->inst[v], *x = &m->k->inst[i->a];
+    const char *type = dtype_name(i->dtype);
+    unsigned each = m->unit ? m->unit->caps.n / 2 : 1, rows = m->unit ? 2 : i->rows; /* columns for each variable */
+    bool lanes = m->unit && i->cols == 1;
+    unsigned count = source_elements(m, v), left = lanes ? 1 : i->cols / each;
+    for (unsigned e = 0; e < count; e++) {
+        source_line(m);
+        text_put(m->t, "%s v%u_%u;\n", type, v, e);
+    }
+    for (unsigned row = 0; row < rows; row++) {
+        source_line(m);
+        text_put(m->t, "{\n");
+        m->depth++;
+        for (unsigned y = 0; y < x->cols / each; y++) {
+            source_line(m);
+            text_put(m->t, "%s y%u = v%u_%u;\n", type, y, i->a, variable_of_row(m, x->cols, row, y));
+        }
+        fold_variables(m, v, x->cols / each, lanes ? 2 : left);
+        if (lanes)
+            fold_lanes(m, v);
+        for (unsigned y = 0; y < left; y++) {
+            source_line(m);
+            text_put(m->t, "v%u_%u = y%u;\n", v, lanes ? row : variable_of_row(m, i->cols, row, y), y);
+        }
+        m->depth--;
+        source_line(m);
+        text_put(m->t, "}\n");
+    }
+}
+
+/* A register of a factor a has two adjacent elements of the sums, in the same order. */
+void source_matrix_factor(struct emitter *m, val v)
+{
+    const struct linst *i = &m->k->inst[v];
+    for (unsigned r = 0; r < source_elements(m, v); r++) {
+        source_line(m);
+        text_put(m->t, "const u32 v%u_%u = halves_%s(v%u_%u, v%u_%u);\n", v, r, dtype_name(i->dtype), i->a, 2 * r,
+                 i->a, 2 * r + 1);
+    }
 }
 
 /* ---- products ---- */

@@ -76,7 +76,7 @@ const char *source_operand(const struct emitter *m, val v, char out[MAX_OPERAND]
     if (i->op == L_CONST)
         source_value_literal(m, i->dtype, i->imm, out);
     else if (i->cols && m->unit)
-        snprintf(out, MAX_OPERAND, "v%u_%u", v, m->col);
+        snprintf(out, MAX_OPERAND, "v%u_%u", v, source_matrix_variable(m, v));
     else if (i->cols)
         snprintf(out, MAX_OPERAND, "v%u_%u", v, (i->rows > 1 ? m->row : 0) * i->cols + (i->cols > 1 ? m->col : 0));
     else
@@ -367,8 +367,7 @@ static void publish(struct emitter *m, const char *type, const char *x)
     text_put(m->t, "%s x_%s[t] = %s(%s); %s\n", m->d->barrier, type, type, x, m->d->barrier);
 }
 
-/* Emits low = f(low, high), which is NaN if any of both is NaN. */
-static void fold_step(struct emitter *m, val v, const char *low, const char *high)
+void source_fold_step(struct emitter *m, val v, const char *low, const char *high)
 {
     const struct linst *i = &m->k->inst[v];
     const char *n = dtype_name(i->dtype), *u = wrapping(i->dtype);
@@ -411,7 +410,7 @@ static void fold_far(struct emitter *m, val v, uint32_t lanes, uint32_t near)
             snprintf(low, sizeof low, "y%u", l);
             snprintf(high, sizeof high, "y%u", l + h);
             source_line(m);
-            fold_step(m, v, low, high);
+            source_fold_step(m, v, low, high);
             text_put(m->t, "\n");
         }
     source_line(m);
@@ -441,7 +440,7 @@ void source_fold(struct emitter *m, val v)
     for (uint32_t h = lanes / 2; h; h /= 2) {
         source_line(m);
         text_put(m->t, "{ const %s y = %s(lane_below(%s(v%u), %u, %u)); ", n, n, x, v, h, lanes);
-        fold_step(m, v, name, "y");
+        source_fold_step(m, v, name, "y");
         text_put(m->t, " }\n");
     }
     if (lanes > 1) {

@@ -57,7 +57,8 @@ static bool windows_fit(struct thread *t, const kl_site *site, const char *op, c
     for (uint32_t i = 0; i < w->n; i++) {
         uint32_t axis = s->rank - w->n + i;
         int64_t rest = 0, span, *padded = &w->padded[i];
-        bool fits = length_add(t, s->dim[axis], 1, w->low[i], padded) && length_add(t, *padded, 1, w->high[i], padded) &&
+        bool fits = length_add(t, s->dim[axis], 1, w->low[i], padded) &&
+                    length_add(t, *padded, 1, w->high[i], padded) &&
                     !__builtin_mul_overflow(w->size[i] - 1, w->dilation[i], &span) && span < INT64_MAX &&
                     length_add(t, *padded, 1, -span - 1, &rest);
         if (!fits) {

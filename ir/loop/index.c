@@ -7,7 +7,7 @@
 #include "loop.h"
 #include <string.h>
 
-enum { MAX_TERMS = 12 };
+enum { MAX_TERMS = 12, MAX_BELOW = 8 };
 
 struct term { val atom; int64_t coef; };
 struct form {
@@ -23,6 +23,8 @@ struct index_table {
     uint32_t ndiv;
     struct { val a, b, product; } times[64];     /* products of atoms made in this loop body */
     uint32_t ntimes;
+    struct { val v; int64_t size; } below[MAX_BELOW]; /* the last values of which ix_below was told */
+    uint32_t nbelow;
 };
 
 #define RANGE_MAX (INT64_C(1) << 61)
@@ -467,16 +469,86 @@ val ix_mod(struct kernel *k, val a, int64_t c)
     return r;
 }
 
+void ix_below(struct kernel *k, val v, int64_t size)
+{
+    struct index_table *x = ix_symbolic(k, size) ? table(k) : NULL;
+    if (!x || !v)
+        return;
+    uint32_t i = x->nbelow++ % MAX_BELOW;
+    x->below[i].v = v;
+    x->below[i].size = size;
+}
+
+/* Is f known to be below size c, by ix_below? */
+static bool form_is_below(const struct kernel *k, const struct form *f, int64_t c)
+{
+    const struct index_table *x = k->index;
+    for (uint32_t i = 0; x && i < x->nbelow && i < MAX_BELOW; i++) {
+        struct form g = form_of(k, x->below[i].v);
+        if (c % x->below[i].size == 0 && g.n == f->n && g.c == f->c && !memcmp(g.t, f->t, g.n * sizeof *g.t))
+            return true;
+    }
+    return false;
+}
+
+/* Is the term coef * v a multiple of the size whose form is s?  Then it is *times * *factor times the size; *factor 0
+ * stands for 1. */
+static bool term_of_size(const struct kernel *k, const struct term *t, const struct form *s, int64_t *times,
+                         val *factor)
+{
+    const struct linst *i = &k->inst[t->atom];
+    *factor = 0;
+    *times = t->coef / s->t[0].coef;
+    if (t->atom == s->t[0].atom)
+        return t->coef % s->t[0].coef == 0;
+    for (int side = 0; side < 2 && i->op == L_OP(P_MUL) && i->kind == INST_INDEX; side++) {
+        struct form g = form_of(k, side ? i->a : i->b);
+        int64_t coef;
+        if (!form_is_multiple(&g) || g.t[0].atom != s->t[0].atom ||
+            __builtin_mul_overflow(t->coef, g.t[0].coef, &coef) || coef % s->t[0].coef)
+            continue;
+        *factor = side ? i->b : i->a;
+        *times = coef / s->t[0].coef;
+        return true;
+    }
+    return false;
+}
+
+/* a = c * q + r, where q has the terms of a that are multiples of the size c, if r is not below 0 then.  false: there
+ * are no such terms. */
+static bool size_split_off(struct kernel *k, val a, const struct form *s, val *q, val *r)
+{
+    struct form f = form_of(k, a), rest = {.c = f.c, .lo = -RANGE_MAX, .hi = RANGE_MAX};
+    int64_t times[MAX_TERMS];
+    val factor[MAX_TERMS];
+    uint32_t n = 0;
+    for (uint32_t i = 0; form_is_multiple(s) && s->t[0].coef > 0 && i < f.n; i++)
+        if (term_of_size(k, &f.t[i], s, &times[n], &factor[n]))
+            n++;
+        else
+            rest.t[rest.n++] = f.t[i];
+    form_range(k, &rest);
+    if (!n || rest.lo < 0)
+        return false;
+    *q = k_int(k, 0);
+    for (uint32_t i = 0; i < n; i++)
+        *q = ix_add(k, *q, factor[i] ? ix_scale(k, factor[i], times[i]) : k_int(k, times[i]));
+    *r = form_value(k, &rest);
+    return true;
+}
+
 /* floor(a/c) of a size c with symbols, which divides nothing where it is 0.  *rest, if not NULL: a - c times it. */
 static val div_by_size(struct kernel *k, val a, int64_t c, val *rest)
 {
     struct form f = form_of(k, a);
-    val size = ix_size(k, c);
+    val size = ix_size(k, c), multiples, below;
     struct form s = form_of(k, size);
     if (rest)
         *rest = a;
-    if (f.lo >= 0 && f.hi < s.lo)
+    if (f.lo >= 0 && (f.hi < s.lo || form_is_below(k, &f, c)))
         return k_int(k, 0);
+    if (f.lo >= 0 && size_split_off(k, a, &s, &multiples, &below))
+        return ix_add(k, multiples, div_by_size(k, below, c, rest));
     if (f.lo < 0 && !k->err.code)
         kernel_refuse(k, "an index that may be negative is divided by a length with a symbol");
     struct index_table *x = table(k);

@@ -64,9 +64,22 @@ val k_append(struct kernel *k, struct linst i)
     return k->ninst++;
 }
 
+/* The shape of a value that is computed from tiles, element by element or row by row. */
+static void kernel_infer_shape(const struct kernel *k, struct linst *i)
+{
+    const struct linst *in[3] = {&k->inst[i->a], &k->inst[i->b], &k->inst[i->c]};
+    bool folds = i->op == L_LANE_REDUCE && in[0]->cols;
+    for (int o = 0; o < 3 && (i->op >= L_PRIM || i->op == L_CARRY || i->op == L_OUT || folds); o++) {
+        i->rows = in[o]->cols && in[o]->rows > i->rows ? in[o]->rows : i->rows;
+        i->cols = in[o]->cols > i->cols ? in[o]->cols : i->cols;
+    }
+    i->cols = folds ? 1 : i->cols;
+}
+
 val k_inst(struct kernel *k, unsigned op, unsigned dtype, val a, val b, val c, uint64_t imm)
 {
     struct linst i = {.op = (uint8_t)op, .dtype = (uint8_t)dtype, .a = a, .b = b, .c = c, .imm = imm};
+    kernel_infer_shape(k, &i);
     i.varying = inst_is_varying(k, &i);
     return k_append(k, i);
 }

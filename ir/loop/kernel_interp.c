@@ -3,7 +3,6 @@
  * The state of a thread is a position in the array of instructions and the words of its values; loops are jumps.  The
  * threads of a block run one after the other up to the next barrier, and then continue from there. */
 #include "kernel_interp.h"
-#include <assert.h>
 #include <string.h>
 
 /* Words of a loop other than a vector loop: its variable and its end. */
@@ -130,6 +129,10 @@ static bool run_inst(struct machine *m, struct thread *t, val v)
         return memory_atomic(m, t, v);
     case L_COPY:
         return memory_copy(m, t, v);
+    case L_COPY_PANEL:
+        return phase_copy(m, t, v);
+    case L_ARRIVE:
+        return phase_arrive(m, t, v);
     case L_COMMIT:
         t->batch += i->kind == ASYNC_COPIES;
         t->products += i->kind == ASYNC_PRODUCTS;
@@ -148,12 +151,45 @@ static bool run_inst(struct machine *m, struct thread *t, val v)
     }
 }
 
-/* Runs up to `end` or to a barrier. */
+/* Runs up to `end`, to a barrier, or to a phase that is not complete. */
 static bool run_thread(struct machine *m, struct thread *t, val end)
 {
-    while (t->pc < end && m->k->inst[t->pc].op != L_BARRIER)
-        if (!run_inst(m, t, t->pc))
+    while (t->pc < end) {
+        bool ready = true;
+        unsigned op = m->k->inst[t->pc].op;
+        t->waits = op == L_BARRIER;
+        if (t->waits)
+            return true;
+        if (op == L_AWAIT) {
+            if (!phase_await(m, t, t->pc, &ready))
+                return false;
+            if (!ready)
+                return true;
+            t->pc++;
+        } else if (!run_inst(m, t, t->pc)) {
             return false;
+        }
+    }
+    return true;
+}
+
+/* Lets the threads pass that are at a barrier, if all that it is for are there.  Returns whether it did. */
+static bool pass_barrier(struct machine *m, uint32_t n)
+{
+    uint32_t waiting = 0, of = n;
+    for (uint32_t x = 0; x < n; x++)
+        if (m->thread[x].waits) {
+            const struct linst *i = &m->k->inst[m->thread[x].pc];
+            waiting++;
+            of = i->imm ? (uint32_t)i->imm : n;
+        }
+    if (waiting != of)
+        return false;
+    for (uint32_t x = 0; x < n; x++) {
+        m->thread[x].pc += m->thread[x].waits;
+        m->thread[x].waits = false;
+    }
+    m->interval++;
     return true;
 }
 
@@ -175,21 +211,28 @@ static bool run_block(struct machine *m, val loop)
         t->batch = 0;
         t->products = 1;
         memset(t->unfinished, 0, m->k->ninst * sizeof *t->unfinished);
+        memset(t->awaited, 0, m->nbarrier * sizeof *t->awaited);
+        t->waits = false;
     }
+    phase_begin_block(m);
+    m->interval++;
     for (bool done = false; !done;) {
-        m->interval++;
+        bool moved = false;
         done = true;
         for (uint32_t x = 0; x < n; x++) {
             struct thread *t = &m->thread[x];
-            if (!run_thread(m, t, end))
+            val from = t->pc;
+            if (!t->waits && t->pc < end && !run_thread(m, t, end))
                 return false;
-            assert(t->pc == m->thread[0].pc); /* kernel_verify_threads.c */
+            moved |= t->pc != from;
             done &= t->pc == end;
         }
-        for (uint32_t x = 0; x < n; x++)
-            m->thread[x].pc++;
+        moved |= !done && pass_barrier(m, n);
+        if (!done && !moved)
+            return err_set(m->e, KL_ERR_INTERNAL, "kernel %s: all threads of a block wait for each other",
+                           m->k->name);
     }
-    return true;
+    return phase_end_block(m);
 }
 
 /* ---- the machine ---- */
@@ -227,7 +270,8 @@ static bool thread_alloc(const struct machine *m, struct thread *t)
     t->v = mem_alloc((m->words + 1) * sizeof *t->v);
     t->private = mem_alloc(m->private_bytes);
     t->unfinished = mem_alloc(m->k->ninst * sizeof *t->unfinished);
-    return t->v && t->private && t->unfinished;
+    t->awaited = mem_alloc((m->nbarrier + 1) * sizeof *t->awaited);
+    return t->v && t->private && t->unfinished && t->awaited;
 }
 
 static void thread_free(struct thread *t)
@@ -237,6 +281,7 @@ static void thread_free(struct thread *t)
     mem_free(t->flight);
     mem_free(t->factor);
     mem_free(t->unfinished);
+    mem_free(t->awaited);
 }
 
 static bool buffers_alloc(struct machine *m, void *const *buf)
@@ -256,9 +301,27 @@ static bool buffers_alloc(struct machine *m, void *const *buf)
     }
     m->shared = mem_alloc(shared);
     for (uint32_t b = 0; b < m->k->nbuf; b++)
-        m->buf[b] = m->k->buf[b].role == BUF_SHARED ? m->shared + m->private_at[b] : m->k->buf[b].role == BUF_REGISTER
-            ? NULL : buf[b];
+        m->buf[b] = m->k->buf[b].role == BUF_SHARED ? m->shared + m->private_at[b]
+                  : buf_is_local(m->k->buf[b].role) ? NULL : buf[b];
     return m->shared;
+}
+
+/* Numbers the barriers of all buffers of phases, and finds the buffers that panels are copied to. */
+static bool phases_alloc(struct machine *m)
+{
+    m->barrier_at = mem_alloc((m->k->nbuf + 1) * sizeof *m->barrier_at);
+    m->by_phases = mem_alloc((m->k->nbuf + 1) * sizeof *m->by_phases);
+    if (!m->barrier_at || !m->by_phases)
+        return false;
+    for (uint32_t b = 0; b < m->k->nbuf; b++) {
+        m->barrier_at[b] = m->nbarrier;
+        m->nbarrier += m->k->buf[b].role == BUF_PHASES ? (uint32_t)m->k->buf[b].count : 0;
+    }
+    for (val v = 1; v < m->k->ninst; v++)
+        if (m->k->inst[v].op == L_COPY_PANEL)
+            m->by_phases[(uint32_t)m->k->inst[v].imm] = true;
+    m->barrier = mem_alloc((m->nbarrier + 1) * sizeof *m->barrier);
+    return m->barrier;
 }
 
 static bool machine_alloc(struct machine *m, void *const *buf)
@@ -274,7 +337,8 @@ static bool machine_alloc(struct machine *m, void *const *buf)
     m->next = mem_alloc(lay_out(m) * sizeof *m->next);
     m->thread = mem_alloc(m->nthread * sizeof *m->thread);
     m->factor = mem_alloc(2 * MAX_TILE * sizeof *m->factor);
-    bool ok = buffers_alloc(m, buf) && thread_alloc(m, &m->main) && m->next && m->thread && m->factor;
+    bool ok = buffers_alloc(m, buf) && phases_alloc(m) && thread_alloc(m, &m->main) && m->next && m->thread &&
+              m->factor;
     for (uint32_t t = 0; ok && t < m->nthread; t++)
         ok = thread_alloc(m, &m->thread[t]);
     return ok;
@@ -296,6 +360,10 @@ static void machine_free(struct machine *m)
     mem_free(m->next);
     mem_free(m->factor);
     mem_free(m->thread);
+    mem_free(m->barrier_at);
+    mem_free(m->by_phases);
+    mem_free(m->barrier);
+    mem_free(m->panel);
 }
 
 static bool run_phase(struct machine *m, const struct phase *p, int64_t begin, int64_t end)

@@ -5,8 +5,13 @@
 
 /* One asynchronous copy from global to shared memory that has not landed. */
 struct async_copy { val v; int64_t to, from; bool zero; uint64_t batch; };
-/* A factor of an asynchronous product that may still be read: load v, from this index on. */
-struct async_factor { val v; int64_t at; uint64_t batch; };
+/* A factor of an asynchronous product that may still be read: load v, from this index on.  With phases it is kept
+ * until the thread arrives at a barrier after the wait. */
+struct async_factor { val v; int64_t at; uint64_t batch; bool complete; };
+/* Copy v of a panel, which is complete with the phase of a barrier. */
+struct panel_copy { val v; int64_t to, from[VIEW_DIMS]; uint32_t barrier; };
+/* A barrier of a buffer of phases: phases that are complete; arrivals and announced copies of the current one. */
+struct barrier { uint64_t done; uint32_t arrivals, arrived, announced; };
 
 /* State of one thread: each thread of a block has one; everything outside of blocks uses the first. */
 struct thread {
@@ -22,6 +27,9 @@ struct thread {
     struct async_factor *factor; uint32_t nfactor, factor_cap;
     uint64_t products;            /* number of the batch of products being started, from 1 on */
     uint64_t *unfinished;         /* per value: the batch of products that it is a result of; 0: it is complete */
+    bool waits;                   /* it is at a BARRIER */
+    uint64_t *awaited;            /* per barrier: phases that it has waited for */
+    uint32_t announcing;          /* the barrier of its last ARRIVE */
 };
 
 /* The last accesses of one kind to an element. turn and interval count up over a whole run; 0: none.  For loads and
@@ -30,7 +38,15 @@ struct thread {
 struct last_access { int64_t turn, interval; int32_t by; };
 enum { IN_FLIGHT = -1, BY_SEVERAL = -2 }; /* by, if no thread */
 /* multiplying: factors of unfinished products that have the element, in iteration `turn` of a grid loop. */
-struct mark { struct last_access stored, updated, loaded; int64_t turn; uint32_t multiplying; };
+struct mark {
+    struct last_access stored, updated, loaded;
+    int64_t turn;
+    uint32_t multiplying;
+    /* Of a panel that L_COPY_PANEL fills: threads whose products are complete, but which have not arrived since; the
+     * phase that the last of the others arrived in, and the phase that the copy was complete with; 0: none. */
+    uint32_t unreleased, release_barrier, copy_barrier;
+    uint64_t release_phase, copy_phase;
+};
 
 struct machine {
     const struct kernel *k;
@@ -47,6 +63,10 @@ struct machine {
     int64_t turn, phase_turn;     /* counts iterations of parallel and grid loops; the first one of this phase */
     int64_t interval;             /* counts the intervals between barriers */
     int64_t lo, hi;               /* the iterations of this phase to run */
+    uint32_t *barrier_at, nbarrier; /* per buffer of phases: its first barrier; of all buffers */
+    struct barrier *barrier;
+    bool *by_phases;              /* per shared buffer: L_COPY_PANEL fills it */
+    struct panel_copy *panel; uint32_t npanel, panel_cap; /* copies that are not complete */
     struct thread main;
     struct thread *thread;        /* of a block */
     uint32_t nthread;
@@ -69,8 +89,19 @@ bool memory_atomic(struct machine *m, struct thread *t, val v);
 bool memory_copy(struct machine *m, struct thread *t, val v);
 /* Marks the elements of an asynchronous product's factors. */
 bool memory_begin_product(struct machine *m, struct thread *t, val v);
+void memory_mark_factor(struct machine *m, const struct async_factor *f, int multiplying, int unreleased,
+                        uint32_t barrier, uint64_t phase);
 /* Completes all batches except the last `last`. */
 void memory_complete_products(struct machine *m, struct thread *t, uint64_t last);
 bool memory_complete_copies(struct machine *m, struct thread *t, uint64_t last);
+/* ---- kernel_interp_phase.c ---- */
+bool phase_arrive(struct machine *m, struct thread *t, val v);
+/* *ready: the thread need not wait. */
+bool phase_await(struct machine *m, struct thread *t, val v, bool *ready);
+bool phase_copy(struct machine *m, struct thread *t, val v);
+void phase_begin_block(struct machine *m);
+bool phase_end_block(struct machine *m);        /* false: something is not complete */
+/* Why a thread may not load an element of a panel, or NULL. */
+const char *phase_load_flaw(const struct thread *t, const struct mark *k);
 
 #endif

@@ -52,7 +52,8 @@ static void record_repeated(const struct machine *m, struct last_access *t, int3
 }
 
 /* Checks and records an access to one element. */
-static bool interp_memory_note(struct machine *m, val v, uint32_t buf, int64_t at, int32_t self, enum access what)
+static bool interp_memory_note(struct machine *m, const struct thread *t, val v, uint32_t buf, int64_t at, int32_t self,
+                               enum access what)
 {
     static const char *const verb[] = {"loads", "stores", "updates"};
     struct mark *k = m->mark[buf] ? &m->mark[buf][at] : NULL;
@@ -65,6 +66,10 @@ static bool interp_memory_note(struct machine *m, val v, uint32_t buf, int64_t a
                                   shared ? " before this block stores it" : " before this iteration stores it");
     if (what == UPDATES && !k->stored.turn)
         return interp_memory_fail(m, v, buf, at, verb[what], " before anything is stored there");
+    if (m->by_phases[buf]) {
+        const char *flaw = what == LOADS ? phase_load_flaw(t, k) : ", which copies of panels fill";
+        return !flaw || interp_memory_fail(m, v, buf, at, verb[what], flaw);
+    }
     if (races(m, k, self, what, shared) || (what != LOADS && k->multiplying && k->turn == m->turn))
         return interp_memory_fail(m, v, buf, at, verb[what], at_once);
     if (what == STORES)
@@ -104,7 +109,7 @@ bool memory_load(struct machine *m, struct thread *t, val v)
                 continue;
             int64_t at = interp_memory_place(m, t, i, r, c), last = at + (int64_t)load_elements(m->k, i) - 1;
             if (!in_bounds(m, v, buf, at) || !in_bounds(m, v, buf, last) ||
-                !interp_memory_note(m, v, buf, at, i->cols ? t->subgroup : t->self, LOADS))
+                !interp_memory_note(m, t, v, buf, at, i->cols ? t->subgroup : t->self, LOADS))
                 return false;
             memcpy(to, interp_memory_element(m, t, buf, at), dtype_size(i->dtype));
         }
@@ -122,7 +127,7 @@ bool memory_store(struct machine *m, struct thread *t, val v)
             if (i->c && !value_get(m, t, i->c, r, c))
                 continue;
             int64_t at = interp_memory_place(m, t, i, r, c);
-            if (!in_bounds(m, v, buf, at) || !interp_memory_note(m, v, buf, at, x->cols ? t->subgroup : t->self,
+            if (!in_bounds(m, v, buf, at) || !interp_memory_note(m, t, v, buf, at, x->cols ? t->subgroup : t->self,
                                                                  STORES))
                 return false;
             uint64_t bits = value_get(m, t, i->b, r, c);
@@ -141,7 +146,7 @@ bool memory_atomic(struct machine *m, struct thread *t, val v)
         if (i->c && !value_get(m, t, i->c, 0, c))
             continue;
         int64_t at = (int64_t)value_get(m, t, i->a, 0, c);
-        if (!in_bounds(m, v, buf, at) || !interp_memory_note(m, v, buf, at, t->self, UPDATES))
+        if (!in_bounds(m, v, buf, at) || !interp_memory_note(m, t, v, buf, at, t->self, UPDATES))
             return false;
         uint64_t old = 0, x = value_get(m, t, i->b, 0, c), sum = 0;
         memcpy(&old, interp_memory_element(m, t, buf, at), dtype_size(dtype));
@@ -165,11 +170,11 @@ bool memory_copy(struct machine *m, struct thread *t, val v)
             m->k->name, v, i->rows,
                        f.from, f.to);
     for (int n = 0; n < i->rows; n++) {
-        if (!in_bounds(m, v, to, f.to + n) || !interp_memory_note(m, v, to, f.to + n, t->self, STORES))
+        if (!in_bounds(m, v, to, f.to + n) || !interp_memory_note(m, t, v, to, f.to + n, t->self, STORES))
             return false;
         m->mark[to][f.to + n].stored.by = IN_FLIGHT;
         if (!f.zero && (!in_bounds(m, v, from, f.from + n) ||
-                        !interp_memory_note(m, v, from, f.from + n, t->self, LOADS)))
+                        !interp_memory_note(m, t, v, from, f.from + n, t->self, LOADS)))
             return false;
     }
     if (!mem_reserve(&t->flight, &t->flight_cap, t->nflight + 1, sizeof *t->flight))
@@ -207,8 +212,10 @@ bool memory_complete_copies(struct machine *m, struct thread *t, uint64_t last)
 
 /* ---- asynchronous products: their factors may be read until they are complete ---- */
 
-/* Counts the elements of a factor in or out. */
-static void mark_factor(struct machine *m, const struct async_factor *f, int by)
+/* Counts the elements of a factor among those that are multiplied, by 1 or -1, and among those that are not released;
+ * phase: releases them in this one of the barrier. */
+void memory_mark_factor(struct machine *m, const struct async_factor *f, int multiplying, int unreleased,
+                        uint32_t barrier, uint64_t phase)
 {
     const struct linst *i = &m->k->inst[f->v];
     uint32_t buf = (uint32_t)i->imm;
@@ -216,8 +223,15 @@ static void mark_factor(struct machine *m, const struct async_factor *f, int by)
     for (int r = 0; r < i->rows; r++)
         for (int c = 0; c < i->cols; c++) {
             struct mark *k = &m->mark[buf][i->kind == TILE_ROWS ? f->at + r * stride + c : f->at + r + c * stride];
-            k->multiplying = (k->turn == m->turn ? k->multiplying : 0) + (uint32_t)by;
+            bool current = k->turn == m->turn;
+            k->multiplying = (current ? k->multiplying : 0) + (uint32_t)multiplying;
+            k->unreleased = (current ? k->unreleased : 0) + (uint32_t)unreleased;
+            k->release_phase = current ? k->release_phase : 0;
             k->turn = m->turn;
+            if (phase) {
+                k->release_barrier = barrier;
+                k->release_phase = phase;
+            }
         }
 }
 
@@ -228,8 +242,9 @@ bool memory_begin_product(struct machine *m, struct thread *t, val v)
         return err_set(m->e, KL_ERR_MEMORY, "out of memory running kernel %s", m->k->name);
     for (int o = 0; o < 2; o++) {
         val load = o ? i->b : i->a;
-        struct async_factor f = {load, (int64_t)value_get(m, t, m->k->inst[load].a, 0, 0), t->products};
-        mark_factor(m, &f, 1);
+        struct async_factor f = {.v = load, .at = (int64_t)value_get(m, t, m->k->inst[load].a, 0, 0),
+                                 .batch = t->products};
+        memory_mark_factor(m, &f, 1, 0, 0, 0);
         t->factor[t->nfactor++] = f;
     }
     return true;
@@ -239,10 +254,13 @@ void memory_complete_products(struct machine *m, struct thread *t, uint64_t last
 {
     uint32_t left = 0;
     for (uint32_t f = 0; f < t->nfactor; f++) {
-        if (t->factor[f].batch + last < t->products)
-            mark_factor(m, &t->factor[f], -1);
-        else
-            t->factor[left++] = t->factor[f];
+        struct async_factor *x = &t->factor[f];
+        bool ends = !x->complete && x->batch + last < t->products, kept = m->by_phases[m->k->inst[x->v].imm];
+        if (ends)
+            memory_mark_factor(m, x, -1, kept, 0, 0);
+        x->complete |= ends;
+        if (!ends || kept)
+            t->factor[left++] = *x;
     }
     t->nfactor = left;
     for (val v = 1; v < m->k->ninst; v++)

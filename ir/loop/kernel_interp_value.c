@@ -64,13 +64,16 @@ static uint64_t fold_lane(enum fold f, unsigned dtype, uint64_t acc, uint64_t x)
 static void run_fold(struct machine *m, struct thread *t, val v)
 {
     const struct linst *i = &m->k->inst[v];
-    uint64_t x[MAX_GPU_VECTOR];
-    for (int l = 0; l < t->width; l++)
-        x[l] = value_get(m, t, i->a, 0, l);
-    for (int h = t->width / 2; h; h /= 2)
-        for (int l = 0; l < h; l++)
-            x[l] = fold_lane((enum fold)i->imm, i->dtype, x[l], x[l + h]);
-    t->v[m->at[v]] = x[0];
+    uint64_t x[MAX_GPU_VECTOR > MAX_TILE_SIDE ? MAX_GPU_VECTOR : MAX_TILE_SIDE];
+    int rows = i->cols ? i->rows : 1, cols = i->cols ? i->cols : 1, width = i->cols ? m->k->inst[i->a].cols : t->width;
+    for (int r = 0; r < rows; r++) {
+        for (int l = 0; l < width; l++)
+            x[l] = value_get(m, t, i->a, r, l);
+        for (int h = width / 2; h >= cols; h /= 2)
+            for (int l = 0; l < h; l++)
+                x[l] = fold_lane((enum fold)i->imm, i->dtype, x[l], x[l + h]);
+        memcpy(&t->v[m->at[v] + (size_t)(r * cols)], x, (size_t)cols * sizeof *x);
+    }
 }
 
 static void run_interleave(struct machine *m, struct thread *t, val v)

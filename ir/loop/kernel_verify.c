@@ -43,6 +43,9 @@ static bool is_value(unsigned op)
     case L_PREFETCH:
     case L_ATOMIC:
     case L_COPY:
+    case L_COPY_PANEL:
+    case L_ARRIVE:
+    case L_AWAIT:
     case L_COMMIT:
     case L_WAIT:
     case L_BARRIER:
@@ -286,7 +289,7 @@ static bool in_reach(const struct checker *c, val v, uint64_t buf)
     if (buf >= c->k->nbuf)
         return kernel_verify_fail(c, v, "no such buffer");
     unsigned role = c->k->buf[buf].role;
-    if (role == BUF_SHARED && !c->block)
+    if ((role == BUF_SHARED || role >= BUF_PHASES) && !c->block)
         return kernel_verify_fail(c, v, "shared memory outside a block loop");
     if (role == BUF_SCRATCH && c->grid)
         return kernel_verify_fail(c, v, "a processor's scratch memory in a grid loop");
@@ -299,6 +302,8 @@ static bool memory_rules(const struct checker *c, val v)
     const struct linst *i = &c->k->inst[v];
     bool store = i->op == L_STORE || i->op == L_ATOMIC;
     val pred = store ? i->c : i->b;
+    if (i->imm < c->k->nbuf && c->k->buf[i->imm].role >= BUF_PHASES)
+        return kernel_verify_fail(c, v, "an access to what has no elements of its own");
     if (!in_reach(c, v, i->imm) || !is_index(c, v, i->a) || (pred && !is_bool(c, v, pred)))
         return false;
     const struct lbuf *b = &c->k->buf[i->imm];
@@ -343,6 +348,43 @@ static bool copy_rules(const struct checker *c, val v)
     return bytes == 4 || bytes == 8 || bytes == 16 || kernel_verify_fail(c, v, "a copy is of 4, 8 or 16 bytes");
 }
 
+/* Is it arithmetic between an ARRIVE and the copies that it announces? */
+static bool announces(const struct linst *i) { return i->op >= L_PRIM || i->op == L_CONST || i->op == L_COPY_PANEL; }
+
+static bool panel_rules(const struct checker *c, val v)
+{
+    const struct linst *i = &c->k->inst[v];
+    uint32_t to = (uint32_t)i->imm, from = (uint32_t)(i->imm >> 32);
+    val first = v - 1;
+    uint64_t copies = 1;
+    if (!in_reach(c, v, to) || !in_reach(c, v, from) || !is_index(c, v, i->a) || !is_index(c, v, i->b) ||
+        !is_index(c, v, i->c) || !is_index(c, v, i->d))
+        return false;
+    const struct lbuf *a = &c->k->buf[to], *b = &c->k->buf[from];
+    if (a->role != BUF_SHARED || !a->panel_rows || b->role != BUF_VIEW || a->dtype != b->dtype ||
+        a->panel_rows > MAX_PANEL_ROWS)
+        return kernel_verify_fail(c, v, "a panel of up to 256 rows is copied from a view of the same dtype");
+    for (; announces(&c->k->inst[first]); first--)
+        copies += c->k->inst[first].op == L_COPY_PANEL;
+    return (c->k->inst[first].op == L_ARRIVE && c->k->inst[first].imm >> 32 >= copies) ||
+           kernel_verify_fail(c, v, "a copy of a panel that no arrive announces");
+}
+
+static bool phase_rules(const struct checker *c, val v)
+{
+    const struct linst *i = &c->k->inst[v];
+    uint32_t buf = (uint32_t)i->imm;
+    uint64_t copies = 0;
+    if (!in_reach(c, v, buf) || !is_index(c, v, i->a) || (i->op == L_AWAIT && !is_index(c, v, i->b)))
+        return false;
+    if (c->k->buf[buf].role != BUF_PHASES || !c->block)
+        return kernel_verify_fail(c, v, "threads arrive at and wait for a barrier with phases, in a block loop");
+    for (val next = v + 1; i->op == L_ARRIVE && next < c->k->ninst && announces(&c->k->inst[next]); next++)
+        copies += c->k->inst[next].op == L_COPY_PANEL;
+    return i->op == L_AWAIT || copies == i->imm >> 32 ||
+           kernel_verify_fail(c, v, "an arrive announces another number of panels than follow it");
+}
+
 static bool meeting_rules(struct checker *c, val v)
 {
     if (c->k->inst[v].op == L_SYNC) {
@@ -363,8 +405,10 @@ static bool lane_rules(const struct checker *c, val v)
         return false;
     if (i->op == L_SPLAT && i->cols)
         return i->dtype == dt(c, i->a) || kernel_verify_fail(c, v, "result of another dtype");
-    if (!c->vector)
-        return kernel_verify_fail(c, v, "lanes outside a vector loop");
+    bool tile = i->op == L_LANE_REDUCE && c->k->inst[i->a].cols;
+    if (tile ? !c->block : !c->vector)
+        return kernel_verify_fail(c, v, tile ? "a fold of a tile's rows outside a block loop"
+                                             : "lanes outside a vector loop");
     if (i->op == L_SPLAT && c->k->inst[i->a].varying)
         return kernel_verify_fail(c, v, "splat of what varies already");
     if (i->op == L_LANE_REDUCE && (i->imm >= FOLD_COUNT || i->dtype == KL_BOOL || dtype_is_half(i->dtype)))
@@ -414,7 +458,7 @@ static bool place_rules(const struct checker *c, val v)
 {
     const struct linst *i = &c->k->inst[v];
     bool effect = i->op == L_STORE || i->op == L_ATOMIC || i->op == L_COPY || i->op == L_COMMIT || i->op == L_WAIT ||
-                  i->op == L_BARRIER;
+                  i->op == L_BARRIER || i->op == L_COPY_PANEL || i->op == L_ARRIVE || i->op == L_AWAIT;
     bool block = i->op == L_LOOP && i->kind == LOOP_BLOCK;
     if (effect && c->reduce)
         return kernel_verify_fail(c, v, "a reduce loop has no store and no barrier");
@@ -461,6 +505,11 @@ static bool rules(struct checker *c, val v)
         return memory_rules(c, v);
     case L_COPY:
         return copy_rules(c, v);
+    case L_COPY_PANEL:
+        return panel_rules(c, v);
+    case L_ARRIVE:
+    case L_AWAIT:
+        return phase_rules(c, v);
     case L_COMMIT:
     case L_WAIT:
         if (i->kind >= ASYNC_COUNT)
@@ -500,6 +549,20 @@ static void close_loop(struct checker *c, const struct linst *head)
     c->grid = head->kind == LOOP_GRID ? 0 : c->grid;
 }
 
+static bool is_view(const struct kernel *k, const struct lbuf *l)
+{
+    enum { VECTOR_BYTES = 16 };
+    const struct lbuf *of = l->id < k->nbuf ? &k->buf[l->id] : l;
+    int64_t vector = VECTOR_BYTES / (int64_t)dtype_size(l->dtype), last = l->first, more;
+    bool ok = of->role == BUF_IN && of->dtype == l->dtype && dtype_is_half(l->dtype) && l->first >= 0 &&
+              l->first % vector == 0 && l->step[0] == 1;
+    for (unsigned d = 0; d < VIEW_DIMS && ok; d++)
+        ok = l->size[d] > 0 && l->size[d] <= UINT32_MAX && l->step[d] > 0 && (!d || l->step[d] % vector == 0) &&
+             (!d || l->step[d] % l->step[d - 1] == 0) && l->step[d] < (int64_t)1 << 39 &&
+             !__builtin_mul_overflow(l->size[d] - 1, l->step[d], &more) && !__builtin_add_overflow(last, more, &last);
+    return ok && last < of->count;
+}
+
 static void buffer_rules(struct checker *c)
 {
     int64_t shared = 0, private = 0;
@@ -515,8 +578,16 @@ static void buffer_rules(struct checker *c)
             kernel_verify_fail(c, 0, "panels are of half floats in shared memory, 8 rows and 64 columns or multiples");
             return;
         }
+        if (l->role == BUF_VIEW && !is_view(c->k, l)) {
+            kernel_verify_fail(c, 0, "a view is of half floats of an input, of whole vectors of 16 bytes");
+            return;
+        }
+        if (l->role == BUF_PHASES && (l->dtype != KL_U64 || !l->id || l->id > MAX_ARRIVALS)) {
+            kernel_verify_fail(c, 0, "barriers with phases are u64, for 1 to 1024 arrivals");
+            return;
+        }
         int64_t most = MAX_SHARED, n = l->count > most ? most + 1 : l->count * (int64_t)dtype_size(l->dtype);
-        shared += l->role == BUF_SHARED ? n : 0;
+        shared += l->role == BUF_SHARED || l->role == BUF_PHASES ? n : 0;
         private += l->role == BUF_REGISTER ? n : 0;
     }
     if (shared > MAX_SHARED)

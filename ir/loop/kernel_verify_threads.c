@@ -4,7 +4,10 @@
  *
  * The uniformity of a value is the weakest of its operands'. Carries depend on values of later instructions, so the
  * walk is repeated until nothing changes.  After a fixed number of walks a value that still changes counts as
- * different. */
+ * different.
+ *
+ * An `if` whose condition compares the number of the subgroup with a constant divides the block into roles.  Which
+ * subgroups run what is inside is known, so that a barrier there can be for these. */
 #include "loop.h"
 
 enum share { SHARE_BLOCK, SHARE_TEAM, SHARE_NONE };
@@ -15,6 +18,8 @@ struct walk {
     uint8_t *of;          /* per value: its uniformity */
     val open[MAX_NEST]; unsigned depth;
     unsigned subgroup;        /* threads that hold a tile; 0: not in a block */
+    uint32_t groups;          /* subgroups of the block; 0: more than a set has bits, and no roles */
+    uint32_t meeting;         /* the subgroups that the barriers of a role are for; 0: there are none yet */
     bool rose;
     struct flaw *flaw;
 };
@@ -29,14 +34,51 @@ static void raise(struct walk *w, val v, uint8_t s)
     }
 }
 
-/* The uniformity of the control flow around the current instruction. */
+/* thread / c: the same for a whole subgroup if c is a multiple of its number of threads. */
+static bool is_subgroup_number(const struct walk *w, const struct linst *i)
+{
+    const struct linst *a = &w->k->inst[i->a], *b = &w->k->inst[i->b];
+    return i->op == L_OP(P_DIV) && a->op == L_LOOP && a->kind == LOOP_BLOCK && b->op == L_CONST && a->rows &&
+           (int64_t)b->imm > 0 && b->imm % a->rows == 0;
+}
+
+/* The set of subgroups for which the condition is true; 0: it gives no roles. */
+static uint32_t role_of(const struct walk *w, val condition)
+{
+    const struct linst *i = &w->k->inst[condition], *number = &w->k->inst[i->a], *to = &w->k->inst[i->b];
+    uint32_t set = 0;
+    if ((i->op != L_OP(P_EQ) && i->op != L_OP(P_NE) && i->op != L_OP(P_LT)) || to->op != L_CONST || !w->groups ||
+        !is_subgroup_number(w, number))
+        return 0;
+    uint64_t each = w->k->inst[number->b].imm / w->subgroup;
+    for (uint32_t g = 0; g < w->groups; g++) {
+        int64_t x = (int64_t)(g / each), y = (int64_t)to->imm;
+        bool in = i->op == L_OP(P_EQ) ? x == y : i->op == L_OP(P_NE) ? x != y : x < y;
+        set |= (uint32_t)in << g;
+    }
+    return set;
+}
+
+/* The subgroups whose role runs the current instruction. */
+static uint32_t verify_threads_role(const struct walk *w)
+{
+    uint32_t all = w->groups ? (uint32_t)((UINT64_C(1) << w->groups) - 1) : 0, set = all;
+    for (unsigned d = 0; d < w->depth; d++) {
+        const struct linst *head = &w->k->inst[w->open[d]];
+        uint32_t role = head->op == L_IF ? role_of(w, head->a) : 0;
+        set &= role ? role : all;
+    }
+    return set;
+}
+
+/* The uniformity of the control flow around the current instruction, within its role. */
 static uint8_t control_uniformity(const struct walk *w)
 {
     uint8_t s = SHARE_BLOCK;
     for (unsigned d = 0; d < w->depth; d++) {
         const struct linst *head = &w->k->inst[w->open[d]];
         if (head->op == L_IF)
-            s = most(s, w->of[head->a]);
+            s = role_of(w, head->a) ? s : most(s, w->of[head->a]);
         else if (head->kind != LOOP_BLOCK)
             s = most(s, most(w->of[head->a], w->of[head->b]));
     }
@@ -46,14 +88,6 @@ static uint8_t control_uniformity(const struct walk *w)
 static uint8_t verify_threads_operands(const struct walk *w, const struct linst *i)
 {
     return most(most(w->of[i->a], w->of[i->b]), most(w->of[i->c], w->of[i->d]));
-}
-
-/* thread / c: the same for a whole subgroup if c is a multiple of its number of threads. */
-static bool is_subgroup_number(const struct walk *w, const struct linst *i)
-{
-    const struct linst *a = &w->k->inst[i->a], *b = &w->k->inst[i->b];
-    return i->op == L_OP(P_DIV) && a->op == L_LOOP && a->kind == LOOP_BLOCK && b->op == L_CONST && a->rows &&
-           (int64_t)b->imm > 0 && b->imm % a->rows == 0;
 }
 
 static void verify_threads_spread(struct walk *w, val v)
@@ -78,11 +112,42 @@ static bool uses_tile(const struct kernel *k, const struct linst *i)
     return i->cols || (i->op == L_STORE && k->inst[i->b].cols);
 }
 
+/* A barrier is for all threads of the block, or for those of a role, which are the same for all such barriers. */
+static const char *barrier_flaw(struct walk *w, val v)
+{
+    uint64_t threads = w->k->inst[v].imm;
+    uint32_t all = w->groups ? (uint32_t)((UINT64_C(1) << w->groups) - 1) : 0, role = verify_threads_role(w);
+    if (control_uniformity(w) != SHARE_BLOCK || (!threads && role != all))
+        return "a barrier that some threads may miss";
+    if (!threads)
+        return NULL;
+    if (threads != (uint64_t)__builtin_popcount(role) * w->subgroup)
+        return "a barrier for another number of threads than its role has";
+    if (w->meeting && w->meeting != role)
+        return "barriers of two roles";
+    w->meeting = role;
+    return NULL;
+}
+
+/* Does each subgroup as a whole arrive at a barrier that counts its threads? */
+static const char *arrive_flaw(const struct walk *w, const struct linst *i)
+{
+    uint32_t arrivals = w->k->buf[(uint32_t)i->imm].id;
+    if (arrivals == 1)
+        return NULL;
+    if (w->subgroup <= 1 || arrivals % w->subgroup)
+        return "a barrier for several arrivals counts the threads of whole subgroups";
+    return most(control_uniformity(w), w->of[i->a]) == SHARE_NONE ? "an arrival that some threads may miss" : NULL;
+}
+
 static void verify_threads_check(struct walk *w, val v)
 {
     const struct linst *i = &w->k->inst[v];
-    if (i->op == L_BARRIER && control_uniformity(w) != SHARE_BLOCK)
-        *w->flaw = (struct flaw){v, "a barrier that some threads may miss"};
+    const char *rule = i->op == L_BARRIER ? barrier_flaw(w, v) : i->op == L_ARRIVE ? arrive_flaw(w, i) : NULL;
+    if (i->op == L_IF && i->imm && !role_of(w, i->a))
+        rule = "registers of what is no role";
+    if (rule)
+        *w->flaw = (struct flaw){v, rule};
     if (w->subgroup > 1 && uses_tile(w->k, i) &&
         most(control_uniformity(w), verify_threads_operands(w, i)) == SHARE_NONE)
         *w->flaw = (struct flaw){v, "a tile whose subgroup does not agree on it"};
@@ -98,8 +163,12 @@ static void round_of(struct walk *w, void (*visit)(struct walk *, val))
             w->subgroup = head->op == L_LOOP && head->kind == LOOP_BLOCK ? 0 : w->subgroup;
             continue;
         }
-        if (i->op == L_LOOP && i->kind == LOOP_BLOCK)
+        if (i->op == L_LOOP && i->kind == LOOP_BLOCK) {
             w->subgroup = i->rows ? i->rows : 1;
+            uint64_t groups = w->k->inst[i->b].imm / w->subgroup;
+            w->groups = i->rows && groups <= 32 ? (uint32_t)groups : 0;
+            w->meeting = 0;
+        }
         if (i->op == L_LOOP || i->op == L_IF) {
             visit(w, v);
             w->open[w->depth++] = v;

@@ -70,6 +70,12 @@ bool tile_shapes(const struct kernel *k, val v, const char **rule)
         return (i->cols && i->kind < TILE_ORDER_COUNT && i->dtype == KL_I64 &&
                 (i->kind == TILE_ROWS ? i->cols : i->rows) == 1) ||
                broken(rule, "indices are of one column of rows or one row of columns, i64");
+    case L_LANE_REDUCE:
+        if (!a->cols)
+            return none(k, i, rule);
+        return (i->cols && i->cols <= a->cols && i->rows == a->rows && !(i->cols & (i->cols - 1)) &&
+                !(a->cols & (a->cols - 1))) ||
+               broken(rule, "a fold of a tile's rows is from a power of two of columns to another one");
     case L_COLUMNS:
         return (i->cols && i->rows == a->rows && i->imm <= MAX_TILE_SIDE && i->imm + i->cols <= a->cols) ||
                broken(rule, "columns that the tile does not have");

@@ -20,7 +20,9 @@
  *                  for all threads. Between two barriers no thread accesses an element that another stores in shared
  *                  or global memory; atomics may access what atomics change. `subgroups N`: N adjacent threads hold
  *                  each of their tiles together, so tiles, their indices and the conditions on the way to them are
- *                  equal for all of these threads
+ *                  equal for all of these threads.
+ *                  An `if` that compares the subgroup's number with a constant gives the block's subgroups roles; a
+ *                  BARRIER in it names the number of threads of its role. Roles wait for each other by ARRIVE and AWAIT
  *
  * Carried values: `carry` instructions follow directly after their loop, each with an initial value; several are a
  * tuple. `next` instructions come directly before its end, one per carry; `out` reads a carry's final value after the
@@ -69,7 +71,9 @@ enum lop {
     L_NEXT,  /* a carry, b value                                                         */
     L_END,   /* a loop                                                                   */
     L_OUT,   /* a carry                                                                  */
-    L_IF,    /* a condition (bool, uniform): runs the instructions up to its END if true */
+    /* a condition (bool, uniform): runs the instructions up to its END if true.  imm: if not 0, the condition gives a
+     * role, and its threads need so many registers */
+    L_IF,
     /* a index in elements (i64), b predicate or 0, imm: buffer; lanes with a false predicate give 0.  A tile: d stride,
      * kind: enum tile_order.  Of an output or workspace: only elements that this iteration of the parallel loop, or an
      * earlier phase, has stored.  On a CPU, a u32 of an input with elements of 1 or 2 bytes: the bits of 4 or 2
@@ -84,12 +88,27 @@ enum lop {
      * bytes), of which both indices are multiples, imm: shared buffer, global buffer << 32.  Asynchronous: complete
      * after a WAIT of this thread */
     L_COPY,
+    /* a index in a shared buffer of panels, b c d: coordinates in a view, innermost first, imm: shared buffer, view
+     * (BUF_VIEW) << 32.  Asynchronous copy of a whole panel: row r, column j is the view's element (b + j, c + r, d),
+     * zero if there is no such element.  An ARRIVE announces it */
+    L_COPY_PANEL,
+    /* a index, imm: buffer of barriers | panels << 32: the thread arrives at a barrier, whose phase is complete after
+     * so many arrivals as the buffer says, and when the `panels` copies are complete that directly follow the ARRIVE.
+     * A barrier for several arrivals counts each thread of whole subgroups */
+    L_ARRIVE,
+    /* a index, b n (i64, uniform), imm: buffer of barriers; waits until n phases of the barrier are complete.  n - 1 of
+     * them are, or n */
+    L_AWAIT,
     L_COMMIT,   /* kind: enum async; ends a batch: the thread's copies, or products, since the last such COMMIT */
     L_WAIT,     /* kind, imm n: waits until all such batches of this thread except the last n are complete */
-    L_BARRIER,  /* waits for all threads of the block; makes their stores visible */
+    /* waits for all threads of the block, or, imm not 0, for the imm threads of the role; makes their stores visible */
+    L_BARRIER,
     L_SYNC,     /* the end of a phase                                                       */
     L_SPLAT,    /* a uniform: the same value in every lane, as a varying value; or in every element of a tile */
-    L_LANE_REDUCE,     /* a varying in W lanes, imm: enum fold; combines lane i with i+W/2, W/4 .. 1 (uniform result) */
+    /* a varying in W lanes, imm: enum fold; combines lane i with i+W/2, W/4 .. 1 (uniform result).  In a block loop of
+     * a tile [MxN]: the same of the N columns of each row, until the C columns of the result [MxC] are left; N and C
+     * are powers of two */
+    L_LANE_REDUCE,
     /* a, b varying, imm: distance h (a power of two below W), kind: enum interleave; one exchange step of a transpose
      * of W values with W lanes (Eklundh 1972): see enum interleave */
     L_INTERLEAVE,
@@ -133,19 +152,29 @@ struct linst {
 };
 _Static_assert(sizeof(struct linst) == 32, "no padding: kernels are hashed as bytes");
 
-enum buf_role { BUF_IN, BUF_OUT, BUF_SCRATCH, BUF_WORKSPACE, BUF_SHARED, BUF_REGISTER, BUF_COUNT };
-/* Is it the kernel's own memory, not an argument? */
-static inline bool buf_is_local(unsigned role) { return role == BUF_SHARED || role == BUF_REGISTER; }
+/* BUF_PHASES: barriers of a block, each of which counts its phases; no phase is complete when a block begins.  They are
+ * in shared memory.  BUF_VIEW: a view of another buffer, for L_COPY_PANEL. */
+enum buf_role { BUF_IN, BUF_OUT, BUF_SCRATCH, BUF_WORKSPACE, BUF_SHARED, BUF_REGISTER, BUF_PHASES, BUF_VIEW,
+                BUF_COUNT };
+/* Is it not an argument, but the kernel's own memory, or a view? */
+static inline bool buf_is_local(unsigned role) { return role >= BUF_SHARED; }
+enum { VIEW_DIMS = 3, MAX_PANEL_ROWS = 256, MAX_ARRIVALS = 1 << 10 };
 struct lbuf {
     uint8_t dtype, role;
     /* BUF_SHARED: not 0: an array of matrices of so many rows and `id` columns, which lie in panels of PANEL_COLUMNS
      * columns, rows swizzled as matrix units read them.  That changes where an element is, but no index. */
     uint16_t panel_rows;
     /* BUF_IN, BUF_OUT: which of the kernel's arguments; several lbufs may be the same memory only if the program says
-     * so (state updated in place, same index) */
+     * so (state updated in place, same index).  BUF_PHASES: arrivals that complete a phase.  BUF_VIEW: the lbuf that
+     * has the elements */
     uint32_t id;
     int64_t count;          /* elements; scratch and workspace: 64-byte aligned */
+    /* BUF_VIEW: the first element and, for each dimension, innermost first, the number of elements and the distance
+     * from one to the next.  The innermost distance is 1; first, and the other distances, are whole vectors of 16
+     * bytes, and each distance is a multiple of the one before. */
+    int64_t first, size[VIEW_DIMS], step[VIEW_DIMS];
 };
+_Static_assert(sizeof(struct lbuf) == 72, "no padding: buffers are hashed as bytes");
 
 struct kernel {
     char name[64], file[128]; int line;              /* for messages; not hashed. The user's line; 0: unknown */
@@ -173,7 +202,8 @@ struct mma_caps {
     uint16_t m, n, k;
     uint32_t dtypes;            /* of the factors: a set, one bit each */
     uint16_t most_n;            /* columns that are multiplied at once, at most */
-    uint16_t async;             /* 1: MMA_ASYNC of panels in shared memory */
+    uint8_t async;              /* 1: MMA_ASYNC of panels in shared memory */
+    uint8_t chains;             /* 1: a sum, converted to the dtype of factors, may be a factor a */
 };
 
 /* What a pass or a code generator may know of a target. */
@@ -195,6 +225,7 @@ struct caps {
     uint32_t shared_bytes;      /* GPU: shared memory of a block */
     uint32_t broadcast;         /* GPU: lanes of a subgroup that pass each other what all of them read; 0: none */
     uint32_t async_copies;      /* GPU: 1 if copies to shared memory do not occupy their thread */
+    uint32_t panel_copies;      /* GPU: 1 if one thread can copy whole panels (L_COPY_PANEL) */
     struct mma_caps mma, mma_async;
 };
 
@@ -226,6 +257,12 @@ val k_load_wide(struct kernel *k, uint32_t buf, val index, val pred); /* a u32 o
 static inline unsigned load_elements(const struct kernel *k, const struct linst *i)
 {
     return (unsigned)(dtype_size(i->dtype) / dtype_size(k->buf[i->imm].dtype));
+}
+/* The lbuf that a copy reads. */
+static inline uint32_t copy_source(const struct kernel *k, const struct linst *i)
+{
+    uint32_t from = (uint32_t)(i->imm >> 32);
+    return i->op == L_COPY_PANEL ? k->buf[from].id : from;
 }
 void k_store(struct kernel *k, uint32_t buf, val index, val value, val pred);
 void k_prefetch(struct kernel *k, enum prefetch why, uint32_t buf, val index);
@@ -273,6 +310,7 @@ int64_t ix_most(const struct kernel *k, int64_t size); /* the greatest that it m
 val ix_scale_size(struct kernel *k, val a, int64_t size);
 val ix_div_size(struct kernel *k, val a, int64_t size);
 val ix_mod_size(struct kernel *k, val a, int64_t size);
+void ix_below(struct kernel *k, val v, int64_t size); /* asserts 0 <= v < size, of a size with symbols */
 /* floor(a / by) of a not below 0 and a `by` above 0, which is at most `most`, and what remains. */
 val ix_quotient(struct kernel *k, val a, val by, int64_t most, val *rest);
 val ix_times(struct kernel *k, val a, val b);       /* index.c: of two that are not below 0 */

@@ -80,7 +80,8 @@ static const struct sched_field dot_matrix_fields[] = {
     {.word = "unit", .form = FORM_SIDES, AT(dot_matrix.unit_m), .sides = 3, .chosen = true, .least = 1,
      .most = MAX_TILE_SIDE},
     LANES("subgroup", dot_matrix.subgroup, MAX_SUBGROUP), CHOSEN("stages", dot_matrix.stages, 8),
-    FLAG("copy_a", dot_matrix.copy_a), FLAG("copy_b", dot_matrix.copy_b), FLAG("async", dot_matrix.async), GRAIN};
+    FLAG("copy_a", dot_matrix.copy_a), FLAG("copy_b", dot_matrix.copy_b), FLAG("async", dot_matrix.async),
+    FLAG("panels", dot_matrix.panels), GRAIN};
 static const struct sched_field scatter_fields[] = {WIDTH, LANES("copy", scatter.copy, 64), GRAIN};
 static const struct sched_field lanes_fields[] = {WIDTH, GRAIN};
 static const struct sched_field threads_fields[] = {THREADS, GRAIN};
@@ -95,6 +96,12 @@ static const struct sched_field attention_both_fields[] = {
 static const struct sched_field attention_one_fields[] = {
     WIDTH, CHOSEN("rows", attention_one.rows, 16), LANES("keys", attention_one.keys, 8),
     LANES("lanes", attention_one.lanes, 64), GRAIN};
+
+static const struct sched_field attention_matrix_fields[] = {
+    THREADS, CHOSEN("rows", attention_matrix.rows, 1024), LANES("step", attention_matrix.step, MAX_TILE_SIDE),
+    {.word = "unit", .form = FORM_SIDES, AT(attention_matrix.unit_m), .sides = 3, .chosen = true, .least = 1,
+     .most = MAX_TILE_SIDE},
+    LANES("subgroup", attention_matrix.subgroup, MAX_SUBGROUP), CHOSEN("stages", attention_matrix.stages, 8), GRAIN};
 
 #define FAMILY(name, fields) {name, fields, sizeof fields / sizeof *fields}
 const struct sched_family sched_families[SCHED_COUNT] = {
@@ -113,7 +120,8 @@ const struct sched_family sched_families[SCHED_COUNT] = {
     [SCHED_ATTENTION] = FAMILY("attention", attention_fields),
     [SCHED_ATTENTION_ONE] = FAMILY("attention_one", attention_one_fields),
     [SCHED_ATTENTION_GRAD] = FAMILY("attention_grad", attention_fields),
-    [SCHED_ATTENTION_BOTH] = FAMILY("attention_both", attention_both_fields)};
+    [SCHED_ATTENTION_BOTH] = FAMILY("attention_both", attention_both_fields),
+    [SCHED_ATTENTION_MATRIX] = FAMILY("attention_matrix", attention_matrix_fields)};
 _Static_assert(sizeof dot_fields / sizeof *dot_fields <= MAX_SCHED_FIELDS, "every family's fields have a column");
 
 uint64_t sched_get(const struct schedule *s, const struct sched_field *f, unsigned side)

@@ -15,7 +15,7 @@ enum sched_kind {
     SCHED_DOT, SCHED_DOT_THIN, SCHED_DOT_BYTES, SCHED_DOT_BLOCKS, SCHED_DOT_MATRIX,
     SCHED_SCATTER, SCHED_CUMULATIVE, SCHED_SORT, SCHED_GPU_DOT_THIN, SCHED_GPU_SCATTER, SCHED_GPU_SCAN, SCHED_GPU_SORT,
     SCHED_GPU_TURN,
-    SCHED_ATTENTION, SCHED_ATTENTION_ONE, SCHED_ATTENTION_GRAD, SCHED_ATTENTION_BOTH,
+    SCHED_ATTENTION, SCHED_ATTENTION_ONE, SCHED_ATTENTION_GRAD, SCHED_ATTENTION_BOTH, SCHED_ATTENTION_MATRIX,
     SCHED_COUNT };
 
 static inline bool sched_is_scatter(unsigned kind) { return kind == SCHED_SCATTER || kind == SCHED_GPU_SCATTER; }
@@ -32,7 +32,8 @@ enum sched_pack { PACK_NONE, PACK_ROWS, PACK_SQUARES, PACK_ELEMENTS, PACK_COLUMN
 /* A field whose comment ends in "[chosen]" is chosen where a record that is handed in has 0 there. */
 struct schedule {
     uint16_t kind;          /* enum sched_kind */
-    uint16_t width;         /* lanes of the vector loops; of dot_blocks, dot_matrix, gpu_*: threads  [chosen] */
+    uint16_t width;         /* lanes of the vector loops; of dot_blocks, gpu_*: threads; of dot_matrix: threads that
+                               multiply  [chosen] */
     uint8_t stream;         /* map, rows: results are stored non-temporally, where vectors lie at whole registers */
     uint8_t pad[3];
     int64_t grain;          /* parallel iterations worth one task; 0: never split */
@@ -123,6 +124,7 @@ struct schedule {
             uint8_t copy_a, copy_b; /* the operand is copied in vectors, without a thread that waits for it */
             uint8_t stages;         /* steps that are in shared memory at a time  [chosen] */
             uint8_t async;          /* the unit reads panels in shared memory, while its threads go on (MMA_ASYNC) */
+            uint8_t panels;         /* a thread of one more subgroup copies whole panels of both operands */
         } dot_matrix;
         struct {
             uint16_t copy;          /* lanes of the loops that copy a panel whole  [chosen] */
@@ -138,6 +140,13 @@ struct schedule {
             uint16_t keys;          /* lanes of vectors of keys  [chosen] */
             uint16_t lanes;         /* of vectors of the values' elements  [chosen] */
         } attention_one;
+        struct {                    /* attention and its gradient on a GPU's matrix units */
+            uint16_t rows;          /* of a block: queries, or keys for the gradient in k and v  [chosen] */
+            uint16_t step;          /* rows of the other side that are in shared memory at a time  [chosen] */
+            uint16_t subgroup;      /* threads that hold a tile together  [chosen] */
+            uint16_t unit_m, unit_n, unit_k; /* what the unit multiplies at once  [chosen] */
+            uint8_t stages;         /* steps that are in shared memory at a time  [chosen] */
+        } attention_matrix;
     };
 };
 _Static_assert(sizeof(struct schedule) == 48, "no padding: schedules are hashed and compared as bytes");

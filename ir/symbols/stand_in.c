@@ -82,7 +82,10 @@ static bool op_takes_symbols(const struct graph *g, const struct node *n)
     switch (n->op) {
     case OP_input: case OP_state: case OP_iota: case OP_random: case OP_cast: case OP_proj:
         return true;
-    case OP_window:
+    case OP_window: /* how many channels a convolution has decides which gradient it gets (pass autodiff) */
+        for (uint32_t i = 1; i <= n->attr.window.axis; i++)
+            if (s->dim[i] < 0)
+                return false;
         return s->dim[n->attr.window.axis] >= 0;
     case OP_concat:
         return s->dim[n->attr.axis.axis] >= 0 && g->shape[n->shape].dim[n->attr.axis.axis] >= 0;

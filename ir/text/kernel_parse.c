@@ -311,8 +311,29 @@ static bool definition(struct reader *r)
     return true;
 }
 
+static bool view_numbers(struct reader *r, const char *word, int64_t *out, unsigned n)
+{
+    uint64_t x;
+    if (!lex_need_word(&r->l, word))
+        return false;
+    for (unsigned d = 0; d < n; d++) {
+        if (!lex_number(&r->l, INT64_MAX, "a number for each dimension", &x))
+            return false;
+        out[d] = (int64_t)x;
+    }
+    return true;
+}
+
+/* first 0 size 64 128 1 step 1 64 8192 */
+static bool view_line(struct reader *r, struct lbuf *view)
+{
+    return view_numbers(r, "first", &view->first, 1) && view_numbers(r, "size", view->size, VIEW_DIMS) &&
+           view_numbers(r, "step", view->step, VIEW_DIMS);
+}
+
 static bool buffer_line(struct reader *r)
 {
+    struct lbuf view = {0};
     unsigned dtype;
     uint8_t role = 0;
     uint64_t number, id = 0, rows = 0, count;
@@ -331,14 +352,21 @@ static bool buffer_line(struct reader *r)
     } else if (!lex_at(&r->l, ':') && !lex_number(&r->l, UINT32_MAX, "an argument's number", &id)) {
         return false;
     }
+    if (role == BUF_VIEW && !view_line(r, &view))
+        return false;
     if (!lex_need(&r->l, ':', "':' and the buffer's type") || !dtype_word(r, &dtype) ||
         !lex_need(&r->l, '[', "'[' and the number of elements") ||
         !lex_number(&r->l, (uint64_t)INT64_MAX / dtype_size(dtype), "the number of elements", &count) ||
         !lex_need(&r->l, ']', "']'"))
         return false;
     k_buf(r->k, (enum buf_role)role, dtype, (int64_t)count, (uint32_t)id);
-    if (!r->k->err.code)
-        r->k->buf[r->k->nbuf - 1].panel_rows = (uint16_t)rows;
+    if (!r->k->err.code) {
+        struct lbuf *l = &r->k->buf[r->k->nbuf - 1];
+        l->panel_rows = (uint16_t)rows;
+        l->first = view.first;
+        memcpy(l->size, view.size, sizeof l->size);
+        memcpy(l->step, view.step, sizeof l->step);
+    }
     return !r->k->err.code || lex_no_memory(&r->l);
 }
 
@@ -374,6 +402,33 @@ static bool kernel_parse_copy(struct reader *r, struct linst *i)
     return true;
 }
 
+/* copy panel b2[%to] = b5[%x, %y, %z], after "panel" */
+static bool kernel_parse_panel(struct reader *r, struct linst *i)
+{
+    uint64_t to, from;
+    if (!kernel_parse_element(r, &to, &i->a) || !lex_need(&r->l, ']', "']'") || !lex_need(&r->l, '=', "'='") ||
+        !kernel_parse_element(r, &from, &i->b) || !lex_need(&r->l, ',', "','") || !kernel_parse_operand(r, &i->c) ||
+        !lex_need(&r->l, ',', "','") || !kernel_parse_operand(r, &i->d) || !lex_need(&r->l, ']', "']'"))
+        return false;
+    i->imm = to | from << 32;
+    return true;
+}
+
+/* arrive b6[%i], arrive b6[%i] panels 2, await b6[%i] phases %n */
+static bool kernel_parse_phase(struct reader *r, struct linst *i)
+{
+    uint64_t panels = 0;
+    if (!kernel_parse_element(r, &i->imm, &i->a) || !lex_need(&r->l, ']', "']'"))
+        return false;
+    if (i->op == L_AWAIT)
+        return clause(r, "phases", &i->b);
+    if (next_is(r, "panels") && (!lex_need_word(&r->l, "panels") ||
+                                 !lex_number(&r->l, UINT16_MAX, "the number of panels", &panels)))
+        return false;
+    i->imm |= panels << 32;
+    return true;
+}
+
 /* enum async: of products where the word follows, else of copies */
 static uint8_t of_products(struct reader *r)
 {
@@ -383,11 +438,17 @@ static uint8_t of_products(struct reader *r)
     return ASYNC_PRODUCTS;
 }
 
+static bool at_number(struct reader *r)
+{
+    lex_space(&r->l);
+    return r->l.p < r->l.end && *r->l.p >= '0' && *r->l.p <= '9';
+}
+
 /* An instruction without a value, or a line of the kernel's head. */
 static bool effect_line(struct reader *r)
 {
     static const struct { const char *word; uint8_t op; } bare[] = {
-        {"barrier", L_BARRIER}, {"sync", L_SYNC}};
+        {"barrier", L_BARRIER}, {"sync", L_SYNC}, {"arrive", L_ARRIVE}, {"await", L_AWAIT}};
     struct linst i = {.dtype = KL_BOOL};
     val head;
     const char *at = r->l.p;
@@ -396,8 +457,10 @@ static bool effect_line(struct reader *r)
     for (unsigned n = 0; n < sizeof bare / sizeof *bare; n++)
         if (word_is(w, bare[n].word))
             i.op = bare[n].op;
-    if (i.op) {
-        ok = true;
+    if (i.op == L_ARRIVE || i.op == L_AWAIT) {
+        ok = kernel_parse_phase(r, &i);
+    } else if (i.op) {
+        ok = i.op == L_SYNC || !at_number(r) || lex_number(&r->l, MAX_THREADS, "the threads of a role", &i.imm);
     } else if (word_is(w, "atomic")) {
         i.op = L_ATOMIC;
         ok = choice(r, &fold_words, "add, max or min", &i.kind) && kernel_parse_element(r, &i.imm, &i.a) &&
@@ -405,8 +468,8 @@ static bool effect_line(struct reader *r)
                  optional(r, "if", &i.c);
         i.dtype = r->k->inst[i.b].dtype;
     } else if (word_is(w, "copy")) {
-        i.op = L_COPY;
-        ok = kernel_parse_copy(r, &i);
+        i.op = next_is(r, "panel") ? L_COPY_PANEL : L_COPY;
+        ok = i.op == L_COPY ? kernel_parse_copy(r, &i) : lex_need_word(&r->l, "panel") && kernel_parse_panel(r, &i);
     } else if (word_is(w, "wait")) {
         i.op = L_WAIT;
         i.kind = of_products(r);
@@ -431,6 +494,8 @@ static bool effect_line(struct reader *r)
     } else if (word_is(w, "if")) {
         i.op = L_IF;
         ok = kernel_parse_operand(r, &i.a);
+        if (ok && next_is(r, "registers"))
+            ok = lex_need_word(&r->l, "registers") && lex_number(&r->l, UINT16_MAX, "registers of a thread", &i.imm);
         i.varying = r->k->inst[i.a].varying;
         return ok && open_scope(r, i, &head);
     } else if (r->k->ninst == 1 && word_is(w, "schedule")) {

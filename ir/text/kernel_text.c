@@ -65,6 +65,29 @@ static void kernel_text_copy(const struct printer *p, const struct linst *i)
     clause(p, "if", i->c);
 }
 
+static void kernel_text_panel(const struct printer *p, const struct linst *i)
+{
+    const val at[VIEW_DIMS] = {i->b, i->c, i->d};
+    text_put(p->t, "copy panel b%u[", (uint32_t)i->imm);
+    kernel_text_operand(p, i->a);
+    text_put(p->t, "] = b%u[", (uint32_t)(i->imm >> 32));
+    for (unsigned d = 0; d < VIEW_DIMS; d++) {
+        text_put(p->t, d ? ", " : "");
+        kernel_text_operand(p, at[d]);
+    }
+    text_put(p->t, "]");
+}
+
+static void kernel_text_phase(const struct printer *p, const struct linst *i)
+{
+    text_put(p->t, "%s b%u[", i->op == L_ARRIVE ? "arrive" : "await", (uint32_t)i->imm);
+    kernel_text_operand(p, i->a);
+    text_put(p->t, "]");
+    if (i->op == L_ARRIVE && i->imm >> 32)
+        text_put(p->t, " panels %" PRIu64, i->imm >> 32);
+    clause(p, "phases", i->b);
+}
+
 /* Instructions without a value. */
 static bool effect(const struct printer *p, const struct linst *i)
 {
@@ -72,6 +95,8 @@ static bool effect(const struct printer *p, const struct linst *i)
     case L_IF:
         text_put(p->t, "if");
         kernel_text_operands(p, i);
+        if (i->imm)
+            text_put(p->t, " registers %" PRIu64, i->imm);
         text_put(p->t, " {");
         return true;
     case L_NEXT:
@@ -100,6 +125,13 @@ static bool effect(const struct printer *p, const struct linst *i)
     case L_COPY:
         kernel_text_copy(p, i);
         return true;
+    case L_COPY_PANEL:
+        kernel_text_panel(p, i);
+        return true;
+    case L_ARRIVE:
+    case L_AWAIT:
+        kernel_text_phase(p, i);
+        return true;
     case L_WAIT:
         text_put(p->t, i->kind == ASYNC_COPIES ? "wait %" PRIu64 : "wait products %" PRIu64, i->imm);
         return true;
@@ -109,6 +141,8 @@ static bool effect(const struct printer *p, const struct linst *i)
     case L_BARRIER:
     case L_SYNC:
         text_put(p->t, i->op == L_BARRIER ? "barrier" : "sync");
+        if (i->imm)
+            text_put(p->t, " %" PRIu64, i->imm);
         return true;
     default:
         return false;
@@ -174,6 +208,15 @@ static void statement(const struct printer *p, val v)
     type(p, i);
 }
 
+static void put_view(const struct printer *p, const struct lbuf *l)
+{
+    text_put(p->t, " first %" PRId64, l->first);
+    for (unsigned d = 0; d < VIEW_DIMS; d++)
+        text_put(p->t, "%s %" PRId64, d ? "" : " size", l->size[d]);
+    for (unsigned d = 0; d < VIEW_DIMS; d++)
+        text_put(p->t, "%s %" PRId64, d ? "" : " step", l->step[d]);
+}
+
 static void head(const struct printer *p)
 {
     const struct kernel *k = p->k;
@@ -190,8 +233,10 @@ static void head(const struct printer *p)
         text_put(p->t, "  b%u = %s", b, role_words.v[l->role]);
         if (l->panel_rows)
             text_put(p->t, " panels %ux%u", l->panel_rows, l->id);
-        else if (l->id || l->role == BUF_IN || l->role == BUF_OUT)
+        else if (l->id || l->role == BUF_IN || l->role == BUF_OUT || l->role == BUF_VIEW)
             text_put(p->t, " %u", l->id);
+        if (l->role == BUF_VIEW)
+            put_view(p, l);
         text_put(p->t, " : %s[%" PRId64 "]\n", dtype_name(l->dtype), l->count);
     }
 }

@@ -16,7 +16,8 @@ static const char *const folds[FOLD_COUNT] = {
 static const char *const interleaves[INTERLEAVE_COUNT] = {[INTERLEAVE_LO] = "lo", [INTERLEAVE_HI] = "hi"};
 static const char *const prefetches[PREFETCH_COUNT] = {[PREFETCH_READ] = "read", [PREFETCH_WRITE] = "write"};
 static const char *const roles[BUF_COUNT] = {[BUF_IN] = "in", [BUF_OUT] = "out", [BUF_SCRATCH] = "scratch",
-    [BUF_WORKSPACE] = "workspace", [BUF_SHARED] = "shared", [BUF_REGISTER] = "register"};
+    [BUF_WORKSPACE] = "workspace", [BUF_SHARED] = "shared", [BUF_REGISTER] = "register", [BUF_PHASES] = "phases",
+    [BUF_VIEW] = "view"};
 static const char *const tile_orders[TILE_ORDER_COUNT] = {[TILE_ROWS] = "rows", [TILE_COLS] = "columns"};
 static const char *const mmas[MMA_COUNT] = {[MMA_CHAIN] = "chain", [MMA_ANY] = "any", [MMA_ASYNC] = "async"};
 static const char *const asyncs[ASYNC_COUNT] = {[ASYNC_COPIES] = "copies", [ASYNC_PRODUCTS] = "products"};

@@ -73,7 +73,7 @@ static bool find_windows(const struct graph *g, const struct node *y, struct win
         if (!window_axis(g, r, BEFORE + i, &r, &w->size[i], &w->dilation[i]))
             return false;
     const struct shape *s = node_shape(g, r), *x;
-    if (elements == 1 || g->node[r].op != OP_reshape || shape_is_symbolic(s))
+    if (elements == 1 || g->node[r].op != OP_reshape || s->dim[1] < 0 || s->dim[2] < 0)
         return false;
     w->x = g->node[r].in[0];
     x = node_shape(g, w->x);
@@ -90,7 +90,7 @@ static bool windows_pay(const struct graph *g, const struct node *y, const struc
     enum { FILTERS_PER_INPUT = 4 };
     const struct shape *a = node_shape(g, y->in[0]), *b = node_shape(g, y->in[1]);
     int64_t depth = node_shape(g, w->x)->dim[1] / (b->dim[1] ? b->dim[1] : 1);
-    return a->dim[1] <= FILTERS_PER_INPUT * depth;
+    return a->dim[1] >= 0 && a->dim[1] <= FILTERS_PER_INPUT * depth;
 }
 
 /* a [groups, filters, depth * size..] as [groups, depth, filters * size..], windows in reverse order. */
@@ -149,7 +149,8 @@ static ref windows_of_gradient(struct graph *g, ref dy, const struct windowed *w
             perm[d + 1] = (uint8_t)d;
         r = n_permute(g, n_window(g, r, BEFORE + i, w->size[i], 1, w->dilation[i]), perm);
         s.dim[2] *= w->size[i];
-        s.dim[BEFORE + i] -= (w->size[i] - 1) * w->dilation[i];
+        struct scaled length = {s.dim[BEFORE + i], 1};
+        s.dim[BEFORE + i] = dims_build(g, "window", 1, &length, -(w->size[i] - 1) * w->dilation[i]);
         r = n_reshape(g, r, &s);
     }
     return r;
@@ -184,7 +185,9 @@ bool reverse_windows(struct reverse *v, ref y, ref dy)
         return false;
     struct shape x = *node_shape(g, w.x);
     ref a = flipped_weights(g, n.in[0], &w, x.dim[1] / node_shape(g, n.in[1])->dim[1]);
-    ref dx = n_dot(g, a, windows_of_gradient(g, dy, &w), &n.attr);
+    union attr dims = n.attr;
+    dims.dot.lanes = 0, dims.dot.kblock = 0, dims.dot.pairs = 0; /* its order is that of its own length */
+    ref dx = n_dot(g, a, windows_of_gradient(g, dy, &w), &dims);
     reverse_add(v, w.x, n_reshape(g, batch_first(g, dx), &x));
     return true;
 }

@@ -7,29 +7,14 @@
  *   numeric lane is a vector, and these vectors are folded.
  * lanes 1: the innermost axis is kept.  The lanes of the vector loop are neighbouring results, each of which is
  *   summed in ascending order; iterations of the parallel loop are blocks of results. */
-#include "lower_schedule.h"
+#include "lower_reduce.h"
 #include <string.h>
 
-enum { MAX_LINES = 8 };
 enum { SHORT_ROW = 6, LANES_OF_SHORT_ROW = 8, FEW_ROWS = 64 }; /* most elements of a row that is a lane; least rows */
 enum { LONG_COLUMN = 64 }; /* least number of elements for which the reduction takes longer than the epilogue */
 
-struct reduce {
-    struct lowering *w;
-    const struct node *n;
-    enum fold fold;
-    struct shape in;          /* operand's shape */
-    struct shape red, kept;   /* the lengths of the reduced and of the kept axes, in order */
-    int64_t len, chunk;       /* reduced elements per result */
-    val kept_coord[KL_MAX_RANK]; /* of kept, at the current result */
-    /* coordinates of the cache lines that a vector of results needs from a row and that are prefetched */
-    val line_coord[MAX_LINES][KL_MAX_RANK];
-    struct split_columns *split; /* NULL: columns are not split */
-};
-
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
-static const struct schedule *reduce_schedule(const struct reduce *r) { return &r->w->k->sched; }
 /* The number of cache lines that are prefetched for each row. */
 static uint32_t lines_of(const struct reduce *r)
 {
@@ -51,8 +36,7 @@ static void operand_coord(const struct reduce *r, val i, const val *kept, val *c
         coord[d] = r->n->attr.reduce.axes >> d & 1 ? red[nred++] : kept[nkept++];
 }
 
-/* Computes the operand at reduced element i, and stores members of the prologue that other kernels read. */
-static val lower_reduce_element(const struct reduce *r, val i)
+val reduce_element(const struct reduce *r, val i)
 {
     struct lowering *w = r->w;
     val coord[KL_MAX_RANK] = {0};
@@ -64,8 +48,7 @@ static val lower_reduce_element(const struct reduce *r, val i)
     return k_cast(w->k, lower_at(w, r->n->in[0], coord), dtype_compute(r->n->dtype));
 }
 
-/* Computes and stores the epilogue. */
-static void epilogue(const struct reduce *r, val result)
+void reduce_epilogue(const struct reduce *r, val result)
 {
     struct lowering *w = r->w;
     val coord[KL_MAX_RANK] = {0};
@@ -80,10 +63,16 @@ static void epilogue(const struct reduce *r, val result)
             lower_store(w, w->member[m], out, coord);
 }
 
-static val identity(const struct reduce *r)
+val reduce_identity(const struct reduce *r)
 {
     unsigned dtype = dtype_compute(r->n->dtype);
     return k_bits(r->w->k, dtype, fold_identity(r->fold, dtype));
+}
+
+val reduce_parts(const struct reduce *r, int64_t length)
+{
+    struct kernel *k = r->w->k;
+    return ix_div(k, ix_add(k, ix_size(k, r->len), k_int(k, length - 1)), length);
 }
 
 /* Prefetches what elements i .. i + count - 1 are computed from, or those themselves. */
@@ -115,13 +104,13 @@ static val symbolic_lanes(const struct reduce *r, val base, val count)
     struct kernel *k = w->k;
     int64_t width = k->sched.width;
     val full = ix_div(k, count, width), rest = k_prim(k, P_SUB, count, ix_scale(k, full, width), 0);
-    val acc = k_splat(k, identity(r)), j = k_loop(k, LOOP_SERIAL, k_int(k, 0), full, 1), c = k_carry(k, acc);
-    val x = lower_reduce_element(r, ix_add(k, ix_add(k, base, ix_scale(k, j, width)), w->lane));
+    val acc = k_splat(k, reduce_identity(r)), j = k_loop(k, LOOP_SERIAL, k_int(k, 0), full, 1), c = k_carry(k, acc);
+    val x = reduce_element(r, ix_add(k, ix_add(k, base, ix_scale(k, j, width)), w->lane));
     k_next(k, c, k_fold_step(k, r->fold, c, x));
     k_end(k, j);
     acc = k_out(k, c);
     w->pred = k_prim(k, P_LT, w->lane, rest, 0);
-    x = lower_reduce_element(r, ix_add(k, base, ix_add(k, ix_scale(k, full, width), w->lane)));
+    x = reduce_element(r, ix_add(k, base, ix_add(k, ix_scale(k, full, width), w->lane)));
     acc = k_prim(k, P_SELECT, w->pred, k_fold_step(k, r->fold, acc, x), acc);
     w->pred = 0;
     return k_lane_reduce(k, r->fold, acc);
@@ -133,14 +122,14 @@ static val lane_chunk(const struct reduce *r, val base, int64_t count)
     struct lowering *w = r->w;
     struct kernel *k = w->k;
     int64_t width = k->sched.width, tail = count % width;
-    val acc = k_splat(k, identity(r));
+    val acc = k_splat(k, reduce_identity(r));
     if (count / width) {
         val j = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, count / width), 1);
         val c = k_carry(k, acc);
         int64_t ahead = reduce_schedule(r)->kind == SCHED_ROW_REDUCE ? reduce_schedule(r)->row_reduce.ahead : 0;
         if (ahead)
             fetch_elements(r, ix_add(k, ix_add(k, base, ix_scale(k, j, width)), k_int(k, ahead)), width);
-        val x = lower_reduce_element(r, ix_add(k, ix_add(k, base, ix_scale(k, j, width)), w->lane));
+        val x = reduce_element(r, ix_add(k, ix_add(k, base, ix_scale(k, j, width)), w->lane));
         k_next(k, c, k_fold_step(k, r->fold, c, x));
         k_end(k, j);
         acc = k_out(k, c);
@@ -152,7 +141,7 @@ static val lane_chunk(const struct reduce *r, val base, int64_t count)
             ix_whole(k, place, count - tail, count - 1);
         else if (r->len % r->chunk == 0)
             ix_bound(k, place, 0, tail - 1);
-        val x = lower_reduce_element(r, ix_add(k, base, place));
+        val x = reduce_element(r, ix_add(k, base, place));
         acc = k_prim(k, P_SELECT, w->pred, k_fold_step(k, r->fold, acc, x), acc);
         w->pred = 0;
     }
@@ -173,12 +162,12 @@ static void fetch_lines(const struct reduce *r, val i)
 static val chain_chunk(const struct reduce *r, val base, val count)
 {
     struct kernel *k = r->w->k;
-    val init = k_splat(k, identity(r));
+    val init = k_splat(k, reduce_identity(r));
     val j = k_loop(k, LOOP_SERIAL, k_int(k, 0), count, 1);
     val c = k_carry(k, init);
     if (lines_of(r))
         fetch_lines(r, ix_add(k, base, ix_add(k, j, k_int(k, reduce_schedule(r)->column_reduce.ahead))));
-    val x = lower_reduce_element(r, ix_add(k, base, j));
+    val x = reduce_element(r, ix_add(k, base, j));
     k_next(k, c, k_fold_step(k, r->fold, c, x));
     k_end(k, j);
     return k_out(k, c);
@@ -188,12 +177,12 @@ static val chain_chunk(const struct reduce *r, val base, val count)
 static val short_row(const struct reduce *r)
 {
     struct kernel *k = r->w->k;
-    val lane[LANES_OF_SHORT_ROW], none = k_splat(k, identity(r));
+    val lane[LANES_OF_SHORT_ROW], none = k_splat(k, reduce_identity(r));
     int64_t n = 1;
     while (n < r->len)
         n *= 2;
     for (int64_t i = 0; i < n; i++)
-        lane[i] = i < r->len ? k_fold_step(k, r->fold, none, lower_reduce_element(r, k_int(k, i))) : none;
+        lane[i] = i < r->len ? k_fold_step(k, r->fold, none, reduce_element(r, k_int(k, i))) : none;
     for (int64_t half = n / 2; half; half /= 2)
         for (int64_t i = 0; i < half; i++)
             lane[i] = k_fold_step(k, r->fold, lane[i], lane[i + half]);
@@ -221,7 +210,7 @@ static val symbolic_chunks(const struct reduce *r)
     }
     val full = ix_div(k, len, r->chunk), rest = k_prim(k, P_SUB, len, ix_scale(k, full, r->chunk), 0);
     ix_whole(k, rest, 0, r->chunk - 1);
-    val init = lanes ? identity(r) : k_splat(k, identity(r));
+    val init = lanes ? reduce_identity(r) : k_splat(k, reduce_identity(r));
     val c = k_loop(k, LOOP_SERIAL, k_int(k, 0), full, 1), total = k_carry(k, init);
     k_next(k, total, k_fold_step(k, r->fold, total, one_chunk(r, ix_scale(k, c, r->chunk), r->chunk)));
     k_end(k, c);
@@ -245,7 +234,7 @@ static val all_chunks(const struct reduce *r)
     if (r->len <= r->chunk)
         return one_chunk(r, k_int(k, 0), r->len);
     bool lanes = r->n->attr.reduce.lanes == 64;
-    val init = lanes ? identity(r) : k_splat(k, identity(r));
+    val init = lanes ? reduce_identity(r) : k_splat(k, reduce_identity(r));
     val c = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, full), 1);
     val total = k_carry(k, init);
     k_next(k, total, k_fold_step(k, r->fold, total, one_chunk(r, ix_scale(k, c, r->chunk), r->chunk)));
@@ -270,9 +259,9 @@ static void find_merged(const struct reduce *r, struct reduce_facts *f)
             copy.kept_coord[d] = r->kept.dim[d] == 1 ? k_int(k, 0)
                 : k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, r->kept.dim[d]), 1);
         val i = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, r->len), 1), inner = 0;
-        val x = lower_reduce_element(&copy, i);
+        val x = reduce_element(&copy, i);
         uint32_t before = k->ninst;
-        epilogue(&copy, x);
+        reduce_epilogue(&copy, x);
         for (val v = before; v < k->ninst; v++)
             f->work += k->inst[v].op >= L_PRIM && k->inst[v].kind != INST_INDEX;
         int64_t inner_size = 1;
@@ -329,7 +318,7 @@ static void vector_epilogue(struct reduce *r, const struct row_block *b, val row
     w->lane = k_loop(k, LOOP_VECTOR, k_int(k, 0), k_int(k, b->lanes), 1);
     w->pred = rest ? k_prim(k, P_LT, w->lane, k_int(k, rest), 0) : 0;
     lower_unflatten(k, &b->inner, ix_add(k, row, w->lane), r->kept_coord + b->outer.rank);
-    epilogue(r, k_load(k, b->results, ix_add(k, first, w->lane), w->pred));
+    reduce_epilogue(r, k_load(k, b->results, ix_add(k, first, w->lane), w->pred));
     k_end(k, w->lane);
     w->lane = w->pred = 0;
 }
@@ -380,201 +369,6 @@ static void emit_row_blocks(struct reduce *r)
     k_end(k, p);
 }
 
-/* ---- rows on a GPU: a thread reads groups of neighbours at a fixed stride; sums are in any order ---- */
-
-static int64_t gpu_row_neighbours(const struct reduce *r)
-{
-    return reduce_schedule(r)->gpu_row_reduce.neighbours ? reduce_schedule(r)->gpu_row_reduce.neighbours : 1;
-}
-
-/* Folds `vectors` vectors of lanes with `each` neighbours from element `base` on into acc; only the first `rest`
- * elements of them if rest > 0. */
-static val fold_neighbours(const struct reduce *r, val acc, val base, int64_t vectors, int64_t rest)
-{
-    struct lowering *w = r->w;
-    struct kernel *k = w->k;
-    int64_t each = gpu_row_neighbours(r), width = k->sched.width * each;
-    val pred = 0;
-    for (int64_t v = 0; v < vectors; v++)
-        for (int64_t u = 0; u < each; u++) {
-            int64_t left = rest - v * width;
-            if (rest && left < width && (!u || left % each))
-                pred = k_prim(k, P_LT, w->lane, k_int(k, left > u ? (left - u + each - 1) / each : 0), 0);
-            val at = ix_add(k, ix_scale(k, w->lane, each), k_int(k, v * width + u));
-            if (pred && rest) /* the other lanes read no memory */
-                ix_bound(k, at, 0, rest - 1);
-            w->pred = pred;
-            val x = lower_reduce_element(r, ix_add(k, base, at));
-            val more = k_fold_step(k, r->fold, acc, x);
-            acc = pred ? k_prim(k, P_SELECT, pred, more, acc) : more;
-        }
-    w->pred = 0;
-    return acc;
-}
-
-enum { AT_ONCE = 4 };           /* accesses of each array that are in flight at the same time */
-
-/* The same for AT_ONCE vectors, of which only the first `rest` elements exist; `rest` is a multiple of `each`. */
-static val fold_rest(const struct reduce *r, val acc, val base, val rest)
-{
-    struct lowering *w = r->w;
-    struct kernel *k = w->k;
-    int64_t each = gpu_row_neighbours(r);
-    for (int64_t v = 0; v < AT_ONCE; v++) {
-        val at = ix_add(k, ix_scale(k, w->lane, each), k_int(k, v * k->sched.width * each));
-        w->pred = k_prim(k, P_LT, at, rest, 0);
-        for (int64_t u = 0; u < each; u++) {
-            val x = lower_reduce_element(r, ix_add(k, base, ix_add(k, at, k_int(k, u))));
-            acc = k_prim(k, P_SELECT, w->pred, k_fold_step(k, r->fold, acc, x), acc);
-        }
-    }
-    w->pred = 0;
-    return acc;
-}
-
-/* As fold_part, for a length that depends on symbols. */
-static val fold_symbolic_part(const struct reduce *r, val first, val length)
-{
-    struct kernel *k = r->w->k;
-    int64_t step = AT_ONCE * k->sched.width * gpu_row_neighbours(r);
-    val full = ix_div(k, length, step), acc = k_splat(k, identity(r));
-    val j = k_loop(k, LOOP_SERIAL, k_int(k, 0), full, 1), c = k_carry(k, acc);
-    k_next(k, c, fold_neighbours(r, c, ix_add(k, first, ix_scale(k, j, step)), AT_ONCE, 0));
-    k_end(k, j);
-    val done = ix_scale(k, full, step), rest = k_prim(k, P_SUB, length, done, 0);
-    ix_whole(k, rest, 0, step - 1);
-    return k_lane_reduce(k, r->fold, fold_rest(r, k_out(k, c), ix_add(k, first, done), rest));
-}
-
-/* Accumulates elements first .. first + length - 1 of the row in the lanes of the open vector loop, and folds them. */
-static val fold_part(const struct reduce *r, val first, int64_t length)
-{
-    struct kernel *k = r->w->k;
-    int64_t each = gpu_row_neighbours(r), width = k->sched.width * each, step = AT_ONCE * width;
-    val acc = k_splat(k, identity(r));
-    if (length / step) {
-        val j = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, length / step), 1), c = k_carry(k, acc);
-        k_next(k, c, fold_neighbours(r, c, ix_add(k, first, ix_scale(k, j, step)), AT_ONCE, 0));
-        k_end(k, j);
-        acc = k_out(k, c);
-    }
-    int64_t rest = length % step, vectors = rest / width, done = length - rest;
-    if (vectors)
-        acc = fold_neighbours(r, acc, ix_add(k, first, k_int(k, done)), vectors, 0);
-    done += vectors * width;
-    if (done < length)
-        acc = fold_neighbours(r, acc, ix_add(k, first, k_int(k, done)), 1, length - done);
-    return k_lane_reduce(k, r->fold, acc);
-}
-
-/* The parts of `length` elements of a row or column, for these values of the symbols. */
-static val parts_now(const struct reduce *r, int64_t length)
-{
-    struct kernel *k = r->w->k;
-    return ix_div(k, ix_add(k, ix_size(k, r->len), k_int(k, length - 1)), length);
-}
-
-/* Opens the loop over rows, or over parts of rows: at most `parts`, and `now` for these values of the symbols. */
-static void open_gpu_rows(struct reduce *r, int64_t parts, val now, val *part, struct tasks *t)
-{
-    struct kernel *k = r->w->k;
-    int64_t rows = shape_count(&r->kept), before = k->extent;
-    bool symbolic = ix_symbolic(k, rows) || (parts > 1 && ix_symbolic(k, r->len));
-    val p = lower_tasks(r->w, rows * parts, symbolic ? ix_times(k, ix_size(k, rows), now) : 0, t);
-    k->extent += before;
-    lower_unflatten(k, &r->kept, ix_quotient(k, p, now, parts, part), r->kept_coord);
-}
-
-static void open_gpu_lanes(const struct reduce *r)
-{
-    struct kernel *k = r->w->k;
-    r->w->lane = k_loop(k, LOOP_VECTOR, k_int(k, 0), k_int(k, k->sched.width), 1);
-}
-
-/* A part's sum, to its place among the row's. */
-static void emit_gpu_part(struct reduce *r, uint32_t sums, int64_t parts, val part, int64_t length)
-{
-    struct kernel *k = r->w->k;
-    int64_t whole = reduce_schedule(r)->gpu_row_reduce.split;
-    val row = lower_flatten(k, &r->kept, r->kept_coord), first = ix_scale(k, part, whole);
-    val sum;
-    open_gpu_lanes(r);
-    if (ix_symbolic(k, r->len)) {
-        val left = k_prim(k, P_SUB, ix_size(k, r->len), first, 0);
-        ix_whole(k, left, 0, r->len);
-        sum = fold_symbolic_part(r, first, ix_least(k, left, length));
-    } else {
-        ix_bound(k, first, 0, r->len - length);
-        sum = fold_part(r, first, length);
-    }
-    k_store(k, sums, ix_add(k, ix_scale(k, row, parts), part), sum, 0);
-    end_row(r);
-}
-
-/* The sum of the parts' sums, of which there are no more than threads. */
-static val sum_of_parts(const struct reduce *r, uint32_t sums, int64_t parts, val now)
-{
-    struct lowering *w = r->w;
-    struct kernel *k = w->k;
-    val row = lower_flatten(k, &r->kept, r->kept_coord), start = k_splat(k, identity(r));
-    bool all = parts == k->sched.width && !ix_symbolic(k, r->len);
-    w->pred = all ? 0 : k_prim(k, P_LT, w->lane, now, 0);
-    val x = k_load(k, sums, ix_add(k, ix_scale(k, row, parts), w->lane), w->pred);
-    val acc = k_fold_step(k, r->fold, start, x);
-    acc = w->pred ? k_prim(k, P_SELECT, w->pred, acc, start) : acc;
-    w->pred = 0;
-    return k_lane_reduce(k, r->fold, acc);
-}
-
-/* Few long rows, in two phases. */
-static void emit_gpu_row_parts(struct reduce *r)
-{
-    struct lowering *w = r->w;
-    struct kernel *k = w->k;
-    int64_t length = reduce_schedule(r)->gpu_row_reduce.split, full = r->len / length, rest = r->len % length;
-    int64_t parts = full + (rest != 0);
-    bool symbolic = ix_symbolic(k, r->len);
-    uint32_t sums = k_buf(k, BUF_WORKSPACE, dtype_compute(r->n->dtype), parts * shape_count(&r->kept), 0);
-    struct tasks t;
-    val part, now = symbolic ? parts_now(r, length) : k_int(k, parts);
-    open_gpu_rows(r, parts, now, &part, &t);
-    val in_full = rest && !symbolic ? k_if(k, k_prim(k, P_LT, part, k_int(k, full), 0)) : 0;
-    emit_gpu_part(r, sums, parts, part, length);
-    if (in_full) {
-        k_end(k, in_full);
-        val in_rest = k_if(k, k_prim(k, P_EQ, part, k_int(k, full), 0));
-        emit_gpu_part(r, sums, parts, k_int(k, full), rest);
-        k_end(k, in_rest);
-    }
-    lower_tasks_end(w, &t);
-    lower_next_phase(w);
-    now = symbolic ? parts_now(r, length) : k_int(k, parts);
-    open_gpu_rows(r, 1, k_int(k, 1), &part, &t);
-    open_gpu_lanes(r);
-    epilogue(r, sum_of_parts(r, sums, parts, now));
-    end_row(r);
-    lower_tasks_end(w, &t);
-}
-
-static void emit_gpu_rows(struct reduce *r)
-{
-    struct lowering *w = r->w;
-    struct kernel *k = w->k;
-    struct tasks t;
-    val part;
-    k->extent = 0;
-    if (reduce_schedule(r)->gpu_row_reduce.split) {
-        emit_gpu_row_parts(r);
-        return;
-    }
-    open_gpu_rows(r, 1, k_int(k, 1), &part, &t);
-    open_gpu_lanes(r);
-    epilogue(r, ix_symbolic(k, r->len) ? fold_symbolic_part(r, k_int(k, 0), ix_size(k, r->len))
-                                       : fold_part(r, k_int(k, 0), r->len));
-    end_row(r);
-    lower_tasks_end(w, &t);
-}
-
 static void emit_lanes(struct reduce *r)
 {
     struct kernel *k = r->w->k;
@@ -585,7 +379,7 @@ static void emit_lanes(struct reduce *r)
     struct tasks t;
     val p = lower_tasks(r->w, shape_count(&r->kept), ix_size(k, shape_count(&r->kept)), &t);
     lower_unflatten(k, &r->kept, p, r->kept_coord);
-    epilogue(r, reduce_row(r));
+    reduce_epilogue(r, reduce_row(r));
     end_row(r);
     lower_tasks_end(r->w, &t);
 }
@@ -601,8 +395,8 @@ static val split_sum(const struct reduce *r, const struct split_columns *c, val 
 {
     struct kernel *k = r->w->k;
     bool symbolic = ix_symbolic(k, r->len);
-    val first = k_int(k, 0), n = symbolic ? parts_now(r, c->length) : k_int(k, c->parts);
-    val start = k_splat(k, identity(r));
+    val first = k_int(k, 0), n = symbolic ? reduce_parts(r, c->length) : k_int(k, c->parts);
+    val start = k_splat(k, reduce_identity(r));
     if (!c->second) {
         first = ix_scale(k, c->part, c->length);
         n = k_int(k, c->length);
@@ -619,7 +413,7 @@ static val split_sum(const struct reduce *r, const struct split_columns *c, val 
     val j = k_loop(k, LOOP_SERIAL, k_int(k, 0), n, 1), acc = k_carry(k, start), x, at = ix_add(k, first, j);
     ix_bound(k, at, 0, (c->second ? c->parts : r->len) - 1);
     x = c->second ? k_load(k, c->sums, ix_add(k, ix_scale(k, at, columns), column), r->w->pred)
-        : lower_reduce_element(r, at);
+        : reduce_element(r, at);
     k_next(k, acc, k_fold_step(k, r->fold, acc, x));
     k_end(k, j);
     return k_out(k, acc);
@@ -647,11 +441,11 @@ static void lower_reduce_emit_block(struct reduce *r, const struct shape *inner,
         int64_t columns = shape_count(&r->kept);
         val column = lower_flatten(k, &r->kept, r->kept_coord), sum = split_sum(r, c, column, columns);
         if (c->second)
-            epilogue(r, sum);
+            reduce_epilogue(r, sum);
         else
             k_store(k, c->sums, ix_add(k, ix_scale(k, c->part, columns), column), sum, w->pred);
     } else {
-        epilogue(r, all_chunks(r));
+        reduce_epilogue(r, all_chunks(r));
     }
     k_end(k, w->lane);
     w->lane = w->pred = 0;
@@ -799,7 +593,7 @@ static void emit_column_blocks(struct reduce *r, const struct shape *inner, cons
     int64_t before = k->extent;
     struct tasks t;
     bool symbolic_parts = parts > 1 && ix_symbolic(k, r->len);
-    val now = symbolic_parts ? parts_now(r, r->split->length) : k_int(k, parts);
+    val now = symbolic_parts ? reduce_parts(r, r->split->length) : k_int(k, parts);
     val active = ix_symbolic(k, shape_count(outer)) || symbolic_parts
                ? ix_scale(k, ix_times(k, ix_size(k, shape_count(outer)), now), blocks) : 0;
     val p = lower_tasks(w, extent, active, &t), all = p;
@@ -929,7 +723,7 @@ void lower_reduce(struct lowering *w)
         return;
     lower_scalars(w);
     if (s.kind == SCHED_GPU_ROW_REDUCE)
-        emit_gpu_rows(&r);
+        gpu_reduce_rows(&r);
     else if (s.kind == SCHED_ROW_REDUCE)
         emit_lanes(&r);
     else

@@ -115,6 +115,8 @@ struct attention_facts {
     int64_t element;                /* bytes of what is summed */
     int64_t matrices;               /* that have results */
     bool half;                      /* what is walked is of half floats */
+    bool keys;                      /* of a gradient: in k and v */
+    unsigned factors;               /* dtype + 1 of the operands that a GPU's matrix units could multiply; 0: none */
 };
 bool choose_attention(struct lowering *w, const struct attention_facts *f, struct schedule *s);
 

@@ -175,6 +175,8 @@ static void partition_walk(struct footprint *f, int64_t *step, bool second)
                                              : unknown;
         if (i->op == L_LOOP || i->op == L_IF)
             open_scope(f, v);
+        if (i->op == L_COPY_PANEL)
+            step[copy_source(f->k, i)] = PARTITION_NONE;
         if (i->op != L_LOAD && i->op != L_STORE && i->op != L_ATOMIC && i->op != L_COPY)
             continue;
         struct form a = access_form(f, i);

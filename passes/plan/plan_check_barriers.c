@@ -100,8 +100,9 @@ static struct range accessed_range(const struct kernel *k, uint32_t b, struct ra
             depth++;
         }
         depth -= i->op == L_END;
-        bool plain = i->op == L_LOAD || i->op == L_STORE, other = i->op == L_ATOMIC || i->op == L_COPY;
-        if (is_empty(t.p) || !(plain || other) || ((uint32_t)i->imm != b && (i->op != L_COPY || i->imm >> 32 != b)))
+        bool plain = i->op == L_LOAD || i->op == L_STORE, copy = i->op == L_COPY || i->op == L_COPY_PANEL;
+        bool other = i->op == L_ATOMIC || copy;
+        if (is_empty(t.p) || !(plain || other) || ((uint32_t)i->imm != b && !(copy && copy_source(k, i) == b)))
             continue;
         val pred = i->op == L_STORE ? i->c : i->b;
         if (plain && pred && k->inst[pred].op == L_OP(P_LT) && k->inst[k->inst[pred].a].op == L_LOOP) {

@@ -3,6 +3,7 @@
 #include "driver.h"
 #ifdef KILN_CUDA
 #include "codegen/gpu/compilers/compile.h"
+#include "codegen/gpu/source.h"
 #include "stream.h"
 #include <pthread.h>
 #include <stdlib.h>
@@ -17,6 +18,7 @@ enum { DYNAMIC_SHARED_BYTES = 8 };                       /* number of CUfunction
 
 static struct {
 #define CUDA(field, function, parameters) gpu_result (*field) parameters;
+#define CUDA_LATER(field, function, parameters) gpu_result (*field) parameters;
 #include "stream.def"
 } cuda;
 
@@ -72,10 +74,27 @@ static gpu_result cuda_node_set(gpu_exec x, gpu_node n, const struct graph_kerne
     return cuda.node_set(x, n, &p);
 }
 
+/* A tensor map of 16-bit elements with 128-byte swizzle; elements beyond the array read as zeros.  The numbers are of
+ * CUtensorMapDataType, CUtensorMapInterleave, CUtensorMapSwizzle, CUtensorMapL2promotion and
+ * CUtensorMapFloatOOBfill. */
+static gpu_result cuda_map(gpu_map *map, const struct gpu_view *view, void *address)
+{
+    enum { FLOAT16 = 6, BFLOAT16 = 9, NO_INTERLEAVE = 0, SWIZZLE_128 = 3, PROMOTE_128 = 2, ZEROS = 0, ELEMENT = 2 };
+    uint64_t size[VIEW_DIMS], step[VIEW_DIMS - 1];
+    const unsigned box[VIEW_DIMS] = {view->cols, view->rows, 1}, ones[VIEW_DIMS] = {1, 1, 1};
+    for (unsigned i = 0; i < VIEW_DIMS; i++)
+        size[i] = (uint64_t)view->size[i];
+    for (unsigned i = 1; i < VIEW_DIMS; i++)
+        step[i - 1] = (uint64_t)view->step[i] * ELEMENT;
+    return cuda.encode_map(map, view->dtype == KL_F16 ? FLOAT16 : BFLOAT16, VIEW_DIMS,
+                           (char *)address + view->first * ELEMENT, size, step, box, ones, NO_INTERLEAVE, SWIZZLE_128,
+                           PROMOTE_128, ZEROS);
+}
+
 static struct stream_library library = {.what = "CUDA", .node_add = cuda_node_add, .node_set = cuda_node_set,
                                         .driver = &driver_cuda, .error = error, .enter = cuda_enter,
                                         .leave = cuda_leave,
-                                        .allow_shared = allow_shared, .reach_peer = reach_peer,
+                                        .allow_shared = allow_shared, .map = cuda_map, .reach_peer = reach_peer,
                                         .copy_from = copy_from};
 
 /* ---- finding devices ---- */
@@ -90,14 +109,23 @@ static bool cuda_open_library(struct err *e)
 #define BOTH(field, cuda, hip, parameters) #cuda,
 #define CUDA(field, function, parameters) #function,
 #include "stream.def"
+#define CUDA_LATER(field, function, parameters) #function,
+#include "stream.def"
     };
     void *const fn[] = {
 #define BOTH(field, cuda, hip, parameters) &library.field,
 #define CUDA(field, function, parameters) &cuda.field,
 #include "stream.def"
+#define CUDA_LATER(field, function, parameters) &cuda.field,
+#include "stream.def"
+    };
+    static const char *const later[] = {
+#define CUDA_LATER(field, function, parameters) #function,
+#include "stream.def"
     };
     static const char *const usual[] = {"libcuda.so.1", NULL};
-    return stream_library_open(getenv("KILN_CUDA_DRIVER"), usual, name, fn, sizeof fn / sizeof *fn,
+    return stream_library_open(getenv("KILN_CUDA_DRIVER"), usual, name, fn,
+                               (sizeof fn - sizeof later) / sizeof *fn, sizeof fn / sizeof *fn,
                                "it comes with NVIDIA's driver", e);
 }
 
@@ -154,8 +182,10 @@ static bool cuda_describe(struct driver_device *d, struct caps *caps, struct err
     caps->l2_bytes = l2 ? l2 : caps->l2_bytes;
     snprintf(
         caps->features, sizeof caps->features,
-        "sm_%d%d%s +bool+i8+u8+i16+u16+i32+u32+i64+u64+f16+bf16+f32+f64 %d processors, %zu MiB, driver for CUDA %d.%d",
-        major, minor, major >= SPECIFIC ? "a" : "", processors, memory >> 20, version / 1000, version % 1000 / 10);
+        "sm_%d%d%s +bool+i8+u8+i16+u16+i32+u32+i64+u64+f16+bf16+f32+f64%s %d processors, %zu MiB, driver for CUDA "
+        "%d.%d",
+        major, minor, major >= SPECIFIC ? "a" : "", cuda.encode_map ? "" : " " NO_TENSOR_MAPS, processors,
+        memory >> 20, version / 1000, version % 1000 / 10);
     r = cuda.context_retain(&d->context, d->index);
     return stream_ok(d, r, "making a context", e);
 }

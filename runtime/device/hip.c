@@ -98,13 +98,13 @@ static bool hip_open_library(struct err *e)
     /* the kernel interface of HIP; if it is missing, the library, which is large, is not opened */
     if (!path && access("/dev/kfd", F_OK))
         return err_set(e, KL_ERR_DEVICE, "there is no AMD GPU that HIP can use: no /dev/kfd");
-    if (!stream_library_open(path, usual, name, fn, sizeof fn / sizeof *fn, hint, e))
+    if (!stream_library_open(path, usual, name, fn, sizeof fn / sizeof *fn, sizeof fn / sizeof *fn, hint, e))
         return false;
     hip.arch_at = ARCH_AT_SINCE_6;
-    if (stream_library_open(path, usual, since_6, (void *const[]){&hip.properties}, 1, hint, &ignored))
+    if (stream_library_open(path, usual, since_6, (void *const[]){&hip.properties}, 1, 1, hint, &ignored))
         return true;
     hip.arch_at = ARCH_AT;
-    return stream_library_open(path, usual, before, (void *const[]){&hip.properties}, 1, hint, e);
+    return stream_library_open(path, usual, before, (void *const[]){&hip.properties}, 1, 1, hint, e);
 }
 
 static bool hip_initialize(struct err *e)

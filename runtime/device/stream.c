@@ -5,8 +5,7 @@
 
 /* Libraries are never closed, because drivers have threads and exit handlers. */
 bool stream_library_open(const char *path, const char *const *library, const char *const *name, void *const *fn,
-                         unsigned n,
-                         const char *hint, struct err *e)
+                         unsigned least, unsigned n, const char *hint, struct err *e)
 {
     void *so = NULL;
     const char *const only[] = {path, NULL};
@@ -18,7 +17,7 @@ bool stream_library_open(const char *path, const char *const *library, const cha
         return err_set(e, KL_ERR_DEVICE, "%s (%s)", dlerror(), hint);
     for (unsigned i = 0; i < n; i++) {
         void *f = dlsym(so, name[i]);
-        if (!f)
+        if (!f && i < least)
             return err_set(e, KL_ERR_DEVICE, "the driver is too old: %s has no function %s", library[0], name[i]);
         memcpy(fn[i], &f, sizeof f);
     }
@@ -175,9 +174,10 @@ void stream_release(struct driver_device *d, void *address)
 struct driver_kernel *stream_load(struct driver_device *d, const struct gpu_code *code, struct err *e)
 {
     struct driver_kernel *k = mem_alloc(sizeof *k);
+    struct view_maps *view = mem_alloc(code->nview * sizeof *view);
     gpu_result r = k ? d->l->enter(d) : 0;
-    if (!k || r || d->lost) {
-        if (!k)
+    if (!k || !view || r || d->lost) {
+        if (!k || !view)
             err_set(e, KL_ERR_MEMORY, "device %s: no memory to load a kernel", d->name);
         else if (r)
             stream_ok(d, r, "making its context current", e);
@@ -185,9 +185,14 @@ struct driver_kernel *stream_load(struct driver_device *d, const struct gpu_code
             d->l->leave(d);
             was_lost(d, e);
         }
+        mem_free(view);
         mem_free(k);
         return NULL;
     }
+    k->view = view;
+    k->nview = code->nview;
+    for (uint32_t i = 0; i < code->nview; i++)
+        view[i].view = code->view[i];
     k->threads = code->threads;
     k->nbuf = code->nbuf;
     k->shared = code->dynamic_bytes;
@@ -201,6 +206,7 @@ struct driver_kernel *stream_load(struct driver_device *d, const struct gpu_code
     if (!found)
         return k;
     stream_ok(d, found, "loading a kernel", e);
+    mem_free(view);
     mem_free(k);
     return NULL;
 }
@@ -214,6 +220,7 @@ void stream_unload(struct driver_device *d, struct driver_kernel *k)
         d->l->module_free(k->module);
         d->l->leave(d);
     }
+    mem_free(k->view);
     mem_free(k);
 }
 

@@ -13,6 +13,7 @@
 typedef int gpu_result;           /* 0: success; other numbers have the same meaning in both */
 typedef int gpu_attribute;
 typedef int gpu_function_attribute;
+typedef int gpu_map_dtype, gpu_map_interleave, gpu_map_swizzle, gpu_map_promotion, gpu_map_fill;
 typedef void *gpu_address;
 typedef const void *gpu_source;
 typedef struct gpu_stream_of *gpu_stream;
@@ -42,6 +43,11 @@ struct hip_node {
 };
 struct graph_kernel { gpu_function function; unsigned blocks, threads, shared; void **parameter; };
 
+/* A CUtensorMap: an argument of a kernel by value. */
+enum { MAP_WORDS = 16 };
+typedef struct gpu_map { _Alignas(64) uint64_t word[MAP_WORDS]; } gpu_map;
+_Static_assert(sizeof(gpu_map) == 128, "CUtensorMap");
+
 struct stream_library {
     const char *what;             /* "CUDA" or "HIP" */
     const struct driver *driver;
@@ -56,6 +62,8 @@ struct stream_library {
     gpu_result (*node_set)(gpu_exec x, gpu_node n, const struct graph_kernel *k);
     /* Sets the limit of dynamic shared memory of a block of f.  NULL: the driver needs no such limit. */
     gpu_result (*allow_shared)(gpu_function f, uint32_t bytes);
+    /* Makes the map of a kernel's view of the buffer at this address.  NULL: the driver has no maps. */
+    gpu_result (*map)(gpu_map *map, const struct gpu_view *view, void *address);
     /* Makes direct copies from the peer to d possible; between enter and leave. */
     gpu_result (*reach_peer)(struct driver_device *d, struct driver_device *peer);
     gpu_result (*copy_from)(struct driver_device *d, void *to, struct driver_device *peer, const void *from,
@@ -112,14 +120,26 @@ struct driver_device {
     uint64_t clock;
 };
 
-struct driver_kernel { gpu_module module; gpu_function function; uint32_t threads, nbuf, shared; };
+/* The maps of a view for the last addresses of its buffer. */
+enum { KEPT_MAPS = 4 };
+struct view_maps {
+    struct gpu_view view;
+    void *address[KEPT_MAPS];
+    uint64_t map[KEPT_MAPS][MAP_WORDS];
+    unsigned next;
+};
+struct driver_kernel {
+    gpu_module module;
+    gpu_function function;
+    uint32_t threads, nbuf, shared;
+    struct view_maps *view; uint32_t nview;
+};
 
 /* ---- stream.c ---- */
 /* Opens the library: `path`, or the first of `names`, which ends with NULL.  Finds its functions: name[i] becomes
- * *fn[i].  Returns false with the reason in *e. */
+ * *fn[i].  The first `least` must exist; others become NULL if they do not.  Returns false with the reason in *e. */
 bool stream_library_open(const char *path, const char *const *library, const char *const *name, void *const *fn,
-                         unsigned n,
-                         const char *hint, struct err *e);
+                         unsigned least, unsigned n, const char *hint, struct err *e);
 /* Returns false if a call failed; *e has its error, and the device is marked as lost if the error means this. */
 bool stream_ok(struct driver_device *d, gpu_result r, const char *call, struct err *e);
 /* Opens a device.  `first` makes its context and describes it in *caps; `last` is the reverse of `first`. */
@@ -170,14 +190,23 @@ void stream_forget_graphs(struct driver_device *d);           /* called between 
 void stream_graphs_ended(struct driver_device *d);            /* all commands of the stream have finished */
 
 /* ---- the words of a kernel ----
- * KERNEL | parameters << 8, function, blocks | threads << 32 | shared << THREAD_BITS + 32, and a word for each
- * parameter; the last three parameters are the address of the slots, begin and end */
+ * KERNEL | parameters << 8 | maps << 32, function, blocks | threads << 32 | shared << THREAD_BITS + 32, the words of
+ * the maps, which are the first parameters, and a word for each other parameter; the last three of these are the
+ * address of the slots, begin and end */
 enum { THREAD_BITS = 11 };        /* up to 1024 threads; the bits above them are bytes of shared memory */
 static inline unsigned kernel_threads(const uint64_t *w) { return w[2] >> 32 & ((1u << THREAD_BITS) - 1); }
 static inline unsigned kernel_shared(const uint64_t *w) { return (unsigned)(w[2] >> 32 >> THREAD_BITS); }
-static inline uint32_t kernel_parameters(const uint64_t *w) { return (uint32_t)(*w >> 8); }
-static inline uint32_t kernel_words(const uint64_t *w) { return 3 + kernel_parameters(w); }
+static inline uint32_t kernel_parameters(const uint64_t *w) { return (uint32_t)*w >> 8; } /* without maps */
+static inline uint32_t kernel_maps(const uint64_t *w) { return (uint32_t)(*w >> 32); }
+static inline uint32_t kernel_words(const uint64_t *w) { return 3 + MAP_WORDS * kernel_maps(w) + kernel_parameters(w); }
 enum { MOST_PARAMETERS = 256 };
+/* The addresses of a kernel's parameters. */
+static inline void kernel_addresses(uint64_t *w, void *out[MOST_PARAMETERS])
+{
+    uint32_t maps = kernel_maps(w), n = maps + kernel_parameters(w);
+    for (uint32_t i = 0; i < n; i++)
+        out[i] = w + 3 + (i < maps ? i * MAP_WORDS : maps * MAP_WORDS + i - maps);
+}
 
 #define STREAM_DRIVER .alloc = stream_alloc, .release = stream_release, .load = stream_load, .unload = stream_unload, \
                       .launch = stream_launch, .copy = stream_copy, .peer = stream_copy_peer, .upload = stream_upload, \

@@ -1,6 +1,6 @@
 /* CUDA and HIP: lists of commands.  A command is a few words, so that equal lists have equal bytes:
  *
- *   KERNEL | parameters << 8, function, blocks | threads and shared memory << 32, a word for each parameter (stream.h)
+ *   KERNEL | parameters << 8, function, blocks | threads and shared memory << 32, the parameters' words (stream.h)
  *   COPY, to, from, bytes         on the device
  *   UPLOAD, to, from, bytes       from pinned memory of the host
  *
@@ -54,18 +54,46 @@ static bool note_copy(struct driver_device *d, unsigned kind, void *to, const vo
     return true;
 }
 
+/* The map of a kernel's view for the launch's buffer.  NULL: *e. */
+static const uint64_t *map_of(struct driver_device *d, struct view_maps *v, const struct launch *l, struct err *e)
+{
+    void *address = l->buffer[v->view.argument];
+    for (unsigned i = 0; i < KEPT_MAPS; i++)
+        if (v->address[i] == address)
+            return v->map[i];
+    gpu_map map;
+    unsigned i = v->next;
+    v->next = (i + 1) % KEPT_MAPS;
+    v->address[i] = NULL;
+    if (!d->l->map || !stream_ok(d, d->l->map(&map, &v->view, address), "making a tensor map", e))
+        return NULL;
+    v->address[i] = address;
+    return memcpy(v->map[i], map.word, sizeof map.word);
+}
+
 bool stream_launch(struct driver_device *d, const struct launch *l, struct err *e)
 {
     if (d->lost)
         return stream_batch_enter(d, e);
-    if (l->n + 3 > MOST_PARAMETERS)
+    uint32_t maps = l->kernel->nview;
+    if (maps + l->n + 3 > MOST_PARAMETERS)
         return err_set(e, KL_ERR_COMPILE, "device %s: a kernel has %u arguments", d->name, l->n);
-    uint64_t *w = stream_batch_note(d, 3 + l->n + 3, e);
+    uint64_t *w = stream_batch_note(d, 3 + maps * MAP_WORDS + l->n + 3, e);
     if (!w)
         return false;
-    *w++ = KERNEL | (uint64_t)(l->n + 3) << 8;
+    for (uint32_t i = 0; i < maps; i++) {
+        const uint64_t *map = map_of(d, &l->kernel->view[i], l, e);
+        if (!map) {
+            d->nword -= 3 + maps * MAP_WORDS + l->n + 3;
+            d->ncommand--;
+            return false;
+        }
+        memcpy(w + 3 + i * MAP_WORDS, map, MAP_WORDS * sizeof *map);
+    }
+    *w++ = KERNEL | (uint64_t)(l->n + 3) << 8 | (uint64_t)maps << 32;
     *w++ = (uint64_t)(uintptr_t)l->kernel->function;
     *w++ = l->blocks | (l->kernel->threads | (uint64_t)l->kernel->shared << THREAD_BITS) << 32;
+    w += maps * MAP_WORDS;
     for (uint32_t i = 0; i < l->n; i++) {
         *w++ = word_of(l->buffer[i]);
         if (l->use)
@@ -91,8 +119,7 @@ bool stream_copy(struct driver_device *d, void *to, const void *from, size_t byt
 static gpu_result issue_kernel(struct driver_device *d, uint64_t *w)
 {
     void *parameter[MOST_PARAMETERS];
-    for (uint32_t i = 0; i < kernel_parameters(w); i++)
-        parameter[i] = w + 3 + i;
+    kernel_addresses(w, parameter);
     return d->l->launch(function_of(w[1]), (unsigned)w[2], 1, 1, kernel_threads(w), 1, 1, kernel_shared(w), d->stream,
                         parameter, NULL);
 }

@@ -103,8 +103,7 @@ static struct captured *least_used(struct driver_device *d)
 /* The kernel at w; `parameter` receives pointers to its parameters. */
 static struct graph_kernel graph_kernel(uint64_t *w, void **parameter)
 {
-    for (uint32_t i = 0; i < kernel_parameters(w); i++)
-        parameter[i] = w + HEAD + i;
+    kernel_addresses(w, parameter);
     return (struct graph_kernel){(gpu_function)(uintptr_t)w[1], (unsigned)w[2], kernel_threads(w), kernel_shared(w),
                                  parameter};
 }

@@ -265,9 +265,11 @@ static bool find_targets(struct exec *x, const struct graph *g, const struct bac
 }
 
 /* Why its devices have no program for all values of symbols, or NULL. */
-static const char *without_symbols(const struct exec *x)
+static const char *without_symbols(const struct exec *x, const struct graph *g)
 {
     if (x->interpreted) return "the interpreter computes with lengths that are numbers";
+    if (x->accelerated && (g->nregion || g->ncustom))
+        return "regions and custom ops on a device with a driver are made for lengths that are numbers";
     return x->schedules ? "schedules are handed in for it" : NULL;
 }
 
@@ -329,7 +331,7 @@ static bool cache_build(struct exec *x, const struct graph *captured, struct dum
     graph_move(g, graph_device(g), (unsigned)x->device);
     custom_number(g, 0);
     bool ok = custom_check(g, e) && find_targets(x, g, &b, &targets, e);
-    const char *why = ok && g->symbols ? without_symbols(x) : NULL;
+    const char *why = ok && g->symbols ? without_symbols(x, g) : NULL;
     ok = ok && !why && (x->program = plan(g, x, b, &targets.set, dump, &varies, e));
     graph_free(g);
     if (captured->symbols && !ok && (why || e->code == KL_ERR_COMPILE)) {

@@ -2,10 +2,6 @@
  * frozen steps, what composites make of lengths, and what does not fit. */
 #include "tests/support/api_check.h"
 
-/* A call that fails with this code and these words. */
-#define FAILS(call, code, words) \
-    check_at((call) == (code) && strstr(kl_last_error(), words), __LINE__, #call " says " words)
-
 enum { MOST = 40, IN = 12, HIDDEN = 20, CLASSES = 5 };
 
 static float data[MOST * IN];

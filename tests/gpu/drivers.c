@@ -614,6 +614,8 @@ static int real(void)
     half_products(n0, 20, 24, 40);
     half_products(n0, 200, 136, 72);
     check(!fake || !strcmp(kind, "hip") || fake->calls.dynamic, "no block has more than 48 KiB of shared memory");
+    check(!fake || !strcmp(kind, "hip") || (fake->calls.maps && fake->calls.mapped >= fake->calls.maps),
+          "products have no tensor maps, or more are made than used");
     copies(100);
     copies((13 << 20) + 5);
     many_uploads();

@@ -20,6 +20,9 @@ static const char caller[] =
     "template <class... A> static void expand(void (*f)(A...), void **p) { expand(f, p, "
     "std::make_index_sequence<sizeof...(A)>()); }\n"
     "template <class... A> static unsigned count(void (*)(A...)) { return sizeof...(A); }\n"
+    "template <class... A> static unsigned bytes(void (*)(A...), unsigned i) { const unsigned of[] = "
+    "{sizeof(A)...}; return of[i]; }\n"
+    "extern \"C\" unsigned bytes_kernel(unsigned i) { return bytes(kernel, i); }\n"
     "extern \"C\" void call_kernel(void **p) { expand(kernel, p); }\n"
     "extern \"C\" unsigned count_kernel() { return count(kernel); }\n";
 

@@ -224,7 +224,7 @@ struct gpu_module_of {
     void *so;
     struct gpu_module_code code;
     void (*call)(void **parameter);
-    unsigned (*count)(void);
+    unsigned (*count)(void), (*bytes)(unsigned parameter);
     struct gpu_function_of function;
 };
 struct work {
@@ -288,8 +288,15 @@ static void call_thread(void *ctx)
 {
     struct work *w = ctx;
     void *at[MOST_PARAMETERS];
-    for (unsigned i = 0; i < w->n; i++)
-        at[i] = &w->parameter[i];
+    _Alignas(64) uint64_t room[2 * MOST_PARAMETERS];
+    unsigned from = 0, to = 0;
+    for (unsigned i = 0; i < w->module->count(); i++) {
+        unsigned words = w->module->bytes(i) / 8;
+        to = words > 1 ? (to + 7) / 8 * 8 : to;
+        at[i] = memcpy(room + to, &w->parameter[from], words * sizeof *room);
+        from += words;
+        to += words;
+    }
     w->module->call(at);
 }
 
@@ -552,7 +559,8 @@ static gpu_result fake_module_new(gpu_module *m, const void *image)
     unlink(path);
     if (ok)
         ok = gpu_module_code(n->so, &n->code) && (*(void **)&n->call = dlsym(n->so, "call_kernel")) &&
-             (*(void **)&n->count = dlsym(n->so, "count_kernel"));
+             (*(void **)&n->count = dlsym(n->so, "count_kernel")) &&
+             (*(void **)&n->bytes = dlsym(n->so, "bytes_kernel"));
     if (!ok) {
         free(n);
         return INVALID_IMAGE;
@@ -597,15 +605,45 @@ static gpu_result fake_cuda_function_set(gpu_function f, gpu_function_attribute 
     return begin("function_set");
 }
 
-/* A launch as a piece of work of n parameters. */
+/* A launch as a piece of work of n words of parameters. */
 static struct work *launch_work(gpu_function f, unsigned grid, unsigned threads, void **parameter)
 {
-    unsigned n = f->module->count();
+    unsigned n = 0, count = f->module->count();
+    for (unsigned i = 0; i < count; i++)
+        n += f->module->bytes(i) / 8;
     struct work *w = calloc(1, sizeof *w + n * sizeof *w->parameter);
     *w = (struct work){.kind = WORK_LAUNCH, .module = f->module, .blocks = grid, .threads = threads, .n = n};
-    for (unsigned i = 0; i < n; i++)
-        memcpy(&w->parameter[i], parameter[i], sizeof w->parameter[i]);
+    for (unsigned i = 0, to = 0; i < count; i++) {
+        unsigned words = f->module->bytes(i) / 8;
+        memcpy(&w->parameter[to], parameter[i], words * sizeof w->parameter[0]);
+        state.calls.mapped += words > 1;
+        /* what is no map traps where a tensor copy uses it */
+        to += words;
+    }
     return w;
+}
+
+/* cuTensorMapEncodeTiled, with the conditions of its documentation for 16-bit elements, 3 dimensions and 128-byte
+ * swizzle. */
+static gpu_result fake_cuda_encode_map(gpu_map *map, gpu_map_dtype dtype, unsigned rank, void *address,
+                                       const uint64_t *size, const uint64_t *step, const unsigned *box,
+                                       const unsigned *element_step, gpu_map_interleave interleave,
+                                       gpu_map_swizzle swizzle, gpu_map_promotion promotion, gpu_map_fill fill)
+{
+    enum { FLOAT16 = 6, BFLOAT16 = 9, SWIZZLE_128 = 3, PROMOTIONS = 4, MOST_BOX = 256, ROW = 128 };
+    gpu_result begun = begin("encode_map");
+    bool ok = (dtype == FLOAT16 || dtype == BFLOAT16) && rank == 3 && (uintptr_t)map % 64 == 0 &&
+              (uintptr_t)address % 16 == 0 && !interleave && swizzle == SWIZZLE_128 && promotion < PROMOTIONS && !fill;
+    for (unsigned d = 0; d < 3 && ok; d++)
+        ok = size[d] && size[d] <= UINT64_C(1) << 32 && box[d] && box[d] <= MOST_BOX && element_step[d] == 1;
+    for (unsigned d = 0; d < 2 && ok; d++)
+        ok = step[d] && step[d] % 16 == 0 && step[d] < UINT64_C(1) << 40 && (!d || step[d] % step[d - 1] == 0);
+    uint64_t bytes = ok ? size[0] * 2 + (size[1] - 1) * step[0] + (size[2] - 1) * step[1] : 0;
+    if (begun || !ok || step[0] < 2 * size[0] || 2 * box[0] != ROW || !is_memory(address, bytes))
+        return begun ? begun : INVALID_VALUE;
+    gpu_map_make(map->word, address, size, step, box);
+    state.calls.maps++;
+    return 0;
 }
 
 static gpu_result fake_launch(gpu_function f, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
@@ -736,6 +774,7 @@ static gpu_result fake_exec_free(gpu_exec x)
 #define NAMED(name, function, parameters) EXPORT gpu_result name parameters __attribute__((alias(#function)));
 #define BOTH(field, cuda, hip, parameters) NAMED(cuda, fake_##field, parameters) NAMED(hip, fake_##field, parameters)
 #define CUDA(field, function, parameters) NAMED(function, fake_cuda_##field, parameters)
+#define CUDA_LATER(field, function, parameters) NAMED(function, fake_cuda_##field, parameters)
 #define HIP(field, function, parameters) NAMED(function, fake_hip_##field, parameters)
 #include "runtime/device/stream.def"
 

@@ -13,8 +13,10 @@
 struct fake_gpu {
     struct { uint64_t memory, pinned, streams, events, modules, graphs, execs, contexts, bytes; } live;
     struct { uint64_t launches, copies, uploads, downloads, peer_copies, captures, replays, waits, compiles, peers,
-             sets, dynamic, ran; } calls; /* dynamic: launches with more shared memory than a block always has;
-                                           * ran: launches that were executed */
+             sets, dynamic, ran, maps, mapped; } calls; /* dynamic: launches with more shared memory than a block
+                                           * always has; ran: launches that were executed;
+                                           * maps: tensor maps that were made, mapped: arguments
+                                           * that are one */
     size_t most_bytes;            /* of a device: beyond them it is full */
     /* The call of this field of stream.def that follows so many others gives `result`; once, or for good where a device
      * is lost by it.  NULL: none. */

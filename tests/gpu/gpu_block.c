@@ -14,10 +14,12 @@ static const char gpu_shim[] =
     "static unsigned char *emulated_arena;\n#define uniform(x) (x)\n"
     "#define SHARED_ARENA(bytes) alignas(1024) static u8 arena[bytes]; emulated_arena = arena\n"
     "#define __cvta_generic_to_shared(p) (unsigned long long)((const unsigned char *)(p) - emulated_arena)\n"
-    "#define __global__\n#define __device__\n#define __launch_bounds__(...)\n#define __shared__ static\n"
+    "#define __grid_constant__\n#define __global__\n#define __device__\n#define __launch_bounds__(...)\n"
+    "#define __shared__ static\n"
     "struct emulated_dim { unsigned x; };\n"
     "extern \"C\" { emulated_dim threadIdx, blockIdx, gridDim, blockDim; void (*__syncthreads)(void);\n"
-    "unsigned long long (*emulated_exchange)(unsigned long long x, unsigned from); }\n"
+    "unsigned long long (*emulated_exchange)(unsigned long long x, unsigned from);\n"
+    "void (*emulated_barrier)(unsigned id, unsigned threads); void (*emulated_spin)(unsigned long long steps); }\n"
     "template <class A, class B> static A bits(B b)\n{\n    A a;\n    static_assert(sizeof a == sizeof b, \"\");\n"
     "    __builtin_memcpy(&a, &b, sizeof a);\n    return a;\n}\n"
     "#define __uint_as_float bits<float, unsigned>\n#define __float_as_uint bits<unsigned, float>\n"
@@ -118,6 +120,69 @@ static const char copies[] =
     "        else if (c.v[i].there)\n            __builtin_memcpy(c.v[i].to, c.v[i].from, c.v[i].bytes);\n"
     "        else\n            __builtin_memset(c.v[i].to, 0, c.v[i].bytes);\n    }\n    c.n = n;\n}\n";
 
+/* PTX's mbarrier and tensor copies.  A barrier's 8 bytes: bits 0 to 19 pending arrivals, 20 to 39 arrivals of a
+ * phase, 40 the parity of the current phase, 41 to 62 the bytes that are still expected + 2^20, 63 whether it is
+ * valid.  A copy is complete when a thread tests the barrier and no sooner: row r and column c of the box are at
+ * 128 r + 2 c, where bits 4 to 6 of the address are exchanged by its bits 7 to 9; there are zeros outside of the
+ * tensor.  gpu_map_make says what a map is here. */
+static const char phases[] =
+    "static unsigned long long emulated_steps;\n"
+    "static unsigned long long &emulated_mbarrier(unsigned at)\n{\n    if (at % 8)\n        __builtin_trap();\n"
+    "    emulated_steps++;\n    return *(unsigned long long *)(emulated_arena + at);\n}\n"
+    "static void emulated_phase_end(unsigned long long &b)\n{\n"
+    "    if (!(b >> 63))\n        __builtin_trap();\n"
+    "    if (!(b & 0xfffff) && (b >> 41 & 0x3fffff) == 1u << 20)\n        b = (b ^ 1ull << 40) + (b >> 20 & 0xfffff);\n"
+    "}\n"
+    "static void emulated_phases_begin(unsigned at, unsigned long long n)\n{\n"
+    "    unsigned long long &b = emulated_mbarrier(at);\n    if (b >> 63 || !n || n >> 20)\n        __builtin_trap();\n"
+    "    b = n | n << 20 | 1ull << 61 | 1ull << 63;\n}\n"
+    "static struct emulated_panel_copy { unsigned to, barrier; const unsigned long long *map; int at[3]; } "
+    "emulated_panels[256];\nstatic unsigned emulated_npanel;\n"
+    "static void emulated_phases_end(unsigned at)\n{\n    unsigned long long &b = emulated_mbarrier(at);\n"
+    "    if (!(b >> 63) || (b >> 41 & 0x3fffff) != 1u << 20 || emulated_npanel)\n        __builtin_trap();\n"
+    "    b = 0;\n}\n"
+    "static void emulated_expect(unsigned at, long long bytes)\n{\n    unsigned long long &b = emulated_mbarrier(at);\n"
+    "    long long left = (long long)(b >> 41 & 0x3fffff) - (1 << 20) + bytes;\n"
+    "    if (left >= 1 << 20 || left <= -(1 << 20))\n        __builtin_trap();\n"
+    "    b = (b & ~(0x3fffffull << 41)) | (unsigned long long)(left + (1 << 20)) << 41;\n}\n"
+    "static void emulated_arrive(unsigned at, unsigned bytes)\n{\n    emulated_expect(at, bytes);\n"
+    "    unsigned long long &b = emulated_mbarrier(at);\n    if (!(b & 0xfffff))\n        __builtin_trap();\n    b--;\n"
+    "    emulated_phase_end(b);\n}\n"
+    "static void emulated_copy_panel(unsigned to, const void *map, int x, int y, int z, unsigned barrier)\n{\n"
+    "    const unsigned long long *m = (const unsigned long long *)map;\n"
+    "    if (emulated_npanel == 256 || to % 128 || (unsigned long long)map % 64 || m[0] != 0x70616d726f736e65ull)\n"
+    "        __builtin_trap();\n    emulated_steps++;\n"
+    "    emulated_panels[emulated_npanel++] = {to, barrier, m, {x, y, z}};\n}\n"
+    "static void emulated_land(const emulated_panel_copy &p)\n{\n    const unsigned long long *m = p.map;\n"
+    "    unsigned n = 0;\n    for (unsigned c = 0; c < m[9]; c++)\n        for (unsigned b = 0; b < m[8]; b++)\n"
+    "            for (unsigned a = 0; a < m[7]; a++, n += 2) {\n"
+    "                long long i[3] = {p.at[0] + (long long)a, p.at[1] + (long long)b, p.at[2] + (long long)c};\n"
+    "                bool in = true;\n                for (unsigned d = 0; d < 3; d++)\n"
+    "                    in &= i[d] >= 0 && i[d] < (long long)m[2 + d];\n"
+    "                unsigned at = p.to + n;\n"
+    "                *(unsigned short *)(emulated_arena + (at ^ (at >> 7 & 7) << 4)) =\n"
+    "                    in ? *(unsigned short *)(m[1] + i[0] * 2 + i[1] * m[5] + i[2] * m[6]) : 0;\n            }\n"
+    "    emulated_expect(p.barrier, -(long long)n);\n    emulated_phase_end(emulated_mbarrier(p.barrier));\n}\n"
+    "static unsigned emulated_test(unsigned at, unsigned parity)\n{\n    unsigned left = 0;\n"
+    "    for (unsigned i = 0; i < emulated_npanel; i++)\n        if (emulated_panels[i].barrier == at)\n"
+    "            emulated_land(emulated_panels[i]);\n        else\n"
+    "            emulated_panels[left++] = emulated_panels[i];\n    emulated_npanel = left;\n"
+    "    unsigned long long b = *(unsigned long long *)(emulated_arena + at);\n"
+    "    if (!(b >> 63))\n        __builtin_trap();\n    if ((b >> 40 & 1) != parity)\n        return 1;\n"
+    "    emulated_spin(emulated_steps);\n    return 0;\n}\n";
+
+void gpu_map_make(uint64_t word[16], const void *address, const uint64_t size[3], const uint64_t step[2],
+                  const unsigned box[3])
+{
+    memset(word, 0, 16 * sizeof *word);
+    word[0] = GPU_MAP;
+    word[1] = (uint64_t)(uintptr_t)address;
+    memcpy(word + 2, size, 3 * sizeof *size);
+    memcpy(word + 5, step, 2 * sizeof *step);
+    for (unsigned d = 0; d < 3; d++)
+        word[7 + d] = box[d];
+}
+
 /* A statement of wgmma as a call: its sums are all that stands between its first and its last "+f", which become the
  * addresses of the variables.  Behind it. */
 static const char *write_wgmma(FILE *f, const char *s)
@@ -143,7 +208,7 @@ static const char *write_wgmma(FILE *f, const char *s)
 
 void gpu_shim_write(FILE *f, const char *text)
 {
-    fprintf(f, "%s%s%s%s", gpu_shim, matrix_units, copies, wgmma);
+    fprintf(f, "%s%s%s%s%s", gpu_shim, matrix_units, copies, wgmma, phases);
     gpu_shim_text(f, text);
 }
 
@@ -155,6 +220,8 @@ void gpu_shim_text(FILE *f, const char *text)
     static const char *const ptx[][2] = {
         {"asm(\"cvt.f32.f16 ", "x = f32(bits<_Float16, unsigned short>(h));\n"},
         {"asm(\"cvt.rn.f16.f32 ", "h = bits<unsigned short, _Float16>(_Float16(x));\n"},
+        {"asm(\"cvt.rn.f16x2.f32 ", "x = f16_of_f32(low) | u32(f16_of_f32(high)) << 16;\n"},
+        {"asm(\"cvt.rn.bf16x2.f32 ", "x = bf16_of_f32(low) | u32(bf16_of_f32(high)) << 16;\n"},
         {"asm volatile(\"mma.sync.aligned.m16n8k16.row.col.f32.f16.",
          "emulated_ptx_mma(false, d0, d1, d2, d3, a0, a1, a2, a3, b0, b1);\n"},
         {"asm volatile(\"mma.sync.aligned.m16n8k16.row.col.f32.bf16.",
@@ -169,7 +236,18 @@ void gpu_shim_text(FILE *f, const char *text)
         {"asm volatile(\"cp.async.commit_group;", "emulated_commit();\n"},
         {"asm volatile(\"cp.async.wait_group ", "emulated_wait(left);\n"},
         {"asm volatile(\"wgmma.fence", ";\n"}, {"asm volatile(\"wgmma.commit", ";\n"},
-        {"asm volatile(\"wgmma.wait", ";\n"}, {"asm volatile(\"fence.proxy", ";\n"}};
+        /* a warpgroup waits as a whole */
+        {"asm volatile(\"wgmma.wait", "emulated_barrier(16 + threadIdx.x / 128, 128);\n"},
+        {"asm volatile(\"mbarrier.init.", "emulated_phases_begin(shared_address(b), arrivals);\n"},
+        {"asm volatile(\"mbarrier.inval.", "emulated_phases_end(shared_address(b));\n"},
+        {"asm volatile(\"mbarrier.arrive.expect_tx.", "emulated_arrive(shared_address(b), bytes);\n"},
+        {"asm volatile(\"mbarrier.arrive.shared", "emulated_arrive(shared_address(b), 0);\n"},
+        {"asm volatile(\"{\\n.reg .pred p;\\nmbarrier.try_wait.parity.",
+         "done = emulated_test(shared_address(b), parity);\n"},
+        {"asm volatile(\"cp.async.bulk.tensor.3d.",
+         "emulated_copy_panel(shared_address(to), map, x, y, z, shared_address(b));\n"},
+        {"asm volatile(\"setmaxnreg.", ";\n"}, {"asm volatile(\"bar.sync 1, ", "emulated_barrier(1, n);\n"},
+        {"asm volatile(\"fence.proxy", ";\n"}};
     for (const char *s = text; *s;) {
         if (!strncmp(s, products, strlen(products))) {
             s = write_wgmma(f, s);
@@ -189,8 +267,10 @@ void gpu_shim_text(FILE *f, const char *text)
 static struct {
     ucontext_t scheduler, thread[GPU_BLOCK_THREADS];
     char *stack[GPU_BLOCK_THREADS];
-    bool ended[GPU_BLOCK_THREADS];
-    unsigned now, barriers[GPU_BLOCK_THREADS];
+    bool ended[GPU_BLOCK_THREADS], spins[GPU_BLOCK_THREADS];
+    unsigned now, waits[GPU_BLOCK_THREADS]; /* waits: threads that its barrier is for; 0: it is at none */
+    unsigned id[GPU_BLOCK_THREADS];         /* of its barrier */
+    unsigned long long steps;               /* of mbarriers */
     unsigned long long given[GPU_BLOCK_THREADS];
     const struct gpu_module_code *m;
     void (*call)(void *ctx);
@@ -200,31 +280,50 @@ static struct {
 static void give_way(void)
 {
     unsigned me = block.now;
-    block.barriers[me]++;
     swapcontext(&block.thread[me], &block.scheduler);
     *block.m->thread = me;
+}
+
+static void barrier(unsigned id, unsigned threads)
+{
+    block.id[block.now] = id;
+    block.waits[block.now] = threads;
+    give_way();
+}
+
+static void barrier_of_all(void) { barrier(0, *block.m->size); }
+
+/* Lets the other threads run until the mbarrier's phase is complete. */
+static void spin(unsigned long long steps)
+{
+    block.steps = steps;
+    block.spins[block.now] = true;
+    give_way();
 }
 
 static unsigned long long exchange(unsigned long long x, unsigned from)
 {
     block.given[block.now] = x;
-    give_way();
+    barrier_of_all();
     unsigned long long y = block.given[from % GPU_BLOCK_THREADS];
-    give_way();
+    barrier_of_all();
     return y;
 }
 
 bool gpu_module_code(void *so, struct gpu_module_code *m)
 {
-    void (**barrier)(void) = dlsym(so, "__syncthreads");
+    void (**all)(void) = dlsym(so, "__syncthreads"), (**some)(unsigned, unsigned) = dlsym(so, "emulated_barrier");
+    void (**spins)(unsigned long long) = dlsym(so, "emulated_spin");
     unsigned long long (**exchanges)(unsigned long long, unsigned) = dlsym(so, "emulated_exchange");
     m->thread = dlsym(so, "threadIdx");
     m->block = dlsym(so, "blockIdx");
     m->grid = dlsym(so, "gridDim");
     m->size = dlsym(so, "blockDim");
-    if (!barrier || !exchanges || !m->thread || !m->block || !m->grid || !m->size)
+    if (!all || !some || !spins || !exchanges || !m->thread || !m->block || !m->grid || !m->size)
         return false;
-    *barrier = give_way;
+    *all = barrier_of_all;
+    *some = barrier;
+    *spins = spin;
     *exchanges = exchange;
     return true;
 }
@@ -247,7 +346,25 @@ static void start_thread(unsigned t)
     block.thread[t].uc_link = NULL;
     makecontext(&block.thread[t], thread_main, 0);
     block.ended[t] = false;
-    block.barriers[t] = 0;
+    block.waits[t] = 0;
+}
+
+/* Lets the threads of a barrier pass when as many are there as it is for.  Returns whether any do. */
+static bool pass_barriers(unsigned threads)
+{
+    bool any = false;
+    for (unsigned t = 0; t < threads; t++) {
+        unsigned there = 0, id = block.id[t], of = block.waits[t];
+        for (unsigned u = 0; of && u < threads; u++)
+            there += block.waits[u] == of && block.id[u] == id && !block.ended[u];
+        if (!of || there != of)
+            continue;
+        for (unsigned u = 0; u < threads; u++)
+            if (block.waits[u] == of && block.id[u] == id)
+                block.waits[u] = 0;
+        any = true;
+    }
+    return any;
 }
 
 bool gpu_block_run(const struct gpu_module_code *m, unsigned threads, bool backwards, void (*call)(void *ctx),
@@ -259,21 +376,27 @@ bool gpu_block_run(const struct gpu_module_code *m, unsigned threads, bool backw
     *m->size = threads;
     for (unsigned t = 0; t < threads; t++)
         start_thread(t);
-    for (bool running = true; running;) {
-        running = false;
+    for (;;) {
+        bool moves = false;
+        unsigned left = 0;
+        unsigned long long steps = block.steps;
         for (unsigned i = 0; i < threads; i++) {
             unsigned t = backwards ? threads - 1 - i : i;
-            if (block.ended[t])
+            if (block.ended[t] || block.waits[t])
                 continue;
+            block.spins[t] = false;
             block.now = *m->thread = t;
             swapcontext(&block.scheduler, &block.thread[t]);
-            running = true;
+            moves |= !block.spins[t];
         }
-        for (unsigned t = 1; t < threads; t++)
-            if (block.ended[t] != block.ended[0] || block.barriers[t] != block.barriers[0])
-                return false;
+        for (unsigned t = 0; t < threads; t++)
+            left += !block.ended[t];
+        if (!left)
+            return true;
+        moves |= pass_barriers(threads) || block.steps != steps;
+        if (!moves)
+            return false; /* some have ended, or are at another barrier */
     }
-    return true;
 }
 
 void gpu_block_free(void)

@@ -4,9 +4,15 @@
 #ifndef GPU_BLOCK_H
 #define GPU_BLOCK_H
 #include <stdbool.h>
+#include <stdint.h>
 #include <stdio.h>
 
 enum { GPU_BLOCK_THREADS = 1024 };
+#define GPU_MAP UINT64_C(0x70616d726f736e65)
+/* A tensor map as the emulated tensor copies read it: steps in bytes, a box of 16-bit elements with 128-byte
+ * swizzle. */
+void gpu_map_make(uint64_t word[16], const void *address, const uint64_t size[3], const uint64_t step[2],
+                  const unsigned box[3]);
 /* Writes the text of a prelude, and of what comes behind it, as C++.  In front of it stand threads, barriers, shuffles
  * and matrix units under the names of HIP and CUDA; a lane that is none gives back the caller's own value. */
 void gpu_shim_write(FILE *f, const char *text);

@@ -51,10 +51,32 @@ static size_t buffer_bytes(const struct subject *s, uint32_t b)
         (s->k->buf[b].role == BUF_SCRATCH ? s->blocks : 1);
 }
 
+static void *make_map(const struct kernel *k, uint32_t b, void *of)
+{
+    const struct lbuf *l = &k->buf[b];
+    size_t each = dtype_size(l->dtype);
+    uint64_t size[3], step[2] = {(uint64_t)l->step[1] * each, (uint64_t)l->step[2] * each};
+    unsigned box[3] = {PANEL_COLUMNS, 0, 1};
+    uint64_t *map = aligned_alloc(64, 128);
+    for (unsigned d = 0; d < 3; d++)
+        size[d] = (uint64_t)l->size[d];
+    for (val v = 1; v < k->ninst; v++)
+        if (k->inst[v].op == L_COPY_PANEL && k->inst[v].imm >> 32 == b)
+            box[1] = k->buf[(uint32_t)k->inst[v].imm].panel_rows;
+    if (!map)
+        exit(1);
+    gpu_map_make(map, (char *)of + (size_t)l->first * each, size, step, box);
+    return map;
+}
+
 /* Inputs depend on their number alone; the rest are sevens, so that what is not stored shows. */
 static void set_up(const struct subject *s, void **buf)
 {
     for (uint32_t b = 0; b < s->k->nbuf; b++) {
+        if (s->k->buf[b].role == BUF_VIEW) {
+            buf[b] = make_map(s->k, b, buf[s->k->buf[b].id]);
+            continue;
+        }
         struct rng r = {(b + 1) * UINT64_C(0x9e3779b97f4a7c15)};
         buf[b] = malloc(buffer_bytes(s, b) + 1);
         if (!buf[b])
@@ -129,6 +151,9 @@ static bool write_kernel(FILE *f, struct subject *s, uint32_t number)
                     e.msg);
     text_put(&t, "extern \"C\" void call_%u(void **buf, const u64 *slots, i64 begin, i64 end)\n{\n    %s(", number,
              entry);
+    for (uint32_t b = 0; ok && b < s->k->nbuf; b++)
+        if (s->k->buf[b].role == BUF_VIEW)
+            text_put(&t, "*(const tensor_map *)buf[%u], ", b);
     for (uint32_t b = 0; ok && b < s->k->nbuf; b++)
         if (!s->info.local[b])
             text_put(&t, "(%s *)buf[%u], ", s->k->buf[b].dtype == KL_BOOL ? "u8" : dtype_name(s->k->buf[b].dtype), b);

@@ -156,8 +156,52 @@ static ref copied_product(struct graph *g, unsigned dtype, const int64_t size[4]
     return n_tanh(g, n_add(g, n_dot(g, x, y, &dims), n_broadcast(g, bias, &all)));
 }
 
+/* Rows left over on both sides, columns that are padded, more and fewer keys than queries, every kind of sight. */
+const struct gpu_attention gpu_attentions[] = {
+    {KL_BF16, 64, 64, 16, 16, false, 0, false, false}, {KL_F16, 70, 90, 24, 40, true, 0, false, true},
+    {KL_BF16, 50, 33, 32, 8, true, 0, false, true}, {KL_BF16, 40, 100, 16, 16, false, 1, false, true},
+    {KL_BF16, 33, 70, 40, 24, true, 2, false, true}, {KL_F16, 17, 16, 8, 136, false, 0, false, false},
+    {KL_BF16, 64, 64, 16, 16, false, 0, true, false}, {KL_BF16, 70, 90, 24, 40, true, 0, true, true},
+    {KL_BF16, 50, 33, 32, 8, true, 0, true, true}, {KL_BF16, 40, 100, 16, 16, false, 1, true, true},
+    {KL_BF16, 33, 70, 40, 24, true, 2, true, true}};
+const unsigned gpu_attention_count = sizeof gpu_attentions / sizeof *gpu_attentions;
+
+struct graph *gpu_attention_graph(const struct gpu_attention *c)
+{
+    struct err e = {0};
+    char text[4096], seen[64] = "", attr[64];
+    const char *t = dtype_name(c->dtype), *s = c->seen ? ", %s" : "";
+    int l = (int)c->l, m = (int)c->m, d = (int)c->d, v = (int)c->e, n;
+    snprintf(attr, sizeof attr, "scale(0.25)%s", c->causal ? " causal" : "");
+    if (c->seen)
+        snprintf(seen, sizeof seen, "  %%s = input 3 : %s[2,%d,%d]\n", c->seen == 1 ? "bool" : "i32", l,
+                 c->seen == 1 ? m : 2);
+    if (c->gradient)
+        n = snprintf(text, sizeof text,
+                     "graph @g {\n  %%x = input 0 : %s[2,%d,%d]\n  %%y = input 1 : %s[2,%d,%d]\n"
+                     "  %%t = input 2 : f32[2,%d,3]\n%s"
+                     "  %%dq = attention_grad %%x, %%y, %%t%s of(queries) depth(%d) %s : %s[2,%d,%d]\n"
+                     "  %%dk = attention_grad %%x, %%y, %%t%s of(keys) depth(%d) %s : %s[2,%d,%d]\n"
+                     "  return %%dq\n  return %%dk\n}\n", t, l, d + v, t, m, d + v, l, seen, s, d, attr, t, l, d, s, d,
+                     attr, t, m, d + v);
+    else
+        n = snprintf(text, sizeof text,
+                     "graph @g {\n  %%q = input 0 : %s[2,%d,%d]\n  %%k = input 1 : %s[2,%d,%d]\n"
+                     "  %%v = input 2 : %s[2,%d,%d]\n%s  %%r = attention %%q, %%k, %%v%s %s : %s[2,%d,%d]\n"
+                     "  %%w = attention_stats %%q, %%k%s %s : f32[2,%d,2]\n  return %%r\n  return %%w\n}\n", t, l, d, t,
+                     m, d, t, m, v, seen, s, attr, t, l, v, s, attr, l);
+    struct graph *g = graph_parse(text, (size_t)n, NULL, &e);
+    check(g, "%s", e.msg);
+    return g;
+}
+
 void gpu_kernels_matrix(struct kernel_set *s, const struct caps *caps)
 {
+    for (unsigned i = 0; caps->mma.chains && i < gpu_attention_count; i++) {
+        struct graph *g = gpu_attention_graph(&gpu_attentions[i]);
+        add_graph_for(s, g, caps, false);
+        graph_free(g);
+    }
     /* tiles of all sizes */
     static const struct { int64_t size[4]; uint8_t dtype, con_a, con_b; uint32_t processors; } product[] = {
         {{1, 64, 64, 40}, KL_BF16, 2, 1, 1}, {{2, 50, 40, 70}, KL_F16, 1, 2, 8}, {{1, 33, 35, 17}, KL_BF16, 2, 2, 100},

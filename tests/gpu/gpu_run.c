@@ -5,7 +5,7 @@
  *                                        vulkan, 300)
  *   gpu_run graphs DEVICE GRAPHS SEED    random graphs alone
  *   gpu_run symbols DEVICE GRAPHS SEED   graphs with symbols: those of tests/text/agree_symbolic_*.kir, which must
- *                                        have one program for all values, and random ones
+ *                                        have one program for all values if they have no region, and random ones
  *
  * What arithmetic rounds: ULPS units in the last place of the result, or of the largest number of its output where sums
  * cancel; GRAPH_ULPS in random graphs, whose ops pass on what others rounded, and where a number that is not finite may
@@ -433,7 +433,7 @@ static void symbols(uint64_t graphs, uint64_t seed)
     for (size_t i = 0; i < files.gl_pathc; i++) {
         struct graph *s = text_parse(files.gl_pathv[i]);
         if (s)
-            try_symbols(s, files.gl_pathv[i], true, 1, FILE_VALUES);
+            try_symbols(s, files.gl_pathv[i], !s->nregion && !s->ncustom, 1, FILE_VALUES);
         graph_free(s);
     }
     globfree(&files);

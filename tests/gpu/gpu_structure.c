@@ -29,7 +29,8 @@ enum { CASES = sizeof cases / sizeof *cases };
 /* Of all kernels of a case; barriers, registers and shared: the largest kernel's; blocks and threads: of the launch
  * that has the fewest threads in all. */
 struct counts {
-    unsigned kernels, global, wide, barriers, local, registers, hmma, hgmma, ffma, shared, async, blocks, threads;
+    unsigned kernels, global, wide, barriers, local, registers, hmma, hgmma, ffma, shared, async, panels;
+    unsigned blocks, threads;
     /* of the smallest loop with instructions of the matrix unit: these, and all others */
     unsigned products, others;
 };
@@ -64,7 +65,7 @@ enum { BRA = 0x147, HMMA = 0x3c, HGMMA = 0x1f0 };
 static void count_instruction(struct counts *c, uint64_t low, uint64_t high)
 {
     enum { LDG = 0x181, STG = 0x186, LDL = 0x183, STL = 0x187, LDS = 0x184, STS = 0x188, BAR = 0x11d, LDGSTS = 0x1ae,
-           FFMA = 0x23 };
+           FFMA = 0x23, UTMALDG = 0x1b4 };
     unsigned op = low & 0x1ff, size = high >> 9 & 7;
     bool global = op == LDG || op == STG;
     c->global += global;
@@ -76,6 +77,7 @@ static void count_instruction(struct counts *c, uint64_t low, uint64_t high)
     c->hgmma += op == HGMMA;
     c->async += op == LDGSTS;
     c->ffma += op == FFMA;
+    c->panels += op == UTMALDG;
 }
 
 static bool is_product(uint64_t low) { return (low & 0x1ff) == HMMA || (low & 0x1ff) == HGMMA; }
@@ -188,6 +190,7 @@ static bool listing(const struct code *code, struct counts *c)
         c->hgmma += strstr(at, " HGMMA.") != NULL;
         c->async += strstr(at, " LDGSTS") != NULL;
         c->ffma += strstr(at, " FFMA") != NULL;
+        c->panels += strstr(at, " UTMALDG") != NULL;
     }
     ok = f && !pclose(f);
     unlink(file);
@@ -258,6 +261,7 @@ static bool count_kernel(const char *name, const struct kernel *k, const struct 
         sum->hmma += c.hmma;
         sum->hgmma += c.hgmma;
         sum->async += c.async;
+        sum->panels += c.panels;
         sum->ffma += c.ffma;
         sum->shared += c.shared;
         sum->products += c.products;
@@ -308,7 +312,8 @@ static void compare(const char *name, const struct counts *c, bool registers)
           "memory, were %u for %u", name, c->ffma, c->shared, t->ffma, t->shared);
     check((uint64_t)c->others * t->products <= (uint64_t)t->others * c->products, "%s: a loop has %u instructions "
           "beside %u products, had %u beside %u", name, c->others, c->products, t->others, t->products);
-    check(!t->async || c->async, "%s: no copy to shared memory", name);
+    check(!t->async || c->async || c->panels, "%s: no copy to shared memory", name);
+    check(!t->panels || c->panels, "%s: no tensor copy", name);
     check((uint64_t)c->blocks * c->threads >= (uint64_t)t->blocks * t->threads ||
           c->blocks * c->threads >= PROCESSORS * THREADS,
           "%s: a launch of %u blocks of %u threads, was of %u of %u", name, c->blocks, c->threads, t->blocks,
@@ -317,9 +322,9 @@ static void compare(const char *name, const struct counts *c, bool registers)
 
 static void put_row(FILE *f, const char *name, const struct counts *c)
 {
-    fprintf(f, "STRUCTURE(\"%s\", %u, %u, %u, %u, %u, %u, %u, %u, %u, %u, %u, %u, %u, %u, %u)\n", name, c->kernels,
+    fprintf(f, "STRUCTURE(\"%s\", %u, %u, %u, %u, %u, %u, %u, %u, %u, %u, %u, %u, %u, %u, %u, %u)\n", name, c->kernels,
             c->global, c->wide, c->barriers, c->local, c->registers, c->hmma, c->hgmma, c->ffma, c->shared, c->async,
-            c->blocks, c->threads, c->products, c->others);
+            c->panels, c->blocks, c->threads, c->products, c->others);
 }
 
 static void bless(const struct counts *c, const char *version)
@@ -329,8 +334,8 @@ static void bless(const struct counts *c, const char *version)
         return;
     fprintf(f, "/* Written by KILN_BLESS=1 build/tests/gpu_structure: counts in the machine code for sm_90a and the "
             "smallest\n * launch.  STRUCTURE(case, kernels, global accesses, of these 16 bytes wide, barriers, local "
-            "accesses,\n * registers, HMMA, HGMMA, FFMA, shared accesses, LDGSTS, blocks, threads, products in a "
-            "loop,\n * other instructions of it) */\n");
+            "accesses,\n * registers, HMMA, HGMMA, FFMA, shared accesses, LDGSTS, tensor copies, blocks, threads, "
+            "products in\n * a loop, other instructions of it) */\n");
     fprintf(f, "COMPILER(\"%s\")\n", version);
     for (unsigned i = 0; i < CASES; i++)
         put_row(f, cases[i].name, &c[i]);

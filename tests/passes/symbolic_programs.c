@@ -8,7 +8,7 @@
 #include "tests/support/random_make.h"
 #include <glob.h>
 
-enum { VALUES = 5, FILE_VALUES = 40, REASONS = 64 };
+enum { VALUES = 5, FILE_VALUES = 40, REASONS = 64, MOST_ELEMENTS = 1 << 27 };
 
 static struct { char text[200]; unsigned n; } reason[REASONS];
 static unsigned nreason, whole, split;
@@ -73,11 +73,20 @@ static bool same_outputs(const struct graph *g, const struct values *a, const st
     return ok;
 }
 
+/* Would the interpreter need much memory for it?  Several symbols may have their greatest values at once. */
+static bool is_large(const struct graph *g)
+{
+    int64_t elements = 0;
+    for (ref r = 1; r < g->nnode; r++)
+        elements += node_numel(g, r);
+    return elements > MOST_ELEMENTS;
+}
+
 static void compare(const struct graph *s, struct rng *r, const char *name, const uint64_t *value, bool fuse)
 {
     struct graph *g = bound(s, value);
     if (!g || g->input.n > MAX_VALUES || g->state.n > MAX_VALUES || g->slot.n + s->symbols->n > MAX_VALUES ||
-        g->nout > MAX_VALUES) {
+        g->nout > MAX_VALUES || is_large(g)) {
         graph_free(g);
         return;
     }

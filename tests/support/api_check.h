@@ -10,6 +10,10 @@
 static int passed, failed;
 static const char *device_now = "any";
 
+/* A call that fails with this code and these words. */
+#define FAILS(call, code, words) \
+    check_at((call) == (code) && strstr(kl_last_error(), words), __LINE__, #call " says " words)
+
 #define CHECK(ok) check_at((ok), __LINE__, #ok)
 /* A call that returns a status and should be KL_OK. */
 #define OK(call) check_at((call) == KL_OK, __LINE__, #call)

@@ -245,7 +245,7 @@ static struct kernel *settled(const struct kernel *k)
     struct kernel *c = kernel_new(k->name);
     for (uint32_t b = 0; b < k->nbuf; b++) {
         k_buf(c, (enum buf_role)k->buf[b].role, k->buf[b].dtype, k->buf[b].count, k->buf[b].id);
-        c->buf[b].panel_rows = k->buf[b].panel_rows;
+        c->buf[b] = k->buf[b];
     }
     for (val v = 1; v < k->ninst; v++)
         k_append(c, k->inst[v]);

@@ -30,14 +30,19 @@ static void coord_of(const struct attention *a, val row, val column, val coord[K
     coord[a->lead.rank + 1] = column;
 }
 
-val attention_element(const struct attention *a, unsigned which, val row, val column)
+val attention_stored(const struct attention *a, unsigned which, val row, val column)
 {
     struct lowering *w = a->w;
     val coord[KL_MAX_RANK];
     coord_of(a, row, column, coord);
     lower_point(w);
-    val x = lower_at(w, a->n->in[which == SEEN ? a->seen_in : which], coord);
-    return which == SEEN ? x : k_cast(w->k, x, a->dtype);
+    return lower_at(w, a->n->in[which == SEEN ? a->seen_in : which], coord);
+}
+
+val attention_element(const struct attention *a, unsigned which, val row, val column)
+{
+    val x = attention_stored(a, which, row, column);
+    return which == SEEN ? x : k_cast(a->w->k, x, a->dtype);
 }
 
 static val panel_index(const struct attention *a, unsigned which, val j, val column)
@@ -643,8 +648,13 @@ void lower_attention_group(struct lowering *w)
     }
     struct attention_facts facts = attention_facts_of(&a, GRADIENT_NONE, a.e || stats);
     struct schedule s;
+    facts.factors = attention_has_matrices(&a, false, false) ? w->g->node[n->in[K]].dtype + 1 : 0;
     if (!choose_attention(w, &facts, &s))
         return;
+    if (s.kind == SCHED_ATTENTION_MATRIX) {
+        attention_emit_matrix(&a, &s, false);
+        return;
+    }
     attention_follow(&a, &s);
     int64_t extent = attention_extent(&a, facts.matrices);
     struct tasks t;

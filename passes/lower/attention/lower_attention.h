@@ -105,7 +105,9 @@ static inline void end_lanes(const struct attention *a)
 }
 
 /* ---- lower_attention.c ---- */
-/* Element (row, column) of operand `which` of the matrix, in the dtype of the computation. */
+/* Element (row, column) of operand `which` of the matrix, in the dtype in which it is stored. */
+val attention_stored(const struct attention *a, unsigned which, val row, val column);
+/* The same, in the dtype of the computation. */
 val attention_element(const struct attention *a, unsigned which, val row, val column);
 /* Element `column` of key or value number j of the block. */
 val attention_in_block(const struct attention *a, unsigned which, val j, val column);
@@ -151,6 +153,20 @@ void attention_begin(struct attention *a, int64_t extent, struct tasks *t); /* s
 
 /* ---- lower_attention_grad.c ---- */
 void lower_attention_grad_group(struct lowering *w);
+
+/* ---- lower_attention_matrix.c ---- by a GPU's matrix units */
+/* ATTENTION_PAD: padding of a row in shared memory, in elements.  ATTENTION_VECTOR: elements that are copied at once.
+ * ATTENTION_DEPTH: a unit multiplies so many elements of the contraction, or a divisor of it; columns of operands are
+ * padded to multiples. */
+enum { ATTENTION_PAD = 8, ATTENTION_VECTOR = 8, ATTENTION_DEPTH = 16 };
+static inline int64_t attention_padded(int64_t columns)
+{
+    return (columns + ATTENTION_DEPTH - 1) / ATTENTION_DEPTH * ATTENTION_DEPTH;
+}
+/* Are the operands such arrays of half floats that the matrix units can multiply them?  keys: of a gradient in k and
+ * v. */
+bool attention_has_matrices(const struct attention *a, bool gradient, bool keys);
+void attention_emit_matrix(struct attention *a, const struct schedule *s, bool keys);
 
 /* ---- lower_attention_one.c ---- of a query without neighbours */
 /* for R keys from number j0 of the block on */

@@ -501,8 +501,14 @@ void lower_attention_grad_group(struct lowering *w)
     int64_t columns = a->out.dim[a->lead.rank + 1];
     struct attention_facts facts = attention_facts_of(a, t.both ? GRADIENT_BOTH : GRADIENT_ONE, columns > 0);
     struct schedule s;
+    facts.keys = keys;
+    facts.factors = attention_has_matrices(a, true, keys) ? w->g->node[n->in[X]].dtype + 1 : 0;
     if (!choose_attention(w, &facts, &s))
         return;
+    if (s.kind == SCHED_ATTENTION_MATRIX) {
+        attention_emit_matrix(a, &s, keys);
+        return;
+    }
     attention_follow(a, &s);
     t.lanes = s.attention.lanes;
     a->index = a->l < INT32_MAX - a->block ? a->index : KL_I64;

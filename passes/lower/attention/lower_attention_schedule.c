@@ -125,6 +125,89 @@ static bool choose_both(struct lowering *w, const struct attention_facts *f, str
     return schedule_end(w, s, legal && tile_is_legal(w, f, s));
 }
 
+/* ---- on a GPU's matrix units ---- */
+
+/* The elements of a row of the operands that a block has in shared memory. */
+static int64_t matrix_row(const struct attention_facts *f)
+{
+    return attention_padded(f->d) + ATTENTION_PAD + (f->e ? attention_padded(f->e) + ATTENTION_PAD : 0);
+}
+
+static int64_t matrix_shared(const struct attention_facts *f, const struct schedule *s)
+{
+    int64_t rows = s->attention_matrix.rows, walked = (int64_t)s->attention_matrix.step * s->attention_matrix.stages;
+    return 2 * (rows + walked) * matrix_row(f); /* 2 bytes of an element */
+}
+
+/* Does a GPU have units for the operands?  A block should have enough rows. */
+static bool has_matrix_units(const struct caps *c, const struct attention_facts *f)
+{
+    enum { MOST_COLUMNS = 256 };
+    return c->is_gpu && c->mma.chains && f->factors && c->mma.dtypes >> (f->factors - 1) & 1 &&
+           f->d <= MOST_COLUMNS && f->e <= MOST_COLUMNS;
+}
+
+static bool matrix_legal(const struct lowering *w, const struct attention_facts *f, const struct schedule *s)
+{
+    const struct caps *c = w->chooser->caps;
+    const struct mma_caps *u = &c->mma;
+    int64_t rows = s->attention_matrix.rows, step = s->attention_matrix.step;
+    if (s->attention_matrix.unit_m != u->m || s->attention_matrix.unit_n != u->n || s->attention_matrix.unit_k != u->k)
+        return schedule_no(w, "unit", "unit: it is another on this target");
+    if (s->attention_matrix.subgroup != u->subgroup)
+        return schedule_no(w, "subgroup", "subgroup: it has another length on this target");
+    if (rows % u->m || rows / u->m * u->subgroup != s->width)
+        return schedule_no(w, "rows", "rows %d: each subgroup has %u of them", (int)rows, u->m);
+    if (s->width > c->block_threads)
+        return schedule_no(w, "width", "width %u: a block of this target has fewer threads", s->width);
+    if (step % u->k || step % u->n)
+        return schedule_no(w, "step", "step %d: it is a whole number of the unit's steps", (int)step);
+    if (s->attention_matrix.stages < 2)
+        return schedule_no(w, "stages", "while one step is multiplied, another one is on its way");
+    return matrix_shared(f, s) <= (int64_t)c->shared_bytes ||
+           schedule_no(w, "rows", "rows, step and stages: shared memory has no room for them");
+}
+
+/* Registers of a thread limit a step: it has a row of scores for each of its rows, and all columns of its totals. */
+static uint16_t matrix_step(const struct attention_facts *f)
+{
+    enum { LONG = 64, SHORT = 32, FEW = 64, MANY = 128 };
+    int64_t totals = !f->gradient ? f->e : f->keys ? f->d + f->e : f->d, most = f->gradient ? FEW : MANY;
+    return totals <= most ? LONG : SHORT;
+}
+
+static bool choose_matrix_units(struct lowering *w, const struct attention_facts *f, struct schedule *s)
+{
+    enum { SUBGROUPS = 4 };
+    const struct caps *c = w->chooser->caps;
+    const struct mma_caps *u = &c->mma;
+    bool legal = schedule_begin(w, SCHED_ATTENTION_MATRIX, s);
+    if (legal && !s->attention_matrix.unit_m && !s->attention_matrix.unit_n && !s->attention_matrix.unit_k) {
+        s->attention_matrix.unit_m = u->m;
+        s->attention_matrix.unit_n = u->n;
+        s->attention_matrix.unit_k = u->k;
+    }
+    if (legal && !s->attention_matrix.subgroup)
+        s->attention_matrix.subgroup = u->subgroup;
+    if (legal && !s->attention_matrix.rows)
+        s->attention_matrix.rows = s->width ? (uint16_t)(s->width / u->subgroup * u->m) : (uint16_t)(SUBGROUPS * u->m);
+    if (legal && !s->width)
+        s->width = (uint16_t)(s->attention_matrix.rows / u->m * u->subgroup);
+    if (legal && !s->attention_matrix.stages)
+        s->attention_matrix.stages = 2;
+    if (legal && !s->attention_matrix.step)
+        for (s->attention_matrix.step = matrix_step(f); s->attention_matrix.step > u->k; s->attention_matrix.step /= 2)
+            if (matrix_shared(f, s) <= (int64_t)c->shared_bytes)
+                break;
+    return schedule_end(w, s, legal && matrix_legal(w, f, s));
+}
+
+/* Are there enough rows for a subgroup's tile?  f16 has too few exponents for a gradient's small numbers. */
+static bool prefers_matrix_units(const struct caps *c, const struct attention_facts *f)
+{
+    return has_matrix_units(c, f) && f->l >= c->mma.m && f->m >= c->mma.m;
+}
+
 /* For a query without neighbours keys are the lanes, if squares are transposed in registers. */
 bool choose_attention(struct lowering *w, const struct attention_facts *f, struct schedule *s)
 {
@@ -132,6 +215,10 @@ bool choose_attention(struct lowering *w, const struct attention_facts *f, struc
     if (f->gradient == GRADIENT_BOTH)
         return choose_both(w, f, s);
     bool one = tile_width(caps, f) == 1 && one_fits(f, square_lanes(caps, f));
+    bool matrix = w->chooser->want ? schedule_wanted(w, SCHED_ATTENTION_MATRIX) && has_matrix_units(caps, f)
+                                   : prefers_matrix_units(caps, f);
+    if (matrix)
+        return choose_matrix_units(w, f, s);
     if (w->chooser->want)
         one = schedule_wanted(w, SCHED_ATTENTION_ONE) && !f->gradient;
     return one ? choose_one(w, f, s) : choose_tile(w, f, s);

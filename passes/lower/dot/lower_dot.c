@@ -185,6 +185,8 @@ void dot_epilogue(const struct dot *d, val m, val n, val result)
     struct lowering *w = d->w;
     struct kernel *k = w->k;
     val coord[KL_MAX_RANK] = {0}, permuted[KL_MAX_RANK] = {0};
+    ix_below(k, m, d->size.m);
+    ix_below(k, n, d->size.n);
     result_coord(d, m, n, coord);
     if (d->permute)
         permuted_coord(d, d->permute, coord, permuted);
@@ -586,6 +588,8 @@ static void emit_symbolic_blocks(const struct dot *d, struct tile *t, val first_
         t->kb = kb;
         t->k0 = ix_times(k, kb, length);
         t->length = length;
+        if (d->panel)
+            dot_pack(d, t->n0, t->cols, t->k0, t->length, DOT_BLOCK);
         dot_emit_rows(d, t, first_row, rows);
         k_end(k, kb);
         t->kb = last;
@@ -608,7 +612,7 @@ static void emit_task(const struct dot *d, const void *ctx, val first_row, int64
         t.kb = kb;
         t.k0 = ix_scale(k, kb, d->kblock);
         if (d->panel)
-            dot_pack(d, t.n0, t.cols, t.k0, t.kc);
+            dot_pack(d, t.n0, t.cols, t.k0, k_int(k, t.kc), t.kc);
         dot_emit_rows(d, &t, first_row, rows);
         k_end(k, kb);
     }
@@ -619,7 +623,7 @@ static void emit_task(const struct dot *d, const void *ctx, val first_row, int64
         t.kc = d->size.k - (d->blocks - 1) * d->kblock;
     }
     if (d->panel)
-        dot_pack(d, t.n0, t.cols, t.k0, t.kc);
+        dot_pack(d, t.n0, t.cols, t.k0, d->symbolic_k ? t.length : k_int(k, t.kc), t.kc);
     if (d->when == EPILOGUE_DURING_NEXT && cols == d->nr)
         t.waiting = k_prim(k, P_SELECT, k_prim(k, P_EQ, n0, k_int(k, 0), 0), k_int(k, 0), k_int(k, rows));
     dot_emit_rows(d, &t, first_row, rows);
@@ -633,7 +637,7 @@ static void emit_columns(const struct dot *d, dot_task *task, const void *ctx, v
 {
     struct kernel *k = d->w->k;
     bool runs = d->run < d->size.n, all = runs || walks_rows(d);
-    if (d->symbolic_n) { /* lanes beyond the last column are masked in all tiles, so one kind of tile is enough */
+    if (d->symbolic_n && !runs) { /* lanes beyond the last column are masked, so one kind of tile is enough */
         struct dot here = *d;
         val n0 = ix_scale(k, number, d->nr), left = k_prim(k, P_SUB, ix_size(k, d->size.n), n0, 0);
         ix_whole(k, left, 1, d->size.n);
@@ -695,9 +699,11 @@ void dot_tasks(struct dot *d, int64_t columns, dot_task *task, const void *ctx)
 {
     struct kernel *k = d->w->k;
     int64_t row_blocks = dot_parts(d->size.m, d->mblock);
+    bool runs = d->run < d->size.n;
     struct tasks t;
     val rows = parts_of(d, d->symbolic_m, d->size.m, d->mblock, row_blocks);
-    val across = parts_of(d, d->symbolic_n, d->size.n, d->nr, columns), each = ix_times(k, rows, across);
+    val across = parts_of(d, d->symbolic_n, d->size.n, runs ? d->run : d->nr, columns);
+    val each = ix_times(k, rows, across);
     val p = lower_tasks(d->w, d->size.batch * row_blocks * columns,
                         d->symbolic ? ix_times(k, ix_size(k, d->size.batch), each) : 0, &t), rest = p, column;
     if (k->extent) {
@@ -736,10 +742,6 @@ static void dot_emit_tiles(struct dot *d, const struct schedule *s)
     d->mblock = s->dot.rows;
     d->run = s->dot.run ? s->dot.run : d->size.n;
     d->lanes = s->dot.lanes;
-    if (d->run < d->size.n && d->symbolic) {
-        kernel_refuse(k, "the columns of a product lie in runs");
-        return;
-    }
     d->when = (enum sched_epilogue)s->dot.epilogue;
     if (d->when != EPILOGUE_IN_TILE) {
         int64_t tiles = d->when == EPILOGUE_AFTER_ROWS ? dot_parts(d->size.n, d->nr) : 1;

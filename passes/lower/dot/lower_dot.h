@@ -38,8 +38,8 @@ struct dot {
                                                     by one */
     /* the fields of the schedule record that several kinds of kernels have */
     int64_t mr, nr, mblock;                      /* rows of a tile, columns of a tile, rows of a task */
-    int64_t run;                                 /* columns of a run; no tile crosses the end of a run; n: there are
-                                                    no runs */
+    int64_t run;                                 /* columns of a run, a number without symbols; no tile crosses the end
+                                                    of a run; n: there are no runs */
     uint32_t panel, partial, tile;               /* numbers of scratch lbufs + 1; 0: none */
     int64_t lanes;                               /* lanes of a vector: see dot_begin_columns */
     enum sched_epilogue when;
@@ -107,8 +107,9 @@ int64_t dot_task_columns(const struct dot *d, const struct schedule *s);
 /* ---- lower_dot_pack.c ---- */
 int64_t dot_panel_rows(const struct dot *d); /* number of rows of the panel, each for `unit` steps of k; it includes
                                                 rows that are written but not read */
-/* Copies columns n0 to n0 + cols - 1 of rows k0 to k0 + kc - 1 of B into the panel. */
-void dot_pack(const struct dot *d, val n0, int64_t cols, val k0, int64_t kc);
+/* Copies columns n0 to n0 + cols - 1 of `length` rows of B, from k0 on, into the panel.  kc: their number, or the
+ * greatest one if the kernel computes it (PACK_STEP_RUNS only). */
+void dot_pack(const struct dot *d, val n0, int64_t cols, val k0, val length, int64_t kc);
 /* ---- lower_dot_bytes.c ---- */
 void dot_emit_bytes(struct dot *d, const struct schedule *s);
 /* ---- lower_dot_thin.c ---- products of a few rows with a matrix that is read once */
@@ -152,6 +153,8 @@ val dot_if_there(const struct dot *d, const struct schedule *s, val m, val n);
 int64_t dot_matrix_part(const struct schedule *s);
 /* Is the operand an array from which each thread of the record's block can copy whole vectors? */
 bool dot_matrix_copies(const struct dot *d, const struct schedule *s, bool second);
+/* The operand as a view for copies of panels (BUF_VIEW), without its buffer.  Returns false if there is none. */
+bool dot_matrix_view(const struct dot *d, bool second, struct lbuf *view);
 void dot_emit_matrix(struct dot *d, const struct schedule *s);
 
 /* ---- gpu/lower_gpu_thin.c ---- a product of a few rows on a GPU */

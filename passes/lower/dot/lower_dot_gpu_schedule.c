@@ -137,12 +137,15 @@ static int64_t slab_elements(const struct schedule *s, int64_t more)
     return s->dot_matrix.block_m / mr * s->dot_matrix.unit_m * (s->dot_matrix.block_n / nr * dot_matrix_part(s) + more);
 }
 
+enum { PHASES_BYTES = 64 };     /* of the barriers of up to 8 stages */
+
 /* Bytes of shared memory: the steps of both operands and a slab of all tiles. */
 static int64_t matrix_bytes(const struct schedule *s)
 {
     int64_t m = s->dot_matrix.block_m, n = s->dot_matrix.block_n, step = s->dot_matrix.step;
     int64_t elements = s->dot_matrix.async ? (m + n) * step : factor_elements(m, step) + factor_elements(n, step);
-    return 2 * s->dot_matrix.stages * elements + 4 * slab_elements(s, DOT_PAD);
+    int64_t phases = s->dot_matrix.panels ? 2 * PHASES_BYTES : 0;
+    return 2 * s->dot_matrix.stages * elements + 4 * slab_elements(s, DOT_PAD) + phases;
 }
 
 static const struct mma_caps *unit_of(const struct caps *c, const struct schedule *s)
@@ -161,6 +164,8 @@ static struct wrong wrong_async(const struct schedule *s)
         return (struct wrong){"block", "rows are whole panels"};
     if (!s->dot_matrix.copy_a || !s->dot_matrix.copy_b)
         return (struct wrong){"async", "both operands are copied"};
+    if (s->dot_matrix.panels && s->dot_matrix.step > MAX_PANEL_ROWS)
+        return (struct wrong){"step", "a panel has at most 256 rows"};
     return (struct wrong){0};
 }
 
@@ -180,6 +185,8 @@ static struct wrong wrong_matrix(const struct caps *c, const struct schedule *s)
         return (struct wrong){"tile", "a whole number of the unit's tiles, and registers for its sums"};
     if (step % u->k)
         return (struct wrong){"step", "it is a whole number of the unit's steps"};
+    if (s->dot_matrix.panels && (!s->dot_matrix.async || !c->panel_copies))
+        return (struct wrong){"panels", "they are for an asynchronous unit of a target that copies panels"};
     if (s->dot_matrix.stages < 2)
         return (struct wrong){"stages", "while one step is multiplied, another one is on its way"};
     struct wrong w = wrong_block(c, s, u->subgroup, matrix_bytes(s));
@@ -225,6 +232,12 @@ static bool has_units(const struct dot *d, const struct caps *c)
     return (c->mma.dtypes >> dtype & 1) && g->node[d->n->in[1]].dtype == dtype && d->size.batch >= 1 && d->size.k >= 1;
 }
 
+static bool has_views(const struct dot *d)
+{
+    struct lbuf view;
+    return dot_matrix_view(d, false, &view) && dot_matrix_view(d, true, &view);
+}
+
 /* Takes the first of n shapes whose tiles occupy the device, or the last one that is possible.  async: tiles for the
  * unit that reads both factors from shared memory, where they have the order that they have in memory. */
 static bool choose_shape(const struct dot *d, const struct caps *c, const struct dot_shape *shape, unsigned n,
@@ -239,6 +252,7 @@ static bool choose_shape(const struct dot *d, const struct caps *c, const struct
         choose_stages(d, c, &x);
         x.dot_matrix.copy_a = async && dot_matrix_copies(d, &x, false);
         x.dot_matrix.copy_b = async && dot_matrix_copies(d, &x, true);
+        x.dot_matrix.panels = x.dot_matrix.copy_a && x.dot_matrix.copy_b && c->panel_copies && has_views(d);
         if (wrong_matrix(c, &x).field || !fills(d, &x))
             continue;
         *s = x;
@@ -336,6 +350,8 @@ static bool choose_wanted(const struct dot *d, const struct caps *c, struct sche
             legal = schedule_no(d->w, second ? "copy_b" : "copy_a",
                                 "the operand is not of whole vectors for each thread");
     }
+    if (legal && s->kind == SCHED_DOT_MATRIX && s->dot_matrix.panels && !has_views(d))
+        legal = schedule_no(d->w, "panels", "an operand is no array of whole vectors whose distances are multiples");
     return end_blocks(d, s, legal);
 }
 

@@ -33,36 +33,7 @@
  * The unit adds products in an unspecified order (MMA_ANY), and a sum covers the whole contraction, without the
  * k-blocks of pass numerics.  For a contraction of length n the result differs from the exact one by at most n *
  * 2^-22 times the sum of the products' magnitudes; then it is rounded to the result's dtype. */
-#include "lower_dot.h"
-
-/* One of the two operands. */
-struct factor {
-    uint32_t buf;                   /* lbuf: `stages` steps of it, in shared memory */
-    bool along_k;                   /* is it contiguous in memory along the contraction? */
-    bool copied;                    /* copied in vectors, asynchronously */
-    /* its rows in shared memory are along the contraction; else along the block's side */
-    bool by_k;
-    int64_t side;                   /* rows or columns of the block */
-    int64_t row, elements;          /* elements of shared memory from row to row; elements of a step */
-    val first;                      /* first row or column of the block */
-};
-
-struct subgroups {
-    struct dot *d;
-    struct schedule s;
-    struct { unsigned m, n, k; } unit;
-    unsigned dtype;                 /* dtype of the factors */
-    int64_t threads, col_subgroups;     /* threads of the block; subgroups in a row of tiles */
-    struct factor factor[2];
-    uint32_t out;                   /* lbuf in shared memory: a slab of each tile */
-    int64_t out_cols, out_row;      /* columns of this slab; elements from row to row */
-    int64_t part;                   /* columns of a slab that belong to one tile */
-    unsigned slabs, parts;          /* slabs of a tile; parts of a slab's columns */
-    val t;                          /* number of the thread */
-    val tile_i, tile_j;             /* row and column of its subgroup's tile, among the block's tiles */
-};
-
-enum { MAX_PARTS = DOT_MAX_PARTS, MAX_SLABS = DOT_MAX_SLABS, PAD = DOT_PAD, VECTOR = DOT_VECTOR };
+#include "lower_dot_matrix.h"
 
 /* Rows of a slab of all tiles of the block. */
 static int64_t slab_rows(const struct schedule *s)
@@ -97,7 +68,8 @@ static val dot_matrix_find(const struct subgroups *s, bool second, val first, bo
     struct kernel *k = s->d->w->k;
     *free = ix_add(k, s->factor[second].first, side);
     *at = ix_add(k, first, kk);
-    bool whole = beyond && size_divides(k, s->d->size.k, s->s.dot_matrix.step); /* a step exists as a whole or not at all */
+    /* a step exists as a whole or not at all */
+    bool whole = beyond && size_divides(k, s->d->size.k, s->s.dot_matrix.step);
     val mask = dot_there(s->d, second, s->factor[second].side, beyond && !whole, *free, *at);
     if (!whole)
         return mask;
@@ -156,8 +128,7 @@ static void dot_matrix_copy(const struct subgroups *s, bool second, val first, b
     }
 }
 
-/* next[] = sum[] + the products of one step. */
-static void dot_matrix_multiply(const struct subgroups *s, val stage, const val *sum, val *next)
+void dot_matrix_multiply(const struct subgroups *s, val stage, const val *sum, val *next)
 {
     struct kernel *k = s->d->w->k;
     const struct factor *fa = &s->factor[0], *fb = &s->factor[1];
@@ -199,13 +170,13 @@ static void end_step(const struct subgroups *s, val stage, const struct part par
             dot_matrix_put(s, &s->factor[o], stage, &part[o]);
 }
 
-static void commit_products(const struct subgroups *s)
+void dot_matrix_commit(const struct subgroups *s)
 {
     if (s->s.dot_matrix.async)
         k_append(s->d->w->k, (struct linst){.op = L_COMMIT, .dtype = KL_BOOL, .kind = ASYNC_PRODUCTS});
 }
 
-static void wait_for_products(const struct subgroups *s, uint64_t left)
+void dot_matrix_wait(const struct subgroups *s, uint64_t left)
 {
     if (s->s.dot_matrix.async)
         k_append(s->d->w->k, (struct linst){.op = L_WAIT, .dtype = KL_BOOL, .kind = ASYNC_PRODUCTS, .imm = left});
@@ -246,13 +217,13 @@ static void emit_sums(const struct subgroups *s, val *sum)
     val later = ix_add(k, step, k_int(k, ahead)), stage = ix_mod(k, later, stages);
     if (async)
         dot_matrix_multiply(s, ix_mod(k, step, stages), sum, next);
-    commit_products(s);
+    dot_matrix_commit(s);
     if (steps > ahead)
         begin_step(s, ix_scale(k, later, length), true, stage, part);
     commit(s);
     if (!async)
         dot_matrix_multiply(s, ix_mod(k, step, stages), sum, next);
-    wait_for_products(s, 1);
+    dot_matrix_wait(s, 1);
     if (steps > ahead)
         end_step(s, stage, part);
     for (unsigned i = 0; i < s->slabs; i++)
@@ -260,7 +231,7 @@ static void emit_sums(const struct subgroups *s, val *sum)
     k_end(k, step);
     for (unsigned i = 0; i < s->slabs; i++)
         sum[i] = dot_out(k, sum[i]);
-    wait_for_products(s, 0);
+    dot_matrix_wait(s, 0);
     wait_for_copies(s, 0); /* copies of zeros beyond the end, because the block's next iteration writes to the same
                               buffers */
 }
@@ -309,8 +280,15 @@ static val columns_of(const struct subgroups *s, val slab, int64_t first)
                                                .cols = (uint16_t)s->part, .a = slab, .imm = (uint64_t)first});
 }
 
+/* A barrier of the threads that multiply. */
+static void meet(const struct subgroups *s)
+{
+    k_append(s->d->w->k, (struct linst){.op = L_BARRIER, .dtype = KL_BOOL,
+                                        .imm = s->s.dot_matrix.panels ? (uint64_t)s->threads : 0});
+}
+
 /* For each slab: the subgroups store their parts, then every thread computes results from its share of the slab. */
-static void emit_results(const struct subgroups *s, const val *sum)
+void dot_matrix_results(const struct subgroups *s, const val *sum)
 {
     struct kernel *k = s->d->w->k;
     val at = ix_add(k, ix_scale(k, s->tile_i, s->unit.m * s->out_row), ix_scale(k, s->tile_j, s->part));
@@ -321,17 +299,17 @@ static void emit_results(const struct subgroups *s, const val *sum)
                   columns_of(s, sum[i / s->parts], i % s->parts * s->part));
         k_end(k, chosen);
     }
-    dot_barrier(k);
+    meet(s);
     emit_slab(s, number);
-    dot_barrier(k);
+    meet(s);
     k_end(k, number);
 }
 
 /* ---- the kernel ---- */
 
 /* Is the operand an array whose vectors of adjacent elements all begin at multiples of a vector, so that the array
- * has a whole number of them? */
-static bool has_vectors(const struct dot *d, bool second, bool along_k)
+ * has a whole number of them?  *at: how it is in memory. */
+static bool has_vectors(const struct dot *d, bool second, bool along_k, struct dot_array *at)
 {
     struct trial t;
     bool ok = false;
@@ -340,21 +318,47 @@ static bool has_vectors(const struct dot *d, bool second, bool along_k)
     if (trial_begin(&t, d->w)) {
         struct dot copy = *d;
         struct kernel *k = t.w.k;
-        int64_t step[3], lo, hi;
+        int64_t hi;
         copy.w = &t.w;
         val v[3]; /* loop variables for batch, side, contraction */
         v[0] = copy.batch_index = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, d->size.batch), 1);
         v[1] = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, second ? d->size.n : d->size.m), 1);
         v[2] = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, d->size.k), 1);
         const struct linst *x = &k->inst[dot_stored_element(&copy, second, v[1], v[2])];
-        ok = x->op == L_LOAD && k->buf[x->imm].role == BUF_IN && ix_range(k, x->a, &lo, &hi) && lo % VECTOR == 0 &&
+        ok = x->op == L_LOAD && k->buf[x->imm].role == BUF_IN && ix_range(k, x->a, &at->first, &hi) &&
+             at->first % VECTOR == 0 &&
              k->buf[x->imm].count % VECTOR == 0; /* it may be one of many arrays that a scan reads in turn */
         for (int i = 0; i < 3 && ok; i++)
-            ok = ix_stride_size(k, x->a, v[i], &step[i]) && step[i] >= 0 &&
-                (i == 2 - !along_k ? step[i] == 1 : step[i] % VECTOR == 0);
+            ok = ix_stride_size(k, x->a, v[i], &at->step[i]) && at->step[i] >= 0 &&
+                (i == 2 - !along_k ? at->step[i] == 1 : at->step[i] % VECTOR == 0);
     }
     trial_end(&t, d->w);
     return ok;
+}
+
+bool dot_matrix_view(const struct dot *d, bool second, struct lbuf *view)
+{
+    enum { LONGEST_STEP = 1 << 30 };
+    bool along_k = dot_along_k(d, second);
+    struct dot_array at;
+    int64_t side = second ? d->size.n : d->size.m;
+    *view = (struct lbuf){.size = {along_k ? d->size.k : side, along_k ? side : d->size.k, d->size.batch}};
+    if (d->symbolic || !has_vectors(d, second, along_k, &at)) /* a tensor map has numbers */
+        return false;
+    view->first = at.first;
+    view->step[0] = 1;
+    view->step[1] = view->size[1] > 1 ? at.step[along_k ? 1 : 2] : view->size[0];
+    if (d->size.batch == 1 || !at.step[0]) { /* all batches have the same matrix */
+        view->size[2] = 1;
+        view->step[2] = view->step[1];
+    } else {
+        view->step[2] = at.step[0];
+    }
+    for (unsigned i = 1; i < VIEW_DIMS; i++) /* rows that overlap, or a smaller step further out: no tensor map */
+        if (view->step[i] < view->size[0] || view->step[i] % view->step[i - 1] || view->step[i] > LONGEST_STEP ||
+            view->size[i] > INT32_MAX)
+            return false;
+    return true;
 }
 
 static int64_t vectors_of(const struct schedule *s, bool second, bool along_k)
@@ -367,7 +371,7 @@ bool dot_matrix_copies(const struct dot *d, const struct schedule *s, bool secon
     bool along_k = dot_along_k(d, second);
     int64_t length = vectors_of(s, second, along_k), side = vectors_of(s, second, false);
     return length && length % VECTOR == 0 && side * s->dot_matrix.step / VECTOR % s->width == 0 &&
-           has_vectors(d, second, along_k);
+           has_vectors(d, second, along_k, &(struct dot_array){0});
 }
 
 static struct factor factor_of(const struct subgroups *s, bool second)
@@ -385,6 +389,13 @@ static struct factor factor_of(const struct subgroups *s, bool second)
     return f;
 }
 
+void dot_matrix_place(struct subgroups *s, val number)
+{
+    struct kernel *k = s->d->w->k;
+    s->tile_i = ix_div(k, number, s->col_subgroups);
+    s->tile_j = ix_mod(k, number, s->col_subgroups);
+}
+
 void dot_emit_matrix(struct dot *d, const struct schedule *schedule)
 {
     struct lowering *w = d->w;
@@ -395,6 +406,8 @@ void dot_emit_matrix(struct dot *d, const struct schedule *schedule)
                           .slabs = schedule->dot_matrix.mr / schedule->dot_matrix.unit_m,
                           .unit = {schedule->dot_matrix.unit_m, schedule->dot_matrix.unit_n,
                                    schedule->dot_matrix.unit_k}};
+    int64_t copying = schedule->dot_matrix.panels ? schedule->dot_matrix.subgroup : 0;
+    struct stages stages = {0};
     val sum[MAX_SLABS];
     s.parts = (unsigned)(schedule->dot_matrix.nr / s.part);
     s.out_cols = s.col_subgroups * s.part;
@@ -403,14 +416,18 @@ void dot_emit_matrix(struct dot *d, const struct schedule *schedule)
     s.factor[0] = factor_of(&s, false);
     s.factor[1] = factor_of(&s, true);
     s.out = k_buf(k, BUF_SHARED, KL_F32, slab_rows(schedule) * s.out_row, 0);
+    if (copying)
+        stages = dot_roles_stages(&s);
     struct tasks tasks;
     dot_open_blocks(d, schedule, &tasks, &s.factor[0].first, &s.factor[1].first);
-    s.t = lower_threads(w, s.threads, &tasks);
+    s.t = lower_threads(w, s.threads + copying, &tasks);
     k->inst[s.t].rows = schedule->dot_matrix.subgroup;
-    val subgroup = ix_div(k, s.t, schedule->dot_matrix.subgroup);
-    s.tile_i = ix_div(k, subgroup, s.col_subgroups);
-    s.tile_j = ix_mod(k, subgroup, s.col_subgroups);
-    emit_sums(&s, sum);
-    emit_results(&s, sum);
+    if (copying) {
+        dot_emit_roles(&s, stages);
+    } else {
+        dot_matrix_place(&s, ix_div(k, s.t, schedule->dot_matrix.subgroup));
+        emit_sums(&s, sum);
+        dot_matrix_results(&s, sum);
+    }
     lower_tasks_end(w, &tasks);
 }

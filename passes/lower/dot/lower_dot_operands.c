@@ -96,6 +96,8 @@ void dot_find_steps(struct dot *d)
         int64_t step_n = 0;
         for (uint32_t axis = d->free_b.rank; apart && axis-- > 1;) {
             run *= d->free_b.dim[axis];
+            if (ix_symbolic(k, run)) /* runs have a length that is a number */
+                break;
             int64_t step = run > 1 ? side_step(&copy, true, run) : 0;
             if (step > 0 && step <= MAX_STEP && (!step_n || step <= step_n)) {
                 d->columns_run = run;
@@ -110,6 +112,8 @@ void dot_find_steps(struct dot *d)
         run = 1;
         for (uint32_t axis = d->con.rank; apart_k && axis-- > 1;) {
             run *= d->con.dim[axis];
+            if (ix_symbolic(k, run))
+                break;
             int64_t step = run > 1 ? k_step(&copy, run) : 0;
             if (step > 0 && step <= MAX_STEP && (!step_k || step <= step_k)) {
                 d->steps_run = run;

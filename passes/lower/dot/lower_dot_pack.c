@@ -13,8 +13,9 @@ enum { PACK_STEPS = 16 };
 /* Lanes of a vector for all copies except whole rows. */
 static uint32_t square_of(const struct dot *d) { return d->w->k->sched.dot.square; }
 
-/* The columns and the steps of k that are copied; the panel has a row for each d->unit steps of k. */
-struct panel { val n0, k0; int64_t cols, kc; };
+/* The columns and the steps of k that are copied; the panel has a row for each d->unit steps of k.  length: the number
+ * of steps, kc, or one that the kernel computes, which is at most kc. */
+struct panel { val n0, k0, length; int64_t cols, kc; };
 
 /* The element of row j of the panel in column n0 + col.  alone: it is the last row, which has only a pair's first
  * element. */
@@ -180,8 +181,10 @@ static void pack_vector(const struct dot *d, const struct panel *t, int64_t firs
     val n = ix_add(k, t->n0, k_int(k, first));
     struct vector v = {first, lanes, ix_div(k, n, d->columns_run), ix_mod(k, n, d->columns_run), 0};
     w->lane = k_loop(k, LOOP_VECTOR, k_int(k, 0), k_int(k, lanes), 1);
-    if (t->cols - first < lanes)
-        v.there = k_prim(k, P_LT, w->lane, k_int(k, t->cols - first), 0);
+    if (d->columns_here || t->cols - first < lanes) {
+        val cols = d->columns_here ? d->columns_here : k_int(k, t->cols);
+        v.there = k_prim(k, P_LT, w->lane, ix_sub(k, cols, k_int(k, first)), 0);
+    }
     val one = runs == 2 ? k_prim(k, P_LE, v.at, k_int(k, d->columns_run - lanes), 0) : 0;
     for (int64_t alone = runs == 1 || one; alone >= 0; alone--) {
         if (!alone && runs == 1)
@@ -228,7 +231,7 @@ static void pack_columns_of_runs(const struct dot *d, const struct panel *t, val
 {
     struct kernel *k = d->w->k;
     int64_t length = d->steps_run;
-    val end = ix_add(k, t->k0, k_int(k, t->kc));
+    val end = ix_add(k, t->k0, t->length);
     val run = k_loop(k, LOOP_SERIAL, ix_div(k, t->k0, length), ix_div(k, ix_add(k, end, k_int(k, length - 1)), length),
                      1);
     ix_bound(k, run, 0, d->size.k / length - 1);
@@ -314,11 +317,12 @@ static void pack_panel(const struct dot *d, const struct panel *t)
 
 int64_t dot_panel_rows(const struct dot *d)
 {
-    int64_t rows = dot_parts(d->size.k < d->kblock ? d->size.k : d->kblock, d->unit);
+    int64_t block = d->symbolic_k && d->blocks > 1 ? DOT_BLOCK : d->kblock; /* the longest for any value */
+    int64_t rows = dot_parts(d->size.k < block ? d->size.k : block, d->unit);
     return d->w->k->sched.dot.pack_by == PACK_STEP_RUNS ? rows + square_of(d) : rows;
 }
 
-void dot_pack(const struct dot *d, val n0, int64_t cols, val k0, int64_t kc)
+void dot_pack(const struct dot *d, val n0, int64_t cols, val k0, val length, int64_t kc)
 {
-    pack_panel(d, &(struct panel){n0, k0, cols, kc});
+    pack_panel(d, &(struct panel){n0, k0, length, cols, kc});
 }

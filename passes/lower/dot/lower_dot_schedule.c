@@ -279,11 +279,11 @@ static int64_t dot_grain(const struct dot *d, const struct schedule *s)
                        2 * s->dot.rows * columns * d->size.k / 16);
 }
 
-/* A contraction of symbolic length is not packed.  The epilogue is computed where it does not need the number of rows,
- * which is not known here. */
+/* Of a contraction of symbolic length only runs of a known length are packed.  The epilogue is computed where it does
+ * not need the number of rows, which is not known here. */
 static void choose_symbolic(struct tiling *t, bool computed, struct schedule *s)
 {
-    if (t->d->symbolic_k && t->packs) {
+    if (t->d->symbolic_k && t->packs && s->dot.pack_by != PACK_STEP_RUNS) {
         t->packs = false;
         s->dot.pack_b = false;
         t->when = computed ? EPILOGUE_IN_TILE : t->when;

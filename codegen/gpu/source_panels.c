@@ -1,0 +1,131 @@
+/* Roles of a block's subgroups: barriers with phases (PTX's mbarrier), copies of panels (its tensor copies), and
+ * registers of a role (setmaxnreg). */
+#include "emit_source.h"
+#include <inttypes.h>
+
+enum { WARP = 32 };
+
+/* The arrivals that the hardware counts.  Where a barrier counts all threads of whole subgroups, one thread of each
+ * warp arrives for its warp. */
+static unsigned arrivals_of(const struct lbuf *l) { return l->id % WARP ? l->id : l->id / WARP; }
+
+static void each_barrier(struct emitter *m, const char *format)
+{
+    bool any = false;
+    for (uint32_t b = 0; b < m->k->nbuf; b++) {
+        const struct lbuf *l = &m->k->buf[b];
+        if (l->role != BUF_PHASES)
+            continue;
+        if (!any) {
+            source_line(m);
+            text_put(m->t, "if (t == 0u) {\n");
+        }
+        any = true;
+        source_line(m);
+        text_put(m->t, "    for (u32 i = 0u; i < %" PRId64 "u; i++)\n", l->count);
+        source_line(m);
+        text_put(m->t, format, b, arrivals_of(l));
+    }
+    if (any) {
+        source_line(m);
+        text_put(m->t, "}\n");
+    }
+}
+
+static bool has_phases(const struct emitter *m)
+{
+    for (uint32_t b = 0; b < m->k->nbuf; b++)
+        if (m->k->buf[b].role == BUF_PHASES)
+            return true;
+    return false;
+}
+
+/* All threads, and the copies, see the barriers from here on. */
+void source_begin_phases(struct emitter *m)
+{
+    each_barrier(m, "        phases_begin(b%u + i, %uu);\n");
+    if (!has_phases(m))
+        return;
+    source_line(m);
+    text_put(m->t, "proxy_fence();\n");
+    source_line(m);
+    text_put(m->t, "%s\n", m->d->barrier);
+}
+
+void source_end_phases(struct emitter *m) { each_barrier(m, "        phases_end(b%u + i);\n"); }
+
+/* A role gets fewer registers than the kernel's threads have at its start, or more. */
+void source_registers(struct emitter *m, uint64_t registers)
+{
+    enum { REGISTERS = 64 << 10, UNIT = 8 };
+    if (!registers)
+        return;
+    unsigned start = REGISTERS / m->info.threads / UNIT * UNIT;
+    source_line(m);
+    text_put(m->t, "registers_%s<%" PRIu64 ">();\n", registers < start ? "fewer" : "more", registers);
+}
+
+/* "b6 + index" of the barrier that the instruction names. */
+static void put_barrier(struct emitter *m, const struct linst *i)
+{
+    char x[MAX_OPERAND];
+    bool fits;
+    text_put(m->t, "b%u + %s", (uint32_t)i->imm, source_index(m, i->a, &fits, x));
+}
+
+static unsigned panel_bytes(const struct emitter *m, const struct linst *i)
+{
+    const struct lbuf *l = &m->k->buf[(uint32_t)i->imm];
+    return (unsigned)(l->panel_rows * PANEL_COLUMNS * dtype_size(l->dtype));
+}
+
+void source_arrive(struct emitter *m, val v)
+{
+    const struct linst *i = &m->k->inst[v];
+    uint64_t panels = i->imm >> 32;
+    unsigned bytes = 0;
+    for (val c = v + 1; panels; c++)
+        if (m->k->inst[c].op == L_COPY_PANEL) {
+            bytes += panel_bytes(m, &m->k->inst[c]);
+            panels--;
+        }
+    source_line(m);
+    if (m->k->buf[(uint32_t)i->imm].id % WARP == 0)
+        text_put(m->t, "if ((t & %uu) == 0u) ", WARP - 1);
+    text_put(m->t, bytes ? "phases_announce(" : "phases_arrive(");
+    put_barrier(m, i);
+    text_put(m->t, bytes ? ", %uu);\n" : ");\n", bytes);
+}
+
+/* The hardware tells odd phases from even ones: n phases are complete if the one before the n-th is, or n is 0. */
+void source_await(struct emitter *m, val v)
+{
+    const struct linst *i = &m->k->inst[v];
+    char x[MAX_OPERAND];
+    bool fits;
+    source_line(m);
+    text_put(m->t, "phases_wait(");
+    put_barrier(m, i);
+    text_put(m->t, ", u32(%s) + 1u & 1u);\n", source_index(m, i->b, &fits, x));
+}
+
+void source_copy_panel(struct emitter *m, val v)
+{
+    const struct linst *i = &m->k->inst[v];
+    uint32_t to = (uint32_t)i->imm;
+    char place[PANEL_PLACE], x[MAX_OPERAND];
+    const val at[VIEW_DIMS] = {i->b, i->c, i->d};
+    bool fits;
+    val arrive = v;
+    while (m->k->inst[arrive].op != L_ARRIVE)
+        arrive--;
+    if (!source_panel_place(m, to, i->a, place, sizeof place))
+        m->t->failed = true;
+    source_line(m);
+    text_put(m->t, "copy_panel(b%u + %s, &b%u", to, place, (uint32_t)(i->imm >> 32));
+    for (unsigned d = 0; d < VIEW_DIMS; d++)
+        text_put(m->t, ", i32(%s)", source_index(m, at[d], &fits, x));
+    text_put(m->t, ", ");
+    put_barrier(m, &m->k->inst[arrive]);
+    text_put(m->t, ");\n");
+}

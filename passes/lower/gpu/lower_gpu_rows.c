@@ -1,0 +1,196 @@
+/* Reductions of rows on a GPU: the lanes of a block read groups of adjacent elements at a fixed stride, and their sums
+ * are combined in any order.  Few long rows are summed in parts, then the parts. */
+#include "lower_gpu.h"
+#include "passes/lower/lower_reduce.h"
+
+static int64_t gpu_row_neighbours(const struct reduce *r)
+{
+    return reduce_schedule(r)->gpu_row_reduce.neighbours ? reduce_schedule(r)->gpu_row_reduce.neighbours : 1;
+}
+
+/* Folds `vectors` vectors of lanes with `each` neighbours from element `base` on into acc; only the first `rest`
+ * elements of them if rest > 0. */
+static val fold_neighbours(const struct reduce *r, val acc, val base, int64_t vectors, int64_t rest)
+{
+    struct lowering *w = r->w;
+    struct kernel *k = w->k;
+    int64_t each = gpu_row_neighbours(r), width = k->sched.width * each;
+    val pred = 0;
+    for (int64_t v = 0; v < vectors; v++)
+        for (int64_t u = 0; u < each; u++) {
+            int64_t left = rest - v * width;
+            if (rest && left < width && (!u || left % each))
+                pred = k_prim(k, P_LT, w->lane, k_int(k, left > u ? (left - u + each - 1) / each : 0), 0);
+            val at = ix_add(k, ix_scale(k, w->lane, each), k_int(k, v * width + u));
+            if (pred && rest) /* the other lanes read no memory */
+                ix_bound(k, at, 0, rest - 1);
+            w->pred = pred;
+            val x = reduce_element(r, ix_add(k, base, at));
+            val more = k_fold_step(k, r->fold, acc, x);
+            acc = pred ? k_prim(k, P_SELECT, pred, more, acc) : more;
+        }
+    w->pred = 0;
+    return acc;
+}
+
+enum { AT_ONCE = 4 };           /* accesses of each array that are in flight at the same time */
+
+/* The same for AT_ONCE vectors, of which only the first `rest` elements exist; `rest` is a multiple of `each`. */
+static val fold_rest(const struct reduce *r, val acc, val base, val rest)
+{
+    struct lowering *w = r->w;
+    struct kernel *k = w->k;
+    int64_t each = gpu_row_neighbours(r);
+    for (int64_t v = 0; v < AT_ONCE; v++) {
+        val at = ix_add(k, ix_scale(k, w->lane, each), k_int(k, v * k->sched.width * each));
+        w->pred = k_prim(k, P_LT, at, rest, 0);
+        for (int64_t u = 0; u < each; u++) {
+            val x = reduce_element(r, ix_add(k, base, ix_add(k, at, k_int(k, u))));
+            acc = k_prim(k, P_SELECT, w->pred, k_fold_step(k, r->fold, acc, x), acc);
+        }
+    }
+    w->pred = 0;
+    return acc;
+}
+
+/* As fold_part, for a length that depends on symbols. */
+static val fold_symbolic_part(const struct reduce *r, val first, val length)
+{
+    struct kernel *k = r->w->k;
+    int64_t step = AT_ONCE * k->sched.width * gpu_row_neighbours(r);
+    val full = ix_div(k, length, step), acc = k_splat(k, reduce_identity(r));
+    val j = k_loop(k, LOOP_SERIAL, k_int(k, 0), full, 1), c = k_carry(k, acc);
+    k_next(k, c, fold_neighbours(r, c, ix_add(k, first, ix_scale(k, j, step)), AT_ONCE, 0));
+    k_end(k, j);
+    val done = ix_scale(k, full, step), rest = k_prim(k, P_SUB, length, done, 0);
+    ix_whole(k, rest, 0, step - 1);
+    return k_lane_reduce(k, r->fold, fold_rest(r, k_out(k, c), ix_add(k, first, done), rest));
+}
+
+/* Accumulates elements first .. first + length - 1 of the row in the lanes of the open vector loop, and folds them. */
+static val fold_part(const struct reduce *r, val first, int64_t length)
+{
+    struct kernel *k = r->w->k;
+    int64_t each = gpu_row_neighbours(r), width = k->sched.width * each, step = AT_ONCE * width;
+    val acc = k_splat(k, reduce_identity(r));
+    if (length / step) {
+        val j = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, length / step), 1), c = k_carry(k, acc);
+        k_next(k, c, fold_neighbours(r, c, ix_add(k, first, ix_scale(k, j, step)), AT_ONCE, 0));
+        k_end(k, j);
+        acc = k_out(k, c);
+    }
+    int64_t rest = length % step, vectors = rest / width, done = length - rest;
+    if (vectors)
+        acc = fold_neighbours(r, acc, ix_add(k, first, k_int(k, done)), vectors, 0);
+    done += vectors * width;
+    if (done < length)
+        acc = fold_neighbours(r, acc, ix_add(k, first, k_int(k, done)), 1, length - done);
+    return k_lane_reduce(k, r->fold, acc);
+}
+
+/* Opens the loop over rows, or over parts of rows: at most `parts`, and `now` for these values of the symbols. */
+static void open_gpu_rows(struct reduce *r, int64_t parts, val now, val *part, struct tasks *t)
+{
+    struct kernel *k = r->w->k;
+    int64_t rows = shape_count(&r->kept), before = k->extent;
+    bool symbolic = ix_symbolic(k, rows) || (parts > 1 && ix_symbolic(k, r->len));
+    val p = lower_tasks(r->w, rows * parts, symbolic ? ix_times(k, ix_size(k, rows), now) : 0, t);
+    k->extent += before;
+    lower_unflatten(k, &r->kept, ix_quotient(k, p, now, parts, part), r->kept_coord);
+}
+
+static void open_gpu_lanes(const struct reduce *r)
+{
+    struct kernel *k = r->w->k;
+    r->w->lane = k_loop(k, LOOP_VECTOR, k_int(k, 0), k_int(k, k->sched.width), 1);
+}
+
+static void close_gpu_lanes(const struct reduce *r)
+{
+    k_end(r->w->k, r->w->lane);
+    r->w->lane = 0;
+}
+
+/* A part's sum, to its place among the row's. */
+static void emit_gpu_part(struct reduce *r, uint32_t sums, int64_t parts, val part, int64_t length)
+{
+    struct kernel *k = r->w->k;
+    int64_t whole = reduce_schedule(r)->gpu_row_reduce.split;
+    val row = lower_flatten(k, &r->kept, r->kept_coord), first = ix_scale(k, part, whole);
+    val sum;
+    open_gpu_lanes(r);
+    if (ix_symbolic(k, r->len)) {
+        val left = k_prim(k, P_SUB, ix_size(k, r->len), first, 0);
+        ix_whole(k, left, 0, r->len);
+        sum = fold_symbolic_part(r, first, ix_least(k, left, length));
+    } else {
+        ix_bound(k, first, 0, r->len - length);
+        sum = fold_part(r, first, length);
+    }
+    k_store(k, sums, ix_add(k, ix_scale(k, row, parts), part), sum, 0);
+    close_gpu_lanes(r);
+}
+
+/* The sum of the parts' sums, of which there are no more than threads. */
+static val sum_of_parts(const struct reduce *r, uint32_t sums, int64_t parts, val now)
+{
+    struct lowering *w = r->w;
+    struct kernel *k = w->k;
+    val row = lower_flatten(k, &r->kept, r->kept_coord), start = k_splat(k, reduce_identity(r));
+    bool all = parts == k->sched.width && !ix_symbolic(k, r->len);
+    w->pred = all ? 0 : k_prim(k, P_LT, w->lane, now, 0);
+    val x = k_load(k, sums, ix_add(k, ix_scale(k, row, parts), w->lane), w->pred);
+    val acc = k_fold_step(k, r->fold, start, x);
+    acc = w->pred ? k_prim(k, P_SELECT, w->pred, acc, start) : acc;
+    w->pred = 0;
+    return k_lane_reduce(k, r->fold, acc);
+}
+
+/* Few long rows, in two phases. */
+static void emit_gpu_row_parts(struct reduce *r)
+{
+    struct lowering *w = r->w;
+    struct kernel *k = w->k;
+    int64_t length = reduce_schedule(r)->gpu_row_reduce.split, full = r->len / length, rest = r->len % length;
+    int64_t parts = full + (rest != 0);
+    bool symbolic = ix_symbolic(k, r->len);
+    uint32_t sums = k_buf(k, BUF_WORKSPACE, dtype_compute(r->n->dtype), parts * shape_count(&r->kept), 0);
+    struct tasks t;
+    val part, now = symbolic ? reduce_parts(r, length) : k_int(k, parts);
+    open_gpu_rows(r, parts, now, &part, &t);
+    val in_full = rest && !symbolic ? k_if(k, k_prim(k, P_LT, part, k_int(k, full), 0)) : 0;
+    emit_gpu_part(r, sums, parts, part, length);
+    if (in_full) {
+        k_end(k, in_full);
+        val in_rest = k_if(k, k_prim(k, P_EQ, part, k_int(k, full), 0));
+        emit_gpu_part(r, sums, parts, k_int(k, full), rest);
+        k_end(k, in_rest);
+    }
+    lower_tasks_end(w, &t);
+    lower_next_phase(w);
+    now = symbolic ? reduce_parts(r, length) : k_int(k, parts);
+    open_gpu_rows(r, 1, k_int(k, 1), &part, &t);
+    open_gpu_lanes(r);
+    reduce_epilogue(r, sum_of_parts(r, sums, parts, now));
+    close_gpu_lanes(r);
+    lower_tasks_end(w, &t);
+}
+
+void gpu_reduce_rows(struct reduce *r)
+{
+    struct lowering *w = r->w;
+    struct kernel *k = w->k;
+    struct tasks t;
+    val part;
+    k->extent = 0;
+    if (reduce_schedule(r)->gpu_row_reduce.split) {
+        emit_gpu_row_parts(r);
+        return;
+    }
+    open_gpu_rows(r, 1, k_int(k, 1), &part, &t);
+    open_gpu_lanes(r);
+    reduce_epilogue(r, ix_symbolic(k, r->len) ? fold_symbolic_part(r, k_int(k, 0), ix_size(k, r->len))
+                                       : fold_part(r, k_int(k, 0), r->len));
+    close_gpu_lanes(r);
+    lower_tasks_end(w, &t);
+}

@@ -1,0 +1,34 @@
+/* Lowering of a reduce: what the kernels of processors (lower_reduce.c) and of rows on GPUs (gpu/lower_gpu_rows.c)
+ * share. */
+#ifndef KILN_LOWER_REDUCE_H
+#define KILN_LOWER_REDUCE_H
+#include "lower_schedule.h"
+
+enum { REDUCE_LINES = 8 };        /* the largest number of cache lines that are prefetched for each row */
+
+struct reduce {
+    struct lowering *w;
+    const struct node *n;
+    enum fold fold;
+    struct shape in;          /* operand's shape */
+    struct shape red, kept;   /* the lengths of the reduced and of the kept axes, in order */
+    int64_t len, chunk;       /* reduced elements per result */
+    val kept_coord[KL_MAX_RANK]; /* of kept, at the current result */
+    /* coordinates of the cache lines that a vector of results needs from a row and that are prefetched */
+    val line_coord[REDUCE_LINES][KL_MAX_RANK];
+    struct split_columns *split; /* NULL: columns are not split */
+};
+
+static inline const struct schedule *reduce_schedule(const struct reduce *r) { return &r->w->k->sched; }
+/* Computes the operand at reduced element i, and stores members of the prologue that other kernels read. */
+val reduce_element(const struct reduce *r, val i);
+/* Computes and stores what is computed from the result. */
+void reduce_epilogue(const struct reduce *r, val result);
+val reduce_identity(const struct reduce *r);
+/* The number of parts of `length` elements of a row or column, for these values of the symbols. */
+val reduce_parts(const struct reduce *r, int64_t length);
+
+/* ---- gpu/lower_gpu_rows.c ---- */
+void gpu_reduce_rows(struct reduce *r);
+
+#endif

@@ -1,0 +1,163 @@
+/* Attention and its gradients by a GPU's matrix units: the kernels are run by the kernel interpreter, which checks
+ * every access and every meeting of threads, and compared with the graph's interpreter; and records that no kernel can
+ * have. */
+#include "codegen/gpu/source.h"
+#include "gpu_kernels.h"
+#include "tests/support/harness.h"
+
+static struct rng rng = {5};
+static struct caps caps;
+
+struct arrays { char *arena; const struct values *input; struct values *out; };
+
+static void *array_of(const struct arrays *m, const struct loc *l)
+{
+    return l->kind == LOC_INPUT ? m->input->v[l->index] : l->kind == LOC_OUT ? m->out->v[l->index]
+        : m->arena + l->offset;
+}
+
+static bool interpret(const struct program *p, const struct arrays *m, struct err *e)
+{
+    for (uint32_t c = 0; c < p->ncmd; c++) {
+        const struct command *cmd = &p->cmd[c];
+        const struct kernel *k = p->kernel[cmd->kernel];
+        void *buf[64];
+        for (uint32_t b = 0; b < k->nbuf; b++)
+            buf[b] = k->buf[b].role == BUF_IN || k->buf[b].role == BUF_OUT ? array_of(m, &cmd->arg[b]) : NULL;
+        if (!kernel_round_trip(k, e) || !kernel_interp(k, buf, NULL, 0, k->extent, e))
+            return false;
+    }
+    return true;
+}
+
+/* Factors of the second product are rounded to `bits` bits, so a result may be off by as much of the largest one. */
+static bool is_near(unsigned dtype, const void *want, const void *got, int64_t n, int bits, int64_t *at)
+{
+    double most = 0;
+    for (int64_t i = 0; i < n; i++)
+        if (isfinite(element_value(dtype, want, i)))
+            most = fmax(most, fabs(element_value(dtype, want, i)));
+    for (*at = 0; *at < n; ++*at) {
+        double x = element_value(dtype, want, *at), y = element_value(dtype, got, *at);
+        if (isfinite(x) ? !(fabs(x - y) <= ldexp(most, dtype == KL_F32 ? -17 : 1 - bits)) : isnan(x) ? !isnan(y)
+            : x != y)
+            return false;
+    }
+    return true;
+}
+
+static bool uses_units(const struct program *p)
+{
+    bool all = p->nkernel > 0;
+    for (uint32_t i = 0; i < p->nkernel; i++)
+        all &= p->kernel[i]->sched.kind == SCHED_ATTENTION_MATRIX;
+    return all;
+}
+
+/* No score is above the largest one of the statistics.  Some elements of all operands but the first are not finite; for
+ * a gradient no q and no k is infinite, because a score would be above the largest one. */
+static void fill(const struct graph *g, const struct gpu_attention *c, struct values *in)
+{
+    values_random(&rng, g, &g->input, false, in);
+    for (uint32_t i = 0; i < g->input.n; i++) {
+        int64_t n = shape_count(&g->shape[g->input.v[i].shape]);
+        unsigned dtype = g->input.v[i].dtype;
+        for (int64_t x = 0; dtype_is_float(dtype) && x < n; x++) {
+            double y = dtype_value(dtype, dtype_bits(dtype, (double)rng_below(&rng, 2000) / 1000 - 1));
+            if (dtype == KL_F32)
+                y = x % 3 == 0 ? 5 + y / 4 : x % 3 == 1 ? 0.5 + y / 100 : y;
+            if (c->wild && i && dtype != KL_F32 && rng_below(&rng, 300) == 0)
+                y = rng_below(&rng, 2) || (c->gradient && x % (c->d + c->e) < c->d) ? NAN : INFINITY;
+            uint64_t bits = dtype_bits(dtype, y);
+            memcpy((char *)in->v[i] + (size_t)x * dtype_size(dtype), &bits, dtype_size(dtype));
+        }
+        for (int64_t x = 0; dtype == KL_I32 && x < n; x++) { /* ranges of keys, some of them empty or too long */
+            int32_t y = (int32_t)rng_below(&rng, (uint64_t)c->m + 6) - 3;
+            memcpy((char *)in->v[i] + (size_t)x * sizeof y, &y, sizeof y);
+        }
+    }
+}
+
+static void agrees(const struct gpu_attention *c, const char *schedules)
+{
+    struct err e = {0};
+    struct values in, none = {0}, want = {0};
+    struct sched_sections s = {0};
+    struct graph *g = gpu_attention_graph(c), *h = graph_clone(g);
+    struct program *p = NULL;
+    char name[160];
+    snprintf(name, sizeof name, "attention l %d m %d d %d e %d causal %d seen %d gradient %d %s", (int)c->l, (int)c->m,
+             (int)c->d, (int)c->e, c->causal, c->seen, c->gradient, schedules ? schedules : "");
+    fill(g, c, &in);
+    if (schedules && !check(schedules_parse(schedules, strlen(schedules), NULL, &s, &e), "%s", e.msg))
+        goto done;
+    if (!check(run_on(g, "ref", true, &in, &none, NULL, &want, &e), "%s: %s", name, e.msg))
+        goto done;
+    if (passes_run(h, &(struct pass_options){.fuse = true, .verify = true}))
+        p = program_plan_with(h, &caps, schedules ? s.v : NULL, NULL, NULL, &e);
+    if (!check(p && uses_units(p), "%s: %s", name, p ? "it does not use matrix units" : e.msg))
+        goto done;
+    struct values out = {.n = g->nout};
+    for (uint32_t o = 0; o < g->nout; o++)
+        out.v[o] = calloc(node_bytes(g, g->out[o].value) + 64, 1);
+    struct arrays m = {calloc((size_t)program_arenas(p) + 64, 1), &in, &out};
+    if (check(interpret(p, &m, &e), "%s: %s", name, e.msg))
+        for (uint32_t o = 0; o < g->nout; o++) {
+            int64_t at = 0, n = node_numel(g, g->out[o].value);
+            unsigned dtype = g->node[g->out[o].value].dtype;
+            bool ok = is_near(dtype, want.v[o], out.v[o], n, c->dtype == KL_BF16 ? 8 : 11, &at);
+            check(ok, "%s: output %u element %d is %g, not %g", name, o, (int)at, element_value(dtype, out.v[o], at),
+                  element_value(dtype, want.v[o], at));
+        }
+    free(m.arena);
+    values_free(&out);
+done:
+    program_free(p);
+    schedules_free(&s);
+    values_free(&in);
+    values_free(&want);
+    graph_free(g);
+    graph_free(h);
+}
+
+static void refuses_record(const char *record, const char *phrase)
+{
+    struct err e = {0};
+    struct sched_sections s = {0};
+    struct gpu_attention c = {.dtype = KL_BF16, .l = 40, .m = 40, .d = 16, .e = 16};
+    struct graph *g = gpu_attention_graph(&c);
+    struct program *p = NULL;
+    char text[256];
+    snprintf(text, sizeof text, "@k0_attention_attention_stats schedule attention_matrix %s\n", record);
+    if (passes_run(g, &(struct pass_options){.fuse = true}) &&
+        check(schedules_parse(text, strlen(text), NULL, &s, &e), "%s", e.msg))
+        p = program_plan_with(g, &caps, s.v, NULL, NULL, &e);
+    check(!p && strstr(e.msg, phrase), "%s: %s", record, p ? "taken" : e.msg);
+    program_free(p);
+    schedules_free(&s);
+    graph_free(g);
+}
+
+static void on(const char *arch)
+{
+    struct err e = {0};
+    dialect_caps(dialect_find("cuda", &e), &caps);
+    dialect_architecture(dialect_find("cuda", &e), arch, &caps);
+    for (unsigned i = 0; i < gpu_attention_count; i++)
+        agrees(&gpu_attentions[i], NULL);
+}
+
+int main(void)
+{
+    on("sm_80");
+    struct gpu_attention c = {.dtype = KL_BF16, .l = 70, .m = 90, .d = 16, .e = 24, .causal = true, .wild = true};
+    agrees(&c, "@k0_attention_attention_stats schedule attention_matrix width 64 rows 32 step 32 stages 3\n");
+    agrees(&c, "@k0_attention_attention_stats schedule attention_matrix width 32 step 16 stages 4\n");
+    refuses_record("width 64 rows 64", "each subgroup has 16 of them");
+    refuses_record("step 8", "a whole number of the unit's steps");
+    refuses_record("stages 1", "another one is on its way");
+    refuses_record("unit 8x8x8", "unit: it is another");
+    refuses_record("subgroup 64", "subgroup: it has");
+    refuses_record("width 128 rows 64 step 256 stages 8", "no room for them");
+    return finish();
+}

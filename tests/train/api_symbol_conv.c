@@ -1,0 +1,136 @@
+/* Convolutions and pools of a symbolic number of images: the training step is one program, and gives the bits of
+ * kl_input with these shapes; also for images of symbolic width. */
+#include "tests/support/api_check.h"
+
+enum { MOST = 21, SIDE = 10, FIRST = 6, SECOND = 9, CLASSES = 4, LEFT = SECOND * 2 * 2 };
+
+static float images[MOST * SIDE * SIDE];
+static int32_t labels[MOST];
+
+struct net { kl_tensor p[6]; };
+
+static struct net make_net(kl_device dev)
+{
+    return (struct net){{kl_randn(dev, KL_F32, DIMS(FIRST, 1, 3, 3), 1), kl_zeros(dev, KL_F32, DIMS(FIRST)),
+                         kl_randn(dev, KL_F32, DIMS(SECOND, FIRST, 3, 3), 2), kl_zeros(dev, KL_F32, DIMS(SECOND)),
+                         kl_randn(dev, KL_F32, DIMS(LEFT, CLASSES), 3), kl_zeros(dev, KL_F32, DIMS(CLASSES))}};
+}
+
+static kl_tensor image_input(kl_device dev, int64_t n, int64_t count)
+{
+    int64_t dims[4] = {count, 1, SIDE, SIDE}, lengths[4] = {n, 1, SIDE, SIDE};
+    return n ? kl_input_symbolic(dev, KL_F32, 4, lengths, dims, images) : kl_input(dev, KL_F32, 4, dims, images);
+}
+
+static kl_status train(kl_device dev, struct net *net, int64_t n, int64_t count, float *loss)
+{
+    const int64_t one[2] = {1, 1}, two[2] = {2, 2};
+    kl_trace_begin(n ? "symbolic" : "fixed");
+    kl_tensor x = image_input(dev, n, count);
+    kl_tensor y = n ? kl_input_symbolic(dev, KL_I32, 1, &n, &count, labels) : kl_input(dev, KL_I32, 1, &count, labels);
+    x = kl_relu(kl_conv(x, net->p[0], net->p[1], NULL, one, one, NULL, 1));
+    x = kl_max_pool(x, 2, two, NULL, NULL, NULL, NULL);
+    x = kl_relu(kl_conv(x, net->p[2], net->p[3], NULL, one, one, NULL, 1));
+    x = kl_avg_pool(x, 2, two, two, NULL, NULL, NULL);
+    x = kl_linear(kl_reshape(x, 2, (int64_t[]){-1, LEFT}), net->p[4], net->p[5]);
+    kl_tensor l = kl_keep(kl_cross_entropy(x, y));
+    for (int i = 0; i < 6; i++)
+        kl_assign(net->p[i], kl_sub(net->p[i], kl_mul_scalar(kl_grad(l, net->p[i]), 0.01)));
+    kl_status status = kl_trace_end();
+    if (status == KL_OK)
+        *loss = kl_item_f32(l);
+    kl_release(l);
+    return status;
+}
+
+static void test_training(kl_device dev)
+{
+    static const int64_t counts[] = {16, 16, 5, 1, MOST, 2, 16};
+    int64_t n = kl_symbol("n", 1, MOST);
+    struct net a = make_net(dev), b = make_net(dev);
+    bool whole = !strcmp(kl_device_name(dev), "cpu") && kl_counter("compiles") > 0;
+    for (unsigned i = 0; i < sizeof counts / sizeof *counts; i++) {
+        float one = 0, two = 1, w1[SECOND * FIRST * 9], w2[SECOND * FIRST * 9];
+        int64_t graphs = kl_counter("graphs_built"), variants = kl_counter("variants");
+        OK(train(dev, &a, n, counts[i], &one));
+        if (i && whole)
+            CHECK(kl_counter("graphs_built") == graphs && kl_counter("variants") == variants);
+        OK(train(dev, &b, 0, counts[i], &two));
+        CHECK(!memcmp(&one, &two, sizeof one));
+        for (int k = 0; k < 6; k += 2) {
+            size_t bytes = (size_t)kl_numel(a.p[k]) * sizeof *w1;
+            OK(kl_read(a.p[k], w1, bytes));
+            OK(kl_read(b.p[k], w2, bytes));
+            CHECK(!memcmp(w1, w2, bytes));
+        }
+    }
+    for (int k = 0; k < 6; k++)
+        kl_release(a.p[k]), kl_release(b.p[k]);
+}
+
+enum { KINDS = 3, WIDE = 30 };
+
+/* Functions of x [2, 3, width] or, the last, of [2, 3, 1, width]. */
+static kl_tensor windows(int kind, kl_tensor x, kl_tensor w)
+{
+    static const int64_t two = 2, three = 3, one = 1, ones[2] = {1, 1}, last[2] = {1, 3};
+    if (kind == 0)
+        return kl_conv(x, w, kl_none, NULL, &one, &one, &two, 1);
+    if (kind == 1)
+        return kl_conv_transpose(x, w, kl_none, &three, &one, NULL, NULL, 1);
+    return kl_avg_pool(kl_unsqueeze(x, 2), 2, last, ones, NULL, NULL, NULL);
+}
+
+/* Along a symbolic axis: a program for each value, with the same bits. */
+static void test_width(kl_device dev)
+{
+    int64_t n = kl_symbol("width", 4, WIDE);
+    kl_tensor w = kl_randn(dev, KL_F32, DIMS(3, 3, 3), 7);
+    for (int kind = 0; kind < KINDS; kind++)
+        for (int64_t width = 4; width <= WIDE; width += 13) {
+            static float got[2][2 * 3 * 4 * WIDE];
+            int64_t dims[3] = {2, 3, width}, lengths[3] = {2, 3, n}, count[2];
+            for (int symbolic = 0; symbolic < 2; symbolic++) {
+                kl_trace_begin("width");
+                kl_tensor x = symbolic ? kl_input_symbolic(dev, KL_F32, 3, lengths, dims, images)
+                                       : kl_input(dev, KL_F32, 3, dims, images);
+                kl_tensor y = kl_keep(windows(kind, x, w));
+                OK(kl_trace_end());
+                count[symbolic] = kl_numel(y);
+                OK(kl_read(y, got[symbolic], (size_t)count[symbolic] * sizeof **got));
+                kl_release(y);
+            }
+            CHECK(count[0] == count[1] && !memcmp(got[0], got[1], (size_t)count[0] * sizeof **got));
+        }
+    kl_release(w);
+}
+
+static void test_errors(kl_device dev)
+{
+    int64_t n = kl_symbol("n", 1, MOST), size = 3, stride = 2;
+    int64_t lengths[3] = {1, 1, n}, dims[3] = {1, 1, 7};
+    kl_trace_begin("narrow");
+    kl_keep(kl_max_pool(kl_input_symbolic(dev, KL_F32, 3, lengths, dims, images), 1, &size, NULL, NULL, NULL, NULL));
+    FAILS(kl_trace_end(), KL_ERR_SHAPE, "a window of 3 with dilation 1 does not fit in axis 2 of [1,1,n]");
+    CHECK(strstr(kl_last_error(), "api_symbol_conv.c:"));
+    kl_trace_begin("uneven");
+    size = 1;
+    kl_keep(kl_max_pool(kl_input_symbolic(dev, KL_F32, 3, lengths, dims, images), 1, &size, &stride, NULL, NULL, NULL));
+    FAILS(kl_trace_end(), KL_ERR_SHAPE, "one every 2 elements, axis 2 of [1,1,n] has is no affine expression");
+}
+
+static void test(kl_device dev)
+{
+    test_training(dev);
+    test_width(dev);
+    test_errors(dev);
+}
+
+int main(void)
+{
+    for (int i = 0; i < MOST * SIDE * SIDE; i++)
+        images[i] = (float)(i * 37 % 101) / 50 - 1;
+    for (int i = 0; i < MOST; i++)
+        labels[i] = i * 7 % CLASSES;
+    return on_devices(test);
+}
