@@ -6,7 +6,8 @@
  *   vector loop, whose lanes are the rows.  Rows of a few elements (lower_short_rows) are lanes themselves: each
  *   numeric lane is a vector, and these vectors are folded.
  * lanes 1: the innermost axis is kept.  The lanes of the vector loop are neighbouring results, each of which is
- *   summed in ascending order; iterations of the parallel loop are blocks of results. */
+ *   summed in ascending order; iterations of the parallel loop are blocks of results.  Where rows lie pages apart, a
+ *   block is several vectors, and each row of it is read from left to right. */
 #include "lower_reduce.h"
 #include <string.h>
 
@@ -477,7 +478,7 @@ static void end_vector(struct reduce *r, val v)
 static void clear_sums(struct reduce *r, const struct wide_columns *c, uint32_t sums)
 {
     val v, at = begin_vector(r, c, &v);
-    k_store(r->w->k, sums, at, k_splat(r->w->k, identity(r)), 0);
+    k_store(r->w->k, sums, at, k_splat(r->w->k, reduce_identity(r)), 0);
     end_vector(r, v);
 }
 
@@ -487,7 +488,7 @@ static void add_rows(struct reduce *r, const struct wide_columns *c, val row, in
     struct kernel *k = r->w->k;
     val v, at = begin_vector(r, c, &v), sum = k_load(k, c->part, at, 0);
     for (int64_t i = 0; i < rows; i++)
-        sum = k_fold_step(k, r->fold, sum, lower_reduce_element(r, ix_add(k, row, k_int(k, i))));
+        sum = k_fold_step(k, r->fold, sum, reduce_element(r, ix_add(k, row, k_int(k, i))));
     k_store(k, c->part, at, sum, 0);
     end_vector(r, v);
 }
@@ -534,7 +535,7 @@ static void emit_wide_block(struct reduce *r, const struct wide_columns *c)
     if (c->total != c->part && rest)
         add_chunk(r, c);
     val v, at = begin_vector(r, c, &v);
-    epilogue(r, k_load(k, c->total, at, 0));
+    reduce_epilogue(r, k_load(k, c->total, at, 0));
     end_vector(r, v);
 }
 

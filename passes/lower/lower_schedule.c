@@ -457,7 +457,7 @@ static bool row_vectors_legal(const struct lowering *w, const struct reduce_fact
     int64_t step = (int64_t)s->column_reduce.vectors * s->width;
     return !step || (!w->chooser->caps->is_gpu && !f->symbolic && !s->column_reduce.short_rows &&
                      !s->column_reduce.lines && reduce_inner(f, s->column_reduce.axes) % step == 0) ||
-           schedule_no(w, "vectors", "vectors: on a processor, of columns without symbols that they divide, and without "
+           schedule_no(w, "vectors", "vectors: on a processor, of columns without symbols that they divide, without "
                        "prefetches");
 }
 
