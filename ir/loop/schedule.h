@@ -62,6 +62,7 @@ struct schedule {
             uint16_t lines;         /* of memory that are prefetched for each row of a vector of results */
             uint16_t ahead;         /* rows from the one at hand to the one that is prefetched */
             uint32_t split;         /* GPU: columns are summed in parts of so many elements, then those; 0: not */
+            uint16_t vectors;       /* of results, whose rows are read one after the other; 0: one, in registers */
         } column_reduce;
         struct {
             uint64_t keep;          /* members, by bit, whose rows are kept in scratch rather than computed twice */

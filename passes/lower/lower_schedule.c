@@ -441,6 +441,32 @@ static void choose_prefetch(const struct caps *caps, const struct reduce_facts *
     s->column_reduce.ahead = (uint16_t)(small ? (ROWS_AHEAD + f->len - 1) / len * f->len : ROWS_AHEAD);
 }
 
+/* Vectors of results of a task whose rows are read from left to right, a page of each: where rows lie pages apart, one
+ * vector's elements are too few in a page for the processor to prefetch them.  0: one vector, whose sums stay in
+ * registers. */
+static uint16_t row_vectors(const struct caps *caps, const struct reduce_facts *f, const struct schedule *s)
+{
+    enum { PAGE = 4096, LONG = 256, TASKS = 2 };
+    int64_t inner = reduce_inner(f, s->column_reduce.axes), width = s->width, vectors = PAGE / (width * f->element);
+    int64_t arrays = inner ? shape_count(&f->kept) / inner : 0;
+    if (caps->is_gpu || f->symbolic || f->prologue || s->column_reduce.short_rows || f->bytes < MANY_BYTES ||
+        f->bytes <= caps->l2_bytes || inner * f->element < 2 * PAGE || f->len < LONG)
+        return 0;
+    while (vectors > 1 && (inner % (vectors * width) ||
+                           arrays * (inner / (vectors * width)) < TASKS * (int64_t)caps->threads))
+        vectors /= 2;
+    return vectors > 1 ? (uint16_t)vectors : 0;
+}
+
+static bool row_vectors_legal(const struct lowering *w, const struct reduce_facts *f, const struct schedule *s)
+{
+    int64_t step = (int64_t)s->column_reduce.vectors * s->width;
+    return !step || (!w->chooser->caps->is_gpu && !f->symbolic && !s->column_reduce.short_rows &&
+                     !s->column_reduce.lines && reduce_inner(f, s->column_reduce.axes) % step == 0) ||
+           schedule_no(w, "vectors", "vectors: on a processor, of columns without symbols that they divide, without "
+                       "prefetches");
+}
+
 /* On a GPU that the blocks of columns do not fill, elements of a column in each of its parts; 0: it has no parts. */
 static uint32_t split_length(const struct caps *caps, const struct reduce_facts *f, int64_t blocks)
 {
@@ -484,9 +510,14 @@ static bool choose_columns(struct lowering *w, const struct reduce_facts *f, str
         choose_prefetch(caps, f, s);
         uint32_t length = ix_symbolic(w->k, inner) ? 0 : split_length(caps, f, blocks);
         s->column_reduce.split = length;
+        s->column_reduce.vectors = s->column_reduce.lines ? 0 : row_vectors(caps, f, s);
+        if (s->column_reduce.vectors) {
+            width *= s->column_reduce.vectors;
+            blocks /= s->column_reduce.vectors;
+        }
         s->grain = lower_grain(length ? blocks * ((f->len + length - 1) / length) + blocks : blocks, f->len * width);
     }
-    return schedule_end(w, s, legal);
+    return schedule_end(w, s, legal && row_vectors_legal(w, f, s));
 }
 
 /* Parts of few long rows, so that each processor has some: elements of one, a multiple of what the threads access at

@@ -127,6 +127,9 @@ static void vary(struct schedule *s)
             s->row_reduce.lanes = lanes();
         break;
     case SCHED_COLUMN_REDUCE:
+        if (s->column_reduce.vectors && maybe())
+            break;
+        s->column_reduce.vectors = 0;
         s->width = lanes();
         s->column_reduce.axes = (uint16_t)rng_below(&rng, s->column_reduce.axes + 1);
         s->column_reduce.lines = maybe() ? (uint16_t)rng_below(&rng, 9) : 0;
