@@ -149,15 +149,16 @@ static unsigned matrix_instructions(const struct code *c, bool amd)
     return n;
 }
 
+/* A product, or attention by matrix units, with operands of that type. */
 static bool is_product(const struct kernel *k, unsigned dtype)
 {
     bool reads = false;
     for (uint32_t b = 0; b < k->nbuf; b++)
         reads |= k->buf[b].role == BUF_IN && k->buf[b].dtype == dtype;
-    return reads && strstr(k->name, "dot");
+    return reads && (strstr(k->name, "dot") || k->sched.kind == SCHED_ATTENTION_MATRIX);
 }
 
-/* Products of half floats, made for one architecture: those that its matrix units can do have such instructions. */
+/* Products of half floats and attention, made for one architecture: those that its matrix units can do have such instructions. */
 static void compile_products(const char *name, const char *arch, bool f16, bool bf16)
 {
     struct err e = {0};

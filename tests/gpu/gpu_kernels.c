@@ -18,14 +18,15 @@ static bool grow_index(struct kernel_set *s)
     return s->slot;
 }
 
-/* Tiles that are too large for a thread have no text; loads of several neighbours are for processors. */
+/* Tiles that are too large for a thread have no text; loads of several neighbours and updates in place of windows are
+ * for processors. */
 static bool has_text(const struct kernel *k)
 {
     unsigned subgroup = 1;
     for (val v = 1; v < k->ninst; v++) {
         if (k->inst[v].op == L_LOOP && k->inst[v].kind == LOOP_BLOCK && k->inst[v].rows)
             subgroup = k->inst[v].rows;
-        if (k->inst[v].op == L_LOAD && load_elements(k, &k->inst[v]) > 1)
+        if (k->inst[v].op == L_ALIAS || (k->inst[v].op == L_LOAD && load_elements(k, &k->inst[v]) > 1))
             return false;
         if (k->inst[v].rows * k->inst[v].cols > 256u * subgroup)
             return false;
