@@ -158,7 +158,8 @@ static bool is_product(const struct kernel *k, unsigned dtype)
     return reads && (strstr(k->name, "dot") || k->sched.kind == SCHED_ATTENTION_MATRIX);
 }
 
-/* Products of half floats and attention, made for one architecture: those that its matrix units can do have such instructions. */
+/* Products of half floats and attention, made for one architecture: those that its matrix units can do have such
+ * instructions. */
 static void compile_products(const char *name, const char *arch, bool f16, bool bf16)
 {
     struct err e = {0};
