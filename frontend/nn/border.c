@@ -31,6 +31,10 @@ kl_tensor kl_pad_border_at(const kl_site *site, kl_tensor a, const int64_t *low,
     int64_t start[KL_MAX_RANK], stop[KL_MAX_RANK];
     for (uint32_t i = 0; i < v.shape.rank; i++) {
         int64_t l = low ? low[i] : 0, h = high ? high[i] : 0, d = v.shape.dim[i];
+        start[i] = 0;
+        stop[i] = d;
+        if (!l && !h) /* the length may have symbols */
+            continue;
         bool fits = l >= -d && h >= -d && (l >= 0 || h >= 0 || -l <= d + h) &&
                     !__builtin_add_overflow(d, l, &out.dim[i]) && !__builtin_add_overflow(out.dim[i], h, &out.dim[i]);
         start[i] = l < 0 ? -l : 0;

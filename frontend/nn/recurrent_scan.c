@@ -107,7 +107,7 @@ static kl_status recurrent_step(void *ctx, const kl_tensor *in, uint32_t nin, kl
 static kl_tensor cell_inputs(struct cell *c, kl_tensor x, kl_tensor w, kl_tensor r)
 {
     const kl_site *site = c->site;
-    c->transposed = c->T >= STEPS_TRANSPOSED;
+    c->transposed = c->T < 0 || c->T >= STEPS_TRANSPOSED; /* symbolic lengths are negative */
     c->R = c->transposed ? kl_transpose(r, 0, 1) : r;
     kl_tensor y = kl_matmul(x, kl_transpose(w, 0, 1)), rb = c->o.recurrent_bias;
     if (rb.id && c->kind == KL_CELL_GRU) { /* the last one's is behind the reset */

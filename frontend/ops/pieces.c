@@ -52,6 +52,18 @@ kl_tensor window_of(const kl_site *site, const char *op, kl_tensor a, uint32_t a
     return record(&c);
 }
 
+/* Is it all of an axis with a symbolic length?  stop: as kl_shape gives such a length, or INT64_MAX. */
+static bool is_whole_axis(struct thread *t, int64_t dim, int64_t start, int64_t stop, int64_t step)
+{
+    struct shape length = {.rank = 1, .dim = {stop}};
+    struct trace *tr = thread_trace(t);
+    struct err e = {.code = KL_OK};
+    bool end = stop == INT64_MAX;
+    if (!end && tr && stop < 0)
+        end = symbolic_lengths(tr->r.g, &length, false, &e) && length.dim[0] == dim;
+    return !start && step == 1 && end;
+}
+
 kl_tensor kl_slice_at(const kl_site *site, kl_tensor a, const int64_t *start, const int64_t *stop, const int64_t *step)
 {
     struct thread *t = thread_self();
@@ -62,10 +74,20 @@ kl_tensor kl_slice_at(const kl_site *site, kl_tensor a, const int64_t *start, co
         if (step[i] < 1)
             return refuse(t, site, KL_ERR_ARGUMENT,
                           "slice: step %" PRId64 " of axis %u is not positive; kl_flip reverses", step[i], i);
+    for (uint32_t i = 0; i < v.shape.rank; i++) {
+        char text[SHAPE_TEXT];
+        if (v.shape.dim[i] < 0 &&
+            !is_whole_axis(t, v.shape.dim[i], start ? start[i] : 0, stop ? stop[i] : INT64_MAX, step ? step[i] : 1))
+            return refuse(t, site, KL_ERR_SHAPE,
+                          "slice: axis %u of %s has a symbolic length: it can only be taken whole; kl_narrow takes a "
+                          "number of elements", i, shape_text(&v.shape, text, sizeof text));
+    }
     if (!(t = compose_begin("slice")))
         return kl_none;
     kl_tensor r = pieces_same(site, "slice", a, &v.shape);
     for (uint32_t i = 0; i < v.shape.rank; i++) {
+        if (v.shape.dim[i] < 0)
+            continue;
         int64_t first = start ? start[i] : 0, by = step ? step[i] : 1;
         int64_t count = slice_range(v.shape.dim[i], &first, stop ? stop[i] : v.shape.dim[i], by);
         if (count != v.shape.dim[i])

@@ -223,8 +223,8 @@ KL_API_AT kl_tensor kl_unsqueeze(kl_tensor a, int axis);
 KL_API_AT kl_tensor kl_squeeze(kl_tensor a, int axis);
 
 /* Elements start, start + step, .. before stop of each axis, one number an axis; negative numbers count from the
- * end, what lies outside is left out.  start NULL: 0, stop NULL: the end, step NULL: 1; steps are positive.
- * [ARGUMENT] */
+ * end, what lies outside is left out.  start NULL: 0, stop NULL: the end, step NULL: 1; steps are positive.  An axis
+ * with a symbolic length can only be taken whole: stop is that length, INT64_MAX or NULL.  [ARGUMENT, SHAPE] */
 KL_API_AT kl_tensor kl_slice(kl_tensor a, const int64_t *start, const int64_t *stop, const int64_t *step);
 /* `count` elements from `start` on of one axis.  [SHAPE] */
 KL_API_AT kl_tensor kl_narrow(kl_tensor a, int axis, int64_t start, int64_t count);

@@ -403,6 +403,7 @@ struct lower {
     /* loads access memory only where this is true, and give 0 elsewhere, because coordinates may be out of range there.
      * 0: everywhere */
     val where;
+    bool outside;                 /* coordinates may be out of range for another reason: nothing is noted of them */
 };
 enum fold reduce_fold(unsigned op);              /* op_reduce.c: the combining op of a reduction */
 enum fold cumulative_fold(unsigned op);          /* op_cumulative.c: the same for a scan other than recurrence */

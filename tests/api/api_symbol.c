@@ -297,6 +297,30 @@ static void test_step(kl_device dev)
 }
 
 /* Nothing runs, and the caller's line is in the message. */
+/* Slices and borders leave a symbolic axis whole, or say that they cannot cut it. */
+static void test_whole_axis(kl_device dev)
+{
+    int64_t n = kl_symbol("n", 1, MOST), stop[2] = {n, 4}, low[2] = {0, 1}, high[2] = {0, 2}, dims[2];
+    for (int64_t count = 3; count <= 7; count += 4) {
+        float got[7 * 7], *row = got;
+        kl_trace_begin("whole axis");
+        kl_tensor y = kl_slice(input(dev, n, count), (int64_t[]){0, 1}, stop, NULL);
+        CHECK(kl_shape(y, dims) == 2 && dims[0] < 0 && dims[1] == 3);
+        y = kl_slice(y, NULL, dims, NULL); /* a length as kl_shape gives it */
+        y = kl_keep(kl_pad_border(y, low, high, KL_BORDER_EDGE));
+        OK(kl_trace_end());
+        OK(kl_read(y, got, (size_t)count * 6 * sizeof *got));
+        for (int64_t i = 0; i < count; i++, row += 6)
+            CHECK(row[0] == data[i * IN + 1] && !memcmp(row + 1, &data[i * IN + 1], 3 * sizeof *row) &&
+                  row[4] == data[i * IN + 3] && row[5] == data[i * IN + 3]);
+        kl_release(y);
+    }
+    kl_trace_begin("part of a symbolic axis");
+    kl_tensor part = kl_slice(input(dev, n, 4), NULL, (int64_t[]){2, IN}, NULL);
+    FAILS(kl_check(part), KL_ERR_SHAPE, "axis 0 of [n,12] has a symbolic length: it can only be taken whole");
+    kl_trace_end();
+}
+
 static void test_errors(kl_device dev)
 {
     int64_t n = kl_symbol("n", 1, MOST), twice[2] = {n, n};
@@ -354,6 +378,7 @@ static void test(kl_device dev)
     test_ranges(dev);
     test_shapes(dev);
     test_step(dev);
+    test_whole_axis(dev);
     test_errors(dev);
 }
 

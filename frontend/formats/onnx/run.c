@@ -511,6 +511,38 @@ static bool run_function(struct node *n)
     return ok;
 }
 
+/* Does the operator take operands with symbolic lengths?  Their lengths are negative numbers (kl_symbol), with which
+ * most operators would compute. */
+static bool run_takes_symbols(const struct node *n)
+{
+    static node_fn *const fn[] = {
+        onnx_unary, onnx_binary, onnx_cast, onnx_cast_like, onnx_elu, onnx_clip, onnx_gelu, onnx_hard_sigmoid,
+        onnx_hard_swish, onnx_softmax, onnx_identity, onnx_is_inf, onnx_leaky_relu, onnx_variadic, onnx_mod, onnx_prelu,
+        onnx_pow, onnx_relu, onnx_shrink, onnx_sign, onnx_softsign, onnx_thresholded_relu, onnx_where, onnx_gemm,
+        onnx_matmul, onnx_reduce, onnx_concat, onnx_flatten, onnx_gather, onnx_pad, onnx_reshape, onnx_shape,
+        onnx_slice, onnx_squeeze, onnx_transpose, onnx_unsqueeze, onnx_average_pool, onnx_max_pool, onnx_batch_norm,
+        onnx_conv, onnx_dropout, onnx_global_pool, onnx_layer_norm, onnx_rnn};
+    for (size_t i = 0; i < sizeof fn / sizeof *fn; i++)
+        if (n->def->op->fn == fn[i])
+            return true;
+    return false;
+}
+
+static bool run_checks_symbols(struct node *n)
+{
+    for (uint32_t i = 0; !n->run->folding && i < onnx_nin(n); i++) {
+        const struct value *v = onnx_value(n, i);
+        struct type t = {.rank = 0};
+        if (v && v->set && v->t.id)
+            t = onnx_type_of(v->t);
+        for (int k = 0; k < t.rank; k++)
+            if (t.dims[k] < 0 && !run_takes_symbols(n))
+                return onnx_fails(n, KL_ERR_SHAPE, "axis %d of operand %u ('%.100s') has a symbolic length, which this "
+                                  "operator does not take", k, i, operand_name(n, i));
+    }
+    return true;
+}
+
 static bool run_node(struct node *n)
 {
     const struct node_def *d = n->def;
@@ -521,6 +553,8 @@ static bool run_node(struct node *n)
         return onnx_fails(n, KL_ERR_ARGUMENT, "the model runs more than %d nodes", STEPS_MOST);
     if (d->function)
         return run_function(n);
+    if (!run_checks_symbols(n))
+        return false;
     bool large = true;
     if (run_can_fold(n) && !run_fold(n, false, &large))
         return false;

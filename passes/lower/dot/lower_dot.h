@@ -142,6 +142,9 @@ val dot_parts_now(const struct dot *d, int64_t length, int64_t part); /* the sam
  * of the contraction it has. */
 void dot_open_blocks(struct dot *d, const struct schedule *s, int64_t splits, struct tasks *t, val *split, val *i,
                      val *j);
+/* Notes that v is below size where its element exists.  Not of a variable that other indices are made of, such as a
+ * thread's number: it would be taken to be below size in these, too, where no mask says so. */
+void dot_bound_index(struct kernel *k, val v, int64_t size);
 /* Returns a mask: is index `free` of the operand's own dimension, which is divided into blocks of `side`, below its
  * length, and index `at` of the contraction below k?  Returns 0 if all elements exist.  beyond: `at` may be k or
  * more.  Sets the bounds of both indices to those of existing elements. */

@@ -77,7 +77,7 @@ static val dot_matrix_find(const struct subgroups *s, bool second, val first, bo
     if (!whole)
         return mask;
     val there = k_prim(k, P_LT, first, ix_size(k, s->d->size.k), 0);
-    ix_bound(k, *at, 0, s->d->size.k - 1);
+    dot_bound_index(k, *at, s->d->size.k);
     return mask ? k_prim(k, P_AND, mask, there, 0) : there;
 }
 
@@ -97,7 +97,9 @@ static void fetch(const struct subgroups *s, bool second, val first, bool beyond
         val mask = dot_matrix_find(s, second, first, beyond, side, kk, &free, &at);
         w->pred = mask;
         w->pred_all = true;
+        w->l.outside = mask != 0; /* a thread's number is in indices of elements with other masks, too */
         p->value[i] = dot_stored_element(s->d, second, free, at);
+        w->l.outside = false;
         w->pred = 0;
         w->pred_all = false;
         if (beyond)

@@ -87,14 +87,21 @@ static val also_below(struct kernel *k, val mask, bool may_not, val x, int64_t s
     return mask ? k_prim(k, P_AND, mask, in, 0) : in;
 }
 
+void dot_bound_index(struct kernel *k, val v, int64_t size)
+{
+    int64_t coefficient;
+    if (!ix_stride(k, v, v, &coefficient) || coefficient != 1)
+        ix_bound(k, v, 0, size - 1);
+}
+
 val dot_there(const struct dot *d, bool second, int64_t side, bool beyond, val free, val at)
 {
     struct kernel *k = d->w->k;
     int64_t size = second ? d->size.n : d->size.m;
     val mask = also_below(k, also_below(k, 0, !size_divides(k, size, side), free, size), beyond, at, d->size.k);
     if (mask) { /* only for existing elements */
-        ix_bound(k, free, 0, size - 1);
-        ix_bound(k, at, 0, d->size.k - 1);
+        dot_bound_index(k, free, size);
+        dot_bound_index(k, at, d->size.k);
     }
     return mask;
 }

@@ -27,6 +27,8 @@ bool onnx_gather(struct node *n)
     int axis;
     if (!onnx_type(n, 0, &t) || !onnx_axis(n, onnx_attr_int(n, "axis", 0), t.rank, &axis))
         return false;
+    if (t.dims[axis] < 0)
+        return onnx_fails(n, KL_ERR_SHAPE, "axis %d has a symbolic length: indices from its end are not known", axis);
     return onnx_give(n, 0, kl_gather(a, axis, index_operand(n, 1, t.dims[axis])));
 }
 

@@ -76,6 +76,9 @@ bool onnx_shape(struct node *n)
     end = end < 0 ? end + t.rank : end;
     start = start < 0 ? 0 : start > t.rank ? t.rank : start;
     end = end < start ? start : end > t.rank ? t.rank : end;
+    for (int64_t i = start; i < end; i++)
+        if (t.dims[i] < 0)
+            return onnx_fails(n, KL_ERR_SHAPE, "axis %lld has a symbolic length, which is no number", (long long)i);
     return onnx_give_known(n, 0, array_of_ints(end - start, t.dims + start));
 }
 
@@ -349,6 +352,11 @@ bool onnx_slice(struct node *n)
         if (!onnx_axis(n, s.axis[i], t.rank, &x))
             return false;
         int64_t d = t.dims[x], by = s.step[i];
+        if (d < 0) {
+            if (s.start[i] || s.end[i] < INT32_MAX || by != 1)
+                return onnx_fails(n, KL_ERR_SHAPE, "axis %d has a symbolic length: it can only be taken whole", x);
+            continue;
+        }
         if (by == 0 || by == INT64_MIN)
             return onnx_fails(n, KL_ERR_ARGUMENT, "a step of %lld", (long long)by);
         if (by > 0) {

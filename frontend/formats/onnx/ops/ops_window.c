@@ -65,8 +65,12 @@ static bool window_attributes(struct node *n, const struct type *t, const int64_
             return onnx_fails(n, KL_ERR_ARGUMENT, "windows of length %lld, stride %lld, dilation %lld",
                               (long long)w->size[i], (long long)w->stride[i], (long long)w->dilation[i]);
     }
-    auto_pads(n, w);
     bool ceils = onnx_attr_int(n, "ceil_mode", 0) && explicit;
+    for (int i = 0; i < w->n; i++)
+        if (w->in[i] < 0 && (ceils || (!explicit && !onnx_attr_is(n, "auto_pad", "VALID", false))))
+            return onnx_fails(n, KL_ERR_SHAPE, "axis %d has a symbolic length, with which ceil_mode or auto_pad would "
+                              "compute", i + 2);
+    auto_pads(n, w);
     for (int i = 0; i < w->n; i++) {
         int64_t room = w->in[i] + w->low[i] + w->high[i] - (w->size[i] - 1) * w->dilation[i] - 1;
         w->out[i] = room < 0 ? 0 : room / w->stride[i] + 1;
@@ -261,6 +265,9 @@ bool onnx_max_pool(struct node *n)
     add_extra(&s);
     if (!onnx_wants(n, 1))
         return onnx_give(n, 0, kl_max_pool(a, s.n, s.size, s.stride, s.low, s.high, s.dilation));
+    for (int i = 0; i < t.rank; i++)
+        if (t.dims[i] < 0)
+            return onnx_fails(n, KL_ERR_SHAPE, "axis %d has a symbolic length: there are no places in the operand", i);
     a = kl_max_pool_places(a, s.n, s.size, s.stride, s.low, s.high, s.dilation, &places);
     return onnx_give(n, 0, a) && onnx_give(n, 1, onnx_places(n, places, &t, &s));
 }
