@@ -528,7 +528,7 @@ int main(int argc, char **argv)
     }
     if (d)
         closedir(d);
-    check(ntest > (few_only ? 7 : 25), "%u programs", ntest);
+    check(ntest > (few_only ? 5 : 25), "%u programs", ntest);
     if (as_c) {
         test_c(all);
     } else if (cross) {
