@@ -66,6 +66,8 @@ void source_mma(struct emitter *m, val v);
 void source_fold(struct emitter *m, val v);
 /* Emits low = f(low, high) of fold v, which is NaN if any of both is NaN. */
 void source_fold_step(struct emitter *m, val v, const char *low, const char *high);
+/* Folds the variables y[0 .. count) until `left` are left, those that are half as far apart as there are at a time. */
+void source_fold_variables(struct emitter *m, val v, unsigned count, unsigned left);
 void source_interleave(struct emitter *m, val v);
 const char *source_bits(unsigned dtype, const char *bits, char *out, size_t size); /* the expression of a value whose
                                                                                       bits are the u64 expression

@@ -466,8 +466,7 @@ void source_matrix_number(struct emitter *m, val v)
 
 /* ---- folds ---- */
 
-/* Folds the variables y[0 .. count) until `left` are left, those that are half as far apart as there are at a time. */
-static void fold_variables(struct emitter *m, val v, unsigned count, unsigned left)
+void source_fold_variables(struct emitter *m, val v, unsigned count, unsigned left)
 {
     for (unsigned h = count / 2; h >= left; h /= 2)
         for (unsigned y = 0; y < h; y++) {
@@ -492,7 +491,7 @@ static void fold_lanes(struct emitter *m, val v)
             source_fold_step(m, v, low, "z");
             text_put(m->t, " }\n");
         }
-    fold_variables(m, v, 2, 1);
+    source_fold_variables(m, v, 2, 1);
 }
 
 /* Number y of the variables of a tile with so many columns that belong to one row of a thread.  With a unit a lane has
@@ -521,7 +520,7 @@ void source_matrix_fold(struct emitter *m, val v)
             source_line(m);
             text_put(m->t, "%s y%u = v%u_%u;\n", type, y, i->a, variable_of_row(m, x->cols, row, y));
         }
-        fold_variables(m, v, x->cols / each, lanes ? 2 : left);
+        source_fold_variables(m, v, x->cols / each, lanes ? 2 : left);
         if (lanes)
             fold_lanes(m, v);
         for (unsigned y = 0; y < left; y++) {

@@ -404,15 +404,7 @@ static void fold_far(struct emitter *m, val v, uint32_t lanes, uint32_t near)
         source_line(m);
         text_put(m->t, "%s%s y%u = %s(x_%s[(t & %uu) + %uu]);\n", exact, n, h, n, x, near - 1, h * near);
     }
-    for (uint32_t h = far / 2; h; h /= 2)
-        for (uint32_t l = 0; l < h; l++) {
-            char low[16], high[16];
-            snprintf(low, sizeof low, "y%u", l);
-            snprintf(high, sizeof high, "y%u", l + h);
-            source_line(m);
-            source_fold_step(m, v, low, high);
-            text_put(m->t, "\n");
-        }
+    source_fold_variables(m, v, far, 1);
     source_line(m);
     text_put(m->t, "v%u = y0;\n", v);
     m->depth--;

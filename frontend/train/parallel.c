@@ -355,16 +355,21 @@ static kl_status gather_parts(const kl_site *site, kl_comm_shards *s)
     return status;
 }
 
+/* What the caller's gradients have to pass before they are reduced in a composite op. */
+static kl_status begin_reduction(const kl_site *site, const char *op, kl_comm_shards *s, const kl_tensor *g)
+{
+    kl_status status = check_gradients(site, op, s, g);
+    if (status == KL_OK)
+        status = set_factors(site, s, op);
+    return status == KL_OK ? kl_composite_begin(op) : status;
+}
+
 kl_status kl_comm_shards_reduce_at(const kl_site *site, kl_comm_shards *s, const kl_tensor *g, kl_tensor *parts)
 {
     static const char op[] = "comm_shards_reduce";
     kl_status status = shards_ready(site, op, s, g && parts);
     if (status == KL_OK)
-        status = check_gradients(site, op, s, g);
-    if (status == KL_OK)
-        status = set_factors(site, s, op);
-    if (status == KL_OK)
-        status = kl_composite_begin(op);
+        status = begin_reduction(site, op, s, g);
     if (status != KL_OK)
         return status;
     status = reduce_parts(site, s, g, parts);
@@ -400,11 +405,7 @@ kl_status kl_comm_shards_step_at(const kl_site *site, kl_comm_shards *s, kl_opti
         status = kl_failf(site, KL_ERR_ARGUMENT, "%s: the optimizer is not attached to kl_comm_shards_params, which "
                           "has the factors", op);
     if (status == KL_OK)
-        status = check_gradients(site, op, s, g);
-    if (status == KL_OK)
-        status = set_factors(site, s, op);
-    if (status == KL_OK)
-        status = kl_composite_begin(op);
+        status = begin_reduction(site, op, s, g);
     if (status != KL_OK)
         return status;
     status = reduce_parts(site, s, g, s->part + s->n);

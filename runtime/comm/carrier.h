@@ -30,4 +30,8 @@ struct carrier {
 
 const struct carrier *carrier_sockets(void);
 
+/* ---- carrier.c: for carriers within libkiln ---- */
+bool carrier_fails(char *message, const char *format, ...) __attribute__((format(printf, 2, 3))); /* false */
+double carrier_seconds(void); /* of a clock that is never set */
+
 #endif

@@ -34,23 +34,6 @@ struct nccl_link {
     int rank, ranks, device;
 };
 
-static bool nccl_error(char *message, const char *format, ...) __attribute__((format(printf, 2, 3)));
-static bool nccl_error(char *message, const char *format, ...)
-{
-    va_list args;
-    va_start(args, format);
-    format_text_v(message, CARRIER_MESSAGE, format, args);
-    va_end(args);
-    return false;
-}
-
-static double seconds_now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 /* ---- the library ---- */
 
 static pthread_once_t nccl_once = PTHREAD_ONCE_INIT;
@@ -101,7 +84,7 @@ bool nccl_open(struct err *e)
 bool nccl_make_id(struct nccl_id *id, char *message)
 {
     nccl_result r = nccl.new_id(id);
-    return !r || nccl_error(message, "ncclGetUniqueId: %s", nccl.error(r));
+    return !r || carrier_fails(message, "ncclGetUniqueId: %s", nccl.error(r));
 }
 
 /* ---- waiting ---- */
@@ -115,20 +98,20 @@ struct patience {                 /* of one wait */
 
 static struct patience patience_of(const struct nccl_watch *w)
 {
-    return (struct patience){.w = w, .deadline = seconds_now() + w->timeout};
+    return (struct patience){.w = w, .deadline = carrier_seconds() + w->timeout};
 }
 
 /* Called between two polls.  false: message has the reason to give up. */
 static bool may_wait(struct patience *p, const char *for_what, char *message)
 {
-    double now = seconds_now();
+    double now = carrier_seconds();
     if (!p->alone && !p->w->peers(p->w->ctx, p->why)) {
         p->alone = true;
         p->deadline = now + GRACE < p->deadline ? now + GRACE : p->deadline;
     }
     if (now >= p->deadline)
-        return p->alone ? nccl_error(message, "%s", p->why)
-                        : nccl_error(message, "%s has not ended for %g s", for_what, p->w->timeout);
+        return p->alone ? carrier_fails(message, "%s", p->why)
+                        : carrier_fails(message, "%s has not ended for %g s", for_what, p->w->timeout);
     nanosleep(&(struct timespec){0, 20000}, NULL);
     return true;
 }
@@ -144,7 +127,7 @@ static bool accepted(struct nccl_link *l, nccl_result r, const char *call, const
         if (r == NCCL_IN_PROGRESS && !may_wait(&p, call, message))
             return false;
     }
-    return !r || nccl_error(message, "%s: %s", call, nccl.error(r));
+    return !r || carrier_fails(message, "%s: %s", call, nccl.error(r));
 }
 
 /* ---- joining ---- */
@@ -176,14 +159,14 @@ struct nccl_link *nccl_join(const struct nccl_id *id, int rank, int ranks, int d
     struct err e;
     e.code = KL_OK;
     if (!l) {
-        nccl_error(message, "out of memory");
+        carrier_fails(message, "out of memory");
         return NULL;
     }
     *l = (struct nccl_link){NULL, rank, ranks, device};
     if (!accelerator_driver(a)->enqueue(accelerator_device(a), join_work, &j, &e) && j.ok)
-        j.ok = nccl_error(message, "%.180s", e.msg);
+        j.ok = carrier_fails(message, "%.180s", e.msg);
     if (e.code && !*message)
-        nccl_error(message, "%.180s", e.msg);
+        carrier_fails(message, "%.180s", e.msg);
     if (j.ok)
         return l;
     nccl_close(l, true);
@@ -252,18 +235,18 @@ bool nccl_run(struct nccl_link *l, const struct nccl_move *m, const struct nccl_
     if (!m->n)
         return true;
     if (!d->enqueue(accelerator_device(a), move_work, &v, &e))
-        return nccl_error(message, "%.180s", e.msg);
+        return carrier_fails(message, "%.180s", e.msg);
     struct patience p = patience_of(w);
     bool ended = !v.ok, ok = v.ok;
     while (!ended && ok) {
         nccl_result state = NCCL_SUCCESS, r;
         if (!d->ended(accelerator_device(a), &ended, &e))
-            return nccl_error(message, "%.180s", e.msg);
+            return carrier_fails(message, "%.180s", e.msg);
         if (ended)
             break;
         r = nccl.state(l->comm, &state);
         r = r ? r : state;
-        ok = (!r || r == NCCL_IN_PROGRESS || nccl_error(message, "NCCL: %s", nccl.error(r))) &&
+        ok = (!r || r == NCCL_IN_PROGRESS || carrier_fails(message, "NCCL: %s", nccl.error(r))) &&
              may_wait(&p, "NCCL's operation", message);
     }
     return ok;

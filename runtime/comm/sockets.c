@@ -14,12 +14,10 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
-#include <stdarg.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <time.h>
 #include <unistd.h>
 
 struct link {
@@ -33,26 +31,9 @@ struct hello { uint32_t magic; int32_t rank, ranks, port; };
 struct place { int32_t family, port; uint8_t address[16]; }; /* the address at which a rank listens */
 enum { MAGIC = 0x4b4c434f + CARRIER_VERSION };
 
-static bool socket_error(char *message, const char *format, ...) __attribute__((format(printf, 2, 3)));
-static bool socket_error(char *message, const char *format, ...)
-{
-    va_list args;
-    va_start(args, format);
-    format_text_v(message, CARRIER_MESSAGE, format, args);
-    va_end(args);
-    return false;
-}
-
-static double seconds(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 static int milliseconds_until(double deadline)
 {
-    double left = (deadline - seconds()) * 1000;
+    double left = (deadline - carrier_seconds()) * 1000;
     return left <= 0 ? 0 : left > 1e9 ? 1000000000 : (int)left + 1;
 }
 
@@ -66,9 +47,9 @@ static ptrdiff_t move_some(int fd, int rank, bool sends, char *data, size_t byte
     if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR))
         return 0;
     if (n == 0)
-        socket_error(message, "rank %d is gone: it has closed the connection", rank);
+        carrier_fails(message, "rank %d is gone: it has closed the connection", rank);
     else
-        socket_error(message, "rank %d is gone: %s", rank, strerror(errno));
+        carrier_fails(message, "rank %d is gone: %s", rank, strerror(errno));
     return -1;
 }
 
@@ -79,15 +60,15 @@ static bool socket_exchange(void *ctx, int to, const void *out, size_t out_bytes
     char *data[2] = {(char *)(uintptr_t)out, in};
     size_t left[2] = {out_bytes, in_bytes};
     int rank[2] = {to, from};
-    double deadline = seconds() + l->timeout;
+    double deadline = carrier_seconds() + l->timeout;
     while (left[0] || left[1]) {
         struct pollfd wait[2] = {{left[0] ? l->fd[to] : -1, POLLOUT, 0}, {left[1] ? l->fd[from] : -1, POLLIN, 0}};
         int n = poll(wait, 2, milliseconds_until(deadline));
         if (n < 0 && errno != EINTR)
-            return socket_error(message, "poll: %s", strerror(errno));
-        if (n == 0 && seconds() >= deadline)
-            return left[1] ? socket_error(message, "nothing has come from rank %d for %g s", from, l->timeout)
-                           : socket_error(message, "rank %d has taken nothing for %g s", to, l->timeout);
+            return carrier_fails(message, "poll: %s", strerror(errno));
+        if (n == 0 && carrier_seconds() >= deadline)
+            return left[1] ? carrier_fails(message, "nothing has come from rank %d for %g s", from, l->timeout)
+                           : carrier_fails(message, "rank %d has taken nothing for %g s", to, l->timeout);
         for (int i = 0; i < 2; i++) {
             if (n <= 0 || !left[i] || !wait[i].revents)
                 continue;
@@ -97,7 +78,7 @@ static bool socket_exchange(void *ctx, int to, const void *out, size_t out_bytes
             data[i] += moved;
             left[i] -= (size_t)moved;
             if (moved)
-                deadline = seconds() + l->timeout;
+                deadline = carrier_seconds() + l->timeout;
         }
     }
     return true;
@@ -112,7 +93,7 @@ static bool socket_peers(void *ctx, char *message)
         ptrdiff_t n = l->fd[r] < 0 ? 1 : recv(l->fd[r], &byte, 1, MSG_PEEK | MSG_DONTWAIT);
         bool waits = n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR);
         if (n <= 0 && !waits)
-            return socket_error(message, "rank %d is gone: %s", r,
+            return carrier_fails(message, "rank %d is gone: %s", r,
                                 n ? strerror(errno) : "it has closed the connection");
     }
     return true;
@@ -126,8 +107,8 @@ static bool move_all(int fd, int rank, bool sends, void *data, size_t bytes, dou
     while (bytes) {
         struct pollfd wait = {fd, sends ? POLLOUT : POLLIN, 0};
         int n = poll(&wait, 1, milliseconds_until(deadline));
-        if (n == 0 && seconds() >= deadline)
-            return socket_error(message, "rank %d has not answered in time", rank);
+        if (n == 0 && carrier_seconds() >= deadline)
+            return carrier_fails(message, "rank %d has not answered in time", rank);
         ptrdiff_t moved = n > 0 ? move_some(fd, rank, sends, data, bytes, message) : 0;
         if (moved < 0)
             return false;
@@ -162,16 +143,16 @@ static int socket_at_name(const struct carrier_place *p, bool listens, double de
     snprintf(port, sizeof port, "%d", p->port);
     int error = getaddrinfo(p->address, port, &want, &found), fd = -1;
     if (error)
-        return socket_error(message, "%s: %s", p->address, gai_strerror(error)), -1;
+        return carrier_fails(message, "%s: %s", p->address, gai_strerror(error)), -1;
     for (;;) {
         for (struct addrinfo *a = found; a && fd < 0; a = a->ai_next)
             fd = socket_at(a->ai_addr, a->ai_addrlen, listens);
-        if (fd >= 0 || listens || seconds() >= deadline)
+        if (fd >= 0 || listens || carrier_seconds() >= deadline)
             break;
         poll(NULL, 0, 20);
     }
     if (fd < 0)
-        socket_error(message, "%s port %d%s: %s", p->address, p->port, listens ? "" : ", where rank 0 should be",
+        carrier_fails(message, "%s port %d%s: %s", p->address, p->port, listens ? "" : ", where rank 0 should be",
             strerror(errno));
     freeaddrinfo(found);
     return fd;
@@ -204,11 +185,11 @@ static bool accept_ranks(struct link *l, int first, struct place *place, double 
         struct sockaddr_storage from;
         struct hello h;
         int fd = accept_one(l->listener, deadline, &from);
-        if (fd < 0 && seconds() < deadline)
+        if (fd < 0 && carrier_seconds() < deadline)
             continue;
         if (fd < 0)
-            return socket_error(message, "%d of %d ranks have not come within %g s", missing, l->ranks, l->timeout);
-        double soon = seconds() + 2;
+            return carrier_fails(message, "%d of %d ranks have not come within %g s", missing, l->ranks, l->timeout);
+        double soon = carrier_seconds() + 2;
         if (!move_all(fd, -1, false, &h, sizeof h, soon < deadline ? soon : deadline, message) || h.magic != MAGIC) {
             close(fd); /* it does not use this protocol */
             continue;
@@ -216,8 +197,8 @@ static bool accept_ranks(struct link *l, int first, struct place *place, double 
         if (h.ranks != l->ranks || h.rank < first || h.rank >= l->ranks || l->fd[h.rank] >= 0) {
             close(fd);
             return h.ranks == l->ranks
-                       ? socket_error(message, "two processes are rank %d of %d", h.rank, h.ranks)
-                       : socket_error(message, "rank %d is one of %d, not of %d", h.rank, h.ranks, l->ranks);
+                       ? carrier_fails(message, "two processes are rank %d of %d", h.rank, h.ranks)
+                       : carrier_fails(message, "rank %d is one of %d, not of %d", h.rank, h.ranks, l->ranks);
         }
         l->fd[h.rank] = fd;
         if (place)
@@ -275,7 +256,7 @@ static bool join_as_other(struct link *l, const struct carrier_place *p, struct 
     l->listener = is_v6 ? socket_at((struct sockaddr *)&v6, sizeof v6, true)
                         : socket_at((struct sockaddr *)&v4, sizeof v4, true);
     if (l->listener < 0)
-        return socket_error(message, "listening: %s", strerror(errno));
+        return carrier_fails(message, "listening: %s", strerror(errno));
     struct hello h = {MAGIC, l->rank, l->ranks, own_port(l->listener)};
     if (!move_all(l->fd[0], 0, true, &h, sizeof h, deadline, message) ||
         !move_all(l->fd[0], 0, false, place, (size_t)l->ranks * sizeof *place, deadline, message))
@@ -283,7 +264,7 @@ static bool join_as_other(struct link *l, const struct carrier_place *p, struct 
     for (int i = 1; i < l->rank; i++) {
         l->fd[i] = connect_place(&place[i]);
         if (l->fd[i] < 0)
-            return socket_error(message, "connecting to rank %d: %s", i, strerror(errno));
+            return carrier_fails(message, "connecting to rank %d: %s", i, strerror(errno));
         if (!move_all(l->fd[i], i, true, &h, sizeof h, deadline, message))
             return false;
     }
@@ -310,10 +291,10 @@ static void *socket_open(struct carrier_place *p, char *message)
         *l = (struct link){p->rank, p->ranks, p->timeout, mem_alloc((size_t)p->ranks * sizeof *l->fd), -1};
     bool ok = l && l->fd && place;
     if (!ok)
-        socket_error(message, "out of memory");
+        carrier_fails(message, "out of memory");
     for (int i = 0; ok && i < p->ranks; i++)
         l->fd[i] = -1;
-    double deadline = seconds() + p->timeout;
+    double deadline = carrier_seconds() + p->timeout;
     bool joined = ok && (p->rank ? join_as_other : join_as_first)(l, p, place, deadline, message);
     mem_free(place);
     if (joined)

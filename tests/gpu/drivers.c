@@ -7,36 +7,16 @@
  * The kernels of the parent are on disk for its children. */
 #define _GNU_SOURCE
 #include "codegen/gpu/source.h"
-#include "fake_gpu.h"
+#include "tests/gpu/fake/fake_load.h"
 #include "tests/support/harness.h"
 #include "runtime/device/driver.h"
 #include "runtime/profile/profile.h"
-#include <dlfcn.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 static struct fake_gpu *fake;      /* NULL: a real driver */
 static const char *kind;
 static char first[16], second[16];
-
-static void use_fake(const char *program)
-{
-    static char path[1024];
-    static const char *const name[] = {"KILN_CUDA_DRIVER", "KILN_CUDA_COMPILER", "KILN_HIP_DRIVER",
-                                       "KILN_HIP_COMPILER"};
-    const char *slash = strrchr(program, '/');
-    snprintf(path, sizeof path, "%.*s/libfake-gpu.so", slash ? (int)(slash - program) : 1, slash ? program : ".");
-    for (unsigned i = 0; i < 4; i++)
-        setenv(name[i], path, 1);
-    void *so = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-    struct fake_gpu *(*get)(void);
-    *(void **)&get = so ? dlsym(so, "fake_gpu") : NULL;
-    if (!get) {
-        printf("%s: %s\n", path, dlerror());
-        exit(1);
-    }
-    fake = get();
-}
 
 /* ---- a step: w' = w * s + x, and the sum of it ---- */
 
@@ -640,7 +620,8 @@ int main(int argc, char **argv)
     if (is_real)
         return real();
     snprintf(second, sizeof second, "%s:1", kind);
-    use_fake(argv[0]);
+    if (!(fake = fake_gpu_load(argv[0])))
+        exit(1);
     if (argc > 3)
         return lose(argv[3]);
     char folder[] = "/tmp/kiln-drivers-XXXXXX", remove[64];

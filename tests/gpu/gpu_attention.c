@@ -8,28 +8,6 @@
 static struct rng rng = {5};
 static struct caps caps;
 
-struct arrays { char *arena; const struct values *input; struct values *out; };
-
-static void *array_of(const struct arrays *m, const struct loc *l)
-{
-    return l->kind == LOC_INPUT ? m->input->v[l->index] : l->kind == LOC_OUT ? m->out->v[l->index]
-        : m->arena + l->offset;
-}
-
-static bool interpret(const struct program *p, const struct arrays *m, struct err *e)
-{
-    for (uint32_t c = 0; c < p->ncmd; c++) {
-        const struct command *cmd = &p->cmd[c];
-        const struct kernel *k = p->kernel[cmd->kernel];
-        void *buf[64];
-        for (uint32_t b = 0; b < k->nbuf; b++)
-            buf[b] = k->buf[b].role == BUF_IN || k->buf[b].role == BUF_OUT ? array_of(m, &cmd->arg[b]) : NULL;
-        if (!kernel_round_trip(k, e) || !kernel_interp(k, buf, NULL, 0, k->extent, e))
-            return false;
-    }
-    return true;
-}
-
 /* Factors of the second product are rounded to `bits` bits, so a result may be off by as much of the largest one. */
 static bool is_near(unsigned dtype, const void *want, const void *got, int64_t n, int bits, int64_t *at)
 {
@@ -100,8 +78,8 @@ static void agrees(const struct gpu_attention *c, const char *schedules)
     struct values out = {.n = g->nout};
     for (uint32_t o = 0; o < g->nout; o++)
         out.v[o] = calloc(node_bytes(g, g->out[o].value) + 64, 1);
-    struct arrays m = {calloc((size_t)program_arenas(p) + 64, 1), &in, &out};
-    if (check(interpret(p, &m, &e), "%s: %s", name, e.msg))
+    struct gpu_arrays m = {calloc((size_t)program_arenas(p) + 64, 1), &in, &out};
+    if (check(gpu_kernels_run(p, &m, &e), "%s: %s", name, e.msg))
         for (uint32_t o = 0; o < g->nout; o++) {
             int64_t at = 0, n = node_numel(g, g->out[o].value);
             unsigned dtype = g->node[g->out[o].value].dtype;

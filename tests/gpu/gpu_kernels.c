@@ -362,3 +362,31 @@ void gpu_kernels_free(struct kernel_set *s)
     free(s->hash);
     free(s->slot);
 }
+
+/* ---- running them ---- */
+
+static void *array_of(const struct gpu_arrays *m, const struct loc *l)
+{
+    return l->kind == LOC_INPUT ? m->input->v[l->index] : l->kind == LOC_OUT ? m->out->v[l->index]
+        : m->arena + l->offset;
+}
+
+bool gpu_kernels_run(const struct program *p, const struct gpu_arrays *m, struct err *e)
+{
+    for (uint32_t c = 0; c < p->ncmd; c++) {
+        const struct command *cmd = &p->cmd[c];
+        const struct kernel *k = p->kernel[cmd->kernel];
+        void *buf[64];
+        for (uint32_t b = 0; b < k->nbuf; b++)
+            buf[b] = k->buf[b].role == BUF_IN || k->buf[b].role == BUF_OUT ? array_of(m, &cmd->arg[b])
+                   : k->buf[b].role == BUF_WORKSPACE ? calloc((size_t)k->buf[b].count, dtype_size(k->buf[b].dtype))
+                   : NULL;
+        bool ok = kernel_round_trip(k, e) && kernel_interp(k, buf, NULL, 0, k->extent, e);
+        for (uint32_t b = 0; b < k->nbuf; b++)
+            if (k->buf[b].role == BUF_WORKSPACE)
+                free(buf[b]);
+        if (!ok)
+            return false;
+    }
+    return true;
+}

@@ -26,4 +26,8 @@ struct graph *gpu_attention_graph(const struct gpu_attention *c);
 void gpu_kernels_essential(struct kernel_set *s);
 void gpu_kernels_free(struct kernel_set *s);
 
+struct gpu_arrays { char *arena; const struct values *input; struct values *out; };
+/* Runs a program of kernels by the kernel interpreter, which has shared and register memory of its own. */
+bool gpu_kernels_run(const struct program *p, const struct gpu_arrays *m, struct err *e);
+
 #endif

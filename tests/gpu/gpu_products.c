@@ -1,39 +1,11 @@
 /* Products as blocks of a GPU's threads compute them, by the kernel interpreter, which checks every access and every
  * meeting of threads: the bits of the graph's interpreter, whatever the tiles; and schedules that no block can have. */
 #include "codegen/gpu/source.h"
+#include "gpu_kernels.h"
 #include "tests/support/harness.h"
 
 static struct rng rng = {77};
 static struct caps caps;
-
-struct memory { char *arena; const struct values *input; struct values *out; };
-
-static void *address(const struct memory *m, const struct loc *l)
-{
-    return l->kind == LOC_INPUT ? m->input->v[l->index] : l->kind == LOC_OUT ? m->out->v[l->index]
-        : m->arena + l->offset;
-}
-
-/* Shared and register memory is the interpreter's own. */
-static bool run_kernels(const struct program *p, const struct memory *m, struct err *e)
-{
-    for (uint32_t c = 0; c < p->ncmd; c++) {
-        const struct command *cmd = &p->cmd[c];
-        const struct kernel *k = p->kernel[cmd->kernel];
-        void *buf[64];
-        for (uint32_t b = 0; b < k->nbuf; b++)
-            buf[b] = k->buf[b].role == BUF_IN || k->buf[b].role == BUF_OUT ? address(m, &cmd->arg[b])
-                   : k->buf[b].role == BUF_WORKSPACE ? calloc((size_t)k->buf[b].count, dtype_size(k->buf[b].dtype))
-                   : NULL;
-        bool ok = kernel_round_trip(k, e) && kernel_interp(k, buf, NULL, 0, k->extent, e);
-        for (uint32_t b = 0; b < k->nbuf; b++)
-            if (k->buf[b].role == BUF_WORKSPACE)
-                free(buf[b]);
-        if (!ok)
-            return false;
-    }
-    return true;
-}
 
 static struct program *plan(const struct graph *h, const char *schedules, struct err *e)
 {
@@ -90,8 +62,8 @@ static void agrees(const struct graph *g, const struct values *in, const struct 
     check(found, "@%s: no kernel has the schedule %s", g->name, record);
     for (uint32_t o = 0; o < g->nout; o++)
         out.v[o] = calloc(node_bytes(g, g->out[o].value) + 64, 1);
-    struct memory m = {calloc((size_t)program_arenas(p) + 64, 1), in, &out};
-    if (check(run_kernels(p, &m, &e), "@%s %s: %s", g->name, record, e.msg))
+    struct gpu_arrays m = {calloc((size_t)program_arenas(p) + 64, 1), in, &out};
+    if (check(gpu_kernels_run(p, &m, &e), "@%s %s: %s", g->name, record, e.msg))
         for (uint32_t o = 0; o < g->nout; o++) {
             int64_t at, n = node_numel(g, g->out[o].value);
             check(same(g->node[g->out[o].value].dtype, want->v[o], out.v[o], n, &at),

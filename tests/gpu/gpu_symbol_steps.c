@@ -4,9 +4,8 @@
  *
  *   gpu_symbol_steps [DEVICE [STEPS]]    (vulkan, 100); cuda and hip are the tests' library in place of drivers, which
  *                                        counts calls */
-#include "fake_gpu.h"
+#include "tests/gpu/fake/fake_load.h"
 #include "tests/support/symbol_gpt.h"
-#include <dlfcn.h>
 #include <unistd.h>
 
 enum { IMAGE = 48, HIDDEN = 64, CLASSES = 10, MOST_IMAGES = 70, WEIGHTS = 3, CHECKED = 20 };
@@ -123,22 +122,6 @@ static void test_steps(step_fn *step, const char *name, kl_device dev, const int
         kl_release(p[i]), kl_release(q[i]);
 }
 
-static bool use_fake(const char *program)
-{
-    static char path[1024];
-    static const char *const name[] = {"KILN_CUDA_DRIVER", "KILN_CUDA_COMPILER", "KILN_HIP_DRIVER",
-                                       "KILN_HIP_COMPILER"};
-    const char *slash = strrchr(program, '/');
-    snprintf(path, sizeof path, "%.*s/libfake-gpu.so", slash ? (int)(slash - program) : 1, slash ? program : ".");
-    for (unsigned i = 0; i < 4; i++)
-        setenv(name[i], path, 1);
-    void *so = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-    struct fake_gpu *(*get)(void);
-    *(void **)&get = so ? dlsym(so, "fake_gpu") : NULL;
-    fake = get ? get() : NULL;
-    return fake;
-}
-
 int main(int argc, char **argv)
 {
     const char *name = argc > 1 ? argv[1] : "vulkan";
@@ -148,7 +131,7 @@ int main(int argc, char **argv)
         printf("SKIP no-compiler c++: none that has 16-bit floats\n");
         return 0;
     }
-    if (!mkdtemp(folder) || ((hip || cuda) && !use_fake(argv[0])))
+    if (!mkdtemp(folder) || ((hip || cuda) && !(fake = fake_gpu_load(argv[0]))))
         return 1;
     setenv("KILN_CACHE_DIR", folder, 1);
     steps = argc > 2 ? atoi(argv[2]) : 100;

@@ -1,6 +1,6 @@
 /* Many processes: this program starts itself as the ranks of jobs, with the built-in sockets, where mpirun is with MPI,
- * and with NCCL, for which a library stands that moves the data of pretended GPUs (tests/gpu/fake_nccl.c), and compares
- * what they print.  `api_comm rank NAME` is one rank, `api_comm rank NAME nccl` one with NCCL. */
+ * and with NCCL, for which a library stands that moves the data of pretended GPUs (tests/gpu/fake/fake_nccl.c), and
+ * compares what they print.  `api_comm rank NAME` is one rank, `api_comm rank NAME nccl` one with NCCL. */
 #define _GNU_SOURCE
 #include "tests/support/api_check.h"
 #include "tests/train/comm_jobs.h"

@@ -1,7 +1,7 @@
 /* A driver and its compiler, on the host (fake_gpu.h). */
 #define _GNU_SOURCE
 #include "fake_gpu.h"
-#include "gpu_block.h"
+#include "tests/gpu/gpu_block.h"
 #include "runtime/device/stream.h"
 #include <dlfcn.h>
 #include <stdlib.h>

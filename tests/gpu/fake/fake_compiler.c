@@ -2,7 +2,7 @@
  * each. */
 #define _GNU_SOURCE
 #include "fake_gpu.h"
-#include "gpu_block.h"
+#include "tests/gpu/gpu_block.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

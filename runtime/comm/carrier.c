@@ -1,0 +1,21 @@
+/* What carriers within libkiln share. */
+#include "carrier.h"
+#include "ir/ir.h"
+#include <stdarg.h>
+#include <time.h>
+
+bool carrier_fails(char *message, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    format_text_v(message, CARRIER_MESSAGE, format, args);
+    va_end(args);
+    return false;
+}
+
+double carrier_seconds(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
