@@ -42,7 +42,8 @@ struct emitter {
     uint8_t *role;                /* per value, if there is a unit: the enum source_role of a tile */
     /* per value, for an asynchronous unit: the sums are in the variables of value `of` from number `at` on, because
      * products add to them in place */
-    struct sums { val of; uint32_t at; bool changed; } *sums; /* changed: products have been added to them since */
+    struct sums { val of; uint32_t at; bool changed, begun; } *sums; /* changed: products have been added to them
+                                     since. begun: a product's own sums have been given their first values */
     bool fenced;                  /* the variables are fenced, because products of a batch have begun */
     struct phase phase;           /* the phase that is being emitted */
     val copies;                   /* for COPIES_LATE: the first copy whose elements are not stored yet; 0: there is

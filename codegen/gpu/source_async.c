@@ -99,7 +99,7 @@ static bool is_sum(const struct emitter *m, val v) { return m->role[v] == ROLE_S
 static bool make_sum(struct emitter *m, val v, val of, uint32_t at)
 {
     m->role[v] = ROLE_SUM;
-    m->sums[v] = (struct sums){of, at, false};
+    m->sums[v] = (struct sums){.of = of, .at = at};
     return m->k->inst[v].dtype == KL_F32 && m->k->inst[v].rows == m->unit->caps.m && m->k->inst[v].cols % COLUMNS == 0;
 }
 
@@ -125,7 +125,7 @@ static bool take_elements(struct emitter *m, val v)
     bool ok = i->op == L_INDEX || (read_sum(m, i->a) && read_sum(m, i->b) && read_sum(m, i->c));
     if (m->role[v] != ROLE_A && !(ok = ok && source_matrix_shape(m, v)))
         return false;
-    m->sums[v] = (struct sums){v, 0, false};
+    m->sums[v] = (struct sums){.of = v};
     return ok;
 }
 
@@ -249,6 +249,41 @@ static void put_sums(struct emitter *m, struct sums first, unsigned n, const cha
     }
 }
 
+/* An empty statement, which may change the sums of product v: a compiler moves no access to them over it. */
+static void pin_sums(struct emitter *m, val v)
+{
+    source_line(m);
+    text_put(m->t, "asm volatile(\"\" : ");
+    put_sums(m, m->sums[v], source_elements(m, v), "\"+f\"(v%u_%u)");
+    text_put(m->t, " :: \"memory\");\n");
+}
+
+/* Gives the sums of product v, which are not those of its c, their first values. */
+static void begin_sums(struct emitter *m, val v)
+{
+    for (unsigned e = 0; e < source_elements(m, v); e++) {
+        struct sums c = source_matrix_place(m, m->k->inst[v].c, e);
+        source_line(m);
+        text_put(m->t, "f32 v%u_%u = v%u_%u;\n", v, e, c.of, c.at);
+    }
+    pin_sums(m, v);
+    m->sums[v].begun = true;
+    m->fenced = false;
+}
+
+/* The same for product v and those of its batch whose c is known at v.  If it were done between two products, the
+ * compiler would wait for the first one. */
+static void begin_batch(struct emitter *m, val v)
+{
+    for (val w = v; w < m->k->ninst; w++) {
+        const struct linst *i = &m->k->inst[w];
+        if (i->op == L_COMMIT || i->op == L_LOOP || i->op == L_IF || i->op == L_END)
+            return;
+        if (i->op == L_MMA && m->sums[w].of == w && !m->sums[w].begun && i->c < v)
+            begin_sums(m, w);
+    }
+}
+
 /* PTX's statement, which adds products to d.  Its operands: d, the descriptors of a and b, whether d is added to, the
  * signs of a and b, and whether the rows of a and of b are along the tile's other dimension.  a may be four registers
  * instead, of which nothing else is said. */
@@ -257,13 +292,10 @@ void source_async_mma(struct emitter *m, val v)
     const struct linst *i = &m->k->inst[v], *a = &m->k->inst[i->a], *b = &m->k->inst[i->b];
     const char *type = dtype_name(a->dtype);
     bool registers = a->op != L_LOAD;
-    unsigned n = source_elements(m, v), own = m->sums[v].of == v ? n : 0, next = n;
-    for (unsigned e = 0; e < own; e++) {
-        struct sums c = source_matrix_place(m, i->c, e);
-        source_line(m);
-        text_put(m->t, "f32 v%u_%u = v%u_%u;\n", v, e, c.of, c.at);
-    }
-    if (!m->fenced || own) { /* after registers have changed */
+    unsigned n = source_elements(m, v), next = n;
+    if (m->sums[v].of == v && !m->sums[v].begun)
+        begin_batch(m, v);
+    if (!m->fenced) { /* after registers have changed */
         source_line(m);
         text_put(m->t, "products_fence();\n");
         m->fenced = true;
@@ -285,7 +317,7 @@ void source_async_mma(struct emitter *m, val v)
     put_sums(m, m->sums[v], n, "\"+f\"(v%u_%u)");
     text_put(m->t, " : ");
     if (registers)
-        put_sums(m, (struct sums){i->a, 0, false}, 4, "\"r\"(v%u_%u)");
+        put_sums(m, (struct sums){.of = i->a}, 4, "\"r\"(v%u_%u)");
     else
         text_put(m->t, "\"l\"(v%u)", i->a);
     text_put(m->t, ", \"l\"(v%u));\n", i->b);
@@ -300,8 +332,7 @@ static bool is_read(const struct emitter *m, val of)
     return false;
 }
 
-/* A compiler does not know that the variables change until the wait.  The empty statement, which may change them, keeps
- * it from reading them before. */
+/* A compiler does not know that the variables change until the wait, and must not read them before. */
 void source_async_settle(struct emitter *m, val wait)
 {
     for (val v = wait; v-- > 1;) {
@@ -310,9 +341,6 @@ void source_async_settle(struct emitter *m, val wait)
             return;
         if (i->op != L_MMA || m->sums[v].of != v || !is_read(m, v))
             continue;
-        source_line(m);
-        text_put(m->t, "asm volatile(\"\" : ");
-        put_sums(m, m->sums[v], source_elements(m, v), "\"+f\"(v%u_%u)");
-        text_put(m->t, " :: \"memory\");\n");
+        pin_sums(m, v);
     }
 }

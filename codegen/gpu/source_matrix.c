@@ -176,7 +176,7 @@ static unsigned axis_at(const struct fragment_axis *x, unsigned elements, unsign
 struct sums source_matrix_place(const struct emitter *m, val v, unsigned n)
 {
     bool elsewhere = source_is_async(m) && m->sums[v].of;
-    return (struct sums){elsewhere ? m->sums[v].of : v, n + (elsewhere ? m->sums[v].at : 0), false};
+    return (struct sums){.of = elsewhere ? m->sums[v].of : v, .at = n + (elsewhere ? m->sums[v].at : 0)};
 }
 
 /* The number of the variable of tile v that belongs to variable m->col of tile m->tile. */

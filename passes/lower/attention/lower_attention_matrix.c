@@ -227,13 +227,13 @@ static val own_factor(const struct tiles *s, const struct columns *own, int64_t 
     return attention_tile_load(k, own->buf, at, TILE_ROWS, own->row, s->m, s->s.attention_matrix.unit_k, 0);
 }
 
-/* Own rows times walked rows, [m x step]. */
-static val products(const struct tiles *s, int which, val stage)
+/* sum + own rows times walked rows, [m x step]. */
+static val products(const struct tiles *s, int which, val stage, val sum)
 {
     struct kernel *k = s->a->w->k;
     const struct columns *own = &s->own[which], *walked = &s->walked[which];
     int64_t unit = s->s.attention_matrix.unit_k;
-    val sum = tile_splat(k, 0, s->m, s->step), at = ix_scale(k, stage, walked->elements);
+    val at = ix_scale(k, stage, walked->elements);
     for (int64_t kk = 0; kk < own->padded; kk += unit) {
         val x = which == 0 && s->held[kk / unit] ? s->held[kk / unit] : own_factor(s, own, kk);
         val y = attention_tile_load(k, walked->buf, ix_add(k, at, k_int(k, kk)), TILE_COLS, walked->row, unit, s->step,
@@ -275,7 +275,7 @@ enum { TOTAL, LARGEST, SUM, CARRIED = 3 }; /* carried by attention; a gradient c
 static void attend(const struct tiles *s, val stage, val seen, val value[CARRIED])
 {
     struct kernel *k = s->a->w->k;
-    val none = k_const(k, KL_F32, -INFINITY), score = products(s, 0, stage);
+    val none = k_const(k, KL_F32, -INFINITY), score = products(s, 0, stage, tile_splat(k, 0, s->m, s->step));
     wait_for_all_products(s);
     score = k_prim(k, P_MUL, score, attention_scale(s), 0);
     if (seen)
@@ -300,7 +300,7 @@ static void add_gradients(const struct tiles *s, val stage, val seen, val walked
     val stat[STAT_COUNT], zero = k_const(k, KL_F32, 0);
     for (int c = 0; c < STAT_COUNT; c++)
         stat[c] = s->keys ? attention_of_queries(s, STATS, c, s->stat_step, s->k0, walked_there) : s->stat[c];
-    val score = products(s, 0, stage), dp = products(s, 1, stage);
+    val sum = tile_splat(k, 0, s->m, s->step), score = products(s, 0, stage, sum), dp = products(s, 1, stage, sum);
     wait_for_all_products(s);
     score = k_prim(k, P_MUL, score, attention_scale(s), 0);
     val p = k_prim(k, P_MUL, k_exp_down(k, k_prim(k, P_SUB, score, stat[MOST], 0)), stat[INVERSE], 0);
