@@ -334,7 +334,8 @@ static kl_tensor parts_of(kl_device dev, int64_t n, int64_t count, kl_tensor w, 
     part[5] = kl_narrow(x, 0, less, 1);
     CHECK(kl_shape(part[2], dims) == 2 && dims[0] == 1 && kl_shape(part[5], dims) == 2 && dims[0] == 1);
     kl_tensor count_of = kl_length_scalar(dev, KL_F32, kl_length_mul(kl_length_add(n, 1), kl_length_div(n, n)));
-    kl_tensor sum = kl_mul(kl_add(kl_sum_all(kl_mul(part[0], part[1])), kl_sum_all(kl_mul(part[2], part[3]))), count_of);
+    kl_tensor sum = kl_add(kl_sum_all(kl_mul(part[0], part[1])), kl_sum_all(kl_mul(part[2], part[3])));
+    sum = kl_mul(sum, count_of);
     sum = kl_add(sum, kl_add(kl_sum_all(part[4]), kl_sum_all(kl_exp(part[5]))));
     *grad = kl_grad(sum, w);
     return sum;

@@ -40,8 +40,8 @@ KL_API_AT kl_tensor kl_input_symbolic(kl_device device, kl_dtype dtype, int rank
 
 /* ---- arithmetic ----
  *
- * Of lengths in the open trace, whose inputs so far have their symbols: numbers, what kl_symbol gave, what kl_shape gives
- * or these functions.  The result is a length again: never negative, whatever the symbols' values, and a sum of
+ * Of lengths in the open trace, whose inputs so far have their symbols: numbers, what kl_symbol gave, what kl_shape
+ * gives or these functions.  The result is a length again: never negative, whatever the symbols' values, and a sum of
  * multiples of symbols and of products of two symbols.  INT64_MIN after an error, and of that.
  *     kl_slice(x, NULL, (int64_t[]){batch, kl_length_sub(n, 1)}, NULL);        // all but the last of n
  * [errors SHAPE: it may be negative or is no such sum, or a symbol is in no input so far; ARGUMENT: division by 0] */
