@@ -102,7 +102,8 @@ static const struct sched_field attention_matrix_fields[] = {
     THREADS, CHOSEN("rows", attention_matrix.rows, 1024), LANES("step", attention_matrix.step, MAX_TILE_SIDE),
     {.word = "unit", .form = FORM_SIDES, AT(attention_matrix.unit_m), .sides = 3, .chosen = true, .least = 1,
      .most = MAX_TILE_SIDE},
-    LANES("subgroup", attention_matrix.subgroup, MAX_SUBGROUP), CHOSEN("stages", attention_matrix.stages, 8), GRAIN};
+    LANES("subgroup", attention_matrix.subgroup, MAX_SUBGROUP), CHOSEN("stages", attention_matrix.stages, 8),
+    FLAG("async", attention_matrix.async), GRAIN};
 
 #define FAMILY(name, fields) {name, fields, sizeof fields / sizeof *fields}
 const struct sched_family sched_families[SCHED_COUNT] = {

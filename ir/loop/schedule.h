@@ -148,6 +148,7 @@ struct schedule {
             uint16_t subgroup;      /* threads that hold a tile together  [chosen] */
             uint16_t unit_m, unit_n, unit_k; /* what the unit multiplies at once  [chosen] */
             uint8_t stages;         /* steps that are in shared memory at a time  [chosen] */
+            uint8_t async;          /* the unit reads panels in shared memory, while its threads go on (MMA_ASYNC) */
         } attention_matrix;
     };
 };

@@ -173,7 +173,9 @@ const struct gpu_attention gpu_attentions[] = {
     {KL_BF16, 33, 70, 40, 24, true, 2, false, true}, {KL_F16, 17, 16, 8, 136, false, 0, false, false},
     {KL_BF16, 64, 64, 16, 16, false, 0, true, false}, {KL_BF16, 70, 90, 24, 40, true, 0, true, true},
     {KL_BF16, 50, 33, 32, 8, true, 0, true, true}, {KL_BF16, 40, 100, 16, 16, false, 1, true, true},
-    {KL_BF16, 33, 70, 40, 24, true, 2, true, true}};
+    {KL_BF16, 33, 70, 40, 24, true, 2, true, true},
+    /* for units that read panels of 64 columns */
+    {KL_BF16, 70, 65, 64, 64, true, 0, false, true}, {KL_BF16, 64, 64, 64, 64, false, 2, true, true}};
 const unsigned gpu_attention_count = sizeof gpu_attentions / sizeof *gpu_attentions;
 
 struct graph *gpu_attention_graph(const struct gpu_attention *c)
@@ -208,6 +210,8 @@ struct graph *gpu_attention_graph(const struct gpu_attention *c)
 void gpu_kernels_matrix(struct kernel_set *s, const struct caps *caps)
 {
     for (unsigned i = 0; caps->mma.chains && i < gpu_attention_count; i++) {
+        if (caps->mma_async.subgroup && gpu_attentions[i].d < PANEL_COLUMNS)
+            continue; /* as for the same processors without the unit */
         struct graph *g = gpu_attention_graph(&gpu_attentions[i]);
         add_graph_for(s, g, caps, false);
         graph_free(g);

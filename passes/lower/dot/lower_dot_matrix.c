@@ -345,7 +345,8 @@ static bool has_vectors(const struct dot *d, bool second, bool along_k, struct d
         v[0] = copy.batch_index = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, d->size.batch), 1);
         v[1] = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, second ? d->size.n : d->size.m), 1);
         v[2] = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, d->size.k), 1);
-        const struct linst *x = &k->inst[dot_stored_element(&copy, second, v[1], v[2])];
+        val element = dot_stored_element(&copy, second, v[1], v[2]); /* it may move k->inst */
+        const struct linst *x = &k->inst[element];
         ok = x->op == L_LOAD && k->buf[x->imm].role == BUF_IN && ix_range(k, x->a, &at->first, &hi) &&
              at->first % VECTOR == 0 &&
              k->buf[x->imm].count % VECTOR == 0; /* it may be one of many arrays that a scan reads in turn */
