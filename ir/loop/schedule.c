@@ -63,7 +63,7 @@ static const struct sched_field dot_fields[] = {
 static const struct sched_field gpu_turn_fields[] = {GPU_WIDTH, STREAM, GRAIN};
 static const struct sched_field dot_thin_fields[] = {
     WIDTH, TILE(dot_thin), CHOSEN("step", dot_thin.step, 256), KBLOCK(dot_thin),
-    CHOSEN("strip", dot_thin.strip, UINT32_MAX), LANES("each", dot_thin.each, 4),
+    CHOSEN("strip", dot_thin.strip, UINT32_MAX), LANES("each", dot_thin.each, 8),
     CHOSEN("ahead", dot_thin.ahead, UINT16_MAX), FLAG("widen", dot_thin.widen), GRAIN};
 static const struct sched_field dot_bytes_fields[] = {
     WIDTH, TILE(dot_bytes), KBLOCK(dot_bytes), CHOSEN("rows", dot_bytes.rows, UINT32_MAX),

@@ -117,9 +117,11 @@ void dot_emit_bytes(struct dot *d, const struct schedule *s);
 struct thin_order {
     bool along_k;            /* the matrix is contiguous along the contraction */
     ref source;              /* the array whose elements are the matrix's, or from which each of them is computed,
-                                each element being used for exactly one element of the matrix; NIL: there is no such
-                                array */
+                                each element being used for exactly `packed` elements of the matrix; NIL: there is no
+                                such array */
     int64_t element;         /* size of an element of the source in bytes */
+    int64_t packed;          /* 1, or 2 if each byte of the source has two elements of the matrix, which are adjacent
+                                in the direction in which the matrix is contiguous: integers of 4 bits */
 };
 bool dot_thin_order(const struct dot *d, struct thin_order *o);     /* false: the matrix's elements are not at fixed
                                                                        distances */
