@@ -81,7 +81,7 @@ static const struct sched_field dot_matrix_fields[] = {
      .most = MAX_TILE_SIDE},
     LANES("subgroup", dot_matrix.subgroup, MAX_SUBGROUP), CHOSEN("stages", dot_matrix.stages, 8),
     FLAG("copy_a", dot_matrix.copy_a), FLAG("copy_b", dot_matrix.copy_b), FLAG("async", dot_matrix.async),
-    FLAG("panels", dot_matrix.panels),
+    FLAG("panels", dot_matrix.panels), FLAG("reordered", dot_matrix.reordered),
     NUMBER("split", dot_matrix.split, 0, UINT32_MAX), GRAIN};
 static const struct sched_field scatter_fields[] = {WIDTH, LANES("copy", scatter.copy, 64), GRAIN};
 static const struct sched_field lanes_fields[] = {WIDTH, GRAIN};
