@@ -63,7 +63,7 @@ static const struct sched_field dot_fields[] = {
 static const struct sched_field gpu_turn_fields[] = {GPU_WIDTH, STREAM, GRAIN};
 static const struct sched_field dot_thin_fields[] = {
     WIDTH, TILE(dot_thin), CHOSEN("step", dot_thin.step, 256), KBLOCK(dot_thin),
-    CHOSEN("strip", dot_thin.strip, UINT32_MAX), LANES("each", dot_thin.each, 4),
+    CHOSEN("strip", dot_thin.strip, UINT32_MAX), LANES("each", dot_thin.each, 8),
     CHOSEN("ahead", dot_thin.ahead, UINT16_MAX), FLAG("widen", dot_thin.widen), GRAIN};
 static const struct sched_field dot_bytes_fields[] = {
     WIDTH, TILE(dot_bytes), KBLOCK(dot_bytes), CHOSEN("rows", dot_bytes.rows, UINT32_MAX),
@@ -81,7 +81,7 @@ static const struct sched_field dot_matrix_fields[] = {
      .most = MAX_TILE_SIDE},
     LANES("subgroup", dot_matrix.subgroup, MAX_SUBGROUP), CHOSEN("stages", dot_matrix.stages, 8),
     FLAG("copy_a", dot_matrix.copy_a), FLAG("copy_b", dot_matrix.copy_b), FLAG("async", dot_matrix.async),
-    FLAG("panels", dot_matrix.panels),
+    FLAG("panels", dot_matrix.panels), FLAG("reordered", dot_matrix.reordered),
     NUMBER("split", dot_matrix.split, 0, UINT32_MAX), GRAIN};
 static const struct sched_field scatter_fields[] = {WIDTH, LANES("copy", scatter.copy, 64), GRAIN};
 static const struct sched_field lanes_fields[] = {WIDTH, GRAIN};
