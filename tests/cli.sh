@@ -516,11 +516,11 @@ check 'dump with symbols' 0 'f32\[2\*n+1\]' "$kiln" dump "$tmp/sizes.kir" --stag
 check 'dump that needs numbers' 1 'for single values of its symbols only (.*--bind NAME=NUMBER' \
     "$kiln" dump "$tmp/sizes.kir" --stage scheduled
 for target in cuda hip glsl; do
-    check "kernels with symbols for $target" 0 'slots' "$kiln" dump tests/text/agree_symbolic_gather.kir --stage source \
-        --target $target
+    check "kernels with symbols for $target" 0 'slots' "$kiln" dump tests/text/agree_symbolic_gather.kir \
+        --stage source --target $target
 done
-check 'kernels with symbols' 0 'slot [0-9]* most 75' "$kiln" dump tests/text/agree_symbolic_gather.kir --stage scheduled \
-    --device cpu
+check 'kernels with symbols' 0 'slot [0-9]* most 75' "$kiln" dump tests/text/agree_symbolic_gather.kir \
+    --stage scheduled --device cpu
 check 'kernels of one value' 0 'loop' "$kiln" dump tests/text/agree_symbolic_gather.kir --stage scheduled --bind b=2 \
     --bind l=3
 check 'bench of a size' 0 '^fused  *[0-9.]* [mu]s' "$kiln" bench "$tmp/sizes.kir" --rounds 3 --bind n=7 --bind m=0

@@ -45,13 +45,13 @@ static struct array *result_array(kl_dtype dtype, int rank, int64_t count)
     return array_new(dtype, rank, &count);
 }
 
-static int64_t *length_items(struct array *a) { return a->data; }
+static int64_t *integers_of(struct array *a) { return a->data; }
 
 /* Gives the result with its elements set. */
 static bool give_lengths(struct node *n, struct array *a)
 {
     for (int64_t i = 0; a && a->dtype == KL_I64 && i < a->count; i++)
-        a->symbolic |= length_is_symbolic(length_items(a)[i]);
+        a->symbolic |= length_is_symbolic(integers_of(a)[i]);
     return onnx_give_known(n, 0, a);
 }
 
@@ -107,7 +107,7 @@ static bool lengths_arithmetic(struct node *n, bool *done)
     /* Mul by -1 makes what Equal compares with; it is no length, and the exporters' pattern has numbers there */
     struct array *r = result_array(KL_I64, rank, length);
     for (int64_t i = 0; r && i < length; i++)
-        if ((length_items(r)[i] = computed(n, n->def->op->name, spread_element(a[0], i), spread_element(a[1], i))) ==
+        if ((integers_of(r)[i] = computed(n, n->def->op->name, spread_element(a[0], i), spread_element(a[1], i))) ==
             INT64_MIN)
             return array_unref(r), false;
     *done = true;
@@ -154,7 +154,7 @@ static bool lengths_where(struct node *n, bool *done)
         return true;
     struct array *r = result_array(KL_I64, rank, length);
     for (int64_t i = 0; r && i < length; i++)
-        length_items(r)[i] = spread_element(a[spread_element(a[0], i) ? 1 : 2], i);
+        integers_of(r)[i] = spread_element(a[spread_element(a[0], i) ? 1 : 2], i);
     *done = true;
     return give_lengths(n, r);
 }
@@ -173,7 +173,7 @@ static bool lengths_gathered(struct node *n, bool *done)
             return onnx_fails(n, KL_ERR_ARGUMENT, "index %lld of %lld numbers", (long long)array_int(index, i),
                               (long long)a->count);
         }
-        length_items(r)[i] = array_int(a, at);
+        integers_of(r)[i] = array_int(a, at);
     }
     *done = true;
     return give_lengths(n, r);
@@ -191,7 +191,7 @@ static bool lengths_concatenated(struct node *n, bool *done)
     struct array *r = result_array(KL_I64, 1, count);
     for (uint32_t i = 0; r && i < onnx_nin(n); i++)
         for (int64_t k = 0; k < list_operand(n, i)->count; k++)
-            length_items(r)[at++] = array_int(list_operand(n, i), k);
+            integers_of(r)[at++] = array_int(list_operand(n, i), k);
     *done = true;
     return give_lengths(n, r);
 }
@@ -218,7 +218,7 @@ static bool lengths_sliced(struct node *n, bool *done)
     stop = stop < start ? start : stop;
     struct array *r = result_array(KL_I64, 1, stop - start);
     for (int64_t i = start; r && i < stop; i++)
-        length_items(r)[i - start] = array_int(a, i);
+        integers_of(r)[i - start] = array_int(a, i);
     *done = true;
     return give_lengths(n, r);
 }
@@ -236,7 +236,7 @@ static bool lengths_reshaped(struct node *n, bool *done)
         return true;
     struct array *r = result_array(KL_I64, rank, a->count);
     for (int64_t i = 0; r && i < a->count; i++)
-        length_items(r)[i] = array_int(a, i);
+        integers_of(r)[i] = array_int(a, i);
     *done = true;
     return give_lengths(n, r);
 }
@@ -261,7 +261,7 @@ static bool lengths_product(struct node *n, bool *done)
         if ((product = kl_length_mul(product, array_int(a, i))) == INT64_MIN)
             return array_unref(r), false;
     if (r)
-        length_items(r)[0] = product;
+        integers_of(r)[0] = product;
     *done = true;
     return give_lengths(n, r);
 }
