@@ -1,7 +1,10 @@
 #!/usr/bin/env bash
 # Runs the benchmarks that `./run bench` built: the one named, or all but those that need peers, models or a GPU.
 #   bench/run.sh [NAME] [--case CASE] [--json FILE] [--svg FILE]
-# The tables of `gpu`, all its cases, are kept as bench/results/gpu-DATE.txt.
+#   bench/run.sh peers [--threads 1|2|both] [--resume] [--case CASE] [--json FILE] [--svg FILE]
+# The tables of `gpu`, all its cases, are kept as bench/results/gpu-DATE.txt, those of `peers`, all its cases on one and
+# two threads, as bench/results/peers-DATE.md, .json and .svg.  `peers` writes its JSON file, build/peers.json unless
+# --json names one, after each case; --resume continues an interrupted run.
 set -euo pipefail
 folder=$(cd "$(dirname "${BASH_SOURCE[0]}")/../build/bench" && pwd)
 available=$(cd "$folder" && find . -maxdepth 1 -type f -perm -u+x -printf '%f\n' | sort)
@@ -13,6 +16,8 @@ while (($#)); do
     --json) json=${2:?--json needs a file name} && shift 2 ;;
     --svg) svg=${2:?--svg needs a file name} && shift 2 ;;
     --case) options+=(--case "${2:?--case needs a case of the benchmark}") && shift 2 ;;
+    --threads) options+=(--threads "${2:?--threads needs 1, 2 or both}") && shift 2 ;;
+    --resume) options+=(--resume) && shift ;;
     -*) echo "unknown option $1; usage: ./run bench [NAME] [--case CASE] [--json FILE] [--svg FILE]" >&2 && exit 2 ;;
     *) names+=("$1") && shift ;;
     esac
@@ -53,6 +58,24 @@ peers_for_peers() {
     export KILN_TEST_PYTHON=$peers/bin/python KILN_TEST_PEERS=$here KILN_TEST_MKL=$peers/mkl_any_vendor.so
 }
 
+# Runs peers with its rows in FILE; keeps the table of all cases on one and two threads, with the date, the commit and
+# the processor.
+run_peers() { # FILE
+    local root=$folder/../.. kept=$folder/../../bench/results/peers-$(date +%F) whole
+    "$folder/peers" "${options[@]}" --json "$1" | tee "$parts/table"
+    whole=$(grep -c '^Geometric mean of all ' "$parts/table" || true)
+    if [ "$whole" != 2 ]; then return 0; fi
+    mkdir -p "$root/bench/results"
+    cp "$1" "$kept.json"
+    { echo '['; grep '"unit": "x"' "$1" | sed '$s/,$//'; echo ']'; } >"$parts/ratios"
+    "$folder/../kiln" chart "$parts/ratios" -o "$kept.svg"
+    { echo "# Kiln beside PyTorch and JAX, $(date +%F), commit $(git -C "$root" rev-parse --short HEAD)" && echo
+      sed -n 's/^model name[[:space:]]*: /Processor: /p' /proc/cpuinfo | head -n 1
+      "$KILN_TEST_PYTHON" -c 'from importlib.metadata import version as v
+print("PyTorch", v("torch") + ", JAX", v("jax"))'
+      cat "$parts/table"; } >"$kept.md"
+}
+
 # llm.c for bench/peers/gpt2.c: its source at this commit, fetched once, and built as its Makefile builds it.
 llmc_for_gpt2() {
     local llmc=$folder/../llm.c commit=db2454f88f1cdf0568c76d4c4bf2b1e0ed508cf0
@@ -88,9 +111,17 @@ for name in "${names[@]}"; do
         continue
     fi
     if [ "$name" = models ]; then peer_for_models; fi
+    # an installation of peers is used, but not made for the one case of `symbols` that has them
+    if [ "$name" = symbols ] && [ -e "$folder/../peers/ready" ]; then peers_for_peers; fi
     if [ "$name" = peers ] || [ "$name" = gpt2 ]; then peers_for_peers; fi
     if [ "$name" = gpt2 ]; then llmc_for_gpt2; fi
-    "$folder/$name" "${options[@]}" --json "$parts/$name"
+    if [ "$name" = peers ]; then
+        rows=${json:-$folder/../peers.json}
+        run_peers "$rows"
+        cp "$rows" "$parts/peers"
+    else
+        "$folder/$name" "${options[@]}" --json "$parts/$name"
+    fi
     written+=("$name")
     if [ "$name" = dispatch ] && [ -x "$one/dispatch" ]; then
         "$one/dispatch" "${options[@]}" --json "$parts/onebackend"

@@ -1,10 +1,20 @@
 /* Kiln beside what its users would pick instead, on the processor: PyTorch (eager, torch.compile, and convolutions with
- * channels last) and JAX, by turns, on one and on two threads (KILN_THREADS=1: on one only).  The cases are in
- * peers_cases.h.  A row of Kiln's, the faster of a step that is recorded each time (traced) and one that is not
- * (frozen), has the fastest peer as its baseline and the peer's time over its own as ratio.
+ * channels last) and JAX, by turns, on one and on two threads.  The cases are in peers_cases.h.  Kiln's time is the
+ * less of a step that is recorded each time (traced) and one that is not (frozen).  The row "ratio" of a case is the
+ * median, over the rounds, of the time of its fastest peer, which is its baseline, over Kiln's time.
  *
  * On one thread the time is the processor's that the process used, for other programs may be running on the machine; on
  * two it is that of a clock.
+ *
+ * Peers that take more than SLOW times the time of the fastest in their first turn have no further turns.  A case
+ * ends when the standard error of the ratio is at most ENOUGH, or after ROUNDS rounds or CASE_SECONDS seconds of turns.
+ * Its rows are then printed on stderr and written to the JSON file, so that a run that is interrupted can be continued.
+ *
+ * Options beside those of all benchmarks:
+ *   --threads 1|2|both   both unless said (or as many as KILN_THREADS allows)
+ *   --resume             the rows of the JSON file are kept, and the cases that it lacks are measured; cases that
+ *                        --case names are measured again
+ * When no wanted case is missing, the table of ratios is printed on stdout as Markdown.
  *
  * Each peer runs in a process of its own, a script of bench/peers by the Python that KILN_TEST_PYTHON names;
  * `./run bench peers` installs them into build/peers.  All of it takes about half an hour on a quiet machine. */
@@ -14,8 +24,12 @@
 #include <signal.h>
 #include <time.h>
 
-enum { ROUNDS = 5, LINE = 600, SYSTEMS = 6, KILN_TRACED = 0, KILN_FROZEN = 1 };
-#define TURN_SECONDS 0.2
+enum { CASES = sizeof cases / sizeof *cases, LEAST_ROUNDS = 3, ROUNDS = 12, LINE = 600, SYSTEMS = 6, KILN_TRACED = 0,
+       KILN_FROZEN = 1, FIRST_PEER = 2 };
+#define TURN_SECONDS 0.15
+#define CASE_SECONDS 20.0
+#define SLOW 1.5
+#define ENOUGH 0.01
 
 /* ---- processes ---- */
 
@@ -120,92 +134,326 @@ static bool sums_agree(const char *answer, const double *sum, int n)
 
 /* ---- a case ---- */
 
-struct tally { double product; int n, below; }; /* of the ratios on a number of threads */
+struct measured {
+    struct samples took[SYSTEMS]; /* a sample a round; of a system that is slow, that of round 0 alone */
+    bool runs[SYSTEMS];           /* has turns */
+};
 
-static bool measure_case(struct bench *b, kl_device dev, struct peer *peer, const struct peer_case *c, int threads,
-                         struct tally *all)
+/* Of the systems from..to-1 that have turns, the one of the least median; -1: none. */
+static int fastest(const struct measured *m, int from, int to)
 {
-    static struct samples took[SYSTEMS];
-    struct peer_run r;
-    double sum[MOST_OUTPUTS];
+    int best = -1;
+    for (int s = from; s < to; s++)
+        if (m->runs[s] && m->took[s].n && (best < 0 || samples_median(&m->took[s]) < samples_median(&m->took[best])))
+            best = s;
+    return best;
+}
+
+/* Asks each peer for one call; those that cannot compute the case have no turns.  false: a peer's result differs. */
+static bool check_peers(struct measured *m, struct peer *peer, const struct peer_case *c, const double *sum, int sums)
+{
     char answer[LINE] = "";
-    bool runs[SYSTEMS] = {true, true};
-    bool ok = peer_run_open(&r, dev, c) && kiln_sums(&r, sum);
-    for (int s = 0; s < SYSTEMS; s++)
-        took[s].n = 0;
-    for (int s = 2; s < SYSTEMS && ok; s++) {
+    for (int s = FIRST_PEER; s < SYSTEMS; s++) {
         if (!strcmp(systems[s].variant, "channels_last") && c->family != CNN && c->family != CONV)
             continue;
         struct peer *p = &peer[systems[s].peer];
-        runs[s] = peer_ask(p, c, systems[s].variant, 0, answer);
-        if (!runs[s] && p->to)
+        m->runs[s] = peer_ask(p, c, systems[s].variant, 0, answer);
+        if (!m->runs[s] && p->to)
             fprintf(stderr, "bench_peers: %s, %s: %s", c->name, systems[s].name, answer);
-        if (runs[s] && !sums_agree(answer, sum, r.outputs)) {
+        if (m->runs[s] && !sums_agree(answer, sum, sums)) {
             fprintf(stderr, "bench_peers: %s: %s computes something else: %s", c->name, systems[s].name, answer);
-            ok = false;
+            return false;
         }
-    }
-    for (int round = -1; round < ROUNDS && ok; round++) /* round -1 is for compilers and caches */
-        for (int s = 0; s < SYSTEMS && ok; s++) {
-            usleep(runs[s] ? 20000 : 0); /* threads of the one before wait in a loop for a while */
-            double seconds = s < 2 ? kiln_turn(&r, s, threads) : -1;
-            ok = s >= 2 || seconds > 0;
-            if (s >= 2 && runs[s] && peer_ask(&peer[systems[s].peer], c, systems[s].variant, TURN_SECONDS, answer))
-                seconds = strtod(answer, NULL);
-            if (ok && round >= 0 && seconds > 0)
-                samples_add(&took[s], seconds);
-        }
-    peer_run_close(&r);
-    if (!ok)
-        return false;
-    int best = samples_median(&took[KILN_FROZEN]) < samples_median(&took[KILN_TRACED]) ? KILN_FROZEN : KILN_TRACED;
-    int other = 0;
-    for (int s = 2; s < SYSTEMS; s++)
-        if (took[s].n && (!other || samples_median(&took[s]) < samples_median(&took[other])))
-            other = s;
-    for (int s = 0; s < SYSTEMS; s++) {
-        struct result *row = took[s].n ? bench_add(b, c->name, systems[s].name, threads, &took[s], "us", 0, 0) : NULL;
-        if (s != best || !other)
-            continue;
-        double ratio = samples_median(&took[other]) / samples_median(&took[s]);
-        bench_baseline(row, systems[other].name, ratio);
-        *all = (struct tally){all->product + log(ratio), all->n + 1, all->below + (ratio < 0.95)};
     }
     return true;
+}
+
+/* One turn of each system.  Its first call is for caches, and is not in the time. */
+static bool measure_round(struct measured *m, struct peer_run *r, struct peer *peer, int threads)
+{
+    char answer[LINE];
+    for (int s = 0; s < SYSTEMS; s++) {
+        if (!m->runs[s])
+            continue;
+        usleep(20000); /* threads of the one before wait in a loop for a while */
+        double seconds = -1;
+        if (s < FIRST_PEER) {
+            seconds = kiln_turn(r, s, threads);
+            if (seconds <= 0)
+                return false;
+        } else if (peer_ask(&peer[systems[s].peer], r->is, systems[s].variant, TURN_SECONDS, answer)) {
+            seconds = strtod(answer, NULL);
+        }
+        m->runs[s] = seconds > 0;
+        if (seconds > 0)
+            samples_add(&m->took[s], seconds);
+    }
+    return true;
+}
+
+/* The ratio of two systems: in all rounds that both have.  *error: its standard error, relative; 1 if unknown. */
+static void ratios(const struct samples *peer, const struct samples *kiln, struct samples *ratio, double *error)
+{
+    double sum = 0, squares = 0;
+    int n = peer->n < kiln->n ? peer->n : kiln->n;
+    ratio->n = 0;
+    for (int i = 0; i < n; i++) {
+        double r = log(peer->s[i] / kiln->s[i]);
+        samples_add(ratio, peer->s[i] / kiln->s[i]);
+        sum += r;
+        squares += r * r;
+    }
+    *error = n > 1 ? sqrt(fmax(squares - sum * sum / n, 0) / (n - 1) / n) : 1;
+}
+
+/* Rounds until the ratio of the fastest peer to Kiln is known. */
+static bool measure_rounds(struct measured *m, struct peer_run *r, struct peer *peer, int threads)
+{
+    static struct samples ratio;
+    double begun = measure_now(), error = 1;
+    for (int s = 0; s < SYSTEMS; s++)
+        m->took[s].n = 0;
+    if (!measure_round(m, r, peer, threads)) /* for compilers and clocks */
+        return false;
+    int other = fastest(m, FIRST_PEER, SYSTEMS);
+    for (int s = 0; s < SYSTEMS; s++) {
+        if (s >= FIRST_PEER && m->runs[s] && samples_median(&m->took[s]) > SLOW * samples_median(&m->took[other]))
+            m->runs[s] = false;
+        else
+            m->took[s].n = 0;
+    }
+    for (int round = 0; round < ROUNDS; round++) {
+        if (!measure_round(m, r, peer, threads))
+            return false;
+        int kiln = fastest(m, 0, FIRST_PEER);
+        other = fastest(m, FIRST_PEER, SYSTEMS);
+        if (other >= 0)
+            ratios(&m->took[other], &m->took[kiln], &ratio, &error);
+        if (round + 1 >= LEAST_ROUNDS && (error <= ENOUGH || measure_now() - begun > CASE_SECONDS))
+            break;
+    }
+    return true;
+}
+
+/* Adds the rows of a case: each system's time and the ratio. */
+static void add_rows(struct bench *b, const struct peer_case *c, const struct measured *m, int threads)
+{
+    static struct samples ratio;
+    double error;
+    int kiln = fastest(m, 0, FIRST_PEER), other = fastest(m, FIRST_PEER, SYSTEMS);
+    for (int s = 0; s < SYSTEMS; s++)
+        if (m->took[s].n)
+            bench_add(b, c->name, systems[s].name, threads, &m->took[s], "us", 0, 0);
+    if (other < 0)
+        return;
+    ratios(&m->took[other], &m->took[kiln], &ratio, &error);
+    struct result *r = bench_add(b, c->name, "ratio", threads, &ratio, "x", 0, 0);
+    r->median *= 1e-6; /* results_add makes microseconds of seconds */
+    r->min *= 1e-6;
+    r->max *= 1e-6;
+    bench_baseline(r, systems[other].name, r->median);
+}
+
+static bool measure_case(struct bench *b, kl_device dev, struct peer *peer, const struct peer_case *c, int threads)
+{
+    static struct measured m;
+    struct peer_run r;
+    double sum[MOST_OUTPUTS];
+    m = (struct measured){.runs = {true, true}};
+    bool ok = peer_run_open(&r, dev, c) && kiln_sums(&r, sum) && check_peers(&m, peer, c, sum, r.outputs) &&
+              measure_rounds(&m, &r, peer, threads);
+    peer_run_close(&r);
+    if (ok)
+        add_rows(b, c, &m, threads);
+    return ok;
+}
+
+/* ---- rows that an earlier run has left, and the table ---- */
+
+/* The row of a case and system on so many threads; NULL: none.  system NULL: any. */
+static const struct result *row_of(const struct results *t, const char *name, const char *system, int threads)
+{
+    for (uint32_t i = 0; i < t->n; i++) {
+        const struct result *r = &t->row[i];
+        if (!strcmp(r->name, name) && r->threads == threads && (!system || !strcmp(r->variant, system)))
+            return r;
+    }
+    return NULL;
+}
+
+/* Reads the rows of a file, if it exists, but those of the cases that are to be measured again. */
+static bool read_rows(struct bench *b, const int *threads)
+{
+    struct results all = {0};
+    struct err e = {0};
+    char *text = NULL;
+    size_t size = 0, got = 0;
+    FILE *f = fopen(b->json, "r");
+    if (!f)
+        return true;
+    do {
+        char *more = realloc(text, size = 2 * size + 65536);
+        if (!more)
+            break;
+        text = more;
+        got += fread(text + got, 1, size - got, f);
+    } while (got == size);
+    fclose(f);
+    bool ok = text && results_parse(&all, text, got, b->json, &e);
+    if (!ok)
+        fprintf(stderr, "bench_peers: %s\n", text ? e.msg : "out of memory");
+    for (uint32_t i = 0; ok && i < all.n; i++) {
+        struct result *r = &all.row[i];
+        if (b->only && bench_wants(b, r->name) && r->threads >= threads[0] && r->threads <= threads[1])
+            continue;
+        struct samples none = {.n = 0};
+        *bench_add(b, r->name, r->variant, r->threads, &none, r->unit, 0, 0) = *r;
+    }
+    results_free(&all);
+    free(text);
+    return ok;
+}
+
+static int place_of(const struct result *r)
+{
+    int c = 0, s = 0;
+    while (c < CASES && strcmp(cases[c].name, r->name))
+        c++;
+    while (s < SYSTEMS && strcmp(systems[s].name, r->variant))
+        s++;
+    return (r->threads * (CASES + 1) + c) * (SYSTEMS + 1) + s;
+}
+
+static int by_place(const void *a, const void *b) { return place_of(a) - place_of(b); }
+
+/* Writes all rows in the order of the cases; the file always has a whole array. */
+static bool write_rows(struct bench *b)
+{
+    char path[4096];
+    if (!b->json)
+        return true;
+    qsort(b->results.row, b->results.n, sizeof *b->results.row, by_place);
+    snprintf(path, sizeof path, "%s.part", b->json);
+    FILE *f = fopen(path, "w");
+    if (f)
+        results_json(&b->results, f);
+    if (f && fclose(f) == 0 && rename(path, b->json) == 0)
+        return true;
+    fprintf(stderr, "bench_peers: cannot write %s\n", b->json);
+    return false;
+}
+
+/* Kiln's time, the fastest peer, its time, and the ratio of each case, and the geometric mean. */
+static void print_table(const struct results *t, int threads)
+{
+    double logs = 0;
+    int n = 0, below = 0;
+    bool any = false;
+    for (uint32_t i = 0; i < t->n; i++)
+        any |= t->row[i].threads == threads && !strcmp(t->row[i].variant, "ratio");
+    if (!any)
+        return;
+    printf("\n%s\n\n| case | Kiln, ms | fastest peer | its time, ms | peer / Kiln | rounds from, to |\n"
+           "|---|---:|---|---:|---:|---|\n", threads == 1 ? "One thread (processor time):" : "Two threads (a clock):");
+    for (int i = 0; i < CASES; i++) {
+        const struct result *traced = row_of(t, cases[i].name, systems[KILN_TRACED].name, threads);
+        const struct result *frozen = row_of(t, cases[i].name, systems[KILN_FROZEN].name, threads);
+        const struct result *ratio = row_of(t, cases[i].name, "ratio", threads);
+        const struct result *peer = ratio ? row_of(t, cases[i].name, ratio->baseline, threads) : NULL;
+        if (!peer || !traced || !frozen)
+            continue;
+        printf("| %s | %.4g | %s | %.4g | %s%.2f%s | %.2f, %.2f |\n", cases[i].name,
+               1e-3 * fmin(traced->median, frozen->median), ratio->baseline, 1e-3 * peer->median,
+               ratio->ratio < 0.95 ? "**" : "", ratio->ratio, ratio->ratio < 0.95 ? "**" : "", ratio->min, ratio->max);
+        logs += log(ratio->ratio);
+        below += ratio->ratio < 0.95;
+        n++;
+    }
+    printf("\nGeometric mean of %s%d cases: %.3f; below 0.95: %d.\n", n == CASES ? "all " : "", n,
+           exp(logs / (n ? n : 1)), below);
+}
+
+/* ---- the program ---- */
+
+/* Takes this program's own options out of argv.  false: wrong ones. */
+static bool own_options(int *argc, char **argv, int *threads, bool *resume)
+{
+    int left = 1;
+    for (int i = 1; i < *argc; i++)
+        if (!strcmp(argv[i], "--resume")) {
+            *resume = true;
+        } else if (!strcmp(argv[i], "--threads")) {
+            const char *value = i + 1 < *argc ? argv[++i] : "";
+            if (strcmp(value, "1") && strcmp(value, "2") && strcmp(value, "both"))
+                return fprintf(stderr, "bench_peers: --threads is 1, 2 or both\n"), false;
+            threads[0] = !strcmp(value, "2") ? 2 : 1;
+            threads[1] = !strcmp(value, "1") ? 1 : 2;
+        } else {
+            argv[left++] = argv[i];
+        }
+    *argc = left;
+    return true;
+}
+
+/* The cases on so many threads, by peers that this starts. */
+static bool measure_cases(struct bench *b, kl_device dev, int threads)
+{
+    struct peer peer[PEERS];
+    bool ok = true, started = false;
+    kl_set_option("threads", threads);
+    for (int i = 0; i < CASES && ok; i++) {
+        if (!bench_wants(b, cases[i].name) || row_of(&b->results, cases[i].name, NULL, threads))
+            continue;
+        for (int k = 0; k < PEERS && !started; k++)
+            if (!start_script(&peer[k], k, threads))
+                fprintf(stderr, "bench_peers: no %s to compare with\n", script[k]);
+        started = true;
+        uint32_t before = b->results.n;
+        double begun = measure_now();
+        if (!measure_case(b, dev, peer, &cases[i], threads)) {
+            fprintf(stderr, "bench_peers: %s: %s\n", cases[i].name, kl_last_error());
+            ok = false;
+            break;
+        }
+        struct results made = {.row = b->results.row + before, .n = b->results.n - before};
+        results_table(&made, stderr);
+        fprintf(stderr, "bench_peers: %s took %.0f s\n", cases[i].name, measure_now() - begun);
+        ok = write_rows(b);
+    }
+    for (int k = 0; k < PEERS && started; k++)
+        peer_end(&peer[k]);
+    return ok;
 }
 
 int main(int argc, char **argv)
 {
     static struct bench b;
+    int threads[2] = {1, 2};
+    bool resume = false, ok = true;
+    if (!own_options(&argc, argv, threads, &resume))
+        return 2;
     if (!bench_open(&b, "peers", argc, argv))
         return b.status;
+    if (resume && !b.json) {
+        fprintf(stderr, "bench_peers: --resume needs --json FILE, the file to continue\n");
+        return 2;
+    }
     signal(SIGPIPE, SIG_IGN); /* a peer that has ended */
     kl_device dev = bench_device(&b);
-    int wanted = 0, done = 0, n = sizeof cases / sizeof *cases;
     int64_t most = 2;
     kl_get_option("threads", &most);
-    most = most < 2 ? most : 2;
-    for (int i = 0; i < n; i++)
-        wanted += (int)most * bench_wants(&b, cases[i].name);
-    for (int threads = 1; threads <= most; threads++) {
-        struct peer peer[PEERS];
-        struct tally all = {0};
-        for (int i = 0; i < PEERS; i++)
-            if (!start_script(&peer[i], i, threads))
-                fprintf(stderr, "bench_peers: no %s to compare with\n", systems[i == TORCH ? 2 : SYSTEMS - 1].name);
-        kl_set_option("threads", threads);
-        for (int i = 0; i < n; i++) {
-            if (!bench_wants(&b, cases[i].name))
-                continue;
-            if (!measure_case(&b, dev, peer, &cases[i], threads, &all))
-                return bench_fail(&b, cases[i].name);
-            measure_progress("peers", ++done, wanted);
-        }
-        for (int i = 0; i < PEERS; i++)
-            peer_end(&peer[i]);
-        if (all.n)
-            fprintf(stderr, "bench_peers: %d threads: the fastest peer's time over Kiln's: geometric mean %.2f of %d "
-                            "cases, %d of them below 0.95\n", threads, exp(all.product / all.n), all.n, all.below);
+    threads[1] = threads[1] < most ? threads[1] : (int)most;
+    if (resume && !read_rows(&b, threads))
+        return 1;
+    for (int n = threads[0]; n <= threads[1] && ok; n++)
+        ok = measure_cases(&b, dev, n);
+    if (ok && b.only && !b.results.n) {
+        fprintf(stderr, "bench_peers: there is no case %s\n", b.only);
+        ok = false;
     }
-    return bench_close(&b);
+    for (int n = 1; n <= 2 && ok; n++)
+        print_table(&b.results, n);
+    ok = ok && write_rows(&b) && !b.results.failed;
+    results_free(&b.results);
+    return ok ? 0 : 1;
 }

@@ -5,7 +5,8 @@
  * of another, so every value is computed once.  A reduction or a dot may have an epilogue (elementwise nodes with one
  * value for each result, and their operands); a reduction may have a prologue (elementwise nodes with one value for
  * each reduced element).  An operand that a scan, a scatter, an argsort or a dot with not too many rows reads exactly
- * once may be computed where it is read.  So may the operand of a pad that has no other reader (fuse_pads.c). */
+ * once may be computed where it is read, by a dot of few rows also if it is read through a permute.  So may the operand
+ * of a pad that has no other reader (fuse_pads.c). */
 #include "fuse.h"
 
 /* Maximum number of arrays of full size in a dot's epilogue.  It accesses its arrays in tiles of a few columns, which
@@ -135,6 +136,30 @@ static bool reads_once(const struct fuser *f, uint32_t a, ref r)
         i++;
     node_operand(f->g, r, i, &linear);
     return linear && reads_alone(f, a, r, i);
+}
+
+/* Does b, a product of a few rows, read a only for its second operand, each element once, through a permute?  Each
+ * element is then computed where it is multiplied: rows of the matrix are read in memory's order whichever axis is
+ * contracted (lower_dot_thin.c). */
+static bool reads_permuted_once(const struct fuser *f, uint32_t a, uint32_t b)
+{
+    ref reader = NIL, dot = f->group[b].anchor;
+    unsigned at = 0;
+    for (ref r = f->group[b].first; r; r = f->next[r])
+        for (unsigned i = 0; i < f->g->node[r].nin; i++) {
+            bool linear;
+            ref x = node_operand(f->g, r, i, &linear), source;
+            if (group_of(f, x) != a)
+                continue;
+            if (reader || !node_permute(f->g, node_in(f->g, &f->g->node[r], i), &source) ||
+                op_is_select(f->g->node[r].op) || (r == dot ? i != 1 : !f->prologue[r]))
+                return false;
+            reader = r;
+            at = i;
+        }
+    const struct node *n = &f->g->node[dot];
+    return reader && n->op == OP_dot && dtype_is_float(n->dtype) && dot_sizes(f->g, n).m <= DOT_FEW_ROWS &&
+           reads_second_once(f, n) && reads_alone(f, a, reader, at);
 }
 
 /* The reason why a reduction of `elements` to `results` cannot have a prologue; NULL: it can. */
@@ -291,11 +316,30 @@ static bool crosses_rows(const struct fuser *f, uint32_t a, ref r)
            f->group[a].run < f->group[a].numel / node_numel(f->g, r);
 }
 
+/* Does reduction r sum columns of rows that are a page or longer, of an array larger than the second-level caches?  Its
+ * kernel goes down blocks of columns.  There it reads at the speed of memory if it prefetches, but does not store at
+ * it: a third as fast as a kernel that goes along the rows. */
+static bool reduces_far_columns(const struct graph *g, ref r)
+{
+    enum { PAGE = 4096, LARGE = 8 << 20 };
+    const struct node *n = &g->node[r];
+    if (!op_is_reduce(n->op) || n->attr.reduce.lanes == 64)
+        return false;
+    const struct shape *s = node_shape(g, n->in[0]);
+    int64_t row = (int64_t)dtype_size(g->node[n->in[0]].dtype);
+    for (uint32_t d = s->rank; d-- > 0 && (s->dim[d] == 1 || !(n->attr.reduce.axes >> d & 1));)
+        row *= s->dim[d];
+    return row >= PAGE && node_bytes(g, n->in[0]) >= LARGE;
+}
+
 /* Would r, whose lanes are strided, read more arrays with group a's members, or store any? */
 static bool adds_strided_arrays(struct fuser *f, uint32_t a, uint32_t b, ref r)
 {
     if (crosses_rows(f, a, r))
         return true;
+    for (ref x = f->group[a].first; x && reduces_far_columns(f->g, r); x = f->next[x])
+        if (node_numel(f->g, x) == node_numel(f->g, f->g->node[r].in[0]) && fuse_is_stored_after(f, x, a, b))
+            return true;
     if (!is_strided(f->g, r) || node_bytes(f->g, f->g->node[r].in[0]) < STRIDED_BYTES)
         return false;
     bool much = count_reads(f, a, a, NIL) > 1;
@@ -310,7 +354,7 @@ static struct verdict judge_operand(struct fuser *f, uint32_t a, uint32_t b, str
     const struct group *ga = &f->group[a], *gb = &f->group[b];
     unsigned op = f->g->node[gb->anchor].op;
     if (x.elsewhere)
-        return reject("read at other indices than written");
+        return reads_permuted_once(f, a, b) ? accept(JOIN_OPERAND) : reject("read at other indices than written");
     if (op == OP_dot && orders_of_readers(f, a, b) == (ORDER_OWN | ORDER_PERMUTED))
         return reject("read in two orders");
     if ((op_is_reduce(op) || op == OP_dot) && x.rest && !x.anchor)
@@ -427,6 +471,50 @@ static double saved_bytes(struct fuser *f, uint32_t a, uint32_t b)
     return bytes;
 }
 
+/* Bytes of the marked arrays of full rows that group c reads and group `but` does not compute; takes their marks away. */
+static double take_marked(struct fuser *f, uint32_t c, uint32_t but, const struct row_space *s)
+{
+    double bytes = 0;
+    bool linear;
+    for (ref r = f->group[c].first; r; r = f->next[r])
+        for (unsigned i = 0; i < f->g->node[r].nin; i++) {
+            ref x = node_operand(f->g, r, i, &linear);
+            if (f->marked[x] != f->stamp || node_numel(f->g, x) != s->rows * s->length || group_of(f, x) == but)
+                continue;
+            bytes += (double)node_bytes(f->g, x);
+            f->marked[x] = 0;
+        }
+    return bytes;
+}
+
+/* Bytes of the arrays of full rows that a has in the cache for b, in one row kernel, beside a's results: those that both
+ * read.  If b has only values of rows, those too that a reads or computes and the readers of these values read, for
+ * they may be parts of the kernel then. */
+static double reused_bytes(struct fuser *f, uint32_t a, uint32_t b)
+{
+    enum { MANY = 16 };
+    struct row_space s;
+    bool linear;
+    if (!fuse_has_rows(f, a, &s))
+        return 0;
+    f->stamp++;
+    for (ref r = f->group[a].first; r; r = f->next[r]) {
+        f->marked[r] = f->stamp;
+        for (unsigned i = 0; i < f->g->node[r].nin; i++)
+            f->marked[node_operand(f->g, r, i, &linear)] = f->stamp;
+    }
+    double bytes = take_marked(f, b, a, &s);
+    if (f->group[b].anchor || f->group[b].numel != s.rows)
+        return bytes;
+    for (ref y = f->group[b].first; y; y = f->next[y])
+        for (uint32_t k = f->readers[y]; k < f->readers[y + 1] && k < f->readers[y] + MANY; k++) {
+            uint32_t c = group_of(f, f->reader[k]);
+            if (c != a && c != b && c != GROUP_NONE && may_reduce(f, c) && !fuse_rows_conflict(f, a, c))
+                bytes += take_marked(f, c, b, &s);
+        }
+    return bytes;
+}
+
 struct verdict fuse_judge(struct fuser *f, uint32_t a, uint32_t b, bool paths)
 {
     const char *why = incompatible(f, a, b);
@@ -443,7 +531,8 @@ struct verdict fuse_judge(struct fuser *f, uint32_t a, uint32_t b, bool paths)
             why = "the rows that are reduced cross the ends of those that are read";
         v = why ? reject(why) : accept(JOIN_ROWS);
     }
-    if (v.join != JOIN_NONE && fuse_costs_more(f, a, b, v.join, LAUNCH_BYTES + saved_bytes(f, a, b)))
+    double saved = LAUNCH_BYTES + saved_bytes(f, a, b) + (v.join == JOIN_ROWS ? reused_bytes(f, a, b) : 0);
+    if (v.join != JOIN_NONE && fuse_costs_more(f, a, b, v.join, saved))
         return reject(v.join == JOIN_PADDED ? "a pad would compute its operand for too many elements"
                       : "one kernel would compute with fewer lanes, which costs more than it saves");
     return v.join != JOIN_NONE && paths && fuse_indirect_path(f, a, b)

@@ -441,8 +441,8 @@ static void choose_prefetch(const struct caps *caps, const struct reduce_facts *
     s->column_reduce.ahead = (uint16_t)(small ? (ROWS_AHEAD + f->len - 1) / len * f->len : ROWS_AHEAD);
 }
 
-/* Vectors of results of a task whose rows are read from left to right, a page of each: where rows lie pages apart, one
- * vector's elements are too few in a page for the processor to prefetch them.  0: one vector, whose sums stay in
+/* Vectors of results of a task whose rows are read from left to right, a page of each: where rows are a page or longer,
+ * one vector's elements are too few in a page for the processor to prefetch them.  0: one vector, whose sums stay in
  * registers. */
 static uint16_t row_vectors(const struct caps *caps, const struct reduce_facts *f, const struct schedule *s)
 {
@@ -450,7 +450,7 @@ static uint16_t row_vectors(const struct caps *caps, const struct reduce_facts *
     int64_t inner = reduce_inner(f, s->column_reduce.axes), width = s->width, vectors = PAGE / (width * f->element);
     int64_t arrays = inner ? shape_count(&f->kept) / inner : 0;
     if (caps->is_gpu || f->symbolic || f->prologue || s->column_reduce.short_rows || f->bytes < MANY_BYTES ||
-        f->bytes <= caps->l2_bytes || inner * f->element < 2 * PAGE || f->len < LONG)
+        f->bytes <= caps->l2_bytes || inner * f->element < PAGE || f->len < LONG)
         return 0;
     while (vectors > 1 && (inner % (vectors * width) ||
                            arrays * (inner / (vectors * width)) < TASKS * (int64_t)caps->threads))
