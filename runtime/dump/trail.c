@@ -63,8 +63,8 @@ bool trail_make(struct trail *t, const struct graph *captured, const struct dump
                              .stand_ins = kernels ? &t->stand_ins : NULL};
     bool ok = (!mark || mark_nodes(g, "")) && passes_run(g, &o);
     if (!ok && kernels && captured->symbols && g->err.code == KL_ERR_COMPILE)
-        err_set(e, KL_ERR_COMPILE, "graph @%s has kernels for single values of its symbols only (%.400s), so these need "
-                "values: --bind NAME=NUMBER", captured->name, g->err.msg);
+        err_set(e, KL_ERR_COMPILE, "graph @%s has kernels for single values of its symbols only (%.400s), so they "
+                "need values: --bind NAME=NUMBER", captured->name, g->err.msg);
     else if (!ok)
         err_set(e, g->err.code, "%s", g->err.msg);
     graph_free(g);
