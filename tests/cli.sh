@@ -514,7 +514,16 @@ check 'opt with symbols' 0 '= sub %w, %[0-9]* : f32\[n\]$' "$kiln" opt "$tmp/siz
 check 'opt that binds one' 0 '^  symbol m 0..8$' "$kiln" opt "$tmp/sizes.kir" --bind n=5
 check 'opt that binds all' 0 'start(6) count(5) step(1) : f32\[5\]' "$kiln" opt "$tmp/sizes.kir" --bind n=5 --bind=m=2
 check 'dump with symbols' 0 'f32\[2\*n+1\]' "$kiln" dump "$tmp/sizes.kir" --stage fused
-check 'dump that needs numbers' 1 'symbol n has no value yet' "$kiln" dump "$tmp/sizes.kir" --stage scheduled
+check 'dump that needs numbers' 1 'for single values of its symbols only (.*--bind NAME=NUMBER' \
+    "$kiln" dump "$tmp/sizes.kir" --stage scheduled
+for target in cuda hip glsl; do
+    check "kernels with symbols for $target" 0 'slots' "$kiln" dump tests/text/agree_symbolic_gather.kir \
+        --stage source --target $target
+done
+check 'kernels with symbols' 0 'slot [0-9]* most 75' "$kiln" dump tests/text/agree_symbolic_gather.kir \
+    --stage scheduled --device cpu
+check 'kernels of one value' 0 'loop' "$kiln" dump tests/text/agree_symbolic_gather.kir --stage scheduled --bind b=2 \
+    --bind l=3
 check 'bench of a size' 0 '^fused  *[0-9.]* [mu]s' "$kiln" bench "$tmp/sizes.kir" --rounds 3 --bind n=7 --bind m=0
 check 'bench without a size' 1 'symbol n is: give --bind n=NUMBER' "$kiln" bench "$tmp/sizes.kir" --rounds 3
 check 'dump that has them' 0 'group 0' "$kiln" dump "$tmp/sizes.kir" --stage fused --bind n=5 --bind m=2
@@ -649,6 +658,21 @@ else
     check 'run a model on .npy' 0 '= -1.0 -2.0$' "$kiln" run "$tmp/neg.onnx" --input 0="$tmp/x.npy" --unfused
     check 'run a model that reads a shape' 0 '^return 0 "y" : f32\[2,1\] = -1.0 -2.0$' \
         "$kiln" run "$tmp/shaped.onnx" --input x="$tmp/x.pb" --input shape="$tmp/shape.pb"
+    twice="--input x=$tmp/x.npy --input x=$tmp/one.npy"
+    check 'run a model twice' 0 '^return 0 "y" : f32\[1\] = ' "$kiln" run "$tmp/neg.onnx" $twice
+    check 'both results' 0 '^return 0 "y" : f32\[2\] = -1.0 -2.0$' "$kiln" run "$tmp/neg.onnx" $twice
+    check 'a file for each run' 0 '= -1.0 -2.0$' sh -c "'$kiln' run '$tmp/neg.onnx' $twice --output y='$tmp/r0.npy' \
+        --output y='$tmp/r1.npy' && '$kiln' run '$tmp/neg.onnx' --input x='$tmp/r0.npy' --output y='$tmp/r2.npy' && \
+        '$kiln' run '$tmp/neg.onnx' --input x='$tmp/r2.npy'"
+    check 'lengths that determine a shape' 1 'each length is compiled for itself: .*has to be known while recording' \
+        "$kiln" run "$tmp/shaped.onnx" --input x="$tmp/x.pb" --input x="$tmp/one.npy" --input shape="$tmp/shape.pb"
+    check 'other numbers of arrays' 1 "input 'shape' is given 2 times, and another 3 times" "$kiln" run \
+        "$tmp/shaped.onnx" --input x="$tmp/x.pb" --input shape="$tmp/shape.pb" --input x="$tmp/x.pb" \
+        --input shape="$tmp/shape.pb" --input x="$tmp/x.pb"
+    if "$kiln" devices | grep -q '^cpu *[^- ]'; then
+        check 'one program for both' 0 '2 runs; those after the first built 0 graphs' "$kiln" run "$tmp/neg.onnx" \
+            $twice --device cpu
+    fi
     check 'summary of a model' 0 '^  x  f32  \[N\]$' "$kiln" summary "$tmp/neg.onnx"
     check 'its weights' 0 '^total: 0 tensors, 0 elements' "$kiln" summary "$tmp/neg.onnx"
     check 'a model without values' 1 "input 0 'x' has no value" "$kiln" run "$tmp/neg.onnx"

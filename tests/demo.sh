@@ -96,6 +96,18 @@ for counter in graphs_built compiles; do
     else bad "$counter grew with the steps"; fi
 done
 
+# A shorter last batch of an epoch builds nothing: as many programs as with three batches of 100.
+steps equal_batches KILN_THREADS=1 -- --batch 100
+steps cnn_equal_batches KILN_THREADS=1 -- --arch cnn --batch 100 --epochs 1
+steps cnn_last_batch KILN_THREADS=1 -- --arch cnn --epochs 1
+built() { sed -n 's/^graphs_built: //p' "$scratch/$1.out"; }
+for pair in 'base equal_batches' 'cnn_last_batch cnn_equal_batches'; do
+    # shellcheck disable=SC2086
+    set -- $pair
+    if [ -n "$(built "$1")" ] && [ "$(built "$1")" = "$(built "$2")" ]; then ok; else
+        bad "$1: graphs_built $(built "$1"), $2: $(built "$2")"; fi
+done
+
 # With a folder to keep kernels in, the second process compiles nothing, whatever its numbers.
 keep="KILN_CACHE_DIR=$scratch/cache"
 steps cold KILN_THREADS=1 "$keep" -- && same cold

@@ -33,8 +33,9 @@ const struct cli_command cli_commands[] = {
      "           [--output NAME=FILE.npy] [--bf16-bits] [--bind SYMBOL=NUMBER] [--device DEVICE] [--unfused]\n"
      "           [--schedules FILE]",
      "run the graph; outputs that go to no file are printed; a NAME is a number, a leaf's or return's name in\n"
-     "      quotes, or the %x of a return; symbols are what the arrays' shapes say; --bf16-bits: .npy arrays of u16\n"
-     "      hold bits of bf16",
+     "      quotes, or the %x of a return; symbols are what the arrays' shapes say; a model is run once for each\n"
+     "      --input of one NAME, on one program for all lengths where its operators allow that; --bf16-bits: .npy\n"
+     "      arrays of u16 hold bits of bf16",
      cli_run},
     {"compile", "FILE.. -o FILE.o --header FILE.h [--emit object|c] [--prefix NAME] [--target TARGET]\n"
      "           [--bind SYMBOL=NUMBER] [--unfused] [--schedules FILE] [--weights inside|file]",

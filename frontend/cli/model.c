@@ -14,6 +14,9 @@ struct cli_model {
     kl_model_value *in, *out;
     int64_t (*dims)[KL_MAX_RANK];        /* of inputs */
     struct job_array *array;             /* arrays for the inputs; bytes NULL: none */
+    uint32_t runs;                       /* of kiln run */
+    struct job_array *given;             /* of each run in turn, which `array` then refers to; or NULL */
+    int64_t (*lengths)[KL_MAX_RANK];     /* of inputs in the graph, symbols among them; NULL: those of the arrays */
     kl_tensor *t;                        /* inputs, then outputs */
     struct cli_values values;            /* of symbols */
 };
@@ -26,8 +29,11 @@ bool cli_is_model(const char *path)
 
 static void cli_model_free(struct cli_model *c)
 {
-    for (uint32_t i = 0; c->array && i < c->nin; i++)
-        mem_free(c->array[i].bytes);
+    struct job_array *owned = c->given ? c->given : c->array;
+    for (uint32_t i = 0; owned && i < (c->given ? c->runs : 1) * c->nin; i++)
+        mem_free(owned[i].bytes);
+    mem_free(c->given);
+    mem_free(c->lengths);
     mem_free(c->in);
     mem_free(c->out);
     mem_free(c->dims);
@@ -216,7 +222,8 @@ static bool model_tensors(struct cli_model *c, kl_device d, bool numbers)
         char *zeros = a->bytes ? NULL : mem_alloc(bytes + 1);
         if (!a->bytes && !zeros)
             return cli_error("out of memory"), false;
-        c->t[i] = kl_input(d, v->dtype, v->rank, c->dims[i], a->bytes ? a->array.data : zeros);
+        c->t[i] = c->lengths ? kl_input_symbolic(d, v->dtype, v->rank, c->lengths[i], c->dims[i], a->array.data)
+                             : kl_input(d, v->dtype, v->rank, c->dims[i], a->bytes ? a->array.data : zeros);
         mem_free(zeros);
         if (kl_check(c->t[i]) != KL_OK)
             return cli_error("%s", kl_last_error()), false;
@@ -227,7 +234,17 @@ static bool model_tensors(struct cli_model *c, kl_device d, bool numbers)
 
 /* ---- kiln run ---- */
 
-static bool show_or_write(struct job *j, const struct cli_model *c, uint32_t k)
+/* Is it the `run`-th --output (from 0) of output k? */
+static bool output_of_run(const struct job *j, const struct cli_model *c, unsigned bind, uint32_t k, uint32_t run)
+{
+    uint32_t before = 0;
+    for (unsigned i = 0; i <= bind; i++)
+        before += !strcmp(j->bind[i].option, "--output") && value_meant(&j->bind[i], c->out, c->nout) == k;
+    return !strcmp(j->bind[bind].option, "--output") && value_meant(&j->bind[bind], c->out, c->nout) == k &&
+           (c->runs == 1 || before == run + 1);
+}
+
+static bool show_or_write(struct job *j, const struct cli_model *c, uint32_t k, uint32_t run)
 {
     kl_tensor t = c->t[c->nin + k];
     int64_t dims[KL_MAX_RANK];
@@ -240,7 +257,7 @@ static bool show_or_write(struct job *j, const struct cli_model *c, uint32_t k)
     if (!ok)
         cli_error("%s", data ? kl_last_error() : "out of memory");
     for (unsigned i = 0; ok && i < j->nbind; i++)
-        if (!strcmp(j->bind[i].option, "--output") && value_meant(&j->bind[i], c->out, c->nout) == k) {
+        if (output_of_run(j, c, i, k, run)) {
             ok = cli_write_array(j->bind[i].value, dtype, &s, data, j->bf16_bits);
             written = true;
         }
@@ -266,26 +283,160 @@ static bool outputs_named(const struct job *j, const struct cli_model *c)
     return true;
 }
 
-static bool all_given(const struct cli_model *c)
+/* Reads the arrays of all runs: run r takes the r-th --input of each name, or the only one. */
+static bool arrays_of_runs(struct cli_model *c, struct job *j)
 {
-    for (uint32_t i = 0; i < c->nin; i++)
-        if (!c->array[i].bytes)
-            return cli_error("input %u '%s' has no value: give --input %u=FILE", i, c->in[i].name, i), false;
-    return true;
+    uint32_t *times = mem_alloc((c->nin + 1) * sizeof *times);
+    bool ok = times != NULL || !cli_error("out of memory");
+    c->runs = 1;
+    for (unsigned k = 0; ok && k < j->nbind; k++) {
+        if (!strcmp(j->bind[k].option, "--output"))
+            continue;
+        uint32_t i = strcmp(j->bind[k].option, "--input") ? c->nin : value_meant(&j->bind[k], c->in, c->nin);
+        if (strcmp(j->bind[k].option, "--input"))
+            ok = !cli_error("%s: a model has inputs and outputs only", j->bind[k].option);
+        else if (i == c->nin)
+            ok = !cli_error("--input: the model has no input '%.*s'", (int)j->bind[k].name_len, j->bind[k].name);
+        else if (++times[i] > c->runs)
+            c->runs = times[i];
+    }
+    for (uint32_t i = 0; ok && i < c->nin; i++)
+        if (!times[i])
+            ok = !cli_error("input %u '%s' has no value: give --input %u=FILE", i, c->in[i].name, i);
+        else if (times[i] != 1 && times[i] != c->runs)
+            ok = !cli_error("input '%s' is given %u times, and another %u times", c->in[i].name, times[i], c->runs);
+    if (ok && !(c->given = mem_alloc(((size_t)c->runs * c->nin + 1) * sizeof *c->given)))
+        ok = !cli_error("out of memory");
+    memset(times, 0, times ? (c->nin + 1) * sizeof *times : 0);
+    for (unsigned k = 0; ok && k < j->nbind; k++) {
+        if (strcmp(j->bind[k].option, "--input"))
+            continue;
+        uint32_t i = value_meant(&j->bind[k], c->in, c->nin);
+        struct job_array *a = &c->given[(size_t)times[i]++ * c->nin + i];
+        a->from = &j->bind[k];
+        ok = cli_read_array(j->bind[k].value, &a->bytes, &a->array);
+    }
+    mem_free(times);
+    return ok;
 }
 
-/* Runs outside of a trace, where values that determine a shape can be read. */
+static const struct job_array *array_of_run(const struct cli_model *c, uint32_t run, uint32_t i)
+{
+    const struct job_array *a = &c->given[(size_t)run * c->nin + i];
+    return a->bytes ? a : &c->given[i];
+}
+
+static bool run_begins(struct cli_model *c, struct job *j, uint32_t run)
+{
+    for (uint32_t i = 0; i < c->nin; i++)
+        c->array[i] = *array_of_run(c, run, i);
+    return model_shapes(c, &j->values);
+}
+
+/* The name of a length as that of a symbol, or another one for names that no symbol can have. */
+static const char *length_name(const char *name, uint32_t i, int axis, char *buf, size_t size)
+{
+    static const char letters[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.";
+    bool fits = name && strlen(name) < 24 && strspn(name, letters) == strlen(name) && strcspn(name, letters + 52);
+    if (fits)
+        return name;
+    snprintf(buf, size, "in%u.%d", i, axis);
+    return buf;
+}
+
+/* Lengths that differ among the runs become symbols, bounded by the runs.  false: there are none, or an array's rank
+ * is another one. */
+static bool find_lengths(struct cli_model *c)
+{
+    bool any = false;
+    c->lengths = mem_alloc((c->nin + 1) * sizeof *c->lengths);
+    for (uint32_t i = 0; c->lengths && i < c->nin; i++) {
+        const struct shape *first = &array_of_run(c, 0, i)->array.shape;
+        for (uint32_t k = 0; k < first->rank; k++) {
+            const char *name = c->in[i].rank == (int)first->rank ? c->in[i].symbol[k] : NULL;
+            int64_t low = first->dim[k], high = low;
+            char buf[24];
+            /* all axes with the name have one symbol, so all of them are within its bounds */
+            for (uint32_t r = 0; r < c->runs; r++)
+                for (uint32_t m = 0; m < c->nin; m++) {
+                    const struct shape *s = &array_of_run(c, r, m)->array.shape;
+                    for (uint32_t x = 0; x < s->rank; x++) {
+                        const char *other = c->in[m].rank == (int)s->rank ? c->in[m].symbol[x] : NULL;
+                        if ((m != i || x != k) && !(name && other && !strcmp(name, other)))
+                            continue;
+                        low = s->dim[x] < low ? s->dim[x] : low;
+                        high = s->dim[x] > high ? s->dim[x] : high;
+                    }
+                }
+            for (uint32_t r = 0; r < c->runs; r++)
+                if (array_of_run(c, r, i)->array.shape.rank != first->rank)
+                    return false;
+            c->lengths[i][k] = low == high ? low : kl_symbol(length_name(name, i, (int)k, buf, sizeof buf), low, high);
+            any |= low != high;
+        }
+    }
+    return any;
+}
+
+/* Calls the model, in a trace in which lengths are symbols. */
+static bool call_with_lengths(struct cli_model *c, kl_device d)
+{
+    kl_trace_begin("model");
+    bool ok = model_tensors(c, d, true) && model_tensors(c, d, false) &&
+              kl_model_call(c->m, c->nin, c->t, c->nout, c->t + c->nin) == KL_OK;
+    for (uint32_t k = 0; ok && k < c->nout; k++)
+        kl_keep(c->t[c->nin + k]);
+    if (!ok)
+        kl_trace_abandon();
+    return ok && kl_trace_end() == KL_OK;
+}
+
+/* Calls the model outside of a trace, where values that determine a shape can be read. */
+static bool call_with_numbers(struct cli_model *c, kl_device d)
+{
+    if (!model_tensors(c, d, true) || !model_tensors(c, d, false))
+        return false;
+    return kl_model_call(c->m, c->nin, c->t, c->nout, c->t + c->nin) == KL_OK ||
+           cli_error("%s", kl_last_error()) == CLI_OK;
+}
+
+static bool model_run_once(struct cli_model *c, struct job *j, uint32_t run)
+{
+    kl_device d = j->device_name ? kl_device_named(j->device_name) : kl_device_default();
+    if (!run_begins(c, j, run))
+        return false;
+    bool ok = c->lengths && call_with_lengths(c, d);
+    if (!ok && c->lengths) {
+        fprintf(stderr, "kiln: each length is compiled for itself: %s\n", kl_last_error());
+        mem_free(c->lengths);
+        c->lengths = NULL;
+        kl_clear_error();
+    }
+    ok = ok || call_with_numbers(c, d);
+    for (uint32_t k = 0; ok && k < c->nout; k++)
+        ok = show_or_write(j, c, k, run);
+    for (uint32_t i = c->lengths ? c->nin : 0; ok && i < c->nin + c->nout; i++)
+        kl_release(c->t[i]); /* a trace's inputs have ended with it */
+    return ok;
+}
+
 bool cli_model_run(struct job *j)
 {
-    struct cli_model c = {0};
-    bool ok = model_load(&c, j->file, j->device_name) && outputs_named(j, &c) && model_arrays(&c, j->bind, j->nbind) &&
-              all_given(&c) && model_shapes(&c, &j->values);
-    kl_device d = j->device_name ? kl_device_named(j->device_name) : kl_device_default();
-    ok = ok && model_tensors(&c, d, true) && model_tensors(&c, d, false);
-    if (ok && kl_model_call(c.m, c.nin, c.t, c.nout, c.t + c.nin) != KL_OK)
-        ok = cli_error("%s", kl_last_error()) == CLI_OK;
-    for (uint32_t k = 0; ok && k < c.nout; k++)
-        ok = show_or_write(j, &c, k);
+    struct cli_model c = {.runs = 1};
+    bool ok = model_load(&c, j->file, j->device_name) && outputs_named(j, &c) && arrays_of_runs(&c, j);
+    if (ok && (c.runs == 1 || !find_lengths(&c))) {
+        mem_free(c.lengths);
+        c.lengths = NULL;
+    }
+    int64_t graphs = 0;
+    for (uint32_t run = 0; ok && run < c.runs; run++) {
+        ok = model_run_once(&c, j, run);
+        graphs = run ? graphs : kl_counter("graphs_built");
+    }
+    graphs = kl_counter("graphs_built") - graphs;
+    if (ok && c.runs > 1)
+        fprintf(stderr, "kiln: %u runs; those after the first built %lld graphs%s%s\n", c.runs, (long long)graphs,
+                graphs && c.lengths ? ": " : "", graphs && c.lengths ? kl_trace_miss() : "");
     cli_model_free(&c);
     return ok;
 }

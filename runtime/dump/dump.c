@@ -35,7 +35,7 @@ const char *dump_stage_names(void)
     return names + 1;
 }
 
-static bool is_graph_stage(const char *stage)
+bool dump_is_graph_stage(const char *stage)
 {
     const struct stage *s = stage_by_name(stage);
     return s && is_graph(s);
@@ -134,7 +134,7 @@ static bool put_graph_stage(const struct trail *trail, const struct dump_request
 static bool put_for_gpu(const struct trail *trail, const struct dump_request *r, struct text *t, FILE *f, struct err *e)
 {
     struct caps caps;
-    struct program *p = gpu_caps(r->target, &caps, e) ? dump_plan(trail->graph[trail->n - 1], &caps, r->fuse, e) : NULL;
+    struct program *p = gpu_caps(r->target, &caps, e) ? dump_plan(trail, &caps, r->fuse, e) : NULL;
     bool ok = p && (r->form == DUMP_TEXT || err_set(e, KL_ERR_ARGUMENT,
                                                     "kernels for a GPU are text: they have no picture"));
     if (ok && !strcmp(r->stage, "schedules"))
@@ -154,7 +154,7 @@ bool dump_write(const struct graph *captured, const struct dump_request *r, FILE
     if (ok && html) {
         trail_plan(&trail, r);
         html_page(&trail, captured, r, &t);
-    } else if (ok && is_graph_stage(r->stage)) {
+    } else if (ok && dump_is_graph_stage(r->stage)) {
         ok = put_graph_stage(&trail, r, &t, e);
     } else if (ok) {
         ok = gpu ? put_for_gpu(&trail, r, &t, f, e) : put_code_stage(&trail, r, &t, e);

@@ -4,12 +4,16 @@
 #include "ir/text/text.h"
 #include "runtime/runtime.h"
 
+/* ---- dump.c ---- */
+bool dump_is_graph_stage(const char *stage);
+
 /* ---- trail.c ---- */
 enum { TRAIL_STAGES = 8 };
 struct trail {
     const char *name[TRAIL_STAGES]; /* of the graph stages, in order */
     struct graph *graph[TRAIL_STAGES];
     uint32_t n;
+    struct stand_ins stand_ins; /* what is in the last graph's sizes in place of symbols */
     struct program *program;   /* NULL: not planned, or `why` has the reason */
     const struct backend *backend; /* NULL: only the interpreter */
     struct err why;
@@ -19,8 +23,8 @@ struct trail {
 bool trail_make(struct trail *t, const struct graph *captured, const struct dump_request *r, bool mark, struct err *e);
 /* plans it; sets the program, or the reason why there is none */
 void trail_plan(struct trail *t, const struct dump_request *r);
-/* with the user's schedules */
-struct program *dump_plan(const struct graph *g, const struct caps *caps, bool fuse, struct err *e);
+/* The program of the last graph, with the user's schedules; one for all values of symbols has none. */
+struct program *dump_plan(const struct trail *t, const struct caps *caps, bool fuse, struct err *e);
 void trail_free(struct trail *t);
 /* The path of the captured node from which node r of a marked stage comes: its number, or "12/0/3" for node 3 of region
  * 0 of node 12; "": unknown. */

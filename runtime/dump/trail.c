@@ -56,18 +56,28 @@ bool trail_make(struct trail *t, const struct graph *captured, const struct dump
         return err_set(e, KL_ERR_MEMORY, "out of memory dumping @%s", captured->name);
     if (r->device >= 0)
         graph_move(g, graph_device(g), (unsigned)r->device);
-    bool ok = (!mark || mark_nodes(g, "")) &&
-              passes_run(g, &(struct pass_options){.fuse = r->fuse, .verify = true, .in_pairs = device_in_pairs(g),
-                                                   .processor = device_processor(g), .dump = keep_stage, .ctx = t});
-    if (!ok)
+    /* kernels are those for all values of symbols; graphs are shown with the symbols */
+    bool kernels = r->form != DUMP_HTML && r->stage && !dump_is_graph_stage(r->stage);
+    struct pass_options o = {.fuse = r->fuse, .verify = true, .in_pairs = device_in_pairs(g),
+                             .processor = device_processor(g), .dump = keep_stage, .ctx = t,
+                             .stand_ins = kernels ? &t->stand_ins : NULL};
+    bool ok = (!mark || mark_nodes(g, "")) && passes_run(g, &o);
+    if (!ok && kernels && captured->symbols && g->err.code == KL_ERR_COMPILE)
+        err_set(e, KL_ERR_COMPILE, "graph @%s has kernels for single values of its symbols only (%.400s), so they "
+                "need values: --bind NAME=NUMBER", captured->name, g->err.msg);
+    else if (!ok)
         err_set(e, g->err.code, "%s", g->err.msg);
     graph_free(g);
     return ok && (!t->why.code || err_set(e, t->why.code, "%s", t->why.msg));
 }
 
-struct program *dump_plan(const struct graph *g, const struct caps *caps, bool fuse, struct err *e)
+struct program *dump_plan(const struct trail *t, const struct caps *caps, bool fuse, struct err *e)
 {
+    const struct graph *g = t->graph[t->n - 1];
     const struct sched_section *s;
+    const struct target_set one = {&(struct target){.caps = caps}, 1};
+    if (t->stand_ins.n)
+        return program_plan_symbolic(g, &t->stand_ins, &one, e);
     const struct tuned *tuned = tuned_for(graph_devices(g));
     return schedules_of(g->name, fuse, &s, e) ? program_plan_with(g, caps, s, tuned, NULL, e) : NULL;
 }
@@ -85,7 +95,7 @@ void trail_plan(struct trail *t, const struct dump_request *r)
             caps = own;
         }
     }
-    t->program = t->backend ? dump_plan(g, &caps, r->fuse, &t->why) : program_plan(g, &caps, true, &t->why);
+    t->program = t->backend ? dump_plan(t, &caps, r->fuse, &t->why) : program_plan(g, &caps, true, &t->why);
 }
 
 void trail_free(struct trail *t)

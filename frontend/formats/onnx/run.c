@@ -372,7 +372,11 @@ static bool run_fold(struct node *n, bool demanded, bool *large)
     r->depth++;
     for (uint32_t i = 0; i < onnx_nin(n); i++) {
         struct value *v = onnx_value(n, i);
-        if (v && v->set && !run_know(n, v, i)) {
+        bool lengths = v && v->set && v->known && v->known->symbolic;
+        if (lengths)
+            onnx_fails(n, KL_ERR_SHAPE, "the value of operand %u has to be known while recording; it has a symbolic "
+                       "length", i);
+        if (lengths || (v && v->set && !run_know(n, v, i))) {
             r->depth--;
             return false;
         }
@@ -535,7 +539,7 @@ static bool run_takes_symbols(const struct node *n)
         onnx_hard_swish, onnx_softmax, onnx_identity, onnx_is_inf, onnx_leaky_relu, onnx_variadic, onnx_mod, onnx_prelu,
         onnx_pow, onnx_relu, onnx_shrink, onnx_sign, onnx_softsign, onnx_thresholded_relu, onnx_where, onnx_gemm,
         onnx_matmul, onnx_reduce, onnx_concat, onnx_flatten, onnx_gather, onnx_pad, onnx_reshape, onnx_shape,
-        onnx_slice, onnx_squeeze, onnx_expand, onnx_size, onnx_trilu, onnx_split, onnx_transpose, onnx_unsqueeze,
+        onnx_slice, onnx_squeeze, onnx_transpose, onnx_unsqueeze, onnx_expand, onnx_size, onnx_trilu, onnx_split,
         onnx_average_pool, onnx_max_pool, onnx_batch_norm,
         onnx_conv, onnx_dropout, onnx_global_pool, onnx_layer_norm, onnx_rnn};
     for (size_t i = 0; i < sizeof fn / sizeof *fn; i++)
