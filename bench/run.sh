@@ -113,6 +113,8 @@ for name in "${names[@]}"; do
         continue
     fi
     if [ "$name" = models ]; then peer_for_models; fi
+    # an installation of peers is used, but not made for the one case of `symbols` that has them
+    if [ "$name" = symbols ] && [ -e "$folder/../peers/ready" ]; then peers_for_peers; fi
     if [ "$name" = peers ] || [ "$name" = gpt2 ]; then peers_for_peers; fi
     if [ "$name" = gpt2 ]; then llmc_for_gpt2; fi
     if [ "$name" = peers ]; then

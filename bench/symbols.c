@@ -3,12 +3,18 @@
  *   mlp, gpt, gpt-step,  300 random (batch, length) pairs: what was built and compiled for them, the process's memory,
  *   lstm, lstm-step      and for some the time beside that of a program for this shape, by turns on one thread
  *   host                 a frozen step of one small kernel: the host's time with a symbol and without
- *   text                 1000 training steps on batches of sentences, each as long as its longest, beside batches that
- *                        are all as long as the longest sentence there is
+ *   text                 1000 training steps on batches of sentences, each as long as its longest: time and memory of
+ *   text-longest         the same with batches that are all as long as the longest sentence there is
+ *   text-torch, text-jax the same as `text` in PyTorch (torch.compile, dynamic) and in JAX (a compile for each length),
+ *                        by peers/text_turns.py, where build/peers has them; memory is that of the process at most, so
+ *                        it is comparable only where one case is run alone
  */
+#define _GNU_SOURCE
+#include "bench/peers/peer.h"
 #include "bench.h"
 #include "models.h"
 #include <kiln/train/modules.h>
+#include <signal.h>
 #include <sys/resource.h>
 
 enum { LSTM_IN = 32, LSTM_WIDTH = 128 };
@@ -262,40 +268,81 @@ static bool compare_host(struct bench *b, struct state *s)
 
 /* ---- text of sentences ---- */
 
-/* Of a batch the longest sentence; most sentences are short. */
-static int64_t longest(void)
+/* The longest sentence of each batch; most sentences are short.  The same numbers whatever ran before. */
+static const int64_t *text_lengths(void)
 {
-    int64_t most = 0;
-    for (int i = 0; i < MOST_BATCH; i++) {
-        double u = random_below(1 << 20) / (double)(1 << 20);
-        int64_t length = 4 + (int64_t)(u * u * u * (MOST_LENGTH - 3));
-        most = length > most ? length : most;
-    }
-    return most;
+    static int64_t length[STEPS];
+    uint32_t state = 7;
+    for (int i = 0; i < STEPS && !length[STEPS - 1]; i++)
+        for (int k = 0; k < MOST_BATCH; k++) {
+            state = state * 1664525u + 1013904223u;
+            double u = (state >> 8) / (double)(1 << 24);
+            int64_t sentence = 4 + (int64_t)(u * u * u * (MOST_LENGTH - 3));
+            length[i] = sentence > length[i] ? sentence : length[i];
+        }
+    return length;
 }
 
-static bool run_text(struct bench *b, struct state *s)
+static void print_text(const char *what, int steps, double all, double memory)
 {
-    static struct samples took[2];
-    static int64_t length[STEPS];
-    for (int i = 0; i < STEPS; i++)
-        length[i] = longest();
-    for (int k = 0; k < 2; k++) {
-        struct built before = built_now();
-        double start = measure_cpu_now();
-        for (int i = 0; i < STEPS; i++) {
-            double from = measure_cpu_now();
-            if (!step_gpt_train(s, !k, MOST_BATCH, k ? MOST_LENGTH : length[i]))
-                return false;
-            if (i)
-                samples_add(&took[k], measure_cpu_now() - from);
-        }
-        const char *what = k ? "all as long as the longest" : "symbolic length";
-        printf("text      %-34s %7.2f s in all, %.0f MB at most\n", what, measure_cpu_now() - start, megabytes());
-        print_built("text", what, before);
-        bench_add(b, "text", k ? "longest" : "symbolic", 1, &took[k], "us", 0, 0);
+    printf("text      %-34s %5d steps, %7.2f s in all, %.0f MB at most\n", what, steps, all, memory);
+    fflush(stdout);
+}
+
+static bool run_text(struct bench *b, struct state *s, bool symbolic)
+{
+    static struct samples took;
+    const char *what = symbolic ? "symbolic length" : "all as long as the longest";
+    struct built before = built_now();
+    double start = measure_cpu_now();
+    took.n = 0;
+    for (int i = 0; i < STEPS; i++) {
+        double from = measure_cpu_now();
+        if (!step_gpt_train(s, symbolic, MOST_BATCH, symbolic ? text_lengths()[i] : MOST_LENGTH))
+            return false;
+        if (i)
+            samples_add(&took, measure_cpu_now() - from);
     }
+    print_text(what, STEPS, measure_cpu_now() - start, megabytes());
+    print_built("text", what, before);
+    bench_add(b, symbolic ? "text" : "text-longest", symbolic ? "symbolic" : "longest", 1, &took, "us", 0, 0);
     return true;
+}
+
+/* PyTorch or JAX; false: it failed on the way.  Where there is none, nothing is printed. */
+static bool run_peer(struct bench *b, const char *system)
+{
+    static struct samples took;
+    const char *python = getenv("KILN_TEST_PYTHON"), *here = getenv("KILN_TEST_PEERS");
+    char script[512], number[6][12], name[32], line[128];
+    const int64_t numbers[6] = {size.layers, size.width, size.heads, size.tokens, size.batch, size.vocabulary};
+    char *argv[] = {(char *)python, (char *)"-W", (char *)"ignore", script, (char *)system, number[0], number[1],
+                    number[2], number[3], number[4], number[5], NULL};
+    struct peer p;
+    double all = 0, memory = 0, seconds;
+    snprintf(script, sizeof script, "%s/text_turns.py", here ? here : ".");
+    snprintf(name, sizeof name, "text-%s", system);
+    for (int i = 0; i < 6; i++)
+        snprintf(number[i], sizeof number[i], "%lld", (long long)numbers[i]);
+    signal(SIGPIPE, SIG_IGN);
+    if (!peer_start(&p, 1, getenv("KILN_TEST_MKL"), argv) || !fgets(line, sizeof line, p.from)) {
+        peer_end(&p);
+        return true;
+    }
+    took.n = 0;
+    int i = 0;
+    for (; i < STEPS; i++) {
+        fprintf(p.to, "%lld\n", (long long)text_lengths()[i]);
+        if (fflush(p.to) || !fgets(line, sizeof line, p.from) || sscanf(line, "%lf %lf", &seconds, &memory) != 2)
+            break;
+        all += seconds;
+        samples_add(&took, seconds);
+        if (i % 250 == 249)
+            print_text(name, i + 1, all, memory);
+    }
+    peer_end(&p);
+    bench_add(b, name, system, 1, &took, "us", 0, 0);
+    return i == STEPS;
 }
 
 int main(int argc, char **argv)
@@ -320,7 +367,10 @@ int main(int argc, char **argv)
     ok = ok && (!bench_wants(&b, "lstm") || compare_pairs(&b, "lstm", step_lstm_forward, &s, MOST_BATCH));
     ok = ok && (!bench_wants(&b, "lstm-step") || compare_pairs(&b, "lstm-step", step_lstm_train, &s, MOST_BATCH));
     ok = ok && (!bench_wants(&b, "host") || compare_host(&b, &s));
-    ok = ok && (!bench_wants(&b, "text") || run_text(&b, &s));
+    ok = ok && (!bench_wants(&b, "text") || run_text(&b, &s, true));
+    ok = ok && (!bench_wants(&b, "text-longest") || run_text(&b, &s, false));
+    ok = ok && (!bench_wants(&b, "text-torch") || run_peer(&b, "torch"));
+    ok = ok && (!bench_wants(&b, "text-jax") || run_peer(&b, "jax"));
     gpt_close(&s.gpt);
     mlp_close(&s.mlp);
     lstm_close(&s.lstm);

@@ -129,8 +129,9 @@ check compile 0 'step_run for x86-64-v3: 1 kernels, [0-9]* bytes' "$kiln" compil
 check 'what a compiled step takes' 0 'float \*state_w;.*f32\[2\]: read, and given' cat "$tmp/step.h"
 check 'compile for a processor' 0 'sizes_run for x86-64-v4' "$kiln" compile "$tmp/sizes.kir" -o "$tmp/sizes.o" \
     --header "$tmp/sizes.h" --bind n=4 --bind m=2 --cpu x86-64-v4
-check 'compile without a symbol' 1 'symbol m has no value: give --bind m=NUMBER' "$kiln" compile "$tmp/sizes.kir" \
+check 'compile for all values of a symbol' 0 'sizes_run for x86-64-v3' "$kiln" compile "$tmp/sizes.kir" \
     -o "$tmp/sizes.o" --header "$tmp/sizes.h" --bind n=4
+check 'what it takes' 0 'int64_t length_m; .*m, from' cat "$tmp/sizes.h"
 check 'compile for an unknown processor' 1 "no processor is called 'z80'" "$kiln" compile "$tmp/step.kir" \
     -o "$tmp/step.o" --header "$tmp/step.h" --cpu z80
 check 'compile without a header' 2 'needs a file, -o and --header' "$kiln" compile "$tmp/step.kir" -o "$tmp/step.o"

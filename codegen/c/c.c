@@ -184,8 +184,8 @@ static bool c_object(const struct object_parts *o, uint32_t n, const struct caps
     struct text t = {0};
     bool ok = true;
     (void)target;
-    text_put(&t, "%s#define IMAGE_STRUCT struct KILN_ALIAS\n%s%s\n", prelude, image_format,
-             runner);
+    text_put(&t, "%s#define IMAGE_STRUCT struct KILN_ALIAS\n#define IMAGE_FN KILN_FN\n%s%s\n", prelude,
+             image_format, runner);
     for (uint32_t i = 0; i < n && ok; i++) {
         ok = c_kernels(&t, &o[i], e);
         c_image(&t, &o[i]);

@@ -11,7 +11,7 @@
 
 typedef void kiln_kernel(void *const *buf, const u64 *slot, i64 begin, i64 end);
 
-enum { KILN_OK = 0, KILN_BAD_ARGUMENT = 1, KILN_NO_MEMORY = 2 };
+enum { KILN_OK = 0, KILN_BAD_ARGUMENT = 1, KILN_NO_MEMORY = 2, KILN_BAD_LENGTH = 3 };
 struct kiln_run {
     const char *image;
     kiln_kernel *const *kernel;
@@ -32,6 +32,13 @@ struct kiln_frame {
 KILN_FN size_t kiln_round(size_t n) { return (n + 63) / 64 * 64; }
 KILN_FN const struct image *kiln_head(const struct kiln_run *r) { return (const struct image *)(const void *)r->image; }
 KILN_FN const void *kiln_at(const struct kiln_run *r, u32 offset) { return r->image + offset; }
+
+/* A size of the program for the symbols' values of this run. */
+KILN_FN i64 kiln_size(const struct kiln_run *r, i64 size)
+{
+    const struct image *m = kiln_head(r);
+    return image_size_at((const struct image_symbol *)kiln_at(r, m->symbol), m->nsymbol, size, r->slot + m->nslot);
+}
 
 KILN_FN void *kiln_place(const struct kiln_frame *f, const struct image_loc *l, int worker)
 {
@@ -55,11 +62,12 @@ KILN_FN void kiln_run_kernel(const struct kiln_frame *f, const struct image_comm
 {
     const struct image_kernel *k =
         (const struct image_kernel *)kiln_at(f->run, kiln_head(f->run)->kernel) + c->kernel;
-    int parts = k->grain && k->extent / f->run->workers ? f->run->workers : 1;
+    i64 extent = image_extent_at(k, (const struct image_step *)kiln_at(f->run, k->active), f->run->slot);
+    int parts = k->grain && extent / f->run->workers ? f->run->workers : 1;
 #if defined(_OPENMP)
 #pragma omp parallel for num_threads(parts) if (parts > 1) schedule(static, 1)
 #endif
-    for (int part = 0; part < parts; part++) kiln_part(f, c, k->extent, part, parts);
+    for (int part = 0; part < parts; part++) kiln_part(f, c, extent, part, parts);
 }
 
 static void kiln_run_commands(const struct kiln_frame *f, u32 program);
@@ -74,6 +82,8 @@ struct kiln_loop {
     char *more, *second, *arena;
 };
 
+KILN_FN size_t kiln_loop_bytes(const struct kiln_loop *l, u32 i) { return (size_t)kiln_size(l->f->run, l->bytes[i]); }
+
 KILN_FN void kiln_round_of(const struct kiln_loop *l, u32 which, const void *const *in, void *const *out)
 {
     struct kiln_frame sub = {l->f->run, in, NULL, out, l->arena};
@@ -86,7 +96,7 @@ KILN_FN void kiln_aim(const struct kiln_loop *l, int second)
     char *at = l->second;
     for (u32 i = 0; i < l->n->carried; i++) {
         l->out[i] = second ? (void *)at : l->result[i];
-        at += kiln_round((size_t)l->bytes[l->n->nin + i]);
+        at += kiln_round(kiln_loop_bytes(l, l->n->nin + i));
     }
 }
 
@@ -111,13 +121,14 @@ KILN_FN void kiln_while(const struct kiln_loop *l)
 KILN_FN void kiln_scan(const struct kiln_loop *l, void *const *operand)
 {
     const struct image_region *n = l->n;
-    for (i64 k = 0; k < n->length; k++) {
-        size_t at = (size_t)(n->reverse ? n->length - 1 - k : k), length = (size_t)n->length;
+    i64 rounds = kiln_size(l->f->run, n->length);
+    for (i64 k = 0; k < rounds; k++) {
+        size_t at = (size_t)(n->reverse ? rounds - 1 - k : k), length = (size_t)rounds;
         for (u32 i = n->carried; i < n->carried + n->scanned; i++)
-            l->in[i] = (const char *)operand[i] + at * ((size_t)l->bytes[i] / length);
+            l->in[i] = (const char *)operand[i] + at * (kiln_loop_bytes(l, i) / length);
         for (u32 i = n->carried; i < n->nout; i++)
-            l->out[i] = (char *)l->result[i] + at * ((size_t)l->bytes[n->nin + i] / length);
-        kiln_aim(l, (n->length - 1 - k) & 1);
+            l->out[i] = (char *)l->result[i] + at * (kiln_loop_bytes(l, n->nin + i) / length);
+        kiln_aim(l, (rounds - 1 - k) & 1);
         kiln_round_of(l, 0, l->in, l->out);
         kiln_carry(l);
     }
@@ -146,7 +157,7 @@ KILN_FN void kiln_run_region(const struct kiln_frame *f, const struct image_comm
     else kiln_scan(&l, operand);
     for (u32 i = 0; i < n->carried; i++)
         if (l.in[i] != l.result[i] && l.bytes[n->nin + i])
-            memcpy(l.result[i], l.in[i], (size_t)l.bytes[n->nin + i]);
+            memcpy(l.result[i], l.in[i], kiln_loop_bytes(&l, n->nin + i));
 }
 
 static void kiln_run_commands(const struct kiln_frame *f, u32 program)
@@ -159,7 +170,8 @@ static void kiln_run_commands(const struct kiln_frame *f, u32 program)
             kiln_run_kernel(f, c);
         } else if (c->kind == IMAGE_COPY) {
             void *to = kiln_place(f, &l[0], 0), *from = kiln_place(f, &l[1], 0);
-            if (to != from && c->bytes) memcpy(to, from, (size_t)c->bytes);
+            i64 bytes = kiln_size(f->run, c->bytes);
+            if (to != from && bytes) memcpy(to, from, (size_t)bytes);
         } else {
             kiln_run_region(f, c);
         }
@@ -197,8 +209,24 @@ KILN_FN size_t kiln_workspace_bytes(const void *image)
     return p.worker + (size_t)kiln_workers() * p.each + 63;
 }
 
-/* pointer: inputs, states, returned values; those of states that are NULL get what the image has. */
-KILN_FN int kiln_run(const void *image, kiln_kernel *const *kernel, const void **pointer, const u64 *slot, void *given,
+/* Are the symbols' values behind the slots within their bounds?  Slots that are lengths get their values. */
+KILN_FN bool kiln_symbols_fit(const struct kiln_run *r, u64 *slot)
+{
+    const struct image *m = kiln_head(r);
+    const struct image_symbol *s = (const struct image_symbol *)kiln_at(r, m->symbol);
+    const struct image_slot *l = (const struct image_slot *)kiln_at(r, m->slot);
+    for (u32 i = 0; i < m->nsymbol; i++)
+        if ((i64)slot[m->nslot + i] < s[i].low || (i64)slot[m->nslot + i] > s[i].high) return false;
+    for (u32 i = 0; i < m->nslot; i++)
+        if (l[i].steps)
+            slot[i] = image_float((u64)image_compute((const struct image_step *)kiln_at(r, l[i].length), l[i].steps,
+                                                     slot), l[i].mantissa, l[i].exponent);
+    return true;
+}
+
+/* pointer: inputs, states, returned values; those of states that are NULL get what the image has.  slot: the slots,
+ * then the symbols' values. */
+KILN_FN int kiln_run(const void *image, kiln_kernel *const *kernel, const void **pointer, u64 *slot, void *given,
                      size_t size)
 {
     const struct image *m = (const struct image *)image;
@@ -207,10 +235,11 @@ KILN_FN int kiln_run(const void *image, kiln_kernel *const *kernel, const void *
     const struct image_out *o = (const struct image_out *)kiln_at(&r, m->out);
     const m_i64 *bytes = (const m_i64 *)kiln_at(&r, m->pointer);
     const m_u32 *weight = m->weight ? (const m_u32 *)kiln_at(&r, m->weight) : NULL;
+    if (!kiln_symbols_fit(&r, slot)) return KILN_BAD_LENGTH;
     for (u32 i = 0; i < m->ninput + m->nstate + m->nreturn; i++) {
         u32 inside = weight && i >= m->ninput && i - m->ninput < m->nstate ? weight[i - m->ninput] : 0;
         if (!pointer[i] && inside) pointer[i] = kiln_at(&r, inside);
-        if (!pointer[i] && bytes[i]) return KILN_BAD_ARGUMENT;
+        if (!pointer[i] && kiln_size(&r, bytes[i])) return KILN_BAD_ARGUMENT;
     }
     void *own = given ? NULL : malloc(kiln_workspace_bytes(image));
     if (!given && !own) return KILN_NO_MEMORY;
@@ -230,7 +259,7 @@ KILN_FN int kiln_run(const void *image, kiln_kernel *const *kernel, const void *
     kiln_run_commands(&f, m->program);
     for (u32 i = 0; i < m->nout; i++)
         if (o[i].later >= 0 && o[i].bytes)
-            memcpy((void *)(uintptr_t)pointer[o[i].pointer], out[i], (size_t)o[i].bytes);
+            memcpy((void *)(uintptr_t)pointer[o[i].pointer], out[i], (size_t)kiln_size(&r, o[i].bytes));
     free(own);
     return KILN_OK;
 }

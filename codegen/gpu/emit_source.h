@@ -42,7 +42,7 @@ struct emitter {
     uint8_t *role;                /* per value, if there is a unit: the enum source_role of a tile */
     /* per value, for an asynchronous unit: the sums are in the variables of value `of` from number `at` on, because
      * products add to them in place */
-    struct sums { val of; uint32_t at; } *sums;
+    struct sums { val of; uint32_t at; bool changed; } *sums; /* changed: products have been added to them since */
     bool fenced;                  /* the variables are fenced, because products of a batch have begun */
     struct phase phase;           /* the phase that is being emitted */
     val copies;                   /* for COPIES_LATE: the first copy whose elements are not stored yet; 0: there is
@@ -98,8 +98,15 @@ unsigned source_elements(const struct emitter *m, val v); /* number of variables
 void source_matrix_load(struct emitter *m, val v);  /* if there is a unit, each of these handles a whole tile */
 void source_matrix_store(struct emitter *m, val v);
 void source_matrix_mma(struct emitter *m, val v);
-/* The number of the variable of tile v that belongs to variable m->col of tile m->tile. */
-unsigned source_matrix_variable(const struct emitter *m, val v);
+/* The variable of tile v that belongs to variable m->col of tile m->tile. */
+void source_matrix_name(const struct emitter *m, val v, char out[MAX_OPERAND]);
+struct sums source_matrix_place(const struct emitter *m, val v, unsigned n); /* variable n of tile v */
+/* While roles are found for m->unit: */
+bool source_matrix_stride(const struct emitter *m, val v);   /* is v a constant that offsets can have? */
+bool source_matrix_chained(struct emitter *m, val v); /* makes v, sums that are converted to halves, a factor a */
+bool source_matrix_whole(const struct emitter *m, val v);    /* is v no factor, or no tile? */
+bool source_matrix_shape(struct emitter *m, val v);   /* gives a tile that is no factor its role */
+bool source_matrix_folds(const struct emitter *m, const struct linst *i); /* can the unit's lanes do fold i? */
 void source_matrix_number(struct emitter *m, val v);  /* element m->col of the numbers of rows or columns */
 void source_matrix_fold(struct emitter *m, val v);
 void source_matrix_factor(struct emitter *m, val v);  /* sums that are converted to a factor */
@@ -115,6 +122,8 @@ bool source_matrix_in_place(const struct emitter *m, val v); /* does v use the v
 bool source_panel_place(const struct emitter *m, uint32_t b, val index, char *out, size_t size);
 void source_async_load(struct emitter *m, val v);
 void source_async_mma(struct emitter *m, val v);
+/* Wait v has completed all products: from here on their sums may be read. */
+void source_async_settle(struct emitter *m, val v);
 
 /* ---- source_panels.c ---- */
 void source_begin_phases(struct emitter *m);      /* at the start of a block: the barriers with phases */

@@ -116,16 +116,18 @@ static const char nvidia_async_prelude[] =
  * multiple of 8 up to 256; the numbers below are for 8 columns.  In the terms of mma.sync above, with warp = lane / 32,
  * the elements of a lane are:
  *     sum row 16 warp + group (d2 d3: + 8); column 2 number + 0, 1
- * Both factors are in shared memory.  A matrix descriptor says where: bits 0 to 13 are the address / 16, bits 16 to 29
- * the leading byte offset / 16, bits 32 to 45 the stride byte offset / 16, bits 62 and 63 the swizzle mode, where 1 is
- * 128 bytes.  The stride is the distance from 8 rows of 128 bytes to the next 8 rows, 1024.  If rows are along the
- * contraction, the leading offset is not used; if rows are along the tile's other dimension, it is the distance from a
- * panel to the next. */
+ *     a   as of mma.sync, of rows from 16 warp on
+ * b is in shared memory, a may be in registers instead.  A matrix descriptor says where: bits 0 to 13 are the address /
+ * 16, bits 16 to 29 the leading byte offset / 16, bits 32 to 45 the stride byte offset / 16, bits 62 and 63
+ * the swizzle mode, where 1 is 128 bytes.  The stride is the distance from 8 rows of 128 bytes to the next 8 rows,
+ * 1024.  If rows are along the contraction, the leading offset is not used; if rows are along the tile's other
+ * dimension, it is the distance from a panel to the next. */
 const struct matrix_unit matrix_nvidia_async = {
     .prelude = nvidia_async_prelude,
     .caps = {.subgroup = 128, .m = 64, .n = 8, .k = 16, .dtypes = 1u << KL_F16 | 1u << KL_BF16, .most_n = 256,
-             .async = 1},
+             .async = 1, .chains = 1},
     .dtypes = nvidia_async_dtypes,
+    .a = {.elements = 8},
     .sum = {4, {.div = 4, .mod = 8, .scale = 1, .at = {0, 0, 8, 8}, .div2 = 32, .mod2 = 4, .scale2 = 16},
                {.div = 1, .mod = 4, .scale = 2, .at = {0, 1, 0, 1}}},
 };

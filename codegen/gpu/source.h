@@ -31,7 +31,8 @@ struct matrix_unit {
                                      ..) and mma_bf16 */
     struct mma_caps caps;
     uint32_t (*dtypes)(const char *arch); /* the dtypes of factors on this architecture, as a set of bits */
-    struct fragment a, b, sum;    /* an asynchronous unit has only the one of sums */
+    struct fragment a, b, sum;    /* an asynchronous unit has only the one of sums, and a's
+                                     number of elements */
     /* the prelude has rows_2(registers .., row) and rows_4, and their transposing forms rows_2_turned and
      * rows_4_turned, which load a matrix of 8x8 halves into each register; lane number lane gives the address of row
      * lane % 8 of matrix lane / 8 % 4 */

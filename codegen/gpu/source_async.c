@@ -2,9 +2,9 @@
  * wgmma).
  *
  * A factor is a descriptor of its tile's place.  Sums are variables that products add to in place: the unit writes them
- * after the statement, so a copy of such a variable could have the old value.  A kernel is emitted for the unit only if
- * each sum is the c of at most one product or the next value of its own carry.  In other kernels each thread has the
- * whole of every tile. */
+ * after the statement, so a copy of such a variable could have the old value.  So products are added in place to sums
+ * that have no other use; other tiles are computed element by element, from sums whose products are complete.  In
+ * kernels that the unit cannot process each thread has the whole of every tile. */
 #include "emit_source.h"
 #include <inttypes.h>
 #include <string.h>
@@ -96,24 +96,36 @@ bool source_panel_place(const struct emitter *m, uint32_t b, val index, char *ou
 
 static bool is_sum(const struct emitter *m, val v) { return m->role[v] == ROLE_SUM || m->role[v] == ROLE_SUM_USED; }
 
-static bool has_shape(const struct emitter *m, const struct linst *i)
-{
-    return i->dtype == KL_F32 && i->rows == m->d->matrix_async->caps.m && i->cols % COLUMNS == 0;
-}
-
 static bool make_sum(struct emitter *m, val v, val of, uint32_t at)
 {
     m->role[v] = ROLE_SUM;
-    m->sums[v] = (struct sums){of, at};
-    return has_shape(m, &m->k->inst[v]);
+    m->sums[v] = (struct sums){of, at, false};
+    return m->k->inst[v].dtype == KL_F32 && m->k->inst[v].rows == m->unit->caps.m && m->k->inst[v].cols % COLUMNS == 0;
 }
 
-/* A value that is changed in place may have one use only. */
-static bool use_sum(struct emitter *m, val v)
+/* Reads the elements of v, which products may not change before. */
+static bool read_sum(struct emitter *m, val v)
 {
-    bool in_place = m->k->inst[v].op == L_CARRY || m->k->inst[v].op == L_MMA;
-    bool ok = m->role[v] == ROLE_SUM || (is_sum(m, v) && !in_place);
-    m->role[v] = ROLE_SUM_USED;
+    if (is_sum(m, v))
+        m->role[v] = ROLE_SUM_USED;
+    return source_matrix_whole(m, v) && !m->sums[v].changed;
+}
+
+/* May products be added to v in place?  Then that is its only use. */
+static bool in_place(const struct emitter *m, val v)
+{
+    bool variables = m->k->inst[v].op == L_CARRY || m->k->inst[v].op == L_MMA;
+    return variables && m->role[v] == ROLE_SUM && !m->sums[v].changed;
+}
+
+/* A tile that is computed element by element. */
+static bool take_elements(struct emitter *m, val v)
+{
+    const struct linst *i = &m->k->inst[v];
+    bool ok = i->op == L_INDEX || (read_sum(m, i->a) && read_sum(m, i->b) && read_sum(m, i->c));
+    if (m->role[v] != ROLE_A && !(ok = ok && source_matrix_shape(m, v)))
+        return false;
+    m->sums[v] = (struct sums){v, 0, false};
     return ok;
 }
 
@@ -122,6 +134,8 @@ static bool take_factor(struct emitter *m, val v, enum source_role role)
     const struct linst *i = &m->k->inst[v];
     struct linear l;
     bool depth = (role == ROLE_A ? i->cols : i->rows) == DEPTH;
+    if (role == ROLE_A && i->op == L_OP(P_CAST))
+        return m->role[v] == ROLE_A && depth;
     if (i->op != L_LOAD || !depth || m->k->inst[i->d].imm != panels_of(m, i)->id || (m->role[v] && m->role[v] != role))
         return false;
     m->role[v] = (uint8_t)role;
@@ -130,14 +144,24 @@ static bool take_factor(struct emitter *m, val v, enum source_role role)
 
 static bool take_product(struct emitter *m, val v)
 {
-    const struct linst *i = &m->k->inst[v], *c = &m->k->inst[i->c];
-    const struct mma_caps *u = &m->d->matrix_async->caps;
-    bool in_place = c->op == L_CARRY || c->op == L_MMA;
-    if (i->kind != MMA_ASYNC || !is_sum(m, i->c) || i->cols > u->most_n)
+    const struct linst *i = &m->k->inst[v];
+    const struct mma_caps *u = &m->unit->caps;
+    if (i->kind != MMA_ASYNC || !is_sum(m, i->c) || i->cols > u->most_n || !take_factor(m, i->a, ROLE_A) ||
+        !take_factor(m, i->b, ROLE_B) || !(u->dtypes >> m->k->inst[i->a].dtype & 1))
         return false;
-    bool ok = take_factor(m, i->a, ROLE_A) && take_factor(m, i->b, ROLE_B) && use_sum(m, i->c);
-    return make_sum(m, v, in_place ? m->sums[i->c].of : v, in_place ? m->sums[i->c].at : 0) && ok &&
-           u->dtypes >> m->k->inst[i->a].dtype & 1;
+    if (!in_place(m, i->c))
+        return read_sum(m, i->c) && make_sum(m, v, v, 0);
+    m->sums[i->c].changed = true;
+    return make_sum(m, v, m->sums[i->c].of, m->sums[i->c].at);
+}
+
+/* A next value that is not in the variables of its carry is copied to them. */
+static bool take_next(struct emitter *m, const struct linst *i)
+{
+    if (!m->k->inst[i->b].cols || !is_sum(m, i->b) || m->sums[i->b].of != i->a)
+        return read_sum(m, i->b);
+    m->sums[i->b].changed = true;
+    return m->role[i->b] == ROLE_SUM;
 }
 
 static bool take(struct emitter *m, val v)
@@ -145,40 +169,45 @@ static bool take(struct emitter *m, val v)
     const struct linst *i = &m->k->inst[v];
     switch (i->op) {
     case L_LOOP:
-        return i->kind != LOOP_BLOCK || i->rows == m->d->matrix_async->caps.subgroup;
+        return i->kind != LOOP_BLOCK || i->rows == m->unit->caps.subgroup;
     case L_LOAD:
-        return !panels_of(m, i)->panel_rows == !i->cols;
+        if (!i->cols || panels_of(m, i)->panel_rows)
+            return !panels_of(m, i)->panel_rows == !i->cols;
+        return source_matrix_stride(m, i->d) && take_elements(m, v);
     case L_MMA:
         return take_product(m, v);
-    case L_SPLAT:
-        return !i->cols || make_sum(m, v, v, 0);
-    case L_CARRY:
-        return !i->cols || (is_sum(m, i->a) && m->sums[i->a].of == i->a && make_sum(m, v, v, 0));
     case L_OUT:
-        return !i->cols || (is_sum(m, i->a) && make_sum(m, v, m->sums[i->a].of, m->sums[i->a].at));
+        if (!is_sum(m, i->a))
+            return !i->cols || take_elements(m, v);
+        return make_sum(m, v, m->sums[i->a].of, m->sums[i->a].at);
     case L_COLUMNS:
-        return is_sum(m, i->a) && i->imm % COLUMNS == 0 &&
+        return is_sum(m, i->a) && read_sum(m, i->a) && i->imm % COLUMNS == 0 &&
                make_sum(m, v, m->sums[i->a].of,
-                        m->sums[i->a].at + (uint32_t)i->imm / COLUMNS * m->d->matrix_async->sum.elements);
+                        m->sums[i->a].at + (uint32_t)i->imm / COLUMNS * m->unit->sum.elements);
+    case L_LANE_REDUCE:
+        return !i->cols || (source_matrix_folds(m, i) && take_elements(m, v));
     case L_NEXT:
-        return !m->k->inst[i->b].cols || (is_sum(m, i->b) && m->sums[i->b].of == i->a && use_sum(m, i->b));
+        return take_next(m, i);
     case L_STORE:
     case L_ATOMIC:
         return !m->k->buf[i->imm].panel_rows &&
-               (!m->k->inst[i->b].cols || (is_sum(m, i->b) && !i->c && m->k->inst[i->d].op == L_CONST));
+               (!m->k->inst[i->b].cols || (read_sum(m, i->b) && read_sum(m, i->c) && source_matrix_stride(m, i->d)));
     default:
-        return !i->cols;
+        return !i->cols || take_elements(m, v);
     }
 }
 
 bool source_async(struct emitter *m)
 {
-    bool products = false, ok = m->d->matrix_async;
-    for (val v = 1; ok && v < m->k->ninst; v++) {
-        ok = take(m, v);
-        products |= m->k->inst[v].op == L_MMA;
+    bool products = false, ok = true;
+    for (val v = 1; v < m->k->ninst; v++) {
+        const struct linst *i = &m->k->inst[v];
+        products |= i->op == L_MMA;
+        ok &= i->op != L_MMA || m->k->inst[i->a].op != L_OP(P_CAST) || source_matrix_chained(m, i->a);
     }
-    for (val v = 1; ok && v < m->k->ninst; v++)
+    for (val v = 1; ok && products && v < m->k->ninst; v++)
+        ok = take(m, v);
+    for (val v = 1; ok && products && v < m->k->ninst; v++)
         ok = !(m->k->inst[v].op == L_LOAD && m->k->inst[v].cols && !m->role[v]);
     return ok && products;
 }
@@ -186,8 +215,10 @@ bool source_async(struct emitter *m)
 bool source_matrix_in_place(const struct emitter *m, val v)
 {
     const struct linst *i = &m->k->inst[v];
-    return source_is_async(m) && (i->op == L_NEXT ? m->k->inst[i->b].cols
-                                  : i->cols && (i->op == L_OUT || i->op == L_COLUMNS));
+    if (!source_is_async(m))
+        return false;
+    return i->op == L_NEXT ? m->k->inst[i->b].cols && is_sum(m, i->b) && m->sums[i->b].of == i->a
+                           : i->cols && is_sum(m, v) && m->sums[v].of != v;
 }
 
 /* ---- text ---- */
@@ -210,18 +241,29 @@ void source_async_load(struct emitter *m, val v)
     text_put(m->t, ");\n");
 }
 
+static void put_sums(struct emitter *m, struct sums first, unsigned n, const char *form)
+{
+    for (unsigned e = 0; e < n; e++) {
+        text_put(m->t, e ? ", " : "");
+        text_put(m->t, form, first.of, first.at + e);
+    }
+}
+
 /* PTX's statement, which adds products to d.  Its operands: d, the descriptors of a and b, whether d is added to, the
- * signs of a and b, and whether the rows of a and of b are along the tile's other dimension. */
+ * signs of a and b, and whether the rows of a and of b are along the tile's other dimension.  a may be four registers
+ * instead, of which nothing else is said. */
 void source_async_mma(struct emitter *m, val v)
 {
     const struct linst *i = &m->k->inst[v], *a = &m->k->inst[i->a], *b = &m->k->inst[i->b];
     const char *type = dtype_name(a->dtype);
-    unsigned n = source_elements(m, v);
-    for (unsigned e = 0; m->sums[v].of == v && e < n; e++) {
+    bool registers = a->op != L_LOAD;
+    unsigned n = source_elements(m, v), own = m->sums[v].of == v ? n : 0, next = n;
+    for (unsigned e = 0; e < own; e++) {
+        struct sums c = source_matrix_place(m, i->c, e);
         source_line(m);
-        text_put(m->t, "f32 v%u_%u = v%u_%u;\n", v, e, m->sums[i->c].of, m->sums[i->c].at + e);
+        text_put(m->t, "f32 v%u_%u = v%u_%u;\n", v, e, c.of, c.at);
     }
-    if (!m->fenced) {
+    if (!m->fenced || own) { /* after registers have changed */
         source_line(m);
         text_put(m->t, "products_fence();\n");
         m->fenced = true;
@@ -230,9 +272,47 @@ void source_async_mma(struct emitter *m, val v)
     text_put(m->t, "asm volatile(\"wgmma.mma_async.sync.aligned.m64n%uk16.f32.%s.%s {", i->cols, type, type);
     for (unsigned e = 0; e < n; e++)
         text_put(m->t, "%s%%%u", e ? ", " : "", e);
-    text_put(m->t, "}, %%%u, %%%u, 1, 1, 1, %d, %d;\" : ", n, n + 1, !along_contraction(a, ROLE_A),
-             !along_contraction(b, ROLE_B));
-    for (unsigned e = 0; e < n; e++)
-        text_put(m->t, "%s\"+f\"(v%u_%u)", e ? ", " : "", m->sums[v].of, m->sums[v].at + e);
-    text_put(m->t, " : \"l\"(v%u), \"l\"(v%u));\n", i->a, i->b);
+    if (registers)
+        text_put(m->t, "}, {%%%u, %%%u, %%%u, %%%u}, ", n, n + 1, n + 2, n + 3);
+    else
+        text_put(m->t, "}, %%%u, ", n);
+    next += registers ? 4 : 1;
+    if (registers)
+        text_put(m->t, "%%%u, 1, 1, 1, %d;\" : ", next, !along_contraction(b, ROLE_B));
+    else
+        text_put(m->t, "%%%u, 1, 1, 1, %d, %d;\" : ", next, !along_contraction(a, ROLE_A),
+                 !along_contraction(b, ROLE_B));
+    put_sums(m, m->sums[v], n, "\"+f\"(v%u_%u)");
+    text_put(m->t, " : ");
+    if (registers)
+        put_sums(m, (struct sums){i->a, 0, false}, 4, "\"r\"(v%u_%u)");
+    else
+        text_put(m->t, "\"l\"(v%u)", i->a);
+    text_put(m->t, ", \"l\"(v%u));\n", i->b);
+}
+
+/* Does another instruction than a product or a carry's next value read sums of the variables of value `of`? */
+static bool is_read(const struct emitter *m, val of)
+{
+    for (val v = 1; v < m->k->ninst; v++)
+        if (m->role[v] == ROLE_SUM_USED && m->sums[v].of == of)
+            return true;
+    return false;
+}
+
+/* A compiler does not know that the variables change until the wait.  The empty statement, which may change them, keeps
+ * it from reading them before. */
+void source_async_settle(struct emitter *m, val wait)
+{
+    for (val v = wait; v-- > 1;) {
+        const struct linst *i = &m->k->inst[v];
+        if ((i->op == L_WAIT && i->kind == ASYNC_PRODUCTS) || i->op == L_LOOP || i->op == L_END)
+            return;
+        if (i->op != L_MMA || m->sums[v].of != v || !is_read(m, v))
+            continue;
+        source_line(m);
+        text_put(m->t, "asm volatile(\"\" : ");
+        put_sums(m, m->sums[v], source_elements(m, v), "\"+f\"(v%u_%u)");
+        text_put(m->t, " :: \"memory\");\n");
+    }
 }

@@ -12,7 +12,7 @@ enum { NEAR = 1 << 20 };          /* limit of a stride: offsets in a tile's rows
 
 /* ---- which kernels ---- */
 
-static bool is_stride(const struct emitter *m, val v)
+bool source_matrix_stride(const struct emitter *m, val v)
 {
     const struct linst *i = &m->k->inst[v];
     return i->op == L_CONST && (int64_t)i->imm >= 0 && i->imm < NEAR;
@@ -30,18 +30,18 @@ static bool source_matrix_take(struct emitter *m, val v, enum source_role role)
 static bool is_factor(struct emitter *m, val v, enum source_role role)
 {
     const struct linst *i = &m->k->inst[v];
-    const struct mma_caps *c = &m->d->matrix->caps;
+    const struct mma_caps *c = &m->unit->caps;
     bool whole = role == ROLE_A ? i->rows % c->m == 0 && i->cols % c->k == 0 : i->rows % c->k == 0 &&
         i->cols % c->n == 0;
-    return i->op == L_LOAD && whole && c->dtypes >> i->dtype & 1 && !i->b && is_stride(m, i->d) &&
+    return i->op == L_LOAD && whole && c->dtypes >> i->dtype & 1 && !i->b && source_matrix_stride(m, i->d) &&
         source_matrix_take(m, v, role);
 }
 
 /* May v, sums that are converted to the dtype of factors, be a factor a? */
-static bool is_chained(struct emitter *m, val v)
+bool source_matrix_chained(struct emitter *m, val v)
 {
     const struct linst *i = &m->k->inst[v];
-    const struct mma_caps *c = &m->d->matrix->caps;
+    const struct mma_caps *c = &m->unit->caps;
     return c->chains && i->op == L_OP(P_CAST) && m->k->inst[i->a].dtype == KL_F32 && i->rows % c->m == 0 &&
            i->cols % c->k == 0 && c->dtypes >> i->dtype & 1 && source_matrix_take(m, v, ROLE_A);
 }
@@ -49,54 +49,56 @@ static bool is_chained(struct emitter *m, val v)
 /* The role of a tile that is no factor, by its shape; ROLE_NONE: it is no tile of the unit. */
 static enum source_role role_of_shape(const struct emitter *m, const struct linst *i)
 {
-    const struct mma_caps *c = &m->d->matrix->caps;
+    const struct mma_caps *c = &m->unit->caps;
     bool rows = i->rows % c->m == 0, cols = i->cols % c->n == 0;
     return rows && cols ? ROLE_SUM : rows && i->cols == 1 ? ROLE_COLUMN : cols && i->rows == 1 ? ROLE_ROW : ROLE_NONE;
 }
 
-static bool is_whole(const struct emitter *m, val v)
+bool source_matrix_whole(const struct emitter *m, val v)
 {
-    return !m->k->inst[v].cols || m->role[v] == ROLE_SUM || m->role[v] == ROLE_COLUMN || m->role[v] == ROLE_ROW;
+    return !m->k->inst[v].cols || (m->role[v] && m->role[v] != ROLE_A && m->role[v] != ROLE_B);
 }
 
 /* Gives a tile that is no factor its role.  Its operands are no factors either. */
-static bool take_shape(struct emitter *m, val v)
+bool source_matrix_shape(struct emitter *m, val v)
 {
     const struct linst *i = &m->k->inst[v];
     enum source_role role = role_of_shape(m, i);
-    bool operands = is_whole(m, i->a) && is_whole(m, i->b) && is_whole(m, i->c);
+    bool operands = source_matrix_whole(m, i->a) && source_matrix_whole(m, i->b) && source_matrix_whole(m, i->c);
     return role && (operands || i->op == L_LOAD || i->op == L_INDEX) && source_matrix_take(m, v, role);
 }
 
 /* A fold is done within the lanes that have a row, or leaves whole fragments. */
-static bool is_fold(const struct emitter *m, const struct linst *i)
+bool source_matrix_folds(const struct emitter *m, const struct linst *i)
 {
-    return m->d->matrix->caps.chains && m->role[i->a] == ROLE_SUM &&
-           (i->cols == 1 || i->cols % m->d->matrix->caps.n == 0) &&
-           m->k->inst[i->a].rows == m->d->matrix->caps.m;
+    return m->unit->caps.chains && i->cols && source_matrix_whole(m, i->a) && m->k->inst[i->a].cols > 1 &&
+           (i->cols == 1 || i->cols % m->unit->caps.n == 0) &&
+           m->k->inst[i->a].rows == m->unit->caps.m;
 }
 
 static bool has_text(struct emitter *m, val v)
 {
     const struct linst *i = &m->k->inst[v];
-    const struct mma_caps *c = &m->d->matrix->caps;
+    const struct mma_caps *c = &m->unit->caps;
     switch (i->op) {
     case L_LOOP:
         return i->kind != LOOP_BLOCK || i->rows == c->subgroup;
     case L_LOAD:
-        return !i->cols || m->role[v] || (is_stride(m, i->d) && is_whole(m, i->b) && take_shape(m, v));
+        return !i->cols || m->role[v] || (source_matrix_stride(m, i->d) && source_matrix_whole(m, i->b) &&
+                                          source_matrix_shape(m, v));
     case L_MMA:
         return i->kind == MMA_ANY && m->role[i->c] == ROLE_SUM && source_matrix_take(m, v, ROLE_SUM);
     case L_COLUMNS:
-        return m->role[i->a] == ROLE_SUM && i->rows == c->m && i->imm % c->n == 0 && take_shape(m, v);
+        return m->role[i->a] == ROLE_SUM && i->rows == c->m && i->imm % c->n == 0 && source_matrix_shape(m, v);
     case L_LANE_REDUCE:
-        return !i->cols || (is_fold(m, i) && take_shape(m, v));
+        return !i->cols || (source_matrix_folds(m, i) && source_matrix_shape(m, v));
     case L_NEXT:
-        return !m->k->inst[i->b].cols || is_whole(m, i->b);
+        return !m->k->inst[i->b].cols || source_matrix_whole(m, i->b);
     case L_STORE:
-        return !m->k->inst[i->b].cols || (is_whole(m, i->b) && is_whole(m, i->c) && is_stride(m, i->d));
+        return !m->k->inst[i->b].cols || (source_matrix_whole(m, i->b) && source_matrix_whole(m, i->c) &&
+                                          source_matrix_stride(m, i->d));
     default:
-        return !i->cols || m->role[v] == ROLE_A || take_shape(m, v);
+        return !i->cols || m->role[v] == ROLE_A || source_matrix_shape(m, v);
     }
 }
 
@@ -104,24 +106,24 @@ static bool has_text(struct emitter *m, val v)
 static bool take_factors(struct emitter *m, val v)
 {
     const struct linst *i = &m->k->inst[v];
-    return (is_factor(m, i->a, ROLE_A) || is_chained(m, i->a)) && is_factor(m, i->b, ROLE_B);
+    return (is_factor(m, i->a, ROLE_A) || source_matrix_chained(m, i->a)) && is_factor(m, i->b, ROLE_B);
 }
 
 void source_matrix(struct emitter *m)
 {
-    if (source_async(m)) {
-        m->unit = m->d->matrix_async;
+    m->unit = m->d->matrix_async;
+    if (m->unit && source_async(m))
         return;
-    }
+    m->unit = m->d->matrix;
     memset(m->role, 0, m->k->ninst);
-    bool products = false, ok = m->d->matrix;
+    bool products = false, ok = m->unit;
     for (val v = 1; ok && v < m->k->ninst; v++) {
         products |= m->k->inst[v].op == L_MMA;
         ok = m->k->inst[v].op != L_MMA || take_factors(m, v);
     }
     for (val v = 1; ok && products && v < m->k->ninst; v++)
         ok = has_text(m, v);
-    m->unit = ok && products ? m->d->matrix : NULL;
+    m->unit = ok && products ? m->unit : NULL;
 }
 
 /* ---- variables ---- */
@@ -171,7 +173,14 @@ static unsigned axis_at(const struct fragment_axis *x, unsigned elements, unsign
     return x->at[e];
 }
 
-unsigned source_matrix_variable(const struct emitter *m, val v)
+struct sums source_matrix_place(const struct emitter *m, val v, unsigned n)
+{
+    bool elsewhere = source_is_async(m) && m->sums[v].of;
+    return (struct sums){elsewhere ? m->sums[v].of : v, n + (elsewhere ? m->sums[v].at : 0), false};
+}
+
+/* The number of the variable of tile v that belongs to variable m->col of tile m->tile. */
+static unsigned source_matrix_variable(const struct emitter *m, val v)
 {
     const struct fragment *f = &m->unit->sum;
     unsigned part = m->col / f->elements, e = m->col % f->elements, role = m->role[v];
@@ -181,6 +190,12 @@ unsigned source_matrix_variable(const struct emitter *m, val v)
     return role == ROLE_COLUMN
                ? part / across * axis_count(&f->row, f->elements) + axis_number(&f->row, f->elements, e)
                : part % across * axis_count(&f->col, f->elements) + axis_number(&f->col, f->elements, e);
+}
+
+void source_matrix_name(const struct emitter *m, val v, char out[MAX_OPERAND])
+{
+    struct sums p = source_matrix_place(m, v, source_matrix_variable(m, v));
+    snprintf(out, MAX_OPERAND, "v%u_%u", p.of, p.at);
 }
 
 /* The row and the column of variable n of a tile that is no factor, from the lane's first element on. */
@@ -208,8 +223,8 @@ unsigned source_elements(const struct emitter *m, val v)
         return 1;
     if (!m->unit)
         return (unsigned)i->rows * i->cols;
-    if (source_is_async(m) && (m->role[v] == ROLE_A || m->role[v] == ROLE_B))
-        return 1; /* a factor is a descriptor */
+    if (source_is_async(m) && (m->role[v] == ROLE_A || m->role[v] == ROLE_B) && i->op == L_LOAD)
+        return 1; /* such a factor is a descriptor */
     const struct fragment *f = &m->unit->sum;
     if (m->role[v] == ROLE_COLUMN)
         return i->rows / m->unit->caps.m * axis_count(&f->row, f->elements);
@@ -361,14 +376,14 @@ static void load_rows(struct emitter *m, val v, unsigned n, const struct layout 
 
 void source_matrix_load(struct emitter *m, val v)
 {
-    if (source_is_async(m)) {
-        source_async_load(m, v);
-        return;
-    }
     const struct linst *i = &m->k->inst[v];
     enum source_role role = (enum source_role)m->role[v];
     if (role != ROLE_A && role != ROLE_B) {
         load_elements_of(m, v);
+        return;
+    }
+    if (source_is_async(m)) {
+        source_async_load(m, v);
         return;
     }
     const struct mma_caps *c = &m->unit->caps;
@@ -427,8 +442,8 @@ void source_matrix_store(struct emitter *m, val v)
 {
     const struct linst *i = &m->k->inst[v], *x = &m->k->inst[i->b];
     struct layout l = layout_of(m, i, ROLE_SUM);
-    val of = source_is_async(m) ? m->sums[i->b].of : i->b;
-    unsigned first = source_is_async(m) ? m->sums[i->b].at : 0, count = source_elements(m, i->b);
+    val of = source_matrix_place(m, i->b, 0).of;
+    unsigned first = source_matrix_place(m, i->b, 0).at, count = source_elements(m, i->b);
     const char *type = dtype_name(x->dtype);
     /* adjacent elements of a lane are stored at once, if their first index is even */
     bool pairs = m->d->packs && i->kind == TILE_ROWS && m->k->inst[i->d].imm % 2 == 0 && l.f->col.scale % 2 == 0 &&
@@ -518,7 +533,8 @@ void source_matrix_fold(struct emitter *m, val v)
         m->depth++;
         for (unsigned y = 0; y < x->cols / each; y++) {
             source_line(m);
-            text_put(m->t, "%s y%u = v%u_%u;\n", type, y, i->a, variable_of_row(m, x->cols, row, y));
+            struct sums p = source_matrix_place(m, i->a, variable_of_row(m, x->cols, row, y));
+            text_put(m->t, "%s y%u = v%u_%u;\n", type, y, p.of, p.at);
         }
         source_fold_variables(m, v, x->cols / each, lanes ? 2 : left);
         if (lanes)
@@ -537,10 +553,12 @@ void source_matrix_fold(struct emitter *m, val v)
 void source_matrix_factor(struct emitter *m, val v)
 {
     const struct linst *i = &m->k->inst[v];
+    m->fenced = false; /* products of the batch that have begun are not of these registers */
     for (unsigned r = 0; r < source_elements(m, v); r++) {
+        struct sums p = source_matrix_place(m, i->a, 2 * r);
         source_line(m);
-        text_put(m->t, "const u32 v%u_%u = halves_%s(v%u_%u, v%u_%u);\n", v, r, dtype_name(i->dtype), i->a, 2 * r,
-                 i->a, 2 * r + 1);
+        text_put(m->t, "const u32 v%u_%u = halves_%s(v%u_%u, v%u_%u);\n", v, r, dtype_name(i->dtype), p.of, p.at, p.of,
+                 p.at + 1);
     }
 }
 

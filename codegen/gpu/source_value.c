@@ -76,7 +76,7 @@ const char *source_operand(const struct emitter *m, val v, char out[MAX_OPERAND]
     if (i->op == L_CONST)
         source_value_literal(m, i->dtype, i->imm, out);
     else if (i->cols && m->unit)
-        snprintf(out, MAX_OPERAND, "v%u_%u", v, source_matrix_variable(m, v));
+        source_matrix_name(m, v, out);
     else if (i->cols)
         snprintf(out, MAX_OPERAND, "v%u_%u", v, (i->rows > 1 ? m->row : 0) * i->cols + (i->cols > 1 ? m->col : 0));
     else

@@ -67,22 +67,11 @@ static void weights_path(const char *object, char *to, size_t size)
     snprintf(to, size, "%.*s.weights", (int)(o ? n - 2 : n), object);
 }
 
-/* Every symbol needs --bind, because there are no arrays. */
-static bool bind_symbols(struct graph *g)
-{
-    for (uint32_t i = 0; g->symbols && i < g->symbols->n; i++) {
-        const struct symbol *s = &g->symbols->v[i];
-        if (s->low != s->high)
-            return cli_error("symbol %s has no value: give --bind %s=NUMBER", s->name, s->name), false;
-    }
-    return cli_bind(g);
-}
-
 static bool compile_add_graph(const struct compile *c, const char *file, kl_object *object)
 {
     struct err e = {0};
     struct graph *g = cli_load(file, &c->values);
-    bool ok = g && bind_symbols(g);
+    bool ok = g && cli_bind(g);
     if (ok && !object_file_add(object_file_of(object), g, &c->options, &e))
         ok = !cli_error("%s", e.msg);
     graph_free(g);

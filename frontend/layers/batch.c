@@ -136,6 +136,9 @@ static kl_tensor one_by_one(struct batch *b, ref r, const kl_tensor *in, const b
 {
     const struct node *n = node_at(b->g, r);
     const kl_site *site = batch_site(b, r);
+    if (b->size < 0)
+        return refuse(b->t, site, KL_ERR_SHAPE, "vmap: %s is recorded for each element, and the batch has a symbolic "
+                      "length", opinfo[n->op].name);
     kl_tensor *part = mem_alloc((size_t)b->size * sizeof *part);
     if (!part)
         return refuse(b->t, site, KL_ERR_MEMORY, "vmap: out of memory");

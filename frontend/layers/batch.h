@@ -11,7 +11,7 @@ struct batch {
     struct thread *t;
     const struct graph *g;
     const kl_site *site;      /* of nodes without a call site */
-    int64_t size;             /* of the batch; 0: nothing is batched */
+    int64_t size;             /* of the batch, may be symbolic; 0: nothing is batched */
     kl_device on;             /* of the inputs: an autodiff device or not, as all that is recorded */
     bool different;           /* each element of the batch has other random bits */
     kl_tensor *h;             /* by node: its handle */

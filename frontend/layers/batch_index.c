@@ -5,13 +5,28 @@
 #include "batch.h"
 #include <string.h>
 
-/* An operand, [before, length, behind] around the op's axis. */
-struct around { int64_t before, length, behind; };
+/* An operand, [before, length, behind] around the op's axis; rows: before * behind.  All may be symbolic. */
+struct around { int64_t before, length, behind, rows; };
 
-static struct around around(const struct shape *s, uint32_t axis)
+/* false: reported */
+static bool around(const struct batch *b, const kl_site *site, const struct shape *s, uint32_t axis, struct around *x)
 {
-    struct split p = split_at(s, axis);
-    return (struct around){p.outer, p.len, p.inner};
+    char text[SHAPE_TEXT];
+    *x = (struct around){1, s->dim[axis], 1, 1};
+    bool ok = true;
+    for (uint32_t i = 0; i < s->rank; i++)
+        ok = ok && (i == axis || length_times(b->t, i < axis ? x->before : x->behind, s->dim[i],
+                                              i < axis ? &x->before : &x->behind));
+    return (ok && length_times(b->t, x->before, x->behind, &x->rows)) ||
+           fail(b->t, site, KL_ERR_SHAPE, "vmap: the rows of %s are a product of more than two symbols",
+                shape_text(s, text, sizeof text)) == KL_OK;
+}
+
+/* As many times this length as the batch has elements. */
+static int64_t of_batch(const struct batch *b, int64_t length)
+{
+    int64_t all;
+    return length_times(b->t, b->size, length, &all) ? all : INT64_MIN; /* which is refused as a length */
 }
 
 static kl_tensor reshape(const kl_site *site, kl_tensor h, uint32_t rank, const int64_t *dims)
@@ -25,7 +40,7 @@ static kl_tensor as_rows(const struct batch *b, const kl_site *site, kl_tensor h
 {
     h = reshape(site, h, 4, (int64_t[]){b->size, a.before, a.length, a.behind});
     h = kl_permute_at(site, h, (int[]){0, 2, 1, 3});
-    return reshape(site, h, 2, (int64_t[]){b->size * a.length, a.before * a.behind});
+    return reshape(site, h, 2, (int64_t[]){of_batch(b, a.length), a.rows});
 }
 
 static kl_tensor from_rows(const struct batch *b, const kl_site *site, kl_tensor h, struct around a,
@@ -42,10 +57,11 @@ static kl_tensor row_numbers(const struct batch *b, const kl_site *site, kl_tens
     struct view v;
     if (!describe(b->t, site, "vmap", "the index", index, &v))
         return index;
-    const struct view wide = {.dtype = KL_I64, .device = v.device};
+    const struct view wide = {.dtype = KL_I64, .device = v.device, .shape = {.rank = 1, .dim = {length}}};
     kl_tensor own = kl_iota_at(site, v.device, KL_I64, 2, (int64_t[]){b->size, n}, 0);
-    kl_tensor first = kl_mul_at(site, own, const_like(site, &wide, (double)length));
-    return reshape(site, kl_add_at(site, held_index(site, index, &v, length - 1), first), 1, (int64_t[]){b->size * n});
+    kl_tensor first = kl_mul_at(site, own, count_like(b->t, site, "vmap", &wide, 1, 0));
+    return reshape(site, kl_add_at(site, held_index(site, index, &v, length, 1), first), 1,
+                   (int64_t[]){of_batch(b, n)});
 }
 
 /* The indices [B, n] of a window at a computed start [B], clamped so that the window fits. */
@@ -54,38 +70,37 @@ static kl_tensor window_numbers(const struct batch *b, const kl_site *site, kl_t
     struct view v;
     if (!describe(b->t, site, "vmap", "the start", start, &v))
         return start;
-    kl_tensor from = reshape(site, held_index(site, start, &v, length - n), 2, (int64_t[]){b->size, 1});
+    kl_tensor from = reshape(site, held_index(site, start, &v, length, n), 2, (int64_t[]){b->size, 1});
     return kl_add_at(site, from, kl_arange_at(site, v.device, KL_I64, n));
 }
 
 static kl_tensor gathered(const struct batch *b, const kl_site *site, kl_tensor a, bool batched, struct around x,
-                          kl_tensor index,
-                        int64_t n, const struct shape *s)
+                          kl_tensor index, int64_t n, const struct shape *s)
 {
     struct call c = {.site = site, .op = "gather", .proto.op = OP_gather};
     struct shape all = batch_shape(b, s);
     if (batched) {
         c.in[0] = as_rows(b, site, a, x);
         c.in[1] = row_numbers(b, site, index, n, x.length);
-        return from_rows(b, site, record(&c), (struct around){x.before, n, x.behind}, s);
+        x.length = n;
+        return from_rows(b, site, record(&c), x, s);
     }
     c.proto.attr.axis.axis = 1;
     c.in[0] = reshape(site, a, 3, (int64_t[]){x.before, x.length, x.behind});
-    c.in[1] = reshape(site, index, 1, (int64_t[]){b->size * n});
+    c.in[1] = reshape(site, index, 1, (int64_t[]){of_batch(b, n)});
     kl_tensor h = reshape(site, record(&c), 4, (int64_t[]){x.before, b->size, n, x.behind});
     return reshape_to(site, "vmap", kl_permute_at(site, h, (int[]){1, 0, 2, 3}), &all);
 }
 
 /* All of them batched. */
 static kl_tensor scattered(const struct batch *b, const kl_site *site, kl_tensor a, struct around x, kl_tensor index,
-                           int64_t n,
-                         kl_tensor update, uint32_t kind, const struct shape *s)
+                           int64_t n, kl_tensor update, uint32_t kind, const struct shape *s)
 {
     struct call c = {.site = site, .op = "scatter", .proto.op = OP_scatter};
     c.proto.attr.scatter.kind = kind;
     c.in[0] = as_rows(b, site, a, x);
     c.in[1] = row_numbers(b, site, index, n, x.length);
-    c.in[2] = as_rows(b, site, update, (struct around){x.before, n, x.behind});
+    c.in[2] = as_rows(b, site, update, (struct around){x.before, n, x.behind, x.rows});
     return from_rows(b, site, record(&c), x, s);
 }
 
@@ -108,10 +123,12 @@ kl_tensor batch_indexed(struct batch *b, ref r, const kl_tensor *in, const bool 
     const kl_site *site = batch_site(b, r);
     const struct shape *s = node_shape(g, r);
     uint32_t axis = n->attr.axis.axis;
-    struct around x = around(node_shape(g, n->in[0]), axis);
+    struct around x;
     unsigned index = n->op == OP_dynamic_update ? 2 : 1;
     if (!batched[index])
         return same_index(b, r, in, batched, index);
+    if (!around(b, site, node_shape(g, n->in[0]), axis, &x))
+        return poison(b->t);
     unsigned stopped = n->flags & MARK_STOP ? 1 : 0;
     b->t->no_grad += stopped;
     kl_tensor a = n->op == OP_scatter || n->op == OP_dynamic_update

@@ -68,12 +68,13 @@ static bool add_part(struct region_batch *a, uint32_t which, uint32_t params, ui
 {
     const struct graph *g = node_region(a->b->g, a->n, which);
     struct part *p = &a->use.part[which];
-    *p = (struct part){a->b, g, mem_alloc((g->input.n + 1) * sizeof *p->in), mem_alloc(g->input.n + 1), a->b->size > 0};
+    *p = (struct part){a->b, g, mem_alloc((g->input.n + 1) * sizeof *p->in), mem_alloc(g->input.n + 1),
+                       a->b->size != 0};
     for (uint32_t i = 0; p->in && p->batched && i < g->input.n; i++) {
         uint32_t k = i < params ? from + i : rest + i - params;
         bool beyond = i < params && i >= given;
         p->in[i] = beyond ? kl_none : a->in[k];
-        p->batched[i] = beyond ? a->b->size > 0 : a->batched[k];
+        p->batched[i] = beyond ? a->b->size != 0 : a->batched[k];
     }
     return p->in && p->batched;
 }
@@ -81,7 +82,7 @@ static bool add_part(struct region_batch *a, uint32_t which, uint32_t params, ui
 static kl_status batch_scan(struct region_batch *a)
 {
     uint32_t carried = a->n->attr.region.carried, scanned = a->n->attr.region.scanned;
-    bool reverse = a->n->attr.region.flags & REGION_REVERSE, batch = a->b->size > 0;
+    bool reverse = a->n->attr.region.flags & REGION_REVERSE, batch = a->b->size != 0;
     batch_region_spread(a, 0, carried);
     for (uint32_t i = carried; i < carried + scanned; i++)
         if (a->batched[i])
@@ -156,6 +157,9 @@ static kl_status one_by_one(const struct region_batch *whole, kl_tensor *in, boo
     struct batch single = *whole->b;
     int64_t size = whole->b->size;
     kl_status status = KL_OK;
+    if (size < 0)
+        return fail(whole->b->t, whole->site, KL_ERR_SHAPE, "vmap: %s is recorded for each element, and the batch has "
+                    "a symbolic length", opinfo[whole->n->op].name);
     single.size = 0;
     batch_warn(whole->n->op);
     for (int64_t e = 0; e < size && !status; e++) {
@@ -183,7 +187,8 @@ void batch_region(struct batch *b, ref r)
                       .nout = region_results(b->g, n)};
     bool any = false;
     kl_status status = KL_ERR_MEMORY;
-    kl_tensor *in = mem_alloc((2 * (size_t)a.nin + a.nout * (size_t)(b->size + 1) + 1) * sizeof *in);
+    size_t each = b->size < 0 ? 0 : (size_t)b->size; /* one_by_one refuses a symbolic length */
+    kl_tensor *in = mem_alloc((2 * (size_t)a.nin + a.nout * (each + 1) + 1) * sizeof *in);
     bool *batched = mem_alloc(2 * (size_t)a.nin + 1);
     a.in = in;
     a.batched = batched;

@@ -136,10 +136,30 @@ static kl_tensor filled(const kl_site *s, const struct view *like, double value,
     return broadcast_to(s, "nested", const_like(s, like, value), &scalar, &shape);
 }
 
+/* length + more, where `more` may be negative.  INT64_MIN, which every op refuses as a length: it may be negative. */
+static int64_t length_and(int64_t length, int64_t more)
+{
+    int64_t sum;
+    return length_add(thread_self(), length, 1, more, &sum) ? sum : INT64_MIN;
+}
+
+static int64_t count_of(kl_tensor offsets) { return length_and(view_of(offsets).shape.dim[0], -1); }
+
+/* The same of symbolic lengths: each row is compared with where each component ends. */
+static kl_tensor components_by_comparison(const kl_site *s, kl_tensor offsets, int64_t count, int64_t rows)
+{
+    struct view o = view_of(offsets);
+    kl_tensor end = kl_reshape_at(s, kl_narrow_at(s, offsets, 0, 1, count), 2, (int64_t[]){1, count});
+    kl_tensor row = kl_iota_at(s, o.device, (kl_dtype)o.dtype, 2, (int64_t[]){rows, 1}, 0);
+    return kl_sum_at(s, kl_cast_at(s, kl_le_at(s, end, row), KL_I32), 1, (int[]){1}, false);
+}
+
 /* For each row the number of components that have ended. */
 static kl_tensor components(const kl_site *s, kl_tensor offsets, int64_t count, int64_t rows)
 {
     const struct view index = {.dtype = KL_I32, .device = view_of(offsets).device};
+    if (rows < 0 || count < 0)
+        return components_by_comparison(s, offsets, count, rows);
     int64_t places = rows + 1;
     kl_tensor ended = kl_index_add_at(s, filled(s, &index, 0, 1, &places), 0, kl_narrow_at(s, offsets, 0, 1, count),
                                       filled(s, &index, 1, 1, &count));
@@ -149,7 +169,7 @@ static kl_tensor components(const kl_site *s, kl_tensor offsets, int64_t count, 
 static kl_tensor nested_make(struct thread *t, const kl_site *site, kl_tensor values, kl_tensor offsets)
 {
     struct view v = view_of(values), index = {.dtype = KL_I32, .device = v.device};
-    int64_t count = view_of(offsets).shape.dim[0] - 1, number[WRAPPER_NUMBERS] = {atomic_fetch_add(&next_id, 1)};
+    int64_t count = count_of(offsets), number[WRAPPER_NUMBERS] = {atomic_fetch_add(&next_id, 1)};
     kl_tensor which = components(site, offsets, count, v.shape.dim[0]),
         end = kl_add_at(site, which, const_like(site, &index, 1));
     kl_tensor bounds = kl_stack_at(site, 2, (kl_tensor[]){kl_gather_at(site, offsets, 0, which),
@@ -215,30 +235,41 @@ kl_tensor kl_nested_like_at(const kl_site *site, kl_tensor values, kl_tensor lik
     return compose_end(t, with_values(t, site, like, values));
 }
 
+/* A length as a scalar of x's dtype. */
+static kl_tensor length_like(struct thread *t, const kl_site *site, const struct view *x, int64_t length)
+{
+    struct view v = {.dtype = x->dtype, .device = x->device, .shape = {.rank = 1, .dim = {length}}};
+    return count_like(t, site, "nested", &v, 1, 0);
+}
+
 kl_tensor kl_to_nested_at(const kl_site *site, kl_tensor padded, kl_tensor lengths, int64_t rows)
 {
     struct thread *t = checked_begin(site, "to_nested");
     struct view v, n;
-    char text[SHAPE_TEXT];
+    char text[SHAPE_TEXT], given[SHAPE_TEXT], wanted[SHAPE_TEXT];
     if (!t)
         return op_failed();
     if (!describe(t, site, "to_nested", "the tensor", padded, &v) || !nested_plain(t, site, "to_nested", padded) ||
         !integers(t, site, "to_nested", "the lengths", lengths, &n))
         return compose_end(t, poison(t));
-    if (v.shape.rank < 2 || v.shape.dim[0] != n.shape.dim[0] || rows < 0)
-        return compose_end(t,
-                           refuse(t, site, KL_ERR_SHAPE,
-                                  "to_nested: needs [B, L, ...], lengths [B] and rows, got %s, [%" PRId64
-                                     "] and %" PRId64, shape_text(&v.shape, text, sizeof text), n.shape.dim[0], rows));
+    struct shape all, flat = {.rank = v.shape.rank - 1};
+    if (!shape_of(t, site, "to_nested", 1, &rows, &all))
+        return compose_end(t, poison(t));
+    if (v.shape.rank < 2 || v.shape.dim[0] != n.shape.dim[0] ||
+        !length_times(t, v.shape.dim[0], v.shape.dim[1], &flat.dim[0]))
+        return compose_end(t, refuse(t, site, KL_ERR_SHAPE, "to_nested: needs [B, L, ...], lengths [B] and rows, got "
+                                     "%s, %s and %s", shape_text(&v.shape, text, sizeof text),
+                                     shape_text(&n.shape, given, sizeof given),
+                                     shape_text(&all, wanted, sizeof wanted)));
+    rows = all.dim[0];
     const int64_t one = 1;
     kl_tensor offsets = kl_concat_at(site, 2, (kl_tensor[]){filled(site, &n, 0, 1, &one),
                                                             kl_cumsum_at(site, lengths, 0, false, false)}, 0);
-    offsets = kl_min_at(site, offsets, const_like(site, &n, (double)rows));
+    offsets = kl_min_at(site, offsets, length_like(t, site, &n, rows));
     kl_tensor which = kl_cast_at(site, components(site, offsets, n.shape.dim[0], rows), (kl_dtype)n.dtype);
     kl_tensor place = kl_sub_at(site, kl_arange_at(site, v.device, (kl_dtype)n.dtype, rows),
                                 kl_gather_at(site, offsets, 0, which));
-    place = kl_add_at(site, kl_mul_at(site, which, const_like(site, &n, (double)v.shape.dim[1])), place);
-    struct shape flat = {.rank = v.shape.rank - 1, .dim = {v.shape.dim[0] * v.shape.dim[1]}};
+    place = kl_add_at(site, kl_mul_at(site, which, length_like(t, site, &n, v.shape.dim[1])), place);
     memcpy(flat.dim + 1, v.shape.dim + 2, (flat.rank - 1) * sizeof *flat.dim);
     return compose_end(t, nested_make(t, site, kl_gather_at(site, reshape_to(site, "to_nested", padded, &flat), 0,
                                                             place), offsets));
@@ -271,14 +302,14 @@ static kl_tensor gathered(const kl_site *s, kl_tensor a, kl_tensor values, doubl
 /* Removes that row. */
 static kl_tensor of_components(const kl_site *s, kl_tensor rows)
 {
-    return kl_narrow_at(s, rows, 0, 0, view_of(rows).shape.dim[0] - 1);
+    return kl_narrow_at(s, rows, 0, 0, count_of(rows));
 }
 
 /* [B, 1, ...] as many rows as each has. */
 static kl_tensor lengths_of(const kl_site *s, kl_tensor a, uint32_t rank, kl_dtype dtype)
 {
     kl_tensor offsets = nested_of(a)->part[1];
-    int64_t count = view_of(offsets).shape.dim[0] - 1;
+    int64_t count = count_of(offsets);
     struct shape one = {.rank = rank, .dim = {count}};
     for (uint32_t i = 1; i < rank; i++)
         one.dim[i] = 1;
@@ -336,17 +367,17 @@ kl_tensor kl_nested_pad_at(const kl_site *site, kl_tensor a, int64_t length, dou
         return op_failed();
     kl_tensor offsets = nested_of(a)->part[1];
     struct view n = view_of(offsets);
-    const int64_t count = n.shape.dim[0] - 1, dims[] = {count, length};
     struct shape grid;
-    if (!shape_of(t, site, "nested_pad", 2, dims, &grid))
+    if (!shape_of(t, site, "nested_pad", 2, (int64_t[]){count_of(offsets), length}, &grid))
         return compose_end(t, poison(t));
+    const int64_t *dims = grid.dim, count = dims[0];
     if (v.shape.rank == KL_MAX_RANK || !v.shape.dim[0])
         return compose_end(t, refuse(t, site, KL_ERR_SHAPE, "nested_pad: needs some rows of at most %d axes",
                                      KL_MAX_RANK - 1));
     kl_tensor step = kl_iota_at(site, v.device, (kl_dtype)n.dtype, 2, dims, 1);
     kl_tensor first = kl_reshape_at(site, kl_narrow_at(site, offsets, 0, 0, count), 2, (int64_t[]){count, 1});
     kl_tensor inside = kl_lt_at(site, step, lengths_of(site, a, 2, (kl_dtype)n.dtype));
-    struct shape one = {.rank = v.shape.rank + 1, .dim = {count, length}};
+    struct shape one = {.rank = v.shape.rank + 1, .dim = {count, dims[1]}};
     for (uint32_t i = 2; i < one.rank; i++)
         one.dim[i] = 1;
     kl_tensor rows = kl_gather_at(site, nested_of(a)->part[0], 0, kl_add_at(site, first, step));

@@ -113,10 +113,13 @@ static bool take_axis(struct mapped *m, uint32_t i, kl_tensor h, int axis)
         return fail(m->t, m->site, KL_ERR_ARGUMENT,
                     "vmap: axis %d of in[%u] of shape %s has no elements: a batch has at least "
                     "one", axis, i, text) == KL_OK;
+    const struct trace *tr = thread_trace(m->t);
+    char have[DIM_TEXT], before[DIM_TEXT];
     if (m->size && m->size != size)
         return fail(m->t, m->site, KL_ERR_ARGUMENT,
-                    "vmap: axis %d of in[%u] of shape %s has length %" PRId64 ", but the batch of "
-                    "the tensors before it has %" PRId64, axis, i, text, size, m->size) == KL_OK;
+                    "vmap: axis %d of in[%u] of shape %s has length %s, but the batch of the tensors before it has %s",
+                    axis, i, text, dim_text(tr ? tr->r.g : NULL, size, have, sizeof have),
+                    dim_text(tr ? tr->r.g : NULL, m->size, before, sizeof before)) == KL_OK;
     m->size = size;
     m->batched[i] = true;
     m->in[i] = batch_move_axis(m->site, h, v->shape.rank, at, 0);

@@ -51,6 +51,15 @@ static void **state_values(const struct graph *g, const struct trace *tr, struct
     return NULL;
 }
 
+/* Per slot: the length that it is, or 0.  mem_free it; NULL: no memory. */
+static int64_t *slot_lengths(const struct graph *g, const struct recording *r)
+{
+    int64_t *length = mem_alloc((g->slot.n + 1) * sizeof *length);
+    for (uint32_t i = 0; length && i < g->slot.n; i++)
+        length[i] = i < r->length_cap ? r->length[i] : 0;
+    return length;
+}
+
 struct kl_object {
     struct object_file *file;
     bool c, inside; /* C; values in the file */
@@ -99,11 +108,12 @@ static bool object_add(kl_object *object, struct trace *tr, const char *prefix, 
     if (!recorded)
         return e->code || err_set(e, KL_ERR_ARGUMENT, "it keeps and assigns nothing");
     bool *fixed = mem_alloc(recorded->slot.n);
+    int64_t *length = slot_lengths(recorded, &tr->r);
     struct object_options options = {.prefix = prefix, .fuse = option_fuse(), .fixed = fixed, .slot = tr->r.slot,
-                                     .weights_separate = object->weights};
+                                     .length = length, .weights_separate = object->weights};
     struct graph *g = graph_clone(recorded);
     void **value = NULL;
-    bool values = object->inside || object->weights, ok = g && fixed;
+    bool values = object->inside || object->weights, ok = g && fixed && length;
     if (ok) {
         name_leaves(g, tr, fixed);
         options.state = values ? (const void *const *)(value = state_values(g, tr, e)) : NULL;
@@ -114,6 +124,7 @@ static bool object_add(kl_object *object, struct trace *tr, const char *prefix, 
     free_values(value, value ? g->state.n : 0);
     graph_free(g);
     mem_free(fixed);
+    mem_free(length);
     return ok;
 }
 

@@ -210,7 +210,7 @@ kl_tensor kl_roi_align_at(const kl_site *site, kl_tensor a, kl_tensor boxes, kl_
         floors[i] = kl_floor(x);
         ratio[i] = kl_sub(x, floors[i]);
     }
-    sampler.batch = kl_reshape(held_index(site, image, &im, v.shape.dim[0] - 1), 3, (int64_t[]){R, 1, 1});
+    sampler.batch = kl_reshape(held_index(site, image, &im, v.shape.dim[0], 1), 3, (int64_t[]){R, 1, 1});
     kl_tensor r = sample_taps(&sampler, 0, floors, ratio, at, kl_none); /* [R, h s, w s, C] */
     r = kl_where(kl_unsqueeze(kl_and(in[0], in[1]), -1), r, same_number(site, r, 0));
     r = kl_reshape(r, 6, (int64_t[]){R, h, s, w, s, C});

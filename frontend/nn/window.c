@@ -14,19 +14,6 @@ struct windows {
     int64_t padded[MOST], count[MOST];
 };
 
-/* length * by + more, if it is never negative.  Lengths may be those of the open trace. */
-static bool length_add(struct thread *t, int64_t length, int64_t by, int64_t more, int64_t *out)
-{
-    struct trace *tr = thread_trace(t);
-    return dims_sum(tr ? tr->r.g : NULL, 1, &(struct scaled){length, by}, more, out);
-}
-
-static bool length_divide(struct thread *t, int64_t length, int64_t by, int64_t *out)
-{
-    struct trace *tr = thread_trace(t);
-    return dim_divide(tr ? tr->r.g : NULL, length, by, out);
-}
-
 /* The caller's lists, of which any may be NULL but the sizes; windows side by side without strides.  false:
  * reported. */
 static bool windows_of(struct thread *t, const kl_site *site, const char *op, uint32_t n, const int64_t *size,
@@ -288,14 +275,13 @@ static kl_tensor pool(const kl_site *site, const char *op, kl_tensor a, const st
                       reduce_fn *reduce, kl_tensor value)
 {
     struct thread *t = thread_self();
-    struct trace *tr = thread_trace(t);
     char text[SHAPE_TEXT];
     struct shape s = {.rank = 1 + w->n, .dim = {1}}, out = v->shape;
     uint32_t lead = v->shape.rank - w->n;
     uint8_t perm[KL_MAX_RANK] = {0};
     int axes[MOST];
     for (uint32_t i = 0; i < lead; i++)
-        if (!dim_multiply(tr ? tr->r.g : NULL, s.dim[0], v->shape.dim[i], &s.dim[0]))
+        if (!length_times(t, s.dim[0], v->shape.dim[i], &s.dim[0]))
             return refuse(t, site, KL_ERR_SHAPE, "%s: the axes before the windows of %s are a product of more than two "
                           "symbols", op, shape_text(&v->shape, text, sizeof text));
     for (uint32_t i = 0; i < w->n; i++)

@@ -177,11 +177,14 @@ kl_tensor kl_index_put_at(const kl_site *site, kl_tensor a, int axis, kl_tensor 
 
 /* ---- elements by an index for each element ---- */
 
-kl_tensor held_index(const kl_site *site, kl_tensor index, const struct view *x, int64_t last)
+kl_tensor held_index(const kl_site *site, kl_tensor index, const struct view *x, int64_t length, int64_t less)
 {
-    struct view wide = {.dtype = x->dtype == KL_U64 ? KL_U64 : KL_I64, .device = x->device};
+    struct view wide = {.dtype = x->dtype == KL_U64 ? KL_U64 : KL_I64, .device = x->device,
+                        .shape = {.rank = 1, .dim = {length}}};
+    kl_tensor last = length < 0 ? count_like(thread_self(), site, "index", &wide, 1, less)
+                                : const_like(site, &wide, (double)(length - less));
     kl_tensor i = x->dtype == wide.dtype ? index : kl_cast_at(site, index, (kl_dtype)wide.dtype);
-    i = kl_min_at(site, i, const_like(site, &wide, (double)last));
+    i = kl_min_at(site, i, last);
     if (wide.dtype == KL_U64)
         return kl_cast_at(site, i, KL_I64);
     return kl_max_at(site, i, const_like(site, &wide, 0));
@@ -195,7 +198,7 @@ static kl_tensor numbers(const kl_site *site, const char *op, kl_tensor index, c
     kl_dtype dtype = shape_count(s) > INT32_MAX ? KL_I64 : KL_I32;
     struct view like = {.dtype = dtype, .device = x->device};
     struct shape stride = coord_strides(s), flat = shape_make(1, (int64_t[]){shape_count(&x->shape)});
-    kl_tensor sum = held_index(site, index, x, s->dim[axis] - 1);
+    kl_tensor sum = held_index(site, index, x, s->dim[axis], 1);
     if (dtype == KL_I32)
         sum = kl_cast_at(site, sum, KL_I32);
     sum = kl_mul_at(site, sum, const_like(site, &like, (double)stride.dim[axis]));

@@ -37,6 +37,24 @@ bool shape_of(struct thread *t, const kl_site *site, const char *op, int rank, c
     return false;
 }
 
+bool length_add(struct thread *t, int64_t length, int64_t by, int64_t more, int64_t *out)
+{
+    struct trace *tr = thread_trace(t);
+    return dims_sum(tr ? tr->r.g : NULL, 1, &(struct scaled){length, by}, more, out);
+}
+
+bool length_divide(struct thread *t, int64_t length, int64_t by, int64_t *out)
+{
+    struct trace *tr = thread_trace(t);
+    return dim_divide(tr ? tr->r.g : NULL, length, by, out);
+}
+
+bool length_times(struct thread *t, int64_t a, int64_t b, int64_t *out)
+{
+    struct trace *tr = thread_trace(t);
+    return dim_multiply(tr ? tr->r.g : NULL, a, b, out);
+}
+
 bool axis_of(struct thread *t, const kl_site *site, const char *op, const struct shape *s, int axis, uint32_t *at)
 {
     int rank = (int)s->rank;

@@ -44,6 +44,11 @@ bool shape_of(struct thread *t, const kl_site *site, const char *op, int rank, c
 /* create.c: kl_input of an array of this shape, with the lengths that it has in the graph or NULL. */
 kl_tensor input_of(const kl_site *site, const char *op, kl_device device, kl_dtype dtype, const struct shape *actual,
                    const struct symbolic *symbolic, const void *data);
+/* Lengths of the open trace, which may be symbolic: length * by + more if it is never negative, length / by rounded
+ * down if that is an affine expression, and a * b.  false: there is no such length. */
+bool length_add(struct thread *t, int64_t length, int64_t by, int64_t more, int64_t *out);
+bool length_divide(struct thread *t, int64_t length, int64_t by, int64_t *out);
+bool length_times(struct thread *t, int64_t a, int64_t b, int64_t *out);
 /* A possibly negative axis as a position below rank; false: reported. */
 bool axis_of(struct thread *t, const kl_site *site, const char *op, const struct shape *s, int axis, uint32_t *at);
 kl_tensor broadcast_to(const kl_site *site, const char *op, kl_tensor a, const struct shape *from,
@@ -51,8 +56,8 @@ kl_tensor broadcast_to(const kl_site *site, const char *op, kl_tensor a, const s
 kl_tensor reshape_to(const kl_site *site, const char *op, kl_tensor a, const struct shape *s);
 
 /* ---- indexing.c ---- */
-/* clamped to 0..last, as i64 */
-kl_tensor held_index(const kl_site *site, kl_tensor index, const struct view *x, int64_t last);
+/* clamped to 0..length - less, as i64; the length may be symbolic */
+kl_tensor held_index(const kl_site *site, kl_tensor index, const struct view *x, int64_t length, int64_t less);
 
 /* ---- pieces.c: functions that record one node ---- */
 /* `count` elements of an axis, every step-th from start on */

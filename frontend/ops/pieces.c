@@ -52,47 +52,92 @@ kl_tensor window_of(const kl_site *site, const char *op, kl_tensor a, uint32_t a
     return record(&c);
 }
 
-/* Is it all of an axis with a symbolic length?  stop: as kl_shape gives such a length, or INT64_MAX. */
-static bool is_whole_axis(struct thread *t, int64_t dim, int64_t start, int64_t stop, int64_t step)
+/* Which part of an axis a slice takes. */
+struct part { int64_t start, count, step; };
+
+/* A bound of a slice in numpy's meaning, as a length that is at most that of the axis.  false: which one it is depends
+ * on the symbols. */
+static bool slice_bound(struct graph *g, int64_t length, int64_t bound, int64_t *out)
 {
-    struct shape length = {.rank = 1, .dim = {stop}};
-    struct trace *tr = thread_trace(t);
+    if (bound < 0 && !dim_exists(g, bound)) { /* from the end */
+        *out = 0;
+        return dims_sum(g, 1, &(struct scaled){length, 1}, bound, out) ||
+               dims_never_negative(g, 1, &(struct scaled){length, -1}, -bound);
+    }
+    if (bound == INT64_MAX || dim_at_most(g, length, bound)) {
+        *out = length;
+        return true;
+    }
+    *out = bound;
+    return dim_at_most(g, bound, length);
+}
+
+/* The part of an axis where it or a bound is symbolic; false: it depends on the symbols. */
+static bool symbolic_part(struct graph *g, int64_t length, int64_t start, int64_t stop, int64_t step, struct part *p)
+{
+    struct shape bounds = {.rank = 2, .dim = {start, stop}};
     struct err e = {.code = KL_OK};
-    bool end = stop == INT64_MAX;
-    if (!end && tr && stop < 0)
-        end = symbolic_lengths(tr->r.g, &length, false, &e) && length.dim[0] == dim;
-    return !start && step == 1 && end;
+    *p = (struct part){.step = step};
+    if (start == INT64_MIN || stop == INT64_MIN || !symbolic_lengths(g, &bounds, false, &e) ||
+        !slice_bound(g, length, bounds.dim[0], &p->start) || !slice_bound(g, length, bounds.dim[1], &stop))
+        return false;
+    if (dim_at_most(g, stop, p->start))
+        return true;
+    return dims_sum(g, 2, (struct scaled[]){{stop, 1}, {p->start, -1}}, step - 1, &p->count) &&
+           dim_divide(g, p->count, step, &p->count);
+}
+
+/* Is the bound of an axis a symbolic length, not a number that counts from the end?  Such a number is at least
+ * -length; what is below is the start. */
+static bool is_symbolic_bound(const struct graph *g, int64_t length, int64_t bound)
+{
+    int64_t low, high;
+    return g && g->symbols && bound < 0 && (length < 0 || bound < -length) && kl_length_range(bound, &low, &high);
+}
+
+/* What slice takes of axis i; false: reported. */
+static bool slice_part(struct thread *t, const kl_site *site, const struct view *v, uint32_t i, const int64_t *start,
+                       const int64_t *stop, const int64_t *step, struct part *p)
+{
+    struct trace *tr = thread_trace(t);
+    struct graph *g = tr ? tr->r.g : NULL;
+    int64_t length = v->shape.dim[i], end = stop ? stop[i] : length < 0 ? INT64_MAX : length;
+    *p = (struct part){.start = start ? start[i] : 0, .step = step ? step[i] : 1};
+    if (length >= 0 && !is_symbolic_bound(g, length, p->start) && !is_symbolic_bound(g, length, end)) {
+        p->count = slice_range(length, &p->start, end, p->step);
+        p->start = p->count ? p->start : 0;
+        p->step = p->count > 1 ? p->step : 1;
+        return true;
+    }
+    char text[SHAPE_TEXT], bounds[BOUNDS_TEXT];
+    const struct shape all = {.rank = 3, .dim = {length, p->start, end}};
+    if (g && symbolic_part(g, length, p->start, end, p->step, p))
+        return true;
+    fail(t, site, KL_ERR_SHAPE, "slice: which elements of axis %u of %s these are depends on the symbols%s", i,
+         shape_text(&v->shape, text, sizeof text), g ? bounds_text(g, &all, bounds, sizeof bounds) : "");
+    return false;
 }
 
 kl_tensor kl_slice_at(const kl_site *site, kl_tensor a, const int64_t *start, const int64_t *stop, const int64_t *step)
 {
     struct thread *t = thread_self();
     struct view v;
+    struct part part[KL_MAX_RANK];
     if (!t || !describe(t, site, "slice", "the tensor", a, &v))
         return t ? poison(t) : kl_none;
-    for (uint32_t i = 0; step && i < v.shape.rank; i++)
-        if (step[i] < 1)
+    for (uint32_t i = 0; i < v.shape.rank; i++) {
+        if (step && step[i] < 1)
             return refuse(t, site, KL_ERR_ARGUMENT,
                           "slice: step %" PRId64 " of axis %u is not positive; kl_flip reverses", step[i], i);
-    for (uint32_t i = 0; i < v.shape.rank; i++) {
-        char text[SHAPE_TEXT];
-        if (v.shape.dim[i] < 0 &&
-            !is_whole_axis(t, v.shape.dim[i], start ? start[i] : 0, stop ? stop[i] : INT64_MAX, step ? step[i] : 1))
-            return refuse(t, site, KL_ERR_SHAPE,
-                          "slice: axis %u of %s has a symbolic length: it can only be taken whole; kl_narrow takes a "
-                          "number of elements", i, shape_text(&v.shape, text, sizeof text));
+        if (!slice_part(t, site, &v, i, start, stop, step, &part[i]))
+            return poison(t);
     }
     if (!(t = compose_begin("slice")))
         return kl_none;
     kl_tensor r = pieces_same(site, "slice", a, &v.shape);
-    for (uint32_t i = 0; i < v.shape.rank; i++) {
-        if (v.shape.dim[i] < 0)
-            continue;
-        int64_t first = start ? start[i] : 0, by = step ? step[i] : 1;
-        int64_t count = slice_range(v.shape.dim[i], &first, stop ? stop[i] : v.shape.dim[i], by);
-        if (count != v.shape.dim[i])
-            r = slice_of(site, "slice", r, i, count ? first : 0, count, count > 1 ? by : 1);
-    }
+    for (uint32_t i = 0; i < v.shape.rank; i++)
+        if (part[i].count != v.shape.dim[i])
+            r = slice_of(site, "slice", r, i, part[i].start, part[i].count, part[i].step);
     return compose_end(t, r);
 }
 
@@ -103,12 +148,12 @@ kl_tensor kl_narrow_at(const kl_site *site, kl_tensor a, int axis, int64_t start
     uint32_t at;
     if (!t || !describe(t, site, "narrow", "the tensor", a, &v) || !axis_of(t, site, "narrow", &v.shape, axis, &at))
         return t ? poison(t) : kl_none;
-    struct shape length = {.rank = 1, .dim = {count}};
+    struct shape part = {.rank = 2, .dim = {start, count}};
     struct trace *tr = thread_trace(t);
     struct err e = {.code = KL_OK};
-    if (tr && count < 0 && !symbolic_lengths(tr->r.g, &length, false, &e))
+    if (tr && (start < 0 || count < 0) && !symbolic_lengths(tr->r.g, &part, false, &e))
         return refuse(t, site, e.code, "narrow: %s", e.msg);
-    return slice_of(site, "narrow", a, at, start, length.dim[0], 1);
+    return slice_of(site, "narrow", a, at, part.dim[0], part.dim[1], 1);
 }
 
 kl_tensor kl_window_at(const kl_site *site, kl_tensor a, int axis, int64_t size, int64_t stride, int64_t dilation)

@@ -154,6 +154,108 @@ bool recording_symbolic(struct recording *r, unsigned op, uint32_t ordinal, cons
     return ok;
 }
 
+/* ---- arithmetic with lengths ---- */
+
+static struct graph *open_graph(struct thread *t)
+{
+    struct trace *tr = thread_trace(t);
+    return tr ? tr->r.g : NULL;
+}
+
+/* Both as lengths of the open trace; false: reported. */
+static bool lengths_of(struct thread *t, const kl_site *site, const char *op, int64_t *a, int64_t *b)
+{
+    struct graph *g = open_graph(t);
+    struct shape s = {.rank = 2, .dim = {*a, *b}};
+    struct err e = {.code = KL_OK};
+    if (g && !symbolic_lengths(g, &s, false, &e)) {
+        fail(t, site, e.code, "%s: %s", op, e.msg);
+        return false;
+    }
+    *a = s.dim[0];
+    *b = s.dim[1];
+    if (dim_exists(g, *a) && dim_exists(g, *b))
+        return true;
+    fail(t, site, KL_ERR_SHAPE, "%s: %" PRId64 " is no length of the open trace", op, dim_exists(g, *a) ? *b : *a);
+    return false;
+}
+
+static int64_t length_result(struct thread *t, const kl_site *site, const char *op, int64_t a, int64_t b, bool ok,
+                             int64_t result)
+{
+    char x[DIM_TEXT], y[DIM_TEXT], bounds[BOUNDS_TEXT];
+    const struct graph *g = open_graph(t);
+    const struct shape both = {.rank = 2, .dim = {a, b}};
+    if (ok)
+        return result;
+    fail(t, site, KL_ERR_SHAPE, "%s: of %s and %s it is no length: it may be negative or too long, or is no sum of "
+         "products of at most two symbols%s", op, dim_text(g, a, x, sizeof x), dim_text(g, b, y, sizeof y),
+         bounds_text(g, &both, bounds, sizeof bounds));
+    return INT64_MIN;
+}
+
+static int64_t length_sum(const kl_site *site, const char *op, int64_t a, int64_t b, int64_t by)
+{
+    struct thread *t = thread_self();
+    int64_t sum = 0;
+    if (!t || a == INT64_MIN || b == INT64_MIN || !lengths_of(t, site, op, &a, &b))
+        return INT64_MIN;
+    bool ok = dims_sum(open_graph(t), 2, (struct scaled[]){{a, 1}, {b, by}}, 0, &sum);
+    return length_result(t, site, op, a, b, ok, sum);
+}
+
+int64_t kl_length_add_at(const kl_site *site, int64_t a, int64_t b) { return length_sum(site, "length_add", a, b, 1); }
+int64_t kl_length_sub_at(const kl_site *site, int64_t a, int64_t b) { return length_sum(site, "length_sub", a, b, -1); }
+
+int64_t kl_length_mul_at(const kl_site *site, int64_t a, int64_t b)
+{
+    struct thread *t = thread_self();
+    int64_t product = 0;
+    if (!t || a == INT64_MIN || b == INT64_MIN || !lengths_of(t, site, "length_mul", &a, &b))
+        return INT64_MIN;
+    bool ok = dim_multiply(open_graph(t), a, b, &product);
+    return length_result(t, site, "length_mul", a, b, ok, product);
+}
+
+int64_t kl_length_div_at(const kl_site *site, int64_t a, int64_t b)
+{
+    struct thread *t = thread_self();
+    int64_t quotient = 0;
+    if (!t || a == INT64_MIN || b == INT64_MIN || !lengths_of(t, site, "length_div", &a, &b))
+        return INT64_MIN;
+    if (!b)
+        return fail(t, site, KL_ERR_ARGUMENT, "length_div: by 0"), INT64_MIN;
+    struct graph *g = open_graph(t);
+    const struct shape whole = {.rank = 1, .dim = {a}}, part = {.rank = 1, .dim = {b}};
+    bool ok = b > 0 ? dim_divide(g, a, b, &quotient) : shape_rest(g, &whole, &part, &quotient);
+    return length_result(t, site, "length_div", a, b, ok, quotient);
+}
+
+bool kl_length_range(int64_t length, int64_t *low, int64_t *high)
+{
+    struct thread *t = thread_self();
+    struct graph *g = t ? open_graph(t) : NULL;
+    struct shape s = {.rank = 1, .dim = {length}};
+    struct err e = {.code = KL_OK};
+    return t && (!g || symbolic_lengths(g, &s, false, &e)) && dim_range(g, s.dim[0], low, high);
+}
+
+kl_tensor kl_length_scalar_at(const kl_site *site, kl_device device, kl_dtype dtype, int64_t length)
+{
+    struct thread *t = thread_self();
+    int64_t one = 1;
+    if (!t || length >= 0)
+        return kl_const_at(site, device, dtype, (double)length);
+    if (length == INT64_MIN || !lengths_of(t, site, "length_scalar", &length, &one))
+        return poison(t);
+    kl_tensor like = kl_const_at(site, device, dtype, 0); /* checks the device and the dtype */
+    struct view v;
+    if (!describe(t, site, "length_scalar", "the result", like, &v))
+        return like;
+    v.shape = (struct shape){.rank = 1, .dim = {length}};
+    return count_like(t, site, "length_scalar", &v, 1, 0);
+}
+
 /* ---- values ---- */
 
 static bool uses_symbol(const struct graph *g, uint32_t symbol)

@@ -433,6 +433,11 @@ KL_API int64_t kl_symbol_multiple_at(const kl_site *site, const char *name, int6
                                      int64_t multiple_of);
 KL_API kl_tensor kl_input_symbolic_at(const kl_site *site, kl_device device, kl_dtype dtype, int rank,
                                       const int64_t *lengths, const int64_t *dims, const void *data);
+KL_API int64_t kl_length_add_at(const kl_site *site, int64_t a, int64_t b);
+KL_API int64_t kl_length_sub_at(const kl_site *site, int64_t a, int64_t b);
+KL_API int64_t kl_length_mul_at(const kl_site *site, int64_t a, int64_t b);
+KL_API int64_t kl_length_div_at(const kl_site *site, int64_t a, int64_t b);
+KL_API kl_tensor kl_length_scalar_at(const kl_site *site, kl_device device, kl_dtype dtype, int64_t length);
 KL_API kl_step *kl_step_end_at(const kl_site *site, int ninputs, const kl_tensor *inputs);
 KL_API kl_status kl_step_run_at(const kl_site *site, const kl_step *step, int ninputs, const kl_tensor *inputs,
                                 int nslots, const kl_slot *slots, int noutputs, kl_tensor *outputs);
@@ -897,6 +902,11 @@ KL_API kl_status kl_tracer_run_at(const kl_site *site, const kl_tracer *tr, uint
 #define kl_symbol(...) kl_symbol_at(KL_HERE, __VA_ARGS__)
 #define kl_symbol_multiple(...) kl_symbol_multiple_at(KL_HERE, __VA_ARGS__)
 #define kl_input_symbolic(...) kl_input_symbolic_at(KL_HERE, __VA_ARGS__)
+#define kl_length_add(...) kl_length_add_at(KL_HERE, __VA_ARGS__)
+#define kl_length_sub(...) kl_length_sub_at(KL_HERE, __VA_ARGS__)
+#define kl_length_mul(...) kl_length_mul_at(KL_HERE, __VA_ARGS__)
+#define kl_length_div(...) kl_length_div_at(KL_HERE, __VA_ARGS__)
+#define kl_length_scalar(...) kl_length_scalar_at(KL_HERE, __VA_ARGS__)
 #define kl_step_end(...) kl_step_end_at(KL_HERE, __VA_ARGS__)
 #define kl_step_run(...) kl_step_run_at(KL_HERE, __VA_ARGS__)
 #define kl_dense(...) kl_dense_at(KL_HERE, __VA_ARGS__)

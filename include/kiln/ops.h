@@ -224,9 +224,10 @@ KL_API_AT kl_tensor kl_squeeze(kl_tensor a, int axis);
 
 /* Elements start, start + step, .. before stop of each axis, one number an axis; negative numbers count from the
  * end, what lies outside is left out.  start NULL: 0, stop NULL: the end, step NULL: 1; steps are positive.  An axis
- * with a symbolic length can only be taken whole: stop is that length, INT64_MAX or NULL.  [ARGUMENT, SHAPE] */
+ * may have a symbolic length, and start and stop may be such lengths (ops/symbol.h: kl_length_sub(n, 1)), if which
+ * elements these are is an affine expression whatever the symbols' values.  [ARGUMENT, SHAPE] */
 KL_API_AT kl_tensor kl_slice(kl_tensor a, const int64_t *start, const int64_t *stop, const int64_t *step);
-/* `count` elements from `start` on of one axis.  [SHAPE] */
+/* `count` elements from `start` on of one axis; both may be symbolic lengths.  [SHAPE] */
 KL_API_AT kl_tensor kl_narrow(kl_tensor a, int axis, int64_t start, int64_t count);
 /* Sliding windows of `size` elements, `dilation` apart, one every `stride` elements of an axis.  The axis counts the
  * windows, (length - (size - 1) dilation - 1) / stride + 1 of them; a new last axis has their elements.  [SHAPE] */

@@ -23,7 +23,8 @@ extern "C" {
  *     kl_vmap(sample_gradient, &w, 2, (kl_tensor[]){images, labels}, NULL, 1, &gradients, NULL, KL_RANDOM_ERROR);
  *
  * The function is called once and sees one element: in[] without the mapped axis.  Its ops are recorded once for the
- * whole batch, so their number does not depend on the batch's length; out[i] has the results of all elements, stacked.
+ * whole batch, so their number does not depend on the batch's length, which may be a symbol (ops/symbol.h); out[i] has
+ * the results of all elements, stacked.
  * Other tensors that it uses are shared by all elements; kl_grad with respect to one of them gives a gradient for each
  * element.  The function is recorded like those of <kiln/control.h>, with the same rules. */
 
@@ -40,7 +41,7 @@ typedef enum kl_randomness {
  * position of the batch axis in each out[]; NULL: 0 for all.  Ops without a batching rule are recorded once for each
  * element, with one message in the log (kl_set_log).  Calls nest.  [lazy; new handles; errors ARGUMENT: nothing is
  * mapped, no such axis, the batch is empty, batches of two lengths, random numbers; SHAPE: a tensor inside has
- * KL_MAX_RANK axes; those of the function] */
+ * KL_MAX_RANK axes, an op without a rule in a batch of symbolic length; those of the function] */
 KL_API_AT kl_status kl_vmap(kl_region_fn *fn, void *ctx, uint32_t nin, const kl_tensor *in, const int *in_axes,
                             uint32_t nout, kl_tensor *out, const int *out_axes, kl_randomness randomness);
 

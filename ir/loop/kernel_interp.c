@@ -1,12 +1,41 @@
 /* Runs a kernel without compiling it: the second oracle, which checks the assumptions that compiled code makes.
  *
  * The state of a thread is a position in the array of instructions and the words of its values; loops are jumps.  The
- * threads of a block run one after the other up to the next barrier, and then continue from there. */
+ * threads of a block run one after the other up to the next barrier, and then continue from there.
+ *
+ * A tile is a value of a whole subgroup.  The first thread of the subgroup computes it; no other thread needs it,
+ * because a value that is no tile is never computed from one.  The others run the same instructions on tiles, and their
+ * operands that are no tiles must have the same values, which is checked at the end of the block. */
 #include "kernel_interp.h"
 #include <string.h>
 
 /* Words of a loop other than a vector loop: its variable and its end. */
 enum { VARIABLE, END, LOOP_WORDS };
+
+/* Does the instruction compute or store a tile? */
+static bool on_tile(const struct machine *m, const struct linst *i)
+{
+    return i->cols || (i->op == L_STORE && m->k->inst[i->b].cols);
+}
+
+static void digest_word(struct thread *t, uint64_t x)
+{
+    t->digest = (t->digest ^ x) * 0x9e3779b97f4a7c15u; /* 2^64 / the golden ratio */
+    t->digest ^= t->digest >> 32;
+}
+
+/* Adds instruction v on a tile to the digest of the thread. */
+static void note_tile(const struct machine *m, struct thread *t, val v)
+{
+    const struct linst *i = &m->k->inst[v];
+    const val in[] = {i->a, i->b, i->c, i->d};
+    digest_word(t, v);
+    for (unsigned o = 0; o < sizeof in / sizeof *in; o++)
+        if (in[o] && !m->k->inst[in[o]].cols)
+            digest_word(t, value_get(m, t, in[o], 0, 0));
+    for (uint32_t b = 0; i->op == L_LOAD && m->by_phases[(uint32_t)i->imm] && b < m->nbarrier; b++)
+        digest_word(t, t->awaited[b]);
+}
 
 static void take_next(struct machine *m, struct thread *t, val loop)
 {
@@ -17,6 +46,8 @@ static void take_next(struct machine *m, struct thread *t, val loop)
     for (val v = first; v < m->stop[loop]; v++) { /* at the same time: a carry may be the next value of another */
         const struct linst *i = &m->k->inst[v];
         struct extent x = value_extent(t, &m->k->inst[i->a]);
+        if (m->k->inst[i->a].cols && !t->leads)
+            continue;
         for (int r = 0; r < x.rows; r++)
             for (int c = 0; c < x.cols; c++)
                 m->next[n++] = value_get(m, t, i->b, r, c);
@@ -24,6 +55,8 @@ static void take_next(struct machine *m, struct thread *t, val loop)
     n = 0;
     for (val v = first; v < m->stop[loop]; v++) {
         val carry = m->k->inst[v].a;
+        if (m->k->inst[carry].cols && !t->leads)
+            continue;
         t->unfinished[carry] = t->unfinished[m->k->inst[v].b];
         struct extent x = value_extent(t, &m->k->inst[carry]);
         size_t words = (size_t)(x.rows * x.cols);
@@ -57,6 +90,8 @@ static bool enter_loop(struct machine *m, struct thread *t, val v)
         m->turn++;
     }
     for (val c = v + 1; m->k->inst[c].op == L_CARRY; c++) {
+        if (m->k->inst[c].cols && !t->leads)
+            continue;
         value_copy(m, t, c, m->k->inst[c].a);
         t->unfinished[c] = t->unfinished[m->k->inst[c].a];
     }
@@ -103,6 +138,11 @@ static bool run_inst(struct machine *m, struct thread *t, val v)
     if (t->nfactor && !carries && uses_unfinished(m, t, v))
         return false;
     t->pc = v + 1;
+    if (on_tile(m, i)) {
+        note_tile(m, t, v);
+        if (!t->leads)
+            return i->op != L_MMA || i->kind != MMA_ASYNC || memory_begin_product(m, t, v);
+    }
     switch (i->op) {
     case L_LOOP:
         t->pc = v;
@@ -193,6 +233,18 @@ static bool pass_barrier(struct machine *m, uint32_t n)
     return true;
 }
 
+/* Has each thread of a block run the same instructions on tiles as the first one of its subgroup? */
+static bool same_tiles(const struct machine *m, uint32_t n, unsigned subgroup)
+{
+    for (uint32_t x = 0; subgroup && x < n; x++) {
+        uint32_t first = x / subgroup * subgroup;
+        if (m->thread[x].digest != m->thread[first].digest)
+            return err_set(m->e, KL_ERR_INTERNAL, "kernel %s: threads %u and %u of a subgroup do not compute the same "
+                           "tiles", m->k->name, first, x);
+    }
+    return true;
+}
+
 static bool run_block(struct machine *m, val loop)
 {
     const struct linst *i = &m->k->inst[loop];
@@ -200,7 +252,9 @@ static bool run_block(struct machine *m, val loop)
     val end = m->stop[loop];
     for (uint32_t x = 0; x < n; x++) {
         struct thread *t = &m->thread[x];
-        memcpy(t->v, m->main.v, m->words * sizeof *t->v);
+        t->leads = !i->rows || x % i->rows == 0;
+        t->digest = 0;
+        memcpy(t->v, m->main.v, (t->leads ? m->words : m->scalars) * sizeof *t->v);
         memset(t->private, 0, m->private_bytes);
         t->v[m->at[loop]] = x;
         t->pc = loop + 1;
@@ -232,7 +286,7 @@ static bool run_block(struct machine *m, val loop)
             return err_set(m->e, KL_ERR_INTERNAL, "kernel %s: all threads of a block wait for each other",
                            m->k->name);
     }
-    return phase_end_block(m);
+    return same_tiles(m, n, i->rows) && phase_end_block(m);
 }
 
 /* ---- the machine ---- */
@@ -244,7 +298,7 @@ static size_t words_of(const struct linst *i, unsigned width)
     return i->varying ? width : i->op == L_LOOP ? LOOP_WORDS : 1;
 }
 
-/* Assigns words to values and loops; counts the words of carries. */
+/* Assigns words to values and loops, tiles last; counts the words of carries. */
 static size_t lay_out(struct machine *m)
 {
     const struct kernel *k = m->k;
@@ -254,20 +308,39 @@ static size_t lay_out(struct machine *m)
         const struct linst *i = &k->inst[v];
         if (i->op == L_LOOP && i->kind == LOOP_VECTOR)
             width = (unsigned)k->inst[i->b].imm;
-        m->at[v] = m->words;
-        m->words += words_of(i, width);
+        if (!i->cols) {
+            m->at[v] = m->scalars;
+            m->scalars += words_of(i, width);
+        }
         carried += i->op == L_CARRY ? words_of(i, width) : 0;
         if (i->op == L_END)
             m->stop[i->a] = v;
         if (i->op == L_LOOP && i->kind == LOOP_BLOCK)
             m->nthread = k->inst[i->b].imm > m->nthread ? (uint32_t)k->inst[i->b].imm : m->nthread;
     }
+    m->words = m->scalars;
+    for (val v = 1; v < k->ninst; v++)
+        if (k->inst[v].cols) {
+            m->at[v] = m->words;
+            m->words += words_of(&k->inst[v], width);
+        }
     return carried;
 }
 
-static bool thread_alloc(const struct machine *m, struct thread *t)
+/* Does thread `number` compute tiles in any block? */
+static bool ever_leads(const struct kernel *k, uint32_t number)
 {
-    t->v = mem_alloc((m->words + 1) * sizeof *t->v);
+    for (val v = 1; v < k->ninst; v++) {
+        const struct linst *i = &k->inst[v];
+        if (i->op == L_LOOP && i->kind == LOOP_BLOCK && (!i->rows || number % i->rows == 0))
+            return true;
+    }
+    return false;
+}
+
+static bool thread_alloc(const struct machine *m, struct thread *t, bool tiles)
+{
+    t->v = mem_alloc(((tiles ? m->words : m->scalars) + 1) * sizeof *t->v);
     t->private = mem_alloc(m->private_bytes);
     t->unfinished = mem_alloc(m->k->ninst * sizeof *t->unfinished);
     t->awaited = mem_alloc((m->nbarrier + 1) * sizeof *t->awaited);
@@ -337,10 +410,10 @@ static bool machine_alloc(struct machine *m, void *const *buf)
     m->next = mem_alloc(lay_out(m) * sizeof *m->next);
     m->thread = mem_alloc(m->nthread * sizeof *m->thread);
     m->factor = mem_alloc(2 * MAX_TILE * sizeof *m->factor);
-    bool ok = buffers_alloc(m, buf) && phases_alloc(m) && thread_alloc(m, &m->main) && m->next && m->thread &&
+    bool ok = buffers_alloc(m, buf) && phases_alloc(m) && thread_alloc(m, &m->main, true) && m->next && m->thread &&
               m->factor;
     for (uint32_t t = 0; ok && t < m->nthread; t++)
-        ok = thread_alloc(m, &m->thread[t]);
+        ok = thread_alloc(m, &m->thread[t], ever_leads(k, t));
     return ok;
 }
 
@@ -376,6 +449,7 @@ static bool run_phase(struct machine *m, const struct phase *p, int64_t begin, i
     m->interval++;
     m->main.pc = p->first;
     m->main.width = 1;
+    m->main.leads = true;
     return run_thread(m, &m->main, p->end);
 }
 

@@ -16,12 +16,14 @@ struct barrier { uint64_t done; uint32_t arrivals, arrived, announced; };
 /* State of one thread: each thread of a block has one; everything outside of blocks uses the first. */
 struct thread {
     val pc;
-    uint64_t *v;                  /* the words of all values, at machine.at */
+    uint64_t *v;                  /* the words of all values, at machine.at; those of tiles only if it leads */
     char *private;                /* this thread's register buffers */
     int width;                    /* lanes of the open vector loop, 1 outside */
     /* threads with the same number count as one in race checks: its subgroup for tiles, else itself */
     int32_t subgroup;
     int32_t self;
+    bool leads;                   /* it computes the tiles of its subgroup */
+    uint64_t digest;              /* of the instructions on tiles that it has run, and of their other operands */
     struct async_copy *flight; uint32_t nflight, flight_cap;
     uint64_t batch;               /* number of the batch of copies being started */
     struct async_factor *factor; uint32_t nfactor, factor_cap;
@@ -54,7 +56,7 @@ struct machine {
     size_t *private_at, private_bytes; /* per register buffer: offset in thread.private */
     char *shared;                 /* all shared buffers */
     const uint64_t *slot;
-    size_t *at, words;            /* per value: its first word in thread.v; of all */
+    size_t *at, words, scalars;   /* per value: its first word in thread.v; of all; of those before the first tile */
     uint64_t *next;               /* room for the next values of all carries */
     uint64_t *factor;             /* and for the factors of a product */
     val *stop;                    /* per LOOP or IF: its END */

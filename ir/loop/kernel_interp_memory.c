@@ -240,8 +240,10 @@ bool memory_begin_product(struct machine *m, struct thread *t, val v)
     const struct linst *i = &m->k->inst[v];
     if (!mem_reserve(&t->factor, &t->factor_cap, t->nfactor + 2, sizeof *t->factor))
         return err_set(m->e, KL_ERR_MEMORY, "out of memory running kernel %s", m->k->name);
-    for (int o = 0; o < 2; o++) {
+    for (int o = m->k->inst[i->a].op != L_LOAD; o < 2; o++) { /* a may be in registers */
         val load = o ? i->b : i->a;
+        if (!t->leads && !m->by_phases[m->k->inst[load].imm])
+            continue; /* only phases distinguish the threads of a subgroup */
         struct async_factor f = {.v = load, .at = (int64_t)value_get(m, t, m->k->inst[load].a, 0, 0),
                                  .batch = t->products};
         memory_mark_factor(m, &f, 1, 0, 0, 0);

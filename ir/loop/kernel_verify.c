@@ -454,7 +454,8 @@ static bool mma_rules(const struct checker *c, val v)
     if (!kernel_verify_usable(c, v, i->a) || !kernel_verify_usable(c, v, i->b) || !kernel_verify_usable(c, v, i->c))
         return false;
     unsigned a = dt(c, i->a), b = dt(c, i->b), acc = dt(c, i->c);
-    if (i->kind == MMA_ASYNC && (!c->block || !is_panel_load(c, i->a) || !is_panel_load(c, i->b)))
+    bool computed = c->k->inst[i->a].op >= L_PRIM;
+    if (i->kind == MMA_ASYNC && (!c->block || !(computed || is_panel_load(c, i->a)) || !is_panel_load(c, i->b)))
         return kernel_verify_fail(c, v, "an asynchronous mma is of loads from panels, in a block loop");
     bool bytes = (a == KL_U8 || a == KL_I8) && (b == KL_U8 || b == KL_I8) && acc == KL_I32;
     bool halves = a == b && dtype_is_half(a) && acc == KL_F32;

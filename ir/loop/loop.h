@@ -137,7 +137,7 @@ enum tile_order { TILE_ROWS, TILE_COLS, TILE_ORDER_COUNT };
 /* MMA_CHAIN: each element is one ascending chain of fma (floats: a and b converted to c's dtype).  MMA_ANY: products
  * are added in any order, as the hardware does.  MMA_ASYNC: as MMA_ANY, but not complete before a WAIT for products:
  * until then the elements of a and b, which are loads from panels of shared memory, must not be stored to, and the
- * result may only be the c of another such mma, or be carried. */
+ * result may only be the c of another such mma, or be carried.  a may also be the result of a primitive. */
 enum mma { MMA_CHAIN, MMA_ANY, MMA_ASYNC, MMA_COUNT };
 /* What COMMIT and WAIT are about: L_COPY, or L_MMA of kind MMA_ASYNC. */
 enum async { ASYNC_COPIES, ASYNC_PRODUCTS, ASYNC_COUNT };

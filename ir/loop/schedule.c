@@ -63,7 +63,7 @@ static const struct sched_field dot_fields[] = {
 static const struct sched_field gpu_turn_fields[] = {GPU_WIDTH, STREAM, GRAIN};
 static const struct sched_field dot_thin_fields[] = {
     WIDTH, TILE(dot_thin), CHOSEN("step", dot_thin.step, 256), KBLOCK(dot_thin),
-    CHOSEN("strip", dot_thin.strip, UINT32_MAX), LANES("each", dot_thin.each, 4),
+    CHOSEN("strip", dot_thin.strip, UINT32_MAX), LANES("each", dot_thin.each, 8),
     CHOSEN("ahead", dot_thin.ahead, UINT16_MAX), FLAG("widen", dot_thin.widen), GRAIN};
 static const struct sched_field dot_bytes_fields[] = {
     WIDTH, TILE(dot_bytes), KBLOCK(dot_bytes), CHOSEN("rows", dot_bytes.rows, UINT32_MAX),
@@ -81,7 +81,7 @@ static const struct sched_field dot_matrix_fields[] = {
      .most = MAX_TILE_SIDE},
     LANES("subgroup", dot_matrix.subgroup, MAX_SUBGROUP), CHOSEN("stages", dot_matrix.stages, 8),
     FLAG("copy_a", dot_matrix.copy_a), FLAG("copy_b", dot_matrix.copy_b), FLAG("async", dot_matrix.async),
-    FLAG("panels", dot_matrix.panels),
+    FLAG("panels", dot_matrix.panels), FLAG("reordered", dot_matrix.reordered),
     NUMBER("split", dot_matrix.split, 0, UINT32_MAX), GRAIN};
 static const struct sched_field scatter_fields[] = {WIDTH, LANES("copy", scatter.copy, 64), GRAIN};
 static const struct sched_field lanes_fields[] = {WIDTH, GRAIN};
@@ -102,7 +102,8 @@ static const struct sched_field attention_matrix_fields[] = {
     THREADS, CHOSEN("rows", attention_matrix.rows, 1024), LANES("step", attention_matrix.step, MAX_TILE_SIDE),
     {.word = "unit", .form = FORM_SIDES, AT(attention_matrix.unit_m), .sides = 3, .chosen = true, .least = 1,
      .most = MAX_TILE_SIDE},
-    LANES("subgroup", attention_matrix.subgroup, MAX_SUBGROUP), CHOSEN("stages", attention_matrix.stages, 8), GRAIN};
+    LANES("subgroup", attention_matrix.subgroup, MAX_SUBGROUP), CHOSEN("stages", attention_matrix.stages, 8),
+    FLAG("async", attention_matrix.async), GRAIN};
 
 #define FAMILY(name, fields) {name, fields, sizeof fields / sizeof *fields}
 const struct sched_family sched_families[SCHED_COUNT] = {

@@ -125,7 +125,7 @@ struct schedule {
             uint8_t stages;         /* steps that are in shared memory at a time  [chosen] */
             uint8_t async;          /* the unit reads panels in shared memory, while its threads go on (MMA_ASYNC) */
             uint8_t panels;         /* a thread of one more subgroup copies whole panels of both operands */
-            uint8_t pad;
+            uint8_t reordered;      /* rows, columns and contraction are in an order in which operands are of vectors */
             uint32_t split;         /* elements of the contraction in a part, whole steps; 0: no parts */
         } dot_matrix;
         struct {
@@ -148,6 +148,7 @@ struct schedule {
             uint16_t subgroup;      /* threads that hold a tile together  [chosen] */
             uint16_t unit_m, unit_n, unit_k; /* what the unit multiplies at once  [chosen] */
             uint8_t stages;         /* steps that are in shared memory at a time  [chosen] */
+            uint8_t async;          /* the unit reads panels in shared memory, while its threads go on (MMA_ASYNC) */
         } attention_matrix;
     };
 };

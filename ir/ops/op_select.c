@@ -374,12 +374,11 @@ uint32_t lower_gather(struct lower *l, ref r, const uint32_t *coord)
     const struct node *n = node_at(l->g, r);
     const struct shape *from = node_shape(l->g, n->in[0]);
     uint32_t axis = n->attr.axis.axis;
-    int64_t last = from->dim[axis] - 1;
-    if (last < 0)
+    if (!from->dim[axis])
         return k_bits(k, n->dtype, 0); /* no elements, so never stored */
     val at[KL_MAX_RANK] = {0}, i = l->at(l, n->in[1], &coord[axis]);
     for (uint32_t d = 0; d < from->rank; d++)
         at[d] = coord[d];
-    at[axis] = lower_index(k, i, last);
+    at[axis] = lower_index_to(k, i, ix_sub(k, ix_size(k, from->dim[axis]), k_int(k, 1)));
     return l->at(l, n->in[0], at);
 }

@@ -80,7 +80,7 @@ static bool op_takes_symbols(const struct graph *g, const struct node *n)
         if (*dim[i] < 0)
             return false;
     switch (n->op) {
-    case OP_input: case OP_state: case OP_iota: case OP_random: case OP_cast: case OP_proj:
+    case OP_input: case OP_state: case OP_iota: case OP_random: case OP_cast: case OP_proj: case OP_gather:
         return true;
     case OP_window: /* how many channels a convolution has decides which gradient it gets (pass autodiff) */
         for (uint32_t i = 1; i <= n->attr.window.axis; i++)
@@ -89,8 +89,6 @@ static bool op_takes_symbols(const struct graph *g, const struct node *n)
         return s->dim[n->attr.window.axis] >= 0;
     case OP_concat:
         return s->dim[n->attr.axis.axis] >= 0 && g->shape[n->shape].dim[n->attr.axis.axis] >= 0;
-    case OP_gather:
-        return s->dim[n->attr.axis.axis] >= 0;
     case OP_scatter:
         return !shape_is_symbolic(&g->shape[n->shape]);
     default:

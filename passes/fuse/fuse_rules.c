@@ -5,7 +5,8 @@
  * of another, so every value is computed once.  A reduction or a dot may have an epilogue (elementwise nodes with one
  * value for each result, and their operands); a reduction may have a prologue (elementwise nodes with one value for
  * each reduced element).  An operand that a scan, a scatter, an argsort or a dot with not too many rows reads exactly
- * once may be computed where it is read.  So may the operand of a pad that has no other reader (fuse_pads.c). */
+ * once may be computed where it is read, by a dot of few rows also if it is read through a permute.  So may the operand
+ * of a pad that has no other reader (fuse_pads.c). */
 #include "fuse.h"
 
 /* Maximum number of arrays of full size in a dot's epilogue.  It accesses its arrays in tiles of a few columns, which
@@ -135,6 +136,30 @@ static bool reads_once(const struct fuser *f, uint32_t a, ref r)
         i++;
     node_operand(f->g, r, i, &linear);
     return linear && reads_alone(f, a, r, i);
+}
+
+/* Does b, a product of a few rows, read a only for its second operand, each element once, through a permute?  Each
+ * element is then computed where it is multiplied: rows of the matrix are read in memory's order whichever axis is
+ * contracted (lower_dot_thin.c). */
+static bool reads_permuted_once(const struct fuser *f, uint32_t a, uint32_t b)
+{
+    ref reader = NIL, dot = f->group[b].anchor;
+    unsigned at = 0;
+    for (ref r = f->group[b].first; r; r = f->next[r])
+        for (unsigned i = 0; i < f->g->node[r].nin; i++) {
+            bool linear;
+            ref x = node_operand(f->g, r, i, &linear), source;
+            if (group_of(f, x) != a)
+                continue;
+            if (reader || !node_permute(f->g, node_in(f->g, &f->g->node[r], i), &source) ||
+                op_is_select(f->g->node[r].op) || (r == dot ? i != 1 : !f->prologue[r]))
+                return false;
+            reader = r;
+            at = i;
+        }
+    const struct node *n = &f->g->node[dot];
+    return reader && n->op == OP_dot && dtype_is_float(n->dtype) && dot_sizes(f->g, n).m <= DOT_FEW_ROWS &&
+           reads_second_once(f, n) && reads_alone(f, a, reader, at);
 }
 
 /* The reason why a reduction of `elements` to `results` cannot have a prologue; NULL: it can. */
@@ -329,7 +354,7 @@ static struct verdict judge_operand(struct fuser *f, uint32_t a, uint32_t b, str
     const struct group *ga = &f->group[a], *gb = &f->group[b];
     unsigned op = f->g->node[gb->anchor].op;
     if (x.elsewhere)
-        return reject("read at other indices than written");
+        return reads_permuted_once(f, a, b) ? accept(JOIN_OPERAND) : reject("read at other indices than written");
     if (op == OP_dot && orders_of_readers(f, a, b) == (ORDER_OWN | ORDER_PERMUTED))
         return reject("read in two orders");
     if ((op_is_reduce(op) || op == OP_dot) && x.rest && !x.anchor)

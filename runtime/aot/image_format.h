@@ -1,14 +1,18 @@
 /* The data of a program compiled ahead of time, as read by runtime/aot/run.c for objects and by codegen/c/runner.h,
  * into which this text is copied.  It uses fixed-width integers only, and no member needs an alignment above its size,
- * so the layout is the same on all targets.  Offsets are bytes from the image's start. */
+ * so the layout is the same on all targets.  Offsets are bytes from the image's start.
+ *
+ * A program with symbols has sizes in bytes for the primes that stand in for them (ir/symbols/README.md); a run
+ * computes its own sizes with image_size_at.  The symbols' values of a run follow its slots. */
 #ifndef KILN_IMAGE_FORMAT_H
 #define KILN_IMAGE_FORMAT_H
 #include <stdint.h>
 #ifndef IMAGE_STRUCT
 #define IMAGE_STRUCT struct /* with attributes, for a field of another type */
+#define IMAGE_FN static inline
 #endif
 
-enum { IMAGE_MAGIC = 0x6b6c6e31, IMAGE_VERSION = 5 }; /* the version of everything in this file */
+enum { IMAGE_MAGIC = 0x6b6c6e31, IMAGE_VERSION = 6 }; /* the version of everything in this file */
 
 IMAGE_STRUCT image {
     uint32_t magic, version;
@@ -20,14 +24,26 @@ IMAGE_STRUCT image {
     uint32_t program;
     uint32_t max_args;        /* maximum number of arguments of a kernel */
     /* uint32_t[nstate], or 0: offset of the state's value, used where its pointer is NULL; 0: it has none */
-    uint32_t weight, pad;
+    uint32_t weight;
+    uint32_t nsymbol, symbol; /* struct image_symbol[nsymbol] */
+    uint32_t pad;
     uint64_t features;        /* of the processor: bit i is number i of IMAGE_FEATURES */
     int64_t arena_bytes, scratch_bytes; /* scratch: of each thread */
     int64_t later_bytes;      /* bytes of new values of states that must not be overwritten before the end */
 };
-IMAGE_STRUCT image_kernel { int64_t extent, grain; };
-/* at: offset in the args; bytes 0: the value is `fixed` */
-IMAGE_STRUCT image_slot { uint32_t at, bytes; uint64_t fixed; };
+/* active: struct image_step[steps], the number of iterations that do anything, at most extent; steps 0: all do */
+IMAGE_STRUCT image_kernel { int64_t extent, grain; uint32_t active, steps; };
+/* at: offset in the args; bytes 0: the value is `fixed`, or, where there are steps, the length that struct
+ * image_step[steps] at `length` computes from the symbols, as a float of so many bits */
+IMAGE_STRUCT image_slot { uint32_t at, bytes; uint64_t fixed; uint32_t length, steps, mantissa, exponent; };
+/* at: offset of its value in the args, an int64_t; prime 0: it is in no size */
+IMAGE_STRUCT image_symbol { int64_t prime, low, high; uint32_t at, pad; };
+/* A computation in postfix order.  number: the constant, or the number of the slot. */
+enum image_op {
+    IMAGE_NUMBER, IMAGE_SLOT, IMAGE_ADD, IMAGE_SUB, IMAGE_MUL, IMAGE_DIV, IMAGE_LT, IMAGE_LE, IMAGE_SELECT
+};
+enum { IMAGE_STACK = 16 };    /* numbers that a computation may have at a time */
+IMAGE_STRUCT image_step { uint32_t op, pad; int64_t number; };
 /* The destination of an output: pointer `pointer` of the args; if later >= 0 it is first written to that offset. */
 IMAGE_STRUCT image_out { uint32_t pointer, pad; int64_t later, bytes; };
 
@@ -53,5 +69,67 @@ IMAGE_STRUCT image_region {
     uint32_t pad;
     int64_t work, pointers, arena; /* as in struct workspace */
 };
+
+/* ---- what a run computes from the symbols' values ---- */
+
+/* A size for the symbols' values, that is with each prime in it replaced by the value of its symbol. */
+IMAGE_FN int64_t image_size_at(const struct image_symbol *s, uint32_t n, int64_t size, const uint64_t *value)
+{
+    int64_t product = 1;
+    for (uint32_t i = 0; i < n; i++)
+        for (; s[i].prime && size && size % s[i].prime == 0; size /= s[i].prime)
+            product *= (int64_t)value[i];
+    return size * product;
+}
+
+IMAGE_FN int64_t image_compute(const struct image_step *s, uint32_t n, const uint64_t *slot)
+{
+    int64_t v[IMAGE_STACK + 1];
+    uint32_t top = 0; /* v[top - 1] is the last number */
+    v[0] = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        if (s[i].op <= IMAGE_SLOT) {
+            v[top++] = s[i].op == IMAGE_SLOT ? (int64_t)slot[s[i].number] : s[i].number;
+            continue;
+        }
+        top -= s[i].op == IMAGE_SELECT ? 2 : 1;
+        int64_t *a = &v[top - 1], b = v[top];
+        switch (s[i].op) {
+        case IMAGE_ADD: *a += b; break;
+        case IMAGE_SUB: *a -= b; break;
+        case IMAGE_MUL: *a *= b; break;
+        case IMAGE_DIV: *a = b ? *a / b : 0; break;
+        case IMAGE_LT:  *a = *a < b; break;
+        case IMAGE_LE:  *a = *a <= b; break;
+        default:        *a = *a ? b : v[top + 1]; break;
+        }
+    }
+    return v[0];
+}
+
+/* Iterations of a kernel that do anything; steps: at k->active. */
+IMAGE_FN int64_t image_extent_at(const struct image_kernel *k, const struct image_step *steps, const uint64_t *slot)
+{
+    int64_t n = k->steps ? image_compute(steps, k->steps, slot) : k->extent;
+    return n < 0 ? 0 : n < k->extent ? n : k->extent;
+}
+
+/* The bits of a number that is not below 0 as an IEEE float, rounded to nearest, ties to even. */
+IMAGE_FN uint64_t image_float(uint64_t v, uint32_t mantissa, uint32_t exponent)
+{
+    uint64_t bias = (UINT64_C(1) << (exponent - 1)) - 1, most = 2 * bias + 1;
+    uint32_t top = 0;
+    if (!v)
+        return 0;
+    while (v >> top > 1)
+        top++;
+    uint64_t bits = top <= mantissa ? v << (mantissa - top) : v >> (top - mantissa);
+    if (top > mantissa) {
+        uint64_t rest = v & ((UINT64_C(1) << (top - mantissa)) - 1), half = UINT64_C(1) << (top - mantissa - 1);
+        bits += rest > half || (rest == half && (bits & 1));
+    }
+    bits += (top + bias - 1) << mantissa; /* the highest bit of the significand adds 1 to the exponent */
+    return bits >> mantissa >= most ? most << mantissa : bits;
+}
 
 #endif

@@ -54,6 +54,23 @@ static uint32_t put_region(struct image_writer *w, const struct program *p, cons
     return aot_object_put(w, &r, sizeof r);
 }
 
+/* Writes the arguments of a command.  Values in places are where they are for the bounds of the symbols. */
+static uint32_t put_args(struct image_writer *w, const struct program *p, const struct command *c)
+{
+    int64_t place[MAX_PLACES];
+    uint32_t at = aot_object_put(w, c->arg, c->narg * sizeof *c->arg);
+    if (!p->layout || w->failed)
+        return at;
+    layout_offsets(p, NULL, place);
+    for (uint32_t i = 0; i < c->narg; i++) {
+        struct loc l = c->arg[i];
+        if (l.kind == LOC_PLACE)
+            l = (struct loc){LOC_ARENA, p->layout->device, place[l.index] + l.offset};
+        memcpy(w->bytes + at + i * sizeof l, &l, sizeof l);
+    }
+    return at;
+}
+
 static uint32_t put_program(struct image_writer *w, const struct program *p)
 {
     struct image_command *cmd = mem_alloc((p->ncmd + 1) * sizeof *cmd);
@@ -63,7 +80,7 @@ static uint32_t put_program(struct image_writer *w, const struct program *p)
         uint32_t kind = c->kind == CMD_KERNEL ? IMAGE_KERNEL : c->kind == CMD_COPY ? IMAGE_COPY : IMAGE_REGION;
         cmd[i] = (struct image_command){.kind = kind, .kernel = c->kernel, .narg = c->narg, .no_barrier = c->no_barrier,
                                         .bytes = c->bytes};
-        cmd[i].arg = aot_object_put(w, c->arg, c->narg * sizeof *c->arg);
+        cmd[i].arg = put_args(w, p, c);
         cmd[i].region = c->kind == CMD_REGION ? put_region(w, p, c) : 0;
     }
     struct image_program own = {.ncmd = p->ncmd, .cmd = cmd ? aot_object_put(w, cmd, p->ncmd * sizeof *cmd) : 0};
@@ -79,7 +96,12 @@ static void aot_object_put_kernels(struct image_writer *w, const struct program 
     m->nkernel = p->nkernel;
     m->kernel = aot_object_put(w, NULL, p->nkernel * sizeof k);
     for (uint32_t i = 0; i < p->nkernel && !w->failed; i++) {
-        k = (struct image_kernel){p->kernel[i]->extent, p->kernel[i]->sched.grain};
+        struct image_step step[OBJECT_STEPS];
+        uint32_t steps = p->stand_ins.n ? object_active(p->kernel[i], step) : 0;
+        k = (struct image_kernel){p->kernel[i]->extent, p->kernel[i]->sched.grain,
+                                  aot_object_put(w, step, steps * sizeof *step), steps};
+        if (w->failed)
+            break;
         memcpy(w->bytes + m->kernel + i * sizeof k, &k, sizeof k);
     }
 }
@@ -124,9 +146,7 @@ static void put_leaves(struct image_writer *w, const struct program *p, struct i
 
 size_t object_args_layout(const struct graph *g, const bool *fixed, size_t *slot_at)
 {
-    size_t at = (g->input.n + g->state.n + 2) * sizeof(void *);
-    for (uint32_t i = 0; i < g->nout; i++)
-        at += g->out[i].kind == OUT_RETURN ? sizeof(void *) : 0;
+    size_t at = object_symbol_at(g, object_symbols(g));
     for (uint32_t i = 0; i < g->slot.n; i++) {
         uint32_t first = object_slot(g, i);
         size_t bytes = dtype_size(g->slot.v[i].dtype), own = (at + bytes - 1) / bytes * bytes;
@@ -138,6 +158,28 @@ size_t object_args_layout(const struct graph *g, const bool *fixed, size_t *slot
     return (at + sizeof(void *) - 1) / sizeof(void *) * sizeof(void *);
 }
 
+/* A slot that is a length is a float. */
+static struct image_slot length_slot(struct image_writer *w, const struct graph *g, uint32_t i, int64_t length)
+{
+    struct image_step step[OBJECT_STEPS];
+    unsigned dtype = g->slot.v[i].dtype;
+    uint32_t steps = object_length(g, length, step), bits = 8 * (uint32_t)dtype_size(dtype);
+    uint32_t exponent = dtype == KL_F16 ? 5 : dtype == KL_F64 ? 11 : 8;
+    w->failed |= !steps;
+    return (struct image_slot){.length = aot_object_put(w, step, steps * sizeof *step), .steps = steps,
+                               .mantissa = bits - 1 - exponent, .exponent = exponent};
+}
+
+/* captured: the graph as recorded, with symbols in its shapes; p: its program. */
+static void put_symbols(struct image_writer *w, const struct graph *captured, const struct program *p, struct image *m)
+{
+    struct image_symbol s[MAX_SYMBOLS];
+    m->nsymbol = object_symbols(captured);
+    if (m->nsymbol)
+        object_put_symbols(captured, &p->stand_ins, s);
+    m->symbol = aot_object_put(w, s, m->nsymbol * sizeof *s);
+}
+
 static void put_slots(struct image_writer *w, const struct graph *g, const struct object_options *o, struct image *m)
 {
     size_t *at = mem_alloc((g->slot.n + 1) * sizeof *at);
@@ -146,9 +188,11 @@ static void put_slots(struct image_writer *w, const struct graph *g, const struc
     if (!w->failed) {
         object_args_layout(g, o->fixed, at);
         for (uint32_t i = 0; i < g->slot.n; i++)
-            slot[i] = at[i] == SIZE_MAX
+            slot[i] = o->length && o->length[i] ? length_slot(w, g, i, o->length[i])
+                      : at[i] == SIZE_MAX
                           ? (struct image_slot){.fixed = o->slot[i]}
-                          : (struct image_slot){(uint32_t)at[i], (uint32_t)dtype_size(g->slot.v[i].dtype), 0};
+                          : (struct image_slot){.at = (uint32_t)at[i],
+                                                  .bytes = (uint32_t)dtype_size(g->slot.v[i].dtype)};
         m->slot = aot_object_put(w, slot, g->slot.n * sizeof *slot);
     }
     m->nslot = g->slot.n;
@@ -204,15 +248,16 @@ size_t object_weight_at(const struct graph *g, const struct object_options *o, u
     return at;
 }
 
-static bool write_image(struct image_writer *w, const struct program *p, const struct object_options *o,
-                        const struct caps *target, struct err *e)
+static bool write_image(struct image_writer *w, const struct graph *captured, const struct program *p,
+                        const struct object_options *o, const struct caps *target, struct err *e)
 {
     struct image m = {.magic = IMAGE_MAGIC, .version = IMAGE_VERSION, .features = features_of(target),
                       .max_args = p->max_args, .arena_bytes = program_arenas(p), .scratch_bytes = p->scratch_bytes};
     aot_object_put(w, NULL, sizeof m);
     aot_object_put_kernels(w, p, &m);
     put_leaves(w, p, &m);
-    put_slots(w, p->g, o, &m);
+    put_symbols(w, captured, p, &m);
+    put_slots(w, captured, o, &m);
     put_weights(w, p->g, o, &m);
     m.program = put_program(w, p);
     if (w->failed)
@@ -244,24 +289,39 @@ static bool compilable(const struct graph *g, struct err *e)
     return true;
 }
 
+/* A program for all values of the symbols, if the graph has any. */
 static struct program *plan(const struct graph *captured, bool fuse, const struct caps *caps, struct err *e)
 {
     const struct sched_section *schedules;
     if (!schedules_of(captured->name, fuse, &schedules, e))
         return NULL;
+    if (schedules && captured->symbols)
+        return err_set(e, KL_ERR_ARGUMENT, "graph @%s has symbols: no schedules can be handed in for it",
+                       captured->name), NULL;
     struct graph *g = graph_clone(captured);
     struct program *p = NULL;
+    struct stand_ins stand_ins = {0};
     if (!g)
         err_set(e, KL_ERR_MEMORY, "no memory to compile graph @%s", captured->name);
     for (unsigned d = 0; g && d < MAX_DEVICES; d++)
         graph_move(g, d, DEVICE_CPU);
     const uint64_t cpu = UINT64_C(1) << DEVICE_CPU;
+    struct target_set targets = {&(struct target){caps, 0}, 1};
     if (g && !passes_run(g, &(struct pass_options){.fuse = fuse, .verify = true, .in_pairs = caps->dot2 ? cpu : 0,
-                                                   .processor = {cpu, caps->threads}}))
+                                                   .processor = {cpu, caps->threads}, .stand_ins = &stand_ins}))
         err_set(e, g->err.code, "%s", g->err.msg);
-    else if (g && (p = program_plan_with(g, caps, schedules, NULL, NULL, e)) && !program_check(p, e)) {
+    else if (g)
+        p = stand_ins.n ? program_plan_symbolic(g, &stand_ins, &targets, e)
+                        : program_plan_with(g, caps, schedules, NULL, NULL, e);
+    if (p && !program_check(p, e)) {
         program_free(p);
         p = NULL;
+    }
+    if (!p && captured->symbols && e->code == KL_ERR_COMPILE) {
+        struct err why = *e;
+        e->code = KL_OK;
+        err_set(e, KL_ERR_COMPILE, "graph @%s has no one program for all values of its symbols: %s; give them values "
+                "(kiln compile --bind %s=NUMBER)", captured->name, why.msg, captured->symbols->v[0].name);
     }
     graph_free(g);
     return p;
@@ -271,9 +331,8 @@ struct program *object_program(const struct graph *captured, const struct object
                                unsigned char **image, uint32_t *image_bytes, struct err *e)
 {
     struct image_writer w = {0};
-    struct program *p =
-        graph_is_bound(captured, e) && compilable(captured, e) ? plan(captured, o->fuse, target, e) : NULL;
-    if (p && !write_image(&w, p, o, target, e)) {
+    struct program *p = compilable(captured, e) ? plan(captured, o->fuse, target, e) : NULL;
+    if (p && !write_image(&w, captured, p, o, target, e)) {
         mem_free(w.bytes);
         program_free(p);
         return NULL;

@@ -11,6 +11,7 @@ struct object_options {
     bool fuse;
     const bool *fixed;  /* per slot, or NULL: whether it is compiled in with these bits */
     const uint64_t *slot;
+    const int64_t *length;    /* per slot, or NULL: the length of the graph that it is, or 0 */
     const void *const *state; /* per state, or NULL: its value (NULL: none), which is stored in the object */
     bool weights_separate;    /* or in object_made.weights */
     size_t weights_at;        /* the offset there, after the weights of earlier programs: set by object_file_add */
@@ -32,8 +33,20 @@ struct program *object_program(const struct graph *captured, const struct object
 size_t object_state_bytes(const struct graph *g, uint32_t i);
 /* Size of the struct of arguments; slot_at[i] (or NULL): the offset of slot i in it, SIZE_MAX if it is fixed. */
 size_t object_args_layout(const struct graph *g, const bool *fixed, size_t *slot_at);
+static inline uint32_t object_symbols(const struct graph *g) { return g->symbols ? g->symbols->n : 0; }
+size_t object_symbol_at(const struct graph *g, uint32_t symbol); /* the offset of a symbol's value in the struct */
 /* The offset of a state's value in the weights file; for number g->state.n: the end. */
 size_t object_weight_at(const struct graph *g, const struct object_options *o, uint32_t state);
+
+/* ---- object_symbols.c: what a run computes from the symbols' values, as postfix code ---- */
+enum { OBJECT_STEPS = 256 };
+struct image_step;
+/* Each writes at most OBJECT_STEPS steps and returns their number.  0: there are too many, or, of a kernel, all
+ * iterations do something. */
+uint32_t object_active(const struct kernel *k, struct image_step *out);
+uint32_t object_length(const struct graph *g, int64_t length, struct image_step *out);
+struct image_symbol;
+void object_put_symbols(const struct graph *g, const struct stand_ins *s, struct image_symbol *out);
 
 /* ---- object_file.c: a file of several programs ---- */
 /* The processor and the language as in object_options; NULL: *e. */
@@ -56,9 +69,9 @@ bool object_write(const struct object_made *made, const char *object_path, const
 bool object_prefix(const char *name, bool exact, char out[OBJECT_NAME], struct err *e);
 /* mem_free it; NULL: out of memory. */
 char *object_header(const struct graph *g, const struct object_options *o, const char *prefix, const char *cpu);
-enum object_member { MEMBER_IN, MEMBER_STATE, MEMBER_OUT, MEMBER_SLOT };
+enum object_member { MEMBER_IN, MEMBER_STATE, MEMBER_OUT, MEMBER_SLOT, MEMBER_LENGTH };
 enum { OBJECT_MEMBER = 48 };
-/* The name of a member of the struct of arguments: in_NAME, state_NAME, out_NUMBER, slot_NAME. */
+/* The name of a member of the struct of arguments: in_NAME, state_NAME, out_NUMBER, slot_NAME, length_SYMBOL. */
 /* Slots of one name and dtype are one member: the number of the first such slot. */
 uint32_t object_slot(const struct graph *g, uint32_t slot);
 void object_member(const struct graph *g, enum object_member kind, uint32_t ordinal, char out[OBJECT_MEMBER]);

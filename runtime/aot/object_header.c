@@ -45,7 +45,7 @@ bool object_prefix(const char *name, bool exact, char out[OBJECT_NAME], struct e
 static const char *member_name(const struct graph *g, enum object_member kind, uint32_t i)
 {
     return kind == MEMBER_IN ? g->input.v[i].name : kind == MEMBER_STATE ? g->state.v[i].name
-           : kind == MEMBER_SLOT ? g->slot.v[i].name : "";
+           : kind == MEMBER_SLOT ? g->slot.v[i].name : kind == MEMBER_LENGTH ? g->symbols->v[i].name : "";
 }
 
 /* Could the name be one to which a number was added? */
@@ -68,7 +68,7 @@ uint32_t object_slot(const struct graph *g, uint32_t slot)
 
 void object_member(const struct graph *g, enum object_member kind, uint32_t ordinal, char out[OBJECT_MEMBER])
 {
-    static const char *const word[] = {"in", "state", "out", "slot"};
+    static const char *const word[] = {"in", "state", "out", "slot", "length"};
     char text[32], other[32];
     identifier(member_name(g, kind, ordinal), text, sizeof text);
     snprintf(out, OBJECT_MEMBER, "%s_%s", word[kind], text);
@@ -76,6 +76,7 @@ void object_member(const struct graph *g, enum object_member kind, uint32_t ordi
     uint32_t n = kind == MEMBER_IN      ? g->input.n
                  : kind == MEMBER_STATE ? g->state.n
                  : kind == MEMBER_SLOT  ? g->slot.n
+                 : kind == MEMBER_LENGTH ? object_symbols(g)
                                         : 0;
     for (uint32_t i = 0; i < n && !taken; i++) {
         identifier(member_name(g, kind, i), other, sizeof other);
@@ -119,12 +120,24 @@ static void put_member(struct text *t, const struct graph *g, const struct objec
     text_put(t, "    %s%s %s%s;", kind == MEMBER_SLOT || written ? "" : "const ", c_type(dtype),
              kind == MEMBER_SLOT ? "" : "*", name);
     text_pad(t, start, 40);
-    text_put(t, "/* %s%s%s", dtype_name(dtype), shape_text(s, shape, sizeof shape), stored_as(dtype));
+    text_put(t, "/* %s%s%s", dtype_name(dtype), shape_text_in(g, s, shape, sizeof shape), stored_as(dtype));
     if (kind == MEMBER_STATE)
         text_put(t, "%s", written ? ": read, and given its new value"
                           : o->state && o->state[i] && !o->weights_separate ? ": read; NULL: its value in the object"
                           : ": read");
     text_put(t, " */\n");
+}
+
+/* The value of a symbol. */
+static void put_length(struct text *t, const struct graph *g, uint32_t i)
+{
+    char name[OBJECT_MEMBER];
+    const struct symbol *s = &g->symbols->v[i];
+    size_t start = t->len;
+    object_member(g, MEMBER_LENGTH, i, name);
+    text_put(t, "    int64_t %s;", name);
+    text_pad(t, start, 40);
+    text_put(t, "/* %s, from %lld to %lld */\n", s->name, (long long)s->low, (long long)s->high);
 }
 
 static void put_members(struct text *t, const struct graph *g, const struct object_options *o)
@@ -138,12 +151,56 @@ static void put_members(struct text *t, const struct graph *g, const struct obje
             put_member(t, g, o, MEMBER_OUT, i, n++);
     text_put(t, "    void *workspace;                    /* NULL: of malloc, for the time of the run */\n"
                 "    size_t workspace_bytes;\n");
+    for (uint32_t i = 0; i < object_symbols(g); i++)
+        put_length(t, g, i);
     for (uint32_t i = 0; i < g->slot.n; i++)
         if (!(o->fixed && o->fixed[i]) && object_slot(g, i) == i)
             put_member(t, g, o, MEMBER_SLOT, i, i);
 }
 
-/* A macro for the elements of each array. */
+/* A length as C, over the names of the members that have the symbols' values. */
+static void put_dim(struct text *t, const struct graph *g, int64_t dim)
+{
+    struct affine a;
+    char name[OBJECT_MEMBER];
+    dim_affine(g, dim, &a);
+    text_put(t, "((int64_t)%lld", (long long)a.constant);
+    for (uint32_t i = 0; i < a.n; i++) {
+        object_member(g, MEMBER_LENGTH, a.term[i].symbol, name);
+        text_put(t, " + (int64_t)%lld * (%s)", (long long)a.term[i].by, name);
+        if (a.term[i].times) {
+            object_member(g, MEMBER_LENGTH, a.term[i].times - 1, name);
+            text_put(t, " * (%s)", name);
+        }
+    }
+    text_put(t, ")");
+}
+
+/* The number of elements of an array: a macro, with the symbols' values as arguments where its shape has symbols, and
+ * then another one for the greatest number. */
+static void put_count(struct text *t, const struct graph *g, const char *prefix, const char *name,
+                      const struct shape *s)
+{
+    if (!shape_is_symbolic(s)) {
+        text_put(t, "#define %s_count_%s %lld\n", prefix, name, (long long)shape_count(s));
+        return;
+    }
+    char symbol[OBJECT_MEMBER];
+    int64_t most = 1, low, high;
+    text_put(t, "#define %s_count_%s(", prefix, name);
+    for (uint32_t i = 0; i < g->symbols->n; i++) {
+        object_member(g, MEMBER_LENGTH, i, symbol);
+        text_put(t, "%s%s", i ? ", " : "", symbol);
+    }
+    text_put(t, ") (");
+    for (uint32_t i = 0; i < s->rank; i++) {
+        text_put(t, "%s", i ? " * " : "");
+        put_dim(t, g, s->dim[i]);
+        most *= dim_range(g, s->dim[i], &low, &high) ? high : 1;
+    }
+    text_put(t, ")\n#define %s_most_%s %lld\n", prefix, name, (long long)most);
+}
+
 static void put_counts(struct text *t, const struct graph *g, const char *prefix)
 {
     uint32_t returned = 0;
@@ -155,8 +212,7 @@ static void put_counts(struct text *t, const struct graph *g, const char *prefix
             if (kind == MEMBER_OUT && g->out[i].kind != OUT_RETURN)
                 continue;
             object_member(g, (enum object_member)kind, kind == MEMBER_OUT ? returned++ : i, name);
-            text_put(t, "#define %s_count_%s %lld\n", prefix, name,
-                     (long long)shape_count(member_type(g, (enum object_member)kind, i, &dtype)));
+            put_count(t, g, prefix, name, member_type(g, (enum object_member)kind, i, &dtype));
         }
 }
 
@@ -219,7 +275,8 @@ char *object_header(const struct graph *g, const struct object_options *o, const
     if (!o->source)
         text_put(&t, "/* As the object has it. */\ntypedef char %s_args_size[sizeof(%s_args) == %zu ? 1 : -1];\n\n",
                  prefix, prefix, object_args_layout(g, o->fixed, NULL));
-    text_put(&t, "/* Elements of the arrays. */\n");
+    text_put(&t, "/* Elements of the arrays%s. */\n",
+             g->symbols ? "; of one whose shape has symbols, for their values, and at most" : "");
     put_counts(&t, g, prefix);
     put_weights_function(&t, g, o, prefix);
     text_put(&t,
@@ -229,9 +286,10 @@ char *object_header(const struct graph *g, const struct object_options *o, const
              "int %s_run(const %s_args *args);\n"
              "/* What a workspace must have, of any alignment, for runs on as many threads as there are now; a smaller "
              "one is\n"
-             " * used by fewer. */\n"
+             " * used by fewer.%s */\n"
              "size_t %s_workspace_bytes(void);\n\n",
-             o->source ? prefix : "kiln_aot", prefix, prefix, prefix);
+             o->source ? prefix : "kiln_aot", prefix, prefix,
+             g->symbols ? "  It is enough for all values of the symbols." : "", prefix);
     put_shared(&t, o->source, prefix);
     text_put(&t, "#ifdef __cplusplus\n}\n#endif\n#endif\n");
     if (t.failed) {

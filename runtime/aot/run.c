@@ -5,6 +5,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+static size_t round_up(size_t n) { return (n + 63) & ~(size_t)63; }
+
+static const void *at(const struct image *m, uint32_t offset) { return (const char *)m + offset; }
+
 struct run {
     const struct image *m;
     kernel_fn *const *kernel;
@@ -15,6 +19,13 @@ struct run {
     unsigned workers;
 };
 
+/* A size of the program for the symbols' values of this run. */
+static int64_t aot_size(const struct run *r, int64_t size)
+{
+    const struct image *m = r->m;
+    return m->nsymbol ? image_size_at(at(m, m->symbol), m->nsymbol, size, r->slot + m->nslot) : size;
+}
+
 /* The program, or a region of it, that runs now, with its data. */
 struct frame {
     const struct run *r;
@@ -24,10 +35,6 @@ struct frame {
     char *arena;
     const struct image_command *cmd; /* the current command */
 };
-
-static size_t round_up(size_t n) { return (n + 63) & ~(size_t)63; }
-
-static const void *at(const struct image *m, uint32_t offset) { return (const char *)m + offset; }
 
 static void *aot_run_resolve(const struct frame *f, const struct image_loc *l, unsigned worker)
 {
@@ -61,7 +68,8 @@ static uint32_t run_kernels(struct frame *f, const struct image_command *end)
     struct pool_part part[MAX_KERNEL_RUN];
     uint32_t n = 0;
     for (const struct image_command *c = f->cmd; c < end && n < MAX_KERNEL_RUN && (!n || c->no_barrier); c++)
-        part[n++] = (struct pool_part){k[c->kernel].extent, k[c->kernel].grain};
+        part[n++] = (struct pool_part){image_extent_at(&k[c->kernel], at(f->r->m, k[c->kernel].active), f->r->slot),
+                                       k[c->kernel].grain};
     pool_run_parts(aot_run_kernel, f, part, n, f->r->workers);
     return n;
 }
@@ -71,7 +79,8 @@ static void run_copy(const struct frame *f)
     const struct image_loc *l = at(f->r->m, f->cmd->arg);
     void *to = aot_run_resolve(f, &l[0], 0);
     const void *from = aot_run_resolve(f, &l[1], 0);
-    if (to != from && f->cmd->bytes) memcpy(to, from, (size_t)f->cmd->bytes);
+    int64_t bytes = aot_size(f->r, f->cmd->bytes);
+    if (to != from && bytes) memcpy(to, from, (size_t)bytes);
 }
 
 static void run_commands(struct frame *f);
@@ -96,7 +105,8 @@ static bool aot_run_region(void *ctx, uint32_t which, const void *const *in, voi
 static size_t region_bytes(const struct region_call *c, bool result, uint32_t i)
 {
     const struct region_frame *r = c->ctx;
-    return (size_t)((const int64_t *)at(r->f->r->m, r->region->bytes))[result ? c->nin + i : i];
+    const int64_t *bytes = at(r->f->r->m, r->region->bytes);
+    return (size_t)aot_size(r->f->r, bytes[result ? c->nin + i : i]);
 }
 
 static void run_region_op(const struct frame *f)
@@ -110,7 +120,7 @@ static void run_region_op(const struct frame *f)
     for (uint32_t i = 0; i + 1 < c->narg; i++) data[i] = aot_run_resolve(f, &l[i], 0);
     struct region_frame sub = {f, n, work + n->arena};
     region_run(&(struct region_call){.op = op[n->kind], .nin = n->nin, .nout = n->nout, .carried = n->carried,
-                                     .scanned = n->scanned, .length = n->length, .reverse = n->reverse,
+                                     .scanned = n->scanned, .length = aot_size(f->r, n->length), .reverse = n->reverse,
                                      .bytes = region_bytes, .run = aot_run_region, .ctx = &sub,
                                      .in = (const void *const *)data, .out = data + n->nin, .work = work + n->work});
 }
@@ -141,7 +151,7 @@ static struct parts workspace_parts(const struct image *m)
     p.table = p.later + round_up((size_t)m->later_bytes);
     p.pointers = p.table + round_up(m->nout * sizeof(void *));
     p.slots = p.pointers + round_up(m->weight ? (m->ninput + m->nstate + m->nreturn) * sizeof(void *) : 0);
-    p.fixed = p.slots + round_up((m->nslot + 1) * sizeof(uint64_t));
+    p.fixed = p.slots + round_up((m->nslot + m->nsymbol + 1) * sizeof(uint64_t));
     p.scratch = round_up((size_t)m->scratch_bytes);
     p.worker = p.scratch + round_up(m->max_args * sizeof(void *));
     return p;
@@ -162,6 +172,7 @@ const char *kiln_aot_error(int status)
     switch (status) {
     case KL_OK:           return "ok";
     case KL_ERR_ARGUMENT: return "a pointer is NULL, or the workspace too small";
+    case KL_ERR_SHAPE:    return "a length is outside of the bounds of its symbol";
     case KL_ERR_DEVICE:   return "the program was compiled for another processor than this one";
     case KL_ERR_MEMORY:   return "no memory for the workspace";
     case KL_ERR_COMPILE:  return "the program was compiled by another version of Kiln than that of its runtime";
@@ -194,8 +205,10 @@ static void run_with(const struct run *r, const struct parts *p, char *work, con
     struct frame f = {
         .r = r, .p = at(m, m->program), .input = pointer, .state = pointer + m->ninput, .out = out, .arena = work};
     run_commands(&f);
-    for (uint32_t i = 0; i < m->nout; i++)
-        if (o[i].later >= 0 && o[i].bytes) memcpy((void *)(uintptr_t)pointer[o[i].pointer], out[i], (size_t)o[i].bytes);
+    for (uint32_t i = 0; i < m->nout; i++) {
+        size_t bytes = (size_t)aot_size(r, o[i].bytes);
+        if (o[i].later >= 0 && bytes) memcpy((void *)(uintptr_t)pointer[o[i].pointer], out[i], bytes);
+    }
 }
 
 /* The workspace from the args, or *own: allocated for this run, to be freed.  NULL: *status. */
@@ -233,20 +246,52 @@ static const void *const *with_weights(const struct image *m, const void *const 
     return to;
 }
 
-static int aot_run_check(const struct image *m, const void *args)
+/* The symbols' values, from the args. */
+static bool symbols_fit(const struct image *m, const void *args, uint64_t *value)
+{
+    const struct image_symbol *s = at(m, m->symbol);
+    bool fit = true;
+    for (uint32_t i = 0; i < m->nsymbol; i++) {
+        int64_t v;
+        memcpy(&v, (const char *)args + s[i].at, sizeof v);
+        fit &= s[i].low <= v && v <= s[i].high;
+        value[i] = (uint64_t)v;
+    }
+    return fit;
+}
+
+static int aot_run_check(const struct image *m, const void *args, uint64_t *value)
 {
     if (m->magic != IMAGE_MAGIC || m->version != IMAGE_VERSION) return KL_ERR_COMPILE;
     if (!processor_fits(m->features)) return KL_ERR_DEVICE;
+    if (!args) return KL_ERR_ARGUMENT;
+    if (!symbols_fit(m, args, value)) return KL_ERR_SHAPE;
     const void *const *pointer = args;
     const int64_t *bytes = at(m, m->pointer);
-    for (uint32_t i = 0; args && i < m->ninput + m->nstate + m->nreturn; i++)
-        if (!pointer[i] && bytes[i] && !weight_in_image(m, i)) return KL_ERR_ARGUMENT;
-    return args ? KL_OK : KL_ERR_ARGUMENT;
+    for (uint32_t i = 0; i < m->ninput + m->nstate + m->nreturn; i++)
+        if (!pointer[i] && !weight_in_image(m, i) && image_size_at(at(m, m->symbol), m->nsymbol, bytes[i], value))
+            return KL_ERR_ARGUMENT;
+    return KL_OK;
+}
+
+static void read_slots(const struct image *m, const void *args, const uint64_t *value, uint64_t *slot)
+{
+    const struct image_slot *s = at(m, m->slot);
+    memcpy(slot + m->nslot, value, m->nsymbol * sizeof *value);
+    for (uint32_t i = 0; i < m->nslot; i++) {
+        slot[i] = s[i].fixed;
+        if (s[i].steps)
+            slot[i] = image_float((uint64_t)image_compute(at(m, s[i].length), s[i].steps, slot), s[i].mantissa,
+                                  s[i].exponent);
+        else
+            memcpy(&slot[i], (const char *)args + s[i].at, s[i].bytes); /* little-endian, as all bits are */
+    }
 }
 
 int kiln_aot_run(const struct image *m, kernel_fn *const *kernel, const void *args)
 {
-    int status = aot_run_check(m, args);
+    uint64_t value[MAX_SYMBOLS];
+    int status = aot_run_check(m, args, value);
     if (status) return status;
     const void *const *pointer = args;
     struct parts p = workspace_parts(m);
@@ -255,12 +300,8 @@ int kiln_aot_run(const struct image *m, kernel_fn *const *kernel, const void *ar
     void *own;
     char *work = find_workspace(pointer + m->ninput + m->nstate + m->nreturn, &p, &r.workers, &own, &status);
     if (!work) return status;
-    const struct image_slot *s = at(m, m->slot);
     uint64_t *slot = (uint64_t *)(work + p.slots);
-    for (uint32_t i = 0; i < m->nslot; i++) {
-        slot[i] = s[i].fixed;
-        memcpy(&slot[i], (const char *)args + s[i].at, s[i].bytes); /* little-endian, as all bits are */
-    }
+    read_slots(m, args, value, slot);
     r.slot = slot;
     r.scratch = work + p.fixed;
     run_with(&r, &p, work, with_weights(m, pointer, (const void **)(work + p.pointers)));

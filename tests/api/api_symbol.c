@@ -296,7 +296,6 @@ static void test_step(kl_device dev)
     free_net(&net);
 }
 
-/* Nothing runs, and the caller's line is in the message. */
 /* Slices and borders leave a symbolic axis whole, or say that they cannot cut it. */
 static void test_whole_axis(kl_device dev)
 {
@@ -317,10 +316,93 @@ static void test_whole_axis(kl_device dev)
     }
     kl_trace_begin("part of a symbolic axis");
     kl_tensor part = kl_slice(input(dev, n, 4), NULL, (int64_t[]){2, IN}, NULL);
-    FAILS(kl_check(part), KL_ERR_SHAPE, "axis 0 of [n,12] has a symbolic length: it can only be taken whole");
+    FAILS(kl_check(part), KL_ERR_SHAPE,
+          "slice: which elements of axis 0 of [n,12] these are depends on the symbols for n in 1..40");
     kl_trace_end();
 }
 
+/* Parts of symbolic axes by lengths that are computed from symbols, beside the same with numbers. */
+static kl_tensor parts_of(kl_device dev, int64_t n, int64_t count, kl_tensor w, kl_tensor *grad)
+{
+    kl_tensor x = kl_mul(n < 0 ? input(dev, n, count) : kl_input(dev, KL_F32, DIMS(count, IN), data), w), part[6];
+    int64_t less = kl_length_sub(n, 1), rest = kl_length_sub(IN, 3), dims[2];
+    part[0] = kl_slice(x, NULL, (int64_t[]){less, rest}, NULL);                  /* all rows but the last */
+    part[1] = kl_slice(x, (int64_t[]){1, 3}, NULL, NULL);                        /* but the first */
+    part[2] = kl_slice(x, (int64_t[]){-1, 0}, (int64_t[]){n, 9}, NULL);          /* the last one */
+    part[3] = kl_slice(x, (int64_t[]){less, 0}, (int64_t[]){MOST + 5, 9}, NULL); /* it, too */
+    part[4] = kl_slice(kl_expand(w, DIMS(MOST, IN)), NULL, (int64_t[]){n, 9}, NULL);
+    part[5] = kl_narrow(x, 0, less, 1);
+    CHECK(kl_shape(part[2], dims) == 2 && dims[0] == 1 && kl_shape(part[5], dims) == 2 && dims[0] == 1);
+    kl_tensor count_of = kl_length_scalar(dev, KL_F32, kl_length_mul(kl_length_add(n, 1), kl_length_div(n, n)));
+    kl_tensor sum = kl_add(kl_sum_all(kl_mul(part[0], part[1])), kl_sum_all(kl_mul(part[2], part[3])));
+    sum = kl_mul(sum, count_of);
+    sum = kl_add(sum, kl_add(kl_sum_all(part[4]), kl_sum_all(kl_exp(part[5]))));
+    *grad = kl_grad(sum, w);
+    return sum;
+}
+
+static void test_parts(kl_device dev)
+{
+    kl_tensor w = kl_keep(kl_rand(dev, KL_F32, DIMS(1, IN), 3));
+    float seen[IN];
+    OK(kl_read(w, seen, sizeof seen));
+    int64_t n = kl_symbol("n", 1, MOST);
+    for (int64_t count = 1; count <= 9; count += 4) {
+        float got[2][1 + IN];
+        for (int k = 0; k < 2; k++) {
+            kl_trace_begin(k ? "fixed parts" : "parts");
+            kl_tensor grad, sum = kl_keep(parts_of(dev, k ? count : n, count, w, &grad));
+            kl_keep(grad);
+            OK(kl_trace_end());
+            OK(kl_read(sum, got[k], sizeof **got));
+            OK(kl_read(grad, got[k] + 1, IN * sizeof **got));
+            kl_release(sum), kl_release(grad);
+        }
+        CHECK(!memcmp(got[0], got[1], sizeof got[0]));
+    }
+    kl_trace_begin("even rows");
+    int64_t m = kl_symbol_multiple("m", 2, MOST, 2), dims[2];
+    kl_tensor even = kl_slice(input(dev, m, 6), NULL, NULL, (int64_t[]){2, 1});
+    CHECK(kl_shape(even, dims) == 2 && dims[0] == kl_length_div(m, 2));
+    even = kl_keep(even);
+    OK(kl_trace_end());
+    float rows[3 * IN];
+    OK(kl_read(even, rows, sizeof rows));
+    CHECK(kl_numel(even) == 3 * IN && !memcmp(rows + IN, data + 2 * IN, sizeof *rows * IN) &&
+          !memcmp(rows + 2 * IN, data + 4 * IN, sizeof *rows * IN));
+    kl_release(even);
+    kl_release(w);
+}
+
+static void test_length_errors(kl_device dev)
+{
+    int64_t n = kl_symbol("n", 1, MOST), low, high;
+    CHECK(kl_length_add(2, 3) == 5 && kl_length_mul(2, 3) == 6 && kl_length_div(7, 2) == 3 && kl_length_sub(3, 3) == 0);
+    CHECK(kl_length_range(7, &low, &high) && low == 7 && high == 7 && !kl_length_range(-1, &low, &high));
+    CHECK(kl_length_sub(3, 4) == INT64_MIN && strstr(kl_last_error(), "api_symbol.c") &&
+          strstr(kl_last_error(), "length_sub: of 3 and 4 it is no length: it may be negative"));
+    CHECK(kl_length_add(n, 4) == INT64_MIN && strstr(kl_last_error(), "is no length of the open trace"));
+    static const struct { int64_t by; const char *why; } bad[] = {
+        {0, "length_div: by 0"}, {2, "length_div: of n and 2 it is no length"}, {-5, "length_div: -5 is no length"},
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        kl_trace_begin("bad length");
+        input(dev, n, 4);
+        CHECK(kl_length_range(n, &low, &high) && low == 1 && high == MOST);
+        CHECK(kl_length_div(n, bad[i].by) == INT64_MIN && strstr(kl_last_error(), bad[i].why));
+        CHECK(kl_trace_end() != KL_OK);
+    }
+    kl_trace_begin("negative length");
+    input(dev, n, 4);
+    CHECK(kl_length_sub(n, 2) == INT64_MIN && strstr(kl_last_error(), "length_sub: of n and 2 it is no length"));
+    kl_tensor bad_scalar = kl_length_scalar(dev, KL_F32, INT64_MIN);
+    CHECK(kl_check(bad_scalar) != KL_OK && kl_trace_end() == KL_ERR_SHAPE);
+    kl_trace_begin("unknown symbol");
+    CHECK(kl_length_mul(n, 2) == INT64_MIN && strstr(kl_last_error(), "symbol n is the length of no input"));
+    CHECK(kl_trace_end() == KL_ERR_SHAPE);
+}
+
+/* Nothing runs, and the caller's line is in the message. */
 static void test_errors(kl_device dev)
 {
     int64_t n = kl_symbol("n", 1, MOST), twice[2] = {n, n};
@@ -379,6 +461,8 @@ static void test(kl_device dev)
     test_shapes(dev);
     test_step(dev);
     test_whole_axis(dev);
+    test_parts(dev);
+    test_length_errors(dev);
     test_errors(dev);
 }
 

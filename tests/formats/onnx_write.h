@@ -82,6 +82,16 @@ static inline struct pb onnx_attr_i(const char *name, int64_t v)
     pb_message(&all, 5, &a);
     return all;
 }
+static inline struct pb onnx_attr_list(const char *name, int n, const int64_t *v)
+{
+    struct pb a = {0}, all = {0};
+    pb_text(&a, 1, name);
+    for (int i = 0; i < n; i++)
+        pb_int(&a, 8, v[i]);
+    pb_int(&a, 20, 7);
+    pb_message(&all, 5, &a);
+    return all;
+}
 static inline void onnx_attr_g(struct pb *all, const char *name, struct pb *graph)
 {
     struct pb a = {0};
@@ -96,14 +106,14 @@ static inline void onnx_initializer(struct pb *g, const char *name, int type, in
     struct pb t = onnx_tensor(name, type, rank, dims, data, bytes);
     pb_message(g, 5, &t);
 }
-/* field 11: an input, 12: an output; dims below 0 are symbol N */
+/* field 11: an input, 12: an output; dims below 0 are symbols: -1 N, -2 O, -3 P and so on */
 static inline void onnx_io(struct pb *g, int field, const char *name, int type, int rank, const int64_t *dims)
 {
     struct pb v = {0}, t = {0}, tensor = {0}, shape = {0};
     for (int i = 0; i < rank; i++) {
         struct pb d = {0};
         if (dims[i] < 0)
-            pb_text(&d, 2, "N");
+            pb_text(&d, 2, (char[2]){(char)('M' - dims[i]), 0});
         else
             pb_int(&d, 1, dims[i]);
         pb_message(&shape, 1, &d);

@@ -24,11 +24,14 @@ static bool is_near(unsigned dtype, const void *want, const void *got, int64_t n
     return true;
 }
 
-static bool uses_units(const struct program *p)
+/* Asynchronous units are for panels of 64 columns and as many rows. */
+static bool uses_units(const struct gpu_attention *c, const struct program *p)
 {
     bool all = p->nkernel > 0;
+    unsigned async = caps.mma_async.subgroup && c->l >= 64 && c->m >= 64 && c->d % 64 == 0 && c->e % 64 == 0;
     for (uint32_t i = 0; i < p->nkernel; i++)
-        all &= p->kernel[i]->sched.kind == SCHED_ATTENTION_MATRIX;
+        all &= p->kernel[i]->sched.kind == SCHED_ATTENTION_MATRIX &&
+               p->kernel[i]->sched.attention_matrix.async == async;
     return all;
 }
 
@@ -73,7 +76,7 @@ static void agrees(const struct gpu_attention *c, const char *schedules)
         goto done;
     if (passes_run(h, &(struct pass_options){.fuse = true, .verify = true}))
         p = program_plan_with(h, &caps, schedules ? s.v : NULL, NULL, NULL, &e);
-    if (!check(p && uses_units(p), "%s: %s", name, p ? "it does not use matrix units" : e.msg))
+    if (!check(p && uses_units(c, p), "%s: %s", name, p ? "it does not use this matrix unit" : e.msg))
         goto done;
     struct values out = {.n = g->nout};
     for (uint32_t o = 0; o < g->nout; o++)
@@ -116,18 +119,23 @@ static void refuses_record(const char *record, const char *phrase)
     graph_free(g);
 }
 
-static void on(const char *arch)
+static void on(const char *arch, int64_t least)
 {
     struct err e = {0};
     dialect_caps(dialect_find("cuda", &e), &caps);
     dialect_architecture(dialect_find("cuda", &e), arch, &caps);
     for (unsigned i = 0; i < gpu_attention_count; i++)
-        agrees(&gpu_attentions[i], NULL);
+        if (gpu_attentions[i].d >= least)
+            agrees(&gpu_attentions[i], NULL);
 }
 
 int main(void)
 {
-    on("sm_80");
+    on("sm_90a", 64);
+    refuses_record("width 128 rows 64 step 64 async", "no such unit");
+    struct gpu_attention one = {.dtype = KL_F16, .l = 64, .m = 100, .d = 64, .e = 128, .seen = 1, .wild = true};
+    agrees(&one, "@k0_attention_attention_stats schedule attention_matrix width 128 rows 64 step 32 stages 3 async\n");
+    on("sm_80", 0);
     struct gpu_attention c = {.dtype = KL_BF16, .l = 70, .m = 90, .d = 16, .e = 24, .causal = true, .wild = true};
     agrees(&c, "@k0_attention_attention_stats schedule attention_matrix width 64 rows 32 step 32 stages 3\n");
     agrees(&c, "@k0_attention_attention_stats schedule attention_matrix width 32 step 16 stages 4\n");

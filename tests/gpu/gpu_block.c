@@ -85,29 +85,11 @@ static const char matrix_units[] =
     "#define __builtin_amdgcn_mfma_f32_16x16x16f16(a, b, d, x, y, z) emulated_mfma(false, a, b, d)\n"
     "#define __builtin_amdgcn_mfma_f32_16x16x16bf16_1k(a, b, d, x, y, z) emulated_mfma(true, a, b, d)\n";
 
-/* Of PTX's wgmma.mma_async.m64nNk16: what a descriptor says of element (side, k) of a factor, in shared memory with
- * rows of 128 bytes of which every 16 are exchanged: bits 4 to 6 of an address by its bits 7 to 9.  A thread has the
- * sums of rows 16 (t / 32 % 4) + t % 32 / 4 and 8 more, columns 2 (t % 4) and 1 more of every 8. */
-static const char wgmma[] =
-    "static float emulated_panel(bool bf16, unsigned long long d, bool turned, unsigned side, unsigned k)\n{\n"
-    "    unsigned start = (d & 0x3fff) << 4, leading = (d >> 16 & 0x3fff) << 4, stride = (d >> 32 & 0x3fff) << 4;\n"
-    "    unsigned at = start + (turned ? side / 64 * leading + k / 8 * stride + k % 8 * 128 + side % 64 * 2\n"
-    "                                  : side / 8 * stride + side % 8 * 128 + k * 2);\n"
-    "    if (d >> 62 != 1 || d >> 49 & 7)\n        __builtin_trap();\n"
-    "    return emulated_half(bf16, *(unsigned short *)(emulated_arena + (at ^ (at >> 7 & 7) << 4)), 0);\n}\n"
-    "template <unsigned count> static void emulated_wgmma(bool bf16, bool turned_a, bool turned_b,\n"
-    "    unsigned long long a, unsigned long long b, float *const (&d)[count])\n{\n"
-    "    for (unsigned e = 0; e < count; e++) {\n"
-    "        unsigned t = threadIdx.x, r = 16 * (t / 32 % 4) + t % 32 / 4 + 8 * (e / 2 % 2);\n"
-    "        unsigned c = e / 4 * 8 + t % 4 * 2 + e % 2;\n"
-    "        for (unsigned k = 0; k < 16; k++)\n"
-    "            *d[e] = fmaf(emulated_panel(bf16, a, turned_a, r, k), emulated_panel(bf16, b, turned_b, c, k), *d[e]);"
-    "\n    }\n}\n";
-
-/* Copies land when the thread waits for them and no sooner. */
+/* Copies land when the thread waits for them and no sooner.  unfenced: wgmma may not see some that have landed, because
+ * no fence.proxy.async came after them. */
 static const char copies[] =
     "static struct { struct { void *to; const void *from; unsigned bytes, batch; bool there; } v[64]; unsigned n, "
-    "batch; } emulated_copies[1024];\n"
+    "batch; bool unfenced; } emulated_copies[1024];\n"
     "static void emulated_copy(void *to, const void *from, unsigned bytes, bool there)\n{\n"
     "    auto &c = emulated_copies[threadIdx.x];\n"
     "    if ((unsigned long long)to % bytes || (there && (unsigned long long)from % bytes) || c.n == 64)\n        "
@@ -115,10 +97,50 @@ static const char copies[] =
     "    c.v[c.n++] = {to, from, bytes, c.batch, there};\n}\n"
     "static void emulated_commit() { emulated_copies[threadIdx.x].batch++; }\n"
     "static void emulated_wait(unsigned left)\n{\n    auto &c = emulated_copies[threadIdx.x];\n    unsigned n = 0;\n"
+    "    c.unfenced |= c.n;\n"
     "    for (unsigned i = 0; i < c.n; i++) {\n        if (c.v[i].batch + left >= c.batch)\n            c.v[n++] = "
     "c.v[i];\n"
     "        else if (c.v[i].there)\n            __builtin_memcpy(c.v[i].to, c.v[i].from, c.v[i].bytes);\n"
     "        else\n            __builtin_memset(c.v[i].to, 0, c.v[i].bytes);\n    }\n    c.n = n;\n}\n";
+
+/* Of PTX's wgmma.mma_async.m64nNk16: what a descriptor says of element (side, k) of a factor, in shared memory with
+ * rows of 128 bytes of which every 16 are exchanged: bits 4 to 6 of an address by its bits 7 to 9.  A thread has the
+ * sums of rows 16 (t / 32 % 4) + t % 32 / 4 and 8 more, columns 2 (t % 4) and 1 more of every 8.  a may be in
+ * registers, which have the elements of mma.m16n8k16's for each 16 rows.
+ *
+ * A product happens at any time between its statement and the wait that completes its group: here at the wait if
+ * emulated_late, else at the statement.  A thread has a ring of products, of which others read a's registers. */
+static const char wgmma[] =
+    "static float emulated_panel(bool bf16, unsigned long long d, bool turned, unsigned side, unsigned k)\n{\n"
+    "    unsigned start = (d & 0x3fff) << 4, leading = (d >> 16 & 0x3fff) << 4, stride = (d >> 32 & 0x3fff) << 4;\n"
+    "    unsigned at = start + (turned ? side / 64 * leading + k / 8 * stride + k % 8 * 128 + side % 64 * 2\n"
+    "                                  : side / 8 * stride + side % 8 * 128 + k * 2);\n"
+    "    if (d >> 62 != 1 || d >> 49 & 7)\n        __builtin_trap();\n"
+    "    return emulated_half(bf16, *(unsigned short *)(emulated_arena + (at ^ (at >> 7 & 7) << 4)), 0);\n}\n"
+    "struct emulated_product { bool bf16, registers, turned_a, turned_b; unsigned count, batch, a[4];\n"
+    "    unsigned long long at, b; float *d[128]; };\n"
+    "static struct { emulated_product v[32]; unsigned first, next, batch; } emulated_products[1024];\n"
+    "extern \"C\" { bool emulated_late; unsigned emulated_unfinished; }\n"
+    "static void emulated_complete(unsigned n)\n{\n"
+    "    unsigned t = threadIdx.x;\n    const emulated_product &p = emulated_products[t].v[n % 32];\n"
+    "    for (unsigned e = 0; e < p.count; e++) {\n        unsigned row = t % 32 / 4 + 8 * (e / 2 % 2);\n"
+    "        unsigned c = e / 4 * 8 + t % 4 * 2 + e % 2;\n        for (unsigned k = 0; k < 16; k++) {\n"
+    "            const unsigned *a = emulated_products[(t & ~31u) + row % 8 * 4 + k % 8 / 2].v[n % 32].a;\n"
+    "            *p.d[e] = fmaf(p.registers ? emulated_half(p.bf16, a[k / 8 * 2 + row / 8], k)\n"
+    "                                       : emulated_panel(p.bf16, p.at, p.turned_a, 16 * (t / 32 % 4) + row, k),\n"
+    "                           emulated_panel(p.bf16, p.b, p.turned_b, c, k), *p.d[e]);\n        }\n    }\n"
+    "    emulated_products[t].first++;\n    emulated_unfinished--;\n}\n"
+    "template <unsigned count> static void emulated_wgmma(emulated_product p, float *const (&d)[count])\n{\n"
+    "    auto &q = emulated_products[threadIdx.x];\n"
+    "    if (q.next - q.first == 32 || count > 128 || emulated_copies[threadIdx.x].unfenced)\n        "
+    "__builtin_trap();\n"
+    "    p.count = count;\n    p.batch = q.batch;\n    __builtin_memcpy(p.d, d, sizeof d);\n"
+    "    q.v[q.next++ % 32] = p;\n    emulated_unfinished++;\n    if (emulated_late)\n        return;\n"
+    "    if (p.registers)\n        emulated_barrier(16 + threadIdx.x / 128, 128);\n    emulated_complete(q.first);\n}\n"
+    "static void emulated_products_wait(unsigned left)\n{\n    auto &q = emulated_products[threadIdx.x];\n"
+    "    emulated_barrier(16 + threadIdx.x / 128, 128); /* a warpgroup waits as a whole */\n"
+    "    while (q.first != q.next && q.v[q.first % 32].batch + left < q.batch)\n        emulated_complete(q.first);\n"
+    "}\n";
 
 /* PTX's mbarrier and tensor copies.  A barrier's 8 bytes: bits 0 to 19 pending arrivals, 20 to 39 arrivals of a
  * phase, 40 the parity of the current phase, 41 to 62 the bytes that are still expected + 2^20, 63 whether it is
@@ -183,16 +205,43 @@ void gpu_map_make(uint64_t word[16], const void *address, const uint64_t size[3]
         word[7 + d] = box[d];
 }
 
+/* PTX: a fence must stand between an access to a register and a wgmma that uses it, except between wgmma with the same
+ * sums.  So the text from the last fence up to the wgmma `s`, whose registers are named from `list` to `end`, has none
+ * of these names but in other wgmma. */
+static bool is_fenced(const char *text, const char *s, const char *list, const char *end)
+{
+    static const char fence[] = "products_fence();\n";
+    const char *from = NULL;
+    for (const char *f = text; (f = strstr(f, fence)) && f < s; f += strlen(fence))
+        from = f;
+    for (const char *p = list; from && (p = strstr(p, "(v")) && p < end; p++) {
+        size_t n = strcspn(p + 1, ")");
+        for (const char *q = from, *line; q < s; q = line + 1) {
+            line = strchr(q, '\n');
+            if (strstr(q, "wgmma.mma_async") > line || !strstr(q, "wgmma.mma_async"))
+                for (const char *x = q; x + n < line; x++)
+                    if (!strncmp(x, p + 1, n) && strchr(" ,;)", x[n]) && memchr(p, '_', n))
+                        return false;
+        }
+    }
+    return from;
+}
+
 /* A statement of wgmma as a call: its sums are all that stands between its first and its last "+f", which become the
  * addresses of the variables.  Behind it. */
-static const char *write_wgmma(FILE *f, const char *s)
+static const char *write_wgmma(FILE *f, const char *text, const char *s)
 {
-    const char *end = strstr(s, ");\n") + strlen(");\n"), *list = strstr(s, "\"+f\"("), *in = strstr(s, " : \"l\"(");
-    char a[32], b[32];
-    int turned_a, turned_b;
-    if (sscanf(strstr(s, ", 1, 1, 1, "), ", 1, 1, 1, %d, %d", &turned_a, &turned_b) != 2 ||
-        sscanf(in, " : \"l\"(%31[a-z0-9_]), \"l\"(%31[a-z0-9_])", a, b) != 2)
+    const char *end = strstr(s, ");\n") + strlen(");\n"), *list = strstr(s, "\"+f\"("), *in = strstr(list, " : \"");
+    char a[4][32], b[32];
+    int turned_a = 0, turned_b = 0;
+    int flags = sscanf(strstr(s, ", 1, 1, 1, "), ", 1, 1, 1, %d, %d", &turned_a, &turned_b);
+    int places = sscanf(in, " : \"l\"(%31[a-z0-9_]), \"l\"(%31[a-z0-9_])", a[0], b);
+    int registers = sscanf(in, " : \"r\"(%31[a-z0-9_]), \"r\"(%31[a-z0-9_]), \"r\"(%31[a-z0-9_]), \"r\"(%31[a-z0-9_]), "
+                           "\"l\"(%31[a-z0-9_])", a[0], a[1], a[2], a[3], b);
+    if ((!(flags == 2 && places == 2) && !(flags == 1 && registers == 5)) || !is_fenced(text, s, list, end)) {
+        fprintf(stderr, "a wgmma whose registers no fence orders: %.400s\n", s);
         abort();
+    }
     fprintf(f, "{ float *const d[] = {");
     for (const char *p = list; p < in; p++)
         if (!strncmp(p, "\"+f\"", 4)) {
@@ -202,7 +251,11 @@ static const char *write_wgmma(FILE *f, const char *s)
             fputc(*p, f);
         }
     const char *bf16 = strstr(s, ".f32.bf16.");
-    fprintf(f, "}; emulated_wgmma(%d, %d, %d, %s, %s, d); }\n", bf16 && bf16 < list, turned_a, turned_b, a, b);
+    fprintf(f, "}; emulated_wgmma({%d, ", bf16 && bf16 < list);
+    if (registers == 5)
+        fprintf(f, "true, false, %d, 0, 0, {%s, %s, %s, %s}, 0, %s}, d); }\n", turned_a, a[0], a[1], a[2], a[3], b);
+    else
+        fprintf(f, "false, %d, %d, 0, 0, {}, %s, %s}, d); }\n", turned_a, turned_b, a[0], b);
     return end;
 }
 
@@ -235,9 +288,9 @@ void gpu_shim_text(FILE *f, const char *text)
         {"asm volatile(\"cp.async.cg.shared.global [%0], [%1], 16,", "emulated_copy(to, from, 16, there);\n"},
         {"asm volatile(\"cp.async.commit_group;", "emulated_commit();\n"},
         {"asm volatile(\"cp.async.wait_group ", "emulated_wait(left);\n"},
-        {"asm volatile(\"wgmma.fence", ";\n"}, {"asm volatile(\"wgmma.commit", ";\n"},
-        /* a warpgroup waits as a whole */
-        {"asm volatile(\"wgmma.wait", "emulated_barrier(16 + threadIdx.x / 128, 128);\n"},
+        {"asm volatile(\"wgmma.fence", ";\n"}, {"asm volatile(\"\" : ", ";\n"},
+        {"asm volatile(\"wgmma.commit", "emulated_products[threadIdx.x].batch++;\n"},
+        {"asm volatile(\"wgmma.wait", "emulated_products_wait(left);\n"},
         {"asm volatile(\"mbarrier.init.", "emulated_phases_begin(shared_address(b), arrivals);\n"},
         {"asm volatile(\"mbarrier.inval.", "emulated_phases_end(shared_address(b));\n"},
         {"asm volatile(\"mbarrier.arrive.expect_tx.", "emulated_arrive(shared_address(b), bytes);\n"},
@@ -247,10 +300,10 @@ void gpu_shim_text(FILE *f, const char *text)
         {"asm volatile(\"cp.async.bulk.tensor.3d.",
          "emulated_copy_panel(shared_address(to), map, x, y, z, shared_address(b));\n"},
         {"asm volatile(\"setmaxnreg.", ";\n"}, {"asm volatile(\"bar.sync 1, ", "emulated_barrier(1, n);\n"},
-        {"asm volatile(\"fence.proxy", ";\n"}};
+        {"asm volatile(\"fence.proxy", "emulated_copies[threadIdx.x].unfenced = false;\n"}};
     for (const char *s = text; *s;) {
         if (!strncmp(s, products, strlen(products))) {
-            s = write_wgmma(f, s);
+            s = write_wgmma(f, text, s);
             continue;
         }
         unsigned i = 0, n = sizeof ptx / sizeof *ptx;
@@ -319,6 +372,10 @@ bool gpu_module_code(void *so, struct gpu_module_code *m)
     m->block = dlsym(so, "blockIdx");
     m->grid = dlsym(so, "gridDim");
     m->size = dlsym(so, "blockDim");
+    m->late = dlsym(so, "emulated_late");
+    m->unfinished = dlsym(so, "emulated_unfinished");
+    if (!m->late || !m->unfinished)
+        return false;
     if (!all || !some || !spins || !exchanges || !m->thread || !m->block || !m->grid || !m->size)
         return false;
     *all = barrier_of_all;
@@ -374,6 +431,7 @@ bool gpu_block_run(const struct gpu_module_code *m, unsigned threads, bool backw
     block.call = call;
     block.ctx = ctx;
     *m->size = threads;
+    *m->late = backwards;
     for (unsigned t = 0; t < threads; t++)
         start_thread(t);
     for (;;) {
@@ -392,7 +450,7 @@ bool gpu_block_run(const struct gpu_module_code *m, unsigned threads, bool backw
         for (unsigned t = 0; t < threads; t++)
             left += !block.ended[t];
         if (!left)
-            return true;
+            return !*m->unfinished;
         moves |= pass_barriers(threads) || block.steps != steps;
         if (!moves)
             return false; /* some have ended, or are at another barrier */

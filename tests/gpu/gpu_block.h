@@ -20,11 +20,13 @@ void gpu_shim_text(FILE *f, const char *text);   /* more of it, behind that */
 /* Flags that the text is compiled with. */
 #define GPU_SHIM_FLAGS "-std=c++17 -O1 -w -shared -fPIC -ffp-contract=off -fno-strict-aliasing"
 
-struct gpu_module_code { unsigned *thread, *block, *grid, *size; };
+/* late: a matrix unit's asynchronous products happen as late as they may.  unfinished: products that nothing has waited
+ * for. */
+struct gpu_module_code { unsigned *thread, *block, *grid, *size, *unfinished; bool *late; };
 /* Of a library (dlopen) that the text became. */
 bool gpu_module_code(void *so, struct gpu_module_code *m);
 /* Runs call(ctx) in each thread of one block, first to last or last to first; false: they do not meet at the same
- * barriers. One at a time in the process. */
+ * barriers, or end before they have waited for all products.  One at a time in the process. */
 bool gpu_block_run(const struct gpu_module_code *m, unsigned threads, bool backwards, void (*call)(void *ctx),
                    void *ctx);
 void gpu_block_free(void);

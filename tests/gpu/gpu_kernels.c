@@ -173,7 +173,9 @@ const struct gpu_attention gpu_attentions[] = {
     {KL_BF16, 33, 70, 40, 24, true, 2, false, true}, {KL_F16, 17, 16, 8, 136, false, 0, false, false},
     {KL_BF16, 64, 64, 16, 16, false, 0, true, false}, {KL_BF16, 70, 90, 24, 40, true, 0, true, true},
     {KL_BF16, 50, 33, 32, 8, true, 0, true, true}, {KL_BF16, 40, 100, 16, 16, false, 1, true, true},
-    {KL_BF16, 33, 70, 40, 24, true, 2, true, true}};
+    {KL_BF16, 33, 70, 40, 24, true, 2, true, true},
+    /* for units that read panels of 64 columns */
+    {KL_BF16, 70, 65, 64, 64, true, 0, false, true}, {KL_BF16, 64, 64, 64, 64, false, 2, true, true}};
 const unsigned gpu_attention_count = sizeof gpu_attentions / sizeof *gpu_attentions;
 
 struct graph *gpu_attention_graph(const struct gpu_attention *c)
@@ -205,9 +207,77 @@ struct graph *gpu_attention_graph(const struct gpu_attention *c)
     return g;
 }
 
+/* Windows with and without padding, strides, dilation and groups, and of one element; images whose channels are
+ * adjacent; channels that are vectors and, in the last two, not. */
+const struct gpu_convolution gpu_convolutions[] = {
+    {KL_BF16, 2, 16, 5, 6, 40, 3, 3, 1, 1, 1, 1, OF_RESULT, false},
+    {KL_BF16, 2, 16, 5, 6, 40, 3, 3, 1, 1, 1, 1, OF_WEIGHTS, false},
+    {KL_BF16, 2, 64, 5, 4, 64, 3, 3, 1, 2, 2, 2, OF_IMAGES, false},
+    {KL_BF16, 2, 40, 6, 6, 48, 3, 3, 1, 0, 1, 1, OF_RESULT, true},
+    {KL_F16, 2, 40, 7, 7, 72, 1, 1, 2, 0, 1, 1, OF_WEIGHTS, false},
+    {KL_F16, 2, 24, 11, 6, 80, 3, 2, 2, 1, 1, 1, OF_RESULT, false},
+    {KL_F16, 2, 32, 7, 6, 40, 3, 2, 2, 1, 1, 1, OF_IMAGES, false},
+    {KL_F16, 2, 32, 7, 6, 40, 3, 2, 2, 1, 1, 1, OF_WEIGHTS, false},
+    {KL_BF16, 2, 64, 5, 4, 64, 3, 3, 1, 2, 2, 2, OF_RESULT, false},
+    {KL_BF16, 2, 64, 5, 4, 64, 3, 3, 1, 2, 2, 2, OF_WEIGHTS, false},
+    {KL_BF16, 2, 40, 5, 5, 48, 3, 3, 1, 1, 1, 1, OF_WEIGHTS, true},
+    {KL_F16, 2, 40, 7, 7, 72, 1, 1, 1, 0, 1, 1, OF_RESULT, false},
+    {KL_BF16, 2, 16, 5, 6, 40, 3, 3, 1, 1, 1, 1, OF_IMAGES, false},
+    {KL_BF16, 2, 3, 9, 8, 40, 3, 3, 2, 1, 1, 1, OF_RESULT, false},
+    {KL_BF16, 2, 20, 5, 4, 36, 3, 3, 1, 1, 1, 1, OF_WEIGHTS, false}};
+const unsigned gpu_convolution_count = sizeof gpu_convolutions / sizeof *gpu_convolutions;
+
+/* Windows along axis 3 + i; each joins the channels, as kl_conv makes them. */
+static ref windows_along(struct graph *g, ref x, uint32_t i, int64_t size, const struct gpu_convolution *c)
+{
+    static const uint8_t perm[] = {0, 1, 2, 5, 3, 4};
+    ref y = n_permute(g, n_window(g, x, 3 + i, size, c->stride, c->dilation), perm);
+    struct shape s = *node_shape(g, y);
+    s.dim[2] *= s.dim[3];
+    s.dim[3] = s.dim[4];
+    s.dim[4] = s.dim[5];
+    s.rank = 5;
+    return n_reshape(g, y, &s);
+}
+
+struct graph *gpu_convolution_graph(const struct gpu_convolution *c)
+{
+    static const uint8_t channels_first[] = {0, 3, 1, 2}, channels_last[] = {0, 2, 3, 1}, result[] = {2, 0, 1, 3, 4};
+    int64_t depth = c->c / c->groups, n = c->n, h = c->h + 2 * c->pad, w = c->w + 2 * c->pad;
+    struct graph *g = graph_new("conv");
+    struct shape sx = shape_make(4, c->last ? (int64_t[]){n, c->h, c->w, c->c} : (int64_t[]){n, c->c, c->h, c->w});
+    struct shape sw = shape_make(4, c->last ? (int64_t[]){c->f, c->kh, c->kw, depth}
+                                            : (int64_t[]){c->f, depth, c->kh, c->kw});
+    struct shape grouped = shape_make(5, (int64_t[]){n, c->groups, depth, h, w});
+    struct shape flat = shape_make(3, (int64_t[]){c->groups, c->f / c->groups, depth * c->kh * c->kw});
+    ref x = n_input(g, c->dtype, &sx, "x"), k = n_input(g, c->dtype, &sw, "w"), zero = n_const(g, c->dtype, 0);
+    ref at = c->last ? n_permute(g, x, channels_first) : x, filters = c->last ? n_permute(g, k, channels_first) : k;
+    for (uint32_t axis = 2; c->pad && axis < 4; axis++)
+        at = n_pad(g, at, zero, axis, c->pad, c->pad, 0);
+    at = windows_along(g, windows_along(g, n_reshape(g, at, &grouped), 0, c->kh, c), 1, c->kw, c);
+    union attr dims = {.dot = {.nbatch = 1, .batch_b = 1, .ncon = 1, .con_a = 2, .con_b = 2}};
+    ref y = n_permute(g, n_dot(g, n_reshape(g, filters, &flat), at, &dims), result);
+    struct shape s = *node_shape(g, y), out = shape_make(4, (int64_t[]){n, c->f, s.dim[3], s.dim[4]});
+    y = n_reshape(g, y, &out);
+    y = c->last ? n_permute(g, y, channels_last) : y;
+    if (c->of != OF_RESULT)
+        y = n_grad(g, n_mul(g, y, n_input(g, c->dtype, node_shape(g, y), "dy")), c->of == OF_IMAGES ? x : k);
+    graph_output(g, OUT_RETURN, y, 0);
+    check(!g->err.code, "%s", g->err.msg);
+    return g;
+}
+
 void gpu_kernels_matrix(struct kernel_set *s, const struct caps *caps)
 {
+    enum { CONVOLUTIONS = 5 }; /* the first of the table are of all kinds */
+    for (unsigned i = 0; i < CONVOLUTIONS; i++) {
+        struct graph *g = gpu_convolution_graph(&gpu_convolutions[i]);
+        add_graph_for(s, g, caps, false);
+        graph_free(g);
+    }
     for (unsigned i = 0; caps->mma.chains && i < gpu_attention_count; i++) {
+        if (caps->mma_async.subgroup && gpu_attentions[i].d < PANEL_COLUMNS)
+            continue; /* as for the same processors without the unit */
         struct graph *g = gpu_attention_graph(&gpu_attentions[i]);
         add_graph_for(s, g, caps, false);
         graph_free(g);

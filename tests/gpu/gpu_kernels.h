@@ -22,6 +22,17 @@ struct gpu_attention { unsigned dtype; int64_t l, m, d, e; bool causal; int seen
 extern const struct gpu_attention gpu_attentions[];
 extern const unsigned gpu_attention_count;
 struct graph *gpu_attention_graph(const struct gpu_attention *c);
+/* A convolution of images [N, C, H, W], or [N, H, W, C] if `last`, with windows of [kh, kw]; of: its result, or the
+ * gradient of the images or of the weights. */
+struct gpu_convolution {
+    unsigned dtype;
+    int64_t n, c, h, w, f, kh, kw, stride, pad, dilation, groups;
+    enum { OF_RESULT, OF_IMAGES, OF_WEIGHTS } of;
+    bool last;
+};
+extern const struct gpu_convolution gpu_convolutions[];
+extern const unsigned gpu_convolution_count;
+struct graph *gpu_convolution_graph(const struct gpu_convolution *c);
 /* Keeps those that have an instruction whose text looks like none of the others'; nothing can be added behind that. */
 void gpu_kernels_essential(struct kernel_set *s);
 void gpu_kernels_free(struct kernel_set *s);

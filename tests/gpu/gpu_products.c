@@ -124,6 +124,46 @@ static void try(unsigned dtype, int64_t m, int64_t n, int64_t k, enum what what,
     graph_free(g);
 }
 
+/* Do convolutions and their gradients, every step-th of them, have the interpreter's values with the schedules that
+ * they get?  async, reordered: how many of their products are by an asynchronous unit, and of vectors in another
+ * order. */
+static void convolutions(const char *architecture, unsigned step, unsigned async, unsigned reordered)
+{
+    struct err e = {0};
+    unsigned found_async = 0, found_reordered = 0;
+    dialect_caps(dialect_find("cuda", &e), &caps);
+    dialect_architecture(dialect_find("cuda", &e), architecture, &caps);
+    caps.threads = 1;
+    rounded = cancels = true;
+    for (unsigned i = 0; i < gpu_convolution_count; i += step) {
+        struct graph *g = gpu_convolution_graph(&gpu_convolutions[i]), *h = graph_clone(g);
+        struct values in, none = {0}, want = {0};
+        struct program *p = passes_run(h, &(struct pass_options){.fuse = true}) ? plan(h, NULL, &e) : NULL;
+        char *line = NULL;
+        values_random(&rng, g, &g->input, false, &in);
+        bool ok = check(p && run_on(g, "ref", true, &in, &none, NULL, &want, &e), "convolution %u: %s", i, e.msg);
+        for (uint32_t n = 0; ok && n < p->nkernel && !line; n++) {
+            const struct schedule *own = &p->kernel[n]->sched;
+            if (own->kind == SCHED_DOT_MATRIX) {
+                line = schedule_line(own);
+                found_async += own->dot_matrix.async;
+                found_reordered += own->dot_matrix.reordered;
+            }
+        }
+        if (check(line, "convolution %u on %s is not by matrix units", i, architecture))
+            agrees(g, &in, &want, NULL, line + strlen("schedule "));
+        mem_free(line);
+        program_free(p);
+        graph_free(h);
+        values_free(&in);
+        values_free(&want);
+        graph_free(g);
+    }
+    rounded = cancels = false;
+    check(found_async == async && found_reordered == reordered, "%s: %u asynchronous products, %u reordered ones",
+          architecture, found_async, found_reordered);
+}
+
 /* ---- what cannot be ---- */
 
 static void refuses(unsigned dtype, const char *record, const char *phrase)
@@ -214,6 +254,8 @@ static void by_matrix_units(void)
     try(KL_BF16, 40, 72, 104, EPILOGUE, parts);
     rounded = cancels = false;
     refuses(KL_BF16, "dot_matrix width 32 tile 16x16 block 16x16 step 32 kblock 16 panels", "panels: they are for");
+    refuses(KL_BF16, "dot_matrix width 32 tile 16x16 block 16x16 step 32 kblock 16 reordered",
+            "both operands are copied in vectors");
     refuses(KL_BF16, "dot_matrix width 32 tile 16x16 block 16x16 step 32 kblock 16 split 40",
             "a whole number of steps");
     refuses(KL_BF16, "dot_matrix width 128 tile 64x64 block 64x64 step 64 kblock 16 async", "both operands are copied");
@@ -281,6 +323,8 @@ int main(void)
     refuses(KL_F32, "dot_blocks width 32 tile 14x32 kblock 16", "1:38: tile: a thread has at most 64 results");
     refuses(KL_F32, "dot width 32 tile 33x32 kblock 16", "a tile has 1 to 32 rows");
     by_matrix_units();
+    convolutions("sm_90a", 1, 7, 12);
+    convolutions("sm_80", 3, 0, 4);
     dialect_caps(dialect_find("glsl", &e), &caps);
     caps.is_gpu = 0;
     refuses(KL_F32, "dot_blocks width 64 tile 4x4 block 32x32 step 8 kblock 16",

@@ -14,7 +14,7 @@
 #include <mpfr.h>
 #include <string.h>
 
-#define STRIDE 16381u          /* prime, so that every exponent meets many mantissas */
+#define STRIDE 32749u          /* prime, so that every exponent meets many mantissas */
 #define BATCH 1024
 
 #define MAX_ARGS 2

@@ -82,12 +82,17 @@ static bool same_outputs(const struct graph *g, const struct values *a, const st
     return ok;
 }
 
-/* Would the interpreter need much memory for it?  Several symbols may have their greatest values at once. */
-static bool is_large(const struct graph *g)
+/* Would the interpreter need much memory for it, gradients included?  Several symbols may have their greatest values at
+ * once. */
+static bool is_large(const struct graph *captured)
 {
     int64_t elements = 0;
-    for (ref r = 1; r < g->nnode; r++)
+    struct graph *g = graph_clone(captured);
+    bool ok = check(g && pass_run(pass_find("autodiff", 8), g, NULL) >= 0, "gradients: %s",
+                    g ? g->err.msg : "no memory");
+    for (ref r = 1; ok && r < g->nnode; r++)
         elements += node_numel(g, r);
+    graph_free(g);
     return elements > MOST_ELEMENTS;
 }
 

@@ -13,17 +13,19 @@
 #include <stdarg.h>
 #include <sys/stat.h>
 
-enum { MAX_PROGRAMS = 64, THREADS = 3 };
+enum { MAX_PROGRAMS = 64, THREADS = 3, VALUES = 6, MAX_TESTS = MAX_PROGRAMS * VALUES };
 
 static struct program_test {
-    struct graph *g;
+    struct graph *g, *all; /* all: that of the program, if it is for all values of symbols; g: for those of this test */
+    int64_t symbol[MAX_SYMBOLS];
     char name[64], cpu[16];
+    unsigned which;                 /* of the tests of its program */
     bool fused;
     uint64_t barriers; /* of a run by Kiln itself, fused */
     struct values input, state, want;
     uint64_t slot[MAX_VALUES];
-} test[MAX_PROGRAMS];
-static unsigned ntest;
+} test[MAX_TESTS];
+static unsigned ntest, nprogram;
 static char folder[512], build[512];
 static bool as_c, cross; /* cross: objects for AArch64 */
 
@@ -88,58 +90,131 @@ static bool has_bf16_product(const struct graph *g)
     return has;
 }
 
-/* One graph with data, what Kiln makes of them, and its object and header. */
-static void add(const char *path)
+/* Makes the object and the header of a test's program. */
+static bool make(struct program_test *t, const char *path)
 {
-    struct program_test *t = &test[ntest];
+    struct object_made made;
+    struct err e = {0};
+    if (!check(object_make(t->all ? t->all : t->g,
+                           &(struct object_options){.prefix = t->name, .cpu = t->cpu, .source = as_c, .fuse = t->fused},
+                           &made, &e), "%s: %s", path, e.msg))
+        return false;
+    const char *path_made = in_folder("%s.%c", t->name, as_c ? 'c' : 'o');
+    bool ok = check(object_write(&made, path_made, in_folder("%s.h", t->name), NULL, &e), "%s", e.msg);
+    object_made_free(&made);
+    return ok;
+}
+
+/* The graph of t->all with the symbols' values of test number `which`: the bounds, and some between them. */
+static bool bind(struct program_test *t, unsigned which)
+{
+    struct err e = {0};
+    t->g = graph_clone(t->all);
+    bool ok = check(t->g, "out of memory");
+    for (uint32_t i = 0; ok && i < t->all->symbols->n; i++) {
+        const struct symbol *s = &t->all->symbols->v[i];
+        int64_t range = s->high - s->low;
+        t->symbol[i] = which < 2 ? s->low + which * range : s->low + range * (which - 1 + i) % (VALUES + 1) / VALUES;
+        ok = check(graph_symbol_set(t->g, i, t->symbol[i], &e), "%s", e.msg);
+    }
+    return ok && check(graph_bind(t->g) == 1, "%s: symbols have no values", t->name);
+}
+
+/* Data for a test, and what Kiln makes of them.  For symbols' values the interpreter does it: it compiles nothing. */
+static bool add_data(struct program_test *t, const char *path)
+{
     struct rng r = {ntest + 1};
     struct err e = {0};
-    struct object_made made;
-    static const char *const cpu[] = {"baseline", "native", "x86-64-v4"};
-    memset(t, 0, sizeof *t);
-    if (!(t->g = load(path)))
-        return;
-    const char *base = strrchr(path, '/') + 1;
-    snprintf(t->name, sizeof t->name, "%.*s", (int)strcspn(base, "."), base);
-    snprintf(t->cpu, sizeof t->cpu, "%s", cross ? "aarch64" : as_c ? "baseline" : has_bf16_product(t->g) ? "native"
-             : cpu[ntest % (can_v4() ? 3 : 2)]);
-    for (uint32_t i = 0; t->g->symbols && i < t->g->symbols->n; i++) {
-        const struct symbol *s = &t->g->symbols->v[i];
-        graph_symbol_set(t->g, i, s->high - s->low < 3 ? s->high : s->low + 3, &e);
-    }
-    graph_bind(t->g);
     values_random(&r, t->g, &t->g->input, false, &t->input);
     values_random(&r, t->g, &t->g->state, false, &t->state);
     for (uint32_t i = 0; i < t->g->slot.n; i++) /* of one name: one number */
         t->slot[i] = dtype_bits(t->g->slot.v[i].dtype, 0.25 + object_slot(t->g, i));
-    t->fused = ntest % 4 > 0;
     uint64_t before = counters.barriers;
-    bool ok = check(run_on(t->g, "cpu", true, &t->input, &t->state, t->slot, &t->want, &e), "%s: %s", path, e.msg);
+    const char *device = t->all && !has_bf16_product(t->g) ? "ref" : "cpu";
+    bool ok = check(run_on(t->g, device, true, &t->input, &t->state, t->slot, &t->want, &e), "%s: %s", path, e.msg);
     t->barriers = counters.barriers - before;
-    ok = ok && check(object_make(t->g, &(struct object_options){.prefix = t->name, .cpu = t->cpu, .source = as_c,
-                                                            .fuse = t->fused}, &made, &e),
-                     "%s: %s", path, e.msg);
-    if (!ok)
-        return;
-    const char *path_made = in_folder("%s.%c", t->name, as_c ? 'c' : 'o');
-    if (check(object_write(&made, path_made, in_folder("%s.h", t->name), NULL, &e), "%s", e.msg))
-        ntest++;
-    object_made_free(&made);
+    return ok;
+}
+
+/* Any values for the symbols of a graph that has no program for all of them. */
+static bool bind_any(struct graph *g)
+{
+    struct err e = {0};
+    for (uint32_t i = 0; g->symbols && i < g->symbols->n; i++) {
+        const struct symbol *s = &g->symbols->v[i];
+        graph_symbol_set(g, i, s->high - s->low < 3 ? s->high : s->low + 3, &e);
+    }
+    return check(graph_bind(g) >= 0 && !e.code, "%s%s", g->err.msg, e.msg);
+}
+
+/* The program of a graph, and its tests: one, or for several values of symbols. */
+static void add(const char *path)
+{
+    static const char *const cpu[] = {"baseline", "native", "x86-64-v4"};
+    struct graph *g = load(path);
+    const char *base = strrchr(path, '/') + 1;
+    bool symbols = g && !strncmp(base, "agree_symbolic_", 15), ok = g && (symbols || bind_any(g));
+    for (unsigned k = 0; ok && k < (symbols ? VALUES : 1); k++) {
+        struct program_test *t = &test[ntest];
+        memset(t, 0, sizeof *t);
+        t->all = symbols ? graph_clone(g) : NULL;
+        t->g = symbols ? NULL : graph_clone(g);
+        snprintf(t->name, sizeof t->name, "%.*s", (int)strcspn(base, "."), base);
+        t->which = k;
+        snprintf(t->cpu, sizeof t->cpu, "%s", cross ? "aarch64" : as_c ? "baseline" : has_bf16_product(g) ? "native"
+                 : cpu[nprogram % (can_v4() ? 3 : 2)]);
+        t->fused = nprogram % 4 > 0;
+        ok = (!symbols || bind(t, k)) && add_data(t, path) && (k || make(t, path));
+        ntest += ok;
+    }
+    nprogram += ok;
+    graph_free(g);
 }
 
 /* ---- the program ---- */
 
-static void put_array(FILE *f, const struct program_test *t, enum object_member kind, uint32_t i, bool in)
+/* The number of elements of an array, as a macro of the header. */
+static const char *count_of(const struct program_test *t, const struct shape *s, const char *member)
+{
+    static char text[512];
+    int n = snprintf(text, sizeof text, "%s_count_%s", t->name, member);
+    if (t->all && shape_is_symbolic(s))
+        for (uint32_t i = 0; i <= t->all->symbols->n; i++)
+            n += i == t->all->symbols->n ? snprintf(text + n, sizeof text - (size_t)n, ")")
+                 : snprintf(text + n, sizeof text - (size_t)n, "%s%lld", i ? ", " : "(", (long long)t->symbol[i]);
+    return text;
+}
+
+static void put_array(FILE *f, const struct program_test *t, enum object_member kind, uint32_t i, uint32_t number,
+                      bool in)
 {
     char m[OBJECT_MEMBER];
-    object_member(t->g, kind, i, m);
+    const struct graph *g = t->all ? t->all : t->g;
+    const struct shape *s = kind == MEMBER_OUT ? node_shape(g, g->out[i].value)
+                            : &g->shape[(kind == MEMBER_IN ? &g->input.v[i] : &g->state.v[i])->shape];
+    object_member(g, kind, number, m);
+    const char *count = count_of(t, s, m);
     if (in && kind == MEMBER_OUT)
-        fprintf(f, "    a.%s = room(%s_count_%s * sizeof *a.%s, NULL);\n", m, t->name, m, m);
+        fprintf(f, "    a.%s = room((size_t)%s * sizeof *a.%s, NULL);\n", m, count, m);
     else if (in)
-        fprintf(f, "    a.%s = room(%s_count_%s * sizeof *a.%s, &in);\n", m, t->name, m, m);
+        fprintf(f, "    a.%s = room((size_t)%s * sizeof *a.%s, &in);\n", m, count, m);
     else
-        fprintf(f, "    memcpy(out, a.%s, %s_count_%s * sizeof *a.%s), out += %s_count_%s * sizeof *a.%s;\n", m,
-                t->name, m, m, t->name, m, m);
+        fprintf(f, "    memcpy(out, a.%s, (size_t)%s * sizeof *a.%s), out += (size_t)%s * sizeof *a.%s;\n", m, count,
+                m, count, m);
+}
+
+/* The lengths of a run, after one that is refused because each is outside of its bounds. */
+static void put_lengths(FILE *f, const struct program_test *t)
+{
+    char m[OBJECT_MEMBER];
+    for (uint32_t i = 0; t->all && i < t->all->symbols->n; i++) {
+        const struct symbol *s = &t->all->symbols->v[i];
+        object_member(t->all, MEMBER_LENGTH, i, m);
+        for (int high = 0; high < 2; high++)
+            fprintf(f, "    a.%s = %lld;\n    if (%s_run(&a) != %d)\n        exit(8);\n", m,
+                    (long long)(high ? s->high + 1 : s->low - 1), t->name, as_c ? 3 : KL_ERR_SHAPE);
+        fprintf(f, "    a.%s = %lld;\n", m, (long long)t->symbol[i]);
+    }
 }
 
 /* A function that runs one program: from its data to its outputs, then its states. */
@@ -148,15 +223,16 @@ static void put_function(FILE *f, const struct program_test *t)
     const struct graph *g = t->g;
     char m[OBJECT_MEMBER];
     fprintf(f,
-            "static char *%s(const char **data, char *out, int thread)\n{\n    const char *in = *data;\n    %s_args a "
-            "= {0};\n",
-            t->name, t->name);
+            "static char *%s_%u(const char **data, char *out, int thread)\n{\n    const char *in = *data;\n"
+            "    %s_args a = {0};\n",
+            t->name, t->which, t->name);
+    put_lengths(f, t);
     for (int in = 1; in >= 0; in--) {
         uint32_t returned = 0;
         for (uint32_t i = 0; in && i < g->input.n; i++)
-            put_array(f, t, MEMBER_IN, i, in);
+            put_array(f, t, MEMBER_IN, i, i, in);
         for (uint32_t i = 0; in && i < g->state.n; i++)
-            put_array(f, t, MEMBER_STATE, i, in);
+            put_array(f, t, MEMBER_STATE, i, i, in);
         for (uint32_t i = 0; in && i < g->slot.n; i++)
             if (object_slot(g, i) == i) {
                 object_member(g, MEMBER_SLOT, i, m);
@@ -166,9 +242,9 @@ static void put_function(FILE *f, const struct program_test *t)
             }
         for (uint32_t i = 0; i < g->nout; i++)
             if (g->out[i].kind == OUT_RETURN)
-                put_array(f, t, MEMBER_OUT, returned++, in);
+                put_array(f, t, MEMBER_OUT, i, returned++, in);
         for (uint32_t i = 0; !in && i < g->state.n; i++)
-            put_array(f, t, MEMBER_STATE, i, in);
+            put_array(f, t, MEMBER_STATE, i, i, in);
         if (in)
             fprintf(f, "    workspace(&a.workspace, &a.workspace_bytes, %s_workspace_bytes(), thread);\n"
                        "    barriers = 0;\n    check(%s_run(&a), \"%s\");\n", t->name, t->name, t->name);
@@ -281,7 +357,8 @@ static bool write_program(void)
     if (!check(f, "cannot write %s", in_folder("program.c")))
         return false;
     for (unsigned i = 0; i < ntest; i++)
-        fprintf(f, "#include \"%s.h\"\n", test[i].name);
+        if (!test[i].which)
+            fprintf(f, "#include \"%s.h\"\n", test[i].name);
     fputs(includes, f);
     fputs(as_c ? runtime_of_c : runtime_of_objects, f);
     fputs(head, f);
@@ -289,7 +366,7 @@ static bool write_program(void)
         put_function(f, &test[i]);
     fprintf(f, "static char *(*const list[])(const char **, char *, int) = {");
     for (unsigned i = 0; i < ntest; i++)
-        fprintf(f, "%s, ", test[i].name);
+        fprintf(f, "%s_%u, ", test[i].name, test[i].which);
     fputs("};\n\n", f);
     put_refusals(f);
     fprintf(f, "static const size_t result_size = %zu;\n", result_size());
@@ -347,7 +424,8 @@ static void compare(void)
             }
             uint64_t barriers = 0;
             /* one device, this one */
-            bool known = !as_c && t->fused && !strcmp(t->cpu, "native") && strncmp(t->name, "agree_copy", 10);
+            bool known = !as_c && !t->all && t->fused && !strcmp(t->cpu, "native") &&
+                         strncmp(t->name, "agree_copy", 10);
             check(fread(&barriers, sizeof barriers, 1, f) == 1, "the result ends");
             check(!known || barriers == t->barriers, "%s: %llu barriers, not %llu", t->name,
                   (unsigned long long)barriers,
@@ -364,7 +442,8 @@ static void test_programs(void)
     size_t size = write_data();
     char objects[4096] = "";
     for (unsigned i = 0; i < ntest; i++)
-        snprintf(objects + strlen(objects), sizeof objects - strlen(objects), " %s.o", test[i].name);
+        if (!test[i].which)
+            snprintf(objects + strlen(objects), sizeof objects - strlen(objects), " %s.o", test[i].name);
     if (!sh("cd %s && cc -std=c17 -Wall -Wextra -Wpedantic -Werror -O1 %s -c program.c", folder, SANITIZE) ||
         !sh("cd %s && cc %s -Wl,--wrap=kiln_aot_pool_run_parts program.o %s %s/libkiln-aot.a -pthread -o program",
             folder, SANITIZE, objects, build) ||
@@ -403,8 +482,9 @@ static void test_compiler(const char *target, const char *compiler, const char *
     }
     unsigned before = failed;
     for (unsigned i = 0; i < ntest; i++)
-        sh("cd %s && %s -std=c99 -Wall -Werror %s -c %s.c -o %s.o", folder, compiler, options, test[i].name,
-           test[i].name);
+        if (!test[i].which)
+            sh("cd %s && %s -std=c99 -Wall -Werror %s -c %s.c -o %s.o", folder, compiler, options, test[i].name,
+               test[i].name);
     sh("cd %s && ! nm *.o | grep ' U ' | grep -vE ' (malloc|free|mem[a-z]*|__aeabi_[a-z0-9]*|_GLOBAL_OFFSET_TABLE_)$'",
        folder);
     if (failed == before && sh("cd %s && %s -std=gnu11 -Wall -Werror %s program.c *.o -pthread -static -o program",
@@ -452,7 +532,7 @@ static void test_cross(void)
 static void test_sizes(void)
 {
     long long runtime = file_bytes(in_folder("../libkiln-aot.a")), program = file_bytes(in_folder("program"));
-    printf("%u programs in %lld bytes, mlp_step.o %lld; the runtime library %lld\n", ntest, program,
+    printf("%u programs in %lld bytes, mlp_step.o %lld; the runtime library %lld\n", nprogram, program,
            file_bytes(in_folder("mlp_step.o")), runtime);
     check(*SANITIZE || runtime < 100000, "the runtime has %lld bytes", runtime);
 }
@@ -482,8 +562,9 @@ static void test_errors(void)
             "no processor is called 'z80': there are native, baseline");
     refused(PLAIN, &(struct object_options){.prefix = "a-b"}, KL_ERR_ARGUMENT, "'a-b' is no C identifier");
     refused(PLAIN, &(struct object_options){.prefix = "2"}, KL_ERR_ARGUMENT, "'2' is no C identifier");
-    refused("graph @g {\n  symbol n 1..9\n  %x = input 0 \"x\" : f32[n]\n  return %x\n}\n", &(struct object_options){0},
-            KL_ERR_SHAPE, "symbol n has no value");
+    refused("graph @g {\n  symbol n 1..9\n  %x = input 0 \"x\" : f32[n]\n  %y = cumsum %x axis(0) : f32[n]\n"
+            "  return %y\n}\n", &(struct object_options){0}, KL_ERR_COMPILE,
+            "no one program for all values of its symbols: op cumsum");
     struct err e = {0};
     struct object_made made = {.header = (char *)"h", .code = {(void *)"o", 1}};
     check(!object_write(&made, in_folder("e.o"), "/nowhere/e.h", NULL, &e) && e.code == KL_ERR_IO &&
@@ -510,7 +591,8 @@ int main(int argc, char **argv)
         return finish();
     add("tests/text/agree_scan.kir");
     add("examples/mlp_step.kir");
-    static const char *const few[] = {"attention", "cond", "half_sign", "while"};
+    static const char *const few[] = {"attention", "cond", "half_sign", "while", "symbolic_branches",
+                                      "symbolic_columns"};
     bool all = argc > 3 && !strcmp(argv[3], "all"), few_only = (as_c || cross) && !all;
     for (size_t i = 0; i < sizeof few / sizeof *few && few_only; i++) {
         char path[512];
@@ -519,7 +601,7 @@ int main(int argc, char **argv)
     }
     DIR *d = few_only ? NULL : opendir("tests/text");
     check(d || few_only, "no folder tests/text");
-    for (struct dirent *x; d && (x = readdir(d)) && ntest < MAX_PROGRAMS;) {
+    for (struct dirent *x; d && (x = readdir(d)) && nprogram < MAX_PROGRAMS;) {
         char path[512];
         snprintf(path, sizeof path, "tests/text/%.200s", x->d_name);
         if (!strncmp(x->d_name, "agree_", 6) && strcmp(x->d_name, "agree_scan.kir") &&
@@ -528,7 +610,7 @@ int main(int argc, char **argv)
     }
     if (d)
         closedir(d);
-    check(ntest > (few_only ? 5 : 25), "%u programs", ntest);
+    check(nprogram > (few_only ? 5 : 25), "%u programs", nprogram);
     if (as_c) {
         test_c(all);
     } else if (cross) {
@@ -543,6 +625,7 @@ int main(int argc, char **argv)
         values_free(&test[i].state);
         values_free(&test[i].want);
         graph_free(test[i].g);
+        graph_free(test[i].all);
     }
     return finish();
 }

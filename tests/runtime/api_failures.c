@@ -1,7 +1,8 @@
 /* Memory of the embedder's, and what happens when it has none: the allocations of the demo's program (three dense
  * layers and Adam, only smaller), from the weights over the compilation to its first steps, fail one by one, each in a
  * process of its own.  The call that meets it fails with MEMORY or does without, every value is as it was before, the
- * same call made again works, and the end is the same bits.
+ * same call made again works, and the end is the same bits.  The same with a batch whose length is a symbol: then the
+ * steps have programs for ranges of it.
  *
  * Argument: how many of the allocations to try, spread evenly; 0: each. */
 #define _GNU_SOURCE
@@ -62,6 +63,7 @@ struct result {
 
 static kl_device dev;
 static struct result *now;
+static bool symbolic; /* is the batch a symbol? */
 
 static void wrong(int line)
 {
@@ -111,23 +113,30 @@ static kl_status init(kl_tensor *s, kl_optimizer **adam)
     return kl_trace_end();
 }
 
+static kl_tensor batch_input(kl_dtype dtype, int rank, int64_t count, const void *data)
+{
+    const int64_t dims[2] = {count, IN}, lengths[2] = {symbolic ? kl_symbol("batch", 1, 2 * BATCH) : 0, IN};
+    return symbolic ? kl_input_symbolic(dev, dtype, rank, lengths, dims, data) : kl_input(dev, dtype, rank, dims, data);
+}
+
 static kl_status record_step(kl_tensor *s, kl_optimizer *adam, int number, kl_tensor *loss)
 {
-    uint8_t x[BATCH * IN], label[BATCH];
-    for (int i = 0; i < BATCH * IN; i++)
+    uint8_t x[2 * BATCH * IN], label[2 * BATCH];
+    int64_t count = symbolic ? BATCH - 3 + 5 * number : BATCH; /* up to 8 rows and more have programs of their own */
+    for (int i = 0; i < count * IN; i++)
         x[i] = (uint8_t)((i * 7 + number * 3) % 11 * 23);
-    for (int i = 0; i < BATCH; i++)
+    for (int i = 0; i < count; i++)
         label[i] = (uint8_t)((i + number) % OUT);
     if (kl_trace_begin("step") != KL_OK)
         return kl_last_error_code();
-    kl_tensor h = kl_mul_scalar(kl_cast(kl_input(dev, KL_U8, DIMS(BATCH, IN), x), KL_F32), 1.0 / 255);
+    kl_tensor h = kl_mul_scalar(kl_cast(batch_input(KL_U8, 2, count, x), KL_F32), 1.0 / 255);
     kl_tensor x1 = h;
     kl_checkpoint(layer, s, 1, &x1, 1, &h);
     for (int i = 1; i < LAYERS; i++) {
         h = kl_linear(h, s[2 * i], s[2 * i + 1]);
         h = i + 1 < LAYERS ? kl_relu(h) : h;
     }
-    *loss = kl_keep(kl_cross_entropy(h, kl_input(dev, KL_U8, DIMS(BATCH), label)));
+    *loss = kl_keep(kl_cross_entropy(h, batch_input(KL_U8, 1, count, label)));
     kl_optimizer_step(adam, *loss, 0.01 / (1 + number));
     return kl_trace_end();
 }
@@ -296,8 +305,11 @@ int main(int argc, char **argv)
     one_by_one("kernels from disk", most, 0.4); /* lowered kernels that cannot be read from disk are made again */
     setenv("KILN_CACHE_DIR", "none", 1);
     one_by_one("kernels compiled", most / 8, 0.6);
-    if (!strcmp(kl_device_name(dev), "cpu"))
+    if (!strcmp(kl_device_name(dev), "cpu")) {
+        symbolic = true;
+        one_by_one("a symbolic batch", most / 4, 0.6);
         background();
+    }
     OK(kl_scope_begin());
     OK(kl_scope_end());
     CHECK(kl_set_memory(&m) == KL_ERR_ARGUMENT); /* too late */

@@ -71,6 +71,8 @@ void values_random(struct rng *r, const struct graph *g, const struct leaves *l,
     for (uint32_t i = 0; i < l->n; i++) {
         int64_t n = shape_count(&g->shape[l->v[i].shape]);
         out->v[i] = calloc((size_t)n + 1, dtype_size(l->v[i].dtype));
+        if (!out->v[i])
+            abort(); /* no memory for the data */
         fill_random(r, l->v[i].dtype, out->v[i], n, wild);
     }
 }
@@ -131,7 +133,8 @@ static bool run_with(const struct graph *of, const struct graph *g, const char *
     for (uint32_t i = 0; ok && i < g->nout; i++) {
         size_t bytes = node_bytes(g, g->out[i].value);
         out->v[i] = calloc(bytes + 1, 1);
-        ok = buffer_read(res[i], out->v[i], bytes, e);
+        ok = out->v[i] ? buffer_read(res[i], out->v[i], bytes, e)
+                       : err_set(e, KL_ERR_MEMORY, "no memory to compare output %u", i);
     }
     ok = ok && untouched(g, &g->input, input, in, res, e) && untouched(g, &g->state, state, st, res, e);
     for (int i = 0; i < MAX_VALUES; i++) {

@@ -198,7 +198,8 @@ static bool take_output(const kl_site *site, struct frame *f, struct run *r, uin
     }
     if (!t.id) {
         struct array *a = v->known;
-        t = kl_input(r->m->device, a->dtype, a->rank, a->dims, a->data);
+        t = a->symbolic ? onnx_lengths_tensor(site, r->m->device, a)
+                        : kl_input(r->m->device, a->dtype, a->rank, a->dims, a->data);
     }
     bool own = r->tracing && !v->given && v->weight < 0 && !v->known;
     for (uint32_t k = 0; k < i; k++)

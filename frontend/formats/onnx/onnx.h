@@ -30,6 +30,7 @@ struct array {
     int rank;
     int64_t dims[KL_MAX_RANK], count;
     atomic_uint refs;
+    bool symbolic;                    /* i64, and elements below 0 may be lengths of the open trace (ops/symbol.h) */
     void *data;
     struct mapping *file;             /* what data is a part of; NULL: data is its own, of malloc */
 };
@@ -204,6 +205,15 @@ bool onnx_give_value(struct node *n, uint32_t i, const struct value *v);
 kl_tensor onnx_tensor(struct node *n, struct array *a);    /* a known array recorded; takes it over */
 kl_tensor onnx_number(struct node *n, kl_dtype dtype, double v); /* [] compiled in */
 struct type onnx_type_of(kl_tensor t);
+
+/* ---- lengths.c: shape arithmetic on symbolic lengths ---- */
+struct array *array_of_lengths(int64_t n, const int64_t *v); /* as kl_shape gives them */
+bool onnx_is_length(const struct array *a, int64_t i);     /* is element i a symbolic length? */
+/* The array as a tensor: each run gives the lengths their values. */
+kl_tensor onnx_lengths_tensor(const kl_site *site, kl_device device, const struct array *a);
+/* Computes the node's result from known operands with symbolic lengths, where its operator is one of shape arithmetic;
+ * *done: it has.  false: reported. */
+bool onnx_lengths_node(struct node *n, bool *done);
 
 /* ---- attr.c: attributes ---- */
 const Onnx__AttributeProto *onnx_attr(const struct node *n, const char *name); /* NULL: it has none */

@@ -202,6 +202,10 @@ static bool is_exact(const struct array *a)
 
 static kl_tensor array_recorded(struct node *n, struct array *a)
 {
+    if (a->symbolic && n->run->folding)
+        return onnx_fails(n, KL_ERR_SHAPE, "a symbolic length has to be known while recording"), kl_none;
+    if (a->symbolic)
+        return onnx_lengths_tensor(n->def->site, n->run->m->device, a);
     if (n->run->folding)
         return kl_input(onnx_device(n), a->dtype, a->rank, a->dims, a->data);
     if (a->count == 0)
@@ -234,7 +238,7 @@ kl_tensor onnx_in(struct node *n, uint32_t i)
     if (!a)
         return onnx_fails(n, KL_ERR_INTERNAL, "operand %u has no value", i), kl_none;
     kl_tensor t = array_recorded(n, a);
-    if (!n->run->folding && a->count > 1 && kl_check(t) == KL_OK)
+    if (!n->run->folding && a->count > 1 && !a->symbolic && kl_check(t) == KL_OK)
         v->t = t; /* a tensor of the pool, which belongs to no trace or region */
     return t;
 }
@@ -336,7 +340,7 @@ bool onnx_give_known(struct node *n, uint32_t i, struct array *a)
     if (v) {
         array_unref(v->known);
         v->known = a;
-        v->constant = !v->t.id;
+        v->constant = !v->t.id && !a->symbolic;
     } else {
         array_unref(a);
     }
@@ -437,9 +441,20 @@ static bool run_know(struct node *n, struct value *v, uint32_t i)
 
 bool onnx_know(struct node *n, struct value *v, uint32_t i) { return run_know(n, v, i); }
 
+/* Does the operator take symbolic lengths where it needs numbers while recording? */
+static bool run_reads_lengths(const struct node *n)
+{
+    node_fn *fn = n->def->op->fn;
+    return fn == onnx_reshape || fn == onnx_expand || fn == onnx_constant_of_shape || fn == onnx_slice ||
+           fn == onnx_range;
+}
+
 const struct array *onnx_known(struct node *n, uint32_t i)
 {
     struct value *v = onnx_value(n, i);
+    if (v && v->known && v->known->symbolic && (n->run->folding || !run_reads_lengths(n)))
+        return onnx_fails(n, KL_ERR_SHAPE, "operand %u ('%.100s') has a symbolic length, which this operator does not "
+                          "take as a number", i, operand_name(n, i)), NULL;
     if (!v || !v->set)
         return onnx_fails(n, KL_ERR_ARGUMENT, "it needs operand %u", i), NULL;
     if (n->run->folding)
@@ -520,7 +535,8 @@ static bool run_takes_symbols(const struct node *n)
         onnx_hard_swish, onnx_softmax, onnx_identity, onnx_is_inf, onnx_leaky_relu, onnx_variadic, onnx_mod, onnx_prelu,
         onnx_pow, onnx_relu, onnx_shrink, onnx_sign, onnx_softsign, onnx_thresholded_relu, onnx_where, onnx_gemm,
         onnx_matmul, onnx_reduce, onnx_concat, onnx_flatten, onnx_gather, onnx_pad, onnx_reshape, onnx_shape,
-        onnx_slice, onnx_squeeze, onnx_transpose, onnx_unsqueeze, onnx_average_pool, onnx_max_pool, onnx_batch_norm,
+        onnx_slice, onnx_squeeze, onnx_expand, onnx_size, onnx_trilu, onnx_split, onnx_transpose, onnx_unsqueeze,
+        onnx_average_pool, onnx_max_pool, onnx_batch_norm,
         onnx_conv, onnx_dropout, onnx_global_pool, onnx_layer_norm, onnx_rnn};
     for (size_t i = 0; i < sizeof fn / sizeof *fn; i++)
         if (n->def->op->fn == fn[i])
@@ -553,9 +569,11 @@ static bool run_node(struct node *n)
         return onnx_fails(n, KL_ERR_ARGUMENT, "the model runs more than %d nodes", STEPS_MOST);
     if (d->function)
         return run_function(n);
-    if (!run_checks_symbols(n))
+    bool large = true, done;
+    if (!onnx_lengths_node(n, &done) || (!done && !run_checks_symbols(n)))
         return false;
-    bool large = true;
+    if (done)
+        return true;
     if (run_can_fold(n) && !run_fold(n, false, &large))
         return false;
     return large ? d->op->fn(n) : true;

@@ -7,7 +7,7 @@
  * values [T, ...], the offsets [B + 1] at which each component starts, KL_I32 or KL_I64, ascending from 0, and for each
  * row of the values the component that it belongs to, [T] (B for rows beyond the last offset: T may be more than is
  * needed), and that component's first row and the one behind its last, [T, 2].  kl_shape and kl_dtype_of are those of
- * the values; the lengths are data.
+ * the values; the lengths are data.  T may be a symbol (ops/symbol.h): one program then runs batches of any lengths.
  *
  * Elementwise ops, products with the ragged axis first, reductions and softmax along other axes, views and norms that
  * leave that axis alone, kl_embedding by nested indices: each works on all rows at once, one kernel whatever the

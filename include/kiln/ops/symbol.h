@@ -16,7 +16,7 @@
  *
  * A length with a symbol is a negative number, which stands for a length wherever an op takes one (kl_reshape,
  * kl_expand, kl_iota, ..), and which kl_shape gives of a tensor with such a length.  It is no number to compute with:
- * an op refuses what arithmetic makes of it. */
+ * an op refuses what arithmetic makes of it, and the kl_length_ functions below compute with it. */
 #include <kiln/kiln.h> /* in front of the guard: it includes this file */
 #ifndef KILN_SYMBOL_H
 #define KILN_SYMBOL_H
@@ -37,6 +37,22 @@ KL_API_AT int64_t kl_symbol_multiple(const char *name, int64_t low, int64_t high
  * [SHAPE, DEVICE, TRACE: no trace is open, or a region is recorded] */
 KL_API_AT kl_tensor kl_input_symbolic(kl_device device, kl_dtype dtype, int rank, const int64_t *lengths,
                                       const int64_t *dims, const void *data);
+
+/* ---- arithmetic ----
+ *
+ * Of lengths in the open trace, whose inputs so far have their symbols: numbers, what kl_symbol gave, what kl_shape
+ * gives or these functions.  The result is a length again: never negative, whatever the symbols' values, and a sum of
+ * multiples of symbols and of products of two symbols.  INT64_MIN after an error, and of that.
+ *     kl_slice(x, NULL, (int64_t[]){batch, kl_length_sub(n, 1)}, NULL);        // all but the last of n
+ * [errors SHAPE: it may be negative or is no such sum, or a symbol is in no input so far; ARGUMENT: division by 0] */
+KL_API_AT int64_t kl_length_add(int64_t a, int64_t b);
+KL_API_AT int64_t kl_length_sub(int64_t a, int64_t b);
+KL_API_AT int64_t kl_length_mul(int64_t a, int64_t b);
+KL_API_AT int64_t kl_length_div(int64_t a, int64_t b); /* rounded down; b is a number, or divides a */
+/* The length's least and greatest value.  false: it is no length, which is not reported. */
+KL_API bool kl_length_range(int64_t length, int64_t *low, int64_t *high);
+/* A length as a number in the graph: [] of this dtype, with the value that each run gives it.  [errors as above] */
+KL_API_AT kl_tensor kl_length_scalar(kl_device device, kl_dtype dtype, int64_t length);
 
 #ifdef __cplusplus
 }

@@ -18,40 +18,10 @@
  * node.h defines it.
  *
  * The tile of results goes through shared memory, from where threads store vectors of adjacent elements. */
-#include "lower_attention.h"
+#include "lower_attention_tiles.h"
 #include <string.h>
 
-enum { X, Y, STATS };                   /* operands of a gradient: q beside dy, k beside v, statistics */
-enum { MOST, INVERSE, DELTA, STAT_COUNT };
-enum { VECTOR = ATTENTION_VECTOR };
-enum { MOST_HELD = 128 };               /* columns of own rows whose factors stay in registers */
-
-/* Columns of an operand, in shared memory. */
-struct columns {
-    unsigned which;                     /* the operand; 0 columns: there is none */
-    int64_t from, count, padded, row;   /* row: elements from row to row */
-    uint32_t buf;
-    int64_t elements;                   /* of a step */
-};
-
-struct tiles {
-    struct attention *a;
-    struct schedule s;
-    bool gradient, keys;
-    unsigned dtype;                     /* of the operands */
-    int64_t m, rows, step, stages;      /* m: rows of a subgroup */
-    struct columns own[2], walked[2];   /* with D and with E columns */
-    uint32_t out;                       /* lbuf of the results of attention */
-    int64_t seen_step[2], stat_step;    /* of the fourth operand: elements from query to query, from key to key; of
-                                           statistics, from query to query */
-    val t, first;                       /* the thread; its subgroup's first row in the block */
-    val own_row;                        /* [m x 1] numbers of own rows, i32 */
-    val own_there;                      /* [m x 1]; 0: all of them exist */
-    val low, high;                      /* [m x 1] for ranges of keys of own rows */
-    val stat[STAT_COUNT];               /* [m x 1] for queries that are own rows */
-    val held[MOST_HELD / ATTENTION_DEPTH];
-    val k0;                             /* the step's first row */
-};
+enum { MOST_FACTORS = MAX_TILE_SIDE / ATTENTION_DEPTH }; /* of a step */
 
 /* ---- tiles ---- */
 
@@ -61,8 +31,8 @@ static val tile_splat(struct kernel *k, double x, int64_t rows, int64_t cols)
                                       .a = k_const(k, KL_F32, x)});
 }
 
-static val tile_load(struct kernel *k, uint32_t buf, val index, enum tile_order order, int64_t stride, int64_t rows,
-                     int64_t cols, val there)
+val attention_tile_load(struct kernel *k, uint32_t buf, val index, enum tile_order order, int64_t stride, int64_t rows,
+                        int64_t cols, val there)
 {
     val by = k_int(k, stride);
     return k_append(k, (struct linst){.op = L_LOAD, .dtype = k->buf[buf].dtype, .kind = (uint8_t)order,
@@ -77,11 +47,22 @@ static void tile_store(struct kernel *k, uint32_t buf, val index, int64_t stride
                                .imm = buf});
 }
 
-static val tile_mma(struct kernel *k, val x, val y, val sum)
+static val tile_mma(const struct tiles *s, val x, val y, val sum)
 {
-    const struct linst *c = &k->inst[sum];
-    return k_append(k, (struct linst){.op = L_MMA, .dtype = c->dtype, .kind = MMA_ANY, .rows = c->rows, .cols = c->cols,
-                                      .a = x, .b = y, .c = sum});
+    struct kernel *k = s->a->w->k;
+    const struct linst c = k->inst[sum];
+    return k_append(k, (struct linst){.op = L_MMA, .dtype = c.dtype, .kind = s->async ? MMA_ASYNC : MMA_ANY,
+                                      .rows = c.rows, .cols = c.cols, .a = x, .b = y, .c = sum});
+}
+
+/* Waits for all products that were begun. */
+static void wait_for_all_products(const struct tiles *s)
+{
+    struct kernel *k = s->a->w->k;
+    if (!s->async)
+        return;
+    k_append(k, (struct linst){.op = L_COMMIT, .dtype = KL_BOOL, .kind = ASYNC_PRODUCTS});
+    k_append(k, (struct linst){.op = L_WAIT, .dtype = KL_BOOL, .kind = ASYNC_PRODUCTS});
 }
 
 static val tile_columns(struct kernel *k, val x, int64_t first, int64_t count)
@@ -109,8 +90,6 @@ static val tile_numbers(struct kernel *k, enum tile_order order, int64_t count, 
                                        .rows = (uint16_t)(rows ? count : 1), .cols = (uint16_t)(rows ? 1 : count)});
     return k_prim(k, P_ADD, k_cast(k, i, KL_I32), k_cast(k, first, KL_I32), 0);
 }
-
-static val both(struct kernel *k, val x, val y) { return x && y ? k_prim(k, P_AND, x, y, 0) : x ? x : y; }
 
 static void block_barrier(struct kernel *k) { k_inst(k, L_BARRIER, KL_BOOL, 0, 0, 0, 0); }
 
@@ -193,10 +172,13 @@ static struct columns columns_of(const struct tiles *s, unsigned which, int64_t 
                                  int64_t stages)
 {
     struct columns c = {which, from, count, attention_padded(count), 0, 0, 0};
-    c.row = c.padded + ATTENTION_PAD;
+    struct kernel *k = s->a->w->k;
+    c.row = c.padded + (s->async ? 0 : ATTENTION_PAD);
     c.elements = rows * c.row;
     if (count)
-        c.buf = k_buf(s->a->w->k, BUF_SHARED, s->dtype, stages * c.elements, 0);
+        c.buf = k_buf(k, BUF_SHARED, s->dtype, stages * c.elements, s->async ? (uint32_t)c.row : 0);
+    if (count && s->async && !k->err.code)
+        k->buf[c.buf].panel_rows = (uint16_t)rows;
     return c;
 }
 
@@ -242,7 +224,7 @@ static val own_factor(const struct tiles *s, const struct columns *own, int64_t 
 {
     struct kernel *k = s->a->w->k;
     val at = ix_add(k, ix_scale(k, s->first, own->row), k_int(k, kk));
-    return tile_load(k, own->buf, at, TILE_ROWS, own->row, s->m, s->s.attention_matrix.unit_k, 0);
+    return attention_tile_load(k, own->buf, at, TILE_ROWS, own->row, s->m, s->s.attention_matrix.unit_k, 0);
 }
 
 /* Own rows times walked rows, [m x step]. */
@@ -254,133 +236,48 @@ static val products(const struct tiles *s, int which, val stage)
     val sum = tile_splat(k, 0, s->m, s->step), at = ix_scale(k, stage, walked->elements);
     for (int64_t kk = 0; kk < own->padded; kk += unit) {
         val x = which == 0 && s->held[kk / unit] ? s->held[kk / unit] : own_factor(s, own, kk);
-        val y = tile_load(k, walked->buf, ix_add(k, at, k_int(k, kk)), TILE_COLS, walked->row, unit, s->step, 0);
-        sum = tile_mma(k, x, y, sum);
+        val y = attention_tile_load(k, walked->buf, ix_add(k, at, k_int(k, kk)), TILE_COLS, walked->row, unit, s->step,
+                                    0);
+        sum = tile_mma(s, x, y, sum);
     }
     return sum;
 }
 
-/* total + weights [m x step] times walked rows. */
-static val weighted(const struct tiles *s, val weights, int which, val stage, val total)
+/* Weights [m x step] as factors, a unit's columns each.  All of them are made before the first product begins. */
+static void make_factors(const struct tiles *s, val weights, val factor[])
+{
+    struct kernel *k = s->a->w->k;
+    int64_t unit = s->s.attention_matrix.unit_k;
+    for (int64_t kk = 0; kk < s->step; kk += unit)
+        factor[kk / unit] = k_cast(k, s->step == unit ? weights : tile_columns(k, weights, kk, unit), s->dtype);
+}
+
+/* total + weights, as factors, times walked rows. */
+static val weighted(const struct tiles *s, const val factor[], int which, val stage, val total)
 {
     struct kernel *k = s->a->w->k;
     const struct columns *walked = &s->walked[which];
     int64_t unit = s->s.attention_matrix.unit_k;
     val at = ix_scale(k, stage, walked->elements);
     for (int64_t kk = 0; kk < s->step; kk += unit) {
-        val x = k_cast(k, s->step == unit ? weights : tile_columns(k, weights, kk, unit), s->dtype);
-        val y = tile_load(k, walked->buf, ix_add(k, at, k_int(k, kk * walked->row)), TILE_ROWS, walked->row, unit,
-                          walked->padded, 0);
-        total = tile_mma(k, x, y, total);
+        val y = attention_tile_load(k, walked->buf, ix_add(k, at, k_int(k, kk * walked->row)), TILE_ROWS, walked->row,
+                                    unit, walked->padded, 0);
+        total = tile_mma(s, factor[kk / unit], y, total);
     }
     return total;
-}
-
-/* ---- which pairs see each other ---- */
-
-/* The load of the fourth operand at (query, key), or of statistics: its buffer and its index. */
-static struct linst address(const struct tiles *s, unsigned which, val row, val column)
-{
-    val x = attention_stored(s->a, which, row, column);
-    return s->a->w->k->inst[x];
-}
-
-/* Column c of an operand with a row for each query: [m x 1] for own rows, else [1 x step] for walked ones. */
-static val of_queries(const struct tiles *s, unsigned which, int64_t c, int64_t step, val first, val there)
-{
-    struct kernel *k = s->a->w->k;
-    struct linst x = address(s, which, first, k_int(k, c));
-    return tile_load(k, (uint32_t)x.imm, x.a, s->keys ? TILE_COLS : TILE_ROWS, step, s->keys ? 1 : s->m,
-                     s->keys ? s->step : 1, there);
-}
-
-/* The first row of the subgroup's own ones; its index is used only where rows exist. */
-static val own_first(const struct tiles *s)
-{
-    struct kernel *k = s->a->w->k;
-    val first = ix_add(k, s->a->q0, s->first);
-    ix_bound(k, first, 0, s->a->l - 1);
-    return first;
-}
-
-/* [m x step] or less; 0: all pairs do. */
-static val pairs_see(const struct tiles *s, val walked_row, val walked_there)
-{
-    const struct attention *a = s->a;
-    struct kernel *k = a->w->k;
-    int64_t more = s->keys ? a->l - a->m : a->m - a->l; /* keys than queries */
-    val key = s->keys ? s->own_row : walked_row, query = s->keys ? walked_row : s->own_row, seen = walked_there;
-    if (a->causal)
-        seen = both(k, seen, k_prim(k, P_LE, key, k_prim(k, P_ADD, query, k_const(k, KL_I32, (double)more), 0), 0));
-    if (a->bounds) {
-        val low = s->low, high = s->high;
-        if (s->keys) {
-            low = of_queries(s, SEEN, 0, s->seen_step[0], s->k0, walked_there);
-            high = of_queries(s, SEEN, 1, s->seen_step[0], s->k0, walked_there);
-        }
-        key = k_cast(k, key, val_dtype(k, low));
-        seen = both(k, seen, both(k, k_prim(k, P_LE, low, key, 0), k_prim(k, P_LT, key, high, 0)));
-    }
-    if (a->mask) {
-        val own = own_first(s), there = both(k, s->own_there, walked_there);
-        struct linst x = address(s, SEEN, s->keys ? s->k0 : own, s->keys ? own : s->k0);
-        seen = both(k, seen, tile_load(k, (uint32_t)x.imm, x.a, s->keys ? TILE_COLS : TILE_ROWS, s->seen_step[0],
-                                       s->m, s->step, there));
-    }
-    return seen;
-}
-
-/* The same of one pair, or 0. */
-static val pair_sees(const struct tiles *s, val own, val walked)
-{
-    const struct attention *a = s->a;
-    struct kernel *k = a->w->k;
-    int64_t more = s->keys ? a->l - a->m : a->m - a->l;
-    val key = s->keys ? own : walked, query = s->keys ? walked : own, seen = 0;
-    if (a->causal)
-        seen = k_prim(k, P_LE, key, ix_add(k, query, k_int(k, more)), 0);
-    if (a->bounds) {
-        val low = k_cast(k, attention_stored(a, SEEN, query, k_int(k, 0)), KL_I64),
-            high = k_cast(k, attention_stored(a, SEEN, query, k_int(k, 1)), KL_I64);
-        seen = both(k, seen, both(k, k_prim(k, P_LE, low, key, 0), k_prim(k, P_LT, key, high, 0)));
-    }
-    return a->mask ? both(k, seen, attention_stored(a, SEEN, query, key)) : seen;
-}
-
-/* The steps that have a row which one of the block's rows sees: from *first to before *end. */
-static void steps_seen(const struct tiles *s, val *first, val *end)
-{
-    const struct attention *a = s->a;
-    struct kernel *k = a->w->k;
-    int64_t steps = (a->m + s->step - 1) / s->step;
-    *first = k_int(k, 0);
-    *end = k_int(k, steps);
-    if (!a->causal)
-        return;
-    if (s->keys) { /* the first query that sees the first key */
-        val row = greater(k, ix_add(k, a->q0, k_int(k, a->m - a->l)), k_int(k, 0));
-        *first = k_prim(k, P_DIV, smaller(k, row, k_int(k, a->m)), k_int(k, s->step), 0);
-    } else {       /* before the key after the last one that the last query sees */
-        val row = ix_add(k, a->q0, k_int(k, s->rows + a->m - a->l));
-        row = greater(k, smaller(k, row, k_int(k, a->m)), k_int(k, 0));
-        *end = k_prim(k, P_DIV, k_prim(k, P_ADD, row, k_int(k, s->step - 1), 0), k_int(k, s->step), 0);
-    }
 }
 
 /* ---- one step ---- */
 
 enum { TOTAL, LARGEST, SUM, CARRIED = 3 }; /* carried by attention; a gradient carries two totals */
 
-static val factor_of_scale(const struct tiles *s)
-{
-    return k_const(s->a->w->k, KL_F32, dtype_value(KL_F64, s->a->n->attr.attention.scale));
-}
-
 /* value[] are the carried values; they become the next ones. */
 static void attend(const struct tiles *s, val stage, val seen, val value[CARRIED])
 {
     struct kernel *k = s->a->w->k;
-    val none = k_const(k, KL_F32, -INFINITY), score = k_prim(k, P_MUL, products(s, 0, stage), factor_of_scale(s), 0);
+    val none = k_const(k, KL_F32, -INFINITY), score = products(s, 0, stage);
+    wait_for_all_products(s);
+    score = k_prim(k, P_MUL, score, attention_scale(s), 0);
     if (seen)
         score = k_prim(k, P_SELECT, seen, score, none);
     val largest = k_fold_step(k, FOLD_MAX, value[LARGEST], tile_fold(k, FOLD_MAX, score, 1));
@@ -389,8 +286,12 @@ static void attend(const struct tiles *s, val stage, val seen, val value[CARRIED
     val weight = k_exp_down(k, k_prim(k, P_SUB, score, base, 0));
     value[LARGEST] = largest;
     value[SUM] = k_prim(k, P_FMA, value[SUM], shrink, tile_fold(k, FOLD_ADD, weight, s->s.attention_matrix.unit_n));
-    if (s->walked[1].count)
-        value[TOTAL] = weighted(s, weight, 1, stage, k_prim(k, P_MUL, value[TOTAL], shrink, 0));
+    if (s->walked[1].count) {
+        val factor[MOST_FACTORS];
+        make_factors(s, weight, factor);
+        value[TOTAL] = weighted(s, factor, 1, stage, k_prim(k, P_MUL, value[TOTAL], shrink, 0));
+    }
+    wait_for_all_products(s);
 }
 
 static void add_gradients(const struct tiles *s, val stage, val seen, val walked_there, val total[2])
@@ -398,94 +299,30 @@ static void add_gradients(const struct tiles *s, val stage, val seen, val walked
     struct kernel *k = s->a->w->k;
     val stat[STAT_COUNT], zero = k_const(k, KL_F32, 0);
     for (int c = 0; c < STAT_COUNT; c++)
-        stat[c] = s->keys ? of_queries(s, STATS, c, s->stat_step, s->k0, walked_there) : s->stat[c];
-    val score = k_prim(k, P_MUL, products(s, 0, stage), factor_of_scale(s), 0);
+        stat[c] = s->keys ? attention_of_queries(s, STATS, c, s->stat_step, s->k0, walked_there) : s->stat[c];
+    val score = products(s, 0, stage), dp = products(s, 1, stage);
+    wait_for_all_products(s);
+    score = k_prim(k, P_MUL, score, attention_scale(s), 0);
     val p = k_prim(k, P_MUL, k_exp_down(k, k_prim(k, P_SUB, score, stat[MOST], 0)), stat[INVERSE], 0);
-    val ds = k_prim(k, P_MUL, k_prim(k, P_SUB, products(s, 1, stage), stat[DELTA], 0), p, 0);
-    if (seen)
+    val ds = k_prim(k, P_MUL, k_prim(k, P_SUB, dp, stat[DELTA], 0), p, 0);
+    if (seen) {
         ds = k_prim(k, P_SELECT, seen, ds, zero);
-    total[0] = weighted(s, ds, 0, stage, total[0]);
+        p = k_prim(k, P_SELECT, seen, p, zero);
+    }
+    val factor[2][MOST_FACTORS];
+    make_factors(s, ds, factor[0]);
     if (s->keys)
-        total[1] = weighted(s, seen ? k_prim(k, P_SELECT, seen, p, zero) : p, 1, stage, total[1]);
-}
-
-/* ---- results that are not finite ---- */
-
-/* The product of own row i and walked row j: a chain over the columns. */
-static val one_product(const struct tiles *s, int which, val i, val j)
-{
-    struct kernel *k = s->a->w->k;
-    const struct columns *own = &s->own[which], *walked = &s->walked[which];
-    val zero = k_const(k, KL_F32, 0), c = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, own->count), 1);
-    val acc = k_carry(k, zero), x = attention_element(s->a, own->which, i, ix_add(k, c, k_int(k, own->from))),
-        y = attention_element(s->a, walked->which, j, ix_add(k, c, k_int(k, walked->from)));
-    k_next(k, acc, k_prim(k, P_FMA, x, y, acc));
-    k_end(k, c);
-    return k_out(k, acc);
-}
-
-static val one_score(const struct tiles *s, val i, val j)
-{
-    return k_prim(s->a->w->k, P_MUL, one_product(s, 0, i, j), factor_of_scale(s), 0);
-}
-
-static val if_seen(const struct tiles *s, val seen, val x, val y)
-{
-    return seen ? k_prim(s->a->w->k, P_SELECT, seen, x, y) : x;
-}
-
-/* Column c of attention's row i. */
-static val attention_again(const struct tiles *s, val i, val c)
-{
-    struct kernel *k = s->a->w->k;
-    val none = k_const(k, KL_F32, -INFINITY), zero = k_const(k, KL_F32, 0), all = k_int(k, s->a->m);
-    val j = k_loop(k, LOOP_SERIAL, k_int(k, 0), all, 1), most = k_carry(k, none);
-    k_next(k, most, k_fold_step(k, FOLD_MAX, most, if_seen(s, pair_sees(s, i, j), one_score(s, i, j), none)));
-    k_end(k, j);
-    val largest = k_out(k, most), base = k_prim(k, P_SELECT, k_prim(k, P_EQ, largest, none, 0), zero, largest);
-    j = k_loop(k, LOOP_SERIAL, k_int(k, 0), all, 1);
-    val sum = k_carry(k, zero), total = k_carry(k, zero), seen = pair_sees(s, i, j);
-    val score = if_seen(s, seen, one_score(s, i, j), none), weight = k_exp_down(k, k_prim(k, P_SUB, score, base, 0));
-    val v = attention_element(s->a, V, j, c), more = if_seen(s, seen, k_prim(k, P_FMA, weight, v, total), total);
-    val weights = k_prim(k, P_ADD, sum, weight, 0);
-    k_next(k, sum, weights);
-    k_next(k, total, more);
-    k_end(k, j);
-    val divisor = k_out(k, sum);
-    return k_prim(k, P_SELECT, k_prim(k, P_EQ, divisor, zero, 0), zero,
-                  k_prim(k, P_DIV, k_out(k, total), divisor, 0));
-}
-
-/* Column c, counted from columns `which` on, of row i of a gradient. */
-static val gradient_again(const struct tiles *s, int which, val i, val c)
-{
-    const struct attention *a = s->a;
-    struct kernel *k = a->w->k;
-    val zero = k_const(k, KL_F32, 0), j = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, a->m), 1);
-    val total = k_carry(k, zero), query = s->keys ? j : i, stat[STAT_COUNT];
-    for (int n = 0; n < STAT_COUNT; n++)
-        stat[n] = attention_element(a, STATS, query, k_int(k, n));
-    val p = k_prim(k, P_MUL, k_exp_down(k, k_prim(k, P_SUB, one_score(s, i, j), stat[MOST], 0)), stat[INVERSE], 0);
-    val weight = which ? p : k_prim(k, P_MUL, k_prim(k, P_SUB, one_product(s, 1, i, j), stat[DELTA], 0), p, 0);
-    val y = attention_element(a, s->walked[which].which, j, ix_add(k, c, k_int(k, s->walked[which].from)));
-    k_next(k, total, if_seen(s, pair_sees(s, i, j), k_prim(k, P_FMA, weight, y, total), total));
-    k_end(k, j);
-    return which ? k_out(k, total) : k_prim(k, P_MUL, k_out(k, total), factor_of_scale(s), 0);
-}
-
-/* A number that is NaN if one of the vector's elements is not finite, else 0. */
-static val not_finite(struct kernel *k, const val *x)
-{
-    val zero = k_const(k, KL_F32, 0), sum = zero;
-    for (int j = 0; j < VECTOR; j++)
-        sum = k_prim(k, P_FMA, k_cast(k, x[j], KL_F32), zero, sum);
-    return sum;
+        make_factors(s, p, factor[1]);
+    total[0] = weighted(s, factor[0], 0, stage, total[0]);
+    if (s->keys)
+        total[1] = weighted(s, factor[1], 1, stage, total[1]);
+    wait_for_all_products(s);
 }
 
 /* ---- results ---- */
 
-/* Stores the block's rows, which are in shared memory, as columns from `from` on of the result. */
-static void store_rows(const struct tiles *s, uint32_t buf, int64_t stride, int64_t columns, int which, int64_t from)
+/* Stores the block's rows of results `which`, which are in shared memory, as columns from `from` on of the result. */
+static void store_rows(const struct tiles *s, int which, int64_t columns, int64_t from)
 {
     struct attention *a = s->a;
     struct kernel *k = a->w->k;
@@ -501,17 +338,11 @@ static void store_rows(const struct tiles *s, uint32_t buf, int64_t stride, int6
         guard = k_if(k, k_prim(k, P_LT, i, k_int(k, a->l), 0));
     ix_bound(k, i, 0, a->l - 1);
     for (int j = 0; j < VECTOR; j++)
-        x[j] = k_load(k, buf, ix_add(k, ix_scale(k, row, stride), ix_add(k, col, k_int(k, j))), 0);
+        x[j] = k_load(k, s->out[which], ix_add(k, ix_scale(k, row, s->out_row[which]), ix_add(k, col, k_int(k, j))), 0);
     for (int j = 0; j < VECTOR; j++)
         attention_store(a, a->w->anchor, &a->out, i, ix_add(k, col, k_int(k, from + j)), x[j]);
-    if (partial(a)) {
-        val bad = not_finite(k, x), again = k_if(k, k_prim(k, P_NE, bad, bad, 0));
-        val j = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, VECTOR), 1), c = ix_add(k, col, j);
-        val y = s->gradient ? gradient_again(s, which, i, c) : attention_again(s, i, c);
-        attention_store(a, a->w->anchor, &a->out, i, ix_add(k, c, k_int(k, from)), k_cast(k, y, a->n->dtype));
-        k_end(k, j);
-        k_end(k, again);
-    }
+    if (partial(a))
+        attention_mend_vector(s, which, x, i, col, from);
     if (guard)
         k_end(k, guard);
     if (outer)
@@ -519,11 +350,12 @@ static void store_rows(const struct tiles *s, uint32_t buf, int64_t stride, int6
     k_end(k, turn);
 }
 
-/* Stores a subgroup's tile in shared memory. */
-static void put_tile(const struct tiles *s, uint32_t buf, int64_t stride, val x)
+/* Stores a subgroup's tile of results `which` in shared memory. */
+static void put_tile(const struct tiles *s, int which, val x)
 {
     struct kernel *k = s->a->w->k;
-    tile_store(k, buf, ix_scale(k, s->first, stride), stride, k_cast(k, x, s->a->n->dtype), 0);
+    tile_store(k, s->out[which], ix_scale(k, s->first, s->out_row[which]), s->out_row[which],
+               k_cast(k, x, s->a->n->dtype), 0);
 }
 
 /* The maximum score and 1 / the sum of the weights, for attention_stats. */
@@ -535,7 +367,7 @@ static void matrix_store_stats(const struct tiles *s, val most, val inverse)
     uint32_t buf = lower_buffer(a->w, a->stats, BUF_OUT);
     val coord[KL_MAX_RANK] = {0}, none = k_const(k, KL_F32, -INFINITY);
     memcpy(coord, a->coord, a->lead.rank * sizeof *coord);
-    coord[a->lead.rank] = own_first(s);
+    coord[a->lead.rank] = attention_own_first(s);
     for (int64_t c = 0; c < 2; c++) {
         coord[a->lead.rank + 1] = k_int(k, c);
         val x = c ? inverse : k_prim(k, P_SELECT, k_prim(k, P_EQ, most, none, 0), k_const(k, KL_F32, 0), most);
@@ -554,25 +386,26 @@ static void finish_attention(const struct tiles *s, const val value[CARRIED])
         matrix_store_stats(s, value[LARGEST], inverse);
     if (!a->e)
         return;
-    if (s->out == s->own[0].buf && !s->held[0])
+    if (s->out[0] == s->own[0].buf && !s->held[0])
         block_barrier(k); /* the last factors have been loaded */
-    put_tile(s, s->out, s->walked[1].row, k_prim(k, P_MUL, value[TOTAL], inverse, 0));
+    put_tile(s, 0, k_prim(k, P_MUL, value[TOTAL], inverse, 0));
     block_barrier(k);
-    store_rows(s, s->out, s->walked[1].row, a->e, 0, 0);
+    store_rows(s, 0, a->e, 0);
 }
 
 static void finish_gradient(const struct tiles *s, const val total[2])
 {
     struct attention *a = s->a;
     struct kernel *k = a->w->k;
-    block_barrier(k); /* the last factors have been loaded */
-    put_tile(s, s->own[0].buf, s->own[0].row, k_prim(k, P_MUL, total[0], factor_of_scale(s), 0));
+    if (s->out[0] == s->own[0].buf)
+        block_barrier(k); /* the last factors have been loaded */
+    put_tile(s, 0, k_prim(k, P_MUL, total[0], attention_scale(s), 0));
     if (s->keys)
-        put_tile(s, s->own[1].buf, s->own[1].row, total[1]);
+        put_tile(s, 1, total[1]);
     block_barrier(k);
-    store_rows(s, s->own[0].buf, s->own[0].row, a->d, 0, 0);
+    store_rows(s, 0, a->d, 0);
     if (s->keys)
-        store_rows(s, s->own[1].buf, s->own[1].row, a->e, 1, a->d);
+        store_rows(s, 1, a->e, a->d);
 }
 
 /* ---- the kernel ---- */
@@ -586,10 +419,12 @@ static void make_buffers(struct tiles *s)
     s->own[1] = columns_of(s, own, a->d, grad ? a->e : 0, s->rows, 1);
     s->walked[0] = columns_of(s, walked, 0, a->d, s->step, s->stages);
     s->walked[1] = columns_of(s, grad ? walked : V, grad ? a->d : 0, a->e, s->step, s->stages);
-    if (!grad && a->e && s->own[0].row == s->walked[1].row)
-        s->out = s->own[0].buf;
-    else if (!grad && a->e)
-        s->out = k_buf(a->w->k, BUF_SHARED, s->dtype, s->rows * s->walked[1].row, 0);
+    for (int i = 0; i < (s->keys ? 2 : 1); i++) { /* results take the place of own rows of the same length */
+        int64_t row = attention_padded(!grad || i ? a->e : a->d) + ATTENTION_PAD;
+        s->out_row[i] = row;
+        if (a->n->op != OP_attention_stats)
+            s->out[i] = row == s->own[i].row ? s->own[i].buf : k_buf(a->w->k, BUF_SHARED, s->dtype, s->rows * row, 0);
+    }
 }
 
 /* What a subgroup needs of its own rows. */
@@ -601,14 +436,15 @@ static void prepare_own(struct tiles *s)
     val first = ix_add(k, a->q0, s->first);
     s->own_row = tile_numbers(k, TILE_ROWS, s->m, first);
     s->own_there = a->l % s->rows ? k_prim(k, P_LT, s->own_row, k_const(k, KL_I32, (double)a->l), 0) : 0;
-    first = own_first(s);
+    first = attention_own_first(s);
     if (a->bounds && !s->keys) {
-        s->low = of_queries(s, SEEN, 0, s->seen_step[0], first, s->own_there);
-        s->high = of_queries(s, SEEN, 1, s->seen_step[0], first, s->own_there);
+        s->low = attention_of_queries(s, SEEN, 0, s->seen_step[0], first, s->own_there);
+        s->high = attention_of_queries(s, SEEN, 1, s->seen_step[0], first, s->own_there);
     }
     for (int c = 0; c < STAT_COUNT && s->gradient && !s->keys; c++)
-        s->stat[c] = of_queries(s, STATS, c, s->stat_step, first, s->own_there);
-    for (int64_t kk = 0; !s->gradient && s->own[0].padded <= MOST_HELD && kk < s->own[0].padded; kk += unit)
+        s->stat[c] = attention_of_queries(s, STATS, c, s->stat_step, first, s->own_there);
+    bool holds = !s->gradient && !s->async && s->own[0].padded <= MOST_HELD;
+    for (int64_t kk = 0; holds && kk < s->own[0].padded; kk += unit)
         s->held[kk / unit] = own_factor(s, &s->own[0], kk);
 }
 
@@ -618,7 +454,7 @@ static void walk(struct tiles *s)
     struct kernel *k = a->w->k;
     int64_t ahead = s->stages - 1;
     val first, end, start[CARRIED] = {0}, carry[CARRIED], value[CARRIED];
-    steps_seen(s, &first, &end);
+    attention_steps_seen(s, &first, &end);
     for (int i = 0; i < 2; i++)
         copy_rows(s, &s->own[i], a->q0, s->rows, a->l, a->l % s->rows, k_int(k, 0));
     k_inst(k, L_COMMIT, KL_BOOL, 0, 0, 0, 0);
@@ -646,7 +482,7 @@ static void walk(struct tiles *s)
     s->k0 = ix_scale(k, number, s->step);
     row = tile_numbers(k, TILE_COLS, s->step, s->k0);
     there = a->m % s->step ? k_prim(k, P_LT, row, k_const(k, KL_I32, (double)a->m), 0) : 0;
-    val seen = pairs_see(s, row, there);
+    val seen = attention_pairs_see(s, row, there);
     if (s->gradient)
         add_gradients(s, stage, seen, there, value);
     else
@@ -671,7 +507,7 @@ void attention_emit_matrix(struct attention *a, const struct schedule *schedule,
     struct tiles s = {.a = a, .s = *schedule, .gradient = a->n->op == OP_attention_grad, .keys = keys,
                       .dtype = w->g->node[a->n->in[K]].dtype, .m = schedule->attention_matrix.unit_m,
                       .rows = schedule->attention_matrix.rows, .step = schedule->attention_matrix.step,
-                      .stages = schedule->attention_matrix.stages};
+                      .stages = schedule->attention_matrix.stages, .async = schedule->attention_matrix.async};
     int64_t blocks = (a->l + s.rows - 1) / s.rows;
     find_steps(&s);
     lower_scalars(w);

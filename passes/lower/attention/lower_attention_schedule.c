@@ -127,31 +127,45 @@ static bool choose_both(struct lowering *w, const struct attention_facts *f, str
 
 /* ---- on a GPU's matrix units ---- */
 
-/* The elements of a row of the operands that a block has in shared memory. */
-static int64_t matrix_row(const struct attention_facts *f)
+static const struct mma_caps *attention_unit(const struct caps *c, const struct schedule *s)
 {
-    return attention_padded(f->d) + ATTENTION_PAD + (f->e ? attention_padded(f->e) + ATTENTION_PAD : 0);
+    return s->attention_matrix.async ? &c->mma_async : &c->mma;
+}
+
+/* The elements of a row of the operands that a block has in shared memory. */
+static int64_t matrix_row(const struct attention_facts *f, bool async)
+{
+    int64_t d = attention_padded(f->d), e = f->e ? attention_padded(f->e) : 0;
+    return d + e + (async ? 0 : ATTENTION_PAD + (e ? ATTENTION_PAD : 0));
 }
 
 static int64_t matrix_shared(const struct attention_facts *f, const struct schedule *s)
 {
+    bool async = s->attention_matrix.async;
     int64_t rows = s->attention_matrix.rows, walked = (int64_t)s->attention_matrix.step * s->attention_matrix.stages;
-    return 2 * (rows + walked) * matrix_row(f); /* 2 bytes of an element */
+    int64_t own = f->gradient ? matrix_row(f, async) : attention_padded(f->d) + (async ? 0 : ATTENTION_PAD);
+    bool in_place = !async && (f->gradient || f->d == f->e); /* results take the place of own rows */
+    int64_t results = in_place ? 0 : f->keys ? matrix_row(f, false)
+                                             : attention_padded(f->gradient ? f->d : f->e) + ATTENTION_PAD;
+    return 2 * (rows * (own + results) + walked * matrix_row(f, async)); /* 2 bytes of an element */
 }
 
-/* Does a GPU have units for the operands?  A block should have enough rows. */
-static bool has_matrix_units(const struct caps *c, const struct attention_facts *f)
+/* Does a GPU have units for the operands? */
+static bool has_matrix_units(const struct mma_caps *u, const struct attention_facts *f)
 {
     enum { MOST_COLUMNS = 256 };
-    return c->is_gpu && c->mma.chains && f->factors && c->mma.dtypes >> (f->factors - 1) & 1 &&
-           f->d <= MOST_COLUMNS && f->e <= MOST_COLUMNS;
+    bool panels = !u->async || (f->d % PANEL_COLUMNS == 0 && f->e % PANEL_COLUMNS == 0);
+    return u->subgroup && u->chains && f->factors && u->dtypes >> (f->factors - 1) & 1 && f->d <= MOST_COLUMNS &&
+           f->e <= MOST_COLUMNS && panels;
 }
 
 static bool matrix_legal(const struct lowering *w, const struct attention_facts *f, const struct schedule *s)
 {
     const struct caps *c = w->chooser->caps;
-    const struct mma_caps *u = &c->mma;
+    const struct mma_caps *u = attention_unit(c, s);
     int64_t rows = s->attention_matrix.rows, step = s->attention_matrix.step;
+    if (!has_matrix_units(u, f))
+        return schedule_no(w, "async", "async: this target has no such unit for rows of so many elements");
     if (s->attention_matrix.unit_m != u->m || s->attention_matrix.unit_n != u->n || s->attention_matrix.unit_k != u->k)
         return schedule_no(w, "unit", "unit: it is another on this target");
     if (s->attention_matrix.subgroup != u->subgroup)
@@ -176,36 +190,49 @@ static uint16_t matrix_step(const struct attention_facts *f)
     return totals <= most ? LONG : SHORT;
 }
 
-static bool choose_matrix_units(struct lowering *w, const struct attention_facts *f, struct schedule *s)
+static void fill_matrix(const struct caps *c, const struct attention_facts *f, struct schedule *s)
 {
-    enum { SUBGROUPS = 4 };
-    const struct caps *c = w->chooser->caps;
-    const struct mma_caps *u = &c->mma;
-    bool legal = schedule_begin(w, SCHED_ATTENTION_MATRIX, s);
-    if (legal && !s->attention_matrix.unit_m && !s->attention_matrix.unit_n && !s->attention_matrix.unit_k) {
+    enum { SUBGROUPS = 4, ASYNC_SUBGROUPS = 2 };
+    const struct mma_caps *u = attention_unit(c, s);
+    if (!s->attention_matrix.unit_m && !s->attention_matrix.unit_n && !s->attention_matrix.unit_k) {
         s->attention_matrix.unit_m = u->m;
         s->attention_matrix.unit_n = u->n;
         s->attention_matrix.unit_k = u->k;
     }
-    if (legal && !s->attention_matrix.subgroup)
+    if (!s->attention_matrix.subgroup)
         s->attention_matrix.subgroup = u->subgroup;
-    if (legal && !s->attention_matrix.rows)
-        s->attention_matrix.rows = s->width ? (uint16_t)(s->width / u->subgroup * u->m) : (uint16_t)(SUBGROUPS * u->m);
-    if (legal && !s->width)
+    if (!s->attention_matrix.rows)
+        s->attention_matrix.rows = (uint16_t)(s->width && u->subgroup ? s->width / u->subgroup * u->m
+                                              : (u->async ? ASYNC_SUBGROUPS : SUBGROUPS) * u->m);
+    if (!s->width && u->m)
         s->width = (uint16_t)(s->attention_matrix.rows / u->m * u->subgroup);
-    if (legal && !s->attention_matrix.stages)
+    if (!s->attention_matrix.stages)
         s->attention_matrix.stages = 2;
-    if (legal && !s->attention_matrix.step)
+    if (!s->attention_matrix.step)
         for (s->attention_matrix.step = matrix_step(f); s->attention_matrix.step > u->k; s->attention_matrix.step /= 2)
             if (matrix_shared(f, s) <= (int64_t)c->shared_bytes)
                 break;
+}
+
+static bool choose_matrix_units(struct lowering *w, const struct attention_facts *f, bool async, struct schedule *s)
+{
+    bool legal = schedule_begin(w, SCHED_ATTENTION_MATRIX, s);
+    if (!w->chooser->want)
+        s->attention_matrix.async = async;
+    if (legal)
+        fill_matrix(w->chooser->caps, f, s);
     return schedule_end(w, s, legal && matrix_legal(w, f, s));
 }
 
-/* Are there enough rows for a subgroup's tile?  f16 has too few exponents for a gradient's small numbers. */
-static bool prefers_matrix_units(const struct caps *c, const struct attention_facts *f)
+/* Are there enough rows for a block of this unit, and memory for its smallest step? */
+static bool prefers_matrix_units(const struct caps *c, const struct attention_facts *f, bool async)
 {
-    return has_matrix_units(c, f) && f->l >= c->mma.m && f->m >= c->mma.m;
+    const struct mma_caps *u = async ? &c->mma_async : &c->mma;
+    struct schedule s = {.kind = SCHED_ATTENTION_MATRIX, .attention_matrix.async = async};
+    if (!c->is_gpu || !has_matrix_units(u, f) || f->l < u->m || f->m < u->k)
+        return false;
+    fill_matrix(c, f, &s);
+    return s.width <= c->block_threads && matrix_shared(f, &s) <= (int64_t)c->shared_bytes;
 }
 
 /* For a query without neighbours keys are the lanes, if squares are transposed in registers. */
@@ -215,10 +242,12 @@ bool choose_attention(struct lowering *w, const struct attention_facts *f, struc
     if (f->gradient == GRADIENT_BOTH)
         return choose_both(w, f, s);
     bool one = tile_width(caps, f) == 1 && one_fits(f, square_lanes(caps, f));
-    bool matrix = w->chooser->want ? schedule_wanted(w, SCHED_ATTENTION_MATRIX) && has_matrix_units(caps, f)
-                                   : prefers_matrix_units(caps, f);
+    bool async = prefers_matrix_units(caps, f, true);
+    bool matrix = w->chooser->want ? schedule_wanted(w, SCHED_ATTENTION_MATRIX) && caps->is_gpu &&
+                                         (has_matrix_units(&caps->mma, f) || has_matrix_units(&caps->mma_async, f))
+                                   : async || prefers_matrix_units(caps, f, false);
     if (matrix)
-        return choose_matrix_units(w, f, s);
+        return choose_matrix_units(w, f, async, s);
     if (w->chooser->want)
         one = schedule_wanted(w, SCHED_ATTENTION_ONE) && !f->gradient;
     return one ? choose_one(w, f, s) : choose_tile(w, f, s);

@@ -141,10 +141,12 @@ static void result_coord(const struct dot *d, val m, val n, val *coord)
 }
 
 /* Finds the permute through which one member reads another, and the members whose elements are in the order of its
- * result: those that read through it, and those that read these members. */
+ * result: those that read through it, and those that read these members.  The members from which the product's operand
+ * is computed have no such order: each of their elements is computed where it is multiplied. */
 static void find_permute(struct dot *d)
 {
     struct lowering *w = d->w;
+    uint64_t results = UINT64_C(1) << w->place[w->anchor]; /* the product and what is computed from it */
     for (uint32_t m = 0; m < w->nmember; m++) {
         const struct node *n = &w->g->node[w->member[m]];
         for (unsigned i = 0; i < n->nin && w->member[m] != w->anchor; i++) {
@@ -152,8 +154,9 @@ static void find_permute(struct dot *d)
             ref s = node_operand(w->g, w->member[m], i, &linear), source;
             ref permute = op_is_view(n->op) ? node_permute(w->g, w->member[m], &source)
                           : linear ? NIL : node_permute(w->g, n->in[i], &source);
-            if (!lower_is_member(w, s))
+            if (!lower_is_member(w, s) || !(results >> w->place[s] & 1))
                 continue;
+            results |= UINT64_C(1) << m;
             if (permute)
                 d->permute = permute;
             if (permute || d->permuted >> w->place[s] & 1)

@@ -117,9 +117,11 @@ void dot_emit_bytes(struct dot *d, const struct schedule *s);
 struct thin_order {
     bool along_k;            /* the matrix is contiguous along the contraction */
     ref source;              /* the array whose elements are the matrix's, or from which each of them is computed,
-                                each element being used for exactly one element of the matrix; NIL: there is no such
-                                array */
+                                each element being used for exactly `packed` elements of the matrix; NIL: there is no
+                                such array */
     int64_t element;         /* size of an element of the source in bytes */
+    int64_t packed;          /* 1, or 2 if each byte of the source has two elements of the matrix, which are adjacent
+                                in the direction in which the matrix is contiguous: integers of 4 bits */
 };
 bool dot_thin_order(const struct dot *d, struct thin_order *o);     /* false: the matrix's elements are not at fixed
                                                                        distances */
@@ -153,11 +155,29 @@ val dot_there(const struct dot *d, bool second, int64_t side, bool beyond, val f
  * it; 0: there is no `if`.  Sets the bounds of m and n. */
 val dot_if_there(const struct dot *d, const struct schedule *s, val m, val n);
 
+/* ---- lower_dot_order.c ---- */
+/* How an operand is read in vectors: along the contraction or along its rows or columns; from a workspace if channels
+ * is not 0, into which the array of `count` elements, [.., channels, inner], is packed as [.., inner, channels]. */
+struct dot_packing { bool along_k; int64_t channels, inner, count; };
+/* Indices of rows, columns and contraction in which both operands consist of vectors of adjacent elements: each counts
+ * window positions first, then channels.  positions: their number; 1: the order of the graph. */
+struct dot_order { int64_t positions[3]; struct dot_packing packing[2]; };
+bool dot_order_find(const struct dot *d, struct dot_order *o); /* false: there is no such order */
+val dot_order_row(const struct dot *d, const struct dot_order *o, val m);    /* in the graph's order */
+val dot_order_column(const struct dot *d, const struct dot_order *o, val n);
+/* The index of an operand's element in its array or, if it is packed, in its workspace.  Sets *buf to the array; of a
+ * packed operand *buf stays as it is. */
+val dot_order_element(const struct dot *d, const struct dot_order *o, bool second, val free, val at, uint32_t *buf);
+/* The phase that packs an operand, of blocks of `threads` threads; `to` is its workspace. */
+void dot_order_pack(struct dot *d, const struct dot_packing *p, bool second, uint32_t to, int64_t threads,
+                    uint16_t subgroup);
+
 /* ---- lower_dot_matrix.c ---- */
 /* Columns of a slab that belong to one tile.  They are limited because a slab must fit into shared memory. */
 int64_t dot_matrix_part(const struct schedule *s);
-/* Is the operand an array from which each thread of the record's block can copy whole vectors? */
-bool dot_matrix_copies(const struct dot *d, const struct schedule *s, bool second);
+/* Is the operand an array from which each thread of the record's block can copy whole vectors?  o: the order of a
+ * record that is `reordered`, else NULL. */
+bool dot_matrix_copies(const struct dot *d, const struct schedule *s, const struct dot_order *o, bool second);
 /* The operand as a view for copies of panels (BUF_VIEW), without its buffer.  Returns false if there is none. */
 bool dot_matrix_view(const struct dot *d, bool second, struct lbuf *view);
 void dot_emit_matrix(struct dot *d, const struct schedule *s);

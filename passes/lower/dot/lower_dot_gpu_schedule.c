@@ -186,6 +186,8 @@ static struct wrong wrong_matrix(const struct caps *c, const struct schedule *s)
         return (struct wrong){"tile", "a whole number of the unit's tiles, and registers for its sums"};
     if (step % u->k)
         return (struct wrong){"step", "it is a whole number of the unit's steps"};
+    if (s->dot_matrix.reordered && (!s->dot_matrix.copy_a || !s->dot_matrix.copy_b || s->dot_matrix.panels))
+        return (struct wrong){"reordered", "both operands are copied in vectors"};
     if (s->dot_matrix.panels && (!s->dot_matrix.async || !c->panel_copies))
         return (struct wrong){"panels", "they are for an asynchronous unit of a target that copies panels"};
     if (s->dot_matrix.split % step)
@@ -254,6 +256,14 @@ static bool has_units(const struct dot *d, const struct caps *c)
     return (c->mma.dtypes >> dtype & 1) && g->node[d->n->in[1]].dtype == dtype && d->size.batch >= 1 && d->size.k >= 1;
 }
 
+/* Are both operands arrays of vectors in the order of the graph? */
+static bool is_copied(const struct dot *d)
+{
+    enum { SIDE = 64 };
+    const struct schedule s = {.width = DOT_VECTOR, .dot_matrix = {.block_m = SIDE, .block_n = SIDE, .step = SIDE}};
+    return dot_matrix_copies(d, &s, NULL, false) && dot_matrix_copies(d, &s, NULL, true);
+}
+
 static bool has_views(const struct dot *d)
 {
     struct lbuf view;
@@ -261,9 +271,10 @@ static bool has_views(const struct dot *d)
 }
 
 /* Takes the first of n shapes whose tiles occupy the device, or the last one that is possible.  async: tiles for the
- * unit that reads both factors from shared memory, where they have the order that they have in memory. */
+ * unit that reads both factors from shared memory, where they have the order that they have in memory.  o: the order of
+ * the operands; NULL: as in the graph. */
 static bool choose_shape(const struct dot *d, const struct caps *c, const struct dot_shape *shape, unsigned n,
-                         bool async, struct schedule *s)
+                         bool async, const struct dot_order *o, struct schedule *s)
 {
     uint32_t subgroup = async ? c->mma_async.subgroup : c->mma.subgroup;
     bool found = false;
@@ -272,9 +283,11 @@ static bool choose_shape(const struct dot *d, const struct caps *c, const struct
         x.dot_matrix.async = async;
         set_unit(c, &x);
         choose_stages(d, c, &x);
-        x.dot_matrix.copy_a = async && dot_matrix_copies(d, &x, false);
-        x.dot_matrix.copy_b = async && dot_matrix_copies(d, &x, true);
-        x.dot_matrix.panels = x.dot_matrix.copy_a && x.dot_matrix.copy_b && c->panel_copies && has_views(d);
+        x.dot_matrix.copy_a = (async || o) && dot_matrix_copies(d, &x, o, false);
+        x.dot_matrix.copy_b = (async || o) && dot_matrix_copies(d, &x, o, true);
+        x.dot_matrix.reordered = o != NULL;
+        x.dot_matrix.panels = async && !o && x.dot_matrix.copy_a && x.dot_matrix.copy_b && c->panel_copies &&
+            has_views(d);
         if (wrong_matrix(c, &x).field || !fills(d, &x))
             continue;
         *s = x;
@@ -288,19 +301,19 @@ static bool choose_shape(const struct dot *d, const struct caps *c, const struct
     return true;
 }
 
-static bool choose_async(const struct dot *d, const struct caps *c, struct schedule *s)
+static bool choose_async(const struct dot *d, const struct caps *c, const struct dot_order *o, struct schedule *s)
 {
     static const struct dot_shape shape[] = {{64, 256, 2, 1, 64}, {64, 128, 2, 1, 64}, {64, 128, 1, 1, 64},
                                              {64, 64, 1, 1, 64}};
-    return choose_shape(d, c, shape, sizeof shape / sizeof *shape, true, s);
+    return choose_shape(d, c, shape, sizeof shape / sizeof *shape, true, o, s);
 }
 
-static bool choose_matrix(const struct dot *d, const struct caps *c, struct schedule *s)
+static bool choose_matrix(const struct dot *d, const struct caps *c, const struct dot_order *o, struct schedule *s)
 {
     static const struct dot_shape shape[] = {
         {64, 64, 2, 2, 16}, {64, 32, 2, 4, 32}, {64, 32, 2, 4, 16}, {64, 32, 2, 2, 32}, {32, 32, 2, 2, 32},
         {32, 16, 1, 2, 32}, {16, 32, 2, 1, 32}, {16, 16, 1, 1, 32}};
-    return choose_shape(d, c, shape, sizeof shape / sizeof *shape, false, s);
+    return choose_shape(d, c, shape, sizeof shape / sizeof *shape, false, o, s);
 }
 
 /* ---- few rows ---- */
@@ -369,9 +382,13 @@ static bool choose_wanted(const struct dot *d, const struct caps *c, struct sche
     if (!s->dot_matrix.stages)
         choose_stages(d, c, s);
     legal = legal && not_wrong(d, wrong_matrix(c, s));
+    struct dot_order order;
+    bool reordered = s->dot_matrix.reordered;
+    if (legal && reordered && !dot_order_find(d, &order))
+        legal = schedule_no(d->w, "reordered", "there is no order in which both operands consist of vectors");
     for (int second = 0; second < 2 && legal; second++) {
         bool copied = second ? s->dot_matrix.copy_b : s->dot_matrix.copy_a;
-        if (copied && !dot_matrix_copies(d, s, second))
+        if (copied && !dot_matrix_copies(d, s, reordered ? &order : NULL, second))
             legal = schedule_no(d->w, second ? "copy_b" : "copy_a",
                                 "the operand is not of whole vectors for each thread");
     }
@@ -403,13 +420,17 @@ bool choose_dot_gpu(struct dot *d, struct schedule *s, bool *done)
         *done = choose_wanted(d, c, s);
         return true;
     }
-    if (choose_async(d, c, s)) {
+    struct dot_order order;
+    bool found = choose_async(d, c, NULL, s);
+    if (!found && has_units(d, c) && c->mma.subgroup && !is_copied(d) && dot_order_find(d, &order))
+        found = choose_async(d, c, &order, s) || choose_matrix(d, c, &order, s);
+    if (found) {
         *done = end_blocks(d, s, true);
         return true;
     }
-    if (choose_matrix(d, c, s)) {
-        s->dot_matrix.copy_a = dot_matrix_copies(d, s, false);
-        s->dot_matrix.copy_b = dot_matrix_copies(d, s, true);
+    if (choose_matrix(d, c, NULL, s)) {
+        s->dot_matrix.copy_a = dot_matrix_copies(d, s, NULL, false);
+        s->dot_matrix.copy_b = dot_matrix_copies(d, s, NULL, true);
     } else if (!choose_threads(d, c, s)) {
         return false;
     }

@@ -30,6 +30,9 @@
  * So a slab of every tile, or a part of its columns, is stored to shared memory, and the epilogue reads it from
  * there.  A thread processes a vector of adjacent elements at a time, so that it stores them at once.
  *
+ * A record that is `reordered` counts rows, columns and contraction in the order of lower_dot_order.c; the epilogue
+ * computes each result's indices in the graph.
+ *
  * If there are few blocks, the contraction is divided into parts (`split`), each with blocks of its own, whose sums are
  * stored in a workspace.  A second phase adds the parts' sums of each result, in order.
  *
@@ -114,6 +117,16 @@ static void dot_matrix_put(const struct subgroups *s, const struct factor *f, va
         k_store(k, f->buf, ix_add(k, ix_scale(k, stage, f->elements), p->at[i]), p->value[i], 0);
 }
 
+/* The index of an operand's element in memory, and the buffer. */
+static val address_of(const struct subgroups *s, bool second, val free, val at, uint32_t *buf)
+{
+    if (s->order)
+        return dot_order_element(s->d, s->order, second, free, at, buf);
+    val x = dot_stored_element(s->d, second, free, at); /* only the address of this load is used */
+    *buf = (uint32_t)s->d->w->k->inst[x].imm;
+    return s->d->w->k->inst[x].a;
+}
+
 /* Begins the copies of an operand's step into a buffer of the ring: vectors t, t + threads, .. of it. */
 static void dot_matrix_copy(const struct subgroups *s, bool second, val first, bool beyond, val stage)
 {
@@ -125,11 +138,10 @@ static void dot_matrix_copy(const struct subgroups *s, bool second, val first, b
         val row = ix_div(k, e, vectors), col = ix_scale(k, ix_mod(k, e, vectors), VECTOR);
         val to = ix_add(k, ix_scale(k, stage, f->elements), ix_add(k, ix_scale(k, row, f->row), col));
         val mask = dot_matrix_find(s, second, first, beyond, f->by_k ? row : col, f->by_k ? col : row, &free, &at);
-        val x = dot_stored_element(s->d, second, free, at); /* only the address of this load is used */
-        uint64_t from = k->inst[x].imm;
-        k_append(k, (struct linst){.op = L_COPY, .dtype = KL_BOOL, .rows = VECTOR, .a = to, .b = k->inst[x].a,
-                                   .c = mask,
-                                   .imm = f->buf | from << 32});
+        uint32_t buf = s->packed[second];
+        val from = address_of(s, second, free, at, &buf);
+        k_append(k, (struct linst){.op = L_COPY, .dtype = KL_BOOL, .rows = VECTOR, .a = to, .b = from, .c = mask,
+                                   .imm = f->buf | (uint64_t)buf << 32});
     }
 }
 
@@ -264,6 +276,15 @@ static val sum_index(const struct subgroups *s, val part, val m, val n)
     return ix_add(k, ix_scale(k, row, s->d->size.n), n);
 }
 
+static void matrix_epilogue(const struct subgroups *s, val m, val n, val sum)
+{
+    if (s->order) {
+        m = dot_order_row(s->d, s->order, m);
+        n = dot_order_column(s->d, s->order, n);
+    }
+    dot_epilogue(s->d, m, n, sum);
+}
+
 /* Stores the results of the thread's elements of a slab of all tiles.  Row r of the slab belongs to tile row r / M
  * and is row r % M there.  Column c belongs to tile column c / PART and is column c % PART of the part there. */
 static void emit_slab(const struct subgroups *s, val number)
@@ -285,7 +306,7 @@ static void emit_slab(const struct subgroups *s, val number)
         if (s->splits > 1)
             k_store(k, s->sums, sum_index(s, s->split, m, column), sum, 0);
         else
-            dot_epilogue(s->d, m, column, sum);
+            matrix_epilogue(s, m, column, sum);
     }
     if (mask)
         k_end(k, mask);
@@ -345,7 +366,8 @@ static bool has_vectors(const struct dot *d, bool second, bool along_k, struct d
         v[0] = copy.batch_index = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, d->size.batch), 1);
         v[1] = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, second ? d->size.n : d->size.m), 1);
         v[2] = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, d->size.k), 1);
-        const struct linst *x = &k->inst[dot_stored_element(&copy, second, v[1], v[2])];
+        val element = dot_stored_element(&copy, second, v[1], v[2]); /* it may move k->inst */
+        const struct linst *x = &k->inst[element];
         ok = x->op == L_LOAD && k->buf[x->imm].role == BUF_IN && ix_range(k, x->a, &at->first, &hi) &&
              at->first % VECTOR == 0 &&
              k->buf[x->imm].count % VECTOR == 0; /* it may be one of many arrays that a scan reads in turn */
@@ -387,18 +409,19 @@ static int64_t vectors_of(const struct schedule *s, bool second, bool along_k)
     return along_k ? s->dot_matrix.step : second ? s->dot_matrix.block_n : s->dot_matrix.block_m;
 }
 
-bool dot_matrix_copies(const struct dot *d, const struct schedule *s, bool second)
+bool dot_matrix_copies(const struct dot *d, const struct schedule *s, const struct dot_order *o, bool second)
 {
-    bool along_k = dot_along_k(d, second);
+    bool along_k = o ? o->packing[second].along_k : dot_along_k(d, second);
     int64_t length = vectors_of(s, second, along_k), side = vectors_of(s, second, false);
     return length && length % VECTOR == 0 && side * s->dot_matrix.step / VECTOR % s->width == 0 &&
-           has_vectors(d, second, along_k, &(struct dot_array){0});
+           (o || has_vectors(d, second, along_k, &(struct dot_array){0}));
 }
 
 static struct factor factor_of(const struct subgroups *s, bool second)
 {
     const struct dot *d = s->d;
-    struct factor f = {.along_k = dot_along_k(d, second), .side = vectors_of(&s->s, second, false),
+    bool along_k = s->order ? s->order->packing[second].along_k : dot_along_k(d, second);
+    struct factor f = {.along_k = along_k, .side = vectors_of(&s->s, second, false),
                        .copied = second ? s->s.dot_matrix.copy_b : s->s.dot_matrix.copy_a};
     f.by_k = f.along_k || !f.copied;
     f.row = (f.by_k ? s->s.dot_matrix.step : f.side) + (s->s.dot_matrix.async ? 0 : PAD);
@@ -415,6 +438,19 @@ void dot_matrix_place(struct subgroups *s, val number)
     struct kernel *k = s->d->w->k;
     s->tile_i = ix_div(k, number, s->col_subgroups);
     s->tile_j = ix_mod(k, number, s->col_subgroups);
+}
+
+/* Phases that pack operands. */
+static void pack_operands(struct subgroups *s, int64_t threads)
+{
+    for (int second = 0; second < 2; second++) {
+        const struct dot_packing *p = &s->order->packing[second];
+        if (!p->channels)
+            continue;
+        s->packed[second] = k_buf(s->d->w->k, BUF_WORKSPACE, s->dtype, p->count, 0);
+        dot_order_pack(s->d, p, second, s->packed[second], threads, s->s.dot_matrix.subgroup);
+        lower_next_phase(s->d->w);
+    }
 }
 
 /* The second phase of a contraction in parts: each thread adds the parts' sums of a result, in order. */
@@ -438,7 +474,7 @@ static void add_parts(const struct subgroups *s, int64_t threads)
     val part = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, s->splits), 1), sum = k_carry(k, k_bits(k, KL_F32, 0));
     k_next(k, sum, k_prim(k, P_ADD, sum, k_load(k, s->sums, sum_index(s, part, m, n), 0), 0));
     k_end(k, part);
-    dot_epilogue(d, m, n, k_out(k, sum));
+    matrix_epilogue(s, m, n, k_out(k, sum));
     if (there)
         k_end(k, there);
     k_end(k, t);
@@ -461,7 +497,17 @@ void dot_emit_matrix(struct dot *d, const struct schedule *schedule)
     s.parts = (unsigned)(schedule->dot_matrix.nr / s.part);
     s.out_cols = s.col_subgroups * s.part;
     s.out_row = s.out_cols + PAD;
+    struct dot_order order;
+    if (schedule->dot_matrix.reordered) {
+        s.order = &order;
+        if (!dot_order_find(d, &order))
+            kernel_refuse(k, "no order in which the operands consist of vectors");
+    }
     lower_scalars(w);
+    k->extent = 0;
+    if (s.order)
+        pack_operands(&s, s.threads);
+    int64_t packing = k->extent;
     s.factor[0] = factor_of(&s, false);
     s.factor[1] = factor_of(&s, true);
     s.out = k_buf(k, BUF_SHARED, KL_F32, slab_rows(schedule) * s.out_row, 0);
@@ -473,6 +519,7 @@ void dot_emit_matrix(struct dot *d, const struct schedule *schedule)
     if (s.splits > 1)
         s.sums = k_buf(k, BUF_WORKSPACE, KL_F32, s.splits * d->size.batch * d->size.m * d->size.n, 0);
     dot_open_blocks(d, schedule, s.splits, &tasks, &s.split, &s.factor[0].first, &s.factor[1].first);
+    k->extent += packing;
     s.k0 = ix_scale(k, s.split, s.splits > 1 ? schedule->dot_matrix.split : 0);
     s.t = lower_threads(w, s.threads + copying, &tasks);
     k->inst[s.t].rows = schedule->dot_matrix.subgroup;

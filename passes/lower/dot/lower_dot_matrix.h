@@ -22,6 +22,8 @@ struct subgroups {
     unsigned dtype;                 /* dtype of the factors */
     int64_t threads, col_subgroups;     /* threads of the block; subgroups in a row of tiles */
     struct factor factor[2];
+    const struct dot_order *order;  /* NULL: rows, columns and contraction have the order of the graph */
+    uint32_t packed[2];             /* lbufs: workspaces of operands that are packed */
     uint32_t out;                   /* lbuf in shared memory: a slab of each tile */
     int64_t out_cols, out_row;      /* columns of this slab; elements from row to row */
     int64_t part;                   /* columns of a slab that belong to one tile */

@@ -303,6 +303,7 @@ static void pack_panel(const struct dot *d, const struct panel *t)
         k_end(k, col);
         if (end != cols) {
             col = k_loop(k, LOOP_SERIAL, end, cols, 1);
+            ix_bound(k, col, 0, t->cols - 1);
             pack_column(d, t, col, j, step, false);
             k_end(k, col);
         }

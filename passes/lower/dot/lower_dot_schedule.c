@@ -523,17 +523,20 @@ static bool is_thin(const struct dot *d, struct thin_order *o)
     const struct caps *caps = d->w->chooser->caps;
     int64_t lanes = vector_lanes(d, caps);
     return !caps->compact && /* many streams make a long kernel */ may_be_thin(d, o) && d->size.n >= 2 * lanes &&
-           d->size.k >= 2 * lanes && d->size.n * d->size.k * o->element > least_bytes(d, caps, o);
+           d->size.k >= 2 * lanes && d->size.n * d->size.k * o->element / o->packed > least_bytes(d, caps, o);
 }
 
-/* How many elements may be loaded at once: squares of small ones then take as many exchanges as squares of floats.  In
- * strips bf16 may be, whose halves of a u32 are floats after one instruction each. */
+/* How many elements may be loaded at once, if not one element of the source: squares of small ones then take as many
+ * exchanges as squares of floats.  In strips bf16 may be, whose halves of a u32 are floats after one instruction each,
+ * and the elements of a byte are. */
 static int64_t loads_each(const struct dot *d, const struct thin_order *o)
 {
     unsigned dtype = o->source ? d->w->g->node[o->source].dtype : KL_BOOL;
     bool linear, plain = node_operand(d->w->g, d->w->anchor, 1, &linear) == o->source;
     if (dtype == KL_BOOL || o->element >= 4)
         return 1;
+    if (o->packed > 1)
+        return o->along_k ? 4 * o->packed : o->packed;
     return o->along_k ? 4 / o->element : plain && dtype == KL_BF16 ? 2 : 1;
 }
 
@@ -542,9 +545,9 @@ static int64_t loads_each(const struct dot *d, const struct thin_order *o)
  * strips take 1.35 times as long on one thread and no less on two, 768 bf16 take 1.4 and 1.25 times as long. */
 static int64_t strip_columns(const struct dot *d, const struct thin_order *o, int64_t nr)
 {
-    int64_t least = STRIP_BYTES / o->element, most = SUMS_BYTES / (int64_t)dtype_size(d->dtype) / d->size.m;
+    int64_t least = STRIP_BYTES / o->element * o->packed, most = SUMS_BYTES / (int64_t)dtype_size(d->dtype) / d->size.m;
     int64_t strips = d->size.n / least;
-    bool whole = o->element == 1 || (o->element == 2 && d->size.n * o->element <= STRIP_BYTES / 2);
+    bool whole = (o->element == 1 && o->packed == 1) || (o->element == 2 && d->size.n * o->element <= STRIP_BYTES / 2);
     strips = strips >= 2 ? strips : whole ? 1 : 2;
     if (strips < dot_parts(d->size.n, most))
         strips = dot_parts(d->size.n, most);
@@ -555,9 +558,10 @@ static bool thin_legal(const struct dot *d, const struct thin_order *o, const st
 {
     const struct lowering *w = d->w;
     unsigned nr = s->dot_thin.nr, each = s->dot_thin.each, step = s->dot_thin.step;
-    if (each != 1 && (each != loads_each(d, o) || nr < each || nr == 1))
-        return schedule_no(w, "each", "each %u: 1 or %u of these elements are loaded at once", each,
-                           (unsigned)loads_each(d, o));
+    bool several = each == loads_each(d, o) && nr > 1 && (o->along_k || nr >= each);
+    if (!several && (each != o->packed || (!o->along_k && nr < each)))
+        return schedule_no(w, "each", "each %u: %u or %u of these elements are loaded at once", each,
+                           (unsigned)o->packed, (unsigned)loads_each(d, o));
     if (o->along_k ? step != nr * each : step > THIN_STREAMS)
         return schedule_no(w, "step", o->along_k ? "step %u: the tile's columns times `each`, %u"
                                                  : "step %u: there are at most %u streams", step,
@@ -588,8 +592,8 @@ static bool choose_thin(struct dot *d, const struct thin_order *o, struct schedu
     if (legal && !s->width)
         s->width = s->dot_thin.nr;
     if (legal && !s->dot_thin.each)
-        s->dot_thin.each = (uint16_t)(o->along_k || (s->dot_thin.nr > 1 && d->size.m <= MAX_PAIR_ROWS)
-                                          ? loads_each(d, o) : 1);
+        s->dot_thin.each = (uint16_t)(s->dot_thin.nr > 1 && (o->along_k || d->size.m <= MAX_PAIR_ROWS)
+                                          ? loads_each(d, o) : o->packed);
     if (legal && !s->dot_thin.step)
         s->dot_thin.step = o->along_k ? (uint16_t)(s->dot_thin.nr * s->dot_thin.each) : THIN_STREAMS;
     if (legal && !s->dot_thin.strip)

@@ -6,7 +6,7 @@ static kl_tensor from_start(struct node *n, kl_tensor index, int64_t length)
 {
     kl_dtype d = kl_dtype_of(index);
     kl_tensor zero = onnx_number(n, d, 0);
-    return kl_where(kl_lt(index, zero), kl_add(index, onnx_number(n, d, (double)length)), index);
+    return kl_where(kl_lt(index, zero), kl_add(index, kl_length_scalar(onnx_device(n), d, length)), index);
 }
 
 /* The same for operand i, which may be known to have no negative index. */
@@ -27,8 +27,6 @@ bool onnx_gather(struct node *n)
     int axis;
     if (!onnx_type(n, 0, &t) || !onnx_axis(n, onnx_attr_int(n, "axis", 0), t.rank, &axis))
         return false;
-    if (t.dims[axis] < 0)
-        return onnx_fails(n, KL_ERR_SHAPE, "axis %d has a symbolic length: indices from its end are not known", axis);
     return onnx_give(n, 0, kl_gather(a, axis, index_operand(n, 1, t.dims[axis])));
 }
 

@@ -49,6 +49,18 @@ bool onnx_constant_of_shape(struct node *n)
     return onnx_give(n, 0, kl_expand(kl_reshape(t, rank, ones), rank, dims));
 }
 
+/* From one symbolic length or number to another, by steps of 1. */
+static bool range_of_lengths(struct node *n, const struct array *a, const struct array *b, const struct array *d)
+{
+    if (onnx_is_length(d, 0) || array_int(d, 0) != 1)
+        return onnx_fails(n, KL_ERR_SHAPE, "a range between symbolic lengths has a step of 1");
+    int64_t count = kl_length_sub(array_int(b, 0), array_int(a, 0));
+    if (count == INT64_MIN)
+        return false;
+    kl_tensor first = kl_length_scalar(onnx_device(n), KL_I64, array_int(a, 0));
+    return onnx_give(n, 0, kl_add(first, kl_arange(onnx_device(n), KL_I64, count)));
+}
+
 bool onnx_range(struct node *n)
 {
     const struct array *a = onnx_known(n, 0), *b = a ? onnx_known(n, 1) : NULL, *d = b ? onnx_known(n, 2) : NULL;
@@ -56,6 +68,8 @@ bool onnx_range(struct node *n)
         return false;
     if (a->count != 1 || b->count != 1 || d->count != 1)
         return onnx_fails(n, KL_ERR_SHAPE, "start, limit and delta have one number each");
+    if (onnx_is_length(a, 0) || onnx_is_length(b, 0) || onnx_is_length(d, 0))
+        return range_of_lengths(n, a, b, d);
     double low = array_float(a, 0), step = array_float(d, 0);
     double length = step == 0 ? -1 : ceil((array_float(b, 0) - low) / step);
     if (!(length < 1 << 28) || step == 0)
@@ -76,10 +90,7 @@ bool onnx_shape(struct node *n)
     end = end < 0 ? end + t.rank : end;
     start = start < 0 ? 0 : start > t.rank ? t.rank : start;
     end = end < start ? start : end > t.rank ? t.rank : end;
-    for (int64_t i = start; i < end; i++)
-        if (t.dims[i] < 0)
-            return onnx_fails(n, KL_ERR_SHAPE, "axis %lld has a symbolic length, which is no number", (long long)i);
-    return onnx_give_known(n, 0, array_of_ints(end - start, t.dims + start));
+    return onnx_give_known(n, 0, array_of_lengths(end - start, t.dims + start));
 }
 
 bool onnx_size(struct node *n)
@@ -87,12 +98,15 @@ bool onnx_size(struct node *n)
     struct type t;
     if (!onnx_type(n, 0, &t))
         return false;
-    struct array *a = array_new(KL_I64, 0, NULL);
     int64_t count = 1;
     for (int i = 0; i < t.rank; i++)
-        count *= t.dims[i];
-    if (a)
+        if ((count = kl_length_mul(count, t.dims[i])) == INT64_MIN)
+            return false;
+    struct array *a = array_new(KL_I64, 0, NULL);
+    if (a) {
         *(int64_t *)a->data = count;
+        a->symbolic = count < 0;
+    }
     return onnx_give_known(n, 0, a);
 }
 
@@ -293,6 +307,8 @@ bool onnx_split(struct node *n)
     kl_tensor *part = calloc(parts + 1, sizeof *part);
     int64_t *length = calloc(parts + 1, sizeof *length);
     bool ok = (part && length) || onnx_fails(n, KL_ERR_MEMORY, "out of memory");
+    if (ok && t.dims[axis] < 0)
+        ok = onnx_fails(n, KL_ERR_SHAPE, "axis %d has a symbolic length, which does not fall into known parts", axis);
     ok = ok && split_lengths(n, t.dims[axis], parts, length) &&
          kl_split(a, axis, (int)parts, length, part) == KL_OK;
     for (uint32_t i = 0; ok && i < parts; i++)
@@ -333,6 +349,13 @@ static int64_t slice_bound(int64_t v, int64_t length, int64_t low, int64_t high)
     return v < low ? low : v > high ? high : v;
 }
 
+/* Is start or end number i, in operand k, a symbolic length? */
+static bool slice_has_length(const struct node *n, uint32_t k, int i)
+{
+    const struct value *v = onnx_value(n, k);
+    return n->def->opset >= 10 && v && v->known && onnx_is_length(v->known, i);
+}
+
 bool onnx_slice(struct node *n)
 {
     kl_tensor a = onnx_in(n, 0);
@@ -352,9 +375,12 @@ bool onnx_slice(struct node *n)
         if (!onnx_axis(n, s.axis[i], t.rank, &x))
             return false;
         int64_t d = t.dims[x], by = s.step[i];
-        if (d < 0) {
-            if (s.start[i] || s.end[i] < INT32_MAX || by != 1)
-                return onnx_fails(n, KL_ERR_SHAPE, "axis %d has a symbolic length: it can only be taken whole", x);
+        if (d < 0 || slice_has_length(n, 1, i) || slice_has_length(n, 2, i)) { /* kl_slice finds which elements */
+            if (by < 1)
+                return onnx_fails(n, KL_ERR_SHAPE, "a step of %lld and a symbolic length", (long long)by);
+            start[x] = s.start[i] == INT64_MIN ? -INT64_MAX : s.start[i];
+            stop[x] = s.end[i] == INT64_MIN ? -INT64_MAX : s.end[i];
+            step[x] = by;
             continue;
         }
         if (by == 0 || by == INT64_MIN)

@@ -1,0 +1,68 @@
+/* Internal header of attention by matrix units: the state of one block, and what its files share. */
+#ifndef KILN_LOWER_ATTENTION_TILES_H
+#define KILN_LOWER_ATTENTION_TILES_H
+#include "lower_attention.h"
+
+enum { X, Y, STATS };                   /* operands of a gradient: q beside dy, k beside v, statistics */
+enum { MOST, INVERSE, DELTA, STAT_COUNT };
+enum { VECTOR = ATTENTION_VECTOR };
+enum { MOST_HELD = 128 };               /* columns of own rows whose factors stay in registers */
+
+/* Columns of an operand, in shared memory. */
+struct columns {
+    unsigned which;                     /* the operand; 0 columns: there is none */
+    int64_t from, count, padded, row;   /* row: elements from row to row */
+    uint32_t buf;
+    int64_t elements;                   /* of a step */
+};
+
+struct tiles {
+    struct attention *a;
+    struct schedule s;
+    bool gradient, keys;
+    unsigned dtype;                     /* of the operands */
+    int64_t m, rows, step, stages;      /* m: rows of a subgroup */
+    struct columns own[2], walked[2];   /* with D and with E columns */
+    uint32_t out[2];                    /* lbufs of results, with `out_row` elements from row to row */
+    int64_t out_row[2];
+    bool async;                         /* the unit reads panels in shared memory */
+    int64_t seen_step[2], stat_step;    /* of the fourth operand: elements from query to query, from key to key; of
+                                           statistics, from query to query */
+    val t, first;                       /* the thread; its subgroup's first row in the block */
+    val own_row;                        /* [m x 1] numbers of own rows, i32 */
+    val own_there;                      /* [m x 1]; 0: all of them exist */
+    val low, high;                      /* [m x 1] for ranges of keys of own rows */
+    val stat[STAT_COUNT];               /* [m x 1] for queries that are own rows */
+    val held[MOST_HELD / ATTENTION_DEPTH];
+    val k0;                             /* the step's first row */
+};
+
+static inline val both(struct kernel *k, val x, val y) { return x && y ? k_prim(k, P_AND, x, y, 0) : x ? x : y; }
+static inline val attention_scale(const struct tiles *s)
+{
+    return k_const(s->a->w->k, KL_F32, dtype_value(KL_F64, s->a->n->attr.attention.scale));
+}
+
+/* ---- lower_attention_matrix.c ---- */
+/* Loads a tile; there: on which condition, or 0. */
+val attention_tile_load(struct kernel *k, uint32_t buf, val index, enum tile_order order, int64_t stride, int64_t rows,
+                        int64_t cols, val there);
+
+/* ---- lower_attention_seen.c ---- */
+/* Column c of an operand with a row for each query: [m x 1] for own rows, else [1 x step] for walked ones. */
+val attention_of_queries(const struct tiles *s, unsigned which, int64_t c, int64_t step, val first, val there);
+/* The first row of the subgroup's own ones; its index is used only where rows exist. */
+val attention_own_first(const struct tiles *s);
+/* Which pairs of own and walked rows see each other, [m x step] or less; 0: all pairs do. */
+val attention_pairs_see(const struct tiles *s, val walked_row, val walked_there);
+/* The same of one pair, or 0. */
+val attention_pair_sees(const struct tiles *s, val own, val walked);
+/* The steps that have a row which one of the block's rows sees: from *first to before *end. */
+void attention_steps_seen(const struct tiles *s, val *first, val *end);
+
+/* ---- lower_attention_nonfinite.c ---- */
+/* If an element of x, a vector of results `which` from column c of own row i on, is not finite, stores the vector
+ * again, as columns from `from` on of the result. */
+void attention_mend_vector(const struct tiles *s, int which, const val *x, val i, val c, int64_t from);
+
+#endif
