@@ -67,7 +67,9 @@ run_peers() { # FILE
     if [ "$whole" != 2 ]; then return 0; fi
     mkdir -p "$root/bench/results"
     cp "$1" "$kept.json"
-    { echo '['; grep '"unit": "x"' "$1" | sed '$s/,$//'; echo ']'; } >"$parts/ratios"
+    { echo '[' # a panel of ratios for each number of threads
+      grep '"unit": "x"' "$1" | sed 's/"bench": "peers"\(.*"threads": \([12]\)\)/"bench": "threads: \2"\1/; $s/,$//'
+      echo ']'; } >"$parts/ratios"
     "$folder/../kiln" chart "$parts/ratios" -o "$kept.svg"
     { echo "# Kiln beside PyTorch and JAX, $(date +%F), commit $(git -C "$root" rev-parse --short HEAD)" && echo
       sed -n 's/^model name[[:space:]]*: /Processor: /p' /proc/cpuinfo | head -n 1

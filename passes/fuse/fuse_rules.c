@@ -471,7 +471,7 @@ static double saved_bytes(struct fuser *f, uint32_t a, uint32_t b)
     return bytes;
 }
 
-/* Bytes of the marked arrays of full rows that group c reads and group `but` does not compute; takes their marks away. */
+/* Bytes of the marked arrays of full rows that group c reads and group `but` does not compute; clears their marks. */
 static double take_marked(struct fuser *f, uint32_t c, uint32_t but, const struct row_space *s)
 {
     double bytes = 0;
@@ -487,9 +487,9 @@ static double take_marked(struct fuser *f, uint32_t c, uint32_t but, const struc
     return bytes;
 }
 
-/* Bytes of the arrays of full rows that a has in the cache for b, in one row kernel, beside a's results: those that both
- * read.  If b has only values of rows, those too that a reads or computes and the readers of these values read, for
- * they may be parts of the kernel then. */
+/* Bytes of the arrays of full rows, a's results excepted, that b finds in the cache if it is one row kernel with a:
+ * those that both read.  If b has only values of rows, the groups that read these may become parts of the kernel, too:
+ * also what they read of the arrays that a reads or computes. */
 static double reused_bytes(struct fuser *f, uint32_t a, uint32_t b)
 {
     enum { MANY = 16 };
