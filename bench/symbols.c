@@ -10,7 +10,7 @@
  *                        it is comparable only where one case is run alone
  */
 #define _GNU_SOURCE
-#include "peers/peer.h"
+#include "bench/peers/peer.h"
 #include "bench.h"
 #include "models.h"
 #include <kiln/train/modules.h>
