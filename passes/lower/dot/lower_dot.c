@@ -211,9 +211,6 @@ struct tile {
     int64_t tiles;         /* number of the task's row tiles */
     bool last;             /* the k-block is the last one: the tile ends in the epilogue */
     val length;            /* length of the k-block, if the contraction has a symbol */
-    val there;             /* number of the tile's rows that exist; 0: all */
-    val row[MAX_ROWS];     /* the row of A that is read for each row of the tile: the last existing row for a row that
-                              does not exist */
     /* rows of the tile to the left whose epilogue is computed between the products of this tile; 0: none */
     val waiting;
 };
@@ -240,7 +237,7 @@ static void products(const struct dot *d, const struct tile *t, val off, int ste
         val pred = w->pred;
         w->pred = 0; /* loads of A are not masked: a tile has only rows that exist */
         for (int64_t i = 0; i < t->rows; i++)
-            acc[i] = dot_multiply_add(k, dot_factor(d, false, t->row[i], kk, alone), b, acc[i]);
+            acc[i] = dot_multiply_add(k, dot_factor(d, false, ix_add(k, t->m0, k_int(k, i)), kk, alone), b, acc[i]);
         w->pred = pred;
     }
 }
@@ -363,7 +360,7 @@ static void emit_epilogue(const struct dot *d, struct tile t, int64_t cols)
     struct lowering *w = d->w;
     struct kernel *k = w->k;
     lower_scalars(w);
-    val i = k_loop(k, LOOP_SERIAL, k_int(k, 0), t.there ? t.there : k_int(k, t.rows), 1);
+    val i = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, t.rows), 1);
     val first = t.n0;
     for (int tail = 0; tail < 2; tail++) {
         t.cols = tail ? cols % d->nr : d->nr;
@@ -398,19 +395,6 @@ static void emit_waiting(const struct dot *d, const struct tile *t, val visit)
     epilogue_of_row(d, t->m0, visit, ix_add(k, t->n0, k_int(k, -d->nr)), w->lane);
     k_end(k, guard);
     w->epoch++; /* the code that follows must not use these values */
-}
-
-static void find_rows(const struct dot *d, struct tile *t)
-{
-    struct kernel *k = d->w->k;
-    for (int64_t i = 0; i < t->rows; i++) {
-        val number = k_int(k, i);
-        if (t->there && i) {
-            number = k_prim(k, P_SELECT, k_prim(k, P_LT, number, t->there, 0), number, k_int(k, 0));
-            ix_bound(k, number, 0, i);
-        }
-        t->row[i] = ix_add(k, t->m0, number);
-    }
 }
 
 /* Emits a loop over k.  Iterations `from` to `to` have `steps` steps each and add to the sums of all rows.  Iterations
@@ -459,23 +443,12 @@ static void symbolic_products(const struct dot *d, const struct tile *t, val *ac
     }
 }
 
-/* Computes the epilogue of row i of the tile, if this row exists. */
-static void store_row(const struct dot *d, const struct tile *t, int64_t i, val result)
-{
-    struct kernel *k = d->w->k;
-    val m = ix_add(k, t->m0, k_int(k, i)), there = t->there ? k_if(k, k_prim(k, P_LT, k_int(k, i), t->there, 0)) : 0;
-    dot_epilogue(d, m, ix_add(k, t->n0, d->w->lane), result);
-    if (there)
-        k_end(k, there);
-}
-
 /* Emits one register tile of one k-block. */
 static void dot_emit_tile(const struct dot *d, struct tile *t)
 {
     struct lowering *w = d->w;
     struct kernel *k = w->k;
     val acc[MAX_ROWS], zero = k_bits(k, d->dtype, 0);
-    find_rows(d, t);
     dot_begin_columns(d, t->cols);
     for (int64_t i = 0; i < t->rows; i++)
         acc[i] = k_splat(k, zero);
@@ -502,7 +475,7 @@ static void dot_emit_tile(const struct dot *d, struct tile *t)
             val column = d->when == EPILOGUE_AFTER_ROWS ? ix_add(k, t->n0, w->lane) : w->lane;
             k_store(k, d->tile - 1, ix_add(k, k_int(k, i * d->tile_step), column), acc[i], 0);
         } else if (t->last) {
-            store_row(d, t, i, acc[i]);
+            dot_epilogue(d, m, ix_add(k, t->n0, w->lane), acc[i]);
         }
     }
     dot_end_columns(d);
@@ -510,23 +483,30 @@ static void dot_emit_tile(const struct dot *d, struct tile *t)
         emit_epilogue(d, *t, t->cols);
 }
 
-/* Emits the tile of the last `left` rows, which are fewer than a tile has.  It chooses the lowest of several tile
- * heights that holds them, so that about a quarter of the tile's rows, at most, do not exist: for small values of the
- * symbols it is all of the work. */
+/* Emits the tiles of the last `left` rows, which are fewer than a tile has; for small values of the symbols they are
+ * all of the work.  There is a tile of each height up to half of a tile's; more rows are divided evenly among two
+ * tiles.  So no tile has a row that does not exist, and the addresses of its rows are at fixed distances. */
 static void emit_last_rows(const struct dot *d, struct tile *t, val left)
 {
     struct kernel *k = d->w->k;
+    int64_t most = d->mr / 2;
+    if (!most)
+        return;
     ix_whole(k, left, 0, d->mr - 1);
-    for (int64_t most = d->mr - 1, below; most > 0; most = below) {
-        below = most * 3 / 4;
-        val few = k_prim(k, P_LE, left, k_int(k, most), 0), many = k_prim(k, P_LT, k_int(k, below), left, 0);
-        val open = k_if(k, k_prim(k, P_AND, few, many, 0));
-        t->rows = most;
-        t->there = below < most - 1 ? left : 0;
+    val base = t->m0, zero = k_int(k, 0), one = k_int(k, 1);
+    val few = k_prim(k, P_LE, left, k_int(k, most), 0), half = ix_div(k, ix_add(k, left, one), 2);
+    val first = k_prim(k, P_SELECT, few, left, half);
+    ix_whole(k, first, 0, most);
+    val second = k_prim(k, P_SUB, left, first, 0);
+    val part = k_loop(k, LOOP_SERIAL, zero, k_int(k, 2), 1);
+    val height = k_prim(k, P_SELECT, k_prim(k, P_EQ, part, zero, 0), first, second);
+    t->m0 = ix_add(k, base, ix_times(k, part, first));
+    for (t->rows = most; t->rows > 0; t->rows--) {
+        val open = k_if(k, k_prim(k, P_EQ, height, k_int(k, t->rows), 0));
         dot_emit_tile(d, t);
         k_end(k, open);
     }
-    t->there = 0;
+    k_end(k, part);
 }
 
 /* Emits all row tiles of the task for one k-block. */
@@ -535,7 +515,6 @@ static void dot_emit_rows(const struct dot *d, struct tile *t, val first_row, in
     struct kernel *k = d->w->k;
     int64_t tiles = rows / d->mr, rest = rows % d->mr;
     t->tiles = tiles + (rest != 0);
-    t->there = 0;
     if (d->symbolic_m) {
         val whole = ix_div(k, d->rows_here, d->mr), i = k_loop(k, LOOP_SERIAL, k_int(k, 0), whole, 1);
         t->m0 = ix_add(k, first_row, ix_scale(k, i, d->mr));
