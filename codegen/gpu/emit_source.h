@@ -14,6 +14,9 @@ enum source_role { ROLE_NONE, ROLE_A, ROLE_B, ROLE_SUM, ROLE_SUM_USED, ROLE_COLU
  * how many there are; 0: the access is not part of a pack. */
 struct pack { val first, last; uint8_t at, count; };
 
+/* An earlier load of the same buffer, whose index plus `by` is this load's index; of == 0: there is none. */
+struct near { val of; int32_t by; };
+
 struct emitter {
     const struct kernel *k;
     const struct dialect *d;
@@ -25,6 +28,7 @@ struct emitter {
     int64_t *stride;              /* which is this one */
     uint8_t *narrow;              /* per value: an i64 that is computed in 32 bits */
     struct pack *pack;            /* per load and store */
+    struct near *near;            /* per load that is no pack, in CUDA and HIP */
     uint8_t *needed;              /* per value: the text uses it */
     uint8_t *uniform;             /* per value: it is the same in all lanes of a subgroup; of a load: and all lanes are
                                      active */
@@ -146,7 +150,8 @@ struct linear { unsigned n; val term[LINEAR_TERMS]; int64_t by[LINEAR_TERMS], co
 bool source_linear(const struct kernel *k, val index, struct linear *out);
 /* Is b - a a constant?  It is stored in *by. */
 bool source_linear_apart(const struct linear *a, const struct linear *b, int64_t *by);
-bool source_packs(struct emitter *m);             /* sets pack; called after source_order; false: out of memory */
+/* Sets pack and near; called after source_order.  Returns false if it is out of memory. */
+bool source_packs(struct emitter *m);
 
 /* ---- source_pack.c ---- */
 void source_pack_types(struct emitter *m);        /* emits GLSL's types of packs in memory */

@@ -640,6 +640,7 @@ bool source_kernel(const struct kernel *k, const struct dialect *d, const char *
     mem_free(m.barrier);
     mem_free(m.affine);
     mem_free(m.pack);
+    mem_free(m.near);
     mem_free(m.uniform);
     mem_free(m.needed);
     mem_free(m.chain);

@@ -3,7 +3,10 @@
  * Loads of an input or of shared memory, and stores, whose indices differ by 1, 2 .. become one access of up to 16
  * bytes.  The first index must be a multiple of the number of elements, because buffers begin at multiples of 16
  * bytes.  The load is emitted where the first element is loaded, the store where the last element is stored.  No
- * instruction between the accesses may change, or read, the same memory. */
+ * instruction between the accesses may change, or read, the same memory.
+ *
+ * In CUDA and HIP, a load that is no pack is addressed relative to an earlier load whose index differs by a
+ * constant. */
 #include "emit_source.h"
 #include <string.h>
 
@@ -148,6 +151,36 @@ static bool make_pack(struct region *r, uint32_t first, unsigned count)
     return true;
 }
 
+/* Is it a load of one element whose index is part of the text? */
+static bool has_own_index(const struct emitter *m, val v)
+{
+    const struct linst *i = &m->k->inst[v];
+    const struct lbuf *b = &m->k->buf[i->imm];
+    return i->op == L_LOAD && m->k->inst[i->a].op != L_CONST && !i->cols && load_elements(m->k, i) == 1 &&
+           !b->panel_rows && !m->near[v].of && (!m->pack[v].count || m->pack[v].first == v);
+}
+
+/* Finds the load relative to which access x is addressed.  NVRTC was seen to spill registers where each load had its
+ * own index. */
+static void find_near(const struct region *r, uint32_t x)
+{
+    enum { BEFORE = 64, FAR = 1 << 16 }; /* accesses; elements */
+    struct emitter *m = r->m;
+    const struct linst *n = m->k->inst;
+    val v = r->v[x].at;
+    if (!has_own_index(m, v) || m->pack[v].count)
+        return;
+    for (uint32_t y = x > BEFORE ? x - BEFORE : 0; y < x; y++) {
+        val of = r->v[y].at;
+        int64_t by;
+        if (!has_own_index(m, of) || n[of].imm != n[v].imm ||
+            !source_linear_apart(&r->v[y].index, &r->v[x].index, &by) || by < -FAR || by > FAR)
+            continue;
+        m->near[v] = (struct near){of, (int32_t)by};
+        return;
+    }
+}
+
 static void pack_region(struct region *r)
 {
     for (uint32_t x = 0; x < r->n; x++) {
@@ -159,6 +192,8 @@ static void pack_region(struct region *r)
             if (make_pack(r, x, count))
                 break;
     }
+    for (uint32_t x = 0; x < r->n && !r->m->d->table; x++)
+        find_near(r, x);
     r->n = 0;
 }
 
@@ -167,8 +202,9 @@ bool source_packs(struct emitter *m)
     const struct kernel *k = m->k;
     struct region r = {m, mem_alloc(k->ninst * sizeof *r.v), 0};
     m->pack = mem_alloc(k->ninst * sizeof *m->pack);
+    m->near = mem_alloc(k->ninst * sizeof *m->near);
     uint32_t width = 1;
-    for (val v = 1; m->d->packs && r.v && m->pack && v < k->ninst; v++) {
+    for (val v = 1; m->d->packs && r.v && m->pack && m->near && v < k->ninst; v++) {
         const struct linst *i = &k->inst[v];
         if (i->op == L_LOOP && i->kind == LOOP_VECTOR)
             width = (uint32_t)k->inst[i->b].imm;
@@ -183,5 +219,5 @@ bool source_packs(struct emitter *m)
             pack_region(&r); /* it may access any memory */
     }
     mem_free(r.v);
-    return r.v && m->pack;
+    return r.v && m->pack && m->near;
 }

@@ -51,6 +51,15 @@ void source_memory_element(struct emitter *m, uint32_t b, const char *index, boo
         text_put(m->t, "b%u[%s]", b, index);
 }
 
+/* Emits the element of load v at a distance from a near load's address: then the compiler has one address for both. */
+static void put_near(struct emitter *m, val v)
+{
+    char a[MAX_OPERAND];
+    bool fits;
+    source_index(m, m->k->inst[m->near[v].of].a, &fits, a);
+    text_put(m->t, "(b%u + %s)[%" PRId32 "]", (unsigned)m->k->inst[v].imm, a, m->near[v].by);
+}
+
 void source_load(struct emitter *m, val v)
 {
     const struct linst *i = &m->k->inst[v];
@@ -63,7 +72,10 @@ void source_load(struct emitter *m, val v)
     source_declare(m, v);
     if (i->b)
         text_put(m->t, "%s ? ", source_operand(m, i->b, p));
-    source_memory_element(m, (uint32_t)i->imm, at, fits);
+    if (m->near[v].of)
+        put_near(m, v);
+    else
+        source_memory_element(m, (uint32_t)i->imm, at, fits);
     text_put(m->t, i->dtype == KL_BOOL ? " != u8(0)" : "");
     if (i->b)
         text_put(m->t, i->dtype == KL_BOOL ? " : false" : " : %s(0)", dtype_name(i->dtype));

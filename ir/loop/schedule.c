@@ -45,7 +45,8 @@ static const struct sched_field row_reduce_fields[] = {
 static const struct sched_field column_reduce_fields[] = {
     WIDTH, NUMBER("axes", column_reduce.axes, 0, KL_MAX_RANK), FLAG("short_rows", column_reduce.short_rows),
     NUMBER("lines", column_reduce.lines, 0, 8), NUMBER("ahead", column_reduce.ahead, 0, UINT16_MAX),
-    NUMBER("split", column_reduce.split, 0, UINT32_MAX), NUMBER("vectors", column_reduce.vectors, 0, 1024), GRAIN};
+    NUMBER("split", column_reduce.split, 0, UINT32_MAX), NUMBER("vectors", column_reduce.vectors, 0, 1024),
+    NEIGHBOURS(column_reduce), GRAIN};
 static const struct sched_field rows_fields[] = {
     GPU_WIDTH, {.word = "keep", .form = FORM_SET, AT(rows.keep), .most = 63}, NUMBER("held", rows.held, 0, 64),
     NEIGHBOURS(rows), STREAM, GRAIN};

@@ -63,6 +63,7 @@ struct schedule {
             uint16_t ahead;         /* rows from the one at hand to the one that is prefetched */
             uint32_t split;         /* GPU: columns are summed in parts of so many elements, then those; 0: not */
             uint16_t vectors;       /* of results, whose rows are read one after the other; 0: one, in registers */
+            uint16_t neighbours;    /* GPU: adjacent columns that a lane sums; 0: one */
         } column_reduce;
         struct {
             uint64_t keep;          /* members, by bit, whose rows are kept in scratch rather than computed twice */

@@ -6,8 +6,9 @@
  *   vector loop, whose lanes are the rows.  Rows of a few elements (lower_short_rows) are lanes themselves: each
  *   numeric lane is a vector, and these vectors are folded.
  * lanes 1: the innermost axis is kept.  The lanes of the vector loop are neighbouring results, each of which is
- *   summed in ascending order; iterations of the parallel loop are blocks of results.  Where rows lie pages apart, a
- *   block is several vectors, and each row of it is read from left to right. */
+ *   summed in ascending order; iterations of the parallel loop are blocks of results.  On a GPU a lane
+ *   may sum several adjacent columns, so that an access is up to 16 bytes wide.  Where rows lie pages apart, a
+ *   processor's block is several vectors (lower_reduce_wide.c). */
 #include "lower_reduce.h"
 #include <string.h>
 
@@ -159,19 +160,65 @@ static void fetch_lines(const struct reduce *r, val i)
     }
 }
 
-/* Sums one chunk in ascending order in each lane. */
-static val chain_chunk(const struct reduce *r, val base, val count)
+static uint32_t neighbours(const struct reduce *r) { return r->each ? r->each : 1; }
+
+/* The reduce at neighbour n of the lane's columns. */
+static struct reduce at_neighbour(const struct reduce *r, uint32_t n)
+{
+    struct reduce own = *r;
+    if (r->each)
+        memcpy(own.kept_coord, r->neighbour[n], sizeof own.kept_coord);
+    return own;
+}
+
+/* Opens a loop that folds `count` values of each neighbour, and carries their sums; returns its variable. */
+static val begin_folds(const struct reduce *r, val count, val *carry)
 {
     struct kernel *k = r->w->k;
-    val init = k_splat(k, reduce_identity(r));
-    val j = k_loop(k, LOOP_SERIAL, k_int(k, 0), count, 1);
-    val c = k_carry(k, init);
+    val start = k_splat(k, reduce_identity(r)), j = k_loop(k, LOOP_SERIAL, k_int(k, 0), count, 1);
+    for (uint32_t n = 0; n < neighbours(r); n++)
+        carry[n] = k_carry(k, start);
+    return j;
+}
+
+/* Closes the loop, which folds x. */
+static void end_folds(const struct reduce *r, val loop, const val *carry, const val *x, val *sum)
+{
+    struct kernel *k = r->w->k;
+    for (uint32_t n = 0; n < neighbours(r); n++)
+        sum[n] = k_fold_step(k, r->fold, carry[n], x[n]);
+    for (uint32_t n = 0; n < neighbours(r); n++)
+        k_next(k, carry[n], sum[n]);
+    k_end(k, loop);
+    for (uint32_t n = 0; n < neighbours(r); n++)
+        sum[n] = k_out(k, carry[n]);
+}
+
+/* Element i of each neighbour's column. */
+static void neighbour_elements(const struct reduce *r, val i, val *x)
+{
+    for (uint32_t n = 0; n < neighbours(r); n++) {
+        struct reduce own = at_neighbour(r, n);
+        x[n] = reduce_element(&own, i);
+    }
+}
+
+/* Sums one chunk in ascending order in each lane, for each neighbour. */
+static void chain_chunks(const struct reduce *r, val base, val count, val *sum)
+{
+    struct kernel *k = r->w->k;
+    val c[REDUCE_NEIGHBOURS], x[REDUCE_NEIGHBOURS], j = begin_folds(r, count, c);
     if (lines_of(r))
         fetch_lines(r, ix_add(k, base, ix_add(k, j, k_int(k, reduce_schedule(r)->column_reduce.ahead))));
-    val x = reduce_element(r, ix_add(k, base, j));
-    k_next(k, c, k_fold_step(k, r->fold, c, x));
-    k_end(k, j);
-    return k_out(k, c);
+    neighbour_elements(r, ix_add(k, base, j), x);
+    end_folds(r, j, c, x, sum);
+}
+
+static val chain_chunk(const struct reduce *r, val base, val count)
+{
+    val sum[REDUCE_NEIGHBOURS];
+    chain_chunks(r, base, count, sum);
+    return sum[0];
 }
 
 /* Reduces a short row in each lane: its elements are the first numeric lanes; the others hold the identity. */
@@ -242,6 +289,29 @@ static val all_chunks(const struct reduce *r)
     k_end(k, c);
     val sum = k_out(k, total);
     return rest ? k_fold_step(k, r->fold, sum, one_chunk(r, k_int(k, full * r->chunk), rest)) : sum;
+}
+
+/* As all_chunks, for the lane's neighbours. */
+static void neighbour_chunks(const struct reduce *r, val *sum)
+{
+    struct kernel *k = r->w->k;
+    int64_t full = r->len / r->chunk, rest = r->len % r->chunk;
+    val total[REDUCE_NEIGHBOURS], part[REDUCE_NEIGHBOURS];
+    if (!r->each) {
+        sum[0] = all_chunks(r);
+        return;
+    }
+    if (r->len <= r->chunk) {
+        chain_chunks(r, k_int(k, 0), k_int(k, r->len), sum);
+        return;
+    }
+    val c = begin_folds(r, k_int(k, full), total);
+    chain_chunks(r, ix_scale(k, c, r->chunk), k_int(k, r->chunk), part);
+    end_folds(r, c, total, part, sum);
+    if (rest)
+        chain_chunks(r, k_int(k, full * r->chunk), k_int(k, rest), part);
+    for (uint32_t n = 0; rest && n < r->each; n++)
+        sum[n] = k_fold_step(k, r->fold, sum[n], part[n]);
 }
 
 /* Finds how many of the last f->most kept axes every access steps over as over one, and the cost of the epilogue for
@@ -391,13 +461,14 @@ static void emit_lanes(struct reduce *r)
  * the sum of these. */
 struct split_columns { int64_t parts, length; uint32_t sums; val part; bool second; };
 
-/* Sums one part of the column, or the sums of all parts. */
-static val split_sum(const struct reduce *r, const struct split_columns *c, val column, int64_t columns)
+/* Sums one part of each neighbour's column, or the sums of all parts. */
+static void split_sum(const struct reduce *r, const struct split_columns *c, const val *column, int64_t columns,
+                      val *sum)
 {
     struct kernel *k = r->w->k;
     bool symbolic = ix_symbolic(k, r->len);
     val first = k_int(k, 0), n = symbolic ? reduce_parts(r, c->length) : k_int(k, c->parts);
-    val start = k_splat(k, reduce_identity(r));
+    val acc[REDUCE_NEIGHBOURS], x[REDUCE_NEIGHBOURS];
     if (!c->second) {
         first = ix_scale(k, c->part, c->length);
         n = k_int(k, c->length);
@@ -411,16 +482,42 @@ static val split_sum(const struct reduce *r, const struct split_columns *c, val 
             ix_bound(k, n, 1, c->length);
         }
     }
-    val j = k_loop(k, LOOP_SERIAL, k_int(k, 0), n, 1), acc = k_carry(k, start), x, at = ix_add(k, first, j);
+    val j = begin_folds(r, n, acc), at = ix_add(k, first, j);
     ix_bound(k, at, 0, (c->second ? c->parts : r->len) - 1);
-    x = c->second ? k_load(k, c->sums, ix_add(k, ix_scale(k, at, columns), column), r->w->pred)
-        : reduce_element(r, at);
-    k_next(k, acc, k_fold_step(k, r->fold, acc, x));
-    k_end(k, j);
-    return k_out(k, acc);
+    if (!c->second)
+        neighbour_elements(r, at, x);
+    for (uint32_t e = 0; c->second && e < neighbours(r); e++)
+        x[e] = k_load(k, c->sums, ix_add(k, ix_scale(k, at, columns), column[e]), r->w->pred);
+    end_folds(r, j, acc, x, sum);
 }
 
-/* Computes W neighbouring results from `base` on; only the first `rest` of them if rest is not 0. */
+/* Reduces and stores the columns of the open lane, or a part of them. */
+static void emit_lane(const struct reduce *r)
+{
+    struct lowering *w = r->w;
+    struct kernel *k = w->k;
+    const struct split_columns *c = r->split;
+    int64_t columns = shape_count(&r->kept);
+    val sum[REDUCE_NEIGHBOURS], column[REDUCE_NEIGHBOURS];
+    if (!c) {
+        neighbour_chunks(r, sum);
+    } else {
+        for (uint32_t n = 0; n < neighbours(r); n++) {
+            struct reduce own = at_neighbour(r, n);
+            column[n] = lower_flatten(k, &r->kept, own.kept_coord);
+        }
+        split_sum(r, c, column, columns, sum);
+    }
+    for (uint32_t n = 0; n < neighbours(r); n++) {
+        struct reduce own = at_neighbour(r, n);
+        if (c && !c->second)
+            k_store(k, c->sums, ix_add(k, ix_scale(k, c->part, columns), column[n]), sum[n], w->pred);
+        else
+            reduce_epilogue(&own, sum[n]);
+    }
+}
+
+/* Computes the results of W lanes from `base` on; only those of the first `rest` lanes if rest is not 0. */
 static void lower_reduce_emit_block(struct reduce *r, const struct shape *inner, val base, val rest, uint32_t nouter)
 {
     struct lowering *w = r->w;
@@ -431,133 +528,20 @@ static void lower_reduce_emit_block(struct reduce *r, const struct shape *inner,
     w->pred = rest ? k_prim(k, P_LT, w->lane, rest, 0) : 0;
     if (rest && ix_const(k, rest, &number)) /* no other lane reads or writes memory */
         ix_bound(k, w->lane, 0, number - 1);
-    lower_unflatten(k, inner, ix_add(k, base, w->lane), r->kept_coord + nouter);
+    val first = ix_add(k, base, ix_scale(k, w->lane, neighbours(r)));
+    lower_unflatten(k, inner, first, r->kept_coord + nouter);
+    for (uint32_t n = 0; n < r->each; n++) {
+        memcpy(r->neighbour[n], r->kept_coord, nouter * sizeof(val));
+        lower_unflatten(k, inner, ix_add(k, first, k_int(k, n)), r->neighbour[n] + nouter);
+    }
     for (uint32_t l = 0; l < lines_of(r); l++) {
         val at = ix_add(k, base, k_int(k, (int64_t)l * width / lines_of(r)));
         memcpy(r->line_coord[l], r->kept_coord, nouter * sizeof(val));
         lower_unflatten(k, inner, at, r->line_coord[l] + nouter);
     }
-    const struct split_columns *c = r->split;
-    if (c) {
-        int64_t columns = shape_count(&r->kept);
-        val column = lower_flatten(k, &r->kept, r->kept_coord), sum = split_sum(r, c, column, columns);
-        if (c->second)
-            reduce_epilogue(r, sum);
-        else
-            k_store(k, c->sums, ix_add(k, ix_scale(k, c->part, columns), column), sum, w->pred);
-    } else {
-        reduce_epilogue(r, all_chunks(r));
-    }
+    emit_lane(r);
     k_end(k, w->lane);
     w->lane = w->pred = 0;
-}
-
-/* Columns whose rows are read from left to right, several vectors of each, with sums in scratch. */
-struct wide_columns { const struct shape *inner; val base; int64_t columns; uint32_t nouter, part, total; };
-
-/* Opens loops over vectors of the columns, *v, and the lanes of one; returns the index of its sum. */
-static val begin_vector(struct reduce *r, const struct wide_columns *c, val *v)
-{
-    struct lowering *w = r->w;
-    struct kernel *k = w->k;
-    int64_t width = k->sched.width;
-    *v = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, c->columns), width);
-    w->lane = k_loop(k, LOOP_VECTOR, k_int(k, 0), k_int(k, width), 1);
-    val at = ix_add(k, *v, w->lane);
-    lower_unflatten(k, c->inner, ix_add(k, c->base, at), r->kept_coord + c->nouter);
-    return at;
-}
-
-static void end_vector(struct reduce *r, val v)
-{
-    k_end(r->w->k, r->w->lane);
-    r->w->lane = 0;
-    k_end(r->w->k, v);
-}
-
-static void clear_sums(struct reduce *r, const struct wide_columns *c, uint32_t sums)
-{
-    val v, at = begin_vector(r, c, &v);
-    k_store(r->w->k, sums, at, k_splat(r->w->k, reduce_identity(r)), 0);
-    end_vector(r, v);
-}
-
-/* Adds `rows` rows from `row` on to the chunk's sums. */
-static void add_rows(struct reduce *r, const struct wide_columns *c, val row, int64_t rows)
-{
-    struct kernel *k = r->w->k;
-    val v, at = begin_vector(r, c, &v), sum = k_load(k, c->part, at, 0);
-    for (int64_t i = 0; i < rows; i++)
-        sum = k_fold_step(k, r->fold, sum, reduce_element(r, ix_add(k, row, k_int(k, i))));
-    k_store(k, c->part, at, sum, 0);
-    end_vector(r, v);
-}
-
-/* Sums a chunk in ascending order, as chain_chunk, a few rows at a time. */
-static void wide_chunk(struct reduce *r, const struct wide_columns *c, val from, int64_t count)
-{
-    enum { ROWS = 8 };
-    struct kernel *k = r->w->k;
-    int64_t whole = count / ROWS * ROWS;
-    clear_sums(r, c, c->part);
-    if (whole) {
-        val j = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, whole), ROWS);
-        add_rows(r, c, ix_add(k, from, j), ROWS);
-        k_end(k, j);
-    }
-    if (count > whole)
-        add_rows(r, c, ix_add(k, from, k_int(k, whole)), count - whole);
-}
-
-/* Adds the chunk's sums to the totals. */
-static void add_chunk(struct reduce *r, const struct wide_columns *c)
-{
-    struct kernel *k = r->w->k;
-    val v, at = begin_vector(r, c, &v), total = k_load(k, c->total, at, 0);
-    k_store(k, c->total, at, k_fold_step(k, r->fold, total, k_load(k, c->part, at, 0)), 0);
-    end_vector(r, v);
-}
-
-/* As lower_reduce_emit_block and all_chunks, for several vectors of results. */
-static void emit_wide_block(struct reduce *r, const struct wide_columns *c)
-{
-    struct kernel *k = r->w->k;
-    int64_t full = r->len / r->chunk, rest = r->len % r->chunk;
-    if (c->total != c->part) {
-        clear_sums(r, c, c->total);
-        val i = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, full), 1);
-        wide_chunk(r, c, ix_scale(k, i, r->chunk), r->chunk);
-        add_chunk(r, c);
-        k_end(k, i);
-    }
-    if (c->total == c->part || rest)
-        wide_chunk(r, c, k_int(k, c->total == c->part ? 0 : full * r->chunk), c->total == c->part ? r->len : rest);
-    if (c->total != c->part && rest)
-        add_chunk(r, c);
-    val v, at = begin_vector(r, c, &v);
-    reduce_epilogue(r, k_load(k, c->total, at, 0));
-    end_vector(r, v);
-}
-
-static void emit_wide_columns(struct reduce *r, const struct shape *inner, const struct shape *outer)
-{
-    struct lowering *w = r->w;
-    struct kernel *k = w->k;
-    unsigned dtype = dtype_compute(r->n->dtype);
-    struct wide_columns c = {.inner = inner, .nouter = outer->rank,
-                             .columns = (int64_t)reduce_schedule(r)->column_reduce.vectors * k->sched.width};
-    int64_t blocks = shape_count(inner) / c.columns;
-    struct tasks t;
-    c.part = c.total = k_buf(k, BUF_SCRATCH, dtype, c.columns, 0);
-    if (r->len > r->chunk)
-        c.total = k_buf(k, BUF_SCRATCH, dtype, c.columns, 0);
-    val p = lower_tasks(w, shape_count(outer) * blocks, 0, &t);
-    if (blocks) {
-        lower_unflatten(k, outer, ix_div(k, p, blocks), r->kept_coord);
-        c.base = ix_scale(k, ix_mod(k, p, blocks), c.columns);
-        emit_wide_block(r, &c);
-    }
-    lower_tasks_end(w, &t);
 }
 
 /* As emit_column_blocks, for a number of columns with symbols. */
@@ -588,7 +572,7 @@ static void emit_column_blocks(struct reduce *r, const struct shape *inner, cons
 {
     struct lowering *w = r->w;
     struct kernel *k = w->k;
-    int64_t n = shape_count(inner), width = k->sched.width, full = n / width, tail = n % width;
+    int64_t n = shape_count(inner), width = k->sched.width * neighbours(r), full = n / width, tail = n % width;
     int64_t blocks = full + (tail != 0), parts = r->split && !r->split->second ? r->split->parts : 1;
     int64_t extent = shape_count(outer) * blocks * parts;
     int64_t before = k->extent;
@@ -615,7 +599,7 @@ static void emit_column_blocks(struct reduce *r, const struct shape *inner, cons
         }
         if (tail) {
             val in_tail = full ? k_if(k, k_prim(k, P_EQ, block, k_int(k, full), 0)) : 0;
-            lower_reduce_emit_block(r, inner, k_int(k, full * width), k_int(k, tail), outer->rank);
+            lower_reduce_emit_block(r, inner, k_int(k, full * width), k_int(k, tail / neighbours(r)), outer->rank);
             if (in_tail)
                 k_end(k, in_tail);
         }
@@ -635,12 +619,13 @@ static void emit_columns(struct reduce *r)
         return;
     }
     if (reduce_schedule(r)->column_reduce.vectors) {
-        emit_wide_columns(r, &inner, &outer);
+        reduce_wide_columns(r, &inner, &outer);
         return;
     }
     int64_t length = reduce_schedule(r)->column_reduce.split;
     struct split_columns split = {.length = length};
     k->extent = 0;
+    r->each = reduce_schedule(r)->column_reduce.neighbours;
     if (length) {
         split.parts = (r->len + length - 1) / length;
         split.sums = k_buf(k, BUF_WORKSPACE, dtype_compute(r->n->dtype), split.parts * shape_count(&r->kept), 0);
@@ -648,6 +633,7 @@ static void emit_columns(struct reduce *r)
         emit_column_blocks(r, &inner, &outer);
         lower_next_phase(w);
         split.second = true;
+        r->each = 0; /* all threads are needed */
     }
     emit_column_blocks(r, &inner, &outer);
 }

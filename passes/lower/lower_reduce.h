@@ -4,7 +4,8 @@
 #define KILN_LOWER_REDUCE_H
 #include "lower_schedule.h"
 
-enum { REDUCE_LINES = 8 };        /* the largest number of cache lines that are prefetched for each row */
+enum { REDUCE_LINES = 8, REDUCE_NEIGHBOURS = 8 }; /* the largest number of cache lines that are prefetched for each row,
+                                                     and of columns of a lane */
 
 struct reduce {
     struct lowering *w;
@@ -17,6 +18,9 @@ struct reduce {
     /* coordinates of the cache lines that a vector of results needs from a row and that are prefetched */
     val line_coord[REDUCE_LINES][KL_MAX_RANK];
     struct split_columns *split; /* NULL: columns are not split */
+    /* If each > 1, a lane reduces so many adjacent columns at these coordinates of kept. */
+    uint32_t each;
+    val neighbour[REDUCE_NEIGHBOURS][KL_MAX_RANK];
 };
 
 static inline const struct schedule *reduce_schedule(const struct reduce *r) { return &r->w->k->sched; }
@@ -27,6 +31,10 @@ void reduce_epilogue(const struct reduce *r, val result);
 val reduce_identity(const struct reduce *r);
 /* The number of parts of `length` elements of a row or column, for these values of the symbols. */
 val reduce_parts(const struct reduce *r, int64_t length);
+
+/* ---- lower_reduce_wide.c ---- */
+/* Reduces blocks of several vectors of the columns `inner`, for each of `outer`. */
+void reduce_wide_columns(struct reduce *r, const struct shape *inner, const struct shape *outer);
 
 /* ---- gpu/lower_gpu_rows.c ---- */
 void gpu_reduce_rows(struct reduce *r);

@@ -467,14 +467,31 @@ static bool row_vectors_legal(const struct lowering *w, const struct reduce_fact
                        "prefetches");
 }
 
+enum { SHORTEST_PART = 16, LONG_COLUMN = 128 }; /* least elements of a part, and of a column that has parts */
+
+/* Columns for each lane of a GPU: as many as one access has, unless that leaves lanes or processors without work, or
+ * takes too many registers. */
+static uint16_t column_neighbours(const struct caps *caps, const struct reduce_facts *f, const struct schedule *s)
+{
+    enum { OPS = 32, A_PROCESSOR = 2 };
+    int64_t inner = reduce_inner(f, s->column_reduce.axes), each = f->access;
+    int64_t parts = f->len < LONG_COLUMN ? 1 : f->len / SHORTEST_PART;
+    if (!caps->is_gpu || f->symbolic || !inner || !f->len || s->column_reduce.axes > f->merged)
+        return 0;
+    while (each > 1 && (inner % each || inner < each * s->width || f->ops * each > OPS ||
+                        shape_count(&f->kept) / (each * s->width) < A_PROCESSOR * (int64_t)caps->threads / parts))
+        each /= 2;
+    return each > 1 ? (uint16_t)each : 0;
+}
+
 /* On a GPU that the blocks of columns do not fill, elements of a column in each of its parts; 0: it has no parts. */
 static uint32_t split_length(const struct caps *caps, const struct reduce_facts *f, int64_t blocks)
 {
-    enum { SHORTEST = 16, A_PROCESSOR = 8, LONG = 128 };
-    int64_t wanted = A_PROCESSOR * (int64_t)caps->threads, most = f->len / SHORTEST;
+    enum { A_PROCESSOR = 8 };
+    int64_t wanted = A_PROCESSOR * (int64_t)caps->threads, most = f->len / SHORTEST_PART;
     int64_t parts = blocks ? (wanted + blocks - 1) / blocks : 0;
     parts = parts > most ? most : parts;
-    return !caps->is_gpu || f->len < LONG || parts < 2 || f->len > UINT32_MAX ? 0
+    return !caps->is_gpu || f->len < LONG_COLUMN || parts < 2 || f->len > UINT32_MAX ? 0
         : (uint32_t)((f->len + parts - 1) / parts);
 }
 
@@ -488,6 +505,9 @@ static bool columns_legal(const struct lowering *w, const struct reduce_facts *f
         return schedule_no(w, "axes", "axes %u: lanes may lie in the last %u", s->column_reduce.axes, f->most);
     if (s->column_reduce.split && (!w->chooser->caps->is_gpu || s->column_reduce.split >= f->len))
         return schedule_no(w, "split", "split: only on a GPU, in parts of fewer elements than a column has");
+    int64_t each = s->column_reduce.neighbours, inner = reduce_inner(f, s->column_reduce.axes);
+    if (each > 1 && (!w->chooser->caps->is_gpu || f->symbolic || inner % each))
+        return schedule_no(w, "neighbours", "neighbours: on a GPU, of columns without symbols that they divide");
     return !s->column_reduce.lines == !s->column_reduce.ahead ||
            schedule_no(w, s->column_reduce.lines ? "lines" : "ahead", "lines, ahead: a prefetch has both");
 }
@@ -505,7 +525,9 @@ static bool choose_columns(struct lowering *w, const struct reduce_facts *f, str
         s->width = (uint16_t)lower_width(caps, &(struct loop_facts){reduce_inner(f, s->column_reduce.axes), f->ops,
                                                                      false});
     if (legal && !w->chooser->want) {
-        int64_t inner = reduce_inner(f, s->column_reduce.axes), width = s->width;
+        s->column_reduce.neighbours = column_neighbours(caps, f, s);
+        int64_t inner = reduce_inner(f, s->column_reduce.axes), each = s->column_reduce.neighbours;
+        int64_t width = s->width * (each ? each : 1);
         int64_t blocks = inner ? shape_count(&f->kept) / inner * ((inner + width - 1) / width) : 0;
         choose_prefetch(caps, f, s);
         uint32_t length = ix_symbolic(w->k, inner) ? 0 : split_length(caps, f, blocks);

@@ -1,12 +1,12 @@
 /* Long scans of few rows, in levels.  Each row is divided into chunks, which are reduced to one element each; these
  * elements form the next level, until a row has one chunk.  That chunk is scanned.  Then each lower level is scanned
- * chunk by chunk, where a chunk starts from the result of the chunks before it.  Each chunk has a thread.  Integer
- * scans, maxima and minima have the same result in any order; floating point sums, whose rounding depends on the
- * order, are not scanned so. */
+ * chunk by chunk, where a chunk starts from the result of the chunks before it.  Each chunk has a thread, which
+ * accesses several adjacent elements at once where the scanned axis is the last one.  Integer scans, maxima and minima
+ * have the same result in any order; floating point sums, whose rounding depends on the order, are not scanned so. */
 #include "lower_gpu.h"
 #include <string.h>
 
-enum { CHUNK = 64, MAX_LEVELS = 12, FEW_ROWS = 1 << 14, LONG_ROW = 256 };
+enum { CHUNK = 64, MAX_LEVELS = 12, FEW_ROWS = 1 << 14, LONG_ROW = 256, MOST_NEIGHBOURS = 8 };
 
 struct gpu_scan {
     struct lowering *w;
@@ -80,27 +80,38 @@ static void put_level(const struct gpu_scan *s, uint32_t level, const struct chu
     lower_store(w, w->anchor, &w->g->shape[s->n->shape], coord);
 }
 
-/* Opens a loop over the elements of a chunk; the last chunk of a row may have fewer. */
+/* Number of elements of a level that a thread accesses at once: as many as one access has, if rows consist of them. */
+static int64_t scan_neighbours(const struct gpu_scan *s, uint32_t level)
+{
+    int64_t each = s->at.inner == 1 ? lower_access(s->w) : 1;
+    while (s->length[level] % each)
+        each /= 2;
+    return each;
+}
+
+/* Opens a loop over the neighbours of a chunk; the last chunk of a row may have fewer elements. */
 static val open_chunk(const struct gpu_scan *s, uint32_t level, const struct chunk *c)
 {
     struct kernel *k = s->w->k;
-    int64_t length = s->length[level], most = length < CHUNK ? length : CHUNK;
+    int64_t length = s->length[level], most = length < CHUNK ? length : CHUNK, each = scan_neighbours(s, level);
     val first = ix_scale(k, c->at, CHUNK), n = k_int(k, most);
     if (length % most) {
         val left = ix_sub(k, k_int(k, length), first);
         n = k_prim(k, P_SELECT, k_prim(k, P_LT, left, n, 0), left, n);
         ix_bound(k, n, 1, most);
     }
-    return k_loop(k, LOOP_SERIAL, k_int(k, 0), n, 1);
+    return k_loop(k, LOOP_SERIAL, k_int(k, 0), ix_div(k, n, each), 1);
 }
 
-/* Index in the row of element i of a chunk. */
-static val chunk_place(const struct gpu_scan *s, uint32_t level, const struct chunk *c, val i)
+/* Loads element number `number` of the chunk's neighbours i, and returns its index in the row in *place. */
+static val chunk_element(const struct gpu_scan *s, uint32_t level, const struct chunk *c, val i, int64_t number,
+                         val *place)
 {
     struct kernel *k = s->w->k;
-    val place = ix_add(k, ix_scale(k, c->at, CHUNK), i);
-    ix_bound(k, place, 0, s->length[level] - 1);
-    return place;
+    val at = ix_add(k, ix_scale(k, i, scan_neighbours(s, level)), k_int(k, number));
+    *place = ix_add(k, ix_scale(k, c->at, CHUNK), at);
+    ix_bound(k, *place, 0, s->length[level] - 1);
+    return element(s, level, c, *place);
 }
 
 static val identity(const struct gpu_scan *s) { return k_bits(s->w->k, s->dtype, fold_identity(s->fold, s->dtype)); }
@@ -113,8 +124,10 @@ static void fold_level(const struct gpu_scan *s, uint32_t level)
     int64_t chunks = s->length[level + 1];
     val e = gpu_phase_begin(s->w, &p, s->at.outer * chunks * s->at.inner);
     struct chunk c = chunk_of(s, e, chunks);
-    val start = identity(s), i = open_chunk(s, level, &c), acc = k_carry(k, start);
-    k_next(k, acc, k_fold_step(k, s->fold, acc, element(s, level, &c, chunk_place(s, level, &c, i))));
+    val start = identity(s), i = open_chunk(s, level, &c), acc = k_carry(k, start), sum = acc, place;
+    for (int64_t u = 0; u < scan_neighbours(s, level); u++)
+        sum = k_fold_step(k, s->fold, sum, chunk_element(s, level, &c, i, u, &place));
+    k_next(k, acc, sum);
     k_end(k, i);
     put_level(s, level + 1, &c, c.at, k_out(k, acc));
     gpu_phase_end(s->w, &p);
@@ -134,10 +147,14 @@ static void scan_level(const struct gpu_scan *s, uint32_t level)
         ix_bound(k, before, 0, chunks - 1);
         start = k_prim(k, P_SELECT, is_first, start, element(s, level + 1, &c, before));
     }
-    val i = open_chunk(s, level, &c), acc = k_carry(k, start), place = chunk_place(s, level, &c, i);
-    val sum = k_fold_step(k, s->fold, acc, element(s, level, &c, place));
-    put_level(s, level, &c, place, sum);
-    k_next(k, acc, sum);
+    val i = open_chunk(s, level, &c), acc = k_carry(k, start), last = acc;
+    val sum[MOST_NEIGHBOURS], place[MOST_NEIGHBOURS];
+    int64_t each = scan_neighbours(s, level);
+    for (int64_t u = 0; u < each; u++)
+        last = sum[u] = k_fold_step(k, s->fold, last, chunk_element(s, level, &c, i, u, &place[u]));
+    for (int64_t u = 0; u < each; u++)
+        put_level(s, level, &c, place[u], sum[u]);
+    k_next(k, acc, last);
     k_end(k, i);
     gpu_phase_end(s->w, &p);
 }

@@ -1,10 +1,12 @@
 /* Scatters, in the order that node.h gives (Numeric order).  The rows of the update are sorted by their target index
- * with a stable sort.  Each element of the result has a thread, which combines the updates of this element in order. */
+ * with a stable sort.  A thread has one element of the result, or several adjacent ones, and combines their updates in
+ * order. */
 #include "lower_gpu.h"
 #include <string.h>
 
 enum { FEW = 16 };              /* with at most so many rows of the update, each thread checks all of them and
                                    nothing is sorted */
+enum { MOST_NEIGHBOURS = 8, MANY_THREADS = 1 << 15 };
 
 struct gpu_scatter {
     struct lowering *w;
@@ -15,6 +17,7 @@ struct gpu_scatter {
     int64_t count;              /* number of rows of the update */
     enum op op;                 /* combines an update with an element; OP_nil: the update replaces it */
     unsigned dtype;             /* the dtype of the computation */
+    int64_t each;               /* adjacent elements of a thread */
     uint32_t sorted, places;    /* lbufs */
     val wanted;                 /* the index that is searched for */
 };
@@ -65,49 +68,73 @@ static void element_coordinates(const struct gpu_scatter *s, val outer, val plac
     lower_unflatten(k, &s->inner, inner, coord + s->outer.rank + 1);
 }
 
-/* Combines the update's element of row i with acc. */
-static val bring_in(const struct gpu_scatter *s, val outer, val i, val inner, val acc)
+/* A thread's elements: those from `inner` on, at index `place` of the axis. */
+struct elements { val outer, place, inner; };
+
+/* Combines the update's elements of row i with acc, as sum; here: only if this is true. */
+static void bring_in(const struct gpu_scatter *s, const struct elements *e, val i, val here, const val *acc, val *sum)
 {
     struct lowering *w = s->w;
-    val coord[KL_MAX_RANK] = {0};
-    gpu_index(w->k, i, s->count);
-    element_coordinates(s, outer, i, inner, coord);
-    lower_point(w);
-    val x = k_cast(w->k, lower_at(w, s->n->in[2], coord), s->dtype);
-    return s->op == OP_nil ? x : k_op(w->k, s->op, (const val[]){acc, x});
+    struct kernel *k = w->k;
+    gpu_index(k, i, s->count);
+    for (int64_t u = 0; u < s->each; u++) {
+        val coord[KL_MAX_RANK] = {0};
+        element_coordinates(s, e->outer, i, ix_add(k, e->inner, k_int(k, u)), coord);
+        lower_point(w);
+        val x = k_cast(k, lower_at(w, s->n->in[2], coord), s->dtype);
+        sum[u] = s->op == OP_nil ? x : k_op(k, s->op, (const val[]){acc[u], x});
+        if (here)
+            sum[u] = k_prim(k, P_SELECT, here, sum[u], acc[u]);
+    }
+}
+
+static void carry_all(const struct gpu_scatter *s, const val *acc, val *carry)
+{
+    for (int64_t u = 0; u < s->each; u++)
+        carry[u] = k_carry(s->w->k, acc[u]);
+}
+
+/* Closes the loop, whose next iteration begins with `sum`, and sets acc to its results. */
+static void end_walk(const struct gpu_scatter *s, val loop, const val *carry, const val *sum, val *acc)
+{
+    struct kernel *k = s->w->k;
+    for (int64_t u = 0; u < s->each; u++)
+        k_next(k, carry[u], sum[u]);
+    k_end(k, loop);
+    for (int64_t u = 0; u < s->each; u++)
+        acc[u] = k_out(k, carry[u]);
 }
 
 /* Combines rows first..end - 1 of the sorted rows; if updates replace, only the last one. */
-static val walk_sorted(const struct gpu_scatter *s, uint32_t starts, val outer, val place, val inner, val acc)
+static void walk_sorted(const struct gpu_scatter *s, uint32_t starts, const struct elements *e, val *acc)
 {
     struct kernel *k = s->w->k;
-    val first = k_cast(k, k_load(k, starts, place, 0), KL_I64);
-    val end = k_cast(k, k_load(k, starts, ix_add(k, place, k_int(k, 1)), 0), KL_I64);
+    val carry[MOST_NEIGHBOURS], sum[MOST_NEIGHBOURS], first = k_cast(k, k_load(k, starts, e->place, 0), KL_I64);
+    val end = k_cast(k, k_load(k, starts, ix_add(k, e->place, k_int(k, 1)), 0), KL_I64);
     if (s->op == OP_nil) {
         val last = k_prim(k, P_SUB, end, k_int(k, 1), 0);
         first = k_prim(k, P_SELECT, k_prim(k, P_LT, first, last, 0), last, first);
     }
     val n = k_prim(k, P_SUB, end, first, 0), most = k_int(k, s->count);
     n = k_prim(k, P_SELECT, k_prim(k, P_LT, n, most, 0), n, most); /* gives the loop a bound that is known */
-    val j = k_loop(k, LOOP_SERIAL, k_int(k, 0), n, 1), sum = k_carry(k, acc);
+    val j = k_loop(k, LOOP_SERIAL, k_int(k, 0), n, 1);
+    carry_all(s, acc, carry);
     val at = gpu_index(k, k_prim(k, P_ADD, first, j, 0), s->count);
-    val i = k_cast(k, k_load(k, s->places, at, 0), KL_I64);
-    k_next(k, sum, bring_in(s, outer, i, inner, sum));
-    k_end(k, j);
-    return k_out(k, sum);
+    bring_in(s, e, k_cast(k, k_load(k, s->places, at, 0), KL_I64), 0, carry, sum);
+    end_walk(s, j, carry, sum, acc);
 }
 
-static val walk_all(const struct gpu_scatter *s, val outer, val place, val inner, val acc)
+static void walk_all(const struct gpu_scatter *s, const struct elements *e, val *acc)
 {
     struct lowering *w = s->w;
     struct kernel *k = w->k;
-    val i = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, s->count), 1), sum = k_carry(k, acc);
+    val carry[MOST_NEIGHBOURS], sum[MOST_NEIGHBOURS];
+    val i = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, s->count), 1);
+    carry_all(s, acc, carry);
     lower_point(w);
     val to = lower_index(k, lower_at(w, s->n->in[1], &i), s->at.len - 1);
-    val here = k_prim(k, P_EQ, to, place, 0);
-    k_next(k, sum, k_prim(k, P_SELECT, here, bring_in(s, outer, i, inner, sum), sum));
-    k_end(k, i);
-    return k_out(k, sum);
+    bring_in(s, e, i, k_prim(k, P_EQ, to, e->place, 0), carry, sum);
+    end_walk(s, i, carry, sum, acc);
 }
 
 static void results(struct gpu_scatter *s, uint32_t starts)
@@ -115,17 +142,35 @@ static void results(struct gpu_scatter *s, uint32_t starts)
     struct lowering *w = s->w;
     struct kernel *k = w->k;
     struct gpu_phase p;
-    val coord[KL_MAX_RANK] = {0}, e = gpu_phase_begin(w, &p, shape_count(s->s)), row = ix_div(k, e, s->at.inner);
-    val outer = ix_div(k, row, s->at.len), place = ix_mod(k, row, s->at.len), inner = ix_mod(k, e, s->at.inner);
-    element_coordinates(s, outer, place, inner, coord);
-    lower_point(w);
-    val acc = k_cast(k, lower_at(w, s->n->in[0], coord), s->dtype);
+    int64_t across = s->at.inner / s->each; /* threads of a row */
+    val acc[MOST_NEIGHBOURS], to[MOST_NEIGHBOURS];
+    val e = gpu_phase_begin(w, &p, shape_count(s->s) / s->each), row = ix_div(k, e, across);
+    struct elements own = {ix_div(k, row, s->at.len), ix_mod(k, row, s->at.len),
+                           ix_scale(k, ix_mod(k, e, across), s->each)};
+    for (int64_t u = 0; u < s->each; u++) {
+        val coord[KL_MAX_RANK] = {0};
+        element_coordinates(s, own.outer, own.place, ix_add(k, own.inner, k_int(k, u)), coord);
+        lower_point(w);
+        acc[u] = k_cast(k, lower_at(w, s->n->in[0], coord), s->dtype);
+        to[u] = lower_flatten(k, s->s, coord);
+    }
     if (s->count > FEW)
-        acc = walk_sorted(s, starts, outer, place, inner, acc);
+        walk_sorted(s, starts, &own, acc);
     else if (s->count)
-        acc = walk_all(s, outer, place, inner, acc);
-    k_store(k, lower_buffer(w, w->anchor, BUF_OUT), lower_flatten(k, s->s, coord), k_cast(k, acc, s->n->dtype), 0);
+        walk_all(s, &own, acc);
+    uint32_t out = lower_buffer(w, w->anchor, BUF_OUT);
+    for (int64_t u = 0; u < s->each; u++)
+        k_store(k, out, to[u], k_cast(k, acc[u], s->n->dtype), 0);
     gpu_phase_end(w, &p);
+}
+
+/* Number of adjacent elements of a thread: as many as one access has, if there are threads enough. */
+static int64_t scatter_neighbours(const struct gpu_scatter *s)
+{
+    int64_t each = lower_access(s->w), most = shape_count(s->s);
+    while (each > 1 && (s->at.inner % each || most / each < MANY_THREADS))
+        each /= 2;
+    return each;
 }
 
 void gpu_scatter(struct lowering *w)
@@ -141,6 +186,7 @@ void gpu_scatter(struct lowering *w)
             to->dim[to->rank++] = s.s->dim[d];
     }
     s.dtype = s.op == OP_add && dtype_is_half(n->dtype) ? (unsigned)KL_F32 : n->dtype;
+    s.each = scatter_neighbours(&s);
     uint32_t starts = 0;
     if (s.count > FEW) {
         struct gpu_sort sort = {.w = w, .rows = 1, .length = s.count, .key_type = KL_I32, .place_type = KL_I32,
