@@ -591,8 +591,7 @@ int main(int argc, char **argv)
         return finish();
     add("tests/text/agree_scan.kir");
     add("examples/mlp_step.kir");
-    static const char *const few[] = {"attention", "cond", "half_sign", "while", "symbolic_branches",
-                                      "symbolic_columns"};
+    static const char *const few[] = {"attention", "cond", "half_sign", "while", "symbolic_rows"};
     bool all = argc > 3 && !strcmp(argv[3], "all"), few_only = (as_c || cross) && !all;
     for (size_t i = 0; i < sizeof few / sizeof *few && few_only; i++) {
         char path[512];

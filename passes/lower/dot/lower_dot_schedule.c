@@ -500,7 +500,7 @@ static bool choose_bytes(struct dot *d, struct schedule *s)
 
 /* ---- a few rows with a matrix that is read once ---- */
 
-enum { STRIP_BYTES = 4096, SUMS_BYTES = 16384 };
+enum { STRIP_BYTES = 4096, SUMS_BYTES = 16384, SMALL_BYTES = 4 << 20 };
 
 /* Bytes of a matrix from which on this pays.  Tiles read strips from a near cache as well, and where there are many
  * rows the sums of a strip cost more than the matrix, until that comes from memory. */
@@ -541,13 +541,16 @@ static int64_t loads_each(const struct dot *d, const struct thin_order *o)
 }
 
 /* Columns of a strip: of each row of the matrix a page at least, and no more than the sums have room for; but two
- * strips where that can be, for two threads.  Not of bytes, nor of short rows of halves: rows of 4096 bytes in two
- * strips take 1.35 times as long on one thread and no less on two, 768 bf16 take 1.4 and 1.25 times as long. */
+ * strips where that can be, for two threads.  Not of large matrices of bytes, nor of short rows of halves: 4096 rows of
+ * 4096 bytes in two strips take 1.35 times as long on one thread and no less on two, 768 bf16 take 1.4 and 1.25 times
+ * as long; 768 rows of 2304 bytes take half as long on two threads. */
 static int64_t strip_columns(const struct dot *d, const struct thin_order *o, int64_t nr)
 {
     int64_t least = STRIP_BYTES / o->element * o->packed, most = SUMS_BYTES / (int64_t)dtype_size(d->dtype) / d->size.m;
     int64_t strips = d->size.n / least;
-    bool whole = (o->element == 1 && o->packed == 1) || (o->element == 2 && d->size.n * o->element <= STRIP_BYTES / 2);
+    bool shared = d->size.n * d->size.k <= SMALL_BYTES && d->w->chooser->caps->threads > 1;
+    bool whole = o->element == 1 ? o->packed == 1 && !shared
+                                 : o->element == 2 && d->size.n * o->element <= STRIP_BYTES / 2;
     strips = strips >= 2 ? strips : whole ? 1 : 2;
     if (strips < dot_parts(d->size.n, most))
         strips = dot_parts(d->size.n, most);
