@@ -36,12 +36,15 @@ typedef struct kl_compile_options {
 } kl_compile_options;
 
 /* Ends the open trace without running it, and writes its program.  The struct of arguments has a member in_NAME for
- * each kl_input and kl_wrap, state_NAME for each tensor from outside the trace, and out_NUMBER for each kept temporary;
- * NAME is that of kl_set_name, or a number.  A kl_scalar with a name becomes slot_NAME; scalars of one name and type
- * share it.  All other numbers stay as recorded.  The program runs on the CPU, whatever the devices of the trace.
- * After an error no files are written.  [errors TRACE without a begin; ARGUMENT: a path is NULL, no such processor, a
- * prefix that is no identifier, or nothing is kept or assigned; COMPILE: a custom op, whose function no object can
- * hold; IO: a file cannot be written; DEVICE: no code generator is built in; those of kl_trace_end] */
+ * each kl_input and kl_wrap, state_NAME for each tensor from outside the trace, and out_NUMBER for each kept
+ * temporary; NAME is that of kl_set_name, or a number.  A kl_scalar with a name becomes slot_NAME; scalars of one name
+ * and type share it.  A length of kl_symbol becomes length_NAME, an int64_t that each run gives within the symbol's
+ * bounds (of kl_symbol_multiple: the length divided by multiple_of), and the header has the number of elements of each
+ * array for given lengths and at most; one program serves all lengths.  All other numbers stay as recorded.  The
+ * program runs on the CPU, whatever the devices of the trace. After an error no files are written.  [errors TRACE
+ * without a begin; ARGUMENT: a path is NULL, no such processor, a prefix that is no identifier, or nothing is kept or
+ * assigned; COMPILE: a custom op, whose function no object can hold, or a graph with symbols that has no one program
+ * for all their values; IO: a file cannot be written; DEVICE: no code generator is built in; those of kl_trace_end] */
 KL_API_AT kl_status kl_trace_compile(const char *object_path, const char *header_path,
                                      const kl_compile_options *options);
 

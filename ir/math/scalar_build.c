@@ -1,5 +1,6 @@
 /* Elementwise ops, Threefry and folds as loop IR: the op rows and math.inc once more, where every value is an
  * instruction and every primitive appends one.  scalar_c.h gives the same text its meaning as C. */
+#include "ir/graph/interp.h"
 #include "ir/loop/loop.h"
 #include <math.h>
 #include <string.h>
@@ -107,8 +108,97 @@ static val f32_for_half(struct kernel *k, val a, unsigned half)
     return odd_f32(k, dtype_size(t) == 8 ? odd_f64(k, a) : CAST(f64, a));
 }
 
+/* ---- bit fields ---- */
+
+/* An integer of 8 or 16 bits that is computed from bits from .. from + count - 1 of a u32 `word`. */
+struct bit_field {
+    val word;
+    unsigned from, count;
+    enum { FIELD_UNSIGNED, FIELD_FLIPPED, FIELD_SIGNED } form; /* FLIPPED: unsigned, the highest bit inverted */
+};
+
+/* Is v computed from constants alone, by at most `depth` primitives of one or two operands?  *bits: its value. */
+static bool constant_bits(const struct kernel *k, val v, int depth, uint64_t *bits)
+{
+    const struct linst *i = &k->inst[v];
+    uint64_t x[3] = {0};
+    *bits = i->imm;
+    if (i->op == L_CONST || i->op < L_PRIM || !depth)
+        return i->op == L_CONST;
+    return !i->c && constant_bits(k, i->a, depth - 1, &x[0]) && (!i->b || constant_bits(k, i->b, depth - 1, &x[1])) &&
+           scalar_prim((enum prim)(i->op - L_PRIM), val_dtype(k, i->a), i->dtype, x, bits);
+}
+
+/* Applies primitive p, whose second operand is the constant c, to an integer of `width` bits.  false: the result has
+ * none of the forms. */
+static bool field_apply(struct bit_field *f, enum prim p, uint64_t c, unsigned width)
+{
+    uint64_t high = UINT64_C(1) << (f->count - 1);
+    switch (p) {
+    case P_SHR:
+        c %= width;
+        f->from += (unsigned)c;
+        f->count -= c < f->count ? (unsigned)c : f->count;
+        return f->form == FIELD_UNSIGNED && f->count;
+    case P_AND:
+        while (f->count && c >> (f->count - 1) == 0)
+            f->count--;
+        return f->form == FIELD_UNSIGNED && f->count && (c + 1) % (UINT64_C(1) << f->count) == 0;
+    case P_XOR:
+        f->form = FIELD_FLIPPED;
+        return c == high;
+    case P_SUB:
+        f->form = FIELD_SIGNED;
+        return c == high;
+    default:
+        return false;
+    }
+}
+
+/* Finds the field of which v is computed, by at most `depth` primitives. */
+static bool find_field(const struct kernel *k, val v, int depth, struct bit_field *f)
+{
+    const struct linst *i = &k->inst[v];
+    enum prim p = (enum prim)(i->op - L_PRIM);
+    unsigned t = i->dtype, from = val_dtype(k, i->a), width = 8 * (unsigned)dtype_size(t);
+    uint64_t c;
+    if (t == KL_U32 && (i->op < L_PRIM || p != P_SHR)) {
+        *f = (struct bit_field){.word = v, .count = width};
+        return true;
+    }
+    if (i->op < L_PRIM || !depth || !find_field(k, i->a, depth - 1, f))
+        return false;
+    if (p == P_CAST || p == P_BITS) { /* to fewer bits; to the signed integer of as many, where it is the same value */
+        if (p == P_CAST && from == KL_U32 && (t == KL_U8 || t == KL_U16)) {
+            f->count = f->count < width ? f->count : width;
+            return f->form == FIELD_UNSIGNED;
+        }
+        return p == P_BITS && f->form != FIELD_SIGNED && f->count < width && dtype_kind(t) == 'I' &&
+               dtype_kind(from) == 'U';
+    }
+    bool is_next = p == P_SUB ? f->form == FIELD_FLIPPED && dtype_kind(t) == 'I' : f->form == FIELD_UNSIGNED;
+    return is_next && constant_bits(k, i->b, 4, &c) && field_apply(f, p, c, width);
+}
+
+/* An i32 that equals a, an i8 or i16 made by the sign extension ((x & 15) ^ 8) - 8, or of another number of bits, of a
+ * part of a u32; else a.  Two shifts of 32 bits replace arithmetic of 8 bits, from which values would be widened. */
+static val extended_field(struct kernel *k, val a)
+{
+    enum { MAX_DEPTH = 8 };
+    struct bit_field f;
+    if (!find_field(k, a, MAX_DEPTH, &f) || f.form != FIELD_SIGNED)
+        return a;
+    unsigned left = 32 - f.from - f.count;
+    val x = k_inst(k, L_OP(P_BITS), KL_I32, f.word, 0, 0, 0);
+    x = left ? k_prim(k, P_SHL, x, k_bits(k, KL_I32, left), 0) : x;
+    return k_prim(k, P_SHR, x, k_bits(k, KL_I32, 32 - f.count), 0);
+}
+
 val k_cast(struct kernel *k, val a, unsigned dtype)
 {
+    unsigned t = val_dtype(k, a);
+    if ((t == KL_I8 || t == KL_I16) && dtype_size(dtype) >= 4)
+        a = extended_field(k, a);
     if (dtype_is_half(dtype) && val_dtype(k, a) != dtype)
         a = f32_for_half(k, a, dtype);
     else if (dtype_is_half(val_dtype(k, a)) && dtype != KL_F32 && val_dtype(k, a) != dtype)

@@ -5,7 +5,7 @@
 #include <stdatomic.h>
 #include <stddef.h>
 
-enum { PLUGIN_DEVICES = 2, PLUGIN_BYTES = 64 << 20 }; /* of memory a device */
+enum { PLUGIN_DEVICES = 2, PLUGIN_BYTES = 256 << 20 }; /* of memory a device */
 
 struct plugin_control {
     atomic_size_t upload_bytes, download_bytes, copy_bytes, peer_bytes;
