@@ -158,12 +158,17 @@ static void count_live(int device, uint32_t cls)
     if (s->live > s->peak) s->peak = s->live;
 }
 
-static struct block *take_idle(int device, uint32_t cls)
+/* wanted: the block at this address, if it is among the first free ones; NULL: any. */
+static struct block *take_idle(int device, uint32_t cls, const void *wanted)
 {
+    enum { MOST_LOOKED_AT = 64 };
     pthread_mutex_lock(&lock);
-    struct block *b = idle[device][cls];
+    struct block **at = &idle[device][cls], **p = at;
+    for (unsigned i = 0; wanted && *p && i < MOST_LOOKED_AT; i++, p = &(*p)->next)
+        if ((*p)->buffer.data == wanted) at = p;
+    struct block *b = *at;
     if (b) {
-        idle[device][cls] = b->next;
+        *at = b->next;
         stats[device].pooled -= class_bytes(cls);
         count_live(device, cls);
     }
@@ -223,14 +228,14 @@ static struct block *take_new(int device, uint32_t cls, struct err *e)
 }
 
 /* unused: no work of the device should touch its memory. */
-static struct buffer *buffer_make(int device, size_t bytes, bool unused, struct err *e)
+static struct buffer *buffer_make(int device, size_t bytes, bool unused, const void *wanted, struct err *e)
 {
     fork_watch();
     struct block *b = NULL;
     struct accelerator *a = unused ? accelerator_get(device) : NULL;
     if (bytes < SIZE_MAX / 8) {
         uint32_t cls = class_of(buffer_asked(device, bytes));
-        b = a && accelerator_driver(a)->in_use ? take_unused(a, device, cls) : take_idle(device, cls);
+        b = a && accelerator_driver(a)->in_use ? take_unused(a, device, cls) : take_idle(device, cls, wanted);
         if (!b) b = take_new(device, cls, e);
     }
     if (!b) {
@@ -244,12 +249,20 @@ static struct buffer *buffer_make(int device, size_t bytes, bool unused, struct 
     return &b->buffer;
 }
 
-struct buffer *buffer_new(int device, size_t bytes, struct err *e) { return buffer_make(device, bytes, false, e); }
+struct buffer *buffer_new(int device, size_t bytes, struct err *e)
+{
+    return buffer_make(device, bytes, false, NULL, e);
+}
+
+struct buffer *buffer_new_at(int device, size_t bytes, const void *wanted, struct err *e)
+{
+    return buffer_make(device, bytes, false, wanted, e);
+}
 
 struct buffer *buffer_copy_of(int device, const void *data, size_t bytes, struct err *e)
 {
     enum { LARGE = 64 << 10 };    /* what is smaller is uploaded in order with the device's work anyway */
-    struct buffer *b = buffer_make(device, bytes, bytes > LARGE, e);
+    struct buffer *b = buffer_make(device, bytes, bytes > LARGE, NULL, e);
     if (!b || buffer_write(b, data, bytes, e)) return b;
     buffer_unref(b);
     return NULL;

@@ -18,6 +18,8 @@ struct buffer {
     void *release_ctx;
 };
 struct buffer *buffer_new(int device, size_t bytes, struct err *e);    /* not zeroed; freed buffers are pooled */
+/* The same, at the address `wanted` if the pool has a block there that is free: for a run that had it before. */
+struct buffer *buffer_new_at(int device, size_t bytes, const void *wanted, struct err *e);
 /* With a copy of the host's data.  NULL: *e. */
 struct buffer *buffer_copy_of(int device, const void *data, size_t bytes, struct err *e);
 /* On a device with its own memory the data is copied and released immediately. */

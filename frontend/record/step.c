@@ -17,6 +17,7 @@ struct kl_step {
     struct slot_name *name; uint32_t nname;
     uint32_t nkept;              /* number of kept tensors, which are the first outputs */
     uint16_t *ad;                /* ad of each output, as in struct entry */
+    _Atomic(void *) room;        /* memory of a run that has ended, for the next one; NULL: none is free */
 };
 
 /* ---- making ---- */
@@ -160,6 +161,7 @@ void kl_step_free(kl_step *s)
     mem_free(s->length);
     mem_free(s->name);
     mem_free(s->ad);
+    mem_free(atomic_load(&s->room));
     mem_free(s);
 }
 
@@ -197,7 +199,8 @@ static void *step_make_room(struct step_run *r)
            slot = part(&size, (g->slot.n + (g->symbols ? g->symbols->n : 0)) * sizeof *r->slot),
            actual = part(&size, g->symbols ? g->input.n * sizeof *r->actual : 0),
            kept = part(&size, r->s->nkept * sizeof *r->kept);
-    char *p = mem_alloc(size);
+    char *p = atomic_exchange(&((kl_step *)r->s)->room, NULL);
+    p = p ? memset(p, 0, size) : mem_alloc(size);
     if (!p)
         return NULL;
     r->l = (struct launch){.g = g, .bound = (void *)(p + bound), .nbound = g->state.n, .nkept = r->s->nkept,
@@ -378,7 +381,7 @@ kl_status kl_step_run_at(const kl_site *site, const kl_step *s, int n, const kl_
     bool ok = counts_fit(s, n, in, nslots, slots, nout, out, &e) &&
               ((room = step_make_room(&r)) || err_set(&e, KL_ERR_MEMORY, "out of memory")) &&
               set_slots(&r, nslots, slots, &e) && step_execute(&r, in, out, &e);
-    mem_free(room);
+    mem_free(room ? atomic_exchange(&((kl_step *)s)->room, room) : NULL);
     span_end(SPAN_STEP, s->g->name, began);
     return ok ? KL_OK : report(t, site, e.code, "step_run: step \"%s\": %s", s->g->name, e.msg);
 }

@@ -154,11 +154,30 @@ static void propose_blocks(struct proposals *p)
 static void propose_widths(struct proposals *p)
 {
     static const int8_t by[] = {1, -1, 2, -2};
+    const unsigned most = p->caps->is_gpu ? p->caps->block_threads : MOST_LANES;
     for (unsigned i = 0; i < sizeof by / sizeof *by; i++) {
         struct schedule s = p->own;
         unsigned width = by[i] > 0 ? (unsigned)s.width << by[i] : (unsigned)s.width >> -by[i];
         s.width = (uint16_t)width;
-        if (width >= 1 && width <= MOST_LANES)
+        if (width >= 1 && width <= most)
+            propose(p, s);
+    }
+}
+
+/* On a GPU: half the neighbours of a lane; twice or half as many vectors for a thread, or iterations for the device. */
+static void propose_shares(struct proposals *p)
+{
+    struct schedule s = p->own;
+    s.map.neighbours /= 2;
+    propose(p, s);
+    for (int up = 0; up < 2; up++) {
+        s = p->own;
+        s.map.vectors = (uint16_t)(up ? 2 * s.map.vectors : s.map.vectors / 2);
+        if (s.map.vectors)
+            propose(p, s);
+        s = p->own;
+        s.map.tasks = up ? 2 * s.map.tasks : s.map.tasks / 2;
+        if (s.map.tasks)
             propose(p, s);
     }
 }
@@ -201,7 +220,9 @@ static void propose_all(struct proposals *p)
         break;
     case SCHED_MAP:
         propose_widths(p);
-        if (!gpu)
+        if (gpu)
+            propose_shares(p);
+        else
             propose_stream(p);
         break;
     case SCHED_ROWS:
@@ -211,6 +232,7 @@ static void propose_all(struct proposals *p)
     case SCHED_DOT_BYTES:
     case SCHED_GPU_DOT_THIN:
     case SCHED_ROW_REDUCE:
+    case SCHED_GPU_ROW_REDUCE:
         break; /* lanes are the order of the sum, or not by themselves to be changed */
     default:
         propose_widths(p);

@@ -22,6 +22,8 @@ struct launch {
     uint32_t blocks;
 };
 
+struct memory_range { const void *address; size_t bytes; };
+
 struct driver {
     const char *name;             /* its devices are called NAME:0, NAME:1, ..; NAME alone is the first */
     const char *dialect;          /* the language of its kernels (source.h) */
@@ -49,6 +51,14 @@ struct driver {
      * called instead. */
     bool (*submit)(struct driver_device *d, struct err *e);
     bool (*finish)(struct driver_device *d, struct err *e); /* waits for all commands */
+    /* The number of the list of commands that was issued since the last call of this function, if it was one list,
+     * which can be repeated; else 0. */
+    uint64_t (*list)(struct driver_device *d);
+    /* Adds the launches of a list that was submitted before, with the same arguments, behind the collected uploads.
+     * v: the memory that they may access.  *done: false if the list is not known any more, because other arguments were
+     * set or other lists took its place; then nothing was added.  NULL (both functions): lists cannot be repeated. */
+    bool (*repeat)(struct driver_device *d, uint64_t list, const struct memory_range *v, uint32_t n, bool *done,
+                   struct err *e);
     /* Measures the device's time for the commands between the two calls; the second waits for them.  NULL: the host's
      * clock is used. */
     bool (*time_begin)(struct driver_device *d, struct err *e);

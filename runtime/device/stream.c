@@ -78,9 +78,6 @@ static void close_device(struct driver_device *d, void (*last)(struct driver_dev
         for (int i = 0; i < HALVES; i++)
             if (d->half[i].done)
                 d->l->event_free(d->half[i].done);
-        for (int i = 0; i < TURNS; i++)
-            if (d->turn[i].done)
-                d->l->event_free(d->turn[i].done);
         const gpu_event others[] = {d->here, d->uploaded, d->timer[0], d->timer[1]};
         for (unsigned i = 0; i < sizeof others / sizeof *others; i++)
             if (others[i])
@@ -111,8 +108,6 @@ static bool make_stream(struct driver_device *d, struct err *e)
         r = r ? r : d->l->event_new(&d->flight[i].done, GPU_NO_TIMING);
     for (int i = 0; i < HALVES; i++)
         r = r ? r : d->l->event_new(&d->half[i].done, GPU_NO_TIMING);
-    for (int i = 0; i < TURNS; i++)
-        r = r ? r : d->l->event_new(&d->turn[i].done, GPU_NO_TIMING);
     d->l->leave(d);
     return stream_ok(d, r, "making a stream", e);
 }

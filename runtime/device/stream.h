@@ -77,12 +77,14 @@ struct captured {                 /* a sequence of kernels and its graph */
     gpu_node *node; uint32_t nnode;
     gpu_exec exec;
     uint64_t used;                /* driver_device.clock at the last launch */
+    uint64_t number;              /* driver_device.clock when its arguments were last set; for stream_repeat */
     bool running;                 /* it was launched since the last wait for the stream */
 };
 struct pinned { char *p; size_t bytes, used; };
 
-/* Pinned memory of a list of commands; in use until the event `done`.  Lists use the turns cyclically, so that one can
- * be collected while others run, and a step that runs again has the same addresses after few turns. */
+/* Pinned memory of a list of commands; in use until the event `done`, which is that of the list's flight.  Lists use
+ * the turns cyclically, so that one can be collected while others run.  There are fewer turns than flights, so the
+ * event is not recorded again before the turn comes back, unless other libraries or devices add many commands. */
 struct turn { struct pinned *chunk; uint32_t nchunk, cap; gpu_event done; bool busy; };
 
 /* Memory that commands may touch: these ranges of addresses, or all. */
@@ -118,6 +120,7 @@ struct driver_device {
     /* keys of the sequences that were launched kernel by kernel, the latest first */
     struct hash128 seen[SEEN]; uint32_t nseen;
     uint64_t clock;
+    uint64_t list; uint32_t issued; /* stream_list: of the last list; lists since it was called */
 };
 
 /* The maps of a view for the last addresses of its buffer. */
@@ -162,6 +165,7 @@ bool stream_depart(struct driver_device *d, struct err *e);  /* the collected co
 bool stream_clear(struct driver_device *d, const void *to, size_t bytes, struct err *e);
 bool stream_join(struct driver_device *d, struct err *e);    /* makes the stream wait for uploads */
 void stream_landed(struct driver_device *d);                 /* all commands of the stream have finished */
+void stream_landed_until(struct driver_device *d, gpu_event done); /* the lists up to the one with this event have */
 bool stream_in_use(struct driver_device *d, const void *address, size_t bytes);
 void stream_flights_free(struct driver_device *d);
 
@@ -176,16 +180,25 @@ bool stream_copy_peer(struct driver_device *to_device, void *to, struct driver_d
 bool stream_finish(struct driver_device *d, struct err *e);
 void stream_drop(struct driver_device *d);
 bool stream_submit(struct driver_device *d, struct err *e);
+/* The number of the graph that the only list of commands since the last call consists of, apart from copies from the
+ * host before it; else 0. */
+uint64_t stream_list(struct driver_device *d);
+bool stream_repeat(struct driver_device *d, uint64_t list, const struct memory_range *v, uint32_t n, bool *done,
+                   struct err *e);
 bool stream_enqueue(struct driver_device *d, void (*work)(void *ctx, void *stream), void *ctx, struct err *e);
 bool stream_ended(struct driver_device *d, bool *ended, struct err *e);
 bool stream_time_begin(struct driver_device *d, struct err *e);
 bool stream_time_end(struct driver_device *d, double *seconds, struct err *e);
 
 /* ---- stream_graph.c ---- */
-/* Launches a sequence of kernels, of n words from `word` on, as a graph, if there is one or one is made now.  *done: it
- * was launched. */
-bool stream_replay(struct driver_device *d, const uint64_t *word, uint32_t n, uint32_t kernels, bool *done,
+/* Launches a sequence of kernels, of n words from `word` on, as a graph, if there is one or one is made now.  *number:
+ * the graph's, which it has until other arguments are set; 0: it was not launched. */
+bool stream_replay(struct driver_device *d, const uint64_t *word, uint32_t n, uint32_t kernels, uint64_t *number,
                    struct err *e);
+/* Launches the graph with this number again, as it is. */
+bool stream_replay_number(struct driver_device *d, uint64_t number, struct err *e);
+/* The graph with this number, NULL: none has it any more. */
+struct captured *stream_graph_numbered(struct driver_device *d, uint64_t number);
 void stream_forget_graphs(struct driver_device *d);           /* called between enter and leave */
 void stream_graphs_ended(struct driver_device *d);            /* all commands of the stream have finished */
 
@@ -212,6 +225,7 @@ static inline void kernel_addresses(uint64_t *w, void *out[MOST_PARAMETERS])
                       .launch = stream_launch, .copy = stream_copy, .peer = stream_copy_peer, .upload = stream_upload, \
                       .download = stream_download, .submit = stream_submit, .finish = stream_finish, \
                       .drop = stream_drop, .stream = stream_handle, .resident = stream_resident, \
+                      .list = stream_list, .repeat = stream_repeat, \
                       .enqueue = stream_enqueue, .ended = stream_ended, \
                       .time_begin = stream_time_begin, .time_end = stream_time_end, .in_use = stream_in_use
 

@@ -3,13 +3,15 @@
  *   KERNEL | parameters << 8, function, blocks | threads and shared memory << 32, the parameters' words (stream.h)
  *   COPY, to, from, bytes         on the device
  *   UPLOAD, to, from, bytes       from pinned memory of the host
+ *   REPEAT, number                the graph with this number, as it is
  *
  * The data of a small upload is in pinned memory (struct turn) until the command has run. */
 #include "stream.h"
 #include "devices.h"
 #include <string.h>
 
-enum { KERNEL = 1, COPY, UPLOAD };
+enum { KERNEL = 1, COPY, UPLOAD, REPEAT };
+enum { COPY_WORDS = 4, REPEAT_WORDS = 2 };
 enum { SMALL = 64 << 10, CHUNK = 1 << 20, MOST_CHUNKS = 8, HALF = 4 << 20 };
 
 static uint64_t word_of(const void *p) { return (uint64_t)(uintptr_t)p; }
@@ -41,7 +43,7 @@ static uint64_t *stream_batch_note(struct driver_device *d, uint32_t words, stru
 
 static bool note_copy(struct driver_device *d, unsigned kind, void *to, const void *from, size_t bytes, struct err *e)
 {
-    uint64_t *w = stream_batch_note(d, 4, e);
+    uint64_t *w = stream_batch_note(d, COPY_WORDS, e);
     if (!w)
         return false;
     w[0] = kind;
@@ -109,6 +111,41 @@ bool stream_launch(struct driver_device *d, const struct launch *l, struct err *
     return true;
 }
 
+uint64_t stream_list(struct driver_device *d)
+{
+    uint64_t list = d->nword || d->issued != 1 ? 0 : d->list;
+    d->issued = 0;
+    return list;
+}
+
+/* Are all collected commands copies? */
+static bool only_copies(const struct driver_device *d)
+{
+    bool yes = true;
+    for (uint32_t i = 0; i < d->nword && yes; i += COPY_WORDS)
+        yes = d->word[i] == COPY || d->word[i] == UPLOAD;
+    return yes;
+}
+
+/* Launches in front of it could set other arguments in the graph, or take its place. */
+bool stream_repeat(struct driver_device *d, uint64_t list, const struct memory_range *v, uint32_t n, bool *done,
+                   struct err *e)
+{
+    *done = false;
+    if (d->lost)
+        return stream_batch_enter(d, e);
+    if (!list || !only_copies(d) || !stream_graph_numbered(d, list))
+        return true;
+    uint64_t *w = stream_batch_note(d, REPEAT_WORDS, e);
+    if (!w)
+        return false;
+    w[0] = REPEAT;
+    w[1] = list;
+    for (uint32_t i = 0; i < n; i++)
+        stream_touch(d, v[i].address, v[i].bytes);
+    return *done = true;
+}
+
 bool stream_copy(struct driver_device *d, void *to, const void *from, size_t bytes, struct err *e)
 {
     return d->lost ? stream_batch_enter(d, e) : !bytes || note_copy(d, COPY, to, from, bytes, e);
@@ -124,26 +161,47 @@ static gpu_result issue_kernel(struct driver_device *d, uint64_t *w)
                         parameter, NULL);
 }
 
+static bool issue_copy(struct driver_device *d, const uint64_t *w, struct err *e)
+{
+    gpu_result r = *w == COPY ? d->l->copy(address_of(w[1]), address_of(w[2]), w[3], d->stream)
+                              : d->l->upload(address_of(w[1]), address_of(w[2]), w[3], d->stream);
+    return stream_ok(d, r, "giving it work", e);
+}
+
+/* Issues the kernels from *at on as a graph or singly, and advances *at.  *number: the graph's, or 0. */
+static bool issue_kernels(struct driver_device *d, uint64_t **at, uint64_t *number, struct err *e)
+{
+    uint64_t *w = *at, *end = d->word + d->nword;
+    uint32_t kernels = 0;
+    for (; *at < end && (**at & 255) == KERNEL; kernels++)
+        *at += kernel_words(*at);
+    bool ok = stream_replay(d, w, (uint32_t)(*at - w), kernels, number, e);
+    for (; w < *at && ok && !*number; w += kernel_words(w))
+        ok = stream_ok(d, issue_kernel(d, w), "giving it work", e);
+    return ok;
+}
+
 /* Issues copies singly, and the kernels between two copies as a graph or singly. */
 static bool issue(struct driver_device *d, struct err *e)
 {
-    bool ok = true;
+    bool ok = true, repeatable = true; /* so far only uploads came before a graph */
+    uint64_t list = 0;
     for (uint64_t *w = d->word, *end = w + d->nword; w < end && ok;) {
-        uint64_t *behind = w;
-        uint32_t kernels = 0;
-        bool done = false;
-        for (; behind < end && (*behind & 255) == KERNEL; kernels++)
-            behind += kernel_words(behind);
-        if (kernels)
-            ok = stream_replay(d, w, (uint32_t)(behind - w), kernels, &done, e);
-        for (; w < behind && ok; w += kernel_words(w))
-            ok = done || stream_ok(d, issue_kernel(d, w), "giving it work", e);
-        if (w < end && ok) {
-            ok = stream_ok(d, *w == COPY ? d->l->copy(address_of(w[1]), address_of(w[2]), w[3], d->stream)
-                           : d->l->upload(address_of(w[1]), address_of(w[2]), w[3], d->stream), "giving it work", e);
-            w += 4;
+        repeatable &= !list && (*w == UPLOAD || *w == REPEAT || (*w & 255) == KERNEL);
+        if (*w == REPEAT) {
+            list = w[1];
+            ok = stream_replay_number(d, list, e);
+            w += REPEAT_WORDS;
+        } else if (*w == COPY || *w == UPLOAD) {
+            ok = issue_copy(d, w, e);
+            w += COPY_WORDS;
+        } else {
+            ok = issue_kernels(d, &w, &list, e);
+            repeatable &= list != 0;
         }
     }
+    d->list = ok && repeatable ? list : 0;
+    d->issued++;
     return ok;
 }
 
@@ -161,9 +219,9 @@ static bool stream_batch_begin(struct driver_device *d, struct err *e)
     bool ok = issue(d, e);
     d->nword = d->ncommand = 0;
     ok = stream_depart(d, e) && ok;
-    if (ok && uses_chunks(t)) {
-        ok = stream_ok(d, d->l->event_record(t->done, d->stream), "giving it work", e);
-        t->busy = true;
+    if (ok) {
+        t->done = d->flight[d->latest].done;
+        t->busy = uses_chunks(t);
         d->now = (d->now + 1) % TURNS;
     }
     return ok;
@@ -228,43 +286,62 @@ void stream_drop(struct driver_device *d)
 
 /* ---- the host's memory ---- */
 
-/* Pinned memory for data that the device reads when the list runs.  Called between enter and leave. */
+static size_t round_chunk(size_t bytes) { return (bytes + 63) & ~(size_t)63; }
+
+/* Pinned memory that the turn has already, for data that the device reads when the list runs.  NULL: it has none. */
+static char *chunk_have(struct driver_device *d, size_t bytes)
+{
+    struct turn *t = &d->turn[d->now];
+    for (uint32_t i = 0; i < t->nchunk && !t->busy; i++) {
+        struct pinned *c = &t->chunk[i];
+        if (round_chunk(bytes) > c->bytes - c->used)
+            continue;
+        char *p = c->p + c->used;
+        c->used += round_chunk(bytes);
+        return p;
+    }
+    return NULL;
+}
+
+/* The same where the turn has to be waited for, or needs more memory.  Called between enter and leave. */
 static char *chunk_room(struct driver_device *d, size_t bytes, struct err *e)
 {
     struct turn *t = &d->turn[d->now];
-    struct pinned *c = NULL;
-    bytes = (bytes + 63) & ~(size_t)63;
     if (t->busy && !stream_ok(d, d->l->event_finish(t->done), "working", e))
         return NULL;
-    if (t->busy)
+    if (t->busy) {
+        stream_landed_until(d, t->done);
         reset(t);
-    for (uint32_t i = 0; i < t->nchunk && !c; i++)
-        if (bytes <= t->chunk[i].bytes - t->chunk[i].used)
-            c = &t->chunk[i];
-    if (!c && t->nchunk == MOST_CHUNKS) {
+    }
+    char *p = chunk_have(d, bytes);
+    if (p)
+        return p;
+    if (t->nchunk == MOST_CHUNKS) {
         if (!wait(d, e))
             return NULL;
         return chunk_room(d, bytes, e);
     }
-    if (!c) {
-        if (!mem_reserve(&t->chunk, &t->cap, t->nchunk + 1, sizeof *t->chunk)) {
-            err_set(e, KL_ERR_MEMORY, "device %s: no memory for what it is to be given", d->name);
-            return NULL;
-        }
-        c = &t->chunk[t->nchunk];
-        *c = (struct pinned){.bytes = CHUNK};
-        if (!stream_ok(d, d->l->host_alloc((void **)&c->p, CHUNK, GPU_PORTABLE), "allocating pinned memory", e))
-            return NULL;
-        t->nchunk++;
+    if (!mem_reserve(&t->chunk, &t->cap, t->nchunk + 1, sizeof *t->chunk)) {
+        err_set(e, KL_ERR_MEMORY, "device %s: no memory for what it is to be given", d->name);
+        return NULL;
     }
-    char *p = c->p + c->used;
-    c->used += bytes;
-    return p;
+    struct pinned *c = &t->chunk[t->nchunk];
+    *c = (struct pinned){.bytes = CHUNK};
+    if (!stream_ok(d, d->l->host_alloc((void **)&c->p, CHUNK, GPU_PORTABLE), "allocating pinned memory", e))
+        return NULL;
+    t->nchunk++;
+    return chunk_have(d, bytes);
 }
 
 static bool upload_small(struct driver_device *d, void *to, const void *data, size_t bytes, struct err *e)
 {
-    char *p = chunk_room(d, bytes, e);
+    char *p = d->lost ? NULL : chunk_have(d, bytes);
+    if (!p) {
+        if (!stream_batch_enter(d, e))
+            return false;
+        p = chunk_room(d, bytes, e);
+        d->l->leave(d);
+    }
     if (!p)
         return false;
     memcpy(p, data, bytes);
@@ -316,9 +393,11 @@ bool stream_upload(struct driver_device *d, void *to, const void *data, size_t b
 {
     if (!bytes)
         return true;
+    if (bytes <= SMALL)
+        return upload_small(d, to, data, bytes, e);
     if (!stream_batch_enter(d, e))
         return false;
-    bool ok = bytes <= SMALL ? upload_small(d, to, data, bytes, e) : upload_large(d, to, data, bytes, e);
+    bool ok = upload_large(d, to, data, bytes, e);
     d->l->leave(d);
     return ok;
 }

@@ -48,7 +48,7 @@ static struct flight *flight_at(struct driver_device *d, unsigned before)
 bool stream_depart(struct driver_device *d, struct err *e)
 {
     struct flight *oldest = flight_at(d, FLIGHTS - 1), *next = flight_at(d, FLIGHTS - 2);
-    if (oldest->busy) {
+    if (oldest->busy && d->l->event_query(oldest->done)) {
         for (uint32_t i = 0; i < oldest->touched.n; i++)
             add(&next->touched, oldest->touched.v[i]);
         next->touched.all |= oldest->touched.all;
@@ -94,6 +94,16 @@ void stream_landed(struct driver_device *d)
     for (unsigned i = 0; i < FLIGHTS; i++) {
         d->flight[i].busy = false;
         clear(&d->flight[i].touched);
+    }
+}
+
+void stream_landed_until(struct driver_device *d, gpu_event done)
+{
+    bool ended = false;
+    for (unsigned i = 0; i < FLIGHTS; i++) {
+        struct flight *f = flight_at(d, i);
+        ended |= f->done == done;
+        f->busy &= !ended;
     }
 }
 

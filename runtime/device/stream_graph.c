@@ -133,6 +133,7 @@ static struct captured *capture(struct driver_device *d, struct hash128 key, con
         memcpy(c->word, word, n * sizeof *c->word);
         r = make_graph(d, c);
     }
+    c->number = ++d->clock;
     if (!r)
         return c;
     c->exec = NULL;
@@ -154,14 +155,36 @@ static gpu_result set_arguments(struct driver_device *d, struct captured *c, con
         memcpy(c->word + i, word + i, bytes);
         struct graph_kernel k = graph_kernel(c->word + i, parameter);
         r = d->l->node_set(c->exec, c->node[node], &k);
+        c->number = ++d->clock;
     }
     return r;
 }
 
-bool stream_replay(struct driver_device *d, const uint64_t *word, uint32_t n, uint32_t kernels, bool *done,
+struct captured *stream_graph_numbered(struct driver_device *d, uint64_t number)
+{
+    for (unsigned i = 0; i < CAPTURED; i++)
+        if (d->captured[i].exec && d->captured[i].number == number)
+            return &d->captured[i];
+    return NULL;
+}
+
+static bool launch_graph(struct driver_device *d, struct captured *c, struct err *e)
+{
+    c->used = ++d->clock;
+    c->running = true;
+    return stream_ok(d, d->l->exec_launch(c->exec, d->stream), "running a graph", e);
+}
+
+bool stream_replay_number(struct driver_device *d, uint64_t number, struct err *e)
+{
+    struct captured *c = stream_graph_numbered(d, number);
+    return c ? launch_graph(d, c, e) : err_set(e, KL_ERR_DEVICE, "device %s: a graph to be launched is gone", d->name);
+}
+
+bool stream_replay(struct driver_device *d, const uint64_t *word, uint32_t n, uint32_t kernels, uint64_t *number,
                    struct err *e)
 {
-    *done = false;
+    *number = 0;
     if (d->no_graphs || kernels < SHORTEST)
         return true;
     struct hash128 key = kernels_key(word, n);
@@ -176,7 +199,6 @@ bool stream_replay(struct driver_device *d, const uint64_t *word, uint32_t n, ui
         c = capture(d, key, word, n, kernels);
     if (!c)
         return true;
-    c->used = ++d->clock;
-    c->running = *done = true;
-    return stream_ok(d, d->l->exec_launch(c->exec, d->stream), "running a graph", e);
+    *number = c->number;
+    return launch_graph(d, c, e);
 }

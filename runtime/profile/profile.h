@@ -15,6 +15,9 @@ struct profile_row {                     /* a kernel of a program, all its copie
 enum profile_other { PROFILE_COPY = INT32_MAX - PROFILE_OTHERS, PROFILE_CUSTOM, PROFILE_INTERP };
 struct profile {
     double (*clock)(void);               /* seconds; read on the thread that executes */
+    /* The tuner's, per kernel of the program: on a device with a driver it is launched so many times between two
+     * events, and its time is divided by them.  NULL: once. */
+    const uint16_t *launches;
     struct profile_row *row;
     uint32_t n, cap;
 };

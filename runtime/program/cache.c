@@ -308,8 +308,10 @@ static void exec_clear(struct exec *x)
     program_free(x->program);
     variants_free(x->variants);
     mem_free(x->phases);
+    mem_free(atomic_load_explicit(&x->repeat, memory_order_relaxed));
     x->variants = NULL;
     x->phases = NULL;
+    atomic_store_explicit(&x->repeat, NULL, memory_order_relaxed);
     mem_free(x->fn);
     for (int d = 0; d < DEVICE_END; d++) {
         mem_free(x->on[d]);

@@ -20,6 +20,7 @@ struct run {
     bool elide;                   /* omit barriers that the plan marks as unnecessary */
     double (*clock)(void);
     struct profile_row *row;      /* its rows in this thread's profile, NULL without one */
+    const uint16_t *timed;        /* profile.launches */
     /* commands that another thread runs (command.signal): one for each signal of the program, and how many of them were
      * started and have ended */
     struct async_call *async;
@@ -58,6 +59,13 @@ void **exec_arguments(const struct frame *f, const struct command *c, unsigned w
 bool accelerators_prepare(struct run *r, struct err *e); /* allocates the memory that it needs */
 void accelerators_free(struct run *r);
 bool accelerators_begin(struct run *r, struct err *e);   /* locks the devices */
+/* Where the program's last run had this memory; NULL: not known.  What it has again need not be set again in the
+ * driver's list of launches. */
+const void *accelerators_last_output(const struct run *r, uint32_t i);
+const void *accelerators_last_arena(const struct run *r);
+/* Adds the launches of the program's last run once more if they are the same, so that the host need not go through the
+ * program's commands.  *done: it did. */
+bool accelerators_repeat(struct run *r, bool *done, struct err *e);
 /* submits the work, or drops it after a failure, and unlocks; returns ok, or false */
 bool accelerators_end(struct run *r, bool ok, struct err *e);
 bool accelerator_launch(const struct frame *f, struct err *e);

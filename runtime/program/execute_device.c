@@ -11,19 +11,6 @@
         for (int d = __builtin_ctzll(left), once = 1; once; once = 0)                                            \
             for (struct accelerator *a = accelerator_get(d); a; a = NULL)
 
-bool accelerators_prepare(struct run *r, struct err *e)
-{
-    if (!r->x->accelerated) return true;
-    const struct graph *g = r->x->captured; /* the symbols' values stand behind the slots */
-    size_t slots = (g->slot.n + (g->symbols ? g->symbols->n : 0)) * sizeof *r->slot;
-    EACH(r, d, a)
-    {
-        if (r->x->work_bytes && !(r->work[d] = buffer_new(d, (size_t)r->x->work_bytes, e))) return false;
-        if (slots && (!(r->slots[d] = buffer_new(d, slots, e)))) return false;
-    }
-    return true;
-}
-
 void accelerators_free(struct run *r)
 {
     for (int d = DEVICE_HOSTS; r->x->accelerated && d < DEVICE_END; d++) {
@@ -52,6 +39,129 @@ bool accelerators_begin(struct run *r, struct err *e)
     return ok;
 }
 
+/* ---- repeated runs ----
+ *
+ * A program whose commands are all kernels of one device, without symbols, launches the same kernels in each run.  If
+ * all of its memory is where it was in the run before, as that of a frozen step usually is, their arguments are the
+ * same, too.  Then the driver launches the list of the run before again. */
+
+struct repeat {
+    bool never;                   /* the program is no such program */
+    uint64_t list;                /* the driver's number of the last run's list; 0: it cannot be repeated */
+    uint64_t launches;
+    uint32_t n;
+    struct memory_range *memory;  /* that the last run used, in the order of run_memory; guarded by the device's lock */
+    _Atomic(const void *) address[]; /* the same addresses, for threads without the lock */
+};
+
+/* The memory of a run: inputs, states, results, the arena, scratch and slots. */
+static uint32_t run_memory_count(const struct run *r)
+{
+    const struct graph *g = r->x->program->g;
+    return g->input.n + g->state.n + g->nout + 3;
+}
+
+static struct memory_range run_memory(const struct run *r, int device, uint32_t i)
+{
+    const struct graph *g = r->x->program->g;
+    const struct buffer *const others[] = {r->memory[device], r->work[device], r->slots[device]}, *b;
+    if (i < g->input.n) b = r->input[i];
+    else if ((i -= g->input.n) < g->state.n) b = r->state[i];
+    else if ((i -= g->state.n) < g->nout) b = r->out[i];
+    else b = others[i - g->nout];
+    return b ? (struct memory_range){b->data, b->bytes} : (struct memory_range){0};
+}
+
+static size_t round16(size_t n) { return (n + 15) & ~(size_t)15; }
+
+static bool is_repeatable(const struct exec *x)
+{
+    const struct program *p = x->program;
+    bool one = p->devices && !(p->devices & (p->devices - 1)) && (p->devices & x->accelerated);
+    const struct driver *d = one ? driver_of(__builtin_ctzll(p->devices)) : NULL;
+    bool yes = d && d->repeat && !x->captured->symbols;
+    for (uint32_t i = 0; i < p->ncmd && yes; i++) yes = p->cmd[i].kind == CMD_KERNEL;
+    return yes;
+}
+
+/* The program's record for its only device.  NULL: it has none, or each command is measured or left out by itself. */
+static struct repeat *repeat_of(struct run *r)
+{
+    struct exec *x = (struct exec *)r->x;
+    if (!(x->accelerated & x->program->devices) || r->row || r->times || x->skip) return NULL;
+    struct repeat *last = atomic_load_explicit(&x->repeat, memory_order_relaxed);
+    uint32_t n = run_memory_count(r);
+    size_t head = round16(sizeof *last + n * sizeof *last->address);
+    if (!last && (last = mem_alloc(head + n * sizeof *last->memory))) {
+        last->memory = (struct memory_range *)(void *)((char *)last + head);
+        last->never = !is_repeatable(x);
+        last->n = n;
+        atomic_store_explicit(&x->repeat, last, memory_order_release);
+    }
+    return last && !last->never ? last : NULL;
+}
+
+/* The address of memory i, from the end of the list. */
+static const void *last_address(const struct run *r, uint32_t from_end)
+{
+    const struct repeat *last = atomic_load_explicit(&((struct exec *)r->x)->repeat, memory_order_acquire);
+    return last ? atomic_load_explicit(&last->address[last->n - from_end], memory_order_relaxed) : NULL;
+}
+
+enum { FROM_SLOTS = 1, FROM_WORK, FROM_ARENA };
+
+const void *accelerators_last_arena(const struct run *r) { return last_address(r, FROM_ARENA); }
+const void *accelerators_last_output(const struct run *r, uint32_t i)
+{
+    return last_address(r, FROM_ARENA + r->x->program->g->nout - i);
+}
+
+bool accelerators_prepare(struct run *r, struct err *e)
+{
+    if (!r->x->accelerated) return true;
+    const struct graph *g = r->x->captured; /* the symbols' values stand behind the slots */
+    size_t slots = (g->slot.n + (g->symbols ? g->symbols->n : 0)) * sizeof *r->slot;
+    EACH(r, d, a)
+    {
+        if (r->x->work_bytes &&
+            !(r->work[d] = buffer_new_at(d, (size_t)r->x->work_bytes, last_address(r, FROM_WORK), e))) return false;
+        if (slots && (!(r->slots[d] = buffer_new_at(d, slots, last_address(r, FROM_SLOTS), e)))) return false;
+    }
+    return true;
+}
+
+bool accelerators_repeat(struct run *r, bool *done, struct err *e)
+{
+    struct repeat *last = repeat_of(r);
+    if (!last) return true;
+    int device = __builtin_ctzll(r->x->program->devices);
+    struct accelerator *a = accelerator_get(device);
+    const struct driver *d = accelerator_driver(a);
+    bool same = last->list != 0;
+    for (uint32_t i = 0; i < last->n; i++) {
+        struct memory_range now = run_memory(r, device, i), *was = &last->memory[i];
+        same &= now.address == was->address;
+        *was = now;
+        atomic_store_explicit(&last->address[i], now.address, memory_order_relaxed);
+    }
+    if (same && d->repeat && !d->repeat(accelerator_device(a), last->list, last->memory, last->n, done, e))
+        return false;
+    if (*done) r->launches = last->launches;
+    else last->list = 0;
+    if (d->list) d->list(accelerator_device(a)); /* it counts from here on */
+    return true;
+}
+
+/* Called after the run's commands were submitted. */
+static void note_run(struct run *r)
+{
+    struct repeat *last = repeat_of(r);
+    if (!last) return;
+    struct accelerator *a = accelerator_get(__builtin_ctzll(r->x->program->devices));
+    last->list = accelerator_driver(a)->list ? accelerator_driver(a)->list(accelerator_device(a)) : 0;
+    last->launches = r->launches;
+}
+
 bool accelerators_end(struct run *r, bool ok, struct err *e)
 {
     EACH(r, d, a)
@@ -59,6 +169,7 @@ bool accelerators_end(struct run *r, bool ok, struct err *e)
         if (ok) ok = submit(a, e);
         else accelerator_driver(a)->drop(accelerator_device(a));
     }
+    if (ok) note_run(r);
     EACH(r, d, a) accelerator_unlock(a);
     return ok;
 }

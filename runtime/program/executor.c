@@ -100,6 +100,13 @@ static void call_kernel_interp(void *ctx, int64_t begin, int64_t end, unsigned w
     mem_free(workspace);
 }
 
+/* How often a timed command is executed. */
+static uint32_t times_of(const struct frame *f)
+{
+    bool kernel = f->cmd->kind == CMD_KERNEL && !device_is_host(f->cmd->device);
+    return kernel && f->r->timed && f->r->timed[f->cmd->kernel] ? f->r->timed[f->cmd->kernel] : 1;
+}
+
 /* Runs f->cmd and the following kernels that need no barrier; *n: their number. */
 static bool run_command_kernels(struct frame *f, uint32_t *n, struct err *e)
 {
@@ -109,7 +116,9 @@ static bool run_command_kernels(struct frame *f, uint32_t *n, struct err *e)
     if (!device_is_host(f->cmd->device)) {
         f->r->launches++;
         *n = 1;
-        return accelerator_launch(f, e);
+        bool ok = true;
+        for (uint32_t times = times_of(f); ok && times; times--) ok = accelerator_launch(f, e);
+        return ok;
     }
     if (f->r->x->interpreted >> f->cmd->device & 1) {
         struct kernel_call c = {f, e, false};
@@ -209,7 +218,7 @@ static void note_time(const struct frame *f, double start, double took)
     if (f->cmd->kind == CMD_CUSTOM) i = kernels + 1;
     if (f->cmd->kind == CMD_INTERP) i = kernels + 2;
     f->r->row[i].calls++;
-    f->r->row[i].seconds += took < 0 ? f->r->clock() - start : took;
+    f->r->row[i].seconds += (took < 0 ? f->r->clock() - start : took) / times_of(f);
 }
 
 /* Adds a command to the program's times and to the timeline.  took: on its device, or below 0. */
@@ -362,7 +371,8 @@ static bool make_outputs(const struct run *r, const bool *exclusive, struct err 
     for (uint32_t i = 0; i < g->nout; i++) {
         const struct output *o = &g->out[i];
         r->out[i] = is_in_place(r, exclusive, i) ? buffer_ref(r->state[o->state])
-                                                 : buffer_new(node_at(g, o->value)->device, output_bytes(r, i), e);
+                                                 : buffer_new_at(node_at(g, o->value)->device, output_bytes(r, i),
+                                                                 accelerators_last_output(r, i), e);
         if (!r->out[i]) return false;
     }
     return true;
@@ -442,8 +452,9 @@ static bool make_workspace(struct run *r, struct err *e)
     unsigned home = home_of(r);
     size_t arena, table, bytes = home_bytes(r, &arena, &table);
     for (unsigned d = 0; d < MAX_DEVICES; d++)
-        if (d != home && p->arena_bytes[d] && !(r->memory[d] = buffer_new((int)d, (size_t)p->arena_bytes[d],
-                                                                          e))) return false;
+        if (d != home && p->arena_bytes[d] && !(r->memory[d] = buffer_new_at((int)d, (size_t)p->arena_bytes[d],
+                                                                             accelerators_last_arena(r), e)))
+            return false;
     struct buffer *b = buffer_new((int)home, bytes, e);
     if (!b) return false;
     r->memory[home] = b;
@@ -454,6 +465,8 @@ static bool make_workspace(struct run *r, struct err *e)
         return err_set(e, KL_ERR_MEMORY, "out of memory running @%s", p->g->name);
     return true;
 }
+
+static bool make_memory(struct run *r, struct err *e) { return make_workspace(r, e) && accelerators_prepare(r, e); }
 
 static bool run_program(struct run *r, struct err *e)
 {
@@ -467,7 +480,8 @@ static bool run_program(struct run *r, struct err *e)
     for (unsigned d = 0; d < MAX_DEVICES; d++) arena[d] = r->memory[d] ? r->memory[d]->data : NULL;
     struct frame f = {.r = r, .p = p, .input = (const void *const *)r->table, .state = (const void *const *)state,
                       .out = out, .arena = arena};
-    bool ok = accelerators_begin(r, e) && run_commands(&f, e);
+    bool repeated = false;
+    bool ok = accelerators_begin(r, e) && accelerators_repeat(r, &repeated, e) && (repeated || run_commands(&f, e));
     ok = wait_async(r, p->signals, e) && ok; /* also after an error: they use the memory that is freed next */
     ok = accelerators_end(r, ok, e);
     atomic_fetch_add_explicit(&counters.launches, r->launches, memory_order_relaxed);
@@ -493,14 +507,17 @@ bool exec_run(const struct exec *x, struct buffer *const *input, struct buffer *
     if (profile && !(r.row = profile_rows(profile, x)))
         return err_set(e, KL_ERR_MEMORY, "no memory for the times of graph %s", x->program->g->name);
     r.clock = profile ? profile->clock : NULL;
+    r.timed = profile ? profile->launches : NULL;
     /* without memory the run is not timed */
     if (atomic_load_explicit(&timeline_is_on, memory_order_relaxed) && !x->variant) r.times = exec_times(x);
     /* Profiles and timelines measure each kernel separately. */
     r.elide = option_elide_barriers() && !profile && !r.times;
     int64_t place[MAX_PLACES];
     find_places(&r, place);
-    bool ok = within_limits(&r, state_exclusive, e) && make_outputs(&r, state_exclusive, e) && make_workspace(&r, e) &&
-              accelerators_prepare(&r, e) && run_program(&r, e);
+    /* First what only the run uses: it is where it was in the run before, also if results of that are still in use. */
+    bool first = x->accelerated != 0, ok = within_limits(&r, state_exclusive, e);
+    ok = ok && (!first || make_memory(&r, e)) && make_outputs(&r, state_exclusive, e) &&
+         (first || make_memory(&r, e)) && run_program(&r, e);
     for (unsigned d = 0; d < MAX_DEVICES; d++) buffer_unref(r.memory[d]);
     accelerators_free(&r);
     mem_free(r.async);

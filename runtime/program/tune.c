@@ -25,6 +25,10 @@ enum { MIN_PAIRS = 3, SURE_PAIRS = 7, MOST_PAIRS = 9, MOST_TRIED = 3 * MAX_CANDI
 #define SAMPLE_SECONDS 2e-3  /* a sample is as many runs as take this long, */
 enum { MOST_TIMES = 8 };     /*   at most this many */
 #define WARM_SECONDS 2e-2    /* if samples are shorter, one that is not counted comes first */
+/* On a device with a driver, a kernel is launched so often between two events that this takes about so long, but not
+ * more often than MOST_LAUNCHES: the first launch follows the event by what the host takes to issue it. */
+#define LAUNCHES_SECONDS 2e-4
+enum { MOST_LAUNCHES = 20 };
 enum { MOST_RUNS = 256 };    /* then states are reset, so that those which decay do not become subnormal */
 
 /* A kernel, or several groups' equal kernels. */
@@ -167,7 +171,18 @@ static bool sample(struct tuner *t, struct unit *u, struct variant *v, double *w
     return variant_run(v, &u->m, u->times, u->took, whole, t->e);
 }
 
-/* Determines which kernels are tuned and how many runs make a sample. */
+/* Sets how often kernels on devices with drivers are launched in one measured time.  *any: some are more than once. */
+static void choose_launches(struct unit *u, bool *any)
+{
+    for (uint32_t k = 0; k < u->n; k++) {
+        double times = u->v[k].seconds[0] > 0 ? LAUNCHES_SECONDS / u->v[k].seconds[0] : MOST_LAUNCHES;
+        if (device_is_host(u->v[k].device)) continue;
+        u->m.launches[k] = (uint16_t)(times < 1 ? 1 : times > MOST_LAUNCHES ? MOST_LAUNCHES : times);
+        *any |= u->m.launches[k] > 1;
+    }
+}
+
+/* Determines which kernels are tuned, how many runs make a sample, and how many launches a measured time. */
 static bool first_look(struct tuner *t, struct unit *u, struct variant *now)
 {
     enum { RUNS = 4 };
@@ -180,6 +195,11 @@ static bool first_look(struct tuner *t, struct unit *u, struct variant *now)
         least = i == 1 || whole < least ? whole : least;
         for (uint32_t k = 0; k < u->n; k++) u->v[k].seconds[0] += u->took[k] / (RUNS - 1);
     }
+    bool often = false;
+    choose_launches(u, &often);
+    double began = measure_now(), again;
+    if (often && !sample(t, u, now, &again)) return false;
+    u->sample = often ? measure_now() - began : u->sample;
     double times = least > 0 ? SAMPLE_SECONDS / least : MOST_TIMES;
     u->times = times < 1 ? 1 : times > MOST_TIMES ? MOST_TIMES : (int)times;
     u->sample *= u->times;

@@ -1,4 +1,5 @@
-/* Runs programs for the tuner, kernel by kernel on the clock.
+/* Runs programs for the tuner and measures each kernel: on a device with a driver by the device's events around its
+ * launches (driver.h), else by the host's clock.
  *
  * A program is run as a whole, or each kernel that is measured right behind the command before it, so that it finds in
  * the caches what that left there: its operands, or not.  Region ops and custom ops are left out, because their values
@@ -30,7 +31,8 @@ bool measured_open(struct measured *m, const struct graph *g, int device, struct
     m->out = mem_alloc((g->nout + 1) * sizeof *m->out);
     m->exclusive = mem_alloc((g->state.n + 1) * sizeof *m->exclusive);
     m->slot = mem_alloc((g->slot.n + 1) * sizeof *m->slot);
-    if (!m->input || !m->state || !m->out || !m->exclusive || !m->slot)
+    m->launches = mem_alloc((g->ngroup + 1) * sizeof *m->launches);
+    if (!m->launches || !m->input || !m->state || !m->out || !m->exclusive || !m->slot)
         return err_set(e, KL_ERR_MEMORY, "no memory to tune graph %s", g->name);
     for (uint32_t i = 0; i < g->state.n; i++) m->exclusive[i] = true;
     for (uint32_t i = 0; i < g->slot.n; i++) m->slot[i] = values_slot(g->slot.v[i].dtype);
@@ -58,6 +60,7 @@ void measured_close(struct measured *m)
     unref_all(m->out, m->g->nout);
     mem_free(m->exclusive);
     mem_free(m->slot);
+    mem_free(m->launches);
     *m = (struct measured){0};
 }
 
@@ -106,7 +109,9 @@ bool variant_make(struct variant *v, const struct measured *m, const uint32_t *o
     if (!(v->x = exec_variant(m->g, m->device, tuned, e))) return false;
     v->number = mem_alloc((v->x->program->nkernel + 1) * sizeof *v->number);
     v->skip = mem_alloc((v->x->program->ncmd + 1) * sizeof *v->skip);
-    if (!v->number || !v->skip) return err_set(e, KL_ERR_MEMORY, "no memory to tune graph %s", m->g->name);
+    v->launches = mem_alloc((v->x->program->nkernel + 1) * sizeof *v->launches);
+    if (!v->number || !v->skip || !v->launches)
+        return err_set(e, KL_ERR_MEMORY, "no memory to tune graph %s", m->g->name);
     v->x->skip = v->skip;
     variant_all(v);
     number_kernels(v);
@@ -118,6 +123,7 @@ void variant_free(struct variant *v)
     profile_free(&v->profile);
     mem_free(v->number);
     mem_free(v->skip);
+    mem_free(v->launches);
     exec_variant_free(v->x);
     *v = (struct variant){0};
 }
@@ -139,6 +145,9 @@ static bool run_once(struct variant *v, struct measured *m, struct err *e)
 bool variant_run(struct variant *v, struct measured *m, int times, double *took, double *whole, struct err *e)
 {
     bool ok = true;
+    for (uint32_t i = 0; i < v->x->program->nkernel; i++)
+        v->launches[i] = v->number[i] ? m->launches[v->number[i] - 1] : 1;
+    v->profile.launches = v->launches;
     profile_here(&v->profile);
     for (int i = 0; ok && i < times; i++) ok = run_once(v, m, e);
     profile_here(NULL);

@@ -11,6 +11,7 @@ struct measured {
     uint64_t *slot;
     bool *exclusive;
     double (*clock)(void);
+    uint16_t *launches;            /* per group's number, from 0: of its kernel in one measured time; 0: one */
 };
 bool measured_open(struct measured *m, const struct graph *g, int device, struct err *e); /* close in either case */
 bool measured_reset(struct measured *m, struct err *e); /* states get their first values again */
@@ -22,6 +23,7 @@ struct variant {
     struct profile profile;
     const uint32_t *of_group;
     uint32_t *number;              /* per kernel of the program: the tuner's number + 1, 0: none */
+    uint16_t *launches;            /* per kernel of the program: of measured */
     bool *skip;                    /* per command of the program */
     bool merged;                   /* a kernel is two of the tuner's: their times cannot be told from each other */
 };

@@ -26,6 +26,7 @@ static bool has_context(void) { return depth > 0 || hip_device >= 0; }
 
 static gpu_result begin(const char *field)
 {
+    state.calls.all++;
     if (state.lost)
         return state.lost;
     if (state.fail && !strcmp(state.fail, field) && state.fail_after-- == 0) {
@@ -112,11 +113,15 @@ static gpu_result fake_cuda_context_release(int device)
 {
     (void)device;
     state.live.contexts--;
+    state.calls.all++;
     return 0;
 }
 
+#define NOTE_CONTEXT() (state.calls.contexts++, state.calls.all++)
+
 static gpu_result fake_cuda_context_push(gpu_context c)
 {
+    NOTE_CONTEXT();
     if (!c || depth == sizeof current / sizeof *current)
         return INVALID_CONTEXT;
     current[depth++] = (int)(uintptr_t)c - 1;
@@ -125,6 +130,7 @@ static gpu_result fake_cuda_context_push(gpu_context c)
 
 static gpu_result fake_cuda_context_pop(gpu_context *c)
 {
+    NOTE_CONTEXT();
     if (!depth)
         return INVALID_CONTEXT;
     *c = (gpu_context)(uintptr_t)(current[--depth] + 1);
@@ -133,12 +139,14 @@ static gpu_result fake_cuda_context_pop(gpu_context *c)
 
 static gpu_result fake_hip_get_device(int *device)
 {
+    NOTE_CONTEXT();
     *device = hip_device;
     return 0;
 }
 
 static gpu_result fake_hip_set_device(int device)
 {
+    NOTE_CONTEXT();
     hip_device = device;
     return device >= 0 && device < DEVICES ? 0 : GPU_INVALID_DEVICE;
 }
@@ -243,10 +251,11 @@ struct list { struct work **v; uint32_t n, cap; };
 struct gpu_stream_of {
     struct list list;
     uint64_t done, given;         /* pieces of work, in all */
+    double ms;                    /* that all of it takes */
     uint32_t next;                /* in list */
     uint32_t calls;               /* pieces of work of other libraries that are not done */
 };
-struct gpu_event_of { gpu_stream stream; uint64_t at; bool timed; };
+struct gpu_event_of { gpu_stream stream; uint64_t at; double ms; bool timed; };
 struct gpu_node_of { uint32_t number; gpu_node next; };
 struct gpu_graph_of { struct list list; gpu_node node; };
 struct gpu_exec_of { struct list list; };
@@ -276,11 +285,16 @@ static void list_free(struct list *l)
     *l = (struct list){0};
 }
 
+static void give_own(gpu_stream s, struct work *w)
+{
+    list_add(&s->list, w);
+    s->given++;
+    s->ms += w->kind == WORK_LAUNCH && state.milliseconds ? state.milliseconds(w->blocks, w->threads) : 0.25;
+}
+
 static gpu_result give(gpu_stream s, struct work w)
 {
-    struct work *copy = work_copy(&w);
-    list_add(&s->list, copy);
-    s->given++;
+    give_own(s, work_copy(&w));
     return 0;
 }
 
@@ -497,8 +511,10 @@ static gpu_result fake_event_free(gpu_event v)
 static gpu_result fake_event_record(gpu_event v, gpu_stream s)
 {
     BEGIN(event_record);
+    state.calls.records++;
     v->stream = s;
     v->at = s->given;
+    v->ms = s->ms;
     return 0;
 }
 
@@ -517,13 +533,13 @@ static gpu_result fake_event_query(gpu_event v)
     return !v->stream || v->stream->done >= v->at ? 0 : NOT_READY;
 }
 
-/* Each piece of work of a stream takes a quarter of a millisecond. */
+/* Each piece of work of a stream takes a quarter of a millisecond, or what state.milliseconds says. */
 static gpu_result fake_event_elapsed(float *ms, gpu_event from, gpu_event to)
 {
     BEGIN(event_elapsed);
     if (!from->timed || !to->timed || !from->stream || from->stream != to->stream)
         return INVALID_HANDLE;
-    *ms = 0.25f * (float)(to->at - from->at);
+    *ms = (float)(to->ms - from->ms);
     return to->stream->done < to->at ? NOT_READY : 0;
 }
 
@@ -652,8 +668,7 @@ static gpu_result fake_launch(gpu_function f, unsigned grid_x, unsigned grid_y, 
         return INVALID_VALUE;
     state.calls.launches++;
     state.calls.dynamic += shared > ALWAYS_SHARED;
-    list_add(&s->list, launch_work(f, grid_x, block_x, parameter));
-    s->given++;
+    give_own(s, launch_work(f, grid_x, block_x, parameter));
     return 0;
 }
 
@@ -691,38 +706,25 @@ static gpu_result node_set(gpu_exec x, gpu_node node, struct work *w)
     return 0;
 }
 
-static gpu_result fake_cuda_node_add(gpu_node *node, gpu_graph g, const gpu_node *before, size_t nbefore,
-                                     gpu_cuda_node p)
-{
-    if (!may_share(p->function, p->shared))
-        return INVALID_VALUE;
-    return node_add(node, g, before, nbefore, launch_work(p->function, p->grid[0], p->block[0], p->parameter));
-}
-
-static gpu_result fake_hip_node_add(gpu_node *node, gpu_graph g, const gpu_node *before, size_t nbefore,
-                                    gpu_hip_node p)
-{
-    if (!may_share(p->function, p->shared))
-        return INVALID_VALUE;
-    return node_add(node, g, before, nbefore, launch_work(p->function, p->grid[0], p->block[0], p->parameter));
-}
-
-static gpu_result fake_cuda_node_set(gpu_exec x, gpu_node node, gpu_cuda_node p)
-{
-    if (!may_share(p->function, p->shared))
-        return INVALID_VALUE;
-    return node_set(x, node, launch_work(p->function, p->grid[0], p->block[0], p->parameter));
-}
-
-static gpu_result fake_hip_node_set(gpu_exec x, gpu_node node, gpu_hip_node p)
-{
-    if (!may_share(p->function, p->shared))
-        return INVALID_VALUE;
-    return node_set(x, node, launch_work(p->function, p->grid[0], p->block[0], p->parameter));
-}
+/* The parameters of both libraries differ in layout only. */
+#define NODE_FUNCTIONS(library)                                                                                      \
+    static gpu_result fake_##library##_node_add(gpu_node *node, gpu_graph g, const gpu_node *before, size_t nbefore, \
+                                                gpu_##library##_node p)                                              \
+    {                                                                                                                \
+        return !may_share(p->function, p->shared) ? INVALID_VALUE                                                    \
+            : node_add(node, g, before, nbefore, launch_work(p->function, p->grid[0], p->block[0], p->parameter));   \
+    }                                                                                                                \
+    static gpu_result fake_##library##_node_set(gpu_exec x, gpu_node node, gpu_##library##_node p)                   \
+    {                                                                                                                \
+        return !may_share(p->function, p->shared) ? INVALID_VALUE                                                    \
+            : node_set(x, node, launch_work(p->function, p->grid[0], p->block[0], p->parameter));                    \
+    }
+NODE_FUNCTIONS(cuda)
+NODE_FUNCTIONS(hip)
 
 static gpu_result fake_graph_free(gpu_graph g)
 {
+    state.calls.all++;
     list_free(&g->list);
     for (gpu_node n = g->node, next; n; n = next) {
         next = n->next;
@@ -750,15 +752,14 @@ static gpu_result fake_exec_launch(gpu_exec x, gpu_stream s)
 {
     BEGIN(exec_launch);
     state.calls.replays++;
-    for (uint32_t i = 0; i < x->list.n; i++) {
-        list_add(&s->list, work_copy(x->list.v[i]));
-        s->given++;
-    }
+    for (uint32_t i = 0; i < x->list.n; i++)
+        give_own(s, work_copy(x->list.v[i]));
     return 0;
 }
 
 static gpu_result fake_exec_free(gpu_exec x)
 {
+    state.calls.all++;
     list_free(&x->list);
     free(x);
     state.live.execs--;

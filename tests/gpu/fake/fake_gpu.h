@@ -13,16 +13,19 @@
 struct fake_gpu {
     struct { uint64_t memory, pinned, streams, events, modules, graphs, execs, contexts, bytes; } live;
     struct { uint64_t launches, copies, uploads, downloads, peer_copies, captures, replays, waits, compiles, peers,
-             sets, dynamic, ran, maps, mapped; } calls; /* dynamic: launches with more shared memory than a block
+             sets, dynamic, ran, maps, mapped, records, contexts, all; } calls; /*
+                                           * dynamic: launches with more shared memory than a block
                                            * always has; ran: launches that were executed;
                                            * maps: tensor maps that were made, mapped: arguments
-                                           * that are one */
+                                           * that are one; records: of events; contexts: made or no
+                                           * longer current; all: calls of any function */
     size_t most_bytes;            /* of a device: beyond them it is full */
     /* The call of this field of stream.def that follows so many others gives `result`; once, or for good where a device
      * is lost by it.  NULL: none. */
     const char *fail;
     uint64_t fail_after;
     int result;
+    double (*milliseconds)(unsigned blocks, unsigned threads); /* that a launch takes; NULL: 0.25, as other work */
     int lost;                     /* what every call gives; 0: nothing is lost */
 };
 struct fake_gpu *fake_gpu(void);  /* exported: dlsym */
