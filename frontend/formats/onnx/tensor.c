@@ -19,19 +19,19 @@ bool message_set(struct message *why, kl_status code, const char *fmt, ...)
 
 /* ---- arrays ---- */
 
+/* Also of an empty tensor the product of the other lengths must fit: strides are such products. */
 static bool count_elements(int rank, const int64_t *dims, int64_t *count)
 {
-    *count = 1;
-    bool empty = false, over = false;
+    int64_t product = 1;
+    bool empty = false;
     for (int i = 0; i < rank; i++) {
-        if (dims[i] < 0)
+        if (dims[i] < 0 || __builtin_mul_overflow(product, dims[i] ? dims[i] : 1, &product) ||
+            product >= INT64_MAX / 16)
             return false;
         empty |= dims[i] == 0;
-        over |= __builtin_mul_overflow(*count, dims[i], count);
     }
-    if (empty)
-        *count = 0;
-    return empty || (!over && *count < INT64_MAX / 16);
+    *count = empty ? 0 : product;
+    return true;
 }
 
 /* Makes an array without memory for its elements. */
