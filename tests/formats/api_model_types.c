@@ -13,16 +13,6 @@ static void attr(struct pb *all, struct pb one)
     pb_bytes(all, one.data, one.n);
     free(one.data);
 }
-static struct pb attr_ints(const char *name, int n, const int64_t *v)
-{
-    struct pb a = {0}, all = {0};
-    pb_text(&a, 1, name);
-    for (int i = 0; i < n; i++)
-        pb_int(&a, 8, v[i]);
-    pb_int(&a, 20, 7);
-    pb_message(&all, 5, &a);
-    return all;
-}
 static void input_of(struct pb *g, const char *name, int type, int rank, const int64_t *dims)
 {
     onnx_io(g, 11, name, type, rank, dims);
@@ -169,10 +159,10 @@ static void columns_to_image(void)
                 if (h >= 0 && h < H && w >= 0 && w < W)
                     want[(c * H + h) * W + w] += (double)x[(c * KH * KW + k) * OH * OW + o];
             }
-    struct pb g = {0}, a = attr_ints("strides", 2, stride);
+    struct pb g = {0}, a = onnx_attr_list("strides", 2, stride);
     kl_tensor y, in = f32(3, (int64_t[]){1, C * KH * KW, OH * OW}, x);
-    attr(&a, attr_ints("dilations", 2, dilation));
-    attr(&a, attr_ints("pads", 4, pads));
+    attr(&a, onnx_attr_list("dilations", 2, dilation));
+    attr(&a, onnx_attr_list("pads", 4, pads));
     onnx_node(&g, "Col2Im", "x image block", "y", a);
     pb_text(&g, 2, "columns");
     onnx_initializer(&g, "image", INT64, 1, (int64_t[]){2}, image, sizeof image);
@@ -197,8 +187,8 @@ static void deformed(void)
         offset[i] = i / (H * W) % 2 ? 0 : 1;
     for (int i = 0; i < 9 * H * W; i++)
         mask[i] = 0.5f;
-    struct pb g = {0}, a = attr_ints("pads", 4, (int64_t[]){1, 1, 1, 1});
-    struct pb b = attr_ints("pads", 4, (int64_t[]){0, 1, 2, 1});
+    struct pb g = {0}, a = onnx_attr_list("pads", 4, (int64_t[]){1, 1, 1, 1});
+    struct pb b = onnx_attr_list("pads", 4, (int64_t[]){0, 1, 2, 1});
     onnx_node(&g, "DeformConv", "x w offset - mask", "y", a);
     onnx_node(&g, "Conv", "x w", "z", b); /* the padding moved by a row */
     pb_text(&g, 2, "deformed");
@@ -229,7 +219,7 @@ static void others(void)
     kl_tensor y[3], in = f32(4, (int64_t[]){1, 1, 3, 4}, image);
     onnx_node(&g, "AffineGrid", "theta size", "grid", onnx_none());
     onnx_node(&g, "GridSample", "x grid", "y", onnx_none());
-    onnx_node(&g, "CenterCropPad", "x lengths", "c", attr_ints("axes", 2, (int64_t[]){2, -1}));
+    onnx_node(&g, "CenterCropPad", "x lengths", "c", onnx_attr_list("axes", 2, (int64_t[]){2, -1}));
     onnx_node(&g, "Det", "m", "d", onnx_none());
     pb_text(&g, 2, "others");
     onnx_initializer(&g, "theta", FLOAT, 3, (int64_t[]){1, 2, 3}, theta, sizeof theta);
@@ -253,9 +243,9 @@ static void others(void)
 static void edges(void)
 {
     static const float x[4] = {1, 2, 3, 4}, vectors[4] = {3, 0, 4, 0}, spectrum[6] = {10, 0, -2, 2, -2, 0};
-    struct pb g = {0}, a = attr_ints("pads", 2, (int64_t[]){1, 1}), b = onnx_attr_i("inverse", 1);
-    attr(&a, attr_ints("kernel_shape", 1, (int64_t[]){3}));
-    attr(&a, attr_ints("strides", 1, (int64_t[]){2}));
+    struct pb g = {0}, a = onnx_attr_list("pads", 2, (int64_t[]){1, 1}), b = onnx_attr_i("inverse", 1);
+    attr(&a, onnx_attr_list("kernel_shape", 1, (int64_t[]){3}));
+    attr(&a, onnx_attr_list("strides", 1, (int64_t[]){2}));
     attr(&a, onnx_attr_i("ceil_mode", 1));
     attr(&a, onnx_attr_i("count_include_pad", 1));
     attr(&b, onnx_attr_i("onesided", 1));
