@@ -30,7 +30,9 @@
     "\"r\"(there ? " BYTES " : 0)\n" \
     "                 : \"memory\");\n}\n"
 
-/* CUDA's shuffles name the lanes that take part: here all of the block's.  Kernels with tiles are compiled so that a
+/* store_16: NVRTC was seen to take packs apart that kernels of many phases store to workspaces.
+ *
+ * CUDA's shuffles name the lanes that take part: here all of the block's.  Kernels with tiles are compiled so that a
  * multiprocessor runs 512 threads, so each thread has up to 128 registers. */
 #define CUDA_PRELUDE \
     C_TYPES BF16 \
@@ -48,7 +50,10 @@
     CUDA_COPY("4", "ca") CUDA_COPY("8", "ca") CUDA_COPY("16", "cg") \
     "FUNCTION void copies_commit()\n{\n    asm volatile(\"cp.async.commit_group;\" ::: \"memory\");\n}\n" \
     "template <int left> FUNCTION void copies_wait()\n{\n" \
-    "    asm volatile(\"cp.async.wait_group %0;\" :: \"n\"(left) : \"memory\");\n}\n"
+    "    asm volatile(\"cp.async.wait_group %0;\" :: \"n\"(left) : \"memory\");\n}\n" \
+    "template <class P> FUNCTION void store_16(void *to, P p)\n{\n    const word *from = (const word *)&p;\n" \
+    "    asm volatile(\"st.global.v4.b32 [%0], {%1, %2, %3, %4};\" :: \"l\"(__cvta_generic_to_global(to)), " \
+    "\"r\"(from[0]), \"r\"(from[1]),\n                 \"r\"(from[2]), \"r\"(from[3]) : \"memory\");\n}\n"
 
 /* Copies are loads, and stores at the next wait. */
 #define HIP_PRELUDE \
@@ -58,6 +63,7 @@
     "typedef u32 __attribute__((vector_size(16), may_alias)) vector_16;\n" \
     "#define load_vector(n, p, there) ((there) ? *(const vector_##n *)(p) : vector_##n{})\n" \
     "#define store_vector(n, p, x) (*(vector_##n *)(p) = (x))\n" \
+    "template <class P> FUNCTION void store_16(void *to, P p) { *(P *)to = p; }\n" \
     "FUNCTION f32 f32_of_f16(f16 h) { return f32(__builtin_bit_cast(_Float16, h)); }\n" \
     "FUNCTION f16 f16_of_f32(f32 x) { return __builtin_bit_cast(f16, _Float16(x)); }\n" \
     "#define lane_below(x, h, w) __shfl_down(x, h, w)\n#define lane_across(x, h, w) __shfl_xor(x, h, w)\n" \

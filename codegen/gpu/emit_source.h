@@ -148,6 +148,7 @@ bool source_fits(const struct emitter *m, val v); /* v is narrow, or an i64 cons
 enum { LINEAR_TERMS = 12 };
 struct linear { unsigned n; val term[LINEAR_TERMS]; int64_t by[LINEAR_TERMS], constant; };
 bool source_linear(const struct kernel *k, val index, struct linear *out);
+bool source_linear_multiple(const struct linear *l, int64_t n);     /* whatever its terms are, is it a multiple of n? */
 /* Is b - a a constant?  It is stored in *by. */
 bool source_linear_apart(const struct linear *a, const struct linear *b, int64_t *by);
 /* Sets pack and near; called after source_order.  Returns false if it is out of memory. */

@@ -312,6 +312,22 @@ static bool multiplies(const struct emitter *m, val loop)
     return m->k->inst[v].op == L_MMA;
 }
 
+/* Does an address in the loop depend on a value that the loop carries, as in a binary search?  Its loads wait for each
+ * other, and unrolled iterations gain nothing. */
+static bool searches(const struct emitter *m, val loop)
+{
+    const struct linst *n = m->k->inst;
+    uint8_t *carried = n[loop + 1].op == L_CARRY ? mem_alloc(m->k->ninst) : NULL;
+    bool found = false, own = true;
+    for (val v = loop + 1; carried && !found && !(n[v].op == L_END && n[v].a == loop); v++) {
+        own &= n[v].op == L_CARRY;
+        carried[v] = own || carried[n[v].a] || carried[n[v].b] || carried[n[v].c] || carried[n[v].d];
+        found = n[v].op == L_LOAD && carried[n[v].a];
+    }
+    mem_free(carried);
+    return found;
+}
+
 /* Carried values are variables that are all set at the end of an iteration. */
 static void open_loop(struct emitter *m, val v)
 {
@@ -343,10 +359,11 @@ static void open_loop(struct emitter *m, val v)
     for (val c = v + 1; c < m->k->ninst && m->k->inst[c].op == L_CARRY; c++)
         each_element(m, c, declare_carry);
     source_line(m);
-    if (i->kind == LOOP_UNROLLED && !m->d->table) {
-        text_put(m->t, "#pragma unroll 4\n");
+    if (i->kind == LOOP_UNROLLED && !m->d->table) { /* a product's whole step: with 4, NVRTC was seen to spill */
+        text_put(m->t, "#pragma unroll 8\n");
         source_line(m);
-    } else if (i->kind == LOOP_SERIAL && m->unit && multiplies(m, v)) { /* a step is long, and has barriers */
+    } else if (i->kind == LOOP_SERIAL && !m->d->table &&
+               ((m->unit && multiplies(m, v)) /* a step is long, and has barriers */ || searches(m, v))) {
         text_put(m->t, "#pragma unroll 1\n");
         source_line(m);
     }
@@ -379,8 +396,10 @@ static void close_nest(struct emitter *m, val end)
             each_element(m, n, one ? set_carry : set_kept);
     /* the threads' next block uses the same shared memory */
     if (head->op == L_LOOP && head->kind == LOOP_BLOCK && m->shares) {
-        source_line(m);
-        text_put(m->t, "%s\n", m->d->barrier);
+        if (kernel_shares(m->k, m->k->inst[end].a, end)) {
+            source_line(m);
+            text_put(m->t, "%s\n", m->d->barrier);
+        }
         source_end_phases(m);
     }
     m->depth--;

@@ -76,7 +76,7 @@ bool source_linear_apart(const struct linear *a, const struct linear *b, int64_t
     return a->n == b->n && !__builtin_sub_overflow(b->constant, a->constant, by);
 }
 
-static bool is_multiple(const struct linear *l, int64_t n)
+bool source_linear_multiple(const struct linear *l, int64_t n)
 {
     bool ok = l->constant % n == 0;
     for (unsigned t = 0; t < l->n; t++)
@@ -93,14 +93,16 @@ struct access { val at; struct linear index; };
 
 struct region { struct emitter *m; struct access *v; uint32_t n; };
 
-/* Is it a load of one element from an input or shared memory, or a store of one element to memory that other threads
- * can see? */
+/* Is it a load of one element from an input, a workspace or shared memory, or a store of one element to memory that
+ * other threads can see? */
 static bool can_pack(const struct emitter *m, val v)
 {
     const struct linst *i = &m->k->inst[v];
     unsigned role = m->k->buf[i->imm].role;
-    bool load = i->op == L_LOAD && (role == BUF_IN || role == BUF_SHARED) && !i->cols && load_elements(m->k, i) == 1 &&
-                !m->k->buf[i->imm].panel_rows;
+    if (role == BUF_SHARED && m->d->table) /* GLSL has no addresses in shared memory */
+        return false;
+    bool load = i->op == L_LOAD && (role == BUF_IN || role == BUF_WORKSPACE || role == BUF_SHARED) && !i->cols &&
+                load_elements(m->k, i) == 1 && !m->k->buf[i->imm].panel_rows;
     bool store = i->op == L_STORE && !m->k->inst[i->b].cols && !m->info.local[i->imm] &&
                  (m->own_threads || (m->affine[i->a] && m->stride[i->a])); /* no two lanes store the same element */
     return (load || store) && (m->own_threads || m->k->inst[i->a].varying);
@@ -129,7 +131,7 @@ static bool make_pack(struct region *r, uint32_t first, unsigned count)
     const struct linst *n = m->k->inst, *i = &n[r->v[first].at];
     uint32_t member[MOST_BYTES] = {first};
     unsigned found = 1;
-    if (!is_multiple(&r->v[first].index, count))
+    if (!source_linear_multiple(&r->v[first].index, count))
         return false;
     for (uint32_t x = first + 1; x < r->n && x < first + AHEAD && found < count; x++) {
         const struct linst *o = &n[r->v[x].at];

@@ -60,10 +60,41 @@ static void put_near(struct emitter *m, val v)
     text_put(m->t, "(b%u + %s)[%" PRId32 "]", (unsigned)m->k->inst[v].imm, a, m->near[v].by);
 }
 
+/* Loads a row or column of a tile whose elements are adjacent in shared memory, in accesses of 16 bytes: the access is
+ * emitted where its first element is.  Returns false if the tile is not one.  (NVRTC joins such loads in some kernels
+ * and not in others.) */
+static bool load_part(struct emitter *m, val v)
+{
+    enum { ACCESS = 16 };
+    const struct linst *i = &m->k->inst[v], *stride = &m->k->inst[i->d];
+    const struct lbuf *b = &m->k->buf[i->imm];
+    unsigned each = ACCESS / (unsigned)dtype_size(b->dtype), length = i->rows * i->cols, e = m->row + m->col;
+    bool adjacent = (i->kind == TILE_ROWS ? i->rows : i->cols) == 1 || (stride->op == L_CONST && stride->imm == 1);
+    struct linear at;
+    if (!i->cols || (i->rows > 1 && i->cols > 1) || !adjacent || i->b || b->role != BUF_SHARED || b->panel_rows ||
+        m->d->table || !m->d->packs || each == 1 || length % each || i->dtype == KL_BOOL ||
+        !source_linear(m->k, i->a, &at) || !source_linear_multiple(&at, each))
+        return false;
+    if (e % each == 0) {
+        char place[3 * MAX_OPERAND];
+        bool fits = source_memory_place(m, i, true, place);
+        source_line(m);
+        text_put(m->t, "const pack<%s, %u> p%u_%u = *(const pack<%s, %u> *)&", source_memory_type(b->dtype), each, v,
+                 e / each, source_memory_type(b->dtype), each);
+        source_memory_element(m, (uint32_t)i->imm, place, fits);
+        text_put(m->t, ";\n");
+    }
+    source_declare(m, v);
+    text_put(m->t, "p%u_%u.v[%u];\n", v, e / each, e % each);
+    return true;
+}
+
 void source_load(struct emitter *m, val v)
 {
     const struct linst *i = &m->k->inst[v];
     char p[MAX_OPERAND], at[3 * MAX_OPERAND];
+    if (load_part(m, v))
+        return;
     if (m->pack[v].count) {
         source_load_pack(m, v);
         return;

@@ -180,8 +180,10 @@ void source_store_pack(struct emitter *m, val v)
     const struct kernel *k = m->k;
     const struct pack *p = &m->pack[v];
     const char *type = source_memory_type(k->buf[k->inst[v].imm].dtype);
+    bool whole = k->buf[k->inst[v].imm].role == BUF_WORKSPACE && pack_bytes(m, v) == LARGEST && !m->d->table;
     char x[MAX_OPERAND];
     unsigned next = 0;
+    text_put(m->t, whole ? "store_16(&" : "");
     put_address(m, p->first, "");
     if (m->d->table) {
         text_put(m->t, " = ");
@@ -189,10 +191,10 @@ void source_store_pack(struct emitter *m, val v)
         text_put(m->t, ";\n");
         return;
     }
-    text_put(m->t, " = pack<%s, %u>{{", type, p->count);
+    text_put(m->t, whole ? ", pack<%s, %u>{{" : " = pack<%s, %u>{{", type, p->count);
     for (val u = p->first; u <= v; u++)
         if (m->pack[u].count && m->pack[u].first == p->first)
             text_put(m->t, k->inst[k->inst[u].b].dtype == KL_BOOL ? "%su8(%s)" : "%s%s", next++ ? ", " : "",
                      source_operand(m, k->inst[u].b, x));
-    text_put(m->t, "}};\n");
+    text_put(m->t, whole ? "}});\n" : "}};\n");
 }

@@ -662,6 +662,20 @@ bool kernel_phase(const struct kernel *k, struct phase *p)
     return true;
 }
 
+bool kernel_shares(const struct kernel *k, val first, val end)
+{
+    bool shares = false;
+    for (uint32_t b = 0; b < k->nbuf; b++)
+        shares |= k->buf[b].role == BUF_PHASES;
+    for (val v = first; v < end && !shares; v++) {
+        const struct linst *i = &k->inst[v];
+        bool access = i->op == L_LOAD || i->op == L_STORE || i->op == L_ATOMIC;
+        unsigned role = access ? k->buf[i->imm].role : BUF_IN;
+        shares = role == BUF_SHARED || role == BUF_SCRATCH || i->op == L_COPY;
+    }
+    return shares;
+}
+
 int64_t kernel_extent(const struct kernel *k)
 {
     struct phase p = {0};

@@ -378,6 +378,9 @@ int64_t kernel_extent(const struct kernel *k);      /* the value that k->extent 
 struct phase { val first, end; int64_t base, extent; }; /* instructions [first, end); base: its first iteration */
 /* the next phase; *p starts as zeroes; false: there are no more */
 bool kernel_phase(const struct kernel *k, struct phase *p);
+/* May instructions [first, end) access a GPU's shared memory?  Barriers of a block (BUF_PHASES) are in it in all
+ * phases. */
+bool kernel_shares(const struct kernel *k, val first, val end);
 const char *kernel_needs_gpu(const struct kernel *k);   /* the first feature that needs a GPU; NULL: none */
 bool kernel_has_blocks(const struct kernel *k);         /* does it have a grid loop, whose threads run independently? */
 /* ---- kernel_verify_tile.c, kernel_verify_threads.c: rules of one instruction ---- */

@@ -20,6 +20,7 @@ struct launch {
     void *slots;                  /* address of the slots' bits */
     int64_t begin, end;           /* iterations */
     uint32_t blocks;
+    bool shares;                  /* the iterations access shared memory; else a block needs none of its own */
 };
 
 struct memory_range { const void *address; size_t bytes; };

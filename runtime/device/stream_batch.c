@@ -94,7 +94,7 @@ bool stream_launch(struct driver_device *d, const struct launch *l, struct err *
     }
     *w++ = KERNEL | (uint64_t)(l->n + 3) << 8 | (uint64_t)maps << 32;
     *w++ = (uint64_t)(uintptr_t)l->kernel->function;
-    *w++ = l->blocks | (l->kernel->threads | (uint64_t)l->kernel->shared << THREAD_BITS) << 32;
+    *w++ = l->blocks | (l->kernel->threads | (uint64_t)(l->shares ? l->kernel->shared : 0) << THREAD_BITS) << 32;
     w += maps * MAP_WORDS;
     for (uint32_t i = 0; i < l->n; i++) {
         *w++ = word_of(l->buffer[i]);

@@ -229,7 +229,8 @@ static bool find_phases(struct exec *x)
         const struct kernel *k = p->kernel[i];
         x->phases[i].v = next;
         for (phase = (struct phase){0}; kernel_phase(k, &phase); x->phases[i].n++)
-            *next++ = (struct launch_phase){phase.base, phase.extent, p->stand_ins.n ? kernel_active(k, &phase) : 0};
+            *next++ = (struct launch_phase){phase.base, phase.extent, p->stand_ins.n ? kernel_active(k, &phase) : 0,
+                                            kernel_shares(k, phase.first, phase.end)};
     }
     return true;
 }

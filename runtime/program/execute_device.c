@@ -184,7 +184,8 @@ static bool launch(const struct frame *f, struct accelerator *a, const struct la
     const struct command *c = f->cmd;
     void **buf = exec_arguments(f, c, 0);
     struct launch l = {.kernel = code->kernel, .buffer = buf, .begin = p->base, .end = p->base + extent,
-                       .blocks = accelerator_blocks(code, extent > 0 ? extent : 1), .use = code->use};
+                       .blocks = accelerator_blocks(code, extent > 0 ? extent : 1), .use = code->use,
+                       .shares = p->shares};
     const char *work = f->r->work[c->device] ? f->r->work[c->device]->data : NULL;
     if (f->r->slots[c->device]) l.slots = f->r->slots[c->device]->data;
     for (uint32_t b = 0; b < c->narg; b++) { /* skips buffers that are no arguments */

@@ -10,6 +10,7 @@
 struct launch_phase {
     int64_t base, extent;                /* struct phase */
     val active;                          /* kernel_active; 0: all iterations do something */
+    bool shares;                         /* kernel_shares */
 };
 struct launch_phases { uint32_t n; const struct launch_phase *v; };
 struct exec {                            /* immutable once made, except the atomic fields; shared by threads */

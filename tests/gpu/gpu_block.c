@@ -286,6 +286,7 @@ void gpu_shim_text(FILE *f, const char *text)
         {"asm volatile(\"cp.async.ca.shared.global [%0], [%1], 4,", "emulated_copy(to, from, 4, there);\n"},
         {"asm volatile(\"cp.async.ca.shared.global [%0], [%1], 8,", "emulated_copy(to, from, 8, there);\n"},
         {"asm volatile(\"cp.async.cg.shared.global [%0], [%1], 16,", "emulated_copy(to, from, 16, there);\n"},
+        {"asm volatile(\"st.global.v4.b32", "__builtin_memcpy(to, from, 16);\n"},
         {"asm volatile(\"cp.async.commit_group;", "emulated_commit();\n"},
         {"asm volatile(\"cp.async.wait_group ", "emulated_wait(left);\n"},
         {"asm volatile(\"wgmma.fence", ";\n"}, {"asm volatile(\"\" : ", ";\n"},
