@@ -72,7 +72,8 @@ static const struct sched_field dot_bytes_fields[] = {
     FLAG("prefetch_b", dot_bytes.prefetch_b), GRAIN};
 static const struct sched_field dot_blocks_fields[] = {
     THREADS, TILE(dot_blocks), SIDES("block", dot_blocks.block_m, 2, UINT16_MAX),
-    NUMBER("step", dot_blocks.step, 1, UINT16_MAX), KBLOCK(dot_blocks), GRAIN};
+    NUMBER("step", dot_blocks.step, 1, UINT16_MAX), KBLOCK(dot_blocks),
+    NUMBER("split", dot_blocks.split, 0, UINT32_MAX), GRAIN};
 static const struct sched_field gpu_dot_thin_fields[] = {
     GPU_WIDTH, TILE(gpu_dot_thin), KBLOCK(gpu_dot_thin), CHOSEN("split", gpu_dot_thin.split, UINT32_MAX), GRAIN};
 static const struct sched_field dot_matrix_fields[] = {

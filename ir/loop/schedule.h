@@ -110,6 +110,7 @@ struct schedule {
             uint16_t block_m, block_n;  /* rows and columns of a block */
             uint16_t step;          /* elements of the contraction that are in shared memory at a time */
             uint16_t pad;
+            uint32_t split;         /* elements of the contraction in a part, whole steps; 0: no parts */
         } dot_blocks;
         struct {                    /* on a GPU: a few rows with a matrix that is read once */
             uint16_t mr, nr;        /* all rows; neighbours of a thread */

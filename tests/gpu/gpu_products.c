@@ -124,6 +124,16 @@ static void try(unsigned dtype, int64_t m, int64_t n, int64_t k, enum what what,
     graph_free(g);
 }
 
+/* Of a product that packs operands or adds parts in phases of their own, only the product's phase has shared memory. */
+static bool one_phase_shares(const struct kernel *k)
+{
+    struct phase p = {0};
+    unsigned sharing = 0;
+    while (kernel_phase(k, &p))
+        sharing += kernel_shares(k, p.first, p.end);
+    return sharing == 1;
+}
+
 /* Do convolutions and their gradients, every step-th of them, have the interpreter's values with the schedules that
  * they get?  async, reordered: how many of their products are by an asynchronous unit, and of vectors in another
  * order. */
@@ -148,6 +158,8 @@ static void convolutions(const char *architecture, unsigned step, unsigned async
                 line = schedule_line(own);
                 found_async += own->dot_matrix.async;
                 found_reordered += own->dot_matrix.reordered;
+                check(!own->dot_matrix.reordered || one_phase_shares(p->kernel[n]),
+                      "convolution %u: not one phase has shared memory", i);
             }
         }
         if (check(line, "convolution %u on %s is not by matrix units", i, architecture))
@@ -275,6 +287,37 @@ static void by_matrix_units(void)
     try(KL_BF16, 33, 35, 21, PLAIN, of_f32);
 }
 
+/* Contractions in parts: the bits of integers, and of floats what another order of the sums may give. */
+static void in_parts(void)
+{
+    struct err e = {0};
+    dialect_caps(dialect_find("glsl", &e), &caps);
+    static const char *const parts[] = {
+        "dot_blocks width 64 tile 4x4 block 32x32 step 8 kblock 264",
+        "dot_blocks width 64 tile 4x4 block 32x32 step 8 kblock 264 split 72",
+        "dot_blocks width 64 tile 4x4 block 32x32 step 8 kblock 264 split 264",
+        "dot_blocks width 16 tile 4x4 block 16x16 step 5 kblock 264 split 520", NULL};
+    rounded = true;
+    for (int what = 0; what < WHATS; what++)
+        try(KL_F32, 20, what & 1 ? 18 : 20, 521, (enum what)what, parts);
+    static const char *const equal[] = {
+        "dot_blocks width 64 tile 4x4 block 32x32 step 8 kblock 512",
+        "dot_blocks width 64 tile 4x4 block 32x32 step 8 kblock 512 split 64",
+        "dot_blocks width 64 tile 8x8 block 64x64 step 8 kblock 512 split 256", NULL};
+    try(KL_F32, 33, 33, 512, PLAIN, equal);
+    rounded = false;
+    try(KL_I32, 20, 18, 521, TURNED, parts);
+    caps.threads = 132; /* more than there are blocks: the schedule that is chosen has parts */
+    static const char *const own_parts[] = {
+        "dot_blocks width 64 tile 4x4 block 32x32 step 8 kblock 368 split 552", NULL};
+    try(KL_I32, 20, 18, 1100, PLAIN, own_parts);
+    static const char *const many[] = { /* so many results that a thread adds the parts of several */
+        "dot_blocks width 64 tile 8x4 block 64x32 step 8 kblock 16",
+        "dot_blocks width 64 tile 8x8 block 64x64 step 8 kblock 16 split 8", NULL};
+    try(KL_I32, 512, 516, 16, EPILOGUE, many);
+    refuses(KL_F32, "dot_blocks width 64 tile 4x4 block 32x32 step 8 kblock 16 split 12", "a whole number of steps");
+}
+
 int main(void)
 {
     struct err e = {0};
@@ -323,6 +366,7 @@ int main(void)
     refuses(KL_F32, "dot_blocks width 32 tile 14x32 kblock 16", "1:38: tile: a thread has at most 64 results");
     refuses(KL_F32, "dot width 32 tile 33x32 kblock 16", "a tile has 1 to 32 rows");
     by_matrix_units();
+    in_parts();
     convolutions("sm_90a", 1, 7, 12);
     convolutions("sm_80", 3, 0, 4);
     dialect_caps(dialect_find("glsl", &e), &caps);

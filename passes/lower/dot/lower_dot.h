@@ -15,6 +15,7 @@ enum { DOT_GROUP = 4 };
  * others are about matrix units.  DOT_MAX_SLABS: the largest number of slabs of a tile.  DOT_PAD: padding of a row
  * in shared memory, in elements.  DOT_VECTOR: elements of a vector that is copied at once. */
 enum { DOT_MAX_PARTS = 32, DOT_MAX_SLABS = 8, DOT_PAD = 8, DOT_VECTOR = 8 };
+enum { DOT_TOGETHER = 4 }; /* adjacent results whose parts' sums a thread adds */
 enum { DOT_BLOCK_PAD = 4 }; /* blocks of threads: padding of a row in shared memory, in elements */
 
 struct dot {
@@ -96,6 +97,9 @@ void dot_tasks(struct dot *d, int64_t columns, dot_task *task, const void *ctx);
 void dot_find_steps(struct dot *d);
 /* Is the operand contiguous along the contraction, and not along its other dimension? */
 bool dot_along_k(const struct dot *d, bool second);
+/* Are the operand's elements adjacent in memory for runs of `run` steps of the contraction, and not for runs of as many
+ * rows or columns? */
+bool dot_along_k_in_runs(const struct dot *d, bool second, int64_t run);
 /* ---- lower_dot_schedule.c, lower_dot_gpu_schedule.c ---- */
 bool choose_dot(struct dot *d, struct schedule *s);
 /* Returns true if the product is for a GPU's blocks of threads, matrix units or kernels of few rows; *done is then
@@ -140,6 +144,16 @@ val dot_out(struct kernel *k, val carry);
 void dot_barrier(struct kernel *k);
 int64_t dot_parts(int64_t length, int64_t part);   /* length / part, rounded up */
 val dot_parts_now(const struct dot *d, int64_t length, int64_t part); /* the same for the symbols' values */
+/* A contraction in parts of `split` elements (0: it is whole), each of which has blocks of its own: their number. */
+int64_t dot_splits(const struct dot *d, uint32_t split);
+/* The index of a part's sum of result (m, n) in the workspace of the sums, which has dimensions part, batch, row,
+ * column. */
+val dot_part_index(const struct dot *d, val part, val m, val n);
+/* Emits the second phase of such a product: each thread adds the parts' sums of a few adjacent results, in order, and
+ * stores the group's results computed from them by `result`.  subgroup: of the threads, 0: any. */
+typedef void dot_result(const struct dot *d, const void *ctx, val m, val n, val sum);
+void dot_add_parts(struct dot *d, uint32_t sums, int64_t splits, int64_t threads, uint16_t subgroup,
+                   dot_result *result, const void *ctx);
 /* Opens a GPU's grid of blocks: sets d->batch_index, the first row and column of the block, and which of `splits` parts
  * of the contraction it has. */
 void dot_open_blocks(struct dot *d, const struct schedule *s, int64_t splits, struct tasks *t, val *split, val *i,

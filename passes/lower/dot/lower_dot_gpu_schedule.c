@@ -20,21 +20,40 @@ static struct schedule of_shape(const struct dot *d, const struct dot_shape *x, 
 
 /* ---- what blocks of either kind have in common ---- */
 
+/* The number of blocks of a part of the contraction, or more than any grid has. */
+static int64_t blocks_of(const struct dot *d, const struct schedule *s)
+{
+    int64_t of_columns = dot_parts(d->size.n, s->dot_blocks.block_n);
+    int64_t of_rows = dot_parts(d->size.m, s->dot_blocks.block_m);
+    return of_columns > INT64_MAX / of_rows / d->size.batch ? INT64_MAX : d->size.batch * of_rows * of_columns;
+}
+
+static uint32_t split_of(const struct schedule *s)
+{
+    return s->kind == SCHED_DOT_MATRIX ? s->dot_matrix.split : s->dot_blocks.split;
+}
+
 /* Is the number of blocks small enough for the grid? */
 static bool fits_grid(const struct dot *d, const struct schedule *s)
 {
-    int64_t splits = s->kind == SCHED_DOT_MATRIX && s->dot_matrix.split ? dot_parts(d->size.k, s->dot_matrix.split) : 1;
-    return dot_parts(d->size.n, s->dot_blocks.block_n) * dot_parts(d->size.m, s->dot_blocks.block_m) <=
-           INT32_MAX / d->size.batch / splits;
+    return blocks_of(d, s) <= INT32_MAX / dot_splits(d, split_of(s));
 }
 
 /* Are there at least as many blocks as the GPU runs at once? */
 static bool occupies(const struct dot *d, const struct caps *caps, const struct schedule *s)
 {
-    int64_t of_columns = dot_parts(d->size.n, s->dot_blocks.block_n);
-    int64_t of_rows = dot_parts(d->size.m, s->dot_blocks.block_m);
-    return of_columns > INT64_MAX / 2 / of_rows / d->size.batch ||
-           d->size.batch * of_rows * of_columns >= (int64_t)caps->threads;
+    int64_t blocks = blocks_of(d, s), splits = dot_splits(d, split_of(s));
+    return blocks >= (int64_t)caps->threads || blocks * splits >= (int64_t)caps->threads;
+}
+
+/* The largest number of parts of a contraction if each has at least `shortest` elements, and all sums need little
+ * memory. */
+static int64_t most_parts(const struct dot *d, int64_t shortest)
+{
+    const int64_t most_bytes = 64 << 20;
+    int64_t by_length = d->size.k / shortest;
+    int64_t by_bytes = most_bytes / (int64_t)dtype_size(d->dtype) / (d->size.batch * d->size.m * d->size.n);
+    return d->symbolic ? 1 : by_length < by_bytes ? by_length : by_bytes;
 }
 
 /* Are most results of the blocks within the matrix? */
@@ -84,12 +103,34 @@ static struct wrong wrong_threads(const struct dot *d, const struct caps *c, con
     int64_t sides = s->dot_blocks.block_m + s->dot_blocks.block_n + 2 * DOT_BLOCK_PAD;
     if (s->dot_blocks.mr * s->dot_blocks.nr > MAX_RESULTS)
         return (struct wrong){"tile", "a thread has at most 64 results"};
+    if (s->dot_blocks.step && s->dot_blocks.split % s->dot_blocks.step)
+        return (struct wrong){"split", "a part is a whole number of steps"};
     return wrong_block(c, s, 1, 2 * sides * s->dot_blocks.step * (int64_t)dtype_size(d->dtype));
 }
 
+/* Divides the contraction into parts if there are fewer blocks than the device runs at once: into no more than it then
+ * runs at once, and into equal parts if there is such a number close to this. */
+static void choose_threads_split(const struct dot *d, const struct caps *c, struct schedule *s)
+{
+    enum { A_PROCESSOR = 512, SHORTEST = 512 }; /* threads of a tile of 64 results each; elements of a part */
+    int64_t blocks = blocks_of(d, s), most = most_parts(d, SHORTEST), step = s->dot_blocks.step;
+    if (blocks >= (int64_t)c->threads)
+        return;
+    int64_t parts = (int64_t)c->threads * A_PROCESSOR / s->width / blocks;
+    parts = parts < most ? parts : most;
+    for (int64_t equal = parts; equal > 1 && 4 * equal >= 3 * parts; equal--)
+        if (d->size.k % (equal * step) == 0) {
+            parts = equal;
+            break;
+        }
+    if (parts > 1)
+        s->dot_blocks.split = (uint32_t)(dot_parts(dot_parts(d->size.k, parts), step) * step);
+}
+
 /* Chooses the largest tiles for which there are as many blocks as the GPU can run at once, and for which most
- * results of a block exist.  On devices whose lanes should pass common elements to each other (caps.broadcast), the
- * threads of a subgroup have the same rows, and tall tiles load least. */
+ * results of a block exist.  If the contraction is long enough, its parts have blocks of their own.  On devices whose
+ * lanes should pass common elements to each other (caps.broadcast), the threads of a subgroup have the same rows, and
+ * tall tiles load least. */
 static bool choose_threads(const struct dot *d, const struct caps *c, struct schedule *s)
 {
     enum { TALL = 4 };              /* number of shapes at the start of the table that are for such devices */
@@ -106,6 +147,7 @@ static bool choose_threads(const struct dot *d, const struct caps *c, struct sch
                                        s->dot_blocks.block_m * s->dot_blocks.block_n;
         if (wrong_threads(d, c, &x).field || !fills(d, &x) || no_smaller)
             continue;
+        choose_threads_split(d, c, &x);
         *s = x;
         found = true;
         if (occupies(d, c, &x))
@@ -234,16 +276,10 @@ static void choose_stages(const struct dot *d, const struct caps *c, struct sche
 static void choose_split(const struct dot *d, const struct caps *c, struct schedule *s)
 {
     enum { A_PROCESSOR = 256, SHORTEST = 256 };
-    const int64_t most_bytes = 64 << 20;
-    int64_t step = s->dot_matrix.step, results = d->size.batch * d->size.m * d->size.n;
+    int64_t step = s->dot_matrix.step, most = most_parts(d, SHORTEST);
     int64_t threads = s->width + (s->dot_matrix.panels ? s->dot_matrix.subgroup : 0);
-    int64_t now = d->size.batch * dot_parts(d->size.m, s->dot_matrix.block_m) *
-                  dot_parts(d->size.n, s->dot_matrix.block_n) * threads;
-    if (d->symbolic)
-        return;
-    int64_t parts = dot_parts((int64_t)c->threads * A_PROCESSOR, now), most = d->size.k / SHORTEST;
+    int64_t parts = dot_parts((int64_t)c->threads * A_PROCESSOR, blocks_of(d, s) * threads);
     parts = parts < most ? parts : most;
-    parts = parts < most_bytes / 4 / results ? parts : most_bytes / 4 / results;
     if (parts > 1)
         s->dot_matrix.split = (uint32_t)(dot_parts(dot_parts(d->size.k, parts), step) * step);
 }
@@ -376,6 +412,8 @@ static bool end_blocks(const struct dot *d, const struct schedule *s, bool legal
 static bool choose_wanted(const struct dot *d, const struct caps *c, struct schedule *s)
 {
     bool legal = dot_kblock_legal(d, s);
+    if (s->kind == SCHED_DOT_BLOCKS && s->dot_blocks.split && d->symbolic)
+        legal = schedule_no(d->w, "split", "the contraction has no parts if a length is symbolic");
     if (s->kind == SCHED_DOT_BLOCKS)
         return end_blocks(d, s, legal && not_wrong(d, wrong_threads(d, c, s)));
     set_unit(c, s);

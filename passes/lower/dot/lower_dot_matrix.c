@@ -267,22 +267,14 @@ static int64_t results_together(const struct subgroups *s)
     return whole && s->d->w->nmember <= SMALL ? VECTOR : 1;
 }
 
-/* The index of a part's sum of result (m, n). */
-static val sum_index(const struct subgroups *s, val part, val m, val n)
+/* order: that of the indices; NULL: the graph's. */
+static void matrix_epilogue(const struct dot *d, const void *order, val m, val n, val sum)
 {
-    struct kernel *k = s->d->w->k;
-    val matrix = ix_add(k, ix_scale(k, part, s->d->size.batch), s->d->batch_index);
-    val row = ix_add(k, ix_scale(k, matrix, s->d->size.m), m);
-    return ix_add(k, ix_scale(k, row, s->d->size.n), n);
-}
-
-static void matrix_epilogue(const struct subgroups *s, val m, val n, val sum)
-{
-    if (s->order) {
-        m = dot_order_row(s->d, s->order, m);
-        n = dot_order_column(s->d, s->order, n);
+    if (order) {
+        m = dot_order_row(d, order, m);
+        n = dot_order_column(d, order, n);
     }
-    dot_epilogue(s->d, m, n, sum);
+    dot_epilogue(d, m, n, sum);
 }
 
 /* Stores the results of the thread's elements of a slab of all tiles.  Row r of the slab belongs to tile row r / M
@@ -304,9 +296,9 @@ static void emit_slab(const struct subgroups *s, val number)
     for (int64_t j = 0; j < together; j++) {
         val sum = k_load(k, s->out, ix_add(k, at, k_int(k, j)), 0), column = ix_add(k, n, k_int(k, j));
         if (s->splits > 1)
-            k_store(k, s->sums, sum_index(s, s->split, m, column), sum, 0);
+            k_store(k, s->sums, dot_part_index(s->d, s->split, m, column), sum, 0);
         else
-            matrix_epilogue(s, m, column, sum);
+            matrix_epilogue(s->d, s->order, m, column, sum);
     }
     if (mask)
         k_end(k, mask);
@@ -453,34 +445,6 @@ static void pack_operands(struct subgroups *s, int64_t threads)
     }
 }
 
-/* The second phase of a contraction in parts: each thread adds the parts' sums of a result, in order. */
-static void add_parts(const struct subgroups *s, int64_t threads)
-{
-    struct dot *d = s->d;
-    struct kernel *k = d->w->k;
-    int64_t results = d->size.batch * d->size.m * d->size.n, blocks = dot_parts(results, threads);
-    lower_next_phase(d->w);
-    k->extent += blocks;
-    val p = k_loop(k, LOOP_GRID, k_int(k, 0), k_int(k, blocks), 1);
-    val t = k_loop(k, LOOP_BLOCK, k_int(k, 0), k_int(k, threads), 1);
-    val e = ix_add(k, ix_scale(k, p, threads), t), there = 0;
-    k->inst[t].rows = s->s.dot_matrix.subgroup;
-    if (results % threads) {
-        there = k_if(k, k_prim(k, P_LT, e, k_int(k, results), 0));
-        ix_whole(k, e, 0, results - 1);
-    }
-    val row = ix_div(k, e, d->size.n), n = ix_mod(k, e, d->size.n), m = ix_mod(k, row, d->size.m);
-    d->batch_index = ix_div(k, row, d->size.m);
-    val part = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, s->splits), 1), sum = k_carry(k, k_bits(k, KL_F32, 0));
-    k_next(k, sum, k_prim(k, P_ADD, sum, k_load(k, s->sums, sum_index(s, part, m, n), 0), 0));
-    k_end(k, part);
-    matrix_epilogue(s, m, n, k_out(k, sum));
-    if (there)
-        k_end(k, there);
-    k_end(k, t);
-    k_end(k, p);
-}
-
 void dot_emit_matrix(struct dot *d, const struct schedule *schedule)
 {
     struct lowering *w = d->w;
@@ -514,7 +478,7 @@ void dot_emit_matrix(struct dot *d, const struct schedule *schedule)
     struct tasks tasks;
     if (copying)
         stages = dot_roles_stages(&s);
-    s.splits = schedule->dot_matrix.split ? dot_parts(d->size.k, schedule->dot_matrix.split) : 1;
+    s.splits = dot_splits(d, schedule->dot_matrix.split);
     s.steps = dot_parts(s.splits > 1 ? schedule->dot_matrix.split : d->size.k, schedule->dot_matrix.step);
     if (s.splits > 1)
         s.sums = k_buf(k, BUF_WORKSPACE, KL_F32, s.splits * d->size.batch * d->size.m * d->size.n, 0);
@@ -532,5 +496,6 @@ void dot_emit_matrix(struct dot *d, const struct schedule *schedule)
     }
     lower_tasks_end(w, &tasks);
     if (s.splits > 1)
-        add_parts(&s, s.threads + copying);
+        dot_add_parts(d, s.sums, s.splits, s.threads + copying, schedule->dot_matrix.subgroup, matrix_epilogue,
+                      s.order);
 }

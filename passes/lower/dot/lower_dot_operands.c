@@ -153,3 +153,36 @@ bool dot_along_k(const struct dot *d, bool second)
     trial_end(&t, d->w);
     return step_k == 1 && step_side != 1;
 }
+
+/* Opens loops over `size` indices in runs of `run` and returns the index; v: the variables of runs and in a run. */
+static val open_runs(struct kernel *k, int64_t size, int64_t run, val v[2])
+{
+    v[0] = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, size / run), 1);
+    v[1] = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, run), 1);
+    return ix_add(k, ix_scale(k, v[0], run), v[1]);
+}
+
+bool dot_along_k_in_runs(const struct dot *d, bool second, int64_t run)
+{
+    struct trial t;
+    int64_t size = second ? d->size.n : d->size.m, step_side = 0, step_k = 0;
+    if (d->symbolic || d->size.k % run)
+        return false;
+    if (trial_begin(&t, d->w)) {
+        struct dot copy = *d;
+        struct kernel *k = t.w.k;
+        val side[2], con[2];
+        copy.w = &t.w;
+        copy.batch_index = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, d->size.batch), 1);
+        val free = open_runs(k, size, size % run ? 1 : run, side), at = open_runs(k, d->size.k, run, con);
+        dot_element(&copy, second, free, at);
+        for (val x = con[1]; x < k->ninst && step_side != 1 && step_k != 1; x++) { /* the first load with neighbours */
+            if (k->inst[x].op != L_LOAD)
+                continue;
+            step_side = step_of(k, x, size % run ? side[0] : side[1]);
+            step_k = step_of(k, x, con[1]);
+        }
+    }
+    trial_end(&t, d->w);
+    return step_k == 1 && step_side != 1;
+}

@@ -1,5 +1,5 @@
-/* What the kinds of products on GPUs and products of bytes share: tiles of the loop IR, and conditions for blocks at
- * the edges. */
+/* What the kinds of products on GPUs and products of bytes share: tiles of the loop IR, conditions for blocks at the
+ * edges, and the sums of the parts of a contraction that is divided. */
 #include "lower_dot.h"
 
 /* ---- tiles ---- */
@@ -116,4 +116,64 @@ val dot_if_there(const struct dot *d, const struct schedule *s, val m, val n)
     ix_bound(k, m, 0, size->m - 1);
     ix_bound(k, n, 0, size->n - 1);
     return inside;
+}
+
+/* ---- contractions in parts ---- */
+
+int64_t dot_splits(const struct dot *d, uint32_t split) { return split ? dot_parts(d->size.k, split) : 1; }
+
+val dot_part_index(const struct dot *d, val part, val m, val n)
+{
+    struct kernel *k = d->w->k;
+    val matrix = ix_add(k, ix_scale(k, part, d->size.batch), d->batch_index);
+    val row = ix_add(k, ix_scale(k, matrix, d->size.m), m);
+    return ix_add(k, ix_scale(k, row, d->size.n), n);
+}
+
+/* Adds the parts' sums of `each` adjacent results. */
+static void add_sums(const struct dot *d, uint32_t sums, int64_t splits, val m, val n, int64_t each, val *sum)
+{
+    struct kernel *k = d->w->k;
+    val carry[DOT_TOGETHER], next[DOT_TOGETHER], part = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, splits), 1);
+    for (int64_t u = 0; u < each; u++)
+        carry[u] = k_carry(k, k_bits(k, k->buf[sums].dtype, 0));
+    for (int64_t u = 0; u < each; u++) {
+        val at = dot_part_index(d, part, m, ix_add(k, n, k_int(k, u)));
+        next[u] = k_prim(k, P_ADD, carry[u], k_load(k, sums, at, 0), 0);
+    }
+    for (int64_t u = 0; u < each; u++)
+        k_next(k, carry[u], next[u]);
+    k_end(k, part);
+    for (int64_t u = 0; u < each; u++)
+        sum[u] = k_out(k, carry[u]);
+}
+
+void dot_add_parts(struct dot *d, uint32_t sums, int64_t splits, int64_t threads, uint16_t subgroup,
+                   dot_result *result, const void *ctx)
+{
+    enum { MANY_THREADS = 1 << 14 };    /* that keep the memory busy with accesses of 16 bytes */
+    struct kernel *k = d->w->k;
+    int64_t results = d->size.batch * d->size.m * d->size.n;
+    bool together = d->size.n % DOT_TOGETHER == 0 && results / DOT_TOGETHER >= MANY_THREADS;
+    int64_t each = together ? DOT_TOGETHER : 1, cols = d->size.n / each, all = results / each;
+    int64_t blocks = dot_parts(all, threads);
+    lower_next_phase(d->w);
+    k->extent += blocks;
+    val p = k_loop(k, LOOP_GRID, k_int(k, 0), k_int(k, blocks), 1), sum[DOT_TOGETHER];
+    val t = k_loop(k, LOOP_BLOCK, k_int(k, 0), k_int(k, threads), 1);
+    val e = ix_add(k, ix_scale(k, p, threads), t), there = 0;
+    k->inst[t].rows = subgroup;
+    if (all % threads) {
+        there = k_if(k, k_prim(k, P_LT, e, k_int(k, all), 0));
+        ix_whole(k, e, 0, all - 1);
+    }
+    val row = ix_div(k, e, cols), n = ix_scale(k, ix_mod(k, e, cols), each), m = ix_mod(k, row, d->size.m);
+    d->batch_index = ix_div(k, row, d->size.m);
+    add_sums(d, sums, splits, m, n, each, sum);
+    for (int64_t u = 0; u < each; u++)
+        result(d, ctx, m, ix_add(k, n, k_int(k, u)), sum[u]);
+    if (there)
+        k_end(k, there);
+    k_end(k, t);
+    k_end(k, p);
 }
