@@ -607,6 +607,25 @@ static bool choose_threads(struct lowering *w, enum sched_kind kind, struct sche
     return schedule_end(w, s, legal);
 }
 
+/* The same for kernels whose blocks have `bytes` for each thread, and ENDS more, in shared memory. */
+static bool choose_sharing(struct lowering *w, enum sched_kind kind, int64_t bytes, struct schedule *s)
+{
+    enum { THREADS = 256, ENDS = 64 };
+    const struct caps *caps = w->chooser->caps;
+    bool legal = schedule_begin(w, kind, s);
+    if (legal && !s->width)
+        for (s->width = THREADS; s->width > 2; s->width /= 2)
+            if (s->width <= caps->block_threads && s->width * bytes + ENDS <= caps->shared_bytes)
+                break;
+    unsigned width = s->width;
+    legal = legal && ((width >= 2 && !(width & (width - 1))) ||
+                      schedule_no(w, "width", "width %u: it is a power of two here, at least 2", width));
+    legal = legal && ((width <= caps->block_threads && width * bytes + ENDS <= caps->shared_bytes) ||
+                      schedule_no(w, "width", "width %u: a block of this target has fewer threads or less shared "
+                                  "memory", width));
+    return schedule_end(w, s, legal);
+}
+
 /* Is the kernel one of phases on a GPU?  Where it may be one by itself, a record of the other kind is taken, too. */
 static bool is_phased(const struct lowering *w, bool possible, enum sched_kind own)
 {
@@ -616,8 +635,11 @@ static bool is_phased(const struct lowering *w, bool possible, enum sched_kind o
 bool choose_scatter(struct lowering *w, const struct scatter_facts *f, struct schedule *s)
 {
     const struct caps *caps = w->chooser->caps;
-    if (is_phased(w, f->outer * f->len * f->inner > 0, SCHED_SCATTER))
-        return choose_threads(w, SCHED_GPU_SCATTER, s);
+    if (is_phased(w, f->outer * f->len * f->inner > 0, SCHED_SCATTER)) {
+        const int64_t element = 2 * sizeof(int32_t); /* a key and its place */
+        return f->count > GPU_SCATTER_FEW ? choose_sharing(w, SCHED_GPU_SCATTER, GPU_SORT_OWN * element, s)
+                                          : choose_threads(w, SCHED_GPU_SCATTER, s);
+    }
     bool legal = schedule_begin(w, SCHED_SCATTER, s);
     struct loop_facts inner = lower_loop(w, f->inner), panel = lower_loop(w, f->len * f->inner);
     if (legal && !s->width)
@@ -635,7 +657,8 @@ bool choose_scatter(struct lowering *w, const struct scatter_facts *f, struct sc
 bool choose_cumulative(struct lowering *w, const struct scan_facts *f, struct schedule *s)
 {
     if (is_phased(w, f->phases, SCHED_CUMULATIVE))
-        return choose_threads(w, SCHED_GPU_SCAN, s);
+        return f->inner == 1 ? choose_sharing(w, SCHED_GPU_SCAN, 2 * GPU_SCAN_LINES * sizeof(int64_t), s)
+                             : choose_threads(w, SCHED_GPU_SCAN, s);
     bool legal = schedule_begin(w, SCHED_CUMULATIVE, s);
     struct loop_facts inner = lower_loop(w, f->inner);
     if (legal && !s->width)
@@ -648,8 +671,8 @@ bool choose_cumulative(struct lowering *w, const struct scan_facts *f, struct sc
 
 bool choose_sort(struct lowering *w, const struct sort_facts *f, struct schedule *s)
 {
-    if (is_phased(w, f->rows * f->len > 0, SCHED_SORT))
-        return choose_threads(w, SCHED_GPU_SORT, s);
+    if (is_phased(w, f->rows * f->len > 0 && f->len <= INT32_MAX, SCHED_SORT))
+        return choose_sharing(w, SCHED_GPU_SORT, GPU_SORT_OWN * f->element, s);
     bool legal = schedule_begin(w, SCHED_SORT, s);
     struct loop_facts row = lower_loop(w, f->len);
     if (legal && !s->width)

@@ -107,7 +107,7 @@ bool choose_scatter(struct lowering *w, const struct scatter_facts *f, struct sc
 /* phases: a GPU may scan chunks of the row, in any order */
 struct scan_facts { int64_t outer, len, inner; bool phases; };
 bool choose_cumulative(struct lowering *w, const struct scan_facts *f, struct schedule *s);
-struct sort_facts { int64_t rows, len, levels; };
+struct sort_facts { int64_t rows, len, levels, element /* bytes of a key and its place */; };
 bool choose_sort(struct lowering *w, const struct sort_facts *f, struct schedule *s);
 
 /* ---- lower_attention_schedule.c ---- */

@@ -112,7 +112,8 @@ void lower_argsort_group(struct lowering *w)
     s.len = rows.dim[axis];
     rows.dim[axis] = 1;
     s.key_type = from == KL_F32 ? KL_I32 : from == KL_F64 ? KL_I64 : from == KL_BOOL ? KL_U8 : from;
-    struct sort_facts facts = {.rows = shape_count(&rows), .len = s.len};
+    struct sort_facts facts = {.rows = shape_count(&rows), .len = s.len,
+                               .element = (int64_t)(dtype_size(s.key_type) + dtype_size(s.n->dtype))};
     struct schedule schedule;
     for (int64_t run = 1; run < s.len; run *= 2)
         facts.levels++;

@@ -6,6 +6,9 @@
 /* ---- lower_gpu_threads.c ---- */
 /* The open loops of one phase. */
 struct gpu_phase { val grid, block, there; };
+/* Opens a phase of so many blocks of the schedule's threads and returns the number of the thread in its block; the
+ * phase before it ends. */
+val gpu_blocks_begin(struct lowering *w, struct gpu_phase *p, int64_t blocks);
 /* Opens a phase of n > 0 threads and returns the number of the thread; the phase before it ends. */
 val gpu_phase_begin(struct lowering *w, struct gpu_phase *p, int64_t n);
 void gpu_phase_end(struct lowering *w, const struct gpu_phase *p);
@@ -17,7 +20,8 @@ val gpu_index(struct kernel *k, val v, int64_t n);
 val gpu_search(struct kernel *k, val n, int64_t most, val (*before)(void *ctx, val i), void *ctx);
 
 /* ---- lower_gpu_sort.c ---- */
-/* Sorts the keys of `rows` rows of `length` elements: stable, ascending. */
+enum { GPU_SORT_OWN = 8 };      /* elements of a thread, all of which a block has in shared memory */
+/* Sorts the keys of `rows` rows of `length` elements, fewer than 2^31: stable, ascending. */
 struct gpu_sort {
     struct lowering *w;
     int64_t rows, length;
@@ -32,6 +36,7 @@ struct gpu_sort {
 void gpu_sort(struct gpu_sort *s);
 
 /* ---- lower_gpu_scan.c ---- */
+enum { GPU_SCAN_LINES = 4 };                     /* a block has twice as many results of each thread in shared memory */
 bool gpu_scan_fits(const struct lowering *w);    /* is the scan long, and may its steps be combined in any order? */
 void gpu_scan(struct lowering *w);
 
@@ -52,6 +57,8 @@ int64_t gpu_turn_find(struct lowering *w, const struct map_loops *m, struct gpu_
 void gpu_turn(struct lowering *w, const struct gpu_turn *found);
 
 /* ---- lower_gpu_scatter.c ---- */
+enum { GPU_SCATTER_FEW = 16 };  /* with at most so many rows of the update, each thread checks all of them and nothing
+                                   is sorted */
 void gpu_scatter(struct lowering *w);
 void gpu_argsort(struct lowering *w);            /* lower_gpu_sort.c */
 

@@ -1,24 +1,12 @@
 /* Long scans of few rows, in levels.  Each row is divided into chunks, which are reduced to one element each; these
  * elements form the next level, until a row has one chunk.  That chunk is scanned.  Then each lower level is scanned
- * chunk by chunk, where a chunk starts from the result of the chunks before it.  Each chunk has a thread, which
- * accesses several adjacent elements at once where the scanned axis is the last one.  Integer scans, maxima and minima
- * have the same result in any order; floating point sums, whose rounding depends on the order, are not scanned so. */
-#include "lower_gpu.h"
+ * chunk by chunk, where a chunk starts from the result of the chunks before it.  Each chunk has a thread; threads next
+ * to each other have neighbours along the last axis.  Where that is the scanned axis itself, the chunks are tiles of
+ * blocks (lower_gpu_scan_tiles.c).  Products of floats, which may overflow in another order, are not scanned so. */
+#include "lower_gpu_scan.h"
 #include <string.h>
 
-enum { CHUNK = 64, MAX_LEVELS = 12, FEW_ROWS = 1 << 14, LONG_ROW = 256, MOST_NEIGHBOURS = 8 };
-
-struct gpu_scan {
-    struct lowering *w;
-    const struct node *n;
-    enum fold fold;
-    unsigned dtype;             /* the dtype of the computation */
-    struct split at;
-    struct shape outer, inner;  /* the axes before and after the scanned axis */
-    int64_t length[MAX_LEVELS]; /* length of a row at each level; level 0 is the operand */
-    uint32_t level[MAX_LEVELS]; /* lbuf of each level but 0 */
-    uint32_t top;
-};
+enum { CHUNK = 64, FEW_ROWS = 1 << 14, LONG_ROW = 256 };
 
 bool gpu_scan_fits(const struct lowering *w)
 {
@@ -29,9 +17,6 @@ bool gpu_scan_fits(const struct lowering *w)
     return n->op != OP_recurrence && exact && at.len >= LONG_ROW &&
         at.outer * at.inner > 0 && at.outer * at.inner <= FEW_ROWS;
 }
-
-/* The position of a thread: row number, chunk, and index in the axes after the scanned one. */
-struct chunk { val outer, at, inner; };
 
 static struct chunk chunk_of(const struct gpu_scan *s, val e, int64_t chunks)
 {
@@ -55,7 +40,7 @@ static val level_index(const struct gpu_scan *s, uint32_t level, const struct ch
     return ix_add(k, ix_scale(k, row, s->at.inner), c->inner);
 }
 
-static val element(const struct gpu_scan *s, uint32_t level, const struct chunk *c, val place)
+val gpu_scan_element(const struct gpu_scan *s, uint32_t level, const struct chunk *c, val place)
 {
     struct lowering *w = s->w;
     val coord[KL_MAX_RANK] = {0};
@@ -66,7 +51,7 @@ static val element(const struct gpu_scan *s, uint32_t level, const struct chunk 
     return k_cast(w->k, lower_at(w, s->n->in[0], coord), s->dtype);
 }
 
-static void put_level(const struct gpu_scan *s, uint32_t level, const struct chunk *c, val place, val value)
+void gpu_scan_put(const struct gpu_scan *s, uint32_t level, const struct chunk *c, val place, val value)
 {
     struct lowering *w = s->w;
     val coord[KL_MAX_RANK] = {0};
@@ -80,41 +65,30 @@ static void put_level(const struct gpu_scan *s, uint32_t level, const struct chu
     lower_store(w, w->anchor, &w->g->shape[s->n->shape], coord);
 }
 
-/* Number of elements of a level that a thread accesses at once: as many as one access has, if rows consist of them. */
-static int64_t scan_neighbours(const struct gpu_scan *s, uint32_t level)
-{
-    int64_t each = s->at.inner == 1 ? lower_access(s->w) : 1;
-    while (s->length[level] % each)
-        each /= 2;
-    return each;
-}
-
-/* Opens a loop over the neighbours of a chunk; the last chunk of a row may have fewer elements. */
+/* Opens a loop over the elements of a chunk; the last chunk of a row may have fewer elements. */
 static val open_chunk(const struct gpu_scan *s, uint32_t level, const struct chunk *c)
 {
     struct kernel *k = s->w->k;
-    int64_t length = s->length[level], most = length < CHUNK ? length : CHUNK, each = scan_neighbours(s, level);
+    int64_t length = s->length[level], most = length < CHUNK ? length : CHUNK;
     val first = ix_scale(k, c->at, CHUNK), n = k_int(k, most);
     if (length % most) {
         val left = ix_sub(k, k_int(k, length), first);
         n = k_prim(k, P_SELECT, k_prim(k, P_LT, left, n, 0), left, n);
         ix_bound(k, n, 1, most);
     }
-    return k_loop(k, LOOP_SERIAL, k_int(k, 0), ix_div(k, n, each), 1);
+    return k_loop(k, LOOP_SERIAL, k_int(k, 0), n, 1);
 }
 
-/* Loads element number `number` of the chunk's neighbours i, and returns its index in the row in *place. */
-static val chunk_element(const struct gpu_scan *s, uint32_t level, const struct chunk *c, val i, int64_t number,
-                         val *place)
+/* Loads element i of the chunk, and returns its index in the row in *place. */
+static val chunk_element(const struct gpu_scan *s, uint32_t level, const struct chunk *c, val i, val *place)
 {
     struct kernel *k = s->w->k;
-    val at = ix_add(k, ix_scale(k, i, scan_neighbours(s, level)), k_int(k, number));
-    *place = ix_add(k, ix_scale(k, c->at, CHUNK), at);
+    *place = ix_add(k, ix_scale(k, c->at, CHUNK), i);
     ix_bound(k, *place, 0, s->length[level] - 1);
-    return element(s, level, c, *place);
+    return gpu_scan_element(s, level, c, *place);
 }
 
-static val identity(const struct gpu_scan *s) { return k_bits(s->w->k, s->dtype, fold_identity(s->fold, s->dtype)); }
+val gpu_scan_identity(const struct gpu_scan *s) { return k_bits(s->w->k, s->dtype, fold_identity(s->fold, s->dtype)); }
 
 /* Reduces the chunks of a level to the elements of the next level. */
 static void fold_level(const struct gpu_scan *s, uint32_t level)
@@ -124,12 +98,10 @@ static void fold_level(const struct gpu_scan *s, uint32_t level)
     int64_t chunks = s->length[level + 1];
     val e = gpu_phase_begin(s->w, &p, s->at.outer * chunks * s->at.inner);
     struct chunk c = chunk_of(s, e, chunks);
-    val start = identity(s), i = open_chunk(s, level, &c), acc = k_carry(k, start), sum = acc, place;
-    for (int64_t u = 0; u < scan_neighbours(s, level); u++)
-        sum = k_fold_step(k, s->fold, sum, chunk_element(s, level, &c, i, u, &place));
-    k_next(k, acc, sum);
+    val start = gpu_scan_identity(s), i = open_chunk(s, level, &c), acc = k_carry(k, start), place;
+    k_next(k, acc, k_fold_step(k, s->fold, acc, chunk_element(s, level, &c, i, &place)));
     k_end(k, i);
-    put_level(s, level + 1, &c, c.at, k_out(k, acc));
+    gpu_scan_put(s, level + 1, &c, c.at, k_out(k, acc));
     gpu_phase_end(s->w, &p);
 }
 
@@ -139,22 +111,18 @@ static void scan_level(const struct gpu_scan *s, uint32_t level)
     struct kernel *k = s->w->k;
     struct gpu_phase p;
     int64_t chunks = gpu_parts(s->length[level], CHUNK);
-    val e = gpu_phase_begin(s->w, &p, s->at.outer * chunks * s->at.inner), start = identity(s);
+    val e = gpu_phase_begin(s->w, &p, s->at.outer * chunks * s->at.inner), start = gpu_scan_identity(s);
     struct chunk c = chunk_of(s, e, chunks);
     if (level < s->top) {
         val is_first = k_prim(k, P_EQ, c.at, k_int(k, 0), 0);
         val before = k_prim(k, P_SELECT, is_first, k_int(k, 0), ix_sub(k, c.at, k_int(k, 1)));
         ix_bound(k, before, 0, chunks - 1);
-        start = k_prim(k, P_SELECT, is_first, start, element(s, level + 1, &c, before));
+        start = k_prim(k, P_SELECT, is_first, start, gpu_scan_element(s, level + 1, &c, before));
     }
-    val i = open_chunk(s, level, &c), acc = k_carry(k, start), last = acc;
-    val sum[MOST_NEIGHBOURS], place[MOST_NEIGHBOURS];
-    int64_t each = scan_neighbours(s, level);
-    for (int64_t u = 0; u < each; u++)
-        last = sum[u] = k_fold_step(k, s->fold, last, chunk_element(s, level, &c, i, u, &place[u]));
-    for (int64_t u = 0; u < each; u++)
-        put_level(s, level, &c, place[u], sum[u]);
-    k_next(k, acc, last);
+    val i = open_chunk(s, level, &c), acc = k_carry(k, start), place;
+    val sum = k_fold_step(k, s->fold, acc, chunk_element(s, level, &c, i, &place));
+    gpu_scan_put(s, level, &c, place, sum);
+    k_next(k, acc, sum);
     k_end(k, i);
     gpu_phase_end(s->w, &p);
 }
@@ -171,12 +139,18 @@ void gpu_scan(struct lowering *w)
             to->dim[to->rank++] = out->dim[d];
     }
     s.length[0] = s.at.len;
-    for (; s.length[s.top] > CHUNK && s.top + 1 < MAX_LEVELS; s.top++) {
-        s.length[s.top + 1] = gpu_parts(s.length[s.top], CHUNK);
+    bool tiles = s.at.inner == 1;
+    for (int i = 0; i < 2 && tiles; i++)
+        s.half[i] = k_buf(w->k, BUF_SHARED, s.dtype, GPU_SCAN_LINES * w->k->sched.width, 0);
+    for (; s.top + 1 < GPU_SCAN_LEVELS; s.top++) {
+        int64_t parts = tiles ? gpu_scan_tiles(&s, s.top) : gpu_parts(s.length[s.top], CHUNK);
+        if (parts <= 1)
+            break;
+        s.length[s.top + 1] = parts;
         s.level[s.top + 1] = k_buf(w->k, BUF_WORKSPACE, s.dtype, s.at.outer * s.length[s.top + 1] * s.at.inner, 0);
     }
     for (uint32_t level = 0; level < s.top; level++)
-        fold_level(&s, level);
+        (tiles ? gpu_scan_fold_tiles : fold_level)(&s, level);
     for (uint32_t level = s.top + 1; level-- > 0;)
-        scan_level(&s, level);
+        (tiles ? gpu_scan_scan_tiles : scan_level)(&s, level);
 }

@@ -4,8 +4,6 @@
 #include "lower_gpu.h"
 #include <string.h>
 
-enum { FEW = 16 };              /* with at most so many rows of the update, each thread checks all of them and
-                                   nothing is sorted */
 enum { MOST_NEIGHBOURS = 8, MANY_THREADS = 1 << 15 };
 
 struct gpu_scatter {
@@ -154,7 +152,7 @@ static void results(struct gpu_scatter *s, uint32_t starts)
         acc[u] = k_cast(k, lower_at(w, s->n->in[0], coord), s->dtype);
         to[u] = lower_flatten(k, s->s, coord);
     }
-    if (s->count > FEW)
+    if (s->count > GPU_SCATTER_FEW)
         walk_sorted(s, starts, &own, acc);
     else if (s->count)
         walk_all(s, &own, acc);
@@ -188,7 +186,7 @@ void gpu_scatter(struct lowering *w)
     s.dtype = s.op == OP_add && dtype_is_half(n->dtype) ? (unsigned)KL_F32 : n->dtype;
     s.each = scatter_neighbours(&s);
     uint32_t starts = 0;
-    if (s.count > FEW) {
+    if (s.count > GPU_SCATTER_FEW) {
         struct gpu_sort sort = {.w = w, .rows = 1, .length = s.count, .key_type = KL_I32, .place_type = KL_I32,
                                 .key = scatter_key, .ctx = &s};
         gpu_sort(&sort);

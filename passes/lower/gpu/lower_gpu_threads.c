@@ -9,10 +9,9 @@ val gpu_index(struct kernel *k, val v, int64_t n)
     return v;
 }
 
-val gpu_phase_begin(struct lowering *w, struct gpu_phase *p, int64_t n)
+val gpu_blocks_begin(struct lowering *w, struct gpu_phase *p, int64_t blocks)
 {
     struct kernel *k = w->k;
-    int64_t most = k->sched.width;
     *p = (struct gpu_phase){0};
     if (w->phases++) {
         lower_next_phase(w);
@@ -20,10 +19,17 @@ val gpu_phase_begin(struct lowering *w, struct gpu_phase *p, int64_t n)
         k->extent = 0;
         lower_scalars(w);
     }
-    p->grid = k_loop(k, LOOP_GRID, k_int(k, 0), k_int(k, gpu_parts(n, most)), 1);
-    p->block = k_loop(k, LOOP_BLOCK, k_int(k, 0), k_int(k, most), 1);
-    k->extent += gpu_parts(n, most);
-    val e = ix_add(k, ix_scale(k, p->grid, most), p->block);
+    p->grid = k_loop(k, LOOP_GRID, k_int(k, 0), k_int(k, blocks), 1);
+    p->block = k_loop(k, LOOP_BLOCK, k_int(k, 0), k_int(k, k->sched.width), 1);
+    k->extent += blocks;
+    return p->block;
+}
+
+val gpu_phase_begin(struct lowering *w, struct gpu_phase *p, int64_t n)
+{
+    struct kernel *k = w->k;
+    int64_t most = k->sched.width;
+    val t = gpu_blocks_begin(w, p, gpu_parts(n, most)), e = ix_add(k, ix_scale(k, p->grid, most), t);
     if (n % most) {
         p->there = k_if(k, k_prim(k, P_LT, e, k_int(k, n), 0));
         ix_bound(k, e, 0, n - 1);

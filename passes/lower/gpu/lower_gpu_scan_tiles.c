@@ -1,0 +1,191 @@
+/* Long scans along the last axis, in tiles: a block of threads has a tile of a row, a few lines of as many accesses as
+ * it has threads, so that threads next to each other access memory next to each other.
+ *
+ * In levels, as in lower_gpu_scan.c: the tiles of a row are reduced to one element each, which form the next level,
+ * until a row has one tile.  Then each level is scanned, beginning with the last: each thread scans the elements of its
+ * accesses, the block scans the threads' results in shared memory (Hillis, Steele, 1986), and a tile starts from the
+ * result of the tiles before it. */
+#include "lower_gpu_scan.h"
+
+enum { LINES = GPU_SCAN_LINES, MOST = GPU_SCAN_MOST_NEIGHBOURS };
+
+/* The tiles of one level, and the thread of the phase that is emitted. */
+struct tiles {
+    const struct gpu_scan *s;
+    uint32_t level;
+    int64_t each, lines, side, count;   /* elements of an access; lines of a tile; elements of a tile; tiles of a row */
+    uint32_t half[2];                   /* shared: a thread's result of each line, before and after a step */
+    struct gpu_phase phase;
+    val t, outer, tile;                 /* thread; row; tile of the row */
+};
+
+static int64_t threads_of(const struct tiles *x) { return x->s->w->k->sched.width; }
+
+/* Number of elements of a level that a thread accesses at once: as many as one access has, if rows consist of them. */
+static int64_t scan_neighbours(const struct gpu_scan *s, uint32_t level)
+{
+    int64_t each = lower_access(s->w);
+    while (s->length[level] % each)
+        each /= 2;
+    return each;
+}
+
+static void find_tiles(struct tiles *x, const struct gpu_scan *s, uint32_t level)
+{
+    int64_t length = s->length[level], line;
+    *x = (struct tiles){.s = s, .level = level, .each = scan_neighbours(s, level),
+                        .half = {s->half[0], s->half[1]}};
+    line = threads_of(x) * x->each;
+    x->lines = gpu_parts(length, line) < LINES ? gpu_parts(length, line) : LINES;
+    x->side = x->lines * line;
+    x->count = gpu_parts(length, x->side);
+}
+
+int64_t gpu_scan_tiles(const struct gpu_scan *s, uint32_t level)
+{
+    struct tiles x;
+    find_tiles(&x, s, level);
+    return x.count;
+}
+
+static void begin_tiles(struct tiles *x)
+{
+    struct kernel *k = x->s->w->k;
+    x->t = gpu_blocks_begin(x->s->w, &x->phase, x->s->at.outer * x->count);
+    x->outer = ix_div(k, x->phase.grid, x->count);
+    x->tile = ix_mod(k, x->phase.grid, x->count);
+}
+
+static void scan_barrier(const struct tiles *x) { k_inst(x->s->w->k, L_BARRIER, KL_BOOL, 0, 0, 0, 0); }
+
+/* The first element of the thread's access of a line, in its row; *there: does it exist?  0: it does. */
+static val access_at(const struct tiles *x, int64_t line, val *there)
+{
+    struct kernel *k = x->s->w->k;
+    int64_t length = x->s->length[x->level], threads = threads_of(x);
+    val number = ix_add(k, ix_scale(k, x->tile, x->lines * threads), ix_add(k, x->t, k_int(k, line * threads)));
+    *there = length % x->side ? k_prim(k, P_LT, number, k_int(k, length / x->each), 0) : 0;
+    return number;
+}
+
+/* Loads the elements of an access, and returns them folded one by one.  Elements that do not exist are the identity. */
+static void load_access(const struct tiles *x, int64_t line, val *folded)
+{
+    const struct gpu_scan *s = x->s;
+    struct kernel *k = s->w->k;
+    val there, number = access_at(x, line, &there), none = gpu_scan_identity(s), acc = none;
+    if (there) /* another access, which exists */
+        number = ix_least(k, number, s->length[x->level] / x->each - 1);
+    for (int64_t u = 0; u < x->each; u++) {
+        val at = ix_add(k, ix_scale(k, number, x->each), k_int(k, u));
+        const struct chunk c = {x->outer, 0, k_int(k, 0)};
+        ix_bound(k, at, 0, s->length[x->level] - 1);
+        val e = gpu_scan_element(s, x->level, &c, at);
+        acc = k_fold_step(k, s->fold, acc, there ? k_prim(k, P_SELECT, there, e, none) : e);
+        folded[u] = acc;
+    }
+}
+
+/* Reduces the tiles of a level to the elements of the next one. */
+void gpu_scan_fold_tiles(const struct gpu_scan *s, uint32_t level)
+{
+    struct kernel *k = s->w->k;
+    struct tiles x;
+    val folded[MOST], sum = 0;
+    find_tiles(&x, s, level);
+    begin_tiles(&x);
+    for (int64_t line = 0; line < x.lines; line++) {
+        load_access(&x, line, folded);
+        sum = line ? k_fold_step(k, s->fold, sum, folded[x.each - 1]) : folded[x.each - 1];
+    }
+    for (int64_t apart = threads_of(&x) / 2; apart > 0; apart /= 2) {
+        k_store(k, x.half[0], x.t, sum, 0);
+        scan_barrier(&x);
+        val other = ix_add(k, x.t, k_int(k, apart)); /* threads beyond the last one that counts add what is not used */
+        other = ix_least(k, other, threads_of(&x) - 1);
+        sum = k_fold_step(k, s->fold, sum, k_load(k, x.half[0], other, 0));
+        scan_barrier(&x);
+    }
+    val first = k_if(k, k_prim(k, P_EQ, x.t, k_int(k, 0), 0));
+    const struct chunk c = {x.outer, x.tile, k_int(k, 0)};
+    gpu_scan_put(s, level + 1, &c, x.tile, sum);
+    k_end(k, first);
+    gpu_phase_end(s->w, &x.phase);
+}
+
+static val result_at(const struct tiles *x, int64_t line, val thread)
+{
+    return ix_add(x->s->w->k, k_int(x->s->w->k, line * threads_of(x)), thread);
+}
+
+/* Scans the threads' results of each line in shared memory.  Returns the array that has them. */
+static uint32_t scan_block(const struct tiles *x, const val *own)
+{
+    struct kernel *k = x->s->w->k;
+    val none = gpu_scan_identity(x->s);
+    int now = 0;
+    for (int64_t line = 0; line < x->lines; line++)
+        k_store(k, x->half[0], result_at(x, line, x->t), own[line], 0);
+    scan_barrier(x);
+    for (int64_t apart = 1; apart < threads_of(x); apart *= 2, now = !now) {
+        val has = k_prim(k, P_LT, x->t, k_int(k, apart), 0), before = ix_sub(k, x->t, k_int(k, apart));
+        before = k_prim(k, P_SELECT, has, k_int(k, 0), before);
+        ix_bound(k, before, 0, threads_of(x) - 1);
+        for (int64_t line = 0; line < x->lines; line++) {
+            val a = k_load(k, x->half[now], result_at(x, line, before), 0);
+            val b = k_load(k, x->half[now], result_at(x, line, x->t), 0);
+            a = k_prim(k, P_SELECT, has, none, a);
+            k_store(k, x->half[!now], result_at(x, line, x->t), k_fold_step(k, x->s->fold, a, b), 0);
+        }
+        scan_barrier(x);
+    }
+    return x->half[now];
+}
+
+/* The result of all tiles of the row before this one, from the next level. */
+static val before_tile(const struct tiles *x)
+{
+    const struct gpu_scan *s = x->s;
+    struct kernel *k = s->w->k;
+    val is_first = k_prim(k, P_EQ, x->tile, k_int(k, 0), 0), none = gpu_scan_identity(s);
+    if (x->level == s->top)
+        return none;
+    val before = k_prim(k, P_SELECT, is_first, k_int(k, 0), ix_sub(k, x->tile, k_int(k, 1)));
+    ix_bound(k, before, 0, x->count - 1);
+    const struct chunk c = {x->outer, 0, k_int(k, 0)};
+    return k_prim(k, P_SELECT, is_first, none, gpu_scan_element(s, x->level + 1, &c, before));
+}
+
+void gpu_scan_scan_tiles(const struct gpu_scan *s, uint32_t level)
+{
+    struct kernel *k = s->w->k;
+    struct tiles x;
+    val folded[LINES][MOST], own[LINES];
+    find_tiles(&x, s, level);
+    begin_tiles(&x);
+    for (int64_t line = 0; line < x.lines; line++) {
+        load_access(&x, line, folded[line]);
+        own[line] = folded[line][x.each - 1];
+    }
+    uint32_t scanned = scan_block(&x, own);
+    val start = before_tile(&x), is_first = k_prim(k, P_EQ, x.t, k_int(k, 0), 0);
+    val before = ix_sub(k, x.t, k_int(k, 1)), none = gpu_scan_identity(s);
+    before = k_prim(k, P_SELECT, is_first, k_int(k, 0), before);
+    ix_bound(k, before, 0, threads_of(&x) - 1);
+    for (int64_t line = 0; line < x.lines; line++) {
+        val there, number = access_at(&x, line, &there);
+        val threads = k_prim(k, P_SELECT, is_first, none, k_load(k, scanned, result_at(&x, line, before), 0));
+        val base = k_fold_step(k, s->fold, start, threads);
+        start = k_fold_step(k, s->fold, start, k_load(k, scanned, k_int(k, (line + 1) * threads_of(&x) - 1), 0));
+        val open = there ? k_if(k, there) : 0;
+        for (int64_t u = 0; u < x.each; u++) {
+            val at = ix_add(k, ix_scale(k, number, x.each), k_int(k, u));
+            const struct chunk c = {x.outer, 0, k_int(k, 0)};
+            ix_bound(k, at, 0, s->length[level] - 1);
+            gpu_scan_put(s, level, &c, at, k_fold_step(k, s->fold, base, folded[line][u]));
+        }
+        if (open)
+            k_end(k, open);
+    }
+    gpu_phase_end(s->w, &x.phase);
+}
