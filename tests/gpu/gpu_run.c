@@ -374,8 +374,8 @@ static void table(void)
         text_graph("tests/text/agree_gpu_thin.kir"), text_graph("tests/text/agree_gpu_turn.kir");
     if (has(KL_F16) && has(KL_BF16))
         text_graph("tests/text/agree_gpu_neighbours.kir");
-    if (has(KL_BF16) && has(KL_F64))
-        text_graph("tests/text/agree_gpu_wide.kir");
+    if (has(KL_F16) && has(KL_BF16) && has(KL_F64))
+        text_graph("tests/text/agree_gpu_wide.kir"), text_graph("tests/text/agree_gpu_sort.kir");
 }
 
 /* ---- symbols ---- */
