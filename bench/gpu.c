@@ -45,7 +45,7 @@ static bool open_device(struct gpu *g)
     const struct caps *caps = accelerator_caps(g->a);
     fprintf(stderr, "bench_gpu: device %s %s %s, %s tensor cores\n", kl_device_name(g->device), caps->name,
             caps->features,
-            caps->mma.subgroup ? "with" : "without");
+            caps->mma[0].subgroup ? "with" : "without");
     return true;
 }
 

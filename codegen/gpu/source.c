@@ -117,12 +117,12 @@ static bool place_buffers(struct emitter *m, unsigned arrays)
 
 static void open_c(struct emitter *m, const char *entry)
 {
-    bool tiles = false, chains = false; /* chains of products need more registers than TILE_BOUNDS leaves */
+    bool tiles = false, chains = false; /* which kernels have other bounds: see the preludes */
     for (val v = 1; v < m->k->ninst; v++) {
         tiles |= m->k->inst[v].op == L_MMA;
         chains |= m->k->inst[v].op == L_MMA && m->k->inst[m->k->inst[v].a].op == L_OP(P_CAST);
     }
-    const char *bounds = tiles && !chains && !source_is_async(m) ? "TILE_BOUNDS" : "__launch_bounds__";
+    const char *bounds = !tiles || source_is_async(m) ? "__launch_bounds__" : chains ? "CHAIN_BOUNDS" : "TILE_BOUNDS";
     text_put(m->t, "extern \"C\" __global__ void %s(%u) %s(", bounds, m->info.threads, entry);
     for (uint32_t b = 0; b < m->k->nbuf; b++)
         if (m->k->buf[b].role == BUF_VIEW)

@@ -21,18 +21,19 @@
 
 /* Which elements of a tile a lane of a subgroup holds for a matrix unit.  Element e is at row (or column) lane / div %
  * mod * scale + at[e]; if div2 is not 0, lane / div2 % mod2 * scale2 is added. */
-struct fragment_axis { uint8_t div, mod, scale, at[8], div2, mod2, scale2; };
+struct fragment_axis { uint8_t div, mod, scale, at[16], div2, mod2, scale2; };
 struct fragment { uint8_t elements; struct fragment_axis row, col; };
 
 /* A matrix unit: factors a [m x k] and b [k x n] and sums [m x n], as its instruction takes them in the lanes'
- * registers.  A register holds a pair of halves that are adjacent along k. */
+ * registers.  A register holds one f32, or a pair of halves that are adjacent along k. */
 struct matrix_unit {
     const char *prelude;          /* follows the dialect's prelude; defines the instructions as mma_f16(sum .., a .., b
-                                     ..) and mma_bf16 */
+                                     ..), mma_bf16 and mma_f32, as far as the unit has them */
     struct mma_caps caps;
     uint32_t (*dtypes)(const char *arch); /* the dtypes of factors on this architecture, as a set of bits */
-    struct fragment a, b, sum;    /* an asynchronous unit has only the one of sums, and a's
-                                     number of elements */
+    struct fragment a, b, sum;    /* an asynchronous unit has only the one of sums, and a's number of elements; a, b:
+                                     of halves */
+    struct fragment a_f32, b_f32; /* of f32 */
     /* the prelude has rows_2(registers .., row) and rows_4, and their transposing forms rows_2_turned and
      * rows_4_turned, which load a matrix of 8x8 halves into each register; lane number lane gives the address of row
      * lane % 8 of matrix lane / 8 % 4 */
@@ -70,7 +71,8 @@ struct dialect {
     enum source_copies copies;
     bool packs;                   /* adjacent elements are loaded and stored at once */
     bool table;                   /* buffers are addresses in a table, not arguments */
-    const struct matrix_unit *matrix, *matrix_async; /* units that some of its devices have; NULL: none */
+    /* units that some of its devices have, the largest first; NULL: no more, or none */
+    const struct matrix_unit *matrix[MMA_UNITS], *matrix_async;
     const char *arch;             /* the architecture that is compiled for without a device */
 };
 
@@ -103,7 +105,7 @@ void dialect_limits(const struct dialect *d, const char *features, struct caps *
 void dialect_architecture(const struct dialect *d, const char *features, struct caps *out);
 
 /* ---- matrix.c ---- */
-extern const struct matrix_unit matrix_nvidia, matrix_nvidia_async, matrix_amd;
+extern const struct matrix_unit matrix_nvidia, matrix_nvidia_async, matrix_amd_32, matrix_amd_16;
 uint32_t matrix_nvidia_shared(const char *arch);  /* bytes of shared memory that a block may have */
 
 /* ---- source.c ---- */

@@ -76,7 +76,7 @@ static void half_products(int device, int64_t m, int64_t n, int64_t k)
     graph_output(g, OUT_RETURN, n_dot(g, x, y, &dims), 0);
     struct values in = {2, {a, b}}, none = {0}, out = {0}, want = {0};
     const struct caps *caps = accelerator_caps(accelerator_get(device));
-    check(!fake || caps->mma.subgroup == (strcmp(kind, "hip") ? 32 : 64), "subgroups of %u", caps->mma.subgroup);
+    check(!fake || caps->mma[0].subgroup == (strcmp(kind, "hip") ? 32 : 64), "subgroups of %u", caps->mma[0].subgroup);
     if (check(run_on(g, first, true, &in, &none, NULL, &out, &e) && run_on(g, "ref", true, &in, &none, NULL, &want, &e),
               "%s", e.msg))
         /* no order rounds */
