@@ -31,14 +31,14 @@
     "                 : \"memory\");\n}\n"
 
 /* CUDA's shuffles name the lanes that take part: here all of the block's.  Kernels with tiles are compiled so that a
- * multiprocessor runs 512 threads, so each thread has up to 128 registers. */
+ * multiprocessor runs `all` threads, mostly 512, so each thread has up to 128 registers. */
 #define CUDA_PRELUDE \
     C_TYPES BF16 \
     "FUNCTION f32 f32_of_f16(f16 h)\n{\n    f32 x;\n    asm(\"cvt.f32.f16 %0, %1;\" : \"=f\"(x) : \"h\"(h));\n" \
     "    return x;\n}\n" \
     "FUNCTION f16 f16_of_f32(f32 x)\n{\n    f16 h;\n    asm(\"cvt.rn.f16.f32 %0, %1;\" : \"=h\"(h) : \"f\"(x));\n" \
     "    return h;\n}\n" \
-    "#define TILE_BOUNDS(n) __launch_bounds__(n, n < 512 ? 512 / n : 1)\n" \
+    "#define TILE_BOUNDS(n, all) __launch_bounds__(n, n < all ? all / n : 1)\n" \
     "#ifndef SHARED_ARENA\n#define SHARED_ARENA(bytes) alignas(1024) extern __shared__ u8 arena[]\n#endif\n" \
     "#ifndef uniform\n#define uniform(x) __shfl_sync(0xffffffffu, x, 0)\n#endif\n" \
     "#define LANES (blockDim.x < 32 ? (1u << blockDim.x) - 1 : 0xffffffffu)\n" \
@@ -53,7 +53,7 @@
 /* Copies are loads, and stores at the next wait. */
 #define HIP_PRELUDE \
     C_TYPES BF16 \
-    "#define TILE_BOUNDS(n) __launch_bounds__(n)\n" \
+    "#define TILE_BOUNDS(n, all) __launch_bounds__(n)\n" \
     "typedef u32 __attribute__((may_alias)) vector_4;\ntypedef u64 __attribute__((may_alias)) vector_8;\n" \
     "typedef u32 __attribute__((vector_size(16), may_alias)) vector_16;\n" \
     "#define load_vector(n, p, there) ((there) ? *(const vector_##n *)(p) : vector_##n{})\n" \
