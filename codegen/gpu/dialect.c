@@ -31,14 +31,15 @@
     "                 : \"memory\");\n}\n"
 
 /* CUDA's shuffles name the lanes that take part: here all of the block's.  Kernels with tiles are compiled so that a
- * multiprocessor runs 512 threads, so each thread has up to 128 registers.  Chains of products need more. */
+ * multiprocessor runs `all` threads, mostly 512, so each thread has up to 128 registers.  Chains of products need
+ * more. */
 #define CUDA_PRELUDE \
     C_TYPES BF16 \
     "FUNCTION f32 f32_of_f16(f16 h)\n{\n    f32 x;\n    asm(\"cvt.f32.f16 %0, %1;\" : \"=f\"(x) : \"h\"(h));\n" \
     "    return x;\n}\n" \
     "FUNCTION f16 f16_of_f32(f32 x)\n{\n    f16 h;\n    asm(\"cvt.rn.f16.f32 %0, %1;\" : \"=h\"(h) : \"f\"(x));\n" \
     "    return h;\n}\n" \
-    "#define TILE_BOUNDS(n) __launch_bounds__(n, n < 512 ? 512 / n : 1)\n" \
+    "#define TILE_BOUNDS(n, all) __launch_bounds__(n, n < all ? all / n : 1)\n" \
     "#define CHAIN_BOUNDS(n) __launch_bounds__(n)\n" \
     "#ifndef SHARED_ARENA\n#define SHARED_ARENA(bytes) alignas(1024) extern __shared__ u8 arena[]\n#endif\n" \
     "#ifndef uniform\n#define uniform(x) __shfl_sync(0xffffffffu, x, 0)\n#endif\n" \
@@ -56,8 +57,8 @@
  * registers, and copies all of them in each iteration of a loop. */
 #define HIP_PRELUDE \
     C_TYPES BF16 \
-    "#define TILE_BOUNDS(n) __launch_bounds__(n) __attribute__((amdgpu_waves_per_eu(2)))\n" \
-    "#define CHAIN_BOUNDS(n) TILE_BOUNDS(n)\n" \
+    "#define TILE_BOUNDS(n, all) __launch_bounds__(n) __attribute__((amdgpu_waves_per_eu(2)))\n" \
+    "#define CHAIN_BOUNDS(n) TILE_BOUNDS(n, 0)\n" \
     "typedef u32 __attribute__((may_alias)) vector_4;\ntypedef u64 __attribute__((may_alias)) vector_8;\n" \
     "typedef u32 __attribute__((vector_size(16), may_alias)) vector_16;\n" \
     "#define load_vector(n, p, there) ((there) ? *(const vector_##n *)(p) : vector_##n{})\n" \

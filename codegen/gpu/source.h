@@ -116,7 +116,7 @@ bool source_kernel(const struct kernel *k, const struct dialect *d, const char *
 void source_info_free(struct source_info *i);
 /* ---- source_range.c ---- */
 /* An upper bound for the number of loop iterations that a thread executes in one iteration of the parallel loop. */
-int64_t source_steps(const struct kernel *k);
+int64_t source_steps(const struct kernel *k, const struct phase *p);
 /* Appends a whole file: the prelude and one kernel named `kernel`. */
 bool source_file(const struct kernel *k, const struct dialect *d, struct text *out, struct err *e);
 

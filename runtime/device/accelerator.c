@@ -92,7 +92,7 @@ struct device_kernel *accelerator_load(struct accelerator *a, const struct kerne
                                        struct err *e)
 {
     struct gpu_code g;
-    int64_t limit = a->caps.loop_limit, steps = limit ? source_steps(k) + 1 : 0;
+    int64_t limit = a->caps.loop_limit, steps = limit ? source_steps(k, NULL) + 1 : 0;
     if (limit && steps > limit) {
         err_set(e, KL_ERR_DEVICE,
                 "%s: kernel %s has up to %lld loop iterations a thread, and this device's driver ends loops after %lld "
