@@ -114,6 +114,9 @@ void source_matrix(struct emitter *m)
     m->unit = m->d->matrix_async;
     if (m->unit && source_async(m))
         return;
+    memset(m->role, 0, m->k->ninst);
+    if (source_opaque(m))
+        return;
     m->unit = m->d->matrix;
     memset(m->role, 0, m->k->ninst);
     bool products = false, ok = m->unit;
@@ -138,6 +141,8 @@ static unsigned fragments(const struct emitter *m, val v) /* number of fragments
 static unsigned registers(const struct emitter *m, val v)
 {
     enum source_role role = (enum source_role)m->role[v];
+    if (m->unit->opaque) /* a matrix is one variable */
+        return 1;
     if (role != ROLE_A && role != ROLE_B)
         return m->unit->sum.elements;
     return (role == ROLE_A ? m->unit->a.elements : m->unit->b.elements) / 2;
@@ -378,6 +383,10 @@ void source_matrix_load(struct emitter *m, val v)
 {
     const struct linst *i = &m->k->inst[v];
     enum source_role role = (enum source_role)m->role[v];
+    if (m->unit->opaque) {
+        source_opaque_load(m, v);
+        return;
+    }
     if (role != ROLE_A && role != ROLE_B) {
         load_elements_of(m, v);
         return;
@@ -441,6 +450,10 @@ static bool put_store_condition(struct emitter *m, val v)
 void source_matrix_store(struct emitter *m, val v)
 {
     const struct linst *i = &m->k->inst[v], *x = &m->k->inst[i->b];
+    if (m->unit->opaque) {
+        source_opaque_store(m, v);
+        return;
+    }
     struct layout l = layout_of(m, i, ROLE_SUM);
     val of = source_matrix_place(m, i->b, 0).of;
     unsigned first = source_matrix_place(m, i->b, 0).at, count = source_elements(m, i->b);
@@ -574,6 +587,10 @@ static void put_registers(struct emitter *m, val v, unsigned fragment, bool last
 /* The sums begin with c's; then the products of every fragment along k are added. */
 void source_matrix_mma(struct emitter *m, val v)
 {
+    if (m->unit->opaque) {
+        source_opaque_mma(m, v);
+        return;
+    }
     if (source_is_async(m)) {
         source_async_mma(m, v);
         return;
