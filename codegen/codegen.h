@@ -36,7 +36,9 @@ struct backend {
     bool (*compile_for)(const struct kernel *k, const struct caps *target, enum emit_kind kind, struct code *out,
                         struct err *e);
     /* Compiles n kernels for a target at once, which takes less time than one by one.  out[i] is the code of k[i]
-     * without the binary, which all share: *module.  NULL: this code generator has no use for that. */
+     * without the binary, which all share: *module.  NULL: this code generator has no use for that.  serial: the
+     * compiler takes one module at a time, however many threads ask. */
+    bool serial;
     bool (*compile_module)(const struct kernel *const *k, uint32_t n, const struct caps *target, struct code *out,
                            struct code *module, struct err *e);
     /* A processor of this machine's architecture by name ("baseline": the oldest that Kiln supports, "native": this

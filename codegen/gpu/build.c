@@ -258,7 +258,7 @@ static const char *vulkan_version(void) { return gpu_build_version(VULKAN); }
 const struct backend backend_cuda = {.name = "cuda", .abi = KERNEL_ABI, .version = cuda_version, .compile = cuda_any,
                                      .compile_for = cuda_for, .compile_module = cuda_module};
 const struct backend backend_hip = {.name = "hip", .abi = KERNEL_ABI, .version = hip_version, .compile = hip_any,
-                                    .compile_for = hip_for, .compile_module = hip_module};
+                                    .compile_for = hip_for, .compile_module = hip_module, .serial = true};
 const struct backend backend_vulkan = {.name = "vulkan", .abi = KERNEL_ABI, .version = vulkan_version,
                                        .compile = vulkan_any,
                                        .compile_for = vulkan_for};

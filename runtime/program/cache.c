@@ -56,10 +56,11 @@ struct compile_all {
     const uint64_t *needed;        /* per kernel: the devices that run its code, by bit */
     bool background;
     uint32_t at_once;              /* the most kernels that are compiled at once */
-    unsigned threads;
+    unsigned threads;              /* that compile */
     pthread_mutex_t lock;          /* guards all below, and x->code */
     uint32_t ncode;                /* entries in x->code */
     uint32_t next;                 /* the next kernel to compile */
+    uint64_t left;                 /* instructions of the kernels from there on */
     uint32_t failed;               /* the first kernel that failed, with its error */
     struct err err;
 };
@@ -96,15 +97,22 @@ static uint32_t get_codes(struct compile_all *all, uint32_t first, uint32_t n, s
     return UINT32_MAX;
 }
 
-/* The next kernels to compile at once: fewer towards the end, so that all threads end at about the same time.  Some
- * kernels take a hundred times as long as others. */
-static uint32_t take(struct compile_all *all, uint32_t *first)
+/* Takes the next kernels to compile at once: the first, and those after it up to a share of the instructions that are
+ * left.  The shares shrink, so that all threads end at about the same time; some kernels take a hundred times as long
+ * as others (Polychronopoulos and Kuck 1987: guided self-scheduling). */
+static uint32_t take_share(struct compile_all *all, uint32_t *first)
 {
+    struct kernel *const *k = all->x->program->kernel;
     pthread_mutex_lock(&all->lock);
-    uint32_t left = all->x->program->nkernel - all->next, n = left / all->threads;
-    n = n < 1 ? left > 0 : n < all->at_once ? n : all->at_once;
-    *first = all->next;
+    uint32_t n = 0, left = all->x->program->nkernel - all->next;
+    uint64_t share = all->threads > 1 ? all->left / (2 * all->threads) : all->left, cost = 0;
+    for (*first = all->next; n < left && n < all->at_once; n++) {
+        uint64_t more = cost + k[*first + n]->ninst;
+        if (n && more > share) break;
+        cost = more;
+    }
     all->next += n;
+    all->left -= cost;
     pthread_mutex_unlock(&all->lock);
     return n;
 }
@@ -113,7 +121,7 @@ static void compile_some(void *ctx, int64_t begin, int64_t end, unsigned worker)
 {
     (void)begin, (void)end, (void)worker;
     struct compile_all *all = ctx;
-    for (uint32_t first, n; (n = take(all, &first));) {
+    for (uint32_t first, n; (n = take_share(all, &first));) {
         struct err e = {0};
         uint32_t failed = get_codes(all, first, n, &e);
         if (failed == UINT32_MAX) continue;
@@ -257,14 +265,17 @@ static bool find_phases(struct exec *x)
     return true;
 }
 
-/* The code generator of a device of x may compile kernels together. */
-static uint32_t at_once(const struct exec *x)
+/* Whether the code generators of x's devices compile kernels together. */
+static void find_modules(struct compile_all *all)
 {
+    const struct program *p = all->x->program;
     for (int d = 0; d < DEVICE_END; d++) {
-        const struct backend *b = x->accelerated >> d & 1 ? device_backend(d, NULL) : NULL;
-        if (b && b->compile_module) return MODULE_KERNELS;
+        const struct backend *b = all->x->accelerated >> d & 1 ? device_backend(d, NULL) : NULL;
+        if (!b || !b->compile_module) continue;
+        all->at_once = MODULE_KERNELS;
+        all->threads = b->serial ? 1 : all->threads;
     }
-    return 1;
+    for (uint32_t i = 0; i < p->nkernel; i++) all->left += p->kernel[i]->ninst;
 }
 
 /* Compiles on the pool's threads; in the background on this thread alone, because the pool runs the program
@@ -283,9 +294,10 @@ static bool compile_kernels(struct exec *x, bool background, struct err *e)
     }
     for (int d = 0; d < DEVICE_END; d++)
         if (x->accelerated >> d & 1) room &= (x->on[d] = mem_alloc((n + 1) * sizeof *x->on[d])) != NULL;
-    struct compile_all all = {.x = x, .needed = needed, .background = background, .at_once = at_once(x),
+    struct compile_all all = {.x = x, .needed = needed, .background = background, .at_once = 1,
                               .threads = background ? 1 : pool_threads(), .lock = PTHREAD_MUTEX_INITIALIZER,
                               .failed = UINT32_MAX};
+    find_modules(&all);
     if (room) pool_run_max(compile_some, &all, n, 1, background ? 1 : UINT32_MAX);
     x->ncode = all.ncode;
     mem_free(needed);

@@ -69,8 +69,8 @@ void variants_free(struct variants *s);         /* NULL is fine */
 /* ---- code.c ---- */
 enum { MODULE_KERNELS = 8 };           /* the most that are compiled at once */
 /* The code of n kernels, at most MODULE_KERNELS, on a device: out[i], with a new user counted.  Kernels that are found
- * nowhere are compiled together, if the device's code generator can.  keep: new code is also stored on disk.  Returns n,
- * or the number of a kernel that failed with *e; others may then be NULL, too. */
+ * nowhere are compiled together, if the device's code generator can do this.  keep: new code is also stored on disk.
+ * Returns n, or the number of a kernel that failed with *e; others may then be NULL, too. */
 uint32_t code_get(const struct kernel *const *k, uint32_t n, int device, bool keep, struct code_entry **out,
                   struct err *e);
 /* Moves an entry, or all without users, from the table to a list.  Needs the lock. */

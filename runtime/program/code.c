@@ -192,7 +192,7 @@ static bool generate_alone(struct making *m, uint32_t i)
 }
 
 /* Completes an entry whose code is loaded. */
-static bool complete(struct code_entry *c, struct err *e)
+static bool keep_copy(struct code_entry *c, struct err *e)
 {
     if (!(c->copy = copy_kernel(c->kernel)))
         return err_set(e, KL_ERR_MEMORY, "no memory to cache kernel %s", c->kernel->name);
@@ -207,7 +207,7 @@ static void make(struct making *m, int device)
     load_all(m);
     generate_module(m);
     while (m->made < m->n && (m->loaded[m->made] || generate_alone(m, m->made)) &&
-           complete(m->c[m->made], &m->err)) m->made++;
+           keep_copy(m->c[m->made], &m->err)) m->made++;
     for (uint32_t i = m->made; i < m->n; i++)
         if (m->loaded[i]) unload(m->c[i]);
 }
