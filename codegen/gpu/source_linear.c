@@ -94,15 +94,15 @@ struct access { val at; struct linear index; };
 struct region { struct emitter *m; struct access *v; uint32_t n; };
 
 /* Is it a load of one element from an input, a workspace or shared memory, or a store of one element to memory that
- * other threads can see? */
+ * other threads can see?  Shared memory has no addresses in GLSL. */
 static bool can_pack(const struct emitter *m, val v)
 {
     const struct linst *i = &m->k->inst[v];
     unsigned role = m->k->buf[i->imm].role;
-    if (role == BUF_SHARED && m->d->table) /* GLSL has no addresses in shared memory */
+    if (role == BUF_SHARED && m->d->table)
         return false;
-    bool load = i->op == L_LOAD && (role == BUF_IN || role == BUF_WORKSPACE || role == BUF_SHARED) && !i->cols &&
-                load_elements(m->k, i) == 1 && !m->k->buf[i->imm].panel_rows;
+    bool from = role == BUF_IN || role == BUF_WORKSPACE || role == BUF_SHARED;
+    bool load = i->op == L_LOAD && from && !i->cols && load_elements(m->k, i) == 1 && !m->k->buf[i->imm].panel_rows;
     bool store = i->op == L_STORE && !m->k->inst[i->b].cols && !m->info.local[i->imm] &&
                  (m->own_threads || (m->affine[i->a] && m->stride[i->a])); /* no two lanes store the same element */
     return (load || store) && (m->own_threads || m->k->inst[i->a].varying);
