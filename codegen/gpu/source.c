@@ -346,7 +346,8 @@ static void open_loop(struct emitter *m, val v)
     if (i->kind == LOOP_UNROLLED && !m->d->table) {
         text_put(m->t, "#pragma unroll 4\n");
         source_line(m);
-    } else if (i->kind == LOOP_SERIAL && m->unit && !m->d->table && multiplies(m, v)) { /* a step is long, and has barriers */
+    } else if (i->kind == LOOP_SERIAL && m->unit && !m->d->table && multiplies(m, v)) {
+        /* a step is long, and has barriers */
         text_put(m->t, "#pragma unroll 1\n");
         source_line(m);
     }

@@ -1,6 +1,6 @@
 /* Vulkan: finds the loader and its devices, and opens one.  A device must have Vulkan 1.2, addresses of buffers and
  * 64-bit integers.  A library that a driver has opened is never closed, because it has threads and exit handlers. */
-#include "driver.h"
+#include "runtime/device/driver.h"
 #ifdef KILN_VULKAN
 #include "vulkan.h"
 #include <dlfcn.h>

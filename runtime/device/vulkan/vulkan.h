@@ -2,7 +2,7 @@
 #ifndef KILN_VULKAN_H
 #define KILN_VULKAN_H
 #define VK_NO_PROTOTYPES
-#include "driver.h"
+#include "runtime/device/driver.h"
 #include <vulkan/vulkan_core.h>
 
 /* Functions of the loader, of the instance, of a device. */
