@@ -107,7 +107,7 @@ static void test_other_commands(void)
 
 /* ---- a frozen step ---- */
 
-enum { KERNELS = 300, RUNS = 40, N = 4 };
+enum { KERNELS = 300, RUNS = 40, SAME = 10, N = 4 };
 
 static double processor_us(void)
 {
@@ -135,18 +135,24 @@ static void test_step(void)
     kl_keep(y);
     kl_step *step = kl_step_end(1, &x);
     double least = INFINITY;
+    kl_tensor in = {0};
     for (int i = 0; i < RUNS && check(step, "%s", kl_last_error()); i++) {
         float got[N * N], sign = i % 3 ? 1 : -1;
-        for (int k = 0; k < N * N; k++)
+        kl_tensor out;
+        for (int k = 0; k < N * N && i % SAME == 0; k++)
             data[k] = (float)(k * (i + 1));
-        kl_tensor in = kl_input(dev, KL_F32, 2, dims, data), out;
+        if (i % SAME == 0) { /* with the same input, all memory is where it was in the run before */
+            kl_release(in);
+            in = kl_input(dev, KL_F32, 2, dims, data);
+        }
         double began = processor_us();
         bool ok = kl_step_run(step, 1, &in, 1, &(kl_slot){"s", (double)sign}, 1, &out) == KL_OK;
         least = fmin(least, processor_us() - began);
         ok = ok && kl_read(out, got, sizeof got) == KL_OK && !memcmp(got, data, sizeof got);
         check(ok, "run %d: %s", i, kl_last_error());
-        kl_release(in), kl_release(out);
+        kl_release(out);
     }
+    kl_release(in);
     printf("%d kernels: %.0f us of the host's processor a run, at least\n", KERNELS, least);
     kl_step_free(step);
     kl_release(p);
