@@ -31,14 +31,16 @@
     "                 : \"memory\");\n}\n"
 
 /* CUDA's shuffles name the lanes that take part: here all of the block's.  Kernels with tiles are compiled so that a
- * multiprocessor runs 512 threads, so each thread has up to 128 registers. */
+ * multiprocessor runs `all` threads, mostly 512, so each thread has up to 128 registers.  Chains of products need
+ * more. */
 #define CUDA_PRELUDE \
     C_TYPES BF16 \
     "FUNCTION f32 f32_of_f16(f16 h)\n{\n    f32 x;\n    asm(\"cvt.f32.f16 %0, %1;\" : \"=f\"(x) : \"h\"(h));\n" \
     "    return x;\n}\n" \
     "FUNCTION f16 f16_of_f32(f32 x)\n{\n    f16 h;\n    asm(\"cvt.rn.f16.f32 %0, %1;\" : \"=h\"(h) : \"f\"(x));\n" \
     "    return h;\n}\n" \
-    "#define TILE_BOUNDS(n) __launch_bounds__(n, n < 512 ? 512 / n : 1)\n" \
+    "#define TILE_BOUNDS(n, all) __launch_bounds__(n, n < all ? all / n : 1)\n" \
+    "#define CHAIN_BOUNDS(n) __launch_bounds__(n)\n" \
     "#ifndef SHARED_ARENA\n#define SHARED_ARENA(bytes) alignas(1024) extern __shared__ u8 arena[]\n#endif\n" \
     "#ifndef uniform\n#define uniform(x) __shfl_sync(0xffffffffu, x, 0)\n#endif\n" \
     "#define LANES (blockDim.x < 32 ? (1u << blockDim.x) - 1 : 0xffffffffu)\n" \
@@ -50,10 +52,13 @@
     "template <int left> FUNCTION void copies_wait()\n{\n" \
     "    asm volatile(\"cp.async.wait_group %0;\" :: \"n\"(left) : \"memory\");\n}\n"
 
-/* Copies are loads, and stores at the next wait. */
+/* Copies are loads, and stores at the next wait.  Kernels with tiles are compiled for two waves on a SIMD, so that a
+ * lane has up to 256 registers: with more, the compiler keeps the sums of matrix instructions in accumulation
+ * registers, and copies all of them in each iteration of a loop. */
 #define HIP_PRELUDE \
     C_TYPES BF16 \
-    "#define TILE_BOUNDS(n) __launch_bounds__(n)\n" \
+    "#define TILE_BOUNDS(n, all) __launch_bounds__(n) __attribute__((amdgpu_waves_per_eu(2)))\n" \
+    "#define CHAIN_BOUNDS(n) TILE_BOUNDS(n, 0)\n" \
     "typedef u32 __attribute__((may_alias)) vector_4;\ntypedef u64 __attribute__((may_alias)) vector_8;\n" \
     "typedef u32 __attribute__((vector_size(16), may_alias)) vector_16;\n" \
     "#define load_vector(n, p, there) ((there) ? *(const vector_##n *)(p) : vector_##n{})\n" \
@@ -96,14 +101,14 @@ static const struct dialect dialects[] = {
      .subscript = "",
      .shuffle = 32, .threads = 256, .shared_bytes = 48 << 10, .copies = COPIES_ASYNC, .packs = true,
      .dynamic_bytes = 227 << 10, .shared_bytes_of = matrix_nvidia_shared,
-     .matrix = &matrix_nvidia, .matrix_async = &matrix_nvidia_async, .arch = "sm_80"},
+     .matrix = {&matrix_nvidia}, .matrix_async = &matrix_nvidia_async, .arch = "sm_80"},
     {.name = "hip", .prelude = HIP_PRELUDE,
      .thread = "threadIdx.x", .block = "blockIdx.x", .grid = "gridDim.x", .barrier = "__syncthreads();",
      .shared = "alignas(16) __shared__ ", .local = "const ", .exact = "const "
      "", .i64 = "ll", .u64 = "ull", .f64 = "", .address = "&",
      .subscript = "",
      .shuffle = 32, .threads = 256, .shared_bytes = 48 << 10, .copies = COPIES_LATE, .packs = true,
-     .matrix = &matrix_amd, .arch = "gfx90a"},
+     .matrix = {&matrix_amd_32, &matrix_amd_16}, .arch = "gfx90a"},
     {.name = "glsl", .prelude = GLSL_PRELUDE,
      .thread = "gl_LocalInvocationID.x", .block = "gl_WorkGroupID.x", .grid = "gl_NumWorkGroups.x",
      .barrier = "memoryBarrierBuffer(); memoryBarrierShared(); barrier();",
@@ -201,10 +206,11 @@ struct dialect dialect_for(const struct dialect *d, const char *features)
 
 void dialect_prelude(const struct dialect *d, const char *features, struct text *out)
 {
-    text_put(out, "%s%s%s%s%s%s%s", d->table ? "#version 460\n" : "", d->table && d->shuffle ? SUBGROUPS : "",
-             d->table && d->broadcast ? BROADCASTS : "", d->opaque.subgroup ? MATRICES : "", d->prelude,
-             d->matrix ? d->matrix->prelude : "",
-             d->matrix_async ? d->matrix_async->prelude : "");
+    text_put(out, "%s%s%s%s%s", d->table ? "#version 460\n" : "", d->table && d->shuffle ? SUBGROUPS : "",
+             d->table && d->broadcast ? BROADCASTS : "", d->opaque.subgroup ? MATRICES : "", d->prelude);
+    for (unsigned i = 0; i < MMA_UNITS && d->matrix[i]; i++)
+        text_put(out, "%s", d->matrix[i]->prelude);
+    text_put(out, "%s", d->matrix_async ? d->matrix_async->prelude : "");
     if (!d->table) {
         text_put(out, "%s", DOT2(""));
         return;
@@ -247,7 +253,14 @@ void dialect_architecture(const struct dialect *d, const char *features, struct 
 {
     if (d->shared_bytes_of)
         out->shared_bytes = d->shared_bytes_of(features ? features : d->arch);
-    out->mma = d->table ? dialect_for(d, features).opaque : unit_caps(d->matrix, features ? features : d->arch);
+    unsigned n = 0;
+    memset(out->mma, 0, sizeof out->mma);
+    if (d->table)
+        out->mma[0] = dialect_for(d, features).opaque;
+    for (unsigned i = 0; i < MMA_UNITS && d->matrix[i]; i++) {
+        out->mma[n] = unit_caps(d->matrix[i], features ? features : d->arch);
+        n += out->mma[n].subgroup != 0;
+    }
     out->mma_async = unit_caps(d->matrix_async, features ? features : d->arch);
     out->panel_copies = out->mma_async.subgroup && !(features && strstr(features, NO_TENSOR_MAPS));
 }

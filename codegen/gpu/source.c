@@ -116,15 +116,33 @@ static bool place_buffers(struct emitter *m, unsigned arrays)
 
 /* ---- the function ---- */
 
+/* The threads that a multiprocessor is to run of a kernel of tiles, which decides how many registers each may have.  In
+ * small blocks whose threads have MANY sums, 128 registers are too few for some operands. */
+static unsigned tile_threads(const struct emitter *m)
+{
+    enum { USUAL = 512, FEWER = 384, SMALL = 128, MANY = 64 };
+    unsigned sums = 0, most = 0; /* sums: of the open loop */
+    for (val v = 1; !m->unit && v < m->k->ninst; v++) {
+        const struct linst *i = &m->k->inst[v];
+        sums = i->op == L_LOOP || i->op == L_END ? 0 : i->op == L_MMA ? sums + (unsigned)i->rows * i->cols : sums;
+        most = sums > most ? sums : most;
+    }
+    return most >= MANY && m->info.threads < SMALL ? FEWER : USUAL;
+}
+
 static void open_c(struct emitter *m, const char *entry)
 {
-    bool tiles = false, chains = false; /* chains of products need more registers than TILE_BOUNDS leaves */
+    bool tiles = false, chains = false; /* which kernels have other bounds: see the preludes */
     for (val v = 1; v < m->k->ninst; v++) {
         tiles |= m->k->inst[v].op == L_MMA;
         chains |= m->k->inst[v].op == L_MMA && m->k->inst[m->k->inst[v].a].op == L_OP(P_CAST);
     }
-    const char *bounds = tiles && !chains && !source_is_async(m) ? "TILE_BOUNDS" : "__launch_bounds__";
-    text_put(m->t, "extern \"C\" __global__ void %s(%u) %s(", bounds, m->info.threads, entry);
+    text_put(m->t, "extern \"C\" __global__ void ");
+    if (tiles && !chains && !source_is_async(m))
+        text_put(m->t, "TILE_BOUNDS(%u, %u) %s(", m->info.threads, tile_threads(m), entry);
+    else
+        text_put(m->t, "%s(%u) %s(", tiles && chains && !source_is_async(m) ? "CHAIN_BOUNDS" : "__launch_bounds__",
+                 m->info.threads, entry);
     for (uint32_t b = 0; b < m->k->nbuf; b++)
         if (m->k->buf[b].role == BUF_VIEW)
             text_put(m->t, "const __grid_constant__ tensor_map b%u, ", b);

@@ -21,18 +21,19 @@
 
 /* Which elements of a tile a lane of a subgroup holds for a matrix unit.  Element e is at row (or column) lane / div %
  * mod * scale + at[e]; if div2 is not 0, lane / div2 % mod2 * scale2 is added. */
-struct fragment_axis { uint8_t div, mod, scale, at[8], div2, mod2, scale2; };
+struct fragment_axis { uint8_t div, mod, scale, at[16], div2, mod2, scale2; };
 struct fragment { uint8_t elements; struct fragment_axis row, col; };
 
 /* A matrix unit: factors a [m x k] and b [k x n] and sums [m x n], as its instruction takes them in the lanes'
- * registers.  A register holds a pair of halves that are adjacent along k. */
+ * registers.  A register holds one f32, or a pair of halves that are adjacent along k. */
 struct matrix_unit {
     const char *prelude;          /* follows the dialect's prelude; defines the instructions as mma_f16(sum .., a .., b
-                                     ..) and mma_bf16 */
+                                     ..), mma_bf16 and mma_f32, as far as the unit has them */
     struct mma_caps caps;
     uint32_t (*dtypes)(const char *arch); /* the dtypes of factors on this architecture, as a set of bits */
-    struct fragment a, b, sum;    /* an asynchronous unit has only the one of sums, and a's
-                                     number of elements; an opaque unit has none */
+    struct fragment a, b, sum;    /* an asynchronous unit has only the one of sums, and a's number of elements; an
+                                     opaque unit has none; a, b: of halves */
+    struct fragment a_f32, b_f32; /* of f32 */
     /* 1: the lanes' elements of a tile are unknown (Vulkan's cooperative matrices): a factor is loaded from shared
      * memory and sums are stored, and nothing else is done with them */
     bool opaque;
@@ -78,7 +79,8 @@ struct dialect {
     enum source_copies copies;
     bool packs;                   /* adjacent elements are loaded and stored at once */
     bool table;                   /* buffers are addresses in a table, not arguments */
-    const struct matrix_unit *matrix, *matrix_async; /* units that some of its devices have; NULL: none */
+    /* units that some of its devices have, the largest first; NULL: no more, or none */
+    const struct matrix_unit *matrix[MMA_UNITS], *matrix_async;
     struct mma_caps opaque;       /* the opaque unit of the device; subgroup 0: none */
     const char *arch;             /* the architecture that is compiled for without a device */
 };
@@ -112,7 +114,7 @@ void dialect_limits(const struct dialect *d, const char *features, struct caps *
 void dialect_architecture(const struct dialect *d, const char *features, struct caps *out);
 
 /* ---- matrix.c ---- */
-extern const struct matrix_unit matrix_nvidia, matrix_nvidia_async, matrix_amd;
+extern const struct matrix_unit matrix_nvidia, matrix_nvidia_async, matrix_amd_32, matrix_amd_16;
 uint32_t matrix_nvidia_shared(const char *arch);  /* bytes of shared memory that a block may have */
 
 /* ---- source.c ---- */
@@ -123,7 +125,7 @@ bool source_kernel(const struct kernel *k, const struct dialect *d, const char *
 void source_info_free(struct source_info *i);
 /* ---- source_range.c ---- */
 /* An upper bound for the number of loop iterations that a thread executes in one iteration of the parallel loop. */
-int64_t source_steps(const struct kernel *k);
+int64_t source_steps(const struct kernel *k, const struct phase *p);
 /* Appends a whole file: the prelude and one kernel named `kernel`. */
 bool source_file(const struct kernel *k, const struct dialect *d, struct text *out, struct err *e);
 

@@ -89,10 +89,10 @@ static void set_uses(struct device_kernel *d, const struct kernel *k)
 }
 
 struct device_kernel *accelerator_load(struct accelerator *a, const struct kernel *k, const struct code *code,
-                                       struct err *e)
+                                       const struct code *module, struct err *e)
 {
     struct gpu_code g;
-    int64_t limit = a->caps.loop_limit, steps = limit ? source_steps(k) + 1 : 0;
+    int64_t limit = a->caps.loop_limit, steps = limit ? source_steps(k, NULL) + 1 : 0;
     if (limit && steps > limit) {
         err_set(e, KL_ERR_DEVICE,
                 "%s: kernel %s has up to %lld loop iterations a thread, and this device's driver ends loops after %lld "
@@ -105,8 +105,8 @@ struct device_kernel *accelerator_load(struct accelerator *a, const struct kerne
         err_set(e, KL_ERR_MEMORY, "no memory to load kernel %s", k->name);
         return NULL;
     }
-    if (gpu_code_open(code, &g, e) && (g.nbuf == k->nbuf || err_set(e, KL_ERR_COMPILE,
-                                                                    "the code is that of another kernel"))) {
+    if (gpu_code_open(code, module, &g, e) &&
+        (g.nbuf == k->nbuf || err_set(e, KL_ERR_COMPILE, "the code is that of another kernel"))) {
         d->nbuf = g.nbuf;
         d->local = (uint8_t *)(d->use + k->nbuf);
         memcpy(d->local, g.local, g.nbuf);
@@ -201,7 +201,8 @@ static bool try_out(struct accelerator *a, struct err *e)
     struct code code = {0};
     struct kernel *k = trial_kernel();
     struct device_kernel *d = NULL;
-    bool ok = k && trial_code(a, k, &code, e) && (d = accelerator_load(a, k, &code, e)) && trial_run(a, d, in, &out, e);
+    bool ok = k && trial_code(a, k, &code, e) && (d = accelerator_load(a, k, &code, NULL, e)) &&
+              trial_run(a, d, in, &out, e);
     if (!k)
         err_set(e, KL_ERR_MEMORY, "no memory to try out a device");
     if (d)

@@ -28,7 +28,7 @@ static struct device_kernel *load_add(void)
     k->extent = 1;
     if (check(kernel_clean(k) && driver->backend->compile_for(k, accelerator_caps(a), EMIT_OBJECT, &code, &e), "%s",
               e.msg))
-        d = accelerator_load(a, k, &code, &e);
+        d = accelerator_load(a, k, &code, NULL, &e);
     mem_free(code.bytes);
     kernel_free(k);
     return d;
