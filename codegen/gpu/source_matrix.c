@@ -129,6 +129,9 @@ void source_matrix(struct emitter *m)
     m->unit = products ? m->d->matrix_async : NULL;
     if (m->unit && source_async(m))
         return;
+    memset(m->role, 0, m->k->ninst);
+    if (source_opaque(m))
+        return;
     for (unsigned i = 0; i < MMA_UNITS && products; i++) {
         m->unit = m->d->matrix[i];
         if (!m->unit || takes(m))
@@ -156,6 +159,8 @@ static const struct fragment *factor_fragment(const struct emitter *m, val v)
 static unsigned registers(const struct emitter *m, val v)
 {
     enum source_role role = (enum source_role)m->role[v];
+    if (m->unit->opaque) /* a matrix is one variable */
+        return 1;
     if (role != ROLE_A && role != ROLE_B)
         return m->unit->sum.elements;
     return factor_fragment(m, v)->elements / (dtype_is_half(m->k->inst[v].dtype) ? 2 : 1);
@@ -409,6 +414,10 @@ void source_matrix_load(struct emitter *m, val v)
 {
     const struct linst *i = &m->k->inst[v];
     enum source_role role = (enum source_role)m->role[v];
+    if (m->unit->opaque) {
+        source_opaque_load(m, v);
+        return;
+    }
     if (role != ROLE_A && role != ROLE_B) {
         load_elements_of(m, v);
         return;
@@ -495,6 +504,10 @@ static unsigned elements_together(const struct emitter *m, val v)
 void source_matrix_store(struct emitter *m, val v)
 {
     const struct linst *i = &m->k->inst[v], *x = &m->k->inst[i->b];
+    if (m->unit->opaque) {
+        source_opaque_store(m, v);
+        return;
+    }
     struct layout l = layout_of(m, i, &m->unit->sum);
     val of = source_matrix_place(m, i->b, 0).of;
     unsigned first = source_matrix_place(m, i->b, 0).at, count = source_elements(m, i->b);
@@ -636,6 +649,10 @@ static void put_registers(struct emitter *m, val v, unsigned fragment, bool last
 /* The sums begin with c's; then the products of every fragment along k are added. */
 void source_matrix_mma(struct emitter *m, val v)
 {
+    if (m->unit->opaque) {
+        source_opaque_mma(m, v);
+        return;
+    }
     if (source_is_async(m)) {
         source_async_mma(m, v);
         return;
