@@ -272,7 +272,9 @@ int main(int argc, char **argv)
     pool_set_threads(1);
     if (device == DEVICE_CPU) test_records();
     for (int i = 0; i < GRAPHS; i++)
-        if (!cuda || strstr(graphs[i], "@map") || strstr(graphs[i], "@halves")) test_candidates(graphs[i]);
+        if (!cuda || strstr(graphs[i], "@map") || strstr(graphs[i], "@halves") || strstr(graphs[i], "@attend_halves") ||
+            strstr(graphs[i], "@pairs"))
+            test_candidates(graphs[i]);
     check(candidates >= 4, "%u candidates", candidates);
     check(disk_prune(0, &(struct disk_entries){0}, &e) && !rmdir(folder), "the folder is emptied: %s", e.msg);
     return finish();
