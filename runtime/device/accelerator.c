@@ -92,7 +92,7 @@ struct device_kernel *accelerator_load(struct accelerator *a, const struct kerne
                                        const struct code *module, struct err *e)
 {
     struct gpu_code g;
-    int64_t limit = a->caps.loop_limit, steps = limit ? source_steps(k) + 1 : 0;
+    int64_t limit = a->caps.loop_limit, steps = limit ? source_steps(k, NULL) + 1 : 0;
     if (limit && steps > limit) {
         err_set(e, KL_ERR_DEVICE,
                 "%s: kernel %s has up to %lld loop iterations a thread, and this device's driver ends loops after %lld "
@@ -217,6 +217,21 @@ static bool try_out(struct accelerator *a, struct err *e)
     return ok;
 }
 
+/* Removes the matrix units that do not work from the features. */
+static void try_matrices(struct accelerator *a)
+{
+    static const struct { const char *word; unsigned dtype; } unit[] = {{VULKAN_MATRIX_F16, KL_F16},
+                                                                        {VULKAN_MATRIX_BF16, KL_BF16}};
+    uint32_t works = strstr(a->caps.features, "+matrix_") ? accelerator_try_matrices(a) : 0;
+    struct err e = {0};
+    for (unsigned i = 0; i < sizeof unit / sizeof *unit; i++) {
+        char *at = strstr(a->caps.features, unit[i].word);
+        if (at && !(works >> unit[i].dtype & 1))
+            *at = '-';
+    }
+    dialect_architecture(dialect_find(a->driver->dialect, &e), a->caps.features, &a->caps);
+}
+
 static void make_lock(struct accelerator *a)
 {
     pthread_mutexattr_t recursive;
@@ -254,8 +269,10 @@ static struct accelerator *open_one(int device, struct err *e)
         snprintf(feature, sizeof feature, "+%s", dtype_name(t));
         a->dtypes |= (uint32_t)(strstr(a->caps.features, feature) != NULL) << t;
     }
-    if (try_out(a, e))
+    if (try_out(a, e)) {
+        try_matrices(a);
         return a;
+    }
     slot[device - FIRST].failed = a;
     return NULL;
 }

@@ -85,6 +85,8 @@ struct device_kernel {
 struct device_kernel *accelerator_load(struct accelerator *a, const struct kernel *k, const struct code *code,
                                        const struct code *module, struct err *e);
 void accelerator_unload(struct accelerator *a, struct device_kernel *k);
+/* The dtypes of factors that the device's matrix unit multiplies rightly, as a set of bits.  (trial.c) */
+uint32_t accelerator_try_matrices(struct accelerator *a);
 /* The number of blocks of a launch of `extent` iterations. */
 uint32_t accelerator_blocks(const struct device_kernel *k, int64_t extent);
 
