@@ -465,7 +465,7 @@ static bool emit_inst(struct emitter *m, val v)
         if (i->kind == ASYNC_PRODUCTS) {
             m->fenced = false;
             text_put(m->t, i->op == L_COMMIT ? "products_commit();\n" : "products_wait<%" PRIu64 ">();\n", i->imm);
-            if (i->op == L_WAIT && !i->imm)
+            if (i->op == L_WAIT)
                 source_async_settle(m, v);
             return true;
         }

@@ -21,6 +21,7 @@
 #include "lower_attention_tiles.h"
 #include <string.h>
 
+#define LOG2_E 1.4426950408889634
 enum { MOST_FACTORS = MAX_TILE_SIDE / ATTENTION_DEPTH }; /* of a step */
 
 /* ---- tiles ---- */
@@ -271,19 +272,42 @@ static val weighted(const struct tiles *s, const val factor[], int which, val st
 
 enum { TOTAL, LARGEST, SUM, CARRIED = 3 }; /* carried by attention; a gradient carries two totals */
 
+/* Scores that are not scaled have the same order, and the scale is a part of the factor of the exponent. */
+static bool scale_is_late(const struct tiles *s)
+{
+    double scale = dtype_value(KL_F64, s->a->n->attr.attention.scale);
+    return scale > 0 && isfinite(scale);
+}
+
+/* Products of q and k as scores, scaled unless that is done late. */
+static val as_scores(const struct tiles *s, val product)
+{
+    return scale_is_late(s) ? product : k_prim(s->a->w->k, P_MUL, product, attention_scale(s), 0);
+}
+
+/* e^(scale * score) = 2^(this * score) */
+static val exponent_factor(const struct tiles *s)
+{
+    double scale = dtype_value(KL_F64, s->a->n->attr.attention.scale);
+    return k_const(s->a->w->k, KL_F32, scale_is_late(s) ? scale * LOG2_E : LOG2_E);
+}
+
 /* value[] are the carried values; they become the next ones. */
 static void attend(const struct tiles *s, val stage, val seen, val value[CARRIED])
 {
     struct kernel *k = s->a->w->k;
-    val none = k_const(k, KL_F32, -INFINITY), score = products(s, 0, stage, tile_splat(k, 0, s->m, s->step));
+    val none = k_const(k, KL_F32, -INFINITY), by = exponent_factor(s);
+    val score = products(s, 0, stage, tile_splat(k, 0, s->m, s->step));
     wait_for_all_products(s);
-    score = k_prim(k, P_MUL, score, attention_scale(s), 0);
+    score = as_scores(s, score);
     if (seen)
         score = k_prim(k, P_SELECT, seen, score, none);
     val largest = k_fold_step(k, FOLD_MAX, value[LARGEST], tile_fold(k, FOLD_MAX, score, 1));
-    val base = k_prim(k, P_SELECT, k_prim(k, P_EQ, largest, none, 0), k_const(k, KL_F32, 0), largest);
-    val shrink = k_exp_down(k, k_prim(k, P_SUB, value[LARGEST], base, 0));
-    val weight = k_exp_down(k, k_prim(k, P_SUB, score, base, 0));
+    /* rounded in the same way in each step, so that weights of different steps fit together */
+    val before = k_prim(k, P_MUL, value[LARGEST], by, 0), now = k_prim(k, P_MUL, largest, by, 0);
+    val base = k_prim(k, P_SELECT, k_prim(k, P_EQ, largest, none, 0), k_const(k, KL_F32, 0), now);
+    val shrink = k_prim(k, P_EXP2, k_prim(k, P_SUB, before, base, 0), 0, 0);
+    val weight = k_prim(k, P_EXP2, k_prim(k, P_FMA, score, by, k_prim(k, P_NEG, base, 0, 0)), 0, 0);
     value[LARGEST] = largest;
     value[SUM] = k_prim(k, P_FMA, value[SUM], shrink, tile_fold(k, FOLD_ADD, weight, s->s.attention_matrix.unit_n));
     if (s->walked[1].count) {
@@ -302,8 +326,9 @@ static void add_gradients(const struct tiles *s, val stage, val seen, val walked
         stat[c] = s->keys ? attention_of_queries(s, STATS, c, s->stat_step, s->k0, walked_there) : s->stat[c];
     val sum = tile_splat(k, 0, s->m, s->step), score = products(s, 0, stage, sum), dp = products(s, 1, stage, sum);
     wait_for_all_products(s);
-    score = k_prim(k, P_MUL, score, attention_scale(s), 0);
-    val p = k_prim(k, P_MUL, k_exp_down(k, k_prim(k, P_SUB, score, stat[MOST], 0)), stat[INVERSE], 0);
+    val base = k_prim(k, P_MUL, stat[MOST], k_const(k, KL_F32, -LOG2_E), 0);
+    val p = k_prim(k, P_EXP2, k_prim(k, P_FMA, as_scores(s, score), exponent_factor(s), base), 0, 0);
+    p = k_prim(k, P_MUL, p, stat[INVERSE], 0);
     val ds = k_prim(k, P_MUL, k_prim(k, P_SUB, dp, stat[DELTA], 0), p, 0);
     if (seen) {
         ds = k_prim(k, P_SELECT, seen, ds, zero);
@@ -383,7 +408,8 @@ static void finish_attention(const struct tiles *s, const val value[CARRIED])
     val inverse = k_prim(k, P_SELECT, k_prim(k, P_EQ, sum, zero, 0), zero,
                          k_prim(k, P_DIV, k_const(k, KL_F32, 1), sum, 0));
     if (a->stats)
-        matrix_store_stats(s, value[LARGEST], inverse);
+        matrix_store_stats(s, scale_is_late(s) ? k_prim(k, P_MUL, value[LARGEST], attention_scale(s), 0)
+                                               : value[LARGEST], inverse);
     if (!a->e)
         return;
     if (s->out[0] == s->own[0].buf && !s->held[0])
