@@ -118,12 +118,15 @@ static bool place_buffers(struct emitter *m, unsigned arrays)
 static void open_c(struct emitter *m, const char *entry)
 {
     bool tiles = false, chains = false; /* chains of products need more registers than TILE_BOUNDS leaves */
+    bool roles = false; /* NVIDIA's compiler divides registers only if it knows how many a thread has at the start */
     for (val v = 1; v < m->k->ninst; v++) {
+        roles |= m->k->inst[v].op == L_IF && m->k->inst[v].imm;
         tiles |= m->k->inst[v].op == L_MMA;
         chains |= m->k->inst[v].op == L_MMA && m->k->inst[m->k->inst[v].a].op == L_OP(P_CAST);
     }
     const char *bounds = tiles && !chains && !source_is_async(m) ? "TILE_BOUNDS" : "__launch_bounds__";
-    text_put(m->t, "extern \"C\" __global__ void %s(%u) %s(", bounds, m->info.threads, entry);
+    text_put(m->t, "extern \"C\" __global__ void %s(%u%s) %s(", bounds, m->info.threads, roles ? ", 1" : "",
+             entry);
     for (uint32_t b = 0; b < m->k->nbuf; b++)
         if (m->k->buf[b].role == BUF_VIEW)
             text_put(m->t, "const __grid_constant__ tensor_map b%u, ", b);
