@@ -122,7 +122,7 @@ static bool try_dtype(struct accelerator *a, const struct mma_caps *u, unsigned 
     struct device_kernel *d = NULL;
     struct kernel *k = divides(u) ? trial_kernel(u, dtype) : NULL;
     bool ok = k && accelerator_driver(a)->backend->compile_for(k, accelerator_caps(a), EMIT_OBJECT, &code, &ignored) &&
-              (d = accelerator_load(a, k, &code, &ignored)) && trial_run(a, d, u, dtype);
+              (d = accelerator_load(a, k, &code, NULL, &ignored)) && trial_run(a, d, u, dtype);
     if (d)
         accelerator_unload(a, d);
     mem_free(code.bytes);

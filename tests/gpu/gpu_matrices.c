@@ -124,8 +124,9 @@ int main(int argc, char **argv)
     bool works = !compiler->wrong;
     check(l->asked, "the device was not asked for what matrices need");
     check(compiler->kernels == 1u + l->bf16, "%u kernels try out the device", compiler->kernels);
-    check(strstr(caps.features, "matrix_f16_") && (caps.mma[0].m == l->m) == works && (caps.mma[0].n == l->n) == works &&
-          (caps.mma[0].k == l->k) == works, "unit %ux%ux%u of %s", caps.mma[0].m, caps.mma[0].n, caps.mma[0].k, caps.features);
+    const struct mma_caps *u = &caps.mma[0];
+    check(strstr(caps.features, "matrix_f16_") && (u->m == l->m) == works && (u->n == l->n) == works &&
+          (u->k == l->k) == works, "unit %ux%ux%u of %s", u->m, u->n, u->k, caps.features);
     products(works, works && l->bf16);
     check(!compiler->refused, "%u of %u kernels: %s", compiler->refused, compiler->kernels, compiler->why);
     return finish();
