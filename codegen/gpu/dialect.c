@@ -63,7 +63,7 @@
  * registers, and copies all of them in each iteration of a loop. */
 #define HIP_PRELUDE \
     C_TYPES BF16 MAX \
-    "#define exp2_f32 __builtin_amdgcn_exp2f\n" \
+    "#define exp2_f32 exp2f\n" \
     "#define TILE_BOUNDS(n, all) __launch_bounds__(n) __attribute__((amdgpu_waves_per_eu(2)))\n" \
     "#define CHAIN_BOUNDS(n) TILE_BOUNDS(n, 0)\n" \
     "typedef u32 __attribute__((may_alias)) vector_4;\ntypedef u64 __attribute__((may_alias)) vector_8;\n" \

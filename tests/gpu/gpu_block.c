@@ -23,7 +23,6 @@ static const char gpu_shim[] =
     "void (*emulated_barrier)(unsigned id, unsigned threads); void (*emulated_spin)(unsigned long long steps); }\n"
     "template <class A, class B> static A bits(B b)\n{\n    A a;\n    static_assert(sizeof a == sizeof b, \"\");\n"
     "    __builtin_memcpy(&a, &b, sizeof a);\n    return a;\n}\n"
-    "#define __builtin_amdgcn_exp2f exp2f\n"
     "#define __uint_as_float bits<float, unsigned>\n#define __float_as_uint bits<unsigned, float>\n"
     "#define __longlong_as_double bits<double, long long>\n#define __double_as_longlong bits<long long, double>\n"
     "template <class T> static T exchange(T x, unsigned from)\n{\n    unsigned long long b = 0;\n    "

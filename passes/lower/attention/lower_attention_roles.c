@@ -11,10 +11,10 @@
  *
  * Attention multiplies the weights of one step by v while it computes the weights of the next step.  Step i:
  *
- *   await    k's step i
+ *   await    k's step i; the turn
  *   multiply q k^T of step i: begins; commit products
  *   await    v's step i - 1
- *   multiply weights of step i - 1 by v: begins; commit products
+ *   multiply weights of step i - 1 by v: begins; commit products; arrive: the other's turn
  *   wait     for q k^T; arrive: k's step i is used
  *   compute  the weights of step i
  *   wait     for the totals; arrive: v's step i - 1 is used; multiply the totals as the new maxima say
@@ -29,8 +29,8 @@
  *   compute  ds; multiply it: begins; commit products
  *   wait     for all; arrive: step i is used
  *
- * The two subgroups that multiply do not wait for each other, so that one computes while the other's products are
- * multiplied.
+ * The two subgroups that multiply take turns to begin attention's products, so that one computes weights while the
+ * other's products are multiplied.  Those of a gradient do not wait for each other.
  *
  * Only steps at the edge have pairs that do not see each other by position.  They come first, in a loop of their own,
  * so that the loop of the other steps computes no masks: attention and the gradient in q walk from the last step to the
@@ -48,6 +48,12 @@ struct steps {
     int64_t most;                   /* steps of any block */
 };
 
+enum { GROUPS = 2 };                    /* subgroups that take turns */
+static bool takes_turns(const struct tiles *s)
+{
+    return !s->gradient && s->s.width == GROUPS * s->s.attention_matrix.subgroup;
+}
+
 static bool has_pairs(const struct tiles *s) { return !s->gradient && s->walked[1].count; } /* k and v */
 
 void attention_roles_phases(struct tiles *s)
@@ -55,6 +61,8 @@ void attention_roles_phases(struct tiles *s)
     struct kernel *k = s->a->w->k;
     unsigned n = has_pairs(s) ? 2 : 1;
     s->phase.own = k_buf(k, BUF_PHASES, KL_U64, 1, 1);
+    if (takes_turns(s))
+        s->phase.turn = k_buf(k, BUF_PHASES, KL_U64, GROUPS, s->s.attention_matrix.subgroup);
     for (unsigned i = 0; i < n; i++) {
         s->phase.filled[i] = k_buf(k, BUF_PHASES, KL_U64, s->stages, 1);
         s->phase.used[i] = k_buf(k, BUF_PHASES, KL_U64, s->stages, s->s.width);
@@ -99,6 +107,21 @@ static void await_filled_before(const struct tiles *s, int which, val step)
     struct kernel *k = s->a->w->k;
     val n = ix_div(k, ix_add(k, step, k_int(k, s->stages - 1)), s->stages);
     await(s, s->phase.filled[which], stage_before(s, step), n);
+}
+
+/* Before step i's products of this subgroup begin, those of the other one have: the first subgroup waits until the
+ * second one has begun i steps, the second one until the first one has begun i + 1. */
+static void await_turn(const struct tiles *s, val i)
+{
+    if (takes_turns(s))
+        await(s, s->phase.turn, s->group, ix_add(s->a->w->k, i, s->group));
+}
+
+static void end_turn(const struct tiles *s)
+{
+    struct kernel *k = s->a->w->k;
+    if (takes_turns(s))
+        arrive(s, s->phase.turn, ix_sub(k, k_int(k, GROUPS - 1), s->group), 0);
 }
 
 /* ---- steps ---- */
@@ -207,10 +230,8 @@ static void emit_copies(const struct tiles *s, const struct steps *r)
 {
     struct kernel *k = s->a->w->k;
     const struct columns *own = s->own, *walked = s->walked;
-    struct source from = source_of(s, own[0].which), to[2];
-    for (int i = 0; i < 2; i++)
-        to[i] = !i || walked[i].which != walked[0].which ? source_of(s, walked[i].count ? walked[i].which
-                                                                                        : walked[0].which) : to[0];
+    struct source from = source_of(s, own[0].which), to[2] = {source_of(s, walked[0].which)};
+    to[1] = has_pairs(s) ? source_of(s, walked[1].which) : to[0];
     val one = k_if(k, k_prim(k, P_EQ, s->t, k_int(k, s->s.width), 0)), zero = k_int(k, 0);
     arrive(s, s->phase.own, zero, column_panels(&own[0]) + column_panels(&own[1]));
     for (int o = 0; o < 2; o++)
@@ -242,6 +263,7 @@ static void attend_step(struct tiles *s, const struct steps *r, val i, bool mask
     if (pairs && !first)
         tiles_factors(s, value[WEIGHTS], factor);
     await_filled(s, 0, i);
+    await_turn(s, i);
     val score = tiles_products(s, 0, stage_of(s, i), tiles_splat(k, 0, s->m, s->step));
     tiles_commit(s);
     if (pairs && !first) {
@@ -249,6 +271,7 @@ static void attend_step(struct tiles *s, const struct steps *r, val i, bool mask
         value[TOTAL] = tiles_weighted(s, factor, 1, stage_before(s, i), value[TOTAL]);
         tiles_commit(s);
     }
+    end_turn(s);
     val seen = tiles_enter_step(s, number_of(s, r, i), masked, &there);
     tiles_wait(s, pairs && !first);
     arrive(s, s->phase.used[0], stage_of(s, i), 0);
@@ -349,7 +372,8 @@ void attention_emit_roles(struct tiles *s)
     k_end(k, copies);
     val multiplies = begin_role(s, k_prim(k, P_LT, number, last, 0), MULTIPLYING_REGISTERS);
     s->t = ix_mod(k, s->t, s->s.width); /* the same numbers, whose ranges are known */
-    s->first = ix_scale(k, ix_mod(k, number, groups), s->m);
+    s->group = ix_mod(k, number, groups);
+    s->first = ix_scale(k, s->group, s->m);
     emit_own(s, &r);
     k_end(k, multiplies);
 }

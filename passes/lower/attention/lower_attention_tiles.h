@@ -38,8 +38,9 @@ struct tiles {
     val held[MOST_HELD / ATTENTION_DEPTH];
     val k0;                             /* the step's first row */
     struct {                            /* phases of roles (lower_attention_roles.c) */
-        uint32_t own, filled[2], used[2];
+        uint32_t own, filled[2], used[2], turn;
     } phase;
+    val group;                          /* the number of the thread's subgroup */
 };
 
 /* An operand as a view: its coordinates are the column plus `column` times those of the matrix, the row, and `matrix`
