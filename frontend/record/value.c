@@ -365,5 +365,8 @@ kl_status kl_check(kl_tensor h)
         return t ? e.code : KL_ERR_MEMORY;
     if (x->kind == KIND_POISON)
         return x->cause->err.code;
+    const struct binding *b = t->tracing ? trace_binding(t->trace, h) : NULL;
+    if (b && b->released)
+        return KL_ERR_HANDLE;
     return x->kind == KIND_TEMP && !trace_sees(thread_trace(t), x->trace) ? KL_ERR_TRACE : KL_OK;
 }
