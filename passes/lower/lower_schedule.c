@@ -607,16 +607,20 @@ static bool choose_threads(struct lowering *w, enum sched_kind kind, struct sche
     return schedule_end(w, s, legal);
 }
 
-/* The same for kernels whose blocks have `bytes` for each thread, and ENDS more, in shared memory. */
-static bool choose_sharing(struct lowering *w, enum sched_kind kind, int64_t bytes, struct schedule *s)
+/* The same for kernels whose blocks have `bytes` for each thread, and ENDS more, in shared memory.  Larger blocks save
+ * launches, where there is work for all of the device: for so many threads. */
+static bool choose_sharing(struct lowering *w, enum sched_kind kind, int64_t threads, int64_t bytes, struct schedule *s)
 {
-    enum { THREADS = 256, ENDS = 64 };
+    enum { THREADS = 256, FEWEST = 64, ENDS = 64 };
     const struct caps *caps = w->chooser->caps;
     bool legal = schedule_begin(w, kind, s);
-    if (legal && !s->width)
+    if (legal && !s->width) {
         for (s->width = THREADS; s->width > 2; s->width /= 2)
             if (s->width <= caps->block_threads && s->width * bytes + ENDS <= caps->shared_bytes)
                 break;
+        while (s->width > FEWEST && threads / s->width < caps->threads)
+            s->width /= 2;
+    }
     unsigned width = s->width;
     legal = legal && ((width >= 2 && !(width & (width - 1))) ||
                       schedule_no(w, "width", "width %u: it is a power of two here, at least 2", width));
@@ -637,8 +641,9 @@ bool choose_scatter(struct lowering *w, const struct scatter_facts *f, struct sc
     const struct caps *caps = w->chooser->caps;
     if (is_phased(w, f->outer * f->len * f->inner > 0, SCHED_SCATTER)) {
         const int64_t element = 2 * sizeof(int32_t); /* a key and its place */
-        return f->count > GPU_SCATTER_FEW ? choose_sharing(w, SCHED_GPU_SCATTER, GPU_SORT_OWN * element, s)
-                                          : choose_threads(w, SCHED_GPU_SCATTER, s);
+        return f->count > GPU_SCATTER_FEW
+                   ? choose_sharing(w, SCHED_GPU_SCATTER, f->count / GPU_SORT_OWN, GPU_SORT_OWN * element, s)
+                   : choose_threads(w, SCHED_GPU_SCATTER, s);
     }
     bool legal = schedule_begin(w, SCHED_SCATTER, s);
     struct loop_facts inner = lower_loop(w, f->inner), panel = lower_loop(w, f->len * f->inner);
@@ -657,7 +662,8 @@ bool choose_scatter(struct lowering *w, const struct scatter_facts *f, struct sc
 bool choose_cumulative(struct lowering *w, const struct scan_facts *f, struct schedule *s)
 {
     if (is_phased(w, f->phases, SCHED_CUMULATIVE))
-        return f->inner == 1 ? choose_sharing(w, SCHED_GPU_SCAN, 2 * GPU_SCAN_LINES * sizeof(int64_t), s)
+        return f->inner == 1 ? choose_sharing(w, SCHED_GPU_SCAN, f->outer * f->len / GPU_SCAN_LINES,
+                                              2 * GPU_SCAN_LINES * sizeof(int64_t), s)
                              : choose_threads(w, SCHED_GPU_SCAN, s);
     bool legal = schedule_begin(w, SCHED_CUMULATIVE, s);
     struct loop_facts inner = lower_loop(w, f->inner);
@@ -672,7 +678,7 @@ bool choose_cumulative(struct lowering *w, const struct scan_facts *f, struct sc
 bool choose_sort(struct lowering *w, const struct sort_facts *f, struct schedule *s)
 {
     if (is_phased(w, f->rows * f->len > 0 && f->len <= INT32_MAX, SCHED_SORT))
-        return choose_sharing(w, SCHED_GPU_SORT, GPU_SORT_OWN * f->element, s);
+        return choose_sharing(w, SCHED_GPU_SORT, f->rows * f->len / GPU_SORT_OWN, GPU_SORT_OWN * f->element, s);
     bool legal = schedule_begin(w, SCHED_SORT, s);
     struct loop_facts row = lower_loop(w, f->len);
     if (legal && !s->width)
