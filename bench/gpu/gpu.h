@@ -39,7 +39,7 @@ static inline bool gpu_device(struct gpu *g)
     g->d = accelerator_device(g->a);
     const struct caps *caps = accelerator_caps(g->a);
     fprintf(stderr, "device %s: %s, %s, %s matrix units\n", kl_device_name(g->device), caps->name, caps->features,
-            caps->mma.subgroup ? "with" : "without");
+            caps->mma[0].subgroup ? "with" : "without");
     g->small |= !strcmp(g->driver->name, "vulkan") && caps->threads == 1;
     g->rounds = g->small ? 3 : 20;
     return true;
