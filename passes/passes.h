@@ -74,8 +74,9 @@ bool reduce_rows(const struct graph *g, ref r, struct row_space *s);
 
 /* ---- numerics.c ----
  *
- * As pass_numerics; in_pairs: devices, one bit each, that sum products of bf16 in pairs. */
-int pass_numerics_for(struct graph *g, uint64_t in_pairs);
+ * As pass_numerics; in_pairs: devices, one bit each, that sum products of bf16 in pairs; s: the primes that stand in
+ * for symbols, or NULL. */
+int pass_numerics_for(struct graph *g, uint64_t in_pairs, const struct stand_ins *s);
 /* ---- fuse.c ----
  *
  * Fills g->group; `unfused` gives every op its own group. */

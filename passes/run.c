@@ -48,7 +48,7 @@ int pass_run(const struct pass_info *p, struct graph *g, const struct pass_optio
         changed |= c;
     }
     int c = p->run == pass_fuse ? pass_fuse_groups(g, o && !o->fuse, o ? o->processor : (struct processor){0})
-        : p->run == pass_numerics ? pass_numerics_for(g, o ? o->in_pairs : 0) : p->run(g);
+        : p->run == pass_numerics ? pass_numerics_for(g, o ? o->in_pairs : 0, o ? o->stand_ins : NULL) : p->run(g);
     return c < 0 ? c : c | changed;
 }
 

@@ -10,7 +10,7 @@
 struct head {
     char magic[8];
     uint32_t threads, nbuf, dynamic_bytes, nview;
-    char function[16];
+    char function[24];
     struct hash128 module;         /* as in struct gpu_code */
     uint64_t size;                 /* size of the binary; 0 if it is a module's.  Before the binary come the bytes of
                                       `local`, one per buffer, padded to a multiple of 8, and the views */
@@ -104,6 +104,7 @@ static bool gpu_build_build(const struct kernel *k, const char *language, const 
     struct text source = {0};
     struct source_info info = {0};
     struct code binary = {0};
+    struct err why = {0};
     *out = (struct code){0};
     if (kind == EMIT_LLVM)
         return err_set(e, KL_ERR_ARGUMENT, "kernels for a GPU have no stage llvm");
@@ -111,8 +112,11 @@ static bool gpu_build_build(const struct kernel *k, const char *language, const 
         return false;
     const struct dialect own = dialect_for(d, features);
     dialect_prelude(&own, features, &source);
-    bool ok = source_kernel(k, &own, "kernel", &source, &info, e) &&
-              c->compile(source.s, arch ? arch : c->arch[0], kind == EMIT_ASM ? GPU_ASSEMBLY : GPU_BINARY, &binary, e);
+    bool ok = source_kernel(k, &own, "kernel", &source, &info, e);
+    if (ok && !c->compile(source.s, arch ? arch : c->arch[0], kind == EMIT_ASM ? GPU_ASSEMBLY : GPU_BINARY, &binary,
+                          &why))
+        ok = why.code == KL_ERR_COMPILE ? err_set(e, why.code, "kernel %s: %s", k->name, why.msg)
+                                        : err_set(e, why.code, "%s", why.msg);
     if (ok && kind == EMIT_ASM)
         *out = binary;
     else if (ok)

@@ -22,6 +22,8 @@
     "FUNCTION bf16 bf16_of_f32(f32 x)\n{\n    u32 b = bits_of_f32(x);\n" \
     "    return x != x ? bf16(b >> 16 | 0x40u) : bf16((b + 0x7fffu + (b >> 16 & 1u)) >> 16);\n}\n"
 
+#define MAX "FUNCTION f32 max_f32(f32 a, f32 b) { return b < a || a != a ? a : b; }\n"
+
 /* Copies 4, 8 or 16 bytes to shared memory; stores zeros if the source elements do not exist. */
 #define CUDA_COPY(BYTES, HOW) \
     "FUNCTION void copy_" BYTES "(void *to, const void *from, bool there)\n{\n" \
@@ -35,6 +37,10 @@
  * more. */
 #define CUDA_PRELUDE \
     C_TYPES BF16 \
+    "FUNCTION f32 exp2_f32(f32 x)\n{\n    f32 y;\n    asm(\"ex2.approx.ftz.f32 %0, %1;\" : \"=f\"(y) : \"f\"(x));\n" \
+    "    return y;\n}\n" \
+    "FUNCTION f32 max_f32(f32 a, f32 b)\n{\n    f32 y;\n" \
+    "    asm(\"max.NaN.f32 %0, %1, %2;\" : \"=f\"(y) : \"f\"(a), \"f\"(b));\n    return y;\n}\n" \
     "FUNCTION f32 f32_of_f16(f16 h)\n{\n    f32 x;\n    asm(\"cvt.f32.f16 %0, %1;\" : \"=f\"(x) : \"h\"(h));\n" \
     "    return x;\n}\n" \
     "FUNCTION f16 f16_of_f32(f32 x)\n{\n    f16 h;\n    asm(\"cvt.rn.f16.f32 %0, %1;\" : \"=h\"(h) : \"f\"(x));\n" \
@@ -56,7 +62,8 @@
  * lane has up to 256 registers: with more, the compiler keeps the sums of matrix instructions in accumulation
  * registers, and copies all of them in each iteration of a loop. */
 #define HIP_PRELUDE \
-    C_TYPES BF16 \
+    C_TYPES BF16 MAX \
+    "#define exp2_f32 exp2f\n" \
     "#define TILE_BOUNDS(n, all) __launch_bounds__(n) __attribute__((amdgpu_waves_per_eu(2)))\n" \
     "#define CHAIN_BOUNDS(n) TILE_BOUNDS(n, 0)\n" \
     "typedef u32 __attribute__((may_alias)) vector_4;\ntypedef u64 __attribute__((may_alias)) vector_8;\n" \
@@ -82,7 +89,7 @@
     "#define sum_f32 fma\n#define sum_f64 fma\n#define sqrt_f32 sqrt\n#define sqrt_f64 sqrt\n" \
     "#define rint_f32 roundEven\n#define rint_f64 roundEven\n#define abs_f32 abs\n#define abs_f64 abs\n" \
     "#define widened_i32(x) pack64(u32vec2(u32(x), u32((x) >> 31)))\n#define widened_u32(x) pack64(u32vec2(x, 0u))\n" \
-    "#define FUNCTION\n" BF16 \
+    "#define FUNCTION\n#define exp2_f32 exp2\n" BF16 MAX \
     "FUNCTION f32 f32_of_f16(f16 h)\n{\n    u32 b = u32(h), s = (b & 0x8000u) << 16, e = b >> 10 & 31u, f = b & " \
     "0x3ffu;\n" \
     "    return e == 0u ? f32_of_bits(s | bits_of_f32(f32(f) * 5.9604644775390625e-8f))\n" \

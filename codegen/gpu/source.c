@@ -133,7 +133,9 @@ static unsigned tile_threads(const struct emitter *m)
 static void open_c(struct emitter *m, const char *entry)
 {
     bool tiles = false, chains = false; /* which kernels have other bounds: see the preludes */
+    bool roles = false; /* NVIDIA's compiler divides registers only if it knows how many a thread has at the start */
     for (val v = 1; v < m->k->ninst; v++) {
+        roles |= m->k->inst[v].op == L_IF && m->k->inst[v].imm;
         tiles |= m->k->inst[v].op == L_MMA;
         chains |= m->k->inst[v].op == L_MMA && m->k->inst[m->k->inst[v].a].op == L_OP(P_CAST);
     }
@@ -141,8 +143,8 @@ static void open_c(struct emitter *m, const char *entry)
     if (tiles && !chains && !source_is_async(m))
         text_put(m->t, "TILE_BOUNDS(%u, %u) %s(", m->info.threads, tile_threads(m), entry);
     else
-        text_put(m->t, "%s(%u) %s(", tiles && chains && !source_is_async(m) ? "CHAIN_BOUNDS" : "__launch_bounds__",
-                 m->info.threads, entry);
+        text_put(m->t, "%s(%u%s) %s(", tiles && chains && !source_is_async(m) ? "CHAIN_BOUNDS" : "__launch_bounds__",
+                 m->info.threads, roles ? ", 1" : "", entry);
     for (uint32_t b = 0; b < m->k->nbuf; b++)
         if (m->k->buf[b].role == BUF_VIEW)
             text_put(m->t, "const __grid_constant__ tensor_map b%u, ", b);
@@ -364,7 +366,8 @@ static void open_loop(struct emitter *m, val v)
     if (i->kind == LOOP_UNROLLED && !m->d->table) {
         text_put(m->t, "#pragma unroll 4\n");
         source_line(m);
-    } else if (i->kind == LOOP_SERIAL && m->unit && !m->d->table && multiplies(m, v)) { /* a step is long, and has barriers */
+    } else if (i->kind == LOOP_SERIAL && m->unit && !m->d->table && multiplies(m, v)) {
+        /* a step is long, and has barriers */
         text_put(m->t, "#pragma unroll 1\n");
         source_line(m);
     }
@@ -483,7 +486,7 @@ static bool emit_inst(struct emitter *m, val v)
         if (i->kind == ASYNC_PRODUCTS) {
             m->fenced = false;
             text_put(m->t, i->op == L_COMMIT ? "products_commit();\n" : "products_wait<%" PRIu64 ">();\n", i->imm);
-            if (i->op == L_WAIT && !i->imm)
+            if (i->op == L_WAIT)
                 source_async_settle(m, v);
             return true;
         }

@@ -99,7 +99,7 @@ const struct dialect *dialect_find(const char *name, struct err *e); /* NULL: *e
  * features these words, each followed by a number, replace the values that every device has: +threads and +shared:
  * threads and bytes of shared memory of a block; +subgroup: threads of a subgroup, whose lanes exchange values;
  * +broadcast: lanes of a subgroup on a device where loads of one element by all lanes cost as much as loads of
- * different elements.  +matrix_f16_MxNxK, +matrix_bf16_MxNxK: a subgroup multiplies such matrices (VULKAN_MATRIX_F16). */
+ * different elements; +matrix_f16_MxNxK, +matrix_bf16_MxNxK: a subgroup multiplies such matrices. */
 struct dialect dialect_for(const struct dialect *d, const char *features);
 /* Writes the text that precedes kernels for a device with these features; NULL: for no specific device.  A device
  * without +fma rounds a product before the addition.  For it fma is computed by other means, except in accumulation

@@ -258,15 +258,27 @@ static void pin_sums(struct emitter *m, val v)
     text_put(m->t, " :: \"memory\");\n");
 }
 
+/* Are the sums that product v adds to all zero?  Then it is stored instead. */
+static bool adds_to_zeros(const struct emitter *m, val v)
+{
+    const struct linst *c = &m->k->inst[m->k->inst[v].c];
+    return m->sums[v].of == v && c->op == L_SPLAT && m->k->inst[c->a].op == L_CONST && !m->k->inst[c->a].imm;
+}
+
 /* Gives the sums of product v, which are not those of its c, their first values. */
 static void begin_sums(struct emitter *m, val v)
 {
+    bool zeros = adds_to_zeros(m, v);
     for (unsigned e = 0; e < source_elements(m, v); e++) {
         struct sums c = source_matrix_place(m, m->k->inst[v].c, e);
         source_line(m);
-        text_put(m->t, "f32 v%u_%u = v%u_%u;\n", v, e, c.of, c.at);
+        if (zeros)
+            text_put(m->t, "f32 v%u_%u;\n", v, e);
+        else
+            text_put(m->t, "f32 v%u_%u = v%u_%u;\n", v, e, c.of, c.at);
     }
-    pin_sums(m, v);
+    if (!zeros)
+        pin_sums(m, v);
     m->sums[v].begun = true;
     m->fenced = false;
 }
@@ -284,7 +296,7 @@ static void begin_batch(struct emitter *m, val v)
     }
 }
 
-/* PTX's statement, which adds products to d.  Its operands: d, the descriptors of a and b, whether d is added to, the
+/* PTX's statement, which adds products to d.  Its operands: d, the descriptors of a and b, 1 if d is added to, the
  * signs of a and b, and whether the rows of a and of b are along the tile's other dimension.  a may be four registers
  * instead, of which nothing else is said. */
 void source_async_mma(struct emitter *m, val v)
@@ -292,7 +304,7 @@ void source_async_mma(struct emitter *m, val v)
     const struct linst *i = &m->k->inst[v], *a = &m->k->inst[i->a], *b = &m->k->inst[i->b];
     const char *type = dtype_name(a->dtype);
     bool registers = a->op != L_LOAD;
-    unsigned n = source_elements(m, v), next = n;
+    unsigned n = source_elements(m, v), next = n, adds = !adds_to_zeros(m, v);
     if (m->sums[v].of == v && !m->sums[v].begun)
         begin_batch(m, v);
     if (!m->fenced) { /* after registers have changed */
@@ -310,9 +322,9 @@ void source_async_mma(struct emitter *m, val v)
         text_put(m->t, "}, %%%u, ", n);
     next += registers ? 4 : 1;
     if (registers)
-        text_put(m->t, "%%%u, 1, 1, 1, %d;\" : ", next, !along_contraction(b, ROLE_B));
+        text_put(m->t, "%%%u, %u, 1, 1, %d;\" : ", next, adds, !along_contraction(b, ROLE_B));
     else
-        text_put(m->t, "%%%u, 1, 1, 1, %d, %d;\" : ", next, !along_contraction(a, ROLE_A),
+        text_put(m->t, "%%%u, %u, 1, 1, %d, %d;\" : ", next, adds, !along_contraction(a, ROLE_A),
                  !along_contraction(b, ROLE_B));
     put_sums(m, m->sums[v], n, "\"+f\"(v%u_%u)");
     text_put(m->t, " : ");
@@ -332,15 +344,26 @@ static bool is_read(const struct emitter *m, val of)
     return false;
 }
 
-/* A compiler does not know that the variables change until the wait, and must not read them before. */
+/* Is v the last product of the innermost loop that is added to its variables, up to instruction `end`? */
+static bool is_last(const struct emitter *m, val v, val end)
+{
+    for (val w = v + 1; w < end; w++)
+        if (m->k->inst[w].op == L_MMA && m->sums[w].of == m->sums[v].of && m->sums[w].at == m->sums[v].at)
+            return false;
+    return true;
+}
+
+/* A compiler does not know that the variables change until the wait, and must not read them before.  The wait is for
+ * the products of all batches but the last `left`. */
 void source_async_settle(struct emitter *m, val wait)
 {
+    uint64_t later = 0, left = m->k->inst[wait].imm; /* later: batches that end behind v */
     for (val v = wait; v-- > 1;) {
         const struct linst *i = &m->k->inst[v];
-        if ((i->op == L_WAIT && i->kind == ASYNC_PRODUCTS) || i->op == L_LOOP || i->op == L_END)
+        if (i->op == L_LOOP || i->op == L_END)
             return;
-        if (i->op != L_MMA || m->sums[v].of != v || !is_read(m, v))
-            continue;
-        pin_sums(m, v);
+        later += i->op == L_COMMIT && i->kind == ASYNC_PRODUCTS;
+        if (i->op == L_MMA && later > left && is_last(m, v, wait) && is_read(m, m->sums[v].of))
+            pin_sums(m, v);
     }
 }

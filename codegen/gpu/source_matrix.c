@@ -391,7 +391,8 @@ static void load_quad(struct emitter *m, val v, unsigned n, const struct layout 
     text_put(m->t, "%su64 w%u_%u = *(const vector_8 *)(b%u + p%u + %" PRId64 ");\n", m->d->local, v, n,
              (unsigned)m->k->inst[v].imm, v, offset(l, row, col, 0));
     source_line(m);
-    text_put(m->t, "%su32 v%u_%u = u32(w%u_%u), v%u_%u = u32(w%u_%u >> 32);\n", m->d->local, v, n, v, n, v, n + 1, v, n);
+    text_put(m->t, "%su32 v%u_%u = u32(w%u_%u), v%u_%u = u32(w%u_%u >> 32);\n", m->d->local, v, n, v, n, v, n + 1, v,
+             n);
 }
 
 /* Loads `count` registers, which are one fragment or two side by side, from 8x8 matrices.  Each lane gives the address

@@ -256,6 +256,7 @@ static void floating(struct text *t, enum prim p, unsigned dtype, bool chain, co
     case P_NEG: text_put(t, "-%s", a); break;
     case P_FMA: text_put(t, "%s_%s(%s, %s, %s)", chain ? "sum" : "fma", n, a, b, c); break;
     case P_SQRT: text_put(t, "sqrt_%s(%s)", n, a); break;
+    case P_EXP2: text_put(t, "exp2_%s(%s)", n, a); break;
     case P_RINT: text_put(t, "rint_%s(%s)", n, a); break;
     default: text_put(t, "abs_%s(%s)", n, a);
     }
@@ -389,6 +390,8 @@ void source_fold_step(struct emitter *m, val v, const char *low, const char *hig
             text_put(m->t, "%s = %s %s %s;", low, low, sign, high);
         else
             text_put(m->t, "%s = %s(%s(%s) %s %s(%s));", low, n, u, low, sign, u, high);
+    } else if (f == FOLD_MAX && i->dtype == KL_F32 && i->cols && m->unit) {
+        text_put(m->t, "%s = max_f32(%s, %s);", low, low, high);
     } else {
         text_put(m->t, "%s = %s < %s", low, f == FOLD_MAX ? high : low, f == FOLD_MAX ? low : high);
         if (dtype_is_float(i->dtype))

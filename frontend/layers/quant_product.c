@@ -92,7 +92,8 @@ static kl_tensor centred(const struct call *c, kl_tensor sum, kl_tensor za, kl_t
         zb = kl_cast_at(s, zb, KL_I32);
         struct view v = view_of(zb);
         sum = kl_sub_at(s, sum, kl_mul_at(s, zb, sums_a));
-        sums_b = za.id ? kl_sub_at(s, sums_b, kl_mul_at(s, zb, const_like(s, &v, (double)length))) : sums_b;
+        kl_tensor terms = za.id ? kl_mul_at(s, zb, kl_length_scalar_at(s, v.device, KL_I32, length)) : kl_none;
+        sums_b = za.id ? kl_sub_at(s, sums_b, terms) : sums_b;
     }
     return za.id ? kl_sub_at(s, sum, kl_mul_at(s, kl_cast_at(s, za, KL_I32), sums_b)) : sum;
 }

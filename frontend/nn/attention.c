@@ -99,7 +99,8 @@ kl_tensor attention_scaled(const kl_site *site, kl_tensor q, kl_tensor k, kl_ten
     if (mask.id && (!broadcast_shape(&all, &view[3].shape) || !shape_equal(&all, &seen)))
         return refuse(t, site, KL_ERR_SHAPE, "attention: a mask of shape %s does not broadcast to %s",
                       shape_text(&view[3].shape, a, sizeof a), shape_text(&seen, b, sizeof b));
-    if (!(t = checked_begin(site, "attention")))
+    if ((scale == 0 && !axes_are_numbers(t, site, "attention", &view[0].shape, view[0].shape.rank - 1, 1)) ||
+        !(t = checked_begin(site, "attention")))
         return op_failed();
     struct call c = {.site = site, .op = "attention", .proto = {.op = OP_attention, .nin = mask.id ? 4 : 3}};
     int64_t depth = p[0].columns;

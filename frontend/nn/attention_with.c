@@ -69,7 +69,9 @@ kl_tensor kl_attention_with_at(const kl_site *site, kl_tensor q, kl_tensor k, kl
         return refuse(t, site, KL_ERR_SHAPE, "%s: %" PRId64 " heads of q %s and those of k %s and v %s", op, H,
                       shape_text(&vq.shape, tq, sizeof tq), shape_text(&vk.shape, tk, sizeof tk),
                       shape_text(&vv.shape, tv, sizeof tv));
-    if (!(t = checked_begin(site, op)))
+    if ((groups && (!axes_are_numbers(t, site, op, &vq.shape, rq - 3, 1) ||
+                    !axes_are_numbers(t, site, op, &vk.shape, rk - 3, 1))) ||
+        (o.scale == 0 && !axes_are_numbers(t, site, op, &vq.shape, rq - 1, 1)) || !(t = checked_begin(site, op)))
         return op_failed();
     k = o.past_k.id ? kl_concat(2, (kl_tensor[]){o.past_k, k}, -2) : reshape_to(site, op, k, &vk.shape);
     v = o.past_v.id ? kl_concat(2, (kl_tensor[]){o.past_v, v}, -2) : reshape_to(site, op, v, &vv.shape);

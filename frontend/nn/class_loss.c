@@ -30,6 +30,8 @@ static bool class_loss_of(struct thread *t, const kl_site *site, const char *op,
         return fail(t, site, KL_ERR_TYPE, "%s: needs floats, targets that are integers or the same floats, weights "
                     "of the same floats; got %s, %s and %s", op, dtype_name(c->x.dtype), dtype_name(c->y.dtype),
                     c->o.weight.id ? dtype_name(w.dtype) : "none"), false;
+    if (s->rank && !axes_are_numbers(t, site, op, s, (uint32_t)c->axis, 1))
+        return false;
     if (!s->rank || s->dim[c->axis] < 1 || !shape_equal(&want, &c->y.shape))
         return fail(t, site, KL_ERR_SHAPE, "%s: targets %s do not fit logits %s: [N,C,...] or [C] and the same, for "
                     "labels without C", op, shape_text(&c->y.shape, ty, sizeof ty), shape_text(s, tx, sizeof tx)),

@@ -30,4 +30,13 @@ static inline int64_t product_of(const int64_t *v, int n)
     return p;
 }
 
+/* The same of lengths, which may be symbolic; INT64_MIN: reported. */
+static inline int64_t product_of_lengths(const kl_site *site, const int64_t *v, int n)
+{
+    int64_t p = 1;
+    for (int i = 0; i < n && p != INT64_MIN; i++)
+        p = kl_length_mul(p, v[i]);
+    return p;
+}
+
 #endif

@@ -29,7 +29,8 @@ kl_tensor kl_diagonal_at(const kl_site *site, kl_tensor a, int64_t offset, int a
     if (offset <= -rows || offset >= columns)
         count = 0;
     int64_t start = count ? offset >= 0 ? offset : -offset * columns : 0;
-    if (!(t = checked_begin(site, op)))
+    if (!axes_are_numbers(t, site, op, &v.shape, i0, 1) || !axes_are_numbers(t, site, op, &v.shape, i1, 1) ||
+        !(t = checked_begin(site, op)))
         return op_failed();
     dims[at] = rows * columns; /* in row-major order the diagonal is every (columns + 1)-th element */
     kl_tensor flat = kl_reshape(kl_permute(a, order), at + 1, dims);
@@ -53,6 +54,8 @@ kl_tensor kl_diagonal_matrix_at(const kl_site *site, kl_tensor a, int64_t offset
                       shape_text(&v.shape, text, sizeof text), offset);
     struct shape s = v.shape, flat = v.shape;
     uint32_t last = v.shape.rank - 1;
+    if (!axes_are_numbers(t, site, op, &v.shape, last, 1))
+        return op_failed();
     s.dim[last] = m;
     s.dim[s.rank++] = m;
     if (!shape_of(t, site, op, (int)s.rank, s.dim, &s) || !(t = checked_begin(site, op)))
@@ -103,7 +106,7 @@ kl_tensor kl_nonzero_at(const kl_site *site, kl_tensor a, int64_t size, kl_tenso
         *count = kl_none;
     if (!bounded_begin(site, op, a, size, &v, &t))
         return op_failed();
-    int64_t n = shape_count(&v.shape), column[2] = {size, 1};
+    int64_t n = product_of_lengths(site, v.shape.dim, (int)v.shape.rank), column[2] = {size, 1};
     kl_tensor flat = kl_reshape(a, 1, &n), all, index[KL_MAX_RANK];
     kl_tensor kept = v.dtype == KL_BOOL ? flat : kl_ne(flat, same_number(site, flat, 0));
     kl_tensor places = kept_places(site, kept, size, &all), minus = number(site, all, KL_I64, -1);
@@ -111,7 +114,7 @@ kl_tensor kl_nonzero_at(const kl_site *site, kl_tensor a, int64_t size, kl_tenso
                                          KL_SCATTER_SET, KL_INDEX_DROP);
     kl_tensor none = kl_lt(from, number(site, from, KL_I64, 0));
     for (int i = (int)v.shape.rank - 1; i >= 0; i--) {
-        kl_tensor length = number(site, from, KL_I64, (double)v.shape.dim[i]);
+        kl_tensor length = kl_length_scalar(v.device, KL_I64, v.shape.dim[i]);
         index[i] = kl_reshape(kl_where(none, minus, kl_rem(from, length)), 2, column);
         from = kl_div(from, length);
     }
@@ -135,6 +138,8 @@ kl_tensor kl_unique_at(const kl_site *site, kl_tensor a, int64_t size, kl_tensor
             *to[i] = kl_none;
     if (!bounded_begin(site, op, a, size, &v, &t))
         return op_failed();
+    if (!axes_are_numbers(t, site, op, &v.shape, 0, v.shape.rank))
+        return compose_end(t, poison(t));
     int64_t n = shape_count(&v.shape), one = 1;
     kl_tensor flat = kl_reshape(a, 1, &n), order = kl_argsort(flat, 0, false), sorted = kl_gather(flat, 0, order);
     kl_tensor first = kl_ones(v.device, KL_BOOL, 1, n ? &one : &n);

@@ -17,17 +17,21 @@ static void places_add(struct places *p, kl_tensor index, int64_t length)
     const kl_site *site = p->site;
     kl_dtype d = kl_dtype_of(index);
     if (d == KL_U64) /* i64 does not represent all of them */
-        index = kl_min(index, number(site, index, d, (double)length));
+        index = kl_min(index, kl_length_scalar(kl_device_of(index), d, length));
+    const kl_device device = kl_device_of(index);
     kl_tensor i = d == KL_I64 ? index : kl_cast(index, KL_I64), zero = number(site, index, KL_I64, 0);
+    kl_tensor count = kl_length_scalar(device, KL_I64, length);
     if (p->flags & KL_INDEX_FROM_END && dtype_kind(d) == 'I')
-        i = kl_where(kl_lt(i, zero), kl_add(i, number(site, i, KL_I64, (double)length)), i);
+        i = kl_where(kl_lt(i, zero), kl_add(i, count), i);
     if (p->flags & KL_INDEX_DROP) {
-        kl_tensor in = kl_and(kl_ge(i, zero), kl_lt(i, number(site, i, KL_I64, (double)length)));
+        kl_tensor in = kl_and(kl_ge(i, zero), kl_lt(i, count));
         p->inside = p->inside.id ? kl_and(p->inside, in) : in;
     }
-    i = kl_max(kl_min(i, number(site, i, KL_I64, (double)(length - 1))), zero);
-    p->at = p->at.id ? kl_add(kl_mul(p->at, number(site, i, KL_I64, (double)length)), i) : i;
-    p->rows *= length;
+    kl_tensor last = length < 0 ? kl_sub(count, kl_const(device, KL_I64, 1))
+                                : kl_const(device, KL_I64, (double)(length - 1));
+    i = kl_max(kl_min(i, last), zero);
+    p->at = p->at.id ? kl_add(kl_mul(p->at, count), i) : i;
+    p->rows = kl_length_mul(p->rows, length);
 }
 
 /* As a vector; indices outside become the row after the last. */
@@ -36,7 +40,7 @@ static kl_tensor places_flat(struct places *p, int64_t count)
     const kl_site *site = p->site;
     kl_tensor at = p->at;
     if (p->inside.id)
-        at = kl_where(p->inside, at, number(site, at, KL_I64, (double)p->rows));
+        at = kl_where(p->inside, at, kl_length_scalar(kl_device_of(at), KL_I64, p->rows));
     return kl_reshape(at, 1, &count);
 }
 
@@ -88,7 +92,9 @@ static kl_tensor places_scatter(struct thread *t, struct places *p, kl_tensor a,
 {
     const kl_site *site = p->site;
     bool drops = p->flags & KL_INDEX_DROP;
-    int64_t nrows = p->rows + drops;
+    int64_t nrows = kl_length_add(p->rows, drops);
+    if (kind == KL_SCATTER_MUL && count < 0)
+        return refuse(t, site, KL_ERR_SHAPE, "%s: products of symbolically many rows", p->op);
     if (kind == KL_SCATTER_MUL || kind == KL_SCATTER_MEAN) {
         a = widen(t, site, a);
         update = widen(t, site, update);
@@ -167,7 +173,8 @@ static void places_coordinates(struct places *p, kl_tensor index, const struct s
 
 /* index [I..., K] into s with `batch` axes in common; *out: [I..., rest...], *rest: its elements a row; false: it does
  * not fit, which is not reported. */
-static bool nd_shape(const struct shape *s, const struct shape *index, uint32_t batch, struct shape *out, int64_t *rest)
+static bool nd_shape(const kl_site *site, const struct shape *s, const struct shape *index, uint32_t batch,
+                     struct shape *out, int64_t *rest)
 {
     *out = (struct shape){0};
     *rest = 1;
@@ -180,7 +187,7 @@ static bool nd_shape(const struct shape *s, const struct shape *index, uint32_t 
     for (uint32_t i = 0; i + 1 < index->rank; i++)
         out->dim[out->rank++] = index->dim[i];
     for (uint32_t i = batch + (uint32_t)K; i < s->rank; i++) {
-        *rest *= s->dim[i];
+        *rest = kl_length_mul(*rest, s->dim[i]);
         out->dim[out->rank++] = s->dim[i];
     }
     return true;
@@ -195,9 +202,10 @@ kl_tensor kl_gather_nd_at(const kl_site *site, kl_tensor a, kl_tensor index, int
     int64_t rest;
     if (!indexed_views(t, site, op, a, index, NULL, 0, flags, &v, &x, NULL))
         return op_failed();
-    if (batch < 0 || !nd_shape(&v.shape, &x.shape, (uint32_t)batch, &out, &rest))
+    if (batch < 0 || !nd_shape(site, &v.shape, &x.shape, (uint32_t)batch, &out, &rest))
         return fits_not(t, site, op, &x.shape, &v.shape);
-    int64_t K = x.shape.dim[x.shape.rank - 1], count = product_of(x.shape.dim, (int)x.shape.rank - 1);
+    int64_t K = x.shape.dim[x.shape.rank - 1];
+    int64_t count = product_of_lengths(site, x.shape.dim, (int)x.shape.rank - 1);
     if (!rows_exist(t, site, op, &v.shape, (uint32_t)batch, (uint32_t)K, count, flags) ||
         !(t = checked_begin(site, op)))
         return op_failed();
@@ -223,11 +231,12 @@ kl_tensor kl_scatter_nd_at(const kl_site *site, kl_tensor a, kl_tensor index, kl
     int64_t rest;
     if (!indexed_views(t, site, op, a, index, &update, (unsigned)kind, flags, &v, &x, &u))
         return op_failed();
-    if (!nd_shape(&v.shape, &x.shape, 0, &want, &rest))
+    if (!nd_shape(site, &v.shape, &x.shape, 0, &want, &rest))
         return fits_not(t, site, op, &x.shape, &v.shape);
     if (!shape_equal(&want, &u.shape))
         return update_differs(t, site, op, &want, &u.shape);
-    int64_t K = x.shape.dim[x.shape.rank - 1], count = product_of(x.shape.dim, (int)x.shape.rank - 1);
+    int64_t K = x.shape.dim[x.shape.rank - 1];
+    int64_t count = product_of_lengths(site, x.shape.dim, (int)x.shape.rank - 1);
     if (!rows_exist(t, site, op, &v.shape, 0, (uint32_t)K, count, flags) || !(t = checked_begin(site, op)))
         return op_failed();
     struct places p = {.site = site, .op = op, .flags = flags, .rows = 1};
@@ -259,7 +268,7 @@ static bool elements_fit(struct thread *t, const kl_site *site, const char *op, 
         return false;
     bool fits = v->shape.rank == x->shape.rank;
     for (uint32_t i = 0; fits && i < v->shape.rank; i++)
-        fits = i == *at || x->shape.dim[i] <= v->shape.dim[i];
+        fits = i == *at || length_at_most(t, x->shape.dim[i], v->shape.dim[i]);
     if (!fits)
         return fits_not(t, site, op, &x->shape, &v->shape), false;
     return rows_exist(t, site, op, &v->shape, *at, 1, shape_count(&x->shape), flags);
@@ -276,7 +285,8 @@ kl_tensor kl_gather_elements_at(const kl_site *site, kl_tensor a, int axis, kl_t
         return op_failed();
     struct places p = {.site = site, .op = op, .flags = flags, .rows = 1};
     elements_places(&p, index, &x, &v.shape, at);
-    return compose_end(t, reshape_to(site, op, places_gather(&p, a, 1, shape_count(&x.shape)), &x.shape));
+    int64_t count = product_of_lengths(site, x.shape.dim, (int)x.shape.rank);
+    return compose_end(t, reshape_to(site, op, places_gather(&p, a, 1, count), &x.shape));
 }
 
 kl_tensor kl_scatter_elements_at(const kl_site *site, kl_tensor a, int axis, kl_tensor index, kl_tensor update,
@@ -295,7 +305,8 @@ kl_tensor kl_scatter_elements_at(const kl_site *site, kl_tensor a, int axis, kl_
         return op_failed();
     struct places p = {.site = site, .op = op, .flags = flags, .rows = 1};
     elements_places(&p, index, &x, &v.shape, at);
-    kl_tensor r = places_scatter(t, &p, a, update, 1, shape_count(&x.shape), kind);
+    int64_t count = product_of_lengths(site, x.shape.dim, (int)x.shape.rank);
+    kl_tensor r = places_scatter(t, &p, a, update, 1, count, kind);
     return compose_end(t, reshape_to(site, op, r, &v.shape));
 }
 
@@ -362,7 +373,7 @@ static bool several_of(struct thread *t, const kl_site *site, const char *op, kl
     for (uint32_t i = 0; i < sa->rank; i++)
         if (i >= (uint32_t)n || !index[i].id) {
             s->order[at++] = (int)i;
-            s->rest *= sa->dim[i];
+            s->rest = kl_length_mul(s->rest, sa->dim[i]);
             s->first.dim[s->first.rank++] = sa->dim[i];
         }
     for (uint32_t i = 0; i < sa->rank; i++)
@@ -395,7 +406,8 @@ kl_tensor kl_index_at(const kl_site *site, kl_tensor a, int n, const kl_tensor *
         return op_failed();
     struct places p = {.site = site, .op = op, .flags = flags, .rows = 1};
     several_places(&p, &s, n, index);
-    kl_tensor r = places_gather(&p, kl_permute(a, s.order), s.rest, shape_count(&s.index));
+    int64_t count = product_of_lengths(site, s.index.dim, (int)s.index.rank);
+    kl_tensor r = places_gather(&p, kl_permute(a, s.order), s.rest, count);
     r = reshape_to(site, op, r, &s.first);
     return compose_end(t, kl_permute(r, s.to_out));
 }
@@ -414,6 +426,7 @@ kl_tensor kl_index_scatter_at(const kl_site *site, kl_tensor a, int n, const kl_
     for (uint32_t i = 0; i < rows.rank; i++)
         rows.dim[i] = s.v.shape.dim[s.order[i]];
     update = kl_permute(kl_expand(update, (int)s.out.rank, s.out.dim), s.to_first);
-    kl_tensor r = places_scatter(t, &p, kl_permute(a, s.order), update, s.rest, shape_count(&s.index), kind);
+    int64_t count = product_of_lengths(site, s.index.dim, (int)s.index.rank);
+    kl_tensor r = places_scatter(t, &p, kl_permute(a, s.order), update, s.rest, count, kind);
     return compose_end(t, kl_permute(reshape_to(site, op, r, &rows), s.back));
 }

@@ -38,7 +38,7 @@ static struct thread *matrices_begin(const kl_site *site, const char *op, kl_ten
              b ? " and " : "", b ? dtype_name(w->dtype) : "");
         return NULL;
     }
-    if (!(t = checked_begin(site, op)))
+    if (!axes_are_numbers(t, site, op, &v->shape, rank - 2, 2) || !(t = checked_begin(site, op)))
         return NULL;
     *x = (struct matrices){.site = site, .B = product_of(v->shape.dim, (int)rank - 2), .n = v->shape.dim[rank - 2],
                            .m = b ? w->shape.dim[rank - 1] : v->shape.dim[rank - 1], .device = v->device};

@@ -244,7 +244,7 @@ static bool update(struct thread *t, const kl_site *site, kl_tensor running, kl_
                         : moved) == KL_OK;
 }
 
-/* By the statistics of this batch of n elements a channel. */
+/* By the statistics of this batch of n elements a channel, a length that may be symbolic. */
 static kl_tensor batch_train(struct thread *t, const kl_site *site, const struct view *v, kl_tensor x, kl_tensor mean,
                              kl_tensor var,
                              int64_t n, double momentum, double eps)
@@ -259,7 +259,15 @@ static kl_tensor batch_train(struct thread *t, const kl_site *site, const struct
     kl_tensor y = nn_norm_scaled(site, v, off, spread, eps);
     if (!mean.id)
         return y;
-    kl_tensor sample = kl_mul_at(site, spread, const_like(site, v, (double)n / (double)(n - 1)));
+    kl_tensor ratio;
+    if (n < 0) {
+        const uint32_t mask = ((1u << v->shape.rank) - 1) & ~2u;
+        ratio = kl_div_at(site, count_like(t, site, "batch_norm", v, mask, 0),
+                          count_like(t, site, "batch_norm", v, mask, 1));
+    } else {
+        ratio = const_like(site, v, (double)n / (double)(n - 1));
+    }
+    kl_tensor sample = kl_mul_at(site, spread, ratio);
     bool ok = update(t, site, mean, centre, &channels, momentum) && update(t, site, var, sample, &channels, momentum);
     return ok ? y : op_failed();
 }
@@ -274,15 +282,17 @@ kl_tensor kl_batch_norm_at(const kl_site *site, kl_tensor x, kl_tensor weight, k
         return op_failed();
     const struct shape *s = &v.shape;
     const struct shape channels = shape_make(1, &s->dim[1]);
-    int64_t n = s->dim[0];
+    int64_t n = s->dim[0], low, high;
     for (uint32_t i = 2; i < s->rank; i++)
-        n *= s->dim[i];
+        if (!length_times(t, n, s->dim[i], &n))
+            return refuse(t, site, KL_ERR_SHAPE, "batch_norm: the elements of a channel of %s are a product of more "
+                                                 "than two symbols", shape_text(s, text, sizeof text));
     bool running = !training || mean.id || var.id;
     if ((running && (!check_param(t, site, "batch_norm", "the running mean", mean, &v, &channels) ||
                      !check_param(t, site, "batch_norm", "the running variance", var, &v, &channels))) ||
         !check_affine(t, site, "batch_norm", weight, bias, &v, &channels))
         return op_failed();
-    if (training && n < 2)
+    if (training && (!kl_length_range(n, &low, &high) || low < 2))
         return refuse(t, site, KL_ERR_SHAPE, "batch_norm: to train, shape %s needs 2 or more elements a channel "
                                              "(axis 1)", shape_text(s, text, sizeof text));
     if (!(t = checked_begin(site, "batch_norm")))

@@ -145,6 +145,8 @@ kl_tensor kl_max_pool_places_at(const kl_site *site, kl_tensor a, int n, const i
     if (!t)
         return op_failed();
     int lead = (int)v.shape.rank - n;
+    if (!axes_are_numbers(t, site, op, &v.shape, (uint32_t)lead, (uint32_t)n))
+        return compose_end(t, poison(t));
     int64_t dims[KL_MAX_RANK], pad[2][KL_MAX_RANK] = {{0}}, out[POOL_AXES], rest = product_of(v.shape.dim, lead);
     kl_tensor like = kl_max_pool(a, n, window, stride, low, high, dilation);
     if (kl_check(like) != KL_OK || kl_shape(like, dims) < 0)

@@ -106,7 +106,7 @@ static kl_tensor channels_last_rows(const kl_site *site, kl_tensor a, const stru
         order[i] = i + 1 < s->rank ? (int)i + 1 : 1;
     int64_t C = s->dim[1], rows = 1;
     for (uint32_t i = 0; i < s->rank; i++)
-        rows *= i == 1 ? 1 : s->dim[i];
+        rows = i == 1 ? rows : kl_length_mul(rows, s->dim[i]);
     return kl_reshape(kl_permute(a, order), 2, (int64_t[]){rows, C});
 }
 
@@ -129,7 +129,7 @@ kl_tensor kl_grid_sample_at(const kl_site *site, kl_tensor a, kl_tensor grid, kl
     if (!dtype_is_float(g.dtype) || v.dtype == KL_BOOL || (sampling && !dtype_is_float(v.dtype)))
         return refuse(t, site, KL_ERR_TYPE, "%s: needs floats, got %s and a grid of %s", op, dtype_name(v.dtype),
                       dtype_name(g.dtype));
-    if (!(t = checked_begin(site, op)))
+    if (!axes_are_numbers(t, site, op, &v.shape, 2, n) || !(t = checked_begin(site, op)))
         return op_failed();
     struct sampler s = {site, channels_last_rows(site, widen(t, site, a), &v.shape), kl_none, (int)n, {0}, border,
                         corners, sampling == KL_SAMPLING_CUBIC};
@@ -194,7 +194,7 @@ kl_tensor kl_roi_align_at(const kl_site *site, kl_tensor a, kl_tensor boxes, kl_
     if (!dtype_is_float(v.dtype) || b.dtype != v.dtype || (dtype_kind(im.dtype) != 'I' && dtype_kind(im.dtype) != 'U'))
         return refuse(t, site, KL_ERR_TYPE, "%s: needs floats, boxes of the same type and integers, got %s, %s and %s",
                       op, dtype_name(v.dtype), dtype_name(b.dtype), dtype_name(im.dtype));
-    if (!(t = checked_begin(site, op)))
+    if (!axes_are_numbers(t, site, op, &v.shape, 2, 2) || !(t = checked_begin(site, op)))
         return op_failed();
     const int64_t s = options->samples, R = b.shape.dim[0], C = v.shape.dim[1], h = options->height,
                   w = options->width;

@@ -151,6 +151,8 @@ static kl_tensor arg_extreme(const kl_site *site, const char *op, enum op extrem
     if (!t || !describe(t, site, op, "the tensor", a, &v) || !axis_of(t, site, op, &v.shape, axis, &at))
         return t ? poison(t) : kl_none;
     int64_t length = v.shape.dim[at];
+    if (!axes_are_numbers(t, site, op, &v.shape, at, 1))
+        return op_failed();
     if (length < 1 || length > INT32_MAX)
         return refuse(t, site, KL_ERR_SHAPE, "%s: axis %d has length %" PRId64 ", not 1..2^31-1", op, axis, length);
     if (!(t = compose_begin(op)))

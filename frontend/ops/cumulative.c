@@ -14,6 +14,8 @@ static kl_tensor shifted(const kl_site *site, const char *op, kl_tensor a, const
                          kl_tensor first)
 {
     int64_t length = v->shape.dim[axis];
+    if (length < 0) /* symbolic, and may be 0 */
+        return slice_of(site, op, pad_of(site, op, a, first, axis, 1, 0, 0), axis, 0, length, 1);
     return length ? pad_of(site, op, slice_of(site, op, a, axis, 0, length - 1, 1), first, axis, 1, 0, 0) : a;
 }
 

@@ -38,6 +38,8 @@ static kl_tensor reduce_bits(const kl_site *site, const char *op, kl_tensor a, i
     struct shape flat = shape_make(2, (int64_t[]){1, 1}), out = {0};
     for (uint32_t i = 0; i < v.shape.rank; i++)
         if (mask >> i & 1) {
+            if (!axes_are_numbers(t, site, op, &v.shape, i, 1))
+                return compose_end(t, poison(t));
             order[at++] = (int)i;
             flat.dim[0] *= v.shape.dim[i];
         }
@@ -45,7 +47,7 @@ static kl_tensor reduce_bits(const kl_site *site, const char *op, kl_tensor a, i
         bool gone = mask >> i & 1;
         if (!gone) {
             order[at++] = (int)i;
-            flat.dim[1] *= v.shape.dim[i];
+            flat.dim[1] = kl_length_mul_at(site, flat.dim[1], v.shape.dim[i]);
         }
         if (!gone || keepdims)
             out.dim[out.rank++] = gone ? 1 : v.shape.dim[i];
@@ -129,7 +131,8 @@ static kl_tensor extreme_so_far(const kl_site *site, const char *op, kl_tensor a
     kl_tensor y = largest ? kl_cummax_at(site, a, axis, reverse) : kl_cummin_at(site, a, axis, reverse);
     kl_tensor own = kl_iota_at(site, v.device, (kl_dtype)place.dtype, (int)v.shape.rank, v.shape.dim, (int)at);
     kl_tensor newest = kl_or_at(site, kl_eq_at(site, a, y), kl_ne_at(site, a, a));
-    kl_tensor p = kl_where_at(site, newest, own, const_like(site, &place, reverse ? (double)length : -1));
+    const double behind = length < 0 ? INT32_MAX : (double)length; /* any position behind all elements: symbolic */
+    kl_tensor p = kl_where_at(site, newest, own, const_like(site, &place, reverse ? behind : -1));
     kl_tensor r = compose_end(t, reverse ? kl_cummin_at(site, p, axis, true) : kl_cummax_at(site, p, axis, false));
     kl_tensor values = kl_take_along_axis_at(site, a, axis, r);
     *places = r;

@@ -195,17 +195,19 @@ kl_tensor held_index(const kl_site *site, kl_tensor index, const struct view *x,
 static kl_tensor numbers(const kl_site *site, const char *op, kl_tensor index, const struct view *x,
                          const struct shape *s, uint32_t axis)
 {
-    kl_dtype dtype = shape_count(s) > INT32_MAX ? KL_I64 : KL_I32;
-    struct view like = {.dtype = dtype, .device = x->device};
-    struct shape stride = coord_strides(s), flat = shape_make(1, (int64_t[]){shape_count(&x->shape)});
+    kl_dtype dtype = shape_is_symbolic(s) || shape_count(s) > INT32_MAX ? KL_I64 : KL_I32;
+    struct shape flat = flattened(thread_self(), &x->shape);
+    int64_t stride[KL_MAX_RANK], rest = 1;
+    for (uint32_t d = s->rank; d-- > 0; rest = kl_length_mul_at(site, rest, s->dim[d]))
+        stride[d] = rest;
     kl_tensor sum = held_index(site, index, x, s->dim[axis], 1);
     if (dtype == KL_I32)
         sum = kl_cast_at(site, sum, KL_I32);
-    sum = kl_mul_at(site, sum, const_like(site, &like, (double)stride.dim[axis]));
+    sum = kl_mul_at(site, sum, kl_length_scalar_at(site, x->device, dtype, stride[axis]));
     for (uint32_t d = 0; d < s->rank; d++)
         if (d != axis && s->dim[d] != 1) {
             kl_tensor own = kl_iota_at(site, x->device, dtype, (int)x->shape.rank, x->shape.dim, (int)d);
-            sum = kl_add_at(site, sum, kl_mul_at(site, own, const_like(site, &like, (double)stride.dim[d])));
+            sum = kl_add_at(site, sum, kl_mul_at(site, own, kl_length_scalar_at(site, x->device, dtype, stride[d])));
         }
     return reshape_to(site, op, sum, &flat);
 }
@@ -247,7 +249,7 @@ kl_tensor kl_take_along_axis_at(const kl_site *site, kl_tensor a, int axis, kl_t
     if (!t || !describe(t, site, op, "the tensor", a, &v) || !describe(t, site, op, "the index", index, &x) ||
         !along_axis(t, site, op, &v, &x, axis, &at))
         return t ? poison(t) : kl_none;
-    struct shape flat = shape_make(1, (int64_t[]){shape_count(&v.shape)});
+    struct shape flat = flattened(t, &v.shape);
     if (!(t = compose_begin(op)))
         return kl_none;
     kl_tensor n = numbers(site, op, index, &x, &v.shape, at);
@@ -267,8 +269,7 @@ static kl_tensor into_along_axis(const kl_site *site, const char *op, kl_tensor 
     if (!shape_equal(&x.shape, &u.shape))
         return refuse(t, site, KL_ERR_SHAPE, "%s: index %s and update %s differ", op,
                       shape_text(&x.shape, ti, sizeof ti), shape_text(&u.shape, tu, sizeof tu));
-    struct shape flat = shape_make(1, (int64_t[]){shape_count(&v.shape)});
-    struct shape flat_update = shape_make(1, (int64_t[]){shape_count(&u.shape)});
+    struct shape flat = flattened(t, &v.shape), flat_update = flattened(t, &u.shape);
     if (!(t = compose_begin(op)))
         return kl_none;
     kl_tensor r = scatter(site, op, reshape_to(site, op, a, &flat), 0, numbers(site, op, index, &x, &v.shape, at),

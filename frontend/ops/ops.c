@@ -55,6 +55,25 @@ bool length_times(struct thread *t, int64_t a, int64_t b, int64_t *out)
     return dim_multiply(tr ? tr->r.g : NULL, a, b, out);
 }
 
+bool length_at_most(struct thread *t, int64_t a, int64_t b)
+{
+    struct trace *tr = thread_trace(t);
+    return dim_at_most(tr ? tr->r.g : NULL, a, b);
+}
+
+bool axes_are_numbers(struct thread *t, const kl_site *site, const char *op, const struct shape *s, uint32_t first,
+                      uint32_t n)
+{
+    char text[SHAPE_TEXT];
+    for (uint32_t i = first; i < first + n; i++)
+        if (s->dim[i] < 0) {
+            fail(t, site, KL_ERR_SHAPE, "%s: axis %u of %s is symbolic, but what is recorded depends on its length", op,
+                 i, shape_text(s, text, sizeof text));
+            return false;
+        }
+    return true;
+}
+
 bool axis_of(struct thread *t, const kl_site *site, const char *op, const struct shape *s, int axis, uint32_t *at)
 {
     int rank = (int)s->rank;

@@ -49,6 +49,10 @@ kl_tensor input_of(const kl_site *site, const char *op, kl_device device, kl_dty
 bool length_add(struct thread *t, int64_t length, int64_t by, int64_t more, int64_t *out);
 bool length_divide(struct thread *t, int64_t length, int64_t by, int64_t *out);
 bool length_times(struct thread *t, int64_t a, int64_t b, int64_t *out);
+bool length_at_most(struct thread *t, int64_t a, int64_t b); /* whatever the symbols' values */
+/* Are the lengths of n axes numbers, and not symbolic?  What is recorded depends on them.  false: reported. */
+bool axes_are_numbers(struct thread *t, const kl_site *site, const char *op, const struct shape *s, uint32_t first,
+                      uint32_t n);
 /* A possibly negative axis as a position below rank; false: reported. */
 bool axis_of(struct thread *t, const kl_site *site, const char *op, const struct shape *s, int axis, uint32_t *at);
 kl_tensor broadcast_to(const kl_site *site, const char *op, kl_tensor a, const struct shape *from,

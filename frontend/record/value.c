@@ -117,7 +117,19 @@ static kl_status assign_in_trace(struct thread *t, const kl_site *site, kl_tenso
     return KL_OK;
 }
 
-/* The handle takes the meaning of the other, computed or not. */
+/* The node that a state gets with the value: NIL for a known value without a history that a gradient may need. */
+static ref assigned_node(struct entry *v, struct err *e)
+{
+    if (v->node != NIL ? v->buffer && !deferred_tracked(v->node) : !v->requires_grad)
+        return NIL;
+    if (v->node == NIL && !deferred_recording()) {
+        err_set(e, KL_ERR_MEMORY, "out of memory");
+        return NIL;
+    }
+    return deferred_node(v, e);
+}
+
+/* The handle takes the meaning of the other, computed or not: gradients flow through it as through the other. */
 static kl_status assign_outside(struct thread *t, const kl_site *site, kl_tensor state, kl_tensor value)
 {
     struct err e;
@@ -129,18 +141,19 @@ static kl_status assign_outside(struct thread *t, const kl_site *site, kl_tensor
         s = entry_find(state, "the state", &e);
         v = entry_find(value, "the value", &e);
     }
-    if (s && v && s != v) {
+    ref r = s && v && s != v ? assigned_node(v, &e) : NIL;
+    if (s && v && s != v && !e.code) {
         struct buffer *old = s->buffer;
         s->buffer = v->buffer ? buffer_ref(v->buffer) : NULL;
         s->version++;
-        if (v->buffer)
+        if (r == NIL)
             deferred_unbind(s);
         else
-            deferred_bind(s, v->node);
+            deferred_bind(s, r);
         front_drop(old);
     }
     front_unlock();
-    return s && v ? KL_OK : fail(t, site, e.code, "assign: %s", e.msg);
+    return s && v && !e.code ? KL_OK : fail(t, site, e.code, "assign: %s", e.msg);
 }
 
 /* Assigns part by part, after all were checked. */
@@ -352,5 +365,8 @@ kl_status kl_check(kl_tensor h)
         return t ? e.code : KL_ERR_MEMORY;
     if (x->kind == KIND_POISON)
         return x->cause->err.code;
+    const struct binding *b = t->tracing ? trace_binding(t->trace, h) : NULL;
+    if (b && b->released)
+        return KL_ERR_HANDLE;
     return x->kind == KIND_TEMP && !trace_sees(thread_trace(t), x->trace) ? KL_ERR_TRACE : KL_OK;
 }

@@ -210,7 +210,7 @@ bool graph_copy_leaves(struct graph *g, const struct graph *from)
     return symbols_share(g, from) && copy_leaves(g, from);
 }
 
-static struct graph *clone(const struct graph *from, struct symbols *shared);
+static struct graph *clone(const struct graph *from, struct symbols *table, bool share);
 
 static bool clone_regions(struct graph *g, const struct graph *from)
 {
@@ -221,7 +221,7 @@ static bool clone_regions(struct graph *g, const struct graph *from)
         memcpy(g->operand, from->operand, from->noperand * sizeof *g->operand);
     g->noperand = from->noperand;
     for (; g->nregion < from->nregion; g->nregion++)
-        if (!(g->region[g->nregion] = clone(from->region[g->nregion], g->symbols)))
+        if (!(g->region[g->nregion] = clone(from->region[g->nregion], g->symbols, true)))
             return false;
     for (uint32_t i = 0; i < from->ncustom; i++)
         if (!add_custom(g, from, &from->custom[i]))
@@ -230,17 +230,17 @@ static bool clone_regions(struct graph *g, const struct graph *from)
     return true;
 }
 
-/* Interns shapes and sites in their old order, so ids stay the same. shared: a table that has from's expressions; NULL:
- * from's table is copied. */
-static struct graph *clone(const struct graph *from, struct symbols *shared)
+/* Interns shapes and sites in their old order, so ids stay the same. table: has the expressions of from's shapes, NULL
+ * where there are none; the clone shares or copies it. */
+static struct graph *clone(const struct graph *from, struct symbols *table, bool share)
 {
     struct graph *g = graph_new(from->name);
     if (!g)
         return NULL;
-    if (shared)
-        symbols_use(g, shared);
+    if (share)
+        symbols_use(g, table);
     else
-        symbols_copy(g, from->symbols);
+        symbols_copy(g, table);
     for (uint32_t i = 0; i < from->nshape; i++)
         graph_shape(g, &from->shape[i]);
     for (uint32_t i = 0; i < from->nsite; i++)
@@ -274,8 +274,8 @@ static struct graph *clone(const struct graph *from, struct symbols *shared)
     return g;
 }
 
-struct graph *graph_clone(const struct graph *from) { return clone(from, NULL); }
-struct graph *graph_clone_part(const struct graph *from) { return clone(from, from->symbols); }
+struct graph *graph_clone(const struct graph *from) { return clone(from, from->symbols, false); }
+struct graph *graph_clone_part(const struct graph *from) { return clone(from, from->symbols, true); }
 
 static uint32_t max_u32(uint32_t a, uint32_t b) { return a > b ? a : b; }
 
@@ -293,9 +293,9 @@ static uint32_t shapes_beside_nodes(const struct graph *g)
     return n;
 }
 
-/* Clones a copy of *from whose counts are cut to the beginning.  Shapes and sites that only later nodes use are left
- * out.  Otherwise a trace that is copied from recording to recording, with one shape different each time, would collect
- * the shapes of all recordings. */
+/* Clones a copy of *from whose counts are cut to the beginning.  Shapes, sites and symbols that only later nodes use
+ * are left out.  Otherwise a trace that is copied from recording to recording, with one shape different each time,
+ * would collect the shapes of all recordings, and a symbol could not have other bounds than in an earlier one. */
 struct graph *graph_clone_beginning(const struct graph *from, uint32_t nnode, uint32_t nshape)
 {
     struct graph cut = *from;
@@ -323,6 +323,8 @@ struct graph *graph_clone_beginning(const struct graph *from, uint32_t nnode, ui
     cut.slot.n = leaves[OP_slot];
     cut.ncustom = leaves[OP_custom];
     cut.nshape = max_u32(cut.nshape, shapes_beside_nodes(&cut));
+    struct symbols table;
+    cut.symbols = symbols_of_shapes(&cut, &table);
     struct graph *g = graph_clone(&cut);
     for (uint32_t i = 0; g && i < g->state.n; i++)
         g->state.v[i].assigned = false;

@@ -110,7 +110,7 @@ enum lop {
     L_SPLAT,    /* a uniform: the same value in every lane, as a varying value; or in every element of a tile */
     /* a varying in W lanes, imm: enum fold; combines lane i with i+W/2, W/4 .. 1 (uniform result).  In a block loop of
      * a tile [MxN]: the same of the N columns of each row, until the C columns of the result [MxC] are left; N and C
-     * are powers of two */
+     * are powers of two; which zero is the maximum of 0 and -0 is not specified */
     L_LANE_REDUCE,
     /* a, b varying, imm: distance h (a power of two below W), kind: enum interleave; one exchange step of a transpose
      * of W values with W lanes (Eklundh 1972): see enum interleave */

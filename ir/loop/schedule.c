@@ -104,7 +104,7 @@ static const struct sched_field attention_matrix_fields[] = {
     {.word = "unit", .form = FORM_SIDES, AT(attention_matrix.unit_m), .sides = 3, .chosen = true, .least = 1,
      .most = MAX_TILE_SIDE},
     LANES("subgroup", attention_matrix.subgroup, MAX_SUBGROUP), CHOSEN("stages", attention_matrix.stages, 8),
-    FLAG("async", attention_matrix.async), GRAIN};
+    FLAG("async", attention_matrix.async), FLAG("panels", attention_matrix.panels), GRAIN};
 
 #define FAMILY(name, fields) {name, fields, sizeof fields / sizeof *fields}
 const struct sched_family sched_families[SCHED_COUNT] = {

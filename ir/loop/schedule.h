@@ -153,6 +153,7 @@ struct schedule {
             uint16_t unit_m, unit_n, unit_k; /* what the unit multiplies at once  [chosen] */
             uint8_t stages;         /* steps that are in shared memory at a time  [chosen] */
             uint8_t async;          /* the unit reads panels in shared memory, while its threads go on (MMA_ASYNC) */
+            uint8_t panels;         /* a thread of one more subgroup copies whole panels of all operands */
         } attention_matrix;
     };
 };

@@ -63,6 +63,9 @@ bool graph_symbol_set(struct graph *g, uint32_t symbol, int64_t value, struct er
 bool graph_is_bound(const struct graph *g, struct err *e);        /* without symbols? */
 bool symbols_share(struct graph *g, const struct graph *from);    /* g, without symbols so far, has from's */
 bool symbols_copy(struct graph *g, const struct symbols *from);   /* g has a table of its own; from may be NULL */
+/* *table, which borrows g's expressions: the symbols up to the last one that a shape of g has.  Ids stay what they are.
+ * NULL: no shape has any. */
+struct symbols *symbols_of_shapes(const struct graph *g, struct symbols *table);
 void symbols_use(struct graph *g, struct symbols *s);
 void symbols_release(struct graph *g);
 bool symbols_verify(const struct graph *g, struct err *e);        /* names and bounds */

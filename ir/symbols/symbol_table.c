@@ -62,6 +62,36 @@ bool symbols_copy(struct graph *g, const struct symbols *from)
     return true;
 }
 
+/* One more than the greatest symbol in it. */
+static uint32_t symbols_of_affine(const struct affine *a)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < a->n; i++) {
+        uint32_t last = a->term[i].times ? a->term[i].times : a->term[i].symbol + 1; /* the greater of two */
+        n = last > n ? last : n;
+    }
+    return n;
+}
+
+struct symbols *symbols_of_shapes(const struct graph *g, struct symbols *table)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; g->symbols && i < g->nshape; i++)
+        for (uint32_t k = 0; k < g->shape[i].rank; k++) {
+            struct affine a;
+            uint32_t of_dim = dim_affine(g, g->shape[i].dim[k], &a) ? symbols_of_affine(&a) : 0;
+            n = of_dim > n ? of_dim : n;
+        }
+    if (!n)
+        return NULL;
+    *table = *g->symbols;
+    table->n = n;
+    memset(table->v + n, 0, (MAX_SYMBOLS - n) * sizeof *table->v);
+    while (symbols_of_affine(&table->expr[table->nexpr - 1]) > n)
+        table->nexpr--;
+    return table;
+}
+
 static bool refuse_symbol(struct graph *g, const char *name, const char *why)
 {
     return err_set(&g->err, KL_ERR_ARGUMENT, "symbol %.64s: %s", name, why);

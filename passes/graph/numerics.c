@@ -40,15 +40,17 @@ static void order_reduce(const struct graph *g, struct node *n)
     n->attr.reduce.chunk = (uint64_t)(len < chunk ? (len > 0 ? len : 1) : chunk);
 }
 
-/* Even blocks of at most DOT_BLOCK products, rounded up to multiples of 8. */
-static void order_dot(const struct graph *g, struct node *n, uint64_t in_pairs)
+/* Even blocks of at most DOT_BLOCK products, rounded up to multiples of 8.  Where primes stand in for symbols, the rows
+ * are on one side of the limit whatever the symbols' values (stand_in.c). */
+static void order_dot(const struct graph *g, struct node *n, uint64_t in_pairs, const struct stand_ins *s)
 {
     struct dot_dims d = dot_sizes(g, n);
     int64_t k = d.k, blocks = (k + DOT_BLOCK - 1) / DOT_BLOCK;
     int64_t len = blocks ? (k + blocks - 1) / blocks : 1;
     n->attr.dot.lanes = 1;
     n->attr.dot.kblock = (uint32_t)((len + 7) / 8 * 8);
-    n->attr.dot.pairs = n->dtype == KL_BF16 && d.m > MOST_THIN_ROWS && (in_pairs >> n->device & 1);
+    int64_t rows = s ? size_most(s, d.m) : d.m;
+    n->attr.dot.pairs = n->dtype == KL_BF16 && rows > MOST_THIN_ROWS && (in_pairs >> n->device & 1);
 }
 
 static bool has_symbolic_operand(const struct graph *g, const struct node *n)
@@ -59,7 +61,7 @@ static bool has_symbolic_operand(const struct graph *g, const struct node *n)
     return any;
 }
 
-int pass_numerics_for(struct graph *g, uint64_t in_pairs)
+int pass_numerics_for(struct graph *g, uint64_t in_pairs, const struct stand_ins *s)
 {
     int changed = 0;
     for (ref r = 1; r < g->nnode; r++) {
@@ -70,7 +72,7 @@ int pass_numerics_for(struct graph *g, uint64_t in_pairs)
             order_reduce(g, n);
             changed = 1;
         } else if (n->op == OP_dot && !n->attr.dot.kblock) {
-            order_dot(g, n, in_pairs);
+            order_dot(g, n, in_pairs, s);
             changed = 1;
         } else if (op_is_attention(n->op) && !n->attr.attention.block) {
             n->attr.attention.block = KEY_BLOCK;
@@ -80,4 +82,4 @@ int pass_numerics_for(struct graph *g, uint64_t in_pairs)
     return changed;
 }
 
-int pass_numerics(struct graph *g) { return pass_numerics_for(g, 0); }
+int pass_numerics(struct graph *g) { return pass_numerics_for(g, 0, NULL); }

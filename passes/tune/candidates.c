@@ -6,7 +6,7 @@
 #include "passes/passes.h"
 #include <string.h>
 
-enum { MAX_PROPOSALS = 48, MOST_LANES = 64 };
+enum { MAX_PROPOSALS = 96, MOST_LANES = 64 };
 
 struct proposals {
     const struct caps *caps;
@@ -166,7 +166,7 @@ static void propose_units(struct proposals *p)
     }
 }
 
-/* ---- all other kernels ---- */
+/* ---- lanes and threads ---- */
 
 /* Twice and half the lanes, and what is beyond these. */
 static void propose_widths(struct proposals *p)
@@ -199,6 +199,71 @@ static void propose_shares(struct proposals *p)
             propose(p, s);
     }
 }
+
+/* ---- on a GPU: the fields of a family that are no order of its sums ---- */
+
+/* Steps of a product on matrix units in shared memory; roles of subgroups or none, with as many steps as lowering
+ * chooses. */
+static void propose_stages(struct proposals *p)
+{
+    static const int8_t by[] = {1, -1};
+    for (unsigned i = 0; i < sizeof by / sizeof *by; i++) {
+        struct schedule s = p->own;
+        s.dot_matrix.stages = (uint8_t)(s.dot_matrix.stages + by[i]);
+        propose(p, s);
+    }
+    struct schedule s = p->own;
+    s.dot_matrix.panels = !s.dot_matrix.panels;
+    s.dot_matrix.stages = 0;
+    propose(p, s);
+}
+
+/* Rows of a block of attention, with the threads that these take; steps in shared memory. */
+static void propose_attention(struct proposals *p)
+{
+    for (int up = 0; up < 2; up++) {
+        struct schedule s = p->own;
+        s.width = (uint16_t)(up ? 2 * s.width : s.width / 2);
+        s.attention_matrix.rows = 0; /* as many as so many threads have */
+        propose(p, s);
+        s = p->own;
+        s.attention_matrix.stages = (uint8_t)(up ? s.attention_matrix.stages + 1 : s.attention_matrix.stages - 1);
+        propose(p, s);
+    }
+}
+
+/* Twice and half the columns that a thread sums; one is written as 0. */
+static void propose_columns(struct proposals *p)
+{
+    uint16_t each = (uint16_t)at_least_one(p->own.column_reduce.neighbours);
+    for (int up = 0; up < 2; up++) {
+        struct schedule s = p->own;
+        s.column_reduce.neighbours = (uint16_t)(up ? 2 * each : each > 2 ? each / 2 : 0);
+        propose(p, s);
+    }
+}
+
+/* Rows that their threads do not hold in registers, where the threads have the same elements then; and which members
+ * are kept in scratch rather than computed twice: none, or one more or less than now. */
+static void propose_kept(struct proposals *p)
+{
+    struct schedule s = p->own;
+    if (s.rows.held) {
+        s.rows.held = 0;
+        if (!s.rows.neighbours)
+            propose(p, s);
+        return;
+    }
+    s.rows.keep = 0;
+    propose(p, s);
+    for (uint32_t m = 0; m < p->members && m < 64; m++) {
+        s = p->own;
+        s.rows.keep ^= UINT64_C(1) << m;
+        propose(p, s);
+    }
+}
+
+/* ---- all kernels but products ---- */
 
 /* Non-temporal stores or not, where what is stored does not fit the second-level cache anyway. */
 static void propose_stream(struct proposals *p)
@@ -235,9 +300,22 @@ static void propose_all(struct proposals *p)
     case SCHED_DOT_MATRIX:
         propose_units(p);
         propose_blocks(p);
+        propose_stages(p);
         break;
     case SCHED_DOT_BLOCKS:
         propose_blocks(p);
+        break;
+    case SCHED_GPU_DOT_THIN: /* a column's threads are an order of its sum, threads with columns of their own are not */
+        if (p->own.gpu_dot_thin.split)
+            propose_widths(p);
+        break;
+    case SCHED_COLUMN_REDUCE:
+        propose_widths(p);
+        if (gpu)
+            propose_columns(p);
+        break;
+    case SCHED_ATTENTION_MATRIX:
+        propose_attention(p);
         break;
     case SCHED_MAP:
         propose_widths(p);
@@ -247,11 +325,12 @@ static void propose_all(struct proposals *p)
             propose_stream(p);
         break;
     case SCHED_ROWS:
-        if (!gpu)
+        if (gpu)
+            propose_kept(p);
+        else
             propose_stream(p);
         break;
     case SCHED_DOT_BYTES:
-    case SCHED_GPU_DOT_THIN:
     case SCHED_ROW_REDUCE:
     case SCHED_GPU_ROW_REDUCE:
         break; /* lanes are the order of the sum, or not by themselves to be changed */

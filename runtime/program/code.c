@@ -2,9 +2,8 @@
  * searched before a kernel is compiled.  An entry is kept while a program uses it; unused entries are freed when
  * programs are evicted.
  *
- * Compilers for GPUs take long to start: 24 ms of NVRTC and 150 ms of hiprtc (version 5.2).  So the kernels of a program
- * are compiled several at once, as functions of one module.  The driver keeps a module while one of its kernels is
- * loaded. */
+ * Compilers for GPUs take long to start: NVRTC 24 ms, hiprtc 5.2 150 ms.  So the kernels of a program are compiled
+ * several at once, as functions of one module.  The driver keeps a module while one of its kernels is loaded. */
 #include "cache.h"
 #include "codegen/gpu/build.h"
 #include "runtime/profile/debugger.h"
@@ -222,7 +221,8 @@ static struct code_entry *find(struct hash128 key, int device, const struct kern
 }
 
 /* Takes the code that is ready, and inserts entries for what is not in the table: the caller makes them.  Returns how
- * many kernels other threads, or the caller itself, are making.  *room: false if there is no memory.  Needs the lock. */
+ * many kernels other threads, or the caller itself, are making.  *room: false if there is no memory.  Needs the
+ * lock. */
 static uint32_t claim(const struct kernel *const *k, const struct hash128 *key, uint32_t n, int device,
                       struct code_entry **out, struct making *m, bool *room)
 {

@@ -148,6 +148,7 @@ static void traces(void)
     kl_trace_begin("lazy");
     kl_tensor sum = kl_keep(kl_add(lazy, also));
     OK(kl_release(lazy));
+    CHECK(kl_check(lazy) == KL_ERR_HANDLE); /* in this trace already, as every use of it */
     OK(kl_trace_end());
     CHECK(kl_check(lazy) == KL_ERR_HANDLE);
     NEAR_LIST(sum, 0, 33, 63);

@@ -200,9 +200,29 @@ static void edges(void)
     check_edge(edge_copysign, -3, -0.0, 1, 0);
 }
 
+/* Outside a trace a gradient flows through a state to what it was assigned, whether that was read before or not. */
+static void assigned(void)
+{
+    for (int i = 0; i < 4; i++) {
+        float y[2], g[2];
+        kl_tensor state = kl_zeros(dev, KL_F32, DIMS(2)), a = kl_full(dev, KL_F32, DIMS(2), 3);
+        kl_requires_grad(a);
+        kl_tensor value = i & 1 ? kl_square(a) : a; /* computed, or the marked tensor itself */
+        if (i & 2)
+            OK(kl_read(value, y, sizeof y));
+        OK(kl_assign(state, value));
+        OK(kl_read(kl_grad(kl_add(kl_sum_all(kl_neg(state)), kl_sum_all(a)), a), g, sizeof g));
+        CHECK(g[0] == (i & 1 ? -5 : 0) && g[1] == g[0]);
+        OK(kl_assign(state, kl_detach(value)));
+        OK(kl_read(kl_grad(kl_add(kl_sum_all(kl_neg(state)), kl_sum_all(a)), a), g, sizeof g));
+        CHECK(g[0] == 1 && g[1] == 1);
+    }
+}
+
 static void all(kl_device device)
 {
     dev = device;
+    assigned();
     detached();
     blocks();
     gradient_in_block();

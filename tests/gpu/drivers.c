@@ -331,6 +331,32 @@ static void one_module(struct accelerator *a)
     driver->release(d0, buf);
 }
 
+/* Two kernels, of which the compiler refuses one: its message has its name.  Later they are one module. */
+static void refused_kernel(int device)
+{
+    static const char text[] = "graph @refused {\n  %x = input 0 : f32[64]\n  %a = sqrt %x : f32[64]\n"
+                               "  %s = sum %x axes(0) : f32[1]\n  return %a\n  return %s\n}\n";
+    struct err e = {0};
+    struct graph *g = graph_parse(text, strlen(text), "test", &e);
+    if (!check(g != NULL, "%s", e.msg))
+        return;
+    for (ref r = 1; r < g->nnode; r++)
+        g->node[r].device = (uint8_t)device;
+    pool_set_threads(1); /* more compile each kernel alone */
+    for (int i = 0; i < 2; i++) {
+        uint64_t calls = fake->calls.compiles;
+        fake->refused = i ? NULL : "= sqrt_f32(";
+        e = (struct err){0};
+        const struct exec *x = exec_get(g, device, true, &e);
+        calls = fake->calls.compiles - calls;
+        check(i ? x && calls == 1 : !x && e.code == KL_ERR_COMPILE && strstr(e.msg, "sqrt") && strstr(e.msg, "refused"),
+              "%" PRIu64 " calls of the compiler: %s", calls, e.msg);
+        exec_unref(x);
+    }
+    pool_set_threads(0);
+    graph_free(g);
+}
+
 /* ---- uploads beside work, times, blocks ---- */
 
 static bool add_once(const struct device_kernel *k, char *from, char *to, char *slots)
@@ -712,6 +738,7 @@ int main(int argc, char **argv)
         losses(argv[0]);
         training(n0);
         exact_sizes(n0);
+        refused_kernel(n0);
         uint64_t modules = fake->live.modules;
         graphs(accelerator_get(n0));
         no_graphs(accelerator_get(n0));

@@ -24,14 +24,15 @@ static bool is_near(unsigned dtype, const void *want, const void *got, int64_t n
     return true;
 }
 
-/* Asynchronous units are for panels of 64 columns and as many rows. */
-static bool uses_units(const struct gpu_attention *c, const struct program *p)
+/* Asynchronous units are for panels of 64 columns and as many rows.  panels: tensor copies are expected. */
+static bool uses_units(const struct gpu_attention *c, const struct program *p, bool panels)
 {
     bool all = p->nkernel > 0;
     unsigned async = caps.mma_async.subgroup && c->l >= 64 && c->m >= 64 && c->d % 64 == 0 && c->e % 64 == 0;
     for (uint32_t i = 0; i < p->nkernel; i++)
         all &= p->kernel[i]->sched.kind == SCHED_ATTENTION_MATRIX &&
-               p->kernel[i]->sched.attention_matrix.async == async;
+               p->kernel[i]->sched.attention_matrix.async == async &&
+               p->kernel[i]->sched.attention_matrix.panels == (async && panels);
     return all;
 }
 
@@ -76,7 +77,8 @@ static void agrees(const struct gpu_attention *c, const char *schedules)
         goto done;
     if (passes_run(h, &(struct pass_options){.fuse = true, .verify = true}))
         p = program_plan_with(h, &caps, schedules ? s.v : NULL, NULL, NULL, &e);
-    if (!check(p && uses_units(c, p), "%s: %s", name, p ? "it does not use this matrix unit" : e.msg))
+    bool panels = caps.panel_copies && (!schedules || strstr(schedules, "panels"));
+    if (!check(p && uses_units(c, p, panels), "%s: %s", name, p ? "it does not use this matrix unit" : e.msg))
         goto done;
     struct values out = {.n = g->nout};
     for (uint32_t o = 0; o < g->nout; o++)
@@ -101,12 +103,11 @@ done:
     graph_free(h);
 }
 
-static void refuses_record(const char *record, const char *phrase)
+static void refuses(const struct gpu_attention *c, const char *record, const char *phrase)
 {
     struct err e = {0};
     struct sched_sections s = {0};
-    struct gpu_attention c = {.dtype = KL_BF16, .l = 40, .m = 40, .d = 16, .e = 16};
-    struct graph *g = gpu_attention_graph(&c);
+    struct graph *g = gpu_attention_graph(c);
     struct program *p = NULL;
     char text[256];
     snprintf(text, sizeof text, "@k0_attention_attention_stats schedule attention_matrix %s\n", record);
@@ -117,6 +118,12 @@ static void refuses_record(const char *record, const char *phrase)
     program_free(p);
     schedules_free(&s);
     graph_free(g);
+}
+
+static void refuses_record(const char *record, const char *phrase)
+{
+    struct gpu_attention c = {.dtype = KL_BF16, .l = 40, .m = 40, .d = 16, .e = 16};
+    refuses(&c, record, phrase);
 }
 
 static void on(const char *dialect, const char *arch, int64_t least, unsigned step)
@@ -133,8 +140,14 @@ int main(void)
 {
     on("cuda", "sm_90a", 64, 1);
     refuses_record("width 128 rows 64 step 64 async", "no such unit");
+    struct gpu_attention small = {.dtype = KL_BF16, .l = 64, .m = 64, .d = 64, .e = 64};
     struct gpu_attention one = {.dtype = KL_F16, .l = 64, .m = 100, .d = 64, .e = 128, .seen = 1, .wild = true};
     agrees(&one, "@k0_attention_attention_stats schedule attention_matrix width 128 rows 64 step 32 stages 3 async\n");
+    agrees(&one, "@k0_attention_attention_stats schedule attention_matrix width 128 rows 64 step 32 stages 3 async "
+           "panels\n");
+    caps.panel_copies = 0; /* an old driver */
+    agrees(&small, NULL);
+    refuses(&one, "width 128 rows 64 step 32 async panels", "panels: they are for");
     on("cuda", "sm_80", 0, 1);
     struct gpu_attention c = {.dtype = KL_BF16, .l = 70, .m = 90, .d = 16, .e = 24, .causal = true, .wild = true};
     agrees(&c, "@k0_attention_attention_stats schedule attention_matrix width 64 rows 32 step 32 stages 3\n");

@@ -10,7 +10,8 @@ enum { STACK = 1 << 16 };
 static const char gpu_shim[] =
     "extern \"C\" { float fmaf(float, float, float); double fma(double, double, double); float sqrtf(float); double "
     "sqrt(double);\n"
-    "float rintf(float); double rint(double); float fabsf(float); double fabs(double); }\n"
+    "float rintf(float); double rint(double); float fabsf(float); double fabs(double);\n"
+    "float exp2f(float); }\n"
     "static unsigned char *emulated_arena;\n#define uniform(x) (x)\n"
     "#define SHARED_ARENA(bytes) alignas(1024) static u8 arena[bytes]; emulated_arena = arena\n"
     "#define __cvta_generic_to_shared(p) (unsigned long long)((const unsigned char *)(p) - emulated_arena)\n"
@@ -128,14 +129,15 @@ static const char wgmma[] =
     "                                  : side / 8 * stride + side % 8 * 128 + k * 2);\n"
     "    if (d >> 62 != 1 || d >> 49 & 7)\n        __builtin_trap();\n"
     "    return emulated_half(bf16, *(unsigned short *)(emulated_arena + (at ^ (at >> 7 & 7) << 4)), 0);\n}\n"
-    "struct emulated_product { bool bf16, registers, turned_a, turned_b; unsigned count, batch, a[4];\n"
+    "struct emulated_product { bool adds, bf16, registers, turned_a, turned_b; unsigned count, batch, a[4];\n"
     "    unsigned long long at, b; float *d[128]; };\n"
     "static struct { emulated_product v[32]; unsigned first, next, batch; } emulated_products[1024];\n"
     "extern \"C\" { bool emulated_late; unsigned emulated_unfinished; }\n"
     "static void emulated_complete(unsigned n)\n{\n"
     "    unsigned t = threadIdx.x;\n    const emulated_product &p = emulated_products[t].v[n % 32];\n"
     "    for (unsigned e = 0; e < p.count; e++) {\n        unsigned row = t % 32 / 4 + 8 * (e / 2 % 2);\n"
-    "        unsigned c = e / 4 * 8 + t % 4 * 2 + e % 2;\n        for (unsigned k = 0; k < 16; k++) {\n"
+    "        unsigned c = e / 4 * 8 + t % 4 * 2 + e % 2;\n"
+    "        *p.d[e] = p.adds ? *p.d[e] : 0;\n        for (unsigned k = 0; k < 16; k++) {\n"
     "            const unsigned *a = emulated_products[(t & ~31u) + row % 8 * 4 + k % 8 / 2].v[n % 32].a;\n"
     "            *p.d[e] = fmaf(p.registers ? emulated_half(p.bf16, a[k / 8 * 2 + row / 8], k)\n"
     "                                       : emulated_panel(p.bf16, p.at, p.turned_a, 16 * (t / 32 % 4) + row, k),\n"
@@ -245,7 +247,10 @@ static const char *write_wgmma(FILE *f, const char *text, const char *s)
     const char *end = strstr(s, ");\n") + strlen(");\n"), *list = strstr(s, "\"+f\"("), *in = strstr(list, " : \"");
     char a[4][32], b[32];
     int turned_a = 0, turned_b = 0;
-    int flags = sscanf(strstr(s, ", 1, 1, 1, "), ", 1, 1, 1, %d, %d", &turned_a, &turned_b);
+    const char *signs = strstr(s, ", 1, 1, ");
+    bool adds = memcmp(signs - 3, ", 0", 3); /* else the product is stored */
+    signs += adds ? 3 : 0;
+    int flags = sscanf(signs, ", 1, 1, %d, %d", &turned_a, &turned_b);
     int places = sscanf(in, " : \"l\"(%31[a-z0-9_]), \"l\"(%31[a-z0-9_])", a[0], b);
     int registers = sscanf(in, " : \"r\"(%31[a-z0-9_]), \"r\"(%31[a-z0-9_]), \"r\"(%31[a-z0-9_]), \"r\"(%31[a-z0-9_]), "
                            "\"l\"(%31[a-z0-9_])", a[0], a[1], a[2], a[3], b);
@@ -262,7 +267,7 @@ static const char *write_wgmma(FILE *f, const char *text, const char *s)
             fputc(*p, f);
         }
     const char *bf16 = strstr(s, ".f32.bf16.");
-    fprintf(f, "}; emulated_wgmma({%d, ", bf16 && bf16 < list);
+    fprintf(f, "}; emulated_wgmma({%d, %d, ", adds, bf16 && bf16 < list);
     if (registers == 5)
         fprintf(f, "true, false, %d, 0, 0, {%s, %s, %s, %s}, 0, %s}, d); }\n", turned_a, a[0], a[1], a[2], a[3], b);
     else
@@ -284,6 +289,8 @@ void gpu_shim_text(FILE *f, const char *text)
     static const char *const ptx[][2] = {
         {"asm(\"cvt.f32.f16 ", "x = f32(bits<_Float16, unsigned short>(h));\n"},
         {"asm(\"cvt.rn.f16.f32 ", "h = bits<unsigned short, _Float16>(_Float16(x));\n"},
+        {"asm(\"ex2.approx.ftz.f32 ", "y = exp2f(x);\n"},
+        {"asm(\"max.NaN.f32 ", "y = b < a || a != a ? a : b;\n"},
         {"asm(\"cvt.rn.f16x2.f32 ", "x = f16_of_f32(low) | u32(f16_of_f32(high)) << 16;\n"},
         {"asm(\"cvt.rn.bf16x2.f32 ", "x = bf16_of_f32(low) | u32(bf16_of_f32(high)) << 16;\n"},
         {"asm volatile(\"mma.sync.aligned.m16n8k16.row.col.f32.f16.",
@@ -365,12 +372,15 @@ static void spin(unsigned long long steps)
     give_way();
 }
 
+/* Of 64 threads at a time: subgroups of both sizes exchange values, and other roles of the block do not. */
 static unsigned long long exchange(unsigned long long x, unsigned from)
 {
+    enum { GROUP = 64, FIRST_ID = 64 };
+    unsigned first = block.now / GROUP * GROUP, left = *block.m->size - first, n = left < GROUP ? left : GROUP;
     block.given[block.now] = x;
-    barrier_of_all();
+    barrier(FIRST_ID + first / GROUP, n);
     unsigned long long y = block.given[from % GPU_BLOCK_THREADS];
-    barrier_of_all();
+    barrier(FIRST_ID + first / GROUP, n);
     return y;
 }
 

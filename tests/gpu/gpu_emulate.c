@@ -202,6 +202,14 @@ static void run_file(struct subject *s, uint32_t n, const char *folder)
         source_info_free(&s[i].info);
 }
 
+static unsigned count_products(const struct kernel_set *set, const struct mma_caps *u)
+{
+    unsigned n = 0;
+    for (uint32_t i = 0; i < set->n; i++)
+        n += set->v[i]->sched.kind == SCHED_DOT_MATRIX && set->v[i]->sched.dot_matrix.unit_m == u->m;
+    return n;
+}
+
 /* Products by matrix units: the layout of every dialect's. */
 static void run_matrix(const char *name, const char *arch, const char *folder)
 {
@@ -214,6 +222,10 @@ static void run_matrix(const char *name, const char *arch, const char *folder)
     dialect_architecture(d, arch, &caps);
     gpu_kernels_matrix(&set, &caps);
     check(set.n > 4 && set.n <= A_FILE, "%s: %u products by matrix units", name, set.n);
+    for (unsigned u = 0; u < MMA_UNITS && caps.mma[u].subgroup && !caps.mma_async.subgroup; u++) {
+        unsigned n = count_products(&set, &caps.mma[u]);
+        check(n > 2, "%s: %u products by the unit with %u rows", arch, n, caps.mma[u].m);
+    }
     for (uint32_t i = 0; i < set.n; i++)
         s[i] = (struct subject){.k = set.v[i], .d = d, .blocks = 2};
     run_file(s, set.n, folder);

@@ -174,34 +174,52 @@ const struct gpu_attention gpu_attentions[] = {
     {KL_BF16, 64, 64, 16, 16, false, 0, true, false}, {KL_BF16, 70, 90, 24, 40, true, 0, true, true},
     {KL_BF16, 50, 33, 32, 8, true, 0, true, true}, {KL_BF16, 40, 100, 16, 16, false, 1, true, true},
     {KL_BF16, 33, 70, 40, 24, true, 2, true, true},
-    /* for units that read panels of 64 columns */
-    {KL_BF16, 70, 65, 64, 64, true, 0, false, true}, {KL_BF16, 64, 64, 64, 64, false, 2, true, true}};
+    /* for units that read panels of 64 columns; with several steps, at the edge and elsewhere */
+    {KL_BF16, 70, 65, 64, 64, true, 0, false, true}, {KL_BF16, 64, 64, 64, 64, false, 2, true, true},
+    {KL_F16, 70, 260, 64, 64, true, 0, false, false, true}, {KL_BF16, 64, 140, 64, 64, false, 2, false, false},
+    {KL_BF16, 66, 140, 64, 64, true, 0, true, false, true}};
 const unsigned gpu_attention_count = sizeof gpu_attentions / sizeof *gpu_attentions;
+
+/* An operand: [2, rows, columns], or that as a view of [rows, 2, columns]. */
+static int put_operand(char *to, size_t size, const struct gpu_attention *c, const char *name, int number, int64_t rows,
+                       int64_t columns)
+{
+    const char *t = dtype_name(c->dtype);
+    int n = (int)rows, m = (int)columns;
+    if (!c->heads)
+        return snprintf(to, size, "  %%%s = input %d : %s[2,%d,%d]\n", name, number, t, n, m);
+    return snprintf(to, size, "  %%%s_rows = input %d : %s[%d,2,%d]\n  %%%s = permute %%%s_rows perm(1, 0, 2) : "
+                    "%s[2,%d,%d]\n", name, number, t, n, m, name, name, t, n, m);
+}
 
 struct graph *gpu_attention_graph(const struct gpu_attention *c)
 {
     struct err e = {0};
-    char text[4096], seen[64] = "", attr[64];
+    char text[4096] = "graph @g {\n", attr[64], seen[64] = "";
     const char *t = dtype_name(c->dtype), *s = c->seen ? ", %s" : "";
-    int l = (int)c->l, m = (int)c->m, d = (int)c->d, v = (int)c->e, n;
+    int l = (int)c->l, m = (int)c->m, d = (int)c->d, v = (int)c->e, n = (int)strlen(text);
+    const int size = sizeof text;
     snprintf(attr, sizeof attr, "scale(0.25)%s", c->causal ? " causal" : "");
     if (c->seen)
         snprintf(seen, sizeof seen, "  %%s = input 3 : %s[2,%d,%d]\n", c->seen == 1 ? "bool" : "i32", l,
                  c->seen == 1 ? m : 2);
-    if (c->gradient)
-        n = snprintf(text, sizeof text,
-                     "graph @g {\n  %%x = input 0 : %s[2,%d,%d]\n  %%y = input 1 : %s[2,%d,%d]\n"
-                     "  %%t = input 2 : f32[2,%d,3]\n%s"
-                     "  %%dq = attention_grad %%x, %%y, %%t%s of(queries) depth(%d) %s : %s[2,%d,%d]\n"
-                     "  %%dk = attention_grad %%x, %%y, %%t%s of(keys) depth(%d) %s : %s[2,%d,%d]\n"
-                     "  return %%dq\n  return %%dk\n}\n", t, l, d + v, t, m, d + v, l, seen, s, d, attr, t, l, d, s, d,
-                     attr, t, m, d + v);
-    else
-        n = snprintf(text, sizeof text,
-                     "graph @g {\n  %%q = input 0 : %s[2,%d,%d]\n  %%k = input 1 : %s[2,%d,%d]\n"
-                     "  %%v = input 2 : %s[2,%d,%d]\n%s  %%r = attention %%q, %%k, %%v%s %s : %s[2,%d,%d]\n"
-                     "  %%w = attention_stats %%q, %%k%s %s : f32[2,%d,2]\n  return %%r\n  return %%w\n}\n", t, l, d, t,
-                     m, d, t, m, v, seen, s, attr, t, l, v, s, attr, l);
+    if (c->gradient) {
+        n += put_operand(text + n, (size_t)(size - n), c, "x", 0, c->l, c->d + c->e);
+        n += put_operand(text + n, (size_t)(size - n), c, "y", 1, c->m, c->d + c->e);
+        n += snprintf(text + n, (size_t)(size - n),
+                      "  %%t = input 2 : f32[2,%d,3]\n%s"
+                      "  %%dq = attention_grad %%x, %%y, %%t%s of(queries) depth(%d) %s : %s[2,%d,%d]\n"
+                      "  %%dk = attention_grad %%x, %%y, %%t%s of(keys) depth(%d) %s : %s[2,%d,%d]\n"
+                      "  return %%dq\n  return %%dk\n}\n", l, seen, s, d, attr, t, l, d, s, d, attr, t, m, d + v);
+    } else {
+        n += put_operand(text + n, (size_t)(size - n), c, "q", 0, c->l, c->d);
+        n += put_operand(text + n, (size_t)(size - n), c, "k", 1, c->m, c->d);
+        n += put_operand(text + n, (size_t)(size - n), c, "v", 2, c->m, c->e);
+        n += snprintf(text + n, (size_t)(size - n),
+                      "%s  %%r = attention %%q, %%k, %%v%s %s : %s[2,%d,%d]\n"
+                      "  %%w = attention_stats %%q, %%k%s %s : f32[2,%d,2]\n  return %%r\n  return %%w\n}\n", seen, s,
+                      attr, t, l, v, s, attr, l);
+    }
     struct graph *g = graph_parse(text, (size_t)n, NULL, &e);
     check(g, "%s", e.msg);
     return g;
@@ -287,8 +305,8 @@ void gpu_kernels_matrix(struct kernel_set *s, const struct caps *caps)
     for (unsigned i = 0; i < MMA_UNITS; i++)
         chains |= caps->mma[i].chains;
     for (unsigned i = 0; chains && i < gpu_attention_count; i++) {
-        if (caps->mma_async.subgroup && gpu_attentions[i].d < PANEL_COLUMNS)
-            continue; /* as for the same processors without the unit */
+        if (!caps->mma_async.subgroup != (gpu_attentions[i].d < PANEL_COLUMNS))
+            continue; /* as for the same processors without the unit, or with it */
         struct graph *g = gpu_attention_graph(&gpu_attentions[i]);
         add_graph_for(s, g, caps, false);
         graph_free(g);

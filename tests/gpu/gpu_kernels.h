@@ -17,8 +17,9 @@ void gpu_kernels_ops(struct kernel_set *s);                         /* of every 
 void gpu_kernels_random(struct kernel_set *s, uint64_t graphs, uint64_t seed); /* of random graphs */
 void gpu_kernels_matrix(struct kernel_set *s, const struct caps *caps); /* of a target's products by matrix units */
 /* Attention of 2 matrices; seen: 0: of all keys, 1: with a mask, 2: with ranges; gradient: both gradients, instead of
- * attention and its statistics; wild: the test's data are not all finite. */
-struct gpu_attention { unsigned dtype; int64_t l, m, d, e; bool causal; int seen; bool gradient, wild; };
+ * attention and its statistics; wild: the test's data are not all finite; heads: rows of the matrices alternate in
+ * memory, as those of heads do. */
+struct gpu_attention { unsigned dtype; int64_t l, m, d, e; bool causal; int seen; bool gradient, wild, heads; };
 extern const struct gpu_attention gpu_attentions[];
 extern const unsigned gpu_attention_count;
 struct graph *gpu_attention_graph(const struct gpu_attention *c);

@@ -330,8 +330,10 @@ static void by_amd_units(void)
     dialect_architecture(dialect_find("hip", &e), "gfx90a:sramecc+:xnack-", &caps);
     static const char *const small[] = {"dot_matrix width 64 tile 16x16 block 16x16 step 32 kblock 24",
                                         "dot_matrix width 128 tile 32x16 block 32x32 step 16 kblock 24", NULL};
+    static const char *const small_f32[] = {"dot_matrix width 64 tile 16x16 block 16x16 step 16 kblock 24",
+                                            "dot_matrix width 128 tile 32x16 block 32x32 step 32 kblock 24", NULL};
     try(KL_BF16, 33, 35, 21, EPILOGUE, small);
-    try(KL_F32, 33, 35, 21, EPILOGUE, small);
+    try(KL_F32, 33, 35, 21, EPILOGUE, small_f32);
     static const char *const chosen[][2] = {
         {"dot_matrix width 128 tile 32x16 block 32x32 step 16 kblock 24",
          "dot_matrix width 128 tile 32x16 block 32x32 step 16 kblock 24 unit 16x16x16 subgroup 64"},
@@ -364,9 +366,12 @@ static void by_amd_units(void)
     rounded = cancels = true; /* the sums of parts are added in another order */
     for (int what = 0; what < WHATS; what++) {
         bool copied = what == PLAIN || what == EPILOGUE; /* other operands are no arrays of vectors, or not of 2 axes */
-        const char *const plain[] = {large[0], large[2], NULL};
-        try(KL_F32, 40, 24, 48, (enum what)what, copied ? large : plain);
-        try(KL_BF16, 40, 24, 48, (enum what)what, copied ? large : plain);
+        for (int of_f32 = 0; of_f32 < 2; of_f32++) {
+            const char *own = of_f32 ? "dot_matrix width 64 tile 16x16 block 16x16 step 16 kblock 48" : large[0];
+            const char *const plain[] = {own, large[2], NULL}, *const all[] = {own, large[1], large[2], large[3],
+                                                                               large[4], NULL};
+            try(of_f32 ? KL_F32 : KL_BF16, 40, 24, 48, (enum what)what, copied ? all : plain);
+        }
     }
     rounded = cancels = false;
     caps.threads = 1;

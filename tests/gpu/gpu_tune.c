@@ -1,6 +1,7 @@
 /* kl_tune on a device with a driver: results keep their bits, and what it finds is used by later programs, also of a
  * new process.  The tests' library in place of CUDA's and HIP's drivers says how long each launch takes, so the
- * schedule that is found and its time are known: the times are those of the device's events, not the host's.
+ * schedule that is found and its time are known: the times are those of the device's events, not the host's.  Each
+ * kernel has a candidate with half as many threads, which is the fastest.
  *
  *   gpu_tune [vulkan|cuda|hip|cuda:0|hip:0]      cuda, hip: that library; cuda:0, hip:0: a GPU
  *   gpu_tune DEVICE again FILE    what the test runs as a new process: the result goes to the file */
@@ -10,6 +11,8 @@
 #include <unistd.h>
 
 enum { ROWS = 96, COLUMNS = 256, BEST_THREADS = 32 };
+enum kind { MAP, SUMS, THIN, KINDS }; /* of kernels: elementwise, sums of columns, a product of few rows */
+static const char *const trace[KINDS] = {"map", "sums", "thin"};
 #define BEST_MS 0.0625
 #define OTHER_MS 0.25
 
@@ -37,24 +40,29 @@ static void note_kernel(void *ctx, const kl_tuned_kernel *k)
     snprintf(found.after, sizeof found.after, "%s", k->after);
 }
 
-/* An elementwise kernel. */
-static void step(float *out)
+static void step(enum kind kind, float *out)
 {
     static float x[ROWS * COLUMNS];
     for (int i = 0; i < ROWS * COLUMNS; i++)
         x[i] = (float)(i % 37 - 18) / 8;
-    kl_trace_begin("map");
-    kl_tensor in = kl_input(device, KL_F32, DIMS(ROWS, COLUMNS), x);
-    kl_tensor y = kl_keep(kl_mul(kl_tanh(in), kl_add_scalar(in, 0.5)));
+    kl_trace_begin(trace[kind]);
+    kl_tensor in = kl_input(device, KL_F32, DIMS(ROWS, COLUMNS), x), y;
+    if (kind == MAP)
+        y = kl_mul(kl_tanh(in), kl_add_scalar(in, 0.5));
+    else if (kind == SUMS)
+        y = kl_sum(in, AXES(0), false);
+    else
+        y = kl_matmul(kl_input(device, KL_F32, DIMS(2, ROWS), x), in);
+    kl_keep(y);
     OK(kl_trace_end());
-    OK(kl_read(y, out, ROWS * COLUMNS * sizeof *out));
+    OK(kl_read(y, out, (kind == MAP ? ROWS : kind == THIN ? 2 : 1) * COLUMNS * sizeof *out));
     kl_release(y);
 }
 
 static int be_again(const char *path)
 {
     static float y[ROWS * COLUMNS];
-    step(y);
+    step(MAP, y);
     FILE *f = fopen(path, "wb");
     bool ok = f && fwrite(y, sizeof y, 1, f) == 1;
     ok = f && !fclose(f) && ok;
@@ -81,26 +89,32 @@ static void test_new_process(const char *program, const char *folder, const floa
     CHECK(!memcmp(y, want, sizeof y));
 }
 
-static void test_tune(const char *program, const char *folder)
+static void test_tune(enum kind kind, const char *program, const char *folder)
 {
     static float before[ROWS * COLUMNS], after[ROWS * COLUMNS];
-    step(before);
+    memset(&found, 0, sizeof found);
+    step(kind, before);
     kl_tune_options o = {.seconds = 60, .kernel = note_kernel};
-    OK(kl_tune_with("map", &o));
-    printf("%s: %d of %d kernels changed, %.6g -> %.6g ms, %s\n", device_now, found.changed, found.kernels,
+    OK(kl_tune_with(trace[kind], &o));
+    printf("%s, %s: %d of %d kernels changed, %.6g -> %.6g ms, %s\n", device_now, trace[kind], found.changed,
+           found.kernels,
            1e3 * found.seconds[0], 1e3 * found.seconds[1], found.after);
     CHECK(found.kernels == 1);
     best = launched = 0;
-    step(after);
+    step(kind, after);
     CHECK(!memcmp(before, after, sizeof before));
     if (fake) {
         CHECK(found.changed == 1);
-        CHECK(fabs(1e3 * found.seconds[0] - OTHER_MS) < 1e-6 && fabs(1e3 * found.seconds[1] - BEST_MS) < 1e-6);
+        double launches = kind == THIN ? 2 : 1; /* of the kernel: its phases */
+        CHECK(fabs(1e3 * found.seconds[0] - launches * OTHER_MS) < 1e-6);
+        CHECK(fabs(1e3 * found.seconds[1] - launches * BEST_MS) < 1e-6);
         CHECK(launched > 0 && best == launched);
     }
+    if (kind != MAP)
+        return;
     test_new_process(program, folder, before);
     found.changed = 0;
-    OK(kl_tune_with("map", &o)); /* from what it found: nothing is faster */
+    OK(kl_tune_with(trace[kind], &o)); /* from what it found: nothing is faster */
     CHECK(!fake || !found.changed);
 }
 
@@ -131,7 +145,8 @@ int main(int argc, char **argv)
     best = launched = 0;
     if (again)
         return be_again(argv[3]);
-    test_tune(argv[0], folder);
+    for (int kind = MAP; kind < (hip ? SUMS : KINDS); kind++) /* HIP: the same candidates, which take long to compile */
+        test_tune((enum kind)kind, argv[0], folder);
     snprintf(clean, sizeof clean, "rm -r %s", folder);
     CHECK(!system(clean));
     printf("%d passed, %d failed, 0 skipped\n", passed, failed);

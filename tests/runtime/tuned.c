@@ -25,6 +25,11 @@ static const char *const graphs[] = {
     "  %s = sum %p axes(1) : f32[65,1]\n  %t = expand %s : f32[65,300]\n  %q = div %p, %t : f32[65,300]\n"
     "  return %q\n}\n",
     "graph @columns @cpu {\n  %x = input 0 \"x\" : f32[301,77]\n  %s = sum %x axes(0) : f32[1,77]\n  return %s\n}\n",
+    "graph @pairs @cpu {\n  %x = input 0 \"x\" : f32[90,2048]\n  %s = sum %x axes(0) : f32[1,2048]\n  return %s\n}\n",
+    "graph @long @cpu {\n  %x = input 0 \"x\" : f32[3,5001]\n  %m = reduce_max %x axes(1) : f32[3,1]\n"
+    "  %e = expand %m : f32[3,5001]\n  %d = sub %x, %e : f32[3,5001]\n  %p = exp %d : f32[3,5001]\n"
+    "  %s = sum %p axes(1) : f32[3,1]\n  %t = expand %s : f32[3,5001]\n  %q = div %p, %t : f32[3,5001]\n"
+    "  return %q\n}\n",
     "graph @product @cpu {\n  %x = input 0 \"x\" : f32[45,130]\n  %w = state 0 \"w\" : f32[130,70]\n"
     "  %b = input 1 \"b\" : f32[70]\n  %h = dot %x, %w contract(1; 0) : f32[45,70]\n  %e = expand %b : f32[45,70]\n"
     "  %s = add %h, %e : f32[45,70]\n  %t = tanh %s : f32[45,70]\n  %u = mul %t, %s : f32[45,70]\n"
@@ -38,6 +43,9 @@ static const char *const graphs[] = {
     "  %y = dot %v, %w contract(2,3; 1,0) : f32[4,38,20]\n  return %y\n}\n",
     "graph @attend @cpu {\n  %q = input 0 \"q\" : f32[2,3,40,16]\n  %k = input 1 \"k\" : f32[2,3,50,16]\n"
     "  %v = input 2 \"v\" : f32[2,3,50,24]\n  %a = attention %q, %k, %v scale(0.25) : f32[2,3,40,24]\n  return %a\n}\n",
+    "graph @attend_halves @cpu {\n  %q = input 0 \"q\" : bf16[1,2,80,64]\n  %k = input 1 \"k\" : bf16[1,2,96,64]\n"
+    "  %v = input 2 \"v\" : bf16[1,2,96,64]\n  %a = attention %q, %k, %v scale(0.25) : bf16[1,2,80,64]\n"
+    "  return %a\n}\n",
     "graph @runs @cpu {\n  %x = input 0 \"x\" : f32[20,90,33]\n  %c = cumsum %x axis(1) : f32[20,90,33]\n"
     "  return %c\n}\n",
     "graph @sort @cpu {\n  %x = input 0 \"x\" : f32[9,70]\n  %s = argsort %x axis(1) direction(ascending) : i64[9,70]\n"
@@ -264,7 +272,9 @@ int main(int argc, char **argv)
     pool_set_threads(1);
     if (device == DEVICE_CPU) test_records();
     for (int i = 0; i < GRAPHS; i++)
-        if (!cuda || strstr(graphs[i], "@map") || strstr(graphs[i], "@halves")) test_candidates(graphs[i]);
+        if (!cuda || strstr(graphs[i], "@map") || strstr(graphs[i], "@halves") || strstr(graphs[i], "@attend_halves") ||
+            strstr(graphs[i], "@pairs"))
+            test_candidates(graphs[i]);
     check(candidates >= 4, "%u candidates", candidates);
     check(disk_prune(0, &(struct disk_entries){0}, &e) && !rmdir(folder), "the folder is emptied: %s", e.msg);
     return finish();

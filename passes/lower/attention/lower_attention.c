@@ -649,6 +649,7 @@ void lower_attention_group(struct lowering *w)
     struct attention_facts facts = attention_facts_of(&a, GRADIENT_NONE, a.e || stats);
     struct schedule s;
     facts.factors = attention_has_matrices(&a, false, false) ? w->g->node[n->in[K]].dtype + 1 : 0;
+    facts.views = facts.factors && attention_has_views(&a, false, false);
     if (!choose_attention(w, &facts, &s))
         return;
     if (s.kind == SCHED_ATTENTION_MATRIX) {

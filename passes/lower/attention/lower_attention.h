@@ -166,6 +166,8 @@ static inline int64_t attention_padded(int64_t columns)
 /* Are the operands such arrays of half floats that the matrix units can multiply them?  keys: of a gradient in k and
  * v. */
 bool attention_has_matrices(const struct attention *a, bool gradient, bool keys);
+/* Can tensor copies take all of these operands? */
+bool attention_has_views(const struct attention *a, bool gradient, bool keys);
 void attention_emit_matrix(struct attention *a, const struct schedule *s, bool keys);
 
 /* ---- lower_attention_one.c ---- of a query without neighbours */

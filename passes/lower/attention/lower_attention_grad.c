@@ -503,6 +503,7 @@ void lower_attention_grad_group(struct lowering *w)
     struct schedule s;
     facts.keys = keys;
     facts.factors = attention_has_matrices(a, true, keys) ? w->g->node[n->in[X]].dtype + 1 : 0;
+    facts.views = facts.factors && attention_has_views(a, true, keys);
     if (!choose_attention(w, &facts, &s))
         return;
     if (s.kind == SCHED_ATTENTION_MATRIX) {

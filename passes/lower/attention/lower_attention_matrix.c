@@ -21,11 +21,11 @@
 #include "lower_attention_tiles.h"
 #include <string.h>
 
-enum { MOST_FACTORS = MAX_TILE_SIDE / ATTENTION_DEPTH }; /* of a step */
+#define LOG2_E 1.4426950408889634
 
 /* ---- tiles ---- */
 
-static val tile_splat(struct kernel *k, double x, int64_t rows, int64_t cols)
+val tiles_splat(struct kernel *k, double x, int64_t rows, int64_t cols)
 {
     return k_append(k, (struct linst){.op = L_SPLAT, .dtype = KL_F32, .rows = (uint16_t)rows, .cols = (uint16_t)cols,
                                       .a = k_const(k, KL_F32, x)});
@@ -55,14 +55,23 @@ static val tile_mma(const struct tiles *s, val x, val y, val sum)
                                       .rows = c.rows, .cols = c.cols, .a = x, .b = y, .c = sum});
 }
 
+void tiles_commit(const struct tiles *s)
+{
+    if (s->async)
+        k_append(s->a->w->k, (struct linst){.op = L_COMMIT, .dtype = KL_BOOL, .kind = ASYNC_PRODUCTS});
+}
+
+void tiles_wait(const struct tiles *s, uint64_t left)
+{
+    if (s->async)
+        k_append(s->a->w->k, (struct linst){.op = L_WAIT, .dtype = KL_BOOL, .kind = ASYNC_PRODUCTS, .imm = left});
+}
+
 /* Waits for all products that were begun. */
 static void wait_for_all_products(const struct tiles *s)
 {
-    struct kernel *k = s->a->w->k;
-    if (!s->async)
-        return;
-    k_append(k, (struct linst){.op = L_COMMIT, .dtype = KL_BOOL, .kind = ASYNC_PRODUCTS});
-    k_append(k, (struct linst){.op = L_WAIT, .dtype = KL_BOOL, .kind = ASYNC_PRODUCTS});
+    tiles_commit(s);
+    tiles_wait(s, 0);
 }
 
 static val tile_columns(struct kernel *k, val x, int64_t first, int64_t count)
@@ -91,79 +100,11 @@ static val tile_numbers(struct kernel *k, enum tile_order order, int64_t count, 
     return k_prim(k, P_ADD, k_cast(k, i, KL_I32), k_cast(k, first, KL_I32), 0);
 }
 
-static void block_barrier(struct kernel *k) { k_inst(k, L_BARRIER, KL_BOOL, 0, 0, 0, 0); }
-
-/* ---- which operands ---- */
-
-/* Is operand `which`, of which rows x columns are read, an array?  step: elements from row to row and from column to
- * column.  *vectors: vectors of adjacent columns begin at multiples of a vector. */
-static bool is_array(const struct attention *a, unsigned which, int64_t rows, int64_t columns, int64_t step[2],
-                     bool *vectors)
+/* Of the threads that have own rows, which are all of the block if there are no roles. */
+static void own_barrier(const struct tiles *s)
 {
-    struct trial t;
-    bool ok = false;
-    if (trial_begin(&t, a->w)) {
-        struct attention copy = *a;
-        struct kernel *k = t.w.k;
-        int64_t lead, low, high;
-        val v[KL_MAX_RANK];
-        copy.w = &t.w;
-        for (unsigned i = 0; i < a->lead.rank; i++)
-            v[i] = copy.coord[i] = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, a->lead.dim[i]), 1);
-        val row = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, rows), 1),
-            column = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, columns), 1);
-        val element = attention_stored(&copy, which, row, column);
-        const struct linst *x = &k->inst[element];
-        ok = !k->err.code && x->op == L_LOAD && !x->b && k->buf[x->imm].role == BUF_IN &&
-             ix_range(k, x->a, &low, &high) && ix_stride(k, x->a, row, &step[0]) &&
-             ix_stride(k, x->a, column, &step[1]) && step[0] >= 0 && step[1] >= 0;
-        *vectors = ok && step[1] == 1 && step[0] % VECTOR == 0 && low % VECTOR == 0 &&
-                   k->buf[x->imm].count % VECTOR == 0;
-        for (unsigned i = 0; i < a->lead.rank && ok; i++) {
-            ok = ix_stride(k, x->a, v[i], &lead);
-            *vectors &= ok && lead % VECTOR == 0;
-        }
-    }
-    trial_end(&t, a->w);
-    return ok;
-}
-
-/* Finds the strides of the operands that are not copied. */
-static bool find_steps(struct tiles *s)
-{
-    const struct attention *a = s->a;
-    int64_t step[2], queries = s->keys ? a->m : a->l, keys = s->keys ? a->l : a->m;
-    bool vectors, ok = true;
-    if (a->mask || a->bounds) {
-        ok = is_array(a, SEEN, queries, a->mask ? keys : 2, s->seen_step, &vectors);
-        ok = ok && (a->bounds || s->seen_step[1] == 1); /* of a tile's rows or columns one has adjacent elements */
-    }
-    if (ok && s->gradient) {
-        ok = is_array(a, STATS, queries, STAT_COUNT, step, &vectors) && step[1] == 1;
-        s->stat_step = step[0];
-    }
-    return ok;
-}
-
-bool attention_has_matrices(const struct attention *a, bool gradient, bool keys)
-{
-    const struct graph *g = a->w->g;
-    const struct node *n = a->n;
-    struct tiles s = {.a = (struct attention *)a, .gradient = gradient, .keys = keys};
-    enum { FAR = 1 << 30 };
-    unsigned dtype = g->node[n->in[K]].dtype, last = gradient || !a->e ? K : V;
-    if (!a->w->chooser->caps->is_gpu || a->w->stand_ins || !dtype_is_half(dtype) || a->d < 1 || a->d % VECTOR ||
-        a->e % VECTOR || a->l < 1 || a->m < 1 || a->l >= FAR || a->m >= FAR || shape_count(&a->lead) < 1 ||
-        (!a->e && n->op != OP_attention_stats) || (n->op != OP_attention_stats && n->dtype != dtype) ||
-        (gradient && dtype != KL_BF16)) /* f16 has too few exponents for ds */
-        return false;
-    for (unsigned i = Q; i <= last; i++) {
-        int64_t step[2], rows = gradient ? (i == X) != keys ? a->l : a->m : i == Q ? a->l : a->m;
-        bool vectors;
-        if (g->node[n->in[i]].dtype != dtype || !is_array(a, i, rows, a->columns[i], step, &vectors) || !vectors)
-            return false;
-    }
-    return find_steps(&s);
+    k_append(s->a->w->k, (struct linst){.op = L_BARRIER, .dtype = KL_BOOL, .imm = s->s.attention_matrix.panels
+                                                                                      ? s->s.width : 0});
 }
 
 /* ---- copies ---- */
@@ -227,8 +168,7 @@ static val own_factor(const struct tiles *s, const struct columns *own, int64_t 
     return attention_tile_load(k, own->buf, at, TILE_ROWS, own->row, s->m, s->s.attention_matrix.unit_k, 0);
 }
 
-/* sum + own rows times walked rows, [m x step]. */
-static val products(const struct tiles *s, int which, val stage, val sum)
+val tiles_products(const struct tiles *s, int which, val stage, val sum)
 {
     struct kernel *k = s->a->w->k;
     const struct columns *own = &s->own[which], *walked = &s->walked[which];
@@ -243,8 +183,7 @@ static val products(const struct tiles *s, int which, val stage, val sum)
     return sum;
 }
 
-/* Weights [m x step] as factors, a unit's columns each.  All of them are made before the first product begins. */
-static void make_factors(const struct tiles *s, val weights, val factor[])
+void tiles_factors(const struct tiles *s, val weights, val factor[])
 {
     struct kernel *k = s->a->w->k;
     int64_t unit = s->s.attention_matrix.unit_k;
@@ -252,8 +191,7 @@ static void make_factors(const struct tiles *s, val weights, val factor[])
         factor[kk / unit] = k_cast(k, s->step == unit ? weights : tile_columns(k, weights, kk, unit), s->dtype);
 }
 
-/* total + weights, as factors, times walked rows. */
-static val weighted(const struct tiles *s, const val factor[], int which, val stage, val total)
+val tiles_weighted(const struct tiles *s, const val factor[], int which, val stage, val total)
 {
     struct kernel *k = s->a->w->k;
     const struct columns *walked = &s->walked[which];
@@ -269,53 +207,95 @@ static val weighted(const struct tiles *s, const val factor[], int which, val st
 
 /* ---- one step ---- */
 
-enum { TOTAL, LARGEST, SUM, CARRIED = 3 }; /* carried by attention; a gradient carries two totals */
+/* Scores that are not scaled have the same order, and the scale is a part of the factor of the exponent. */
+static bool scale_is_late(const struct tiles *s)
+{
+    double scale = dtype_value(KL_F64, s->a->n->attr.attention.scale);
+    return scale > 0 && isfinite(scale);
+}
 
-/* value[] are the carried values; they become the next ones. */
-static void attend(const struct tiles *s, val stage, val seen, val value[CARRIED])
+/* Products of q and k as scores, scaled unless that is done late. */
+static val as_scores(const struct tiles *s, val product)
+{
+    return scale_is_late(s) ? product : k_prim(s->a->w->k, P_MUL, product, attention_scale(s), 0);
+}
+
+/* e^(scale * score) = 2^(this * score) */
+static val exponent_factor(const struct tiles *s)
+{
+    double scale = dtype_value(KL_F64, s->a->n->attr.attention.scale);
+    return k_const(s->a->w->k, KL_F32, scale_is_late(s) ? scale * LOG2_E : LOG2_E);
+}
+
+val tiles_soften(const struct tiles *s, val score, val seen, val value[CARRIED], val *shrink)
 {
     struct kernel *k = s->a->w->k;
-    val none = k_const(k, KL_F32, -INFINITY), score = products(s, 0, stage, tile_splat(k, 0, s->m, s->step));
-    wait_for_all_products(s);
-    score = k_prim(k, P_MUL, score, attention_scale(s), 0);
+    val none = k_const(k, KL_F32, -INFINITY), by = exponent_factor(s);
+    score = as_scores(s, score);
     if (seen)
         score = k_prim(k, P_SELECT, seen, score, none);
     val largest = k_fold_step(k, FOLD_MAX, value[LARGEST], tile_fold(k, FOLD_MAX, score, 1));
-    val base = k_prim(k, P_SELECT, k_prim(k, P_EQ, largest, none, 0), k_const(k, KL_F32, 0), largest);
-    val shrink = k_exp_down(k, k_prim(k, P_SUB, value[LARGEST], base, 0));
-    val weight = k_exp_down(k, k_prim(k, P_SUB, score, base, 0));
+    /* rounded in the same way in each step, so that weights of different steps fit together */
+    val before = k_prim(k, P_MUL, value[LARGEST], by, 0), now = k_prim(k, P_MUL, largest, by, 0);
+    val base = k_prim(k, P_SELECT, k_prim(k, P_EQ, largest, none, 0), k_const(k, KL_F32, 0), now);
+    *shrink = k_prim(k, P_EXP2, k_prim(k, P_SUB, before, base, 0), 0, 0);
+    val weight = k_prim(k, P_EXP2, k_prim(k, P_FMA, score, by, k_prim(k, P_NEG, base, 0, 0)), 0, 0);
     value[LARGEST] = largest;
-    value[SUM] = k_prim(k, P_FMA, value[SUM], shrink, tile_fold(k, FOLD_ADD, weight, s->s.attention_matrix.unit_n));
+    value[SUM] = k_prim(k, P_FMA, value[SUM], *shrink, tile_fold(k, FOLD_ADD, weight, s->s.attention_matrix.unit_n));
+    return weight;
+}
+
+static void attend(const struct tiles *s, val stage, val seen, val value[CARRIED])
+{
+    struct kernel *k = s->a->w->k;
+    val score = tiles_products(s, 0, stage, tiles_splat(k, 0, s->m, s->step)), shrink;
+    wait_for_all_products(s);
+    val weight = tiles_soften(s, score, seen, value, &shrink);
     if (s->walked[1].count) {
         val factor[MOST_FACTORS];
-        make_factors(s, weight, factor);
-        value[TOTAL] = weighted(s, factor, 1, stage, k_prim(k, P_MUL, value[TOTAL], shrink, 0));
+        tiles_factors(s, weight, factor);
+        value[TOTAL] = tiles_weighted(s, factor, 1, stage, k_prim(k, P_MUL, value[TOTAL], shrink, 0));
     }
     wait_for_all_products(s);
+}
+
+val tiles_probability(const struct tiles *s, val score, val seen, const val stat[STAT_COUNT])
+{
+    struct kernel *k = s->a->w->k;
+    val base = k_prim(k, P_MUL, stat[MOST], k_const(k, KL_F32, -LOG2_E), 0);
+    val p = k_prim(k, P_EXP2, k_prim(k, P_FMA, as_scores(s, score), exponent_factor(s), base), 0, 0);
+    p = k_prim(k, P_MUL, p, stat[INVERSE], 0);
+    return seen ? k_prim(k, P_SELECT, seen, p, k_const(k, KL_F32, 0)) : p;
+}
+
+val tiles_ds(const struct tiles *s, val dp, val p, val seen, const val stat[STAT_COUNT])
+{
+    struct kernel *k = s->a->w->k;
+    val ds = k_prim(k, P_MUL, k_prim(k, P_SUB, dp, stat[DELTA], 0), p, 0);
+    return seen ? k_prim(k, P_SELECT, seen, ds, k_const(k, KL_F32, 0)) : ds;
+}
+
+void tiles_statistics(const struct tiles *s, val walked_there, val stat[STAT_COUNT])
+{
+    for (int c = 0; c < STAT_COUNT; c++)
+        stat[c] = s->keys ? attention_of_queries(s, STATS, c, s->stat_step, s->k0, walked_there) : s->stat[c];
 }
 
 static void add_gradients(const struct tiles *s, val stage, val seen, val walked_there, val total[2])
 {
     struct kernel *k = s->a->w->k;
-    val stat[STAT_COUNT], zero = k_const(k, KL_F32, 0);
-    for (int c = 0; c < STAT_COUNT; c++)
-        stat[c] = s->keys ? attention_of_queries(s, STATS, c, s->stat_step, s->k0, walked_there) : s->stat[c];
-    val sum = tile_splat(k, 0, s->m, s->step), score = products(s, 0, stage, sum), dp = products(s, 1, stage, sum);
+    val stat[STAT_COUNT], factor[2][MOST_FACTORS];
+    tiles_statistics(s, walked_there, stat);
+    val sum = tiles_splat(k, 0, s->m, s->step), score = tiles_products(s, 0, stage, sum);
+    val dp = tiles_products(s, 1, stage, sum);
     wait_for_all_products(s);
-    score = k_prim(k, P_MUL, score, attention_scale(s), 0);
-    val p = k_prim(k, P_MUL, k_exp_down(k, k_prim(k, P_SUB, score, stat[MOST], 0)), stat[INVERSE], 0);
-    val ds = k_prim(k, P_MUL, k_prim(k, P_SUB, dp, stat[DELTA], 0), p, 0);
-    if (seen) {
-        ds = k_prim(k, P_SELECT, seen, ds, zero);
-        p = k_prim(k, P_SELECT, seen, p, zero);
-    }
-    val factor[2][MOST_FACTORS];
-    make_factors(s, ds, factor[0]);
+    val p = tiles_probability(s, score, seen, stat);
+    tiles_factors(s, tiles_ds(s, dp, p, seen, stat), factor[0]);
     if (s->keys)
-        make_factors(s, p, factor[1]);
-    total[0] = weighted(s, factor[0], 0, stage, total[0]);
+        tiles_factors(s, p, factor[1]);
+    total[0] = tiles_weighted(s, factor[0], 0, stage, total[0]);
     if (s->keys)
-        total[1] = weighted(s, factor[1], 1, stage, total[1]);
+        total[1] = tiles_weighted(s, factor[1], 1, stage, total[1]);
     wait_for_all_products(s);
 }
 
@@ -383,13 +363,14 @@ static void finish_attention(const struct tiles *s, const val value[CARRIED])
     val inverse = k_prim(k, P_SELECT, k_prim(k, P_EQ, sum, zero, 0), zero,
                          k_prim(k, P_DIV, k_const(k, KL_F32, 1), sum, 0));
     if (a->stats)
-        matrix_store_stats(s, value[LARGEST], inverse);
+        matrix_store_stats(s, scale_is_late(s) ? k_prim(k, P_MUL, value[LARGEST], attention_scale(s), 0)
+                                               : value[LARGEST], inverse);
     if (!a->e)
         return;
     if (s->out[0] == s->own[0].buf && !s->held[0])
-        block_barrier(k); /* the last factors have been loaded */
+        own_barrier(s); /* the last factors have been loaded */
     put_tile(s, 0, k_prim(k, P_MUL, value[TOTAL], inverse, 0));
-    block_barrier(k);
+    own_barrier(s);
     store_rows(s, 0, a->e, 0);
 }
 
@@ -398,11 +379,11 @@ static void finish_gradient(const struct tiles *s, const val total[2])
     struct attention *a = s->a;
     struct kernel *k = a->w->k;
     if (s->out[0] == s->own[0].buf)
-        block_barrier(k); /* the last factors have been loaded */
+        own_barrier(s); /* the last factors have been loaded */
     put_tile(s, 0, k_prim(k, P_MUL, total[0], attention_scale(s), 0));
     if (s->keys)
         put_tile(s, 1, total[1]);
-    block_barrier(k);
+    own_barrier(s);
     store_rows(s, 0, a->d, 0);
     if (s->keys)
         store_rows(s, 1, a->e, a->d);
@@ -427,8 +408,7 @@ static void make_buffers(struct tiles *s)
     }
 }
 
-/* What a subgroup needs of its own rows. */
-static void prepare_own(struct tiles *s)
+void tiles_prepare(struct tiles *s)
 {
     const struct attention *a = s->a;
     struct kernel *k = a->w->k;
@@ -448,12 +428,47 @@ static void prepare_own(struct tiles *s)
         s->held[kk / unit] = own_factor(s, &s->own[0], kk);
 }
 
+void tiles_start(const struct tiles *s, val start[CARRIED])
+{
+    struct kernel *k = s->a->w->k;
+    start[2] = 0;
+    if (s->gradient) {
+        start[0] = tiles_splat(k, 0, s->m, s->own[0].padded);
+        start[1] = s->keys ? tiles_splat(k, 0, s->m, s->own[1].padded) : 0;
+    } else {
+        start[TOTAL] = s->a->e ? tiles_splat(k, 0, s->m, s->walked[1].padded) : 0;
+        start[LARGEST] = tiles_splat(k, -INFINITY, s->m, 1);
+        start[SUM] = tiles_splat(k, 0, s->m, s->s.attention_matrix.unit_n);
+    }
+}
+
+void tiles_finish(const struct tiles *s, const val value[CARRIED])
+{
+    if (s->gradient)
+        finish_gradient(s, value);
+    else
+        finish_attention(s, value);
+}
+
+val tiles_enter_step(struct tiles *s, val number, bool masked, val *walked_there)
+{
+    const struct attention *a = s->a;
+    struct kernel *k = a->w->k;
+    s->k0 = ix_scale(k, number, s->step);
+    *walked_there = 0;
+    if (!masked)
+        return 0;
+    val row = tile_numbers(k, TILE_COLS, s->step, s->k0);
+    *walked_there = a->m % s->step ? k_prim(k, P_LT, row, k_const(k, KL_I32, (double)a->m), 0) : 0;
+    return attention_pairs_see(s, row, *walked_there);
+}
+
 static void walk(struct tiles *s)
 {
     struct attention *a = s->a;
     struct kernel *k = a->w->k;
     int64_t ahead = s->stages - 1;
-    val first, end, start[CARRIED] = {0}, carry[CARRIED], value[CARRIED];
+    val first, end, start[CARRIED], carry[CARRIED], value[CARRIED], there;
     attention_steps_seen(s, &first, &end);
     for (int i = 0; i < 2; i++)
         copy_rows(s, &s->own[i], a->q0, s->rows, a->l, a->l % s->rows, k_int(k, 0));
@@ -461,28 +476,17 @@ static void walk(struct tiles *s)
     for (int64_t i = 0; i < ahead; i++)
         copy_step(s, ix_add(k, first, k_int(k, i)));
     k_inst(k, L_WAIT, KL_BOOL, 0, 0, 0, (uint64_t)ahead);
-    block_barrier(k);
-    prepare_own(s);
-    if (s->gradient) {
-        start[0] = tile_splat(k, 0, s->m, s->own[0].padded);
-        start[1] = s->keys ? tile_splat(k, 0, s->m, s->own[1].padded) : 0;
-    } else {
-        start[TOTAL] = a->e ? tile_splat(k, 0, s->m, s->walked[1].padded) : 0;
-        start[LARGEST] = tile_splat(k, -INFINITY, s->m, 1);
-        start[SUM] = tile_splat(k, 0, s->m, s->s.attention_matrix.unit_n);
-    }
+    own_barrier(s);
+    tiles_prepare(s);
+    tiles_start(s, start);
     val number = k_loop(k, LOOP_SERIAL, first, end, 1);
     ix_bound(k, number, 0, (a->m + s->step - 1) / s->step - 1);
     for (int i = 0; i < CARRIED; i++)
         value[i] = carry[i] = start[i] ? k_carry(k, start[i]) : 0;
     k_inst(k, L_WAIT, KL_BOOL, 0, 0, 0, (uint64_t)(ahead - 1));
-    block_barrier(k);
+    own_barrier(s);
     copy_step(s, ix_add(k, number, k_int(k, ahead)));
-    val stage = ix_mod(k, number, s->stages), row, there;
-    s->k0 = ix_scale(k, number, s->step);
-    row = tile_numbers(k, TILE_COLS, s->step, s->k0);
-    there = a->m % s->step ? k_prim(k, P_LT, row, k_const(k, KL_I32, (double)a->m), 0) : 0;
-    val seen = attention_pairs_see(s, row, there);
+    val stage = ix_mod(k, number, s->stages), seen = tiles_enter_step(s, number, true, &there);
     if (s->gradient)
         add_gradients(s, stage, seen, there, value);
     else
@@ -494,10 +498,7 @@ static void walk(struct tiles *s)
     for (int i = 0; i < CARRIED; i++)
         value[i] = carry[i] ? k_out(k, carry[i]) : 0;
     k_inst(k, L_WAIT, KL_BOOL, 0, 0, 0, 0); /* for copies of rows behind the last step */
-    if (s->gradient)
-        finish_gradient(s, value);
-    else
-        finish_attention(s, value);
+    tiles_finish(s, value);
 }
 
 void attention_emit_matrix(struct attention *a, const struct schedule *schedule, bool keys)
@@ -508,20 +509,27 @@ void attention_emit_matrix(struct attention *a, const struct schedule *schedule,
                       .dtype = w->g->node[a->n->in[K]].dtype, .m = schedule->attention_matrix.unit_m,
                       .rows = schedule->attention_matrix.rows, .step = schedule->attention_matrix.step,
                       .stages = schedule->attention_matrix.stages, .async = schedule->attention_matrix.async};
-    int64_t blocks = (a->l + s.rows - 1) / s.rows;
-    find_steps(&s);
+    int64_t blocks = (a->l + s.rows - 1) / s.rows, subgroup = schedule->attention_matrix.subgroup;
+    bool panels = schedule->attention_matrix.panels;
+    attention_find_steps(&s);
     lower_scalars(w);
     make_buffers(&s);
+    if (panels)
+        attention_roles_phases(&s);
     k->extent = shape_count(&a->lead) * blocks;
     val p = k_loop(k, LOOP_GRID, k_int(k, 0), k_int(k, k->extent), 1), block = ix_mod(k, p, blocks);
     lower_unflatten(k, &a->lead, ix_div(k, p, blocks), a->coord);
     if (a->causal && !keys) /* the longest rows first */
         block = ix_sub(k, k_int(k, blocks - 1), block);
     a->q0 = ix_scale(k, block, s.rows);
-    s.t = k_loop(k, LOOP_BLOCK, k_int(k, 0), k_int(k, s.s.width), 1);
-    k->inst[s.t].rows = schedule->attention_matrix.subgroup;
-    s.first = ix_scale(k, ix_div(k, s.t, schedule->attention_matrix.subgroup), s.m);
-    walk(&s);
-    k_end(k, s.t);
+    val t = s.t = k_loop(k, LOOP_BLOCK, k_int(k, 0), k_int(k, s.s.width + (panels ? subgroup : 0)), 1);
+    k->inst[t].rows = (uint16_t)subgroup;
+    if (panels) {
+        attention_emit_roles(&s);
+    } else {
+        s.first = ix_scale(k, ix_div(k, s.t, subgroup), s.m);
+        walk(&s);
+    }
+    k_end(k, t);
     k_end(k, p);
 }

@@ -134,6 +134,8 @@ static int64_t matrix_row(const struct attention_facts *f, bool async)
     return d + e + (async ? 0 : ATTENTION_PAD + (e ? ATTENTION_PAD : 0));
 }
 
+enum { PHASES_BYTES = 512 };    /* of the barriers of up to 8 stages */
+
 static int64_t matrix_shared(const struct attention_facts *f, const struct schedule *s)
 {
     bool async = s->attention_matrix.async;
@@ -142,7 +144,8 @@ static int64_t matrix_shared(const struct attention_facts *f, const struct sched
     bool in_place = !async && (f->gradient || f->d == f->e); /* results take the place of own rows */
     int64_t results = in_place ? 0 : f->keys ? matrix_row(f, false)
                                              : attention_padded(f->gradient ? f->d : f->e) + ATTENTION_PAD;
-    return 2 * (rows * (own + results) + walked * matrix_row(f, async)); /* 2 bytes of an element */
+    int64_t phases = s->attention_matrix.panels ? PHASES_BYTES : 0;
+    return 2 * (rows * (own + results) + walked * matrix_row(f, async)) + phases; /* 2 bytes of an element */
 }
 
 /* Does a GPU have this unit, for the operands? */
@@ -186,17 +189,25 @@ static bool matrix_legal(const struct lowering *w, const struct attention_facts 
         return schedule_no(w, "width", "width %u: a block of this target has fewer threads", s->width);
     if (step % u->k || step % u->n)
         return schedule_no(w, "step", "step %d: it is a whole number of the unit's steps", (int)step);
+    if (s->attention_matrix.panels && (!u->async || !c->panel_copies || !f->views))
+        return schedule_no(w, "panels", "panels: they are for an asynchronous unit of a target that copies panels, and "
+                           "for operands that are arrays of whole vectors whose distances are multiples");
+    if (s->attention_matrix.panels && rows > MAX_PANEL_ROWS)
+        return schedule_no(w, "rows", "rows %d: a panel has at most %d", (int)rows, MAX_PANEL_ROWS);
     if (s->attention_matrix.stages < 2)
         return schedule_no(w, "stages", "while one step is multiplied, another one is on its way");
     return matrix_shared(f, s) <= (int64_t)c->shared_bytes ||
            schedule_no(w, "rows", "rows, step and stages: shared memory has no room for them");
 }
 
-/* Registers of a thread limit a step: it has a row of scores for each of its rows, and all columns of its totals. */
-static uint16_t matrix_step(const struct attention_facts *f)
+/* Registers of a thread limit a step: it has a row of scores for each of its rows, and all columns of its totals.
+ * Threads of a role that multiplies have twice as many. */
+static uint16_t matrix_step(const struct attention_facts *f, bool panels)
 {
     enum { LONG = 64, SHORT = 32, FEW = 64, MANY = 128 };
     int64_t totals = !f->gradient ? f->e : f->keys ? f->d + f->e : f->d, most = f->gradient ? FEW : MANY;
+    if (panels)
+        return totals <= most ? (f->gradient ? LONG : 2 * LONG) : totals <= 2 * most ? LONG : SHORT;
     return totals <= most ? LONG : SHORT;
 }
 
@@ -204,6 +215,7 @@ static void fill_matrix(const struct caps *c, const struct attention_facts *f, s
 {
     enum { SUBGROUPS = 4, ASYNC_SUBGROUPS = 2 };
     const struct mma_caps *u = attention_unit(c, f, s->attention_matrix.async);
+    int async = f->l > u->m ? ASYNC_SUBGROUPS : 1;
     if (!s->attention_matrix.unit_m && !s->attention_matrix.unit_n && !s->attention_matrix.unit_k) {
         s->attention_matrix.unit_m = u->m;
         s->attention_matrix.unit_n = u->n;
@@ -213,22 +225,25 @@ static void fill_matrix(const struct caps *c, const struct attention_facts *f, s
         s->attention_matrix.subgroup = u->subgroup;
     if (!s->attention_matrix.rows)
         s->attention_matrix.rows = (uint16_t)(s->width && u->subgroup ? s->width / u->subgroup * u->m
-                                              : (u->async ? ASYNC_SUBGROUPS : SUBGROUPS) * u->m);
+                                              : (u->async ? async : SUBGROUPS) * u->m);
     if (!s->width && u->m)
         s->width = (uint16_t)(s->attention_matrix.rows / u->m * u->subgroup);
     if (!s->attention_matrix.stages)
         s->attention_matrix.stages = 2;
     if (!s->attention_matrix.step)
-        for (s->attention_matrix.step = matrix_step(f); s->attention_matrix.step > u->k; s->attention_matrix.step /= 2)
-            if (matrix_shared(f, s) <= (int64_t)c->shared_bytes)
+        for (s->attention_matrix.step = matrix_step(f, s->attention_matrix.panels); s->attention_matrix.step > u->k;
+             s->attention_matrix.step /= 2)
+            if (matrix_shared(f, s) <= (int64_t)c->shared_bytes && s->attention_matrix.step / 2 < f->m)
                 break;
 }
 
 static bool choose_matrix_units(struct lowering *w, const struct attention_facts *f, bool async, struct schedule *s)
 {
     bool legal = schedule_begin(w, SCHED_ATTENTION_MATRIX, s);
-    if (!w->chooser->want)
+    if (!w->chooser->want) {
         s->attention_matrix.async = async;
+        s->attention_matrix.panels = async && f->views && w->chooser->caps->panel_copies;
+    }
     if (legal)
         fill_matrix(w->chooser->caps, f, s);
     return schedule_end(w, s, legal && matrix_legal(w, f, s));
@@ -237,7 +252,8 @@ static bool choose_matrix_units(struct lowering *w, const struct attention_facts
 /* Are there enough rows for a block of this unit, and memory for its smallest step? */
 static bool prefers_matrix_units(const struct caps *c, const struct attention_facts *f, bool async)
 {
-    struct schedule s = {.kind = SCHED_ATTENTION_MATRIX, .attention_matrix.async = async};
+    struct schedule s = {.kind = SCHED_ATTENTION_MATRIX, .attention_matrix.async = async,
+                         .attention_matrix.panels = async && f->views && c->panel_copies};
     const struct mma_caps *u = attention_unit(c, f, async);
     if (!c->is_gpu || !has_unit(u, f) || f->l < u->m || f->m < u->k)
         return false;

@@ -7,6 +7,8 @@ enum { X, Y, STATS };                   /* operands of a gradient: q beside dy, 
 enum { MOST, INVERSE, DELTA, STAT_COUNT };
 enum { VECTOR = ATTENTION_VECTOR };
 enum { MOST_HELD = 128 };               /* columns of own rows whose factors stay in registers */
+enum { MOST_FACTORS = MAX_TILE_SIDE / ATTENTION_DEPTH }; /* of a step */
+enum { TOTAL, LARGEST, SUM, CARRIED };  /* what attention carries from step to step; a gradient carries two totals */
 
 /* Columns of an operand, in shared memory. */
 struct columns {
@@ -35,6 +37,17 @@ struct tiles {
     val stat[STAT_COUNT];               /* [m x 1] for queries that are own rows */
     val held[MOST_HELD / ATTENTION_DEPTH];
     val k0;                             /* the step's first row */
+    struct {                            /* phases of roles (lower_attention_roles.c) */
+        uint32_t own, filled[2], used[2], turn;
+    } phase;
+    val group;                          /* the number of the thread's subgroup */
+};
+
+/* An operand as a view: its coordinates are the column plus `column` times those of the matrix, the row, and `matrix`
+ * times those of the matrix. */
+struct attention_view {
+    struct lbuf view;
+    int64_t column[KL_MAX_RANK], matrix[KL_MAX_RANK];
 };
 
 static inline val both(struct kernel *k, val x, val y) { return x && y ? k_prim(k, P_AND, x, y, 0) : x ? x : y; }
@@ -43,7 +56,41 @@ static inline val attention_scale(const struct tiles *s)
     return k_const(s->a->w->k, KL_F32, dtype_value(KL_F64, s->a->n->attr.attention.scale));
 }
 
+/* ---- lower_attention_operands.c ---- */
+/* Finds the strides of the operands that are not copied. */
+bool attention_find_steps(struct tiles *s);
+/* The view of operand `which`; false: tensor copies cannot take it. */
+bool attention_view(const struct attention *a, unsigned which, bool gradient, bool keys, struct attention_view *v);
+
+/* ---- lower_attention_roles.c ---- */
+void attention_roles_phases(struct tiles *s);   /* the buffers of phases */
+/* What the block's thread s->t does. */
+void attention_emit_roles(struct tiles *s);
+
 /* ---- lower_attention_matrix.c ---- */
+val tiles_splat(struct kernel *k, double x, int64_t rows, int64_t cols);
+/* A batch of asynchronous products ends; waits for all of them but the last `left`. */
+void tiles_commit(const struct tiles *s);
+void tiles_wait(const struct tiles *s, uint64_t left);
+void tiles_prepare(struct tiles *s);            /* what a subgroup needs of its own rows */
+void tiles_start(const struct tiles *s, val start[CARRIED]);
+/* Sets s->k0.  Which pairs of the step see each other (0: all do), and which of its rows exist (0: all do).  masked:
+ * may there be others? */
+val tiles_enter_step(struct tiles *s, val number, bool masked, val *walked_there);
+/* sum + own rows times walked rows `which` of a stage, [m x step]. */
+val tiles_products(const struct tiles *s, int which, val stage, val sum);
+/* Weights [m x step] as factors, a unit's columns each. */
+void tiles_factors(const struct tiles *s, val weights, val factor[]);
+/* total + weights, as factors, times walked rows. */
+val tiles_weighted(const struct tiles *s, const val factor[], int which, val stage, val total);
+/* Weights from products of q and k: relative to the largest one so far, value[LARGEST]; also value[SUM].  *shrink: by
+ * what totals of earlier steps are multiplied. */
+val tiles_soften(const struct tiles *s, val score, val seen, val value[CARRIED], val *shrink);
+/* The statistics of the step's pairs, their weights, and the gradient in their scores. */
+void tiles_statistics(const struct tiles *s, val walked_there, val stat[STAT_COUNT]);
+val tiles_probability(const struct tiles *s, val score, val seen, const val stat[STAT_COUNT]);
+val tiles_ds(const struct tiles *s, val dp, val p, val seen, const val stat[STAT_COUNT]);
+void tiles_finish(const struct tiles *s, const val value[CARRIED]); /* stores the results */
 /* Loads a tile; there: on which condition, or 0. */
 val attention_tile_load(struct kernel *k, uint32_t buf, val index, enum tile_order order, int64_t stride, int64_t rows,
                         int64_t cols, val there);

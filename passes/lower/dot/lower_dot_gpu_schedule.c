@@ -343,7 +343,7 @@ static bool choose_matrix(const struct dot *d, const struct caps *c, const struc
         {64, 64, 2, 2, 16}, {64, 32, 2, 4, 32}, {64, 32, 2, 4, 16}, {64, 32, 2, 2, 32}, {32, 32, 2, 2, 32},
         {32, 16, 1, 2, 32}, {16, 32, 2, 1, 32}, {16, 16, 1, 1, 32}};
     static const struct dot_shape small[] = { /* for subgroups of 8 and 16 threads, which have few registers */
-        {32, 32, 2, 2, 16}, {16, 32, 2, 2, 16}, {16, 16, 2, 2, 16}, {16, 16, 1, 1, 16}};
+        {32, 32, 2, 2, 16}, {16, 32, 2, 2, 16}, {16, 16, 2, 2, 16}, {16, 16, 2, 2, 32}, {16, 16, 1, 1, 16}};
     return choose_shape(d, c, shape, sizeof shape / sizeof *shape, false, o, s) ||
            choose_shape(d, c, small, sizeof small / sizeof *small, false, o, s);
 }

@@ -89,6 +89,11 @@ int nvrtcCompileProgram(struct program *p, int n, const char *const *option)
         p->log_size = strlen(p->log) + 1;
         return 6;
     }
+    if (fake_gpu()->refused && strstr(p->source, fake_gpu()->refused)) {
+        p->log = strdup("error: refused");
+        p->log_size = strlen(p->log) + 1;
+        return 6;
+    }
     if (!mkdtemp(folder))
         return 1;
     snprintf(source, sizeof source, "%s/kernel.cpp", folder);

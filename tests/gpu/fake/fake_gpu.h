@@ -26,6 +26,7 @@ struct fake_gpu {
     uint64_t fail_after;
     int result;
     double (*milliseconds)(unsigned blocks, unsigned threads); /* that a launch takes; NULL: 0.25, as other work */
+    const char *refused;          /* the compiler refuses sources with this text; NULL: none */
     int lost;                     /* what every call gives; 0: nothing is lost */
 };
 struct fake_gpu *fake_gpu(void);  /* exported: dlsym */

@@ -1,6 +1,6 @@
 /* Vulkan: finds the loader and its devices, and opens one.  A device must have Vulkan 1.2, addresses of buffers and
  * 64-bit integers.  A library that a driver has opened is never closed, because it has threads and exit handlers. */
-#include "driver.h"
+#include "runtime/device/driver.h"
 #ifdef KILN_VULKAN
 #include "vulkan.h"
 #include <dlfcn.h>
@@ -304,8 +304,8 @@ const struct driver driver_vulkan = {.name = "vulkan", .dialect = "glsl", .backe
                                          .unload = vulkan_unload,
                                      .launch = vulkan_launch, .copy = vulkan_copy, .upload = vulkan_upload,
                                      .download = vulkan_download, .submit = vulkan_submit, .finish = vulkan_finish,
-                                         .drop = vulkan_drop, .time_begin = vulkan_time_begin,
-                                         .time_end = vulkan_time_end};
+                                     .list = vulkan_list_issued, .repeat = vulkan_repeat, .drop = vulkan_drop,
+                                     .time_begin = vulkan_time_begin, .time_end = vulkan_time_end};
 #else
 const struct driver driver_vulkan = {.name = "vulkan", .dialect = "glsl", .backend = &backend_vulkan,
                                      .absent = "Vulkan is not built into this Kiln"};

@@ -1,6 +1,6 @@
 /* Vulkan: launches and copies. */
 #include "vulkan.h"
-#include "devices.h"
+#include "runtime/device/devices.h"
 #include <string.h>
 
 /* The largest copy between host and device, and the largest upload that is part of the commands' data, in bytes. */

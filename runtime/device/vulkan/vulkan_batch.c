@@ -38,6 +38,7 @@ void vulkan_batches_free(struct driver_device *d)
     }
     mem_free(d->op);
     mem_free(d->data);
+    vulkan_lists_free(d);
 }
 
 /* ---- adding commands ---- */
@@ -71,6 +72,7 @@ bool vulkan_give(struct driver_device *d, const struct work *op, const struct to
         return vulkan_failed(d, "vkQueueSubmit", VK_ERROR_DEVICE_LOST, e);
     if (!mem_reserve(&d->op, &d->op_cap, d->nop + 1, sizeof *d->op))
         return err_set(e, KL_ERR_MEMORY, "device %s: no memory for the list of its commands", d->name);
+    d->repeated = 0;
     bool few = n <= MOST_TOUCHED, waits = !d->nop || must_wait(d, few ? t : &all, few ? n : 1);
     if (waits)
         d->ntouched = 0;
@@ -81,7 +83,11 @@ bool vulkan_give(struct driver_device *d, const struct work *op, const struct to
     return true;
 }
 
-void vulkan_drop(struct driver_device *d) { d->nop = d->used = d->ntouched = 0; }
+void vulkan_drop(struct driver_device *d)
+{
+    d->nop = d->used = d->ntouched = 0;
+    d->repeated = 0;
+}
 
 /* ---- recording ---- */
 
@@ -202,7 +208,10 @@ bool vulkan_submit(struct driver_device *d, struct err *e)
 {
     if (d->lost)
         return vulkan_failed(d, "vkQueueSubmit", VK_ERROR_DEVICE_LOST, e);
+    if (d->nop)
+        vulkan_list_keep(d);
     bool ok = !d->nop || play(d, vulkan_batch_choose(d), e);
+    d->list = ok ? d->list : 0;
     vulkan_drop(d);
     return ok;
 }
@@ -231,6 +240,7 @@ void vulkan_forget(struct driver_device *d)
 {
     for (unsigned i = 0; i < BATCHES; i++)
         d->batch[i].recorded = false;
+    vulkan_lists_forget(d);
 }
 
 /* ---- times ---- */

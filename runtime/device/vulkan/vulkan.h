@@ -2,7 +2,7 @@
 #ifndef KILN_VULKAN_H
 #define KILN_VULKAN_H
 #define VK_NO_PROTOTYPES
-#include "driver.h"
+#include "runtime/device/driver.h"
 #include <vulkan/vulkan_core.h>
 
 /* Functions of the loader, of the instance, of a device. */
@@ -61,9 +61,16 @@ struct batch {                     /* of commands, submitted together */
     bool flying;                   /* it was submitted and may not have finished */
     uint64_t age;                  /* number of its last submission */
 };
+/* A list of commands that was submitted: `first` copies, then launches, and the data of the launches, which begin at
+ * `begin`. */
+struct vulkan_list {
+    uint64_t number;               /* 0: there is no list here */
+    struct work *op; uint32_t n, op_cap, first;
+    char *data; uint32_t begin, bytes, data_cap;
+};
 /* Memory of the host that a copy goes through, as large as the largest one so far. */
 struct staging { struct memory m; uint64_t age; /* the number of the last batch that uses it */ };
-enum { BATCHES = 4, UPLOADS = 2, MOST_TOUCHED = 128 };
+enum { BATCHES = 4, UPLOADS = 2, MOST_TOUCHED = 128, LISTS = 8 };
 
 struct driver_device {
     char name[32];                 /* vulkan:0 */
@@ -88,6 +95,11 @@ struct driver_device {
     char *data; uint32_t used, data_cap;
     struct batch batch[BATCHES];
     uint64_t age;
+    struct vulkan_list lists[LISTS];
+    uint64_t list_number;          /* of the list that was kept last */
+    uint64_t list;                 /* number of the list that was submitted last; 0: it was not kept */
+    uint64_t repeated;             /* number of the list that the collected commands repeat; 0: of none */
+    unsigned issued;               /* lists that were submitted since vulkan_list_issued */
 #define X(name) PFN_vk##name name;
     VULKAN_DEVICE(X)
 #undef X
@@ -146,6 +158,14 @@ bool vulkan_time_end(struct driver_device *d, double *seconds, struct err *e);
 void vulkan_drop(struct driver_device *d);
 /* Marks all batches as not recorded, because an object that they use will be destroyed. */
 void vulkan_forget(struct driver_device *d);
+
+/* ---- vulkan_list.c: `list` and `repeat` of struct driver ---- */
+void vulkan_lists_free(struct driver_device *d);
+void vulkan_lists_forget(struct driver_device *d); /* an object that they use will be destroyed */
+void vulkan_list_keep(struct driver_device *d);    /* the collected commands are submitted now */
+uint64_t vulkan_list_issued(struct driver_device *d);
+bool vulkan_repeat(struct driver_device *d, uint64_t list, const struct memory_range *v, uint32_t n, bool *done,
+                   struct err *e);
 
 /* ---- vulkan_pipeline.c ---- */
 struct driver_kernel { VkPipeline pipeline; };

@@ -62,7 +62,8 @@ static const uint32_t *matrix_of(const struct spirv *s, uint32_t id)
 
 static bool is_in_shared_memory(const struct spirv *s, uint32_t pointer)
 {
-    const uint32_t *chain = made(s, pointer, OP_ACCESS_CHAIN), *type = chain ? made(s, chain[1], OP_TYPE_POINTER) : NULL;
+    const uint32_t *chain = made(s, pointer, OP_ACCESS_CHAIN);
+    const uint32_t *type = chain ? made(s, chain[1], OP_TYPE_POINTER) : NULL;
     return type && type[2] == WORKGROUP;
 }
 

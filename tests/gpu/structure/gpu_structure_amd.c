@@ -14,10 +14,10 @@
 #include <unistd.h>
 
 enum { PROCESSORS = 104, MOST_LINES = 1 << 16 };
-static const char architecture[] = "gfx90a", table_path[] = "tests/gpu/gpu_structure_amd.def";
+static const char architecture[] = "gfx90a", table_path[] = "tests/gpu/structure/gpu_structure_amd.def";
 
 static const struct { const char *name, *text; } graphs[] = {
-#include "gpu_structure_graphs.def"
+#include "tests/gpu/gpu_structure_graphs.def"
 };
 static const char *const cases[] = {"f32_4096", "bf16_4096", "bf16_rows_16", "attention", "attention_grad_kv", "conv",
                                     "conv_channels_last", "conv_grad_weights", "conv_f32"};
