@@ -75,8 +75,8 @@ void accelerator_unlock(struct accelerator *a) { pthread_mutex_unlock(&a->lock);
 
 /* ---- kernels ---- */
 
-/* The scratch of all blocks is contiguous.  Its size is that for MOST_BLOCKS, also if a launch has fewer, but for drivers
- * whose launches take the scratch of one block. */
+/* The scratch of all blocks is contiguous.  Its size is that for MOST_BLOCKS, also if a launch has fewer, but for
+ * drivers whose launches take the scratch of one block. */
 static void set_uses(struct device_kernel *d, const struct kernel *k)
 {
     const size_t blocks = d->serial ? 1 : MOST_BLOCKS;

@@ -1,6 +1,6 @@
-/* Kernels at the sizes that they are made for, against sums on the host in f64: long sums, scans and sorts, scatters to
- * the rows of an embedding, long rows, products of all kinds, attention and convolutions with their gradients.  Of large
- * results some elements are compared.
+/* Kernels at the sizes that they are made for, against sums on the host in f64: long sums, scans and sorts, scatters
+ * to the rows of an embedding, long rows, products of all kinds, attention and convolutions with their gradients.  Of
+ * large results some elements are compared.
  *
  *   api_gpu_large DEVICE [DIVISOR]    DIVISOR: lengths are so many times shorter (1)
  *
