@@ -1,14 +1,17 @@
 #!/usr/bin/env bash
 # Runs the benchmarks that `./run bench` built: the one named, or all but those that need peers, models or a GPU.
 #   bench/run.sh [NAME] [--case CASE] [--json FILE] [--svg FILE]
+#   bench/run.sh gpu [--small] [--json FILE] [--svg FILE]
 #   bench/run.sh peers [--threads 1|2|both] [--resume] [--case CASE] [--json FILE] [--svg FILE]
-# The tables of `gpu`, all its cases, are kept as bench/results/gpu-DATE.txt, those of `peers`, all its cases on one and
+# `gpu` stands for all benchmarks of a GPU; their tables are kept as bench/results/gpu-DATE.txt, with the commit and the
+# device, unless --small tries them with small arrays.  Those of `peers`, all its cases on one and
 # two threads, as bench/results/peers-DATE.md, .json and .svg.  `peers` writes its JSON file, build/peers.json unless
 # --json names one, after each case; --resume continues an interrupted run.
 set -euo pipefail
 folder=$(cd "$(dirname "${BASH_SOURCE[0]}")/../build/bench" && pwd)
 available=$(cd "$folder" && find . -maxdepth 1 -type f -perm -u+x -printf '%f\n' | sort)
 
+gpu=(gpu_streams gpu_products gpu_attention gpu_steps gpu_launch) small=
 one=$folder/../onebackend/bench # the same with one backend built in, of which `./run bench` builds dispatch
 names=() written=() options=() json='' svg=''
 while (($#)); do
@@ -18,11 +21,12 @@ while (($#)); do
     --case) options+=(--case "${2:?--case needs a case of the benchmark}") && shift 2 ;;
     --threads) options+=(--threads "${2:?--threads needs 1, 2 or both}") && shift 2 ;;
     --resume) options+=(--resume) && shift ;;
+    --small) small=yes && options+=(--small) && shift ;;
     -*) echo "unknown option $1; usage: ./run bench [NAME] [--case CASE] [--json FILE] [--svg FILE]" >&2 && exit 2 ;;
     *) names+=("$1") && shift ;;
     esac
 done
-((${#names[@]})) || mapfile -t names < <(grep -vxE 'peers|models|gpu|gpt2' <<<"$available" || true)
+((${#names[@]})) || mapfile -t names < <(grep -vxE 'peers|models|gpu_.*|gpt2' <<<"$available" || true)
 
 # What all backends built in add to recording an op: of the two builds the fastest pass in each of a few turns, for the
 # machine's speed changes from second to second; microseconds for 1000 ops, as all of dispatch's rows.
@@ -56,6 +60,31 @@ peers_for_peers() {
     [ -e "$peers/ready" ] || { echo "installing PyTorch and JAX ..." >&2 && bash "$here/install.sh" "$peers" >&2; } ||
         return 0
     export KILN_TEST_PYTHON=$peers/bin/python KILN_TEST_PEERS=$here KILN_TEST_MKL=$peers/mkl_any_vendor.so
+}
+
+# PyTorch for bench/gpu/gpu_steps.c: the python3 that is there, if its PyTorch has a GPU.  Nothing is installed.
+torch_for_gpu() {
+    local python=${KILN_TEST_PYTHON:-python3}
+    "$python" -c 'import numpy, torch, sys; sys.exit(not torch.cuda.is_available())' 2>/dev/null || return 0
+    export KILN_TEST_PYTHON=$python KILN_TEST_PEERS=$folder/../../bench/peers KILN_TEST_PEER_DEVICE=cuda
+}
+
+# Runs all benchmarks of a GPU; one that fails does not stop the others.  Keeps their tables, the date and the commit.
+run_gpu() {
+    local root=$folder/../.. kept=$folder/../../bench/results/gpu-$(date +%F).txt one status=0
+    torch_for_gpu
+    { echo "Kiln on a GPU, $(date +%F), commit $(git -C "$root" rev-parse --short HEAD 2>/dev/null || echo unknown)"
+      for one in "${gpu[@]}"; do
+          echo
+          "$folder/$one" "${options[@]}" --json "$parts/$one" 2>&1 || status=$?
+          if [ -s "$parts/$one" ]; then written+=("$one"); fi
+      done; } > >(tee "$parts/table")
+    wait $! # for tee
+    if [ -z "$small" ] && ((${#written[@]})); then
+        mkdir -p "$root/bench/results"
+        cp "$parts/table" "$kept"
+    fi
+    ((status == 0)) || { echo "a benchmark failed" >&2 && exit "$status"; }
 }
 
 # Runs peers with its rows in FILE; keeps the table of all cases on one and two threads, with the date, the commit and
@@ -99,23 +128,19 @@ llmc_for_gpt2() {
 parts=$(mktemp -d)
 trap 'rm -r "$parts"' EXIT
 for name in "${names[@]}"; do
+    if [ "$name" = gpu ]; then
+        run_gpu
+        continue
+    fi
     if ! grep -qxF -- "$name" <<<"$available"; then
         echo "no benchmark \"$name\"; there are: $(echo $available)" >&2
         exit 2
-    fi
-    if [ "$name" = gpu ] && ((${#options[@]} == 0)); then
-        "$folder/gpu" --json "$parts/gpu" 2> >(tee "$parts/device" >&2) | tee "$parts/table"
-        kept=$folder/../../bench/results
-        mkdir -p "$kept"
-        written+=(gpu)
-        { grep '^bench_gpu: ' "$parts/device" | sed 's/^bench_gpu: //'; cat "$parts/table"; } \
-            >"$kept/gpu-$(date +%F).txt"
-        continue
     fi
     if [ "$name" = models ]; then peer_for_models; fi
     # an installation of peers is used, but not made for the one case of `symbols` that has them
     if [ "$name" = symbols ] && [ -e "$folder/../peers/ready" ]; then peers_for_peers; fi
     if [ "$name" = peers ] || [ "$name" = gpt2 ]; then peers_for_peers; fi
+    if [ "$name" = gpu_steps ]; then torch_for_gpu; fi
     if [ "$name" = gpt2 ]; then llmc_for_gpt2; fi
     if [ "$name" = peers ]; then
         rows=${json:-$folder/../peers.json}

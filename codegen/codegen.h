@@ -35,6 +35,12 @@ struct backend {
     /* As compile, for another processor of this machine's architecture: target's name, features and vector_bytes. */
     bool (*compile_for)(const struct kernel *k, const struct caps *target, enum emit_kind kind, struct code *out,
                         struct err *e);
+    /* Compiles n kernels for a target at once, which takes less time than one by one.  out[i] is the code of k[i]
+     * without the binary, which all share: *module.  NULL: this code generator has no use for that.  serial: the
+     * compiler takes one module at a time, however many threads ask. */
+    bool serial;
+    bool (*compile_module)(const struct kernel *const *k, uint32_t n, const struct caps *target, struct code *out,
+                           struct code *module, struct err *e);
     /* A processor of this machine's architecture by name ("baseline": the oldest that Kiln supports, "native": this
      * one, ..), with the features that programs check for. */
     bool (*target)(const char *cpu, struct caps *out, struct err *e);

@@ -15,7 +15,8 @@
 struct peer { FILE *to, *from; pid_t pid; };
 
 /* Runs a program on the first `threads` cores with as many threads; 0: on all cores, and it chooses.  preload: a
- * library for LD_PRELOAD, or NULL.  false: it could not be started; a program that fails later ends its answers. */
+ * library for LD_PRELOAD, or NULL.  It sees GPUs only where $KILN_TEST_PEER_DEVICE names one.  false: it could not be
+ * started; a program that fails later ends its answers. */
 static inline bool peer_start(struct peer *p, int threads, const char *preload, char *const *argv)
 {
     int to[2], from[2];
@@ -39,7 +40,8 @@ static inline bool peer_start(struct peer *p, int threads, const char *preload, 
         }
         setenv("JAX_PLATFORMS", "cpu", 1);
         setenv("TORCH_LOGS", "-all", 1); /* no warnings of what a processor does not need */
-        setenv("CUDA_VISIBLE_DEVICES", "", 1);
+        if (!getenv("KILN_TEST_PEER_DEVICE"))
+            setenv("CUDA_VISIBLE_DEVICES", "", 1);
         if (preload)
             setenv("LD_PRELOAD", preload, 1);
         CPU_ZERO(&cores); /* JAX has a thread for each core that it may use */

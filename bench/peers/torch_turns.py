@@ -1,5 +1,11 @@
 """PyTorch's turns for bench/peers/peers.c (cases.py has the protocol).  Variants: eager; compile: torch.compile;
-channels_last: eager with convolutions in that layout.  Weights of dense layers lie as torch has them, [out, in]."""
+channels_last: eager with convolutions in that layout; graphs: torch.compile with CUDA graphs.  With "-bf16" behind the
+variant a model's loss is computed under autocast.  Weights of dense layers lie as torch has them, [out, in].
+
+$KILN_TEST_PEER_DEVICE: where tensors are, the CPU without it.  On a GPU a call ends when its work does, and products of
+f32 are without TF32."""
+import os
+
 import torch
 import torch.nn.functional as F
 
@@ -7,8 +13,17 @@ import cases
 from cases import GPT
 
 
+DEVICE = os.environ.get("KILN_TEST_PEER_DEVICE", "cpu")
+torch.backends.cudnn.allow_tf32 = False
+
+
 def tensor(x):
-    return torch.from_numpy(x)
+    return torch.from_numpy(x).to(DEVICE)
+
+
+def wait():
+    if DEVICE != "cpu":
+        torch.cuda.synchronize()
 
 
 def mlp(p, x, y):
@@ -50,14 +65,17 @@ def make_model(family, size, variant):
     rate = 1e-3 if family == "cnn" or size[1] else 0.01
     optimizer = (torch.optim.Adam if size[1] else torch.optim.SGD)(p, lr=rate, fused=True)
     loss_of = {"mlp": mlp, "cnn": cnn, "gpt": gpt}[family]
-    if variant == "compile":
-        loss_of = torch.compile(loss_of)
+    variant, _, half = variant.partition("-")
+    if variant in ("compile", "graphs"):
+        loss_of = torch.compile(loss_of, mode="reduce-overhead" if variant == "graphs" else None)
 
     def step():
         optimizer.zero_grad(set_to_none=True)
-        loss = loss_of(p, x, y)
+        with torch.autocast(DEVICE.partition(":")[0], torch.bfloat16, enabled=bool(half)):
+            loss = loss_of(p, x, y)
         loss.backward()
         optimizer.step()
+        wait()
         return (loss,)
 
     return step

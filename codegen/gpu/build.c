@@ -4,31 +4,50 @@
 #include "gpu_sources.h"
 #include "source.h"
 #include <pthread.h>
+#include <stddef.h>
 #include <string.h>
 
 struct head {
     char magic[8];
     uint32_t threads, nbuf, dynamic_bytes, nview;
-    uint64_t size;                 /* size of the binary; before the binary come the bytes of `local`, one per buffer,
-                                      padded to a multiple of 8, and the views */
+    char function[16];
+    struct hash128 module;         /* as in struct gpu_code */
+    uint64_t size;                 /* size of the binary; 0 if it is a module's.  Before the binary come the bytes of
+                                      `local`, one per buffer, padded to a multiple of 8, and the views */
 };
-static const char magic[8] = {'K', 'I', 'L', 'N', 'G', 'P', 'U', '3'};
+static const char magic[8] = {'K', 'I', 'L', 'N', 'G', 'P', 'U', '4'};
 
 static size_t round8(size_t n) { return (n + 7) & ~(size_t)7; }
 
-bool gpu_code_open(const struct code *c, struct gpu_code *out, struct err *e)
+static bool read_head(const struct code *c, struct head *h)
+{
+    if (c->size < sizeof *h)
+        return false;
+    memcpy(h, c->bytes, sizeof *h);
+    return !memcmp(h->magic, magic, sizeof magic);
+}
+
+bool gpu_code_module(const struct code *c, struct hash128 *module)
 {
     struct head h;
-    if (c->size >= sizeof h)
-        memcpy(&h, c->bytes, sizeof h);
-    size_t before = c->size >= sizeof h ? sizeof h + round8(h.nbuf) + h.nview * sizeof(struct gpu_view) : 0;
-    if (c->size < sizeof h || memcmp(h.magic, magic, sizeof magic) || c->size < before || c->size - before != h.size ||
-        !h.threads || h.threads > MAX_THREADS || h.nview > h.nbuf)
+    *module = read_head(c, &h) ? h.module : (struct hash128){0};
+    return module->lo || module->hi;
+}
+
+bool gpu_code_open(const struct code *c, const struct code *module, struct gpu_code *out, struct err *e)
+{
+    struct head h;
+    bool ok = read_head(c, &h), shared = ok && (h.module.lo || h.module.hi);
+    size_t before = ok ? sizeof h + round8(h.nbuf) + h.nview * sizeof(struct gpu_view) : 0;
+    if (!ok || c->size < before || c->size - before != h.size || !h.threads || h.threads > MAX_THREADS ||
+        h.nview > h.nbuf || !memchr(h.function, 0, sizeof h.function) || (shared && !module))
         return err_set(e, KL_ERR_COMPILE, "the code of a kernel for a GPU is damaged");
-    const uint8_t *local = (const uint8_t *)c->bytes + sizeof h;
+    const char *at = c->bytes;
+    const uint8_t *local = (const uint8_t *)at + sizeof h;
     *out = (struct gpu_code){.threads = h.threads, .nbuf = h.nbuf, .dynamic_bytes = h.dynamic_bytes, .local = local,
                              .view = (const void *)(local + round8(h.nbuf)), .nview = h.nview,
-                             .binary = (const char *)c->bytes + before, .size = h.size};
+                             .function = at + offsetof(struct head, function), .module = h.module,
+                             .binary = shared ? module->bytes : at + before, .size = shared ? module->size : h.size};
     return true;
 }
 
@@ -47,17 +66,19 @@ static struct gpu_view view_of(const struct kernel *k, const struct source_info 
     return v;
 }
 
-static bool gpu_build_join(const struct source_info *info, const struct kernel *k, const struct code *binary,
-                           struct code *out, struct err *e)
+/* binary: of this kernel alone; NULL: it is in the module with this hash. */
+static bool gpu_build_join(const struct source_info *info, const struct kernel *k, const char *function,
+                           const struct code *binary, struct hash128 module, struct code *out, struct err *e)
 {
     uint32_t nbuf = k->nbuf, nview = 0;
     for (uint32_t b = 0; b < nbuf; b++)
         nview += k->buf[b].role == BUF_VIEW;
     struct head h = {.nview = nview, .threads = info->threads, .nbuf = nbuf, .dynamic_bytes = info->dynamic_bytes,
-                     .size = binary->size};
+                     .module = module, .size = binary ? binary->size : 0};
     memcpy(h.magic, magic, sizeof magic);
+    snprintf(h.function, sizeof h.function, "%s", function);
     size_t before = sizeof h + round8(nbuf) + nview * sizeof(struct gpu_view);
-    out->size = before + binary->size;
+    out->size = before + h.size;
     char *p = out->bytes = mem_alloc(out->size); /* the memory is zero */
     if (!p)
         return err_set(e, KL_ERR_MEMORY, "out of memory compiling a kernel");
@@ -69,7 +90,8 @@ static bool gpu_build_join(const struct source_info *info, const struct kernel *
             struct gpu_view v = view_of(k, info, b);
             memcpy(p + sizeof h + round8(nbuf) + n++ * sizeof v, &v, sizeof v);
         }
-    memcpy(p + before, binary->bytes, binary->size);
+    if (binary)
+        memcpy(p + before, binary->bytes, binary->size);
     return true;
 }
 
@@ -94,10 +116,49 @@ static bool gpu_build_build(const struct kernel *k, const char *language, const 
     if (ok && kind == EMIT_ASM)
         *out = binary;
     else if (ok)
-        ok = gpu_build_join(&info, k, &binary, out, e);
+        ok = gpu_build_join(&info, k, "kernel", &binary, (struct hash128){0}, out, e);
     if (!ok || kind != EMIT_ASM)
         mem_free(binary.bytes);
     source_info_free(&info);
+    mem_free(source.s);
+    return ok;
+}
+
+/* Kernels that are functions of one module: the compiler starts once for all.  Their machine code is the same as
+ * without the others. */
+static bool gpu_build_module(const struct kernel *const *k, uint32_t n, const char *language, const char *arch,
+                             const char *features, struct code *out, struct code *module, struct err *e)
+{
+    const struct dialect *d = dialect_find(language, e);
+    const struct gpu_compiler *c = gpu_compiler_find(language, e);
+    struct text source = {0};
+    *module = (struct code){0};
+    for (uint32_t i = 0; i < n; i++)
+        out[i] = (struct code){0};
+    struct source_info *info = d && c ? mem_alloc((n + 1) * sizeof *info) : NULL;
+    if (!info)
+        return d && c ? err_set(e, KL_ERR_MEMORY, "out of memory compiling %u kernels", n) : false;
+    const struct dialect own = dialect_for(d, features);
+    char (*function)[sizeof((struct head *)0)->function] = mem_alloc((n + 1) * sizeof *function);
+    bool ok = function || err_set(e, KL_ERR_MEMORY, "out of memory compiling %u kernels", n);
+    dialect_prelude(&own, features, &source);
+    for (uint32_t i = 0; ok && i < n; i++) {
+        snprintf(function[i], sizeof *function, "kernel_%u", i);
+        ok = source_kernel(k[i], &own, function[i], &source, &info[i], e);
+    }
+    ok = ok && c->compile(source.s, arch, GPU_BINARY, module, e);
+    const struct hash128 hash = ok ? bytes_hash(module->bytes, module->size) : (struct hash128){0};
+    for (uint32_t i = 0; ok && i < n; i++)
+        ok = gpu_build_join(&info[i], k[i], function[i], NULL, hash, &out[i], e);
+    for (uint32_t i = 0; i < n; i++) {
+        source_info_free(&info[i]);
+        if (!ok)
+            mem_free(out[i].bytes);
+    }
+    if (!ok)
+        mem_free(module->bytes);
+    mem_free(function);
+    mem_free(info);
     mem_free(source.s);
     return ok;
 }
@@ -117,20 +178,26 @@ static bool vulkan_any(const struct kernel *k, enum emit_kind kind, struct code 
 
 /* ---- CUDA and HIP: one architecture at a time ---- */
 
-static bool build_for(const struct kernel *k, const char *language, const struct caps *target, enum emit_kind kind,
-                      struct code *out,
-                      struct err *e)
+struct arch { char name[64]; };
+
+static struct arch arch_of(const struct caps *target)
 {
-    char arch[64];
+    struct arch a;
     size_t n = strcspn(target->features, " ");
-    snprintf(arch, sizeof arch, "%.*s", (int)(n < sizeof arch ? n : sizeof arch - 1), target->features);
-    return gpu_build_build(k, language, arch, target->features, kind, out, e);
+    snprintf(a.name, sizeof a.name, "%.*s", (int)(n < sizeof a.name ? n : sizeof a.name - 1), target->features);
+    return a;
 }
 
 static bool cuda_for(const struct kernel *k, const struct caps *target, enum emit_kind kind, struct code *out,
                      struct err *e)
 {
-    return build_for(k, "cuda", target, kind, out, e);
+    return gpu_build_build(k, "cuda", arch_of(target).name, target->features, kind, out, e);
+}
+
+static bool cuda_module(const struct kernel *const *k, uint32_t n, const struct caps *target, struct code *out,
+                        struct code *module, struct err *e)
+{
+    return gpu_build_module(k, n, "cuda", arch_of(target).name, target->features, out, module, e);
 }
 
 static bool cuda_any(const struct kernel *k, enum emit_kind kind, struct code *out, struct err *e)
@@ -141,7 +208,13 @@ static bool cuda_any(const struct kernel *k, enum emit_kind kind, struct code *o
 static bool hip_for(const struct kernel *k, const struct caps *target, enum emit_kind kind, struct code *out,
                     struct err *e)
 {
-    return build_for(k, "hip", target, kind, out, e);
+    return gpu_build_build(k, "hip", arch_of(target).name, target->features, kind, out, e);
+}
+
+static bool hip_module(const struct kernel *const *k, uint32_t n, const struct caps *target, struct code *out,
+                       struct code *module, struct err *e)
+{
+    return gpu_build_module(k, n, "hip", arch_of(target).name, target->features, out, module, e);
 }
 
 static bool hip_any(const struct kernel *k, enum emit_kind kind, struct code *out, struct err *e)
@@ -183,9 +256,9 @@ static const char *hip_version(void) { return gpu_build_version(HIP); }
 static const char *vulkan_version(void) { return gpu_build_version(VULKAN); }
 
 const struct backend backend_cuda = {.name = "cuda", .abi = KERNEL_ABI, .version = cuda_version, .compile = cuda_any,
-                                     .compile_for = cuda_for};
+                                     .compile_for = cuda_for, .compile_module = cuda_module};
 const struct backend backend_hip = {.name = "hip", .abi = KERNEL_ABI, .version = hip_version, .compile = hip_any,
-                                    .compile_for = hip_for};
+                                    .compile_for = hip_for, .compile_module = hip_module, .serial = true};
 const struct backend backend_vulkan = {.name = "vulkan", .abi = KERNEL_ABI, .version = vulkan_version,
                                        .compile = vulkan_any,
                                        .compile_for = vulkan_for};
@@ -200,7 +273,7 @@ static bool plugin_text(const struct kernel *k, enum emit_kind kind, struct code
     bool ok = (text && info.local) || err_set(e, KL_ERR_MEMORY, "out of memory compiling a kernel");
     struct code binary = {text, ok ? strlen(text) + 1 : 0};
     if (ok && kind == EMIT_OBJECT)
-        ok = gpu_build_join(&info, k, &binary, out, e);
+        ok = gpu_build_join(&info, k, "kernel", &binary, (struct hash128){0}, out, e);
     else if (ok) /* there is no other stage: a plug-in gets the kernel's text */
         *out = (struct code){text, binary.size - 1};
     if (!ok || kind == EMIT_OBJECT)

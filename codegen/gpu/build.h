@@ -20,11 +20,15 @@ struct gpu_code {
     uint32_t dynamic_bytes;        /* bytes of dynamic shared memory that a launch must give each block */
     const uint8_t *local;         /* per lbuf: it is not an argument */
     const struct gpu_view *view; uint32_t nview;
+    const char *function;          /* name of the kernel's function in the binary */
+    struct hash128 module;         /* of the binary if it is the module of several kernels; else 0 */
     const void *binary;            /* 8-byte aligned if the struct code is */
     size_t size;
 };
-bool gpu_code_open(const struct code *c, struct gpu_code *out, struct err *e); /* false: these bytes are not such code,
-                                                                                  or are truncated */
+/* module: the binary, if gpu_code_module; else NULL.  false: these bytes are not such code, or are truncated. */
+bool gpu_code_open(const struct code *c, const struct code *module, struct gpu_code *out, struct err *e);
+/* Was the kernel compiled together with others?  Then its code is small, and *module is the hash of the binary. */
+bool gpu_code_module(const struct code *c, struct hash128 *module);
 
 /* compile_for: compiles for a device with these caps; for cuda and hip the architecture is the first word of its
  * features.  compile: compiles for a device with all features and the default architecture. */

@@ -31,14 +31,16 @@
     "                 : \"memory\");\n}\n"
 
 /* CUDA's shuffles name the lanes that take part: here all of the block's.  Kernels with tiles are compiled so that a
- * multiprocessor runs 512 threads, so each thread has up to 128 registers. */
+ * multiprocessor runs `all` threads, mostly 512, so each thread has up to 128 registers.  Chains of products need
+ * more. */
 #define CUDA_PRELUDE \
     C_TYPES BF16 \
     "FUNCTION f32 f32_of_f16(f16 h)\n{\n    f32 x;\n    asm(\"cvt.f32.f16 %0, %1;\" : \"=f\"(x) : \"h\"(h));\n" \
     "    return x;\n}\n" \
     "FUNCTION f16 f16_of_f32(f32 x)\n{\n    f16 h;\n    asm(\"cvt.rn.f16.f32 %0, %1;\" : \"=h\"(h) : \"f\"(x));\n" \
     "    return h;\n}\n" \
-    "#define TILE_BOUNDS(n) __launch_bounds__(n, n < 512 ? 512 / n : 1)\n" \
+    "#define TILE_BOUNDS(n, all) __launch_bounds__(n, n < all ? all / n : 1)\n" \
+    "#define CHAIN_BOUNDS(n) __launch_bounds__(n)\n" \
     "#ifndef SHARED_ARENA\n#define SHARED_ARENA(bytes) alignas(1024) extern __shared__ u8 arena[]\n#endif\n" \
     "#ifndef uniform\n#define uniform(x) __shfl_sync(0xffffffffu, x, 0)\n#endif\n" \
     "#define LANES (blockDim.x < 32 ? (1u << blockDim.x) - 1 : 0xffffffffu)\n" \
@@ -50,10 +52,13 @@
     "template <int left> FUNCTION void copies_wait()\n{\n" \
     "    asm volatile(\"cp.async.wait_group %0;\" :: \"n\"(left) : \"memory\");\n}\n"
 
-/* Copies are loads, and stores at the next wait. */
+/* Copies are loads, and stores at the next wait.  Kernels with tiles are compiled for two waves on a SIMD, so that a
+ * lane has up to 256 registers: with more, the compiler keeps the sums of matrix instructions in accumulation
+ * registers, and copies all of them in each iteration of a loop. */
 #define HIP_PRELUDE \
     C_TYPES BF16 \
-    "#define TILE_BOUNDS(n) __launch_bounds__(n)\n" \
+    "#define TILE_BOUNDS(n, all) __launch_bounds__(n) __attribute__((amdgpu_waves_per_eu(2)))\n" \
+    "#define CHAIN_BOUNDS(n) TILE_BOUNDS(n, 0)\n" \
     "typedef u32 __attribute__((may_alias)) vector_4;\ntypedef u64 __attribute__((may_alias)) vector_8;\n" \
     "typedef u32 __attribute__((vector_size(16), may_alias)) vector_16;\n" \
     "#define load_vector(n, p, there) ((there) ? *(const vector_##n *)(p) : vector_##n{})\n" \
@@ -96,14 +101,14 @@ static const struct dialect dialects[] = {
      .subscript = "",
      .shuffle = 32, .threads = 256, .shared_bytes = 48 << 10, .copies = COPIES_ASYNC, .packs = true,
      .dynamic_bytes = 227 << 10, .shared_bytes_of = matrix_nvidia_shared,
-     .matrix = &matrix_nvidia, .matrix_async = &matrix_nvidia_async, .arch = "sm_80"},
+     .matrix = {&matrix_nvidia}, .matrix_async = &matrix_nvidia_async, .arch = "sm_80"},
     {.name = "hip", .prelude = HIP_PRELUDE,
      .thread = "threadIdx.x", .block = "blockIdx.x", .grid = "gridDim.x", .barrier = "__syncthreads();",
      .shared = "alignas(16) __shared__ ", .local = "const ", .exact = "const "
      "", .i64 = "ll", .u64 = "ull", .f64 = "", .address = "&",
      .subscript = "",
      .shuffle = 32, .threads = 256, .shared_bytes = 48 << 10, .copies = COPIES_LATE, .packs = true,
-     .matrix = &matrix_amd, .arch = "gfx90a"},
+     .matrix = {&matrix_amd_32, &matrix_amd_16}, .arch = "gfx90a"},
     {.name = "glsl", .prelude = GLSL_PRELUDE,
      .thread = "gl_LocalInvocationID.x", .block = "gl_WorkGroupID.x", .grid = "gl_NumWorkGroups.x",
      .barrier = "memoryBarrierBuffer(); memoryBarrierShared(); barrier();",
@@ -111,7 +116,7 @@ static const struct dialect dialects[] = {
      .subscript = "u32",
      .lane = "gl_SubgroupID * gl_SubgroupSize + "
      "gl_SubgroupInvocationID", .shuffle = 0, .threads = 128, .shared_bytes = 16 << 10, .packs = true,
-     .table = true},
+     .copies = COPIES_LATE, .table = true},
 };
 enum { DIALECTS = sizeof dialects / sizeof *dialects };
 
@@ -146,6 +151,7 @@ const struct dialect *dialect_find(const char *name, struct err *e)
     "#define lane_below(x, h, w) subgroupShuffleXor(x, h)\n#define lane_across(x, h, w) subgroupShuffleXor(x, h)\n" \
     "#define lane_first(x, w) subgroupShuffle(x, gl_SubgroupInvocationID & ~(w - 1u))\n"
 
+#define MATRICES "#extension GL_EXT_spirv_intrinsics : require\n"
 #define BROADCASTS "#extension GL_KHR_shader_subgroup_ballot : require\n"
 
 /* DOT2 of ir/math/prims.def; ir/math/half.h says why the sum is computed a second time. */
@@ -168,6 +174,23 @@ static uint32_t feature_number(const char *features, const char *word, uint32_t 
     return at ? (uint32_t)strtoul(at + strlen(word), NULL, 10) : without;
 }
 
+/* The opaque unit that the features tell of, for subgroups of this length. */
+static struct mma_caps opaque_unit(const char *features, uint32_t subgroup)
+{
+    static const struct { const char *word; unsigned dtype; } factor[] = {{VULKAN_MATRIX_F16, KL_F16},
+                                                                          {VULKAN_MATRIX_BF16, KL_BF16}};
+    struct mma_caps c = {0};
+    for (unsigned i = 0; i < sizeof factor / sizeof *factor; i++) {
+        const char *at = strstr(features, factor[i].word);
+        unsigned m, n, k;
+        if (!at || !subgroup || sscanf(at + strlen(factor[i].word), "%ux%ux%u", &m, &n, &k) != 3)
+            continue;
+        c = (struct mma_caps){.subgroup = (uint16_t)subgroup, .m = (uint16_t)m, .n = (uint16_t)n, .k = (uint16_t)k,
+                              .dtypes = c.dtypes | 1u << factor[i].dtype, .most_n = 256};
+    }
+    return c;
+}
+
 struct dialect dialect_for(const struct dialect *d, const char *features)
 {
     struct dialect own = *d;
@@ -177,14 +200,17 @@ struct dialect dialect_for(const struct dialect *d, const char *features)
     own.broadcast = feature_number(features, "+broadcast", d->broadcast);
     own.threads = feature_number(features, "+threads", d->threads);
     own.shared_bytes = feature_number(features, "+shared", d->shared_bytes);
+    own.opaque = opaque_unit(features, own.shuffle);
     return own;
 }
 
 void dialect_prelude(const struct dialect *d, const char *features, struct text *out)
 {
-    text_put(out, "%s%s%s%s%s%s", d->table ? "#version 460\n" : "", d->table && d->shuffle ? SUBGROUPS : "",
-             d->table && d->broadcast ? BROADCASTS : "", d->prelude, d->matrix ? d->matrix->prelude : "",
-             d->matrix_async ? d->matrix_async->prelude : "");
+    text_put(out, "%s%s%s%s%s", d->table ? "#version 460\n" : "", d->table && d->shuffle ? SUBGROUPS : "",
+             d->table && d->broadcast ? BROADCASTS : "", d->opaque.subgroup ? MATRICES : "", d->prelude);
+    for (unsigned i = 0; i < MMA_UNITS && d->matrix[i]; i++)
+        text_put(out, "%s", d->matrix[i]->prelude);
+    text_put(out, "%s", d->matrix_async ? d->matrix_async->prelude : "");
     if (!d->table) {
         text_put(out, "%s", DOT2(""));
         return;
@@ -227,7 +253,14 @@ void dialect_architecture(const struct dialect *d, const char *features, struct 
 {
     if (d->shared_bytes_of)
         out->shared_bytes = d->shared_bytes_of(features ? features : d->arch);
-    out->mma = unit_caps(d->matrix, features ? features : d->arch);
+    unsigned n = 0;
+    memset(out->mma, 0, sizeof out->mma);
+    if (d->table)
+        out->mma[0] = dialect_for(d, features).opaque;
+    for (unsigned i = 0; i < MMA_UNITS && d->matrix[i]; i++) {
+        out->mma[n] = unit_caps(d->matrix[i], features ? features : d->arch);
+        n += out->mma[n].subgroup != 0;
+    }
     out->mma_async = unit_caps(d->matrix_async, features ? features : d->arch);
     out->panel_copies = out->mma_async.subgroup && !(features && strstr(features, NO_TENSOR_MAPS));
 }

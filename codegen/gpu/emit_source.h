@@ -43,6 +43,7 @@ struct emitter {
      * stores it */
     unsigned subgroup;
     const struct matrix_unit *unit; /* the unit whose subgroups hold the kernel's tiles; NULL: no matrix unit is used */
+    struct matrix_unit own_unit;  /* the device's opaque unit */
     uint8_t *role;                /* per value, if there is a unit: the enum source_role of a tile */
     /* per value, for an asynchronous unit: the sums are in the variables of value `of` from number `at` on, because
      * products add to them in place */
@@ -78,6 +79,9 @@ const char *source_bits(unsigned dtype, const char *bits, char *out, size_t size
                                                                                       bits are the u64 expression
                                                                                       `bits` */
 void source_declare(struct emitter *m, val v);    /* emits the start of a line: "const f32 v7 = " */
+/* The type of v's variables, and the qualifier of their declaration; `changes`: they are not constant. */
+const char *source_type(const struct emitter *m, val v);
+const char *source_qualifier(const struct emitter *m, val v, bool changes);
 /* The type in which values of this dtype are exchanged.  The array in shared memory is named x_TYPE. */
 const char *exchange_type(unsigned dtype);
 /* Does lane reduction or interleave v, in a loop of `width` lanes, exchange values through memory? */
@@ -130,6 +134,16 @@ void source_async_mma(struct emitter *m, val v);
 /* Wait v has completed all products: from here on their sums may be read. */
 void source_async_settle(struct emitter *m, val v);
 
+/* ---- source_opaque.c ---- */
+static inline bool source_is_opaque(const struct emitter *m) { return m->unit && m->unit->opaque; }
+/* Can the device's opaque unit process the kernel's tiles?  Sets unit and role. */
+bool source_opaque(struct emitter *m);
+void source_opaque_types(struct emitter *m);      /* emits the types of matrices and the functions on them */
+void source_opaque_load(struct emitter *m, val v);
+void source_opaque_mma(struct emitter *m, val v);
+void source_opaque_store(struct emitter *m, val v);
+void source_opaque_splat(struct emitter *m, val v);
+
 /* ---- source_panels.c ---- */
 void source_begin_phases(struct emitter *m);      /* at the start of a block: the barriers with phases */
 void source_end_phases(struct emitter *m);
@@ -158,6 +172,9 @@ void source_pack_types(struct emitter *m);        /* emits GLSL's types of packs
 bool source_needs(struct emitter *m);             /* sets needed; called after source_packs; false: out of memory */
 void source_load_pack(struct emitter *m, val v);  /* declares v, an element of a pack */
 void source_store_pack(struct emitter *m, val v); /* stores a whole pack; v is its last store */
+/* In GLSL: loads the vector of copy v, and stores its elements to shared memory. */
+void source_load_vector(struct emitter *m, val v);
+void source_store_vector(struct emitter *m, val v);
 
 /* ---- source_broadcast.c ---- */
 bool source_uniform(struct emitter *m);           /* sets `uniform` if there are broadcasts; false: out of memory */

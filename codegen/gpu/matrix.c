@@ -132,41 +132,89 @@ const struct matrix_unit matrix_nvidia_async = {
                {.div = 1, .mod = 4, .scale = 2, .at = {0, 1, 0, 1}}},
 };
 
-#define HIP_MMA(T, HALF, INSTRUCTION) \
-    "FUNCTION void mma_" T "(f32 &d0, f32 &d1, f32 &d2, f32 &d3, u32 a0, u32 a1, u32 b0, u32 b1)\n{\n" \
+#define EACH_4(X) X("0") X("1") X("2") X("3")
+#define EACH_16(X) \
+    EACH_4(X) X("4") X("5") X("6") X("7") X("8") X("9") X("10") X("11") X("12") X("13") X("14") X("15")
+#define SUM(N) "f32 &d" N ", "
+#define SUM_GIVEN(N) "d" N ", "
+#define SUM_TAKEN(N) "    d" N " = d[" N "];\n"
+#define HIP_HALVES(EACH, BYTES, T, HALF, INSTRUCTION) \
+    "FUNCTION void mma_" T "(" EACH(SUM) "u32 a0, u32 a1, u32 b0, u32 b1)\n{\n" \
     "    typedef " HALF " halves __attribute__((vector_size(8)));\n" \
-    "    typedef f32 sums __attribute__((vector_size(16)));\n" \
-    "    const u64 a = u64(a1) << 32 | a0, b = u64(b1) << 32 | b0;\n    sums d = {d0, d1, d2, d3};\n" \
-    "    d = " INSTRUCTION "(__builtin_bit_cast(halves, a), __builtin_bit_cast(halves, b), d, 0, 0, 0);\n" \
-    "    d0 = d[0];\n    d1 = d[1];\n    d2 = d[2];\n    d3 = d[3];\n}\n"
+    "    typedef f32 sums __attribute__((vector_size(" BYTES ")));\n" \
+    "    const u64 a = u64(a1) << 32 | a0, b = u64(b1) << 32 | b0;\n    sums d = {" EACH(SUM_GIVEN) "};\n" \
+    "    d = " INSTRUCTION "(__builtin_bit_cast(halves, b), __builtin_bit_cast(halves, a), d, 0, 0, 0);\n" \
+    EACH(SUM_TAKEN) "}\n"
+#define HIP_FLOATS(EACH, BYTES, INSTRUCTION) \
+    "FUNCTION void mma_f32(" EACH(SUM) "f32 a0, f32 a1, f32 a2, f32 a3, f32 b0, f32 b1, f32 b2, f32 b3)\n{\n" \
+    "    typedef f32 sums __attribute__((vector_size(" BYTES ")));\n    sums d = {" EACH(SUM_GIVEN) "};\n" \
+    "    d = " INSTRUCTION "(b0, a0, d, 0, 0, 0);\n    d = " INSTRUCTION "(b1, a1, d, 0, 0, 0);\n" \
+    "    d = " INSTRUCTION "(b2, a2, d, 0, 0, 0);\n    d = " INSTRUCTION "(b3, a3, d, 0, 0, 0);\n" \
+    EACH(SUM_TAKEN) "}\n"
 
-static const char amd_prelude[] =
-    HIP_MMA("f16", "_Float16", "__builtin_amdgcn_mfma_f32_16x16x16f16")
-    HIP_MMA("bf16", "short", "__builtin_amdgcn_mfma_f32_16x16x16bf16_1k");
+#define AMD_HALVES(T) \
+    "FUNCTION u32 halves_" T "(f32 low, f32 high) { return " T "_of_f32(low) | u32(" T "_of_f32(high)) << 16; }\n"
 
-/* gfx90a treats denormal factors as zeros (ROCm, "MI200 MFMA behavior specifics"), which would change the results of
- * ordinary f16 numbers. */
+static const char amd_prelude_32[] =
+    HIP_HALVES(EACH_16, "64", "f16", "_Float16", "__builtin_amdgcn_mfma_f32_32x32x8f16")
+    HIP_HALVES(EACH_16, "64", "bf16", "short", "__builtin_amdgcn_mfma_f32_32x32x8bf16_1k")
+    HIP_FLOATS(EACH_16, "64", "__builtin_amdgcn_mfma_f32_32x32x2f32");
+static const char amd_prelude_16[] =
+    AMD_HALVES("f16") AMD_HALVES("bf16")
+    HIP_HALVES(EACH_4, "16", "f16", "_Float16", "__builtin_amdgcn_mfma_f32_16x16x16f16")
+    HIP_HALVES(EACH_4, "16", "bf16", "short", "__builtin_amdgcn_mfma_f32_16x16x16bf16_1k")
+    HIP_FLOATS(EACH_4, "16", "__builtin_amdgcn_mfma_f32_16x16x4f32");
+
+enum { AMD_DTYPES = 1 << KL_F16 | 1 << KL_BF16 | 1 << KL_F32 };
+
+/* gfx90a treats denormal halves as zeros (ROCm, "MI200 MFMA behavior specifics"), which would change the results of
+ * ordinary f16 numbers.  Its instructions for f32 do not, nor do those of the later architectures (PyTorch, "Numerical
+ * accuracy: .. on AMD Instinct MI200 devices"). */
 static uint32_t amd_dtypes(const char *arch)
 {
     static const char *const later[] = {"gfx940", "gfx941", "gfx942", "gfx950"};
     for (unsigned i = 0; i < sizeof later / sizeof *later; i++)
         if (!strncmp(arch, later[i], 6))
-            return 1u << KL_F16 | 1u << KL_BF16;
-    return !strncmp(arch, "gfx90a", 6) ? 1u << KL_BF16 : 0;
+            return AMD_DTYPES;
+    return !strncmp(arch, "gfx90a", 6) ? 1u << KL_BF16 | 1u << KL_F32 : 0;
 }
 
-/* AMD since CDNA 2: v_mfma_f32_16x16x16_f16 and _bf16_1k (AMD's ISA documents, "Matrix arithmetic instructions": a wave
- * of 64 lanes, one block).  The elements of a lane are:
- *     a   row lane % 16, column 4 (lane / 16) + 0 .. 3
- *     b   row 4 (lane / 16) + 0 .. 3, column lane % 16
- *     sum row 4 (lane / 16) + 0 .. 3, column lane % 16 */
-const struct matrix_unit matrix_amd = {
-    .prelude = amd_prelude,
-    .caps = {.subgroup = 64, .m = 16, .n = 16, .k = 16, .dtypes = 1u << KL_F16 | 1u << KL_BF16, .most_n = 256},
+/* AMD since CDNA 2, in a wave of 64 lanes, one block (AMD's ISA documents, "Matrix arithmetic instructions", and AMD's
+ * matrix instruction calculator).  v_mfma_f32_32x32x8_f16 and _bf16_1k; the elements of a lane are:
+ *     A   row lane % 32, column 4 (lane / 32) + 0 .. 3
+ *     B   row 4 (lane / 32) + 0 .. 3, column lane % 32
+ *     D   element i: row 8 (i / 4) + 4 (lane / 32) + i % 4, column lane % 32
+ * v_mfma_f32_16x16x16_f16 and _bf16_1k:
+ *     A   row lane % 16, column 4 (lane / 16) + 0 .. 3
+ *     B   row 4 (lane / 16) + 0 .. 3, column lane % 16
+ *     D   row 4 (lane / 16) + 0 .. 3, column lane % 16
+ * A lane has the same elements of a factor, if it is A or, transposed, B.  So an mma here gives b as A and a as B, and
+ * D is the transposed sum: a lane has adjacent columns of a row, which are stored at once, and those that a lane has of
+ * a factor a.
+ *
+ * v_mfma_f32_32x32x2_f32 and v_mfma_f32_16x16x4_f32 have the same D, and one element of a row of A or a column of B in
+ * each lane: lanes 32 n .. 32 n + 31, or 16 n .. 16 n + 15, have index n of the contraction.  An mma of f32 is four of
+ * these instructions, so that it is as deep as one of halves; the number of an element is that of its instruction. */
+const struct matrix_unit matrix_amd_32 = {
+    .prelude = amd_prelude_32,
+    .caps = {.subgroup = 64, .m = 32, .n = 32, .k = 8, .dtypes = AMD_DTYPES, .most_n = 256},
+    .dtypes = amd_dtypes,
+    .a = {4, {.div = 1, .mod = 32, .scale = 1, .at = {0}}, {.div = 32, .mod = 2, .scale = 4, .at = {0, 1, 2, 3}}},
+    .b = {4, {.div = 32, .mod = 2, .scale = 4, .at = {0, 1, 2, 3}}, {.div = 1, .mod = 32, .scale = 1, .at = {0}}},
+    .a_f32 = {4, {.div = 1, .mod = 32, .scale = 1, .at = {0}}, {.div = 32, .mod = 2, .scale = 1, .at = {0, 2, 4, 6}}},
+    .b_f32 = {4, {.div = 32, .mod = 2, .scale = 1, .at = {0, 2, 4, 6}}, {.div = 1, .mod = 32, .scale = 1, .at = {0}}},
+    .sum = {16, {.div = 1, .mod = 32, .scale = 1, .at = {0}},
+                {.div = 32, .mod = 2, .scale = 4, .at = {0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27}}},
+};
+const struct matrix_unit matrix_amd_16 = {
+    .prelude = amd_prelude_16,
+    .caps = {.subgroup = 64, .m = 16, .n = 16, .k = 16, .dtypes = AMD_DTYPES, .most_n = 256, .chains = 1},
     .dtypes = amd_dtypes,
     .a = {4, {.div = 1, .mod = 16, .scale = 1, .at = {0}}, {.div = 16, .mod = 4, .scale = 4, .at = {0, 1, 2, 3}}},
     .b = {4, {.div = 16, .mod = 4, .scale = 4, .at = {0, 1, 2, 3}}, {.div = 1, .mod = 16, .scale = 1, .at = {0}}},
-    .sum = {4, {.div = 16, .mod = 4, .scale = 4, .at = {0, 1, 2, 3}}, {.div = 1, .mod = 16, .scale = 1, .at = {0}}},
+    .a_f32 = {4, {.div = 1, .mod = 16, .scale = 1, .at = {0}}, {.div = 16, .mod = 4, .scale = 1, .at = {0, 4, 8, 12}}},
+    .b_f32 = {4, {.div = 16, .mod = 4, .scale = 1, .at = {0, 4, 8, 12}}, {.div = 1, .mod = 16, .scale = 1, .at = {0}}},
+    .sum = {4, {.div = 1, .mod = 16, .scale = 1, .at = {0}}, {.div = 16, .mod = 4, .scale = 4, .at = {0, 1, 2, 3}}},
 };
 
 /* CUDA C++ Programming Guide, "Technical Specifications per Compute Capability": the maximum of a thread block. */

@@ -45,7 +45,8 @@ static uint32_t shuffles(const struct kernel *k, const struct dialect *d, uint32
 {
     bool any = !d->lane || (d->broadcast && kernel_has_blocks(k));
     for (val v = 1; v < k->ninst && !any; v++)
-        any = k->inst[v].op == L_LANE_REDUCE || k->inst[v].op == L_INTERLEAVE;
+        any = k->inst[v].op == L_LANE_REDUCE || k->inst[v].op == L_INTERLEAVE ||
+              (k->inst[v].op == L_MMA && d->opaque.subgroup);
     return any && d->shuffle && (!d->lane || threads % d->shuffle == 0) ? d->shuffle : 0;
 }
 
@@ -115,15 +116,33 @@ static bool place_buffers(struct emitter *m, unsigned arrays)
 
 /* ---- the function ---- */
 
+/* The threads that a multiprocessor is to run of a kernel of tiles, which decides how many registers each may have.  In
+ * small blocks whose threads have MANY sums, 128 registers are too few for some operands. */
+static unsigned tile_threads(const struct emitter *m)
+{
+    enum { USUAL = 512, FEWER = 384, SMALL = 128, MANY = 64 };
+    unsigned sums = 0, most = 0; /* sums: of the open loop */
+    for (val v = 1; !m->unit && v < m->k->ninst; v++) {
+        const struct linst *i = &m->k->inst[v];
+        sums = i->op == L_LOOP || i->op == L_END ? 0 : i->op == L_MMA ? sums + (unsigned)i->rows * i->cols : sums;
+        most = sums > most ? sums : most;
+    }
+    return most >= MANY && m->info.threads < SMALL ? FEWER : USUAL;
+}
+
 static void open_c(struct emitter *m, const char *entry)
 {
-    bool tiles = false, chains = false; /* chains of products need more registers than TILE_BOUNDS leaves */
+    bool tiles = false, chains = false; /* which kernels have other bounds: see the preludes */
     for (val v = 1; v < m->k->ninst; v++) {
         tiles |= m->k->inst[v].op == L_MMA;
         chains |= m->k->inst[v].op == L_MMA && m->k->inst[m->k->inst[v].a].op == L_OP(P_CAST);
     }
-    const char *bounds = tiles && !chains && !source_is_async(m) ? "TILE_BOUNDS" : "__launch_bounds__";
-    text_put(m->t, "extern \"C\" __global__ void %s(%u) %s(", bounds, m->info.threads, entry);
+    text_put(m->t, "extern \"C\" __global__ void ");
+    if (tiles && !chains && !source_is_async(m))
+        text_put(m->t, "TILE_BOUNDS(%u, %u) %s(", m->info.threads, tile_threads(m), entry);
+    else
+        text_put(m->t, "%s(%u) %s(", tiles && chains && !source_is_async(m) ? "CHAIN_BOUNDS" : "__launch_bounds__",
+                 m->info.threads, entry);
     for (uint32_t b = 0; b < m->k->nbuf; b++)
         if (m->k->buf[b].role == BUF_VIEW)
             text_put(m->t, "const __grid_constant__ tensor_map b%u, ", b);
@@ -139,6 +158,8 @@ static void open_c(struct emitter *m, const char *entry)
 static void open_glsl(struct emitter *m)
 {
     bool named[2][KL_DTYPE_COUNT] = {{[KL_U64] = true}}; /* by whether a thread may load what another has stored */
+    if (source_is_opaque(m))
+        source_opaque_types(m);
     text_put(m->t,
              "layout(local_size_x = %u) in;\nlayout(buffer_reference, std430, buffer_reference_align = 8) buffer "
              "at_u64 { u64 v; };\n",
@@ -259,12 +280,10 @@ static void each_element(struct emitter *m, val v, void (*what)(struct emitter *
 
 static void declare_carry(struct emitter *m, val c)
 {
-    const struct linst *i = &m->k->inst[c];
     char x[MAX_OPERAND], name[MAX_OPERAND];
-    bool exact = m->d->table && (i->dtype == KL_F32 || i->dtype == KL_F64);
     source_line(m);
-    text_put(m->t, "%s%s %s = %s;\n", exact ? m->d->exact : "", dtype_name(i->dtype), source_operand(m, c, name),
-             source_operand(m, i->a, x));
+    text_put(m->t, "%s%s %s = %s;\n", source_qualifier(m, c, true), source_type(m, c), source_operand(m, c, name),
+             source_operand(m, m->k->inst[c].a, x));
 }
 
 static void set_carry(struct emitter *m, val n)
@@ -278,9 +297,8 @@ static void keep_next(struct emitter *m, val n)
 {
     const struct linst *i = &m->k->inst[n];
     char x[MAX_OPERAND], name[MAX_OPERAND];
-    bool exact = i->dtype == KL_F32 || i->dtype == KL_F64;
     source_line(m);
-    text_put(m->t, "%s%s n%s = %s;\n", exact ? m->d->exact : m->d->local, dtype_name(i->dtype),
+    text_put(m->t, "%s%s n%s = %s;\n", source_qualifier(m, i->b, false), source_type(m, i->b),
              source_operand(m, i->a, name), source_operand(m, i->b, x));
 }
 
@@ -346,7 +364,7 @@ static void open_loop(struct emitter *m, val v)
     if (i->kind == LOOP_UNROLLED && !m->d->table) {
         text_put(m->t, "#pragma unroll 4\n");
         source_line(m);
-    } else if (i->kind == LOOP_SERIAL && m->unit && multiplies(m, v)) { /* a step is long, and has barriers */
+    } else if (i->kind == LOOP_SERIAL && m->unit && !m->d->table && multiplies(m, v)) { /* a step is long, and has barriers */
         text_put(m->t, "#pragma unroll 1\n");
         source_line(m);
     }
@@ -540,7 +558,7 @@ static bool emit_inst(struct emitter *m, val v)
     case L_SPLAT:
         if (source_matrix_in_place(m, v))
             return true;
-        each_element(m, v, source_put_copy);
+        each_element(m, v, source_is_opaque(m) && i->op == L_SPLAT ? source_opaque_splat : source_put_copy);
         return true;
     case L_INDEX:
         each_element(m, v, source_number);

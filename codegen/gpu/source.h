@@ -21,30 +21,39 @@
 
 /* Which elements of a tile a lane of a subgroup holds for a matrix unit.  Element e is at row (or column) lane / div %
  * mod * scale + at[e]; if div2 is not 0, lane / div2 % mod2 * scale2 is added. */
-struct fragment_axis { uint8_t div, mod, scale, at[8], div2, mod2, scale2; };
+struct fragment_axis { uint8_t div, mod, scale, at[16], div2, mod2, scale2; };
 struct fragment { uint8_t elements; struct fragment_axis row, col; };
 
 /* A matrix unit: factors a [m x k] and b [k x n] and sums [m x n], as its instruction takes them in the lanes'
- * registers.  A register holds a pair of halves that are adjacent along k. */
+ * registers.  A register holds one f32, or a pair of halves that are adjacent along k. */
 struct matrix_unit {
     const char *prelude;          /* follows the dialect's prelude; defines the instructions as mma_f16(sum .., a .., b
-                                     ..) and mma_bf16 */
+                                     ..), mma_bf16 and mma_f32, as far as the unit has them */
     struct mma_caps caps;
     uint32_t (*dtypes)(const char *arch); /* the dtypes of factors on this architecture, as a set of bits */
-    struct fragment a, b, sum;    /* an asynchronous unit has only the one of sums, and a's
-                                     number of elements */
+    struct fragment a, b, sum;    /* an asynchronous unit has only the one of sums, and a's number of elements; an
+                                     opaque unit has none; a, b: of halves */
+    struct fragment a_f32, b_f32; /* of f32 */
+    /* 1: the lanes' elements of a tile are unknown (Vulkan's cooperative matrices): a factor is loaded from shared
+     * memory and sums are stored, and nothing else is done with them */
+    bool opaque;
     /* the prelude has rows_2(registers .., row) and rows_4, and their transposing forms rows_2_turned and
      * rows_4_turned, which load a matrix of 8x8 halves into each register; lane number lane gives the address of row
      * lane % 8 of matrix lane / 8 % 4 */
     bool rows;
 };
 
-/* How copies to shared memory are done: element by element, complete at once; loads of vectors, which are stored at the
- * wait; or the language's asynchronous copies (sm_80 and later: kernels with copies are only made for these). */
-enum source_copies { COPIES_ELEMENTS, COPIES_LATE, COPIES_ASYNC };
+/* How copies to shared memory are done: loads of vectors, which are stored at the wait; or the language's asynchronous
+ * copies (sm_80 and later: kernels with copies are only made for these). */
+enum source_copies { COPIES_LATE, COPIES_ASYNC };
 
 /* A word of the features of a device whose driver makes no tensor maps, so that kernels cannot copy panels. */
 #define NO_TENSOR_MAPS "-tensor_maps"
+
+/* Words of the features of a Vulkan device with VK_KHR_cooperative_matrix, for factors of f16 and of bf16: they are
+ * followed by MxNxK.  If both are there, they have the same lengths. */
+#define VULKAN_MATRIX_F16 "+matrix_f16_"
+#define VULKAN_MATRIX_BF16 "+matrix_bf16_"
 
 struct dialect {
     const char *name;
@@ -70,7 +79,9 @@ struct dialect {
     enum source_copies copies;
     bool packs;                   /* adjacent elements are loaded and stored at once */
     bool table;                   /* buffers are addresses in a table, not arguments */
-    const struct matrix_unit *matrix, *matrix_async; /* units that some of its devices have; NULL: none */
+    /* units that some of its devices have, the largest first; NULL: no more, or none */
+    const struct matrix_unit *matrix[MMA_UNITS], *matrix_async;
+    struct mma_caps opaque;       /* the opaque unit of the device; subgroup 0: none */
     const char *arch;             /* the architecture that is compiled for without a device */
 };
 
@@ -88,7 +99,7 @@ const struct dialect *dialect_find(const char *name, struct err *e); /* NULL: *e
  * features these words, each followed by a number, replace the values that every device has: +threads and +shared:
  * threads and bytes of shared memory of a block; +subgroup: threads of a subgroup, whose lanes exchange values;
  * +broadcast: lanes of a subgroup on a device where loads of one element by all lanes cost as much as loads of
- * different elements. */
+ * different elements.  +matrix_f16_MxNxK, +matrix_bf16_MxNxK: a subgroup multiplies such matrices (VULKAN_MATRIX_F16). */
 struct dialect dialect_for(const struct dialect *d, const char *features);
 /* Writes the text that precedes kernels for a device with these features; NULL: for no specific device.  A device
  * without +fma rounds a product before the addition.  For it fma is computed by other means, except in accumulation
@@ -103,7 +114,7 @@ void dialect_limits(const struct dialect *d, const char *features, struct caps *
 void dialect_architecture(const struct dialect *d, const char *features, struct caps *out);
 
 /* ---- matrix.c ---- */
-extern const struct matrix_unit matrix_nvidia, matrix_nvidia_async, matrix_amd;
+extern const struct matrix_unit matrix_nvidia, matrix_nvidia_async, matrix_amd_32, matrix_amd_16;
 uint32_t matrix_nvidia_shared(const char *arch);  /* bytes of shared memory that a block may have */
 
 /* ---- source.c ---- */
@@ -114,7 +125,7 @@ bool source_kernel(const struct kernel *k, const struct dialect *d, const char *
 void source_info_free(struct source_info *i);
 /* ---- source_range.c ---- */
 /* An upper bound for the number of loop iterations that a thread executes in one iteration of the parallel loop. */
-int64_t source_steps(const struct kernel *k);
+int64_t source_steps(const struct kernel *k, const struct phase *p);
 /* Appends a whole file: the prelude and one kernel named `kernel`. */
 bool source_file(const struct kernel *k, const struct dialect *d, struct text *out, struct err *e);
 

@@ -94,13 +94,13 @@ struct access { val at; struct linear index; };
 struct region { struct emitter *m; struct access *v; uint32_t n; };
 
 /* Is it a load of one element from an input or shared memory, or a store of one element to memory that other threads
- * can see? */
+ * can see?  Shared memory has no addresses in GLSL. */
 static bool can_pack(const struct emitter *m, val v)
 {
     const struct linst *i = &m->k->inst[v];
     unsigned role = m->k->buf[i->imm].role;
-    bool load = i->op == L_LOAD && (role == BUF_IN || role == BUF_SHARED) && !i->cols && load_elements(m->k, i) == 1 &&
-                !m->k->buf[i->imm].panel_rows;
+    bool from = role == BUF_IN || (role == BUF_SHARED && !m->d->table);
+    bool load = i->op == L_LOAD && from && !i->cols && load_elements(m->k, i) == 1 && !m->k->buf[i->imm].panel_rows;
     bool store = i->op == L_STORE && !m->k->inst[i->b].cols && !m->info.local[i->imm] &&
                  (m->own_threads || (m->affine[i->a] && m->stride[i->a])); /* no two lanes store the same element */
     return (load || store) && (m->own_threads || m->k->inst[i->a].varying);

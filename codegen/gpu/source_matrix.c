@@ -1,9 +1,9 @@
-/* Tiles that the subgroups of a matrix unit hold.  Each lane has the elements that matrix.c says; a variable is a pair
- * of halves, or one sum.
+/* Tiles that the subgroups of a matrix unit hold.  Each lane has the elements that matrix.c says; a variable is a
+ * pair of halves, or one sum.
  *
- * A kernel uses a matrix unit if its subgroups have the unit's size and it uses tiles only in ways that this file can
- * emit: it loads factors, multiplies them in any order, carries the sums and stores them.  In other kernels with
- * subgroups each thread has the whole of every tile. */
+ * A kernel uses a matrix unit if its subgroups have the unit's size, its tiles are whole ones of the unit, and it uses
+ * them only in ways that this file can emit: it loads factors, multiplies them in any order, carries the sums and
+ * stores them.  In other kernels with subgroups each thread has the whole of every tile. */
 #include "emit_source.h"
 #include <inttypes.h>
 #include <string.h>
@@ -109,21 +109,35 @@ static bool take_factors(struct emitter *m, val v)
     return (is_factor(m, i->a, ROLE_A) || source_matrix_chained(m, i->a)) && is_factor(m, i->b, ROLE_B);
 }
 
+/* Can m->unit process the kernel's tiles?  Sets their roles. */
+static bool takes(struct emitter *m)
+{
+    bool ok = true;
+    memset(m->role, 0, m->k->ninst);
+    for (val v = 1; ok && v < m->k->ninst; v++)
+        ok = m->k->inst[v].op != L_MMA || take_factors(m, v);
+    for (val v = 1; ok && v < m->k->ninst; v++)
+        ok = has_text(m, v);
+    return ok;
+}
+
 void source_matrix(struct emitter *m)
 {
-    m->unit = m->d->matrix_async;
+    bool products = false;
+    for (val v = 1; v < m->k->ninst; v++)
+        products |= m->k->inst[v].op == L_MMA;
+    m->unit = products ? m->d->matrix_async : NULL;
     if (m->unit && source_async(m))
         return;
-    m->unit = m->d->matrix;
     memset(m->role, 0, m->k->ninst);
-    bool products = false, ok = m->unit;
-    for (val v = 1; ok && v < m->k->ninst; v++) {
-        products |= m->k->inst[v].op == L_MMA;
-        ok = m->k->inst[v].op != L_MMA || take_factors(m, v);
+    if (source_opaque(m))
+        return;
+    for (unsigned i = 0; i < MMA_UNITS && products; i++) {
+        m->unit = m->d->matrix[i];
+        if (!m->unit || takes(m))
+            return;
     }
-    for (val v = 1; ok && products && v < m->k->ninst; v++)
-        ok = has_text(m, v);
-    m->unit = ok && products ? m->unit : NULL;
+    m->unit = NULL;
 }
 
 /* ---- variables ---- */
@@ -134,13 +148,22 @@ static unsigned fragments(const struct emitter *m, val v) /* number of fragments
     return m->k->inst[v].cols / (m->role[v] == ROLE_A ? c->k : c->n);
 }
 
+static const struct fragment *factor_fragment(const struct emitter *m, val v)
+{
+    const struct matrix_unit *u = m->unit;
+    bool half = dtype_is_half(m->k->inst[v].dtype);
+    return m->role[v] == ROLE_A ? half ? &u->a : &u->a_f32 : half ? &u->b : &u->b_f32;
+}
+
 /* Registers of one fragment. */
 static unsigned registers(const struct emitter *m, val v)
 {
     enum source_role role = (enum source_role)m->role[v];
+    if (m->unit->opaque) /* a matrix is one variable */
+        return 1;
     if (role != ROLE_A && role != ROLE_B)
         return m->unit->sum.elements;
-    return (role == ROLE_A ? m->unit->a.elements : m->unit->b.elements) / 2;
+    return factor_fragment(m, v)->elements / (dtype_is_half(m->k->inst[v].dtype) ? 2 : 1);
 }
 
 /* The number of a lane's element e of a sum among the elements with different indices along an axis. */
@@ -263,12 +286,10 @@ static unsigned divisible(const struct kernel *k, val v, int depth)
 /* Elements from row to row and from column to column of one tile's access. */
 struct layout { const struct fragment *f; int64_t row, col; };
 
-static struct layout layout_of(const struct emitter *m, const struct linst *i, enum source_role role)
+static struct layout layout_of(const struct emitter *m, const struct linst *i, const struct fragment *f)
 {
     int64_t stride = (int64_t)m->k->inst[i->d].imm;
-    const struct matrix_unit *u = m->unit;
-    return (struct layout){role == ROLE_A ? &u->a : role == ROLE_B ? &u->b : &u->sum, i->kind == TILE_ROWS ? stride : 1,
-                           i->kind == TILE_ROWS ? 1 : stride};
+    return (struct layout){f, i->kind == TILE_ROWS ? stride : 1, i->kind == TILE_ROWS ? 1 : stride};
 }
 
 /* Begins the declaration of the lane's first index, variable pV of access V. */
@@ -320,7 +341,7 @@ static int64_t element_offset(const struct emitter *m, val v, unsigned n, const 
 static void load_elements_of(struct emitter *m, val v)
 {
     const struct linst *i = &m->k->inst[v];
-    struct layout l = layout_of(m, i, ROLE_SUM);
+    struct layout l = layout_of(m, i, &m->unit->sum);
     char p[MAX_OPERAND];
     bool is_bool = i->dtype == KL_BOOL;
     declare_element_place(m, v, v, &l);
@@ -344,19 +365,33 @@ static int64_t offset(const struct layout *l, unsigned row, unsigned col, unsign
     return (row + l->f->row.at[e]) * l->row + (col + l->f->col.at[e]) * l->col;
 }
 
-/* Loads the two elements of a register, as a pair of adjacent elements or one by one. */
+/* Loads two elements, from variable n on: two f32, or the halves of a register as a pair of adjacent elements or one by
+ * one. */
 static void load_pair(struct emitter *m, val v, unsigned n, const struct layout *l, unsigned row, unsigned col,
                       unsigned e, bool pairs)
 {
     unsigned b = (unsigned)m->k->inst[v].imm;
     int64_t at = offset(l, row, col, e), next = offset(l, row, col, e + 1);
     source_line(m);
-    if (pairs)
+    if (!dtype_is_half(m->k->inst[v].dtype))
+        text_put(m->t, "%sf32 v%u_%u = b%u[p%u + %" PRId64 "], v%u_%u = b%u[p%u + %" PRId64 "];\n", m->d->local, v, n,
+                 b, v, at, v, n + 1, b, v, next);
+    else if (pairs)
         text_put(m->t, "%su32 v%u_%u = word_at(b%u + p%u + %" PRId64 ");\n", m->d->local, v, n, b, v, at);
     else
         text_put(m->t, "%su32 v%u_%u = u32(b%u[p%u + %" PRId64 "]) | u32(b%u[p%u + %" PRId64 "]) << 16;\n", m->d->local,
                  v, n, b, v, at, b, v,
                  next);
+}
+
+/* Loads the two registers of a fragment whose four halves are adjacent. */
+static void load_quad(struct emitter *m, val v, unsigned n, const struct layout *l, unsigned row, unsigned col)
+{
+    source_line(m);
+    text_put(m->t, "%su64 w%u_%u = *(const vector_8 *)(b%u + p%u + %" PRId64 ");\n", m->d->local, v, n,
+             (unsigned)m->k->inst[v].imm, v, offset(l, row, col, 0));
+    source_line(m);
+    text_put(m->t, "%su32 v%u_%u = u32(w%u_%u), v%u_%u = u32(w%u_%u >> 32);\n", m->d->local, v, n, v, n, v, n + 1, v, n);
 }
 
 /* Loads `count` registers, which are one fragment or two side by side, from 8x8 matrices.  Each lane gives the address
@@ -378,6 +413,10 @@ void source_matrix_load(struct emitter *m, val v)
 {
     const struct linst *i = &m->k->inst[v];
     enum source_role role = (enum source_role)m->role[v];
+    if (m->unit->opaque) {
+        source_opaque_load(m, v);
+        return;
+    }
     if (role != ROLE_A && role != ROLE_B) {
         load_elements_of(m, v);
         return;
@@ -387,11 +426,13 @@ void source_matrix_load(struct emitter *m, val v)
         return;
     }
     const struct mma_caps *c = &m->unit->caps;
-    struct layout l = layout_of(m, i, role);
+    struct layout l = layout_of(m, i, factor_fragment(m, v));
     unsigned rows = role == ROLE_A ? c->m : c->k, cols = role == ROLE_A ? c->k : c->n, n = 0;
     int64_t along = role == ROLE_A ? l.col : l.row, stride = (int64_t)m->k->inst[i->d].imm;
     bool shared = m->k->buf[i->imm].role == BUF_SHARED;
     bool pairs = along == 1 && stride % 2 == 0 && shared && divisible(m->k, i->a, 16) >= 1;
+    bool quads = pairs && m->d->copies == COPIES_LATE && registers(m, v) == 2 && offset(&l, 0, 0, 3) == 3 &&
+                 stride % 4 == 0 && divisible(m->k, i->a, 16) >= 2;
     bool by_rows = m->unit->rows && stride % 8 == 0 && shared && divisible(m->k, i->a, 16) >= 3;
     declare_place(m, v);
     if (by_rows)
@@ -411,9 +452,11 @@ void source_matrix_load(struct emitter *m, val v)
                 col += (two - 1) * cols;
                 continue;
             }
-            for (unsigned e = 0; e < l.f->elements; e += 2)
-                load_pair(m, v, n + e / 2, &l, row, col, e, pairs);
-            n += l.f->elements / 2;
+            if (quads)
+                load_quad(m, v, n, &l, row, col);
+            for (unsigned e = 0; e < l.f->elements && !quads; e += 2)
+                load_pair(m, v, n + e / (l.f->elements / registers(m, v)), &l, row, col, e, pairs);
+            n += registers(m, v);
         }
 }
 
@@ -438,31 +481,57 @@ static bool put_store_condition(struct emitter *m, val v)
     return one || i->c;
 }
 
+/* Adjacent elements of a row that a lane has are stored at once: as many as it has side by side, if their first
+ * index is a multiple of that. */
+static unsigned elements_together(const struct emitter *m, val v)
+{
+    enum { MOST = 4 };
+    const struct linst *i = &m->k->inst[v];
+    const struct fragment *f = &m->unit->sum;
+    unsigned side = 1, n = 1, whole = 1u << divisible(m->k, i->a, 16);
+    if (!m->d->packs || i->kind != TILE_ROWS || m->k->buf[i->imm].role != BUF_SHARED ||
+        m->k->inst[i->b].dtype == KL_BOOL)
+        return 1;
+    while (side < f->elements && f->row.at[side] == f->row.at[0] && f->col.at[side] == f->col.at[0] + side)
+        side++;
+    while (2 * n <= side && 2 * n <= MOST && whole % (2 * n) == 0 && m->k->inst[i->d].imm % (2 * n) == 0 &&
+           f->col.scale % (2 * n) == 0)
+        n *= 2;
+    return n;
+}
+
 void source_matrix_store(struct emitter *m, val v)
 {
     const struct linst *i = &m->k->inst[v], *x = &m->k->inst[i->b];
-    struct layout l = layout_of(m, i, ROLE_SUM);
+    if (m->unit->opaque) {
+        source_opaque_store(m, v);
+        return;
+    }
+    struct layout l = layout_of(m, i, &m->unit->sum);
     val of = source_matrix_place(m, i->b, 0).of;
     unsigned first = source_matrix_place(m, i->b, 0).at, count = source_elements(m, i->b);
     const char *type = dtype_name(x->dtype);
-    /* adjacent elements of a lane are stored at once, if their first index is even */
-    bool pairs = m->d->packs && i->kind == TILE_ROWS && m->k->inst[i->d].imm % 2 == 0 && l.f->col.scale % 2 == 0 &&
-                 m->k->buf[i->imm].role == BUF_SHARED && divisible(m->k, i->a, 16) >= 1 && x->dtype != KL_BOOL;
+    unsigned most = elements_together(m, v);
     declare_element_place(m, v, i->b, &l);
     m->tile = i->b;
     for (m->col = 0; m->col < count; m->col++) {
         unsigned n = m->col;
         int64_t at = element_offset(m, i->b, n, &l);
-        bool pair = pairs && n + 1 < count && element_offset(m, i->b, n + 1, &l) == at + 1;
+        unsigned together = 1;
+        while (together < most && n + together < count && element_offset(m, i->b, n + together, &l) == at + together)
+            together++;
         source_line(m);
         put_store_condition(m, v);
-        if (pair)
-            text_put(m->t, "*(pack<%s, 2> *)(b%u + p%u + %" PRId64 ") = pack<%s, 2>{{v%u_%u, v%u_%u}};\n", type,
-                     (unsigned)i->imm, v, at, type, of, first + n, of, first + n + 1);
-        else
+        if (together < most || most == 1) {
             text_put(m->t, x->dtype == KL_BOOL ? "b%u[p%u + %" PRId64 "] = u8(v%u_%u);\n"
                      : "b%u[p%u + %" PRId64 "] = v%u_%u;\n", (unsigned)i->imm, v, at, of, first + n);
-        m->col += pair;
+            continue;
+        }
+        text_put(m->t, "*(pack<%s, %u> *)(b%u + p%u + %" PRId64 ") = pack<%s, %u>{{", type, most, (unsigned)i->imm, v,
+                 at, type, most);
+        for (unsigned e = 0; e < most; e++)
+            text_put(m->t, "v%u_%u%s", of, first + n + e, e + 1 < most ? ", " : "}};\n");
+        m->col += most - 1;
     }
     m->col = m->tile = 0;
 }
@@ -494,33 +563,38 @@ void source_fold_variables(struct emitter *m, val v, unsigned count, unsigned le
         }
 }
 
-/* Four adjacent lanes have a row: two adjacent columns of every eight each. */
-static void fold_lanes(struct emitter *m, val v)
+/* The lanes that have a row: each has some adjacent columns of a fragment, the variables y[0 .. count). */
+static void fold_lanes(struct emitter *m, val v, unsigned count)
 {
-    for (unsigned h = 2; h; h /= 2)
-        for (unsigned y = 0; y < 2; y++) {
+    const struct fragment_axis *x = &m->unit->sum.col;
+    unsigned lanes = x->div * x->mod > m->d->shuffle ? x->div * x->mod : m->d->shuffle;
+    for (unsigned h = x->mod / 2; h; h /= 2)
+        for (unsigned y = 0; y < count; y++) {
             char low[16];
             snprintf(low, sizeof low, "y%u", y);
             source_line(m);
-            text_put(m->t, "{ const %s z = lane_across(y%u, %u, 32); ", dtype_name(m->k->inst[v].dtype), y, h);
+            text_put(m->t, "{ const %s z = lane_across(y%u, %u, %u); ", dtype_name(m->k->inst[v].dtype), y, h * x->div,
+                     lanes);
             source_fold_step(m, v, low, "z");
             text_put(m->t, " }\n");
         }
-    source_fold_variables(m, v, 2, 1);
+    source_fold_variables(m, v, count, 1);
 }
 
 /* Number y of the variables of a tile with so many columns that belong to one row of a thread.  With a unit a lane has
- * two rows: elements 0 and 1 of each fragment, and elements 2 and 3. */
-static unsigned variable_of_row(const struct emitter *m, unsigned cols, unsigned row, unsigned y)
+ * `each` elements of a row in each fragment, those of the first row first. */
+static unsigned variable_of_row(const struct emitter *m, unsigned cols, unsigned row, unsigned y, unsigned each)
 {
-    return m->unit ? y / 2 * m->unit->sum.elements + row * 2 + y % 2 : row * cols + y;
+    return m->unit ? y / each * m->unit->sum.elements + row * each + y % each : row * cols + y;
 }
 
 void source_matrix_fold(struct emitter *m, val v)
 {
     const struct linst *i = &m->k->inst[v], *x = &m->k->inst[i->a];
     const char *type = dtype_name(i->dtype);
-    unsigned each = m->unit ? m->unit->caps.n / 2 : 1, rows = m->unit ? 2 : i->rows; /* columns for each variable */
+    const struct fragment *f = m->unit ? &m->unit->sum : NULL;
+    unsigned rows = f ? axis_count(&f->row, f->elements) : i->rows, own = f ? f->elements / rows : 1;
+    unsigned each = f ? m->unit->caps.n / own : 1; /* columns for each variable */
     bool lanes = m->unit && i->cols == 1;
     unsigned count = source_elements(m, v), left = lanes ? 1 : i->cols / each;
     for (unsigned e = 0; e < count; e++) {
@@ -533,15 +607,15 @@ void source_matrix_fold(struct emitter *m, val v)
         m->depth++;
         for (unsigned y = 0; y < x->cols / each; y++) {
             source_line(m);
-            struct sums p = source_matrix_place(m, i->a, variable_of_row(m, x->cols, row, y));
+            struct sums p = source_matrix_place(m, i->a, variable_of_row(m, x->cols, row, y, own));
             text_put(m->t, "%s y%u = v%u_%u;\n", type, y, p.of, p.at);
         }
-        source_fold_variables(m, v, x->cols / each, lanes ? 2 : left);
+        source_fold_variables(m, v, x->cols / each, lanes ? own : left);
         if (lanes)
-            fold_lanes(m, v);
+            fold_lanes(m, v, own);
         for (unsigned y = 0; y < left; y++) {
             source_line(m);
-            text_put(m->t, "v%u_%u = y%u;\n", v, lanes ? row : variable_of_row(m, i->cols, row, y), y);
+            text_put(m->t, "v%u_%u = y%u;\n", v, lanes ? row : variable_of_row(m, i->cols, row, y, own), y);
         }
         m->depth--;
         source_line(m);
@@ -574,6 +648,10 @@ static void put_registers(struct emitter *m, val v, unsigned fragment, bool last
 /* The sums begin with c's; then the products of every fragment along k are added. */
 void source_matrix_mma(struct emitter *m, val v)
 {
+    if (m->unit->opaque) {
+        source_opaque_mma(m, v);
+        return;
+    }
     if (source_is_async(m)) {
         source_async_mma(m, v);
         return;

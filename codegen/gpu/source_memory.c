@@ -168,26 +168,6 @@ void source_store(struct emitter *m, val v)
     }
 }
 
-/* Copies element by element, complete at once: the kernel does not read the elements before the thread has waited. */
-static void copy_elements(struct emitter *m, const struct linst *i)
-{
-    uint32_t shared = (uint32_t)i->imm, global = (uint32_t)(i->imm >> 32);
-    char to[MAX_OPERAND], from[MAX_OPERAND], p[MAX_OPERAND], at[2 * MAX_OPERAND];
-    source_operand(m, i->a, to);
-    source_operand(m, i->b, from);
-    if (i->c)
-        source_operand(m, i->c, p);
-    for (unsigned e = 0; e < i->rows; e++) {
-        source_line(m);
-        snprintf(at, sizeof at, "%s + %u", to, e);
-        source_memory_element(m, shared, at, false);
-        text_put(m->t, i->c ? " = %s ? " : " = ", p);
-        snprintf(at, sizeof at, "%s + %u", from, e);
-        source_memory_element(m, global, at, false);
-        text_put(m->t, i->c ? " : %s(0);\n" : ";\n", source_memory_type(m->k->buf[shared].dtype));
-    }
-}
-
 void source_copy(struct emitter *m, val v)
 {
     const struct linst *i = &m->k->inst[v];
@@ -195,11 +175,12 @@ void source_copy(struct emitter *m, val v)
     unsigned bytes = i->rows * (unsigned)dtype_size(m->k->buf[shared].dtype);
     char to[MAX_OPERAND], from[MAX_OPERAND], there[MAX_OPERAND] = "true";
     bool fits;
-    if (m->d->copies == COPIES_ELEMENTS) {
-        copy_elements(m, i);
+    char place[PANEL_PLACE];
+    if (m->d->table) {
+        source_load_vector(m, v);
+        m->copies = m->copies ? m->copies : v;
         return;
     }
-    char place[PANEL_PLACE];
     source_index(m, i->a, &fits, to);
     source_index(m, i->b, &fits, from);
     if (!source_panel_place(m, shared, i->a, place, sizeof place))
@@ -223,6 +204,10 @@ void source_land(struct emitter *m, val before)
         bool fits;
         if (i->op != L_COPY)
             continue;
+        if (m->d->table) {
+            source_store_vector(m, v);
+            continue;
+        }
         source_line(m);
         text_put(m->t, "store_vector(%u, b%u + %s, c%u);\n",
                  i->rows * (unsigned)dtype_size(m->k->buf[(uint32_t)i->imm].dtype), (uint32_t)i->imm,

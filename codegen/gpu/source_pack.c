@@ -11,6 +11,13 @@ static unsigned pack_bytes(const struct emitter *m, val v)
     return m->pack[v].count * (unsigned)dtype_size(m->k->buf[m->k->inst[v].imm].dtype);
 }
 
+/* Of copy v. */
+static unsigned vector_bytes(const struct emitter *m, val v)
+{
+    const struct linst *i = &m->k->inst[v];
+    return i->rows * (unsigned)dtype_size(m->k->buf[(uint32_t)i->imm].dtype);
+}
+
 /* ---- what the text uses ---- */
 
 static void need(struct emitter *m, val v)
@@ -62,7 +69,9 @@ void source_pack_types(struct emitter *m)
     unsigned used[2] = {0};         /* sizes in bytes, as bits: of packs that one thread accesses; of packs that several
                                        threads access */
     for (val v = 1; v < m->k->ninst; v++)
-        if (m->pack[v].count && m->pack[v].first == v)
+        if (m->k->inst[v].op == L_COPY)
+            used[0] |= vector_bytes(m, v);
+        else if (m->pack[v].count && m->pack[v].first == v)
             used[source_is_common(m->k, (uint32_t)m->k->inst[v].imm)] |= pack_bytes(m, v);
     for (unsigned common = 0; common < 2; common++)
         for (unsigned bytes = SMALLEST; bytes <= LARGEST; bytes *= 2)
@@ -125,6 +134,36 @@ static void put_bits(struct emitter *m, val last)
         text_put(m->t, pair && w % 2 ? "))" : "");
     }
     text_put(m->t, bytes == 16 ? ")" : "");
+}
+
+void source_load_vector(struct emitter *m, val v)
+{
+    const struct linst *i = &m->k->inst[v];
+    unsigned from = (unsigned)(i->imm >> 32), bytes = vector_bytes(m, v);
+    char at[MAX_OPERAND], there[MAX_OPERAND];
+    bool fits;
+    source_index(m, i->b, &fits, at);
+    source_line(m);
+    text_put(m->t, "%s p%u = ", bits_type(bytes), v);
+    if (i->c)
+        text_put(m->t, "!%s ? %s(0) : ", source_operand(m, i->c, there), bits_type(bytes));
+    text_put(m->t, fits ? "at_pack%u(b%u + u64(u32(%s)) * %zuul).v;\n" : "at_pack%u(b%u + u64(%s) * %zuul).v;\n", bytes,
+             from, at, dtype_size(m->k->buf[from].dtype));
+}
+
+void source_store_vector(struct emitter *m, val v)
+{
+    const struct linst *i = &m->k->inst[v];
+    unsigned to = (unsigned)(uint32_t)i->imm, dtype = m->k->buf[to].dtype;
+    char at[MAX_OPERAND];
+    bool fits;
+    source_index(m, i->a, &fits, at);
+    for (unsigned e = 0; e < i->rows; e++) {
+        source_line(m);
+        text_put(m->t, "b%u[u32(%s) + %uu] = ", to, at, e);
+        put_part(m, dtype, i->rows, e, v);
+        text_put(m->t, ";\n");
+    }
 }
 
 /* ---- any dialect ---- */

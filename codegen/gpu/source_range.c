@@ -161,13 +161,13 @@ static int64_t iterations(const struct kernel *k, const struct linst *loop, cons
     return room <= 0 ? 0 : room == INT64_MAX ? room : (room - 1) / step + 1;
 }
 
-int64_t source_steps(const struct kernel *k)
+int64_t source_steps(const struct kernel *k, const struct phase *p)
 {
     enum { DEEP = 64, MOST = 1 << 30 };
     int64_t sum[DEEP] = {0}; /* iterations in each open loop or if */
     unsigned depth = 0;
     struct interval *of = source_intervals(k);
-    for (val v = 1; of && v < k->ninst; v++) {
+    for (val v = p ? p->first : 1; of && v < (p ? p->end : k->ninst); v++) {
         const struct linst *i = &k->inst[v], *head = i->op == L_END ? &k->inst[i->a] : NULL;
         if (i->op == L_LOOP || i->op == L_IF) {
             depth++;

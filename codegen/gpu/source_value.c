@@ -107,16 +107,27 @@ const char *source_bits(unsigned dtype, const char *bits, char *out, size_t size
     return out;
 }
 
+const char *source_type(const struct emitter *m, val v)
+{
+    const struct linst *i = &m->k->inst[v];
+    return source_is_opaque(m) && i->cols ? "matrix_sums" : dtype_name(i->dtype);
+}
+
+const char *source_qualifier(const struct emitter *m, val v, bool changes)
+{
+    const struct linst *i = &m->k->inst[v];
+    bool exact = (i->dtype == KL_F32 || i->dtype == KL_F64) && !(source_is_opaque(m) && i->cols);
+    return exact && (m->d->table || !changes) ? m->d->exact : changes ? "" : m->d->local;
+}
+
 void source_declare(struct emitter *m, val v)
 {
-    unsigned dtype = m->k->inst[v].dtype;
     char name[MAX_OPERAND];
     source_line(m);
     if (m->narrow[v])
         text_put(m->t, "%si32 v%u = ", m->d->local, v);
     else
-        text_put(m->t, "%s%s %s = ", dtype == KL_F32 || dtype == KL_F64 ? m->d->exact : m->d->local, dtype_name(dtype),
-                 source_operand(m, v, name));
+        text_put(m->t, "%s%s %s = ", source_qualifier(m, v, false), source_type(m, v), source_operand(m, v, name));
 }
 
 /* ---- primitives ---- */

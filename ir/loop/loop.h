@@ -199,7 +199,7 @@ struct kernel {
  *   begin, end   the iterations to run */
 typedef void kernel_fn(void *const *buf, const uint64_t *slot, int64_t begin, int64_t end);
 
-/* The products that a GPU's matrix units (tensor cores) support: tiles [m x k] and [k x n] of halves, summed in f32. */
+/* The products that a GPU's matrix units (tensor cores) support: tiles [m x k] and [k x n], summed in f32. */
 struct mma_caps {
     uint16_t subgroup;              /* threads that hold a tile together; 0: no matrix units */
     uint16_t m, n, k;
@@ -208,6 +208,8 @@ struct mma_caps {
     uint8_t async;              /* 1: MMA_ASYNC of panels in shared memory */
     uint8_t chains;             /* 1: a sum, converted to the dtype of factors, may be a factor a */
 };
+
+enum { MMA_UNITS = 2 };         /* most forms of products of a GPU whose factors are in registers */
 
 /* What a pass or a code generator may know of a target. */
 struct caps {
@@ -229,7 +231,9 @@ struct caps {
     uint32_t broadcast;         /* GPU: lanes of a subgroup that pass each other what all of them read; 0: none */
     uint32_t async_copies;      /* GPU: 1 if copies to shared memory do not occupy their thread */
     uint32_t panel_copies;      /* GPU: 1 if one thread can copy whole panels (L_COPY_PANEL) */
-    struct mma_caps mma, mma_async;
+    /* GPU: the forms whose factors are in registers, the largest tile first; those that it has stand at the start */
+    struct mma_caps mma[MMA_UNITS];
+    struct mma_caps mma_async;  /* GPU: the form whose factors are in shared memory */
 };
 
 /* Of a SLOT. */

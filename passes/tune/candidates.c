@@ -134,6 +134,10 @@ static void propose_block(struct proposals *p, int rows, int columns, int tile_r
     tiles = rows + columns - tile_rows - tile_columns;
     s.width = (uint16_t)(tiles > 0 ? threads << tiles : threads >> -tiles);
     const uint16_t mr = s.dot_blocks.mr, nr = s.dot_blocks.nr, m = s.dot_blocks.block_m, n = s.dot_blocks.block_n;
+    /* a tile that does not consist of the unit's has another unit, which lowering chooses */
+    if (s.kind == SCHED_DOT_MATRIX &&
+        (mr % at_least_one(s.dot_matrix.unit_m) || nr % at_least_one(s.dot_matrix.unit_n)))
+        s.dot_matrix.unit_m = s.dot_matrix.unit_n = s.dot_matrix.unit_k = 0;
     if (m && n && mr && nr && s.dot_blocks.step && s.width)
         propose(p, s);
 }
@@ -146,6 +150,20 @@ static void propose_blocks(struct proposals *p)
                                    {0, 0, -1, 0, 0}, {0, 0, 0, -1, 0}, {1, -1, 0, 0, 0}, {-1, 1, 0, 0, 0}};
     for (unsigned i = 0; i < sizeof by / sizeof *by; i++)
         propose_block(p, by[i][0], by[i][1], by[i][2], by[i][3], by[i][4]);
+}
+
+/* The other units that hold a tile in as many threads. */
+static void propose_units(struct proposals *p)
+{
+    for (unsigned i = 0; i < MMA_UNITS; i++) {
+        const struct mma_caps *u = &p->caps->mma[i];
+        struct schedule s = p->own;
+        s.dot_matrix.unit_m = u->m;
+        s.dot_matrix.unit_n = u->n;
+        s.dot_matrix.unit_k = u->k;
+        if (u->subgroup == s.dot_matrix.subgroup)
+            propose(p, s);
+    }
 }
 
 /* ---- all other kernels ---- */
@@ -214,8 +232,11 @@ static void propose_all(struct proposals *p)
         if (!gpu)
             propose_dot(p);
         break;
-    case SCHED_DOT_BLOCKS:
     case SCHED_DOT_MATRIX:
+        propose_units(p);
+        propose_blocks(p);
+        break;
+    case SCHED_DOT_BLOCKS:
         propose_blocks(p);
         break;
     case SCHED_MAP:

@@ -89,10 +89,10 @@ static void set_uses(struct device_kernel *d, const struct kernel *k)
 }
 
 struct device_kernel *accelerator_load(struct accelerator *a, const struct kernel *k, const struct code *code,
-                                       struct err *e)
+                                       const struct code *module, struct err *e)
 {
     struct gpu_code g;
-    int64_t limit = a->caps.loop_limit, steps = limit ? source_steps(k) + 1 : 0;
+    int64_t limit = a->caps.loop_limit, steps = limit ? source_steps(k, NULL) + 1 : 0;
     if (limit && steps > limit) {
         err_set(e, KL_ERR_DEVICE,
                 "%s: kernel %s has up to %lld loop iterations a thread, and this device's driver ends loops after %lld "
@@ -105,8 +105,8 @@ struct device_kernel *accelerator_load(struct accelerator *a, const struct kerne
         err_set(e, KL_ERR_MEMORY, "no memory to load kernel %s", k->name);
         return NULL;
     }
-    if (gpu_code_open(code, &g, e) && (g.nbuf == k->nbuf || err_set(e, KL_ERR_COMPILE,
-                                                                    "the code is that of another kernel"))) {
+    if (gpu_code_open(code, module, &g, e) &&
+        (g.nbuf == k->nbuf || err_set(e, KL_ERR_COMPILE, "the code is that of another kernel"))) {
         d->nbuf = g.nbuf;
         d->local = (uint8_t *)(d->use + k->nbuf);
         memcpy(d->local, g.local, g.nbuf);
@@ -201,7 +201,8 @@ static bool try_out(struct accelerator *a, struct err *e)
     struct code code = {0};
     struct kernel *k = trial_kernel();
     struct device_kernel *d = NULL;
-    bool ok = k && trial_code(a, k, &code, e) && (d = accelerator_load(a, k, &code, e)) && trial_run(a, d, in, &out, e);
+    bool ok = k && trial_code(a, k, &code, e) && (d = accelerator_load(a, k, &code, NULL, e)) &&
+              trial_run(a, d, in, &out, e);
     if (!k)
         err_set(e, KL_ERR_MEMORY, "no memory to try out a device");
     if (d)
@@ -214,6 +215,21 @@ static bool try_out(struct accelerator *a, struct err *e)
     if (ok && out != 0)
         snprintf(a->caps.features + n, sizeof a->caps.features - n, " +fma");
     return ok;
+}
+
+/* Removes the matrix units that do not work from the features. */
+static void try_matrices(struct accelerator *a)
+{
+    static const struct { const char *word; unsigned dtype; } unit[] = {{VULKAN_MATRIX_F16, KL_F16},
+                                                                        {VULKAN_MATRIX_BF16, KL_BF16}};
+    uint32_t works = strstr(a->caps.features, "+matrix_") ? accelerator_try_matrices(a) : 0;
+    struct err e = {0};
+    for (unsigned i = 0; i < sizeof unit / sizeof *unit; i++) {
+        char *at = strstr(a->caps.features, unit[i].word);
+        if (at && !(works >> unit[i].dtype & 1))
+            *at = '-';
+    }
+    dialect_architecture(dialect_find(a->driver->dialect, &e), a->caps.features, &a->caps);
 }
 
 static void make_lock(struct accelerator *a)
@@ -253,8 +269,10 @@ static struct accelerator *open_one(int device, struct err *e)
         snprintf(feature, sizeof feature, "+%s", dtype_name(t));
         a->dtypes |= (uint32_t)(strstr(a->caps.features, feature) != NULL) << t;
     }
-    if (try_out(a, e))
+    if (try_out(a, e)) {
+        try_matrices(a);
         return a;
+    }
     slot[device - FIRST].failed = a;
     return NULL;
 }

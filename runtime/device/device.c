@@ -151,18 +151,30 @@ uint32_t device_dtypes(int device)
     return a ? accelerator_dtypes(a) : (UINT32_C(1) << KL_DTYPE_COUNT) - 1;
 }
 
+/* Each form and the dtypes of its factors; nothing without matrix units. */
+static void describe_units(const struct caps *caps, char *out, size_t size)
+{
+    int n = 0;
+    for (unsigned i = 0; i < MMA_UNITS && caps->mma[i].subgroup; i++) {
+        const struct mma_caps *u = &caps->mma[i];
+        n += snprintf(out + n, size - (size_t)n, "%s %ux%ux%u of", i ? "," : ", tensor cores", u->m, u->n, u->k);
+        for (unsigned dtype = 0; dtype < KL_DTYPE_COUNT; dtype++)
+            if (u->dtypes >> dtype & 1)
+                n += snprintf(out + n, size - (size_t)n, " %s", dtype_name(dtype));
+    }
+}
+
 static void list_one(int device, void (*line)(void *ctx, const char *name, bool works, const char *text), void *ctx)
 {
     struct err e = {0};
     struct caps caps;
-    char text[sizeof caps.name + sizeof caps.features + 64];
+    char text[sizeof caps.name + sizeof caps.features + 128];
     bool works = device_find(device_name(device), &e) >= 0;
     if (works) device_backend(device, &caps);
     int n = works ? snprintf(text, sizeof text, "%s %s", device == DEVICE_REF ? "the interpreter" : caps.name,
                              device >= DEVICE_HOSTS ? caps.features : "") : 0;
-    if (works && device >= DEVICE_HOSTS && caps.mma.subgroup)
-        snprintf(text + n, sizeof text - (size_t)n, ", tensor cores %ux%ux%u of %s", caps.mma.m, caps.mma.n, caps.mma.k,
-                 caps.mma.dtypes >> KL_F16 & 1 ? "f16 and bf16" : "bf16");
+    if (works && device >= DEVICE_HOSTS)
+        describe_units(&caps, text + n, sizeof text - (size_t)n);
     const char *why = strncmp(e.msg, "device ", 7) ? e.msg : strstr(e.msg, ": ") ? strstr(e.msg, ": ") + 2 : e.msg;
     line(ctx, device_name(device), works, works ? text : why);
 }

@@ -81,9 +81,12 @@ struct device_kernel {
     uint8_t *local;                     /* per lbuf: it is not an argument */
     struct buffer_use use[];            /* per argument */
 };
+/* module: the binary of a kernel that was compiled with others (gpu_code_module); else NULL.  NULL: *e. */
 struct device_kernel *accelerator_load(struct accelerator *a, const struct kernel *k, const struct code *code,
-                                       struct err *e);
+                                       const struct code *module, struct err *e);
 void accelerator_unload(struct accelerator *a, struct device_kernel *k);
+/* The dtypes of factors that the device's matrix unit multiplies rightly, as a set of bits.  (trial.c) */
+uint32_t accelerator_try_matrices(struct accelerator *a);
 /* The number of blocks of a launch of `extent` iterations. */
 uint32_t accelerator_blocks(const struct device_kernel *k, int64_t extent);
 

@@ -166,13 +166,49 @@ void stream_release(struct driver_device *d, void *address)
 
 /* ---- kernels ---- */
 
+/* Ends one use of a module; between enter and leave. */
+static void module_leave(struct driver_device *d, struct stream_module *m)
+{
+    if (--m->users)
+        return;
+    struct stream_module **p = &d->modules;
+    while (*p != m)
+        p = &(*p)->next;
+    *p = m->next;
+    d->l->module_free(m->module);
+    mem_free(m);
+}
+
+/* Gives *m a new use of the kernel's module.  It is *m, which has been allocated, unless the module is loaded already.
+ * If this fails, *m is freed.  Between enter and leave. */
+static gpu_result module_use(struct driver_device *d, const struct gpu_code *code, struct stream_module **m)
+{
+    const struct hash128 hash = code->module;
+    struct stream_module *found = hash.lo || hash.hi ? d->modules : NULL;
+    while (found && (found->hash.lo != hash.lo || found->hash.hi != hash.hi))
+        found = found->next;
+    gpu_result r = found ? 0 : d->l->module_new(&(*m)->module, code->binary);
+    if (found || r) {
+        mem_free(*m);
+        *m = found;
+    } else {
+        (*m)->hash = hash;
+        (*m)->next = d->modules;
+        d->modules = *m;
+    }
+    if (!r)
+        (*m)->users++;
+    return r;
+}
+
 struct driver_kernel *stream_load(struct driver_device *d, const struct gpu_code *code, struct err *e)
 {
     struct driver_kernel *k = mem_alloc(sizeof *k);
     struct view_maps *view = mem_alloc(code->nview * sizeof *view);
-    gpu_result r = k ? d->l->enter(d) : 0;
-    if (!k || !view || r || d->lost) {
-        if (!k || !view)
+    struct stream_module *m = mem_alloc(sizeof *m);
+    gpu_result r = k && view && m ? d->l->enter(d) : 0;
+    if (!k || !view || !m || r || d->lost) {
+        if (!k || !view || !m)
             err_set(e, KL_ERR_MEMORY, "device %s: no memory to load a kernel", d->name);
         else if (r)
             stream_ok(d, r, "making its context current", e);
@@ -180,6 +216,7 @@ struct driver_kernel *stream_load(struct driver_device *d, const struct gpu_code
             d->l->leave(d);
             was_lost(d, e);
         }
+        mem_free(m);
         mem_free(view);
         mem_free(k);
         return NULL;
@@ -191,13 +228,14 @@ struct driver_kernel *stream_load(struct driver_device *d, const struct gpu_code
     k->threads = code->threads;
     k->nbuf = code->nbuf;
     k->shared = code->dynamic_bytes;
-    r = d->l->module_new(&k->module, code->binary);
-    gpu_result found = r ? r : d->l->function(&k->function, k->module, "kernel");
+    r = module_use(d, code, &m);
+    gpu_result found = r ? r : d->l->function(&k->function, m->module, code->function);
     if (!found && k->shared && d->l->allow_shared)
         found = d->l->allow_shared(k->function, k->shared);
     if (!r && found)
-        d->l->module_free(k->module);
+        module_leave(d, m);
     d->l->leave(d);
+    k->module = m;
     if (!found)
         return k;
     stream_ok(d, found, "loading a kernel", e);
@@ -212,7 +250,7 @@ void stream_unload(struct driver_device *d, struct driver_kernel *k)
     stream_finish(d, &ignored);
     if (!d->l->enter(d)) {
         stream_forget_graphs(d);
-        d->l->module_free(k->module);
+        module_leave(d, k->module);
         d->l->leave(d);
     }
     mem_free(k->view);

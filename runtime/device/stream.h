@@ -106,6 +106,7 @@ struct driver_device {
     bool uploading;               /* there are uploads that the stream does not wait for yet */
     gpu_event timer[2];           /* begin and end of a measured time */
     uint32_t processors;
+    struct stream_module *modules; /* all that are loaded */
     struct ranges touched;        /* by the collected commands */
     struct flight flight[FLIGHTS]; unsigned latest; /* a ring of the last lists */
     bool lost;
@@ -131,8 +132,15 @@ struct view_maps {
     uint64_t map[KEPT_MAPS][MAP_WORDS];
     unsigned next;
 };
-struct driver_kernel {
+/* A module and the number of its kernels that are loaded. */
+struct stream_module {
     gpu_module module;
+    struct hash128 hash;          /* of a module of several kernels; else 0 */
+    uint32_t users;
+    struct stream_module *next;
+};
+struct driver_kernel {
+    struct stream_module *module;
     gpu_function function;
     uint32_t threads, nbuf, shared;
     struct view_maps *view; uint32_t nview;

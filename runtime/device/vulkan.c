@@ -9,16 +9,12 @@
 
 enum { MOST = 8 };
 
+static struct vulkan_instance vk;
 static struct {
-    PFN_vkGetInstanceProcAddr get;
-    VkInstance instance;
     uint32_t n;
     VkPhysicalDevice device[MOST];
     struct err err;
-#define X(name) PFN_vk##name name;
-    VULKAN_INSTANCE(X)
-#undef X
-} vk;
+} found;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 bool vulkan_failed(struct driver_device *d, const char *call, VkResult r, struct err *e)
@@ -37,10 +33,10 @@ static bool open_loader(void)
 {
     void *so = dlopen("libvulkan.so.1", RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
     if (!so)
-        return err_set(&vk.err, KL_ERR_DEVICE, "%s (Debian: libvulkan1, and a driver such as mesa-vulkan-drivers)",
+        return err_set(&found.err, KL_ERR_DEVICE, "%s (Debian: libvulkan1, and a driver such as mesa-vulkan-drivers)",
                        dlerror());
     *(void **)&vk.get = dlsym(so, "vkGetInstanceProcAddr");
-    return vk.get || err_set(&vk.err, KL_ERR_DEVICE, "libvulkan.so.1 has no vkGetInstanceProcAddr");
+    return vk.get || err_set(&found.err, KL_ERR_DEVICE, "libvulkan.so.1 has no vkGetInstanceProcAddr");
 }
 
 static bool open_instance(void)
@@ -52,7 +48,7 @@ static bool open_instance(void)
     *(PFN_vkVoidFunction *)&create = vk.get(NULL, "vkCreateInstance");
     VkResult r = create ? create(&i, NULL, &vk.instance) : VK_ERROR_INITIALIZATION_FAILED;
     if (r)
-        return err_set(&vk.err, KL_ERR_DEVICE, r == VK_ERROR_INCOMPATIBLE_DRIVER ? "there is no driver of Vulkan"
+        return err_set(&found.err, KL_ERR_DEVICE, r == VK_ERROR_INCOMPATIBLE_DRIVER ? "there is no driver of Vulkan"
                                                : "vkCreateInstance gives error %d", (int)r);
 #define X(name) *(PFN_vkVoidFunction *)&vk.name = vk.get(vk.instance, "vk" #name);
     VULKAN_INSTANCE(X)
@@ -75,26 +71,26 @@ static void vulkan_find_devices(void)
 {
     if (!open_loader() || !open_instance())
         return;
-    vk.n = MOST;
-    VkResult r = vk.EnumeratePhysicalDevices(vk.instance, &vk.n, vk.device);
-    if (r < 0 || !vk.n) {
-        vk.n = 0;
-        err_set(&vk.err, KL_ERR_DEVICE, "there is no driver of Vulkan for any device");
+    found.n = MOST;
+    VkResult r = vk.EnumeratePhysicalDevices(vk.instance, &found.n, found.device);
+    if (r < 0 || !found.n) {
+        found.n = 0;
+        err_set(&found.err, KL_ERR_DEVICE, "there is no driver of Vulkan for any device");
     }
-    for (uint32_t i = 1; i < vk.n; i++)
-        for (uint32_t k = i; k && rank_of(vk.device[k]) > rank_of(vk.device[k - 1]); k--) {
-            VkPhysicalDevice p = vk.device[k];
-            vk.device[k] = vk.device[k - 1];
-            vk.device[k - 1] = p;
+    for (uint32_t i = 1; i < found.n; i++)
+        for (uint32_t k = i; k && rank_of(found.device[k]) > rank_of(found.device[k - 1]); k--) {
+            VkPhysicalDevice p = found.device[k];
+            found.device[k] = found.device[k - 1];
+            found.device[k - 1] = p;
         }
 }
 
 static unsigned vulkan_count(struct err *e)
 {
     pthread_once(&once, vulkan_find_devices);
-    if (!vk.n)
-        err_set(e, vk.err.code, "%s", vk.err.msg);
-    return vk.n;
+    if (!found.n)
+        err_set(e, found.err.code, "%s", found.err.msg);
+    return found.n;
 }
 
 /* ---- one device ---- */
@@ -104,6 +100,7 @@ struct features {
     VkPhysicalDeviceVulkan11Features v11;
     VkPhysicalDeviceVulkan12Features v12;
     VkPhysicalDeviceVulkan13Features v13;
+    struct vulkan_matrices matrices;
 };
 
 /* The features of Vulkan 1.3 are queried only if the device has this version. */
@@ -158,15 +155,16 @@ static uint32_t shared_bytes(const VkPhysicalDeviceLimits *l)
 /* Sets the dtypes of the device and its limits from the features that it reports. */
 static void vulkan_describe(const VkPhysicalDeviceProperties *p, const VkPhysicalDeviceVulkan12Properties *driver,
                             const VkPhysicalDeviceVulkan11Properties *groups, const struct features *f,
-                            uint32_t subgroup, struct caps *caps)
+                            uint32_t subgroup, const char *matrices, struct caps *caps)
 {
-    char limits[128];
+    char limits[192];
     int n = snprintf(limits, sizeof limits, "+threads%u+shared%u", block_threads(&p->limits), shared_bytes(&p->limits));
     if (subgroup)
         n += snprintf(limits + n, sizeof limits - (size_t)n, "+subgroup%u", subgroup);
     if (subgroup && p->deviceType == VK_PHYSICAL_DEVICE_TYPE_CPU &&
         (groups->subgroupSupportedOperations & VK_SUBGROUP_FEATURE_BALLOT_BIT))
-        snprintf(limits + n, sizeof limits - (size_t)n, "+broadcast%u", subgroup);
+        n += snprintf(limits + n, sizeof limits - (size_t)n, "+broadcast%u", subgroup);
+    snprintf(limits + n, sizeof limits - (size_t)n, "%s", matrices);
     bool b16 = f->v11.storageBuffer16BitAccess && f->all.features.shaderInt16, b8 = f->v12.storageBuffer8BitAccess &&
         f->v12.shaderInt8;
     if (p->deviceType == VK_PHYSICAL_DEVICE_TYPE_CPU)
@@ -191,6 +189,20 @@ static void set_limits(struct driver_device *d, const VkPhysicalDeviceProperties
     int n = snprintf(d->cache_id, sizeof d->cache_id, "%08x %08x %08x ", p->vendorID, p->deviceID, p->driverVersion);
     for (unsigned i = 0; i < VK_UUID_SIZE; i++)
         n += snprintf(d->cache_id + n, sizeof d->cache_id - (size_t)n, "%02x", p->pipelineCacheUUID[i]);
+}
+
+/* Enables what kernels with cooperative matrices use, if the device has all of it. */
+static void ask_matrices(const struct driver_device *d, struct features *f, const struct features *has)
+{
+    f->matrices = (struct vulkan_matrices){0};
+    if (!d->subgroup || !has->v12.vulkanMemoryModel || !has->v12.shaderFloat16 || !has->all.features.shaderInt16 ||
+        !has->v11.storageBuffer16BitAccess)
+        return;
+    vulkan_matrices_find(&vk, d->physical, &f->matrices);
+    if (!f->matrices.nextension)
+        return;
+    f->v12.vulkanMemoryModel = f->v12.shaderFloat16 = VK_TRUE;
+    f->v13.pNext = &f->matrices.features;
 }
 
 /* Enables the features of the device that kernels can use, and no others. */
@@ -225,8 +237,9 @@ static bool ask_features(struct driver_device *d, struct features *f, struct cap
     f->v12.shaderBufferInt64Atomics = has.v12.shaderBufferInt64Atomics;
     d->subgroup = subgroup(&lanes, &has);
     f->v12.shaderSubgroupExtendedTypes = f->v13.computeFullSubgroups = d->subgroup != 0;
+    ask_matrices(d, f, &has);
     set_limits(d, &p.properties, lanes.maxMemoryAllocationSize, buffers.maxBufferSize);
-    vulkan_describe(&p.properties, &driver, &lanes, &has, d->subgroup, caps);
+    vulkan_describe(&p.properties, &driver, &lanes, &has, d->subgroup, f->matrices.words, caps);
     return true;
 }
 
@@ -237,7 +250,9 @@ static bool create(struct driver_device *d, const struct features *f, struct err
                                  .queueCount = 1,
                                  .pQueuePriorities = &priority};
     VkDeviceCreateInfo c = {.sType = VK_STRUCTURE_TYPE_DEVICE_CREATE_INFO, .pNext = &f->all, .queueCreateInfoCount = 1,
-                            .pQueueCreateInfos = &q};
+                            .pQueueCreateInfos = &q,
+                            .enabledExtensionCount = f->matrices.nextension,
+                            .ppEnabledExtensionNames = f->matrices.extension};
     VkResult r = vk.CreateDevice(d->physical, &c, NULL, &d->device);
     if (r)
         return vulkan_failed(d, "vkCreateDevice", r, e);
@@ -266,8 +281,8 @@ static struct driver_device *vulkan_open_device(unsigned index, struct caps *cap
 {
     struct features f;
     if (index >= vulkan_count(e)) {
-        if (vk.n)
-            err_set(e, KL_ERR_DEVICE, "there is no device vulkan:%u, there are %u", index, vk.n);
+        if (found.n)
+            err_set(e, KL_ERR_DEVICE, "there is no device vulkan:%u, there are %u", index, found.n);
         return NULL;
     }
     struct driver_device *d = mem_alloc(sizeof *d);
@@ -276,7 +291,7 @@ static struct driver_device *vulkan_open_device(unsigned index, struct caps *cap
         return NULL;
     }
     snprintf(d->name, sizeof d->name, "vulkan:%u", index);
-    d->physical = vk.device[index];
+    d->physical = found.device[index];
     if (ask_features(d, &f, caps, e) && compute_family(d, e) && create(d, &f, e) && vulkan_queue_new(d, e))
         return d;
     destroy(d);

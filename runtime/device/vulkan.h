@@ -9,7 +9,7 @@
 #define VULKAN_INSTANCE(X)                                                                          \
     X(EnumeratePhysicalDevices) X(GetPhysicalDeviceFeatures2) X(GetPhysicalDeviceProperties2)       \
     X(GetPhysicalDeviceMemoryProperties) X(GetPhysicalDeviceQueueFamilyProperties) X(CreateDevice)  \
-    X(GetDeviceProcAddr)
+    X(GetDeviceProcAddr) X(EnumerateDeviceExtensionProperties)
 #define VULKAN_DEVICE(X)                                                                            \
     X(GetDeviceQueue) X(CreateBuffer) X(DestroyBuffer) X(GetBufferMemoryRequirements)               \
     X(AllocateMemory) X(FreeMemory) X(BindBufferMemory) X(MapMemory) X(GetBufferDeviceAddress)      \
@@ -94,8 +94,30 @@ struct driver_device {
 };
 
 /* ---- vulkan.c ---- */
+struct vulkan_instance {
+    PFN_vkGetInstanceProcAddr get;
+    VkInstance instance;
+#define X(name) PFN_vk##name name;
+    VULKAN_INSTANCE(X)
+#undef X
+};
 /* Sets *e to the error of a call.  Always returns false. */
 bool vulkan_failed(struct driver_device *d, const char *call, VkResult r, struct err *e);
+
+/* ---- vulkan_matrix.c ---- */
+/* VkPhysicalDeviceCooperativeMatrixFeaturesKHR and VkPhysicalDeviceShaderBfloat16FeaturesKHR */
+struct vulkan_matrix_features { VkStructureType sType; void *pNext; VkBool32 matrix, robust; };
+struct vulkan_bfloat16_features { VkStructureType sType; void *pNext; VkBool32 type, dot, matrix; };
+
+/* The matrices that a device multiplies: their words in its features ("": none), and the extensions and features to
+ * enable for them, from `features` on.  It points into itself. */
+struct vulkan_matrices {
+    char words[64];
+    struct vulkan_matrix_features features;
+    struct vulkan_bfloat16_features bfloat16;
+    const char *extension[2]; uint32_t nextension;
+};
+void vulkan_matrices_find(const struct vulkan_instance *i, VkPhysicalDevice p, struct vulkan_matrices *out);
 
 /* ---- vulkan_memory.c ---- */
 bool vulkan_memory_new(struct driver_device *d, size_t bytes, bool host, struct memory *out, struct err *e);

@@ -55,52 +55,83 @@ struct compile_all {
     struct exec *x;
     const uint64_t *needed;        /* per kernel: the devices that run its code, by bit */
     bool background;
-    atomic_uint ncode;             /* entries in x->code */
-    /* the next kernel to compile; threads take one at a time, because some take a hundred times as long as others */
-    atomic_uint next;
-    pthread_mutex_t lock;          /* guards the error: that of the first kernel that failed */
-    uint32_t failed;
+    uint32_t at_once;              /* the most kernels that are compiled at once */
+    unsigned threads;              /* that compile */
+    pthread_mutex_t lock;          /* guards all below, and x->code */
+    uint32_t ncode;                /* entries in x->code */
+    uint32_t next;                 /* the next kernel to compile */
+    uint64_t left;                 /* instructions of the kernels from there on */
+    uint32_t failed;               /* the first kernel that failed, with its error */
     struct err err;
 };
 
-static struct code_entry *get_code(struct compile_all *all, uint32_t i, int device, struct err *e)
+/* Gets the code of n kernels from number `first` on, for each device that runs them.  Returns the number of one that
+ * failed with *e, or UINT32_MAX. */
+static uint32_t get_codes(struct compile_all *all, uint32_t first, uint32_t n, struct err *e)
 {
     if (all->background && !background_pause()) {
         err_set(e, KL_ERR_COMPILE, "the process ends");
-        return NULL;
+        return first;
     }
-    return code_get(all->x->program->kernel[i], device, !all->x->variant, e);
+    struct exec *x = all->x;
+    for (int d = 0; d < DEVICE_END; d++) {
+        const struct kernel *k[MODULE_KERNELS];
+        struct code_entry *c[MODULE_KERNELS];
+        uint32_t of[MODULE_KERNELS], m = 0;
+        for (uint32_t i = first; i < first + n; i++)
+            if (all->needed[i] >> d & 1) {
+                k[m] = x->program->kernel[i];
+                of[m++] = i;
+            }
+        uint32_t got = m ? code_get(k, m, d, !x->variant, c, e) : 0;
+        pthread_mutex_lock(&all->lock);
+        for (uint32_t i = 0; i < m; i++) {
+            if (!c[i]) continue;
+            x->code[all->ncode++] = c[i];
+            if (device_is_host(d)) x->fn[of[i]] = c[i]->loaded.fn;
+            else x->on[d][of[i]] = c[i]->on;
+        }
+        pthread_mutex_unlock(&all->lock);
+        if (got < m) return of[got];
+    }
+    return UINT32_MAX;
 }
 
-/* Gets kernel i's code for each device that runs it. */
-static bool get_codes(struct compile_all *all, uint32_t i, struct err *e)
+/* Takes the next kernels to compile at once: the first, and those after it up to a share of the instructions that are
+ * left.  The shares shrink, so that all threads end at about the same time; some kernels take a hundred times as long
+ * as others (Polychronopoulos and Kuck 1987: guided self-scheduling). */
+static uint32_t take_share(struct compile_all *all, uint32_t *first)
 {
-    for (int d = 0; d < DEVICE_END; d++) {
-        if (!(all->needed[i] >> d & 1)) continue;
-        struct code_entry *c = get_code(all, i, d, e);
-        if (!c) return false;
-        all->x->code[atomic_fetch_add(&all->ncode, 1)] = c;
-        if (device_is_host(d)) all->x->fn[i] = c->loaded.fn;
-        else all->x->on[d][i] = c->on;
+    struct kernel *const *k = all->x->program->kernel;
+    pthread_mutex_lock(&all->lock);
+    uint32_t n = 0, left = all->x->program->nkernel - all->next;
+    uint64_t share = all->threads > 1 ? all->left / (2 * all->threads) : all->left, cost = 0;
+    for (*first = all->next; n < left && n < all->at_once; n++) {
+        uint64_t more = cost + k[*first + n]->ninst;
+        if (n && more > share) break;
+        cost = more;
     }
-    return true;
+    all->next += n;
+    all->left -= cost;
+    pthread_mutex_unlock(&all->lock);
+    return n;
 }
 
 static void compile_some(void *ctx, int64_t begin, int64_t end, unsigned worker)
 {
     (void)begin, (void)end, (void)worker;
     struct compile_all *all = ctx;
-    uint32_t n = all->x->program->nkernel;
-    for (uint32_t i; (i = atomic_fetch_add(&all->next, 1)) < n;) {
+    for (uint32_t first, n; (n = take_share(all, &first));) {
         struct err e = {0};
-        if (get_codes(all, i, &e)) continue;
+        uint32_t failed = get_codes(all, first, n, &e);
+        if (failed == UINT32_MAX) continue;
         pthread_mutex_lock(&all->lock);
-        if (i < all->failed) {
-            all->failed = i;
+        if (failed < all->failed) {
+            all->failed = failed;
             all->err = e;
         }
+        all->next = all->x->program->nkernel; /* stops the others; kernels before these are being compiled already */
         pthread_mutex_unlock(&all->lock);
-        atomic_store(&all->next, n); /* stops the others; kernels before i are being compiled already */
     }
 }
 
@@ -234,6 +265,19 @@ static bool find_phases(struct exec *x)
     return true;
 }
 
+/* Whether the code generators of x's devices compile kernels together. */
+static void find_modules(struct compile_all *all)
+{
+    const struct program *p = all->x->program;
+    for (int d = 0; d < DEVICE_END; d++) {
+        const struct backend *b = all->x->accelerated >> d & 1 ? device_backend(d, NULL) : NULL;
+        if (!b || !b->compile_module) continue;
+        all->at_once = MODULE_KERNELS;
+        all->threads = b->serial ? 1 : all->threads;
+    }
+    for (uint32_t i = 0; i < p->nkernel; i++) all->left += p->kernel[i]->ninst;
+}
+
 /* Compiles on the pool's threads; in the background on this thread alone, because the pool runs the program
  * meanwhile. */
 static bool compile_kernels(struct exec *x, bool background, struct err *e)
@@ -250,7 +294,10 @@ static bool compile_kernels(struct exec *x, bool background, struct err *e)
     }
     for (int d = 0; d < DEVICE_END; d++)
         if (x->accelerated >> d & 1) room &= (x->on[d] = mem_alloc((n + 1) * sizeof *x->on[d])) != NULL;
-    struct compile_all all = {x, needed, background, 0, 0, PTHREAD_MUTEX_INITIALIZER, UINT32_MAX, {0}};
+    struct compile_all all = {.x = x, .needed = needed, .background = background, .at_once = 1,
+                              .threads = background ? 1 : pool_threads(), .lock = PTHREAD_MUTEX_INITIALIZER,
+                              .failed = UINT32_MAX};
+    find_modules(&all);
     if (room) pool_run_max(compile_some, &all, n, 1, background ? 1 : UINT32_MAX);
     x->ncode = all.ncode;
     mem_free(needed);

@@ -67,8 +67,12 @@ struct variants *variants_new(const char *why, const struct size_limit *limit);
 void variants_free(struct variants *s);         /* NULL is fine */
 
 /* ---- code.c ---- */
-/* The code of k on a device, with a new user counted; keep: new code is also stored on disk.  NULL: *e. */
-struct code_entry *code_get(const struct kernel *k, int device, bool keep, struct err *e);
+enum { MODULE_KERNELS = 8 };           /* the most that are compiled at once */
+/* The code of n kernels, at most MODULE_KERNELS, on a device: out[i], with a new user counted.  Kernels that are found
+ * nowhere are compiled together, if the device's code generator can do this.  keep: new code is also stored on disk.
+ * Returns n, or the number of a kernel that failed with *e; others may then be NULL, too. */
+uint32_t code_get(const struct kernel *const *k, uint32_t n, int device, bool keep, struct code_entry **out,
+                  struct err *e);
 /* Moves an entry, or all without users, from the table to a list.  Needs the lock. */
 void code_take(struct code_entry *c, struct code_entry **list);
 void code_take_unused(struct code_entry **list);

@@ -1,7 +1,12 @@
 /* The code cache: kernel -> loaded code, shared by all programs.  Below it is the disk cache (disk.c), which is
  * searched before a kernel is compiled.  An entry is kept while a program uses it; unused entries are freed when
- * programs are evicted. */
+ * programs are evicted.
+ *
+ * Compilers for GPUs take long to start: 24 ms of NVRTC and 150 ms of hiprtc (version 5.2).  So the kernels of a program
+ * are compiled several at once, as functions of one module.  The driver keeps a module while one of its kernels is
+ * loaded. */
 #include "cache.h"
+#include "codegen/gpu/build.h"
 #include "runtime/profile/debugger.h"
 #include <string.h>
 
@@ -27,11 +32,12 @@ static struct kernel *copy_kernel(const struct kernel *k)
     return c;
 }
 
-static bool code_load(struct code_entry *c, const struct code *code, struct err *e)
+/* module: as for accelerator_load. */
+static bool code_load(struct code_entry *c, const struct code *code, const struct code *module, struct err *e)
 {
     struct accelerator *a = accelerator_get(c->device);
     if (!a) return object_load(code, &c->loaded, e);
-    c->on = accelerator_load(a, c->kernel, code, e);
+    c->on = accelerator_load(a, c->kernel, code, module, e);
     return c->on;
 }
 
@@ -41,105 +47,261 @@ static void unload(struct code_entry *c)
     else object_unload(&c->loaded);
 }
 
-static bool load_from_disk(struct code_entry *c, const struct disk_key *key)
+/* ---- modules of several kernels: one entry on disk for the binary, beside a small one for each kernel ---- */
+
+/* The binaries that were read for the kernels of one call of code_get. */
+struct modules { struct hash128 hash[MODULE_KERNELS]; struct disk_code read[MODULE_KERNELS]; uint32_t n; };
+
+static bool module_key(struct disk_key *key, struct hash128 hash)
+{
+    char text[64];
+    snprintf(text, sizeof text, "module %016llx%016llx", (unsigned long long)hash.hi, (unsigned long long)hash.lo);
+    return disk_key_text(key, text, "module");
+}
+
+/* NULL: it is not on disk. */
+static const struct code *module_read(struct modules *m, struct hash128 hash)
+{
+    for (uint32_t i = 0; i < m->n; i++)
+        if (same_key(m->hash[i], hash)) return &m->read[i].code;
+    struct disk_key key = {0};
+    struct disk_code *found = &m->read[m->n];
+    bool ok = module_key(&key, hash) && disk_load(&key, found);
+    disk_key_free(&key);
+    if (!ok) return NULL;
+    m->hash[m->n++] = hash;
+    return &found->code;
+}
+
+static bool load_from_disk(struct code_entry *c, const struct disk_key *key, struct modules *m)
 {
     struct disk_code found;
     struct err ignored = {0};
     bool ok = disk_load(key, &found);
     if (ok) {
-        ok = code_load(c, &found.code, &ignored);
+        struct hash128 hash;
+        bool shared = gpu_code_module(&found.code, &hash);
+        const struct code *module = shared ? module_read(m, hash) : NULL;
+        ok = (module || !shared) && code_load(c, &found.code, module, &ignored);
         mem_free(found.file);
     }
     count_one(ok ? &counters.disk_hits : &counters.disk_misses);
     return ok;
 }
 
-/* Writes generated code to disk after it was loaded once; the key needs the code generator's version, which is known by
- * then (cpu.c). */
-static bool generate(struct code_entry *c, bool keep, struct err *e)
+/* ---- making the code of new entries ---- */
+
+/* Entries that one thread makes. */
+struct making {
+    const struct backend *b;
+    struct caps caps;
+    bool keep;                     /* new code is stored on disk */
+    uint32_t n;
+    struct code_entry *c[MODULE_KERNELS];
+    uint32_t of[MODULE_KERNELS];   /* their numbers for the caller of code_get */
+    bool keyed[MODULE_KERNELS];    /* its code may be stored on disk */
+    bool loaded[MODULE_KERNELS];
+    uint32_t made;                 /* the first `made` are complete; if these are not all, `err` is the next one's */
+    struct err err;
+};
+
+/* Writes code to disk after it was loaded once; the key needs the code generator's version, which is known by then
+ * (cpu.c). */
+static void store(const struct making *m, uint32_t i, const struct code *code)
 {
     struct disk_key key = {0};
-    struct code code = {0};
-    struct caps caps;
-    const struct backend *b = device_backend(c->device, &caps);
-    count_one(&counters.compiles);
-    if (!(device_is_host(c->device) ? b->compile(c->kernel, EMIT_OBJECT, &code, e)
-                                    : b->compile_for(c->kernel, &caps, EMIT_OBJECT, &code, e)))
-        return false;
-    bool ok = code_load(c, &code, e);
-    if (ok && keep && disk_key_make_for(&key, c->kernel, b, &caps)) disk_store(&key, &code);
+    if (m->keep && m->keyed[i] && disk_key_make_for(&key, m->c[i]->kernel, m->b, &m->caps)) disk_store(&key, code);
     disk_key_free(&key);
+}
+
+static bool generate(struct making *m, uint32_t i)
+{
+    struct code_entry *c = m->c[i];
+    struct code code = {0};
+    count_one(&counters.compiles);
+    if (!(device_is_host(c->device) ? m->b->compile(c->kernel, EMIT_OBJECT, &code, &m->err)
+                                    : m->b->compile_for(c->kernel, &m->caps, EMIT_OBJECT, &code, &m->err)))
+        return false;
+    bool ok = code_load(c, &code, NULL, &m->err);
+    if (ok) store(m, i, &code);
     mem_free(code.bytes);
     return ok;
 }
 
-static bool code_compile(struct code_entry *c, bool keep, struct err *e)
+static void log_made(const struct code_entry *c, const char *how, int64_t began)
 {
-    struct disk_key key = {0};
-    struct caps caps;
-    const struct backend *b = device_backend(c->device, &caps);
-    int64_t began = timeline_now();
-    bool keyed = option_cache_bytes() > 0 && disk_key_make_for(&key, c->kernel, b, &caps);
-    bool found = keyed && load_from_disk(c, &key);
-    bool ok = found || generate(c, keyed && keep, e);
-    span_end(found ? SPAN_LOAD : SPAN_COMPILE, c->kernel->name, began);
-    if (ok) log_put(KL_LOG_DEBUG, "kernel %s: %s in %.3f ms", c->kernel->name, found ? "loaded from disk" : "compiled",
-                    1e-6 * (double)(timeline_now() - began));
-    disk_key_free(&key);
-    if (!ok) return false;
-    if ((c->copy = copy_kernel(c->kernel))) {
-        if (device_is_host(c->device)) c->symbols = debugger_register(c->kernel, &c->loaded);
-        c->bytes = (int64_t)(sizeof *c + c->loaded.map_size + kernel_bytes(c->copy) + debugger_bytes(c->symbols));
-        return true;
-    }
-    unload(c);
-    return err_set(e, KL_ERR_MEMORY, "no memory to cache kernel %s", c->kernel->name);
+    log_put(KL_LOG_DEBUG, "kernel %s: %s in %.3f ms", c->kernel->name, how, 1e-6 * (double)(timeline_now() - began));
 }
 
-struct code_entry *code_get(const struct kernel *k, int device, bool keep, struct err *e)
+static void load_all(struct making *m)
 {
-    struct hash128 key = kernel_hash(k);
-    struct code_entry **bucket = &cache_codes[key.lo % CACHE_BUCKETS], *c;
-    pthread_mutex_lock(&cache_lock);
-    for (;;) {
-        for (c = *bucket; c; c = c->next)
-            if (same_key(c->key, key) && c->device == device && kernel_same(c->kernel, k)) break;
-        if (!c || c->ready) break;
-        pthread_cond_wait(&cache_changed, &cache_lock);
+    struct modules modules = {.n = 0};
+    for (uint32_t i = 0; i < m->n; i++) {
+        struct disk_key key = {0};
+        int64_t began = timeline_now();
+        m->keyed[i] = option_cache_bytes() > 0 && disk_key_make_for(&key, m->c[i]->kernel, m->b, &m->caps);
+        m->loaded[i] = m->keyed[i] && load_from_disk(m->c[i], &key, &modules);
+        disk_key_free(&key);
+        if (!m->loaded[i]) continue;
+        span_end(SPAN_LOAD, m->c[i]->kernel->name, began);
+        log_made(m->c[i], "loaded from disk", began);
     }
-    bool build = !c && (c = mem_alloc(sizeof *c));
-    if (c) c->users++;
-    if (build) {
-        c->key = key;
-        c->kernel = k;
-        c->device = device;
-        c->next = *bucket;
-        *bucket = c;
-    }
-    pthread_mutex_unlock(&cache_lock);
-    count_one(c && !build ? &counters.kernel_hits : &counters.kernel_misses);
-    if (!c) err_set(e, KL_ERR_MEMORY, "no memory to cache kernel %s", k->name);
-    if (!build) return c;
+    for (uint32_t i = 0; i < modules.n; i++) mem_free(modules.read[i].file);
+}
 
-    fork_hold();
-    bool ok = code_compile(c, keep, e);
-    fork_release();
-    pthread_mutex_lock(&cache_lock);
-    if (ok) {
-        c->kernel = c->copy;
-        c->ready = true;
-        cache_bytes += c->bytes;
-    } else {
-        struct code_entry **p = bucket;
-        while (*p != c) p = &(*p)->next;
-        *p = c->next;
-        mem_free(c); /* waiting threads search again */
+/* Compiles those that are not loaded as one module, whose time in the timeline has the name of its first kernel.  What
+ * is not loaded afterwards has to be compiled alone; its error is then that of one kernel. */
+static void generate_module(struct making *m)
+{
+    const struct kernel *k[MODULE_KERNELS];
+    struct code code[MODULE_KERNELS], module;
+    struct hash128 hash;
+    struct disk_key key = {0};
+    struct err ignored = {0};
+    uint32_t at[MODULE_KERNELS], n = 0;
+    int64_t began = timeline_now();
+    for (uint32_t i = 0; i < m->n; i++) {
+        if (m->loaded[i]) continue;
+        k[n] = m->c[i]->kernel;
+        at[n++] = i;
+    }
+    if (n < 2 || !m->b->compile_module || !m->b->compile_module(k, n, &m->caps, code, &module, &ignored)) return;
+    if (m->keep && m->keyed[at[0]] && gpu_code_module(&code[0], &hash) && module_key(&key, hash))
+        disk_store(&key, &module);
+    disk_key_free(&key);
+    span_end(SPAN_COMPILE, k[0]->name, began);
+    for (uint32_t i = 0; i < n; i++) {
+        m->loaded[at[i]] = code_load(m->c[at[i]], &code[i], &module, &ignored);
+        if (m->loaded[at[i]]) {
+            count_one(&counters.compiles);
+            store(m, at[i], &code[i]);
+            log_made(m->c[at[i]], "compiled in a module", began);
+        }
+        mem_free(code[i].bytes);
+    }
+    mem_free(module.bytes);
+}
+
+static bool generate_alone(struct making *m, uint32_t i)
+{
+    int64_t began = timeline_now();
+    m->loaded[i] = generate(m, i);
+    span_end(SPAN_COMPILE, m->c[i]->kernel->name, began);
+    if (m->loaded[i]) log_made(m->c[i], "compiled", began);
+    return m->loaded[i];
+}
+
+/* Completes an entry whose code is loaded. */
+static bool keep_copy(struct code_entry *c, struct err *e)
+{
+    if (!(c->copy = copy_kernel(c->kernel)))
+        return err_set(e, KL_ERR_MEMORY, "no memory to cache kernel %s", c->kernel->name);
+    if (device_is_host(c->device)) c->symbols = debugger_register(c->kernel, &c->loaded);
+    c->bytes = (int64_t)(sizeof *c + c->loaded.map_size + kernel_bytes(c->copy) + debugger_bytes(c->symbols));
+    return true;
+}
+
+static void make(struct making *m, int device)
+{
+    m->b = device_backend(device, &m->caps);
+    load_all(m);
+    generate_module(m);
+    while (m->made < m->n && (m->loaded[m->made] || generate_alone(m, m->made)) &&
+           keep_copy(m->c[m->made], &m->err)) m->made++;
+    for (uint32_t i = m->made; i < m->n; i++)
+        if (m->loaded[i]) unload(m->c[i]);
+}
+
+/* ---- the table ---- */
+
+static struct code_entry *find(struct hash128 key, int device, const struct kernel *k)
+{
+    struct code_entry *c = cache_codes[key.lo % CACHE_BUCKETS];
+    while (c && !(same_key(c->key, key) && c->device == device && kernel_same(c->kernel, k))) c = c->next;
+    return c;
+}
+
+/* Takes the code that is ready, and inserts entries for what is not in the table: the caller makes them.  Returns how
+ * many kernels other threads, or the caller itself, are making.  *room: false if there is no memory.  Needs the lock. */
+static uint32_t claim(const struct kernel *const *k, const struct hash128 *key, uint32_t n, int device,
+                      struct code_entry **out, struct making *m, bool *room)
+{
+    uint32_t waits = 0;
+    for (uint32_t i = 0; i < n && *room; i++) {
+        struct code_entry *c = out[i] ? NULL : find(key[i], device, k[i]);
+        if (out[i]) continue;
+        if (c && c->ready) {
+            c->users++;
+            out[i] = c;
+            count_one(&counters.kernel_hits);
+        } else if (c) {
+            waits++;
+        } else if ((*room = (c = mem_alloc(sizeof *c)) != NULL)) {
+            struct code_entry **bucket = &cache_codes[key[i].lo % CACHE_BUCKETS];
+            *c = (struct code_entry){.key = key[i], .kernel = k[i], .device = device, .users = 1, .next = *bucket};
+            *bucket = c;
+            m->of[m->n] = i;
+            m->c[m->n++] = c;
+            count_one(&counters.kernel_misses);
+        }
+    }
+    return waits;
+}
+
+/* Ends the making of entries; those that failed are removed, and threads that wait for them search again.  Needs the
+ * lock. */
+static void finish(struct making *m, struct code_entry **out)
+{
+    for (uint32_t i = 0; i < m->n; i++) {
+        struct code_entry *c = m->c[i], **p = &cache_codes[c->key.lo % CACHE_BUCKETS];
+        if (i < m->made) {
+            c->kernel = c->copy;
+            c->ready = true;
+            cache_bytes += c->bytes;
+            out[m->of[i]] = c;
+        } else {
+            while (*p != c) p = &(*p)->next;
+            *p = c->next;
+            mem_free(c);
+        }
     }
     pthread_cond_broadcast(&cache_changed);
-    pthread_mutex_unlock(&cache_lock);
-    return ok ? c : NULL;
 }
 
+uint32_t code_get(const struct kernel *const *k, uint32_t n, int device, bool keep, struct code_entry **out,
+                  struct err *e)
+{
+    struct hash128 key[MODULE_KERNELS];
+    for (uint32_t i = 0; i < n; i++) {
+        key[i] = kernel_hash(k[i]);
+        out[i] = NULL;
+    }
+    for (uint32_t waits = 1; waits;) {
+        struct making m = {.keep = keep};
+        bool room = true;
+        pthread_mutex_lock(&cache_lock);
+        while ((waits = claim(k, key, n, device, out, &m, &room)) && !m.n && room)
+            pthread_cond_wait(&cache_changed, &cache_lock);
+        pthread_mutex_unlock(&cache_lock);
+        if (m.n) {
+            fork_hold();
+            make(&m, device);
+            fork_release();
+            pthread_mutex_lock(&cache_lock);
+            finish(&m, out);
+            pthread_mutex_unlock(&cache_lock);
+        }
+        if (m.made < m.n) {
+            *e = m.err;
+            return m.of[m.made];
+        }
+        if (!room) {
+            err_set(e, KL_ERR_MEMORY, "no memory to cache %u kernels", n);
+            return 0;
+        }
+    }
+    return n;
+}
 
 void code_take(struct code_entry *c, struct code_entry **list)
 {

@@ -119,23 +119,23 @@ static void refuses_record(const char *record, const char *phrase)
     graph_free(g);
 }
 
-static void on(const char *arch, int64_t least)
+static void on(const char *dialect, const char *arch, int64_t least, unsigned step)
 {
     struct err e = {0};
-    dialect_caps(dialect_find("cuda", &e), &caps);
-    dialect_architecture(dialect_find("cuda", &e), arch, &caps);
-    for (unsigned i = 0; i < gpu_attention_count; i++)
+    dialect_caps(dialect_find(dialect, &e), &caps);
+    dialect_architecture(dialect_find(dialect, &e), arch, &caps);
+    for (unsigned i = 0; i < gpu_attention_count; i += step)
         if (gpu_attentions[i].d >= least)
             agrees(&gpu_attentions[i], NULL);
 }
 
 int main(void)
 {
-    on("sm_90a", 64);
+    on("cuda", "sm_90a", 64, 1);
     refuses_record("width 128 rows 64 step 64 async", "no such unit");
     struct gpu_attention one = {.dtype = KL_F16, .l = 64, .m = 100, .d = 64, .e = 128, .seen = 1, .wild = true};
     agrees(&one, "@k0_attention_attention_stats schedule attention_matrix width 128 rows 64 step 32 stages 3 async\n");
-    on("sm_80", 0);
+    on("cuda", "sm_80", 0, 1);
     struct gpu_attention c = {.dtype = KL_BF16, .l = 70, .m = 90, .d = 16, .e = 24, .causal = true, .wild = true};
     agrees(&c, "@k0_attention_attention_stats schedule attention_matrix width 64 rows 32 step 32 stages 3\n");
     agrees(&c, "@k0_attention_attention_stats schedule attention_matrix width 32 step 16 stages 4\n");
@@ -145,5 +145,8 @@ int main(void)
     refuses_record("unit 8x8x8", "unit: it is another");
     refuses_record("subgroup 64", "subgroup: it has");
     refuses_record("width 128 rows 64 step 256 stages 8", "no room for them");
+    on("hip", "gfx942", 0, 4);
+    agrees(&c, "@k0_attention_attention_stats schedule attention_matrix width 128 rows 32 step 32 stages 3\n");
+    refuses_record("unit 32x32x8", "unit: it is another");
     return finish();
 }

@@ -38,14 +38,16 @@ static const char gpu_shim[] =
     "w)\n"
     "#define __shfl_sync(m, v, l, w) __shfl(v, l, w)\n";
 
-/* Products by subgroups.  Element for element it is asked which lane and register has it, and the sum is one ascending
- * chain of fma, as the interpreter's is.  Of PTX's mma.m16n8k16 (PTX ISA): a[r][k] and b[k][c], k in pairs, are of the
- * lane with groupID r mod 8, or c, and threadID_in_group k mod 8 / 2; sum[r][c] of groupID r mod 8 and
- * threadID_in_group c / 2.  Of its ldmatrix: lane 8 j + i says where row i of matrix j lies; lane 4 i + c / 2 gets its
- * elements c, or element i of rows c.  Of CDNA 2's 16x16x16: a[r][k] of lane r + 16 (k / 4), b[k][c] of lane c + 16 (k
- * / 4), sum[r][c] of lane c + 16 (r / 4). */
+/* Products by subgroups.  Element for element it is asked which lane and register has it, and the sum is one
+ * ascending chain of fma, as the interpreter's is.  Threads give their factors in turns of two arrays, so that one
+ * barrier is enough: who gives for the next turn but one has passed another barrier.  Of PTX's mma.m16n8k16 (PTX ISA):
+ * a[r][k] and b[k][c], k in pairs, are of the lane with groupID r mod 8, or c, and threadID_in_group k mod 8 / 2;
+ * sum[r][c] of groupID r mod 8 and threadID_in_group c / 2.  Of its ldmatrix: lane 8 j + i says where row i of matrix j
+ * lies; lane 4 i + c / 2 gets its elements c, or element i of rows c.  Of CDNA 2's with sides of 16 and 32: a[r][k] of
+ * lane r + side (k / 4), b[k][c] of lane c + side (k / 4), or of f32, r + side k and c + side k; sum[r][c] of lane c +
+ * side (r / 4 % (64 / side)), in its element 4 (r / (256 / side)) + r % 4. */
 static const char matrix_units[] =
-    "static unsigned emulated_a[1024][4], emulated_b[1024][2];\n"
+    "static unsigned emulated_a[2][1024][4], emulated_b[2][1024][2], emulated_turns[1024];\n"
     "static float emulated_half(bool bf16, unsigned pair, unsigned k)\n{\n    unsigned short h = pair >> 16 * (k & "
     "1);\n"
     "    return bf16 ? bits<float, unsigned>((unsigned)h << 16) : float(bits<_Float16, unsigned short>(h));\n}\n"
@@ -53,37 +55,46 @@ static const char matrix_units[] =
     "unsigned a2,\n"
     "                             unsigned a3, unsigned b0, unsigned b1)\n{\n"
     "    unsigned t = threadIdx.x, first = t & ~31u, a[4] = {a0, a1, a2, a3}, b[2] = {b0, b1};\n"
-    "    float *d[4] = {&d0, &d1, &d2, &d3};\n"
-    "    __builtin_memcpy(emulated_a[t], a, sizeof a);\n    __builtin_memcpy(emulated_b[t], b, sizeof b);\n"
-    "    emulated_exchange(0, t);\n"
+    "    unsigned turn = emulated_turns[t] ^= 1;\n    float *d[4] = {&d0, &d1, &d2, &d3};\n"
+    "    __builtin_memcpy(emulated_a[turn][t], a, sizeof a);\n"
+    "    __builtin_memcpy(emulated_b[turn][t], b, sizeof b);\n    __syncthreads();\n"
     "    for (unsigned r = 0; r < 16; r++)\n        for (unsigned c = 0; c < 8; c++)\n"
     "            for (unsigned k = 0; k < 16 && t == first + r % 8 * 4 + c / 2; k++) {\n"
-    "                float x = emulated_half(bf16, emulated_a[first + r % 8 * 4 + k % 8 / 2][k / 8 * 2 + r / 8], k);\n"
-    "                float y = emulated_half(bf16, emulated_b[first + c * 4 + k % 8 / 2][k / 8], k), *sum = d[r / 8 * "
-    "2 + c % 2];\n"
-    "                *sum = fmaf(x, y, *sum);\n            }\n    emulated_exchange(0, t);\n}\n"
-    "static const unsigned short *emulated_row[1024];\n"
+    "                const unsigned *p = emulated_a[turn][first + r % 8 * 4 + k % 8 / 2];\n"
+    "                float x = emulated_half(bf16, p[k / 8 * 2 + r / 8], k), *sum = d[r / 8 * 2 + c % 2];\n"
+    "                float y = emulated_half(bf16, emulated_b[turn][first + c * 4 + k % 8 / 2][k / 8], k);\n"
+    "                *sum = fmaf(x, y, *sum);\n            }\n}\n"
+    "static const unsigned short *emulated_row[2][1024];\n"
     "static void emulated_rows(unsigned n, bool turned, unsigned &r0, unsigned &r1, unsigned &r2, unsigned &r3, const "
     "unsigned short *row)\n{\n"
-    "    unsigned t = threadIdx.x, first = t & ~31u, *r[4] = {&r0, &r1, &r2, &r3};\n"
+    "    unsigned t = threadIdx.x, first = t & ~31u, turn = emulated_turns[t] ^= 1, *r[4] = {&r0, &r1, &r2, &r3};\n"
     "    if (t - first < 8 * n && (unsigned long long)row % 16)\n        __builtin_trap();\n"
-    "    emulated_row[t] = row;\n    emulated_exchange(0, t);\n"
-    "    for (unsigned j = 0; j < n; j++) {\n        const unsigned short **m = emulated_row + first + 8 * j;\n"
+    "    emulated_row[turn][t] = row;\n    __syncthreads();\n"
+    "    for (unsigned j = 0; j < n; j++) {\n        const unsigned short **m = emulated_row[turn] + first + 8 * j;\n"
     "        unsigned i = t % 32 / 4, c = t % 4 * 2;\n"
-    "        *r[j] = turned ? m[c][i] | m[c + 1][i] << 16 : m[i][c] | m[i][c + 1] << 16;\n    }\n    "
-    "emulated_exchange(0, t);\n}\n"
-    "typedef float emulated_sums __attribute__((vector_size(16)));\n"
-    "template <class H> static emulated_sums emulated_mfma(bool bf16, H a, H b, emulated_sums d)\n{\n"
-    "    unsigned t = threadIdx.x, first = t & ~63u;\n"
-    "    __builtin_memcpy(emulated_a[t], &a, 8);\n    __builtin_memcpy(emulated_b[t], &b, 8);\n    "
-    "emulated_exchange(0, t);\n"
-    "    for (unsigned r = 0; r < 16; r++)\n        for (unsigned c = 0; c < 16; c++)\n"
-    "            for (unsigned k = 0; k < 16 && t == first + c + r / 4 * 16; k++) {\n"
-    "                float x = emulated_half(bf16, emulated_a[first + r + k / 4 * 16][k % 4 / 2], k);\n"
-    "                float y = emulated_half(bf16, emulated_b[first + c + k / 4 * 16][k % 4 / 2], k);\n"
-    "                d[r % 4] = fmaf(x, y, d[r % 4]);\n            }\n    emulated_exchange(0, t);\n    return d;\n}\n"
-    "#define __builtin_amdgcn_mfma_f32_16x16x16f16(a, b, d, x, y, z) emulated_mfma(false, a, b, d)\n"
-    "#define __builtin_amdgcn_mfma_f32_16x16x16bf16_1k(a, b, d, x, y, z) emulated_mfma(true, a, b, d)\n";
+    "        *r[j] = turned ? m[c][i] | m[c + 1][i] << 16 : m[i][c] | m[i][c + 1] << 16;\n    }\n"
+    "    __syncthreads();\n}\n"
+    "static float emulated_factor[2][2][1024][4];\n"
+    "template <class F> static float emulated_value(bool bf16, const F &x, unsigned e)\n{\n"
+    "    unsigned short h[4];\n    float f;\n"
+    "    __builtin_memcpy(sizeof x == sizeof f ? (void *)&f : h, &x, sizeof x);\n"
+    "    return sizeof x == sizeof f ? f : emulated_half(bf16, h[e], 0);\n}\n"
+    "template <unsigned side, class F, class S> static S emulated_mfma(bool bf16, const F &a, const F &b, S d)\n{\n"
+    "    unsigned t = threadIdx.x, first = t & ~63u, lane = t & 63u, each = sizeof a == 4 ? 1 : 4;\n"
+    "    auto &f = emulated_factor[emulated_turns[t] ^= 1];\n"
+    "    for (unsigned e = 0; e < each; e++) {\n        f[0][t][e] = emulated_value(bf16, a, e);\n"
+    "        f[1][t][e] = emulated_value(bf16, b, e);\n    }\n    __syncthreads();\n"
+    "    for (unsigned i = 0; i < side * side / 64; i++)\n"
+    "        for (unsigned k = 0, r = 256 / side * (i / 4) + 4 * (lane / side) + i % 4; k < 64 / side * each; k++)\n"
+    "            d[i] = fmaf(f[0][first + r + side * (k / each)][k % each],\n"
+    "                        f[1][first + lane % side + side * (k / each)][k % each], d[i]);\n"
+    "    return d;\n}\n"
+    "#define __builtin_amdgcn_mfma_f32_16x16x16f16(a, b, d, x, y, z) emulated_mfma<16>(false, a, b, d)\n"
+    "#define __builtin_amdgcn_mfma_f32_16x16x16bf16_1k(a, b, d, x, y, z) emulated_mfma<16>(true, a, b, d)\n"
+    "#define __builtin_amdgcn_mfma_f32_16x16x4f32(a, b, d, x, y, z) emulated_mfma<16>(false, a, b, d)\n"
+    "#define __builtin_amdgcn_mfma_f32_32x32x8f16(a, b, d, x, y, z) emulated_mfma<32>(false, a, b, d)\n"
+    "#define __builtin_amdgcn_mfma_f32_32x32x8bf16_1k(a, b, d, x, y, z) emulated_mfma<32>(true, a, b, d)\n"
+    "#define __builtin_amdgcn_mfma_f32_32x32x2f32(a, b, d, x, y, z) emulated_mfma<32>(false, a, b, d)\n";
 
 /* Copies land when the thread waits for them and no sooner.  unfenced: wgmma may not see some that have landed, because
  * no fence.proxy.async came after them. */

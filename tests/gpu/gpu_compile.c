@@ -116,17 +116,24 @@ static void compile_all(const struct kernel_set *s, const char *name, unsigned a
 
 /* ---- matrix units ---- */
 
-/* In the code of a kernel, is there an instruction of a matrix unit?  NVIDIA's are 16 bytes, and the low 9 bits say
- * which: 0x03c and 0x1f0 are HMMA and HGMMA.  AMD's are of 4 or 8 bytes; the first 9 bits of V_MFMA are 110100111, then
- * come 1 and 6 bits that say which (0x4d: f32_16x16x16f16, 0x67: f32_16x16x16bf16_1k). */
+/* Is it the first word of one of AMD's matrix instructions?  These begin with 9 bits 110100111, then come 1 and 6 bits
+ * that say which: 0x44 f32_32x32x2f32, 0x45 f32_16x16x4f32, 0x4c f32_32x32x8f16, 0x4d f32_16x16x16f16, 0x66
+ * f32_32x32x8bf16_1k, 0x67 f32_16x16x16bf16_1k. */
+static bool is_mfma(uint32_t word)
+{
+    unsigned op = word >> 16 & 0x7f;
+    return word >> 23 == 0x1a7 && (op == 0x44 || op == 0x45 || op == 0x4c || op == 0x4d || op == 0x66 || op == 0x67);
+}
+
+/* The instructions of a matrix unit in the code of a kernel.  NVIDIA's are 16 bytes, and the low 9 bits say which:
+ * 0x03c and 0x1f0 are HMMA and HGMMA.  AMD's are of 4 or 8 bytes. */
 static unsigned count_instructions(const uint8_t *code, size_t bytes, bool amd)
 {
     unsigned n = 0;
     for (size_t at = 0; at + 16 <= bytes; at += amd ? 4 : 16) {
         uint32_t word;
         memcpy(&word, code + at, sizeof word);
-        n += amd ? word >> 23 == 0x1a7 && ((word >> 16 & 0x7f) == 0x4d || (word >> 16 & 0x7f) == 0x67)
-            : (word & 0x1ff) == 0x3c || (word & 0x1ff) == 0x1f0;
+        n += amd ? is_mfma(word) : (word & 0x1ff) == 0x3c || (word & 0x1ff) == 0x1f0;
     }
     return n;
 }
@@ -158,9 +165,8 @@ static bool is_product(const struct kernel *k, unsigned dtype)
     return reads && (strstr(k->name, "dot") || k->sched.kind == SCHED_ATTENTION_MATRIX);
 }
 
-/* Products of half floats and attention, made for one architecture: those that its matrix units can do have such
- * instructions. */
-static void compile_products(const char *name, const char *arch, bool f16, bool bf16)
+/* Products and attention, made for one architecture: those that its matrix units can do have such instructions. */
+static void compile_products(const char *name, const char *arch, bool f16, bool bf16, bool f32)
 {
     struct err e = {0};
     struct caps caps;
@@ -177,7 +183,8 @@ static void compile_products(const char *name, const char *arch, bool f16, bool 
     for (uint32_t i = 0; i < s.n; i++) {
         struct text source = {0};
         struct code code = {0};
-        bool due = (f16 && is_product(s.v[i], KL_F16)) || (bf16 && is_product(s.v[i], KL_BF16));
+        bool due = (f16 && is_product(s.v[i], KL_F16)) || (bf16 && is_product(s.v[i], KL_BF16)) ||
+                   (f32 && is_product(s.v[i], KL_F32));
         bool made = make_file(&s, d, i, i + 1, &source) && c->compile(source.s, arch, GPU_BINARY, &code, &e);
         products += due;
         if (check(made, "%s for %s: %s", s.v[i]->name, arch, e.msg)) {
@@ -296,13 +303,13 @@ int main(int argc, char **argv)
     }
     if (archs) {
         subgroups(&s);
-        compile_products("cuda", "sm_80", true, true);
-        compile_products("cuda", "sm_90a", true, true);
-        compile_products("hip", "gfx90a", false, true);
+        compile_products("cuda", "sm_80", true, true, false);
+        compile_products("cuda", "sm_90a", true, true, false);
+        compile_products("hip", "gfx90a", false, true, true);
     }
     if (archs > 1) {
-        compile_products("cuda", "sm_75", false, false);
-        compile_products("hip", "gfx1030", false, false);
+        compile_products("cuda", "sm_75", false, false, false);
+        compile_products("hip", "gfx1030", false, false, false);
     }
     gpu_kernels_free(&s);
     return finish();

@@ -267,6 +267,14 @@ struct graph *gpu_convolution_graph(const struct gpu_convolution *c)
     return g;
 }
 
+static bool units_multiply(const struct caps *caps, unsigned dtype)
+{
+    bool any = false;
+    for (unsigned i = 0; i < MMA_UNITS; i++)
+        any |= caps->mma[i].dtypes >> dtype & 1;
+    return any;
+}
+
 void gpu_kernels_matrix(struct kernel_set *s, const struct caps *caps)
 {
     enum { CONVOLUTIONS = 5 }; /* the first of the table are of all kinds */
@@ -275,7 +283,10 @@ void gpu_kernels_matrix(struct kernel_set *s, const struct caps *caps)
         add_graph_for(s, g, caps, false);
         graph_free(g);
     }
-    for (unsigned i = 0; caps->mma.chains && i < gpu_attention_count; i++) {
+    bool chains = false;
+    for (unsigned i = 0; i < MMA_UNITS; i++)
+        chains |= caps->mma[i].chains;
+    for (unsigned i = 0; chains && i < gpu_attention_count; i++) {
         if (caps->mma_async.subgroup && gpu_attentions[i].d < PANEL_COLUMNS)
             continue; /* as for the same processors without the unit */
         struct graph *g = gpu_attention_graph(&gpu_attentions[i]);
@@ -283,33 +294,26 @@ void gpu_kernels_matrix(struct kernel_set *s, const struct caps *caps)
         graph_free(g);
     }
     /* tiles of all sizes */
-    static const struct { int64_t size[4]; uint8_t dtype, con_a, con_b; uint32_t processors; } product[] = {
-        {{1, 64, 64, 40}, KL_BF16, 2, 1, 1}, {{2, 50, 40, 70}, KL_F16, 1, 2, 8}, {{1, 33, 35, 17}, KL_BF16, 2, 2, 100},
-        {{3, 16, 16, 5}, KL_F16, 1, 1, 100}, {{1, 70, 65, 9}, KL_BF16, 2, 1, 1},
-        {{1, 17, 33, 600}, KL_F16, 2, 1, 100}};
-    /* of operands that are copied: each of the two along the contraction or not, with columns or rows left over */
-    static const struct { int64_t size[4]; uint8_t dtype, con_a, con_b; uint32_t processors; } copied[] = {
-        {{1, 136, 264, 200}, KL_BF16, 2, 1, 1}, {{1, 72, 136, 72}, KL_F16, 2, 2, 1},
-        {{2, 64, 64, 136}, KL_BF16, 1, 1, 2}, {{1, 40, 72, 328}, KL_F16, 1, 2, 1},
-        {{2, 24, 40, 1096}, KL_BF16, 2, 1, 100}}; /* the last one in parts of the contraction */
-    for (unsigned i = 0; i < sizeof copied / sizeof *copied; i++) {
-        struct caps target = *caps;
-        struct graph *g = graph_new("copied");
-        target.threads = copied[i].processors;
-        graph_output(g, OUT_RETURN, copied_product(g, copied[i].dtype, copied[i].size, copied[i].con_a,
-                                                   copied[i].con_b), 0);
-        check(!g->err.code, "%s", g->err.msg);
-        add_graph_for(s, g, &target, false);
-        graph_free(g);
-    }
+    static const struct { int64_t size[4]; uint8_t dtype, con_a, con_b, copied; uint32_t processors; } product[] = {
+        {{1, 64, 64, 40}, KL_BF16, 2, 1, 0, 1}, {{2, 50, 40, 70}, KL_F16, 1, 2, 0, 8},
+        {{1, 33, 35, 17}, KL_BF16, 2, 2, 0, 100}, {{3, 16, 16, 5}, KL_F16, 1, 1, 0, 100},
+        {{1, 70, 65, 9}, KL_BF16, 2, 1, 0, 1}, {{1, 17, 33, 600}, KL_F16, 2, 1, 0, 100},
+        /* of operands that are copied: each of the two along the contraction or not, with columns or rows left over */
+        {{1, 136, 264, 200}, KL_BF16, 2, 1, 1, 1}, {{1, 72, 136, 72}, KL_F16, 2, 2, 1, 1},
+        {{2, 64, 64, 136}, KL_BF16, 1, 1, 1, 2}, {{1, 40, 72, 328}, KL_F16, 1, 2, 1, 1},
+        {{2, 24, 40, 1096}, KL_BF16, 2, 1, 1, 100}, /* in parts of the contraction */
+        {{1, 72, 68, 20}, KL_F32, 2, 1, 1, 1}, {{1, 40, 36, 28}, KL_F32, 1, 2, 1, 1},
+        {{2, 17, 33, 35}, KL_F32, 2, 2, 0, 100}, {{1, 33, 70, 9}, KL_F32, 1, 1, 0, 1}};
     for (unsigned i = 0; i < sizeof product / sizeof *product; i++) {
         struct caps target = *caps;
-        struct graph *g = graph_new("matrix");
+        struct graph *g = graph_new(product[i].copied ? "copied" : "matrix");
+        ref (*make)(struct graph *, unsigned, const int64_t[4], unsigned, unsigned) =
+            product[i].copied ? copied_product : matrix_product;
         target.threads = product[i].processors;
-        graph_output(g, OUT_RETURN, matrix_product(g, product[i].dtype, product[i].size, product[i].con_a,
-                                                   product[i].con_b), 0);
+        graph_output(g, OUT_RETURN, make(g, product[i].dtype, product[i].size, product[i].con_a, product[i].con_b), 0);
         check(!g->err.code, "%s", g->err.msg);
-        add_graph_for(s, g, &target, false);
+        if (units_multiply(caps, product[i].dtype) || product[i].dtype != KL_F32)
+            add_graph_for(s, g, &target, false);
         graph_free(g);
     }
 }

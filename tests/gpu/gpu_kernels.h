@@ -15,7 +15,7 @@ void gpu_kernels_graph(struct kernel_set *s, const struct graph *g); /* of a gra
 void gpu_kernels_folder(struct kernel_set *s, const char *folder);
 void gpu_kernels_ops(struct kernel_set *s);                         /* of every op on every dtype, and every cast */
 void gpu_kernels_random(struct kernel_set *s, uint64_t graphs, uint64_t seed); /* of random graphs */
-void gpu_kernels_matrix(struct kernel_set *s, const struct caps *caps); /* of products of half floats for this target */
+void gpu_kernels_matrix(struct kernel_set *s, const struct caps *caps); /* of a target's products by matrix units */
 /* Attention of 2 matrices; seen: 0: of all keys, 1: with a mask, 2: with ranges; gradient: both gradients, instead of
  * attention and its statistics; wild: the test's data are not all finite. */
 struct gpu_attention { unsigned dtype; int64_t l, m, d, e; bool causal; int seen; bool gradient, wild; };

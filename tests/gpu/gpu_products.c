@@ -127,12 +127,13 @@ static void try(unsigned dtype, int64_t m, int64_t n, int64_t k, enum what what,
 /* Do convolutions and their gradients, every step-th of them, have the interpreter's values with the schedules that
  * they get?  async, reordered: how many of their products are by an asynchronous unit, and of vectors in another
  * order. */
-static void convolutions(const char *architecture, unsigned step, unsigned async, unsigned reordered)
+static void convolutions(const char *dialect, const char *architecture, unsigned step, unsigned async,
+                         unsigned reordered)
 {
     struct err e = {0};
     unsigned found_async = 0, found_reordered = 0;
-    dialect_caps(dialect_find("cuda", &e), &caps);
-    dialect_architecture(dialect_find("cuda", &e), architecture, &caps);
+    dialect_caps(dialect_find(dialect, &e), &caps);
+    dialect_architecture(dialect_find(dialect, &e), architecture, &caps);
     caps.threads = 1;
     rounded = cancels = true;
     for (unsigned i = 0; i < gpu_convolution_count; i += step) {
@@ -264,15 +265,104 @@ static void by_matrix_units(void)
     dialect_architecture(dialect_find("cuda", &e), "sm_90", &caps);
     refuses(KL_BF16, "dot_matrix width 128 tile 64x64 block 64x64 step 64 kblock 16 copy_a copy_b async",
             "no such unit");
+    dialect_architecture(dialect_find("cuda", &e), "sm_75", &caps);
+    check(!caps.mma[0].subgroup, "sm_75 multiplies bf16");
+}
+
+/* Each candidate for a product has the interpreter's values; they are of both units. */
+static void tuned_units(unsigned dtype)
+{
+    struct err e = {0};
+    struct graph *g = product(dtype, 40, 72, 48, PLAIN), *h = graph_clone(g);
+    const struct target target = {.caps = &caps};
+    struct lowered l = {0};
+    struct schedule list[MAX_CANDIDATES];
+    struct values in, none = {0}, want = {0};
+    uint32_t n = 0, of[2] = {0}, threads = caps.threads;
+    caps.threads = 1;
+    bool ok = passes_run(h, &(struct pass_options){.fuse = true});
+    struct lowerer *s = ok ? lowerer_new(h, &(struct target_set){&target, 1}, 0, NULL, NULL) : NULL;
+    values_random(&rng, g, &g->input, false, &in);
+    ok = s && lower_group(s, 0, NULL, &l, NULL, &e) && lower_candidates(s, 0, l.k, 1, list, &n, &e) &&
+         run_on(g, "ref", true, &in, &none, NULL, &want, &e);
+    check(ok, "%s", e.msg);
+    for (uint32_t i = 0; i < n; i++) {
+        char text[256], *line = schedule_line(&list[i]);
+        snprintf(text, sizeof text, "@k0_dot %s\n", line);
+        of[list[i].dot_matrix.unit_m == 16]++;
+        agrees(g, &in, &want, text, line + strlen("schedule "));
+        mem_free(line);
+    }
+    caps.threads = threads;
+    check(of[0] && of[1], "%u candidates have sides of 32, %u of 16", of[0], of[1]);
+    kernel_free(l.k);
+    mem_free(l.arg);
+    lowerer_free(s);
+    values_free(&in);
+    values_free(&want);
+    graph_free(g);
+    graph_free(h);
+}
+
+/* AMD's units: tiles with sides of 32 where a tile consists of them, else of 16, or what the record says. */
+static void by_amd_units(void)
+{
+    struct err e = {0};
     dialect_caps(dialect_find("hip", &e), &caps);
     dialect_architecture(dialect_find("hip", &e), "gfx90a:sramecc+:xnack-", &caps);
-    static const char *const amd[] = {"dot_matrix width 64 tile 16x16 block 16x16 step 32 kblock 24",
-                                      "dot_matrix width 128 tile 32x16 block 32x32 step 16 kblock 24", NULL};
-    try(KL_BF16, 33, 35, 21, EPILOGUE, amd);
-    dialect_architecture(dialect_find("cuda", &e), "sm_75", &caps);
-    check(!caps.mma.subgroup, "sm_75 multiplies bf16");
+    static const char *const small[] = {"dot_matrix width 64 tile 16x16 block 16x16 step 32 kblock 24",
+                                        "dot_matrix width 128 tile 32x16 block 32x32 step 16 kblock 24", NULL};
+    try(KL_BF16, 33, 35, 21, EPILOGUE, small);
+    try(KL_F32, 33, 35, 21, EPILOGUE, small);
+    static const char *const chosen[][2] = {
+        {"dot_matrix width 128 tile 32x16 block 32x32 step 16 kblock 24",
+         "dot_matrix width 128 tile 32x16 block 32x32 step 16 kblock 24 unit 16x16x16 subgroup 64"},
+        {"dot_matrix width 64 tile 32x32 block 32x32 step 16 kblock 24",
+         "dot_matrix width 64 tile 32x32 block 32x32 step 16 kblock 24 unit 32x32x8 subgroup 64"},
+        {"dot_matrix width 64 tile 32x32 block 32x32 step 16 kblock 24 unit 16x16x16",
+         "dot_matrix width 64 tile 32x32 block 32x32 step 16 kblock 24 unit 16x16x16 subgroup 64"}};
+    for (unsigned i = 0; i < 2 * (sizeof chosen / sizeof *chosen); i++) {
+        struct graph *g = product(i & 1 ? KL_F32 : KL_BF16, 33, 35, 21, PLAIN);
+        const char *due = chosen[i / 2][1];
+        char text[256], *line = NULL;
+        snprintf(text, sizeof text, "@k0_dot schedule %s\n", chosen[i / 2][0]);
+        struct program *p = passes_run(g, &(struct pass_options){.fuse = true}) ? plan(g, text, &e) : NULL;
+        line = p ? schedule_line(&p->kernel[0]->sched) : NULL;
+        check(line && !strncmp(line + strlen("schedule "), due, strlen(due)), "%s is %s", text, line ? line : e.msg);
+        mem_free(line);
+        program_free(p);
+        graph_free(g);
+    }
+    static const char *const large[] = {
+        "dot_matrix width 64 tile 16x16 block 16x16 step 32 kblock 48",
+        "dot_matrix width 64 tile 32x32 block 32x32 step 16 kblock 48 unit 32x32x8 subgroup 64 stages 2 copy_a copy_b",
+        "dot_matrix width 64 tile 32x32 block 32x32 step 8 kblock 48 unit 32x32x8 subgroup 64 stages 3",
+        "dot_matrix width 128 tile 64x32 block 64x64 step 16 kblock 48 unit 32x32x8 subgroup 64 stages 2 copy_a "
+            "split 32",
+        "dot_matrix width 128 tile 32x64 block 64x64 step 32 kblock 48 unit 16x16x16 subgroup 64 stages 2 copy_b",
+        NULL};
+    tuned_units(KL_BF16);
+    tuned_units(KL_F32);
+    rounded = cancels = true; /* the sums of parts are added in another order */
+    for (int what = 0; what < WHATS; what++) {
+        bool copied = what == PLAIN || what == EPILOGUE; /* other operands are no arrays of vectors, or not of 2 axes */
+        const char *const plain[] = {large[0], large[2], NULL};
+        try(KL_F32, 40, 24, 48, (enum what)what, copied ? large : plain);
+        try(KL_BF16, 40, 24, 48, (enum what)what, copied ? large : plain);
+    }
+    rounded = cancels = false;
+    caps.threads = 1;
+    static const char *const of_f32[] = {"dot_matrix width 256 tile 64x64 block 128x128 step 8 kblock 16", NULL};
+    try(KL_F32, 66, 65, 9, TURNED, of_f32);
+    refuses(KL_F32, "dot_matrix width 64 tile 16x16 block 16x16 step 16 kblock 16 unit 32x32x8",
+            "a whole number of the unit's tiles");
+    refuses(KL_BF16, "dot_matrix width 64 tile 32x32 block 32x32 step 16 kblock 16 unit 16x8x16",
+            "unit: it is another");
+    refuses(KL_F16, "dot_matrix width 64 tile 32x32 block 32x32 step 16 kblock 16", "kind is not a choice");
     dialect_architecture(dialect_find("hip", &e), "gfx1030", &caps);
-    try(KL_BF16, 33, 35, 21, PLAIN, of_f32);
+    static const char *const threads[] = {"dot_blocks width 64 tile 4x4 block 32x32 step 8 kblock 24", NULL};
+    dialect_caps(dialect_find("hip", &e), &caps);
+    try(KL_BF16, 33, 35, 21, PLAIN, threads);
 }
 
 int main(void)
@@ -323,8 +413,10 @@ int main(void)
     refuses(KL_F32, "dot_blocks width 32 tile 14x32 kblock 16", "1:38: tile: a thread has at most 64 results");
     refuses(KL_F32, "dot width 32 tile 33x32 kblock 16", "a tile has 1 to 32 rows");
     by_matrix_units();
-    convolutions("sm_90a", 1, 7, 12);
-    convolutions("sm_80", 3, 0, 4);
+    by_amd_units();
+    convolutions("cuda", "sm_90a", 1, 7, 12);
+    convolutions("cuda", "sm_80", 3, 0, 4);
+    convolutions("hip", "gfx942", 2, 0, 6);
     dialect_caps(dialect_find("glsl", &e), &caps);
     caps.is_gpu = 0;
     refuses(KL_F32, "dot_blocks width 64 tile 4x4 block 32x32 step 8 kblock 16",

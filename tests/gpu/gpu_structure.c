@@ -1,39 +1,47 @@
-/* The machine code and the launches of named kernels for an H200, against a table that a change must not worsen.
+/* The machine code and the launches of named kernels for an H200, against a table that a change must not worsen, and
+ * against bounds that no change may break.
  *
  *   gpu_structure [CASE ...]    all cases, or those named; no device is needed
  *
- * Each case is a graph.  Its kernels are lowered for sm_90a, compiled by NVRTC, and the instructions of the machine
- * code are counted.  gpu_structure.def has the counts; KILN_BLESS=1 writes what was counted into it.  Registers depend
- * on the compiler: they are compared only where NVRTC has the version that the table names.  Where nvdisasm is found
+ * Each case is a graph, or a whole training step (gpu_step_text.h) in f32 or, with "-bf16" behind its name, under
+ * autocast.  Its kernels are lowered for sm_90a, compiled by NVRTC, and the instructions of the machine code are
+ * counted.  gpu_structure.def has the counts; KILN_BLESS=1 writes what was counted into it.  Registers depend on the
+ * compiler: they are compared only where NVRTC has the version that the table names.  Where nvdisasm is found
  * ($KILN_NVDISASM, or on the path), its listing must give the same counts. */
-#define _GNU_SOURCE /* popen, mkstemp */
 #include "codegen/gpu/compilers/compile.h"
 #include "codegen/gpu/source.h"
+#include "tests/gpu/structure/gpu_machine_code.h"
+#include "tests/gpu/structure/gpu_step_text.h"
 #include "tests/support/harness.h"
-#include <elf.h>
-#include <unistd.h>
 
 enum { PROCESSORS = 132, REGISTERS_MORE = 8, MANY_BLOCKS = 64 /* registers: half of all threads run */,
-       THREADS = 512 /* of a processor: enough */, SHT_NV_INFO = 0x70000000 };
+       THREADS = 512 /* of a processor: enough */ };
 static const char architecture[] = "sm_90a", table_path[] = "tests/gpu/gpu_structure.def";
 
 /* ---- the cases ---- */
 
-static const struct { const char *name, *text; } cases[] = {
+static const struct { const char *name, *text; } graphs[] = {
 #include "gpu_structure_graphs.def"
 };
-enum { CASES = sizeof cases / sizeof *cases };
+enum { GRAPHS = sizeof graphs / sizeof *graphs, MOST_CASES = GRAPHS + 16 };
+
+static struct { char name[48]; const char *text; const char *step; } cases[MOST_CASES]; /* step: its name, or NULL */
+static unsigned ncase;
+
+static void name_cases(void)
+{
+    for (; ncase < GRAPHS; ncase++) {
+        snprintf(cases[ncase].name, sizeof cases->name, "%s", graphs[ncase].name);
+        cases[ncase].text = graphs[ncase].text;
+    }
+    for (unsigned half = 0; half < 2; half++)
+        for (const char *const *step = gpu_step_names; *step && ncase < MOST_CASES; step++, ncase++) {
+            snprintf(cases[ncase].name, sizeof cases->name, "%s%s", *step, half ? "-bf16" : "");
+            cases[ncase].step = *step;
+        }
+}
 
 /* ---- counts ---- */
-
-/* Of all kernels of a case; barriers, registers and shared: the largest kernel's; blocks and threads: of the launch
- * that has the fewest threads in all. */
-struct counts {
-    unsigned kernels, global, wide, barriers, local, registers, hmma, hgmma, ffma, shared, async, panels;
-    unsigned blocks, threads;
-    /* of the smallest loop with instructions of the matrix unit: these, and all others */
-    unsigned products, others;
-};
 
 static const struct row { const char *name; struct counts c; } table[] = {
 #define STRUCTURE(name, ...) {name, {__VA_ARGS__}},
@@ -58,153 +66,14 @@ static const struct counts *row_of(const char *name)
     return NULL;
 }
 
-enum { BRA = 0x147, HMMA = 0x3c, HGMMA = 0x1f0 };
-
-/* One instruction of 16 bytes of NVIDIA's machine code since Volta.  The low 9 bits say what it is, the 3 above them
- * what its operands are; bits 73 to 75 of an access are its size: 6 is 16 bytes. */
-static void count_instruction(struct counts *c, uint64_t low, uint64_t high)
-{
-    enum { LDG = 0x181, STG = 0x186, LDL = 0x183, STL = 0x187, LDS = 0x184, STS = 0x188, BAR = 0x11d, LDGSTS = 0x1ae,
-           FFMA = 0x23, UTMALDG = 0x1b4 };
-    unsigned op = low & 0x1ff, size = high >> 9 & 7;
-    bool global = op == LDG || op == STG;
-    c->global += global;
-    c->wide += global && size == 6;
-    c->local += op == LDL || op == STL;
-    c->shared += op == LDS || op == STS;
-    c->barriers += op == BAR;
-    c->hmma += op == HMMA;
-    c->hgmma += op == HGMMA;
-    c->async += op == LDGSTS;
-    c->ffma += op == FFMA;
-    c->panels += op == UTMALDG;
-}
-
-static bool is_product(uint64_t low) { return (low & 0x1ff) == HMMA || (low & 0x1ff) == HGMMA; }
-
-static uint64_t word_at(const uint8_t *p)
-{
-    uint64_t w;
-    memcpy(&w, p, sizeof w);
-    return w;
-}
-
-/* The smallest loop with products: a branch goes back over them.  Its distance from the next instruction, in bytes, is
- * 256 times the upper half of the word, signed, and 4 times the byte behind the operation. */
-static void count_loop(struct counts *c, const uint8_t *p, uint64_t size)
-{
-    for (uint64_t at = 0; at + 16 <= size; at += 16) {
-        uint64_t low = word_at(p + at);
-        int64_t far = (int64_t)(int32_t)(low >> 32) * 256 + (int64_t)(low >> 16 & 255) * 4;
-        if ((low & 0x1ff) != BRA || far >= -16 || -far > (int64_t)at + 16)
-            continue;
-        unsigned n = (unsigned)(-far / 16), products = 0;
-        for (uint64_t i = at + 16 - (uint64_t)-far; i <= at; i += 16)
-            products += is_product(word_at(p + i));
-        if (products && (!c->products || n < c->products + c->others)) {
-            c->products = products;
-            c->others = n - products;
-        }
-    }
-}
-
-/* The attributes of a file: form, name, bytes, and as many of these.  REGISTERS: a symbol's number, and how many. */
-static unsigned count_registers(const uint8_t *p, uint64_t n)
-{
-    enum { SIZED = 4, REGISTERS = 0x2f };
-    uint32_t found = 0;
-    for (uint64_t at = 0; at + 4 <= n; at += 4) {
-        uint16_t bytes;
-        memcpy(&bytes, p + at + 2, sizeof bytes);
-        if (p[at] != SIZED)
-            continue;
-        if (p[at + 1] == REGISTERS && bytes >= 8 && at + 12 <= n)
-            memcpy(&found, p + at + 8, sizeof found);
-        at += bytes;
-    }
-    return found;
-}
-
-/* Counts the code of one kernel. */
-static bool count_code(const struct code *code, struct counts *c)
-{
-    const uint8_t *p = (const uint8_t *)code->bytes;
-    Elf64_Ehdr h;
-    if (code->size < sizeof h || memcmp(p, ELFMAG, SELFMAG))
-        return false;
-    memcpy(&h, p, sizeof h);
-    for (unsigned i = 0; i < h.e_shnum; i++) {
-        Elf64_Shdr s;
-        memcpy(&s, p + h.e_shoff + i * sizeof s, sizeof s);
-        if (s.sh_type == SHT_NV_INFO && !s.sh_info && s.sh_offset + s.sh_size <= code->size)
-            c->registers = count_registers(p + s.sh_offset, s.sh_size);
-        if (s.sh_type != SHT_PROGBITS || !(s.sh_flags & SHF_EXECINSTR) || s.sh_offset + s.sh_size > code->size)
-            continue;
-        for (uint64_t at = 0; at + 16 <= s.sh_size; at += 16) {
-            uint64_t w[2];
-            memcpy(w, p + s.sh_offset + at, sizeof w);
-            count_instruction(c, w[0], w[1]);
-        }
-        count_loop(c, p + s.sh_offset, s.sh_size);
-    }
-    return true;
-}
-
-/* ---- the listing of NVIDIA's disassembler, where there is one ---- */
-
-static const char *disassembler(void)
-{
-    static char path[1024];
-    const char *given = getenv("KILN_NVDISASM");
-    if (given || *path)
-        return given ? given : path;
-    FILE *f = popen("command -v nvdisasm", "r");
-    if (!f || !fgets(path, sizeof path, f))
-        strcpy(path, "-");
-    path[strcspn(path, "\n")] = 0;
-    if (f)
-        pclose(f);
-    return path;
-}
-
-static bool listing(const struct code *code, struct counts *c)
-{
-    char file[] = "/tmp/kiln-structure-XXXXXX", command[1200], line[4096];
-    int fd = mkstemp(file);
-    bool ok = fd >= 0 && write(fd, code->bytes, code->size) == (ssize_t)code->size;
-    if (fd >= 0)
-        close(fd);
-    snprintf(command, sizeof command, "%s -c %s", disassembler(), file);
-    FILE *f = ok ? popen(command, "r") : NULL;
-    while (f && fgets(line, sizeof line, f)) {
-        const char *at = strstr(line, "*/");
-        bool global = at && (strstr(at, " LDG.") || strstr(at, " STG."));
-        if (!at)
-            continue;
-        c->global += global;
-        c->wide += global && strstr(at, ".128");
-        c->local += strstr(at, " LDL") || strstr(at, " STL");
-        c->shared += strstr(at, " LDS ") || strstr(at, " LDS.") || strstr(at, " STS ") || strstr(at, " STS.");
-        c->barriers += strstr(at, " BAR.") != NULL;
-        c->hmma += strstr(at, " HMMA.") != NULL;
-        c->hgmma += strstr(at, " HGMMA.") != NULL;
-        c->async += strstr(at, " LDGSTS") != NULL;
-        c->ffma += strstr(at, " FFMA") != NULL;
-        c->panels += strstr(at, " UTMALDG") != NULL;
-    }
-    ok = f && !pclose(f);
-    unlink(file);
-    return ok;
-}
-
 static unsigned listed;
 
 static void compare_listing(const char *name, const struct code *code, const struct counts *c)
 {
     struct counts l = {.registers = c->registers, .products = c->products, .others = c->others};
-    if (*disassembler() == '-')
+    if (*machine_code_disassembler() == '-')
         return;
-    if (!check(listing(code, &l), "%s: %s fails", name, disassembler()))
+    if (!check(machine_code_listing(code, &l), "%s: %s fails", name, machine_code_disassembler()))
         return;
     check(!memcmp(&l, c, sizeof l),
           "%s: nvdisasm lists %u global accesses, %u wide, %u barriers, %u local, %u HMMA, %u HGMMA, %u FFMA, %u "
@@ -218,8 +87,34 @@ static void compare_listing(const char *name, const struct code *code, const str
 
 static unsigned most(unsigned a, unsigned b) { return a > b ? a : b; }
 
+/* Is this one of the cases whose launches have two blocks for each processor, or as many as their data allow? */
+static bool fills_device(const char *name)
+{
+    static const char *const filling[] = {"sum_all", "sum_few_rows", "sum_columns", "cumsum", "sort", "index_add",
+                                          "softmax_16000", "f32_rows_1", "f32_rows_8", "f32_rows_16", "bf16_rows_1",
+                                          "bf16_rows_8", "bf16_rows_16"};
+    for (unsigned i = 0; i < sizeof filling / sizeof *filling; i++)
+        if (!strcmp(filling[i], name))
+            return true;
+    return false;
+}
+
+/* Where a launch has fewer blocks, a thread's loops are short: there is no work that more threads could share.  The
+ * driver is assumed to run one block of the kernel on each processor, the fewest that it can. */
+static void check_launch(const char *name, const struct kernel *k, const struct phase *p, struct device_kernel *d)
+{
+    enum { FEW = 80 };
+    d->resident = PROCESSORS;
+    unsigned blocks = accelerator_blocks(d, p->extent);
+    d->resident = 0;
+    int64_t steps = source_steps(k, p);
+    check(blocks >= 2 * PROCESSORS || ((int64_t)blocks == p->extent && steps <= FEW),
+          "%s: kernel %s: a launch of %u blocks, %lld iterations, %lld steps of a thread", name, k->name, blocks,
+          (long long)p->extent, (long long)steps);
+}
+
 /* The launches of a kernel: one for each phase. */
-static void count_launches(const struct kernel *k, const struct source_info *info, struct counts *c)
+static void count_launches(const char *name, const struct kernel *k, const struct source_info *info, struct counts *c)
 {
     struct phase p = {0};
     struct device_kernel *d = calloc(1, sizeof *d + k->nbuf);
@@ -228,6 +123,8 @@ static void count_launches(const struct kernel *k, const struct source_info *inf
             d->work += k->buf[b].count * (int64_t)dtype_size(k->buf[b].dtype);
     while (d && kernel_phase(k, &p)) {
         unsigned blocks = accelerator_blocks(d, p.extent);
+        if (p.extent && fills_device(name))
+            check_launch(name, k, &p, d);
         if (p.extent && (!c->blocks || (uint64_t)blocks * info->threads < (uint64_t)c->blocks * c->threads)) {
             c->blocks = blocks;
             c->threads = info->threads;
@@ -236,38 +133,77 @@ static void count_launches(const struct kernel *k, const struct source_info *inf
     free(d);
 }
 
+static void count_arrays(const struct kernel *k, const struct source_info *info, struct counts *c)
+{
+    for (uint32_t b = 0; b < k->nbuf; b++)
+        if (k->buf[b].role != BUF_IN && !info->local[b] && k->buf[b].count > c->largest)
+            c->largest = k->buf[b].count;
+    if (k->sched.kind == SCHED_DOT_MATRIX)
+        c->stages = k->sched.dot_matrix.stages;
+}
+
+static void add_counts(const struct counts *c, struct counts *sum)
+{
+    sum->kernels++;
+    sum->global += c->global;
+    sum->wide += c->wide;
+    sum->local += c->local;
+    sum->hmma += c->hmma;
+    sum->hgmma += c->hgmma;
+    sum->async += c->async;
+    sum->panels += c->panels;
+    sum->ffma += c->ffma;
+    sum->shared += c->shared;
+    sum->loads += c->loads;
+    sum->products += c->products;
+    sum->others += c->others;
+    sum->barriers = most(sum->barriers, c->barriers);
+    sum->registers = most(sum->registers, c->registers);
+}
+
+/* The counts of kernels that were compiled before: the steps have some in common. */
+static struct counts *known_counts(const struct kernel *k, bool *known)
+{
+    enum { MOST = 1024 };
+    static struct { struct hash128 hash; struct counts c; } v[MOST];
+    static unsigned n;
+    struct hash128 h = kernel_hash(k);
+    unsigned i = 0;
+    while (i < n && (v[i].hash.lo != h.lo || v[i].hash.hi != h.hi))
+        i++;
+    *known = i < n;
+    if (i == n && n < MOST - 1)
+        n++;
+    v[i].hash = h;
+    return &v[i].c;
+}
+
 static bool count_kernel(const char *name, const struct kernel *k, const struct caps *caps, struct counts *sum)
 {
     struct err e = {0};
     struct text source = {0};
     struct code code = {0};
     struct source_info info = {0};
-    struct counts c = {0};
+    bool known;
+    struct counts *c = known_counts(k, &known);
     const struct dialect *d = dialect_find("cuda", &e);
     const struct gpu_compiler *nvrtc = gpu_compiler_find("cuda", &e);
     dialect_prelude(d, caps->features, &source);
-    bool ok = check(source_kernel(k, d, "kernel", &source, &info, &e) &&
-                    nvrtc->compile(source.s, architecture, GPU_BINARY, &code, &e), "%s: %s", name, e.msg) &&
-              check(count_code(&code, &c), "%s: no machine code", name);
-    if (ok && getenv("KILN_STRUCTURE_TEXT"))
-        printf("%s\n", source.s);
+    bool ok = check(source_kernel(k, d, "kernel", &source, &info, &e), "%s: %s", name, e.msg);
+    if (ok && !known) {
+        *c = (struct counts){0};
+        ok = check(nvrtc->compile(source.s, architecture, GPU_BINARY, &code, &e), "%s: %s", name, e.msg) &&
+             check(machine_code_count(&code, c), "%s: no machine code", name);
+        if (ok && getenv("KILN_STRUCTURE_TEXT"))
+            printf("%s\n", source.s);
+        if (ok)
+            compare_listing(name, &code, c);
+        check(!ok || !c->local, "%s: kernel %s has %u accesses to local memory", name, k->name, c->local);
+    }
     if (ok) {
-        compare_listing(name, &code, &c);
-        count_launches(k, &info, sum);
-        sum->kernels++;
-        sum->global += c.global;
-        sum->wide += c.wide;
-        sum->local += c.local;
-        sum->hmma += c.hmma;
-        sum->hgmma += c.hgmma;
-        sum->async += c.async;
-        sum->panels += c.panels;
-        sum->ffma += c.ffma;
-        sum->shared += c.shared;
-        sum->products += c.products;
-        sum->others += c.others;
-        sum->barriers = most(sum->barriers, c.barriers);
-        sum->registers = most(sum->registers, c.registers);
+        count_launches(name, k, &info, sum);
+        count_arrays(k, &info, sum);
+        add_counts(c, sum);
     }
     source_info_free(&info);
     mem_free(code.bytes);
@@ -278,8 +214,13 @@ static bool count_kernel(const char *name, const struct kernel *k, const struct 
 static bool count_case(unsigned i, const struct caps *caps, struct counts *sum)
 {
     struct err e = {0};
-    struct graph *g = graph_parse(cases[i].text, strlen(cases[i].text), NULL, &e);
+    char *step = cases[i].step ? gpu_step_text(cases[i].step, strstr(cases[i].name, "-bf16")) : NULL;
+    const char *text = cases[i].step ? step : cases[i].text;
+    if (!check(text, "%s: %s", cases[i].name, kl_last_error()))
+        return false;
+    struct graph *g = graph_parse(text, strlen(text), NULL, &e);
     struct program *p = NULL;
+    free(step);
     *sum = (struct counts){0};
     if (g && passes_run(g, &(struct pass_options){.fuse = true}))
         p = program_plan(g, caps, false, &e);
@@ -320,6 +261,42 @@ static void compare(const char *name, const struct counts *c, bool registers)
           t->threads);
 }
 
+/* What no change may break, whatever the table says.  0: no bound. */
+static const struct bound { const char *name; unsigned wide, barriers, hgmma, panels, loads, stages; int64_t largest; }
+bounds[] = {
+    /* wide: percent of the global accesses; loads: FFMA for each from shared memory; largest: elements, of an array */
+    {.name = "gelu_chain", .wide = 90, .barriers = 4},
+    {.name = "softmax", .wide = 90, .barriers = 4},
+    {.name = "layer_norm", .wide = 90, .barriers = 4},
+    {.name = "transpose", .wide = 100},
+    {.name = "transpose_half", .wide = 100},
+    {.name = "f32_4096", .loads = 16},
+    {.name = "bf16_4096", .hgmma = 1, .panels = 1, .stages = 3},
+    {.name = "attention", .hgmma = 1, .largest = 64 * 2048 * 64},
+    {.name = "attention_mask", .hgmma = 1, .largest = 64 * 1024 * 128},
+    {.name = "attention_grad_q", .hgmma = 1, .largest = 64 * 2048 * 64},
+    {.name = "attention_grad_kv", .hgmma = 1, .largest = 64 * 2048 * 128},
+    {.name = "attention-2048-causal-grad", .largest = 64 * 2048 * 64 * 2},
+    {.name = "attention-2048-causal-grad-bf16", .hgmma = 1, .largest = 64 * 2048 * 64 * 2},
+};
+
+static void check_bounds(const char *name, const struct counts *c)
+{
+    for (const struct bound *b = bounds; b < bounds + sizeof bounds / sizeof *bounds; b++) {
+        if (strcmp(b->name, name))
+            continue;
+        check(share(c->wide, c->global) >= b->wide, "%s: %u of %u global accesses are 16 bytes wide", name, c->wide,
+              c->global);
+        check(!b->barriers || c->barriers <= b->barriers, "%s: %u barriers", name, c->barriers);
+        check(c->hgmma >= b->hgmma && c->panels >= b->panels, "%s: %u HGMMA, %u tensor copies", name, c->hgmma,
+              c->panels);
+        check(!b->loads || c->ffma >= b->loads * c->loads, "%s: %u FFMA for %u loads from shared memory", name,
+              c->ffma, c->loads);
+        check(c->stages >= b->stages, "%s: %u steps are in shared memory", name, c->stages);
+        check(!b->largest || c->largest <= b->largest, "%s: an array of %lld elements", name, (long long)c->largest);
+    }
+}
+
 static void put_row(FILE *f, const char *name, const struct counts *c)
 {
     fprintf(f, "STRUCTURE(\"%s\", %u, %u, %u, %u, %u, %u, %u, %u, %u, %u, %u, %u, %u, %u, %u, %u)\n", name, c->kernels,
@@ -337,7 +314,7 @@ static void bless(const struct counts *c, const char *version)
             "accesses,\n * registers, HMMA, HGMMA, FFMA, shared accesses, LDGSTS, tensor copies, blocks, threads, "
             "products in\n * a loop, other instructions of it) */\n");
     fprintf(f, "COMPILER(\"%s\")\n", version);
-    for (unsigned i = 0; i < CASES; i++)
+    for (unsigned i = 0; i < ncase; i++)
         put_row(f, cases[i].name, &c[i]);
     fclose(f);
 }
@@ -354,7 +331,7 @@ int main(int argc, char **argv)
 {
     struct err e = {0};
     char version[64];
-    static struct counts counted[CASES];
+    static struct counts counted[MOST_CASES];
     struct caps caps;
     const struct gpu_compiler *nvrtc = gpu_compiler_find("cuda", &e);
     if (!nvrtc || !nvrtc->version(version, sizeof version, &e)) {
@@ -368,21 +345,23 @@ int main(int argc, char **argv)
     caps.l2_bytes = 50 << 20;
     snprintf(caps.features, sizeof caps.features, "%s", architecture);
     bool all = argc < 2, blesses = getenv("KILN_BLESS") && all;
-    printf("%-14s %7s %6s %5s %7s %5s %9s %5s %5s %6s %6s %6s %6s %7s %8s %6s\n", "case", "kernels", "global", "wide",
+    printf("%-31s %7s %6s %5s %7s %5s %9s %5s %5s %6s %6s %6s %6s %7s %8s %6s\n", "case", "kernels", "global", "wide",
            "barrier", "local", "registers", "hmma", "hgmma", "ffma", "shared", "async", "blocks", "threads", "products",
            "others");
-    for (unsigned i = 0; i < CASES; i++) {
+    name_cases();
+    for (unsigned i = 0; i < ncase; i++) {
         struct counts *c = &counted[i];
         if (!wanted(cases[i].name, argc, argv) || !count_case(i, &caps, c))
             continue;
-        printf("%-14s %7u %6u %5u %7u %5u %9u %5u %5u %6u %6u %6u %6u %7u %8u %6u\n", cases[i].name, c->kernels,
+        printf("%-31s %7u %6u %5u %7u %5u %9u %5u %5u %6u %6u %6u %6u %7u %8u %6u\n", cases[i].name, c->kernels,
                c->global, c->wide, c->barriers, c->local, c->registers, c->hmma, c->hgmma, c->ffma, c->shared, c->async,
                c->blocks, c->threads, c->products, c->others);
+        check_bounds(cases[i].name, c);
         if (!blesses)
             compare(cases[i].name, c, !strcmp(version, compiler));
     }
     if (listed)
-        printf("%u kernels listed by %s\n", listed, disassembler());
+        printf("%u kernels listed by %s\n", listed, machine_code_disassembler());
     if (blesses && !failed)
         bless(counted, version);
     return finish();

@@ -26,9 +26,15 @@ static void hiprtc_open_library(void)
 
 static bool hiprtc_version(char *out, size_t size, struct err *e) { return rtc_version(&hiprtc, out, size, e); }
 
+/* HIP's runtime holds a lock while it compiles, and version 5.2 crashes in a thread that waits for this lock if the
+ * runtime does not know the thread.  So threads wait here. */
 static bool hiprtc_compile(const char *source, const char *arch, enum gpu_output what, struct code *out, struct err *e)
 {
-    return rtc_compile(&hiprtc, source, arch, what, out, e);
+    static pthread_mutex_t one = PTHREAD_MUTEX_INITIALIZER;
+    pthread_mutex_lock(&one);
+    bool ok = rtc_compile(&hiprtc, source, arch, what, out, e);
+    pthread_mutex_unlock(&one);
+    return ok;
 }
 
 static const char *const architectures[] = {"gfx90a", "gfx1030", NULL};

@@ -1,8 +1,13 @@
 /* GLSL to SPIR-V through shaderc, linked into a library of its own: it is large, C++, and needed by compiles alone. */
 #include "shaderc.h"
+#include "matrix_types.h"
 #include <pthread.h>
 #include <shaderc/shaderc.h>
 #include <stdio.h>
+#include <stdlib.h>
+
+/* What shaderc returned, and its SPIR-V if it was changed. */
+struct compiled { shaderc_compilation_result_t result; uint32_t *spirv; };
 
 /* One for good: making one parses all of GLSL's built-in functions. */
 static shaderc_compiler_t compiler;
@@ -14,6 +19,14 @@ static void shaderc_module_version(char *out, size_t size)
     unsigned spirv, revision;
     shaderc_get_spv_version(&spirv, &revision);
     snprintf(out, size, "shaderc, SPIR-V %u.%u.%u", spirv >> 16, spirv >> 8 & 255, revision);
+}
+
+static void shaderc_module_release(void *result)
+{
+    struct compiled *c = result;
+    shaderc_result_release(c->result);
+    free(c->spirv);
+    free(c);
 }
 
 /* Unoptimized: what shaderc's optimizer does, drivers do again. */
@@ -30,16 +43,27 @@ static void *shaderc_module_compile(const char *source, size_t len, bool text, b
                  : shaderc_compile_into_spv(c, source, len, shaderc_compute_shader, "kernel", "main", o);
         shaderc_compile_options_release(o);
     }
-    if (!r)
+    struct compiled *both = r ? calloc(1, sizeof *both) : NULL;
+    if (!both) {
+        shaderc_result_release(r);
         return NULL;
+    }
+    both->result = r;
     *ok = shaderc_result_get_compilation_status(r) == shaderc_compilation_status_success;
     *out = shaderc_result_get_bytes(r);
     *size = shaderc_result_get_length(r);
     *log = shaderc_result_get_error_message(r);
-    return r;
+    size_t words = *size / sizeof *both->spirv;
+    if (*ok && !text && !matrix_types((const uint32_t *)*out, words, &both->spirv, &words)) {
+        shaderc_module_release(both);
+        return NULL;
+    }
+    if (both->spirv) {
+        *out = (const char *)both->spirv;
+        *size = words * sizeof *both->spirv;
+    }
+    return both;
 }
-
-static void shaderc_module_release(void *result) { shaderc_result_release(result); }
 
 __attribute__((visibility("default"))) const struct shaderc_module *kiln_shaderc(void);
 const struct shaderc_module *kiln_shaderc(void)

@@ -127,11 +127,6 @@ static bool choose_both(struct lowering *w, const struct attention_facts *f, str
 
 /* ---- on a GPU's matrix units ---- */
 
-static const struct mma_caps *attention_unit(const struct caps *c, const struct schedule *s)
-{
-    return s->attention_matrix.async ? &c->mma_async : &c->mma;
-}
-
 /* The elements of a row of the operands that a block has in shared memory. */
 static int64_t matrix_row(const struct attention_facts *f, bool async)
 {
@@ -150,8 +145,8 @@ static int64_t matrix_shared(const struct attention_facts *f, const struct sched
     return 2 * (rows * (own + results) + walked * matrix_row(f, async)); /* 2 bytes of an element */
 }
 
-/* Does a GPU have units for the operands? */
-static bool has_matrix_units(const struct mma_caps *u, const struct attention_facts *f)
+/* Does a GPU have this unit, for the operands? */
+static bool has_unit(const struct mma_caps *u, const struct attention_facts *f)
 {
     enum { MOST_COLUMNS = 256 };
     bool panels = !u->async || (f->d % PANEL_COLUMNS == 0 && f->e % PANEL_COLUMNS == 0);
@@ -159,12 +154,27 @@ static bool has_matrix_units(const struct mma_caps *u, const struct attention_fa
            f->e <= MOST_COLUMNS && panels;
 }
 
+/* The only unit of a target for the operands, or a unit that is not for them. */
+static const struct mma_caps *attention_unit(const struct caps *c, const struct attention_facts *f, bool async)
+{
+    const struct mma_caps *u = &c->mma[0];
+    for (unsigned i = MMA_UNITS; i-- > 0;)
+        u = has_unit(&c->mma[i], f) ? &c->mma[i] : u;
+    return async ? &c->mma_async : u;
+}
+
+/* Does a GPU have any unit for the operands? */
+static bool has_matrix_units(const struct caps *c, const struct attention_facts *f)
+{
+    return has_unit(&c->mma_async, f) || has_unit(attention_unit(c, f, false), f);
+}
+
 static bool matrix_legal(const struct lowering *w, const struct attention_facts *f, const struct schedule *s)
 {
     const struct caps *c = w->chooser->caps;
-    const struct mma_caps *u = attention_unit(c, s);
+    const struct mma_caps *u = attention_unit(c, f, s->attention_matrix.async);
     int64_t rows = s->attention_matrix.rows, step = s->attention_matrix.step;
-    if (!has_matrix_units(u, f))
+    if (!has_unit(u, f))
         return schedule_no(w, "async", "async: this target has no such unit for rows of so many elements");
     if (s->attention_matrix.unit_m != u->m || s->attention_matrix.unit_n != u->n || s->attention_matrix.unit_k != u->k)
         return schedule_no(w, "unit", "unit: it is another on this target");
@@ -193,7 +203,7 @@ static uint16_t matrix_step(const struct attention_facts *f)
 static void fill_matrix(const struct caps *c, const struct attention_facts *f, struct schedule *s)
 {
     enum { SUBGROUPS = 4, ASYNC_SUBGROUPS = 2 };
-    const struct mma_caps *u = attention_unit(c, s);
+    const struct mma_caps *u = attention_unit(c, f, s->attention_matrix.async);
     if (!s->attention_matrix.unit_m && !s->attention_matrix.unit_n && !s->attention_matrix.unit_k) {
         s->attention_matrix.unit_m = u->m;
         s->attention_matrix.unit_n = u->n;
@@ -227,9 +237,9 @@ static bool choose_matrix_units(struct lowering *w, const struct attention_facts
 /* Are there enough rows for a block of this unit, and memory for its smallest step? */
 static bool prefers_matrix_units(const struct caps *c, const struct attention_facts *f, bool async)
 {
-    const struct mma_caps *u = async ? &c->mma_async : &c->mma;
     struct schedule s = {.kind = SCHED_ATTENTION_MATRIX, .attention_matrix.async = async};
-    if (!c->is_gpu || !has_matrix_units(u, f) || f->l < u->m || f->m < u->k)
+    const struct mma_caps *u = attention_unit(c, f, async);
+    if (!c->is_gpu || !has_unit(u, f) || f->l < u->m || f->m < u->k)
         return false;
     fill_matrix(c, f, &s);
     return s.width <= c->block_threads && matrix_shared(f, &s) <= (int64_t)c->shared_bytes;
@@ -244,7 +254,7 @@ bool choose_attention(struct lowering *w, const struct attention_facts *f, struc
     bool one = tile_width(caps, f) == 1 && one_fits(f, square_lanes(caps, f));
     bool async = prefers_matrix_units(caps, f, true);
     bool matrix = w->chooser->want ? schedule_wanted(w, SCHED_ATTENTION_MATRIX) && caps->is_gpu &&
-                                         (has_matrix_units(&caps->mma, f) || has_matrix_units(&caps->mma_async, f))
+                                         has_matrix_units(caps, f)
                                    : async || prefers_matrix_units(caps, f, false);
     if (matrix)
         return choose_matrix_units(w, f, async, s);

@@ -13,9 +13,11 @@ enum { THIN_ROWS = 8, THIN_STREAMS = 8, THIN_GROUPS = 2 };
 /* Elements of k that an instruction for bytes multiplies at once. */
 enum { DOT_GROUP = 4 };
 /* DOT_MAX_PARTS: blocks of threads: the largest number of elements of an operand that a thread loads in a step.  The
- * others are about matrix units.  DOT_MAX_SLABS: the largest number of slabs of a tile.  DOT_PAD: padding of a row
- * in shared memory, in elements.  DOT_VECTOR: elements of a vector that is copied at once. */
+ * others are about matrix units.  DOT_MAX_SLABS: the largest number of slabs of a tile.  DOT_PAD: padding of a slab's
+ * row, in elements.  DOT_VECTOR: halves of a vector that is copied at once. */
 enum { DOT_MAX_PARTS = 32, DOT_MAX_SLABS = 8, DOT_PAD = 8, DOT_VECTOR = 8 };
+/* Elements of such a vector, and padding of a factor's row in shared memory, in elements: 16 bytes. */
+static inline int64_t dot_vector(unsigned dtype) { return 2 * DOT_VECTOR / (int64_t)dtype_size(dtype); }
 enum { DOT_BLOCK_PAD = 4 }; /* blocks of threads: padding of a row in shared memory, in elements */
 
 struct dot {

@@ -120,12 +120,14 @@ static bool choose_threads(const struct dot *d, const struct caps *c, struct sch
 
 /* ---- tiles of subgroups ---- */
 
+static unsigned factors_of(const struct dot *d) { return d->w->g->node[d->n->in[0]].dtype; }
+
 enum { MAX_SUMS = 64, MAX_ASYNC_SUMS = 128 }; /* sums that a thread holds: with factors in registers, too, or without */
 
 /* Elements of a step of one factor in shared memory, for the larger of its two layouts. */
-static int64_t factor_elements(int64_t side, int64_t step)
+static int64_t factor_elements(int64_t side, int64_t step, int64_t pad)
 {
-    int64_t by_k = side * (step + DOT_PAD), by_side = step * (side + DOT_PAD);
+    int64_t by_k = side * (step + pad), by_side = step * (side + pad);
     return by_k > by_side ? by_k : by_side;
 }
 
@@ -141,17 +143,40 @@ static int64_t slab_elements(const struct schedule *s, int64_t more)
 enum { PHASES_BYTES = 64 };     /* of the barriers of up to 8 stages */
 
 /* Bytes of shared memory: the steps of both operands and a slab of all tiles. */
-static int64_t matrix_bytes(const struct schedule *s)
+static int64_t matrix_bytes(const struct dot *d, const struct schedule *s)
 {
-    int64_t m = s->dot_matrix.block_m, n = s->dot_matrix.block_n, step = s->dot_matrix.step;
-    int64_t elements = s->dot_matrix.async ? (m + n) * step : factor_elements(m, step) + factor_elements(n, step);
+    unsigned dtype = factors_of(d);
+    int64_t m = s->dot_matrix.block_m, n = s->dot_matrix.block_n, step = s->dot_matrix.step, pad = dot_vector(dtype);
+    int64_t elements = s->dot_matrix.async ? (m + n) * step
+        : factor_elements(m, step, pad) + factor_elements(n, step, pad);
     int64_t phases = s->dot_matrix.panels ? 2 * PHASES_BYTES : 0;
-    return 2 * s->dot_matrix.stages * elements + 4 * slab_elements(s, DOT_PAD) + phases;
+    return (int64_t)dtype_size(dtype) * s->dot_matrix.stages * elements + 4 * slab_elements(s, DOT_PAD) + phases;
 }
 
-static const struct mma_caps *unit_of(const struct caps *c, const struct schedule *s)
+/* Does the unit multiply the product's factors? */
+static bool multiplies(const struct dot *d, const struct mma_caps *u)
 {
-    return s->dot_matrix.async ? &c->mma_async : &c->mma;
+    return u->subgroup && u->dtypes >> factors_of(d) & 1;
+}
+
+/* The unit of the record or, if the record leaves it open, the one with the largest tile that divides the record's.  If
+ * there is none, any unit for these factors, or the first one. */
+static const struct mma_caps *unit_of(const struct dot *d, const struct caps *c, const struct schedule *s)
+{
+    const struct mma_caps *any = &c->mma[0];
+    bool open = !s->dot_matrix.unit_m && !s->dot_matrix.unit_n && !s->dot_matrix.unit_k;
+    if (s->dot_matrix.async)
+        return &c->mma_async;
+    for (unsigned i = MMA_UNITS; i-- > 0;)
+        any = multiplies(d, &c->mma[i]) ? &c->mma[i] : any;
+    for (unsigned i = 0; i < MMA_UNITS; i++) {
+        const struct mma_caps *u = &c->mma[i];
+        if (multiplies(d, u) &&
+            (open ? s->dot_matrix.mr % u->m == 0 && s->dot_matrix.nr % u->n == 0 && s->dot_matrix.step % u->k == 0
+                  : s->dot_matrix.unit_m == u->m && s->dot_matrix.unit_n == u->n && s->dot_matrix.unit_k == u->k))
+            return u;
+    }
+    return any;
 }
 
 /* Further conditions of an asynchronous unit. */
@@ -170,9 +195,9 @@ static struct wrong wrong_async(const struct schedule *s)
     return (struct wrong){0};
 }
 
-static struct wrong wrong_matrix(const struct caps *c, const struct schedule *s)
+static struct wrong wrong_matrix(const struct dot *d, const struct caps *c, const struct schedule *s)
 {
-    const struct mma_caps *u = unit_of(c, s);
+    const struct mma_caps *u = unit_of(d, c, s);
     unsigned mr = s->dot_matrix.mr, nr = s->dot_matrix.nr;
     int64_t step = s->dot_matrix.step;
     if (s->dot_matrix.unit_m != u->m || s->dot_matrix.unit_n != u->n || s->dot_matrix.unit_k != u->k)
@@ -194,7 +219,7 @@ static struct wrong wrong_matrix(const struct caps *c, const struct schedule *s)
         return (struct wrong){"split", "a part is a whole number of steps"};
     if (s->dot_matrix.stages < 2)
         return (struct wrong){"stages", "while one step is multiplied, another one is on its way"};
-    struct wrong w = wrong_block(c, s, u->subgroup, matrix_bytes(s));
+    struct wrong w = wrong_block(c, s, u->subgroup, matrix_bytes(d, s));
     if (!w.field && s->dot_matrix.async)
         w = wrong_async(s);
     if (!w.field && slab_elements(s, 0) % s->width)
@@ -202,9 +227,9 @@ static struct wrong wrong_matrix(const struct caps *c, const struct schedule *s)
     return w;
 }
 
-static void set_unit(const struct caps *c, struct schedule *s)
+static void set_unit(const struct dot *d, const struct caps *c, struct schedule *s)
 {
-    const struct mma_caps *u = unit_of(c, s);
+    const struct mma_caps *u = unit_of(d, c, s);
     if (!s->dot_matrix.unit_m && !s->dot_matrix.unit_n && !s->dot_matrix.unit_k) {
         s->dot_matrix.unit_m = u->m;
         s->dot_matrix.unit_n = u->n;
@@ -224,7 +249,7 @@ static void choose_stages(const struct dot *d, const struct caps *c, struct sche
     int64_t most = steps < MOST_STAGES ? steps : MOST_STAGES;
     for (int blocks = 2; blocks >= 1 && c->async_copies && most >= LEAST_STAGES; blocks--)
         for (s->dot_matrix.stages = (uint8_t)most; s->dot_matrix.stages >= LEAST_STAGES; s->dot_matrix.stages--)
-            if (blocks * matrix_bytes(s) <= (int64_t)c->shared_bytes)
+            if (blocks * matrix_bytes(d, s) <= (int64_t)c->shared_bytes)
                 return;
     s->dot_matrix.stages = 2;
 }
@@ -251,9 +276,10 @@ static void choose_split(const struct dot *d, const struct caps *c, struct sched
 /* Do both factors have a dtype that the matrix units multiply? */
 static bool has_units(const struct dot *d, const struct caps *c)
 {
-    const struct graph *g = d->w->g;
-    unsigned dtype = g->node[d->n->in[0]].dtype;
-    return (c->mma.dtypes >> dtype & 1) && g->node[d->n->in[1]].dtype == dtype && d->size.batch >= 1 && d->size.k >= 1;
+    bool any = multiplies(d, &c->mma_async);
+    for (unsigned i = 0; i < MMA_UNITS; i++)
+        any |= multiplies(d, &c->mma[i]);
+    return any && d->w->g->node[d->n->in[1]].dtype == factors_of(d) && d->size.batch >= 1 && d->size.k >= 1;
 }
 
 /* Are both operands arrays of vectors in the order of the graph? */
@@ -276,19 +302,22 @@ static bool has_views(const struct dot *d)
 static bool choose_shape(const struct dot *d, const struct caps *c, const struct dot_shape *shape, unsigned n,
                          bool async, const struct dot_order *o, struct schedule *s)
 {
-    uint32_t subgroup = async ? c->mma_async.subgroup : c->mma.subgroup;
+    enum { HALF = 2 }; /* bytes of a half: a shape's step is in halves */
+    uint32_t subgroup = async ? multiplies(d, &c->mma_async) * c->mma_async.subgroup
+        : unit_of(d, c, &(struct schedule){0})->subgroup;
     bool found = false;
     for (unsigned i = 0; subgroup && has_units(d, c) && i < n; i++) {
         struct schedule x = of_shape(d, &shape[i], SCHED_DOT_MATRIX, subgroup);
+        x.dot_matrix.step = (uint16_t)(x.dot_matrix.step * HALF / dtype_size(factors_of(d)));
         x.dot_matrix.async = async;
-        set_unit(c, &x);
+        set_unit(d, c, &x);
         choose_stages(d, c, &x);
         x.dot_matrix.copy_a = (async || o) && dot_matrix_copies(d, &x, o, false);
         x.dot_matrix.copy_b = (async || o) && dot_matrix_copies(d, &x, o, true);
         x.dot_matrix.reordered = o != NULL;
         x.dot_matrix.panels = async && !o && x.dot_matrix.copy_a && x.dot_matrix.copy_b && c->panel_copies &&
             has_views(d);
-        if (wrong_matrix(c, &x).field || !fills(d, &x))
+        if (wrong_matrix(d, c, &x).field || !fills(d, &x))
             continue;
         *s = x;
         found = true;
@@ -313,7 +342,10 @@ static bool choose_matrix(const struct dot *d, const struct caps *c, const struc
     static const struct dot_shape shape[] = {
         {64, 64, 2, 2, 16}, {64, 32, 2, 4, 32}, {64, 32, 2, 4, 16}, {64, 32, 2, 2, 32}, {32, 32, 2, 2, 32},
         {32, 16, 1, 2, 32}, {16, 32, 2, 1, 32}, {16, 16, 1, 1, 32}};
-    return choose_shape(d, c, shape, sizeof shape / sizeof *shape, false, o, s);
+    static const struct dot_shape small[] = { /* for subgroups of 8 and 16 threads, which have few registers */
+        {32, 32, 2, 2, 16}, {16, 32, 2, 2, 16}, {16, 16, 2, 2, 16}, {16, 16, 1, 1, 16}};
+    return choose_shape(d, c, shape, sizeof shape / sizeof *shape, false, o, s) ||
+           choose_shape(d, c, small, sizeof small / sizeof *small, false, o, s);
 }
 
 /* ---- few rows ---- */
@@ -332,7 +364,7 @@ static bool may_be_thin(const struct dot *d, const struct caps *c)
 static bool is_thin(const struct dot *d, const struct caps *c)
 {
     bool half = dtype_is_half(d->w->g->node[d->n->in[0]].dtype);
-    return may_be_thin(d, c) && !(half && d->size.m > GPU_FEW_ROWS / 2 && c->mma.subgroup);
+    return may_be_thin(d, c) && !(half && d->size.m > GPU_FEW_ROWS / 2 && has_units(d, c));
 }
 
 static bool choose_thin(const struct dot *d, const struct caps *c, struct schedule *s)
@@ -378,10 +410,10 @@ static bool choose_wanted(const struct dot *d, const struct caps *c, struct sche
     bool legal = dot_kblock_legal(d, s);
     if (s->kind == SCHED_DOT_BLOCKS)
         return end_blocks(d, s, legal && not_wrong(d, wrong_threads(d, c, s)));
-    set_unit(c, s);
+    set_unit(d, c, s);
     if (!s->dot_matrix.stages)
         choose_stages(d, c, s);
-    legal = legal && not_wrong(d, wrong_matrix(c, s));
+    legal = legal && not_wrong(d, wrong_matrix(d, c, s));
     struct dot_order order;
     bool reordered = s->dot_matrix.reordered;
     if (legal && reordered && !dot_order_find(d, &order))
@@ -422,7 +454,7 @@ bool choose_dot_gpu(struct dot *d, struct schedule *s, bool *done)
     }
     struct dot_order order;
     bool found = choose_async(d, c, NULL, s);
-    if (!found && has_units(d, c) && c->mma.subgroup && !is_copied(d) && dot_order_find(d, &order))
+    if (!found && has_units(d, c) && !is_copied(d) && dot_order_find(d, &order))
         found = choose_async(d, c, &order, s) || choose_matrix(d, c, &order, s);
     if (found) {
         *done = end_blocks(d, s, true);

@@ -1,4 +1,4 @@
-/* Products of half floats by a GPU's matrix units.  A block of threads owns BLOCK_M x BLOCK_N results, and each of
+/* Products by a GPU's matrix units.  A block of threads owns BLOCK_M x BLOCK_N results, and each of
  * its subgroups a tile of MR x NR of them.  A tile consists of slabs, which have as many rows as the unit.
  *
  * The contraction is divided into steps.  Shared memory is a ring of `stages` buffers, each with the elements of one
@@ -6,7 +6,7 @@
  * operand that is an array in memory, whose vectors of adjacent elements begin at multiples of a vector, is copied
  * asynchronously and keeps its order.  Of other operands each thread computes its part of a step before the products
  * and stores it after them, with consecutive k side by side, because the unit takes pairs of these.  Rows have
- * DOT_PAD elements of padding, so that the lanes of a subgroup read from different banks.  Elements beyond the end
+ * 16 bytes of padding, so that the lanes of a subgroup read from different banks.  Elements beyond the end
  * are zeros.
  *
  * Iteration i of the loop over the steps:
@@ -49,8 +49,8 @@ static int64_t slab_rows(const struct schedule *s)
 
 int64_t dot_matrix_part(const struct schedule *s)
 {
-    enum { MOST_COLUMNS = 32 };
-    return s->dot_matrix.async && s->dot_matrix.nr > MOST_COLUMNS ? MOST_COLUMNS : s->dot_matrix.nr;
+    enum { MOST_COLUMNS = 32, MANY_ROWS = 32 };
+    return s->dot_matrix.unit_m >= MANY_ROWS && s->dot_matrix.nr > MOST_COLUMNS ? MOST_COLUMNS : s->dot_matrix.nr;
 }
 
 /* ---- one step ---- */
@@ -132,16 +132,16 @@ static void dot_matrix_copy(const struct subgroups *s, bool second, val first, b
 {
     struct kernel *k = s->d->w->k;
     const struct factor *f = &s->factor[second];
-    int64_t vectors = (f->by_k ? s->s.dot_matrix.step : f->side) / VECTOR;
-    for (int64_t i = 0; i < f->side * s->s.dot_matrix.step / VECTOR / s->threads; i++) {
+    int64_t vector = dot_vector(s->dtype), vectors = (f->by_k ? s->s.dot_matrix.step : f->side) / vector;
+    for (int64_t i = 0; i < f->side * s->s.dot_matrix.step / vector / s->threads; i++) {
         val e = ix_add(k, s->t, k_int(k, i * s->threads)), free, at;
-        val row = ix_div(k, e, vectors), col = ix_scale(k, ix_mod(k, e, vectors), VECTOR);
+        val row = ix_div(k, e, vectors), col = ix_scale(k, ix_mod(k, e, vectors), vector);
         val to = ix_add(k, ix_scale(k, stage, f->elements), ix_add(k, ix_scale(k, row, f->row), col));
         val mask = dot_matrix_find(s, second, first, beyond, f->by_k ? row : col, f->by_k ? col : row, &free, &at);
         uint32_t buf = s->packed[second];
         val from = address_of(s, second, free, at, &buf);
-        k_append(k, (struct linst){.op = L_COPY, .dtype = KL_BOOL, .rows = VECTOR, .a = to, .b = from, .c = mask,
-                                   .imm = f->buf | (uint64_t)buf << 32});
+        k_append(k, (struct linst){.op = L_COPY, .dtype = KL_BOOL, .rows = (uint16_t)vector, .a = to, .b = from,
+                                   .c = mask, .imm = f->buf | (uint64_t)buf << 32});
     }
 }
 
@@ -355,7 +355,8 @@ static bool has_vectors(const struct dot *d, bool second, bool along_k, struct d
 {
     struct trial t;
     bool ok = false;
-    if ((along_k ? d->size.k : second ? d->size.n : d->size.m) % VECTOR)
+    const int64_t vector = dot_vector(d->w->g->node[d->n->in[second]].dtype);
+    if ((along_k ? d->size.k : second ? d->size.n : d->size.m) % vector)
         return false;
     if (trial_begin(&t, d->w)) {
         struct dot copy = *d;
@@ -369,11 +370,11 @@ static bool has_vectors(const struct dot *d, bool second, bool along_k, struct d
         val element = dot_stored_element(&copy, second, v[1], v[2]); /* it may move k->inst */
         const struct linst *x = &k->inst[element];
         ok = x->op == L_LOAD && k->buf[x->imm].role == BUF_IN && ix_range(k, x->a, &at->first, &hi) &&
-             at->first % VECTOR == 0 &&
-             k->buf[x->imm].count % VECTOR == 0; /* it may be one of many arrays that a scan reads in turn */
+             at->first % vector == 0 &&
+             k->buf[x->imm].count % vector == 0; /* it may be one of many arrays that a scan reads in turn */
         for (int i = 0; i < 3 && ok; i++)
             ok = ix_stride_size(k, x->a, v[i], &at->step[i]) && at->step[i] >= 0 &&
-                (i == 2 - !along_k ? at->step[i] == 1 : at->step[i] % VECTOR == 0);
+                (i == 2 - !along_k ? at->step[i] == 1 : at->step[i] % vector == 0);
     }
     trial_end(&t, d->w);
     return ok;
@@ -413,7 +414,8 @@ bool dot_matrix_copies(const struct dot *d, const struct schedule *s, const stru
 {
     bool along_k = o ? o->packing[second].along_k : dot_along_k(d, second);
     int64_t length = vectors_of(s, second, along_k), side = vectors_of(s, second, false);
-    return length && length % VECTOR == 0 && side * s->dot_matrix.step / VECTOR % s->width == 0 &&
+    int64_t vector = dot_vector(d->w->g->node[d->n->in[second]].dtype);
+    return length && length % vector == 0 && side * s->dot_matrix.step / vector % s->width == 0 &&
            (o || has_vectors(d, second, along_k, &(struct dot_array){0}));
 }
 
@@ -424,7 +426,7 @@ static struct factor factor_of(const struct subgroups *s, bool second)
     struct factor f = {.along_k = along_k, .side = vectors_of(&s->s, second, false),
                        .copied = second ? s->s.dot_matrix.copy_b : s->s.dot_matrix.copy_a};
     f.by_k = f.along_k || !f.copied;
-    f.row = (f.by_k ? s->s.dot_matrix.step : f.side) + (s->s.dot_matrix.async ? 0 : PAD);
+    f.row = (f.by_k ? s->s.dot_matrix.step : f.side) + (s->s.dot_matrix.async ? 0 : dot_vector(s->dtype));
     f.elements = (f.by_k ? f.side : s->s.dot_matrix.step) * f.row;
     f.buf = k_buf(d->w->k, BUF_SHARED, s->dtype, s->s.dot_matrix.stages * f.elements,
                   s->s.dot_matrix.async ? (uint32_t)f.row : 0);

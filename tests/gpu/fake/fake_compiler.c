@@ -22,9 +22,22 @@ static const char caller[] =
     "template <class... A> static unsigned count(void (*)(A...)) { return sizeof...(A); }\n"
     "template <class... A> static unsigned bytes(void (*)(A...), unsigned i) { const unsigned of[] = "
     "{sizeof(A)...}; return of[i]; }\n"
-    "extern \"C\" unsigned bytes_kernel(unsigned i) { return bytes(kernel, i); }\n"
-    "extern \"C\" void call_kernel(void **p) { expand(kernel, p); }\n"
-    "extern \"C\" unsigned count_kernel() { return count(kernel); }\n";
+    "#define CALLER(k) {#k, [](void **p) { expand(k, p); }, [] { return count(k); }, "
+    "[](unsigned i) { return bytes(k, i); }},\n"
+    "struct caller { const char *name; void (*call)(void **p); unsigned (*count)(), (*bytes)(unsigned i); };\n";
+
+/* A caller of each kernel of the source, whose name stands before the parenthesis that follows it. */
+static void write_callers(FILE *f, const char *source)
+{
+    static const char start[] = "__global__ void ";
+    fprintf(f, "%sextern \"C\" const caller callers[] = {", caller);
+    for (const char *at = source; (at = strstr(at, start)); at += strlen(start)) {
+        const char *name = strstr(at, " kernel");
+        if (name)
+            fprintf(f, "CALLER(%.*s)\n", (int)strcspn(name + 1, "("), name + 1);
+    }
+    fputs("{}};\n", f);
+}
 
 static char *read_file(const char *path, size_t *size)
 {
@@ -83,7 +96,7 @@ int nvrtcCompileProgram(struct program *p, int n, const char *const *option)
     snprintf(log, sizeof log, "%s/log", folder);
     FILE *f = fopen(source, "w");
     gpu_shim_write(f, p->source);
-    fputs(caller, f);
+    write_callers(f, p->source);
     fclose(f);
     const char *compiler = getenv("CXX");
     snprintf(command, sizeof command, "%s " GPU_SHIM_FLAGS " -o %s %s >%s 2>&1", compiler ? compiler : "c++", library,

@@ -227,20 +227,16 @@ static gpu_result fake_host_free(void *p)
 /* ---- work: what a stream was given, done when somebody waits ---- */
 
 enum work_kind { WORK_COPY, WORK_UPLOAD, WORK_DOWNLOAD, WORK_LAUNCH, WORK_WAIT, WORK_CALL };
-struct gpu_function_of { struct gpu_module_of *module; unsigned shared; /* that was allowed */ };
-struct gpu_module_of {
-    void *so;
-    struct gpu_module_code code;
-    void (*call)(void **parameter);
-    unsigned (*count)(void), (*bytes)(unsigned parameter);
-    struct gpu_function_of function;
-};
+struct caller { const char *name; void (*call)(void **parameter); unsigned (*count)(void), (*bytes)(unsigned i); };
+struct gpu_function_of { struct gpu_module_of *module; const struct caller *is; unsigned shared; /* allowed */ };
+enum { FUNCTIONS = 16 };
+struct gpu_module_of { void *so; struct gpu_module_code code; struct gpu_function_of function[FUNCTIONS]; };
 struct work {
     enum work_kind kind;
     void *to;
     const void *from;
     size_t bytes;
-    struct gpu_module_of *module;
+    gpu_function function;
     unsigned blocks, threads, n;
     gpu_stream other;             /* WAIT: until that stream has done `bytes` pieces of work */
     bool (*step)(void *ctx);      /* CALL */
@@ -304,22 +300,23 @@ static void call_thread(void *ctx)
     void *at[MOST_PARAMETERS];
     _Alignas(64) uint64_t room[2 * MOST_PARAMETERS];
     unsigned from = 0, to = 0;
-    for (unsigned i = 0; i < w->module->count(); i++) {
-        unsigned words = w->module->bytes(i) / 8;
+    for (unsigned i = 0; i < w->function->is->count(); i++) {
+        unsigned words = w->function->is->bytes(i) / 8;
         to = words > 1 ? (to + 7) / 8 * 8 : to;
         at[i] = memcpy(room + to, &w->parameter[from], words * sizeof *room);
         from += words;
         to += words;
     }
-    w->module->call(at);
+    w->function->is->call(at);
 }
 
 static gpu_result launch(struct work *w)
 {
-    *w->module->code.grid = w->blocks;
+    const struct gpu_module_code *code = &w->function->module->code;
+    *code->grid = w->blocks;
     for (unsigned b = 0; b < w->blocks; b++) {
-        *w->module->code.block = b;
-        if (!gpu_block_run(&w->module->code, w->threads, b & 1, call_thread, w))
+        *code->block = b;
+        if (!gpu_block_run(code, w->threads, b & 1, call_thread, w))
             return LAUNCH_FAILED;
     }
     return 0;
@@ -570,14 +567,11 @@ static gpu_result fake_module_new(gpu_module *m, const void *image)
     close(fd);
     unlink(path);
     if (ok)
-        ok = gpu_module_code(n->so, &n->code) && (*(void **)&n->call = dlsym(n->so, "call_kernel")) &&
-             (*(void **)&n->count = dlsym(n->so, "count_kernel")) &&
-             (*(void **)&n->bytes = dlsym(n->so, "bytes_kernel"));
+        ok = gpu_module_code(n->so, &n->code);
     if (!ok) {
         free(n);
         return INVALID_IMAGE;
     }
-    n->function.module = n;
     *m = n;
     state.live.modules++;
     return 0;
@@ -596,8 +590,14 @@ static gpu_result fake_module_free(gpu_module m)
 static gpu_result fake_function(gpu_function *f, gpu_module m, const char *name)
 {
     BEGIN(function);
-    *f = &m->function;
-    return strcmp(name, "kernel") ? NOT_FOUND : 0;
+    const struct caller *c = dlsym(m->so, "callers"); /* by fake_compiler.c; the last has no name */
+    unsigned i = 0;
+    while (c[i].name && strcmp(c[i].name, name))
+        i++;
+    *f = &m->function[i];
+    if (c[i].name)
+        **f = (struct gpu_function_of){m, &c[i], (*f)->shared};
+    return c[i].name ? 0 : NOT_FOUND;
 }
 
 enum { ALWAYS_SHARED = 48 << 10, MOST_SHARED = 227 << 10 }; /* bytes of a block */
@@ -620,13 +620,13 @@ static gpu_result fake_cuda_function_set(gpu_function f, gpu_function_attribute 
 /* A launch as a piece of work of n words of parameters. */
 static struct work *launch_work(gpu_function f, unsigned grid, unsigned threads, void **parameter)
 {
-    unsigned n = 0, count = f->module->count();
+    unsigned n = 0, count = f->is->count();
     for (unsigned i = 0; i < count; i++)
-        n += f->module->bytes(i) / 8;
+        n += f->is->bytes(i) / 8;
     struct work *w = calloc(1, sizeof *w + n * sizeof *w->parameter);
-    *w = (struct work){.kind = WORK_LAUNCH, .module = f->module, .blocks = grid, .threads = threads, .n = n};
+    *w = (struct work){.kind = WORK_LAUNCH, .function = f, .blocks = grid, .threads = threads, .n = n};
     for (unsigned i = 0, to = 0; i < count; i++) {
-        unsigned words = f->module->bytes(i) / 8;
+        unsigned words = f->is->bytes(i) / 8;
         memcpy(&w->parameter[to], parameter[i], words * sizeof w->parameter[0]);
         state.calls.mapped += words > 1;
         /* what is no map traps where a tensor copy uses it */
@@ -698,7 +698,7 @@ static gpu_result node_add(gpu_node *node, gpu_graph g, const gpu_node *before, 
 static gpu_result node_set(gpu_exec x, gpu_node node, struct work *w)
 {
     BEGIN(node_set);
-    if (node->number >= x->list.n || x->list.v[node->number]->module != w->module)
+    if (node->number >= x->list.n || x->list.v[node->number]->function != w->function)
         return INVALID_VALUE;
     state.calls.sets++;
     free(x->list.v[node->number]);

@@ -1,0 +1,148 @@
+/* Counts instructions in the machine code itself, and in nvdisasm's listing of it. */
+#define _GNU_SOURCE /* popen, mkstemp */
+#include "gpu_machine_code.h"
+#include <elf.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { BRA = 0x147, HMMA = 0x3c, HGMMA = 0x1f0, SHT_NV_INFO = 0x70000000 };
+
+/* One instruction of 16 bytes of NVIDIA's machine code since Volta.  The low 9 bits say what it is, the 3 above them
+ * what its operands are; bits 73 to 75 of an access are its size: 6 is 16 bytes. */
+static void count_instruction(struct counts *c, uint64_t low, uint64_t high)
+{
+    enum { LDG = 0x181, STG = 0x186, LDL = 0x183, STL = 0x187, LDS = 0x184, STS = 0x188, BAR = 0x11d, LDGSTS = 0x1ae,
+           FFMA = 0x23, UTMALDG = 0x1b4 };
+    unsigned op = low & 0x1ff, size = high >> 9 & 7;
+    bool global = op == LDG || op == STG;
+    c->global += global;
+    c->wide += global && size == 6;
+    c->local += op == LDL || op == STL;
+    c->shared += op == LDS || op == STS;
+    c->loads += op == LDS;
+    c->barriers += op == BAR;
+    c->hmma += op == HMMA;
+    c->hgmma += op == HGMMA;
+    c->async += op == LDGSTS;
+    c->ffma += op == FFMA;
+    c->panels += op == UTMALDG;
+}
+
+static bool is_product(uint64_t low) { return (low & 0x1ff) == HMMA || (low & 0x1ff) == HGMMA; }
+
+static uint64_t word_at(const uint8_t *p)
+{
+    uint64_t w;
+    memcpy(&w, p, sizeof w);
+    return w;
+}
+
+/* The smallest loop with products: a branch goes back over them.  Its distance from the next instruction, in bytes, is
+ * 256 times the upper half of the word, signed, and 4 times the byte behind the operation. */
+static void count_loop(struct counts *c, const uint8_t *p, uint64_t size)
+{
+    for (uint64_t at = 0; at + 16 <= size; at += 16) {
+        uint64_t low = word_at(p + at);
+        int64_t far = (int64_t)(int32_t)(low >> 32) * 256 + (int64_t)(low >> 16 & 255) * 4;
+        if ((low & 0x1ff) != BRA || far >= -16 || -far > (int64_t)at + 16)
+            continue;
+        unsigned n = (unsigned)(-far / 16), products = 0;
+        for (uint64_t i = at + 16 - (uint64_t)-far; i <= at; i += 16)
+            products += is_product(word_at(p + i));
+        if (products && (!c->products || n < c->products + c->others)) {
+            c->products = products;
+            c->others = n - products;
+        }
+    }
+}
+
+/* The attributes of a file: form, name, bytes, and as many of these.  REGISTERS: a symbol's number, and how many. */
+static unsigned count_registers(const uint8_t *p, uint64_t n)
+{
+    enum { SIZED = 4, REGISTERS = 0x2f };
+    uint32_t found = 0;
+    for (uint64_t at = 0; at + 4 <= n; at += 4) {
+        uint16_t bytes;
+        memcpy(&bytes, p + at + 2, sizeof bytes);
+        if (p[at] != SIZED)
+            continue;
+        if (p[at + 1] == REGISTERS && bytes >= 8 && at + 12 <= n)
+            memcpy(&found, p + at + 8, sizeof found);
+        at += bytes;
+    }
+    return found;
+}
+
+bool machine_code_count(const struct code *code, struct counts *c)
+{
+    const uint8_t *p = (const uint8_t *)code->bytes;
+    Elf64_Ehdr h;
+    if (code->size < sizeof h || memcmp(p, ELFMAG, SELFMAG))
+        return false;
+    memcpy(&h, p, sizeof h);
+    for (unsigned i = 0; i < h.e_shnum; i++) {
+        Elf64_Shdr s;
+        memcpy(&s, p + h.e_shoff + i * sizeof s, sizeof s);
+        if (s.sh_type == SHT_NV_INFO && !s.sh_info && s.sh_offset + s.sh_size <= code->size)
+            c->registers = count_registers(p + s.sh_offset, s.sh_size);
+        if (s.sh_type != SHT_PROGBITS || !(s.sh_flags & SHF_EXECINSTR) || s.sh_offset + s.sh_size > code->size)
+            continue;
+        for (uint64_t at = 0; at + 16 <= s.sh_size; at += 16) {
+            uint64_t w[2];
+            memcpy(w, p + s.sh_offset + at, sizeof w);
+            count_instruction(c, w[0], w[1]);
+        }
+        count_loop(c, p + s.sh_offset, s.sh_size);
+    }
+    return true;
+}
+
+/* ---- the listing of NVIDIA's disassembler, where there is one ---- */
+
+const char *machine_code_disassembler(void)
+{
+    static char path[1024];
+    const char *given = getenv("KILN_NVDISASM");
+    if (given || *path)
+        return given ? given : path;
+    FILE *f = popen("command -v nvdisasm", "r");
+    if (!f || !fgets(path, sizeof path, f))
+        strcpy(path, "-");
+    path[strcspn(path, "\n")] = 0;
+    if (f)
+        pclose(f);
+    return path;
+}
+
+bool machine_code_listing(const struct code *code, struct counts *c)
+{
+    char file[] = "/tmp/kiln-structure-XXXXXX", command[1200], line[4096];
+    int fd = mkstemp(file);
+    bool ok = fd >= 0 && write(fd, code->bytes, code->size) == (ssize_t)code->size;
+    if (fd >= 0)
+        close(fd);
+    snprintf(command, sizeof command, "%s -c %s", machine_code_disassembler(), file);
+    FILE *f = ok ? popen(command, "r") : NULL;
+    while (f && fgets(line, sizeof line, f)) {
+        const char *at = strstr(line, "*/");
+        bool global = at && (strstr(at, " LDG.") || strstr(at, " STG."));
+        if (!at)
+            continue;
+        c->global += global;
+        c->wide += global && strstr(at, ".128");
+        c->local += strstr(at, " LDL") || strstr(at, " STL");
+        c->loads += strstr(at, " LDS ") || strstr(at, " LDS.");
+        c->shared += strstr(at, " LDS ") || strstr(at, " LDS.") || strstr(at, " STS ") || strstr(at, " STS.");
+        c->barriers += strstr(at, " BAR.") != NULL;
+        c->hmma += strstr(at, " HMMA.") != NULL;
+        c->hgmma += strstr(at, " HGMMA.") != NULL;
+        c->async += strstr(at, " LDGSTS") != NULL;
+        c->ffma += strstr(at, " FFMA") != NULL;
+        c->panels += strstr(at, " UTMALDG") != NULL;
+    }
+    ok = f && !pclose(f);
+    unlink(file);
+    return ok;
+}

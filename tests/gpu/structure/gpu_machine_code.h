@@ -1,0 +1,26 @@
+/* Counts of instructions in NVIDIA's machine code since Volta. */
+#ifndef GPU_MACHINE_CODE_H
+#define GPU_MACHINE_CODE_H
+#include "codegen/gpu/compilers/compile.h"
+#include <stdint.h>
+
+/* Of all kernels of a case; barriers, registers and shared: the largest kernel's; blocks and threads: of the launch
+ * that has the fewest threads in all. */
+struct counts {
+    unsigned kernels, global, wide, barriers, local, registers, hmma, hgmma, ffma, shared, async, panels;
+    unsigned blocks, threads;
+    /* of the smallest loop with instructions of the matrix unit: these, and all others */
+    unsigned products, others;
+    /* not in the table: loads from shared memory; steps in shared memory of a product; elements of the largest array
+     * that a kernel stores */
+    unsigned loads, stages;
+    int64_t largest;
+};
+
+/* Adds the counts of one kernel.  false: the code is no ELF file. */
+bool machine_code_count(const struct code *code, struct counts *c);
+const char *machine_code_disassembler(void); /* $KILN_NVDISASM, or nvdisasm on the path; "-": there is none */
+/* Adds the counts in the disassembler's listing of the code.  false: it fails. */
+bool machine_code_listing(const struct code *code, struct counts *c);
+
+#endif
