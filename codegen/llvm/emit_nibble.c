@@ -1,7 +1,7 @@
 /* Numbers that are made of 4 bits and converted to f32, as the integers of quantized weights are.
  *
- * With AVX-512 a vector register holds all 16 such numbers, and one instruction (vpermps), which reads the low 4 bits of
- * each lane of its index, takes the place of all others between the bits and the float: and, xor, sub, and the
+ * With AVX-512 a vector register holds all 16 such numbers, and one instruction (vpermps), which reads the low 4 bits
+ * of each lane of its index, takes the place of all others between the bits and the float: and, xor, sub, and the
  * conversions between lanes of 1 and of 4 bytes. */
 #include "emit.h"
 
@@ -15,7 +15,8 @@ static bool is_prim(const struct linst *i, enum prim p) { return i->op == L_OP(p
 static val only_operand(const struct kernel *k, val v)
 {
     const struct linst *i = &k->inst[v];
-    static const enum prim unary[] = {P_NEG, P_NOT, P_CAST, P_BITS}, binary[] = {P_ADD, P_SUB, P_MUL, P_AND, P_OR, P_XOR};
+    static const enum prim unary[] = {P_NEG, P_NOT, P_CAST, P_BITS};
+    static const enum prim binary[] = {P_ADD, P_SUB, P_MUL, P_AND, P_OR, P_XOR};
     bool one = false, two = false;
     for (unsigned n = 0; n < sizeof unary / sizeof *unary; n++)
         one |= is_prim(i, unary[n]);
@@ -59,8 +60,8 @@ static LLVMValueRef number_of(struct emitter *m, const val *chain, unsigned n, u
     return x;
 }
 
-/* The value, and in *by the place, of the 4 bits of v from bit *by on: follows shifts and conversions to a value of more
- * bits, so that a lane of it is converted once and not for each of its numbers. */
+/* The value, and in *by the place, of the 4 bits of v from bit *by on: follows shifts and conversions to a value of
+ * more bits, so that a lane of it is converted once and not for each of its numbers. */
 static val source_of(const struct kernel *k, val v, unsigned *by)
 {
     for (;;) {
@@ -85,7 +86,8 @@ bool emit_nibble(struct emitter *m, val v, LLVMValueRef *out)
     const struct linst *i = &k->inst[v];
     val chain[MAX_CHAIN] = {v}, x = i->a;
     unsigned n = 1, by = 0;
-    if (!m->x86 || m->vector_bytes != 64 || m->native != NUMBERS || !is_prim(i, P_CAST) || i->dtype != KL_F32 || i->cols)
+    bool can = m->x86 && m->vector_bytes == 64 && m->native == NUMBERS;
+    if (!can || !is_prim(i, P_CAST) || i->dtype != KL_F32 || i->cols)
         return false;
     while (x && n < MAX_CHAIN) {
         chain[n++] = x;

@@ -11,7 +11,8 @@
  * each column is a stream.  Squares of them are transposed in registers and multiplied there, which reaches 0.83 of
  * the speed of reading; packing them first reached 0.37.  Elements of 1 or 2 bytes are loaded and transposed in
  * groups of 4 bytes and separated after that: 0.67 for bf16, because one chain of multiply-adds per column takes as
- * long as memory does.  Two k-blocks at once, which have two chains, took 1.1 to 1.8 times as long: 32 streams whose
+ * long as memory does.  So two groups of columns of bytes or nibbles take turns if there is one row.  Two k-blocks at
+ * once, which have two chains, took 1.1 to 1.8 times as long: 32 streams whose
  * rows are a large power of two apart share too few sets of the caches.  Two groups of columns at once, of the same
  * k-block, took 1.0 to 1.4 times as long in all dtypes, and 0.92 times for one matrix of bytes, 768 by 50257.
  *
@@ -407,7 +408,8 @@ static void load_square(const struct thin *s, const struct part *p, int64_t grou
 }
 
 /* Adds `steps` products, from the part's element j on, of which `each` are loaded at once. */
-static void square_products(const struct thin *s, const struct part *p, val j, int64_t steps, int64_t each, group_sums acc)
+static void square_products(const struct thin *s, const struct part *p, val j, int64_t steps, int64_t each,
+                            group_sums acc)
 {
     const struct dot *d = s->d;
     struct lowering *w = d->w;
