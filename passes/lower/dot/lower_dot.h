@@ -7,9 +7,8 @@
  * k. */
 enum { MAX_ROWS = 32, UNROLL_K = 4 };
 enum { FEW_ROWS = 6 }; /* tiles of fewer rows reuse each vector of B too little */
-/* Products of few rows: the largest number of rows of the first operand, of streams of the matrix, and of groups of
- * columns whose elements along the contraction are loaded by turns. */
-enum { THIN_ROWS = 8, THIN_STREAMS = 8, THIN_GROUPS = 2 };
+/* Products of few rows: the largest number of rows of the first operand, and of streams of the matrix. */
+enum { THIN_ROWS = 8, THIN_STREAMS = 8 };
 /* Elements of k that an instruction for bytes multiplies at once. */
 enum { DOT_GROUP = 4 };
 /* DOT_MAX_PARTS: blocks of threads: the largest number of elements of an operand that a thread loads in a step.  The

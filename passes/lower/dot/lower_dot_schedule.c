@@ -557,14 +557,6 @@ static int64_t strip_columns(const struct dot *d, const struct thin_order *o, in
     return dot_parts(dot_parts(d->size.n, strips), nr) * nr;
 }
 
-/* Groups of columns along the contraction.  One chain of multiply-adds takes as long for an element of a byte or less
- * as for a float, longer than memory does, so two chains take turns. */
-static int64_t column_groups(const struct dot *d, const struct thin_order *o, int64_t nr)
-{
-    enum { MANY_TASKS = 16 };
-    return o->element == 1 && d->size.m == 1 && d->size.n >= MANY_TASKS * THIN_GROUPS * nr ? THIN_GROUPS : 1;
-}
-
 static bool thin_legal(const struct dot *d, const struct thin_order *o, const struct schedule *s)
 {
     const struct lowering *w = d->w;
@@ -577,9 +569,9 @@ static bool thin_legal(const struct dot *d, const struct thin_order *o, const st
         return schedule_no(w, "step", o->along_k ? "step %u: the tile's columns times `each`, %u"
                                                  : "step %u: there are at most %u streams", step,
                            o->along_k ? nr * each : (unsigned)THIN_STREAMS);
-    if (s->dot_thin.strip % nr != 0 || (o->along_k && s->dot_thin.strip > THIN_GROUPS * nr))
-        return schedule_no(w, "strip", "strip %u: a multiple of the tile's columns, %u%s", s->dot_thin.strip, nr,
-                           o->along_k ? ", at most twice as many" : "");
+    if (o->along_k ? s->dot_thin.strip != nr : s->dot_thin.strip % nr != 0)
+        return schedule_no(w, "strip", "strip %u: %s the tile's columns, %u", s->dot_thin.strip,
+                           o->along_k ? "it is" : "a multiple of", nr);
     if (o->along_k && s->dot_thin.ahead)
         return schedule_no(w, "ahead", "ahead: only of columns that are neighbours");
     return !s->dot_thin.widen || (o->along_k && is_widened(d)) ||
@@ -608,8 +600,7 @@ static bool choose_thin(struct dot *d, const struct thin_order *o, struct schedu
     if (legal && !s->dot_thin.step)
         s->dot_thin.step = o->along_k ? (uint16_t)(s->dot_thin.nr * s->dot_thin.each) : THIN_STREAMS;
     if (legal && !s->dot_thin.strip)
-        s->dot_thin.strip = (uint32_t)(o->along_k ? s->dot_thin.nr * column_groups(d, o, s->dot_thin.nr)
-                                                  : strip_columns(d, o, s->dot_thin.nr));
+        s->dot_thin.strip = o->along_k ? s->dot_thin.nr : (uint32_t)strip_columns(d, o, s->dot_thin.nr);
     if (legal && !s->dot_thin.ahead && !o->along_k) /* of small elements less of each row is in a strip */
         s->dot_thin.ahead = (uint16_t)(s->dot_thin.step * (o->element < 4 ? 2 : 1));
     legal = legal && thin_legal(d, o, s);

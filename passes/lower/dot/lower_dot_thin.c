@@ -11,8 +11,7 @@
  * each column is a stream.  Squares of them are transposed in registers and multiplied there, which reaches 0.83 of
  * the speed of reading; packing them first reached 0.37.  Elements of 1 or 2 bytes are loaded and transposed in
  * groups of 4 bytes and separated after that: 0.67 for bf16, because one chain of multiply-adds per column takes as
- * long as memory does.  So two groups of columns of bytes or nibbles take turns if there is one row.  Two k-blocks at
- * once, which have two chains, took 1.1 to 1.8 times as long: 32 streams whose
+ * long as memory does.  Two k-blocks at once, which have two chains, took 1.1 to 1.8 times as long: 32 streams whose
  * rows are a large power of two apart share too few sets of the caches.  Two groups of columns at once, of the same
  * k-block, took 1.0 to 1.4 times as long in all dtypes, and 0.92 times for one matrix of bytes, 768 by 50257.
  *
@@ -324,30 +323,11 @@ static void emit_strip(const struct thin *s, val n0, int64_t cols)
 /* A part: columns from n0 on, and one k-block of them from k0 on. */
 struct part { val n0, k0; int64_t cols, length; };
 
-/* The sums of each group of NR columns, row by row. */
-typedef val group_sums[THIN_GROUPS][THIN_ROWS];
-
-static int64_t groups_of(const struct thin *s, const struct part *p) { return dot_parts(p->cols, s->d->nr); }
-
-/* The first column of a group. */
-static val group_at(const struct thin *s, const struct part *p, int64_t group)
-{
-    return ix_add(s->d->w->k, p->n0, k_int(s->d->w->k, group * s->d->nr));
-}
-
-/* Has lane number w->lane of a group a column?  0: all have. */
-static val group_pred(const struct thin *s, const struct part *p, int64_t group)
-{
-    struct kernel *k = s->d->w->k;
-    int64_t cols = p->cols - group * s->d->nr;
-    return cols < s->d->nr ? k_prim(k, P_LT, s->d->w->lane, k_int(k, cols), 0) : 0;
-}
-
 /* Prefetches square number `number` of the next part: one cache line of each of some columns, which take turns. */
 static void prefetch_square(const struct thin *s, const struct part *next, val number)
 {
     struct kernel *k = s->d->w->k;
-    int64_t lanes = s->strip, turns = LINE_BYTES * s->packed / (s->step * s->element);
+    int64_t lanes = s->d->nr, turns = LINE_BYTES * s->packed / (s->step * s->element);
     turns = turns < 1 ? 1 : turns > lanes ? lanes : turns;
     int64_t each = lanes / turns;
     val first = ix_add(k, next->n0, ix_scale(k, ix_mod(k, number, turns), each));
@@ -386,100 +366,64 @@ static val row_element(const struct thin *s, const struct part *p, int64_t i, va
                    : dot_element(s->d, false, k_int(k, i), ix_add(k, p->k0, at));
 }
 
-/* Loads a square of a group, for the columns that exist, and transposes it: a lane has `each` elements of a column. */
-static void load_square(const struct thin *s, const struct part *p, int64_t group, val j, int64_t steps, int64_t each,
-                        val *row)
+/* Adds `steps` products, from the part's element j on, for the columns that exist.  A lane loads `each` elements of
+ * the contraction, which are then transposed. */
+static void square_products(const struct thin *s, const struct part *p, val j, int64_t steps, int64_t each, val *acc)
 {
     const struct dot *d = s->d;
     struct lowering *w = d->w;
     struct kernel *k = w->k;
-    val none = 0;
+    val row[MAX_LANES], none = 0;
     w->pred = steps < d->nr * each ? k_prim(k, P_LT, w->lane, k_int(k, steps / each), 0) : 0;
     for (int64_t c = 0; c < d->nr; c++) {
-        val n = ix_add(k, group_at(s, p, group), k_int(k, c));
-        val at = ix_add(k, ix_add(k, p->k0, j), ix_scale(k, w->lane, each));
-        if (group * d->nr + c >= p->cols)
+        val n = ix_add(k, p->n0, k_int(k, c)), at = ix_add(k, ix_add(k, p->k0, j), ix_scale(k, w->lane, each));
+        if (c >= p->cols)
             row[c] = none = none ? none : k_splat(k, k_bits(k, val_dtype(k, row[0]), 0));
         else
             row[c] = k_splat(k, s->source ? thin_load(s, n, at, each) : dot_element(d, true, n, at));
     }
     w->pred = 0;
     k_transpose(k, row, (uint32_t)d->nr);
-}
-
-/* Adds `steps` products, from the part's element j on, of which `each` are loaded at once. */
-static void square_products(const struct thin *s, const struct part *p, val j, int64_t steps, int64_t each,
-                            group_sums acc)
-{
-    const struct dot *d = s->d;
-    struct lowering *w = d->w;
-    struct kernel *k = w->k;
-    val row[THIN_GROUPS][MAX_LANES];
-    for (int64_t g = 0; g < groups_of(s, p); g++)
-        load_square(s, p, g, j, steps, each, row[g]);
-    for (int64_t u = 0; u < steps; u++)
-        for (int64_t g = 0; g < groups_of(s, p); g++) {
-            val at = ix_add(k, j, k_int(k, u)), b = row[g][u / each];
-            w->pred = group_pred(s, p, g); /* for the other values from which the matrix is computed */
-            if (s->source)
-                b = thin_element(s, b, each, u % each, ix_add(k, group_at(s, p, g), w->lane), ix_add(k, p->k0, at));
-            for (int64_t i = 0; i < d->size.m; i++)
-                acc[g][i] = dot_multiply_add(k, row_element(s, p, i, at), b, acc[g][i]);
-        }
+    w->pred = p->cols < d->nr ? k_prim(k, P_LT, w->lane, k_int(k, p->cols), 0) : 0; /* for the other values from
+                                                                                       which the matrix is computed */
+    for (int64_t u = 0; u < steps; u++) {
+        val at = ix_add(k, j, k_int(k, u)), b = row[u / each];
+        if (s->source)
+            b = thin_element(s, b, each, u % each, ix_add(k, p->n0, w->lane), ix_add(k, p->k0, at));
+        for (int64_t i = 0; i < d->size.m; i++)
+            acc[i] = dot_multiply_add(k, row_element(s, p, i, at), b, acc[i]);
+    }
     w->pred = 0;
 }
 
-/* All sums become what carries them through the loop that was just begun. */
-static void carry_sums(const struct thin *s, int64_t groups, group_sums acc, group_sums carry)
-{
-    for (int64_t g = 0; g < groups; g++)
-        for (int64_t i = 0; i < s->d->size.m; i++)
-            acc[g][i] = carry[g][i] = k_carry(s->d->w->k, acc[g][i]);
-}
-
-/* Ends the loop, after which the sums are those of its last iteration. */
-static void end_sums(const struct thin *s, int64_t groups, group_sums acc, group_sums carry, val loop)
-{
-    struct kernel *k = s->d->w->k;
-    for (int64_t g = 0; g < groups; g++)
-        for (int64_t i = 0; i < s->d->size.m; i++)
-            k_next(k, carry[g][i], acc[g][i]);
-    k_end(k, loop);
-    for (int64_t g = 0; g < groups; g++)
-        for (int64_t i = 0; i < s->d->size.m; i++)
-            acc[g][i] = k_out(k, carry[g][i]);
-}
-
-static void set_sums(const struct thin *s, int64_t groups, group_sums acc, bool negative)
-{
-    for (int64_t g = 0; g < groups; g++)
-        for (int64_t i = 0; i < s->d->size.m; i++)
-            acc[g][i] = k_splat(s->d->w->k, thin_zero(s, negative));
-}
-
-static void square_block(const struct thin *s, const struct part *p, const struct part *next, group_sums total)
+static void square_block(const struct thin *s, const struct part *p, const struct part *next, val *total)
 {
     const struct dot *d = s->d;
     struct kernel *k = d->w->k;
-    int64_t whole = p->length / s->step * s->step, pairs = p->length / s->each * s->each, groups = groups_of(s, p);
-    group_sums acc, carry;
-    set_sums(s, groups, acc, false);
+    int64_t whole = p->length / s->step * s->step, pairs = p->length / s->each * s->each;
+    val acc[THIN_ROWS], carry[THIN_ROWS];
+    for (int64_t i = 0; i < d->size.m; i++)
+        acc[i] = k_splat(k, thin_zero(s, false));
     if (s->rows)
         widen_rows(s, p);
     if (whole) {
         val number = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, whole / s->step), 1);
-        carry_sums(s, groups, acc, carry);
+        for (int64_t i = 0; i < d->size.m; i++)
+            acc[i] = carry[i] = k_carry(k, acc[i]);
         prefetch_square(s, next, number);
         square_products(s, p, ix_scale(k, number, s->step), s->step, s->each, acc);
-        end_sums(s, groups, acc, carry, number);
+        for (int64_t i = 0; i < d->size.m; i++)
+            k_next(k, carry[i], acc[i]);
+        k_end(k, number);
+        for (int64_t i = 0; i < d->size.m; i++)
+            acc[i] = k_out(k, carry[i]);
     }
     if (pairs > whole)
         square_products(s, p, k_int(k, whole), pairs - whole, s->each, acc);
     if (p->length > pairs)
         square_products(s, p, k_int(k, pairs), p->length - pairs, s->packed, acc);
-    for (int64_t g = 0; g < groups; g++)
-        for (int64_t i = 0; i < d->size.m; i++)
-            total[g][i] = total[g][i] ? k_prim(k, P_ADD, total[g][i], acc[g][i], 0) : acc[g][i];
+    for (int64_t i = 0; i < d->size.m; i++)
+        total[i] = total[i] ? k_prim(k, P_ADD, total[i], acc[i], 0) : acc[i];
 }
 
 static void emit_squares(const struct thin *s, val n0, int64_t cols)
@@ -487,28 +431,31 @@ static void emit_squares(const struct thin *s, val n0, int64_t cols)
     const struct dot *d = s->d;
     struct lowering *w = d->w;
     struct kernel *k = w->k;
-    group_sums total = {{0}}, carry;
+    val total[THIN_ROWS] = {0}, carry[THIN_ROWS];
     struct part p = {n0, 0, cols, d->kblock}, next = {.n0 = n0};
-    int64_t groups = groups_of(s, &p);
     w->lane = k_loop(k, LOOP_VECTOR, k_int(k, 0), k_int(k, d->nr), 1);
     if (d->blocks > 1) {
-        set_sums(s, groups, total, true);
+        for (int64_t i = 0; i < d->size.m; i++)
+            total[i] = k_splat(k, thin_zero(s, true));
         val kb = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, d->blocks - 1), 1);
-        carry_sums(s, groups, total, carry);
+        for (int64_t i = 0; i < d->size.m; i++)
+            total[i] = carry[i] = k_carry(k, total[i]);
         p.k0 = ix_scale(k, kb, d->kblock);
         next.k0 = ix_add(k, p.k0, k_int(k, d->kblock));
         square_block(s, &p, &next, total);
-        end_sums(s, groups, total, carry, kb);
+        for (int64_t i = 0; i < d->size.m; i++)
+            k_next(k, carry[i], total[i]);
+        k_end(k, kb);
+        for (int64_t i = 0; i < d->size.m; i++)
+            total[i] = k_out(k, carry[i]);
     }
     p.k0 = k_int(k, (d->blocks - 1) * d->kblock);
     p.length = d->size.k - (d->blocks - 1) * d->kblock;
-    next = (struct part){.n0 = ix_add(k, n0, k_int(k, s->strip)), .k0 = k_int(k, 0)};
+    next = (struct part){.n0 = ix_add(k, n0, k_int(k, d->nr)), .k0 = k_int(k, 0)};
     square_block(s, &p, &next, total);
-    for (int64_t g = 0; g < groups; g++) {
-        w->pred = group_pred(s, &p, g);
-        for (int64_t i = 0; i < d->size.m; i++)
-            dot_epilogue(d, k_int(k, i), ix_add(k, group_at(s, &p, g), w->lane), total[g][i]);
-    }
+    w->pred = cols < d->nr ? k_prim(k, P_LT, w->lane, k_int(k, cols), 0) : 0;
+    for (int64_t i = 0; i < d->size.m; i++)
+        dot_epilogue(d, k_int(k, i), ix_add(k, n0, w->lane), total[i]);
     k_end(k, w->lane);
     w->lane = w->pred = 0;
 }
