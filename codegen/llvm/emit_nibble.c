@@ -44,7 +44,7 @@ static val masked(const struct kernel *k, val v, unsigned *by)
 }
 
 /* What the instructions chain[n - 1], .., chain[0], each of the one before, make of `bits`, a constant. */
-static LLVMValueRef number_of(struct emitter *m, const val *chain, unsigned n, unsigned bits)
+static LLVMValueRef nibble_number(struct emitter *m, const val *chain, unsigned n, unsigned bits)
 {
     const struct linst *inst = m->k->inst;
     unsigned by, dtype = inst[masked(m->k, chain[n - 1], &by)].dtype;
@@ -62,7 +62,7 @@ static LLVMValueRef number_of(struct emitter *m, const val *chain, unsigned n, u
 
 /* The value, and in *by the place, of the 4 bits of v from bit *by on: follows shifts and conversions to a value of
  * more bits, so that a lane of it is converted once and not for each of its numbers. */
-static val source_of(const struct kernel *k, val v, unsigned *by)
+static val nibble_source(const struct kernel *k, val v, unsigned *by)
 {
     for (;;) {
         const struct linst *i = &k->inst[v], *a = &k->inst[i->a];
@@ -99,13 +99,13 @@ bool emit_nibble(struct emitter *m, val v, LLVMValueRef *out)
         return false;
     LLVMValueRef number[NUMBERS];
     for (unsigned bits = 0; bits < NUMBERS; bits++) {
-        number[bits] = number_of(m, chain, n, bits);
+        number[bits] = nibble_number(m, chain, n, bits);
         if (!LLVMIsConstant(number[bits]))
             return false;
     }
     LLVMTypeRef i32 = LLVMVectorType(LLVMInt32TypeInContext(m->ctx), NUMBERS);
     val source = masked(k, x, &by);
-    source = source_of(k, source, &by);
+    source = nibble_source(k, source, &by);
     LLVMValueRef table = LLVMConstVector(number, NUMBERS), *part = emit_parts(m, source);
     bool wide = dtype_size(k->inst[source].dtype) > 4;
     if (wide && by > 32 - NIBBLE)
