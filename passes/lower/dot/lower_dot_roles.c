@@ -144,7 +144,7 @@ static val multiplying(const struct subgroups *s, val number)
 {
     struct kernel *k = s->d->w->k;
     int64_t n = s->threads / s->s.dot_matrix.subgroup;
-    if (n & (n - 1))
+    if (n == 1 || n & (n - 1))
         return ix_mod(k, number, n);
     val v = k_prim(k, P_AND, number, k_int(k, n - 1), 0);
     ix_bound(k, v, 0, n - 1);
