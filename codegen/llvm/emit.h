@@ -104,6 +104,10 @@ LLVMValueRef shuffle(struct emitter *m, LLVMValueRef x, LLVMValueRef y, const un
 /* ---- emit_prim.c: one primitive on scalars or on vectors of any length ---- */
 LLVMValueRef emit_prim(struct emitter *m, enum prim p, unsigned from, unsigned to, const LLVMValueRef *arg);
 
+/* ---- emit_nibble.c: numbers that are made of 4 bits ---- */
+/* The conversion of such a number to f32, by a table in a register.  false: v is none, or there is no instruction. */
+bool emit_nibble(struct emitter *m, val v, LLVMValueRef *out);
+
 /* ---- emit_memory.c ---- */
 void emit_load(struct emitter *m, val v);
 void emit_store(struct emitter *m, val v);

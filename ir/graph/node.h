@@ -185,6 +185,13 @@ enum { MOST_THIN_ROWS = 8 }; /* of products limited by memory (lower_dot_thin.c)
  * scatter: an element starts as the first operand's; the update's elements whose index selects it are combined with
  *   it one by one, in ascending order of the position in the index: acc = f(acc, x), for set acc = x.
  *
+ * On GPUs.  Floating point sums of reduces, scans, dots and attention, and what is made of them in the same kernel, are
+ *   added in the order of the kernel's schedule instead: by threads, parts and levels.  The same program on the same
+ *   kind of device gives the same bits in every run, because no sum is made of atomic operations on floating point
+ *   numbers and no order depends on which block is done first.  Another schedule (a tuner's, or one chosen for a GPU
+ *   with another number of processors) may give other bits; the results are those of another order of the same
+ *   additions.  Scatters keep the order above, and integers, maxima, minima and sorts have the same bits everywhere.
+ *
  * On f16 and bf16 every op computes in f32 on the exactly widened operands and rounds its result once, to
  * nearest even (a NaN stays a NaN), in a fused kernel as anywhere.  Reduces, dots, attention and scans of
  * them, and scatters of kind add, accumulate in f32 in the order above and round each result at the end. */

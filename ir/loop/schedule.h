@@ -2,7 +2,10 @@
  *
  * A family's choosing function fills the record from the group and the target; its emitting function makes the kernel
  * from the group and the record, and reads nothing of the target.  So a record that is handed in, by a user or a tuner,
- * gives the very kernel that it describes.  No record changes a bit of a result.
+ * gives the very kernel that it describes.  On a processor no record changes a bit of a result.  On a GPU, records of
+ * gpu_row_reduce, column_reduce with parts, gpu_scan, gpu_dot_thin, dot_blocks, dot_matrix, rows and attention_matrix
+ * decide the order in which floating point numbers are added (graph/node.h, "On GPUs"), so another record may round
+ * them otherwise.
  *
  * Records have a text (ir/text/schedule_text.c).  The table in schedule.c names each family's fields, in the order of
  * the text, and says what numbers they may have. */

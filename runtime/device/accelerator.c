@@ -75,16 +75,18 @@ void accelerator_unlock(struct accelerator *a) { pthread_mutex_unlock(&a->lock);
 
 /* ---- kernels ---- */
 
-/* The scratch of all blocks is contiguous.  Its size is that for MOST_BLOCKS, also if a launch has fewer. */
+/* The scratch of all blocks is contiguous.  Its size is that for MOST_BLOCKS, also if a launch has fewer, but for
+ * drivers whose launches take the scratch of one block. */
 static void set_uses(struct device_kernel *d, const struct kernel *k)
 {
+    const size_t blocks = d->serial ? 1 : MOST_BLOCKS;
     struct buffer_use *next = d->use;
     for (uint32_t b = 0; b < k->nbuf; b++) {
         int64_t elements = k->buf[b].count > 0 ? k->buf[b].count : 0;
         size_t bytes = (size_t)elements * dtype_size(k->buf[b].dtype);
         bool scratch = k->buf[b].role == BUF_SCRATCH;
         if (!d->local[b])
-            *next++ = (struct buffer_use){scratch ? MOST_BLOCKS * bytes : bytes, k->buf[b].role != BUF_IN};
+            *next++ = (struct buffer_use){scratch ? blocks * bytes : bytes, k->buf[b].role != BUF_IN};
     }
 }
 
@@ -111,6 +113,7 @@ struct device_kernel *accelerator_load(struct accelerator *a, const struct kerne
         d->local = (uint8_t *)(d->use + k->nbuf);
         memcpy(d->local, g.local, g.nbuf);
         d->most_each = limit ? limit / steps : 0;
+        d->serial = a->driver->serial;
         for (uint32_t b = 0; b < k->nbuf; b++)
             if (k->buf[b].role == BUF_SCRATCH && !g.local[b])
                 d->work += k->buf[b].count * (int64_t)dtype_size(k->buf[b].dtype);
@@ -139,6 +142,8 @@ void accelerator_unload(struct accelerator *a, struct device_kernel *k)
 uint32_t accelerator_blocks(const struct device_kernel *k, int64_t extent)
 {
     int64_t most = MOST_BLOCKS, wave = k->resident;
+    if (k->serial)
+        return extent > 0;
     if (k->work > MOST_WORK / MOST_BLOCKS)
         most = k->work < MOST_WORK / LEAST_BLOCKS ? MOST_WORK / k->work : LEAST_BLOCKS;
     if (wave && k->work && wave < most)

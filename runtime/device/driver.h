@@ -29,6 +29,7 @@ struct driver {
     const char *name;             /* its devices are called NAME:0, NAME:1, ..; NAME alone is the first */
     const char *dialect;          /* the language of its kernels (source.h) */
     const struct backend *backend; /* its code generator */
+    bool serial;                  /* a launch runs its iterations with the scratch of one block, whatever `blocks` is */
     const char *absent;           /* why this build has no such driver (no function is set then); NULL: it has one */
     unsigned (*count)(struct err *e); /* the number of devices; 0: *e has the reason */
     /* Opens a device and describes it in *caps: its name, and in the features its driver and +DTYPE for each dtype that

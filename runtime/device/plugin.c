@@ -199,7 +199,8 @@ DRIVER(0)
 DRIVER(1)
 DRIVER(2)
 #define AS_DRIVER(i)                                                                               \
-    {.name = plugin[i].name[0], .dialect = "glsl", .backend = &backend_plugin, .count = count_##i, .open = open_##i, \
+    {.name = plugin[i].name[0], .dialect = "glsl", .backend = &backend_plugin, .serial = true,                     \
+     .count = count_##i, .open = open_##i,                                                                          \
      .alloc = alloc, .release = plugin_release, .load = plugin_load_kernel, .unload = unload, .launch = launch,     \
      .copy = plugin_copy, .upload = upload,                                                           \
      .download = download, .finish = plugin_finish, .drop = plugin_drop}

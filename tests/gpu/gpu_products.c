@@ -7,6 +7,15 @@
 static struct rng rng = {77};
 static struct caps caps;
 
+static const struct dialect *dialect_now;
+
+static void take_dialect(const char *name)
+{
+    struct err e = {0};
+    dialect_now = dialect_find(name, &e);
+    dialect_caps(dialect_now, &caps);
+}
+
 static struct program *plan(const struct graph *h, const char *schedules, struct err *e)
 {
     struct sched_sections s = {0};
@@ -53,6 +62,10 @@ static void agrees(const struct graph *g, const struct values *in, const struct 
     }
     bool found = false;
     for (uint32_t i = 0; i < p->nkernel; i++) {
+        struct text source = {0};
+        check(source_kernel(p->kernel[i], dialect_now, "kernel", &source, NULL, &e), "@%s %s: %s", g->name, record,
+              e.msg);
+        mem_free(source.s);
         char *line = schedule_line(&p->kernel[i]->sched);
         size_t n = strlen(record); /* behind it: what a record that leaves fields open has in them */
         const char *own = line ? line + strlen("schedule ") : "";
@@ -142,7 +155,7 @@ static void convolutions(const char *dialect, const char *architecture, unsigned
 {
     struct err e = {0};
     unsigned found_async = 0, found_reordered = 0;
-    dialect_caps(dialect_find(dialect, &e), &caps);
+    take_dialect(dialect);
     dialect_architecture(dialect_find(dialect, &e), architecture, &caps);
     caps.threads = 1;
     rounded = cancels = true;
@@ -196,7 +209,7 @@ static void refuses(unsigned dtype, const char *record, const char *phrase)
 static void by_matrix_units(void)
 {
     struct err e = {0};
-    dialect_caps(dialect_find("cuda", &e), &caps);
+    take_dialect("cuda");
     dialect_architecture(dialect_find("cuda", &e), "sm_90", &caps);
     static const char *const nvidia[] = {
         "dot_matrix width 32 tile 16x16 block 16x16 step 32 kblock 24",
@@ -239,7 +252,7 @@ static void by_matrix_units(void)
     refuses(KL_F16, "dot_matrix width 32 tile 16x16 block 16x16 step 16 kblock 16 unit 8x8x8", "unit: it is another");
     refuses(KL_F16, "dot_matrix width 32 tile 16x16 block 16x16 step 16 kblock 16 subgroup 64", "subgroup: it has");
     refuses(KL_F32, "dot_matrix width 32 tile 16x16 block 16x16 step 32 kblock 16", "kind is not a choice");
-    dialect_caps(dialect_find("cuda", &e), &caps);
+    take_dialect("cuda");
     dialect_architecture(dialect_find("cuda", &e), "sm_90a", &caps);
     caps.threads = 1;
     static const char *const async[] = {
@@ -253,6 +266,11 @@ static void by_matrix_units(void)
         "dot_matrix width 32 tile 16x16 block 16x16 step 32 kblock 104 unit 16x8x16 subgroup 32 stages 2 copy_a", NULL};
     try(KL_BF16, 40, 72, 104, PLAIN, async);
     try(KL_F16, 40, 72, 104, TURNED, async);
+    static const char *const two_rows[] = { /* of subgroups, whose rows are columns of a panel of a */
+        "dot_matrix width 128 tile 64x128 block 64x128 step 64 kblock 104",
+        "dot_matrix width 256 tile 64x64 block 128x64 step 64 kblock 104 unit 64x8x16 subgroup 128 stages 3 copy_a "
+            "copy_b async panels", NULL};
+    try(KL_BF16, 40, 72, 104, TURNED, two_rows);
     try(KL_BF16, 40, 72, 104, EPILOGUE, async);
     static const char *const parts[] = {
         "dot_matrix width 128 tile 64x128 block 64x128 step 64 kblock 104",
@@ -320,7 +338,7 @@ static void tuned_units(unsigned dtype)
 static void by_amd_units(void)
 {
     struct err e = {0};
-    dialect_caps(dialect_find("hip", &e), &caps);
+    take_dialect("hip");
     dialect_architecture(dialect_find("hip", &e), "gfx90a:sramecc+:xnack-", &caps);
     static const char *const small[] = {"dot_matrix width 64 tile 16x16 block 16x16 step 32 kblock 24",
                                         "dot_matrix width 128 tile 32x16 block 32x32 step 16 kblock 24", NULL};
@@ -378,7 +396,7 @@ static void by_amd_units(void)
     refuses(KL_F16, "dot_matrix width 64 tile 32x32 block 32x32 step 16 kblock 16", "kind is not a choice");
     dialect_architecture(dialect_find("hip", &e), "gfx1030", &caps);
     static const char *const threads[] = {"dot_blocks width 64 tile 4x4 block 32x32 step 8 kblock 24", NULL};
-    dialect_caps(dialect_find("hip", &e), &caps);
+    take_dialect("hip");
     try(KL_BF16, 33, 35, 21, PLAIN, threads);
 }
 
@@ -415,8 +433,7 @@ static void in_parts(void)
 
 int main(void)
 {
-    struct err e = {0};
-    dialect_caps(dialect_find("glsl", &e), &caps);
+    take_dialect("glsl");
     static const char *const small[] = {
         "dot_blocks width 64 tile 4x4 block 32x32 step 8 kblock 24",
         "dot_blocks width 8 tile 2x4 block 8x8 step 4 kblock 24",
@@ -443,11 +460,11 @@ int main(void)
     try(KL_I32, 20, 18, 521, PLAIN, blocks);
     static const char *const thin[] = {"dot_blocks width 64 tile 4x4 block 64x16 step 8 kblock 16", NULL};
     try(KL_F32, 100, 10, 9, EPILOGUE, thin);
-    dialect_caps(dialect_find("cuda", &e), &caps);
+    take_dialect("cuda");
     static const char *const many[] = {"dot_blocks width 64 tile 4x4 block 32x32 step 8 kblock 8",
                                        "dot_blocks width 256 tile 8x8 block 128x128 step 8 kblock 8", NULL};
     try(KL_F32, 130, 66, 8, PLAIN, many);
-    dialect_caps(dialect_find("glsl", &e), &caps);
+    take_dialect("glsl");
     static const char *const flat[] = {"dot_blocks width 64 tile 4x4 block 32x32 step 8 kblock 8", NULL};
     try(KL_F32, 40, 33, 1, TURNED, flat);
     try(KL_I32, 40, 33, 5, EPILOGUE, flat);
@@ -466,7 +483,7 @@ int main(void)
     convolutions("cuda", "sm_90a", 1, 7, 12);
     convolutions("cuda", "sm_80", 3, 0, 4);
     convolutions("hip", "gfx942", 2, 0, 6);
-    dialect_caps(dialect_find("glsl", &e), &caps);
+    take_dialect("glsl");
     caps.is_gpu = 0;
     refuses(KL_F32, "dot_blocks width 64 tile 4x4 block 32x32 step 8 kblock 16",
             "kind is not a choice: its own record is \"schedule dot width");

@@ -319,6 +319,19 @@ static void bless(const struct counts *c, const char *version)
     fclose(f);
 }
 
+/* A driver that cannot make tensor maps: a product of wgmma copies its panels by threads. */
+static void without_tensor_maps(struct caps caps)
+{
+    struct err e = {0};
+    struct counts c;
+    snprintf(caps.features, sizeof caps.features, "%s " NO_TENSOR_MAPS, architecture);
+    dialect_architecture(dialect_find("cuda", &e), caps.features, &caps);
+    for (unsigned i = 0; i < ncase; i++)
+        if (!strcmp(cases[i].name, "bf16_4096") && count_case(i, &caps, &c))
+            check(c.hgmma && c.async && !c.panels, "%s: %u HGMMA, %u copies by threads, %u tensor copies",
+                  caps.features, c.hgmma, c.async, c.panels);
+}
+
 static bool wanted(const char *name, int argc, char **argv)
 {
     for (int i = 1; i < argc; i++)
@@ -360,6 +373,8 @@ int main(int argc, char **argv)
         if (!blesses)
             compare(cases[i].name, c, !strcmp(version, compiler));
     }
+    if (all)
+        without_tensor_maps(caps);
     if (listed)
         printf("%u kernels listed by %s\n", listed, machine_code_disassembler());
     if (blesses && !failed)

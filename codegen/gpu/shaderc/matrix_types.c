@@ -42,7 +42,7 @@ static size_t put_float(uint32_t *out, uint32_t id, unsigned type)
 }
 
 /* The number's place in `numbers`; MATRIX_TYPES: it is none of them. */
-static unsigned number_of(uint32_t word)
+static unsigned type_number(uint32_t word)
 {
     unsigned t = 0;
     while (t < MATRIX_TYPES && numbers[t] != word)
@@ -70,7 +70,7 @@ bool matrix_types(const uint32_t *spirv, size_t words, uint32_t **out, size_t *o
     size_t at = HEADER;
     for (size_t i = HEADER, n; i < words && (n = length(spirv, i, words)); i += n) {
         bool matrix = opcode(spirv + i) == MATRIX_TYPE && n > 2;
-        unsigned t = matrix ? number_of(spirv[i + 2]) : declared(spirv + i);
+        unsigned t = matrix ? type_number(spirv[i + 2]) : declared(spirv + i);
         if (t < MATRIX_TYPES && matrix && !put[t]) {
             id[t] = id[t] ? id[t] : w[BOUND]++;
             at += put_float(w + at, id[t], t);

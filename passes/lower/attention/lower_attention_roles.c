@@ -165,7 +165,7 @@ static struct steps steps_of(const struct tiles *s)
 }
 
 /* The number among all steps of the block's step i. */
-static val number_of(const struct tiles *s, const struct steps *r, val i)
+static val step_number(const struct tiles *s, const struct steps *r, val i)
 {
     struct kernel *k = s->a->w->k;
     val number = s->keys ? ix_add(k, r->first, i) : ix_sub(k, r->last, i);
@@ -186,7 +186,7 @@ static val loop_of_steps(const struct tiles *s, const struct steps *r, val from,
 /* A view's buffer and the coordinates of its matrix. */
 struct source { uint32_t view; val column, matrix; };
 
-static struct source source_of(const struct tiles *s, unsigned which)
+static struct source tile_source(const struct tiles *s, unsigned which)
 {
     const struct attention *a = s->a;
     struct kernel *k = a->w->k;
@@ -230,14 +230,14 @@ static void emit_copies(const struct tiles *s, const struct steps *r)
 {
     struct kernel *k = s->a->w->k;
     const struct columns *own = s->own, *walked = s->walked;
-    struct source from = source_of(s, own[0].which), to[2] = {source_of(s, walked[0].which)};
-    to[1] = has_pairs(s) ? source_of(s, walked[1].which) : to[0];
+    struct source from = tile_source(s, own[0].which), to[2] = {tile_source(s, walked[0].which)};
+    to[1] = has_pairs(s) ? tile_source(s, walked[1].which) : to[0];
     val one = k_if(k, k_prim(k, P_EQ, s->t, k_int(k, s->s.width), 0)), zero = k_int(k, 0);
     arrive(s, s->phase.own, zero, column_panels(&own[0]) + column_panels(&own[1]));
     for (int o = 0; o < 2; o++)
         copy_panels(s, &own[o], &from, s->a->q0, zero);
     val i = loop_of_steps(s, r, zero, r->count), stage = stage_of(s, i), turn = ix_div(k, i, s->stages);
-    val row = ix_scale(k, number_of(s, r, i), s->step);
+    val row = ix_scale(k, step_number(s, r, i), s->step);
     int groups = has_pairs(s) ? 2 : 1;
     for (int g = 0; g < groups; g++) {
         await(s, s->phase.used[g], stage, turn);
@@ -272,7 +272,7 @@ static void attend_step(struct tiles *s, const struct steps *r, val i, bool mask
         tiles_commit(s);
     }
     end_turn(s);
-    val seen = tiles_enter_step(s, number_of(s, r, i), masked, &there);
+    val seen = tiles_enter_step(s, step_number(s, r, i), masked, &there);
     tiles_wait(s, pairs && !first);
     arrive(s, s->phase.used[0], stage_of(s, i), 0);
     value[WEIGHTS] = tiles_soften(s, score, seen, value, &shrink);
@@ -287,7 +287,7 @@ static void add_step(struct tiles *s, const struct steps *r, val i, bool masked,
 {
     struct kernel *k = s->a->w->k;
     val stage = stage_of(s, i), zero = tiles_splat(k, 0, s->m, s->step), stat[STAT_COUNT], factor[2][MOST_FACTORS];
-    val there, seen = tiles_enter_step(s, number_of(s, r, i), masked, &there);
+    val there, seen = tiles_enter_step(s, step_number(s, r, i), masked, &there);
     tiles_statistics(s, there, stat);
     await_filled(s, 0, i);
     val score = tiles_products(s, 0, stage, zero);

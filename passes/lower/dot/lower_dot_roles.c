@@ -138,6 +138,19 @@ static void emit_products(const struct subgroups *s, struct stages at)
     dot_matrix_results(s, sum);
 }
 
+/* The number of a subgroup that multiplies: there are one or two.  It is one value, and not number - 2 (number / 2),
+ * which would be terms of indices that are no places in a panel one by one. */
+static val multiplying(const struct subgroups *s, val number)
+{
+    struct kernel *k = s->d->w->k;
+    int64_t n = s->threads / s->s.dot_matrix.subgroup;
+    if (n == 1 || n & (n - 1))
+        return ix_mod(k, number, n);
+    val v = k_prim(k, P_AND, number, k_int(k, n - 1), 0);
+    ix_bound(k, v, 0, n - 1);
+    return v;
+}
+
 void dot_emit_roles(struct subgroups *s, struct stages at)
 {
     struct kernel *k = s->d->w->k;
@@ -148,7 +161,7 @@ void dot_emit_roles(struct subgroups *s, struct stages at)
     k_end(k, copies);
     val multiplies = begin_role(s, k_prim(k, P_LT, number, last, 0), MULTIPLYING_REGISTERS);
     s->t = ix_mod(k, s->t, s->threads); /* the same numbers, whose ranges are known */
-    dot_matrix_place(s, ix_mod(k, number, s->threads / subgroup));
+    dot_matrix_place(s, multiplying(s, number));
     emit_products(s, at);
     k_end(k, multiplies);
 }

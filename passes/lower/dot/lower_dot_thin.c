@@ -262,9 +262,10 @@ static void walk_strip(const struct thin *s, struct strip *x, thin_visit *visit)
     struct kernel *k = s->d->w->k;
     int64_t whole = x->cols / s->d->nr * s->d->nr;
     if (whole) {
-        val at = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, whole), s->d->nr);
-        visit_lanes(s, x, visit, at, s->d->nr);
-        k_end(k, at);
+        /* The columns start at a multiple of NR, so that it is seen which part of an element of the source they are. */
+        val number = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, whole / s->d->nr), 1);
+        visit_lanes(s, x, visit, ix_scale(k, number, s->d->nr), s->d->nr);
+        k_end(k, number);
     }
     if (x->cols > whole)
         visit_lanes(s, x, visit, k_int(k, whole), x->cols - whole);
