@@ -36,8 +36,8 @@ fakes="KILN_CUDA_DRIVER=$new KILN_CUDA_COMPILER=$new KILN_HIP_DRIVER=$new KILN_H
     says hip:0 "- hiprtc: no library /nowhere" $fakes KILN_HIP_COMPILER=/nowhere
     says cuda:1 "Fake 1 sm_90a +bool" $fakes
     says cuda:1 "driver for CUDA 12.4 +fma" $fakes
-    says cuda:1 "tensor cores 16x8x16 of f16 and bf16" $fakes
-    says hip:0 "tensor cores 16x16x16 of bf16" $fakes
+    says cuda:1 "tensor cores 16x8x16 of f16 bf16" $fakes
+    says hip:0 "tensor cores 32x32x8 of bf16 f32, 16x16x16 of bf16 f32" $fakes
     says hip:1 "Fake 1 gfx90a:sramecc+:xnack- +bool" $fakes
     says hip:0 "Fake 0 gfx90a:sramecc+:xnack- +bool" $fakes KILN_HIP_DRIVER="$old" # its struct is another one
 }
