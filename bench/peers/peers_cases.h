@@ -328,14 +328,14 @@ static void peer_record(struct peer_run *r)
         kl_optimizer_step(r->optimizer, r->out[0], r->rate);
 }
 
-static void peer_release_outputs(struct peer_run *r)
+static inline void peer_release_outputs(struct peer_run *r)
 {
     for (int i = 0; i < r->outputs; i++)
         kl_release(r->out[i]);
 }
 
 /* Records and runs once, to the end; the outputs are the caller's.  false: see kl_last_error. */
-static bool peer_run_traced(struct peer_run *r)
+static inline bool peer_run_traced(struct peer_run *r)
 {
     kl_trace_begin(r->is->name);
     peer_record(r);

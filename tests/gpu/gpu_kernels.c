@@ -168,15 +168,15 @@ static ref copied_product(struct graph *g, unsigned dtype, const int64_t size[4]
 
 /* Rows left over on both sides, columns that are padded, more and fewer keys than queries, every kind of sight. */
 const struct gpu_attention gpu_attentions[] = {
-    {KL_BF16, 64, 64, 16, 16, false, 0, false, false}, {KL_F16, 70, 90, 24, 40, true, 0, false, true},
-    {KL_BF16, 50, 33, 32, 8, true, 0, false, true}, {KL_BF16, 40, 100, 16, 16, false, 1, false, true},
-    {KL_BF16, 33, 70, 40, 24, true, 2, false, true}, {KL_F16, 17, 16, 8, 136, false, 0, false, false},
-    {KL_BF16, 64, 64, 16, 16, false, 0, true, false}, {KL_BF16, 70, 90, 24, 40, true, 0, true, true},
-    {KL_BF16, 50, 33, 32, 8, true, 0, true, true}, {KL_BF16, 40, 100, 16, 16, false, 1, true, true},
-    {KL_BF16, 33, 70, 40, 24, true, 2, true, true},
+    {KL_BF16, 64, 64, 16, 16, false, 0, false, false, false}, {KL_F16, 70, 90, 24, 40, true, 0, false, true, false},
+    {KL_BF16, 50, 33, 32, 8, true, 0, false, true, false}, {KL_BF16, 40, 100, 16, 16, false, 1, false, true, false},
+    {KL_BF16, 33, 70, 40, 24, true, 2, false, true, false}, {KL_F16, 17, 16, 8, 136, false, 0, false, false, false},
+    {KL_BF16, 64, 64, 16, 16, false, 0, true, false, false}, {KL_BF16, 70, 90, 24, 40, true, 0, true, true, false},
+    {KL_BF16, 50, 33, 32, 8, true, 0, true, true, false}, {KL_BF16, 40, 100, 16, 16, false, 1, true, true, false},
+    {KL_BF16, 33, 70, 40, 24, true, 2, true, true, false},
     /* for units that read panels of 64 columns; with several steps, at the edge and elsewhere */
-    {KL_BF16, 70, 65, 64, 64, true, 0, false, true}, {KL_BF16, 64, 64, 64, 64, false, 2, true, true},
-    {KL_F16, 70, 260, 64, 64, true, 0, false, false, true}, {KL_BF16, 64, 140, 64, 64, false, 2, false, false},
+    {KL_BF16, 70, 65, 64, 64, true, 0, false, true, false}, {KL_BF16, 64, 64, 64, 64, false, 2, true, true, false},
+    {KL_F16, 70, 260, 64, 64, true, 0, false, false, true}, {KL_BF16, 64, 140, 64, 64, false, 2, false, false, false},
     {KL_BF16, 66, 140, 64, 64, true, 0, true, false, true}};
 const unsigned gpu_attention_count = sizeof gpu_attentions / sizeof *gpu_attentions;
 

@@ -44,7 +44,7 @@ static void name_cases(void)
 /* ---- counts ---- */
 
 static const struct row { const char *name; struct counts c; } table[] = {
-#define STRUCTURE(name, ...) {name, {__VA_ARGS__}},
+#define STRUCTURE(name, ...) {name, {__VA_ARGS__, .loads = 0}},
 #define COMPILER(version)
 #include "gpu_structure.def"
 #undef STRUCTURE
