@@ -89,8 +89,12 @@ kl_tensor make_quantize(struct recording *c, int a)
 kl_tensor make_float8(struct recording *c, int a)
 {
     kl_float8 format = (kl_float8)below(c, 4);
-    kl_tensor bytes = kl_float8_encode(value_of(c, a), format, chance(c, 2));
-    return chance(c, 2) ? bytes : kl_float8_decode(bytes, format, c->p->type[a].dtype);
+    kl_tensor x = value_of(c, a), one = kl_cast(kl_const(c->device, KL_F32, 1), c->p->type[a].dtype);
+    bool decoded = chance(c, 2);
+    if (!decoded) /* no NaN: its sign, which depends on the processor, would be a bit of the result */
+        x = kl_where(kl_is_nan(x), one, x);
+    kl_tensor bytes = kl_float8_encode(x, format, chance(c, 2));
+    return !decoded ? bytes : kl_float8_decode(bytes, format, c->p->type[a].dtype);
 }
 
 /* Random numbers, or numbers of places, of a's shape. */

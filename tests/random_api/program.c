@@ -1,5 +1,8 @@
 /* A program of a seed: its leaves, its calls and their types, and recording it. */
+#define _GNU_SOURCE /* memfd_create */
 #include "tests/random_api/program.h"
+#include <sys/mman.h>
+#include <unistd.h>
 
 /* Neighbouring seeds give unrelated sequences: the output function of SplitMix64 (Steele, Lea and Flood, "Fast
  * splittable pseudorandom number generators", 2014). */
@@ -66,7 +69,7 @@ static void make_leaves(struct random_program *p, struct rng *r)
         for (int k = 0; k < 4; k++)
             length[k] = (int)rng_below(r, LENGTHS);
         int rank = i == 3 ? 1 + (int)rng_below(r, 2) : ranks[rng_below(r, 7)];
-        bool like_first = (i == 1 || i == 2) && rng_below(r, 2);
+        bool like_first = (i == 1 || i == 2 || i >= INPUTS) && rng_below(r, 2);
         l->dtype = leaf_dtype(r, i, main_dtype);
         set_shape(p, l, like_first ? p->leaf[0].rank : rank, like_first ? p->leaf[0].length : length);
         l->data = calloc((size_t)l->count + 1, dtype_size(l->dtype));
@@ -289,6 +292,19 @@ static void print_type(const struct type *t)
     printf("]");
 }
 
+static void print_graph(void) /* of the open trace */
+{
+    char path[40], text[4096];
+    int file = memfd_create("graph", 0);
+    snprintf(path, sizeof path, "/proc/self/fd/%d", file);
+    if (file >= 0 && kl_dump(NULL, "captured", path) == KL_OK) {
+        lseek(file, 0, SEEK_SET);
+        for (ssize_t n; (n = read(file, text, sizeof text)) > 0;)
+            fwrite(text, 1, (size_t)n, stdout);
+    }
+    close(file);
+}
+
 void program_print(struct random_program *p)
 {
     printf("leaves:");
@@ -309,8 +325,7 @@ void program_print(struct random_program *p)
     kl_trace_begin("print");
     program_record(&c, false);
     program_keep(&c);
-    fflush(stdout);
-    kl_dump(NULL, "captured", "/dev/stdout");
+    print_graph();
     kl_trace_abandon();
     states_release(&c);
 }
