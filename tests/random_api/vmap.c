@@ -136,6 +136,9 @@ bool vmap_agrees(struct random_program *p, char *why, size_t size)
             abort(); /* no memory for the data */
         leaf_fill(&r, &m.batch[i], 0);
     }
+    for (int v = LEAVES; v < LEAVES + 2 * p->calls; v++)
+        if (p->type[v].known && p->type[v].rank == KL_MAX_RANK)
+            p->on[(v - LEAVES) / 2] = false; /* no room for the batch's axis */
     for (list_results(&m); m.n && m.bad >= 0 && !recorded; list_results(&m)) {
         kl_clear_error();
         recorded = record(&m, 0, true, whole);
