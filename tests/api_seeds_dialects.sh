@@ -1,7 +1,7 @@
 #!/bin/sh
 # Row D3: HIP is a device of its own, no CUDA under another name, and the same loop IR becomes both: what `kiln dump`
-# prints of kernels for the one and the other is the same text but for the dialect's prelude. In f32, for halves have
-# matrix units of each maker's own, and so another loop IR.
+# prints of kernels for the one and the other is the same text but for the dialect's prelude. In f64, for halves and f32
+# have matrix units of each maker's own, and so another loop IR.
 B=${1:?a build folder}
 cd "$(dirname "$0")/.." || exit 1
 p=0
@@ -13,7 +13,7 @@ check() { # STATUS MESSAGE
 }
 
 for graph in rows_softmax rows_softmax_grad dot_blocks scatter_of_itself cycle_of_early_and_late cond; do
-    sed 's/f16/f32/g' "tests/text/agree_$graph.kir" >"$scratch/$graph.kir"
+    sed 's/f16\|f32/f64/g' "tests/text/agree_$graph.kir" >"$scratch/$graph.kir"
     for target in cuda hip; do
         "$B/kiln" dump "$scratch/$graph.kir" --stage source --target $target >"$scratch/$target" 2>&1
         sed -n '/^extern "C" __global__/,$p' "$scratch/$target" >"$scratch/$target.kernels"

@@ -12,7 +12,8 @@
 #define KILN_HAS_NEON 1
 #include <arm_neon.h>
 #endif
-#if FLT_EVAL_METHOD != 0
+/* 0 and, where the processor computes in f16 (ISO/IEC TS 18661-3), 16: each type is evaluated in its own precision. */
+#if FLT_EVAL_METHOD != 0 && FLT_EVAL_METHOD != 16
 #error "f32 has to be computed in f32: use SSE2, not the x87"
 #endif
 #if defined(__clang__)

@@ -219,7 +219,9 @@ static bool same_end(const struct result *a, const struct result *b)
 }
 
 /* At least `share` of the allocations tried must end in an error, so that the calls are known to notice.  The rest do
- * without: an entry on disk is not kept or not read, a miss is not explained. */
+ * without: an entry on disk is not kept or not read, a miss is not explained.  Fewer than ENOUGH say nothing about a
+ * share. */
+enum { ENOUGH = 12 };
 static void one_by_one(const char *what, int64_t most, double share)
 {
     static struct result good;
@@ -243,7 +245,7 @@ static void one_by_one(const char *what, int64_t most, double share)
     }
     printf("%s: %lld allocations, %lld tried, %lld of them an error\n", what, (long long)good.taken, (long long)tried,
            (long long)reported);
-    CHECK((double)reported > share * (double)tried);
+    CHECK(tried < ENOUGH || (double)reported > share * (double)tried);
 }
 
 /* ---- a compilation in the background that fails is made up for by the next that is asked for ---- */

@@ -262,7 +262,7 @@ int main(int argc, char **argv)
     bool cuda = !strcmp(name, "cuda");
     if (cuda && !fake_gpu_load(argv[0])) return 1;
     if ((device = device_find(name, &e)) < 0) {
-        printf("SKIP %s %s: %s\n", argc > 1 ? "no-device" : "not-built", name, e.msg);
+        printf("SKIP %s %.*s: %s\n", argc > 1 ? "no-device" : "not-built", (int)strcspn(name, ":"), name, e.msg);
         skipped++;
         return finish();
     }
