@@ -42,7 +42,7 @@ static double turn_of_torch(const struct peer_case *c, const char *how, bool hal
     return 0;
 }
 
-static bool traced(struct peer_run *r, bool half)
+static void record_step(struct peer_run *r, bool half)
 {
     kl_trace_begin(r->is->name);
     if (half)
@@ -50,6 +50,11 @@ static bool traced(struct peer_run *r, bool half)
     peer_record(r);
     if (half)
         kl_autocast_end();
+}
+
+static bool traced(struct peer_run *r, bool half)
+{
+    record_step(r, half);
     bool ok = kl_trace_end() == KL_OK && kl_sync(r->device) == KL_OK;
     if (ok)
         peer_release_outputs(r);
@@ -58,12 +63,7 @@ static bool traced(struct peer_run *r, bool half)
 
 static bool freeze(struct peer_run *r, bool half)
 {
-    kl_trace_begin(r->is->name);
-    if (half)
-        kl_autocast_begin(KL_BF16);
-    peer_record(r);
-    if (half)
-        kl_autocast_end();
+    record_step(r, half);
     r->frozen = kl_step_end(0, NULL);
     return r->frozen != NULL;
 }

@@ -112,6 +112,8 @@ void source_matrix_name(const struct emitter *m, val v, char out[MAX_OPERAND]);
 struct sums source_matrix_place(const struct emitter *m, val v, unsigned n); /* variable n of tile v */
 /* While roles are found for m->unit: */
 bool source_matrix_stride(const struct emitter *m, val v);   /* is v a constant that offsets can have? */
+/* Gives v a role.  false: it has another one. */
+bool source_matrix_take(struct emitter *m, val v, enum source_role role);
 bool source_matrix_chained(struct emitter *m, val v); /* makes v, sums that are converted to halves, a factor a */
 bool source_matrix_whole(const struct emitter *m, val v);    /* is v no factor, or no tile? */
 bool source_matrix_shape(struct emitter *m, val v);   /* gives a tile that is no factor its role */

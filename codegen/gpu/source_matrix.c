@@ -18,7 +18,7 @@ bool source_matrix_stride(const struct emitter *m, val v)
     return i->op == L_CONST && (int64_t)i->imm >= 0 && i->imm < NEAR;
 }
 
-static bool source_matrix_take(struct emitter *m, val v, enum source_role role)
+bool source_matrix_take(struct emitter *m, val v, enum source_role role)
 {
     if (m->role[v] && m->role[v] != role)
         return false;

@@ -15,14 +15,6 @@
 
 /* ---- which kernels ---- */
 
-static bool opaque_take(struct emitter *m, val v, enum source_role role)
-{
-    if (m->role[v] && m->role[v] != role)
-        return false;
-    m->role[v] = (uint8_t)role;
-    return true;
-}
-
 /* A factor is loaded from an array in shared memory, without a condition.  Its rows begin at multiples of 16 bytes, as
  * the instruction requires. */
 static bool opaque_factor(struct emitter *m, val v, enum source_role role)
@@ -33,14 +25,14 @@ static bool opaque_factor(struct emitter *m, val v, enum source_role role)
     unsigned rows = role == ROLE_A ? c->m : c->k, cols = role == ROLE_A ? c->k : c->n;
     return i->op == L_LOAD && m->k->buf[i->imm].role == BUF_SHARED && !i->b && i->rows % rows == 0 &&
            i->cols % cols == 0 && c->dtypes >> i->dtype & 1 && source_matrix_stride(m, i->d) &&
-           m->k->inst[i->d].imm % ALIGNED == 0 && opaque_take(m, v, role);
+           m->k->inst[i->d].imm % ALIGNED == 0 && source_matrix_take(m, v, role);
 }
 
 static bool opaque_sums(struct emitter *m, val v)
 {
     const struct linst *i = &m->k->inst[v];
     const struct mma_caps *c = &m->unit->caps;
-    return i->dtype == KL_F32 && i->rows % c->m == 0 && i->cols % c->n == 0 && opaque_take(m, v, ROLE_SUM);
+    return i->dtype == KL_F32 && i->rows % c->m == 0 && i->cols % c->n == 0 && source_matrix_take(m, v, ROLE_SUM);
 }
 
 static bool opaque_has_text(struct emitter *m, val v)

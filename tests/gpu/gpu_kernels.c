@@ -166,6 +166,21 @@ static ref copied_product(struct graph *g, unsigned dtype, const int64_t size[4]
     return n_tanh(g, n_add(g, n_dot(g, x, y, &dims), n_broadcast(g, bias, &all)));
 }
 
+ref gpu_product(struct graph *g, unsigned dtype, int64_t m, int64_t n, int64_t k, enum gpu_what what)
+{
+    bool turned = what == TURNED;
+    struct shape sa = turned ? shape_make(3, (int64_t[]){2, k, m}) : shape_make(2, (int64_t[]){m, k});
+    struct shape sb = turned ? shape_make(3, (int64_t[]){2, n, k}) : shape_make(2, (int64_t[]){k, n});
+    ref a = n_input(g, dtype, &sa, "a"), b = n_input(g, dtype, &sb, "b");
+    union attr dims = {.dot = {.con_a = 1, .con_b = turned ? 2 : 0, .ncon = 1, .nbatch = turned}};
+    if (what == COMPUTED) { /* each element twice; every second one of a longer operand */
+        struct shape wide = shape_make(2, (int64_t[]){k, 2 * n});
+        a = n_add(g, a, a);
+        b = n_slice(g, n_input(g, dtype, &wide, "c"), 1, 0, n, 2);
+    }
+    return n_dot(g, a, b, &dims);
+}
+
 /* Rows left over on both sides, columns that are padded, more and fewer keys than queries, every kind of sight. */
 const struct gpu_attention gpu_attentions[] = {
     {KL_BF16, 64, 64, 16, 16, false, 0, false, false, false}, {KL_F16, 70, 90, 24, 40, true, 0, false, true, false},

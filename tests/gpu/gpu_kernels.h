@@ -23,6 +23,10 @@ struct gpu_attention { unsigned dtype; int64_t l, m, d, e; bool causal; int seen
 extern const struct gpu_attention gpu_attentions[];
 extern const unsigned gpu_attention_count;
 struct graph *gpu_attention_graph(const struct gpu_attention *c);
+/* [m, n] = a b; TURNED: of transposed operands, in 2 matrices; COMPUTED: of operands that are computed as they are
+ * read; EPILOGUE: as PLAIN, and the caller computes something from it. */
+enum gpu_what { PLAIN, TURNED, COMPUTED, EPILOGUE, WHATS };
+ref gpu_product(struct graph *g, unsigned dtype, int64_t m, int64_t n, int64_t k, enum gpu_what what);
 /* A convolution of images [N, C, H, W], or [N, H, W, C] if `last`, with windows of [kh, kw]; of: its result, or the
  * gradient of the images or of the weights. */
 struct gpu_convolution {

@@ -88,24 +88,13 @@ static void agrees(const struct graph *g, const struct values *in, const struct 
     graph_free(h);
 }
 
-enum what { PLAIN, TURNED, COMPUTED, EPILOGUE, WHATS };
 
-/* y = a b; TURNED: of transposed operands, in batches; COMPUTED: of operands that are computed as they are read. */
-static struct graph *product(unsigned dtype, int64_t m, int64_t n, int64_t k, enum what what)
+/* A graph of gpu_product. */
+static struct graph *product(unsigned dtype, int64_t m, int64_t n, int64_t k, enum gpu_what what)
 {
     static const char *const names[] = {"plain", "turned", "computed", "epilogue"};
     struct graph *g = graph_new(names[what]);
-    bool turned = what == TURNED;
-    struct shape sa = turned ? shape_make(3, (int64_t[]){2, k, m}) : shape_make(2, (int64_t[]){m, k});
-    struct shape sb = turned ? shape_make(3, (int64_t[]){2, n, k}) : shape_make(2, (int64_t[]){k, n});
-    ref a = n_input(g, dtype, &sa, "a"), b = n_input(g, dtype, &sb, "b");
-    union attr dims = {.dot = {.con_a = 1, .con_b = turned ? 2 : 0, .ncon = 1, .nbatch = turned}};
-    if (what == COMPUTED) { /* each element twice; every second one of a longer operand */
-        struct shape wide = shape_make(2, (int64_t[]){k, 2 * n});
-        a = n_add(g, a, a);
-        b = n_slice(g, n_input(g, dtype, &wide, "c"), 1, 0, n, 2);
-    }
-    ref y = n_dot(g, a, b, &dims);
+    ref y = gpu_product(g, dtype, m, n, k, what);
     if (what == EPILOGUE) {
         struct shape row = shape_make(1, (int64_t[]){n}), all = shape_make(2, (int64_t[]){m, n});
         ref z = n_add(g, y, n_broadcast(g, n_input(g, dtype, &row, "bias"), &all));
@@ -115,7 +104,7 @@ static struct graph *product(unsigned dtype, int64_t m, int64_t n, int64_t k, en
     return g;
 }
 
-static void try(unsigned dtype, int64_t m, int64_t n, int64_t k, enum what what, const char *const *record)
+static void try(unsigned dtype, int64_t m, int64_t n, int64_t k, enum gpu_what what, const char *const *record)
 {
     struct graph *g = product(dtype, m, n, k, what);
     struct values in, none = {0}, want = {0};
@@ -216,14 +205,14 @@ static void by_matrix_units(void)
         "dot_matrix width 128 tile 32x8 block 32x32 step 16 kblock 24",
         "dot_blocks width 64 tile 4x4 block 32x32 step 8 kblock 24", NULL};
     for (int what = 0; what < WHATS; what++)
-        try(what & 1 ? KL_F16 : KL_BF16, 33, 35, 21, (enum what)what, nvidia);
+        try(what & 1 ? KL_F16 : KL_BF16, 33, 35, 21, (enum gpu_what)what, nvidia);
     static const char *const copied[] = {
         "dot_matrix width 32 tile 16x16 block 16x16 step 32 kblock 48",
             "dot_matrix width 128 tile 32x8 block 32x32 step 16 kblock 48",
         /* 16x16 elements are a vector for each thread, 8x16 are not */
         "dot_matrix width 32 tile 16x8 block 16x8 step 16 kblock 48", NULL};
     for (int what = 0; what < WHATS; what++)
-        try(KL_BF16, 40, 24, 48, (enum what)what, copied);
+        try(KL_BF16, 40, 24, 48, (enum gpu_what)what, copied);
     static const char *const by_vectors[] = {
         "dot_matrix width 32 tile 16x16 block 16x16 step 32 kblock 48 unit 16x8x16 subgroup 32 stages 3 copy_a copy_b",
         "dot_matrix width 128 tile 32x8 block 32x32 step 16 kblock 48 unit 16x8x16 subgroup 32 stages 2",
@@ -381,7 +370,7 @@ static void by_amd_units(void)
             const char *own = of_f32 ? "dot_matrix width 64 tile 16x16 block 16x16 step 16 kblock 48" : large[0];
             const char *const plain[] = {own, large[2], NULL}, *const all[] = {own, large[1], large[2], large[3],
                                                                                large[4], NULL};
-            try(of_f32 ? KL_F32 : KL_BF16, 40, 24, 48, (enum what)what, copied ? all : plain);
+            try(of_f32 ? KL_F32 : KL_BF16, 40, 24, 48, (enum gpu_what)what, copied ? all : plain);
         }
     }
     rounded = cancels = false;
@@ -411,7 +400,7 @@ static void in_parts(void)
         "dot_blocks width 16 tile 4x4 block 16x16 step 5 kblock 264 split 520", NULL};
     rounded = true;
     for (int what = 0; what < WHATS; what++)
-        try(KL_F32, 20, what & 1 ? 18 : 20, 521, (enum what)what, parts);
+        try(KL_F32, 20, what & 1 ? 18 : 20, 521, (enum gpu_what)what, parts);
     static const char *const equal[] = {
         "dot_blocks width 64 tile 4x4 block 32x32 step 8 kblock 512",
         "dot_blocks width 64 tile 4x4 block 32x32 step 8 kblock 512 split 64",
@@ -439,8 +428,8 @@ int main(void)
         "dot_blocks width 1 tile 8x8 block 8x8 step 3 kblock 24",
         "dot_blocks width 64 tile 1x1 block 8x8 step 16 kblock 24", NULL};
     for (int what = 0; what < WHATS; what++) {
-        try(KL_F32, 33, 35, 21, (enum what)what, small);
-        try(KL_I32, 33, 35, 21, (enum what)what, small);
+        try(KL_F32, 33, 35, 21, (enum gpu_what)what, small);
+        try(KL_I32, 33, 35, 21, (enum gpu_what)what, small);
     }
     try(KL_F16, 33, 35, 21, PLAIN, small);
     try(KL_U8, 33, 35, 21, EPILOGUE, small);

@@ -332,14 +332,6 @@ static void without_tensor_maps(struct caps caps)
                   caps.features, c.hgmma, c.async, c.panels);
 }
 
-static bool wanted(const char *name, int argc, char **argv)
-{
-    for (int i = 1; i < argc; i++)
-        if (!strcmp(argv[i], name))
-            return true;
-    return argc < 2;
-}
-
 int main(int argc, char **argv)
 {
     struct err e = {0};
@@ -364,7 +356,7 @@ int main(int argc, char **argv)
     name_cases();
     for (unsigned i = 0; i < ncase; i++) {
         struct counts *c = &counted[i];
-        if (!wanted(cases[i].name, argc, argv) || !count_case(i, &caps, c))
+        if (!is_named(cases[i].name, argc, argv) || !count_case(i, &caps, c))
             continue;
         printf("%-31s %7u %6u %5u %7u %5u %9u %5u %5u %6u %6u %6u %6u %7u %8u %6u\n", cases[i].name, c->kernels,
                c->global, c->wide, c->barriers, c->local, c->registers, c->hmma, c->hgmma, c->ffma, c->shared, c->async,

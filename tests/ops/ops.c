@@ -514,19 +514,12 @@ static void random_bits(void)
     }
 }
 
-static bool wanted(unsigned op, int argc, char **argv)
-{
-    bool any = argc < 2;
-    for (int i = 1; i < argc; i++)
-        any |= !strcmp(opinfo[op].name, argv[i]);
-    return any;
-}
-
 /* With names of elementwise ops only these. */
 int main(int argc, char **argv)
 {
     for (unsigned op = 1; op < OP_COUNT; op++)
-        for (unsigned dt = 0; op_is_elementwise(op) && wanted(op, argc, argv) && dt < KL_DTYPE_COUNT; dt++)
+        for (unsigned dt = 0; op_is_elementwise(op) && is_named(opinfo[op].name, argc, argv) && dt < KL_DTYPE_COUNT;
+             dt++)
             if (accepts(op, dt))
                 elementwise(op, dt, argc > 1);
     if (argc > 1)

@@ -24,6 +24,14 @@ int finish(void)
     return failed != 0;
 }
 
+bool is_named(const char *name, int argc, char **argv)
+{
+    for (int i = 1; i < argc; i++)
+        if (!strcmp(argv[i], name))
+            return true;
+    return argc < 2;
+}
+
 uint64_t rng_next(struct rng *r)
 {
     r->s ^= r->s >> 12;

@@ -13,6 +13,7 @@
 extern unsigned passed, failed, skipped;
 bool check(bool ok, const char *fmt, ...) __attribute__((format(printf, 2, 3))); /* prints the text if not ok */
 int finish(void); /* the closing line; main's result */
+bool is_named(const char *name, int argc, char **argv); /* do main's arguments have it, or nothing? */
 
 /* ---- random numbers: xorshift64*, so that a seed names a test everywhere ---- */
 struct rng { uint64_t s; };

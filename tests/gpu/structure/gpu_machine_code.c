@@ -1,11 +1,10 @@
 /* Counts instructions in the machine code itself, and in nvdisasm's listing of it. */
-#define _GNU_SOURCE /* popen, mkstemp */
 #include "gpu_machine_code.h"
+#include "disassembly.h"
 #include <elf.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 enum { BRA = 0x147, HMMA = 0x3c, HGMMA = 0x1f0, SHT_NV_INFO = 0x70000000 };
 
@@ -101,31 +100,16 @@ bool machine_code_count(const struct code *code, struct counts *c)
 
 /* ---- the listing of NVIDIA's disassembler, where there is one ---- */
 
-const char *machine_code_disassembler(void)
-{
-    static char path[1024];
-    const char *given = getenv("KILN_NVDISASM");
-    if (given || *path)
-        return given ? given : path;
-    FILE *f = popen("command -v nvdisasm", "r");
-    if (!f || !fgets(path, sizeof path, f))
-        strcpy(path, "-");
-    path[strcspn(path, "\n")] = 0;
-    if (f)
-        pclose(f);
-    return path;
-}
+static struct disassembler nvdisasm = {.variable = "KILN_NVDISASM", .search = "command -v nvdisasm", .option = "-c"};
+
+const char *machine_code_disassembler(void) { return disassembler_path(&nvdisasm); }
 
 bool machine_code_listing(const struct code *code, struct counts *c)
 {
-    char file[] = "/tmp/kiln-structure-XXXXXX", command[1200], line[4096];
-    int fd = mkstemp(file);
-    bool ok = fd >= 0 && write(fd, code->bytes, code->size) == (ssize_t)code->size;
-    if (fd >= 0)
-        close(fd);
-    snprintf(command, sizeof command, "%s -c %s", machine_code_disassembler(), file);
-    FILE *f = ok ? popen(command, "r") : NULL;
-    while (f && fgets(line, sizeof line, f)) {
+    char line[4096];
+    struct listing l;
+    bool open = listing_open(&l, &nvdisasm, code->bytes, code->size);
+    while (open && fgets(line, sizeof line, l.text)) {
         const char *at = strstr(line, "*/");
         bool global = at && (strstr(at, " LDG.") || strstr(at, " STG."));
         if (!at)
@@ -142,7 +126,5 @@ bool machine_code_listing(const struct code *code, struct counts *c)
         c->ffma += strstr(at, " FFMA") != NULL;
         c->panels += strstr(at, " UTMALDG") != NULL;
     }
-    ok = f && !pclose(f);
-    unlink(file);
-    return ok;
+    return listing_close(&l);
 }

@@ -6,12 +6,11 @@
  * listed by llvm-objdump ($KILN_LLVM_OBJDUMP, or on the path), whose lines are counted.  gpu_structure_amd.def has the
  * counts; KILN_BLESS=1 writes what was counted into it.  Counts depend on the compiler: those of kernels and of kinds
  * of instructions are compared always, the others only where hiprtc has the version that the table names. */
-#define _GNU_SOURCE /* popen, mkstemp */
 #include "codegen/gpu/compilers/compile.h"
 #include "codegen/gpu/source.h"
+#include "disassembly.h"
 #include "tests/support/harness.h"
 #include <elf.h>
-#include <unistd.h>
 
 enum { PROCESSORS = 104, MOST_LINES = 1 << 16 };
 static const char architecture[] = "gfx90a", table_path[] = "tests/gpu/structure/gpu_structure_amd.def";
@@ -99,20 +98,8 @@ static void count_loop(const struct line *l, unsigned n, struct counts *c)
     }
 }
 
-static const char *disassembler(void)
-{
-    static char path[1024];
-    const char *given = getenv("KILN_LLVM_OBJDUMP");
-    if (given || *path)
-        return given ? given : path;
-    FILE *f = popen("command -v llvm-objdump-19 || command -v llvm-objdump", "r");
-    if (!f || !fgets(path, sizeof path, f))
-        strcpy(path, "-");
-    path[strcspn(path, "\n")] = 0;
-    if (f)
-        pclose(f);
-    return path;
-}
+static struct disassembler objdump = {.variable = "KILN_LLVM_OBJDUMP", .option = "-d",
+                                      .search = "command -v llvm-objdump-19 || command -v llvm-objdump"};
 
 /* A line of the listing: tab, operation, operands, "// " address ":" code and, of a branch, <symbol+0xoffset>. */
 static bool parse_line(const char *text, uint64_t start, struct line *out)
@@ -134,23 +121,18 @@ static bool parse_line(const char *text, uint64_t start, struct line *out)
 
 static bool list(const uint8_t *bytes, size_t size, struct counts *c)
 {
-    char file[] = "/tmp/kiln-structure-XXXXXX", command[1200], text[4096];
+    char text[4096];
     struct line *line = malloc(MOST_LINES * sizeof *line);
+    struct listing listed;
     unsigned n = 0;
-    int fd = mkstemp(file);
-    bool ok = line && fd >= 0 && write(fd, bytes, size) == (ssize_t)size;
-    if (fd >= 0)
-        close(fd);
-    snprintf(command, sizeof command, "%s -d %s", disassembler(), file);
-    FILE *f = ok ? popen(command, "r") : NULL;
-    while (f && fgets(text, sizeof text, f) && n < MOST_LINES)
+    bool ok = line && listing_open(&listed, &objdump, bytes, size);
+    while (ok && fgets(text, sizeof text, listed.text) && n < MOST_LINES)
         n += parse_line(text, n ? line[0].address : 0, &line[n]);
-    ok = f && !pclose(f) && n > 1 && n < MOST_LINES;
+    ok = line && listing_close(&listed) && n > 1 && n < MOST_LINES;
     for (unsigned i = 0; ok && i < n; i++)
         count_line(line[i].op, c);
     if (ok)
         count_loop(line, n, c);
-    unlink(file);
     free(line);
     return ok;
 }
@@ -292,14 +274,6 @@ static void bless(const struct counts *c, const char *version)
     fclose(f);
 }
 
-static bool wanted(const char *name, int argc, char **argv)
-{
-    for (int i = 1; i < argc; i++)
-        if (!strcmp(argv[i], name))
-            return true;
-    return argc < 2;
-}
-
 int main(int argc, char **argv)
 {
     struct err e = {0};
@@ -312,7 +286,7 @@ int main(int argc, char **argv)
         skipped++;
         return finish();
     }
-    if (*disassembler() == '-') {
+    if (*disassembler_path(&objdump) == '-') {
         printf("SKIP no-tool llvm-objdump: it is not on the path\n");
         skipped++;
         return finish();
@@ -329,7 +303,7 @@ int main(int argc, char **argv)
 #undef HEAD
     printf("\n");
     for (unsigned i = 0; i < CASES; i++) {
-        if (!wanted(cases[i], argc, argv) || !count_case(cases[i], &caps, &counted[i]))
+        if (!is_named(cases[i], argc, argv) || !count_case(cases[i], &caps, &counted[i]))
             continue;
         printf("%-18s", cases[i]);
 #define SHOW(field, heading) printf(" %9u", counted[i].field);

@@ -10,33 +10,21 @@
 #define _GNU_SOURCE
 #include "passes/passes.h"
 #include "runtime/device/devices.h"
-#include "tests/support/harness.h"
+#include "tests/gpu/gpu_kernels.h"
 #include "vulkan_matrices.h"
 #include <dlfcn.h>
 #include <libgen.h>
 #include <unistd.h>
 
-enum what { PLAIN, TURNED, COMPUTED, EPILOGUE, WHATS };
 static struct rng rng = {123};
 static struct matrix_compiler *compiler;
 
-/* As in gpu_products.c: TURNED: of transposed operands, in batches; COMPUTED: of operands that are computed as they are
- * read. */
-static struct graph *product(unsigned dtype, int64_t m, int64_t n, int64_t k, enum what what)
+/* A graph of gpu_product. */
+static struct graph *product(unsigned dtype, int64_t m, int64_t n, int64_t k, enum gpu_what what)
 {
     static const char *const names[] = {"plain", "turned", "computed", "epilogue"};
     struct graph *g = graph_new(names[what]);
-    bool turned = what == TURNED;
-    struct shape sa = turned ? shape_make(3, (int64_t[]){2, k, m}) : shape_make(2, (int64_t[]){m, k});
-    struct shape sb = turned ? shape_make(3, (int64_t[]){2, n, k}) : shape_make(2, (int64_t[]){k, n});
-    ref a = n_input(g, dtype, &sa, "a"), b = n_input(g, dtype, &sb, "b");
-    union attr dims = {.dot = {.con_a = 1, .con_b = turned ? 2 : 0, .ncon = 1, .nbatch = turned}};
-    if (what == COMPUTED) {
-        struct shape wide = shape_make(2, (int64_t[]){k, 2 * n});
-        a = n_add(g, a, a);
-        b = n_slice(g, n_input(g, dtype, &wide, "c"), 1, 0, n, 2);
-    }
-    ref y = n_dot(g, a, b, &dims);
+    ref y = gpu_product(g, dtype, m, n, k, what);
     if (what == EPILOGUE)
         y = n_max(g, n_add(g, y, y), n_input(g, dtype, node_shape(g, y), "c"));
     graph_output(g, OUT_RETURN, y, 0);
@@ -57,7 +45,7 @@ static bool near(unsigned dtype, const void *want, const void *got, int64_t n, i
 }
 
 /* matrices: must the product be by matrices? */
-static void try(unsigned dtype, int64_t m, int64_t n, int64_t k, enum what what, bool matrices)
+static void try(unsigned dtype, int64_t m, int64_t n, int64_t k, enum gpu_what what, bool matrices)
 {
     struct graph *g = product(dtype, m, n, k, what);
     struct values in, none = {0}, want = {0}, got = {0};
@@ -85,8 +73,8 @@ static void products(bool f16, bool bf16)
 {
     static const int64_t shape[][3] = {{64, 64, 64}, {33, 70, 21}, {100, 24, 200}, {64, 40, 96}};
     for (unsigned i = 0; i < sizeof shape / sizeof *shape; i++) {
-        try(i & 1 ? KL_BF16 : KL_F16, shape[i][0], shape[i][1], shape[i][2], (enum what)i, i & 1 ? bf16 : f16);
-        try(i & 1 ? KL_F16 : KL_BF16, shape[i][0], shape[i][1], shape[i][2], (enum what)((i + 2) % WHATS),
+        try(i & 1 ? KL_BF16 : KL_F16, shape[i][0], shape[i][1], shape[i][2], (enum gpu_what)i, i & 1 ? bf16 : f16);
+        try(i & 1 ? KL_F16 : KL_BF16, shape[i][0], shape[i][1], shape[i][2], (enum gpu_what)((i + 2) % WHATS),
             i & 1 ? f16 : bf16);
     }
 }
