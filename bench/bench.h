@@ -62,6 +62,12 @@ static inline struct result *bench_add(struct bench *b, const char *name, const 
     return results_add(&b->results, b->name, name, variant, threads, took, unit, work, limit);
 }
 
+/* A row that says why a variant of a case was not measured. */
+static inline void bench_missing(struct bench *b, const char *name, const char *variant, int threads, const char *why)
+{
+    results_missing(&b->results, b->name, name, variant, threads, why);
+}
+
 static inline void bench_baseline(struct result *r, const char *baseline, double ratio)
 {
     snprintf(r->baseline, sizeof r->baseline, "%s", baseline);

@@ -16,22 +16,21 @@
 enum { ROUNDS = 15, VALUES = 8 };
 static const char *const names[] = {"opt-mnist", "mnist-cnn", "silero_vad_v6", "ultraface_slim"};
 
-static bool start_onnxruntime(struct peer *p)
+static void start_onnxruntime(struct peer *p)
 {
     const char *python = getenv("KILN_TEST_PYTHON"), *script = getenv("KILN_TEST_TURNS");
-    *p = (struct peer){0};
-    return python && script && peer_start(p, 0, NULL, (char *[]){(char *)python, (char *)script, NULL});
+    *p = (struct peer){.why = "onnxruntime is not installed"};
+    if (python && script)
+        peer_start(p, 0, NULL, (char *[]){(char *)python, (char *)script, NULL});
+    if (p->why[0])
+        fprintf(stderr, "bench_models: models are compared with nothing: %s\n", p->why);
 }
 
 /* One turn: the median of `calls`, in seconds; negative: it cannot. */
 static double peer_turn(struct peer *p, const char *path, int threads, int calls)
 {
     char line[100] = "";
-    if (!p->to)
-        return -1;
-    fprintf(p->to, "%d %d %s\n", threads, calls, path);
-    fflush(p->to);
-    return fgets(line, sizeof line, p->from) ? strtod(line, NULL) : -1;
+    return peer_ask(p, line, sizeof line, "%d %d %s", threads, calls, path) ? strtod(line, NULL) : -1;
 }
 
 /* ---- Kiln ---- */
@@ -140,6 +139,8 @@ static bool measure_model(struct bench *b, kl_device dev, struct peer *p, const 
     if (theirs.n) {
         bench_baseline(row, "onnxruntime", samples_median(&theirs) / samples_median(&ours));
         bench_add(b, name, "onnxruntime", threads, &theirs, "us", 0, 0);
+    } else {
+        bench_missing(b, name, "onnxruntime", threads, p->why[0] ? p->why : "it cannot run this model");
     }
     return true;
 }
@@ -188,8 +189,7 @@ int main(int argc, char **argv)
         fprintf(stderr, "bench_models: KILN_TEST_MODELS is not a folder of trained models\n");
         return bench_close(&b);
     }
-    if (!start_onnxruntime(&p))
-        fprintf(stderr, "bench_models: no onnxruntime to compare with\n");
+    start_onnxruntime(&p);
     kl_device dev = bench_device(&b);
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         char path[600];

@@ -14,7 +14,6 @@
 #include "bench.h"
 #include "models.h"
 #include <kiln/train/modules.h>
-#include <signal.h>
 #include <sys/resource.h>
 
 enum { LSTM_IN = 32, LSTM_WIDTH = 128 };
@@ -309,7 +308,7 @@ static bool run_text(struct bench *b, struct state *s, bool symbolic)
     return true;
 }
 
-/* PyTorch or JAX; false: it failed on the way.  Where there is none, nothing is printed. */
+/* PyTorch or JAX; false: it failed on the way.  Where there is none, a row says so. */
 static bool run_peer(struct bench *b, const char *system)
 {
     static struct samples took;
@@ -324,24 +323,28 @@ static bool run_peer(struct bench *b, const char *system)
     snprintf(name, sizeof name, "text-%s", system);
     for (int i = 0; i < 6; i++)
         snprintf(number[i], sizeof number[i], "%lld", (long long)numbers[i]);
-    signal(SIGPIPE, SIG_IGN);
-    if (!peer_start(&p, 1, getenv("KILN_TEST_MKL"), argv) || !fgets(line, sizeof line, p.from)) {
-        peer_end(&p);
+    if (!python)
+        snprintf(p.why, sizeof p.why, "no Python with it is named");
+    if (!python || !peer_start(&p, 1, getenv("KILN_TEST_MKL"), argv) || !peer_answer(&p, line, sizeof line)) {
+        bench_missing(b, name, system, 1, p.why);
         return true;
     }
     took.n = 0;
     int i = 0;
     for (; i < STEPS; i++) {
-        fprintf(p.to, "%lld\n", (long long)text_lengths()[i]);
-        if (fflush(p.to) || !fgets(line, sizeof line, p.from) || sscanf(line, "%lf %lf", &seconds, &memory) != 2)
+        if (!peer_ask(&p, line, sizeof line, "%lld", (long long)text_lengths()[i]) ||
+            sscanf(line, "%lf %lf", &seconds, &memory) != 2)
             break;
         all += seconds;
         samples_add(&took, seconds);
         if (i % 250 == 249)
             print_text(name, i + 1, all, memory);
     }
+    if (i < STEPS)
+        bench_missing(b, name, system, 1, p.why[0] ? p.why : line);
+    else
+        bench_add(b, name, system, 1, &took, "us", 0, 0);
     peer_end(&p);
-    bench_add(b, name, system, 1, &took, "us", 0, 0);
     return i == STEPS;
 }
 

@@ -10,35 +10,32 @@ static const char *const wanted[] = {"mlp-128-adam", "cnn-64-sgd", "gpt-adam"};
 static const char *const variant[] = {"compile", "graphs"}; /* torch.compile; and with CUDA graphs */
 enum { VARIANTS = sizeof variant / sizeof *variant };
 
-static struct peer torch;        /* pid 0: not there */
-static char *torch_argv[4];
+static struct peer torch;
 
 static void start_torch(void)
 {
     static char path[1024];
     const char *python = getenv("KILN_TEST_PYTHON"), *peers = getenv("KILN_TEST_PEERS");
-    if (!python || !peers || !getenv("KILN_TEST_PEER_DEVICE")) {
-        fprintf(stderr, "bench_gpu_steps: steps are compared with nothing: no python3 with PyTorch for this GPU\n");
-        return;
+    if (python && peers && getenv("KILN_TEST_PEER_DEVICE")) {
+        snprintf(path, sizeof path, "%s/torch_turns.py", peers);
+        peer_start(&torch, 0, NULL, (char *[]){(char *)(uintptr_t)python, path, NULL});
+    } else {
+        snprintf(torch.why, sizeof torch.why, "no python3 with PyTorch for this GPU");
     }
-    snprintf(path, sizeof path, "%s/torch_turns.py", peers);
-    torch_argv[0] = (char *)(uintptr_t)python;
-    torch_argv[1] = path;
-    peer_start(&torch, 0, NULL, torch_argv);
+    if (torch.why[0])
+        fprintf(stderr, "bench_gpu_steps: steps are compared with nothing: %s\n", torch.why);
 }
 
-/* Seconds of a step by PyTorch; 0: it has none. */
-static double turn_of_torch(const struct peer_case *c, const char *how, bool half, double seconds)
+/* Seconds of a step by PyTorch; 0: it has none, and why says so. */
+static double turn_of_torch(const struct peer_case *c, const char *how, bool half, double seconds, char *why, int size)
 {
     char line[512];
     double s = 0;
-    if (!torch.pid || fprintf(torch.to, "%s 0 %lld,%lld %s%s %g\n", family_name[c->family], (long long)c->size[0],
-                              (long long)c->size[1], how, half ? "-bf16" : "", seconds) < 0 ||
-        fflush(torch.to) || !fgets(line, sizeof line, torch.from))
-        return 0;
-    if (sscanf(line, "%lf", &s) == 1)
+    bool answered = peer_ask(&torch, line, sizeof line, "%s 0 %lld,%lld %s%s %g", family_name[c->family],
+                             (long long)c->size[0], (long long)c->size[1], how, half ? "-bf16" : "", seconds);
+    if (answered && sscanf(line, "%lf", &s) == 1 && s > 0)
         return s;
-    fprintf(stderr, "bench_gpu_steps: %s: torch: %s", c->name, line);
+    snprintf(why, (size_t)size, "%.*s", answered ? (int)strcspn(line, "\n") : size - 1, answered ? line : torch.why);
     return 0;
 }
 
@@ -97,7 +94,7 @@ static bool run_case(struct gpu *g, const struct peer_case *is, bool half)
     static struct samples took, theirs;
     static struct peer_run r;
     struct peer_case c = *is;
-    char name[64];
+    char name[64], why[160];
     double best = 0;
     snprintf(name, sizeof name, "%s%s", c.name, half ? " bf16" : "");
     if (!bench_wants(&g->b, name))
@@ -105,13 +102,16 @@ static bool run_case(struct gpu *g, const struct peer_case *is, bool half)
     if (g->small && c.family != GPT)
         c.size[0] = 4;
     for (int i = 0; i < VARIANTS; i++) {
-        turn_of_torch(&c, variant[i], half, 0.1); /* compiled */
-        double s = turn_of_torch(&c, variant[i], half, 2);
-        if (!s)
+        const char *row = i ? "torch-graphs" : "torch-compile";
+        turn_of_torch(&c, variant[i], half, 0.1, why, sizeof why); /* compiled */
+        double s = turn_of_torch(&c, variant[i], half, 2, why, sizeof why);
+        if (!s) {
+            bench_missing(&g->b, name, row, 1, why);
             continue;
+        }
         theirs.n = 0;
         samples_add(&theirs, s);
-        bench_add(&g->b, name, i ? "torch-graphs" : "torch-compile", 1, &theirs, "us", 0, 0);
+        bench_add(&g->b, name, row, 1, &theirs, "us", 0, 0);
         best = !best || s < best ? s : best;
     }
     bool ok = peer_run_open(&r, g->device, &c);

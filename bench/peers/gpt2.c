@@ -17,7 +17,6 @@ int gpt2_example(int argc, char **argv);
 #include "examples/gpt2.c"
 #undef main
 #include <math.h>
-#include <signal.h>
 
 enum { BATCH = 4, LENGTH = 64, STEPS = 10, WARM_STEPS = 2, LINE = 200, PATH = 600 };
 enum { DECODE_ROUNDS = 12, DECODE_TOKENS = 12, DECODE_LENGTH = 256, COPIED = 256 << 20 };
@@ -54,7 +53,7 @@ static bool write_inputs(kl_device device)
 
 /* ---- training ---- */
 
-static bool start_system(struct peer *p, int system, int threads)
+static void start_system(struct peer *p, int system, int threads)
 {
     char batch[12], length[12], steps[12], script[PATH], line[LINE];
     const char *python = getenv("KILN_TEST_PYTHON"), *llmc = getenv("KILN_TEST_LLMC");
@@ -67,13 +66,13 @@ static bool start_system(struct peer *p, int system, int threads)
     char *const of_torch[] = {(char *)python, (char *)"-W", (char *)"ignore", script, checkpoint, batches_path, batch,
                               length, steps, system == COMPILE ? (char *)"compile" : (char *)"eager", NULL};
     bool ok = peer_start(p, threads, system == LLMC ? NULL : getenv("KILN_TEST_MKL"),
-                         system == LLMC ? of_llmc : of_torch) &&
-              fgets(line, sizeof line, p->from) && !strcmp(line, "ready\n");
-    if (!ok) {
-        fprintf(stderr, "bench_gpt2: no %s to compare with\n", system_name[system]);
+                         system == LLMC ? of_llmc : of_torch) && peer_answer(p, line, sizeof line);
+    if (ok && strcmp(line, "ready\n")) {
         peer_end(p);
+        snprintf(p->why, sizeof p->why, "%.*s", (int)strcspn(line, "\n"), line);
     }
-    return ok;
+    if (p->why[0])
+        fprintf(stderr, "bench_gpt2: no %s to compare with: %s\n", system_name[system], p->why);
 }
 
 /* One step of another system.  false: it has ended. */
@@ -81,8 +80,7 @@ static bool peer_step(struct peer *p, double *seconds, double *loss)
 {
     char line[LINE];
     usleep(20000); /* threads of the one before wait in a loop for a while */
-    return fputs("\n", p->to) >= 0 && fflush(p->to) == 0 && fgets(line, sizeof line, p->from) &&
-           sscanf(line, "%lf %lf", seconds, loss) == 2;
+    return peer_ask(p, line, sizeof line, "%s", "") && sscanf(line, "%lf %lf", seconds, loss) == 2;
 }
 
 static const char *const train_case[] = {"train-1", "train-2"};
@@ -140,15 +138,18 @@ static bool measure_training(struct bench *b, kl_device device, int threads)
                 ok = train_step(&m, adam, &o, batches[step], &loss[s][step]);
                 seconds = measure_now() - start;
             } else if (peer[s].to && !peer_step(&peer[s], &seconds, &loss[s][step])) {
-                fprintf(stderr, "bench_gpt2: %s has ended\n", system_name[s]);
+                fprintf(stderr, "bench_gpt2: %s has no more turns: %s\n", system_name[s], peer[s].why);
                 took[s].n = 0;
-                peer_end(&peer[s]);
+                peer_wait(&peer[s]);
             }
             if (step >= WARM_STEPS && (s == KILN || peer[s].to))
                 samples_add(&took[s], seconds);
         }
         measure_progress("gpt2", step + 1, STEPS);
     }
+    for (int s = 1; s < SYSTEMS; s++)
+        if (ok && !took[s].n)
+            bench_missing(b, train_case[threads - 1], system_name[s], threads, peer[s].why);
     for (int s = 1; s < SYSTEMS; s++)
         peer_end(&peer[s]);
     kl_optimizer_free(adam);
@@ -259,7 +260,6 @@ int main(int argc, char **argv)
         {"decode-f32", -1}, {"decode-int8", KL_Q_I8}, {"decode-q4_0", KL_Q_I4}};
     if (!bench_open(&b, "gpt2", argc, argv))
         return b.status;
-    signal(SIGPIPE, SIG_IGN); /* a peer that has ended */
     kl_device device = bench_device(&b);
     bool ok = write_inputs(device);
     for (int i = 0; i < 3 && ok; i++)

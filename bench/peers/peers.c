@@ -21,7 +21,6 @@
 #define _GNU_SOURCE
 #include "peer.h"
 #include "peers_cases.h"
-#include <signal.h>
 #include <time.h>
 
 enum { CASES = sizeof cases / sizeof *cases, LEAST_ROUNDS = 3, ROUNDS = 12, LINE = 600, SYSTEMS = 6, KILN_TRACED = 0,
@@ -41,27 +40,30 @@ static const struct { const char *name; int peer; const char *variant; } systems
     {"traced", -1, ""}, {"frozen", -1, ""}, {"torch", TORCH, "eager"}, {"torch.compile", TORCH, "compile"},
     {"torch, channels last", TORCH, "channels_last"}, {"jax", JAX, "jit"}};
 
-static bool start_script(struct peer *p, int which, int threads)
+static void start_script(struct peer *p, int which, int threads)
 {
     const char *python = getenv("KILN_TEST_PYTHON"), *folder = getenv("KILN_TEST_PEERS");
     char path[LINE];
     snprintf(path, sizeof path, "%s/%s", folder ? folder : "", script[which]);
-    *p = (struct peer){0};
-    return folder && peer_start(p, threads, which == TORCH ? getenv("KILN_TEST_MKL") : NULL,
-                                (char *[]){(char *)python, (char *)"-W", (char *)"ignore", path, NULL});
+    *p = (struct peer){.why = "it is not installed"};
+    if (folder && python)
+        peer_start(p, threads, which == TORCH ? getenv("KILN_TEST_MKL") : NULL,
+                   (char *[]){(char *)python, (char *)"-W", (char *)"ignore", path, NULL});
+    if (p->why[0])
+        fprintf(stderr, "bench_peers: no %s to compare with: %s\n", script[which], p->why);
 }
 
 /* The answer to a case for so many seconds (cases.py); false: the process has ended, or an error, which is in it. */
-static bool peer_ask(struct peer *p, const struct peer_case *c, const char *variant, double seconds, char *answer)
+static bool ask_case(struct peer *p, const struct peer_case *c, const char *variant, double seconds, char *answer)
 {
-    if (!p->to)
-        return false;
-    fprintf(p->to, "%s %d ", family_name[c->family], c->backward);
+    char sizes[SIZES * 24];
+    int n = 0;
     for (int i = 0; i < SIZES; i++)
-        fprintf(p->to, "%s%lld", i ? "," : "", (long long)c->size[i]);
-    fprintf(p->to, " %s %g\n", variant, seconds);
-    fflush(p->to);
-    return fgets(answer, LINE, p->from) && strncmp(answer, "error", 5) != 0;
+        n += snprintf(sizes + n, sizeof sizes - (size_t)n, "%s%lld", i ? "," : "", (long long)c->size[i]);
+    if (peer_ask(p, answer, LINE, "%s %d %s %s %g", family_name[c->family], c->backward, sizes, variant, seconds))
+        return strncmp(answer, "error", 5) != 0;
+    snprintf(answer, LINE, "%s", p->why);
+    return false;
 }
 
 /* ---- Kiln's turns ---- */
@@ -137,6 +139,7 @@ static bool sums_agree(const char *answer, const double *sum, int n)
 struct measured {
     struct samples took[SYSTEMS]; /* a sample a round; of a system that is slow, that of round 0 alone */
     bool runs[SYSTEMS];           /* has turns */
+    char why[SYSTEMS][LINE];      /* why it has none; "": it has, or it is not asked for this case */
 };
 
 /* Of the systems from..to-1 that have turns, the one of the least median; -1: none. */
@@ -157,9 +160,9 @@ static bool check_peers(struct measured *m, struct peer *peer, const struct peer
         if (!strcmp(systems[s].variant, "channels_last") && c->family != CNN && c->family != CONV)
             continue;
         struct peer *p = &peer[systems[s].peer];
-        m->runs[s] = peer_ask(p, c, systems[s].variant, 0, answer);
-        if (!m->runs[s] && p->to)
-            fprintf(stderr, "bench_peers: %s, %s: %s", c->name, systems[s].name, answer);
+        m->runs[s] = ask_case(p, c, systems[s].variant, 0, answer);
+        if (!m->runs[s])
+            snprintf(m->why[s], LINE, "%.*s", (int)strcspn(answer, "\n"), answer);
         if (m->runs[s] && !sums_agree(answer, sum, sums)) {
             fprintf(stderr, "bench_peers: %s: %s computes something else: %s", c->name, systems[s].name, answer);
             return false;
@@ -181,7 +184,7 @@ static bool measure_round(struct measured *m, struct peer_run *r, struct peer *p
             seconds = kiln_turn(r, s, threads);
             if (seconds <= 0)
                 return false;
-        } else if (peer_ask(&peer[systems[s].peer], r->is, systems[s].variant, TURN_SECONDS, answer)) {
+        } else if (ask_case(&peer[systems[s].peer], r->is, systems[s].variant, TURN_SECONDS, answer)) {
             seconds = strtod(answer, NULL);
         }
         m->runs[s] = seconds > 0;
@@ -244,6 +247,8 @@ static void add_rows(struct bench *b, const struct peer_case *c, const struct me
     for (int s = 0; s < SYSTEMS; s++)
         if (m->took[s].n)
             bench_add(b, c->name, systems[s].name, threads, &m->took[s], "us", 0, 0);
+        else if (m->why[s][0])
+            bench_missing(b, c->name, systems[s].name, threads, m->why[s]);
     if (other < 0)
         return;
     ratios(&m->took[other], &m->took[kiln], &ratio, &error);
@@ -405,8 +410,7 @@ static bool measure_cases(struct bench *b, kl_device dev, int threads)
         if (!bench_wants(b, cases[i].name) || row_of(&b->results, cases[i].name, NULL, threads))
             continue;
         for (int k = 0; k < PEERS && !started; k++)
-            if (!start_script(&peer[k], k, threads))
-                fprintf(stderr, "bench_peers: no %s to compare with\n", script[k]);
+            start_script(&peer[k], k, threads);
         started = true;
         uint32_t before = b->results.n;
         double begun = measure_now();
@@ -438,7 +442,6 @@ int main(int argc, char **argv)
         fprintf(stderr, "bench_peers: --resume needs --json FILE, the file to continue\n");
         return 2;
     }
-    signal(SIGPIPE, SIG_IGN); /* a peer that has ended */
     kl_device dev = bench_device(&b);
     int64_t most = 2;
     kl_get_option("threads", &most);

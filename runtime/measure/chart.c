@@ -213,7 +213,17 @@ static double put_panel(FILE *f, const struct results *t, uint32_t first, double
     return bottom + (limited ? FOOT : FOOT / 2);
 }
 
-void results_svg(const struct results *t, FILE *f)
+/* The rows that have numbers. */
+static struct results measured_rows(const struct results *t)
+{
+    struct results shown = {0};
+    for (uint32_t i = 0; i < t->n && mem_reserve(&shown.row, &shown.cap, t->n, sizeof *shown.row); i++)
+        if (!t->row[i].missing[0])
+            shown.row[shown.n++] = t->row[i];
+    return shown;
+}
+
+static void put_chart(const struct results *t, FILE *f)
 {
     double height = 12;
     for (uint32_t i = 0; i < t->n; i++)
@@ -238,4 +248,11 @@ void results_svg(const struct results *t, FILE *f)
                 "better; where no limit is known, the value itself. Right bars: time within a case, shorter is better."
                 "</text>\n</svg>\n",
                 height + 12);
+}
+
+void results_svg(const struct results *t, FILE *f)
+{
+    struct results shown = measured_rows(t);
+    put_chart(&shown, f);
+    results_free(&shown);
 }

@@ -38,6 +38,7 @@ struct result {
     char unit[8];                   /* "us", "GFLOP/s" or "GB/s" */
     char baseline[32];              /* "": none */
     double ratio;                   /* baseline time / Kiln time */
+    char missing[160];              /* why this row has no numbers; "": it was measured */
 };
 struct results {
     struct result *row;
@@ -49,6 +50,10 @@ struct results {
  * the same unit.  The pointer is valid until the next row is added. */
 struct result *results_add(struct results *t, const char *bench, const char *name, const char *variant, int threads,
                            const struct samples *took, const char *unit, double work, double limit);
+/* Adds a row of something that could not be measured, a peer that is not there, with the reason in words.  The table
+ * and the JSON show the reason, charts leave the row out. */
+void results_missing(struct results *t, const char *bench, const char *name, const char *variant, int threads,
+                     const char *why);
 void results_free(struct results *t);
 double result_fraction(const struct result *r); /* 1 at the limit, higher is better; 0 without a limit */
 void results_table(const struct results *t, FILE *f);

@@ -15,14 +15,22 @@ static struct result *new_row(struct results *t)
     return &t->row[t->n++];
 }
 
-struct result *results_add(struct results *t, const char *bench, const char *name, const char *variant, int threads,
-                           const struct samples *took, const char *unit, double work, double limit)
+static struct result *new_named_row(struct results *t, const char *bench, const char *name, const char *variant,
+                                    int threads)
 {
     struct result *r = new_row(t);
-    *r = (struct result){.threads = threads, .limit = limit};
+    *r = (struct result){.threads = threads};
     snprintf(r->bench, sizeof r->bench, "%s", bench);
     snprintf(r->name, sizeof r->name, "%s", name);
     snprintf(r->variant, sizeof r->variant, "%s", variant);
+    return r;
+}
+
+struct result *results_add(struct results *t, const char *bench, const char *name, const char *variant, int threads,
+                           const struct samples *took, const char *unit, double work, double limit)
+{
+    struct result *r = new_named_row(t, bench, name, variant, threads);
+    r->limit = limit;
     snprintf(r->unit, sizeof r->unit, "%s", unit);
     double least = measure_quantile(took->s, took->n, 0), most = measure_quantile(took->s, took->n, 1);
     double mid = samples_median(took);
@@ -30,6 +38,13 @@ struct result *results_add(struct results *t, const char *bench, const char *nam
     r->min = work > 0 ? work / most * 1e-9 : least * 1e6;
     r->max = work > 0 ? work / least * 1e-9 : most * 1e6;
     return r;
+}
+
+void results_missing(struct results *t, const char *bench, const char *name, const char *variant, int threads,
+                     const char *why)
+{
+    struct result *r = new_named_row(t, bench, name, variant, threads);
+    snprintf(r->missing, sizeof r->missing, "%s", why[0] ? why : "no reason is known");
 }
 
 void results_free(struct results *t)
@@ -46,16 +61,22 @@ double result_fraction(const struct result *r)
 
 void results_table(const struct results *t, FILE *f)
 {
-    int width = 4;
-    for (uint32_t i = 0; i < t->n; i++)
+    int width = 4, variants = 8;
+    for (uint32_t i = 0; i < t->n; i++) {
         width = (int)strlen(t->row[i].name) > width ? (int)strlen(t->row[i].name) : width;
-    format_file(f, "%-8s %-*s %-8s %3s %11s %11s %11s %-8s %11s %6s  %s\n", "bench", width, "case", "variant", "thr",
-                "median",
-            "min", "max", "unit", "limit", "frac", "baseline (ratio)");
+        variants = (int)strlen(t->row[i].variant) > variants ? (int)strlen(t->row[i].variant) : variants;
+    }
+    format_file(f, "%-8s %-*s %-*s %3s %11s %11s %11s %-8s %11s %6s  %s\n", "bench", width, "case", variants, "variant",
+                "thr", "median", "min", "max", "unit", "limit", "frac", "baseline (ratio)");
     for (uint32_t i = 0; i < t->n; i++) {
         const struct result *r = &t->row[i];
-        format_file(f, "%-8s %-*s %-8s %3d %11.2f %11.2f %11.2f %-8s", r->bench, width, r->name, r->variant, r->threads,
-                r->median, r->min, r->max, r->unit);
+        if (r->missing[0]) {
+            format_file(f, "%-8s %-*s %-*s %3d  not measured: %s\n", r->bench, width, r->name, variants, r->variant,
+                        r->threads, r->missing);
+            continue;
+        }
+        format_file(f, "%-8s %-*s %-*s %3d %11.2f %11.2f %11.2f %-8s", r->bench, width, r->name, variants, r->variant,
+                r->threads, r->median, r->min, r->max, r->unit);
         if (r->limit > 0)
             format_file(f, " %11.2f %6.3f", r->limit, result_fraction(r));
         else
@@ -98,9 +119,9 @@ static void put_row(FILE *f, const struct result *r)
     fputs(", \"variant\": ", f);
     results_put_string(f, r->variant);
     format_file(f, ", \"threads\": %d", r->threads);
-    results_put_number(f, "median", "%.6g", r->median, true);
-    results_put_number(f, "min", "%.6g", r->min, true);
-    results_put_number(f, "max", "%.6g", r->max, true);
+    results_put_number(f, "median", "%.6g", r->median, !r->missing[0]);
+    results_put_number(f, "min", "%.6g", r->min, !r->missing[0]);
+    results_put_number(f, "max", "%.6g", r->max, !r->missing[0]);
     fputs(", \"unit\": ", f);
     results_put_string(f, r->unit);
     results_put_number(f, "limit", "%.6g", r->limit, r->limit > 0);
@@ -111,6 +132,10 @@ static void put_row(FILE *f, const struct result *r)
     else
         fputs("null", f);
     results_put_number(f, "ratio", "%.4f", r->ratio, r->baseline[0] != 0);
+    if (r->missing[0]) {
+        fputs(", \"missing\": ", f);
+        results_put_string(f, r->missing);
+    }
     fputc('}', f);
 }
 
@@ -237,7 +262,7 @@ static bool read_field(struct reader *r, struct result *row)
         {"variant", row->variant, sizeof row->variant, NULL}, {"unit", row->unit, sizeof row->unit, NULL},
         {"baseline", row->baseline, sizeof row->baseline, NULL}, {"median", NULL, 0, &row->median},
         {"min", NULL, 0, &row->min}, {"max", NULL, 0, &row->max}, {"limit", NULL, 0, &row->limit},
-        {"ratio", NULL, 0, &row->ratio},
+        {"ratio", NULL, 0, &row->ratio}, {"missing", row->missing, sizeof row->missing, NULL},
     };
     char name[32], text[8];
     double number;
