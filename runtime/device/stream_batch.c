@@ -56,8 +56,21 @@ static bool note_copy(struct driver_device *d, unsigned kind, void *to, const vo
     return true;
 }
 
+/* cuTensorMapEncodeTiled needs a current context. */
+static bool encode_map(struct driver_device *d, gpu_map *map, const struct gpu_view *view, void *address,
+                       struct err *e)
+{
+    if (!d->l->map)
+        return err_set(e, KL_ERR_DEVICE, "device %s: its driver has no tensor maps", d->name);
+    if (!stream_batch_enter(d, e))
+        return false;
+    gpu_result r = d->l->map(map, view, address);
+    d->l->leave(d);
+    return stream_ok(d, r, "making a tensor map", e);
+}
+
 /* The map of a kernel's view for the launch's buffer.  NULL: *e. */
-static const uint64_t *map_of(struct driver_device *d, struct view_maps *v, const struct launch *l, struct err *e)
+static const uint64_t *view_map(struct driver_device *d, struct view_maps *v, const struct launch *l, struct err *e)
 {
     void *address = l->buffer[v->view.argument];
     for (unsigned i = 0; i < KEPT_MAPS; i++)
@@ -67,7 +80,7 @@ static const uint64_t *map_of(struct driver_device *d, struct view_maps *v, cons
     unsigned i = v->next;
     v->next = (i + 1) % KEPT_MAPS;
     v->address[i] = NULL;
-    if (!d->l->map || !stream_ok(d, d->l->map(&map, &v->view, address), "making a tensor map", e))
+    if (!encode_map(d, &map, &v->view, address, e))
         return NULL;
     v->address[i] = address;
     return memcpy(v->map[i], map.word, sizeof map.word);
@@ -84,7 +97,7 @@ bool stream_launch(struct driver_device *d, const struct launch *l, struct err *
     if (!w)
         return false;
     for (uint32_t i = 0; i < maps; i++) {
-        const uint64_t *map = map_of(d, &l->kernel->view[i], l, e);
+        const uint64_t *map = view_map(d, &l->kernel->view[i], l, e);
         if (!map) {
             d->nword -= 3 + maps * MAP_WORDS + l->n + 3;
             d->ncommand--;

@@ -1,17 +1,16 @@
 /* A driver and its compiler, on the host (fake_gpu.h). */
 #define _GNU_SOURCE
 #include "fake_gpu.h"
+#include "fake_rules.h"
+#include "fake_work.h"
 #include "tests/gpu/gpu_block.h"
-#include "runtime/device/stream.h"
 #include <dlfcn.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #define EXPORT __attribute__((visibility("default")))
-enum { DEVICES = 2, BLOCKS = 1 << 16, INVALID_VALUE = 1, INVALID_IMAGE = 200,
-       INVALID_CONTEXT = 201, INVALID_HANDLE = 400,
-       NOT_FOUND = 500, NOT_READY = 600, ILLEGAL_ADDRESS = 700, LAUNCH_FAILED = 719 };
+enum { DEVICES = 2, BLOCKS = 1 << 16 };
 
 static struct fake_gpu state = {.most_bytes = (size_t)1 << 31};
 EXPORT struct fake_gpu *fake_gpu(void);
@@ -20,15 +19,19 @@ struct fake_gpu *fake_gpu(void) { return &state; }
 /* ---- what every call does first ---- */
 
 static __thread int current[8], depth; /* devices whose contexts were pushed */
-static __thread int hip_device;
+static __thread int hip_device = -1; /* -1: this thread has not chosen one */
 
 static bool has_context(void) { return depth > 0 || hip_device >= 0; }
+
+static bool initialized;
 
 static gpu_result begin(const char *field)
 {
     state.calls.all++;
     if (state.lost)
         return state.lost;
+    if (!initialized)
+        return NOT_INITIALIZED;
     if (state.fail && !strcmp(state.fail, field) && state.fail_after-- == 0) {
         gpu_result r = state.result;
         state.fail = NULL;
@@ -51,8 +54,9 @@ static int device_now(void) { return depth ? current[depth - 1] : hip_device; }
 
 static gpu_result fake_init(unsigned flags)
 {
-    (void)flags;
-    return getenv("FAKE_GPU_INIT") ? atoi(getenv("FAKE_GPU_INIT")) : 0;
+    gpu_result r = flags ? INVALID_VALUE : getenv("FAKE_GPU_INIT") ? atoi(getenv("FAKE_GPU_INIT")) : 0;
+    initialized |= !r;
+    return r;
 }
 
 static gpu_result fake_version(int *version)
@@ -64,33 +68,39 @@ static gpu_result fake_version(int *version)
 static gpu_result fake_count(int *n)
 {
     *n = getenv("FAKE_GPU_DEVICES") ? atoi(getenv("FAKE_GPU_DEVICES")) : DEVICES;
-    return 0;
+    return initialized ? 0 : NOT_INITIALIZED;
+}
+
+/* begin for a call that names a device. */
+static gpu_result begin_device(const char *field, int device)
+{
+    gpu_result r = begin(field);
+    return r || (device >= 0 && device < DEVICES) ? r : GPU_INVALID_DEVICE;
 }
 
 static gpu_result fake_device_name(char *name, int size, int device)
 {
     snprintf(name, (size_t)size, "Fake %d", device);
-    return begin("device_name");
+    return begin_device("device_name", device);
 }
 
 static gpu_result fake_total_memory(size_t *bytes, int device)
 {
-    (void)device;
     *bytes = state.most_bytes;
-    return begin("total_memory");
+    return begin_device("total_memory", device);
 }
 
 static gpu_result fake_attribute(int *value, gpu_attribute a, int device)
 {
-    (void)device;
     *value = a == 75 ? 9 : a == 76 ? 0 : a == 38 || a == 19 ? 1 << 20 : 2;
-    return begin("attribute");
+    return begin_device("attribute", device);
 }
 
 static gpu_result fake_can_reach(int *can, int device, int peer)
 {
     *can = device != peer;
-    return begin("can_reach");
+    gpu_result r = begin_device("can_reach", device);
+    return r ? r : begin_device("can_reach", peer);
 }
 
 static gpu_result fake_cuda_error_name(gpu_result r, const char **name)
@@ -101,19 +111,26 @@ static gpu_result fake_cuda_error_name(gpu_result r, const char **name)
     return 0;
 }
 
+static unsigned retained[DEVICES]; /* uses of the primary contexts */
+
 static gpu_result fake_cuda_context_retain(gpu_context *c, int device)
 {
-    gpu_result r = begin("context_retain");
+    gpu_result r = begin_device("context_retain", device);
     *c = (gpu_context)(uintptr_t)(device + 1);
-    state.live.contexts += !r;
+    if (!r) {
+        state.live.contexts++;
+        retained[device]++;
+    }
     return r;
 }
 
 static gpu_result fake_cuda_context_release(int device)
 {
-    (void)device;
-    state.live.contexts--;
     state.calls.all++;
+    if (device < 0 || device >= DEVICES || !retained[device])
+        return INVALID_CONTEXT;
+    state.live.contexts--;
+    retained[device]--;
     return 0;
 }
 
@@ -122,7 +139,7 @@ static gpu_result fake_cuda_context_release(int device)
 static gpu_result fake_cuda_context_push(gpu_context c)
 {
     NOTE_CONTEXT();
-    if (!c || depth == sizeof current / sizeof *current)
+    if (!c || depth == sizeof current / sizeof *current || !retained[(uintptr_t)c - 1])
         return INVALID_CONTEXT;
     current[depth++] = (int)(uintptr_t)c - 1;
     return 0;
@@ -140,7 +157,7 @@ static gpu_result fake_cuda_context_pop(gpu_context *c)
 static gpu_result fake_hip_get_device(int *device)
 {
     NOTE_CONTEXT();
-    *device = hip_device;
+    *device = hip_device < 0 ? 0 : hip_device;
     return 0;
 }
 
@@ -226,36 +243,15 @@ static gpu_result fake_host_free(void *p)
 
 /* ---- work: what a stream was given, done when somebody waits ---- */
 
-enum work_kind { WORK_COPY, WORK_UPLOAD, WORK_DOWNLOAD, WORK_LAUNCH, WORK_WAIT, WORK_CALL };
-struct caller { const char *name; void (*call)(void **parameter); unsigned (*count)(void), (*bytes)(unsigned i); };
-struct gpu_function_of { struct gpu_module_of *module; const struct caller *is; unsigned shared; /* allowed */ };
-enum { FUNCTIONS = 16 };
-struct gpu_module_of { void *so; struct gpu_module_code code; struct gpu_function_of function[FUNCTIONS]; };
-struct work {
-    enum work_kind kind;
-    void *to;
-    const void *from;
-    size_t bytes;
-    gpu_function function;
-    unsigned blocks, threads, n;
-    gpu_stream other;             /* WAIT: until that stream has done `bytes` pieces of work */
-    bool (*step)(void *ctx);      /* CALL */
-    void *ctx;
-    uint64_t parameter[];
-};
-struct list { struct work **v; uint32_t n, cap; };
-struct gpu_stream_of {
-    struct list list;
-    uint64_t done, given;         /* pieces of work, in all */
-    double ms;                    /* that all of it takes */
-    uint32_t next;                /* in list */
-    uint32_t calls;               /* pieces of work of other libraries that are not done */
-};
-struct gpu_event_of { gpu_stream stream; uint64_t at; double ms; bool timed; };
-struct gpu_node_of { uint32_t number; gpu_node next; };
-struct gpu_graph_of { struct list list; gpu_node node; };
-struct gpu_exec_of { struct list list; };
 static gpu_stream streams[64];
+
+/* BEGIN for work on a stream, which has to be the current context's. */
+#define BEGIN_ON(field, s)                                                                                        \
+    do {                                                                                                          \
+        BEGIN(field);                                                                                             \
+        if (!(s) || (s)->device != device_now())                                                                  \
+            return INVALID_HANDLE;                                                                                \
+    } while (0)
 
 static void list_add(struct list *l, struct work *w)
 {
@@ -395,28 +391,28 @@ static gpu_result go_on(gpu_stream s, uint64_t until)
 
 static gpu_result fake_upload(gpu_address to, gpu_source from, size_t bytes, gpu_stream s)
 {
-    BEGIN(upload);
+    BEGIN_ON(upload, s);
     state.calls.uploads++;
     return give(s, (struct work){.kind = WORK_UPLOAD, .to = to, .from = from, .bytes = bytes});
 }
 
 static gpu_result fake_download(void *to, gpu_address from, size_t bytes, gpu_stream s)
 {
-    BEGIN(download);
+    BEGIN_ON(download, s);
     state.calls.downloads++;
     return give(s, (struct work){.kind = WORK_DOWNLOAD, .to = to, .from = from, .bytes = bytes});
 }
 
 static gpu_result fake_copy(gpu_address to, gpu_address from, size_t bytes, gpu_stream s)
 {
-    BEGIN(copy);
+    BEGIN_ON(copy, s);
     state.calls.copies++;
     return give(s, (struct work){.kind = WORK_COPY, .to = to, .from = from, .bytes = bytes});
 }
 
 static gpu_result peer(void *to, const void *from, size_t bytes, gpu_stream s)
 {
-    BEGIN(copy_peer);
+    BEGIN_ON(copy_peer, s);
     state.calls.peer_copies++;
     return give(s, (struct work){.kind = WORK_COPY, .to = to, .from = from, .bytes = bytes});
 }
@@ -434,18 +430,24 @@ static gpu_result fake_hip_copy_peer(void *to, int to_device, const void *from, 
     return to_device == from_device ? INVALID_VALUE : peer(to, from, bytes, s);
 }
 
-static gpu_result reached(void)
+/* The current device reaches another; once. */
+static gpu_result reach(int peer_device, unsigned flags)
 {
+    static bool done[DEVICES][DEVICES];
     BEGIN(reach);
+    if (peer_device < 0 || peer_device >= DEVICES || flags)
+        return INVALID_VALUE;
+    if (peer_device == device_now())
+        return GPU_INVALID_DEVICE;
+    if (done[device_now()][peer_device])
+        return GPU_ALREADY;
     state.calls.peers++;
+    done[device_now()][peer_device] = true;
     return 0;
 }
 
-static gpu_result fake_cuda_reach(gpu_context c, unsigned flags) { return c && !flags ? reached() : INVALID_VALUE; }
-static gpu_result fake_hip_reach(int device, unsigned flags)
-{
-    return device < DEVICES && !flags ? reached() : INVALID_VALUE;
-}
+static gpu_result fake_cuda_reach(gpu_context c, unsigned flags) { return reach((int)(uintptr_t)c - 1, flags); }
+static gpu_result fake_hip_reach(int device, unsigned flags) { return reach(device, flags); }
 
 /* ---- streams and events ---- */
 
@@ -456,6 +458,7 @@ static gpu_result fake_stream_new(gpu_stream *s, unsigned flags)
     while (streams[i])
         i++;
     *s = streams[i] = calloc(1, sizeof **s);
+    (*s)->device = device_now();
     state.live.streams++;
     return flags == GPU_NON_BLOCKING ? 0 : INVALID_VALUE;
 }
@@ -482,7 +485,7 @@ static gpu_result fake_stream_finish(gpu_stream s)
 
 static gpu_result fake_stream_wait(gpu_stream s, gpu_event v, unsigned flags)
 {
-    BEGIN(stream_wait);
+    BEGIN_ON(stream_wait, s);
     if (flags || !v->stream)
         return INVALID_VALUE;
     return give(s, (struct work){.kind = WORK_WAIT, .other = v->stream, .bytes = v->at});
@@ -493,6 +496,7 @@ static gpu_result fake_event_new(gpu_event *v, unsigned flags)
     BEGIN(event_new);
     *v = calloc(1, sizeof **v);
     (*v)->timed = !flags;
+    (*v)->device = device_now();
     state.live.events++;
     return !flags || flags == GPU_NO_TIMING ? 0 : INVALID_VALUE;
 }
@@ -507,7 +511,9 @@ static gpu_result fake_event_free(gpu_event v)
 
 static gpu_result fake_event_record(gpu_event v, gpu_stream s)
 {
-    BEGIN(event_record);
+    BEGIN_ON(event_record, s);
+    if (v->device != s->device)
+        return INVALID_HANDLE;
     state.calls.records++;
     v->stream = s;
     v->at = s->given;
@@ -552,23 +558,10 @@ static gpu_result fake_occupancy(int *most, gpu_function f, int threads, size_t 
 static gpu_result fake_module_new(gpu_module *m, const void *image)
 {
     BEGIN(module_new);
-    static const char nothing[7];
-    const char *head = image;
-    size_t bytes = 0;
-    if (memcmp(image, "\177ELF", 4))
-        return INVALID_IMAGE;
-    memcpy(&bytes, head + 9, sizeof nothing); /* fake_compiler.c has put it there, where a loader wants zeros */
-    char path[] = "/tmp/kiln-fake-XXXXXX"; /* the loader takes files of one name for one library */
-    int fd = mkstemp(path);
     struct gpu_module_of *n = calloc(1, sizeof *n);
-    bool ok = fd >= 0 && write(fd, image, bytes) == (ssize_t)bytes &&
-        pwrite(fd, nothing, sizeof nothing, 9) == sizeof nothing &&
-              (n->so = dlopen(path, RTLD_NOW | RTLD_LOCAL));
-    close(fd);
-    unlink(path);
-    if (ok)
-        ok = gpu_module_code(n->so, &n->code);
-    if (!ok) {
+    n->device = device_now();
+    n->so = fake_image_load(image);
+    if (!n->so || !gpu_module_code(n->so, &n->code)) {
         free(n);
         return INVALID_IMAGE;
     }
@@ -600,21 +593,14 @@ static gpu_result fake_function(gpu_function *f, gpu_module m, const char *name)
     return c[i].name ? 0 : NOT_FOUND;
 }
 
-enum { ALWAYS_SHARED = 48 << 10, MOST_SHARED = 227 << 10 }; /* bytes of a block */
-
-/* May a block have so many bytes?  More than 48 KiB must have been asked for. */
-static bool may_share(gpu_function f, unsigned shared)
-{
-    return shared <= (f->shared > ALWAYS_SHARED ? f->shared : ALWAYS_SHARED) && shared <= MOST_SHARED;
-}
-
 static gpu_result fake_cuda_function_set(gpu_function f, gpu_function_attribute a, int value)
 {
     enum { DYNAMIC_SHARED_BYTES = 8 };
-    if (a != DYNAMIC_SHARED_BYTES || value < 0)
+    BEGIN(function_set);
+    if (a != DYNAMIC_SHARED_BYTES || value < 0 || value > MAX_DYNAMIC)
         return INVALID_VALUE;
     f->shared = (unsigned)value;
-    return begin("function_set");
+    return 0;
 }
 
 /* A launch as a piece of work of n words of parameters. */
@@ -635,36 +621,39 @@ static struct work *launch_work(gpu_function f, unsigned grid, unsigned threads,
     return w;
 }
 
-/* cuTensorMapEncodeTiled, with the conditions of its documentation for 16-bit elements, 3 dimensions and 128-byte
- * swizzle. */
 static gpu_result fake_cuda_encode_map(gpu_map *map, gpu_map_dtype dtype, unsigned rank, void *address,
                                        const uint64_t *size, const uint64_t *step, const unsigned *box,
                                        const unsigned *element_step, gpu_map_interleave interleave,
                                        gpu_map_swizzle swizzle, gpu_map_promotion promotion, gpu_map_fill fill)
 {
-    enum { FLOAT16 = 6, BFLOAT16 = 9, SWIZZLE_128 = 3, PROMOTIONS = 4, MOST_BOX = 256, ROW = 128 };
-    gpu_result begun = begin("encode_map");
-    bool ok = (dtype == FLOAT16 || dtype == BFLOAT16) && rank == 3 && (uintptr_t)map % 64 == 0 &&
-              (uintptr_t)address % 16 == 0 && !interleave && swizzle == SWIZZLE_128 && promotion < PROMOTIONS && !fill;
-    for (unsigned d = 0; d < 3 && ok; d++)
-        ok = size[d] && size[d] <= UINT64_C(1) << 32 && box[d] && box[d] <= MOST_BOX && element_step[d] == 1;
-    for (unsigned d = 0; d < 2 && ok; d++)
-        ok = step[d] && step[d] % 16 == 0 && step[d] < UINT64_C(1) << 40 && (!d || step[d] % step[d - 1] == 0);
-    uint64_t bytes = ok ? size[0] * 2 + (size[1] - 1) * step[0] + (size[2] - 1) * step[1] : 0;
-    if (begun || !ok || step[0] < 2 * size[0] || 2 * box[0] != ROW || !is_memory(address, bytes))
-        return begun ? begun : INVALID_VALUE;
+    BEGIN(encode_map);
+    const struct map_request m = {map, dtype, rank, address, size, step, box, element_step, interleave, swizzle,
+                                  promotion, fill};
+    if (!fake_map_is_valid(&m) || !is_memory(address, fake_map_bytes(&m)))
+        return INVALID_VALUE;
     gpu_map_make(map->word, address, size, step, box);
     state.calls.maps++;
     return 0;
+}
+
+/* Is this launch within the limits of its function and of every GPU? */
+static bool can_launch(gpu_function f, const unsigned *grid, const unsigned *threads, unsigned shared)
+{
+    unsigned bytes = 0;
+    for (unsigned i = 0; i < f->is->count(); i++)
+        bytes += f->is->bytes(i);
+    return fake_launch_is_valid(grid, threads, shared, f->shared, bytes);
 }
 
 static gpu_result fake_launch(gpu_function f, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
                               unsigned block_y,
                               unsigned block_z, unsigned shared, gpu_stream s, void **parameter, void **extra)
 {
-    BEGIN(launch);
-    if (!grid_x || grid_y != 1 || grid_z != 1 || !block_x || block_x > GPU_BLOCK_THREADS || block_y != 1 ||
-        block_z != 1 || !may_share(f, shared) || extra)
+    const unsigned grid[] = {grid_x, grid_y, grid_z}, threads[] = {block_x, block_y, block_z};
+    BEGIN_ON(launch, s);
+    if (f->module->device != s->device)
+        return INVALID_HANDLE;
+    if (!can_launch(f, grid, threads, shared) || extra)
         return INVALID_VALUE;
     state.calls.launches++;
     state.calls.dynamic += shared > ALWAYS_SHARED;
@@ -711,12 +700,12 @@ static gpu_result node_set(gpu_exec x, gpu_node node, struct work *w)
     static gpu_result fake_##library##_node_add(gpu_node *node, gpu_graph g, const gpu_node *before, size_t nbefore, \
                                                 gpu_##library##_node p)                                              \
     {                                                                                                                \
-        return !may_share(p->function, p->shared) ? INVALID_VALUE                                                    \
+        return !can_launch(p->function, p->grid, p->block, p->shared) ? INVALID_VALUE                                  \
             : node_add(node, g, before, nbefore, launch_work(p->function, p->grid[0], p->block[0], p->parameter));   \
     }                                                                                                                \
     static gpu_result fake_##library##_node_set(gpu_exec x, gpu_node node, gpu_##library##_node p)                   \
     {                                                                                                                \
-        return !may_share(p->function, p->shared) ? INVALID_VALUE                                                    \
+        return !can_launch(p->function, p->grid, p->block, p->shared) ? INVALID_VALUE                                  \
             : node_set(x, node, launch_work(p->function, p->grid[0], p->block[0], p->parameter));                    \
     }
 NODE_FUNCTIONS(cuda)
@@ -724,7 +713,7 @@ NODE_FUNCTIONS(hip)
 
 static gpu_result fake_graph_free(gpu_graph g)
 {
-    state.calls.all++;
+    BEGIN(graph_free);
     list_free(&g->list);
     for (gpu_node n = g->node, next; n; n = next) {
         next = n->next;
@@ -750,7 +739,9 @@ static gpu_result fake_exec_new(gpu_exec *x, gpu_graph g, unsigned long long fla
 
 static gpu_result fake_exec_launch(gpu_exec x, gpu_stream s)
 {
-    BEGIN(exec_launch);
+    BEGIN_ON(exec_launch, s);
+    if (x->list.n && x->list.v[0]->function->module->device != s->device)
+        return INVALID_HANDLE;
     state.calls.replays++;
     for (uint32_t i = 0; i < x->list.n; i++)
         give_own(s, work_copy(x->list.v[i]));
@@ -759,7 +750,7 @@ static gpu_result fake_exec_launch(gpu_exec x, gpu_stream s)
 
 static gpu_result fake_exec_free(gpu_exec x)
 {
-    state.calls.all++;
+    BEGIN(exec_free);
     list_free(&x->list);
     free(x);
     state.live.execs--;
@@ -794,7 +785,6 @@ enum { ARCH_AT = 1160 };
 EXPORT gpu_result PROPERTIES(void *out, int device);
 gpu_result PROPERTIES(void *out, int device)
 {
-    (void)device;
     strcpy((char *)out + ARCH_AT, "gfx90a:sramecc+:xnack-");
-    return begin("properties");
+    return begin_device("properties", device);
 }

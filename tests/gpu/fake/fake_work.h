@@ -1,0 +1,38 @@
+/* What the library in place of the drivers keeps (fake_gpu.c): pieces of work, streams, events, modules and graphs. */
+#ifndef FAKE_WORK_H
+#define FAKE_WORK_H
+#include "runtime/device/stream.h"
+#include "tests/gpu/gpu_block.h"
+
+enum work_kind { WORK_COPY, WORK_UPLOAD, WORK_DOWNLOAD, WORK_LAUNCH, WORK_WAIT, WORK_CALL };
+struct caller { const char *name; void (*call)(void **parameter); unsigned (*count)(void), (*bytes)(unsigned i); };
+struct gpu_function_of { struct gpu_module_of *module; const struct caller *is; unsigned shared; /* allowed */ };
+enum { FUNCTIONS = 16 };
+struct gpu_module_of { void *so; int device; struct gpu_module_code code; struct gpu_function_of function[FUNCTIONS]; };
+struct work {
+    enum work_kind kind;
+    void *to;
+    const void *from;
+    size_t bytes;
+    gpu_function function;
+    unsigned blocks, threads, n;
+    gpu_stream other;             /* WAIT: until that stream has done `bytes` pieces of work */
+    bool (*step)(void *ctx);      /* CALL */
+    void *ctx;
+    uint64_t parameter[];
+};
+struct list { struct work **v; uint32_t n, cap; };
+struct gpu_stream_of {
+    struct list list;
+    uint64_t done, given;         /* pieces of work, in all */
+    double ms;                    /* that all of it takes */
+    uint32_t next;                /* in list */
+    uint32_t calls;               /* pieces of work of other libraries that are not done */
+    int device;
+};
+struct gpu_event_of { gpu_stream stream; uint64_t at; double ms; bool timed; int device; };
+struct gpu_node_of { uint32_t number; gpu_node next; };
+struct gpu_graph_of { struct list list; gpu_node node; };
+struct gpu_exec_of { struct list list; };
+
+#endif
