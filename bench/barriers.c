@@ -67,7 +67,8 @@ static bool measure(struct bench *b, struct work *w)
     bool ok = true;
     took[0].n = took[1].n = 0;
     kl_set_option("fuse", w->fuse);
-    for (int round = 0; ok && round < w->rounds; round++) {
+    int rounds = bench_rounds(b, w->rounds);
+    for (int round = 0; ok && round < rounds; round++) {
         for (int elide = 0; ok && elide < 2; elide++) {
             kl_set_option("elide_barriers", elide);
             ok = timed(w, NULL);
@@ -75,7 +76,7 @@ static bool measure(struct bench *b, struct work *w)
             ok = ok && timed(w, &took[elide]);
             count[elide] = kl_counter("barriers") - before;
         }
-        measure_progress(w->name, round + 1, w->rounds);
+        measure_progress(w->name, round + 1, rounds);
     }
     kl_get_option("threads", &threads);
     for (int elide = 0; ok && elide < 2; elide++) {

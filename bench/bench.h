@@ -20,6 +20,8 @@
 struct bench {
     const char *name, *json;
     const char *only; /* a pattern as of the shell: the cases to run; NULL: all */
+    bool smoke;       /* --smoke: show that the benchmark works, as small as it gets; its figures mean nothing */
+    bool made_small;  /* the benchmark has asked whether it is to be small */
     struct results results;
     int status;
 };
@@ -29,13 +31,17 @@ static inline bool bench_open(struct bench *b, const char *name, int argc, char 
 {
     *b = (struct bench){.name = name};
     for (int i = 1; i < argc; i++) {
+        if (!strcmp(argv[i], "--smoke")) {
+            b->smoke = true;
+            continue;
+        }
         const char **option = !strcmp(argv[i], "--json") ? &b->json : !strcmp(argv[i], "--case") ? &b->only : NULL;
         if (option && i + 1 < argc) {
             *option = argv[++i];
             continue;
         }
         bool help = !strcmp(argv[i], "--help");
-        fprintf(help ? stdout : stderr, "usage: bench_%s [--case CASE] [--json FILE]\n", name);
+        fprintf(help ? stdout : stderr, "usage: bench_%s [--smoke] [--case CASE] [--json FILE]\n", name);
         b->status = help ? 0 : 2;
         return false;
     }
@@ -53,6 +59,27 @@ static inline kl_device bench_device(const struct bench *b)
 static inline bool bench_wants(const struct bench *b, const char *name)
 {
     return !b->only || !strcmp(b->only, name) || fnmatch(b->only, name, 0) == 0;
+}
+
+/* How many rounds are measured: one with --smoke. */
+static inline int bench_rounds(struct bench *b, int rounds)
+{
+    b->made_small = true;
+    return b->smoke ? 1 : rounds;
+}
+
+/* The size of a case, and with --smoke the smaller one. */
+static inline int bench_size(struct bench *b, int size, int smoke)
+{
+    b->made_small = true;
+    return b->smoke ? smoke : size;
+}
+
+/* Is this case wanted?  With --smoke those only whose work, in a unit of the benchmark's own, is at most so much. */
+static inline bool bench_wants_work(struct bench *b, const char *name, double work, double smoke)
+{
+    b->made_small = true;
+    return bench_wants(b, name) && (!b->smoke || work <= smoke);
 }
 
 /* results_add for this benchmark. */
@@ -82,10 +109,12 @@ static inline double bench_peak(struct samples *took)
     return flops;
 }
 
-/* Says what went wrong last; the program's exit status. */
+/* Says what the library reported last, if that failed; else the benchmark itself has said why.  The program's exit
+ * status. */
 static inline int bench_fail(struct bench *b, const char *what)
 {
-    fprintf(stderr, "bench_%s: %s: %s\n", b->name, what, kl_last_error());
+    const char *why = kl_last_error();
+    fprintf(stderr, "bench_%s: %s%s%s\n", b->name, what, why[0] ? ": " : " failed", why);
     results_free(&b->results);
     return 1;
 }
@@ -126,7 +155,8 @@ static inline bool bench_by_turns(struct bench *b, const struct turns *t)
     took[0].n = took[1].n = anchor.n = hand.n = 0;
     double scale = 1;
     bool ok = true;
-    for (int round = 0; ok && round < t->rounds; round++) {
+    int rounds = bench_rounds(b, t->rounds);
+    for (int round = 0; ok && round < rounds; round++) {
         if (t->anchor)
             bench_timed(bench_anchor, t, &anchor);
         else
@@ -137,7 +167,7 @@ static inline bool bench_by_turns(struct bench *b, const struct turns *t)
         }
         if (t->hand)
             bench_timed(bench_hand, t, &hand);
-        measure_progress(t->name, round + 1, t->rounds);
+        measure_progress(t->name, round + 1, rounds);
     }
     if (!ok)
         return false;
@@ -160,6 +190,10 @@ static inline int bench_close(struct bench *b)
     if (b->only && !b->results.n) {
         fprintf(stderr, "bench_%s: there is no case %s\n", b->name, b->only);
         return 2;
+    }
+    if (b->smoke && (!b->made_small || !b->results.n)) {
+        fprintf(stderr, "bench_%s: %s\n", b->name, b->results.n ? "--smoke makes nothing of it smaller" : "no row");
+        ok = false;
     }
     results_table(&b->results, stdout);
     if (b->json) {

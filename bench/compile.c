@@ -24,7 +24,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { ROUNDS = 5, WIDTH = 16, STAGES = 4 };
+enum { ROUNDS = 5, WIDTH = 16, STAGES = 4, SMOKE_NODES = 1000, SMOKE_KERNELS = 10, SMOKE_KNOWN = 100 };
 static const char *const stage[STAGES] = {"passes", "fuse", "lower", "plan"};
 static const int size[] = {100, 1000, 4000, 16000}, kinds[] = {10, 100, 1000}, known[] = {100, 1000};
 
@@ -115,10 +115,10 @@ static bool run_case(struct bench *b, const char *of, struct graph *make(int), i
     char name[64];
     bool ok = true;
     snprintf(name, sizeof name, "%s-%d", of, nodes);
-    if (!bench_wants(b, name))
+    if (!bench_wants_work(b, name, nodes, SMOKE_NODES))
         return true;
     memset(took, 0, sizeof took);
-    for (int round = 0; ok && round < ROUNDS; round++) {
+    for (int round = 0; ok && round < bench_rounds(b, ROUNDS); round++) {
         struct graph *g = make(nodes);
         ok = compile(g, caps, took, &e);
         graph_free(g);
@@ -165,10 +165,10 @@ static bool run_kinds(struct bench *b, int kernels, const struct backend *backen
     char name[64];
     bool ok = true;
     snprintf(name, sizeof name, "kernels-%d", kernels);
-    if (!bench_wants(b, name))
+    if (!bench_wants_work(b, name, kernels, SMOKE_KERNELS))
         return true;
     took.n = 0;
-    for (int round = 0; ok && round < ROUNDS; round++) {
+    for (int round = 0; ok && round < bench_rounds(b, ROUNDS); round++) {
         struct graph *g = make_kinds(kernels);
         double start = measure_cpu_now();
         ok = passes_run(g, &(struct pass_options){.fuse = true}) || err_set(&e, g->err.code, "%s", g->err.msg);
@@ -237,10 +237,10 @@ static bool run_known(struct bench *b, int kernels)
     bool ok = true;
     int device = device_find("cpu", &e);
     snprintf(name, sizeof name, "known-%d", kernels);
-    if (!bench_wants(b, name))
+    if (!bench_wants_work(b, name, kernels, SMOKE_KNOWN))
         return true;
     took.n = 0;
-    for (int round = 0; ok && round <= ROUNDS; round++) {
+    for (int round = 0; ok && round <= bench_rounds(b, ROUNDS); round++) {
         struct graph *g = make_known(kernels * 4 / 5, 17 * round);
         uint64_t missed = counters.kernel_misses;
         double start = measure_cpu_now();
@@ -355,7 +355,7 @@ static bool time_start(struct bench *b)
 {
     static struct samples took;
     double t = 0;
-    for (int i = 0; i < STARTS && t >= 0; i++)
+    for (int i = 0; i < bench_rounds(b, STARTS) && t >= 0; i++)
         if ((t = time_child("start", "none", true)) >= 0)
             samples_add(&took, t);
     return add_process(b, "process-start", "ref", &took, 2);
@@ -364,7 +364,7 @@ static bool time_start(struct bench *b)
 static bool time_first_step(struct bench *b)
 {
     static struct samples cold, disk;
-    for (int i = 0; i < COLD_STARTS; i++) {
+    for (int i = 0; i < bench_rounds(b, COLD_STARTS); i++) {
         char folder[] = "/tmp/kiln-compile-XXXXXX";
         if (!mkdtemp(folder))
             return false;

@@ -103,7 +103,7 @@ static bool run_case(struct bench *b, size_t i, int device, struct err *e)
     bool ok = p != NULL;
     if (ok && p->nkernel != 1)
         printf("%s: %u kernels\n", cases[i].name, p->nkernel);
-    for (int round = 0; ok && round < ROUNDS; round++)
+    for (int round = 0; ok && round < bench_rounds(b, ROUNDS); round++)
         ok = compile(p, backend, &took, e);
     if (ok)
         bench_add(b, cases[i].name, "fused", 1, &took, "us", 0, 0);

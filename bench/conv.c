@@ -3,6 +3,7 @@
 #include "bench.h"
 
 enum { ROUNDS = 12, BATCH = 8 };
+static const double SMOKE_FLOPS = 2e9;
 
 static const struct conv_case {
     int in, side, out, size, stride, pad, groups;
@@ -27,6 +28,16 @@ static const char *case_name(const struct conv_case *c)
 }
 
 static int out_side(const struct conv_case *c) { return (c->side + 2 * c->pad - c->size) / c->stride + 1; }
+
+static double flops_of(const struct conv_case *c)
+{
+    return 2.0 * BATCH * c->out * out_side(c) * out_side(c) * (c->in / c->groups) * c->size * c->size;
+}
+
+static bool wants(struct bench *b, const struct conv_case *c)
+{
+    return bench_wants_work(b, case_name(c), flops_of(c), SMOKE_FLOPS);
+}
 
 static kl_tensor image(kl_device dev, int n, int channels, int side, uint64_t seed)
 {
@@ -58,7 +69,7 @@ int main(int argc, char **argv)
 {
     static struct bench b;
     static struct samples took[CASES][VARIANTS], peak;
-    struct operands o[CASES];
+    static struct operands o[CASES];
     if (!bench_open(&b, "conv", argc, argv))
         return b.status;
     kl_device dev = bench_device(&b);
@@ -67,6 +78,8 @@ int main(int argc, char **argv)
     kl_trace_begin("operands");
     for (int i = 0; i < CASES; i++) {
         const struct conv_case *c = &cases[i];
+        if (!wants(&b, c))
+            continue;
         o[i].x = image(dev, BATCH, c->in, c->side, 1);
         o[i].w = image(dev, c->out, c->in / c->groups, c->size, 2);
         o[i].dy = image(dev, BATCH, c->out, out_side(c), 3);
@@ -75,9 +88,9 @@ int main(int argc, char **argv)
         return bench_fail(&b, "conv");
 
     double flops = 0;
-    for (int round = -1; round < ROUNDS; round++) /* round -1 compiles */
+    for (int round = -1; round < bench_rounds(&b, ROUNDS); round++) /* round -1 compiles */
         for (int i = 0; i < CASES; i++) {
-            if (!bench_wants(&b, case_name(&cases[i])))
+            if (!wants(&b, &cases[i]))
                 continue;
             for (int v = 0; v < VARIANTS; v++) {
                 double start = measure_cpu_now();
@@ -92,10 +105,11 @@ int main(int argc, char **argv)
     double limit = flops / samples_median(&peak) * 1e-9;
     for (int i = 0; i < CASES; i++) {
         const struct conv_case *c = &cases[i];
-        double work = 2.0 * BATCH * c->out * out_side(c) * out_side(c) * (c->in / c->groups) * c->size * c->size;
+        if (!o[i].x.id)
+            continue;
         for (int v = 0; v < VARIANTS; v++)
             if (took[i][v].n)
-                bench_add(&b, case_name(c), variants[v], 1, &took[i][v], "GFLOP/s", work, limit);
+                bench_add(&b, case_name(c), variants[v], 1, &took[i][v], "GFLOP/s", flops_of(c), limit);
         kl_release(o[i].x);
         kl_release(o[i].w);
         kl_release(o[i].dy);

@@ -147,9 +147,10 @@ static bool rounds(struct bench *b, const kl_keyset included[RECORDED])
 {
     static struct samples took[RECORDED], more[ADDED], alone;
     struct timed cases[RECORDED], keys = plainly(look_up);
+    int all = bench_rounds(b, ROUNDS);
     for (int i = 0; i < RECORDED; i++)
         cases[i] = (struct timed){nothing, record_ops, nothing, included[i]};
-    for (int round = 0; round < ROUNDS; round++) {
+    for (int round = 0; round < all; round++) {
         double seconds[RECORDED], looked;
         if (!take_turns(cases, RECORDED, seconds) || !take_turns(&keys, 1, &looked))
             return false;
@@ -158,7 +159,7 @@ static bool rounds(struct bench *b, const kl_keyset included[RECORDED])
         for (int i = 0; i < ADDED; i++)
             samples_add(&more[i], seconds[added[i].of] - seconds[added[i].before]);
         samples_add(&alone, looked);
-        measure_progress("dispatch", round + 1, ROUNDS);
+        measure_progress("dispatch", round + 1, all);
     }
     if (bench_wants(b, "resolve"))
         bench_add(b, "resolve", variant, 1, &alone, "us", 0, 0);
@@ -185,7 +186,8 @@ enum { TRANSFORMS = sizeof transforms / sizeof *transforms };
 static bool transform_rounds(struct bench *b)
 {
     static struct samples base[BASES], more[TRANSFORMS];
-    for (int round = 0; round < ROUNDS; round++) {
+    int all = bench_rounds(b, ROUNDS);
+    for (int round = 0; round < all; round++) {
         double seconds[2];
         for (int i = 0; i < BASES; i++) {
             struct timed alone = plainly(bases[i].work);
@@ -198,7 +200,7 @@ static bool transform_rounds(struct bench *b)
                 return false;
             samples_add(&more[i], seconds[1] - seconds[0]);
         }
-        measure_progress("transforms", round + 1, ROUNDS);
+        measure_progress("transforms", round + 1, all);
     }
     for (int i = CLOCK; i < BASES; i++)
         if (bench_wants(b, bases[i].name))

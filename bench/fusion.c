@@ -4,7 +4,7 @@
 #include "hand.h"
 #include "models.h"
 
-enum { ROWS = 4096, COLUMNS = 1024, MILLION = 1 << 20, MAX_ARRAYS = 6 };
+enum { ROWS = 4096, COLUMNS = 1024, MILLION = 1 << 20, MAX_ARRAYS = 6, SMOKE_ELEMENTS = ROWS * COLUMNS };
 
 struct data {
     const struct fusion_case *c;
@@ -208,10 +208,10 @@ int main(int argc, char **argv)
     kl_device device = bench_device(&b);
     kl_set_option("threads", 1);
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
-        if (bench_wants(&b, cases[i].name) && !measure(&b, device, &cases[i]))
+        if (bench_wants_work(&b, cases[i].name, (double)cases[i].n, SMOKE_ELEMENTS) && !measure(&b, device, &cases[i]))
             return bench_fail(&b, cases[i].name);
     for (size_t i = 0; i < sizeof mlp_cases / sizeof mlp_cases[0]; i++)
-        if (bench_wants(&b, mlp_cases[i].name) && !measure_mlp(&b, device, &mlp_cases[i]))
+        if (bench_wants_work(&b, mlp_cases[i].name, mlp_cases[i].steps, 0) && !measure_mlp(&b, device, &mlp_cases[i]))
             return bench_fail(&b, mlp_cases[i].name);
     return bench_close(&b);
 }

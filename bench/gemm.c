@@ -6,6 +6,7 @@
 #include <math.h>
 
 enum { ROUNDS = 40, LONG_ROUNDS = 10 };
+static const double SMOKE_FLOPS = 3e7;
 static const double LONG_FLOPS = 1e9; /* products that take longer are measured in fewer rounds */
 
 static const struct shape_case {
@@ -89,6 +90,13 @@ static const char *case_name(const struct shape_case *c)
     return name;
 }
 
+static double flops_of(const struct shape_case *c) { return 2.0 * c->m * c->n * c->k; }
+
+static bool wants(struct bench *b, const struct shape_case *c)
+{
+    return bench_wants_work(b, case_name(c), flops_of(c), SMOKE_FLOPS);
+}
+
 static kl_tensor matrix(kl_device dev, int rows, int cols, kl_dtype dtype, uint64_t seed)
 {
     kl_tensor t = kl_randn(dev, KL_F32, 2, (int64_t[]){rows, cols}, seed);
@@ -113,7 +121,7 @@ int main(int argc, char **argv)
 {
     static struct bench b;
     static struct samples took[CASES], theirs[CASES], peak;
-    struct operands o[CASES];
+    static struct operands o[CASES];
     float *host[CASES][3] = {{NULL}};
     if (!bench_open(&b, "gemm", argc, argv))
         return b.status;
@@ -123,6 +131,8 @@ int main(int argc, char **argv)
     kl_trace_begin("operands");
     for (int i = 0; i < CASES; i++) {
         const struct shape_case *c = &cases[i];
+        if (!wants(&b, c))
+            continue;
         kl_dtype a = c->of == INT8 ? KL_U8 : c->of == BF16 ? KL_BF16 : KL_F32;
         o[i].a = matrix(dev, c->ta ? c->k : c->m, c->ta ? c->m : c->k, a, 1);
         o[i].b = matrix(dev, c->tb ? c->n : c->k, c->tb ? c->k : c->n, c->of == INT8 ? KL_I8 : a, 2);
@@ -132,17 +142,16 @@ int main(int argc, char **argv)
 
     sgemm *other = onednn();
     for (int i = 0; i < CASES && other; i++)
-        if (cases[i].of == FLOATS && bench_wants(&b, case_name(&cases[i]))) {
+        if (cases[i].of == FLOATS && wants(&b, &cases[i])) {
             host[i][0] = floats_of(o[i].a);
             host[i][1] = floats_of(o[i].b);
             host[i][2] = malloc((size_t)cases[i].m * (size_t)cases[i].n * sizeof(float));
         }
 
     double flops = 0;
-    for (int round = -1; round < ROUNDS; round++) /* round -1 compiles */
+    for (int round = -1; round < bench_rounds(&b, ROUNDS); round++) /* round -1 compiles */
         for (int i = 0; i < CASES; i++) {
-            if (!bench_wants(&b, case_name(&cases[i])) ||
-                (round >= LONG_ROUNDS && 2.0 * cases[i].m * cases[i].n * cases[i].k > LONG_FLOPS))
+            if (!wants(&b, &cases[i]) || (round >= LONG_ROUNDS && flops_of(&cases[i]) > LONG_FLOPS))
                 continue;
             double start = measure_cpu_now();
             if (!product(dev, &cases[i], &o[i]))
@@ -161,7 +170,7 @@ int main(int argc, char **argv)
     for (int i = 0; i < CASES; i++) {
         const struct shape_case *c = &cases[i];
         if (took[i].n) { /* there are more products of smaller elements to a second than the limit of floats */
-            double work = 2.0 * c->m * c->n * c->k;
+            double work = flops_of(c);
             struct result *r = bench_add(&b, case_name(c), "fused", 1, &took[i], "GFLOP/s", work,
                                          c->of == FLOATS ? limit : 0);
             if (c->of && took[of_floats(i)].n)
@@ -173,8 +182,10 @@ int main(int argc, char **argv)
                 compared++;
             }
         }
-        kl_release(o[i].a);
-        kl_release(o[i].b);
+        if (o[i].a.id) {
+            kl_release(o[i].a);
+            kl_release(o[i].b);
+        }
         for (int j = 0; j < 3; j++)
             free(host[i][j]);
     }

@@ -327,23 +327,23 @@ static bool print_graph(const char *trace)
     return ok;
 }
 
-enum { FEW = 3, MANY = 15 };
+enum { FEW = 3, MANY = 15, SMOKE_GRAPHS = 3 };
 
 static bool measure_graph(struct bench *b, struct maker *m, struct samples *total)
 {
     static struct samples took[2], warm[2];
     char name[32];
     warm[0].n = warm[1].n = took[0].n = took[1].n = 0;
-    if (!measure(m, 1, warm) || !measure(m, FEW, took))
+    if (!measure(m, 1, warm) || !measure(m, bench_rounds(b, FEW), took))
         return false;
-    if (ratio(took) < 0.95) {
+    if (ratio(took) < 0.95 && !b->smoke) {
         took[0].n = took[1].n = 0;
         if (!measure(m, MANY, took))
             return false;
     }
     for (int fuse = 0; fuse < 2; fuse++)
         total[fuse].s[0] += samples_median(&took[fuse]);
-    if (ratio(took) >= 0.9)
+    if (ratio(took) >= 0.9 || b->smoke)
         return true;
     snprintf(name, sizeof name, "graph-%llu", (unsigned long long)m->seed);
     for (int fuse = 0; fuse < 2; fuse++) {
@@ -375,9 +375,14 @@ int main(int argc, char **argv)
     static struct samples total[2] = {{.n = 1}, {.n = 1}};
     if (!bench_open(&b, "graphs", argc, argv))
         return b.status;
-    unsigned long long first = 1, last = 60;
-    if (b.only && sscanf(b.only, "%llu-%llu", &first, &last) == 1)
+    unsigned long long first = 1, last = (unsigned long long)bench_size(&b, 60, SMOKE_GRAPHS);
+    int seeds = b.only ? sscanf(b.only, "%llu-%llu", &first, &last) : 2;
+    if (seeds == 1)
         last = first;
+    if (seeds < 1) {
+        fprintf(stderr, "bench_graphs: there is no case %s: --case is a seed, or FIRST-LAST\n", b.only);
+        return 2;
+    }
     struct maker m = {0};
     kl_set_option("threads", 1);
     if (!open_maker(&m, bench_device(&b)))

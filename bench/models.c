@@ -121,7 +121,7 @@ static bool measure_model(struct bench *b, kl_device dev, struct peer *p, const 
     bool ok = run_open(&r, dev, path) && run_turn(&r, 3, result, &one);
     int calls = ok ? (int)(0.02 / one) : 1; /* 20 ms a turn */
     calls = calls < 3 ? 3 : calls > 1000 ? 1000 : calls;
-    for (int round = -1; ok && round < ROUNDS; round++) {
+    for (int round = -1; ok && round < bench_rounds(b, ROUNDS); round++) {
         double mine = 0;
         usleep(20000); /* the peer's threads wait in a loop for a while */
         ok = run_turn(&r, calls, result, &mine);
@@ -158,7 +158,7 @@ static bool measure_first(struct bench *b, const char *self, const char *name, c
 {
     static struct samples took;
     took.n = 0;
-    for (int round = -1; round < 7; round++) { /* round -1 leaves the kernels on disk */
+    for (int round = -1; round < bench_rounds(b, 7); round++) { /* round -1 leaves the kernels on disk */
         double start = measure_now();
         pid_t pid = fork();
         int status = 1;
@@ -175,6 +175,44 @@ static bool measure_first(struct bench *b, const char *self, const char *name, c
     return true;
 }
 
+/* ---- --smoke: a small model of its own in place of the trained ones ---- */
+
+static kl_status predict(void *weight, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+{
+    (void)nin, (void)nout;
+    out[0] = kl_softmax(kl_relu(kl_matmul(in[0], *(kl_tensor *)weight)), -1);
+    return KL_OK;
+}
+
+static void model_path(char *path, size_t size, const char *folder, const char *name)
+{
+    snprintf(path, size, "%s/%s.onnx", folder, name);
+}
+
+/* Makes the folder, of which the last letters are replaced, and a model in it.  false: see kl_last_error. */
+static bool make_model(char *folder)
+{
+    char path[600];
+    kl_device dev = kl_device_default();
+    if (!mkdtemp(folder))
+        return false;
+    model_path(path, sizeof path, folder, names[0]);
+    kl_tensor like = kl_zeros(dev, KL_F32, 2, (int64_t[]){1, 16});
+    kl_tensor weight = kl_randn(dev, KL_F32, 2, (int64_t[]){16, 10}, 1);
+    bool ok = kl_model_save(path, predict, &weight, 1, &like, NULL, 1, NULL) == KL_OK;
+    kl_release(like);
+    kl_release(weight);
+    return ok;
+}
+
+static void remove_model(const char *folder)
+{
+    char path[600];
+    model_path(path, sizeof path, folder, names[0]);
+    unlink(path);
+    rmdir(folder);
+}
+
 int main(int argc, char **argv)
 {
     static struct bench b;
@@ -184,7 +222,8 @@ int main(int argc, char **argv)
         return first_inference(argv[2]);
     if (!bench_open(&b, "models", argc, argv))
         return b.status;
-    const char *folder = getenv("KILN_TEST_MODELS");
+    char made[] = "/tmp/kiln-models-XXXXXX";
+    const char *folder = b.smoke && make_model(made) ? made : getenv("KILN_TEST_MODELS");
     if (!folder) {
         fprintf(stderr, "bench_models: KILN_TEST_MODELS is not a folder of trained models\n");
         return bench_close(&b);
@@ -193,7 +232,7 @@ int main(int argc, char **argv)
     kl_device dev = bench_device(&b);
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         char path[600];
-        snprintf(path, sizeof path, "%s/%s.onnx", folder, names[i]);
+        model_path(path, sizeof path, folder, names[i]);
         if (!bench_wants(&b, names[i]) || stat(path, &st))
             continue;
         for (int threads = 1; threads <= 2; threads++)
@@ -203,5 +242,7 @@ int main(int argc, char **argv)
             return bench_fail(&b, names[i]);
     }
     peer_end(&p);
+    if (folder == made)
+        remove_model(made);
     return bench_close(&b);
 }

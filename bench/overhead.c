@@ -13,7 +13,8 @@
 enum { NODES = 1000, BLOCKS = 8, WIDTH = 16, BATCH = 8, ROUNDS = 100, STEPS = 20 };
 enum { INSIDE = 100, ROUNDS_INSIDE = 2 }; /* nodes of each function, and how often a loop's runs */
 
-/* Dense layers with residuals, trained by Adam on one batch; `fill` more nodes make the step as long as it is to be. */
+/* Dense layers with residuals, as many as NODES allow, trained by Adam on one batch; `fill` more nodes make the step
+ * as long as it is to be. */
 struct model {
     kl_device device;
     kl_tensor parameter[2 * BLOCKS], images, labels;
@@ -23,10 +24,10 @@ struct model {
     bool regions;
 };
 
-static bool model_open(struct model *m, kl_device device, bool regions)
+static bool model_open(struct model *m, kl_device device, bool regions, int blocks)
 {
     static const int64_t width[] = {WIDTH, WIDTH}, batch[] = {BATCH, WIDTH};
-    *m = (struct model){.device = device, .regions = regions, .blocks = regions ? BLOCKS / 2 : BLOCKS};
+    *m = (struct model){.device = device, .regions = regions, .blocks = blocks};
     kl_trace_begin("init");
     for (int i = 0; i < m->blocks; i++) {
         m->parameter[2 * i] = kl_keep(kl_mul_scalar(kl_randn(device, KL_F32, 2, width, (uint64_t)i), 0.25));
@@ -235,15 +236,31 @@ static int count_nodes(const struct graph *g)
     return n;
 }
 
-/* Makes the step exactly NODES long, those of functions counted. */
-static bool model_fill(struct model *m)
+/* The nodes of the step, those of functions counted; negative: it fails, see kl_last_error. */
+static int step_nodes(struct model *m)
 {
-    m->fill = 0;
     const struct exec *x = program_of(record_step, m);
-    m->fill = x ? NODES - count_nodes(x->captured) : -1;
-    if (x && m->fill < 0)
-        fprintf(stderr, "bench_overhead: the step has %d nodes\n", NODES - m->fill);
-    return m->fill >= 0 && (x = program_of(record_step, m)) && count_nodes(x->captured) == NODES;
+    return x ? count_nodes(x->captured) : -1;
+}
+
+/* A model whose step is exactly NODES long: of as many layers as fit, and filled up. */
+static bool model_fit(struct model *m, kl_device device, bool regions)
+{
+    int nodes = -1;
+    for (int blocks = BLOCKS; blocks > 0; blocks--) {
+        if (!model_open(m, device, regions, blocks) || (nodes = step_nodes(m)) < 0)
+            return false;
+        if (nodes <= NODES) {
+            m->fill = NODES - nodes;
+            nodes = step_nodes(m);
+            break;
+        }
+        if (blocks > 1)
+            model_close(m);
+    }
+    if (nodes != NODES)
+        fprintf(stderr, "bench_overhead: the shortest step has %d nodes, not %d\n", nodes, NODES);
+    return nodes == NODES;
 }
 
 static bool run_case(struct bench *b, const char *name, bool (*step)(struct model *m), struct model *m)
@@ -254,8 +271,9 @@ static bool run_case(struct bench *b, const char *name, bool (*step)(struct mode
         return true;
     const struct exec *x = program_of(step, m);
     bool ok = x && bare_open(&bare, x);
+    int rounds = bench_rounds(b, ROUNDS);
     whole.n = kernels.n = host.n = 0;
-    for (int round = 0; ok && round < ROUNDS; round++) {
+    for (int round = 0; ok && round < rounds; round++) {
         double at[3] = {measure_cpu_now()};
         for (int i = 0; ok && i < STEPS; i++)
             ok = step(m);
@@ -266,7 +284,7 @@ static bool run_case(struct bench *b, const char *name, bool (*step)(struct mode
         samples_add(&whole, (at[1] - at[0]) / STEPS);
         samples_add(&kernels, (at[2] - at[1]) / STEPS);
         samples_add(&host, (at[1] - at[0] - (at[2] - at[1])) / STEPS);
-        measure_progress(name, round + 1, ROUNDS);
+        measure_progress(name, round + 1, rounds);
     }
     if (x)
         bare_close(&bare);
@@ -288,7 +306,7 @@ int main(int argc, char **argv)
     kl_set_option("threads", 1);
     bool ok = true;
     for (int regions = 0; ok && regions < 2; regions++) {
-        ok = model_open(&m, device, regions) && model_fill(&m) &&
+        ok = model_fit(&m, device, regions) &&
              run_case(&b, regions ? "record-replay-regions-1000" : "record-replay-1000", record_step, &m) &&
                  freeze_step(&m) &&
              run_case(&b, regions ? "frozen-regions-1000" : "frozen-1000", frozen_step, &m);

@@ -1,17 +1,17 @@
 #!/usr/bin/env bash
 # Runs the benchmarks that `./run bench` built: the one named, or all but those that need peers, models or a GPU.
-#   bench/run.sh [NAME] [--case CASE] [--json FILE] [--svg FILE]
-#   bench/run.sh gpu [--small] [--json FILE] [--svg FILE]
+#   bench/run.sh [NAME] [--smoke] [--case CASE] [--json FILE] [--svg FILE]
+#   bench/run.sh gpu [--smoke] [--json FILE] [--svg FILE]
 #   bench/run.sh peers [--threads 1|2|both] [--resume] [--case CASE] [--json FILE] [--svg FILE]
 # `gpu` stands for all benchmarks of a GPU; their tables are kept as bench/results/gpu-DATE.txt, with the commit and the
-# device, unless --small tries them with small arrays.  Those of `peers`, all its cases on one and
+# device, unless --smoke tries them with small arrays.  Those of `peers`, all its cases on one and
 # two threads, as bench/results/peers-DATE.md, .json and .svg.  `peers` writes its JSON file, build/peers.json unless
 # --json names one, after each case; --resume continues an interrupted run.
 set -euo pipefail
 folder=$(cd "$(dirname "${BASH_SOURCE[0]}")/../build/bench" && pwd)
 available=$(cd "$folder" && find . -maxdepth 1 -type f -perm -u+x -printf '%f\n' | sort)
 
-gpu=(gpu_streams gpu_products gpu_attention gpu_steps gpu_launch) small=
+gpu=(gpu_streams gpu_products gpu_attention gpu_steps gpu_launch) smoke=
 one=$folder/../onebackend/bench # the same with one backend built in, of which `./run bench` builds dispatch
 names=() written=() options=() json='' svg=''
 while (($#)); do
@@ -21,8 +21,10 @@ while (($#)); do
     --case) options+=(--case "${2:?--case needs a case of the benchmark}") && shift 2 ;;
     --threads) options+=(--threads "${2:?--threads needs 1, 2 or both}") && shift 2 ;;
     --resume) options+=(--resume) && shift ;;
-    --small) small=yes && options+=(--small) && shift ;;
-    -*) echo "unknown option $1; usage: ./run bench [NAME] [--case CASE] [--json FILE] [--svg FILE]" >&2 && exit 2 ;;
+    --smoke) smoke=yes && options+=(--smoke) && shift ;;
+    -*)
+        echo "unknown option $1; usage: ./run bench [NAME] [--smoke] [--case CASE] [--json FILE] [--svg FILE]" >&2
+        exit 2 ;;
     *) names+=("$1") && shift ;;
     esac
 done
@@ -80,7 +82,7 @@ run_gpu() {
           if [ -s "$parts/$one" ]; then written+=("$one"); fi
       done; } > >(tee "$parts/table")
     wait $! # for tee
-    if [ -z "$small" ] && ((${#written[@]})); then
+    if [ -z "$smoke" ] && ((${#written[@]})); then
         mkdir -p "$root/bench/results"
         cp "$parts/table" "$kept"
     fi

@@ -85,7 +85,7 @@ static bool measure(struct bench *b, kl_device dev, const char *name, const stru
         took[v].n = 0;
         ok = ok && multiply(dev, a[v], x, &y[v]) && agree(a[0], x, y[v], y[0]); /* compiles */
     }
-    for (int round = 0; ok && round < ROUNDS; round++)
+    for (int round = 0; ok && round < bench_rounds(b, ROUNDS); round++)
         for (int v = 0; ok && v < VARIANTS; v++) {
             double begin = measure_cpu_now();
             ok = multiply(dev, a[v], x, NULL);

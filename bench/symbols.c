@@ -17,7 +17,9 @@
 #include <sys/resource.h>
 
 enum { LSTM_IN = 32, LSTM_WIDTH = 128 };
-enum { PAIRS = 300, COMPARED = 16, TURNS = 9, MOST_BATCH = 8, MOST_LENGTH = 64, MOST_IMAGES = 128, STEPS = 1000 };
+enum { PAIRS = 300, COMPARED = 16, TURNS = 9, STEPS = 1000, SMOKE_STEPS = 4 };
+enum { MOST_BATCH = 8, MOST_LENGTH = 64, MOST_IMAGES = 128 };
+static int all_pairs, steps; /* how many there are: fewer with --smoke */
 static const struct gpt_size size = {4, 128, 4, MOST_LENGTH, MOST_BATCH, 128};
 
 struct state {
@@ -193,27 +195,29 @@ static bool compare_pairs(struct bench *b, const char *name, step_fn *step, stru
     struct built before = built_now();
     double early = 0;
     ratio.n = took.n = 0;
-    for (int i = 0; i < PAIRS; i++) {
+    for (int i = 0; i < all_pairs; i++) {
         pair[i][0] = 1 + random_below((uint32_t)most_batch);
         pair[i][1] = 2 + random_below(MOST_LENGTH - 1);
     }
-    for (int i = 0; i < PAIRS; i++) {
+    for (int i = 0; i < all_pairs; i++) {
         if (!step(s, true, pair[i][0], pair[i][1]))
             return false;
         if (!i)
             print_built(name, "first pair", before), before = built_now();
         early = i == 29 ? megabytes() : early;
     }
-    print_built(name, "299 other pairs", before);
-    printf("%-9s the process's memory: %.1f MB after 30 pairs, %.1f MB after 300\n", name, early, megabytes());
-    for (int i = 0; i < COMPARED; i++) {
+    print_built(name, "other pairs", before);
+    printf("%-9s the process's memory: %.1f MB after 30 pairs, %.1f MB after %d\n", name, early, megabytes(),
+           all_pairs);
+    int compared = bench_rounds(b, COMPARED), turns = bench_rounds(b, TURNS);
+    for (int i = 0; i < compared; i++) {
         double best[2] = {1e9, 1e9};
         before = built_now();
         if (!step(s, false, pair[i][0], pair[i][1]))
             return false;
         if (!i)
             print_built(name, "fixed shape", before);
-        for (int turn = 0; turn < TURNS; turn++)
+        for (int turn = 0; turn < turns; turn++)
             for (int symbolic = 0; symbolic < 2; symbolic++)
                 if (!timed(step, s, symbolic, pair[i], &best[symbolic]))
                     return false;
@@ -221,7 +225,7 @@ static bool compare_pairs(struct bench *b, const char *name, step_fn *step, stru
                (long long)pair[i][1], 1e6 * best[0], 1e6 * best[1], best[1] / best[0]);
         samples_add(&ratio, best[1] / best[0]);
         samples_add(&took, best[1]);
-        measure_progress(name, i + 1, COMPARED);
+        measure_progress(name, i + 1, compared);
     }
     printf("%-9s symbolic / fixed: %.3f, the median; %.3f to %.3f\n", name, samples_median(&ratio),
            measure_quantile(ratio.s, ratio.n, 0), measure_quantile(ratio.s, ratio.n, 1));
@@ -248,7 +252,7 @@ static bool compare_host(struct bench *b, struct state *s)
     kl_step *step[2] = {host_step(s, false), host_step(s, true)};
     kl_tensor x = kl_input(s->gpt.device, KL_F32, 1, (int64_t[]){16}, s->images), out;
     bool ok = step[0] && step[1];
-    for (int round = 0; ok && round < ROUNDS; round++)
+    for (int round = 0; ok && round < bench_rounds(b, ROUNDS); round++)
         for (int k = 0; ok && k < 2; k++) {
             double start = measure_cpu_now();
             for (int i = 0; ok && i < RUNS; i++) {
@@ -282,9 +286,9 @@ static const int64_t *text_lengths(void)
     return length;
 }
 
-static void print_text(const char *what, int steps, double all, double memory)
+static void print_text(const char *what, int done, double all, double memory)
 {
-    printf("text      %-34s %5d steps, %7.2f s in all, %.0f MB at most\n", what, steps, all, memory);
+    printf("text      %-34s %5d steps, %7.2f s in all, %.0f MB at most\n", what, done, all, memory);
     fflush(stdout);
 }
 
@@ -295,14 +299,14 @@ static bool run_text(struct bench *b, struct state *s, bool symbolic)
     struct built before = built_now();
     double start = measure_cpu_now();
     took.n = 0;
-    for (int i = 0; i < STEPS; i++) {
+    for (int i = 0; i < steps; i++) {
         double from = measure_cpu_now();
         if (!step_gpt_train(s, symbolic, MOST_BATCH, symbolic ? text_lengths()[i] : MOST_LENGTH))
             return false;
         if (i)
             samples_add(&took, measure_cpu_now() - from);
     }
-    print_text(what, STEPS, measure_cpu_now() - start, megabytes());
+    print_text(what, steps, measure_cpu_now() - start, megabytes());
     print_built("text", what, before);
     bench_add(b, symbolic ? "text" : "text-longest", symbolic ? "symbolic" : "longest", 1, &took, "us", 0, 0);
     return true;
@@ -331,7 +335,7 @@ static bool run_peer(struct bench *b, const char *system)
     }
     took.n = 0;
     int i = 0;
-    for (; i < STEPS; i++) {
+    for (; i < steps; i++) {
         if (!peer_ask(&p, line, sizeof line, "%lld", (long long)text_lengths()[i]) ||
             sscanf(line, "%lf %lf", &seconds, &memory) != 2)
             break;
@@ -340,12 +344,12 @@ static bool run_peer(struct bench *b, const char *system)
         if (i % 250 == 249)
             print_text(name, i + 1, all, memory);
     }
-    if (i < STEPS)
+    if (i < steps)
         bench_missing(b, name, system, 1, p.why[0] ? p.why : line);
     else
         bench_add(b, name, system, 1, &took, "us", 0, 0);
     peer_end(&p);
-    return i == STEPS;
+    return i == steps;
 }
 
 int main(int argc, char **argv)
@@ -355,6 +359,8 @@ int main(int argc, char **argv)
     if (!bench_open(&b, "symbols", argc, argv))
         return b.status;
     kl_device device = bench_device(&b);
+    all_pairs = bench_size(&b, PAIRS, SMOKE_STEPS);
+    steps = bench_size(&b, STEPS, SMOKE_STEPS);
     kl_set_option("threads", 1);
     s.b = kl_symbol("batch", 1, MOST_BATCH), s.l = kl_symbol("length", 2, MOST_LENGTH);
     s.n = kl_symbol("images", 1, MOST_IMAGES);

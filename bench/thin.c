@@ -4,7 +4,8 @@
  * and writes. */
 #include "streams.h"
 
-enum { ROUNDS = 15, SIDE = 4096 };
+enum { ROUNDS = 15, SIDE = 4096, SMOKE_SIDE = 256 };
+static int side; /* of the matrix */
 
 static const struct thin_case {
     int rows;
@@ -27,7 +28,7 @@ static bool of_bytes(const struct thin_case *c) { return c->weights == KL_I8 || 
 /* Bytes of the weights. */
 static size_t size_of(const struct thin_case *c)
 {
-    return SIDE * SIDE * (c->weights == KL_F32 ? 4u : of_bytes(c) ? 1u : 2u);
+    return (size_t)side * (size_t)side * (c->weights == KL_F32 ? 4u : of_bytes(c) ? 1u : 2u);
 }
 
 static const char *case_name(const struct thin_case *c)
@@ -35,7 +36,7 @@ static const char *case_name(const struct thin_case *c)
     static char name[64];
     const char *dtype = c->weights == KL_F32 ? "f32" : c->weights == KL_BF16 ? "bf16" : c->weights == KL_F16 ? "f16"
                         : c->weights == KL_I32 ? "int8 by int8" : "int8";
-    snprintf(name, sizeof name, "%dx%dx%d %s %s%s", c->rows, SIDE, SIDE, dtype, c->out_in ? "[out,in]" : "[in,out]",
+    snprintf(name, sizeof name, "%dx%dx%d %s %s%s", c->rows, side, side, dtype, c->out_in ? "[out,in]" : "[in,out]",
              c->threads > 1 ? " 2 threads" : "");
     return name;
 }
@@ -44,8 +45,8 @@ struct operands { kl_tensor x, w, scale; };
 
 static void make_operands(kl_device dev, const struct thin_case *c, struct operands *o)
 {
-    kl_tensor x = kl_randn(dev, KL_F32, 2, (int64_t[]){c->rows, SIDE}, 2);
-    kl_tensor w = kl_randn(dev, KL_F32, 2, (int64_t[]){SIDE, SIDE}, 1);
+    kl_tensor x = kl_randn(dev, KL_F32, 2, (int64_t[]){c->rows, side}, 2);
+    kl_tensor w = kl_randn(dev, KL_F32, 2, (int64_t[]){side, side}, 1);
     if (c->weights == KL_I32)
         o->x = kl_cast(kl_mul_scalar(x, 30), KL_I8);
     else
@@ -76,8 +77,10 @@ int main(int argc, char **argv)
     static struct operands o[CASES];
     if (!bench_open(&b, "thin", argc, argv))
         return b.status;
+    side = bench_size(&b, SIDE, SMOKE_SIDE);
     kl_device dev = bench_device(&b);
-    float *array[2] = {limit_array(SIDE * SIDE), limit_array(SIDE * SIDE)};
+    size_t elements = (size_t)side * (size_t)side;
+    float *array[2] = {limit_array(elements), limit_array(elements)};
     if (!array[0] || !array[1]) {
         fprintf(stderr, "bench_thin: out of memory\n");
         return 1;
@@ -89,7 +92,7 @@ int main(int argc, char **argv)
     if (kl_trace_end() != KL_OK)
         return bench_fail(&b, "thin");
 
-    for (int round = -1; round < ROUNDS; round++) /* round -1 compiles */
+    for (int round = -1; round < bench_rounds(&b, ROUNDS); round++) /* round -1 compiles */
         for (int i = 0; i < CASES; i++) {
             const struct thin_case *c = &cases[i];
             size_t bytes = size_of(c);
@@ -118,7 +121,7 @@ int main(int argc, char **argv)
         kl_release(o[i].w);
         kl_release(o[i].scale);
     }
-    limit_array_free(array[0], SIDE * SIDE);
-    limit_array_free(array[1], SIDE * SIDE);
+    limit_array_free(array[0], elements);
+    limit_array_free(array[1], elements);
     return bench_close(&b);
 }

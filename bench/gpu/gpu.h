@@ -1,6 +1,6 @@
 /* What the benchmarks of a GPU share: the device, and times of its work.
  *
- * The device is $KILN_DEVICE, else the first of cuda, hip and vulkan that works.  With --small, and on Vulkan devices
+ * The device is $KILN_DEVICE, else the first of cuda, hip and vulkan that works.  With --smoke, and on Vulkan devices
  * that are processors, arrays are small: to see that a benchmark works, not to compare figures. */
 #ifndef BENCH_GPU_H
 #define BENCH_GPU_H
@@ -40,25 +40,17 @@ static inline bool gpu_device(struct gpu *g)
     const struct caps *caps = accelerator_caps(g->a);
     fprintf(stderr, "device %s: %s, %s, %s matrix units\n", kl_device_name(g->device), caps->name, caps->features,
             caps->mma[0].subgroup ? "with" : "without");
-    g->small |= !strcmp(g->driver->name, "vulkan") && caps->threads == 1;
-    g->rounds = g->small ? 3 : 20;
+    bool processor = !strcmp(g->driver->name, "vulkan") && caps->threads == 1;
+    g->small = g->b.smoke || processor;
+    g->rounds = bench_rounds(&g->b, g->small ? 3 : 20);
     return true;
 }
 
 /* Reads the options and opens the device; false: end the program with g->b.status. */
 static inline bool gpu_open(struct gpu *g, const char *name, int argc, char **argv)
 {
-    int n = 0;
-    for (int i = 0; i < argc; i++) {
-        if (strcmp(argv[i], "--small"))
-            argv[n++] = argv[i];
-        else
-            g->small = true;
-    }
-    bool small = g->small;
-    if (!bench_open(&g->b, name, n, argv))
+    if (!bench_open(&g->b, name, argc, argv))
         return false;
-    g->small = small;
     g->b.status = !gpu_device(g);
     return !g->b.status;
 }

@@ -80,7 +80,7 @@ int main(int argc, char **argv)
     bool ok = true;
     for (unsigned i = 0; i < sizeof published / sizeof *published; i++)
         for (int gradients = 0; gradients < 2; gradients++)
-            for (int which = 0; which < (g.small ? 2 : LENGTHS) && ok; which++)
+            for (int which = 0; which < (g.b.smoke ? 1 : g.small ? 2 : LENGTHS) && ok; which++)
                 ok = run_case(&g, &published[i], which, gradients);
     return gpu_close(&g, ok);
 }

@@ -19,17 +19,19 @@ int gpt2_example(int argc, char **argv);
 #include <math.h>
 
 enum { BATCH = 4, LENGTH = 64, STEPS = 10, WARM_STEPS = 2, LINE = 200, PATH = 600 };
-enum { DECODE_ROUNDS = 12, DECODE_TOKENS = 12, DECODE_LENGTH = 256, COPIED = 256 << 20 };
+enum { DECODE_ROUNDS = 12, DECODE_TOKENS = 12, DECODE_LENGTH = 256, SMOKE_LENGTH = 32, COPIED = 256 << 20 };
 #define MOST_DIFFERENCE 1e-3
 
 enum { KILN, LLMC, EAGER, COMPILE, SYSTEMS };
+static int steps; /* of training: fewer with --smoke */
 static const char *const system_name[SYSTEMS] = {"kiln", "llm.c", "torch", "torch.compile"};
 static char checkpoint[PATH], batches_path[PATH];
 static int32_t batches[STEPS][BATCH][LENGTH + 1];
 
-static bool write_inputs(kl_device device)
+static bool write_inputs(kl_device device, bool smoke)
 {
-    struct options random = {.random = "12,12,768,1024,50257", .seed = 1337, .device = kl_device_name(device)};
+    struct options random = {.random = smoke ? "1,2,64,64,50257" : "12,12,768,1024,50257", .seed = 1337,
+                             .device = kl_device_name(device)};
     struct gpt2 m = {0};
     const char *folder = getenv("KILN_TEST_GPT2");
     uint32_t state = 1;
@@ -55,16 +57,16 @@ static bool write_inputs(kl_device device)
 
 static void start_system(struct peer *p, int system, int threads)
 {
-    char batch[12], length[12], steps[12], script[PATH], line[LINE];
+    char batch[12], tokens[12], count[12], script[PATH], line[LINE];
     const char *python = getenv("KILN_TEST_PYTHON"), *llmc = getenv("KILN_TEST_LLMC");
     const char *here = getenv("KILN_TEST_PEERS");
     snprintf(batch, sizeof batch, "%d", BATCH);
-    snprintf(length, sizeof length, "%d", LENGTH);
-    snprintf(steps, sizeof steps, "%d", STEPS);
+    snprintf(tokens, sizeof tokens, "%d", LENGTH);
+    snprintf(count, sizeof count, "%d", STEPS);
     snprintf(script, sizeof script, "%s/gpt2_turns.py", here ? here : ".");
-    char *const of_llmc[] = {(char *)llmc, checkpoint, batches_path, batch, length, steps, NULL};
+    char *const of_llmc[] = {(char *)llmc, checkpoint, batches_path, batch, tokens, count, NULL};
     char *const of_torch[] = {(char *)python, (char *)"-W", (char *)"ignore", script, checkpoint, batches_path, batch,
-                              length, steps, system == COMPILE ? (char *)"compile" : (char *)"eager", NULL};
+                              tokens, count, system == COMPILE ? (char *)"compile" : (char *)"eager", NULL};
     bool ok = peer_start(p, threads, system == LLMC ? NULL : getenv("KILN_TEST_MKL"),
                          system == LLMC ? of_llmc : of_torch) && peer_answer(p, line, sizeof line);
     if (ok && strcmp(line, "ready\n")) {
@@ -100,11 +102,11 @@ static bool show_training(struct bench *b, const struct samples *took, double (*
         if (s == KILN || !row)
             continue;
         double most = 0;
-        for (int i = 0; i < STEPS; i++)
+        for (int i = 0; i < steps; i++)
             most = fmax(most, fabs(loss[s][i] - loss[KILN][i]));
         ok = ok && most <= MOST_DIFFERENCE;
         fprintf(stderr, "bench_gpt2: %d threads: the losses of %d steps, from %.6f to %.6f, are those of %s within "
-                        "%.1e\n", threads, STEPS, loss[KILN][0], loss[KILN][STEPS - 1], system_name[s], most);
+                        "%.1e\n", threads, steps, loss[KILN][0], loss[KILN][steps - 1], system_name[s], most);
     }
     if (!ok)
         fprintf(stderr, "bench_gpt2: that is more than %g\n", MOST_DIFFERENCE);
@@ -131,7 +133,7 @@ static bool measure_training(struct bench *b, kl_device device, int threads)
     const kl_tensor *trained = ok ? kl_params_trained(m.params, &n) : NULL;
     kl_optimizer *adam = ok ? kl_adam(trained, n, &options) : NULL;
     ok = ok && adam;
-    for (int step = 0; step < STEPS && ok; step++) {
+    for (int step = 0; step < steps && ok; step++) {
         for (int s = 0; s < SYSTEMS && ok; s++) {
             double seconds = 0, start = measure_now();
             if (s == KILN) {
@@ -145,7 +147,7 @@ static bool measure_training(struct bench *b, kl_device device, int threads)
             if (step >= WARM_STEPS && (s == KILN || peer[s].to))
                 samples_add(&took[s], seconds);
         }
-        measure_progress("gpt2", step + 1, STEPS);
+        measure_progress("gpt2", step + 1, steps);
     }
     for (int s = 1; s < SYSTEMS; s++)
         if (ok && !took[s].n)
@@ -211,13 +213,14 @@ static bool measure_decoding(struct bench *b, const struct gpt2 *m, const char *
     static struct samples took, copies;
     struct options o = {.temperature = 0};
     kl_nn_cache cache = {0};
+    int64_t length = bench_size(b, DECODE_LENGTH, SMOKE_LENGTH);
     kl_set_option("threads", threads);
     took.n = copies.n = 0;
-    bool ok = kl_nn_cache_init(&cache, m->device, KL_F32, (int)m->layers, 1, m->heads, DECODE_LENGTH,
+    bool ok = kl_nn_cache_init(&cache, m->device, KL_F32, (int)m->layers, 1, m->heads, length,
                                m->width / m->heads) == KL_OK;
-    kl_step *step = ok ? sample_step(m, &o, DECODE_LENGTH, &cache) : NULL;
+    kl_step *step = ok ? sample_step(m, &o, length, &cache) : NULL;
     ok = step;
-    for (int round = -1; round < DECODE_ROUNDS && ok; round++) { /* round -1 compiles */
+    for (int round = -1; round < bench_rounds(b, DECODE_ROUNDS) && ok; round++) { /* round -1 compiles */
         double seconds = decode_turn(m, step), copied = stream_seconds(array, COPIED, true, threads);
         ok = seconds > 0;
         if (round >= 0 && ok) {
@@ -261,7 +264,8 @@ int main(int argc, char **argv)
     if (!bench_open(&b, "gpt2", argc, argv))
         return b.status;
     kl_device device = bench_device(&b);
-    bool ok = write_inputs(device);
+    steps = bench_size(&b, STEPS, WARM_STEPS + 1);
+    bool ok = write_inputs(device, b.smoke);
     for (int i = 0; i < 3 && ok; i++)
         ok = !bench_wants(&b, types[i].name) || decode(&b, device, types[i].name, types[i].type);
     for (int threads = 1; threads <= 2 && ok; threads++)

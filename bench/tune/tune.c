@@ -9,6 +9,7 @@
 
 enum { TURNS = 15, BITS_STEPS = 3, PATH = 128, MOST_BYTES = 1 << 16 };
 #define TUNE_SECONDS 55
+#define SMOKE_SECONDS "1"
 static const char *const tuned_cases[] = {"mlp-128-adam", "cnn-64-sgd", "gpt-sgd", "gpt-adam"};
 static const char *const variant_name[2] = {"untuned", "tuned"};
 
@@ -140,7 +141,7 @@ static bool compare(struct bench *b, const struct peer_case *c, const char *untu
     struct peer_run r;
     took[0].n = took[1].n = ratio.n = 0;
     bool ok = peer_run_open(&r, bench_device(b), c);
-    for (int i = 0; ok && i < TURNS; i++) {
+    for (int i = 0; ok && i < bench_rounds(b, TURNS); i++) {
         for (int k = 0; ok && k < 2; k++)
             ok = timed(&r, (i + k) % 2, untuned, &took[(i + k) % 2]);
         if (ok)
@@ -183,9 +184,11 @@ int main(int argc, char **argv)
         return bench_fail(&b, folder);
     setenv("KILN_CACHE_DIR", folder, 1);
     kl_set_option("threads", 1);
+    if (b.smoke)
+        setenv("KILN_TEST_SECONDS", SMOKE_SECONDS, 0);
     bool ok = true;
     for (unsigned i = 0; ok && i < sizeof tuned_cases / sizeof *tuned_cases; i++)
-        if (bench_wants(&b, tuned_cases[i]))
+        if (bench_wants_work(&b, tuned_cases[i], i, 0))
             ok = bench_case(&b, case_named(tuned_cases[i]), folder);
     snprintf(command, sizeof command, "rm -r %s", folder);
     if (system(command))
