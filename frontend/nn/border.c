@@ -35,10 +35,12 @@ kl_tensor kl_pad_border_at(const kl_site *site, kl_tensor a, const int64_t *low,
         stop[i] = d;
         if (!l && !h) /* the length may have symbols */
             continue;
-        bool fits = l >= -d && h >= -d && (l >= 0 || h >= 0 || -l <= d + h) &&
-                    !__builtin_add_overflow(d, l, &out.dim[i]) && !__builtin_add_overflow(out.dim[i], h, &out.dim[i]);
-        start[i] = l < 0 ? -l : 0;
-        stop[i] = h < 0 ? d + h : d;
+        bool fits = l >= -d && h >= -d && !__builtin_add_overflow(d, l, &out.dim[i]) &&
+                    !__builtin_add_overflow(out.dim[i], h, &out.dim[i]);
+        if (fits) {
+            start[i] = l < 0 ? -l : 0;
+            stop[i] = h < 0 ? d + h : d;
+        }
         if (!fits || stop[i] < start[i] || (stop[i] == start[i] && (l > 0 || h > 0)))
             return refuse(t, site, KL_ERR_SHAPE, "%s: axis %u of %s cannot be padded by %" PRId64 " and %" PRId64, op,
                           i, shape_text(&v.shape, text, sizeof text), l, h);

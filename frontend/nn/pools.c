@@ -76,7 +76,8 @@ static kl_tensor adaptive_pool(const kl_site *site, const char *op, kl_tensor a,
     bool whole = true;
     for (int i = 0; i < n; i++) {
         int64_t length = v.shape.dim[lead + i], all;
-        if (length < 1 || __builtin_mul_overflow(length + 1, sizes[i] + 1, &all) || all > INT64_C(1) << 40)
+        if (length < 1 || sizes[i] > INT64_C(1) << 40 ||
+            __builtin_mul_overflow(length + 1, sizes[i] + 1, &all) || all > INT64_C(1) << 40)
             return compose_end(t, refuse(t, site, KL_ERR_SHAPE, "%s: axis %d of %s to %" PRId64 " elements", op,
                                          lead + i, shape_text(&v.shape, text, sizeof text), sizes[i]));
         whole &= length % sizes[i] == 0;

@@ -156,8 +156,8 @@ kl_tensor kl_grid_sample_at(const kl_site *site, kl_tensor a, kl_tensor grid, kl
 
 /* ---- boxes ---- */
 
-/* The places of all samples along one axis of each box, [R, size samples]: held inside, and in *in where they count. */
-static kl_tensor roi_places(const kl_site *site, kl_tensor boxes, int from, int64_t size, int64_t length,
+/* The places of all samples along one axis of each box, [R, n]: held inside, and in *in where they count. */
+static kl_tensor roi_places(const kl_site *site, kl_tensor boxes, int from, int64_t n, int64_t length,
                             const kl_roi_options *o, kl_tensor *in)
 {
     double scale = o->scale != 0 ? o->scale : 1, offset = o->aligned ? 0.5 : 0;
@@ -167,8 +167,8 @@ static kl_tensor roi_places(const kl_site *site, kl_tensor boxes, int from, int6
     kl_tensor extent = kl_sub(kl_sub(high, same_number(site, boxes, offset)), low);
     if (!o->aligned)
         extent = kl_max(extent, same_number(site, boxes, 1));
-    kl_tensor i = kl_arange(kl_device_of(boxes), kl_dtype_of(boxes), size * o->samples);
-    i = kl_div(kl_add(i, same_number(site, i, 0.5)), same_number(site, i, (double)(size * o->samples)));
+    kl_tensor i = kl_arange(kl_device_of(boxes), kl_dtype_of(boxes), n);
+    i = kl_div(kl_add(i, same_number(site, i, 0.5)), same_number(site, i, (double)n));
     kl_tensor x = kl_add(low, kl_mul(extent, i));
     *in = kl_and(kl_ge(x, same_number(site, x, -1)), kl_le(x, same_number(site, x, (double)length)));
     return sample_held(site, x, length);
@@ -184,8 +184,12 @@ kl_tensor kl_roi_align_at(const kl_site *site, kl_tensor a, kl_tensor boxes, kl_
     if (!t || !describe(t, site, op, "the tensor", a, &v) || !describe(t, site, op, "the boxes", boxes, &b) ||
         !describe(t, site, op, "the images", image, &im))
         return op_failed();
-    if (!options || options->height < 1 || options->width < 1 || options->samples < 1)
-        return refuse(t, site, KL_ERR_ARGUMENT, "%s: needs a height, a width and samples of at least 1", op);
+    int64_t taps[2];
+    if (!options || options->height < 1 || options->width < 1 || options->samples < 1 ||
+        __builtin_mul_overflow(options->height, options->samples, &taps[0]) ||
+        __builtin_mul_overflow(options->width, options->samples, &taps[1]))
+        return refuse(t, site, KL_ERR_ARGUMENT, "%s: needs a height, a width and samples of at least 1, whose products "
+                      "fit 64 bits", op);
     if (v.shape.rank != 4 || b.shape.rank != 2 || b.shape.dim[1] != 4 || im.shape.rank != 1 ||
         im.shape.dim[0] != b.shape.dim[0] || shape_count(&v.shape) == 0)
         return refuse(t, site, KL_ERR_SHAPE, "%s: needs [N,C,H,W], boxes [R,4] and images [R], got %s, %s and %s", op,
@@ -204,7 +208,7 @@ kl_tensor kl_roi_align_at(const kl_site *site, kl_tensor a, kl_tensor boxes, kl_
                               .length = {v.shape.dim[2], v.shape.dim[3]}, .border = KL_SAMPLE_BORDER};
     kl_tensor in[2], floors[2], ratio[2], at[2];
     for (int i = 0; i < 2; i++) {
-        kl_tensor x = roi_places(site, boxes, 1 - i, i ? w : h, sampler.length[i], options, &in[i]);
+        kl_tensor x = roi_places(site, boxes, 1 - i, taps[i], sampler.length[i], options, &in[i]);
         x = kl_unsqueeze(x, i ? 1 : 2);
         in[i] = kl_unsqueeze(in[i], i ? 1 : 2);
         floors[i] = kl_floor(x);

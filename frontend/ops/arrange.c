@@ -205,6 +205,8 @@ kl_tensor kl_linspace_at(const kl_site *site, kl_device device, kl_dtype dtype, 
     if ((unsigned)dtype >= KL_DTYPE_COUNT || !dtype_is_float(dtype))
         return compose_end(t, refuse(t, site, KL_ERR_TYPE, "linspace: needs a floating dtype, got %s",
                                      (unsigned)dtype < KL_DTYPE_COUNT ? dtype_name(dtype) : "none"));
+    if (n < 0) /* a symbolic length, too: the step would be computed of it */
+        return compose_end(t, refuse(t, site, KL_ERR_SHAPE, "linspace: %" PRId64 " is no number of elements", n));
     const struct view place = {.dtype = KL_I64, .device = device};
     kl_tensor i = kl_arange_at(site, device, KL_I64, n);
     kl_tensor back = kl_sub_at(site, const_like(site, &place, (double)(n - 1)), i);

@@ -27,6 +27,12 @@ int64_t onnx_attr_int(const struct node *n, const char *name, int64_t without)
     return a && (a->has_i || a->type == ONNX__ATTRIBUTE_PROTO__ATTRIBUTE_TYPE__INT) ? a->i : without;
 }
 
+int onnx_attr_int32(const struct node *n, const char *name, int without)
+{
+    int64_t v = onnx_attr_int(n, name, without);
+    return v < INT32_MIN ? INT32_MIN : v > INT32_MAX ? INT32_MAX : (int)v;
+}
+
 double onnx_attr_float(const struct node *n, const char *name, double without)
 {
     const Onnx__AttributeProto *a = onnx_attr(n, name);

@@ -5,6 +5,7 @@
  * A result is an array of i64 with `symbolic` set.  An operator that is not here gets such an array as a tensor, whose
  * elements each run fills in. */
 #include "onnx.h"
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -24,11 +25,40 @@ static bool length_is_symbolic(int64_t v)
 
 bool onnx_is_length(const struct array *a, int64_t i) { return a->symbolic && length_is_symbolic(array_int(a, i)); }
 
+const char *onnx_length_text(int64_t length, char to[LENGTH_TEXT])
+{
+    int64_t low, high;
+    if (length < 0 && kl_length_range(length, &low, &high))
+        snprintf(to, LENGTH_TEXT, "%lld to %lld (it is symbolic)", (long long)low, (long long)high);
+    else
+        snprintf(to, LENGTH_TEXT, "%lld", (long long)length);
+    return to;
+}
+
+bool onnx_lengths(struct node *n, uint32_t i, int64_t least, int64_t *v, int *count)
+{
+    if (!onnx_ints(n, i, v, KL_MAX_RANK, count))
+        return false;
+    for (int k = 0; k < *count; k++)
+        if (v[k] < least && !onnx_is_length(onnx_value(n, i)->known, k))
+            return onnx_fails(n, KL_ERR_SHAPE, "number %d of operand %u is %lld, which is no length", k, i,
+                              (long long)v[k]);
+    return true;
+}
+
+int64_t onnx_lengths_product(struct node *n, const int64_t *v, int count)
+{
+    int64_t product = 1;
+    for (int i = 0; i < count && product != INT64_MIN; i++)
+        product = kl_length_mul(product, v[i]);
+    return product;
+}
+
 kl_tensor onnx_lengths_tensor(const kl_site *site, kl_device device, const struct array *a)
 {
     kl_tensor *element = malloc((size_t)(a->count + 1) * sizeof *element);
     if (!element)
-        return (kl_fail)(KL_ERR_MEMORY, "out of memory"), kl_none;
+        return (kl_fail)(KL_ERR_MEMORY, "out of memory"), kl_poison();
     for (int64_t i = 0; i < a->count; i++)
         element[i] = onnx_is_length(a, i) ? kl_length_scalar_at(site, device, KL_I64, array_int(a, i))
                                           : kl_const_at(site, device, KL_I64, (double)array_int(a, i));
@@ -85,14 +115,15 @@ static bool spread(const struct array *const *a, int count, int64_t *length, int
  * Each sets *done if it has given a result; else the operator gets the operands as tensors.  false: reported. */
 typedef bool lengths_fn(struct node *n, bool *done);
 
-/* Number by number; kl_length_sub and its kin report what is no length. */
+/* Number by number; integers wrap, kl_length_sub and its kin report what is no length. */
 static int64_t computed(struct node *n, const char *op, int64_t a, int64_t b)
 {
     bool lengths = length_is_symbolic(a) || length_is_symbolic(b);
+    uint64_t x = (uint64_t)a, y = (uint64_t)b;
     switch (*op) {
-    case 'A': return lengths ? kl_length_add(a, b) : a + b;
-    case 'S': return lengths ? kl_length_sub(a, b) : a - b;
-    case 'M': return lengths ? kl_length_mul(a, b) : a * b;
+    case 'A': return lengths ? kl_length_add(a, b) : (int64_t)(x + y);
+    case 'S': return lengths ? kl_length_sub(a, b) : (int64_t)(x - y);
+    case 'M': return lengths ? kl_length_mul(a, b) : (int64_t)(x * y);
     default: return lengths ? kl_length_div(a, b) : b && !(b == -1 && a == INT64_MIN) ? a / b : 0;
     }
 }
@@ -244,7 +275,7 @@ static bool lengths_reshaped(struct node *n, bool *done)
 static bool lengths_cast(struct node *n, bool *done)
 {
     const struct array *a = list_operand(n, 0);
-    if (!a || onnx_dtype((int32_t)onnx_attr_int(n, "to", 0)) != KL_I64)
+    if (!a || onnx_dtype(onnx_attr_int32(n, "to", 0)) != KL_I64)
         return true;
     *done = true;
     return onnx_give_known(n, 0, array_ref(onnx_value(n, 0)->known));
@@ -253,13 +284,12 @@ static bool lengths_cast(struct node *n, bool *done)
 static bool lengths_product(struct node *n, bool *done)
 {
     const struct array *a = list_operand(n, 0);
-    if (!a || a->rank != 1 || onnx_nin(n) > 1 || onnx_attr(n, "axes"))
+    if (!a || a->rank != 1 || a->dtype != KL_I64 || a->count > INT32_MAX || onnx_nin(n) > 1 || onnx_attr(n, "axes"))
         return true;
+    int64_t product = onnx_lengths_product(n, a->data, (int)a->count);
+    if (product == INT64_MIN)
+        return false;
     struct array *r = result_array(KL_I64, onnx_attr_int(n, "keepdims", 1) ? 1 : 0, 1);
-    int64_t product = 1;
-    for (int64_t i = 0; r && i < a->count; i++)
-        if ((product = kl_length_mul(product, array_int(a, i))) == INT64_MIN)
-            return array_unref(r), false;
     if (r)
         integers_of(r)[0] = product;
     *done = true;

@@ -38,7 +38,8 @@ struct array *array_new(kl_dtype dtype, int rank, const int64_t *dims); /* NULL:
 struct array *array_of_ints(int64_t n, const int64_t *v);               /* one axis, i64 */
 struct array *array_ref(struct array *a);
 void array_unref(struct array *a);
-int64_t array_int(const struct array *a, int64_t i);  /* element i, converted */
+/* Element i, converted; 0 beyond the elements.  An operator that needs one number takes it by onnx_known_int. */
+int64_t array_int(const struct array *a, int64_t i);
 double array_float(const struct array *a, int64_t i);
 kl_dtype onnx_dtype(int32_t data_type);               /* KL_DTYPE_COUNT: Kiln has none like it */
 const char *onnx_dtype_name(int32_t data_type);
@@ -50,6 +51,24 @@ bool onnx_is_widened(int32_t data_type);
 struct message { kl_status code; char text[900]; };
 bool message_set(struct message *why, kl_status code, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 struct array *array_read(Onnx__TensorProto *t, const char *folder, bool take, struct message *why);
+
+/* Saturating arithmetic on lengths from files: a result that does not fit is INT64_MIN or INT64_MAX, which every
+ * operator refuses. */
+static inline int64_t sat_add(int64_t a, int64_t b)
+{
+    int64_t r;
+    return !__builtin_add_overflow(a, b, &r) ? r : b < 0 ? INT64_MIN : INT64_MAX;
+}
+static inline int64_t sat_sub(int64_t a, int64_t b)
+{
+    int64_t r;
+    return !__builtin_sub_overflow(a, b, &r) ? r : b < 0 ? INT64_MAX : INT64_MIN;
+}
+static inline int64_t sat_mul(int64_t a, int64_t b)
+{
+    int64_t r;
+    return !__builtin_mul_overflow(a, b, &r) ? r : (a < 0) != (b < 0) ? INT64_MIN : INT64_MAX;
+}
 
 /* ---- file.c: bytes of files, and messages in them ---- */
 struct bytes { const uint8_t *data; size_t size; };
@@ -150,6 +169,7 @@ struct run {
     bool folding, tracing;            /* folding: on the host */
     bool large;                       /* what is being folded is too large for that */
     bool demanded;                    /* it is needed on the host, however large */
+    bool reported;                    /* onnx_fails was called */
     unsigned depth;                   /* of frames and folds in one another */
     uint64_t steps;                   /* nodes run so far */
     uint64_t folds;                   /* nodes computed on the host so far */
@@ -195,8 +215,13 @@ const struct array *onnx_known(struct node *n, uint32_t i);
 bool onnx_know(struct node *n, struct value *v, uint32_t i);
 /* The same where only a read is needed; false: it cannot be read, which is not reported. */
 bool onnx_try_read(struct node *n, struct value *v);
+/* Operand i's elements, if they are known and none is a symbolic length; NULL: not, which is not reported. */
+const struct array *onnx_numbers(const struct node *n, uint32_t i);
 /* The same of integers, at most `most`; false: reported. */
 bool onnx_ints(struct node *n, uint32_t i, int64_t *v, int most, int *count);
+/* The same of exactly one number; false: reported. */
+bool onnx_known_int(struct node *n, uint32_t i, int64_t *v);
+bool onnx_known_float(struct node *n, uint32_t i, double *v);
 bool onnx_give(struct node *n, uint32_t i, kl_tensor t);   /* result i; false: t is poison, or reported */
 /* The same of a widened element type. */
 bool onnx_give_element(struct node *n, uint32_t i, kl_tensor t, int32_t element);
@@ -209,6 +234,13 @@ struct type onnx_type_of(kl_tensor t);
 /* ---- lengths.c: shape arithmetic on symbolic lengths ---- */
 struct array *array_of_lengths(int64_t n, const int64_t *v); /* as kl_shape gives them */
 bool onnx_is_length(const struct array *a, int64_t i);     /* is element i a symbolic length? */
+/* A length for a message: a number, or the bounds of a symbolic length. */
+enum { LENGTH_TEXT = 80 };
+const char *onnx_length_text(int64_t length, char to[LENGTH_TEXT]);
+/* At most KL_MAX_RANK lengths of operand i: numbers from `least` on, or symbolic; false: reported. */
+bool onnx_lengths(struct node *n, uint32_t i, int64_t least, int64_t *v, int *count);
+/* The product of lengths, which may be symbolic; INT64_MIN: reported, or too large. */
+int64_t onnx_lengths_product(struct node *n, const int64_t *v, int count);
 /* The array as a tensor: each run gives the lengths their values. */
 kl_tensor onnx_lengths_tensor(const kl_site *site, kl_device device, const struct array *a);
 /* Computes the node's result from known operands with symbolic lengths, where its operator is one of shape arithmetic;
@@ -218,6 +250,8 @@ bool onnx_lengths_node(struct node *n, bool *done);
 /* ---- attr.c: attributes ---- */
 const Onnx__AttributeProto *onnx_attr(const struct node *n, const char *name); /* NULL: it has none */
 int64_t onnx_attr_int(const struct node *n, const char *name, int64_t without);
+/* The same in 32 bits: a number beyond them is INT32_MIN or INT32_MAX, which no operator takes. */
+int onnx_attr_int32(const struct node *n, const char *name, int without);
 double onnx_attr_float(const struct node *n, const char *name, double without);
 bool onnx_attr_is(const struct node *n, const char *name, const char *value, bool without);
 /* At most `most` numbers into v; -1: it has none; -2: too many, reported. */

@@ -93,6 +93,7 @@ bool onnx_fails(struct node *n, kl_status code, const char *fmt, ...)
     vsnprintf(text + used, sizeof text - (size_t)used, fmt, ap);
     va_end(ap);
     kl_fail_at(n->def->site, code, text);
+    n->run->reported = true;
     return false;
 }
 
@@ -136,7 +137,7 @@ bool onnx_type(struct node *n, uint32_t i, struct type *t)
     if (!a && v->weight >= 0)
         a = n->run->m->weight[v->weight].array;
     if (!a)
-        return onnx_fails(n, KL_ERR_INTERNAL, "operand %u has no value", i);
+        return onnx_fails(n, KL_ERR_TYPE, "operand %u is an optional without a value", i);
     *t = (struct type){.dtype = a->dtype, .rank = a->rank};
     memcpy(t->dims, a->dims, sizeof t->dims);
     return true;
@@ -236,7 +237,7 @@ kl_tensor onnx_in(struct node *n, uint32_t i)
         return v->t;
     struct array *a = v->known ? v->known : v->weight >= 0 ? n->run->m->weight[v->weight].array : NULL;
     if (!a)
-        return onnx_fails(n, KL_ERR_INTERNAL, "operand %u has no value", i), kl_none;
+        return onnx_fails(n, KL_ERR_TYPE, "operand %u is an optional without a value", i), kl_none;
     kl_tensor t = array_recorded(n, a);
     if (!n->run->folding && a->count > 1 && !a->symbolic && kl_check(t) == KL_OK)
         v->t = t; /* a tensor of the pool, which belongs to no trace or region */
@@ -298,8 +299,10 @@ static int64_t run_work(const struct node *n, kl_tensor result)
 
 bool onnx_give(struct node *n, uint32_t i, kl_tensor t)
 {
-    if (kl_check(t) != KL_OK) /* kl_none of a function that has reported why */
-        return t.id || kl_last_error_code() ? false : onnx_fails(n, KL_ERR_INTERNAL, "result %u is missing", i);
+    if (!t.id) /* kl_none: of an operand that is missing, or of a function that has reported why */
+        return n->run->reported ? false : onnx_fails(n, KL_ERR_ARGUMENT, "it lacks an operand that it needs");
+    if (kl_check(t) != KL_OK)
+        return false;
     struct value *v = result_of(n, i);
     if (!v)
         return true;
@@ -403,10 +406,16 @@ static const char *operand_name(const struct node *n, uint32_t i)
     return i < onnx_nin(n) ? n->def->proto->input[i] : "of a region";
 }
 
+const struct array *onnx_numbers(const struct node *n, uint32_t i)
+{
+    const struct value *v = onnx_value(n, i);
+    return v && v->set && v->known && !v->known->symbolic ? v->known : NULL;
+}
+
 bool onnx_try_read(struct node *n, struct value *v)
 {
     if (v->known || !v->t.id || !(v->given || !n->run->tracing))
-        return v->known != NULL;
+        return v->known && !v->known->symbolic;
     struct type y = onnx_type_of(v->t); /* before kl_trace_suspend: handles of a suspended trace cannot be read */
     kl_trace_suspend();
     v->known = array_of_tensor(v->t, &y);
@@ -478,6 +487,32 @@ bool onnx_ints(struct node *n, uint32_t i, int64_t *v, int most, int *count)
         v[k] = array_int(a, k);
     *count = (int)a->count;
     return true;
+}
+
+/* The operand, of one number; NULL: reported. */
+static const struct array *known_one(struct node *n, uint32_t i)
+{
+    const struct array *a = onnx_known(n, i);
+    if (a && a->count != 1)
+        return onnx_fails(n, KL_ERR_SHAPE, "operand %u ('%.100s') has %lld numbers, not one", i, operand_name(n, i),
+                          (long long)a->count), NULL;
+    return a;
+}
+
+bool onnx_known_int(struct node *n, uint32_t i, int64_t *v)
+{
+    const struct array *a = known_one(n, i);
+    if (a)
+        *v = array_int(a, 0);
+    return a != NULL;
+}
+
+bool onnx_known_float(struct node *n, uint32_t i, double *v)
+{
+    const struct array *a = known_one(n, i);
+    if (a)
+        *v = array_float(a, 0);
+    return a != NULL;
 }
 
 /* Can the node be folded?  It has operands, and all are known constants. */

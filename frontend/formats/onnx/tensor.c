@@ -101,10 +101,12 @@ static double half_value(uint16_t h)
 
 double array_float(const struct array *a, int64_t i)
 {
-    const char *p = (const char *)a->data + (size_t)i * kl_dtype_size(a->dtype);
     uint64_t u = 0;
     float f;
     double d;
+    if (i < 0 || i >= a->count)
+        return 0;
+    const char *p = (const char *)a->data + (size_t)i * kl_dtype_size(a->dtype);
     memcpy(&u, p, kl_dtype_size(a->dtype));
     switch (a->dtype) {
     case KL_I8: return (int8_t)u;
@@ -122,6 +124,8 @@ double array_float(const struct array *a, int64_t i)
 int64_t array_int(const struct array *a, int64_t i)
 {
     int64_t v;
+    if (i < 0 || i >= a->count)
+        return 0;
     if (a->dtype == KL_I64 || a->dtype == KL_U64) {
         memcpy(&v, (const char *)a->data + (size_t)i * sizeof v, sizeof v);
         return v;

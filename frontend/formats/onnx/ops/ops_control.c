@@ -72,11 +72,9 @@ bool onnx_if(struct node *n)
     uint32_t nout = onnx_nout(n);
     if (!b.g || !b.other || !c || !c->set || nout > CARRIED_MOST || nout > b.g->nout || nout > b.other->nout)
         return onnx_fails(n, KL_ERR_ARGUMENT, "it needs a condition and two branches");
-    if (onnx_try_read(n, c)) {
-        if (c->known->count != 1)
-            return onnx_fails(n, KL_ERR_SHAPE, "its condition is not one bool");
-        return run_branch(n, array_int(c->known, 0) ? b.g : b.other);
-    }
+    int64_t known;
+    if (onnx_try_read(n, c))
+        return onnx_known_int(n, 0, &known) && run_branch(n, known ? b.g : b.other);
     kl_tensor condition = kl_reshape(onnx_in(n, 0), 0, NULL);
     if (kl_cond(condition, then_branch, else_branch, &b, 0, NULL, nout, out) != KL_OK)
         return false;
@@ -94,6 +92,9 @@ struct loop {
     struct value *in, *out;           /* iteration number, condition, carried; condition, carried, stacked */
     kl_tensor *row;                   /* stacked results of all iterations: row[iteration * nstacked + i] */
     uint32_t rounds, row_cap;
+    int64_t most;                     /* iterations; INT64_MAX: no limit */
+    bool symbolic;                    /* `most` is a symbolic length */
+    bool known, starts;               /* known: `most` and `starts`, whether it runs at all, are, while recording */
 };
 
 static void loop_free(struct loop *l)
@@ -264,11 +265,35 @@ static bool passes_condition(const struct graph_def *g)
     return p.up == 0 && p.at == g->in[1];
 }
 
+/* Reads how often the loop runs at most, and whether it runs at all, as far as that is known while recording. */
+static bool loop_operands(struct node *n, struct loop *l)
+{
+    struct value *most = onnx_value(n, 0), *starts = onnx_value(n, 1);
+    int64_t v = 1;
+    if (onnx_has(n, 0) && most->known && most->known->count == 1 && onnx_is_length(most->known, 0)) {
+        l->symbolic = true;
+        l->most = array_int(most->known, 0);
+    } else if (onnx_has(n, 0) && (l->known = onnx_try_read(n, most)) && !onnx_known_int(n, 0, &l->most)) {
+        return false;
+    }
+    if (!onnx_has(n, 1)) {
+        l->in[1] = (struct value){.known = known_number(KL_BOOL, 1), .weight = -1, .constant = true, .set = true};
+        return l->in[1].known || onnx_fails(n, KL_ERR_MEMORY, "out of memory");
+    }
+    bool read = onnx_try_read(n, starts);
+    if (read && !onnx_known_int(n, 1, &v))
+        return false;
+    onnx_value_copy(&l->in[1], starts);
+    l->in[1].given = false;
+    l->in[1].constant = l->in[1].known != NULL;
+    l->known &= read;
+    l->starts = v != 0;
+    return true;
+}
+
 bool onnx_loop(struct node *n)
 {
-    struct loop l = {.g = onnx_attr_graph(n, "body")};
-    int64_t most = INT64_MAX;
-    bool goes_on = true, known = true;
+    struct loop l = {.g = onnx_attr_graph(n, "body"), .most = INT64_MAX, .known = true, .starts = true};
     if (!l.g || onnx_nin(n) < 2 || l.g->nin != onnx_nin(n) || l.g->nout < 1 + (l.g->nin - 2) ||
         l.g->nout > CARRIED_MOST || l.g->nin > CARRIED_MOST)
         return onnx_fails(n, KL_ERR_ARGUMENT, "its body does not fit its operands");
@@ -282,25 +307,14 @@ bool onnx_loop(struct node *n)
             onnx_value_copy(&l.in[2 + i], onnx_value(n, 2 + i));
         l.in[2 + i].given = false; /* the result of an iteration is no input of the model */
     }
-    if (ok && onnx_has(n, 0) && (known = onnx_try_read(n, onnx_value(n, 0))))
-        most = array_int(onnx_value(n, 0)->known, 0);
-    if (ok && onnx_has(n, 1)) {
-        known = onnx_try_read(n, onnx_value(n, 1)) && known;
-        onnx_value_copy(&l.in[1], onnx_value(n, 1));
-        l.in[1].given = false;
-        l.in[1].constant = l.in[1].known != NULL;
-        goes_on = known && array_int(l.in[1].known, 0);
-    } else if (ok) {
-        l.in[1] = (struct value){.known = known_number(KL_BOOL, 1), .weight = -1, .constant = true, .set = true};
-        ok = l.in[1].known || onnx_fails(n, KL_ERR_MEMORY, "out of memory");
-    }
-    bool passes = ok && passes_condition(l.g);
-    if (ok && known && passes && goes_on && most > UNROLLED_MOST && most < INT64_MAX)
-        ok = loop_scan(n, &l, most);
-    else if (ok && (!known || (n->run->tracing && most == INT64_MAX)))
+    ok = ok && loop_operands(n, &l);
+    bool counts = ok && l.known && l.starts && passes_condition(l.g); /* it runs `most` times */
+    if (counts && (l.symbolic || (l.most > UNROLLED_MOST && l.most < INT64_MAX)))
+        ok = loop_scan(n, &l, l.most);
+    else if (ok && (!l.known || l.symbolic || (n->run->tracing && l.most == INT64_MAX)))
         ok = loop_while(n, &l);
     else if (ok)
-        ok = loop_unrolled(n, &l, most, goes_on);
+        ok = loop_unrolled(n, &l, l.most, l.starts);
     loop_free(&l);
     return ok;
 }

@@ -46,12 +46,7 @@ static int by_score(const void *p, const void *q)
 static bool host_number(struct node *n, uint32_t i, double without, double *v)
 {
     *v = without;
-    if (!onnx_has(n, i))
-        return true;
-    const struct array *a = onnx_known(n, i);
-    if (a && a->count == 1)
-        *v = array_float(a, 0);
-    return a && (a->count == 1 || onnx_fails(n, KL_ERR_SHAPE, "operand %u is not one number", i));
+    return !onnx_has(n, i) || onnx_known_float(n, i, v);
 }
 
 struct suppression {

@@ -12,11 +12,11 @@ static kl_tensor from_start(struct node *n, kl_tensor index, int64_t length)
 /* The same for operand i, which may be known to have no negative index. */
 static kl_tensor index_operand(struct node *n, uint32_t i, int64_t length)
 {
-    const struct value *v = onnx_value(n, i);
+    const struct array *known = onnx_numbers(n, i);
     kl_tensor index = onnx_in(n, i);
-    bool below = !v || !v->known;
-    for (int64_t k = 0; !below && k < v->known->count; k++)
-        below = array_int(v->known, k) < 0;
+    bool below = !known;
+    for (int64_t k = 0; !below && k < known->count; k++)
+        below = array_int(known, k) < 0;
     return below ? from_start(n, index, length) : index;
 }
 
@@ -33,13 +33,13 @@ bool onnx_gather(struct node *n)
 bool onnx_gather_elements(struct node *n)
 {
     kl_tensor a = onnx_in(n, 0), index = onnx_in(n, 1);
-    return onnx_give(n, 0, kl_gather_elements(a, (int)onnx_attr_int(n, "axis", 0), index, KL_INDEX_FROM_END));
+    return onnx_give(n, 0, kl_gather_elements(a, onnx_attr_int32(n, "axis", 0), index, KL_INDEX_FROM_END));
 }
 
 bool onnx_gather_nd(struct node *n)
 {
     kl_tensor a = onnx_in(n, 0), index = onnx_in(n, 1);
-    return onnx_give(n, 0, kl_gather_nd(a, index, (int)onnx_attr_int(n, "batch_dims", 0), KL_INDEX_FROM_END));
+    return onnx_give(n, 0, kl_gather_nd(a, index, onnx_attr_int32(n, "batch_dims", 0), KL_INDEX_FROM_END));
 }
 
 static bool scatter_kind(struct node *n, kl_scatter_kind *kind)
@@ -66,7 +66,7 @@ bool onnx_scatter_nd(struct node *n)
 bool onnx_scatter_elements(struct node *n)
 {
     kl_tensor a = onnx_in(n, 0), index = onnx_in(n, 1), update = onnx_in(n, 2);
-    int axis = (int)onnx_attr_int(n, "axis", 0);
+    int axis = onnx_attr_int32(n, "axis", 0);
     kl_scatter_kind kind;
     return scatter_kind(n, &kind) &&
            onnx_give(n, 0, kl_scatter_elements(a, axis, index, update, kind, KL_INDEX_FROM_END));
@@ -76,9 +76,11 @@ bool onnx_one_hot(struct node *n)
 {
     struct type t;
     int64_t depth, dims[KL_MAX_RANK];
-    int count, axis;
-    if (!onnx_type(n, 0, &t) || !onnx_ints(n, 1, &depth, 1, &count))
+    int axis;
+    if (!onnx_type(n, 0, &t) || !onnx_known_int(n, 1, &depth))
         return false;
+    if (depth < 0)
+        return onnx_fails(n, KL_ERR_ARGUMENT, "a depth of %lld", (long long)depth);
     if (t.rank == KL_MAX_RANK || !onnx_axis(n, onnx_attr_int(n, "axis", -1), t.rank + 1, &axis))
         return t.rank == KL_MAX_RANK ? onnx_fails(n, KL_ERR_SHAPE, "too many axes") : false;
     kl_tensor index = onnx_in(n, 0), value = onnx_in(n, 2);

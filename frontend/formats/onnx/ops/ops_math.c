@@ -50,11 +50,11 @@ bool onnx_variadic(struct node *n)
 bool onnx_pow(struct node *n)
 {
     kl_tensor a = onnx_in(n, 0), b = second_operand(n);
-    const struct value *v = onnx_value(n, 1);
+    const struct array *v = onnx_numbers(n, 1);
     kl_dtype dtype = kl_dtype_of(a);
-    if (v && v->known && v->known->count == 1) {
-        double e = array_float(v->known, 0);
-        if (e == (int)e && e >= (is_float_type(dtype) ? -8 : 0) && e <= 64) {
+    if (v && v->count == 1) {
+        double e = array_float(v, 0);
+        if (e >= (is_float_type(dtype) ? -8 : 0) && e <= 64 && e == (int)e) {
             struct type x, y;
             kl_tensor r = kl_powi(a, (int)e);
             if (!onnx_type(n, 0, &x) || !onnx_type(n, 1, &y))
@@ -263,13 +263,14 @@ bool onnx_softmax(struct node *n)
     kl_tensor a = onnx_in(n, 0);
     struct type t;
     int axis, at, arg = n->def->op->arg;
-    if (!onnx_type(n, 0, &t) || !onnx_axis(n, onnx_attr_int(n, "axis", n->def->opset < 13 ? 1 : -1), t.rank, &axis))
+    if (!onnx_type(n, 0, &t) ||
+        !onnx_axis(n, onnx_attr_int(n, "axis", n->def->opset < 13 ? 1 : -1), t.rank, &axis))
         return false;
     at = axis;
     if (n->def->opset < 13) { /* the operand is taken as a matrix: axes before it are rows, the others columns */
-        int64_t dims[2] = {1, 1};
-        for (int i = 0; i < t.rank; i++)
-            dims[i >= axis] *= t.dims[i];
+        int64_t dims[2] = {onnx_lengths_product(n, t.dims, axis), onnx_lengths_product(n, t.dims + axis, t.rank - axis)};
+        if (dims[0] == INT64_MIN || dims[1] == INT64_MIN)
+            return false;
         a = kl_reshape(a, 2, dims);
         at = 1;
     }

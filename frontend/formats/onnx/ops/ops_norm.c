@@ -57,8 +57,10 @@ bool onnx_instance_norm(struct node *n)
 {
     kl_tensor x = onnx_in(n, 0), w = onnx_in(n, 1), b = onnx_in(n, 2);
     struct type t;
-    if (!onnx_type(n, 0, &t) || t.rank < 2)
-        return t.rank < 2 ? onnx_fails(n, KL_ERR_SHAPE, "an operand without channels") : false;
+    if (!onnx_type(n, 0, &t))
+        return false;
+    if (t.rank < 2 || t.dims[1] > INT32_MAX)
+        return onnx_fails(n, KL_ERR_SHAPE, "an operand without channels, or with more than 2^31");
     return onnx_give(n, 0, kl_group_norm(x, (int)t.dims[1], w, b, onnx_attr_float(n, "epsilon", 1e-5f)));
 }
 
@@ -69,7 +71,7 @@ bool onnx_group_norm(struct node *n)
     int64_t groups = onnx_attr_int(n, "num_groups", 0);
     if (!onnx_type(n, 0, &t) || !onnx_type(n, 1, &s))
         return false;
-    if (t.rank < 2 || groups < 1 || groups > t.dims[1] || t.dims[1] % groups || s.rank != 1)
+    if (t.rank < 2 || groups < 1 || groups > INT32_MAX || groups > t.dims[1] || t.dims[1] % groups || s.rank != 1)
         return onnx_fails(n, KL_ERR_SHAPE, "%lld groups", (long long)groups);
     if (n->def->opset < 21 && s.dims[0] == groups) { /* one number for each group */
         w = kl_repeat(w, 0, t.dims[1] / groups);
@@ -141,7 +143,7 @@ bool onnx_mean_variance_norm(struct node *n)
 bool onnx_lp_norm(struct node *n)
 {
     kl_tensor x = onnx_in(n, 0);
-    int axis = (int)onnx_attr_int(n, "axis", -1);
+    int axis = onnx_attr_int32(n, "axis", -1);
     kl_tensor s = onnx_attr_int(n, "p", 2) == 1 ? kl_sum(kl_abs(x), 1, &axis, true) : kl_norm(x, 1, &axis, true);
     kl_tensor is_zero = kl_eq(s, onnx_number(n, kl_dtype_of(x), 0)); /* a vector of zeros is unchanged */
     return onnx_give(n, 0, kl_div(x, kl_where(is_zero, onnx_number(n, kl_dtype_of(x), 1), s)));
@@ -157,17 +159,11 @@ bool onnx_dropout(struct node *n)
         return false;
     double ratio = n->def->opset < 12 ? onnx_attr_float(n, "ratio", 0.5) : 0.5;
     bool training = n->def->opset < 7 && !onnx_attr_int(n, "is_test", 0);
-    const struct array *a;
-    if (n->def->opset >= 12 && onnx_has(n, 1)) {
-        if (!(a = onnx_known(n, 1)) || a->count != 1)
-            return a ? onnx_fails(n, KL_ERR_SHAPE, "its ratio is not one number") : false;
-        ratio = array_float(a, 0);
-    }
-    if (n->def->opset >= 12 && onnx_has(n, 2)) {
-        if (!(a = onnx_known(n, 2)) || a->count != 1)
-            return a ? onnx_fails(n, KL_ERR_SHAPE, "its training_mode is not one bool") : false;
-        training = array_int(a, 0);
-    }
+    int64_t mode = training;
+    if (n->def->opset >= 12 && ((onnx_has(n, 1) && !onnx_known_float(n, 1, &ratio)) ||
+                                (onnx_has(n, 2) && !onnx_known_int(n, 2, &mode))))
+        return false;
+    training = mode;
     kl_dtype mask = n->def->opset < 10 ? t.dtype : KL_BOOL;
     if (!training || ratio == 0) {
         if (!onnx_give(n, 0, x))

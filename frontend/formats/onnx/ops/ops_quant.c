@@ -48,7 +48,7 @@ static bool give_cast(struct node *n, int32_t to)
     return onnx_give(n, 0, kl_dtype_of(a) == d ? a : kl_cast(a, d));
 }
 
-bool onnx_cast(struct node *n) { return give_cast(n, (int32_t)onnx_attr_int(n, "to", 0)); }
+bool onnx_cast(struct node *n) { return give_cast(n, onnx_attr_int32(n, "to", 0)); }
 
 bool onnx_cast_like(struct node *n)
 {
@@ -90,7 +90,8 @@ static kl_tensor quant_spread(struct node *n, uint32_t i, const struct type *x, 
         dims[axis] = t.dims[0];
         return kl_reshape(onnx_in(n, i), x->rank, dims);
     }
-    if (block < 1 || blocks < 0 || x->dims[axis] > blocks * block || x->dims[axis] <= (blocks - 1) * block)
+    if (block < 1 || blocks < 0 || x->dims[axis] > sat_mul(blocks, block) ||
+        x->dims[axis] <= sat_mul(blocks - 1, block))
         return onnx_fails(n, KL_ERR_SHAPE, "operand %u does not fit blocks of %lld elements of axis %d", i,
                           (long long)block, axis), kl_none;
     return kl_narrow(kl_repeat(onnx_in(n, i), axis, block), axis, 0, x->dims[axis]);
@@ -101,7 +102,7 @@ static int32_t quantized_element(const struct node *n)
 {
     static const int32_t of_dtype[KL_DTYPE_COUNT] = {
         [KL_U8] = ONNX_UINT8, [KL_I8] = ONNX_INT8, [KL_U16] = ONNX_UINT16, [KL_I16] = ONNX_INT16};
-    int32_t element = (int32_t)onnx_attr_int(n, "output_dtype", 0);
+    int32_t element = onnx_attr_int32(n, "output_dtype", 0);
     if (element || !onnx_has(n, 2))
         return element ? element : ONNX_UINT8;
     const struct value *zero = onnx_value(n, 2);
@@ -133,7 +134,7 @@ bool onnx_quantize_linear(struct node *n)
         x = kl_cast(x, KL_F32);
     if ((d == KL_U8 || d == KL_I8) && !onnx_is_widened(element) && !block)
         return onnx_give(n, 0, kl_quantize(x, quant_operand(n, 1), quant_operand(n, 2), d,
-                                           (int)onnx_attr_int(n, "axis", 1)));
+                                           onnx_attr_int32(n, "axis", 1)));
     kl_tensor scale = quant_spread(n, 1, &t, block), zero = quant_spread(n, 2, &t, block);
     if (!scale.id || (onnx_has(n, 2) && !zero.id))
         return false;
@@ -161,7 +162,7 @@ bool onnx_dequantize_linear(struct node *n)
     kl_tensor q = onnx_in(n, 0);
     if ((t.dtype == KL_U8 || t.dtype == KL_I8) && !block)
         return onnx_give(n, 0, kl_dequantize(q, quant_operand(n, 1), quant_operand(n, 2),
-                                             (int)onnx_attr_int(n, "axis", 1)));
+                                             onnx_attr_int32(n, "axis", 1)));
     kl_tensor scale = quant_spread(n, 1, &t, block), zero = quant_spread(n, 2, &t, block);
     if (!scale.id || (onnx_has(n, 2) && !zero.id))
         return false;

@@ -21,8 +21,11 @@ bool onnx_random(struct node *n)
         return false;
     if (arg < 2 && (t.rank = onnx_attr_ints(n, "shape", t.dims, KL_MAX_RANK)) < 0)
         return t.rank == -2 ? false : onnx_fails(n, KL_ERR_ARGUMENT, "it has no shape");
+    for (int i = 0; arg < 2 && i < t.rank; i++)
+        if (t.dims[i] < 0)
+            return onnx_fails(n, KL_ERR_SHAPE, "a length of %lld", (long long)t.dims[i]);
     if (onnx_attr_int(n, "dtype", 0))
-        t.dtype = onnx_dtype((int32_t)onnx_attr_int(n, "dtype", 0));
+        t.dtype = onnx_dtype(onnx_attr_int32(n, "dtype", 0));
     if (t.dtype == KL_DTYPE_COUNT)
         return onnx_fails(n, KL_ERR_TYPE, "it has no numbers of this type");
     kl_dtype d = t.dtype == KL_F64 ? KL_F64 : KL_F32;
@@ -41,7 +44,7 @@ bool onnx_bernoulli(struct node *n)
     struct type t;
     if (!onnx_type(n, 0, &t))
         return false;
-    int32_t to = (int32_t)onnx_attr_int(n, "dtype", 0);
+    int32_t to = onnx_attr_int32(n, "dtype", 0);
     kl_tensor r = kl_rand(onnx_device(n), KL_F32, t.rank, t.dims, random_seed_of(n));
     kl_tensor is = kl_lt(r, kl_cast(p, KL_F32));
     if (to && onnx_dtype(to) == KL_DTYPE_COUNT)

@@ -62,11 +62,12 @@ bool onnx_arg(struct node *n)
 bool onnx_cumsum(struct node *n)
 {
     kl_tensor a = onnx_in(n, 0);
+    struct type t;
     int64_t axis;
-    int count;
-    if (!onnx_ints(n, 1, &axis, 1, &count) || count != 1)
-        return count == 1 ? false : onnx_fails(n, KL_ERR_SHAPE, "one axis is needed");
-    return onnx_give(n, 0, kl_cumsum(a, (int)axis, onnx_attr_int(n, "exclusive", 0), onnx_attr_int(n, "reverse", 0)));
+    int at;
+    if (!onnx_type(n, 0, &t) || !onnx_known_int(n, 1, &axis) || !onnx_axis(n, axis, t.rank, &at))
+        return false;
+    return onnx_give(n, 0, kl_cumsum(a, at, onnx_attr_int(n, "exclusive", 0), onnx_attr_int(n, "reverse", 0)));
 }
 
 bool onnx_topk(struct node *n)
@@ -74,9 +75,9 @@ bool onnx_topk(struct node *n)
     kl_tensor a = onnx_in(n, 0), places = kl_none;
     struct type t;
     int64_t k = onnx_attr_int(n, "k", 0);
-    int count = 1, axis;
+    int axis;
     if (!onnx_type(n, 0, &t) || !onnx_axis(n, onnx_attr_int(n, "axis", -1), t.rank, &axis) ||
-        (n->def->opset >= 10 && !onnx_ints(n, 1, &k, 1, &count)))
+        (n->def->opset >= 10 && !onnx_known_int(n, 1, &k)))
         return false;
     kl_tensor v = kl_topk(a, k, axis, onnx_attr_int(n, "largest", 1), &places);
     return onnx_give(n, 0, v) && onnx_give(n, 1, kl_cast(places, KL_I64));

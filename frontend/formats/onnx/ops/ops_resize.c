@@ -39,7 +39,10 @@ static bool sizes_given(struct node *n, const struct type *t, struct resize_axes
     }
     for (int i = 0; i < x->n && (smaller || larger); i++) {
         x->scale[i] = all;
-        x->out[i] = (int64_t)floor(all * (double)t->dims[x->axis[i]] + 0.5);
+        double out = floor(all * (double)t->dims[x->axis[i]] + 0.5);
+        if (!(out < 1 << 28))
+            return onnx_fails(n, KL_ERR_SHAPE, "a size of %g for axis %d", out, x->axis[i]);
+        x->out[i] = (int64_t)out;
     }
     return true;
 }
@@ -218,10 +221,14 @@ bool onnx_deform_conv(struct node *n)
         onnx_attr_ints(n, "pads", pads, 4) == -2)
         return false;
     if (x.rank != 4 || w.rank != 4 || offset.rank != 4 || groups < 1 || parts < 1 || x.dims[1] % parts ||
-        x.dims[1] != w.dims[1] * groups || w.dims[0] % groups ||
-        offset.dims[1] != parts * w.dims[2] * w.dims[3] * 2 || offset.dims[0] != x.dims[0])
+        x.dims[1] != sat_mul(w.dims[1], groups) || w.dims[0] % groups ||
+        offset.dims[1] != sat_mul(sat_mul(parts, w.dims[2]), sat_mul(w.dims[3], 2)) || offset.dims[0] != x.dims[0])
         return onnx_fails(n, KL_ERR_SHAPE, "operands of %d, %d and %d axes, or whose channels do not fit", x.rank,
                           w.rank, offset.rank);
+    const int64_t number[] = {stride[0], stride[1], dilation[0], dilation[1], pads[0], pads[1]};
+    for (size_t i = 0; i < sizeof number / sizeof *number; i++)
+        if (number[i] < -(1 << 24) || number[i] > 1 << 24)
+            return onnx_fails(n, KL_ERR_ARGUMENT, "strides, dilations or pads of %lld", (long long)number[i]);
     int64_t N = x.dims[0], C = x.dims[1], window = w.dims[2] * w.dims[3], H = offset.dims[2], W = offset.dims[3];
     /* Per axis: places of windows' elements without offsets [window, H, W]; offsets [N * parts, window, H, W]. */
     kl_dtype places = kl_device_supports(onnx_device(n), KL_F64) ? KL_F64 : offset.dtype; /* they are scaled twice */

@@ -41,14 +41,10 @@ static struct list *list_operand(struct node *n)
 /* Reads a position in a list of `count` elements from operand i, or `without`; false: reported. */
 static bool list_place(struct node *n, uint32_t i, int64_t count, int64_t without, int64_t *at)
 {
-    const struct array *a;
     *at = without;
-    if (onnx_has(n, i)) {
-        if (!(a = onnx_known(n, i)) || a->count != 1)
-            return a ? onnx_fails(n, KL_ERR_SHAPE, "its position is not one number") : false;
-        *at = array_int(a, 0);
-        *at += *at < 0 ? count : 0;
-    }
+    if (onnx_has(n, i) && !onnx_known_int(n, i, at))
+        return false;
+    *at += *at < 0 ? count : 0;
     return (*at >= 0 && *at <= without) ||
            onnx_fails(n, KL_ERR_SHAPE, "no position %lld in a sequence of %lld", (long long)*at, (long long)count);
 }
@@ -119,7 +115,7 @@ bool onnx_split_to_sequence(struct node *n)
         (onnx_has(n, 1) && !(split = onnx_known(n, 1))))
         return false;
     int64_t length = t.dims[axis], each = split && split->rank == 0 ? array_int(split, 0) : 1;
-    int64_t count = split && split->rank ? split->count : each > 0 ? (length + each - 1) / each : -1;
+    int64_t count = split && split->rank ? split->count : each > 0 ? length / each + (length % each > 0) : -1;
     if (count < 0 || count > LIST_MOST)
         return onnx_fails(n, KL_ERR_SHAPE, "%lld parts", (long long)count);
     struct list *l = new_list(n, (uint32_t)count);
@@ -130,7 +126,7 @@ bool onnx_split_to_sequence(struct node *n)
         if (!split && !onnx_attr_int(n, "keepdims", 1))
             piece = kl_squeeze(piece, axis);
         l->v[i] = (struct value){.t = piece, .weight = -1, .set = true};
-        start += part;
+        start = sat_add(start, part);
         if (kl_check(piece) != KL_OK)
             return give_list(n, l), false;
     }
@@ -151,7 +147,7 @@ static kl_tensor list_tensor(struct node *n, const struct value *v)
 bool onnx_concat_from_sequence(struct node *n)
 {
     struct list *l = list_operand(n);
-    int axis = (int)onnx_attr_int(n, "axis", 0);
+    int axis = onnx_attr_int32(n, "axis", 0);
     kl_tensor *part = l && l->n ? malloc(l->n * sizeof *part) : NULL;
     if (!part)
         return l ? onnx_fails(n, KL_ERR_SHAPE, "an empty sequence") : false;

@@ -38,7 +38,7 @@ bool onnx_constant_of_shape(struct node *n)
     const Onnx__AttributeProto *a = onnx_attr(n, "value");
     int64_t dims[KL_MAX_RANK], ones[KL_MAX_RANK] = {1, 1, 1, 1, 1, 1, 1, 1};
     int rank;
-    if (!onnx_ints(n, 0, dims, KL_MAX_RANK, &rank))
+    if (!onnx_lengths(n, 0, 0, dims, &rank))
         return false;
     struct array *x = a && a->t ? array_read(a->t, "", false, &why) : array_new(KL_F32, 0, NULL);
     if (!x || x->count != 1) {
@@ -85,7 +85,7 @@ bool onnx_shape(struct node *n)
     struct type t;
     if (!onnx_type(n, 0, &t))
         return false;
-    int64_t start = onnx_attr_int(n, "start", 0), end = onnx_attr_int(n, "end", t.rank);
+    int64_t start = onnx_attr_int32(n, "start", 0), end = onnx_attr_int32(n, "end", t.rank);
     start = start < 0 ? start + t.rank : start;
     end = end < 0 ? end + t.rank : end;
     start = start < 0 ? 0 : start > t.rank ? t.rank : start;
@@ -115,8 +115,9 @@ bool onnx_eye_like(struct node *n)
     struct type t;
     if (!onnx_type(n, 0, &t))
         return false;
-    int64_t to = onnx_attr_int(n, "dtype", 0), k = onnx_attr_int(n, "k", 0);
-    kl_dtype d = to ? onnx_dtype((int32_t)to) : t.dtype;
+    int64_t k = onnx_attr_int(n, "k", 0);
+    int to = onnx_attr_int32(n, "dtype", 0);
+    kl_dtype d = to ? onnx_dtype(to) : t.dtype;
     if (t.rank != 2 || d == KL_DTYPE_COUNT)
         return onnx_fails(n, KL_ERR_SHAPE, "a matrix of numbers is needed");
     kl_tensor row = kl_iota(onnx_device(n), KL_I64, 2, t.dims, 0);
@@ -135,14 +136,17 @@ bool onnx_reshape(struct node *n)
     if (!onnx_type(n, 0, &t))
         return false;
     if (n->def->opset < 5 ? (rank = onnx_attr_ints(n, "shape", dims, KL_MAX_RANK)) < 0
-                          : !onnx_ints(n, 1, dims, KL_MAX_RANK, &rank))
+                          : !onnx_lengths(n, 1, -1, dims, &rank))
         return rank != -1 ? false : onnx_fails(n, KL_ERR_ARGUMENT, "it has no shape");
-    for (int i = 0; i < rank; i++)
+    for (int i = 0; i < rank; i++) {
+        if (n->def->opset < 5 && dims[i] < -1)
+            return onnx_fails(n, KL_ERR_SHAPE, "a length of %lld", (long long)dims[i]);
         if (dims[i] == 0 && !onnx_attr_int(n, "allowzero", 0)) {
             if (i >= t.rank)
                 return onnx_fails(n, KL_ERR_SHAPE, "the operand has no axis %d to copy the length of", i);
             dims[i] = t.dims[i];
         }
+    }
     return onnx_give(n, 0, kl_reshape(a, rank, dims));
 }
 
@@ -152,13 +156,13 @@ bool onnx_flatten(struct node *n)
     struct type t;
     if (!onnx_type(n, 0, &t))
         return false;
-    int64_t axis = onnx_attr_int(n, "axis", 1), dims[2] = {1, 1};
+    int64_t axis = onnx_attr_int32(n, "axis", 1);
     axis = axis < 0 ? axis + t.rank : axis;
     if (axis < 0 || axis > t.rank)
         return onnx_fails(n, KL_ERR_SHAPE, "there is no axis %lld", (long long)axis);
-    for (int i = 0; i < t.rank; i++)
-        dims[i >= axis] *= t.dims[i];
-    return onnx_give(n, 0, kl_reshape(a, 2, dims));
+    int at = (int)axis;
+    int64_t dims[2] = {onnx_lengths_product(n, t.dims, at), onnx_lengths_product(n, t.dims + at, t.rank - at)};
+    return dims[0] != INT64_MIN && dims[1] != INT64_MIN && onnx_give(n, 0, kl_reshape(a, 2, dims));
 }
 
 bool onnx_transpose(struct node *n)
@@ -187,16 +191,23 @@ bool onnx_squeeze(struct node *n)
     int axes[KL_MAX_RANK], rank = 0;
     int64_t dims[KL_MAX_RANK];
     bool goes[KL_MAX_RANK] = {false};
+    char text[LENGTH_TEXT];
     if (!onnx_type(n, 0, &t))
         return false;
     int count = onnx_axes(n, "axes", 1, t.rank, axes);
     if (count == -2)
         return false;
-    for (int i = 0; i < t.rank; i++)
+    for (int i = 0; i < t.rank; i++) {
+        int64_t low, high;
+        if (count < 0 && t.dims[i] < 0 && kl_length_range(t.dims[i], &low, &high) && low <= 1 && high >= 1)
+            return onnx_fails(n, KL_ERR_SHAPE, "without axes, and axis %d has a length of %s, which may be 1", i,
+                              onnx_length_text(t.dims[i], text));
         goes[i] = count < 0 && t.dims[i] == 1;
+    }
     for (int i = 0; i < count; i++) {
         if (t.dims[axes[i]] != 1)
-            return onnx_fails(n, KL_ERR_SHAPE, "axis %d has %lld elements, not 1", axes[i], (long long)t.dims[axes[i]]);
+            return onnx_fails(n, KL_ERR_SHAPE, "axis %d has a length of %s, not 1", axes[i],
+                              onnx_length_text(t.dims[axes[i]], text));
         goes[axes[i]] = true;
     }
     for (int i = 0; i < t.rank; i++)
@@ -236,7 +247,7 @@ bool onnx_expand(struct node *n)
     struct type t;
     int64_t shape[KL_MAX_RANK], dims[KL_MAX_RANK];
     int rank;
-    if (!onnx_type(n, 0, &t) || !onnx_ints(n, 1, shape, KL_MAX_RANK, &rank))
+    if (!onnx_type(n, 0, &t) || !onnx_lengths(n, 1, 0, shape, &rank))
         return false;
     int most = rank > t.rank ? rank : t.rank;
     for (int i = 0; i < most; i++) {
@@ -274,7 +285,7 @@ bool onnx_concat(struct node *n)
         ok = onnx_type(n, i, &t);
         part[used++] = ok ? onnx_in(n, i) : kl_none;
     }
-    ok = ok && onnx_give(n, 0, kl_concat((int)used, part, (int)onnx_attr_int(n, "axis", 1)));
+    ok = ok && onnx_give(n, 0, kl_concat((int)used, part, onnx_attr_int32(n, "axis", 1)));
     free(part);
     return ok;
 }
@@ -307,6 +318,8 @@ bool onnx_split(struct node *n)
     kl_tensor *part = calloc(parts + 1, sizeof *part);
     int64_t *length = calloc(parts + 1, sizeof *length);
     bool ok = (part && length) || onnx_fails(n, KL_ERR_MEMORY, "out of memory");
+    if (ok && !parts)
+        ok = onnx_fails(n, KL_ERR_ARGUMENT, "it has no results");
     if (ok && t.dims[axis] < 0)
         ok = onnx_fails(n, KL_ERR_SHAPE, "axis %d has a symbolic length, which does not fall into known parts", axis);
     ok = ok && split_lengths(n, t.dims[axis], parts, length) &&
@@ -356,6 +369,19 @@ static bool slice_has_length(const struct node *n, uint32_t k, int i)
     return n->def->opset >= 10 && v && v->known && onnx_is_length(v->known, i);
 }
 
+/* A start or end that is a number, of an axis whose length d may be symbolic: it counts from the end if it is below 0,
+ * and is no lower than that of the longest axis.  INT64_MIN: reported. */
+static int64_t slice_number(struct node *n, int64_t v, int64_t d)
+{
+    int64_t low, high = d;
+    if (d < 0)
+        kl_length_range(d, &low, &high);
+    v = v < -high ? -high : v;
+    if (v < 0 && kl_length_range(v, &low, &high))
+        return onnx_fails(n, KL_ERR_SHAPE, "%lld elements from the end of a symbolic length", (long long)-v), INT64_MIN;
+    return v;
+}
+
 bool onnx_slice(struct node *n)
 {
     kl_tensor a = onnx_in(n, 0);
@@ -378,9 +404,11 @@ bool onnx_slice(struct node *n)
         if (d < 0 || slice_has_length(n, 1, i) || slice_has_length(n, 2, i)) { /* kl_slice finds which elements */
             if (by < 1)
                 return onnx_fails(n, KL_ERR_SHAPE, "a step of %lld and a symbolic length", (long long)by);
-            start[x] = s.start[i] == INT64_MIN ? -INT64_MAX : s.start[i];
-            stop[x] = s.end[i] == INT64_MIN ? -INT64_MAX : s.end[i];
+            start[x] = slice_has_length(n, 1, i) ? s.start[i] : slice_number(n, s.start[i], d);
+            stop[x] = slice_has_length(n, 2, i) ? s.end[i] : slice_number(n, s.end[i], d);
             step[x] = by;
+            if (start[x] == INT64_MIN || stop[x] == INT64_MIN)
+                return false;
             continue;
         }
         if (by == 0 || by == INT64_MIN)
@@ -448,24 +476,22 @@ bool onnx_pad(struct node *n)
     double value = onnx_attr_float(n, "value", 0);
     if (!onnx_type(n, 0, &t) || !pad_amounts(n, &t, low, high))
         return false;
-    if (onnx_has(n, 2)) {
-        const struct array *v = onnx_known(n, 2);
-        if (!v || v->count != 1)
-            return v ? onnx_fails(n, KL_ERR_SHAPE, "its value is not one number") : false;
-        value = array_float(v, 0);
-    }
+    if (onnx_has(n, 2) && !onnx_known_float(n, 2, &value))
+        return false;
     if (mode == PAD_NO_MODE)
         return onnx_fails(n, KL_ERR_ARGUMENT, "its mode is none of constant, reflect, edge and wrap");
     if (mode != PAD_CONSTANT)
         return onnx_give(n, 0, kl_pad_border(a, low, high, (kl_border)mode));
     bool cuts = false;
     for (int i = 0; i < t.rank; i++) { /* negative padding removes elements */
-        start[i] = low[i] < 0 ? -low[i] : 0;
-        stop[i] = high[i] < 0 ? t.dims[i] + high[i] : t.dims[i];
+        start[i] = low[i] < 0 ? sat_sub(0, low[i]) : 0;
+        stop[i] = high[i] < 0 ? kl_length_sub(t.dims[i], sat_sub(0, high[i])) : t.dims[i];
         cuts |= low[i] < 0 || high[i] < 0;
         low[i] = low[i] < 0 ? 0 : low[i];
         high[i] = high[i] < 0 ? 0 : high[i];
-        if (stop[i] < start[i])
+        if (stop[i] == INT64_MIN) /* reported: more than there are, or may be */
+            return false;
+        if (t.dims[i] >= 0 && stop[i] < start[i])
             return onnx_fails(n, KL_ERR_SHAPE, "axis %d has %lld elements: too few", i, (long long)t.dims[i]);
     }
     if (cuts)
@@ -490,7 +516,7 @@ bool onnx_depth_space(struct node *n)
     if (n->def->op->arg) {
         a = kl_reshape(a, 6, (int64_t[]){N, C, H / b, b, W / b, b});
         a = kl_permute(a, (int[]){0, 3, 5, 1, 2, 4});
-        return onnx_give(n, 0, kl_reshape(a, 4, (int64_t[]){N, C * b * b, H / b, W / b}));
+        return onnx_give(n, 0, kl_reshape(a, 4, (int64_t[]){N, sat_mul(C, b * b), H / b, W / b}));
     }
     if (onnx_attr_is(n, "mode", "CRD", false)) {
         a = kl_reshape(a, 6, (int64_t[]){N, C / (b * b), b, b, H, W});
@@ -499,7 +525,7 @@ bool onnx_depth_space(struct node *n)
         a = kl_reshape(a, 6, (int64_t[]){N, b, b, C / (b * b), H, W});
         a = kl_permute(a, (int[]){0, 3, 4, 1, 5, 2});
     }
-    return onnx_give(n, 0, kl_reshape(a, 4, (int64_t[]){N, C / (b * b), H * b, W * b}));
+    return onnx_give(n, 0, kl_reshape(a, 4, (int64_t[]){N, C / (b * b), sat_mul(H, b), sat_mul(W, b)}));
 }
 
 bool onnx_trilu(struct node *n)
@@ -507,8 +533,7 @@ bool onnx_trilu(struct node *n)
     kl_tensor a = onnx_in(n, 0);
     struct type t;
     int64_t k = 0;
-    int count;
-    if (!onnx_type(n, 0, &t) || (onnx_has(n, 1) && !onnx_ints(n, 1, &k, 1, &count)))
+    if (!onnx_type(n, 0, &t) || (onnx_has(n, 1) && !onnx_known_int(n, 1, &k)))
         return false;
     if (t.rank < 2)
         return onnx_fails(n, KL_ERR_SHAPE, "an operand of %d axes", t.rank);

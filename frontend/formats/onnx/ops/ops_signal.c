@@ -4,6 +4,7 @@
 #include <string.h>
 
 static const double circle = 6.28318530717958648;
+#define DFT_MOST (INT64_C(1) << 40) /* elements of a transform */
 
 /* arg 0 HannWindow, 1 HammingWindow, 2 BlackmanWindow */
 bool onnx_signal_window(struct node *n)
@@ -11,11 +12,10 @@ bool onnx_signal_window(struct node *n)
     static const double weight[3][3] = {{0.5, 0.5, 0}, {25.0 / 46, 1 - 25.0 / 46, 0}, {0.42, 0.5, 0.08}};
     const double *w = weight[n->def->op->arg];
     int64_t size;
-    int count;
-    kl_dtype d = onnx_dtype((int32_t)onnx_attr_int(n, "output_datatype", 1));
-    if (!onnx_ints(n, 0, &size, 1, &count))
+    kl_dtype d = onnx_dtype(onnx_attr_int32(n, "output_datatype", 1));
+    if (!onnx_known_int(n, 0, &size))
         return false;
-    if (count != 1 || size < 0 || size > 1 << 24 || d == KL_DTYPE_COUNT)
+    if (size < 0 || size > 1 << 24 || d == KL_DTYPE_COUNT)
         return onnx_fails(n, KL_ERR_SHAPE, "a window of %lld", (long long)size);
     struct array *a = array_new(KL_F64, 1, &size);
     double period = (double)(onnx_attr_int(n, "periodic", 1) ? size : size - 1);
@@ -33,18 +33,19 @@ static double mel(double hertz) { return 2595 * log10(1 + hertz / 700); }
  * rounds them to bins. */
 bool onnx_mel_weight_matrix(struct node *n)
 {
-    const struct array *in[5];
-    for (uint32_t i = 0; i < 5; i++)
-        if (!(in[i] = onnx_known(n, i)))
-            return false;
-    kl_dtype d = onnx_dtype((int32_t)onnx_attr_int(n, "output_datatype", 1));
-    int64_t filters = array_int(in[0], 0), length = array_int(in[1], 0), rate = array_int(in[2], 0);
-    double low = mel(array_float(in[3], 0)), high = mel(array_float(in[4], 0));
-    int64_t bins = length / 2 + 1;
+    int64_t filters, length, rate;
+    double lower, upper;
+    if (!onnx_known_int(n, 0, &filters) || !onnx_known_int(n, 1, &length) || !onnx_known_int(n, 2, &rate) ||
+        !onnx_known_float(n, 3, &lower) || !onnx_known_float(n, 4, &upper))
+        return false;
+    kl_dtype d = onnx_dtype(onnx_attr_int32(n, "output_datatype", 1));
+    double low = mel(lower), high = mel(upper);
     if (filters < 1 || length < 1 || rate < 1 || filters > 1 << 20 || length > 1 << 24 || d == KL_DTYPE_COUNT ||
-        !(low >= 0) || !(high >= low))
-        return onnx_fails(n, KL_ERR_ARGUMENT, "%lld filters of a transform of %lld elements at %lld a second",
-                          (long long)filters, (long long)length, (long long)rate);
+        !(low >= 0) || !(high >= low) || !((double)(length + 1) * (upper / (double)rate) < 1 << 30) ||
+        (length / 2 + 1) * filters > 1 << 28)
+        return onnx_fails(n, KL_ERR_ARGUMENT, "%lld filters of a transform of %lld elements at %lld a second, from %g "
+                          "to %g Hz", (long long)filters, (long long)length, (long long)rate, lower, upper);
+    int64_t bins = length / 2 + 1;
     struct array *a = array_new(KL_F64, 2, (int64_t[]){bins, filters});
     double *w = a ? a->data : NULL;
     for (int64_t i = 0; a && i < filters; i++) {
@@ -85,19 +86,20 @@ bool onnx_dft(struct node *n)
 {
     kl_tensor x = onnx_in(n, 0);
     struct type t;
-    int axis, count;
-    int64_t length, at = onnx_attr_int(n, "axis", 1);
-    if (!onnx_type(n, 0, &t) || (n->def->opset >= 20 && onnx_has(n, 2) && !onnx_ints(n, 2, &at, 1, &count)))
+    int axis;
+    int64_t length, at = onnx_attr_int32(n, "axis", 1);
+    if (!onnx_type(n, 0, &t) || (n->def->opset >= 20 && onnx_has(n, 2) && !onnx_known_int(n, 2, &at)))
         return false;
     if (n->def->opset >= 20 && !onnx_has(n, 2))
         at = -2;
-    if (t.rank < 2 || t.dims[t.rank - 1] < 1 || t.dims[t.rank - 1] > 2 || !onnx_axis(n, at, t.rank - (at >= 0), &axis))
+    if (t.rank < 2 || t.dims[t.rank - 1] < 1 || t.dims[t.rank - 1] > 2 ||
+        !onnx_axis(n, at, t.rank - (at >= 0), &axis) || axis == t.rank - 1)
         return onnx_fails(n, KL_ERR_SHAPE, "the last axis is real, or real and imaginary");
     bool inverse = onnx_attr_int(n, "inverse", 0), half = onnx_attr_int(n, "onesided", 0), to_real = inverse && half;
     length = to_real ? 2 * (t.dims[axis] - 1) : t.dims[axis];
-    if (onnx_has(n, 1) && !onnx_ints(n, 1, &length, 1, &count))
+    if (onnx_has(n, 1) && !onnx_known_int(n, 1, &length))
         return false;
-    if (length < 1 || (to_real && t.dims[t.rank - 1] != 2))
+    if (length < 1 || length > DFT_MOST || (to_real && t.dims[t.rank - 1] != 2))
         return onnx_fails(n, KL_ERR_SHAPE, "a transform of %lld elements from bins of %lld numbers", (long long)length,
                           (long long)t.dims[t.rank - 1]);
     int64_t points = to_real ? length / 2 + 1 : length; /* of the operand that count */
@@ -129,15 +131,15 @@ bool onnx_stft(struct node *n)
     kl_tensor x = onnx_in(n, 0);
     struct type t, w;
     int64_t step, length;
-    int count;
-    if (!onnx_type(n, 0, &t) || !onnx_ints(n, 1, &step, 1, &count))
+    if (!onnx_type(n, 0, &t) || !onnx_known_int(n, 1, &step))
         return false;
-    if (onnx_has(n, 3) ? !onnx_ints(n, 3, &length, 1, &count) : !onnx_has(n, 2) || !onnx_type(n, 2, &w))
+    if (onnx_has(n, 3) ? !onnx_known_int(n, 3, &length) : !onnx_has(n, 2) || !onnx_type(n, 2, &w))
         return onnx_has(n, 3) || onnx_has(n, 2) ? false : onnx_fails(n, KL_ERR_ARGUMENT, "no window and no length");
     if (!onnx_has(n, 3))
         length = w.rank == 1 ? w.dims[0] : -1;
-    if (t.rank != 3 || t.dims[2] < 1 || t.dims[2] > 2 || length < 1 || step < 1)
-        return onnx_fails(n, KL_ERR_SHAPE, "signals are [B, L, 1] or [B, L, 2]");
+    if (t.rank != 3 || t.dims[2] < 1 || t.dims[2] > 2 || length < 1 || length > DFT_MOST || step < 1)
+        return onnx_fails(n, KL_ERR_SHAPE, "signals are [B, L, 1] or [B, L, 2], the transforms of 1 to %lld elements; "
+                          "here of %lld, by steps of %lld", (long long)DFT_MOST, (long long)length, (long long)step);
     int64_t bins = onnx_attr_int(n, "onesided", 1) ? length / 2 + 1 : length;
     kl_tensor part[2] = {kl_none, kl_none};
     for (int i = 0; i < t.dims[2]; i++) {

@@ -76,6 +76,9 @@ bool onnx_tf_idf(struct node *n)
     if (x->rank < 1 || x->rank > 2)
         return onnx_fails(n, KL_ERR_SHAPE, "its operand has %d axes, not 1 or 2", x->rank);
     int64_t rows = x->rank == 2 ? x->dims[0] : 1, items = x->dims[x->rank - 1];
+    if (sat_mul(rows, columns) > 1 << 28)
+        return onnx_fails(n, KL_ERR_SHAPE, "a result of %lld rows of %lld numbers", (long long)rows,
+                          (long long)columns);
     struct array *y = array_new(KL_F32, x->rank, x->rank == 2 ? (int64_t[]){rows, columns} : (int64_t[]){columns, 1});
     if (!y)
         return onnx_fails(n, KL_ERR_MEMORY, "out of memory");

@@ -4,7 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { AXES = 3 }; /* most axes that windows move along */
+enum { AXES = 3 };                /* most axes that windows move along */
+#define IMAGE_MOST (INT64_C(1) << 40) /* elements of an axis of Col2Im's image */
+enum { WINDOW_MOST = 1 << 24 };   /* most elements of a window, stride, dilation or padding */
 
 struct windows {
     int n;                            /* axes */
@@ -43,6 +45,7 @@ static void auto_pads(const struct node *n, struct windows *w)
 static bool window_attributes(struct node *n, const struct type *t, const int64_t *size, struct windows *w)
 {
     int64_t pads[2 * AXES];
+    char text[LENGTH_TEXT];
     *w = (struct windows){.n = t->rank - 2};
     if (w->n < 1 || w->n > AXES)
         return onnx_fails(n, KL_ERR_SHAPE, "an operand of %d axes; 3 to %d are supported", t->rank, AXES + 2);
@@ -59,11 +62,12 @@ static bool window_attributes(struct node *n, const struct type *t, const int64_
     for (int i = 0; i < w->n; i++) {
         w->low[i] = explicit ? pads[i] : 0;
         w->high[i] = explicit ? pads[w->n + i] : 0;
-        if (w->size[i] < 1 || w->stride[i] < 1 || w->dilation[i] < 1 || w->size[i] > 1 << 24 ||
-            w->stride[i] > 1 << 24 || w->dilation[i] > 1 << 24 || llabs(w->low[i]) > 1 << 24 ||
-            llabs(w->high[i]) > 1 << 24)
-            return onnx_fails(n, KL_ERR_ARGUMENT, "windows of length %lld, stride %lld, dilation %lld",
-                              (long long)w->size[i], (long long)w->stride[i], (long long)w->dilation[i]);
+        if (w->size[i] < 1 || w->stride[i] < 1 || w->dilation[i] < 1 || w->size[i] > WINDOW_MOST ||
+            w->stride[i] > WINDOW_MOST || w->dilation[i] > WINDOW_MOST || w->low[i] < -WINDOW_MOST ||
+            w->low[i] > WINDOW_MOST || w->high[i] < -WINDOW_MOST || w->high[i] > WINDOW_MOST)
+            return onnx_fails(n, KL_ERR_ARGUMENT, "windows of length %s, stride %lld, dilation %lld, padding %lld and "
+                              "%lld; %d is the most", onnx_length_text(w->size[i], text), (long long)w->stride[i],
+                              (long long)w->dilation[i], (long long)w->low[i], (long long)w->high[i], WINDOW_MOST);
     }
     bool ceils = onnx_attr_int(n, "ceil_mode", 0) && explicit;
     for (int i = 0; i < w->n; i++)
@@ -99,7 +103,7 @@ static bool filter_type(struct node *n, const struct type *x, uint32_t i, struct
 
 static kl_tensor convolved(struct node *n, kl_tensor x, kl_tensor w, kl_tensor b, const struct windows *s)
 {
-    return kl_conv(x, w, b, s->stride, s->low, s->high, s->dilation, (int)onnx_attr_int(n, "group", 1));
+    return kl_conv(x, w, b, s->stride, s->low, s->high, s->dilation, onnx_attr_int32(n, "group", 1));
 }
 
 bool onnx_conv(struct node *n)
@@ -128,17 +132,18 @@ bool onnx_conv_transpose(struct node *n)
     if (count == -2 || (count >= 0 && count != s.n && count != s.n + 2))
         return count == -2 ? false : onnx_fails(n, KL_ERR_SHAPE, "output_shape has %d numbers", count);
     for (int i = 0; i < s.n; i++) {
-        int64_t full = (s.in[i] - 1) * s.stride[i] + (s.size[i] - 1) * s.dilation[i] + 1 + more[i];
-        int64_t out = count >= 0 ? shape[count - s.n + i] : s.in[i] * s.stride[i];
+        int64_t reach = (s.size[i] - 1) * s.dilation[i] + 1;
+        int64_t full = sat_add(sat_add(sat_mul(s.in[i] - 1, s.stride[i]), reach), more[i]);
+        int64_t out = count >= 0 ? shape[count - s.n + i] : sat_mul(s.in[i], s.stride[i]);
         if (count >= 0 || (!explicit && !valid)) {
-            int64_t all = full - out;
+            int64_t all = sat_sub(full, out);
             int64_t half = all / 2 - (all % 2 < 0); /* rounded down */
             s.low[i] = upper ? half : all - half;
             s.high[i] = all - s.low[i];
         }
-        s.high[i] -= more[i];
+        s.high[i] = sat_sub(s.high[i], more[i]);
     }
-    int groups = (int)onnx_attr_int(n, "group", 1);
+    int groups = onnx_attr_int32(n, "group", 1);
     return onnx_give(n, 0, kl_conv_transpose(x, w, b, s.stride, s.low, s.high, s.dilation, groups));
 }
 
@@ -242,7 +247,7 @@ static kl_tensor onnx_places(struct node *n, kl_tensor place, const struct type 
         kl_tensor sum = kl_none;
         int64_t left = plane;
         for (int i = 0; i < s->n; i++) {
-            left /= s->in[i];
+            left /= s->in[i] ? s->in[i] : 1; /* of an empty plane the pool is an error */
             kl_tensor x = kl_rem(kl_div(place, onnx_number(n, KL_I64, (double)left)),
                                  onnx_number(n, KL_I64, (double)s->in[i]));
             x = kl_mul(x, onnx_number(n, KL_I64, (double)stride));
@@ -336,14 +341,17 @@ bool onnx_col2im(struct node *n)
     if (t.rank != 3 || axes != count || axes < 1)
         return onnx_fails(n, KL_ERR_SHAPE, "%d axes, an image of %d and a block of %d", t.rank, axes, count);
     w = (struct type){.rank = axes + 2};
-    for (int i = 0; i < axes; i++)
+    for (int i = 0; i < axes; i++) {
+        if (image[i] < 0 || image[i] > IMAGE_MOST)
+            return onnx_fails(n, KL_ERR_SHAPE, "axis %d of the image has a length of %lld", i, (long long)image[i]);
         w.dims[i + 2] = image[i];
+    }
     if (!window_attributes(n, &w, size, &s))
         return false;
     for (int i = 0; i < axes; i++) {
         shape[i + 2] = s.out[i];
-        places *= s.out[i];
-        block *= size[i];
+        places = sat_mul(places, s.out[i]);
+        block = sat_mul(block, size[i]);
         s.high[i] = (s.out[i] - 1) * s.stride[i] + (size[i] - 1) * s.dilation[i] + 1 - s.low[i] - image[i];
     }
     if (t.dims[2] != places || t.dims[1] % block)
@@ -374,20 +382,20 @@ bool onnx_max_unpool(struct node *n)
         return false;
     memcpy(dims, t.dims, sizeof dims);
     for (int i = 0; i < s.n; i++)
-        dims[i + 2] = (s.in[i] - 1) * s.stride[i] - s.low[i] - s.high[i] + s.size[i];
+        dims[i + 2] = sat_add(sat_mul(s.in[i] - 1, s.stride[i]), s.size[i] - s.low[i] - s.high[i]);
     int64_t own[KL_MAX_RANK]; /* the shape that the indices refer to */
     memcpy(own, dims, sizeof own);
     if (onnx_has(n, 2) && (!onnx_ints(n, 2, dims, KL_MAX_RANK, &rank) || rank != t.rank))
         return onnx_fails(n, KL_ERR_SHAPE, "output_shape does not fit");
     for (int i = 0; i < t.rank; i++) {
-        all *= own[i];
+        all = sat_mul(all, own[i]);
         count *= t.dims[i];
     }
     /* the indices count in all planes, which are one plane here */
     kl_tensor r = kl_max_unpool(kl_reshape(a, 1, &count), kl_reshape(index, 1, &count), 1, &all);
     int64_t high[KL_MAX_RANK];
     for (int i = 0; i < t.rank; i++)
-        high[i] = dims[i] - own[i];
+        high[i] = sat_sub(dims[i], own[i]);
     r = kl_reshape(r, t.rank, own);
     return onnx_give(n, 0, memcmp(own, dims, (size_t)t.rank * sizeof *own) ? kl_pad(r, NULL, high, 0) : r);
 }
