@@ -583,8 +583,21 @@ static bool run_takes_symbols(const struct node *n)
     return false;
 }
 
-static bool run_checks_symbols(struct node *n)
+/* Only these operators have no operand, or may leave out the first one. */
+static bool run_needs_operand(const struct node *n)
 {
+    static node_fn *const fn[] = {onnx_constant, onnx_random, onnx_sequence_empty, onnx_sequence_construct,
+                                  onnx_optional, onnx_loop};
+    for (size_t i = 0; i < sizeof fn / sizeof *fn; i++)
+        if (n->def->op->fn == fn[i])
+            return false;
+    return true;
+}
+
+static bool run_checks_operands(struct node *n)
+{
+    if (run_needs_operand(n) && !onnx_has(n, 0))
+        return onnx_fails(n, KL_ERR_ARGUMENT, "it needs operand 0");
     for (uint32_t i = 0; !n->run->folding && i < onnx_nin(n); i++) {
         const struct value *v = onnx_value(n, i);
         struct type t = {.rank = 0};
@@ -609,7 +622,7 @@ static bool run_node(struct node *n)
     if (d->function)
         return run_function(n);
     bool large = true, done;
-    if (!onnx_lengths_node(n, &done) || (!done && !run_checks_symbols(n)))
+    if (!onnx_lengths_node(n, &done) || (!done && !run_checks_operands(n)))
         return false;
     if (done)
         return true;

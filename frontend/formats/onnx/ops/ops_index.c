@@ -13,6 +13,9 @@ static kl_tensor from_start(struct node *n, kl_tensor index, int64_t length)
 static kl_tensor index_operand(struct node *n, uint32_t i, int64_t length)
 {
     const struct array *known = onnx_numbers(n, i);
+    struct type t;
+    if (!onnx_type(n, i, &t))
+        return kl_none;
     kl_tensor index = onnx_in(n, i);
     bool below = !known;
     for (int64_t k = 0; !below && k < known->count; k++)

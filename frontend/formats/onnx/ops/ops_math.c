@@ -268,7 +268,8 @@ bool onnx_softmax(struct node *n)
         return false;
     at = axis;
     if (n->def->opset < 13) { /* the operand is taken as a matrix: axes before it are rows, the others columns */
-        int64_t dims[2] = {onnx_lengths_product(n, t.dims, axis), onnx_lengths_product(n, t.dims + axis, t.rank - axis)};
+        int64_t dims[2] = {onnx_lengths_product(n, t.dims, axis),
+                           onnx_lengths_product(n, t.dims + axis, t.rank - axis)};
         if (dims[0] == INT64_MIN || dims[1] == INT64_MIN)
             return false;
         a = kl_reshape(a, 2, dims);

@@ -1,0 +1,165 @@
+/* <kiln/formats/model.h>: models that are wrong in what their operands, attributes or files say.  Each is refused where
+ * it would have been read as something else in silence, with a message that names the node and the cause. */
+#include "tests/formats/onnx_write.h"
+#include "tests/support/api_check.h"
+#include <unistd.h>
+
+static kl_device dev;
+static char folder[] = "/tmp/kiln-faults-XXXXXX", path[200];
+
+static kl_model *load(struct pb m)
+{
+    CHECK(onnx_save(path, m.data, m.n));
+    free(m.data);
+    return kl_model_load(dev, path);
+}
+
+static bool says(const char *text) { return strstr(kl_last_error(), text) != NULL; }
+
+/* A call of the model, which has no inputs, fails with this code and text. */
+static void call_fails(struct pb m, kl_status code, const char *text)
+{
+    kl_clear_error();
+    kl_tensor y;
+    kl_model *model = load(m);
+    CHECK(model && kl_model_call(model, 0, NULL, 1, &y) == code);
+    if (!says(text))
+        CHECK(!"the message"), printf("  it has no '%s'\n", text);
+    kl_model_free(model);
+}
+
+/* ---- operands without elements ---- */
+
+/* y = OP(a, b, ..), all of them initializers of one number each but for operand `empty`, which has none. */
+static struct pb of_numbers(const char *op, int operands, int empty, int type)
+{
+    struct pb g = {0};
+    static const int64_t number[2] = {8, 8};
+    char in[40] = "";
+    for (int i = 0; i < operands; i++) {
+        char name[2] = {(char)('a' + i), 0};
+        snprintf(in + strlen(in), sizeof in - strlen(in), "%s%s", i ? " " : "", name);
+        onnx_initializer(&g, name, type, 1, (int64_t[]){i != empty}, number, i == empty ? 0 : 8);
+    }
+    onnx_node(&g, op, in, "y", onnx_none());
+    onnx_io(&g, 12, "y", FLOAT, 1, (int64_t[]){-1});
+    return g;
+}
+
+static void without_elements(void)
+{
+    static const struct { const char *op; int operands, empty, opset; } row[] = {
+        {"MelWeightMatrix", 5, 0, 17}, {"MelWeightMatrix", 5, 1, 17}, {"MelWeightMatrix", 5, 4, 17},
+        {"HannWindow", 1, 0, 17}, {"OneHot", 3, 1, 13}, {"CumSum", 2, 1, 14}, {"TopK", 2, 1, 11}, {"Trilu", 2, 1, 14},
+        {"Range", 3, 0, 11}, {"Range", 3, 2, 11}, {"Dropout", 3, 1, 13}, {"Dropout", 3, 2, 13},
+    };
+    for (size_t i = 0; i < sizeof row / sizeof *row; i++) {
+        struct pb g = of_numbers(row[i].op, row[i].operands, row[i].empty, INT64);
+        call_fails(onnx_model(&g, row[i].opset), KL_ERR_SHAPE, !strcmp(row[i].op, "Range") ? "one number each"
+                                                                                          : "has 0 numbers, not one");
+    }
+    struct pb g = {0}, attributes = {0}, body = {0}; /* a loop that says how often it runs by no number */
+    onnx_io(&body, 11, "i", INT64, 0, NULL);
+    onnx_io(&body, 11, "c", BOOL, 0, NULL);
+    onnx_io(&body, 11, "s", FLOAT, 0, NULL);
+    onnx_node(&body, "Identity", "c", "c2", onnx_none());
+    onnx_node(&body, "Neg", "s", "s2", onnx_none());
+    onnx_io(&body, 12, "c2", BOOL, 0, NULL);
+    onnx_io(&body, 12, "s2", FLOAT, 0, NULL);
+    onnx_attr_g(&attributes, "body", &body);
+    onnx_initializer(&g, "n", INT64, 1, (int64_t[]){0}, NULL, 0);
+    onnx_initializer(&g, "start", FLOAT, 0, NULL, (float[]){1}, 4);
+    onnx_node(&g, "Loop", "n - start", "y", attributes);
+    onnx_io(&g, 12, "y", FLOAT, 0, NULL);
+    call_fails(onnx_model(&g, 13), KL_ERR_SHAPE, "operand 0 ('n') has 0 numbers, not one");
+}
+
+/* Operators whose operands, or all but the first, are left out; an older error of the caller's is not taken for
+ * theirs. */
+static void without_operands(void)
+{
+    enum { NEED_ONE = 12 }; /* those behind them need a second operand */
+    static const char *const op[] = {
+        "Max", "Min", "Sum", "Mean", "Clip", "Relu", "Neg", "Concat", "ReduceSum", "Softmax", "Cast", "Shape",
+        "Add", "Conv", "Gemm", "Where", "Pow", "PRelu", "Gather", "Mod", "CumSum", "MatMul", "Expand", "Reshape",
+        "Slice", "Tile", "TopK", "OneHot", "BatchNormalization", "InstanceNormalization", "GatherND", "ScatterND",
+        "QuantizeLinear", "DequantizeLinear", "RNN", "LSTM", "GRU", "BitShift", "ConvInteger", "QLinearMatMul"};
+    for (int way = 0; way < 4; way++)
+        for (size_t i = way & 2 ? NEED_ONE : 0; i < sizeof op / sizeof *op; i++) {
+            struct pb g = {0};
+            kl_tensor y;
+            onnx_node(&g, op[i], way & 2 ? "x" : "", "y", onnx_none());
+            onnx_initializer(&g, "x", FLOAT, 1, (int64_t[]){2}, (float[2]){1, 2}, 8);
+            onnx_io(&g, 12, "y", FLOAT, 1, (int64_t[]){3});
+            kl_model *m = load(onnx_model(&g, 13));
+            kl_clear_error();
+            if (way & 1)
+                kl_fail(KL_ERR_DEVICE, "an older error");
+            kl_status s = m ? kl_model_call(m, 0, NULL, 1, &y) : KL_OK;
+            if (!CHECK(m && s != KL_OK && s != KL_ERR_INTERNAL && says(op[i]) && !says("an older error")))
+                printf("  of %s\n", op[i]);
+            kl_model_free(m);
+        }
+}
+
+/* ---- sizes that do not fit ---- */
+
+static void sizes(void)
+{
+    struct pb g = {0}, attributes = onnx_attr_list("pads", 2, (int64_t[]){INT64_MIN, 1}), more;
+    more = onnx_attr_list("kernel_shape", 1, (int64_t[]){3});
+    pb_bytes(&attributes, more.data, more.n);
+    free(more.data);
+    onnx_initializer(&g, "x", FLOAT, 3, (int64_t[]){1, 1, 2}, (float[2]){1, 2}, 8);
+    onnx_node(&g, "MaxPool", "x", "y", attributes);
+    onnx_io(&g, 12, "y", FLOAT, 3, (int64_t[]){-1, -1, -1});
+    call_fails(onnx_model(&g, 13), KL_ERR_ARGUMENT, "padding -9223372036854775808");
+    onnx_initializer(&g, "x", FLOAT, 1, (int64_t[]){2}, (float[2]){1, 2}, 8);
+    onnx_initializer(&g, "by", INT64, 0, NULL, (int64_t[]){INT64_MAX}, 8);
+    onnx_node(&g, "SplitToSequence", "x by", "s", onnx_none());
+    onnx_node(&g, "SequenceLength", "s", "y", onnx_none());
+    onnx_io(&g, 12, "y", INT64, 0, NULL);
+    kl_model *m = load(onnx_model(&g, 13));
+    kl_tensor y;
+    OK(kl_model_call(m, 0, NULL, 1, &y)); /* one part, which is all */
+    NEAR_LIST(y, 0, 1);
+    kl_model_free(m);
+    /* an axis beyond 32 bits is no other axis, and a number that some symbol has is no length */
+    onnx_initializer(&g, "x", FLOAT, 1, (int64_t[]){2}, (float[2]){1, 2}, 8);
+    onnx_node(&g, "Concat", "x x", "y", onnx_attr_i("axis", INT64_C(1) << 32));
+    onnx_io(&g, 12, "y", FLOAT, 1, (int64_t[]){-1});
+    call_fails(onnx_model(&g, 13), KL_ERR_SHAPE, "Concat");
+    onnx_initializer(&g, "shape", INT64, 1, (int64_t[]){1}, (int64_t[]){-(1 << 24)}, 8);
+    onnx_node(&g, "ConstantOfShape", "shape", "y", onnx_none());
+    onnx_io(&g, 12, "y", FLOAT, 1, (int64_t[]){-1});
+    call_fails(onnx_model(&g, 13), KL_ERR_SHAPE, "is -16777216, which is no length");
+    onnx_initializer(&g, "x", FLOAT, 1, (int64_t[]){2}, (float[2]){1, 2}, 8);
+    onnx_node(&g, "Split", "x", "", onnx_none());
+    onnx_node(&g, "Neg", "x", "y", onnx_none());
+    onnx_io(&g, 12, "y", FLOAT, 1, (int64_t[]){-1});
+    call_fails(onnx_model(&g, 13), KL_ERR_ARGUMENT, "it has no results");
+}
+
+int main(int argc, char **argv)
+{
+    dev = kl_device_named(argc > 1 ? argv[1] : "ref");
+    device_now = kl_device_name(dev);
+    if (!CHECK(mkdtemp(folder) != NULL && dev.id != 0))
+        return 1;
+    snprintf(path, sizeof path, "%s/m.onnx", folder);
+    struct pb g = of_numbers("Abs", 1, -1, INT64);
+    kl_model *first = load(onnx_model(&g, 13));
+    if (!first && says("reads no ONNX")) {
+        printf("SKIP not-built onnx: %s\n0 passed, 0 failed, 1 skipped\n", kl_last_error());
+    } else {
+        CHECK(first != NULL);
+        kl_model_free(first);
+        without_elements();
+        without_operands();
+        sizes();
+        printf("%d passed, %d failed, 0 skipped\n", passed, failed);
+    }
+    unlink(path);
+    rmdir(folder);
+    return failed != 0;
+}
