@@ -4,32 +4,10 @@
  * that is not linear (a quotient, a loaded value). mod is not an atom: a mod c is a - c*(a/c).  Linearising coordinates
  * that came from a linear index then cancels term by term, and a reshape between two row-major shapes costs nothing.
  * Ranges come from constant loop bounds. */
-#include "loop.h"
+#include "index.h"
 #include <string.h>
 
-enum { MAX_TERMS = 12, MAX_BELOW = 8 };
-
-struct term { val atom; int64_t coef; };
-struct form {
-    uint32_t n;
-    int64_t c, lo, hi;       /* constant term; inclusive range, known only if lo <= hi */
-    struct term t[MAX_TERMS];
-};
-struct entry { bool known; uint32_t n; int64_t c, lo, hi; struct term *t; };
-struct index_table {
-    struct entry *e;         /* by val */
-    uint32_t cap;
-    struct { val a; int64_t c; bool is_size; val q; } div[64]; /* quotients made in this loop body, by c or by size c */
-    uint32_t ndiv;
-    struct { val a, b, product; } times[64];     /* products of atoms made in this loop body */
-    uint32_t ntimes;
-    struct { val v; int64_t size; } below[MAX_BELOW]; /* the last values of which ix_below was told */
-    uint32_t nbelow;
-};
-
-#define RANGE_MAX (INT64_C(1) << 61)
-
-static struct index_table *table(struct kernel *k)
+struct index_table *index_table(struct kernel *k)
 {
     if (!k->index)
         k->index = mem_alloc(sizeof *k->index);
@@ -54,6 +32,7 @@ void index_free(struct kernel *k)
 {
     if (!k->index)
         return;
+    index_notes_free(k->index);
     for (uint32_t i = 0; i < k->index->cap; i++)
         mem_free(k->index->e[i].t);
     mem_free(k->index->e);
@@ -65,8 +44,6 @@ static struct form form_const(int64_t c) { return (struct form){.c = c, .lo = c,
 
 static int64_t const_value(const struct linst *i) { return (int64_t)i->imm; }
 
-static struct form form_of(const struct kernel *k, val v);
-
 /* The range of a value that is its own atom. */
 static void atom_range(const struct kernel *k, val v, int64_t *lo, int64_t *hi)
 {
@@ -77,14 +54,14 @@ static void atom_range(const struct kernel *k, val v, int64_t *lo, int64_t *hi)
         const struct linst *a = &k->inst[i->a], *b = &k->inst[i->b];
         if (a->op == L_CONST)
             *lo = const_value(a);
-        struct form hi_form = form_of(k, i->b);
+        struct form hi_form = index_form(k, i->b);
         *hi = hi_form.hi < RANGE_MAX ? hi_form.hi - 1 : RANGE_MAX;
         if (b->op == L_CONST && a->op == L_CONST && *hi >= *lo)
             *hi = *lo + (*hi - *lo) / (int64_t)i->imm * (int64_t)i->imm;
     }
 }
 
-static struct form form_of(const struct kernel *k, val v)
+struct form index_form(const struct kernel *k, val v)
 {
     const struct linst *i = &k->inst[v];
     if (i->op == L_CONST)
@@ -124,7 +101,7 @@ static void form_range(const struct kernel *k, struct form *f)
     int64_t lo = f->c, hi = f->c;
     for (uint32_t i = 0; i < f->n; i++) {
         int64_t alo, ahi;
-        struct form a = form_of(k, f->t[i].atom);
+        struct form a = index_form(k, f->t[i].atom);
         alo = a.lo;
         ahi = a.hi;
         int64_t p = sat_mul(alo, f->t[i].coef), q = sat_mul(ahi, f->t[i].coef);
@@ -165,9 +142,9 @@ static bool form_add(const struct kernel *k, const struct form *a, const struct 
     return true;
 }
 
-static void remember(struct kernel *k, val v, const struct form *f)
+void index_remember(struct kernel *k, val v, const struct form *f)
 {
-    struct index_table *x = table(k);
+    struct index_table *x = index_table(k);
     if (!x || !v || x->e[v].known)
         return;
     struct term *t = NULL;
@@ -207,7 +184,7 @@ static val form_value(struct kernel *k, const struct form *f)
         sum = index_prim(k, P_ADD, sum, k_int(k, f->c));
     bool atom = f->n == 1 && f->t[0].coef == 1 && f->c == 0;
     if (!atom)
-        remember(k, sum, f);
+        index_remember(k, sum, f);
     return sum;
 }
 
@@ -215,7 +192,7 @@ static val combine(struct kernel *k, val a, val b, int64_t s)
 {
     if (!a || !b)
         return 0;
-    struct form fa = form_of(k, a), fb = form_of(k, b), f;
+    struct form fa = index_form(k, a), fb = index_form(k, b), f;
     if (form_add(k, &fa, &fb, s, &f)) {
         if (f.n == fa.n && f.c == fa.c && !memcmp(f.t, fa.t, f.n * sizeof *f.t))
             return a;
@@ -233,20 +210,20 @@ static val whole_prim(struct kernel *k, enum prim p, val a, val b, int64_t lo, i
     val v = index_prim(k, p, a, b);
     struct form atom = {.n = 1, .lo = lo, .hi = hi};
     atom.t[0] = (struct term){v, 1};
-    remember(k, v, &atom);
+    index_remember(k, v, &atom);
     return v;
 }
 
 /* The product of two values that are atoms: the same value for the same two, so that terms with it cancel. */
 static val atoms_product(struct kernel *k, val a, val b, int64_t lo, int64_t hi)
 {
-    struct index_table *x = table(k);
+    struct index_table *x = index_table(k);
     val first = a < b ? a : b, second = a < b ? b : a;
     for (uint32_t i = 0; x && i < x->ntimes; i++)
         if (x->times[i].a == first && x->times[i].b == second)
             return x->times[i].product;
     val product = whole_prim(k, P_MUL, a, b, lo, hi);
-    if (x && x->ntimes < 64) {
+    if (x && x->ntimes < MAX_QUOTIENTS) {
         x->times[x->ntimes].a = first;
         x->times[x->ntimes].b = second;
         x->times[x->ntimes++].product = product;
@@ -261,7 +238,7 @@ val ix_times(struct kernel *k, val a, val b)
 {
     if (!a || !b)
         return 0;
-    struct form x = form_of(k, a), y = form_of(k, b);
+    struct form x = index_form(k, a), y = index_form(k, b);
     if (!x.n || !y.n)
         return x.n ? ix_scale(k, a, y.c) : ix_scale(k, b, x.c);
     int64_t lo = x.lo >= 0 && y.lo >= 0 ? sat_mul(x.lo, y.lo) : -RANGE_MAX, hi = sat_mul(x.hi, y.hi);
@@ -355,7 +332,7 @@ static int64_t form_common(const struct kernel *k, const struct form *f, int64_t
 
 int64_t ix_split(struct kernel *k, val v, int64_t c, val *q, val *rest)
 {
-    struct form f = form_of(k, v), quotient, remainder;
+    struct form f = index_form(k, v), quotient, remainder;
     int64_t d = 1;
     if (c > 1)
         d = form_split(k, &f, c, &quotient, &remainder) ? c : form_common(k, &f, c, &quotient);
@@ -378,7 +355,7 @@ static int64_t form_inside(const struct kernel *k, const struct form *f, int64_t
         const struct linst *q = &k->inst[f->t[i].atom];
         if (f->t[i].coef != 1 || q->op != L_PRIM + P_DIV || q->kind != INST_INDEX || k->inst[q->b].op != L_CONST)
             continue;
-        struct form x = form_of(k, q->a), zero = form_const(0), others = *f;
+        struct form x = index_form(k, q->a), zero = form_const(0), others = *f;
         int64_t b = const_value(&k->inst[q->b]);
         memmove(&others.t[i], &others.t[i + 1], (others.n - i - 1) * sizeof *others.t);
         others.n--;
@@ -402,7 +379,7 @@ val ix_div(struct kernel *k, val a, int64_t c)
         return a;
     if (c < 1)
         return k_int(k, 0);
-    struct form f = form_of(k, a), q, rest;
+    struct form f = index_form(k, a), q, rest;
     if (f.lo >= 0 && f.hi < c)
         return k_int(k, 0);
     if (form_split(k, &f, c, &q, &rest))
@@ -417,7 +394,7 @@ val ix_div(struct kernel *k, val a, int64_t c)
     if (inside)
         return ix_div(k, form_value(k, &q), inside * c);
     form_split(k, &f, c, &q, &rest);
-    struct index_table *x = table(k);
+    struct index_table *x = index_table(k);
     if (!x)
         return 0;
     /* A rest below 0 consists of terms that belong together (a - c*floor(a/c)); then a is divided whole, with its own
@@ -439,10 +416,10 @@ val ix_div(struct kernel *k, val a, int64_t c)
         quot = index_prim(k, P_DIV, pos, k_int(k, c));
         struct form atom = {.n = 1, .lo = floor_div(rest.lo, c) - shift, .hi = floor_div(rest.hi, c) - shift};
         atom.t[0] = (struct term){quot, 1};
-        remember(k, quot, &atom);
+        index_remember(k, quot, &atom);
         if (shift)
             quot = ix_add(k, quot, k_int(k, shift));
-        if (x->ndiv < 64) {
+        if (x->ndiv < MAX_QUOTIENTS) {
             x->div[x->ndiv].a = num;
             x->div[x->ndiv].is_size = false;
             x->div[x->ndiv].c = c;
@@ -459,24 +436,10 @@ val ix_mod(struct kernel *k, val a, int64_t c)
     if (c <= 1)
         return k_int(k, 0);
     val r = ix_sub(k, a, ix_scale(k, ix_div(k, a, c), c));
-    struct index_table *x = table(k);
-    if (x && r && x->e[r].known) {
-        if (x->e[r].lo < 0)
-            x->e[r].lo = 0;
-        if (x->e[r].hi > c - 1)
-            x->e[r].hi = c - 1;
-    }
+    struct index_table *x = index_table(k);
+    if (x && r && x->e[r].known)
+        ix_bound(k, r, 0, c - 1);
     return r;
-}
-
-void ix_below(struct kernel *k, val v, int64_t size)
-{
-    struct index_table *x = ix_symbolic(k, size) ? table(k) : NULL;
-    if (!x || !v)
-        return;
-    uint32_t i = x->nbelow++ % MAX_BELOW;
-    x->below[i].v = v;
-    x->below[i].size = size;
 }
 
 /* Is f known to be below size c, by ix_below? */
@@ -484,8 +447,9 @@ static bool form_is_below(const struct kernel *k, const struct form *f, int64_t 
 {
     const struct index_table *x = k->index;
     for (uint32_t i = 0; x && i < x->nbelow && i < MAX_BELOW; i++) {
-        struct form g = form_of(k, x->below[i].v);
-        if (c % x->below[i].size == 0 && g.n == f->n && g.c == f->c && !memcmp(g.t, f->t, g.n * sizeof *g.t))
+        struct form g = index_form(k, x->below[i].v);
+        if (x->below[i].v && c % x->below[i].size == 0 && g.n == f->n && g.c == f->c &&
+            !memcmp(g.t, f->t, g.n * sizeof *g.t))
             return true;
     }
     return false;
@@ -502,7 +466,7 @@ static bool term_of_size(const struct kernel *k, const struct term *t, const str
     if (t->atom == s->t[0].atom)
         return t->coef % s->t[0].coef == 0;
     for (int side = 0; side < 2 && i->op == L_OP(P_MUL) && i->kind == INST_INDEX; side++) {
-        struct form g = form_of(k, side ? i->a : i->b);
+        struct form g = index_form(k, side ? i->a : i->b);
         int64_t coef;
         if (!form_is_multiple(&g) || g.t[0].atom != s->t[0].atom ||
             __builtin_mul_overflow(t->coef, g.t[0].coef, &coef) || coef % s->t[0].coef)
@@ -518,7 +482,7 @@ static bool term_of_size(const struct kernel *k, const struct term *t, const str
  * are no such terms. */
 static bool size_split_off(struct kernel *k, val a, const struct form *s, val *q, val *r)
 {
-    struct form f = form_of(k, a), rest = {.c = f.c, .lo = -RANGE_MAX, .hi = RANGE_MAX};
+    struct form f = index_form(k, a), rest = {.c = f.c, .lo = -RANGE_MAX, .hi = RANGE_MAX};
     int64_t times[MAX_TERMS];
     val factor[MAX_TERMS];
     uint32_t n = 0;
@@ -540,9 +504,9 @@ static bool size_split_off(struct kernel *k, val a, const struct form *s, val *q
 /* floor(a/c) of a size c with symbols, which divides nothing where it is 0.  *rest, if not NULL: a - c times it. */
 static val div_by_size(struct kernel *k, val a, int64_t c, val *rest)
 {
-    struct form f = form_of(k, a);
+    struct form f = index_form(k, a);
     val size = ix_size(k, c), multiples, below;
-    struct form s = form_of(k, size);
+    struct form s = index_form(k, size);
     if (rest)
         *rest = a;
     if (f.lo >= 0 && (f.hi < s.lo || form_is_below(k, &f, c)))
@@ -551,7 +515,7 @@ static val div_by_size(struct kernel *k, val a, int64_t c, val *rest)
         return ix_add(k, multiples, div_by_size(k, below, c, rest));
     if (f.lo < 0 && !k->err.code)
         kernel_refuse(k, "an index that may be negative is divided by a length with a symbol");
-    struct index_table *x = table(k);
+    struct index_table *x = index_table(k);
     val q = 0;
     for (uint32_t i = 0; x && i < x->ndiv && !q; i++)
         if (x->div[i].is_size && x->div[i].c == c && ix_same(k, x->div[i].a, a))
@@ -560,7 +524,7 @@ static val div_by_size(struct kernel *k, val a, int64_t c, val *rest)
         val one = k_int(k, 1), by = s.lo > 0 ? size : k_prim(k, P_SELECT, k_prim(k, P_LT, size, one, 0), one, size);
         int64_t least = s.lo > 0 ? s.lo : 1;
         q = whole_prim(k, P_DIV, a, by, 0, f.hi < RANGE_MAX ? f.hi / least : RANGE_MAX);
-        if (x && x->ndiv < 64) {
+        if (x && x->ndiv < MAX_QUOTIENTS) {
             x->div[x->ndiv].a = a;
             x->div[x->ndiv].c = c;
             x->div[x->ndiv].is_size = true;
@@ -582,7 +546,7 @@ val ix_quotient(struct kernel *k, val a, val by, int64_t most, val *rest)
         *rest = ix_mod(k, a, number);
         return ix_div(k, a, number);
     }
-    struct form f = form_of(k, a);
+    struct form f = index_form(k, a);
     val one = k_int(k, 1), above = k_prim(k, P_SELECT, k_prim(k, P_LT, by, one, 0), one, by);
     val q = whole_prim(k, P_DIV, a, above, 0, f.hi);
     *rest = whole_prim(k, P_SUB, a, ix_times(k, q, above), 0, most - 1 < f.hi ? most - 1 : f.hi);
@@ -608,16 +572,9 @@ val ix_mod_size(struct kernel *k, val a, int64_t c)
     return rest;
 }
 
-/* Quotients are reused only inside the loop body in which they were made. */
-void index_scope_end(struct kernel *k)
-{
-    if (k->index)
-        k->index->ndiv = k->index->ntimes = 0;
-}
-
 bool ix_stride(struct kernel *k, val v, val var, int64_t *stride)
 {
-    struct form f = form_of(k, v);
+    struct form f = index_form(k, v);
     *stride = 0;
     for (uint32_t i = 0; i < f.n; i++) {
         if (f.t[i].atom == var)
@@ -651,7 +608,7 @@ static bool times_symbols(const struct kernel *k, val v, val var, int64_t *size)
 
 bool ix_stride_size(struct kernel *k, val v, val var, int64_t *stride)
 {
-    struct form f = form_of(k, v);
+    struct form f = index_form(k, v);
     *stride = 0;
     for (uint32_t i = 0; i < f.n; i++) {
         int64_t size;
@@ -696,47 +653,21 @@ bool ix_depends(struct kernel *k, val v, val var)
 
 bool ix_same(const struct kernel *k, val a, val b)
 {
-    struct form fa = form_of(k, a), fb = form_of(k, b);
+    struct form fa = index_form(k, a), fb = index_form(k, b);
     return fa.n == fb.n && fa.c == fb.c && !memcmp(fa.t, fb.t, fa.n * sizeof *fa.t);
 }
 
 bool ix_range(const struct kernel *k, val v, int64_t *lo, int64_t *hi)
 {
-    struct form f = form_of(k, v);
+    struct form f = index_form(k, v);
     *lo = f.lo;
     *hi = f.hi;
     return f.lo > -RANGE_MAX && f.hi < RANGE_MAX;
 }
 
-void ix_bound(struct kernel *k, val v, int64_t lo, int64_t hi)
-{
-    struct form f = form_of(k, v);
-    f.lo = f.lo > lo ? f.lo : lo;
-    f.hi = f.hi < hi ? f.hi : hi;
-    struct index_table *x = table(k);
-    if (x && v && x->e[v].known) {
-        x->e[v].lo = f.lo;
-        x->e[v].hi = f.hi;
-    } else {
-        remember(k, v, &f);
-    }
-}
-
-void ix_whole(struct kernel *k, val v, int64_t lo, int64_t hi)
-{
-    struct index_table *x = table(k);
-    struct form atom = {.n = 1, .lo = lo, .hi = hi};
-    if (!x || !v || k->inst[v].op == L_CONST)
-        return;
-    mem_free(x->e[v].t);
-    x->e[v] = (struct entry){0};
-    atom.t[0] = (struct term){v, 1};
-    remember(k, v, &atom);
-}
-
 bool ix_const(const struct kernel *k, val v, int64_t *c)
 {
-    struct form f = form_of(k, v);
+    struct form f = index_form(k, v);
     *c = f.c;
     return f.n == 0;
 }

@@ -106,7 +106,7 @@ val k_out(struct kernel *k, val carry) { return k_inst(k, L_OUT, k->inst[carry].
 void k_end(struct kernel *k, val loop)
 {
     k_inst(k, L_END, KL_BOOL, loop, 0, 0, 0);
-    index_scope_end(k);
+    index_scope_end(k, loop);
 }
 
 val k_load(struct kernel *k, uint32_t buf, val index, val pred)

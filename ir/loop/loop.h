@@ -302,10 +302,14 @@ bool ix_const(const struct kernel *k, val v, int64_t *c);
 void ix_bound(struct kernel *k, val v, int64_t lo, int64_t hi); /* asserts lo <= v <= hi */
 /* Asserts lo <= v <= hi.  Later forms use v as an atom, not its own form, whose range is less precise. */
 void ix_whole(struct kernel *k, val v, int64_t lo, int64_t hi);
+/* What ix_bound, ix_whole and ix_below note is in force up to the end of the loop or if in which they are called, or
+ * between these two (index_facts.c).  ix_facts_begin returns what ix_facts_end takes. */
+uint32_t ix_facts_begin(const struct kernel *k);
+void ix_facts_end(struct kernel *k, uint32_t begin);
 bool ix_depends(struct kernel *k, val v, val var);       /* does v depend on var? */
 int index_uses(const struct kernel *k, val v, val var);  /* the same for a finished kernel; -1: out of memory */
 bool ix_same(const struct kernel *k, val a, val b);       /* equal linear forms */
-void index_scope_end(struct kernel *k);                   /* k_end calls it */
+void index_scope_end(struct kernel *k, val scope);         /* k_end calls it; scope: the loop or if */
 void index_free(struct kernel *k);                        /* kernel_free calls it */
 
 /* ---- size.c: sizes with symbols (ir/symbols/README.md) ---- A size is a product of lengths of the graph, and nothing
@@ -410,7 +414,6 @@ struct lower {
     /* loads access memory only where this is true, and give 0 elsewhere, because coordinates may be out of range there.
      * 0: everywhere */
     val where;
-    bool outside;                 /* coordinates may be out of range for another reason: nothing is noted of them */
 };
 enum fold reduce_fold(unsigned op);              /* op_reduce.c: the combining op of a reduction */
 enum fold cumulative_fold(unsigned op);          /* op_cumulative.c: the same for a scan other than recurrence */

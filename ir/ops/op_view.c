@@ -122,7 +122,7 @@ uint32_t lower_reshape(struct lower *l, ref r, const uint32_t *coord)
         for (uint32_t i = g.to; i < g.to_end; i++)
             if (to->dim[i] != 1)
                 index = ix_add(k, index, ix_scale_size(k, coord[i], to_stride.dim[i] / to_unit));
-        if (!l->where && !l->outside) /* under a mask coordinates may be out of range */
+        if (!l->where) /* under a mask coordinates may be out of range */
             ix_bound(k, index, 0, g.count - 1);
         bool leading = true;
         for (uint32_t i = g.from; i < g.from_end; i++) {

@@ -183,7 +183,14 @@ val lower_at(struct lowering *w, ref r, const val *coord)
     if (s->memo.point == permanent(w) || (s->memo.point == w->point && s->memo.where == w->l.where &&
                                           !memcmp(s->memo.coord, coord, rank * sizeof *coord)))
         return s->memo.value;
+    bool outermost = !w->evaluating;
+    uint32_t facts = ix_facts_begin(w->k);
+    w->evaluating = true;
     val v = compute(w, r, coord);
+    if (outermost) { /* what was noted of coordinates is true of this element */
+        ix_facts_end(w->k, facts);
+        w->evaluating = false;
+    }
     s->memo.point = w->point;
     s->memo.where = w->l.where;
     s->memo.value = v;

@@ -66,6 +66,7 @@ struct lowering {
     uint32_t point;          /* number of the current point of evaluation; memos of others are stale */
     uint32_t epoch;            /* number of the lower_scalars whose scalars are in force */
     uint32_t phases;         /* that were begun, of a kernel for a GPU */
+    bool evaluating;         /* lower_at is at work on an element */
     ref anchor;              /* NIL: none; else its value is anchor_value, whatever the coordinates */
     val anchor_value;
     uint32_t *row_copy;      /* row kernels, per member: lbuf + 1 of scratch that holds its row, 0: none; else NULL */

@@ -76,9 +76,7 @@ static void fetch(const struct blocks *s, bool second, val first, bool beyond, s
         *moved = ix_add(k, *moved, u);
         *moved_at = ix_add(k, *moved_at, u);
         p->at[i] = ix_add(k, ix_scale(k, kk, s->pitch[second]), side);
-        w->l.outside = w->pred != 0; /* a thread's number is in indices of elements with other masks, too */
         p->value[i] = dot_element(s->d, second, free, at);
-        w->l.outside = false;
         w->pred = 0;
         w->pred_all = false;
     }

@@ -100,9 +100,7 @@ static void fetch(const struct subgroups *s, bool second, val first, bool beyond
         val mask = dot_matrix_find(s, second, first, beyond, side, kk, &free, &at);
         w->pred = mask;
         w->pred_all = true;
-        w->l.outside = mask != 0; /* a thread's number is in indices of elements with other masks, too */
         p->value[i] = dot_stored_element(s->d, second, free, at);
-        w->l.outside = false;
         w->pred = 0;
         w->pred_all = false;
         if (beyond)
