@@ -1,12 +1,11 @@
 /* Tables of numbers as text: fields between separators, one row a line. */
 #define KL_NO_CALL_SITES
-#include <errno.h>
-#include <fcntl.h>
+#include "file_open.h"
 #include <kiln/kiln.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
+#include <unistd.h>
 
 struct csv {
     const char *path;
@@ -33,18 +32,22 @@ static kl_status csv_no_memory(const struct csv *c)
 /* Reads the whole file and adds a terminating zero. */
 static kl_status csv_load(const char *path, char **text, size_t *bytes)
 {
-    FILE *f = fopen(path, "rb");
-    struct stat st;
-    if (!f)
-        return kl_failf(NULL, KL_ERR_IO, "csv_read: cannot open %s: %s", path, strerror(errno));
+    int64_t size;
+    char why[800];
+    int fd = file_open_read(path, &size, why, sizeof why);
+    FILE *f = fd < 0 ? NULL : fdopen(fd, "rb");
+    if (!f) {
+        if (fd >= 0)
+            close(fd);
+        return fd < 0 ? kl_failf(NULL, KL_ERR_IO, "csv_read: %s", why)
+                      : kl_failf(NULL, KL_ERR_MEMORY, "csv_read: out of memory for %s", path);
+    }
     kl_status s = KL_OK;
-    if (fstat(fileno(f), &st) != 0 || !S_ISREG(st.st_mode))
-        s = kl_failf(NULL, KL_ERR_IO, "csv_read: %s is not a regular file", path);
-    else if (!(*text = kl_memory_alloc((size_t)st.st_size + 1)))
-        s = kl_failf(NULL, KL_ERR_MEMORY, "csv_read: out of memory: %lld bytes of %s", (long long)st.st_size, path);
-    else if ((*bytes = fread(*text, 1, (size_t)st.st_size, f)) < (size_t)st.st_size)
+    if (!(*text = kl_memory_alloc((size_t)size + 1)))
+        s = kl_failf(NULL, KL_ERR_MEMORY, "csv_read: out of memory: %lld bytes of %s", (long long)size, path);
+    else if ((*bytes = fread(*text, 1, (size_t)size, f)) < (size_t)size)
         s = kl_failf(NULL, KL_ERR_IO, "csv_read: cannot read %s: %lld of %lld bytes", path, (long long)*bytes,
-                    (long long)st.st_size);
+                    (long long)size);
     fclose(f);
     return s;
 }

@@ -1,12 +1,13 @@
 /* IDX files: the bytes 0 and 0, the type, the rank, then `rank` big-endian 32-bit dimensions, then the elements.
  * zlib's gz* calls ignore bytes after the compressed stream, so this file calls inflate instead, to report such
  * bytes. */
+#include "file_open.h"
 #include "tensor_file.h"
 #include <errno.h>
 #include <kiln/train/data.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
+#include <unistd.h>
 #include <zlib.h>
 
 enum { IDX_U8 = 0x08, CHUNK = 1 << 15, DEFLATE_RATIO = 1032 };
@@ -24,13 +25,13 @@ struct source {
 static bool source_open(struct source *s, const char *path, struct file_text *why)
 {
     *s = (struct source){.path = path, .why = why};
-    s->f = fopen(path, "rb");
-    if (!s->f)
-        return text_set(why, KL_ERR_IO, "cannot open %s: %s", path, strerror(errno));
-    struct stat st;
-    if (fstat(fileno(s->f), &st) != 0 || !S_ISREG(st.st_mode))
-        return text_set(why, KL_ERR_IO, "%s is not a regular file", path);
-    s->size = st.st_size;
+    int fd = file_open_read(path, &s->size, why->text, sizeof why->text);
+    if (fd < 0)
+        return why->code = KL_ERR_IO, false;
+    if (!(s->f = fdopen(fd, "rb"))) {
+        close(fd);
+        return text_set(why, KL_ERR_MEMORY, "out of memory while reading %s", path);
+    }
     s->z.next_in = s->chunk;
     s->z.avail_in = (uInt)fread(s->chunk, 1, CHUNK, s->f);
     if (ferror(s->f))

@@ -1,33 +1,29 @@
 /* Files of tokens, unsigned integers of 1, 2 or 4 bytes, mapped into memory. */
 #define KL_NO_CALL_SITES
+#include "file_open.h"
 #include <errno.h>
-#include <fcntl.h>
 #include <kiln/kiln.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
-static kl_status tokens_map(kl_tokens *t, int fd, const char *path, int width, int64_t skip)
+static kl_status tokens_map(kl_tokens *t, int fd, int64_t size, const char *path, int width, int64_t skip)
 {
-    struct stat st;
-    if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode))
-        return kl_failf(NULL, KL_ERR_IO, "tokens_open: %s is not a regular file", path);
-    if (st.st_size < skip)
+    if (size < skip)
         return kl_failf(NULL, KL_ERR_IO, "tokens_open: %s has %lld bytes; the first %lld are to be skipped", path,
-                       (long long)st.st_size, (long long)skip);
-    if ((st.st_size - skip) % width)
+                       (long long)size, (long long)skip);
+    if ((size - skip) % width)
         return kl_failf(NULL, KL_ERR_IO, "tokens_open: %s: %lld bytes from byte %lld on are no tokens of %d bytes",
-                        path, (long long)(st.st_size - skip), (long long)skip, width);
-    if (st.st_size) {
-        void *map = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
+                        path, (long long)(size - skip), (long long)skip, width);
+    if (size) {
+        void *map = mmap(NULL, (size_t)size, PROT_READ, MAP_PRIVATE, fd, 0);
         if (map == MAP_FAILED)
             return kl_failf(NULL, KL_ERR_IO, "tokens_open: cannot map %s: %s", path, strerror(errno));
         t->map = map;
-        t->map_bytes = (size_t)st.st_size;
+        t->map_bytes = (size_t)size;
         t->data = (const char *)map + skip;
     }
-    t->count = (st.st_size - skip) / width;
+    t->count = (size - skip) / width;
     t->width = width;
     return KL_OK;
 }
@@ -39,10 +35,12 @@ kl_status kl_tokens_open(kl_tokens *out, const char *path, int width, int64_t sk
     if (!out || !path || skip < 0 || (width != 1 && width != 2 && width != 4))
         return kl_failf(NULL, KL_ERR_ARGUMENT, "tokens_open: %s",
                        !out || !path ? "an argument is NULL" : "a width that is not 1, 2 or 4, or a negative skip");
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    int64_t size;
+    char why[800];
+    int fd = file_open_read(path, &size, why, sizeof why);
     if (fd < 0)
-        return kl_failf(NULL, KL_ERR_IO, "tokens_open: cannot open %s: %s", path, strerror(errno));
-    kl_status s = tokens_map(out, fd, path, width, skip);
+        return kl_failf(NULL, KL_ERR_IO, "tokens_open: %s", why);
+    kl_status s = tokens_map(out, fd, size, path, width, skip);
     close(fd);
     return s;
 }

@@ -1,13 +1,12 @@
 /* <kiln/formats/file.h>: opening a file by its first bytes, its tensors and metadata. */
 #include "tensor_file.h"
+#include "file_open.h"
 #include <errno.h>
-#include <fcntl.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 static bool is_npy(const uint8_t *b, size_t n) { return n >= 6 && !memcmp(b, "\x93NUMPY", 6); }
@@ -169,23 +168,20 @@ static void map_unref(void *map)
 
 static bool file_map(kl_file *f, const char *path)
 {
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    struct stat st;
+    int64_t size;
+    int fd = file_open_read(path, &size, f->why.text, sizeof f->why.text);
     if (fd < 0)
-        return text_set(&f->why, KL_ERR_IO, "cannot open %.250s: %s", path, strerror(errno));
-    bool ok = fstat(fd, &st) == 0 && S_ISREG(st.st_mode);
-    if (!ok)
-        text_set(&f->why, KL_ERR_IO, "%.250s is not a regular file", path);
-    else if (!(f->map = calloc(1, sizeof *f->map)))
-        ok = file_no_memory(f);
+        return f->why.code = KL_ERR_IO, false;
+    f->map = calloc(1, sizeof *f->map);
+    bool ok = f->map || file_no_memory(f);
     if (ok) {
         atomic_init(&f->map->refs, 1);
-        if (st.st_size > 0) {
-            void *p = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
+        if (size > 0) {
+            void *p = mmap(NULL, (size_t)size, PROT_READ, MAP_PRIVATE, fd, 0);
             ok = p != MAP_FAILED;
             if (ok) {
                 f->map->bytes = p;
-                f->map->size = (size_t)st.st_size;
+                f->map->size = (size_t)size;
             } else {
                 text_set(&f->why, KL_ERR_IO, "cannot map %.250s: %s", path, strerror(errno));
             }

@@ -503,12 +503,12 @@ static void other_files(void)
     snprintf(data, sizeof data, "%s/data", folder);
     CHECK(onnx_save(data, W, sizeof W));
     external("data", "4", NULL);
-    external("data", "12", "bytes 12 to 28 are outside of");
+    external("data", "12", "16 bytes from byte 12 on are outside of data, which has 24");
     external("data", "18446744073709551612", "are outside of");
     external("none", "0", "cannot open");
-    external("../data", "0", "in no file of the model's folder");
-    external("/etc/passwd", "0", "in no file of the model's folder");
-    external("a/../../data", "0", "in no file of the model's folder");
+    external("../data", "0", "'../data' names no file in the folder of");
+    external("/etc/passwd", "0", "names no file in the folder of");
+    external("a/../../data", "0", "names no file in the folder of");
     unlink(data);
 }
 

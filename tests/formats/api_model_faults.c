@@ -2,8 +2,10 @@
  * it would have been read as something else in silence, with a message that names the node and the cause. */
 #include "tests/formats/onnx_write.h"
 #include "tests/support/api_check.h"
+#include <sys/stat.h>
 #include <unistd.h>
 
+static const float W[6] = {1, 2, 3, -1, -2, -3};
 static kl_device dev;
 static char folder[] = "/tmp/kiln-faults-XXXXXX", path[200];
 
@@ -140,12 +142,124 @@ static void sizes(void)
     call_fails(onnx_model(&g, 13), KL_ERR_ARGUMENT, "it has no results");
 }
 
+/* ---- data in other files ---- */
+
+/* y = -W, whose 2 elements are external data with these entries; constant: W is a Constant's value. */
+static struct pb external_model(const char *location, const char *offset, const char *length, bool constant)
+{
+    const char *const entry[3][2] = {{"location", location}, {"offset", offset}, {"length", length}};
+    struct pb g = {0}, t = onnx_tensor("W", FLOAT, 1, (int64_t[]){2}, NULL, 0);
+    for (int i = 0; i < 3; i++) {
+        struct pb e = {0};
+        pb_text(&e, 1, entry[i][0]);
+        pb_text(&e, 2, entry[i][1]);
+        if (entry[i][1])
+            pb_message(&t, 13, &e);
+    }
+    pb_int(&t, 14, 1);
+    if (constant) {
+        struct pb a = {0}, all = {0};
+        pb_text(&a, 1, "value");
+        pb_message(&a, 5, &t);
+        pb_int(&a, 20, 4);
+        pb_message(&all, 5, &a);
+        onnx_node(&g, "Constant", "", "W", all);
+    } else {
+        pb_message(&g, 5, &t);
+    }
+    onnx_node(&g, "Neg", "W", "y", onnx_none());
+    onnx_io(&g, 12, "y", FLOAT, 1, (int64_t[]){2});
+    return onnx_model(&g, 13);
+}
+
+/* Loads and calls the model of a file; text: in the message of what fails, or NULL if its values are 2 and 3. */
+static void external(struct pb m, const char *text)
+{
+    kl_clear_error();
+    kl_tensor y = kl_none;
+    kl_model *model = load(m);
+    kl_status s = model ? kl_model_call(model, 0, NULL, 1, &y) : kl_last_error_code();
+    if (text) {
+        CHECK(s == KL_ERR_IO);
+        if (!says(text))
+            CHECK(!"the message"), printf("  it has no '%s'\n", text);
+    } else if (CHECK(s == KL_OK)) {
+        NEAR_LIST(y, 0, -2, -3);
+    }
+    kl_model_free(model);
+}
+
+/* Offsets and lengths that are no numbers, for an initializer and for a constant. */
+static void external_numbers(void)
+{
+    static const char *const bad[] = {"abc", "0x4", "4x", "-4", "+4", " 4", "4 ", "", "4.0", "18446744073709551616"};
+    for (int constant = 0; constant < 2; constant++) {
+        for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+            external(external_model("data", bad[i], "8", constant), "offset of its external data is '");
+            external(external_model("data", "4", bad[i], constant), "length of its external data is '");
+        }
+        external(external_model("data", "4", "16", constant), "has 16 bytes of external data, not 8");
+        external(external_model("data", "20", "8", constant), "8 bytes from byte 20 on are outside of data");
+        external(external_model("data", "18446744073709551615", "8", constant), "are outside of data");
+        external(external_model("data", "4", "8", constant), NULL);
+    }
+}
+
+/* Links: within the folder they are followed, out of it they are refused, and so is what is no regular file.  A model
+ * that is a link itself has its data beside it or beside the file that it leads to. */
+static void external_links(void)
+{
+    char outside[] = "/tmp/kiln-outside-XXXXXX", name[300], real[300], own[200];
+    int f = mkstemp(outside);
+    CHECK(f >= 0 && write(f, W, sizeof W) == sizeof W && !close(f));
+    snprintf(name, sizeof name, "%s/link", folder);
+    CHECK(!symlink(outside, name));
+    external(external_model("link", "4", "8", false), "is not in the folder of");
+    unlink(name);
+    CHECK(!symlink("data", name));
+    external(external_model("link", "4", "8", false), NULL);
+    unlink(name);
+    CHECK(!symlink("/tmp", name)); /* a folder that is a link */
+    snprintf(real, sizeof real, "link/%s", strrchr(outside, '/') + 1);
+    external(external_model(real, "4", "8", false), "is not in the folder of");
+    unlink(name);
+    CHECK(!mkfifo(name, 0600));
+    external(external_model("link", "4", "8", false), "is not a regular file: it is a FIFO");
+    external(external_model("link", "4", "8", true), "is not a regular file: it is a FIFO");
+    unlink(name);
+    CHECK(!mkdir(name, 0700));
+    external(external_model("link", "4", "8", false), "is not a regular file: it is a folder");
+    rmdir(name);
+    external(external_model("none", "4", "8", true), "cannot open");
+    unlink(outside);
+    CHECK(!mkdir(outside, 0700)); /* the model and its data are in another folder, the model is a link to it */
+    snprintf(own, sizeof own, "%s", path);
+    snprintf(path, sizeof path, "%s/m.onnx", outside);
+    snprintf(real, sizeof real, "%s/data", outside);
+    CHECK(onnx_save(real, W, sizeof W));
+    struct pb m = external_model("data", "4", "8", false);
+    CHECK(onnx_save(path, m.data, m.n) && !symlink(path, name) && !chmod(real, 0600));
+    free(m.data);
+    kl_model *there = kl_model_load(dev, path);
+    CHECK(there != NULL);
+    kl_model_free(there);
+    there = kl_model_load(dev, name); /* its `data` is that beside the link */
+    CHECK(there != NULL);
+    kl_model_free(there);
+    unlink(name);
+    unlink(path);
+    unlink(real);
+    rmdir(outside);
+    snprintf(path, sizeof path, "%s", own);
+}
+
 int main(int argc, char **argv)
 {
     dev = kl_device_named(argc > 1 ? argv[1] : "ref");
     device_now = kl_device_name(dev);
     if (!CHECK(mkdtemp(folder) != NULL && dev.id != 0))
         return 1;
+    char data[300];
     snprintf(path, sizeof path, "%s/m.onnx", folder);
     struct pb g = of_numbers("Abs", 1, -1, INT64);
     kl_model *first = load(onnx_model(&g, 13));
@@ -157,6 +271,11 @@ int main(int argc, char **argv)
         without_elements();
         without_operands();
         sizes();
+        snprintf(data, sizeof data, "%s/data", folder);
+        CHECK(onnx_save(data, W, sizeof W));
+        external_numbers();
+        external_links();
+        unlink(data);
         printf("%d passed, %d failed, 0 skipped\n", passed, failed);
     }
     unlink(path);

@@ -1,34 +1,33 @@
 /* Files mapped into memory, and the protobuf messages in them. */
+#include "frontend/formats/file_open.h"
 #include "onnx.h"
 #include <errno.h>
-#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 enum { NESTED_MOST = 64 }; /* most levels of nested messages: protobuf-c reads them recursively */
 
-bool bytes_map(struct bytes *b, const char *path, struct message *why)
+bool bytes_map(struct bytes *b, const char *path, const char *beside, struct message *why)
 {
     *b = (struct bytes){NULL, 0};
-    int f = open(path, O_RDONLY | O_CLOEXEC);
-    struct stat st;
-    if (f < 0)
-        return message_set(why, KL_ERR_IO, "cannot open %.300s: %s", path, strerror(errno));
-    bool ok = fstat(f, &st) == 0 && S_ISREG(st.st_mode);
-    if (!ok) {
-        message_set(why, KL_ERR_IO, "%.300s is not a regular file", path);
-    } else if (st.st_size > 0) {
-        void *p = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, f, 0);
+    int64_t size;
+    int f = beside ? file_open_beside(path, beside, &size, why->text, sizeof why->text)
+                   : file_open_read(path, &size, why->text, sizeof why->text);
+    bool ok = f >= 0;
+    if (!ok)
+        why->code = KL_ERR_IO;
+    if (ok && size > 0) {
+        void *p = mmap(NULL, (size_t)size, PROT_READ, MAP_PRIVATE, f, 0);
         ok = p != MAP_FAILED;
         if (ok)
-            *b = (struct bytes){p, (size_t)st.st_size};
+            *b = (struct bytes){p, (size_t)size};
         else
-            message_set(why, KL_ERR_IO, "cannot map %.300s: %s", path, strerror(errno));
+            message_set(why, KL_ERR_IO, "cannot map %.300s: %s", beside ? beside : path, strerror(errno));
     }
-    close(f);
+    if (f >= 0)
+        close(f);
     return ok;
 }
 
@@ -39,12 +38,12 @@ void bytes_unmap(struct bytes *b)
     *b = (struct bytes){NULL, 0};
 }
 
-struct mapping *mapping_new(const char *path, struct message *why)
+struct mapping *mapping_new(const char *path, const char *beside, struct message *why)
 {
     struct mapping *m = calloc(1, sizeof *m);
     if (!m)
         return message_set(why, KL_ERR_MEMORY, "out of memory: %.300s", path), NULL;
-    if (!bytes_map(&m->b, path, why)) {
+    if (!bytes_map(&m->b, path, beside, why)) {
         free(m);
         return NULL;
     }

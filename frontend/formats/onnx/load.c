@@ -8,7 +8,6 @@
 struct loader {
     struct kl_model *m;
     const char *path;
-    char folder[1024];
     struct message *why;
     unsigned missing, listed;         /* operators */
     struct names told;                /*   those in `list` */
@@ -84,7 +83,7 @@ static bool load_initials(struct loader *l, struct scope *s, const Onnx__GraphPr
     for (size_t i = 0; i < p->n_initializer; i++) {
         Onnx__TensorProto *t = p->initializer[i];
         struct message why;
-        struct array *a = array_read(t, l->folder, true, &why);
+        struct array *a = array_read(t, l->path, true, &why);
         if (!a)
             return message_set(l->why, why.code, "%.300s: %.500s", l->path, why.text);
         struct initial *x = &g->initial[g->ninitial++];
@@ -342,6 +341,7 @@ void model_free(struct kl_model *m)
         array_unref(m->pool[i].array);
     if (m->proto)
         onnx__model_proto__free_unpacked(m->proto, NULL);
+    free(m->path);
     free(m->function);
     free(m->weight);
     free(m->pool);
@@ -377,12 +377,9 @@ struct kl_model *model_read(kl_device device, const char *path, struct message *
     struct bytes b;
     const char *slash = strrchr(path, '/');
     size_t folder = slash ? (size_t)(slash + 1 - path) : 0;
-    if (folder >= sizeof l.folder)
-        return message_set(why, KL_ERR_IO, "the path of a model is longer than %zu bytes", sizeof l.folder), NULL;
-    memcpy(l.folder, path, folder);
-    if (!bytes_map(&b, path, why))
+    if (!bytes_map(&b, path, NULL, why))
         return NULL;
-    bool ok = (l.m = calloc(1, sizeof *l.m)) || load_no_memory(&l);
+    bool ok = ((l.m = calloc(1, sizeof *l.m)) && (l.m->path = strdup(path))) || load_no_memory(&l);
     if (ok) {
         l.m->device = device;
         l.m->label = string_forever(path + folder);

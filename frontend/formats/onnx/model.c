@@ -293,12 +293,12 @@ kl_tensor kl_model_read_tensor_at(const kl_site *site, kl_device device, const c
     Onnx__TensorProto *t = NULL;
     if (!path) {
         message_set(&why, KL_ERR_ARGUMENT, "path is NULL");
-    } else if (bytes_map(&b, path, &why)) {
+    } else if (bytes_map(&b, path, NULL, &why)) {
         t = (Onnx__TensorProto *)message_parse(&b, &onnx__tensor_proto__descriptor, path, &why);
         bytes_unmap(&b);
     }
     if (t)
-        a = array_read(t, "", true, &why);
+        a = array_read(t, path, true, &why);
     if (t)
         onnx__tensor_proto__free_unpacked(t, NULL);
     if (!a) {

@@ -46,11 +46,11 @@ const char *onnx_dtype_name(int32_t data_type);
 static inline bool onnx_is_float(kl_dtype d) { return d == KL_F16 || d == KL_BF16 || d == KL_F32 || d == KL_F64; }
 /* Does Kiln hold such elements in a wider dtype?  8-bit floats are f16, 4-bit integers i8 and u8. */
 bool onnx_is_widened(int32_t data_type);
-/* The elements of a tensor in a file; NULL: *why.  folder: that of external data, which is mapped, not copied, where it
- * is aligned.  take: the message's own memory becomes the array's, so that there is one copy of it. */
+/* The elements of a tensor in the file `path`; NULL: *why.  External data lies in its folder, and is mapped, not
+ * copied, where it is aligned.  take: the message's own memory becomes the array's, so that there is one copy of it. */
 struct message { kl_status code; char text[900]; };
 bool message_set(struct message *why, kl_status code, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
-struct array *array_read(Onnx__TensorProto *t, const char *folder, bool take, struct message *why);
+struct array *array_read(Onnx__TensorProto *t, const char *path, bool take, struct message *why);
 
 /* Saturating arithmetic on lengths from files: a result that does not fit is INT64_MIN or INT64_MAX, which every
  * operator refuses. */
@@ -72,10 +72,11 @@ static inline int64_t sat_mul(int64_t a, int64_t b)
 
 /* ---- file.c: bytes of files, and messages in them ---- */
 struct bytes { const uint8_t *data; size_t size; };
-bool bytes_map(struct bytes *b, const char *path, struct message *why);
+/* beside NULL: the file `path`; else the file that it names so, in its folder (file_open.h). */
+bool bytes_map(struct bytes *b, const char *path, const char *beside, struct message *why);
 void bytes_unmap(struct bytes *b);
 struct mapping { atomic_uint refs; struct bytes b; }; /* shared by arrays */
-struct mapping *mapping_new(const char *path, struct message *why);
+struct mapping *mapping_new(const char *path, const char *beside, struct message *why);
 void mapping_unref(struct mapping *m);
 /* The message that they hold; NULL: *why, also where messages are nested too deep. */
 ProtobufCMessage *message_parse(const struct bytes *b, const ProtobufCMessageDescriptor *d, const char *path,
@@ -122,6 +123,7 @@ struct pooled { struct array *array; kl_tensor t; uint64_t hash; };
 struct kl_model {
     kl_device device, folding;        /* folding: where constants are computed */
     Onnx__ModelProto *proto;
+    char *path;
     const char *label;                /* the file's name, for call sites; never freed */
     struct graph_def *main;
     struct weight *weight;

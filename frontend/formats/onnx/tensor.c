@@ -1,7 +1,6 @@
 /* Arrays on the host, and tensors as files hold them: TensorProto, with its data in one of several fields or in
  * another file. */
 #include "onnx.h"
-#include <fcntl.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -204,54 +203,66 @@ static bool copy_field(struct array *a, const Onnx__TensorProto *t)
     return true;
 }
 
-/* Makes a path in the folder of the model; refuses absolute paths and those that leave the folder. */
-static bool stays_inside(const char *path)
+/* A number of bytes as external data says it: decimal digits. */
+static bool external_number(const char *text, uint64_t *v)
 {
-    if (!*path || *path == '/' || strchr(path, '\\'))
-        return false;
-    for (const char *p = path; p; p = strchr(p, '/') ? strchr(p, '/') + 1 : NULL)
-        if (!strncmp(p, "..", 2) && (p[2] == '/' || !p[2]))
+    *v = 0;
+    for (const char *p = text; *p; p++)
+        if (*p < '0' || *p > '9' || __builtin_mul_overflow(*v, UINT64_C(10), v) ||
+            __builtin_add_overflow(*v, (uint64_t)(*p - '0'), v))
             return false;
-    return true;
+    return *text != 0;
 }
 
-static bool read_external(struct array *a, const Onnx__TensorProto *t, const char *folder, struct message *why)
+/* Where the bytes of a tensor are. */
+struct external { const char *location; uint64_t offset, length; };
+
+static bool external_place(const Onnx__TensorProto *t, const char *name, struct external *e, struct message *why)
 {
-    const char *location = NULL, *name = t->name ? t->name : "";
-    unsigned long long offset = 0, length = (size_t)a->count * kl_dtype_size(a->dtype);
+    uint64_t length;
     for (size_t i = 0; i < t->n_external_data; i++) {
         const Onnx__StringStringEntryProto *x = t->external_data[i];
-        if (!x->key || !x->value)
-            continue;
-        if (!strcmp(x->key, "location"))
-            location = x->value;
-        else if (!strcmp(x->key, "offset"))
-            offset = strtoull(x->value, NULL, 10);
-        else if (!strcmp(x->key, "length") && strtoull(x->value, NULL, 10) != length)
-            return message_set(why, KL_ERR_IO, "tensor '%.200s' has %s bytes of external data, not %llu", name,
-                               x->value, length);
+        const char *key = x->key ? x->key : "", *value = x->value ? x->value : "";
+        bool offset = !strcmp(key, "offset");
+        if (!strcmp(key, "location")) {
+            e->location = value;
+        } else if (offset || !strcmp(key, "length")) {
+            if (!external_number(value, offset ? &e->offset : &length))
+                return message_set(why, KL_ERR_IO, "tensor '%.200s': the %s of its external data is '%.50s', which is "
+                                   "no number of bytes", name, key, value);
+            if (!offset && length != e->length)
+                return message_set(why, KL_ERR_IO, "tensor '%.200s' has %llu bytes of external data, not %llu", name,
+                                   (unsigned long long)length, (unsigned long long)e->length);
+        }
     }
-    if (!location || !stays_inside(location))
-        return message_set(why, KL_ERR_IO, "tensor '%.200s': its data is in no file of the model's folder", name);
-    char path[4096];
-    if ((size_t)snprintf(path, sizeof path, "%s%s", folder, location) >= sizeof path)
-        return message_set(why, KL_ERR_IO, "tensor '%.200s': the path of its data is too long", name);
-    struct mapping *m = mapping_new(path, why);
-    if (!m)
+    if (t->has_raw_data || t->n_float_data + t->n_int32_data + t->n_int64_data + t->n_double_data + t->n_uint64_data)
+        return message_set(why, KL_ERR_IO, "tensor '%.200s' has data in the model and external data", name);
+    return e->location || message_set(why, KL_ERR_IO, "tensor '%.200s': its external data has no location", name);
+}
+
+static bool read_external(struct array *a, const Onnx__TensorProto *t, const char *path, struct message *why)
+{
+    const char *name = t->name ? t->name : "";
+    struct external e = {.length = (uint64_t)a->count * kl_dtype_size(a->dtype)};
+    struct message cause;
+    if (!external_place(t, name, &e, why))
         return false;
+    struct mapping *m = mapping_new(path, e.location, &cause);
+    if (!m)
+        return message_set(why, cause.code, "tensor '%.200s': its external data: %.600s", name, cause.text);
     size_t size = kl_dtype_size(a->dtype);
-    bool ok = offset <= m->b.size && length <= m->b.size - offset;
+    bool ok = e.offset <= m->b.size && e.length <= m->b.size - e.offset;
     if (!ok) {
-        message_set(why, KL_ERR_IO, "tensor '%.200s': bytes %llu to %llu are outside of %.300s, which has %zu", name,
-                    offset, offset + length, path, m->b.size);
-    } else if (length && offset % size == 0 && a->dtype != KL_BOOL) {
-        a->data = (void *)(uintptr_t)(m->b.data + offset); /* never written: kl_wrap does not change the memory */
+        message_set(why, KL_ERR_IO, "tensor '%.200s': %llu bytes from byte %llu on are outside of %.300s, which has "
+                    "%zu", name, (unsigned long long)e.length, (unsigned long long)e.offset, e.location, m->b.size);
+    } else if (e.length && e.offset % size == 0 && a->dtype != KL_BOOL) {
+        a->data = (void *)(uintptr_t)(m->b.data + e.offset); /* never written: kl_wrap does not change the memory */
         a->file = m;
         return true;
-    } else if (!(a->data = malloc(length + 1))) {
+    } else if (!(a->data = malloc(e.length + 1))) {
         ok = message_set(why, KL_ERR_MEMORY, "out of memory: tensor '%.200s'", name);
-    } else if (length) {
-        memcpy(a->data, m->b.data + offset, length);
+    } else if (e.length) {
+        memcpy(a->data, m->b.data + e.offset, e.length);
     }
     mapping_unref(m);
     return ok;
@@ -319,7 +330,7 @@ static uint16_t float8_as_half(int32_t type, uint8_t code)
 }
 
 /* Converts elements of fewer than 8 bits, or 8-bit floats, to the wider dtype of a. */
-static bool read_widened(struct array *a, const Onnx__TensorProto *t, const char *folder, struct message *why)
+static bool read_widened(struct array *a, const Onnx__TensorProto *t, const char *path, struct message *why)
 {
     const char *name = t->name ? t->name : "";
     int bits = element_types[t->data_type].bits;
@@ -327,7 +338,7 @@ static bool read_widened(struct array *a, const Onnx__TensorProto *t, const char
     bool external = t->has_data_location && t->data_location == ONNX__TENSOR_PROTO__DATA_LOCATION__EXTERNAL;
     bool ok = bytes != NULL;
     if (ok && external) {
-        ok = read_external(bytes, t, folder, why);
+        ok = read_external(bytes, t, path, why);
     } else if (ok && (ok = (bytes->data = calloc((size_t)bytes->count + 1, 1)) != NULL)) {
         if (t->has_raw_data && bytes->count)
             memcpy(bytes->data, t->raw_data.data, (size_t)bytes->count);
@@ -351,7 +362,7 @@ static bool read_widened(struct array *a, const Onnx__TensorProto *t, const char
     return ok;
 }
 
-struct array *array_read(Onnx__TensorProto *t, const char *folder, bool take, struct message *why)
+struct array *array_read(Onnx__TensorProto *t, const char *path, bool take, struct message *why)
 {
     const char *name = t->name ? t->name : "";
     kl_dtype dtype = onnx_dtype(t->data_type);
@@ -371,8 +382,8 @@ struct array *array_read(Onnx__TensorProto *t, const char *folder, bool take, st
         return message_set(why, KL_ERR_MEMORY, "out of memory: tensor '%.200s'", name), NULL;
     bool external = t->has_data_location && t->data_location == ONNX__TENSOR_PROTO__DATA_LOCATION__EXTERNAL;
     a->element = t->data_type;
-    bool ok = onnx_is_widened(t->data_type) ? read_widened(a, t, folder, why)
-              : external ? read_external(a, t, folder, why) : read_own(a, t, take, why);
+    bool ok = onnx_is_widened(t->data_type) ? read_widened(a, t, path, why)
+              : external ? read_external(a, t, path, why) : read_own(a, t, take, why);
     for (int64_t i = 0; ok && dtype == KL_BOOL && i < count; i++)
         ((uint8_t *)a->data)[i] = ((uint8_t *)a->data)[i] != 0;
     if (ok)

@@ -27,10 +27,10 @@ extern "C" {
 
 typedef struct kl_model kl_model;
 
-/* Reads a model; its weights become tensors on the device.  Files that the model refers to must be in the same
- * folder; they are mapped, so they must not change while the model exists.  NULL: it failed.  [errors ARGUMENT; IO:
- * the file, or one it refers to, is missing or damaged; TYPE: operators, or types of values, that are not known;
- * DEVICE; MEMORY] */
+/* Reads a model; its weights become tensors on the device.  Files that the model refers to must be, after all
+ * links, in its folder; they are mapped, so they must not change while the model exists.  NULL: it failed.
+ * [errors ARGUMENT; IO: the file, or one it refers to, is missing or damaged; TYPE: operators, or types of values, that
+ * are not known; DEVICE; MEMORY] */
 KL_API_AT kl_model *kl_model_load(kl_device device, const char *path);
 /* Releases its weights; what was recorded stays as it is.  Not while a function of a region is recorded.  NULL is
  * fine. */

@@ -11,7 +11,7 @@ bool onnx_constant(struct node *n)
     struct message why = {0};
     const Onnx__AttributeProto *a = onnx_attr(n, "value");
     if (a && a->t) {
-        struct array *x = array_read(a->t, "", false, &why);
+        struct array *x = array_read(a->t, n->run->m->path, false, &why);
         return x ? onnx_give_known(n, 0, x) : onnx_fails(n, why.code, "%s", why.text);
     }
     struct array *x = NULL;
@@ -40,7 +40,7 @@ bool onnx_constant_of_shape(struct node *n)
     int rank;
     if (!onnx_lengths(n, 0, 0, dims, &rank))
         return false;
-    struct array *x = a && a->t ? array_read(a->t, "", false, &why) : array_new(KL_F32, 0, NULL);
+    struct array *x = a && a->t ? array_read(a->t, n->run->m->path, false, &why) : array_new(KL_F32, 0, NULL);
     if (!x || x->count != 1) {
         array_unref(x);
         return onnx_fails(n, x ? KL_ERR_SHAPE : why.code, "its value: %s", x ? "not one number" : why.text);

@@ -1,0 +1,112 @@
+/* Opening files that users name: regular files only, and for names that stand in a file, only those in its folder. */
+#include "file_open.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static const char *file_kind(mode_t mode)
+{
+    return S_ISDIR(mode) ? "a folder" : S_ISFIFO(mode) ? "a FIFO" : S_ISSOCK(mode) ? "a socket"
+           : S_ISCHR(mode) || S_ISBLK(mode) ? "a device" : "of another kind";
+}
+
+/* flags: besides those of every file.  name: what messages call it. */
+static int open_regular(const char *path, const char *name, int flags, int64_t *size, char *why, size_t n)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY | flags); /* a FIFO without a writer waits else */
+    struct stat st;
+    if (fd < 0) {
+        snprintf(why, n, "cannot open %.400s: %s", name, strerror(errno));
+        return -1;
+    }
+    bool known = fstat(fd, &st) == 0;
+    if (known && S_ISREG(st.st_mode) && fcntl(fd, F_SETFL, 0) == 0) {
+        *size = st.st_size;
+        return fd;
+    }
+    snprintf(why, n, "%.400s is not a regular file: it is %s", name, known ? file_kind(st.st_mode) : strerror(errno));
+    close(fd);
+    return -1;
+}
+
+int file_open_read(const char *path, int64_t *size, char *why, size_t n)
+{
+    return open_regular(path, path, 0, size, why, n);
+}
+
+/* The length of the folder in a path, with its last '/'; 0: it has none. */
+static size_t folder_length(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    return slash ? (size_t)(slash + 1 - path) : 0;
+}
+
+/* Is `file` below the folder of `path`?  Both are without links. */
+static bool lies_in_folder_of(const char *file, const char *path)
+{
+    size_t n = path ? folder_length(path) : 0;
+    return n && !strncmp(file, path, n);
+}
+
+/* FOLDER OF PATH/location; NULL: out of memory. */
+static char *join(const char *path, const char *location)
+{
+    size_t folder = folder_length(path), n = strlen(location) + 1;
+    char *joined = malloc(folder + n);
+    if (joined && folder)
+        memcpy(joined, path, folder);
+    if (joined)
+        memcpy(joined + folder, location, n);
+    return joined;
+}
+
+/* The folder of `path` without links, and a '/'; NULL: it is not there. */
+static char *real_folder(const char *path)
+{
+    char *dot = join(path, "."), *real = dot ? realpath(dot, NULL) : NULL, *with_slash = NULL;
+    size_t n = real ? strlen(real) : 0;
+    if (real && (with_slash = malloc(n + 2))) {
+        memcpy(with_slash, real, n + 1);
+        if (with_slash[n - 1] != '/')
+            memcpy(with_slash + n, "/", 2);
+    }
+    free(dot);
+    free(real);
+    return with_slash;
+}
+
+/* Is the location a path below a folder, as it is written? */
+static bool location_is_below(const char *location)
+{
+    if (!*location || *location == '/' || strchr(location, '\\'))
+        return false;
+    for (const char *p = location; p; p = strchr(p, '/') ? strchr(p, '/') + 1 : NULL)
+        if (!strncmp(p, "..", 2) && (p[2] == '/' || !p[2]))
+            return false;
+    return true;
+}
+
+int file_open_beside(const char *path, const char *location, int64_t *size, char *why, size_t n)
+{
+    char *joined = join(path, location), *file = joined ? realpath(joined, NULL) : NULL;
+    int cause = errno, fd = -1;
+    char *folder = real_folder(path), *real = realpath(path, NULL);
+    if (!location_is_below(location))
+        snprintf(why, n, "'%.300s' names no file in the folder of %.300s", location, path);
+    else if (!file)
+        snprintf(why, n, "cannot open %.400s: %s", joined ? joined : location, strerror(cause));
+    else if (!lies_in_folder_of(file, folder) && !lies_in_folder_of(file, real))
+        snprintf(why, n, "'%.300s' leads to %.300s, which is not in the folder of %.200s", location, file, path);
+    else
+        fd = open_regular(file, joined, O_NOFOLLOW, size, why, n);
+    free(joined);
+    free(file);
+    free(folder);
+    free(real);
+    return fd;
+}
