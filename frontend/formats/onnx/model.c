@@ -184,6 +184,15 @@ static bool fits(const kl_site *site, kl_model *m, uint32_t nin, const kl_tensor
     return true;
 }
 
+/* An output that is known while recording.  In a trace it is a constant, not an input of it, so that a program that is
+ * compiled ahead of time has it inside, as it has weights. */
+static kl_tensor known_output(const kl_site *site, const struct run *r, struct array *a)
+{
+    if (r->tracing)
+        return onnx_constant_of(site, r->m, a);
+    return kl_input(r->m->device, a->dtype, a->rank, a->dims, a->data);
+}
+
 /* Gives output i a handle of its own, even if it is the same value as another output or an input. */
 static bool take_output(const kl_site *site, struct frame *f, struct run *r, uint32_t i, kl_tensor *all)
 {
@@ -198,12 +207,13 @@ static bool take_output(const kl_site *site, struct frame *f, struct run *r, uin
     }
     if (!t.id) {
         struct array *a = v->known;
-        t = a->symbolic ? onnx_lengths_tensor(site, r->m->device, a)
-                        : kl_input(r->m->device, a->dtype, a->rank, a->dims, a->data);
+        t = a->symbolic ? onnx_lengths_tensor(site, r->m->device, a) : known_output(site, r, a);
     }
-    bool own = r->tracing && !v->given && v->weight < 0 && !v->known;
+    bool own = r->tracing && v->weight < 0 && !v->known;
     for (uint32_t k = 0; k < i; k++)
         own &= all[k].id != t.id;
+    for (uint32_t k = 0; k < f->g->nin; k++)
+        own &= f->v[f->g->in[k]].t.id != t.id;
     int64_t dims[KL_MAX_RANK];
     int rank = kl_shape(t, dims);
     *out = rank < 0 ? kl_none : own ? t : kl_reshape(t, rank, dims);
@@ -262,6 +272,7 @@ kl_status kl_model_call_at(const kl_site *site, kl_model *m, uint32_t nin, const
     if (m->differentiates && !kl_tracing())
         return call_in_trace(site, m, nin, in, nout, out);
     struct run r = {.m = m, .tracing = kl_tracing()};
+    m->calls++;
     if (!r.tracing)
         kl_scope_begin();
     bool ok = call_model(site, &r, in, nout, out);

@@ -132,6 +132,7 @@ struct kl_model {
     struct pooled *pool;              /* constants that calls have used */
     uint32_t npool, pool_cap;
     bool differentiates;              /* it has operator Gradient, which needs a trace */
+    uint64_t calls;                   /* so far: each call draws other random numbers */
 };
 
 /* ---- names.c: strings and call sites that stay, as a caller's do: programs keep them longer than models ---- */
@@ -157,6 +158,7 @@ struct value {
     int32_t element;                  /* ONNX's element type where it is known, which it is of all widened ones; or 0 */
     bool given;                       /* an input of the model */
     bool constant;                    /* known, and of no value that a run computes or is given */
+    bool varies;                      /* known, computed from the number of a loop's round or what rounds carry */
     bool set;
 };
 struct frame {
@@ -175,11 +177,16 @@ struct run {
     unsigned depth;                   /* of frames and folds in one another */
     uint64_t steps;                   /* nodes run so far */
     uint64_t folds;                   /* nodes computed on the host so far */
+    uint64_t draws;                   /* nodes so far that draw random numbers */
+    unsigned rounds;                  /* regions in one another that run for each round of a loop */
+    kl_tensor seed;                   /* of the call or round, or kl_none before its first use (ops/ops_random.c) */
+    bool varied;                      /* a value that varies between rounds had to be known while recording */
 };
 struct node {
     const struct node_def *def;
     struct frame *frame;
     struct run *run;
+    uint64_t draw;                    /* its number among the call's nodes that draw random numbers; 0: none yet */
 };
 /* Limits of one call.  FOLDED_MOST: elements of a value that is computed on the host although only a run needs it;
  * FOLDS_MOST: nodes that are; STEPS_MOST: nodes in all, with those of loops. */
@@ -231,7 +238,25 @@ bool onnx_give_known(struct node *n, uint32_t i, struct array *a); /* takes it o
 bool onnx_give_value(struct node *n, uint32_t i, const struct value *v);
 kl_tensor onnx_tensor(struct node *n, struct array *a);    /* a known array recorded; takes it over */
 kl_tensor onnx_number(struct node *n, kl_dtype dtype, double v); /* [] compiled in */
+/* A known array as a constant of the model, which exists as long as that; kl_none or poison: reported. */
+kl_tensor onnx_constant_of(const kl_site *site, struct kl_model *m, struct array *a);
 struct type onnx_type_of(kl_tensor t);
+
+/* ---- half.c: half floats in operators composed of several ops ---- */
+kl_dtype onnx_compute_dtype(kl_dtype d);                   /* F32 for F16 and BF16, else d */
+kl_tensor onnx_widened(struct node *n, uint32_t i);        /* operand i, of half floats as f32; kl_none as onnx_in */
+/* Result i, cast to d where it has another dtype: the only rounding to half floats. */
+bool onnx_give_as(struct node *n, uint32_t i, kl_tensor t, kl_dtype d);
+
+/* ---- ops/ops_random.c: seeds ---- */
+kl_tensor onnx_random_seed(struct node *n);          /* [] u64, another one for each node that runs; kl_none: failed */
+bool onnx_draws(const struct graph_def *g);          /* does a node of the graph, or one inside of it, draw numbers? */
+/* Before a graph becomes a region: makes the call's seed, which the region takes from outside. */
+void onnx_region_seed(struct node *n, const struct graph_def *g);
+/* In a region that runs for each round: seeds of its own for the round of this number (an integer []).  Returns the
+ * seed around it, for the end of the region. */
+kl_tensor onnx_round_begin(struct node *n, const struct graph_def *g, kl_tensor round);
+void onnx_round_end(struct node *n, kl_tensor around);
 
 /* ---- lengths.c: shape arithmetic on symbolic lengths ---- */
 struct array *array_of_lengths(int64_t n, const int64_t *v); /* as kl_shape gives them */

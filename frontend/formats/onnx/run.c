@@ -54,7 +54,7 @@ bool frame_open(struct frame *f, const struct graph_def *g, struct frame *outer,
     for (uint32_t i = 0; i < g->nvalue; i++)
         f->v[i].weight = -1;
     for (uint32_t i = 0; i < g->nnode; i++)
-        f->node[i] = (struct node){&g->node[i], f, r};
+        f->node[i] = (struct node){.def = &g->node[i], .frame = f, .run = r};
     for (uint32_t i = 0; i < g->ninitial; i++) {
         const struct initial *x = &g->initial[i];
         struct value *v = &f->v[x->at];
@@ -168,9 +168,8 @@ static bool array_same(const struct array *a, const struct array *b)
 }
 
 /* Makes a constant that exists as long as the model, so that equal numbers in another call give the same tensor. */
-static kl_tensor run_pooled(struct node *n, struct array *a)
+static kl_tensor run_pooled(const kl_site *site, struct kl_model *m, struct array *a)
 {
-    struct kl_model *m = n->run->m;
     uint64_t hash = array_hash(a);
     for (uint32_t i = 0; i < m->npool; i++)
         if (m->pool[i].hash == hash && array_same(m->pool[i].array, a))
@@ -179,26 +178,41 @@ static kl_tensor run_pooled(struct node *n, struct array *a)
         uint32_t cap = m->pool_cap ? 2 * m->pool_cap : 16;
         struct pooled *more = realloc(m->pool, cap * sizeof *more);
         if (!more)
-            return onnx_fails(n, KL_ERR_MEMORY, "out of memory"), kl_none;
+            return kl_fail_at(site, KL_ERR_MEMORY, "a constant: out of memory"), kl_none;
         m->pool = more;
         m->pool_cap = cap;
     }
-    kl_trace_suspend();
-    kl_tensor t = kl_keep(kl_input(m->device, a->dtype, a->rank, a->dims, a->data));
+    kl_trace_suspend_at(site);
+    kl_tensor t = kl_keep_at(site, kl_input_at(site, m->device, a->dtype, a->rank, a->dims, a->data));
     bool ok = kl_check(t) == KL_OK;
-    kl_trace_resume();
-    if (!ok)
-        return onnx_fails(n, kl_last_error_code(), "a constant: %s", kl_last_error()), kl_none;
+    kl_trace_resume_at(site);
+    if (!ok) {
+        char why[600];
+        snprintf(why, sizeof why, "a constant: %s", kl_last_error());
+        return kl_fail_at(site, kl_last_error_code(), why), kl_none;
+    }
     m->pool[m->npool++] = (struct pooled){array_ref(a), t, hash};
     return t;
 }
 
 kl_tensor onnx_number(struct node *n, kl_dtype dtype, double v) { return kl_const(onnx_device(n), dtype, v); }
 
+/* Is the first element exact as a double?  A u64 of 2^63 or more is below 0 here. */
 static bool is_exact(const struct array *a)
 {
     int64_t v = array_int(a, 0);
-    return (a->dtype != KL_I64 && a->dtype != KL_U64) || (v < INT64_C(1) << 53 && v > -(INT64_C(1) << 53));
+    return (a->dtype != KL_I64 && a->dtype != KL_U64) ||
+           (v <= INT64_C(1) << 53 && v >= (a->dtype == KL_U64 ? 0 : -(INT64_C(1) << 53)));
+}
+
+kl_tensor onnx_constant_of(const kl_site *site, struct kl_model *m, struct array *a)
+{
+    if (a->count == 0)
+        return kl_zeros_at(site, m->device, a->dtype, a->rank, a->dims);
+    if (a->count > 1 || !is_exact(a))
+        return run_pooled(site, m, a);
+    kl_tensor t = kl_const_at(site, m->device, a->dtype, array_float(a, 0));
+    return a->rank ? kl_reshape_at(site, t, a->rank, a->dims) : t;
 }
 
 static kl_tensor array_recorded(struct node *n, struct array *a)
@@ -209,12 +223,7 @@ static kl_tensor array_recorded(struct node *n, struct array *a)
         return onnx_lengths_tensor(n->def->site, n->run->m->device, a);
     if (n->run->folding)
         return kl_input(onnx_device(n), a->dtype, a->rank, a->dims, a->data);
-    if (a->count == 0)
-        return kl_zeros(onnx_device(n), a->dtype, a->rank, a->dims);
-    if (a->count > 1 || !is_exact(a))
-        return run_pooled(n, a);
-    kl_tensor t = onnx_number(n, a->dtype, array_float(a, 0));
-    return a->rank ? kl_reshape(t, a->rank, a->dims) : t;
+    return onnx_constant_of(n->def->site, n->run->m, a);
 }
 
 kl_tensor onnx_tensor(struct node *n, struct array *a)
@@ -414,6 +423,7 @@ const struct array *onnx_numbers(const struct node *n, uint32_t i)
 
 bool onnx_try_read(struct node *n, struct value *v)
 {
+    n->run->varied |= v->varies;
     if (v->known || !v->t.id || !(v->given || !n->run->tracing))
         return v->known && !v->known->symbolic;
     struct type y = onnx_type_of(v->t); /* before kl_trace_suspend: handles of a suspended trace cannot be read */
@@ -470,6 +480,7 @@ const struct array *onnx_known(struct node *n, uint32_t i)
                           "take as a number", i, operand_name(n, i)), NULL;
     if (!v || !v->set)
         return onnx_fails(n, KL_ERR_ARGUMENT, "it needs operand %u", i), NULL;
+    n->run->varied |= v->varies;
     if (n->run->folding)
         return v->known || run_know(n, v, i) ? v->known : NULL; /* run_fold has computed it */
     return run_know(n, v, i) ? v->known : NULL;
@@ -519,7 +530,8 @@ bool onnx_known_float(struct node *n, uint32_t i, double *v)
 static bool run_can_fold(const struct node *n)
 {
     int64_t all = 0;
-    if (!onnx_nin(n) || !n->def->op || n->def->op->arg == ONNX_NEVER_FOLDED || n->run->folds >= FOLDS_MOST)
+    if (!onnx_nin(n) || !n->def->op || n->def->op->arg == ONNX_NEVER_FOLDED || n->def->op->fn == onnx_random ||
+        n->run->folds >= FOLDS_MOST)
         return false;
     for (uint32_t i = 0; i < onnx_nin(n); i++) {
         const struct value *v = onnx_value(n, i);
@@ -611,6 +623,20 @@ static bool run_checks_operands(struct node *n)
     return true;
 }
 
+/* Marks results that are known because operands are, if these vary between the rounds of a loop. */
+static bool run_marks_varying(struct node *n)
+{
+    bool varies = false;
+    for (uint32_t i = 0; i < onnx_nin(n); i++) {
+        const struct value *v = onnx_value(n, i);
+        varies |= v && v->varies;
+    }
+    for (uint32_t i = 0; varies && i < onnx_nout(n); i++)
+        if (n->def->out[i] != NO_PLACE)
+            n->frame->v[n->def->out[i]].varies |= n->frame->v[n->def->out[i]].known != NULL;
+    return true;
+}
+
 static bool run_node(struct node *n)
 {
     const struct node_def *d = n->def;
@@ -624,11 +650,9 @@ static bool run_node(struct node *n)
     bool large = true, done;
     if (!onnx_lengths_node(n, &done) || (!done && !run_checks_operands(n)))
         return false;
-    if (done)
-        return true;
-    if (run_can_fold(n) && !run_fold(n, false, &large))
+    if (!done && run_can_fold(n) && !run_fold(n, false, &large))
         return false;
-    return large ? d->op->fn(n) : true;
+    return (done || !large || d->op->fn(n)) && run_marks_varying(n);
 }
 
 bool frame_run(struct frame *f, struct run *r)

@@ -15,6 +15,9 @@
  * outside of a trace, values recorded so far.  In a trace such an input must have been made before the trace; a frozen
  * step (<kiln/step.h>) keeps the values of its recording.
  *
+ * Random operators draw other numbers in each call; a frozen step (<kiln/step.h>) and a compiled program draw the same
+ * ones in each run, unless the slot "random_seed" gets another number.
+ *
  * A model is used by one thread at a time. */
 #include <kiln/kiln.h> /* in front of the guard: it includes this file */
 #ifndef KILN_MODEL_H

@@ -11,6 +11,7 @@ struct body {
     struct node *n;
     const struct graph_def *g, *other;
     uint32_t ncarried, nstacked;
+    bool draws;                       /* of Scan: onnx_draws(g) */
 };
 
 static bool value_recorded(struct node *n, struct value *v, kl_tensor *t)
@@ -76,6 +77,8 @@ bool onnx_if(struct node *n)
     if (onnx_try_read(n, c))
         return onnx_known_int(n, 0, &known) && run_branch(n, known ? b.g : b.other);
     kl_tensor condition = kl_reshape(onnx_in(n, 0), 0, NULL);
+    onnx_region_seed(n, b.g);
+    onnx_region_seed(n, b.other);
     if (kl_cond(condition, then_branch, else_branch, &b, 0, NULL, nout, out) != KL_OK)
         return false;
     for (uint32_t i = 0; i < nout; i++)
@@ -132,21 +135,66 @@ static bool loop_rows(struct node *n, struct loop *l)
     return true;
 }
 
-static bool loop_round(struct node *n, struct loop *l, bool *goes_on)
+/* Records one iteration; *known: could its condition be read, and *goes_on: is that true? */
+static bool loop_round(struct node *n, struct loop *l, bool *known, bool *goes_on)
 {
     array_unref(l->in[0].known);
-    l->in[0] = (struct value){.known = known_number(KL_I64, l->rounds), .weight = -1, .constant = true, .set = true};
+    l->in[0] = (struct value){.known = known_number(KL_I64, l->rounds), .weight = -1, .constant = true, .varies = true,
+                              .set = true};
+    for (uint32_t i = 0; i < l->ncarried; i++)
+        l->in[2 + i].varies = l->in[2 + i].known != NULL;
     for (uint32_t i = 0; i < l->g->nout; i++)
         onnx_value_clear(&l->out[i]);
     if (!l->in[0].known || !graph_run(n, l->g, l->in, 2 + l->ncarried, l->out))
         return l->in[0].known ? false : onnx_fails(n, KL_ERR_MEMORY, "out of memory");
-    if (!loop_rows(n, l) || !onnx_know(n, &l->out[0], UINT32_MAX))
+    if (!loop_rows(n, l))
         return false;
-    *goes_on = l->out[0].known->count > 0 && array_int(l->out[0].known, 0);
+    *known = onnx_try_read(n, &l->out[0]);
+    *goes_on = *known && l->out[0].known->count > 0 && array_int(l->out[0].known, 0);
     for (uint32_t i = 0; i < 1 + l->ncarried; i++)
         onnx_value_copy(&l->in[1 + i], &l->out[i]);
     l->rounds++;
     return true;
+}
+
+/* The type of stacked result i of one iteration: as the body declares it, if all of that are numbers, else that of an
+ * iteration which is recorded for this, and used for nothing. */
+static bool loop_row_type(struct node *n, struct loop *l, uint32_t i, struct type *t)
+{
+    uint32_t at = 1 + l->ncarried + i;
+    const Onnx__ValueInfoProto *p = at < l->g->proto->n_output ? l->g->proto->output[at] : NULL;
+    const Onnx__TypeProto__Tensor *tensor =
+        p && p->type && p->type->value_case == ONNX__TYPE_PROTO__VALUE_TENSOR_TYPE ? p->type->tensor_type : NULL;
+    *t = (struct type){.dtype = tensor ? onnx_dtype(tensor->elem_type) : KL_DTYPE_COUNT};
+    bool declared = t->dtype != KL_DTYPE_COUNT && tensor->shape && tensor->shape->n_dim <= KL_MAX_RANK;
+    for (size_t k = 0; declared && k < tensor->shape->n_dim; k++) {
+        const Onnx__TensorShapeProto__Dimension *d = tensor->shape->dim[k];
+        declared = d->value_case == ONNX__TENSOR_SHAPE_PROTO__DIMENSION__VALUE_DIM_VALUE && d->dim_value >= 0;
+        t->dims[t->rank++] = d->dim_value;
+    }
+    kl_tensor row;
+    if (declared)
+        return true;
+    l->in[0] = (struct value){.known = known_number(KL_I64, 0), .weight = -1, .constant = true, .set = true};
+    if (!l->in[0].known || !graph_run(n, l->g, l->in, 2 + l->ncarried, l->out))
+        return l->in[0].known ? false : onnx_fails(n, KL_ERR_MEMORY, "out of memory");
+    if (!value_recorded(n, &l->out[at], &row))
+        return false;
+    *t = onnx_type_of(row);
+    return true;
+}
+
+/* Stacked result i of no iterations: no rows. */
+static bool loop_give_no_rows(struct node *n, struct loop *l, uint32_t i)
+{
+    struct type t;
+    int64_t dims[KL_MAX_RANK] = {0};
+    if (!loop_row_type(n, l, i, &t))
+        return false;
+    if (t.rank >= KL_MAX_RANK)
+        return onnx_fails(n, KL_ERR_SHAPE, "stacked results of %d axes; %d are the most", t.rank + 1, KL_MAX_RANK);
+    memcpy(dims + 1, t.dims, (size_t)t.rank * sizeof *dims);
+    return onnx_give(n, l->ncarried + i, kl_zeros(onnx_device(n), t.dtype, t.rank + 1, dims));
 }
 
 static bool loop_give(struct node *n, struct loop *l)
@@ -159,26 +207,16 @@ static bool loop_give(struct node *n, struct loop *l)
     for (uint32_t i = 0; ok && i < l->nstacked && l->ncarried + i < onnx_nout(n); i++) {
         if (!onnx_wants(n, l->ncarried + i))
             continue;
-        if (!l->rounds)
-            ok = onnx_fails(n, KL_ERR_SHAPE, "a loop of no rounds, whose stacked results have no shape");
+        if (!l->rounds) {
+            ok = loop_give_no_rows(n, l, i);
+            continue;
+        }
         for (uint32_t k = 0; k < l->rounds; k++)
             part[k] = l->row[k * l->nstacked + i];
         ok = ok && onnx_give(n, l->ncarried + i, kl_stack((int)l->rounds, part, 0));
     }
     free(part);
     return ok;
-}
-
-/* Records the iterations one after the other. */
-static bool loop_unrolled(struct node *n, struct loop *l, int64_t most, bool goes_on)
-{
-    while (goes_on && l->rounds < most) {
-        if (l->rounds == ROUNDS_MOST)
-            return onnx_fails(n, KL_ERR_ARGUMENT, "a loop of more than %d rounds", ROUNDS_MOST);
-        if (!loop_round(n, l, &goes_on))
-            return false;
-    }
-    return loop_give(n, l);
 }
 
 static kl_status loop_condition(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
@@ -196,13 +234,15 @@ static kl_status loop_body(void *ctx, const kl_tensor *in, uint32_t nin, kl_tens
     struct body *b = ctx;
     struct node *n = b->n;
     out[0] = kl_add(in[0], onnx_number(n, KL_I64, 1));
+    kl_tensor around = onnx_round_begin(n, b->g, in[0]);
     kl_status status = body_run(b, b->g, in, nin, out + 1, 0, nout - 1);
+    onnx_round_end(n, around);
     if (status == KL_OK)
         out[1] = kl_reshape(out[1], 0, NULL);
     return status;
 }
 
-/* Records a loop whose condition is known only when it runs. */
+/* Records a loop whose condition is known only when it runs, or what is left of it after the first rounds. */
 static bool loop_while(struct node *n, struct loop *l)
 {
     struct body b = {.n = n, .g = l->g, .ncarried = l->ncarried};
@@ -210,11 +250,12 @@ static bool loop_while(struct node *n, struct loop *l)
     if (l->nstacked)
         return onnx_fails(n, KL_ERR_TRACE, "a loop that stacks results as often as only a run knows (outside of a "
                           "trace its condition could be read)");
-    in[0] = onnx_number(n, KL_I64, 0);
+    in[0] = onnx_number(n, KL_I64, l->rounds);
     for (uint32_t i = 0; i < 1 + l->ncarried; i++)
         if (!value_recorded(n, &l->in[1 + i], &in[1 + i]))
             return false;
     in[1] = kl_reshape(in[1], 0, NULL);
+    onnx_region_seed(n, l->g);
     if (kl_while(loop_condition, loop_body, &b, 2 + l->ncarried, in, out) != KL_OK)
         return false;
     for (uint32_t i = 0; i < l->ncarried; i++)
@@ -231,7 +272,10 @@ static kl_status loop_scan_body(void *ctx, const kl_tensor *in, uint32_t nin, kl
     all[0] = in[nin - 1];
     all[1] = onnx_number(n, KL_BOOL, 1);
     memcpy(all + 2, in, (nin - 1) * sizeof *in);
-    return body_run(b, b->g, all, nin + 1, out, 1, nout);
+    kl_tensor around = onnx_round_begin(n, b->g, all[0]);
+    kl_status status = body_run(b, b->g, all, nin + 1, out, 1, nout);
+    onnx_round_end(n, around);
+    return status;
 }
 
 /* Records a fixed number of iterations; the condition is always true. */
@@ -242,12 +286,73 @@ static bool loop_scan(struct node *n, struct loop *l, int64_t rounds)
     for (uint32_t i = 0; i < l->ncarried; i++)
         if (!value_recorded(n, &l->in[2 + i], &in[i]))
             return false;
+    onnx_region_seed(n, l->g);
     if (kl_scan(loop_scan_body, &b, rounds, l->ncarried, in, 1, &number, l->nstacked, false, out) != KL_OK)
         return false;
     for (uint32_t i = 0; i < l->ncarried + l->nstacked && i < onnx_nout(n); i++)
         if (!onnx_give(n, i, out[i]))
             return false;
     return true;
+}
+
+/* Records the iterations one after the other.  In a trace a condition that only a run knows ends that: the others are
+ * recorded as a region. */
+static bool loop_unrolled(struct node *n, struct loop *l, int64_t most, bool goes_on)
+{
+    bool known = true;
+    while (goes_on && l->rounds < most) {
+        if (l->rounds == ROUNDS_MOST)
+            return onnx_fails(n, KL_ERR_ARGUMENT, "a loop of more than %d rounds", ROUNDS_MOST);
+        if (!loop_round(n, l, &known, &goes_on))
+            return false;
+        if (!known && l->rounds < most)
+            return n->run->tracing ? loop_while(n, l) : onnx_know(n, &l->in[1], UINT32_MAX);
+    }
+    return loop_give(n, l);
+}
+
+static bool loop_same_type(const struct value *a, const struct value *b)
+{
+    const struct value *v[2] = {a, b};
+    struct type t[2];
+    for (int i = 0; i < 2; i++) {
+        if (v[i]->list)
+            return false;
+        if (v[i]->t.id)
+            t[i] = onnx_type_of(v[i]->t);
+        else if (v[i]->known)
+            t[i] = (struct type){.dtype = v[i]->known->dtype, .rank = v[i]->known->rank};
+        else
+            return false;
+        if (!v[i]->t.id)
+            memcpy(t[i].dims, v[i]->known->dims, sizeof t[i].dims);
+    }
+    return t[0].dtype == t[1].dtype && t[0].rank == t[1].rank &&
+           (t[0].rank <= 0 || !memcmp(t[0].dims, t[1].dims, (size_t)t[0].rank * sizeof *t[0].dims));
+}
+
+/* Records many iterations: as a scan, if the first one shows that their shapes stay the same and no number that varies
+ * between them has to be known while recording.  Else one after the other. */
+static bool loop_many(struct node *n, struct loop *l, int64_t most)
+{
+    bool known, goes_on, varied = n->run->varied, scans = true;
+    struct value *first = calloc(2 + l->ncarried, sizeof *first);
+    if (!first)
+        return onnx_fails(n, KL_ERR_MEMORY, "out of memory");
+    for (uint32_t i = 1; i < 2 + l->ncarried; i++)
+        onnx_value_copy(&first[i], &l->in[i]);
+    n->run->varied = false;
+    bool ok = loop_round(n, l, &known, &goes_on);
+    for (uint32_t i = 2; ok && i < 2 + l->ncarried; i++)
+        scans &= loop_same_type(&first[i], &l->in[i]);
+    scans &= !n->run->varied;
+    n->run->varied |= varied;
+    for (uint32_t i = 1; ok && scans && i < 2 + l->ncarried; i++)
+        onnx_value_copy(&l->in[i], &first[i]);
+    for (uint32_t i = 1; i < 2 + l->ncarried; i++)
+        onnx_value_clear(&first[i]);
+    free(first);
+    return ok && (scans ? loop_scan(n, l, most) : loop_unrolled(n, l, most, true));
 }
 
 /* Does the graph return the condition that it was given, unchanged but for Identity? */
@@ -309,9 +414,12 @@ bool onnx_loop(struct node *n)
     }
     ok = ok && loop_operands(n, &l);
     bool counts = ok && l.known && l.starts && passes_condition(l.g); /* it runs `most` times */
-    if (counts && (l.symbolic || (l.most > UNROLLED_MOST && l.most < INT64_MAX)))
+    bool endless = n->run->tracing && l.starts && l.most == INT64_MAX && !l.nstacked;
+    if (counts && l.symbolic)
         ok = loop_scan(n, &l, l.most);
-    else if (ok && (!l.known || l.symbolic || (n->run->tracing && l.most == INT64_MAX)))
+    else if (counts && l.most > UNROLLED_MOST && l.most < INT64_MAX)
+        ok = loop_many(n, &l, l.most);
+    else if (ok && (!l.known || l.symbolic || endless))
         ok = loop_while(n, &l);
     else if (ok)
         ok = loop_unrolled(n, &l, l.most, l.starts);
@@ -321,10 +429,16 @@ bool onnx_loop(struct node *n)
 
 /* ---- Scan ---- */
 
+/* Where the graph draws random numbers, the last scanned value is the number of the round. */
 static kl_status scan_body(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
 {
     struct body *b = ctx;
-    return body_run(b, b->g, in, nin, out, 0, nout);
+    if (!b->draws)
+        return body_run(b, b->g, in, nin, out, 0, nout);
+    kl_tensor around = onnx_round_begin(b->n, b->g, in[nin - 1]);
+    kl_status status = body_run(b, b->g, in, nin - 1, out, 0, nout);
+    onnx_round_end(b->n, around);
+    return status;
 }
 
 /* Moves axis `axis` to the front or, with `back`, the first axis to that position. */
@@ -359,7 +473,7 @@ bool onnx_scan(struct node *n)
 {
     struct body b = {.n = n, .g = onnx_attr_graph(n, "body")};
     int64_t nscanned = onnx_attr_int(n, "num_scan_inputs", 0), length = 0;
-    kl_tensor in[CARRIED_MOST], out[CARRIED_MOST];
+    kl_tensor in[CARRIED_MOST + 1], out[CARRIED_MOST];
     if (!b.g || nscanned < 1 || nscanned > onnx_nin(n) || onnx_nin(n) > CARRIED_MOST || b.g->nout > CARRIED_MOST ||
         onnx_nin(n) != b.g->nin || b.g->nout < onnx_nin(n) - nscanned)
         return onnx_fails(n, KL_ERR_ARGUMENT, "its body does not fit its operands");
@@ -371,7 +485,13 @@ bool onnx_scan(struct node *n)
             return onnx_fails(n, KL_ERR_SHAPE, "operand %u cannot be scanned", i);
         length = i >= ncarried ? dims[0] : 0;
     }
-    if (kl_scan(scan_body, &b, length, ncarried, in, (uint32_t)nscanned, in + ncarried, nstacked, false, out) != KL_OK)
+    b.draws = onnx_draws(b.g);
+    if (b.draws) {
+        onnx_region_seed(n, b.g);
+        in[onnx_nin(n)] = kl_arange(onnx_device(n), KL_I64, length);
+    }
+    if (kl_scan(scan_body, &b, length, ncarried, in, (uint32_t)nscanned + b.draws, in + ncarried, nstacked, false,
+                out) != KL_OK)
         return false;
     for (uint32_t i = 0; i < onnx_nout(n) && i < ncarried + nstacked; i++) {
         kl_tensor r = out[i];

@@ -115,20 +115,29 @@ bool onnx_non_max_suppression(struct node *n)
 struct slices { const struct array *a; int64_t outer, length, inner; }; /* slice i: inner elements of each outer row */
 struct slice { const struct slices *all; int64_t at; };
 
+/* -1, 0 or 1: elements in ascending order, NaNs last and equal to one another, as NumPy's unique has them. */
+static int compare_elements(const struct array *a, int64_t p, int64_t q)
+{
+    int64_t k = array_int(a, p), l = array_int(a, q);
+    if (a->dtype == KL_U64)
+        return (uint64_t)k < (uint64_t)l ? -1 : (uint64_t)k > (uint64_t)l;
+    if (a->dtype == KL_I64)
+        return k < l ? -1 : k > l;
+    double x = array_float(a, p), y = array_float(a, q);
+    if (x != x || y != y)
+        return (x != x) - (y != y);
+    return x < y ? -1 : x > y;
+}
+
 static int compare_slices(const struct slice *x, const struct slice *y)
 {
     const struct slices *s = x->all;
     for (int64_t o = 0; o < s->outer; o++)
         for (int64_t i = 0; i < s->inner; i++) {
             int64_t p = (o * s->length + x->at) * s->inner + i, q = (o * s->length + y->at) * s->inner + i;
-            double a = array_float(s->a, p), b = array_float(s->a, q);
-            if (a == b && (s->a->dtype == KL_I64 || s->a->dtype == KL_U64)) {
-                int64_t k = array_int(s->a, p), l = array_int(s->a, q);
-                if (k != l)
-                    return k < l ? -1 : 1;
-            }
-            if (a != b)
-                return a < b ? -1 : 1;
+            int c = compare_elements(s->a, p, q);
+            if (c)
+                return c;
         }
     return 0;
 }

@@ -36,40 +36,91 @@ static bool is_float_type(kl_dtype d) { return d == KL_F16 || d == KL_BF16 || d 
 /* arg: 0 sum, 1 mean, 2 max, 3 min */
 bool onnx_variadic(struct node *n)
 {
-    kl_tensor r = onnx_in(n, 0);
     int arg = n->def->op->arg;
+    struct type t;
+    if (!onnx_type(n, 0, &t))
+        return false;
+    kl_tensor r = onnx_widened(n, 0);
     for (uint32_t i = 1; i < onnx_nin(n); i++) {
-        kl_tensor b = onnx_in(n, i);
+        kl_tensor b = onnx_widened(n, i);
         r = arg == 2 ? kl_max(r, b) : arg == 3 ? kl_min(r, b) : kl_add(r, b);
     }
     if (arg == 1)
         r = kl_div(r, onnx_number(n, kl_dtype_of(r), onnx_nin(n)));
-    return onnx_give(n, 0, r);
+    return onnx_give_as(n, 0, r, t.dtype);
+}
+
+/* ---- powers ---- */
+
+/* base ^ e for integers of one dtype, e >= 0, modulo the dtype's range, by squaring.  Of an exponent over 62 only the
+ * parity counts: such powers of numbers other than -1, 0 and 1 are outside of every range. */
+static kl_tensor integer_power(struct node *n, kl_tensor base, kl_tensor e)
+{
+    kl_dtype d = kl_dtype_of(base), de = kl_dtype_of(e);
+    kl_tensor zero = onnx_number(n, de, 0), one = onnx_number(n, de, 1), last = onnx_number(n, de, 62);
+    kl_tensor left = kl_where(kl_gt(e, last), kl_add(last, kl_and(e, one)), e), r = onnx_number(n, d, 1);
+    for (int bit = 0; bit < 6; bit++) {
+        r = kl_where(kl_ne(kl_and(left, one), zero), kl_mul(r, base), r);
+        left = kl_shr(left, one);
+        base = bit < 5 ? kl_mul(base, base) : base;
+    }
+    return r;
+}
+
+/* The same for any integers e: 1 / base^-e rounded toward zero, which is 0 but for 1 and -1. */
+static kl_tensor any_integer_power(struct node *n, kl_tensor base, kl_tensor e)
+{
+    kl_dtype d = kl_dtype_of(base), de = kl_dtype_of(e);
+    if (de == KL_U8 || de == KL_U16 || de == KL_U32 || de == KL_U64)
+        return integer_power(n, base, e);
+    kl_tensor below = kl_lt(e, onnx_number(n, de, 0)), up = integer_power(n, base, kl_where(below, kl_neg(e), e));
+    kl_tensor unit = kl_eq(base, onnx_number(n, d, 1));
+    if (d == KL_I8 || d == KL_I16 || d == KL_I32 || d == KL_I64)
+        unit = kl_or(unit, kl_eq(base, onnx_number(n, d, -1)));
+    return kl_where(below, kl_where(unit, up, onnx_number(n, d, 0)), up);
+}
+
+/* Integers to the power of floats: exact for whole exponents, else rounded toward zero, as onnxruntime does. */
+static kl_tensor fractional_power(struct node *n, kl_tensor a, kl_tensor b)
+{
+    kl_device device = onnx_device(n);
+    kl_dtype dtype = kl_dtype_of(a), wide = kl_device_supports(device, KL_F64) ? KL_F64 : KL_F32;
+    kl_tensor e = kl_cast(b, wide), whole = kl_cast(e, KL_I64), r = kl_pow(kl_cast(a, wide), e);
+    /* 4 ^ 0.5 may be a rounding below 2 */
+    double unit = wide == KL_F64 ? 0x1p-51 : 0x1p-22;
+    kl_tensor small = kl_lt(kl_abs(r), onnx_number(n, wide, 0.25 / unit));
+    r = kl_where(small, kl_mul(r, onnx_number(n, wide, 1 + unit)), r);
+    return kl_where(kl_eq(kl_cast(whole, wide), e), any_integer_power(n, a, whole), kl_cast(r, dtype));
+}
+
+/* A float to the power of b.  Integers beyond f32's are exponents in f64, where the device has that. */
+static kl_tensor float_power(struct node *n, kl_tensor a, kl_tensor b)
+{
+    kl_dtype d = kl_dtype_of(a), db = kl_dtype_of(b);
+    bool large = db == KL_I32 || db == KL_U32 || db == KL_I64 || db == KL_U64;
+    kl_dtype wide = (large || db == KL_F64) && kl_device_supports(onnx_device(n), KL_F64) ? KL_F64 : d;
+    return kl_pow(wide == d ? a : kl_cast(a, wide), db == wide ? b : kl_cast(b, wide));
 }
 
 bool onnx_pow(struct node *n)
 {
-    kl_tensor a = onnx_in(n, 0), b = second_operand(n);
     const struct array *v = onnx_numbers(n, 1);
-    kl_dtype dtype = kl_dtype_of(a);
+    struct type x, y;
+    if (!onnx_type(n, 0, &x) || !onnx_type(n, 1, &y))
+        return false;
+    kl_tensor a = onnx_widened(n, 0), b = second_operand(n);
     if (v && v->count == 1) {
         double e = array_float(v, 0);
-        if (e >= (is_float_type(dtype) ? -8 : 0) && e <= 64 && e == (int)e) {
-            struct type x, y;
+        if (e >= (is_float_type(x.dtype) ? -8 : 0) && e <= 64 && e == (int)e) {
             kl_tensor r = kl_powi(a, (int)e);
-            if (!onnx_type(n, 0, &x) || !onnx_type(n, 1, &y))
-                return false;
             while (x.rank < y.rank) /* the number of its axes counts for the shape of the result */
                 r = kl_unsqueeze(r, 0), x.rank++;
-            return onnx_give(n, 0, r);
+            return onnx_give_as(n, 0, r, x.dtype);
         }
     }
-    if (is_float_type(dtype)) {
-        kl_tensor e = kl_dtype_of(b) == dtype ? b : kl_cast(b, dtype);
-        return onnx_give(n, 0, kl_pow(a, e));
-    }
-    kl_tensor r = kl_pow(kl_cast(a, KL_F64), kl_cast(b, KL_F64));
-    return onnx_give(n, 0, kl_cast(kl_round(r), dtype));
+    kl_tensor r = is_float_type(x.dtype) ? float_power(n, a, b)
+                  : is_float_type(y.dtype) ? fractional_power(n, a, b) : any_integer_power(n, a, b);
+    return onnx_give_as(n, 0, r, x.dtype);
 }
 
 bool onnx_mod(struct node *n)
@@ -146,8 +197,12 @@ bool onnx_relu(struct node *n)
 
 bool onnx_leaky_relu(struct node *n)
 {
-    kl_tensor a = onnx_in(n, 0), zero = onnx_number(n, kl_dtype_of(a), 0);
-    return onnx_give(n, 0, kl_where(kl_lt(a, zero), times(n, a, onnx_attr_float(n, "alpha", 0.01f)), a));
+    struct type t;
+    if (!onnx_type(n, 0, &t))
+        return false;
+    kl_tensor a = onnx_widened(n, 0), zero = onnx_number(n, kl_dtype_of(a), 0);
+    kl_tensor r = kl_where(kl_lt(a, zero), times(n, a, onnx_attr_float(n, "alpha", 0.01f)), a);
+    return onnx_give_as(n, 0, r, t.dtype);
 }
 
 bool onnx_prelu(struct node *n)
@@ -166,13 +221,16 @@ bool onnx_prelu(struct node *n)
 /* gamma (alpha e^x - alpha) up to 0: arg 0 Elu, 1 Selu, 2 Celu (x / alpha) */
 bool onnx_elu(struct node *n)
 {
-    kl_tensor a = onnx_in(n, 0), zero = onnx_number(n, kl_dtype_of(a), 0);
+    struct type t;
+    if (!onnx_type(n, 0, &t))
+        return false;
+    kl_tensor a = onnx_widened(n, 0), zero = onnx_number(n, kl_dtype_of(a), 0);
     int arg = n->def->op->arg;
     double alpha = onnx_attr_float(n, "alpha", arg == 1 ? 1.6732632423543772 : 1);
     double gamma = arg == 1 ? onnx_attr_float(n, "gamma", 1.0507009873554804) : 1;
     kl_tensor x = kl_min(a, zero); /* so that nothing overflows above 0 */
     kl_tensor low = kl_expm1(arg == 2 ? kl_div(x, onnx_number(n, kl_dtype_of(a), alpha)) : x);
-    return onnx_give(n, 0, times(n, kl_where(kl_gt(a, zero), a, times(n, low, alpha)), gamma));
+    return onnx_give_as(n, 0, times(n, kl_where(kl_gt(a, zero), a, times(n, low, alpha)), gamma), t.dtype);
 }
 
 static kl_tensor hard_sigmoid(struct node *n, kl_tensor a, double alpha, double beta)
@@ -182,49 +240,60 @@ static kl_tensor hard_sigmoid(struct node *n, kl_tensor a, double alpha, double 
 
 bool onnx_hard_sigmoid(struct node *n)
 {
-    kl_tensor a = onnx_in(n, 0);
-    return onnx_give(n, 0, hard_sigmoid(n, a, onnx_attr_float(n, "alpha", 0.2f), onnx_attr_float(n, "beta", 0.5)));
+    struct type t;
+    if (!onnx_type(n, 0, &t))
+        return false;
+    double alpha = onnx_attr_float(n, "alpha", 0.2f), beta = onnx_attr_float(n, "beta", 0.5);
+    return onnx_give_as(n, 0, hard_sigmoid(n, onnx_widened(n, 0), alpha, beta), t.dtype);
 }
 
 bool onnx_hard_swish(struct node *n)
 {
-    kl_tensor a = onnx_in(n, 0);
-    return onnx_give(n, 0, kl_mul(a, hard_sigmoid(n, a, 1.0 / 6, 0.5)));
+    struct type t;
+    if (!onnx_type(n, 0, &t))
+        return false;
+    kl_tensor a = onnx_widened(n, 0);
+    return onnx_give_as(n, 0, kl_mul(a, hard_sigmoid(n, a, 1.0 / 6, 0.5)), t.dtype);
 }
 
 bool onnx_thresholded_relu(struct node *n)
 {
-    kl_tensor a = onnx_in(n, 0);
-    kl_dtype d = kl_dtype_of(a);
-    kl_tensor above = kl_gt(a, onnx_number(n, d, onnx_attr_float(n, "alpha", 1)));
-    return onnx_give(n, 0, kl_where(above, a, onnx_number(n, d, 0)));
+    struct type t;
+    if (!onnx_type(n, 0, &t))
+        return false;
+    kl_tensor a = onnx_widened(n, 0), zero = onnx_number(n, kl_dtype_of(a), 0);
+    kl_tensor above = kl_gt(a, onnx_number(n, kl_dtype_of(a), onnx_attr_float(n, "alpha", 1)));
+    return onnx_give_as(n, 0, kl_where(above, a, zero), t.dtype);
 }
 
 bool onnx_softsign(struct node *n)
 {
-    kl_tensor a = onnx_in(n, 0);
-    return onnx_give(n, 0, kl_div(a, plus(n, kl_abs(a), 1)));
+    struct type t;
+    if (!onnx_type(n, 0, &t))
+        return false;
+    kl_tensor a = onnx_widened(n, 0);
+    return onnx_give_as(n, 0, kl_div(a, plus(n, kl_abs(a), 1)), t.dtype);
 }
 
 bool onnx_shrink(struct node *n)
 {
-    kl_tensor a = onnx_in(n, 0);
-    kl_dtype d = kl_dtype_of(a);
+    struct type t;
+    if (!onnx_type(n, 0, &t))
+        return false;
     double bias = onnx_attr_float(n, "bias", 0), lambda = onnx_attr_float(n, "lambd", 0.5);
-    kl_tensor x = is_float_type(d) ? a : kl_cast(a, KL_F32), zero = onnx_number(n, kl_dtype_of(x), 0);
-    kl_tensor low = kl_lt(x, onnx_number(n, kl_dtype_of(x), -lambda));
-    kl_tensor high = kl_gt(x, onnx_number(n, kl_dtype_of(x), lambda));
-    kl_tensor r = kl_where(low, plus(n, x, bias), kl_where(high, plus(n, x, -bias), zero));
-    return onnx_give(n, 0, is_float_type(d) ? r : kl_cast(r, d));
+    kl_tensor x = onnx_widened(n, 0);
+    if (!is_float_type(t.dtype))
+        x = kl_cast(x, kl_device_supports(onnx_device(n), KL_F64) ? KL_F64 : KL_F32);
+    kl_dtype d = kl_dtype_of(x);
+    kl_tensor low = kl_lt(x, onnx_number(n, d, -lambda)), high = kl_gt(x, onnx_number(n, d, lambda));
+    kl_tensor inside = kl_where(high, plus(n, x, -bias), onnx_number(n, d, 0));
+    return onnx_give_as(n, 0, kl_where(low, plus(n, x, bias), inside), t.dtype);
 }
 
 bool onnx_gelu(struct node *n)
 {
     kl_tensor a = onnx_in(n, 0);
-    if (onnx_attr_is(n, "approximate", "tanh", false))
-        return onnx_give(n, 0, kl_gelu(a));
-    kl_tensor e = plus(n, kl_erf(times(n, a, 0.70710678118654752)), 1);
-    return onnx_give(n, 0, times(n, kl_mul(a, e), 0.5));
+    return onnx_give(n, 0, onnx_attr_is(n, "approximate", "tanh", false) ? kl_gelu(a) : kl_gelu_erf(a));
 }
 
 bool onnx_clip(struct node *n)

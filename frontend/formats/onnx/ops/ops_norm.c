@@ -20,6 +20,35 @@ static bool norm_as(struct node *n, kl_tensor *v, kl_dtype d)
     return true;
 }
 
+/* Normalised by the batch's own mean and variance, and the running ones moved toward them. */
+static bool batch_norm_trained(struct node *n, const struct type *t, int64_t C, double eps, double momentum)
+{
+    kl_tensor x = onnx_widened(n, 0), w = onnx_widened(n, 1), b = onnx_widened(n, 2), old[2], own[2];
+    kl_dtype d = kl_dtype_of(x);
+    int axes[KL_MAX_RANK], count = 0;
+    for (int i = 0; i < t->rank; i++)
+        if (i != 1)
+            axes[count++] = i;
+    norm_as(n, &w, d);
+    norm_as(n, &b, d);
+    own[0] = kl_mean(x, count, axes, false);
+    own[1] = kl_var(x, count, axes, false, 0);
+    kl_tensor y = kl_div(kl_sub(x, per_channel(n, own[0], t->rank, C)),
+                         kl_sqrt(kl_add(per_channel(n, own[1], t->rank, C), norm_number(n, x, eps))));
+    y = kl_add(kl_mul(y, per_channel(n, w, t->rank, C)), per_channel(n, b, t->rank, C));
+    bool ok = onnx_give_as(n, 0, y, t->dtype);
+    for (uint32_t i = 0; i < 2 && ok; i++) {
+        struct type s;
+        ok = onnx_type(n, 3 + i, &s);
+        old[i] = onnx_widened(n, 3 + i);
+        kl_dtype wide = onnx_compute_dtype(s.dtype);
+        norm_as(n, &own[i], wide);
+        kl_tensor keep = onnx_number(n, wide, momentum), take = onnx_number(n, wide, 1 - momentum);
+        ok = ok && onnx_give_as(n, 1 + i, kl_add(kl_mul(old[i], keep), kl_mul(own[i], take)), s.dtype);
+    }
+    return ok;
+}
+
 bool onnx_batch_norm(struct node *n)
 {
     kl_tensor x = onnx_in(n, 0), w = onnx_in(n, 1), b = onnx_in(n, 2), mean = onnx_in(n, 3), var = onnx_in(n, 4);
@@ -30,7 +59,6 @@ bool onnx_batch_norm(struct node *n)
     int64_t C = t.rank > 1 ? t.dims[1] : 1;
     bool training = n->def->opset >= 14 ? onnx_attr_int(n, "training_mode", 0)
                     : n->def->opset < 7 ? !onnx_attr_int(n, "is_test", 0) && onnx_wants(n, 1) : false;
-    kl_dtype stats = kl_dtype_of(mean);
     norm_as(n, &w, t.dtype);
     norm_as(n, &b, t.dtype);
     if (!training) {
@@ -38,19 +66,7 @@ bool onnx_batch_norm(struct node *n)
         norm_as(n, &var, t.dtype);
         return onnx_give(n, 0, kl_batch_norm(x, w, b, mean, var, false, 0, eps));
     }
-    int axes[KL_MAX_RANK], count = 0;
-    for (int i = 0; i < t.rank; i++)
-        if (i != 1)
-            axes[count++] = i;
-    kl_tensor m = kl_mean(x, count, axes, false), v = kl_var(x, count, axes, false, 0);
-    kl_tensor y = kl_div(kl_sub(x, per_channel(n, m, t.rank, C)),
-                         kl_sqrt(kl_add(per_channel(n, v, t.rank, C), norm_number(n, v, eps))));
-    y = kl_add(kl_mul(y, per_channel(n, w, t.rank, C)), per_channel(n, b, t.rank, C));
-    norm_as(n, &m, stats);
-    norm_as(n, &v, stats);
-    kl_tensor keep = onnx_number(n, stats, momentum), take = onnx_number(n, stats, 1 - momentum);
-    return onnx_give(n, 0, y) && onnx_give(n, 1, kl_add(kl_mul(mean, keep), kl_mul(m, take))) &&
-           onnx_give(n, 2, kl_add(kl_mul(var, keep), kl_mul(v, take)));
+    return batch_norm_trained(n, &t, C, eps, momentum);
 }
 
 bool onnx_instance_norm(struct node *n)
@@ -84,7 +100,7 @@ bool onnx_layer_norm(struct node *n)
 {
     kl_tensor x = onnx_in(n, 0), w = onnx_in(n, 1), b = onnx_in(n, 2);
     struct type t, s;
-    int axis, axes[KL_MAX_RANK], count = 0;
+    int axis, axes[KL_MAX_RANK], count = 0; /* stages in f32 (stash_type), like Mean and InvStdDev */
     double eps = onnx_attr_float(n, "epsilon", 1e-5f);
     if (!onnx_type(n, 0, &t) || !onnx_type(n, 1, &s) || !onnx_axis(n, onnx_attr_int(n, "axis", -1), t.rank, &axis))
         return false;
@@ -93,20 +109,19 @@ bool onnx_layer_norm(struct node *n)
     bool plain = s.rank == count && !memcmp(s.dims, t.dims + axis, (size_t)count * sizeof *s.dims);
     if (plain && !onnx_wants(n, 1) && !onnx_wants(n, 2))
         return onnx_give(n, 0, kl_layer_norm(x, count, w, b, eps));
-    kl_tensor wide = t.dtype == KL_F16 || t.dtype == KL_BF16 ? kl_cast(x, KL_F32) : x;
+    kl_tensor wide = onnx_widened(n, 0);
     kl_tensor mean = kl_mean(wide, count, axes, true);
     kl_tensor v = kl_var(wide, count, axes, true, 0), inverse = kl_rsqrt(kl_add(v, norm_number(n, v, eps)));
     kl_tensor y = kl_mul(kl_sub(wide, mean), inverse);
-    norm_as(n, &y, t.dtype);
-    y = kl_mul(y, w);
+    y = kl_mul(y, onnx_widened(n, 1));
     if (b.id)
-        y = kl_add(y, b);
-    return onnx_give(n, 0, y) && onnx_give(n, 1, mean) && onnx_give(n, 2, inverse);
+        y = kl_add(y, onnx_widened(n, 2));
+    return onnx_give_as(n, 0, y, t.dtype) && onnx_give(n, 1, mean) && onnx_give(n, 2, inverse);
 }
 
 bool onnx_lrn(struct node *n)
 {
-    kl_tensor x = onnx_in(n, 0);
+    kl_tensor x = onnx_widened(n, 0);
     struct type t;
     int64_t size = onnx_attr_int(n, "size", 1), one = 1;
     int order[KL_MAX_RANK];
@@ -120,12 +135,12 @@ bool onnx_lrn(struct node *n)
         order[i] = i == 0 ? 0 : i == 1 ? t.rank - 1 : i - 1;
     kl_tensor scale = norm_number(n, x, onnx_attr_float(n, "alpha", 1e-4f) / (double)size);
     kl_tensor base = kl_add(kl_mul(kl_permute(sum, order), scale), norm_number(n, x, onnx_attr_float(n, "bias", 1)));
-    return onnx_give(n, 0, kl_div(x, kl_pow_scalar(base, onnx_attr_float(n, "beta", 0.75))));
+    return onnx_give_as(n, 0, kl_div(x, kl_pow_scalar(base, onnx_attr_float(n, "beta", 0.75))), t.dtype);
 }
 
 bool onnx_mean_variance_norm(struct node *n)
 {
-    kl_tensor x = onnx_in(n, 0);
+    kl_tensor x = onnx_widened(n, 0);
     struct type t;
     int axes[KL_MAX_RANK];
     if (!onnx_type(n, 0, &t))
@@ -137,16 +152,19 @@ bool onnx_mean_variance_norm(struct node *n)
     if (count < 0 || (count && axes[count - 1] >= t.rank))
         return count == -2 ? false : onnx_fails(n, KL_ERR_SHAPE, "an operand of %d axes", t.rank);
     kl_tensor mean = kl_mean(x, count, axes, true), dev = kl_sqrt(kl_var(x, count, axes, true, 0));
-    return onnx_give(n, 0, kl_div(kl_sub(x, mean), kl_add(dev, norm_number(n, x, 1e-9))));
+    return onnx_give_as(n, 0, kl_div(kl_sub(x, mean), kl_add(dev, norm_number(n, x, 1e-9))), t.dtype);
 }
 
 bool onnx_lp_norm(struct node *n)
 {
-    kl_tensor x = onnx_in(n, 0);
+    kl_tensor x = onnx_widened(n, 0);
+    struct type t;
+    if (!onnx_type(n, 0, &t))
+        return false;
     int axis = onnx_attr_int32(n, "axis", -1);
     kl_tensor s = onnx_attr_int(n, "p", 2) == 1 ? kl_sum(kl_abs(x), 1, &axis, true) : kl_norm(x, 1, &axis, true);
     kl_tensor is_zero = kl_eq(s, onnx_number(n, kl_dtype_of(x), 0)); /* a vector of zeros is unchanged */
-    return onnx_give(n, 0, kl_div(x, kl_where(is_zero, onnx_number(n, kl_dtype_of(x), 1), s)));
+    return onnx_give_as(n, 0, kl_div(x, kl_where(is_zero, onnx_number(n, kl_dtype_of(x), 1), s)), t.dtype);
 }
 
 /* ---- dropout ---- */
@@ -172,10 +190,10 @@ bool onnx_dropout(struct node *n)
     }
     if (ratio < 0 || ratio >= 1)
         return onnx_fails(n, KL_ERR_ARGUMENT, "a ratio that is not in [0, 1)");
-    kl_tensor random = kl_rand(onnx_device(n), KL_F32, t.rank, t.dims, (uint64_t)onnx_attr_int(n, "seed", 0));
+    kl_tensor random = kl_rand_seeded(onnx_random_seed(n), KL_F32, t.rank, t.dims), wide = onnx_widened(n, 0);
     kl_tensor stays = kl_ge(random, onnx_number(n, KL_F32, ratio));
-    kl_tensor y = kl_where(stays, kl_mul(x, onnx_number(n, t.dtype, 1 / (1 - ratio))), onnx_number(n, t.dtype, 0));
-    return onnx_give(n, 0, y) && onnx_give(n, 1, mask == KL_BOOL ? stays : kl_cast(stays, mask));
+    kl_tensor y = kl_where(stays, kl_mul(wide, norm_number(n, wide, 1 / (1 - ratio))), norm_number(n, wide, 0));
+    return onnx_give_as(n, 0, y, t.dtype) && onnx_give(n, 1, mask == KL_BOOL ? stays : kl_cast(stays, mask));
 }
 
 /* ---- losses ---- */

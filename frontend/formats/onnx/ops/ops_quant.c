@@ -170,7 +170,8 @@ bool onnx_dequantize_linear(struct node *n)
         return onnx_give(n, 0, kl_cast(kl_mul(kl_cast(q, KL_F32), kl_cast(scale, KL_F32)), s.dtype));
     if (zero.id)
         q = kl_sub(kl_cast(q, KL_I32), kl_cast(zero, KL_I32));
-    return onnx_give(n, 0, kl_mul(kl_cast(q, s.dtype), scale));
+    kl_dtype wide = onnx_compute_dtype(s.dtype);
+    return onnx_give_as(n, 0, kl_mul(kl_cast(q, wide), kl_cast(scale, wide)), s.dtype);
 }
 
 bool onnx_dynamic_quantize_linear(struct node *n)

@@ -4,11 +4,21 @@
 
 enum { RED_SUM, RED_MEAN, RED_MAX, RED_MIN, RED_PROD, RED_L1, RED_L2, RED_LOG_SUM, RED_LOG_SUM_EXP, RED_SUM_SQUARE };
 
-static kl_tensor reduced(struct node *n, kl_tensor a, int count, const int *axes, bool keep)
+/* The mean of integers, rounded toward zero as onnxruntime does, of `count` elements each. */
+static kl_tensor integer_mean(struct node *n, kl_tensor a, int count, const int *axes, bool keep, int64_t elements)
+{
+    kl_dtype wide = kl_dtype_of(a) == KL_U64 ? KL_U64 : KL_I64;
+    kl_tensor sum = kl_sum(kl_cast(a, wide), count, axes, keep);
+    return kl_div(sum, kl_length_scalar(onnx_device(n), wide, elements));
+}
+
+/* a: floats, but of halfs f32, or integers; `elements` of it for each of the result, or a symbolic length */
+static kl_tensor reduced(struct node *n, kl_tensor a, int count, const int *axes, bool keep, int64_t elements)
 {
     switch (n->def->op->arg) {
     case RED_SUM: return kl_sum(a, count, axes, keep);
-    case RED_MEAN: return kl_mean(a, count, axes, keep);
+    case RED_MEAN: return onnx_is_float(kl_dtype_of(a)) ? kl_mean(a, count, axes, keep)
+                                                        : integer_mean(n, a, count, axes, keep, elements);
     case RED_MAX: return kl_dtype_of(a) == KL_BOOL ? kl_any(a, count, axes, keep) : kl_reduce_max(a, count, axes, keep);
     case RED_MIN: return kl_dtype_of(a) == KL_BOOL ? kl_all(a, count, axes, keep) : kl_reduce_min(a, count, axes, keep);
     case RED_PROD: return kl_reduce_prod(a, count, axes, keep);
@@ -20,25 +30,51 @@ static kl_tensor reduced(struct node *n, kl_tensor a, int count, const int *axes
     }
 }
 
+/* What is left of the reduction over no axes: what it does to each element. */
+static kl_tensor reduced_element(struct node *n, kl_tensor a)
+{
+    switch (n->def->op->arg) {
+    case RED_L1: case RED_L2: return kl_abs(a);
+    case RED_LOG_SUM: return kl_log(a);
+    case RED_SUM_SQUARE: return kl_square(a);
+    default: return a;
+    }
+}
+
+/* Operand 0 in the dtype to compute in: floats for roots and logarithms of integers, f32 for half floats. */
+static kl_tensor reduce_operand(struct node *n, kl_dtype d)
+{
+    int arg = n->def->op->arg;
+    bool direct = arg == RED_MAX || arg == RED_MIN; /* no rounding */
+    bool needs_float = arg == RED_L2 || arg == RED_LOG_SUM || arg == RED_LOG_SUM_EXP;
+    if (onnx_is_float(d) || !needs_float)
+        return direct ? onnx_in(n, 0) : onnx_widened(n, 0);
+    return kl_cast(onnx_in(n, 0), kl_device_supports(onnx_device(n), KL_F64) ? KL_F64 : KL_F32);
+}
+
 bool onnx_reduce(struct node *n)
 {
-    kl_tensor a = onnx_in(n, 0);
     struct type t;
     int axes[KL_MAX_RANK];
+    int64_t elements = 1;
     bool keep = onnx_attr_int(n, "keepdims", 1);
     if (!onnx_type(n, 0, &t))
         return false;
     int count = onnx_axes(n, "axes", 1, t.rank, axes);
     if (count == -2)
         return false;
+    kl_tensor a = reduce_operand(n, t.dtype);
     if (count <= 0 && onnx_attr_int(n, "noop_with_empty_axes", 0))
-        return onnx_give(n, 0, a);
+        return onnx_give_as(n, 0, reduced_element(n, a), t.dtype);
     if (count <= 0)
         for (count = 0; count < t.rank; count++)
             axes[count] = count;
+    for (int i = 0; i < count; i++)
+        if ((elements = kl_length_mul(elements, t.dims[axes[i]])) == INT64_MIN)
+            return false;
     if (t.rank == 0) /* of one number: kl_sum of no axes is the number */
-        return onnx_give(n, 0, reduced(n, a, 0, NULL, keep));
-    return onnx_give(n, 0, reduced(n, a, count, axes, keep));
+        return onnx_give_as(n, 0, reduced(n, a, 0, NULL, keep, 1), t.dtype);
+    return onnx_give_as(n, 0, reduced(n, a, count, axes, keep, elements), t.dtype);
 }
 
 /* arg 0 ArgMax, 1 ArgMin */
@@ -91,10 +127,15 @@ bool onnx_matmul(struct node *n)
     return onnx_give(n, 0, kl_matmul(a, b));
 }
 
+/* Half floats are multiplied as by kl_linear, or in f32 where the product is scaled. */
 bool onnx_gemm(struct node *n)
 {
-    kl_tensor a = onnx_in(n, 0), b = onnx_in(n, 1);
     double alpha = onnx_attr_float(n, "alpha", 1), beta = onnx_attr_float(n, "beta", 1);
+    bool scaled = alpha != 1 || (beta != 1 && onnx_has(n, 2));
+    struct type t;
+    if (!onnx_type(n, 0, &t))
+        return false;
+    kl_tensor a = scaled ? onnx_widened(n, 0) : onnx_in(n, 0), b = scaled ? onnx_widened(n, 1) : onnx_in(n, 1);
     if (onnx_attr_int(n, "transA", 0))
         a = kl_transpose(a, 0, 1);
     if (onnx_attr_int(n, "transB", 0))
@@ -103,10 +144,10 @@ bool onnx_gemm(struct node *n)
     if (alpha != 1)
         r = kl_mul(r, onnx_number(n, kl_dtype_of(r), alpha));
     if (onnx_has(n, 2)) {
-        kl_tensor c = onnx_in(n, 2);
+        kl_tensor c = scaled ? onnx_widened(n, 2) : onnx_in(n, 2);
         r = kl_add(r, beta == 1 ? c : kl_mul(c, onnx_number(n, kl_dtype_of(c), beta)));
     }
-    return onnx_give(n, 0, r);
+    return onnx_give_as(n, 0, r, t.dtype);
 }
 
 bool onnx_einsum(struct node *n)
@@ -115,6 +156,7 @@ bool onnx_einsum(struct node *n)
     char text[400];
     kl_tensor in[16];
     size_t used = 0;
+    struct type t;
     if (!a || !a->has_s || a->s.len >= sizeof text || onnx_nin(n) > 16)
         return onnx_fails(n, KL_ERR_ARGUMENT, "no equation, or one too long, or more than 16 operands");
     for (size_t i = 0; i < a->s.len; i++)
@@ -122,8 +164,8 @@ bool onnx_einsum(struct node *n)
             text[used++] = (char)a->s.data[i];
     text[used] = 0;
     for (uint32_t i = 0; i < onnx_nin(n); i++)
-        in[i] = onnx_in(n, i);
-    return onnx_give(n, 0, kl_einsum(text, (int)onnx_nin(n), in));
+        in[i] = onnx_nin(n) > 2 ? onnx_widened(n, i) : onnx_in(n, i); /* one product rounds once anyhow */
+    return onnx_type(n, 0, &t) && onnx_give_as(n, 0, kl_einsum(text, (int)onnx_nin(n), in), t.dtype);
 }
 
 bool onnx_det(struct node *n) { return onnx_give(n, 0, kl_det(onnx_in(n, 0))); }

@@ -5,6 +5,8 @@
 
 struct resize_axes { int n, axis[KL_MAX_RANK]; double scale[KL_MAX_RANK]; int64_t out[KL_MAX_RANK]; };
 
+/* An axis has floor(length * scale) elements, of the f32 product, as onnxruntime computes it: 5 times the f32 2.6 is 13
+ * in f32, and 12.9999995 exactly. */
 static bool scales_given(struct node *n, const struct type *t, uint32_t operand, struct resize_axes *x)
 {
     const Onnx__AttributeProto *a = operand ? NULL : onnx_attr(n, "scales");
@@ -13,7 +15,7 @@ static bool scales_given(struct node *n, const struct type *t, uint32_t operand,
         return operand && !known ? false : onnx_fails(n, KL_ERR_SHAPE, "%d scales are needed", x->n);
     for (int i = 0; i < x->n; i++) {
         x->scale[i] = known ? array_float(known, i) : (double)a->floats[i];
-        double out = floor(x->scale[i] * (double)t->dims[x->axis[i]]);
+        double out = floor((double)((float)x->scale[i] * (float)t->dims[x->axis[i]]));
         if (!(x->scale[i] > 0) || !(out < 1 << 28))
             return onnx_fails(n, KL_ERR_SHAPE, "axis %u has a scale that is not positive, or too large", i);
         x->out[i] = (int64_t)out;
@@ -70,6 +72,26 @@ static void resize_modes(const struct node *n, kl_resize_options *o)
             o->rounding = roundings[i].rounding;
 }
 
+/* Nearest elements before opset 11: the one below i / scale, but where an axis gets shorter the one above, as the tests
+ * of that opset and onnxruntime have it.  Axes are independent: first those that get shorter. */
+static kl_tensor resize_nearest_10(struct node *n, kl_tensor x, const struct resize_axes *all, kl_resize_options *o)
+{
+    for (int shorter = 1; shorter >= 0; shorter--) {
+        struct resize_axes part = {0};
+        for (int i = 0; i < all->n; i++)
+            if ((all->scale[i] < 1) == shorter) {
+                part.axis[part.n] = all->axis[i];
+                part.scale[part.n] = all->scale[i];
+                part.out[part.n++] = all->out[i];
+            }
+        o->rounding = shorter ? KL_RESIZE_CEIL : KL_RESIZE_FLOOR;
+        o->scale = part.scale;
+        if (part.n)
+            x = kl_resize(x, part.n, part.axis, part.out, o);
+    }
+    return x;
+}
+
 bool onnx_resize(struct node *n)
 {
     kl_tensor x = onnx_in(n, 0);
@@ -113,6 +135,8 @@ bool onnx_resize(struct node *n)
                  : onnx_attr_is(n, "mode", "cubic", false) ? KL_SAMPLING_CUBIC : KL_SAMPLING_LINEAR;
     resize_modes(n, &o);
     bool wide = !onnx_is_float(t.dtype) && o.sampling != KL_SAMPLING_NEAREST;
+    if (opset < 11 && o.sampling == KL_SAMPLING_NEAREST)
+        return onnx_give(n, 0, resize_nearest_10(n, x, &axes, &o));
     kl_tensor y = kl_resize(wide ? kl_cast(x, KL_F32) : x, axes.n, axes.axis, axes.out, &o);
     return onnx_give(n, 0, wide ? kl_cast(y, t.dtype) : y);
 }
@@ -172,12 +196,13 @@ bool onnx_affine_grid(struct node *n)
         }
         place[p * (axes + 1) + axes] = 1;
     }
-    kl_tensor base = kl_cast(onnx_tensor(n, a), t.dtype), grid = kl_matmul(base, kl_transpose(onnx_in(n, 0), 1, 2));
+    kl_tensor base = kl_cast(onnx_tensor(n, a), onnx_compute_dtype(t.dtype));
+    kl_tensor grid = kl_matmul(base, kl_transpose(onnx_widened(n, 0), 1, 2));
     int64_t dims[KL_MAX_RANK] = {size[0]};
     for (int i = 0; i < axes; i++)
         dims[i + 1] = size[i + 2];
     dims[axes + 1] = axes;
-    return onnx_give(n, 0, kl_reshape(grid, axes + 2, dims));
+    return onnx_give_as(n, 0, kl_reshape(grid, axes + 2, dims), t.dtype);
 }
 
 /* The middle of each axis, or zeros on both of its sides; an odd element is left out, or added, at the end. */
@@ -231,7 +256,7 @@ bool onnx_deform_conv(struct node *n)
             return onnx_fails(n, KL_ERR_ARGUMENT, "strides, dilations or pads of %lld", (long long)number[i]);
     int64_t N = x.dims[0], C = x.dims[1], window = w.dims[2] * w.dims[3], H = offset.dims[2], W = offset.dims[3];
     /* Per axis: places of windows' elements without offsets [window, H, W]; offsets [N * parts, window, H, W]. */
-    kl_dtype places = kl_device_supports(onnx_device(n), KL_F64) ? KL_F64 : offset.dtype; /* they are scaled twice */
+    kl_dtype places = kl_device_supports(onnx_device(n), KL_F64) ? KL_F64 : KL_F32; /* they are scaled twice */
     kl_tensor moved = kl_reshape(kl_cast(onnx_in(n, 2), places), 5, (int64_t[]){N * parts, window, 2, H, W}), place[2];
     for (int i = 0; i < 2; i++) {
         struct array *a = array_new(KL_F64, 3, (int64_t[]){window, H, W});
@@ -249,15 +274,15 @@ bool onnx_deform_conv(struct node *n)
     }
     kl_tensor grid = kl_stack(2, (kl_tensor[]){place[1], place[0]}, -1);
     grid = kl_reshape(grid, 4, (int64_t[]){N * parts, window * H, W, 2});
-    kl_tensor image = kl_reshape(onnx_in(n, 0), 4, (int64_t[]){N * parts, C / parts, x.dims[2], x.dims[3]});
+    kl_tensor image = kl_reshape(onnx_widened(n, 0), 4, (int64_t[]){N * parts, C / parts, x.dims[2], x.dims[3]});
     kl_tensor v = kl_grid_sample(image, grid, KL_SAMPLING_LINEAR, KL_SAMPLE_ZEROS, false);
     v = kl_reshape(v, 5, (int64_t[]){N, parts, C / parts, window, H * W});
     if (onnx_has(n, 4))
-        v = kl_mul(v, kl_reshape(onnx_in(n, 4), 5, (int64_t[]){N, parts, 1, window, H * W}));
+        v = kl_mul(v, kl_reshape(onnx_widened(n, 4), 5, (int64_t[]){N, parts, 1, window, H * W}));
     v = kl_reshape(v, 4, (int64_t[]){N, groups, C / groups * window, H * W});
-    kl_tensor filter = kl_reshape(onnx_in(n, 1), 3, (int64_t[]){groups, w.dims[0] / groups, C / groups * window});
+    kl_tensor filter = kl_reshape(onnx_widened(n, 1), 3, (int64_t[]){groups, w.dims[0] / groups, C / groups * window});
     kl_tensor y = kl_reshape(kl_matmul(filter, v), 4, (int64_t[]){N, w.dims[0], H, W});
     if (onnx_has(n, 3))
-        y = kl_add(y, kl_reshape(onnx_in(n, 3), 3, (int64_t[]){w.dims[0], 1, 1}));
-    return onnx_give(n, 0, y);
+        y = kl_add(y, kl_reshape(onnx_widened(n, 3), 3, (int64_t[]){w.dims[0], 1, 1}));
+    return onnx_give_as(n, 0, y, x.dtype);
 }

@@ -18,7 +18,9 @@ static kl_tensor activated(void *ctx, kl_tensor a, int which)
     const char *s = c->activation[which];
     kl_tensor alpha = onnx_number(n, c->dtype, c->alpha[which]), beta = onnx_number(n, c->dtype, c->beta[which]);
     kl_tensor zero = onnx_number(n, c->dtype, 0), one = onnx_number(n, c->dtype, 1);
-    if (c->clip > 0)
+    /* onnxruntime clips what goes into the gates and the new cell, but not LSTM's cell in front of h, though ONNX's
+     * text says "the input of activations" */
+    if (c->clip > 0 && which < 2)
         a = kl_min(kl_max(a, onnx_number(n, c->dtype, -c->clip)), onnx_number(n, c->dtype, c->clip));
     if (!strcmp(s, "sigmoid"))
         return kl_sigmoid(a);
@@ -48,41 +50,51 @@ static kl_tensor activated(void *ctx, kl_tensor a, int which)
 
 /* ---- attributes ---- */
 
-static const struct { const char *name; double alpha, beta; } activation_defaults[] = {
-    {"affine", 1, 0}, {"leakyrelu", 0.01, 0}, {"thresholdedrelu", 1, 0}, {"scaledtanh", 1, 1},
-    {"hardsigmoid", 0.2, 0.5}, {"elu", 1, 0},
+/* The activations that have numbers, how many, and these without attributes. */
+static const struct { const char *name; int count; double alpha, beta; } activation_defaults[] = {
+    {"affine", 2, 1, 0}, {"leakyrelu", 1, 0.01, 0}, {"thresholdedrelu", 1, 1, 0}, {"scaledtanh", 2, 1, 1},
+    {"hardsigmoid", 2, 0.2, 0.5}, {"elu", 1, 1, 0},
 };
 
-static void cell_activations(struct cell *c, int direction)
+static void activation_name(const struct cell *c, size_t at, int i, char to[20])
 {
     static const char *const usual[][3] = {[KL_CELL_RNN] = {"tanh"}, [KL_CELL_LSTM] = {"sigmoid", "tanh", "tanh"},
                                            [KL_CELL_GRU] = {"sigmoid", "tanh"}};
-    const Onnx__AttributeProto *names = onnx_attr(c->n, "activations"), *alpha = onnx_attr(c->n, "activation_alpha"),
-                               *beta = onnx_attr(c->n, "activation_beta");
+    const Onnx__AttributeProto *names = onnx_attr(c->n, "activations");
+    if (names && at < names->n_strings)
+        snprintf(to, 20, "%.*s", (int)names->strings[at].len, (char *)names->strings[at].data);
+    else
+        snprintf(to, 20, "%s", usual[c->kind][i]);
+    for (char *p = to; *p; p++)
+        *p = *p >= 'A' && *p <= 'Z' ? (char)(*p - 'A' + 'a') : *p;
+}
+
+/* The activations of a direction.  Those of all directions take the numbers of activation_alpha and activation_beta in
+ * their order, each as many as it has. */
+static void cell_activations(struct cell *c, int direction)
+{
+    const Onnx__AttributeProto *alpha = onnx_attr(c->n, "activation_alpha"), *beta = onnx_attr(c->n, "activation_beta");
     int count = c->kind == KL_CELL_LSTM ? 3 : c->kind == KL_CELL_GRU ? 2 : 1;
-    for (int i = 0; i < count; i++) {
-        size_t at = (size_t)(direction * count + i);
-        char *to = c->activation[i];
-        if (names && at < names->n_strings)
-            snprintf(to, sizeof c->activation[i], "%.*s", (int)names->strings[at].len, (char *)names->strings[at].data);
-        else
-            snprintf(to, sizeof c->activation[i], "%s", usual[c->kind][i]);
-        for (char *p = to; *p; p++)
-            *p = *p >= 'A' && *p <= 'Z' ? (char)(*p - 'A' + 'a') : *p;
-        for (size_t k = 0; k < sizeof activation_defaults / sizeof *activation_defaults; k++)
-            if (!strcmp(activation_defaults[k].name, to)) {
-                c->alpha[i] = activation_defaults[k].alpha;
-                c->beta[i] = activation_defaults[k].beta;
-            }
-        c->alpha[i] = alpha && at < alpha->n_floats ? (double)alpha->floats[at] : c->alpha[i];
-        c->beta[i] = beta && at < beta->n_floats ? (double)beta->floats[at] : c->beta[i];
+    size_t alphas = 0, betas = 0;
+    for (int at = 0; at < (direction + 1) * count; at++) {
+        int i = at % count;
+        activation_name(c, (size_t)at, i, c->activation[i]);
+        c->alpha[i] = c->beta[i] = 0;
+        for (size_t k = 0; k < sizeof activation_defaults / sizeof *activation_defaults; k++) {
+            if (strcmp(activation_defaults[k].name, c->activation[i]))
+                continue;
+            bool own = alpha && alphas < alpha->n_floats;
+            c->alpha[i] = own ? (double)alpha->floats[alphas++] : activation_defaults[k].alpha;
+            own = beta && betas < beta->n_floats && activation_defaults[k].count == 2;
+            c->beta[i] = own ? (double)beta->floats[betas++] : activation_defaults[k].beta;
+        }
     }
 }
 
 /* Element d of the first axis of operand i, without that axis; kl_none: the operand is missing. */
 static kl_tensor of_direction(struct node *n, uint32_t i, int d)
 {
-    return onnx_has(n, i) ? kl_squeeze(kl_narrow(onnx_in(n, i), 0, d, 1), 0) : kl_none;
+    return onnx_has(n, i) ? kl_squeeze(kl_narrow(onnx_widened(n, i), 0, d, 1), 0) : kl_none;
 }
 
 /* Computes one direction: y [T, B, H], and the last h and cell [B, H]. */
@@ -109,7 +121,7 @@ static bool run_direction(struct cell *c, kl_tensor x, kl_tensor length, int d, 
 bool onnx_rnn(struct node *n)
 {
     struct cell c = {.n = n, .kind = (kl_cell_kind)n->def->op->arg, .clip = onnx_attr_float(n, "clip", 0)};
-    kl_tensor x = onnx_in(n, 0), length = kl_none, one[3], other[3];
+    kl_tensor x = onnx_widened(n, 0), length = kl_none, one[3], other[3];
     struct type t, r;
     bool batch_first = onnx_attr_int(n, "layout", 0);
     bool both = onnx_attr_is(n, "direction", "bidirectional", false);
@@ -120,7 +132,7 @@ bool onnx_rnn(struct node *n)
         return onnx_fails(n, KL_ERR_SHAPE, "its weights do not fit its operand or direction");
     if (batch_first && (onnx_has(n, 5) || onnx_has(n, 6)))
         return onnx_fails(n, KL_ERR_ARGUMENT, "initial states with layout=1 are not supported");
-    c.dtype = t.dtype;
+    c.dtype = onnx_compute_dtype(t.dtype);
     if (batch_first)
         x = kl_transpose(x, 0, 1);
     if (onnx_has(n, 4))
@@ -134,7 +146,7 @@ bool onnx_rnn(struct node *n)
         kl_tensor parts[2] = {one[i], other[i]}, v = kl_stack(1 + both, parts, axis);
         if (batch_first) /* [B, T, D, H] and [B, D, H] */
             v = i == 0 ? kl_permute(v, (int[]){2, 0, 1, 3}) : kl_transpose(v, 0, 1);
-        if (!onnx_give(n, (uint32_t)i, v))
+        if (!onnx_give_as(n, (uint32_t)i, v, t.dtype))
             return false;
     }
     return true;

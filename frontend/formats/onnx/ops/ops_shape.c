@@ -61,6 +61,16 @@ static bool range_of_lengths(struct node *n, const struct array *a, const struct
     return onnx_give(n, 0, kl_add(first, kl_arange(onnx_device(n), KL_I64, count)));
 }
 
+/* The number of elements from a to below b by d; of integers exactly. */
+static double range_length(const struct array *a, const struct array *b, const struct array *d)
+{
+    if (onnx_is_float(a->dtype))
+        return ceil((array_float(b, 0) - array_float(a, 0)) / array_float(d, 0));
+    __extension__ typedef __int128 wide;
+    wide by = array_int(d, 0), way = (wide)array_int(b, 0) - array_int(a, 0);
+    return by == 0 ? -1 : (double)(way / by + (way % by != 0 && (way > 0) == (by > 0)));
+}
+
 bool onnx_range(struct node *n)
 {
     const struct array *a = onnx_known(n, 0), *b = a ? onnx_known(n, 1) : NULL, *d = b ? onnx_known(n, 2) : NULL;
@@ -70,14 +80,14 @@ bool onnx_range(struct node *n)
         return onnx_fails(n, KL_ERR_SHAPE, "start, limit and delta have one number each");
     if (onnx_is_length(a, 0) || onnx_is_length(b, 0) || onnx_is_length(d, 0))
         return range_of_lengths(n, a, b, d);
-    double low = array_float(a, 0), step = array_float(d, 0);
-    double length = step == 0 ? -1 : ceil((array_float(b, 0) - low) / step);
+    double step = array_float(d, 0), length = range_length(a, b, d);
     if (!(length < 1 << 28) || step == 0)
         return onnx_fails(n, KL_ERR_SHAPE, step == 0 ? "a range with a step of 0" : "a range of over 2^28 numbers");
     int64_t count = length > 0 ? (int64_t)length : 0;
-    kl_tensor i = kl_arange(onnx_device(n), a->dtype, count);
-    kl_tensor first = onnx_number(n, a->dtype, low), by = onnx_number(n, a->dtype, step);
-    return onnx_give(n, 0, kl_add(first, kl_mul(i, by)));
+    kl_dtype wide = onnx_compute_dtype(a->dtype);
+    kl_tensor first = kl_reshape(onnx_widened(n, 0), 0, NULL), by = kl_reshape(onnx_widened(n, 2), 0, NULL);
+    kl_tensor i = kl_arange(onnx_device(n), wide, count);
+    return onnx_give_as(n, 0, kl_add(first, kl_mul(i, by)), a->dtype);
 }
 
 bool onnx_shape(struct node *n)
@@ -474,10 +484,13 @@ bool onnx_pad(struct node *n)
     int64_t low[KL_MAX_RANK], high[KL_MAX_RANK], start[KL_MAX_RANK], stop[KL_MAX_RANK];
     int mode = pad_mode(n);
     double value = onnx_attr_float(n, "value", 0);
+    kl_tensor exact = kl_none; /* an integer that is no double: its difference from the elements is padded with 0 */
     if (!onnx_type(n, 0, &t) || !pad_amounts(n, &t, low, high))
         return false;
     if (onnx_has(n, 2) && !onnx_known_float(n, 2, &value))
         return false;
+    if (onnx_has(n, 2) && !onnx_is_float(t.dtype) && (value > 0x1p53 || value < -0x1p53))
+        exact = kl_reshape(onnx_in(n, 2), 0, NULL);
     if (mode == PAD_NO_MODE)
         return onnx_fails(n, KL_ERR_ARGUMENT, "its mode is none of constant, reflect, edge and wrap");
     if (mode != PAD_CONSTANT)
@@ -496,6 +509,8 @@ bool onnx_pad(struct node *n)
     }
     if (cuts)
         a = kl_slice(a, start, stop, NULL);
+    if (exact.id)
+        return onnx_give(n, 0, kl_add(kl_pad(kl_sub(a, exact), low, high, 0), exact));
     return onnx_give(n, 0, kl_pad(a, low, high, value));
 }
 

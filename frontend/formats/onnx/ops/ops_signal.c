@@ -84,7 +84,7 @@ static kl_tensor whole_spectrum(struct node *n, kl_tensor bins, int64_t length, 
 
 bool onnx_dft(struct node *n)
 {
-    kl_tensor x = onnx_in(n, 0);
+    kl_tensor x = onnx_widened(n, 0);
     struct type t;
     int axis;
     int64_t length, at = onnx_attr_int32(n, "axis", 1);
@@ -121,14 +121,15 @@ bool onnx_dft(struct node *n)
     back[r - 1] = r - 1;
     if (to_real) {
         kl_tensor z = kl_complex(whole_spectrum(n, re, length, false), whole_spectrum(n, im, length, true));
-        return onnx_give(n, 0, kl_permute(kl_unsqueeze(kl_real(kl_fft(z, -1, true)), -1), back));
+        return onnx_give_as(n, 0, kl_permute(kl_unsqueeze(kl_real(kl_fft(z, -1, true)), -1), back), t.dtype);
     }
-    return onnx_give(n, 0, kl_permute(transformed(n, re, im, half ? length / 2 + 1 : length, inverse), back));
+    kl_tensor y = transformed(n, re, im, half ? length / 2 + 1 : length, inverse);
+    return onnx_give_as(n, 0, kl_permute(y, back), t.dtype);
 }
 
 bool onnx_stft(struct node *n)
 {
-    kl_tensor x = onnx_in(n, 0);
+    kl_tensor x = onnx_widened(n, 0);
     struct type t, w;
     int64_t step, length;
     if (!onnx_type(n, 0, &t) || !onnx_known_int(n, 1, &step))
@@ -146,7 +147,7 @@ bool onnx_stft(struct node *n)
         kl_tensor one = kl_squeeze(kl_narrow(x, 2, i, 1), 2);
         part[i] = kl_window(one, 1, length, step, 1);
         if (onnx_has(n, 2))
-            part[i] = kl_mul(part[i], onnx_in(n, 2));
+            part[i] = kl_mul(part[i], onnx_widened(n, 2));
     }
-    return onnx_give(n, 0, transformed(n, part[0], part[1], bins, false));
+    return onnx_give_as(n, 0, transformed(n, part[0], part[1], bins, false), t.dtype);
 }

@@ -299,15 +299,15 @@ bool onnx_average_pool(struct node *n)
 
 bool onnx_lp_pool(struct node *n)
 {
-    kl_tensor a = onnx_in(n, 0);
+    kl_tensor a = onnx_widened(n, 0);
     struct type t;
     struct windows s;
     double p = (double)onnx_attr_int(n, "p", 2);
     if (!onnx_type(n, 0, &t) || !window_attributes(n, &t, NULL, &s))
         return false;
     add_extra(&s);
-    a = kl_pow_scalar(kl_abs(a), p);
-    return onnx_give(n, 0, kl_pow_scalar(kl_sum_pool(a, s.n, s.size, s.stride, s.low, s.high, s.dilation), 1 / p));
+    a = kl_sum_pool(kl_pow_scalar(kl_abs(a), p), s.n, s.size, s.stride, s.low, s.high, s.dilation);
+    return onnx_give_as(n, 0, kl_pow_scalar(a, 1 / p), t.dtype);
 }
 
 /* arg 0 GlobalAveragePool, 1 GlobalMaxPool, 2 GlobalLpPool */
@@ -325,7 +325,8 @@ bool onnx_global_pool(struct node *n)
     if (n->def->op->arg == 0)
         return onnx_give(n, 0, kl_mean(a, count, axes, true));
     double p = (double)onnx_attr_int(n, "p", 2);
-    return onnx_give(n, 0, kl_pow_scalar(kl_sum(kl_pow_scalar(kl_abs(a), p), count, axes, true), 1 / p));
+    a = kl_sum(kl_pow_scalar(kl_abs(onnx_widened(n, 0)), p), count, axes, true);
+    return onnx_give_as(n, 0, kl_pow_scalar(a, 1 / p), t.dtype);
 }
 
 /* x [N, C * block, windows]: the sum, at each element of an image, of the windows that have it.  That is a transposed
