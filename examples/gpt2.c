@@ -3,6 +3,7 @@
  *     gpt2 gpt2_124M.bin --tokens tiny_shakespeare_train.bin --sample 64 --tokenizer gpt2_tokenizer.bin
  *     gpt2 --random 12,12,768,1024,50257 --save random.bin            without any file
  *     gpt2 gpt2_124M.bin --steps 0 --sample 64 --quantize int8        with weights of 8 bits
+ *     gpt2 gpt2_124M.bin --device cuda:0 --autocast bf16              trained with products in bf16
  *
  * Read gpt2_logits and train first; the rest is files and options. */
 #include <errno.h>
@@ -202,7 +203,7 @@ static bool checkpoint_write(const struct gpt2 *m, const char *path)
 /* ---- options ---- */
 
 struct options {
-    const char *checkpoint, *random, *tokens, *tokenizer, *save, *device, *quantize;
+    const char *checkpoint, *random, *tokens, *tokenizer, *save, *device, *quantize, *autocast;
     double batch, length, steps, rate, decay, sample, temperature, seed;
     bool recompute;
 };
@@ -212,6 +213,7 @@ static bool parse_options(struct options *o, int argc, char **argv)
     const struct { const char *name, **text; double *number; } known[] = {
         {"--random", &o->random, NULL}, {"--tokens", &o->tokens, NULL}, {"--tokenizer", &o->tokenizer, NULL},
         {"--save", &o->save, NULL}, {"--quantize", &o->quantize, NULL}, {"--device", &o->device, NULL},
+        {"--autocast", &o->autocast, NULL},
         {"--batch", NULL, &o->batch}, {"--length", NULL, &o->length}, {"--steps", NULL, &o->steps},
         {"--rate", NULL, &o->rate},
         {"--decay", NULL, &o->decay}, {"--sample", NULL, &o->sample}, {"--temperature", NULL, &o->temperature},
@@ -235,7 +237,8 @@ static bool parse_options(struct options *o, int argc, char **argv)
             good = false;
         }
     }
-    good = good && (!o->quantize || !strcmp(o->quantize, "int8") || !strcmp(o->quantize, "q4_0"));
+    good = good && (!o->quantize || !strcmp(o->quantize, "int8") || !strcmp(o->quantize, "q4_0")) &&
+           (!o->autocast || !strcmp(o->autocast, "bf16"));
     if (good && !o->checkpoint != !o->random && o->batch >= 1 && o->length >= 1)
         return true;
     fprintf(stderr,
@@ -246,6 +249,7 @@ static bool parse_options(struct options *o, int argc, char **argv)
             "  --steps N          (%g)\n"
             "  --rate X           learning rate of AdamW (%g)\n"
             "  --decay X          its weight decay (%g)\n"
+            "  --autocast bf16    train with products in bf16 and the rest in f32\n"
             "  --sample N         tokens to write after training (%g)\n"
             "  --temperature X    of the sampling; 0: always the likeliest token (%g)\n"
             "  --quantize TYPE    sample with weights of type int8 or q4_0\n"
@@ -332,10 +336,12 @@ static bool train_step(const struct gpt2 *m, kl_optimizer *adam, const struct op
 {
     int64_t b = (int64_t)o->batch, t = (int64_t)o->length;
     kl_trace_begin("train_step");
+    kl_autocast_begin(o->autocast ? KL_BF16 : KL_F32);
     kl_tensor text = kl_input(m->device, KL_I32, 2, (int64_t[]){b, t + 1}, batch);
     kl_tensor next = kl_reshape(kl_narrow(text, 1, 1, t), 1, (int64_t[]){b * t});
     kl_tensor hidden = gpt2_hidden(m, kl_narrow(text, 1, 0, t), t, NULL);
     kl_tensor mean = kl_keep(kl_cross_entropy(gpt2_logits(m, hidden, b * t), next));
+    kl_autocast_end();
     kl_optimizer_step(adam, mean, o->rate);
     if (kl_trace_end() != KL_OK)
         return false;

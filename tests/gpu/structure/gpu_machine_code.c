@@ -25,6 +25,7 @@ static void count_instruction(struct counts *c, uint64_t low, uint64_t high)
     c->hmma += op == HMMA;
     c->hgmma += op == HGMMA;
     c->async += op == LDGSTS;
+    c->async_wide += op == LDGSTS && size == 6;
     c->ffma += op == FFMA;
     c->panels += op == UTMALDG;
 }
@@ -123,6 +124,7 @@ bool machine_code_listing(const struct code *code, struct counts *c)
         c->hmma += strstr(at, " HMMA.") != NULL;
         c->hgmma += strstr(at, " HGMMA.") != NULL;
         c->async += strstr(at, " LDGSTS") != NULL;
+        c->async_wide += strstr(at, " LDGSTS") && strstr(at, ".128");
         c->ffma += strstr(at, " FFMA") != NULL;
         c->panels += strstr(at, " UTMALDG") != NULL;
     }

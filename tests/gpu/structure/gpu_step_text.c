@@ -4,7 +4,8 @@
 #include "gpu_step_text.h"
 #include <unistd.h>
 
-const char *const gpu_step_names[] = {"mlp-128-adam", "cnn-64-sgd", "gpt-adam", "attention-2048-causal-grad", NULL};
+const char *const gpu_step_names[] = {"mlp-128-adam", "cnn-64-sgd", "gpt-adam", "attention-2048-causal-grad",
+                                      "gpt2-124m", NULL};
 
 static char *file_text(const char *path)
 {
@@ -20,29 +21,35 @@ static char *file_text(const char *path)
     return text;
 }
 
-static char *captured(struct peer_run *r, bool half)
+char *gpu_captured_text(void)
 {
     char path[] = "/tmp/kiln-step-XXXXXX";
     int fd = mkstemp(path);
     if (fd < 0)
         return NULL;
     close(fd);
+    char *text = kl_dump(NULL, "captured", path) == KL_OK ? file_text(path) : NULL;
+    unlink(path);
+    return text;
+}
+
+static char *captured(struct peer_run *r, bool half)
+{
     kl_trace_begin("step");
     if (half)
         kl_autocast_begin(KL_BF16);
     peer_record(r);
     if (half)
         kl_autocast_end();
-    char *text = kl_dump(NULL, "captured", path) == KL_OK ? file_text(path) : NULL;
+    char *text = gpu_captured_text();
     kl_trace_abandon();
-    unlink(path);
     return text;
 }
 
 char *gpu_step_text(const char *name, bool half)
 {
     static struct peer_run r;
-    char *text = NULL;
+    char *text = strcmp(name, "gpt2-124m") ? NULL : gpu_gpt2_text(half);
     for (unsigned i = 0; i < sizeof cases / sizeof *cases; i++) {
         if (strcmp(cases[i].name, name))
             continue;
