@@ -2,14 +2,22 @@
 #include "onnx.h"
 #include <string.h>
 
+static const Onnx__AttributeProto *attribute_named(Onnx__AttributeProto *const *v, size_t n, const char *name)
+{
+    for (size_t i = 0; i < n; i++)
+        if (v[i]->name && !strcmp(v[i]->name, name))
+            return v[i];
+    return NULL;
+}
+
 const Onnx__AttributeProto *onnx_attr(const struct node *n, const char *name)
 {
+    const struct attributes *defaults = NULL; /* of the function that n calls, if the name is its attribute's */
     for (unsigned hops = 0; n && hops < DEEPEST; hops++) {
         const Onnx__NodeProto *p = n->def->proto;
-        const Onnx__AttributeProto *a = NULL;
-        for (size_t i = 0; !a && i < p->n_attribute; i++)
-            if (p->attribute[i]->name && !strcmp(p->attribute[i]->name, name))
-                a = p->attribute[i];
+        const Onnx__AttributeProto *a = attribute_named(p->attribute, p->n_attribute, name);
+        if (!a && defaults)
+            a = attribute_named(defaults->v, defaults->n, name);
         if (!a || !a->ref_attr_name || !*a->ref_attr_name)
             return a;
         name = a->ref_attr_name;
@@ -17,14 +25,34 @@ const Onnx__AttributeProto *onnx_attr(const struct node *n, const char *name)
         while (f && !f->caller)
             f = f->outer;
         n = f ? f->caller : NULL;
+        defaults = n ? &n->def->function->defaults : NULL;
     }
+    return NULL;
+}
+
+/* The attribute, which has the type that is asked for; else it is noted as misread, which run_node reports. */
+static const Onnx__AttributeProto *attribute_of_type(const struct node *n, const char *name,
+                                                     Onnx__AttributeProto__AttributeType type)
+{
+    const Onnx__AttributeProto *a = onnx_attr(n, name);
+    bool is = !a || a->type == type;
+    if (a && a->type == ONNX__ATTRIBUTE_PROTO__ATTRIBUTE_TYPE__UNDEFINED) /* of the first IR version */
+        switch (type) {
+        case ONNX__ATTRIBUTE_PROTO__ATTRIBUTE_TYPE__INT: is = a->has_i; break;
+        case ONNX__ATTRIBUTE_PROTO__ATTRIBUTE_TYPE__FLOAT: is = a->has_f; break;
+        case ONNX__ATTRIBUTE_PROTO__ATTRIBUTE_TYPE__STRING: is = a->has_s; break;
+        default: is = !a->has_i && !a->has_f && !a->has_s; break;
+        }
+    if (is)
+        return a;
+    n->run->misread = a->name;
     return NULL;
 }
 
 int64_t onnx_attr_int(const struct node *n, const char *name, int64_t without)
 {
-    const Onnx__AttributeProto *a = onnx_attr(n, name);
-    return a && (a->has_i || a->type == ONNX__ATTRIBUTE_PROTO__ATTRIBUTE_TYPE__INT) ? a->i : without;
+    const Onnx__AttributeProto *a = attribute_of_type(n, name, ONNX__ATTRIBUTE_PROTO__ATTRIBUTE_TYPE__INT);
+    return a ? a->i : without;
 }
 
 int onnx_attr_int32(const struct node *n, const char *name, int without)
@@ -35,21 +63,21 @@ int onnx_attr_int32(const struct node *n, const char *name, int without)
 
 double onnx_attr_float(const struct node *n, const char *name, double without)
 {
-    const Onnx__AttributeProto *a = onnx_attr(n, name);
-    return a && (a->has_f || a->type == ONNX__ATTRIBUTE_PROTO__ATTRIBUTE_TYPE__FLOAT) ? (double)a->f : without;
+    const Onnx__AttributeProto *a = attribute_of_type(n, name, ONNX__ATTRIBUTE_PROTO__ATTRIBUTE_TYPE__FLOAT);
+    return a ? (double)a->f : without;
 }
 
 bool onnx_attr_is(const struct node *n, const char *name, const char *value, bool without)
 {
-    const Onnx__AttributeProto *a = onnx_attr(n, name);
-    if (!a || !a->has_s)
+    const Onnx__AttributeProto *a = attribute_of_type(n, name, ONNX__ATTRIBUTE_PROTO__ATTRIBUTE_TYPE__STRING);
+    if (!a)
         return without;
     return a->s.len == strlen(value) && !memcmp(a->s.data, value, a->s.len);
 }
 
 int onnx_attr_ints(struct node *n, const char *name, int64_t *v, int most)
 {
-    const Onnx__AttributeProto *a = onnx_attr(n, name);
+    const Onnx__AttributeProto *a = attribute_of_type(n, name, ONNX__ATTRIBUTE_PROTO__ATTRIBUTE_TYPE__INTS);
     if (!a)
         return -1;
     if (a->n_ints > (size_t)most) {

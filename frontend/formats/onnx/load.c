@@ -19,6 +19,7 @@ struct scope {
     struct names names;
     uint32_t value_cap;
     int opset, training;              /* of the domains; 0: the file does not import them */
+    const Onnx__FunctionProto *function; /* whose body it is, or NULL */
 };
 
 static const char *text_or_none(const char *s) { return s ? s : ""; }
@@ -97,6 +98,28 @@ static bool load_initials(struct loader *l, struct scope *s, const Onnx__GraphPr
     return true;
 }
 
+/* Is the type of an input or output, as far as it is declared, one that Kiln has? */
+static bool load_type(struct loader *l, const char *what, const char *name, const Onnx__TypeProto *type)
+{
+    const char *kind = NULL;
+    int32_t element;
+    if (!type)
+        return true;
+    switch (type->value_case) {
+    case ONNX__TYPE_PROTO__VALUE_TENSOR_TYPE:
+        element = type->tensor_type->elem_type;
+        kind = element != ONNX_UNDEFINED && onnx_dtype(element) == KL_DTYPE_COUNT ? onnx_dtype_name(element) : NULL;
+        break;
+    case ONNX__TYPE_PROTO__VALUE_SEQUENCE_TYPE: return load_type(l, what, name, type->sequence_type->elem_type);
+    case ONNX__TYPE_PROTO__VALUE_OPTIONAL_TYPE: return load_type(l, what, name, type->optional_type->elem_type);
+    default: /* a type that was not declared has no fields */
+        if (type->value_case != ONNX__TYPE_PROTO__VALUE__NOT_SET || type->base.n_unknown_fields)
+            kind = "no tensors";
+    }
+    return !kind || message_set(l->why, KL_ERR_TYPE, "%.300s: %s '%.200s' has elements of %s, which Kiln does not have",
+                                l->path, what, name, kind);
+}
+
 /* Lists the inputs, without those that are also initializers. */
 static bool load_inputs(struct loader *l, struct scope *s, const Onnx__GraphProto *p)
 {
@@ -113,6 +136,8 @@ static bool load_inputs(struct loader *l, struct scope *s, const Onnx__GraphProt
                 continue;
             return message_set(l->why, KL_ERR_IO, "%.300s: two inputs are called '%.200s'", l->path, name);
         }
+        if (!load_type(l, "input", name, type))
+            return false;
         if (type && type->value_case == ONNX__TYPE_PROTO__VALUE_TENSOR_TYPE)
             g->in_element[g->nin] = type->tensor_type->elem_type;
         if ((g->in[g->nin++] = load_value(l, s, name)) == NO_PLACE)
@@ -127,14 +152,22 @@ static struct graph_def *load_graph(struct loader *l, const Onnx__GraphProto *p,
                                     int training);
 static struct graph_def *load_function(struct loader *l, size_t at);
 
-static const Onnx__FunctionProto *find_function(const struct loader *l, const Onnx__NodeProto *p, size_t *at)
+static bool same_name(const char *a, const char *b) { return !strcmp(text_or_none(a), text_or_none(b)); }
+
+static bool same_overload(struct bytes a, struct bytes b)
 {
-    const Onnx__ModelProto *m = l->m->proto;
-    for (size_t i = 0; i < m->n_functions; i++)
-        if (!strcmp(text_or_none(m->functions[i]->name), text_or_none(p->op_type)) &&
-            !strcmp(text_or_none(m->functions[i]->domain), text_or_none(p->domain)))
-            return *at = i, m->functions[i];
-    return NULL;
+    return a.size == b.size && (!a.size || !memcmp(a.data, b.data, a.size));
+}
+
+/* The number of the function of this domain, name and overload; n_functions: there is none. */
+static size_t find_function(const Onnx__ModelProto *m, const char *domain, const char *name, struct bytes overload)
+{
+    size_t i = 0;
+    while (i < m->n_functions &&
+           !(same_name(m->functions[i]->name, name) && same_name(m->functions[i]->domain, domain) &&
+             same_overload(message_text(&m->functions[i]->base, FUNCTION_OVERLOAD), overload)))
+        i++;
+    return i;
 }
 
 static void load_missing(struct loader *l, const Onnx__NodeProto *p, int opset)
@@ -161,10 +194,15 @@ static void load_missing(struct loader *l, const Onnx__NodeProto *p, int opset)
 static bool load_node_op(struct loader *l, struct scope *s, struct node_def *d)
 {
     const Onnx__NodeProto *p = d->proto;
-    size_t at;
+    const Onnx__ModelProto *m = l->m->proto;
     const char *domain = text_or_none(p->domain);
+    size_t at = find_function(m, domain, p->op_type, message_text(&p->base, NODE_OVERLOAD));
     d->opset = !strcmp(domain, "ai.onnx.preview.training") ? s->training : s->opset;
-    if (find_function(l, p, &at))
+    if (at < m->n_functions && (p->n_input > m->functions[at]->n_input || p->n_output > m->functions[at]->n_output))
+        return message_set(l->why, KL_ERR_IO, "%.300s: node '%.100s' calls function '%.100s' with %zu operands for %zu "
+                           "results; it has %zu and %zu", l->path, text_or_none(p->name), p->op_type, p->n_input,
+                           p->n_output, m->functions[at]->n_input, m->functions[at]->n_output);
+    if (at < m->n_functions)
         return (d->function = load_function(l, at)) != NULL;
     d->op = onnx_op_find(domain, text_or_none(p->op_type), d->opset);
     if (!d->op)
@@ -172,6 +210,23 @@ static bool load_node_op(struct loader *l, struct scope *s, struct node_def *d)
     else
         l->m->differentiates |= d->op->fn == onnx_gradient;
     return true;
+}
+
+/* An attribute that refers to one of the function in which the node is: the function has to have it. */
+static bool load_reference(struct loader *l, const struct scope *s, const Onnx__NodeProto *p,
+                           const Onnx__AttributeProto *a)
+{
+    const char *name = text_or_none(a->ref_attr_name);
+    while (s->outer)
+        s = s->outer;
+    bool found = !*name;
+    for (size_t i = 0; !found && s->function && i < s->function->n_attribute; i++)
+        found = same_name(s->function->attribute[i], name);
+    for (size_t i = 0; !found && i < s->g->defaults.n; i++)
+        found = same_name(s->g->defaults.v[i]->name, name);
+    return found || message_set(l->why, KL_ERR_IO, "%.300s: attribute '%.60s' of node '%.100s' (%.60s) refers to "
+                                "'%.60s', which is no attribute of a function around it", l->path,
+                                text_or_none(a->name), text_or_none(p->name), p->op_type, name);
 }
 
 static bool load_node(struct loader *l, struct scope *s, struct node_def *d, const Onnx__NodeProto *p)
@@ -191,6 +246,9 @@ static bool load_node(struct loader *l, struct scope *s, struct node_def *d, con
                                "it computes: it is missing, or the graph has a cycle", l->path, text_or_none(p->name),
                                p->op_type, p->input[i]);
     }
+    for (size_t i = 0; i < p->n_attribute; i++)
+        if (!load_reference(l, s, p, p->attribute[i]))
+            return false;
     for (size_t i = 0; i < p->n_attribute; i++)
         if (p->attribute[i]->g &&
             !(d->sub[i] = load_graph(l, p->attribute[i]->g, s, s->opset, s->training)))
@@ -235,6 +293,7 @@ static void free_graph(struct graph_def *g)
     }
     for (uint32_t i = 0; i < g->ninitial; i++)
         array_unref(g->initial[i].array);
+    attributes_free(&g->defaults);
     free(g->name);
     free(g->node);
     free(g->initial);
@@ -256,7 +315,8 @@ static struct graph_def *load_graph(struct loader *l, const Onnx__GraphProto *p,
         s.g->proto = p;
     ok = ok && load_initials(l, &s, p) && load_inputs(l, &s, p) && load_nodes(l, &s, p->node, p->n_node);
     for (size_t i = 0; ok && i < p->n_output; i++)
-        ok = load_output(l, &s, text_or_none(p->output[i]->name));
+        ok = load_type(l, "output", text_or_none(p->output[i]->name), p->output[i]->type) &&
+             load_output(l, &s, text_or_none(p->output[i]->name));
     onnx_names_free(&s.names);
     if (ok)
         return s.g;
@@ -290,6 +350,12 @@ static bool load_function_graph(struct loader *l, const Onnx__FunctionProto *p, 
     g->out = calloc(p->n_output + 1, sizeof *g->out);
     if (!g->in || !g->out)
         return load_no_memory(l);
+    if (!attributes_read(&p->base, FUNCTION_DEFAULTS, l->path, &g->defaults, l->why))
+        return false;
+    for (size_t i = 0; i < g->defaults.n; i++)
+        if (g->defaults.v[i]->g)
+            return message_set(l->why, KL_ERR_TYPE, "%.300s: function '%.100s' has an attribute whose default is a "
+                               "graph, which is not supported", l->path, text_or_none(p->name));
     for (size_t i = 0; i < p->n_input; i++)
         if ((g->in[g->nin++] = load_value(l, s, p->input[i])) == NO_PLACE)
             return false;
@@ -306,7 +372,7 @@ static struct graph_def *load_function(struct loader *l, size_t at)
     static struct graph_def open; /* marks a function that is being read */
     const Onnx__FunctionProto *p = l->m->proto->functions[at];
     struct graph_def **to = &l->m->function[at];
-    struct scope s = {0};
+    struct scope s = {.function = p};
     if (*to == &open) {
         message_set(l->why, KL_ERR_IO, "%.300s: function '%.200s' calls itself", l->path, text_or_none(p->name));
         return NULL;
@@ -357,6 +423,15 @@ static bool load_all(struct loader *l, const struct bytes *b)
         return false;
     if (!m->proto->graph)
         return message_set(l->why, KL_ERR_IO, "%.300s has no graph", l->path);
+    if (m->proto->ir_version > ONNX_LAST_IR)
+        return message_set(l->why, KL_ERR_TYPE, "%.300s is of IR version %lld; %d is the last that Kiln knows", l->path,
+                           (long long)m->proto->ir_version, ONNX_LAST_IR);
+    for (size_t i = 0; i < m->proto->n_functions; i++) {
+        const Onnx__FunctionProto *f = m->proto->functions[i];
+        if (find_function(m->proto, f->domain, f->name, message_text(&f->base, FUNCTION_OVERLOAD)) != i)
+            return message_set(l->why, KL_ERR_IO, "%.300s: two functions are called '%.200s'", l->path,
+                               text_or_none(f->name));
+    }
     m->function = calloc(m->proto->n_functions + 1, sizeof *m->function);
     if (!m->function)
         return load_no_memory(l);

@@ -21,7 +21,8 @@ struct run;
 /* ---- tensor.c: arrays on the host ---- */
 /* Element types as ONNX numbers them (TensorProto.DataType), those that code names; older onnx.proto lack some. */
 enum onnx_element {
-    ONNX_UINT8 = 2, ONNX_INT8 = 3, ONNX_UINT16 = 4, ONNX_INT16 = 5, ONNX_FLOAT8E4M3FN = 17, ONNX_FLOAT8E4M3FNUZ = 18,
+    ONNX_UNDEFINED = 0, ONNX_UINT8 = 2, ONNX_INT8 = 3, ONNX_UINT16 = 4, ONNX_INT16 = 5,
+    ONNX_FLOAT8E4M3FN = 17, ONNX_FLOAT8E4M3FNUZ = 18,
     ONNX_FLOAT8E5M2 = 19, ONNX_FLOAT8E5M2FNUZ = 20, ONNX_UINT4 = 21, ONNX_INT4 = 22
 };
 struct array {
@@ -82,9 +83,17 @@ void mapping_unref(struct mapping *m);
 ProtobufCMessage *message_parse(const struct bytes *b, const ProtobufCMessageDescriptor *d, const char *path,
                                 struct message *why);
 
+/* ---- later.c: fields that the onnx.proto that Kiln was built with may lack ---- */
+enum { NODE_OVERLOAD = 8, FUNCTION_DEFAULTS = 11, FUNCTION_OVERLOAD = 13 }; /* their numbers */
+struct bytes message_text(const ProtobufCMessage *m, unsigned tag); /* a field of text; empty: it has none */
+struct attributes { Onnx__AttributeProto **v; size_t n; bool own; };
+bool attributes_read(const ProtobufCMessage *m, unsigned tag, const char *path, struct attributes *to,
+                     struct message *why);                          /* false: *why */
+void attributes_free(struct attributes *a);
+
 /* ---- load.c: a model's graphs ---- */
 #define NO_PLACE UINT32_MAX
-enum { ONNX_FIRST_OPSET = 1, ONNX_LAST_OPSET = 22, LISTED = 24, ONNX_NEVER_FOLDED = -1 };
+enum { ONNX_FIRST_OPSET = 1, ONNX_LAST_OPSET = 22, ONNX_LAST_IR = 14, LISTED = 24, ONNX_NEVER_FOLDED = -1 };
 typedef bool node_fn(struct node *n);
 struct onnx_op {
     const char *name;
@@ -110,6 +119,7 @@ struct node_def {
 struct initial { uint32_t at; struct array *array; int weight; }; /* weight: its number, -1: none */
 struct graph_def {
     const Onnx__GraphProto *proto;    /* NULL: a function's */
+    struct attributes defaults;       /* of a function's attributes */
     uint32_t nvalue, nnode, nin, nout, ninitial;
     const char **name;                /* of values */
     struct node_def *node;
@@ -174,6 +184,7 @@ struct run {
     bool large;                       /* what is being folded is too large for that */
     bool demanded;                    /* it is needed on the host, however large */
     bool reported;                    /* onnx_fails was called */
+    const char *misread;              /* an attribute that the node has in another type than is asked for, or NULL */
     unsigned depth;                   /* of frames and folds in one another */
     uint64_t steps;                   /* nodes run so far */
     uint64_t folds;                   /* nodes computed on the host so far */

@@ -371,6 +371,19 @@ bool onnx_give_value(struct node *n, uint32_t i, const struct value *from)
 
 static bool run_know(struct node *n, struct value *v, uint32_t i);
 
+/* Calls the function of the node's operator. */
+static bool run_operator(struct node *n)
+{
+    struct run *r = n->run;
+    const char *outer = r->misread; /* of the node whose graph this one is in */
+    r->misread = NULL;
+    bool ok = n->def->op->fn(n);
+    if (r->misread)
+        ok = onnx_fails(n, KL_ERR_TYPE, "attribute %.100s is of another type than the operator's", r->misread);
+    r->misread = outer;
+    return ok;
+}
+
 /* Runs the node on the host, after its operands have been computed there.  large: its results are too large, and are
  * not set. */
 static bool run_fold(struct node *n, bool demanded, bool *large)
@@ -398,7 +411,7 @@ static bool run_fold(struct node *n, bool demanded, bool *large)
     r->folding = true;
     r->large = false;
     r->demanded = demanded;
-    bool ok = n->def->op->fn(n);
+    bool ok = run_operator(n);
     *large = r->large;
     r->folding = r->large = r->demanded = false;
     kl_scope_end();
@@ -652,7 +665,7 @@ static bool run_node(struct node *n)
         return false;
     if (!done && run_can_fold(n) && !run_fold(n, false, &large))
         return false;
-    return (done || !large || d->op->fn(n)) && run_marks_varying(n);
+    return (done || !large || run_operator(n)) && run_marks_varying(n);
 }
 
 bool frame_run(struct frame *f, struct run *r)

@@ -143,6 +143,7 @@ static const struct { const char *name; kl_dtype dtype; int bits; } element_type
     {"uint32", KL_U32, 0}, {"uint64", KL_U64, 0}, {"complex64", KL_DTYPE_COUNT, 0}, {"complex128", KL_DTYPE_COUNT, 0},
     {"bfloat16", KL_BF16, 0}, {"float8e4m3fn", KL_F16, 8}, {"float8e4m3fnuz", KL_F16, 8}, {"float8e5m2", KL_F16, 8},
     {"float8e5m2fnuz", KL_F16, 8}, {"uint4", KL_U8, 4}, {"int4", KL_I8, 4}, {"float4e2m1", KL_DTYPE_COUNT, 0},
+    {"float8e8m0", KL_DTYPE_COUNT, 0}, {"uint2", KL_DTYPE_COUNT, 0}, {"int2", KL_DTYPE_COUNT, 0},
 };
 enum { ELEMENT_TYPES = sizeof element_types / sizeof *element_types };
 

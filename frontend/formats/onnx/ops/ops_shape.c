@@ -6,6 +6,26 @@
 
 /* ---- constants ---- */
 
+static const struct { const char *attribute; kl_dtype dtype; int rank; } constant_kinds[] = {
+    {"value_float", KL_F32, 0}, {"value_floats", KL_F32, 1}, {"value_int", KL_I64, 0}, {"value_ints", KL_I64, 1},
+};
+
+/* One number, or a list, of an attribute that may be another node's. */
+static bool constant_numbers(struct node *n, const Onnx__AttributeProto *a, kl_dtype dtype, int rank)
+{
+    bool floats = dtype == KL_F32;
+    const void *from = floats ? (rank ? (const void *)a->floats : &a->f) : rank ? (const void *)a->ints : &a->i;
+    int64_t count = (int64_t)(floats ? a->n_floats : a->n_ints);
+    if (a->type != (floats ? rank ? ONNX__ATTRIBUTE_PROTO__ATTRIBUTE_TYPE__FLOATS
+                                  : ONNX__ATTRIBUTE_PROTO__ATTRIBUTE_TYPE__FLOAT
+                    : rank ? ONNX__ATTRIBUTE_PROTO__ATTRIBUTE_TYPE__INTS : ONNX__ATTRIBUTE_PROTO__ATTRIBUTE_TYPE__INT))
+        return onnx_fails(n, KL_ERR_TYPE, "attribute %.100s is of another type than the constant's", a->name);
+    struct array *x = array_new(dtype, rank, &count);
+    if (x && x->count)
+        memcpy(x->data, from, (size_t)x->count * kl_dtype_size(dtype));
+    return onnx_give_known(n, 0, x);
+}
+
 bool onnx_constant(struct node *n)
 {
     struct message why = {0};
@@ -14,22 +34,10 @@ bool onnx_constant(struct node *n)
         struct array *x = array_read(a->t, n->run->m->path, false, &why);
         return x ? onnx_give_known(n, 0, x) : onnx_fails(n, why.code, "%s", why.text);
     }
-    struct array *x = NULL;
-    int64_t count;
-    if ((a = onnx_attr(n, "value_float")) || (a = onnx_attr(n, "value_floats"))) {
-        bool one = !strcmp(a->name, "value_float");
-        count = (int64_t)a->n_floats;
-        if ((x = array_new(KL_F32, one ? 0 : 1, &count)) && (one || count))
-            memcpy(x->data, one ? &a->f : a->floats, (size_t)x->count * sizeof(float));
-    } else if ((a = onnx_attr(n, "value_int")) || (a = onnx_attr(n, "value_ints"))) {
-        bool one = !strcmp(a->name, "value_int");
-        count = (int64_t)a->n_ints;
-        if ((x = array_new(KL_I64, one ? 0 : 1, &count)) && (one || count))
-            memcpy(x->data, one ? &a->i : a->ints, (size_t)x->count * sizeof(int64_t));
-    } else {
-        return onnx_fails(n, KL_ERR_TYPE, "a constant that is no dense tensor of numbers");
-    }
-    return onnx_give_known(n, 0, x);
+    for (size_t i = 0; i < sizeof constant_kinds / sizeof *constant_kinds; i++)
+        if ((a = onnx_attr(n, constant_kinds[i].attribute)))
+            return constant_numbers(n, a, constant_kinds[i].dtype, constant_kinds[i].rank);
+    return onnx_fails(n, KL_ERR_TYPE, "a constant that is no dense tensor of numbers");
 }
 
 bool onnx_constant_of_shape(struct node *n)
