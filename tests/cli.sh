@@ -191,6 +191,23 @@ check 'schedules for a GPU' 0 '^@k0_dot schedule dot_blocks width 64 tile 4x4 bl
 echo '@k0_dot schedule dot_blocks width 64 tile 8x8 block 64x64 step 16 kblock 64' >"$tmp/dot.txt"
 check 'a schedule handed in for a GPU' 0 'load b0\[.* : f32\[4x1\]' \
     "$kiln" dump "$tmp/dot.kir" --stage scheduled --target cuda --schedules "$tmp/dot.txt"
+sed 's/f32/bf16/; s/80/1024/g; s/64/1024/g; s/f32/bf16/g' "$tmp/dot.kir" >"$tmp/dot_bf16.kir"
+check 'schedules for a Hopper GPU' 0 'unit 64x8x16 subgroup 128 .*async panels$' \
+    "$kiln" dump "$tmp/dot_bf16.kir" --stage schedules --target cuda:sm_90a
+check 'source for a Hopper GPU' 0 'wgmma' "$kiln" dump "$tmp/dot_bf16.kir" --stage source --target cuda:sm_90a
+check 'source for an MI250' 0 '__builtin_amdgcn_mfma' \
+    "$kiln" dump "$tmp/dot_bf16.kir" --stage source --target hip:gfx90a
+check 'source for a Vulkan device' 0 'subgroupShuffle' \
+    "$kiln" dump "$tmp/sum.kir" --stage source --target vulkan:+subgroup32+fma
+check 'an architecture of another language' 1 "'sm_90a' is no architecture of hip: they begin with gfx" \
+    "$kiln" dump "$tmp/dot_bf16.kir" --stage source --target hip:sm_90a
+check 'no features behind a colon' 1 "'cuda:' is no target" \
+    "$kiln" dump "$tmp/dot_bf16.kir" --stage source --target cuda:
+fake=${kiln%/*}/tests/libfake-gpu.so
+if [ -e "$fake" ]; then # a device for which other code is made than without one
+    check 'source as a device runs it' 0 'wgmma' env KILN_CUDA_DRIVER="$fake" KILN_CUDA_COMPILER="$fake" \
+        "$kiln" dump "$tmp/dot_bf16.kir" --stage source --device cuda:0
+fi
 check 'source for nothing' 1 "no language is called 'metal': there are cuda, hip and glsl" \
     "$kiln" dump "$tmp/sum.kir" --stage source --target metal
 check 'a stage that GPUs have not' 1 'have no stage llvm' "$kiln" dump "$tmp/sum.kir" --stage llvm --target cuda

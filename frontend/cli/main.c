@@ -21,7 +21,7 @@ const struct cli_command cli_commands[] = {
     {"opt", "FILE [-p PASS,PASS...] [--bind SYMBOL=NUMBER] [-o FILE]",
      "run passes (all of the pipeline without -p) and print the graph",
      cli_opt},
-    {"dump", "FILE --stage STAGE [--format text|dot|html] [--target LANGUAGE] [--bind SYMBOL=NUMBER]\n"
+    {"dump", "FILE --stage STAGE [--format text|dot|html] [--target TARGET] [--bind SYMBOL=NUMBER]\n"
      "           [--device DEVICE] [--unfused] [--schedules FILE] [-o FILE]",
      "print one stage of the way to machine code, as text or for Graphviz; html: a page with all stages; -o says the\n"
      "      format by its ending, too (.dot, .html)",
@@ -43,12 +43,12 @@ const struct cli_command cli_commands[] = {
      "      to one C99 file (-o FILE.c) that needs nothing and has its declarations, too; a model's weights are in\n"
      "      it, or with --weights file beside it, in FILE.weights; TARGET, which may also be given by --cpu: baseline\n"
      "      (also without it), x86-64 (level v3), x86-64-v3, x86-64-v4, aarch64, native: this machine", cli_compile},
-    {"kernel", "FILE.loop [--stage STAGE] [--target LANGUAGE] [--run] [--input bN=FILE.npy] [--slot N=NUMBER]\n"
+    {"kernel", "FILE.loop [--stage STAGE] [--target TARGET] [--run] [--input bN=FILE.npy] [--slot N=NUMBER]\n"
      "           [--output bN=FILE.npy] [--bf16-bits] [--device DEVICE]",
      "check kernels and print them or their code; --run one: outputs that go to no file are printed", cli_kernel},
     {"ops", "[OP...]", "the table of ops, or all that is known of some", cli_ops},
     {"dispatch", "[OP...]", "the dispatch keys, or all that is registered for some ops and their tables", cli_dispatch},
-    {"explain", "OP [TYPE...] [--device DEVICE] [--target LANGUAGE]",
+    {"explain", "OP [TYPE...] [--device DEVICE] [--target TARGET]",
      "what becomes of a call of an op on tensors such as f32[2,3]: keys, table, recorded nodes, kernels, source",
          cli_explain},
     {"cache", "list | verify | prune [--max BYTES] | clear",

@@ -67,6 +67,13 @@ const struct backend *device_backend(int device, struct caps *caps)
     return cpu_backend;
 }
 
+bool device_compile(int device, const struct kernel *k, enum emit_kind kind, struct code *out, struct err *e)
+{
+    const struct accelerator *a = accelerator_get(device);
+    const struct backend *b = device_backend(device, NULL);
+    return a ? b->compile_for(k, accelerator_caps(a), kind, out, e) : b->compile(k, kind, out, e);
+}
+
 /* Device ref follows cpu: the same orders of sums, the same kernels in what is shown of them. */
 static const uint64_t hosts = UINT64_C(1) << DEVICE_REF | UINT64_C(1) << DEVICE_CPU;
 

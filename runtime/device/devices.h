@@ -32,6 +32,8 @@ bool device_works(unsigned device, struct err *e); /* false: *e has the reason *
 /* Returns the code generator of a device that device_find has accepted; NULL for ref.  *caps (may be NULL): its
  * target. */
 const struct backend *device_backend(int device, struct caps *caps);
+/* Compiles a kernel as such a device, which is not ref, runs it. */
+bool device_compile(int device, const struct kernel *k, enum emit_kind kind, struct code *out, struct err *e);
 /* The devices, as a set of bits, that add products of bf16 in pairs (caps.dot2), if the graph has products of bf16:
  * cpu, and ref, which computes the same sums. */
 uint64_t device_in_pairs(const struct graph *g);
@@ -91,11 +93,15 @@ uint32_t accelerator_try_matrices(struct accelerator *a);
 /* The number of blocks of a launch of `extent` iterations. */
 uint32_t accelerator_blocks(const struct device_kernel *k, int64_t extent);
 
-/* ---- gpu.c: kernels in the languages of GPUs: "cuda" (also NULL), "hip" or "glsl" ---- */
+/* ---- gpu.c: kernels in the languages of GPUs: "cuda" (also NULL), "hip" or "glsl" (also "vulkan"), and with features
+ * behind a colon those for a GPU that has them: "cuda:sm_90a", "hip:gfx90a", "vulkan:+subgroup32+fma" ---- */
 bool gpu_caps(const char *target, struct caps *out, struct err *e); /* the capabilities of such a GPU, for planning
                                                                        programs without it */
 /* Prints a stage of the kernels: scheduled, source or asm. */
 bool gpu_print(const struct kernel *const *k, uint32_t n, const char *target, const char *stage, FILE *f,
                struct err *e);
+/* The same for kernels that were planned for this device, as it runs them. */
+bool gpu_print_for(const struct kernel *const *k, uint32_t n, const struct accelerator *a, const char *stage, FILE *f,
+                   struct err *e);
 
 #endif

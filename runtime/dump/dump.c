@@ -1,6 +1,7 @@
 /* Dumps: one stage of a graph in one form, and the files that KILN_DUMP and the API request for each program when it is
  * built: <dir>/<trace>.<stage>.<ext>. A file that cannot be written is not an error of the run. */
 #include "dump.h"
+#include "runtime/device/devices.h"
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -52,12 +53,11 @@ bool dump_form_of(const char *path, enum dump_form *form)
     return *form != DUMP_TEXT;
 }
 
-static bool put_code(const struct program *p, const struct backend *b, enum emit_kind kind, struct text *t,
-                     struct err *e)
+static bool put_code(const struct program *p, int device, enum emit_kind kind, struct text *t, struct err *e)
 {
     for (uint32_t i = 0; i < p->nkernel; i++) {
         struct code text = {0};
-        bool ok = b->compile(p->kernel[i], kind, &text, e);
+        bool ok = device_compile(device, p->kernel[i], kind, &text, e);
         text_put(t, "%s kernel %u: %s\n%.*s", kind == EMIT_LLVM ? ";" : "#", i, p->kernel[i]->name,
                  ok ? (int)text.size : 0,
                  ok ? (const char *)text.bytes : "");
@@ -112,7 +112,7 @@ static bool put_code_stage(struct trail *trail, const struct dump_request *r, st
         return dump_put_kernels(p, t, e);
     if (!strcmp(r->stage, "schedules"))
         return put_schedules(p, r->fuse, t, e);
-    return put_code(p, trail->backend, strcmp(r->stage, "asm") ? EMIT_LLVM : EMIT_ASM, t, e);
+    return put_code(p, trail->device, strcmp(r->stage, "asm") ? EMIT_LLVM : EMIT_ASM, t, e);
 }
 
 static bool put_graph_stage(const struct trail *trail, const struct dump_request *r, struct text *t, struct err *e)
@@ -130,9 +130,25 @@ static bool put_graph_stage(const struct trail *trail, const struct dump_request
     return s || err_set(e, KL_ERR_MEMORY, "out of memory printing @%s", g->name);
 }
 
-/* Kernels for a GPU, in its language, or their schedules. */
-static bool put_for_gpu(const struct trail *trail, const struct dump_request *r, struct text *t, FILE *f, struct err *e)
+/* The source of kernels as the graph's device runs them.  *done: it is a GPU. */
+static bool put_source(struct trail *trail, const struct dump_request *r, FILE *f, bool *done, struct err *e)
 {
+    trail_plan(trail, r);
+    const struct accelerator *a = trail->backend ? accelerator_get(trail->device) : NULL;
+    const struct program *p = trail->program;
+    *done = a && !r->target;
+    if (!*done)
+        return true;
+    return p ? gpu_print_for((const struct kernel *const *)p->kernel, p->nkernel, a, r->stage, f, e)
+             : err_set(e, trail->why.code, "%s", trail->why.msg);
+}
+
+/* Kernels for a GPU, in its language, or their schedules. */
+static bool put_for_gpu(struct trail *trail, const struct dump_request *r, struct text *t, FILE *f, struct err *e)
+{
+    bool done = false;
+    if (!r->target && r->form == DUMP_TEXT && (!put_source(trail, r, f, &done, e) || done))
+        return done;
     struct caps caps;
     struct program *p = gpu_caps(r->target, &caps, e) ? dump_plan(trail, &caps, r->fuse, e) : NULL;
     bool ok = p && (r->form == DUMP_TEXT || err_set(e, KL_ERR_ARGUMENT,
@@ -272,6 +288,14 @@ static void write_form(const struct dump *d, const char *name, const struct dump
         dump_to_file(d->captured, r, path, &e);
 }
 
+static int device_of_backend(const struct program *p, const struct backend *b)
+{
+    int d = 0;
+    while (d < MAX_DEVICES - 1 && !(p->devices >> d & 1 && device_backend(d, NULL) == b))
+        d++;
+    return d;
+}
+
 void dump_program(struct dump *d, const struct program *p, const struct backend *b, bool fuse)
 {
     struct err e = {0};
@@ -289,7 +313,7 @@ void dump_program(struct dump *d, const struct program *p, const struct backend 
             dump_put_kernels(p, &t, &e);
         else if (always)
             put_schedules(p, fuse, &t, &e);
-        else if (b && !put_code(p, b, strcmp(stage, "asm") ? EMIT_LLVM : EMIT_ASM, &t, &e))
+        else if (b && !put_code(p, device_of_backend(p, b), strcmp(stage, "asm") ? EMIT_LLVM : EMIT_ASM, &t, &e))
             text_put(&t, "%s\n", e.msg);
         if (t.len || always)
             dump_write_file(d, stage, stages[i].ext, &t);

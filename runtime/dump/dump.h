@@ -16,6 +16,7 @@ struct trail {
     struct stand_ins stand_ins; /* what is in the last graph's sizes in place of symbols */
     struct program *program;   /* NULL: not planned, or `why` has the reason */
     const struct backend *backend; /* NULL: only the interpreter */
+    int device;                    /* whose code generator that is */
     struct err why;
 };
 /* Runs the passes on a graph and keeps each stage. mark: the call site of each node contains the path of the captured

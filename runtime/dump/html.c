@@ -285,7 +285,7 @@ static void put_code(struct page *p, const struct kernel *k, uint32_t number)
     for (int kind = EMIT_LLVM; p->trail->backend && kind <= EMIT_ASM; kind++) {
         struct code code = {0};
         struct err e = {0};
-        bool ok = p->trail->backend->compile(k, (enum emit_kind)kind, &code, &e);
+        bool ok = device_compile(p->trail->device, k, (enum emit_kind)kind, &code, &e);
         text_put(&json, ",\"%s\":", kind == EMIT_LLVM ? "llvm" : "asm");
         html_put_string(&json, ok ? code.bytes : e.msg, ok ? strnlen(code.bytes, code.size) : strlen(e.msg));
         mem_free(code.bytes);

@@ -92,6 +92,7 @@ void trail_plan(struct trail *t, const struct dump_request *r)
         const struct backend *b = devices >> d & 1 || d == r->device ? device_backend(d, &own) : NULL;
         if (b) {
             t->backend = b;
+            t->device = d;
             caps = own;
         }
     }

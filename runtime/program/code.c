@@ -118,8 +118,7 @@ static bool generate(struct making *m, uint32_t i)
     struct code_entry *c = m->c[i];
     struct code code = {0};
     count_one(&counters.compiles);
-    if (!(device_is_host(c->device) ? m->b->compile(c->kernel, EMIT_OBJECT, &code, &m->err)
-                                    : m->b->compile_for(c->kernel, &m->caps, EMIT_OBJECT, &code, &m->err)))
+    if (!device_compile(c->device, c->kernel, EMIT_OBJECT, &code, &m->err))
         return false;
     bool ok = code_load(c, &code, NULL, &m->err);
     if (ok) store(m, i, &code);
