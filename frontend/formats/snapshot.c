@@ -21,7 +21,8 @@ struct held { /* one of: a tensor, a variable, a number with get and set functio
     kl_snapshot_set *set;
     void *of;
     kl_device device;
-    uint64_t number;         /* the seeds, or the result of `get`, while it is saved */
+    uint64_t number;         /* the seeds, variable or result of `get`, while it is saved or loaded */
+    int64_t before;          /* the result of `get` before it was loaded */
 };
 struct kl_snapshot {
     struct held *held;
@@ -260,24 +261,73 @@ static kl_status assign_all(const kl_site *site, kl_snapshot *c, kl_file *f)
     return KL_OK;
 }
 
+/* Reads the numbers of the file, before anything has changed. */
+static kl_status read_numbers(const kl_site *site, kl_snapshot *c, kl_file *f)
+{
+    for (uint32_t i = 0; i < c->n; i++) {
+        struct held *h = &c->held[i];
+        const void *data = h->tensor.id ? NULL : kl_file_data_at(site, f, h->name);
+        if (!h->tensor.id && !data)
+            return kl_last_error_code();
+        if (data)
+            memcpy(&h->number, data, sizeof h->number);
+    }
+    return KL_OK;
+}
+
+/* Gives the first n of what is held by functions their numbers of before back. */
+static void reset_numbers(kl_snapshot *c, uint32_t n)
+{
+    while (n-- > 0)
+        if (c->held[n].get)
+            c->held[n].set(c->held[n].of, c->held[n].before);
+}
+
+/* Sets what is held by functions, which may refuse a number: all of them or none. */
+static kl_status set_numbers(const kl_site *site, kl_snapshot *c, const kl_file *f, const char *path)
+{
+    struct file_text why;
+    for (uint32_t i = 0; i < c->n; i++) {
+        struct held *h = &c->held[i];
+        kl_file_entry e;
+        if (!h->get)
+            continue;
+        h->before = h->get(h->of);
+        if (h->set(h->of, (int64_t)h->number) == KL_OK)
+            continue;
+        kl_file_get(f, (uint32_t)kl_file_find(f, h->name), &e);
+        text_set(&why, KL_ERR_IO, "%.250s: byte %zu, field %.100s: %" PRId64 " is refused: %.300s", path, e.offset,
+                 h->name, (int64_t)h->number, kl_last_error());
+        reset_numbers(c, i);
+        return snapshot_fails(site, &why);
+    }
+    return KL_OK;
+}
+
+/* What can fail comes first, and is undone where something fails after it. */
 static kl_status load_file(const kl_site *site, kl_snapshot *c, kl_file *f, const char *path)
 {
     struct file_text why;
     if (!file_fits(c, f, path, &why))
         return snapshot_fails(site, &why);
-    kl_status status = assign_all(site, c, f);
-    for (uint32_t i = 0; status == KL_OK && i < c->n; i++) {
+    kl_status status = read_numbers(site, c, f);
+    if (status == KL_OK)
+        status = set_numbers(site, c, f, path);
+    if (status != KL_OK)
+        return status;
+    if ((status = assign_all(site, c, f)) != KL_OK) {
+        text_set(&why, status, "%s", kl_last_error());
+        reset_numbers(c, c->n);
+        return snapshot_fails(NULL, &why);
+    }
+    for (uint32_t i = 0; i < c->n; i++) {
         struct held *h = &c->held[i];
-        const void *data = h->tensor.id ? NULL : kl_file_data_at(site, f, h->name);
-        if (!data)
-            continue;
-        memcpy(h->variable ? h->variable : &h->number, data, sizeof h->number);
-        if (h->get)
-            status = h->set(h->of, (int64_t)h->number);
-        else if (!h->variable)
+        if (h->variable)
+            memcpy(h->variable, &h->number, sizeof h->number);
+        else if (!h->get && !h->tensor.id)
             kl_seed(h->device, h->number);
     }
-    return status;
+    return KL_OK;
 }
 
 kl_status kl_snapshot_load_at(const kl_site *site, kl_snapshot *c, const char *path)
@@ -423,14 +473,15 @@ kl_status kl_snapshot_load_last_at(const kl_site *site, kl_snapshot *c, const ch
         step_path(path, size, folder, name, steps[i]);
         kl_file *f = kl_file_open_at(site, path);
         status = f ? load_file(site, c, f, path) : kl_last_error_code();
-        bool damaged = !f && status == KL_ERR_IO;
         kl_file_close(f);
+        if (i == 0 && status != KL_OK)
+            text_set(&why, status, "%s", kl_last_error());
         if (status == KL_OK && step)
             *step = steps[i];
-        if (!damaged)
+        if (status != KL_ERR_IO) /* of a damaged file, or one that does not fit */
             break;
     }
     free(steps);
     free(path);
-    return status;
+    return n > 0 && status == KL_ERR_IO ? snapshot_fails(NULL, &why) : status;
 }

@@ -48,7 +48,8 @@ KL_API_AT kl_status kl_snapshot_tensor(kl_snapshot *snapshot, const char *name, 
 /* A variable: a step, the position of a loader, the state of a schedule.  [errors ARGUMENT, MEMORY] */
 KL_API_AT kl_status kl_snapshot_i64(kl_snapshot *snapshot, const char *name, int64_t *value);
 KL_API_AT kl_status kl_snapshot_f64(kl_snapshot *snapshot, const char *name, double *value);
-/* A whole number of the caller's that functions give and take.  [errors ARGUMENT, MEMORY] */
+/* A whole number of the caller's that functions give and take.  `set` may refuse a number, and then changes nothing;
+ * where loading fails after it, it gets the number of before again.  [errors ARGUMENT, MEMORY] */
 typedef int64_t kl_snapshot_get(const void *of);
 typedef kl_status kl_snapshot_set(void *of, int64_t value);
 KL_API_AT kl_status kl_snapshot_number(kl_snapshot *snapshot, const char *name, kl_snapshot_get *get,
@@ -69,7 +70,7 @@ KL_API_AT kl_status kl_snapshot_note(kl_snapshot *snapshot, const char *key, con
 /* [errors ARGUMENT; TRACE: one is open; IO, MEMORY; those of kl_read] */
 KL_API_AT kl_status kl_snapshot_save(kl_snapshot *snapshot, const char *path);
 /* [errors as above; IO: also a file that lacks something, or has something else or of another type or shape than what
- * the snapshot was told: the message names it] */
+ * the snapshot was told, or a number that is refused: the message names it] */
 KL_API_AT kl_status kl_snapshot_load(kl_snapshot *snapshot, const char *path);
 
 /* Saves FOLDER/NAME-STEP.safetensors and removes the files of that name but for those of the highest `keep` steps and
@@ -77,8 +78,9 @@ KL_API_AT kl_status kl_snapshot_load(kl_snapshot *snapshot, const char *path);
  * keep 0: nothing is removed.  [errors as kl_snapshot_save; ARGUMENT: a negative step] */
 KL_API_AT kl_status kl_snapshot_save_step(kl_snapshot *snapshot, const char *folder, const char *name,
                                             int64_t step, int keep);
-/* Loads the one of the highest step, or where its file is damaged the one before it.  *step, which may be NULL: its
- * step; -1: there is none, which is no error and changes nothing.  [errors as kl_snapshot_load] */
+/* Loads the one of the highest step, or where its file is damaged or does not fit the one before it.  *step, which may
+ * be NULL: its step; -1: there is none, which is no error and changes nothing.  [errors as kl_snapshot_load: if none
+ * could be loaded, that of the highest step] */
 KL_API_AT kl_status kl_snapshot_load_last(kl_snapshot *snapshot, const char *folder, const char *name,
                                             int64_t *step);
 
