@@ -8,8 +8,8 @@
 #include <string.h>
 
 static const struct { const char *name, *text; } notes[] = {
-    {"targets", "cuda hip vulkan, for the stages scheduled, source and asm; with a device's features behind a colon as\n"
-     "    that device runs them (cuda:sm_90a, hip:gfx90a); without --target and --device: cuda"},
+    {"targets", "cuda hip vulkan, for the stages scheduled, source and asm; with a device's features behind a colon\n"
+     "    as that device runs them (cuda:sm_90a, hip:gfx90a); without --target and --device: cuda"},
     {"processors", "baseline (also without --cpu), x86-64-v3, x86-64-v4, native: this one"},
     {"devices",
      "see kiln devices; --device is for the nodes on the graph's own device, the others stay where they are"},
