@@ -117,8 +117,8 @@ failing() {
     [ -z "$(headers "$1")" ] || { spoil "$1" && programs=$scratch/tree/build; }
     for program in "$programs"/tests/api_seeds_* tests/api_seeds_*.sh; do
         case $program in
-        *.sh) KILN_BREAK=$1 timeout 120 sh "$program" "$bin" >"$scratch/out" 2>&1 ;;
-        *) KILN_BREAK=$1 timeout 120 "$program" >"$scratch/out" 2>&1 ;;
+        *.sh) KILN_BREAK=$1 timeout 3600 sh "$program" "$bin" >"$scratch/out" 2>&1 ;;
+        *) KILN_BREAK=$1 timeout 3600 "$program" >"$scratch/out" 2>&1 ;;
         esac
         cat "$scratch/out" >>"$scratch/$1"
         case $(tail -n 1 "$scratch/out") in

@@ -57,6 +57,27 @@ done
 printf '%s\n' "three - gpu printf 'SKIP no-device cuda: none\n0 passed, 0 failed, 1 skipped\n'" >"$scratch/suites"
 if KILN_TEST_SUITES=$scratch/suites bash tests/run.sh --gpu >/dev/null 2>&1; then f=$((f + 1)) &&
     echo "FAIL --gpu passes without a GPU"; else p=$((p + 1)); fi
+# A command that never ends is ended: one that loops by its processor time, one that waits because it uses none, with
+# all that it has started.  Limits of the whole run are of processor time: one that only waits is within them.
+limited() { # NAME VARIABLE=VALUE.. -- PATTERN COMMAND
+    name=$1
+    shift
+    vars=
+    while [ "$1" != -- ]; do vars="$vars $1" && shift; done
+    echo "one - quick $3" >"$scratch/suites"
+    # shellcheck disable=SC2086
+    out=$(env $vars KILN_TEST_SUITES="$scratch/suites" bash tests/run.sh quick 2>&1)
+    if echo "$out" | grep -qE "$2"; then p=$((p + 1)); else f=$((f + 1)) && printf 'FAIL %s: %s\n' "$name" "$out"; fi
+}
+limited 'a loop' KILN_TEST_COMMAND=1 -- 'ended, since it had used 1 s of processor time' 'while :; do :; done'
+limited 'a loop of a child' KILN_TEST_COMMAND=1 -- 'ended, since it had used 1 s' 'sh -c "while :; do :; done" & wait'
+limited 'a wait' KILN_TEST_IDLE=2 -- 'ended, since it had used no processor time for 2 s' 'sleep 1000 & wait'
+if pgrep -f '^sleep 1000$' >/dev/null; then f=$((f + 1)) && echo "FAIL what a command started is left"
+else p=$((p + 1)); fi
+limited 'too much work' KILN_TEST_TOTAL=0 -- '^FAIL the commands took more than 0 s of processor time' \
+    'i=0; while [ $i -lt 100000 ]; do i=$((i + 1)); done; echo 1 passed, 0 failed, 0 skipped'
+limited 'much time and no work' KILN_TEST_TOTAL=1 -- '^1 passed, 0 failed, 0 skipped' \
+    'sleep 2; echo 1 passed, 0 failed, 0 skipped'
 # A line of the table that says less than it has to is an error, whatever is chosen, and builds nothing.
 printf '%s\n' "one - quick echo 1 passed, 0 failed, 0 skipped" "'" >"$scratch/suites"
 KILN_TEST_SUITES=$scratch/suites bash tests/run.sh quick >/dev/null 2>&1

@@ -37,8 +37,9 @@ static enum verdict crashes(const struct graph *g, struct err *why)
 static enum verdict hangs(const struct graph *g, struct err *why)
 {
     (void)why;
-    while (sum_of_exp(g))
-        pause();
+    volatile bool for_ever = sum_of_exp(g);
+    while (for_ever)
+        ;
     return AGREES;
 }
 

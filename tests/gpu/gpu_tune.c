@@ -94,7 +94,7 @@ static void test_tune(enum kind kind, const char *program, const char *folder)
     static float before[ROWS * COLUMNS], after[ROWS * COLUMNS];
     memset(&found, 0, sizeof found);
     step(kind, before);
-    kl_tune_options o = {.seconds = 60, .kernel = note_kernel};
+    kl_tune_options o = {.seconds = 3600, .kernel = note_kernel};
     OK(kl_tune_with(trace[kind], &o));
     printf("%s, %s: %d of %d kernels changed, %.6g -> %.6g ms, %s\n", device_now, trace[kind], found.changed,
            found.kernels,

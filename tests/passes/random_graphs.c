@@ -9,6 +9,7 @@
  * SIGINT and SIGTERM end the run after the current batches. */
 #define _GNU_SOURCE
 #include "tests/support/random_make.h"
+#include "tests/support/patience.h"
 #include "tests/support/random_shrink.h"
 #include <errno.h>
 #include <signal.h>
@@ -19,7 +20,8 @@
 #include <unistd.h>
 
 enum { BATCH = 100, MAX_FAILURES = 5, MAX_CHILDREN = 16 }; /* BATCH: graphs of one child, whose caches only grow */
-static const double graph_seconds = 120, shrink_seconds = 20, poll_seconds = 0.005;
+static const double graph_seconds = 120, shrink_seconds = 20; /* of the processor */
+static const double poll_seconds = 0.005;
 
 /* Shared with the child: the graph it is at, and what its check found. */
 struct progress {
@@ -68,6 +70,7 @@ static void run_batch(struct progress *p, uint64_t seed, uint64_t end)
 {
     for (; seed < end; seed++) {
         atomic_store(&p->seed, seed);
+        end_when_stuck_after(graph_seconds);
         struct graph *g = random_graph(seed);
         struct err why = {0};
         enum verdict v = check_graph(g, &why);
@@ -111,14 +114,12 @@ struct child {
     struct progress *p;
     pid_t pid;              /* 0: none runs */
     uint64_t first, last;   /* its graphs */
-    uint64_t at;            /* the one it was at when last looked at, and */
-    double since;           /*   for how long it has been */
 };
 
 static void start(struct child *c, uint64_t first, uint64_t last)
 {
     *c->p = (struct progress){.seed = first};
-    *c = (struct child){.p = c->p, .first = first, .last = last, .at = UINT64_MAX};
+    *c = (struct child){.p = c->p, .first = first, .last = last};
     fflush(stdout);
     c->pid = fork();
     if (c->pid == 0 && !prctl(PR_SET_PDEATHSIG, SIGKILL))
@@ -129,22 +130,15 @@ static void start(struct child *c, uint64_t first, uint64_t last)
     }
 }
 
-/* Has the child ended?  Kills it when one graph takes too long. */
-static bool ended(struct child *c, double passed_seconds, enum verdict *v)
+static bool has_ended(const struct child *c, enum verdict *v)
 {
     int status;
-    if (waitpid(c->pid, &status, WNOHANG) == c->pid) {
-        *v = !WIFEXITED(status) || WEXITSTATUS(status) ? CRASHED : (enum verdict)atomic_load(&c->p->verdict);
-        return true;
-    }
-    uint64_t seed = atomic_load(&c->p->seed);
-    c->since = seed == c->at ? c->since + passed_seconds : 0;
-    c->at = seed;
-    if (c->since <= graph_seconds)
+    if (waitpid(c->pid, &status, WNOHANG) != c->pid)
         return false;
-    kill(c->pid, SIGKILL);
-    waitpid(c->pid, &status, 0);
-    *v = HANGS;
+    if (WIFSIGNALED(status) && is_stuck_signal(WTERMSIG(status)))
+        *v = HANGS;
+    else
+        *v = !WIFEXITED(status) || WEXITSTATUS(status) ? CRASHED : (enum verdict)atomic_load(&c->p->verdict);
     return true;
 }
 
@@ -187,7 +181,7 @@ int main(int argc, char **argv)
         for (unsigned i = 0; i < n; i++) {
             struct child *c = &child[i];
             enum verdict v;
-            if (c->pid && ended(c, poll_seconds, &v))
+            if (c->pid && has_ended(c, &v))
                 take_in(c, v, argv[0]);
             if (!c->pid && next < end && failed < MAX_FAILURES && !stopped) {
                 uint64_t last = end - next > batch ? next + batch : end;

@@ -8,6 +8,7 @@
  * program of one seed. */
 #define _GNU_SOURCE
 #include "tests/random_api/program.h"
+#include "tests/support/patience.h"
 #include <errno.h>
 #include <stdio.h>
 #include <sys/mman.h>
@@ -70,7 +71,7 @@ static bool fails_without(uint64_t seed, const bool *off, bool print)
 {
     pid_t pid = start_child();
     if (pid == 0) {
-        alarm(print ? PROGRAM_SECONDS : SHRINK_SECONDS);
+        end_when_stuck_after(print ? PROGRAM_SECONDS : SHRINK_SECONDS);
         exit(run_program(seed, off, print) == DIFFERENT);
     }
     return ended(pid) != 0;
@@ -107,7 +108,7 @@ static void run_batch(uint64_t seed, uint64_t end)
 {
     for (; seed < end; seed++) {
         atomic_store(&progress->seed, seed);
-        alarm(PROGRAM_SECONDS);
+        end_when_stuck_after(PROGRAM_SECONDS);
         enum outcome o = run_program(seed, NULL, false);
         if (o == DIFFERENT)
             exit(1);

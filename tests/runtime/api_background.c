@@ -2,12 +2,13 @@
  * may end, fork or use other threads meanwhile. */
 #define _GNU_SOURCE
 #include "tests/support/api_check.h"
+#include "tests/support/patience.h"
 #include <pthread.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
-enum { ROWS = 16, IN = 9, OUT = 5, MOST = 20000 };
+enum { ROWS = 16, IN = 9, OUT = 5, MOST = WAIT_MS /* steps, with a pause of a millisecond behind each */ };
 
 struct net { kl_tensor w, b; };
 
@@ -62,7 +63,7 @@ static bool child_is_fine(bool (*run)(int), int arg)
     fflush(stdout);
     pid_t pid = fork();
     if (!pid) {
-        alarm(100);
+        end_when_stuck();
         exit(run(arg) ? 0 : 1); /* with the exit handlers: that is what is tested */
     }
     return pid > 0 && waitpid(pid, &status, 0) == pid && WIFEXITED(status) && !WEXITSTATUS(status);

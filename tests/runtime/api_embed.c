@@ -1,6 +1,7 @@
 /* Kiln inside another program: threads and log of the host's, limits of memory, forks in the middle of threads, and
  * many threads on one program.  Memory of the host's is tests/runtime/api_failures.c. */
 #include "tests/support/api_check.h"
+#include "tests/support/patience.h"
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -313,7 +314,7 @@ static int child(int number, const float *want)
 {
     static float have[N * N];
     static float w3[N * N];
-    alarm(100);
+    end_when_stuck();
 #if defined(KILN_TSAN) /* takes a child's threads for those of its parent that had their numbers, and stops it */
     if (kl_set_option("threads", 1) != KL_OK)
         return 9;

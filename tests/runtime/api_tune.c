@@ -170,7 +170,7 @@ static void test_option(void)
     for (int i = 0; i < N * N; i++)
         x[i] = (float)(i % 13 - 6) / 8;
     OK(kl_set_option("tune", 1));
-    OK(kl_set_option("tune_seconds", 60));
+    OK(kl_set_option("tune_seconds", 3600));
     for (int i = 0; i < 4; i++) {
         kl_trace_begin("option");
         kl_tensor in = kl_input(device, KL_F32, DIMS(N, N), x);
@@ -209,7 +209,7 @@ int main(int argc, char **argv)
     steps(before);
     CHECK(!memcmp(before, reference, sizeof before));
     test_budget();
-    kl_tune_options o = {.seconds = 120, .progress = note_round, .kernel = note_kernel};
+    kl_tune_options o = {.seconds = 3600, .progress = note_round, .kernel = note_kernel};
     int64_t compiles = kl_counter("compiles");
     OK(kl_tune_with("layer", &o));
     CHECK(seen.kernels > 0 && seen.rounds > 0 && seen.tried >= seen.kernels && kl_counter("compiles") > compiles);

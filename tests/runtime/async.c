@@ -4,6 +4,7 @@
 #include "runtime/async.h"
 #include "runtime/runtime.h"
 #include "tests/support/api_check.h"
+#include "tests/support/patience.h"
 #include <stdatomic.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -34,7 +35,7 @@ static kl_status far_run(void *ctx, const kl_custom_call *call)
 {
     (void)ctx;
     atomic_fetch_add(&began, 1);
-    for (int i = 0; i < 5000 && atomic_load(&want_meanwhile) && !atomic_load(&meanwhile); i++)
+    for (int i = 0; i < WAIT_MS && atomic_load(&want_meanwhile) && !atomic_load(&meanwhile); i++)
         pause_briefly();
     if (atomic_load(&want_meanwhile) && !atomic_load(&meanwhile))
         return snprintf(call->message, call->message_bytes, "nothing ran meanwhile"), KL_ERR_CHECK;

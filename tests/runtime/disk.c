@@ -5,6 +5,7 @@
  * has opened the code generator but runs no graph on cpu itself. */
 #define _GNU_SOURCE
 #include "tests/support/harness.h"
+#include "tests/support/patience.h"
 #include <fcntl.h>
 #include <kiln/kiln.h>
 #include <pthread.h>
@@ -78,7 +79,7 @@ static pid_t start_child(bool (*run)(void), int *fd)
     fflush(stdout);
     pid_t pid = fork();
     if (!pid) {
-        alarm(120);
+        end_when_stuck();
         struct report r = {.ok = run(), .compiles = count_of(&counters.compiles), .hits = count_of(&counters.disk_hits),
                            .misses = count_of(&counters.disk_misses), .lowered = atomic_load(&lower_misses)};
         _exit(write(ends[1], &r, sizeof r) != (ssize_t)sizeof r);
@@ -455,7 +456,7 @@ static void test_killed(int times)
         pid_t pid = fork();
         if (!pid)
             write_for_ever(&key);
-        for (int ms = 0; i % 10 == 5 && ms < 10000 && loads(&key, big, sizeof big, &found) && !found; ms++)
+        for (int ms = 0; i % 10 == 5 && ms < WAIT_MS && loads(&key, big, sizeof big, &found) && !found; ms++)
             /* now and then a whole entry, however slow the machine is */
             nanosleep(&(struct timespec){0, 1000000}, NULL);
         nanosleep(&(struct timespec){0, rng_below(&r, 3000000)}, NULL);

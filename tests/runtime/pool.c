@@ -1,6 +1,7 @@
 /* The thread pool and the buffers under stress.  Run it under TSan too: what it tests are mostly orders. */
 #define _GNU_SOURCE
 #include "tests/support/harness.h"
+#include "tests/support/patience.h"
 #include <fenv.h>
 #include <pthread.h>
 #include <sched.h>
@@ -255,7 +256,7 @@ static bool child_works(void)
     if (pid == 0) {
         struct record r;
         struct err e = {0};
-        alarm(20); /* a pool that waits for workers it does not have */
+        end_when_stuck(); /* a pool that waits for workers it does not have */
         struct buffer *b = buffer_new(DEVICE_CPU, 1000, &e);
         buffer_unref(b);
         bool ok = b && sum_is_right(1000, 1) && shares_of(100, 1, MOST_SHARES, &r) && r.n == 3;

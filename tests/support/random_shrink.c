@@ -1,23 +1,17 @@
 /* Shrinking: one edit at a time, kept if it makes the graph lighter and it still fails the same way, until none is. */
 #define _GNU_SOURCE
 #include "random_shrink.h"
+#include "tests/support/patience.h"
+#include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 const char *const verdict_text[] = {"agrees", "differs", "is refused", "crashes", "hangs"};
 
 /* ---- a check in a process of its own ---- */
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 enum verdict check_apart(check_fn *check_graph, const struct graph *g, double seconds)
 {
@@ -31,20 +25,15 @@ enum verdict check_apart(check_fn *check_graph, const struct graph *g, double se
         dup2(null, STDERR_FILENO);
         struct err why = {0};
         prctl(PR_SET_PDEATHSIG, SIGKILL);
+        end_when_stuck_after(seconds);
         _exit((int)check_graph(g, &why));
     }
-    double until = now() + seconds;
-    for (;;) {
-        int status;
-        if (waitpid(child, &status, WNOHANG) == child)
-            return WIFEXITED(status) && WEXITSTATUS(status) <= REFUSED ? (enum verdict)WEXITSTATUS(status) : CRASHED;
-        if (now() > until) {
-            kill(child, SIGKILL);
-            waitpid(child, &status, 0);
-            return HANGS;
-        }
-        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
-    }
+    int status = 0;
+    while (waitpid(child, &status, 0) < 0 && errno == EINTR)
+        ;
+    if (WIFSIGNALED(status) && is_stuck_signal(WTERMSIG(status)))
+        return HANGS;
+    return WIFEXITED(status) && WEXITSTATUS(status) <= REFUSED ? (enum verdict)WEXITSTATUS(status) : CRASHED;
 }
 
 /* ---- edits ---- */

@@ -9,7 +9,7 @@ extern const char *const verdict_text[];
 
 /* A check of one graph: AGREES, DIFFERS (outputs) or REFUSED (an error); the reason in *why. */
 typedef enum verdict check_fn(const struct graph *g, struct err *why);
-/* Runs the check in a child, without its output; the child is killed after so many seconds. */
+/* Runs the check in a child, without its output, that hangs if it takes more than so many seconds of the processor. */
 enum verdict check_apart(check_fn *check, const struct graph *g, double seconds);
 
 /* The smallest graph found that still gets this verdict, by dropping outputs, putting inputs or operands in the
