@@ -251,6 +251,17 @@ static ref lower_array_of(const struct graph *g, ref r, unsigned i, int64_t *fir
     return x;
 }
 
+void lower_prefetch_load(struct lowering *w, val load, val first)
+{
+    struct kernel *k = w->k;
+    if (k->inst[load].op != L_LOAD)
+        return;
+    for (val v = first; v < load; v++)
+        if (k->inst[v].op == L_LOAD && ix_depends(k, k->inst[load].a, v))
+            return;
+    k_prefetch(k, PREFETCH_READ, (uint32_t)k->inst[load].imm, k->inst[load].a);
+}
+
 void lower_prefetch(struct lowering *w, const struct shape *s, const val *coord)
 {
     val i = lower_flatten(w->k, s, coord);

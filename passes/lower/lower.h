@@ -97,6 +97,10 @@ void lower_store(struct lowering *w, ref r, const struct shape *s, const val *co
  * coordinates.  A result is taken to replace an array that is read, as a state's next value does in place: the same
  * lines, and asking for them twice costs as much again. */
 void lower_prefetch(struct lowering *w, const struct shape *s, const val *coord);
+/* Fetches the line of an element, which may be beyond the end, by its load, if that is one: not where its address is
+ * computed from another load, as a gather's index is, since that element does not exist either.  first: the first
+ * instruction of the element. */
+void lower_prefetch_load(struct lowering *w, val load, val first);
 /* From here on r has this value, whatever the coordinates. */
 void lower_fix(struct lowering *w, ref r, val value);
 void lower_unfix(struct lowering *w, ref r); /* it has no longer */

@@ -92,9 +92,8 @@ static void fetch_elements(const struct reduce *r, val i, int64_t count)
             lower_prefetch(w, &r->in, coord);
             continue;
         }
-        val x = lower_at(w, r->n->in[0], coord);
-        if (k->inst[x].op == L_LOAD)
-            k_prefetch(k, PREFETCH_READ, (uint32_t)k->inst[x].imm, k->inst[x].a);
+        val before = k->ninst;
+        lower_prefetch_load(w, lower_at(w, r->n->in[0], coord), before);
     }
 }
 
@@ -593,7 +592,6 @@ static void emit_column_blocks(struct reduce *r, const struct shape *inner, cons
             ix_whole(k, block, 0, full - 1);
             /* a multiple of the width, so that lanes that are divided by 2 begin in pairs */
             lower_reduce_emit_block(r, inner, full == 1 ? k_int(k, 0) : ix_scale(k, block, width), 0, outer->rank);
-            ix_whole(k, block, 0, blocks - 1);
             if (in_full)
                 k_end(k, in_full);
         }

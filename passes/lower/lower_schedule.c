@@ -506,7 +506,7 @@ static bool columns_legal(const struct lowering *w, const struct reduce_facts *f
     if (s->column_reduce.split && (!w->chooser->caps->is_gpu || s->column_reduce.split >= f->len))
         return schedule_no(w, "split", "split: only on a GPU, in parts of fewer elements than a column has");
     int64_t each = s->column_reduce.neighbours, inner = reduce_inner(f, s->column_reduce.axes);
-    if (each > 1 && (!w->chooser->caps->is_gpu || f->symbolic || inner % each))
+    if (each && (!w->chooser->caps->is_gpu || f->symbolic || inner % each))
         return schedule_no(w, "neighbours", "neighbours: on a GPU, of columns without symbols that they divide");
     return !s->column_reduce.lines == !s->column_reduce.ahead ||
            schedule_no(w, s->column_reduce.lines ? "lines" : "ahead", "lines, ahead: a prefetch has both");

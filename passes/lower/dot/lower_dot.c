@@ -273,10 +273,8 @@ static void prefetch_epilogue(const struct dot *d, const struct tile *t, val j)
 /* Prefetches the cache line of an operand's element, if the element is loaded. */
 static void prefetch_element(const struct dot *d, bool second, val i, val kk)
 {
-    struct kernel *k = d->w->k;
-    val x = dot_stored_element(d, second, i, kk);
-    if (k->inst[x].op == L_LOAD)
-        k_prefetch(k, PREFETCH_READ, (uint32_t)k->inst[x].imm, k->inst[x].a);
+    val first = d->w->k->ninst;
+    lower_prefetch_load(d->w, dot_stored_element(d, second, i, kk), first);
 }
 
 /* Prefetches what the row tiles of the next k-block, or of the next columns, will read of B: a few cache lines for

@@ -55,14 +55,14 @@ static void operand_steps(const struct dot *d, bool second, int64_t *side, int64
 }
 
 /* The number of steps of k whose addresses are at fixed distances from the first one's: a whole small window of a
- * convolution, or a row of it.  0: there is no such number. */
+ * convolution, or a row of it.  Each k-block has the end of one or has a whole one.  0: there is no such number. */
 static int64_t find_period(const struct dot *d)
 {
     enum { MOST = 16 };
     struct kernel *k = d->w->k;
     int64_t row = 0;
     for (int64_t period = MOST; period > 1; period--) {
-        if (d->size.k % period)
+        if (d->size.k % period || (d->blocks > 1 && d->kblock < period))
             continue;
         val n = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, d->size.n), 1);
         val o = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, d->size.k / period), 1);

@@ -111,11 +111,13 @@ static void pack_row_of_runs(const struct dot *d, const struct panel *t, const s
     val all = 0;
     for (int64_t p = 0; p < l->runs; p++) {
         w->pred = l->pred[p];
+        w->pred_all = p > 0; /* where no lane has this run, indices that are loaded for all lanes do not exist either */
         val b = dot_column_of_run(d, ix_add(k, v->run, k_int(k, p)), ix_add(k, l->start[p], w->lane),
                                   ix_add(k, t->k0, ix_scale(k, j, d->unit)), alone);
         all = p ? k_prim(k, P_SELECT, l->pred[p], b, all) : b;
     }
     w->pred = 0;
+    w->pred_all = false;
     k_store(k, d->panel - 1, ix_add(k, ix_add(k, ix_scale(k, j, d->nr), k_int(k, v->first)), w->lane), all, 0);
 }
 

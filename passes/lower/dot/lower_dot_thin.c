@@ -118,7 +118,7 @@ static void thin_prefetch(const struct thin *s, val n, val kk, val loop)
     end = k->ninst;
     for (val v = first; v < end; v++)
         if (k->inst[v].op == L_LOAD && ix_stride(k, k->inst[v].a, loop, &stride) && stride)
-            k_prefetch(k, PREFETCH_READ, (uint32_t)k->inst[v].imm, k->inst[v].a);
+            lower_prefetch_load(s->d->w, v, first);
 }
 
 /* Loads `each` of the matrix's elements at column n and contracted index kk: an element of the source, or several as

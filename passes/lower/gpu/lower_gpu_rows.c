@@ -19,8 +19,10 @@ static val fold_neighbours(const struct reduce *r, val acc, val base, int64_t ve
     for (int64_t v = 0; v < vectors; v++)
         for (int64_t u = 0; u < each; u++) {
             int64_t left = rest - v * width;
+            if (rest && left <= u) /* no lane has such an element */
+                break;
             if (rest && left < width && (!u || left % each))
-                pred = k_prim(k, P_LT, w->lane, k_int(k, left > u ? (left - u + each - 1) / each : 0), 0);
+                pred = k_prim(k, P_LT, w->lane, k_int(k, (left - u + each - 1) / each), 0);
             val at = ix_add(k, ix_scale(k, w->lane, each), k_int(k, v * width + u));
             if (pred && rest) /* the other lanes read no memory */
                 ix_bound(k, at, 0, rest - 1);

@@ -1,0 +1,254 @@
+/* Small products, convolutions and attention: see scope_graphs.h. */
+#include "scope_graphs.h"
+
+static const int64_t rows[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 17};
+static const int64_t columns[] = {1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 33};
+static const int64_t steps[] = {1, 2, 3, 4, 5, 7, 8, 9, 13, 16, 17};
+static const unsigned product_dtypes[] = {KL_F32, KL_BF16, KL_F64, KL_F16, KL_I32};
+
+/* ---- products ---- */
+
+/* The block of the contraction that pass numerics would write only for long ones. */
+static void set_block(struct graph *g, ref dot, uint64_t which)
+{
+    static const uint32_t blocks[] = {0, 4, 8, 6};
+    if (g->err.code || !blocks[which])
+        return;
+    g->node[dot].attr.dot.kblock = blocks[which];
+    g->node[dot].attr.dot.lanes = 1;
+}
+
+static ref product_input(struct graph *g, unsigned dtype, const struct shape *s) { return n_input(g, dtype, s, "y"); }
+
+/* What is computed from a product. */
+static void product_outputs(struct graph *g, struct digits *d, ref y)
+{
+    struct shape s = *node_shape(g, y);
+    unsigned dtype = node_at(g, y)->dtype;
+    struct shape row = shape_make(1, (int64_t[]){s.dim[s.rank - 1]});
+    uint8_t perm[KL_MAX_RANK] = {0};
+    for (uint32_t i = 0; i < s.rank; i++)
+        perm[i] = (uint8_t)(s.rank - 1 - i);
+    switch (digit(d, 5)) {
+    case 0: break;
+    case 1: y = n_max(g, n_add(g, y, n_broadcast(g, product_input(g, dtype, &row), &s)), n_k(g, y, 0)); break;
+    case 2: {
+        ref z = n_add(g, y, product_input(g, dtype, &s));
+        z = n_mul(g, n_add(g, z, n_mul(g, z, y)), n_sub(g, z, n_k(g, z, 1)));
+        graph_output(g, OUT_RETURN, n_add(g, n_mul(g, z, z), y), 0);
+        break;
+    }
+    case 3: {
+        ref p = n_permute(g, y, perm);
+        y = n_add(g, p, product_input(g, dtype, node_shape(g, p)));
+        break;
+    }
+    default: graph_output(g, OUT_RETURN, n_cast(g, y, KL_I32), 0);
+    }
+    graph_output(g, OUT_RETURN, y, 0);
+}
+
+struct graph *scope_dot(struct digits *d)
+{
+    struct graph *g = graph_new("dot");
+    int64_t m = DIGIT_OF(d, rows), n = DIGIT_OF(d, columns), k = DIGIT_OF(d, steps), batch = 1 + (int64_t)digit(d, 2);
+    unsigned dtype = product_dtypes[digit(d, 5)];
+    uint64_t turned = digit(d, 4), block = digit(d, 4);
+    struct shape a = shape_make(3, turned & 1 ? (int64_t[]){batch, k, m} : (int64_t[]){batch, m, k});
+    struct shape b = shape_make(3, turned & 2 ? (int64_t[]){batch, n, k} : (int64_t[]){batch, k, n});
+    union attr at = {.dot = {.nbatch = 1, .ncon = 1, .con_a = turned & 1 ? 1 : 2, .con_b = turned & 2 ? 2 : 1}};
+    ref x = scope_operand(g, d, dtype, &a), y = n_dot(g, x, scope_operand(g, d, dtype, &b), &at);
+    set_block(g, y, block);
+    product_outputs(g, d, y);
+    return g;
+}
+
+/* Columns and steps of the contraction of two axes each: they are adjacent in runs where these are permuted, sliced or
+ * windows. */
+struct graph *scope_dot_runs(struct digits *d)
+{
+    static const int64_t outer[] = {1, 2, 3, 4};
+    struct graph *g = graph_new("dot_runs");
+    int64_t m = DIGIT_OF(d, rows), n1 = DIGIT_OF(d, outer), n0 = DIGIT_OF(d, columns), k1 = DIGIT_OF(d, outer),
+            k0 = DIGIT_OF(d, steps);
+    unsigned dtype = product_dtypes[digit(d, 4)];
+    uint64_t order = digit(d, 4), block = digit(d, 4), views = digit(d, 3);
+    struct shape a = shape_make(3, (int64_t[]){m, k1, k0});
+    struct shape b = shape_make(4, order == 0   ? (int64_t[]){k1, k0, n1, n0}
+                                   : order == 1 ? (int64_t[]){k1, n1, k0, n0}
+                                   : order == 2 ? (int64_t[]){n1, k1, n0, k0}
+                                                : (int64_t[]){n1, n0, k1, k0});
+    uint32_t con = order == 0 ? 0x10 : order == 1 ? 0x20 : order == 2 ? 0x31 : 0x32;
+    union attr at = {.dot = {.ncon = 2, .con_a = 0x21, .con_b = con}};
+    ref x = scope_operand(g, d, dtype, &a), y;
+    if (views == 0) {
+        y = scope_operand(g, d, dtype, &b);
+    } else { /* windows of the rows of an image */
+        scope_operand(g, d, dtype, &b);
+        uint32_t axis = views == 1 ? 3 : 2;
+        struct shape from = b;
+        int64_t size = views == 1 ? b.dim[2] : b.dim[3];
+        from.rank = 3;
+        from.dim[2] = (views == 1 ? b.dim[3] : b.dim[2]) + size - 1;
+        y = n_window(g, product_input(g, dtype, &from), 2, size, 1, 1); /* [.., count, size] */
+        if (axis == 3)
+            y = n_permute(g, y, (uint8_t[KL_MAX_RANK]){0, 1, 3, 2});
+    }
+    ref z = n_dot(g, x, y, &at);
+    set_block(g, z, block);
+    product_outputs(g, d, z);
+    return g;
+}
+
+struct graph *scope_bytes(struct digits *d)
+{
+    struct graph *g = graph_new("bytes");
+    int64_t m = DIGIT_OF(d, rows), n = DIGIT_OF(d, columns), k = DIGIT_OF(d, steps);
+    unsigned first = digit(d, 2) ? KL_U8 : KL_I8, second = digit(d, 2) ? KL_U8 : KL_I8;
+    bool turned = digit(d, 2);
+    struct shape a = shape_make(2, (int64_t[]){m, k}), b = shape_make(2, turned ? (int64_t[]){n, k}
+                                                                                : (int64_t[]){k, n});
+    union attr at = {.dot = {.ncon = 1, .con_a = 1, .con_b = turned, .sum = KL_I32}};
+    ref x = scope_operand(g, d, first, &a), y = n_dot(g, x, scope_operand(g, d, second, &b), &at);
+    product_outputs(g, d, y);
+    return g;
+}
+
+/* ---- convolutions ---- */
+
+struct windows { int64_t length, size, stride, dilation, pad; };
+
+static struct windows windows_of(struct digits *d)
+{
+    static const int64_t lengths[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 17};
+    struct windows w = {.length = DIGIT_OF(d, lengths), .size = 1 + (int64_t)digit(d, 3),
+                        .stride = 1 + (int64_t)digit(d, 3), .dilation = 1 + (int64_t)digit(d, 2),
+                        .pad = (int64_t)digit(d, 2)};
+    while ((w.size - 1) * w.dilation + 1 > w.length + 2 * w.pad)
+        w.length++;
+    return w;
+}
+
+/* Each window axis joins the channels as soon as it is made, as in frontend/nn/window.c. */
+static ref convolution(struct graph *g, ref x, ref w, const struct windows *win, uint32_t n, uint64_t block)
+{
+    struct shape s = *node_shape(g, x), wide = *node_shape(g, w);
+    int64_t groups = wide.dim[0], filters = wide.dim[1];
+    ref zero = n_const(g, node_at(g, x)->dtype, 0);
+    for (uint32_t i = 0; i < n; i++)
+        if (win[i].pad)
+            x = n_pad(g, x, zero, 2 + i, win[i].pad, win[i].pad, 0);
+    s = (struct shape){.rank = 3 + n, .dim = {s.dim[0], groups, s.dim[1] / groups}};
+    for (uint32_t i = 0; i < n; i++)
+        s.dim[3 + i] = win[i].length + 2 * win[i].pad;
+    x = n_reshape(g, x, &s);
+    for (uint32_t i = 0; i < n; i++) {
+        uint8_t perm[KL_MAX_RANK] = {0, 1, 2, (uint8_t)s.rank};
+        for (uint32_t axis = 3; axis < s.rank; axis++)
+            perm[axis + 1] = (uint8_t)axis;
+        x = n_window(g, x, 3 + i, win[i].size, win[i].stride, win[i].dilation);
+        s.dim[2] *= win[i].size;
+        s.dim[3 + i] = node_shape(g, x)->dim[3 + i];
+        x = n_reshape(g, n_permute(g, x, perm), &s);
+    }
+    union attr at = {.dot = {.nbatch = 1, .ncon = 1, .batch_b = 1, .con_a = 2, .con_b = 2}};
+    ref y = n_dot(g, w, x, &at);
+    set_block(g, y, block);
+    uint8_t perm[KL_MAX_RANK] = {2, 0, 1};
+    struct shape out = {.rank = 2 + n, .dim = {s.dim[0], groups * filters}};
+    for (uint32_t i = 0; i < n; i++) {
+        perm[3 + i] = (uint8_t)(3 + i);
+        out.dim[2 + i] = s.dim[3 + i];
+    }
+    return n_reshape(g, n_permute(g, y, perm), &out);
+}
+
+/* Two axes whose windows all exist: columns are adjacent in runs of a row's windows, of which a vector has parts of
+ * several, in batches of several rows. */
+struct graph *scope_windows(struct digits *d)
+{
+    struct graph *g = graph_new("windows");
+    int64_t batch = 1 + (int64_t)digit(d, 8), high = 1 + (int64_t)digit(d, 8), wide = 1 + (int64_t)digit(d, 9);
+    int64_t kh = 1 + (int64_t)digit(d, 3), kw = 1 + (int64_t)digit(d, 3), filters = 1 + (int64_t)digit(d, 2);
+    struct windows win[2] = {{.length = high + kh - 1, .size = kh, .stride = 1, .dilation = 1},
+                             {.length = wide + kw - 1, .size = kw, .stride = 1, .dilation = 1}};
+    struct shape s = shape_make(4, (int64_t[]){batch, 1, win[0].length, win[1].length});
+    struct shape w = shape_make(3, (int64_t[]){1, filters, kh * kw});
+    ref x = product_input(g, KL_F32, &s);
+    graph_output(g, OUT_RETURN, convolution(g, x, product_input(g, KL_F32, &w), win, 2, 0), 0);
+    return g;
+}
+
+/* One to three axes.  A transposed convolution is the gradient in x. */
+struct graph *scope_conv(struct digits *d)
+{
+    static const int64_t axes_of[] = {2, 2, 1, 3};
+    struct graph *g = graph_new("conv");
+    uint32_t n = (uint32_t)DIGIT_OF(d, axes_of);
+    int64_t batch = 1 + (int64_t)digit(d, 3), groups = 1 + (int64_t)digit(d, 2), depth = 1 + (int64_t)digit(d, 3);
+    int64_t filters = DIGIT_OF(d, rows);
+    unsigned dtype = product_dtypes[digit(d, 3)];
+    uint64_t form = digit(d, 5), block = digit(d, 4);
+    struct windows win[3];
+    struct shape s = {.rank = 2 + n, .dim = {batch, groups * depth}};
+    int64_t taps = 1;
+    for (uint32_t i = 0; i < 3; i++) {
+        win[i] = windows_of(d);
+        if (n == 3) /* fewer elements of each of more axes */
+            win[i].length = win[i].length > 5 ? 5 : win[i].length;
+        if (i < n) {
+            s.dim[2 + i] = win[i].length;
+            taps *= win[i].size;
+        }
+    }
+    struct shape wide = shape_make(3, (int64_t[]){groups, filters, depth * taps});
+    ref x = product_input(g, dtype, &s), w = product_input(g, dtype, &wide);
+    ref y = convolution(g, x, w, win, n, form < 2 ? block : 0);
+    struct shape bias = shape_make(1, (int64_t[]){node_shape(g, y)->dim[n + 1]});
+    if (form == 1)
+        y = n_max(g, n_add(g, y, n_broadcast(g, product_input(g, dtype, &bias), node_shape(g, y))), n_k(g, y, 0));
+    if (form < 2) {
+        graph_output(g, OUT_RETURN, y, 0);
+        return g;
+    }
+    struct shape all = *node_shape(g, y);
+    ref loss = n_reduce(g, OP_sum, n_mul(g, y, product_input(g, dtype, &all)), (1u << all.rank) - 1);
+    if (form != 3)
+        graph_output(g, OUT_RETURN, n_grad(g, loss, x), 0);
+    if (form != 2)
+        graph_output(g, OUT_RETURN, n_grad(g, loss, w), 0);
+    return g;
+}
+
+/* ---- attention ---- */
+
+struct graph *scope_attention(struct digits *d)
+{
+    static const int64_t queries[] = {1, 2, 3, 4, 5, 8, 9, 17}, keys[] = {1, 2, 3, 4, 5, 7, 8, 9, 16, 17, 33, 65},
+                         depths[] = {1, 2, 3, 4, 5, 8, 9, 16, 17};
+    static const uint32_t blocks[] = {0, 8, 16};
+    struct graph *g = graph_new("attention");
+    int64_t batch = 1 + (int64_t)digit(d, 2), l = DIGIT_OF(d, queries), m = DIGIT_OF(d, keys), e = DIGIT_OF(d, depths),
+            v = DIGIT_OF(d, depths);
+    unsigned dtype = product_dtypes[digit(d, 4)];
+    uint64_t seen = digit(d, 3), form = digit(d, 4);
+    bool causal = digit(d, 2);
+    uint32_t block = blocks[digit(d, 3)];
+    struct shape sq = shape_make(3, (int64_t[]){batch, l, e}), sk = shape_make(3, (int64_t[]){batch, m, e}),
+                 sv = shape_make(3, (int64_t[]){batch, m, v}),
+                 see = shape_make(3, (int64_t[]){batch, l, seen == 1 ? m : 2});
+    ref q = scope_operand(g, d, dtype, &sq), k = scope_operand(g, d, dtype, &sk), values = scope_operand(g, d, dtype, &sv);
+    ref mask = seen ? n_input(g, seen == 1 ? KL_BOOL : KL_I32, &see, "seen") : NIL;
+    ref y = n_attention(g, q, k, values, mask, 0.25, causal), din[3] = {NIL};
+    if (!g->err.code)
+        g->node[y].attr.attention.block = block;
+    if (form) {
+        n_attention_gradient(g, y, product_input(g, dtype, node_shape(g, y)), din);
+        for (uint32_t i = 0; i < 3; i++)
+            if (form == 3 || (form == 1) == (i == 0))
+                graph_output(g, OUT_RETURN, din[i], 0);
+        return g;
+    }
+    graph_output(g, OUT_RETURN, y, 0);
+    return g;
+}
