@@ -15,8 +15,8 @@ int64_t digit_of(struct digits *d, const int64_t *list, unsigned n);
 ref scope_operand(struct graph *g, struct digits *d, unsigned dtype, const struct shape *s);
 
 typedef struct graph *scope_make(struct digits *d);
-scope_make scope_map, scope_move, scope_reduce, scope_rows, scope_dot, scope_dot_runs, scope_bytes, scope_windows, scope_conv,
-    scope_attention, scope_scatter, scope_gather, scope_scan, scope_sort;
+scope_make scope_map, scope_move, scope_reduce, scope_rows, scope_dot, scope_dot_runs, scope_bytes, scope_windows,
+    scope_conv, scope_attention, scope_scatter, scope_gather, scope_scan, scope_sort;
 struct scope_family { const char *name; scope_make *make; unsigned share; }; /* share: graphs of it among all */
 extern const struct scope_family scope_families[];
 extern const unsigned scope_family_count;

@@ -237,7 +237,8 @@ struct graph *scope_attention(struct digits *d)
     struct shape sq = shape_make(3, (int64_t[]){batch, l, e}), sk = shape_make(3, (int64_t[]){batch, m, e}),
                  sv = shape_make(3, (int64_t[]){batch, m, v}),
                  see = shape_make(3, (int64_t[]){batch, l, seen == 1 ? m : 2});
-    ref q = scope_operand(g, d, dtype, &sq), k = scope_operand(g, d, dtype, &sk), values = scope_operand(g, d, dtype, &sv);
+    ref q = scope_operand(g, d, dtype, &sq), k = scope_operand(g, d, dtype, &sk);
+    ref values = scope_operand(g, d, dtype, &sv);
     ref mask = seen ? n_input(g, seen == 1 ? KL_BOOL : KL_I32, &see, "seen") : NIL;
     ref y = n_attention(g, q, k, values, mask, 0.25, causal), din[3] = {NIL};
     if (!g->err.code)
