@@ -107,26 +107,74 @@ kl_tensor kl_adaptive_max_pool_at(const kl_site *site, kl_tensor a, int n, const
 
 /* ---- places ---- */
 
-/* Element `at` of each window [.., O.., K..] as its place in the tensor's last n axes in a row.  out: the windows. */
-static kl_tensor window_places(const kl_site *site, kl_tensor at, int n, const int64_t *length, const int64_t *out,
-                               const int64_t *window, const int64_t *stride, const int64_t *low,
-                               const int64_t *dilation)
+/* Windows along n axes: how many, where, and of what size; `padded`: some have elements of the padding. */
+struct pool_windows {
+    int n;
+    int64_t length[POOL_AXES], count[POOL_AXES], size[POOL_AXES], stride[POOL_AXES], low[POOL_AXES],
+        dilation[POOL_AXES];
+    bool padded;
+};
+
+/* Numbers that depend on the window's number along axis i of `like` [.., O..]: o stride. */
+static kl_tensor window_start(const kl_site *site, kl_tensor like, const struct pool_windows *w, int i)
 {
-    kl_tensor place = kl_none;
-    int64_t rest = product_of(window, n), dims[KL_MAX_RANK] = {0};
-    int rank = kl_shape(at, dims);
-    for (int i = 0; i < n; i++) {
-        rest /= window[i];
-        kl_tensor k = kl_rem(kl_div(at, number(site, at, KL_I64, (double)rest)),
-                             number(site, at, KL_I64, (double)window[i]));
-        int64_t own[KL_MAX_RANK] = {1, 1, 1, 1};
-        own[1 + i] = out[i];
-        kl_tensor o = kl_iota(kl_device_of(at), KL_I64, rank, own, 1 + i);
-        o = kl_mul(o, number(site, at, KL_I64, (double)(stride ? stride[i] : window[i])));
-        kl_tensor x = kl_add(o, kl_mul(k, number(site, at, KL_I64, (double)(dilation ? dilation[i] : 1))));
-        x = kl_sub(x, number(site, at, KL_I64, (double)(low ? low[i] : 0)));
-        x = kl_max(kl_min(x, number(site, at, KL_I64, (double)(length[i] - 1))), number(site, at, KL_I64, 0));
-        place = place.id ? kl_add(kl_mul(place, number(site, at, KL_I64, (double)length[i])), x) : x;
+    int64_t own[KL_MAX_RANK] = {1, 1, 1, 1};
+    own[1 + i] = w->count[i];
+    kl_tensor o = kl_iota(kl_device_of(like), KL_I64, kl_rank(like), own, 1 + i);
+    return kl_mul(o, number(site, like, KL_I64, (double)w->stride[i]));
+}
+
+/* Element k of the window along axis i as its position in the tensor, which is outside of it in the padding. */
+static kl_tensor window_position(const kl_site *site, kl_tensor k, const struct pool_windows *w, int i)
+{
+    kl_tensor x = kl_add(window_start(site, k, w, i), kl_mul(k, number(site, k, KL_I64, (double)w->dilation[i])));
+    return kl_sub(x, number(site, k, KL_I64, (double)w->low[i]));
+}
+
+static kl_tensor between(const kl_site *site, kl_tensor x, int64_t low, int64_t high)
+{
+    return kl_max(kl_min(x, number(site, x, KL_I64, (double)high)), number(site, x, KL_I64, (double)low));
+}
+
+/* Where elements k[] are of the padding, the first element of the window that is not: as the padding has the lowest
+ * number of the dtype, all others are equal to it. */
+static void skip_padding(const kl_site *site, const struct pool_windows *w, kl_tensor *k)
+{
+    kl_tensor inside = kl_none;
+    for (int i = 0; i < w->n; i++) {
+        kl_tensor x = window_position(site, k[i], w, i);
+        kl_tensor in = kl_and(kl_ge(x, number(site, x, KL_I64, 0)),
+                              kl_lt(x, number(site, x, KL_I64, (double)w->length[i])));
+        inside = inside.id ? kl_and(inside, in) : in;
+    }
+    for (int i = 0; i < w->n; i++) {
+        kl_tensor up = number(site, k[i], KL_I64, (double)(w->low[i] + w->dilation[i] - 1));
+        kl_tensor first = kl_div(kl_sub(up, window_start(site, k[i], w, i)),
+                                 number(site, k[i], KL_I64, (double)w->dilation[i])); /* rounded up, or below 1 */
+        k[i] = kl_where(inside, k[i], between(site, first, 0, w->size[i] - 1));
+    }
+}
+
+/* Element *at of each window, its number there: the element itself if that is of the padding and another is as large.
+ * The result: its position in the tensor's last n axes in a row. */
+static kl_tensor window_places(const kl_site *site, kl_tensor *at, const struct pool_windows *w)
+{
+    kl_tensor place = kl_none, k[POOL_AXES];
+    int64_t rest = product_of(w->size, w->n);
+    for (int i = 0; i < w->n; i++) {
+        rest /= w->size[i];
+        k[i] = kl_rem(kl_div(*at, number(site, *at, KL_I64, (double)rest)),
+                      number(site, *at, KL_I64, (double)w->size[i]));
+    }
+    if (w->padded) {
+        skip_padding(site, w, k);
+        *at = k[0];
+        for (int i = 1; i < w->n; i++)
+            *at = kl_add(kl_mul(*at, number(site, *at, KL_I64, (double)w->size[i])), k[i]);
+    }
+    for (int i = 0; i < w->n; i++) {
+        kl_tensor x = between(site, window_position(site, k[i], w, i), 0, w->length[i] - 1);
+        place = place.id ? kl_add(kl_mul(place, number(site, place, KL_I64, (double)w->length[i])), x) : x;
     }
     return place;
 }
@@ -148,16 +196,21 @@ kl_tensor kl_max_pool_places_at(const kl_site *site, kl_tensor a, int n, const i
     int lead = (int)v.shape.rank - n;
     if (!axes_are_numbers(t, site, op, &v.shape, (uint32_t)lead, (uint32_t)n))
         return compose_end(t, poison(t));
-    int64_t dims[KL_MAX_RANK], pad[2][KL_MAX_RANK] = {{0}}, out[POOL_AXES], rest = product_of(v.shape.dim, lead);
+    struct pool_windows all = {.n = n};
+    int64_t dims[KL_MAX_RANK], pad[2][KL_MAX_RANK] = {{0}}, rest = product_of(v.shape.dim, lead);
     kl_tensor like = kl_max_pool(a, n, window, stride, low, high, dilation);
     if (kl_check(like) != KL_OK || kl_shape(like, dims) < 0)
         return compose_end(t, poison(t));
     struct shape result = v.shape, flat = {.rank = 1 + (uint32_t)n, .dim = {rest}};
     for (int i = 0; i < n; i++) {
-        flat.dim[1 + i] = v.shape.dim[lead + i];
-        out[i] = result.dim[lead + i] = dims[lead + i];
-        pad[0][1 + i] = low ? low[i] : 0;
+        all.length[i] = flat.dim[1 + i] = v.shape.dim[lead + i];
+        all.count[i] = result.dim[lead + i] = dims[lead + i];
+        all.size[i] = window[i];
+        all.stride[i] = stride ? stride[i] : window[i];
+        all.dilation[i] = dilation ? dilation[i] : 1;
+        all.low[i] = pad[0][1 + i] = low ? low[i] : 0;
         pad[1][1 + i] = high ? high[i] : 0;
+        all.padded |= pad[0][1 + i] > 0 || pad[1][1 + i] > 0;
     }
     int64_t start[KL_MAX_RANK] = {0}, stop[KL_MAX_RANK] = {rest};
     for (int i = 1; i <= n; i++) { /* below 0: cut off */
@@ -168,14 +221,13 @@ kl_tensor kl_max_pool_places_at(const kl_site *site, kl_tensor a, int n, const i
     }
     kl_tensor w = kl_pad(kl_slice(reshape_to(site, op, a, &flat), start, stop, NULL), pad[0], pad[1], -INFINITY);
     for (int i = 0; i < n; i++) /* the windows' own axes come last, in order */
-        w = kl_window(w, 1 + i, window[i], stride ? stride[i] : window[i], dilation ? dilation[i] : 1);
+        w = kl_window(w, 1 + i, window[i], all.stride[i], all.dilation[i]);
     int64_t rows[KL_MAX_RANK] = {rest};
-    memcpy(rows + 1, out, (size_t)n * sizeof *out);
+    memcpy(rows + 1, all.count, (size_t)n * sizeof *all.count);
     rows[1 + n] = product_of(window, n);
     w = kl_reshape(w, n + 2, rows);
-    kl_tensor at = kl_cast(kl_argmax(w, -1), KL_I64);
+    kl_tensor at = kl_cast(kl_argmax(w, -1), KL_I64), place = window_places(site, &at, &all);
     kl_tensor value = kl_squeeze(kl_take_along_axis(w, n + 1, kl_unsqueeze(at, -1)), -1);
-    kl_tensor place = window_places(site, at, n, flat.dim + 1, out, window, stride, low, dilation);
     kl_tensor results[2] = {reshape_to(site, op, value, &result), reshape_to(site, op, place, &result)};
     compose_end_all(t, results, 2);
     *places = results[1];

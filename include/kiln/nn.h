@@ -96,7 +96,7 @@ KL_API_AT kl_tensor kl_einsum(const char *subscripts, int n, const kl_tensor *op
  * heads) broadcast.  mask: bool, broadcast to [..., L, M], false where q may not see k; or KL_I32 or KL_I64, broadcast
  * to [..., L, 2], of which a row sees the keys from the first one on and before the second; or kl_none.  causal: row i
  * sees columns up to i + M - L.  A row without visible keys is all zeros; hidden keys and values do not affect a row,
- * even if they are infinite or NaN.  It is one kernel that does not store the L x M scores; the gradient stores them
+ * nor its gradient in q, even if they are infinite or NaN.  It is one kernel that does not store the L x M scores; the gradient stores them
  * only where there are few queries and keys.  [SHAPE, TYPE] */
 KL_API_AT kl_tensor kl_attention(kl_tensor q, kl_tensor k, kl_tensor v, kl_tensor mask, bool causal);
 
@@ -123,10 +123,10 @@ KL_API_AT kl_tensor kl_sum_pool(kl_tensor a, int n, const int64_t *window, const
                                 const int64_t *high, const int64_t *dilation);
 KL_API_AT kl_tensor kl_avg_pool(kl_tensor a, int n, const int64_t *window, const int64_t *stride, const int64_t *low,
                                 const int64_t *high, const int64_t *dilation);
-/* NaN if any is; equal largest share the gradient */
+/* NaN if any is; equal largest, or all NaNs, share the gradient */
 KL_API_AT kl_tensor kl_max_pool(kl_tensor a, int n, const int64_t *window, const int64_t *stride, const int64_t *low,
                                 const int64_t *high, const int64_t *dilation);
-/* NaN if any is; equal smallest share the gradient */
+/* NaN if any is; equal smallest, or all NaNs, share the gradient */
 KL_API_AT kl_tensor kl_min_pool(kl_tensor a, int n, const int64_t *window, const int64_t *stride, const int64_t *low,
                                 const int64_t *high, const int64_t *dilation);
 

@@ -261,8 +261,8 @@ KL_API_AT kl_status kl_split(kl_tensor a, int axis, int n, const int64_t *counts
 KL_API_AT kl_tensor kl_gather(kl_tensor a, int axis, kl_tensor index);
 /* a with the rows of update combined into it along an axis: row i of update is added to row index[i] of a, in the order
  * of the index (_max, _min: the larger or smaller elements are kept; _put: the row is replaced). update has the shape
- * that gather returns.  Where max and min find equal elements, these share the gradient, as in reduce_max; of several
- * rows that replace one row the last one is kept.  Sums of half floats are rounded once.  [SHAPE, TYPE] */
+ * that gather returns.  Where max and min find equal elements, or NaNs, these share the gradient, as in reduce_max; of
+ * several rows that replace one row the last one is kept.  Sums of half floats are rounded once.  [SHAPE, TYPE] */
 KL_API_AT kl_tensor kl_index_add(kl_tensor a, int axis, kl_tensor index, kl_tensor update);
 KL_API_AT kl_tensor kl_index_max(kl_tensor a, int axis, kl_tensor index, kl_tensor update);
 KL_API_AT kl_tensor kl_index_min(kl_tensor a, int axis, kl_tensor index, kl_tensor update);
@@ -294,10 +294,14 @@ KL_API_AT kl_tensor kl_dynamic_update(kl_tensor a, kl_tensor update, const kl_te
  * bf16.  [TYPE] */
 KL_API_AT kl_tensor kl_bitcast(kl_tensor a, kl_dtype dtype);
 
-/* ---- reductions over `axes` (NULL: all); reduced axes keep length 1 with keepdims, else go [SHAPE] ---- */
+/* ---- reductions over `axes` (NULL: all); reduced axes keep length 1 with keepdims, else go [SHAPE] ----
+ * Of all that chooses the largest or smallest of a number of elements (the largest of an axis, pools, running ones,
+ * sorting, kl_index_max) a NaN is chosen before other elements, and the gradient flows to it as to others that are
+ * chosen: it is not 0 everywhere where the result is NaN. */
 KL_API_AT kl_tensor kl_sum(kl_tensor a, int naxes, const int *axes, bool keepdims);
-KL_API_AT kl_tensor kl_reduce_max(kl_tensor a, int naxes, const int *axes, bool keepdims); /* NaN if any is NaN */
-KL_API_AT kl_tensor kl_reduce_min(kl_tensor a, int naxes, const int *axes, bool keepdims); /* NaN if any is NaN */
+/* NaN if any is NaN; the elements equal to the result, or all NaNs, share the gradient */
+KL_API_AT kl_tensor kl_reduce_max(kl_tensor a, int naxes, const int *axes, bool keepdims);
+KL_API_AT kl_tensor kl_reduce_min(kl_tensor a, int naxes, const int *axes, bool keepdims);
 KL_API_AT kl_tensor kl_reduce_prod(kl_tensor a, int naxes, const int *axes, bool keepdims);
 /* All elements combined bitwise, bool logically; of no elements all ones, or zeros; integers and bool.  [TYPE] */
 KL_API_AT kl_tensor kl_reduce_and(kl_tensor a, int naxes, const int *axes, bool keepdims);

@@ -253,13 +253,20 @@ void vjp_sum(struct graph *g, ref y, ref dy, ref *din)
     din[0] = n_expand(g, dy, node_shape(g, node_at(g, y)->in[0]));
 }
 
-/* The elements equal to the result share its gradient equally. */
+/* Which elements of x are the largest, or smallest, of those that gave y: a NaN is. */
+ref vjp_is_chosen(struct graph *g, ref x, ref y)
+{
+    ref equal = n_eq(g, x, y);
+    return dtype_is_float(node_at(g, x)->dtype) ? n_or(g, equal, n_ne(g, x, x)) : equal;
+}
+
+/* The elements equal to the result, or the NaNs, share its gradient equally. */
 void vjp_reduce_max(struct graph *g, ref y, ref dy, ref *din)
 {
     ref x = node_at(g, y)->in[0];
     uint32_t axes = node_at(g, y)->attr.reduce.axes;
     unsigned dtype = node_at(g, y)->dtype;
-    ref mask = n_eq(g, x, n_expand(g, y, node_shape(g, x)));
+    ref mask = vjp_is_chosen(g, x, n_expand(g, y, node_shape(g, x)));
     ref ties = n_reduce(g, OP_sum, n_cast(g, mask, dtype), axes);
     ref share = n_expand(g, n_div(g, dy, ties), node_shape(g, x));
     din[0] = n_where(g, mask, share, n_k(g, x, 0));

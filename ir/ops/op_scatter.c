@@ -95,7 +95,7 @@ static ref wrote_last(struct graph *g, const struct node *n)
     return n_broadcast(g, n_reshape(g, last, &along), node_shape(g, n->in[2]));
 }
 
-/* max and min: all elements equal to the result share its gradient equally, as in reduce_max. */
+/* max and min: all elements equal to the result, or NaN, share its gradient equally, as in reduce_max. */
 void vjp_scatter(struct graph *g, ref y, ref dy, ref *din)
 {
     const struct node n = *node_at(g, y);
@@ -109,7 +109,7 @@ void vjp_scatter(struct graph *g, ref y, ref dy, ref *din)
         din[0] = n_scatter(g, dy, index, n_k(g, update, 0), axis, SCATTER_SET);
         din[2] = n_where(g, wrote_last(g, &n), flows, n_k(g, update, 0));
     } else {
-        ref kept = n_eq(g, a, y), won = n_eq(g, update, n_gather(g, y, index, axis));
+        ref kept = vjp_is_chosen(g, a, y), won = vjp_is_chosen(g, update, n_gather(g, y, index, axis));
         ref ties = n_scatter(g, n_cast(g, kept, n.dtype), index, n_cast(g, won, n.dtype), axis, SCATTER_ADD);
         ref share = n_div(g, dy, ties);
         din[0] = n_where(g, kept, share, n_k(g, a, 0));

@@ -74,7 +74,8 @@ KL_API_AT kl_tensor kl_adaptive_avg_pool(kl_tensor a, int n, const int64_t *size
 KL_API_AT kl_tensor kl_adaptive_max_pool(kl_tensor a, int n, const int64_t *sizes);
 
 /* kl_max_pool, and a new handle for the positions (i64) of the first largest element (or NaN) of each window: its index
- * in the last n axes, flattened.  The gradient flows to these elements.  [SHAPE, TYPE, ARGUMENT] */
+ * in the last n axes, flattened, never one of the padding, even where all elements are the dtype's lowest number.  The
+ * gradient flows to these elements.  [SHAPE, TYPE, ARGUMENT] */
 KL_API_AT kl_tensor kl_max_pool_places(kl_tensor a, int n, const int64_t *window, const int64_t *stride,
                                        const int64_t *low, const int64_t *high, const int64_t *dilation,
                                        kl_tensor *places);

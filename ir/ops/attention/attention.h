@@ -36,5 +36,9 @@ ref attention_product(struct graph *g, ref a, ref b, unsigned con_a, unsigned co
 /* The mask of visible keys: bool of shape s, [.., L, M]; NIL: all. */
 ref attention_seen_keys(struct graph *g, const struct node *n, const struct shape *s);
 ref attention_where_seen(struct graph *g, ref seen, ref x); /* x where a query sees a key, else 0 */
+/* y [.., L or M, ..] for a product with numbers that are 0 where a query does not see a key: 0 in place of infinite
+ * elements and NaNs, since 0 times them is NaN.  Where a query sees such a key, its numbers are NaN, and so is the
+ * product. */
+ref attention_finite(struct graph *g, ref seen, ref y);
 
 #endif

@@ -327,6 +327,11 @@ ref attention_seen_keys(struct graph *g, const struct node *n, const struct shap
 
 ref attention_where_seen(struct graph *g, ref seen, ref x) { return seen ? n_where(g, seen, x, n_k(g, x, 0)) : x; }
 
+ref attention_finite(struct graph *g, ref seen, ref y)
+{
+    return seen && y ? n_where(g, n_lt(g, n_abs(g, y), n_k(g, y, INFINITY)), y, n_k(g, y, 0)) : y;
+}
+
 static ref along_keys(struct graph *g, enum op reduce, ref x, const struct shape *s)
 {
     return n_reduce(g, reduce, x, 1u << (s->rank - 1));
@@ -351,7 +356,7 @@ static ref weights(struct graph *g, const struct node *n, ref *seen)
     ref e = attention_where_seen(g, *seen, n_exp(g, attention_where_seen(g, *seen, less)));
     ref sum = along_keys(g, OP_sum, e, &s);
     sum = n_where(g, n_eq(g, sum, n_k(g, sum, 0)), n_k(g, sum, 1), sum);
-    return n_div(g, e, n_expand(g, sum, &s));
+    return attention_where_seen(g, *seen, n_div(g, e, n_expand(g, sum, &s))); /* 0 also where the sum is NaN */
 }
 
 ref n_attention_weights(struct graph *g, ref y)
@@ -379,9 +384,10 @@ static void compose_gradient(struct graph *g, const struct node *n, ref dy, ref 
     ref mean = along_keys(g, OP_sum, n_mul(g, p, dp), &s);
     ref ds = n_mul(g, n_mul(g, p, n_sub(g, dp, n_expand(g, mean, &s))),
                    n_k(g, p, dtype_value(KL_F64, n->attr.attention.scale)));
+    ds = attention_where_seen(g, seen, ds);
     ref pn = half ? n_cast(g, p, n->dtype) : p, dsn = half ? n_cast(g, ds, n->dtype) : ds;
-    din[Q] = attention_product(g, dsn, n->in[K], 1, 0);
-    din[K] = attention_product(g, dsn, n->in[Q], 0, 0);
+    din[Q] = attention_product(g, dsn, attention_finite(g, seen, n->in[K]), 1, 0);
+    din[K] = attention_product(g, dsn, attention_finite(g, seen, n->in[Q]), 0, 0);
     din[V] = attention_product(g, pn, dy, 0, 0);
 }
 
@@ -434,7 +440,9 @@ void vjp_attention_stats(struct graph *g, ref y, ref dy, ref *din)
     ref inverse = n_slice(g, y, s.rank - 1, 1, 1, 1), d = n_slice(g, dy, s.rank - 1, 1, 1, 1);
     ref ds = n_mul(g, n_mul(g, p, n_expand(g, n_neg(g, n_mul(g, inverse, d)), &s)),
                    n_k(g, p, dtype_value(KL_F64, n.attr.attention.scale)));
-    ref q = n_cast(g, n.in[Q], n.dtype), k = n_cast(g, n.in[K], n.dtype);
+    ds = attention_where_seen(g, seen, ds);
+    ref q = attention_finite(g, seen, n_cast(g, n.in[Q], n.dtype));
+    ref k = attention_finite(g, seen, n_cast(g, n.in[K], n.dtype));
     din[Q] = n_cast(g, attention_product(g, ds, k, 1, 0), node_at(g, n.in[Q])->dtype);
     din[K] = n_cast(g, attention_product(g, ds, q, 0, 0), node_at(g, n.in[K])->dtype);
 }

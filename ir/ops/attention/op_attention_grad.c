@@ -212,9 +212,9 @@ void vjp_attention_grad(struct graph *g, ref r, ref dr, ref *din)
         inverse = n_expand(g, n_slice(g, t, last, INVERSE, 1, 1), &s),
         delta = n_expand(g, n_slice(g, t, last, DELTA, 1, 1), &s);
     ref exp = attention_where_seen(g, seen, n_exp(g, attention_where_seen(g, seen, n_sub(g, score, most))));
-    ref p = n_mul(g, exp, inverse);
+    ref p = attention_where_seen(g, seen, n_mul(g, exp, inverse));
     ref less = n_sub(g, attention_where_seen(g, seen, attention_product(g, dy, v, 1, 1)), delta); /* dp - delta */
-    ref ds = n_mul(g, p, less);
+    ref ds = attention_where_seen(g, seen, n_mul(g, p, less));
     /* the gradients of ds and p, and the gradient that the last product passes to its other operand */
     ref to_k = keys ? n_slice(g, to, last, 0, d, 1) : NIL, to_v = keys ? n_slice(g, to, last, d, e, 1) : NIL;
     ref to_ds = scaled(g, &n, keys ? attention_product(g, q, to_k, 1, 1) : attention_product(g, to, k, 1, 1));
@@ -226,11 +226,12 @@ void vjp_attention_grad(struct graph *g, ref r, ref dr, ref *din)
     if (keys)
         to_p = n_add(g, to_p, attention_where_seen(g, seen, attention_product(g, dy, to_v, 1, 1)));
     ref to_less = n_mul(g, to_ds, p), to_score = scaled(g, &n, n_mul(g, to_p, p));
+    to_score = attention_where_seen(g, seen, to_score);
     if (!to_less || !to_score)
         return;
-    ref dq = plus(g, attention_product(g, to_score, k, 1, 0), more_q);
-    ref dk = plus(g, attention_product(g, to_score, q, 0, 0), more_k);
-    ref ddy = plus(g, attention_product(g, to_less, v, 1, 0), more_dy);
+    ref dq = plus(g, attention_product(g, to_score, attention_finite(g, seen, k), 1, 0), more_q);
+    ref dk = plus(g, attention_product(g, to_score, attention_finite(g, seen, q), 0, 0), more_k);
+    ref ddy = plus(g, attention_product(g, to_less, attention_finite(g, seen, v), 1, 0), more_dy);
     ref dv = attention_product(g, to_less, dy, 0, 0);
     ref to_inverse = over_keys(g, n_mul(g, to_p, exp)), to_delta = n_neg(g, over_keys(g, to_less));
     din[X] = n_cast(g, n_concat(g, (ref[]){dq, ddy}, 2, last), n.dtype);
