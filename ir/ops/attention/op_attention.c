@@ -387,7 +387,7 @@ static void compose_gradient(struct graph *g, const struct node *n, ref dy, ref 
     ds = attention_where_seen(g, seen, ds);
     ref pn = half ? n_cast(g, p, n->dtype) : p, dsn = half ? n_cast(g, ds, n->dtype) : ds;
     din[Q] = attention_product(g, dsn, attention_finite(g, seen, n->in[K]), 1, 0);
-    din[K] = attention_product(g, dsn, attention_finite(g, seen, n->in[Q]), 0, 0);
+    din[K] = attention_product(g, dsn, n->in[Q], 0, 0);
     din[V] = attention_product(g, pn, dy, 0, 0);
 }
 
