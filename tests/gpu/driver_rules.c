@@ -50,6 +50,7 @@ static struct {
     gpu_node node;
     gpu_exec exec;
     const void *image;
+    unsigned threads;               /* of a block, which the function was compiled for */
     char name[64];
 } have;
 
@@ -76,7 +77,7 @@ static struct cuda_node node_of_kernel(void)
 {
     bits[0] = bits[1] = bits[2] = (uintptr_t)have.memory;
     bits[4] = 1;
-    return (struct cuda_node){.function = have.function, .grid = {1, 1, 1}, .block = {32, 1, 1},
+    return (struct cuda_node){.function = have.function, .grid = {1, 1, 1}, .block = {have.threads, 1, 1},
                               .parameter = parameter};
 }
 
@@ -125,7 +126,7 @@ static gpu_result call_download(void) { return cuda.download(have.pinned, have.m
 static gpu_result call_launch(void)
 {
     struct cuda_node n = node_of_kernel();
-    return cuda.launch(n.function, 1, 1, 1, 32, 1, 1, 0, have.stream, n.parameter, NULL);
+    return cuda.launch(n.function, 1, 1, 1, have.threads, 1, 1, 0, have.stream, n.parameter, NULL);
 }
 static gpu_result call_event_record(void)
 {
@@ -259,14 +260,15 @@ static gpu_result launch(unsigned blocks, unsigned threads, unsigned shared, voi
 static void launch_rules(void)
 {
     cuda.function_set(have.function, 8, 0);
-    expect("a launch of 0 blocks", launch(0, 32, 0, NULL), INVALID_VALUE);
-    expect("a launch of 2^31 blocks", launch(1u << 31, 32, 0, NULL), INVALID_VALUE);
+    expect("a launch of 0 blocks", launch(0, have.threads, 0, NULL), INVALID_VALUE);
+    expect("a launch of 2^31 blocks", launch(1u << 31, have.threads, 0, NULL), INVALID_VALUE);
     expect("a launch of 0 threads", launch(1, 0, 0, NULL), INVALID_VALUE);
+    expect("a launch of more threads than the kernel's bounds", launch(1, have.threads + 1, 0, NULL), INVALID_VALUE);
     expect("a launch of 1025 threads", launch(1, 1025, 0, NULL), INVALID_VALUE);
-    expect("more than 48 KiB of shared memory that were not allowed", launch(1, 32, 49 << 10, NULL), INVALID_VALUE);
+    expect("more than 48 KiB of shared memory that were not allowed", launch(1, have.threads, 49 << 10, NULL), INVALID_VALUE);
     expect("allowing 228 KiB of shared memory", cuda.function_set(have.function, 8, 228 << 10), INVALID_VALUE);
     expect("allowing less than no shared memory", cuda.function_set(have.function, 8, -1), INVALID_VALUE);
-    check(!cuda.function_set(have.function, 8, 200 << 10) && !launch(1, 32, 200 << 10, NULL),
+    check(!cuda.function_set(have.function, 8, 200 << 10) && !launch(1, have.threads, 200 << 10, NULL),
           "200 KiB of shared memory that were allowed are refused");
     static const unsigned one[] = {1, 1, 1};
     check(is_real || (fake_launch_is_valid(one, one, 0, 0, 4096) && !fake_launch_is_valid(one, one, 0, 0, 4104)),
@@ -313,8 +315,8 @@ static void device_rules(void)
     cuda.context_push(other);
     if (check(!cuda.stream_new(&s, GPU_NON_BLOCKING), "a stream of the second device")) {
         expect("an event of another context", cuda.event_record(have.event, s), INVALID_HANDLE);
-        expect("a kernel of another context", cuda.launch(have.function, 1, 1, 1, 32, 1, 1, 0, s, parameter, NULL),
-               INVALID_HANDLE);
+        expect("a kernel of another context", cuda.launch(have.function, 1, 1, 1, have.threads, 1, 1, 0, s,
+                                                          parameter, NULL), INVALID_HANDLE);
         expect("a stream of another context", cuda.upload(have.memory, have.pinned, 64, have.stream), INVALID_HANDLE);
         expect("a graph of another context", cuda.exec_launch(have.exec, s), INVALID_HANDLE);
         cuda.stream_free(s);
@@ -359,6 +361,7 @@ int main(int argc, char **argv)
     bool ok = check(!cuda.init(0) && compile(&code, &kernel, &e), "%s", e.msg) &&
               check(!cuda.context_retain(&have.context, 0) && !cuda.context_push(have.context), "no context");
     have.image = kernel.binary;
+    have.threads = ok ? kernel.threads : 0;
     snprintf(have.name, sizeof have.name, "%s", ok ? kernel.function : "");
     for (unsigned i = 0; i < CALLS && ok; i++) {
         without_context(calls[i].name, calls[i].call);

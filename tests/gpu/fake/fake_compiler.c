@@ -22,11 +22,13 @@ static const char caller[] =
     "template <class... A> static unsigned count(void (*)(A...)) { return sizeof...(A); }\n"
     "template <class... A> static unsigned bytes(void (*)(A...), unsigned i) { const unsigned of[] = "
     "{sizeof(A)...}; return of[i]; }\n"
-    "#define CALLER(k) {#k, [](void **p) { expand(k, p); }, [] { return count(k); }, "
-    "[](unsigned i) { return bytes(k, i); }},\n"
-    "struct caller { const char *name; void (*call)(void **p); unsigned (*count)(), (*bytes)(unsigned i); };\n";
+    "#define CALLER(k, threads) {#k, [](void **p) { expand(k, p); }, [] { return count(k); }, "
+    "[](unsigned i) { return bytes(k, i); }, threads},\n"
+    "struct caller { const char *name; void (*call)(void **p); unsigned (*count)(), (*bytes)(unsigned i), threads; };"
+    "\n";
 
-/* A caller of each kernel of the source, whose name stands before the parenthesis that follows it. */
+/* A caller of each kernel of the source, whose name stands before the parenthesis that follows it.  Its launch bounds,
+ * the most threads of a block, are the first number behind the start. */
 static void write_callers(FILE *f, const char *source)
 {
     static const char start[] = "__global__ void ";
@@ -34,7 +36,8 @@ static void write_callers(FILE *f, const char *source)
     for (const char *at = source; (at = strstr(at, start)); at += strlen(start)) {
         const char *name = strstr(at, " kernel");
         if (name)
-            fprintf(f, "CALLER(%.*s)\n", (int)strcspn(name + 1, "("), name + 1);
+            fprintf(f, "CALLER(%.*s, %lu)\n", (int)strcspn(name + 1, "("), name + 1,
+                    strtoul(at + strcspn(at, "(") + 1, NULL, 10));
     }
     fputs("{}};\n", f);
 }

@@ -642,7 +642,7 @@ static bool can_launch(gpu_function f, const unsigned *grid, const unsigned *thr
     unsigned bytes = 0;
     for (unsigned i = 0; i < f->is->count(); i++)
         bytes += f->is->bytes(i);
-    return fake_launch_is_valid(grid, threads, shared, f->shared, bytes);
+    return threads[0] <= f->is->threads && fake_launch_is_valid(grid, threads, shared, f->shared, bytes);
 }
 
 static gpu_result fake_launch(gpu_function f, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,

@@ -5,7 +5,12 @@
 #include "tests/gpu/gpu_block.h"
 
 enum work_kind { WORK_COPY, WORK_UPLOAD, WORK_DOWNLOAD, WORK_LAUNCH, WORK_WAIT, WORK_CALL };
-struct caller { const char *name; void (*call)(void **parameter); unsigned (*count)(void), (*bytes)(unsigned i); };
+/* A kernel, as fake_compiler.c describes it; threads: its launch bounds. */
+struct caller {
+    const char *name;
+    void (*call)(void **parameter);
+    unsigned (*count)(void), (*bytes)(unsigned i), threads;
+};
 struct gpu_function_of { struct gpu_module_of *module; const struct caller *is; unsigned shared; /* allowed */ };
 enum { FUNCTIONS = 16 };
 struct gpu_module_of { void *so; int device; struct gpu_module_code code; struct gpu_function_of function[FUNCTIONS]; };
