@@ -1,24 +1,17 @@
 /* Hashing and comparing graphs by what determines the program: ops, dtypes, operands, shapes by value, attributes,
  * devices, marks, outputs, types of leaves and bounds of symbols.  Names, sites and the numbering of shapes are not
  * included, so a graph and its re-parsed text are equal. */
+#include "ir/hash/content.h"
 #include "ir/ir.h"
 #include <string.h>
-#define XXH_INLINE_ALL
-#include <xxhash.h>
 
-static struct hash128 from_xxh(XXH128_hash_t h)
-{
-    return (struct hash128){h.low64, h.high64};
-}
+static struct hash128 hash128_of(struct xxh3_128 h) { return (struct hash128){h.low, h.high}; }
 
-struct hash128 bytes_hash(const void *p, size_t n)
-{
-    return from_xxh(XXH3_128bits(p, n));
-}
+struct hash128 bytes_hash(const void *p, size_t n) { return hash128_of(content_hash128(p, n)); }
 
 /* Collects records in a buffer, because one large update is much cheaper than many small ones. */
 struct sink {
-    XXH3_state_t state;
+    content_state state;
     size_t n;
     unsigned char bytes[4096];
 };
@@ -26,7 +19,7 @@ struct sink {
 static void graph_hash_put(struct sink *s, const void *p, size_t n)
 {
     if (s->n + n > sizeof s->bytes) {
-        XXH3_128bits_update(&s->state, s->bytes, s->n);
+        content_update(&s->state, s->bytes, s->n);
         s->n = 0;
     }
     memcpy(s->bytes + s->n, p, n);
@@ -40,7 +33,7 @@ int64_t dim_digest(const struct graph *g, int64_t d)
     if (d >= 0)
         return d;
     dim_affine(g, d, &a);
-    return (int64_t)(XXH3_64bits(&a, sizeof a) | UINT64_C(1) << 63);
+    return (int64_t)(content_hash64(&a, sizeof a) | UINT64_C(1) << 63);
 }
 
 /* These two functions are not inlined, to keep graphs without symbols fast. */
@@ -133,7 +126,7 @@ struct hash128 graph_hash(const struct graph *g)
 {
     struct sink s;
     s.n = 0;
-    XXH3_128bits_reset(&s.state);
+    content_begin(&s.state);
     uint32_t counts[] = {g->nnode, g->nout, g->input.n, g->state.n, g->slot.n, g->symbols ? g->symbols->n : 0};
     graph_hash_put(&s, counts, sizeof counts);
     put_symbols(&s, g);
@@ -144,8 +137,8 @@ struct hash128 graph_hash(const struct graph *g)
     put_leaves(&s, g, &g->input);
     put_leaves(&s, g, &g->state);
     put_leaves(&s, g, &g->slot);
-    XXH3_128bits_update(&s.state, s.bytes, s.n);
-    return from_xxh(XXH3_128bits_digest(&s.state));
+    content_update(&s.state, s.bytes, s.n);
+    return hash128_of(content_end(&s.state));
 }
 
 bool dim_same(const struct graph *a, int64_t x, const struct graph *b, int64_t y)

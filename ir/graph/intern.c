@@ -1,18 +1,17 @@
 /* Tables without duplicates: shapes, call sites, owned strings, expressions over symbols.  Each has a hash index with
  * linear probing, at most half full; ids are positions in the table, so they never change. */
+#include "ir/hash/content.h"
 #include "ir/ir.h"
 #include <string.h>
-#define XXH_INLINE_ALL
-#include <xxhash.h>
 
 static uint64_t hash_shape(const struct shape *s)
 {
-    return XXH3_64bits(s, sizeof *s);
+    return content_hash64(s, sizeof *s);
 }
 
 static uint64_t hash_string(const char *s, size_t len)
 {
-    return XXH3_64bits(s, len);
+    return content_hash64(s, len);
 }
 
 static const char *or_empty(const char *s)
@@ -196,7 +195,7 @@ const char *graph_string(struct graph *g, const char *s, size_t len)
 
 bool intern_expression(struct symbols *s, const struct affine *a, int64_t *d)
 {
-    uint64_t hash = XXH3_64bits(a, sizeof *a);
+    uint64_t hash = content_hash64(a, sizeof *a);
     PROBE(&s->expr_index, hash, s->nexpr, id,
           if (memcmp(&s->expr[id], a, sizeof *a) == 0) { *d = dim_of_expression(id); return true; })
     bool rehash;
@@ -206,7 +205,7 @@ bool intern_expression(struct symbols *s, const struct affine *a, int64_t *d)
     uint32_t new = s->nexpr++;
     s->expr[new] = *a;
     for (uint32_t i = rehash ? 0 : new; i <= new; i++)
-        intern_place(&s->expr_index, XXH3_64bits(&s->expr[i], sizeof *s->expr), i);
+        intern_place(&s->expr_index, content_hash64(&s->expr[i], sizeof *s->expr), i);
     *d = dim_of_expression(new);
     return true;
 }

@@ -265,7 +265,8 @@ static void launch_rules(void)
     expect("a launch of 0 threads", launch(1, 0, 0, NULL), INVALID_VALUE);
     expect("a launch of more threads than the kernel's bounds", launch(1, have.threads + 1, 0, NULL), INVALID_VALUE);
     expect("a launch of 1025 threads", launch(1, 1025, 0, NULL), INVALID_VALUE);
-    expect("more than 48 KiB of shared memory that were not allowed", launch(1, have.threads, 49 << 10, NULL), INVALID_VALUE);
+    expect("more than 48 KiB of shared memory that were not allowed", launch(1, have.threads, 49 << 10, NULL),
+           INVALID_VALUE);
     expect("allowing 228 KiB of shared memory", cuda.function_set(have.function, 8, 228 << 10), INVALID_VALUE);
     expect("allowing less than no shared memory", cuda.function_set(have.function, 8, -1), INVALID_VALUE);
     check(!cuda.function_set(have.function, 8, 200 << 10) && !launch(1, have.threads, 200 << 10, NULL),
