@@ -24,12 +24,13 @@
 
 #define MAX "FUNCTION f32 max_f32(f32 a, f32 b) { return b < a || a != a ? a : b; }\n"
 
-/* Copies 4, 8 or 16 bytes to shared memory; stores zeros if the source elements do not exist. */
+/* Copies 4, 8 or 16 bytes to shared memory, `by` bytes behind an address; stores zeros if the source elements do not
+ * exist. */
 #define CUDA_COPY(BYTES, HOW) \
-    "FUNCTION void copy_" BYTES "(void *to, const void *from, bool there)\n{\n" \
+    "template <int by = 0> FUNCTION void copy_" BYTES "(void *to, const void *from, bool there)\n{\n" \
     "    const u32 at = u32(__cvta_generic_to_shared(to));\n" \
-    "    asm volatile(\"cp.async." HOW ".shared.global [%0], [%1], " BYTES ", %2;\" :: \"r\"(at), \"l\"(from), " \
-    "\"r\"(there ? " BYTES " : 0)\n" \
+    "    asm volatile(\"cp.async." HOW ".shared.global [%0 + %3], [%1], " BYTES ", %2;\" :: \"r\"(at), " \
+    "\"l\"(from), \"r\"(there ? " BYTES " : 0), \"n\"(by)\n" \
     "                 : \"memory\");\n}\n"
 
 /* store_16: NVRTC was seen to take packs apart that kernels of many phases store to workspaces.

@@ -116,18 +116,28 @@ static bool place_buffers(struct emitter *m, unsigned arrays)
 
 /* ---- the function ---- */
 
+/* The threads of blocks that a multiprocessor has shared memory for at the same time; those of one block if so few
+ * threads may have as many registers as there are for any. */
+static unsigned threads_with_memory(const struct emitter *m)
+{
+    enum { RESERVED = 1024 /* bytes of each block */, FEW = 256 };
+    unsigned bytes = m->info.shared_bytes + RESERVED, blocks = (m->d->dynamic_bytes + RESERVED) / bytes;
+    return blocks > 1 && blocks * m->info.threads > FEW ? blocks * m->info.threads : m->info.threads;
+}
+
 /* The threads that a multiprocessor is to run of a kernel of tiles, which decides how many registers each may have.  In
  * small blocks whose threads have MANY sums, 128 registers are too few for some operands. */
 static unsigned tile_threads(const struct emitter *m)
 {
     enum { USUAL = 512, FEWER = 384, SMALL = 128, MANY = 64 };
-    unsigned sums = 0, most = 0; /* sums: of the open loop */
+    unsigned sums = 0, most = 0, usual, room = threads_with_memory(m); /* sums: of the open loop */
     for (val v = 1; !m->unit && v < m->k->ninst; v++) {
         const struct linst *i = &m->k->inst[v];
         sums = i->op == L_LOOP || i->op == L_END ? 0 : i->op == L_MMA ? sums + (unsigned)i->rows * i->cols : sums;
         most = sums > most ? sums : most;
     }
-    return most >= MANY && m->info.threads < SMALL ? FEWER : USUAL;
+    usual = most >= MANY && m->info.threads < SMALL ? FEWER : USUAL;
+    return room < usual ? room : usual;
 }
 
 static void open_c(struct emitter *m, const char *entry)

@@ -91,7 +91,9 @@ enum { MOST_BYTES = 16, AHEAD = 512 }; /* MOST_BYTES: bytes of an access.  AHEAD
 
 struct access { val at; struct linear index; };
 
-struct region { struct emitter *m; struct access *v; uint32_t n; };
+/* copy: the copies that others are addressed relative to */
+enum { MOST_COPIES = 8 };
+struct region { struct emitter *m; struct access *v; uint32_t n, copies; struct access copy[MOST_COPIES]; };
 
 /* Is it a load of one element from an input, a workspace or shared memory, or a store of one element to memory that
  * other threads can see?  Shared memory has no addresses in GLSL. */
@@ -183,6 +185,29 @@ static void find_near(const struct region *r, uint32_t x)
     }
 }
 
+/* Finds the copy of the region relative to which copy v is addressed in shared memory, where rows are not swizzled:
+ * their addresses would be a register each.  (In kernels for matrix units NVRTC was seen to take more registers so.) */
+static void find_near_copy(struct region *r, val v)
+{
+    enum { FAR = 1 << 16 };
+    struct emitter *m = r->m;
+    const struct linst *n = m->k->inst;
+    struct linear index;
+    uint32_t buf = (uint32_t)n[v].imm;
+    if (m->unit || m->k->buf[buf].panel_rows || !source_linear(m->k, n[v].a, &index))
+        return;
+    for (uint32_t c = 0; c < r->copies; c++) {
+        int64_t by;
+        if ((uint32_t)n[r->copy[c].at].imm != buf || !source_linear_apart(&r->copy[c].index, &index, &by) ||
+            by < -FAR || by > FAR)
+            continue;
+        m->near[v] = (struct near){r->copy[c].at, (int32_t)by};
+        return;
+    }
+    if (r->copies < MOST_COPIES)
+        r->copy[r->copies++] = (struct access){v, index};
+}
+
 static void pack_region(struct region *r)
 {
     for (uint32_t x = 0; x < r->n; x++) {
@@ -196,13 +221,13 @@ static void pack_region(struct region *r)
     }
     for (uint32_t x = 0; x < r->n && !r->m->d->table; x++)
         find_near(r, x);
-    r->n = 0;
+    r->n = r->copies = 0;
 }
 
 bool source_packs(struct emitter *m)
 {
     const struct kernel *k = m->k;
-    struct region r = {m, mem_alloc(k->ninst * sizeof *r.v), 0};
+    struct region r = {.m = m, .v = mem_alloc(k->ninst * sizeof *r.v)};
     m->pack = mem_alloc(k->ninst * sizeof *m->pack);
     m->near = mem_alloc(k->ninst * sizeof *m->near);
     uint32_t width = 1;
@@ -214,6 +239,8 @@ bool source_packs(struct emitter *m)
         if (m->barrier[v] || exchange || i->op == L_LOOP || i->op == L_END || i->op == L_IF || i->op == L_BARRIER ||
             i->op == L_SYNC || i->op == L_WAIT || i->op == L_ATOMIC || i->op == L_ARRIVE || i->op == L_AWAIT)
             pack_region(&r);
+        if (i->op == L_COPY)
+            find_near_copy(&r, v);
         bool access = i->op == L_LOAD || i->op == L_STORE;
         if (access && source_linear(k, i->a, &r.v[r.n].index))
             r.v[r.n++].at = v;

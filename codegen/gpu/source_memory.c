@@ -60,32 +60,39 @@ static void put_near(struct emitter *m, val v)
     text_put(m->t, "(b%u + %s)[%" PRId32 "]", (unsigned)m->k->inst[v].imm, a, m->near[v].by);
 }
 
-/* Loads a row or column of a tile whose elements are adjacent in shared memory, in accesses of 16 bytes: the access is
- * emitted where its first element is.  Returns false if the tile is not one.  (NVRTC joins such loads in some kernels
- * and not in others.) */
+/* Loads a tile whose rows, or columns, have adjacent elements in shared memory, in accesses of 16 bytes: an access is
+ * emitted where its first element is.  Returns false if there are no such accesses.  (NVRTC joins such loads in some
+ * kernels and not in others.) */
 static bool load_part(struct emitter *m, val v)
 {
     enum { ACCESS = 16 };
     const struct linst *i = &m->k->inst[v], *stride = &m->k->inst[i->d];
     const struct lbuf *b = &m->k->buf[i->imm];
-    unsigned each = ACCESS / (unsigned)dtype_size(b->dtype), length = i->rows * i->cols, e = m->row + m->col;
-    bool adjacent = (i->kind == TILE_ROWS ? i->rows : i->cols) == 1 || (stride->op == L_CONST && stride->imm == 1);
+    unsigned each = ACCESS / (unsigned)dtype_size(b->dtype), length = i->kind == TILE_ROWS ? i->cols : i->rows;
+    unsigned lines = i->kind == TILE_ROWS ? i->rows : i->cols, e = i->kind == TILE_ROWS ? m->col : m->row;
     struct linear at;
-    if (!i->cols || (i->rows > 1 && i->cols > 1) || !adjacent || i->b || b->role != BUF_SHARED || b->panel_rows ||
+    if (lines > 1 && length == 1 && stride->op == L_CONST && stride->imm == 1) { /* one line along the other axis */
+        length = lines;
+        lines = 1;
+        e = m->row + m->col;
+    }
+    bool apart = lines == 1 || (stride->op == L_CONST && stride->imm % each == 0);
+    if (!i->cols || !apart || i->b || b->role != BUF_SHARED || b->panel_rows ||
         m->d->table || !m->d->packs || each == 1 || length % each || i->dtype == KL_BOOL ||
         !source_linear(m->k, i->a, &at) || !source_linear_multiple(&at, each))
         return false;
+    unsigned line = lines == 1 ? 0 : i->kind == TILE_ROWS ? m->row : m->col, number = (line * length + e) / each;
     if (e % each == 0) {
         char place[3 * MAX_OPERAND];
         bool fits = source_memory_place(m, i, true, place);
         source_line(m);
         text_put(m->t, "const pack<%s, %u> p%u_%u = *(const pack<%s, %u> *)&", source_memory_type(b->dtype), each, v,
-                 e / each, source_memory_type(b->dtype), each);
+                 number, source_memory_type(b->dtype), each);
         source_memory_element(m, (uint32_t)i->imm, place, fits);
         text_put(m->t, ";\n");
     }
     source_declare(m, v);
-    text_put(m->t, "p%u_%u.v[%u];\n", v, e / each, e % each);
+    text_put(m->t, "p%u_%u.v[%u];\n", v, number, e % each);
     return true;
 }
 
@@ -219,7 +226,11 @@ void source_copy(struct emitter *m, val v)
     if (i->c)
         source_operand(m, i->c, there);
     source_line(m);
-    if (m->d->copies == COPIES_ASYNC)
+    if (m->d->copies == COPIES_ASYNC && m->near[v].of)
+        text_put(m->t, "copy_%u<%d>(b%u + %s, b%u + %s, %s);\n", bytes,
+                 m->near[v].by * (int)dtype_size(m->k->buf[shared].dtype), shared,
+                 source_index(m, m->k->inst[m->near[v].of].a, &fits, to), global, from, there);
+    else if (m->d->copies == COPIES_ASYNC)
         text_put(m->t, "copy_%u(b%u + %s, b%u + %s, %s);\n", bytes, shared, place, global, from, there);
     else
         text_put(m->t, "%svector_%u c%u = load_vector(%u, b%u + %s, %s);\n", m->d->local, bytes, v, bytes, global, from,

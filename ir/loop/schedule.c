@@ -106,6 +106,8 @@ static const struct sched_field attention_matrix_fields[] = {
      .most = MAX_TILE_SIDE},
     LANES("subgroup", attention_matrix.subgroup, MAX_SUBGROUP), CHOSEN("stages", attention_matrix.stages, 8),
     FLAG("async", attention_matrix.async), FLAG("panels", attention_matrix.panels), GRAIN};
+static const struct sched_field attention_blocks_fields[] = {
+    THREADS, CHOSEN("rows", attention_blocks.rows, 1024), GRAIN};
 
 #define FAMILY(name, fields) {name, fields, sizeof fields / sizeof *fields}
 const struct sched_family sched_families[SCHED_COUNT] = {
@@ -125,7 +127,8 @@ const struct sched_family sched_families[SCHED_COUNT] = {
     [SCHED_ATTENTION_ONE] = FAMILY("attention_one", attention_one_fields),
     [SCHED_ATTENTION_GRAD] = FAMILY("attention_grad", attention_fields),
     [SCHED_ATTENTION_BOTH] = FAMILY("attention_both", attention_both_fields),
-    [SCHED_ATTENTION_MATRIX] = FAMILY("attention_matrix", attention_matrix_fields)};
+    [SCHED_ATTENTION_MATRIX] = FAMILY("attention_matrix", attention_matrix_fields),
+    [SCHED_ATTENTION_BLOCKS] = FAMILY("attention_blocks", attention_blocks_fields)};
 _Static_assert(sizeof dot_fields / sizeof *dot_fields <= MAX_SCHED_FIELDS, "every family's fields have a column");
 
 uint64_t sched_get(const struct schedule *s, const struct sched_field *f, unsigned side)

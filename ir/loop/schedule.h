@@ -3,9 +3,9 @@
  * A family's choosing function fills the record from the group and the target; its emitting function makes the kernel
  * from the group and the record, and reads nothing of the target.  So a record that is handed in, by a user or a tuner,
  * gives the very kernel that it describes.  On a processor no record changes a bit of a result.  On a GPU, records of
- * gpu_row_reduce, column_reduce with parts, gpu_scan, gpu_dot_thin, dot_blocks, dot_matrix, rows and attention_matrix
- * decide the order in which floating point numbers are added (graph/node.h, "On GPUs"), so another record may round
- * them otherwise.
+ * gpu_row_reduce, column_reduce with parts, gpu_scan, gpu_dot_thin, dot_blocks, dot_matrix, rows, attention_matrix and
+ * attention_blocks decide the order in which floating point numbers are added (graph/node.h, "On GPUs"), so another
+ * record may round them otherwise.
  *
  * Records have a text (ir/text/schedule_text.c).  The table in schedule.c names each family's fields, in the order of
  * the text, and says what numbers they may have. */
@@ -19,6 +19,7 @@ enum sched_kind {
     SCHED_SCATTER, SCHED_CUMULATIVE, SCHED_SORT, SCHED_GPU_DOT_THIN, SCHED_GPU_SCATTER, SCHED_GPU_SCAN, SCHED_GPU_SORT,
     SCHED_GPU_TURN,
     SCHED_ATTENTION, SCHED_ATTENTION_ONE, SCHED_ATTENTION_GRAD, SCHED_ATTENTION_BOTH, SCHED_ATTENTION_MATRIX,
+    SCHED_ATTENTION_BLOCKS,
     SCHED_COUNT };
 
 static inline bool sched_is_scatter(unsigned kind) { return kind == SCHED_SCATTER || kind == SCHED_GPU_SCATTER; }
@@ -156,6 +157,9 @@ struct schedule {
             uint8_t async;          /* the unit reads panels in shared memory, while its threads go on (MMA_ASYNC) */
             uint8_t panels;         /* a thread of one more subgroup copies whole panels of all operands */
         } attention_matrix;
+        struct {                    /* the same in f32, by register tiles: half of a gradient's threads have scores */
+            uint16_t rows;          /* of a block: queries, or keys for the gradient in k and v  [chosen] */
+        } attention_blocks;
     };
 };
 _Static_assert(sizeof(struct schedule) == 48, "no padding: schedules are hashed and compared as bytes");

@@ -121,6 +121,7 @@ struct attention_facts {
     bool half;                      /* what is walked is of half floats */
     bool keys;                      /* of a gradient: in k and v */
     bool views;                     /* tensor copies can take the operands */
+    bool blocks;                    /* blocks of threads with register tiles can compute it */
     unsigned factors;               /* dtype + 1 of the operands that a GPU's matrix units could multiply; 0: none */
 };
 bool choose_attention(struct lowering *w, const struct attention_facts *f, struct schedule *s);

@@ -232,6 +232,17 @@ static void propose_attention(struct proposals *p)
     }
 }
 
+/* Rows of a block of attention by register tiles, with the threads that these take. */
+static void propose_attention_blocks(struct proposals *p)
+{
+    for (int up = 0; up < 2; up++) {
+        struct schedule s = p->own;
+        s.attention_blocks.rows = (uint16_t)(up ? 2 * s.attention_blocks.rows : s.attention_blocks.rows / 2);
+        s.width = 0;
+        propose(p, s);
+    }
+}
+
 /* Twice and half the columns that a thread sums; one is written as 0. */
 static void propose_columns(struct proposals *p)
 {
@@ -316,6 +327,9 @@ static void propose_all(struct proposals *p)
         break;
     case SCHED_ATTENTION_MATRIX:
         propose_attention(p);
+        break;
+    case SCHED_ATTENTION_BLOCKS:
+        propose_attention_blocks(p);
         break;
     case SCHED_MAP:
         propose_widths(p);

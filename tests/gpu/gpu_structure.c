@@ -351,9 +351,13 @@ static void compare(const char *name, const struct counts *c, bool registers)
 }
 
 /* What no change may break, whatever the table says.  0: no bound. */
-static const struct bound { const char *name; unsigned wide, barriers, hgmma, panels, loads, stages; int64_t largest; }
-bounds[] = {
-    /* wide: percent of the global accesses; loads: FFMA for each from shared memory; largest: elements, of an array */
+static const struct bound {
+    const char *name;
+    unsigned wide, barriers, hgmma, panels, loads, threads, stages;
+    int64_t largest;
+} bounds[] = {
+    /* wide: percent of the global accesses; loads: FFMA for each from shared memory; threads: of a block, at least;
+     * largest: elements, of an array */
     {.name = "gelu_chain", .wide = 90, .barriers = 4},
     {.name = "softmax", .wide = 90, .barriers = 4},
     {.name = "layer_norm", .wide = 90, .barriers = 4},
@@ -365,6 +369,10 @@ bounds[] = {
     {.name = "attention_mask", .hgmma = 1, .largest = 64 * 1024 * 128},
     {.name = "attention_grad_q", .hgmma = 1, .largest = 64 * 2048 * 64},
     {.name = "attention_grad_kv", .hgmma = 1, .largest = 64 * 2048 * 128},
+    {.name = "f32_attention", .wide = 95, .loads = 16, .threads = 128, .largest = 96 * 1024 * 64},
+    {.name = "f32_attention_128", .wide = 95, .loads = 11, .threads = 256, .largest = 64 * 1024 * 128},
+    {.name = "f32_attention_grad_q", .wide = 90, .loads = 14, .threads = 128, .largest = 96 * 1024 * 64},
+    {.name = "f32_attention_grad_kv", .wide = 90, .loads = 16, .threads = 128, .largest = 96 * 1024 * 128},
     {.name = "attention-2048-causal-grad", .largest = 64 * 2048 * 64 * 2},
     {.name = "attention-2048-causal-grad-bf16", .hgmma = 1, .largest = 64 * 2048 * 64 * 2},
 };
@@ -381,6 +389,7 @@ static void check_bounds(const char *name, const struct counts *c)
               c->panels);
         check(!b->loads || c->ffma >= b->loads * c->loads, "%s: %u FFMA for %u loads from shared memory", name,
               c->ffma, c->loads);
+        check(!b->threads || c->threads >= b->threads, "%s: blocks of %u threads", name, c->threads);
         check(c->stages >= b->stages, "%s: %u steps are in shared memory", name, c->stages);
         check(!b->largest || c->largest <= b->largest, "%s: an array of %lld elements", name, (long long)c->largest);
     }

@@ -72,24 +72,31 @@ val attention_row(const struct attention *a)
 
 /* ---- what each query sees ---- */
 
+void attention_range(const struct attention *a, val i, val *low, val *high)
+{
+    struct kernel *k = a->w->k;
+    *low = k_int(k, 0);
+    *high = walked_rows(a);
+    if (a->causal) {
+        *high = ix_add(k, i, ix_add(k, ix_sub(k, walked_rows(a), own_rows(a)), k_int(k, 1)));
+        *high = may_be_fewer(a, a->m, a->l) ? greater(k, *high, k_int(k, 0)) : *high;
+    }
+    if (a->bounds) {
+        val end = lower_index_to(k, attention_element(a, SEEN, i, k_int(k, 1)), walked_rows(a));
+        *low = lower_index_to(k, attention_element(a, SEEN, i, k_int(k, 0)), walked_rows(a));
+        *high = a->causal ? smaller(k, *high, end) : end;
+    }
+}
+
 /* Stores in scratch the range of keys that each lane sees (from `lo` to before `hi`), without regard to a
  * mask.  Lanes without a query see no keys. */
 void attention_store_ranges(const struct attention *a)
 {
     struct lowering *w = a->w;
     struct kernel *k = w->k;
-    val lo = k_int(k, 0), hi = walked_rows(a);
+    val lo, hi;
     begin_lanes(a);
-    val i = attention_row(a);
-    if (a->causal) {
-        hi = ix_add(k, i, ix_add(k, ix_sub(k, walked_rows(a), own_rows(a)), k_int(k, 1)));
-        hi = may_be_fewer(a, a->m, a->l) ? greater(k, hi, k_int(k, 0)) : hi;
-    }
-    if (a->bounds) {
-        val end = lower_index_to(k, attention_element(a, SEEN, i, k_int(k, 1)), walked_rows(a));
-        lo = lower_index_to(k, attention_element(a, SEEN, i, k_int(k, 0)), walked_rows(a));
-        hi = a->causal ? smaller(k, hi, end) : end;
-    }
+    attention_range(a, attention_row(a), &lo, &hi);
     if (w->pred)
         hi = k_prim(k, P_SELECT, w->pred, hi, k_int(k, 0));
     attention_put(a, a->lo, first(a), k_cast(k, lo, a->index));
@@ -650,10 +657,15 @@ void lower_attention_group(struct lowering *w)
     struct schedule s;
     facts.factors = attention_has_matrices(&a, false, false) ? w->g->node[n->in[K]].dtype + 1 : 0;
     facts.views = facts.factors && attention_has_views(&a, false, false);
+    facts.blocks = attention_has_blocks(&a);
     if (!choose_attention(w, &facts, &s))
         return;
     if (s.kind == SCHED_ATTENTION_MATRIX) {
         attention_emit_matrix(&a, &s, false);
+        return;
+    }
+    if (s.kind == SCHED_ATTENTION_BLOCKS) {
+        attention_emit_blocks(&a, &s, false);
         return;
     }
     attention_follow(&a, &s);

@@ -138,6 +138,8 @@ void attention_weighed(const struct attention *a, unsigned which, uint32_t weigh
 /* For queries that are lanes: stores the range of keys that each of them sees in scratch, and sets a->first and
  * a->end to the range that includes all of these. */
 void attention_store_ranges(const struct attention *a);
+/* The range of keys that query i sees, without regard to a mask: keys *low .. *high - 1. */
+void attention_range(const struct attention *a, val i, val *low, val *high);
 void attention_tile_range(struct attention *a);
 /* Does this lane's query see key number j of the block? */
 val attention_sees(const struct attention *a, val j);
@@ -169,6 +171,19 @@ bool attention_has_matrices(const struct attention *a, bool gradient, bool keys)
 /* Can tensor copies take all of these operands? */
 bool attention_has_views(const struct attention *a, bool gradient, bool keys);
 void attention_emit_matrix(struct attention *a, const struct schedule *s, bool keys);
+
+/* ---- lower_attention_blocks.c ---- by blocks of threads of a GPU, each with a tile of f32 in registers.
+ * ATTENTION_BLOCK_TILE: own rows of a thread.  ATTENTION_BLOCK_STEP: rows of a step, a block of the numeric order.
+ * ATTENTION_BLOCK_ROWS: arrays with an element for each row in shared memory. */
+enum { ATTENTION_BLOCK_TILE = 8, ATTENTION_BLOCK_STEP = 64, ATTENTION_BLOCK_ROWS = 5 };
+/* Elements from row to row of an operand of d or e columns in shared memory, for so many threads side by side. */
+static inline int64_t attention_block_pitch(int64_t d, int64_t e, int64_t across)
+{
+    int64_t columns = d > e ? d : e;
+    return (columns + 4 * across - 1) / (4 * across) * (4 * across) + 4;
+}
+bool attention_has_blocks(const struct attention *a);
+void attention_emit_blocks(struct attention *a, const struct schedule *s, bool keys);
 
 /* ---- lower_attention_one.c ---- of a query without neighbours */
 /* for R keys from number j0 of the block on */

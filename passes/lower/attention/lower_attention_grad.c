@@ -504,10 +504,15 @@ void lower_attention_grad_group(struct lowering *w)
     facts.keys = keys;
     facts.factors = attention_has_matrices(a, true, keys) ? w->g->node[n->in[X]].dtype + 1 : 0;
     facts.views = facts.factors && attention_has_views(a, true, keys);
+    facts.blocks = !t.both && attention_has_blocks(a);
     if (!choose_attention(w, &facts, &s))
         return;
     if (s.kind == SCHED_ATTENTION_MATRIX) {
         attention_emit_matrix(a, &s, keys);
+        return;
+    }
+    if (s.kind == SCHED_ATTENTION_BLOCKS) {
+        attention_emit_blocks(a, &s, keys);
         return;
     }
     attention_follow(a, &s);

@@ -301,25 +301,25 @@ static void add_gradients(const struct tiles *s, val stage, val seen, val walked
 
 /* ---- results ---- */
 
-/* Stores the block's rows of results `which`, which are in shared memory, as columns from `from` on of the result. */
-static void store_rows(const struct tiles *s, int which, int64_t columns, int64_t from)
+void tiles_store_rows(const struct tiles *s, int which, int64_t columns, int64_t from)
 {
     struct attention *a = s->a;
     struct kernel *k = a->w->k;
-    int64_t vectors = columns / VECTOR, all = s->rows * vectors, threads = s->s.width;
+    int64_t vectors = columns / s->vector, all = s->rows * vectors, threads = s->s.width;
     val turn = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, (all + threads - 1) / threads), 1), guard = 0, x[VECTOR];
     val e = ix_add(k, ix_scale(k, turn, threads), s->t), outer = 0;
     if (all % threads) {
         outer = k_if(k, k_prim(k, P_LT, e, k_int(k, all), 0));
         ix_bound(k, e, 0, all - 1);
     }
-    val row = ix_div(k, e, vectors), col = ix_scale(k, ix_mod(k, e, vectors), VECTOR), i = ix_add(k, a->q0, row);
+    val row = ix_div(k, e, vectors), col = ix_scale(k, ix_mod(k, e, vectors), s->vector), i = ix_add(k, a->q0, row);
     if (a->l % s->rows)
         guard = k_if(k, k_prim(k, P_LT, i, k_int(k, a->l), 0));
     ix_bound(k, i, 0, a->l - 1);
-    for (int j = 0; j < VECTOR; j++)
-        x[j] = k_load(k, s->out[which], ix_add(k, ix_scale(k, row, s->out_row[which]), ix_add(k, col, k_int(k, j))), 0);
-    for (int j = 0; j < VECTOR; j++)
+    val at = ix_add(k, ix_add(k, ix_scale(k, row, s->out_row[which]), col), k_int(k, s->out_first[which]));
+    for (int j = 0; j < s->vector; j++)
+        x[j] = k_load(k, s->out[which], ix_add(k, at, k_int(k, j)), 0);
+    for (int j = 0; j < s->vector; j++)
         attention_store(a, a->w->anchor, &a->out, i, ix_add(k, col, k_int(k, from + j)), x[j]);
     if (partial(a))
         attention_mend_vector(s, which, x, i, col, from);
@@ -371,7 +371,7 @@ static void finish_attention(const struct tiles *s, const val value[CARRIED])
         own_barrier(s); /* the last factors have been loaded */
     put_tile(s, 0, k_prim(k, P_MUL, value[TOTAL], inverse, 0));
     own_barrier(s);
-    store_rows(s, 0, a->e, 0);
+    tiles_store_rows(s, 0, a->e, 0);
 }
 
 static void finish_gradient(const struct tiles *s, const val total[2])
@@ -384,9 +384,9 @@ static void finish_gradient(const struct tiles *s, const val total[2])
     if (s->keys)
         put_tile(s, 1, total[1]);
     own_barrier(s);
-    store_rows(s, 0, a->d, 0);
+    tiles_store_rows(s, 0, a->d, 0);
     if (s->keys)
-        store_rows(s, 1, a->e, a->d);
+        tiles_store_rows(s, 1, a->e, a->d);
 }
 
 /* ---- the kernel ---- */
@@ -508,7 +508,8 @@ void attention_emit_matrix(struct attention *a, const struct schedule *schedule,
     struct tiles s = {.a = a, .s = *schedule, .gradient = a->n->op == OP_attention_grad, .keys = keys,
                       .dtype = w->g->node[a->n->in[K]].dtype, .m = schedule->attention_matrix.unit_m,
                       .rows = schedule->attention_matrix.rows, .step = schedule->attention_matrix.step,
-                      .stages = schedule->attention_matrix.stages, .async = schedule->attention_matrix.async};
+                      .stages = schedule->attention_matrix.stages, .async = schedule->attention_matrix.async,
+                      .vector = VECTOR};
     int64_t blocks = (a->l + s.rows - 1) / s.rows, subgroup = schedule->attention_matrix.subgroup;
     bool panels = schedule->attention_matrix.panels;
     attention_find_steps(&s);

@@ -11,13 +11,13 @@ static val one_product(const struct tiles *s, int which, val i, val j)
 {
     struct kernel *k = s->a->w->k;
     const struct columns *own = &s->own[which], *walked = &s->walked[which];
-    val zero = k_const(k, KL_F32, 0), number = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, own->count / VECTOR), 1);
-    val acc = k_carry(k, zero), sum = acc, c = ix_scale(k, number, VECTOR), x[VECTOR], y[VECTOR];
-    for (int n = 0; n < VECTOR; n++)
+    val zero = k_const(k, KL_F32, 0), number = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, own->count / s->vector), 1);
+    val acc = k_carry(k, zero), sum = acc, c = ix_scale(k, number, s->vector), x[VECTOR], y[VECTOR];
+    for (int n = 0; n < s->vector; n++)
         x[n] = attention_element(s->a, own->which, i, ix_add(k, c, k_int(k, own->from + n)));
-    for (int n = 0; n < VECTOR; n++)
+    for (int n = 0; n < s->vector; n++)
         y[n] = attention_element(s->a, walked->which, j, ix_add(k, c, k_int(k, walked->from + n)));
-    for (int n = 0; n < VECTOR; n++)
+    for (int n = 0; n < s->vector; n++)
         sum = k_prim(k, P_FMA, x[n], y[n], sum);
     k_next(k, acc, sum);
     k_end(k, number);
@@ -39,9 +39,9 @@ static void add_vector(const struct tiles *s, unsigned which, val j, val c, val 
 {
     struct kernel *k = s->a->w->k;
     val y[VECTOR];
-    for (int n = 0; n < VECTOR; n++)
+    for (int n = 0; n < s->vector; n++)
         y[n] = attention_element(s->a, which, j, ix_add(k, c, k_int(k, n)));
-    for (int n = 0; n < VECTOR; n++)
+    for (int n = 0; n < s->vector; n++)
         total[n] = if_seen(s, seen, k_prim(k, P_FMA, weight, y[n], total[n]), total[n]);
 }
 
@@ -56,17 +56,17 @@ static void attention_again(const struct tiles *s, val i, val c, val *result)
     val largest = k_out(k, most), base = k_prim(k, P_SELECT, k_prim(k, P_EQ, largest, none, 0), zero, largest);
     j = k_loop(k, LOOP_SERIAL, k_int(k, 0), all, 1);
     val sum = k_carry(k, zero);
-    for (int n = 0; n < VECTOR; n++)
+    for (int n = 0; n < s->vector; n++)
         total[n] = carry[n] = k_carry(k, zero);
     val seen = attention_pair_sees(s, i, j), score = if_seen(s, seen, one_score(s, i, j), none);
     val weight = k_exp_down(k, k_prim(k, P_SUB, score, base, 0)), weights = k_prim(k, P_ADD, sum, weight, 0);
     add_vector(s, V, j, c, weight, seen, total);
     k_next(k, sum, weights);
-    for (int n = 0; n < VECTOR; n++)
+    for (int n = 0; n < s->vector; n++)
         k_next(k, carry[n], total[n]);
     k_end(k, j);
     val divisor = k_out(k, sum), nothing = k_prim(k, P_EQ, divisor, zero, 0);
-    for (int n = 0; n < VECTOR; n++)
+    for (int n = 0; n < s->vector; n++)
         result[n] = k_prim(k, P_SELECT, nothing, zero, k_prim(k, P_DIV, k_out(k, carry[n]), divisor, 0));
 }
 
@@ -77,7 +77,7 @@ static void gradient_again(const struct tiles *s, int which, val i, val c, val *
     struct kernel *k = a->w->k;
     val zero = k_const(k, KL_F32, 0), j = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, a->m), 1);
     val query = s->keys ? j : i, stat[STAT_COUNT], carry[VECTOR], total[VECTOR];
-    for (int n = 0; n < VECTOR; n++)
+    for (int n = 0; n < s->vector; n++)
         total[n] = carry[n] = k_carry(k, zero);
     for (int n = 0; n < STAT_COUNT; n++)
         stat[n] = attention_element(a, STATS, query, k_int(k, n));
@@ -85,20 +85,21 @@ static void gradient_again(const struct tiles *s, int which, val i, val c, val *
     val weight = which ? p : k_prim(k, P_MUL, k_prim(k, P_SUB, one_product(s, 1, i, j), stat[DELTA], 0), p, 0);
     const struct columns *walked = &s->walked[which];
     add_vector(s, walked->which, j, ix_add(k, c, k_int(k, walked->from)), weight, attention_pair_sees(s, i, j), total);
-    for (int n = 0; n < VECTOR; n++)
+    for (int n = 0; n < s->vector; n++)
         k_next(k, carry[n], total[n]);
     k_end(k, j);
-    for (int n = 0; n < VECTOR; n++) {
+    for (int n = 0; n < s->vector; n++) {
         val x = k_out(k, carry[n]);
         result[n] = which ? x : k_prim(k, P_MUL, x, attention_scale(s), 0);
     }
 }
 
 /* A number that is NaN if one of the vector's elements is not finite, else 0. */
-static val not_finite(struct kernel *k, const val *x)
+static val not_finite(const struct tiles *s, const val *x)
 {
+    struct kernel *k = s->a->w->k;
     val zero = k_const(k, KL_F32, 0), sum = zero;
-    for (int j = 0; j < VECTOR; j++)
+    for (int j = 0; j < s->vector; j++)
         sum = k_prim(k, P_FMA, k_cast(k, x[j], KL_F32), zero, sum);
     return sum;
 }
@@ -107,14 +108,14 @@ void attention_mend_vector(const struct tiles *s, int which, const val *x, val i
 {
     struct attention *a = s->a;
     struct kernel *k = a->w->k;
-    val bad = not_finite(k, x), some = k_if(k, k_prim(k, P_NE, bad, bad, 0)), y[VECTOR];
+    val bad = not_finite(s, x), some = k_if(k, k_prim(k, P_NE, bad, bad, 0)), y[VECTOR];
     if (s->gradient)
         gradient_again(s, which, i, c, y);
     else
         attention_again(s, i, c, y);
-    for (int n = 0; n < VECTOR; n++)
+    for (int n = 0; n < s->vector; n++)
         y[n] = k_cast(k, y[n], a->n->dtype);
-    for (int n = 0; n < VECTOR; n++)
+    for (int n = 0; n < s->vector; n++)
         attention_store(a, a->w->anchor, &a->out, i, ix_add(k, c, k_int(k, from + n)), y[n]);
     k_end(k, some);
 }

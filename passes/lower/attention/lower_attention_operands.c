@@ -7,10 +7,10 @@
  * matrix. */
 struct array { int64_t first, row, column, lead[KL_MAX_RANK]; };
 
-/* Is operand `which`, of which rows x columns are read, an array?  *vectors: vectors of adjacent columns begin at
- * multiples of a vector. */
-static bool is_array(const struct attention *a, unsigned which, int64_t rows, int64_t columns, struct array *at,
-                     bool *vectors)
+/* Is operand `which`, of which rows x columns are read, an array?  *vectors: vectors of `each` adjacent columns begin
+ * at multiples of so many. */
+static bool is_array(const struct attention *a, unsigned which, int64_t rows, int64_t columns, int64_t each,
+                     struct array *at, bool *vectors)
 {
     struct trial t;
     bool ok = false;
@@ -29,11 +29,11 @@ static bool is_array(const struct attention *a, unsigned which, int64_t rows, in
         ok = !k->err.code && x->op == L_LOAD && !x->b && k->buf[x->imm].role == BUF_IN &&
              ix_range(k, x->a, &at->first, &high) && ix_stride(k, x->a, row, &at->row) &&
              ix_stride(k, x->a, column, &at->column) && at->row >= 0 && at->column >= 0;
-        *vectors = ok && at->column == 1 && at->row % VECTOR == 0 && at->first % VECTOR == 0 &&
-                   k->buf[x->imm].count % VECTOR == 0;
+        *vectors = ok && at->column == 1 && at->row % each == 0 && at->first % each == 0 &&
+                   k->buf[x->imm].count % each == 0;
         for (unsigned i = 0; i < a->lead.rank && ok; i++) {
             ok = ix_stride(k, x->a, v[i], &at->lead[i]);
-            *vectors &= ok && at->lead[i] % VECTOR == 0;
+            *vectors &= ok && at->lead[i] % each == 0;
         }
     }
     trial_end(&t, a->w);
@@ -47,13 +47,13 @@ bool attention_find_steps(struct tiles *s)
     int64_t queries = s->keys ? a->m : a->l, keys = s->keys ? a->l : a->m;
     bool vectors, ok = true;
     if (a->mask || a->bounds) {
-        ok = is_array(a, SEEN, queries, a->mask ? keys : 2, &at, &vectors);
+        ok = is_array(a, SEEN, queries, a->mask ? keys : 2, VECTOR, &at, &vectors);
         s->seen_step[0] = at.row;
         s->seen_step[1] = at.column;
         ok = ok && (a->bounds || s->seen_step[1] == 1); /* of a tile's rows or columns one has adjacent elements */
     }
     if (ok && s->gradient) {
-        ok = is_array(a, STATS, queries, STAT_COUNT, &at, &vectors) && at.column == 1;
+        ok = is_array(a, STATS, queries, STAT_COUNT, VECTOR, &at, &vectors) && at.column == 1;
         s->stat_step = at.row;
     }
     return ok;
@@ -68,7 +68,23 @@ static int64_t rows_of(const struct attention *a, unsigned which, bool gradient,
 static bool is_vectors(const struct attention *a, unsigned which, bool gradient, bool keys, struct array *at)
 {
     bool vectors;
-    return is_array(a, which, rows_of(a, which, gradient, keys), a->columns[which], at, &vectors) && vectors;
+    return is_array(a, which, rows_of(a, which, gradient, keys), a->columns[which], VECTOR, at, &vectors) && vectors;
+}
+
+bool attention_has_accesses(const struct attention *a, unsigned which, bool gradient, bool keys, int64_t each)
+{
+    struct array at;
+    bool vectors;
+    return a->w->g->node[a->n->in[which]].dtype == KL_F32 &&
+           is_array(a, which, rows_of(a, which, gradient, keys), a->columns[which], each, &at, &vectors) && vectors;
+}
+
+bool attention_has_blocks(const struct attention *a)
+{
+    enum { FAR = 1 << 30 };
+    return a->w->chooser->caps->is_gpu && !a->w->stand_ins && a->dtype == KL_F32 && a->block == ATTENTION_BLOCK_STEP &&
+           a->d > 0 && a->d % VECTOR == 0 && a->e % VECTOR == 0 && a->l > 0 && a->m > 0 && a->l < FAR && a->m < FAR &&
+           shape_count(&a->lead) > 0 && (a->e || a->n->op == OP_attention_stats);
 }
 
 bool attention_has_matrices(const struct attention *a, bool gradient, bool keys)

@@ -261,6 +261,61 @@ static bool prefers_matrix_units(const struct caps *c, const struct attention_fa
     return s.width <= c->block_threads && matrix_shared(f, &s) <= (int64_t)c->shared_bytes;
 }
 
+/* ---- on a GPU, by blocks of threads with register tiles ---- */
+
+/* Threads side by side: each has up to 8 columns of results and at least 4 rows of a step; 0: there are too many
+ * columns. */
+static int64_t blocks_across(const struct attention_facts *f)
+{
+    enum { FEW = 64, MANY = 128, SIDE = 8 };
+    int64_t columns = f->d > f->e ? f->d : f->e;
+    return columns <= FEW ? SIDE : columns <= MANY ? 2 * SIDE : 0;
+}
+
+static int64_t blocks_groups(const struct attention_facts *f) { return f->gradient ? 2 : 1; }
+
+static int64_t blocks_shared(const struct attention_facts *f, int64_t rows)
+{
+    enum { STEP = ATTENTION_BLOCK_STEP, ELEMENT = 4 };
+    int64_t pitch = attention_block_pitch(f->d, f->e, blocks_across(f)), most = rows > STEP ? rows : STEP;
+    return ELEMENT * (blocks_groups(f) * rows * (pitch + STEP + 4) + 2 * STEP * pitch + ATTENTION_BLOCK_ROWS * most);
+}
+
+/* Two blocks of 128 rows have room on a processor of NVIDIA's, for 64 columns; so do those of 64 rows of a gradient. */
+static bool choose_blocks(struct lowering *w, const struct attention_facts *f, struct schedule *s)
+{
+    enum { TILE = ATTENTION_BLOCK_TILE, ROWS = 128, LEAST = 64, BLOCKS = 2 };
+    const struct caps *c = w->chooser->caps;
+    bool legal = schedule_begin(w, SCHED_ATTENTION_BLOCKS, s);
+    int64_t across = blocks_across(f), each = TILE, fill = BLOCKS * (c->threads ? c->threads : 1);
+    bool most = !f->gradient && f->matrices * ((f->l + ROWS - 1) / ROWS) >= fill;
+    if (legal && !s->attention_blocks.rows)
+        s->attention_blocks.rows = s->width && across ? (uint16_t)(s->width / (across * blocks_groups(f)) * each)
+                                                      : most ? ROWS : LEAST;
+    if (legal && !s->width)
+        s->width = (uint16_t)(s->attention_blocks.rows / each * across * blocks_groups(f));
+    int64_t rows = s->attention_blocks.rows;
+    legal = legal && ((across && f->blocks) ||
+                      schedule_no(w, NULL, "attention_blocks: rows are of 8, 16, .. 128 elements of f32"));
+    legal = legal && ((rows >= each && rows % each == 0 && rows / each * across * blocks_groups(f) == s->width &&
+                       rows * ATTENTION_BLOCK_STEP / 4 % s->width == 0 && s->width >= rows) ||
+                      schedule_no(w, "rows", "rows %d: each of the threads of %d side by side has %d", (int)rows,
+                                  (int)across, TILE));
+    legal = legal && (s->width <= c->block_threads ||
+                      schedule_no(w, "width", "width %u: a block of this target has fewer threads", s->width));
+    legal = legal && (blocks_shared(f, rows) <= (int64_t)c->shared_bytes ||
+                      schedule_no(w, "rows", "rows: shared memory has no room for them"));
+    return schedule_end(w, s, legal);
+}
+
+/* Blocks of fewer rows leave threads without work. */
+static bool prefers_blocks(const struct caps *c, const struct attention_facts *f)
+{
+    enum { FEWEST = 32, LEAST = 64 };
+    return f->blocks && blocks_across(f) && f->l >= FEWEST && f->m >= FEWEST &&
+           blocks_shared(f, LEAST) <= (int64_t)c->shared_bytes;
+}
+
 /* For a query without neighbours keys are the lanes, if squares are transposed in registers. */
 bool choose_attention(struct lowering *w, const struct attention_facts *f, struct schedule *s)
 {
@@ -274,6 +329,8 @@ bool choose_attention(struct lowering *w, const struct attention_facts *f, struc
                                    : async || prefers_matrix_units(caps, f, false);
     if (matrix)
         return choose_matrix_units(w, f, async, s);
+    if (w->chooser->want ? schedule_wanted(w, SCHED_ATTENTION_BLOCKS) && f->blocks : prefers_blocks(caps, f))
+        return choose_blocks(w, f, s);
     if (w->chooser->want)
         one = schedule_wanted(w, SCHED_ATTENTION_ONE) && !f->gradient;
     return one ? choose_one(w, f, s) : choose_tile(w, f, s);

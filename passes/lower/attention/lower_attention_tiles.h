@@ -36,6 +36,8 @@ struct tiles {
     val low, high;                      /* [m x 1] for ranges of keys of own rows */
     val stat[STAT_COUNT];               /* [m x 1] for queries that are own rows */
     val held[MOST_HELD / ATTENTION_DEPTH];
+    int64_t vector;                     /* columns of a result that a thread stores at once */
+    int64_t out_first[2];               /* the first element of results in their lbufs */
     val k0;                             /* the step's first row */
     struct {                            /* phases of roles (lower_attention_roles.c) */
         uint32_t own, filled[2], used[2], turn;
@@ -59,6 +61,8 @@ static inline val attention_scale(const struct tiles *s)
 /* ---- lower_attention_operands.c ---- */
 /* Finds the strides of the operands that are not copied. */
 bool attention_find_steps(struct tiles *s);
+/* Is operand `which` an array of which accesses of `each` adjacent columns can be copied? */
+bool attention_has_accesses(const struct attention *a, unsigned which, bool gradient, bool keys, int64_t each);
 /* The view of operand `which`; false: tensor copies cannot take it. */
 bool attention_view(const struct attention *a, unsigned which, bool gradient, bool keys, struct attention_view *v);
 
@@ -91,6 +95,8 @@ void tiles_statistics(const struct tiles *s, val walked_there, val stat[STAT_COU
 val tiles_probability(const struct tiles *s, val score, val seen, const val stat[STAT_COUNT]);
 val tiles_ds(const struct tiles *s, val dp, val p, val seen, const val stat[STAT_COUNT]);
 void tiles_finish(const struct tiles *s, const val value[CARRIED]); /* stores the results */
+/* Stores the block's rows of results `which`, which are in shared memory, as columns from `from` on of the result. */
+void tiles_store_rows(const struct tiles *s, int which, int64_t columns, int64_t from);
 /* Loads a tile; there: on which condition, or 0. */
 val attention_tile_load(struct kernel *k, uint32_t buf, val index, enum tile_order order, int64_t stride, int64_t rows,
                         int64_t cols, val there);
