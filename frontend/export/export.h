@@ -17,6 +17,10 @@ void proto_free(struct proto *p);
 enum { EXPORT_NAME = 72 };
 struct value_name { char s[EXPORT_NAME]; };
 
+/* The dtypes of values by name: a table by hash, of a size that is a power of two. */
+struct value_type { struct value_name name; uint8_t dtype; };
+struct value_types { struct value_type *v; uint32_t n, cap; };
+
 struct exporter {
     const struct graph *g;
     struct value_name *name;             /* per node; "": it has no name yet */
@@ -25,6 +29,8 @@ struct exporter {
     const struct exporter *outer;  /* of a region: that of the graph around it */
     uint32_t region;               /* its number in the model, which is a part of names; 0: the whole graph */
     uint32_t *regions;             /* number of regions so far */
+    struct value_types *types;     /* of the whole model */
+    ref now;                       /* the node that is written, for messages */
     struct err *e;
 };
 
@@ -58,6 +64,15 @@ bool export_refuse(struct exporter *x, ref r, const char *why); /* returns false
 bool export_model(const struct graph *g, uint32_t nin, const char *const *in_name, const void *const *data,
                   const char *const *out_name, struct proto *model, struct err *e);
 
+/* ---- onnx_types.c ---- */
+void export_set_type(struct exporter *x, const char *name, unsigned dtype);
+unsigned export_type_of(const struct exporter *x, const char *name); /* KL_DTYPE_COUNT: not known */
+void export_types_free(struct value_types *t);
+/* Notes the types of a node's results.  If the operator does not take its operands' type, it is written between casts,
+ * or refused (*x->e), and the result is true. */
+bool export_typed_node(struct exporter *x, const char *op, uint32_t nin, const char *const *in, uint32_t nout,
+                       const char *const *out, const struct attribute *attributes);
+
 /* ---- save.c ---- */
 /* Writes a graph without symbols to a file.  Its inputs, states and slots become inputs with their names, and its
  * outputs become outputs; the output of an assigned state is named NAME.new. */
@@ -70,7 +85,7 @@ bool export_attention(struct exporter *x, ref r, const char *out);
 
 /* ---- onnx_index.c ---- */
 struct value_name export_permuted(struct exporter *x, const char *value, uint32_t rank, const int64_t *perm);
-struct value_name export_cast(struct exporter *x, const char *value, unsigned dtype);
+struct value_name export_cast(struct exporter *x, const char *value, unsigned dtype); /* wraps and rounds as ONNX's */
 bool export_gather(struct exporter *x, ref r, const char *out);
 bool export_scatter(struct exporter *x, ref r, const char *out);
 bool export_dynamic(struct exporter *x, ref r, const char *out); /* dynamic_slice, dynamic_update */

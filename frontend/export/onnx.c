@@ -29,8 +29,10 @@ struct value_name export_fresh(struct exporter *x)
 
 const char *export_value(struct exporter *x, ref r)
 {
-    if (!*x->name[r].s)
+    if (!*x->name[r].s) {
         snprintf(x->name[r].s, EXPORT_NAME, x->region ? "v%u.%u" : "v%u", r, x->region);
+        export_set_type(x, x->name[r].s, node_at(x->g, r)->dtype);
+    }
     return x->name[r].s;
 }
 
@@ -51,6 +53,7 @@ struct value_name export_tensor(struct exporter *x, unsigned dtype, const struct
 {
     struct value_name n = export_fresh(x);
     put_initializer(x, n.s, dtype, s, data);
+    export_set_type(x, n.s, dtype);
     return n;
 }
 
@@ -96,6 +99,8 @@ void export_node_of(struct exporter *x, const char *op, uint32_t nin, const char
                     const char *const *out, const struct attribute *attributes)
 {
     struct proto n = {0}, a = {0};
+    if (export_typed_node(x, op, nin, in, nout, out, attributes))
+        return;
     for (uint32_t i = 0; i < nin; i++)
         proto_text(&n, NODE_INPUT, in[i]);
     for (uint32_t i = 0; i < nout; i++)
@@ -175,6 +180,8 @@ static void name_leaves(struct exporter *x, uint32_t nin, const char *const *in_
         if (i >= nin)
             put_initializer(x, x->name[r].s, n->dtype, node_shape(g, r), data[i]);
     }
+    for (ref r = 1; r < g->nnode; r++)
+        export_set_type(x, x->name[r].s, node_at(g, r)->dtype);
 }
 
 static void put_inputs(struct proto *graph, const struct graph *g, const struct leaves *leaves, uint32_t n,
@@ -243,8 +250,10 @@ bool export_nodes(struct exporter *x)
     for (ref r = g->nnode; ok && r-- > 1;)
         for (uint32_t i = 0; needed[r] && i < node_nin(node_at(g, r)); i++)
             needed[node_in(g, node_at(g, r), i)] = true;
-    for (ref r = 1; r < g->nnode && ok; r++)
-        ok = !needed[r] || export_op(x, r);
+    for (ref r = 1; r < g->nnode && ok; r++) {
+        x->now = r;
+        ok = !needed[r] || (export_op(x, r) && !x->e->code);
+    }
     mem_free(needed);
     return ok;
 }
@@ -253,7 +262,9 @@ bool export_model(const struct graph *g, uint32_t nin, const char *const *in_nam
                   const char *const *out_name, struct proto *model, struct err *e)
 {
     uint32_t regions = 0;
-    struct exporter x = {.g = g, .name = mem_alloc(g->nnode * sizeof *x.name), .e = e, .regions = &regions};
+    struct value_types types = {0};
+    struct exporter x = {.g = g, .name = mem_alloc(g->nnode * sizeof *x.name), .e = e, .regions = &regions,
+                         .types = &types};
     struct proto graph = {0};
     if (x.name)
         name_leaves(&x, nin, in_name, data);
@@ -263,6 +274,7 @@ bool export_model(const struct graph *g, uint32_t nin, const char *const *in_nam
     }
     bool room = x.name && !model->failed && !graph.failed;
     mem_free(x.name);
+    export_types_free(&types);
     proto_free(&x.nodes);
     proto_free(&x.initializers);
     proto_free(&graph);

@@ -31,6 +31,89 @@ static void last_step(struct exporter *x, const char *op, const char *a, const c
     export_node(x, op, b ? 2 : 1, (const char *const[]){a, b}, out, NULL);
 }
 
+/* Could the divisor be 0 or -1?  ONNX's result is then undefined, and onnxruntime's process ends. */
+static bool divisor_may_trap(const struct graph *g, ref r)
+{
+    const struct node *n = node_at(g, r);
+    while (n->op == OP_expand || n->op == OP_reshape)
+        n = node_at(g, n->in[0]);
+    double v = n->op == OP_const ? dtype_value(n->dtype, n->attr.konst.bits) : 0;
+    return !dtype_is_float(n->dtype) && (v == 0 || v == -1);
+}
+
+/* An integer divisor with 1 in place of 0 and -1; *zero, *minus: where it is that ("": nowhere). */
+static struct value_name safe_divisor(struct exporter *x, ref divisor, struct value_name *zero,
+                                      struct value_name *minus)
+{
+    struct value_name b = {""}, out = export_fresh(x);
+    unsigned dtype = node_at(x->g, divisor)->dtype;
+    snprintf(b.s, sizeof b.s, "%s", export_value(x, divisor));
+    *zero = *minus = (struct value_name){""};
+    if (!divisor_may_trap(x->g, divisor))
+        return b;
+    struct value_name none = export_number(x, dtype, 0), one = export_number(x, dtype, 1), either;
+    either = *zero = step(x, "Equal", b.s, none.s);
+    if (dtype_kind(dtype) != 'U') {
+        struct value_name less = export_number(x, dtype, -1);
+        *minus = step(x, "Equal", b.s, less.s);
+        either = step(x, "Or", zero->s, minus->s);
+    }
+    export_node(x, "Where", 3, (const char *const[]){either.s, one.s, b.s}, out.s, NULL);
+    return out;
+}
+
+/* a / 0 is 0, and the lowest integer / -1 itself. */
+static bool export_integer_div(struct exporter *x, ref r, const char *out)
+{
+    const struct node *n = node_at(x->g, r);
+    const char *a = export_value(x, n->in[0]);
+    struct value_name zero, minus, b = safe_divisor(x, n->in[1], &zero, &minus);
+    if (!*zero.s) {
+        last_step(x, "Div", a, b.s, out);
+        return true;
+    }
+    struct value_name none = export_number(x, n->dtype, 0), q = step(x, "Div", a, b.s), signs = q;
+    if (*minus.s) {
+        struct value_name negative = step(x, "Neg", a, NULL);
+        signs = export_fresh(x);
+        export_node(x, "Where", 3, (const char *const[]){minus.s, negative.s, q.s}, signs.s, NULL);
+    }
+    export_node(x, "Where", 3, (const char *const[]){zero.s, none.s, signs.s}, out, NULL);
+    return true;
+}
+
+/* A float as an integer: truncated, saturated, and 0 for NaN; ONNX's Cast leaves all but the first undefined. */
+static void export_saturating_cast(struct exporter *x, ref r, const char *out)
+{
+    const struct node *n = node_at(x->g, r);
+    unsigned from = node_at(x->g, n->in[0])->dtype, bits = 8 * (unsigned)dtype_size(n->dtype);
+    bool with_sign = dtype_kind(n->dtype) != 'U';
+    struct value_name a = {""}, t, u, in, k, low, high;
+    snprintf(a.s, sizeof a.s, "%s", export_value(x, n->in[0]));
+    if (dtype_is_half(from)) {
+        a = export_cast(x, a.s, KL_F32);
+        from = KL_F32;
+    }
+    double least = with_sign ? -ldexp(1, (int)bits - 1) : 0, above = ldexp(1, (int)bits - with_sign);
+    struct shape scalar = shape_make(0, NULL);
+    uint64_t last = with_sign ? (UINT64_C(1) << (bits - 1)) - 1 : UINT64_MAX >> (64 - bits);
+    k = export_number(x, from, least);
+    t = step(x, "Less", a.s, k.s);
+    in = step(x, "GreaterOrEqual", a.s, k.s);
+    k = export_number(x, from, above);
+    u = step(x, "GreaterOrEqual", a.s, k.s);
+    k = step(x, "Less", a.s, k.s);
+    in = step(x, "And", in.s, k.s); /* false for NaN */
+    k = export_number(x, from, 0);
+    struct value_name inside = export_fresh(x), saturated = export_fresh(x);
+    export_node(x, "Where", 3, (const char *const[]){in.s, a.s, k.s}, inside.s, NULL);
+    inside = export_cast(x, inside.s, n->dtype);
+    low = export_number(x, n->dtype, least);
+    high = export_tensor(x, n->dtype, &scalar, &last);
+    export_node(x, "Where", 3, (const char *const[]){u.s, high.s, inside.s}, saturated.s, NULL);
+    export_node(x, "Where", 3, (const char *const[]){t.s, low.s, saturated.s}, out, NULL);
+}
+
 /* Elementwise ops that become several nodes. */
 static bool export_composed(struct exporter *x, ref r, const char *out)
 {
@@ -71,9 +154,11 @@ static bool export_composed(struct exporter *x, ref r, const char *out)
         last_step(x, "Add", t.s, export_value(x, n->in[2]), out);
         return true;
     case OP_rem:
-        export_node(x, "Mod", 2, (const char *const[]){a, b}, out,
+        t = safe_divisor(x, n->in[1], &u, &k);
+        export_node(x, "Mod", 2, (const char *const[]){a, t.s}, out,
                     (struct attribute[]){{"fmod", 0, (int64_t[]){1}}, {NULL, 0, NULL}});
         return true;
+    case OP_div: return export_integer_div(x, r, out);
     default: return export_refuse(x, r, "ONNX has no such op");
     }
 }
@@ -87,6 +172,8 @@ static bool export_elementwise(struct exporter *x, ref r, const char *out)
         in[i] = export_value(x, n->in[i]);
     for (size_t i = 0; i < sizeof same / sizeof *same && !name; i++)
         name = same[i].op == n->op ? same[i].name : NULL;
+    if (n->op == OP_div && !dtype_is_float(n->dtype))
+        name = NULL;
     for (size_t i = 0; i < sizeof logical / sizeof *logical && !name && n->dtype == KL_BOOL; i++)
         name = logical[i].op == n->op ? logical[i].name : NULL;
     if (!name)
@@ -287,6 +374,10 @@ bool export_op(struct exporter *x, ref r)
     case OP_quantize:
     case OP_dequantize: return export_quantized(x, r, out);
     case OP_cast:
+        if (dtype_is_float(node_at(x->g, n->in[0])->dtype) && !dtype_is_float(n->dtype) && n->dtype != KL_BOOL) {
+            export_saturating_cast(x, r, out);
+            return true;
+        }
         list[0] = export_type(n->dtype);
         export_node(x, "Cast", 1, &a, out, (struct attribute[]){{"to", 0, list}, {NULL, 0, NULL}});
         return true;

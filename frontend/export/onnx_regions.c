@@ -13,6 +13,7 @@ static bool body_open(struct body_graph *b, struct exporter *outer, const struct
 {
     *b = (struct body_graph){.x = {.g = g, .name = mem_alloc(g->nnode * sizeof *b->x.name), .e = outer->e,
                                    .made = outer->made, .outer = outer, .regions = outer->regions,
+                                   .types = outer->types,
                                    .region = ++*outer->regions}};
     return b->x.name || err_set(outer->e, KL_ERR_MEMORY, "out of memory");
 }
@@ -49,6 +50,7 @@ static void body_input(struct body_graph *b, uint32_t i)
     const struct leaf *l = &b->x.g->input.v[i];
     struct value_name name = export_fresh(&b->x);
     name_parameter(b, i, name.s);
+    export_set_type(&b->x, name.s, l->dtype);
     export_value_info(&b->graph, EXPORT_GRAPH_INPUT, name.s, l->dtype, &b->x.g->shape[l->shape]);
 }
 
@@ -89,7 +91,7 @@ static void region_node(struct exporter *x, ref r, const char *op, uint32_t nin,
             name[i] = export_fresh(x);
         for (ref p = 1; p < x->g->nnode; p++)
             if (node_at(x->g, p)->op == OP_proj && node_at(x->g, p)->in[0] == r)
-                x->name[p] = name[node_at(x->g, p)->attr.proj.index];
+                export_set_type(x, (x->name[p] = name[node_at(x->g, p)->attr.proj.index]).s, node_at(x->g, p)->dtype);
         for (uint32_t i = 0; i < nout; i++)
             out[i] = name[i].s;
         export_node_of(x, op, nin, in, nout, out, attributes);

@@ -95,8 +95,8 @@ KL_API_AT kl_tensor kl_einsum(const char *subscripts, int n, const kl_tensor *op
 /* q: [..., L, D]  k: [..., M, D]  v: [..., M, E]  ->  softmax(q k^T / sqrt(D)) v: [..., L, E]; leading axes (batch,
  * heads) broadcast.  mask: bool, broadcast to [..., L, M], false where q may not see k; or KL_I32 or KL_I64, broadcast
  * to [..., L, 2], of which a row sees the keys from the first one on and before the second; or kl_none.  causal: row i
- * sees columns up to i + M - L.  A row without visible keys is all zeros; hidden keys and values do not affect a row, nor
- * its gradient in q, even if they are infinite or NaN.  It is one kernel that does not store the L x M scores; the
+ * sees columns up to i + M - L.  A row without visible keys is all zeros; hidden keys and values do not affect a row,
+ * nor its gradient in q, even if they are infinite or NaN.  It is one kernel that does not store the L x M scores; the
  * gradient stores them only where there are few queries and keys.  [SHAPE, TYPE] */
 KL_API_AT kl_tensor kl_attention(kl_tensor q, kl_tensor k, kl_tensor v, kl_tensor mask, bool causal);
 

@@ -73,8 +73,10 @@ KL_API_AT kl_status kl_model_call(kl_model *model, uint32_t nin, const kl_tensor
  * 18: nin inputs and nout outputs of these types, and every other tensor that the function uses as an initializer with
  * its present value.  in_names, out_names or single names may be NULL: the names are then "input0", "output0" and so
  * on.  Scans, loops and branches become Scan, Loop and If, gradients the nodes that compute them, and quantized values
- * QuantizeLinear and DequantizeLinear.  An op that ONNX does not have, such as a random number, is an error that names
- * the op, its types and the line that recorded it.  ONNX does not define the order of sums, so results may differ by
+ * QuantizeLinear and DequantizeLinear.  An operator that does not take an element
+ * type is written between casts.  Casts of floats to integers saturate and integers divided by 0 are 0, as in Kiln, by
+ * nodes of comparisons.  An op that ONNX does not have, such as a random number, is an error that names the op, its
+ * types and the line that recorded it.  ONNX does not define the order of sums, so results may differ by
  * rounding, nor which of several rows wins if kl_index_put selects a row twice.
  *     static kl_status predict(void *net, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout);
  *     kl_model_save("net.onnx", predict, &net, 1, &x, (const char *[]){"image"}, 1, (const char *[]){"logits"});

@@ -9,7 +9,7 @@ enum { FLOAT16 = 10, BFLOAT16 = 16, UINT8 = 2, INT8 = 3, OPERANDS = 9, RESULTS =
 struct half_case { const char *op; int opset; const char *in; int nout; const char *attributes; int ulps; };
 static const struct half_case cases[] = {
 #define HALF(...) {__VA_ARGS__},
-#include "tests/formats/onnx_half.def"
+#include "tests/onnx/onnx_half.def"
 #undef HALF
 };
 
