@@ -1,6 +1,6 @@
 /* Models that Kiln writes of every dtype: what an ONNX operator does not take is written between casts, or refused;
- * casts of floats saturate and integers divided by 0 are 0, as in Kiln.  Each model gives the same bits when it is read back;
- * with a Python that has onnx (the argument) its checker takes all of them.
+ * casts of floats saturate and integers divided by 0 are 0, as in Kiln.  Each model gives the same bits when it is read
+ * back; with a Python that has onnx (the argument) its checker takes all of them.
  *
  * The pairs of operator and dtype that need a cast are those of ONNX 1.15's type constraints at opset 18. */
 #include "tests/support/api_check.h"
