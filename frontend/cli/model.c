@@ -550,9 +550,9 @@ static bool take_state(struct job *j, uint32_t i, kl_tensor t)
     struct err e = {0};
     size_t bytes = (size_t)kl_numel(t) * kl_dtype_size(kl_dtype_of(t));
     char *data = mem_alloc(bytes + 1);
-    kl_trace_suspend();
-    bool ok = data && kl_read(t, data, bytes) == KL_OK;
-    kl_trace_resume();
+    bool suspended = kl_trace_suspend() == KL_OK, ok = suspended && data && kl_read(t, data, bytes) == KL_OK;
+    if (suspended)
+        kl_trace_resume();
     if (!ok)
         return mem_free(data), cli_error("%s", kl_last_error()), false;
     j->state[i] = buffer_new(exec_leaf_device(j->g, j->device, OP_state, i), bytes, &e);

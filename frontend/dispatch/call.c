@@ -135,10 +135,10 @@ static __attribute__((noinline, cold)) kl_status too_deep(struct kl_call *c)
 
 /* The end of a kernel that needs more than counting. scope: temporaries are released, except the results. */
 static __attribute__((noinline)) kl_status user_end(struct kl_call *c, const struct op_kernel *k, kl_status status,
-                                                    kl_status before,
-                                                    bool scope)
+                                                    kl_status before, const char *bad, bool scope)
 {
-    const char *bad = status ? NULL : bad_result(c);
+    if (!bad && !status)
+        bad = bad_result(c);
     bool failed = bad || status;
     c->check_results = c->nout != 1;
     if (scope)
@@ -146,10 +146,27 @@ static __attribute__((noinline)) kl_status user_end(struct kl_call *c, const str
     return failed ? user_failed(c, k, status, bad, before) : KL_OK;
 }
 
+/* What is to be reported of a kernel that returned without an error: it left `open` without its end, or the thread is
+ * in a trace that was not open before, or no longer in the one that was.  NULL: nothing. */
+static const char *left_open(struct thread *t, bool tracing, const char *open, char text[], size_t size)
+{
+    if (!tracing && t->tracing) {
+        trace_drop(t);
+        open = "kl_trace_end";
+    }
+    if (tracing && !t->tracing)
+        return "has ended the trace around it";
+    if (open)
+        snprintf(text, size, "returned without %s", open);
+    return open ? text : NULL;
+}
+
 /* Outside of traces a kernel's temporaries need a scope. */
 static __attribute__((noinline)) kl_status call_scoped(struct kl_call *c, const struct op_kernel *k)
 {
     struct thread *t = c->t;
+    struct blocks outer;
+    char text[64];
     kl_status before = t->last.code;
     if (!compose_begin_on(t, NULL))
         return refuse_call(c, KL_ERR_MEMORY, "out of memory");
@@ -157,9 +174,21 @@ static __attribute__((noinline)) kl_status call_scoped(struct kl_call *c, const 
         compose_end_all(t, NULL, 0);
         return too_deep(c);
     }
+    blocks_enter(t, &outer);
     kl_status status = k->fn.call(k->fn.ctx, c, (kl_keyset){c->keys});
+    const char *open = blocks_end_open(t);
+    blocks_leave(t, &outer);
     t->kernels++;
-    return user_end(c, k, status, before, true);
+    return user_end(c, k, status, before, left_open(t, false, open, text, sizeof text), true);
+}
+
+/* The end of a kernel that was called in a trace and returned outside of it. */
+static __attribute__((noinline, cold)) kl_status user_stopped(struct kl_call *c, const struct op_kernel *k,
+                                                              kl_status before)
+{
+    char text[64];
+    const char *open = blocks_resume(c->t) ? "kl_trace_resume" : NULL;
+    return user_end(c, k, KL_OK, before, left_open(c->t, true, open, text, sizeof text), false);
 }
 
 /* Layers that pass calls on must be cheap: this code runs once for each of them. */
@@ -172,8 +201,10 @@ static inline __attribute__((always_inline)) kl_status call_user(struct kl_call 
         return too_deep(c);
     kl_status before = t->last.code, status = k->fn.call(k->fn.ctx, c, (kl_keyset){c->keys});
     t->kernels++;
-    return __builtin_expect(status || c->check_results || !c->out[0].id, 0) ? user_end(c, k, status, before, false)
-                                                                            : KL_OK;
+    if (__builtin_expect(!t->tracing, 0))
+        return user_stopped(c, k, before);
+    return __builtin_expect(status || c->check_results || !c->out[0].id, 0)
+               ? user_end(c, k, status, before, NULL, false) : KL_OK;
 }
 
 /* Calls a transform, which records nothing besides the results that outlives the call. */

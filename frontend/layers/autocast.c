@@ -177,6 +177,18 @@ static void include(struct thread *t)
     t->included = (t->included & ~LAYER_BIT(LAYER_Autocast)) | (on ? LAYER_BIT(LAYER_Autocast) : 0);
 }
 
+unsigned autocast_depth(const struct thread *t) { return t->autocast ? t->autocast->depth : 0; }
+
+void autocast_end_to(struct thread *t, unsigned depth)
+{
+    if (autocast_depth(t) == depth)
+        return;
+    t->autocast->depth = depth;
+    for (unsigned i = 0; i < NARROWED && !depth; i++)
+        autocast_forget(&t->autocast->of[i]);
+    include(t);
+}
+
 kl_status kl_autocast_begin_at(const kl_site *site, kl_dtype dtype)
 {
     static const struct transform layer = {.kernel = {.name = "autocast policies", .call = autocast},
@@ -206,12 +218,11 @@ kl_status kl_autocast_end_at(const kl_site *site)
     struct thread *t = thread_self();
     if (!t)
         return KL_ERR_MEMORY;
-    if (!t->autocast || !t->autocast->depth)
-        return fail(t, site, KL_ERR_ARGUMENT, "autocast_end: no block is open");
-    if (!--t->autocast->depth)
-        for (unsigned i = 0; i < NARROWED; i++)
-            autocast_forget(&t->autocast->of[i]);
-    include(t);
+    unsigned depth = autocast_depth(t);
+    if (depth == t->floor.autocast)
+        return fail(t, site, KL_ERR_ARGUMENT, "autocast_end: %s",
+                    depth ? "the block was begun outside of this function or suspension" : "no block is open");
+    autocast_end_to(t, depth - 1);
     return KL_OK;
 }
 

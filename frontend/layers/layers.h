@@ -18,6 +18,8 @@ bool wrapper_same_kind(kl_tensor a, kl_tensor b); /* equal except for their part
 
 /* ---- layers/autocast.c ---- */
 bool autocast_is_on(const struct thread *t);      /* is a block of f16 or bf16 open? */
+unsigned autocast_depth(const struct thread *t);  /* the number of open blocks */
+void autocast_end_to(struct thread *t, unsigned depth); /* ends the innermost blocks, until depth are open */
 
 /* ---- layers/op_profile.c ---- */
 void op_profile_free(struct op_profile *p);

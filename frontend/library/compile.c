@@ -40,7 +40,8 @@ static void **state_values(const struct graph *g, const struct trace *tr, struct
             continue;
         kl_tensor t = tr->bound[i].h;
         size_t bytes = (size_t)kl_numel(t) * kl_dtype_size(kl_dtype_of(t));
-        kl_trace_suspend();
+        if (!(ok = kl_trace_suspend() == KL_OK))
+            break;
         ok = (value[i] = mem_alloc(bytes + 1)) && kl_read(t, value[i], bytes) == KL_OK;
         kl_trace_resume();
     }
@@ -174,6 +175,8 @@ kl_status kl_trace_compile_at(const kl_site *site, const char *object_path, cons
             status = report(t, site, e.code, "trace_compile: trace \"%s\": %s", t->trace->r.g->name, e.msg);
         kl_object_free(object);
     }
+    if (status)
+        t->trace->err = t->last;
     trace_drop(t);
     return status;
 }
@@ -199,6 +202,8 @@ kl_status kl_object_add_at(const kl_site *site, kl_object *object, const char *p
         status = report(t, site, KL_ERR_ARGUMENT, "object_add: the object is NULL");
     else if (!status && !object_add(object, t->trace, prefix, &e))
         status = report(t, site, e.code, "object_add: trace \"%s\": %s", t->trace->r.g->name, e.msg);
+    if (status)
+        t->trace->err = t->last;
     trace_drop(t);
     return status;
 }

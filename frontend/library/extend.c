@@ -25,7 +25,11 @@ kl_status kl_composite_begin(const char *name)
 
 void kl_composite_end(int nresults, const kl_tensor *results)
 {
-    compose_end_all(thread_self(), results, nresults > 0 ? (uint32_t)nresults : 0);
+    struct thread *t = thread_self();
+    if (t && t->depth == t->floor.composites)
+        fail(t, NULL, KL_ERR_ARGUMENT, "composite_end: no composite is open in this function or suspension");
+    else if (t)
+        compose_end_all(t, results, nresults > 0 ? (uint32_t)nresults : 0);
 }
 
 void *kl_memory_alloc(size_t bytes) { return mem_alloc(bytes); }

@@ -76,6 +76,8 @@ static struct graph *dumped(struct thread *t, const char *name, struct dump_requ
         err_set(e, KL_ERR_ARGUMENT, "no trace of the name \"%s\" has run", name);
     } else if (!t->tracing) {
         err_set(e, KL_ERR_TRACE, "no trace is open");
+    } else if (trace_is_refused(t)) {
+        *e = t->trace->err;
     } else {
         g = trace_so_far(t->trace, e);
     }

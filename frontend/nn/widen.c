@@ -9,8 +9,8 @@ kl_tensor widen(struct thread *t, const kl_site *site, kl_tensor h)
     unsigned dtype = entry_dtype(entry_peek(h));
     if (dtype == KL_DTYPE_COUNT || !dtype_is_half(dtype))
         return h;
-    if (!autocast_is_on(t) && t->depth < COMPOSE_DEEPEST && t->narrow[t->depth].dtype == KL_DTYPE_COUNT)
-        t->narrow[t->depth] = (struct narrow){dtype, site};
+    if (!autocast_is_on(t) && t->depth && t->narrow[t->depth - 1].dtype == KL_DTYPE_COUNT)
+        t->narrow[t->depth - 1] = (struct narrow){dtype, site};
     return kl_cast_at(site, h, KL_F32);
 }
 
@@ -27,7 +27,7 @@ kl_tensor widen_by_policy(struct thread *t, const kl_site *site, kl_tensor h, st
 
 kl_tensor narrowed(struct thread *t, kl_tensor result)
 {
-    struct narrow n = t->depth < COMPOSE_DEEPEST ? t->narrow[t->depth] : (struct narrow){KL_DTYPE_COUNT, NULL};
+    struct narrow n = t->narrow[t->depth - 1];
     return n.dtype != KL_DTYPE_COUNT && entry_dtype(entry_peek(result)) == KL_F32
                ? kl_cast_at(n.site, result, (kl_dtype)n.dtype) : result;
 }

@@ -43,7 +43,7 @@ static struct entry *handle_take(void)
 static void begin_life(struct entry *x)
 {
     x->dtype = 0;
-    x->requires_grad = x->busy = x->kept = false;
+    x->requires_grad = x->busy = x->kept = x->failed = false;
     x->device = x->ad = 0;
     x->next = x->prev = NO_ENTRY;
     x->version = 0;
@@ -62,7 +62,7 @@ static bool tell_of_temporary(const struct entry *x, const char *what, struct er
 {
     const struct thread *t = thread_self();
     const struct trace *tr = t ? t->trace : NULL;
-    while (tr && tr->region)
+    while (tr && tr->idle)
         tr = tr->idle;
     const struct replay_log *p = tr ? tr->logs : NULL;
     uint32_t id = atomic_load_explicit(&x->log, memory_order_relaxed);
@@ -181,10 +181,25 @@ void entry_free_temp(struct thread *t, struct entry *x)
     if (x->kind != KIND_DEAD)
         entry_end_life(x, DEATH_TRACE);
     wrapper_end(x, DEATH_TRACE);
-    atomic_store_explicit(&x->log, x->trace->log ? x->trace->log->id : 0, memory_order_relaxed);
+    const struct replay_log *log = x->trace ? x->trace->log : NULL; /* none: of a failed trace */
+    atomic_store_explicit(&x->log, log ? log->id : 0, memory_order_relaxed);
     cause_drop(x->cause);
     x->next = t->free;
     t->free = x->index;
+}
+
+void entry_make_failed(struct entry *x, struct cause *c)
+{
+    wrapper_end(x, DEATH_TRACE);
+    cause_drop(x->cause);
+    atomic_fetch_add_explicit(&c->refs, 1, memory_order_relaxed);
+    x->cause = c;
+    x->kind = KIND_POISON;
+    x->dtype = KL_DTYPE_COUNT;
+    x->layers = 0;
+    x->node = NIL;
+    x->trace = NULL;
+    x->failed = true;
 }
 
 void entries_return(struct thread *t)

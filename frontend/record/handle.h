@@ -30,6 +30,7 @@ struct entry {
     uint8_t kind, dtype;         /* dtype: KL_DTYPE_COUNT if it has none */
     bool requires_grad, busy;    /* busy: a program is writing to the buffer */
     bool kept;                   /* temporary: becomes a value at the trace's end */
+    bool failed;                 /* poison that was a temporary of a failed trace: its thread ends it */
     uint16_t device;
     /* for autodiff: a strategy's number * 2, plus AD_ON if its device is an autodiff device */
     uint16_t ad;
@@ -125,39 +126,43 @@ void entry_free(struct entry *x, enum death how); /* needs the lock; drops buffe
 void handle_end(kl_tensor h, enum death how);
 struct entry *entry_new_temp(struct thread *t, struct trace *tr);
 void entry_free_temp(struct thread *t, struct entry *x); /* of an ended trace; ends the handle if it is still live */
+/* A temporary becomes poison with this cause, which is of its trace's failure. */
+void entry_make_failed(struct entry *x, struct cause *c);
 void entries_return(struct thread *t);            /* a thread's free entries, at its end */
 void cause_drop(struct cause *c);
 /* in the child of fork: values being written become poison; needs the lock */
 void entries_after_fork(void);
 
 /* ---- thread.c: per-thread state ---- */
-enum { COMPOSE_DEEPEST = 32 };   /* nesting depth of composites that widen */
+struct block_counts { unsigned no_grad, autocast, composites; uint32_t scopes; }; /* open blocks of each kind */
 struct thread {
     struct err last;             /* kl_last_error */
     struct trace *trace;         /* kept between traces for its memory */
+    struct trace *refused;       /* in place of one that cannot begin; it has failed */
+    uint32_t failed;             /* poison of the last trace that failed, linked by next */
     struct graph *spare;         /* an empty graph, kept between vmaps for its memory, or NULL */
     bool tracing;
     uint32_t free;               /* free entries for temporaries, linked by next */
     uint64_t *made;              /* handles made outside traces while a scope is open */
     uint32_t nmade, made_cap;
-    uint32_t *scope;             /* where each open scope starts in made */
+    struct scope {
+        uint32_t from;           /* where it starts in made */
+        unsigned composite;      /* the depth of the composite whose scope it is; 0: of kl_scope_begin */
+    } *scope;                    /* the open ones */
     uint32_t nscope, scope_cap;
     const char *composite;       /* the outermost composite being recorded, for messages */
     unsigned depth;              /* number of open composites */
-    /* by depth: the dtype to which the composite's result is rounded, KL_DTYPE_COUNT: none (nn/widen.c) */
-    struct narrow { unsigned dtype; const kl_site *site; } narrow[COMPOSE_DEEPEST];
-    unsigned no_grad;            /* open no_grad blocks; */
-    unsigned outer_no_grad;      /* the number when the open trace began */
+    /* by open composite: the dtype to which its result is rounded, KL_DTYPE_COUNT: none (nn/widen.c) */
+    struct narrow { unsigned dtype; const kl_site *site; } *narrow;
+    uint32_t narrow_cap;
+    unsigned no_grad;            /* open no_grad blocks */
+    /* the blocks that were open when the open trace, function of the user's or suspension began: it cannot end them */
+    struct block_counts floor;
     kl_run_info info;
     bool has_info;
     uint64_t included, excluded; /* keys, by kl_dispatch_guard */
     uint64_t generator;          /* keys of the generator whose random bits are requested */
-    struct suspended {           /* state that kl_trace_resume restores; valid while `on` */
-        bool on, tracing;
-        unsigned no_grad;
-        uint64_t included, excluded;
-        const struct vmap *vmap;
-    } suspended;
+    struct suspension *suspension; /* the innermost that this function of the user's began, or NULL */
     bool watch;                  /* calls are logged */
     /* > 0 inside a kernel of Kiln's: calls are recorded without looking up other kernels */
     unsigned plain;
@@ -181,9 +186,29 @@ void front_unlock(void);                          /* also calls release callback
 void front_wait(void);                            /* waits until a writer is done; needs the lock */
 void front_wake(void);
 void front_drop(struct buffer *b);                /* as buffer_unref, but never calls the user's code under the lock */
-bool scope_note(struct thread *t, kl_tensor h);   /* records that h was made outside a trace */
+/* Without memory for the thread's struct: what it calls up to kl_trace_end is part of a trace that has failed. */
+void thread_remember_begin(void);
 /* sets kl_last_error of this thread without allocating; the message must be a literal */
 void thread_refuse_memory(const char *message);
+
+/* ---- blocks.c: scopes, no_grad blocks, composites, suspensions ---- */
+/* What a thread had open when a function of the user's or a suspension began. */
+struct blocks {
+    struct block_counts floor, open;
+    const char *composite;
+    uint64_t included, excluded;
+    const struct vmap *vmap;
+    struct suspension *suspension;
+};
+/* Before such a function: saves the state in *outer, and what is open cannot be ended until blocks_leave. */
+void blocks_enter(struct thread *t, struct blocks *outer);
+/* After it: ends what it began; returns the name of a call that is missing in it, or NULL. */
+const char *blocks_end_open(struct thread *t);
+/* Then: restores the state.  Nothing is open beyond it. */
+void blocks_leave(struct thread *t, const struct blocks *outer);
+/* Ends suspensions only; returns whether there was one. */
+bool blocks_resume(struct thread *t);
+bool scope_note(struct thread *t, kl_tensor h);   /* records that h was made outside a trace */
 /* Outside a trace a composite frees what it made except its result.  Nested composites count as part of the outermost
  * one. */
 struct thread *compose_begin(const char *name);

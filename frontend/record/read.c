@@ -3,23 +3,26 @@
 #include <math.h>
 #include <string.h>
 
-/* In a trace only values from before it can be read: others are computed at its end. */
+/* In a trace only values from before it can be read: others are computed at its end.  This holds while it is suspended,
+ * and in the functions that it records. */
 static bool readable(struct thread *t, const kl_site *site, const char *op, kl_tensor h)
 {
-    struct trace *tr = t->suspended.tracing ? t->trace : thread_trace(t);
+    struct trace *tr = t->trace;
     if (region_refuses(t, site, op))
         return false;
     struct err e;
     e.code = KL_OK;
     struct entry *x = entry_find(h, "the tensor", &e);
-    struct binding *b = x && tr ? trace_binding(tr, h) : NULL;
+    struct binding *b = NULL;
+    while (tr && x && x->trace != tr && !((b = trace_binding(tr, h)) && (b->assigned || b->released)))
+        tr = tr->idle;
     if (x && x->kind == KIND_TEMP && tr && x->trace == tr) {
         const struct node *n = node_at(tr->r.g, x->node);
         const kl_site *made = &tr->r.g->site[n->site];
         err_set(&e, KL_ERR_TRACE, "the %s recorded at %.300s:%d has no value before trace \"%s\" has ended",
                 x->made_by ? x->made_by : opinfo[n->op].name, made->file, made->line, tr->r.g->name);
     } else if (x && x->kind == KIND_TEMP) {
-        err_set(&e, KL_ERR_TRACE, "the tensor belongs to a trace that is open on another thread");
+        temp_refuse(x, "the tensor", &e);
     } else if (b && b->assigned) {
         err_set(&e, KL_ERR_TRACE, "the tensor was assigned in trace \"%s\" and has its new value when that has ended",
                 tr->r.g->name);

@@ -98,7 +98,7 @@ ref node_of_handle(struct trace *tr, kl_tensor h, const char *what, struct err *
     else if (x->kind == KIND_WRAPPER)
         wrapper_refuse(x, what, e);
     else
-        err_set(e, KL_ERR_TRACE, "%s belongs to a trace that is open on another thread", what);
+        temp_refuse(x, what, e);
     return NIL;
 }
 
@@ -505,7 +505,7 @@ kl_tensor record(struct call *c)
 bool describe(struct thread *t, const kl_site *site, const char *op, const char *what, kl_tensor h, struct view *v)
 {
     struct trace *tr = thread_trace(t);
-    if (tr && tr->err.code)
+    if (tr && tr->err.code && !trace_is_refused(t)) /* values can be read in one that could not begin */
         return false;
     struct err e;
     e.code = KL_OK;
@@ -517,9 +517,7 @@ bool describe(struct thread *t, const kl_site *site, const char *op, const char 
         return true;
     }
     if (x && x->kind == KIND_TEMP) {
-        err_set(&e, KL_ERR_TRACE, trace_sees(t->suspended.tracing ? t->trace : NULL, x->trace)
-                ? "%s is of the trace that is suspended, and has no value before that has ended"
-                : "%s belongs to a trace that is open on another thread", what);
+        temp_refuse(x, what, &e);
     } else if (x && x->kind == KIND_POISON) {
         t->last = x->cause->err;
         if (tr)

@@ -233,8 +233,11 @@ static bool call(struct region_recorder *c, struct trace *tr, const char *name, 
                  uint32_t nin, kl_tensor *out, uint32_t nout, struct region *region)
 {
     kl_status status = fn(c->ctx, in, nin, out, nout);
+    const char *open = blocks_end_open(c->t);
     if (status && !tr->err.code)
         fail(c->t, c->site, status, "%s: %s failed: %s", c->op, name, status_name(status));
+    if (open && !status)
+        fail(c->t, c->site, KL_ERR_TRACE, "%s: %s returned without %s", c->op, name, open);
     if (tr->err.code || !end_tokens(c, tr, region) || !add_results(c, tr, name, out, nout))
         return false;
     for (uint32_t i = c->captured.n; i < tr->nbound; i++)
@@ -286,11 +289,9 @@ static void save_frame(struct region_recorder *c, struct trace *tr, kl_tensor *i
 {
     const struct thread *t = c->t;
     tr->frame = (struct region_frame){
-        .stack = stack, .composite = t->composite, .depth = t->depth, .no_grad = t->no_grad,
-        .outer_no_grad = t->outer_no_grad, .plain = t->plain, .kernels = t->kernels, .included = t->included,
-        .excluded = t->excluded, .generator = t->generator, .vmap = t->vmap, .in = in, .captured = c->captured.h,
-        .views = c->views, .g = c->first ? c->first->g : NULL, .body = c->first ? c->first->body : NULL,
-        .empty = c->empty, .made = c->made};
+        .stack = stack, .plain = t->plain, .kernels = t->kernels, .generator = t->generator, .in = in,
+        .captured = c->captured.h, .views = c->views, .g = c->first ? c->first->g : NULL,
+        .body = c->first ? c->first->body : NULL, .empty = c->empty, .made = c->made};
     c->made = (struct handle_list){0};
 }
 
@@ -300,18 +301,13 @@ static void leave_region(struct thread *t)
 {
     struct trace *tr = t->trace;
     struct region_frame *f = &tr->frame;
+    blocks_end_open(t);
     trace_end_temps(t, tr);
     record_region_leave(t, tr);
-    t->composite = f->composite;
-    t->depth = f->depth;
-    t->no_grad = f->no_grad;
-    t->outer_no_grad = f->outer_no_grad;
+    blocks_leave(t, &f->blocks);
     t->plain = f->plain;
     t->kernels = f->kernels;
-    t->included = f->included;
-    t->excluded = f->excluded;
     t->generator = f->generator;
-    t->vmap = f->vmap;
     struct region_recorder c = {.captured.h = f->captured, .made = f->made, .empty = f->empty};
     region_recorder_free(&c);
     graph_free(f->g);
@@ -325,8 +321,14 @@ static void leave_region(struct thread *t)
 
 void regions_leave(struct thread *t, const void *stack)
 {
-    while (t->tracing && t->trace->region && (uintptr_t)t->trace->frame.stack < (uintptr_t)stack)
+    for (;;) {
+        const struct trace *tr = trace_is_refused(t) ? t->trace->idle : t->trace;
+        if (!tr->region || (uintptr_t)tr->frame.stack >= (uintptr_t)stack)
+            return;
+        if (trace_is_refused(t))
+            trace_drop(t);
         leave_region(t);
+    }
 }
 
 static bool record_region_begin(struct region_recorder *c, struct trace *tr, uint32_t which, const char *name)
@@ -360,16 +362,11 @@ bool region_record(struct region_recorder *c, uint32_t which, const char *name, 
     tr->temps = NO_ENTRY;
     tr->batched = c->unlogged;
     save_frame(c, tr, in, __builtin_frame_address(0));
-    t->composite = NULL;
-    t->depth = 0;
-    t->outer_no_grad = t->no_grad;
+    blocks_enter(t, &tr->frame.blocks);
     record_region_enter(t, tr);
     bool ok = add_parameters(c, tr, parameter, nin, in) || record_region_no_memory(c);
     ok = ok && call(c, tr, name, fn, in, nin, in + nin, nout, out);
-    t->composite = tr->frame.composite;
-    t->depth = tr->frame.depth;
-    t->no_grad = tr->frame.no_grad;
-    t->outer_no_grad = tr->frame.outer_no_grad;
+    blocks_leave(t, &tr->frame.blocks);
     c->made = tr->frame.made;
     mem_free(in);
     return record_region_finish(c, tr, ok, out);

@@ -139,6 +139,8 @@ kl_step *kl_step_end_at(const kl_site *site, int n, const kl_tensor *in)
         report(t, site, KL_ERR_ARGUMENT, "step_end: %d inputs at %s", n, in ? "an array" : "NULL");
     else if (!(s = freeze(tr, (uint32_t)n, in, &e)))
         report(t, site, e.code, "step_end: trace \"%s\": %s", tr->r.g->name, e.msg);
+    if (!s)
+        tr->err = t->last;
     trace_drop(t);
     return s;
 }

@@ -1,4 +1,4 @@
-/* Per-thread state, the global lock, and scopes. */
+/* Per-thread state and the global lock. */
 #include "frontend/frontend.h"
 #include <pthread.h>
 
@@ -21,17 +21,22 @@ static bool key_works;
 static void thread_end(void *p)
 {
     struct thread *t = p;
-    if (t->suspended.on)
-        trace_resume(t);
+    regions_leave(t, (void *)UINTPTR_MAX);
+    if (trace_is_refused(t))
+        trace_drop(t);
+    blocks_resume(t);
     if (t->tracing)
         trace_drop(t);
+    trace_end_failed(t);
     trace_free(t->trace);
+    trace_free(t->refused);
     graph_free(t->spare);
     front_lock();
     entries_return(t);
     front_unlock();
     mem_free(t->made);
     mem_free(t->scope);
+    mem_free(t->narrow);
     mem_free(t->log.s);
     mem_free(t->dump);
     mem_free(t->miss);
@@ -81,17 +86,26 @@ void thread_refuse_memory(const char *message)
     }
 }
 
+static _Thread_local bool begin_refused; /* kl_trace_begin, for the same reason */
+
+void thread_remember_begin(void) { begin_refused = true; }
+
 static struct thread *make_self(void)
 {
     static _Thread_local bool failed; /* an error for which there was no memory */
     pthread_once(&once, thread_start);
     struct thread *t = key_works && dispatch_start() ? mem_alloc(sizeof *t) : NULL;
-    if (!t || pthread_setspecific(key, t) != 0) {
+    if (!t || !(t->trace = mem_alloc(sizeof *t->trace)) || !(t->refused = mem_alloc(sizeof *t->refused)) ||
+        pthread_setspecific(key, t) != 0) {
+        if (t) {
+            mem_free(t->trace);
+            mem_free(t->refused);
+        }
         mem_free(t);
         failed = true;
         return NULL;
     }
-    t->free = NO_ENTRY;
+    t->free = t->failed = t->trace->temps = t->refused->temps = NO_ENTRY;
     t->kernels = KERNELS_DEEPEST;
     if (failed)
         err_set(&t->last, KL_ERR_MEMORY, "no memory for what Kiln keeps for each thread");
@@ -100,7 +114,11 @@ static struct thread *make_self(void)
         err_set(&t->last, KL_ERR_ARGUMENT, "%s", memory_refused);
     memory_refused = NULL;
     dispatch_log_start(t);
-    return self = t;
+    self = t;
+    if (begin_refused)
+        trace_begin_without_memory(t);
+    begin_refused = false;
+    return t;
 }
 
 struct thread *thread_self(void)
@@ -147,130 +165,4 @@ void front_drop(struct buffer *b)
         due[ndue++] = b;
     else
         buffer_unref(b);
-}
-
-/* ---- scopes ---- */
-
-bool scope_note(struct thread *t, kl_tensor h)
-{
-    if (!t->nscope)
-        return true;
-    if (!mem_reserve(&t->made, &t->made_cap, t->nmade + 1, sizeof *t->made))
-        return false;
-    t->made[t->nmade++] = h.id;
-    return true;
-}
-
-static bool scope_push(struct thread *t)
-{
-    if (!mem_reserve(&t->scope, &t->scope_cap, t->nscope + 1, sizeof *t->scope))
-        return false;
-    t->scope[t->nscope++] = t->nmade;
-    return true;
-}
-
-/* Releases what was made in the innermost scope except the results, which move to the enclosing scope. */
-static void scope_pop(struct thread *t, const kl_tensor *result, uint32_t n)
-{
-    uint32_t from = t->scope[--t->nscope], mine = from;
-    front_lock();
-    for (uint32_t i = from; i < t->nmade; i++) {
-        uint64_t id = t->made[i];
-        bool kept = false;
-        for (uint32_t k = 0; k < n; k++)
-            kept |= result[k].id == id;
-        if (kept && t->nscope)
-            t->made[mine++] = id; /* an earlier position is free */
-        else if (id && !kept)
-            handle_end((kl_tensor){id}, DEATH_SCOPE);
-    }
-    front_unlock();
-    t->nmade = mine;
-}
-
-kl_status kl_scope_begin(void)
-{
-    struct thread *t = thread_self();
-    if (!t)
-        return KL_ERR_MEMORY;
-    if (region_refuses(t, NULL, "scope_begin"))
-        return KL_ERR_TRACE;
-    return scope_push(t) ? KL_OK : report(t, NULL, KL_ERR_MEMORY, "scope_begin: out of memory");
-}
-
-kl_status kl_scope_end_at(const kl_site *site)
-{
-    struct thread *t = thread_self();
-    if (!t)
-        return KL_ERR_MEMORY;
-    if (region_refuses(t, site, "scope_end"))
-        return KL_ERR_TRACE;
-    if (!t->nscope)
-        return fail(t, site, KL_ERR_ARGUMENT, "scope_end: no scope is open");
-    scope_pop(t, NULL, 0);
-    return KL_OK;
-}
-
-/* ---- no_grad blocks ---- */
-
-kl_status kl_no_grad_begin(void)
-{
-    struct thread *t = thread_self();
-    if (!t)
-        return KL_ERR_MEMORY;
-    t->no_grad++;
-    return KL_OK;
-}
-
-kl_status kl_no_grad_end_at(const kl_site *site)
-{
-    struct thread *t = thread_self();
-    if (!t)
-        return KL_ERR_MEMORY;
-    if (t->no_grad == t->outer_no_grad)
-        return fail(t, site, KL_ERR_ARGUMENT, "no_grad_end: %s",
-                    t->no_grad ? "the block was begun before this trace" : "no block is open");
-    t->no_grad--;
-    return KL_OK;
-}
-
-bool kl_grad_enabled(void)
-{
-    struct thread *t = thread_self();
-    return !t || !t->no_grad;
-}
-
-/* ---- composites ---- */
-
-bool compose_begin_on(struct thread *t, const char *name)
-{
-    if (!t->tracing && !scope_push(t))
-        return false;
-    if (t->depth++ == 0)
-        t->composite = name;
-    if (t->depth < COMPOSE_DEEPEST)
-        t->narrow[t->depth] = (struct narrow){KL_DTYPE_COUNT, NULL};
-    return true;
-}
-
-/* NULL: out of memory; the composite returns kl_none. */
-struct thread *compose_begin(const char *name)
-{
-    struct thread *t = thread_self();
-    return t && compose_begin_on(t, name) ? t : NULL;
-}
-
-void compose_end_all(struct thread *t, const kl_tensor *result, uint32_t n)
-{
-    if (--t->depth == 0)
-        t->composite = NULL;
-    if (!t->tracing)
-        scope_pop(t, result, n);
-}
-
-kl_tensor compose_end(struct thread *t, kl_tensor result)
-{
-    result = narrowed(t, result);
-    compose_end_all(t, &result, 1);
-    return result;
 }

@@ -113,6 +113,22 @@ static ref bind(struct trace *tr, struct entry *x, kl_tensor h, const char *what
     return r;
 }
 
+/* Is it one of this thread's traces, open or suspended? */
+static bool trace_is_own(const struct thread *t, const struct trace *of)
+{
+    const struct trace *tr = t ? t->trace : NULL;
+    while (tr && tr != of)
+        tr = tr->idle;
+    return tr != NULL;
+}
+
+void temp_refuse(const struct entry *x, const char *what, struct err *e)
+{
+    err_set(e, KL_ERR_TRACE, trace_is_own(thread_self(), x->trace)
+            ? "%s is of a trace or function that is suspended, and has no value yet"
+            : "%s belongs to a trace that is open on another thread", what);
+}
+
 ref trace_node(struct trace *tr, struct entry *x, kl_tensor h, const char *what, struct err *e)
 {
     if (x->kind == KIND_TEMP && x->trace == tr)
@@ -129,79 +145,69 @@ ref trace_node(struct trace *tr, struct entry *x, kl_tensor h, const char *what,
     else if (x->kind == KIND_WRAPPER)
         wrapper_refuse(x, what, e);
     else
-        err_set(e, KL_ERR_TRACE, "%s belongs to a trace that is open on another thread", what);
+        temp_refuse(x, what, e);
     return NIL;
 }
 
 /* ---- begin, drop ---- */
 
-static struct trace *trace_of(struct thread *t)
+static void trace_open(struct thread *t, struct trace *tr)
 {
-    if (!t->trace && (t->trace = mem_alloc(sizeof *t->trace)))
-        t->trace->temps = NO_ENTRY;
-    return t->trace;
+    tr->poison = tr->token = kl_none;
+    tr->collectives = 0;
+    tr->began = span_begin();
+    t->tracing = true;
+    tr->floor_no_grad = t->floor.no_grad;
+    t->floor.no_grad = t->no_grad;
+}
+
+/* Opens the thread's other trace, which has failed before its first call: up to its end nothing takes effect. */
+static kl_status trace_refuse(struct thread *t)
+{
+    static struct graph none; /* of no nodes; nothing is recorded in a trace that has failed */
+    struct trace *tr = t->refused;
+    if (t->trace == tr) { /* in a suspension of such a trace */
+        tr->refusals++;
+        t->tracing = true;
+        return tr->err.code;
+    }
+    tr->r.g = &none;
+    tr->idle = t->trace;
+    tr->err = t->last;
+    t->trace = tr;
+    trace_open(t, tr);
+    return tr->err.code;
+}
+
+bool trace_is_refused(const struct thread *t) { return t->tracing && t->trace == t->refused; }
+
+void trace_begin_without_memory(struct thread *t)
+{
+    report(t, NULL, KL_ERR_MEMORY, "trace_begin: out of memory");
+    trace_refuse(t);
 }
 
 kl_status kl_trace_begin_at(const kl_site *site, const char *name)
 {
     struct thread *t = thread_self();
-    if (!t)
+    if (!t) {
+        thread_remember_begin();
         return KL_ERR_MEMORY;
+    }
+    if (trace_is_refused(t))
+        trace_drop(t); /* the caller has seen that it failed */
     if (region_refuses(t, site, "trace_begin"))
         return KL_ERR_TRACE;
-    if (t->suspended.on)
-        return fail(t, site, KL_ERR_TRACE, "trace_begin: not between trace_suspend and trace_resume");
     if (t->tracing)
         return fail(t, site, KL_ERR_TRACE, "trace_begin: trace \"%s\" is already open", t->trace->r.g->name);
-    struct trace *tr = trace_of(t);
-    if (!tr || !replay_begin(tr, name && *name ? name : "trace"))
-        return report(t, site, KL_ERR_MEMORY, "trace_begin: out of memory");
-    tr->err.code = KL_OK;
-    tr->poison = tr->token = kl_none;
-    tr->collectives = 0;
-    tr->began = span_begin();
-    t->tracing = true;
-    t->outer_no_grad = t->no_grad;
-    return KL_OK;
-}
-
-/* ---- suspending the open trace ---- */
-
-kl_status kl_trace_suspend_at(const kl_site *site)
-{
-    struct thread *t = thread_self();
-    if (!t)
-        return KL_ERR_MEMORY;
-    if (t->suspended.on)
-        return fail(t, site, KL_ERR_TRACE, "trace_suspend: it is suspended already");
-    t->suspended = (struct suspended){true, t->tracing, t->no_grad, t->included, t->excluded, t->vmap};
-    t->tracing = false;
-    t->no_grad++;
-    t->included = t->excluded = 0;
-    t->vmap = NULL;
-    return KL_OK;
-}
-
-void trace_resume(struct thread *t)
-{
-    const struct suspended *s = &t->suspended;
-    t->tracing = s->tracing;
-    t->no_grad = s->no_grad;
-    t->included = s->included;
-    t->excluded = s->excluded;
-    t->vmap = s->vmap;
-    t->suspended.on = t->suspended.tracing = false;
-}
-
-kl_status kl_trace_resume_at(const kl_site *site)
-{
-    struct thread *t = thread_self();
-    if (!t)
-        return KL_ERR_MEMORY;
-    if (!t->suspended.on)
-        return fail(t, site, KL_ERR_TRACE, "trace_resume: nothing is suspended");
-    trace_resume(t);
-    return KL_OK;
+    struct trace *tr = t->trace;
+    if (t->suspension)
+        report(t, site, KL_ERR_TRACE, "trace_begin: not between trace_suspend and trace_resume");
+    else if (!replay_begin(tr, name && *name ? name : "trace"))
+        report(t, site, KL_ERR_MEMORY, "trace_begin: out of memory");
+    else
+        return trace_open(t, tr), tr->err.code = KL_OK;
+    return trace_refuse(t);
 }
 
 bool kl_tracing(void)
@@ -218,8 +224,44 @@ void trace_error(struct thread *t)
     }
 }
 
+void trace_end_failed(struct thread *t)
+{
+    for (uint32_t i = t->failed, next; i != NO_ENTRY; i = next) {
+        struct entry *x = entry_at(i);
+        next = x->next;
+        entry_free_temp(t, x);
+    }
+    t->failed = NO_ENTRY;
+}
+
+/* The temporaries of a failed trace become poison with its error until another trace of the thread fails, so that
+ * neither a read nor a release of them replaces that error. */
+static void trace_poison_temps(struct thread *t, struct trace *tr)
+{
+    struct cause *c = mem_alloc(sizeof *c);
+    trace_end_failed(t);
+    if (!c)
+        return;
+    atomic_init(&c->refs, 1);
+    c->err = tr->err;
+    for (uint32_t *link = &tr->temps; *link != NO_ENTRY;) {
+        struct entry *x = entry_at(*link);
+        if (x->kind == KIND_DEAD) {
+            link = &x->next;
+            continue;
+        }
+        *link = x->next;
+        entry_make_failed(x, c);
+        x->next = t->failed;
+        t->failed = x->index;
+    }
+    cause_drop(c);
+}
+
 void trace_end_temps(struct thread *t, struct trace *tr)
 {
+    if (tr->err.code && !tr->region)
+        trace_poison_temps(t, tr);
     for (uint32_t i = tr->temps, next; i != NO_ENTRY; i = next) {
         struct entry *x = entry_at(i);
         next = x->next;
@@ -233,8 +275,12 @@ void trace_drop(struct thread *t)
 {
     struct trace *tr = t->trace;
     t->tracing = false;
-    t->no_grad = t->outer_no_grad;
-    t->outer_no_grad = 0;
+    if (tr->refusals) {
+        tr->refusals--;
+        return;
+    }
+    t->no_grad = t->floor.no_grad;
+    t->floor.no_grad = tr->floor_no_grad;
     trace_end_temps(t, tr);
     bool any_data = tr->r.g->input.n > 0;
     for (uint32_t i = 0; i < tr->nbound; i++)
@@ -250,15 +296,26 @@ void trace_drop(struct thread *t)
     if (tr->nbound)
         memset(tr->index, 0, tr->index_cap * sizeof *tr->index);
     tr->nbound = tr->nkeep = 0;
+    if (tr == t->refused) {
+        t->trace = tr->idle;
+        tr->r.g = NULL;
+    }
 }
 
 void kl_trace_abandon(void)
 {
     struct thread *t = thread_self();
-    if (!t || !t->tracing)
+    if (!t)
         return;
     regions_leave(t, __builtin_frame_address(0));
-    if (t->tracing && !region_refuses(t, NULL, "trace_abandon"))
+    if (trace_is_refused(t))
+        trace_drop(t);
+    if (t->trace->region) {
+        fail(t, NULL, KL_ERR_TRACE, "trace_abandon: not inside of a function that %s records", t->trace->region);
+        return;
+    }
+    blocks_resume(t);
+    if (t->tracing)
         trace_drop(t);
 }
 
@@ -593,6 +650,8 @@ kl_status kl_trace_end_at(const kl_site *site)
         t->last = tr->err;
     else if (!trace_run(t, &e))
         status = report(t, site, e.code, "trace_end: trace \"%s\": %s", tr->r.g->name, e.msg);
+    if (status)
+        tr->err = t->last;
     span_end(SPAN_STEP, tr->r.g->name, began);
     trace_drop(t);
     return status;

@@ -109,11 +109,10 @@ void launch_release(struct launch *l);
  * undone after a longjmp out of the function. */
 struct region_frame {
     const void *stack;               /* address in region_record's frame */
-    const char *composite;
-    unsigned depth, no_grad, outer_no_grad, plain;
+    struct blocks blocks;
+    unsigned plain;
     int kernels;
-    uint64_t included, excluded, generator;
-    const struct vmap *vmap;
+    uint64_t generator;
     kl_tensor *in, *captured;
     void *views;                     /* region_recorder.views */
     struct graph *g, *empty;         /* graph of the op's first region; region_recorder.empty */
@@ -132,7 +131,7 @@ struct trace {
     /* the region must not print or check values: its role in the op, for messages; else NULL */
     const char *silent;
     struct trace *outer;             /* of a region: the enclosing trace, NULL outside of traces */
-    struct trace *idle;              /* of a region: the previous value of thread.trace */
+    struct trace *idle;              /* of a region or a trace that could not begin: the previous thread.trace */
     bool batched;                    /* of a region: kl_vmap's, for which no op is recorded */
     struct region_frame frame;       /* of a region */
     struct err err;              /* the first error */
@@ -143,6 +142,8 @@ struct trace {
     uint32_t *index;             /* hash of entry index -> position in bound + 1 */
     uint32_t index_cap;
     uint32_t temps;              /* its temporaries, linked by next */
+    unsigned refusals;           /* of a trace that could not begin: those that could not begin in its suspensions */
+    unsigned floor_no_grad;      /* thread.floor.no_grad when it began */
     kl_tensor token;             /* of the last kl_print or kl_assert, or kl_none */
     int collectives;             /* recorded so far; of a region: see its outermost trace */
     kl_tensor entry;             /* of a region: the token from outside that its first one follows, or kl_none */
@@ -167,8 +168,14 @@ static inline bool trace_sees(const struct trace *tr, const struct trace *of)
 struct binding *trace_binding(struct trace *tr, kl_tensor h); /* NULL: not used in the trace so far */
 /* The node that the handle means now; NIL: *e, in which `what` names the operand, or the graph's own error. */
 ref trace_node(struct trace *tr, struct entry *x, kl_tensor h, const char *what, struct err *e);
+/* *e for a temporary of a trace in which the thread does not record now. */
+void temp_refuse(const struct entry *x, const char *what, struct err *e);
+/* Is the open trace one that could not begin? */
+bool trace_is_refused(const struct thread *t);
+/* For a thread that had no memory for its struct when it called kl_trace_begin. */
+void trace_begin_without_memory(struct thread *t);
 void trace_end_temps(struct thread *t, struct trace *tr);
-void trace_resume(struct thread *t);              /* if it is suspended */
+void trace_end_failed(struct thread *t);          /* ends the poison that the last failed trace has left */
 void trace_drop(struct thread *t);                /* ends the trace, run or not */
 /* The whole recording with its outputs. known: it is its log's.  NULL: *e, or it has no outputs. */
 const struct graph *trace_graph(struct trace *tr, bool *known, struct err *e);

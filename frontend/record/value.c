@@ -9,7 +9,7 @@ static struct entry *value_usable(struct thread *t, const kl_site *site, const c
     e.code = KL_OK;
     struct entry *x = entry_find(h, what, &e);
     if (x && x->kind == KIND_TEMP && !trace_sees(thread_trace(t), x->trace)) {
-        err_set(&e, KL_ERR_TRACE, "%s belongs to a trace that is open on another thread", what);
+        temp_refuse(x, what, &e);
         x = NULL;
     }
     if (x && x->kind == KIND_POISON) {
@@ -226,11 +226,13 @@ kl_status kl_release_at(const kl_site *site, kl_tensor h)
     struct err e;
     e.code = KL_OK;
     struct entry *x = entry_find(h, "the tensor", &e);
+    if (x && x->failed)
+        return KL_OK;
     struct binding *b = x && t->tracing ? trace_binding(t->trace, h) : NULL;
     if (b && b->released)
         err_set(&e, KL_ERR_HANDLE, "the tensor is stale: it was released earlier in this trace");
     else if (x && x->kind == KIND_TEMP && !trace_sees(thread_trace(t), x->trace))
-        err_set(&e, KL_ERR_TRACE, "the tensor belongs to a trace that is open on another thread");
+        temp_refuse(x, "the tensor", &e);
     else if (x && t->tracing && t->trace->region && x->trace != t->trace)
         err_set(&e, KL_ERR_TRACE, "the tensor is from outside of the region that %s records", t->trace->region);
     if (e.code)

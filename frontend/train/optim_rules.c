@@ -33,6 +33,32 @@ static kl_tensor rule_coupled(struct update *u, double weight_decay)
     return kl_add_at(u->site, u->g, kl_mul_scalar_at(u->site, u->p, weight_decay * u->decay));
 }
 
+/* ---- options ---- */
+
+/* A number of an options struct: 0 stands for its default, a negative one for 0 unless any number is one. */
+struct option {
+    const char *name;
+    double *value, fallback;
+    enum { ANY, NOT_NEGATIVE, BELOW_1, ABOVE_0 } range;
+};
+
+/* Replaces what stands for something else; false: reported. */
+static bool options_complete(const kl_site *site, const char *op, const struct option *list, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        const struct option *o = &list[i];
+        double given = *o->value;
+        if (!isfinite(given) || (o->range == BELOW_1 && given >= 1) || (o->range == ABOVE_0 && given < 0))
+            return kl_failf(site, KL_ERR_ARGUMENT, "%s: %s is %g: it is a finite number%s", op, o->name, given,
+                            o->range == BELOW_1 ? " below 1" : o->range == ABOVE_0 ? " above 0" : "") == KL_OK;
+        if (given == 0)
+            *o->value = o->fallback;
+        else if (given < 0 && o->range != ANY)
+            *o->value = 0;
+    }
+    return true;
+}
+
 /* ---- SGD ---- */
 
 static const char *const *sgd_states(const kl_optimizer *o, kl_tensor param)
@@ -66,13 +92,15 @@ static kl_status sgd_update(struct update *u)
 kl_optimizer *kl_sgd_at(const kl_site *site, const kl_tensor *param, int n, const kl_sgd_options *options)
 {
     static const struct rule rule = {"sgd", sgd_states, sgd_numbers, sgd_update};
-    static const kl_sgd_options defaults = {0};
-    const kl_sgd_options *is = options ? options : &defaults;
-    if (is->nesterov && is->momentum == 0) {
+    kl_sgd_options is = options ? *options : (kl_sgd_options){0};
+    const struct option list[] = {{"momentum", &is.momentum, 0, ANY}, {"weight_decay", &is.weight_decay, 0, ANY}};
+    if (!options_complete(site, "sgd", list, sizeof list / sizeof *list))
+        return NULL;
+    if (is.nesterov && is.momentum == 0) {
         kl_failf(site, KL_ERR_ARGUMENT, "sgd: Nesterov's momentum is 0");
         return NULL;
     }
-    return optimizer_new(site, &rule, is, sizeof *is, param, n);
+    return optimizer_new(site, &rule, &is, sizeof is, param, n);
 }
 
 /* ---- Adam ---- */
@@ -116,8 +144,11 @@ static kl_status adam_update(struct update *u)
 kl_optimizer *kl_adam_at(const kl_site *site, const kl_tensor *param, int n, const kl_adam_options *options)
 {
     static const struct rule rule = {"adam", adam_states, adam_numbers, adam_update};
-    static const kl_adam_options defaults = {.beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8};
-    return optimizer_new(site, &rule, options ? options : &defaults, sizeof defaults, param, n);
+    kl_adam_options is = options ? *options : (kl_adam_options){0};
+    const struct option list[] = {{"beta1", &is.beta1, 0.9, BELOW_1}, {"beta2", &is.beta2, 0.999, BELOW_1},
+                                  {"eps", &is.eps, 1e-8, NOT_NEGATIVE}, {"weight_decay", &is.weight_decay, 0, ANY}};
+    return options_complete(site, "adam", list, sizeof list / sizeof *list)
+               ? optimizer_new(site, &rule, &is, sizeof is, param, n) : NULL;
 }
 
 /* ---- Lion ---- */
@@ -148,8 +179,11 @@ static kl_status lion_update(struct update *u)
 kl_optimizer *kl_lion_at(const kl_site *site, const kl_tensor *param, int n, const kl_lion_options *options)
 {
     static const struct rule rule = {"lion", lion_states, lion_numbers, lion_update};
-    static const kl_lion_options defaults = {.beta1 = 0.9, .beta2 = 0.99};
-    return optimizer_new(site, &rule, options ? options : &defaults, sizeof defaults, param, n);
+    kl_lion_options is = options ? *options : (kl_lion_options){0};
+    const struct option list[] = {{"beta1", &is.beta1, 0.9, BELOW_1}, {"beta2", &is.beta2, 0.99, BELOW_1},
+                                  {"weight_decay", &is.weight_decay, 0, ANY}};
+    return options_complete(site, "lion", list, sizeof list / sizeof *list)
+               ? optimizer_new(site, &rule, &is, sizeof is, param, n) : NULL;
 }
 
 /* ---- RMSprop ---- */
@@ -193,8 +227,11 @@ static kl_status rmsprop_update(struct update *u)
 kl_optimizer *kl_rmsprop_at(const kl_site *site, const kl_tensor *param, int n, const kl_rmsprop_options *options)
 {
     static const struct rule rule = {"rmsprop", rmsprop_states, rmsprop_numbers, rmsprop_update};
-    static const kl_rmsprop_options defaults = {.alpha = 0.99, .eps = 1e-8};
-    return optimizer_new(site, &rule, options ? options : &defaults, sizeof defaults, param, n);
+    kl_rmsprop_options is = options ? *options : (kl_rmsprop_options){0};
+    const struct option list[] = {{"alpha", &is.alpha, 0.99, BELOW_1}, {"eps", &is.eps, 1e-8, NOT_NEGATIVE},
+                                  {"momentum", &is.momentum, 0, ANY}, {"weight_decay", &is.weight_decay, 0, ANY}};
+    return options_complete(site, "rmsprop", list, sizeof list / sizeof *list)
+               ? optimizer_new(site, &rule, &is, sizeof is, param, n) : NULL;
 }
 
 /* ---- Adafactor ---- */
@@ -254,7 +291,7 @@ static kl_status adafactor_update(struct update *u)
                          kl_max_scalar_at(site, kl_mul_scalar_at(site, adafactor_rms(site, move), 1 / a->clip), 1));
     if (u->rate != 1)
         rate = kl_mul_scalar_at(site, rate, u->rate);
-    if (a->scaled)
+    if (!a->unscaled)
         rate = kl_mul_at(site, rate, kl_max_scalar_at(site, adafactor_rms(site, p), a->eps2));
     return rule_move(u, rule_decayed(u, a->weight_decay), kl_mul_at(site, move, rate));
 }
@@ -262,7 +299,10 @@ static kl_status adafactor_update(struct update *u)
 kl_optimizer *kl_adafactor_at(const kl_site *site, const kl_tensor *param, int n, const kl_adafactor_options *options)
 {
     static const struct rule rule = {"adafactor", adafactor_states, adafactor_numbers, adafactor_update};
-    static const kl_adafactor_options defaults = {
-        .decay_power = 0.8, .eps1 = 1e-30, .eps2 = 1e-3, .clip = 1, .scaled = true};
-    return optimizer_new(site, &rule, options ? options : &defaults, sizeof defaults, param, n);
+    kl_adafactor_options is = options ? *options : (kl_adafactor_options){0};
+    const struct option list[] = {{"decay_power", &is.decay_power, 0.8, NOT_NEGATIVE},
+                                  {"eps1", &is.eps1, 1e-30, ABOVE_0}, {"eps2", &is.eps2, 1e-3, NOT_NEGATIVE},
+                                  {"clip", &is.clip, 1, NOT_NEGATIVE}, {"weight_decay", &is.weight_decay, 0, ANY}};
+    return options_complete(site, "adafactor", list, sizeof list / sizeof *list)
+               ? optimizer_new(site, &rule, &is, sizeof is, param, n) : NULL;
 }

@@ -17,7 +17,9 @@
  * in[0..nin) and the handles that the function makes are temporaries that end with the call.  out[0..nout) are kl_none
  * on entry and must be set.  Any other tensor that the function uses, such as c->w above, becomes a further operand of
  * the op automatically, and gradients flow to it.  Inside, kl_grad differentiates what was recorded inside.  Not
- * allowed inside: reads, kl_assign, kl_keep, scopes, traces, and releasing tensors from outside.
+ * allowed inside: reads, kl_assign, kl_keep, scopes, traces, and releasing tensors from outside.  Blocks that the
+ * function begins (kl_no_grad_begin, kl_autocast_begin, kl_composite_begin, kl_trace_suspend) end in it, and it cannot
+ * end those around it; where an end is missing the op fails, and the blocks are ended.
  *
  * A seed that the function gives as a number (kl_dropout, kl_rand) is the same in every iteration; a seed that changes
  * is a tensor (kl_dropout_seeded, kl_rand_seeded), made by kl_random_fold_in of the iteration's number or

@@ -189,11 +189,14 @@ KL_API kl_status kl_check(kl_tensor t);
 
 /* ---- traces ---- */
 
-/* Starts recording on this thread; the name appears in dumps and messages.  [errors TRACE: one is open] */
+/* Starts recording on this thread; the name appears in dumps and messages.  If it fails, what follows is part of a
+ * trace that has failed, up to kl_trace_end, which returns the error, or the next kl_trace_begin; only reads work.
+ * [errors TRACE: one is open, which then fails, or is suspended; MEMORY] */
 KL_API_AT kl_status kl_trace_begin(const char *name);
 /* Compiles the recorded graph unless its program is cached, runs it, and gives kept and assigned handles their values.
- * A trace that keeps and assigns nothing runs nothing and logs a warning.  [errors: TRACE without a begin, else the
- * first error since kl_trace_begin; every value is then as before] */
+ * A trace that keeps and assigns nothing runs nothing and logs a warning.  The tensors of a trace that failed are
+ * poison with its error until another trace of this thread fails; they need no release.  [errors: TRACE without a
+ * begin, else the first error since kl_trace_begin; every value is then as before] */
 KL_API_AT kl_status kl_trace_end(void);
 /* Drops the open trace of this thread without running it; does nothing without one.  A thread that left a function of
  * kl_vmap or of a region op (<kiln/control.h>) by longjmp calls this to end the interrupted call, and its trace if
@@ -205,8 +208,8 @@ KL_API bool kl_tracing(void);
  * being recorded: ops are recorded on their own, without gradients and without the keys that the thread includes and
  * excludes, and can be read immediately.  Use it for values that recording depends on, such as a computed shape.
  * Tensors of the trace must not be used meanwhile, and tensors that it has assigned cannot be read.  New tensors
- * behave like tensors made before the trace.  No trace can begin.  Does not nest.  [errors TRACE: suspended already,
- * or not] */
+ * behave like tensors made before the trace.  No trace can begin.  Nests.  Scopes, no_grad and autocast blocks and
+ * composites that begin here end here.  [errors MEMORY; TRACE: nothing is suspended, or an end is missing] */
 KL_API_AT kl_status kl_trace_suspend(void);
 KL_API_AT kl_status kl_trace_resume(void);
 

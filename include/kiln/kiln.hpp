@@ -337,7 +337,7 @@ class optimizer
     {
         return optimizer(kl_sgd_at(&at, ids(param).data(), static_cast<int>(param.size()), &o), param);
     }
-    static optimizer adam(const std::vector<tensor> &param, kl_adam_options o = {0.9, 0.999, 1e-8, 0},
+    static optimizer adam(const std::vector<tensor> &param, kl_adam_options o = {},
                           call_site at = call_site::here())
     {
         return optimizer(kl_adam_at(&at, ids(param).data(), static_cast<int>(param.size()), &o), param);

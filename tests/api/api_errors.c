@@ -388,7 +388,7 @@ static void in_a_trace(size_t i)
     line = at;
     CHECK(kl_trace_end() == cases[i].code);
     CHECK(kl_last_error_code() == cases[i].code && message_is(cases[i].text));
-    CHECK(kl_check(kept) == KL_ERR_HANDLE && kl_check(follow) == KL_ERR_HANDLE);
+    CHECK(kl_check(kept) == cases[i].code && kl_check(follow) == cases[i].code);
     CHECK(!kl_tracing() && parameter_is(5, 6));
     next_traces_work();
 }

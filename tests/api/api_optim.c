@@ -116,8 +116,8 @@ static void rules(kl_device dev)
     p = parameter(dev);
     compare(dev, "adam with small betas", kl_adam(&p, 1, &quick), p, expect);
 
-    const kl_adam_options newest = {.beta1 = 0, .beta2 = 0.999, .eps = 1e-8};
-    expected_adam(&newest, expect);
+    const kl_adam_options newest = {.beta1 = -1, .beta2 = 0.999, .eps = 1e-8}; /* which means 0 */
+    expected_adam(&(kl_adam_options){.beta1 = 0, .beta2 = 0.999, .eps = 1e-8}, expect);
     p = parameter(dev);
     compare(dev, "adam without a first moment", kl_adam(&p, 1, &newest), p, expect);
 

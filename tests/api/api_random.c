@@ -163,13 +163,14 @@ static void end_trace(bool run)
     else
         kl_trace_abandon();
     bool ok = run && !trace_failed;
+    kl_status failed_with = trace_failed ? KL_ERR_SHAPE : KL_OK;
     tracing = trace_failed = false;
     for (int i = 0; i < POOL; i++) {
         struct item *x = &pool[i];
         if (!x->t.id)
             continue;
         if (x->released || (x->temporary && !(ok && x->kept))) {
-            CHECK(kl_check(x->t) == KL_ERR_HANDLE);
+            CHECK(kl_check(x->t) == (x->released || ok || !failed_with ? KL_ERR_HANDLE : failed_with));
             x->t = kl_none;
             continue;
         }

@@ -117,7 +117,7 @@ static const kl_adam_options adam_is = {0.8, 0.9, 1e-6, 0.3};
 static const kl_lion_options lion_is = {0.9, 0.6, 0.2};
 static const kl_rmsprop_options rmsprop_is = {.alpha = 0.9, .eps = 1e-3, .weight_decay = 0.05};
 static const kl_rmsprop_options rmsprop_all_is = {0.9, 1e-3, 0.7, 0.05, true};
-static const kl_adafactor_options adafactor_is = {0.7, 1e-20, 0.01, 0.5, 0.1, true};
+static const kl_adafactor_options adafactor_is = {0.7, 1e-20, 0.01, 0.5, 0.1, false};
 
 static kl_optimizer *make_nesterov(const kl_tensor *p, int n) { return kl_sgd(p, n, &nesterov_is); }
 static kl_optimizer *make_adam(const kl_tensor *p, int n) { return kl_adam(p, n, &adam_is); }
@@ -269,6 +269,79 @@ static void compare(const struct kind *k, enum how how)
     OK(kl_set_option("fuse", 1));
     kl_step_free(step);
     kl_optimizer_free(o);
+    kl_params_free(t);
+}
+
+/* ---- options ---- */
+
+enum { OPTIMIZERS = 5, VARIANTS = 3 };
+static const char *const named[OPTIMIZERS] = {"sgd", "adam", "lion", "rmsprop", "adafactor"};
+
+/* Options: none, zeros, or the defaults that the header gives; with_decay: zeros and a weight decay, or all given. */
+static kl_optimizer *with_defaults(int which, int variant, double decay, const kl_tensor *p)
+{
+    bool none = variant == 0 && decay == 0, zeros = variant <= 1;
+    kl_sgd_options sgd = {.weight_decay = decay};
+    kl_adam_options adam = zeros ? (kl_adam_options){.weight_decay = decay}
+                                 : (kl_adam_options){0.9, 0.999, 1e-8, decay};
+    kl_lion_options lion = zeros ? (kl_lion_options){.weight_decay = decay} : (kl_lion_options){0.9, 0.99, decay};
+    kl_rmsprop_options rms = zeros ? (kl_rmsprop_options){.weight_decay = decay}
+                                   : (kl_rmsprop_options){0.99, 1e-8, 0, decay, false};
+    kl_adafactor_options ada = zeros ? (kl_adafactor_options){.weight_decay = decay}
+                                     : (kl_adafactor_options){0.8, 1e-30, 1e-3, 1, decay, false};
+    switch (which) {
+    case 0: return kl_sgd(p, 2, none ? NULL : &sgd);
+    case 1: return kl_adam(p, 2, none ? NULL : &adam);
+    case 2: return kl_lion(p, 2, none ? NULL : &lion);
+    case 3: return kl_rmsprop(p, 2, none ? NULL : &rms);
+    default: return kl_adafactor(p, 2, none ? NULL : &ada);
+    }
+}
+
+static void zeros_are_defaults(void)
+{
+    for (int which = 0; which < OPTIMIZERS; which++)
+        for (int decays = 0; decays < 2; decays++) {
+            double *got[VARIANTS];
+            bool finite = true, same_bits = true;
+            for (int variant = 0; variant < VARIANTS; variant++) {
+                kl_tensor p[2];
+                kl_params *t = tree(p);
+                kl_optimizer *o = with_defaults(which, variant, decays ? 0.1 : 0, p);
+                for (int i = 1; i <= 2; i++) {
+                    kl_trace_begin("defaults");
+                    /* elements of gradient 0, at which eps counts */
+                    OK(kl_optimizer_step(o, kl_sum_all(kl_square(kl_narrow(p[0], 1, 0, 1))), 0.1));
+                    OK(kl_trace_end());
+                }
+                got[variant] = values_of(p[0]);
+                for (int i = 0; i < N; i++)
+                    finite &= isfinite(got[variant][i]) != 0;
+                same_bits &= !memcmp(got[variant], got[0], N * sizeof(double));
+                kl_optimizer_free(o);
+                kl_params_free(t);
+            }
+            if (!CHECK(finite && same_bits))
+                printf("%s with decay %d: finite %d, same %d\n", named[which], decays, finite, same_bits);
+            for (int variant = 0; variant < VARIANTS; variant++)
+                free(got[variant]);
+        }
+}
+
+static void options_out_of_range(void)
+{
+    kl_tensor p[2];
+    kl_params *t = tree(p);
+    const double bad[] = {NAN, INFINITY, 1, 2};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        CHECK(!kl_adam(p, 2, &(kl_adam_options){.beta2 = bad[i]}) && strstr(kl_last_error(), "adam: beta2 is"));
+        CHECK(!kl_lion(p, 2, &(kl_lion_options){.beta1 = bad[i]}) && strstr(kl_last_error(), "lion: beta1 is"));
+        CHECK(!kl_rmsprop(p, 2, &(kl_rmsprop_options){.alpha = bad[i]}));
+        CHECK(kl_last_error_code() == KL_ERR_ARGUMENT && strstr(kl_last_error(), "rmsprop: alpha is"));
+    }
+    CHECK(!kl_sgd(p, 2, &(kl_sgd_options){.momentum = NAN}) && strstr(kl_last_error(), "sgd: momentum is"));
+    CHECK(!kl_adam(p, 2, &(kl_adam_options){.weight_decay = INFINITY}) && strstr(kl_last_error(), "weight_decay is"));
+    CHECK(!kl_adafactor(p, 2, &(kl_adafactor_options){.eps1 = -1}) && strstr(kl_last_error(), "eps1 is -1"));
     kl_params_free(t);
 }
 
@@ -515,6 +588,8 @@ static void all(kl_device device)
     accumulating();
     averaging();
     rates();
+    zeros_are_defaults();
+    options_out_of_range();
     errors();
 }
 

@@ -20,7 +20,8 @@ static void release_array(void *a) { array_unref(a); }
 static bool make_weights(const kl_site *site, kl_model *m)
 {
     bool ok = true;
-    kl_trace_suspend();
+    if (kl_trace_suspend() != KL_OK)
+        return false;
     for (uint32_t i = 0; ok && i < m->nweight; i++) {
         struct weight *w = &m->weight[i];
         struct array *a = array_ref(w->array);

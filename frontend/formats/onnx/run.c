@@ -182,7 +182,8 @@ static kl_tensor run_pooled(const kl_site *site, struct kl_model *m, struct arra
         m->pool = more;
         m->pool_cap = cap;
     }
-    kl_trace_suspend_at(site);
+    if (kl_trace_suspend_at(site) != KL_OK)
+        return kl_none;
     kl_tensor t = kl_keep_at(site, kl_input_at(site, m->device, a->dtype, a->rank, a->dims, a->data));
     bool ok = kl_check(t) == KL_OK;
     kl_trace_resume_at(site);
@@ -406,12 +407,17 @@ static bool run_fold(struct node *n, bool demanded, bool *large)
             return false;
         }
     }
-    kl_trace_suspend();
-    kl_scope_begin();
+    bool suspended = kl_trace_suspend() == KL_OK, ok = suspended && kl_scope_begin() == KL_OK;
+    if (!ok) {
+        if (suspended)
+            kl_trace_resume();
+        r->depth--;
+        return onnx_fails(n, KL_ERR_MEMORY, "out of memory");
+    }
     r->folding = true;
     r->large = false;
     r->demanded = demanded;
-    bool ok = run_operator(n);
+    ok = run_operator(n);
     *large = r->large;
     r->folding = r->large = r->demanded = false;
     kl_scope_end();
@@ -440,7 +446,8 @@ bool onnx_try_read(struct node *n, struct value *v)
     if (v->known || !v->t.id || !(v->given || !n->run->tracing))
         return v->known && !v->known->symbolic;
     struct type y = onnx_type_of(v->t); /* before kl_trace_suspend: handles of a suspended trace cannot be read */
-    kl_trace_suspend();
+    if (kl_trace_suspend() != KL_OK)
+        return false;
     v->known = array_of_tensor(v->t, &y);
     kl_trace_resume();
     return v->known != NULL;

@@ -26,7 +26,10 @@ typedef struct kl_optimizer kl_optimizer;
  * states do not decay to subnormal numbers, which are slow: a moving average with the weights beta and 1 - beta is
  * set to 0 where its magnitude is below 2^-126 / min(beta, 1 - beta), and "m" of SGD and RMSprop where it is below
  * 2^-126 (f64: 2^-1022 instead of 2^-126).  For parameters of an attached tree that have their own factors
- * (kl_optimizer_attach), lr * rate replaces lr and weight_decay * decay replaces weight_decay. */
+ * (kl_optimizer_attach), lr * rate replaces lr and weight_decay * decay replaces weight_decay.
+ *
+ * Options: NULL, or a number that is 0, means the default, which is given with the number.  A negative beta, alpha,
+ * eps, decay_power or clip means 0. */
 
 /* Stochastic gradient descent.  With momentum 0, v is g + weight_decay p and there is no state.  Nesterov's variant
  * needs momentum:
@@ -34,7 +37,7 @@ typedef struct kl_optimizer kl_optimizer;
  *   p = p - lr v                                         Nesterov: p - lr (momentum v + g + weight_decay p)
  * State with momentum: "m", which is v. */
 typedef struct kl_sgd_options {
-    double momentum, weight_decay;
+    double momentum, weight_decay; /* 0, 0 */
     bool nesterov;
 } kl_sgd_options;
 
@@ -44,7 +47,7 @@ typedef struct kl_sgd_options {
  *   p = (1 - lr weight_decay) p - lr (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + eps)
  * States "m", "v". */
 typedef struct kl_adam_options {
-    double beta1, beta2, eps, weight_decay;
+    double beta1, beta2, eps, weight_decay; /* 0.9, 0.999, 1e-8, 0 */
 } kl_adam_options;
 
 /* Lion (Chen et al. 2023):
@@ -52,7 +55,7 @@ typedef struct kl_adam_options {
  *   m = beta2 m + (1 - beta2) g
  * State "m". */
 typedef struct kl_lion_options {
-    double beta1, beta2, weight_decay;
+    double beta1, beta2, weight_decay; /* 0.9, 0.99, 0 */
 } kl_lion_options;
 
 /* RMSprop:
@@ -64,7 +67,7 @@ typedef struct kl_lion_options {
  *   p = p - lr u
  * States "v", "a" if centered, "m" with momentum. */
 typedef struct kl_rmsprop_options {
-    double alpha, eps, momentum, weight_decay;
+    double alpha, eps, momentum, weight_decay; /* 0.99, 1e-8, 0, 0 */
     bool centered;
 } kl_rmsprop_options;
 
@@ -74,20 +77,18 @@ typedef struct kl_rmsprop_options {
  *   of more, over the last two:
  *     r = b r + (1 - b) mean(g g + eps1, last axis),  c = b c + (1 - b) mean(g g + eps1, the one before it)
  *     u = g / (sqrt(r / mean(r)) sqrt(c))
- *   u = u / max(1, rms(u) / clip)                        clip 0: not clipped
- *   a = lr, scaled: lr max(eps2, rms(p))
+ *   u = u / max(1, rms(u) / clip)                        clip negative: not clipped
+ *   a = lr max(eps2, rms(p)), unscaled: lr
  *   p = (1 - lr weight_decay) p - a u
  * States "v", or "r" and "c", whose sizes are those of rows and columns.  eps1 is above 0. */
 typedef struct kl_adafactor_options {
-    double decay_power, eps1, eps2, clip, weight_decay;
-    bool scaled;
+    double decay_power, eps1, eps2, clip, weight_decay; /* 0.8, 1e-30, 1e-3, 1, 0 */
+    bool unscaled;
 } kl_adafactor_options;
 
-/* An optimizer of n different float tensors that outlive the traces.  Options NULL: no momentum and no decay for SGD;
- * beta1 0.9, beta2 0.999, eps 1e-8 and no decay for Adam; beta1 0.9, beta2 0.99 for Lion; alpha 0.99, eps 1e-8 for
- * RMSprop; decay_power 0.8, eps1 1e-30, eps2 1e-3, clip 1, scaled for Adafactor.  If it is made inside a trace, its
- * tensors belong to that trace.  [errors ARGUMENT: also a tensor that is there twice, Nesterov without momentum;
- * HANDLE, TYPE, MEMORY: NULL] */
+/* An optimizer of n different float tensors that outlive the traces.  Options NULL: the defaults.  If it is made inside
+ * a trace, its tensors belong to that trace.  [errors ARGUMENT: also a tensor that is there twice, Nesterov without
+ * momentum, a number that is not finite, a beta or alpha of 1 or more; HANDLE, TYPE, MEMORY: NULL] */
 KL_API_AT kl_optimizer *kl_sgd(const kl_tensor *param, int n, const kl_sgd_options *options);
 KL_API_AT kl_optimizer *kl_adam(const kl_tensor *param, int n, const kl_adam_options *options);
 KL_API_AT kl_optimizer *kl_lion(const kl_tensor *param, int n, const kl_lion_options *options);
