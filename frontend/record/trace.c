@@ -125,7 +125,7 @@ static bool trace_is_own(const struct thread *t, const struct trace *of)
 void temp_refuse(const struct entry *x, const char *what, struct err *e)
 {
     err_set(e, KL_ERR_TRACE, trace_is_own(thread_self(), x->trace)
-            ? "%s is of a trace or function that is suspended, and has no value yet"
+            ? "%s is of a trace or function that is suspended, and has no value before that has ended"
             : "%s belongs to a trace that is open on another thread", what);
 }
 
