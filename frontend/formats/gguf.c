@@ -5,9 +5,11 @@
  * block along the innermost axis and an f16 scale before each block. */
 #include "tensor_file.h"
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#define GGUF_TO_NEXT SIZE_MAX /* bytes of a tensor of an unknown type, before they are known */
 enum { GGUF_HEADER = 24, ALIGNMENT = 32, QK = 32, Q8_0_BYTES = 34, Q4_0_BYTES = 18 };
 
 static const struct gguf_type {
@@ -123,6 +125,22 @@ static bool read_pair(struct gguf_reader *r)
 
 /* ---- tensors ---- */
 
+/* Adds a tensor whose type is none of the list: its elements are all bytes up to the next tensor, which place_tensors
+ * finds.  Other tensors of the file can be read. */
+static bool unknown_type(kl_file *f, struct file_entry *e, uint64_t type, uint64_t offset)
+{
+    char text[40];
+    int n = snprintf(text, sizeof text, "type %" PRIu64, type);
+    e->is.type = file_string(f, text, (size_t)n);
+    e->is.dtype = KL_DTYPE_COUNT;
+    e->is.offset = (size_t)offset;
+    e->is.bytes = GGUF_TO_NEXT;
+    struct file_entry *own = e->is.type ? file_entry_add(f) : NULL;
+    if (own)
+        *own = *e;
+    return own != NULL;
+}
+
 static bool read_info(struct gguf_reader *r)
 {
     struct file_entry e = {.is.name = gguf_string(r, "name", true)};
@@ -142,14 +160,13 @@ static bool read_info(struct gguf_reader *r)
             return file_bad(r->f, r->at - 8, "dims", "\"%.200s\" is too large", e.is.name);
         e.is.dims[k] = (int64_t)d;
     }
-    size_t at = r->at;
     if (!gguf_number(r, 4, "type", &type) || !gguf_number(r, 8, "offset", &offset))
         return false;
     const struct gguf_type *t = gguf_types, *end = t + sizeof gguf_types / sizeof *gguf_types;
     while (t < end && t->number != type)
         t++;
     if (t == end)
-        return file_bad(r->f, at, "type", "\"%.200s\" has elements of the unknown type %" PRIu64, e.is.name, type);
+        return unknown_type(r->f, &e, type, offset);
     e.is.type = t->name;
     e.is.dtype = t->dtype;
     e.blocks = t->blocks;
@@ -166,6 +183,16 @@ static bool read_info(struct gguf_reader *r)
     return own != NULL;
 }
 
+/* Bytes from an offset to the next tensor's, or to the end of the file; data: the start of the elements. */
+static size_t bytes_to_next(const kl_file *f, size_t offset, size_t data)
+{
+    size_t end = data < f->size ? f->size - data : 0;
+    for (uint32_t i = 0; i < f->n; i++)
+        if (f->entry[i].is.offset > offset && f->entry[i].is.offset < end)
+            end = f->entry[i].is.offset;
+    return end > offset ? end - offset : 0;
+}
+
 static bool place_tensors(kl_file *f, size_t header)
 {
     int64_t key = kl_file_meta_find(f, "general.alignment");
@@ -176,6 +203,9 @@ static bool place_tensors(kl_file *f, size_t header)
             return file_bad(f, header, "general.alignment", "%" PRIu64 " is no power of two", align);
     }
     size_t data = (header + align - 1) / align * align;
+    for (uint32_t i = 0; i < f->n; i++)
+        if (f->entry[i].is.bytes == GGUF_TO_NEXT)
+            f->entry[i].is.bytes = bytes_to_next(f, f->entry[i].is.offset, data);
     for (uint32_t i = 0; i < f->n; i++) {
         kl_file_entry *e = &f->entry[i].is;
         if (e->offset % align)

@@ -1,5 +1,8 @@
 /* .npy: a magic number, a Python dict as text ({'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }), then the
- * elements. */
+ * elements.
+ *
+ * Other writers than NumPy quote with ", put spaces before colons or tabs, leave out the last comma, name types in
+ * words or without a byte order, and write Python 2's integers (2L, 3L): all that NumPy itself reads. */
 #include "tensor_file.h"
 #include <inttypes.h>
 #include <stdio.h>
@@ -20,7 +23,7 @@ static size_t npy_at(const struct npy_reader *r) { return r->at + (size_t)(r->p 
 
 static bool npy_take(struct npy_reader *r, const char *token)
 {
-    while (r->p < r->end && (*r->p == ' ' || *r->p == '\n'))
+    while (r->p < r->end && (*r->p == ' ' || *r->p == '\n' || *r->p == '\t' || *r->p == '\r'))
         r->p++;
     size_t n = strlen(token);
     if ((size_t)(r->end - r->p) < n || memcmp(r->p, token, n))
@@ -29,28 +32,64 @@ static bool npy_take(struct npy_reader *r, const char *token)
     return true;
 }
 
+/* The dtype that NumPy names so; KL_DTYPE_COUNT: Kiln has none like it. */
+static kl_dtype npy_dtype(const char *type)
+{
+    static const char *const words[KL_DTYPE_COUNT] = {
+        [KL_BOOL] = "bool", [KL_U8] = "uint8", [KL_U16] = "uint16", [KL_U32] = "uint32", [KL_U64] = "uint64",
+        [KL_I8] = "int8", [KL_I16] = "int16", [KL_I32] = "int32", [KL_I64] = "int64", [KL_F16] = "float16",
+        [KL_F32] = "float32", [KL_F64] = "float64"};
+    static const struct { char letter; kl_dtype dtype; } letters[] = {
+        {'?', KL_BOOL}, {'B', KL_U8}, {'H', KL_U16}, {'I', KL_U32}, {'Q', KL_U64}, {'b', KL_I8}, {'h', KL_I16},
+        {'i', KL_I32}, {'q', KL_I64}, {'e', KL_F16}, {'f', KL_F32}, {'d', KL_F64}};
+    const char *code = *type && strchr("<>|=", *type) ? type + 1 : type;
+    for (unsigned d = 0; d < KL_DTYPE_COUNT; d++)
+        if (npy_codes[d] && (!strcmp(code, npy_codes[d]) || !strcmp(code, words[d])))
+            return (kl_dtype)d;
+    for (size_t i = 0; i < sizeof letters / sizeof *letters; i++)
+        if (code[0] == letters[i].letter && !code[1])
+            return letters[i].dtype;
+    return KL_DTYPE_COUNT;
+}
+
+/* A text in quotes of either kind, without escapes; NULL: there is none. */
+static const char *npy_text(struct npy_reader *r, size_t *n)
+{
+    char quote = npy_take(r, "'") ? '\'' : npy_take(r, "\"") ? '"' : 0;
+    const char *start = r->p, *end = quote ? memchr(start, quote, (size_t)(r->end - start)) : NULL;
+    *n = end ? (size_t)(end - start) : 0;
+    r->p = end ? end + 1 : start;
+    return end ? start : NULL;
+}
+
 static bool read_descr(struct npy_reader *r, struct file_entry *e)
 {
-    size_t n = 0, most = (size_t)(r->end - r->p);
-    if (!npy_take(r, "'"))
-        return file_bad(r->f, npy_at(r), "descr", "a structured or missing element type");
-    for (most = (size_t)(r->end - r->p); n < most && n < 16 && r->p[n] != '\''; n++)
-        ;
-    if (n < 3 || n == most || r->p[n] != '\'')
-        return file_bad(r->f, npy_at(r), "descr", "the element type is no short text in quotes");
-    if (!(e->is.type = file_string(r->f, r->p, n)))
+    size_t n, at = npy_at(r);
+    const char *text = npy_text(r, &n);
+    if (!text)
+        return file_bad(r->f, at, "descr", "a structured or missing element type");
+    at = npy_at(r) - n - 1;
+    if (n < 1 || n > 16)
+        return file_bad(r->f, at, "descr", "the element type is no short text in quotes");
+    if (!(e->is.type = file_string(r->f, text, n)))
         return false;
-    char order = r->p[0];
-    e->is.dtype = KL_DTYPE_COUNT;
-    for (unsigned d = 0; d < KL_DTYPE_COUNT; d++)
-        if (npy_codes[d] && n == 3 && !memcmp(r->p + 1, npy_codes[d], 2))
-            e->is.dtype = (kl_dtype)d;
+    e->is.dtype = npy_dtype(e->is.type);
     if (e->is.dtype == KL_DTYPE_COUNT)
-        return file_bad(r->f, npy_at(r), "descr", "elements of %s, which Kiln does not have", e->is.type);
-    if (order != '<' && order != '|' && !(order == '=' || kl_dtype_size(e->is.dtype) == 1))
-        return file_bad(r->f, npy_at(r), "descr", "elements of %s: big-endian", e->is.type);
-    r->p += n + 1;
+        return file_bad(r->f, at, "descr", "elements of %s, which Kiln does not have", e->is.type);
+    e->big_endian = *e->is.type == '>' && kl_dtype_size(e->is.dtype) > 1;
     return true;
+}
+
+/* The key of a dict's next entry, up to its colon. */
+static bool npy_key(struct npy_reader *r, const char *key)
+{
+    struct npy_reader before = *r;
+    size_t n;
+    const char *text = npy_text(r, &n);
+    if (text && n == strlen(key) && !memcmp(text, key, n) && npy_take(r, ":"))
+        return true;
+    *r = before;
+    return false;
 }
 
 static bool read_tuple(struct npy_reader *r, kl_file_entry *e)
@@ -71,6 +110,7 @@ static bool read_tuple(struct npy_reader *r, kl_file_entry *e)
             d = d * 10 + (unsigned)(*r->p - '0');
         if (r->p == start || d >= UINT64_C(1) << 59)
             return file_bad(r->f, npy_at(r), "shape", "a dimension is missing or too large");
+        npy_take(r, "L");
         e->dims[e->rank++] = (int64_t)d;
     }
     return true;
@@ -82,16 +122,16 @@ static bool read_dict(struct npy_reader *r, struct file_entry *e)
     if (!npy_take(r, "{"))
         return file_bad(r->f, npy_at(r), NULL, "the header is no dict");
     while (!npy_take(r, "}")) {
-        if (!descr && npy_take(r, "'descr':")) {
+        if (!descr && npy_key(r, "descr")) {
             descr = true;
             if (!read_descr(r, e))
                 return false;
-        } else if (!order && npy_take(r, "'fortran_order':")) {
+        } else if (!order && npy_key(r, "fortran_order")) {
             order = true;
             e->column_major = npy_take(r, "True");
             if (!e->column_major && !npy_take(r, "False"))
                 return file_bad(r->f, npy_at(r), "fortran_order", "expected True or False");
-        } else if (!shape && npy_take(r, "'shape':")) {
+        } else if (!shape && npy_key(r, "shape")) {
             shape = true;
             if (!read_tuple(r, &e->is))
                 return false;

@@ -333,6 +333,20 @@ static bool from_column_major(kl_file *f, struct file_entry *e, size_t size)
     return true;
 }
 
+/* Turns the bytes of each element around, in memory of the entry's own. */
+static bool from_big_endian(kl_file *f, struct file_entry *e, size_t size)
+{
+    uint8_t *own = malloc(e->is.bytes + 1);
+    if (!own)
+        return file_no_memory(f);
+    for (size_t i = 0; i + size <= e->is.bytes; i += size)
+        for (size_t k = 0; k < size; k++)
+            own[i + k] = e->data[i + size - 1 - k];
+    free(e->own);
+    e->data = e->own = own;
+    return true;
+}
+
 static bool entry_data(kl_file *f, struct file_entry *e)
 {
     if (e->checked)
@@ -344,6 +358,8 @@ static bool entry_data(kl_file *f, struct file_entry *e)
             if (e->data[i] > 1)
                 return file_bad(f, e->own ? e->is.offset : e->is.offset + i, e->is.name,
                                 "a bool is %u, neither 0 nor 1", e->data[i]);
+    if (e->big_endian && !from_big_endian(f, e, kl_dtype_size(e->is.dtype)))
+        return false;
     if (e->column_major && !from_column_major(f, e, kl_dtype_size(e->is.dtype)))
         return false;
     return e->checked = true;

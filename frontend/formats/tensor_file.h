@@ -15,6 +15,7 @@ struct file_entry {
     uint8_t *own;             /* memory of its own that data is in, or NULL */
     enum file_blocks blocks;
     bool column_major;        /* .npy: the first axis is the one whose elements are adjacent */
+    bool big_endian;          /* .npy: the elements' first byte is the highest */
     bool checked;             /* bools are 0 or 1; a member's check sum is right */
     struct file_member {      /* .npz: where it is in the archive */
         size_t at, packed, bytes, header; /* bytes: not compressed; header: of .npy */

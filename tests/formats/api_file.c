@@ -248,8 +248,8 @@ static void mistakes(void)
 static void npy_mistakes(void)
 {
     static const struct { const char *dict, *message; } bad[] = {
-        {"{'descr': '>f4', 'fortran_order': False, 'shape': (2,), }",
-         "byte 21, field descr: elements of >f4: big-endian"},
+        {"{'descr': '>c8', 'fortran_order': False, 'shape': (2,), }",
+         "byte 21, field descr: elements of >c8, which Kiln does not have"},
         {"{'descr': '<c8', 'fortran_order': False, 'shape': (2,), }", "elements of <c8, which Kiln does not have"},
         {"{'descr': [('a', '<f4')], 'fortran_order': False, 'shape': (2,), }", "a structured or missing element type"},
         {"{'descr': '<f4', 'fortran_order': Perhaps, 'shape': (2,), }", "field fortran_order: expected True or False"},
@@ -267,6 +267,50 @@ static void npy_mistakes(void)
         memcpy(bytes + 128, six, 8);
         kl_file *f = kl_file_open_bytes("bad.npy", bytes, 136);
         CHECK((!f || !kl_file_data(f, "")) && says("bad.npy: byte ") && says(bad[i].message));
+        kl_file_close(f);
+    }
+}
+
+/* Headers as others write them, and elements whose first byte is the highest: each is [2, 3] of 1 to 6. */
+static void npy_of_others(void)
+{
+    static const struct { const char *dict; kl_dtype dtype; bool turned; } good[] = {
+        {"{'descr': '>f4', 'fortran_order': False, 'shape': (2, 3), }", KL_F32, true},
+        {"{\"descr\": \"<f4\", \"fortran_order\": False, \"shape\": (2, 3)}", KL_F32, false},
+        {"{'shape' : (2,3) ,\t'descr' :'<f4','fortran_order':False}", KL_F32, false},
+        {"{'descr': 'float32', 'fortran_order': False, 'shape': (2L, 3L)}", KL_F32, false},
+        {"{'descr': 'f4', 'fortran_order': False, 'shape': (2L, 3L, ), }", KL_F32, false},
+        {"{'descr': '<f', 'fortran_order': False, 'shape': (2, 3), }", KL_F32, false},
+        {"{'descr': '=f4', 'fortran_order': False, 'shape': (2, 3), }", KL_F32, false},
+        {"{'descr': '>f8', 'fortran_order': False, 'shape': (2, 3), }", KL_F64, true},
+        {"{'descr': '>i2', 'fortran_order': False, 'shape': (2, 3), }", KL_I16, true},
+        {"{'descr': '>u8', 'fortran_order': False, 'shape': (2, 3), }", KL_U64, true},
+        {"{'descr': '>i4', 'fortran_order': True, 'shape': (3, 2), }", KL_I32, true},
+        {"{'descr': 'int64', 'fortran_order': False, 'shape': (2, 3), }", KL_I64, false},
+        {"{'descr': '>u1', 'fortran_order': False, 'shape': (2, 3), }", KL_U8, false},
+        {"{'descr': '|i1', 'fortran_order': False, 'shape': (2, 3), }", KL_I8, false},
+        {"{'descr': '?', 'fortran_order': False, 'shape': (6,)}", KL_BOOL, false},
+    };
+    static const double numbers[6] = {1, 2, 3, 4, 5, 6};
+    for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
+        uint8_t bytes[200] = "\x93NUMPY\x01\x00\x76", own[48];
+        size_t size = kl_dtype_size(good[i].dtype);
+        memset(bytes + 10, ' ', 118);
+        memcpy(bytes + 10, good[i].dict, strlen(good[i].dict));
+        OK(kl_read(kl_cast(kl_input(dev, KL_F64, 1, (int64_t[]){6}, numbers), good[i].dtype), own, 6 * size));
+        for (size_t k = 0; k < 6 * size; k++)
+            bytes[128 + (good[i].turned ? k / size * size + size - 1 - k % size : k)] = own[k];
+        kl_file *f = kl_file_open_bytes("theirs.npy", bytes, 128 + 6 * size);
+        if (!CHECK(f != NULL))
+            printf("  %s\n", good[i].dict);
+        kl_tensor t = f ? kl_file_tensor(f, dev, "") : kl_none;
+        CHECK(kl_dtype_of(t) == good[i].dtype);
+        if (good[i].dtype == KL_BOOL)
+            NEAR_LIST(t, 0, 1, 1, 1, 1, 1, 1);
+        else if (strstr(good[i].dict, "True"))
+            NEAR_LIST(t, 0, 1, 4, 2, 5, 3, 6);
+        else
+            NEAR(t, 6, numbers, 0);
         kl_file_close(f);
     }
 }
@@ -532,6 +576,18 @@ static void gguf(void)
     CHECK(e.dtype == KL_DTYPE_COUNT && e.bytes == 144 && !strcmp(e.type, "Q4_K"));
     CHECK(!kl_file_tensor(f, dev, "other").id && says("elements of Q4_K, which Kiln does not read"));
     kl_file_close(f);
+    /* a type that nobody knows is no reason to refuse the other tensors */
+    g = gguf_made();
+    for (size_t i = 0; i + 5 < g.n; i++)
+        if (!memcmp(g.v + i, "other", 5))
+            g.v[i + 5 + 4 + 8] = 77;
+    f = kl_file_open_bytes("newer.gguf", g.v, g.n);
+    if (CHECK(f && kl_file_get(f, 5, &e) == KL_OK)) {
+        CHECK(e.dtype == KL_DTYPE_COUNT && e.bytes == 144 && !strcmp(e.type, "type 77") && kl_file_data(f, "other"));
+        CHECK(!kl_file_tensor(f, dev, "other").id && says("elements of type 77, which Kiln does not read"));
+        NEAR_LIST(kl_file_tensor(f, dev, "f32"), 0, -3.5, -2.5, -1.5, -0.5, 0.5, 1.5, 2.5, 3.5);
+    }
+    kl_file_close(f);
     damage(path_of("made.gguf"), "gguf");
     static const struct { size_t at; uint8_t to; const char *message; } bad[] = {
         {4, 4, "byte 4, field version: 4 is neither 2 nor 3"}, {7, 1, "big-endian"},
@@ -630,6 +686,7 @@ int main(int argc, char **argv)
     lasting();
     mistakes();
     npy_mistakes();
+    npy_of_others();
     damage(path_of("real.npy"), "npy");
     damage(path_of("all.npz"), "npz");
     with_numpy();

@@ -52,7 +52,7 @@ typedef struct kl_file_entry {
     int rank;
     int64_t dims[KL_MAX_RANK]; /* outermost first, whatever the file's order */
     size_t offset;             /* of its elements in the file, in bytes */
-    size_t bytes;              /* size of its elements, uncompressed */
+    size_t bytes;              /* size of its elements, uncompressed; of an unknown type: up to the next tensor */
 } kl_file_entry;
 /* The number of tensors.  They are numbered from 0 in the order of the file; their names are unique. */
 KL_API uint32_t kl_file_count(const kl_file *file);
@@ -65,8 +65,9 @@ KL_API int64_t kl_file_find(const kl_file *file, const char *name);
  * blocks of 32 along the last axis), whose dtype is f32.  [new handle; errors ARGUMENT: no such name; TYPE: its
  * elements are of a type that Kiln does not have; IO: damaged elements; DEVICE; MEMORY] */
 KL_API_AT kl_tensor kl_file_tensor(kl_file *file, kl_device device, const char *name);
-/* Its elements as the file has them, unpacked if they were compressed and row-major: kl_file_entry.bytes of them, not
- * aligned, valid until kl_file_close.  NULL after an error.  [errors as kl_file_tensor, without TYPE] */
+/* Its elements as the file has them, unpacked if they were compressed, row-major and little-endian:
+ * kl_file_entry.bytes of them, not aligned, valid until kl_file_close.  NULL after an error.  [errors as kl_file_tensor,
+ * without TYPE] */
 KL_API_AT const void *kl_file_data(kl_file *file, const char *name);
 
 /* An entry of the file's metadata: __metadata__ of safetensors, the keys of GGUF. */
