@@ -66,8 +66,8 @@ KL_API int64_t kl_file_find(const kl_file *file, const char *name);
  * elements are of a type that Kiln does not have; IO: damaged elements; DEVICE; MEMORY] */
 KL_API_AT kl_tensor kl_file_tensor(kl_file *file, kl_device device, const char *name);
 /* Its elements as the file has them, unpacked if they were compressed, row-major and little-endian:
- * kl_file_entry.bytes of them, not aligned, valid until kl_file_close.  NULL after an error.  [errors as kl_file_tensor,
- * without TYPE] */
+ * kl_file_entry.bytes of them, not aligned, valid until kl_file_close.  NULL after an error.
+ * [errors as kl_file_tensor, without TYPE] */
 KL_API_AT const void *kl_file_data(kl_file *file, const char *name);
 
 /* An entry of the file's metadata: __metadata__ of safetensors, the keys of GGUF. */
