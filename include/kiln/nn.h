@@ -130,7 +130,13 @@ KL_API_AT kl_tensor kl_max_pool(kl_tensor a, int n, const int64_t *window, const
 KL_API_AT kl_tensor kl_min_pool(kl_tensor a, int n, const int64_t *window, const int64_t *stride, const int64_t *low,
                                 const int64_t *high, const int64_t *dilation);
 
-/* ---- labels ---- */
+/* ---- labels ----
+ *
+ * Labels are classes, 0..classes-1.  They are values, which no call checks.  One outside is no class: it has no 1 in a
+ * one-hot row, its loss is 0 without a gradient, it counts in a mean, and no metric takes it for a right guess.
+ * kl_cross_entropy alone gives it the loss of a class of the row's largest logit, since a test would cost training a
+ * kernel.  Labels that are to be left out, of the mean too (-100 elsewhere), are the option `ignored` of
+ * kl_cross_entropy_with (<kiln/ops/classes.h>). */
 
 /* labels: integers [...]  ->  [..., classes] of dtype: 1 at the label, 0 elsewhere; a label outside 0..classes-1
  * has no 1.  [ARGUMENT, SHAPE, TYPE] */
@@ -139,7 +145,7 @@ KL_API_AT kl_tensor kl_one_hot(kl_tensor labels, int64_t classes, kl_dtype dtype
 /* ---- losses: [], the mean over all elements (NaN of none) unless said otherwise ---- */
 
 /* logits: [N, C] floats  labels: [N] integers in 0..C-1  ->  [] mean of -log softmax(logits)[i, labels[i]].
- * A label outside the range counts as a class of logit equal to the row's largest.  [SHAPE, TYPE] */
+ * A label outside counts as a class of logit equal to the row's largest.  [SHAPE, TYPE] */
 KL_API_AT kl_tensor kl_cross_entropy(kl_tensor logits, kl_tensor labels);
 /* log_probs: [N, C] floats  labels: [N] integers  ->  mean of -log_probs[i, labels[i]]; a label outside 0..C-1 counts
  * as 0.  [SHAPE, TYPE] */

@@ -142,6 +142,95 @@ static void sizes(void)
     call_fails(onnx_model(&g, 13), KL_ERR_ARGUMENT, "it has no results");
 }
 
+/* ---- branches that do not fit ---- */
+
+/* y = x w, with w of `rows` rows of 2, as a branch; nested: behind an If of the same condition. */
+static struct pb product_branch(int rows, bool nested)
+{
+    static const float ones[16] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
+    struct pb g = {0};
+    char w[20], y[20];
+    snprintf(w, sizeof w, "w%d%d", rows, nested);
+    snprintf(y, sizeof y, "y%d%d", rows, nested);
+    if (nested) {
+        struct pb attributes = {0}, yes = product_branch(rows, false), no = product_branch(rows + 1, false);
+        onnx_attr_g(&attributes, "then_branch", &yes);
+        onnx_attr_g(&attributes, "else_branch", &no);
+        onnx_node(&g, "If", "c", y, attributes);
+    } else {
+        char in[40];
+        snprintf(in, sizeof in, "x %s", w);
+        onnx_initializer(&g, w, FLOAT, 2, (int64_t[]){rows, 2}, ones, (size_t)rows * 8);
+        onnx_node(&g, "MatMul", in, y, onnx_none());
+    }
+    onnx_io(&g, 12, y, FLOAT, 2, (int64_t[]){1, 2});
+    return g;
+}
+
+/* x [1, N] times a matrix of `yes` rows where rate is 16000, else of `no` rows. */
+static struct pb rate_model(int yes, int no, bool nested)
+{
+    struct pb g = {0}, attributes = {0}, a = product_branch(yes, nested), b = product_branch(no, false);
+    onnx_attr_g(&attributes, "then_branch", &a);
+    onnx_attr_g(&attributes, "else_branch", &b);
+    onnx_node(&g, "Equal", "rate k", "c", onnx_none());
+    onnx_node(&g, "If", "c", "y", attributes);
+    onnx_initializer(&g, "k", INT64, 0, NULL, (int64_t[]){16000}, 8);
+    onnx_io(&g, 11, "x", FLOAT, 2, (int64_t[]){1, -1});
+    onnx_io(&g, 11, "rate", INT64, 0, NULL);
+    onnx_io(&g, 12, "y", FLOAT, 2, (int64_t[]){1, 2});
+    return onnx_model(&g, 16);
+}
+
+/* Calls it with 4 numbers in a trace; inside: the rate is made in the trace.  The status of the trace. */
+static kl_status rate_call(kl_model *m, int64_t rate, bool inside, float *y)
+{
+    static const float v[4] = {1, 2, 3, 4};
+    kl_tensor x = kl_input(dev, KL_F32, 2, (int64_t[]){1, 4}, v), out = kl_none, r = kl_none;
+    if (!inside)
+        r = kl_input(dev, KL_I64, 0, NULL, &rate);
+    kl_clear_error();
+    kl_trace_begin("rate");
+    if (inside)
+        r = kl_input(dev, KL_I64, 0, NULL, &rate);
+    kl_status s = kl_model_call(m, 2, (kl_tensor[]){x, r}, 1, &out);
+    if (s == KL_OK)
+        kl_keep(out);
+    kl_status end = kl_trace_end();
+    s = s ? s : end;
+    if (s == KL_OK)
+        s = kl_read(out, y, 2 * sizeof *y);
+    if (s == KL_OK)
+        kl_release(out);
+    kl_release(x);
+    if (!inside)
+        kl_release(r);
+    return s;
+}
+
+static void branches(void)
+{
+    for (int nested = 0; nested < 2; nested++) {
+        float y[2] = {0, 0};
+        kl_model *m = load(rate_model(4, 3, nested));
+        for (int i = 0; i < 3; i++) { /* the branch that fits is taken, whatever was called before */
+            CHECK(m && rate_call(m, 16000, false, y) == KL_OK && y[0] == 10 && y[1] == 10);
+            CHECK(m && rate_call(m, 8000, false, y) == KL_ERR_SHAPE && says("MatMul"));
+        }
+        CHECK(m && rate_call(m, 16000, true, y) != KL_OK && says("('rate') has to be known while recording"));
+        kl_model_free(m);
+        m = load(rate_model(3, 4, nested));
+        CHECK(m && rate_call(m, 8000, false, y) == KL_OK && y[0] == 10 && y[1] == 10);
+        CHECK(m && rate_call(m, 16000, false, y) == KL_ERR_SHAPE);
+        kl_model_free(m);
+    }
+    float y[2];
+    kl_model *m = load(rate_model(4, 4, false)); /* both fit: the condition is one of each run */
+    for (int inside = 0; inside < 2; inside++)
+        CHECK(m && rate_call(m, inside ? 16000 : 8000, inside, y) == KL_OK && y[0] == 10);
+    kl_model_free(m);
+}
+
 /* ---- data in other files ---- */
 
 /* y = -W, whose 2 elements are external data with these entries; constant: W is a Constant's value. */
@@ -273,6 +362,7 @@ int main(int argc, char **argv)
         sizes();
         snprintf(data, sizeof data, "%s/data", folder);
         CHECK(onnx_save(data, W, sizeof W));
+        branches();
         external_numbers();
         external_links();
         unlink(data);

@@ -142,6 +142,7 @@ struct kl_model {
     struct pooled *pool;              /* constants that calls have used */
     uint32_t npool, pool_cap;
     bool differentiates;              /* it has operator Gradient, which needs a trace */
+    unsigned suspended;               /* run_suspend without run_resume so far */
     uint64_t calls;                   /* so far: each call draws other random numbers */
 };
 
@@ -268,6 +269,18 @@ void onnx_region_seed(struct node *n, const struct graph_def *g);
  * seed around it, for the end of the region. */
 kl_tensor onnx_round_begin(struct node *n, const struct graph_def *g, kl_tensor round);
 void onnx_round_end(struct node *n, kl_tensor around);
+
+/* kl_trace_suspend and kl_trace_resume, which do not nest by themselves.  false: reported. */
+bool run_suspend(struct kl_model *m);
+void run_resume(struct kl_model *m);
+struct type array_type(const struct array *a);
+/* Can the value be computed from constants and inputs that were made before the trace? */
+bool onnx_can_know(const struct node *n, const struct value *v);
+
+/* ---- probe.c: whether a graph can be recorded ---- */
+enum probe_result { PROBE_FITS, PROBE_FAILS, PROBE_UNKNOWN };
+/* result: types of its first nout results, where it fits. */
+enum probe_result onnx_probe(struct node *n, const struct graph_def *g, struct type *result, uint32_t nout);
 
 /* ---- lengths.c: shape arithmetic on symbolic lengths ---- */
 struct array *array_of_lengths(int64_t n, const int64_t *v); /* as kl_shape gives them */

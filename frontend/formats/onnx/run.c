@@ -122,6 +122,13 @@ struct type onnx_type_of(kl_tensor t)
     return y;
 }
 
+struct type array_type(const struct array *a)
+{
+    struct type y = {.dtype = a->dtype, .rank = a->rank};
+    memcpy(y.dims, a->dims, sizeof y.dims);
+    return y;
+}
+
 bool onnx_type(struct node *n, uint32_t i, struct type *t)
 {
     const struct value *v = onnx_value(n, i);
@@ -138,8 +145,7 @@ bool onnx_type(struct node *n, uint32_t i, struct type *t)
         a = n->run->m->weight[v->weight].array;
     if (!a)
         return onnx_fails(n, KL_ERR_TYPE, "operand %u is an optional without a value", i);
-    *t = (struct type){.dtype = a->dtype, .rank = a->rank};
-    memcpy(t->dims, a->dims, sizeof t->dims);
+    *t = array_type(a);
     return true;
 }
 
@@ -167,6 +173,20 @@ static bool array_same(const struct array *a, const struct array *b)
            !memcmp(a->data, b->data, (size_t)a->count * kl_dtype_size(a->dtype));
 }
 
+bool run_suspend(struct kl_model *m)
+{
+    if (m->suspended == 0 && (kl_trace_suspend)() != KL_OK)
+        return false;
+    m->suspended++;
+    return true;
+}
+
+void run_resume(struct kl_model *m)
+{
+    if (--m->suspended == 0)
+        (kl_trace_resume)();
+}
+
 /* Makes a constant that exists as long as the model, so that equal numbers in another call give the same tensor. */
 static kl_tensor run_pooled(const kl_site *site, struct kl_model *m, struct array *a)
 {
@@ -174,6 +194,8 @@ static kl_tensor run_pooled(const kl_site *site, struct kl_model *m, struct arra
     for (uint32_t i = 0; i < m->npool; i++)
         if (m->pool[i].hash == hash && array_same(m->pool[i].array, a))
             return m->pool[i].t;
+    if (m->suspended) /* of a probe, in a region of which nothing can be kept */
+        return kl_input_at(site, m->device, a->dtype, a->rank, a->dims, a->data);
     if (m->npool == m->pool_cap) {
         uint32_t cap = m->pool_cap ? 2 * m->pool_cap : 16;
         struct pooled *more = realloc(m->pool, cap * sizeof *more);
@@ -182,11 +204,11 @@ static kl_tensor run_pooled(const kl_site *site, struct kl_model *m, struct arra
         m->pool = more;
         m->pool_cap = cap;
     }
-    if (kl_trace_suspend_at(site) != KL_OK)
+    if (!run_suspend(m))
         return kl_none;
     kl_tensor t = kl_keep_at(site, kl_input_at(site, m->device, a->dtype, a->rank, a->dims, a->data));
     bool ok = kl_check(t) == KL_OK;
-    kl_trace_resume_at(site);
+    run_resume(m);
     if (!ok) {
         char why[600];
         snprintf(why, sizeof why, "a constant: %s", kl_last_error());
@@ -249,7 +271,7 @@ kl_tensor onnx_in(struct node *n, uint32_t i)
     if (!a)
         return onnx_fails(n, KL_ERR_TYPE, "operand %u is an optional without a value", i), kl_none;
     kl_tensor t = array_recorded(n, a);
-    if (!n->run->folding && a->count > 1 && !a->symbolic && kl_check(t) == KL_OK)
+    if (!n->run->folding && !n->run->m->suspended && a->count > 1 && !a->symbolic && kl_check(t) == KL_OK)
         v->t = t; /* a tensor of the pool, which belongs to no trace or region */
     return t;
 }
@@ -407,21 +429,24 @@ static bool run_fold(struct node *n, bool demanded, bool *large)
             return false;
         }
     }
-    bool suspended = kl_trace_suspend() == KL_OK, ok = suspended && kl_scope_begin() == KL_OK;
+    bool suspended = run_suspend(r->m), ok = suspended && kl_scope_begin() == KL_OK;
     if (!ok) {
         if (suspended)
-            kl_trace_resume();
+            run_resume(r->m);
         r->depth--;
         return onnx_fails(n, KL_ERR_MEMORY, "out of memory");
     }
+    struct run outer = *r; /* which may be folding, too */
     r->folding = true;
     r->large = false;
     r->demanded = demanded;
     ok = run_operator(n);
     *large = r->large;
-    r->folding = r->large = r->demanded = false;
+    r->folding = outer.folding;
+    r->large = outer.large;
+    r->demanded = outer.demanded;
     kl_scope_end();
-    kl_trace_resume();
+    run_resume(r->m);
     r->depth--;
     for (uint32_t i = 0; *large && i < onnx_nout(n); i++)
         if (n->def->out[i] != NO_PLACE)
@@ -445,11 +470,11 @@ bool onnx_try_read(struct node *n, struct value *v)
     n->run->varied |= v->varies;
     if (v->known || !v->t.id || !(v->given || !n->run->tracing))
         return v->known && !v->known->symbolic;
-    struct type y = onnx_type_of(v->t); /* before kl_trace_suspend: handles of a suspended trace cannot be read */
-    if (kl_trace_suspend() != KL_OK)
+    struct type y = onnx_type_of(v->t); /* before run_suspend: handles of a suspended trace cannot be read */
+    if (!run_suspend(n->run->m))
         return false;
     v->known = array_of_tensor(v->t, &y);
-    kl_trace_resume();
+    run_resume(n->run->m);
     return v->known != NULL;
 }
 
@@ -481,6 +506,21 @@ static bool run_know(struct node *n, struct value *v, uint32_t i)
     return onnx_fails(n, KL_ERR_TRACE, "the value of operand %u ('%.100s') has to be known while recording; it depends "
                       "on what only a run computes (outside of a trace it could be read)", i, operand_name(n, i));
 }
+
+static bool can_know(const struct node *n, const struct value *v, unsigned depth)
+{
+    if (v->known || v->weight >= 0 || (v->t.id && v->given))
+        return !v->list && !v->varies && !(v->known && v->known->symbolic);
+    const struct node *maker = v->maker;
+    bool can = maker && maker->def->op && depth < DEEPEST;
+    for (uint32_t i = 0; can && i < onnx_nin(maker); i++) {
+        const struct value *operand = onnx_value(maker, i);
+        can = !operand || !operand->set || can_know(n, operand, depth + 1);
+    }
+    return can;
+}
+
+bool onnx_can_know(const struct node *n, const struct value *v) { return can_know(n, v, 0); }
 
 bool onnx_know(struct node *n, struct value *v, uint32_t i) { return run_know(n, v, i); }
 

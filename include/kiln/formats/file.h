@@ -1,4 +1,4 @@
-/* Tensors in files: NumPy's .npy and .npz, safetensors, GGUF.  Included by <kiln/kiln.h>.
+/* Tensors in files: NumPy's .npy and .npz, safetensors; GGUF, which is only read.  Included by <kiln/kiln.h>.
  *
  *     kl_file *f = kl_file_open("model.safetensors");
  *     if (!f) { fprintf(stderr, "%s\n", kl_last_error()); return 1; }

@@ -7,13 +7,14 @@
  *         kl_read(y, scores, sizeof scores);
  *
  * A call records the model's operators as Kiln's ops, in a trace or outside of one, and they are fused, differentiated
- * and run on every device like other ops.  Operators of opset 7 to 22 are supported (frontend/formats/onnx/README.md
- * lists them).  A model with other operators is not loaded, and the error names all of them.
+ * and run on every device like other ops.  Operators of opset 7 to 22 are supported (frontend/formats/onnx/ops.def in
+ * Kiln's sources lists them).  A model with other operators is not loaded, and the error names all of them.
  *
- * Values that determine shapes (such as the operand `shape` of Reshape) must be known while a call records.  They are
- * computed from constants and from the shapes of the inputs.  Where that is not enough, values of inputs are read and,
- * outside of a trace, values recorded so far.  In a trace such an input must have been made before the trace; a frozen
- * step (<kiln/step.h>) keeps the values of its recording.
+ * Values that determine shapes (such as the operand `shape` of Reshape) must be known while a call records, and so
+ * must the condition of an If of whose branches one does not fit the inputs.  They are computed from constants and from
+ * the shapes of the inputs.  Where that is not enough, values of inputs are read and, outside of a trace, values recorded so
+ * far.  In a trace such an input must have been made before the trace; a frozen step (<kiln/step.h>) keeps the values of
+ * its recording.
  *
  * Random operators draw other numbers in each call; a frozen step (<kiln/step.h>) and a compiled program draw the same
  * ones in each run, unless the slot "random_seed" gets another number.

@@ -65,6 +65,28 @@ static bool run_branch(struct node *n, const struct graph_def *g)
     return ok;
 }
 
+static bool same_types(const struct type *a, const struct type *b, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++)
+        if (a[i].dtype != b[i].dtype || a[i].rank != b[i].rank ||
+            memcmp(a[i].dims, b[i].dims, (size_t)a[i].rank * sizeof *a[i].dims))
+            return false;
+    return true;
+}
+
+/* Is there a branch that cannot be recorded beside the other, while which of them runs can be known?  Models have
+ * branches for inputs of different lengths or rates, of which only one fits. */
+static bool if_takes_one(struct node *n, const struct value *condition, const struct body *b, uint32_t nout)
+{
+    struct type result[2][CARRIED_MOST];
+    if (!n->run->tracing || n->run->folding || !onnx_can_know(n, condition))
+        return false;
+    enum probe_result yes = onnx_probe(n, b->g, result[0], nout), no = onnx_probe(n, b->other, result[1], nout);
+    if (yes == PROBE_FITS && no == PROBE_FITS)
+        return !same_types(result[0], result[1], nout);
+    return yes == PROBE_FAILS || no == PROBE_FAILS;
+}
+
 bool onnx_if(struct node *n)
 {
     struct body b = {.n = n, .g = onnx_attr_graph(n, "then_branch"), .other = onnx_attr_graph(n, "else_branch")};
@@ -74,7 +96,7 @@ bool onnx_if(struct node *n)
     if (!b.g || !b.other || !c || !c->set || nout > CARRIED_MOST || nout > b.g->nout || nout > b.other->nout)
         return onnx_fails(n, KL_ERR_ARGUMENT, "it needs a condition and two branches");
     int64_t known;
-    if (onnx_try_read(n, c))
+    if (onnx_try_read(n, c) || if_takes_one(n, c, &b, nout))
         return onnx_known_int(n, 0, &known) && run_branch(n, known ? b.g : b.other);
     kl_tensor condition = kl_reshape(onnx_in(n, 0), 0, NULL);
     onnx_region_seed(n, b.g);
