@@ -270,7 +270,8 @@ void onnx_region_seed(struct node *n, const struct graph_def *g);
 kl_tensor onnx_round_begin(struct node *n, const struct graph_def *g, kl_tensor round);
 void onnx_round_end(struct node *n, kl_tensor around);
 
-/* kl_trace_suspend and kl_trace_resume, which do not nest by themselves.  false: reported. */
+/* kl_trace_suspend and kl_trace_resume, once for several in one another: what probe.c tries goes on as it is.  false:
+ * reported. */
 bool run_suspend(struct kl_model *m);
 void run_resume(struct kl_model *m);
 struct type array_type(const struct array *a);

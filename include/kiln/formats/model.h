@@ -12,9 +12,9 @@
  *
  * Values that determine shapes (such as the operand `shape` of Reshape) must be known while a call records, and so
  * must the condition of an If of whose branches one does not fit the inputs.  They are computed from constants and from
- * the shapes of the inputs.  Where that is not enough, values of inputs are read and, outside of a trace, values recorded so
- * far.  In a trace such an input must have been made before the trace; a frozen step (<kiln/step.h>) keeps the values of
- * its recording.
+ * the shapes of the inputs.  Where that is not enough, values of inputs are read and, outside of a trace, values
+ * recorded so far.  In a trace such an input must have been made before the trace; a frozen step (<kiln/step.h>) keeps
+ * the values of its recording.
  *
  * Random operators draw other numbers in each call; a frozen step (<kiln/step.h>) and a compiled program draw the same
  * ones in each run, unless the slot "random_seed" gets another number.
