@@ -30,7 +30,7 @@ static kl_tensor quantized_make(struct thread *t, const kl_site *site, const str
 /* ---- shapes ---- */
 
 /* s with the axis split into blocks: [.., blocks, block, ..] */
-static struct shape cut_shape(const struct shape *s, uint32_t axis, int64_t block)
+struct shape quant_cut_shape(const struct shape *s, uint32_t axis, int64_t block)
 {
     struct shape out = {.rank = s->rank + 1};
     for (uint32_t i = 0, k = 0; i < s->rank; i++) {
@@ -41,8 +41,7 @@ static struct shape cut_shape(const struct shape *s, uint32_t axis, int64_t bloc
     return out;
 }
 
-/* The shape of the scales of s. */
-static struct shape scale_shape(const struct quant *q)
+struct shape quant_scale_shape(const struct quant *q)
 {
     struct shape out = {.rank = q->v.shape.rank};
     for (uint32_t i = 0; i < out.rank; i++)
@@ -54,12 +53,12 @@ static struct shape scale_shape(const struct quant *q)
 /* Broadcast to each element. */
 kl_tensor quant_spread(const kl_site *site, const struct quant *q, kl_tensor scale)
 {
-    struct shape s = scale_shape(q);
+    struct shape s = quant_scale_shape(q);
     if (shape_equal(&s, &q->v.shape))
         return scale;
     if (q->grain != QUANT_BLOCK)
         return broadcast_to(site, "quantized", scale, &s, &q->v.shape);
-    struct shape cut = cut_shape(&q->v.shape, q->axis, q->block), one = cut;
+    struct shape cut = quant_cut_shape(&q->v.shape, q->axis, q->block), one = cut;
     one.dim[q->axis + 1] = 1;
     return reshape_to(site, "quantized", broadcast_to(site, "quantized", reshape_to(site, "quantized", scale, &one),
                                                       &one, &cut),
@@ -75,7 +74,7 @@ static kl_tensor pack(const kl_site *s, const struct quant *q, kl_tensor ints)
 {
     const struct view byte = {.dtype = KL_U8, .device = q->v.device};
     uint32_t last = q->v.shape.rank - 1;
-    struct shape pairs = cut_shape(&q->v.shape, last, 2), bytes = q->v.shape;
+    struct shape pairs = quant_cut_shape(&q->v.shape, last, 2), bytes = q->v.shape;
     bytes.dim[last] /= 2;
     kl_tensor u = kl_and_at(s, kl_bitcast_at(s, ints, KL_U8), const_like(s, &byte, 15));
     u = reshape_to(s, "quantized", u, &pairs);
@@ -87,7 +86,7 @@ static kl_tensor pack(const kl_site *s, const struct quant *q, kl_tensor ints)
 static kl_tensor unpack(const kl_site *s, const struct quant *q)
 {
     const struct view byte = {.dtype = KL_U8, .device = q->v.device}, number = {.dtype = KL_I8, .device = q->v.device};
-    struct shape pairs = cut_shape(&q->v.shape, q->v.shape.rank - 1, 2), one = pairs;
+    struct shape pairs = quant_cut_shape(&q->v.shape, q->v.shape.rank - 1, 2), one = pairs;
     one.dim[one.rank - 1] = 1;
     kl_tensor u = broadcast_to(s, "quantized", reshape_to(s, "quantized", q->part[0], &one), &one, &pairs);
     kl_tensor half = kl_shl_at(s, kl_iota_at(s, q->v.device, KL_U8, (int)pairs.rank, pairs.dim, -1),
@@ -170,9 +169,9 @@ static void scale_of_range(const kl_site *s, struct quant *q, kl_tensor low, kl_
 static kl_tensor extreme(const kl_site *s, const struct quant *q, kl_tensor x, bool greatest)
 {
     int axes[KL_MAX_RANK], n = 0;
-    struct shape kept = scale_shape(q);
+    struct shape kept = quant_scale_shape(q);
     if (q->grain == QUANT_BLOCK) {
-        struct shape cut = cut_shape(&q->v.shape, q->axis, q->block);
+        struct shape cut = quant_cut_shape(&q->v.shape, q->axis, q->block);
         x = reshape_to(s, "quantized", x, &cut);
         axes[n++] = (int)q->axis + 1;
     } else {
@@ -231,7 +230,7 @@ static kl_tensor quantized_rows(const struct call *c, const struct quant *q)
 {
     const kl_site *s = c->site;
     uint32_t g = c->proto.attr.axis.axis, more = view_of(c->in[1]).shape.rank;
-    struct shape scales = scale_shape(q), own = {.rank = scales.rank + more - 1};
+    struct shape scales = quant_scale_shape(q), own = {.rank = scales.rank + more - 1};
     bool takes = scales.dim[g] == q->v.shape.dim[g]; /* the rows differ in their scales */
     bool bytes = q->type == KL_Q_I4 && g + 1 < scales.rank; /* pairs stay together */
     kl_tensor ints = call_with(c, bytes ? q->part[0] : quant_ints(s, q), c->in[1], kl_none);
@@ -261,56 +260,36 @@ static kl_tensor quantized_rows(const struct call *c, const struct quant *q)
     return record(&of);
 }
 
-/* A view of everything, or a selection of elements: the integers are unchanged if their scales can follow. */
+/* Rows by index, of a tensor whose scales differ or whose integers are packed. */
+static kl_tensor quantized_gather(struct thread *t, const struct call *c, const struct quant *q)
+{
+    bool differentiable = q->type == KL_Q_I4 ? q->made.id : quant_source(t, q->part[0]).id;
+    bool blocks = q->grain == QUANT_BLOCK && q->axis == c->proto.attr.axis.axis;
+    return differentiable || blocks ? call_with(c, quant_dense(c->site, q), c->in[1], kl_none) : quantized_rows(c, q);
+}
+
+/* A view of everything, or a selection of elements: the same integers, whose scales follow. */
 static kl_tensor view(struct thread *t, const struct call *c)
 {
-    struct quant q = quant_of(t, c->in[0]);
-    bool permute = c->proto.op == OP_permute, follows = permute || q.grain == QUANT_TENSOR;
-    if (c->proto.op == OP_gather && (q.type == KL_Q_I4 || !follows)) {
-        bool differentiable = q.type == KL_Q_I4 ? q.made.id : quant_source(t, q.part[0]).id;
-        bool blocks = q.grain == QUANT_BLOCK && q.axis == c->proto.attr.axis.axis;
-        if (differentiable || blocks)
-            return call_with(c, quant_dense(c->site, &q), c->in[1], kl_none);
-        return quantized_rows(c, &q);
-    }
-    if (q.type == KL_Q_I4 && permute && !q.made.id) { /* pairs lie along the last axis: the same integers as bytes */
-        q.part[0] = unpack(c->site, &q);
-        q.type = KL_Q_I8;
-    }
-    if (!follows || (q.type == KL_Q_I4 && c->proto.op != OP_reshape && !permute)) {
-        kl_tensor x = call_with(c, quant_dense(c->site, &q), c->in[1], kl_none);
-        q.v = view_of(x);
-        q.grain = QUANT_TENSOR;
-        if (q.type == KL_Q_I4 && (!q.v.shape.rank || q.v.shape.dim[q.v.shape.rank - 1] % 2))
-            return x;
-        return quantize_by_range(t, c->site, &q, x);
-    }
-    kl_tensor source = q.type == KL_Q_I4 ? q.made : quant_source(t, q.part[0]), x = kl_none;
-    if (source.id) /* a gradient may be requested: the same integers, made from floats */
-        x = call_with(c, quant_dense(c->site, &q), c->in[1], kl_none);
-    kl_tensor ints = source.id ? kl_none : call_with(c, quant_ints(c->site, &q), c->in[1], kl_none);
-    struct view v = view_of(source.id ? x : ints);
-    q.v.shape = v.shape;
-    if (q.type == KL_Q_I4 && (!v.shape.rank || v.shape.dim[v.shape.rank - 1] % 2))
-        return source.id ? x : quant_dense(c->site, &(struct quant){.type = KL_Q_I8, .v = q.v,
-                                                                    .part = {ints, q.part[1]}});
-    for (uint32_t i = 1; i < 3; i++) {
-        if (!q.part[i].id)
-            continue;
-        struct shape ones = {.rank = v.shape.rank};
-        for (uint32_t k = 0; k < ones.rank; k++)
-            ones.dim[k] = 1;
-        q.part[i] = permute ? call_with(c, q.part[i], kl_none, kl_none) : reshape_to(c->site, c->op, q.part[i], &ones);
-    }
-    for (uint32_t i = 0; permute && i < v.shape.rank; i++)
-        if (c->proto.attr.permute.perm[i] == q.axis) {
-            q.axis = i;
-            break;
-        }
+    struct quant q = quant_of(t, c->in[0]), to = q;
+    bool nibbles = q.type == KL_Q_I4;
+    if (c->proto.op == OP_gather && (nibbles || q.grain != QUANT_TENSOR))
+        return quantized_gather(t, c, &q);
+    kl_tensor source = nibbles ? q.made : quant_source(t, q.part[0]), x;
+    /* if a gradient may be requested: the same integers, made from floats */
+    x = call_with(c, source.id ? quant_dense(c->site, &q) : quant_ints(c->site, &q), c->in[1], kl_none);
+    to.v.shape = view_of(x).shape;
+    to.made = kl_none;
+    if (!quant_view_scales(t, c, &q, &to))
+        return poison(t);
+    uint32_t rank = to.v.shape.rank; /* pairs lie along the last axis, which a permutation would tear apart */
+    if (nibbles && (!rank || rank == KL_MAX_RANK || to.v.shape.dim[rank - 1] % 2 ||
+                    (c->proto.op == OP_permute && !source.id)))
+        to.type = KL_Q_I8;
     if (source.id)
-        return quantize(t, c->site, &q, x);
-    q.part[0] = q.type == KL_Q_I4 ? pack(c->site, &q, ints) : ints;
-    return quantized_make(t, c->site, &q);
+        return quantize(t, c->site, &to, x);
+    to.part[0] = to.type == KL_Q_I4 ? pack(c->site, &to, x) : x;
+    return quantized_make(t, c->site, &to);
 }
 
 /* Computes in floats; if the result is a float, it is quantized like the first quantized operand. */
@@ -325,8 +304,11 @@ static kl_tensor elementwise(struct thread *t, const struct call *c)
     const struct shape *s = &v.shape;
     if (!dtype_is_float(v.dtype) || (q.type == KL_Q_I4 && (!s->rank || s->dim[s->rank - 1] % 2)))
         return y;
-    bool same = s->rank == q.v.shape.rank && (q.grain == QUANT_TENSOR || s->dim[q.axis] == q.v.shape.dim[q.axis]);
-    q.grain = same ? q.grain : QUANT_TENSOR;
+    uint32_t axis = q.axis + s->rank - q.v.shape.rank; /* broadcast shapes are aligned at their last axes */
+    if (q.grain != QUANT_TENSOR && (s->dim[axis] != q.v.shape.dim[q.axis] ||
+                                    (q.grain == QUANT_BLOCK && s->rank == KL_MAX_RANK)))
+        q.grain = QUANT_TENSOR;
+    q.axis = axis;
     q.v = v;
     return quantize_by_range(t, c->site, &q, y);
 }
@@ -377,7 +359,7 @@ static bool scheme_of(struct thread *t, const kl_site *site, const char *op, kl_
 static kl_tensor aligned(struct thread *t, const kl_site *site, const char *what, const struct quant *q, kl_tensor p,
                          unsigned dtype)
 {
-    struct shape want = scale_shape(q);
+    struct shape want = quant_scale_shape(q);
     struct view v;
     char a[SHAPE_TEXT], b[SHAPE_TEXT];
     if (!describe(t, site, "quantized", what, p, &v))
@@ -463,7 +445,7 @@ kl_status kl_observer_init(kl_observer *o, kl_device device, kl_qscheme scheme, 
         return t->last.code;
     if (q.grain == QUANT_BLOCK)
         return fail(t, NULL, KL_ERR_ARGUMENT, "observer_init: blocks have their own scales, which depend on the data");
-    struct shape s = scale_shape(&q);
+    struct shape s = quant_scale_shape(&q);
     dtype = (kl_dtype)dtype_compute(dtype); /* an average in a half would stand still */
     o->low = kl_keep(kl_full(device, dtype, (int)s.rank, s.dim, (double)INFINITY));
     o->high = kl_keep(kl_full(device, dtype, (int)s.rank, s.dim, -(double)INFINITY));
@@ -527,7 +509,7 @@ kl_tensor kl_quantized_by_at(const kl_site *site, const kl_observer *o, kl_tenso
     if (!scheme_of(t, site, "quantized_by", o->scheme, &v, &q) ||
         !describe(t, site, "quantized_by", "the observer's range", o->low, &low))
         return compose_end(t, poison(t));
-    struct shape want = scale_shape(&q);
+    struct shape want = quant_scale_shape(&q);
     if (!shape_equal(&want, &low.shape))
         return compose_end(t,
                            refuse(t, site, KL_ERR_SHAPE,

@@ -26,6 +26,12 @@ static inline kl_tensor quant_cast(const kl_site *site, kl_tensor h, unsigned dt
 }
 /* The float from which these integers were quantized, to which gradients flow; kl_none if there is none. */
 kl_tensor quant_source(struct thread *t, kl_tensor ints);
+/* s with the axis split into blocks: [.., blocks, block, ..] */
+struct shape quant_cut_shape(const struct shape *s, uint32_t axis, int64_t block);
+struct shape quant_scale_shape(const struct quant *q);
+/* quant_view.c: sets the scales and zero points of *to, a view of q by this call, whose shape is set, and which
+ * elements share them. false: reported */
+bool quant_view_scales(struct thread *t, const struct call *c, const struct quant *q, struct quant *to);
 /* quant_product.c */
 kl_tensor quant_dot(struct thread *t, const struct call *c);
 #endif

@@ -11,7 +11,9 @@
  * - a product of two is one of integers, summed in KL_I32 and scaled once, a float: where scales are a tensor's, an
  * axis's that is not contracted, or, for two matrices, blocks of the contracted axis.  It has the gradient of the
  * product of floats;
- * - views leave the integers what they are; a transposed KL_Q_I4 becomes KL_Q_I8, with the same integers and scales;
+ * - views leave the integers what they are, and their scales follow: where an axis with scales is not kept whole, or
+ * blocks are cut, shorter blocks have copies of them. KL_Q_I4 becomes KL_Q_I8, with the same integers, where it is
+ * transposed or its last axis becomes odd;
  * - rows taken by indices (kl_gather, kl_embedding) are a plain tensor, of which only those rows are computed; where
  * one scale is for all, they keep it;
  * - elementwise ops compute in floats and quantize the result in the way of the first quantized operand, its scale from
