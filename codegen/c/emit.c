@@ -319,6 +319,7 @@ static void c_function(struct emitter *m, const char *name)
             text_put(m->t, "m_%s *b%u = buf[%u];\n", c_memory_type(k->buf[b].dtype), b, b);
     for (val v = 1; v < k->ninst; v++)
         c_declare(m, v);
+    text_put(m->t, "(void)buf, (void)slot, (void)begin, (void)end;\n"); /* not every kernel has all of them */
     while (kernel_phase(k, &p)) {
         long long base = p.base, extent = p.extent;
         text_put(m->t, "{ i64 lo = begin > %lld ? begin - %lld : 0, hi = end - %lld < %lld ? end - %lld : %lld;\n",

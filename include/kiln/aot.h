@@ -27,8 +27,9 @@ typedef struct kl_compile_options {
     /* The values of states that the trace only reads are stored in the object.  A run uses them where the pointer in
      * its arguments is NULL. */
     bool weights_inside;
-    /* Or they are stored in this file, each at a multiple of 64 bytes; PREFIX_weights(args, bytes of the file) in the
-     * header sets the pointers.  NULL: no file. */
+    /* Or they are stored in this file, behind a header with the program's hash and each at a multiple of 64 bytes;
+     * PREFIX_weights(args, bytes of the file) in the header compares the hash (not 0: another program's file) and
+     * sets the pointers.  NULL: no file. */
     const char *weights_path;
     /* "object" (also NULL), or "c": one C99 file for any processor, which needs no library of Kiln; cpu must be NULL.
      * The file contains the declarations, too, so header_path may be NULL. */

@@ -243,9 +243,23 @@ static void put_weights(struct image_writer *w, const struct graph *g, const str
 size_t object_weight_at(const struct graph *g, const struct object_options *o, uint32_t state)
 {
     size_t at = o->weights_at;
+    for (uint32_t i = 0; i < g->state.n; i++)
+        if (o->state[i]) { /* a program without weights has no part in the file */
+            at += OBJECT_WEIGHTS_HEADER;
+            break;
+        }
     for (uint32_t i = 0; i < state; i++)
         at += o->state[i] ? (object_state_bytes(g, i) + WEIGHT_ALIGN - 1) / WEIGHT_ALIGN * WEIGHT_ALIGN : 0;
     return at;
+}
+
+void object_weights_header(const struct graph *g, const struct object_options *o, unsigned char out[OBJECT_WEIGHTS_ID])
+{
+    struct hash128 h = graph_hash(g);
+    uint64_t number[3] = {h.lo, h.hi, object_weight_at(g, o, g->state.n) - o->weights_at};
+    memcpy(out, "KILNWTS1", 8);
+    for (int i = 0; i < 24; i++)
+        out[8 + i] = (unsigned char)(number[i / 8] >> 8 * (i % 8));
 }
 
 static bool write_image(struct image_writer *w, const struct graph *captured, const struct program *p,

@@ -35,6 +35,10 @@ size_t object_state_bytes(const struct graph *g, uint32_t i);
 size_t object_args_layout(const struct graph *g, const bool *fixed, size_t *slot_at);
 static inline uint32_t object_symbols(const struct graph *g) { return g->symbols ? g->symbols->n : 0; }
 size_t object_symbol_at(const struct graph *g, uint32_t symbol); /* the offset of a symbol's value in the struct */
+/* A program's part of the weights file begins with a header of OBJECT_WEIGHTS_HEADER bytes: the letters KILNWTS1, the
+ * hash of the program's graph, and the bytes of the part, little-endian, OBJECT_WEIGHTS_ID in all, then zeros. */
+enum { OBJECT_WEIGHTS_ID = 32, OBJECT_WEIGHTS_HEADER = 64 };
+void object_weights_header(const struct graph *g, const struct object_options *o, unsigned char out[OBJECT_WEIGHTS_ID]);
 /* The offset of a state's value in the weights file; for number g->state.n: the end. */
 size_t object_weight_at(const struct graph *g, const struct object_options *o, uint32_t state);
 

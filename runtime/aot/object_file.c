@@ -64,6 +64,8 @@ static bool add_weights(struct object_file *f, const struct graph *g, const stru
     memset(all, 0, end + 1); /* padding to the next multiple of 64 is zero */
     if (f->weights)
         memcpy(all, f->weights, f->weights_bytes);
+    if (end > o->weights_at)
+        object_weights_header(g, o, all + o->weights_at);
     for (uint32_t i = 0; i < g->state.n; i++)
         if (o->state[i])
             memcpy(all + object_weight_at(g, o, i), o->state[i], object_state_bytes(g, i));

@@ -225,9 +225,20 @@ static void put_weights_function(struct text *t, const struct graph *g, const st
     if (!o->state || !o->weights_separate)
         return;
     text_put(t, "\n/* Points the states whose values are in the weights' file to the file's bytes, which start at a "
-                "multiple of 64. */\n#define %s_weights_bytes %zu\n"
-                "static inline void %s_weights(%s_args *args, const void *bytes)\n{\n", prefix,
+                "multiple of 64.\n * 0; or 1, and nothing is set: the file was not written with this program. */\n"
+                "#define %s_weights_bytes %zu\n"
+                "static inline int %s_weights(%s_args *args, const void *bytes)\n{\n", prefix,
              object_weight_at(g, o, g->state.n), prefix, prefix);
+    if (object_weight_at(g, o, 0) > o->weights_at) {
+        unsigned char id[OBJECT_WEIGHTS_ID];
+        object_weights_header(g, o, id);
+        text_put(t, "    static const unsigned char own[%d] = {", OBJECT_WEIGHTS_ID);
+        for (int i = 0; i < OBJECT_WEIGHTS_ID; i++)
+            text_put(t, "%s%u", i ? "," : "", id[i]);
+        text_put(t, "};\n    for (int i = 0; i < %d; i++)\n"
+                    "        if (((const unsigned char *)bytes)[%zu + i] != own[i]) return 1;\n", OBJECT_WEIGHTS_ID,
+                 o->weights_at);
+    }
     for (uint32_t i = 0; i < g->state.n; i++) {
         if (!o->state[i])
             continue;
@@ -236,7 +247,7 @@ static void put_weights_function(struct text *t, const struct graph *g, const st
         text_put(t, "    args->%s = (const %s *)((const char *)bytes + %zu);\n", name, c_type(dtype),
                  object_weight_at(g, o, i));
     }
-    text_put(t, "    (void)args, (void)bytes; /* where there are none */\n}\n");
+    text_put(t, "    (void)args, (void)bytes; /* where there are none */\n    return 0;\n}\n");
 }
 
 /* Declarations besides those of a run: for an object, which shares a runtime with others, and for C. */

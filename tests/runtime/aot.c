@@ -483,12 +483,12 @@ static void test_compiler(const char *target, const char *compiler, const char *
     unsigned before = failed;
     for (unsigned i = 0; i < ntest; i++)
         if (!test[i].which)
-            sh("cd %s && %s -std=c99 -Wall -Werror %s -c %s.c -o %s.o", folder, compiler, options, test[i].name,
-               test[i].name);
+            sh("cd %s && %s -std=c99 -Wall -Wextra -Wpedantic -Werror %s -c %s.c -o %s.o", folder, compiler, options,
+               test[i].name, test[i].name);
     sh("cd %s && ! nm *.o | grep ' U ' | grep -vE ' (malloc|free|mem[a-z]*|__aeabi_[a-z0-9]*|_GLOBAL_OFFSET_TABLE_)$'",
        folder);
-    if (failed == before && sh("cd %s && %s -std=gnu11 -Wall -Werror %s program.c *.o -pthread -static -o program",
-                                   folder, compiler, options) &&
+    if (failed == before && sh("cd %s && %s -std=gnu11 -Wall -Wextra -Wpedantic -Werror %s program.c *.o -pthread "
+                               "-static -o program", folder, compiler, options) &&
         sh("cd %s && %s ./program data result %zu", folder, emulator, size))
         compare();
 }

@@ -134,7 +134,10 @@ static const char weights_program[] =
     "    a.state_calls = &calls;\n"
     "    if (inside_run(&a))\n        return 3;\n"
     "    apart_args b = {.in_x = x, .out_0 = &all[1], .state_calls = &calls};\n"
-    "    apart_weights(&b, bytes);\n"
+    "    ((char *)bytes)[9] ^= 1; /* another program's hash */\n"
+    "    if (!apart_weights(&b, bytes) || b.state_w)\n        return 6;\n"
+    "    ((char *)bytes)[9] ^= 1;\n"
+    "    if (apart_weights(&b, bytes))\n        return 7;\n"
     "    if (apart_run(&b))\n        return 4;\n"
     "    a.out_0 = &all[2], a.state_w = zero;\n" /* weights of the caller's own */
     "    if (inside_run(&a) || calls != 6)\n        return 5;\n"
@@ -199,7 +202,7 @@ static const char several_program[] =
     "    first_args a = {.in_x = x, .out_0 = &sum[0]};\n"
     "    second_args b = {.in_x = x, .out_0 = &sum[1]};\n"
     "    third_args c = {.in_x = x, .out_0 = &sum[2]};\n"
-    "    first_weights(&a, bytes);\n    second_weights(&b, bytes);\n"
+    "    if (first_weights(&a, bytes) || second_weights(&b, bytes) || !first_weights(&a, x))\n        return 3;\n"
     "    if (first_run(&a) || second_run(&b) || third_run(&c))\n        return 2;\n"
     "    printf(\"%a\\n%a\\n%a\\n\", sum[0], sum[1], sum[2]);\n"
     "    fclose(f);\n    free(bytes);\n    return 0;\n}\n";
@@ -253,8 +256,8 @@ static void test_several(kl_device dev)
         CHECK(kl_object_write(o, path[0], path[1]) == KL_ERR_ARGUMENT &&
               strstr(kl_last_error(), "its files were made before"));
         kl_object_free(o);
-        bool built = c ? sh("cd %s && cc -std=c99 -Wall -Werror -O1 -c net.c -o net_c.o && cc -std=c17 -Wall -Werror "
-                            "%s net_main.c net_c.o -o net%s", SANITIZE, "")
+        bool built = c ? sh("cd %s && cc -std=c99 -Wall -Wextra -Wpedantic -Werror -O1 -c net.c -o net_c.o && "
+                            "cc -std=c17 -Wall -Werror %s net_main.c net_c.o -o net%s", SANITIZE, "")
                        : sh("cd %s && cc -std=c17 -Wall -Wextra -Werror %s net_main.c net.o %s/libkiln-aot.a "
                             "-pthread -o net", SANITIZE, build);
         if (!built || !sh("cd %s && ./net > net.sums%s%s", "", ""))
