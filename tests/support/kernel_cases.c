@@ -56,12 +56,13 @@ void kernel_cases_init(struct kernel_cases *c, uint64_t seed)
 /* ---- what the graph's interpreter computes ---- */
 
 /* The value of each node, copied when it is computed: those of one graph. */
-struct oracle { void **value; };
+struct oracle { const struct graph *g; void **value; };
 
 static void keep_value(void *ctx, const struct graph *g, ref r, void *const *value)
 {
     struct oracle *o = ctx;
-    if (op_is_region(g->node[r].op) || node_at(g, r)->op == OP_custom || !value[r])
+    if (g != o->g || op_is_region(g->node[r].op) || /* it is called for nodes of regions, too */
+        node_at(g, r)->op == OP_custom || !value[r])
         return;
     size_t bytes = node_bytes(g, r);
     o->value[r] = malloc(bytes + 1);
@@ -115,7 +116,7 @@ static bool interpret_graph(struct kernel_cases *c, const struct graph *g, bool 
     d->out.n = g->nout;
     for (uint32_t i = 0; i < g->nout; i++)
         d->out.v[i] = calloc(node_bytes(g, g->out[i].value) + 1, 1);
-    d->o.value = calloc(g->nnode, sizeof *d->o.value);
+    d->o = (struct oracle){g, calloc(g->nnode, sizeof *d->o.value)};
     struct interp_watch watch = {keep_value, &d->o};
     struct bind b = {.input = (const void *const *)d->input.v, .state = (const void *const *)d->state.v,
                      .slot = d->slot, .out = d->out.v, .watch = &watch};
@@ -267,6 +268,116 @@ static struct schedule vary(struct kernel_cases *c, const struct schedule *own)
     return s;
 }
 
+/* ---- another kind of kernel ---- */
+
+static uint16_t power(struct kernel_cases *c, unsigned most) { return (uint16_t)(1u << rng_below(&c->r, most)); }
+static uint16_t up_to(struct kernel_cases *c, int64_t most) { return (uint16_t)(1 + rng_below(&c->r, most)); }
+
+/* Sides of a block as so many tiles of threads, or of subgroups. */
+static void blocks_of(struct kernel_cases *c, struct schedule *s, unsigned mr, unsigned nr, unsigned holders)
+{
+    unsigned down = power(c, 4), across = power(c, 4);
+    s->dot_blocks.mr = (uint16_t)mr;
+    s->dot_blocks.nr = (uint16_t)nr;
+    s->dot_blocks.block_m = (uint16_t)(mr * down);
+    s->dot_blocks.block_n = (uint16_t)(nr * across);
+    s->width = (uint16_t)(down * across * holders);
+}
+
+static void on_units(struct kernel_cases *c, const struct caps *t, struct schedule *s)
+{
+    const struct mma_caps *u = &t->mma[rng_below(&c->r, MMA_UNITS)];
+    s->dot_matrix.async = t->mma_async.m && rng_below(&c->r, 2);
+    if (s->dot_matrix.async)
+        u = &t->mma_async;
+    unsigned n = u->n ? u->n : 8, across = (unsigned)up_to(c, 4) * n;
+    blocks_of(c, s, (unsigned)up_to(c, 2) * (u->m ? u->m : 16), across, u->subgroup ? u->subgroup : 32);
+    s->dot_matrix.step = (uint16_t)((u->k ? u->k : 16) * up_to(c, 4));
+    s->dot_matrix.unit_m = u->m;
+    s->dot_matrix.unit_n = (uint16_t)(s->dot_matrix.async ? across : u->n);
+    s->dot_matrix.unit_k = u->k;
+    s->dot_matrix.copy_a = (uint8_t)rng_below(&c->r, 2);
+    s->dot_matrix.copy_b = (uint8_t)rng_below(&c->r, 2);
+    s->dot_matrix.stages = (uint8_t)rng_below(&c->r, 4);
+    s->dot_matrix.panels = s->dot_matrix.async && rng_below(&c->r, 2);
+    s->dot_matrix.reordered = rng_below(&c->r, 4) == 0;
+    s->dot_matrix.split = rng_below(&c->r, 3) ? 0 : (uint32_t)s->dot_matrix.step * up_to(c, 3);
+}
+
+/* A record of a product by any kind of kernel. */
+static void any_product(struct kernel_cases *c, const struct caps *t, struct schedule *s)
+{
+    s->kind = (uint16_t)(t->is_gpu ? (unsigned[]){SCHED_DOT_BLOCKS, SCHED_DOT_MATRIX, SCHED_GPU_DOT_THIN,
+                                                  SCHED_DOT}[rng_below(&c->r, 4)]
+                                   : (unsigned[]){SCHED_DOT, SCHED_DOT_THIN, SCHED_DOT_BYTES}[rng_below(&c->r, 3)]);
+    s->dot.mr = up_to(c, 8);
+    s->dot.nr = s->width = power(c, 6);
+    switch (s->kind) {
+    case SCHED_DOT:
+        s->dot.pack_b = (uint8_t)rng_below(&c->r, 2);
+        s->dot.pack_by = s->dot.pack_b ? (uint8_t)rng_below(&c->r, PACK_COUNT) : 0;
+        s->dot.square = rng_below(&c->r, 2) ? power(c, 5) : 0;
+        s->dot.lanes = rng_below(&c->r, 2) ? power(c, 5) : 0;
+        s->dot.epilogue = (uint8_t)rng_below(&c->r, EPILOGUE_COUNT);
+        break;
+    case SCHED_DOT_THIN:
+        s->dot_thin.strip = rng_below(&c->r, 2) ? (uint32_t)s->dot_thin.nr * up_to(c, 3) : 0;
+        s->dot_thin.widen = (uint16_t)rng_below(&c->r, 2);
+        break;
+    case SCHED_DOT_BYTES:
+        s->dot_bytes.pack_b = (uint8_t)rng_below(&c->r, 2);
+        s->dot_bytes.prefetch_b = (uint8_t)rng_below(&c->r, 2);
+        s->dot_bytes.panel = rng_below(&c->r, 2) ? 4 * (uint32_t)up_to(c, 3) : 0;
+        break;
+    case SCHED_DOT_BLOCKS:
+        blocks_of(c, s, power(c, 4), power(c, 4), 1);
+        s->dot_blocks.step = power(c, 5);
+        s->dot_blocks.split = rng_below(&c->r, 3) ? 0 : (uint32_t)s->dot_blocks.step * up_to(c, 3);
+        break;
+    case SCHED_DOT_MATRIX: on_units(c, t, s); break;
+    default:
+        s->dot.nr = power(c, 4);
+        s->width = (uint16_t)(power(c, 4) * 32);
+        s->gpu_dot_thin.split = rng_below(&c->r, 2) ? 4 * (uint32_t)up_to(c, 6) : 0;
+    }
+}
+
+static unsigned other_kind(struct kernel_cases *c, const struct caps *t, unsigned kind)
+{
+    switch (kind) {
+    case SCHED_MAP: return t->is_gpu ? SCHED_GPU_TURN : SCHED_MAP;
+    case SCHED_GPU_TURN: return SCHED_MAP;
+    case SCHED_ROW_REDUCE: return SCHED_COLUMN_REDUCE;
+    case SCHED_COLUMN_REDUCE: return SCHED_ROW_REDUCE;
+    case SCHED_SCATTER: return SCHED_GPU_SCATTER;
+    case SCHED_GPU_SCATTER: return SCHED_SCATTER;
+    case SCHED_CUMULATIVE: return SCHED_GPU_SCAN;
+    case SCHED_GPU_SCAN: return SCHED_CUMULATIVE;
+    case SCHED_SORT: return SCHED_GPU_SORT;
+    case SCHED_GPU_SORT: return SCHED_SORT;
+    case SCHED_ATTENTION: return rng_below(&c->r, 2) ? SCHED_ATTENTION_ONE : SCHED_ATTENTION_MATRIX;
+    case SCHED_ATTENTION_GRAD: return SCHED_ATTENTION_MATRIX;
+    case SCHED_ATTENTION_ONE:
+    case SCHED_ATTENTION_MATRIX: return SCHED_ATTENTION;
+    default: return kind;
+    }
+}
+
+/* A record of another kind of kernel for the same group, most fields of which are chosen. */
+static struct schedule another_kind(struct kernel_cases *c, const struct caps *t, const struct schedule *own)
+{
+    struct schedule s = {.kind = (uint16_t)other_kind(c, t, own->kind), .grain = own->grain};
+    if ((own->kind >= SCHED_DOT && own->kind <= SCHED_DOT_MATRIX) || own->kind == SCHED_GPU_DOT_THIN) {
+        s.dot.kc = own->dot.kc;
+        any_product(c, t, &s);
+        return s;
+    }
+    if (s.kind == SCHED_COLUMN_REDUCE)
+        s.column_reduce.short_rows = (uint16_t)rng_below(&c->r, 2);
+    s.width = rng_below(&c->r, 2) ? power(c, 8) : 0;
+    return s;
+}
+
 static void count_fields(struct kernel_cases *c, const struct schedule *own, const struct schedule *s)
 {
     const struct sched_family *family = &sched_families[s->kind];
@@ -318,7 +429,10 @@ static bool run_case(const struct scope *s, struct lowerer *lowerer, uint32_t gr
             c->refused++;
             return true;
         }
-        check(false, "%s, %s: %s", s->what, s->caps->name, e.msg);
+        char *line = want ? schedule_line(want) : NULL;
+        check(false, "%s, %s%s, group %u by \"%s\": %s", s->what, s->caps->name, s->fuse ? "" : ", unfused", group,
+              line ? line : "", e.msg);
+        mem_free(line);
         graph_print(s->source, stdout);
         c->failures++;
         return false;
@@ -360,7 +474,7 @@ static bool run_groups(const struct scope *s)
             continue;
         ok = run_case(s, l, group, NULL, &own);
         for (unsigned i = 0; ok && i < s->c->variants; i++) {
-            struct schedule other = vary(s->c, &own);
+            struct schedule other = rng_below(&s->c->r, 6) ? vary(s->c, &own) : another_kind(s->c, s->caps, &own);
             ok = run_case(s, l, group, &other, &own);
         }
     }

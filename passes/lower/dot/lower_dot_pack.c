@@ -41,6 +41,9 @@ static void pack_column(const struct dot *d, const struct panel *t, val col, val
 static void store_square(const struct dot *d, val *column, val first, val col)
 {
     struct kernel *k = d->w->k;
+    for (uint32_t i = 0; i < square_of(d); i++) /* elements of an expanded axis are the same in all lanes */
+        if (!k->inst[column[i]].varying)
+            column[i] = k_splat(k, column[i]);
     k_transpose(k, column, square_of(d));
     for (uint32_t i = 0; i < square_of(d); i++) {
         val at = ix_add(k, ix_scale(k, ix_add(k, first, k_int(k, i)), d->nr), col);
