@@ -32,7 +32,7 @@ static void run_graph(struct kernel_cases *c, const struct scope_family *f, uint
     struct graph *g = scope_graph(f, number);
     struct rng r = {number * UINT64_C(0x9e3779b97f4a7c15) | 1};
     rng_next(&r);
-    bool gpu = rng_below(&r, 4) == 0;
+    bool gpu = rng_below(&r, 4) == 0 || f->on_gpu;
     unsigned t = gpu ? c->processors + (unsigned)rng_below(&r, c->ntarget - c->processors)
                      : (unsigned)rng_below(&r, c->processors);
     if (check(!g->err.code, "%s: %s", current, g->err.msg))

@@ -300,10 +300,13 @@ struct graph *scope_sort(struct digits *d)
 /* ---- the list ---- */
 
 const struct scope_family scope_families[] = {
-    {"map", scope_map, 3}, {"move", scope_move, 1}, {"reduce", scope_reduce, 4}, {"rows", scope_rows, 2},
-    {"dot", scope_dot, 4}, {"dot_runs", scope_dot_runs, 4}, {"bytes", scope_bytes, 1}, {"windows", scope_windows, 4}, {"conv", scope_conv, 4},
-    {"attention", scope_attention, 3}, {"scatter", scope_scatter, 1}, {"gather", scope_gather, 1},
-    {"scan", scope_scan, 1}, {"sort", scope_sort, 1}};
+    {"map", scope_map, 3, false}, {"move", scope_move, 1, false}, {"reduce", scope_reduce, 4, false},
+    {"rows", scope_rows, 2, false}, {"dot", scope_dot, 4, false}, {"dot_runs", scope_dot_runs, 4, false},
+    {"thin", scope_thin, 3, false}, {"bytes", scope_bytes, 1, false}, {"windows", scope_windows, 4, false},
+    {"conv", scope_conv, 4, false}, {"attention", scope_attention, 3, false}, {"scatter", scope_scatter, 1, false},
+    {"gather", scope_gather, 1, false}, {"scan", scope_scan, 1, false}, {"sort", scope_sort, 1, false},
+    {"turn", scope_turn, 1, true}, {"levels", scope_levels, 1, true}, {"units", scope_units, 1, true},
+    {"channels", scope_channels, 1, true}, {"attention_units", scope_attention_units, 1, true}};
 const unsigned scope_family_count = sizeof scope_families / sizeof *scope_families;
 
 uint64_t scope_count(const struct scope_family *f)

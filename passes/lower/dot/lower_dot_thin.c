@@ -420,8 +420,9 @@ static void square_block(const struct thin *s, const struct part *p, const struc
     }
     if (pairs > whole)
         square_products(s, p, k_int(k, whole), pairs - whole, s->each, acc);
-    if (p->length > pairs)
-        square_products(s, p, k_int(k, pairs), p->length - pairs, s->packed, acc);
+    /* the last elements, fewer than a load has, may be more than a square of single ones has */
+    for (int64_t at = pairs, side = d->nr * s->packed; at < p->length; at += side)
+        square_products(s, p, k_int(k, at), p->length - at < side ? p->length - at : side, s->packed, acc);
     for (int64_t i = 0; i < d->size.m; i++)
         total[i] = total[i] ? k_prim(k, P_ADD, total[i], acc[i], 0) : acc[i];
 }
