@@ -33,8 +33,10 @@ static void run_graph(struct kernel_cases *c, const struct scope_family *f, uint
     struct rng r = {number * UINT64_C(0x9e3779b97f4a7c15) | 1};
     rng_next(&r);
     bool gpu = rng_below(&r, 4) == 0 || f->on_gpu;
-    unsigned t = gpu ? c->processors + (unsigned)rng_below(&r, c->ntarget - c->processors)
-                     : (unsigned)rng_below(&r, c->processors);
+    unsigned gpus = c->ntarget - c->processors, last = c->processors + (unsigned)rng_below(&r, gpus);
+    if (f->on_gpu && rng_below(&r, 3) == 0) /* the one with an asynchronous unit */
+        last = c->processors + gpus - 2;
+    unsigned t = gpu ? last : (unsigned)rng_below(&r, c->processors);
     if (check(!g->err.code, "%s: %s", current, g->err.msg))
         passed += kernel_cases_run(c, g, t, rng_below(&r, 4) != 0, current);
     graph_free(g);

@@ -34,10 +34,12 @@ void kernel_cases_init(struct kernel_cases *c, uint64_t seed)
     *c = (struct kernel_cases){.r = {seed * UINT64_C(0x9e3779b97f4a7c15) | 1}, .variants = 8};
     add_processor(c, "vectors of 8 bytes", 8, 8, 128);
     add_processor(c, "vectors of 16 bytes", 16, 16, 256);
+    c->target[c->ntarget - 1].mma_bytes = 4;
     add_processor(c, "vectors of 32 bytes", 32, 16, 1024);
     c->target[c->ntarget - 1].mma_bytes = 4;
     add_processor(c, "vectors of 64 bytes", 64, 32, 32 << 10);
     c->target[c->ntarget - 1].half_vectors = 1;
+    c->target[c->ntarget - 1].mma_bytes = 4;
     add_processor(c, "short kernels", 16, 16, 512);
     c->target[c->ntarget - 1].compact = true;
     add_processor(c, "pairs of bf16", 16, 16, 512);

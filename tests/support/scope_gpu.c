@@ -3,7 +3,7 @@
 #include "scope_graphs.h"
 
 /* around the sides of tiles, of units and of vectors of 16 bytes */
-static const int64_t sides[] = {1, 7, 8, 9, 15, 16, 17, 24, 31, 32, 33, 63, 64, 65, 72};
+static const int64_t sides[] = {1, 7, 8, 9, 15, 16, 17, 24, 31, 32, 33, 63, 64, 65, 72, 128};
 static const unsigned halves[] = {KL_BF16, KL_F16};
 static const unsigned any_dtype[] = {KL_F32, KL_BF16, KL_F16, KL_F64, KL_I32, KL_I8};
 
@@ -95,7 +95,7 @@ struct graph *scope_channels(struct digits *d)
 
 struct graph *scope_attention_units(struct digits *d)
 {
-    static const int64_t rows[] = {1, 15, 16, 17, 33, 63, 64, 65, 80}, depths[] = {8, 15, 16, 24, 32, 64, 65};
+    static const int64_t rows[] = {1, 15, 16, 17, 33, 63, 64, 65, 80}, depths[] = {8, 15, 24, 64, 64, 65, 128};
     struct graph *g = graph_new("attention_units");
     int64_t batch = 1 + (int64_t)digit(d, 2), l = DIGIT_OF(d, rows), m = DIGIT_OF(d, rows), e = DIGIT_OF(d, depths),
             v = DIGIT_OF(d, depths);
