@@ -171,6 +171,18 @@ static ref simplify_copy(struct numbering *v, struct graph *g, ref r, const stru
     return a.op == OP_expand ? n_expand(g, small, &full) : n_reshape(g, small, &full);
 }
 
+/* Views whose elements are elements of the operand, each at most once. */
+static bool moves_elements(unsigned op)
+{
+    return op == OP_permute || op == OP_reshape || op == OP_slice || op == OP_flip;
+}
+
+/* Does a cast between these float dtypes keep every value? */
+static bool is_exact_cast(unsigned from, unsigned to)
+{
+    return (from == KL_BF16 || from == KL_F16) ? to == KL_F32 || to == KL_F64 : from == KL_F32 && to == KL_F64;
+}
+
 /* Is x a cast of bytes to i32 with only views around it? */
 static bool is_widened(const struct graph *g, ref x)
 {
@@ -193,6 +205,32 @@ static ref unwidened(struct numbering *v, struct graph *g, ref x)
     return simplify_settle(v, g, graph_add(g, &n, n.op == OP_reshape || n.op == OP_expand ? &s : NULL), seen);
 }
 
+/* The dtype whose values r has in a wider one: r is a cast from it with views around that move no more than they keep;
+ * KL_DTYPE_COUNT: none. */
+static unsigned widened_from(const struct graph *g, ref r)
+{
+    while (moves_elements(g->node[r].op))
+        r = g->node[r].in[0];
+    const struct node *n = &g->node[r];
+    unsigned from = n->op == OP_cast ? simplify_operand(g, n, 0)->dtype : KL_DTYPE_COUNT;
+    return from != KL_DTYPE_COUNT && is_exact_cast(from, n->dtype) ? from : KL_DTYPE_COUNT;
+}
+
+/* A concatenation of casts from one narrower dtype is a cast of the concatenation, which moves fewer bytes. */
+static ref simplify_concat(struct numbering *v, struct graph *g, const struct node *n)
+{
+    struct node narrow = *n;
+    unsigned from = n->op == OP_concat ? widened_from(g, n->in[0]) : KL_DTYPE_COUNT;
+    for (unsigned i = 0; i < n->nin && from != KL_DTYPE_COUNT; i++)
+        from = widened_from(g, n->in[i]) == from ? from : KL_DTYPE_COUNT;
+    if (from == KL_DTYPE_COUNT)
+        return NIL;
+    for (unsigned i = 0; i < n->nin; i++)
+        narrow.in[i] = unwidened(v, g, n->in[i]);
+    uint32_t seen = g->nnode;
+    return n_cast(g, simplify_settle(v, g, graph_add(g, &narrow, NULL), seen), n->dtype);
+}
+
 /* A product of bytes that were cast to i32: the same sums from operands of a quarter of the size. */
 static ref simplify_dot(struct numbering *v, struct graph *g, const struct node *n)
 {
@@ -203,6 +241,71 @@ static ref simplify_dot(struct numbering *v, struct graph *g, const struct node 
     bytes.in[0] = unwidened(v, g, n->in[0]);
     bytes.in[1] = unwidened(v, g, n->in[1]);
     return graph_add(g, &bytes, NULL);
+}
+
+/* ---- casts to a narrower dtype ---- */
+
+/* Of the readers of each node, behind views: the dtype that all of them cast it to, and the elements of these casts. */
+struct narrow_uses { uint8_t *dtype; int64_t *elements; };
+enum { NO_USE = KL_DTYPE_COUNT, OTHER_USES };
+
+static void note_use(struct narrow_uses *u, const struct graph *g, ref operand, const struct node *n, ref r)
+{
+    unsigned dtype = OTHER_USES;
+    int64_t elements = 0;
+    if (n->op == OP_cast && is_exact_cast(n->dtype, g->node[operand].dtype)) {
+        dtype = n->dtype;
+        elements = node_numel(g, r);
+    } else if (moves_elements(n->op)) {
+        dtype = u->dtype[r];
+        elements = u->elements[r];
+    }
+    if (dtype == NO_USE)
+        return;
+    u->dtype[operand] = u->dtype[operand] == NO_USE || u->dtype[operand] == dtype ? (uint8_t)dtype : OTHER_USES;
+    u->elements[operand] += elements;
+}
+
+static bool find_narrow_uses(struct narrow_uses *u, const struct graph *g)
+{
+    u->dtype = mem_alloc(g->nnode * sizeof *u->dtype);
+    u->elements = mem_alloc(g->nnode * sizeof *u->elements);
+    if (!u->dtype || !u->elements)
+        return false;
+    memset(u->dtype, NO_USE, g->nnode);
+    for (uint32_t i = 0; i < g->nout; i++)
+        u->dtype[g->out[i].value] = OTHER_USES;
+    for (ref r = g->nnode; r-- > 1;)
+        for (unsigned i = 0; i < node_nin(&g->node[r]); i++)
+            note_use(u, g, node_in(g, &g->node[r], i), &g->node[r], r);
+    return true;
+}
+
+/* Is r a cast of views of a computed x that is read in no other dtype, and in whole?  x is then computed in it. */
+static bool casts_all_of_x(const struct narrow_uses *u, const struct graph *g, ref r)
+{
+    const struct node *n = &g->node[r];
+    ref x = n->op == OP_cast ? n->in[0] : NIL;
+    if (!x || !is_exact_cast(n->dtype, g->node[x].dtype) || !moves_elements(g->node[x].op))
+        return false;
+    while (moves_elements(g->node[x].op))
+        x = g->node[x].in[0];
+    return g->node[x].nin && u->dtype[x] == n->dtype && !shape_is_symbolic(node_shape(g, x)) &&
+           u->elements[x] >= node_numel(g, x);
+}
+
+/* The views x of a node as views of the node's cast. */
+static ref cast_below_views(struct numbering *v, struct graph *g, ref x, unsigned dtype)
+{
+    struct node n = g->node[x]; /* a copy: rules build nodes */
+    struct shape s = *node_shape(g, x);
+    uint32_t seen = g->nnode;
+    if (!moves_elements(n.op))
+        return simplify_settle(v, g, n_cast(g, x, dtype), seen);
+    n.in[0] = cast_below_views(v, g, n.in[0], dtype);
+    n.dtype = (uint8_t)dtype;
+    seen = g->nnode;
+    return simplify_settle(v, g, graph_add(g, &n, n.op == OP_reshape ? &s : NULL), seen);
 }
 
 static ref simplify_math(struct graph *g, const struct node *n)
@@ -222,7 +325,11 @@ static ref simplify_math(struct graph *g, const struct node *n)
         return simplify_operand(g, n, 1)->op == OP_neg ? n_add(g, n->in[0], simplify_operand(g, n, 1)->in[0]) : NIL;
     case OP_where: /* both branches equal */
         return n->in[1] == n->in[2] ? n->in[1] : NIL;
-    case OP_cast:
+    case OP_cast: /* to a wider dtype and back; a leaf may have a signaling NaN, which a cast makes quiet */
+        if (a->op == OP_cast && simplify_operand(g, a, 0)->dtype == n->dtype && is_exact_cast(n->dtype, a->dtype) &&
+            simplify_operand(g, a, 0)->nin)
+            return a->in[0];
+        return a->dtype == n->dtype ? n->in[0] : NIL;
     case OP_bitcast:
         return a->dtype == n->dtype ? n->in[0] : NIL;
     case OP_pad: /* no new elements */
@@ -246,6 +353,8 @@ static ref simplify_node(struct numbering *v, struct graph *g, ref r)
         s = simplify_math(g, &n);
     if (!s)
         s = simplify_dot(v, g, &n);
+    if (!s)
+        s = simplify_concat(v, g, &n);
     if (!s && n.nin)
         s = hoist_expand(v, g, r, &n);
     return s;
@@ -264,12 +373,19 @@ int pass_simplify(struct graph *g)
 {
     struct rewrite w;
     struct numbering v = {0};
+    struct narrow_uses uses = {0};
     for (ref r = 1; r < g->nnode; r++)
         if (g->node[r].op == OP_grad)
             return 0;
     if (rewrite_begin(&w, g)) {
+        if (!find_narrow_uses(&uses, g))
+            err_set(&g->err, KL_ERR_MEMORY, "out of memory simplifying @%s", g->name);
         for (ref r = 1; r < g->nnode && !w.to->err.code && !g->err.code; r++) {
             rewrite_site(&w, r);
+            if (casts_all_of_x(&uses, g, r)) {
+                w.map[r] = cast_below_views(&v, w.to, w.map[g->node[r].in[0]], g->node[r].dtype);
+                continue;
+            }
             uint32_t seen = w.to->nnode;
             ref copy = rewrite_copy(&w, r);
             if (copy)
@@ -278,5 +394,7 @@ int pass_simplify(struct graph *g)
         }
     }
     mem_free(v.slot);
+    mem_free(uses.dtype);
+    mem_free(uses.elements);
     return rewrite_end(&w);
 }
