@@ -33,6 +33,7 @@ kl_comm *kl_comm_init(const kl_comm_options *options)
         }
         place.address = o->address ? o->address : place.address;
         place.port = o->port ? o->port : place.port;
+        place.secret = o->secret ? o->secret : place.secret;
         c = comm_open(o->carrier, &place, o->timeout > 0 ? o->timeout : DEFAULT_TIMEOUT, &e);
     }
     if (!c)

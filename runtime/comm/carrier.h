@@ -4,13 +4,14 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-enum { CARRIER_VERSION = 2, CARRIER_MESSAGE = 200 };
+enum { CARRIER_VERSION = 3, CARRIER_MESSAGE = 200 };
 
 struct carrier_place {
     int rank, ranks;      /* set by open if the carrier knows them */
     const char *address;  /* of rank 0: a host name or address, and a port */
     int port;
     double timeout;       /* seconds without progress after which a call fails */
+    const char *secret;   /* of the job, which its ranks prove to each other; NULL: none */
 };
 
 /* Functions that fail write the reason to message, of CARRIER_MESSAGE bytes.  One thread at a time calls them. */

@@ -72,6 +72,9 @@ static kl_status agree(struct kl_comm *c, const char *what, char *message)
         if (!exchange(after(step), own, LINE, before(step), other, LINE, message))
             return KL_ERR_IO;
         other[LINE - 1] = 0;
+        for (char *p = other; *p; p++) /* the message may go to a terminal */
+            if ((unsigned char)*p < ' ' || (unsigned char)*p > '~')
+                *p = '?';
         if (strcmp(own, other) && (who < 0 || before(step) < who)) {
             who = before(step);
             memcpy(different, other, LINE);
@@ -481,7 +484,7 @@ static const struct carrier *carrier_named(const char *name, struct err *e)
 static bool comm_join(const char *carrier, const struct comm_place *place, double timeout, struct err *e)
 {
     char message[CARRIER_MESSAGE] = "";
-    struct carrier_place at = {place->rank, place->ranks, place->address, place->port, timeout};
+    struct carrier_place at = {place->rank, place->ranks, place->address, place->port, timeout, place->secret};
     bool by_nccl = carrier && !strcmp(carrier, "nccl");
     if (by_nccl && !nccl_open(e))
         return false;

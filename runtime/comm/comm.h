@@ -22,7 +22,7 @@ struct kl_comm {
 struct comm_place {          /* the place of this process in its job, as the environment describes it; rank -1: the
                                 environment has none */
     int rank, ranks, local_rank, port;
-    const char *address;
+    const char *address, *secret; /* secret: of the job, or NULL */
     bool mpi;                /* it was started by an MPI launcher */
 };
 

@@ -31,7 +31,7 @@ static bool whole_number(const char *name, int least, int otherwise, int *out, s
 
 bool comm_place_find(struct comm_place *p, struct err *e)
 {
-    *p = (struct comm_place){.rank = -1, .ranks = 1};
+    *p = (struct comm_place){.rank = -1, .ranks = 1, .secret = getenv("KILN_COMM_SECRET")};
     const char *agent = getenv("TORCHELASTIC_USE_AGENT_STORE"), *address = getenv("MASTER_ADDR");
     if (!address || !*address)
         address = getenv("SLURM_LAUNCH_NODE_IPADDR");

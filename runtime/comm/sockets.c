@@ -1,12 +1,18 @@
 /* Carrier "socket": TCP connections between all pairs of ranks.
  *
  * Rank 0 listens at the address and port that all ranks know.  Every other rank connects to it and sends its rank and
- * the port at which it listens itself.  Rank 0 answers with the addresses of all ranks, and each rank connects to those
- * of lower rank.  The connections are not encrypted, and any process that can connect to the port can take a rank's
- * place, so this carrier is for one machine or a private network.  Numbers are sent in the machine's byte order, which
- * must be the same for all ranks. */
+ * the port at which it listens itself, at the address by which it reaches rank 0.  Rank 0 answers with the addresses of
+ * all ranks, and each rank connects to those of lower rank.  Numbers are sent in the machine's byte order, which must
+ * be the same for all ranks.
+ *
+ * Both ends of a connection prove that they know the job's secret: each sends random bytes, and the HMAC of both ends'
+ * bytes and numbers.  Whoever does not, or says what does not fit, is disconnected, and joining goes on.  What follows
+ * is neither encrypted nor signed: a secret keeps other processes out, not somebody who can change the traffic.
+ * Without a secret the key is empty, and any process that can connect and speaks this protocol can take a rank's
+ * place. */
 #define _GNU_SOURCE
 #include "carrier.h"
+#include "hmac.h"
 #include "ir/ir.h"
 #include <arpa/inet.h>
 #include <errno.h>
@@ -17,17 +23,21 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/random.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 struct link {
     int rank, ranks;
     double timeout;
+    const char *secret;  /* "": none */
     int *fd;             /* per rank; -1: none */
     int listener;
 };
 
-struct hello { uint32_t magic; int32_t rank, ranks, port; };
+enum { NONCE = 16 };
+struct hello { uint32_t magic; int32_t rank, ranks, port; uint8_t nonce[NONCE]; };        /* of who connects */
+struct challenge { int32_t rank; uint8_t nonce[NONCE], proof[HMAC_BYTES]; };              /* the answer */
 struct place { int32_t family, port; uint8_t address[16]; }; /* the address at which a rank listens */
 enum { MAGIC = 0x4b4c434f + CARRIER_VERSION };
 
@@ -178,34 +188,161 @@ static void listening_place(const struct sockaddr_storage *from, int port, struc
         memcpy(p->address, &((const struct sockaddr_in6 *)from)->sin6_addr, 16);
 }
 
-/* Accepts connections of ranks above `from` until all have connected, and stores where they listen. */
+/* ---- proofs of the secret ---- */
+
+/* Of the rank that connects, or of the one that accepts. */
+static void prove(const struct link *l, bool accepts, const struct hello *h, const struct challenge *c,
+                  uint8_t proof[HMAC_BYTES])
+{
+    struct { char who[8]; struct hello h; int32_t rank; uint8_t nonce[NONCE]; } text = {.h = *h, .rank = c->rank};
+    memcpy(text.who, accepts ? "accepts" : "connect", sizeof text.who);
+    memcpy(text.nonce, c->nonce, NONCE);
+    hmac_sha256(l->secret, strlen(l->secret), &text, sizeof text, proof);
+}
+
+static bool make_nonce(uint8_t nonce[NONCE], char *message)
+{
+    return getrandom(nonce, NONCE, 0) == NONCE || carrier_fails(message, "getrandom: %s", strerror(errno));
+}
+
+/* Says hello to rank `to`, and proves to it, and it to this rank, that they know the secret. */
+static bool greet(struct link *l, int to, int port, double deadline, char *message)
+{
+    struct hello h = {MAGIC, l->rank, l->ranks, port, {0}};
+    struct challenge c;
+    uint8_t proof[HMAC_BYTES];
+    if (!make_nonce(h.nonce, message) || !move_all(l->fd[to], to, true, &h, sizeof h, deadline, message) ||
+        !move_all(l->fd[to], to, false, &c, sizeof c, deadline, message))
+        return false;
+    prove(l, true, &h, &c, proof);
+    if (c.rank != to || !hmac_equal(proof, c.proof))
+        return carrier_fails(message, "who answers as rank %d does not know the job's secret", to);
+    prove(l, false, &h, &c, proof);
+    return move_all(l->fd[to], to, true, proof, sizeof proof, deadline, message);
+}
+
+/* ---- accepting ---- */
+
+/* A connection whose other end has yet to prove that it is a rank of this job. */
+struct guest {
+    int fd;
+    double until;        /* it is closed then */
+    bool challenged;
+    size_t got;          /* bytes of what it sends: its hello, then its proof */
+    struct hello h;
+    struct challenge c;
+    uint8_t proof[HMAC_BYTES];
+    struct sockaddr_storage from;
+};
+enum { GUESTS = 64, GUEST_SECONDS = 5 };
+struct door { struct guest guest[GUESTS]; int n, first; char refused[120]; };
+
+static bool refuse_guest(struct door *d, const char *format, int a, int b)
+{
+    snprintf(d->refused, sizeof d->refused, format, a, b);
+    return false;
+}
+
+/* The hello is complete: false: it does not fit, or the answer cannot be sent. */
+static bool answer_guest(const struct link *l, struct door *d, struct guest *g, char *message)
+{
+    if (g->h.magic != MAGIC)
+        return refuse_guest(d, "; somebody else connected", 0, 0);
+    if (g->h.ranks != l->ranks)
+        return refuse_guest(d, "; somebody was rank %d of %d", g->h.rank, g->h.ranks);
+    if (g->h.rank < d->first || g->h.rank >= l->ranks || l->fd[g->h.rank] >= 0)
+        return refuse_guest(d, "; two processes were rank %d of %d", g->h.rank, g->h.ranks);
+    g->c.rank = l->rank;
+    g->got = 0;
+    g->challenged = true;
+    if (!make_nonce(g->c.nonce, message))
+        return false;
+    prove(l, true, &g->h, &g->c, g->c.proof);
+    return send(g->fd, &g->c, sizeof g->c, MSG_NOSIGNAL | MSG_DONTWAIT) == (ssize_t)sizeof g->c;
+}
+
+/* Receives what is there.  1: it is a rank, 0: more has to come, -1: it is refused. */
+static int hear_guest(const struct link *l, struct door *d, struct guest *g, char *message)
+{
+    uint8_t proof[HMAC_BYTES], *to = g->challenged ? g->proof : (uint8_t *)&g->h;
+    size_t size = g->challenged ? sizeof g->proof : sizeof g->h;
+    ptrdiff_t n = move_some(g->fd, -1, false, (char *)to + g->got, size - g->got, message);
+    if (n < 0)
+        return -1;
+    g->got += (size_t)n;
+    if (g->got < size)
+        return 0;
+    if (!g->challenged)
+        return answer_guest(l, d, g, message) ? 0 : -1;
+    prove(l, false, &g->h, &g->c, proof);
+    if (!hmac_equal(proof, g->proof))
+        return refuse_guest(d, "; who was rank %d of %d did not know the job's secret", g->h.rank, g->h.ranks), -1;
+    if (l->fd[g->h.rank] >= 0)
+        return refuse_guest(d, "; two processes were rank %d of %d", g->h.rank, g->h.ranks), -1;
+    return 1;
+}
+
+static void accept_guest(struct link *l, struct door *d)
+{
+    struct guest *g = &d->guest[d->n];
+    if (d->n == GUESTS) { /* the oldest one goes */
+        close(d->guest[0].fd);
+        memmove(d->guest, d->guest + 1, (GUESTS - 1) * sizeof *g);
+        g = &d->guest[--d->n];
+    }
+    *g = (struct guest){.fd = accept_one(l->listener, 0, &g->from), .until = carrier_seconds() + GUEST_SECONDS};
+    if (g->fd < 0)
+        return;
+    socklen_t bytes = sizeof g->from;
+    getpeername(g->fd, (struct sockaddr *)&g->from, &bytes);
+    d->n++;
+}
+
+/* Waits for a guest to say something, and hears all. Returns the number of ranks that have joined. */
+static int hear_guests(struct link *l, struct door *d, struct place *place, double deadline, char *message)
+{
+    struct pollfd wait[GUESTS + 1] = {{l->listener, POLLIN, 0}};
+    int n = d->n, joined = 0, left = 0, wanted = milliseconds_until(deadline);
+    for (int i = 0; i < n; i++)
+        wait[1 + i] = (struct pollfd){d->guest[i].fd, POLLIN, 0};
+    if (poll(wait, (nfds_t)n + 1, wanted < 200 ? wanted : 200) < 0)
+        return 0;
+    for (int i = 0; i < n; i++) {
+        struct guest *g = &d->guest[i];
+        int heard = wait[1 + i].revents ? hear_guest(l, d, g, message) : carrier_seconds() > g->until ? -1 : 0;
+        if (heard > 0) {
+            l->fd[g->h.rank] = g->fd;
+            joined++;
+            if (place)
+                listening_place(&g->from, g->h.port, &place[g->h.rank]);
+        } else if (heard < 0) {
+            close(g->fd);
+        } else {
+            d->guest[left++] = *g;
+        }
+    }
+    d->n = left;
+    if (wait[0].revents)
+        accept_guest(l, d);
+    return joined;
+}
+
+/* Accepts connections of ranks from `first` on until all have connected, and stores where they listen. */
 static bool accept_ranks(struct link *l, int first, struct place *place, double deadline, char *message)
 {
-    for (int missing = l->ranks - first; missing > 0;) {
-        struct sockaddr_storage from;
-        struct hello h;
-        int fd = accept_one(l->listener, deadline, &from);
-        if (fd < 0 && carrier_seconds() < deadline)
-            continue;
-        if (fd < 0)
-            return carrier_fails(message, "%d of %d ranks have not come within %g s", missing, l->ranks, l->timeout);
-        double soon = carrier_seconds() + 2;
-        if (!move_all(fd, -1, false, &h, sizeof h, soon < deadline ? soon : deadline, message) || h.magic != MAGIC) {
-            close(fd); /* it does not use this protocol */
-            continue;
-        }
-        if (h.ranks != l->ranks || h.rank < first || h.rank >= l->ranks || l->fd[h.rank] >= 0) {
-            close(fd);
-            return h.ranks == l->ranks
-                       ? carrier_fails(message, "two processes are rank %d of %d", h.rank, h.ranks)
-                       : carrier_fails(message, "rank %d is one of %d, not of %d", h.rank, h.ranks, l->ranks);
-        }
-        l->fd[h.rank] = fd;
-        if (place)
-            listening_place(&from, h.port, &place[h.rank]);
-        missing--;
-    }
-    return true;
+    struct door *d = mem_alloc(sizeof *d);
+    int missing = l->ranks - first;
+    if (!d)
+        return carrier_fails(message, "out of memory");
+    d->first = first;
+    while (missing > 0 && carrier_seconds() < deadline)
+        missing -= hear_guests(l, d, place, deadline, message);
+    for (int i = 0; i < d->n; i++)
+        close(d->guest[i].fd);
+    bool ok = missing <= 0 || carrier_fails(message, "%d of %d ranks have not come within %g s%s", missing, l->ranks,
+                                            l->timeout, d->refused);
+    mem_free(d);
+    return ok;
 }
 
 static int own_port(int listener)
@@ -244,28 +381,30 @@ static bool join_as_first(struct link *l, const struct carrier_place *p, struct 
 static bool join_as_other(struct link *l, const struct carrier_place *p, struct place *place, double deadline,
                           char *message)
 {
-    struct sockaddr_in6 v6 = {.sin6_family = AF_INET6, .sin6_addr = IN6ADDR_ANY_INIT};
-    struct sockaddr_in v4 = {.sin_family = AF_INET};
     struct sockaddr_storage mine;
     socklen_t mine_bytes = sizeof mine;
     l->fd[0] = socket_at_name(p, false, deadline, message);
     if (l->fd[0] < 0)
         return false;
-    /* with the address family of the connection to rank 0 */
-    bool is_v6 = !getsockname(l->fd[0], (struct sockaddr *)&mine, &mine_bytes) && mine.ss_family == AF_INET6;
-    l->listener = is_v6 ? socket_at((struct sockaddr *)&v6, sizeof v6, true)
-                        : socket_at((struct sockaddr *)&v4, sizeof v4, true);
+    /* only at the address by which rank 0 is reached, at any free port */
+    if (getsockname(l->fd[0], (struct sockaddr *)&mine, &mine_bytes))
+        return carrier_fails(message, "getsockname: %s", strerror(errno));
+    if (mine.ss_family == AF_INET6)
+        ((struct sockaddr_in6 *)&mine)->sin6_port = 0;
+    else
+        ((struct sockaddr_in *)&mine)->sin_port = 0;
+    l->listener = socket_at((struct sockaddr *)&mine, mine_bytes, true);
     if (l->listener < 0)
         return carrier_fails(message, "listening: %s", strerror(errno));
-    struct hello h = {MAGIC, l->rank, l->ranks, own_port(l->listener)};
-    if (!move_all(l->fd[0], 0, true, &h, sizeof h, deadline, message) ||
+    int port = own_port(l->listener);
+    if (!greet(l, 0, port, deadline, message) ||
         !move_all(l->fd[0], 0, false, place, (size_t)l->ranks * sizeof *place, deadline, message))
         return false;
     for (int i = 1; i < l->rank; i++) {
         l->fd[i] = connect_place(&place[i]);
         if (l->fd[i] < 0)
             return carrier_fails(message, "connecting to rank %d: %s", i, strerror(errno));
-        if (!move_all(l->fd[i], i, true, &h, sizeof h, deadline, message))
+        if (!greet(l, i, port, deadline, message))
             return false;
     }
     return accept_ranks(l, l->rank + 1, NULL, deadline, message);
@@ -288,7 +427,7 @@ static void *socket_open(struct carrier_place *p, char *message)
     struct link *l = mem_alloc(sizeof *l);
     struct place *place = mem_alloc((size_t)p->ranks * sizeof *place);
     if (l)
-        *l = (struct link){p->rank, p->ranks, p->timeout, mem_alloc((size_t)p->ranks * sizeof *l->fd), -1};
+        *l = (struct link){p->rank, p->ranks, p->timeout, p->secret ? p->secret : "", mem_alloc((size_t)p->ranks * sizeof *l->fd), -1};
     bool ok = l && l->fd && place;
     if (!ok)
         carrier_fails(message, "out of memory");

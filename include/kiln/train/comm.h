@@ -46,13 +46,22 @@ typedef struct kl_comm_options {
     int rank, ranks;       /* ranks 0: rank and ranks come from the environment */
     const char *address;   /* address of rank 0, for sockets */
     int port;
+    const char *secret;    /* the job's secret, for sockets; NULL: KILN_COMM_SECRET; see below */
 } kl_comm_options;
+
+/* What sockets protect: with a secret (the same text for all ranks, long and random, such as `openssl rand -hex 32`),
+ * only a process that knows it can be a rank: both ends of each connection prove it by HMAC-SHA-256 of random bytes.
+ * Others, and hellos that do not fit the job, are disconnected, and the job goes on waiting for its ranks.  Without a
+ * secret any process that can connect can be a rank and send gradients.  Ranks listen only at the address of rank 0, or
+ * at that by which they reach it.  In neither case is what follows encrypted or signed: whoever can read or change the
+ * traffic reads or changes the values.  Then use a private network, or a tunnel.  The other carriers have the
+ * protection that MPI and NCCL have. */
 
 /* Makes a communicator of all ranks.  The first call of a program waits until all ranks have made it.  Later
  * communicators use the same connections, and the order of their collectives is checked separately.  Options NULL:
  * all fields 0.
  * [errors ARGUMENT: an invalid variable or option; DEVICE: this carrier does not exist here; IO: a rank does not
- * connect within the timeout, or two ranks have the same number; MEMORY: NULL] */
+ * connect within the timeout, such as one with the number of another, or another secret; MEMORY: NULL] */
 KL_API kl_comm *kl_comm_init(const kl_comm_options *options);
 KL_API int kl_comm_rank(const kl_comm *comm);       /* comm NULL: -1, as for the next two */
 KL_API int kl_comm_ranks(const kl_comm *comm);
