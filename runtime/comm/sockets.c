@@ -6,8 +6,8 @@
  * be the same for all ranks.
  *
  * Both ends of a connection prove that they know the job's secret: each sends random bytes, and the HMAC of both ends'
- * bytes and numbers.  Whoever does not, or says what does not fit, is disconnected, and joining goes on.  What follows
- * is neither encrypted nor signed: a secret keeps other processes out, not somebody who can change the traffic.
+ * bytes and numbers.  A process that does not, or says what does not fit, is disconnected, and joining goes on.  What
+ * follows is neither encrypted nor signed: a secret keeps other processes out, not somebody who can change the traffic.
  * Without a secret the key is empty, and any process that can connect and speaks this protocol can take a rank's
  * place. */
 #define _GNU_SOURCE
@@ -427,7 +427,8 @@ static void *socket_open(struct carrier_place *p, char *message)
     struct link *l = mem_alloc(sizeof *l);
     struct place *place = mem_alloc((size_t)p->ranks * sizeof *place);
     if (l)
-        *l = (struct link){p->rank, p->ranks, p->timeout, p->secret ? p->secret : "", mem_alloc((size_t)p->ranks * sizeof *l->fd), -1};
+        *l = (struct link){p->rank, p->ranks, p->timeout, p->secret ? p->secret : "",
+                           mem_alloc((size_t)p->ranks * sizeof *l->fd), -1};
     bool ok = l && l->fd && place;
     if (!ok)
         carrier_fails(message, "out of memory");

@@ -53,7 +53,7 @@ typedef struct kl_comm_options {
  * only a process that knows it can be a rank: both ends of each connection prove it by HMAC-SHA-256 of random bytes.
  * Others, and hellos that do not fit the job, are disconnected, and the job goes on waiting for its ranks.  Without a
  * secret any process that can connect can be a rank and send gradients.  Ranks listen only at the address of rank 0, or
- * at that by which they reach it.  In neither case is what follows encrypted or signed: whoever can read or change the
+ * at that by which they reach it.  In neither case is what follows encrypted or signed: who can read or change the
  * traffic reads or changes the values.  Then use a private network, or a tunnel.  The other carriers have the
  * protection that MPI and NCCL have. */
 
