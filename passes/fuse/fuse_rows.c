@@ -9,11 +9,12 @@
  *   values of rows    read values of rows
  *
  * so an iteration needs no other row, and a row stays in the first-level cache while its kernel loops over it several
- * times.  Softmax, layer norm, cross entropy and their gradients are such kernels.  Only reductions with a single chunk
- * of lanes qualify (node.h, "Numeric order"), so that the order of a sum does not change. */
+ * times.  Softmax, layer norm, cross entropy and their gradients are such kernels.  The order of a sum does not change:
+ * rows of several chunks of lanes (node.h, "Numeric order") are walked chunk by chunk. */
 #include "fuse.h"
 
-enum { FEW_ROWS = 64, MUCH_WORK = 1 << 16 };
+/* LONGEST: elements of a row that a second-level cache still has when it is walked again */
+enum { FEW_ROWS = 64, MUCH_WORK = 1 << 16, LONGEST = 1 << 17 };
 
 bool reduce_rows(const struct graph *g, ref r, struct row_space *s)
 {
@@ -28,7 +29,8 @@ bool reduce_rows(const struct graph *g, ref r, struct row_space *s)
             return false;
         *(reduced ? &s->length : &s->rows) *= in->dim[d];
     }
-    return s->rows > 0 && s->length > 1 && (uint64_t)s->length <= n->attr.reduce.chunk;
+    return s->rows > 0 && s->length > 1 &&
+           ((uint64_t)s->length <= n->attr.reduce.chunk || (!g->symbols && s->length <= LONGEST));
 }
 
 /* Is v, of full size, a value of rows repeated along the row? There must be exactly one expand on the way, and it

@@ -457,8 +457,10 @@ static void emit_lanes(struct reduce *r)
 /* ---- columns ---- */
 
 /* On a GPU, columns that are too few for its processors are summed in two phases: `parts` sums of each column, then
- * the sum of these. */
-struct split_columns { int64_t parts, length; uint32_t sums; val part; bool second; };
+ * the sum of these.  Many parts are summed by a block for each column (apart: those of a column are neighbours): one
+ * thread would wait for memory once for every few of them. */
+struct split_columns { int64_t parts, length; uint32_t sums; val part; bool second, apart; };
+enum { MANY_PARTS = 32 };
 
 /* Sums one part of each neighbour's column, or the sums of all parts. */
 static void split_sum(const struct reduce *r, const struct split_columns *c, const val *column, int64_t columns,
@@ -510,7 +512,8 @@ static void emit_lane(const struct reduce *r)
     for (uint32_t n = 0; n < neighbours(r); n++) {
         struct reduce own = at_neighbour(r, n);
         if (c && !c->second)
-            k_store(k, c->sums, ix_add(k, ix_scale(k, c->part, columns), column[n]), sum[n], w->pred);
+            k_store(k, c->sums, c->apart ? ix_add(k, ix_scale(k, column[n], c->parts), c->part)
+                                         : ix_add(k, ix_scale(k, c->part, columns), column[n]), sum[n], w->pred);
         else
             reduce_epilogue(&own, sum[n]);
     }
@@ -627,9 +630,14 @@ static void emit_columns(struct reduce *r)
     if (length) {
         split.parts = (r->len + length - 1) / length;
         split.sums = k_buf(k, BUF_WORKSPACE, dtype_compute(r->n->dtype), split.parts * shape_count(&r->kept), 0);
+        split.apart = split.parts >= MANY_PARTS && !ix_symbolic(k, r->len) && !ix_symbolic(k, shape_count(&r->kept));
         r->split = &split;
         emit_column_blocks(r, &inner, &outer);
         lower_next_phase(w);
+        if (split.apart) {
+            gpu_reduce_parts(r, split.sums, split.parts);
+            return;
+        }
         split.second = true;
         r->each = 0; /* all threads are needed */
     }

@@ -4,8 +4,11 @@
  * A parallel iteration computes one row.  It loops over the row once for each reduce, in execution order, and a
  * last time for the stored members with one value for each element.  Members with one value for the row are
  * computed between these loops, which are called walks.  Lanes are used as in lower_reduce.c, so the order of a sum
- * is the same in both kinds of kernel.  A member that two walks need is computed in both, unless that costs more
- * than to keep its row in scratch: exp is kept, x - mean is computed again. */
+ * is the same in both kinds of kernel.  A member that two walks need is computed in both, unless that costs more than
+ * to keep its row in scratch: exp is kept, x - mean is computed again.
+ *
+ * On a GPU the threads of a block hold a row in registers, or walk over a longer one in groups of elements, so many
+ * that enough loads are on their way; then nothing is kept. */
 #include "lower_schedule.h"
 #include <string.h>
 
@@ -27,8 +30,11 @@ struct rows {
     bool trial;                 /* the kernel is discarded: it is built to find what members cost, */
     bool weighing;              /*   from the first elements of each walk */
     uint64_t keep;              /* members, by bit, whose rows are kept in scratch */
-    int64_t each;               /* rows in the registers of a GPU: neighbours that a lane holds; 0: others */
-    uint32_t nheld;             /* number of elements that a lane holds */
+    int64_t each;               /* on a GPU: neighbours that a lane holds; 0: none */
+    uint32_t nheld;             /* number of elements that a lane holds: of the row, or of a group of its elements */
+    bool walks;                 /* they are of a group: */
+    val base;                   /*   its first element; 0: the row's first */
+    int64_t left;               /* elements from there to the end of the row, or of the group */
     struct held_element *held;
     val *there;                 /* per element: the condition that it is within the row; 0: always true */
 };
@@ -274,9 +280,10 @@ static void at_held(struct rows *s, uint32_t walk, uint32_t e)
     struct lowering *w = s->w;
     struct kernel *k = w->k;
     int64_t each = s->each, base = e / each * k->sched.width * each, number = e % each;
-    int64_t left = s->space.length - base;
+    int64_t left = s->left - base;
     bool symbolic = ix_symbolic(k, s->space.length); /* a multiple of `each` */
     w->column = ix_add(k, k_int(k, base + number), ix_scale(k, w->lane, each));
+    w->column = s->base ? ix_add(k, s->base, w->column) : w->column;
     if (symbolic && !s->there[e]) {
         s->there[e] = e % each ? s->there[e - number]
             : k_prim(k, P_LT, w->column, ix_size(k, s->space.length), 0);
@@ -296,30 +303,35 @@ static void leave_held(struct rows *s)
     s->w->pred = 0;
 }
 
-static void reduce_held(struct rows *s, uint32_t walk)
+/* The elements that there are at all. */
+static uint32_t held_there(const struct rows *s)
+{
+    int64_t vector = s->w->k->sched.width * s->each, vectors = (s->left + vector - 1) / vector;
+    return vectors * s->each < s->nheld ? (uint32_t)(vectors * s->each) : s->nheld;
+}
+
+/* Folds the elements into acc, or into `none`, the identity, if acc is 0. */
+static val fold_held(struct rows *s, uint32_t walk, val acc, val none)
 {
     struct lowering *w = s->w;
     struct kernel *k = w->k;
     const struct node *n = &w->g->node[s->reduce[walk]];
-    enum fold fold = reduce_fold(n->op);
-    unsigned dtype = dtype_compute(n->dtype);
-    val none = k_splat(k, k_bits(k, dtype, fold_identity(fold, dtype))), acc = 0;
-    for (uint32_t e = 0; e < s->nheld; e++) {
+    for (uint32_t e = 0; e < held_there(s); e++) {
         at_held(s, walk, e);
         val x = lower_rows_operand(s, n);
         if (w->pred)
             x = k_prim(k, P_SELECT, w->pred, x, none);
-        acc = k_fold_step(k, fold, acc ? acc : none, x);
+        acc = k_fold_step(k, reduce_fold(n->op), acc ? acc : none, x);
     }
     leave_held(s);
-    fix(s, s->reduce[walk], k_cast(k, k_lane_reduce(k, fold, acc), n->dtype));
+    return acc;
 }
 
 /* Computes all members of the last walk, then stores them. */
 static void store_held(struct rows *s)
 {
     for (int store = 0; store < 2; store++)
-        for (uint32_t e = 0; e < s->nheld; e++) {
+        for (uint32_t e = 0; e < held_there(s); e++) {
             at_held(s, s->nreduce, e);
             if (store)
                 store_members(s);
@@ -327,13 +339,65 @@ static void store_held(struct rows *s)
     leave_held(s);
 }
 
+/* The elements of another group come. */
+static void forget_held(struct rows *s)
+{
+    for (uint32_t e = 0; e < s->nheld; e++) {
+        memset(s->held[e].member, 0, s->w->nmember * sizeof *s->held[e].member);
+        s->held[e].n = 0;
+        s->there[e] = 0;
+    }
+}
+
+/* Walks over a row in groups of elements: folds them into `none`, or stores them in the last walk. */
+static val walk_groups(struct rows *s, uint32_t walk, val none)
+{
+    struct kernel *k = s->w->k;
+    int64_t group = s->nheld * (int64_t)k->sched.width, full = s->space.length / group;
+    bool folds = walk < s->nreduce;
+    val acc = none;
+    if (full) {
+        val j = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, full), 1), carry = folds ? k_carry(k, acc) : 0;
+        s->base = ix_scale(k, j, group);
+        s->left = group;
+        if (folds)
+            k_next(k, carry, fold_held(s, walk, carry, none));
+        else
+            store_held(s);
+        forget_held(s);
+        k_end(k, j);
+        acc = folds ? k_out(k, carry) : 0;
+    }
+    s->base = k_int(k, full * group);
+    s->left = s->space.length - full * group;
+    if (s->left && folds)
+        acc = fold_held(s, walk, acc, none);
+    else if (s->left)
+        store_held(s);
+    forget_held(s);
+    return acc;
+}
+
+static void reduce_held(struct rows *s, uint32_t walk)
+{
+    struct kernel *k = s->w->k;
+    const struct node *n = &s->w->g->node[s->reduce[walk]];
+    enum fold fold = reduce_fold(n->op);
+    unsigned dtype = dtype_compute(n->dtype);
+    val none = k_splat(k, k_bits(k, dtype, fold_identity(fold, dtype)));
+    val acc = s->walks ? walk_groups(s, walk, none) : fold_held(s, walk, 0, none);
+    fix(s, s->reduce[walk], k_cast(k, k_lane_reduce(k, fold, acc), n->dtype));
+}
+
 /* Makes the registers that hold rows, as the schedule says. */
 static void make_held(struct rows *s)
 {
     struct lowering *w = s->w;
     const struct schedule *c = &w->k->sched;
-    s->each = c->rows.held ? c->rows.neighbours ? c->rows.neighbours : 1 : 0;
-    s->nheld = c->rows.held;
+    s->walks = !c->rows.held && c->rows.neighbours;
+    s->each = c->rows.neighbours ? c->rows.neighbours : c->rows.held ? 1 : 0;
+    s->nheld = s->walks ? (uint32_t)(rows_group(&s->w->k->sched)) : c->rows.held;
+    s->left = s->space.length;
     if (!s->each)
         return;
     s->held = mem_alloc((s->nheld + 1) * sizeof *s->held);
@@ -363,44 +427,79 @@ static void free_held(struct rows *s)
 
 /* ---- rows ---- */
 
-static void emit_reduce(struct rows *s, uint32_t walk)
+/* Folds the elements of a chunk from element `base` on, of `full` vectors and `tail` more elements (0: none), which
+ * lanes accumulate; the fold of the lanes. */
+static val reduce_chunk(struct rows *s, uint32_t walk, val base, val full, val tail)
 {
     struct lowering *w = s->w;
     struct kernel *k = w->k;
     const struct node *n = &w->g->node[s->reduce[walk]];
-    if (s->each) {
-        reduce_held(s, walk);
-        return;
-    }
     int64_t width = k->sched.width;
-    struct walk of = walk_of(s);
     enum fold fold = reduce_fold(n->op);
     unsigned dtype = dtype_compute(n->dtype);
     val acc = k_splat(k, k_bits(k, dtype, fold_identity(fold, dtype)));
     s->weighing = s->trial;
-    if (of.full) {
-        val j = k_loop(k, LOOP_SERIAL, k_int(k, 0), of.full, 1), c = k_carry(k, acc);
-        at_elements(s, walk, ix_scale(k, j, width), 0);
+    if (full) {
+        val j = k_loop(k, LOOP_SERIAL, k_int(k, 0), full, 1), c = k_carry(k, acc);
+        at_elements(s, walk, ix_add(k, base, ix_scale(k, j, width)), 0);
         k_next(k, c, k_fold_step(k, fold, c, lower_rows_operand(s, n)));
         k_end(k, j);
         acc = k_out(k, c);
         s->weighing = false;
     }
-    if (of.tail) {
-        at_elements(s, walk, of.full ? ix_scale(k, of.full, width) : k_int(k, 0), of.tail);
+    if (tail) {
+        at_elements(s, walk, full ? ix_add(k, base, ix_scale(k, full, width)) : base, tail);
         acc = k_prim(k, P_SELECT, w->pred, k_fold_step(k, fold, acc, lower_rows_operand(s, n)), acc);
         w->pred = 0;
     }
-    fix(s, s->reduce[walk], k_cast(k, k_lane_reduce(k, fold, acc), n->dtype));
+    return k_lane_reduce(k, fold, acc);
+}
+
+/* A row of several chunks of lanes, a processor's: their results are combined in ascending order.  The identity at the
+ * start changes no bit of the first one: -0 is no result, and NaN stays NaN. */
+static val reduce_chunks(struct rows *s, uint32_t walk)
+{
+    struct kernel *k = s->w->k;
+    const struct node *n = &s->w->g->node[s->reduce[walk]];
+    int64_t width = k->sched.width, chunk = (int64_t)n->attr.reduce.chunk, rest = s->space.length % chunk;
+    enum fold fold = reduce_fold(n->op);
+    unsigned dtype = dtype_compute(n->dtype);
+    val start = k_bits(k, dtype, fold_identity(fold, dtype)), full = k_int(k, s->space.length / chunk);
+    val c = k_loop(k, LOOP_SERIAL, k_int(k, 0), full, 1), carry = k_carry(k, start);
+    val part = reduce_chunk(s, walk, ix_scale(k, c, chunk), k_int(k, chunk / width), 0);
+    k_next(k, carry, k_fold_step(k, fold, carry, part));
+    k_end(k, c);
+    val all = k_out(k, carry), base = k_int(k, s->space.length - rest);
+    if (!rest)
+        return all;
+    part = reduce_chunk(s, walk, base, rest / width ? k_int(k, rest / width) : 0,
+                        rest % width ? k_int(k, rest % width) : 0);
+    return k_fold_step(k, fold, all, part);
+}
+
+static void emit_reduce(struct rows *s, uint32_t walk)
+{
+    struct kernel *k = s->w->k;
+    const struct node *n = &s->w->g->node[s->reduce[walk]];
+    struct walk of = walk_of(s);
+    if (s->each) {
+        reduce_held(s, walk);
+        return;
+    }
+    bool chunks = !ix_symbolic(k, s->space.length) && (uint64_t)s->space.length > n->attr.reduce.chunk;
+    val x = chunks ? reduce_chunks(s, walk) : reduce_chunk(s, walk, k_int(k, 0), of.full, of.tail);
+    fix(s, s->reduce[walk], k_cast(k, x, n->dtype));
 }
 
 static void emit_last(struct rows *s)
 {
     struct kernel *k = s->w->k;
-    if (s->each) {
+    if (s->walks)
+        walk_groups(s, s->nreduce, 0);
+    else if (s->each)
         store_held(s);
+    if (s->each)
         return;
-    }
     int64_t width = k->sched.width;
     struct walk of = walk_of(s);
     s->weighing = false;
@@ -509,12 +608,34 @@ static void try_rows(struct lowering *w, const struct schedule *schedule, struct
     memset(w->row_copy, 0, w->nmember * sizeof *w->row_copy);
 }
 
+/* As lower_access, of the arrays with a value for each element: those with one for each row are accessed once. */
+static int64_t rows_access(const struct rows *s)
+{
+    enum { ACCESS = 16, MOST = 8 };
+    const struct lowering *w = s->w;
+    int64_t most = ACCESS / MOST, elements = s->space.rows * s->space.length;
+    for (uint32_t m = 0; m < w->nmember; m++) {
+        const struct node *n = &w->g->node[w->member[m]];
+        int64_t own = w->stored[w->member[m]] && is_full(s, w->member[m]) ? (int64_t)dtype_size(n->dtype) : 1;
+        most = own > most ? own : most;
+        for (unsigned i = 0; i < n->nin; i++) {
+            bool linear;
+            ref x = node_operand(w->g, w->member[m], i, &linear);
+            int64_t read = (int64_t)dtype_size(w->g->node[x].dtype);
+            if (lower_in_memory(w, x) && node_numel(w->g, x) == elements)
+                most = read > most ? read : most;
+        }
+    }
+    return ACCESS / most;
+}
+
 static void schedule_and_emit(struct rows *s)
 {
     struct schedule schedule;
     find_rows(s);
     struct rows_facts f = {.rows = s->space.rows, .length = s->space.length, .reduces = s->nreduce,
-                           .members = s->w->nmember, .access = lower_access(s->w), .may_keep = may_keep(s)};
+                           .members = s->w->nmember, .symbolic = ix_symbolic(s->w->k, s->space.length),
+                           .access = rows_access(s), .may_keep = may_keep(s)};
     if (!choose_rows(s->w, &f, try_rows, s, &schedule))
         return;
     s->keep = schedule.rows.keep;

@@ -295,17 +295,16 @@ static int64_t held_elements(const struct rows_facts *f, int64_t width, int64_t 
     return (f->length + width * each - 1) / (width * each) * each;
 }
 
-/* A row whose threads have few elements each stays in a GPU's registers. */
+/* A row whose threads have few elements each stays in a GPU's registers; others are walked. */
 static void choose_gpu_rows(const struct caps *caps, const struct rows_facts *f, struct schedule *s)
 {
     enum { FULL = 32, MOST = 64, WORK = 1 << 11 };
     int64_t each = gpu_row_neighbours(f->length, f->access);
     s->width = gpu_row_width(caps, f->length, each, FULL);
     int64_t held = held_elements(f, s->width, each);
-    if (held > MOST || held * (int64_t)f->members > WORK)
-        return;
-    s->rows.held = (uint16_t)held;
-    s->rows.neighbours = each > 1 ? (uint16_t)each : 0;
+    bool holds = held <= MOST && held * (int64_t)f->members <= WORK;
+    s->rows.held = holds ? (uint16_t)held : 0;
+    s->rows.neighbours = holds ? (uint16_t)(each > 1 ? each : 0) : f->symbolic ? 0 : (uint16_t)each;
 }
 
 static bool rows_legal(const struct lowering *w, const struct rows_facts *f, const struct schedule *s)
@@ -314,8 +313,9 @@ static bool rows_legal(const struct lowering *w, const struct rows_facts *f, con
     int64_t each = s->rows.neighbours ? s->rows.neighbours : 1;
     if (s->rows.keep & ~f->may_keep)
         return schedule_no(w, "keep", "keep: only of members that several walks over the row need");
-    if (s->rows.neighbours && !s->rows.held)
-        return schedule_no(w, "neighbours", "neighbours: of rows that are held in registers");
+    if (s->rows.neighbours && !s->rows.held && (!caps->is_gpu || f->symbolic || s->rows.keep))
+        return schedule_no(w, "neighbours", "neighbours: of rows that a GPU's threads hold in registers, or walk over "
+                           "without keep");
     if (!caps->is_gpu)
         return !s->rows.held ? schedule_width_is(w, s, numeric_lanes(f->length))
             : schedule_no(w, "held", "held: a GPU's threads hold rows in registers");
@@ -336,7 +336,7 @@ bool choose_rows(struct lowering *w, struct rows_facts *f, rows_find *find, void
         s->width = numeric_lanes(f->length);
     if (!w->chooser->want) {
         find(w, s, f, ctx);
-        s->rows.keep = f->keep;
+        s->rows.keep = s->rows.neighbours && !s->rows.held ? 0 : f->keep;
         s->stream = streams(w, f->bytes);
         s->grain = lower_grain(f->rows, f->length * (f->reduces + 1));
     }

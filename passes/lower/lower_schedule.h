@@ -75,8 +75,15 @@ struct rows_facts {
     int64_t rows, length, bytes;
     uint32_t reduces, members;
     int64_t access;                 /* neighbours that one access of a GPU has */
+    bool symbolic;                  /* the length depends on symbols */
     uint64_t may_keep, keep;        /* members whose rows a later walk reads; for which keeping them pays */
 };
+/* A GPU that walks over a row: elements that a lane loads before it uses one. */
+static inline int64_t rows_group(const struct schedule *s)
+{
+    enum { GROUP = 8, VECTORS = 4 };
+    return s->rows.neighbours < GROUP / VECTORS ? GROUP : VECTORS * s->rows.neighbours;
+}
 /* find: fills f->keep and f->bytes, which are needed where nothing is handed in. */
 typedef void rows_find(struct lowering *w, const struct schedule *s, struct rows_facts *f, void *ctx);
 bool choose_rows(struct lowering *w, struct rows_facts *f, rows_find *find, void *ctx, struct schedule *s);

@@ -369,6 +369,7 @@ static const struct bound {
     {.name = "attention_mask", .hgmma = 1, .largest = 64 * 1024 * 128},
     {.name = "attention_grad_q", .hgmma = 1, .largest = 64 * 2048 * 64},
     {.name = "attention_grad_kv", .hgmma = 1, .largest = 64 * 2048 * 128},
+    {.name = "cross_entropy", .wide = 80, .largest = (int64_t)8192 * 50304},
     {.name = "f32_attention", .wide = 95, .loads = 16, .threads = 128, .largest = 96 * 1024 * 64},
     {.name = "f32_attention_128", .wide = 95, .loads = 11, .threads = 256, .largest = 64 * 1024 * 128},
     {.name = "f32_attention_grad_q", .wide = 90, .loads = 14, .threads = 128, .largest = 96 * 1024 * 64},

@@ -148,6 +148,27 @@ static val sum_of_parts(const struct reduce *r, uint32_t sums, int64_t parts, va
     return k_lane_reduce(k, r->fold, acc);
 }
 
+void gpu_reduce_parts(struct reduce *r, uint32_t sums, int64_t parts)
+{
+    struct lowering *w = r->w;
+    struct kernel *k = w->k;
+    int64_t width = k->sched.width, full = parts / width;
+    struct tasks t;
+    val part;
+    open_gpu_rows(r, 1, k_int(k, 1), &part, &t);
+    val first = ix_scale(k, lower_flatten(k, &r->kept, r->kept_coord), parts);
+    open_gpu_lanes(r);
+    val acc = k_splat(k, reduce_identity(r)), place = ix_add(k, first, w->lane);
+    for (int64_t v = 0; v * width < parts; v++) {
+        val pred = v < full ? 0 : k_prim(k, P_LT, w->lane, k_int(k, parts - v * width), 0);
+        val x = k_load(k, sums, ix_add(k, place, k_int(k, v * width)), pred), more = k_fold_step(k, r->fold, acc, x);
+        acc = pred ? k_prim(k, P_SELECT, pred, more, acc) : more;
+    }
+    reduce_epilogue(r, k_lane_reduce(k, r->fold, acc));
+    close_gpu_lanes(r);
+    lower_tasks_end(w, &t);
+}
+
 /* Few long rows, in two phases. */
 static void emit_gpu_row_parts(struct reduce *r)
 {
