@@ -29,6 +29,16 @@ void log_message(kl_log_level level, const char *message)
     pthread_rwlock_unlock(&lock);
 }
 
+/* A message is one line: line ends and runs of spaces become one space. */
+static void join_lines(char *message)
+{
+    char *to = message;
+    for (const char *c = message; *c; c++)
+        if (*c != '\n' && (*c != ' ' || (to > message && to[-1] != ' '))) *to++ = *c;
+        else if (*c == '\n' && to > message && to[-1] != ' ') *to++ = ' ';
+    *to = 0;
+}
+
 void log_put(kl_log_level level, const char *fmt, ...)
 {
     char message[2048];
@@ -37,6 +47,7 @@ void log_put(kl_log_level level, const char *fmt, ...)
     va_start(ap, fmt);
     format_text_v(message, sizeof message, fmt, ap);
     va_end(ap);
+    join_lines(message);
     log_message(level, message);
 }
 

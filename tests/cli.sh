@@ -713,6 +713,16 @@ else
             "$kiln" compile "$tmp/neg.onnx" --bind N=4 -o "$tmp/neg.o" --header "$tmp/neg.h"
         check 'compile a model and a graph' 0 'neg_run, step_run for .*; weights inside$' "$kiln" compile \
             "$tmp/neg.onnx" "$tmp/step.kir" --bind N=4 -o "$tmp/two.o" --header "$tmp/two.h"
+        # an axis without a name: advice that the command can follow
+        {
+            printf '\010\010B\004\012\000\020\015:3\012\020\012\001x\022\001y\032\003Neg"\003Neg\022\001gZ\015'
+            printf '\012\001x\022\010\012\006\010\001\022\002\012\000b\015\012\001y\022\010\012\006\010\001'
+            printf '\022\002\012\000'
+        } >"$tmp/any.onnx"
+        check 'compile with an axis that has no name' 1 \
+            "input 'x' of the model has an axis 0 of any length, which only an array for it could say" \
+            "$kiln" compile "$tmp/any.onnx" -o "$tmp/any.o" --header "$tmp/any.h"
+        check 'profile with such an axis' 1 "of any length: give --input x=FILE" "$kiln" profile "$tmp/any.onnx"
         check 'a prefix for two' 2 'prefix is for one program' "$kiln" compile "$tmp/neg.onnx" "$tmp/step.kir" \
             --bind N=4 -o "$tmp/two.o" --header "$tmp/two.h" --prefix p
         check 'with its names' 0 'const float \*in_x; .*f32\[4\]' cat "$tmp/neg.h"

@@ -10,6 +10,8 @@ enum { VALUES_MOST = 256 };
 
 struct cli_model {
     kl_model *m;
+    const char *path;                    /* its file, for messages and as the place of its inputs */
+    bool takes_arrays;                   /* the command has --input */
     uint32_t nin, nout;
     kl_model_value *in, *out;
     int64_t (*dims)[KL_MAX_RANK];        /* of inputs */
@@ -103,6 +105,7 @@ bool cli_read_array(const char *path, char **bytes, struct cli_array *out)
 static bool model_load(struct cli_model *c, const char *path, const char *device)
 {
     kl_device d = device ? kl_device_named(device) : kl_device_default();
+    c->path = path;
     c->m = d.id ? kl_model_load(d, path) : NULL;
     if (!c->m)
         return cli_error("%s", kl_last_error()), false;
@@ -166,6 +169,17 @@ static bool symbol_known(const struct cli_values *v, const char *name, int64_t *
     return false;
 }
 
+/* An input whose type or shape nothing says.  false. */
+static bool input_unknown(const struct cli_model *c, const kl_model_value *v, const char *what)
+{
+    if (c->takes_arrays)
+        cli_error("input '%s' of the model has %s: give --input %s=FILE", v->name, what, v->name);
+    else
+        cli_error("input '%s' of the model has %s, which only an array for it could say: --input of run, bench, "
+                  "profile and tune", v->name, what);
+    return false;
+}
+
 /* Shapes from the arrays, from --bind, and from the lengths that these give to symbols. */
 static bool model_shapes(struct cli_model *c, const struct cli_values *values)
 {
@@ -193,15 +207,16 @@ static bool model_shapes(struct cli_model *c, const struct cli_values *values)
         if (c->array[i].bytes)
             continue;
         if (v->rank < 0 || v->dtype == KL_DTYPE_COUNT)
-            return cli_error("the model does not say what input '%s' is: give --input %s=FILE", v->name, v->name),
-                   false;
+            return input_unknown(c, v, v->rank < 0 ? "no shape" : "no type");
         for (int k = 0; k < v->rank; k++) {
             c->dims[i][k] = v->dims[k];
             if (v->dims[k] >= 0 || (v->symbol[k] && symbol_known(&c->values, v->symbol[k], &c->dims[i][k])))
                 continue;
             if (v->symbol[k])
                 return cli_error("symbol %s has no value: give --bind %s=NUMBER", v->symbol[k], v->symbol[k]), false;
-            return cli_error("axis %d of input '%s' has any length: give --input %s=FILE", k, v->name, v->name), false;
+            char what[64];
+            snprintf(what, sizeof what, "an axis %d of any length", k);
+            return input_unknown(c, v, what);
         }
     }
     return true;
@@ -222,8 +237,10 @@ static bool model_tensors(struct cli_model *c, kl_device d, bool numbers)
         char *zeros = a->bytes ? NULL : mem_alloc(bytes + 1);
         if (!a->bytes && !zeros)
             return cli_error("out of memory"), false;
-        c->t[i] = c->lengths ? kl_input_symbolic(d, v->dtype, v->rank, c->lengths[i], c->dims[i], a->array.data)
-                             : kl_input(d, v->dtype, v->rank, c->dims[i], a->bytes ? a->array.data : zeros);
+        const kl_site site = {c->path, (int)i + 1, "input"};
+        c->t[i] = c->lengths ? kl_input_symbolic_at(&site, d, v->dtype, v->rank, c->lengths[i], c->dims[i],
+                                                    a->array.data)
+                             : kl_input_at(&site, d, v->dtype, v->rank, c->dims[i], a->bytes ? a->array.data : zeros);
         mem_free(zeros);
         if (kl_check(c->t[i]) != KL_OK)
             return cli_error("%s", kl_last_error()), false;
@@ -422,7 +439,7 @@ static bool model_run_once(struct cli_model *c, struct job *j, uint32_t run)
 
 bool cli_model_run(struct job *j)
 {
-    struct cli_model c = {.runs = 1};
+    struct cli_model c = {.runs = 1, .takes_arrays = true};
     bool ok = model_load(&c, j->file, j->device_name) && outputs_named(j, &c) && arrays_of_runs(&c, j);
     if (ok && (c.runs == 1 || !find_lengths(&c))) {
         mem_free(c.lengths);
@@ -563,7 +580,7 @@ static bool take_state(struct job *j, uint32_t i, kl_tensor t)
 
 bool cli_model_open(struct job *j)
 {
-    struct cli_model c = {0};
+    struct cli_model c = {.takes_arrays = true};
     uint32_t inside = 0;
     bool outside, ok = model_load(&c, j->file, j->device_name) && model_arrays(&c, j->bind, j->nbind) &&
                        model_shapes(&c, &j->values) && model_record(&c, j->file, j->device_name, &outside);

@@ -120,10 +120,8 @@ void export_node_of(struct exporter *x, const char *op, uint32_t nin, const char
 bool export_refuse(struct exporter *x, ref r, const char *why)
 {
     const struct node *n = node_at(x->g, r);
-    const kl_site *s = &x->g->site[n->site];
-    char at[300] = "", shape[SHAPE_TEXT], of[SHAPE_TEXT] = "";
-    if (n->site && s->file)
-        snprintf(at, sizeof at, " (recorded at %.250s:%d)", s->file, s->line);
+    char at[300], shape[SHAPE_TEXT], of[SHAPE_TEXT] = "";
+    site_text(&x->g->site[n->site], " (recorded at ", ")", at, sizeof at);
     if (n->nin && !op_is_region(n->op)) {
         const struct node *a = node_at(x->g, n->in[0]);
         snprintf(of, sizeof of, " of %s%.150s", dtype_name(a->dtype),

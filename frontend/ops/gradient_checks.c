@@ -95,11 +95,7 @@ bool gradient_is_too_late(struct trace *tr, ref loss, kl_tensor h, ref wrt, stru
 
 static const char *place_of(const struct graph *g, ref r, char *text, size_t size)
 {
-    const kl_site *s = &g->site[node_at(g, r)->site];
-    text[0] = 0;
-    if (node_at(g, r)->site && s->file)
-        snprintf(text, size, "%.400s:%d: ", s->file, s->line);
-    return text;
+    return site_text(&g->site[node_at(g, r)->site], "", ": ", text, size);
 }
 
 /* The gradients of the loss of grad node `first`, which `next` links. */

@@ -79,12 +79,20 @@ static bool is_type(const kl_type *t, const kl_custom_call *call, struct shape *
     return shape_numel(&numbers, &n);
 }
 
+char *custom_label(const char *name, char *text)
+{
+    bool own = !strcmp(name, INSPECT_PRINT) || !strcmp(name, INSPECT_ASSERT);
+    snprintf(text, CUSTOM_LABEL, own ? "%s" : "custom \"%s\"", own ? strchr(name, '.') + 1 : name);
+    return text;
+}
+
 /* Makes an error of a failed function of the op. */
 static bool failed(const char *name, kl_status status, const char *message, struct err *e)
 {
     if ((unsigned)status > KL_ERR_INTERNAL)
         status = KL_ERR_INTERNAL;
-    return err_set(e, status, "custom \"%s\": %s", name, *message ? message : status_name(status));
+    char label[CUSTOM_LABEL];
+    return err_set(e, status, "%s: %s", custom_label(name, label), *message ? message : status_name(status));
 }
 
 static bool any_symbolic(const kl_custom_call *call)
@@ -283,6 +291,6 @@ void custom_locate(const struct graph *recorded, struct err *e)
     uint32_t left = e->call - 1;
     const kl_site *s = e->call ? find_site(recorded, &left) : NULL;
     size_t n = strlen(e->msg);
-    if (s && s != &recorded->site[0] && s->line)
-        snprintf(e->msg + n, sizeof e->msg - n, " (recorded at %.250s:%d)", s->file, s->line);
+    if (s)
+        site_text(s, " (recorded at ", ")", e->msg + n, sizeof e->msg - n);
 }

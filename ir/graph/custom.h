@@ -29,6 +29,10 @@ bool inspect_is_quiet(void);                              /* the program runs a 
 void inspect_quiet(bool on);                                  /* true: they do nothing on this thread */
 
 /* ---- custom.c ---- */
+enum { CUSTOM_LABEL = CUSTOM_NAME + 16 };
+/* What messages call an op: print and assert, the library's own, by the public function's name, others custom "NAME".
+ * Returns text, which has room for CUSTOM_LABEL bytes. */
+char *custom_label(const char *name, char *text);
 bool custom_add(struct custom_op *op, struct err *e); /* op lives as long as the process */
 /* the name has a valid length */
 bool custom_register(const char *name, const kl_custom_op *functions, void *ctx, struct err *e);

@@ -42,8 +42,7 @@ uint64_t graph_similarity(const struct graph *a, const struct graph *b)
 
 static void put_site(const struct graph *g, ref r, char *text, size_t n)
 {
-    const kl_site *s = &g->site[node_at(g, r)->site];
-    snprintf(text, n, "%.200s:%d", s->file ? s->file : "", s->line);
+    site_text(&g->site[node_at(g, r)->site], "", ": ", text, n);
 }
 
 void graph_difference(const struct graph *g, const struct graph *known, char *text, size_t n)
@@ -55,7 +54,7 @@ void graph_difference(const struct graph *g, const struct graph *known, char *te
         const struct node *x = node_at(g, r);
         put_site(g, r, site, sizeof site);
         snprintf(text, n,
-                 "%s: node %u, %s: its %s differs from trace \"%s\", the nearest known: it is\n  %s\nand was\n  %s",
+                 "%snode %u, %s: its %s differs from trace \"%s\", the nearest known: it is\n  %s\nand was\n  %s",
                  site, r, opinfo[x->op].name, field(g, x, known, node_at(known, r)), known->name, here ? here : "",
                  there ? there : "");
         mem_free(here);
@@ -63,7 +62,7 @@ void graph_difference(const struct graph *g, const struct graph *known, char *te
     } else if (r < g->nnode || r < known->nnode) {
         const struct graph *longer = r < g->nnode ? g : known;
         put_site(longer, r, site, sizeof site);
-        snprintf(text, n, "%s: node %u, %s: trace \"%s\", the nearest known, %s", site, r,
+        snprintf(text, n, "%snode %u, %s: trace \"%s\", the nearest known, %s", site, r,
                  opinfo[node_at(longer, r)->op].name, known->name,
                      r < g->nnode ? "ended before it" : "went on with it");
     } else {
@@ -77,7 +76,7 @@ void graph_difference(const struct graph *g, const struct graph *known, char *te
         }
         put_site(g, last, site, sizeof site);
         snprintf(text, n,
-                 "%s: node %u, %s: the nodes are those of trace \"%s\", the nearest known, but not what is kept and "
+                 "%snode %u, %s: the nodes are those of trace \"%s\", the nearest known, but not what is kept and "
                  "assigned",
                  site, last, opinfo[node_at(g, last)->op].name, known->name);
     }

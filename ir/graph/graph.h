@@ -7,6 +7,9 @@
 /* ---- intern.c ---- Tables without duplicates. */
 uint32_t graph_shape(struct graph *g, const struct shape *s); /* 0 and g->err: an invalid shape, or out of memory */
 uint32_t graph_site(struct graph *g, const kl_site *s);       /* by its strings' contents; NULL -> 0 */
+/* Writes "FILE:LINE" between the two strings, at most n bytes in all; nothing where the place is unknown.  Returns
+ * text. */
+char *site_text(const kl_site *s, const char *before, const char *after, char *text, size_t n);
 const char *graph_string(struct graph *g, const char *s, size_t len); /* a copy the graph owns; NULL: g->err */
 bool graph_owns(const struct graph *g, const char *s);        /* s came from graph_string */
 uint32_t intern_shape_find(const struct graph *g, const struct shape *s); /* its id; UINT32_MAX: not interned */

@@ -19,6 +19,15 @@ static const char *or_empty(const char *s)
     return s ? s : "";
 }
 
+char *site_text(const kl_site *s, const char *before, const char *after, char *text, size_t n)
+{
+    size_t room = strlen(before) + strlen(after) + sizeof ":-2147483648";
+    text[0] = 0;
+    if (s->file && *s->file && s->line && n > room)
+        snprintf(text, n, "%s%.*s:%d%s", before, (int)(n - room), s->file, s->line, after);
+    return text;
+}
+
 static uint64_t hash_site(const kl_site *s)
 {
     const char *file = or_empty(s->file);

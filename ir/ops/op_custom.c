@@ -26,12 +26,10 @@ bool eval_custom(const struct graph *g, const struct node *n, void *out, const v
 void vjp_custom(struct graph *g, ref y, ref dy, ref *din)
 {
     (void)dy, (void)din;
-    const kl_site *s = &g->site[g->node[y].site];
-    char at[300] = "";
-    if (g->node[y].site)
-        snprintf(at, sizeof at, " (recorded at %.250s:%d)", s->file, s->line);
-    err_set(&g->err, KL_ERR_GRAD, "custom \"%s\": no gradient flows through this op%s",
-            node_custom(g, &g->node[y])->name, at);
+    char at[300], label[CUSTOM_LABEL];
+    err_set(&g->err, KL_ERR_GRAD, "%s: no gradient flows through this op%s",
+            custom_label(node_custom(g, &g->node[y])->name, label),
+            site_text(&g->site[g->node[y].site], " (recorded at ", ")", at, sizeof at));
 }
 
 uint32_t lower_custom(struct lower *l, ref r, const uint32_t *coord)

@@ -4,6 +4,7 @@
  * written bottom-up, so that the offset of each part is known when it is referred to. */
 #include "object.h"
 #include "image.h"
+#include "ir/graph/custom.h"
 #include <stdio.h>
 #include <string.h>
 
@@ -289,13 +290,10 @@ static bool compilable(const struct graph *g, struct err *e)
     for (ref r = 1; g->ncustom && r < g->nnode; r++) {
         if (g->node[r].op != OP_custom)
             continue;
-        const kl_site *s = &g->site[g->node[r].site];
-        char place[300] = "";
-        if (s->file && s->line)
-            snprintf(place, sizeof place, "%.250s:%d: ", s->file, s->line);
-        return err_set(e, KL_ERR_COMPILE,
-                       "%scustom \"%s\": its function is part of this process, not of a compiled object", place,
-                       node_custom(g, &g->node[r])->name);
+        char place[300], label[CUSTOM_LABEL];
+        return err_set(e, KL_ERR_COMPILE, "%s%s: its function is part of this process, not of a compiled object",
+                       site_text(&g->site[g->node[r].site], "", ": ", place, sizeof place),
+                       custom_label(node_custom(g, &g->node[r])->name, label));
     }
     for (uint32_t i = 0; i < g->nregion; i++)
         if (!compilable(g->region[i], e))

@@ -1,9 +1,10 @@
 /* Draws results as a bar chart.
  *
  * Cases differ by orders of magnitude.  So the first bar of a row is the fraction of its case's limit: the limits of
- * all cases are one line, and longer is better.  The second bar is time, relative to the slowest row of the case:
- * shorter is better (for a rate, the time of the same work).  The measured value is printed after it.  Rows without a
- * limit are in a separate panel for each unit, in which the longest bar is the largest value. */
+ * all cases are one line, and longer is better.  The second bar, in cases of several rows, is time, relative to the
+ * slowest row of the case: shorter is better (for a rate, the time of the same work).  The measured value is printed
+ * after it.  Rows without a limit are in a separate panel for each unit, in which the longest bar is the largest
+ * value. */
 #include "measure.h"
 #include <string.h>
 
@@ -81,6 +82,15 @@ static double time_of(const struct result *r)
     return !strcmp(r->unit, "us") ? r->median : r->median > 0 ? 1 / r->median : 0;
 }
 
+/* Has its case other rows, with whose times its own can be compared? */
+static bool is_compared(const struct results *t, const struct result *r)
+{
+    int n = 0;
+    for (uint32_t i = 0; i < t->n; i++)
+        n += same_case(&t->row[i], r);
+    return n > 1;
+}
+
 static double slowest_of_case(const struct results *t, const struct result *r)
 {
     double most = 0;
@@ -121,16 +131,21 @@ static void put_head(FILE *f, const struct results *t, uint32_t first, double y)
 {
     static const struct { const char *name, *anchor; int x; } columns[] = {
         {"median", "end", NUMBERS + 76}, {"of limit", "end", NUMBERS + 130}, {"speed", "start", NUMBERS + 146}};
-    bool limited = t->row[first].limit > 0;
+    bool limited = t->row[first].limit > 0, timed = false, speeds = false;
+    for (uint32_t i = first; i < t->n; i++)
+        if (same_panel(&t->row[i], &t->row[first])) {
+            timed |= limited && is_compared(t, &t->row[i]);
+            speeds |= t->row[i].baseline[0] != 0;
+        }
     double x = LEFT;
     fputs("<text class=\"head\" x=\"16\" y=\"", f);
     format_file(f, "%.0f\">", y + 26);
     put_text(f, t->row[first].bench, 28);
     fputs("</text>\n", f);
-    for (int i = 0; i < 3; i += limited ? 1 : 2)
+    for (int i = 0; i < 2 + speeds; i += limited ? 1 : 2)
         format_file(f, "<text x=\"%d\" y=\"%.0f\" text-anchor=\"%s\" class=\"quiet\">%s</text>\n", columns[i].x, y + 44,
                 columns[i].anchor, columns[i].name);
-    if (limited)
+    if (timed)
         format_file(f, "<text x=\"%d\" y=\"%.0f\" class=\"quiet\">time</text>\n", TIMES, y + 44);
     char shown[8][sizeof t->row->variant];
     unsigned n = 0;
@@ -193,7 +208,7 @@ static double put_panel(FILE *f, const struct results *t, uint32_t first, double
                     double v = limited ? result_fraction(&t->row[i]) : t->row[i].median;
                     if (draw) {
                         put_bar(f, &t->row[i], scale > 0 ? v / scale : 0, bottom);
-                        if (limited)
+                        if (limited && is_compared(t, &t->row[i]))
                             put_time_bar(f, t, &t->row[i], bottom);
                     }
                     bottom += BAR + GAP;
@@ -244,8 +259,8 @@ static void put_chart(const struct results *t, FILE *f)
             y = put_panel(f, t, i, y);
     format_file(f,
                 "<text class=\"quiet\" x=\"16\" y=\"%.0f\">Left bars: the fraction of the limit that the median "
-                "reaches, longer is "
-                "better; where no limit is known, the value itself. Right bars: time within a case, shorter is better."
+                "reaches, longer is better; where no limit is known, the value itself. Right bars, in cases of several "
+                "rows: time, shorter is better."
                 "</text>\n</svg>\n",
                 height + 12);
 }

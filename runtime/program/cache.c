@@ -643,12 +643,11 @@ static void log_disk_off(void)
 static void log_program(const struct entry *t, int64_t began)
 {
     const struct exec *x = &t->exec;
-    const char *why = x->miss ? x->miss : "";
     if (!x->program) return;
     log_put(KL_LOG_INFO,
-            "graph %s: a program of %u commands and %u different kernels for device %s, %s, built in %.3f ms: %.*s",
+            "graph %s: a program of %u commands and %u different kernels for device %s, %s, built in %.3f ms: %s",
             x->captured->name, x->program->ncmd, x->program->nkernel, device_name(x->device),
-            x->fuse ? "fused" : "unfused", 1e-6 * (double)(timeline_now() - began), (int)strcspn(why, "\n"), why);
+            x->fuse ? "fused" : "unfused", 1e-6 * (double)(timeline_now() - began), x->miss ? x->miss : "");
     log_disk_off();
 }
 

@@ -54,8 +54,7 @@ static void nan_check_describe(const struct graph *g, ref r, int64_t element, vo
     size_t at = 0;
     put_value(value, sizeof value, node->dtype, out, element);
     text[0] = 0;
-    if (s->file && *s->file && s->line)
-        at = (size_t)snprintf(text, n, "%.200s:%d: ", s->file, s->line);
+    at = strlen(site_text(s, "", ": ", text, n < 220 ? n : 220));
     bool leaf = op_is_leaf(node->op);
     at += (size_t)snprintf(text + at, n - at, leaf ? "%s is there already: %s" : "%s makes it: %s",
                            opinfo[node->op].name, value);
@@ -106,8 +105,9 @@ static void tell(const struct graph *g, ref r, int64_t element, void *const *val
     const struct node *n = node_at(g, r);
     void *in[MAX_OPERANDS] = {0};
     if (op_is_region(n->op)) {
-        const kl_site *at = &g->site[n->site];
-        snprintf(text, WORDS, "%.200s:%d: %s makes it", at->file ? at->file : "", at->line, opinfo[n->op].name);
+        char at[220];
+        snprintf(text, WORDS, "%s%s makes it", site_text(&g->site[n->site], "", ": ", at, sizeof at),
+                 opinfo[n->op].name);
         return;
     }
     for (unsigned i = 0; i < n->nin; i++)
