@@ -43,7 +43,7 @@ static bool sizes_given(struct node *n, const struct type *t, struct resize_axes
         x->scale[i] = all;
         double out = floor(all * (double)t->dims[x->axis[i]] + 0.5);
         if (!(out < 1 << 28))
-            return onnx_fails(n, KL_ERR_SHAPE, "a size of %g for axis %d", out, x->axis[i]);
+            return onnx_fails(n, KL_ERR_SHAPE, "a size of more than %d for axis %d", 1 << 28, x->axis[i]);
         x->out[i] = (int64_t)out;
     }
     return true;

@@ -43,8 +43,9 @@ bool onnx_mel_weight_matrix(struct node *n)
     if (filters < 1 || length < 1 || rate < 1 || filters > 1 << 20 || length > 1 << 24 || d == KL_DTYPE_COUNT ||
         !(low >= 0) || !(high >= low) || !((double)(length + 1) * (upper / (double)rate) < 1 << 30) ||
         (length / 2 + 1) * filters > 1 << 28)
-        return onnx_fails(n, KL_ERR_ARGUMENT, "%lld filters of a transform of %lld elements at %lld a second, from %g "
-                          "to %g Hz", (long long)filters, (long long)length, (long long)rate, lower, upper);
+        return onnx_fails(n, KL_ERR_ARGUMENT, "%lld filters of a transform of %lld elements at %lld a second, or their "
+                          "lowest and highest frequency, are not possible", (long long)filters, (long long)length,
+                          (long long)rate);
     int64_t bins = length / 2 + 1;
     struct array *a = array_new(KL_F64, 2, (int64_t[]){bins, filters});
     double *w = a ? a->data : NULL;
