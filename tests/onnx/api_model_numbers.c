@@ -418,7 +418,8 @@ static void constant_outputs(void)
         OK(kl_model_call(m, 1, &in, 2, y));
         kl_keep(y[0]), kl_keep(y[1]), kl_keep(kl_neg(in));
         OK(kl_trace_compile(object, header, NULL));
-        CHECK(read(f, text, sizeof text - 1) > 0 && strstr(text, "*in_0") && !strstr(text, "*in_1"));
+        CHECK(read(f, text, sizeof text - 1) > 0 && strstr(text, "*in_0") && !strstr(text, "*in_1") &&
+              !strstr(text, "*state_"));
         unlink(object);
     }
     if (f >= 0) {

@@ -1,5 +1,6 @@
 /* The functions of <kiln/formats/model.h> for loading and calling models. */
 #include "onnx.h"
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,6 +10,8 @@
 #undef kl_model_load /* defined here, below */
 #undef kl_model_call
 #undef kl_model_read_tensor
+
+enum { COMPILED_IN_MOST = 16 }; /* elements of an output that is known while recording */
 
 static const char *text_or_empty(const char *s) { return s ? s : ""; }
 
@@ -185,12 +188,24 @@ static bool fits(const kl_site *site, kl_model *m, uint32_t nin, const kl_tensor
     return true;
 }
 
+/* A few numbers, such as a shape, compiled in. */
+static kl_tensor compiled_in(const kl_site *site, const struct run *r, const struct array *a)
+{
+    kl_tensor each[COMPILED_IN_MOST];
+    for (int64_t i = 0; i < a->count; i++)
+        each[i] = kl_const(r->m->device, a->dtype, array_float(a, i));
+    return kl_reshape(kl_stack((int)a->count, each, 0), a->rank, a->dims);
+}
+
 /* An output that is known while recording.  In a trace it is a constant, not an input of it, so that a program that is
  * compiled ahead of time has it inside, as it has weights. */
 static kl_tensor known_output(const kl_site *site, const struct run *r, struct array *a)
 {
+    bool few = a->count > 1 && a->count <= COMPILED_IN_MOST;
+    for (int64_t i = 0; few && i < a->count; i++) /* exact as doubles */
+        few = fabs(array_float(a, i)) < 0x1p53;
     if (r->tracing)
-        return onnx_constant_of(site, r->m, a);
+        return few ? compiled_in(site, r, a) : onnx_constant_of(site, r->m, a);
     return kl_input(r->m->device, a->dtype, a->rank, a->dims, a->data);
 }
 
