@@ -94,13 +94,29 @@ static int64_t extended_run(const struct graph *g, ref v)
     return at.outer > 1 ? at.len * at.inner : at.inner > 1 ? at.inner : INT64_MAX;
 }
 
+/* How often a view repeats each element in adjacent ones: the last axes that an expand makes. */
+static int64_t adjacent_copies(const struct graph *g, ref v)
+{
+    const struct shape *out = node_shape(g, v), *in = node_shape(g, g->node[v].in[0]);
+    int64_t copies = 1;
+    for (uint32_t d = out->rank; g->node[v].op == OP_expand && d-- > 0 && in->dim[d] == 1;)
+        copies *= out->dim[d];
+    return copies > 0 ? copies : 1;
+}
+
 int64_t fuse_run(const struct graph *g, ref r)
 {
     int64_t run = op_is_masked(g->node[r].op) || g->node[r].op == OP_concat ? extended_run(g, r) : INT64_MAX;
-    for (unsigned i = 0; i < g->node[r].nin; i++)
-        for (ref v = g->node[r].in[i]; node_is_view(g, v); v = g->node[v].in[0])
+    for (unsigned i = 0; i < g->node[r].nin; i++) {
+        int64_t copies = 1; /* of an element of v: a run of v's is so many times as long in the operand */
+        for (ref v = g->node[r].in[i]; node_is_view(g, v); v = g->node[v].in[0]) {
+            int64_t own = INT64_MAX;
             if (g->node[v].op != OP_reshape)
-                run = least(run, op_is_masked(g->node[v].op) ? extended_run(g, v) : view_run(g, v));
+                own = op_is_masked(g->node[v].op) ? extended_run(g, v) : view_run(g, v);
+            run = least(run, own > INT64_MAX / copies ? INT64_MAX : own * copies);
+            copies *= adjacent_copies(g, v);
+        }
+    }
     return run;
 }
 
