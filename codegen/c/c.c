@@ -1,6 +1,7 @@
 /* The C backend: kernel to C, compiled to an object by `cc`, for the processor it runs on. */
 #include "codegen/c/emit.h"
 #include "codegen/codegen.h"
+#include "ir/file_signal.h"
 #include <c_image_format.h>
 #include <c_prelude.h>
 #include <c_runner.h>
@@ -103,9 +104,11 @@ static bool compile_in(const char *folder, const struct kernel *k, const struct 
     snprintf(in, sizeof in, "%s/kernel.c", folder);
     snprintf(made, sizeof made, "%s/kernel.%c", folder, assembly ? 's' : 'o');
     snprintf(said, sizeof said, "%s/messages", folder);
+    struct file_signal saved = file_signal_block();
     FILE *f = fopen(in, "w");
     bool ok = f && fprintf(f, "#define KILN_JIT\n%s", prelude) > 0 && fputs(source->s, f) >= 0;
     ok = (!f || !fclose(f)) && ok;
+    file_signal_restore(&saved);
     if (!ok || run_compiler(made, in, said) || !read_file(made, out)) {
         struct code why = {0};
         read_file(said, &why);

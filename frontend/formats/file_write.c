@@ -1,6 +1,7 @@
 /* Writes files of tensors: the new file is written next to the old one, flushed to the disk, and renamed to the old
  * name. */
 #include "tensor_file.h"
+#include "ir/file_signal.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -57,17 +58,19 @@ bool out_open(struct file_out *o, const char *path)
 
 static void write_all(struct file_out *o, const uint8_t *bytes, size_t n)
 {
+    struct file_signal saved = file_signal_block();
     while (n && !o->why.code) {
         ssize_t done = write(o->fd, bytes, n < (size_t)1 << 30 ? n : (size_t)1 << 30);
         if (done < 0 && errno == EINTR)
             continue;
         if (done < 0) {
             out_fails(o, "write");
-            return;
+            break;
         }
         bytes += done;
         n -= (size_t)done;
     }
+    file_signal_restore(&saved);
 }
 
 void out_put(struct file_out *o, const void *bytes, size_t n)

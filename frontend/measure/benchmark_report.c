@@ -1,6 +1,7 @@
 /* Reports of kl_bench as text, JSON and a chart. */
 #include "benchmark.h"
 #include "frontend/frontend.h"
+#include "ir/file_signal.h"
 #include "ir/text/text.h"
 #include <errno.h>
 #include <math.h>
@@ -142,6 +143,7 @@ static kl_status write_rows(const kl_bench_report *r, const char *path, bool cha
     if (!r || !path)
         return report(t, NULL, KL_ERR_ARGUMENT, "bench: no %s", r ? "path" : "report");
     report_rows(r, chart, &rows);
+    struct file_signal saved = file_signal_block();
     FILE *f = rows.failed ? NULL : fopen(path, "w");
     bool ok = f != NULL;
     if (f) {
@@ -149,6 +151,7 @@ static kl_status write_rows(const kl_bench_report *r, const char *path, bool cha
         ok = !fflush(f) && !ferror(f);
         ok &= !fclose(f);
     }
+    file_signal_restore(&saved);
     kl_status status = rows.failed ? report(t, NULL, KL_ERR_MEMORY, "bench: out of memory")
                        : !ok       ? report(t, NULL, KL_ERR_IO, "bench: %s: %s", path, strerror(errno))
                                    : KL_OK;

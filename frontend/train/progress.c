@@ -1,5 +1,6 @@
 /* The progress display of a training, and a loop around its steps. */
 #include "train.h"
+#include "ir/file_signal.h"
 #include <errno.h>
 #include <stdio.h>
 #include <time.h>
@@ -112,7 +113,10 @@ static kl_status loop_log(FILE *f, const char *path, int64_t step, double loss, 
     char line[160];
     kl_format(line, sizeof line, "{\"step\": %lld, \"loss\": %.9g, \"rate\": %.9g, \"seconds\": %.6f}\n",
               (long long)step, loss, rate, seconds);
-    if (fputs(line, f) < 0 || fflush(f) != 0)
+    struct file_signal saved = file_signal_block();
+    bool ok = fputs(line, f) >= 0 && fflush(f) == 0;
+    file_signal_restore(&saved);
+    if (!ok)
         return kl_failf(NULL, KL_ERR_IO, "train: cannot write %s: %s", path, strerror(errno));
     return KL_OK;
 }
@@ -153,6 +157,6 @@ kl_status kl_train(const kl_train_loop *l)
     kl_status s = l->quiet || progress ? loop_run(l, progress, log) : KL_ERR_MEMORY;
     kl_progress_free(progress);
     if (log)
-        fclose(log);
+        fclose(log); /* each line was flushed */
     return s;
 }

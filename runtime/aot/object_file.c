@@ -1,5 +1,6 @@
 /* Programs compiled ahead of time: a file of one or several programs, an object or C, with its C header. */
 #include "object.h"
+#include "ir/file_signal.h"
 #include "ir/text/text.h"
 #include <errno.h>
 #include <stdio.h>
@@ -184,6 +185,7 @@ void object_made_free(struct object_made *made)
 
 static bool write_whole(const char *path, const void *bytes, size_t size, struct err *e)
 {
+    struct file_signal saved = file_signal_block();
     FILE *f = fopen(path, "wb");
     bool ok = f && fwrite(bytes, 1, size, f) == size;
     int cause = errno;
@@ -191,6 +193,7 @@ static bool write_whole(const char *path, const void *bytes, size_t size, struct
         cause = ok ? errno : cause;
         ok = false;
     }
+    file_signal_restore(&saved);
     if (!ok && f)
         remove(path);
     return ok || err_set(e, KL_ERR_IO, "%s: %s", path, strerror(cause));

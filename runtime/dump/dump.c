@@ -1,6 +1,7 @@
 /* Dumps: one stage of a graph in one form, and the files that KILN_DUMP and the API request for each program when it is
  * built: <dir>/<trace>.<stage>.<ext>. A file that cannot be written is not an error of the run. */
 #include "dump.h"
+#include "ir/file_signal.h"
 #include "runtime/device/devices.h"
 #include <errno.h>
 #include <stdlib.h>
@@ -186,12 +187,12 @@ bool dump_write(const struct graph *captured, const struct dump_request *r, FILE
 
 bool dump_to_file(const struct graph *captured, const struct dump_request *r, const char *path, struct err *e)
 {
+    struct file_signal saved = file_signal_block();
     FILE *f = fopen(path, "w");
-    if (!f)
-        return err_set(e, KL_ERR_IO, "%.800s: %s", path, strerror(errno));
-    bool ok = dump_write(captured, r, f, e);
-    if (fclose(f) && ok)
+    bool ok = f && dump_write(captured, r, f, e);
+    if (!f || (fclose(f) && ok))
         ok = err_set(e, KL_ERR_IO, "%.800s: %s", path, strerror(errno));
+    file_signal_restore(&saved);
     return ok;
 }
 
@@ -250,12 +251,13 @@ static void dump_write_file(const struct dump *d, const char *stage, const char 
 {
     char path[sizeof d->dir + sizeof d->trace + 48];
     snprintf(path, sizeof path, "%s/%s%s%s.%s", d->dir, d->trace, *stage ? "." : "", stage, ext);
+    struct file_signal saved = file_signal_block();
     FILE *f = fopen(path, "w");
-    if (!f)
-        return;
-    if (t->len)
+    if (f && t->len)
         fwrite(t->s, 1, t->len, f);
-    fclose(f);
+    if (f)
+        fclose(f);
+    file_signal_restore(&saved);
 }
 
 void dump_graph(void *dump, const char *stage, const struct graph *g)

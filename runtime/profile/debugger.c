@@ -5,6 +5,7 @@
  * each kernel is a line in /tmp/perf-PID.map, which `perf report` reads, if option "perf_map" or KILN_PERF is on. */
 #define _GNU_SOURCE
 #include "debugger.h"
+#include "ir/file_signal.h"
 #include "ir/text/text.h"
 #include <elf.h>
 #include <fcntl.h>
@@ -239,11 +240,13 @@ static void register_perf(const struct code_symbol *s)
     int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC, 0600);
     if (fd < 0)
         return;
+    struct file_signal saved = file_signal_block();
     dprintf(fd, "%llx %llx %s", (unsigned long long)s->address, (unsigned long long)s->size, s->name);
     if (*s->file && s->line > 0)
         dprintf(fd, " [%s:%d]", s->file, s->line);
     dprintf(fd, "\n");
     close(fd);
+    file_signal_restore(&saved);
 }
 
 struct jit_code_entry *debugger_register(const struct kernel *k, const struct loaded *l)

@@ -1,5 +1,6 @@
 /* Writes a timeline as trace events (Chrome's Trace Event Format, JSON Object Format): a row for each thread, a
  * complete event for each span, in microseconds since the beginning. */
+#include "ir/file_signal.h"
 #include "runtime/runtime.h"
 #include <errno.h>
 #include <string.h>
@@ -73,6 +74,7 @@ static void put_thread(FILE *f, const struct timeline *t, const struct thread_ev
 
 bool timeline_json(const struct timeline *t, const char *path, struct err *e)
 {
+    struct file_signal saved = file_signal_block();
     FILE *f = fopen(path, "w");
     bool ok = f != NULL;
     if (f) {
@@ -89,5 +91,6 @@ bool timeline_json(const struct timeline *t, const char *path, struct err *e)
         ok &= !fclose(f);
         errno = cause;
     }
+    file_signal_restore(&saved);
     return ok || err_set(e, KL_ERR_IO, "profile: %s: %s", path, strerror(errno));
 }

@@ -9,6 +9,7 @@
  * Code in the folder is executed.  So the folder must be owned by this user and not be writable by others; any other
  * folder is not used. */
 #define _GNU_SOURCE
+#include "ir/file_signal.h"
 #include "runtime/runtime.h"
 #include <dirent.h>
 #include <errno.h>
@@ -183,12 +184,15 @@ static bool read_all(int fd, char *to, size_t size)
 
 static bool write_all(int fd, const char *from, size_t size)
 {
-    for (ssize_t n; size; from += n, size -= (size_t)n) {
+    struct file_signal saved = file_signal_block();
+    bool ok = true;
+    for (ssize_t n; size && ok; from += n, size -= (size_t)n) {
         n = write(fd, from, size);
-        if (n < 0 && errno == EINTR) n = 0;
-        else if (n < 0) return false;
+        ok = n >= 0 || errno == EINTR;
+        if (n < 0) n = 0;
     }
-    return true;
+    file_signal_restore(&saved);
+    return ok;
 }
 
 /* Reads a whole file and checks it against its header; NULL: *e. mem_free it. */
