@@ -5,7 +5,10 @@
  * programs stay available. fork() waits until kernels that other threads are compiling are done, and until the
  * background thread has finished the plan it is working on.  A tensor that another thread was assigning at the time of
  * the fork is poison in the child, with an error that says so; all other values are the parent's.  A GPU that was
- * opened before the fork cannot be used in the child: every request to it fails. */
+ * opened before the fork cannot be used in the child: every request to it fails.
+ *
+ * dlopen: libkiln.so stays loaded after dlclose, with its threads, programs and tensors; a later dlopen continues to use
+ * them. */
 #include <kiln/kiln.h> /* in front of the guard: it includes this file */
 #ifndef KILN_EMBED_H
 #define KILN_EMBED_H

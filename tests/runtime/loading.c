@@ -88,6 +88,20 @@ static void open_generators(const char *build)
     check(found > 0, build, "no code generator");
 }
 
+/* The library stays where it is after dlclose, so that cycles of opening it keep no memory each. */
+static void reopen(const char *path)
+{
+    void *before = dlsym(handle, "kl_add");
+    for (int i = 0; i < 3; i++) {
+        check(!dlclose(handle), path, "dlclose fails");
+        handle = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NOLOAD);
+        if (!check(handle != NULL, path, "it is not loaded any more"))
+            return;
+        check(dlsym(handle, "kl_add") == before, path, "it is elsewhere");
+        compute("ref");
+    }
+}
+
 int main(int argc, char **argv)
 {
     const char *build = argc > 1 ? argv[1] : "build";
@@ -104,6 +118,7 @@ int main(int argc, char **argv)
             check(!pthread_create(&thread, NULL, compute, devices[i]) && !pthread_join(thread, NULL), devices[i],
                   "no thread");
         }
+        reopen(path);
     }
     printf("%d passed, %d failed, 0 skipped\n", passed, failed);
     return failed != 0;
