@@ -3,8 +3,7 @@
 #define _GNU_SOURCE
 #include "async.h"
 #include "runtime.h"
-#include <pthread.h>
-#include <signal.h>
+#include "thread.h"
 #include <stdlib.h>
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards what follows */
@@ -52,12 +51,7 @@ static bool async_thread(void)
     if (started) return true;
     if (ending || (!registered && atexit(async_end))) return false;
     registered = true;
-    sigset_t all, old; /* signals are for the embedder's threads */
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &old);
-    started = !pthread_create(&thread, NULL, async_work, NULL);
-    pthread_sigmask(SIG_SETMASK, &old, NULL);
-    return started;
+    return started = thread_start(&thread, NULL, async_work, NULL);
 }
 
 void async_start(struct async_task *t)

@@ -9,10 +9,9 @@
  * own scratch memory, whichever thread runs it. */
 #define _GNU_SOURCE
 #include "runtime.h"
+#include "thread.h"
 #include <linux/futex.h>
-#include <pthread.h>
 #include <sched.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <sys/syscall.h>
 #include <time.h>
@@ -236,11 +235,7 @@ static bool start_worker(unsigned index)
     pthread_attr_t attr;
     if (pthread_attr_init(&attr)) return false;
     pin(&attr, w);
-    sigset_t all, old; /* signals are handled by the host program's threads */
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &old);
-    bool ok = !pthread_create(&w->thread, &attr, worker_main, w);
-    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    bool ok = thread_start(&w->thread, &attr, worker_main, w);
     pthread_attr_destroy(&attr);
     return ok;
 }

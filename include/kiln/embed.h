@@ -8,7 +8,10 @@
  * opened before the fork cannot be used in the child: every request to it fails.
  *
  * dlopen: libkiln.so stays loaded after dlclose, with its threads, programs and tensors; a later dlopen continues to use
- * them. */
+ * them.
+ *
+ * Stack: 64 KiB of the calling thread are enough for every call. Where less than 512 KiB are left, code generators run
+ * on a thread of their own. Kiln's own threads have at least 1 MiB. */
 #include <kiln/kiln.h> /* in front of the guard: it includes this file */
 #ifndef KILN_EMBED_H
 #define KILN_EMBED_H

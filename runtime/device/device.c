@@ -1,7 +1,8 @@
 /* The devices of this machine, by name.  A device is opened when it is used for the first time, and not before. */
+#define _GNU_SOURCE /* pthread_getattr_np */
 #include "plugin.h"
 #include "runtime/runtime.h"
-#include <pthread.h>
+#include "runtime/thread.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -67,11 +68,50 @@ const struct backend *device_backend(int device, struct caps *caps)
     return cpu_backend;
 }
 
+/* ---- compiling, on a stack that is large enough ---- */
+
+struct compilation {
+    int device;
+    const struct kernel *k;
+    enum emit_kind kind;
+    struct code *out;
+    struct err *e;
+    bool ok;
+};
+
+static void *compile_kernel(void *compilation)
+{
+    struct compilation *c = compilation;
+    const struct accelerator *a = accelerator_get(c->device);
+    const struct backend *b = device_backend(c->device, NULL);
+    c->ok = a ? b->compile_for(c->k, accelerator_caps(a), c->kind, c->out, c->e)
+              : b->compile(c->k, c->kind, c->out, c->e);
+    return NULL;
+}
+
+/* Bytes of this thread's stack below this function's frame; SIZE_MAX: not known. */
+static size_t stack_left(void)
+{
+    pthread_attr_t attr;
+    void *low = NULL;
+    size_t size = 0;
+    char here;
+    if (pthread_getattr_np(pthread_self(), &attr)) return SIZE_MAX;
+    bool found = !pthread_attr_getstack(&attr, &low, &size);
+    pthread_attr_destroy(&attr);
+    uintptr_t at = (uintptr_t)&here, begin = (uintptr_t)low;
+    return found && at > begin && at - begin <= size ? at - begin : SIZE_MAX; /* a fiber has a stack of its own */
+}
+
 bool device_compile(int device, const struct kernel *k, enum emit_kind kind, struct code *out, struct err *e)
 {
-    const struct accelerator *a = accelerator_get(device);
-    const struct backend *b = device_backend(device, NULL);
-    return a ? b->compile_for(k, accelerator_caps(a), kind, out, e) : b->compile(k, kind, out, e);
+    struct compilation c = {device, k, kind, out, e, false};
+    pthread_t thread;
+    if (stack_left() < THREAD_MIN_STACK / 2 && thread_start(&thread, NULL, compile_kernel, &c))
+        pthread_join(thread, NULL);
+    else
+        compile_kernel(&c);
+    return c.ok;
 }
 
 /* Device ref follows cpu: the same orders of sums, the same kernels in what is shown of them. */

@@ -5,8 +5,7 @@
  * also none of an allocator, which may be the user's or a sanitizer's. */
 #define _GNU_SOURCE
 #include "runtime/runtime.h"
-#include <pthread.h>
-#include <signal.h>
+#include "runtime/thread.h"
 #include <stdlib.h>
 
 struct task {
@@ -79,12 +78,7 @@ static bool background_start(void)
     static bool registered; /* a child of fork inherits its parent's exit handlers */
     if (!registered && atexit(end)) return false;
     registered = true;
-    sigset_t all, old; /* signals are handled by the host program's threads */
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &old);
-    started = !pthread_create(&thread, NULL, work, NULL);
-    pthread_sigmask(SIG_SETMASK, &old, NULL);
-    return started;
+    return started = thread_start(&thread, NULL, work, NULL);
 }
 
 bool background_run(void (*run)(void *ctx), void *ctx)

@@ -311,11 +311,22 @@ static bool compile_kernels(struct exec *x, bool background, struct err *e)
     return all.failed == UINT32_MAX || err_set(e, all.err.code, "%s", all.err.msg);
 }
 
-/* Checks that all devices of g work; *b: the code generator of one, NULL if none has one. */
+void program_targets_free(struct program_targets *t)
+{
+    mem_free(t->v);
+    *t = (struct program_targets){0};
+}
+
+/* Checks that all devices of g work; *b: the code generator of one, NULL if none has one. program_targets_free t, also
+ * after an error. */
 static bool find_targets(struct exec *x, const struct graph *g, const struct backend **b, struct program_targets *t,
                          struct err *e)
 {
     uint64_t all = graph_devices(g) | UINT64_C(1) << x->device;
+    size_t n = (size_t)__builtin_popcountll(all);
+    t->v = mem_alloc(n * (sizeof *t->v + sizeof *t->caps)); /* a struct caps is too large for some hosts' stacks */
+    if (!t->v) return err_set(e, KL_ERR_MEMORY, "no memory for the targets of graph %s", g->name);
+    t->caps = (struct caps *)(void *)(t->v + n);
     t->set = (struct target_set){t->v, 0};
     *b = NULL;
     for (unsigned d = 0; d < MAX_DEVICES; d++) {
@@ -392,7 +403,7 @@ static bool without_program(struct exec *x, const struct graph *captured, struct
 /* Fills in all fields of x except its key; on failure some may be set. */
 static bool cache_build(struct exec *x, const struct graph *captured, struct dump *dump, bool background, struct err *e)
 {
-    struct program_targets targets;
+    struct program_targets targets = {0};
     const struct backend *b;
     struct graph *g = graph_clone(captured);
     if (!g || !(x->captured = graph_clone(captured))) {
@@ -405,6 +416,7 @@ static bool cache_build(struct exec *x, const struct graph *captured, struct dum
     bool ok = custom_check(g, e) && find_targets(x, g, &b, &targets, e);
     const char *why = ok && g->symbols ? without_symbols(x, g) : NULL;
     ok = ok && !why && (x->program = plan(g, x, b, &targets.set, dump, &varies, e));
+    program_targets_free(&targets);
     graph_free(g);
     if (captured->symbols && !ok && (why || e->code == KL_ERR_COMPILE)) {
         x->variants = variants_new(why ? why : e->msg, &varies);
@@ -448,7 +460,7 @@ bool exec_targets(const struct graph *g, int device, struct program_targets *t, 
 
 struct exec *exec_variant(const struct graph *fused, int device, const struct tuned *tuned, struct err *e)
 {
-    struct program_targets targets;
+    struct program_targets targets = {0};
     const struct backend *b;
     struct exec *x = mem_alloc(sizeof *x);
     if (!x || !(x->captured = graph_clone(fused))) {
@@ -459,9 +471,11 @@ struct exec *exec_variant(const struct graph *fused, int device, const struct tu
     x->device = device;
     x->fuse = x->variant = true;
     atomic_init(&x->refs, 1);
-    if (find_targets(x, fused, &b, &targets, e) &&
-        (x->program = program_plan_for(fused, &targets.set, NULL, tuned, NULL, e)) &&
-        compile_kernels(x, false, e)) return x;
+    bool ok = find_targets(x, fused, &b, &targets, e) &&
+              (x->program = program_plan_for(fused, &targets.set, NULL, tuned, NULL, e)) &&
+              compile_kernels(x, false, e);
+    program_targets_free(&targets);
+    if (ok) return x;
     exec_variant_free(x);
     return NULL;
 }

@@ -154,6 +154,7 @@ static bool unit_open(struct tuner *t, struct unit *u, const struct graph *g, in
 static void unit_close(struct unit *u)
 {
     lowerer_free(u->lowerer);
+    program_targets_free(&u->targets);
     mem_free(u->key);
     mem_free(u->of_group);
     mem_free(u->v);

@@ -133,7 +133,7 @@ static void test_candidates(const char *text)
 {
     struct graph *g = parse(text);
     struct err e = {0};
-    struct program_targets targets;
+    struct program_targets targets = {0};
     uint32_t n = 0;
     char *want[8] = {0};
     struct pass_options o = {.fuse = true};
@@ -149,6 +149,7 @@ static void test_candidates(const char *text)
     candidates += n;
     for (uint32_t k = 0; k < g->nout; k++) mem_free(want[k]);
     lowerer_free(s);
+    program_targets_free(&targets);
     graph_free(g);
 }
 
@@ -216,7 +217,7 @@ static void test_records(void)
 {
     struct graph *g = parse(graphs[4]), *fused = parse(graphs[4]);
     struct err e = {0};
-    struct program_targets targets;
+    struct program_targets targets = {0};
     struct schedule chosen = schedule_now(g), list[MAX_CANDIDATES], wrong;
     struct lowered l = {0};
     uint32_t n = 0;
@@ -251,6 +252,7 @@ static void test_records(void)
     kernel_free(l.k);
     mem_free(l.arg);
     lowerer_free(s);
+    program_targets_free(&targets);
     graph_free(g);
     graph_free(fused);
 }
