@@ -7,7 +7,7 @@
  * the fork is poison in the child, with an error that says so; all other values are the parent's.  A GPU that was
  * opened before the fork cannot be used in the child: every request to it fails.
  *
- * dlopen: libkiln.so stays loaded after dlclose, with its threads, programs and tensors; a later dlopen continues to use
+ * dlopen: libkiln.so stays loaded after dlclose, with its threads, programs and tensors; a later dlopen goes on with
  * them.
  *
  * Stack: 64 KiB of the calling thread are enough for every call. Where less than 512 KiB are left, code generators run

@@ -1,6 +1,6 @@
 /* A host whose stack is limited to 64 KiB (ulimit -s), the main thread's and so each new thread's: recording, planning,
- * compiling and running of a convolution, attention, sorts, a loop and their gradients, with two threads, on devices ref
- * and cpu. Code generators get a stack of their own. The program starts itself with that limit. */
+ * compiling and running of a convolution, attention, sorts, a loop and their gradients, with two threads, by the
+ * interpreter and compiled. Code generators get a stack of their own. The program starts itself with that limit. */
 #define _GNU_SOURCE
 #include "tests/support/api_check.h"
 #include <sys/resource.h>
