@@ -152,14 +152,21 @@ void gpu_reduce_parts(struct reduce *r, uint32_t sums, int64_t parts)
 {
     struct lowering *w = r->w;
     struct kernel *k = w->k;
-    int64_t width = k->sched.width, full = parts / width;
+    enum { UNROLLED = 16 };         /* loads that are on their way at the same time */
+    int64_t width = k->sched.width, full = parts / width, looped = full > UNROLLED ? full : 0;
     struct tasks t;
     val part;
     open_gpu_rows(r, 1, k_int(k, 1), &part, &t);
     val first = ix_scale(k, lower_flatten(k, &r->kept, r->kept_coord), parts);
     open_gpu_lanes(r);
     val acc = k_splat(k, reduce_identity(r)), place = ix_add(k, first, w->lane);
-    for (int64_t v = 0; v * width < parts; v++) {
+    if (looped) {
+        val j = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, looped), 1), carry = k_carry(k, acc);
+        k_next(k, carry, k_fold_step(k, r->fold, carry, k_load(k, sums, ix_add(k, place, ix_scale(k, j, width)), 0)));
+        k_end(k, j);
+        acc = k_out(k, carry);
+    }
+    for (int64_t v = looped; v * width < parts; v++) {
         val pred = v < full ? 0 : k_prim(k, P_LT, w->lane, k_int(k, parts - v * width), 0);
         val x = k_load(k, sums, ix_add(k, place, k_int(k, v * width)), pred), more = k_fold_step(k, r->fold, acc, x);
         acc = pred ? k_prim(k, P_SELECT, pred, more, acc) : more;
