@@ -103,10 +103,10 @@ struct target_set { const struct target *v; uint32_t n; };
 /* Schedules found by measuring (runtime/program/tuned.c).  find: that for a group with this key; false: none. */
 struct tuned { bool (*find)(const struct tuned *t, struct hash128 group, struct schedule *out); };
 struct lowerer;                                /* state shared by the lowering of a graph's groups */
-/* Kernel names contain group numbers, which start at `first`. NULL: out of memory. */
 struct memo_pack;
-/* pack: records the lowered kernels of the groups, or NULL. */
-/* stand_ins: what is in g's sizes in place of symbols, or NULL. */
+/* Kernel names contain group numbers, which start at `first`.  pack: records the lowered kernels of the groups, or
+ * NULL.  stand_ins: what is in g's sizes in place of symbols, or NULL.
+ * NULL: out of memory. */
 struct lowerer *lowerer_new(const struct graph *g, const struct target_set *targets, uint32_t first,
                             struct memo_pack *pack, const struct stand_ins *stand_ins);
 void lowerer_free(struct lowerer *s);          /* NULL is fine */

@@ -1,7 +1,8 @@
 #!/bin/sh
 # Fails where a source line has more than 120 columns (tables of documents and text tests apart), where a function
 # local to a file has a name that stands in more than two files (grep and stack traces could not tell them apart),
-# where a folder's README does not name a file of it, and where more files name an op than the table below allows.
+# where a folder's README does not name a file of it, where more files name an op than the table below allows, and where
+# text was damaged by wrapping it again.
 cd "$(dirname "$0")/.." || exit 1
 folders='include ir frontend passes codegen runtime tests bench examples'
 passed=0 failed=0
@@ -38,6 +39,31 @@ unnamed=$(find ir passes codegen runtime frontend -mindepth 2 -name README.md | 
     done
 done)
 result 'files that the README of their folder does not name' "$unnamed"
+
+# What a tool that wraps text again leaves: two comments, one under the other, over one declaration; a heading of a
+# section with the text behind it; a list that became a part of a table's row.
+# shellcheck disable=SC2086
+stacked=$(find $folders -name '*.[ch]' -o -name '*.cpp' -o -name '*.hpp' | xargs awk '
+    function look(   i, s, before) {
+        before = 0
+        for (i = 1; i <= n; i++) {
+            if (line[i] !~ /^\/\*/) continue
+            s = i
+            while (i < n && line[i] !~ /\*\//) i++
+            if (line[i] !~ /\*\/[ \t]*$/) continue
+            if (before && before == s - 1 && line[i + 1] ~ /^[a-zA-Z]/) print "  " file ":" s ": " line[i + 1]
+            before = line[s] ~ /^\/\* ----/ ? 0 : i
+        }
+    }
+    FNR == 1 { if (file) look(); file = FILENAME; n = 0 }
+    { line[++n] = $0; line[n + 1] = "" }
+    END { look() }')
+result 'two comments over one declaration' "$stacked"
+# shellcheck disable=SC2086
+headings=$(grep -nE '^/\* ---- .* ---- [A-Z]' $files | sed 's/^/  /')
+result 'headings with text behind them' "$headings"
+lists=$(find . -name README.md -not -path './build*' | xargs grep -nE '^\|.*: \* .* \* ' | cut -c1-100 | sed 's/^/  /')
+result 'lists in rows of tables' "$lists"
 
 # A folder has at most 22 source files (headers of tests are not counted).
 # shellcheck disable=SC2086

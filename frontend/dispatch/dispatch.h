@@ -44,8 +44,8 @@ _Static_assert(DEV_BITS + LAYER_COUNT - 1 < 64, "it is no component");
      LAYER_BIT(LAYER_CustomRNG) | LAYER_BIT(LAYER_Meta))
 struct key_info { const char *name; uint8_t device, layer; };
 extern const struct key_info key_info[KL_KEY_COUNT];
-/* The key of a layer on a device if there is one, else the layer's key. */
-/* by position of the device; a power of two, so that indexing a row needs no multiplication */
+/* The key of a layer on a device if there is one, else the layer's key,
+ * by position of the device; a power of two, so that indexing a row needs no multiplication */
 extern uint8_t key_at[LAYER_COUNT][32];
 void keys_start(void);                      /* fills key_at; once */
 extern const uint64_t key_own_bit[KL_KEY_COUNT + 1]; /* the bit of each key, and of the alias Autograd */

@@ -246,8 +246,8 @@ kl_status kl_seed(kl_device d, uint64_t seed)
     return KL_OK;
 }
 
-/* SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014). */
-/* After `more` seeds. */
+/* SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014),
+ * after `more` seeds. */
 static uint64_t seed_state(int i, uint64_t more)
 {
     front_lock();

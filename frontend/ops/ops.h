@@ -38,8 +38,8 @@ bool ad_replaces(const struct entry *x, const struct entry *gradient, struct err
 bool ad_to(uint16_t ad, const struct entry *x, kl_device to, struct err *e); /* may x go to that device? */
 
 /* ---- ops.c ---- */
-/* rank and dims as a shape; false: reported. */
-/* A shape as the caller gives it, with lengths of kl_symbol's as those of the open trace.  false: reported. */
+/* rank and dims as a shape, as the caller gives them, with lengths of kl_symbol's as those of the open trace.
+ * false: reported. */
 bool shape_of(struct thread *t, const kl_site *site, const char *op, int rank, const int64_t *dims, struct shape *s);
 /* create.c: kl_input of an array of this shape, with the lengths that it has in the graph or NULL. */
 kl_tensor input_of(const kl_site *site, const char *op, kl_device device, kl_dtype dtype, const struct shape *actual,

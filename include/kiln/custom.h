@@ -68,7 +68,7 @@ KL_API kl_status kl_custom_register(const char *name, const kl_custom_op *op, vo
  * [lazy; new handles; errors ARGUMENT: no such op, HANDLE, DEVICE, TRACE, MEMORY, and those of its functions] */
 KL_API_AT kl_status kl_custom(const char *name, const void *attr, size_t attr_bytes, uint32_t nin, const kl_tensor *in,
                               uint32_t nout, kl_tensor *out);
-/* The same with a call site, which may be NULL. */
+
 
 #ifdef __cplusplus
 }

@@ -233,7 +233,7 @@ KL_API_AT kl_status kl_dispatch_direct(const char *op, kl_key key, uint32_t nin,
 KL_API kl_keyset kl_dispatch_keys(uint32_t nin, const kl_tensor *in);
 KL_API kl_key kl_dispatch_resolve(const char *op, kl_keyset keys);
 
-/* The same with a call site, which may be NULL. */
+
 
 /* ---- inspection ---- */
 

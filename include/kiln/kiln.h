@@ -91,8 +91,8 @@ KL_API kl_status kl_get_option(const char *name, int64_t *value);
  *     @k0_add_relu schedule map width 16 grain 64
  * Dump stage "schedules" prints the current text of a program; ir/README.md describes the records.  Lines before the
  * first `graph` apply to every graph that has no section; `graph @name unfused` applies to its unfused kernels.
- * Results are the same bits for any schedule.  A program is not built if a line names a kernel that it does not have,
- * or a schedule that the kernel cannot have: kl_trace_end, or a read, then returns the error with line and column.
+ * On cpu any schedule gives the same bits; on GPUs it may change the order of sums (ir/README.md).  A line for a kernel
+ * that the program does not have, or a schedule that it cannot have, is an error of kl_trace_end or a read, with place.
  * [errors PARSE, MEMORY: the schedules stay as they were] */
 KL_API kl_status kl_set_schedules(const char *text);
 /* Process-wide counters; -1 for an unknown name.

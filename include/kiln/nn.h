@@ -161,10 +161,10 @@ KL_API_AT kl_tensor kl_huber_loss(kl_tensor a, kl_tensor b, double delta);
 KL_API_AT kl_tensor kl_smooth_l1_loss(kl_tensor a, kl_tensor b, double beta);
 /* -(y log sigmoid(x) + (1 - y) log(1 - sigmoid(x))) for targets y in 0..1, without overflow. */
 KL_API_AT kl_tensor kl_bce_with_logits(kl_tensor x, kl_tensor y);
-/* max(0, 1 - x y) for scores x and targets y, 1 or -1. */
 /* mean(-y log p - (1 - y) log(1 - p)) of probabilities p, each logarithm at least -100; of logits kl_bce_with_logits is
  * exact, and under autocast this one is refused.  [TYPE, SHAPE] */
 KL_API_AT kl_tensor kl_binary_cross_entropy(kl_tensor p, kl_tensor y);
+/* max(0, 1 - x y) for scores x and targets y, 1 or -1. */
 KL_API_AT kl_tensor kl_hinge_loss(kl_tensor x, kl_tensor y);
 /* How far the distributions q are from p along the last axis: sum of p (log p - log_q), 0 where p is 0; the mean
  * over the other axes. */

@@ -4,7 +4,7 @@
 #include "ir/symbols/symbol.h"
 #include "ir/ops/op.h"
 
-/* ---- intern.c ---- Tables without duplicates. */
+/* ---- intern.c: tables without duplicates ---- */
 uint32_t graph_shape(struct graph *g, const struct shape *s); /* 0 and g->err: an invalid shape, or out of memory */
 uint32_t graph_site(struct graph *g, const kl_site *s);       /* by its strings' contents; NULL -> 0 */
 /* Writes "FILE:LINE" between the two strings, at most n bytes in all; nothing where the place is unknown.  Returns
@@ -59,7 +59,7 @@ const char *graph_output_name(const struct graph *g, uint32_t i, bool *written);
 uint32_t graph_leaf(struct graph *g, struct leaves *l, unsigned dtype, const struct shape *s, const char *name);
 static inline const struct shape *node_shape(const struct graph *g, ref r) { return &g->shape[g->node[r].shape]; }
 static inline const struct node *node_at(const struct graph *g, ref r) { return &g->node[r]; }
-/* The operands of a node, in the node or in the graph's pool. */
+
 /* May a gradient flow through the node? The integer result of quantize passes one to dequantize. */
 static inline bool node_carries_gradient(const struct node *n)
 {

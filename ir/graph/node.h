@@ -30,11 +30,11 @@ enum op {
     OP_COUNT
 };
 
-/* ---- shapes: interned per graph, so equal shapes have equal ids; id 0 is the scalar ---- A dim is a number of
- * elements or, below 0, an affine expression over the graph's symbols, each of which may be any number within its
- * bounds.  Expressions are interned too, so equal expressions are equal dims.  Arithmetic on dims uses dims_sum and
- * related functions (symbol.c).  Where a graph may have symbols, code must not do anything else with dims except
- * compare them.  Executors and the planner need a bound graph: one without symbols (pass bind). */
+/* ---- shapes: interned per graph, so equal shapes have equal ids; id 0 is the scalar ----
+ * A dim is a number of elements or, below 0, an affine expression over the graph's symbols, each of which may be any
+ * number within its bounds.  Expressions are interned too, so equal expressions are equal dims.  Arithmetic on dims
+ * uses dims_sum and related functions (symbol.c).  Where a graph may have symbols, code must not do anything else with
+ * dims except compare them.  Executors and the planner need a bound graph: one without symbols (pass bind). */
 struct shape {
     uint32_t rank;
     uint32_t pad;
@@ -147,7 +147,7 @@ _Static_assert(sizeof(struct node) == 64, "a node is one cache line");
 enum { LANE_CHUNK = 16384, COLUMN_CHUNK = 512, DOT_BLOCK = 512 };
 enum { MOST_THIN_ROWS = 8 }; /* of products limited by memory (lower_dot_thin.c), where pairs would gain nothing */
 
-/* Numeric order, the same for every executor (design section 5).  Pass numerics writes it:
+/* Numeric order, for every executor but GPUs, of which below.  Pass numerics writes it:
  *
  * reduce: the reduced elements are numbered k = 0..n-1 in row-major order of the reduced axes
  *   and cut into chunks of `chunk` consecutive numbers, the last one shorter.  With lanes 64, element j
@@ -170,17 +170,17 @@ enum { MOST_THIN_ROWS = 8 }; /* of products limited by memory (lower_dot_thin.c)
  *   the node, of the graph's hash and of its text, and each is the same sum, to the bit, on every processor that is
  *   given it.  Device ref takes the order of device cpu, so that the two agree.
  * attention: for each query the keys it sees, in blocks of `block` keys (0 .. block-1, ..), in ascending order.  A
- * score is one ascending chain of fma over D from 0, then times scale.  Each block makes most' = the largest of most
- * and its scores (at first -infinity; NaN if any is NaN), base = most', or 0 where that is -infinity, shrink = exp(most
- * - base), and weights exp(score - base).  Their sum is one ascending chain of adds from -0, the values' sum one of
- *   fma(weight, v, acc) from -0; with each total = fma(total, shrink, sum), from 0.  The result is the values' total /
- * the weights', or 0 where that is 0.  A block of which a query sees no key changes nothing.
+ *   score is one ascending chain of fma over D from 0, then times scale.  Each block makes most' = the largest of most
+ *   and its scores (at first -infinity; NaN if any is NaN), base = most', or 0 where that is -infinity, shrink =
+ *   exp(most - base), and weights exp(score - base).  Their sum is one ascending chain of adds from -0, the values' sum
+ *   one of fma(weight, v, acc) from -0; with each total = fma(total, shrink, sum), from 0.  The result is the values'
+ *   total / the weights', or 0 where that is 0.  A block of which a query sees no key changes nothing.
  * attention_stats: as attention, up to most and the weights' total.
- * attention_grad: a score s as there; weight p = exp(s - t_0) * t_1; dp is one ascending chain of fma over E from 0; ds
- * = (dp - t_2) * p.  A row of the result in q walks the keys that its query sees, one in k and v the queries that see
- *   its key, in blocks of `block` rows (0 .. block-1, ..), in ascending order.  Each block's sums are ascending chains
- * fma(ds, k, acc), or fma(ds, q, acc) and fma(p, dy, acc), from -0, and are added to totals from 0; those made of ds
- *   are multiplied by scale at the end.
+ * attention_grad: a score s as there; weight p = exp(s - t_0) * t_1; dp is one ascending chain of fma over E from 0;
+ *   ds = (dp - t_2) * p.  A row of the result in q walks the keys that its query sees, one in k and v the queries that
+ *   see its key, in blocks of `block` rows (0 .. block-1, ..), in ascending order.  Each block's sums are ascending
+ *   chains fma(ds, k, acc), or fma(ds, q, acc) and fma(p, dy, acc), from -0, and are added to totals from 0; those made
+ *   of ds are multiplied by scale at the end.
  *
  * scatter: an element starts as the first operand's; the update's elements whose index selects it are combined with
  *   it one by one, in ascending order of the position in the index: acc = f(acc, x), for set acc = x.

@@ -282,8 +282,8 @@ void k_transpose(struct kernel *k, val *row, uint32_t n);
 val k_prim(struct kernel *k, enum prim p, val a, val b, val c);
 static inline unsigned val_dtype(const struct kernel *k, val v) { return k->inst[v].dtype; }
 
-/* ---- index.c: i64 index arithmetic that simplifies itself ---- Values made here have a linear form over loop
- * variables and a range, so that the div and mod of views cancel. */
+/* ---- index.c: i64 index arithmetic that simplifies itself ----
+ * Values made here have a linear form over loop variables and a range, so that the div and mod of views cancel. */
 val ix_add(struct kernel *k, val a, val b);
 val ix_sub(struct kernel *k, val a, val b);
 val ix_scale(struct kernel *k, val a, int64_t c);
@@ -312,8 +312,8 @@ bool ix_same(const struct kernel *k, val a, val b);       /* equal linear forms 
 void index_scope_end(struct kernel *k, val scope);         /* k_end calls it; scope: the loop or if */
 void index_free(struct kernel *k);                        /* kernel_free calls it */
 
-/* ---- size.c: sizes with symbols (ir/symbols/README.md) ---- A size is a product of lengths of the graph, and nothing
- * else: a number that a schedule chose may have one of the primes by chance. */
+/* ---- size.c: sizes with symbols (ir/symbols/README.md) ----
+ * A size is a product of lengths of the graph, and nothing else: a schedule's number may have one of its primes. */
 void kernel_take_symbols(struct kernel *k, const struct stand_ins *s); /* before all else; s may be NULL */
 bool ix_symbolic(const struct kernel *k, int64_t size);
 val ix_size(struct kernel *k, int64_t size);        /* its value */
@@ -370,12 +370,12 @@ void kernels_free(struct kernels *k);
 /* Adds the sections of a text.  false: "file:line:column: reason". */
 bool schedules_parse(const char *text, size_t len, const char *file, struct sched_sections *out, struct err *e);
 void schedules_free(struct sched_sections *s);
-/* The section of graph `graph` with the schedules of these kernels. */
-/* mem_free it; NULL: no memory */
+/* The section of graph `graph` with the schedules of these kernels.
+ * mem_free it; NULL: no memory */
 char *schedules_text(const char *graph, bool unfused, struct kernel *const *k, uint32_t n);
 char *schedule_line(const struct schedule *s);      /* "schedule map width 32 ..."; mem_free it; NULL: no memory */
-/* false: "file:line:column: reason", at the field, or where the line begins if the text does not have it. */
-/* column: an index of sched_line.column */
+/* false: "file:line:column: reason", at the field, or where the line begins if the text does not have it.
+ * column: an index of sched_line.column */
 bool schedule_refuse(const struct sched_section *s, const struct sched_line *l, uint32_t column, struct err *e,
                      const char *fmt, ...) __attribute__((format(printf, 5, 6)));
 /* ---- kernel_verify.c ---- */

@@ -1,8 +1,8 @@
 /* Every scheduling decision of one kernel: a tagged union, a member for each family of kernels (passes/lower).
  *
  * A family's choosing function fills the record from the group and the target; its emitting function makes the kernel
- * from the group and the record, and reads nothing of the target.  So a record that is handed in, by a user or a tuner,
- * gives the very kernel that it describes.  On a processor no record changes a bit of a result.  On a GPU, records of
+ * from the group and the record, and asks of the target at most whether it is a GPU and what its shared memory holds.
+ * So a record that is given describes the very kernel.  On a processor no record changes a bit.  On a GPU, records of
  * gpu_row_reduce, column_reduce with parts, gpu_scan, gpu_dot_thin, dot_blocks, dot_matrix, rows, attention_matrix and
  * attention_blocks decide the order in which floating point numbers are added (graph/node.h, "On GPUs"), so another
  * record may round them otherwise.

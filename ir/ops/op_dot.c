@@ -101,9 +101,9 @@ bool shape_dot(const struct graph *g, struct node *n, struct shape *out, struct 
     return attr_rest_zero(n, sizeof n->attr.dot, e);
 }
 
-/* ---- evaluation ---- A chain computes c[j] = a[0]*b[0][j] + a[1]*b[1][j] + .. for one row of a and n columns of b, in
- * ascending order from 0: the block of the numeric order.  Columns are independent, so a vector of them gives the same
- * bits as one at a time. */
+/* ---- evaluation ----
+ * A chain computes c[j] = a[0]*b[0][j] + a[1]*b[1][j] + .. for one row of a and n columns of b, in ascending order from
+ * 0: the block of the numeric order.  Columns are independent: a vector of them gives the bits of one at a time. */
 
 #if defined(__x86_64__)
 #define VECTOR_CHAIN(name, ctype, vtype, width, set1, zero, load, store, fmadd)                              \

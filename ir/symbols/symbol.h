@@ -89,8 +89,8 @@ void graph_depends_on(const struct graph *g, const int64_t *length, uint32_t n, 
 /* Narrows the bounds of g's symbols around their values, so that all of them are on one side of the limit. */
 void size_limit_narrow(struct symbols *s, const struct size_limit *l, const int64_t *value);
 
-/* ---- stand_in.c ---- Primes in place of symbols: a size of such a graph, a product of lengths, says by its prime
- * factors which symbols are in it (README.md). */
+/* ---- stand_in.c: primes in place of symbols ----
+ * A size of such a graph, a product of lengths, says by its prime factors which symbols are in it (README.md). */
 enum { MAX_STAND_INS = 4 };
 struct stand_in { int64_t prime, low, high; uint32_t slot; }; /* slot: where a run has the symbol's value */
 /* varies: the reason why there is no program for all values, if that is a size_limit, over the symbols that were

@@ -1,4 +1,4 @@
-/* Choosing schedules: the only part of lowering that knows the target.
+/* Choosing schedules: the part of lowering that knows the target.
  *
  * A family finds out what it needs of its group (its facts, which no target changes), has a record chosen by them, and
  * emits a kernel from group and record.  A record that is handed in is taken as it is where that is legal; fields it

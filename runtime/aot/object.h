@@ -63,8 +63,8 @@ void object_file_free(struct object_file *f);
 /* Makes an object of one program; object_made_free it. false: *e. */
 bool object_make(const struct graph *captured, const struct object_options *o, struct object_made *out, struct err *e);
 void object_made_free(struct object_made *made);
-/* Writes the files; false: *e, and none of them exists. */
-/* weights_path: for made->weights. */
+/* Writes the files; false: *e, and none of them exists.
+ * weights_path: for made->weights. */
 bool object_write(const struct object_made *made, const char *object_path, const char *header_path,
                   const char *weights_path, struct err *e);
 
@@ -75,9 +75,9 @@ bool object_prefix(const char *name, bool exact, char out[OBJECT_NAME], struct e
 char *object_header(const struct graph *g, const struct object_options *o, const char *prefix, const char *cpu);
 enum object_member { MEMBER_IN, MEMBER_STATE, MEMBER_OUT, MEMBER_SLOT, MEMBER_LENGTH };
 enum { OBJECT_MEMBER = 48 };
-/* The name of a member of the struct of arguments: in_NAME, state_NAME, out_NUMBER, slot_NAME, length_SYMBOL. */
 /* Slots of one name and dtype are one member: the number of the first such slot. */
 uint32_t object_slot(const struct graph *g, uint32_t slot);
+/* The name of a member of the struct of arguments: in_NAME, state_NAME, out_NUMBER, slot_NAME, length_SYMBOL. */
 void object_member(const struct graph *g, enum object_member kind, uint32_t ordinal, char out[OBJECT_MEMBER]);
 
 /* ---- object_source.c ---- */

@@ -69,9 +69,9 @@ const struct exec *exec_named(const char *name);
  * be NULL.  NULL: *e. */
 struct exec *exec_variant(const struct graph *fused, int device, const struct tuned *tuned, struct err *e);
 void exec_variant_free(struct exec *x);  /* and the code that nothing else uses.  NULL is allowed */
-/* The targets of a graph on a device and others, in a chain.  false: *e, one of them does not work. */
 /* The targets of a program's devices that have a code generator. */
 struct program_targets { struct caps *caps; struct target *v; struct target_set set; }; /* one array each, v's owned */
+/* The targets of a graph on a device and others, in a chain.  false: *e, one of them does not work. */
 bool exec_targets(const struct graph *g, int device, struct program_targets *t, struct err *e);
 void program_targets_free(struct program_targets *t);
 /* exec_get no longer returns x, but builds a new program for its graph. */

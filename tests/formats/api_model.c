@@ -186,7 +186,6 @@ static void folds_shapes(void)
     kl_model_free(m);
 }
 
-/* The shape is an input: read if it was made before the trace, refused if it is of the trace. */
 /* A product of constants that is too much work for the host is an op of the graph; where its value must be known while
  * recording it is an error.  The file has less than 300 bytes. */
 static void folds_products(void)
@@ -226,6 +225,7 @@ static void folds_products(void)
     }
 }
 
+/* The shape is an input: read if it was made before the trace, refused if it is of the trace. */
 static void reads_shapes(void)
 {
     struct pb g = {0};

@@ -256,8 +256,8 @@ static void test_verify(void)
     graph_free(g);
 }
 
-/* The gradient of a product over two symbolic axes would need rows of n * m elements. */
-/* Over several symbolic axes: axis by axis, since n * m is no dim. */
+/* The gradient of a product over two symbolic axes would need rows of n * m elements.
+ * Over several symbolic axes: axis by axis, since n * m is no dim. */
 static void test_gradient_of_product(void)
 {
     int64_t d[SYMBOLS];

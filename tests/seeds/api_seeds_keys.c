@@ -375,8 +375,8 @@ static kl_status refuse(void *ctx, kl_call *call, kl_keyset keys)
     (void)ctx, (void)call, (void)keys;
     return KL_ERR_SHAPE;
 }
-/* Kernels that do not do what they should are errors of the call. */
-/* Passes on what it has taken away before, or has put another in the place of. */
+/* Kernels that do not do what they should are errors of the call.
+ * This one passes on what it has taken away before, or has put another in the place of. */
 static kl_status let_go(void *ctx, kl_call *call, kl_keyset keys)
 {
     (void)keys;

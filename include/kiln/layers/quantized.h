@@ -1,23 +1,23 @@
 /* Tensors stored as small integers.  Included by <kiln/kiln.h>; see storage.h.
  *
- *     kl_qscheme q = {.type = KL_Q_I8};
- *     kl_tensor w8 = kl_keep(kl_quantized(w, (kl_qscheme){.type = KL_Q_I8, .per_axis = true, .axis = 1}, kl_none,
- * kl_none)); y = kl_matmul(kl_quantized(x, q, kl_none, kl_none), w8);                 // integers times integers, then
- * one scale
+ *     kl_qscheme q = {.type = KL_Q_I8}, columns = {.type = KL_Q_I8, .per_axis = true, .axis = 1};
+ *     kl_tensor w8 = kl_keep(kl_quantized(w, columns, kl_none, kl_none));
+ *     // integers times integers, then one scale
+ *     kl_tensor y = kl_matmul(kl_quantized(x, q, kl_none, kl_none), w8);
  *
  * A quantized tensor stands for (q - zero point) * scale, a float.  Its parts: the integers q (KL_Q_I4: two in a byte
  * of KL_U8 along the last axis, the first one in its low half), the scales, and the zero points or kl_none for 0.
  * Scales have the tensor's rank: length 1 where one is for all.  Ops on one:
  * - a product of two is one of integers, summed in KL_I32 and scaled once, a float: where scales are a tensor's, an
- * axis's that is not contracted, or, for two matrices, blocks of the contracted axis.  It has the gradient of the
- * product of floats;
+ *   axis's that is not contracted, or, for two matrices, blocks of the contracted axis.  It has the gradient of the
+ *   product of floats;
  * - views leave the integers what they are, and their scales follow: where an axis with scales is not kept whole, or
- * blocks are cut, shorter blocks have copies of them. KL_Q_I4 becomes KL_Q_I8, with the same integers, where it is
- * transposed or its last axis becomes odd;
+ *   blocks are cut, shorter blocks have copies of them. KL_Q_I4 becomes KL_Q_I8, with the same integers, where it is
+ *   transposed or its last axis becomes odd;
  * - rows taken by indices (kl_gather, kl_embedding) are a plain tensor, of which only those rows are computed; where
- * one scale is for all, they keep it;
+ *   one scale is for all, they keep it;
  * - elementwise ops compute in floats and quantize the result in the way of the first quantized operand, its scale from
- * the result's own range, so that it is off by at most half a step;
+ *   the result's own range, so that it is off by at most half a step;
  * - anything else, also a product with a float, takes kl_dense of it and gives a plain tensor.
  * Gradients go straight through rounding to the float that was quantized, as in kl_quantize, and are 0 where it
  * saturated.  The tensor itself has no gradient. */

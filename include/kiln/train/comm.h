@@ -132,8 +132,8 @@ typedef struct kl_comm_shards kl_comm_shards;
  *     kl_comm_shards_gather(shards);                        // the parameters get the new values
  *
  * A kl_accumulator of the parts sums such gradients over several batches.  For an evaluation with the averages, a trace
- * calls kl_ema_swap and then kl_comm_shards_gather. */
-/* Makes the shards of n different float tensors of one dtype.  The tensors must outlive traces and have the same
+ * calls kl_ema_swap and then kl_comm_shards_gather.
+ * Makes the shards of n different float tensors of one dtype.  The tensors must outlive traces and have the same
  * values on all ranks.
  * [errors ARGUMENT, HANDLE, TYPE, MEMORY: NULL] */
 KL_API_AT kl_comm_shards *kl_comm_shards_new(kl_comm *comm, int n, const kl_tensor *params, int64_t bucket_bytes);
