@@ -244,6 +244,8 @@ static void map_rules(void)
     m = map_valid(map);
     m.swizzle = 99;
     expect("a swizzle that is none", encode(&m), INVALID_VALUE);
+    if (is_real) /* a driver may read as many sizes as the rank says */
+        return;
     m = map_valid(map);
     m.rank = 6;
     expect("a rank of 6", encode(&m), INVALID_VALUE);
@@ -308,7 +310,10 @@ static void device_rules(void)
     expect("the memory of no device", cuda.total_memory(&bytes, n), GPU_INVALID_DEVICE);
     expect("the name of no device", cuda.device_name((char[32]){0}, 32, n), GPU_INVALID_DEVICE);
     expect("the context of no device", cuda.context_retain(&c, n), GPU_INVALID_DEVICE);
-    expect("making no context current", cuda.context_push(NULL), INVALID_CONTEXT);
+    gpu_result pushed = cuda.context_push(NULL);
+    expect("making no context current", pushed, INVALID_CONTEXT);
+    if (!pushed)
+        cuda.context_pop(&c);
     expect("reaching itself", cuda.reach(have.context, 0), GPU_INVALID_DEVICE);
     if (n < 2 || cuda.context_retain(&other, 1))
         return;
@@ -344,6 +349,7 @@ int main(int argc, char **argv)
     struct code code = {0};
     struct gpu_code kernel = {0};
     is_real = argc > 1 && !strcmp(argv[1], "real");
+    setvbuf(stdout, NULL, _IOLBF, BUFSIZ); /* a driver may end the process */
     if (!is_real && system("echo '_Float16 x;' | ${CXX:-c++} -x c++ -fsyntax-only - >/dev/null 2>&1")) {
         printf("SKIP no-compiler c++: none that has 16-bit floats\n");
         skipped++;
