@@ -132,76 +132,6 @@ val dot_element(const struct dot *d, bool second, val i, val kk)
     return k_cast(d->w->k, dot_stored_element(d, second, i, kk), d->dtype);
 }
 
-static void result_coord(const struct dot *d, val m, val n, val *coord)
-{
-    struct kernel *k = d->w->k;
-    lower_unflatten(k, &d->batch, d->batch_index, coord);
-    lower_unflatten(k, &d->free_a, m, coord + d->batch.rank);
-    lower_unflatten(k, &d->free_b, n, coord + d->batch.rank + d->free_a.rank);
-}
-
-/* Finds the permute through which one member reads another, and the members whose elements are in the order of its
- * result: those that read through it, and those that read these members.  The members from which the product's operand
- * is computed have no such order: each of their elements is computed where it is multiplied. */
-static void find_permute(struct dot *d)
-{
-    struct lowering *w = d->w;
-    uint64_t results = UINT64_C(1) << w->place[w->anchor]; /* the product and what is computed from it */
-    for (uint32_t m = 0; m < w->nmember; m++) {
-        const struct node *n = &w->g->node[w->member[m]];
-        for (unsigned i = 0; i < n->nin && w->member[m] != w->anchor; i++) {
-            bool linear;
-            ref s = node_operand(w->g, w->member[m], i, &linear), source;
-            ref permute = op_is_view(n->op) ? node_permute(w->g, w->member[m], &source)
-                          : linear ? NIL : node_permute(w->g, n->in[i], &source);
-            if (!lower_is_member(w, s) || !(results >> w->place[s] & 1))
-                continue;
-            results |= UINT64_C(1) << m;
-            if (permute)
-                d->permute = permute;
-            if (permute || d->permuted >> w->place[s] & 1)
-                d->permuted |= UINT64_C(1) << m;
-        }
-    }
-}
-
-/* The coordinates in the permute's result of the product's element at coord. */
-static void permuted_coord(const struct dot *d, ref r, const val *coord, val *to)
-{
-    struct kernel *k = d->w->k;
-    const struct node *n = &d->w->g->node[r];
-    const struct shape *s = node_shape(d->w->g, r);
-    val from[KL_MAX_RANK] = {0};
-    if (lower_is_member(d->w, r) && !op_is_view(n->op)) {
-        lower_unflatten(k, s, lower_flatten(k, &d->out, coord), to);
-        return;
-    }
-    permuted_coord(d, n->in[0], coord, from);
-    if (n->op == OP_reshape)
-        lower_unflatten(k, s, lower_flatten(k, node_shape(d->w->g, n->in[0]), from), to);
-    for (uint32_t i = 0; i < s->rank && n->op == OP_permute; i++)
-        to[i] = from[n->attr.permute.perm[i]];
-}
-
-void dot_epilogue(const struct dot *d, val m, val n, val result)
-{
-    struct lowering *w = d->w;
-    struct kernel *k = w->k;
-    val coord[KL_MAX_RANK] = {0}, permuted[KL_MAX_RANK] = {0};
-    ix_below(k, m, d->size.m);
-    ix_below(k, n, d->size.n);
-    result_coord(d, m, n, coord);
-    if (d->permute)
-        permuted_coord(d, d->permute, coord, permuted);
-    lower_point(w);
-    w->anchor_value = k_cast(k, result, d->n->dtype);
-    for (uint32_t i = 0; i < w->nmember; i++) {
-        bool other = d->permute && d->permuted >> i & 1;
-        if (w->stored[w->member[i]])
-            lower_store(w, w->member[i], other ? node_shape(w->g, d->permute) : &d->out, other ? permuted : coord);
-    }
-}
-
 struct tile {
     val m0, n0;            /* first row and column */
     int64_t rows, cols;    /* cols < nr: the last columns; lanes beyond them are masked */
@@ -262,9 +192,9 @@ static void prefetch_epilogue(const struct dot *d, const struct tile *t, val j)
     val number = ix_div(k, j, UNROLL_K), coord[KL_MAX_RANK] = {0}, permuted[KL_MAX_RANK] = {0};
     val guard = open_if(k, visits > lines, P_LT, number, lines);
     val m = ix_add(k, t->m0, ix_div(k, number, per_row));
-    result_coord(d, m, ix_add(k, t->n0, ix_scale(k, ix_mod(k, number, per_row), line)), coord);
+    dot_result_coord(d, m, ix_add(k, t->n0, ix_scale(k, ix_mod(k, number, per_row), line)), coord);
     if (d->permute)
-        permuted_coord(d, d->permute, coord, permuted);
+        dot_permuted_coord(d, d->permute, coord, permuted);
     lower_prefetch(w, d->permute ? node_shape(w->g, d->permute) : &d->out, d->permute ? permuted : coord);
     if (guard)
         k_end(k, guard);
@@ -767,7 +697,7 @@ void lower_dot_group(struct lowering *w)
     d.blocks = d.size.k > d.kblock ? (d.size.k + d.kblock - 1) / d.kblock : 1;
     if (!take_symbols(&d))
         return;
-    find_permute(&d);
+    dot_find_permute(&d);
     struct schedule s;
     if (choose_dot(&d, &s))
         emit_kind(&d, &s);

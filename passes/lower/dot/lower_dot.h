@@ -78,9 +78,7 @@ void dot_begin_columns(const struct dot *d, int64_t cols);
 void dot_end_columns(const struct dot *d);
 /* Returns acc + a * b; floats are rounded once.  For u32, which holds pairs of bf16, it is DOT2. */
 val dot_multiply_add(struct kernel *k, val a, val b, val acc);
-/* Stores all results of the group that are computed from the product at (batch_index, row m, column n). */
-void dot_epilogue(const struct dot *d, val m, val n, val result);
-/* The same for the rows and columns of a tile, whose products are in scratch lbuf d->tile - 1, with d->tile_step
+/* dot_epilogue for the rows and columns of a tile, whose products are in scratch lbuf d->tile - 1, with d->tile_step
  * elements from row to row. */
 void dot_epilogue_rows(const struct dot *d, val m0, int64_t rows, val n0, int64_t cols);
 /* Emits the work of one task: `rows` rows from first_row on and `cols` columns from n0 on. */
@@ -88,6 +86,21 @@ typedef void dot_task(const struct dot *d, const void *ctx, val first_row, int64
 /* Emits the loop over tasks.  A task is a block of mblock rows and one of `columns` tiles or runs of columns, or all
  * columns of its rows. */
 void dot_tasks(struct dot *d, int64_t columns, dot_task *task, const void *ctx);
+/* ---- lower_dot_epilogue.c ---- */
+/* The coordinates of the product at (batch_index, row m, column n). */
+void dot_result_coord(const struct dot *d, val m, val n, val *coord);
+/* Finds the permute through which one member reads another, and the members whose elements are in the order of its
+ * result: those that read through it, and those that read these members.  The members from which the product's operand
+ * is computed have no such order: each of their elements is computed where it is multiplied. */
+void dot_find_permute(struct dot *d);
+/* The coordinates in the result of permute r of the product's element at coord. */
+void dot_permuted_coord(const struct dot *d, ref r, const val *coord, val *to);
+/* Stores all results of the group that are computed from the product at (batch_index, row m, column n). */
+void dot_epilogue(const struct dot *d, val m, val n, val result);
+/* The same for `count` results.  All are computed before the first is stored: then adjacent elements of the arrays that
+ * the group reads and stores are accessed at once, also if a result may replace an array that is read. */
+struct dot_at { val m, n, sum; };
+void dot_epilogue_together(const struct dot *d, const struct dot_at *at, int64_t count);
 /* ---- lower_dot_operands.c ---- */
 /* Finds the distance in memory, in elements, between neighbours along an operand's rows or columns (a_step_m,
  * b_step_n) and along k (a_step_k, b_step_k).  It is -1 if there is no fixed distance, and 0 if the operand is
@@ -152,10 +165,10 @@ int64_t dot_splits(const struct dot *d, uint32_t split);
  * column. */
 val dot_part_index(const struct dot *d, val part, val m, val n);
 /* Emits the second phase of such a product: each thread adds the parts' sums of a few adjacent results, in order, and
- * stores the group's results computed from them by `result`.  subgroup: of the threads, 0: any. */
-typedef void dot_result(const struct dot *d, const void *ctx, val m, val n, val sum);
+ * stores the group's results computed from them by `results`.  subgroup: of the threads, 0: any. */
+typedef void dot_results(const struct dot *d, const void *ctx, struct dot_at *at, int64_t count);
 void dot_add_parts(struct dot *d, uint32_t sums, int64_t splits, int64_t threads, uint16_t subgroup,
-                   dot_result *result, const void *ctx);
+                   dot_results *results, const void *ctx);
 /* Opens a GPU's grid of blocks: sets d->batch_index, the first row and column of the block, and which of `splits` parts
  * of the contraction it has. */
 void dot_open_blocks(struct dot *d, const struct schedule *s, int64_t splits, struct tasks *t, val *split, val *i,

@@ -3,9 +3,9 @@
  * The contraction is divided into steps.  The elements of both operands for a step lie in shared memory, those of A
  * by columns, so that the elements that a thread reads of either operand are adjacent.  Shared memory holds two
  * steps.  While the threads multiply one step, each thread has its part of the next step in flight from memory; it
- * stores this part after the products.  There is one barrier a step.  Results go to the epilogue one by one.
+ * stores this part after the products.  There is one barrier a step.
  *
- * An element, or a part's sum, is one ascending chain of fma over the whole contraction or part, for any tiles: a GPU
+ * * An element, or a part's sum, is one ascending chain of fma over the whole contraction or part, for any tiles: a GPU
  * has no registers for the sums of pass numerics' k-blocks.  A large tile consists of four parts, each in a quarter of
  * the block, so that neighbouring threads read from all banks of shared memory.  For the same reason the columns in
  * shared memory have a padding of PAD elements if an operand is contiguous along the contraction, or along runs of it.
@@ -196,52 +196,60 @@ static void emit_sums(const struct blocks *s, val *sum)
         sum[q] = dot_out(k, acc[q]);
 }
 
-/* Stores one result: element (i, j) of part q of the tile. */
-static void emit_result(const struct blocks *s, int64_t q, val i, val j)
+/* Stores `count` results: elements (i, j), (i, j + 1) .. of part q of the tile, which exist all or not at all. */
+static void emit_row(const struct blocks *s, int64_t q, val i, val j, int64_t count)
 {
     struct kernel *k = s->d->w->k;
+    struct dot_at result[LARGE];
     int64_t rows = s->mr / s->halves_m, cols = s->nr / s->halves_n;
     val m = ix_add(k, ix_add(k, s->i0, first_of(s, false, q / s->halves_n)), i);
     val n = ix_add(k, ix_add(k, s->j0, first_of(s, true, q % s->halves_n)), j);
     val mask = dot_if_there(s->d, &s->s, m, n);
     val at = ix_add(k, ix_add(k, ix_scale(k, i, cols), j), k_int(k, q * rows * cols));
-    if (s->splits > 1)
-        k_store(k, s->sums, dot_part_index(s->d, s->split, m, n), k_load(k, s->own, at, 0), 0);
-    else
-        dot_epilogue(s->d, m, n, k_load(k, s->own, at, 0));
+    if (count > 1)
+        ix_bound(k, n, 0, s->d->size.n - count);
+    for (int64_t u = 0; u < count; u++)
+        result[u] = (struct dot_at){m, ix_add(k, n, k_int(k, u)), k_load(k, s->own, ix_add(k, at, k_int(k, u)), 0)};
+    for (int64_t u = 0; u < count && s->splits > 1; u++)
+        k_store(k, s->sums, dot_part_index(s->d, s->split, m, result[u].n), result[u].sum, 0);
+    if (s->splits == 1)
+        dot_epilogue_together(s->d, result, count);
     if (mask)
         k_end(k, mask);
 }
 
-/* Unrolled if this lets adjacent results be stored at once, and if the epilogue is short. */
+/* Stores the results, those of a row of a part together where they exist all or not at all.  The loop over rows is
+ * written out if the epilogue is short. */
 static void emit_results(const struct blocks *s, const val *sums)
 {
     enum { SMALL = 4 };             /* members of the group */
     struct kernel *k = s->d->w->k;
     int64_t rows = s->mr / s->halves_m, cols = s->nr / s->halves_n, quarters = s->halves_m * s->halves_n;
-    bool whole = size_divides(k, s->d->size.m, s->block_m) && size_divides(k, s->d->size.n, s->block_n) &&
+    bool together = cols <= LARGE && size_divides(k, s->d->size.n, cols);
+    bool whole = together && size_divides(k, s->d->size.m, s->block_m) && size_divides(k, s->d->size.n, s->block_n) &&
                  (s->d->w->nmember <= SMALL || s->splits > 1);
     for (int64_t q = 0; q < quarters; q++)
         dot_store(k, s->own, k_int(k, q * rows * cols), TILE_ROWS, k_int(k, cols), sums[q]);
     for (int64_t q = 0; q < quarters; q++) {
-        for (int64_t e = 0; whole && e < rows * cols; e++)
-            emit_result(s, q, k_int(k, e / cols), k_int(k, e % cols));
+        for (int64_t i = 0; whole && i < rows; i++)
+            emit_row(s, q, k_int(k, i), k_int(k, 0), cols);
         if (whole)
             continue;
         val i = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, rows), 1);
-        val j = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, cols), 1);
-        emit_result(s, q, i, j);
-        k_end(k, j);
+        val j = together ? k_int(k, 0) : k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, cols), 1);
+        emit_row(s, q, i, j, together ? cols : 1);
+        if (!together)
+            k_end(k, j);
         k_end(k, i);
     }
 }
 
 /* ---- the kernel ---- */
 
-static void blocks_epilogue(const struct dot *d, const void *ctx, val m, val n, val sum)
+static void blocks_epilogue(const struct dot *d, const void *ctx, struct dot_at *at, int64_t count)
 {
     (void)ctx;
-    dot_epilogue(d, m, n, sum);
+    dot_epilogue_together(d, at, count);
 }
 
 void dot_emit_blocks(struct dot *d, const struct schedule *schedule)

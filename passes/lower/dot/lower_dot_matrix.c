@@ -255,24 +255,23 @@ static void emit_sums(const struct subgroups *s, val *sum)
 
 /* ---- results ---- */
 
-/* Adjacent results that a thread processes at a time: a vector, if each vector exists as a whole or not at all and
- * the group is small; else 1. */
+/* Adjacent results that a thread processes at a time: a vector, if each vector exists as a whole or not at all; else
+ * 1. */
 static int64_t results_together(const struct subgroups *s)
 {
-    enum { SMALL = 16 };            /* members of the group */
     int64_t vectors = slab_rows(&s->s) * s->out_cols / VECTOR;
     bool whole = s->d->size.n % VECTOR == 0 && s->part % VECTOR == 0 && vectors % s->threads == 0;
-    return whole && s->d->w->nmember <= SMALL ? VECTOR : 1;
+    return whole ? VECTOR : 1;
 }
 
 /* order: that of the indices; NULL: the graph's. */
-static void matrix_epilogue(const struct dot *d, const void *order, val m, val n, val sum)
+static void matrix_epilogue(const struct dot *d, const void *order, struct dot_at *at, int64_t count)
 {
-    if (order) {
-        m = dot_order_row(d, order, m);
-        n = dot_order_column(d, order, n);
+    for (int64_t i = 0; i < count && order; i++) {
+        at[i].m = dot_order_row(d, order, at[i].m);
+        at[i].n = dot_order_column(d, order, at[i].n);
     }
-    dot_epilogue(d, m, n, sum);
+    dot_epilogue_together(d, at, count);
 }
 
 /* Stores the results of the thread's elements of a slab of all tiles.  Row r of the slab belongs to tile row r / M
@@ -280,6 +279,7 @@ static void matrix_epilogue(const struct dot *d, const void *order, val m, val n
 static void emit_slab(const struct subgroups *s, val number)
 {
     struct kernel *k = s->d->w->k;
+    struct dot_at result[VECTOR];
     int64_t together = results_together(s), cols = s->out_cols / together, nr = s->s.dot_matrix.nr;
     val slab = ix_div(k, number, s->parts), first = ix_scale(k, ix_mod(k, number, s->parts), s->part);
     val i = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, slab_rows(&s->s) * cols / s->threads), 1);
@@ -291,13 +291,12 @@ static void emit_slab(const struct subgroups *s, val number)
     val m = ix_add(k, s->factor[0].first, row), n = ix_add(k, s->factor[1].first, of_tile);
     val mask = dot_if_there(s->d, &s->s, m, n), at = ix_add(k, ix_scale(k, r, s->out_row), col);
     ix_bound(k, n, 0, s->d->size.n - together);
-    for (int64_t j = 0; j < together; j++) {
-        val sum = k_load(k, s->out, ix_add(k, at, k_int(k, j)), 0), column = ix_add(k, n, k_int(k, j));
-        if (s->splits > 1)
-            k_store(k, s->sums, dot_part_index(s->d, s->split, m, column), sum, 0);
-        else
-            matrix_epilogue(s->d, s->order, m, column, sum);
-    }
+    for (int64_t j = 0; j < together; j++)
+        result[j] = (struct dot_at){m, ix_add(k, n, k_int(k, j)), k_load(k, s->out, ix_add(k, at, k_int(k, j)), 0)};
+    for (int64_t j = 0; j < together && s->splits > 1; j++)
+        k_store(k, s->sums, dot_part_index(s->d, s->split, m, result[j].n), result[j].sum, 0);
+    if (s->splits == 1)
+        matrix_epilogue(s->d, s->order, result, together);
     if (mask)
         k_end(k, mask);
     k_end(k, i);

@@ -149,14 +149,15 @@ static void add_sums(const struct dot *d, uint32_t sums, int64_t splits, val m, 
 }
 
 void dot_add_parts(struct dot *d, uint32_t sums, int64_t splits, int64_t threads, uint16_t subgroup,
-                   dot_result *result, const void *ctx)
+                   dot_results *results, const void *ctx)
 {
     enum { MANY_THREADS = 1 << 14 };    /* that keep the memory busy with accesses of 16 bytes */
     struct kernel *k = d->w->k;
-    int64_t results = d->size.batch * d->size.m * d->size.n;
-    bool together = d->size.n % DOT_TOGETHER == 0 && results / DOT_TOGETHER >= MANY_THREADS;
-    int64_t each = together ? DOT_TOGETHER : 1, cols = d->size.n / each, all = results / each;
+    int64_t every = d->size.batch * d->size.m * d->size.n;
+    bool together = d->size.n % DOT_TOGETHER == 0 && every / DOT_TOGETHER >= MANY_THREADS;
+    int64_t each = together ? DOT_TOGETHER : 1, cols = d->size.n / each, all = every / each;
     int64_t blocks = dot_parts(all, threads);
+    struct dot_at at[DOT_TOGETHER];
     lower_next_phase(d->w);
     k->extent += blocks;
     val p = k_loop(k, LOOP_GRID, k_int(k, 0), k_int(k, blocks), 1), sum[DOT_TOGETHER];
@@ -171,7 +172,8 @@ void dot_add_parts(struct dot *d, uint32_t sums, int64_t splits, int64_t threads
     d->batch_index = ix_div(k, row, d->size.m);
     add_sums(d, sums, splits, m, n, each, sum);
     for (int64_t u = 0; u < each; u++)
-        result(d, ctx, m, ix_add(k, n, k_int(k, u)), sum[u]);
+        at[u] = (struct dot_at){m, ix_add(k, n, k_int(k, u)), sum[u]};
+    results(d, ctx, at, each);
     if (there)
         k_end(k, there);
     k_end(k, t);
