@@ -22,6 +22,18 @@
     "FUNCTION bf16 bf16_of_f32(f32 x)\n{\n    u32 b = bits_of_f32(x);\n" \
     "    return x != x ? bf16(b >> 16 | 0x40u) : bf16((b + 0x7fffu + (b >> 16 & 1u)) >> 16);\n}\n"
 
+#define ROUNDED_BF16 "FUNCTION f32 rounded_bf16(f32 x) { return f32_of_bf16(bf16_of_f32(x)); }\n"
+
+/* CUDA has instructions, from sm_80 on.  That for two numbers is faster than that for one. */
+#define CUDA_BF16 \
+    "#if defined __CUDA_ARCH__ && __CUDA_ARCH__ >= 800\n" \
+    "FUNCTION f32 f32_of_bf16(bf16 h) { return f32_of_bits(u32(h) << 16); }\n" \
+    "FUNCTION bf16 bf16_of_f32(f32 x)\n{\n    bf16 h;\n    asm(\"cvt.rn.bf16.f32 %0, %1;\" : \"=h\"(h) : \"f\"(x));\n" \
+    "    return h;\n}\n" \
+    "FUNCTION f32 rounded_bf16(f32 x)\n{\n    u32 h;\n" \
+    "    asm(\"cvt.rn.bf16x2.f32 %0, %1, %2;\" : \"=r\"(h) : \"f\"(x), \"f\"(0.0f));\n    return f32_of_bits(h);\n}\n" \
+    "#else\n" BF16 ROUNDED_BF16 "#endif\n"
+
 #define MAX "FUNCTION f32 max_f32(f32 a, f32 b) { return b < a || a != a ? a : b; }\n"
 
 /* Copies 4, 8 or 16 bytes to shared memory, `by` bytes behind an address; stores zeros if the source elements do not
@@ -33,15 +45,20 @@
     "\"l\"(from), \"r\"(there ? " BYTES " : 0), \"n\"(by)\n" \
     "                 : \"memory\");\n}\n"
 
-/* store_16: NVRTC was seen to take packs apart that kernels of many phases store to workspaces.
+/* recip_f32: the instruction's error is below one unit in the last place, and a step of Newton's method with fma then
+ * gives the nearest number to 1 / x (Markstein 1990), as NVIDIA's division does where it need not look at x.
+ *
+ * store_16: NVRTC was seen to take packs apart that kernels of many phases store to workspaces.
  *
  * CUDA's shuffles name the lanes that take part: here all of the block's.  Kernels with tiles are compiled so that a
  * multiprocessor runs `all` threads, mostly 512, so each thread has up to 128 registers.  Chains of products need
  * more. */
 #define CUDA_PRELUDE \
-    C_TYPES BF16 \
+    C_TYPES CUDA_BF16 \
     "FUNCTION f32 exp2_f32(f32 x)\n{\n    f32 y;\n    asm(\"ex2.approx.ftz.f32 %0, %1;\" : \"=f\"(y) : \"f\"(x));\n" \
     "    return y;\n}\n" \
+    "FUNCTION f32 recip_f32(f32 x)\n{\n    f32 y;\n    asm(\"rcp.approx.ftz.f32 %0, %1;\" : \"=f\"(y) : \"f\"(x));\n" \
+    "    return fma_f32(y, fma_f32(-x, y, 1.0f), y);\n}\n" \
     "FUNCTION f32 max_f32(f32 a, f32 b)\n{\n    f32 y;\n" \
     "    asm(\"max.NaN.f32 %0, %1, %2;\" : \"=f\"(y) : \"f\"(a), \"f\"(b));\n    return y;\n}\n" \
     "FUNCTION f32 f32_of_f16(f16 h)\n{\n    f32 x;\n    asm(\"cvt.f32.f16 %0, %1;\" : \"=f\"(x) : \"h\"(h));\n" \
@@ -68,8 +85,8 @@
  * lane has up to 256 registers: with more, the compiler keeps the sums of matrix instructions in accumulation
  * registers, and copies all of them in each iteration of a loop. */
 #define HIP_PRELUDE \
-    C_TYPES BF16 MAX \
-    "#define exp2_f32 exp2f\n" \
+    C_TYPES BF16 ROUNDED_BF16 MAX \
+    "#define exp2_f32 exp2f\n#define recip_f32(x) (1.0f / (x))\n" \
     "#define TILE_BOUNDS(n, all) __launch_bounds__(n) __attribute__((amdgpu_waves_per_eu(2)))\n" \
     "#define CHAIN_BOUNDS(n) TILE_BOUNDS(n, 0)\n" \
     "typedef u32 __attribute__((may_alias)) vector_4;\ntypedef u64 __attribute__((may_alias)) vector_8;\n" \
@@ -96,7 +113,7 @@
     "#define sum_f32 fma\n#define sum_f64 fma\n#define sqrt_f32 sqrt\n#define sqrt_f64 sqrt\n" \
     "#define rint_f32 roundEven\n#define rint_f64 roundEven\n#define abs_f32 abs\n#define abs_f64 abs\n" \
     "#define widened_i32(x) pack64(u32vec2(u32(x), u32((x) >> 31)))\n#define widened_u32(x) pack64(u32vec2(x, 0u))\n" \
-    "#define FUNCTION\n#define exp2_f32 exp2\n" BF16 MAX \
+    "#define FUNCTION\n#define exp2_f32 exp2\n#define recip_f32(x) (1.0f / (x))\n" BF16 ROUNDED_BF16 MAX \
     "FUNCTION f32 f32_of_f16(f16 h)\n{\n    u32 b = u32(h), s = (b & 0x8000u) << 16, e = b >> 10 & 31u, f = b & " \
     "0x3ffu;\n" \
     "    return e == 0u ? f32_of_bits(s | bits_of_f32(f32(f) * 5.9604644775390625e-8f))\n" \

@@ -257,9 +257,17 @@ static void floating(struct text *t, enum prim p, unsigned dtype, bool chain, co
     case P_FMA: text_put(t, "%s_%s(%s, %s, %s)", chain ? "sum" : "fma", n, a, b, c); break;
     case P_SQRT: text_put(t, "sqrt_%s(%s)", n, a); break;
     case P_EXP2: text_put(t, "exp2_%s(%s)", n, a); break;
+    case P_RECIP: text_put(t, "recip_%s(%s)", n, a); break;
     case P_RINT: text_put(t, "rint_%s(%s)", n, a); break;
     default: text_put(t, "abs_%s(%s)", n, a);
     }
+}
+
+/* Is it an f32 cast to bf16 and back? */
+static bool rounds_to_bf16(const struct emitter *m, const struct linst *i)
+{
+    const struct linst *x = &m->k->inst[i->a];
+    return i->dtype == KL_F32 && x->dtype == KL_BF16 && x->op == L_OP(P_CAST) && m->k->inst[x->a].dtype == KL_F32;
 }
 
 /* Mesa 22 assumes that 0 / x is 0, also for x = 0.  So in shaders a value that a driver's compiler may find to be a
@@ -297,6 +305,8 @@ void source_prim(struct emitter *m, val v)
     source_declare(m, v);
     if (p == P_SELECT)
         text_put(m->t, "%s ? %s : %s", a, b, c);
+    else if (p == P_CAST && rounds_to_bf16(m, i))
+        text_put(m->t, "rounded_bf16(%s)", source_operand(m, m->k->inst[i->a].a, x[0]));
     else if (p == P_CAST)
         cast(m->t, m->d->table, from, to, a);
     else if (p == P_BITS)

@@ -197,6 +197,7 @@ LLVMValueRef emit_prim(struct emitter *m, enum prim p, unsigned from, unsigned t
     case P_CAST: return cast(m, from, to, x[0]);
     case P_BITS: return LLVMBuildBitCast(m->b, x[0], like(type_of(m, to), x[0]), "");
     case P_EXP2: /* for GPUs only */
+    case P_RECIP:
     case P_COUNT: break;
     }
     err_set(m->e, KL_ERR_INTERNAL, "kernel %s: unknown primitive %d", m->k->name, (int)p);

@@ -112,8 +112,8 @@ kl_tensor kl_sigmoid_at(const kl_site *site, kl_tensor a)
     struct thread *t = half_floats_begin(site, "sigmoid", &a, &v);
     if (!t)
         return op_failed();
-    kl_tensor below, one = const_like(site, &v, 1), e = exp_down(site, &v, a, &below);
-    kl_tensor p = kl_div_at(site, one, kl_add_at(site, one, e));
+    kl_tensor below, e = exp_down(site, &v, a, &below);
+    kl_tensor p = kl_recip_at(site, kl_add_at(site, const_like(site, &v, 1), e));
     return compose_end(t, kl_where_at(site, below, kl_mul_at(site, e, p), p));
 }
 

@@ -98,5 +98,9 @@ bool scalar_prim(unsigned prim, unsigned dtype, unsigned to, const uint64_t *x, 
         *y = bits_of_f32(exp2f(from_bits_f32(x[0])));
         return dtype == KL_F32;
     }
+    if (prim == P_RECIP) {
+        *y = bits_of_f32(1 / from_bits_f32(x[0]));
+        return dtype == KL_F32;
+    }
     return prim == P_CAST ? scalar_cast(y, to, x, dtype, 1) : prims[dtype](prim, x, y);
 }

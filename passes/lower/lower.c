@@ -157,6 +157,28 @@ static bool never_above_zero(const struct graph *g, ref r)
 
 bool lower_exp_down(const struct graph *g, const struct node *n) { return never_above_zero(g, n->in[0]); }
 
+/* Is each element of r from 1 to 2, or NaN?  1 + e^x of x not above 0, as in sigmoid. */
+static bool from_one_to_two(const struct graph *g, ref r)
+{
+    const struct node *n = &g->node[r];
+    for (unsigned i = 0; n->op == OP_add && i < 2; i++) {
+        const struct node *e = &g->node[n->in[i]];
+        if (e->op == OP_exp && lower_exp_down(g, e) && node_is_const(g, n->in[!i], 1))
+            return true;
+    }
+    return false;
+}
+
+/* The value of an elementwise node from those of its operands: with fewer primitives where their range is known. */
+static val elementwise(struct lowering *w, const struct node *n, const val *in)
+{
+    if (n->op == OP_exp && lower_exp_down(w->g, n))
+        return k_exp_down(w->k, in[0]);
+    if (n->op == OP_recip && n->dtype == KL_F32 && w->chooser->caps->is_gpu && from_one_to_two(w->g, n->in[0]))
+        return k_prim(w->k, P_RECIP, in[0], 0, 0);
+    return k_op(w->k, n->op, in);
+}
+
 static val compute(struct lowering *w, ref r, const val *coord)
 {
     const struct node *n = &w->g->node[r];
@@ -173,7 +195,7 @@ static val compute(struct lowering *w, ref r, const val *coord)
     val in[MAX_OPERANDS];
     for (unsigned i = 0; i < n->nin; i++)
         in[i] = lower_at(w, n->in[i], coord);
-    return n->op == OP_exp && lower_exp_down(w->g, n) ? k_exp_down(w->k, in[0]) : k_op(w->k, n->op, in);
+    return elementwise(w, n, in);
 }
 
 val lower_at(struct lowering *w, ref r, const val *coord)

@@ -290,6 +290,8 @@ void gpu_shim_text(FILE *f, const char *text)
         {"asm(\"cvt.f32.f16 ", "x = f32(bits<_Float16, unsigned short>(h));\n"},
         {"asm(\"cvt.rn.f16.f32 ", "h = bits<unsigned short, _Float16>(_Float16(x));\n"},
         {"asm(\"ex2.approx.ftz.f32 ", "y = exp2f(x);\n"},
+        {"asm(\"rcp.approx.ftz.f32 ", "y = 1 / x;\n"},
+        {"asm(\"cvt.rn.bf16.f32 ", ";\n"},
         {"asm(\"max.NaN.f32 ", "y = b < a || a != a ? a : b;\n"},
         {"asm(\"cvt.rn.f16x2.f32 ", "x = f16_of_f32(low) | u32(f16_of_f32(high)) << 16;\n"},
         {"asm(\"cvt.rn.bf16x2.f32 ", "x = bf16_of_f32(low) | u32(bf16_of_f32(high)) << 16;\n"},

@@ -78,6 +78,7 @@ static void floats(void)
     prim(P_RINT, KL_F64, f64(3.5), 0, f64(4.0));
     prim(P_EXP2, KL_F32, f32(-3.0f), 0, f32(0.125f));
     prim(P_EXP2, KL_F32, f32(-INFINITY), 0, f32(0.0f));
+    prim(P_RECIP, KL_F32, f32(3.0f), 0, f32(1.0f / 3.0f));
     prim(P_SQRT, KL_F32, f32(2.0f), 0, f32(0x1.6a09e6p0f));
     prim(P_SQRT, KL_F64, f64(-0.0), 0, f64(-0.0));
     prim(P_MUL, KL_F32, f32(0x1p-126f), f32(0.5f), f32(0x1p-127f)); /* subnormals are kept */

@@ -81,8 +81,9 @@ static void make_prim(struct maker *m)
     case P_DOT2:
         keep(m, k_prim(k, p, pick(m, KL_U32), pick(m, KL_U32), pick(m, KL_F32)));
         break;
-    case P_EXP2:
-        break; /* an approximation */
+    case P_EXP2: /* an approximation */
+    case P_RECIP: /* not of all numbers */
+        break;
     case P_SQRT:
     case P_RINT:
         keep(m, f ? k_prim(k, p, a, 0, 0) : 0);

@@ -13,7 +13,7 @@ enum { BRA = 0x147, HMMA = 0x3c, HGMMA = 0x1f0, SHT_NV_INFO = 0x70000000 };
 static void count_instruction(struct counts *c, uint64_t low, uint64_t high)
 {
     enum { LDG = 0x181, STG = 0x186, LDL = 0x183, STL = 0x187, LDS = 0x184, STS = 0x188, BAR = 0x11d, LDGSTS = 0x1ae,
-           FFMA = 0x23, UTMALDG = 0x1b4 };
+           FFMA = 0x23, UTMALDG = 0x1b4, CALL = 0x144 };
     unsigned op = low & 0x1ff, size = high >> 9 & 7;
     bool global = op == LDG || op == STG;
     c->global += global;
@@ -28,6 +28,7 @@ static void count_instruction(struct counts *c, uint64_t low, uint64_t high)
     c->async_wide += op == LDGSTS && size == 6;
     c->ffma += op == FFMA;
     c->panels += op == UTMALDG;
+    c->calls += op == CALL;
 }
 
 static bool is_product(uint64_t low) { return (low & 0x1ff) == HMMA || (low & 0x1ff) == HGMMA; }
@@ -127,6 +128,7 @@ bool machine_code_listing(const struct code *code, struct counts *c)
         c->async_wide += strstr(at, " LDGSTS") && strstr(at, ".128");
         c->ffma += strstr(at, " FFMA") != NULL;
         c->panels += strstr(at, " UTMALDG") != NULL;
+        c->calls += strstr(at, " CALL.") != NULL;
     }
     return listing_close(&l);
 }

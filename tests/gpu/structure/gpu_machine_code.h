@@ -11,9 +11,9 @@ struct counts {
     unsigned blocks, threads;
     /* of the smallest loop with instructions of the matrix unit: these, and all others */
     unsigned products, others;
-    /* not in the table: LDGSTS of 16 bytes; loads from shared memory; steps in shared memory of a product; elements of
-     * the largest array that a kernel stores */
-    unsigned async_wide, loads, stages;
+    /* not in the table: LDGSTS of 16 bytes; calls, as of divisions that look at their operands; loads from shared
+     * memory; steps in shared memory of a product; elements of the largest array that a kernel stores */
+    unsigned async_wide, calls, loads, stages;
     int64_t largest;
 };
 
