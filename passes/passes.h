@@ -118,6 +118,14 @@ bool lower_group(struct lowerer *s, uint32_t group, const struct schedule *want,
 bool lower_choose(struct lowerer *s, uint32_t group, const struct schedule *want, struct schedule *out,
                   struct sched_refusal *r, struct err *e);
 const struct groups *lowerer_groups(const struct lowerer *s);
+const int64_t *lowerer_pitch(const struct lowerer *s);
+/* ---- lower_pitch.c ----
+ *
+ * Per node: elements from one row to the next of an intermediate that a kernel stores and kernels read; 0: as many as
+ * the last axis has. */
+void lower_pitches(const struct graph *g, const struct target_set *t, const struct groups *s, int64_t *pitch);
+/* Elements in memory of node r; pitch NULL: none has one. */
+int64_t pitched_numel(const struct graph *g, const int64_t *pitch, ref r);
 /* The graph, the target and, of the group, the dot (or NIL) and the number of its members. */
 void lowerer_look(const struct lowerer *s, uint32_t group, const struct graph **g, const struct caps **caps, ref *dot,
                   uint32_t *members);
@@ -198,6 +206,7 @@ struct program {
     /* largest total size of values alive at the same time: a lower bound for any placement */
     int64_t lower_bound_bytes;
     bool *in_place;               /* per output: OUT_ASSIGN may overwrite its state */
+    int64_t *pitch;               /* per node: as lower_pitches says; NULL: none has one */
 };
 int64_t program_arenas(const struct program *p); /* bytes of all arenas */
 /* ---- layout.c ----

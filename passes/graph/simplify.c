@@ -308,6 +308,21 @@ static ref cast_below_views(struct numbering *v, struct graph *g, ref x, unsigne
     return simplify_settle(v, g, graph_add(g, &n, n.op == OP_reshape ? &s : NULL), seen);
 }
 
+/* A cast of a permuted input or state: the permute of its cast, which is stored in the order in which the array lies.
+ * Products read either order; a kernel that casts and permutes reads or stores with a stride. */
+static ref simplify_cast(struct numbering *v, struct graph *g, const struct node *n)
+{
+    const struct node a = *(n->nin ? simplify_operand(g, n, 0) : n);
+    if (n->op != OP_cast || a.op != OP_permute || !node_is_stored_leaf(g, a.in[0]))
+        return NIL;
+    uint32_t seen = g->nnode;
+    ref cast = simplify_settle(v, g, n_cast(g, a.in[0], n->dtype), seen);
+    struct node permute = a;
+    permute.in[0] = cast;
+    permute.dtype = n->dtype;
+    return graph_add(g, &permute, NULL);
+}
+
 static ref simplify_math(struct graph *g, const struct node *n)
 {
     const struct node *a = n->nin ? simplify_operand(g, n, 0) : NULL;
@@ -355,6 +370,8 @@ static ref simplify_node(struct numbering *v, struct graph *g, ref r)
         s = simplify_dot(v, g, &n);
     if (!s)
         s = simplify_concat(v, g, &n);
+    if (!s)
+        s = simplify_cast(v, g, &n);
     if (!s && n.nin)
         s = hoist_expand(v, g, r, &n);
     return s;

@@ -2,6 +2,8 @@
  * sums in the same order, stored where they are read.  The gradient of weights that are stored [out, in] and used as
  * their transpose is such a permute; without this rule what updates the weights reads it with a stride.
  *
+ * Casts between the permute and the product come behind the new product.
+ *
  * In: a graph; one with grad nodes is not changed.  Out: an equal graph.  The first dot must have no other reader. */
 #include "passes/passes.h"
 #include "rewrite.h"
@@ -20,16 +22,23 @@ static uint32_t *count_uses(const struct graph *g)
     return uses;
 }
 
+/* The product of which node r is made by casts that nothing else reads; NIL: there is none. */
+static ref product_below(const struct graph *g, ref r, const uint32_t *uses)
+{
+    while (g->node[r].op == OP_cast && uses[r] == 1)
+        r = g->node[r].in[0];
+    return op_is_product(g->node[r].op) && dtype_is_float(g->node[r].dtype) && uses[r] == 1 ? r : NIL;
+}
+
 /* Is node r a permute of a product that can be replaced by the product of the exchanged operands? */
 static bool exchanges_operands(const struct graph *g, ref r, const uint32_t *uses)
 {
     const struct node *n = &g->node[r];
-    if (n->op != OP_permute)
+    ref product = n->op == OP_permute ? product_below(g, n->in[0], uses) : NIL;
+    if (!product || shape_is_symbolic(node_shape(g, product)))
         return false;
-    const struct node *dot = &g->node[n->in[0]];
-    const struct shape *s = node_shape(g, n->in[0]);
-    if (!op_is_product(dot->op) || !dtype_is_float(dot->dtype) || uses[n->in[0]] != 1 || shape_is_symbolic(s))
-        return false;
+    const struct node *dot = &g->node[product];
+    const struct shape *s = node_shape(g, product);
     uint32_t batch = dot->attr.dot.nbatch, rows = node_shape(g, dot->in[0])->rank - batch - dot->attr.dot.ncon;
     uint32_t columns = s->rank - batch - rows;
     int64_t new_columns = 1;
@@ -42,9 +51,12 @@ static bool exchanges_operands(const struct graph *g, ref r, const uint32_t *use
     return new_columns >= LEAST_COLUMNS;
 }
 
-/* The product of dot's operands in the other order, in the new graph. */
-static ref exchanged(struct rewrite *w, const struct node *dot)
+/* What node r of g is, a product behind casts, of operands in the other order, in the new graph. */
+static ref exchanged(struct rewrite *w, const struct graph *g, ref r)
 {
+    const struct node *dot = &g->node[r];
+    if (dot->op == OP_cast)
+        return n_cast(w->to, exchanged(w, g, dot->in[0]), dot->dtype);
     struct node n = *dot;
     n.in[0] = w->map[dot->in[1]];
     n.in[1] = w->map[dot->in[0]];
@@ -73,7 +85,7 @@ int pass_swap_products(struct graph *g)
                 rewrite_site(&w, r);
                 const struct node *n = &g->node[r];
                 if (exchanges_operands(g, r, uses))
-                    w.map[r] = exchanged(&w, &g->node[n->in[0]]);
+                    w.map[r] = exchanged(&w, g, n->in[0]);
                 else
                     rewrite_copy(&w, r);
             }

@@ -38,7 +38,7 @@ uint32_t lower_buffer(struct lowering *w, ref r, enum buf_role role)
     }
     uint32_t id = w->out->narg++;
     w->out->arg[id] = (struct arg){r, role};
-    uint32_t b = k_buf(w->k, role, w->g->node[r].dtype, node_numel(w->g, r), id);
+    uint32_t b = k_buf(w->k, role, w->g->node[r].dtype, pitched_numel(w->g, w->pitch, r), id);
     *slot = b + 1;
     return b;
 }
@@ -63,6 +63,17 @@ val lower_flatten(struct kernel *k, const struct shape *s, const val *coord)
         stride *= s->dim[d];
     }
     return i;
+}
+
+/* The index in memory of an element of stored node r. */
+static val lower_place(struct lowering *w, ref r, const val *coord)
+{
+    const struct shape *s = node_shape(w->g, r);
+    if (!w->pitch[r])
+        return lower_flatten(w->k, s, coord);
+    struct shape rows = *s;
+    rows.dim[rows.rank - 1] = w->pitch[r];
+    return lower_flatten(w->k, &rows, coord);
 }
 
 void lower_unflatten(struct kernel *k, const struct shape *s, val i, val *coord)
@@ -115,7 +126,7 @@ static val counted_load(struct lowering *w, uint32_t buf, val index, val pred)
 
 static val lower_load(struct lowering *w, ref r, const val *coord)
 {
-    val i = lower_flatten(w->k, node_shape(w->g, r), coord);
+    val i = lower_place(w, r, coord);
     bool lanes = w->pred && (w->pred_all || (w->lane && ix_depends(w->k, i, w->lane)));
     val pred = lanes ? w->pred : 0, where = w->l.where;
     if (where)
@@ -239,7 +250,7 @@ struct element lower_element(struct lowering *w, ref r, const struct shape *s, c
         memcpy(c, coord, sizeof c);
     else
         lower_unflatten(w->k, mine, i, c);
-    return (struct element){r, i, lower_at(w, r, c)};
+    return (struct element){r, w->pitch[r] ? lower_place(w, r, c) : i, lower_at(w, r, c)};
 }
 
 void lower_put(struct lowering *w, const struct element *e)
@@ -600,6 +611,7 @@ struct lowerer {
     struct groups groups;
     struct node_state *state[2];
     bool *assigned;                /* per group: a member is the next value of a state */
+    int64_t *pitch;                /* per node: lower_pitch.c */
     struct lower_key key;
     uint32_t hashed;               /* number + 1 of the target whose hash is `target` */
     struct hash128 target;
@@ -631,8 +643,11 @@ struct lowerer *lowerer_new(const struct graph *g, const struct target_set *targ
         ok &= (s->state[i] = mem_alloc(g->nnode * sizeof *s->state[i])) != NULL;
     ok &= (s->assigned = mem_alloc((g->ngroup + 1) * sizeof *s->assigned)) != NULL;
     ok &= (s->key.mark = mem_alloc(g->nnode * sizeof *s->key.mark)) != NULL;
+    ok &= (s->pitch = mem_alloc(g->nnode * sizeof *s->pitch)) != NULL;
     if (ok) {
         find_assigned(s);
+        if (!stand_ins || !stand_ins->n)
+            lower_pitches(g, targets, &s->groups, s->pitch);
         return s;
     }
     lowerer_free(s);
@@ -647,11 +662,13 @@ void lowerer_free(struct lowerer *s)
     mem_free(s->state[0]);
     mem_free(s->state[1]);
     mem_free(s->assigned);
+    mem_free(s->pitch);
     lower_key_free(&s->key);
     mem_free(s);
 }
 
 const struct groups *lowerer_groups(const struct lowerer *s) { return &s->groups; }
+const int64_t *lowerer_pitch(const struct lowerer *s) { return s->pitch; }
 
 static struct hash128 target_hash(struct lowerer *s, const struct chooser *c)
 {
@@ -729,7 +746,7 @@ static bool lower_as(struct lowerer *s, uint32_t group, struct chooser *c, struc
     struct lowering w = {.k = out->k, .g = s->g, .group = group, .number = s->first + group, .chooser = c, .out = out,
                          .stand_ins = s->stand_ins && s->stand_ins->n ? s->stand_ins : NULL,
                          .member = s->groups.member + first[0], .nmember = first[1] - first[0],
-                         .place = s->groups.place, .stored = s->groups.stored, .state = s->state[0],
+                         .place = s->groups.place, .stored = s->groups.stored, .pitch = s->pitch, .state = s->state[0],
                          .trial_state = s->state[1], .stamp = &s->stamp, .mine = ++s->stamp};
     chooser_find(c, s->targets, s->g->node[w.member[0]].device);
     w.assigned = s->assigned[group];

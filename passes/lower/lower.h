@@ -57,6 +57,7 @@ struct lowering {
     uint32_t nmember;
     const uint32_t *place;   /* per node of the group: its number among the members */
     const bool *stored;      /* per node */
+    const int64_t *pitch;    /* per node: elements from row to row in memory; 0: rows lie one behind the other */
     bool assigned;           /* a member is the next value of a state */
     struct lowered *out;
     uint32_t arg_cap;

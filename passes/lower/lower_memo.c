@@ -18,7 +18,8 @@
 enum { MEMO_BUCKETS = 4096, MEMO_BYTES = 16 << 20, MOST_PACKED = 4096 };
 
 /* How a node is met: computed in the kernel as a member or as a view or scalar of its own, or read from memory. */
-enum { KEY_MEMBER = 1, KEY_INLINE = 2, KEY_MEMORY = 3, KEY_STORED = 4, KEY_EXP_DOWN = 8 };
+enum { KEY_MEMBER = 1, KEY_INLINE = 2, KEY_MEMORY = 3, KEY_STORED = 4, KEY_EXP_DOWN = 8,
+       KEY_PITCH = 16 };
 
 struct memo_entry {
     struct memo_entry *next;           /* of its bucket */
@@ -75,7 +76,8 @@ static bool key_node(struct lower_key *k, const struct lowering *w, ref r)
     const struct node *n = &w->g->node[r];
     const struct shape *s = node_shape(w->g, r);
     uint64_t how = lower_is_member(w, r) ? KEY_MEMBER : lower_in_memory(w, r) ? KEY_MEMORY : KEY_INLINE;
-    if (how == KEY_MEMORY) {
+    how |= w->pitch[r] ? KEY_PITCH : 0;
+    if ((how & ~(uint64_t)KEY_PITCH) == KEY_MEMORY) {
         if (!key_put(k, how | (uint64_t)n->dtype << 8 | (uint64_t)s->rank << 16))
             return false;
     } else {
@@ -96,7 +98,7 @@ static bool key_node(struct lower_key *k, const struct lowering *w, ref r)
     for (uint32_t d = 0; d < s->rank; d++)
         if (!key_put(k, (uint64_t)s->dim[d]))
             return false;
-    return true;
+    return !w->pitch[r] || key_put(k, (uint64_t)w->pitch[r]);
 }
 
 bool lower_key_make(struct lower_key *k, const struct lowering *w, struct hash128 target)

@@ -10,12 +10,36 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Keeps the pitches for those who look at values, if there are any. */
+static bool keep_pitches(struct planner *p)
+{
+    const int64_t *pitch = lowerer_pitch(p->lowerer);
+    bool any = false;
+    for (ref r = 1; r < p->g->nnode; r++)
+        any |= pitch[r] != 0;
+    if (!any)
+        return true;
+    p->p->pitch = mem_alloc(p->g->nnode * sizeof *pitch);
+    if (!p->p->pitch)
+        return plan_no_memory(p);
+    memcpy(p->p->pitch, pitch, p->g->nnode * sizeof *pitch);
+    return true;
+}
+
+/* Bytes in memory of a value that a kernel stores. */
+static int64_t kernel_value_bytes(const struct planner *p, ref r)
+{
+    return pitched_numel(p->g, p->p->pitch, r) * (int64_t)dtype_size(p->g->node[r].dtype);
+}
+
 static bool plan_lower(struct planner *p)
 {
     p->lowerer = lowerer_new(p->g, p->targets, p->root->ngroup, p->root->pack, &p->root->p->stand_ins);
     p->root->ngroup += p->g->ngroup;
     if (!p->lowerer)
         return plan_no_memory(p);
+    if (!keep_pitches(p))
+        return false;
     for (ref r = 1; r < p->g->nnode; r++) {
         if (p->g->group[r] == GROUP_NONE)
             continue;
@@ -258,7 +282,7 @@ static bool plan_lifetimes(struct planner *p)
             struct value *v = &p->value[l->arg[a].node];
             if (l->arg[a].role == BUF_OUT)
                 *v = (struct value){.node = l->arg[a].node, .first = p->first_kernel + pos,
-                                    .bytes = plan_round64((int64_t)node_bytes(p->g, l->arg[a].node))};
+                                    .bytes = plan_round64(kernel_value_bytes(p, l->arg[a].node))};
             v->last = p->first_kernel + pos;
         }
     }
@@ -501,7 +525,7 @@ static bool plan_bytes(struct planner *p)
         const struct value *v = &p->value[r];
         if (!v->node || v->loc.kind != LOC_ARENA)
             continue;
-        int64_t bytes = op_is_region(p->g->node[r].op) ? v->bytes : (int64_t)node_bytes(p->g, r);
+        int64_t bytes = op_is_region(p->g->node[r].op) ? v->bytes : kernel_value_bytes(p, r);
         change[v->first] += bytes;
         change[v->last + 1] -= bytes;
     }
@@ -550,6 +574,7 @@ static void free_commands(struct program *p, bool graph)
     }
     mem_free(p->cmd);
     mem_free(p->in_place);
+    mem_free(p->pitch);
     layout_free(p->layout);
     if (graph)
         graph_free(p->g);

@@ -275,6 +275,10 @@ static bool collect(struct check *c)
             a.write = k->buf[i].role != BUF_IN;
             a.align = scratch || workspace ? 64 : (uint32_t)dtype_size(k->buf[i].dtype);
             a.bytes = k->buf[i].count * (int64_t)dtype_size(k->buf[i].dtype);
+            if (a.value && k->buf[i].count != pitched_numel(g, p->pitch, a.value))
+                return plan_check_fail(c, "argument %u has %lld elements in kernel %s, and %lld in memory", i,
+                                       (long long)k->buf[i].count, k->name,
+                                       (long long)pitched_numel(g, p->pitch, a.value));
             a.bytes = scratch || workspace ? a.bytes : bytes_now(c, a.bytes);
         }
         if (!add_access(c, a)) return false;

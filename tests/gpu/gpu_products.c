@@ -178,6 +178,44 @@ static void convolutions(const char *dialect, const char *architecture, unsigned
           architecture, found_async, found_reordered);
 }
 
+/* Are intermediates with odd rows read by tensor copies, and has each a pitch? */
+static void pitched(void)
+{
+    struct err e = {0};
+    struct graph *g = gpu_odd_rows(), *h = graph_clone(g);
+    struct values in, none = {0}, want = {0};
+    take_dialect("cuda");
+    dialect_architecture(dialect_find("cuda", &e), "sm_90a", &caps);
+    caps.threads = 1;
+    rounded = cancels = true;
+    struct program *p = passes_run(h, &(struct pass_options){.fuse = true}) ? plan(h, NULL, &e) : NULL;
+    values_random(&rng, g, &g->input, false, &in);
+    if (check(p && p->pitch, "%s: %s", g->name, p ? "no pitch" : e.msg) &&
+        check(run_on(g, "ref", true, &in, &none, NULL, &want, &e), "%s", e.msg)) {
+        unsigned panels = 0, odd = 0, aligned = 0;
+        for (uint32_t i = 0; i < p->nkernel; i++)
+            panels += p->kernel[i]->sched.kind == SCHED_DOT_MATRIX && p->kernel[i]->sched.dot_matrix.panels;
+        for (ref r = 1; r < p->g->nnode; r++) {
+            odd += p->pitch[r] != 0;
+            aligned += p->pitch[r] && p->pitch[r] * 2 % 64 == 0 && p->pitch[r] > 331;
+        }
+        check(panels == 3, "%u products by tensor copies", panels);
+        check(odd == 2 && aligned == odd, "%u arrays with a pitch, %u of whole accesses", odd, aligned);
+        check(program_check(p, &e), "%s", e.msg);
+        p->pitch[0] = 0;
+        for (ref r = 1; r < p->g->nnode; r++)
+            p->pitch[r] += p->pitch[r] ? 32 : 0;
+        check(!program_check(p, &e), "arrays that are larger than kernels believe are found");
+        agrees(g, &in, &want, NULL, "dot_matrix");
+    }
+    rounded = cancels = false;
+    program_free(p);
+    values_free(&in);
+    values_free(&want);
+    graph_free(h);
+    graph_free(g);
+}
+
 /* ---- what cannot be ---- */
 
 static void refuses(unsigned dtype, const char *record, const char *phrase)
@@ -468,6 +506,7 @@ int main(void)
     by_matrix_units();
     by_amd_units();
     in_parts();
+    pitched();
     convolutions("cuda", "sm_90a", 1, 7, 12);
     convolutions("cuda", "sm_80", 3, 0, 4);
     convolutions("hip", "gfx942", 2, 0, 6);

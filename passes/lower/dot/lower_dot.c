@@ -698,6 +698,7 @@ void lower_dot_group(struct lowering *w)
     if (!take_symbols(&d))
         return;
     dot_find_permute(&d);
+    dot_find_columns(&d);
     struct schedule s;
     if (choose_dot(&d, &s))
         emit_kind(&d, &s);

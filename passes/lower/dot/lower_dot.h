@@ -56,6 +56,8 @@ struct dot {
     ref permute;                                 /* NIL, or a permute node in whose order the elements of members
                                                     in the set `permuted` are */
     uint64_t permuted;
+    int64_t columns;                             /* size.n, or up to a vector's end, if all arrays of the epilogue have
+                                                    memory for these (lower_pitch.c) */
 };
 
 /* ---- lower_dot.c ---- */
@@ -93,6 +95,7 @@ void dot_result_coord(const struct dot *d, val m, val n, val *coord);
  * result: those that read through it, and those that read these members.  The members from which the product's operand
  * is computed have no such order: each of their elements is computed where it is multiplied. */
 void dot_find_permute(struct dot *d);
+void dot_find_columns(struct dot *d); /* sets d->columns; after dot_find_permute */
 /* The coordinates in the result of permute r of the product's element at coord. */
 void dot_permuted_coord(const struct dot *d, ref r, const val *coord, val *to);
 /* Stores all results of the group that are computed from the product at (batch_index, row m, column n). */

@@ -53,7 +53,7 @@ static void epilogue_begin(const struct dot *d, const struct dot_at *at, val *co
 {
     struct lowering *w = d->w;
     ix_below(w->k, at->m, d->size.m);
-    ix_below(w->k, at->n, d->size.n);
+    ix_below(w->k, at->n, d->columns);
     dot_result_coord(d, at->m, at->n, coord);
     if (d->permute)
         dot_permuted_coord(d, d->permute, coord, permuted);
@@ -67,6 +67,50 @@ static struct element epilogue_element(const struct dot *d, uint32_t i, const va
     bool other = d->permute && d->permuted >> i & 1;
     return lower_element(d->w, d->w->member[i], other ? node_shape(d->w->g, d->permute) : &d->out,
                          other ? permuted : coord);
+}
+
+/* Is stored node r, of the product's shape, in rows of at least so many elements in memory? */
+static bool has_columns(const struct dot *d, ref r, int64_t columns)
+{
+    return shape_equal(node_shape(d->w->g, r), &d->out) && d->w->pitch[r] >= columns;
+}
+
+/* Does the epilogue only load what has a value, or unused memory, in all of these columns? */
+static bool loads_columns(const struct dot *d, int64_t columns)
+{
+    struct trial t;
+    bool ok = false;
+    if (trial_begin(&t, d->w)) {
+        struct dot copy = *d;
+        struct kernel *k = t.w.k;
+        val coord[KL_MAX_RANK] = {0}, permuted[KL_MAX_RANK] = {0};
+        copy.w = &t.w;
+        copy.batch_index = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, d->size.batch), 1);
+        val m = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, d->size.m), 1);
+        val n = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, d->size.n), 1);
+        epilogue_begin(&copy, &(struct dot_at){m, n, k_bits(k, KL_F32, 0)}, coord, permuted);
+        for (uint32_t i = 0; i < t.w.nmember; i++)
+            if (t.w.stored[t.w.member[i]])
+                epilogue_element(&copy, i, coord, permuted);
+        ok = !k->err.code;
+        for (val v = 1; v < k->ninst && ok; v++)
+            if (k->inst[v].op == L_LOAD && ix_depends(k, k->inst[v].a, n))
+                ok = has_columns(d, t.out.arg[k->buf[k->inst[v].imm].id].node, columns);
+    }
+    trial_end(&t, d->w);
+    return ok;
+}
+
+void dot_find_columns(struct dot *d)
+{
+    int64_t columns = (d->size.n + DOT_VECTOR - 1) / DOT_VECTOR * DOT_VECTOR;
+    bool ok = !d->symbolic && !d->permute && columns > d->size.n && d->out.rank &&
+              d->out.dim[d->out.rank - 1] == d->size.n;
+    for (uint32_t i = 0; i < d->w->nmember && ok; i++)
+        ok = !d->w->stored[d->w->member[i]] || has_columns(d, d->w->member[i], columns);
+    d->columns = d->size.n;
+    if (ok && loads_columns(d, columns))
+        d->columns = columns;
 }
 
 void dot_epilogue(const struct dot *d, val m, val n, val result)

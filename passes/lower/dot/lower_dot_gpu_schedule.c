@@ -348,11 +348,10 @@ static bool choose_shape(const struct dot *d, const struct caps *c, const struct
         x.dot_matrix.async = async;
         set_unit(d, c, &x);
         choose_stages(d, c, &x);
-        x.dot_matrix.copy_a = (async || o) && dot_matrix_copies(d, &x, o, false);
-        x.dot_matrix.copy_b = (async || o) && dot_matrix_copies(d, &x, o, true);
+        x.dot_matrix.panels = async && !o && c->panel_copies && has_views(d);
+        x.dot_matrix.copy_a = x.dot_matrix.panels || ((async || o) && dot_matrix_copies(d, &x, o, false));
+        x.dot_matrix.copy_b = x.dot_matrix.panels || ((async || o) && dot_matrix_copies(d, &x, o, true));
         x.dot_matrix.reordered = o != NULL;
-        x.dot_matrix.panels = async && !o && x.dot_matrix.copy_a && x.dot_matrix.copy_b && c->panel_copies &&
-            has_views(d);
         if (wrong_matrix(d, c, &x).field || !fills(d, &x))
             continue;
         *s = x;
@@ -458,7 +457,7 @@ static bool choose_wanted(const struct dot *d, const struct caps *c, struct sche
         legal = schedule_no(d->w, "reordered", "there is no order in which both operands consist of vectors");
     for (int second = 0; second < 2 && legal; second++) {
         bool copied = second ? s->dot_matrix.copy_b : s->dot_matrix.copy_a;
-        if (copied && !dot_matrix_copies(d, s, reordered ? &order : NULL, second))
+        if (copied && !s->dot_matrix.panels && !dot_matrix_copies(d, s, reordered ? &order : NULL, second))
             legal = schedule_no(d->w, second ? "copy_b" : "copy_a",
                                 "the operand is not of whole vectors for each thread");
     }

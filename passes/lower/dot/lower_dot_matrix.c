@@ -260,7 +260,7 @@ static void emit_sums(const struct subgroups *s, val *sum)
 static int64_t results_together(const struct subgroups *s)
 {
     int64_t vectors = slab_rows(&s->s) * s->out_cols / VECTOR;
-    bool whole = s->d->size.n % VECTOR == 0 && s->part % VECTOR == 0 && vectors % s->threads == 0;
+    bool whole = s->d->columns % VECTOR == 0 && s->part % VECTOR == 0 && vectors % s->threads == 0;
     return whole ? VECTOR : 1;
 }
 
@@ -290,7 +290,7 @@ static void emit_slab(const struct subgroups *s, val number)
     val of_tile = ix_add(k, ix_scale(k, ix_div(k, col, s->part), nr), ix_add(k, first, ix_mod(k, col, s->part)));
     val m = ix_add(k, s->factor[0].first, row), n = ix_add(k, s->factor[1].first, of_tile);
     val mask = dot_if_there(s->d, &s->s, m, n), at = ix_add(k, ix_scale(k, r, s->out_row), col);
-    ix_bound(k, n, 0, s->d->size.n - together);
+    ix_bound(k, n, 0, s->d->columns - together);
     for (int64_t j = 0; j < together; j++)
         result[j] = (struct dot_at){m, ix_add(k, n, k_int(k, j)), k_load(k, s->out, ix_add(k, at, k_int(k, j)), 0)};
     for (int64_t j = 0; j < together && s->splits > 1; j++)
@@ -338,15 +338,12 @@ void dot_matrix_results(const struct subgroups *s, const val *sum)
 
 /* ---- the kernel ---- */
 
-/* Is the operand an array whose vectors of adjacent elements all begin at multiples of a vector, so that the array
- * has a whole number of them?  *at: how it is in memory. */
-static bool has_vectors(const struct dot *d, bool second, bool along_k, struct dot_array *at)
+/* Is the operand an array whose rows begin at multiples of a vector?  *at: how it is in memory. */
+static bool has_aligned_rows(const struct dot *d, bool second, bool along_k, struct dot_array *at)
 {
     struct trial t;
     bool ok = false;
     const int64_t vector = dot_vector(d->w->g->node[d->n->in[second]].dtype);
-    if ((along_k ? d->size.k : second ? d->size.n : d->size.m) % vector)
-        return false;
     if (trial_begin(&t, d->w)) {
         struct dot copy = *d;
         struct kernel *k = t.w.k;
@@ -369,6 +366,14 @@ static bool has_vectors(const struct dot *d, bool second, bool along_k, struct d
     return ok;
 }
 
+/* Has it a whole number of vectors, too? */
+static bool has_vectors(const struct dot *d, bool second, bool along_k)
+{
+    int64_t row = along_k ? d->size.k : second ? d->size.n : d->size.m;
+    return row % dot_vector(d->w->g->node[d->n->in[second]].dtype) == 0 &&
+           has_aligned_rows(d, second, along_k, &(struct dot_array){0});
+}
+
 bool dot_matrix_view(const struct dot *d, bool second, struct lbuf *view)
 {
     enum { LONGEST_STEP = 1 << 30 };
@@ -376,7 +381,7 @@ bool dot_matrix_view(const struct dot *d, bool second, struct lbuf *view)
     struct dot_array at;
     int64_t side = second ? d->size.n : d->size.m;
     *view = (struct lbuf){.size = {along_k ? d->size.k : side, along_k ? side : d->size.k, d->size.batch}};
-    if (d->symbolic || !has_vectors(d, second, along_k, &at)) /* a tensor map has numbers */
+    if (d->symbolic || !has_aligned_rows(d, second, along_k, &at)) /* a tensor map has numbers */
         return false;
     view->first = at.first;
     view->step[0] = 1;
@@ -405,7 +410,7 @@ bool dot_matrix_copies(const struct dot *d, const struct schedule *s, const stru
     int64_t length = vectors_of(s, second, along_k), side = vectors_of(s, second, false);
     int64_t vector = dot_vector(d->w->g->node[d->n->in[second]].dtype);
     return length && length % vector == 0 && side * s->dot_matrix.step / vector % s->width == 0 &&
-           (o || has_vectors(d, second, along_k, &(struct dot_array){0}));
+           (o || has_vectors(d, second, along_k));
 }
 
 static struct factor factor_of(const struct subgroups *s, bool second)

@@ -1,0 +1,97 @@
+/* Pitches: intermediates of a GPU whose rows are further apart in memory than they are long.
+ *
+ * A tensor copy takes rows that begin at multiples of 16 bytes, and so does a store of a vector of results.  Behind rows
+ * of another length, such as a vocabulary's 50257 logits, there are unused elements, up to a multiple of 64 bytes.  These
+ * elements have no value: a kernel may store anything there, and no other reads them.  Inputs, states and outputs have
+ * no pitch, nor has what anything but a kernel reads: their memory is laid out by their shape.
+ *
+ * Only operands and results of large products get a pitch: other kernels gain little by it. */
+#include "lower_schedule.h"
+
+enum { ACCESS_BYTES = 16, PITCH_BYTES = 64 };
+
+/* The stored value that operand i of r reads through views, if it is an intermediate; else NIL. */
+static ref intermediate_of(const struct graph *g, ref x)
+{
+    while (op_is_view(g->node[x].op))
+        x = g->node[x].in[0];
+    return g->group[x] == GROUP_NONE ? NIL : x;
+}
+
+/* Elements from row to row, if the rows of r need a pitch; else 0. */
+static int64_t pitch_of(const struct graph *g, ref r)
+{
+    enum { SHORTEST = 512 };        /* bytes of a row, of which the padding is a small part */
+    const struct shape *s = node_shape(g, r);
+    int64_t size = (int64_t)dtype_size(g->node[r].dtype), row = s->rank > 1 ? s->dim[s->rank - 1] : 0;
+    if (row * size < SHORTEST || row * size % ACCESS_BYTES == 0 || shape_count(s) == row)
+        return 0;
+    return (row * size + PITCH_BYTES - 1) / PITCH_BYTES * PITCH_BYTES / size;
+}
+
+static bool is_large(const struct graph *g, ref r)
+{
+    const double large = 1e6;       /* operations */
+    if (g->node[r].op != OP_dot)
+        return false;
+    struct dot_dims d = dot_sizes(g, &g->node[r]);
+    return 2 * (double)d.batch * (double)d.m * (double)d.n * (double)d.k >= large;
+}
+
+/* Does the product's device copy tensors of such elements for its matrix units? */
+static bool copies_tensors(const struct target_set *t, const struct node *n)
+{
+    for (uint32_t i = 0; i < t->n; i++)
+        if (!t->v[i].devices || t->v[i].devices >> n->device & 1)
+            return t->v[i].caps->panel_copies && dtype_is_half(n->dtype);
+    return false;
+}
+
+/* Does the kernel of r's group store it element by element, by lower_put? */
+static bool is_put(const struct groups *s, const struct graph *g, ref r)
+{
+    uint32_t group = g->group[r];
+    for (uint32_t i = s->first[group]; i < s->first[group + 1]; i++) {
+        unsigned op = g->node[s->member[i]].op;
+        if (op_is_non_fusible(op) || op_is_attention(op) || op_is_cumulative(op) || op == OP_scatter ||
+            op == OP_argsort || op == OP_dynamic_update)
+            return false;
+    }
+    return true;
+}
+
+/* Takes the pitch from what a region, a copy or a custom op reads. */
+static void clear_read_otherwise(const struct graph *g, int64_t *pitch)
+{
+    for (ref r = 1; r < g->nnode; r++)
+        for (unsigned i = 0; op_is_non_fusible(g->node[r].op) && i < node_nin(&g->node[r]); i++)
+            pitch[intermediate_of(g, node_in(g, &g->node[r], i))] = 0;
+    for (uint32_t i = 0; i < g->nout; i++)
+        pitch[intermediate_of(g, g->out[i].value)] = 0;
+    pitch[NIL] = 0;
+}
+
+void lower_pitches(const struct graph *g, const struct target_set *t, const struct groups *s, int64_t *pitch)
+{
+    for (ref r = 1; r < g->nnode; r++) {
+        if (!is_large(g, r) || !copies_tensors(t, &g->node[g->node[r].in[0]]))
+            continue;
+        for (unsigned i = 0; i < g->node[r].nin; i++) {
+            ref x = intermediate_of(g, g->node[r].in[i]);
+            if (x && s->stored[x] && is_put(s, g, x))
+                pitch[x] = pitch_of(g, x);
+        }
+        uint32_t group = g->group[r];
+        for (uint32_t i = s->first[group]; i < s->first[group + 1]; i++)
+            if (s->stored[s->member[i]] && is_put(s, g, r))
+                pitch[s->member[i]] = pitch_of(g, s->member[i]);
+    }
+    clear_read_otherwise(g, pitch);
+}
+
+int64_t pitched_numel(const struct graph *g, const int64_t *pitch, ref r)
+{
+    const struct shape *s = node_shape(g, r);
+    int64_t n = node_numel(g, r);
+    return pitch && pitch[r] && n ? n / s->dim[s->rank - 1] * pitch[r] : n;
+}
