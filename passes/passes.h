@@ -118,12 +118,12 @@ bool lower_group(struct lowerer *s, uint32_t group, const struct schedule *want,
 bool lower_choose(struct lowerer *s, uint32_t group, const struct schedule *want, struct schedule *out,
                   struct sched_refusal *r, struct err *e);
 const struct groups *lowerer_groups(const struct lowerer *s);
-const int64_t *lowerer_pitch(const struct lowerer *s);
+const int64_t *lowerer_pitch(const struct lowerer *s); /* NULL: no node has one */
 /* ---- lower_pitch.c ----
  *
  * Per node: elements from one row to the next of an intermediate that a kernel stores and kernels read; 0: as many as
- * the last axis has. */
-void lower_pitches(const struct graph *g, const struct target_set *t, const struct groups *s, int64_t *pitch);
+ * the last axis has.  Does any have one? */
+bool lower_pitches(const struct graph *g, const struct target_set *t, const struct groups *s, int64_t *pitch);
 /* Elements in memory of node r; pitch NULL: none has one. */
 int64_t pitched_numel(const struct graph *g, const int64_t *pitch, ref r);
 /* The graph, the target and, of the group, the dot (or NIL) and the number of its members. */

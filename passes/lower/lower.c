@@ -181,7 +181,7 @@ static bool from_one_to_two(const struct graph *g, ref r)
 }
 
 /* The value of an elementwise node from those of its operands: with fewer primitives where their range is known. */
-static val elementwise(struct lowering *w, const struct node *n, const val *in)
+static val elementwise_value(struct lowering *w, const struct node *n, const val *in)
 {
     if (n->op == OP_exp && lower_exp_down(w->g, n))
         return k_exp_down(w->k, in[0]);
@@ -206,7 +206,7 @@ static val compute(struct lowering *w, ref r, const val *coord)
     val in[MAX_OPERANDS];
     for (unsigned i = 0; i < n->nin; i++)
         in[i] = lower_at(w, n->in[i], coord);
-    return elementwise(w, n, in);
+    return elementwise_value(w, n, in);
 }
 
 val lower_at(struct lowering *w, ref r, const val *coord)
@@ -612,6 +612,7 @@ struct lowerer {
     struct node_state *state[2];
     bool *assigned;                /* per group: a member is the next value of a state */
     int64_t *pitch;                /* per node: lower_pitch.c */
+    bool pitched;                  /* any is not 0 */
     struct lower_key key;
     uint32_t hashed;               /* number + 1 of the target whose hash is `target` */
     struct hash128 target;
@@ -647,7 +648,7 @@ struct lowerer *lowerer_new(const struct graph *g, const struct target_set *targ
     if (ok) {
         find_assigned(s);
         if (!stand_ins || !stand_ins->n)
-            lower_pitches(g, targets, &s->groups, s->pitch);
+            s->pitched = lower_pitches(g, targets, &s->groups, s->pitch);
         return s;
     }
     lowerer_free(s);
@@ -668,7 +669,7 @@ void lowerer_free(struct lowerer *s)
 }
 
 const struct groups *lowerer_groups(const struct lowerer *s) { return &s->groups; }
-const int64_t *lowerer_pitch(const struct lowerer *s) { return s->pitch; }
+const int64_t *lowerer_pitch(const struct lowerer *s) { return s->pitched ? s->pitch : NULL; }
 
 static struct hash128 target_hash(struct lowerer *s, const struct chooser *c)
 {

@@ -1,11 +1,12 @@
 /* Pitches: intermediates of a GPU whose rows are further apart in memory than they are long.
  *
- * A tensor copy takes rows that begin at multiples of 16 bytes, and so does a store of a vector of results.  Behind rows
- * of another length, such as a vocabulary's 50257 logits, there are unused elements, up to a multiple of 64 bytes.  These
- * elements have no value: a kernel may store anything there, and no other reads them.  Inputs, states and outputs have
- * no pitch, nor has what anything but a kernel reads: their memory is laid out by their shape.
+ * A tensor copy takes rows that begin at multiples of 16 bytes, and so does a store of a vector of results.  Behind
+ * rows of another length, such as a vocabulary's 50257 logits, there are unused elements, up to a multiple of 64 bytes.
+ * These have no value: a kernel may store anything there, and no other reads them.  Inputs, states and outputs have no
+ * pitch, nor has what anything but a kernel reads: their memory is laid out by their shape.
  *
- * Only operands and results of large products get a pitch: other kernels gain little by it. */
+ * Only operands and results of large products get a pitch: other kernels gain little by it.
+ */
 #include "lower_schedule.h"
 
 enum { ACCESS_BYTES = 16, PITCH_BYTES = 64 };
@@ -32,7 +33,7 @@ static int64_t pitch_of(const struct graph *g, ref r)
 static bool is_large(const struct graph *g, ref r)
 {
     const double large = 1e6;       /* operations */
-    if (g->node[r].op != OP_dot)
+    if (!op_is_product(g->node[r].op))
         return false;
     struct dot_dims d = dot_sizes(g, &g->node[r]);
     return 2 * (double)d.batch * (double)d.m * (double)d.n * (double)d.k >= large;
@@ -71,7 +72,7 @@ static void clear_read_otherwise(const struct graph *g, int64_t *pitch)
     pitch[NIL] = 0;
 }
 
-void lower_pitches(const struct graph *g, const struct target_set *t, const struct groups *s, int64_t *pitch)
+bool lower_pitches(const struct graph *g, const struct target_set *t, const struct groups *s, int64_t *pitch)
 {
     for (ref r = 1; r < g->nnode; r++) {
         if (!is_large(g, r) || !copies_tensors(t, &g->node[g->node[r].in[0]]))
@@ -87,6 +88,10 @@ void lower_pitches(const struct graph *g, const struct target_set *t, const stru
                 pitch[s->member[i]] = pitch_of(g, s->member[i]);
     }
     clear_read_otherwise(g, pitch);
+    bool any = false;
+    for (ref r = 1; r < g->nnode; r++)
+        any |= pitch[r] != 0;
+    return any;
 }
 
 int64_t pitched_numel(const struct graph *g, const int64_t *pitch, ref r)

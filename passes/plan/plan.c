@@ -10,20 +10,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Keeps the pitches for those who look at values, if there are any. */
+/* Keeps the pitches for the checker. */
 static bool keep_pitches(struct planner *p)
 {
     const int64_t *pitch = lowerer_pitch(p->lowerer);
-    bool any = false;
-    for (ref r = 1; r < p->g->nnode; r++)
-        any |= pitch[r] != 0;
-    if (!any)
-        return true;
-    p->p->pitch = mem_alloc(p->g->nnode * sizeof *pitch);
-    if (!p->p->pitch)
-        return plan_no_memory(p);
-    memcpy(p->p->pitch, pitch, p->g->nnode * sizeof *pitch);
-    return true;
+    size_t bytes = p->g->nnode * sizeof *pitch;
+    if (pitch && (p->p->pitch = mem_alloc(bytes)))
+        memcpy(p->p->pitch, pitch, bytes);
+    return !pitch || p->p->pitch || plan_no_memory(p);
 }
 
 /* Bytes in memory of a value that a kernel stores. */
