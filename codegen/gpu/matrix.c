@@ -97,8 +97,14 @@ const struct matrix_unit matrix_nvidia = {
 
 /* panel_place is the place of element e of an array of [rows x cols] matrices.  A matrix consists of panels of 64
  * columns, one after another.  A row of a panel has 128 bytes in chunks of 16, and the chunk's number is combined by
- * xor with the row's number modulo 8. */
+ * xor with the row's number modulo 8.
+ *
+ * store_result_16: NVRTC was seen to take packs apart that such a kernel stores.  Its phase does not read its results,
+ * so loads may move over the store. */
 static const char nvidia_async_prelude[] =
+    "template <class P> FUNCTION void store_result_16(void *to, P p)\n{\n    const word *from = (const word *)&p;\n"
+    "    asm volatile(\"st.global.v4.b32 [%0], {%1, %2, %3, %4};\" :: \"l\"(__cvta_generic_to_global(to)), "
+    "\"r\"(from[0]), \"r\"(from[1]),\n                 \"r\"(from[2]), \"r\"(from[3]));\n}\n"
     "template <u32 rows, u32 cols> FUNCTION u32 panel_place(u32 e)\n{\n"
     "    const u32 r = e / cols % rows, c = e % cols;\n"
     "    return e / (rows * cols) * (rows * cols) + c / 64u * (rows * 64u) + r * 64u + (c % 64u ^ r % 8u * 8u);\n}\n"

@@ -219,10 +219,12 @@ void source_store_pack(struct emitter *m, val v)
     const struct kernel *k = m->k;
     const struct pack *p = &m->pack[v];
     const char *type = source_memory_type(k->buf[k->inst[v].imm].dtype);
-    bool whole = k->buf[k->inst[v].imm].role == BUF_WORKSPACE && pack_bytes(m, v) == LARGEST && !m->d->table;
+    bool result = source_is_async(m) && k->buf[k->inst[v].imm].role == BUF_OUT;
+    bool whole = (result || k->buf[k->inst[v].imm].role == BUF_WORKSPACE) && pack_bytes(m, v) == LARGEST &&
+                 !m->d->table;
     char x[MAX_OPERAND];
     unsigned next = 0;
-    text_put(m->t, whole ? "store_16(&" : "");
+    text_put(m->t, !whole ? "" : result ? "store_result_16(&" : "store_16(&");
     put_address(m, p->first, "");
     if (m->d->table) {
         text_put(m->t, " = ");

@@ -54,6 +54,19 @@ val dot_parts_now(const struct dot *d, int64_t length, int64_t part)
                                   : k_int(k, dot_parts(length, part));
 }
 
+/* Blocks run in the order of their numbers, as many at a time as fit.  Those of matrix units read memory so fast that
+ * the L2 cache has to give most of it (rasterization in groups): numbers count the rows of a group first, then columns,
+ * then groups, so that blocks at work need few rows and few columns of the operands.  The rows of a group: a divisor of
+ * all. */
+static int64_t rows_together(const struct schedule *s, int64_t rows)
+{
+    enum { MOST = 16 };             /* of 132 blocks at a time: 8 columns */
+    int64_t n = s->kind != SCHED_DOT_MATRIX ? 1 : rows < MOST ? rows : MOST;
+    while (n > 1 && rows % n)
+        n--;
+    return n;
+}
+
 void dot_open_blocks(struct dot *d, const struct schedule *s, int64_t splits, struct tasks *t, val *split, val *i,
                      val *j)
 {
@@ -70,9 +83,14 @@ void dot_open_blocks(struct dot *d, const struct schedule *s, int64_t splits, st
         d->batch_index = ix_quotient(k, number, rows_now, rows, &row);
         ix_bound(k, d->batch_index, 0, d->size.batch - 1);
     } else {
+        int64_t group = rows_together(s, rows);
         d->batch_index = ix_div(k, p, rows * cols);
-        row = ix_mod(k, ix_div(k, p, cols), rows);
-        col = ix_mod(k, p, cols);
+        row = ix_add(k, ix_scale(k, ix_mod(k, ix_div(k, p, group * cols), rows / group), group), ix_mod(k, p, group));
+        col = ix_mod(k, ix_div(k, p, group), cols);
+        if (group > 1 && cols > 1) { /* one value each, not several terms of each address */
+            ix_whole(k, row, 0, rows - 1);
+            ix_whole(k, col, 0, cols - 1);
+        }
     }
     *i = ix_scale(k, row, block_m);
     *j = ix_scale(k, col, block_n);
