@@ -289,6 +289,8 @@ static void by_matrix_units(void)
             "copy_b async",
         "dot_matrix width 128 tile 64x128 block 64x128 step 64 kblock 104 unit 64x8x16 subgroup 128 stages 3 copy_a "
             "copy_b async panels",
+        "dot_matrix width 256 tile 64x192 block 128x192 step 64 kblock 104 unit 64x8x16 subgroup 128 stages 4 copy_a "
+            "copy_b async panels",
         "dot_matrix width 32 tile 16x16 block 16x16 step 32 kblock 104 unit 16x8x16 subgroup 32 stages 2 copy_a", NULL};
     try(KL_BF16, 40, 72, 104, PLAIN, async);
     try(KL_F16, 40, 72, 104, TURNED, async);

@@ -1,6 +1,7 @@
 /* The schedules of products on a GPU: for blocks of threads, for its matrix units' subgroups, and for few rows. */
 #include "lower_dot.h"
 #include "passes/lower/lower_schedule.h"
+#include <math.h>
 
 /* A block of ROWS x COLS tiles of MR x NR results each, which processes STEP elements of the contraction at a time;
  * `subgroup` threads compute each tile. */
@@ -332,9 +333,45 @@ static bool has_views(const struct dot *d)
     return dot_matrix_view(d, false, &view) && dot_matrix_view(d, true, &view);
 }
 
+/* Estimated cycles of a product by an asynchronous unit.  Blocks run in waves, one on each processor; a step takes as
+ * long as its products or its copies, whichever is longer, and a block has no products while it is filled and while its
+ * results are stored, unless another block is on its processor.  The constants are an H100's: products and bytes from
+ * the L2 cache a cycle, at 718 TFLOP/s of 4096 cubed; results stored, and parts' sums read or written, a cycle. */
+static double async_cycles(const struct dot *d, const struct caps *c, const struct schedule *s)
+{
+    const double products = 2048, copied = 56, stored = 12, summed = 4, fill = 2000, phase = 4000;
+    double m = s->dot_matrix.block_m, n = s->dot_matrix.block_n, step = s->dot_matrix.step;
+    int64_t splits = dot_splits(d, s->dot_matrix.split), blocks = blocks_of(d, s) * splits;
+    int64_t length = splits > 1 ? s->dot_matrix.split : d->size.k;
+    double multiply = m * n * step / products, copy = (m + n) * step * (double)dtype_size(factors_of(d)) / copied;
+    double own = (double)dot_parts(length, s->dot_matrix.step) * (multiply > copy ? multiply : copy);
+    double alone = (fill + m * n / stored) / (s->width > s->dot_matrix.subgroup ? 1 : 2);
+    double results = (double)d->size.batch * (double)d->size.m * (double)d->size.n;
+    double sums = splits > 1 ? phase + results * (double)(2 * splits) / (summed * c->threads) : 0;
+    return (double)dot_parts(blocks, c->threads) * (own + alone) + sums;
+}
+
+/* Sets the number of parts of the contraction for which *cycles is least. */
+static void choose_async_split(const struct dot *d, const struct caps *c, struct schedule *s, double *cycles)
+{
+    enum { SHORTEST = 256, MOST = 8 };
+    int64_t most = most_parts(d, SHORTEST);
+    struct schedule x = *s;
+    *cycles = async_cycles(d, c, s);
+    for (int64_t parts = 2; parts <= MOST && parts <= most; parts++) {
+        x.dot_matrix.split = (uint32_t)(dot_parts(dot_parts(d->size.k, parts), x.dot_matrix.step) * x.dot_matrix.step);
+        double now = fits_grid(d, &x) ? async_cycles(d, c, &x) : INFINITY;
+        if (now < *cycles) {
+            *cycles = now;
+            *s = x;
+        }
+    }
+}
+
 /* Takes the first of n shapes whose tiles occupy the device, or the last one that is possible.  async: tiles for the
- * unit that reads both factors from shared memory, where they have the order that they have in memory.  o: the order of
- * the operands; NULL: as in the graph. */
+ * unit that reads both factors from shared memory, where they have the order that they have in memory; of these it takes
+ * the shape, and the parts of the contraction, that take the fewest cycles.  o: the order of the operands; NULL: as in
+ * the graph. */
 static bool choose_shape(const struct dot *d, const struct caps *c, const struct dot_shape *shape, unsigned n,
                          bool async, const struct dot_order *o, struct schedule *s)
 {
@@ -342,6 +379,7 @@ static bool choose_shape(const struct dot *d, const struct caps *c, const struct
     uint32_t subgroup = async ? multiplies(d, &c->mma_async) * c->mma_async.subgroup
         : unit_of(d, c, &(struct schedule){0})->subgroup;
     bool found = false;
+    double least = INFINITY, cycles;
     for (unsigned i = 0; subgroup && has_units(d, c) && i < n; i++) {
         struct schedule x = of_shape(d, &shape[i], SCHED_DOT_MATRIX, subgroup);
         x.dot_matrix.step = (uint16_t)(x.dot_matrix.step * HALF / dtype_size(factors_of(d)));
@@ -352,23 +390,28 @@ static bool choose_shape(const struct dot *d, const struct caps *c, const struct
         x.dot_matrix.copy_a = x.dot_matrix.panels || ((async || o) && dot_matrix_copies(d, &x, o, false));
         x.dot_matrix.copy_b = x.dot_matrix.panels || ((async || o) && dot_matrix_copies(d, &x, o, true));
         x.dot_matrix.reordered = o != NULL;
-        if (wrong_matrix(d, c, &x).field || !fills(d, &x))
+        if (wrong_matrix(d, c, &x).field || !fills(d, &x) || (async && !fits_grid(d, &x)))
             continue;
-        *s = x;
+        if (async)
+            choose_async_split(d, c, &x, &cycles);
+        if (!async || cycles < least)
+            *s = x;
+        least = async && cycles < least ? cycles : least;
         found = true;
-        if (occupies(d, c, &x))
+        if (!async && occupies(d, c, &x))
             break;
     }
     if (!found || !fits_grid(d, s))
         return false;
-    choose_split(d, c, s);
+    if (!async)
+        choose_split(d, c, s);
     return true;
 }
 
 static bool choose_async(const struct dot *d, const struct caps *c, const struct dot_order *o, struct schedule *s)
 {
-    static const struct dot_shape shape[] = {{64, 256, 2, 1, 64}, {64, 128, 2, 1, 64}, {64, 128, 1, 1, 64},
-                                             {64, 64, 1, 1, 64}};
+    static const struct dot_shape shape[] = {{64, 256, 2, 1, 64}, {64, 192, 2, 1, 64}, {64, 128, 2, 1, 64},
+                                             {64, 128, 1, 1, 64}, {64, 64, 1, 1, 64}};
     return choose_shape(d, c, shape, sizeof shape / sizeof *shape, true, o, s);
 }
 
