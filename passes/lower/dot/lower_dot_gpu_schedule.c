@@ -369,9 +369,9 @@ static void choose_async_split(const struct dot *d, const struct caps *c, struct
 }
 
 /* Takes the first of n shapes whose tiles occupy the device, or the last one that is possible.  async: tiles for the
- * unit that reads both factors from shared memory, where they have the order that they have in memory; of these it takes
- * the shape, and the parts of the contraction, that take the fewest cycles.  o: the order of the operands; NULL: as in
- * the graph. */
+ * unit that reads both factors from shared memory, where they have the order that they have in memory; of these it
+ * takes the shape, and the parts of the contraction, that take the fewest cycles.  o: the order of the operands; NULL:
+ * as in the graph. */
 static bool choose_shape(const struct dot *d, const struct caps *c, const struct dot_shape *shape, unsigned n,
                          bool async, const struct dot_order *o, struct schedule *s)
 {
