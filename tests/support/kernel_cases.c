@@ -132,7 +132,7 @@ static bool has_own_order(unsigned kind)
 {
     return kind == SCHED_GPU_ROW_REDUCE || kind == SCHED_COLUMN_REDUCE || kind == SCHED_GPU_SCAN ||
            kind == SCHED_GPU_DOT_THIN || kind == SCHED_DOT_BLOCKS || kind == SCHED_DOT_MATRIX || kind == SCHED_ROWS ||
-           kind == SCHED_ATTENTION_MATRIX;
+           kind == SCHED_ATTENTION_MATRIX || kind == SCHED_ATTENTION_BLOCKS;
 }
 
 static bool near(const struct caps *t, const struct kernel *k, unsigned dtype, const void *want, const void *got,
