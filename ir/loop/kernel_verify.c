@@ -108,8 +108,10 @@ static bool prim_types(const struct checker *c, val v, enum prim p)
         return kernel_verify_fail(c, v, "select on what is not bool");
     if ((p == P_FMA || p == P_SQRT || p == P_RINT) && !is_float)
         return kernel_verify_fail(c, v, "needs a floating dtype");
-    if ((p == P_EXP2 || p == P_RECIP) && (t != KL_F32 || !c->grid))
-        return kernel_verify_fail(c, v, "exp2 and recip are of f32, in a grid loop");
+    if ((p == P_EXP2 || p == P_RECIP) && t != KL_F32)
+        return kernel_verify_fail(c, v, "exp2 and recip are of f32");
+    if (p == P_EXP2 && !c->grid)
+        return kernel_verify_fail(c, v, "exp2 is in a grid loop");
     if ((p == P_AND || p == P_OR || p == P_XOR || p == P_NOT || p == P_SHL || p == P_SHR) && is_float)
         return kernel_verify_fail(c, v, "needs integers or bool");
     if ((p <= P_NEG || p == P_ABS || p == P_SHL || p == P_SHR) && t == KL_BOOL)
