@@ -74,6 +74,16 @@ limited 'a loop of a child' KILN_TEST_COMMAND=1 -- 'ended, since it had used 1 s
 limited 'a wait' KILN_TEST_IDLE=2 -- 'ended, since it had used no processor time for 2 s' 'sleep 1000 & wait'
 if pgrep -f '^sleep 1000$' >/dev/null; then f=$((f + 1)) && echo "FAIL what a command started is left"
 else p=$((p + 1)); fi
+# one that began after the look at all processes, of which nothing is known yet, is left alone
+mkdir "$scratch/watched"
+bash tests/watch.sh "$scratch/watched" 100 1 >/dev/null 2>&1 &
+watcher=$!
+sleep 3
+echo 99999999 >"$scratch/watched/new.pid"
+sleep 3
+kill "$watcher"
+if [ -e "$scratch/watched/new.why" ]; then f=$((f + 1)) && echo "FAIL what has just begun is ended"
+else p=$((p + 1)); fi
 limited 'too much work' KILN_TEST_TOTAL=0 -- '^FAIL the commands took more than 0 s of processor time' \
     'i=0; while [ $i -lt 100000 ]; do i=$((i + 1)); done; echo 1 passed, 0 failed, 0 skipped'
 limited 'much time and no work' KILN_TEST_TOTAL=1 -- '^1 passed, 0 failed, 0 skipped' \

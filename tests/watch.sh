@@ -23,6 +23,7 @@ while sleep "$pause"; do
     for file in "$folder"/*.pid; do
         session=$(cat "$file" 2>/dev/null) && [ -n "$session" ] || continue
         seconds=$(awk -v s="$session" '$1 == s { print $2 }' <<<"$now")
+        [ -n "$seconds" ] || continue # it began after the look at all processes, or has ended
         if [ "$seconds" != "${used[$file $session]:-}" ]; then
             used[$file $session]=$seconds since[$file $session]=$SECONDS
         fi
