@@ -156,6 +156,16 @@ int main(void)
     struct gpu_attention tiles = {.dtype = KL_F32, .l = 150, .m = 130, .d = 16, .e = 16, .causal = true};
     agrees(&tiles, "@k0_attention_attention_stats schedule attention_blocks width 128 rows 128\n");
     agrees(&tiles, "@k0_attention_attention_stats schedule attention_blocks rows 32\n");
+    for (int i = 0; i < 5; i++) { /* a gradient's block that has fewer threads than a step has rows, or as many */
+        static const struct { int d, rows, width; } few[] = {{16, 8, 16}, {16, 16, 32}, {16, 24, 48}, {80, 8, 32},
+                                                             {16, 32, 64}};
+        struct gpu_attention c = {.dtype = KL_F32, .l = 70, .m = 70, .d = few[i].d, .e = 16, .gradient = true};
+        char records[160];
+        snprintf(records, sizeof records, "@k0_attention_grad schedule attention_blocks width %d rows %d\n"
+                 "@k1_attention_grad schedule attention_blocks width %d rows %d\n", few[i].width, few[i].rows,
+                 few[i].width, few[i].rows);
+        agrees(&c, records);
+    }
     refuses(&tiles, "attention_blocks", "width 96 rows 128", "threads of 8 side by side");
     refuses(&tiles, "attention_blocks", "rows 1024", "fewer threads");
     refuses_record("width 128 rows 64 step 64 async", "no such unit");

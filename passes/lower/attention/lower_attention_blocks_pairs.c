@@ -8,7 +8,7 @@
  * of rows, which holds for those that exist. */
 struct row_scope { val some; uint32_t facts; };
 
-/* *t: the row's number. */
+/* rows: at most as many as threads; own rows always are, those of a step are not.  *t: the row's number. */
 static struct row_scope begin_rows(const struct blocks *b, int64_t rows, val *t)
 {
     struct kernel *k = b->s.a->w->k;
@@ -172,14 +172,15 @@ void blocks_store_stats(const struct blocks *b)
 
 /* ---- gradient: p and ds ---- */
 
-/* The statistics of the block's own queries, or of the step's. */
-void blocks_load_statistics(const struct blocks *b, int64_t rows, int64_t all, val first)
+/* The statistics of rows `from` to from + count - 1 of those that blocks_load_statistics describes. */
+static void load_statistics(const struct blocks *b, int64_t from, int64_t count, int64_t rows, int64_t all, val first)
 {
     const struct attention *a = b->s.a;
     struct lowering *w = a->w;
     struct kernel *k = w->k;
     val t;
-    struct row_scope scope = begin_rows(b, rows, &t);
+    struct row_scope scope = begin_rows(b, count, &t);
+    t = ix_add(k, t, k_int(k, from));
     val query = ix_add(k, first, t);
     val there = all % rows ? k_prim(k, P_LT, query, k_int(k, all), 0) : 0;
     ix_bound(k, query, 0, all - 1);
@@ -190,6 +191,14 @@ void blocks_load_statistics(const struct blocks *b, int64_t rows, int64_t all, v
     w->pred = 0;
     w->pred_all = false;
     end_rows(b, &scope);
+}
+
+/* The statistics of the block's own queries, or of the step's, of which a thread has several in a small block. */
+void blocks_load_statistics(const struct blocks *b, int64_t rows, int64_t all, val first)
+{
+    int64_t threads = b->s.s.width;
+    for (int64_t from = 0; from < rows; from += threads)
+        load_statistics(b, from, rows - from < threads ? rows - from : threads, rows, all, first);
 }
 
 /* Does a pair see each other?  0: all do */
