@@ -1,7 +1,6 @@
 /* Emits a kernel as a function of a dialect, in one walk over the flat instructions. */
 #include "emit_source.h"
 #include <inttypes.h>
-#include <limits.h>
 #include <string.h>
 
 static bool refuse(struct emitter *m, const char *what)
@@ -118,13 +117,12 @@ static bool place_buffers(struct emitter *m, unsigned arrays)
 /* ---- the function ---- */
 
 /* The threads of blocks that a multiprocessor has shared memory for at the same time; those of one block if so few
- * threads may have as many registers as there are for any. UINT_MAX: the target's shared memory is not known. */
+ * threads may have as many registers as there are for any. Only CUDA's prelude uses the number, so it is NVIDIA's
+ * shared memory (of sm_90) in HIP's text, too, which is otherwise the same. */
 static unsigned threads_with_memory(const struct emitter *m)
 {
-    enum { RESERVED = 1024 /* bytes of each block */, FEW = 256 };
-    if (!m->d->dynamic_bytes)
-        return UINT_MAX;
-    unsigned bytes = m->info.shared_bytes + RESERVED, blocks = (m->d->dynamic_bytes + RESERVED) / bytes;
+    enum { PROCESSOR = 227 << 10, RESERVED = 1024 /* bytes, of each block */, FEW = 256 };
+    unsigned bytes = m->info.shared_bytes + RESERVED, blocks = (PROCESSOR + RESERVED) / bytes;
     return blocks > 1 && blocks * m->info.threads > FEW ? blocks * m->info.threads : m->info.threads;
 }
 
