@@ -115,14 +115,14 @@ static bool same_by_hand(const struct attention_case *c, struct data *d)
 {
     size_t n = (size_t)kl_numel(d->q);
     kl_tensor y = kl_attention(d->q, d->k, d->v, kl_none, c->causal);
-    float *got = malloc(n * sizeof *got), most = 0;
+    float *got = malloc(n * sizeof *got), max = 0;
     bool ok = got && step(c, d, BY_HAND) && kl_read(y, got, n * sizeof *got) == KL_OK && kl_release(y) == KL_OK;
     for (size_t i = 0; ok && i < n; i++)
-        most = fmaxf(most, fabsf(got[i] - d->host[3][i]));
+        max = fmaxf(max, fabsf(got[i] - d->host[3][i]));
     free(got);
-    if (ok && !(most < 1e-5f))
-        fprintf(stderr, "bench_attention: %s: the kernel by hand differs by %g\n", c->name, (double)most);
-    return ok && most < 1e-5f;
+    if (ok && !(max < 1e-5f))
+        fprintf(stderr, "bench_attention: %s: the kernel by hand differs by %g\n", c->name, (double)max);
+    return ok && max < 1e-5f;
 }
 
 static void close_case(struct data *d)

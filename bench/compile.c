@@ -201,7 +201,7 @@ static ref make_link(struct graph *g, ref x, ref w, int number)
     case 0:
         return n_permute(g, n_tanh(g, n_add(g, n_mul(g, x, k), w)), (const uint8_t[]){1, 0});
     case 1: {
-        ref most = n_expand(g, n_reduce(g, OP_reduce_max, x, 2), node_shape(g, x)), e = n_exp(g, n_sub(g, x, most));
+        ref max = n_expand(g, n_reduce(g, OP_reduce_max, x, 2), node_shape(g, x)), e = n_exp(g, n_sub(g, x, max));
         ref sum = n_expand(g, n_reduce(g, OP_sum, e, 2), node_shape(g, x));
         return n_permute(g, n_mul(g, k, n_div(g, e, sum)), (const uint8_t[]){1, 0});
     }

@@ -3,7 +3,7 @@
  * it still has less than 0.9 of the unfused speed.  --case FIRST-LAST: the graphs of these seeds, or of one. */
 #include "bench.h"
 
-enum { MILLION = 1 << 20, MOST = 4 * MILLION, FLOATS = MOST + MOST / 4, MAX_KEPT = 4, MAX_RANK = 4 };
+enum { MILLION = 1 << 20, MAX_COUNT = 4 * MILLION, FLOATS = MAX_COUNT + MAX_COUNT / 4, MAX_KEPT = 4, MAX_RANK = 4 };
 
 struct maker {
     kl_device device;
@@ -263,7 +263,7 @@ static void record(struct maker *m)
     kl_tensor x = fresh(m, rank, dims), from = x;
     for (int i = 0; i < n; i++) {
         kl_tensor y = another(m, x);
-        if (kl_numel(y) > 2 * (int64_t)MOST)
+        if (kl_numel(y) > 2 * (int64_t)MAX_COUNT)
             break;
         x = y;
         if (chance(m, 10))

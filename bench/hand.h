@@ -36,11 +36,11 @@ HAND_INLINE float hand_exp(float x)
 HAND static void hand_softmax(float *restrict o, const float *restrict x, size_t rows, size_t n)
 {
     for (size_t r = 0; r < rows; r++, x += n, o += n) {
-        float most = x[0], sum = 0;
+        float max = x[0], sum = 0;
         for (size_t i = 0; i < n; i++)
-            most = x[i] > most ? x[i] : most;
+            max = x[i] > max ? x[i] : max;
         for (size_t i = 0; i < n; i++)
-            sum += o[i] = hand_exp(x[i] - most);
+            sum += o[i] = hand_exp(x[i] - max);
         float scale = 1 / sum;
         for (size_t i = 0; i < n; i++)
             o[i] *= scale;
@@ -52,11 +52,11 @@ HAND static void hand_softmax_bwd(float *restrict o, const float *restrict x, co
                                   size_t n)
 {
     for (size_t r = 0; r < rows; r++, x += n, o += n, w += n) {
-        float most = x[0], sum = 0, dot = 0;
+        float max = x[0], sum = 0, dot = 0;
         for (size_t i = 0; i < n; i++)
-            most = x[i] > most ? x[i] : most;
+            max = x[i] > max ? x[i] : max;
         for (size_t i = 0; i < n; i++)
-            sum += o[i] = hand_exp(x[i] - most);
+            sum += o[i] = hand_exp(x[i] - max);
         float scale = 1 / sum;
         for (size_t i = 0; i < n; i++)
             dot += o[i] * w[i];
@@ -109,14 +109,14 @@ HAND static void hand_layernorm_bwd(float *restrict o, const float *restrict x, 
 typedef float hand_lanes __attribute__((vector_size(64), aligned(4)));
 #define HAND_EACH(h) _Pragma("GCC unroll 2") for (int h = 0; h < 2; h++)
 
-HAND_INLINE void hand_attention_block(hand_lanes (*qt)[2], hand_lanes (*acc)[2], float *most, float *sum,
+HAND_INLINE void hand_attention_block(hand_lanes (*qt)[2], hand_lanes (*acc)[2], float *max, float *sum,
                                       const float *k, const float *v,
                                       int d, float scale, int past)
 {
     union { hand_lanes v[64][2]; float f[64][32]; } p;
     union { hand_lanes v[2]; float f[32]; } shrink;
     float larger[32];
-    memcpy(larger, most, sizeof larger);
+    memcpy(larger, max, sizeof larger);
     for (int j = 0; j < 64; j += 8) {
         hand_lanes s[8][2] = {{{0}}};
         for (int c = 0; c < d; c++)
@@ -129,9 +129,9 @@ HAND_INLINE void hand_attention_block(hand_lanes (*qt)[2], hand_lanes (*acc)[2],
             }
     }
     for (int i = 0; i < 32; i++) {
-        shrink.f[i] = hand_exp(most[i] - larger[i]);
+        shrink.f[i] = hand_exp(max[i] - larger[i]);
         sum[i] *= shrink.f[i];
-        most[i] = larger[i];
+        max[i] = larger[i];
     }
     for (int j = 0; j < 64; j++)
         for (int i = 0; i < 32; i++) {
@@ -152,18 +152,18 @@ HAND static void hand_attention(float *o, const float *q, const float *k, const 
                                 int causal)
 {
     hand_lanes qt[128][2], acc[128][2];
-    float most[32], sum[32];
+    float max[32], sum[32];
     const float scale = 1 / sqrtf((float)d);
     for (int i = 0; i < l; i += 32) {
         memset(acc, 0, sizeof acc);
         for (int n = 0; n < 32; n++) {
-            most[n] = -3e38f;
+            max[n] = -3e38f;
             sum[n] = 0;
             for (int c = 0; c < d; c++)
                 qt[c][n / 16][n % 16] = q[(i + n) * d + c];
         }
         for (int j = 0; j < (causal ? i + 32 : m); j += 64)
-            hand_attention_block(qt, acc, most, sum, k + j * d, v + j * d, d, scale, causal ? i - j : 1 << 20);
+            hand_attention_block(qt, acc, max, sum, k + j * d, v + j * d, d, scale, causal ? i - j : 1 << 20);
         for (int n = 0; n < 32; n++)
             for (int c = 0; c < d; c++)
                 o[(i + n) * d + c] = acc[c][n / 16][n % 16] / sum[n];

@@ -1,7 +1,7 @@
 /* What this machine can do: the arithmetic peak and the bandwidth of plain streams, one thread. */
 #include "bench.h"
 
-enum { ROUNDS = 15, FEW = 1 << 20, MOST = 16 << 20 };
+enum { ROUNDS = 15, FEW = 1 << 20, MAX_COUNT = 16 << 20 };
 
 static float *arrays[6];
 
@@ -28,7 +28,7 @@ int main(int argc, char **argv)
     static struct samples peak;
     if (!bench_open(&b, "limits", argc, argv))
         return b.status;
-    size_t many = (size_t)bench_size(&b, MOST, FEW);
+    size_t many = (size_t)bench_size(&b, MAX_COUNT, FEW);
     for (int i = 0; i < 6; i++) {
         arrays[i] = limit_array(many);
         if (!arrays[i]) {

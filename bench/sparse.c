@@ -63,8 +63,8 @@ static bool multiply(kl_device dev, kl_tensor a, kl_tensor b, kl_tensor *out)
 /* Sums of N terms in any two orders: 2 N u |a| |b| apart at most (Higham, Accuracy and Stability, 3.5). */
 static bool agree(kl_tensor plain, kl_tensor b, kl_tensor y, kl_tensor want)
 {
-    kl_tensor most = kl_mul_scalar(kl_matmul(kl_abs(plain), kl_abs(b)), (double)N * (double)FLT_EPSILON);
-    kl_tensor over = kl_sub(kl_abs(kl_sub(y, want)), most);
+    kl_tensor max = kl_mul_scalar(kl_matmul(kl_abs(plain), kl_abs(b)), (double)N * (double)FLT_EPSILON);
+    kl_tensor over = kl_sub(kl_abs(kl_sub(y, want)), max);
     return kl_item_f64(kl_reduce_max(over, 0, NULL, false)) <= 0;
 }
 

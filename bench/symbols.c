@@ -18,9 +18,9 @@
 
 enum { LSTM_IN = 32, LSTM_WIDTH = 128 };
 enum { PAIRS = 300, COMPARED = 16, TURNS = 9, STEPS = 1000, SMOKE_STEPS = 4 };
-enum { MOST_BATCH = 8, MOST_LENGTH = 64, MOST_IMAGES = 128 };
+enum { MAX_BATCH = 8, MAX_LENGTH = 64, MAX_IMAGES = 128 };
 static int all_pairs, steps; /* how many there are: fewer with --smoke */
-static const struct gpt_size size = {4, 128, 4, MOST_LENGTH, MOST_BATCH, 128};
+static const struct gpt_size size = {4, 128, 4, MAX_LENGTH, MAX_BATCH, 128};
 
 struct state {
     struct gpt gpt;
@@ -102,8 +102,8 @@ static bool lstm_open(struct lstm *m, kl_device device)
 {
     int n;
     m->params = kl_params_new(device, KL_F32, 7);
-    m->x = calloc(MOST_BATCH * MOST_LENGTH * LSTM_IN, sizeof *m->x);
-    for (int i = 0; m->x && i < MOST_BATCH * MOST_LENGTH * LSTM_IN; i++)
+    m->x = calloc(MAX_BATCH * MAX_LENGTH * LSTM_IN, sizeof *m->x);
+    for (int i = 0; m->x && i < MAX_BATCH * MAX_LENGTH * LSTM_IN; i++)
         m->x[i] = (float)random_below(1000) / 500 - 1;
     bool ok = m->params && m->x &&
               kl_nn_lstm_init(&m->layer, m->params, "lstm", LSTM_IN, LSTM_WIDTH) == KL_OK;
@@ -188,7 +188,7 @@ static bool timed(step_fn *step, struct state *s, bool symbolic, const int64_t *
     return ok;
 }
 
-static bool compare_pairs(struct bench *b, const char *name, step_fn *step, struct state *s, int64_t most_batch)
+static bool compare_pairs(struct bench *b, const char *name, step_fn *step, struct state *s, int64_t max_batch)
 {
     static struct samples ratio, took;
     int64_t pair[PAIRS][2];
@@ -196,8 +196,8 @@ static bool compare_pairs(struct bench *b, const char *name, step_fn *step, stru
     double early = 0;
     ratio.n = took.n = 0;
     for (int i = 0; i < all_pairs; i++) {
-        pair[i][0] = 1 + random_below((uint32_t)most_batch);
-        pair[i][1] = 2 + random_below(MOST_LENGTH - 1);
+        pair[i][0] = 1 + random_below((uint32_t)max_batch);
+        pair[i][1] = 2 + random_below(MAX_LENGTH - 1);
     }
     for (int i = 0; i < all_pairs; i++) {
         if (!step(s, true, pair[i][0], pair[i][1]))
@@ -277,10 +277,10 @@ static const int64_t *text_lengths(void)
     static int64_t length[STEPS];
     uint32_t state = 7;
     for (int i = 0; i < STEPS && !length[STEPS - 1]; i++)
-        for (int k = 0; k < MOST_BATCH; k++) {
+        for (int k = 0; k < MAX_BATCH; k++) {
             state = state * 1664525u + 1013904223u;
             double u = (state >> 8) / (double)(1 << 24);
-            int64_t sentence = 4 + (int64_t)(u * u * u * (MOST_LENGTH - 3));
+            int64_t sentence = 4 + (int64_t)(u * u * u * (MAX_LENGTH - 3));
             length[i] = sentence > length[i] ? sentence : length[i];
         }
     return length;
@@ -301,7 +301,7 @@ static bool run_text(struct bench *b, struct state *s, bool symbolic)
     took.n = 0;
     for (int i = 0; i < steps; i++) {
         double from = measure_cpu_now();
-        if (!step_gpt_train(s, symbolic, MOST_BATCH, symbolic ? text_lengths()[i] : MOST_LENGTH))
+        if (!step_gpt_train(s, symbolic, MAX_BATCH, symbolic ? text_lengths()[i] : MAX_LENGTH))
             return false;
         if (i)
             samples_add(&took, measure_cpu_now() - from);
@@ -362,19 +362,19 @@ int main(int argc, char **argv)
     all_pairs = bench_size(&b, PAIRS, SMOKE_STEPS);
     steps = bench_size(&b, STEPS, SMOKE_STEPS);
     kl_set_option("threads", 1);
-    s.b = kl_symbol("batch", 1, MOST_BATCH), s.l = kl_symbol("length", 2, MOST_LENGTH);
-    s.n = kl_symbol("images", 1, MOST_IMAGES);
-    s.ids = calloc(MOST_BATCH * MOST_LENGTH + 1, sizeof *s.ids);
-    s.images = calloc((size_t)(MOST_IMAGES * mlp_width[0]), 1);
-    for (int i = 0; s.ids && i <= MOST_BATCH * MOST_LENGTH; i++)
+    s.b = kl_symbol("batch", 1, MAX_BATCH), s.l = kl_symbol("length", 2, MAX_LENGTH);
+    s.n = kl_symbol("images", 1, MAX_IMAGES);
+    s.ids = calloc(MAX_BATCH * MAX_LENGTH + 1, sizeof *s.ids);
+    s.images = calloc((size_t)(MAX_IMAGES * mlp_width[0]), 1);
+    for (int i = 0; s.ids && i <= MAX_BATCH * MAX_LENGTH; i++)
         s.ids[i] = (int32_t)random_below((uint32_t)size.vocabulary);
-    bool ok = s.ids && s.images && gpt_open(&s.gpt, device, size) && mlp_open(&s.mlp, device, MOST_IMAGES) &&
+    bool ok = s.ids && s.images && gpt_open(&s.gpt, device, size) && mlp_open(&s.mlp, device, MAX_IMAGES) &&
               lstm_open(&s.lstm, device);
-    ok = ok && (!bench_wants(&b, "mlp") || compare_pairs(&b, "mlp", step_mlp, &s, MOST_IMAGES));
-    ok = ok && (!bench_wants(&b, "gpt") || compare_pairs(&b, "gpt", step_gpt_forward, &s, MOST_BATCH));
-    ok = ok && (!bench_wants(&b, "gpt-step") || compare_pairs(&b, "gpt-step", step_gpt_train, &s, MOST_BATCH));
-    ok = ok && (!bench_wants(&b, "lstm") || compare_pairs(&b, "lstm", step_lstm_forward, &s, MOST_BATCH));
-    ok = ok && (!bench_wants(&b, "lstm-step") || compare_pairs(&b, "lstm-step", step_lstm_train, &s, MOST_BATCH));
+    ok = ok && (!bench_wants(&b, "mlp") || compare_pairs(&b, "mlp", step_mlp, &s, MAX_IMAGES));
+    ok = ok && (!bench_wants(&b, "gpt") || compare_pairs(&b, "gpt", step_gpt_forward, &s, MAX_BATCH));
+    ok = ok && (!bench_wants(&b, "gpt-step") || compare_pairs(&b, "gpt-step", step_gpt_train, &s, MAX_BATCH));
+    ok = ok && (!bench_wants(&b, "lstm") || compare_pairs(&b, "lstm", step_lstm_forward, &s, MAX_BATCH));
+    ok = ok && (!bench_wants(&b, "lstm-step") || compare_pairs(&b, "lstm-step", step_lstm_train, &s, MAX_BATCH));
     ok = ok && (!bench_wants(&b, "host") || compare_host(&b, &s));
     ok = ok && (!bench_wants(&b, "text") || run_text(&b, &s, true));
     ok = ok && (!bench_wants(&b, "text-longest") || run_text(&b, &s, false));

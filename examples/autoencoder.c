@@ -80,9 +80,9 @@ static bool measure(const struct run *r)
 /* Pictures as characters, every second row, each beside what the network draws. */
 static bool show(const struct run *r)
 {
-    enum { MOST = 8 };
-    static float drawn[MOST * FASHION_PIXELS];
-    int64_t n = r->opt.show < MOST ? (int64_t)r->opt.show : MOST;
+    enum { MAX_COUNT = 8 };
+    static float drawn[MAX_COUNT * FASHION_PIXELS];
+    int64_t n = r->opt.show < MAX_COUNT ? (int64_t)r->opt.show : MAX_COUNT;
     n = n < r->test.count ? n : r->test.count;
     kl_trace_begin("show");
     kl_tensor y = kl_keep(kl_sigmoid(decode(r, encode(r, flat_images(r, r->test.images.data, n)))));

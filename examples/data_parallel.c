@@ -152,7 +152,7 @@ int main(int argc, char **argv)
         return 2;
     bool ok = prepare(&r) && train(&r);
     if (ok && kl_comm_rank(r.comm) == 0) {
-        printf("ranks: %d, carrier: %s\n", kl_comm_ranks(r.comm), kl_comm_carrier(r.comm));
+        printf("ranks: %d, transport: %s\n", kl_comm_ranks(r.comm), kl_comm_carrier(r.comm));
         double accuracy = fashion_accuracy(&r.test, r.device, logits, &r);
         printf("accuracy: %.4f\n", accuracy);
         ok = accuracy >= 0;

@@ -11,8 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { WIDTH = 320, HEIGHT = 240, PLACES = 4420, MOST_SIDE = 1 << 14 };
-static const float least_probability = 0.7f, most_overlap = 0.3f;
+enum { WIDTH = 320, HEIGHT = 240, PLACES = 4420, MAX_SIDE = 1 << 14 };
+static const float min_probability = 0.7f, most_overlap = 0.3f;
 
 struct picture { int width, height; uint8_t *rgb; };
 
@@ -24,7 +24,7 @@ static int next_number(FILE *f)
             c = '#';
         c = getc(f);
     }
-    for (; c >= '0' && c <= '9' && n <= MOST_SIDE; c = getc(f), digits++)
+    for (; c >= '0' && c <= '9' && n <= MAX_SIDE; c = getc(f), digits++)
         n = 10 * n + c - '0';
     return digits ? n : -1; /* one white space behind it is read, too */
 }
@@ -35,7 +35,7 @@ static bool read_picture(struct picture *p, FILE *f)
         return false;
     p->width = next_number(f);
     p->height = next_number(f);
-    if (next_number(f) != 255 || p->width < 1 || p->width > MOST_SIDE || p->height < 1 || p->height > MOST_SIDE)
+    if (next_number(f) != 255 || p->width < 1 || p->width > MAX_SIDE || p->height < 1 || p->height > MAX_SIDE)
         return false;
     size_t n = (size_t)p->width * (size_t)p->height * 3;
     p->rgb = malloc(n);
@@ -98,7 +98,7 @@ static int show_faces(struct picture *p, float *score, const float *box)
         int best = 0;
         for (int i = 1; i < PLACES; i++)
             best = score[2 * i + 1] > score[2 * best + 1] ? i : best;
-        if (!(score[2 * best + 1] >= least_probability))
+        if (!(score[2 * best + 1] >= min_probability))
             return n;
         const float *b = box + 4 * best;
         fprintf(stderr, "%d %d %d %d %.0f%%\n", clamp(b[0], p->width), clamp(b[1], p->height), clamp(b[2], p->width),
@@ -119,7 +119,7 @@ int main(int argc, char **argv)
     if (argc != 2)
         return fprintf(stderr, "usage: faces MODEL.onnx < PICTURE.ppm > BOXES.ppm\n"), 2;
     if (!read_picture(&p, stdin))
-        return fprintf(stderr, "faces: no PPM picture (P6) of 8 bits and at most %d pixels a side\n", MOST_SIDE), 1;
+        return fprintf(stderr, "faces: no PPM picture (P6) of 8 bits and at most %d pixels a side\n", MAX_SIDE), 1;
     shrink(&p, x);
     bool ok = infer_open(&model, argv[1], 1, 2) && infer_run(&model, (const float *[]){x}, (float *[]){score, box});
     if (ok) {

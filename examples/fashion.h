@@ -15,7 +15,7 @@ struct fashion {
 };
 
 /* part: "train" (60,000) or "t10k" (10,000).  The first `most` of them, or all where that is 0; false: kl_last_error */
-static inline bool fashion_open(struct fashion *f, const char *folder, const char *part, int64_t most)
+static inline bool fashion_open(struct fashion *f, const char *folder, const char *part, int64_t max)
 {
     char path[4096];
     snprintf(path, sizeof path, "%s/%s-images-idx3-ubyte.gz", folder, part);
@@ -25,7 +25,7 @@ static inline bool fashion_open(struct fashion *f, const char *folder, const cha
     snprintf(path, sizeof path, "%s/%s-labels-idx1-ubyte.gz", folder, part);
     if (kl_idx_read(&f->labels, path, 1, &f->count) != KL_OK)
         return false;
-    f->count = most && most < f->count ? most : f->count;
+    f->count = max && max < f->count ? max : f->count;
     return true;
 }
 

@@ -337,13 +337,13 @@ static void usage(FILE *f)
 }
 
 /* A whole number of at least `least`, at most a million million; false with a message. */
-static bool parse_count(const char *option, const char *text, long least, long *value)
+static bool parse_count(const char *option, const char *text, long min, long *value)
 {
     char *end;
     errno = 0;
     long v = strtol(text, &end, 10);
-    if (end == text || *end || errno || v < least || v > 1000000000000) {
-        fprintf(stderr, "fashion_mnist: --%s is \"%s\"; it must be a whole number from %ld on\n", option, text, least);
+    if (end == text || *end || errno || v < min || v > 1000000000000) {
+        fprintf(stderr, "fashion_mnist: --%s is \"%s\"; it must be a whole number from %ld on\n", option, text, min);
         return false;
     }
     *value = v;

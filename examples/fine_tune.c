@@ -9,7 +9,7 @@
 #include "fashion.h"
 #include <unistd.h>
 
-enum { KNOWN = 5, HIDDEN = 256, MOST_WEIGHTS = 64 };
+enum { KNOWN = 5, HIDDEN = 256, MAX_WEIGHTS = 64 };
 
 struct options { double batch, images, steps, rate, seed; const char *data, *model, *write; };
 
@@ -102,10 +102,10 @@ static bool measure(const struct run *r, const char *when)
 /* The last layer's weights learn at the full rate, the others, which know something, at a tenth of it. */
 static bool fine_tune(struct run *r)
 {
-    kl_tensor weight[MOST_WEIGHTS], g[MOST_WEIGHTS];
+    kl_tensor weight[MAX_WEIGHTS], g[MAX_WEIGHTS];
     int n = 0, body = 0, steps = (int)r->opt.steps;
     for (int last = 0; last < 2; last++) {
-        for (uint32_t i = 0; i < kl_model_weights(r->model) && n < MOST_WEIGHTS; i++) {
+        for (uint32_t i = 0; i < kl_model_weights(r->model) && n < MAX_WEIGHTS; i++) {
             const char *name = kl_model_weight_name(r->model, i);
             int64_t dims[KL_MAX_RANK];
             kl_tensor w = kl_model_weight(r->model, name);

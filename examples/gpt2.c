@@ -104,7 +104,7 @@ static void gpt2_free(struct gpt2 *m)
 /* ---- llm.c's checkpoints: a header of 256 i32, then these tensors; of a layer's all layers, one after the other.
  * Weights are [out, in]; ours are [in, out], which makes a step faster. ---- */
 
-enum { HEADER = 256, CHECKPOINT = 20240326, TOKENS = 20240520, F32_VERSION = 3, BF16_VERSION = 5, MOST = 1 << 24 };
+enum { HEADER = 256, CHECKPOINT = 20240326, TOKENS = 20240520, F32_VERSION = 3, BF16_VERSION = 5, MAX_SIZE = 1 << 24 };
 
 static const struct { const char *name; bool in_layers, transposed; double std; } order[] = {
     {"wte.weight", false, false, 0}, {"wpe.weight", false, false, 0},
@@ -145,7 +145,7 @@ static bool checkpoint_header(struct gpt2 *m, FILE *f, const char *path, kl_dtyp
     if (fread(h, sizeof h, 1, f) != 1 || h[0] != CHECKPOINT || (h[1] != F32_VERSION && h[1] != BF16_VERSION))
         return fail(path, "not a checkpoint of llm.c, version 3 or 5");
     for (int i = 2; i <= 7; i++)
-        if (h[i] < 1 || h[i] > MOST)
+        if (h[i] < 1 || h[i] > MAX_SIZE)
             return fail(path, "a size in the header is not from 1 to 2^24");
     m->length = h[2], m->vocabulary = h[3], m->layers = h[4], m->heads = h[5], m->width = h[6], m->padded = h[7];
     *dtype = h[1] == F32_VERSION ? KL_F32 : KL_BF16;
@@ -228,7 +228,7 @@ static bool parse_options(struct options *o, int argc, char **argv)
         } else if (k < n && known[k].number && i + 1 < argc) {
             char *end;
             *known[k].number = strtod(argv[++i], &end);
-            good = !*end && *known[k].number >= 0 && *known[k].number < MOST;
+            good = !*end && *known[k].number >= 0 && *known[k].number < MAX_SIZE;
         } else if (!strcmp(argv[i], "--recompute")) {
             o->recompute = true;
         } else if (argv[i][0] != '-' && !o->checkpoint) {
@@ -269,7 +269,7 @@ static bool gpt2_open(struct gpt2 *m, const struct options *o)
     if (o->random) {
         kl_init init = {.kind = KL_INIT_NORMAL};
         if (sscanf(o->random, "%" SCNd64 ",%" SCNd64 ",%" SCNd64 ",%" SCNd64 ",%" SCNd64, &m->layers, &m->heads,
-                   &m->width, &m->length, &m->vocabulary) != 5 || m->layers < 1 || m->layers > MOST)
+                   &m->width, &m->length, &m->vocabulary) != 5 || m->layers < 1 || m->layers > MAX_SIZE)
             return fail("--random", "five numbers with commas between them");
         m->padded = (m->vocabulary + 127) / 128 * 128;
         bool ok = gpt2_init(m, (uint64_t)o->seed);

@@ -21,13 +21,13 @@ struct processor { uint64_t devices; uint32_t threads; };
 struct pass_options {
     bool fuse;                 /* false: each op is its own kernel; affects only the grouping */
     bool verify;               /* verify before the first pass and after each */
-    uint64_t in_pairs;         /* devices, by bit, whose products of bf16 are summed in pairs: see caps.dot2 */
+    uint64_t bf16_dot2;         /* devices, by bit, whose products of bf16 are summed in pairs: see caps.dot2 */
     struct processor processor;
     /* Called with the graph after each stage ("captured", "differentiated", ...); may be NULL. */
     void (*dump)(void *ctx, const char *stage, const struct graph *g);
     void *ctx;
     /* Of a graph with symbols: from pass numerics on primes stand in for them, which it says here; NULL: they stay. */
-    struct stand_ins *stand_ins;
+    struct placeholders *placeholders;
 };
 /* ---- run.c ---- */
 bool passes_run(struct graph *g, const struct pass_options *o); /* the default pipeline; false: g->err */
@@ -74,9 +74,9 @@ bool reduce_rows(const struct graph *g, ref r, struct row_space *s);
 
 /* ---- numerics.c ----
  *
- * As pass_numerics; in_pairs: devices, one bit each, that sum products of bf16 in pairs; s: the primes that stand in
+ * As pass_numerics; bf16_dot2: devices, one bit each, that sum products of bf16 in pairs; s: the primes that stand in
  * for symbols, or NULL. */
-int pass_numerics_for(struct graph *g, uint64_t in_pairs, const struct stand_ins *s);
+int pass_numerics_for(struct graph *g, uint64_t bf16_dot2, const struct placeholders *s);
 /* ---- fuse.c ----
  *
  * Fills g->group; `unfused` gives every op its own group. */
@@ -105,10 +105,10 @@ struct tuned { bool (*find)(const struct tuned *t, struct hash128 group, struct 
 struct lowerer;                                /* state shared by the lowering of a graph's groups */
 struct memo_pack;
 /* Kernel names contain group numbers, which start at `first`.  pack: records the lowered kernels of the groups, or
- * NULL.  stand_ins: what is in g's sizes in place of symbols, or NULL.
+ * NULL.  placeholders: what is in g's sizes in place of symbols, or NULL.
  * NULL: out of memory. */
 struct lowerer *lowerer_new(const struct graph *g, const struct target_set *targets, uint32_t first,
-                            struct memo_pack *pack, const struct stand_ins *stand_ins);
+                            struct memo_pack *pack, const struct placeholders *placeholders);
 void lowerer_free(struct lowerer *s);          /* NULL is fine */
 /* want: the record to follow, which *r says why it is refused if it is (ARGUMENT); NULL: one is chosen. */
 bool lower_group(struct lowerer *s, uint32_t group, const struct schedule *want, struct lowered *out,
@@ -182,7 +182,7 @@ struct command {
 };
 struct program {
     struct graph *g;              /* after all passes; owned */
-    struct stand_ins stand_ins;   /* what is in sizes in place of symbols: all bytes below are for these */
+    struct placeholders placeholders;   /* what is in sizes in place of symbols: all bytes below are for these */
     struct layout *layout;        /* with stand-ins, on one device: its arena for the symbols' values; else NULL */
     /* without duplicates: commands share equal kernels; a region's program uses those of the whole */
     struct kernel **kernel; uint32_t nkernel, kernel_cap;
@@ -229,7 +229,7 @@ struct program *program_plan_with(const struct graph *g, const struct caps *caps
 struct program *program_plan_for(const struct graph *g, const struct target_set *targets, const struct sched_section *s,
                                  const struct tuned *tuned, struct memo_pack *pack, struct err *e);
 /* The same of a graph with stand-ins.  [errors COMPILE: a kernel cannot be one for all values of the symbols] */
-struct program *program_plan_symbolic(const struct graph *g, const struct stand_ins *stand_ins,
+struct program *program_plan_symbolic(const struct graph *g, const struct placeholders *placeholders,
                                       const struct target_set *targets, struct err *e);
 void program_free(struct program *p);
 size_t program_bytes(const struct program *p);  /* bytes of memory that it uses */

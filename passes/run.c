@@ -48,7 +48,7 @@ int pass_run(const struct pass_info *p, struct graph *g, const struct pass_optio
         changed |= c;
     }
     int c = p->run == pass_fuse ? pass_fuse_groups(g, o && !o->fuse, o ? o->processor : (struct processor){0})
-        : p->run == pass_numerics ? pass_numerics_for(g, o ? o->in_pairs : 0, o ? o->stand_ins : NULL) : p->run(g);
+        : p->run == pass_numerics ? pass_numerics_for(g, o ? o->bf16_dot2 : 0, o ? o->placeholders : NULL) : p->run(g);
     return c < 0 ? c : c | changed;
 }
 
@@ -58,9 +58,9 @@ static bool run_all(struct graph *g, const struct pass_options *o, const struct 
         const struct pass_info *p = &pass_list[i];
         struct err e;
         e.code = KL_OK;
-        if (p->run == pass_numerics && recorded && !graph_stand_in(g, recorded, slots, o->stand_ins, &e))
+        if (p->run == pass_numerics && recorded && !graph_use_placeholders(g, recorded, slots, o->placeholders, &e))
             return err_set(&g->err, e.code, "%s", e.msg);
-        bool skip = p->run == pass_split_reductions && recorded && o->stand_ins->n; /* it splits by numbers */
+        bool skip = p->run == pass_split_reductions && recorded && o->placeholders->n; /* it splits by numbers */
         int changed = skip ? 0 : pass_run(p, g, o);
         if (changed < 0 || g->err.code)
             return err_set(&g->err, KL_ERR_INTERNAL, "pass %s failed", p->name);
@@ -81,9 +81,9 @@ bool passes_run(struct graph *g, const struct pass_options *o)
         o->dump(o->ctx, "captured", g);
     struct symbols *recorded = NULL; /* passes may take some away */
     uint32_t slots = g->slot.n;
-    if (o->stand_ins)
-        o->stand_ins->n = 0;
-    if (o->stand_ins && g->symbols) {
+    if (o->placeholders)
+        o->placeholders->n = 0;
+    if (o->placeholders && g->symbols) {
         if (!(recorded = mem_alloc(sizeof *recorded)))
             return err_set(&g->err, KL_ERR_MEMORY, "out of memory: graph @%s", g->name);
         recorded->n = g->symbols->n;

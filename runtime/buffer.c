@@ -161,10 +161,10 @@ static void count_live(int device, uint32_t cls)
 /* wanted: the block at this address, if it is among the first free ones; NULL: any. */
 static struct block *take_idle(int device, uint32_t cls, const void *wanted)
 {
-    enum { MOST_LOOKED_AT = 64 };
+    enum { MAX_LOOKED_AT = 64 };
     pthread_mutex_lock(&lock);
     struct block **at = &idle[device][cls], **p = at;
-    for (unsigned i = 0; wanted && *p && i < MOST_LOOKED_AT; i++, p = &(*p)->next)
+    for (unsigned i = 0; wanted && *p && i < MAX_LOOKED_AT; i++, p = &(*p)->next)
         if ((*p)->buffer.data == wanted) at = p;
     struct block *b = *at;
     if (b) {

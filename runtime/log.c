@@ -8,24 +8,24 @@
 static pthread_rwlock_t lock = PTHREAD_RWLOCK_INITIALIZER;
 static kl_log_fn *write_message;
 static void *write_ctx;
-static atomic_int least = KL_LOG_NONE;
+static atomic_int min = KL_LOG_NONE;
 
 void log_use(kl_log_fn *fn, void *ctx, kl_log_level level)
 {
     pthread_rwlock_wrlock(&lock);
     write_message = fn;
     write_ctx = ctx;
-    atomic_store(&least, fn ? level : KL_LOG_NONE);
+    atomic_store(&min, fn ? level : KL_LOG_NONE);
     pthread_rwlock_unlock(&lock);
 }
 
-bool log_wants(kl_log_level level) { return (int)level >= atomic_load_explicit(&least, memory_order_relaxed); }
+bool log_wants(kl_log_level level) { return (int)level >= atomic_load_explicit(&min, memory_order_relaxed); }
 
 void log_message(kl_log_level level, const char *message)
 {
     if (!log_wants(level)) return;
     pthread_rwlock_rdlock(&lock);
-    if (write_message && (int)level >= atomic_load(&least)) write_message(write_ctx, level, message);
+    if (write_message && (int)level >= atomic_load(&min)) write_message(write_ctx, level, message);
     pthread_rwlock_unlock(&lock);
 }
 

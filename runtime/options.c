@@ -5,16 +5,16 @@
 
 #define OPTION_UNSET (-1)
 enum option {
-#define OPTION(name, most, first, text) OPT_##name,
+#define OPTION(name, max, first, text) OPT_##name,
 #include "options.def"
     OPTIONS
 };
-static const struct { const char *name; int64_t most; } options[OPTIONS] = {
-#define OPTION(name, most, first, text) {#name, most},
+static const struct { const char *name; int64_t max; } options[OPTIONS] = {
+#define OPTION(name, max, first, text) {#name, max},
 #include "options.def"
 };
 static atomic_llong values[OPTIONS] = {
-#define OPTION(name, most, first, text) first,
+#define OPTION(name, max, first, text) first,
 #include "options.def"
 };
 
@@ -79,7 +79,7 @@ static enum option option_by_name(const char *name, struct err *e)
     for (enum option o = 0; name && o < OPTIONS; o++)
         if (!strcmp(name, options[o].name)) return o;
     static const char names[] =
-#define OPTION(name, most, first, text) ", " #name
+#define OPTION(name, max, first, text) ", " #name
 #include "options.def"
         ;
     err_set(e, KL_ERR_ARGUMENT, "unknown option \"%s\": the options are %s", name ? name : "", names + 2);
@@ -90,9 +90,9 @@ bool option_set(const char *name, int64_t value, struct err *e)
 {
     enum option o = option_by_name(name, e);
     if (o == OPTIONS) return false;
-    if (value < 0 || value > options[o].most)
+    if (value < 0 || value > options[o].max)
         return err_set(e, KL_ERR_ARGUMENT, "option %s: %lld is not in 0..%lld", name, (long long)value,
-                       (long long)options[o].most);
+                       (long long)options[o].max);
     atomic_store(&values[o], value);
     if (o == OPT_threads) pool_set_threads((unsigned)value);
     if (o == OPT_program_bytes) cache_limit_changed();

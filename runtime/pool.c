@@ -89,11 +89,11 @@ static void fp_leave(fp_env old) { fesetenv(&old); }
 #endif
 
 /* The number of shares that a part is cut into. */
-static unsigned shares_of(const struct pool_part *part, unsigned most)
+static unsigned shares_of(const struct pool_part *part, unsigned max)
 {
     int64_t worth = part->grain > 0 ? part->extent / part->grain : 1;
     if (part->extent <= 0) return 0;
-    return worth >= most ? most : worth > 1 ? (unsigned)worth : 1;
+    return worth >= max ? max : worth > 1 ? (unsigned)worth : 1;
 }
 
 /* Runs a worker's shares of all parts, which are cut for `shares` workers. */
@@ -339,9 +339,9 @@ void pool_set_threads(unsigned n)
 
 void pool_run_parts(pool_part_fn *fn, void *ctx, const struct pool_part *part, uint32_t n, unsigned max_workers)
 {
-    unsigned threads = pool_threads(), most = threads < max_workers ? threads : max_workers, shares = 0;
+    unsigned threads = pool_threads(), max = threads < max_workers ? threads : max_workers, shares = 0;
     for (uint32_t i = 0; i < n; i++) {
-        unsigned own = shares_of(&part[i], most);
+        unsigned own = shares_of(&part[i], max);
         shares = own > shares ? own : shares;
     }
     if (!shares) return;

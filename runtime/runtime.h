@@ -11,7 +11,7 @@ void fork_hold(void);                    /* delays forks until the code generato
 void fork_release(void);
 
 /* ---- log.c: messages to the host program's function ---- */
-void log_use(kl_log_fn *fn, void *ctx, kl_log_level least);
+void log_use(kl_log_fn *fn, void *ctx, kl_log_level min);
 bool log_wants(kl_log_level level);
 void log_message(kl_log_level level, const char *message);
 void log_put(kl_log_level level, const char *fmt, ...) __attribute__((format(printf, 2, 3)));

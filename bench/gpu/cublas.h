@@ -10,7 +10,7 @@
 
 enum { CUBLAS_F32 = 0, CUBLAS_BF16 = 14 };      /* cudaDataType_t */
 enum { CUBLAS_COMPUTE_F32 = 68 };               /* cublasComputeType_t: no TF32, which another one allows */
-enum { CUBLAS_MOST_WORKSPACE = 1 };             /* cublasLtMatmulPreferenceAttributes_t */
+enum { CUBLAS_MAX_WORKSPACE = 1 };             /* cublasLtMatmulPreferenceAttributes_t */
 enum { CUBLAS_WORKSPACE = 32 << 20 };
 
 struct cublas {
@@ -98,7 +98,7 @@ static inline void cublas_product_free(const struct cublas *c, struct cublas_pro
 static inline bool cublas_product_new(const struct cublas *c, int type, int64_t m, int64_t n, int64_t k,
                                       struct cublas_product *p)
 {
-    const size_t most = CUBLAS_WORKSPACE;
+    const size_t max = CUBLAS_WORKSPACE;
     void *preference = NULL;
     int found = 0;
     *p = (struct cublas_product){0};
@@ -107,7 +107,7 @@ static inline bool cublas_product_new(const struct cublas *c, int type, int64_t 
               !c->layout_new(&p->a, type, (uint64_t)k, (uint64_t)m, k) &&
               !c->layout_new(&p->out, type, (uint64_t)n, (uint64_t)m, n) &&
               !c->preference_new(&preference) &&
-              !c->preference_set(preference, CUBLAS_MOST_WORKSPACE, &most, sizeof most) &&
+              !c->preference_set(preference, CUBLAS_MAX_WORKSPACE, &max, sizeof max) &&
               !c->heuristic(c->handle, p->desc, p->b, p->a, p->out, p->out, preference, 1, &p->found, &found) &&
               found > 0;
     if (preference)

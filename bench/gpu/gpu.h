@@ -85,8 +85,8 @@ static inline bool gpu_seconds(struct gpu *g, const char *name, bool (*work)(voi
     return ok || !e.code || gpu_failed(g, name, &e) ? ok : false;
 }
 
-/* A trace that is recorded again and again: what it keeps is put into out, which has room for MOST_KEPT. */
-enum { MOST_KEPT = 16 };
+/* A trace that is recorded again and again: what it keeps is put into out, which has room for MAX_KEPT. */
+enum { MAX_KEPT = 16 };
 struct gpu_trace {
     const char *name;
     int (*record)(void *ctx, kl_tensor *out); /* the number of results */
@@ -99,7 +99,7 @@ static inline bool gpu_run_trace(void *ctx)
 {
     const struct gpu_trace *t = ctx;
     for (int run = 0; run < t->runs; run++) {
-        kl_tensor out[MOST_KEPT];
+        kl_tensor out[MAX_KEPT];
         kl_trace_begin(t->name);
         int n = t->record(t->ctx, out);
         for (int i = 0; i < n; i++)

@@ -20,7 +20,7 @@ int gpt2_example(int argc, char **argv);
 
 enum { BATCH = 4, LENGTH = 64, STEPS = 10, WARM_STEPS = 2, LINE = 200, PATH = 600 };
 enum { DECODE_ROUNDS = 12, DECODE_TOKENS = 12, DECODE_LENGTH = 256, SMOKE_LENGTH = 32, COPIED = 256 << 20 };
-#define MOST_DIFFERENCE 1e-3
+#define MAX_DIFFERENCE 1e-3
 
 enum { KILN, LLMC, EAGER, COMPILE, SYSTEMS };
 static int steps; /* of training: fewer with --smoke */
@@ -101,15 +101,15 @@ static bool show_training(struct bench *b, const struct samples *took, double (*
             bench_baseline(row, system_name[best], samples_median(&took[best]) / samples_median(&took[s]));
         if (s == KILN || !row)
             continue;
-        double most = 0;
+        double max = 0;
         for (int i = 0; i < steps; i++)
-            most = fmax(most, fabs(loss[s][i] - loss[KILN][i]));
-        ok = ok && most <= MOST_DIFFERENCE;
+            max = fmax(max, fabs(loss[s][i] - loss[KILN][i]));
+        ok = ok && max <= MAX_DIFFERENCE;
         fprintf(stderr, "bench_gpt2: %d threads: the losses of %d steps, from %.6f to %.6f, are those of %s within "
-                        "%.1e\n", threads, steps, loss[KILN][0], loss[KILN][steps - 1], system_name[s], most);
+                        "%.1e\n", threads, steps, loss[KILN][0], loss[KILN][steps - 1], system_name[s], max);
     }
     if (!ok)
-        fprintf(stderr, "bench_gpt2: that is more than %g\n", MOST_DIFFERENCE);
+        fprintf(stderr, "bench_gpt2: that is more than %g\n", MAX_DIFFERENCE);
     return ok;
 }
 

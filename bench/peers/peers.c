@@ -23,7 +23,7 @@
 #include "peers_cases.h"
 #include <time.h>
 
-enum { CASES = sizeof cases / sizeof *cases, LEAST_ROUNDS = 3, ROUNDS = 12, LINE = 600, SYSTEMS = 6, KILN_TRACED = 0,
+enum { CASES = sizeof cases / sizeof *cases, MIN_ROUNDS = 3, ROUNDS = 12, LINE = 600, SYSTEMS = 6, KILN_TRACED = 0,
        KILN_FROZEN = 1, FIRST_PEER = 2 };
 static double turn_seconds = 0.15;
 #define CASE_SECONDS 20.0
@@ -86,9 +86,9 @@ static double time_now(int threads)
 static double kiln_turn(struct peer_run *r, int which, int threads)
 {
     static double took[100000];
-    int n = 0, most = sizeof took / sizeof *took;
+    int n = 0, max = sizeof took / sizeof *took;
     double begun = time_now(threads);
-    for (int call = -1; call < 1 || (n < most && time_now(threads) - begun < turn_seconds); call++) {
+    for (int call = -1; call < 1 || (n < max && time_now(threads) - begun < turn_seconds); call++) {
         double start = time_now(threads);
         if (!(which == KILN_FROZEN ? peer_run_frozen : peer_run_traced)(r))
             return -1;
@@ -232,7 +232,7 @@ static bool measure_rounds(struct measured *m, struct peer_run *r, struct peer *
         other = fastest(m, FIRST_PEER, SYSTEMS);
         if (other >= 0)
             ratios(&m->took[other], &m->took[kiln], &ratio, &error);
-        if (round + 1 >= LEAST_ROUNDS && (error <= ENOUGH || measure_now() - begun > CASE_SECONDS))
+        if (round + 1 >= MIN_ROUNDS && (error <= ENOUGH || measure_now() - begun > CASE_SECONDS))
             break;
     }
     return true;
@@ -263,7 +263,7 @@ static bool measure_case(struct bench *b, kl_device dev, struct peer *peer, cons
 {
     static struct measured m;
     struct peer_run r;
-    double sum[MOST_OUTPUTS];
+    double sum[MAX_OUTPUTS];
     m = (struct measured){.runs = {true, true}};
     bool ok = peer_run_open(&r, dev, c) && kiln_sums(&r, sum) && check_peers(&m, peer, c, sum, r.outputs) &&
               measure_rounds(&m, &r, peer, threads, bench_rounds(b, ROUNDS));
@@ -456,9 +456,9 @@ int main(int argc, char **argv)
     kl_device dev = bench_device(&b);
     if (b.smoke)
         turn_seconds = 0;
-    int64_t most = 2;
-    kl_get_option("threads", &most);
-    threads[1] = threads[1] < most ? threads[1] : (int)most;
+    int64_t max = 2;
+    kl_get_option("threads", &max);
+    threads[1] = threads[1] < max ? threads[1] : (int)max;
     if (resume && !read_rows(&b, threads))
         return 1;
     for (int n = threads[0]; n <= threads[1] && ok; n++)

@@ -8,7 +8,7 @@
 enum family { MLP, CNN, GPT, ATTENTION, CHAIN, GELU, SUM, SOFTMAX, LAYER_NORM, CONV, MATVEC, EMBEDDING, OPS };
 static const char *const family_name[] = {"mlp", "cnn", "gpt", "attention", "chain", "gelu", "sum", "softmax",
                                           "layer_norm", "conv", "matvec", "embedding", "ops"};
-enum { SIZES = 6, MOST_PARAMETERS = 64, MOST_INPUTS = 5, MOST_OUTPUTS = 4 };
+enum { SIZES = 6, MAX_PARAMETERS = 64, MAX_INPUTS = 5, MAX_OUTPUTS = 4 };
 struct peer_case {
     const char *name;
     enum family family;
@@ -61,8 +61,8 @@ static const struct peer_case cases[] = {
 struct peer_run {
     const struct peer_case *is;
     kl_device device;
-    kl_tensor parameter[MOST_PARAMETERS], in[MOST_INPUTS];
-    kl_tensor out[MOST_OUTPUTS];
+    kl_tensor parameter[MAX_PARAMETERS], in[MAX_INPUTS];
+    kl_tensor out[MAX_OUTPUTS];
     int parameters, inputs, outputs;
     kl_optimizer *optimizer;
     double rate;

@@ -7,7 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { TURNS = 15, BITS_STEPS = 3, PATH = 128, MOST_BYTES = 1 << 16 };
+enum { TURNS = 15, BITS_STEPS = 3, PATH = 128, MAX_BYTES = 1 << 16 };
 #define TUNE_SECONDS 55
 #define SMOKE_SECONDS "1"
 static const char *const tuned_cases[] = {"mlp-128-adam", "cnn-64-sgd", "gpt-sgd", "gpt-adam"};
@@ -158,7 +158,7 @@ static bool compare(struct bench *b, const struct peer_case *c, const char *untu
 
 static bool bench_case(struct bench *b, const struct peer_case *c, const char *folder)
 {
-    static char untuned[MOST_BYTES];
+    static char untuned[MAX_BYTES];
     char path[PATH];
     snprintf(path, sizeof path, "%s/%s.txt", folder, c->name);
     if (!tune_elsewhere(c->name, path))

@@ -244,8 +244,8 @@ KILN_FN int kiln_run(const void *image, kiln_kernel *const *kernel, const void *
     void *own = given ? NULL : malloc(kiln_workspace_bytes(image));
     if (!given && !own) return KILN_NO_MEMORY;
     char *work = (char *)(given ? given : own);
-    size_t skip = (64 - (uintptr_t)work % 64) % 64, least = skip + p.worker + p.each;
-    if (given && size < least) return KILN_BAD_ARGUMENT;
+    size_t skip = (64 - (uintptr_t)work % 64) % 64, min = skip + p.worker + p.each;
+    if (given && size < min) return KILN_BAD_ARGUMENT;
     work += skip;
     if (given && (size - skip - p.worker) / p.each < (size_t)r.workers)
         r.workers = (int)((size - skip - p.worker) / p.each);

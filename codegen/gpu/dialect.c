@@ -217,7 +217,7 @@ static struct mma_caps opaque_unit(const char *features, uint32_t subgroup)
         if (!at || !subgroup || sscanf(at + strlen(factor[i].word), "%ux%ux%u", &m, &n, &k) != 3)
             continue;
         c = (struct mma_caps){.subgroup = (uint16_t)subgroup, .m = (uint16_t)m, .n = (uint16_t)n, .k = (uint16_t)k,
-                              .dtypes = c.dtypes | 1u << factor[i].dtype, .most_n = 256};
+                              .dtypes = c.dtypes | 1u << factor[i].dtype, .max_n = 256};
     }
     return c;
 }

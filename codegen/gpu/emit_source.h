@@ -135,7 +135,7 @@ bool source_panel_place(const struct emitter *m, uint32_t b, val index, char *ou
 void source_async_load(struct emitter *m, val v);
 void source_async_mma(struct emitter *m, val v);
 /* Wait v has completed all products: from here on their sums may be read. */
-void source_async_settle(struct emitter *m, val v);
+void source_async_resolve(struct emitter *m, val v);
 
 /* ---- source_opaque.c ---- */
 static inline bool source_is_opaque(const struct emitter *m) { return m->unit && m->unit->opaque; }

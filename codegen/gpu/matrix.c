@@ -30,8 +30,8 @@
 
 static const char nvidia_prelude[] =
     CUDA_MMA("f16") CUDA_MMA("bf16") CUDA_HALVES("f16") CUDA_HALVES("bf16")
-    CUDA_ROWS_2("", ".shared.b16") CUDA_ROWS_2("_turned", ".trans.shared.b16")
-    CUDA_ROWS_4("", ".shared.b16") CUDA_ROWS_4("_turned", ".trans.shared.b16");
+    CUDA_ROWS_2("", ".shared.b16") CUDA_ROWS_2("_transposed", ".trans.shared.b16")
+    CUDA_ROWS_4("", ".shared.b16") CUDA_ROWS_4("_transposed", ".trans.shared.b16");
 
 static uint32_t nvidia_dtypes(const char *arch)
 {
@@ -50,7 +50,7 @@ static uint32_t nvidia_async_dtypes(const char *arch)
  *     sum row group (c2 c3: + 8); column 2 number + 0, 1 */
 const struct matrix_unit matrix_nvidia = {
     .prelude = nvidia_prelude,
-    .caps = {.subgroup = 32, .m = 16, .n = 8, .k = 16, .dtypes = 1u << KL_F16 | 1u << KL_BF16, .most_n = 256,
+    .caps = {.subgroup = 32, .m = 16, .n = 8, .k = 16, .dtypes = 1u << KL_F16 | 1u << KL_BF16, .max_n = 256,
              .chains = 1},
     .dtypes = nvidia_dtypes,
     .a = {8, {.div = 4, .mod = 8, .scale = 1, .at = {0, 0, 8, 8, 0, 0, 8, 8}},
@@ -77,7 +77,7 @@ const struct matrix_unit matrix_nvidia = {
     "    asm volatile(\"mbarrier.inval.shared::cta.b64 [%0];\" :: \"r\"(shared_address(b)) : \"memory\");\n}\n" \
     "FUNCTION void phases_arrive(u64 *b)\n{\n" \
     "    asm volatile(\"mbarrier.arrive.shared::cta.b64 _, [%0];\" :: \"r\"(shared_address(b)) : \"memory\");\n}\n" \
-    "FUNCTION void phases_announce(u64 *b, u32 bytes)\n{\n" \
+    "FUNCTION void phases_expect_bytes(u64 *b, u32 bytes)\n{\n" \
     "    asm volatile(\"mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;\" :: \"r\"(shared_address(b)), " \
     "\"r\"(bytes) : \"memory\");\n}\n" \
     "FUNCTION void phases_wait(u64 *b, u32 parity)\n{\n    u32 done = 0u;\n    do {\n" \
@@ -130,7 +130,7 @@ static const char nvidia_async_prelude[] =
  * dimension, it is the distance from a panel to the next. */
 const struct matrix_unit matrix_nvidia_async = {
     .prelude = nvidia_async_prelude,
-    .caps = {.subgroup = 128, .m = 64, .n = 8, .k = 16, .dtypes = 1u << KL_F16 | 1u << KL_BF16, .most_n = 256,
+    .caps = {.subgroup = 128, .m = 64, .n = 8, .k = 16, .dtypes = 1u << KL_F16 | 1u << KL_BF16, .max_n = 256,
              .async = 1, .chains = 1},
     .dtypes = nvidia_async_dtypes,
     .a = {.elements = 8},
@@ -203,7 +203,7 @@ static uint32_t amd_dtypes(const char *arch)
  * these instructions, so that it is as deep as one of halves; the number of an element is that of its instruction. */
 const struct matrix_unit matrix_amd_32 = {
     .prelude = amd_prelude_32,
-    .caps = {.subgroup = 64, .m = 32, .n = 32, .k = 8, .dtypes = AMD_DTYPES, .most_n = 256},
+    .caps = {.subgroup = 64, .m = 32, .n = 32, .k = 8, .dtypes = AMD_DTYPES, .max_n = 256},
     .dtypes = amd_dtypes,
     .a = {4, {.div = 1, .mod = 32, .scale = 1, .at = {0}}, {.div = 32, .mod = 2, .scale = 4, .at = {0, 1, 2, 3}}},
     .b = {4, {.div = 32, .mod = 2, .scale = 4, .at = {0, 1, 2, 3}}, {.div = 1, .mod = 32, .scale = 1, .at = {0}}},
@@ -214,7 +214,7 @@ const struct matrix_unit matrix_amd_32 = {
 };
 const struct matrix_unit matrix_amd_16 = {
     .prelude = amd_prelude_16,
-    .caps = {.subgroup = 64, .m = 16, .n = 16, .k = 16, .dtypes = AMD_DTYPES, .most_n = 256, .chains = 1},
+    .caps = {.subgroup = 64, .m = 16, .n = 16, .k = 16, .dtypes = AMD_DTYPES, .max_n = 256, .chains = 1},
     .dtypes = amd_dtypes,
     .a = {4, {.div = 1, .mod = 16, .scale = 1, .at = {0}}, {.div = 16, .mod = 4, .scale = 4, .at = {0, 1, 2, 3}}},
     .b = {4, {.div = 16, .mod = 4, .scale = 4, .at = {0, 1, 2, 3}}, {.div = 1, .mod = 16, .scale = 1, .at = {0}}},

@@ -25,7 +25,7 @@ static uint32_t widest(const struct kernel *k)
 }
 
 /* Checks for instructions that cannot be emitted yet. */
-static bool can_say(struct emitter *m)
+static bool source_is_supported(struct emitter *m)
 {
     for (val v = 1; v < m->k->ninst; v++) {
         const struct linst *i = &m->k->inst[v];
@@ -131,13 +131,13 @@ static unsigned threads_with_memory(const struct emitter *m)
 static unsigned tile_threads(const struct emitter *m)
 {
     enum { USUAL = 512, FEWER = 384, SMALL = 128, MANY = 64 };
-    unsigned sums = 0, most = 0, usual, room = threads_with_memory(m); /* sums: of the open loop */
+    unsigned sums = 0, max = 0, usual, room = threads_with_memory(m); /* sums: of the open loop */
     for (val v = 1; !m->unit && v < m->k->ninst; v++) {
         const struct linst *i = &m->k->inst[v];
         sums = i->op == L_LOOP || i->op == L_END ? 0 : i->op == L_MMA ? sums + (unsigned)i->rows * i->cols : sums;
-        most = sums > most ? sums : most;
+        max = sums > max ? sums : max;
     }
-    usual = most >= MANY && m->info.threads < SMALL ? FEWER : USUAL;
+    usual = max >= MANY && m->info.threads < SMALL ? FEWER : USUAL;
     return room < usual ? room : usual;
 }
 
@@ -516,7 +516,7 @@ static bool emit_inst(struct emitter *m, val v)
             m->fenced = false;
             text_put(m->t, i->op == L_COMMIT ? "products_commit();\n" : "products_wait<%" PRIu64 ">();\n", i->imm);
             if (i->op == L_WAIT)
-                source_async_settle(m, v);
+                source_async_resolve(m, v);
             return true;
         }
         if (i->op == L_COMMIT)
@@ -658,7 +658,7 @@ static bool emit(struct emitter *m, const char *entry)
     source_matrix(m);
     if (!source_order(m) || !source_ranges(m) || !source_uniform(m))
         return err_set(m->e, KL_ERR_MEMORY, "out of memory emitting kernel %s", k->name);
-    if (!can_say(m) || !open_function(m, entry))
+    if (!source_is_supported(m) || !open_function(m, entry))
         return false;
     kernel_phase(k, &m->phase);
     for (val v = 1; v < k->ninst; v++)

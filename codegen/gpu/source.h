@@ -37,8 +37,9 @@ struct matrix_unit {
     /* 1: the lanes' elements of a tile are unknown (Vulkan's cooperative matrices): a factor is loaded from shared
      * memory and sums are stored, and nothing else is done with them */
     bool opaque;
-    /* the prelude has rows_2(registers .., row) and rows_4, and their transposing forms rows_2_turned and
-     * rows_4_turned, which load a matrix of 8x8 halves into each register; lane number lane gives the address of row
+    /* the prelude has rows_2(registers .., row) and rows_4, and their transposing forms rows_2_transposed and
+     * rows_4_transposed, which load a matrix of 8x8 halves into each register; lane number lane gives the address
+     * of row
      * lane % 8 of matrix lane / 8 % 4 */
     bool rows;
 };

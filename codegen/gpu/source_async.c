@@ -25,7 +25,7 @@ static bool along_contraction(const struct linst *load, enum source_role role)
 /* *out: by how much an element's place in a buffer of panels increases if its index increases by `by`.  This must be a
  * whole number of matrices, of groups of eight rows, of panels, or of `least` columns within a panel; else returns
  * false. */
-static bool panel_step(const struct lbuf *b, int64_t by, int64_t least, int64_t *out)
+static bool panel_step(const struct lbuf *b, int64_t by, int64_t min, int64_t *out)
 {
     int64_t rows = b->panel_rows, cols = b->id, row, col;
     int64_t whole = by / (rows * cols) * (rows * cols);
@@ -33,15 +33,15 @@ static bool panel_step(const struct lbuf *b, int64_t by, int64_t least, int64_t 
     row = by / cols;
     col = by % cols;
     *out = whole + row * PANEL_COLUMNS + col / PANEL_COLUMNS * (rows * PANEL_COLUMNS) + col % PANEL_COLUMNS;
-    return row % PANEL_ROWS == 0 && col % least == 0;
+    return row % PANEL_ROWS == 0 && col % min == 0;
 }
 
 /* The place where a factor's tile starts, as a linear expression.  Returns false if a descriptor cannot express it. */
 static bool factor_start(const struct emitter *m, const struct linst *load, enum source_role role, struct linear *l)
 {
-    int64_t least = along_contraction(load, role) ? DEPTH : PANEL_COLUMNS;
+    int64_t min = along_contraction(load, role) ? DEPTH : PANEL_COLUMNS;
     bool ok = source_linear(m->k, load->a, l) && l->constant >= 0 &&
-              panel_step(panels_of(m, load), l->constant, least, &l->constant);
+              panel_step(panels_of(m, load), l->constant, min, &l->constant);
     for (unsigned t = 0; t < l->n && ok; t++)
         ok = panel_step(panels_of(m, load), l->by[t], PANEL_COLUMNS, &l->by[t]);
     return ok;
@@ -146,7 +146,7 @@ static bool take_product(struct emitter *m, val v)
 {
     const struct linst *i = &m->k->inst[v];
     const struct mma_caps *u = &m->unit->caps;
-    if (i->kind != MMA_ASYNC || !is_sum(m, i->c) || i->cols > u->most_n || !take_factor(m, i->a, ROLE_A) ||
+    if (i->kind != MMA_ASYNC || !is_sum(m, i->c) || i->cols > u->max_n || !take_factor(m, i->a, ROLE_A) ||
         !take_factor(m, i->b, ROLE_B) || !(u->dtypes >> m->k->inst[i->a].dtype & 1))
         return false;
     if (!in_place(m, i->c))
@@ -355,7 +355,7 @@ static bool is_last(const struct emitter *m, val v, val end)
 
 /* A compiler does not know that the variables change until the wait, and must not read them before.  The wait is for
  * the products of all batches but the last `left`. */
-void source_async_settle(struct emitter *m, val wait)
+void source_async_resolve(struct emitter *m, val wait)
 {
     uint64_t later = 0, left = m->k->inst[wait].imm; /* later: batches that end behind v */
     for (val v = wait; v-- > 1;) {

@@ -86,14 +86,14 @@ bool source_linear_multiple(const struct linear *l, int64_t n)
 
 /* ---- packs ---- */
 
-enum { MOST_BYTES = 16, AHEAD = 512 }; /* MOST_BYTES: bytes of an access.  AHEAD: number of the accesses after an access
+enum { MAX_BYTES = 16, AHEAD = 512 }; /* MAX_BYTES: bytes of an access.  AHEAD: number of the accesses after an access
                                           that are compared with it */
 
 struct access { val at; struct linear index; };
 
 /* copy: the copies that others are addressed relative to */
-enum { MOST_COPIES = 8 };
-struct region { struct emitter *m; struct access *v; uint32_t n, copies; struct access copy[MOST_COPIES]; };
+enum { MAX_COPIES = 8 };
+struct region { struct emitter *m; struct access *v; uint32_t n, copies; struct access copy[MAX_COPIES]; };
 
 /* Is it a load of one element from an input, a workspace or shared memory, or a store of one element to memory that
  * other threads can see?  Shared memory has no addresses in GLSL. */
@@ -131,7 +131,7 @@ static bool make_pack(struct region *r, uint32_t first, unsigned count)
 {
     struct emitter *m = r->m;
     const struct linst *n = m->k->inst, *i = &n[r->v[first].at];
-    uint32_t member[MOST_BYTES] = {first};
+    uint32_t member[MAX_BYTES] = {first};
     unsigned found = 1;
     if (!source_linear_multiple(&r->v[first].index, count))
         return false;
@@ -204,7 +204,7 @@ static void find_near_copy(struct region *r, val v)
         m->near[v] = (struct near){r->copy[c].at, (int32_t)by};
         return;
     }
-    if (r->copies < MOST_COPIES)
+    if (r->copies < MAX_COPIES)
         r->copy[r->copies++] = (struct access){v, index};
 }
 
@@ -215,7 +215,7 @@ static void pack_region(struct region *r)
         const struct linst *i = &m->k->inst[r->v[x].at];
         if (m->pack[r->v[x].at].first || !can_pack(m, r->v[x].at))
             continue;
-        for (unsigned count = MOST_BYTES / (unsigned)dtype_size(m->k->buf[i->imm].dtype); count > 1; count /= 2)
+        for (unsigned count = MAX_BYTES / (unsigned)dtype_size(m->k->buf[i->imm].dtype); count > 1; count /= 2)
             if (make_pack(r, x, count))
                 break;
     }

@@ -398,13 +398,13 @@ static void load_quad(struct emitter *m, val v, unsigned n, const struct layout 
 /* Loads `count` registers, which are one fragment or two side by side, from 8x8 matrices.  Each lane gives the address
  * of one row: matrix number lane / 8. */
 static void load_rows(struct emitter *m, val v, unsigned n, const struct layout *l, unsigned count, unsigned row,
-                      unsigned col, bool turned)
+                      unsigned col, bool transposed)
 {
     source_line(m);
     text_put(m->t, "u32 ");
     for (unsigned r = 0; r < count; r++)
         text_put(m->t, "v%u_%u%s", v, n + r, r + 1 < count ? ", " : "; ");
-    text_put(m->t, "rows_%u%s(", count, turned ? "_turned" : "");
+    text_put(m->t, "rows_%u%s(", count, transposed ? "_transposed" : "");
     for (unsigned r = 0; r < count; r++)
         text_put(m->t, "v%u_%u, ", v, n + r);
     text_put(m->t, "b%u + p%u + %" PRId64 ");\n", (unsigned)m->k->inst[v].imm, v, offset(l, row, col, 0));
@@ -486,7 +486,7 @@ static bool put_store_condition(struct emitter *m, val v)
  * index is a multiple of that. */
 static unsigned elements_together(const struct emitter *m, val v)
 {
-    enum { MOST = 4 };
+    enum { MAX_COUNT = 4 };
     const struct linst *i = &m->k->inst[v];
     const struct fragment *f = &m->unit->sum;
     unsigned side = 1, n = 1, whole = 1u << divisible(m->k, i->a, 16);
@@ -495,7 +495,7 @@ static unsigned elements_together(const struct emitter *m, val v)
         return 1;
     while (side < f->elements && f->row.at[side] == f->row.at[0] && f->col.at[side] == f->col.at[0] + side)
         side++;
-    while (2 * n <= side && 2 * n <= MOST && whole % (2 * n) == 0 && m->k->inst[i->d].imm % (2 * n) == 0 &&
+    while (2 * n <= side && 2 * n <= MAX_COUNT && whole % (2 * n) == 0 && m->k->inst[i->d].imm % (2 * n) == 0 &&
            f->col.scale % (2 * n) == 0)
         n *= 2;
     return n;
@@ -512,27 +512,27 @@ void source_matrix_store(struct emitter *m, val v)
     val of = source_matrix_place(m, i->b, 0).of;
     unsigned first = source_matrix_place(m, i->b, 0).at, count = source_elements(m, i->b);
     const char *type = dtype_name(x->dtype);
-    unsigned most = elements_together(m, v);
+    unsigned max = elements_together(m, v);
     declare_element_place(m, v, i->b, &l);
     m->tile = i->b;
     for (m->col = 0; m->col < count; m->col++) {
         unsigned n = m->col;
         int64_t at = element_offset(m, i->b, n, &l);
         unsigned together = 1;
-        while (together < most && n + together < count && element_offset(m, i->b, n + together, &l) == at + together)
+        while (together < max && n + together < count && element_offset(m, i->b, n + together, &l) == at + together)
             together++;
         source_line(m);
         put_store_condition(m, v);
-        if (together < most || most == 1) {
+        if (together < max || max == 1) {
             text_put(m->t, x->dtype == KL_BOOL ? "b%u[p%u + %" PRId64 "] = u8(v%u_%u);\n"
                      : "b%u[p%u + %" PRId64 "] = v%u_%u;\n", (unsigned)i->imm, v, at, of, first + n);
             continue;
         }
-        text_put(m->t, "*(pack<%s, %u> *)(b%u + p%u + %" PRId64 ") = pack<%s, %u>{{", type, most, (unsigned)i->imm, v,
-                 at, type, most);
-        for (unsigned e = 0; e < most; e++)
-            text_put(m->t, "v%u_%u%s", of, first + n + e, e + 1 < most ? ", " : "}};\n");
-        m->col += most - 1;
+        text_put(m->t, "*(pack<%s, %u> *)(b%u + p%u + %" PRId64 ") = pack<%s, %u>{{", type, max, (unsigned)i->imm, v,
+                 at, type, max);
+        for (unsigned e = 0; e < max; e++)
+            text_put(m->t, "v%u_%u%s", of, first + n + e, e + 1 < max ? ", " : "}};\n");
+        m->col += max - 1;
     }
     m->col = m->tile = 0;
 }

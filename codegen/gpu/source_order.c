@@ -163,7 +163,7 @@ static bool apart_from_all(const struct walk *w, val v, val first)
     return has_first;
 }
 
-static void source_order_store(struct walk *w, val v)
+static void insert_barrier_before_store(struct walk *w, val v)
 {
     const struct kernel *k = w->m->k;
     const struct linst *i = &k->inst[v];
@@ -243,7 +243,7 @@ static void step(struct walk *w, val v)
     else if (i->op == L_LOAD)
         source_order_load(w, v);
     else if (i->op == L_STORE || i->op == L_ATOMIC)
-        source_order_store(w, v);
+        insert_barrier_before_store(w, v);
     else if ((i->op == L_LANE_REDUCE || i->op == L_INTERLEAVE) &&
              exchanges(w->m, v, w->width)) /* these have barriers */
         memset(w->now, 0, w->m->k->nbuf);

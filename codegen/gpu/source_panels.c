@@ -96,7 +96,7 @@ void source_arrive(struct emitter *m, val v)
     source_line(m);
     if (m->k->buf[(uint32_t)i->imm].id % WARP == 0)
         text_put(m->t, "if ((t & %uu) == 0u) ", WARP - 1);
-    text_put(m->t, bytes ? "phases_announce(" : "phases_arrive(");
+    text_put(m->t, bytes ? "phases_expect_bytes(" : "phases_arrive(");
     put_barrier(m, i);
     text_put(m->t, bytes ? ", %uu);\n" : ");\n", bytes);
 }

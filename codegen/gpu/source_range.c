@@ -55,8 +55,8 @@ static bool is_greater(const struct kernel *k, const struct linst *i)
 
 static struct interval of_select(const struct kernel *k, const struct linst *i, struct interval b, struct interval c)
 {
-    bool least = is_lesser(k, i), most = is_greater(k, i), above = b.hi > c.hi, below = b.lo < c.lo;
-    return (struct interval){below != most ? b.lo : c.lo, above != least ? b.hi : c.hi};
+    bool min = is_lesser(k, i), max = is_greater(k, i), above = b.hi > c.hi, below = b.lo < c.lo;
+    return (struct interval){below != max ? b.lo : c.lo, above != min ? b.hi : c.hi};
 }
 
 static struct interval of_prim(const struct kernel *k, const struct linst *i, const struct interval *of)
@@ -113,8 +113,8 @@ static struct interval *source_intervals(const struct kernel *k)
             continue;
         if (i->op == L_CONST)
             of[v] = (struct interval){(int64_t)i->imm, (int64_t)i->imm};
-        else if (i->op == L_SLOT && slot_most(i))
-            of[v] = (struct interval){0, slot_most(i)};
+        else if (i->op == L_SLOT && slot_max(i))
+            of[v] = (struct interval){0, slot_max(i)};
         else if (i->op == L_LOOP)
             of[v] = of_loop(i, of);
         else if (i->op >= L_PRIM)
@@ -163,7 +163,7 @@ static int64_t iterations(const struct kernel *k, const struct linst *loop, cons
 
 int64_t source_steps(const struct kernel *k, const struct phase *p)
 {
-    enum { DEEP = 64, MOST = 1 << 30 };
+    enum { DEEP = 64, CAP = 1 << 30 };
     int64_t sum[DEEP] = {0}; /* iterations in each open loop or if */
     unsigned depth = 0;
     struct interval *of = source_intervals(k);
@@ -178,10 +178,10 @@ int64_t source_steps(const struct kernel *k, const struct phase *p)
                           head->kind != LOOP_PARALLEL && head->kind != LOOP_GRID;
             int64_t n = counts ? iterations(k, head, of) : 1;
             inner += counts;
-            *outer += n > MOST || (n && inner > MOST / n) ? MOST : n * inner;
-            *outer = *outer > MOST ? MOST : *outer;
+            *outer += n > CAP || (n && inner > CAP / n) ? CAP : n * inner;
+            *outer = *outer > CAP ? CAP : *outer;
         }
     }
     mem_free(of);
-    return of ? sum[0] : MOST;
+    return of ? sum[0] : CAP;
 }

@@ -272,7 +272,7 @@ static bool rounds_to_bf16(const struct emitter *m, const struct linst *i)
 
 /* Mesa 22 assumes that 0 / x is 0, also for x = 0.  So in shaders a value that a driver's compiler may find to be a
  * constant is computed from an argument of the launch: begin is at least 0. */
-static void hide(const struct emitter *m, val v, char out[2 * MAX_OPERAND])
+static void make_opaque(const struct emitter *m, val v, char out[2 * MAX_OPERAND])
 {
     char x[MAX_OPERAND];
     bool wide = m->k->inst[v].dtype == KL_F64;
@@ -298,7 +298,7 @@ void source_prim(struct emitter *m, val v)
         else
             source_operand(m, in[o], x[o]);
     for (int o = 0; p == P_DIV && m->d->table && dtype_is_float(from) && o < 2; o++)
-        hide(m, in[o], x[o]);
+        make_opaque(m, in[o], x[o]);
     const char *a = x[0], *b = x[1], *c = x[2];
     if (index && from == KL_I64)
         from = KL_I32;

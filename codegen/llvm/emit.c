@@ -124,10 +124,10 @@ static struct lane_steps steps_of_lanes(const struct emitter *m, val v)
 /* Gives both the same number of lanes to repeat. false: there is none. */
 static bool repeat_alike(struct lane_steps *a, struct lane_steps *b)
 {
-    enum { MOST = 2 }; /* for lanes with steps in between */
+    enum { MAX_COUNT = 2 }; /* for lanes with steps in between */
     if (a->repeat > b->repeat)
         return repeat_alike(b, a);
-    if (a->repeat == 1 && b->repeat > 1 && (b->repeat <= MOST || !a->stride))
+    if (a->repeat == 1 && b->repeat > 1 && (b->repeat <= MAX_COUNT || !a->stride))
         *a = (struct lane_steps){a->stride * b->repeat, a->stride, b->repeat};
     return a->repeat == b->repeat;
 }
@@ -437,7 +437,7 @@ static val end_of(const struct kernel *k, val loop)
 }
 
 /* Starts the next iteration at the first instruction after the carries, or continues after the loop. */
-static val unrolled_turn(struct walker *w, struct scope *s, val end)
+static val unrolled_iteration(struct walker *w, struct scope *s, val end)
 {
     struct emitter *m = &w->m;
     const struct linst *i = &m->k->inst[s->head];
@@ -462,7 +462,7 @@ static val open_unrolled(struct walker *w, val v)
     s->turn = (int64_t)w->m.k->inst[w->m.k->inst[v].a].imm;
     for (val c = v + 1; w->m.k->inst[c].op == L_CARRY; c++)
         emit_take(&w->m, c, &w->final[c], w->m.k->inst[c].a);
-    return unrolled_turn(w, s, end);
+    return unrolled_iteration(w, s, end);
 }
 
 static val close_unrolled(struct walker *w, val end)
@@ -473,7 +473,7 @@ static val close_unrolled(struct walker *w, val end)
         emit_take(&w->m, c, &w->final[c], w->next[c]);
     if (__builtin_add_overflow(s->turn, (int64_t)k->inst[s->head].imm, &s->turn))
         s->turn = INT64_MAX;
-    return unrolled_turn(w, s, end);
+    return unrolled_iteration(w, s, end);
 }
 
 static void close_loop(struct walker *w)
@@ -694,10 +694,10 @@ static void emit_phase(struct walker *w, const struct phase *p)
     w->end = LLVMGetParam(m->fn, 3);
     if (p->first > 1 || p->end < m->k->ninst) {
         LLVMValueRef base = LLVMConstInt(m->i64, (uint64_t)p->base, 0),
-            most = LLVMConstInt(m->i64, (uint64_t)p->extent, 0);
+            max = LLVMConstInt(m->i64, (uint64_t)p->extent, 0);
         LLVMValueRef lo = LLVMBuildSub(m->b, w->begin, base, ""), hi = LLVMBuildSub(m->b, w->end, base, "");
         w->begin = intrinsic(m, "llvm.smax", &m->i64, 1, (LLVMValueRef[]){lo, LLVMConstNull(m->i64)}, 2);
-        w->end = intrinsic(m, "llvm.smin", &m->i64, 1, (LLVMValueRef[]){hi, most}, 2);
+        w->end = intrinsic(m, "llvm.smin", &m->i64, 1, (LLVMValueRef[]){hi, max}, 2);
         LLVMBasicBlockRef run = block(m, "phase");
         exit = block(m, "synced");
         LLVMBuildCondBr(m->b, LLVMBuildICmp(m->b, LLVMIntSLT, w->begin, w->end, ""), run, exit);

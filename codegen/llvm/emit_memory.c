@@ -383,9 +383,9 @@ void emit_store_lanes(struct emitter *m, unsigned dtype, LLVMValueRef ptr, unsig
 /* Does a kernel with non-temporal stores make this store, of adjacent elements in all lanes, one of these? */
 static bool streams(const struct emitter *m, const struct linst *i)
 {
-    enum { LEAST = 16 }; /* bytes of the smallest register */
+    enum { MIN_BYTES = 16 }; /* bytes of the smallest register */
     const struct lbuf *b = &m->k->buf[i->imm];
-    return m->k->sched.stream && b->role == BUF_OUT && !i->c && m->native * dtype_size(b->dtype) >= LEAST;
+    return m->k->sched.stream && b->role == BUF_OUT && !i->c && m->native * dtype_size(b->dtype) >= MIN_BYTES;
 }
 
 static void mark_nontemporal(struct emitter *m, LLVMValueRef store)

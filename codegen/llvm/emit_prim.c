@@ -147,8 +147,8 @@ static LLVMValueRef fma_flushed(struct emitter *m, LLVMValueRef a, LLVMValueRef 
     LLVMValueRef up[3] = {times(m, a, 0x1p32), times(m, b, 0x1p32), times(m, c, 0x1p64)};
     LLVMValueRef size = unary(m, "llvm.fabs", intrinsic(m, "llvm.fma", &t, 1, up, 3));
     LLVMValueRef bits = LLVMBuildBitCast(m->b, sum, i32, "");
-    LLVMValueRef least = LLVMBuildBitCast(m->b, const_int(i32, 0x20800000), t, ""); /* 2^-62 */
-    LLVMValueRef tiny = LLVMBuildFCmp(m->b, LLVMRealOLT, size, least, "");
+    LLVMValueRef min = LLVMBuildBitCast(m->b, const_int(i32, 0x20800000), t, ""); /* 2^-62 */
+    LLVMValueRef tiny = LLVMBuildFCmp(m->b, LLVMRealOLT, size, min, "");
     LLVMValueRef zero = LLVMBuildAnd(m->b, bits, const_int(i32, 0x80000000), "");
     return LLVMBuildBitCast(m->b, LLVMBuildSelect(m->b, tiny, zero, bits, ""), t, "");
 }

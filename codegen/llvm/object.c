@@ -44,13 +44,13 @@ static LLVMValueRef emit_image(const struct object_parts *o, LLVMModuleRef modul
 static void emit_entry(const struct object_parts *o, LLVMModuleRef module, LLVMContextRef ctx, const char *name,
                        LLVMTypeRef result, const LLVMValueRef *first, unsigned nfirst, unsigned nparam)
 {
-    enum { MOST = 4 };
+    enum { MAX_COUNT = 4 };
     char text[256];
-    LLVMTypeRef ptr = LLVMPointerTypeInContext(ctx, 0), type[MOST] = {ptr, ptr, ptr, ptr};
+    LLVMTypeRef ptr = LLVMPointerTypeInContext(ctx, 0), type[MAX_COUNT] = {ptr, ptr, ptr, ptr};
     LLVMTypeRef inner = LLVMFunctionType(result, type, nfirst + nparam, false);
     LLVMTypeRef outer = LLVMFunctionType(result, type, nparam, false);
     snprintf(text, sizeof text, "kiln_aot_%s", name);
-    LLVMValueRef callee = LLVMGetNamedFunction(module, text), arg[MOST];
+    LLVMValueRef callee = LLVMGetNamedFunction(module, text), arg[MAX_COUNT];
     callee = callee ? callee : LLVMAddFunction(module, text, inner);
     snprintf(text, sizeof text, "%s_%s", o->prefix, name);
     LLVMValueRef fn = LLVMAddFunction(module, text, outer);

@@ -75,9 +75,9 @@ static bool find_values(struct job *j, int64_t *value)
 {
     struct graph *g = j->g;
     struct err e = {0};
-    uint32_t n = 0, most = g->input.n + g->state.n;
-    struct extents *x = mem_alloc(most * sizeof *x);
-    char (*what)[WHAT] = mem_alloc(most * sizeof *what);
+    uint32_t n = 0, max = g->input.n + g->state.n;
+    struct extents *x = mem_alloc(max * sizeof *x);
+    char (*what)[WHAT] = mem_alloc(max * sizeof *what);
     bool ok = x && what;
     if (ok) {
         add_extents(g, &g->input, j->read_input, x, &n, what);

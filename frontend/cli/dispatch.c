@@ -87,12 +87,12 @@ static bool parse_type(const char *s, unsigned *dtype, int *rank, int64_t *dims)
     return !s[1];
 }
 
-enum { MOST = 4 };
+enum { MAX_COUNT = 4 };
 struct explained {
-    const char *op, *arg[MOST];
+    const char *op, *arg[MAX_COUNT];
     uint32_t narg;
     kl_device device;
-    kl_tensor in[MOST];
+    kl_tensor in[MAX_COUNT];
 };
 
 /* Makes zeros of the given types; by default f32[4] for each operand. false: reported. */
@@ -176,7 +176,7 @@ int cli_explain(int argc, char **argv)
             target = cli_value(&a);
         else if (!a.option && !x.op)
             x.op = a.value;
-        else if (!a.option && x.narg < MOST)
+        else if (!a.option && x.narg < MAX_COUNT)
             x.arg[x.narg++] = a.value;
         else
             return cli_unexpected(&a);

@@ -6,7 +6,7 @@
 #include "ir/text/text.h"
 #include <string.h>
 
-enum { VALUES_MOST = 256 };
+enum { VALUES_MAX = 256 };
 
 struct cli_model {
     kl_model *m;

@@ -5,7 +5,7 @@
 #include <inttypes.h>
 #include <string.h>
 
-enum { NAME_MOST = 60, VALUES_SHOWN = 6, VALUE_BYTES = 60 };
+enum { NAME_MAX = 60, VALUES_SHOWN = 6, VALUE_BYTES = 60 };
 
 struct summary_row { const char *name, *type; char shape[SHAPE_TEXT]; uint64_t count, bytes; };
 
@@ -92,7 +92,7 @@ static void print_rows(const struct summary_row *row, uint32_t n)
         count += row[i].count;
         bytes += row[i].bytes;
     }
-    name = name > NAME_MOST ? NAME_MOST : name;
+    name = name > NAME_MAX ? NAME_MAX : name;
     for (uint32_t i = 0; i < n; i++)
         printf("  %-*s  %-*s  %-*s  %" PRIu64 "\n", (int)name, *row[i].name ? row[i].name : "(no name)", (int)type,
                row[i].type, (int)shape, row[i].shape, row[i].bytes);

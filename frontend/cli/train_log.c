@@ -119,7 +119,7 @@ static double down(const struct curve *c, double v)
 static bool is_drawn(double v) { return fabs(v) <= 1e100; }
 
 /* The distance between about n grid lines: 1, 2 or 5 times a power of ten. */
-static double nice(double span, int n)
+static double tick_step(double span, int n)
 {
     double raw = span > 0 ? span / n : 1, unit = pow(10, floor(log10(raw)));
     return unit * (raw / unit > 5 ? 10 : raw / unit > 2 ? 5 : raw / unit > 1 ? 2 : 1);
@@ -127,11 +127,11 @@ static double nice(double span, int n)
 
 static void put_axes(FILE *f, const struct curve *c)
 {
-    double by = nice(c->high - c->low, 5), first = ceil(c->low / by), v = first * by;
+    double by = tick_step(c->high - c->low, 5), first = ceil(c->low / by), v = first * by;
     for (int i = 1; i <= LINES && v <= c->high + by * 1e-6; v = (first + i++) * by)
         format_file(f, "<line class=grid x1=%d x2=%d y1=%.1f y2=%.1f /><text class=left x=%d y=%.1f>%.4g</text>\n",
                     LEFT, WIDTH - RIGHT, down(c, v), down(c, v), LEFT - 8, down(c, v) + 4, fabs(v) < by / 1e6 ? 0 : v);
-    by = nice(c->last - c->first, 8), first = ceil(c->first / by), v = first * by;
+    by = tick_step(c->last - c->first, 8), first = ceil(c->first / by), v = first * by;
     for (int i = 1; i <= LINES && v <= c->last + by * 1e-6; v = (first + i++) * by)
         format_file(f, "<text class=below x=%.1f y=%d>%.6g</text>\n", across(c, v), HEIGHT - BOTTOM + 18, v);
 }

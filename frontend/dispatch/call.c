@@ -463,7 +463,7 @@ void kl_call_set_result(kl_call *c, uint32_t i, kl_tensor t)
 enum how { BY_ARGUMENTS, BY_KEYS, BY_KEY };
 
 /* Why the op cannot be called in this way, NULL if it can. */
-static const char *misfit(const struct dispatch_op *op, uint32_t nin, const kl_tensor *in, uint32_t nout,
+static const char *check_call(const struct dispatch_op *op, uint32_t nin, const kl_tensor *in, uint32_t nout,
                           const kl_tensor *out)
 {
     if (!op)
@@ -505,7 +505,7 @@ static kl_status call_by_name(const kl_site *site, const char *name, enum how ho
     if (!t)
         return KL_ERR_MEMORY;
     const struct dispatch_op *op = dispatch_find(name);
-    const char *why = misfit(op, nin, in, nout, out);
+    const char *why = check_call(op, nin, in, nout, out);
     kl_tensor few[16], *copy = nin <= 16 || why ? few : mem_alloc(nin * sizeof *copy);
     struct call graph = {.site = site, .op = op ? op->name : "", .proto.op = op ? op->graph_op : 0};
     struct kl_call c = {.t = t, .op = op, .keys = keys, .key = key, .site = site, .label = name ? name : "", .nin = nin,

@@ -18,10 +18,10 @@ struct value_name export_permuted(struct exporter *x, const char *value, uint32_
 }
 
 /* An index as i64, limited to the range from 0 to `most`, as the graph's ops limit it. */
-static struct value_name limited_index(struct exporter *x, ref index, int64_t most)
+static struct value_name limited_index(struct exporter *x, ref index, int64_t max)
 {
     struct value_name wide = export_cast(x, export_value(x, index), KL_I64), out = export_fresh(x);
-    struct value_name low = export_number(x, KL_I64, 0), high = export_number(x, KL_I64, (double)most);
+    struct value_name low = export_number(x, KL_I64, 0), high = export_number(x, KL_I64, (double)max);
     export_node(x, "Clip", 3, (const char *const[]){wide.s, low.s, high.s}, out.s, NULL);
     return out;
 }
@@ -87,9 +87,10 @@ static void scatter_rows(struct exporter *x, ref a, ref update, const char *inde
     }
     export_node(x, "ScatterND", 3, (const char *const[]){from.s, at.s, rows.s}, axis ? result.s : out,
                 (struct attribute[]){{"reduction", ATTRIBUTE_STRING, reduction}, {NULL, 0, NULL}});
-    const char *turned = result.s;
+    const char *transposed = result.s;
     if (axis)
-        export_node(x, "Transpose", 1, &turned, out, (struct attribute[]){{"perm", s->rank, back}, {NULL, 0, NULL}});
+        export_node(x, "Transpose", 1, &transposed, out,
+                (struct attribute[]){{"perm", s->rank, back}, {NULL, 0, NULL}});
 }
 
 bool export_scatter(struct exporter *x, ref r, const char *out)

@@ -94,10 +94,10 @@ static void export_saturating_cast(struct exporter *x, ref r, const char *out)
         a = export_cast(x, a.s, KL_F32);
         from = KL_F32;
     }
-    double least = with_sign ? -ldexp(1, (int)bits - 1) : 0, above = ldexp(1, (int)bits - with_sign);
+    double min = with_sign ? -ldexp(1, (int)bits - 1) : 0, above = ldexp(1, (int)bits - with_sign);
     struct shape scalar = shape_make(0, NULL);
     uint64_t last = with_sign ? (UINT64_C(1) << (bits - 1)) - 1 : UINT64_MAX >> (64 - bits);
-    k = export_number(x, from, least);
+    k = export_number(x, from, min);
     t = step(x, "Less", a.s, k.s);
     in = step(x, "GreaterOrEqual", a.s, k.s);
     k = export_number(x, from, above);
@@ -108,7 +108,7 @@ static void export_saturating_cast(struct exporter *x, ref r, const char *out)
     struct value_name inside = export_fresh(x), saturated = export_fresh(x);
     export_node(x, "Where", 3, (const char *const[]){in.s, a.s, k.s}, inside.s, NULL);
     inside = export_cast(x, inside.s, n->dtype);
-    low = export_number(x, n->dtype, least);
+    low = export_number(x, n->dtype, min);
     high = export_tensor(x, n->dtype, &scalar, &last);
     export_node(x, "Where", 3, (const char *const[]){u.s, high.s, inside.s}, saturated.s, NULL);
     export_node(x, "Where", 3, (const char *const[]){t.s, low.s, saturated.s}, out, NULL);

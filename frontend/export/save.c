@@ -53,7 +53,7 @@ static bool write_model(const struct proto *model, const char *path, struct err 
     struct file_out o;
     bool opened = out_open(&o, path);
     if (opened)
-        out_put(&o, model->v, model->n);
+        out_append(&o, model->v, model->n);
     return out_close(&o, opened) || err_set(e, o.why.code, "%s", o.why.text);
 }
 

@@ -73,7 +73,7 @@ static void write_all(struct file_out *o, const uint8_t *bytes, size_t n)
     file_signal_restore(&saved);
 }
 
-void out_put(struct file_out *o, const void *bytes, size_t n)
+void out_append(struct file_out *o, const void *bytes, size_t n)
 {
     o->at += n;
     if (o->held + n > OUT_BUFFER) {

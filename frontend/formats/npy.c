@@ -155,8 +155,8 @@ size_t npy_header_bytes(kl_file *f, const uint8_t *b, size_t n, size_t at)
     size_t header = b[8] | (size_t)b[9] << 8;
     if (b[6] > 1)
         header |= (size_t)b[10] << 16 | (size_t)b[11] << 24;
-    if (header > NPY_HEADER_MOST)
-        return file_bad(f, at + 8, "HEADER_LEN", "%zu bytes are more than %d", header, NPY_HEADER_MOST), 0;
+    if (header > NPY_HEADER_MAX)
+        return file_bad(f, at + 8, "HEADER_LEN", "%zu bytes are more than %d", header, NPY_HEADER_MAX), 0;
     return header + (b[6] == 1 ? 10 : 12);
 }
 
@@ -229,7 +229,7 @@ void npy_write(struct file_out *o, const struct file_item *item)
     const void *data = item_data(o, item, &own);
     if (!data)
         return;
-    out_put(o, header, npy_header_write(item, header));
-    out_put(o, data, item->bytes);
+    out_append(o, header, npy_header_write(item, header));
+    out_append(o, data, item->bytes);
     free(own);
 }

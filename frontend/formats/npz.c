@@ -11,7 +11,7 @@ enum {
     LOCAL = 0x04034b50, CENTRAL = 0x02014b50, END = 0x06054b50, END64 = 0x06064b50, END64_AT = 0x07064b50,
     LOCAL_BYTES = 30, CENTRAL_BYTES = 46, END_BYTES = 22, END64_BYTES = 56, END64_AT_BYTES = 20,
     ZIP64 = 1, ALIGNMENT = 0xd935, /* numbers of extra fields; the second is that of Android's zipalign */
-    STORED = 0, DEFLATED = 8, MOST_PER_BYTE = 1032, UTF8 = 1 << 11
+    STORED = 0, DEFLATED = 8, MAX_PER_BYTE = 1032, UTF8 = 1 << 11
 };
 #define MORE UINT32_C(0xffffffff) /* the number is in the zip64 field */
 
@@ -178,7 +178,7 @@ static bool read_member(kl_file *f, const struct directory *d, size_t at, size_t
         return file_bad(f, at + 8, "flags", "the member is encrypted");
     if (method != STORED && method != DEFLATED)
         return file_bad(f, at + 10, "method", "compression %u is neither 0 (stored) nor 8 (deflate)", (unsigned)method);
-    if (method == STORED ? packed != bytes : bytes / MOST_PER_BYTE > packed)
+    if (method == STORED ? packed != bytes : bytes / MAX_PER_BYTE > packed)
         return file_bad(f, at + 24, "size", "%llu bytes cannot come of %llu", (unsigned long long)bytes,
                         (unsigned long long)packed);
     struct file_member m = {(size_t)local + before, packed, bytes, 0, (uint32_t)zip_get(c + 16, 4),
@@ -259,8 +259,8 @@ static void put_common(struct zip_bytes *b, const struct file_item *item, const 
 
 static void put_name(struct file_out *o, const struct file_item *item)
 {
-    out_put(o, item->name, strlen(item->name));
-    out_put(o, ".npy", 4);
+    out_append(o, item->name, strlen(item->name));
+    out_append(o, ".npy", 4);
 }
 
 static void put_member(struct file_out *o, const struct file_item *item, struct file_member *m)
@@ -284,7 +284,7 @@ static void put_member(struct file_out *o, const struct file_item *item, struct 
     zip_put(&b, 4, LOCAL);
     put_common(&b, item, m, large);
     zip_put(&b, 2, (large ? 20 : 0) + 4 + pad);
-    out_put(o, b.v, b.n);
+    out_append(o, b.v, b.n);
     put_name(o, item);
     b.n = 0;
     if (large) {
@@ -295,10 +295,10 @@ static void put_member(struct file_out *o, const struct file_item *item, struct 
     }
     zip_put(&b, 2, ALIGNMENT);
     zip_put(&b, 2, pad);
-    out_put(o, b.v, b.n);
-    out_put(o, zeros, pad);
-    out_put(o, header, m->header);
-    out_put(o, data, item->bytes);
+    out_append(o, b.v, b.n);
+    out_append(o, zeros, pad);
+    out_append(o, header, m->header);
+    out_append(o, data, item->bytes);
     free(own);
 }
 
@@ -320,7 +320,7 @@ static void put_central(struct file_out *o, const struct file_item *item, const 
     zip_put(&b, 2, 0);
     zip_put(&b, 8, 0); /* disk number, attributes */
     zip_put(&b, 4, far ? MORE : m->at);
-    out_put(o, b.v, b.n);
+    out_append(o, b.v, b.n);
     put_name(o, item);
     b.n = 0;
     if (extra) {
@@ -331,7 +331,7 @@ static void put_central(struct file_out *o, const struct file_item *item, const 
         if (far)
             zip_put(&b, 8, m->at);
     }
-    out_put(o, b.v, b.n);
+    out_append(o, b.v, b.n);
 }
 
 static void put_end(struct file_out *o, uint64_t at, uint64_t members)
@@ -360,7 +360,7 @@ static void put_end(struct file_out *o, uint64_t at, uint64_t members)
     zip_put(&b, 4, large ? MORE : bytes);
     zip_put(&b, 4, large ? MORE : at);
     zip_put(&b, 2, 0);
-    out_put(o, b.v, b.n);
+    out_append(o, b.v, b.n);
 }
 
 void npz_write(struct file_out *o, const struct file_item *items, uint32_t n)

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { LENGTH = 8, HEADER_MOST = 100000000, ALIGNED = 64 };
+enum { LENGTH = 8, HEADER_MAX = 100000000, ALIGNED = 64 };
 
 /* Names of element types.  For those that Kiln does not have, only the size in bits is known. */
 static const struct { const char *name; kl_dtype dtype; unsigned bits; } safe_types[] = {
@@ -152,7 +152,7 @@ static uint64_t header_length(const uint8_t *bytes)
  * like a JSON object.  The first bytes of a zip archive or of GGUF would be a larger length. */
 bool safetensors_is(const uint8_t *bytes, size_t n)
 {
-    return n > LENGTH && bytes[LENGTH] == '{' && header_length(bytes) <= HEADER_MOST;
+    return n > LENGTH && bytes[LENGTH] == '{' && header_length(bytes) <= HEADER_MAX;
 }
 
 bool safetensors_read(kl_file *f)
@@ -295,19 +295,19 @@ void safetensors_write(struct file_out *o, const struct file_item *items, uint32
         header_text(&h, " ");
     if (!by || h.failed)
         text_set(&o->why, KL_ERR_MEMORY, "%.250s: out of memory", o->path);
-    else if (h.n > HEADER_MOST)
+    else if (h.n > HEADER_MAX)
         text_set(&o->why, KL_ERR_ARGUMENT, "%.250s: names and metadata take %zu bytes of at most %d", o->path, h.n,
-                 HEADER_MOST);
+                 HEADER_MAX);
     uint8_t length[LENGTH];
     for (int i = 0; i < LENGTH; i++)
         length[i] = (uint8_t)((uint64_t)h.n >> 8 * i);
-    out_put(o, length, LENGTH);
-    out_put(o, h.s, h.n);
+    out_append(o, length, LENGTH);
+    out_append(o, h.s, h.n);
     for (uint32_t i = 0; i < n && !o->why.code; i++) {
         void *own;
         const void *data = item_data(o, by[i], &own);
         if (data)
-            out_put(o, data, by[i]->bytes);
+            out_append(o, data, by[i]->bytes);
         free(own);
     }
     free(by);

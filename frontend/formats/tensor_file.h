@@ -75,7 +75,7 @@ struct file_out {
     struct file_text why;     /* the first error; later calls do nothing */
 };
 bool out_open(struct file_out *o, const char *path);
-void out_put(struct file_out *o, const void *bytes, size_t n);
+void out_append(struct file_out *o, const void *bytes, size_t n);
 bool out_close(struct file_out *o, bool keep); /* keep: it takes its place; else, or where it failed, it is removed */
 /* An item as it is written: its shape is known, its elements are read when their turn has come. */
 struct file_item { const char *name; kl_tensor tensor; kl_dtype dtype; int rank; int64_t dims[KL_MAX_RANK];
@@ -85,7 +85,7 @@ const void *item_data(struct file_out *o, const struct file_item *item, void **o
 
 /* ---- npy.c ---- */
 bool npy_read(kl_file *f);
-enum { NPY_PREFIX = 12, NPY_HEADER_MOST = 1 << 20 };
+enum { NPY_PREFIX = 12, NPY_HEADER_MAX = 1 << 20 };
 /* Bytes in front of the elements, told by the first NPY_PREFIX ones (or the n that there are); 0: file_bad.
  * at: of the first byte in the file. */
 size_t npy_header_bytes(kl_file *f, const uint8_t *bytes, size_t n, size_t at);

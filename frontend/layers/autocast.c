@@ -96,7 +96,7 @@ static kl_tensor autocast_narrow(struct thread *t, const kl_site *site, kl_tenso
 /* ---- the layer ---- */
 
 static const uint8_t policy_of[OP_COUNT] = {
-#define ST(name, least, most, traits, attributes, autocast, ...) [OP_##name] = autocast,
+#define ST(name, min, max, traits, attributes, autocast, ...) [OP_##name] = autocast,
 #define EW1(name, types, value, ga, autocast, doc) [OP_##name] = autocast,
 #define EW2(name, types, value, ga, gb, autocast, doc) [OP_##name] = autocast,
 #define EW3(name, types, value, ga, gb, gc, autocast, doc) [OP_##name] = autocast,

@@ -353,8 +353,8 @@ kl_tensor kl_nested_softmax_at(const kl_site *site, kl_tensor a)
         return compose_end(t, refuse(t, site, KL_ERR_TYPE, "nested_softmax: needs a floating dtype, got %s",
                                      dtype_name(v.dtype)));
     kl_tensor x = nested_of(a)->part[0], which = nested_of(a)->part[2];
-    kl_tensor most = kl_detach_at(site, gathered(site, a, x, -(double)INFINITY, kl_index_max_at));
-    kl_tensor e = kl_exp_at(site, kl_sub_at(site, x, kl_gather_at(site, most, 0, which)));
+    kl_tensor max = kl_detach_at(site, gathered(site, a, x, -(double)INFINITY, kl_index_max_at));
+    kl_tensor e = kl_exp_at(site, kl_sub_at(site, x, kl_gather_at(site, max, 0, which)));
     kl_tensor sum = kl_gather_at(site, gathered(site, a, e, 0, kl_index_add_at), 0, which);
     return compose_end(t, with_values(t, site, a, kl_div_at(site, e, sum)));
 }

@@ -40,11 +40,11 @@ static struct moment both_clocks(void)
 {
     enum { TRIES = 4 };
     struct moment m = {0};
-    int64_t least = INT64_MAX;
+    int64_t min = INT64_MAX;
     for (int i = 0; i < TRIES; i++) {
         int64_t before = ticks(), ns = timeline_now(), between = ticks() - before;
-        if (between < least) {
-            least = between;
+        if (between < min) {
+            min = between;
             m = (struct moment){before + between / 2, ns};
         }
     }

@@ -94,7 +94,7 @@ static kl_tensor densify(struct thread *t, const struct call *c)
 /* ---- products ---- */
 
 /* The rows of a plain tensor at the index of each element: [bound, rest]. */
-static kl_tensor met(const kl_site *s, kl_tensor x, const struct shape *shape, uint32_t axis, kl_tensor index)
+static kl_tensor gather_rows(const kl_site *s, kl_tensor x, const struct shape *shape, uint32_t axis, kl_tensor index)
 {
     int order[KL_MAX_RANK] = {(int)axis};
     for (uint32_t i = 0, k = 1; i < shape->rank; i++)
@@ -127,7 +127,8 @@ static kl_tensor sparse_product(struct thread *t, const struct call *c)
     uint32_t at = axis_get(right ? c->proto.attr.dot.con_a : c->proto.attr.dot.con_b, 0);
     if (at >= d.shape.rank || con > 1 || d.shape.dim[at] != x.v.shape.dim[con] || d.dtype != x.v.dtype)
         return densify(t, c); /* the plain op reports the error */
-    kl_tensor rows = kl_mul_at(s, met(s, other, &d.shape, at, x.index[con]), values_beside(s, &x, d.shape.rank - 1));
+    kl_tensor rows = kl_mul_at(s, gather_rows(s, other, &d.shape, at, x.index[con]),
+                               values_beside(s, &x, d.shape.rank - 1));
     int64_t dims[KL_MAX_RANK] = {x.v.shape.dim[!con]};
     for (uint32_t i = 0, k = 1; i < d.shape.rank; i++)
         if (i != at)
@@ -402,7 +403,7 @@ kl_tensor kl_sampled_matmul_at(const kl_site *site, kl_tensor a, kl_tensor b, kl
                                      shape_text(&vp.shape, z, sizeof z)));
     struct sparse p = sparse_of(site, pattern);
     const int one = 1;
-    kl_tensor rows = kl_gather_at(site, a, 0, p.index[0]), columns = met(site, b, &vb.shape, 1, p.index[1]);
+    kl_tensor rows = kl_gather_at(site, a, 0, p.index[0]), columns = gather_rows(site, b, &vb.shape, 1, p.index[1]);
     kl_tensor products = kl_sum_at(site, kl_mul_at(site, rows, columns), 1, &one, false);
     kl_tensor zero = const_like(site, &vp, 0), values = kl_where_at(site, kl_ne_at(site, p.values, zero), products,
                                                                     zero);

@@ -284,7 +284,7 @@ void *kl_device_stream(kl_device d)
 }
 
 /* Programs run inside the call that submits them, so submitting computes.  Needs the lock. */
-static void hand_over(int device)
+static void submit_pending(int device)
 {
     struct err e;
     e.code = KL_OK;
@@ -298,7 +298,7 @@ kl_status kl_flush(kl_device d)
     if (!known("flush", d, &i))
         return KL_ERR_DEVICE;
     front_lock();
-    hand_over(i);
+    submit_pending(i);
     front_unlock();
     return KL_OK;
 }
@@ -313,7 +313,7 @@ kl_status kl_sync(kl_device d)
     struct accelerator *a = accelerator_get(i);
     late.code = KL_OK;
     front_lock();
-    hand_over(i);
+    submit_pending(i);
     e = settings[i].first;
     settings[i].first.code = KL_OK;
     front_unlock();

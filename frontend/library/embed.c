@@ -62,14 +62,14 @@ kl_status kl_set_pool(const kl_pool *pool)
     return KL_OK;
 }
 
-kl_status kl_set_log(kl_log_fn *fn, void *ctx, kl_log_level least)
+kl_status kl_set_log(kl_log_fn *fn, void *ctx, kl_log_level min)
 {
     struct thread *t = thread_self();
     if (!t)
         return KL_ERR_MEMORY;
-    if ((unsigned)least > KL_LOG_NONE)
-        return report(t, NULL, KL_ERR_ARGUMENT, "set_log: there is no level %d", (int)least);
-    log_use(fn, ctx, least);
+    if ((unsigned)min > KL_LOG_NONE)
+        return report(t, NULL, KL_ERR_ARGUMENT, "set_log: there is no level %d", (int)min);
+    log_use(fn, ctx, min);
     environment_log();
     return KL_OK;
 }

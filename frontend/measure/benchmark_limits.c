@@ -5,21 +5,21 @@
 #include "benchmark.h"
 #include <string.h>
 
-enum { LEAST_LOG = 12, MOST_LOG = 26, LEAST_MOVED = 1 << 20 };
+enum { MIN_LOG = 12, MAX_LOG = 26, MIN_MOVED = 1 << 20 };
 
 /* The loop for a kernel.  Arrays with less than 1/32 of its bytes are ignored.  A kernel without memory traffic is
  * limited by multiply-adds alone. */
 static bool anchor_of(const struct kernel *k, struct anchor *a)
 {
     int inputs = 0, outputs = 0;
-    *a = (struct anchor){.log_bytes = LEAST_LOG};
+    *a = (struct anchor){.log_bytes = MIN_LOG};
     for (uint32_t i = 0; i < k->nbuf; i++) {
         const struct lbuf *b = &k->buf[i];
         bool counts = b->count * (int64_t)dtype_size(b->dtype) >= k->bytes / 32;
         inputs += counts && b->role == BUF_IN;
         outputs += counts && b->role == BUF_OUT;
     }
-    while (a->log_bytes < MOST_LOG && (INT64_C(1) << a->log_bytes) < k->bytes)
+    while (a->log_bytes < MAX_LOG && (INT64_C(1) << a->log_bytes) < k->bytes)
         a->log_bytes++;
     inputs = inputs < 1 ? 1 : inputs;
     a->inputs = (uint8_t)(!outputs ? 0 : inputs < LIMIT_INPUTS ? inputs : LIMIT_INPUTS);
@@ -81,7 +81,7 @@ static void stream_share(void *ctx, int64_t begin, int64_t end, unsigned worker)
 static void measure_stream(struct machine *m, struct anchor *a)
 {
     int64_t vectors = (int64_t)(elements(a) / 16);
-    int times = a->log_bytes < 20 ? LEAST_MOVED >> a->log_bytes : 1;
+    int times = a->log_bytes < 20 ? MIN_MOVED >> a->log_bytes : 1;
     struct stream_job j = {m, a};
     pool_run(stream_share, &j, vectors, 1024);
     double start = m->clock();

@@ -47,16 +47,16 @@ static kl_profile_row *row_of(struct line_sites *s, struct rows *line, ref r)
 static double work_of(const struct graph *g, ref r)
 {
     const struct node *n = node_at(g, r);
-    double most = (double)shape_count(node_shape(g, r));
+    double max = (double)shape_count(node_shape(g, r));
     if (op_is_product(n->op))
-        return 2 * most * (double)dot_sizes(g, n).k;
+        return 2 * max * (double)dot_sizes(g, n).k;
     if (op_is_attention(n->op))
         return attention_flops(g, n);
     for (unsigned i = 0; i < node_nin(n) && !op_is_select(n->op); i++) {
         double in = (double)shape_count(node_shape(g, node_in(g, n, i)));
-        most = in > most ? in : most;
+        max = in > max ? in : max;
     }
-    return most;
+    return max;
 }
 
 static bool add_part(struct line_sites *s, struct rows *line, ref r, double part, const kl_profile_row *took)

@@ -3,10 +3,10 @@
 #include "runtime/program/tune.h"
 #include <kiln/benchmark.h>
 
-enum { MOST_SECONDS = 86400 };
+enum { MAX_SECONDS = 86400 };
 
 /* ctx of both: the caller's options. */
-static void tell_kernel(void *ctx, const struct tune_kernel *k)
+static void describe_kernel(void *ctx, const struct tune_kernel *k)
 {
     const kl_tune_options *o = ctx;
     char *before = schedule_line(&k->before), *after = schedule_line(&k->after);
@@ -18,7 +18,7 @@ static void tell_kernel(void *ctx, const struct tune_kernel *k)
     mem_free(after);
 }
 
-static void tell_progress(void *ctx, int done, int total)
+static void print_progress(void *ctx, int done, int total)
 {
     const kl_tune_options *o = ctx;
     if (o->progress)
@@ -34,17 +34,17 @@ kl_status kl_tune_with(const char *trace, const kl_tune_options *options)
         return KL_ERR_MEMORY;
     if (!options || !trace)
         return report(t, NULL, KL_ERR_ARGUMENT, "tune: %s", trace ? "no options" : "the trace's name is NULL");
-    if (!(options->seconds >= 0 && options->seconds <= MOST_SECONDS))
+    if (!(options->seconds >= 0 && options->seconds <= MAX_SECONDS))
         return report(t, NULL, KL_ERR_ARGUMENT, "tune: %g seconds; there may be 0 to %d", options->seconds,
-                      (int)MOST_SECONDS);
+                      (int)MAX_SECONDS);
     if (t->tracing)
         return report(t, NULL, KL_ERR_TRACE, "tune: a trace is open");
     const struct exec *x = exec_named(trace);
     if (!x)
         return report(t, NULL, KL_ERR_ARGUMENT, "tune: no trace of the name \"%s\" has run", trace);
     kl_tune_options own = *options;
-    struct tune_options o = {.seconds = own.seconds, .again = true, .progress = tell_progress, .found = tell_kernel,
-                             .ctx = &own};
+    struct tune_options o = {.seconds = own.seconds, .again = true, .progress = print_progress,
+                             .found = describe_kernel, .ctx = &own};
     bool ok = x->fuse || err_set(&e, KL_ERR_ARGUMENT, "tune: trace \"%s\" ran unfused: only fused kernels are tuned",
                                  trace);
     ok = ok && tune_program(x, &o, &r, &e);

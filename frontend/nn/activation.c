@@ -91,15 +91,15 @@ kl_tensor kl_clamp_at(const kl_site *site, kl_tensor a, double low, double high)
         compose_end(t, kl_none);
         return op_failed();
     }
-    kl_tensor least = kl_scalar_at(site, v.device, (kl_dtype)v.dtype, low);
-    kl_tensor most = kl_scalar_at(site, v.device, (kl_dtype)v.dtype, high);
-    return compose_end(t, activation_between(site, a, least, most));
+    kl_tensor min = kl_scalar_at(site, v.device, (kl_dtype)v.dtype, low);
+    kl_tensor max = kl_scalar_at(site, v.device, (kl_dtype)v.dtype, high);
+    return compose_end(t, activation_between(site, a, min, max));
 }
 
 /* ---- made of exponentials of numbers at most 0, so that none overflows ---- */
 
 /* e^-|a|, and whether a is below 0. */
-static kl_tensor exp_down(const kl_site *site, const struct view *v, kl_tensor a, kl_tensor *below)
+static kl_tensor exp_nonpositive(const kl_site *site, const struct view *v, kl_tensor a, kl_tensor *below)
 {
     *below = kl_lt_at(site, a, const_like(site, v, 0));
     return kl_exp_at(site, kl_where_at(site, *below, a, kl_neg_at(site, a)));
@@ -112,7 +112,7 @@ kl_tensor kl_sigmoid_at(const kl_site *site, kl_tensor a)
     struct thread *t = half_floats_begin(site, "sigmoid", &a, &v);
     if (!t)
         return op_failed();
-    kl_tensor below, e = exp_down(site, &v, a, &below);
+    kl_tensor below, e = exp_nonpositive(site, &v, a, &below);
     kl_tensor p = kl_recip_at(site, kl_add_at(site, const_like(site, &v, 1), e));
     return compose_end(t, kl_where_at(site, below, kl_mul_at(site, e, p), p));
 }
@@ -121,7 +121,7 @@ kl_tensor kl_sigmoid_at(const kl_site *site, kl_tensor a)
  * taken of log(u), from which the value differs by less than a rounding of u makes. */
 kl_tensor log_one_plus_exp(const kl_site *site, const struct view *v, kl_tensor a, kl_tensor *below)
 {
-    kl_tensor one = const_like(site, v, 1), e = exp_down(site, v, a, below);
+    kl_tensor one = const_like(site, v, 1), e = exp_nonpositive(site, v, a, below);
     kl_tensor u = kl_add_at(site, one, e), plain = kl_log_at(site, u), off = kl_sub_at(site, u, one);
     kl_tensor lost = kl_eq_at(site, off, const_like(site, v, 0));
     kl_tensor ratio = kl_div_at(site, e, kl_where_at(site, lost, one, off));
@@ -266,9 +266,9 @@ kl_tensor kl_hard_swish_at(const kl_site *site, kl_tensor a)
     struct thread *t = half_floats_begin(site, "hard_swish", &a, &v);
     if (!t)
         return op_failed();
-    kl_tensor most = const_like(site, &v, 3), c = activation_between(site, a, const_like(site, &v, -3), most);
+    kl_tensor max = const_like(site, &v, 3), c = activation_between(site, a, const_like(site, &v, -3), max);
     kl_tensor line = kl_add_at(site, kl_mul_at(site, c, const_like(site, &v, 1.0 / 6)), const_like(site, &v, 0.5));
-    return compose_end(t, kl_where_at(site, kl_gt_at(site, a, most), a, kl_mul_at(site, c, line)));
+    return compose_end(t, kl_where_at(site, kl_gt_at(site, a, max), a, kl_mul_at(site, c, line)));
 }
 
 /* ---- dropout ---- */

@@ -131,7 +131,7 @@ static void broadcast_ellipsis(const struct einsum *e, struct term *m)
 static bool check_operands(struct einsum *e, const kl_tensor *operand)
 {
     char text[SHAPE_TEXT];
-    int most = 0; /* axes of an ellipsis */
+    int max = 0; /* axes of an ellipsis */
     for (int i = 0; i < e->n; i++) {
         struct term *m = &e->term[i];
         struct view v;
@@ -141,7 +141,7 @@ static bool check_operands(struct einsum *e, const kl_tensor *operand)
         if (i == 0)
             e->like = v;
         int axes = (int)v.shape.rank - (int)m->rank + 1;
-        most = position(m, ELLIPSIS) >= 0 && axes > most ? axes : most;
+        max = position(m, ELLIPSIS) >= 0 && axes > max ? axes : max;
         if (!expand_ellipsis(m, axes) || v.shape.rank != m->rank)
             return BAD(e, KL_ERR_SHAPE, "term %d of \"%.80s\" has %u subscripts for shape %s", i + 1, e->text, m->rank,
                        shape_text(&v.shape, text, sizeof text));
@@ -161,7 +161,7 @@ static bool check_operands(struct einsum *e, const kl_tensor *operand)
             e->length[c] = v.shape.dim[j];
         }
     }
-    if (!expand_ellipsis(&e->out, most))
+    if (!expand_ellipsis(&e->out, max))
         return BAD(e, KL_ERR_SHAPE, "the result of \"%.80s\" has more than %d axes", e->text, KL_MAX_RANK);
     for (uint32_t j = 0; j < e->out.rank; j++)
         if (!e->known[(int)e->out.letter[j]])

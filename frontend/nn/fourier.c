@@ -3,7 +3,7 @@
  * with a chirp, padded to a power of two (Bluestein 1970).  Angles are multiples of 2 pi / n with exact integers. */
 #include "frontend/nn/compose.h"
 
-enum { MATRIX_MOST = 32, DIRECT_MOST = 128 };
+enum { MATRIX_MAX = 32, DIRECT_MAX = 128 };
 
 struct fourier { const kl_site *site; kl_device device; kl_dtype dtype; };
 struct parts { kl_tensor re, im; }; /* im may be kl_none: zeros */
@@ -95,10 +95,10 @@ static struct parts bluestein(const struct fourier *f, struct parts x, int64_t B
 static struct parts transform(const struct fourier *f, struct parts x, int64_t B, int64_t n)
 {
     const kl_site *site = f->site;
-    int64_t r = n <= MATRIX_MOST ? n : MATRIX_MOST;
+    int64_t r = n <= MATRIX_MAX ? n : MATRIX_MAX;
     while (n % r)
         r--;
-    if (r == 1 && n > DIRECT_MOST)
+    if (r == 1 && n > DIRECT_MAX)
         return bluestein(f, x, B, n);
     if (r == 1 || r == n) { /* elements j as the columns of a matrix */
         struct parts w = root_powers(f, n, n, n), y;

@@ -333,8 +333,8 @@ static kl_status reflect_column(void *ctx, const kl_tensor *in, uint32_t nin, kl
     kl_tensor w = in[0], j = in[1], at = kl_reshape(j, 1, (int64_t[]){1}), rows = kl_arange(x->device, KL_I32, x->n);
     kl_tensor zero = same_number(site, w, 0), one = same_number(site, w, 1);
     kl_tensor column = kl_where(kl_ge(rows, j), kl_squeeze(kl_gather(w, 2, at), 2), zero);
-    kl_tensor most = kl_reduce_max(kl_abs(column), 1, (int[]){1}, true); /* so that no square overflows */
-    kl_tensor safe = kl_where(kl_eq(most, zero), one, most), u = kl_div(column, safe);
+    kl_tensor max = kl_reduce_max(kl_abs(column), 1, (int[]){1}, true); /* so that no square overflows */
+    kl_tensor safe = kl_where(kl_eq(max, zero), one, max), u = kl_div(column, safe);
     kl_tensor length = kl_sqrt(kl_sum(kl_square(u), 1, (int[]){1}, true)), first = kl_gather(u, 1, at);
     kl_tensor sign = kl_where(kl_lt(first, zero), same_number(site, w, -1), one);
     u = kl_where(kl_eq(rows, j), kl_add(first, kl_mul(sign, length)), u);

@@ -8,8 +8,8 @@
 /* a minus its maximum along the axis.  The maximum cancels out of the results, so it has no gradient. */
 static kl_tensor shifted(const kl_site *site, kl_tensor a, int axis)
 {
-    kl_tensor most = kl_detach_at(site, kl_reduce_max_at(site, a, 1, &axis, true));
-    return kl_sub_at(site, a, most);
+    kl_tensor max = kl_detach_at(site, kl_reduce_max_at(site, a, 1, &axis, true));
+    return kl_sub_at(site, a, max);
 }
 
 kl_tensor shares(const kl_site *site, const struct view *v, kl_tensor parts, kl_tensor whole)

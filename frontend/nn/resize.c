@@ -2,7 +2,7 @@
  * for each of them.  Which they are, and their weights, is computed from the element's own index. */
 #include "frontend/nn/compose.h"
 
-enum { TAPS_MOST = 512 };
+enum { TAPS_MAX = 512 };
 
 struct resize {
     const kl_site *site;
@@ -92,9 +92,9 @@ static kl_tensor resize_axis(struct thread *t, kl_tensor x, int rank, int axis, 
     double scale = filters ? r->scale : 1, reach = cubic ? 2 : 1;
     int64_t dims[KL_MAX_RANK] = {1, 1, 1, 1, 1, 1, 1, 1};
     dims[axis] = r->out;
-    if (!(reach / scale < TAPS_MOST / 2 - 1))
+    if (!(reach / scale < TAPS_MAX / 2 - 1))
         return refuse(t, site, KL_ERR_ARGUMENT, "resize: a scale of %g needs more than %d elements for one", r->scale,
-                      TAPS_MOST);
+                      TAPS_MAX);
     if (resize_repeats(r))
         return kl_repeat(x, axis, r->out / r->in);
     kl_tensor place = resize_places(r, kl_device_of(x)), last = same_number(site, place, (double)(r->in - 1)), y;

@@ -46,8 +46,8 @@ static kl_tensor rounded_code(const kl_site *site, kl_tensor magnitude, const st
     /* Subnormal values are multiples of the least one, 2^(1 - bias - mantissa). */
     kl_tensor value = kl_bitcast(magnitude, KL_F32);
     kl_tensor multiple = kl_round(kl_mul(value, same_number(site, value, ldexp(1, f->bias + f->mantissa - 1))));
-    kl_tensor least_normal = same_number(site, value, ldexp(1, 1 - f->bias));
-    return kl_where(kl_lt(value, least_normal), kl_cast(multiple, KL_U32), normal);
+    kl_tensor min_normal = same_number(site, value, ldexp(1, 1 - f->bias));
+    return kl_where(kl_lt(value, min_normal), kl_cast(multiple, KL_U32), normal);
 }
 
 kl_tensor kl_float8_encode_at(const kl_site *site, kl_tensor a, kl_float8 format, bool saturate)

@@ -4,14 +4,14 @@
 #include <math.h>
 #include <string.h>
 
-enum { MOST = 3 }; /* spatial axes */
+enum { MAX_COUNT = 3 }; /* spatial axes */
 
 /* How windows go over the last n axes of a tensor.  windows_fit finds the lengths of the padded axes, and how many
  * windows each of them has; either may be symbolic. */
 struct windows {
     uint32_t n;
-    int64_t size[MOST], stride[MOST], low[MOST], high[MOST], dilation[MOST];
-    int64_t padded[MOST], count[MOST];
+    int64_t size[MAX_COUNT], stride[MAX_COUNT], low[MAX_COUNT], high[MAX_COUNT], dilation[MAX_COUNT];
+    int64_t padded[MAX_COUNT], count[MAX_COUNT];
 };
 
 /* The caller's lists, of which any may be NULL but the sizes; windows side by side without strides.  false:
@@ -137,9 +137,9 @@ static bool check_conv(struct thread *t, const kl_site *site, const char *op, kl
         (b.id && !describe(t, site, op, "the bias", b, &vb)))
         return false;
     const struct shape *sx = &vx->shape, *sw = &vw->shape;
-    if (sx->rank < 3 || sx->rank > 2 + MOST || sw->rank != sx->rank) {
+    if (sx->rank < 3 || sx->rank > 2 + MAX_COUNT || sw->rank != sx->rank) {
         fail(t, site, KL_ERR_SHAPE, "%s: needs x [N, C, ...] and w with 1 to %d window axes each, got %s and %s", op,
-             MOST,
+             MAX_COUNT,
              shape_text(sx, tx, sizeof tx), shape_text(sw, tw, sizeof tw));
         return false;
     }
@@ -164,7 +164,7 @@ static bool check_conv(struct thread *t, const kl_site *site, const char *op, kl
     return true;
 }
 
-static const int64_t ones[MOST] = {1, 1, 1};
+static const int64_t ones[MAX_COUNT] = {1, 1, 1};
 
 kl_tensor kl_conv_at(const kl_site *site, kl_tensor x, kl_tensor w, kl_tensor b, const int64_t *stride,
                      const int64_t *low, const int64_t *high, const int64_t *dilation, int groups)
@@ -279,7 +279,7 @@ static kl_tensor pool(const kl_site *site, const char *op, kl_tensor a, const st
     struct shape s = {.rank = 1 + w->n, .dim = {1}}, out = v->shape;
     uint32_t lead = v->shape.rank - w->n;
     uint8_t perm[KL_MAX_RANK] = {0};
-    int axes[MOST];
+    int axes[MAX_COUNT];
     for (uint32_t i = 0; i < lead; i++)
         if (!length_times(t, s.dim[0], v->shape.dim[i], &s.dim[0]))
             return refuse(t, site, KL_ERR_SHAPE, "%s: the axes before the windows of %s are a product of more than two "
@@ -309,8 +309,8 @@ static struct thread *pool_begin(const kl_site *site, const char *op, kl_tensor 
     char text[SHAPE_TEXT];
     if (!t || !describe(t, site, op, "the tensor", a, v))
         return NULL;
-    if (n < 1 || n > MOST || !window) {
-        fail(t, site, KL_ERR_ARGUMENT, "%s: windows of %d axes; needs 1..%d", op, window ? n : 0, MOST);
+    if (n < 1 || n > MAX_COUNT || !window) {
+        fail(t, site, KL_ERR_ARGUMENT, "%s: windows of %d axes; needs 1..%d", op, window ? n : 0, MAX_COUNT);
         return NULL;
     }
     if (n > (int)v->shape.rank) {

@@ -165,8 +165,8 @@ static kl_tensor triangle(const kl_site *site, const char *op, kl_tensor a, int6
     if (!(t = checked_begin(site, op)))
         return op_failed();
     /* beyond these bounds all elements are on one side; the sum below must not overflow */
-    const int64_t least = rows < 0 ? -MAX_DIM : -rows, most = columns < 0 ? MAX_DIM : columns; /* symbolic ones */
-    diagonal = diagonal < least ? least : diagonal > most ? most : diagonal;
+    const int64_t min = rows < 0 ? -MAX_DIM : -rows, max = columns < 0 ? MAX_DIM : columns; /* symbolic ones */
+    diagonal = diagonal < min ? min : diagonal > max ? max : diagonal;
     const struct view place = {.dtype = KL_I64, .device = v.device};
     kl_tensor column = kl_arange_at(site, v.device, KL_I64, columns);
     kl_tensor row = kl_unsqueeze_at(site, kl_arange_at(site, v.device, KL_I64, rows), 1);

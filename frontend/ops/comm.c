@@ -34,7 +34,7 @@ kl_comm *kl_comm_init(const kl_comm_options *options)
         place.address = o->address ? o->address : place.address;
         place.port = o->port ? o->port : place.port;
         place.secret = o->secret ? o->secret : place.secret;
-        c = comm_open(o->carrier, &place, o->timeout > 0 ? o->timeout : DEFAULT_TIMEOUT, &e);
+        c = comm_open(o->transport, &place, o->timeout > 0 ? o->timeout : DEFAULT_TIMEOUT, &e);
     }
     if (!c)
         report(t, NULL, e.code, "comm_init: %s", e.msg);
@@ -44,7 +44,7 @@ kl_comm *kl_comm_init(const kl_comm_options *options)
 int kl_comm_rank(const kl_comm *comm) { return comm ? comm->rank : -1; }
 int kl_comm_ranks(const kl_comm *comm) { return comm ? comm->ranks : -1; }
 int kl_comm_local_rank(const kl_comm *comm) { return comm ? comm->local_rank : -1; }
-const char *kl_comm_carrier(const kl_comm *comm) { return comm ? comm_carrier_name() : "none"; }
+const char *kl_comm_carrier(const kl_comm *comm) { return comm ? comm_transport_name() : "none"; }
 
 kl_status kl_comm_barrier(kl_comm *comm)
 {
@@ -125,9 +125,9 @@ static kl_tensor combine_rows(const struct collect *c, kl_tensor rows, int64_t l
     return half ? kl_cast_at(c->site, sum, dtype) : sum;
 }
 
-/* A reduction of values on a device whose memory the carrier can access: each rank receives its part of all ranks'
+/* A reduction of values on a device whose memory the transport can access: each rank receives its part of all ranks'
  * tensors, and kernels of the program combine the parts in the order of the ranks.  So the result has the same bits as
- * that of the host, whatever order the carrier's own sums have. */
+ * that of the host, whatever order the transport's own sums have. */
 static kl_status record_on_device(const struct collect *c, int gradient_of, const kl_tensor *in, uint32_t nin,
                                   kl_tensor out[2])
 {
@@ -258,7 +258,7 @@ static kl_tensor collect_checked(struct collect *c, kl_tensor a, int axis)
     bool parts = c->op == COMM_REDUCE_SCATTER || c->op == COMM_ALL_GATHER;
     if (!t)
         return kl_none;
-    if ((t->tracing && t->trace->err.code) || effects_refuse(t, c->site, c->name))
+    if ((t->tracing && t->trace->err.code) || effects_reject_in_region(t, c->site, c->name))
         return op_failed();
     if (!c->comm)
         return fail(t, c->site, KL_ERR_ARGUMENT, "%s: no communicator", c->name), op_failed();

@@ -102,9 +102,9 @@ kl_tensor kl_logcumsumexp_at(const kl_site *site, kl_tensor a, int axis)
         return op_failed();
     }
     kl_tensor zero = const_like(site, &v, 0), one = const_like(site, &v, 1), below = const_like(site, &v, -INFINITY);
-    kl_tensor most = kl_detach_at(site, scan(site, op, OP_cummax, a, kl_none, at));
-    kl_tensor level = kl_where_at(site, kl_is_finite_at(site, most), most, zero);
-    kl_tensor before = shifted(site, op, level, &v, at, zero), none = shifted(site, op, most, &v, at, below);
+    kl_tensor max = kl_detach_at(site, scan(site, op, OP_cummax, a, kl_none, at));
+    kl_tensor level = kl_where_at(site, kl_is_finite_at(site, max), max, zero);
+    kl_tensor before = shifted(site, op, level, &v, at, zero), none = shifted(site, op, max, &v, at, below);
     kl_tensor scale = kl_where_at(site, kl_eq_at(site, none, below), zero,
                                   kl_exp_at(site, kl_sub_at(site, before, level)));
     kl_tensor sum = scan(site, op, OP_recurrence, scale, kl_exp_at(site, kl_sub_at(site, a, level)), at);

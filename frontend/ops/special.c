@@ -115,7 +115,7 @@ kl_tensor kl_lgamma_at(const kl_site *site, kl_tensor a)
     struct thread *t = half_floats_begin(site, "lgamma", &a, &v);
     if (!t)
         return op_failed();
-    kl_tensor most = const_like(site, &v, INFINITY), one = const_like(site, &v, 1);
+    kl_tensor max = const_like(site, &v, INFINITY), one = const_like(site, &v, 1);
     kl_tensor infinite = kl_or_at(site, kl_is_inf_at(site, a), is_pole(site, &v, a));
     kl_tensor x = either(site, infinite, one, a);
     struct gamma_parts p = gamma_begin(site, &v, x, false);
@@ -127,7 +127,7 @@ kl_tensor kl_lgamma_at(const kl_site *site, kl_tensor a)
     kl_tensor wave = kl_abs_at(site, kl_sin_at(site, either(site, p.reflect, turn, one)));
     kl_tensor mirror = kl_sub_at(site, const_like(site, &v, 1.14472988584940017414), kl_log_at(site, wave));
     y = either(site, p.reflect, kl_sub_at(site, mirror, y), y);
-    return compose_end(t, either(site, infinite, most, y));
+    return compose_end(t, either(site, infinite, max, y));
 }
 
 kl_tensor kl_digamma_at(const kl_site *site, kl_tensor a)
@@ -136,7 +136,7 @@ kl_tensor kl_digamma_at(const kl_site *site, kl_tensor a)
     struct thread *t = half_floats_begin(site, "digamma", &a, &v);
     if (!t)
         return op_failed();
-    kl_tensor one = const_like(site, &v, 1), most = const_like(site, &v, INFINITY), zero = const_like(site, &v, 0);
+    kl_tensor one = const_like(site, &v, 1), max = const_like(site, &v, INFINITY), zero = const_like(site, &v, 0);
     kl_tensor pole = is_pole(site, &v, a), infinite = kl_is_inf_at(site, a), nan = const_like(site, &v, NAN);
     kl_tensor x = either(site, kl_or_at(site, pole, infinite), one, a);
     struct gamma_parts p = gamma_begin(site, &v, x, true);
@@ -146,9 +146,9 @@ kl_tensor kl_digamma_at(const kl_site *site, kl_tensor a)
     kl_tensor pi = const_like(site, &v, 3.14159265358979323846);
     kl_tensor slope = kl_tan_at(site, either(site, p.reflect, kl_mul_at(site, off_integer(site, x), pi), one));
     y = either(site, p.reflect, kl_sub_at(site, y, kl_div_at(site, pi, slope)), y);
-    kl_tensor at_zero = kl_neg_at(site, kl_copysign_at(site, most, a));
+    kl_tensor at_zero = kl_neg_at(site, kl_copysign_at(site, max, a));
     y = either(site, pole, either(site, kl_eq_at(site, a, zero), at_zero, nan), y);
-    return compose_end(t, either(site, infinite, either(site, kl_lt_at(site, a, zero), nan, most), y));
+    return compose_end(t, either(site, infinite, either(site, kl_lt_at(site, a, zero), nan, max), y));
 }
 
 /* ---- the inverse of erf ---- */
@@ -208,8 +208,8 @@ kl_tensor kl_nextafter_at(const kl_site *site, kl_tensor a, kl_tensor b)
     kl_tensor away = kl_eq_at(site, kl_gt_at(site, b, a), kl_gt_at(site, a, zero));
     kl_tensor step = either(site, away, one, const_like(site, &word, -1));
     kl_tensor moved = kl_bitcast_at(site, kl_add_at(site, kl_bitcast_at(site, a, bits), step), (kl_dtype)v.dtype);
-    kl_tensor least = kl_copysign_at(site, kl_bitcast_at(site, one, (kl_dtype)v.dtype), b);
-    kl_tensor r = either(site, kl_eq_at(site, a, zero), least, moved);
+    kl_tensor min = kl_copysign_at(site, kl_bitcast_at(site, one, (kl_dtype)v.dtype), b);
+    kl_tensor r = either(site, kl_eq_at(site, a, zero), min, moved);
     r = either(site, kl_eq_at(site, a, b), b, r);
     kl_tensor nan = kl_or_at(site, kl_is_nan_at(site, a), kl_is_nan_at(site, b));
     return compose_end(t, either(site, nan, const_like(site, &v, NAN), r));

@@ -8,7 +8,7 @@
 #include "frontend/frontend.h"
 #include <string.h>
 
-bool effects_refuse(struct thread *t, const kl_site *site, const char *op)
+bool effects_reject_in_region(struct thread *t, const kl_site *site, const char *op)
 {
     const struct trace *tr = thread_trace(t);
     for (; tr && tr->region; tr = tr->outer) {

@@ -54,11 +54,11 @@ static void begin_life(struct entry *x)
     x->buffer = NULL;
     x->cause = NULL;
     x->name[0] = 0;
-    entry_turn(x);
+    entry_bump_generation(x);
 }
 
 /* Describes an ended temporary of a trace of this thread, whose entry was not reused; false: its log was dropped. */
-static bool tell_of_temporary(const struct entry *x, const char *what, struct err *e)
+static bool describe_temporary(const struct entry *x, const char *what, struct err *e)
 {
     const struct thread *t = thread_self();
     const struct trace *tr = t ? t->trace : NULL;
@@ -101,7 +101,7 @@ struct entry *entry_find(kl_tensor h, const char *what, struct err *e)
                                            "it was a temporary of an ended trace and was not kept by kl_keep",
                                        [DEATH_SCOPE] = "it was made in a scope that has ended"};
     uint8_t how = atomic_load_explicit(&x->death, memory_order_relaxed);
-    if (now == generation + 1 && how == DEATH_TRACE && tell_of_temporary(x, what, e))
+    if (now == generation + 1 && how == DEATH_TRACE && describe_temporary(x, what, e))
         return NULL;
     err_set(e, KL_ERR_HANDLE, "%s is stale: %s", what,
             now == generation + 1 ? text[how] : "it was released, or its trace or scope has ended");

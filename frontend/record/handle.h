@@ -93,7 +93,7 @@ static inline struct entry *entry_at(uint32_t index) /* the index must have been
 struct entry *entry_find(kl_tensor h, const char *what, struct err *e);
 /* Starts or ends a life of the entry.  Only the entry's owner calls it, while other threads may read the generation, so
  * a plain atomic store suffices. */
-static inline void entry_turn(struct entry *x)
+static inline void entry_bump_generation(struct entry *x)
 {
     unsigned now = atomic_load_explicit(&x->generation, memory_order_relaxed);
     atomic_store_explicit(&x->generation, now + 1, memory_order_release);
@@ -101,7 +101,7 @@ static inline void entry_turn(struct entry *x)
 static inline void entry_end_life(struct entry *x, enum death how)
 {
     atomic_store_explicit(&x->death, (uint8_t)how, memory_order_relaxed);
-    entry_turn(x);
+    entry_bump_generation(x);
 }
 static inline kl_tensor entry_handle(const struct entry *x)
 {

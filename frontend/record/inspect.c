@@ -60,7 +60,7 @@ static kl_status inspect_look(const kl_site *site, const char *op, const char *n
     text = text ? text : "";
     if (failed_trace(t))
         return t->trace->err.code;
-    if (effects_refuse(t, site, op))
+    if (effects_reject_in_region(t, site, op))
         return KL_ERR_TRACE;
     if (strlen(text) > INSPECT_TEXT)
         return fail(t, site, KL_ERR_ARGUMENT, "%s: a text has at most %d bytes", op, INSPECT_TEXT);

@@ -14,7 +14,7 @@ static struct entry *state_entry(const struct launch *l, uint32_t i, struct err 
 }
 
 /* Waits until every state has a value and none is being written to; needs the lock and may release it temporarily. */
-static bool launch_settle(const struct launch *l, struct err *e)
+static bool launch_resolve(const struct launch *l, struct err *e)
 {
     for (uint32_t i = 0; i < l->nbound;) {
         struct entry *x = state_entry(l, i, e);
@@ -48,7 +48,7 @@ static bool may_overwrite(const struct buffer *b)
 /* Old versions that only unreachable lazy nodes hold are released first, so that updates are in place. */
 bool launch_take(struct launch *l, struct err *e)
 {
-    if (!launch_settle(l, e))
+    if (!launch_resolve(l, e))
         return false;
     bool shared = false;
     for (uint32_t i = 0; i < l->nbound; i++)

@@ -73,7 +73,7 @@ kl_tensor region_token(struct thread *t, const kl_site *site, kl_device d);
 
 /* ---- effects.c: kl_print and kl_assert in regions ---- */
 /* Reports that kl_print and kl_assert are not allowed where such a function is recorded, and returns true. */
-bool effects_refuse(struct thread *t, const kl_site *site, const char *op);
+bool effects_reject_in_region(struct thread *t, const kl_site *site, const char *op);
 /* The token's current position among a region op's operands, and its final one, which is not after it. */
 struct effects { uint32_t from, to; };
 void effects_move_operand(const struct effects *f, ref *in);

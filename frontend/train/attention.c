@@ -73,7 +73,7 @@ kl_tensor kl_nn_positions_at(const kl_site *site, kl_device device, int64_t n, c
 }
 
 /* Rotates pairs x = (a, b): (a cos - b sin, b cos + a sin). */
-static kl_tensor rotary_turn(const kl_site *site, kl_tensor x, kl_tensor positions, double base, bool interleaved)
+static kl_tensor rotary_rotate(const kl_site *site, kl_tensor x, kl_tensor positions, double base, bool interleaved)
 {
     int64_t dims[KL_MAX_RANK + 1], width, half;
     int rank = kl_shape(x, dims), pair = interleaved ? rank : rank - 1; /* the axis of length 2 */
@@ -108,7 +108,7 @@ kl_tensor kl_nn_rotary_at(const kl_site *site, kl_tensor x, kl_tensor positions,
     if (kl_composite_begin("nn_rotary") != KL_OK)
         return kl_poison();
     kl_tensor y = rank < 2 ? kl_neg_at(site, x) /* a failing op on x, whose error describes x */
-                           : rotary_turn(site, x, positions, base, interleaved);
+                           : rotary_rotate(site, x, positions, base, interleaved);
     kl_composite_end(1, &y);
     return y;
 }

@@ -4,7 +4,7 @@
 /* ---- clipping ---- */
 
 /* comm: NULL, or the ranks have different gradients, and the norm is that of all of them. */
-static kl_tensor clip_all(const kl_site *site, kl_comm *comm, int n, kl_tensor *g, double most)
+static kl_tensor clip_all(const kl_site *site, kl_comm *comm, int n, kl_tensor *g, double max)
 {
     kl_tensor sum = kl_none;
     for (int i = 0; i < n; i++)
@@ -14,7 +14,7 @@ static kl_tensor clip_all(const kl_site *site, kl_comm *comm, int n, kl_tensor *
         }
     if (comm)
         sum = kl_comm_all_reduce_at(site, comm, KL_REDUCE_SUM, sum);
-    kl_tensor norm = kl_sqrt_at(site, sum), unit = kl_scalar_at(site, kl_device_of(sum), kl_dtype_of(sum), most);
+    kl_tensor norm = kl_sqrt_at(site, sum), unit = kl_scalar_at(site, kl_device_of(sum), kl_dtype_of(sum), max);
     kl_tensor factor = kl_min_scalar_at(site, kl_div_at(site, unit, norm), 1); /* norm 0: most / 0 is infinite, so the
                                                                                   factor is 1 */
     kl_dtype first = KL_DTYPE_COUNT;
@@ -28,18 +28,18 @@ static kl_tensor clip_all(const kl_site *site, kl_comm *comm, int n, kl_tensor *
 }
 
 /* Returns false after it has reported an error. */
-static bool clip_check(const kl_site *site, const char *op, int n, const kl_tensor *g, double most, bool some)
+static bool clip_check(const kl_site *site, const char *op, int n, const kl_tensor *g, double max, bool some)
 {
     for (int i = 0; n > 0 && g && i < n; i++)
         some &= !g[i].id;
-    if (n < 0 || (n && !g) || !(most > 0) || some)
-        kl_failf(site, KL_ERR_ARGUMENT, "%s: %d gradients, at most %g", op, n, most);
-    return !(n < 0 || (n && !g) || !(most > 0) || some);
+    if (n < 0 || (n && !g) || !(max > 0) || some)
+        kl_failf(site, KL_ERR_ARGUMENT, "%s: %d gradients, at most %g", op, n, max);
+    return !(n < 0 || (n && !g) || !(max > 0) || some);
 }
 
-kl_tensor train_clip_norm(const kl_site *site, const char *op, kl_comm *comm, int n, kl_tensor *gradients, double most)
+kl_tensor train_clip_norm(const kl_site *site, const char *op, kl_comm *comm, int n, kl_tensor *gradients, double max)
 {
-    if (!clip_check(site, op, n, gradients, most, true))
+    if (!clip_check(site, op, n, gradients, max, true))
         return kl_poison();
     kl_tensor *result = kl_memory_alloc(((size_t)n + 1) * sizeof *result), norm;
     if (!result || kl_composite_begin(op) != KL_OK) {
@@ -48,26 +48,26 @@ kl_tensor train_clip_norm(const kl_site *site, const char *op, kl_comm *comm, in
         return kl_poison();
     }
     memcpy(result, gradients, (size_t)n * sizeof *result);
-    norm = result[n] = clip_all(site, comm, n, result, most);
+    norm = result[n] = clip_all(site, comm, n, result, max);
     memcpy(gradients, result, (size_t)n * sizeof *result);
     kl_composite_end(n + 1, result);
     kl_memory_free(result);
     return norm;
 }
 
-kl_tensor kl_clip_norm_at(const kl_site *site, int n, kl_tensor *gradients, double most)
+kl_tensor kl_clip_norm_at(const kl_site *site, int n, kl_tensor *gradients, double max)
 {
-    return train_clip_norm(site, "clip_norm", NULL, n, gradients, most);
+    return train_clip_norm(site, "clip_norm", NULL, n, gradients, max);
 }
 
-kl_status kl_clip_value_at(const kl_site *site, int n, kl_tensor *gradients, double most)
+kl_status kl_clip_value_at(const kl_site *site, int n, kl_tensor *gradients, double max)
 {
-    if (!clip_check(site, "clip_value", n, gradients, most, false))
+    if (!clip_check(site, "clip_value", n, gradients, max, false))
         return KL_ERR_ARGUMENT;
     kl_status s = KL_OK;
     for (int i = 0; i < n && s == KL_OK; i++)
         if (gradients[i].id)
-            s = kl_check(gradients[i] = kl_clamp_at(site, gradients[i], -most, most));
+            s = kl_check(gradients[i] = kl_clamp_at(site, gradients[i], -max, max));
     return s;
 }
 

@@ -11,7 +11,7 @@
 #include <signal.h>
 #include <stdio.h>
 
-enum { LOADER_MESSAGE = 256, LOADER_ROUNDS = 6, LOADER_THREADS_MOST = 256, LOADER_SLOTS_MOST = 4096 };
+enum { LOADER_MESSAGE = 256, LOADER_ROUNDS = 6, LOADER_THREADS_MAX = 256, LOADER_SLOTS_MAX = 4096 };
 
 struct loader_slot {
     int64_t number;        /* number of the batch in it; -1: none */
@@ -148,7 +148,7 @@ static const char *loader_fault(const kl_loader_options *o)
         return "no samples, or a batch of none";
     if (o->ranks < 0 || o->rank < 0 || o->rank >= (o->ranks ? o->ranks : 1))
         return "rank is not below ranks";
-    return o->threads > LOADER_THREADS_MOST || o->prefetch < 0 || o->prefetch > LOADER_SLOTS_MOST
+    return o->threads > LOADER_THREADS_MAX || o->prefetch < 0 || o->prefetch > LOADER_SLOTS_MAX
                ? "too many threads or batches ahead"
                : NULL;
 }

@@ -134,10 +134,10 @@ kl_tensor rule_blend(const kl_site *site, kl_tensor a, double beta, kl_tensor b)
 kl_tensor rule_flushed(const kl_site *site, kl_tensor x, double step, enum rule_sign sign)
 {
     kl_dtype dtype = kl_dtype_of(x);
-    double least = (dtype == KL_F64 ? DBL_MIN : (double)FLT_MIN) / step;
+    double min = (dtype == KL_F64 ? DBL_MIN : (double)FLT_MIN) / step;
     kl_device device = kl_device_of(x);
     kl_tensor size = sign == RULE_SQUARES ? x : kl_abs_at(site, x);
-    kl_tensor tiny = kl_lt_at(site, size, kl_const_at(site, device, dtype, least));
+    kl_tensor tiny = kl_lt_at(site, size, kl_const_at(site, device, dtype, min));
     return kl_where_at(site, tiny, kl_const_at(site, device, dtype, 0), x);
 }
 

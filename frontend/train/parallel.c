@@ -377,11 +377,11 @@ kl_status kl_comm_shards_reduce_at(const kl_site *site, kl_comm_shards *s, const
     return status;
 }
 
-kl_tensor kl_comm_shards_clip_norm_at(const kl_site *site, kl_comm_shards *s, kl_tensor *parts, double most)
+kl_tensor kl_comm_shards_clip_norm_at(const kl_site *site, kl_comm_shards *s, kl_tensor *parts, double max)
 {
     if (shards_ready(site, "comm_shards_clip_norm", s, parts != NULL) != KL_OK)
         return kl_poison();
-    return train_clip_norm(site, "comm_shards_clip_norm", s->comm, s->buckets, parts, most);
+    return train_clip_norm(site, "comm_shards_clip_norm", s->comm, s->buckets, parts, max);
 }
 
 kl_status kl_comm_shards_gather_at(const kl_site *site, kl_comm_shards *s)

@@ -7,9 +7,9 @@ static kl_status recurrent_init(const kl_site *site, kl_nn_recurrent *m, kl_para
     if (!m || in < 1 || width < 1)
         return module_refuse(site, lstm ? "nn_lstm_init" : "nn_gru_init", prefix,
                              m ? "widths are counts from 1 on" : "the module is NULL");
-    double most = 1 / sqrt((double)width);
+    double max = 1 / sqrt((double)width);
     int64_t gates = (lstm ? 4 : 3) * width;
-    kl_init uniform = {.kind = KL_INIT_UNIFORM, .low = -most, .high = most};
+    kl_init uniform = {.kind = KL_INIT_UNIFORM, .low = -max, .high = max};
     *m = (kl_nn_recurrent){.width = width, .lstm = lstm};
     kl_status s = module_make(site, params, prefix, "x_weight", 2, (int64_t[]){in, gates}, &uniform, &m->x_weight);
     if (s == KL_OK)

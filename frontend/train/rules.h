@@ -84,7 +84,7 @@ bool train_check_params(const kl_site *site, const char *op, const kl_tensor *pa
 /* kl_clip_norm, with errors of `op`.  comm: NULL, or each rank has its part of the gradients, and the norm is that of
  * all parts. */
 kl_tensor train_clip_norm(const kl_site *site, const char *op, kl_comm *comm, int n, kl_tensor *gradients,
-                          double most);
+                          double max);
 /* Makes zeros of this shape on t's device, in the dtype in which updates of t are computed; they outlive the trace. */
 kl_tensor train_state(const kl_site *site, kl_tensor t, int rank, const int64_t *dims, const char *name);
 #endif

@@ -459,8 +459,7 @@ KL_API kl_status kl_comm_shards_step_at(const kl_site *site, kl_comm_shards *sha
                                         const kl_tensor *gradients, double lr);
 KL_API kl_status kl_comm_shards_reduce_at(const kl_site *site, kl_comm_shards *shards, const kl_tensor *gradients,
                                           kl_tensor *parts);
-KL_API kl_tensor kl_comm_shards_clip_norm_at(const kl_site *site, kl_comm_shards *shards, kl_tensor *parts,
-                                             double most);
+KL_API kl_tensor kl_comm_shards_clip_norm_at(const kl_site *site, kl_comm_shards *shards, kl_tensor *parts, double max);
 KL_API kl_status kl_comm_shards_gather_at(const kl_site *site, kl_comm_shards *shards);
 KL_API kl_status kl_comm_shards_reload_at(const kl_site *site, kl_comm_shards *shards);
 KL_API kl_status kl_nn_linear_init_at(const kl_site *site, kl_nn_linear *m, kl_params *params, const char *prefix,
@@ -512,8 +511,8 @@ KL_API kl_optimizer *kl_adafactor_at(const kl_site *site, const kl_tensor *param
 KL_API kl_status kl_optimizer_step_at(const kl_site *site, kl_optimizer *opt, kl_tensor loss, double lr);
 KL_API kl_status kl_optimizer_step_gradients_at(const kl_site *site, kl_optimizer *opt, const kl_tensor *gradients,
                                                 double lr);
-KL_API kl_tensor kl_clip_norm_at(const kl_site *site, int n, kl_tensor *gradients, double most);
-KL_API kl_status kl_clip_value_at(const kl_site *site, int n, kl_tensor *gradients, double most);
+KL_API kl_tensor kl_clip_norm_at(const kl_site *site, int n, kl_tensor *gradients, double max);
+KL_API kl_status kl_clip_value_at(const kl_site *site, int n, kl_tensor *gradients, double max);
 KL_API kl_accumulator *kl_accumulator_new_at(const kl_site *site, const kl_tensor *param, int n);
 KL_API kl_status kl_accumulator_add_at(const kl_site *site, kl_accumulator *acc, const kl_tensor *gradients);
 KL_API kl_status kl_accumulator_take_at(const kl_site *site, kl_accumulator *acc, kl_tensor *gradients);

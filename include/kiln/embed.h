@@ -69,7 +69,7 @@ KL_API kl_status kl_set_pool(const kl_pool *pool);
 /* Sends messages of this level and above to fn; NULL, the initial value, discards them.  Returns when the previous
  * function is not running any more.  The first function that accepts warnings gets one for each KILN_ variable of the
  * environment that is unknown or has an invalid value.  [errors ARGUMENT: no such level] */
-KL_API kl_status kl_set_log(kl_log_fn *fn, void *ctx, kl_log_level least);
+KL_API kl_status kl_set_log(kl_log_fn *fn, void *ctx, kl_log_level min);
 /* "debug", "info", "warn", "error", "none". */
 KL_API const char *kl_log_level_name(kl_log_level level);
 

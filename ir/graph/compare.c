@@ -20,7 +20,7 @@ struct differ {
 
 /* ---- nodes without their operands ---- */
 
-static struct shape digested(const struct graph *g, const struct shape *from)
+static struct shape stable_shape(const struct graph *g, const struct shape *from)
 {
     struct shape s = {.rank = from->rank};
     for (uint32_t i = 0; i < s.rank; i++)
@@ -30,7 +30,7 @@ static struct shape digested(const struct graph *g, const struct shape *from)
 
 static bool same_shape(const struct differ *d, uint32_t x, uint32_t y)
 {
-    struct shape s = digested(d->a, &d->a->shape[x]), t = digested(d->b, &d->b->shape[y]);
+    struct shape s = stable_shape(d->a, &d->a->shape[x]), t = stable_shape(d->b, &d->b->shape[y]);
     return shape_equal(&s, &t);
 }
 
@@ -40,7 +40,7 @@ static struct hash128 key_of(const struct graph *g, ref r)
     struct { struct node n; struct shape shape; struct hash128 custom; } k;
     int64_t *dim[2];
     memset(&k, 0, sizeof k);
-    k.shape = digested(g, &g->shape[n.shape]);
+    k.shape = stable_shape(g, &g->shape[n.shape]);
     for (unsigned i = node_dims(&n, dim); i-- > 0;)
         *dim[i] = dim_digest(g, *dim[i]);
     if (n.op == OP_custom) {

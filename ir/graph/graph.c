@@ -349,7 +349,7 @@ static bool is_operand(const struct graph *g, unsigned op, ref r)
 }
 
 /* Sets the device of a node: that of its operands; for copy the target, for a gradient the device of its variable. */
-static bool settle_device(struct graph *g, struct node *n)
+static bool resolve_device(struct graph *g, struct node *n)
 {
     n->device = g->cur_device;
     if (n->op == OP_copy || !node_nin(n))
@@ -384,7 +384,7 @@ static ref graph_add_node(struct graph *g, const struct node *proto, const struc
     struct shape out = {0};
     if (target)
         out = *target;
-    if (!settle_device(g, &n) || !o->shape(g, &n, &out, &g->err))
+    if (!resolve_device(g, &n) || !o->shape(g, &n, &out, &g->err))
         return NIL;
     if (!shape_is_legal(g, &out)) {
         char text[SHAPE_TEXT], bounds[BOUNDS_TEXT];

@@ -37,7 +37,7 @@ int64_t dim_digest(const struct graph *g, int64_t d)
 }
 
 /* These two functions are not inlined, to keep graphs without symbols fast. */
-static __attribute__((noinline)) struct shape digested_shape(const struct graph *g, const struct shape *shape)
+static __attribute__((noinline)) struct shape stable_shape_of(const struct graph *g, const struct shape *shape)
 {
     struct shape s = {.rank = shape->rank};
     for (uint32_t i = 0; i < s.rank; i++)
@@ -47,10 +47,10 @@ static __attribute__((noinline)) struct shape digested_shape(const struct graph 
 
 static void put_dims(struct sink *s, const struct graph *g, const struct shape *shape)
 {
-    struct shape digested;
+    struct shape stable_shape;
     if (g->symbols) {
-        digested = digested_shape(g, shape);
-        shape = &digested;
+        stable_shape = stable_shape_of(g, shape);
+        shape = &stable_shape;
     }
     graph_hash_put(s, shape->dim, shape->rank * sizeof shape->dim[0]);
 }

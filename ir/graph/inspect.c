@@ -55,17 +55,17 @@ static uint64_t bits_at(const kl_type *t, const void *data, int64_t i)
 
 static void put_extremes(struct text *s, const kl_type *t, const void *data, int64_t n)
 {
-    double least = INFINITY, most = -INFINITY, sum = 0;
+    double min = INFINITY, max = -INFINITY, sum = 0;
     int64_t nans = 0;
     for (int64_t i = 0; i < n; i++) {
         double v = dtype_value(t->dtype, bits_at(t, data, i));
         nans += v != v;
-        least = v < least ? v : least;
-        most = v > most ? v : most;
+        min = v < min ? v : min;
+        max = v > max ? v : max;
         sum += v == v ? v : 0;
     }
     if (nans < n)
-        text_put(s, "; min %.6g, max %.6g, mean %.6g", least, most, sum / (double)(n - nans));
+        text_put(s, "; min %.6g, max %.6g, mean %.6g", min, max, sum / (double)(n - nans));
     if (nans)
         text_put(s, "%s %lld NaN", nans < n ? "," : ";", (long long)nans);
 }

@@ -234,7 +234,7 @@ static val atoms_product(struct kernel *k, val a, val b, int64_t lo, int64_t hi)
 /* Is it a number times one atom? */
 static bool form_is_multiple(const struct form *f) { return f->n == 1 && !f->c; }
 
-val ix_times(struct kernel *k, val a, val b)
+val ix_mul(struct kernel *k, val a, val b)
 {
     if (!a || !b)
         return 0;
@@ -442,7 +442,7 @@ val ix_mod(struct kernel *k, val a, int64_t c)
     return r;
 }
 
-/* Is f known to be below size c, by ix_below? */
+/* Is f known to be below size c, by ix_assume_below? */
 static bool form_is_below(const struct kernel *k, const struct form *f, int64_t c)
 {
     const struct index_table *x = k->index;
@@ -514,7 +514,7 @@ static val div_by_size(struct kernel *k, val a, int64_t c, val *rest)
     if (f.lo >= 0 && size_split_off(k, a, &s, &multiples, &below))
         return ix_add(k, multiples, div_by_size(k, below, c, rest));
     if (f.lo < 0 && !k->err.code)
-        kernel_refuse(k, "an index that may be negative is divided by a length with a symbol");
+        kernel_mark_unsupported(k, "an index that may be negative is divided by a length with a symbol");
     struct index_table *x = index_table(k);
     val q = 0;
     for (uint32_t i = 0; x && i < x->ndiv && !q; i++)
@@ -522,8 +522,8 @@ static val div_by_size(struct kernel *k, val a, int64_t c, val *rest)
             q = x->div[i].q;
     if (!q) {
         val one = k_int(k, 1), by = s.lo > 0 ? size : k_prim(k, P_SELECT, k_prim(k, P_LT, size, one, 0), one, size);
-        int64_t least = s.lo > 0 ? s.lo : 1;
-        q = whole_prim(k, P_DIV, a, by, 0, f.hi < RANGE_MAX ? f.hi / least : RANGE_MAX);
+        int64_t min = s.lo > 0 ? s.lo : 1;
+        q = whole_prim(k, P_DIV, a, by, 0, f.hi < RANGE_MAX ? f.hi / min : RANGE_MAX);
         if (x && x->ndiv < MAX_QUOTIENTS) {
             x->div[x->ndiv].a = a;
             x->div[x->ndiv].c = c;
@@ -532,14 +532,14 @@ static val div_by_size(struct kernel *k, val a, int64_t c, val *rest)
         }
     }
     if (rest) { /* a form in which q cancels where it is multiplied by the size again */
-        *rest = ix_sub(k, a, ix_times(k, q, size));
-        int64_t most = size_most(k->stand_ins, c) - 1;
-        ix_bound(k, *rest, 0, most < f.hi ? most : f.hi);
+        *rest = ix_sub(k, a, ix_mul(k, q, size));
+        int64_t max = size_max(k->placeholders, c) - 1;
+        ix_bound(k, *rest, 0, max < f.hi ? max : f.hi);
     }
     return q;
 }
 
-val ix_quotient(struct kernel *k, val a, val by, int64_t most, val *rest)
+val ix_quotient(struct kernel *k, val a, val by, int64_t max, val *rest)
 {
     int64_t number;
     if (ix_const(k, by, &number)) {
@@ -549,13 +549,13 @@ val ix_quotient(struct kernel *k, val a, val by, int64_t most, val *rest)
     struct form f = index_form(k, a);
     val one = k_int(k, 1), above = k_prim(k, P_SELECT, k_prim(k, P_LT, by, one, 0), one, by);
     val q = whole_prim(k, P_DIV, a, above, 0, f.hi);
-    *rest = whole_prim(k, P_SUB, a, ix_times(k, q, above), 0, most - 1 < f.hi ? most - 1 : f.hi);
+    *rest = whole_prim(k, P_SUB, a, ix_mul(k, q, above), 0, max - 1 < f.hi ? max - 1 : f.hi);
     return q;
 }
 
 val ix_scale_size(struct kernel *k, val a, int64_t c)
 {
-    return ix_symbolic(k, c) ? ix_times(k, a, ix_size(k, c)) : ix_scale(k, a, c);
+    return ix_symbolic(k, c) ? ix_mul(k, a, ix_size(k, c)) : ix_scale(k, a, c);
 }
 
 val ix_div_size(struct kernel *k, val a, int64_t c)
@@ -592,9 +592,9 @@ static bool times_symbols(const struct kernel *k, val v, val var, int64_t *size)
     *size = 1;
     if (v == var)
         return true;
-    for (uint32_t s = 0; k->stand_ins && s < k->stand_ins->n && !var; s++)
+    for (uint32_t s = 0; k->placeholders && s < k->placeholders->n && !var; s++)
         if (v == k->symbol[s]) {
-            *size = k->stand_ins->v[s].prime;
+            *size = k->placeholders->v[s].prime;
             return true;
         }
     int64_t a, b;

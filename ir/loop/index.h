@@ -13,7 +13,7 @@ struct form {
 };
 struct entry { bool known; uint32_t n; int64_t c, lo, hi; struct term *t; };
 
-/* What was known of v before something was noted of it.  at: the number of instructions then; v 0: ix_below.
+/* What was known of v before something was noted of it.  at: the number of instructions then; v 0: ix_assume_below.
  * ndiv, ntimes: those of the table then, which were made without it. */
 struct note { val v, at; struct entry before; uint32_t ndiv, ntimes; };
 
@@ -25,7 +25,7 @@ struct index_table {
     uint32_t ndiv;
     struct { val a, b, product; } times[MAX_QUOTIENTS];     /* products of atoms made in this loop body */
     uint32_t ntimes;
-    struct { val v; int64_t size; } below[MAX_BELOW]; /* the last values of which ix_below was told; v 0: none */
+    struct { val v; int64_t size; } below[MAX_BELOW]; /* the last values of which ix_assume_below was told; v 0: none */
     uint32_t nbelow;
     struct note *note; uint32_t nnote, note_cap;     /* in force, in the order in which they were made */
 };

@@ -76,7 +76,7 @@ void ix_bound(struct kernel *k, val v, int64_t lo, int64_t hi)
     }
 }
 
-void ix_whole(struct kernel *k, val v, int64_t lo, int64_t hi)
+void ix_assume_range(struct kernel *k, val v, int64_t lo, int64_t hi)
 {
     struct index_table *x = index_table(k);
     struct form atom = {.n = 1, .lo = lo, .hi = hi};
@@ -87,7 +87,7 @@ void ix_whole(struct kernel *k, val v, int64_t lo, int64_t hi)
     index_remember(k, v, &atom);
 }
 
-void ix_below(struct kernel *k, val v, int64_t size)
+void ix_assume_below(struct kernel *k, val v, int64_t size)
 {
     struct index_table *x = ix_symbolic(k, size) ? index_table(k) : NULL;
     if (!x || !v || !index_note(k, x, 0))

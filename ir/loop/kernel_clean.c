@@ -114,14 +114,14 @@ static void compact(struct kernel *k, const bool *live, val *map)
 
 /* ---- constants to the front ---- */
 
-struct settling {
+struct canonicalizing {
     const struct kernel *k;
     struct linst *inst; uint32_t n;   /* the result */
     val *map;                         /* old value -> new */
     val *slot; uint32_t mask;         /* the new constants, by dtype and bits */
 };
 
-static void settle_constant(struct settling *s, val v)
+static void canonicalize_constant(struct canonicalizing *s, val v)
 {
     const struct linst *i = &s->k->inst[v];
     if (i->op != L_CONST || s->map[v])
@@ -137,15 +137,15 @@ static void settle_constant(struct settling *s, val v)
     s->map[v] = s->slot[h];
 }
 
-static void kernel_clean_settle(struct settling *s, val *from)
+static void kernel_clean_canonicalize(struct canonicalizing *s, val *from)
 {
     const struct kernel *k = s->k;
     s->n = 1;
     for (val v = 1; v < k->ninst; v++) {
-        settle_constant(s, k->inst[v].a);
-        settle_constant(s, k->inst[v].b);
-        settle_constant(s, k->inst[v].c);
-        settle_constant(s, k->inst[v].d);
+        canonicalize_constant(s, k->inst[v].a);
+        canonicalize_constant(s, k->inst[v].b);
+        canonicalize_constant(s, k->inst[v].c);
+        canonicalize_constant(s, k->inst[v].d);
     }
     val next = s->n;
     for (val v = 1; v < k->ninst; v++)
@@ -164,20 +164,20 @@ static void kernel_clean_settle(struct settling *s, val *from)
     }
 }
 
-bool kernel_settle(struct kernel *k, val *from)
+bool kernel_canonicalize(struct kernel *k, val *from)
 {
     if (k->err.code)
         return false;
     uint32_t size = 256;
     while (size < 2 * k->ninst)
         size *= 2;
-    struct settling s = {.k = k, .mask = size - 1};
+    struct canonicalizing s = {.k = k, .mask = size - 1};
     s.inst = mem_alloc(k->ninst * sizeof *s.inst);
     s.map = mem_alloc(k->ninst * sizeof *s.map);
     s.slot = mem_alloc(size * sizeof *s.slot);
     bool ok = s.inst && s.map && s.slot;
     if (ok) {
-        kernel_clean_settle(&s, from);
+        kernel_clean_canonicalize(&s, from);
         memcpy(k->inst, s.inst, s.n * sizeof *s.inst);
         k->ninst = s.n;
         index_free(k); /* linear forms name the old values */
@@ -209,7 +209,7 @@ bool kernel_clean(struct kernel *k)
         kernel_clean_mark(k, live);
         compact(k, live, c.map);
         index_free(k); /* linear forms name the old values */
-        ok = kernel_settle(k, NULL);
+        ok = kernel_canonicalize(k, NULL);
     } else {
         err_set(&k->err, KL_ERR_MEMORY, "out of memory building kernel %s", k->name);
     }

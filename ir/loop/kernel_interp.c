@@ -87,7 +87,7 @@ static bool enter_loop(struct machine *m, struct thread *t, val v)
     if (i->kind == LOOP_PARALLEL || i->kind == LOOP_GRID) {
         lo = m->lo;
         hi = m->hi;
-        m->turn++;
+        m->iteration++;
     }
     for (val c = v + 1; m->k->inst[c].op == L_CARRY; c++) {
         if (m->k->inst[c].cols && !t->leads)
@@ -115,7 +115,7 @@ static void end_loop(struct machine *m, struct thread *t, val v)
     if (__builtin_add_overflow((int64_t)w[VARIABLE], (int64_t)i->imm, &x) || x >= (int64_t)w[END])
         return;
     w[VARIABLE] = (uint64_t)x;
-    m->turn += i->kind == LOOP_PARALLEL || i->kind == LOOP_GRID;
+    m->iteration += i->kind == LOOP_PARALLEL || i->kind == LOOP_GRID;
     t->pc = v + 1;
 }
 
@@ -445,7 +445,7 @@ static bool run_phase(struct machine *m, const struct phase *p, int64_t begin, i
     m->hi = end - p->base < p->extent ? end - p->base : p->extent;
     if (m->lo >= m->hi && p->extent < m->k->extent)
         return true; /* iterations of other calls */
-    m->phase_turn = ++m->turn;
+    m->phase_iteration = ++m->iteration;
     m->interval++;
     m->main.pc = p->first;
     m->main.width = 1;

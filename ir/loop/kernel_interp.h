@@ -11,7 +11,7 @@ struct async_factor { val v; int64_t at; uint64_t batch; bool complete; };
 /* Copy v of a panel, which is complete with the phase of a barrier. */
 struct panel_copy { val v; int64_t to, from[VIEW_DIMS]; uint32_t barrier; };
 /* A barrier of a buffer of phases: phases that are complete; arrivals and announced copies of the current one. */
-struct barrier { uint64_t done; uint32_t arrivals, arrived, announced; };
+struct barrier { uint64_t done; uint32_t arrivals, arrived, expected; };
 
 /* State of one thread: each thread of a block has one; everything outside of blocks uses the first. */
 struct thread {
@@ -37,12 +37,12 @@ struct thread {
 /* The last accesses of one kind to an element. turn and interval count up over a whole run; 0: none.  For loads and
  * updates, turn is the first one of this phase: iterations run in order, so all accesses are by the last iteration only
  * if the first one is. */
-struct last_access { int64_t turn, interval; int32_t by; };
+struct last_access { int64_t iteration, interval; int32_t by; };
 enum { IN_FLIGHT = -1, BY_SEVERAL = -2 }; /* by, if no thread */
 /* multiplying: factors of unfinished products that have the element, in iteration `turn` of a grid loop. */
 struct mark {
     struct last_access stored, updated, loaded;
-    int64_t turn;
+    int64_t iteration;
     uint32_t multiplying;
     /* Of a panel that L_COPY_PANEL fills: threads whose products are complete, but which have not arrived since; the
      * phase that the last of the others arrived in, and the phase that the copy was complete with; 0: none. */
@@ -62,7 +62,8 @@ struct machine {
     val *stop;                    /* per LOOP or IF: its END */
     val *head;                    /* per END: its LOOP or IF */
     struct mark **mark;           /* per output, workspace and shared buffer, per element */
-    int64_t turn, phase_turn;     /* counts iterations of parallel and grid loops; the first one of this phase */
+    /* counts iterations of parallel and grid loops; the first one of this phase */
+    int64_t iteration, phase_iteration;
     int64_t interval;             /* counts the intervals between barriers */
     int64_t lo, hi;               /* the iterations of this phase to run */
     uint32_t *barrier_at, nbarrier; /* per buffer of phases: its first barrier; of all buffers */

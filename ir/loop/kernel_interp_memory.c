@@ -28,13 +28,13 @@ static bool in_bounds(const struct machine *m, val v, uint32_t buf, int64_t at)
 /* Shared memory belongs to one block, so accesses by another block are outdated. */
 static bool is_current(const struct machine *m, const struct last_access *t, bool shared)
 {
-    return t->turn && (shared ? t->turn == m->turn : t->turn >= m->phase_turn);
+    return t->iteration && (shared ? t->iteration == m->iteration : t->iteration >= m->phase_iteration);
 }
 
 static bool conflicts(const struct machine *m, const struct last_access *t, int32_t self, bool shared)
 {
     return is_current(m, t, shared) &&
-           (t->turn != m->turn || t->by == IN_FLIGHT || (t->interval == m->interval && t->by != self));
+           (t->iteration != m->iteration || t->by == IN_FLIGHT || (t->interval == m->interval && t->by != self));
 }
 
 static bool races(const struct machine *m, const struct mark *k, int32_t self, enum access what, bool shared)
@@ -47,7 +47,7 @@ static void record_repeated(const struct machine *m, struct last_access *t, int3
 {
     bool past = !is_current(m, t, shared), first = past || t->interval != m->interval;
     t->by = first || t->by == self ? self : BY_SEVERAL;
-    t->turn = past ? m->turn : t->turn;
+    t->iteration = past ? m->iteration : t->iteration;
     t->interval = m->interval;
 }
 
@@ -60,20 +60,21 @@ static bool interp_memory_note(struct machine *m, const struct thread *t, val v,
     bool shared = m->k->buf[buf].role == BUF_SHARED;
     if (!k)
         return true;
-    bool stored = k->stored.turn && (k->stored.turn == m->turn || (k->stored.turn < m->phase_turn && !shared));
+    bool stored = k->stored.iteration && (k->stored.iteration == m->iteration ||
+                                          (k->stored.iteration < m->phase_iteration && !shared));
     if (what == LOADS && !stored)
         return interp_memory_fail(m, v, buf, at, verb[what],
                                   shared ? " before this block stores it" : " before this iteration stores it");
-    if (what == UPDATES && !k->stored.turn)
+    if (what == UPDATES && !k->stored.iteration)
         return interp_memory_fail(m, v, buf, at, verb[what], " before anything is stored there");
     if (m->by_phases[buf]) {
         const char *flaw = what == LOADS ? phase_load_flaw(t, k) : ", which copies of panels fill";
         return !flaw || interp_memory_fail(m, v, buf, at, verb[what], flaw);
     }
-    if (races(m, k, self, what, shared) || (what != LOADS && k->multiplying && k->turn == m->turn))
+    if (races(m, k, self, what, shared) || (what != LOADS && k->multiplying && k->iteration == m->iteration))
         return interp_memory_fail(m, v, buf, at, verb[what], at_once);
     if (what == STORES)
-        k->stored = (struct last_access){m->turn, m->interval, self};
+        k->stored = (struct last_access){m->iteration, m->interval, self};
     else
         record_repeated(m, what == LOADS ? &k->loaded : &k->updated, self, shared);
     return true;
@@ -189,7 +190,7 @@ static void complete_copy(struct machine *m, struct thread *t, const struct asyn
     uint32_t to = (uint32_t)i->imm, from = (uint32_t)(i->imm >> 32);
     size_t size = dtype_size(m->k->buf[to].dtype);
     for (int n = 0; n < i->rows; n++) {
-        m->mark[to][f->to + n].stored = (struct last_access){m->turn, m->interval, t->self};
+        m->mark[to][f->to + n].stored = (struct last_access){m->iteration, m->interval, t->self};
         if (f->zero)
             memset(interp_memory_element(m, t, to, f->to + n), 0, size);
         else
@@ -223,11 +224,11 @@ void memory_mark_factor(struct machine *m, const struct async_factor *f, int mul
     for (int r = 0; r < i->rows; r++)
         for (int c = 0; c < i->cols; c++) {
             struct mark *k = &m->mark[buf][i->kind == TILE_ROWS ? f->at + r * stride + c : f->at + r + c * stride];
-            bool current = k->turn == m->turn;
+            bool current = k->iteration == m->iteration;
             k->multiplying = (current ? k->multiplying : 0) + (uint32_t)multiplying;
             k->unreleased = (current ? k->unreleased : 0) + (uint32_t)unreleased;
             k->release_phase = current ? k->release_phase : 0;
-            k->turn = m->turn;
+            k->iteration = m->iteration;
             if (phase) {
                 k->release_barrier = barrier;
                 k->release_phase = phase;

@@ -63,7 +63,7 @@ static void complete_panel(struct machine *m, const struct panel_copy *p)
                 memset(m->buf[to] + (size_t)at * size, 0, size);
             else
                 memcpy(m->buf[to] + (size_t)at * size, m->buf[view->id] + (size_t)from * size, size);
-            k->stored = (struct last_access){m->turn, m->interval, BY_SEVERAL};
+            k->stored = (struct last_access){m->iteration, m->interval, BY_SEVERAL};
             k->copy_barrier = p->barrier;
             k->copy_phase = m->barrier[p->barrier].done;
         }
@@ -74,7 +74,7 @@ static void end_phase(struct machine *m, uint32_t number)
 {
     struct barrier *b = &m->barrier[number];
     uint32_t left = 0;
-    if (b->arrived < b->arrivals || b->announced)
+    if (b->arrived < b->arrivals || b->expected)
         return;
     *b = (struct barrier){.done = b->done + 1, .arrivals = b->arrivals};
     for (uint32_t i = 0; i < m->npanel; i++) {
@@ -101,18 +101,18 @@ bool phase_copy(struct machine *m, struct thread *t, val v)
         for (int c = 0; c < PANEL_COLUMNS; c++) {
             int64_t at;
             struct mark *k = panel_mark(m, &p, r, c, &at);
-            bool current = k->turn == m->turn;
+            bool current = k->iteration == m->iteration;
             if (current && (k->multiplying || k->unreleased ||
                             (k->release_phase && t->awaited[k->release_barrier] < k->release_phase)))
                 return phase_fail(m, v, "copies to a panel whose readers it has not waited for");
-            if (k->stored.turn == m->turn && k->stored.by == IN_FLIGHT)
+            if (k->stored.iteration == m->iteration && k->stored.by == IN_FLIGHT)
                 return phase_fail(m, v, "copies to a panel that another copy fills");
-            k->stored = (struct last_access){m->turn, m->interval, IN_FLIGHT};
+            k->stored = (struct last_access){m->iteration, m->interval, IN_FLIGHT};
         }
     if (!mem_reserve(&m->panel, &m->panel_cap, m->npanel + 1, sizeof *m->panel))
         return err_set(m->e, KL_ERR_MEMORY, "out of memory running kernel %s", m->k->name);
     m->panel[m->npanel++] = p;
-    m->barrier[p.barrier].announced--;
+    m->barrier[p.barrier].expected--;
     end_phase(m, p.barrier);
     return true;
 }
@@ -141,7 +141,7 @@ bool phase_arrive(struct machine *m, struct thread *t, val v)
     t->nfactor = left;
     t->announcing = number;
     m->barrier[number].arrived++;
-    m->barrier[number].announced += panels;
+    m->barrier[number].expected += panels;
     end_phase(m, number);
     return true;
 }

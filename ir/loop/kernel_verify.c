@@ -353,7 +353,10 @@ static bool copy_rules(const struct checker *c, val v)
 }
 
 /* Is it arithmetic between an ARRIVE and the copies that it announces? */
-static bool announces(const struct linst *i) { return i->op >= L_PRIM || i->op == L_CONST || i->op == L_COPY_PANEL; }
+static bool is_arrive_setup(const struct linst *i)
+{
+    return i->op >= L_PRIM || i->op == L_CONST || i->op == L_COPY_PANEL;
+}
 
 static bool panel_rules(const struct checker *c, val v)
 {
@@ -368,7 +371,7 @@ static bool panel_rules(const struct checker *c, val v)
     if (a->role != BUF_SHARED || !a->panel_rows || b->role != BUF_VIEW || a->dtype != b->dtype ||
         a->panel_rows > MAX_PANEL_ROWS)
         return kernel_verify_fail(c, v, "a panel of up to 256 rows is copied from a view of the same dtype");
-    for (; announces(&c->k->inst[first]); first--)
+    for (; is_arrive_setup(&c->k->inst[first]); first--)
         copies += c->k->inst[first].op == L_COPY_PANEL;
     return (c->k->inst[first].op == L_ARRIVE && c->k->inst[first].imm >> 32 >= copies) ||
            kernel_verify_fail(c, v, "a copy of a panel that no arrive announces");
@@ -383,7 +386,7 @@ static bool phase_rules(const struct checker *c, val v)
         return false;
     if (c->k->buf[buf].role != BUF_PHASES || !c->block)
         return kernel_verify_fail(c, v, "threads arrive at and wait for a barrier with phases, in a block loop");
-    for (val next = v + 1; i->op == L_ARRIVE && next < c->k->ninst && announces(&c->k->inst[next]); next++)
+    for (val next = v + 1; i->op == L_ARRIVE && next < c->k->ninst && is_arrive_setup(&c->k->inst[next]); next++)
         copies += c->k->inst[next].op == L_COPY_PANEL;
     return i->op == L_AWAIT || copies == i->imm >> 32 ||
            kernel_verify_fail(c, v, "an arrive announces another number of panels than follow it");
@@ -603,7 +606,7 @@ static void buffer_rules(struct checker *c)
             kernel_verify_fail(c, 0, "barriers with phases are u64, for 1 to 1024 arrivals");
             return;
         }
-        int64_t most = MAX_SHARED, n = l->count > most ? most + 1 : l->count * (int64_t)dtype_size(l->dtype);
+        int64_t max = MAX_SHARED, n = l->count > max ? max + 1 : l->count * (int64_t)dtype_size(l->dtype);
         shared += l->role == BUF_SHARED || l->role == BUF_PHASES ? n : 0;
         private += l->role == BUF_REGISTER ? n : 0;
     }

@@ -24,7 +24,7 @@ struct walk {
     struct flaw *flaw;
 };
 
-static uint8_t most(uint8_t a, uint8_t b) { return a > b ? a : b; }
+static uint8_t max(uint8_t a, uint8_t b) { return a > b ? a : b; }
 
 static void raise(struct walk *w, val v, uint8_t s)
 {
@@ -78,16 +78,16 @@ static uint8_t control_uniformity(const struct walk *w)
     for (unsigned d = 0; d < w->depth; d++) {
         const struct linst *head = &w->k->inst[w->open[d]];
         if (head->op == L_IF)
-            s = role_of(w, head->a) ? s : most(s, w->of[head->a]);
+            s = role_of(w, head->a) ? s : max(s, w->of[head->a]);
         else if (head->kind != LOOP_BLOCK)
-            s = most(s, most(w->of[head->a], w->of[head->b]));
+            s = max(s, max(w->of[head->a], w->of[head->b]));
     }
     return s;
 }
 
 static uint8_t verify_threads_operands(const struct walk *w, const struct linst *i)
 {
-    return most(most(w->of[i->a], w->of[i->b]), most(w->of[i->c], w->of[i->d]));
+    return max(max(w->of[i->a], w->of[i->b]), max(w->of[i->c], w->of[i->d]));
 }
 
 static void verify_threads_spread(struct walk *w, val v)
@@ -99,7 +99,7 @@ static void verify_threads_spread(struct walk *w, val v)
     else if (is_subgroup_number(w, i))
         s = SHARE_TEAM;
     else if (i->op == L_CARRY || i->op == L_NEXT) /* the number of iterations may differ */
-        s = most(s, control_uniformity(w));
+        s = max(s, control_uniformity(w));
     else if (i->op == L_LOAD && w->k->buf[i->imm].role == BUF_REGISTER)
         s = SHARE_NONE;
     raise(w, v, s);
@@ -137,7 +137,7 @@ static const char *arrive_flaw(const struct walk *w, const struct linst *i)
         return NULL;
     if (w->subgroup <= 1 || arrivals % w->subgroup)
         return "a barrier for several arrivals counts the threads of whole subgroups";
-    return most(control_uniformity(w), w->of[i->a]) == SHARE_NONE ? "an arrival that some threads may miss" : NULL;
+    return max(control_uniformity(w), w->of[i->a]) == SHARE_NONE ? "an arrival that some threads may miss" : NULL;
 }
 
 static void verify_threads_check(struct walk *w, val v)
@@ -149,7 +149,7 @@ static void verify_threads_check(struct walk *w, val v)
     if (rule)
         *w->flaw = (struct flaw){v, rule};
     if (w->subgroup > 1 && uses_tile(w->k, i) &&
-        most(control_uniformity(w), verify_threads_operands(w, i)) == SHARE_NONE)
+        max(control_uniformity(w), verify_threads_operands(w, i)) == SHARE_NONE)
         *w->flaw = (struct flaw){v, "a tile whose subgroup does not agree on it"};
 }
 

@@ -188,7 +188,7 @@ struct kernel {
     int64_t flops, bytes;                            /* estimates: arithmetic and memory traffic */
     struct index_table *index;                       /* index.c: linear forms while building */
     /* While building, of a kernel for all values of symbols: what stands in for them in sizes, and their values. */
-    const struct stand_ins *stand_ins;               /* NULL: there are none */
+    const struct placeholders *placeholders;               /* NULL: there are none */
     val symbol[MAX_STAND_INS];
     struct err err;
 };
@@ -204,7 +204,7 @@ struct mma_caps {
     uint16_t subgroup;              /* threads that hold a tile together; 0: no matrix units */
     uint16_t m, n, k;
     uint32_t dtypes;            /* of the factors: a set, one bit each */
-    uint16_t most_n;            /* columns that are multiplied at once, at most */
+    uint16_t max_n;            /* columns that are multiplied at once, at most */
     uint8_t async;              /* 1: MMA_ASYNC of panels in shared memory */
     uint8_t chains;             /* 1: a sum, converted to the dtype of factors, may be a factor a */
 };
@@ -238,7 +238,7 @@ struct caps {
 
 /* Of a SLOT. */
 static inline uint32_t slot_number(const struct linst *i) { return (uint32_t)i->imm; }
-static inline int64_t slot_most(const struct linst *i) { return (int64_t)(i->imm >> 32); }
+static inline int64_t slot_max(const struct linst *i) { return (int64_t)(i->imm >> 32); }
 
 /* ---- kernel.c: building and freeing ---- */
 struct kernel *kernel_new(const char *name);
@@ -301,9 +301,9 @@ bool ix_range(const struct kernel *k, val v, int64_t *lo, int64_t *hi);
 bool ix_const(const struct kernel *k, val v, int64_t *c);
 void ix_bound(struct kernel *k, val v, int64_t lo, int64_t hi); /* asserts lo <= v <= hi */
 /* Asserts lo <= v <= hi.  Later forms use v as an atom, not its own form, whose range is less precise. */
-void ix_whole(struct kernel *k, val v, int64_t lo, int64_t hi);
-/* What ix_bound, ix_whole and ix_below note is in force up to the end of the loop or if in which they are called, or
- * between these two (index_facts.c).  ix_facts_begin returns what ix_facts_end takes. */
+void ix_assume_range(struct kernel *k, val v, int64_t lo, int64_t hi);
+/* What ix_bound, ix_assume_range and ix_assume_below note is in force up to the end of the loop or if in which they
+ * are called, or between these two (index_facts.c).  ix_facts_begin returns what ix_facts_end takes. */
 uint32_t ix_facts_begin(const struct kernel *k);
 void ix_facts_end(struct kernel *k, uint32_t begin);
 bool ix_depends(struct kernel *k, val v, val var);       /* does v depend on var? */
@@ -314,22 +314,22 @@ void index_free(struct kernel *k);                        /* kernel_free calls i
 
 /* ---- size.c: sizes with symbols (ir/symbols/README.md) ----
  * A size is a product of lengths of the graph, and nothing else: a schedule's number may have one of its primes. */
-void kernel_take_symbols(struct kernel *k, const struct stand_ins *s); /* before all else; s may be NULL */
+void kernel_take_symbols(struct kernel *k, const struct placeholders *s); /* before all else; s may be NULL */
 bool ix_symbolic(const struct kernel *k, int64_t size);
 val ix_size(struct kernel *k, int64_t size);        /* its value */
-int64_t ix_most(const struct kernel *k, int64_t size); /* the greatest that it may be */
+int64_t ix_max(const struct kernel *k, int64_t size); /* the greatest that it may be */
 /* index.c: ix_scale, ix_div and ix_mod by a size. */
 val ix_scale_size(struct kernel *k, val a, int64_t size);
 val ix_div_size(struct kernel *k, val a, int64_t size);
 val ix_mod_size(struct kernel *k, val a, int64_t size);
-void ix_below(struct kernel *k, val v, int64_t size); /* asserts 0 <= v < size, of a size with symbols */
+void ix_assume_below(struct kernel *k, val v, int64_t size); /* asserts 0 <= v < size, of a size with symbols */
 /* floor(a / by) of a not below 0 and a `by` above 0, which is at most `most`, and what remains. */
-val ix_quotient(struct kernel *k, val a, val by, int64_t most, val *rest);
-val ix_times(struct kernel *k, val a, val b);       /* index.c: of two that are not below 0 */
-val ix_least(struct kernel *k, val a, int64_t most); /* the smaller one */
+val ix_quotient(struct kernel *k, val a, val by, int64_t max, val *rest);
+val ix_mul(struct kernel *k, val a, val b);       /* index.c: of two that are not below 0 */
+val ix_min(struct kernel *k, val a, int64_t max); /* the smaller one */
 bool size_divides(const struct kernel *k, int64_t size, int64_t by); /* is it a multiple, whatever the symbols are? */
 /* The kernel cannot be one for all values. */
-void kernel_refuse(struct kernel *k, const char *what);
+void kernel_mark_unsupported(struct kernel *k, const char *what);
 /* Where all that the parallel loop of a phase does, or the block loop in its grid loop, is in one `if` of iterations
  * below a number made of constants and slots: that number; else 0. */
 struct phase;
@@ -343,7 +343,7 @@ int64_t kernel_extent_at(const struct kernel *k, val active, int64_t extent, con
 bool kernel_clean(struct kernel *k);
 /* The last step alone: moves constants to the front, each once, in order of first use. from, if not NULL, maps each new
  * value to its old one; it has room for k->ninst. */
-bool kernel_settle(struct kernel *k, val *from);
+bool kernel_canonicalize(struct kernel *k, val *from);
 
 /* ---- scalar_build.c: the op rows as loop IR ---- */
 /* a converted as CAST does, rounded once, with as many primitives as needed. */
@@ -352,7 +352,7 @@ val k_cast(struct kernel *k, val a, unsigned dtype);
  * abs, which change the sign bit. */
 val k_op(struct kernel *k, unsigned op, const val *in);
 /* As op exp, with fewer primitives, for a value known to be at most 0, or NaN. */
-val k_exp_down(struct kernel *k, val a);
+val k_exp_nonpositive(struct kernel *k, val a);
 val k_threefry(struct kernel *k, unsigned dtype, val seed, val index);
 enum op fold_op(enum fold f);                    /* the elementwise op that combines two elements */
 val k_fold_step(struct kernel *k, enum fold f, val acc, val x);

@@ -3,9 +3,9 @@
  * A family's choosing function fills the record from the group and the target; its emitting function makes the kernel
  * from the group and the record, and asks of the target at most whether it is a GPU and what its shared memory holds.
  * So a record that is given describes the very kernel.  On a processor no record changes a bit.  On a GPU, records of
- * gpu_row_reduce, column_reduce with parts, gpu_scan, gpu_dot_thin, dot_blocks, dot_matrix, rows, attention_matrix and
- * attention_blocks decide the order in which floating point numbers are added (graph/node.h, "On GPUs"), so another
- * record may round them otherwise.
+ * gpu_row_reduce, column_reduce with parts, gpu_scan, gpu_dot_skinny, dot_blocks, dot_matrix, rows, attention_matrix
+ * and attention_blocks decide the order in which floating point numbers are added (graph/node.h, "On GPUs"), so
+ * another record may round them otherwise.
  *
  * Records have a text (ir/text/schedule_text.c).  The table in schedule.c names each family's fields, in the order of
  * the text, and says what numbers they may have. */
@@ -17,7 +17,7 @@ enum sched_kind {
     SCHED_MAP, SCHED_ROW_REDUCE, SCHED_GPU_ROW_REDUCE, SCHED_COLUMN_REDUCE, SCHED_ROWS,
     SCHED_DOT, SCHED_DOT_THIN, SCHED_DOT_BYTES, SCHED_DOT_BLOCKS, SCHED_DOT_MATRIX,
     SCHED_SCATTER, SCHED_CUMULATIVE, SCHED_SORT, SCHED_GPU_DOT_THIN, SCHED_GPU_SCATTER, SCHED_GPU_SCAN, SCHED_GPU_SORT,
-    SCHED_GPU_TURN,
+    SCHED_GPU_TRANSPOSE,
     SCHED_ATTENTION, SCHED_ATTENTION_ONE, SCHED_ATTENTION_GRAD, SCHED_ATTENTION_BOTH, SCHED_ATTENTION_MATRIX,
     SCHED_ATTENTION_BLOCKS,
     SCHED_COUNT };
@@ -45,7 +45,7 @@ struct schedule {
         uint64_t words[4];  /* first, so that records are zeroed whole */
         struct {
             uint16_t vectors;       /* of an iteration of the parallel loop, where that is one dimension  [chosen] */
-            uint8_t neighbours;     /* elements of a lane; 0: one */
+            uint8_t vector;     /* elements of a lane; 0: one */
             uint8_t join_short;     /* dimensions are walked as one where the innermost has few elements */
             uint32_t tasks;         /* iterations have fewer vectors if there would be fewer than so many of them, and
                                        are blocks in each row of several dimensions; 0: as many as `vectors`, rows */
@@ -57,7 +57,7 @@ struct schedule {
             uint16_t ahead;         /* elements from the one at hand to the one that is prefetched; 0: none is */
         } row_reduce;
         struct {                    /* on a GPU: a row's threads, in any order of its sums */
-            uint16_t neighbours;    /* elements of a thread in each access; 0: one */
+            uint16_t vector;    /* elements of a thread in each access; 0: one */
             uint32_t split;         /* rows are summed in parts of so many elements, then those; 0: not */
         } gpu_row_reduce;
         struct {
@@ -67,12 +67,12 @@ struct schedule {
             uint16_t ahead;         /* rows from the one at hand to the one that is prefetched */
             uint32_t split;         /* GPU: columns are summed in parts of so many elements, then those; 0: not */
             uint16_t vectors;       /* of results, whose rows are read one after the other; 0: one, in registers */
-            uint16_t neighbours;    /* GPU: adjacent columns that a lane sums; 0: one */
+            uint16_t vector;    /* GPU: adjacent columns that a lane sums; 0: one */
         } column_reduce;
         struct {
             uint64_t keep;          /* members, by bit, whose rows are kept in scratch rather than computed twice */
             uint16_t held;          /* GPU: elements of a thread, which hold the row in registers; 0: they do not */
-            uint16_t neighbours;    /*   of these, so many neighbours in each access; 0: one */
+            uint16_t vector;    /*   of these, so many neighbours in each access; 0: one */
         } rows;
         struct {                    /* a product by register tiles, on a processor or by threads alone */
             uint16_t mr, nr;        /* rows and columns of the tile: these and kc first in all kinds of products */
@@ -98,7 +98,7 @@ struct schedule {
             uint16_t each;          /* elements of the matrix in one load  [chosen] */
             uint16_t ahead;         /* steps of the contraction from the one at hand to the one prefetched  [chosen] */
             uint16_t widen;         /* the first operand is widened into scratch */
-        } dot_thin;
+        } dot_skinny;
         struct {                    /* products of bytes by a processor's instructions for them */
             uint16_t mr, nr;
             uint32_t kc;
@@ -120,7 +120,7 @@ struct schedule {
             uint16_t mr, nr;        /* all rows; neighbours of a thread */
             uint32_t kc;
             uint32_t split;         /* elements of the contraction in a part; 0: no parts  [chosen] */
-        } gpu_dot_thin;
+        } gpu_dot_skinny;
         struct {                    /* on a GPU's matrix units: the same, each subgroup a tile */
             uint16_t mr, nr;
             uint32_t kc;
@@ -173,7 +173,7 @@ struct sched_field {
     uint8_t sides;              /* FORM_SIDES: so many members, one behind the other, as AxB or AxBxC */
     bool chosen;                /* 0, which the text does not say: is chosen */
     bool power;                 /* a power of two */
-    int64_t least, most;        /* what may be handed in; other than 0 if `chosen` */
+    int64_t min, max;        /* what may be handed in; other than 0 if `chosen` */
     const char *const *name;    /* FORM_WORD: of the values, NULL: no word; `most` is the last */
 };
 enum { MAX_SCHED_FIELDS = 15 };

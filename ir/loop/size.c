@@ -1,21 +1,21 @@
-/* Sizes of kernels for all values of symbols: numbers that have primes for symbols (ir/symbols/stand_in.c) become index
- * arithmetic over the symbols' values, which are slots.  And how many iterations there are for values. */
+/* Sizes of kernels for all values of symbols: numbers that have primes for symbols (ir/symbols/placeholder.c) become
+ * index arithmetic over the symbols' values, which are slots.  And how many iterations there are for values. */
 #include "loop.h"
 
-void kernel_take_symbols(struct kernel *k, const struct stand_ins *s)
+void kernel_take_symbols(struct kernel *k, const struct placeholders *s)
 {
-    k->stand_ins = s && s->n ? s : NULL;
-    for (uint32_t i = 0; k->stand_ins && i < s->n; i++) {
+    k->placeholders = s && s->n ? s : NULL;
+    for (uint32_t i = 0; k->placeholders && i < s->n; i++) {
         k->symbol[i] = k_inst(k, L_SLOT, KL_I64, 0, 0, 0, s->v[i].slot | (uint64_t)s->v[i].high << 32);
         ix_bound(k, k->symbol[i], s->v[i].low, s->v[i].high);
     }
 }
 
-bool ix_symbolic(const struct kernel *k, int64_t size) { return size_is_symbolic(k->stand_ins, size); }
+bool ix_symbolic(const struct kernel *k, int64_t size) { return size_is_symbolic(k->placeholders, size); }
 
-int64_t ix_most(const struct kernel *k, int64_t size)
+int64_t ix_max(const struct kernel *k, int64_t size)
 {
-    return k->stand_ins ? size_most(k->stand_ins, size) : size;
+    return k->placeholders ? size_max(k->placeholders, size) : size;
 }
 
 val ix_size(struct kernel *k, int64_t size)
@@ -23,31 +23,31 @@ val ix_size(struct kernel *k, int64_t size)
     uint32_t power[MAX_STAND_INS];
     if (!ix_symbolic(k, size))
         return k_int(k, size);
-    int64_t number = size_split(k->stand_ins, size, power);
+    int64_t number = size_split(k->placeholders, size, power);
     val v = 0;
-    for (uint32_t i = 0; i < k->stand_ins->n; i++)
+    for (uint32_t i = 0; i < k->placeholders->n; i++)
         for (uint32_t n = 0; n < power[i]; n++)
-            v = v ? ix_times(k, v, k->symbol[i]) : k->symbol[i];
+            v = v ? ix_mul(k, v, k->symbol[i]) : k->symbol[i];
     return ix_scale(k, v, number);
 }
 
 bool size_divides(const struct kernel *k, int64_t size, int64_t by)
 {
     uint32_t power[MAX_STAND_INS];
-    return (k->stand_ins ? size_split(k->stand_ins, size, power) : size) % by == 0;
+    return (k->placeholders ? size_split(k->placeholders, size, power) : size) % by == 0;
 }
 
-val ix_least(struct kernel *k, val a, int64_t most)
+val ix_min(struct kernel *k, val a, int64_t max)
 {
     int64_t low, high;
-    if (ix_range(k, a, &low, &high) && high <= most)
+    if (ix_range(k, a, &low, &high) && high <= max)
         return a;
-    val v = k_prim(k, P_SELECT, k_prim(k, P_LT, a, k_int(k, most), 0), a, k_int(k, most));
-    ix_bound(k, v, low < most ? low : most, most);
+    val v = k_prim(k, P_SELECT, k_prim(k, P_LT, a, k_int(k, max), 0), a, k_int(k, max));
+    ix_bound(k, v, low < max ? low : max, max);
     return v;
 }
 
-void kernel_refuse(struct kernel *k, const char *what)
+void kernel_mark_unsupported(struct kernel *k, const char *what)
 {
     err_set(&k->err, KL_ERR_COMPILE, "%s", what);
 }

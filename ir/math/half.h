@@ -26,26 +26,26 @@ static inline float bf16_value(struct bf16 h) { return half_float((uint32_t)h.bi
 
 /* The nearest number with `digits` bits of fraction and exponents from `least` (that of the smallest normal
  * number) to -least + 1, as bits of 16; beyond them infinity. */
-static inline uint16_t half_round(double x, int digits, int least)
+static inline uint16_t half_round(double x, int digits, int min)
 {
-    uint64_t bits, infinity = (uint64_t)(2 - 2 * least + 1) << digits;
+    uint64_t bits, infinity = (uint64_t)(2 - 2 * min + 1) << digits;
     memcpy(&bits, &x, sizeof bits);
     uint16_t sign = (uint16_t)(bits >> 63 << 15);
     int exponent = (int)(bits >> 52 & 2047) - 1023, shift = 52 - digits;
     uint64_t significand = bits & ((UINT64_C(1) << 52) - 1);
     if (exponent == 1024)
         return (uint16_t)(sign | infinity | (significand ? UINT64_C(1) << (digits - 1) : 0));
-    if (exponent > 1 - least)
+    if (exponent > 1 - min)
         return (uint16_t)(sign | infinity);
-    if (exponent < least - digits - 1) /* below half of the smallest number */
+    if (exponent < min - digits - 1) /* below half of the smallest number */
         return sign;
     significand |= UINT64_C(1) << 52;
-    if (exponent < least)
-        shift += least - exponent;
+    if (exponent < min)
+        shift += min - exponent;
     uint64_t rest = significand & ((UINT64_C(1) << shift) - 1), tie = UINT64_C(1) << (shift - 1);
     uint64_t y = significand >> shift; /* with the leading bit: adding the exponent below counts it once */
-    if (exponent > least)
-        y += (uint64_t)(exponent - least) << digits;
+    if (exponent > min)
+        y += (uint64_t)(exponent - min) << digits;
     y += rest > tie || (rest == tie && (y & 1)); /* may carry into the exponent, up to infinity */
     return (uint16_t)(sign | y);
 }

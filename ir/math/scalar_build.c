@@ -255,7 +255,7 @@ val k_op(struct kernel *k, unsigned op, const val *in)
     return half != KL_DTYPE_COUNT && !op_gives_bool(op) ? k_cast(k, y, half) : y;
 }
 
-val k_exp_down(struct kernel *k, val a)
+val k_exp_nonpositive(struct kernel *k, val a)
 {
     unsigned t = val_dtype(k, a);
     val x = k_cast(k, a, dtype_compute(t)), y = EXP_DOWN(x);

@@ -64,7 +64,7 @@ struct opinfo {
     const char *name, *doc, *value, *autocast, *batching; /* value: the row's expression as text */
     const struct attr_info *attr;                         /* NULL: none */
     /* nin: maximum number of operands, least: minimum; cls: enum op_class */
-    uint8_t nin, least, cls;
+    uint8_t nin, min, cls;
     uint16_t traits;                                      /* enum op_trait */
     /* Sets the result's dtype and shape of a node whose other fields are set; false: *e is the reason and names the
      * shapes.  Where the caller chooses the shape (leaves, reshape, expand, iota, random), *out has it on entry. */
@@ -89,7 +89,7 @@ static inline bool op_is_view(unsigned op) { return op_has(op, TRAIT_VIEW); }
 static inline bool op_is_select(unsigned op) { return op_has(op, TRAIT_SELECT); }
 static inline bool op_is_masked(unsigned op) { return op_has(op, TRAIT_MASKED); }
 /* The minimum number of operands of an op; opinfo.nin is the maximum. */
-static inline unsigned op_min_operands(unsigned op) { return opinfo[op].least; }
+static inline unsigned op_min_operands(unsigned op) { return opinfo[op].min; }
 static inline bool op_varies(unsigned op) { return op_min_operands(op) < opinfo[op].nin; }
 static inline bool op_is_leaf(unsigned op) { return op_has(op, TRAIT_LEAF); }
 static inline bool op_is_quant(unsigned op) { return op_has(op, TRAIT_QUANT); }

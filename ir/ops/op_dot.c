@@ -166,7 +166,7 @@ enum { PANEL = 512 };
 __attribute__((target("avx2,fma"))) static int64_t fma_flushed_avx2(float *c, float a, const float *b, int64_t n)
 {
     const __m256 exponent = _mm256_castsi256_ps(_mm256_set1_epi32(0x7f800000)), sign = _mm256_set1_ps(-0.0f);
-    const __m256 up = _mm256_set1_ps(0x1p32f), up2 = _mm256_set1_ps(0x1p64f), least = _mm256_set1_ps(0x1p-62f);
+    const __m256 up = _mm256_set1_ps(0x1p32f), up2 = _mm256_set1_ps(0x1p64f), min = _mm256_set1_ps(0x1p-62f);
     const __m256 x = FLUSH_AVX2(_mm256_set1_ps(a)), x_up = _mm256_mul_ps(x, up);
     int64_t j = 0;
     for (; j + 8 <= n; j += 8) {
@@ -175,7 +175,7 @@ __attribute__((target("avx2,fma"))) static int64_t fma_flushed_avx2(float *c, fl
         z = FLUSH_AVX2(z);
         __m256 sum = _mm256_fmadd_ps(x, y, z);
         __m256 scaled = _mm256_fmadd_ps(x_up, _mm256_mul_ps(y, up), _mm256_mul_ps(z, up2));
-        __m256 tiny = _mm256_cmp_ps(_mm256_andnot_ps(sign, scaled), least, _CMP_LT_OQ);
+        __m256 tiny = _mm256_cmp_ps(_mm256_andnot_ps(sign, scaled), min, _CMP_LT_OQ);
         _mm256_storeu_ps(c + j, _mm256_and_ps(sum, _mm256_or_ps(sign, _mm256_andnot_ps(tiny, _mm256_cmp_ps(
             sign, sign, _CMP_TRUE_UQ)))));
     }

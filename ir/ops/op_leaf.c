@@ -102,8 +102,8 @@ bool shape_const(const struct graph *g, struct node *n, struct shape *out, struc
 {
     if (!dtype_exists(n, e) || !is_scalar(g, n, out, e))
         return false;
-    uint64_t bits = n->attr.konst.bits, most = n->dtype == KL_BOOL ? 1 : UINT64_MAX >> (64 - 8 * dtype_size(n->dtype));
-    if (bits > most)
+    uint64_t bits = n->attr.konst.bits, max = n->dtype == KL_BOOL ? 1 : UINT64_MAX >> (64 - 8 * dtype_size(n->dtype));
+    if (bits > max)
         return err_set(e, KL_ERR_INTERNAL, "const: bits 0x%llx do not fit %s", (unsigned long long)bits,
                        dtype_name(n->dtype));
     return attr_rest_zero(n, sizeof n->attr.konst, e);

@@ -48,7 +48,7 @@ int64_t index_at(unsigned dtype, const void *p, int64_t i, int64_t last)
 static val clamp_index(struct kernel *k, val i, int64_t last, val *inside)
 {
     int64_t lo, hi;
-    val zero = k_int(k, 0), most = k_int(k, last), at = i;
+    val zero = k_int(k, 0), max = k_int(k, last), at = i;
     ix_range(k, i, &lo, &hi);
     *inside = 0;
     if (lo >= 0 && hi <= last)
@@ -58,9 +58,9 @@ static val clamp_index(struct kernel *k, val i, int64_t last, val *inside)
         at = k_prim(k, P_SELECT, *inside, at, zero);
     }
     if (hi > last) {
-        val below = k_prim(k, P_LE, i, most, 0);
+        val below = k_prim(k, P_LE, i, max, 0);
         *inside = *inside ? k_prim(k, P_AND, *inside, below, 0) : below;
-        at = k_prim(k, P_SELECT, below, at, most);
+        at = k_prim(k, P_SELECT, below, at, max);
     }
     ix_bound(k, at, 0, last);
     return at;
@@ -80,8 +80,8 @@ static val index_of(struct kernel *k, val i, int64_t last)
 {
     if (i && dtype_kind(val_dtype(k, i)) == 'U') {
         i = k_cast(k, i, KL_U64);
-        val most = k_bits(k, KL_U64, (uint64_t)last);
-        i = k_prim(k, P_SELECT, k_prim(k, P_LT, i, most, 0), i, most);
+        val max = k_bits(k, KL_U64, (uint64_t)last);
+        i = k_prim(k, P_SELECT, k_prim(k, P_LT, i, max, 0), i, max);
     }
     return k_cast(k, i, KL_I64);
 }
@@ -97,8 +97,8 @@ val lower_inside_to(struct kernel *k, val i, val last, val *inside)
     int64_t number, low, high;
     if (ix_const(k, last, &number))
         return lower_inside(k, i, number, inside);
-    val zero = k_int(k, 0), least = k_prim(k, P_SELECT, k_prim(k, P_LT, i, zero, 0), zero, i);
-    val in = k_prim(k, P_SELECT, k_prim(k, P_LT, last, least, 0), last, least);
+    val zero = k_int(k, 0), min = k_prim(k, P_SELECT, k_prim(k, P_LT, i, zero, 0), zero, i);
+    val in = k_prim(k, P_SELECT, k_prim(k, P_LT, last, min, 0), last, min);
     *inside = k_prim(k, P_EQ, in, i, 0);
     ix_range(k, last, &low, &high);
     ix_bound(k, in, low < 0 ? low : 0, high);
@@ -193,10 +193,10 @@ void vjp_pad(struct graph *g, ref y, ref dy, ref *din)
 static val is_within(struct kernel *k, val i, int64_t last)
 {
     val block, rest;
-    int64_t d = ix_split(k, i, last + 1, &block, &rest), lo, hi, most = (last + 1) / d - 1;
+    int64_t d = ix_split(k, i, last + 1, &block, &rest), lo, hi, max = (last + 1) / d - 1;
     ix_range(k, block, &lo, &hi);
     val above = lo < 0 ? k_prim(k, P_LE, k_int(k, 0), block, 0) : 0;
-    val below = hi > most ? k_prim(k, P_LE, block, k_int(k, most), 0) : 0;
+    val below = hi > max ? k_prim(k, P_LE, block, k_int(k, max), 0) : 0;
     return above && below ? k_prim(k, P_AND, above, below, 0) : above ? above : below;
 }
 

@@ -125,7 +125,7 @@ uint32_t lower_flip(struct lower *l, ref r, const uint32_t *coord)
             continue;
         at[i] = ix_sub(l->k, ix_sub(l->k, ix_size(l->k, s->dim[i]), k_int(l->k, 1)), coord[i]);
         if (ix_symbolic(l->k, s->dim[i])) /* of elements that exist */
-            ix_bound(l->k, at[i], 0, ix_most(l->k, s->dim[i]) - 1);
+            ix_bound(l->k, at[i], 0, ix_max(l->k, s->dim[i]) - 1);
     }
     return l->at(l, n->in[0], at);
 }

@@ -108,8 +108,8 @@ val lower_sort_key(struct kernel *k, val x, bool descending)
         return descending ? k_prim(k, P_NOT, x, 0, 0) : x;
     x = k_cast(k, x, dtype_compute(t));
     unsigned key_type = val_dtype(k, x) == KL_F32 ? KL_I32 : KL_I64;
-    int64_t most = key_type == KL_I32 ? INT32_MAX : INT64_MAX;
-    val zero = k_const(k, val_dtype(k, x), 0), last = k_bits(k, key_type, (uint64_t)most);
+    int64_t max = key_type == KL_I32 ? INT32_MAX : INT64_MAX;
+    val zero = k_const(k, val_dtype(k, x), 0), last = k_bits(k, key_type, (uint64_t)max);
     val plain = k_prim(k, P_SELECT, k_prim(k, P_EQ, x, zero, 0), zero, x); /* -0 is equal to 0 */
     val bits = k_inst(k, L_OP(P_BITS), key_type, plain, 0, 0, 0);
     val sign = k_prim(k, P_SHR, bits, k_bits(k, key_type, key_type == KL_I32 ? 31 : 63), 0);

@@ -80,7 +80,7 @@ static uint32_t lower_elementwise(struct lower *l, ref r, const uint32_t *coord)
 
 #define ELEMENTWISE(opname, operands, types, expr, cast, text)                                      \
     [OP_##opname] = {.name = #opname, .doc = text, .value = expr, .autocast = #cast,                \
-                     .batching = "AXIS", .nin = operands, .least = operands, .cls = CLASS_OF_##types, \
+                     .batching = "AXIS", .nin = operands, .min = operands, .cls = CLASS_OF_##types, \
                      .shape = shape_elementwise, .eval = eval_elementwise, .vjp = elementwise_vjp,  \
                      .lower = lower_elementwise},
 
@@ -125,7 +125,7 @@ const struct opinfo opinfo[OP_COUNT] = {
     [OP_nil] = {.name = "nil", .doc = "no value", .autocast = "ANY", .batching = "LEAF", .cls = CLASS_STRUCT},
 #define ST(opname, fewest, operands, has, attributes, cast, batch, text)                            \
     [OP_##opname] = {.name = #opname, .doc = text, .autocast = #cast, .batching = #batch,           \
-                     .attr = LIST attributes, .nin = operands, .least = fewest, .traits = has,      \
+                     .attr = LIST attributes, .nin = operands, .min = fewest, .traits = has,      \
                      .cls = CLASS_STRUCT, .shape = shape_##opname,                                  \
                      .eval = eval_##opname, .vjp = vjp_##opname, .lower = lower_##opname},
 #define EW1(opname, types, expr, ga, cast, text) ELEMENTWISE(opname, 1, types, #expr, cast, text)

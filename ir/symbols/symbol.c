@@ -76,10 +76,10 @@ bool term_value(const struct symbol_term *t, const int64_t *value, int64_t *out)
 }
 
 /* The least or the greatest value of a term. */
-static bool term_bound(const struct graph *g, const struct symbol_term *t, bool least, int64_t *out)
+static bool term_bound(const struct graph *g, const struct symbol_term *t, bool min, int64_t *out)
 {
     const struct symbol *s = &g->symbols->v[t->symbol], *other = t->times ? &g->symbols->v[t->times - 1] : NULL;
-    bool low = least == (t->by > 0);
+    bool low = min == (t->by > 0);
     return !__builtin_mul_overflow(t->by, low ? s->low : s->high, out) &&
            (!other || !__builtin_mul_overflow(*out, low ? other->low : other->high, out));
 }
@@ -88,9 +88,9 @@ bool affine_range(const struct graph *g, const struct affine *a, int64_t *low, i
 {
     *low = *high = a->constant;
     for (uint32_t i = 0; i < a->n; i++) {
-        int64_t least, most;
-        if (!term_bound(g, &a->term[i], true, &least) || !term_bound(g, &a->term[i], false, &most) ||
-            __builtin_add_overflow(*low, least, low) || __builtin_add_overflow(*high, most, high))
+        int64_t min, max;
+        if (!term_bound(g, &a->term[i], true, &min) || !term_bound(g, &a->term[i], false, &max) ||
+            __builtin_add_overflow(*low, min, low) || __builtin_add_overflow(*high, max, high))
             return false;
     }
     return true;
@@ -241,11 +241,11 @@ bool symbolic_shape_is_legal(const struct graph *g, const struct shape *s)
     int64_t n, low;
     if (s->rank > KL_MAX_RANK)
         return false;
-    struct shape most = *s;
+    struct shape max = *s;
     for (uint32_t i = 0; i < s->rank; i++)
-        if (!dim_range(g, s->dim[i], &low, &most.dim[i]))
+        if (!dim_range(g, s->dim[i], &low, &max.dim[i]))
             return false;
-    return shape_numel(&most, &n);
+    return shape_numel(&max, &n);
 }
 
 static int64_t gcd(int64_t a, int64_t b)

@@ -89,23 +89,23 @@ void graph_depends_on(const struct graph *g, const int64_t *length, uint32_t n, 
 /* Narrows the bounds of g's symbols around their values, so that all of them are on one side of the limit. */
 void size_limit_narrow(struct symbols *s, const struct size_limit *l, const int64_t *value);
 
-/* ---- stand_in.c: primes in place of symbols ----
+/* ---- placeholder.c: primes in place of symbols ----
  * A size of such a graph, a product of lengths, says by its prime factors which symbols are in it (README.md). */
 enum { MAX_STAND_INS = 4 };
-struct stand_in { int64_t prime, low, high; uint32_t slot; }; /* slot: where a run has the symbol's value */
+struct placeholder { int64_t prime, low, high; uint32_t slot; }; /* slot: where a run has the symbol's value */
 /* varies: the reason why there is no program for all values, if that is a size_limit, over the symbols that were
  * recorded; number 0: it is not. */
-struct stand_ins { uint32_t n; struct stand_in v[MAX_STAND_INS]; struct size_limit varies; };
+struct placeholders { uint32_t n; struct placeholder v[MAX_STAND_INS]; struct size_limit varies; };
 /* The symbols' values of a run. */
-struct size_values { const struct stand_ins *s; const uint64_t *slot; };
+struct size_values { const struct placeholders *s; const uint64_t *slot; };
 /* Puts primes in place of g's symbols, which are among those recorded, whose values stand behind `slots` slots.  false:
  * *e; of code COMPILE: the graph needs a program for each value. */
-bool graph_stand_in(struct graph *g, const struct symbols *recorded, uint32_t slots, struct stand_ins *s,
+bool graph_use_placeholders(struct graph *g, const struct symbols *recorded, uint32_t slots, struct placeholders *s,
                     struct err *e);
-bool size_is_symbolic(const struct stand_ins *s, int64_t size); /* s may be NULL */
+bool size_is_symbolic(const struct placeholders *s, int64_t size); /* s may be NULL */
 /* The number that is left of a size, and how often each symbol is in it. */
-int64_t size_split(const struct stand_ins *s, int64_t size, uint32_t power[MAX_STAND_INS]);
-int64_t size_most(const struct stand_ins *s, int64_t size); /* the greatest that it may be */
-int64_t size_at(const struct stand_ins *s, int64_t size, const uint64_t *slot); /* of the symbols' values */
+int64_t size_split(const struct placeholders *s, int64_t size, uint32_t power[MAX_STAND_INS]);
+int64_t size_max(const struct placeholders *s, int64_t size); /* the greatest that it may be */
+int64_t size_at(const struct placeholders *s, int64_t size, const uint64_t *slot); /* of the symbols' values */
 
 #endif

@@ -92,10 +92,10 @@ static bool kernel_parse_operand(struct reader *r, val *out)
     return true;
 }
 
-static bool kernel_parse_operands(struct reader *r, struct linst *i, unsigned most)
+static bool kernel_parse_operands(struct reader *r, struct linst *i, unsigned max)
 {
     val *to[3] = {&i->a, &i->b, &i->c};
-    for (unsigned n = 0; n < most && (!n || lex_take(&r->l, ',')); n++)
+    for (unsigned n = 0; n < max && (!n || lex_take(&r->l, ',')); n++)
         if (!kernel_parse_operand(r, to[n]))
             return false;
     return true;
@@ -120,16 +120,16 @@ static bool optional(struct reader *r, const char *word, val *out)
     return !next_is(r, word) || clause(r, word, out);
 }
 
-/* slot 3 most 512 */
+/* slot 3 max 512 */
 static bool parse_slot(struct reader *r, struct linst *i)
 {
-    uint64_t most = 0;
+    uint64_t max = 0;
     bool ok = lex_number(&r->l, UINT32_MAX, "a slot's number", &i->imm);
-    if (ok && next_is(r, "most")) {
+    if (ok && next_is(r, "max")) {
         lex_word(&r->l);
-        ok = lex_number(&r->l, UINT32_MAX, "a slot's greatest value", &most);
+        ok = lex_number(&r->l, UINT32_MAX, "a slot's greatest value", &max);
     }
-    i->imm |= most << 32;
+    i->imm |= max << 32;
     return ok;
 }
 
@@ -551,11 +551,11 @@ static bool header(struct reader *r)
 }
 
 /* Puts the kernel into its normal form and verifies it; errors get the position of the value's line. */
-static bool kernel_parse_settle(struct reader *r, const char *end)
+static bool kernel_parse_canonicalize(struct reader *r, const char *end)
 {
     struct flaw f;
     val *from = mem_alloc(r->k->ninst * sizeof *from);
-    bool ok = from && kernel_settle(r->k, from);
+    bool ok = from && kernel_canonicalize(r->k, from);
     r->k->extent = ok ? kernel_extent(r->k) : 1;
     if (!ok) {
         lex_no_memory(&r->l);
@@ -585,7 +585,7 @@ static bool whole(struct reader *r)
         return false;
     struct lexer rest = r->l;
     r->l = brace;
-    bool ok = kernel_parse_settle(r, end);
+    bool ok = kernel_parse_canonicalize(r, end);
     r->l = rest;
     return ok;
 }

@@ -176,8 +176,8 @@ static void statement(const struct printer *p, val v)
         break;
     case L_SLOT:
         text_put(p->t, "slot %u", slot_number(i));
-        if (slot_most(i))
-            text_put(p->t, " most %" PRId64, slot_most(i));
+        if (slot_max(i))
+            text_put(p->t, " max %" PRId64, slot_max(i));
         break;
     case L_LANE_REDUCE:
         text_put(p->t, "lane_reduce %s", fold_words.v[i->imm]);

@@ -265,7 +265,7 @@ static bool node(struct parser *p, ref *out)
     }
     n.dtype = (uint8_t)t.dtype;
     ref r = NIL;
-    if (op == OP_expand && !(n.in[0] = parse_lead(p->g, n.in[0], t.shape.rank)))
+    if (op == OP_expand && !(n.in[0] = prepend_unit_axes(p->g, n.in[0], t.shape.rank)))
         return parse_failed(p, op_at);
     if (op == OP_const ? !parse_const(p, &n, &value, &t, op_at, &r)
         : lists.naxes > 1 ? !parse_axes(p, &n, &lists, op_at, &r)

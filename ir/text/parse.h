@@ -44,7 +44,8 @@ bool parse_attrs(struct parser *p, struct node *n, struct attr_lists *lists);
 bool parse_axes_check(struct parser *p, const struct node *n, const struct attr_lists *l);
 /* Makes the nodes for several axes; *out: the last. */
 bool parse_axes(struct parser *p, const struct node *n, const struct attr_lists *l, const char *at, ref *out);
-ref parse_lead(struct graph *g, ref r, unsigned rank);          /* r with leading axes of length 1; NIL: g->err */
+/* r with leading axes of length 1; NIL: g->err */
+ref prepend_unit_axes(struct graph *g, ref r, unsigned rank);
 enum { MAX_LITERALS = 64 };
 struct literals { const char *at; unsigned n; bool list; struct word v[MAX_LITERALS]; };
 bool parse_list(struct parser *p, struct literals *l);          /* NUMBER, or [NUMBER, ...] */

@@ -46,7 +46,7 @@ static bool attr_pairs(struct parser *p, union attr *to, const struct attr_info 
 }
 
 /* The greatest number that an unsigned field holds. */
-static uint64_t attr_most(unsigned size) { return size == 8 ? UINT64_MAX : (UINT64_C(1) << 8 * size) - 1; }
+static uint64_t attr_max(unsigned size) { return size == 8 ? UINT64_MAX : (UINT64_C(1) << 8 * size) - 1; }
 
 /* "lanes N, chunk N)" */
 static bool attr_order(struct parser *p, union attr *to, const struct attr_info *i)
@@ -54,7 +54,7 @@ static bool attr_order(struct parser *p, union attr *to, const struct attr_info 
     for (unsigned k = 0; k < 2 && i->part[k].word; k++) {
         uint64_t v;
         if ((k && !lex_need(&p->l, ',', "','")) || !lex_need_word(&p->l, i->part[k].word) ||
-            !lex_number(&p->l, attr_most(i->part[k].size), "a number", &v))
+            !lex_number(&p->l, attr_max(i->part[k].size), "a number", &v))
             return false;
         attr_set(to, i->part[k].at, i->part[k].size, v);
     }
@@ -109,7 +109,7 @@ static bool attr_real(struct parser *p, union attr *to, const struct attr_info *
 /* "N", or "N, N)" where several axes may be listed; a dim of a graph with symbols may be symbolic */
 static bool attr_number(struct parser *p, union attr *to, const struct attr_info *i, struct attr_lists *l, unsigned k)
 {
-    unsigned most = l ? KL_MAX_RANK : 1, n = 0;
+    unsigned max = l ? KL_MAX_RANK : 1, n = 0;
     uint64_t list[KL_MAX_RANK];
     bool symbolic = p->g->symbols && i->kind == ATTR_DIM;
     lex_space(&p->l);
@@ -118,12 +118,12 @@ static bool attr_number(struct parser *p, union attr *to, const struct attr_info
         uint64_t v = 0;
         int64_t d = 0;
         bool ok = symbolic                ? parse_dim(p, &d)
-                  : i->kind == ATTR_COUNT ? lex_number(&p->l, attr_most(i->size), "a number", &v)
+                  : i->kind == ATTR_COUNT ? lex_number(&p->l, attr_max(i->size), "a number", &v)
                                           : lex_number(&p->l, INT64_MAX - i->more, "a number of elements", &v);
         if (!ok)
             return false;
         list[n++] = symbolic ? (uint64_t)d : v + i->more;
-    } while (n < most && lex_take(&p->l, ','));
+    } while (n < max && lex_take(&p->l, ','));
     if (!lex_need(&p->l, ')', "')'"))
         return false;
     attr_set(to, i->at, i->size, list[0]);

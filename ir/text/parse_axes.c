@@ -101,7 +101,7 @@ bool parse_axes(struct parser *p, const struct node *n, const struct attr_lists 
 
 /* ---- shapes ---- */
 
-ref parse_lead(struct graph *g, ref r, unsigned rank)
+ref prepend_unit_axes(struct graph *g, ref r, unsigned rank)
 {
     const struct shape *s = node_shape(g, r);
     if (s->rank >= rank)
@@ -153,7 +153,7 @@ bool parse_const(struct parser *p, const struct node *n, const struct literals *
     }
     ref r = l->list && t->shape.rank ? n_concat(p->g, part, l->n, 0) : part[0];
     if (r && t->shape.rank)
-        r = l->list ? n_reshape(p->g, r, &t->shape) : parse_lead(p->g, r, t->shape.rank);
+        r = l->list ? n_reshape(p->g, r, &t->shape) : prepend_unit_axes(p->g, r, t->shape.rank);
     if (r && t->shape.rank && !l->list)
         r = n_expand(p->g, r, &t->shape);
     *out = r;

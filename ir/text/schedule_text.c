@@ -21,7 +21,7 @@ static void put_field(struct text *t, const struct schedule *s, const struct sch
         return;
     text_put(t, " %s", f->word);
     if (f->form == FORM_WORD)
-        text_put(t, " %s", v <= (uint64_t)f->most && f->name[v] ? f->name[v] : "?");
+        text_put(t, " %s", v <= (uint64_t)f->max && f->name[v] ? f->name[v] : "?");
     else if (f->form == FORM_NUMBER || f->form == FORM_SIDES)
         text_put(t, " %" PRIu64, v);
     for (unsigned side = 1; side < f->sides; side++)
@@ -45,7 +45,7 @@ void schedule_put(struct text *t, const struct schedule *s)
 static uint64_t limit_of(const struct sched_field *f)
 {
     if (f->form == FORM_SET)
-        return (uint64_t)f->most;
+        return (uint64_t)f->max;
     return f->size == 8 ? INT64_MAX : (UINT64_C(1) << 8 * f->size) - 1;
 }
 
@@ -73,13 +73,13 @@ static bool read_name(struct lexer *l, const struct sched_field *f, struct sched
     lex_space(l);
     const char *start = l->p;
     struct word w = lex_word(l);
-    for (int64_t v = f->least; v <= f->most; v++) {
+    for (int64_t v = f->min; v <= f->max; v++) {
         if (word_is(w, f->name[v])) {
             sched_set(s, f, 0, (uint64_t)v);
             return true;
         }
         at += (size_t)snprintf(expected + at, sizeof expected - at, "%s%s",
-                               v == f->least ? "" : v == f->most ? " or " : ", ", f->name[v]);
+                               v == f->min ? "" : v == f->max ? " or " : ", ", f->name[v]);
     }
     l->p = start;
     return lex_expected(l, expected);

@@ -22,7 +22,7 @@ static bool is_compute(const struct node *n)
 
 /* Can r be computed from leaves in at most that many steps, without the result of a kernel? arrays: leaves may be
  * arrays. */
-static bool is_leaf_expression(struct fuser *f, ref r, uint32_t most, bool arrays)
+static bool is_leaf_expression(struct fuser *f, ref r, uint32_t max, bool arrays)
 {
     const struct graph *g = f->g;
     f->cost[r] = 1;
@@ -30,7 +30,7 @@ static bool is_leaf_expression(struct fuser *f, ref r, uint32_t most, bool array
         bool linear;
         ref s = node_operand(g, r, i, &linear);
         f->cost[r] += f->cost[s];
-        if (group_of(f, s) != GROUP_NONE || (!arrays && node_is_stored_leaf(g, s)) || f->cost[r] > most)
+        if (group_of(f, s) != GROUP_NONE || (!arrays && node_is_stored_leaf(g, s)) || f->cost[r] > max)
             return false;
     }
     return true;
@@ -204,16 +204,16 @@ static void retry_later(struct queue *q, struct candidate c)
         q->failed = true;
 }
 
-static struct verdict judge(struct fuser *f, const struct candidate *c, bool paths)
+static struct verdict fuse_evaluate(struct fuser *f, const struct candidate *c, bool paths)
 {
     uint32_t a = group_of(f, c->a), b = group_of(f, c->b);
-    return c->shared ? fuse_judge_siblings(f, a, b, c->shared, paths) : fuse_judge(f, a, b, paths);
+    return c->shared ? fuse_score_siblings(f, a, b, c->shared, paths) : fuse_score_group(f, a, b, paths);
 }
 
 /* Adds a candidate to the queue with its current score. */
 static void fuse_enqueue(struct fuser *f, struct queue *q, struct candidate c)
 {
-    struct verdict v = judge(f, &c, false);
+    struct verdict v = fuse_evaluate(f, &c, false);
     if (v.join == JOIN_NONE) {
         retry_later(q, c);
         return;
@@ -261,14 +261,14 @@ static bool fuse_best_first(struct fuser *f, struct queue *q)
         uint32_t a = group_of(f, c.a), b = group_of(f, c.b);
         if (a == b)
             continue;
-        struct verdict v = judge(f, &c, false);
+        struct verdict v = fuse_evaluate(f, &c, false);
         double score = v.join == JOIN_NONE ? 0 : fuse_score(f, a, b, c.shared, v.join);
         if (v.join != JOIN_NONE && score < c.score) {
             c.score = score;
             fuse_push(q, c);
             continue;
         }
-        if (v.join == JOIN_NONE || judge(f, &c, true).join == JOIN_NONE) {
+        if (v.join == JOIN_NONE || fuse_evaluate(f, &c, true).join == JOIN_NONE) {
             retry_later(q, c);
             continue;
         }

@@ -79,9 +79,9 @@ enum join {
 };
 struct verdict { enum join join; const char *why; }; /* JOIN_NONE: the reason why not */
 /* May a and b, which reads a, be one kernel? `paths`: also search for a cycle, which is expensive. */
-struct verdict fuse_judge(struct fuser *f, uint32_t a, uint32_t b, bool paths);
+struct verdict fuse_score_group(struct fuser *f, uint32_t a, uint32_t b, bool paths);
 /* The same for two groups that read array x, and not each other. */
-struct verdict fuse_judge_siblings(struct fuser *f, uint32_t a, uint32_t b, ref x, bool paths);
+struct verdict fuse_score_siblings(struct fuser *f, uint32_t a, uint32_t b, ref x, bool paths);
 /* Can r's kernel compute x, an elementwise value of another kernel, where r reads it? */
 bool fuse_can_compute(const struct fuser *f, ref r, ref x);
 /* The permute of a's dot, or of a value computed from it, whose only reader is node r: r may be stored by the dot's

@@ -37,14 +37,14 @@ void fuse_attention(struct fuser *f)
  * tasks are tiles of rows, compute 7.  Is it faster, if the thread with the most matrices is what is waited for? */
 static bool enough_matrices(const struct fuser *f, int64_t matrices)
 {
-    int64_t threads = f->processor.threads, most = threads ? (matrices + threads - 1) / threads : 0;
-    return threads && matrices < INT32_MAX && 5 * most * threads <= 7 * matrices;
+    int64_t threads = f->processor.threads, max = threads ? (matrices + threads - 1) / threads : 0;
+    return threads && matrices < INT32_MAX && 5 * max * threads <= 7 * matrices;
 }
 
 /* Tiles of queries are the blocks of the numeric order: a width that vector loops can have. */
 static bool block_is_width(uint32_t block) { return block && block <= 64 && !(block & (block - 1)); }
 
-static bool may_be_one(const struct fuser *f, ref queries, ref keys)
+static bool can_fuse_gradients(const struct fuser *f, ref queries, ref keys)
 {
     const struct graph *g = f->g;
     const struct node *n = &g->node[queries], *m = &g->node[keys];
@@ -70,7 +70,7 @@ void fuse_attention_gradients(struct fuser *f)
         ref x = node_operand(g, q, 0, &linear);
         for (uint32_t i = f->readers[x]; i < f->readers[x + 1]; i++) {
             uint32_t a = group_of(f, q), b = group_of(f, f->reader[i]);
-            if (a == b || b == GROUP_NONE || !may_be_one(f, q, f->reader[i]) ||
+            if (a == b || b == GROUP_NONE || !can_fuse_gradients(f, q, f->reader[i]) ||
                 f->group[a].remat != f->group[b].remat || fuse_indirect_path(f, a, b))
                 continue;
             fuse_join(f, a, b, JOIN_SIBLINGS);

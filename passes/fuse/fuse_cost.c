@@ -57,7 +57,7 @@ static double lanes_factor(int64_t n)
 
 /* ---- runs: elements over which a map's accesses have constant strides ---- */
 
-static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+static int64_t min(int64_t a, int64_t b) { return a < b ? a : b; }
 
 /* The number of last elements of v with a constant stride in the node that it is a view of. */
 static int64_t view_run(const struct graph *g, ref v)
@@ -113,7 +113,7 @@ int64_t fuse_run(const struct graph *g, ref r)
             int64_t own = INT64_MAX;
             if (g->node[v].op != OP_reshape)
                 own = op_is_masked(g->node[v].op) ? extended_run(g, v) : view_run(g, v);
-            run = least(run, own > INT64_MAX / copies ? INT64_MAX : own * copies);
+            run = min(run, own > INT64_MAX / copies ? INT64_MAX : own * copies);
             copies *= adjacent_copies(g, v);
         }
     }
@@ -150,7 +150,7 @@ static struct lanes lanes_of(const struct fuser *f, uint32_t id)
     const struct group *b = &f->group[id];
     struct row_space s;
     if (!b->anchor)
-        return (struct lanes){lanes_factor(least(b->run, b->numel)), lanes_factor(least(b->run, b->numel))};
+        return (struct lanes){lanes_factor(min(b->run, b->numel)), lanes_factor(min(b->run, b->numel))};
     const struct node *n = &f->g->node[b->anchor];
     if (op_is_reduce(n->op)) {
         if (b->rows && fuse_has_rows(f, id, &s))
@@ -196,16 +196,16 @@ static double arithmetic(const struct fuser *f, uint32_t id, int64_t results, st
     return sum;
 }
 
-static double most_bytes(const struct fuser *f, uint32_t id)
+static double max_bytes(const struct fuser *f, uint32_t id)
 {
-    double most = 0;
+    double max = 0;
     for (ref r = f->group[id].first; r; r = f->next[r]) {
         const struct node *n = &f->g->node[r];
         double own = (double)node_bytes(f->g, r), in = n->nin ? (double)node_bytes(f->g, n->in[0]) : 0;
-        most = own > most ? own : most;
-        most = in > most && op_is_reduce(n->op) ? in : most;
+        max = own > max ? own : max;
+        max = in > max && op_is_reduce(n->op) ? in : max;
     }
-    return most;
+    return max;
 }
 
 /* The cost of storing the operand of a reduce over short rows, whose lanes are rows: each store is of a single element
@@ -249,6 +249,6 @@ bool fuse_costs_more(struct fuser *f, uint32_t a, uint32_t b, enum join join, do
                 short_row_stores(f, anchored, anchored, f->group[anchored].anchor);
     if (more <= saved / 2)
         return false;
-    double bytes_a = most_bytes(f, a), bytes_b = most_bytes(f, b);
+    double bytes_a = max_bytes(f, a), bytes_b = max_bytes(f, b);
     return more - saved / 2 > (apart + (bytes_a > bytes_b ? bytes_a : bytes_b)) / SLIGHT;
 }

@@ -91,7 +91,7 @@ static void put_reasons(struct explainer *x, uint32_t b, uint32_t *told, struct 
             if (a == GROUP_NONE || x->number[a] == x->number[b] || told[a] == b + 1)
                 continue;
             told[a] = b + 1;
-            struct verdict v = fuse_judge(f, a, b, true);
+            struct verdict v = fuse_score_group(f, a, b, true);
             text_put(t, "# group %u reads %%%u %s%s of group %u: %s\n", x->number[b], s,
                      dtype_name(f->g->node[s].dtype),
                      shape_text(node_shape(f->g, s), buf, sizeof buf), x->number[a],

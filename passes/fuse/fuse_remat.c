@@ -41,12 +41,12 @@ struct cone {
 };
 
 /* Adds x to a set. false: it is full. */
-static bool fuse_remat_add(uint32_t *set, uint32_t *n, uint32_t most, uint32_t x)
+static bool fuse_remat_add(uint32_t *set, uint32_t *n, uint32_t max, uint32_t x)
 {
     for (uint32_t i = 0; i < *n; i++)
         if (set[i] == x)
             return true;
-    if (*n == most)
+    if (*n == max)
         return false;
     set[(*n)++] = x;
     return true;
@@ -120,7 +120,7 @@ static bool is_read_by(const struct remat *a, ref s, uint32_t id)
     return false;
 }
 
-static bool pays(const struct remat *a, ref x, const struct cone *c)
+static bool is_profitable(const struct remat *a, ref x, const struct cone *c)
 {
     bool vanishes = c->own == a->f->group[group_of(a->f, x)].nodes; /* the kernel disappears, with its loads */
     double bytes = (double)node_bytes(a->g, x), saved = bytes * (1 + c->nreader), longer = 0;
@@ -178,7 +178,7 @@ static bool may_go(struct remat *a, ref x, struct cone *c)
         if (a->nodes[c->reader[j]] + c->nodes > MAX_GROUP_NODES ||
             f->group[c->reader[j]].device != f->group[group_of(f, x)].device)
             return false;
-    return pays(a, x, c);
+    return is_profitable(a, x, c);
 }
 
 static bool fuse_remat_choose(struct remat *a)

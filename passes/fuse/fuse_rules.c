@@ -84,11 +84,11 @@ static uint32_t count_reads(struct fuser *f, uint32_t a, uint32_t b, ref dot)
 static bool exceeds_arrays(struct fuser *f, uint32_t a, uint32_t b, ref dot)
 {
     const uint32_t id[] = {a, b};
-    uint32_t n = count_reads(f, a, b, dot), most = dot_sweeps(f->g, dot) ? MAX_SWEPT_ARRAYS : MAX_TILED_ARRAYS;
+    uint32_t n = count_reads(f, a, b, dot), max = dot_sweeps(f->g, dot) ? MAX_SWEPT_ARRAYS : MAX_TILED_ARRAYS;
     for (int j = 0; j < 2; j++)
-        for (ref r = f->group[id[j]].first; r && n <= most; r = f->next[r])
+        for (ref r = f->group[id[j]].first; r && n <= max; r = f->next[r])
             n += fuse_is_stored_after(f, r, a, b);
-    return n > most;
+    return n > max;
 }
 
 /* Is node r, through its operand i, the only reader of group a's results? */
@@ -140,7 +140,7 @@ static bool reads_once(const struct fuser *f, uint32_t a, ref r)
 
 /* Does b, a product of a few rows, read a only for its second operand, each element once, through a permute?  Each
  * element is then computed where it is multiplied: rows of the matrix are read in memory's order whichever axis is
- * contracted (lower_dot_thin.c). */
+ * contracted (lower_dot_skinny.c). */
 static bool reads_permuted_once(const struct fuser *f, uint32_t a, uint32_t b)
 {
     ref reader = NIL, dot = f->group[b].anchor;
@@ -267,7 +267,7 @@ static const char *ends_kernel(unsigned op)
 }
 
 /* b, without an anchor, reads the results of a's anchor. */
-static struct verdict judge_epilogue(struct fuser *f, uint32_t a, uint32_t b, struct reading x)
+static struct verdict score_epilogue(struct fuser *f, uint32_t a, uint32_t b, struct reading x)
 {
     const struct group *ga = &f->group[a], *gb = &f->group[b];
     unsigned op = f->g->node[ga->anchor].op;
@@ -349,7 +349,7 @@ static bool adds_strided_arrays(struct fuser *f, uint32_t a, uint32_t b, ref r)
 }
 
 /* b's anchor, its prologue or its epilogue reads a, which has no anchor. */
-static struct verdict judge_operand(struct fuser *f, uint32_t a, uint32_t b, struct reading x)
+static struct verdict score_operand(struct fuser *f, uint32_t a, uint32_t b, struct reading x)
 {
     const struct group *ga = &f->group[a], *gb = &f->group[b];
     unsigned op = f->g->node[gb->anchor].op;
@@ -382,7 +382,7 @@ static ref pad_of_group(const struct fuser *f, uint32_t a, uint32_t b)
 }
 
 /* b, without an anchor like a, reads a at indices other than its own: one kernel only through a pad that computes a. */
-static struct verdict judge_padded(struct fuser *f, uint32_t a, uint32_t b)
+static struct verdict score_padded(struct fuser *f, uint32_t a, uint32_t b)
 {
     ref pad = pad_of_group(f, a, b);
     bool linear, maps = !f->group[a].pads;
@@ -392,7 +392,7 @@ static struct verdict judge_padded(struct fuser *f, uint32_t a, uint32_t b)
         ? accept(JOIN_PADDED) : reject("read at other indices than written");
 }
 
-static struct verdict judge_pair(struct fuser *f, uint32_t a, uint32_t b)
+static struct verdict score_pair(struct fuser *f, uint32_t a, uint32_t b)
 {
     const struct group *ga = &f->group[a], *gb = &f->group[b];
     struct reading x = reading_of(f, a, b);
@@ -405,11 +405,11 @@ static struct verdict judge_pair(struct fuser *f, uint32_t a, uint32_t b)
                           ? "a reduce in between"
                               : "one product, attention, scan, scatter or sort to a kernel, and no reduce beside it");
     if (ga->anchor)
-        return judge_epilogue(f, a, b, x);
+        return score_epilogue(f, a, b, x);
     if (gb->anchor)
-        return judge_operand(f, a, b, x);
+        return score_operand(f, a, b, x);
     if (x.elsewhere)
-        return judge_padded(f, a, b);
+        return score_padded(f, a, b);
     return ga->numel != gb->numel ? reject("other iteration space") : accept(JOIN_MAP);
 }
 
@@ -515,12 +515,12 @@ static double reused_bytes(struct fuser *f, uint32_t a, uint32_t b)
     return bytes;
 }
 
-struct verdict fuse_judge(struct fuser *f, uint32_t a, uint32_t b, bool paths)
+struct verdict fuse_score_group(struct fuser *f, uint32_t a, uint32_t b, bool paths)
 {
     const char *why = incompatible(f, a, b);
     if (why)
         return reject(why);
-    struct verdict v = judge_pair(f, a, b);
+    struct verdict v = score_pair(f, a, b);
     struct row_space s;
     if (v.join == JOIN_NONE && may_reduce(f, a) && may_reduce(f, b) &&
         (fuse_has_rows(f, a, &s) || fuse_has_rows(f, b, &s))) {
@@ -539,7 +539,7 @@ struct verdict fuse_judge(struct fuser *f, uint32_t a, uint32_t b, bool paths)
         ? reject("an indirect path: a kernel between them reads one and is read by the other") : v;
 }
 
-struct verdict fuse_judge_siblings(struct fuser *f, uint32_t a, uint32_t b, ref x, bool paths)
+struct verdict fuse_score_siblings(struct fuser *f, uint32_t a, uint32_t b, ref x, bool paths)
 {
     const struct group *ga = &f->group[a], *gb = &f->group[b];
     const char *why = incompatible(f, a, b);

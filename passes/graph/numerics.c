@@ -5,7 +5,7 @@
  * pass changes the order. */
 #include "passes/passes.h"
 
-enum { LEAST_RUN = 16 }; /* adjacent elements needed for lanes to be worth reducing at the end */
+enum { MIN_RUN = 16 }; /* adjacent elements needed for lanes to be worth reducing at the end */
 enum { KEY_BLOCK = 64 }; /* keys of attention per rescaling of the sums by a new maximum score */
 
 /* The chunk of lanes where the reduced elements are rows of `run` adjacent elements with others between them: whole
@@ -36,21 +36,21 @@ static void order_reduce(const struct graph *g, struct node *n)
     }
     bool lanes = last >= 0 && last != kept;
     n->attr.reduce.lanes = lanes ? 64 : 1;
-    int64_t chunk = !lanes ? COLUMN_CHUNK : run < len && run >= LEAST_RUN ? chunk_of_rows(run) : LANE_CHUNK;
+    int64_t chunk = !lanes ? COLUMN_CHUNK : run < len && run >= MIN_RUN ? chunk_of_rows(run) : LANE_CHUNK;
     n->attr.reduce.chunk = (uint64_t)(len < chunk ? (len > 0 ? len : 1) : chunk);
 }
 
 /* Even blocks of at most DOT_BLOCK products, rounded up to multiples of 8.  Where primes stand in for symbols, the rows
- * are on one side of the limit whatever the symbols' values (stand_in.c). */
-static void order_dot(const struct graph *g, struct node *n, uint64_t in_pairs, const struct stand_ins *s)
+ * are on one side of the limit whatever the symbols' values (placeholder.c). */
+static void order_dot(const struct graph *g, struct node *n, uint64_t bf16_dot2, const struct placeholders *s)
 {
     struct dot_dims d = dot_sizes(g, n);
     int64_t k = d.k, blocks = (k + DOT_BLOCK - 1) / DOT_BLOCK;
     int64_t len = blocks ? (k + blocks - 1) / blocks : 1;
     n->attr.dot.lanes = 1;
     n->attr.dot.kblock = (uint32_t)((len + 7) / 8 * 8);
-    int64_t rows = s ? size_most(s, d.m) : d.m;
-    n->attr.dot.pairs = n->dtype == KL_BF16 && rows > MOST_THIN_ROWS && (in_pairs >> n->device & 1);
+    int64_t rows = s ? size_max(s, d.m) : d.m;
+    n->attr.dot.pairs = n->dtype == KL_BF16 && rows > MAX_SKINNY_ROWS && (bf16_dot2 >> n->device & 1);
 }
 
 static bool has_symbolic_operand(const struct graph *g, const struct node *n)
@@ -61,7 +61,7 @@ static bool has_symbolic_operand(const struct graph *g, const struct node *n)
     return any;
 }
 
-int pass_numerics_for(struct graph *g, uint64_t in_pairs, const struct stand_ins *s)
+int pass_numerics_for(struct graph *g, uint64_t bf16_dot2, const struct placeholders *s)
 {
     int changed = 0;
     for (ref r = 1; r < g->nnode; r++) {
@@ -72,7 +72,7 @@ int pass_numerics_for(struct graph *g, uint64_t in_pairs, const struct stand_ins
             order_reduce(g, n);
             changed = 1;
         } else if (n->op == OP_dot && !n->attr.dot.kblock) {
-            order_dot(g, n, in_pairs, s);
+            order_dot(g, n, bf16_dot2, s);
             changed = 1;
         } else if (op_is_attention(n->op) && !n->attr.attention.block) {
             n->attr.attention.block = KEY_BLOCK;

@@ -112,12 +112,12 @@ static bool find_read(struct rematerializer *m, int64_t *cheap)
 /* Decides for the current sweep; false: out of memory. */
 static bool remat_choose(struct rematerializer *m)
 {
-    int64_t cheap = 0, most = m->s->keep - 1;
+    int64_t cheap = 0, max = m->s->keep - 1;
     if (!find_read(m, &cheap))
         return false;
     if (m->ncheap)
         qsort(m->cheap, m->ncheap, sizeof *m->cheap, descending);
-    for (uint32_t i = 0; i < m->ncheap && cheap > most; i++) {
+    for (uint32_t i = 0; i < m->ncheap && cheap > max; i++) {
         ref x = m->cheap[i];
         m->kept[x] = 0;
         if (cost(m, x, false) > remat_bytes_of(m->g, x)) {
@@ -215,14 +215,14 @@ static int copy_all(struct rematerializer *m, const struct swept *s, uint32_t n)
 
 int remat(struct graph *g, const struct swept *s, uint32_t n)
 {
-    uint32_t most = MAX_OPERANDS;
+    uint32_t max = MAX_OPERANDS;
     bool any = false;
     for (uint32_t i = 0; i < n; i++)
         any |= s[i].keep && s[i].first < s[i].end;
     if (!any)
         return 0;
     for (ref r = 1; r < g->nnode; r++)
-        most = node_nin(&g->node[r]) > most ? node_nin(&g->node[r]) : most;
+        max = node_nin(&g->node[r]) > max ? node_nin(&g->node[r]) : max;
     struct rematerializer m = {.g = g};
     m.kept = mem_alloc(g->nnode * sizeof *m.kept);
     m.remat = mem_alloc(g->nnode * sizeof *m.remat);
@@ -230,7 +230,7 @@ int remat(struct graph *g, const struct swept *s, uint32_t n)
     m.second = mem_alloc(g->nnode * sizeof *m.second);
     m.stack = mem_alloc((size_t)g->nnode * MAX_OPERANDS * sizeof *m.stack);
     m.seen = mem_alloc(g->nnode * sizeof *m.seen);
-    m.in = mem_alloc(most * sizeof *m.in);
+    m.in = mem_alloc(max * sizeof *m.in);
     int changed = -1;
     if (!m.kept || !m.remat || !m.copied || !m.second || !m.stack || !m.seen || !m.in)
         err_set(&g->err, KL_ERR_MEMORY, "out of memory rewriting graph @%s", g->name);

@@ -48,11 +48,11 @@ static bool back_begin(struct back *b, struct reverse *v, ref r, const ref *dy)
     *b = (struct back){.v = v, .t = t, .r = r, .n = t->node[r], .dy = dy};
     b->nin = node_nin(&b->n);
     b->nout = region_results(t, &b->n);
-    size_t most = 3 * (size_t)b->nin + 2 * (size_t)b->nout + 1; /* scan's backward pass has the most operands */
+    size_t max = 3 * (size_t)b->nin + 2 * (size_t)b->nout + 1; /* scan's backward pass has the most operands */
     b->wanted = mem_alloc(b->nin * sizeof *b->wanted);
     b->given = mem_alloc(b->nout * sizeof *b->given);
-    b->in = mem_alloc(most * sizeof *b->in);
-    b->result = mem_alloc(most * sizeof *b->result);
+    b->in = mem_alloc(max * sizeof *b->in);
+    b->result = mem_alloc(max * sizeof *b->result);
     if (!b->wanted || !b->given || !b->in || !b->result) {
         reverse_region_no_memory(t);
         return false;

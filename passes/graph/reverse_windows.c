@@ -9,13 +9,13 @@
 #include "reverse.h"
 #include <string.h>
 
-enum { MOST_AXES = 3, BEFORE = 3 }; /* axes of windows; before them [N, groups, depth], and [groups, filters, depth] */
+enum { MAX_AXES = 3, BEFORE = 3 }; /* axes of windows; before them [N, groups, depth], and [groups, filters, depth] */
 
 /* x [N, groups * depth, L...], padded, as windows [N, groups, depth * size.., O...]. */
 struct windowed {
     ref x;
     uint32_t n;
-    int64_t size[MOST_AXES], dilation[MOST_AXES], low[MOST_AXES], high[MOST_AXES];
+    int64_t size[MAX_AXES], dilation[MAX_AXES], low[MAX_AXES], high[MAX_AXES];
 };
 
 /* Is r, [N, groups, depth * size, ..], made of the windows along axis `at` of another node, *from? */
@@ -64,7 +64,7 @@ static bool find_windows(const struct graph *g, const struct node *y, struct win
     const union attr *dims = &y->attr;
     *w = (struct windowed){.n = node_shape(g, y->in[1])->rank - BEFORE};
     if (dims->dot.nbatch != 1 || dims->dot.ncon != 1 || dims->dot.batch_a || axis_get(dims->dot.batch_b, 0) != 1 ||
-        axis_get(dims->dot.con_a, 0) != 2 || axis_get(dims->dot.con_b, 0) != 2 || w->n < 1 || w->n > MOST_AXES ||
+        axis_get(dims->dot.con_a, 0) != 2 || axis_get(dims->dot.con_b, 0) != 2 || w->n < 1 || w->n > MAX_AXES ||
         node_shape(g, y->in[0])->rank != 3)
         return false;
     ref r = y->in[1];

@@ -13,7 +13,7 @@
 
 struct numbering { ref *slot; uint32_t mask; }; /* open addressing over node numbers */
 
-static ref simplify_settle(struct numbering *v, struct graph *g, ref r, uint32_t seen);
+static ref simplify_canonicalize(struct numbering *v, struct graph *g, ref r, uint32_t seen);
 
 static uint64_t node_key(const struct node *n)
 {
@@ -147,7 +147,7 @@ static ref hoist_expand(struct numbering *v, struct graph *g, ref r, const struc
         small.in[i] = simplify_operand(g, n, i)->in[0];
     struct shape full = *node_shape(g, r);
     uint32_t seen = g->nnode;
-    return n_expand(g, simplify_settle(v, g, graph_add(g, &small, NULL), seen), &full);
+    return n_expand(g, simplify_canonicalize(v, g, graph_add(g, &small, NULL), seen), &full);
 }
 
 /* Copies move as little as possible: nothing to the same device, no constants, and the operand of an expand instead of
@@ -167,7 +167,7 @@ static ref simplify_copy(struct numbering *v, struct graph *g, ref r, const stru
     if (a.op != OP_expand && a.op != OP_reshape)
         return NIL;
     uint32_t seen = g->nnode;
-    ref small = simplify_settle(v, g, n_copy(g, a.in[0], n->device), seen);
+    ref small = simplify_canonicalize(v, g, n_copy(g, a.in[0], n->device), seen);
     return a.op == OP_expand ? n_expand(g, small, &full) : n_reshape(g, small, &full);
 }
 
@@ -194,15 +194,15 @@ static bool is_widened(const struct graph *g, ref x)
 }
 
 /* The same views of the bytes. */
-static ref unwidened(struct numbering *v, struct graph *g, ref x)
+static ref strip_widening(struct numbering *v, struct graph *g, ref x)
 {
     struct node n = g->node[x]; /* a copy: rules build nodes */
     struct shape s = *node_shape(g, x);
     if (n.op == OP_cast)
         return n.in[0];
-    n.in[0] = unwidened(v, g, n.in[0]);
+    n.in[0] = strip_widening(v, g, n.in[0]);
     uint32_t seen = g->nnode;
-    return simplify_settle(v, g, graph_add(g, &n, n.op == OP_reshape || n.op == OP_expand ? &s : NULL), seen);
+    return simplify_canonicalize(v, g, graph_add(g, &n, n.op == OP_reshape || n.op == OP_expand ? &s : NULL), seen);
 }
 
 /* The dtype whose values r has in a wider one: r is a cast from it with views around that move no more than they keep;
@@ -226,9 +226,9 @@ static ref simplify_concat(struct numbering *v, struct graph *g, const struct no
     if (from == KL_DTYPE_COUNT)
         return NIL;
     for (unsigned i = 0; i < n->nin; i++)
-        narrow.in[i] = unwidened(v, g, n->in[i]);
+        narrow.in[i] = strip_widening(v, g, n->in[i]);
     uint32_t seen = g->nnode;
-    return n_cast(g, simplify_settle(v, g, graph_add(g, &narrow, NULL), seen), n->dtype);
+    return n_cast(g, simplify_canonicalize(v, g, graph_add(g, &narrow, NULL), seen), n->dtype);
 }
 
 /* A product of bytes that were cast to i32: the same sums from operands of a quarter of the size. */
@@ -238,8 +238,8 @@ static ref simplify_dot(struct numbering *v, struct graph *g, const struct node 
     if (n->op != OP_dot || !is_widened(g, n->in[0]) || !is_widened(g, n->in[1]))
         return NIL;
     bytes.attr.dot.sum = KL_I32;
-    bytes.in[0] = unwidened(v, g, n->in[0]);
-    bytes.in[1] = unwidened(v, g, n->in[1]);
+    bytes.in[0] = strip_widening(v, g, n->in[0]);
+    bytes.in[1] = strip_widening(v, g, n->in[1]);
     return graph_add(g, &bytes, NULL);
 }
 
@@ -301,11 +301,11 @@ static ref cast_below_views(struct numbering *v, struct graph *g, ref x, unsigne
     struct shape s = *node_shape(g, x);
     uint32_t seen = g->nnode;
     if (!moves_elements(n.op))
-        return simplify_settle(v, g, n_cast(g, x, dtype), seen);
+        return simplify_canonicalize(v, g, n_cast(g, x, dtype), seen);
     n.in[0] = cast_below_views(v, g, n.in[0], dtype);
     n.dtype = (uint8_t)dtype;
     seen = g->nnode;
-    return simplify_settle(v, g, graph_add(g, &n, n.op == OP_reshape ? &s : NULL), seen);
+    return simplify_canonicalize(v, g, graph_add(g, &n, n.op == OP_reshape ? &s : NULL), seen);
 }
 
 /* A cast of a permuted input or state: the permute of its cast, which is stored in the order in which the array lies.
@@ -316,7 +316,7 @@ static ref simplify_cast(struct numbering *v, struct graph *g, const struct node
     if (n->op != OP_cast || a.op != OP_permute || !node_is_stored_leaf(g, a.in[0]))
         return NIL;
     uint32_t seen = g->nnode;
-    ref cast = simplify_settle(v, g, n_cast(g, a.in[0], n->dtype), seen);
+    ref cast = simplify_canonicalize(v, g, n_cast(g, a.in[0], n->dtype), seen);
     struct node permute = a;
     permute.in[0] = cast;
     permute.dtype = n->dtype;
@@ -379,7 +379,7 @@ static ref simplify_node(struct numbering *v, struct graph *g, ref r)
 
 /* Applies rules to r until none matches, then numbers it.  Nodes from `seen` on are not numbered yet.  Each rule makes
  * a node smaller or moves it nearer to the leaves, so this terminates. */
-static ref simplify_settle(struct numbering *v, struct graph *g, ref r, uint32_t seen)
+static ref simplify_canonicalize(struct numbering *v, struct graph *g, ref r, uint32_t seen)
 {
     for (ref s; r && (s = simplify_node(v, g, r)) && s != r;)
         r = s;
@@ -407,7 +407,7 @@ int pass_simplify(struct graph *g)
             ref copy = rewrite_copy(&w, r);
             if (copy)
                 w.to->node[copy].flags &= (uint16_t)~MARK_STOP;
-            w.map[r] = simplify_settle(&v, w.to, copy, seen);
+            w.map[r] = simplify_canonicalize(&v, w.to, copy, seen);
         }
     }
     mem_free(v.slot);

@@ -8,7 +8,7 @@
 #include "passes/passes.h"
 #include "rewrite.h"
 
-enum { LEAST_COLUMNS = 32 }; /* of the new product: one of fewer columns leaves lanes unused */
+enum { MIN_COLUMNS = 32 }; /* of the new product: one of fewer columns leaves lanes unused */
 
 /* How many operands and outputs each node is; NULL: no memory. */
 static uint32_t *count_uses(const struct graph *g)
@@ -48,7 +48,7 @@ static bool exchanges_operands(const struct graph *g, ref r, const uint32_t *use
             return false;
         new_columns *= from >= batch && from < batch + rows ? s->dim[from] : 1;
     }
-    return new_columns >= LEAST_COLUMNS;
+    return new_columns >= MIN_COLUMNS;
 }
 
 /* What node r of g is, a product behind casts, of operands in the other order, in the new graph. */

@@ -90,7 +90,7 @@ void lower_unflatten(struct kernel *k, const struct shape *s, val i, val *coord)
         n /= s->dim[d];
         coord[d] = ix_div_size(k, i, n);
         if (inner)
-            ix_bound(k, coord[d], 0, ix_most(k, s->dim[d]) - 1);
+            ix_bound(k, coord[d], 0, ix_max(k, s->dim[d]) - 1);
         i = ix_mod_size(k, i, n);
         inner = true;
     }
@@ -113,7 +113,7 @@ static val counted_load(struct lowering *w, uint32_t buf, val index, val pred)
 {
     struct map_loads *l = w->loads;
     uint32_t number = l->number++;
-    if (number < MAX_MAP_LOADS && l->mode == LOADS_FROM_SCRATCH && l->turned[number])
+    if (number < MAX_MAP_LOADS && l->mode == LOADS_FROM_SCRATCH && l->transposed[number])
         return k_load(w->k, l->scratch[number], l->at, w->pred);
     val v = k_load(w->k, buf, index, pred);
     if (number < MAX_MAP_LOADS) {
@@ -166,7 +166,7 @@ static bool never_above_zero(const struct graph *g, ref r)
     }
 }
 
-bool lower_exp_down(const struct graph *g, const struct node *n) { return never_above_zero(g, n->in[0]); }
+bool lower_exp_nonpositive(const struct graph *g, const struct node *n) { return never_above_zero(g, n->in[0]); }
 
 /* Is each element of r from 1 to 2, or NaN?  1 + e^x of x not above 0, as in sigmoid. */
 static bool from_one_to_two(const struct graph *g, ref r)
@@ -174,7 +174,7 @@ static bool from_one_to_two(const struct graph *g, ref r)
     const struct node *n = &g->node[r];
     for (unsigned i = 0; n->op == OP_add && i < 2; i++) {
         const struct node *e = &g->node[n->in[i]];
-        if (e->op == OP_exp && lower_exp_down(g, e) && node_is_const(g, n->in[!i], 1))
+        if (e->op == OP_exp && lower_exp_nonpositive(g, e) && node_is_const(g, n->in[!i], 1))
             return true;
     }
     return false;
@@ -183,8 +183,8 @@ static bool from_one_to_two(const struct graph *g, ref r)
 /* The value of an elementwise node from those of its operands: with fewer primitives where their range is known. */
 static val elementwise_value(struct lowering *w, const struct node *n, const val *in)
 {
-    if (n->op == OP_exp && lower_exp_down(w->g, n))
-        return k_exp_down(w->k, in[0]);
+    if (n->op == OP_exp && lower_exp_nonpositive(w->g, n))
+        return k_exp_nonpositive(w->k, in[0]);
     if (n->op == OP_recip && n->dtype == KL_F32 && w->chooser->caps->is_gpu && from_one_to_two(w->g, n->in[0]))
         return k_prim(w->k, P_RECIP, in[0], 0, 0);
     return k_op(w->k, n->op, in);
@@ -356,7 +356,7 @@ void lower_scalars(struct lowering *w)
 void lower_next_phase(struct lowering *w)
 {
     k_append(w->k, (struct linst){.op = L_SYNC});
-    kernel_take_symbols(w->k, w->k->stand_ins);
+    kernel_take_symbols(w->k, w->k->placeholders);
     lower_scalars(w);
 }
 
@@ -402,21 +402,21 @@ void lower_tasks_end(struct lowering *w, const struct tasks *t)
 
 int64_t lower_access(const struct lowering *w)
 {
-    enum { ACCESS = 16, MOST = 8 };
-    int64_t most = ACCESS / MOST;
+    enum { ACCESS = 16, MAX_COUNT = 8 };
+    int64_t max = ACCESS / MAX_COUNT;
     for (uint32_t m = 0; m < w->nmember; m++) {
         const struct node *n = &w->g->node[w->member[m]];
         int64_t own = w->stored[w->member[m]] ? (int64_t)dtype_size(n->dtype) : 1;
-        most = own > most ? own : most;
+        max = own > max ? own : max;
         for (unsigned i = 0; i < n->nin; i++) {
             bool linear;
             ref x = node_operand(w->g, w->member[m], i, &linear);
             int64_t read = (int64_t)dtype_size(w->g->node[x].dtype);
             if (lower_in_memory(w, x) && node_numel(w->g, x) > 1)
-                most = read > most ? read : most;
+                max = read > max ? read : max;
         }
     }
-    return ACCESS / most;
+    return ACCESS / max;
 }
 
 bool lower_in_prologue(const struct lowering *w, ref r)
@@ -504,7 +504,7 @@ static void estimate(struct lowering *w)
     }
     w->k->bytes = known ? estimated(bytes) : 0;
     w->k->flops = known ? estimated(flops) : 0;
-    w->k->stand_ins = NULL; /* it outlives them */
+    w->k->placeholders = NULL; /* it outlives them */
 }
 
 /* The user's line: that of the anchor, else that of the last node, whose value all the others are for. */
@@ -544,7 +544,7 @@ static bool shape_has_symbol(const struct lowering *w, ref r)
 static bool is_symbolic(const struct lowering *w)
 {
     bool any = false;
-    for (uint32_t m = 0; m < w->nmember && w->k->stand_ins && !any; m++) {
+    for (uint32_t m = 0; m < w->nmember && w->k->placeholders && !any; m++) {
         const struct node *n = &w->g->node[w->member[m]];
         any |= shape_has_symbol(w, w->member[m]);
         for (unsigned i = 0; i < n->nin; i++)
@@ -553,14 +553,14 @@ static bool is_symbolic(const struct lowering *w)
     return any;
 }
 
-static void run_schedule(struct lowering *w)
+static void select_family(struct lowering *w)
 {
     for (uint32_t m = 0; m < w->nmember; m++)
         if (op_is_anchor(w->g->node[w->member[m]].op))
             w->anchor = w->member[m];
     unsigned op = w->anchor ? w->g->node[w->anchor].op : OP_nil;
     if (op && (op_is_cumulative(op) || op == OP_argsort) && is_symbolic(w))
-        kernel_refuse(w->k, "a sort or a scan is made for lengths that are numbers");
+        kernel_mark_unsupported(w->k, "a sort or a scan is made for lengths that are numbers");
     else if (!w->anchor)
         lower_map(w);
     else if (w->g->node[w->anchor].op == OP_dot)
@@ -586,7 +586,7 @@ bool trial_begin(struct trial *t, const struct lowering *w)
     t->w.arg_cap = 0;
     t->w.l.k = t->w.k = kernel_new("trial");
     if (t->w.k)
-        kernel_take_symbols(t->w.k, w->k->stand_ins);
+        kernel_take_symbols(t->w.k, w->k->placeholders);
     t->w.state = w->trial_state;
     t->w.mine = ++*w->stamp;
     return t->w.k;
@@ -607,7 +607,7 @@ void trial_end(struct trial *t, struct lowering *w)
 struct lowerer {
     const struct graph *g;
     const struct target_set *targets;
-    const struct stand_ins *stand_ins;
+    const struct placeholders *placeholders;
     struct groups groups;
     struct node_state *state[2];
     bool *assigned;                /* per group: a member is the next value of a state */
@@ -632,13 +632,13 @@ static void find_assigned(struct lowerer *s)
 }
 
 struct lowerer *lowerer_new(const struct graph *g, const struct target_set *targets, uint32_t first,
-                            struct memo_pack *pack, const struct stand_ins *stand_ins)
+                            struct memo_pack *pack, const struct placeholders *placeholders)
 {
     struct lowerer *s = mem_alloc(sizeof *s);
     if (!s)
         return NULL;
     *s = (struct lowerer){.g = g, .targets = targets, .first = first, .key.pack = pack,
-                          .stand_ins = stand_ins};
+                          .placeholders = placeholders};
     bool ok = groups_make(g, &s->groups);
     for (int i = 0; i < 2; i++)
         ok &= (s->state[i] = mem_alloc(g->nnode * sizeof *s->state[i])) != NULL;
@@ -647,7 +647,7 @@ struct lowerer *lowerer_new(const struct graph *g, const struct target_set *targ
     ok &= (s->pitch = mem_alloc(g->nnode * sizeof *s->pitch)) != NULL;
     if (ok) {
         find_assigned(s);
-        if (!stand_ins || !stand_ins->n)
+        if (!placeholders || !placeholders->n)
             s->pitched = lower_pitches(g, targets, &s->groups, s->pitch);
         return s;
     }
@@ -684,8 +684,8 @@ static bool build_kernel(struct lowering *w, struct err *e)
 {
     w->l = (struct lower){.k = w->k, .g = w->g, .at = at_callback};
     w->k->extent = 1;
-    kernel_take_symbols(w->k, w->stand_ins);
-    run_schedule(w);
+    kernel_take_symbols(w->k, w->placeholders);
+    select_family(w);
     if (w->k->err.code == KL_ERR_COMPILE) /* what else is wrong with it does not matter */
         return err_set(e, KL_ERR_COMPILE, "%s", w->k->err.msg);
     if (w->chooser->only)
@@ -696,7 +696,7 @@ static bool build_kernel(struct lowering *w, struct err *e)
 
 #ifndef NDEBUG
 /* Does lowering group w give what was found for it? */
-static bool found_rightly(const struct lowering *w, struct err *e)
+static bool verify_memo_hit(const struct lowering *w, struct err *e)
 {
     struct lowered fresh = {.k = kernel_new(w->k->name)};
     struct lowering v = *w;
@@ -719,12 +719,12 @@ static bool found_rightly(const struct lowering *w, struct err *e)
 static bool find_or_build(struct lowerer *s, struct lowering *w, struct err *e)
 {
     const struct chooser *c = w->chooser;
-    bool keyed = !c->only && !w->stand_ins && lower_key_make(&s->key, w, target_hash(s, c));
+    bool keyed = !c->only && !w->placeholders && lower_key_make(&s->key, w, target_hash(s, c));
     w->out->group = keyed ? s->key.hash : (struct hash128){0};
     keyed = keyed && (!c->want || lower_key_schedule(&s->key, c->want));
     if (keyed && lower_memo_find(&s->key, w->k, w->out)) {
 #ifndef NDEBUG
-        return found_rightly(w, e);
+        return verify_memo_hit(w, e);
 #else
         return true;
 #endif
@@ -745,7 +745,7 @@ static bool lower_as(struct lowerer *s, uint32_t group, struct chooser *c, struc
         return err_set(e, KL_ERR_MEMORY, "out of memory lowering @%s", s->g->name);
     const uint32_t *first = &s->groups.first[group];
     struct lowering w = {.k = out->k, .g = s->g, .group = group, .number = s->first + group, .chooser = c, .out = out,
-                         .stand_ins = s->stand_ins && s->stand_ins->n ? s->stand_ins : NULL,
+                         .placeholders = s->placeholders && s->placeholders->n ? s->placeholders : NULL,
                          .member = s->groups.member + first[0], .nmember = first[1] - first[0],
                          .place = s->groups.place, .stored = s->groups.stored, .pitch = s->pitch, .state = s->state[0],
                          .trial_state = s->state[1], .stamp = &s->stamp, .mine = ++s->stamp};

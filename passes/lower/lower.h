@@ -31,7 +31,8 @@ struct held_element {
 };
 
 struct chooser;
-/* The loads of a point of an elementwise kernel, by their number in the order of evaluation (gpu/lower_gpu_turn.c). */
+/* The loads of a point of an elementwise kernel, by their number in the order of evaluation
+ * (gpu/lower_gpu_transpose.c). */
 enum { MAX_MAP_LOADS = 24 };
 enum loads_mode { LOADS_NOTED, LOADS_FROM_SCRATCH };
 struct map_loads {
@@ -39,7 +40,7 @@ struct map_loads {
     uint32_t number, n;          /* of the next; of all, once they are known */
     val index[MAX_MAP_LOADS], value[MAX_MAP_LOADS];
     unsigned dtype[MAX_MAP_LOADS];
-    bool turned[MAX_MAP_LOADS];  /* with LOADS_FROM_SCRATCH: it is in lbuf scratch[..], at `at` */
+    bool transposed[MAX_MAP_LOADS];  /* with LOADS_FROM_SCRATCH: it is in lbuf scratch[..], at `at` */
     uint32_t scratch[MAX_MAP_LOADS];
     val at;
 };
@@ -52,7 +53,7 @@ struct lowering {
     const struct graph *g;
     uint32_t group, number;  /* and the one that names the kernel */
     const struct chooser *chooser; /* of schedules: lower_schedule.h */
-    const struct stand_ins *stand_ins; /* in sizes in place of symbols; NULL: none are */
+    const struct placeholders *placeholders; /* in sizes in place of symbols; NULL: none are */
     const ref *member;       /* of the group, in execution order */
     uint32_t nmember;
     const uint32_t *place;   /* per node of the group: its number among the members */
@@ -136,7 +137,7 @@ void trial_end(struct trial *t, struct lowering *w);
 /* Is node r of another kernel, or a leaf, and read from memory? */
 bool lower_in_memory(const struct lowering *w, ref r);
 /* Can node n, an exp, have no operand above 0, but for NaN? */
-bool lower_exp_down(const struct graph *g, const struct node *n);
+bool lower_exp_nonpositive(const struct graph *g, const struct node *n);
 
 /* ---- lower_memo.c ---- */
 bool lower_key_make(struct lower_key *k, const struct lowering *w, struct hash128 target); /* false: out of memory */

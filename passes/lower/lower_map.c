@@ -130,7 +130,7 @@ static void find_nest(struct lowering *w, const struct shape *s, struct nest *ne
         lower_scalars(&t.w);
         for (uint32_t d = 0; d < s->rank; d++)
             coord[d] = s->dim[d] == 1 ? k_int(k, 0)
-                       : k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, ix_most(k, s->dim[d])), 1);
+                       : k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, ix_max(k, s->dim[d])), 1);
         store_members(&t.w, s, coord);
         count_primitives(k, nest, &w->k->err);
         int last = -1; /* the previous axis whose length is not 1 */
@@ -192,7 +192,7 @@ struct body {               /* the loops of one part */
 
 /* Computes the stored members at `each` neighbours from `first` on, then stores all of them, so that the loads of one
  * do not wait for the stores of another. */
-static void store_neighbours(struct lowering *w, const struct body *b, val first)
+static void store_vector(struct lowering *w, const struct body *b, val first)
 {
     struct kernel *k = w->k;
     uint32_t n = w->nmember * (uint32_t)b->each, at = 0;
@@ -229,7 +229,7 @@ static void emit_vector(struct lowering *w, const struct body *b, val base, val 
         ix_bound(k, w->lane, 0, number - 1);
     index[b->nest.n - 1] = ix_add(k, base, ix_scale(k, w->lane, b->each));
     if (b->each > 1) {
-        store_neighbours(w, b, index[b->nest.n - 1]);
+        store_vector(w, b, index[b->nest.n - 1]);
     } else {
         coords_of(k, b->s, &b->nest, index, coord);
         store_members(w, b->s, coord);
@@ -279,18 +279,18 @@ static void emit_flat(struct lowering *w, struct body *b, val p)
 
 /* Emits the whole vectors of `length` elements from `first` on, at most `most`, then the elements of a last vector.
  * The length is a multiple of the neighbours that a lane computes. */
-static void emit_symbolic_run(struct lowering *w, const struct body *b, val first, val length, int64_t most, bool whole)
+static void emit_symbolic_run(struct lowering *w, const struct body *b, val first, val length, int64_t max, bool whole)
 {
     struct kernel *k = w->k;
     int64_t width = k->sched.width * b->each;
-    val count = ix_least(k, ix_div(k, length, width), most), j = k_loop(k, LOOP_SERIAL, k_int(k, 0), count, 1);
+    val count = ix_min(k, ix_div(k, length, width), max), j = k_loop(k, LOOP_SERIAL, k_int(k, 0), count, 1);
     emit_vector(w, b, ix_add(k, first, ix_scale(k, j, width)), 0);
     k_end(k, j);
     if (whole)
         return;
     val rest = k_prim(k, P_SUB, length, ix_scale(k, count, width), 0), more = k_prim(k, P_LT, k_int(k, 0), rest, 0);
-    val last = k_if(k, k_prim(k, P_AND, more, k_prim(k, P_LT, count, k_int(k, most), 0), 0));
-    ix_whole(k, rest, 0, width - 1);
+    val last = k_if(k, k_prim(k, P_AND, more, k_prim(k, P_LT, count, k_int(k, max), 0), 0));
+    ix_assume_range(k, rest, 0, width - 1);
     emit_vector(w, b, ix_add(k, first, ix_scale(k, count, width)), ix_div(k, rest, b->each));
     k_end(k, last);
 }
@@ -301,7 +301,7 @@ static void emit_symbolic_flat(struct lowering *w, struct body *b, val p)
     struct kernel *k = w->k;
     int64_t n = b->nest.size[b->nest.n - 1], width = k->sched.width * b->each;
     val first = ix_scale(k, p, b->block * width), length = k_prim(k, P_SUB, ix_size(k, n), first, 0);
-    ix_whole(k, length, 0, n);
+    ix_assume_range(k, length, 0, n);
     emit_symbolic_run(w, b, first, length, b->block, size_divides(k, n, width));
 }
 
@@ -314,7 +314,7 @@ static struct shape outer_shape(const struct body *b)
 }
 
 /* The number of blocks of vectors of the innermost dimension: at most, and for these values of the symbols. */
-static int64_t most_blocks(const struct body *b)
+static int64_t max_blocks(const struct body *b)
 {
     struct shape outer = outer_shape(b);
     return b->blocks / (shape_count(&outer) ? shape_count(&outer) : 1);
@@ -323,7 +323,7 @@ static int64_t most_blocks(const struct body *b)
 static val blocks_now(struct kernel *k, const struct body *b)
 {
     int64_t n = b->nest.size[b->nest.n - 1], step = b->block * b->each * k->sched.width;
-    return ix_symbolic(k, n) ? ix_div(k, ix_add(k, ix_size(k, n), k_int(k, step - 1)), step) : k_int(k, most_blocks(b));
+    return ix_symbolic(k, n) ? ix_div(k, ix_add(k, ix_size(k, n), k_int(k, step - 1)), step) : k_int(k, max_blocks(b));
 }
 
 /* Emits iterations that are blocks of vectors of a row; the rows of the outer dimensions follow one another. */
@@ -331,7 +331,7 @@ static void emit_blocks_of_rows(struct lowering *w, struct body *b, val p)
 {
     struct kernel *k = w->k;
     struct shape outer = outer_shape(b);
-    val block, row = ix_quotient(k, p, blocks_now(k, b), most_blocks(b), &block);
+    val block, row = ix_quotient(k, p, blocks_now(k, b), max_blocks(b), &block);
     lower_unflatten(k, &outer, row, b->outer);
     if (ix_symbolic(k, b->nest.size[b->nest.n - 1]))
         emit_symbolic_flat(w, b, block);
@@ -367,7 +367,7 @@ static val active_iterations(struct kernel *k, const struct body *b)
     bool blocks = b->nest.n == 1 || k->sched.map.tasks;
     if (!ix_symbolic(k, rows) && !(blocks && ix_symbolic(k, b->nest.size[b->nest.n - 1])))
         return k_int(k, b->extent);
-    return blocks ? ix_times(k, ix_size(k, rows), blocks_now(k, b)) : ix_size(k, rows);
+    return blocks ? ix_mul(k, ix_size(k, rows), blocks_now(k, b)) : ix_size(k, rows);
 }
 
 /* Sets the members of w to those of the part. */
@@ -400,7 +400,7 @@ static ref find_window(const struct lowering *w, const struct body *b)
         }
     const struct node *n = &w->g->node[window];
     bool update = stored == 1 && n->op == OP_dynamic_update && w->g->node[n->in[0]].op == OP_state;
-    bool known = !w->stand_ins && !shape_is_symbolic(node_shape(w->g, window));
+    bool known = !w->placeholders && !shape_is_symbolic(node_shape(w->g, window));
     return update && known && w->assigned && !w->chooser->caps->is_gpu ? window : NIL;
 }
 
@@ -518,7 +518,7 @@ static void emit_part(struct lowering *w, struct body *b, val p)
     uint32_t in = lower_buffer(w, w->g->node[b->window].in[0], BUF_IN), out = lower_buffer(w, b->window, BUF_OUT);
     val in_place = k_alias(k, in, out), copies = k_if(k, k_prim(k, P_NOT, in_place, 0, 0));
     val first = ix_scale(k, p, b->run), rest = k_prim(k, P_SUB, k_int(k, b->blocks), first, 0);
-    val q = k_loop(k, LOOP_SERIAL, k_int(k, 0), ix_least(k, rest, b->run), 1), block = ix_add(k, first, q);
+    val q = k_loop(k, LOOP_SERIAL, k_int(k, 0), ix_min(k, rest, b->run), 1), block = ix_add(k, first, q);
     ix_bound(k, block, 0, b->blocks - 1);
     emit_elements(w, b, block);
     k_end(k, q);
@@ -548,7 +548,7 @@ static void emit_parts(struct lowering *w, struct body *b, const struct map_part
     for (uint32_t i = 0; i < n; i++) {
         if (map_joins(&part[i], &k->sched))
             join_dimensions(&b[i].nest);
-        b[i].each = map_neighbours(&k->sched);
+        b[i].each = map_vector_width(&k->sched);
         b[i].block = map_block(&part[i], &k->sched);
         b[i].blocks = map_blocks(&part[i], &k->sched);
         extent += b[i].extent = map_iterations(&part[i], &k->sched);
@@ -611,7 +611,7 @@ void lower_map(struct lowering *w)
     struct body *b = mem_alloc(n * sizeof *b);
     struct map_part *part = mem_alloc(n * sizeof *part);
     struct arrays arrays = {0};
-    struct gpu_turn turn = {0};
+    struct gpu_transpose transpose = {0};
     struct schedule s;
     if (member && parent && b && part) {
         struct map_facts facts = {.part = part, .parts = find_parts(w, member, parent, b)};
@@ -619,15 +619,15 @@ void lower_map(struct lowering *w)
             find_loops(w, &b[i], &part[i], &arrays);
         facts.bytes = arrays.bytes;
         struct map_loops loops = loops_of(b[0].s, &b[0].nest);
-        if (map_may_turn(w, facts.parts))
-            facts.turned = gpu_turn_find(w, &loops, &turn);
-        facts.turned_wide = turn.read > 0;
+        if (map_can_transpose(w, facts.parts))
+            facts.transposed = gpu_turn_find(w, &loops, &transpose);
+        facts.transposed_wide = transpose.read > 0;
         w->member = all;
         w->nmember = n;
         bool emits = choose_map(w, &facts, &s);
-        if (emits && s.kind == SCHED_GPU_TURN) {
+        if (emits && s.kind == SCHED_GPU_TRANSPOSE) {
             lower_map_enter(w, &b[0]);
-            gpu_turn(w, &turn);
+            gpu_transpose(w, &transpose);
         } else if (emits) {
             lower_scalars(w);
             emit_parts(w, b, part, facts.parts);

@@ -15,7 +15,7 @@
 #include <stddef.h>
 #include <string.h>
 
-enum { MEMO_BUCKETS = 4096, MEMO_BYTES = 16 << 20, MOST_PACKED = 4096 };
+enum { MEMO_BUCKETS = 4096, MEMO_BYTES = 16 << 20, MAX_PACKED = 4096 };
 
 /* How a node is met: computed in the kernel as a member or as a view or scalar of its own, or read from memory. */
 enum { KEY_MEMBER = 1, KEY_INLINE = 2, KEY_MEMORY = 3, KEY_STORED = 4, KEY_EXP_DOWN = 8,
@@ -82,7 +82,7 @@ static bool key_node(struct lower_key *k, const struct lowering *w, ref r)
             return false;
     } else {
         how |= w->stored[r] ? KEY_STORED : 0;
-        how |= n->op == OP_exp && lower_exp_down(w->g, n) ? KEY_EXP_DOWN : 0;
+        how |= n->op == OP_exp && lower_exp_nonpositive(w->g, n) ? KEY_EXP_DOWN : 0;
         if (!key_put(k, how | (uint64_t)n->dtype << 8 | (uint64_t)s->rank << 16 | (uint64_t)n->nin << 24 |
                             (uint64_t)n->op << 32 | (uint64_t)n->flags << 48))
             return false;
@@ -153,7 +153,7 @@ static void memo_collect(struct memo_pack *p, struct memo_entry *m, bool missed)
     for (uint32_t i = p->n; i-- > 0;)
         if (p->entry[i] == m)
             return;
-    if (p->n == MOST_PACKED || !mem_reserve(&p->entry, &p->cap, p->n + 1, sizeof *p->entry)) {
+    if (p->n == MAX_PACKED || !mem_reserve(&p->entry, &p->cap, p->n + 1, sizeof *p->entry)) {
         p->failed = true;
         return;
     }

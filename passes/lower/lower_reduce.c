@@ -15,7 +15,7 @@
 enum { SHORT_ROW = 6, LANES_OF_SHORT_ROW = 8, FEW_ROWS = 64 }; /* most elements of a row that is a lane; least rows */
 enum { LONG_COLUMN = 64 }; /* least number of elements for which the reduction takes longer than the epilogue */
 
-static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+static int64_t min(int64_t a, int64_t b) { return a < b ? a : b; }
 
 /* The number of cache lines that are prefetched for each row. */
 static uint32_t lines_of(const struct reduce *r)
@@ -139,7 +139,7 @@ static val lane_chunk(const struct reduce *r, val base, int64_t count)
         val place = ix_add(k, w->lane, k_int(k, count - tail));
         w->pred = k_prim(k, P_LT, w->lane, k_int(k, tail), 0);
         if (place != w->lane) /* the other lanes read no memory */
-            ix_whole(k, place, count - tail, count - 1);
+            ix_assume_range(k, place, count - tail, count - 1);
         else if (r->len % r->chunk == 0)
             ix_bound(k, place, 0, tail - 1);
         val x = reduce_element(r, ix_add(k, base, place));
@@ -159,10 +159,10 @@ static void fetch_lines(const struct reduce *r, val i)
     }
 }
 
-static uint32_t neighbours(const struct reduce *r) { return r->each ? r->each : 1; }
+static uint32_t vector(const struct reduce *r) { return r->each ? r->each : 1; }
 
 /* The reduce at neighbour n of the lane's columns. */
-static struct reduce at_neighbour(const struct reduce *r, uint32_t n)
+static struct reduce at_vector_element(const struct reduce *r, uint32_t n)
 {
     struct reduce own = *r;
     if (r->each)
@@ -175,7 +175,7 @@ static val begin_folds(const struct reduce *r, val count, val *carry)
 {
     struct kernel *k = r->w->k;
     val start = k_splat(k, reduce_identity(r)), j = k_loop(k, LOOP_SERIAL, k_int(k, 0), count, 1);
-    for (uint32_t n = 0; n < neighbours(r); n++)
+    for (uint32_t n = 0; n < vector(r); n++)
         carry[n] = k_carry(k, start);
     return j;
 }
@@ -184,20 +184,20 @@ static val begin_folds(const struct reduce *r, val count, val *carry)
 static void end_folds(const struct reduce *r, val loop, const val *carry, const val *x, val *sum)
 {
     struct kernel *k = r->w->k;
-    for (uint32_t n = 0; n < neighbours(r); n++)
+    for (uint32_t n = 0; n < vector(r); n++)
         sum[n] = k_fold_step(k, r->fold, carry[n], x[n]);
-    for (uint32_t n = 0; n < neighbours(r); n++)
+    for (uint32_t n = 0; n < vector(r); n++)
         k_next(k, carry[n], sum[n]);
     k_end(k, loop);
-    for (uint32_t n = 0; n < neighbours(r); n++)
+    for (uint32_t n = 0; n < vector(r); n++)
         sum[n] = k_out(k, carry[n]);
 }
 
 /* Element i of each neighbour's column. */
-static void neighbour_elements(const struct reduce *r, val i, val *x)
+static void vector_elements(const struct reduce *r, val i, val *x)
 {
-    for (uint32_t n = 0; n < neighbours(r); n++) {
-        struct reduce own = at_neighbour(r, n);
+    for (uint32_t n = 0; n < vector(r); n++) {
+        struct reduce own = at_vector_element(r, n);
         x[n] = reduce_element(&own, i);
     }
 }
@@ -209,7 +209,7 @@ static void chain_chunks(const struct reduce *r, val base, val count, val *sum)
     val c[REDUCE_NEIGHBOURS], x[REDUCE_NEIGHBOURS], j = begin_folds(r, count, c);
     if (lines_of(r))
         fetch_lines(r, ix_add(k, base, ix_add(k, j, k_int(k, reduce_schedule(r)->column_reduce.ahead))));
-    neighbour_elements(r, ix_add(k, base, j), x);
+    vector_elements(r, ix_add(k, base, j), x);
     end_folds(r, j, c, x, sum);
 }
 
@@ -249,14 +249,14 @@ static val symbolic_chunks(const struct reduce *r)
     struct kernel *k = r->w->k;
     bool lanes = r->n->attr.reduce.lanes == 64;
     val len = ix_size(k, r->len);
-    if (r->len <= r->chunk || size_most(k->stand_ins, r->len) <= r->chunk)
+    if (r->len <= r->chunk || size_max(k->placeholders, r->len) <= r->chunk)
         return lanes ? symbolic_lanes(r, k_int(k, 0), len) : chain_chunk(r, k_int(k, 0), len);
     if (ix_symbolic(k, (int64_t)r->n->attr.reduce.chunk)) {
-        kernel_refuse(k, "a reduction's chunk may be a multiple of what a symbol says");
+        kernel_mark_unsupported(k, "a reduction's chunk may be a multiple of what a symbol says");
         return 0;
     }
     val full = ix_div(k, len, r->chunk), rest = k_prim(k, P_SUB, len, ix_scale(k, full, r->chunk), 0);
-    ix_whole(k, rest, 0, r->chunk - 1);
+    ix_assume_range(k, rest, 0, r->chunk - 1);
     val init = lanes ? reduce_identity(r) : k_splat(k, reduce_identity(r));
     val c = k_loop(k, LOOP_SERIAL, k_int(k, 0), full, 1), total = k_carry(k, init);
     k_next(k, total, k_fold_step(k, r->fold, total, one_chunk(r, ix_scale(k, c, r->chunk), r->chunk)));
@@ -291,7 +291,7 @@ static val all_chunks(const struct reduce *r)
 }
 
 /* As all_chunks, for the lane's neighbours. */
-static void neighbour_chunks(const struct reduce *r, val *sum)
+static void adjacent_chunks(const struct reduce *r, val *sum)
 {
     struct kernel *k = r->w->k;
     int64_t full = r->len / r->chunk, rest = r->len % r->chunk;
@@ -318,7 +318,7 @@ static void neighbour_chunks(const struct reduce *r, val *sum)
 static void find_merged(const struct reduce *r, struct reduce_facts *f)
 {
     struct trial t;
-    f->merged = f->most;
+    f->merged = f->max;
     f->merged_length = 1;
     if (trial_begin(&t, r->w)) {
         struct reduce copy = *r;
@@ -335,7 +335,7 @@ static void find_merged(const struct reduce *r, struct reduce_facts *f)
         for (val v = before; v < k->ninst; v++)
             f->work += k->inst[v].op >= L_PRIM && k->inst[v].kind != INST_INDEX;
         int64_t inner_size = 1;
-        for (f->merged = 0; f->merged < f->most; f->merged++) {
+        for (f->merged = 0; f->merged < f->max; f->merged++) {
             uint32_t d = r->kept.rank - 1 - f->merged;
             if (r->kept.dim[d] == 1)
                 continue;
@@ -475,8 +475,8 @@ static void split_sum(const struct reduce *r, const struct split_columns *c, con
         n = k_int(k, c->length);
         if (symbolic) {
             val left = k_prim(k, P_SUB, ix_size(k, r->len), first, 0);
-            ix_whole(k, left, 0, r->len);
-            n = ix_least(k, left, c->length);
+            ix_assume_range(k, left, 0, r->len);
+            n = ix_min(k, left, c->length);
         } else if (r->len % c->length) {
             val left = ix_sub(k, k_int(k, r->len), first);
             n = k_prim(k, P_SELECT, k_prim(k, P_LT, left, n, 0), left, n);
@@ -486,8 +486,8 @@ static void split_sum(const struct reduce *r, const struct split_columns *c, con
     val j = begin_folds(r, n, acc), at = ix_add(k, first, j);
     ix_bound(k, at, 0, (c->second ? c->parts : r->len) - 1);
     if (!c->second)
-        neighbour_elements(r, at, x);
-    for (uint32_t e = 0; c->second && e < neighbours(r); e++)
+        vector_elements(r, at, x);
+    for (uint32_t e = 0; c->second && e < vector(r); e++)
         x[e] = k_load(k, c->sums, ix_add(k, ix_scale(k, at, columns), column[e]), r->w->pred);
     end_folds(r, j, acc, x, sum);
 }
@@ -501,16 +501,16 @@ static void emit_lane(const struct reduce *r)
     int64_t columns = shape_count(&r->kept);
     val sum[REDUCE_NEIGHBOURS], column[REDUCE_NEIGHBOURS];
     if (!c) {
-        neighbour_chunks(r, sum);
+        adjacent_chunks(r, sum);
     } else {
-        for (uint32_t n = 0; n < neighbours(r); n++) {
-            struct reduce own = at_neighbour(r, n);
+        for (uint32_t n = 0; n < vector(r); n++) {
+            struct reduce own = at_vector_element(r, n);
             column[n] = lower_flatten(k, &r->kept, own.kept_coord);
         }
         split_sum(r, c, column, columns, sum);
     }
-    for (uint32_t n = 0; n < neighbours(r); n++) {
-        struct reduce own = at_neighbour(r, n);
+    for (uint32_t n = 0; n < vector(r); n++) {
+        struct reduce own = at_vector_element(r, n);
         if (c && !c->second)
             k_store(k, c->sums, c->apart ? ix_add(k, ix_scale(k, column[n], c->parts), c->part)
                                          : ix_add(k, ix_scale(k, c->part, columns), column[n]), sum[n], w->pred);
@@ -530,7 +530,7 @@ static void lower_reduce_emit_block(struct reduce *r, const struct shape *inner,
     w->pred = rest ? k_prim(k, P_LT, w->lane, rest, 0) : 0;
     if (rest && ix_const(k, rest, &number)) /* no other lane reads or writes memory */
         ix_bound(k, w->lane, 0, number - 1);
-    val first = ix_add(k, base, ix_scale(k, w->lane, neighbours(r)));
+    val first = ix_add(k, base, ix_scale(k, w->lane, vector(r)));
     lower_unflatten(k, inner, first, r->kept_coord + nouter);
     for (uint32_t n = 0; n < r->each; n++) {
         memcpy(r->neighbour[n], r->kept_coord, nouter * sizeof(val));
@@ -551,14 +551,14 @@ static void emit_symbolic_columns(struct reduce *r, const struct shape *inner, c
 {
     struct lowering *w = r->w;
     struct kernel *k = w->k;
-    int64_t n = shape_count(inner), width = k->sched.width, most = (n + width - 1) / width;
+    int64_t n = shape_count(inner), width = k->sched.width, max = (n + width - 1) / width;
     val columns = ix_size(k, n), blocks = ix_div(k, ix_add(k, columns, k_int(k, width - 1)), width), block;
     struct tasks t;
-    val p = lower_tasks(w, shape_count(outer) * most, ix_times(k, ix_size(k, shape_count(outer)), blocks), &t);
+    val p = lower_tasks(w, shape_count(outer) * max, ix_mul(k, ix_size(k, shape_count(outer)), blocks), &t);
     if (k->extent) {
-        lower_unflatten(k, outer, ix_quotient(k, p, blocks, most, &block), r->kept_coord);
+        lower_unflatten(k, outer, ix_quotient(k, p, blocks, max, &block), r->kept_coord);
         val base = ix_scale(k, block, width), left = k_prim(k, P_SUB, columns, base, 0);
-        ix_whole(k, left, 0, n);
+        ix_assume_range(k, left, 0, n);
         for (int tail = 0; tail < (size_divides(k, n, width) ? 1 : 2); tail++) {
             val open = k_if(k, tail ? k_prim(k, P_LT, left, k_int(k, width), 0)
                                     : k_prim(k, P_LE, k_int(k, width), left, 0));
@@ -574,7 +574,7 @@ static void emit_column_blocks(struct reduce *r, const struct shape *inner, cons
 {
     struct lowering *w = r->w;
     struct kernel *k = w->k;
-    int64_t n = shape_count(inner), width = k->sched.width * neighbours(r), full = n / width, tail = n % width;
+    int64_t n = shape_count(inner), width = k->sched.width * vector(r), full = n / width, tail = n % width;
     int64_t blocks = full + (tail != 0), parts = r->split && !r->split->second ? r->split->parts : 1;
     int64_t extent = shape_count(outer) * blocks * parts;
     int64_t before = k->extent;
@@ -582,7 +582,7 @@ static void emit_column_blocks(struct reduce *r, const struct shape *inner, cons
     bool symbolic_parts = parts > 1 && ix_symbolic(k, r->len);
     val now = symbolic_parts ? reduce_parts(r, r->split->length) : k_int(k, parts);
     val active = ix_symbolic(k, shape_count(outer)) || symbolic_parts
-               ? ix_scale(k, ix_times(k, ix_size(k, shape_count(outer)), now), blocks) : 0;
+               ? ix_scale(k, ix_mul(k, ix_size(k, shape_count(outer)), now), blocks) : 0;
     val p = lower_tasks(w, extent, active, &t), all = p;
     k->extent = before + extent;
     if (blocks) {
@@ -592,7 +592,7 @@ static void emit_column_blocks(struct reduce *r, const struct shape *inner, cons
         val block = ix_mod(k, all, blocks);
         if (full) {
             val in_full = tail ? k_if(k, k_prim(k, P_LT, block, k_int(k, full), 0)) : 0;
-            ix_whole(k, block, 0, full - 1);
+            ix_assume_range(k, block, 0, full - 1);
             /* a multiple of the width, so that lanes that are divided by 2 begin in pairs */
             lower_reduce_emit_block(r, inner, full == 1 ? k_int(k, 0) : ix_scale(k, block, width), 0, outer->rank);
             if (in_full)
@@ -600,7 +600,7 @@ static void emit_column_blocks(struct reduce *r, const struct shape *inner, cons
         }
         if (tail) {
             val in_tail = full ? k_if(k, k_prim(k, P_EQ, block, k_int(k, full), 0)) : 0;
-            lower_reduce_emit_block(r, inner, k_int(k, full * width), k_int(k, tail / neighbours(r)), outer->rank);
+            lower_reduce_emit_block(r, inner, k_int(k, full * width), k_int(k, tail / vector(r)), outer->rank);
             if (in_tail)
                 k_end(k, in_tail);
         }
@@ -626,7 +626,7 @@ static void emit_columns(struct reduce *r)
     int64_t length = reduce_schedule(r)->column_reduce.split;
     struct split_columns split = {.length = length};
     k->extent = 0;
-    r->each = reduce_schedule(r)->column_reduce.neighbours;
+    r->each = reduce_schedule(r)->column_reduce.vector;
     if (length) {
         split.parts = (r->len + length - 1) / length;
         split.sums = k_buf(k, BUF_WORKSPACE, dtype_compute(r->n->dtype), split.parts * shape_count(&r->kept), 0);
@@ -678,13 +678,13 @@ static struct reduce_facts facts_of(const struct reduce *r)
     const struct lowering *w = r->w;
     bool linear;
     ref x = node_operand(w->g, w->anchor, 0, &linear); /* the operand of the reshape of a reduce in two steps */
-    struct reduce_facts f = {.lanes = r->n->attr.reduce.lanes == 64, .symbolic = w->stand_ins != NULL,
-                             .short_rows = !w->stand_ins && lower_short_rows(w->g, w->anchor),
+    struct reduce_facts f = {.lanes = r->n->attr.reduce.lanes == 64, .symbolic = w->placeholders != NULL,
+                             .short_rows = !w->placeholders && lower_short_rows(w->g, w->anchor),
                              .len = r->len, .kept = r->kept, .bytes = (int64_t)node_bytes(w->g, x),
                              .element = (int64_t)dtype_size(w->g->node[x].dtype),
                              .compute = (int64_t)dtype_size(dtype_compute(r->n->dtype)),
                              .prologue = lower_is_member(w, x), .is_row = is_row(r), .access = lower_access(w)};
-    f.most = f.lanes ? r->kept.rank : axes_behind(r);
+    f.max = f.lanes ? r->kept.rank : axes_behind(r);
     for (uint32_t m = 0; m < w->nmember; m++)
         f.ops += r->len < LONG_COLUMN || lower_in_prologue(w, w->member[m]);
     if (!f.lanes || f.short_rows || shape_count(&r->kept) >= MIN_BLOCKED)
@@ -709,7 +709,7 @@ void lower_reduce(struct lowering *w)
         to->dim[to->rank++] = r.in.dim[d];
     }
     r.len = shape_count(&r.red);
-    r.chunk = least((int64_t)n->attr.reduce.chunk, r.len > 0 ? r.len : 1);
+    r.chunk = min((int64_t)n->attr.reduce.chunk, r.len > 0 ? r.len : 1);
     struct reduce_facts facts = facts_of(&r);
     struct schedule s;
     if (!choose_reduce(w, &facts, &s))

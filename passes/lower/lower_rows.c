@@ -394,8 +394,8 @@ static void make_held(struct rows *s)
 {
     struct lowering *w = s->w;
     const struct schedule *c = &w->k->sched;
-    s->walks = !c->rows.held && c->rows.neighbours;
-    s->each = c->rows.neighbours ? c->rows.neighbours : c->rows.held ? 1 : 0;
+    s->walks = !c->rows.held && c->rows.vector;
+    s->each = c->rows.vector ? c->rows.vector : c->rows.held ? 1 : 0;
     s->nheld = s->walks ? (uint32_t)(rows_group(&s->w->k->sched)) : c->rows.held;
     s->left = s->space.length;
     if (!s->each)
@@ -611,22 +611,22 @@ static void try_rows(struct lowering *w, const struct schedule *schedule, struct
 /* As lower_access, of the arrays with a value for each element: those with one for each row are accessed once. */
 static int64_t rows_access(const struct rows *s)
 {
-    enum { ACCESS = 16, MOST = 8 };
+    enum { ACCESS = 16, MAX_COUNT = 8 };
     const struct lowering *w = s->w;
-    int64_t most = ACCESS / MOST, elements = s->space.rows * s->space.length;
+    int64_t max = ACCESS / MAX_COUNT, elements = s->space.rows * s->space.length;
     for (uint32_t m = 0; m < w->nmember; m++) {
         const struct node *n = &w->g->node[w->member[m]];
         int64_t own = w->stored[w->member[m]] && is_full(s, w->member[m]) ? (int64_t)dtype_size(n->dtype) : 1;
-        most = own > most ? own : most;
+        max = own > max ? own : max;
         for (unsigned i = 0; i < n->nin; i++) {
             bool linear;
             ref x = node_operand(w->g, w->member[m], i, &linear);
             int64_t read = (int64_t)dtype_size(w->g->node[x].dtype);
             if (lower_in_memory(w, x) && node_numel(w->g, x) == elements)
-                most = read > most ? read : most;
+                max = read > max ? read : max;
         }
     }
-    return ACCESS / most;
+    return ACCESS / max;
 }
 
 static void schedule_and_emit(struct rows *s)

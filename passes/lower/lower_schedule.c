@@ -16,7 +16,7 @@ void chooser_find(struct chooser *c, const struct target_set *targets, unsigned 
 
 struct hash128 chooser_hash(const struct chooser *c) { return bytes_hash(c->caps, sizeof *c->caps); }
 
-bool schedule_no(const struct lowering *w, const char *field, const char *fmt, ...)
+bool reject_schedule(const struct lowering *w, const char *field, const char *fmt, ...)
 {
     char why[sizeof w->chooser->refusal->why];
     va_list ap;
@@ -35,7 +35,7 @@ bool schedule_begin(const struct lowering *w, enum sched_kind kind, struct sched
 {
     const struct schedule *want = w->chooser->want;
     *s = want ? *want : (struct schedule){.kind = (uint16_t)kind};
-    return s->kind == kind || schedule_no(w, NULL, "the kernel's kind is not a choice");
+    return s->kind == kind || reject_schedule(w, NULL, "the kernel's kind is not a choice");
 }
 
 bool schedule_end(struct lowering *w, const struct schedule *s, bool legal)
@@ -50,17 +50,17 @@ bool schedule_end(struct lowering *w, const struct schedule *s, bool legal)
 bool schedule_width_is(const struct lowering *w, const struct schedule *s, unsigned own)
 {
     return s->width == own ||
-           schedule_no(w, "width", "width %u: it is %u here, the order of the graph's sums", s->width, own);
+           reject_schedule(w, "width", "width %u: it is %u here, the order of the graph's sums", s->width, own);
 }
 
 enum { FEW_ELEMENTS = 1 << 13 }; /* computed in microseconds by whatever code */
 
 struct loop_facts lower_loop(const struct lowering *w, int64_t length)
 {
-    int64_t most = 0;
+    int64_t max = 0;
     for (uint32_t m = 0; m < w->nmember; m++)
-        most = node_numel(w->g, w->member[m]) > most ? node_numel(w->g, w->member[m]) : most;
-    return (struct loop_facts){length, w->nmember, !w->anchor && most <= FEW_ELEMENTS};
+        max = node_numel(w->g, w->member[m]) > max ? node_numel(w->g, w->member[m]) : max;
+    return (struct loop_facts){length, w->nmember, !w->anchor && max <= FEW_ELEMENTS};
 }
 
 uint32_t lower_native(const struct caps *caps) { return caps->is_gpu ? 64 : caps->vector_bytes / 4; }
@@ -95,7 +95,7 @@ int64_t lower_grain(int64_t extent, int64_t work)
  * read. */
 static bool streams(const struct lowering *w, int64_t bytes)
 {
-    return bytes >= w->chooser->caps->l3_bytes && !w->assigned && !w->stand_ins;
+    return bytes >= w->chooser->caps->l3_bytes && !w->assigned && !w->placeholders;
 }
 
 /* ---- elementwise groups ---- */
@@ -121,20 +121,20 @@ static struct map_part walked_part(const struct map_part *p, const struct schedu
     return own;
 }
 
-int64_t map_neighbours(const struct schedule *s) { return s->map.neighbours ? s->map.neighbours : 1; }
+int64_t map_vector_width(const struct schedule *s) { return s->map.vector ? s->map.vector : 1; }
 
 int64_t map_block(const struct map_part *p, const struct schedule *s)
 {
     if (!s->map.tasks)
         return s->map.vectors;
-    int64_t block = p->loop.length * p->outer / (s->width * map_neighbours(s)) / s->map.tasks;
+    int64_t block = p->loop.length * p->outer / (s->width * map_vector_width(s)) / s->map.tasks;
     return block < 1 ? 1 : block > s->map.vectors ? s->map.vectors : block;
 }
 
 int64_t map_blocks(const struct map_part *p, const struct schedule *s)
 {
     struct map_part own = walked_part(p, s);
-    int64_t step = map_block(&own, s) * map_neighbours(s) * s->width;
+    int64_t step = map_block(&own, s) * map_vector_width(s) * s->width;
     return own.outer * (own.flat || s->map.tasks ? (own.loop.length + step - 1) / step : 1);
 }
 
@@ -150,12 +150,12 @@ int64_t map_iterations(const struct map_part *p, const struct schedule *s)
 static uint32_t part_width(const struct caps *caps, const struct map_part *p)
 {
     enum { MUCH = 48, DEEP = 40, DEEPER = 50, MANY = 128 };
-    uint32_t width = lower_width(caps, &p->loop), native = lower_native(caps), most = native;
+    uint32_t width = lower_width(caps, &p->loop), native = lower_native(caps), max = native;
     if (p->work <= MUCH || p->depth > DEEP)
-        most = 2 * native;
+        max = 2 * native;
     if (p->depth > DEEPER && p->work <= MANY && p->wide < p->work / 4)
-        most = 4 * native;
-    return width > most ? most : width;
+        max = 4 * native;
+    return width > max ? max : width;
 }
 
 static uint32_t map_width(const struct caps *caps, const struct map_facts *f, const struct schedule *s)
@@ -171,19 +171,19 @@ static uint32_t map_width(const struct caps *caps, const struct map_facts *f, co
 
 /* Neighbours for each lane of a GPU: as many as one access has, of 16 bytes of the largest elements, unless that leaves
  * lanes or processors without work, or takes too many registers. */
-static uint16_t gpu_neighbours(const struct caps *caps, const struct map_facts *f, const struct schedule *s)
+static uint16_t gpu_vector_width(const struct caps *caps, const struct map_facts *f, const struct schedule *s)
 {
     enum { WORK = 640, LANES = 64 };
-    int64_t least = 0;
+    int64_t min = 0;
     for (uint32_t i = 0; i < f->parts; i++) {
         struct map_part p = walked_part(&f->part[i], s);
         int64_t n = p.loop.length, all = n * p.outer, each = p.access;
         while (each > 1 && (p.work * each > WORK || (!p.flat && n % each) || n < each * LANES ||
                             all < each * LANES * 2 * (int64_t)caps->threads))
             each /= 2;
-        least = !least || each < least ? each : least;
+        min = !min || each < min ? each : min;
     }
-    return least > 1 ? (uint16_t)least : 0;
+    return min > 1 ? (uint16_t)min : 0;
 }
 
 static int64_t map_grain(const struct map_facts *f, const struct schedule *s)
@@ -191,7 +191,7 @@ static int64_t map_grain(const struct map_facts *f, const struct schedule *s)
     int64_t extent = 0, work = 1;
     for (uint32_t i = 0; i < f->parts; i++) {
         struct map_part p = walked_part(&f->part[i], s);
-        int64_t own = p.flat ? map_block(&p, s) * map_neighbours(s) * s->width : p.loop.length;
+        int64_t own = p.flat ? map_block(&p, s) * map_vector_width(s) * s->width : p.loop.length;
         own *= f->part[i].run;
         extent += map_iterations(&f->part[i], s);
         work = own > work ? own : work;
@@ -211,27 +211,27 @@ static bool map_is_empty(const struct map_facts *f)
 static bool map_legal(const struct lowering *w, const struct schedule *s)
 {
     const struct caps *caps = w->chooser->caps;
-    return s->map.neighbours < 2 || (caps->is_gpu && s->map.tasks) ||
-           schedule_no(w, "neighbours", "neighbours: those of one access are for GPUs, with tasks");
+    return s->map.vector < 2 || (caps->is_gpu && s->map.tasks) ||
+           reject_schedule(w, "vector", "vector: those of one access are for GPUs, with tasks");
 }
 
-bool map_may_turn(const struct lowering *w, uint32_t parts)
+bool map_can_transpose(const struct lowering *w, uint32_t parts)
 {
     return w->chooser->caps->is_gpu && parts == 1 && !schedule_wanted(w, SCHED_MAP);
 }
 
-static bool choose_turn(struct lowering *w, const struct map_facts *f, struct schedule *s)
+static bool choose_transpose(struct lowering *w, const struct map_facts *f, struct schedule *s)
 {
-    bool legal = schedule_begin(w, SCHED_GPU_TURN, s);
+    bool legal = schedule_begin(w, SCHED_GPU_TRANSPOSE, s);
     if (legal && !s->width)
-        s->width = f->turned_wide ? GPU_TURN_WIDE : GPU_TURN_SIDE;
-    legal = legal && (s->width == GPU_TURN_SIDE || (s->width == GPU_TURN_WIDE && f->turned_wide) ||
-                      schedule_no(w, "width", "width %u: it is %u, the side of a tile, or %u where both lengths are "
-                                  "multiples of an access and the tile fits shared memory", s->width,
-                                  (unsigned)GPU_TURN_SIDE, (unsigned)GPU_TURN_WIDE));
+        s->width = f->transposed_wide ? GPU_TRANSPOSE_WIDE : GPU_TRANSPOSE_SIDE;
+    legal = legal && (s->width == GPU_TRANSPOSE_SIDE || (s->width == GPU_TRANSPOSE_WIDE && f->transposed_wide) ||
+                      reject_schedule(w, "width", "width %u: it is %u, the side of a tile, or %u where both lengths are"
+                                  " multiples of an access and the tile fits shared memory", s->width,
+                                  (unsigned)GPU_TRANSPOSE_SIDE, (unsigned)GPU_TRANSPOSE_WIDE));
     if (!w->chooser->want) {
         s->stream = streams(w, f->bytes);
-        s->grain = lower_grain(f->turned, GPU_TURN_SIDE * GPU_TURN_SIDE);
+        s->grain = lower_grain(f->transposed, GPU_TRANSPOSE_SIDE * GPU_TRANSPOSE_SIDE);
     }
     return schedule_end(w, s, legal);
 }
@@ -239,8 +239,8 @@ static bool choose_turn(struct lowering *w, const struct map_facts *f, struct sc
 bool choose_map(struct lowering *w, const struct map_facts *f, struct schedule *s)
 {
     const struct caps *caps = w->chooser->caps;
-    if (f->turned)
-        return choose_turn(w, f, s);
+    if (f->transposed)
+        return choose_transpose(w, f, s);
     bool empty = map_is_empty(f), legal = schedule_begin(w, SCHED_MAP, s);
     if (!w->chooser->want && caps->is_gpu)
         s->map.join_short = true; /* lanes take more elements at once than such a dimension has */
@@ -250,7 +250,7 @@ bool choose_map(struct lowering *w, const struct map_facts *f, struct schedule *
         s->map.vectors = f->parts > 1 && !empty ? PART_VECTORS : BLOCK_VECTORS;
     if (!w->chooser->want) {
         if (caps->is_gpu) {
-            s->map.neighbours = gpu_neighbours(caps, f, s);
+            s->map.vector = gpu_vector_width(caps, f, s);
             s->map.tasks = BLOCKS_A_PROCESSOR * caps->threads;
         }
         s->stream = streams(w, empty ? 0 : f->bytes);
@@ -282,7 +282,7 @@ static uint16_t gpu_row_width(const struct caps *caps, int64_t length, int64_t e
     return (uint16_t)width;
 }
 
-static int64_t gpu_row_neighbours(int64_t length, int64_t access)
+static int64_t gpu_row_vector_width(int64_t length, int64_t access)
 {
     while (access > 1 && (length % access || length < 32 * access))
         access /= 2;
@@ -298,31 +298,32 @@ static int64_t held_elements(const struct rows_facts *f, int64_t width, int64_t 
 /* A row whose threads have few elements each stays in a GPU's registers; others are walked. */
 static void choose_gpu_rows(const struct caps *caps, const struct rows_facts *f, struct schedule *s)
 {
-    enum { FULL = 32, MOST = 64, WORK = 1 << 11 };
-    int64_t each = gpu_row_neighbours(f->length, f->access);
+    enum { FULL = 32, MAX_COUNT = 64, WORK = 1 << 11 };
+    int64_t each = gpu_row_vector_width(f->length, f->access);
     s->width = gpu_row_width(caps, f->length, each, FULL);
     int64_t held = held_elements(f, s->width, each);
-    bool holds = held <= MOST && held * (int64_t)f->members <= WORK;
+    bool holds = held <= MAX_COUNT && held * (int64_t)f->members <= WORK;
     s->rows.held = holds ? (uint16_t)held : 0;
-    s->rows.neighbours = holds ? (uint16_t)(each > 1 ? each : 0) : f->symbolic ? 0 : (uint16_t)each;
+    s->rows.vector = holds ? (uint16_t)(each > 1 ? each : 0) : f->symbolic ? 0 : (uint16_t)each;
 }
 
 static bool rows_legal(const struct lowering *w, const struct rows_facts *f, const struct schedule *s)
 {
     const struct caps *caps = w->chooser->caps;
-    int64_t each = s->rows.neighbours ? s->rows.neighbours : 1;
+    int64_t each = s->rows.vector ? s->rows.vector : 1;
     if (s->rows.keep & ~f->may_keep)
-        return schedule_no(w, "keep", "keep: only of members that several walks over the row need");
-    if (s->rows.neighbours && !s->rows.held && (!caps->is_gpu || f->symbolic || s->rows.keep))
-        return schedule_no(w, "neighbours", "neighbours: of rows that a GPU's threads hold in registers, or walk over "
+        return reject_schedule(w, "keep", "keep: only of members that several walks over the row need");
+    if (s->rows.vector && !s->rows.held && (!caps->is_gpu || f->symbolic || s->rows.keep))
+        return reject_schedule(w, "vector", "vector: of rows that a GPU's threads hold in registers, or walk over "
                            "without keep");
     if (!caps->is_gpu)
         return !s->rows.held ? schedule_width_is(w, s, numeric_lanes(f->length))
-            : schedule_no(w, "held", "held: a GPU's threads hold rows in registers");
+            : reject_schedule(w, "held", "held: a GPU's threads hold rows in registers");
     if (s->width > caps->block_threads)
-        return schedule_no(w, "width", "width %u: a block of this target has fewer threads", s->width);
+        return reject_schedule(w, "width", "width %u: a block of this target has fewer threads", s->width);
     return !s->rows.held || (s->rows.held == held_elements(f, s->width, each) && !s->rows.keep) ||
-           schedule_no(w, s->rows.keep ? "keep" : "held", "held: %d elements of the row for each thread, and no keep",
+           reject_schedule(w, s->rows.keep ? "keep" : "held",
+                           "held: %d elements of the row for each thread, and no keep",
                        (int)held_elements(f, s->width, each));
 }
 
@@ -336,7 +337,7 @@ bool choose_rows(struct lowering *w, struct rows_facts *f, rows_find *find, void
         s->width = numeric_lanes(f->length);
     if (!w->chooser->want) {
         find(w, s, f, ctx);
-        s->rows.keep = s->rows.neighbours && !s->rows.held ? 0 : f->keep;
+        s->rows.keep = s->rows.vector && !s->rows.held ? 0 : f->keep;
         s->stream = streams(w, f->bytes);
         s->grain = lower_grain(f->rows, f->length * (f->reduces + 1));
     }
@@ -347,7 +348,7 @@ bool choose_rows(struct lowering *w, struct rows_facts *f, rows_find *find, void
 
 enum { MIN_EPILOGUE_WORK = 4, MIN_BLOCKS = 16, MAX_BLOCK_VECTORS = 16 };
 enum { MAX_LINES = 8, ROWS_AHEAD = 8, FAR_BYTES = 512, MANY_BYTES = 1 << 20 };
-enum { LEAST_ROW = 256, SMALL_ARRAY = 1 << 16 }; /* bytes: of a row worth a prefetch, of an array that stays cached */
+enum { MIN_ROW = 256, SMALL_ARRAY = 1 << 16 }; /* bytes: of a row worth a prefetch, of an array that stays cached */
 
 int64_t reduce_inner(const struct reduce_facts *f, uint32_t axes)
 {
@@ -361,7 +362,7 @@ int64_t reduce_inner(const struct reduce_facts *f, uint32_t axes)
  * neighbours only within a row of the image.  All of them where that would leave less than half a vector. */
 static uint16_t reduce_axes(const struct caps *caps, const struct reduce_facts *f)
 {
-    return (uint16_t)(f->merged_length < (int64_t)caps->vector_bytes / f->compute / 2 ? f->most : f->merged);
+    return (uint16_t)(f->merged_length < (int64_t)caps->vector_bytes / f->compute / 2 ? f->max : f->merged);
 }
 
 /* Is the epilogue to be computed for blocks of rows?  As scalars it takes `work` instructions a row, beside one for
@@ -386,16 +387,17 @@ static void choose_row_block(const struct caps *caps, const struct reduce_facts 
 static bool row_block_legal(const struct lowering *w, const struct reduce_facts *f, const struct schedule *s)
 {
     if (s->row_reduce.ahead && (w->chooser->caps->is_gpu || f->symbolic))
-        return schedule_no(w, "ahead", "ahead: on a processor, of rows without symbols");
+        return reject_schedule(w, "ahead", "ahead: on a processor, of rows without symbols");
     if (!s->row_reduce.lanes)
         return (!s->row_reduce.vectors && !s->row_reduce.axes) ||
-               schedule_no(w, s->row_reduce.vectors ? "vectors" : "axes", "vectors, axes: only of blocks, with lanes");
+               reject_schedule(w, s->row_reduce.vectors ? "vectors" : "axes",
+                               "vectors, axes: only of blocks, with lanes");
     if (w->chooser->caps->is_gpu)
-        return schedule_no(w, "lanes", "lanes: blocks of rows are for processors");
+        return reject_schedule(w, "lanes", "lanes: blocks of rows are for processors");
     if (!s->row_reduce.vectors)
-        return schedule_no(w, "vectors", "vectors: a block of rows has at least one");
+        return reject_schedule(w, "vectors", "vectors: a block of rows has at least one");
     return s->row_reduce.axes <= f->kept.rank ||
-           schedule_no(w, "axes", "axes %u: there are %u", s->row_reduce.axes, f->kept.rank);
+           reject_schedule(w, "axes", "axes %u: there are %u", s->row_reduce.axes, f->kept.rank);
 }
 
 /* Long rows of a large array are prefetched so far ahead: a sum of 64 MB takes 0.76 of the time so, with half of the
@@ -432,7 +434,7 @@ static void choose_prefetch(const struct caps *caps, const struct reduce_facts *
 {
     int64_t inner = reduce_inner(f, s->column_reduce.axes), bytes = inner * f->element;
     int64_t arrays = inner ? shape_count(&f->kept) / inner : 0, len = f->len ? f->len : 1;
-    bool small = arrays > 1 && bytes >= LEAST_ROW && bytes * f->len <= SMALL_ARRAY;
+    bool small = arrays > 1 && bytes >= MIN_ROW && bytes * f->len <= SMALL_ARRAY;
     bool far = bytes >= FAR_BYTES && f->prologue && !s->column_reduce.short_rows;
     if ((!small && !far) || !f->len || caps->is_gpu || f->bytes < MANY_BYTES)
         return;
@@ -463,15 +465,15 @@ static bool row_vectors_legal(const struct lowering *w, const struct reduce_fact
     int64_t step = (int64_t)s->column_reduce.vectors * s->width;
     return !step || (!w->chooser->caps->is_gpu && !f->symbolic && !s->column_reduce.short_rows &&
                      !s->column_reduce.lines && reduce_inner(f, s->column_reduce.axes) % step == 0) ||
-           schedule_no(w, "vectors", "vectors: on a processor, of columns without symbols that they divide, without "
-                       "prefetches");
+           reject_schedule(w, "vectors", "vectors: on a processor, of columns without symbols that they divide, without"
+                       " prefetches");
 }
 
 enum { SHORTEST_PART = 16, LONG_COLUMN = 128 }; /* least elements of a part, and of a column that has parts */
 
 /* Columns for each lane of a GPU: as many as one access has, unless that leaves lanes or processors without work, or
  * takes too many registers. */
-static uint16_t column_neighbours(const struct caps *caps, const struct reduce_facts *f, const struct schedule *s)
+static uint16_t column_vector_width(const struct caps *caps, const struct reduce_facts *f, const struct schedule *s)
 {
     enum { OPS = 32, A_PROCESSOR = 2 };
     int64_t inner = reduce_inner(f, s->column_reduce.axes), each = f->access;
@@ -488,9 +490,9 @@ static uint16_t column_neighbours(const struct caps *caps, const struct reduce_f
 static uint32_t split_length(const struct caps *caps, const struct reduce_facts *f, int64_t blocks)
 {
     enum { A_PROCESSOR = 8 };
-    int64_t wanted = A_PROCESSOR * (int64_t)caps->threads, most = f->len / SHORTEST_PART;
+    int64_t wanted = A_PROCESSOR * (int64_t)caps->threads, max = f->len / SHORTEST_PART;
     int64_t parts = blocks ? (wanted + blocks - 1) / blocks : 0;
-    parts = parts > most ? most : parts;
+    parts = parts > max ? max : parts;
     return !caps->is_gpu || f->len < LONG_COLUMN || parts < 2 || f->len > UINT32_MAX ? 0
         : (uint32_t)((f->len + parts - 1) / parts);
 }
@@ -499,17 +501,17 @@ static bool columns_legal(const struct lowering *w, const struct reduce_facts *f
 {
     bool short_rows = s->column_reduce.short_rows;
     if (short_rows != f->lanes || (short_rows && (!f->short_rows || w->chooser->caps->is_gpu)))
-        return schedule_no(w, "short_rows", "short_rows: %s", f->lanes ? "these rows are not of so few elements"
+        return reject_schedule(w, "short_rows", "short_rows: %s", f->lanes ? "these rows are not of so few elements"
                                                                       : "the graph's sums are of columns");
-    if (s->column_reduce.axes > f->most)
-        return schedule_no(w, "axes", "axes %u: lanes may lie in the last %u", s->column_reduce.axes, f->most);
+    if (s->column_reduce.axes > f->max)
+        return reject_schedule(w, "axes", "axes %u: lanes may lie in the last %u", s->column_reduce.axes, f->max);
     if (s->column_reduce.split && (!w->chooser->caps->is_gpu || s->column_reduce.split >= f->len))
-        return schedule_no(w, "split", "split: only on a GPU, in parts of fewer elements than a column has");
-    int64_t each = s->column_reduce.neighbours, inner = reduce_inner(f, s->column_reduce.axes);
+        return reject_schedule(w, "split", "split: only on a GPU, in parts of fewer elements than a column has");
+    int64_t each = s->column_reduce.vector, inner = reduce_inner(f, s->column_reduce.axes);
     if (each && (!w->chooser->caps->is_gpu || f->symbolic || inner % each))
-        return schedule_no(w, "neighbours", "neighbours: on a GPU, of columns without symbols that they divide");
+        return reject_schedule(w, "vector", "vector: on a GPU, of columns without symbols that they divide");
     return !s->column_reduce.lines == !s->column_reduce.ahead ||
-           schedule_no(w, s->column_reduce.lines ? "lines" : "ahead", "lines, ahead: a prefetch has both");
+           reject_schedule(w, s->column_reduce.lines ? "lines" : "ahead", "lines, ahead: a prefetch has both");
 }
 
 static bool choose_columns(struct lowering *w, const struct reduce_facts *f, struct schedule *s)
@@ -525,8 +527,8 @@ static bool choose_columns(struct lowering *w, const struct reduce_facts *f, str
         s->width = (uint16_t)lower_width(caps, &(struct loop_facts){reduce_inner(f, s->column_reduce.axes), f->ops,
                                                                      false});
     if (legal && !w->chooser->want) {
-        s->column_reduce.neighbours = column_neighbours(caps, f, s);
-        int64_t inner = reduce_inner(f, s->column_reduce.axes), each = s->column_reduce.neighbours;
+        s->column_reduce.vector = column_vector_width(caps, f, s);
+        int64_t inner = reduce_inner(f, s->column_reduce.axes), each = s->column_reduce.vector;
         int64_t width = s->width * (each ? each : 1);
         int64_t blocks = inner ? shape_count(&f->kept) / inner * ((inner + width - 1) / width) : 0;
         choose_prefetch(caps, f, s);
@@ -546,11 +548,11 @@ static bool choose_columns(struct lowering *w, const struct reduce_facts *f, str
  * once.  0: there are rows enough. */
 static uint32_t gpu_row_split(const struct caps *caps, const struct reduce_facts *f, int64_t width, int64_t each)
 {
-    enum { A_PROCESSOR = 4, LEAST = 4096 }; /* parts; elements worth a block and a sum in memory */
+    enum { A_PROCESSOR = 4, MIN_COUNT = 4096 }; /* parts; elements worth a block and a sum in memory */
     int64_t rows = shape_count(&f->kept), wanted = A_PROCESSOR * (int64_t)caps->threads, step = width * each;
-    if (rows < 1 || 2 * rows > wanted || f->len < 2 * LEAST)
+    if (rows < 1 || 2 * rows > wanted || f->len < 2 * MIN_COUNT)
         return 0;
-    int64_t parts = wanted / rows < f->len / LEAST ? wanted / rows : f->len / LEAST;
+    int64_t parts = wanted / rows < f->len / MIN_COUNT ? wanted / rows : f->len / MIN_COUNT;
     parts = parts < width ? parts : width; /* a thread for each in the second phase */
     int64_t length = ((f->len + parts - 1) / parts + step - 1) / step * step;
     return length < f->len && length <= UINT32_MAX ? (uint32_t)length : 0;
@@ -560,22 +562,22 @@ static bool gpu_row_split_legal(const struct lowering *w, const struct reduce_fa
 {
     int64_t length = s->gpu_row_reduce.split;
     return !length || (length < f->len && (f->len + length - 1) / length <= s->width) ||
-           schedule_no(w, "split", "split: less than a row, in no more parts than there are threads");
+           reject_schedule(w, "split", "split: less than a row, in no more parts than there are threads");
 }
 
 static bool choose_gpu_row(struct lowering *w, const struct reduce_facts *f, struct schedule *s)
 {
     enum { FULL = 16 };
     bool legal = schedule_begin(w, SCHED_GPU_ROW_REDUCE, s);
-    int64_t each = gpu_row_neighbours(f->len, f->access);
+    int64_t each = gpu_row_vector_width(f->len, f->access);
     if (!w->chooser->want) {
-        s->gpu_row_reduce.neighbours = each > 1 ? (uint16_t)each : 0;
+        s->gpu_row_reduce.vector = each > 1 ? (uint16_t)each : 0;
         s->grain = lower_grain(shape_count(&f->kept), f->len);
     }
     if (legal && !s->width)
         s->width = gpu_row_width(w->chooser->caps, f->len, each, FULL);
     legal = legal && (s->width <= w->chooser->caps->block_threads ||
-                      schedule_no(w, "width", "width %u: a block of this target has fewer threads", s->width));
+                      reject_schedule(w, "width", "width %u: a block of this target has fewer threads", s->width));
     if (legal && !w->chooser->want)
         s->gpu_row_reduce.split = gpu_row_split(w->chooser->caps, f, s->width, each);
     return schedule_end(w, s, legal && gpu_row_split_legal(w, f, s));
@@ -598,12 +600,12 @@ bool choose_reduce(struct lowering *w, const struct reduce_facts *f, struct sche
 static bool choose_threads(struct lowering *w, enum sched_kind kind, struct schedule *s)
 {
     enum { THREADS = 64 };      /* 32 of these blocks fill a multiprocessor, and short arrays have more of them */
-    uint32_t most = w->chooser->caps->block_threads;
+    uint32_t max = w->chooser->caps->block_threads;
     bool legal = schedule_begin(w, kind, s);
     if (legal && !s->width)
-        s->width = (uint16_t)(most < THREADS ? most : THREADS);
-    legal = legal && (s->width <= most ||
-                      schedule_no(w, "width", "width %u: a block of this target has fewer threads", s->width));
+        s->width = (uint16_t)(max < THREADS ? max : THREADS);
+    legal = legal && (s->width <= max ||
+                      reject_schedule(w, "width", "width %u: a block of this target has fewer threads", s->width));
     return schedule_end(w, s, legal);
 }
 
@@ -623,9 +625,9 @@ static bool choose_sharing(struct lowering *w, enum sched_kind kind, int64_t thr
     }
     unsigned width = s->width;
     legal = legal && ((width >= 2 && !(width & (width - 1))) ||
-                      schedule_no(w, "width", "width %u: it is a power of two here, at least 2", width));
+                      reject_schedule(w, "width", "width %u: it is a power of two here, at least 2", width));
     legal = legal && ((width <= caps->block_threads && width * bytes + ENDS <= caps->shared_bytes) ||
-                      schedule_no(w, "width", "width %u: a block of this target has fewer threads or less shared "
+                      reject_schedule(w, "width", "width %u: a block of this target has fewer threads or less shared "
                                   "memory", width));
     return schedule_end(w, s, legal);
 }

@@ -27,7 +27,7 @@ bool schedule_begin(const struct lowering *w, enum sched_kind kind, struct sched
 /* Is a record of that kind handed in? */
 bool schedule_wanted(const struct lowering *w, enum sched_kind kind);
 /* Refuses what is handed in; false. */
-bool schedule_no(const struct lowering *w, const char *field, const char *fmt, ...)
+bool reject_schedule(const struct lowering *w, const char *field, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 /* Ends choosing: the kernel has the record, if that is legal and its numbers are within the table's limits. */
 bool schedule_end(struct lowering *w, const struct schedule *s, bool legal);
@@ -57,14 +57,14 @@ struct map_part {
      * window of a state in place */
     int64_t run;
 };
-/* turned: blocks for an operand read across the grain (gpu/lower_gpu_turn.c); 0: there is none.  turned_wide: a thread
- * may access several neighbours at once. */
-struct map_facts { const struct map_part *part; uint32_t parts; int64_t bytes, turned; bool turned_wide; };
+/* transposed: blocks for an operand read across the grain (gpu/lower_gpu_transpose.c); 0: there is none.
+ * transposed_wide: a thread may access several adjacent elements at once. */
+struct map_facts { const struct map_part *part; uint32_t parts; int64_t bytes, transposed; bool transposed_wide; };
 /* May the kernel be one with such blocks?  Only then is it found out whether there is such an operand. */
-bool map_may_turn(const struct lowering *w, uint32_t parts);
+bool map_can_transpose(const struct lowering *w, uint32_t parts);
 /* Are all dimensions of a part walked as one? */
 bool map_joins(const struct map_part *p, const struct schedule *s);
-int64_t map_neighbours(const struct schedule *s);   /* that a lane computes */
+int64_t map_vector_width(const struct schedule *s);   /* that a lane computes */
 /* Vectors of a block; blocks, or rows, of a part; parallel iterations of a part. */
 int64_t map_block(const struct map_part *p, const struct schedule *s);
 int64_t map_blocks(const struct map_part *p, const struct schedule *s);
@@ -82,7 +82,7 @@ struct rows_facts {
 static inline int64_t rows_group(const struct schedule *s)
 {
     enum { GROUP = 8, VECTORS = 4 };
-    return s->rows.neighbours < GROUP / VECTORS ? GROUP : VECTORS * s->rows.neighbours;
+    return s->rows.vector < GROUP / VECTORS ? GROUP : VECTORS * s->rows.vector;
 }
 /* find: fills f->keep and f->bytes, which are needed where nothing is handed in. */
 typedef void rows_find(struct lowering *w, const struct schedule *s, struct rows_facts *f, void *ctx);
@@ -94,7 +94,7 @@ struct reduce_facts {
     bool short_rows;                /* rows of a few elements, of enough results, without symbols */
     int64_t len;                    /* elements of a result */
     struct shape kept;              /* lengths of the kept axes */
-    uint32_t most;                  /* the last kept axes that lanes may lie in */
+    uint32_t max;                  /* the last kept axes that lanes may lie in */
     uint32_t merged;                /* of these, those which all accesses step over as over one; */
     int64_t merged_length;          /*   how many results they have */
     uint32_t work;                  /* of the epilogue, primitives a result */

@@ -19,9 +19,9 @@ struct sort {
     uint32_t key[2], place[2];    /* scratch lbufs */
 };
 
-static val min_int(struct kernel *k, val a, int64_t most, bool needed)
+static val min_int(struct kernel *k, val a, int64_t max, bool needed)
 {
-    val m = k_int(k, most);
+    val m = k_int(k, max);
     return needed ? k_prim(k, P_SELECT, k_prim(k, P_LT, a, m, 0), a, m) : a;
 }
 

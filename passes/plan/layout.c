@@ -93,7 +93,7 @@ static bool on_one_processor(const struct planner *p)
 
 bool plan_layout(struct planner *p)
 {
-    if (p != p->root || !p->p->stand_ins.n || !on_one_processor(p))
+    if (p != p->root || !p->p->placeholders.n || !on_one_processor(p))
         return true;
     struct layout_build *b = mem_alloc(sizeof *b);
     struct layout *l = p->p->layout = mem_alloc(sizeof *l);
@@ -133,7 +133,7 @@ int64_t layout_offsets(const struct program *p, const uint64_t *slot, int64_t *o
     int64_t end[MAX_PLACES], all = 0;
     for (uint32_t i = 0; i < l->n; i++) {
         const struct arena_place *x = &l->place[i];
-        int64_t bytes = x->fixed || !slot ? x->bytes : size_at(&p->stand_ins, x->bytes, slot);
+        int64_t bytes = x->fixed || !slot ? x->bytes : size_at(&p->placeholders, x->bytes, slot);
         offset[i] = 0;
         for (uint32_t k = x->below; k < x->end; k++)
             offset[i] = end[l->below[k]] > offset[i] ? end[l->below[k]] : offset[i];

@@ -28,7 +28,7 @@ static int64_t kernel_value_bytes(const struct planner *p, ref r)
 
 static bool plan_lower(struct planner *p)
 {
-    p->lowerer = lowerer_new(p->g, p->targets, p->root->ngroup, p->root->pack, &p->root->p->stand_ins);
+    p->lowerer = lowerer_new(p->g, p->targets, p->root->ngroup, p->root->pack, &p->root->p->placeholders);
     p->root->ngroup += p->g->ngroup;
     if (!p->lowerer)
         return plan_no_memory(p);
@@ -512,7 +512,7 @@ static int64_t remote_region_bytes(const struct command *c)
 static bool plan_bytes(struct planner *p)
 {
     uint32_t n = p->first_kernel + p->g->ngroup + 1;
-    int64_t *change = mem_alloc(n * sizeof *change), alive = 0, most = 0;
+    int64_t *change = mem_alloc(n * sizeof *change), alive = 0, max = 0;
     if (!change)
         return plan_no_memory(p);
     for (ref r = 1; r < p->g->nnode; r++) {
@@ -526,13 +526,13 @@ static bool plan_bytes(struct planner *p)
     for (uint32_t c = 0; c < n; c++) {
         alive += change[c];
         int64_t now = alive + (c < p->p->ncmd ? remote_region_bytes(&p->p->cmd[c]) : 0);
-        most = now > most ? now : most;
-        most = alive > most ? alive : most;
+        max = now > max ? now : max;
+        max = alive > max ? alive : max;
     }
     mem_free(change);
     int64_t held = caller_bytes(p->p);
     p->p->peak_bytes = held + program_arenas(p->p);
-    p->p->lower_bound_bytes = held + most;
+    p->p->lower_bound_bytes = held + max;
     return true;
 }
 
@@ -617,7 +617,7 @@ static bool plan_interpreter(struct planner *p)
     for (ref r = 1; r < g->nnode; r++)
         for (unsigned i = 0; i < node_nin(&g->node[r]); i++)
             last[node_in(g, &g->node[r], i)] = r;
-    int64_t *gone = mem_alloc(g->nnode * sizeof *gone), alive = 0, most = 0; /* bytes last used by each node */
+    int64_t *gone = mem_alloc(g->nnode * sizeof *gone), alive = 0, max = 0; /* bytes last used by each node */
     if (!gone)
         return plan_no_memory(p);
     for (ref now = 1; now < g->nnode; now++) {
@@ -625,12 +625,12 @@ static bool plan_interpreter(struct planner *p)
             alive += (int64_t)node_bytes(g, now);
             gone[last[now]] += (int64_t)node_bytes(g, now);
         }
-        most = alive > most ? alive : most;
+        max = alive > max ? alive : max;
         alive -= gone[now];
     }
     mem_free(gone);
-    p->p->interp_bytes = most;
-    p->p->peak_bytes = p->p->lower_bound_bytes = caller_bytes(p->p) + most;
+    p->p->interp_bytes = max;
+    p->p->peak_bytes = p->p->lower_bound_bytes = caller_bytes(p->p) + max;
     return true;
 }
 
@@ -714,7 +714,7 @@ static double value_bytes(const struct graph *g)
 
 static struct program *plan_whole(const struct graph *g, const struct target_set *targets,
                                   const struct sched_section *section, const struct tuned *tuned,
-                                  struct memo_pack *pack, bool interpret, const struct stand_ins *stand_ins,
+                                  struct memo_pack *pack, bool interpret, const struct placeholders *placeholders,
                                   struct err *e)
 {
     if (!graph_is_bound(g, e))
@@ -727,8 +727,8 @@ static struct program *plan_whole(const struct graph *g, const struct target_set
     struct program *p = mem_alloc(sizeof *p);
     if (p)
         p->g = graph_clone(g);
-    if (p && stand_ins)
-        p->stand_ins = *stand_ins;
+    if (p && placeholders)
+        p->placeholders = *placeholders;
     if (!p || !p->g)
         err_set(e, KL_ERR_MEMORY, "out of memory planning @%s", g->name);
     if (!p || !p->g || !plan_into(p, targets, NULL, section, tuned, pack, interpret, e)) {
@@ -758,10 +758,10 @@ struct program *program_plan_for(const struct graph *g, const struct target_set 
     return plan_whole(g, targets, s, tuned, pack, false, NULL, e);
 }
 
-struct program *program_plan_symbolic(const struct graph *g, const struct stand_ins *stand_ins,
+struct program *program_plan_symbolic(const struct graph *g, const struct placeholders *placeholders,
                                       const struct target_set *targets, struct err *e)
 {
-    return plan_whole(g, targets, NULL, NULL, NULL, false, stand_ins, e);
+    return plan_whole(g, targets, NULL, NULL, NULL, false, placeholders, e);
 }
 
 void program_free(struct program *p)

@@ -65,7 +65,7 @@ static bool may_elide(struct elision *j, const struct command *x, const struct c
     const struct kernel *kx = j->p->root->p->kernel[x->kernel], *ky = j->p->root->p->kernel[y->kernel];
     if (!kx->sched.grain && !ky->sched.grain) /* neither is shared out: the calling thread runs both */
         return true;
-    if (j->p->root->p->stand_ins.n) /* where values lie and what the threads' shares are depends on the symbols */
+    if (j->p->root->p->placeholders.n) /* where values lie and what the threads' shares are depends on the symbols */
         return false;
     for (uint32_t a = 0; a < x->narg; a++)
         for (uint32_t b = 0; b < y->narg; b++) {

@@ -69,7 +69,7 @@ static bool plan_check_fail(const struct check *c, const char *fmt, ...)
 /* Bytes of a value, for the symbols' values. */
 static int64_t bytes_now(const struct check *c, int64_t bytes)
 {
-    return c->slot ? size_at(&c->p->stand_ins, bytes, c->slot) : bytes;
+    return c->slot ? size_at(&c->p->placeholders, bytes, c->slot) : bytes;
 }
 
 static int64_t leaf_bytes(const struct check *c, const struct leaf *l)

@@ -6,7 +6,7 @@
 #include "passes/passes.h"
 #include <string.h>
 
-enum { MAX_PROPOSALS = 96, MOST_LANES = 64 };
+enum { MAX_PROPOSALS = 96, MAX_LANES = 64 };
 
 struct proposals {
     const struct caps *caps;
@@ -36,10 +36,10 @@ static uint32_t at_least_one(uint32_t n) { return n ? n : 1; }
  * the tiles of all rows are equally tall. */
 static uint16_t rows_of_tile(const struct proposals *p, int64_t rows, uint32_t vectors, uint32_t share)
 {
-    enum { RESERVED = 4, MOST_ROWS = 24 }; /* registers for the operands; rows beyond which kernels only get longer */
-    int64_t free_registers = (int64_t)p->caps->vector_regs - RESERVED, most = free_registers / vectors * share / 4;
-    most = most > MOST_ROWS ? MOST_ROWS : most < 1 ? 1 : most;
-    int64_t tiles = (rows + most - 1) / most;
+    enum { RESERVED = 4, MAX_ROWS = 24 }; /* registers for the operands; rows beyond which kernels only get longer */
+    int64_t free_registers = (int64_t)p->caps->vector_regs - RESERVED, max = free_registers / vectors * share / 4;
+    max = max > MAX_ROWS ? MAX_ROWS : max < 1 ? 1 : max;
+    int64_t tiles = (rows + max - 1) / max;
     return (uint16_t)(tiles ? (rows + tiles - 1) / tiles : 1);
 }
 
@@ -56,7 +56,7 @@ static void propose_tiles(struct proposals *p, int64_t rows, uint32_t lanes)
         s.width = s.dot.nr;
         s.dot.mr = rows_of_tile(p, rows, shapes[i].vectors, shapes[i].share);
         s.dot.rows = s.dot.square = 0; /* as lowering chooses for such a tile */
-        if (s.dot.nr <= MOST_LANES)
+        if (s.dot.nr <= MAX_LANES)
             propose(p, s);
     }
 }
@@ -92,15 +92,15 @@ static void propose_dot(struct proposals *p)
     if (p->own.kind == SCHED_DOT_THIN) { /* streams of the matrix, lines of it; or tiles after all */
         for (uint16_t step = 1; step <= 16; step = (uint16_t)(2 * step)) {
             struct schedule few = p->own;
-            few.dot_thin.step = step;
-            few.dot_thin.ahead = 0;
+            few.dot_skinny.step = step;
+            few.dot_skinny.ahead = 0;
             propose(p, few);
         }
-        for (unsigned nr = lanes; nr <= MOST_LANES; nr *= 2) {
+        for (unsigned nr = lanes; nr <= MAX_LANES; nr *= 2) {
             struct schedule few = p->own;
-            few.width = few.dot_thin.nr = (uint16_t)nr;
-            few.dot_thin.step = few.dot_thin.each = few.dot_thin.ahead = 0;
-            few.dot_thin.strip = 0;
+            few.width = few.dot_skinny.nr = (uint16_t)nr;
+            few.dot_skinny.step = few.dot_skinny.each = few.dot_skinny.ahead = 0;
+            few.dot_skinny.strip = 0;
             propose(p, few);
         }
     } else {
@@ -172,12 +172,12 @@ static void propose_units(struct proposals *p)
 static void propose_widths(struct proposals *p)
 {
     static const int8_t by[] = {1, -1, 2, -2};
-    const unsigned most = p->caps->is_gpu ? p->caps->block_threads : MOST_LANES;
+    const unsigned max = p->caps->is_gpu ? p->caps->block_threads : MAX_LANES;
     for (unsigned i = 0; i < sizeof by / sizeof *by; i++) {
         struct schedule s = p->own;
         unsigned width = by[i] > 0 ? (unsigned)s.width << by[i] : (unsigned)s.width >> -by[i];
         s.width = (uint16_t)width;
-        if (width >= 1 && width <= most)
+        if (width >= 1 && width <= max)
             propose(p, s);
     }
 }
@@ -186,7 +186,7 @@ static void propose_widths(struct proposals *p)
 static void propose_shares(struct proposals *p)
 {
     struct schedule s = p->own;
-    s.map.neighbours /= 2;
+    s.map.vector /= 2;
     propose(p, s);
     for (int up = 0; up < 2; up++) {
         s = p->own;
@@ -246,10 +246,10 @@ static void propose_attention_blocks(struct proposals *p)
 /* Twice and half the columns that a thread sums; one is written as 0. */
 static void propose_columns(struct proposals *p)
 {
-    uint16_t each = (uint16_t)at_least_one(p->own.column_reduce.neighbours);
+    uint16_t each = (uint16_t)at_least_one(p->own.column_reduce.vector);
     for (int up = 0; up < 2; up++) {
         struct schedule s = p->own;
-        s.column_reduce.neighbours = (uint16_t)(up ? 2 * each : each > 2 ? each / 2 : 0);
+        s.column_reduce.vector = (uint16_t)(up ? 2 * each : each > 2 ? each / 2 : 0);
         propose(p, s);
     }
 }
@@ -261,7 +261,7 @@ static void propose_kept(struct proposals *p)
     struct schedule s = p->own;
     if (s.rows.held) {
         s.rows.held = 0;
-        if (!s.rows.neighbours)
+        if (!s.rows.vector)
             propose(p, s);
         return;
     }
@@ -317,7 +317,7 @@ static void propose_all(struct proposals *p)
         propose_blocks(p);
         break;
     case SCHED_GPU_DOT_THIN: /* a column's threads are an order of its sum, threads with columns of their own are not */
-        if (p->own.gpu_dot_thin.split)
+        if (p->own.gpu_dot_skinny.split)
             propose_widths(p);
         break;
     case SCHED_COLUMN_REDUCE:

@@ -117,7 +117,7 @@ IMAGE_FN int64_t image_extent_at(const struct image_kernel *k, const struct imag
 /* The bits of a number that is not below 0 as an IEEE float, rounded to nearest, ties to even. */
 IMAGE_FN uint64_t image_float(uint64_t v, uint32_t mantissa, uint32_t exponent)
 {
-    uint64_t bias = (UINT64_C(1) << (exponent - 1)) - 1, most = 2 * bias + 1;
+    uint64_t bias = (UINT64_C(1) << (exponent - 1)) - 1, max = 2 * bias + 1;
     uint32_t top = 0;
     if (!v)
         return 0;
@@ -129,7 +129,7 @@ IMAGE_FN uint64_t image_float(uint64_t v, uint32_t mantissa, uint32_t exponent)
         bits += rest > half || (rest == half && (bits & 1));
     }
     bits += (top + bias - 1) << mantissa; /* the highest bit of the significand adds 1 to the exponent */
-    return bits >> mantissa >= most ? most << mantissa : bits;
+    return bits >> mantissa >= max ? max << mantissa : bits;
 }
 
 #endif

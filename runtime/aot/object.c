@@ -98,7 +98,7 @@ static void aot_object_put_kernels(struct image_writer *w, const struct program 
     m->kernel = aot_object_put(w, NULL, p->nkernel * sizeof k);
     for (uint32_t i = 0; i < p->nkernel && !w->failed; i++) {
         struct image_step step[OBJECT_STEPS];
-        uint32_t steps = p->stand_ins.n ? object_active(p->kernel[i], step) : 0;
+        uint32_t steps = p->placeholders.n ? object_active(p->kernel[i], step) : 0;
         k = (struct image_kernel){p->kernel[i]->extent, p->kernel[i]->sched.grain,
                                   aot_object_put(w, step, steps * sizeof *step), steps};
         if (w->failed)
@@ -177,7 +177,7 @@ static void put_symbols(struct image_writer *w, const struct graph *captured, co
     struct image_symbol s[MAX_SYMBOLS];
     m->nsymbol = object_symbols(captured);
     if (m->nsymbol)
-        object_put_symbols(captured, &p->stand_ins, s);
+        object_put_symbols(captured, &p->placeholders, s);
     m->symbol = aot_object_put(w, s, m->nsymbol * sizeof *s);
 }
 
@@ -312,18 +312,18 @@ static struct program *plan(const struct graph *captured, bool fuse, const struc
                        captured->name), NULL;
     struct graph *g = graph_clone(captured);
     struct program *p = NULL;
-    struct stand_ins stand_ins = {0};
+    struct placeholders placeholders = {0};
     if (!g)
         err_set(e, KL_ERR_MEMORY, "no memory to compile graph @%s", captured->name);
     for (unsigned d = 0; g && d < MAX_DEVICES; d++)
         graph_move(g, d, DEVICE_CPU);
     const uint64_t cpu = UINT64_C(1) << DEVICE_CPU;
     struct target_set targets = {&(struct target){caps, 0}, 1};
-    if (g && !passes_run(g, &(struct pass_options){.fuse = fuse, .verify = true, .in_pairs = caps->dot2 ? cpu : 0,
-                                                   .processor = {cpu, caps->threads}, .stand_ins = &stand_ins}))
+    if (g && !passes_run(g, &(struct pass_options){.fuse = fuse, .verify = true, .bf16_dot2 = caps->dot2 ? cpu : 0,
+                                                   .processor = {cpu, caps->threads}, .placeholders = &placeholders}))
         err_set(e, g->err.code, "%s", g->err.msg);
     else if (g)
-        p = stand_ins.n ? program_plan_symbolic(g, &stand_ins, &targets, e)
+        p = placeholders.n ? program_plan_symbolic(g, &placeholders, &targets, e)
                         : program_plan_with(g, caps, schedules, NULL, NULL, e);
     if (p && !program_check(p, e)) {
         program_free(p);

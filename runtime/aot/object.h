@@ -50,7 +50,7 @@ struct image_step;
 uint32_t object_active(const struct kernel *k, struct image_step *out);
 uint32_t object_length(const struct graph *g, int64_t length, struct image_step *out);
 struct image_symbol;
-void object_put_symbols(const struct graph *g, const struct stand_ins *s, struct image_symbol *out);
+void object_put_symbols(const struct graph *g, const struct placeholders *s, struct image_symbol *out);
 
 /* ---- object_file.c: a file of several programs ---- */
 /* The processor and the language as in object_options; NULL: *e. */

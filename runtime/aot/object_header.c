@@ -186,7 +186,7 @@ static void put_count(struct text *t, const struct graph *g, const char *prefix,
         return;
     }
     char symbol[OBJECT_MEMBER];
-    int64_t most = 1, low, high;
+    int64_t max = 1, low, high;
     text_put(t, "#define %s_count_%s(", prefix, name);
     for (uint32_t i = 0; i < g->symbols->n; i++) {
         object_member(g, MEMBER_LENGTH, i, symbol);
@@ -196,9 +196,9 @@ static void put_count(struct text *t, const struct graph *g, const char *prefix,
     for (uint32_t i = 0; i < s->rank; i++) {
         text_put(t, "%s", i ? " * " : "");
         put_dim(t, g, s->dim[i]);
-        most *= dim_range(g, s->dim[i], &low, &high) ? high : 1;
+        max *= dim_range(g, s->dim[i], &low, &high) ? high : 1;
     }
-    text_put(t, ")\n#define %s_most_%s %lld\n", prefix, name, (long long)most);
+    text_put(t, ")\n#define %s_most_%s %lld\n", prefix, name, (long long)max);
 }
 
 static void put_counts(struct text *t, const struct graph *g, const char *prefix)

@@ -10,7 +10,7 @@ size_t object_symbol_at(const struct graph *g, uint32_t symbol)
     return at + symbol * sizeof(int64_t);
 }
 
-void object_put_symbols(const struct graph *g, const struct stand_ins *s, struct image_symbol *out)
+void object_put_symbols(const struct graph *g, const struct placeholders *s, struct image_symbol *out)
 {
     for (uint32_t i = 0; i < g->symbols->n; i++)
         out[i] = (struct image_symbol){.low = g->symbols->v[i].low, .high = g->symbols->v[i].high,

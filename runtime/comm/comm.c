@@ -1,8 +1,8 @@
 /* Communicators, and the custom ops of their collectives.
  *
- * All communicators of a process use one carrier.  Before any data is sent, each pair of ranks exchanges a line of text
- * that describes the operation: the communicator, its number of operations so far, the op and the type.  So ranks that
- * execute different operations get an error, instead of each other's data.
+ * All communicators of a process use one transport.  Before any data is sent, each pair of ranks exchanges a line of
+ * text that describes the operation: the communicator, its number of operations so far, the op and the type.  So ranks
+ * that execute different operations get an error, instead of each other's data.
  *
  * For sums, rank r receives part r of all ranks' tensors, combines these in the order of the ranks and sends the result
  * to all ranks.  Each element is computed once, by one rank, so all ranks get the same bits, at every repetition. */
@@ -18,7 +18,7 @@
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards `world`; it is held while an operation runs */
 static struct {
-    const struct carrier *carrier;       /* NULL: there is only one rank */
+    const struct transport *transport;       /* NULL: there is only one rank */
     void *link;                          /* NULL: not joined yet, or lost */
     int rank, ranks;
     int made, open;                      /* number of communicators made so far; number of those not freed */
@@ -40,7 +40,7 @@ static bool comm_lost(char *message)
     if (world.nccl)
         nccl_close(world.nccl, true);
     world.nccl = NULL;
-    world.carrier->close(world.link); /* so that the other ranks see an error at once instead of a timeout */
+    world.transport->close(world.link); /* so that the other ranks see an error at once instead of a timeout */
     world.link = NULL;
     return false;
 }
@@ -48,7 +48,7 @@ static bool comm_lost(char *message)
 static bool exchange(int to, const void *out, size_t out_bytes, int from, void *in, size_t in_bytes, char *message)
 {
     if ((!out_bytes && !in_bytes) ||
-        world.carrier->exchange(world.link, to, out, out_bytes, from, in, in_bytes, message))
+        world.transport->exchange(world.link, to, out, out_bytes, from, in, in_bytes, message))
         return true;
     return comm_lost(message);
 }
@@ -376,7 +376,7 @@ static bool comm_takes(void *ctx, int device)
 static bool peers_there(void *ctx, char *message)
 {
     (void)ctx;
-    return !world.carrier->peers || world.carrier->peers(world.link, message);
+    return !world.transport->peers || world.transport->peers(world.link, message);
 }
 
 /* Makes NCCL's communicator when the first values on a GPU are to be moved: rank 0 sends its id to all ranks. */
@@ -457,45 +457,46 @@ bool comm_barrier(struct kl_comm *c, struct err *e)
     return !status || err_set(e, status, "%s", message);
 }
 
-const char *comm_carrier_name(void)
+const char *comm_transport_name(void)
 {
-    return world.by_nccl ? "nccl" : world.carrier ? world.carrier->name : "none";
+    return world.by_nccl ? "nccl" : world.transport ? world.transport->name : "none";
 }
 
-static const struct carrier *carrier_named(const char *name, struct err *e)
+static const struct transport *transport_by_name(const char *name, struct err *e)
 {
-    const struct carrier *(*get)(void);
+    const struct transport *(*get)(void);
     if (!strcmp(name, "socket"))
-        return carrier_sockets();
+        return transport_sockets();
     if (strcmp(name, "mpi")) {
-        err_set(e, KL_ERR_ARGUMENT, "carrier \"%.40s\" is not \"mpi\", \"nccl\" or \"socket\"", name);
+        err_set(e, KL_ERR_ARGUMENT, "transport \"%.40s\" is not \"mpi\", \"nccl\" or \"socket\"", name);
         return NULL;
     }
-    if (!library_entry("carrier mpi", "libkiln-mpi.so", "kiln_carrier_mpi", (void **)&get, e))
+    if (!library_entry("transport mpi", "libkiln-mpi.so", "kiln_transport_mpi", (void **)&get, e))
         return NULL;
-    const struct carrier *found = get();
+    const struct transport *found = get();
     if (found->version == CARRIER_VERSION)
         return found;
-    err_set(e, KL_ERR_DEVICE, "carrier mpi: libkiln-mpi.so is of another version of Kiln");
+    err_set(e, KL_ERR_DEVICE, "transport mpi: libkiln-mpi.so is of another version of Kiln");
     return NULL;
 }
 
 /* Joins the other ranks.  The caller holds the lock. */
-static bool comm_join(const char *carrier, const struct comm_place *place, double timeout, struct err *e)
+static bool comm_join(const char *transport, const struct comm_place *place, double timeout, struct err *e)
 {
     char message[CARRIER_MESSAGE] = "";
-    struct carrier_place at = {place->rank, place->ranks, place->address, place->port, timeout, place->secret};
-    bool by_nccl = carrier && !strcmp(carrier, "nccl");
+    struct transport_config at = {place->rank, place->ranks, place->address, place->port, timeout, place->secret};
+    bool by_nccl = transport && !strcmp(transport, "nccl");
     if (by_nccl && !nccl_open(e))
         return false;
     if (by_nccl)
-        carrier = place->mpi ? "mpi" : "socket"; /* moves NCCL's id, and values that are not on a GPU */
-    if (place->ranks > 1 || carrier) {
-        world.carrier = carrier_named(carrier ? carrier : place->mpi ? "mpi" : "socket", e);
-        if (!world.carrier)
+        transport = place->mpi ? "mpi" : "socket"; /* moves NCCL's id, and values that are not on a GPU */
+    if (place->ranks > 1 || transport) {
+        world.transport = transport_by_name(transport ? transport : place->mpi ? "mpi" : "socket", e);
+        if (!world.transport)
             return false;
-        if ((world.carrier != carrier_sockets() || at.ranks > 1) && !(world.link = world.carrier->open(&at, message)))
-            return err_set(e, KL_ERR_IO, "carrier %s, rank %d of %d: %s", world.carrier->name, at.rank, at.ranks,
+        if ((world.transport != transport_sockets() || at.ranks > 1) &&
+            !(world.link = world.transport->open(&at, message)))
+            return err_set(e, KL_ERR_IO, "transport %s, rank %d of %d: %s", world.transport->name, at.rank, at.ranks,
                            message);
     }
     world.rank = at.rank;
@@ -505,7 +506,7 @@ static bool comm_join(const char *carrier, const struct comm_place *place, doubl
     return true;
 }
 
-struct kl_comm *comm_open(const char *carrier, const struct comm_place *place, double timeout, struct err *e)
+struct kl_comm *comm_open(const char *transport, const struct comm_place *place, double timeout, struct err *e)
 {
     struct kl_comm *c = mem_alloc(sizeof *c);
     if (!c) {
@@ -516,10 +517,10 @@ struct kl_comm *comm_open(const char *carrier, const struct comm_place *place, d
     bool ok = true;
     for (int i = 0; i < COMM_OPS && ok; i++)
         ok = custom_find(ops[i].name) || custom_add(&ops[i], e);
-    if (ok && world.open && carrier && strcmp(carrier, comm_carrier_name()))
-        ok = err_set(e, KL_ERR_ARGUMENT, "the ranks are joined by carrier %s already", comm_carrier_name());
+    if (ok && world.open && transport && strcmp(transport, comm_transport_name()))
+        ok = err_set(e, KL_ERR_ARGUMENT, "the ranks are joined by transport %s already", comm_transport_name());
     if (ok && !world.open)
-        ok = comm_join(carrier, place, timeout, e);
+        ok = comm_join(transport, place, timeout, e);
     if (ok) {
         *c = (struct kl_comm){.number = ++world.made, .rank = world.rank, .ranks = world.ranks,
                            .local_rank = place->local_rank, .next = world.first};
@@ -547,8 +548,8 @@ void comm_close(struct kl_comm *c)
         world.nccl = NULL;
         world.by_nccl = false;
         if (world.link)
-            world.carrier->close(world.link);
-        world.carrier = NULL;
+            world.transport->close(world.link);
+        world.transport = NULL;
         world.link = NULL;
     }
     pthread_mutex_unlock(&lock);

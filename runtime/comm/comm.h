@@ -2,7 +2,7 @@
 #ifndef KILN_RUNTIME_COMM_H
 #define KILN_RUNTIME_COMM_H
 #include "ir/ir.h"
-#include "runtime/comm/carrier.h"
+#include "runtime/comm/transport.h"
 
 /* The same numbers as kl_reduction. */
 enum comm_reduction { COMM_SUM, COMM_MEAN, COMM_MAX, COMM_MIN };
@@ -30,11 +30,11 @@ struct comm_place {          /* the place of this process in its job, as the env
 bool comm_place_find(struct comm_place *p, struct err *e); /* false: a variable is not a number, which *e names */
 
 /* ---- comm.c ---- */
-/* Makes a communicator of all ranks; the first one joins the ranks.  carrier: "mpi", "socket", or NULL for the
+/* Makes a communicator of all ranks; the first one joins the ranks.  transport: "mpi", "socket", or NULL for the
  * default. */
-struct kl_comm *comm_open(const char *carrier, const struct comm_place *place, double timeout, struct err *e);
+struct kl_comm *comm_open(const char *transport, const struct comm_place *place, double timeout, struct err *e);
 void comm_close(struct kl_comm *c);
-const char *comm_carrier_name(void);
+const char *comm_transport_name(void);
 /* The name of a collective's custom op, and its attributes. */
 const char *comm_op_name(enum comm_op op);
 enum { COMM_PART = 120, COMM_ATTR = COMM_PART + 96 };

@@ -14,7 +14,7 @@ static const struct launcher launchers[] = {
 };
 
 /* The value of a variable that must be a whole number of at least `least`; `otherwise` if the variable is not set. */
-static bool whole_number(const char *name, int least, int otherwise, int *out, struct err *e)
+static bool whole_number(const char *name, int min, int otherwise, int *out, struct err *e)
 {
     const char *text = getenv(name);
     char *end;
@@ -22,9 +22,9 @@ static bool whole_number(const char *name, int least, int otherwise, int *out, s
     if (!text || !*text)
         return true;
     long n = strtol(text, &end, 10);
-    if (*end || n < least || n > 1000000)
+    if (*end || n < min || n > 1000000)
         return err_set(e, KL_ERR_ARGUMENT, "environment variable %s is \"%.40s\", not a number from %d on", name, text,
-                       least);
+                       min);
     *out = (int)n;
     return true;
 }

@@ -2,13 +2,13 @@
  *
  * NCCL's communicator is non-blocking: a call may return before it has ended, and ncclCommGetAsyncError says how it
  * goes.  So a rank that is gone does not block this one: the waits below end after the timeout, or as soon as a
- * connection of the other carrier is closed, and ncclCommAbort ends the kernels that still wait on the GPU.
+ * connection of the other transport is closed, and ncclCommAbort ends the kernels that still wait on the GPU.
  *
  * ncclAllReduce and ncclReduceScatter are not called, because the order of their sums depends on the algorithm that
- * NCCL chooses.  The programs that use this carrier move parts with NCCL and sum them with kernels, in the order of the
- * ranks (frontend/ops/comm.c).  Each rank sends and receives as many bytes as with the ring algorithm. */
+ * NCCL chooses.  The programs that use this transport move parts with NCCL and sum them with kernels, in the order of
+ * the ranks (frontend/ops/comm.c).  Each rank sends and receives as many bytes as with the ring algorithm. */
 #include "nccl.h"
-#include "carrier.h"
+#include "transport.h"
 #include "runtime/device/devices.h"
 #include "runtime/device/driver.h"
 #include <dlfcn.h>
@@ -17,7 +17,7 @@
 #include <string.h>
 #include <time.h>
 
-enum { LEAST_VERSION = 21400 };   /* 2.14 is the first with non-blocking communicators */
+enum { MIN_VERSION = 21400 };   /* 2.14 is the first with non-blocking communicators */
 #define MAGIC 0xcafebeefu         /* NCCL_API_MAGIC of nccl.h */
 /* Seconds that an operation gets to end after another rank has closed its connection: that rank may have ended
  * regularly, after its part of the operation. */
@@ -55,16 +55,17 @@ static bool nccl_find(struct err *e)
         path = "libnccl.so.2";
     void *so = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
     if (!so)
-        return err_set(e, KL_ERR_DEVICE, "carrier nccl: %s (install NCCL, or set KILN_NCCL_LIBRARY to its file)",
+        return err_set(e, KL_ERR_DEVICE, "transport nccl: %s (install NCCL, or set KILN_NCCL_LIBRARY to its file)",
                        dlerror());
     for (size_t i = 0; i < sizeof fn / sizeof *fn; i++) {
         void *f = dlsym(so, name[i]);
         if (!f)
-            return err_set(e, KL_ERR_DEVICE, "carrier nccl: %s has no function %s; NCCL 2.14 is needed", path, name[i]);
+            return err_set(e, KL_ERR_DEVICE, "transport nccl: %s has no function %s; NCCL 2.14 is needed", path,
+                           name[i]);
         memcpy(fn[i], &f, sizeof f);
     }
-    if (nccl.version(&version) || version < LEAST_VERSION)
-        return err_set(e, KL_ERR_DEVICE, "carrier nccl: %s is of version %d.%d; NCCL 2.14 is needed", path,
+    if (nccl.version(&version) || version < MIN_VERSION)
+        return err_set(e, KL_ERR_DEVICE, "transport nccl: %s is of version %d.%d; NCCL 2.14 is needed", path,
                        version / 10000, version / 100 % 100);
     return true;
 }
@@ -84,42 +85,42 @@ bool nccl_open(struct err *e)
 bool nccl_make_id(struct nccl_id *id, char *message)
 {
     nccl_result r = nccl.new_id(id);
-    return !r || carrier_fails(message, "ncclGetUniqueId: %s", nccl.error(r));
+    return !r || transport_fails(message, "ncclGetUniqueId: %s", nccl.error(r));
 }
 
 /* ---- waiting ---- */
 
-struct patience {                 /* of one wait */
+struct deadline {                 /* of one wait */
     const struct nccl_watch *w;
     double deadline;
     bool alone;                   /* a rank is gone; the deadline is that of GRACE */
     char why[CARRIER_MESSAGE];
 };
 
-static struct patience patience_of(const struct nccl_watch *w)
+static struct deadline deadline_of(const struct nccl_watch *w)
 {
-    return (struct patience){.w = w, .deadline = carrier_seconds() + w->timeout};
+    return (struct deadline){.w = w, .deadline = transport_seconds() + w->timeout};
 }
 
 /* Called between two polls.  false: message has the reason to give up. */
-static bool may_wait(struct patience *p, const char *for_what, char *message)
+static bool may_wait(struct deadline *p, const char *for_what, char *message)
 {
-    double now = carrier_seconds();
+    double now = transport_seconds();
     if (!p->alone && !p->w->peers(p->w->ctx, p->why)) {
         p->alone = true;
         p->deadline = now + GRACE < p->deadline ? now + GRACE : p->deadline;
     }
     if (now >= p->deadline)
-        return p->alone ? carrier_fails(message, "%s", p->why)
-                        : carrier_fails(message, "%s has not ended for %g s", for_what, p->w->timeout);
+        return p->alone ? transport_fails(message, "%s", p->why)
+                        : transport_fails(message, "%s has not ended for %g s", for_what, p->w->timeout);
     nanosleep(&(struct timespec){0, 20000}, NULL);
     return true;
 }
 
 /* Waits until NCCL has accepted the last call, which returned r. */
-static bool accepted(struct nccl_link *l, nccl_result r, const char *call, const struct nccl_watch *w, char *message)
+static bool nccl_poll(struct nccl_link *l, nccl_result r, const char *call, const struct nccl_watch *w, char *message)
 {
-    struct patience p = patience_of(w);
+    struct deadline p = deadline_of(w);
     while (r == NCCL_IN_PROGRESS) {
         nccl_result state = NCCL_SUCCESS;
         r = nccl.state(l->comm, &state);
@@ -127,7 +128,7 @@ static bool accepted(struct nccl_link *l, nccl_result r, const char *call, const
         if (r == NCCL_IN_PROGRESS && !may_wait(&p, call, message))
             return false;
     }
-    return !r || carrier_fails(message, "%s: %s", call, nccl.error(r));
+    return !r || transport_fails(message, "%s: %s", call, nccl.error(r));
 }
 
 /* ---- joining ---- */
@@ -144,10 +145,10 @@ struct joining {
 static void join_work(void *ctx, void *stream)
 {
     struct joining *j = ctx;
-    struct nccl_config config = {sizeof config, MAGIC, LEAST_VERSION, 0};
+    struct nccl_config config = {sizeof config, MAGIC, MIN_VERSION, 0};
     (void)stream;
     nccl_result r = nccl.join(&j->link->comm, j->link->ranks, *j->id, j->link->rank, &config);
-    j->ok = accepted(j->link, r, "ncclCommInitRankConfig", j->w, j->message);
+    j->ok = nccl_poll(j->link, r, "ncclCommInitRankConfig", j->w, j->message);
 }
 
 struct nccl_link *nccl_join(const struct nccl_id *id, int rank, int ranks, int device, const struct nccl_watch *w,
@@ -159,14 +160,14 @@ struct nccl_link *nccl_join(const struct nccl_id *id, int rank, int ranks, int d
     struct err e;
     e.code = KL_OK;
     if (!l) {
-        carrier_fails(message, "out of memory");
+        transport_fails(message, "out of memory");
         return NULL;
     }
     *l = (struct nccl_link){NULL, rank, ranks, device};
     if (!accelerator_driver(a)->enqueue(accelerator_device(a), join_work, &j, &e) && j.ok)
-        j.ok = carrier_fails(message, "%.180s", e.msg);
+        j.ok = transport_fails(message, "%.180s", e.msg);
     if (e.code && !*message)
-        carrier_fails(message, "%.180s", e.msg);
+        transport_fails(message, "%.180s", e.msg);
     if (j.ok)
         return l;
     nccl_close(l, true);
@@ -222,7 +223,7 @@ static void move_work(void *ctx, void *stream)
     case NCCL_ALL_GATHER: r = nccl.all_gather(m->in, m->out, m->n, NCCL_UINT8, c, stream); break;
     default:              r = nccl.broadcast(m->in, m->out, m->n, NCCL_UINT8, m->root, c, stream); break;
     }
-    v->ok = accepted(v->link, r, "giving NCCL an operation", v->w, v->message);
+    v->ok = nccl_poll(v->link, r, "giving NCCL an operation", v->w, v->message);
 }
 
 bool nccl_run(struct nccl_link *l, const struct nccl_move *m, const struct nccl_watch *w, char *message)
@@ -235,18 +236,18 @@ bool nccl_run(struct nccl_link *l, const struct nccl_move *m, const struct nccl_
     if (!m->n)
         return true;
     if (!d->enqueue(accelerator_device(a), move_work, &v, &e))
-        return carrier_fails(message, "%.180s", e.msg);
-    struct patience p = patience_of(w);
+        return transport_fails(message, "%.180s", e.msg);
+    struct deadline p = deadline_of(w);
     bool ended = !v.ok, ok = v.ok;
     while (!ended && ok) {
         nccl_result state = NCCL_SUCCESS, r;
         if (!d->ended(accelerator_device(a), &ended, &e))
-            return carrier_fails(message, "%.180s", e.msg);
+            return transport_fails(message, "%.180s", e.msg);
         if (ended)
             break;
         r = nccl.state(l->comm, &state);
         r = r ? r : state;
-        ok = (!r || r == NCCL_IN_PROGRESS || carrier_fails(message, "NCCL: %s", nccl.error(r))) &&
+        ok = (!r || r == NCCL_IN_PROGRESS || transport_fails(message, "NCCL: %s", nccl.error(r))) &&
              may_wait(&p, "NCCL's operation", message);
     }
     return ok;

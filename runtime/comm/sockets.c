@@ -11,7 +11,7 @@
  * Without a secret the key is empty, and any process that can connect and speaks this protocol can take a rank's
  * place. */
 #define _GNU_SOURCE
-#include "carrier.h"
+#include "transport.h"
 #include "hmac.h"
 #include "ir/ir.h"
 #include <arpa/inet.h>
@@ -43,7 +43,7 @@ enum { MAGIC = 0x4b4c434f + CARRIER_VERSION };
 
 static int milliseconds_until(double deadline)
 {
-    double left = (deadline - carrier_seconds()) * 1000;
+    double left = (deadline - transport_seconds()) * 1000;
     return left <= 0 ? 0 : left > 1e9 ? 1000000000 : (int)left + 1;
 }
 
@@ -57,9 +57,9 @@ static ptrdiff_t move_some(int fd, int rank, bool sends, char *data, size_t byte
     if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR))
         return 0;
     if (n == 0)
-        carrier_fails(message, "rank %d is gone: it has closed the connection", rank);
+        transport_fails(message, "rank %d is gone: it has closed the connection", rank);
     else
-        carrier_fails(message, "rank %d is gone: %s", rank, strerror(errno));
+        transport_fails(message, "rank %d is gone: %s", rank, strerror(errno));
     return -1;
 }
 
@@ -70,15 +70,15 @@ static bool socket_exchange(void *ctx, int to, const void *out, size_t out_bytes
     char *data[2] = {(char *)(uintptr_t)out, in};
     size_t left[2] = {out_bytes, in_bytes};
     int rank[2] = {to, from};
-    double deadline = carrier_seconds() + l->timeout;
+    double deadline = transport_seconds() + l->timeout;
     while (left[0] || left[1]) {
         struct pollfd wait[2] = {{left[0] ? l->fd[to] : -1, POLLOUT, 0}, {left[1] ? l->fd[from] : -1, POLLIN, 0}};
         int n = poll(wait, 2, milliseconds_until(deadline));
         if (n < 0 && errno != EINTR)
-            return carrier_fails(message, "poll: %s", strerror(errno));
-        if (n == 0 && carrier_seconds() >= deadline)
-            return left[1] ? carrier_fails(message, "nothing has come from rank %d for %g s", from, l->timeout)
-                           : carrier_fails(message, "rank %d has taken nothing for %g s", to, l->timeout);
+            return transport_fails(message, "poll: %s", strerror(errno));
+        if (n == 0 && transport_seconds() >= deadline)
+            return left[1] ? transport_fails(message, "nothing has come from rank %d for %g s", from, l->timeout)
+                           : transport_fails(message, "rank %d has taken nothing for %g s", to, l->timeout);
         for (int i = 0; i < 2; i++) {
             if (n <= 0 || !left[i] || !wait[i].revents)
                 continue;
@@ -88,7 +88,7 @@ static bool socket_exchange(void *ctx, int to, const void *out, size_t out_bytes
             data[i] += moved;
             left[i] -= (size_t)moved;
             if (moved)
-                deadline = carrier_seconds() + l->timeout;
+                deadline = transport_seconds() + l->timeout;
         }
     }
     return true;
@@ -103,7 +103,7 @@ static bool socket_peers(void *ctx, char *message)
         ptrdiff_t n = l->fd[r] < 0 ? 1 : recv(l->fd[r], &byte, 1, MSG_PEEK | MSG_DONTWAIT);
         bool waits = n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR);
         if (n <= 0 && !waits)
-            return carrier_fails(message, "rank %d is gone: %s", r,
+            return transport_fails(message, "rank %d is gone: %s", r,
                                 n ? strerror(errno) : "it has closed the connection");
     }
     return true;
@@ -117,8 +117,8 @@ static bool move_all(int fd, int rank, bool sends, void *data, size_t bytes, dou
     while (bytes) {
         struct pollfd wait = {fd, sends ? POLLOUT : POLLIN, 0};
         int n = poll(&wait, 1, milliseconds_until(deadline));
-        if (n == 0 && carrier_seconds() >= deadline)
-            return carrier_fails(message, "rank %d has not answered in time", rank);
+        if (n == 0 && transport_seconds() >= deadline)
+            return transport_fails(message, "rank %d has not answered in time", rank);
         ptrdiff_t moved = n > 0 ? move_some(fd, rank, sends, data, bytes, message) : 0;
         if (moved < 0)
             return false;
@@ -146,23 +146,23 @@ static int socket_at(const struct sockaddr *address, socklen_t bytes, bool liste
 }
 
 /* The same for a host name.  Connecting is repeated until the deadline, because rank 0 may start later than others. */
-static int socket_at_name(const struct carrier_place *p, bool listens, double deadline, char *message)
+static int socket_at_name(const struct transport_config *p, bool listens, double deadline, char *message)
 {
     char port[16];
     struct addrinfo want = {.ai_socktype = SOCK_STREAM}, *found = NULL;
     snprintf(port, sizeof port, "%d", p->port);
     int error = getaddrinfo(p->address, port, &want, &found), fd = -1;
     if (error)
-        return carrier_fails(message, "%s: %s", p->address, gai_strerror(error)), -1;
+        return transport_fails(message, "%s: %s", p->address, gai_strerror(error)), -1;
     for (;;) {
         for (struct addrinfo *a = found; a && fd < 0; a = a->ai_next)
             fd = socket_at(a->ai_addr, a->ai_addrlen, listens);
-        if (fd >= 0 || listens || carrier_seconds() >= deadline)
+        if (fd >= 0 || listens || transport_seconds() >= deadline)
             break;
         poll(NULL, 0, 20);
     }
     if (fd < 0)
-        carrier_fails(message, "%s port %d%s: %s", p->address, p->port, listens ? "" : ", where rank 0 should be",
+        transport_fails(message, "%s port %d%s: %s", p->address, p->port, listens ? "" : ", where rank 0 should be",
             strerror(errno));
     freeaddrinfo(found);
     return fd;
@@ -202,7 +202,7 @@ static void prove(const struct link *l, bool accepts, const struct hello *h, con
 
 static bool make_nonce(uint8_t nonce[NONCE], char *message)
 {
-    return getrandom(nonce, NONCE, 0) == NONCE || carrier_fails(message, "getrandom: %s", strerror(errno));
+    return getrandom(nonce, NONCE, 0) == NONCE || transport_fails(message, "getrandom: %s", strerror(errno));
 }
 
 /* Says hello to rank `to`, and proves to it, and it to this rank, that they know the secret. */
@@ -216,7 +216,7 @@ static bool greet(struct link *l, int to, int port, double deadline, char *messa
         return false;
     prove(l, true, &h, &c, proof);
     if (c.rank != to || !hmac_equal(proof, c.proof))
-        return carrier_fails(message, "who answers as rank %d does not know the job's secret", to);
+        return transport_fails(message, "who answers as rank %d does not know the job's secret", to);
     prove(l, false, &h, &c, proof);
     return move_all(l->fd[to], to, true, proof, sizeof proof, deadline, message);
 }
@@ -290,7 +290,7 @@ static void accept_guest(struct link *l, struct door *d)
         memmove(d->guest, d->guest + 1, (GUESTS - 1) * sizeof *g);
         g = &d->guest[--d->n];
     }
-    *g = (struct guest){.fd = accept_one(l->listener, 0, &g->from), .until = carrier_seconds() + GUEST_SECONDS};
+    *g = (struct guest){.fd = accept_one(l->listener, 0, &g->from), .until = transport_seconds() + GUEST_SECONDS};
     if (g->fd < 0)
         return;
     socklen_t bytes = sizeof g->from;
@@ -309,7 +309,7 @@ static int hear_guests(struct link *l, struct door *d, struct place *place, doub
         return 0;
     for (int i = 0; i < n; i++) {
         struct guest *g = &d->guest[i];
-        int heard = wait[1 + i].revents ? hear_guest(l, d, g, message) : carrier_seconds() > g->until ? -1 : 0;
+        int heard = wait[1 + i].revents ? hear_guest(l, d, g, message) : transport_seconds() > g->until ? -1 : 0;
         if (heard > 0) {
             l->fd[g->h.rank] = g->fd;
             joined++;
@@ -333,13 +333,13 @@ static bool accept_ranks(struct link *l, int first, struct place *place, double 
     struct door *d = mem_alloc(sizeof *d);
     int missing = l->ranks - first;
     if (!d)
-        return carrier_fails(message, "out of memory");
+        return transport_fails(message, "out of memory");
     d->first = first;
-    while (missing > 0 && carrier_seconds() < deadline)
+    while (missing > 0 && transport_seconds() < deadline)
         missing -= hear_guests(l, d, place, deadline, message);
     for (int i = 0; i < d->n; i++)
         close(d->guest[i].fd);
-    bool ok = missing <= 0 || carrier_fails(message, "%d of %d ranks have not come within %g s%s", missing, l->ranks,
+    bool ok = missing <= 0 || transport_fails(message, "%d of %d ranks have not come within %g s%s", missing, l->ranks,
                                             l->timeout, d->refused);
     mem_free(d);
     return ok;
@@ -365,7 +365,7 @@ static int connect_place(const struct place *p)
                                 : socket_at((struct sockaddr *)&v6, sizeof v6, false);
 }
 
-static bool join_as_first(struct link *l, const struct carrier_place *p, struct place *place, double deadline,
+static bool join_as_first(struct link *l, const struct transport_config *p, struct place *place, double deadline,
                           char *message)
 {
     size_t bytes = (size_t)l->ranks * sizeof *place;
@@ -378,7 +378,7 @@ static bool join_as_first(struct link *l, const struct carrier_place *p, struct 
     return true;
 }
 
-static bool join_as_other(struct link *l, const struct carrier_place *p, struct place *place, double deadline,
+static bool join_as_other(struct link *l, const struct transport_config *p, struct place *place, double deadline,
                           char *message)
 {
     struct sockaddr_storage mine;
@@ -388,14 +388,14 @@ static bool join_as_other(struct link *l, const struct carrier_place *p, struct 
         return false;
     /* only at the address by which rank 0 is reached, at any free port */
     if (getsockname(l->fd[0], (struct sockaddr *)&mine, &mine_bytes))
-        return carrier_fails(message, "getsockname: %s", strerror(errno));
+        return transport_fails(message, "getsockname: %s", strerror(errno));
     if (mine.ss_family == AF_INET6)
         ((struct sockaddr_in6 *)&mine)->sin6_port = 0;
     else
         ((struct sockaddr_in *)&mine)->sin_port = 0;
     l->listener = socket_at((struct sockaddr *)&mine, mine_bytes, true);
     if (l->listener < 0)
-        return carrier_fails(message, "listening: %s", strerror(errno));
+        return transport_fails(message, "listening: %s", strerror(errno));
     int port = own_port(l->listener);
     if (!greet(l, 0, port, deadline, message) ||
         !move_all(l->fd[0], 0, false, place, (size_t)l->ranks * sizeof *place, deadline, message))
@@ -403,7 +403,7 @@ static bool join_as_other(struct link *l, const struct carrier_place *p, struct 
     for (int i = 1; i < l->rank; i++) {
         l->fd[i] = connect_place(&place[i]);
         if (l->fd[i] < 0)
-            return carrier_fails(message, "connecting to rank %d: %s", i, strerror(errno));
+            return transport_fails(message, "connecting to rank %d: %s", i, strerror(errno));
         if (!greet(l, i, port, deadline, message))
             return false;
     }
@@ -422,7 +422,7 @@ static void socket_close(void *ctx)
     mem_free(l);
 }
 
-static void *socket_open(struct carrier_place *p, char *message)
+static void *socket_open(struct transport_config *p, char *message)
 {
     struct link *l = mem_alloc(sizeof *l);
     struct place *place = mem_alloc((size_t)p->ranks * sizeof *place);
@@ -431,10 +431,10 @@ static void *socket_open(struct carrier_place *p, char *message)
                            mem_alloc((size_t)p->ranks * sizeof *l->fd), -1};
     bool ok = l && l->fd && place;
     if (!ok)
-        carrier_fails(message, "out of memory");
+        transport_fails(message, "out of memory");
     for (int i = 0; ok && i < p->ranks; i++)
         l->fd[i] = -1;
-    double deadline = carrier_seconds() + p->timeout;
+    double deadline = transport_seconds() + p->timeout;
     bool joined = ok && (p->rank ? join_as_other : join_as_first)(l, p, place, deadline, message);
     mem_free(place);
     if (joined)
@@ -446,9 +446,9 @@ static void *socket_open(struct carrier_place *p, char *message)
     return NULL;
 }
 
-const struct carrier *carrier_sockets(void)
+const struct transport *transport_sockets(void)
 {
-    static const struct carrier sockets = {CARRIER_VERSION, "socket", socket_open, socket_exchange, socket_peers,
+    static const struct transport sockets = {CARRIER_VERSION, "socket", socket_open, socket_exchange, socket_peers,
                                            socket_close};
     return &sockets;
 }

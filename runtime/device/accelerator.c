@@ -8,10 +8,10 @@
 #include <pthread.h>
 #include <string.h>
 
-enum { FIRST = DEVICE_CUDA, MOST_BLOCKS = 4096, LEAST_BLOCKS = 64 };
+enum { FIRST = DEVICE_CUDA, MAX_BLOCKS = 4096, MIN_BLOCKS = 64 };
 enum { WAVES = 8 };               /* blocks of a launch for each block that the device runs at once, but at most
-                                     MOST_BLOCKS in all */
-enum { MOST_WORK = 256 << 20 };   /* bytes of scratch of all blocks of a launch; LEAST_BLOCKS blocks may use more */
+                                     MAX_BLOCKS in all */
+enum { MAX_WORK = 256 << 20 };   /* bytes of scratch of all blocks of a launch; MIN_BLOCKS blocks may use more */
 
 struct accelerator {
     const struct driver *driver;
@@ -75,11 +75,11 @@ void accelerator_unlock(struct accelerator *a) { pthread_mutex_unlock(&a->lock);
 
 /* ---- kernels ---- */
 
-/* The scratch of all blocks is contiguous.  Its size is that for MOST_BLOCKS, also if a launch has fewer, but for
+/* The scratch of all blocks is contiguous.  Its size is that for MAX_BLOCKS, also if a launch has fewer, but for
  * drivers whose launches take the scratch of one block. */
 static void set_uses(struct device_kernel *d, const struct kernel *k)
 {
-    const size_t blocks = d->serial ? 1 : MOST_BLOCKS;
+    const size_t blocks = d->serial ? 1 : MAX_BLOCKS;
     struct buffer_use *next = d->use;
     for (uint32_t b = 0; b < k->nbuf; b++) {
         int64_t elements = k->buf[b].count > 0 ? k->buf[b].count : 0;
@@ -112,7 +112,7 @@ struct device_kernel *accelerator_load(struct accelerator *a, const struct kerne
         d->nbuf = g.nbuf;
         d->local = (uint8_t *)(d->use + k->nbuf);
         memcpy(d->local, g.local, g.nbuf);
-        d->most_each = limit ? limit / steps : 0;
+        d->max_each = limit ? limit / steps : 0;
         d->serial = a->driver->serial;
         for (uint32_t b = 0; b < k->nbuf; b++)
             if (k->buf[b].role == BUF_SCRATCH && !g.local[b])
@@ -141,18 +141,18 @@ void accelerator_unload(struct accelerator *a, struct device_kernel *k)
  * these waves is not almost empty.  A kernel with scratch has one wave, because more blocks only need more memory. */
 uint32_t accelerator_blocks(const struct device_kernel *k, int64_t extent)
 {
-    int64_t most = MOST_BLOCKS, wave = k->resident;
+    int64_t max = MAX_BLOCKS, wave = k->resident;
     if (k->serial)
         return extent > 0;
-    if (k->work > MOST_WORK / MOST_BLOCKS)
-        most = k->work < MOST_WORK / LEAST_BLOCKS ? MOST_WORK / k->work : LEAST_BLOCKS;
-    if (wave && k->work && wave < most)
-        most = wave > LEAST_BLOCKS ? wave : LEAST_BLOCKS;
-    else if (wave && wave < most)
-        most = wave * WAVES <= most ? wave * WAVES : most / wave * wave;
-    if (k->most_each && extent / k->most_each >= most)
-        most = extent / k->most_each + 1;
-    return (uint32_t)(extent < most ? extent : most);
+    if (k->work > MAX_WORK / MAX_BLOCKS)
+        max = k->work < MAX_WORK / MIN_BLOCKS ? MAX_WORK / k->work : MIN_BLOCKS;
+    if (wave && k->work && wave < max)
+        max = wave > MIN_BLOCKS ? wave : MIN_BLOCKS;
+    else if (wave && wave < max)
+        max = wave * WAVES <= max ? wave * WAVES : max / wave * wave;
+    if (k->max_each && extent / k->max_each >= max)
+        max = extent / k->max_each + 1;
+    return (uint32_t)(extent < max ? extent : max);
 }
 
 /* ---- opening ---- */

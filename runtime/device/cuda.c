@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { LEAST_VERSION = 11040 };   /* CUDA 11.4, the first version that has all these functions */
+enum { MIN_VERSION = 11040 };   /* CUDA 11.4, the first version that has all these functions */
 enum { SPECIFIC = 9 };            /* from this compute capability on, architecture-specific code (such as sm_90a) has
                                      more instructions */
 enum { CAPABILITY_MAJOR = 75, CAPABILITY_MINOR = 76, L2_BYTES = 38, MULTIPROCESSORS = 16 }; /* numbers of
@@ -138,7 +138,7 @@ static bool cuda_initialize(struct err *e)
         return err_set(e, KL_ERR_DEVICE, "this libcuda is the toolkit's stub for linking, not NVIDIA's driver");
     if (r)
         return err_set(e, KL_ERR_DEVICE, "cuInit gives %s", error(r));
-    if (library.version(&version) || version < LEAST_VERSION)
+    if (library.version(&version) || version < MIN_VERSION)
         return err_set(e, KL_ERR_DEVICE, "the driver is too old: it is for CUDA %d.%d, 11.4 is the least",
                        version / 1000, version % 1000 / 10);
     gpu_driver_version(version / 1000);

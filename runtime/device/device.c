@@ -127,7 +127,7 @@ static bool multiplies_bf16(const struct graph *g)
     return found;
 }
 
-uint64_t device_in_pairs(const struct graph *g)
+uint64_t device_bf16_dot2(const struct graph *g)
 {
     struct caps caps;
     if (!(graph_devices(g) & hosts) || !multiplies_bf16(g)) return 0;
@@ -264,12 +264,12 @@ int device_number(unsigned kind, unsigned index, struct err *e)
         err_set(e, KL_ERR_DEVICE, "unknown kind of device %u", kind);
         return -1;
     }
-    unsigned most = kinds[kind].first < 0 ? 0 : kinds[kind].first < DEVICE_CUDA ? 1 : DEVICES_A_KIND;
-    if (!most) return device_find(kinds[kind].name, e);
-    const char *name = index < most ? find_name(kinds[kind].first + (int)index) : NULL;
+    unsigned max = kinds[kind].first < 0 ? 0 : kinds[kind].first < DEVICE_CUDA ? 1 : DEVICES_A_KIND;
+    if (!max) return device_find(kinds[kind].name, e);
+    const char *name = index < max ? find_name(kinds[kind].first + (int)index) : NULL;
     if (name) return device_find(name, e);
-    if (index < most) err_set(e, KL_ERR_DEVICE, "device %s:%u: no such plug-in is loaded", kinds[kind].name, index);
-    else err_set(e, KL_ERR_DEVICE, "device %s:%u: there are at most %u of its kind", kinds[kind].name, index, most);
+    if (index < max) err_set(e, KL_ERR_DEVICE, "device %s:%u: no such plug-in is loaded", kinds[kind].name, index);
+    else err_set(e, KL_ERR_DEVICE, "device %s:%u: there are at most %u of its kind", kinds[kind].name, index, max);
     return -1;
 }
 

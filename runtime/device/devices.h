@@ -36,7 +36,7 @@ const struct backend *device_backend(int device, struct caps *caps);
 bool device_compile(int device, const struct kernel *k, enum emit_kind kind, struct code *out, struct err *e);
 /* The devices, as a set of bits, that add products of bf16 in pairs (caps.dot2), if the graph has products of bf16:
  * cpu, and ref, which computes the same sums. */
-uint64_t device_in_pairs(const struct graph *g);
+uint64_t device_bf16_dot2(const struct graph *g);
 /* What pass fuse needs to know of cpu, if the graph has attention on it, or on ref; else {0}. */
 struct processor device_processor(const struct graph *g);
 /* The dtypes that a device supports, as a set of bits.  The device must work. */
@@ -78,7 +78,7 @@ struct device_kernel {
     int64_t work;                        /* bytes of a block's scratch that is passed as an argument */
     uint32_t resident;                   /* blocks that the device runs at once; 0: not known */
     bool serial;                         /* a launch takes the scratch of one block (struct driver) */
-    int64_t most_each;                   /* largest number of iterations of the parallel loop that a block may execute;
+    int64_t max_each;                   /* largest number of iterations of the parallel loop that a block may execute;
                                             0: no limit */
     uint32_t nbuf;
     uint8_t *local;                     /* per lbuf: it is not an argument */

@@ -5,7 +5,7 @@
 
 /* Libraries are never closed, because drivers have threads and exit handlers. */
 bool stream_library_open(const char *path, const char *const *library, const char *const *name, void *const *fn,
-                         unsigned least, unsigned n, const char *hint, struct err *e)
+                         unsigned min, unsigned n, const char *hint, struct err *e)
 {
     void *so = NULL;
     const char *const only[] = {path, NULL};
@@ -17,7 +17,7 @@ bool stream_library_open(const char *path, const char *const *library, const cha
         return err_set(e, KL_ERR_DEVICE, "%s (%s)", dlerror(), hint);
     for (unsigned i = 0; i < n; i++) {
         void *f = dlsym(so, name[i]);
-        if (!f && i < least)
+        if (!f && i < min)
             return err_set(e, KL_ERR_DEVICE, "the driver is too old: %s has no function %s", library[0], name[i]);
         memcpy(fn[i], &f, sizeof f);
     }

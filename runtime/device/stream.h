@@ -150,7 +150,7 @@ struct driver_kernel {
 /* Opens the library: `path`, or the first of `names`, which ends with NULL.  Finds its functions: name[i] becomes
  * *fn[i].  The first `least` must exist; others become NULL if they do not.  Returns false with the reason in *e. */
 bool stream_library_open(const char *path, const char *const *library, const char *const *name, void *const *fn,
-                         unsigned least, unsigned n, const char *hint, struct err *e);
+                         unsigned min, unsigned n, const char *hint, struct err *e);
 /* Returns false if a call failed; *e has its error, and the device is marked as lost if the error means this. */
 bool stream_ok(struct driver_device *d, gpu_result r, const char *call, struct err *e);
 /* Opens a device.  `first` makes its context and describes it in *caps; `last` is the reverse of `first`. */
@@ -220,9 +220,9 @@ static inline unsigned kernel_shared(const uint64_t *w) { return (unsigned)(w[2]
 static inline uint32_t kernel_parameters(const uint64_t *w) { return (uint32_t)*w >> 8; } /* without maps */
 static inline uint32_t kernel_maps(const uint64_t *w) { return (uint32_t)(*w >> 32); }
 static inline uint32_t kernel_words(const uint64_t *w) { return 3 + MAP_WORDS * kernel_maps(w) + kernel_parameters(w); }
-enum { MOST_PARAMETERS = 256 };
+enum { MAX_PARAMETERS = 256 };
 /* The addresses of a kernel's parameters. */
-static inline void kernel_addresses(uint64_t *w, void *out[MOST_PARAMETERS])
+static inline void kernel_addresses(uint64_t *w, void *out[MAX_PARAMETERS])
 {
     uint32_t maps = kernel_maps(w), n = maps + kernel_parameters(w);
     for (uint32_t i = 0; i < n; i++)

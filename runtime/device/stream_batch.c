@@ -12,7 +12,7 @@
 
 enum { KERNEL = 1, COPY, UPLOAD, REPEAT };
 enum { COPY_WORDS = 4, REPEAT_WORDS = 2 };
-enum { SMALL = 64 << 10, CHUNK = 1 << 20, MOST_CHUNKS = 8, HALF = 4 << 20 };
+enum { SMALL = 64 << 10, CHUNK = 1 << 20, MAX_CHUNKS = 8, HALF = 4 << 20 };
 
 static uint64_t word_of(const void *p) { return (uint64_t)(uintptr_t)p; }
 static void *address_of(uint64_t w) { return (void *)(uintptr_t)w; }
@@ -91,7 +91,7 @@ bool stream_launch(struct driver_device *d, const struct launch *l, struct err *
     if (d->lost)
         return stream_batch_enter(d, e);
     uint32_t maps = l->kernel->nview;
-    if (maps + l->n + 3 > MOST_PARAMETERS)
+    if (maps + l->n + 3 > MAX_PARAMETERS)
         return err_set(e, KL_ERR_COMPILE, "device %s: a kernel has %u arguments", d->name, l->n);
     uint64_t *w = stream_batch_note(d, 3 + maps * MAP_WORDS + l->n + 3, e);
     if (!w)
@@ -168,7 +168,7 @@ bool stream_copy(struct driver_device *d, void *to, const void *from, size_t byt
 
 static gpu_result issue_kernel(struct driver_device *d, uint64_t *w)
 {
-    void *parameter[MOST_PARAMETERS];
+    void *parameter[MAX_PARAMETERS];
     kernel_addresses(w, parameter);
     return d->l->launch(function_of(w[1]), (unsigned)w[2], 1, 1, kernel_threads(w), 1, 1, kernel_shared(w), d->stream,
                         parameter, NULL);
@@ -329,7 +329,7 @@ static char *chunk_room(struct driver_device *d, size_t bytes, struct err *e)
     char *p = chunk_have(d, bytes);
     if (p)
         return p;
-    if (t->nchunk == MOST_CHUNKS) {
+    if (t->nchunk == MAX_CHUNKS) {
         if (!wait(d, e))
             return NULL;
         return chunk_room(d, bytes, e);

@@ -93,11 +93,11 @@ static bool seen(struct driver_device *d, struct hash128 key)
 
 static struct captured *least_used(struct driver_device *d)
 {
-    struct captured *least = &d->captured[0];
+    struct captured *min = &d->captured[0];
     for (unsigned i = 1; i < CAPTURED; i++)
-        if (d->captured[i].used < least->used)
-            least = &d->captured[i];
-    return least;
+        if (d->captured[i].used < min->used)
+            min = &d->captured[i];
+    return min;
 }
 
 /* The kernel at w; `parameter` receives pointers to its parameters. */
@@ -110,7 +110,7 @@ static struct graph_kernel graph_kernel(uint64_t *w, void **parameter)
 
 static gpu_result make_graph(struct driver_device *d, struct captured *c)
 {
-    void *parameter[MOST_PARAMETERS];
+    void *parameter[MAX_PARAMETERS];
     gpu_result r = d->l->graph_new(&c->graph, 0);
     uint32_t made = 0;
     for (uint64_t *w = c->word; w < c->word + c->n && !r; w += kernel_words(w), made++) {
@@ -145,7 +145,7 @@ static struct captured *capture(struct driver_device *d, struct hash128 key, con
 /* Sets the arguments of the kernels whose arguments differ from the last launch. */
 static gpu_result set_arguments(struct driver_device *d, struct captured *c, const uint64_t *word)
 {
-    void *parameter[MOST_PARAMETERS];
+    void *parameter[MAX_PARAMETERS];
     gpu_result r = 0;
     uint32_t node = 0;
     for (uint32_t i = 0; i < c->n && !r; i += kernel_words(word + i), node++) {

@@ -89,12 +89,12 @@ static bool is_product(const struct mma_caps *u, const float *sums)
 
 static bool trial_run(struct accelerator *a, const struct device_kernel *k, const struct mma_caps *u, unsigned dtype)
 {
-    enum { MOST = 32 * 32 };
+    enum { MAX_COUNT = 32 * 32 };
     struct err ignored = {0};
     const struct driver *d = accelerator_driver(a);
     struct driver_device *device = accelerator_device(a);
-    uint16_t factor[2][MOST];
-    float sums[MOST] = {0};
+    uint16_t factor[2][MAX_COUNT];
+    float sums[MAX_COUNT] = {0};
     void *buf[BUFFERS] = {0};
     for (uint32_t i = 0; i < u->k; i++) {
         for (uint32_t r = 0; r < u->m; r++)

@@ -13,7 +13,7 @@ struct trail {
     const char *name[TRAIL_STAGES]; /* of the graph stages, in order */
     struct graph *graph[TRAIL_STAGES];
     uint32_t n;
-    struct stand_ins stand_ins; /* what is in the last graph's sizes in place of symbols */
+    struct placeholders placeholders; /* what is in the last graph's sizes in place of symbols */
     struct program *program;   /* NULL: not planned, or `why` has the reason */
     const struct backend *backend; /* NULL: only the interpreter */
     int device;                    /* whose code generator that is */

@@ -6,7 +6,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-enum { FILE_MOST = 8 << 20, LINE_MOST = 200 };
+enum { FILE_MAX = 8 << 20, LINE_MAX = 200 };
 
 static bool is_source_name(const char *name)
 {
@@ -36,7 +36,7 @@ static void source_open(struct source_file *f, const char *name)
     if (!f->name)
         return;
     strcpy(f->name, name);
-    if (is_source_name(name) && !stat(name, &s) && S_ISREG(s.st_mode) && s.st_size <= FILE_MOST &&
+    if (is_source_name(name) && !stat(name, &s) && S_ISREG(s.st_mode) && s.st_size <= FILE_MAX &&
         (in = fopen(name, "rb")) &&
         (f->text = mem_alloc((size_t)s.st_size + 1)))
         f->len = fread(f->text, 1, (size_t)s.st_size, in);
@@ -62,7 +62,7 @@ const char *source_line(struct source_file *f, const char *name, int line, size_
     *len = (size_t)((stop ? stop : end) - at);
     while (*len && (at[*len - 1] == '\r' || at[*len - 1] == ' '))
         --*len;
-    if (*len > LINE_MOST)
-        *len = LINE_MOST;
+    if (*len > LINE_MAX)
+        *len = LINE_MAX;
     return at;
 }

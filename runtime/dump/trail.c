@@ -58,9 +58,9 @@ bool trail_make(struct trail *t, const struct graph *captured, const struct dump
         graph_move(g, graph_device(g), (unsigned)r->device);
     /* kernels are those for all values of symbols; graphs are shown with the symbols */
     bool kernels = r->form != DUMP_HTML && r->stage && !dump_is_graph_stage(r->stage);
-    struct pass_options o = {.fuse = r->fuse, .verify = true, .in_pairs = device_in_pairs(g),
+    struct pass_options o = {.fuse = r->fuse, .verify = true, .bf16_dot2 = device_bf16_dot2(g),
                              .processor = device_processor(g), .dump = keep_stage, .ctx = t,
-                             .stand_ins = kernels ? &t->stand_ins : NULL};
+                             .placeholders = kernels ? &t->placeholders : NULL};
     bool ok = (!mark || mark_nodes(g, "")) && passes_run(g, &o);
     if (!ok && kernels && captured->symbols && g->err.code == KL_ERR_COMPILE)
         err_set(e, KL_ERR_COMPILE, "graph @%s has kernels for single values of its symbols only (%.400s), so they "
@@ -76,8 +76,8 @@ struct program *dump_plan(const struct trail *t, const struct caps *caps, bool f
     const struct graph *g = t->graph[t->n - 1];
     const struct sched_section *s;
     const struct target_set one = {&(struct target){.caps = caps}, 1};
-    if (t->stand_ins.n)
-        return program_plan_symbolic(g, &t->stand_ins, &one, e);
+    if (t->placeholders.n)
+        return program_plan_symbolic(g, &t->placeholders, &one, e);
     const struct tuned *tuned = tuned_for(graph_devices(g));
     return schedules_of(g->name, fuse, &s, e) ? program_plan_with(g, caps, s, tuned, NULL, e) : NULL;
 }

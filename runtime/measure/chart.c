@@ -12,7 +12,7 @@ enum { WIDTH = 1080, LEFT = 260, BARS = 320, TIMES = LEFT + BARS + 36, TIME_BARS
        NUMBERS = TIMES + TIME_BARS + 12, BAR = 14, GAP = 3, CASE_GAP = 12, HEAD = 56,
        FOOT = 48, LABEL_CHARS = 30 };
 
-#define MOST_SCALE 1.5 /* fraction of the limit at which a bar is cut; its number is still printed */
+#define MAX_SCALE 1.5 /* fraction of the limit at which a bar is cut; its number is still printed */
 
 static const struct { const char *variant, *color; } colors[] = {
     {"fused", "#2563a8"}, {"unfused", "#a8b4c4"}, {"hand", "#d98b2b"}, {"", "#5b8f63"}, /* the last one: any other */
@@ -49,10 +49,10 @@ static uint32_t first_like(const struct results *t, uint32_t i,
 }
 
 /* Escapes text for XML and cuts it to so many characters, with an ellipsis. */
-static void put_text(FILE *f, const char *s, int most)
+static void put_text(FILE *f, const char *s, int max)
 {
-    bool cut = (int)strlen(s) > most;
-    for (int i = 0; s[i] && i < (cut ? most - 1 : most); i++)
+    bool cut = (int)strlen(s) > max;
+    for (int i = 0; s[i] && i < (cut ? max - 1 : max); i++)
         switch (s[i]) {
         case '<': fputs("&lt;", f); break;
         case '>': fputs("&gt;", f); break;
@@ -93,16 +93,16 @@ static bool is_compared(const struct results *t, const struct result *r)
 
 static double slowest_of_case(const struct results *t, const struct result *r)
 {
-    double most = 0;
+    double max = 0;
     for (uint32_t i = 0; i < t->n; i++)
-        if (same_case(&t->row[i], r) && time_of(&t->row[i]) > most)
-            most = time_of(&t->row[i]);
-    return most;
+        if (same_case(&t->row[i], r) && time_of(&t->row[i]) > max)
+            max = time_of(&t->row[i]);
+    return max;
 }
 
 static void put_time_bar(FILE *f, const struct results *t, const struct result *r, double y)
 {
-    double most = slowest_of_case(t, r), length = most > 0 ? TIME_BARS * time_of(r) / most : 0;
+    double max = slowest_of_case(t, r), length = max > 0 ? TIME_BARS * time_of(r) / max : 0;
     format_file(f, "<rect class=\"time\" x=\"%d\" y=\"%.0f\" width=\"%.1f\" height=\"%d\" fill=\"%s\"/>\n", TIMES,
                 y + 3,
             length > 1 ? length : 1, BAR - 6, colors[color_of(r->variant)].color);
@@ -189,7 +189,7 @@ static double put_panel(FILE *f, const struct results *t, uint32_t first, double
     for (uint32_t i = first; i < t->n; i++) {
         double v = limited ? result_fraction(&t->row[i]) : t->row[i].median;
         if (same_panel(&t->row[i], &t->row[first]) && v > scale)
-            scale = limited && v > MOST_SCALE ? MOST_SCALE : v;
+            scale = limited && v > MAX_SCALE ? MAX_SCALE : v;
     }
     double bottom = at;
     for (int draw = 0; draw < (f ? 2 : 1); draw++) {

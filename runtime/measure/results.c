@@ -32,11 +32,11 @@ struct result *results_add(struct results *t, const char *bench, const char *nam
     struct result *r = new_named_row(t, bench, name, variant, threads);
     r->limit = limit;
     snprintf(r->unit, sizeof r->unit, "%s", unit);
-    double least = measure_quantile(took->s, took->n, 0), most = measure_quantile(took->s, took->n, 1);
+    double min = measure_quantile(took->s, took->n, 0), max = measure_quantile(took->s, took->n, 1);
     double mid = samples_median(took);
     r->median = work > 0 ? work / mid * 1e-9 : mid * 1e6;
-    r->min = work > 0 ? work / most * 1e-9 : least * 1e6;
-    r->max = work > 0 ? work / least * 1e-9 : most * 1e6;
+    r->min = work > 0 ? work / max * 1e-9 : min * 1e6;
+    r->max = work > 0 ? work / min * 1e-9 : max * 1e6;
     return r;
 }
 

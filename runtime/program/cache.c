@@ -177,7 +177,7 @@ static struct program *plan_kept(struct graph *g, const struct exec *x, const st
 static bool check_program(const struct program *p, const struct graph *g, struct err *e)
 {
     enum { VALUES = 4 };
-    const struct stand_ins *s = &p->stand_ins;
+    const struct placeholders *s = &p->placeholders;
     uint64_t slot[MAX_STAND_INS] = {0}, *all = slot;
     uint32_t last = 0;
     bool ok = program_check(p, e);
@@ -200,17 +200,17 @@ static struct program *plan(struct graph *g, const struct exec *x, const struct 
                             const struct target_set *targets, struct dump *dump, struct size_limit *varies,
                             struct err *e)
 {
-    struct stand_ins stand_ins = {0};
-    struct pass_options o = {.fuse = x->fuse, .verify = checks_on(), .in_pairs = device_in_pairs(g),
+    struct placeholders placeholders = {0};
+    struct pass_options o = {.fuse = x->fuse, .verify = checks_on(), .bf16_dot2 = device_bf16_dot2(g),
                              .processor = device_processor(g), .dump = dump ? dump_graph : NULL, .ctx = dump,
-                             .stand_ins = &stand_ins};
+                             .placeholders = &placeholders};
     struct program *p = NULL;
     int64_t began = span_begin();
     bool ok = passes_run(g, &o) || err_set(e, g->err.code, "%s", g->err.msg);
-    *varies = stand_ins.varies;
+    *varies = placeholders.varies;
     span_end(SPAN_PASSES, g->name, began);
     began = span_begin();
-    if (ok && stand_ins.n) p = program_plan_symbolic(g, &stand_ins, targets, e);
+    if (ok && placeholders.n) p = program_plan_symbolic(g, &placeholders, targets, e);
     else if (ok) p = b ? plan_kept(g, x, targets, e) : program_plan(g, NULL, true, e);
     span_end(SPAN_PLAN, g->name, began);
     if (p && checks_on() && !check_program(p, g, e)) {
@@ -234,14 +234,14 @@ static void find_needed(const struct program *p, uint64_t interpreted, uint64_t 
 /* Bytes of the workspace, and of the scratch of all blocks of the kernels that take it as an argument. */
 static int64_t work_of(const struct exec *x, int device)
 {
-    int64_t most = 0;
+    int64_t max = 0;
     for (uint32_t i = 0; i < x->program->nkernel; i++) {
         const struct device_kernel *d = x->on[device][i];
         if (!d || !d->work) continue;
         int64_t bytes = x->program->scratch_bytes * accelerator_blocks(d, x->program->kernel[i]->extent);
-        most = bytes > most ? bytes : most;
+        max = bytes > max ? bytes : max;
     }
-    return x->program->workspace_bytes + most;
+    return x->program->workspace_bytes + max;
 }
 
 /* Finds the phases of all kernels.  They are known before a run, so that a run does not search kernels for them. */
@@ -250,7 +250,7 @@ static bool find_phases(struct exec *x)
     const struct program *p = x->program;
     struct phase phase;
     uint32_t n = 0;
-    if (!x->accelerated && !p->stand_ins.n) return true;
+    if (!x->accelerated && !p->placeholders.n) return true;
     for (uint32_t i = 0; i < p->nkernel; i++)
         for (phase = (struct phase){0}; kernel_phase(p->kernel[i], &phase);) n++;
     x->phases = mem_alloc((p->nkernel + 1) * sizeof *x->phases + n * sizeof *x->phases->v);
@@ -260,7 +260,7 @@ static bool find_phases(struct exec *x)
         const struct kernel *k = p->kernel[i];
         x->phases[i].v = next;
         for (phase = (struct phase){0}; kernel_phase(k, &phase); x->phases[i].n++)
-            *next++ = (struct launch_phase){phase.base, phase.extent, p->stand_ins.n ? kernel_active(k, &phase) : 0,
+            *next++ = (struct launch_phase){phase.base, phase.extent, p->placeholders.n ? kernel_active(k, &phase) : 0,
                                             kernel_shares(k, phase.first, phase.end)};
     }
     return true;
@@ -431,7 +431,7 @@ static bool cache_build(struct exec *x, const struct graph *captured, struct dum
         fork_release();
     }
     if (compile_kernels(x, background, e)) return true;
-    return x->program->stand_ins.n && e->code == KL_ERR_DEVICE && without_program(x, captured, e);
+    return x->program->placeholders.n && e->code == KL_ERR_DEVICE && without_program(x, captured, e);
 }
 
 static struct entry *program_entry_new(struct hash128 key, const struct graph *captured, int device, bool fuse,
@@ -500,7 +500,7 @@ void exec_outdate(const struct exec *x)
     schedules_changed();
 }
 
-static struct entry **namesakes(const struct graph *g)
+static struct entry **find_by_name(const struct graph *g)
 {
     return &cache_named[bytes_hash(g->name, strlen(g->name)).lo % CACHE_BUCKETS];
 }
@@ -512,7 +512,7 @@ const struct exec *exec_named(const char *name)
     pthread_mutex_lock(&cache_lock);
     struct entry *found = NULL;
     uint64_t last = 0;
-    for (struct entry *t = *namesakes(&like); t; t = t->namesake) { /* from the newest to the oldest */
+    for (struct entry *t = *find_by_name(&like); t; t = t->same_name_next) { /* from the newest to the oldest */
         uint64_t ran = atomic_load_explicit(&t->exec.ran, memory_order_relaxed);
         if (!t->outdated && !strcmp(t->graph->name, like.name) && (!found || ran > last)) {
             found = t;
@@ -536,13 +536,13 @@ static uint64_t similarity(const struct entry *t, const struct entry *k)
 static struct entry *most_similar(const struct entry *t)
 {
     enum { LOOKED_AT = 16 };
-    struct entry *best = NULL, *k = *namesakes(t->graph);
-    uint64_t most = 0, like;
-    for (int i = 0; i < LOOKED_AT && k; i++, k = k->namesake)
-        if ((like = similarity(t, k)) > most) most = like, best = k;
+    struct entry *best = NULL, *k = *find_by_name(t->graph);
+    uint64_t max = 0, like;
+    for (int i = 0; i < LOOKED_AT && k; i++, k = k->same_name_next)
+        if ((like = similarity(t, k)) > max) max = like, best = k;
     k = cache_newest;
     for (int i = 0; i < LOOKED_AT && k; i++, k = k->older)
-        if ((like = similarity(t, k)) > most) most = like, best = k;
+        if ((like = similarity(t, k)) > max) max = like, best = k;
     if (best) exec_ref(&best->exec);
     return best;
 }
@@ -580,13 +580,13 @@ void program_entry_free(struct entry *t)
 /* Adds a READY program to the lists; needs the lock. */
 static void program_entry_link(struct entry *t)
 {
-    struct entry **same = namesakes(t->graph);
+    struct entry **same = find_by_name(t->graph);
     t->older = cache_newest;
     t->older_at = &cache_newest;
-    t->namesake = *same;
-    t->namesake_at = same;
+    t->same_name_next = *same;
+    t->same_name_link = same;
     if (t->older) t->older->older_at = &t->older;
-    if (t->namesake) t->namesake->namesake_at = &t->namesake;
+    if (t->same_name_next) t->same_name_next->same_name_link = &t->same_name_next;
     cache_newest = *same = t;
 }
 
@@ -601,9 +601,9 @@ void program_entry_unlink(struct entry *t)
 {
     program_entry_remove(t);
     *t->older_at = t->older;
-    *t->namesake_at = t->namesake;
+    *t->same_name_link = t->same_name_next;
     if (t->older) t->older->older_at = t->older_at;
-    if (t->namesake) t->namesake->namesake_at = t->namesake_at;
+    if (t->same_name_next) t->same_name_next->same_name_link = t->same_name_link;
 }
 
 /* Ends the building of an entry and wakes the waiting threads.  A failed entry without a stand-in is removed.  Takes a
@@ -615,28 +615,28 @@ static const struct exec *cache_finish(struct entry *t, bool ok)
                              (t->exec.program ? program_bytes(t->exec.program) : 0));
     else exec_clear(&t->exec);
     pthread_mutex_lock(&cache_lock);
-    struct exec *stand_in = ok ? t->stand_in : NULL;
+    struct exec *placeholder = ok ? t->placeholder : NULL;
     struct graph *own = ok ? t->task_graph : NULL;
-    bool gone = !ok && !t->stand_in;
+    bool gone = !ok && !t->placeholder;
     t->state = ok ? READY : FAILED;
     if (ok) {
         exec_ref(&t->exec);
         t->graph = t->exec.captured;
         t->task_graph = NULL;
-        t->stand_in = NULL;
+        t->placeholder = NULL;
         t->made = exec_runs();
         cache_bytes += t->bytes;
         program_entry_link(t);
         cache_rebuilt(&t->exec);
-        if (stand_in) {
+        if (placeholder) {
             exec_ref(&t->exec);
-            atomic_store_explicit(&stand_in->newer, &t->exec, memory_order_release);
+            atomic_store_explicit(&placeholder->newer, &t->exec, memory_order_release);
         }
     }
     if (gone) program_entry_remove(t);
     pthread_cond_broadcast(&cache_changed);
     pthread_mutex_unlock(&cache_lock);
-    exec_unref(stand_in);
+    exec_unref(placeholder);
     graph_free(own);
     if (gone) program_entry_free(t);
     if (ok) cache_trim();
@@ -699,7 +699,7 @@ static const struct exec *start_background(struct entry *t, const struct graph *
                        .miss = miss, .base = unfused, .refs = 2, .weak_refs = 1}; /* of the entry and of the caller */
     memcpy(s->on, unfused->on, sizeof s->on);
     pthread_mutex_lock(&cache_lock);
-    t->stand_in = s;
+    t->placeholder = s;
     t->task_graph = own;
     t->graph = own;
     t->dump = dump;
@@ -735,7 +735,7 @@ const struct exec *exec_get(const struct graph *captured, int device, bool fuse,
         if (!t || t->state != UNFINISHED) break;
         pthread_cond_wait(&cache_changed, &cache_lock);
     }
-    const struct exec *found = t && t->state != FAILED ? t->state == READY ? &t->exec : t->stand_in : NULL;
+    const struct exec *found = t && t->state != FAILED ? t->state == READY ? &t->exec : t->placeholder : NULL;
     if (found) exec_ref(found);
     bool later = !t && is_background_useful(captured, device, fuse);
     bool fresh = !t && (t = program_entry_new(key, captured, device, fuse, schedules));

@@ -16,7 +16,7 @@ struct entry {
     const struct graph *graph;
     enum entry_state state;        /* the last two: it has a stand-in */
     /* uses parts of the unfused program; the entry has a reference to that until READY */
-    struct exec *stand_in;
+    struct exec *placeholder;
     struct graph *task_graph;      /* the graph that the task compiles */
     struct dump *dump;             /* the dump that the task writes; or NULL */
     bool outdated;                 /* its kernels have other schedules by now (exec_outdate) */
@@ -24,7 +24,7 @@ struct entry {
     int64_t bytes;                 /* bytes that it uses without its kernels' code, set when READY */
     struct entry *next;            /* of its bucket */
     struct entry *older, **older_at;       /* in cache_newest, once READY; *older_at points to this entry */
-    struct entry *namesake, **namesake_at; /* likewise in cache_named */
+    struct entry *same_name_next, **same_name_link; /* likewise in cache_named */
 };
 
 struct code_entry {

@@ -185,7 +185,7 @@ static struct graph *interpretable(const struct graph *recorded)
 {
     static pass_fn *const passes[] = {pass_bind, pass_autodiff, pass_numerics};
     struct graph *g = graph_clone(recorded);
-    struct pass_options o = {.fuse = true, .in_pairs = g ? device_in_pairs(g) : 0};
+    struct pass_options o = {.fuse = true, .bf16_dot2 = g ? device_bf16_dot2(g) : 0};
     bool ok = g != NULL;
     for (unsigned i = 0; ok && i < sizeof passes / sizeof *passes; i++)
         for (unsigned p = 0; ok && p < pass_count; p++)

@@ -127,19 +127,19 @@ static struct candidate *candidates(uint32_t *n)
 }
 
 /* Evicts until at most `most` bytes are left.  Programs are added to *gone, linked by `next`, unused code to *code. */
-static void evict(int64_t most, struct entry **gone, struct code_entry **code)
+static void evict(int64_t max, struct entry **gone, struct code_entry **code)
 {
     uint32_t n = 0;
     code_take_unused(code); /* code left by failed builds */
-    struct candidate *v = cache_bytes > most ? candidates(&n) : NULL;
-    for (uint32_t i = 0; i < n && cache_bytes > most; i++) {
+    struct candidate *v = cache_bytes > max ? candidates(&n) : NULL;
+    for (uint32_t i = 0; i < n && cache_bytes > max; i++) {
         struct entry *t = v[i].entry;
         if (!take_entry(t)) continue;
         take_codes(&t->exec, code);
         t->next = *gone;
         *gone = t;
     }
-    tried = cache_bytes > most ? cache_bytes : 0;
+    tried = cache_bytes > max ? cache_bytes : 0;
     mem_free(v);
 }
 

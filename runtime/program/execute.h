@@ -34,7 +34,7 @@ struct run {
 /* What the symbols' lengths are in this run, in *v; NULL: the program has no symbols. */
 static inline const struct size_values *run_sizes(const struct run *r, struct size_values *v)
 {
-    *v = (struct size_values){&r->x->program->stand_ins, r->slot};
+    *v = (struct size_values){&r->x->program->placeholders, r->slot};
     return v->s->n ? v : NULL;
 }
 

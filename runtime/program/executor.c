@@ -51,7 +51,7 @@ static void executor_run_kernel(void *ctx, uint32_t part, int64_t begin, int64_t
 /* A size of the program for the symbols' values of this run. */
 static int64_t size_now(const struct run *r, int64_t size)
 {
-    const struct stand_ins *s = &r->x->program->stand_ins;
+    const struct placeholders *s = &r->x->program->placeholders;
     return s->n ? size_at(s, size, r->slot) : size;
 }
 
@@ -392,7 +392,7 @@ static size_t home_bytes(struct run *r, size_t *arena, size_t *table)
     const struct graph *g = p->g;
     *arena = round_up((size_t)(r->place ? r->arena : p->arena_bytes[home_of(r)]));
     *table = ((size_t)g->input.n + g->state.n + g->nout) * sizeof(void *);
-    *table = round_up(*table + (p->stand_ins.n ? p->nkernel : 0) * sizeof *r->extent);
+    *table = round_up(*table + (p->placeholders.n ? p->nkernel : 0) * sizeof *r->extent);
     r->scratch_bytes = round_up((size_t)p->scratch_bytes);
     r->worker_bytes = r->scratch_bytes + round_up(p->max_args * sizeof(void *));
     return *arena + *table + r->workers * r->worker_bytes;
@@ -459,7 +459,7 @@ static bool make_workspace(struct run *r, struct err *e)
     if (!b) return false;
     r->memory[home] = b;
     r->table = (void **)((char *)b->data + arena);
-    if (p->stand_ins.n) find_extents(r);
+    if (p->placeholders.n) find_extents(r);
     r->scratch = (char *)b->data + arena + table;
     if (p->signals && !(r->async = mem_alloc(p->signals * sizeof *r->async)))
         return err_set(e, KL_ERR_MEMORY, "out of memory running @%s", p->g->name);

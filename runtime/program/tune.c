@@ -15,7 +15,7 @@
 #include <string.h>
 
 /* A pair is one sample of each of the two programs. */
-enum { MIN_PAIRS = 3, SURE_PAIRS = 7, MOST_PAIRS = 9, MOST_TRIED = 3 * MAX_CANDIDATES };
+enum { MIN_PAIRS = 3, SURE_PAIRS = 7, MAX_PAIRS = 9, MAX_TRIED = 3 * MAX_CANDIDATES };
 /* A candidate's time divided by the time of the schedule kept so far: */
 #define KEEP 0.97            /* below it a candidate is kept, after SURE_PAIRS */
 #define CLEARLY 0.85         /* below it a candidate is kept after MIN_PAIRS */
@@ -23,13 +23,13 @@ enum { MIN_PAIRS = 3, SURE_PAIRS = 7, MOST_PAIRS = 9, MOST_TRIED = 3 * MAX_CANDI
 #define BAD 1.1              /* above it a candidate is dropped after one pair */
 #define SHARE 0.005          /* kernels with a smaller part of the program's time are not tuned */
 #define SAMPLE_SECONDS 2e-3  /* a sample is as many runs as take this long, */
-enum { MOST_TIMES = 8 };     /*   at most this many */
+enum { MAX_TIMES = 8 };     /*   at most this many */
 #define WARM_SECONDS 2e-2    /* if samples are shorter, one that is not counted comes first */
 /* On a device with a driver, a kernel is launched so often between two events that this takes about so long, but not
- * more often than MOST_LAUNCHES: the first launch follows the event by what the host takes to issue it. */
+ * more often than MAX_LAUNCHES: the first launch follows the event by what the host takes to issue it. */
 #define LAUNCHES_SECONDS 2e-4
-enum { MOST_LAUNCHES = 20 };
-enum { MOST_RUNS = 256 };    /* then states are reset, so that those which decay do not become subnormal */
+enum { MAX_LAUNCHES = 20 };
+enum { MAX_RUNS = 256 };    /* then states are reset, so that those which decay do not become subnormal */
 
 /* A kernel, or several groups' equal kernels. */
 struct tunable {
@@ -39,9 +39,9 @@ struct tunable {
     struct schedule first, now, trial;
     struct schedule list[MAX_CANDIDATES];  /* candidates derived from an earlier value of `now` */
     uint32_t nlist, next;                  /* next: the first that was not considered yet */
-    struct schedule tried[MOST_TRIED];
+    struct schedule tried[MAX_TRIED];
     uint32_t ntried;
-    double ratio[MOST_PAIRS];
+    double ratio[MAX_PAIRS];
     int pairs;                             /* number of pairs after which its candidate was decided; 0: undecided */
     double seconds[2];                     /* of its calls in a sample; at the end in one run, before and after */
     bool worth;                            /* its part of the program's time is at least SHARE */
@@ -176,9 +176,9 @@ static bool sample(struct tuner *t, struct unit *u, struct variant *v, double *w
 static void choose_launches(struct unit *u, bool *any)
 {
     for (uint32_t k = 0; k < u->n; k++) {
-        double times = u->v[k].seconds[0] > 0 ? LAUNCHES_SECONDS / u->v[k].seconds[0] : MOST_LAUNCHES;
+        double times = u->v[k].seconds[0] > 0 ? LAUNCHES_SECONDS / u->v[k].seconds[0] : MAX_LAUNCHES;
         if (device_is_host(u->v[k].device)) continue;
-        u->m.launches[k] = (uint16_t)(times < 1 ? 1 : times > MOST_LAUNCHES ? MOST_LAUNCHES : times);
+        u->m.launches[k] = (uint16_t)(times < 1 ? 1 : times > MAX_LAUNCHES ? MAX_LAUNCHES : times);
         *any |= u->m.launches[k] > 1;
     }
 }
@@ -187,13 +187,13 @@ static void choose_launches(struct unit *u, bool *any)
 static bool first_look(struct tuner *t, struct unit *u, struct variant *now)
 {
     enum { RUNS = 4 };
-    double whole = 0, least = 0;
+    double whole = 0, min = 0;
     for (int i = 0; i < RUNS; i++) {
         double began = measure_now();
         if (!sample(t, u, now, &whole)) return false;
         u->sample = measure_now() - began;
         if (i == 0) continue; /* the first brings code and data into the caches */
-        least = i == 1 || whole < least ? whole : least;
+        min = i == 1 || whole < min ? whole : min;
         for (uint32_t k = 0; k < u->n; k++) u->v[k].seconds[0] += u->took[k] / (RUNS - 1);
     }
     bool often = false;
@@ -201,8 +201,8 @@ static bool first_look(struct tuner *t, struct unit *u, struct variant *now)
     double began = measure_now(), again;
     if (often && !sample(t, u, now, &again)) return false;
     u->sample = often ? measure_now() - began : u->sample;
-    double times = least > 0 ? SAMPLE_SECONDS / least : MOST_TIMES;
-    u->times = times < 1 ? 1 : times > MOST_TIMES ? MOST_TIMES : (int)times;
+    double times = min > 0 ? SAMPLE_SECONDS / min : MAX_TIMES;
+    u->times = times < 1 ? 1 : times > MAX_TIMES ? MAX_TIMES : (int)times;
     u->sample *= u->times;
     for (uint32_t k = 0; k < u->n; k++) {
         u->v[k].worth = u->v[k].seconds[0] > SHARE * whole;
@@ -259,14 +259,14 @@ static bool narrow(struct tuner *t, struct unit *u, struct variant *now, struct 
 static bool measure_round(struct tuner *t, struct unit *u, struct variant *now, struct variant *trial,
                           const struct tunable *alone)
 {
-    double whole[MOST_PAIRS], ignored;
+    double whole[MAX_PAIRS], ignored;
     int pairs = 0;
     bool ok = true, open = true;
-    if (u->runs > MOST_RUNS && !measured_reset(&u->m, t->e)) return false;
-    u->runs = u->runs > MOST_RUNS ? 0 : u->runs;
+    if (u->runs > MAX_RUNS && !measured_reset(&u->m, t->e)) return false;
+    u->runs = u->runs > MAX_RUNS ? 0 : u->runs;
     if (!alone) ok = narrow(t, u, now, trial, 0, &open);
     if (u->sample < WARM_SECONDS) ok = ok && sample(t, u, now, &ignored) && sample(t, u, trial, &ignored);
-    for (; ok && open && pairs < MOST_PAIRS && (pairs < MIN_PAIRS || measure_now() < t->end); pairs++) {
+    for (; ok && open && pairs < MAX_PAIRS && (pairs < MIN_PAIRS || measure_now() < t->end); pairs++) {
         ok = pair(t, u, now, trial, pairs, whole);
         if (alone) open = !decided(measure_quantile(whole, pairs + 1, 0.5), pairs + 1);
         else ok = ok && narrow(t, u, now, trial, pairs + 1, &open);
@@ -297,8 +297,8 @@ static bool next_candidate(struct tuner *t, struct unit *u, struct tunable *k)
 {
     while (!k->done) {
         while (k->next < k->nlist && was_tried(k, &k->list[k->next])) k->next++;
-        if (k->next < k->nlist && k->ntried < MOST_TRIED) return true;
-        k->done = !k->moved || k->ntried == MOST_TRIED;
+        if (k->next < k->nlist && k->ntried < MAX_TRIED) return true;
+        k->done = !k->moved || k->ntried == MAX_TRIED;
         if (k->done) return true;
         struct lowered l;
         struct sched_refusal refusal;
@@ -393,25 +393,25 @@ static bool search(struct tuner *t, struct unit *u, struct variant *now)
 }
 
 /* Compares the original program with the tuned one and restores the schedules of kernels that are not faster. */
-static bool settle(struct tuner *t, struct unit *u, struct variant *now)
+static bool commit_variant(struct tuner *t, struct unit *u, struct variant *now)
 {
     struct variant first;
-    double whole[MOST_PAIRS], ignored;
-    int pairs = 0, most = 1; /* where nothing has changed, a pair says how long it takes; else in any case SURE_PAIRS */
+    double whole[MAX_PAIRS], ignored;
+    int pairs = 0, max = 1; /* where nothing has changed, a pair says how long it takes; else in any case SURE_PAIRS */
     for (uint32_t i = 0; i < u->n; i++)
-        if (memcmp(&u->v[i].now, &u->v[i].first, sizeof u->v[i].now)) most = MOST_PAIRS;
+        if (memcmp(&u->v[i].now, &u->v[i].first, sizeof u->v[i].now)) max = MAX_PAIRS;
     bool ok = make(t, u, FIRST, &first) && measured_reset(&u->m, t->e) &&
-              (most == 1 || (sample(t, u, now, &ignored) && sample(t, u, &first, &ignored)));
-    double *least = mem_alloc((2 * u->n + 1) * sizeof *least); /* seconds of each kernel, first and now */
-    ok = ok && (least || tune_no_memory(t));
-    for (; ok && pairs < most && (pairs < SURE_PAIRS || measure_now() < t->end); pairs++) {
+              (max == 1 || (sample(t, u, now, &ignored) && sample(t, u, &first, &ignored)));
+    double *min = mem_alloc((2 * u->n + 1) * sizeof *min); /* seconds of each kernel, first and now */
+    ok = ok && (min || tune_no_memory(t));
+    for (; ok && pairs < max && (pairs < SURE_PAIRS || measure_now() < t->end); pairs++) {
         ok = pair(t, u, &first, now, pairs, whole);
         for (uint32_t k = 0; k < 2 * u->n; k++)
-            least[k] = pairs == 0 || u->v[k / 2].seconds[k % 2] < least[k] ? u->v[k / 2].seconds[k % 2] : least[k];
+            min[k] = pairs == 0 || u->v[k / 2].seconds[k % 2] < min[k] ? u->v[k / 2].seconds[k % 2] : min[k];
     }
     for (uint32_t i = 0; ok && i < u->n; i++) {
         struct tunable *k = &u->v[i];
-        for (int w = 0; w < 2; w++) k->seconds[w] = least[2 * i + w] / u->times;
+        for (int w = 0; w < 2; w++) k->seconds[w] = min[2 * i + w] / u->times;
         bool changed = memcmp(&k->now, &k->first, sizeof k->now);
         bool whole_only = changed && k->now.stream != k->first.stream;
         double median = whole_only ? 0 : measure_quantile(k->ratio, pairs, 0.5);
@@ -421,7 +421,7 @@ static bool settle(struct tuner *t, struct unit *u, struct variant *now)
         }
         if (!changed) k->seconds[0] = k->seconds[1] = (k->seconds[0] + k->seconds[1]) / 2;
     }
-    mem_free(least);
+    mem_free(min);
     variant_free(&first);
     return ok;
 }
@@ -454,7 +454,7 @@ static bool keep_of_device(struct tuner *t, const struct unit *u, int device, st
     return !n || tuned_keep(device, kept, n, t->e);
 }
 
-static bool keep_unit(struct tuner *t, const struct unit *u, struct tune_result *r)
+static bool commit_tuned(struct tuner *t, const struct unit *u, struct tune_result *r)
 {
     struct tuned_record *kept = mem_alloc((u->m.g->ngroup + 1) * sizeof *kept);
     bool ok = kept || tune_no_memory(t);
@@ -485,7 +485,7 @@ static bool tune_unit(struct tuner *t, const struct graph *g, int device, struct
         u.v[i].done = !t->o->again && tuned && tuned->find(tuned, u.key[u.v[i].group], &ignored);
         u.v[i].moved = true; /* there is no list yet */
     }
-    ok = ok && search(t, &u, &now) && settle(t, &u, &now) && keep_unit(t, &u, r);
+    ok = ok && search(t, &u, &now) && commit_variant(t, &u, &now) && commit_tuned(t, &u, r);
     variant_free(&now);
     bool empty = !t->e->code && !u.n;
     unit_close(&u);

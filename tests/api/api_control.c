@@ -199,10 +199,10 @@ static kl_status clipped(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor
 
 static void gradients_of_its_own(void)
 {
-    kl_tensor x = kl_keep(vec(3, at)), most = kl_keep(kl_full(dev, KL_F64, 0, NULL, 5)), y, z;
+    kl_tensor x = kl_keep(vec(3, at)), max = kl_keep(kl_full(dev, KL_F64, 0, NULL, 5)), y, z;
     kl_requires_grad(x);
     OK(kl_checkpoint(cube, NULL, 1, &x, 1, &y));
-    OK(kl_custom_grad(cube, clipped, &most, 1, &x, 1, &z));
+    OK(kl_custom_grad(cube, clipped, &max, 1, &x, 1, &z));
     kl_tensor dy = kl_keep(kl_grad(y, x)), dz = kl_keep(kl_grad(z, x)), second = kl_keep(kl_grad(dz, x));
     kl_keep(y);
     kl_keep(z);
@@ -213,7 +213,7 @@ static void gradients_of_its_own(void)
     NEAR_LIST(dz, 1e-15, 5, 0.75, 5);
     NEAR_LIST(second, 1e-15, 0, 3, 0);
     kl_release(x);
-    kl_release(most);
+    kl_release(max);
 }
 
 /* ---- one program, whatever the numbers ---- */

@@ -17,7 +17,7 @@ static bool says(const char *text)
 #define IS(t, d, n, want) check_at(is(t, d, n, want), __LINE__, #t)
 static bool is(kl_tensor t, kl_device d, int64_t n, const double *want)
 {
-    double got[MOST];
+    double got[MAX_COUNT];
     return kl_device_of(t).id == d.id && kl_numel(t) == n && kl_read(t, got, (size_t)n * sizeof *got) == KL_OK &&
            !memcmp(got, want, (size_t)n * sizeof *got);
 }
@@ -34,9 +34,9 @@ static void network(kl_device second, kl_tensor x, kl_tensor w, kl_tensor v, kl_
     out[DX] = kl_grad(out[LOSS], x);
 }
 
-static void run_network(bool traced, kl_device second, double bits[RESULTS][MOST])
+static void run_network(bool traced, kl_device second, double bits[RESULTS][MAX_COUNT])
 {
-    double data[MOST];
+    double data[MAX_COUNT];
     kl_tensor out[RESULTS];
     OK(kl_scope_begin());
     kl_tensor x = noisy(1, D(3, 5), data), w = noisy(2, D(5, 4), data), v = kl_to(noisy(3, D(4, 6), data), second);
@@ -61,7 +61,7 @@ static void run_network(bool traced, kl_device second, double bits[RESULTS][MOST
 
 static void split_of_a_network(void)
 {
-    static double one[RESULTS][MOST], both[RESULTS][MOST];
+    static double one[RESULTS][MAX_COUNT], both[RESULTS][MAX_COUNT];
     run_network(true, dev, one);
     for (int traced = 0; traced < 2; traced++)
         for (int fuse = 0; fuse < 2; fuse++) {
@@ -131,7 +131,7 @@ static kl_status partly_there(void *ctx, const kl_tensor *in, uint32_t nin, kl_t
 
 static void regions(void)
 {
-    double data[MOST], bits[2][2][MOST];
+    double data[MAX_COUNT], bits[2][2][MAX_COUNT];
     for (int split = 0; split < 2; split++) {
         kl_device d = split ? there : dev;
         OK(kl_trace_begin("regions"));
@@ -171,7 +171,7 @@ enum { PARTS = 3 };
 
 static void collect(int traced)
 {
-    double data[PARTS][6], want[6], out_bits[MOST];
+    double data[PARTS][6], want[6], out_bits[MAX_COUNT];
     const kl_device d[PARTS] = {dev, there, dev};
     static const kl_reduction kinds[] = {KL_REDUCE_SUM, KL_REDUCE_MEAN, KL_REDUCE_MAX, KL_REDUCE_MIN};
     for (unsigned k = 0; k < 4; k++) {

@@ -4,7 +4,7 @@
 #include "tests/support/api_check.h"
 #include <sys/resource.h>
 
-enum { ROWS = 16, IN = 8, OUT = 4, STEPS = 2000, WARM = 50, MOST_PROGRAMS = 4, LAYERS = 60, WIDTH = 8 };
+enum { ROWS = 16, IN = 8, OUT = 4, STEPS = 2000, WARM = 50, MAX_PROGRAMS = 4, LAYERS = 60, WIDTH = 8 };
 
 static float data[ROWS * IN];
 static int32_t label[ROWS];
@@ -138,7 +138,7 @@ static void test_steps(kl_device device, const char *name, float (*step)(struct 
     }
     programs = kl_counter("graphs_built") - programs - traced;
     CHECK(equal);
-    if (!CHECK(programs <= MOST_PROGRAMS))
+    if (!CHECK(programs <= MAX_PROGRAMS))
         printf("    %s: %lld programs\n", name, (long long)programs);
     if (!CHECK(peak_kilobytes() - peak < 4096))
         printf("    %s: %ld kB more after %d steps\n", name, peak_kilobytes() - peak, STEPS);

@@ -2,19 +2,19 @@
  * frozen steps, what composites make of lengths, and what does not fit. */
 #include "tests/support/api_check.h"
 
-enum { MOST = 40, IN = 12, HIDDEN = 20, CLASSES = 5 };
+enum { MAX_COUNT = 40, IN = 12, HIDDEN = 20, CLASSES = 5 };
 
-static float data[MOST * IN];
-static int32_t labels[MOST];
+static float data[MAX_COUNT * IN];
+static int32_t labels[MAX_COUNT];
 
 static void make_data(void)
 {
     uint32_t s = 12345;
-    for (int i = 0; i < MOST * IN; i++) {
+    for (int i = 0; i < MAX_COUNT * IN; i++) {
         s = s * 1664525u + 1013904223u;
         data[i] = (float)(int32_t)(s >> 8 & 0xffff) / 32768.0f - 1;
     }
-    for (int i = 0; i < MOST; i++)
+    for (int i = 0; i < MAX_COUNT; i++)
         labels[i] = i * 7 % CLASSES;
 }
 
@@ -68,7 +68,7 @@ static kl_status train(kl_device dev, struct net *net, int64_t n, int64_t count,
 /* Steps of other batch sizes: the same bits as fixed shapes. */
 static void test_training(kl_device dev)
 {
-    int64_t n = kl_symbol("n", 1, MOST);
+    int64_t n = kl_symbol("n", 1, MAX_COUNT);
     struct net a = make_net(dev), b = make_net(dev);
     static const int64_t counts[] = {32, 32, 7, 1, 40, 32, 33, 16, 2, 7};
     for (unsigned i = 0; i < sizeof counts / sizeof *counts; i++) {
@@ -94,7 +94,7 @@ static bool whole_programs(kl_device dev)
 static void test_optimizer(kl_device dev)
 {
     enum { UNITS = 96 };
-    int64_t n = kl_symbol("n", 1, MOST);
+    int64_t n = kl_symbol("n", 1, MAX_COUNT);
     kl_tensor p[2][4];
     kl_optimizer *adam[2];
     for (int k = 0; k < 2; k++) {
@@ -205,7 +205,7 @@ static kl_tensor half_rows(kl_device dev, int64_t n, int64_t count, kl_tensor w)
 static void test_ranges(kl_device dev)
 {
     static const int64_t counts[] = {3, 40, 8, 1, 9, 23, 7, 40};
-    int64_t n = kl_symbol("n", 1, MOST), variants = kl_counter("variants");
+    int64_t n = kl_symbol("n", 1, MAX_COUNT), variants = kl_counter("variants");
     kl_tensor w = kl_cast(kl_randn(dev, KL_F32, DIMS(IN, HIDDEN), 1), KL_BF16);
     for (unsigned i = 0; i < sizeof counts / sizeof *counts; i++) {
         kl_tensor one = half_rows(dev, n, counts[i], w);
@@ -214,7 +214,7 @@ static void test_ranges(kl_device dev)
                                             : "n in 1..8 has a program of its own: the order of a product of bf16") ||
                   kl_counter("variants") == variants);
         kl_tensor two = half_rows(dev, 0, counts[i], w);
-        float a[MOST * HIDDEN], b[MOST * HIDDEN];
+        float a[MAX_COUNT * HIDDEN], b[MAX_COUNT * HIDDEN];
         size_t bytes = (size_t)(counts[i] * HIDDEN) * sizeof *a;
         OK(kl_read(one, a, bytes));
         OK(kl_read(two, b, bytes));
@@ -228,8 +228,8 @@ static void test_ranges(kl_device dev)
 /* What is kept has numbers for lengths. */
 static void test_shapes(kl_device dev)
 {
-    int64_t n = kl_symbol("n", 1, MOST), dims[KL_MAX_RANK];
-    CHECK(n < 0 && kl_symbol("n", 1, MOST) == n && kl_symbol("n", 2, MOST) != n);
+    int64_t n = kl_symbol("n", 1, MAX_COUNT), dims[KL_MAX_RANK];
+    CHECK(n < 0 && kl_symbol("n", 1, MAX_COUNT) == n && kl_symbol("n", 2, MAX_COUNT) != n);
     for (int64_t count = 3; count < 6; count++) {
         kl_trace_begin("shapes");
         kl_tensor x = input(dev, n, count);
@@ -246,7 +246,7 @@ static void test_shapes(kl_device dev)
         CHECK(kl_shape(back, dims) == 2 && dims[0] == count && dims[1] == IN);
         CHECK(kl_shape(split, dims) == 3 && dims[0] == count);
         CHECK(kl_shape(wide, dims) == 1 && dims[0] == count);
-        float got[MOST * IN];
+        float got[MAX_COUNT * IN];
         OK(kl_read(same, got, (size_t)(count * IN) * sizeof *got));
         CHECK(!memcmp(got, data, (size_t)(count * IN) * sizeof *got));
         kl_tensor e = input(dev, 0, count), m = kl_mean(e, 0, NULL, false), v = kl_var(e, 0, NULL, false, 1);
@@ -266,7 +266,7 @@ static void test_shapes(kl_device dev)
 static kl_step *freeze(kl_device dev, const struct net *net)
 {
     kl_trace_begin("frozen");
-    kl_tensor x = input(dev, kl_symbol("n", 1, MOST), 3);
+    kl_tensor x = input(dev, kl_symbol("n", 1, MAX_COUNT), 3);
     kl_keep(kl_softmax(logits(net, x), 1));
     return kl_step_end(1, &x);
 }
@@ -277,9 +277,9 @@ static void test_step(kl_device dev)
     kl_step *step = freeze(dev, &net);
     if (!CHECK(step))
         return;
-    for (int64_t count = 1; count <= MOST; count += 13) {
+    for (int64_t count = 1; count <= MAX_COUNT; count += 13) {
         kl_tensor x = input(dev, 0, count), out, want = kl_softmax(logits(&net, x), 1);
-        float a[MOST * CLASSES], b[MOST * CLASSES];
+        float a[MAX_COUNT * CLASSES], b[MAX_COUNT * CLASSES];
         size_t bytes = (size_t)(count * CLASSES) * sizeof *a;
         OK(kl_step_run(step, 1, &x, 0, NULL, 1, &out));
         CHECK(kl_numel(out) == count * CLASSES);
@@ -288,7 +288,7 @@ static void test_step(kl_device dev)
         CHECK(!memcmp(a, b, bytes));
         kl_release(x), kl_release(out), kl_release(want);
     }
-    kl_tensor x = kl_zeros(dev, KL_F32, DIMS(MOST + 1, IN)), out;
+    kl_tensor x = kl_zeros(dev, KL_F32, DIMS(MAX_COUNT + 1, IN)), out;
     FAILS(kl_step_run(step, 1, &x, 0, NULL, 1, &out), KL_ERR_SHAPE,
           "input 1: axis 0 has 41 elements, but is to have n");
     kl_release(x);
@@ -299,7 +299,7 @@ static void test_step(kl_device dev)
 /* Slices and borders leave a symbolic axis whole, or say that they cannot cut it. */
 static void test_whole_axis(kl_device dev)
 {
-    int64_t n = kl_symbol("n", 1, MOST), stop[2] = {n, 4}, low[2] = {0, 1}, high[2] = {0, 2}, dims[2];
+    int64_t n = kl_symbol("n", 1, MAX_COUNT), stop[2] = {n, 4}, low[2] = {0, 1}, high[2] = {0, 2}, dims[2];
     for (int64_t count = 3; count <= 7; count += 4) {
         float got[7 * 7], *row = got;
         kl_trace_begin("whole axis");
@@ -329,8 +329,8 @@ static kl_tensor parts_of(kl_device dev, int64_t n, int64_t count, kl_tensor w, 
     part[0] = kl_slice(x, NULL, (int64_t[]){less, rest}, NULL);                  /* all rows but the last */
     part[1] = kl_slice(x, (int64_t[]){1, 3}, NULL, NULL);                        /* but the first */
     part[2] = kl_slice(x, (int64_t[]){-1, 0}, (int64_t[]){n, 9}, NULL);          /* the last one */
-    part[3] = kl_slice(x, (int64_t[]){less, 0}, (int64_t[]){MOST + 5, 9}, NULL); /* it, too */
-    part[4] = kl_slice(kl_expand(w, DIMS(MOST, IN)), NULL, (int64_t[]){n, 9}, NULL);
+    part[3] = kl_slice(x, (int64_t[]){less, 0}, (int64_t[]){MAX_COUNT + 5, 9}, NULL); /* it, too */
+    part[4] = kl_slice(kl_expand(w, DIMS(MAX_COUNT, IN)), NULL, (int64_t[]){n, 9}, NULL);
     part[5] = kl_narrow(x, 0, less, 1);
     CHECK(kl_shape(part[2], dims) == 2 && dims[0] == 1 && kl_shape(part[5], dims) == 2 && dims[0] == 1);
     kl_tensor count_of = kl_length_scalar(dev, KL_F32, kl_length_mul(kl_length_add(n, 1), kl_length_div(n, n)));
@@ -346,7 +346,7 @@ static void test_parts(kl_device dev)
     kl_tensor w = kl_keep(kl_rand(dev, KL_F32, DIMS(1, IN), 3));
     float seen[IN];
     OK(kl_read(w, seen, sizeof seen));
-    int64_t n = kl_symbol("n", 1, MOST);
+    int64_t n = kl_symbol("n", 1, MAX_COUNT);
     for (int64_t count = 1; count <= 9; count += 4) {
         float got[2][1 + IN];
         for (int k = 0; k < 2; k++) {
@@ -361,7 +361,7 @@ static void test_parts(kl_device dev)
         CHECK(!memcmp(got[0], got[1], sizeof got[0]));
     }
     kl_trace_begin("even rows");
-    int64_t m = kl_symbol_multiple("m", 2, MOST, 2), dims[2];
+    int64_t m = kl_symbol_multiple("m", 2, MAX_COUNT, 2), dims[2];
     kl_tensor even = kl_slice(input(dev, m, 6), NULL, NULL, (int64_t[]){2, 1});
     CHECK(kl_shape(even, dims) == 2 && dims[0] == kl_length_div(m, 2));
     even = kl_keep(even);
@@ -376,7 +376,7 @@ static void test_parts(kl_device dev)
 
 static void test_length_errors(kl_device dev)
 {
-    int64_t n = kl_symbol("n", 1, MOST), low, high;
+    int64_t n = kl_symbol("n", 1, MAX_COUNT), low, high;
     CHECK(kl_length_add(2, 3) == 5 && kl_length_mul(2, 3) == 6 && kl_length_div(7, 2) == 3 && kl_length_sub(3, 3) == 0);
     CHECK(kl_length_range(7, &low, &high) && low == 7 && high == 7 && !kl_length_range(-1, &low, &high));
     CHECK(kl_length_sub(3, 4) == INT64_MIN && strstr(kl_last_error(), "api_symbol.c") &&
@@ -388,7 +388,7 @@ static void test_length_errors(kl_device dev)
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         kl_trace_begin("bad length");
         input(dev, n, 4);
-        CHECK(kl_length_range(n, &low, &high) && low == 1 && high == MOST);
+        CHECK(kl_length_range(n, &low, &high) && low == 1 && high == MAX_COUNT);
         CHECK(kl_length_div(n, bad[i].by) == INT64_MIN && strstr(kl_last_error(), bad[i].why));
         CHECK(kl_trace_end() != KL_OK);
     }
@@ -405,13 +405,13 @@ static void test_length_errors(kl_device dev)
 /* Nothing runs, and the caller's line is in the message. */
 static void test_errors(kl_device dev)
 {
-    int64_t n = kl_symbol("n", 1, MOST), twice[2] = {n, n};
+    int64_t n = kl_symbol("n", 1, MAX_COUNT), twice[2] = {n, n};
     struct net net = make_net(dev);
     float before[HIDDEN * CLASSES], after[HIDDEN * CLASSES];
     OK(kl_read(net.w[1], before, sizeof before));
     kl_trace_begin("too long");
-    static float big[(MOST + 1) * IN];
-    kl_tensor x = kl_input_symbolic(dev, KL_F32, 2, (int64_t[]){n, IN}, (int64_t[]){MOST + 1, IN}, big);
+    static float big[(MAX_COUNT + 1) * IN];
+    kl_tensor x = kl_input_symbolic(dev, KL_F32, 2, (int64_t[]){n, IN}, (int64_t[]){MAX_COUNT + 1, IN}, big);
     kl_assign(net.w[1], kl_add(net.w[1], kl_sum_all(x)));
     FAILS(kl_trace_end(), KL_ERR_SHAPE, "axis 0 has 41 elements, but is to have n for n in 1..40");
     CHECK(strstr(kl_last_error(), "api_symbol.c:"));
@@ -426,7 +426,7 @@ static void test_errors(kl_device dev)
     FAILS(kl_trace_end(), KL_ERR_SHAPE, "n = 3");
     kl_trace_begin("other bounds");
     input(dev, n, 4);
-    kl_input_symbolic(dev, KL_F32, 1, (int64_t[]){kl_symbol("n", 0, MOST)}, (int64_t[]){4}, data);
+    kl_input_symbolic(dev, KL_F32, 1, (int64_t[]){kl_symbol("n", 0, MAX_COUNT)}, (int64_t[]){4}, data);
     FAILS(kl_trace_end(), KL_ERR_SHAPE, "symbol n has bounds 1..40 in this trace, not 0..40");
     kl_trace_begin("undetermined");
     kl_expand(kl_const(dev, KL_F32, 1), 1, &n);
@@ -461,7 +461,7 @@ static void test_other_symbols(kl_device dev)
     for (int i = 0; i < TRACES; i++) {
         char name[8];
         snprintf(name, sizeof name, "s%d", i / 2);
-        int64_t count = i % 5 + 1, n = kl_symbol(name, i % 2, MOST), m = kl_symbol("m", 1, MOST + i / 2);
+        int64_t count = i % 5 + 1, n = kl_symbol(name, i % 2, MAX_COUNT), m = kl_symbol("m", 1, MAX_COUNT + i / 2);
         kl_trace_begin("other symbols");
         kl_tensor x = kl_input_symbolic(dev, KL_F32, 1, &m, (int64_t[]){2}, data);
         kl_tensor y = kl_input_symbolic(dev, KL_F32, 1, &n, &count, data);

@@ -190,7 +190,7 @@ static void folds_shapes(void)
  * recording it is an error.  The file has less than 300 bytes. */
 static void folds_products(void)
 {
-    static const int64_t length[3] = {1, 1, 8192}, most[3] = {1, 1, 65536};
+    static const int64_t length[3] = {1, 1, 8192}, max[3] = {1, 1, 65536};
     for (int known = 0; known < 2; known++) {
         struct pb g = {0};
         onnx_node(&g, "ConstantOfShape", "s", "zeros", onnx_none());
@@ -200,7 +200,7 @@ static void folds_products(void)
         onnx_node(&g, "Cast", "sums", "sizes", onnx_attr_i("to", INT64));
         onnx_node(&g, known ? "Expand" : "ReduceMax", known ? "x sizes" : "sums", "y", onnx_none());
         pb_text(&g, 2, "products");
-        onnx_initializer(&g, "s", INT64, 1, (int64_t[]){3}, known ? most : length, sizeof length);
+        onnx_initializer(&g, "s", INT64, 1, (int64_t[]){3}, known ? max : length, sizeof length);
         onnx_io(&g, 11, "x", FLOAT, 1, (int64_t[]){1});
         onnx_io(&g, 12, "y", FLOAT, 3, (int64_t[]){1, 1, 1});
         kl_model *m = load(onnx_model(&g, 17));

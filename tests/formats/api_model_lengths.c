@@ -5,10 +5,10 @@
 #include "tests/support/api_symbols.h"
 #include <unistd.h>
 
-enum { WORDS = 11, MOST = 16, WIDTH = 8, HEADS = 2, MOST_BATCH = 4, PAIRS = 8 };
+enum { WORDS = 11, MAX_COUNT = 16, WIDTH = 8, HEADS = 2, MAX_BATCH = 4, PAIRS = 8 };
 
 static char folder[] = "/tmp/kiln-lengths-XXXXXX", path[200];
-static int64_t ids[MOST_BATCH * MOST], seen[MOST_BATCH * MOST];
+static int64_t ids[MAX_BATCH * MAX_COUNT], seen[MAX_BATCH * MAX_COUNT];
 static const int64_t pair[PAIRS][2] = {{2, 5}, {1, 1}, {4, 16}, {3, 7}, {1, 16}, {4, 1}, {2, 5}, {3, 12}};
 
 static void weights(struct pb *g, const char *name, int rank, const int64_t *dims)
@@ -40,7 +40,7 @@ static void node_axis(struct pb *g, const char *op, const char *in, const char *
 static void constants(struct pb *g)
 {
     weights(g, "embedding", 2, (int64_t[]){WORDS, WIDTH});
-    weights(g, "position", 2, (int64_t[]){MOST, WIDTH});
+    weights(g, "position", 2, (int64_t[]){MAX_COUNT, WIDTH});
     weights(g, "qkv", 2, (int64_t[]){WIDTH, 3 * WIDTH});
     weights(g, "out", 2, (int64_t[]){WIDTH, WIDTH});
     weights(g, "norm", 1, (int64_t[]){WIDTH});
@@ -63,10 +63,10 @@ static void constants(struct pb *g)
     ints(g, "cut", 2, (int64_t[]){0, -4});
     onnx_initializer(g, "low", FLOAT, 0, NULL, (float[]){-10000}, 4);
     onnx_initializer(g, "onef", FLOAT, 0, NULL, (float[]){1}, 4);
-    uint8_t causal[MOST * MOST];
-    for (int i = 0; i < MOST * MOST; i++)
-        causal[i] = i % MOST <= i / MOST;
-    onnx_initializer(g, "causal", BOOL, 4, (int64_t[]){1, 1, MOST, MOST}, causal, sizeof causal);
+    uint8_t causal[MAX_COUNT * MAX_COUNT];
+    for (int i = 0; i < MAX_COUNT * MAX_COUNT; i++)
+        causal[i] = i % MAX_COUNT <= i / MAX_COUNT;
+    onnx_initializer(g, "causal", BOOL, 4, (int64_t[]){1, 1, MAX_COUNT, MAX_COUNT}, causal, sizeof causal);
 }
 
 /* [batch, length, width] as [batch, heads, length, each], with lengths from its own shape. */
@@ -176,7 +176,7 @@ static void test_transformer(kl_device dev)
 {
     kl_model *m = load(dev, transformer());
     struct counts first = {0}, others = {0};
-    int64_t lengths[2] = {kl_symbol("N", 1, MOST_BATCH), kl_symbol("O", 1, MOST)};
+    int64_t lengths[2] = {kl_symbol("N", 1, MAX_BATCH), kl_symbol("O", 1, MAX_COUNT)};
     for (int i = 0; m && i < PAIRS; i++) {
         kl_tensor out[2][3];
         int64_t count = -1;
@@ -251,18 +251,18 @@ static void test_arithmetic(kl_device dev)
         {{{"Slice", "x placeholder most", "y"}}},
     };
     for (size_t i = 0; i < sizeof good / sizeof *good; i++)
-        for (int64_t count = 1; count <= MOST; count += 5) {
+        for (int64_t count = 1; count <= MAX_COUNT; count += 5) {
             kl_tensor y[2];
             kl_model *m[2];
             for (int k = 0; k < 2; k++) {
                 struct pb nodes = nodes_of(good[i].line);
                 kl_trace_begin(k ? "fixed arithmetic" : "arithmetic");
-                y[k] = kl_keep(computed(dev, &nodes, INT64, k ? count : kl_symbol("N", 1, MOST), count, &m[k]));
+                y[k] = kl_keep(computed(dev, &nodes, INT64, k ? count : kl_symbol("N", 1, MAX_COUNT), count, &m[k]));
                 OK(kl_trace_end());
                 free(nodes.data);
             }
-            int64_t a[2 * MOST] = {0}, b[2 * MOST] = {0}, n = kl_numel(y[0]);
-            if (!CHECK(n == kl_numel(y[1]) && n <= 2 * MOST))
+            int64_t a[2 * MAX_COUNT] = {0}, b[2 * MAX_COUNT] = {0}, n = kl_numel(y[0]);
+            if (!CHECK(n == kl_numel(y[1]) && n <= 2 * MAX_COUNT))
                 break;
             OK(kl_read(y[0], a, (size_t)n * sizeof *a));
             OK(kl_read(y[1], b, (size_t)n * sizeof *b));
@@ -311,9 +311,9 @@ static void test_loops(kl_device dev)
 {
     for (int counts = 0; counts < 2; counts++) {
         kl_model *m = load(dev, loop_model(counts));
-        for (int64_t count = 1; count <= MOST; count += 5) {
+        for (int64_t count = 1; count <= MAX_COUNT; count += 5) {
             kl_tensor y[2] = {kl_none, kl_none};
-            int64_t n = kl_symbol("N", 1, MOST), sum = -1, each[MOST] = {0};
+            int64_t n = kl_symbol("N", 1, MAX_COUNT), sum = -1, each[MAX_COUNT] = {0};
             kl_trace_begin("loop");
             kl_tensor x = kl_input_symbolic(dev, KL_I64, 1, &n, &count, ids);
             CHECK(m && kl_model_call(m, 1, &x, 1 + (uint32_t)counts, y) == KL_OK);
@@ -358,7 +358,7 @@ static void test_refused(kl_device dev)
         kl_model *m;
         kl_clear_error();
         kl_trace_begin("refused");
-        kl_tensor y = computed(dev, &nodes, INT64, kl_symbol("N", 1, MOST), 5, &m);
+        kl_tensor y = computed(dev, &nodes, INT64, kl_symbol("N", 1, MAX_COUNT), 5, &m);
         CHECK(kl_check(y) != KL_OK || !y.id);
         if (!CHECK(strstr(kl_last_error(), bad[i].why) && strstr(kl_last_error(), "model.onnx: node")))
             printf("  %zu: no '%s'\n", i, bad[i].why);
@@ -370,7 +370,7 @@ static void test_refused(kl_device dev)
 
 static void test(kl_device dev)
 {
-    for (int i = 0; i < MOST_BATCH * MOST; i++) {
+    for (int i = 0; i < MAX_BATCH * MAX_COUNT; i++) {
         ids[i] = i * 7 % WORDS;
         seen[i] = i % 5 != 3;
     }

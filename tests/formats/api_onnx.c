@@ -11,7 +11,7 @@
 #include <dirent.h>
 #include <sys/stat.h>
 
-enum { MOST_VALUES = 64, MOST_MODELS = 4096, MOST_OPERATORS = 256 };
+enum { MAX_VALUES = 64, MAX_MODELS = 4096, MAX_OPERATORS = 256 };
 enum outcome { PASSED, WRONG, UNSUPPORTED };
 
 static const char *data = "/usr/share/libonnx-testdata/data";
@@ -20,7 +20,7 @@ static bool verbose;
 
 /* ---- the operators of a file, read from its bytes: a model (7) has a graph (1), a node's operator is field 4 ---- */
 
-static struct operators { char name[MOST_OPERATORS][64]; int count[MOST_OPERATORS][3], n; } operators;
+static struct operators { char name[MAX_OPERATORS][64]; int count[MAX_OPERATORS][3], n; } operators;
 
 static const uint8_t *varint(const uint8_t *p, const uint8_t *end, uint64_t *v)
 {
@@ -40,7 +40,7 @@ static void count_operator(const uint8_t *name, size_t len, enum outcome o, uint
     int i = 0;
     while (i < operators.n && strcmp(operators.name[i], text))
         i++;
-    if (i == MOST_OPERATORS || seen[i / 64] >> i % 64 & 1)
+    if (i == MAX_OPERATORS || seen[i / 64] >> i % 64 & 1)
         return;
     seen[i / 64] |= UINT64_C(1) << i % 64;
     if (i == operators.n)
@@ -74,7 +74,7 @@ static void count_operators(const uint8_t *p, const uint8_t *end, const uint32_t
 static void note(const char *folder, enum outcome o)
 {
     char path[600];
-    uint64_t seen[MOST_OPERATORS / 64 + 1] = {0};
+    uint64_t seen[MAX_OPERATORS / 64 + 1] = {0};
     snprintf(path, sizeof path, "%s/model.onnx", folder);
     FILE *f = fopen(path, "rb");
     static uint8_t bytes[1 << 22];
@@ -89,7 +89,7 @@ static void note(const char *folder, enum outcome o)
 static int read_all(const char *folder, const char *what, kl_tensor *t)
 {
     int n = 0;
-    for (; n < MOST_VALUES; n++) {
+    for (; n < MAX_VALUES; n++) {
         char path[600];
         struct stat st;
         snprintf(path, sizeof path, "%s/%s_%d.pb", folder, what, n);
@@ -180,7 +180,7 @@ static kl_status call(kl_model *m, bool traced, const char *name, int nin, const
 /* Of one way to run it; *traced_ok: whether a trace could. */
 static enum outcome run_set(kl_model *m, const char *name, const char *folder, bool *traced_ok)
 {
-    kl_tensor in[MOST_VALUES], want[MOST_VALUES], out[2][MOST_VALUES];
+    kl_tensor in[MAX_VALUES], want[MAX_VALUES], out[2][MAX_VALUES];
     int nin = read_all(folder, "input", in), nwant = read_all(folder, "output", want);
     if (nin < 0 || nwant < 0 || (uint32_t)nwant > kl_model_outputs(m)) {
         if (verbose)
@@ -255,7 +255,7 @@ static enum outcome run_model(const char *folder, const char *name, bool *traced
 
 /* ---- all of them ---- */
 
-static struct list { char name[MOST_MODELS][120]; int n; } models, listed;
+static struct list { char name[MAX_MODELS][120]; int n; } models, listed;
 
 static int by_name(const void *a, const void *b) { return strcmp(a, b); }
 
@@ -265,7 +265,7 @@ static void find_models(const char *group, const char *part)
     snprintf(path, sizeof path, "%s/%s", data, group);
     DIR *d = opendir(path);
     for (struct dirent *e; d && (e = readdir(d));)
-        if (!strncmp(e->d_name, "test_", 5) && models.n < MOST_MODELS && (!part || strstr(e->d_name, part)))
+        if (!strncmp(e->d_name, "test_", 5) && models.n < MAX_MODELS && (!part || strstr(e->d_name, part)))
             snprintf(models.name[models.n++], sizeof models.name[0], "%s/%.90s", group, e->d_name);
     if (d)
         closedir(d);
@@ -274,7 +274,7 @@ static void find_models(const char *group, const char *part)
 static bool read_list(const char *path)
 {
     FILE *f = fopen(path, "r");
-    while (f && listed.n < MOST_MODELS && fgets(listed.name[listed.n], sizeof listed.name[0], f)) {
+    while (f && listed.n < MAX_MODELS && fgets(listed.name[listed.n], sizeof listed.name[0], f)) {
         listed.name[listed.n][strcspn(listed.name[listed.n], "\n")] = 0;
         listed.n += listed.name[listed.n][0] != 0;
     }
@@ -291,7 +291,7 @@ static bool is_listed(const char *name)
 static void write_list(const char *path, const bool *ok)
 {
     for (int i = 0, n = listed.n; i < models.n; i++)
-        if (ok[i] && listed.n < MOST_MODELS) {
+        if (ok[i] && listed.n < MAX_MODELS) {
             bool there = false;
             for (int k = 0; k < n; k++)
                 there |= !strcmp(listed.name[k], models.name[i]);
@@ -318,7 +318,7 @@ static void print_operators(void)
 int main(int argc, char **argv)
 {
     static const char *const groups[] = {"node", "pytorch-converted", "pytorch-operator", "simple"};
-    static bool ok[MOST_MODELS];
+    static bool ok[MAX_MODELS];
     struct stat st;
     int count[3] = {0}, only_eager = 0, lost = 0;
     const char *list = argc > 2 ? argv[2] : NULL, *part = argc > 3 ? argv[3] : NULL;

@@ -139,13 +139,13 @@ static void copy(struct mutant *m, const uint8_t *p, const uint8_t *end, enum sc
 
 /* ---- calls ---- */
 
-enum { MOST_VALUES = 16, MOST_ELEMENTS = 4096 };
+enum { MAX_VALUES = 16, MAX_ELEMENTS = 4096 };
 
 /* An input of the type that the model says, all of one number; without elements where it says no shape.  kl_none: too
  * many, or no type. */
 static kl_tensor input_of(const kl_model *m, uint32_t i, int way)
 {
-    static int64_t element[MOST_ELEMENTS];
+    static int64_t element[MAX_ELEMENTS];
     kl_model_value v;
     int64_t n = 1;
     if (kl_model_input(m, i, &v) != KL_OK || v.dtype == KL_DTYPE_COUNT)
@@ -156,7 +156,7 @@ static kl_tensor input_of(const kl_model *m, uint32_t i, int way)
     }
     for (int k = 0; k < v.rank; k++) {
         v.dims[k] = v.dims[k] < 0 ? 2 : v.dims[k];
-        if (v.dims[k] > MOST_ELEMENTS || (n *= v.dims[k]) > MOST_ELEMENTS)
+        if (v.dims[k] > MAX_ELEMENTS || (n *= v.dims[k]) > MAX_ELEMENTS)
             return kl_none;
     }
     size_t size = kl_dtype_size(v.dtype);
@@ -176,13 +176,13 @@ static bool has_reason(void)
 /* Loads the file and calls it; false: a failure without a reason. */
 static bool tried(int way)
 {
-    kl_tensor in[MOST_VALUES], out[MOST_VALUES];
+    kl_tensor in[MAX_VALUES], out[MAX_VALUES];
     kl_clear_error();
     kl_model *m = kl_model_load(dev, path);
     if (!m)
         return has_reason();
     uint32_t nin = kl_model_inputs(m), nout = kl_model_outputs(m);
-    bool ok = true, calls = nin <= MOST_VALUES && nout <= MOST_VALUES;
+    bool ok = true, calls = nin <= MAX_VALUES && nout <= MAX_VALUES;
     kl_scope_begin();
     for (uint32_t i = 0; calls && i < nin; i++)
         calls = (in[i] = input_of(m, i, way)).id != 0;

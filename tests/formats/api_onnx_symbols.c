@@ -9,7 +9,7 @@
 #include <dirent.h>
 #include <unistd.h>
 
-enum { MOST_VALUES = 16, MOST_LENGTHS = 16, MOST_BYTES = 1 << 16 };
+enum { MAX_VALUES = 16, MAX_LENGTHS = 16, MAX_BYTES = 1 << 16 };
 static const char data[] = "/usr/share/libonnx-testdata/data/node";
 static char path[] = "/tmp/kiln-symbols-XXXXXX";
 static kl_device dev;
@@ -56,7 +56,7 @@ static void copy_without(const uint8_t *p, const uint8_t *end, const uint32_t *w
 static bool write_without_shapes(const char *folder)
 {
     static const uint32_t to_shape[] = {7, 11, 2, 1, 2, 0}; /* graph, input, type, tensor type, shape */
-    static uint8_t bytes[MOST_BYTES];
+    static uint8_t bytes[MAX_BYTES];
     char name[600];
     snprintf(name, sizeof name, "%s/model.onnx", folder);
     FILE *f = fopen(name, "rb");
@@ -125,7 +125,7 @@ static bool is_control(const struct value *v)
 static kl_status call(const struct value *in, int64_t length, struct value *out)
 {
     kl_model *m = kl_model_load(dev, path);
-    kl_tensor x[MOST_VALUES], y[MOST_VALUES];
+    kl_tensor x[MAX_VALUES], y[MAX_VALUES];
     uint32_t nin = kl_model_inputs(m), nout = kl_model_outputs(m);
     for (uint32_t i = 0; i < nin; i++)
         if (is_control(&in[i]))
@@ -158,7 +158,7 @@ static kl_status call(const struct value *in, int64_t length, struct value *out)
 
 static void compared(const char *name, uint32_t nout, const struct value *in, const struct value *fixed, int64_t length)
 {
-    struct value out[MOST_VALUES] = {{0}};
+    struct value out[MAX_VALUES] = {{0}};
     kl_status s = call(in, length, out);
     bool number = strstr(kl_last_error(), "-16777") || strstr(kl_last_error(), "-10485"); /* a symbol's */
     if (s != KL_OK) {
@@ -179,12 +179,12 @@ static void compared(const char *name, uint32_t nout, const struct value *in, co
 static void model(const char *name)
 {
     char folder[500];
-    struct value in[MOST_VALUES] = {{0}}, fixed[MOST_VALUES] = {{0}};
-    int64_t length[MOST_LENGTHS];
+    struct value in[MAX_VALUES] = {{0}}, fixed[MAX_VALUES] = {{0}};
+    int64_t length[MAX_LENGTHS];
     int n = 0;
     snprintf(folder, sizeof folder, "%s/%s", data, name);
     kl_model *m = write_without_shapes(folder) ? kl_model_load(dev, path) : NULL;
-    bool ok = m && kl_model_inputs(m) <= MOST_VALUES && kl_model_outputs(m) <= MOST_VALUES &&
+    bool ok = m && kl_model_inputs(m) <= MAX_VALUES && kl_model_outputs(m) <= MAX_VALUES &&
               inputs_read(folder, m, in) && call(in, 0, fixed) == KL_OK;
     unsupported += !ok;
     for (uint32_t i = 0; ok && i < kl_model_inputs(m); i++)
@@ -192,13 +192,13 @@ static void model(const char *name)
             int seen = 0;
             while (seen < n && length[seen] != in[i].dims[k])
                 seen++;
-            if (seen == n && n < MOST_LENGTHS && in[i].dims[k] >= 1 && in[i].dims[k] <= 64)
+            if (seen == n && n < MAX_LENGTHS && in[i].dims[k] >= 1 && in[i].dims[k] <= 64)
                 length[n++] = in[i].dims[k];
         }
     for (int i = 0; i < n; i++)
         compared(name, kl_model_outputs(m), in, fixed, length[i]);
-    values_free(in, MOST_VALUES);
-    values_free(fixed, MOST_VALUES);
+    values_free(in, MAX_VALUES);
+    values_free(fixed, MAX_VALUES);
     kl_model_free(m);
 }
 

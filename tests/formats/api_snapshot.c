@@ -341,14 +341,14 @@ static void killed(void)
 {
     struct run r;
     char where[300];
-    enum { KILLS = 100, MOST_STARTS = 100000 };
+    enum { KILLS = 100, MAX_STARTS = 100000 };
     int kills = 0, writing = 0, wrong = 0, starts = 0;
     uint64_t seed = 1;
     int64_t last = -1, step = -1;
     snprintf(where, sizeof where, "%s", path_of("killed"));
     run_start(&r, 8);
     fflush(NULL);
-    for (; (kills < KILLS || !writing) && starts < MOST_STARTS && !wrong; starts++) {
+    for (; (kills < KILLS || !writing) && starts < MAX_STARTS && !wrong; starts++) {
         pid_t child = fork();
         if (child == 0)
             child_runs(where);

@@ -34,10 +34,10 @@ static uint32_t random_next(uint32_t *state) { return *state = *state * 1664525 
 
 /* ---- vocabularies: the 256 bytes, then what merges make ---- */
 
-enum { MOST = 12000, LONGEST = 64 };
+enum { MAX_COUNT = 12000, LONGEST = 64 };
 struct token { uint8_t text[LONGEST]; int n; };
-static struct token token[MOST];
-static int tokens, merges, left[MOST], right[MOST], made[MOST];
+static struct token token[MAX_COUNT];
+static int tokens, merges, left[MAX_COUNT], right[MAX_COUNT], made[MAX_COUNT];
 
 static void vocab_start(void)
 {

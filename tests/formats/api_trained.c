@@ -10,7 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { IMAGES = 10000, PIXELS = 28 * 28, MOST = 4 };
+enum { IMAGES = 10000, PIXELS = 28 * 28, MAX_COUNT = 4 };
 static const char *folder;
 static kl_device dev;
 static int skipped;
@@ -124,7 +124,7 @@ static double *results(const char *path, const char *device, bool fused, kl_dtyp
                        const struct shape_of *in, size_t *count)
 {
     kl_device before = dev;
-    kl_tensor x[MOST], y[MOST];
+    kl_tensor x[MAX_COUNT], y[MAX_COUNT];
     double *all = NULL;
     *count = 0;
     dev = kl_device_named(device);
@@ -134,7 +134,7 @@ static double *results(const char *path, const char *device, bool fused, kl_dtyp
     kl_scope_begin();
     for (int i = 0; m && i < nin; i++)
         x[i] = filled(dtype, &in[i], (uint32_t)i + 1);
-    if (CHECK(m && nout <= MOST) && OK(kl_model_call(m, (uint32_t)nin, x, nout, y)))
+    if (CHECK(m && nout <= MAX_COUNT) && OK(kl_model_call(m, (uint32_t)nin, x, nout, y)))
         for (uint32_t k = 0; k < nout; k++) {
             size_t n = (size_t)kl_numel(y[k]);
             double *v = values_of(y[k]);
@@ -175,7 +175,7 @@ static void compiled(const char *name, const char *path, int nin, const struct s
                      size_t count)
 {
     char at[1024], file[1100], header[1100], line[6000], lengths[300] = "";
-    kl_tensor x[MOST], y[MOST];
+    kl_tensor x[MAX_COUNT], y[MAX_COUNT];
     int64_t all = 0;
     snprintf(at, sizeof at, "%s/trained-test", build);
     snprintf(file, sizeof file, "%s/trained.o", at);
@@ -219,7 +219,7 @@ static void compiled(const char *name, const char *path, int nin, const struct s
     free(got);
 }
 
-static void agrees(const char *name, int nin, const struct shape_of *in, double most)
+static void agrees(const char *name, int nin, const struct shape_of *in, double max)
 {
     char path[600], wide[] = "/tmp/kiln-wide-XXXXXX";
     size_t n[4];
@@ -241,7 +241,7 @@ static void agrees(const char *name, int nin, const struct shape_of *in, double 
         CHECK(!memcmp(fused, interpreted, n[0] * sizeof *fused));
         for (size_t i = 0; i < n[0]; i++)
             worst = fmax(worst, fabs(fused[i] - exact[i]) / (1 + fabs(exact[i])));
-        CHECK(worst <= most && worst > 0);
+        CHECK(worst <= max && worst > 0);
         printf("%s on %s: %zu numbers, at most %.2g away from f64\n", name, device_now, n[0], worst);
     }
     if (same && build)

@@ -13,7 +13,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-enum { FILES = 2, MOST_IDS = 4096 };
+enum { FILES = 2, MAX_IDS = 4096 };
 static char path[FILES][40]; /* files in memory */
 static int file[FILES] = {-1, -1};
 
@@ -82,8 +82,8 @@ static void tokens(int width, int64_t skip)
 /* A vocabulary, and behind the first byte 0 merges; then they encode and decode what the vocabulary has. */
 static void tokenizer(const uint8_t *data, size_t size)
 {
-    static int32_t ids[MOST_IDS];
-    static char text[MOST_IDS];
+    static int32_t ids[MAX_IDS];
+    static char text[MAX_IDS];
     const uint8_t *cut = memchr(data, 0, size);
     bool binary = size >= 4 && data[3] == 1; /* llm.c's files have zeros, and no merges */
     size_t n = cut && !binary ? (size_t)(cut - data) : size;
@@ -101,10 +101,10 @@ static void tokenizer(const uint8_t *data, size_t size)
         int64_t same = kl_tokenizer_find(t, token, bytes);
         MUST(same >= 0 && same < kl_tokenizer_count(t));
     }
-    int64_t most = size < MOST_IDS ? (int64_t)size : MOST_IDS;
-    if (n < size && kl_tokenizer_encode(t, (const char *)data, most, ids, &count) == KL_OK) {
-        MUST(kl_tokenizer_decode(t, ids, count, text, sizeof text, &bytes) == KL_OK && bytes == most);
-        MUST(!memcmp(text, data, (size_t)most));
+    int64_t max = size < MAX_IDS ? (int64_t)size : MAX_IDS;
+    if (n < size && kl_tokenizer_encode(t, (const char *)data, max, ids, &count) == KL_OK) {
+        MUST(kl_tokenizer_decode(t, ids, count, text, sizeof text, &bytes) == KL_OK && bytes == max);
+        MUST(!memcmp(text, data, (size_t)max));
     }
     kl_tokenizer_free(t);
 }

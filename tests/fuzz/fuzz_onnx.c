@@ -14,7 +14,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-enum { MOST_VALUES = 16, MOST_ELEMENTS = 4096 };
+enum { MAX_VALUES = 16, MAX_ELEMENTS = 4096 };
 
 #define MUST(ok, ...) ((ok) ? (void)0 : (fprintf(stderr, __VA_ARGS__), fputc('\n', stderr), abort()))
 
@@ -23,7 +23,7 @@ static char path[40]; /* a file in memory: a disk would be slow */
 /* Zeros of the input's type; lengths that are not known are 2.  false: too many, or no type. */
 static bool small_input(kl_device dev, const kl_model *m, uint32_t i, kl_tensor *t)
 {
-    static const uint64_t zeros[MOST_ELEMENTS];
+    static const uint64_t zeros[MAX_ELEMENTS];
     kl_model_value v;
     int64_t n = 1;
     MUST(kl_model_input(m, i, &v) == KL_OK && v.name, "input %u: %s", i, kl_last_error());
@@ -31,7 +31,7 @@ static bool small_input(kl_device dev, const kl_model *m, uint32_t i, kl_tensor 
         return false;
     for (int k = 0; k < v.rank; k++) {
         v.dims[k] = v.dims[k] < 0 ? 2 : v.dims[k];
-        if (v.dims[k] > MOST_ELEMENTS || (n *= v.dims[k]) > MOST_ELEMENTS)
+        if (v.dims[k] > MAX_ELEMENTS || (n *= v.dims[k]) > MAX_ELEMENTS)
             return false;
     }
     *t = kl_input(dev, v.dtype, v.rank, v.dims, zeros);
@@ -40,9 +40,9 @@ static bool small_input(kl_device dev, const kl_model *m, uint32_t i, kl_tensor 
 
 static void record(kl_device dev, kl_model *m)
 {
-    kl_tensor in[MOST_VALUES], out[MOST_VALUES];
+    kl_tensor in[MAX_VALUES], out[MAX_VALUES];
     uint32_t nin = kl_model_inputs(m), nout = kl_model_outputs(m);
-    if (nin > MOST_VALUES || nout > MOST_VALUES)
+    if (nin > MAX_VALUES || nout > MAX_VALUES)
         return;
     kl_trace_begin("fuzz");
     bool small = true;

@@ -146,7 +146,7 @@ static void check_passes(const struct graph *parsed)
     graph_free(g);
 }
 
-static void bind_least(struct graph *g)
+static void bind_min(struct graph *g)
 {
     struct err e = {0};
     for (uint32_t i = 0; i < g->symbols->n; i++)
@@ -190,7 +190,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (small)
         check_passes(g);
     if (g->symbols) {
-        bind_least(g);
+        bind_min(g);
         if (small)
             check_passes(g);
     }

@@ -55,7 +55,7 @@ static enum verdict large(const struct graph *g, struct err *why)
 
 static uint32_t fewest = UINT32_MAX; /* nodes left of any graph so far */
 
-static uint64_t shrinks(uint64_t seed, check_fn *bad, enum verdict verdict, double seconds, uint32_t most_nodes)
+static uint64_t shrinks(uint64_t seed, check_fn *bad, enum verdict verdict, double seconds, uint32_t max_nodes)
 {
     struct graph *g;
     struct err e = {0};
@@ -69,7 +69,7 @@ static uint64_t shrinks(uint64_t seed, check_fn *bad, enum verdict verdict, doub
     char *text = graph_text(small);
     struct graph *back = graph_parse(text, strlen(text), "small", &e);
     check(check_apart(bad, small, seconds) == verdict, "seed %" PRIu64 ": the small graph does not fail", seed);
-    check(small->nnode - 1 <= most_nodes, "seed %" PRIu64 ": %u nodes are left:\n%s", seed, small->nnode - 1, text);
+    check(small->nnode - 1 <= max_nodes, "seed %" PRIu64 ": %u nodes are left:\n%s", seed, small->nnode - 1, text);
     fewest = small->nnode - 1 < fewest ? small->nnode - 1 : fewest;
     check(back && graph_same(back, small), "seed %" PRIu64 ": the small graph's text is another graph", seed);
     for (uint32_t i = 0; i < small->nshape; i++)

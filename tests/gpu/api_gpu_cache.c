@@ -77,7 +77,7 @@ static struct report child(useconds_t kill_after)
 
 enum harm { DAMAGE, CUT, REMOVE };
 
-static unsigned each_file(enum harm harm, off_t least_bytes)
+static unsigned each_file(enum harm harm, off_t min_bytes)
 {
     unsigned n = 0;
     DIR *d = opendir(folder);
@@ -85,7 +85,7 @@ static unsigned each_file(enum harm harm, off_t least_bytes)
         char path[1024];
         struct stat st;
         snprintf(path, sizeof path, "%s/%s", folder, f->d_name);
-        if (stat(path, &st) || !S_ISREG(st.st_mode) || st.st_size < least_bytes)
+        if (stat(path, &st) || !S_ISREG(st.st_mode) || st.st_size < min_bytes)
             continue;
         n++;
         FILE *file = harm == DAMAGE ? fopen(path, "r+") : NULL;
@@ -134,11 +134,11 @@ int main(int argc, char **argv)
     r = child(0);
     CHECK(r.right && r.compiles == 0 && r.hits == kernels);
     if (fake) { /* the largest entry is the module's; each kernel has another */
-        enum { LEAST = 12 << 10 };
+        enum { MIN_COUNT = 12 << 10 };
         CHECK(each_file(DAMAGE, 0) > (unsigned)kernels && each_file(REMOVE, 0));
         r = child(0);
         CHECK(r.right && r.calls == 1 && r.compiles == kernels);
-        CHECK(each_file(REMOVE, LEAST) == 1);
+        CHECK(each_file(REMOVE, MIN_COUNT) == 1);
         r = child(0);
         CHECK(r.right && r.calls == 1 && r.compiles == kernels && r.hits == 0);
     }

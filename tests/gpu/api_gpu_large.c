@@ -7,7 +7,7 @@
  * Inputs are small multiples of 1/16, which bf16 has exactly. */
 #include "tests/support/api_check.h"
 
-enum { SAMPLES = 64, MOST_RANK = 4 };
+enum { SAMPLES = 64, MAX_RANK = 4 };
 
 static kl_device device;
 static int64_t divisor = 1;
@@ -240,7 +240,7 @@ struct attention {
     int64_t heads, length;
     double scale;
     float *q, *k, *v, *dy;        /* [heads, length, DEPTH] */
-    double *sum, *most, *delta;   /* per query of one head: of its softmax, and the sum of dy y */
+    double *sum, *max, *delta;   /* per query of one head: of its softmax, and the sum of dy y */
 };
 
 static double dot(const float *a, const float *b)
@@ -256,17 +256,17 @@ static void attend(struct attention *a, int64_t head, int64_t i, double *y)
 {
     const float *q = a->q + (head * a->length + i) * DEPTH, *k = a->k + head * a->length * DEPTH,
                 *v = a->v + head * a->length * DEPTH, *dy = a->dy + (head * a->length + i) * DEPTH;
-    double most = -INFINITY, sum = 0;
+    double max = -INFINITY, sum = 0;
     for (int64_t j = 0; j <= i; j++)
-        most = fmax(most, a->scale * dot(q, k + j * DEPTH));
+        max = fmax(max, a->scale * dot(q, k + j * DEPTH));
     memset(y, 0, DEPTH * sizeof *y);
     for (int64_t j = 0; j <= i; j++) {
-        double p = exp(a->scale * dot(q, k + j * DEPTH) - most);
+        double p = exp(a->scale * dot(q, k + j * DEPTH) - max);
         sum += p;
         for (int d = 0; d < DEPTH; d++)
             y[d] += p * (double)v[j * DEPTH + d];
     }
-    a->most[i] = most, a->sum[i] = sum, a->delta[i] = 0;
+    a->max[i] = max, a->sum[i] = sum, a->delta[i] = 0;
     for (int d = 0; d < DEPTH; d++) {
         y[d] /= sum;
         a->delta[i] += y[d] * (double)dy[d];
@@ -278,7 +278,7 @@ static double weight(const struct attention *a, int64_t head, int64_t i, int64_t
 {
     int64_t at = head * a->length;
     double s = a->scale * dot(a->q + (at + i) * DEPTH, a->k + (at + j) * DEPTH);
-    double p = exp(s - a->most[i]) / a->sum[i];
+    double p = exp(s - a->max[i]) / a->sum[i];
     *ds = p * (dot(a->dy + (at + i) * DEPTH, a->v + (at + j) * DEPTH) - a->delta[i]) * a->scale;
     return p;
 }
@@ -321,7 +321,7 @@ static void test_attention(int64_t heads, int64_t length, kl_dtype dtype)
     char what[64];
     struct attention a = {.heads = heads, .length = length, .scale = 1 / sqrt(DEPTH)};
     float **in[] = {&a.q, &a.k, &a.v, &a.dy};
-    double **of_row[] = {&a.sum, &a.most, &a.delta}, *got[4];
+    double **of_row[] = {&a.sum, &a.max, &a.delta}, *got[4];
     kl_tensor t[4], out[4];
     for (int i = 0; i < 4; i++) {
         *in[i] = numbers(heads * length * DEPTH, 8 + (uint32_t)i);

@@ -539,14 +539,15 @@ static void training(int device)
 /* 1 GiB in arrays whose sizes are powers of two takes at most 1.02 GiB of the device.  Nothing is stored in them. */
 static void exact_sizes(int device)
 {
-    enum { MOST = 29, LEAST = 10, ARRAYS = MOST - LEAST + 2 }; /* 2^29 + 2^28 + .. + 2^10 + 2^10 bytes */
+    /* 2^29 + 2^28 + .. + 2^10 + 2^10 bytes */
+    enum { MAX_COUNT = 29, MIN_COUNT = 10, ARRAYS = MAX_COUNT - MIN_COUNT + 2 };
     struct err e = {0};
     struct buffer *b[ARRAYS];
     uint64_t asked = 0, before;
     buffer_trim();
     before = fake->live.bytes;
     for (unsigned i = 0; i < ARRAYS; i++) {
-        size_t bytes = (size_t)1 << (i + 1 < ARRAYS ? MOST - i : LEAST);
+        size_t bytes = (size_t)1 << (i + 1 < ARRAYS ? MAX_COUNT - i : MIN_COUNT);
         b[i] = buffer_new(device, bytes, &e);
         check(b[i], "%s", e.msg);
         asked += bytes;
@@ -590,10 +591,10 @@ static void out_of_memory(void)
     check(hit >= 12, "only %u calls failed", hit);
     struct err e = {0};
     buffer_trim();
-    size_t most = fake->most_bytes;
-    fake->most_bytes = fake->live.bytes;
+    size_t max = fake->max_bytes;
+    fake->max_bytes = fake->live.bytes;
     check(!step(first, 2, &e) && e.code == KL_ERR_MEMORY && strstr(e.msg, "out of memory"), "a full device: %s", e.msg);
-    fake->most_bytes = most;
+    fake->max_bytes = max;
     e = (struct err){0};
     check(step(first, 2, &e), "a device that was full: %s", e.msg);
 }

@@ -11,13 +11,13 @@ static struct caps caps;
 /* Factors of the second product are rounded to `bits` bits, so a result may be off by as much of the largest one. */
 static bool is_near(unsigned dtype, const void *want, const void *got, int64_t n, int bits, int64_t *at)
 {
-    double most = 0;
+    double max = 0;
     for (int64_t i = 0; i < n; i++)
         if (isfinite(element_value(dtype, want, i)))
-            most = fmax(most, fabs(element_value(dtype, want, i)));
+            max = fmax(max, fabs(element_value(dtype, want, i)));
     for (*at = 0; *at < n; ++*at) {
         double x = element_value(dtype, want, *at), y = element_value(dtype, got, *at);
-        if (isfinite(x) ? !(fabs(x - y) <= ldexp(most, dtype == KL_F32 ? -17 : 1 - bits)) : isnan(x) ? !isnan(y)
+        if (isfinite(x) ? !(fabs(x - y) <= ldexp(max, dtype == KL_F32 ? -17 : 1 - bits)) : isnan(x) ? !isnan(y)
             : x != y)
             return false;
     }
@@ -140,13 +140,13 @@ static void refuses_record(const char *record, const char *phrase)
     refuses(&c, "attention_matrix", record, phrase);
 }
 
-static void on(const char *dialect, const char *arch, int64_t least, unsigned step)
+static void on(const char *dialect, const char *arch, int64_t min, unsigned step)
 {
     struct err e = {0};
     dialect_caps(dialect_find(dialect, &e), &caps);
     dialect_architecture(dialect_find(dialect, &e), arch, &caps);
     for (unsigned i = 0; i < gpu_attention_count; i += step)
-        if (gpu_attentions[i].dtype == KL_F32 ? !strcmp(arch, "sm_90a") : gpu_attentions[i].d >= least)
+        if (gpu_attentions[i].dtype == KL_F32 ? !strcmp(arch, "sm_90a") : gpu_attentions[i].d >= min)
             agrees(&gpu_attentions[i], NULL);
 }
 

@@ -323,8 +323,8 @@ struct graph *gpu_odd_rows(void)
     union attr rows = {.dot = {.con_a = 1, .con_b = 0, .ncon = 1}}, columns = {.dot = {.ncon = 1}},
                both = {.dot = {.con_a = 1, .con_b = 1, .ncon = 1}};
     ref x = n_input(g, KL_BF16, &sx, "x"), w = n_input(g, KL_BF16, &sw, "w"), b = n_input(g, KL_BF16, &sb, "b");
-    ref y = n_dot(g, x, w, &both), most = n_reduce(g, OP_reduce_max, y, 1u << 1);
-    ref e = n_exp(g, n_sub(g, y, n_expand(g, most, &all)));
+    ref y = n_dot(g, x, w, &both), max = n_reduce(g, OP_reduce_max, y, 1u << 1);
+    ref e = n_exp(g, n_sub(g, y, n_expand(g, max, &all)));
     graph_output(g, OUT_RETURN, n_dot(g, e, b, &rows), 0);
     graph_output(g, OUT_RETURN, n_dot(g, e, x, &columns), 0);
     return g;
@@ -441,7 +441,7 @@ struct place { uint32_t kernels, last; }; /* how many kernels have the text, and
 /* Counts kernel number n's texts, or takes them out again: by is 1 or -1.  The fewest kernels that had one of them. */
 static uint32_t show(const struct kernel *k, uint32_t n, struct place *seen, int by)
 {
-    uint32_t width = 1, least = UINT32_MAX;
+    uint32_t width = 1, min = UINT32_MAX;
     for (val v = 1; v < k->ninst; v++) {
         const struct linst *i = &k->inst[v];
         if (i->op == L_LOOP && i->kind == LOOP_VECTOR)
@@ -452,10 +452,10 @@ static uint32_t show(const struct kernel *k, uint32_t n, struct place *seen, int
         if (at->last == n)
             continue;
         at->last = n;
-        least = at->kernels < least ? at->kernels : least;
+        min = at->kernels < min ? at->kernels : min;
         at->kernels += (uint32_t)by;
     }
-    return least;
+    return min;
 }
 
 static int by_length(const void *a, const void *b)

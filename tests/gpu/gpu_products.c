@@ -32,15 +32,15 @@ static bool cancels;      /* a rounded sum is added to another number: errors ar
 /* All values of an output, as near as they must be. */
 static bool same(unsigned dtype, const void *want, const void *got, int64_t n, int64_t *at)
 {
-    double most = 0;
+    double max = 0;
     if (!rounded || (!dtype_is_half(dtype) && dtype != KL_F32))
         return same_values(dtype, want, got, n, at);
     for (int64_t i = 0; (cancels || dtype == KL_F32) && i < n; i++)
-        most = fmax(most, fabs(element_value(dtype, want, i)));
+        max = fmax(max, fabs(element_value(dtype, want, i)));
     for (*at = 0; *at < n; ++*at) {
         double x = element_value(dtype, want, *at), y = element_value(dtype, got, *at);
-        double off = dtype == KL_F32 ? ldexp(most, -17)
-            : ldexp(cancels ? most : fabs(x), dtype == KL_BF16 ? -7 : -10);
+        double off = dtype == KL_F32 ? ldexp(max, -17)
+            : ldexp(cancels ? max : fabs(x), dtype == KL_BF16 ? -7 : -10);
         if (!(fabs(x - y) <= off))
             return false;
     }
@@ -486,8 +486,8 @@ int main(void)
     try(KL_F32, 20, 18, 521, PLAIN, blocks); /* two k-blocks, of 264 and of 257, but one chain */
     rounded = false;
     try(KL_I32, 20, 18, 521, PLAIN, blocks);
-    static const char *const thin[] = {"dot_blocks width 64 tile 4x4 block 64x16 step 8 kblock 16", NULL};
-    try(KL_F32, 100, 10, 9, EPILOGUE, thin);
+    static const char *const skinny[] = {"dot_blocks width 64 tile 4x4 block 64x16 step 8 kblock 16", NULL};
+    try(KL_F32, 100, 10, 9, EPILOGUE, skinny);
     take_dialect("cuda");
     static const char *const many[] = {"dot_blocks width 64 tile 4x4 block 32x32 step 8 kblock 8",
                                        "dot_blocks width 256 tile 8x8 block 128x128 step 8 kblock 8", NULL};

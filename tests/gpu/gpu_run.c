@@ -37,11 +37,11 @@ static double smallest(unsigned dtype) /* below it a device may give 0 */
 }
 
 /* Is y what x is, in an array whose largest finite number is `most`? */
-static bool close_to(unsigned dtype, double x, double y, double most)
+static bool close_to(unsigned dtype, double x, double y, double max)
 {
     if (x == y || (isnan(x) && isnan(y)) || (ulps == GRAPH_ULPS && !isfinite(x) && !isfinite(y)))
         return true;
-    double scale = fabs(x) > most ? fabs(x) : most;
+    double scale = fabs(x) > max ? fabs(x) : max;
     return isfinite(x) && isfinite(y) && fabs(x - y) <= ulps * unit(dtype) * scale + smallest(dtype);
 }
 
@@ -50,16 +50,16 @@ static bool compare(const struct graph *g, const struct values *want, const stru
     for (uint32_t o = 0; o < g->nout; o++) {
         unsigned dtype = node_at(g, g->out[o].value)->dtype;
         int64_t n = node_numel(g, g->out[o].value), at;
-        double most = 0;
+        double max = 0;
         if (same_values(dtype, want->v[o], got->v[o], n, &at))
             continue;
         for (int64_t i = 0; i < n; i++) {
             double x = fabs(element_value(dtype, want->v[o], i));
-            most = isfinite(x) && x > most ? x : most;
+            max = isfinite(x) && x > max ? x : max;
         }
         for (int64_t i = 0; i < n; i++) {
             double x = element_value(dtype, want->v[o], i), y = element_value(dtype, got->v[o], i);
-            if (dtype_is_float(dtype) ? !close_to(dtype, x, y, most) : x != y)
+            if (dtype_is_float(dtype) ? !close_to(dtype, x, y, max) : x != y)
                 return err_set(why, KL_OK, "output %u element %" PRId64 " is %.17g on %s, not %.17g", o, i, y, device,
                                x);
         }
@@ -251,14 +251,14 @@ static void of_dtype(unsigned dtype)
             graph_output(g, OUT_RETURN, n_cast(g, x, to), 0);
     snprintf(what, sizeof what, "casts of %s", dtype_name(dtype));
     try(g, what);
-    g = graph_new("neighbours"); /* that are loaded and stored at once */
+    g = graph_new("vector"); /* that are loaded and stored at once */
     struct shape whole = shape_make(2, (int64_t[]){16, 128});
     x = n_input(g, dtype, &whole, "x");
     graph_output(g, OUT_RETURN, dtype == KL_BOOL ? n_cast(g, x, KL_U8) : n_add(g, x, n_k(g, x, 1)), 0);
     for (unsigned to = 0; to < KL_DTYPE_COUNT; to++)
         if (has(to))
             graph_output(g, OUT_RETURN, n_cast(g, x, to), 0);
-    snprintf(what, sizeof what, "neighbours of %s", dtype_name(dtype));
+    snprintf(what, sizeof what, "vector of %s", dtype_name(dtype));
     try(g, what);
     g = graph_new("views");
     x = n_input(g, dtype, &s, "x");

@@ -29,9 +29,9 @@ static const char architecture[] = "sm_90a", table_path[] = "tests/gpu/gpu_struc
 static const struct { const char *name, *text; } graphs[] = {
 #include "gpu_structure_graphs.def"
 };
-enum { GRAPHS = sizeof graphs / sizeof *graphs, MOST_CASES = GRAPHS + 16 };
+enum { GRAPHS = sizeof graphs / sizeof *graphs, MAX_CASES = GRAPHS + 16 };
 
-static struct { char name[48]; const char *text; const char *step; } cases[MOST_CASES]; /* step: its name, or NULL */
+static struct { char name[48]; const char *text; const char *step; } cases[MAX_CASES]; /* step: its name, or NULL */
 static unsigned ncase;
 
 static void name_cases(void)
@@ -41,7 +41,7 @@ static void name_cases(void)
         cases[ncase].text = graphs[ncase].text;
     }
     for (unsigned half = 0; half < 2; half++)
-        for (const char *const *step = gpu_step_names; *step && ncase < MOST_CASES; step++, ncase++) {
+        for (const char *const *step = gpu_step_names; *step && ncase < MAX_CASES; step++, ncase++) {
             snprintf(cases[ncase].name, sizeof cases->name, "%s%s", *step, half ? "-bf16" : "");
             cases[ncase].step = *step;
         }
@@ -118,7 +118,7 @@ static struct step_bound *step_bound_of(const char *name)
 
 /* ---- one case ---- */
 
-static unsigned most(unsigned a, unsigned b) { return a > b ? a : b; }
+static unsigned max(unsigned a, unsigned b) { return a > b ? a : b; }
 
 /* Is this one of the cases whose launches have two blocks for each processor, or as many as their data allow? */
 static bool fills_device(const char *name)
@@ -191,22 +191,22 @@ static void add_counts(const struct counts *c, struct counts *sum)
     sum->calls += c->calls;
     sum->products += c->products;
     sum->others += c->others;
-    sum->barriers = most(sum->barriers, c->barriers);
-    sum->registers = most(sum->registers, c->registers);
+    sum->barriers = max(sum->barriers, c->barriers);
+    sum->registers = max(sum->registers, c->registers);
 }
 
 /* The counts of kernels that were compiled before: the steps have some in common. */
 static struct counts *known_counts(const struct kernel *k, bool *known)
 {
-    enum { MOST = 1024 };
-    static struct { struct hash128 hash; struct counts c; } v[MOST];
+    enum { MAX_COUNT = 1024 };
+    static struct { struct hash128 hash; struct counts c; } v[MAX_COUNT];
     static unsigned n;
     struct hash128 h = kernel_hash(k);
     unsigned i = 0;
     while (i < n && (v[i].hash.lo != h.lo || v[i].hash.hi != h.hi))
         i++;
     *known = i < n;
-    if (i == n && n < MOST - 1)
+    if (i == n && n < MAX_COUNT - 1)
         n++;
     v[i].hash = h;
     return &v[i].c;
@@ -443,7 +443,7 @@ int main(int argc, char **argv)
 {
     struct err e = {0};
     char version[64];
-    static struct counts counted[MOST_CASES];
+    static struct counts counted[MAX_CASES];
     struct caps caps;
     const struct gpu_compiler *nvrtc = gpu_compiler_find("cuda", &e);
     if (!nvrtc || !nvrtc->version(version, sizeof version, &e)) {

@@ -8,10 +8,10 @@
 #include "tests/support/symbol_gpt.h"
 #include <unistd.h>
 
-enum { IMAGE = 48, HIDDEN = 64, CLASSES = 10, MOST_IMAGES = 70, WEIGHTS = 3, CHECKED = 20 };
+enum { IMAGE = 48, HIDDEN = 64, CLASSES = 10, MAX_IMAGES = 70, WEIGHTS = 3, CHECKED = 20 };
 
 static const struct fake_gpu *fake; /* NULL: the driver is a real one */
-static float images[MOST_IMAGES * IMAGE];
+static float images[MAX_IMAGES * IMAGE];
 static int steps;
 
 /* One step; count: its sizes. */
@@ -19,7 +19,7 @@ typedef kl_tensor step_fn(kl_device dev, bool symbolic, const int64_t *count, co
 
 static kl_tensor mlp_step(kl_device dev, bool symbolic, const int64_t *count, const kl_tensor *p)
 {
-    int64_t n = symbolic ? kl_symbol("n", 1, MOST_IMAGES) : count[0], shape[2] = {n, IMAGE}, now[2] = {count[0], IMAGE};
+    int64_t n = symbolic ? kl_symbol("n", 1, MAX_IMAGES) : count[0], shape[2] = {n, IMAGE}, now[2] = {count[0], IMAGE};
     kl_tensor x = symbolic ? kl_input_symbolic(dev, KL_F32, 2, shape, now, images)
                            : kl_input(dev, KL_F32, 2, now, images);
     x = kl_relu(kl_linear(x, p[0], kl_none));
@@ -54,12 +54,12 @@ static kl_tensor run(step_fn *step, const char *name, kl_device dev, bool symbol
 
 static double difference(kl_tensor a, kl_tensor b)
 {
-    double *x = values_of(a), *y = values_of(b), most = kl_numel(a) == kl_numel(b) && x && y ? 0 : INFINITY;
-    for (int64_t i = 0; most < INFINITY && i < kl_numel(a); i++)
-        most = fabs(x[i] - y[i]) <= most ? most : isnan(x[i] - y[i]) ? INFINITY : fabs(x[i] - y[i]);
+    double *x = values_of(a), *y = values_of(b), max = kl_numel(a) == kl_numel(b) && x && y ? 0 : INFINITY;
+    for (int64_t i = 0; max < INFINITY && i < kl_numel(a); i++)
+        max = fabs(x[i] - y[i]) <= max ? max : isnan(x[i] - y[i]) ? INFINITY : fabs(x[i] - y[i]);
     free(x);
     free(y);
-    return most;
+    return max;
 }
 
 /* Memory of the process and of the stand-in device, in bytes. */
@@ -74,7 +74,7 @@ static size_t memory_now(void)
     return pages * (size_t)sysconf(_SC_PAGESIZE) + (fake ? fake->live.bytes : 0);
 }
 
-static void test_steps(step_fn *step, const char *name, kl_device dev, const int64_t *least, const int64_t *most,
+static void test_steps(step_fn *step, const char *name, kl_device dev, const int64_t *min, const int64_t *max,
                        int parts, void (*make)(kl_device dev, kl_tensor *p))
 {
     enum { GROWTH = 16 << 20 };
@@ -90,8 +90,8 @@ static void test_steps(step_fn *step, const char *name, kl_device dev, const int
         int64_t count[2], before[2] = {kl_counter("graphs_built"), kl_counter("compiles")};
         for (int d = 0; d < 2; d++) {
             random = random * 6364136223846793005u + 1442695040888963407u;
-            count[d] = i == 1 ? least[d] : i == 2 ? most[d]
-                     : least[d] + (int64_t)((random >> 33) % (uint64_t)(most[d] - least[d] + 1));
+            count[d] = i == 1 ? min[d] : i == 2 ? max[d]
+                     : min[d] + (int64_t)((random >> 33) % (uint64_t)(max[d] - min[d] + 1));
         }
         kl_tensor y = run(step, name, dev, true, count, p);
         free(values_of(y));
@@ -146,10 +146,10 @@ int main(int argc, char **argv)
     kl_release(trial);
     device_now = name;
     make_words();
-    for (int i = 0; i < MOST_IMAGES * IMAGE; i++)
+    for (int i = 0; i < MAX_IMAGES * IMAGE; i++)
         images[i] = (float)(i * 7 % 31 - 15) / 16;
-    test_steps(mlp_step, "mlp", dev, (int64_t[]){1, 1}, (int64_t[]){MOST_IMAGES, 1}, WEIGHTS, mlp_parameters);
-    test_steps(gpt_step, "gpt", dev, (int64_t[]){1, 2}, (int64_t[]){MOST_BATCH, MOST_LENGTH}, PARTS, make_parameters);
+    test_steps(mlp_step, "mlp", dev, (int64_t[]){1, 1}, (int64_t[]){MAX_IMAGES, 1}, WEIGHTS, mlp_parameters);
+    test_steps(gpt_step, "gpt", dev, (int64_t[]){1, 2}, (int64_t[]){MAX_BATCH, MAX_LENGTH}, PARTS, make_parameters);
     snprintf(clean, sizeof clean, "rm -r %s", folder);
     CHECK(!system(clean));
     printf("%d passed, %d failed, 0 skipped\n", passed, failed);

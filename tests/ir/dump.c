@@ -200,12 +200,12 @@ static bool rows_of(const char *s, const struct graph *g, const char *path)
 }
 
 /* The bytes of a base64 text up to its closing quote; 0: it is none. */
-static size_t from_base64(const char *s, unsigned char *out, size_t most)
+static size_t from_base64(const char *s, unsigned char *out, size_t max)
 {
     static const char digit[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     size_t n = 0;
     unsigned v = 0, bits = 0;
-    for (; *s && *s != '"' && *s != '=' && n < most; s++) {
+    for (; *s && *s != '"' && *s != '=' && n < max; s++) {
         const char *at = strchr(digit, *s);
         if (!at)
             return 0;

@@ -63,8 +63,8 @@ static void attribute(struct text *t, const struct attr_info *a, bool several)
 static void words_of(struct text *t, const struct opinfo *o)
 {
     for (unsigned i = 0; i < o->nin; i++)
-        text_put(t, "%svalue", i >= o->least ? " [\",\" " : i ? " \",\" " : "");
-    for (unsigned i = o->least; i < o->nin; i++)
+        text_put(t, "%svalue", i >= o->min ? " [\",\" " : i ? " \",\" " : "");
+    for (unsigned i = o->min; i < o->nin; i++)
         text_put(t, "]");
     text_put(t, o->nin ? "\n" : "");
     for (const struct attr_info *a = o->attr; a && a->word; a++) {

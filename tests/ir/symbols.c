@@ -54,7 +54,7 @@ static void test_narrow(void)
     for (int round = 0; round < 3000; round++) {
         struct symbols s = {.n = 3}, old;
         struct size_limit l = {.number = 1 + rng_below(&r, 4)};
-        int64_t value[SYMBOLS], least = l.number, most = l.number, product = l.number;
+        int64_t value[SYMBOLS], min = l.number, max = l.number, product = l.number;
         for (uint32_t i = 0; i < 3; i++) {
             s.v[i].low = rng_below(&r, 4);
             s.v[i].high = s.v[i].low + rng_below(&r, 40);
@@ -69,12 +69,12 @@ static void test_narrow(void)
             inside &= old.v[i].low <= s.v[i].low && s.v[i].low <= value[i] && value[i] <= s.v[i].high &&
                       s.v[i].high <= old.v[i].high;
             for (uint8_t k = 0; k < l.power[i]; k++) {
-                least *= s.v[i].low;
-                most *= s.v[i].high;
+                min *= s.v[i].low;
+                max *= s.v[i].high;
                 product *= value[i];
             }
         }
-        if (!check(inside && (product < l.limit ? most < l.limit : least >= l.limit), "round %d: narrowed bounds",
+        if (!check(inside && (product < l.limit ? max < l.limit : min >= l.limit), "round %d: narrowed bounds",
                    round))
             break;
     }
@@ -95,7 +95,7 @@ static void test_arithmetic(void)
         known[n] = rng_below(&r, 5);
     for (int round = 0; round < 3000; round++) {
         int64_t a = known[rng_below(&r, n)], b = known[rng_below(&r, n)], c = rng_below(&r, 9) - 4;
-        int64_t x = rng_below(&r, 7) - 3, y = rng_below(&r, 7) - 3, least = INT64_MAX, sum, quotient, product;
+        int64_t x = rng_below(&r, 7) - 3, y = rng_below(&r, 7) - 3, min = INT64_MAX, sum, quotient, product;
         int64_t low, high, by = 1 + rng_below(&r, 3);
         struct affine p, q, s;
         bool ok = dims_sum(g, 2, (struct scaled[]){{a, x}, {b, y}}, c, &sum);
@@ -105,7 +105,7 @@ static void test_arithmetic(void)
         int64_t v[SYMBOLS] = {LOW, LOW, LOW};
         do {
             int64_t is = x * value_of(&p, v) + y * value_of(&q, v) + c;
-            least = is < least ? is : least;
+            min = is < min ? is : min;
             less &= value_of(&p, v) <= value_of(&q, v);
             if (ok)
                 same &= dim_affine(g, sum, &s) && value_of(&s, v) == is;
@@ -115,9 +115,9 @@ static void test_arithmetic(void)
                 same &= dim_affine(g, product, &s) && value_of(&s, v) == value_of(&p, v) * value_of(&q, v);
         } while (next_value(v));
         bool exact = linear(&p) && linear(&q);
-        bool right = (exact ? ok == (least >= 0) && at_most == less : ok <= (least >= 0) && at_most <= less) && same;
+        bool right = (exact ? ok == (min >= 0) && at_most == less : ok <= (min >= 0) && at_most <= less) && same;
         right = right && (multiplies || (p.n && q.n)); /* else it may have too many terms */
-        right = right && (!ok || (dim_range(g, sum, &low, &high) && (exact ? low == least : low <= least)));
+        right = right && (!ok || (dim_range(g, sum, &low, &high) && (exact ? low == min : low <= min)));
         if (!check(right, "round %d: expressions and their values differ", round))
             break;
         ok ? accepted++ : refused++;

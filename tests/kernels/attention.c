@@ -69,13 +69,13 @@ static void against_decomposition(const struct problem *p)
     bool ok = check(!g->err.code, "%s: %s", what, g->err.msg) &&
         agree_everywhere(g, &in, &(struct values){0}, NULL, what) &&
               check(run_on(g, "ref", true, &in, &(struct values){0}, NULL, &out, &e), "%s: %s", what, e.msg);
-    double most = 0, worst = 0;
+    double max = 0, worst = 0;
     for (int64_t i = 0; ok && i < p->batch * p->m * p->e; i++)
-        most = fmax(most, fabs(element_value(p->dtype, in.v[2], i)));
+        max = fmax(max, fabs(element_value(p->dtype, in.v[2], i)));
     for (int64_t i = 0; ok && i < p->batch * p->l * p->e; i++)
         worst = fmax(worst, fabs(element_value(p->dtype, out.v[0], i) - element_value(p->dtype, out.v[1], i)));
     if (ok)
-        check(worst <= bound(p->dtype) * most, "%s: the decomposition differs by %g of %g", what, worst, most);
+        check(worst <= bound(p->dtype) * max, "%s: the decomposition differs by %g of %g", what, worst, max);
     values_free(&in);
     values_free(&out);
     graph_free(g);
@@ -120,14 +120,14 @@ static void gradient_against_composition(const struct problem *p)
         agree_everywhere(g, &in, &(struct values){0}, NULL, what) &&
               check(run_on(g, "ref", true, &in, &(struct values){0}, NULL, &out, &e), "%s: %s", what, e.msg);
     for (uint32_t i = 0; ok && i < 3; i++) {
-        double most = 0, worst = 0;
+        double max = 0, worst = 0;
         for (int64_t j = 0; j < node_numel(g, block[i]); j++) {
             double got = element_value(p->dtype, out.v[2 * i], j), want = element_value(p->dtype, out.v[2 * i + 1], j);
-            most = fmax(most, fabs(want));
+            max = fmax(max, fabs(want));
             worst = fmax(worst, fabs(got - want));
         }
-        check(worst <= 4 * bound(p->dtype) * fmax(most, 1), "%s: gradient %u differs by %g of %g", what, i, worst,
-              most);
+        check(worst <= 4 * bound(p->dtype) * fmax(max, 1), "%s: gradient %u differs by %g of %g", what, i, worst,
+              max);
     }
     values_free(&in);
     values_free(&out);

@@ -44,10 +44,10 @@ static void fill(const struct graph *g, struct values *in)
     values_random(&rng, g, &g->input, false, in);
     for (uint32_t i = 0; i < 2; i++) { /* all of the range, which random small numbers are not */
         int64_t n = node_numel(g, i + 1);
-        uint8_t *x = in->v[i], least = g->node[i + 1].dtype == KL_I8 ? 0x80 : 0;
+        uint8_t *x = in->v[i], min = g->node[i + 1].dtype == KL_I8 ? 0x80 : 0;
         for (int64_t j = 0; j < n; j++)
             x[j] = numbers == ANY ? (uint8_t)rng_below(&rng, 256)
-                                  : (uint8_t)(least - (numbers == LARGEST || rng_below(&rng, 2)));
+                                  : (uint8_t)(min - (numbers == LARGEST || rng_below(&rng, 2)));
     }
 }
 

@@ -86,11 +86,11 @@ static void vary_tiles(struct schedule *s)
 
 static void vary_thin(struct schedule *s)
 {
-    uint32_t kc = s->dot_thin.kc;
+    uint32_t kc = s->dot_skinny.kc;
     if (maybe()) {
-        s->dot_thin.ahead = s->dot_thin.ahead ? (uint16_t)(1 + rng_below(&rng, 40)) : 0;
-        s->dot_thin.strip = s->dot_thin.nr;
-        s->dot_thin.widen = s->dot_thin.widen && maybe();
+        s->dot_skinny.ahead = s->dot_skinny.ahead ? (uint16_t)(1 + rng_below(&rng, 40)) : 0;
+        s->dot_skinny.strip = s->dot_skinny.nr;
+        s->dot_skinny.widen = s->dot_skinny.widen && maybe();
         return;
     }
     *s = (struct schedule){.kind = SCHED_DOT};

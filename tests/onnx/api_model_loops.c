@@ -12,7 +12,7 @@ static int64_t nodes; /* of the last call in a trace */
  * from i, the round, c, the condition, and a. */
 struct loop {
     void (*add)(struct pb *body);
-    int64_t most;                     /* -1: without */
+    int64_t max;                     /* -1: without */
     int condition;                    /* 0, 1; -1: none is given */
     bool computes;                    /* the body makes the condition c1 itself */
     bool stacks, declared;            /* it has s, whose shape [2] it declares */
@@ -44,11 +44,11 @@ static bool run(const struct loop *l, bool traced, int64_t rows, const float *x,
     uint32_t nout = l->stacks ? 2 : 1;
     int64_t n = -3;
     onnx_attr_g(&a, "body", &b);
-    snprintf(in, sizeof in, "%s %s x", l->most < 0 ? "-" : "M", l->condition < 0 ? "-" : "go");
+    snprintf(in, sizeof in, "%s %s x", l->max < 0 ? "-" : "M", l->condition < 0 ? "-" : "go");
     onnx_node(&g, "Loop", in, l->stacks ? "y z" : "y", a);
     pb_text(&g, 2, "loops");
-    if (l->most >= 0)
-        onnx_initializer(&g, "M", INT64, 0, NULL, &l->most, 8);
+    if (l->max >= 0)
+        onnx_initializer(&g, "M", INT64, 0, NULL, &l->max, 8);
     if (l->condition >= 0)
         onnx_initializer(&g, "go", BOOL, 0, NULL, &(uint8_t){(uint8_t)l->condition}, 1);
     onnx_io(&g, 11, "x", FLOAT, 1, &n);
@@ -174,17 +174,17 @@ static void no_rounds(void)
 static void computed_condition(void)
 {
     for (int traced = 0; traced < 2; traced++) {
-        struct loop most = {adds_until_5, 100, -1, true, false, false, 2}, ends = most, no_limit = most, go = most;
+        struct loop max = {adds_until_5, 100, -1, true, false, false, 2}, ends = max, no_limit = max, go = max;
         kl_tensor y[2];
-        if (CHECK(run(&most, traced, 2, (float[]){0, 0}, y)))
+        if (CHECK(run(&max, traced, 2, (float[]){0, 0}, y)))
             NEAR_LIST(y[0], 0, 3, 3);
-        ends.most = 2; /* before the condition does */
+        ends.max = 2; /* before the condition does */
         if (CHECK(run(&ends, traced, 2, (float[]){0, 0}, y)))
             NEAR_LIST(y[0], 0, 2, 2);
-        ends.most = 1;
+        ends.max = 1;
         if (CHECK(run(&ends, traced, 2, (float[]){0, 0}, y)))
             NEAR_LIST(y[0], 0, 1, 1);
-        no_limit.most = -1;
+        no_limit.max = -1;
         if (CHECK(run(&no_limit, traced, 2, (float[]){-40, -40}, y)))
             NEAR_LIST(y[0], 0, 3, 3);
         go.condition = 1;

@@ -5,7 +5,7 @@
 #include "tests/support/api_check.h"
 #include <unistd.h>
 
-enum { DOUBLE = 11, UINT64 = 13, UINT8 = 2, MOST = 4 };
+enum { DOUBLE = 11, UINT64 = 13, UINT8 = 2, MAX_COUNT = 4 };
 static kl_device dev;
 static char path[] = "/tmp/kiln-numbers-XXXXXX";
 

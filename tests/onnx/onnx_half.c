@@ -5,7 +5,7 @@
 #include "tests/support/api_check.h"
 #include <unistd.h>
 
-enum { FLOAT16 = 10, BFLOAT16 = 16, UINT8 = 2, INT8 = 3, OPERANDS = 9, RESULTS = 3, MOST = 1 << 9 };
+enum { FLOAT16 = 10, BFLOAT16 = 16, UINT8 = 2, INT8 = 3, OPERANDS = 9, RESULTS = 3, MAX_COUNT = 1 << 9 };
 struct half_case { const char *op; int opset; const char *in; int nout; const char *attributes; int ulps; };
 static const struct half_case cases[] = {
 #define HALF(...) {__VA_ARGS__},
@@ -31,7 +31,7 @@ static char path[] = "/tmp/kiln-half-XXXXXX";
 
 /* ---- operands ---- */
 
-struct operand { char kind; int rank; int64_t dims[KL_MAX_RANK], count; double v[MOST]; };
+struct operand { char kind; int rank; int64_t dims[KL_MAX_RANK], count; double v[MAX_COUNT]; };
 
 /* Reproducible floats of about this size, as the half dtype has them. */
 static void fill(struct operand *o, kl_dtype half, double scale, int seed, bool positive)
@@ -159,7 +159,7 @@ static bool call(const struct half_case *c, struct operand *in, int nin, kl_dtyp
         if (in[i].kind == '-')
             continue;
         kl_tensor t = kl_cast(kl_input(host, KL_F64, in[i].rank, in[i].dims, in[i].v), e);
-        uint64_t raw[MOST];
+        uint64_t raw[MAX_COUNT];
         size_t bytes = (size_t)in[i].count * kl_dtype_size(e);
         CHECK(kl_read(t, raw, bytes) == KL_OK);
         if (in[i].kind == 'x') {
@@ -187,8 +187,8 @@ static double unit_of(double v, kl_dtype half)
 {
     int e;
     frexp(v, &e);
-    int least = half == KL_F16 ? -13 : -125;
-    return ldexp(1, (e < least ? least : e) - (half == KL_F16 ? 11 : 8));
+    int min = half == KL_F16 ? -13 : -125;
+    return ldexp(1, (e < min ? min : e) - (half == KL_F16 ? 11 : 8));
 }
 
 static bool compare(const struct half_case *c, kl_dtype half, double scale, kl_tensor got, kl_tensor want)

@@ -10,7 +10,7 @@ static void expected(const double *q, const double *k, const double *v, const do
 {
     for (int h = 0; h < H; h++)
         for (int i = 0; i < L; i++) {
-            double s[M], most = -INFINITY, sum = 0;
+            double s[M], max = -INFINITY, sum = 0;
             int g = h / (H / G);
             for (int j = 0; j < M; j++) {
                 s[j] = mask ? mask[((heads ? h : 0) * L + i) * M + j] : 0;
@@ -18,10 +18,10 @@ static void expected(const double *q, const double *k, const double *v, const do
                     s[j] += scale * q[(h * L + i) * W + d] * k[(g * M + j) * W + d];
                 if (causal && j > i + M - L)
                     s[j] = -INFINITY;
-                most = fmax(most, s[j]);
+                max = fmax(max, s[j]);
             }
             for (int j = 0; j < M; j++)
-                sum += s[j] = most == -INFINITY ? 0 : exp(s[j] - most);
+                sum += s[j] = max == -INFINITY ? 0 : exp(s[j] - max);
             for (int e = 0; e < E; e++) {
                 double o = 0;
                 for (int j = 0; j < M; j++)

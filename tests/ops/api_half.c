@@ -103,7 +103,7 @@ static kl_tensor f_logcumsumexp(kl_tensor a) { return kl_logcumsumexp(a, 1); }
 static kl_tensor f_einsum(kl_tensor a) { return kl_einsum("ij,ij->i", 2, (kl_tensor[]){a, flipped(a)}); }
 
 /* range: of the operand, a half if 0; least: what it is at least. */
-static const struct { const char *name; function *f; double range, least; } table[] = {
+static const struct { const char *name; function *f; double range, min; } table[] = {
     {"sigmoid", f_sigmoid, 20, -20}, {"silu", f_silu, 20, -20}, {"softplus", f_softplus, 20, -20},
         {"mish", f_mish, 20, -20},
     {"gelu", f_gelu, 5, -5}, {"elu", f_elu, 10, -10}, {"tanh", f_tanh, 5, -5}, {"expm1", f_expm1, 8, -8},
@@ -168,9 +168,9 @@ static kl_tensor weighted(kl_tensor y)
 static void test_one(kl_device device, unsigned i, kl_dtype d)
 {
     static double x[N], got[N], want[N];
-    double most = 0, steepest = 0;
+    double max = 0, steepest = 0;
     for (int k = 0; k < N; k++)
-        x[k] = table[i].least + (table[i].range - table[i].least) * (0.5 + 0.5 * uniform());
+        x[k] = table[i].min + (table[i].range - table[i].min) * (0.5 + 0.5 * uniform());
     kl_scope_begin();
     kl_tensor exact = kl_cast(kl_cast(kl_input(device, KL_F64, DIMS(ROWS, COLUMNS), x), d), KL_F64),
         half = kl_cast(exact, d);
@@ -182,8 +182,8 @@ static void test_one(kl_device device, unsigned i, kl_dtype d)
     int64_t n = take(y, got);
     take(z, want);
     for (int64_t k = 0; k < n; k++)
-        most = fmax(most, fabs(want[k]));
-    compare(table[i].name, "value", d, got, want, n, 1, most);
+        max = fmax(max, fabs(want[k]));
+    compare(table[i].name, "value", d, got, want, n, 1, max);
     kl_tensor gy = kl_grad(weighted(y), half), gz = kl_grad(weighted(z), exact);
     take(gy, got);
     take(gz, want);

@@ -153,16 +153,16 @@ static void rois(bool aligned, bool largest)
             for (int i = 0; i < 2; i++)
                 for (int j = 0; j < 3; j++) {
                     double off = aligned ? 0.5 : 0, x0 = box[r][0] * 0.5 - off, y0 = box[r][1] * 0.5 - off, sum = 0;
-                    double w = box[r][2] * 0.5 - off - x0, h = box[r][3] * 0.5 - off - y0, most = -INFINITY;
+                    double w = box[r][2] * 0.5 - off - x0, h = box[r][3] * 0.5 - off - y0, max = -INFINITY;
                     if (!aligned)
                         w = fmax(w, 1), h = fmax(h, 1);
                     for (int p = 0; p < 2; p++)
                         for (int q = 0; q < 2; q++) {
                             double s = bilinear(v + (image[r] * 3 + c) * 35, 5, 7, y0 + h * (2 * i + p + 0.5) / 4,
                                                 x0 + w * (2 * j + q + 0.5) / 6);
-                            sum += s / 4, most = fmax(most, s);
+                            sum += s / 4, max = fmax(max, s);
                         }
-                    want[((r * 3 + c) * 2 + i) * 3 + j] = largest ? most : sum;
+                    want[((r * 3 + c) * 2 + i) * 3 + j] = largest ? max : sum;
                 }
     kl_roi_options o = {2, 3, 2, 0.5, aligned, largest};
     NEAR(kl_roi_align(a, boxes, images, &o), 54, want, 1e-12);
@@ -173,7 +173,7 @@ static void rois(bool aligned, bool largest)
 
 static void adaptive(int h, int w, int m, int n)
 {
-    double x[2 * 7 * 9], mean[2 * 64], most[2 * 64];
+    double x[2 * 7 * 9], mean[2 * 64], max[2 * 64];
     kl_tensor a = noisy(h, D(2, h, w), x);
     for (int p = 0; p < 2; p++)
         for (int i = 0; i < m; i++)
@@ -184,10 +184,10 @@ static void adaptive(int h, int w, int m, int n)
                     for (int k = x0; k < x1; k++)
                         sum += x[(p * h + y) * w + k], largest = fmax(largest, x[(p * h + y) * w + k]);
                 mean[(p * m + i) * n + j] = sum / ((y1 - y0) * (x1 - x0));
-                most[(p * m + i) * n + j] = largest;
+                max[(p * m + i) * n + j] = largest;
             }
     NEAR(kl_adaptive_avg_pool(a, 2, (int64_t[]){m, n}), 2 * m * n, mean, 1e-14);
-    NEAR(kl_adaptive_max_pool(a, 2, (int64_t[]){m, n}), 2 * m * n, most, 0);
+    NEAR(kl_adaptive_max_pool(a, 2, (int64_t[]){m, n}), 2 * m * n, max, 0);
     kl_release(a), a = f64(D(1, 1, 2, 1, 1, 1, h, w), x); /* as many axes as there can be */
     NEAR(kl_adaptive_avg_pool(a, 2, (int64_t[]){m, n}), 2 * m * n, mean, 1e-14);
     kl_release(a);

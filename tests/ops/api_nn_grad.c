@@ -3,7 +3,7 @@
 
 static kl_tensor other(int from, int rank, const int64_t *dims)
 {
-    double v[MOST];
+    double v[MAX_COUNT];
     return noisy(from, rank, dims, v);
 }
 static kl_tensor unit(int rank, const int64_t *dims) { return kl_sigmoid(other(7, rank, dims)); }

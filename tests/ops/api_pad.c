@@ -13,10 +13,10 @@ static int below(int n)
     return (int)(state % (uint64_t)n);
 }
 
-enum { RANK = 3, MOST = 4096, WIDEST = 8 };
+enum { RANK = 3, MAX_COUNT = 4096, WIDEST = 8 };
 
 /* A padded array of bytes: elements of `size` bytes, those outside `from` being the value's. */
-struct padded { int64_t from[RANK], low[RANK], high[RANK], to[RANK]; size_t size; unsigned char x[MOST * WIDEST],
+struct padded { int64_t from[RANK], low[RANK], high[RANK], to[RANK]; size_t size; unsigned char x[MAX_COUNT * WIDEST],
                 value[WIDEST]; };
 
 static const unsigned char *element(const struct padded *p, const int64_t *at)
@@ -34,9 +34,9 @@ static const unsigned char *element(const struct padded *p, const int64_t *at)
 /* Do y's elements have the bytes of the padded array from `start` on? */
 static void check_part(const struct padded *p, const int64_t *start, kl_tensor y)
 {
-    static unsigned char got[MOST * WIDEST];
+    static unsigned char got[MAX_COUNT * WIDEST];
     int64_t dims[KL_MAX_RANK], at[RANK], n = 0;
-    CHECK(kl_shape(y, dims) == RANK && kl_numel(y) <= MOST);
+    CHECK(kl_shape(y, dims) == RANK && kl_numel(y) <= MAX_COUNT);
     if (kl_numel(y))
         OK(kl_read(y, got, (size_t)kl_numel(y) * p->size));
     bool same = true;
@@ -52,7 +52,7 @@ static void check_part(const struct padded *p, const int64_t *start, kl_tensor y
 /* One array padded by some amounts, 0 among them, read whole and as two slices of which a kernel has need at once. */
 static void one_case(kl_dtype dtype, bool empty)
 {
-    static double wide[MOST];
+    static double wide[MAX_COUNT];
     static struct padded p;
     int64_t count = 1, zero[RANK] = {0}, start[RANK], stop[RANK];
     p.size = kl_dtype_size(dtype);

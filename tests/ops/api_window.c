@@ -79,11 +79,11 @@ static void convolve(void *ctx, int64_t x, int64_t k, int64_t y)
     c->y[y] += c->x[x] * c->w[k];
 }
 
-enum { MOST = 20000 };
+enum { MAX_COUNT = 20000 };
 
 static void conv_case(kl_dtype dtype, int n, bool bias)
 {
-    static double x[MOST], w[MOST], b[16], y[MOST];
+    static double x[MAX_COUNT], w[MAX_COUNT], b[16], y[MAX_COUNT];
     struct windows win = random_windows(n, false);
     int64_t batch = 1 + below(3), groups = 1 + below(2), depth = 1 + below(4), filters = 1 + below(3);
     int64_t sx[5] = {batch, groups * depth}, sw[5] = {groups * filters, depth}, sy[5] = {batch, groups * filters};
@@ -115,7 +115,7 @@ static void conv_case(kl_dtype dtype, int n, bool bias)
 /* conv_transpose is what conv's gradient does. */
 static void transpose_case(kl_dtype dtype, int n)
 {
-    static double x[MOST], w[MOST], seed[MOST];
+    static double x[MAX_COUNT], w[MAX_COUNT], seed[MAX_COUNT];
     struct windows win = random_windows(n, true);
     int64_t batch = 1 + below(3), groups = 1 + below(2), depth = 1 + below(3), filters = 1 + below(3);
     int64_t sx[5] = {batch, groups * depth}, sw[5] = {groups * depth, filters}, sy[5] = {batch, groups * filters};
@@ -139,20 +139,20 @@ static void transpose_case(kl_dtype dtype, int n)
 
 /* ---- pooling ---- */
 
-struct pooled { const double *x; double *sum, *most, *least, *count; };
+struct pooled { const double *x; double *sum, *max, *min, *count; };
 static void gather_window(void *ctx, int64_t x, int64_t k, int64_t y)
 {
     struct pooled *p = ctx;
     (void)k;
     p->sum[y] += p->x[x];
-    p->most[y] = fmax(p->most[y], p->x[x]);
-    p->least[y] = fmin(p->least[y], p->x[x]);
+    p->max[y] = fmax(p->max[y], p->x[x]);
+    p->min[y] = fmin(p->min[y], p->x[x]);
     p->count[y]++;
 }
 
 static void pool_case(kl_dtype dtype, int n)
 {
-    static double x[MOST], sum[MOST], most[MOST], least[MOST], count[MOST];
+    static double x[MAX_COUNT], sum[MAX_COUNT], max[MAX_COUNT], min[MAX_COUNT], count[MAX_COUNT];
     struct windows w = random_windows(n, false);
     for (int i = 0; i < n; i++)
         if (w.low[i] < 0 || w.high[i] < 0)
@@ -164,8 +164,8 @@ static void pool_case(kl_dtype dtype, int n)
     bool empty = false;
     for (int64_t r = 0; r < lead; r++) {
         for (int64_t j = 0; j < ny; j++)
-            sum[r * ny + j] = count[r * ny + j] = 0, most[r * ny + j] = -INFINITY, least[r * ny + j] = INFINITY;
-        each(&w, gather_window, &(struct pooled){x + r * nx, sum + r * ny, most + r * ny, least + r * ny,
+            sum[r * ny + j] = count[r * ny + j] = 0, max[r * ny + j] = -INFINITY, min[r * ny + j] = INFINITY;
+        each(&w, gather_window, &(struct pooled){x + r * nx, sum + r * ny, max + r * ny, min + r * ny,
                                                  count + r * ny});
     }
     for (int64_t i = 0; i < lead * ny; i++)
@@ -173,8 +173,8 @@ static void pool_case(kl_dtype dtype, int n)
     NEAR(kl_sum_pool(a, n, w.size, w.stride, w.low, w.high, w.dilation), lead * ny, sum, 0);
     bool floats = dtype == KL_F64 || dtype == KL_F32;
     if (!empty || floats) { /* nothing is no integer */
-        NEAR(kl_max_pool(a, n, w.size, w.stride, w.low, w.high, w.dilation), lead * ny, most, 0);
-        NEAR(kl_min_pool(a, n, w.size, w.stride, w.low, w.high, w.dilation), lead * ny, least, 0);
+        NEAR(kl_max_pool(a, n, w.size, w.stride, w.low, w.high, w.dilation), lead * ny, max, 0);
+        NEAR(kl_min_pool(a, n, w.size, w.stride, w.low, w.high, w.dilation), lead * ny, min, 0);
     }
     for (int64_t i = 0; i < lead * ny; i++)
         sum[i] /= count[i];

@@ -251,15 +251,15 @@ static void gradient(unsigned half)
     struct values in = {.n = 2, .v = {x, w}}, out = {0};
     struct err e = {0};
     if (check(run_on(g, "cpu", true, &in, &(struct values){0}, NULL, &out, &e), "gradient: %s", e.msg)) {
-        double most = 0, largest = 0, unit = half == KL_F16 ? 0x1p-11 : 0x1p-8;
+        double max = 0, largest = 0, unit = half == KL_F16 ? 0x1p-11 : 0x1p-8;
         for (int i = 0; i < K * N; i++) {
             double want = element_value(KL_F32, out.v[1], i);
             largest = fmax(largest, fabs(want));
-            most = fmax(most, fabs(element_value(half, out.v[0], i) - want));
+            max = fmax(max, fabs(element_value(half, out.v[0], i) - want));
             check(element_value(half, out.v[2], i) == dtype_value(half, dtype_bits(half, want)),
                   "gradient through a cast, %d", i);
         }
-        check(largest > 0.1 && most < 24 * unit * largest, "gradient of %s is off by %g of %g", dtype_name(half), most,
+        check(largest > 0.1 && max < 24 * unit * largest, "gradient of %s is off by %g of %g", dtype_name(half), max,
               largest);
         values_free(&out);
     }

@@ -114,12 +114,12 @@ static void places(void)
 
 /* ---- attention ---- */
 
-enum { D = 4, MOST = 300 };
+enum { D = 4, MAX_COUNT = 300 };
 struct attention { int64_t L, M; int mask; bool causal; }; /* mask 0: none, 1: bool, 2: bounds */
 
 static kl_tensor mask_of(const struct attention *p, int64_t hidden)
 {
-    bool sees[MOST];
+    bool sees[MAX_COUNT];
     int32_t bounds[2] = {0, (int32_t)hidden};
     for (int64_t j = 0; j < p->M; j++)
         sees[j] = j < hidden;
@@ -131,8 +131,8 @@ static kl_tensor mask_of(const struct attention *p, int64_t hidden)
 static double *query_gradient(const struct attention *p, int64_t rows, int64_t hidden, double bad, bool values,
                               bool second)
 {
-    static float q[MOST * D], k[MOST * D], v[MOST * D];
-    for (int64_t i = 0; i < MOST * D; i++) {
+    static float q[MAX_COUNT * D], k[MAX_COUNT * D], v[MAX_COUNT * D];
+    for (int64_t i = 0; i < MAX_COUNT * D; i++) {
         q[i] = sinf((float)i * 0.7f);
         k[i] = i / D >= hidden ? (float)bad : cosf((float)i * 1.3f);
         v[i] = i / D >= hidden && values ? (float)bad : sinf((float)i * 2.1f);

@@ -97,7 +97,7 @@ static struct cost differentiate(void (*make)(struct graph *, unsigned), unsigne
 
 static void grows_like_its_nodes(const char *name, void (*make)(struct graph *, unsigned), unsigned n, unsigned m,
                                  bool all,
-                                 double most)
+                                 double max)
 {
     struct cost a = differentiate(make, n, all), b = differentiate(make, m, all);
     double steps = a.steps ? (double)b.steps / (double)a.steps : (double)b.steps; /* none at all are as few again */
@@ -105,7 +105,7 @@ static void grows_like_its_nodes(const char *name, void (*make)(struct graph *, 
     printf("%s: %u: %llu steps for %llu nodes; %u: %llu for %llu; %.2f times as many a node\n", name, n,
            (unsigned long long)a.steps, (unsigned long long)a.nodes, m, (unsigned long long)b.steps,
            (unsigned long long)b.nodes, ratio);
-    CHECK((all || a.steps > 0) && ratio < most);
+    CHECK((all || a.steps > 0) && ratio < max);
     if (all) { /* no search is given up because the graph is large */
         double groups = ((double)b.groups / (double)a.groups) / ((double)b.nodes / (double)a.nodes);
         printf("  %llu groups; %llu; %.2f times as many a node\n", (unsigned long long)a.groups,

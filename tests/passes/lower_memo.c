@@ -126,8 +126,8 @@ static bool found_as_lowered(struct graph *g, const struct caps *caps, bool fuse
 /* Each of the pairs differs in nothing but what lowering reads beyond the group's own nodes. */
 static void exp_of(struct graph *g, bool down)
 {
-    ref x = n_input(g, KL_F32, &square, "x"), most = n_reduce(g, OP_reduce_max, x, 2);
-    ref y = n_sub(g, x, n_expand(g, down ? most : n_reduce(g, OP_reduce_min, x, 2), &square));
+    ref x = n_input(g, KL_F32, &square, "x"), max = n_reduce(g, OP_reduce_max, x, 2);
+    ref y = n_sub(g, x, n_expand(g, down ? max : n_reduce(g, OP_reduce_min, x, 2), &square));
     graph_output(g, OUT_RETURN, n_exp(g, y), 0);
 }
 
@@ -257,8 +257,8 @@ static void test_packs(unsigned count)
 
 static void test_bound(void)
 {
-    enum { MOST = 16 << 20 };
-    size_t most = 0;
+    enum { MAX_COUNT = 16 << 20 };
+    size_t max = 0;
     uint32_t rounds = 0;
     lower_memo_clear();
     CHECK(lower_memo_bytes() == 0);
@@ -274,10 +274,10 @@ static void test_bound(void)
         }
         program_free(plan(g, &cpu, true));
         graph_free(g);
-        most = lower_memo_bytes() > most ? lower_memo_bytes() : most;
+        max = lower_memo_bytes() > max ? lower_memo_bytes() : max;
     }
-    printf("%u rounds: at most %zu bytes are kept\n", rounds, most);
-    CHECK(most <= MOST && most > MOST / 2 && rounds < 200);
+    printf("%u rounds: at most %zu bytes are kept\n", rounds, max);
+    CHECK(max <= MAX_COUNT && max > MAX_COUNT / 2 && rounds < 200);
 }
 
 static void *plan_links(void *ctx)

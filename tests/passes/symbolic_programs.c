@@ -8,7 +8,7 @@
 #include "tests/support/random_make.h"
 #include <glob.h>
 
-enum { VALUES = 5, FILE_VALUES = 40, PLANS = 8, REASONS = 64, MOST_ELEMENTS = 1 << 27 };
+enum { VALUES = 5, FILE_VALUES = 40, PLANS = 8, REASONS = 64, MAX_ELEMENTS = 1 << 27 };
 
 static struct { char text[200]; unsigned n; } reason[REASONS];
 static unsigned nreason, whole, split;
@@ -40,9 +40,9 @@ static bool look(const struct graph *s, bool fuse, const uint64_t *slot, struct 
         text[strcspn(text, "\n")] = 0;
         count_reason(why ? why + strlen("of its own: ") : text);
     }
-    for (int k = 0; one && x->program->stand_ins.n && k < PLANS; k++) { /* the plan, for random values */
+    for (int k = 0; one && x->program->placeholders.n && k < PLANS; k++) { /* the plan, for random values */
         uint64_t some[MAX_VALUES + MAX_SYMBOLS] = {0};
-        const struct stand_ins *i = &x->program->stand_ins;
+        const struct placeholders *i = &x->program->placeholders;
         for (uint32_t v = 0; v < i->n; v++)
             some[i->v[v].slot] = (uint64_t)(i->v[v].low + rng_below(r, i->v[v].high - i->v[v].low + 1));
         check(program_check_for(x->program, some, &e), "%s", e.msg);
@@ -93,7 +93,7 @@ static bool is_large(const struct graph *captured)
     for (ref r = 1; ok && r < g->nnode; r++)
         elements += node_numel(g, r);
     graph_free(g);
-    return elements > MOST_ELEMENTS;
+    return elements > MAX_ELEMENTS;
 }
 
 static void compare(const struct graph *s, struct rng *r, const char *name, const uint64_t *value, bool fuse)

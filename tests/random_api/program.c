@@ -43,11 +43,11 @@ static kl_dtype leaf_dtype(struct rng *r, int i, kl_dtype main_dtype)
 /* The first `rank` of the axes that the leaf's elements stay few with. */
 static void set_shape(struct random_program *p, struct leaf_data *l, int rank, const int *length)
 {
-    enum { MOST = 3000 };
+    enum { MAX_COUNT = 3000 };
     l->count = 1;
     for (l->rank = 0; l->rank < rank; l->rank++) {
         int64_t n = l->count * p->length[length[l->rank]];
-        if (n > MOST)
+        if (n > MAX_COUNT)
             return;
         l->length[l->rank] = length[l->rank];
         l->count = n;
@@ -233,10 +233,10 @@ static void turn_failing_off(struct random_program *p, bool symbolic)
 void symbols_make(struct recording *c)
 {
     static const char *const names[LENGTHS] = {"n0", "n1", NULL};
-    enum { MOST = 40 };
+    enum { MAX_COUNT = 40 };
     for (int i = 0; i < LENGTHS; i++) {
         int64_t n = c->p->length[i];
-        c->symbol[i] = c->symbolic && names[i] ? kl_symbol(names[i], n ? 1 : 0, MOST) : n;
+        c->symbol[i] = c->symbolic && names[i] ? kl_symbol(names[i], n ? 1 : 0, MAX_COUNT) : n;
     }
 }
 

@@ -8,7 +8,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { ROWS = 16, IN = 9, OUT = 5, MOST = WAIT_MS /* steps, with a pause of a millisecond behind each */ };
+enum { ROWS = 16, IN = 9, OUT = 5, MAX_COUNT = WAIT_MS /* steps, with a pause of a millisecond behind each */ };
 
 struct net { kl_tensor w, b; };
 
@@ -85,7 +85,7 @@ static int steps_until_fused(kl_device dev, double variant, bool *same)
     struct net n = make_net(dev), oracle = make_net(ref.id ? ref : dev);
     int64_t now = 0;
     int i = 0, after = 0;
-    for (; i < MOST && after < 3; i++) {
+    for (; i < MAX_COUNT && after < 3; i++) {
         float loss = step(dev, n, variant, &now);
         *same &= !ref.id || i > 500 || loss == step(ref, oracle, variant, NULL);
         after += now == fused;
@@ -117,13 +117,13 @@ static void swaps(kl_device dev)
     }
     CHECK(unfused > 0);
     bool same = true;
-    CHECK(steps_until_fused(dev, 0.5, &same) < MOST);
+    CHECK(steps_until_fused(dev, 0.5, &same) < MAX_COUNT);
     CHECK(same);
     int64_t built = kl_counter("graphs_built");
     step(dev, n, 0.5, &now);
     CHECK(now == fused && kl_counter("graphs_built") == built); /* what was swapped in stays */
     for (int i = 0; i < VARIANTS; i++)
-        CHECK(steps_until_fused(dev, 100 + i, &same) < MOST);
+        CHECK(steps_until_fused(dev, 100 + i, &same) < MAX_COUNT);
     CHECK(same);
     OK(kl_set_option("background_compile", 0));
     free_net(n);
@@ -151,7 +151,7 @@ static void threads(kl_device dev)
     }
     for (int i = 0; i < THREADS; i++) {
         pthread_join(t[i], NULL);
-        CHECK(r[i].same && r[i].steps < MOST);
+        CHECK(r[i].same && r[i].steps < MAX_COUNT);
     }
     OK(kl_set_option("background_compile", 0));
 }
@@ -162,7 +162,7 @@ static bool goes_on(int variant)
     bool same = true;
     kl_device dev = kl_device_named("cpu");
     struct net n = make_net(dev);
-    return step(dev, n, variant, NULL) > -1 && steps_until_fused(dev, variant + 0.5, &same) < MOST && same;
+    return step(dev, n, variant, NULL) > -1 && steps_until_fused(dev, variant + 0.5, &same) < MAX_COUNT && same;
 }
 
 /* What the thread was about to compile at the time of the fork is lost in the child: no leak to report. */

@@ -84,7 +84,7 @@ static void test_option(void)
 static void test_shapes(kl_device dev, int shapes)
 {
     OK(kl_set_option("program_bytes", SMALL));
-    size_t early = 0, most = 0;
+    size_t early = 0, max = 0;
     int wrong = 0;
     /* large and small ones in both halves: arrays that are released stay in a pool */
     for (int i = 1; i <= shapes; i++) {
@@ -93,11 +93,11 @@ static void test_shapes(kl_device dev, int shapes)
         if (i <= shapes / 2)
             early = now > early ? now : early;
         else
-            most = now > most ? now : most;
+            max = now > max ? now : max;
     }
     CHECK(wrong == 0);
-    if (!CHECK(most <= early + early / 4))
-        printf("    at most %zu bytes in the first half, %zu in the second\n", early, most);
+    if (!CHECK(max <= early + early / 4))
+        printf("    at most %zu bytes in the first half, %zu in the second\n", early, max);
     CHECK(evicted() > shapes / 2);
     OK(kl_set_option("program_bytes", DEFAULT));
 }

@@ -223,14 +223,14 @@ static bool same_end(const struct result *a, const struct result *b)
  * without: an entry on disk is not kept or not read, a miss is not explained.  Fewer than ENOUGH say nothing about a
  * share. */
 enum { ENOUGH = 12 };
-static void one_by_one(const char *what, int64_t most, double share)
+static void one_by_one(const char *what, int64_t max, double share)
 {
     static struct result good;
     train_in_child(0); /* fills the folder of kernels, if there is one */
     if (!CHECK(train_in_child(0) && shared->taken > 100 && !shared->errors && !shared->wrong && shared->loss[0] > 0))
         return;
     good = *shared;
-    int64_t tried = 0, reported = 0, each = most && most < good.taken ? good.taken / most : 1;
+    int64_t tried = 0, reported = 0, each = max && max < good.taken ? good.taken / max : 1;
     for (int64_t n = each > 1 ? 1 + (int64_t)getpid() % each : 1; n <= good.taken; n += each) {
         bool fine = train_in_child(n);
         tried++;
@@ -296,7 +296,7 @@ static void background(void)
 int main(int argc, char **argv)
 {
     kl_memory m = {take, grow, NULL, &taken};
-    int64_t most = argc > 1 ? atoll(argv[1]) : 300;
+    int64_t max = argc > 1 ? atoll(argv[1]) : 300;
     char folder[] = "/tmp/kiln-failures-XXXXXX";
     here = true;
     CHECK(kl_set_memory(NULL) == KL_ERR_ARGUMENT && kl_set_memory(&m) == KL_ERR_ARGUMENT);
@@ -311,12 +311,12 @@ int main(int argc, char **argv)
     if (!CHECK(dev.id != 0))
         return 1;
     setenv("KILN_CACHE_DIR", folder, 1);
-    one_by_one("kernels from disk", most, 0.4); /* lowered kernels that cannot be read from disk are made again */
+    one_by_one("kernels from disk", max, 0.4); /* lowered kernels that cannot be read from disk are made again */
     setenv("KILN_CACHE_DIR", "none", 1);
-    one_by_one("kernels compiled", most / 8, 0.6);
+    one_by_one("kernels compiled", max / 8, 0.6);
     if (!strcmp(kl_device_name(dev), "cpu")) {
         symbolic = true;
-        one_by_one("a symbolic batch", most / 4, 0.6);
+        one_by_one("a symbolic batch", max / 4, 0.6);
         background();
     }
     OK(kl_scope_begin());

@@ -174,7 +174,7 @@ static void texts(void)
          "schedules:2:14: expected a kind of schedule such as map, found 'maps'"},
         {"@k0 schedule map width x", "schedules:1:24: expected width, found 'x'"},
         {"@k0 schedule map grain 4 width 8",
-         "schedules:1:26: expected width, vectors, neighbours, join_short, tasks, stream or grain in this order"},
+         "schedules:1:26: expected width, vectors, vector, join_short, tasks, stream or grain in this order"},
         {"@k0 schedule dot epilogue soon", "schedules:1:27: expected in_tile, after_tile, after_rows or during_next"},
         {"@k0 schedule map width 70000", "width is above 65535"},
         {"@k0 schedule rows keep 2,64", "schedules:1:26: keep is above 63"},

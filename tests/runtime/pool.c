@@ -27,10 +27,10 @@ const char *__asan_default_options(void)
 #endif
 
 /* ---- how a range is shared out ---- */
-enum { MOST_SHARES = 64 };
+enum { MAX_SHARES = 64 };
 struct share { int64_t begin, end; unsigned worker; };
 struct record {
-    struct share share[MOST_SHARES];
+    struct share share[MAX_SHARES];
     atomic_uint n;
 };
 
@@ -38,7 +38,7 @@ static void record_share(void *ctx, int64_t begin, int64_t end, unsigned worker)
 {
     struct record *r = ctx;
     unsigned i = atomic_fetch_add(&r->n, 1);
-    if (i < MOST_SHARES)
+    if (i < MAX_SHARES)
         r->share[i] = (struct share){begin, end, worker};
 }
 
@@ -49,18 +49,18 @@ static int by_begin(const void *a, const void *b)
 }
 
 /* The shares of one job, sorted; each worker has at most one and they tile 0..extent. */
-static bool shares_of(int64_t extent, int64_t grain, unsigned most, struct record *r)
+static bool shares_of(int64_t extent, int64_t grain, unsigned max, struct record *r)
 {
     memset(r, 0, sizeof *r);
-    pool_run_max(record_share, r, extent, grain, most);
-    if (r->n > MOST_SHARES)
+    pool_run_max(record_share, r, extent, grain, max);
+    if (r->n > MAX_SHARES)
         return false;
     qsort(r->share, r->n, sizeof r->share[0], by_begin);
     int64_t at = 0;
     uint64_t seen = 0;
     for (unsigned i = 0; i < r->n; i++) {
         struct share s = r->share[i];
-        if (s.begin != at || s.end <= s.begin || s.worker >= MOST_SHARES || seen >> s.worker & 1)
+        if (s.begin != at || s.end <= s.begin || s.worker >= MAX_SHARES || seen >> s.worker & 1)
             return false;
         seen |= (uint64_t)1 << s.worker;
         at = s.end;
@@ -94,9 +94,9 @@ static void test_shares(void)
             for (unsigned g = 0; g < sizeof grains / sizeof grains[0]; g++) {
                 struct record one, two;
                 int64_t extent = extents[x] < 0 ? 0 : extents[x];
-                check(shares_of(extent, grains[g], MOST_SHARES, &one), "the shares tile the range");
+                check(shares_of(extent, grains[g], MAX_SHARES, &one), "the shares tile the range");
                 check(shares_fit(extent, grains[g], threads[t], &one), "even shares of at least the grain, in order");
-                check(shares_of(extent, grains[g], MOST_SHARES, &two) && one.n == two.n &&
+                check(shares_of(extent, grains[g], MAX_SHARES, &two) && one.n == two.n &&
                           !memcmp(one.share, two.share, sizeof one.share), "the same shares every time");
                 check(shares_of(extent, grains[g], 2, &two) && two.n <= 2, "no more workers than allowed");
             }
@@ -195,7 +195,7 @@ static void test_resize_inside(void)
         pool_set_threads(3);
         pool_run(resize_inside, &n, 30, 1);
         struct record r;
-        bool ok = pool_threads() == n && shares_of(100, 1, MOST_SHARES, &r) && r.n == n;
+        bool ok = pool_threads() == n && shares_of(100, 1, MAX_SHARES, &r) && r.n == n;
         check(ok, "a job sets the number of threads");
     }
 }
@@ -259,7 +259,7 @@ static bool child_works(void)
         end_when_stuck(); /* a pool that waits for workers it does not have */
         struct buffer *b = buffer_new(DEVICE_CPU, 1000, &e);
         buffer_unref(b);
-        bool ok = b && sum_is_right(1000, 1) && shares_of(100, 1, MOST_SHARES, &r) && r.n == 3;
+        bool ok = b && sum_is_right(1000, 1) && shares_of(100, 1, MAX_SHARES, &r) && r.n == 3;
         _exit(ok ? 0 : 1);
     }
     int status = -1;

@@ -10,10 +10,10 @@
 static const char readme[] = "include/kiln/README.md";
 #define OPTION_UNSET (-1)
 
-struct row { const char *name, *text; int64_t most, first; };
+struct row { const char *name, *text; int64_t max, first; };
 
 static const struct row options[] = {
-#define OPTION(name, most, first, text) {#name, text, most, first},
+#define OPTION(name, max, first, text) {#name, text, max, first},
 #include "runtime/options.def"
 };
 static const struct row counters_[] = {
@@ -97,11 +97,11 @@ static void test_names(void)
         int64_t v = -2;
         snprintf(quoted, sizeof quoted, "\"%s\"", name);
         check(header && strstr(header, quoted), "kiln.h does not name option %s", quoted);
-        check(option_get(name, &v, &e) && v >= 0 && v <= options[i].most &&
+        check(option_get(name, &v, &e) && v >= 0 && v <= options[i].max &&
                   (options[i].first < 0 || v == options[i].first),
               "option %s is %lld at first", name, (long long)v);
-        check(option_set(name, v, &e) && (options[i].most == INT64_MAX || !option_set(name, options[i].most + 1, &e)),
-              "option %s takes its own value and no larger than %lld", name, (long long)options[i].most);
+        check(option_set(name, v, &e) && (options[i].max == INT64_MAX || !option_set(name, options[i].max + 1, &e)),
+              "option %s takes its own value and no larger than %lld", name, (long long)options[i].max);
         e = (struct err){0};
         check(!option_set("speed", 1, &e) && strstr(e.msg, name), "the message about an unknown option names %s: %s",
               name,

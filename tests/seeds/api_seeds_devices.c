@@ -9,8 +9,8 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-enum { MOST = 32 };
-static kl_device all[MOST]; /* every device that works here, ref first */
+enum { MAX_COUNT = 32 };
+static kl_device all[MAX_COUNT]; /* every device that works here, ref first */
 static uint32_t devices;
 static char self[PATH_MAX], bin[PATH_MAX], root[PATH_MAX]; /* this program, its build folder, the source tree */
 
@@ -265,9 +265,9 @@ static void a9(void)
 
 static void a10(void)
 {
-    kl_device gpu[MOST];
-    uint32_t n = kl_device_enumerate(KL_DEVICES_GPU, gpu, MOST);
-    CHECK(n <= MOST && kl_device_enumerate(KL_DEVICES_HOST, NULL, 0) + kl_device_enumerate(PLUGINS, NULL, 0) +
+    kl_device gpu[MAX_COUNT];
+    uint32_t n = kl_device_enumerate(KL_DEVICES_GPU, gpu, MAX_COUNT);
+    CHECK(n <= MAX_COUNT && kl_device_enumerate(KL_DEVICES_HOST, NULL, 0) + kl_device_enumerate(PLUGINS, NULL, 0) +
           n == devices);
     CHECK(kl_device_enumerate(KL_DEVICES(KL_DEVICE_PLUGIN1), NULL, 0) == 2); /* and devices that nobody has built in */
     for (int k = KL_DEVICE_CUDA; k <= KL_DEVICE_VULKAN; k++) { /* one program, code for all of them */
@@ -529,7 +529,7 @@ static bool configured(void)
 static void c13(void)
 {
     CHECK(runs("env -u KILN_DEVICE '%s' child configured", self));
-    kl_device d[MOST], autodiff = kl_device_autodiff(cpu);
+    kl_device d[MAX_COUNT], autodiff = kl_device_autodiff(cpu);
     /* no more than there is room for */
     CHECK(kl_device_enumerate(KL_DEVICES_ALL, d, 1) == devices && d[0].id == all[0].id);
     CHECK(kl_device_inner(autodiff).id == cpu.id && kl_device_inner(cpu).id == cpu.id &&
@@ -603,6 +603,6 @@ int main(int argc, char **argv)
     snprintf(header, sizeof header, "%s/include/kiln/kiln.h", root);
     if (access(header, R_OK)) /* a build folder in build/ */
         above(root, bin, 2);
-    devices = kl_device_enumerate(KL_DEVICES_ALL, all, MOST);
+    devices = kl_device_enumerate(KL_DEVICES_ALL, all, MAX_COUNT);
     return RUN_ROWS(rows);
 }

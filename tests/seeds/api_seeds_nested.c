@@ -105,7 +105,7 @@ static void b6(void)
     kl_tensor v = noise(D(ROWS, 4), 1), x = kl_nested(v, offsets()), w = noise(D(4, 6), 2), b = noise(D(6), 3);
     CHECK(!strcmp(kl_layer_name(x), "nested") && kl_numel(x) == ROWS * 4);
     NEAR_LIST(kl_layer_part(x, 2), 0, 0, 0, 0, 1, 1, 1, 1, 1, 3, 3, 4);
-    kl_tensor y = kl_softmax(kl_relu(kl_linear(x, w, b)), -1), sum = kl_nested_sum(x), most = kl_nested_max(x),
+    kl_tensor y = kl_softmax(kl_relu(kl_linear(x, w, b)), -1), sum = kl_nested_sum(x), max = kl_nested_max(x),
         soft = kl_nested_softmax(x);
     NEAR_LIST(kl_layer_part(y, 1), 0, 0, 3, 8, 8, 10);
     for (int i = 0; i < PARTS; i++) { /* each component as if alone */
@@ -113,7 +113,7 @@ static void b6(void)
         CHECK(close(component(kl_dense(y), i), kl_softmax(kl_relu(kl_linear(one, w, b)), -1), 1e-6));
         CHECK(close(kl_narrow(sum, 0, i, 1), kl_sum(one, AXES(0), true), 1e-6) &&
               close(component(kl_dense(soft), i), kl_softmax(one, 0), 1e-6));
-        CHECK(i == 2 || (close(kl_narrow(most, 0, i, 1), kl_reduce_max(one, AXES(0), true), 0) &&
+        CHECK(i == 2 || (close(kl_narrow(max, 0, i, 1), kl_reduce_max(one, AXES(0), true), 0) &&
                          close(kl_narrow(kl_nested_mean(x), 0, i, 1), kl_mean(one, AXES(0), true), 1e-6)));
         for (int causal = 0; causal < 2 && i != 2; causal++) {
             kl_tensor got = kl_nested_attention(x, kl_mul_scalar(x, 2), kl_matmul(x, w), causal);

@@ -32,13 +32,13 @@ static inline kl_tensor i32(int rank, const int64_t *dims, const int32_t *v)
 
 /* ---- the sum of f(x) times numbers, differentiated ---- */
 
-enum { MOST = 64 }; /* elements */
+enum { MAX_COUNT = 64 }; /* elements */
 static inline kl_tensor weighted(kl_tensor y)
 {
-    double w[MOST];
+    double w[MAX_COUNT];
     int64_t dims[KL_MAX_RANK], n = kl_numel(y);
     int rank = kl_shape(y, dims);
-    if (n < 0 || n > MOST)
+    if (n < 0 || n > MAX_COUNT)
         return y;
     for (int i = 0; i < n; i++)
         w[i] = noise(100 + 3 * i);
@@ -49,7 +49,7 @@ static inline kl_tensor weighted(kl_tensor y)
 #define GRADIENT(f, ...) gradient_at(f, #f, __LINE__, DIMS(__VA_ARGS__))
 static inline void gradient_at(kl_tensor (*f)(kl_tensor), const char *name, int line, int rank, const int64_t *dims)
 {
-    double x[MOST];
+    double x[MAX_COUNT];
     const double h = 1e-5;
     kl_scope_begin();
     kl_tensor a = noisy(line, rank, dims, x);

@@ -264,7 +264,7 @@ static struct kernel *settled(const struct kernel *k)
     c->extent = k->extent;
     c->flops = k->flops;
     c->bytes = k->bytes;
-    kernel_settle(c, NULL);
+    kernel_canonicalize(c, NULL);
     return c;
 }
 

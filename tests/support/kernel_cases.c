@@ -142,10 +142,10 @@ static bool near(const struct caps *t, const struct kernel *k, unsigned dtype, c
         return true;
     if (!t->is_gpu || !dtype_is_float(dtype) || !has_own_order(k->sched.kind))
         return false;
-    double most = 0;
+    double max = 0;
     for (int64_t i = 0; i < n; i++)
-        most = fmax(most, fabs(element_value(dtype, want, i)));
-    double off = ldexp(most > 1 ? most : 1, dtype == KL_F64 ? -40 : dtype == KL_F32 ? -16 : dtype == KL_F16 ? -8 : -6);
+        max = fmax(max, fabs(element_value(dtype, want, i)));
+    double off = ldexp(max > 1 ? max : 1, dtype == KL_F64 ? -40 : dtype == KL_F32 ? -16 : dtype == KL_F16 ? -8 : -6);
     for (*at = 0; *at < n; ++*at)
         if (!(fabs(element_value(dtype, want, *at) - element_value(dtype, got, *at)) <= off) &&
             !same_values(dtype, (const char *)want + *at * (int64_t)dtype_size(dtype),
@@ -233,15 +233,15 @@ static uint64_t field_value(struct kernel_cases *c, const struct sched_field *f,
     if (f->form == FORM_SET)
         return now ^ UINT64_C(1) << rng_below(&c->r, 8);
     if (f->form == FORM_WORD)
-        return (uint64_t)(f->least + rng_below(&c->r, f->most - f->least + 1));
+        return (uint64_t)(f->min + rng_below(&c->r, f->max - f->min + 1));
     if (f->power)
-        return UINT64_C(1) << rng_below(&c->r, f->most >= 64 && rng_below(&c->r, 2) ? 7 : 4);
+        return UINT64_C(1) << rng_below(&c->r, f->max >= 64 && rng_below(&c->r, 2) ? 7 : 4);
     switch (rng_below(&c->r, 8)) {
     case 0: return now + 1;
     case 1: return now ? now - 1 : 1;
     case 2: return 2 * now;
     case 3: return now / 2;
-    case 4: return (uint64_t)f->least;
+    case 4: return (uint64_t)f->min;
     case 5: return UINT64_C(1) << rng_below(&c->r, 8);
     default: return (uint64_t)(1 + rng_below(&c->r, 9));
     }
@@ -272,8 +272,8 @@ static struct schedule vary(struct kernel_cases *c, const struct schedule *own)
 
 /* ---- another kind of kernel ---- */
 
-static uint16_t power(struct kernel_cases *c, unsigned most) { return (uint16_t)(1u << rng_below(&c->r, most)); }
-static uint16_t up_to(struct kernel_cases *c, int64_t most) { return (uint16_t)(1 + rng_below(&c->r, most)); }
+static uint16_t power(struct kernel_cases *c, unsigned max) { return (uint16_t)(1u << rng_below(&c->r, max)); }
+static uint16_t up_to(struct kernel_cases *c, int64_t max) { return (uint16_t)(1 + rng_below(&c->r, max)); }
 
 /* Sides of a block as so many tiles of threads, or of subgroups. */
 static void blocks_of(struct kernel_cases *c, struct schedule *s, unsigned mr, unsigned nr, unsigned holders)
@@ -323,8 +323,8 @@ static void any_product(struct kernel_cases *c, const struct caps *t, struct sch
         s->dot.epilogue = (uint8_t)rng_below(&c->r, EPILOGUE_COUNT);
         break;
     case SCHED_DOT_THIN:
-        s->dot_thin.strip = rng_below(&c->r, 2) ? (uint32_t)s->dot_thin.nr * up_to(c, 3) : 0;
-        s->dot_thin.widen = (uint16_t)rng_below(&c->r, 2);
+        s->dot_skinny.strip = rng_below(&c->r, 2) ? (uint32_t)s->dot_skinny.nr * up_to(c, 3) : 0;
+        s->dot_skinny.widen = (uint16_t)rng_below(&c->r, 2);
         break;
     case SCHED_DOT_BYTES:
         s->dot_bytes.pack_b = (uint8_t)rng_below(&c->r, 2);
@@ -340,15 +340,15 @@ static void any_product(struct kernel_cases *c, const struct caps *t, struct sch
     default:
         s->dot.nr = power(c, 4);
         s->width = (uint16_t)(power(c, 4) * 32);
-        s->gpu_dot_thin.split = rng_below(&c->r, 2) ? 4 * (uint32_t)up_to(c, 6) : 0;
+        s->gpu_dot_skinny.split = rng_below(&c->r, 2) ? 4 * (uint32_t)up_to(c, 6) : 0;
     }
 }
 
 static unsigned other_kind(struct kernel_cases *c, const struct caps *t, unsigned kind)
 {
     switch (kind) {
-    case SCHED_MAP: return t->is_gpu ? SCHED_GPU_TURN : SCHED_MAP;
-    case SCHED_GPU_TURN: return SCHED_MAP;
+    case SCHED_MAP: return t->is_gpu ? SCHED_GPU_TRANSPOSE : SCHED_MAP;
+    case SCHED_GPU_TRANSPOSE: return SCHED_MAP;
     case SCHED_ROW_REDUCE: return SCHED_COLUMN_REDUCE;
     case SCHED_COLUMN_REDUCE: return SCHED_ROW_REDUCE;
     case SCHED_SCATTER: return SCHED_GPU_SCATTER;
@@ -488,7 +488,7 @@ bool kernel_cases_run(struct kernel_cases *c, const struct graph *g, unsigned t,
 {
     const struct caps *caps = &c->target[t];
     struct graph *h = graph_clone(g);
-    struct pass_options o = {.fuse = fuse, .in_pairs = caps->dot2 ? UINT64_MAX : 0,
+    struct pass_options o = {.fuse = fuse, .bf16_dot2 = caps->dot2 ? UINT64_MAX : 0,
                              .processor = {caps->is_gpu ? 0 : UINT64_MAX, 2}};
     struct run_data d = {0};
     struct err e = {0};

@@ -182,7 +182,7 @@ static ref random_window(struct maker *m, ref x)
     if (!s.rank || s.rank > 6 || !s.dim[axis])
         return NIL;
     int64_t length = s.dim[axis], size = 1 + rng_below(&m->r, length < 5 ? length : 5);
-    int64_t most = size > 1 ? (length - 1) / (size - 1) : 3, dilation = 1 + rng_below(&m->r, most < 3 ? most : 3);
+    int64_t max = size > 1 ? (length - 1) / (size - 1) : 3, dilation = 1 + rng_below(&m->r, max < 3 ? max : 3);
     int64_t stride = 1 + rng_below(&m->r, 4);
     s.dim[axis] = (length - (size - 1) * dilation - 1) / stride + 1;
     s.dim[s.rank++] = size;
@@ -196,16 +196,16 @@ static ref random_slice(struct maker *m, ref x)
         return x;
     uint32_t axis = (uint32_t)rng_below(&m->r, s.rank);
     int64_t start = rng_below(&m->r, s.dim[axis] + 1), step = 1 + rng_below(&m->r, 3), rest = s.dim[axis] - start;
-    int64_t most = rest ? (rest - 1) / step + 1 : 0;
+    int64_t max = rest ? (rest - 1) / step + 1 : 0;
     if (chance(m, 3))
         return n_flip(m->g, x, (uint32_t)rng_below(&m->r, 1 << s.rank));
-    return n_slice(m->g, x, axis, start, chance(m, 2) ? most : rng_below(&m->r, most + 1), step);
+    return n_slice(m->g, x, axis, start, chance(m, 2) ? max : rng_below(&m->r, max + 1), step);
 }
 
 /* Elements chosen by place or by index; NIL: too many. */
 static ref random_select(struct maker *m, ref x)
 {
-    struct shape s = *node_shape(m->g, x), most = s;
+    struct shape s = *node_shape(m->g, x), max = s;
     unsigned dt = m->g->node[x].dtype, n = 1 + (unsigned)rng_below(&m->r, 6);
     if (!s.rank)
         return x;
@@ -213,8 +213,8 @@ static ref random_select(struct maker *m, ref x)
     int64_t how = rng_below(&m->r, 5), low = rng_below(&m->r, 4), high = rng_below(&m->r, 4);
     int64_t interior = chance(m, 2) ? rng_below(&m->r, 3) : 0, length = s.dim[axis] ? random_dim(m) : 0;
     ref part[6];
-    most.dim[axis] = how == 0 ? low + high + s.dim[axis] * (1 + interior) : how == 1 ? s.dim[axis] * n : length;
-    if (!fits(&most))
+    max.dim[axis] = how == 0 ? low + high + s.dim[axis] * (1 + interior) : how == 1 ? s.dim[axis] * n : length;
+    if (!fits(&max))
         return NIL;
     if (how == 0)
         return n_pad(m->g, x, fitting(m, dt, &(struct shape){0}), axis, low, high, interior);

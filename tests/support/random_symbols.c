@@ -32,9 +32,9 @@ static struct shape symbolic_shape(const struct choice *c, const struct shape *s
 static void choose(struct choice *c, const struct graph *g)
 {
     const struct leaves *leaves[] = {&g->input, &g->state};
-    unsigned most = 1 + (unsigned)rng_below(&c->r, MAX_CHOSEN);
+    unsigned max = 1 + (unsigned)rng_below(&c->r, MAX_CHOSEN);
     c->n = 0;
-    for (int tries = 0; tries < 24 && c->n < most; tries++) {
+    for (int tries = 0; tries < 24 && c->n < max; tries++) {
         const struct leaves *l = leaves[rng_below(&c->r, 2)];
         const struct shape *s = l->n ? &g->shape[l->v[rng_below(&c->r, l->n)].shape] : &g->shape[0];
         int64_t v = s->rank ? s->dim[rng_below(&c->r, s->rank)] : 0, below = rng_below(&c->r, 4);

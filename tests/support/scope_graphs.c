@@ -219,21 +219,21 @@ struct graph *scope_rows(struct digits *d)
     struct shape s = shape_make(2, (int64_t[]){rows, length});
     unsigned dtype = digit(d, 2) ? KL_F32 : KL_F16;
     uint64_t form = digit(d, 4);
-    ref x = scope_operand(g, d, dtype, &s), most = n_reduce(g, OP_reduce_max, x, 2), y;
+    ref x = scope_operand(g, d, dtype, &s), max = n_reduce(g, OP_reduce_max, x, 2), y;
     if (form == 0) {
-        ref e = n_exp(g, n_sub(g, x, n_expand(g, most, &s)));
+        ref e = n_exp(g, n_sub(g, x, n_expand(g, max, &s)));
         y = n_div(g, e, n_expand(g, n_reduce(g, OP_sum, e, 2), &s));
     } else if (form == 1) {
         ref off = n_sub(g, x, n_expand(g, n_reduce(g, OP_sum, x, 2), &s));
         y = n_mul(g, off, n_expand(g, n_reduce(g, OP_sum, n_mul(g, off, off), 2), &s));
     } else if (form == 2) {
-        ref sum = n_reduce(g, OP_sum, n_mul(g, x, n_expand(g, most, &s)), 2);
-        graph_output(g, OUT_RETURN, most, 0);
-        y = n_sub(g, sum, most);
+        ref sum = n_reduce(g, OP_sum, n_mul(g, x, n_expand(g, max, &s)), 2);
+        graph_output(g, OUT_RETURN, max, 0);
+        y = n_sub(g, sum, max);
     } else {
         ref z = n_sub(g, x, n_expand(g, n_reduce(g, OP_reduce_min, x, 2), &s));
         graph_output(g, OUT_RETURN, n_reduce(g, OP_sum, z, 2), 0);
-        y = n_add(g, z, n_expand(g, most, &s));
+        y = n_add(g, z, n_expand(g, max, &s));
     }
     graph_output(g, OUT_RETURN, y, 0);
     return g;

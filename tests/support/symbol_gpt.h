@@ -3,10 +3,10 @@
 #define SYMBOL_GPT_H
 #include "tests/support/api_check.h"
 
-enum { LAYERS = 4, WIDTH = 16, HEADS = 2, WORDS = 30, MOST_BATCH = 6, MOST_LENGTH = 40, POSITIONS = 48, IN_BLOCK = 6,
+enum { LAYERS = 4, WIDTH = 16, HEADS = 2, WORDS = 30, MAX_BATCH = 6, MAX_LENGTH = 40, POSITIONS = 48, IN_BLOCK = 6,
        PARTS = 3 + LAYERS * IN_BLOCK };
 
-static int32_t ids[MOST_BATCH * MOST_LENGTH], next[MOST_BATCH * MOST_LENGTH];
+static int32_t ids[MAX_BATCH * MAX_LENGTH], next[MAX_BATCH * MAX_LENGTH];
 
 /* Lengths in the graph; numbers, or symbols where `symbolic`. */
 struct sizes { bool symbolic; int64_t b, l, count[2]; };
@@ -15,8 +15,8 @@ static inline struct sizes sizes_of(bool symbolic, const int64_t *count)
 {
     struct sizes s = {symbolic, count[0], count[1], {count[0], count[1]}};
     if (symbolic) {
-        s.b = kl_symbol("b", 1, MOST_BATCH);
-        s.l = kl_symbol("l", 2, MOST_LENGTH);
+        s.b = kl_symbol("b", 1, MAX_BATCH);
+        s.l = kl_symbol("l", 2, MAX_LENGTH);
     }
     return s;
 }
@@ -77,7 +77,7 @@ static inline void make_parameters(kl_device dev, kl_tensor *p)
 
 static inline void make_words(void)
 {
-    for (int i = 0; i < MOST_BATCH * MOST_LENGTH; i++)
+    for (int i = 0; i < MAX_BATCH * MAX_LENGTH; i++)
         ids[i] = i * i % WORDS, next[i] = (i + 1) * (i + 1) % WORDS;
 }
 

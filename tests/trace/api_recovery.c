@@ -96,7 +96,7 @@ static kl_status start(kl_region_fn *fn, kl_tensor x, kl_tensor *y)
 static void recursion(void)
 {
     static kl_region_fn *const fn[] = {checkpoint_itself, vmap_itself, loop_itself, in_turn};
-    static const int most[] = {16, 16, 16, 32};
+    static const int max[] = {16, 16, 16, 32};
     kl_tensor x = kl_ones(dev, KL_F32, DIMS(4)), y;
     for (size_t i = 0; i < sizeof fn / sizeof *fn; i++)
         for (int traced = 0; traced < 2; traced++) {
@@ -105,7 +105,7 @@ static void recursion(void)
             kl_clear_error();
             CHECK(start(fn[i], x, &y) == KL_ERR_ARGUMENT && strstr(kl_last_error(),
                                                                    "regions in regions are more than 16 deep"));
-            CHECK(called > 0 && called <= most[i]);
+            CHECK(called > 0 && called <= max[i]);
             if (traced)
                 CHECK(kl_trace_end() == KL_ERR_ARGUMENT && strstr(kl_last_error(), "more than 16 deep"));
             else

@@ -42,7 +42,7 @@ static double combined(kl_reduction kind, int64_t i)
 static void check_values(kl_dtype dtype, int64_t n)
 {
     bool number = dtype != KL_U8 && dtype != KL_BOOL, real = dtype >= KL_F16;
-    double *want = malloc(((size_t)n * MOST_RANKS + 1) * sizeof *want);
+    double *want = malloc(((size_t)n * MAX_RANKS + 1) * sizeof *want);
     for (kl_reduction kind = KL_REDUCE_SUM; kind <= KL_REDUCE_MIN; kind++) {
         if (!number || (kind == KL_REDUCE_MEAN && !real))
             continue;
@@ -72,8 +72,8 @@ static void check_values(kl_dtype dtype, int64_t n)
 static void check_axes(void)
 {
     enum { ROWS = 3, COLUMNS = 2 };
-    float v[ROWS * COLUMNS * MOST_RANKS];
-    double want[ROWS * COLUMNS * MOST_RANKS];
+    float v[ROWS * COLUMNS * MAX_RANKS];
+    double want[ROWS * COLUMNS * MAX_RANKS];
     int64_t columns = COLUMNS * ranks;
     for (int64_t i = 0; i < ROWS * columns; i++)
         v[i] = (float)element(rank, i);
@@ -118,8 +118,8 @@ static void check_gradients(void)
 {
     enum { M = 3 };
     int64_t n = (int64_t)M * ranks, m = M;
-    double want[M * MOST_RANKS];
-    float v[M * MOST_RANKS];
+    double want[M * MAX_RANKS];
+    float v[M * MAX_RANKS];
     for (int64_t i = 0; i < n; i++)
         v[i] = (float)(0.5 + (double)((i + rank) % 4) / 4);
     kl_tensor x = kl_keep(kl_input(dev, KL_F32, DIMS(n), v)), part = kl_keep(kl_input(dev, KL_F32, DIMS(M), v));
@@ -519,7 +519,7 @@ static void rank_apart(void)
 static int rank_main(const char *what)
 {
     kl_comm_options options = {.timeout = !strcmp(what, "late") ? timeout_of_late() : 600,
-                               .carrier = by_nccl ? "nccl" : NULL};
+                               .transport = by_nccl ? "nccl" : NULL};
     comm = kl_comm_init(&options);
     if (!comm) {
         printf("no communicator: %s\n", kl_last_error());
@@ -563,7 +563,7 @@ static void copy_line(const char *text, const char *word, int i, char *out)
     snprintf(out, 512, "%s", line_of(copy, word, i));
 }
 
-static void check_training(int n, enum carrier by)
+static void check_training(int n, enum transport by)
 {
     bool mpi = by == MPI;
     static struct job first, again;
@@ -596,7 +596,7 @@ static void check_training(int n, enum carrier by)
     }
 }
 
-static void check_job(int n, const char *what, enum carrier by)
+static void check_job(int n, const char *what, enum transport by)
 {
     static struct job j;
     CHECK(job_run(&j, n, what, by) && job_good(&j));
@@ -604,7 +604,7 @@ static void check_job(int n, const char *what, enum carrier by)
 
 /* A rank that comes too late is noticed.  On a machine so slow that ranks which are not late miss a timeout of a
  * second, a longer one has to do. */
-static void check_late(int n, enum carrier by)
+static void check_late(int n, enum transport by)
 {
     static struct job j;
     static const char *const seconds[] = {"1", "8", "64"};
@@ -617,7 +617,7 @@ static void check_late(int n, enum carrier by)
     CHECK(ok);
 }
 
-static void check_killed(int n, enum carrier by)
+static void check_killed(int n, enum transport by)
 {
     static struct job j;
     bool mpi = by == MPI;
@@ -643,7 +643,7 @@ static void check_one(void)
     kl_keep(kl_comm_all_reduce(other, KL_REDUCE_SUM, w));
     kl_comm_free(other);
     CHECK(kl_trace_end() == KL_ERR_ARGUMENT && strstr(kl_last_error(), "no communicator"));
-    CHECK(!kl_comm_init(&(kl_comm_options){.carrier = "pigeon"}) && kl_last_error_code() == KL_ERR_ARGUMENT);
+    CHECK(!kl_comm_init(&(kl_comm_options){.transport = "pigeon"}) && kl_last_error_code() == KL_ERR_ARGUMENT);
     CHECK(!kl_comm_init(&(kl_comm_options){.rank = 3, .ranks = 2}) && kl_last_error_code() == KL_ERR_ARGUMENT);
     kl_comm_options alone = {.rank = 0, .ranks = 2, .port = free_port(), .timeout = 0.3};
     CHECK(!kl_comm_init(&alone) && kl_last_error_code() == KL_ERR_IO && strstr(kl_last_error(), "within 0.3 s"));
@@ -717,8 +717,8 @@ int main(int argc, char **argv)
 #endif
     int skipped = access(library, R_OK) || system("command -v mpirun >/dev/null") != 0;
     check_one();
-    for (int n = 2; n <= MOST_RANKS; n += 2)
-        for (enum carrier by = SOCKETS; by <= (skipped ? SOCKETS : MPI); by++) {
+    for (int n = 2; n <= MAX_RANKS; n += 2)
+        for (enum transport by = SOCKETS; by <= (skipped ? SOCKETS : MPI); by++) {
             check_job(n, "values", by);
             check_training(n, by);
             check_job(n, "groups", by);

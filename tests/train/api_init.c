@@ -18,18 +18,18 @@ static double *draw(const kl_init *init, kl_dtype dtype, int rank, const int64_t
 /* Mean and standard deviation within five standard errors, and all values in a range. */
 static void moments(const char *what, const kl_init *init, double mean, double std, double low, double high)
 {
-    double *v = draw(init, KL_F32, DIMS(ROWS, COLUMNS), 7), m = 0, s = 0, least = v[0], most = v[0];
+    double *v = draw(init, KL_F32, DIMS(ROWS, COLUMNS), 7), m = 0, s = 0, min = v[0], max = v[0];
     for (int i = 0; i < COUNT; i++) {
         m += v[i] / COUNT;
-        least = fmin(least, v[i]);
-        most = fmax(most, v[i]);
+        min = fmin(min, v[i]);
+        max = fmax(max, v[i]);
     }
     for (int i = 0; i < COUNT; i++)
         s += (v[i] - m) * (v[i] - m) / COUNT;
     bool ok = fabs(m - mean) <= 5 * std / sqrt(COUNT) && fabs(sqrt(s) - std) <= 5 * std / sqrt(2.0 * COUNT) &&
-              least >= low && most <= high;
+              min >= low && max <= high;
     if (!CHECK(ok))
-        printf("%s: mean %g, std %g, in %g .. %g; expected %g, %g, %g .. %g\n", what, m, sqrt(s), least, most, mean,
+        printf("%s: mean %g, std %g, in %g .. %g; expected %g, %g, %g .. %g\n", what, m, sqrt(s), min, max, mean,
                std, low, high);
     free(v);
 }

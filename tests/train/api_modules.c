@@ -112,7 +112,7 @@ static kl_tensor norm_of(void *m, kl_tensor x) { return kl_nn_norm_forward(m, x,
 
 static void layers(void)
 {
-    double v[MOST];
+    double v[MAX_COUNT];
     kl_params *p = tree();
     kl_nn_linear linear;
     OK(kl_nn_linear_init(&linear, p, "fc", 3, 4, true));
@@ -122,10 +122,10 @@ static void layers(void)
     OK(kl_assign(linear.bias, bias));
     SAME(kl_nn_linear_forward(&linear, x), kl_add(kl_matmul(x, linear.weight), linear.bias));
     both("linear", p, linear_of, &linear, x);
-    double *w = param(p, "fc.weight"), most = 0;
+    double *w = param(p, "fc.weight"), max = 0;
     for (int i = 0; w && i < 12; i++)
-        most = fmax(most, fabs(w[i]));
-    CHECK(most > 0 && most <= 1 / sqrt(3));
+        max = fmax(max, fabs(w[i]));
+    CHECK(max > 0 && max <= 1 / sqrt(3));
     free(w);
     kl_nn_linear plain;
     OK(kl_nn_linear_init(&plain, p, "", 3, 4, false));
@@ -161,7 +161,7 @@ static void layers(void)
 
 static void norms(void)
 {
-    double v[MOST];
+    double v[MAX_COUNT];
     kl_tensor x = noisy(3, D(2, 4, 3), v), rows = noisy(4, D(3, 4), v), four[2];
     four[0] = noisy(20, D(4), v), four[1] = noisy(30, D(4), v);
     for (int kind = 0; kind < 4; kind++) {
@@ -229,7 +229,7 @@ static kl_tensor rotary_of(void *positions, kl_tensor x)
 
 static void rotary(void)
 {
-    double v[MOST], want[24];
+    double v[MAX_COUNT], want[24];
     kl_tensor x = noisy(5, D(2, 3, 4), v), at = i32(D(3), (int32_t[]){0, 3, 7});
     for (int way = 0; way < 2; way++) {
         interleaved = way;
@@ -254,7 +254,7 @@ static kl_tensor block_of(void *m, kl_tensor x) { return kl_nn_block_forward(m, 
 /* Grouped heads are the same as heads whose keys and values are repeated; written with matmul and softmax. */
 static void attention(void)
 {
-    double v[MOST];
+    double v[MAX_COUNT];
     for (int kv = 1; kv <= 4; kv *= 2) {
         kl_params *p = tree();
         kl_nn_attention m;
@@ -289,7 +289,7 @@ enum { LENGTH = 6, WIDTH = 8 };
 /* Two blocks on a sequence at once, and piece by piece with a cache. */
 static void blocks(void)
 {
-    double v[MOST], piece[MOST];
+    double v[MAX_COUNT], piece[MAX_COUNT];
     for (int kind = 0; kind < 3; kind++) {
         kl_params *p = tree();
         kl_nn_block m[2];
@@ -350,7 +350,7 @@ static void recurrent(bool lstm)
     kl_params *p = tree();
     kl_nn_recurrent m;
     OK((lstm ? kl_nn_lstm_init : kl_nn_gru_init)(&m, p, "rnn", IN, W));
-    double v[MOST], b[MOST];
+    double v[MAX_COUNT], b[MAX_COUNT];
     int gates = lstm ? 4 * W : 3 * W;
     kl_tensor bias = noisy(40, D(gates), b), x = noisy(8, D(T, 1, IN), v);
     OK(kl_assign(m.x_bias, bias));
@@ -412,7 +412,7 @@ static void errors(void)
     kl_nn_conv c;
     kl_nn_norm n;
     kl_nn_cache cache;
-    double v[MOST];
+    double v[MAX_COUNT];
     OK(kl_nn_linear_init(&m, p, "fc", 3, 4, true));
     OK(kl_params_init(p, "*.weight", &(kl_init){.kind = KL_INIT_ONES}));
     double *w = param(p, "fc.weight");

@@ -380,8 +380,8 @@ static void freezing(const struct kind *k)
  * anyway, and a NaN stays one.  The bits are the interpreter's, fused and unfused. */
 static void decay_to_zero(const struct kind *k, kl_dtype dtype)
 {
-    double least = dtype == KL_F64 ? 0x1p-1022 : 0x1p-126;
-    const double begin[] = {least * 0.7, -least * 0.7, least * 0x1p-10, least * 0x1p30, -least * 0x1p30, 0, NAN,
+    double min = dtype == KL_F64 ? 0x1p-1022 : 0x1p-126;
+    const double begin[] = {min * 0.7, -min * 0.7, min * 0x1p-10, min * 0x1p30, -min * 0x1p30, 0, NAN,
                             INFINITY};
     enum { SIZE = sizeof begin / sizeof *begin, RUNS = 3 };
     double *got[RUNS][3] = {{0}};
@@ -430,11 +430,11 @@ static void clipping(void)
 {
     for (int traced = 0; traced < 2; traced++)
         for (int k = 0; k < 2; k++) {
-            double most = k ? 2 : 100, x[2] = {3, -4}, y[1] = {12}, f = k ? 2.0 / 13 : 1;
+            double max = k ? 2 : 100, x[2] = {3, -4}, y[1] = {12}, f = k ? 2.0 / 13 : 1;
             if (traced)
                 kl_trace_begin("clip");
             kl_tensor g[3] = {kl_input(dev, KL_F64, DIMS(2), x), kl_none, kl_input(dev, KL_F64, DIMS(1), y)};
-            kl_tensor made[2] = {g[0], g[2]}, norm = kl_clip_norm(3, g, most);
+            kl_tensor made[2] = {g[0], g[2]}, norm = kl_clip_norm(3, g, max);
             CHECK(!g[1].id);
             if (traced) {
                 kl_keep(norm), kl_keep(g[0]), kl_keep(g[2]);

@@ -2,10 +2,10 @@
  * kl_input with these shapes; also for images of symbolic width. */
 #include "tests/support/api_check.h"
 
-enum { MOST = 21, SIDE = 10, FIRST = 6, SECOND = 9, CLASSES = 4, LEFT = SECOND * 2 * 2 };
+enum { MAX_COUNT = 21, SIDE = 10, FIRST = 6, SECOND = 9, CLASSES = 4, LEFT = SECOND * 2 * 2 };
 
-static float images[MOST * SIDE * SIDE];
-static int32_t labels[MOST];
+static float images[MAX_COUNT * SIDE * SIDE];
+static int32_t labels[MAX_COUNT];
 
 struct net { kl_tensor p[6]; };
 
@@ -45,8 +45,8 @@ static kl_status train(kl_device dev, struct net *net, int64_t n, int64_t count,
 
 static void test_training(kl_device dev)
 {
-    static const int64_t counts[] = {16, 16, 5, 1, MOST, 2, 16};
-    int64_t n = kl_symbol("n", 1, MOST);
+    static const int64_t counts[] = {16, 16, 5, 1, MAX_COUNT, 2, 16};
+    int64_t n = kl_symbol("n", 1, MAX_COUNT);
     struct net a = make_net(dev), b = make_net(dev);
     bool whole = !strcmp(kl_device_name(dev), "cpu") && kl_counter("compiles") > 0;
     for (unsigned i = 0; i < sizeof counts / sizeof *counts; i++) {
@@ -107,7 +107,7 @@ static void test_width(kl_device dev)
 
 static void test_errors(kl_device dev)
 {
-    int64_t n = kl_symbol("n", 1, MOST), size = 3, stride = 2;
+    int64_t n = kl_symbol("n", 1, MAX_COUNT), size = 3, stride = 2;
     int64_t lengths[3] = {1, 1, n}, dims[3] = {1, 1, 7};
     kl_trace_begin("narrow");
     kl_keep(kl_max_pool(kl_input_symbolic(dev, KL_F32, 3, lengths, dims, images), 1, &size, NULL, NULL, NULL, NULL));
@@ -128,9 +128,9 @@ static void test(kl_device dev)
 
 int main(void)
 {
-    for (int i = 0; i < MOST * SIDE * SIDE; i++)
+    for (int i = 0; i < MAX_COUNT * SIDE * SIDE; i++)
         images[i] = (float)(i * 37 % 101) / 50 - 1;
-    for (int i = 0; i < MOST; i++)
+    for (int i = 0; i < MAX_COUNT; i++)
         labels[i] = i * 7 % CLASSES;
     return on_devices(test);
 }

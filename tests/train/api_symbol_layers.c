@@ -3,10 +3,10 @@
 #include "tests/support/api_symbols.h"
 #include <kiln/train/modules.h>
 
-enum { WIDTH = 6, HEADS = 2, MOST_ROWS = 40, COMPONENTS = 3, MOST_BATCH = 9, CLASSES = 5, ROUNDS = 8, MOST_OUT = 8 };
+enum { WIDTH = 6, HEADS = 2, MAX_ROWS = 40, COMPONENTS = 3, MAX_BATCH = 9, CLASSES = 5, ROUNDS = 8, MAX_OUT = 8 };
 
-static float data[MOST_ROWS * WIDTH * HEADS];
-static int32_t label[MOST_ROWS];
+static float data[MAX_ROWS * WIDTH * HEADS];
+static int32_t label[MAX_ROWS];
 /* where each of the three sequences starts and the last one ends */
 static const int32_t offset[ROUNDS][COMPONENTS + 1] = {{0, 3, 8, 17}, {0, 0, 1, 2}, {0, 13, 26, 40}, {0, 1, 1, 1},
                                                        {0, 8, 16, 24}, {0, 5, 5, 9}, {0, 3, 8, 17}, {0, 30, 31, 33}};
@@ -36,7 +36,7 @@ static kl_tensor weight[2];
 static kl_tensor nested_rows(kl_device dev, bool symbolic, int round, int rank)
 {
     int64_t rows = offset[round][COMPONENTS], count = COMPONENTS + 1;
-    int64_t n = kl_symbol("rows", 1, MOST_ROWS);
+    int64_t n = kl_symbol("rows", 1, MAX_ROWS);
     return kl_nested(rows_of(dev, symbolic, n, rows, rank), kl_input(dev, KL_I32, 1, &count, offset[round]));
 }
 
@@ -82,7 +82,7 @@ static int from_padded(kl_device dev, bool symbolic, bool any_batch, int round, 
 {
     int64_t batch = any_batch ? 1 + round % 4 : 3, length = 2 + round, dims[3] = {batch, length, WIDTH};
     int64_t b = any_batch && symbolic ? kl_symbol("b", 1, 4) : batch;
-    int64_t lengths[3] = {b, symbolic ? kl_symbol("l", 1, MOST_ROWS / 4) : length, WIDTH};
+    int64_t lengths[3] = {b, symbolic ? kl_symbol("l", 1, MAX_ROWS / 4) : length, WIDTH};
     int32_t many[4];
     for (int i = 0; i < batch; i++)
         many[i] = (i * 5 + round) % (int)length;
@@ -118,7 +118,7 @@ static kl_status sample_gradient(void *ctx, const kl_tensor *in, uint32_t nin, k
 /* A gradient for each sample of a batch. */
 static int vmap_samples(kl_device dev, bool symbolic, int round, kl_tensor *out)
 {
-    int64_t count = 1 + round * 3 % MOST_BATCH, n = kl_symbol("n", 1, MOST_BATCH);
+    int64_t count = 1 + round * 3 % MAX_BATCH, n = kl_symbol("n", 1, MAX_BATCH);
     kl_tensor x = rows_of(dev, symbolic, n, count, 2);
     kl_tensor y = input_of(dev, symbolic, KL_I32, 1, &n, &count, label);
     x = kl_reshape(x, 3, (int64_t[]){-1, 1, WIDTH});
@@ -138,7 +138,7 @@ static kl_status row_of(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor 
 /* Indices that differ over the batch. */
 static int vmap_indices(kl_device dev, bool symbolic, int round, kl_tensor *out)
 {
-    int64_t count = 1 + round * 3 % MOST_BATCH, n = kl_symbol("n", 1, MOST_BATCH);
+    int64_t count = 1 + round * 3 % MAX_BATCH, n = kl_symbol("n", 1, MAX_BATCH);
     kl_tensor x = rows_of(dev, symbolic, n, count, 2);
     kl_tensor y = input_of(dev, symbolic, KL_I32, 1, &n, &count, label);
     OK(kl_vmap(row_of, NULL, 2, (kl_tensor[]){x, y}, NULL, 2, out, (int[]){1, 0}, KL_RANDOM_ERROR));
@@ -184,7 +184,7 @@ static void same_results(kl_device dev, const char *name, round_fn *fn, const ch
     for (int k = 0; k < 2; k++)
         snprintf(trace[k], sizeof trace[k], "%s %s", k ? "fixed" : "symbolic", name);
     for (int round = 0; round < ROUNDS; round++) {
-        kl_tensor out[2][MOST_OUT];
+        kl_tensor out[2][MAX_OUT];
         int n = 0;
         for (int k = 0; k < 2; k++) {
             struct counts before = counts_now();
@@ -236,7 +236,7 @@ static kl_status loops(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *
 
 static void test_errors(kl_device dev)
 {
-    int64_t n = kl_symbol("n", 1, MOST_BATCH), m = kl_symbol("m", 0, MOST_BATCH), three = 3;
+    int64_t n = kl_symbol("n", 1, MAX_BATCH), m = kl_symbol("m", 0, MAX_BATCH), three = 3;
     kl_tensor x, y, out[2];
     kl_trace_begin("two batches");
     x = rows_of(dev, true, n, 4, 2), y = rows_of(dev, true, m, 4, 2);
@@ -267,9 +267,9 @@ static void test_errors(kl_device dev)
 
 static void test(kl_device dev)
 {
-    for (int i = 0; i < MOST_ROWS * WIDTH * HEADS; i++)
+    for (int i = 0; i < MAX_ROWS * WIDTH * HEADS; i++)
         data[i] = (float)((i * 37) % 101) / 50 - 1;
-    for (int i = 0; i < MOST_ROWS; i++)
+    for (int i = 0; i < MAX_ROWS; i++)
         label[i] = i * i % CLASSES;
     float read[WIDTH * WIDTH];
     for (int i = 0; i < 2; i++) {

@@ -2,7 +2,7 @@
  * refuse them with the op and the axis; nothing takes a symbol for a number. */
 #include "tests/support/api_check.h"
 
-enum { MOST = 9, ROOM = MOST * MOST * 16 };
+enum { MAX_COUNT = 9, ROOM = MAX_COUNT * MAX_COUNT * 16 };
 static float data[ROOM];
 static kl_device dev;
 static int64_t N, M; /* lengths of the trace: symbols, or the numbers */
@@ -144,8 +144,8 @@ static char *run(form *f, bool symbols, int64_t n, int64_t m, size_t bytes[2], k
 {
     const int64_t dims[2] = {n, m};
     char *all = calloc(2, ROOM * sizeof(double));
-    N = symbols ? kl_symbol("n", 1, MOST) : n;
-    M = symbols ? kl_symbol("m", 2, MOST) : m;
+    N = symbols ? kl_symbol("n", 1, MAX_COUNT) : n;
+    M = symbols ? kl_symbol("m", 2, MAX_COUNT) : m;
     kl_trace_begin(symbols ? "symbols" : "numbers");
     kl_tensor x = symbols ? kl_input_symbolic(dev, KL_F32, 2, (int64_t[]){N, M}, dims, data)
                           : kl_input(dev, KL_F32, 2, dims, data), more = kl_none;

@@ -3,10 +3,10 @@
 #include "tests/support/api_symbols.h"
 #include <kiln/train/modules.h>
 
-enum { IN = 6, WIDTH = 10, CLASSES = 4, MOST_BATCH = 9, MOST_LENGTH = 30, PAIRS = 12, PARTS = 6 };
+enum { IN = 6, WIDTH = 10, CLASSES = 4, MAX_BATCH = 9, MAX_LENGTH = 30, PAIRS = 12, PARTS = 6 };
 
-static float data[MOST_LENGTH * MOST_BATCH * IN];
-static int32_t label[MOST_BATCH];
+static float data[MAX_LENGTH * MAX_BATCH * IN];
+static int32_t label[MAX_BATCH];
 static const int64_t pair[PAIRS][2] = {{3, 17}, {9, 30}, {1, 1}, {2, 23}, {5, 8}, {1, 30}, {9, 1}, {4, 21}, {3, 17},
                                        {2, 16}, {1, 9}, {7, 2}};
 
@@ -17,8 +17,8 @@ static struct sizes scan_sizes(bool symbolic, const int64_t *count)
 {
     struct sizes s = {symbolic, count[0], count[1], {count[0], count[1]}};
     if (symbolic) {
-        s.b = kl_symbol("b", 1, MOST_BATCH);
-        s.l = kl_symbol("l", 1, MOST_LENGTH);
+        s.b = kl_symbol("b", 1, MAX_BATCH);
+        s.l = kl_symbol("l", 1, MAX_LENGTH);
     }
     return s;
 }
@@ -310,9 +310,9 @@ static void test_errors(kl_device dev)
 
 static void test(kl_device dev)
 {
-    for (int i = 0; i < MOST_LENGTH * MOST_BATCH * IN; i++)
+    for (int i = 0; i < MAX_LENGTH * MAX_BATCH * IN; i++)
         data[i] = (float)((i * 37) % 101) / 50 - 1;
-    for (int i = 0; i < MOST_BATCH; i++)
+    for (int i = 0; i < MAX_BATCH; i++)
         label[i] = i * i % CLASSES;
     for (int k = 0; k < 4; k++)
         test_lstm(dev, k & 1, k >> 1);

@@ -2,7 +2,7 @@
  * jobs and of ranks that exist, with another secret and with none, and one that repeats what a rank has sent.  The
  * ranks join all the same, and compute the same values.  HMAC-SHA-256 is compared with the vectors of RFC 4231. */
 #define _GNU_SOURCE
-#include "runtime/comm/carrier.h"
+#include "runtime/comm/transport.h"
 #include "runtime/comm/hmac.h"
 #include "tests/support/api_check.h"
 #include <arpa/inet.h>
@@ -59,7 +59,7 @@ static int free_port(void)
 /* In a child: joins, adds, and ends with 0 if the sum is right; 2: it could not join. */
 static int be_rank(int rank, int port, const char *own_secret, double timeout)
 {
-    kl_comm *comm = kl_comm_init(&(kl_comm_options){.carrier = "socket", .rank = rank, .ranks = RANKS, .port = port,
+    kl_comm *comm = kl_comm_init(&(kl_comm_options){.transport = "socket", .rank = rank, .ranks = RANKS, .port = port,
                                                     .address = "127.0.0.1", .timeout = timeout, .secret = own_secret});
     if (!comm)
         return kl_last_error_code() == KL_ERR_IO ? 2 : 3;

@@ -11,8 +11,8 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { MOST_RANKS = 4, OUTPUT = 1 << 14 };
-enum carrier { SOCKETS, MPI, NCCL };
+enum { MAX_RANKS = 4, OUTPUT = 1 << 14 };
+enum transport { SOCKETS, MPI, NCCL };
 static const char *const carrier_name[] = {"socket", "mpi", "nccl"};
 
 static double now(void)
@@ -35,15 +35,15 @@ static int free_port(void)
     return ntohs(at.sin_port);
 }
 
-struct job { int ranks; pid_t pid[MOST_RANKS]; int status[MOST_RANKS]; char out[MOST_RANKS][OUTPUT]; double seconds; };
+struct job { int ranks; pid_t pid[MAX_RANKS]; int status[MAX_RANKS]; char out[MAX_RANKS][OUTPUT]; double seconds; };
 
 static char fake_gpu[4096];        /* the library in place of CUDA's driver and compiler, and of NCCL */
 
 /* n ranks, or one mpirun with n. */
-static bool job_run(struct job *j, int n, const char *what, enum carrier by)
+static bool job_run(struct job *j, int n, const char *what, enum transport by)
 {
     bool mpi = by == MPI;
-    int fd[MOST_RANKS][2], port = free_port(), processes = mpi ? 1 : n;
+    int fd[MAX_RANKS][2], port = free_port(), processes = mpi ? 1 : n;
     double start = now();
     memset(j, 0, sizeof *j);
     j->ranks = processes;

@@ -46,11 +46,12 @@ static void nvrtc_open_library(void)
 }
 
 /* The newest architecture that NVRTC supports, if it does not support this one, which is of a later GPU; else 0. */
-static int newest_instead(const char *arch)
+static int fallback_arch(const char *arch)
 {
-    enum { MOST = 64 };
-    int number[MOST], n = 0, newest = 0, wanted = strncmp(arch, "sm_", 3) ? 0 : atoi(arch + 3);
-    if (!wanted || !count_architectures || count_architectures(&n) || n < 1 || n > MOST || get_architectures(number))
+    enum { MAX_COUNT = 64 };
+    int number[MAX_COUNT], n = 0, newest = 0, wanted = strncmp(arch, "sm_", 3) ? 0 : atoi(arch + 3);
+    if (!wanted || !count_architectures || count_architectures(&n) || n < 1 || n > MAX_COUNT ||
+        get_architectures(number))
         return 0;
     for (int i = 0; i < n; i++) {
         newest = number[i] > newest ? number[i] : newest;
@@ -65,7 +66,7 @@ static bool nvrtc_version(char *out, size_t size, struct err *e) { return rtc_ve
 static bool nvrtc_compile(const char *source, const char *arch, enum gpu_output what, struct code *out, struct err *e)
 {
     char version[64], older[32];
-    int newest = what == GPU_BINARY && rtc_version(&nvrtc, version, sizeof version, e) ? newest_instead(arch) : 0;
+    int newest = what == GPU_BINARY && rtc_version(&nvrtc, version, sizeof version, e) ? fallback_arch(arch) : 0;
     if (!newest)
         return rtc_compile(&nvrtc, source, arch, what, out, e);
     snprintf(older, sizeof older, "compute_%d", newest); /* PTX, which the driver compiles */

@@ -75,13 +75,13 @@ bool onnx_attr_is(const struct node *n, const char *name, const char *value, boo
     return a->s.len == strlen(value) && !memcmp(a->s.data, value, a->s.len);
 }
 
-int onnx_attr_ints(struct node *n, const char *name, int64_t *v, int most)
+int onnx_attr_ints(struct node *n, const char *name, int64_t *v, int max)
 {
     const Onnx__AttributeProto *a = attribute_of_type(n, name, ONNX__ATTRIBUTE_PROTO__ATTRIBUTE_TYPE__INTS);
     if (!a)
         return -1;
-    if (a->n_ints > (size_t)most) {
-        onnx_fails(n, KL_ERR_ARGUMENT, "attribute %s has %zu numbers, more than %d", name, a->n_ints, most);
+    if (a->n_ints > (size_t)max) {
+        onnx_fails(n, KL_ERR_ARGUMENT, "attribute %s has %zu numbers, more than %d", name, a->n_ints, max);
         return -2;
     }
     if (a->n_ints)

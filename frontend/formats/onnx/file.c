@@ -7,7 +7,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-enum { NESTED_MOST = 64 }; /* most levels of nested messages: protobuf-c reads them recursively */
+enum { NESTED_MAX = 64 }; /* most levels of nested messages: protobuf-c reads them recursively */
 
 bool bytes_map(struct bytes *b, const char *path, const char *beside, struct message *why)
 {
@@ -76,7 +76,7 @@ static bool varint(const uint8_t **p, const uint8_t *end, uint64_t *v)
 /* Are messages nested too deep?  protobuf-c reads them recursively, without a limit. */
 static bool depth_fits(const uint8_t *p, const uint8_t *end, const ProtobufCMessageDescriptor *d, unsigned depth)
 {
-    if (depth > NESTED_MOST)
+    if (depth > NESTED_MAX)
         return false;
     while (p < end) {
         uint64_t tag, n;
@@ -117,7 +117,7 @@ ProtobufCMessage *message_parse(const struct bytes *b, const ProtobufCMessageDes
     static const uint8_t none[1];
     const uint8_t *data = b->size ? b->data : none; /* an empty file is not mapped */
     if (!depth_fits(data, data + b->size, d, 0)) {
-        message_set(why, KL_ERR_IO, "%.300s: messages are nested more than %d deep", path, NESTED_MOST);
+        message_set(why, KL_ERR_IO, "%.300s: messages are nested more than %d deep", path, NESTED_MAX);
         return NULL;
     }
     ProtobufCMessage *m = protobuf_c_message_unpack(d, NULL, b->size, data);

@@ -35,12 +35,12 @@ const char *onnx_length_text(int64_t length, char to[LENGTH_TEXT])
     return to;
 }
 
-bool onnx_lengths(struct node *n, uint32_t i, int64_t least, int64_t *v, int *count)
+bool onnx_lengths(struct node *n, uint32_t i, int64_t min, int64_t *v, int *count)
 {
     if (!onnx_ints(n, i, v, KL_MAX_RANK, count))
         return false;
     for (int k = 0; k < *count; k++)
-        if (v[k] < least && !onnx_is_length(onnx_value(n, i)->known, k))
+        if (v[k] < min && !onnx_is_length(onnx_value(n, i)->known, k))
             return onnx_fails(n, KL_ERR_SHAPE, "number %d of operand %u is %lld, which is no length", k, i,
                               (long long)v[k]);
     return true;

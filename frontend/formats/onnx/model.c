@@ -11,7 +11,7 @@
 #undef kl_model_call
 #undef kl_model_read_tensor
 
-enum { COMPILED_IN_MOST = 16 }; /* elements of an output that is known while recording */
+enum { COMPILED_IN_MAX = 16 }; /* elements of an output that is known while recording */
 
 static const char *text_or_empty(const char *s) { return s ? s : ""; }
 
@@ -191,7 +191,7 @@ static bool fits(const kl_site *site, kl_model *m, uint32_t nin, const kl_tensor
 /* A few numbers, such as a shape, compiled in. */
 static kl_tensor compiled_in(const kl_site *site, const struct run *r, const struct array *a)
 {
-    kl_tensor each[COMPILED_IN_MOST];
+    kl_tensor each[COMPILED_IN_MAX];
     for (int64_t i = 0; i < a->count; i++)
         each[i] = kl_const(r->m->device, a->dtype, array_float(a, i));
     return kl_reshape(kl_stack((int)a->count, each, 0), a->rank, a->dims);
@@ -201,7 +201,7 @@ static kl_tensor compiled_in(const kl_site *site, const struct run *r, const str
  * compiled ahead of time has it inside, as it has weights. */
 static kl_tensor known_output(const kl_site *site, const struct run *r, struct array *a)
 {
-    bool few = a->count > 1 && a->count <= COMPILED_IN_MOST;
+    bool few = a->count > 1 && a->count <= COMPILED_IN_MAX;
     for (int64_t i = 0; few && i < a->count; i++) /* exact as doubles */
         few = fabs(array_float(a, i)) < 0x1p53;
     if (r->tracing)

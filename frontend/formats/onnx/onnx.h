@@ -200,9 +200,9 @@ struct node {
     struct run *run;
     uint64_t draw;                    /* its number among the call's nodes that draw random numbers; 0: none yet */
 };
-/* Limits of one call.  FOLDED_MOST: elements of a value that is computed on the host although only a run needs it;
- * FOLDS_MOST: nodes that are; STEPS_MOST: nodes in all, with those of loops. */
-enum { DEEPEST = 200, FOLDED_MOST = 1 << 16, FOLDS_MOST = 1 << 16, STEPS_MOST = 1 << 22 };
+/* Limits of one call.  FOLDED_MAX: elements of a value that is computed on the host although only a run needs it;
+ * FOLDS_MAX: nodes that are; STEPS_MAX: nodes in all, with those of loops. */
+enum { DEEPEST = 200, FOLDED_MAX = 1 << 16, FOLDS_MAX = 1 << 16, STEPS_MAX = 1 << 22 };
 /* The same in multiplications of one node; DEMANDED_WORK: where its value must be known while recording. */
 #define FOLDED_WORK (INT64_C(1) << 24)
 #define DEMANDED_WORK (INT64_C(1) << 32)
@@ -239,7 +239,7 @@ bool onnx_try_read(struct node *n, struct value *v);
 /* Operand i's elements, if they are known and none is a symbolic length; NULL: not, which is not reported. */
 const struct array *onnx_numbers(const struct node *n, uint32_t i);
 /* The same of integers, at most `most`; false: reported. */
-bool onnx_ints(struct node *n, uint32_t i, int64_t *v, int most, int *count);
+bool onnx_ints(struct node *n, uint32_t i, int64_t *v, int max, int *count);
 /* The same of exactly one number; false: reported. */
 bool onnx_known_int(struct node *n, uint32_t i, int64_t *v);
 bool onnx_known_float(struct node *n, uint32_t i, double *v);
@@ -290,7 +290,7 @@ bool onnx_is_length(const struct array *a, int64_t i);     /* is element i a sym
 enum { LENGTH_TEXT = 80 };
 const char *onnx_length_text(int64_t length, char to[LENGTH_TEXT]);
 /* At most KL_MAX_RANK lengths of operand i: numbers from `least` on, or symbolic; false: reported. */
-bool onnx_lengths(struct node *n, uint32_t i, int64_t least, int64_t *v, int *count);
+bool onnx_lengths(struct node *n, uint32_t i, int64_t min, int64_t *v, int *count);
 /* The product of lengths, which may be symbolic; INT64_MIN: reported, or too large. */
 int64_t onnx_lengths_product(struct node *n, const int64_t *v, int count);
 /* The array as a tensor: each run gives the lengths their values. */
@@ -307,7 +307,7 @@ int onnx_attr_int32(const struct node *n, const char *name, int without);
 double onnx_attr_float(const struct node *n, const char *name, double without);
 bool onnx_attr_is(const struct node *n, const char *name, const char *value, bool without);
 /* At most `most` numbers into v; -1: it has none; -2: too many, reported. */
-int onnx_attr_ints(struct node *n, const char *name, int64_t *v, int most);
+int onnx_attr_ints(struct node *n, const char *name, int64_t *v, int max);
 const struct graph_def *onnx_attr_graph(const struct node *n, const char *name);
 /* Axes by attribute or, where the node has it, operand i: positions below rank.  -1: none are given; -2: reported. */
 int onnx_axes(struct node *n, const char *name, uint32_t i, int rank, int *axes);

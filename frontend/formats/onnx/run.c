@@ -317,16 +317,16 @@ static bool run_is_product(const struct node *n)
  * operands. */
 static int64_t run_work(const struct node *n, kl_tensor result)
 {
-    int64_t least = INT64_MAX;
+    int64_t min = INT64_MAX;
     if (!run_is_product(n))
         return 0;
     for (uint32_t i = 0; i < 2; i++) {
         const struct value *v = onnx_value(n, i);
         int64_t count = v && v->known ? v->known->count : INT64_MAX;
-        least = count < least ? count : least;
+        min = count < min ? count : min;
     }
     int64_t elements = kl_numel(result);
-    return elements && least > INT64_MAX / elements ? INT64_MAX : elements * least;
+    return elements && min > INT64_MAX / elements ? INT64_MAX : elements * min;
 }
 
 bool onnx_give(struct node *n, uint32_t i, kl_tensor t)
@@ -344,7 +344,7 @@ bool onnx_give(struct node *n, uint32_t i, kl_tensor t)
         return true;
     }
     int64_t work = run_work(n, t);
-    n->run->large |= (kl_numel(t) > FOLDED_MOST || work > FOLDED_WORK) && !n->run->demanded;
+    n->run->large |= (kl_numel(t) > FOLDED_MAX || work > FOLDED_WORK) && !n->run->demanded;
     if (work > DEMANDED_WORK && n->run->demanded)
         return onnx_fails(n, KL_ERR_ARGUMENT, "its result has to be known while recording; it takes up to %lld "
                           "multiplications, and at most %lld are made on the host", (long long)work,
@@ -415,8 +415,8 @@ static bool run_fold(struct node *n, bool demanded, bool *large)
     *large = false;
     if (r->depth >= DEEPEST)
         return onnx_fails(n, KL_ERR_ARGUMENT, "too many nodes to compute on the host, one for another");
-    if (++r->folds > FOLDS_MOST)
-        return onnx_fails(n, KL_ERR_ARGUMENT, "more than %d nodes to compute on the host", FOLDS_MOST);
+    if (++r->folds > FOLDS_MAX)
+        return onnx_fails(n, KL_ERR_ARGUMENT, "more than %d nodes to compute on the host", FOLDS_MAX);
     r->depth++;
     for (uint32_t i = 0; i < onnx_nin(n); i++) {
         struct value *v = onnx_value(n, i);
@@ -546,14 +546,14 @@ const struct array *onnx_known(struct node *n, uint32_t i)
     return run_know(n, v, i) ? v->known : NULL;
 }
 
-bool onnx_ints(struct node *n, uint32_t i, int64_t *v, int most, int *count)
+bool onnx_ints(struct node *n, uint32_t i, int64_t *v, int max, int *count)
 {
     const struct array *a = onnx_known(n, i);
     if (!a)
         return false;
-    if (a->count > most || a->rank > 1)
+    if (a->count > max || a->rank > 1)
         return onnx_fails(n, KL_ERR_SHAPE, "operand %u has %lld numbers and %d axes, not a list of %d", i,
-                          (long long)a->count, a->rank, most);
+                          (long long)a->count, a->rank, max);
     for (int64_t k = 0; k < a->count; k++)
         v[k] = array_int(a, k);
     *count = (int)a->count;
@@ -591,7 +591,7 @@ static bool run_can_fold(const struct node *n)
 {
     int64_t all = 0;
     if (!onnx_nin(n) || !n->def->op || n->def->op->arg == ONNX_NEVER_FOLDED || n->def->op->fn == onnx_random ||
-        n->run->folds >= FOLDS_MOST)
+        n->run->folds >= FOLDS_MAX)
         return false;
     for (uint32_t i = 0; i < onnx_nin(n); i++) {
         const struct value *v = onnx_value(n, i);
@@ -601,7 +601,7 @@ static bool run_can_fold(const struct node *n)
             return false;
         all += v->known->count;
     }
-    return all <= FOLDED_MOST;
+    return all <= FOLDED_MAX;
 }
 
 /* ---- nodes ---- */
@@ -703,8 +703,8 @@ static bool run_node(struct node *n)
     struct run *r = n->run;
     if (!d->site)
         make_site(r->m, &n->frame->g->node[d - n->frame->g->node], n->frame->g);
-    if (++r->steps > STEPS_MOST)
-        return onnx_fails(n, KL_ERR_ARGUMENT, "the model runs more than %d nodes", STEPS_MOST);
+    if (++r->steps > STEPS_MAX)
+        return onnx_fails(n, KL_ERR_ARGUMENT, "the model runs more than %d nodes", STEPS_MAX);
     if (d->function)
         return run_function(n);
     bool large = true, done;

@@ -16,10 +16,10 @@
  * communicator cannot be used any more: every further collective is an error.
  *
  * A collective is a node of the graph.  On the CPU it runs on a thread of its own, while kernels that do not need
- * its result run.  Values on devices with separate memory are copied to the host and back, except with the carrier
+ * its result run.  Values on devices with separate memory are copied to the host and back, except with the transport
  * "nccl", which moves values of CUDA devices between these; a process then uses one such device in its collectives.
  * Elements are combined in the order of the ranks, so all ranks get the same bits, at every repetition, with every
- * carrier: NCCL moves the data, but the sums are computed by Kiln's kernels.  Collectives run in the order in
+ * transport: NCCL moves the data, but the sums are computed by Kiln's kernels.  Collectives run in the order in
  * which they are recorded, even if nothing reads their results.  At most one thread at a time may use a
  * communicator. */
 #include <kiln/kiln.h> /* before the guard, because kiln.h includes this file */
@@ -39,7 +39,7 @@ typedef struct kl_comm kl_comm;
  * SLURM_LOCALID); the address of rank 0 comes from MASTER_ADDR and MASTER_PORT (if they are not set: 127.0.0.1,
  * 29500).  If none of the variables is set, the program is the only rank. */
 typedef struct kl_comm_options {
-    const char *carrier;   /* "mpi": the MPI that Kiln was built with; "socket": TCP, not encrypted; "nccl": NCCL for
+    const char *transport;   /* "mpi": the MPI that Kiln was built with; "socket": TCP, not encrypted; "nccl": NCCL for
                               values on CUDA devices, for all others the default; NULL, the default: "mpi" if mpirun
                               started the program, else "socket" */
     double timeout;        /* seconds; 0: 10 */
@@ -54,13 +54,13 @@ typedef struct kl_comm_options {
  * Others, and hellos that do not fit the job, are disconnected, and the job goes on waiting for its ranks.  Without a
  * secret any process that can connect can be a rank and send gradients.  Ranks listen only at the address of rank 0, or
  * at that by which they reach it.  In neither case is what follows encrypted or signed: who can read or change the
- * traffic reads or changes the values.  Then use a private network, or a tunnel.  The other carriers have the
+ * traffic reads or changes the values.  Then use a private network, or a tunnel.  The other transports have the
  * protection that MPI and NCCL have. */
 
 /* Makes a communicator of all ranks.  The first call of a program waits until all ranks have made it.  Later
  * communicators use the same connections, and the order of their collectives is checked separately.  Options NULL:
  * all fields 0.
- * [errors ARGUMENT: an invalid variable or option; DEVICE: this carrier does not exist here; IO: a rank does not
+ * [errors ARGUMENT: an invalid variable or option; DEVICE: this transport does not exist here; IO: a rank does not
  * connect within the timeout, such as one with the number of another, or another secret; MEMORY: NULL] */
 KL_API kl_comm *kl_comm_init(const kl_comm_options *options);
 KL_API int kl_comm_rank(const kl_comm *comm);       /* comm NULL: -1, as for the next two */
@@ -155,7 +155,7 @@ KL_API_AT kl_status kl_comm_shards_step(kl_comm_shards *shards, kl_optimizer *op
  * bucket have different factors now] */
 KL_API_AT kl_status kl_comm_shards_reduce(kl_comm_shards *shards, const kl_tensor *gradients, kl_tensor *parts);
 /* kl_clip_norm by the norm of the parts of all ranks, which it returns.  [errors as kl_clip_norm: poison] */
-KL_API_AT kl_tensor kl_comm_shards_clip_norm(kl_comm_shards *shards, kl_tensor *parts, double most);
+KL_API_AT kl_tensor kl_comm_shards_clip_norm(kl_comm_shards *shards, kl_tensor *parts, double max);
 /* Records that the parameters become the parts of all ranks.  [errors ARGUMENT; TRACE: none is open] */
 KL_API_AT kl_status kl_comm_shards_gather(kl_comm_shards *shards);
 /* Copies the parameters' values into the parts.  Call it outside of traces after the parameters were set by

@@ -145,9 +145,9 @@ KL_API void kl_optimizer_free(kl_optimizer *opt);
  * replaces them in the array.  Returns the norm before clipping, [] of the first gradient's dtype.  A norm that is not
  * finite makes all of them NaN: check it, or use kl_loss_scale.  [errors ARGUMENT: no gradients, most is not above 0;
  * TYPE, DEVICE: poison] */
-KL_API_AT kl_tensor kl_clip_norm(int n, kl_tensor *gradients, double most);
+KL_API_AT kl_tensor kl_clip_norm(int n, kl_tensor *gradients, double max);
 /* Clamps each element to the range from -most to most.  [errors ARGUMENT; TYPE] */
-KL_API_AT kl_status kl_clip_value(int n, kl_tensor *gradients, double most);
+KL_API_AT kl_status kl_clip_value(int n, kl_tensor *gradients, double max);
 
 /* Sums gradients over several small batches, which then count as one batch.
  *     kl_accumulator_add(acc, g);                                 // in the traces of the first k - 1 batches

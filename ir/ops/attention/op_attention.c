@@ -15,7 +15,7 @@ enum { MAX_BLOCK = 1 << 12 };
 /* The number of scores from which on the gradient recomputes them instead of storing them.  The first limit is for one
  * matrix whose queries do not see all keys, because hidden blocks are skipped.  The second is for all matrices
  * together, because recomputing takes longer than products. */
-enum { LEAST_SKIPPED = 256 * 256, LEAST_SCORES = 1 << 24 };
+enum { MIN_SKIPPED = 256 * 256, MIN_SCORES = 1 << 24 };
 enum { Q, K, V, SEEN };
 
 /* ---- shape ---- */
@@ -25,7 +25,7 @@ static const struct shape *shape_in(const struct graph *g, const struct node *n,
     return node_shape(g, n->in[i]);
 }
 
-static bool misfits(const struct graph *g, const struct node *n, struct err *e)
+static bool attention_check_operands(const struct graph *g, const struct node *n, struct err *e)
 {
     char t[4][SHAPE_TEXT];
     for (unsigned i = 0; i < n->nin; i++)
@@ -87,7 +87,7 @@ bool shape_attention(const struct graph *g, struct node *n, struct shape *out, s
     if (fits && !attention_sight_shape(g, n, &fits, e))
         return false;
     if (!fits)
-        return misfits(g, n, e);
+        return attention_check_operands(g, n, e);
     *out = *q;
     out->dim[r - 1] = v->dim[r - 1];
     n->dtype = (uint8_t)dtype;
@@ -176,12 +176,12 @@ struct sight attention_sight(const struct graph *g, const struct node *n, const 
     {                                                                                                               \
         const ctype scale = (ctype)dtype_value(KL_F64, n->attr.attention.scale);                                    \
         const int64_t block = n->attr.attention.block;                                                              \
-        ctype most = -INFINITY, total = 0;                                                                          \
+        ctype max = -INFINITY, total = 0;                                                                          \
         for (int64_t c = 0; c < z->e; c++)                                                                          \
             out[c] = 0;                                                                                             \
         for (int64_t j0 = s.lo / block * block; j0 < s.hi; j0 += block) {                                           \
             int64_t from = j0 > s.lo ? j0 : s.lo, end = j0 + block < s.hi ? j0 + block : s.hi, count = 0;           \
-            ctype larger = most, sum = (ctype)-0.0;                                                                 \
+            ctype larger = max, sum = (ctype)-0.0;                                                                 \
             for (int64_t j = from; j < end; j++) {                                                                  \
                 if (s.mask && !s.mask[j])                                                                           \
                     continue;                                                                                       \
@@ -191,7 +191,7 @@ struct sight attention_sight(const struct graph *g, const struct node *n, const 
                 score[count++] = x *= scale;                                                                        \
                 larger = x < larger || larger != larger ? larger : x;                                               \
             }                                                                                                       \
-            ctype base = larger == (ctype)-INFINITY ? 0 : larger, shrink = most - base;                             \
+            ctype base = larger == (ctype)-INFINITY ? 0 : larger, shrink = max - base;                             \
             for (int64_t j = 0; j < count; j++)                                                                     \
                 score[j] -= base;                                                                                   \
             if (!scalar_apply(OP_exp, dtype, &shrink, (const void *const[]){&shrink}, 1) ||                         \
@@ -208,12 +208,12 @@ struct sight attention_sight(const struct graph *g, const struct node *n, const 
                         x = fma(*w++, v[j * z->e + c], x);                                                          \
                 out[c] = fma(out[c], shrink, x);                                                                    \
             }                                                                                                       \
-            most = larger;                                                                                          \
+            max = larger;                                                                                          \
         }                                                                                                           \
         for (int64_t c = 0; c < z->e; c++)                                                                          \
             out[c] = total == 0 ? 0 : out[c] / total;                                                               \
         if (stats) {                                                                                                \
-            stats[0] = most == (ctype)-INFINITY ? 0 : most;                                                         \
+            stats[0] = max == (ctype)-INFINITY ? 0 : max;                                                         \
             stats[1] = total == 0 ? 0 : 1 / total;                                                                  \
         }                                                                                                           \
         return true;                                                                                                \
@@ -347,12 +347,12 @@ static ref weights(struct graph *g, const struct node *n, ref *seen)
     x = node_at(g, x)->dtype == dtype ? x : n_cast(g, x, dtype);
     x = n_mul(g, x, n_k(g, x, dtype_value(KL_F64, n->attr.attention.scale)));
     *seen = attention_seen_keys(g, n, &s);
-    ref none = n_k(g, x, -INFINITY), most = along_keys(g, OP_reduce_max, *seen ? n_where(g, *seen, x, none) : x, &s);
-    if (!most)
+    ref none = n_k(g, x, -INFINITY), max = along_keys(g, OP_reduce_max, *seen ? n_where(g, *seen, x, none) : x, &s);
+    if (!max)
         return NIL;
-    g->node[most].flags |= MARK_STOP; /* it cancels out */
-    most = n_where(g, n_eq(g, most, n_k(g, most, -INFINITY)), n_k(g, most, 0), most);
-    ref less = n_sub(g, x, n_expand(g, most, &s));
+    g->node[max].flags |= MARK_STOP; /* it cancels out */
+    max = n_where(g, n_eq(g, max, n_k(g, max, -INFINITY)), n_k(g, max, 0), max);
+    ref less = n_sub(g, x, n_expand(g, max, &s));
     ref e = attention_where_seen(g, *seen, n_exp(g, attention_where_seen(g, *seen, less)));
     ref sum = along_keys(g, OP_sum, e, &s);
     sum = n_where(g, n_eq(g, sum, n_k(g, sum, 0)), n_k(g, sum, 1), sum);
@@ -415,9 +415,9 @@ static bool is_long(const struct graph *g, const struct node *n)
     memcpy(length, q->dim, sizeof length);
     length[q->rank - 1] = k->dim[q->rank - 2];
     bool skips = n->attr.attention.causal || (last == seen && node_at(g, n->in[seen])->dtype != KL_BOOL);
-    if (skips && may_be_large(g, length + q->rank - 2, 2, LEAST_SKIPPED))
+    if (skips && may_be_large(g, length + q->rank - 2, 2, MIN_SKIPPED))
         return true;
-    return may_be_large(g, length, q->rank, LEAST_SCORES);
+    return may_be_large(g, length, q->rank, MIN_SCORES);
 }
 
 void vjp_attention(struct graph *g, ref y, ref dy, ref *din)

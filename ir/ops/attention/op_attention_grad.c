@@ -18,7 +18,7 @@
 #include <string.h>
 
 enum { X, Y, STATS, SEEN };                      /* queries: q and dy; keys: k and v */
-enum { MOST, INVERSE, DELTA, STAT_COUNT };       /* columns of STATS */
+enum { STAT_MAX, INVERSE, DELTA, STAT_COUNT };       /* columns of STATS */
 
 static const struct shape *shape_in(const struct graph *g, const struct node *n, unsigned i)
 {
@@ -91,7 +91,7 @@ struct walk { int64_t *at; void *p, *ds; };
                 for (int64_t c = z->d; c < columns; c++)                                                            \
                     dp = fma(xi[c], yj[c], dp);                                                                     \
                 s *= scale;                                                                                         \
-                p[count] = s - t[STAT_COUNT * i + MOST];                                                            \
+                p[count] = s - t[STAT_COUNT * i + STAT_MAX];                                                        \
                 ds[count] = dp - t[STAT_COUNT * i + DELTA];                                                         \
                 w->at[count++] = r;                                                                                 \
             }                                                                                                       \
@@ -208,10 +208,10 @@ void vjp_attention_grad(struct graph *g, ref r, ref dr, ref *din)
         return;
     const struct shape s = *node_shape(g, score);
     ref seen = attention_seen_keys(g, &n, &s);
-    ref most = n_expand(g, n_slice(g, t, last, MOST, 1, 1), &s),
+    ref max = n_expand(g, n_slice(g, t, last, STAT_MAX, 1, 1), &s),
         inverse = n_expand(g, n_slice(g, t, last, INVERSE, 1, 1), &s),
         delta = n_expand(g, n_slice(g, t, last, DELTA, 1, 1), &s);
-    ref exp = attention_where_seen(g, seen, n_exp(g, attention_where_seen(g, seen, n_sub(g, score, most))));
+    ref exp = attention_where_seen(g, seen, n_exp(g, attention_where_seen(g, seen, n_sub(g, score, max))));
     ref p = attention_where_seen(g, seen, n_mul(g, exp, inverse));
     ref less = n_sub(g, attention_where_seen(g, seen, attention_product(g, dy, v, 1, 1)), delta); /* dp - delta */
     ref ds = attention_where_seen(g, seen, n_mul(g, p, less));

@@ -113,15 +113,15 @@ void attention_tile_range(struct attention *a)
     if (!ranges(a))
         return;
     val all = k_cast(k, a->end, a->index), i = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, a->width), 1);
-    val least = k_carry(k, all), most = k_carry(k, k_bits(k, a->index, 0));
+    val min = k_carry(k, all), max = k_carry(k, k_bits(k, a->index, 0));
     val lo = k_load(k, a->lo, i, 0), hi = k_load(k, a->hi, i, 0), some = k_prim(k, P_LT, lo, hi, 0);
-    val less = k_prim(k, P_SELECT, some, smaller(k, lo, least), least);
-    val more = k_prim(k, P_SELECT, some, greater(k, hi, most), most);
-    k_next(k, least, less);
-    k_next(k, most, more);
+    val less = k_prim(k, P_SELECT, some, smaller(k, lo, min), min);
+    val more = k_prim(k, P_SELECT, some, greater(k, hi, max), max);
+    k_next(k, min, less);
+    k_next(k, max, more);
     k_end(k, i);
-    a->first = k_cast(k, k_out(k, least), KL_I64);
-    a->end = k_cast(k, k_out(k, most), KL_I64);
+    a->first = k_cast(k, k_out(k, min), KL_I64);
+    a->end = k_cast(k, k_out(k, max), KL_I64);
     if (a->w->chooser->caps->is_gpu) { /* gives the loop over blocks of keys a bound that is known */
         a->first = greater(k, smaller(k, a->first, walked_rows(a)), k_int(k, 0));
         a->end = greater(k, smaller(k, a->end, walked_rows(a)), k_int(k, 0));
@@ -251,7 +251,7 @@ static void score_tile(const struct attention *a, val j0)
     for (int64_t r = 0; r < a->rows; r++)
         acc[r] = k_splat(k, of(a, 0));
     attention_products(a, K, key, 0, a->d, acc);
-    val most = attention_get(a, a->larger, first(a)), scale = of(a, dtype_value(KL_F64, a->n->attr.attention.scale));
+    val max = attention_get(a, a->larger, first(a)), scale = of(a, dtype_value(KL_F64, a->n->attr.attention.scale));
     for (int64_t r = 0; r < a->rows; r++) {
         val s = k_prim(k, P_MUL, acc[r], scale, 0), x = s;
         if (partial(a)) {
@@ -260,9 +260,9 @@ static void score_tile(const struct attention *a, val j0)
             x = k_prim(k, P_SELECT, seen, s, k_splat(k, of(a, -INFINITY)));
         }
         attention_put(a, a->score, block_row(a, key[r]), s);
-        most = k_fold_step(k, FOLD_MAX, most, x);
+        max = k_fold_step(k, FOLD_MAX, max, x);
     }
-    attention_put(a, a->larger, first(a), most);
+    attention_put(a, a->larger, first(a), max);
     end_lanes(a);
 }
 
@@ -274,17 +274,17 @@ static void weigh(const struct attention *a)
     begin_lanes(a);
     val larger = attention_get(a, a->larger, first(a)), none = k_splat(k, of(a, -INFINITY));
     val base = k_prim(k, P_SELECT, k_prim(k, P_EQ, larger, none, 0), k_splat(k, of(a, 0)), larger);
-    val shrink = k_prim(k, P_SUB, attention_get(a, a->most, first(a)), base, 0);
-    shrink = k_exp_down(k, shrink);
+    val shrink = k_prim(k, P_SUB, attention_get(a, a->max, first(a)), base, 0);
+    shrink = k_exp_nonpositive(k, shrink);
     val start = k_splat(k, of(a, -0.0)), j = k_loop(k, LOOP_SERIAL, a->from, a->until, 1), sum = k_carry(k, start);
-    val x = k_prim(k, P_SUB, attention_get(a, a->score, block_row(a, j)), base, 0), weight = k_exp_down(k, x);
+    val x = k_prim(k, P_SUB, attention_get(a, a->score, block_row(a, j)), base, 0), weight = k_exp_nonpositive(k, x);
     attention_put(a, a->score, block_row(a, j), weight);
     val more = k_prim(k, P_ADD, sum, weight, 0);
     k_next(k, sum, partial(a) ? k_prim(k, P_SELECT, attention_get(a, a->seen, block_row(a, j)), more, sum) : more);
     k_end(k, j);
     attention_put(a, a->sum, first(a), k_prim(k, P_FMA, attention_get(a, a->sum, first(a)), shrink, k_out(k, sum)));
     attention_put(a, a->shrink, first(a), shrink);
-    attention_put(a, a->most, first(a), larger);
+    attention_put(a, a->max, first(a), larger);
     end_lanes(a);
 }
 
@@ -365,14 +365,14 @@ static void lower_attention_emit_block(struct attention *a)
         attention_weigh_keys(a);
     else
         weigh(a);
-    int64_t step = a->one_lanes ? a->one_lanes : a->rows, most = a->e / step * step;
-    if (most) {
-        val c = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, most), step);
+    int64_t step = a->one_lanes ? a->one_lanes : a->rows, max = a->e / step * step;
+    if (max) {
+        val c = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, max), step);
         values(a, c, step);
         k_end(k, c);
     }
-    if (a->e > most)
-        values(a, k_int(k, most), a->e - most);
+    if (a->e > max)
+        values(a, k_int(k, max), a->e - max);
 }
 
 /* ---- one tile of queries ---- */
@@ -439,7 +439,7 @@ static void lower_attention_start(const struct attention *a)
 {
     struct kernel *k = a->w->k;
     begin_lanes(a);
-    attention_put(a, a->most, first(a), of(a, -INFINITY));
+    attention_put(a, a->max, first(a), of(a, -INFINITY));
     attention_put(a, a->larger, first(a), of(a, -INFINITY));
     attention_put(a, a->sum, first(a), of(a, 0));
     val c = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, a->e), 1);
@@ -511,10 +511,10 @@ static void store_stats(const struct attention *a)
     const struct shape s = *node_shape(a->w->g, a->stats);
     begin_lanes(a);
     val zero = k_splat(k, of(a, 0)), none = k_splat(k, of(a, -INFINITY)), one = k_splat(k, of(a, 1));
-    val most = attention_get(a, a->most, first(a)), sum = attention_get(a, a->sum, first(a)), i = attention_row(a);
-    most = k_prim(k, P_SELECT, k_prim(k, P_EQ, most, none, 0), zero, most);
+    val max = attention_get(a, a->max, first(a)), sum = attention_get(a, a->sum, first(a)), i = attention_row(a);
+    max = k_prim(k, P_SELECT, k_prim(k, P_EQ, max, none, 0), zero, max);
     sum = k_prim(k, P_SELECT, k_prim(k, P_EQ, sum, zero, 0), zero, k_prim(k, P_DIV, one, sum, 0));
-    attention_store(a, a->stats, &s, i, k_int(k, 0), most);
+    attention_store(a, a->stats, &s, i, k_int(k, 0), max);
     attention_store(a, a->stats, &s, i, k_int(k, 1), sum);
     end_lanes(a);
 }
@@ -552,7 +552,7 @@ static void make_scratch(struct attention *a)
     a->score = attention_scratch(a, a->dtype, a->rows + a->block);
     if (a->e)
         a->total = attention_scratch(a, a->dtype, a->e);
-    a->most = attention_scratch(a, a->dtype, 1);
+    a->max = attention_scratch(a, a->dtype, 1);
     a->larger = attention_scratch(a, a->dtype, 1);
     a->sum = attention_scratch(a, a->dtype, 1);
     a->shrink = attention_scratch(a, a->dtype, 1);
@@ -603,16 +603,16 @@ void attention_begin(struct attention *a, int64_t extent, struct tasks *t)
 {
     struct lowering *w = a->w;
     struct kernel *k = w->k;
-    int64_t most = (a->l + a->width - 1) / a->width;
+    int64_t max = (a->l + a->width - 1) / a->width;
     val tiles = ix_div(k, ix_add(k, own_rows(a), k_int(k, a->width - 1)), a->width), matrix, tile;
-    val p = lower_tasks(w, extent, extent ? ix_times(k, ix_size(k, shape_count(&a->lead)), tiles) : 0, t);
+    val p = lower_tasks(w, extent, extent ? ix_mul(k, ix_size(k, shape_count(&a->lead)), tiles) : 0, t);
     if (!extent)
         return;
     if (ix_symbolic(k, a->l)) {
-        matrix = ix_quotient(k, p, tiles, most, &tile);
+        matrix = ix_quotient(k, p, tiles, max, &tile);
     } else {
-        matrix = ix_div(k, p, most);
-        tile = ix_mod(k, p, most);
+        matrix = ix_div(k, p, max);
+        tile = ix_mod(k, p, max);
     }
     lower_unflatten(k, &a->lead, matrix, a->coord);
     a->q0 = ix_scale(k, tile, a->width);

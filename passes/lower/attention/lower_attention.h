@@ -31,7 +31,7 @@ struct attention {
     val coord[KL_MAX_RANK];               /* coordinates of the matrix */
     val q0;                               /* the tile's first query */
     uint32_t q, score, total;             /* scratch lbufs with dimensions [D][W], [block][W], [E][W] */
-    uint32_t most, larger, sum, shrink;   /* [W] */
+    uint32_t max, larger, sum, shrink;   /* [W] */
     uint32_t lo, hi, seen;                /* [W], [W], [block][W] bool */
     uint32_t panel[3];                    /* for k and v: number + 1 of a scratch lbuf for a block of them, widened;
                                              0: none */

@@ -180,7 +180,7 @@ static void weights_times_walked(const struct blocks *b, val at, uint32_t buf, v
                                  val *sum)
 {
     struct kernel *k = b->s.a->w->k;
-    val carry[MOST_PARTS], start = tile_zero(b, -0.0, EACH);
+    val carry[MAX_PARTS], start = tile_zero(b, -0.0, EACH);
     val row = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, count), AHEAD * EACH);
     for (int64_t p = 0; p < b->parts; p++)
         sum[p] = carry[p] = k_carry(k, start);
@@ -224,7 +224,7 @@ static void attend_block(const struct blocks *b, val number, val *total)
 {
     const struct tiles *s = &b->s;
     struct kernel *k = s->a->w->k;
-    val next = ix_add(k, number, k_int(k, 1)), sum[MOST_PARTS], zero = k_int(k, 0);
+    val next = ix_add(k, number, k_int(k, 1)), sum[MAX_PARTS], zero = k_int(k, 0);
     blocks_wait(b, 1);
     put_scores(b, k_prim(k, P_MUL, products_with_walked(b), attention_scale(s), 0));
     block_barrier(b);
@@ -243,7 +243,7 @@ static void add_block_gradients(const struct blocks *b, val number, val *total)
 {
     const struct tiles *s = &b->s;
     struct kernel *k = s->a->w->k;
-    val sum[MOST_PARTS], one = k_int(k, 1), zero = k_int(k, 0);
+    val sum[MAX_PARTS], one = k_int(k, 1), zero = k_int(k, 0);
     if (s->keys)
         blocks_load_statistics(b, s->step, s->a->m, s->k0);
     blocks_wait(b, 0);
@@ -367,7 +367,7 @@ static void walk_blocks(struct blocks *b)
 {
     struct tiles *s = &b->s;
     struct kernel *k = s->a->w->k;
-    val first, end, total[MOST_PARTS], carry[MOST_PARTS];
+    val first, end, total[MAX_PARTS], carry[MAX_PARTS];
     attention_steps_seen(s, &first, &end);
     copy_own(b);
     copy_walked(b, 0, first);

@@ -4,7 +4,7 @@
 #include "lower_attention_tiles.h"
 
 enum { MR = ATTENTION_BLOCK_TILE, EACH = 4 /* elements of an access */, AHEAD = 4 /* such steps, written out */,
-       MOST_PARTS = 2 /* of a thread's columns */ };
+       MAX_PARTS = 2 /* of a thread's columns */ };
 
 struct blocks {
     struct tiles s;
@@ -19,7 +19,7 @@ struct blocks {
     bool vectors[3];                    /* operands that are copied in vectors */
     val group, i, j;                    /* the thread's group, and its place there */
 };
-enum row_buffer { ROW_MOST, ROW_SUM, ROW_SHRINK, ROW_LOW, ROW_HIGH };
+enum row_buffer { ROW_MAX, ROW_SUM, ROW_SHRINK, ROW_LOW, ROW_HIGH };
 
 /* ---- lower_attention_blocks_pairs.c: what is computed from scores, in shared memory ---- */
 /* Attention: a row for each thread.  Begins the rows' maxima and sums, and which keys they see. */

@@ -43,7 +43,7 @@ void blocks_start_rows(const struct blocks *b)
     val t;
     struct row_scope scope = begin_rows(b, b->s.rows, &t);
     val there, i = own_row(b, t, &there);
-    k_store(k, b->row[ROW_MOST], t, k_const(k, KL_F32, -INFINITY), 0);
+    k_store(k, b->row[ROW_MAX], t, k_const(k, KL_F32, -INFINITY), 0);
     k_store(k, b->row[ROW_SUM], t, k_const(k, KL_F32, 0), 0);
     if (ranges(a)) {
         val low, high;
@@ -110,16 +110,16 @@ static val largest_of_row(const struct blocks *b, val t, val i, val there, val b
     const struct attention *a = b->s.a;
     struct kernel *k = a->w->k;
     val x[ROW_EACH], row = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, b->s.step), ROW_EACH);
-    val carry = k_carry(k, before), most = carry, none = k_const(k, KL_F32, -INFINITY);
+    val carry = k_carry(k, before), max = carry, none = k_const(k, KL_F32, -INFINITY);
     bool hides = partial(a) || a->m % b->s.step;
     load_weights(b, t, row, x);
     for (int u = 0; u < ROW_EACH && hides; u++)
         x[u] = k_prim(k, P_SELECT, row_sees(b, t, i, there, ix_add(k, row, k_int(k, u))), x[u], none);
     for (int u = 0; u < ROW_EACH; u++)
-        most = k_fold_step(k, FOLD_MAX, most, x[u]);
+        max = k_fold_step(k, FOLD_MAX, max, x[u]);
     if (hides)
         store_weights(b, t, row, x);
-    k_next(k, carry, most);
+    k_next(k, carry, max);
     k_end(k, row);
     return k_out(k, carry);
 }
@@ -130,14 +130,14 @@ void blocks_soften_rows(const struct blocks *b)
     val t;
     struct row_scope scope = begin_rows(b, b->s.rows, &t);
     val there, i = own_row(b, t, &there), none = k_const(k, KL_F32, -INFINITY);
-    val most = k_load(k, b->row[ROW_MOST], t, 0), larger = largest_of_row(b, t, i, there, most);
+    val max = k_load(k, b->row[ROW_MAX], t, 0), larger = largest_of_row(b, t, i, there, max);
     val base = k_prim(k, P_SELECT, k_prim(k, P_EQ, larger, none, 0), k_const(k, KL_F32, 0), larger);
-    val shrink = k_exp_down(k, k_prim(k, P_SUB, most, base, 0)), x[ROW_EACH];
+    val shrink = k_exp_nonpositive(k, k_prim(k, P_SUB, max, base, 0)), x[ROW_EACH];
     val row = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, b->s.step), ROW_EACH);
     val carry = k_carry(k, k_const(k, KL_F32, -0.0)), sum = carry;
     load_weights(b, t, row, x);
     for (int u = 0; u < ROW_EACH; u++)
-        x[u] = k_exp_down(k, k_prim(k, P_SUB, x[u], base, 0));
+        x[u] = k_exp_nonpositive(k, k_prim(k, P_SUB, x[u], base, 0));
     for (int u = 0; u < ROW_EACH; u++)
         sum = k_prim(k, P_ADD, sum, x[u], 0);
     store_weights(b, t, row, x);
@@ -146,7 +146,7 @@ void blocks_soften_rows(const struct blocks *b)
     sum = k_prim(k, P_FMA, k_load(k, b->row[ROW_SUM], t, 0), shrink, k_out(k, carry));
     k_store(k, b->row[ROW_SUM], t, sum, 0);
     k_store(k, b->row[ROW_SHRINK], t, shrink, 0);
-    k_store(k, b->row[ROW_MOST], t, larger, 0);
+    k_store(k, b->row[ROW_MAX], t, larger, 0);
     end_rows(b, &scope);
 }
 
@@ -159,12 +159,12 @@ void blocks_store_stats(const struct blocks *b)
     val t;
     struct row_scope scope = begin_rows(b, b->s.rows, &t);
     val there, i = own_row(b, t, &there), zero = k_const(k, KL_F32, 0);
-    val most = k_load(k, b->row[ROW_MOST], t, 0), sum = k_load(k, b->row[ROW_SUM], t, 0);
-    most = k_prim(k, P_SELECT, k_prim(k, P_EQ, most, k_const(k, KL_F32, -INFINITY), 0), zero, most);
+    val max = k_load(k, b->row[ROW_MAX], t, 0), sum = k_load(k, b->row[ROW_SUM], t, 0);
+    max = k_prim(k, P_SELECT, k_prim(k, P_EQ, max, k_const(k, KL_F32, -INFINITY), 0), zero, max);
     sum = k_prim(k, P_SELECT, k_prim(k, P_EQ, sum, zero, 0), zero,
                  k_prim(k, P_DIV, k_const(k, KL_F32, 1), sum, 0));
     w->pred = there;
-    attention_store(a, a->stats, &shape, i, k_int(k, 0), most);
+    attention_store(a, a->stats, &shape, i, k_int(k, 0), max);
     attention_store(a, a->stats, &shape, i, k_int(k, 1), sum);
     w->pred = 0;
     end_rows(b, &scope);
@@ -240,7 +240,7 @@ static void gradient_of_accesses(const struct blocks *b, val e)
             stat[c][u] = k_load(k, b->row[c], s->keys ? ix_add(k, col, k_int(k, u)) : row, 0);
     for (int u = 0; u < EACH; u++) {
         val x = k_prim(k, P_MUL, score[u], attention_scale(s), 0);
-        val p = k_prim(k, P_MUL, k_exp_down(k, k_prim(k, P_SUB, x, stat[MOST][u], 0)), stat[INVERSE][u], 0);
+        val p = k_prim(k, P_MUL, k_exp_nonpositive(k, k_prim(k, P_SUB, x, stat[STAT_MAX][u], 0)), stat[INVERSE][u], 0);
         val ds = k_prim(k, P_MUL, k_prim(k, P_SUB, dp[u], stat[DELTA][u], 0), p, 0);
         val seen = pair_counts(b, ix_add(k, s->a->q0, row), ix_add(k, s->k0, ix_add(k, col, k_int(k, u))));
         score[u] = seen ? k_prim(k, P_SELECT, seen, p, zero) : p;

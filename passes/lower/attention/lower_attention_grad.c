@@ -19,7 +19,7 @@
 #include "lower_attention.h"
 
 enum { X, Y, STATS };                   /* operands: q and dy of queries, k and v of keys */
-enum { MOST, INVERSE, DELTA, STAT_COUNT };
+enum { STAT_MAX, INVERSE, DELTA, STAT_COUNT };
 
 struct gradient {
     struct attention a;
@@ -113,8 +113,8 @@ static void gradient_weights(const struct gradient *t)
     struct kernel *k = a->w->k;
     begin_lanes(a);
     val j = k_loop(k, LOOP_SERIAL, a->from, a->until, 1), at = block_row(a, j);
-    val x = k_prim(k, P_SUB, attention_get(a, t->p, at), statistic(t, MOST, j), 0);
-    val p = k_prim(k, P_MUL, k_exp_down(k, x), statistic(t, INVERSE, j), 0);
+    val x = k_prim(k, P_SUB, attention_get(a, t->p, at), statistic(t, STAT_MAX, j), 0);
+    val p = k_prim(k, P_MUL, k_exp_nonpositive(k, x), statistic(t, INVERSE, j), 0);
     val less = k_prim(k, P_SUB, attention_get(a, t->ds, at), statistic(t, DELTA, j), 0);
     attention_put(a, t->p, at, p);
     attention_put(a, t->ds, at, k_prim(k, P_MUL, less, p, 0));
@@ -141,14 +141,14 @@ static void gradient_sums(const struct gradient *t, uint32_t weight, int64_t fro
 {
     const struct attention *a = &t->a;
     struct kernel *k = a->w->k;
-    int64_t most = columns / a->rows * a->rows;
-    if (most) {
-        val c = k_loop(k, LOOP_SERIAL, k_int(k, from), k_int(k, from + most), a->rows);
+    int64_t max = columns / a->rows * a->rows;
+    if (max) {
+        val c = k_loop(k, LOOP_SERIAL, k_int(k, from), k_int(k, from + max), a->rows);
         gradient_sum(t, weight, c, a->rows);
         k_end(k, c);
     }
-    if (columns > most)
-        gradient_sum(t, weight, k_int(k, from + most), columns - most);
+    if (columns > max)
+        gradient_sum(t, weight, k_int(k, from + max), columns - max);
 }
 
 /* ---- both gradients in one kernel ---- */
@@ -277,13 +277,13 @@ static void common_range(const struct gradient *t, val *lo, val *hi)
     const struct attention *a = &t->a;
     struct kernel *k = a->w->k;
     val none = k_bits(k, a->index, 0), all = k_cast(k, walked_rows(a), a->index);
-    val i = k_loop(k, LOOP_SERIAL, k_int(k, 0), t->count, 1), most = k_carry(k, none), least = k_carry(k, all);
-    val more = greater(k, k_load(k, a->lo, i, 0), most), less = smaller(k, k_load(k, a->hi, i, 0), least);
-    k_next(k, most, more);
-    k_next(k, least, less);
+    val i = k_loop(k, LOOP_SERIAL, k_int(k, 0), t->count, 1), max = k_carry(k, none), min = k_carry(k, all);
+    val more = greater(k, k_load(k, a->lo, i, 0), max), less = smaller(k, k_load(k, a->hi, i, 0), min);
+    k_next(k, max, more);
+    k_next(k, min, less);
     k_end(k, i);
-    *lo = k_cast(k, k_out(k, most), KL_I64);
-    *hi = k_cast(k, k_out(k, least), KL_I64);
+    *lo = k_cast(k, k_out(k, max), KL_I64);
+    *hi = k_cast(k, k_out(k, min), KL_I64);
 }
 
 /* ---- one block ---- */
@@ -391,8 +391,8 @@ static void gradient_tile(struct gradient *t)
     gradient_start(t);
     if (t->both) {
         struct attention queries = tile_of_queries(a);
-        val left = ix_sub(k, own_rows(a), a->q0), most = k_int(k, a->width);
-        t->count = rows_divide(a, a->l, a->width) ? most : smaller(k, left, most);
+        val left = ix_sub(k, own_rows(a), a->q0), max = k_int(k, a->width);
+        t->count = rows_divide(a, a->l, a->width) ? max : smaller(k, left, max);
         if (a->panel[X])
             attention_widen(&queries, X, k_int(k, 0), t->count);
     }

@@ -252,7 +252,7 @@ static void attend(const struct tiles *s, val stage, val seen, val value[CARRIED
     wait_for_all_products(s);
     val weight = tiles_soften(s, score, seen, value, &shrink);
     if (s->walked[1].count) {
-        val factor[MOST_FACTORS];
+        val factor[MAX_FACTORS];
         tiles_factors(s, weight, factor);
         value[TOTAL] = tiles_weighted(s, factor, 1, stage, k_prim(k, P_MUL, value[TOTAL], shrink, 0));
     }
@@ -262,7 +262,7 @@ static void attend(const struct tiles *s, val stage, val seen, val value[CARRIED
 val tiles_probability(const struct tiles *s, val score, val seen, const val stat[STAT_COUNT])
 {
     struct kernel *k = s->a->w->k;
-    val base = k_prim(k, P_MUL, stat[MOST], k_const(k, KL_F32, -LOG2_E), 0);
+    val base = k_prim(k, P_MUL, stat[STAT_MAX], k_const(k, KL_F32, -LOG2_E), 0);
     val p = k_prim(k, P_EXP2, k_prim(k, P_FMA, as_scores(s, score), exponent_factor(s), base), 0, 0);
     p = k_prim(k, P_MUL, p, stat[INVERSE], 0);
     return seen ? k_prim(k, P_SELECT, seen, p, k_const(k, KL_F32, 0)) : p;
@@ -284,7 +284,7 @@ void tiles_statistics(const struct tiles *s, val walked_there, val stat[STAT_COU
 static void add_gradients(const struct tiles *s, val stage, val seen, val walked_there, val total[2])
 {
     struct kernel *k = s->a->w->k;
-    val stat[STAT_COUNT], factor[2][MOST_FACTORS];
+    val stat[STAT_COUNT], factor[2][MAX_FACTORS];
     tiles_statistics(s, walked_there, stat);
     val sum = tiles_splat(k, 0, s->m, s->step), score = tiles_products(s, 0, stage, sum);
     val dp = tiles_products(s, 1, stage, sum);
@@ -339,7 +339,7 @@ static void put_tile(const struct tiles *s, int which, val x)
 }
 
 /* The maximum score and 1 / the sum of the weights, for attention_stats. */
-static void matrix_store_stats(const struct tiles *s, val most, val inverse)
+static void matrix_store_stats(const struct tiles *s, val max, val inverse)
 {
     struct attention *a = s->a;
     struct kernel *k = a->w->k;
@@ -350,7 +350,7 @@ static void matrix_store_stats(const struct tiles *s, val most, val inverse)
     coord[a->lead.rank] = attention_own_first(s);
     for (int64_t c = 0; c < 2; c++) {
         coord[a->lead.rank + 1] = k_int(k, c);
-        val x = c ? inverse : k_prim(k, P_SELECT, k_prim(k, P_EQ, most, none, 0), k_const(k, KL_F32, 0), most);
+        val x = c ? inverse : k_prim(k, P_SELECT, k_prim(k, P_EQ, max, none, 0), k_const(k, KL_F32, 0), max);
         tile_store(k, buf, lower_flatten(k, &shape, coord), 2, x, s->own_there);
     }
 }
@@ -423,7 +423,7 @@ void tiles_prepare(struct tiles *s)
     }
     for (int c = 0; c < STAT_COUNT && s->gradient && !s->keys; c++)
         s->stat[c] = attention_of_queries(s, STATS, c, s->stat_step, first, s->own_there);
-    bool holds = !s->gradient && !s->async && s->own[0].padded <= MOST_HELD;
+    bool holds = !s->gradient && !s->async && s->own[0].padded <= MAX_HELD;
     for (int64_t kk = 0; holds && kk < s->own[0].padded; kk += unit)
         s->held[kk / unit] = own_factor(s, &s->own[0], kk);
 }
@@ -516,7 +516,7 @@ void attention_emit_matrix(struct attention *a, const struct schedule *schedule,
     lower_scalars(w);
     make_buffers(&s);
     if (panels)
-        attention_roles_phases(&s);
+        attention_warp_specialized_barriers(&s);
     k->extent = shape_count(&a->lead) * blocks;
     val p = k_loop(k, LOOP_GRID, k_int(k, 0), k_int(k, k->extent), 1), block = ix_mod(k, p, blocks);
     lower_unflatten(k, &a->lead, ix_div(k, p, blocks), a->coord);
@@ -526,7 +526,7 @@ void attention_emit_matrix(struct attention *a, const struct schedule *schedule,
     val t = s.t = k_loop(k, LOOP_BLOCK, k_int(k, 0), k_int(k, s.s.width + (panels ? subgroup : 0)), 1);
     k->inst[t].rows = (uint16_t)subgroup;
     if (panels) {
-        attention_emit_roles(&s);
+        attention_emit_warp_specialized(&s);
     } else {
         s.first = ix_scale(k, ix_div(k, s.t, subgroup), s.m);
         walk(&s);

@@ -50,16 +50,16 @@ static void attention_again(const struct tiles *s, val i, val c, val *result)
 {
     struct kernel *k = s->a->w->k;
     val none = k_const(k, KL_F32, -INFINITY), zero = k_const(k, KL_F32, 0), all = k_int(k, s->a->m);
-    val j = k_loop(k, LOOP_SERIAL, k_int(k, 0), all, 1), most = k_carry(k, none), carry[VECTOR], total[VECTOR];
-    k_next(k, most, k_fold_step(k, FOLD_MAX, most, if_seen(s, attention_pair_sees(s, i, j), one_score(s, i, j), none)));
+    val j = k_loop(k, LOOP_SERIAL, k_int(k, 0), all, 1), max = k_carry(k, none), carry[VECTOR], total[VECTOR];
+    k_next(k, max, k_fold_step(k, FOLD_MAX, max, if_seen(s, attention_pair_sees(s, i, j), one_score(s, i, j), none)));
     k_end(k, j);
-    val largest = k_out(k, most), base = k_prim(k, P_SELECT, k_prim(k, P_EQ, largest, none, 0), zero, largest);
+    val largest = k_out(k, max), base = k_prim(k, P_SELECT, k_prim(k, P_EQ, largest, none, 0), zero, largest);
     j = k_loop(k, LOOP_SERIAL, k_int(k, 0), all, 1);
     val sum = k_carry(k, zero);
     for (int n = 0; n < s->vector; n++)
         total[n] = carry[n] = k_carry(k, zero);
     val seen = attention_pair_sees(s, i, j), score = if_seen(s, seen, one_score(s, i, j), none);
-    val weight = k_exp_down(k, k_prim(k, P_SUB, score, base, 0)), weights = k_prim(k, P_ADD, sum, weight, 0);
+    val weight = k_exp_nonpositive(k, k_prim(k, P_SUB, score, base, 0)), weights = k_prim(k, P_ADD, sum, weight, 0);
     add_vector(s, V, j, c, weight, seen, total);
     k_next(k, sum, weights);
     for (int n = 0; n < s->vector; n++)
@@ -81,7 +81,8 @@ static void gradient_again(const struct tiles *s, int which, val i, val c, val *
         total[n] = carry[n] = k_carry(k, zero);
     for (int n = 0; n < STAT_COUNT; n++)
         stat[n] = attention_element(a, STATS, query, k_int(k, n));
-    val p = k_prim(k, P_MUL, k_exp_down(k, k_prim(k, P_SUB, one_score(s, i, j), stat[MOST], 0)), stat[INVERSE], 0);
+    val p = k_prim(k, P_MUL, k_exp_nonpositive(k, k_prim(k, P_SUB, one_score(s, i, j), stat[STAT_MAX], 0)),
+                   stat[INVERSE], 0);
     val weight = which ? p : k_prim(k, P_MUL, k_prim(k, P_SUB, one_product(s, 1, i, j), stat[DELTA], 0), p, 0);
     const struct columns *walked = &s->walked[which];
     add_vector(s, walked->which, j, ix_add(k, c, k_int(k, walked->from)), weight, attention_pair_sees(s, i, j), total);

@@ -74,7 +74,7 @@ void attention_score_keys(const struct attention *a, val j0)
         for (int g = 0; g < ONE_SQUARES; g++)
             acc[g] = k_prim(k, P_FMA, k_load(k, a->q, k_int(k, c), 0), attention_in_block(a, K, lane[g], k_int(k, c)),
                             acc[g]);
-    val most = lower_attention_one_number(a, a->larger), scale = of(a, dtype_value(KL_F64, a->n->attr.attention.scale));
+    val max = lower_attention_one_number(a, a->larger), scale = of(a, dtype_value(KL_F64, a->n->attr.attention.scale));
     for (int g = 0; g < ONE_SQUARES; g++) {
         val at = ix_add(k, block_row(a, ix_add(k, j0, k_int(k, g * a->keys))), w->lane);
         val s = k_prim(k, P_MUL, acc[g], scale, 0), x = s;
@@ -84,9 +84,9 @@ void attention_score_keys(const struct attention *a, val j0)
             x = k_prim(k, P_SELECT, seen, s, k_splat(k, of(a, -INFINITY)));
         }
         k_store(k, a->score, at, s, 0);
-        most = k_fold_step(k, FOLD_MAX, most, k_lane_reduce(k, FOLD_MAX, x));
+        max = k_fold_step(k, FOLD_MAX, max, k_lane_reduce(k, FOLD_MAX, x));
     }
-    set_number(a, a->larger, most);
+    set_number(a, a->larger, max);
     end_lanes(a);
 }
 
@@ -99,12 +99,12 @@ void attention_weigh_keys(const struct attention *a)
     begin_keys(a);
     val larger = lower_attention_one_number(a, a->larger), base =
         k_prim(k, P_SELECT, k_prim(k, P_EQ, larger, of(a, -INFINITY), 0), of(a, 0), larger);
-    val shrink = k_prim(k, P_SUB, lower_attention_one_number(a, a->most), base, 0);
-    shrink = k_exp_down(k, shrink);
+    val shrink = k_prim(k, P_SUB, lower_attention_one_number(a, a->max), base, 0);
+    shrink = k_exp_nonpositive(k, shrink);
     val j = k_loop(k, LOOP_SERIAL, a->from, a->until, a->keys), at = ix_add(k, block_row(a, j), w->lane);
     val inside = k_prim(k, P_LT, ix_add(k, j, w->lane), a->until, 0);
     val x = k_prim(k, P_SUB, k_load(k, a->score, at, inside), base, 0);
-    k_store(k, a->score, at, k_exp_down(k, x), inside);
+    k_store(k, a->score, at, k_exp_nonpositive(k, x), inside);
     k_end(k, j);
     j = k_loop(k, LOOP_SERIAL, a->from, a->until, 1);
     val sum = k_carry(k, of(a, -0.0)), more = k_prim(k, P_ADD, sum, k_load(k, a->score, block_row(a, j), 0), 0);
@@ -112,7 +112,7 @@ void attention_weigh_keys(const struct attention *a)
     k_end(k, j);
     set_number(a, a->sum, k_prim(k, P_FMA, lower_attention_one_number(a, a->sum), shrink, k_out(k, sum)));
     set_number(a, a->shrink, shrink);
-    set_number(a, a->most, larger);
+    set_number(a, a->max, larger);
     end_lanes(a);
 }
 

@@ -46,12 +46,12 @@ static bool choose_one(struct lowering *w, const struct attention_facts *f, stru
         s->attention_one.rows = (uint16_t)(ONE_SQUARES * s->attention_one.keys);
     if (legal && !s->attention_one.lanes)
         s->attention_one.lanes = (uint16_t)lanes;
-    legal = legal && (s->width == 1 || schedule_no(w, "width", "width %u: a query by itself has 1", s->width));
+    legal = legal && (s->width == 1 || reject_schedule(w, "width", "width %u: a query by itself has 1", s->width));
     legal = legal && (one_fits(f, s->attention_one.keys) ||
-                      schedule_no(w, "keys", "keys %u: %d times as many, at least 2, divide the block of %d",
+                      reject_schedule(w, "keys", "keys %u: %d times as many, at least 2, divide the block of %d",
                                   s->attention_one.keys, ONE_SQUARES, (int)f->block));
     legal = legal && (s->attention_one.rows == ONE_SQUARES * s->attention_one.keys ||
-                      schedule_no(w, "rows", "rows %u: they are %d times the keys", s->attention_one.rows,
+                      reject_schedule(w, "rows", "rows %u: they are %d times the keys", s->attention_one.rows,
                                   ONE_SQUARES));
     if (!w->chooser->want)
         s->grain = attention_grain(f, 1);
@@ -62,11 +62,12 @@ static bool choose_one(struct lowering *w, const struct attention_facts *f, stru
 static bool tile_is_legal(const struct lowering *w, const struct attention_facts *f, const struct schedule *s)
 {
     bool legal = f->block % s->attention.rows == 0 ||
-                 schedule_no(w, "rows", "rows %u: they do not divide the block of %d", s->attention.rows,
+                 reject_schedule(w, "rows", "rows %u: they do not divide the block of %d", s->attention.rows,
                              (int)f->block);
     legal = legal && (!s->attention.square || (s->width % s->attention.square == 0 && s->attention.square > 1) ||
-                      schedule_no(w, "square", "square %u: it divides the width, %u", s->attention.square, s->width));
-    return legal && (f->half || !s->attention.widen || schedule_no(w, "widen", "widen: these are no half floats"));
+                      reject_schedule(w, "square", "square %u: it divides the width, %u", s->attention.square,
+                                      s->width));
+    return legal && (f->half || !s->attention.widen || reject_schedule(w, "widen", "widen: these are no half floats"));
 }
 
 static bool choose_tile(struct lowering *w, const struct attention_facts *f, struct schedule *s)
@@ -120,7 +121,8 @@ static bool choose_both(struct lowering *w, const struct attention_facts *f, str
         s->grain = lower_grain(f->matrices, f->l * (2 * f->m * columns + 2 * columns) / 16);
     }
     legal = legal && (both_fits(f, s->width) ||
-                      schedule_no(w, "width", "width %u: it is the block of %d, or less that has all queries", s->width,
+                      reject_schedule(w, "width", "width %u: it is the block of %d, or less that has all queries",
+                                      s->width,
                                   (int)f->block));
     return schedule_end(w, s, legal && tile_is_legal(w, f, s));
 }
@@ -151,10 +153,10 @@ static int64_t matrix_shared(const struct attention_facts *f, const struct sched
 /* Does a GPU have this unit, for the operands? */
 static bool has_unit(const struct mma_caps *u, const struct attention_facts *f)
 {
-    enum { MOST_COLUMNS = 256 };
+    enum { MAX_COLUMNS = 256 };
     bool panels = !u->async || (f->d % PANEL_COLUMNS == 0 && f->e % PANEL_COLUMNS == 0);
-    return u->subgroup && u->chains && f->factors && u->dtypes >> (f->factors - 1) & 1 && f->d <= MOST_COLUMNS &&
-           f->e <= MOST_COLUMNS && panels;
+    return u->subgroup && u->chains && f->factors && u->dtypes >> (f->factors - 1) & 1 && f->d <= MAX_COLUMNS &&
+           f->e <= MAX_COLUMNS && panels;
 }
 
 /* The only unit of a target for the operands, or a unit that is not for them. */
@@ -178,26 +180,27 @@ static bool matrix_legal(const struct lowering *w, const struct attention_facts 
     const struct mma_caps *u = attention_unit(c, f, s->attention_matrix.async);
     int64_t rows = s->attention_matrix.rows, step = s->attention_matrix.step;
     if (!has_unit(u, f))
-        return schedule_no(w, "async", "async: this target has no such unit for rows of so many elements");
+        return reject_schedule(w, "async", "async: this target has no such unit for rows of so many elements");
     if (s->attention_matrix.unit_m != u->m || s->attention_matrix.unit_n != u->n || s->attention_matrix.unit_k != u->k)
-        return schedule_no(w, "unit", "unit: it is another on this target");
+        return reject_schedule(w, "unit", "unit: it is another on this target");
     if (s->attention_matrix.subgroup != u->subgroup)
-        return schedule_no(w, "subgroup", "subgroup: it has another length on this target");
+        return reject_schedule(w, "subgroup", "subgroup: it has another length on this target");
     if (rows % u->m || rows / u->m * u->subgroup != s->width)
-        return schedule_no(w, "rows", "rows %d: each subgroup has %u of them", (int)rows, u->m);
+        return reject_schedule(w, "rows", "rows %d: each subgroup has %u of them", (int)rows, u->m);
     if (s->width > c->block_threads)
-        return schedule_no(w, "width", "width %u: a block of this target has fewer threads", s->width);
+        return reject_schedule(w, "width", "width %u: a block of this target has fewer threads", s->width);
     if (step % u->k || step % u->n)
-        return schedule_no(w, "step", "step %d: it is a whole number of the unit's steps", (int)step);
+        return reject_schedule(w, "step", "step %d: it is a whole number of the unit's steps", (int)step);
     if (s->attention_matrix.panels && (!u->async || !c->panel_copies || !f->views))
-        return schedule_no(w, "panels", "panels: they are for an asynchronous unit of a target that copies panels, and "
+        return reject_schedule(w, "panels",
+                               "panels: they are for an asynchronous unit of a target that copies panels, and "
                            "for operands that are arrays of whole vectors whose distances are multiples");
     if (s->attention_matrix.panels && rows > MAX_PANEL_ROWS)
-        return schedule_no(w, "rows", "rows %d: a panel has at most %d", (int)rows, MAX_PANEL_ROWS);
+        return reject_schedule(w, "rows", "rows %d: a panel has at most %d", (int)rows, MAX_PANEL_ROWS);
     if (s->attention_matrix.stages < 2)
-        return schedule_no(w, "stages", "while one step is multiplied, another one is on its way");
+        return reject_schedule(w, "stages", "while one step is multiplied, another one is on its way");
     return matrix_shared(f, s) <= (int64_t)c->shared_bytes ||
-           schedule_no(w, "rows", "rows, step and stages: shared memory has no room for them");
+           reject_schedule(w, "rows", "rows, step and stages: shared memory has no room for them");
 }
 
 /* Registers of a thread limit a step: it has a row of scores for each of its rows, and all columns of its totals.
@@ -205,10 +208,10 @@ static bool matrix_legal(const struct lowering *w, const struct attention_facts 
 static uint16_t matrix_step(const struct attention_facts *f, bool panels)
 {
     enum { LONG = 64, SHORT = 32, FEW = 64, MANY = 128 };
-    int64_t totals = !f->gradient ? f->e : f->keys ? f->d + f->e : f->d, most = f->gradient ? FEW : MANY;
+    int64_t totals = !f->gradient ? f->e : f->keys ? f->d + f->e : f->d, max = f->gradient ? FEW : MANY;
     if (panels)
-        return totals <= most ? (f->gradient ? LONG : 2 * LONG) : totals <= 2 * most ? LONG : SHORT;
-    return totals <= most ? LONG : SHORT;
+        return totals <= max ? (f->gradient ? LONG : 2 * LONG) : totals <= 2 * max ? LONG : SHORT;
+    return totals <= max ? LONG : SHORT;
 }
 
 static void fill_matrix(const struct caps *c, const struct attention_facts *f, struct schedule *s)
@@ -277,43 +280,43 @@ static int64_t blocks_groups(const struct attention_facts *f) { return f->gradie
 static int64_t blocks_shared(const struct attention_facts *f, int64_t rows)
 {
     enum { STEP = ATTENTION_BLOCK_STEP, ELEMENT = 4 };
-    int64_t pitch = attention_block_pitch(f->d, f->e, blocks_across(f)), most = rows > STEP ? rows : STEP;
-    return ELEMENT * (blocks_groups(f) * rows * (pitch + STEP + 4) + 2 * STEP * pitch + ATTENTION_BLOCK_ROWS * most);
+    int64_t pitch = attention_block_pitch(f->d, f->e, blocks_across(f)), max = rows > STEP ? rows : STEP;
+    return ELEMENT * (blocks_groups(f) * rows * (pitch + STEP + 4) + 2 * STEP * pitch + ATTENTION_BLOCK_ROWS * max);
 }
 
 /* Two blocks of 128 rows have room on a processor of NVIDIA's, for 64 columns; so do those of 64 rows of a gradient. */
 static bool choose_blocks(struct lowering *w, const struct attention_facts *f, struct schedule *s)
 {
-    enum { TILE = ATTENTION_BLOCK_TILE, ROWS = 128, LEAST = 64, BLOCKS = 2 };
+    enum { TILE = ATTENTION_BLOCK_TILE, ROWS = 128, MIN_COUNT = 64, BLOCKS = 2 };
     const struct caps *c = w->chooser->caps;
     bool legal = schedule_begin(w, SCHED_ATTENTION_BLOCKS, s);
     int64_t across = blocks_across(f), each = TILE, fill = BLOCKS * (c->threads ? c->threads : 1);
-    bool most = !f->gradient && f->matrices * ((f->l + ROWS - 1) / ROWS) >= fill;
+    bool max = !f->gradient && f->matrices * ((f->l + ROWS - 1) / ROWS) >= fill;
     if (legal && !s->attention_blocks.rows)
         s->attention_blocks.rows = s->width && across ? (uint16_t)(s->width / (across * blocks_groups(f)) * each)
-                                                      : most ? ROWS : LEAST;
+                                                      : max ? ROWS : MIN_COUNT;
     if (legal && !s->width)
         s->width = (uint16_t)(s->attention_blocks.rows / each * across * blocks_groups(f));
     int64_t rows = s->attention_blocks.rows;
     legal = legal && ((across && f->blocks) ||
-                      schedule_no(w, NULL, "attention_blocks: rows are of 8, 16, .. 128 elements of f32"));
+                      reject_schedule(w, NULL, "attention_blocks: rows are of 8, 16, .. 128 elements of f32"));
     legal = legal && ((rows >= each && rows % each == 0 && rows / each * across * blocks_groups(f) == s->width &&
                        rows * ATTENTION_BLOCK_STEP / 4 % s->width == 0 && s->width >= rows) ||
-                      schedule_no(w, "rows", "rows %d: each of the threads of %d side by side has %d", (int)rows,
+                      reject_schedule(w, "rows", "rows %d: each of the threads of %d side by side has %d", (int)rows,
                                   (int)across, TILE));
     legal = legal && (s->width <= c->block_threads ||
-                      schedule_no(w, "width", "width %u: a block of this target has fewer threads", s->width));
+                      reject_schedule(w, "width", "width %u: a block of this target has fewer threads", s->width));
     legal = legal && (blocks_shared(f, rows) <= (int64_t)c->shared_bytes ||
-                      schedule_no(w, "rows", "rows: shared memory has no room for them"));
+                      reject_schedule(w, "rows", "rows: shared memory has no room for them"));
     return schedule_end(w, s, legal);
 }
 
 /* Blocks of fewer rows leave threads without work. */
 static bool prefers_blocks(const struct caps *c, const struct attention_facts *f)
 {
-    enum { FEWEST = 32, LEAST = 64 };
+    enum { FEWEST = 32, MIN_COUNT = 64 };
     return f->blocks && blocks_across(f) && f->l >= FEWEST && f->m >= FEWEST &&
-           blocks_shared(f, LEAST) <= (int64_t)c->shared_bytes;
+           blocks_shared(f, MIN_COUNT) <= (int64_t)c->shared_bytes;
 }
 
 /* For a query without neighbours keys are the lanes, if squares are transposed in registers. */

@@ -68,9 +68,9 @@ val attention_pair_sees(const struct tiles *s, val own, val walked)
     return a->mask ? both(k, seen, attention_stored(a, SEEN, query, key)) : seen;
 }
 
-static val clamped(struct kernel *k, val x, int64_t most)
+static val clamped(struct kernel *k, val x, int64_t max)
 {
-    return greater(k, smaller(k, x, k_int(k, most)), k_int(k, 0));
+    return greater(k, smaller(k, x, k_int(k, max)), k_int(k, 0));
 }
 
 /* The keys from the first to the last one that a query of the block sees by its range; every thread finds them. */
@@ -79,19 +79,19 @@ static void keys_in_ranges(const struct tiles *s, val *first, val *end)
     const struct attention *a = s->a;
     struct kernel *k = a->w->k;
     val i = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, s->rows), 1);
-    val least = k_carry(k, k_int(k, a->m)), most = k_carry(k, k_int(k, 0));
+    val min = k_carry(k, k_int(k, a->m)), max = k_carry(k, k_int(k, 0));
     val row = smaller(k, ix_add(k, a->q0, i), k_int(k, a->l - 1));
     ix_bound(k, row, 0, a->l - 1);
     val low = clamped(k, k_cast(k, attention_stored(a, SEEN, row, k_int(k, 0)), KL_I64), a->m);
     val high = clamped(k, k_cast(k, attention_stored(a, SEEN, row, k_int(k, 1)), KL_I64), a->m);
     val some = k_prim(k, P_LT, low, high, 0);
-    val less = k_prim(k, P_SELECT, some, smaller(k, low, least), least);
-    val more = k_prim(k, P_SELECT, some, greater(k, high, most), most);
-    k_next(k, least, less);
-    k_next(k, most, more);
+    val less = k_prim(k, P_SELECT, some, smaller(k, low, min), min);
+    val more = k_prim(k, P_SELECT, some, greater(k, high, max), max);
+    k_next(k, min, less);
+    k_next(k, max, more);
     k_end(k, i);
-    *first = k_out(k, least);
-    *end = k_out(k, most);
+    *first = k_out(k, min);
+    *end = k_out(k, max);
 }
 
 void attention_steps_seen(const struct tiles *s, val *first, val *end)

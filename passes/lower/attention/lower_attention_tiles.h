@@ -4,10 +4,10 @@
 #include "lower_attention.h"
 
 enum { X, Y, STATS };                   /* operands of a gradient: q beside dy, k beside v, statistics */
-enum { MOST, INVERSE, DELTA, STAT_COUNT };
+enum { STAT_MAX, INVERSE, DELTA, STAT_COUNT };
 enum { VECTOR = ATTENTION_VECTOR };
-enum { MOST_HELD = 128 };               /* columns of own rows whose factors stay in registers */
-enum { MOST_FACTORS = MAX_TILE_SIDE / ATTENTION_DEPTH }; /* of a step */
+enum { MAX_HELD = 128 };               /* columns of own rows whose factors stay in registers */
+enum { MAX_FACTORS = MAX_TILE_SIDE / ATTENTION_DEPTH }; /* of a step */
 enum { TOTAL, LARGEST, SUM, CARRIED };  /* what attention carries from step to step; a gradient carries two totals */
 
 /* Columns of an operand, in shared memory. */
@@ -35,11 +35,11 @@ struct tiles {
     val own_there;                      /* [m x 1]; 0: all of them exist */
     val low, high;                      /* [m x 1] for ranges of keys of own rows */
     val stat[STAT_COUNT];               /* [m x 1] for queries that are own rows */
-    val held[MOST_HELD / ATTENTION_DEPTH];
+    val held[MAX_HELD / ATTENTION_DEPTH];
     int64_t vector;                     /* columns of a result that a thread stores at once */
     int64_t out_first[2];               /* the first element of results in their lbufs */
     val k0;                             /* the step's first row */
-    struct {                            /* phases of roles (lower_attention_roles.c) */
+    struct {                            /* phases of roles (lower_attention_warp_specialized.c) */
         uint32_t own, filled[2], used[2], turn;
     } phase;
     val group;                          /* the number of the thread's subgroup */
@@ -66,10 +66,10 @@ bool attention_has_accesses(const struct attention *a, unsigned which, bool grad
 /* The view of operand `which`; false: tensor copies cannot take it. */
 bool attention_view(const struct attention *a, unsigned which, bool gradient, bool keys, struct attention_view *v);
 
-/* ---- lower_attention_roles.c ---- */
-void attention_roles_phases(struct tiles *s);   /* the buffers of phases */
+/* ---- lower_attention_warp_specialized.c ---- */
+void attention_warp_specialized_barriers(struct tiles *s);   /* the buffers of phases */
 /* What the block's thread s->t does. */
-void attention_emit_roles(struct tiles *s);
+void attention_emit_warp_specialized(struct tiles *s);
 
 /* ---- lower_attention_matrix.c ---- */
 val tiles_splat(struct kernel *k, double x, int64_t rows, int64_t cols);

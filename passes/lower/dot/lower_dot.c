@@ -80,7 +80,7 @@ static void run_coordinates(struct kernel *k, const struct shape *s, int64_t len
 }
 
 /* Is the value a load of an operand's bf16 element whose successor along k follows it in memory? */
-static bool has_neighbour(const struct dot *d, bool second, val v)
+static bool has_adjacent(const struct dot *d, bool second, val v)
 {
     const struct kernel *k = d->w->k;
     const struct linst *i = &k->inst[v];
@@ -99,7 +99,7 @@ static val factor_at(const struct dot *d, bool second, const val *fr, val kk, bo
         return k_cast(k, low, d->dtype);
     if (alone)
         return dot_pair_of(k, low, 0);
-    if (has_neighbour(d, second, low))
+    if (has_adjacent(d, second, low))
         return k_load_wide(k, (uint32_t)k->inst[low].imm, k->inst[low].a, k->inst[low].b);
     lower_unflatten(k, &d->con, ix_add(k, kk, k_int(k, 1)), con);
     return dot_pair_of(k, low, element_at(d, second, fr, con));
@@ -327,7 +327,7 @@ static void emit_waiting(const struct dot *d, const struct tile *t, val visit)
 
 /* Emits a loop over k.  Iterations `from` to `to` have `steps` steps each and add to the sums of all rows.  Iterations
  * of UNROLL_K steps also prefetch, and each computes a row of the previous tile's epilogue, if that waits. */
-static void emit_visits(const struct dot *d, const struct tile *t, val from, val to, int steps, val *acc)
+static void emit_k_iterations(const struct dot *d, const struct tile *t, val from, val to, int steps, val *acc)
 {
     struct kernel *k = d->w->k;
     val visit = k_loop(k, LOOP_SERIAL, from, to, 1), carry[MAX_ROWS];
@@ -360,7 +360,7 @@ static void symbolic_products(const struct dot *d, const struct tile *t, val *ac
         next = steps == 1 ? 0 : steps > d->unit ? (int)d->unit : 1; /* four at a time, then pairs if d has them, then
                                                                        single ones */
         val to = ix_div(k, t->length, steps);
-        emit_visits(d, t, from, to, steps, acc);
+        emit_k_iterations(d, t, from, to, steps, acc);
         if (steps == UNROLL_K && t->waiting) { /* the rows that are left after the last iteration */
             val row = k_loop(k, LOOP_SERIAL, to, t->waiting, 1);
             emit_waiting(d, t, row);
@@ -384,7 +384,7 @@ static void dot_emit_tile(const struct dot *d, struct tile *t)
     if (d->symbolic_k)
         symbolic_products(d, t, acc);
     if (whole)
-        emit_visits(d, t, k_int(k, 0), k_int(k, whole / UNROLL_K), UNROLL_K, acc);
+        emit_k_iterations(d, t, k_int(k, 0), k_int(k, whole / UNROLL_K), UNROLL_K, acc);
     if (!d->symbolic_k)
         products(d, t, k_int(k, whole), (int)(t->kc - whole), acc);
     for (int64_t i = 0; i < t->rows; i++) {
@@ -417,19 +417,19 @@ static void dot_emit_tile(const struct dot *d, struct tile *t)
 static void emit_last_rows(const struct dot *d, struct tile *t, val left)
 {
     struct kernel *k = d->w->k;
-    int64_t most = d->mr / 2;
-    if (!most)
+    int64_t max = d->mr / 2;
+    if (!max)
         return;
-    ix_whole(k, left, 0, d->mr - 1);
+    ix_assume_range(k, left, 0, d->mr - 1);
     val base = t->m0, zero = k_int(k, 0), one = k_int(k, 1);
-    val few = k_prim(k, P_LE, left, k_int(k, most), 0), half = ix_div(k, ix_add(k, left, one), 2);
+    val few = k_prim(k, P_LE, left, k_int(k, max), 0), half = ix_div(k, ix_add(k, left, one), 2);
     val first = k_prim(k, P_SELECT, few, left, half);
-    ix_whole(k, first, 0, most);
+    ix_assume_range(k, first, 0, max);
     val second = k_prim(k, P_SUB, left, first, 0);
     val part = k_loop(k, LOOP_SERIAL, zero, k_int(k, 2), 1);
     val height = k_prim(k, P_SELECT, k_prim(k, P_EQ, part, zero, 0), first, second);
-    t->m0 = ix_add(k, base, ix_times(k, part, first));
-    for (t->rows = most; t->rows > 0; t->rows--) {
+    t->m0 = ix_add(k, base, ix_mul(k, part, first));
+    for (t->rows = max; t->rows > 0; t->rows--) {
         val open = k_if(k, k_prim(k, P_EQ, height, k_int(k, t->rows), 0));
         dot_emit_tile(d, t);
         k_end(k, open);
@@ -472,11 +472,11 @@ static void dot_emit_rows(const struct dot *d, struct tile *t, val first_row, in
 }
 
 /* Returns a / b for a >= 0 and b > 0; the result is at most `most`. */
-static val quotient(struct kernel *k, val a, val b, int64_t most)
+static val quotient(struct kernel *k, val a, val b, int64_t max)
 {
     val q = k_prim(k, P_DIV, a, b, 0);
     k->inst[q].kind = INST_INDEX;
-    ix_whole(k, q, 0, most);
+    ix_assume_range(k, q, 0, max);
     return q;
 }
 
@@ -491,21 +491,21 @@ static void emit_symbolic_blocks(const struct dot *d, struct tile *t, val first_
     if (d->blocks > 1) {
         val n = ix_div(k, ix_add(k, all, k_int(k, DOT_BLOCK - 1)), DOT_BLOCK);
         n = k_prim(k, P_SELECT, k_prim(k, P_LT, n, one, 0), one, n);
-        ix_whole(k, n, 1, d->blocks);
+        ix_assume_range(k, n, 1, d->blocks);
         val even = quotient(k, ix_sub(k, ix_add(k, all, n), one), n, DOT_BLOCK);
         val length = ix_scale(k, ix_div(k, ix_add(k, even, k_int(k, 7)), 8), 8), last = ix_sub(k, n, one);
         val kb = k_loop(k, LOOP_SERIAL, zero, last, 1);
         t->kb = kb;
-        t->k0 = ix_times(k, kb, length);
+        t->k0 = ix_mul(k, kb, length);
         t->length = length;
         if (d->panel)
             dot_pack(d, t->n0, t->cols, t->k0, t->length, DOT_BLOCK);
         dot_emit_rows(d, t, first_row, rows);
         k_end(k, kb);
         t->kb = last;
-        t->k0 = ix_times(k, last, length);
+        t->k0 = ix_mul(k, last, length);
         t->length = k_prim(k, P_SUB, all, t->k0, 0);
-        ix_whole(k, t->length, 0, DOT_BLOCK);
+        ix_assume_range(k, t->length, 0, DOT_BLOCK);
     }
 }
 
@@ -550,8 +550,8 @@ static void emit_columns(const struct dot *d, dot_task *task, const void *ctx, v
     if (d->symbolic_n && !runs) { /* lanes beyond the last column are masked, so one kind of tile is enough */
         struct dot here = *d;
         val n0 = ix_scale(k, number, d->nr), left = k_prim(k, P_SUB, ix_size(k, d->size.n), n0, 0);
-        ix_whole(k, left, 1, d->size.n);
-        here.columns_here = ix_least(k, left, d->nr);
+        ix_assume_range(k, left, 1, d->size.n);
+        here.columns_here = ix_min(k, left, d->nr);
         task(&here, ctx, first_row, rows, n0, d->nr);
         return;
     }
@@ -580,8 +580,8 @@ static void dot_emit_block(const struct dot *d, dot_task *task, const void *ctx,
     if (d->symbolic_m) {
         val first = ix_scale(k, row_block, d->mblock), left = k_prim(k, P_SUB, ix_size(k, d->size.m), first, 0);
         struct dot here = *d;
-        ix_whole(k, left, 1, d->size.m);
-        here.rows_here = ix_least(k, left, d->mblock);
+        ix_assume_range(k, left, 1, d->size.m);
+        here.rows_here = ix_min(k, left, d->mblock);
         emit_columns(&here, task, ctx, first, d->mblock, columns);
         return;
     }
@@ -599,10 +599,10 @@ static void dot_emit_block(const struct dot *d, dot_task *task, const void *ctx,
 }
 
 /* The number of parts of `each` rows or columns: `most`, or computed from the symbols' values. */
-static val parts_of(const struct dot *d, bool symbolic, int64_t size, int64_t each, int64_t most)
+static val parts_of(const struct dot *d, bool symbolic, int64_t size, int64_t each, int64_t max)
 {
     struct kernel *k = d->w->k;
-    return symbolic ? ix_div(k, ix_add(k, ix_size(k, size), k_int(k, each - 1)), each) : k_int(k, most);
+    return symbolic ? ix_div(k, ix_add(k, ix_size(k, size), k_int(k, each - 1)), each) : k_int(k, max);
 }
 
 void dot_tasks(struct dot *d, int64_t columns, dot_task *task, const void *ctx)
@@ -613,9 +613,9 @@ void dot_tasks(struct dot *d, int64_t columns, dot_task *task, const void *ctx)
     struct tasks t;
     val rows = parts_of(d, d->symbolic_m, d->size.m, d->mblock, row_blocks);
     val across = parts_of(d, d->symbolic_n, d->size.n, runs ? d->run : d->nr, columns);
-    val each = ix_times(k, rows, across);
+    val each = ix_mul(k, rows, across);
     val p = lower_tasks(d->w, d->size.batch * row_blocks * columns,
-                        d->symbolic ? ix_times(k, ix_size(k, d->size.batch), each) : 0, &t), rest = p, column;
+                        d->symbolic ? ix_mul(k, ix_size(k, d->size.batch), each) : 0, &t), rest = p, column;
     if (k->extent) {
         d->batch_index = d->size.batch == 1 ? k_int(k, 0) : ix_quotient(k, p, each, row_blocks * columns, &rest);
         val row_block = ix_quotient(k, rest, across, columns, &column);
@@ -628,16 +628,16 @@ void dot_tasks(struct dot *d, int64_t columns, dot_task *task, const void *ctx)
 /* Sets which sizes have symbols.  Returns false if there is no schedule for them. */
 static bool take_symbols(struct dot *d)
 {
-    const struct stand_ins *s = d->w->k->stand_ins;
+    const struct placeholders *s = d->w->k->placeholders;
     d->symbolic_n = size_is_symbolic(s, d->size.n);
     d->symbolic_m = size_is_symbolic(s, d->size.m);
     d->symbolic_k = size_is_symbolic(s, d->size.k);
     d->symbolic = d->symbolic_m || d->symbolic_n || d->symbolic_k || size_is_symbolic(s, d->size.batch);
     if (d->symbolic && !dtype_is_float(d->n->dtype))
-        kernel_refuse(d->w->k, "a symbol says how long a product of integers is");
+        kernel_mark_unsupported(d->w->k, "a symbol says how long a product of integers is");
     if (d->symbolic_k) { /* upper bounds; emit_symbolic_blocks computes the number of blocks and their length from the
                             symbol's value */
-        d->blocks = dot_parts(size_most(s, d->size.k), DOT_BLOCK);
+        d->blocks = dot_parts(size_max(s, d->size.k), DOT_BLOCK);
         d->kblock = d->blocks > 1 ? d->kblock : d->size.k;
     }
     return !d->w->k->err.code;
@@ -673,8 +673,8 @@ static void emit_kind(struct dot *d, const struct schedule *s)
     case SCHED_DOT_MATRIX: dot_emit_matrix(d, s); break;
     case SCHED_DOT_BLOCKS: dot_emit_blocks(d, s); break;
     case SCHED_DOT_BYTES: dot_emit_bytes(d, s); break;
-    case SCHED_DOT_THIN: dot_emit_thin(d, s); break;
-    case SCHED_GPU_DOT_THIN: gpu_thin(d, s); break;
+    case SCHED_DOT_THIN: dot_emit_skinny(d, s); break;
+    case SCHED_GPU_DOT_THIN: gpu_skinny(d, s); break;
     default: dot_emit_tiles(d, s);
     }
 }

@@ -134,9 +134,9 @@ int64_t dot_panel_rows(const struct dot *d); /* number of rows of the panel, eac
 void dot_pack(const struct dot *d, val n0, int64_t cols, val k0, val length, int64_t kc);
 /* ---- lower_dot_bytes.c ---- */
 void dot_emit_bytes(struct dot *d, const struct schedule *s);
-/* ---- lower_dot_thin.c ---- products of a few rows with a matrix that is read once */
+/* ---- lower_dot_skinny.c ---- products of a few rows with a matrix that is read once */
 /* How the matrix lies in memory, or the array from which its elements are computed. */
-struct thin_order {
+struct skinny_order {
     bool along_k;            /* the matrix is contiguous along the contraction */
     ref source;              /* the array whose elements are the matrix's, or from which each of them is computed,
                                 each element being used for exactly `packed` elements of the matrix; NIL: there is no
@@ -145,9 +145,9 @@ struct thin_order {
     int64_t packed;          /* 1, or 2 if each byte of the source has two elements of the matrix, which are adjacent
                                 in the direction in which the matrix is contiguous: integers of 4 bits */
 };
-bool dot_thin_order(const struct dot *d, struct thin_order *o);     /* false: the matrix's elements are not at fixed
+bool dot_skinny_order(const struct dot *d, struct skinny_order *o);     /* false: the matrix's elements are not at fixed
                                                                        distances */
-void dot_emit_thin(struct dot *d, const struct schedule *s);
+void dot_emit_skinny(struct dot *d, const struct schedule *s);
 /* ---- lower_dot_tile.c ---- */
 val dot_splat(struct kernel *k, val x, unsigned rows, unsigned cols);
 /* Loads a tile that begins at index; its rows or columns are `stride` elements apart.  mask: the elements that
@@ -214,11 +214,11 @@ bool dot_matrix_copies(const struct dot *d, const struct schedule *s, const stru
 bool dot_matrix_view(const struct dot *d, bool second, struct lbuf *view);
 void dot_emit_matrix(struct dot *d, const struct schedule *s);
 
-/* ---- gpu/lower_gpu_thin.c ---- a product of a few rows on a GPU */
+/* ---- gpu/lower_gpu_skinny.c ---- a product of a few rows on a GPU */
 enum { GPU_FEW_ROWS = 16 };
-int64_t gpu_thin_neighbours(const struct dot *d, bool along_k); /* number of adjacent elements that a lane loads at
+int64_t gpu_skinny_vector_width(const struct dot *d, bool along_k); /* number of adjacent elements that a lane loads at
                                                                    once */
-void gpu_thin(struct dot *d, const struct schedule *s);
+void gpu_skinny(struct dot *d, const struct schedule *s);
 
 /* ---- lower_dot_gpu.c ---- */
 void dot_emit_blocks(struct dot *d, const struct schedule *s);

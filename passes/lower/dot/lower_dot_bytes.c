@@ -21,7 +21,7 @@ enum { ROWS_AHEAD = 48 }; /* distance from the rows of B that are multiplied to 
 struct bytes {
     struct dot *d;
     unsigned ta, tb;        /* the operands' dtypes */
-    bool turned;            /* the upper bits of A's elements are inverted */
+    bool transposed;            /* the upper bits of A's elements are inverted */
     bool prefetch;          /* B is read in place and prefetched */
     bool b_rows;            /* B's columns are adjacent in memory; else its elements along k */
     int64_t square;         /* elements of k in a square of B that is transposed in registers; 0: there are none */
@@ -75,7 +75,7 @@ static val load_a(const struct bytes *s, val m0, int64_t rows, val kk, int64_t d
     struct linst l = load_of(s, false, m0, kk);
     val mask = count < depth ? below(k, TILE_COLS, depth, count) : 0;
     val a = dot_load(k, (uint32_t)l.imm, l.a, TILE_ROWS, k_int(k, s->d->a_step_m), rows, depth, mask);
-    if (!s->turned)
+    if (!s->transposed)
         return a;
     unsigned other = s->ta == KL_I8 ? KL_U8 : KL_I8;
     val upper = k_bits(k, other, 0x80), same = tile_prim(k, P_BITS, other, a, 0, rows, depth);
@@ -205,7 +205,7 @@ static val no_sums(struct kernel *k, int64_t rows, int64_t cols)
 }
 
 /* 128 times the sums of B's columns, with the sign of the error. */
-static val turned_columns(const struct bytes *s, val columns)
+static val transposed_columns(const struct bytes *s, val columns)
 {
     struct kernel *k = s->d->w->k;
     struct linst c = k->inst[columns];
@@ -218,11 +218,11 @@ static void dot_bytes_emit_tile(const struct bytes *s, const struct part *p, val
 {
     struct kernel *k = s->d->w->k;
     val nr = k_int(k, s->d->nr), at = s->panels > 1 ? ix_scale(k, row, s->d->nr) : k_int(k, 0);
-    struct totals t = {.columns = s->turned && !s->panel ? no_sums(k, 1, p->room) : 0};
+    struct totals t = {.columns = s->transposed && !s->panel ? no_sums(k, 1, p->room) : 0};
     t.tile = s->panels > 1 ? dot_load(k, s->sums, at, TILE_ROWS, nr, rows, p->room, 0) : no_sums(k, rows, p->room);
     t = add_panel(s, p, m0, rows, t);
-    if (s->turned) {
-        val columns = t.columns ? turned_columns(s, t.columns)
+    if (s->transposed) {
+        val columns = t.columns ? transposed_columns(s, t.columns)
                                 : dot_load(k, s->columns, k_int(k, 0), TILE_ROWS, nr, 1, p->room, 0);
         t.tile = tile_prim(k, P_SUB, KL_I32, t.tile, columns, rows, p->room);
     }
@@ -238,9 +238,9 @@ static void emit_panel(const struct bytes *s, const struct part *p, val first, i
     int64_t tiles = rows / s->d->mr, rest = rows % s->d->mr;
     if (s->panel)
         pack(s, p);
-    if (s->turned && s->panel) {
+    if (s->transposed && s->panel) {
         struct totals t = add_panel(s, p, 0, 0, (struct totals){.columns = no_sums(k, 1, p->room)});
-        dot_store(k, s->columns, k_int(k, 0), TILE_ROWS, k_int(k, s->d->nr), turned_columns(s, t.columns));
+        dot_store(k, s->columns, k_int(k, 0), TILE_ROWS, k_int(k, s->d->nr), transposed_columns(s, t.columns));
     }
     if (tiles) {
         val i = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, tiles), 1), row = ix_scale(k, i, s->d->mr);
@@ -290,7 +290,7 @@ void dot_emit_bytes(struct dot *d, const struct schedule *schedule)
     d->nr = schedule->dot_bytes.nr;
     d->mblock = schedule->dot_bytes.rows;
     d->lanes = s.lanes;
-    s.turned = s.ta == s.tb;
+    s.transposed = s.ta == s.tb;
     s.panels = dot_parts(d->size.k, s.kc);
     if (schedule->dot_bytes.pack_b)
         s.panel = 1 + k_buf(k, BUF_SCRATCH, s.tb, dot_parts(s.kc, GROUP) * GROUP * d->nr, 0);
@@ -299,7 +299,7 @@ void dot_emit_bytes(struct dot *d, const struct schedule *schedule)
     s.sums = k_buf(k, BUF_SCRATCH, KL_I32, (s.panels > 1 ? d->mblock : d->mr) * d->nr, 0);
     d->tile = 1 + s.sums;
     d->tile_step = d->nr;
-    if (s.turned && s.panel)
+    if (s.transposed && s.panel)
         s.columns = k_buf(k, BUF_SCRATCH, KL_I32, d->nr, 0);
     dot_tasks(d, dot_task_columns(d, schedule), emit_task, &s);
 }

@@ -178,7 +178,7 @@ static void emit_sums(const struct blocks *s, val *sum)
     val next = ix_add(k, step, k_int(k, 1));
     if (steps > 1) {
         if (whole) /* the last step is loaded once more: no condition for each load */
-            next = ix_least(k, next, (s->splits > 1 ? s->s.dot_blocks.split : s->d->size.k) / length - 1);
+            next = ix_min(k, next, (s->splits > 1 ? s->s.dot_blocks.split : s->d->size.k) / length - 1);
         next = step_start(s, next);
         fetch(s, false, next, !whole, &a);
         fetch(s, true, next, !whole, &b);

@@ -49,11 +49,11 @@ static bool occupies(const struct dot *d, const struct caps *caps, const struct 
 
 /* The largest number of parts of a contraction if each has at least `shortest` elements, and all sums need little
  * memory. */
-static int64_t most_parts(const struct dot *d, int64_t shortest)
+static int64_t max_parts(const struct dot *d, int64_t shortest)
 {
-    const int64_t most_bytes = 64 << 20;
+    const int64_t max_bytes = 64 << 20;
     int64_t by_length = d->size.k / shortest;
-    int64_t by_bytes = most_bytes / (int64_t)dtype_size(d->dtype) / (d->size.batch * d->size.m * d->size.n);
+    int64_t by_bytes = max_bytes / (int64_t)dtype_size(d->dtype) / (d->size.batch * d->size.m * d->size.n);
     return d->symbolic ? 1 : by_length < by_bytes ? by_length : by_bytes;
 }
 
@@ -84,8 +84,8 @@ static struct wrong wrong_block(const struct caps *c, const struct schedule *s, 
         return (struct wrong){"width", "the block's tiles make another number of threads"};
     if (threads > (int64_t)c->block_threads)
         return (struct wrong){"width", "a block of this target has fewer threads"};
-    int64_t most = DOT_MAX_PARTS * (s->kind == SCHED_DOT_MATRIX && s->dot_matrix.async ? DOT_VECTOR : 1);
-    if (a % threads || b % threads || a / threads > most || b / threads > most)
+    int64_t max = DOT_MAX_PARTS * (s->kind == SCHED_DOT_MATRIX && s->dot_matrix.async ? DOT_VECTOR : 1);
+    if (a % threads || b % threads || a / threads > max || b / threads > max)
         return (struct wrong){"step", "each thread brings the same number of elements of an operand, at most 32"};
     if (bytes > (int64_t)c->shared_bytes)
         return (struct wrong){"step", "the block's shared memory has no room for that"};
@@ -94,7 +94,7 @@ static struct wrong wrong_block(const struct caps *c, const struct schedule *s, 
 
 static bool not_wrong(const struct dot *d, struct wrong w)
 {
-    return !w.field || schedule_no(d->w, w.field, "%s: %s", w.field, w.why);
+    return !w.field || reject_schedule(d->w, w.field, "%s: %s", w.field, w.why);
 }
 
 /* ---- tiles of threads ---- */
@@ -114,11 +114,11 @@ static struct wrong wrong_threads(const struct dot *d, const struct caps *c, con
 static void choose_threads_split(const struct dot *d, const struct caps *c, struct schedule *s)
 {
     enum { A_PROCESSOR = 512, SHORTEST = 512 }; /* threads of a tile of 64 results each; elements of a part */
-    int64_t blocks = blocks_of(d, s), most = most_parts(d, SHORTEST), step = s->dot_blocks.step;
+    int64_t blocks = blocks_of(d, s), max = max_parts(d, SHORTEST), step = s->dot_blocks.step;
     if (blocks >= (int64_t)c->threads)
         return;
     int64_t parts = (int64_t)c->threads * A_PROCESSOR / s->width / blocks;
-    parts = parts < most ? parts : most;
+    parts = parts < max ? parts : max;
     for (int64_t equal = parts; equal > 1 && 4 * equal >= 3 * parts; equal--)
         if (d->size.k % (equal * step) == 0) {
             parts = equal;
@@ -249,7 +249,7 @@ static struct wrong wrong_matrix(const struct dot *d, const struct caps *c, cons
         return (struct wrong){"subgroup", "it has another length on this target"};
     if (!u->subgroup)
         return (struct wrong){"async", "this target has no such unit"};
-    if (mr % u->m || nr % u->n || nr > u->most_n || nr % dot_matrix_part(s) || mr / u->m > DOT_MAX_SLABS ||
+    if (mr % u->m || nr % u->n || nr > u->max_n || nr % dot_matrix_part(s) || mr / u->m > DOT_MAX_SLABS ||
         mr * nr > (unsigned)(u->async ? MAX_ASYNC_SUMS : MAX_SUMS) * u->subgroup)
         return (struct wrong){"tile", "a whole number of the unit's tiles, and registers for its sums"};
     if (step % u->k)
@@ -287,11 +287,11 @@ static void set_unit(const struct dot *d, const struct caps *c, struct schedule 
  * copies go through registers, one step at a time. */
 static void choose_stages(const struct dot *d, const struct caps *c, struct schedule *s)
 {
-    enum { MOST_STAGES = 4, LEAST_STAGES = 3 };
+    enum { MAX_STAGES = 4, MIN_STAGES = 3 };
     int64_t steps = dot_parts(d->size.k, s->dot_matrix.step) + 1 + s->dot_matrix.async;
-    int64_t most = steps < MOST_STAGES ? steps : MOST_STAGES;
-    for (int blocks = 2; blocks >= 1 && c->async_copies && most >= LEAST_STAGES; blocks--)
-        for (s->dot_matrix.stages = (uint8_t)most; s->dot_matrix.stages >= LEAST_STAGES; s->dot_matrix.stages--)
+    int64_t max = steps < MAX_STAGES ? steps : MAX_STAGES;
+    for (int blocks = 2; blocks >= 1 && c->async_copies && max >= MIN_STAGES; blocks--)
+        for (s->dot_matrix.stages = (uint8_t)max; s->dot_matrix.stages >= MIN_STAGES; s->dot_matrix.stages--)
             if (blocks * matrix_bytes(d, s) <= (int64_t)c->shared_bytes)
                 return;
     s->dot_matrix.stages = 2;
@@ -302,10 +302,10 @@ static void choose_stages(const struct dot *d, const struct caps *c, struct sche
 static void choose_split(const struct dot *d, const struct caps *c, struct schedule *s)
 {
     enum { A_PROCESSOR = 256, SHORTEST = 256 };
-    int64_t step = s->dot_matrix.step, most = most_parts(d, SHORTEST);
+    int64_t step = s->dot_matrix.step, max = max_parts(d, SHORTEST);
     int64_t threads = s->width + (s->dot_matrix.panels ? s->dot_matrix.subgroup : 0);
     int64_t parts = dot_parts((int64_t)c->threads * A_PROCESSOR, blocks_of(d, s) * threads);
-    parts = parts < most ? parts : most;
+    parts = parts < max ? parts : max;
     if (parts > 1)
         s->dot_matrix.split = (uint32_t)(dot_parts(dot_parts(d->size.k, parts), step) * step);
 }
@@ -354,11 +354,11 @@ static double async_cycles(const struct dot *d, const struct caps *c, const stru
 /* Sets the number of parts of the contraction for which *cycles is least. */
 static void choose_async_split(const struct dot *d, const struct caps *c, struct schedule *s, double *cycles)
 {
-    enum { SHORTEST = 256, MOST = 8 };
-    int64_t most = most_parts(d, SHORTEST);
+    enum { SHORTEST = 256, MAX_COUNT = 8 };
+    int64_t max = max_parts(d, SHORTEST);
     struct schedule x = *s;
     *cycles = async_cycles(d, c, s);
-    for (int64_t parts = 2; parts <= MOST && parts <= most; parts++) {
+    for (int64_t parts = 2; parts <= MAX_COUNT && parts <= max; parts++) {
         x.dot_matrix.split = (uint32_t)(dot_parts(dot_parts(d->size.k, parts), x.dot_matrix.step) * x.dot_matrix.step);
         double now = fits_grid(d, &x) ? async_cycles(d, c, &x) : INFINITY;
         if (now < *cycles) {
@@ -379,7 +379,7 @@ static bool choose_shape(const struct dot *d, const struct caps *c, const struct
     uint32_t subgroup = async ? multiplies(d, &c->mma_async) * c->mma_async.subgroup
         : unit_of(d, c, &(struct schedule){0})->subgroup;
     bool found = false;
-    double least = INFINITY, cycles;
+    double min = INFINITY, cycles;
     for (unsigned i = 0; subgroup && has_units(d, c) && i < n; i++) {
         struct schedule x = of_shape(d, &shape[i], SCHED_DOT_MATRIX, subgroup);
         x.dot_matrix.step = (uint16_t)(x.dot_matrix.step * HALF / dtype_size(factors_of(d)));
@@ -394,9 +394,9 @@ static bool choose_shape(const struct dot *d, const struct caps *c, const struct
             continue;
         if (async)
             choose_async_split(d, c, &x, &cycles);
-        if (!async || cycles < least)
+        if (!async || cycles < min)
             *s = x;
-        least = async && cycles < least ? cycles : least;
+        min = async && cycles < min ? cycles : min;
         found = true;
         if (!async && occupies(d, c, &x))
             break;
@@ -428,50 +428,51 @@ static bool choose_matrix(const struct dot *d, const struct caps *c, const struc
 
 /* ---- few rows ---- */
 
-enum { THIN_LANES = 64, LANES_ALONG = 32 };
+enum { SKINNY_LANES = 64, LANES_ALONG = 32 };
 
-static bool may_be_thin(const struct dot *d, const struct caps *c)
+static bool dot_is_skinny(const struct dot *d, const struct caps *c)
 {
-    enum { LEAST = 64 };
-    return c->is_gpu && !d->symbolic && c->block_threads >= THIN_LANES && d->size.m <= GPU_FEW_ROWS && d->size.m > 0 &&
-           d->dtype != KL_BOOL && d->size.batch > 0 && d->size.n >= LEAST && d->size.k >= LEAST &&
+    enum { MIN_COUNT = 64 };
+    return c->is_gpu && !d->symbolic && c->block_threads >= SKINNY_LANES && d->size.m <= GPU_FEW_ROWS &&
+        d->size.m > 0 &&
+           d->dtype != KL_BOOL && d->size.batch > 0 && d->size.n >= MIN_COUNT && d->size.k >= MIN_COUNT &&
            d->size.k <= UINT32_MAX;
 }
 
 /* Is the kernel for few rows better than the matrix units? */
-static bool is_thin(const struct dot *d, const struct caps *c)
+static bool is_skinny(const struct dot *d, const struct caps *c)
 {
     bool half = dtype_is_half(d->w->g->node[d->n->in[0]].dtype);
-    return may_be_thin(d, c) && !(half && d->size.m > GPU_FEW_ROWS / 2 && has_units(d, c));
+    return dot_is_skinny(d, c) && !(half && d->size.m > GPU_FEW_ROWS / 2 && has_units(d, c));
 }
 
-static bool choose_thin(const struct dot *d, const struct caps *c, struct schedule *s)
+static bool choose_skinny(const struct dot *d, const struct caps *c, struct schedule *s)
 {
     enum { SHORTEST = 32, A_PROCESSOR = 4 };
     bool legal = schedule_begin(d->w, SCHED_GPU_DOT_THIN, s), along_k = dot_along_k(d, true);
-    int64_t each = gpu_thin_neighbours(d, along_k), columns = THIN_LANES * each;
+    int64_t each = gpu_skinny_vector_width(d, along_k), columns = SKINNY_LANES * each;
     if (!d->w->chooser->want) {
-        s->width = along_k ? LANES_ALONG : THIN_LANES;
-        s->gpu_dot_thin.kc = (uint32_t)d->kblock;
-        s->gpu_dot_thin.mr = (uint16_t)d->size.m;
-        s->gpu_dot_thin.nr = (uint16_t)each;
+        s->width = along_k ? LANES_ALONG : SKINNY_LANES;
+        s->gpu_dot_skinny.kc = (uint32_t)d->kblock;
+        s->gpu_dot_skinny.mr = (uint16_t)d->size.m;
+        s->gpu_dot_skinny.nr = (uint16_t)each;
     }
     legal = legal && dot_kblock_legal(d, s);
-    legal = legal && ((s->gpu_dot_thin.mr == d->size.m && s->gpu_dot_thin.nr == each) ||
-                      schedule_no(d->w, "tile", "tile: it is %dx%d here", (int)d->size.m, (int)each));
+    legal = legal && ((s->gpu_dot_skinny.mr == d->size.m && s->gpu_dot_skinny.nr == each) ||
+                      reject_schedule(d->w, "tile", "tile: it is %dx%d here", (int)d->size.m, (int)each));
     if (legal && !s->width)
-        s->width = along_k ? LANES_ALONG : THIN_LANES;
-    if (legal && !s->gpu_dot_thin.split && !along_k) {
+        s->width = along_k ? LANES_ALONG : SKINNY_LANES;
+    if (legal && !s->gpu_dot_skinny.split && !along_k) {
         int64_t blocks = d->size.batch * ((d->size.n + columns - 1) / columns);
-        int64_t parts = (A_PROCESSOR * (int64_t)c->threads + blocks - 1) / blocks, most = d->size.k / SHORTEST;
-        parts = parts > most ? most : parts;
-        s->gpu_dot_thin.split = (uint32_t)((d->size.k + parts - 1) / parts);
+        int64_t parts = (A_PROCESSOR * (int64_t)c->threads + blocks - 1) / blocks, max = d->size.k / SHORTEST;
+        parts = parts > max ? max : parts;
+        s->gpu_dot_skinny.split = (uint32_t)((d->size.k + parts - 1) / parts);
     }
     legal = legal && (s->width <= c->block_threads ||
-                      schedule_no(d->w, "width", "width %u: a block of this target has fewer threads", s->width));
-    legal = legal && (along_k ? !s->gpu_dot_thin.split : s->gpu_dot_thin.split <= d->size.k);
+                      reject_schedule(d->w, "width", "width %u: a block of this target has fewer threads", s->width));
+    legal = legal && (along_k ? !s->gpu_dot_skinny.split : s->gpu_dot_skinny.split <= d->size.k);
     if (!legal && !d->w->chooser->refusal->why[0])
-        schedule_no(d->w, "split", "split: of columns that are neighbours, at most the contraction");
+        reject_schedule(d->w, "split", "split: of columns that are vector, at most the contraction");
     return schedule_end(d->w, s, legal);
 }
 
@@ -479,7 +480,7 @@ static bool choose_thin(const struct dot *d, const struct caps *c, struct schedu
 
 static bool end_blocks(const struct dot *d, const struct schedule *s, bool legal)
 {
-    legal = legal && (fits_grid(d, s) || schedule_no(d->w, "block", "block: there are too many of them"));
+    legal = legal && (fits_grid(d, s) || reject_schedule(d->w, "block", "block: there are too many of them"));
     return schedule_end(d->w, s, legal);
 }
 
@@ -487,7 +488,7 @@ static bool choose_wanted(const struct dot *d, const struct caps *c, struct sche
 {
     bool legal = dot_kblock_legal(d, s);
     if (s->kind == SCHED_DOT_BLOCKS && s->dot_blocks.split && d->symbolic)
-        legal = schedule_no(d->w, "split", "the contraction has no parts if a length is symbolic");
+        legal = reject_schedule(d->w, "split", "the contraction has no parts if a length is symbolic");
     if (s->kind == SCHED_DOT_BLOCKS)
         return end_blocks(d, s, legal && not_wrong(d, wrong_threads(d, c, s)));
     set_unit(d, c, s);
@@ -497,17 +498,18 @@ static bool choose_wanted(const struct dot *d, const struct caps *c, struct sche
     struct dot_order order;
     bool reordered = s->dot_matrix.reordered;
     if (legal && reordered && !dot_order_find(d, &order))
-        legal = schedule_no(d->w, "reordered", "there is no order in which both operands consist of vectors");
+        legal = reject_schedule(d->w, "reordered", "there is no order in which both operands consist of vectors");
     for (int second = 0; second < 2 && legal; second++) {
         bool copied = second ? s->dot_matrix.copy_b : s->dot_matrix.copy_a;
         if (copied && !s->dot_matrix.panels && !dot_matrix_copies(d, s, reordered ? &order : NULL, second))
-            legal = schedule_no(d->w, second ? "copy_b" : "copy_a",
+            legal = reject_schedule(d->w, second ? "copy_b" : "copy_a",
                                 "the operand is not of whole vectors for each thread");
     }
     if (legal && s->kind == SCHED_DOT_MATRIX && s->dot_matrix.split && d->symbolic)
-        legal = schedule_no(d->w, "split", "the contraction has no parts if a length is symbolic");
+        legal = reject_schedule(d->w, "split", "the contraction has no parts if a length is symbolic");
     if (legal && s->kind == SCHED_DOT_MATRIX && s->dot_matrix.panels && !has_views(d))
-        legal = schedule_no(d->w, "panels", "an operand is no array of whole vectors whose distances are multiples");
+        legal = reject_schedule(d->w, "panels",
+                                "an operand is no array of whole vectors whose distances are multiples");
     return end_blocks(d, s, legal);
 }
 
@@ -516,12 +518,12 @@ bool choose_dot_gpu(struct dot *d, struct schedule *s, bool *done)
     const struct caps *c = d->w->chooser->caps;
     const struct schedule *want = d->w->chooser->want;
     bool possible = c->is_gpu && d->dtype != KL_BOOL && d->size.batch >= 1 && d->size.k >= 1;
-    if (want && want->kind == SCHED_GPU_DOT_THIN && may_be_thin(d, c)) {
-        *done = choose_thin(d, c, s);
+    if (want && want->kind == SCHED_GPU_DOT_THIN && dot_is_skinny(d, c)) {
+        *done = choose_skinny(d, c, s);
         return true;
     }
-    if (!want && is_thin(d, c)) {
-        *done = choose_thin(d, c, s);
+    if (!want && is_skinny(d, c)) {
+        *done = choose_skinny(d, c, s);
         return true;
     }
     if (want) {

@@ -49,8 +49,8 @@ static int64_t slab_rows(const struct schedule *s)
 
 int64_t dot_matrix_part(const struct schedule *s)
 {
-    enum { MOST_COLUMNS = 32, MANY_ROWS = 32 };
-    return s->dot_matrix.unit_m >= MANY_ROWS && s->dot_matrix.nr > MOST_COLUMNS ? MOST_COLUMNS : s->dot_matrix.nr;
+    enum { MAX_COLUMNS = 32, MANY_ROWS = 32 };
+    return s->dot_matrix.unit_m >= MANY_ROWS && s->dot_matrix.nr > MAX_COLUMNS ? MAX_COLUMNS : s->dot_matrix.nr;
 }
 
 /* ---- one step ---- */
@@ -469,7 +469,7 @@ void dot_emit_matrix(struct dot *d, const struct schedule *schedule)
     if (schedule->dot_matrix.reordered) {
         s.order = &order;
         if (!dot_order_find(d, &order))
-            kernel_refuse(k, "no order in which the operands consist of vectors");
+            kernel_mark_unsupported(k, "no order in which the operands consist of vectors");
     }
     lower_scalars(w);
     k->extent = 0;
@@ -481,7 +481,7 @@ void dot_emit_matrix(struct dot *d, const struct schedule *schedule)
     s.out = k_buf(k, BUF_SHARED, KL_F32, slab_rows(schedule) * s.out_row, 0);
     struct tasks tasks;
     if (copying)
-        stages = dot_roles_stages(&s);
+        stages = dot_warp_specialized_stages(&s);
     s.splits = dot_splits(d, schedule->dot_matrix.split);
     s.steps = dot_parts(s.splits > 1 ? schedule->dot_matrix.split : d->size.k, schedule->dot_matrix.step);
     if (s.splits > 1)
@@ -492,7 +492,7 @@ void dot_emit_matrix(struct dot *d, const struct schedule *schedule)
     s.t = lower_threads(w, s.threads + copying, &tasks);
     k->inst[s.t].rows = schedule->dot_matrix.subgroup;
     if (copying) {
-        dot_emit_roles(&s, stages);
+        dot_emit_warp_specialized(&s, stages);
     } else {
         dot_matrix_place(&s, ix_div(k, s.t, schedule->dot_matrix.subgroup));
         emit_sums(&s, sum);

@@ -1,4 +1,4 @@
-/* Products on a GPU's matrix units: what lower_dot_matrix.c and lower_dot_roles.c share. */
+/* Products on a GPU's matrix units: what lower_dot_matrix.c and lower_dot_warp_specialized.c share. */
 #ifndef KILN_LOWER_DOT_MATRIX_H
 #define KILN_LOWER_DOT_MATRIX_H
 #include "lower_dot.h"
@@ -50,11 +50,11 @@ void dot_matrix_place(struct subgroups *s, val number); /* the tile of the subgr
 void dot_matrix_commit(const struct subgroups *s);
 void dot_matrix_wait(const struct subgroups *s, uint64_t left);
 void dot_matrix_results(const struct subgroups *s, const val *sum);
-/* ---- lower_dot_roles.c ---- */
+/* ---- lower_dot_warp_specialized.c ---- */
 /* The phases of the ring's stages: of its copies, and of the subgroups that have multiplied them. */
 struct stages { uint32_t filled, used; };
-struct stages dot_roles_stages(const struct subgroups *s);
+struct stages dot_warp_specialized_stages(const struct subgroups *s);
 /* The whole block: s->t is its thread. */
-void dot_emit_roles(struct subgroups *s, struct stages at);
+void dot_emit_warp_specialized(struct subgroups *s, struct stages at);
 
 #endif

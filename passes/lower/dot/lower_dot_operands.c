@@ -58,10 +58,10 @@ static void operand_steps(const struct dot *d, bool second, int64_t *side, int64
  * convolution, or a row of it.  Each k-block has the end of one or has a whole one.  0: there is no such number. */
 static int64_t find_period(const struct dot *d)
 {
-    enum { MOST = 16 };
+    enum { MAX_COUNT = 16 };
     struct kernel *k = d->w->k;
     int64_t row = 0;
-    for (int64_t period = MOST; period > 1; period--) {
+    for (int64_t period = MAX_COUNT; period > 1; period--) {
         if (d->size.k % period || (d->blocks > 1 && d->kblock < period))
             continue;
         val n = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, d->size.n), 1);

@@ -39,7 +39,7 @@ static val separated(struct kernel *k, const struct shape *axes, val i)
     lower_unflatten(k, axes, i, at);
     for (uint32_t a = 0; a < axes->rank; a++)
         if (!ix_stride(k, at[a], at[a], &step) || step != 1) /* not yet a value of its own */
-            ix_whole(k, at[a], 0, axes->dim[a] - 1);
+            ix_assume_range(k, at[a], 0, axes->dim[a] - 1);
     return lower_flatten(k, axes, at);
 }
 
@@ -109,7 +109,7 @@ static bool is_vector(struct kernel *k, val at, val j)
  * array is packed only if each element is used often, and if most of its elements are used. */
 static bool has_vectors(const struct dot *d, struct dot_order *o, bool second, bool along_k, bool packed)
 {
-    enum { LEAST_USES = 32, MOST_UNUSED = 4 };
+    enum { MIN_USES = 32, MAX_UNUSED = 4 };
     unsigned side = second ? COLUMNS : ROWS, along = along_k ? CONTRACTION : side;
     struct dot_packing *p = &o->packing[second];
     struct trial t;
@@ -117,7 +117,7 @@ static bool has_vectors(const struct dot *d, struct dot_order *o, bool second, b
     *p = (struct dot_packing){.along_k = along_k};
     if (length_of(d, along) / o->positions[along] % VECTOR)
         return false;
-    if (packed && length_of(d, second ? ROWS : COLUMNS) < LEAST_USES)
+    if (packed && length_of(d, second ? ROWS : COLUMNS) < MIN_USES)
         return false;
     if (trial_begin(&t, d->w)) {
         struct dot copy = *d;
@@ -138,7 +138,7 @@ static bool has_vectors(const struct dot *d, struct dot_order *o, bool second, b
             p->channels = length_of(d, along) / o->positions[along];
             ok = ix_stride(k, index, j, &p->inner) && p->inner > 1 && p->inner <= count / p->channels &&
                  count % (p->channels * p->inner) == 0 &&
-                 count / MOST_UNUSED <= d->size.batch * length_of(d, side) * d->size.k;
+                 count / MAX_UNUSED <= d->size.batch * length_of(d, side) * d->size.k;
             index = ok ? packed_index(k, p, index) : index;
         }
         p->count = count;
@@ -196,18 +196,18 @@ static int64_t places_together(const struct dot_packing *p)
 void dot_order_pack(struct dot *d, const struct dot_packing *p, bool second, uint32_t to, int64_t threads,
                     uint16_t subgroup)
 {
-    enum { MOST_PLACES = 4 };
+    enum { MAX_INDICES = 4 };
     struct kernel *k = d->w->k;
     int64_t places = places_together(p), vectors = p->channels / VECTOR, pair = vectors % 2 ? 1 : 2;
     int64_t items = p->count / VECTOR / places, blocks = dot_parts(items, threads);
     val b = k_loop(k, LOOP_GRID, k_int(k, 0), k_int(k, blocks), 1);
-    val t = k_loop(k, LOOP_BLOCK, k_int(k, 0), k_int(k, threads), 1), there = 0, x[VECTOR][MOST_PLACES];
+    val t = k_loop(k, LOOP_BLOCK, k_int(k, 0), k_int(k, threads), 1), there = 0, x[VECTOR][MAX_INDICES];
     val e = ix_add(k, ix_scale(k, b, threads), t);
     k->extent += blocks;
     k->inst[t].rows = subgroup;
     if (items % threads) {
         there = k_if(k, k_prim(k, P_LT, e, k_int(k, items), 0));
-        ix_whole(k, e, 0, items - 1);
+        ix_assume_range(k, e, 0, items - 1);
     }
     d->batch_index = k_int(k, 0);
     val any = dot_stored_element(d, second, k_int(k, 0), k_int(k, 0)); /* names the array */

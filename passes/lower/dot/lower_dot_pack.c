@@ -243,8 +243,8 @@ static void pack_columns_of_runs(const struct dot *d, const struct panel *t, val
     val zero = ix_scale(k, run, length); /* the run's first step */
     val from = smaller(k, ix_sub(k, zero, t->k0), k_int(k, 0)), to = smaller(k, ix_sub(k, end, zero), k_int(k, length));
     from = ix_scale(k, from, -1);
-    ix_whole(k, from, 0, length - 1);
-    ix_whole(k, to, 1, length);
+    ix_assume_range(k, from, 0, length - 1);
+    ix_assume_range(k, to, 1, length);
     val squares = ix_div(k, ix_add(k, ix_sub(k, to, from), k_int(k, square_of(d) - 1)), square_of(d));
     val i = k_loop(k, LOOP_SERIAL, k_int(k, 0), squares, 1);
     val at = ix_add(k, from, ix_scale(k, i, square_of(d)));

@@ -17,7 +17,7 @@
 #include "lower_dot.h"
 #include "passes/lower/lower_schedule.h"
 
-enum { MOST_TASK_ROWS = 1 << 30 }; /* the largest number that a schedule record can hold */
+enum { MAX_TASK_ROWS = 1 << 30 }; /* the largest number that a schedule record can hold */
 enum { MANY_PRODUCTS = 32 }; /* products in a batch that are enough tasks for all threads */
 /* The largest group, the dot included, whose epilogue is repeated for every row of a tile and works on the accumulators
  * in registers.  A longer epilogue is a loop over the rows of a copy: as fast or faster, compiled in half the time. */
@@ -33,20 +33,20 @@ struct tiling {
 };
 
 /* Rows of a tile if m rows are divided evenly into tiles of at most `most` rows. */
-static int64_t even_rows(int64_t m, int64_t most)
+static int64_t even_rows(int64_t m, int64_t max)
 {
-    int64_t tiles = (m + most - 1) / most;
+    int64_t tiles = (m + max - 1) / max;
     return tiles ? (m + tiles - 1) / tiles : 1;
 }
 
 /* Rows of a tile, at most `most`.  The tile does not cross the end of a run of rows, unless it had too few rows. */
-static int64_t tile_rows(const struct dot *d, int64_t most)
+static int64_t tile_rows(const struct dot *d, int64_t max)
 {
-    int64_t rows = most;
+    int64_t rows = max;
     while (rows > 1 && d->run_m % rows)
         rows--;
-    int64_t m = d->symbolic_m ? size_most(d->w->k->stand_ins, d->size.m) : d->size.m;
-    return d->run_m < d->size.m && rows >= FEW_ROWS ? rows : even_rows(m, most);
+    int64_t m = d->symbolic_m ? size_max(d->w->k->placeholders, d->size.m) : d->size.m;
+    return d->run_m < d->size.m && rows >= FEW_ROWS ? rows : even_rows(m, max);
 }
 
 /* How many rows of A fit the first-level cache with one cache line each.  A way of the cache has the size of a page, so
@@ -80,11 +80,11 @@ static bool is_widened(const struct dot *d) { return d->unit == 1 && d->element 
  * of another tile.  With such an epilogue 16 rows of one vector are as fast as 24 and compile in half the time. */
 static int64_t register_rows(const struct tiling *t, int64_t vectors)
 {
-    enum { MOST_ROWS = 24, ROWS_BESIDE = 16 };
+    enum { PLAIN_ROWS = 24, ROWS_BESIDE = 16 };
     bool less = vectors == 4 && (is_widened(t->d) || t->d->unit > 1);
     int64_t rows = ((int64_t)t->caps->vector_regs - 4) / vectors - less;
-    int64_t most = t->when == EPILOGUE_DURING_NEXT ? ROWS_BESIDE : MOST_ROWS;
-    return rows < most ? rows : most;
+    int64_t max = t->when == EPILOGUE_DURING_NEXT ? ROWS_BESIDE : PLAIN_ROWS;
+    return rows < max ? rows : max;
 }
 
 /* Do tiles of two vectors leave so many lanes idle that tiles of one vector are faster? */
@@ -151,13 +151,13 @@ static int64_t run_lanes(const struct tiling *t)
 static void choose_tile(const struct tiling *t, uint16_t *mr, uint16_t *nr)
 {
     const struct dot *d = t->d;
-    int64_t vectors = tile_vectors(t), most = register_rows(t, vectors), cached = rows_in_cache(d, t->caps);
+    int64_t vectors = tile_vectors(t), max = register_rows(t, vectors), cached = rows_in_cache(d, t->caps);
     int64_t columns = t->run < d->size.n ? run_lanes(t) : vectors * tile_lanes(d, t->caps);
     /* the lanes of a GPU are threads, and none should be without a column */
     while (t->caps->is_gpu && columns > 1 && columns / 2 >= d->size.n)
         columns /= 2;
     *nr = (uint16_t)columns;
-    *mr = (uint16_t)tile_rows(d, cached < most ? cached : most);
+    *mr = (uint16_t)tile_rows(d, cached < max ? cached : max);
 }
 
 /* Bytes of a row of A in a k-block. */
@@ -187,7 +187,7 @@ static int64_t task_rows(const struct tiling *t, int64_t mr, int64_t nr)
         rows = (rows + mr - 1) / mr * mr;
     if (rows < 1)
         rows = 1;
-    rows = rows > MOST_TASK_ROWS ? MOST_TASK_ROWS / mr * mr : rows;
+    rows = rows > MAX_TASK_ROWS ? MAX_TASK_ROWS / mr * mr : rows;
     return d->symbolic_m ? dot_parts(rows, mr) * mr : rows; /* a whole number of tiles */
 }
 
@@ -300,8 +300,8 @@ static void choose_all(const struct dot *d, const struct caps *caps, bool comput
     if (run && run >= vector_lanes(d, caps) / 2 && run <= UINT32_MAX)
         t.run = run;
     /* Products on a GPU without blocks of threads have few columns: copying these costs barriers and saves nothing. */
-    bool gpu = caps->is_gpu, neighbours = d->b_step_n == 1 || t.run < d->size.n;
-    t.packs = !gpu && ((d->b_step_n != 0 && !neighbours) || packing_pays(&t));
+    bool gpu = caps->is_gpu, vector = d->b_step_n == 1 || t.run < d->size.n;
+    t.packs = !gpu && ((d->b_step_n != 0 && !vector) || packing_pays(&t));
     s->dot.pack_by = (uint8_t)pack_by(&t, computed);
     if (!gpu && !computed && d->columns_run && packing_runs_pays(&t)) {
         t.run = d->size.n;
@@ -335,23 +335,24 @@ static bool tile_legal(const struct dot *d, const struct schedule *s)
     const struct lowering *w = d->w;
     unsigned mr = s->dot.mr, nr = s->dot.nr;
     if (mr < 1 || mr > MAX_ROWS || nr < 1 || nr > 64 || (nr & (nr - 1)))
-        return schedule_no(w, "tile", "a tile has 1 to %d rows and 1, 2, 4 .. 64 columns, not %ux%u", MAX_ROWS, mr, nr);
+        return reject_schedule(w, "tile", "a tile has 1 to %d rows and 1, 2, 4 .. 64 columns, not %ux%u", MAX_ROWS, mr,
+                               nr);
     if (s->width && s->width != nr)
-        return schedule_no(w, "width", "width %u: that of a product is the %u columns of its tile", s->width, nr);
+        return reject_schedule(w, "width", "width %u: that of a product is the %u columns of its tile", s->width, nr);
     return dot_kblock_legal(d, s);
 }
 
 bool dot_kblock_legal(const struct dot *d, const struct schedule *s)
 {
     return s->dot.kc == (uint32_t)d->kblock ||
-           schedule_no(d->w, "kblock", "kblock %u: it is %u, the order of the graph's sums", s->dot.kc,
+           reject_schedule(d->w, "kblock", "kblock %u: it is %u, the order of the graph's sums", s->dot.kc,
                        (uint32_t)d->kblock);
 }
 
 static bool rows_legal(const struct dot *d, const struct schedule *s, uint32_t rows)
 {
     return rows == (d->size.m ? d->size.m : 1) || ((rows < d->size.m || d->symbolic_m) && rows % s->dot.mr == 0) ||
-           schedule_no(d->w, "rows", "rows %u: a task has a whole number of tiles, of %u rows, or all rows", rows,
+           reject_schedule(d->w, "rows", "rows %u: a task has a whole number of tiles, of %u rows, or all rows", rows,
                        s->dot.mr);
 }
 
@@ -359,37 +360,38 @@ static bool pack_legal(const struct dot *d, const struct schedule *s)
 {
     unsigned by = s->dot.pack_by;
     if (s->dot.run && s->dot.run != d->whole_run)
-        return schedule_no(d->w, "run", "run %u: the columns are no neighbours in such runs", s->dot.run);
+        return reject_schedule(d->w, "run", "run %u: the columns are no vector in such runs", s->dot.run);
     if (!s->dot.pack_b && by)
-        return schedule_no(d->w, "pack_by", "pack_by: only with pack_b");
+        return reject_schedule(d->w, "pack_by", "pack_by: only with pack_b");
     if ((by == PACK_COLUMN_RUNS && (!d->columns_run || s->dot.run)) ||
         (by == PACK_STEP_RUNS && (!d->steps_run || s->dot.run || d->unit > 1)))
-        return schedule_no(d->w, "pack_by", "pack_by: the second operand has no such runs");
+        return reject_schedule(d->w, "pack_by", "pack_by: the second operand has no such runs");
     return s->dot.square <= s->dot.nr ||
-           schedule_no(d->w, "square", "square %u: the tile has %u columns", s->dot.square, s->dot.nr);
+           reject_schedule(d->w, "square", "square %u: the tile has %u columns", s->dot.square, s->dot.nr);
 }
 
 static bool epilogue_legal(const struct dot *d, bool computed, const struct schedule *s)
 {
     unsigned when = s->dot.epilogue;
     if (when > EPILOGUE_IN_TILE && computed && !s->dot.pack_b)
-        return schedule_no(d->w, "epilogue", "epilogue: in_tile, where the second operand is computed in place");
+        return reject_schedule(d->w, "epilogue", "epilogue: in_tile, where the second operand is computed in place");
     if (when >= EPILOGUE_AFTER_ROWS && !may_sweep(d, s))
-        return schedule_no(d->w, "epilogue", "epilogue: a task cannot walk all columns of its rows");
+        return reject_schedule(d->w, "epilogue", "epilogue: a task cannot walk all columns of its rows");
     if (when == EPILOGUE_DURING_NEXT && last_visits(d) < s->dot.mr)
-        return schedule_no(d->w, "epilogue", "epilogue: the next tile's products are too few for %u rows", s->dot.mr);
+        return reject_schedule(d->w, "epilogue", "epilogue: the next tile's products are too few for %u rows",
+                               s->dot.mr);
     return when < EPILOGUE_AFTER_ROWS || s->dot.rows == s->dot.mr ||
-           schedule_no(d->w, "rows", "rows %u: those of the tile, %u, with this epilogue", s->dot.rows, s->dot.mr);
+           reject_schedule(d->w, "rows", "rows %u: those of the tile, %u, with this epilogue", s->dot.rows, s->dot.mr);
 }
 
 static bool prefetch_legal(const struct dot *d, const struct schedule *s)
 {
     if (s->dot.wide && (d->unit == 1 || d->w->chooser->caps->is_gpu))
-        return schedule_no(d->w, "wide", "wide: of products in pairs, on a processor");
+        return reject_schedule(d->w, "wide", "wide: of products in pairs, on a processor");
     if (s->dot.prefetch_a && !fetches_a(d))
-        return schedule_no(d->w, "prefetch_a", "prefetch_a: the operand has no neighbours in memory");
+        return reject_schedule(d->w, "prefetch_a", "prefetch_a: the operand has no vector in memory");
     if (s->dot.run && (s->dot.prefetch_b || s->dot.prefetch_out))
-        return schedule_no(d->w, s->dot.prefetch_b ? "prefetch_b" : "prefetch_out",
+        return reject_schedule(d->w, s->dot.prefetch_b ? "prefetch_b" : "prefetch_out",
                            "prefetch_b, prefetch_out: not of tiles within runs");
     return true;
 }
@@ -481,17 +483,17 @@ static bool choose_bytes(struct dot *d, struct schedule *s)
     if (legal && !s->dot_bytes.lanes)
         s->dot_bytes.lanes = (uint16_t)(caps->vector_bytes / 4);
     if (legal && !s->dot_bytes.panel) {
-        int64_t most = MAX_PANEL / s->dot_bytes.nr / DOT_GROUP * DOT_GROUP, k = d->size.k;
-        int64_t panels = s->dot_bytes.pack_b ? dot_parts(k, most) : 1;
+        int64_t max = MAX_PANEL / s->dot_bytes.nr / DOT_GROUP * DOT_GROUP, k = d->size.k;
+        int64_t panels = s->dot_bytes.pack_b ? dot_parts(k, max) : 1;
         s->dot_bytes.panel = (uint32_t)(panels > 1 ? dot_parts(dot_parts(k, panels), DOT_GROUP) * DOT_GROUP : k);
     }
     legal = legal && rows_legal(d, s, s->dot_bytes.rows) &&
             (s->dot_bytes.panel == d->size.k ||
              (s->dot_bytes.pack_b && s->dot_bytes.panel < d->size.k && s->dot_bytes.panel % DOT_GROUP == 0) ||
-             schedule_no(d->w, "panel", "panel %u: all of the contraction, or with pack_b a multiple of %d below",
+             reject_schedule(d->w, "panel", "panel %u: all of the contraction, or with pack_b a multiple of %d below",
                          s->dot_bytes.panel, DOT_GROUP));
     legal = legal && (!s->dot_bytes.prefetch_b || !s->dot_bytes.pack_b ||
-                      schedule_no(d->w, "prefetch_b", "prefetch_b: only without pack_b"));
+                      reject_schedule(d->w, "prefetch_b", "prefetch_b: only without pack_b"));
     if (!d->w->chooser->want)
         s->grain = lower_grain(d->size.batch * dot_parts(d->size.m, s->dot_bytes.rows) * dot_task_columns(d, s),
                                2 * (int64_t)s->dot_bytes.rows * s->dot_bytes.nr * d->size.k / 64);
@@ -504,32 +506,32 @@ enum { STRIP_BYTES = 4096, SUMS_BYTES = 16384, SMALL_BYTES = 4 << 20 };
 
 /* Bytes of a matrix from which on this pays.  Tiles read strips from a near cache as well, and where there are many
  * rows the sums of a strip cost more than the matrix, until that comes from memory. */
-static int64_t least_bytes(const struct dot *d, const struct caps *c, const struct thin_order *o)
+static int64_t min_bytes(const struct dot *d, const struct caps *c, const struct skinny_order *o)
 {
     enum { FEW = 4 };
     return o->along_k ? c->l1_bytes : d->size.m <= FEW ? c->l2_bytes / 4 : 8 * c->l2_bytes;
 }
 
 /* May the product be one of these?  *o: how its matrix lies. */
-static bool may_be_thin(const struct dot *d, struct thin_order *o)
+static bool dot_is_skinny(const struct dot *d, struct skinny_order *o)
 {
     const struct dot_dims *z = &d->size;
     return !d->w->chooser->caps->is_gpu && z->m >= 1 && z->m <= THIN_ROWS && z->n >= 1 && z->k >= 1 &&
-           z->batch >= 1 && d->unit == 1 && dot_thin_order(d, o);
+           z->batch >= 1 && d->unit == 1 && dot_skinny_order(d, o);
 }
 
-static bool is_thin(const struct dot *d, struct thin_order *o)
+static bool is_skinny(const struct dot *d, struct skinny_order *o)
 {
     const struct caps *caps = d->w->chooser->caps;
     int64_t lanes = vector_lanes(d, caps);
-    return !caps->compact && /* many streams make a long kernel */ may_be_thin(d, o) && d->size.n >= 2 * lanes &&
-           d->size.k >= 2 * lanes && d->size.n * d->size.k * o->element / o->packed > least_bytes(d, caps, o);
+    return !caps->compact && /* many streams make a long kernel */ dot_is_skinny(d, o) && d->size.n >= 2 * lanes &&
+           d->size.k >= 2 * lanes && d->size.n * d->size.k * o->element / o->packed > min_bytes(d, caps, o);
 }
 
 /* How many elements may be loaded at once, if not one element of the source: squares of small ones then take as many
  * exchanges as squares of floats.  In strips bf16 may be, whose halves of a u32 are floats after one instruction each,
  * and the elements of a byte are. */
-static int64_t loads_each(const struct dot *d, const struct thin_order *o)
+static int64_t loads_each(const struct dot *d, const struct skinny_order *o)
 {
     unsigned dtype = o->source ? d->w->g->node[o->source].dtype : KL_BOOL;
     bool linear, plain = node_operand(d->w->g, d->w->anchor, 1, &linear) == o->source;
@@ -544,69 +546,69 @@ static int64_t loads_each(const struct dot *d, const struct thin_order *o)
  * strips where that can be, for two threads.  Not of large matrices of bytes, nor of short rows of halves: 4096 rows of
  * 4096 bytes in two strips take 1.35 times as long on one thread and no less on two, 768 bf16 take 1.4 and 1.25 times
  * as long; 768 rows of 2304 bytes take half as long on two threads. */
-static int64_t strip_columns(const struct dot *d, const struct thin_order *o, int64_t nr)
+static int64_t strip_columns(const struct dot *d, const struct skinny_order *o, int64_t nr)
 {
-    int64_t least = STRIP_BYTES / o->element * o->packed, most = SUMS_BYTES / (int64_t)dtype_size(d->dtype) / d->size.m;
-    int64_t strips = d->size.n / least;
+    int64_t min = STRIP_BYTES / o->element * o->packed, max = SUMS_BYTES / (int64_t)dtype_size(d->dtype) / d->size.m;
+    int64_t strips = d->size.n / min;
     bool shared = d->size.n * d->size.k <= SMALL_BYTES && d->w->chooser->caps->threads > 1;
     bool whole = o->element == 1 ? o->packed == 1 && !shared
                                  : o->element == 2 && d->size.n * o->element <= STRIP_BYTES / 2;
     strips = strips >= 2 ? strips : whole ? 1 : 2;
-    if (strips < dot_parts(d->size.n, most))
-        strips = dot_parts(d->size.n, most);
+    if (strips < dot_parts(d->size.n, max))
+        strips = dot_parts(d->size.n, max);
     return dot_parts(dot_parts(d->size.n, strips), nr) * nr;
 }
 
-static bool thin_legal(const struct dot *d, const struct thin_order *o, const struct schedule *s)
+static bool skinny_legal(const struct dot *d, const struct skinny_order *o, const struct schedule *s)
 {
     const struct lowering *w = d->w;
-    unsigned nr = s->dot_thin.nr, each = s->dot_thin.each, step = s->dot_thin.step;
+    unsigned nr = s->dot_skinny.nr, each = s->dot_skinny.each, step = s->dot_skinny.step;
     bool several = each == loads_each(d, o) && nr > 1 && (o->along_k || nr >= each);
     if (!several && (each != o->packed || (!o->along_k && nr < each)))
-        return schedule_no(w, "each", "each %u: %u or %u of these elements are loaded at once", each,
+        return reject_schedule(w, "each", "each %u: %u or %u of these elements are loaded at once", each,
                            (unsigned)o->packed, (unsigned)loads_each(d, o));
     if (o->along_k ? step != nr * each : step > THIN_STREAMS)
-        return schedule_no(w, "step", o->along_k ? "step %u: the tile's columns times `each`, %u"
+        return reject_schedule(w, "step", o->along_k ? "step %u: the tile's columns times `each`, %u"
                                                  : "step %u: there are at most %u streams", step,
                            o->along_k ? nr * each : (unsigned)THIN_STREAMS);
-    if (o->along_k ? s->dot_thin.strip != nr : s->dot_thin.strip % nr != 0)
-        return schedule_no(w, "strip", "strip %u: %s the tile's columns, %u", s->dot_thin.strip,
+    if (o->along_k ? s->dot_skinny.strip != nr : s->dot_skinny.strip % nr != 0)
+        return reject_schedule(w, "strip", "strip %u: %s the tile's columns, %u", s->dot_skinny.strip,
                            o->along_k ? "it is" : "a multiple of", nr);
-    if (o->along_k && s->dot_thin.ahead)
-        return schedule_no(w, "ahead", "ahead: only of columns that are neighbours");
-    return !s->dot_thin.widen || (o->along_k && is_widened(d)) ||
-           schedule_no(w, "widen", "widen: the first operand is not widened");
+    if (o->along_k && s->dot_skinny.ahead)
+        return reject_schedule(w, "ahead", "ahead: only of columns that are vector");
+    return !s->dot_skinny.widen || (o->along_k && is_widened(d)) ||
+           reject_schedule(w, "widen", "widen: the first operand is not widened");
 }
 
-static bool choose_thin(struct dot *d, const struct thin_order *o, struct schedule *s)
+static bool choose_skinny(struct dot *d, const struct skinny_order *o, struct schedule *s)
 {
     enum { MAX_PAIR_ROWS = 2 }; /* whose sums of twice the columns registers hold */
     const struct caps *caps = d->w->chooser->caps;
     bool legal = schedule_begin(d->w, SCHED_DOT_THIN, s);
     if (!d->w->chooser->want) {
-        s->dot_thin.kc = (uint32_t)d->kblock;
-        s->dot_thin.mr = (uint16_t)d->size.m;
-        s->dot_thin.nr = (uint16_t)(o->along_k ? vector_lanes(d, caps) : LINE_BYTES / o->element);
-        s->dot_thin.widen = o->along_k && is_widened(d) && d->a_step_k == 1;
+        s->dot_skinny.kc = (uint32_t)d->kblock;
+        s->dot_skinny.mr = (uint16_t)d->size.m;
+        s->dot_skinny.nr = (uint16_t)(o->along_k ? vector_lanes(d, caps) : LINE_BYTES / o->element);
+        s->dot_skinny.widen = o->along_k && is_widened(d) && d->a_step_k == 1;
     }
     legal = legal && tile_legal(d, s);
-    legal = legal && (s->dot_thin.mr == d->size.m ||
-                      schedule_no(d->w, "tile", "tile: it has all rows, %d", (int)d->size.m));
+    legal = legal && (s->dot_skinny.mr == d->size.m ||
+                      reject_schedule(d->w, "tile", "tile: it has all rows, %d", (int)d->size.m));
     if (legal && !s->width)
-        s->width = s->dot_thin.nr;
-    if (legal && !s->dot_thin.each)
-        s->dot_thin.each = (uint16_t)(s->dot_thin.nr > 1 && (o->along_k || d->size.m <= MAX_PAIR_ROWS)
+        s->width = s->dot_skinny.nr;
+    if (legal && !s->dot_skinny.each)
+        s->dot_skinny.each = (uint16_t)(s->dot_skinny.nr > 1 && (o->along_k || d->size.m <= MAX_PAIR_ROWS)
                                           ? loads_each(d, o) : o->packed);
-    if (legal && !s->dot_thin.step)
-        s->dot_thin.step = o->along_k ? (uint16_t)(s->dot_thin.nr * s->dot_thin.each) : THIN_STREAMS;
-    if (legal && !s->dot_thin.strip)
-        s->dot_thin.strip = o->along_k ? s->dot_thin.nr : (uint32_t)strip_columns(d, o, s->dot_thin.nr);
-    if (legal && !s->dot_thin.ahead && !o->along_k) /* of small elements less of each row is in a strip */
-        s->dot_thin.ahead = (uint16_t)(s->dot_thin.step * (o->element < 4 ? 2 : 1));
-    legal = legal && thin_legal(d, o, s);
+    if (legal && !s->dot_skinny.step)
+        s->dot_skinny.step = o->along_k ? (uint16_t)(s->dot_skinny.nr * s->dot_skinny.each) : THIN_STREAMS;
+    if (legal && !s->dot_skinny.strip)
+        s->dot_skinny.strip = o->along_k ? s->dot_skinny.nr : (uint32_t)strip_columns(d, o, s->dot_skinny.nr);
+    if (legal && !s->dot_skinny.ahead && !o->along_k) /* of small elements less of each row is in a strip */
+        s->dot_skinny.ahead = (uint16_t)(s->dot_skinny.step * (o->element < 4 ? 2 : 1));
+    legal = legal && skinny_legal(d, o, s);
     if (!d->w->chooser->want)
-        s->grain = lower_grain(d->size.batch * dot_parts(d->size.n, s->dot_thin.strip),
-                               2 * d->size.m * s->dot_thin.strip * d->size.k / 16);
+        s->grain = lower_grain(d->size.batch * dot_parts(d->size.n, s->dot_skinny.strip),
+                               2 * d->size.m * s->dot_skinny.strip * d->size.k / 16);
     return schedule_end(d->w, s, legal);
 }
 
@@ -614,27 +616,27 @@ static bool choose_thin(struct dot *d, const struct thin_order *o, struct schedu
 
 static bool choose_wanted(struct dot *d, struct schedule *s)
 {
-    struct thin_order order;
+    struct skinny_order order;
     *s = *d->w->chooser->want;
     dot_find_steps(d);
     switch (s->kind) {
     case SCHED_DOT:
         return choose_tiles(d, s);
     case SCHED_DOT_THIN:
-        if (may_be_thin(d, &order))
-            return choose_thin(d, &order, s);
+        if (dot_is_skinny(d, &order))
+            return choose_skinny(d, &order, s);
         break;
     case SCHED_DOT_BYTES:
         if (is_of_bytes(d))
             return choose_bytes(d, s);
     }
-    schedule_no(d->w, NULL, "the kernel's kind is not a choice");
+    reject_schedule(d->w, NULL, "the kernel's kind is not a choice");
     return schedule_end(d->w, s, false);
 }
 
 bool choose_dot(struct dot *d, struct schedule *s)
 {
-    struct thin_order order;
+    struct skinny_order order;
     bool done;
     if (choose_dot_gpu(d, s, &done))
         return done;
@@ -645,5 +647,5 @@ bool choose_dot(struct dot *d, struct schedule *s)
         return choose_tiles(d, s);
     if (is_of_bytes(d))
         return choose_bytes(d, s);
-    return is_thin(d, &order) ? choose_thin(d, &order, s) : choose_tiles(d, s);
+    return is_skinny(d, &order) ? choose_skinny(d, &order, s) : choose_tiles(d, s);
 }

@@ -60,8 +60,8 @@ val dot_parts_now(const struct dot *d, int64_t length, int64_t part)
  * all. */
 static int64_t rows_together(const struct schedule *s, int64_t rows)
 {
-    enum { MOST = 16 };             /* of 132 blocks at a time: 8 columns */
-    int64_t n = s->kind != SCHED_DOT_MATRIX ? 1 : rows < MOST ? rows : MOST;
+    enum { MAX_COUNT = 16 };             /* of 132 blocks at a time: 8 columns */
+    int64_t n = s->kind != SCHED_DOT_MATRIX ? 1 : rows < MAX_COUNT ? rows : MAX_COUNT;
     while (n > 1 && rows % n)
         n--;
     return n;
@@ -74,7 +74,7 @@ void dot_open_blocks(struct dot *d, const struct schedule *s, int64_t splits, st
     int64_t block_m = s->dot_blocks.block_m, block_n = s->dot_blocks.block_n;
     int64_t rows = dot_parts(d->size.m, block_m), cols = dot_parts(d->size.n, block_n);
     val rows_now = dot_parts_now(d, d->size.m, block_m), cols_now = dot_parts_now(d, d->size.n, block_n);
-    val active = d->symbolic ? ix_times(k, ix_size(k, d->size.batch), ix_times(k, rows_now, cols_now)) : 0;
+    val active = d->symbolic ? ix_mul(k, ix_size(k, d->size.batch), ix_mul(k, rows_now, cols_now)) : 0;
     val p = lower_blocks(d->w, d->size.batch * rows * cols * splits, active, t), row, col, number;
     *split = ix_mod(k, p, splits);
     p = ix_div(k, p, splits);
@@ -88,8 +88,8 @@ void dot_open_blocks(struct dot *d, const struct schedule *s, int64_t splits, st
         row = ix_add(k, ix_scale(k, ix_mod(k, ix_div(k, p, group * cols), rows / group), group), ix_mod(k, p, group));
         col = ix_mod(k, ix_div(k, p, group), cols);
         if (group > 1 && cols > 1) { /* one value each, not several terms of each address */
-            ix_whole(k, row, 0, rows - 1);
-            ix_whole(k, col, 0, cols - 1);
+            ix_assume_range(k, row, 0, rows - 1);
+            ix_assume_range(k, col, 0, cols - 1);
         }
     }
     *i = ix_scale(k, row, block_m);
@@ -184,7 +184,7 @@ void dot_add_parts(struct dot *d, uint32_t sums, int64_t splits, int64_t threads
     k->inst[t].rows = subgroup;
     if (all % threads) {
         there = k_if(k, k_prim(k, P_LT, e, k_int(k, all), 0));
-        ix_whole(k, e, 0, all - 1);
+        ix_assume_range(k, e, 0, all - 1);
     }
     val row = ix_div(k, e, cols), n = ix_scale(k, ix_mod(k, e, cols), each), m = ix_mod(k, row, d->size.m);
     d->batch_index = ix_div(k, row, d->size.m);

@@ -17,7 +17,7 @@ int64_t gpu_parts(int64_t n, int64_t of);
 val gpu_index(struct kernel *k, val v, int64_t n);
 /* Binary search in n ordered elements: returns how many elements, from the first on, are before the one that is
  * searched for, 0..n.  before(ctx, i): is element i one of them? */
-val gpu_search(struct kernel *k, val n, int64_t most, val (*before)(void *ctx, val i), void *ctx);
+val gpu_search(struct kernel *k, val n, int64_t max, val (*before)(void *ctx, val i), void *ctx);
 
 /* ---- lower_gpu_sort.c ---- */
 enum { GPU_SORT_OWN = 8 };      /* elements of a thread, all of which a block has in shared memory */
@@ -40,12 +40,13 @@ enum { GPU_SCAN_LINES = 4 };                     /* a block has twice as many re
 bool gpu_scan_fits(const struct lowering *w);    /* is the scan long, and may its steps be combined in any order? */
 void gpu_scan(struct lowering *w);
 
-/* ---- lower_gpu_turn.c ---- */
-enum { GPU_TURN_SIDE = 64, GPU_TURN_WIDE = 256 }; /* side of a tile; threads of a block of the wide form (in the
-                                                     narrow form they are one side) */
+/* ---- lower_gpu_transpose.c ---- */
+/* The side of a tile; the threads of a block of the wide form.  In the narrow form a block has a thread for each
+ * element of one side. */
+enum { GPU_TRANSPOSE_SIDE = 64, GPU_TRANSPOSE_WIDE = 256 };
 /* The operands that an elementwise group reads in another order than it stores: they are contiguous along dimension
  * `across` of the loops. */
-struct gpu_turn {
+struct gpu_transpose {
     const struct map_loops *m;
     uint32_t across;
     struct map_loads loads;
@@ -53,8 +54,8 @@ struct gpu_turn {
                                      possible */
 };
 /* Finds these operands.  Returns the number of tiles; 0: there are no such operands. */
-int64_t gpu_turn_find(struct lowering *w, const struct map_loops *m, struct gpu_turn *found);
-void gpu_turn(struct lowering *w, const struct gpu_turn *found);
+int64_t gpu_turn_find(struct lowering *w, const struct map_loops *m, struct gpu_transpose *found);
+void gpu_transpose(struct lowering *w, const struct gpu_transpose *found);
 
 /* ---- lower_gpu_scatter.c ---- */
 enum { GPU_SCATTER_FEW = 16 };  /* with at most so many rows of the update, each thread checks all of them and nothing

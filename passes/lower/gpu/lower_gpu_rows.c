@@ -3,18 +3,18 @@
 #include "lower_gpu.h"
 #include "passes/lower/lower_reduce.h"
 
-static int64_t gpu_row_neighbours(const struct reduce *r)
+static int64_t gpu_row_vector_width(const struct reduce *r)
 {
-    return reduce_schedule(r)->gpu_row_reduce.neighbours ? reduce_schedule(r)->gpu_row_reduce.neighbours : 1;
+    return reduce_schedule(r)->gpu_row_reduce.vector ? reduce_schedule(r)->gpu_row_reduce.vector : 1;
 }
 
 /* Folds `vectors` vectors of lanes with `each` neighbours from element `base` on into acc; only the first `rest`
  * elements of them if rest > 0. */
-static val fold_neighbours(const struct reduce *r, val acc, val base, int64_t vectors, int64_t rest)
+static val fold_vector(const struct reduce *r, val acc, val base, int64_t vectors, int64_t rest)
 {
     struct lowering *w = r->w;
     struct kernel *k = w->k;
-    int64_t each = gpu_row_neighbours(r), width = k->sched.width * each;
+    int64_t each = gpu_row_vector_width(r), width = k->sched.width * each;
     val pred = 0;
     for (int64_t v = 0; v < vectors; v++)
         for (int64_t u = 0; u < each; u++) {
@@ -42,7 +42,7 @@ static val fold_rest(const struct reduce *r, val acc, val base, val rest)
 {
     struct lowering *w = r->w;
     struct kernel *k = w->k;
-    int64_t each = gpu_row_neighbours(r);
+    int64_t each = gpu_row_vector_width(r);
     for (int64_t v = 0; v < AT_ONCE; v++) {
         val at = ix_add(k, ix_scale(k, w->lane, each), k_int(k, v * k->sched.width * each));
         w->pred = k_prim(k, P_LT, at, rest, 0);
@@ -59,13 +59,13 @@ static val fold_rest(const struct reduce *r, val acc, val base, val rest)
 static val fold_symbolic_part(const struct reduce *r, val first, val length)
 {
     struct kernel *k = r->w->k;
-    int64_t step = AT_ONCE * k->sched.width * gpu_row_neighbours(r);
+    int64_t step = AT_ONCE * k->sched.width * gpu_row_vector_width(r);
     val full = ix_div(k, length, step), acc = k_splat(k, reduce_identity(r));
     val j = k_loop(k, LOOP_SERIAL, k_int(k, 0), full, 1), c = k_carry(k, acc);
-    k_next(k, c, fold_neighbours(r, c, ix_add(k, first, ix_scale(k, j, step)), AT_ONCE, 0));
+    k_next(k, c, fold_vector(r, c, ix_add(k, first, ix_scale(k, j, step)), AT_ONCE, 0));
     k_end(k, j);
     val done = ix_scale(k, full, step), rest = k_prim(k, P_SUB, length, done, 0);
-    ix_whole(k, rest, 0, step - 1);
+    ix_assume_range(k, rest, 0, step - 1);
     return k_lane_reduce(k, r->fold, fold_rest(r, k_out(k, c), ix_add(k, first, done), rest));
 }
 
@@ -73,20 +73,20 @@ static val fold_symbolic_part(const struct reduce *r, val first, val length)
 static val fold_part(const struct reduce *r, val first, int64_t length)
 {
     struct kernel *k = r->w->k;
-    int64_t each = gpu_row_neighbours(r), width = k->sched.width * each, step = AT_ONCE * width;
+    int64_t each = gpu_row_vector_width(r), width = k->sched.width * each, step = AT_ONCE * width;
     val acc = k_splat(k, reduce_identity(r));
     if (length / step) {
         val j = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, length / step), 1), c = k_carry(k, acc);
-        k_next(k, c, fold_neighbours(r, c, ix_add(k, first, ix_scale(k, j, step)), AT_ONCE, 0));
+        k_next(k, c, fold_vector(r, c, ix_add(k, first, ix_scale(k, j, step)), AT_ONCE, 0));
         k_end(k, j);
         acc = k_out(k, c);
     }
     int64_t rest = length % step, vectors = rest / width, done = length - rest;
     if (vectors)
-        acc = fold_neighbours(r, acc, ix_add(k, first, k_int(k, done)), vectors, 0);
+        acc = fold_vector(r, acc, ix_add(k, first, k_int(k, done)), vectors, 0);
     done += vectors * width;
     if (done < length)
-        acc = fold_neighbours(r, acc, ix_add(k, first, k_int(k, done)), 1, length - done);
+        acc = fold_vector(r, acc, ix_add(k, first, k_int(k, done)), 1, length - done);
     return k_lane_reduce(k, r->fold, acc);
 }
 
@@ -96,7 +96,7 @@ static void open_gpu_rows(struct reduce *r, int64_t parts, val now, val *part, s
     struct kernel *k = r->w->k;
     int64_t rows = shape_count(&r->kept), before = k->extent;
     bool symbolic = ix_symbolic(k, rows) || (parts > 1 && ix_symbolic(k, r->len));
-    val p = lower_tasks(r->w, rows * parts, symbolic ? ix_times(k, ix_size(k, rows), now) : 0, t);
+    val p = lower_tasks(r->w, rows * parts, symbolic ? ix_mul(k, ix_size(k, rows), now) : 0, t);
     k->extent += before;
     lower_unflatten(k, &r->kept, ix_quotient(k, p, now, parts, part), r->kept_coord);
 }
@@ -123,8 +123,8 @@ static void emit_gpu_part(struct reduce *r, uint32_t sums, int64_t parts, val pa
     open_gpu_lanes(r);
     if (ix_symbolic(k, r->len)) {
         val left = k_prim(k, P_SUB, ix_size(k, r->len), first, 0);
-        ix_whole(k, left, 0, r->len);
-        sum = fold_symbolic_part(r, first, ix_least(k, left, length));
+        ix_assume_range(k, left, 0, r->len);
+        sum = fold_symbolic_part(r, first, ix_min(k, left, length));
     } else {
         ix_bound(k, first, 0, r->len - length);
         sum = fold_part(r, first, length);

@@ -73,12 +73,12 @@ void gpu_scan_put(const struct gpu_scan *s, uint32_t level, const struct chunk *
 static val open_chunk(const struct gpu_scan *s, uint32_t level, const struct chunk *c)
 {
     struct kernel *k = s->w->k;
-    int64_t length = s->length[level], most = length < CHUNK ? length : CHUNK;
-    val first = ix_scale(k, c->at, CHUNK), n = k_int(k, most);
-    if (length % most) {
+    int64_t length = s->length[level], max = length < CHUNK ? length : CHUNK;
+    val first = ix_scale(k, c->at, CHUNK), n = k_int(k, max);
+    if (length % max) {
         val left = ix_sub(k, k_int(k, length), first);
         n = k_prim(k, P_SELECT, k_prim(k, P_LT, left, n, 0), left, n);
-        ix_bound(k, n, 1, most);
+        ix_bound(k, n, 1, max);
     }
     return k_loop(k, LOOP_SERIAL, k_int(k, 0), n, 1);
 }

@@ -3,7 +3,7 @@
 #define KILN_LOWER_GPU_SCAN_H
 #include "lower_gpu.h"
 
-enum { GPU_SCAN_LEVELS = 12, GPU_SCAN_MOST_NEIGHBOURS = 8 };
+enum { GPU_SCAN_LEVELS = 12, GPU_SCAN_MAX_VECTOR_WIDTH = 8 };
 
 struct gpu_scan {
     struct lowering *w;

@@ -7,7 +7,7 @@
  * result of the tiles before it. */
 #include "lower_gpu_scan.h"
 
-enum { LINES = GPU_SCAN_LINES, MOST = GPU_SCAN_MOST_NEIGHBOURS };
+enum { LINES = GPU_SCAN_LINES, MAX_COUNT = GPU_SCAN_MAX_VECTOR_WIDTH };
 
 /* The tiles of one level, and the thread of the phase that is emitted. */
 struct tiles {
@@ -22,7 +22,7 @@ struct tiles {
 static int64_t threads_of(const struct tiles *x) { return x->s->w->k->sched.width; }
 
 /* Number of elements of a level that a thread accesses at once: as many as one access has, if rows consist of them. */
-static int64_t scan_neighbours(const struct gpu_scan *s, uint32_t level)
+static int64_t scan_vector_width(const struct gpu_scan *s, uint32_t level)
 {
     int64_t each = lower_access(s->w);
     while (s->length[level] % each)
@@ -33,7 +33,7 @@ static int64_t scan_neighbours(const struct gpu_scan *s, uint32_t level)
 static void find_tiles(struct tiles *x, const struct gpu_scan *s, uint32_t level)
 {
     int64_t length = s->length[level], line;
-    *x = (struct tiles){.s = s, .level = level, .each = scan_neighbours(s, level),
+    *x = (struct tiles){.s = s, .level = level, .each = scan_vector_width(s, level),
                         .half = {s->half[0], s->half[1]}};
     line = threads_of(x) * x->each;
     x->lines = gpu_parts(length, line) < LINES ? gpu_parts(length, line) : LINES;
@@ -75,7 +75,7 @@ static void load_access(const struct tiles *x, int64_t line, val *folded)
     struct kernel *k = s->w->k;
     val there, number = access_at(x, line, &there), none = gpu_scan_identity(s), acc = none;
     if (there) /* another access, which exists */
-        number = ix_least(k, number, s->length[x->level] / x->each - 1);
+        number = ix_min(k, number, s->length[x->level] / x->each - 1);
     for (int64_t u = 0; u < x->each; u++) {
         val at = ix_add(k, ix_scale(k, number, x->each), k_int(k, u));
         const struct chunk c = {x->outer, 0, k_int(k, 0)};
@@ -91,7 +91,7 @@ void gpu_scan_fold_tiles(const struct gpu_scan *s, uint32_t level)
 {
     struct kernel *k = s->w->k;
     struct tiles x;
-    val folded[MOST], sum = 0;
+    val folded[MAX_COUNT], sum = 0;
     find_tiles(&x, s, level);
     begin_tiles(&x);
     for (int64_t line = 0; line < x.lines; line++) {
@@ -102,7 +102,7 @@ void gpu_scan_fold_tiles(const struct gpu_scan *s, uint32_t level)
         k_store(k, x.half[0], x.t, sum, 0);
         scan_barrier(&x);
         val other = ix_add(k, x.t, k_int(k, apart)); /* threads beyond the last one that counts add what is not used */
-        other = ix_least(k, other, threads_of(&x) - 1);
+        other = ix_min(k, other, threads_of(&x) - 1);
         sum = k_fold_step(k, s->fold, sum, k_load(k, x.half[0], other, 0));
         scan_barrier(&x);
     }
@@ -160,7 +160,7 @@ void gpu_scan_scan_tiles(const struct gpu_scan *s, uint32_t level)
 {
     struct kernel *k = s->w->k;
     struct tiles x;
-    val folded[LINES][MOST], own[LINES];
+    val folded[LINES][MAX_COUNT], own[LINES];
     find_tiles(&x, s, level);
     begin_tiles(&x);
     for (int64_t line = 0; line < x.lines; line++) {

@@ -4,7 +4,7 @@
 #include "lower_gpu.h"
 #include <string.h>
 
-enum { MOST_NEIGHBOURS = 8, MANY_THREADS = 1 << 15 };
+enum { MAX_VECTOR_WIDTH = 8, MANY_THREADS = 1 << 15 };
 
 struct gpu_scatter {
     struct lowering *w;
@@ -107,14 +107,14 @@ static void end_walk(const struct gpu_scatter *s, val loop, const val *carry, co
 static void walk_sorted(const struct gpu_scatter *s, uint32_t starts, const struct elements *e, val *acc)
 {
     struct kernel *k = s->w->k;
-    val carry[MOST_NEIGHBOURS], sum[MOST_NEIGHBOURS], first = k_cast(k, k_load(k, starts, e->place, 0), KL_I64);
+    val carry[MAX_VECTOR_WIDTH], sum[MAX_VECTOR_WIDTH], first = k_cast(k, k_load(k, starts, e->place, 0), KL_I64);
     val end = k_cast(k, k_load(k, starts, ix_add(k, e->place, k_int(k, 1)), 0), KL_I64);
     if (s->op == OP_nil) {
         val last = k_prim(k, P_SUB, end, k_int(k, 1), 0);
         first = k_prim(k, P_SELECT, k_prim(k, P_LT, first, last, 0), last, first);
     }
-    val n = k_prim(k, P_SUB, end, first, 0), most = k_int(k, s->count);
-    n = k_prim(k, P_SELECT, k_prim(k, P_LT, n, most, 0), n, most); /* gives the loop a bound that is known */
+    val n = k_prim(k, P_SUB, end, first, 0), max = k_int(k, s->count);
+    n = k_prim(k, P_SELECT, k_prim(k, P_LT, n, max, 0), n, max); /* gives the loop a bound that is known */
     val j = k_loop(k, LOOP_SERIAL, k_int(k, 0), n, 1);
     carry_all(s, acc, carry);
     val at = gpu_index(k, k_prim(k, P_ADD, first, j, 0), s->count);
@@ -126,7 +126,7 @@ static void walk_all(const struct gpu_scatter *s, const struct elements *e, val 
 {
     struct lowering *w = s->w;
     struct kernel *k = w->k;
-    val carry[MOST_NEIGHBOURS], sum[MOST_NEIGHBOURS];
+    val carry[MAX_VECTOR_WIDTH], sum[MAX_VECTOR_WIDTH];
     val i = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, s->count), 1);
     carry_all(s, acc, carry);
     lower_point(w);
@@ -141,7 +141,7 @@ static void results(struct gpu_scatter *s, uint32_t starts)
     struct kernel *k = w->k;
     struct gpu_phase p;
     int64_t across = s->at.inner / s->each; /* threads of a row */
-    val acc[MOST_NEIGHBOURS], to[MOST_NEIGHBOURS];
+    val acc[MAX_VECTOR_WIDTH], to[MAX_VECTOR_WIDTH];
     val e = gpu_phase_begin(w, &p, shape_count(s->s) / s->each), row = ix_div(k, e, across);
     struct elements own = {ix_div(k, row, s->at.len), ix_mod(k, row, s->at.len),
                            ix_scale(k, ix_mod(k, e, across), s->each)};
@@ -163,10 +163,10 @@ static void results(struct gpu_scatter *s, uint32_t starts)
 }
 
 /* Number of adjacent elements of a thread: as many as one access has, if there are threads enough. */
-static int64_t scatter_neighbours(const struct gpu_scatter *s)
+static int64_t scatter_vector_width(const struct gpu_scatter *s)
 {
-    int64_t each = lower_access(s->w), most = shape_count(s->s);
-    while (each > 1 && (s->at.inner % each || most / each < MANY_THREADS))
+    int64_t each = lower_access(s->w), max = shape_count(s->s);
+    while (each > 1 && (s->at.inner % each || max / each < MANY_THREADS))
         each /= 2;
     return each;
 }
@@ -184,7 +184,7 @@ void gpu_scatter(struct lowering *w)
             to->dim[to->rank++] = s.s->dim[d];
     }
     s.dtype = s.op == OP_add && dtype_is_half(n->dtype) ? (unsigned)KL_F32 : n->dtype;
-    s.each = scatter_neighbours(&s);
+    s.each = scatter_vector_width(&s);
     uint32_t starts = 0;
     if (s.count > GPU_SCATTER_FEW) {
         struct gpu_sort sort = {.w = w, .rows = 1, .length = s.count, .key_type = KL_I32, .place_type = KL_I32,

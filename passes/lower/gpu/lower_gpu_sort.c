@@ -53,10 +53,10 @@ static val at_runs(struct kernel *k, const struct runs *r, val i)
 
 /* How many of the first d elements of the merged runs are of the left run: a binary search among at most `most`
  * candidates.  When it has ended, or where a run has no element, another element is loaded and not used. */
-static val merge_path(struct kernel *k, const struct runs *r, val d, int64_t most)
+static val merge_path(struct kernel *k, const struct runs *r, val d, int64_t max)
 {
     int64_t steps = 0;
-    for (int64_t left = most; left > 0; left /= 2)
+    for (int64_t left = max; left > 0; left /= 2)
         steps++;
     val zero = int32(k, 0), one = int32(k, 1), last = sub32(k, add32(k, r->left, r->right), one);
     val low = more_of(k, sub32(k, d, r->right), zero), high = less_of(k, d, r->left);
@@ -75,11 +75,11 @@ static val merge_path(struct kernel *k, const struct runs *r, val d, int64_t mos
 }
 
 /* The elements from number d on of the merged runs, as many as a thread has. */
-static void merge_own(struct kernel *k, const struct runs *r, val d, int64_t most, struct gpu_own *out)
+static void merge_own(struct kernel *k, const struct runs *r, val d, int64_t max, struct gpu_own *out)
 {
     val total = add32(k, r->left, r->right), last = sub32(k, total, int32(k, 1)), one = int32(k, 1);
     d = less_of(k, d, total);
-    val i = merge_path(k, r, d, most), j = add32(k, r->left, sub32(k, d, i));
+    val i = merge_path(k, r, d, max), j = add32(k, r->left, sub32(k, d, i));
     val left = k_load(k, r->key, at_runs(k, r, less_of(k, i, last)), 0);
     val right = k_load(k, r->key, at_runs(k, r, less_of(k, j, last)), 0);
     for (int u = 0; u < OWN; u++) {
@@ -129,7 +129,7 @@ static val is_there(const struct merge *m, val at)
 
 /* Stores elements `first` to `end` - 1 of the thread's, sorted, at their positions of the row.  Keys are stored before
  * places: NVRTC does not join stores to adjacent elements between which it finds stores to another array. */
-static void put_part(const struct merge *m, const struct gpu_own *own, int first, int end, bool last)
+static void store_sorted_run(const struct merge *m, const struct gpu_own *own, int first, int end, bool last)
 {
     struct gpu_sort *s = m->s;
     struct kernel *k = s->w->k;
@@ -153,7 +153,7 @@ static void put_own(struct merge *m, const struct gpu_own *own, bool last)
     int each = length % OWN ? 1 : OWN; /* so many elements of a thread exist or none of them does */
     for (int u = 0; u < OWN; u += each) {
         val there = is_there(m, ix_add(k, m->own, k_int(k, u))), open = there ? k_if(k, there) : 0;
-        put_part(m, own, u, u + each, last);
+        store_sorted_run(m, own, u, u + each, last);
         if (open)
             k_end(k, open);
     }
@@ -169,11 +169,11 @@ static void load_own(const struct merge *m, struct gpu_own *own)
     bool whole = s->length % OWN == 0, all = s->length % m->tile == 0;
     val first = m->own, greatest = k_bits(k, s->key_type, fold_identity(FOLD_MIN, s->key_type));
     if (whole && !all) /* adjacent elements, as one access has them */
-        first = ix_scale(k, ix_least(k, ix_div(k, m->own, OWN), s->length / OWN - 1), OWN);
+        first = ix_scale(k, ix_min(k, ix_div(k, m->own, OWN), s->length / OWN - 1), OWN);
     for (int u = 0; u < OWN; u++) {
         val at = ix_add(k, m->own, k_int(k, u)), from = ix_add(k, first, k_int(k, u));
         if (!whole)
-            from = ix_least(k, from, s->length - 1);
+            from = ix_min(k, from, s->length - 1);
         ix_bound(k, from, 0, s->length - 1);
         own->key[u] = s->key(s->ctx, m->row, from);
         own->place[u] = k_cast(k, at, s->place_type);
@@ -273,7 +273,7 @@ static void merge_runs(struct merge *m, int64_t run)
     int64_t all = s->rows * s->length, half = m->lanes / 2;
     begin_tiles(m);
     val pair = ix_scale(k, ix_div(k, m->first, 2 * run), 2 * run), left = ix_sub(k, k_int(k, s->length), pair);
-    val first = ix_least(k, left, run), both = ix_least(k, left, 2 * run);
+    val first = ix_min(k, left, run), both = ix_min(k, left, 2 * run);
     struct runs r = {m->key[m->from], m->place[m->from], all, ix_scale(k, m->row, s->length), k_cast(k, pair, KL_I32),
                      k_cast(k, first, KL_I32), k_cast(k, ix_sub(k, both, first), KL_I32)};
     val begin = k_cast(k, ix_sub(k, m->first, pair), KL_I32), total = add32(k, r.left, r.right);

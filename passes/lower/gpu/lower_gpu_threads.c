@@ -28,9 +28,9 @@ val gpu_blocks_begin(struct lowering *w, struct gpu_phase *p, int64_t blocks)
 val gpu_phase_begin(struct lowering *w, struct gpu_phase *p, int64_t n)
 {
     struct kernel *k = w->k;
-    int64_t most = k->sched.width;
-    val t = gpu_blocks_begin(w, p, gpu_parts(n, most)), e = ix_add(k, ix_scale(k, p->grid, most), t);
-    if (n % most) {
+    int64_t max = k->sched.width;
+    val t = gpu_blocks_begin(w, p, gpu_parts(n, max)), e = ix_add(k, ix_scale(k, p->grid, max), t);
+    if (n % max) {
         p->there = k_if(k, k_prim(k, P_LT, e, k_int(k, n), 0));
         ix_bound(k, e, 0, n - 1);
     }
@@ -46,17 +46,17 @@ void gpu_phase_end(struct lowering *w, const struct gpu_phase *p)
 }
 
 /* A binary search in `most` elements ends after as many halvings as the number `most` has bits. */
-val gpu_search(struct kernel *k, val n, int64_t most, val (*before)(void *ctx, val i), void *ctx)
+val gpu_search(struct kernel *k, val n, int64_t max, val (*before)(void *ctx, val i), void *ctx)
 {
     int64_t steps = 0;
-    for (int64_t left = most; left > 0; left /= 2)
+    for (int64_t left = max; left > 0; left /= 2)
         steps++;
     val step = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, steps), 1);
     val lo = k_carry(k, k_int(k, 0)), hi = k_carry(k, n);
     val open = k_prim(k, P_LT, lo, hi, 0);
     val mid = k_prim(k, P_DIV, k_prim(k, P_ADD, lo, hi, 0), k_int(k, 2), 0);
     val at = k_prim(k, P_SELECT, open, mid, k_int(k, 0));
-    ix_bound(k, at, 0, most > 0 ? most - 1 : 0);
+    ix_bound(k, at, 0, max > 0 ? max - 1 : 0);
     val less = k_prim(k, P_AND, open, before(ctx, at), 0);
     val up = k_prim(k, P_SELECT, less, k_prim(k, P_ADD, mid, k_int(k, 1), 0), lo);
     val down = k_prim(k, P_SELECT, k_prim(k, P_AND, open, k_prim(k, P_NOT, less, 0, 0), 0), mid, hi);
@@ -64,6 +64,6 @@ val gpu_search(struct kernel *k, val n, int64_t most, val (*before)(void *ctx, v
     k_next(k, hi, down);
     k_end(k, step);
     val found = k_out(k, lo);
-    ix_bound(k, found, 0, most);
+    ix_bound(k, found, 0, max);
     return found;
 }

@@ -2,7 +2,7 @@
  * interfaces of MPI's implementations differ, and a program that does not use MPI should not need one.  Messages are
  * copied through buffers of the link, part by part.  A call that fails may leave MPI with requests that still complete
  * later, so these must not use the caller's memory. */
-#include "runtime/comm/carrier.h"
+#include "runtime/comm/transport.h"
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -56,7 +56,7 @@ static int start(char *message)
     return 1;
 }
 
-static void *mpi_open(struct carrier_place *place, char *message)
+static void *mpi_open(struct transport_config *place, char *message)
 {
     if (!start(message))
         return NULL;
@@ -135,9 +135,9 @@ static void mpi_close(void *ctx)
     free(l);
 }
 
-const struct carrier *kiln_carrier_mpi(void);
-__attribute__((visibility("default"))) const struct carrier *kiln_carrier_mpi(void)
+const struct transport *kiln_transport_mpi(void);
+__attribute__((visibility("default"))) const struct transport *kiln_transport_mpi(void)
 {
-    static const struct carrier mpi = {CARRIER_VERSION, "mpi", mpi_open, mpi_exchange, NULL, mpi_close};
+    static const struct transport mpi = {CARRIER_VERSION, "mpi", mpi_open, mpi_exchange, NULL, mpi_close};
     return &mpi;
 }

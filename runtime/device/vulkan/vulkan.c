@@ -7,12 +7,12 @@
 #include <pthread.h>
 #include <string.h>
 
-enum { MOST = 8 };
+enum { MAX_COUNT = 8 };
 
 static struct vulkan_instance vk;
 static struct {
     uint32_t n;
-    VkPhysicalDevice device[MOST];
+    VkPhysicalDevice device[MAX_COUNT];
     struct err err;
 } found;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -71,7 +71,7 @@ static void vulkan_find_devices(void)
 {
     if (!open_loader() || !open_instance())
         return;
-    found.n = MOST;
+    found.n = MAX_COUNT;
     VkResult r = vk.EnumeratePhysicalDevices(vk.instance, &found.n, found.device);
     if (r < 0 || !found.n) {
         found.n = 0;
@@ -141,15 +141,15 @@ static uint32_t subgroup(const VkPhysicalDeviceVulkan11Properties *p, const stru
 /* The limits of threads and bytes of shared memory of a block, up to what kernels use. */
 static uint32_t block_threads(const VkPhysicalDeviceLimits *l)
 {
-    uint32_t most = l->maxComputeWorkGroupInvocations;
-    most = most < l->maxComputeWorkGroupSize[0] ? most : l->maxComputeWorkGroupSize[0];
-    return most < MAX_GPU_VECTOR ? most : MAX_GPU_VECTOR;
+    uint32_t max = l->maxComputeWorkGroupInvocations;
+    max = max < l->maxComputeWorkGroupSize[0] ? max : l->maxComputeWorkGroupSize[0];
+    return max < MAX_GPU_VECTOR ? max : MAX_GPU_VECTOR;
 }
 
 static uint32_t shared_bytes(const VkPhysicalDeviceLimits *l)
 {
-    const uint32_t most = 48 << 10;
-    return l->maxComputeSharedMemorySize < most ? l->maxComputeSharedMemorySize : most;
+    const uint32_t max = 48 << 10;
+    return l->maxComputeSharedMemorySize < max ? l->maxComputeSharedMemorySize : max;
 }
 
 /* Sets the dtypes of the device and its limits from the features that it reports. */
@@ -180,12 +180,12 @@ static void vulkan_describe(const VkPhysicalDeviceProperties *p, const VkPhysica
                  VK_API_VERSION_MINOR(p->apiVersion));
 }
 
-static void set_limits(struct driver_device *d, const VkPhysicalDeviceProperties *p, uint64_t most_allocated,
+static void set_limits(struct driver_device *d, const VkPhysicalDeviceProperties *p, uint64_t max_allocated,
                        uint64_t most_of_buffer)
 {
     d->max_blocks = p->limits.maxComputeWorkGroupCount[0];
     d->tick = 1e-9 * (double)p->limits.timestampPeriod;
-    d->max_bytes = most_of_buffer && most_of_buffer < most_allocated ? most_of_buffer : most_allocated;
+    d->max_bytes = most_of_buffer && most_of_buffer < max_allocated ? most_of_buffer : max_allocated;
     int n = snprintf(d->cache_id, sizeof d->cache_id, "%08x %08x %08x ", p->vendorID, p->deviceID, p->driverVersion);
     for (unsigned i = 0; i < VK_UUID_SIZE; i++)
         n += snprintf(d->cache_id + n, sizeof d->cache_id - (size_t)n, "%02x", p->pipelineCacheUUID[i]);

@@ -70,7 +70,7 @@ struct vulkan_list {
 };
 /* Memory of the host that a copy goes through, as large as the largest one so far. */
 struct staging { struct memory m; uint64_t age; /* the number of the last batch that uses it */ };
-enum { BATCHES = 4, UPLOADS = 2, MOST_TOUCHED = 128, LISTS = 8 };
+enum { BATCHES = 4, UPLOADS = 2, MAX_TOUCHED = 128, LISTS = 8 };
 
 struct driver_device {
     char name[32];                 /* vulkan:0 */
@@ -91,7 +91,7 @@ struct driver_device {
     struct block *block; uint32_t nblock, block_cap;     /* the memory for alloc, sorted by address */
     struct staging upload[UPLOADS], download; unsigned next_upload; /* uploads take turns */
     struct work *op; uint32_t nop, op_cap;                 /* commands that are not submitted yet, with data */
-    struct touched touched[MOST_TOUCHED]; uint32_t ntouched; /* memory that these access since their last barrier */
+    struct touched touched[MAX_TOUCHED]; uint32_t ntouched; /* memory that these access since their last barrier */
     char *data; uint32_t used, data_cap;
     struct batch batch[BATCHES];
     uint64_t age;

@@ -62,7 +62,7 @@ static bool must_wait(const struct driver_device *d, const struct touched *t, ui
         for (const struct touched *o = d->touched; o < d->touched + d->ntouched; o++)
             if ((t[i].written || o->written) && t[i].begin < o->end && o->begin < t[i].end)
                 return true;
-    return d->ntouched + n > MOST_TOUCHED;
+    return d->ntouched + n > MAX_TOUCHED;
 }
 
 bool vulkan_give(struct driver_device *d, const struct work *op, const struct touched *t, uint32_t n, struct err *e)
@@ -73,7 +73,7 @@ bool vulkan_give(struct driver_device *d, const struct work *op, const struct to
     if (!mem_reserve(&d->op, &d->op_cap, d->nop + 1, sizeof *d->op))
         return err_set(e, KL_ERR_MEMORY, "device %s: no memory for the list of its commands", d->name);
     d->repeated = 0;
-    bool few = n <= MOST_TOUCHED, waits = !d->nop || must_wait(d, few ? t : &all, few ? n : 1);
+    bool few = n <= MAX_TOUCHED, waits = !d->nop || must_wait(d, few ? t : &all, few ? n : 1);
     if (waits)
         d->ntouched = 0;
     memcpy(d->touched + d->ntouched, few ? t : &all, (few ? n : 1) * sizeof *t);
@@ -148,7 +148,7 @@ static VkResult record(struct driver_device *d, struct batch *b)
 /* ---- submitting ---- */
 
 /* Waits for a batch if it was submitted. */
-static VkResult land(struct driver_device *d, struct batch *b)
+static VkResult wait_fence(struct driver_device *d, struct batch *b)
 {
     VkResult r = b->flying ? d->WaitForFences(d->device, 1, &b->fence, VK_TRUE, UINT64_MAX) : VK_SUCCESS;
     r = r || !b->flying ? r : d->ResetFences(d->device, 1, &b->fence);
@@ -189,10 +189,10 @@ static bool make_data(struct driver_device *d, struct batch *b, struct err *e)
     return vulkan_memory_new(d, bytes, true, &b->data, e);
 }
 
-static bool play(struct driver_device *d, struct batch *b, struct err *e)
+static bool submit_batch(struct driver_device *d, struct batch *b, struct err *e)
 {
     VkSubmitInfo s = {.sType = VK_STRUCTURE_TYPE_SUBMIT_INFO, .commandBufferCount = 1, .pCommandBuffers = &b->commands};
-    VkResult r = land(d, b);
+    VkResult r = wait_fence(d, b);
     if (!r && !make_data(d, b, e))
         return false;
     r = r || is_given(d, b) ? r : record(d, b);
@@ -210,7 +210,7 @@ bool vulkan_submit(struct driver_device *d, struct err *e)
         return vulkan_failed(d, "vkQueueSubmit", VK_ERROR_DEVICE_LOST, e);
     if (d->nop)
         vulkan_list_keep(d);
-    bool ok = !d->nop || play(d, vulkan_batch_choose(d), e);
+    bool ok = !d->nop || submit_batch(d, vulkan_batch_choose(d), e);
     d->list = ok ? d->list : 0;
     vulkan_drop(d);
     return ok;
@@ -221,7 +221,7 @@ bool vulkan_wait(struct driver_device *d, uint64_t age, struct err *e)
     VkResult r = VK_SUCCESS;
     for (struct batch *b = d->batch; b < d->batch + BATCHES && !r; b++)
         if (b->flying && b->age <= age) /* the queue executes batches in order */
-            r = land(d, b);
+            r = wait_fence(d, b);
     return !r || vulkan_failed(d, "vkWaitForFences", r, e);
 }
 
@@ -230,7 +230,7 @@ bool vulkan_finish(struct driver_device *d, struct err *e)
     bool ok = vulkan_submit(d, e);
     VkResult r = VK_SUCCESS;
     for (struct batch *b = d->batch; b < d->batch + BATCHES; b++) {
-        VkResult own = land(d, b);
+        VkResult own = wait_fence(d, b);
         r = r ? r : own;
     }
     return ok && (!r || vulkan_failed(d, "vkWaitForFences", r, e));

@@ -24,13 +24,13 @@ struct matrix_stages { VkStructureType type; void *next; VkShaderStageFlags stag
 
 typedef VkResult(VKAPI_PTR *matrix_sizes_function)(VkPhysicalDevice p, uint32_t *n, struct matrix_sizes *out);
 
-enum { MOST_SIZES = 128, MOST_EXTENSIONS = 1024 };
+enum { MAX_SIZES = 128, MAX_EXTENSIONS = 1024 };
 
 /* ---- what the device has ---- */
 
 static bool has_extension(const struct vulkan_instance *i, VkPhysicalDevice p, const char *name)
 {
-    uint32_t n = MOST_EXTENSIONS;
+    uint32_t n = MAX_EXTENSIONS;
     VkExtensionProperties *e = mem_alloc(n * sizeof *e);
     bool found = false;
     if (e && i->EnumerateDeviceExtensionProperties(p, NULL, &n, e) >= 0)
@@ -43,10 +43,10 @@ static bool has_extension(const struct vulkan_instance *i, VkPhysicalDevice p, c
 /* Can lower_dot_matrix.c divide tiles into matrices of these sizes, with factors' rows of whole vectors? */
 static bool is_possible(const struct matrix_sizes *s)
 {
-    enum { LEAST = 8, MOST = 32 };
+    enum { MIN_SIDE = 8, MAX_SIDE = 32 };
     const uint32_t length[3] = {s->m, s->n, s->k};
     for (int i = 0; i < 3; i++)
-        if (length[i] < LEAST || length[i] > MOST || (length[i] & (length[i] - 1)))
+        if (length[i] < MIN_SIDE || length[i] > MAX_SIDE || (length[i] & (length[i] - 1)))
             return false;
     return s->c == COMPONENT_F32 && s->result == COMPONENT_F32 && !s->saturating && s->scope == SCOPE_SUBGROUP;
 }
@@ -96,7 +96,7 @@ void vulkan_matrices_find(const struct vulkan_instance *i, VkPhysicalDevice p, s
 {
     static const char matrix[] = "VK_KHR_cooperative_matrix", bfloat16[] = "VK_KHR_shader_bfloat16";
     matrix_sizes_function list;
-    uint32_t n = MOST_SIZES;
+    uint32_t n = MAX_SIZES;
     *out = (struct vulkan_matrices){0};
     *(PFN_vkVoidFunction *)&list = i->get(i->instance, "vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR");
     if (!list || !has_extension(i, p, matrix))

@@ -70,8 +70,8 @@ void vulkan_memory_free(struct driver_device *d, struct memory *m)
 
 bool vulkan_memory_grow(struct driver_device *d, struct memory *m, size_t bytes, struct err *e)
 {
-    enum { LEAST = 64 << 10 };
-    size_t size = LEAST;
+    enum { MIN_BYTES = 64 << 10 };
+    size_t size = MIN_BYTES;
     if (bytes <= m->bytes)
         return true;
     while (size < bytes)

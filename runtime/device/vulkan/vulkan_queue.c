@@ -4,7 +4,7 @@
 #include <string.h>
 
 /* The largest copy between host and device, and the largest upload that is part of the commands' data, in bytes. */
-enum { MOST_STAGING = 64 << 20, SMALL = 64 << 10 };
+enum { MAX_STAGING = 64 << 20, SMALL = 64 << 10 };
 
 bool vulkan_queue_new(struct driver_device *d, struct err *e)
 {
@@ -34,14 +34,14 @@ bool vulkan_launch(struct driver_device *d, const struct launch *l, struct err *
 {
     struct work op = {.pipeline = l->kernel->pipeline, .b = (uintptr_t)l->slots, .begin = (uint64_t)l->begin,
                       .end = (uint64_t)l->end, .blocks = l->blocks < d->max_blocks ? l->blocks : d->max_blocks};
-    struct touched t[MOST_TOUCHED] = {range(0, UINT64_MAX, true)};
+    struct touched t[MAX_TOUCHED] = {range(0, UINT64_MAX, true)};
     uint32_t n = 1;
     char *table = vulkan_data(d, l->n * sizeof(uint64_t), &op.a, e);
     for (uint32_t i = 0; i < l->n && table; i++) {
         uint64_t address = (uintptr_t)l->buffer[i];
         memcpy(table + i * sizeof address, &address, sizeof address);
     }
-    if (l->use && l->n < MOST_TOUCHED) {
+    if (l->use && l->n < MAX_TOUCHED) {
         for (uint32_t i = 0; i < l->n; i++)
             t[i] = range((uintptr_t)l->buffer[i], l->use[i].bytes, l->use[i].written);
         t[l->n] = range((uintptr_t)l->slots, l->slots != NULL, false);
@@ -92,7 +92,7 @@ bool vulkan_upload(struct driver_device *d, void *to, const void *data, size_t b
     const struct memory *m = vulkan_find(d, to, bytes, &offset);
     for (size_t done = 0, part; done < bytes; done += part) {
         uint64_t at = 0, address = (uintptr_t)to + done;
-        part = bytes - done < MOST_STAGING ? bytes - done : MOST_STAGING;
+        part = bytes - done < MAX_STAGING ? bytes - done : MAX_STAGING;
         if (!m)
             return unknown(d, e);
         struct staging *s = bytes <= SMALL ? NULL : take_staging(d, part, e);
@@ -114,7 +114,7 @@ bool vulkan_download(struct driver_device *d, void *data, const void *from, size
     VkDeviceSize offset;
     const struct memory *m = vulkan_find(d, from, bytes, &offset), *host = &d->download.m;
     for (size_t done = 0, part; done < bytes; done += part) {
-        part = bytes - done < MOST_STAGING ? bytes - done : MOST_STAGING;
+        part = bytes - done < MAX_STAGING ? bytes - done : MAX_STAGING;
         if (!m)
             return unknown(d, e);
         if (!vulkan_memory_grow(d, &d->download.m, part, e) ||

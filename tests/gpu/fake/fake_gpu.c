@@ -12,7 +12,7 @@
 #define EXPORT __attribute__((visibility("default")))
 enum { DEVICES = 2, BLOCKS = 1 << 16 };
 
-static struct fake_gpu state = {.most_bytes = (size_t)1 << 31};
+static struct fake_gpu state = {.max_bytes = (size_t)1 << 31};
 EXPORT struct fake_gpu *fake_gpu(void);
 struct fake_gpu *fake_gpu(void) { return &state; }
 
@@ -86,7 +86,7 @@ static gpu_result fake_device_name(char *name, int size, int device)
 
 static gpu_result fake_total_memory(size_t *bytes, int device)
 {
-    *bytes = state.most_bytes;
+    *bytes = state.max_bytes;
     return begin_device("total_memory", device);
 }
 
@@ -195,7 +195,7 @@ static gpu_result fake_alloc(gpu_address *a, size_t bytes)
     BEGIN(alloc);
     if (!bytes || blocks == BLOCKS)
         return INVALID_VALUE;
-    char *p = bytes_of(device_now()) + bytes > state.most_bytes ? NULL : aligned_alloc(256, (bytes + 255) / 256 * 256);
+    char *p = bytes_of(device_now()) + bytes > state.max_bytes ? NULL : aligned_alloc(256, (bytes + 255) / 256 * 256);
     if (!p)
         return GPU_OUT_OF_MEMORY;
     memset(p, 0xa5, bytes);
@@ -293,8 +293,8 @@ static gpu_result give(gpu_stream s, struct work w)
 static void call_thread(void *ctx)
 {
     struct work *w = ctx;
-    void *at[MOST_PARAMETERS];
-    _Alignas(64) uint64_t room[2 * MOST_PARAMETERS];
+    void *at[MAX_PARAMETERS];
+    _Alignas(64) uint64_t room[2 * MAX_PARAMETERS];
     unsigned from = 0, to = 0;
     for (unsigned i = 0; i < w->function->is->count(); i++) {
         unsigned words = w->function->is->bytes(i) / 8;
@@ -548,10 +548,10 @@ static gpu_result fake_event_elapsed(float *ms, gpu_event from, gpu_event to)
 
 /* ---- kernels ---- */
 
-static gpu_result fake_occupancy(int *most, gpu_function f, int threads, size_t shared)
+static gpu_result fake_occupancy(int *max, gpu_function f, int threads, size_t shared)
 {
     BEGIN(occupancy);
-    *most = 2048 / (threads < 64 ? 64 : threads);
+    *max = 2048 / (threads < 64 ? 64 : threads);
     return f && threads > 0 && shared <= 227 << 10 ? 0 : INVALID_VALUE;
 }
 

@@ -19,7 +19,7 @@ struct fake_gpu {
                                            * maps: tensor maps that were made, mapped: arguments
                                            * that are one; records: of events; contexts: made or no
                                            * longer current; all: calls of any function */
-    size_t most_bytes;            /* of a device: beyond them it is full */
+    size_t max_bytes;            /* of a device: beyond them it is full */
     /* The call of this field of stream.def that follows so many others gives `result`; once, or for good where a device
      * is lost by it.  NULL: none. */
     const char *fail;

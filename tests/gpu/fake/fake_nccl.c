@@ -13,11 +13,11 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-enum { INVALID_ARGUMENT = 4, INVALID_USAGE = 5, REMOTE_ERROR = 6, MOST_MOVES = 64 };
+enum { INVALID_ARGUMENT = 4, INVALID_USAGE = 5, REMOTE_ERROR = 6, MAX_MOVES = 64 };
 
 /* One direction of an operation between this rank and another. */
 struct part { int with; bool sends; char *data; size_t left; };
-struct transfer { nccl_comm comm; struct part part[MOST_MOVES]; int n; };
+struct transfer { nccl_comm comm; struct part part[MAX_MOVES]; int n; };
 
 struct nccl_comm_of {
     struct nccl_id id;
@@ -143,7 +143,7 @@ static bool step_transfer(void *ctx)
 
 static nccl_result add_part(struct transfer *t, int with, bool sends, const void *data, size_t n)
 {
-    if (with < 0 || with >= t->comm->ranks || t->n == MOST_MOVES || !fake_gpu_memory(data, n))
+    if (with < 0 || with >= t->comm->ranks || t->n == MAX_MOVES || !fake_gpu_memory(data, n))
         return INVALID_ARGUMENT;
     t->part[t->n++] = (struct part){with, sends, (char *)(uintptr_t)data, n};
     return NCCL_SUCCESS;

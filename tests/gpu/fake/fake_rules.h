@@ -30,10 +30,10 @@ uint64_t fake_map_bytes(const struct map_request *m); /* from the address to the
 static inline bool fake_launch_is_valid(const unsigned grid[3], const unsigned block[3], unsigned shared,
                                         unsigned allowed, unsigned parameters)
 {
-    enum { MAX_GRID = 0x7fffffff, MAX_BLOCK_THREADS = 1024, MAX_PARAMETERS = 4096 };
+    enum { MAX_GRID = 0x7fffffff, MAX_BLOCK_THREADS = 1024, PARAMETERS_LIMIT = 4096 };
     return grid[0] && grid[0] <= MAX_GRID && grid[1] == 1 && grid[2] == 1 && block[0] &&
            block[0] <= MAX_BLOCK_THREADS && block[1] == 1 && block[2] == 1 && shared <= MAX_DYNAMIC &&
-           shared <= (allowed > ALWAYS_SHARED ? allowed : ALWAYS_SHARED) && parameters <= MAX_PARAMETERS;
+           shared <= (allowed > ALWAYS_SHARED ? allowed : ALWAYS_SHARED) && parameters <= PARAMETERS_LIMIT;
 }
 
 void *fake_image_load(const void *image); /* the library in a module's image (fake_compiler.c); NULL: it is none */

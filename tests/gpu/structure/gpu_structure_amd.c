@@ -12,7 +12,7 @@
 #include "tests/support/harness.h"
 #include <elf.h>
 
-enum { PROCESSORS = 104, MOST_LINES = 1 << 16 };
+enum { PROCESSORS = 104, MAX_LINES = 1 << 16 };
 static const char architecture[] = "gfx90a", table_path[] = "tests/gpu/structure/gpu_structure_amd.def";
 
 static const struct { const char *name, *text; } graphs[] = {
@@ -122,13 +122,13 @@ static bool parse_line(const char *text, uint64_t start, struct line *out)
 static bool list(const uint8_t *bytes, size_t size, struct counts *c)
 {
     char text[4096];
-    struct line *line = malloc(MOST_LINES * sizeof *line);
+    struct line *line = malloc(MAX_LINES * sizeof *line);
     struct listing listed;
     unsigned n = 0;
     bool ok = line && listing_open(&listed, &objdump, bytes, size);
-    while (ok && fgets(text, sizeof text, listed.text) && n < MOST_LINES)
+    while (ok && fgets(text, sizeof text, listed.text) && n < MAX_LINES)
         n += parse_line(text, n ? line[0].address : 0, &line[n]);
-    ok = line && listing_close(&listed) && n > 1 && n < MOST_LINES;
+    ok = line && listing_close(&listed) && n > 1 && n < MAX_LINES;
     for (unsigned i = 0; ok && i < n; i++)
         count_line(line[i].op, c);
     if (ok)
@@ -178,7 +178,7 @@ static bool count_code(const struct code *code, struct counts *c)
 
 /* ---- one case ---- */
 
-static unsigned most(unsigned a, unsigned b) { return a > b ? a : b; }
+static unsigned max(unsigned a, unsigned b) { return a > b ? a : b; }
 
 static bool count_kernel(const char *name, const struct kernel *k, const struct caps *caps, struct counts *sum)
 {
@@ -194,8 +194,8 @@ static bool count_kernel(const char *name, const struct kernel *k, const struct 
     if (ok && getenv("KILN_STRUCTURE_TEXT"))
         printf("%s\n", source.s);
     ok = ok && check(count_code(&code, &c), "%s: no listing", name);
-    unsigned registers = most(sum->registers, c.registers), scratch = most(sum->scratch, c.scratch);
-    unsigned shared = most(sum->shared, c.shared);
+    unsigned registers = max(sum->registers, c.registers), scratch = max(sum->scratch, c.scratch);
+    unsigned shared = max(sum->shared, c.shared);
 #define ADD(field, heading) sum->field += c.field;
     COUNTS(ADD)
 #undef ADD

@@ -80,9 +80,9 @@ static void played_again(kl_tensor w)
 /* Barriers of one recording of so many reductions, each of an input of its own or of what the one before gave. */
 static unsigned barriers_of(int n, bool chain)
 {
-    enum { MOST = 8, SIDE = 64 };
+    enum { MAX_COUNT = 8, SIDE = 64 };
     static float x[SIDE * SIDE];
-    kl_tensor in[MOST], out[MOST];
+    kl_tensor in[MAX_COUNT], out[MAX_COUNT];
     for (int i = 0; i < n; i++)
         in[i] = kl_input(dev, KL_F32, DIMS(SIDE, SIDE), x);
     OK(kl_flush(dev));

@@ -34,12 +34,12 @@ static struct graph *product(unsigned dtype, int64_t m, int64_t n, int64_t k, en
 /* Sums are added in another order: errors are relative to the largest result. */
 static bool near(unsigned dtype, const void *want, const void *got, int64_t n, int64_t *at)
 {
-    double most = 0;
+    double max = 0;
     for (int64_t i = 0; i < n; i++)
-        most = fmax(most, fabs(element_value(dtype, want, i)));
+        max = fmax(max, fabs(element_value(dtype, want, i)));
     for (*at = 0; *at < n; ++*at)
         if (!(fabs(element_value(dtype, want, *at) - element_value(dtype, got, *at)) <=
-              ldexp(most, dtype == KL_BF16 ? -7 : -10)))
+              ldexp(max, dtype == KL_BF16 ? -7 : -10)))
             return false;
     return true;
 }

@@ -134,7 +134,7 @@ static void test_step(void)
         y = kl_mul(kl_matmul(y, p), s);
     kl_keep(y);
     kl_step *step = kl_step_end(1, &x);
-    double least = INFINITY;
+    double min = INFINITY;
     kl_tensor in = {0};
     for (int i = 0; i < RUNS && check(step, "%s", kl_last_error()); i++) {
         float got[N * N], sign = i % 3 ? 1 : -1;
@@ -147,13 +147,13 @@ static void test_step(void)
         }
         double began = processor_us();
         bool ok = kl_step_run(step, 1, &in, 1, &(kl_slot){"s", (double)sign}, 1, &out) == KL_OK;
-        least = fmin(least, processor_us() - began);
+        min = fmin(min, processor_us() - began);
         ok = ok && kl_read(out, got, sizeof got) == KL_OK && !memcmp(got, data, sizeof got);
         check(ok, "run %d: %s", i, kl_last_error());
         kl_release(out);
     }
     kl_release(in);
-    printf("%d kernels: %.0f us of the host's processor a run, at least\n", KERNELS, least);
+    printf("%d kernels: %.0f us of the host's processor a run, at least\n", KERNELS, min);
     kl_step_free(step);
     kl_release(p);
 }

@@ -65,9 +65,9 @@ static void VKAPI_CALL properties(VkPhysicalDevice p, VkPhysicalDeviceProperties
 
 static VkResult VKAPI_CALL extensions(VkPhysicalDevice p, const char *layer, uint32_t *n, VkExtensionProperties *e)
 {
-    uint32_t most = *n, more = 1 + vulkan_matrices.bf16;
+    uint32_t max = *n, more = 1 + vulkan_matrices.bf16;
     VkResult r = real_extensions(p, layer, n, e);
-    if (r || (e && *n + more > most))
+    if (r || (e && *n + more > max))
         return r ? r : VK_INCOMPLETE;
     for (uint32_t i = 0; e && i < more; i++)
         snprintf(e[*n + i].extensionName, sizeof e->extensionName, "%s", i ? bfloat16_name : matrix_name);

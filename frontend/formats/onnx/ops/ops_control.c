@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { UNROLLED_MOST = 64, ROUNDS_MOST = 1 << 16, CARRIED_MOST = 256 };
+enum { UNROLLED_MAX = 64, ROUNDS_MAX = 1 << 16, CARRIED_MAX = 256 };
 
 /* A graph that is recorded as a region. */
 struct body {
@@ -78,7 +78,7 @@ static bool same_types(const struct type *a, const struct type *b, uint32_t n)
  * branches for inputs of different lengths or rates, of which only one fits. */
 static bool if_takes_one(struct node *n, const struct value *condition, const struct body *b, uint32_t nout)
 {
-    struct type result[2][CARRIED_MOST];
+    struct type result[2][CARRIED_MAX];
     if (!n->run->tracing || n->run->folding || !onnx_can_know(n, condition))
         return false;
     enum probe_result yes = onnx_probe(n, b->g, result[0], nout), no = onnx_probe(n, b->other, result[1], nout);
@@ -91,9 +91,9 @@ bool onnx_if(struct node *n)
 {
     struct body b = {.n = n, .g = onnx_attr_graph(n, "then_branch"), .other = onnx_attr_graph(n, "else_branch")};
     struct value *c = onnx_value(n, 0);
-    kl_tensor out[CARRIED_MOST];
+    kl_tensor out[CARRIED_MAX];
     uint32_t nout = onnx_nout(n);
-    if (!b.g || !b.other || !c || !c->set || nout > CARRIED_MOST || nout > b.g->nout || nout > b.other->nout)
+    if (!b.g || !b.other || !c || !c->set || nout > CARRIED_MAX || nout > b.g->nout || nout > b.other->nout)
         return onnx_fails(n, KL_ERR_ARGUMENT, "it needs a condition and two branches");
     int64_t known;
     if (onnx_try_read(n, c) || if_takes_one(n, c, &b, nout))
@@ -117,7 +117,7 @@ struct loop {
     struct value *in, *out;           /* iteration number, condition, carried; condition, carried, stacked */
     kl_tensor *row;                   /* stacked results of all iterations: row[iteration * nstacked + i] */
     uint32_t rounds, row_cap;
-    int64_t most;                     /* iterations; INT64_MAX: no limit */
+    int64_t max;                     /* iterations; INT64_MAX: no limit */
     bool symbolic;                    /* `most` is a symbolic length */
     bool known, starts;               /* known: `most` and `starts`, whether it runs at all, are, while recording */
 };
@@ -246,8 +246,8 @@ static kl_status loop_condition(void *ctx, const kl_tensor *in, uint32_t nin, kl
     struct node *n = ((struct body *)ctx)->n;
     (void)nin;
     (void)nout;
-    kl_tensor most = onnx_has(n, 0) ? kl_reshape(kl_cast(onnx_in(n, 0), KL_I64), 0, NULL) : kl_none;
-    out[0] = most.id ? kl_and(in[1], kl_lt(in[0], most)) : kl_and(in[1], in[1]);
+    kl_tensor max = onnx_has(n, 0) ? kl_reshape(kl_cast(onnx_in(n, 0), KL_I64), 0, NULL) : kl_none;
+    out[0] = max.id ? kl_and(in[1], kl_lt(in[0], max)) : kl_and(in[1], in[1]);
     return KL_OK;
 }
 
@@ -268,7 +268,7 @@ static kl_status loop_body(void *ctx, const kl_tensor *in, uint32_t nin, kl_tens
 static bool loop_while(struct node *n, struct loop *l)
 {
     struct body b = {.n = n, .g = l->g, .ncarried = l->ncarried};
-    kl_tensor in[CARRIED_MOST], out[CARRIED_MOST];
+    kl_tensor in[CARRIED_MAX], out[CARRIED_MAX];
     if (l->nstacked)
         return onnx_fails(n, KL_ERR_TRACE, "a loop that stacks results as often as only a run knows (outside of a "
                           "trace its condition could be read)");
@@ -290,7 +290,7 @@ static kl_status loop_scan_body(void *ctx, const kl_tensor *in, uint32_t nin, kl
 {
     struct body *b = ctx;
     struct node *n = b->n;
-    kl_tensor all[CARRIED_MOST]; /* iteration number, which is scanned and the last of in[]; condition; carried */
+    kl_tensor all[CARRIED_MAX]; /* iteration number, which is scanned and the last of in[]; condition; carried */
     all[0] = in[nin - 1];
     all[1] = onnx_number(n, KL_BOOL, 1);
     memcpy(all + 2, in, (nin - 1) * sizeof *in);
@@ -304,7 +304,7 @@ static kl_status loop_scan_body(void *ctx, const kl_tensor *in, uint32_t nin, kl
 static bool loop_scan(struct node *n, struct loop *l, int64_t rounds)
 {
     struct body b = {.n = n, .g = l->g};
-    kl_tensor in[CARRIED_MOST], out[CARRIED_MOST], number = kl_arange(onnx_device(n), KL_I64, rounds);
+    kl_tensor in[CARRIED_MAX], out[CARRIED_MAX], number = kl_arange(onnx_device(n), KL_I64, rounds);
     for (uint32_t i = 0; i < l->ncarried; i++)
         if (!value_recorded(n, &l->in[2 + i], &in[i]))
             return false;
@@ -319,15 +319,15 @@ static bool loop_scan(struct node *n, struct loop *l, int64_t rounds)
 
 /* Records the iterations one after the other.  In a trace a condition that only a run knows ends that: the others are
  * recorded as a region. */
-static bool loop_unrolled(struct node *n, struct loop *l, int64_t most, bool goes_on)
+static bool loop_unrolled(struct node *n, struct loop *l, int64_t max, bool goes_on)
 {
     bool known = true;
-    while (goes_on && l->rounds < most) {
-        if (l->rounds == ROUNDS_MOST)
-            return onnx_fails(n, KL_ERR_ARGUMENT, "a loop of more than %d rounds", ROUNDS_MOST);
+    while (goes_on && l->rounds < max) {
+        if (l->rounds == ROUNDS_MAX)
+            return onnx_fails(n, KL_ERR_ARGUMENT, "a loop of more than %d rounds", ROUNDS_MAX);
         if (!loop_round(n, l, &known, &goes_on))
             return false;
-        if (!known && l->rounds < most)
+        if (!known && l->rounds < max)
             return n->run->tracing ? loop_while(n, l) : onnx_know(n, &l->in[1], UINT32_MAX);
     }
     return loop_give(n, l);
@@ -355,7 +355,7 @@ static bool loop_same_type(const struct value *a, const struct value *b)
 
 /* Records many iterations: as a scan, if the first one shows that their shapes stay the same and no number that varies
  * between them has to be known while recording.  Else one after the other. */
-static bool loop_many(struct node *n, struct loop *l, int64_t most)
+static bool loop_many(struct node *n, struct loop *l, int64_t max)
 {
     bool known, goes_on, varied = n->run->varied, scans = true;
     struct value *first = calloc(2 + l->ncarried, sizeof *first);
@@ -374,7 +374,7 @@ static bool loop_many(struct node *n, struct loop *l, int64_t most)
     for (uint32_t i = 1; i < 2 + l->ncarried; i++)
         onnx_value_clear(&first[i]);
     free(first);
-    return ok && (scans ? loop_scan(n, l, most) : loop_unrolled(n, l, most, true));
+    return ok && (scans ? loop_scan(n, l, max) : loop_unrolled(n, l, max, true));
 }
 
 /* Does the graph return the condition that it was given, unchanged but for Identity? */
@@ -395,12 +395,12 @@ static bool passes_condition(const struct graph_def *g)
 /* Reads how often the loop runs at most, and whether it runs at all, as far as that is known while recording. */
 static bool loop_operands(struct node *n, struct loop *l)
 {
-    struct value *most = onnx_value(n, 0), *starts = onnx_value(n, 1);
+    struct value *max = onnx_value(n, 0), *starts = onnx_value(n, 1);
     int64_t v = 1;
-    if (onnx_has(n, 0) && most->known && most->known->count == 1 && onnx_is_length(most->known, 0)) {
+    if (onnx_has(n, 0) && max->known && max->known->count == 1 && onnx_is_length(max->known, 0)) {
         l->symbolic = true;
-        l->most = array_int(most->known, 0);
-    } else if (onnx_has(n, 0) && (l->known = onnx_try_read(n, most)) && !onnx_known_int(n, 0, &l->most)) {
+        l->max = array_int(max->known, 0);
+    } else if (onnx_has(n, 0) && (l->known = onnx_try_read(n, max)) && !onnx_known_int(n, 0, &l->max)) {
         return false;
     }
     if (!onnx_has(n, 1)) {
@@ -420,9 +420,9 @@ static bool loop_operands(struct node *n, struct loop *l)
 
 bool onnx_loop(struct node *n)
 {
-    struct loop l = {.g = onnx_attr_graph(n, "body"), .most = INT64_MAX, .known = true, .starts = true};
+    struct loop l = {.g = onnx_attr_graph(n, "body"), .max = INT64_MAX, .known = true, .starts = true};
     if (!l.g || onnx_nin(n) < 2 || l.g->nin != onnx_nin(n) || l.g->nout < 1 + (l.g->nin - 2) ||
-        l.g->nout > CARRIED_MOST || l.g->nin > CARRIED_MOST)
+        l.g->nout > CARRIED_MAX || l.g->nin > CARRIED_MAX)
         return onnx_fails(n, KL_ERR_ARGUMENT, "its body does not fit its operands");
     l.ncarried = l.g->nin - 2;
     l.nstacked = l.g->nout - 1 - l.ncarried;
@@ -436,15 +436,15 @@ bool onnx_loop(struct node *n)
     }
     ok = ok && loop_operands(n, &l);
     bool counts = ok && l.known && l.starts && passes_condition(l.g); /* it runs `most` times */
-    bool endless = n->run->tracing && l.starts && l.most == INT64_MAX && !l.nstacked;
+    bool endless = n->run->tracing && l.starts && l.max == INT64_MAX && !l.nstacked;
     if (counts && l.symbolic)
-        ok = loop_scan(n, &l, l.most);
-    else if (counts && l.most > UNROLLED_MOST && l.most < INT64_MAX)
-        ok = loop_many(n, &l, l.most);
+        ok = loop_scan(n, &l, l.max);
+    else if (counts && l.max > UNROLLED_MAX && l.max < INT64_MAX)
+        ok = loop_many(n, &l, l.max);
     else if (ok && (!l.known || l.symbolic || endless))
         ok = loop_while(n, &l);
     else if (ok)
-        ok = loop_unrolled(n, &l, l.most, l.starts);
+        ok = loop_unrolled(n, &l, l.max, l.starts);
     loop_free(&l);
     return ok;
 }
@@ -495,8 +495,8 @@ bool onnx_scan(struct node *n)
 {
     struct body b = {.n = n, .g = onnx_attr_graph(n, "body")};
     int64_t nscanned = onnx_attr_int(n, "num_scan_inputs", 0), length = 0;
-    kl_tensor in[CARRIED_MOST + 1], out[CARRIED_MOST];
-    if (!b.g || nscanned < 1 || nscanned > onnx_nin(n) || onnx_nin(n) > CARRIED_MOST || b.g->nout > CARRIED_MOST ||
+    kl_tensor in[CARRIED_MAX + 1], out[CARRIED_MAX];
+    if (!b.g || nscanned < 1 || nscanned > onnx_nin(n) || onnx_nin(n) > CARRIED_MAX || b.g->nout > CARRIED_MAX ||
         onnx_nin(n) != b.g->nin || b.g->nout < onnx_nin(n) - nscanned)
         return onnx_fails(n, KL_ERR_ARGUMENT, "its body does not fit its operands");
     uint32_t ncarried = onnx_nin(n) - (uint32_t)nscanned, nstacked = b.g->nout - ncarried;

@@ -51,7 +51,7 @@ static bool host_number(struct node *n, uint32_t i, double without, double *v)
 
 struct suppression {
     const struct array *boxes, *scores;
-    double most, iou, least;
+    double max, iou, min;
     bool center;
     int64_t *out, n, cap;             /* rows of three */
 };
@@ -61,11 +61,11 @@ static bool suppress(struct suppression *s, int64_t batch, int64_t label, struct
     int64_t N = s->boxes->dims[1], count = 0, first = s->n;
     for (int64_t i = 0; i < N; i++) {
         double score = array_float(s->scores, (batch * s->scores->dims[1] + label) * N + i);
-        if (score > s->least)
+        if (score > s->min)
             c[count++] = (struct candidate){score, i};
     }
     qsort(c, (size_t)count, sizeof *c, by_score);
-    for (int64_t i = 0; i < count && (double)(s->n - first) < s->most; i++) {
+    for (int64_t i = 0; i < count && (double)(s->n - first) < s->max; i++) {
         struct box b = box_at(s->boxes, batch * N + c[i].at, s->center);
         bool stays = true;
         for (int64_t k = 0; stays && k < s->n - first; k++)
@@ -89,8 +89,8 @@ bool onnx_non_max_suppression(struct node *n)
 {
     struct suppression s = {.boxes = onnx_known(n, 0), .center = onnx_attr_int(n, "center_point_box", 0)};
     s.scores = s.boxes ? onnx_known(n, 1) : NULL;
-    if (!s.scores || !host_number(n, 2, 0, &s.most) || !host_number(n, 3, 0, &s.iou) ||
-        !host_number(n, 4, -__builtin_inf(), &s.least))
+    if (!s.scores || !host_number(n, 2, 0, &s.max) || !host_number(n, 3, 0, &s.iou) ||
+        !host_number(n, 4, -__builtin_inf(), &s.min))
         return false;
     const struct array *b = s.boxes, *c = s.scores;
     if (b->rank != 3 || c->rank != 3 || b->dims[2] != 4 || b->dims[0] != c->dims[0] || b->dims[1] != c->dims[2])

@@ -176,11 +176,11 @@ bool onnx_dequantize_linear(struct node *n)
 
 bool onnx_dynamic_quantize_linear(struct node *n)
 {
-    kl_tensor x = onnx_in(n, 0), zero = onnx_number(n, KL_F32, 0), most = onnx_number(n, KL_F32, 255);
+    kl_tensor x = onnx_in(n, 0), zero = onnx_number(n, KL_F32, 0), max = onnx_number(n, KL_F32, 255);
     kl_tensor high = kl_max(kl_reduce_max(x, 0, NULL, false), zero);
     kl_tensor low = kl_min(kl_reduce_min(x, 0, NULL, false), zero);
-    kl_tensor scale = kl_div(kl_sub(high, low), most);
-    kl_tensor point = kl_round(kl_min(kl_max(kl_div(kl_sub(zero, low), scale), zero), most));
+    kl_tensor scale = kl_div(kl_sub(high, low), max);
+    kl_tensor point = kl_round(kl_min(kl_max(kl_div(kl_sub(zero, low), scale), zero), max));
     kl_tensor byte = kl_cast(point, KL_U8);
     return onnx_give(n, 0, kl_quantize(x, scale, byte, KL_U8, 0)) && onnx_give(n, 1, scale) && onnx_give(n, 2, byte);
 }

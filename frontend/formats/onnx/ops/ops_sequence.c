@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { LIST_MOST = 1 << 16 };
+enum { LIST_MAX = 1 << 16 };
 
 static struct list *new_list(struct node *n, uint32_t count)
 {
@@ -68,7 +68,7 @@ bool onnx_sequence_insert(struct node *n)
     int64_t at;
     if (!from || !list_place(n, 2, from->n, from->n, &at))
         return false;
-    if (!onnx_has(n, 1) || from->n >= LIST_MOST)
+    if (!onnx_has(n, 1) || from->n >= LIST_MAX)
         return onnx_fails(n, KL_ERR_ARGUMENT, "nothing to insert, or %u elements already", from->n);
     struct list *l = new_list(n, from->n + 1);
     for (uint32_t i = 0, k = 0; l && i < l->n; i++)
@@ -116,7 +116,7 @@ bool onnx_split_to_sequence(struct node *n)
         return false;
     int64_t length = t.dims[axis], each = split && split->rank == 0 ? array_int(split, 0) : 1;
     int64_t count = split && split->rank ? split->count : each > 0 ? length / each + (length % each > 0) : -1;
-    if (count < 0 || count > LIST_MOST)
+    if (count < 0 || count > LIST_MAX)
         return onnx_fails(n, KL_ERR_SHAPE, "%lld parts", (long long)count);
     struct list *l = new_list(n, (uint32_t)count);
     int64_t start = 0;

@@ -267,13 +267,13 @@ bool onnx_expand(struct node *n)
     int rank;
     if (!onnx_type(n, 0, &t) || !onnx_lengths(n, 1, 0, shape, &rank))
         return false;
-    int most = rank > t.rank ? rank : t.rank;
-    for (int i = 0; i < most; i++) {
-        int64_t x = i >= most - t.rank ? t.dims[i - (most - t.rank)] : 1;
-        int64_t y = i >= most - rank ? shape[i - (most - rank)] : 1;
+    int max = rank > t.rank ? rank : t.rank;
+    for (int i = 0; i < max; i++) {
+        int64_t x = i >= max - t.rank ? t.dims[i - (max - t.rank)] : 1;
+        int64_t y = i >= max - rank ? shape[i - (max - rank)] : 1;
         dims[i] = y == 1 ? x : y;
     }
-    return onnx_give(n, 0, kl_expand(a, most, dims));
+    return onnx_give(n, 0, kl_expand(a, max, dims));
 }
 
 bool onnx_tile(struct node *n)

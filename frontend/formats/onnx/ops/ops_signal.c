@@ -4,7 +4,7 @@
 #include <string.h>
 
 static const double circle = 6.28318530717958648;
-#define DFT_MOST (INT64_C(1) << 40) /* elements of a transform */
+#define DFT_MAX (INT64_C(1) << 40) /* elements of a transform */
 
 /* arg 0 HannWindow, 1 HammingWindow, 2 BlackmanWindow */
 bool onnx_signal_window(struct node *n)
@@ -100,7 +100,7 @@ bool onnx_dft(struct node *n)
     length = to_real ? 2 * (t.dims[axis] - 1) : t.dims[axis];
     if (onnx_has(n, 1) && !onnx_known_int(n, 1, &length))
         return false;
-    if (length < 1 || length > DFT_MOST || (to_real && t.dims[t.rank - 1] != 2))
+    if (length < 1 || length > DFT_MAX || (to_real && t.dims[t.rank - 1] != 2))
         return onnx_fails(n, KL_ERR_SHAPE, "a transform of %lld elements from bins of %lld numbers", (long long)length,
                           (long long)t.dims[t.rank - 1]);
     int64_t points = to_real ? length / 2 + 1 : length; /* of the operand that count */
@@ -139,9 +139,9 @@ bool onnx_stft(struct node *n)
         return onnx_has(n, 3) || onnx_has(n, 2) ? false : onnx_fails(n, KL_ERR_ARGUMENT, "no window and no length");
     if (!onnx_has(n, 3))
         length = w.rank == 1 ? w.dims[0] : -1;
-    if (t.rank != 3 || t.dims[2] < 1 || t.dims[2] > 2 || length < 1 || length > DFT_MOST || step < 1)
+    if (t.rank != 3 || t.dims[2] < 1 || t.dims[2] > 2 || length < 1 || length > DFT_MAX || step < 1)
         return onnx_fails(n, KL_ERR_SHAPE, "signals are [B, L, 1] or [B, L, 2], the transforms of 1 to %lld elements; "
-                          "here of %lld, by steps of %lld", (long long)DFT_MOST, (long long)length, (long long)step);
+                          "here of %lld, by steps of %lld", (long long)DFT_MAX, (long long)length, (long long)step);
     int64_t bins = onnx_attr_int(n, "onesided", 1) ? length / 2 + 1 : length;
     kl_tensor part[2] = {kl_none, kl_none};
     for (int i = 0; i < t.dims[2]; i++) {

@@ -4,7 +4,7 @@
 
 struct grams {
     const Onnx__AttributeProto *start, *index, *pool, *weight; /* weight NULL: all are 1 */
-    int64_t least, most, skips; /* lengths of n-grams; how many items may lie between two of theirs */
+    int64_t min, max, skips; /* lengths of n-grams; how many items may lie between two of theirs */
     const char *mode;
 };
 
@@ -15,8 +15,8 @@ static bool grams_read(struct node *n, struct grams *g)
     g->index = onnx_attr(n, "ngram_indexes");
     g->pool = onnx_attr(n, "pool_int64s");
     g->weight = onnx_attr(n, "weights");
-    g->least = onnx_attr_int(n, "min_gram_length", 1);
-    g->most = onnx_attr_int(n, "max_gram_length", 1);
+    g->min = onnx_attr_int(n, "min_gram_length", 1);
+    g->max = onnx_attr_int(n, "max_gram_length", 1);
     g->skips = onnx_attr_int(n, "max_skip_count", 0);
     g->mode = onnx_attr_is(n, "mode", "TF", false) ? "TF" : onnx_attr_is(n, "mode", "IDF", false) ? "IDF"
               : onnx_attr_is(n, "mode", "TFIDF", false) ? "TFIDF" : NULL;
@@ -24,9 +24,9 @@ static bool grams_read(struct node *n, struct grams *g)
         return onnx_fails(n, KL_ERR_ARGUMENT, "it needs mode (TF, IDF or TFIDF), ngram_counts and ngram_indexes");
     if (!g->pool)
         return onnx_fails(n, KL_ERR_TYPE, "strings are not supported: it needs pool_int64s");
-    if (g->least < 1 || g->most < g->least || g->skips < 0 || (uint64_t)g->most > g->start->n_ints)
+    if (g->min < 1 || g->max < g->min || g->skips < 0 || (uint64_t)g->max > g->start->n_ints)
         return onnx_fails(n, KL_ERR_ARGUMENT, "n-grams of %lld to %lld items with %lld skipped, where ngram_counts has "
-                          "%zu", (long long)g->least, (long long)g->most, (long long)g->skips, g->start->n_ints);
+                          "%zu", (long long)g->min, (long long)g->max, (long long)g->skips, g->start->n_ints);
     size_t all = 0;
     for (size_t i = 0; i < g->start->n_ints; i++) {
         int64_t from = g->start->ints[i], to = i + 1 < g->start->n_ints ? g->start->ints[i + 1]
@@ -85,10 +85,10 @@ bool onnx_tf_idf(struct node *n)
     memset(y->data, 0, (size_t)y->count * sizeof(float));
     for (int64_t r = 0; r < rows; r++) {
         size_t first = 0;
-        for (int64_t length = 1; length <= g.most; length++) {
+        for (int64_t length = 1; length <= g.max; length++) {
             int64_t end = (uint64_t)length < g.start->n_ints ? g.start->ints[length] : (int64_t)g.pool->n_ints;
             /* n-grams of one item have no skips; n-grams longer than a row are left out */
-            for (int64_t skip = 0; length >= g.least && skip <= (length > 1 ? g.skips : 0) && skip < items; skip++)
+            for (int64_t skip = 0; length >= g.min && skip <= (length > 1 ? g.skips : 0) && skip < items; skip++)
                 grams_count(&g, x, r * items, items, length, skip + 1, first, (float *)y->data + r * columns);
             first += (size_t)((end - g.start->ints[length - 1]) / length);
         }

@@ -4,7 +4,7 @@
 #include <string.h>
 
 enum { MOMENTUM, ADAGRAD, ADAM };
-enum { STATES_MOST = 2 };
+enum { STATES_MAX = 2 };
 
 static kl_tensor train_number(struct node *n, kl_tensor like, double v) { return onnx_number(n, kl_dtype_of(like), v); }
 static kl_tensor train_scaled(struct node *n, kl_tensor a, double v) { return kl_mul(a, train_number(n, a, v)); }
@@ -53,7 +53,7 @@ bool onnx_optimizer(struct node *n)
     uint32_t k = (onnx_nin(n) - 2) / each;
     kl_tensor R = onnx_in(n, 0), T = onnx_in(n, 1);
     for (uint32_t i = 0; i < k; i++) {
-        kl_tensor x = onnx_in(n, 2 + i), state[STATES_MOST];
+        kl_tensor x = onnx_in(n, 2 + i), state[STATES_MAX];
         for (uint32_t s = 0; s < states; s++)
             state[s] = onnx_in(n, 2 + (2 + s) * k + i);
         optimized(n, R, T, &x, onnx_in(n, 2 + k + i), state);

@@ -5,8 +5,8 @@
 #include <string.h>
 
 enum { AXES = 3 };                /* most axes that windows move along */
-#define IMAGE_MOST (INT64_C(1) << 40) /* elements of an axis of Col2Im's image */
-enum { WINDOW_MOST = 1 << 24 };   /* most elements of a window, stride, dilation or padding */
+#define IMAGE_MAX (INT64_C(1) << 40) /* elements of an axis of Col2Im's image */
+enum { WINDOW_MAX = 1 << 24 };   /* most elements of a window, stride, dilation or padding */
 
 struct windows {
     int n;                            /* axes */
@@ -62,12 +62,12 @@ static bool window_attributes(struct node *n, const struct type *t, const int64_
     for (int i = 0; i < w->n; i++) {
         w->low[i] = explicit ? pads[i] : 0;
         w->high[i] = explicit ? pads[w->n + i] : 0;
-        if (w->size[i] < 1 || w->stride[i] < 1 || w->dilation[i] < 1 || w->size[i] > WINDOW_MOST ||
-            w->stride[i] > WINDOW_MOST || w->dilation[i] > WINDOW_MOST || w->low[i] < -WINDOW_MOST ||
-            w->low[i] > WINDOW_MOST || w->high[i] < -WINDOW_MOST || w->high[i] > WINDOW_MOST)
+        if (w->size[i] < 1 || w->stride[i] < 1 || w->dilation[i] < 1 || w->size[i] > WINDOW_MAX ||
+            w->stride[i] > WINDOW_MAX || w->dilation[i] > WINDOW_MAX || w->low[i] < -WINDOW_MAX ||
+            w->low[i] > WINDOW_MAX || w->high[i] < -WINDOW_MAX || w->high[i] > WINDOW_MAX)
             return onnx_fails(n, KL_ERR_ARGUMENT, "windows of length %s, stride %lld, dilation %lld, padding %lld and "
                               "%lld; %d is the most", onnx_length_text(w->size[i], text), (long long)w->stride[i],
-                              (long long)w->dilation[i], (long long)w->low[i], (long long)w->high[i], WINDOW_MOST);
+                              (long long)w->dilation[i], (long long)w->low[i], (long long)w->high[i], WINDOW_MAX);
     }
     bool ceils = onnx_attr_int(n, "ceil_mode", 0) && explicit;
     for (int i = 0; i < w->n; i++)
@@ -343,7 +343,7 @@ bool onnx_col2im(struct node *n)
         return onnx_fails(n, KL_ERR_SHAPE, "%d axes, an image of %d and a block of %d", t.rank, axes, count);
     w = (struct type){.rank = axes + 2};
     for (int i = 0; i < axes; i++) {
-        if (image[i] < 0 || image[i] > IMAGE_MOST)
+        if (image[i] < 0 || image[i] > IMAGE_MAX)
             return onnx_fails(n, KL_ERR_SHAPE, "axis %d of the image has a length of %lld", i, (long long)image[i]);
         w.dims[i + 2] = image[i];
     }

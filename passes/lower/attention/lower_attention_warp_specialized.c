@@ -45,7 +45,7 @@ enum { COPYING_REGISTERS = 40, MULTIPLYING_REGISTERS = 232, DIVIDED = 256 };
 /* The steps that a block walks: how many, of these so many that are masked, and the first and the last one's number. */
 struct steps {
     val count, masked, first, last;
-    int64_t most;                   /* steps of any block */
+    int64_t max;                   /* steps of any block */
 };
 
 enum { GROUPS = 2 };                    /* subgroups that take turns */
@@ -56,7 +56,7 @@ static bool takes_turns(const struct tiles *s)
 
 static bool has_pairs(const struct tiles *s) { return !s->gradient && s->walked[1].count; } /* k and v */
 
-void attention_roles_phases(struct tiles *s)
+void attention_warp_specialized_barriers(struct tiles *s)
 {
     struct kernel *k = s->a->w->k;
     unsigned n = has_pairs(s) ? 2 : 1;
@@ -80,7 +80,7 @@ static void await(const struct tiles *s, uint32_t phases, val stage, val n)
     k_append(s->a->w->k, (struct linst){.op = L_AWAIT, .dtype = KL_BOOL, .a = stage, .b = n, .imm = phases});
 }
 
-static val begin_role(const struct tiles *s, val condition, uint64_t registers)
+static val begin_warp_role(const struct tiles *s, val condition, uint64_t registers)
 {
     struct kernel *k = s->a->w->k;
     val role = k_if(k, condition);
@@ -96,13 +96,13 @@ static val stage_before(const struct tiles *s, val step)
     return stage_of(s, ix_add(s->a->w->k, step, k_int(s->a->w->k, s->stages - 1)));
 }
 
-static void await_filled(const struct tiles *s, int which, val step)
+static void await_full_barrier(const struct tiles *s, int which, val step)
 {
     struct kernel *k = s->a->w->k;
     await(s, s->phase.filled[which], stage_of(s, step), ix_add(k, ix_div(k, step, s->stages), k_int(k, 1)));
 }
 
-static void await_filled_before(const struct tiles *s, int which, val step)
+static void await_full_barrier_before(const struct tiles *s, int which, val step)
 {
     struct kernel *k = s->a->w->k;
     val n = ix_div(k, ix_add(k, step, k_int(k, s->stages - 1)), s->stages);
@@ -111,13 +111,13 @@ static void await_filled_before(const struct tiles *s, int which, val step)
 
 /* Before step i's products of this subgroup begin, those of the other one have: the first subgroup waits until the
  * second one has begun i steps, the second one until the first one has begun i + 1. */
-static void await_turn(const struct tiles *s, val i)
+static void pingpong_wait(const struct tiles *s, val i)
 {
     if (takes_turns(s))
         await(s, s->phase.turn, s->group, ix_add(s->a->w->k, i, s->group));
 }
 
-static void end_turn(const struct tiles *s)
+static void pingpong_pass(const struct tiles *s)
 {
     struct kernel *k = s->a->w->k;
     if (takes_turns(s))
@@ -126,9 +126,9 @@ static void end_turn(const struct tiles *s)
 
 /* ---- steps ---- */
 
-static val between(struct kernel *k, val x, val least, val most)
+static val between(struct kernel *k, val x, val min, val max)
 {
-    return greater(k, smaller(k, x, most), least);
+    return greater(k, smaller(k, x, max), min);
 }
 
 /* At least one step, which may have no pairs that see each other, so that the loops need no case without any. */
@@ -136,23 +136,23 @@ static struct steps steps_of(const struct tiles *s)
 {
     const struct attention *a = s->a;
     struct kernel *k = a->w->k;
-    struct steps r = {.most = (a->m + s->step - 1) / s->step};
+    struct steps r = {.max = (a->m + s->step - 1) / s->step};
     val first, end, one = k_int(k, 1), zero = k_int(k, 0);
     attention_steps_seen(s, &first, &end);
-    r.first = smaller(k, first, k_int(k, r.most - 1));
+    r.first = smaller(k, first, k_int(k, r.max - 1));
     end = greater(k, end, ix_add(k, r.first, one));
-    ix_bound(k, r.first, 0, r.most - 1);
-    ix_bound(k, end, 1, r.most);
+    ix_bound(k, r.first, 0, r.max - 1);
+    ix_bound(k, end, 1, r.max);
     r.last = ix_sub(k, end, one);
     r.count = ix_sub(k, end, r.first);
-    ix_bound(k, r.count, 1, r.most);
+    ix_bound(k, r.count, 1, r.max);
     r.masked = r.count;
     if (a->mask || a->bounds || (s->keys && a->m % s->step))
         return r;
     val whole = k_int(k, a->m / s->step); /* steps before the one with rows that do not exist */
     int64_t more = s->keys ? a->l - a->m : a->m - a->l;
     if (!a->causal)
-        r.masked = ix_sub(k, k_int(k, r.most), whole);
+        r.masked = ix_sub(k, k_int(k, r.max), whole);
     else if (s->keys) /* query + more is at least the block's last key */
         r.masked = ix_sub(k, ix_div(k, greater(k, ix_add(k, a->q0, k_int(k, s->rows - 1 - more + s->step - 1)), zero),
                                     s->step), r.first);
@@ -160,7 +160,7 @@ static struct steps steps_of(const struct tiles *s)
         r.masked = ix_sub(k, end, ix_div(k, greater(k, ix_add(k, a->q0, k_int(k, more + 1)), zero), s->step));
     if (a->causal)
         r.masked = between(k, r.masked, zero, r.count);
-    ix_bound(k, r.masked, 0, r.most);
+    ix_bound(k, r.masked, 0, r.max);
     return r;
 }
 
@@ -169,7 +169,7 @@ static val step_number(const struct tiles *s, const struct steps *r, val i)
 {
     struct kernel *k = s->a->w->k;
     val number = s->keys ? ix_add(k, r->first, i) : ix_sub(k, r->last, i);
-    ix_bound(k, number, 0, r->most - 1);
+    ix_bound(k, number, 0, r->max - 1);
     return number;
 }
 
@@ -177,7 +177,7 @@ static val loop_of_steps(const struct tiles *s, const struct steps *r, val from,
 {
     struct kernel *k = s->a->w->k;
     val i = k_loop(k, LOOP_SERIAL, from, end, 1);
-    ix_bound(k, i, 0, r->most - 1);
+    ix_bound(k, i, 0, r->max - 1);
     return i;
 }
 
@@ -195,7 +195,7 @@ static struct source tile_source(const struct tiles *s, unsigned which)
     val x = attention_stored(a, which, k_int(k, 0), k_int(k, 0)); /* only its buffer is used */
     uint32_t of = (uint32_t)k->inst[x].imm;
     if (k->inst[x].op != L_LOAD || !attention_view(a, which, s->gradient, s->keys, &v)) {
-        kernel_refuse(k, "an operand that tensor copies cannot take");
+        kernel_mark_unsupported(k, "an operand that tensor copies cannot take");
         return r;
     }
     r.view = k_buf(k, BUF_VIEW, s->dtype, k->buf[of].count, of);
@@ -259,19 +259,19 @@ static void attend_step(struct tiles *s, const struct steps *r, val i, bool mask
 {
     struct kernel *k = s->a->w->k;
     bool pairs = has_pairs(s);
-    val factor[MOST_FACTORS], there, shrink;
+    val factor[MAX_FACTORS], there, shrink;
     if (pairs && !first)
         tiles_factors(s, value[WEIGHTS], factor);
-    await_filled(s, 0, i);
-    await_turn(s, i);
+    await_full_barrier(s, 0, i);
+    pingpong_wait(s, i);
     val score = tiles_products(s, 0, stage_of(s, i), tiles_splat(k, 0, s->m, s->step));
     tiles_commit(s);
     if (pairs && !first) {
-        await_filled_before(s, 1, i);
+        await_full_barrier_before(s, 1, i);
         value[TOTAL] = tiles_weighted(s, factor, 1, stage_before(s, i), value[TOTAL]);
         tiles_commit(s);
     }
-    end_turn(s);
+    pingpong_pass(s);
     val seen = tiles_enter_step(s, step_number(s, r, i), masked, &there);
     tiles_wait(s, pairs && !first);
     arrive(s, s->phase.used[0], stage_of(s, i), 0);
@@ -286,10 +286,10 @@ static void attend_step(struct tiles *s, const struct steps *r, val i, bool mask
 static void add_step(struct tiles *s, const struct steps *r, val i, bool masked, val total[CARRIED])
 {
     struct kernel *k = s->a->w->k;
-    val stage = stage_of(s, i), zero = tiles_splat(k, 0, s->m, s->step), stat[STAT_COUNT], factor[2][MOST_FACTORS];
+    val stage = stage_of(s, i), zero = tiles_splat(k, 0, s->m, s->step), stat[STAT_COUNT], factor[2][MAX_FACTORS];
     val there, seen = tiles_enter_step(s, step_number(s, r, i), masked, &there);
     tiles_statistics(s, there, stat);
-    await_filled(s, 0, i);
+    await_full_barrier(s, 0, i);
     val score = tiles_products(s, 0, stage, zero);
     tiles_commit(s);
     val dp = tiles_products(s, 1, stage, zero);
@@ -351,9 +351,9 @@ static void emit_own(struct tiles *s, const struct steps *r)
     if (!all)
         emit_steps(s, r, s->gradient ? r->masked : greater(k, r->masked, from), r->count, false, value);
     if (pairs) {
-        val factor[MOST_FACTORS];
+        val factor[MAX_FACTORS];
         tiles_factors(s, value[WEIGHTS], factor);
-        await_filled_before(s, 1, r->count);
+        await_full_barrier_before(s, 1, r->count);
         value[TOTAL] = tiles_weighted(s, factor, 1, stage_before(s, r->count), value[TOTAL]);
         tiles_commit(s);
     }
@@ -361,16 +361,16 @@ static void emit_own(struct tiles *s, const struct steps *r)
     tiles_finish(s, value);
 }
 
-void attention_emit_roles(struct tiles *s)
+void attention_emit_warp_specialized(struct tiles *s)
 {
     struct kernel *k = s->a->w->k;
     const int64_t subgroup = s->s.attention_matrix.subgroup, groups = s->s.width / subgroup;
     val number = ix_div(k, s->t, subgroup), last = k_int(k, groups);
     struct steps r = steps_of(s);
-    val copies = begin_role(s, k_prim(k, P_EQ, number, last, 0), COPYING_REGISTERS);
+    val copies = begin_warp_role(s, k_prim(k, P_EQ, number, last, 0), COPYING_REGISTERS);
     emit_copies(s, &r);
     k_end(k, copies);
-    val multiplies = begin_role(s, k_prim(k, P_LT, number, last, 0), MULTIPLYING_REGISTERS);
+    val multiplies = begin_warp_role(s, k_prim(k, P_LT, number, last, 0), MULTIPLYING_REGISTERS);
     s->t = ix_mod(k, s->t, s->s.width); /* the same numbers, whose ranges are known */
     s->group = ix_mod(k, number, groups);
     s->first = ix_scale(k, s->group, s->m);

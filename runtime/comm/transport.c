@@ -1,10 +1,10 @@
-/* What carriers within libkiln share. */
-#include "carrier.h"
+/* What transports within libkiln share. */
+#include "transport.h"
 #include "ir/ir.h"
 #include <stdarg.h>
 #include <time.h>
 
-bool carrier_fails(char *message, const char *format, ...)
+bool transport_fails(char *message, const char *format, ...)
 {
     va_list args;
     va_start(args, format);
@@ -13,7 +13,7 @@ bool carrier_fails(char *message, const char *format, ...)
     return false;
 }
 
-double carrier_seconds(void)
+double transport_seconds(void)
 {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);

@@ -22,7 +22,7 @@
  * that multiply; the hardware takes multiples of 8. */
 enum { COPYING_REGISTERS = 40, MULTIPLYING_REGISTERS = 232, DIVIDED = 256 };
 
-struct stages dot_roles_stages(const struct subgroups *s)
+struct stages dot_warp_specialized_stages(const struct subgroups *s)
 {
     struct kernel *k = s->d->w->k;
     struct stages at;
@@ -41,7 +41,7 @@ static void await(const struct subgroups *s, uint32_t phases, val stage, val n)
     k_append(s->d->w->k, (struct linst){.op = L_AWAIT, .dtype = KL_BOOL, .a = stage, .b = n, .imm = phases});
 }
 
-static val begin_role(const struct subgroups *s, val condition, uint64_t registers)
+static val begin_warp_role(const struct subgroups *s, val condition, uint64_t registers)
 {
     struct kernel *k = s->d->w->k;
     val role = k_if(k, condition);
@@ -59,7 +59,7 @@ static uint32_t view_of(const struct subgroups *s, bool second)
     val x = dot_stored_element(s->d, second, k_int(k, 0), k_int(k, 0));
     uint32_t of = (uint32_t)k->inst[x].imm;
     if (k->inst[x].op != L_LOAD || !dot_matrix_view(s->d, second, &view)) {
-        kernel_refuse(k, "an operand that tensor copies cannot take");
+        kernel_mark_unsupported(k, "an operand that tensor copies cannot take");
         return 0;
     }
     uint32_t b = k_buf(k, BUF_VIEW, s->dtype, k->buf[of].count, of);
@@ -151,15 +151,15 @@ static val multiplying(const struct subgroups *s, val number)
     return v;
 }
 
-void dot_emit_roles(struct subgroups *s, struct stages at)
+void dot_emit_warp_specialized(struct subgroups *s, struct stages at)
 {
     struct kernel *k = s->d->w->k;
     const int64_t subgroup = s->s.dot_matrix.subgroup;
     val number = ix_div(k, s->t, subgroup), last = k_int(k, s->threads / subgroup);
-    val copies = begin_role(s, k_prim(k, P_EQ, number, last, 0), COPYING_REGISTERS);
+    val copies = begin_warp_role(s, k_prim(k, P_EQ, number, last, 0), COPYING_REGISTERS);
     emit_copies(s, at);
     k_end(k, copies);
-    val multiplies = begin_role(s, k_prim(k, P_LT, number, last, 0), MULTIPLYING_REGISTERS);
+    val multiplies = begin_warp_role(s, k_prim(k, P_LT, number, last, 0), MULTIPLYING_REGISTERS);
     s->t = ix_mod(k, s->t, s->threads); /* the same numbers, whose ranges are known */
     dot_matrix_place(s, multiplying(s, number));
     emit_products(s, at);

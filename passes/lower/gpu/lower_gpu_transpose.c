@@ -14,12 +14,12 @@
 #include "passes/lower/lower_schedule.h"
 #include <string.h>
 
-enum { SIDE = GPU_TURN_SIDE, WIDE = GPU_TURN_WIDE, PAD = 1, SHORTEST = 32, AT_ONCE = 8 };
+enum { SIDE = GPU_TRANSPOSE_SIDE, WIDE = GPU_TRANSPOSE_WIDE, PAD = 1, SHORTEST = 32, AT_ONCE = 8 };
 enum { ACCESS = 16, A_THREAD = SIDE * SIDE / WIDE }; /* ACCESS: bytes of an access.  A_THREAD: elements of a tile for
                                                         each thread */
 
 /* The position of the tile: its index in the outer dimensions.  Dimension `across` is one of the tile's two. */
-struct turn {
+struct transpose {
     struct lowering *w;
     const struct map_loops *m;
     uint32_t across;
@@ -31,7 +31,7 @@ struct turn {
     val thread;
 };
 
-static void point(struct turn *t, val across, val inner, val *coord)
+static void point(struct transpose *t, val across, val inner, val *coord)
 {
     val index[KL_MAX_RANK];
     memcpy(index, t->index, sizeof index);
@@ -42,7 +42,7 @@ static void point(struct turn *t, val across, val inner, val *coord)
     lower_point(t->w);
 }
 
-static uint32_t evaluate(struct turn *t, val across, val inner, struct element *out)
+static uint32_t evaluate(struct transpose *t, val across, val inner, struct element *out)
 {
     struct lowering *w = t->w;
     val coord[KL_MAX_RANK] = {0};
@@ -56,13 +56,13 @@ static uint32_t evaluate(struct turn *t, val across, val inner, struct element *
 
 /* Finds the transposed loads and the dimension along which they are contiguous, which must be the same for all of
  * them.  Returns false if there are none. */
-static bool find_turned(struct turn *t, struct element *element)
+static bool find_transposed(struct transpose *t, struct element *element)
 {
     struct trial trial;
     bool found = false;
     const struct map_loops *m = t->m;
     if (trial_begin(&trial, t->w)) {
-        struct turn look = *t;
+        struct transpose look = *t;
         struct kernel *k = trial.w.k;
         look.w = &trial.w;
         trial.w.loads = &look.loads;
@@ -78,8 +78,8 @@ static bool find_turned(struct turn *t, struct element *element)
                 int64_t along = 0, other = 0;
                 bool linear = ix_stride_size(k, look.loads.index[l], inner, &along) &&
                               ix_stride(k, look.loads.index[l], look.index[d], &other);
-                t->loads.turned[l] = linear && other == 1 && along != 0 && along != 1 && m->size[d] >= SHORTEST;
-                if (t->loads.turned[l]) {
+                t->loads.transposed[l] = linear && other == 1 && along != 0 && along != 1 && m->size[d] >= SHORTEST;
+                if (t->loads.transposed[l]) {
                     found = true;
                     t->across = d;
                 }
@@ -109,7 +109,7 @@ static val within(struct kernel *k, val first, val by, int64_t n)
     return v;
 }
 
-static void open_lanes(struct turn *t, val side, int64_t n)
+static void open_lanes(struct transpose *t, val side, int64_t n)
 {
     struct lowering *w = t->w;
     struct kernel *k = w->k;
@@ -117,14 +117,14 @@ static void open_lanes(struct turn *t, val side, int64_t n)
     w->pred = n % SIDE ? k_prim(k, P_LT, w->lane, side, 0) : 0;
 }
 
-static void close_lanes(struct turn *t)
+static void close_lanes(struct transpose *t)
 {
     k_end(t->w->k, t->w->lane);
     t->w->lane = t->w->pred = 0;
 }
 
 /* Loads the tile's elements of the transposed operands and stores them to shared memory. */
-static void bring(struct turn *t, struct element *element)
+static void stage_to_shared(struct transpose *t, struct element *element)
 {
     struct kernel *k = t->w->k;
     const struct map_loops *m = t->m;
@@ -139,7 +139,7 @@ static void bring(struct turn *t, struct element *element)
     }
     for (int64_t u = 0; u < step; u++)
         for (uint32_t l = 0; l < t->loads.n; l++)
-            if (t->loads.turned[l])
+            if (t->loads.transposed[l])
                 k_store(k, t->loads.scratch[l],
                         ix_add(k, ix_scale(k, ix_add(k, j, k_int(k, u)), SIDE + PAD), t->w->lane), value[u][l],
                         t->w->pred);
@@ -147,7 +147,7 @@ static void bring(struct turn *t, struct element *element)
     close_lanes(t);
 }
 
-static void store(struct turn *t, struct element *element)
+static void store(struct transpose *t, struct element *element)
 {
     struct kernel *k = t->w->k;
     const struct map_loops *m = t->m;
@@ -170,7 +170,7 @@ static void store(struct turn *t, struct element *element)
  * the other dimension.  *there: a mask of whether the tile has them; 0: it always does. */
 struct place { val along, other, there; };
 
-static struct place thread_place(const struct turn *t, int64_t pass, int64_t each, val along_left, val other_left)
+static struct place thread_place(const struct transpose *t, int64_t pass, int64_t each, val along_left, val other_left)
 {
     struct kernel *k = t->w->k;
     int64_t threads_along = SIDE / each;
@@ -188,7 +188,7 @@ static struct place thread_place(const struct turn *t, int64_t pass, int64_t eac
 }
 
 /* All loads of a thread are emitted before its stores. */
-static void bring_wide(struct turn *t, struct element *element)
+static void bring_wide(struct transpose *t, struct element *element)
 {
     struct kernel *k = t->w->k;
     const struct map_loops *m = t->m;
@@ -209,12 +209,12 @@ static void bring_wide(struct turn *t, struct element *element)
     t->w->pred_all = false;
     for (int64_t i = 0; i < A_THREAD; i++)
         for (uint32_t l = 0; l < t->loads.n; l++)
-            if (t->loads.turned[l])
+            if (t->loads.transposed[l])
                 k_store(k, t->loads.scratch[l], at[i], value[i][l], 0);
 }
 
 /* All adjacent elements are computed before the first of them is stored. */
-static void store_wide(struct turn *t, struct element *element)
+static void store_wide(struct transpose *t, struct element *element)
 {
     struct kernel *k = t->w->k;
     const struct map_loops *m = t->m;
@@ -240,14 +240,14 @@ static void store_wide(struct turn *t, struct element *element)
 
 /* Chooses how many adjacent elements a thread reads and stores at once.  Returns none if the wide form is not
  * possible. */
-static void find_wide(struct turn *t)
+static void find_wide(struct transpose *t)
 {
     const struct lowering *w = t->w;
     const struct map_loops *m = t->m;
     const struct caps *caps = w->chooser->caps;
     size_t largest = 1, stored = 1, bytes = 0;
     for (uint32_t l = 0; l < t->loads.n; l++) {
-        size_t size = t->loads.turned[l] ? dtype_size(t->loads.dtype[l]) : 0;
+        size_t size = t->loads.transposed[l] ? dtype_size(t->loads.dtype[l]) : 0;
         largest = size > largest ? size : largest;
         bytes += (SIDE * (SIDE + PAD) * size + 63) / 64 * 64;
     }
@@ -278,7 +278,7 @@ static struct shape outer_tiles(const struct map_loops *m, uint32_t across)
 static int64_t tile_columns(const struct map_loops *m) { return gpu_parts(m->size[m->n - 1], SIDE); }
 
 /* The number of tiles along a dimension for these values of the symbols. */
-static val tiles_now(const struct turn *t, uint32_t d)
+static val tiles_now(const struct transpose *t, uint32_t d)
 {
     struct kernel *k = t->w->k;
     int64_t n = t->m->size[d];
@@ -286,7 +286,7 @@ static val tiles_now(const struct turn *t, uint32_t d)
     return tiled ? ix_div(k, ix_add(k, ix_size(k, n), k_int(k, SIDE - 1)), SIDE) : ix_size(k, n);
 }
 
-static bool turn_is_symbolic(const struct turn *t)
+static bool turn_is_symbolic(const struct transpose *t)
 {
     bool any = false;
     for (uint32_t d = 0; d < t->m->n; d++)
@@ -295,7 +295,7 @@ static bool turn_is_symbolic(const struct turn *t)
 }
 
 /* Sets the indices of tile p in the outer dimensions, and returns the number of the tile along the last one. */
-static val place_tile(struct turn *t, const struct shape *outer, int64_t columns, val p)
+static val place_tile(struct transpose *t, const struct shape *outer, int64_t columns, val p)
 {
     struct kernel *k = t->w->k;
     if (!turn_is_symbolic(t)) {
@@ -309,7 +309,7 @@ static val place_tile(struct turn *t, const struct shape *outer, int64_t columns
     return column;
 }
 
-static void emit_tiles(struct turn *t, struct element *element)
+static void emit_tiles(struct transpose *t, struct element *element)
 {
     struct lowering *w = t->w;
     struct kernel *k = w->k;
@@ -321,7 +321,7 @@ static void emit_tiles(struct turn *t, struct element *element)
     w->loads = &t->loads;
     lower_scalars(w);
     for (uint32_t d = 0; d < t->m->n && turn_is_symbolic(t); d++)
-        active = active ? ix_times(k, active, tiles_now(t, d)) : tiles_now(t, d);
+        active = active ? ix_mul(k, active, tiles_now(t, d)) : tiles_now(t, d);
     val p = (wide ? lower_blocks : lower_tasks)(w, extent, active, &tasks), column;
     column = place_tile(t, &outer, columns, p);
     t->first = ix_scale(k, t->index[t->across], SIDE);
@@ -332,7 +332,7 @@ static void emit_tiles(struct turn *t, struct element *element)
         k_inst(k, L_BARRIER, KL_BOOL, 0, 0, 0, 0);
         store_wide(t, element);
     } else {
-        bring(t, element);
+        stage_to_shared(t, element);
         store(t, element);
     }
     lower_tasks_end(w, &tasks);
@@ -347,29 +347,29 @@ static struct element *new_elements(struct lowering *w)
     return element;
 }
 
-int64_t gpu_turn_find(struct lowering *w, const struct map_loops *m, struct gpu_turn *found)
+int64_t gpu_turn_find(struct lowering *w, const struct map_loops *m, struct gpu_transpose *found)
 {
-    struct turn t = {.w = w, .m = m};
+    struct transpose t = {.w = w, .m = m};
     if (m->n < 2 || m->size[m->n - 1] < SHORTEST)
         return 0;
     struct element *element = new_elements(w);
-    bool turns = element && find_turned(&t, element);
+    bool turns = element && find_transposed(&t, element);
     mem_free(element);
     if (turns)
         find_wide(&t);
-    *found = (struct gpu_turn){m, t.across, t.loads, t.read, t.stored};
+    *found = (struct gpu_transpose){m, t.across, t.loads, t.read, t.stored};
     struct shape outer = outer_tiles(m, t.across);
     return turns ? shape_count(&outer) * tile_columns(m) : 0;
 }
 
-void gpu_turn(struct lowering *w, const struct gpu_turn *found)
+void gpu_transpose(struct lowering *w, const struct gpu_transpose *found)
 {
-    struct turn t = {.w = w, .m = found->m, .across = found->across, .loads = found->loads, .read = found->read,
+    struct transpose t = {.w = w, .m = found->m, .across = found->across, .loads = found->loads, .read = found->read,
                      .stored = found->stored};
     struct element *element = new_elements(w);
     enum buf_role role = w->k->sched.width == WIDE ? BUF_SHARED : BUF_SCRATCH;
     for (uint32_t l = 0; l < t.loads.n; l++)
-        if (t.loads.turned[l])
+        if (t.loads.transposed[l])
             t.loads.scratch[l] = k_buf(w->k, role, t.loads.dtype[l], SIDE * (SIDE + PAD), 0);
     if (element)
         emit_tiles(&t, element);

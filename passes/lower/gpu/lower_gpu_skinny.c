@@ -7,7 +7,7 @@
 
 enum { ACCUMULATORS = 64 };
 
-struct gpu_thin {
+struct gpu_skinny {
     struct dot *d;
     bool along_k;
     int64_t each;               /* adjacent elements that a lane loads at once */
@@ -15,7 +15,7 @@ struct gpu_thin {
     uint32_t sums;              /* lbuf with dimensions part, batch, row, column */
 };
 
-int64_t gpu_thin_neighbours(const struct dot *d, bool along_k)
+int64_t gpu_skinny_vector_width(const struct dot *d, bool along_k)
 {
     enum { ACCESS = 16 };
     int64_t each = ACCESS / d->element, size = along_k ? d->size.k : d->size.n;
@@ -25,7 +25,7 @@ int64_t gpu_thin_neighbours(const struct dot *d, bool along_k)
 }
 
 /* Sums of products, from contracted index `first` on, for all rows and for the lane's columns from n on. */
-static void sum_columns(const struct gpu_thin *t, val n, val first, val count, int64_t each, val *sum)
+static void sum_columns(const struct gpu_skinny *t, val n, val first, val count, int64_t each, val *sum)
 {
     const struct dot *d = t->d;
     struct lowering *w = d->w;
@@ -50,7 +50,7 @@ static void sum_columns(const struct gpu_thin *t, val n, val first, val count, i
         sum[i] = k_out(k, carry[i]);
 }
 
-static val sum_index(const struct gpu_thin *t, val part, val m, val n)
+static val sum_index(const struct gpu_skinny *t, val part, val m, val n)
 {
     const struct dot *d = t->d;
     struct kernel *k = d->w->k;
@@ -59,7 +59,7 @@ static val sum_index(const struct gpu_thin *t, val part, val m, val n)
 }
 
 /* Emits one block of columns for one part of the contraction.  rest > 0: only the first `rest` lanes have columns. */
-static void emit_part(const struct gpu_thin *t, val part, val base, int64_t rest)
+static void emit_part(const struct gpu_skinny *t, val part, val base, int64_t rest)
 {
     const struct dot *d = t->d;
     struct lowering *w = d->w;
@@ -85,8 +85,8 @@ static void emit_part(const struct gpu_thin *t, val part, val base, int64_t rest
 }
 
 /* Emits the loop over blocks of `width` columns for each of `outer` outer indices; the last block may be partial. */
-static void each_block(const struct gpu_thin *t, int64_t outer, int64_t width, int64_t each,
-                       void (*emit)(const struct gpu_thin *t, val number, val base, int64_t rest))
+static void each_block(const struct gpu_skinny *t, int64_t outer, int64_t width, int64_t each,
+                       void (*emit)(const struct gpu_skinny *t, val number, val base, int64_t rest))
 {
     const struct dot *d = t->d;
     struct kernel *k = d->w->k;
@@ -101,7 +101,7 @@ static void each_block(const struct gpu_thin *t, int64_t outer, int64_t width, i
                                             : k_prim(k, P_LT, block, k_int(k, full), 0)) : 0;
         val base = rest ? k_int(k, full * width) : ix_scale(k, block, width);
         if (!rest)
-            ix_whole(k, base, 0, (full - 1) * width);
+            ix_assume_range(k, base, 0, (full - 1) * width);
         emit(t, number, base, rest ? tail / each : 0);
         if (c)
             k_end(k, c);
@@ -109,7 +109,7 @@ static void each_block(const struct gpu_thin *t, int64_t outer, int64_t width, i
     k_end(k, p);
 }
 
-static void emit_first(const struct gpu_thin *t, val number, val base, int64_t rest)
+static void emit_first(const struct gpu_skinny *t, val number, val base, int64_t rest)
 {
     struct kernel *k = t->d->w->k;
     t->d->batch_index = ix_div(k, number, t->parts);
@@ -117,7 +117,7 @@ static void emit_first(const struct gpu_thin *t, val number, val base, int64_t r
 }
 
 /* Emits the results of a row and a block of columns: the sums of the parts, added in order. */
-static void emit_second(const struct gpu_thin *t, val number, val base, int64_t rest)
+static void emit_second(const struct gpu_skinny *t, val number, val base, int64_t rest)
 {
     struct dot *d = t->d;
     struct lowering *w = d->w;
@@ -140,7 +140,7 @@ static void emit_second(const struct gpu_thin *t, val number, val base, int64_t 
 /* ---- neighbours along the contraction ---- */
 
 /* Adds the lane's products of the elements of the contraction from `base` on, as many as a load has. */
-static void add_along(const struct gpu_thin *t, val n, val base, int64_t rest, const val *from, val *sum)
+static void add_along(const struct gpu_skinny *t, val n, val base, int64_t rest, const val *from, val *sum)
 {
     const struct dot *d = t->d;
     struct lowering *w = d->w;
@@ -158,7 +158,7 @@ static void add_along(const struct gpu_thin *t, val n, val base, int64_t rest, c
     w->pred = 0;
 }
 
-static void emit_along(struct gpu_thin *t)
+static void emit_along(struct gpu_skinny *t)
 {
     struct dot *d = t->d;
     struct lowering *w = d->w;
@@ -192,12 +192,12 @@ static void emit_along(struct gpu_thin *t)
     w->lane = 0;
 }
 
-void gpu_thin(struct dot *d, const struct schedule *s)
+void gpu_skinny(struct dot *d, const struct schedule *s)
 {
     struct lowering *w = d->w;
     struct kernel *k = w->k;
-    struct gpu_thin t = {.d = d, .along_k = dot_along_k(d, true), .each = s->gpu_dot_thin.nr,
-                         .length = s->gpu_dot_thin.split};
+    struct gpu_skinny t = {.d = d, .along_k = dot_along_k(d, true), .each = s->gpu_dot_skinny.nr,
+                         .length = s->gpu_dot_skinny.split};
     lower_scalars(w);
     k->extent = 0;
     if (t.along_k) {

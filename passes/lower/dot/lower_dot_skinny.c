@@ -24,7 +24,7 @@
 
 enum { STREAMS = THIN_STREAMS, MAX_LANES = 64 };
 
-struct thin {
+struct skinny {
     const struct dot *d;
     bool along_k;            /* the matrix is contiguous along the contraction */
     ref source;              /* the array whose elements are the matrix's, or from which each of them is computed;
@@ -61,10 +61,10 @@ static struct ordered_load find_load(const struct dot *d, val n, val kk, val i, 
 
 /* Finds how the matrix lies in memory if each element of the source has `of_n` elements of a row, or `of_k` of a
  * column; one of them is 1. */
-static void find_order(const struct dot *d, int64_t of_n, int64_t of_k, struct thin_order *o)
+static void find_order(const struct dot *d, int64_t of_n, int64_t of_k, struct skinny_order *o)
 {
     struct trial t;
-    *o = (struct thin_order){.packed = of_n * of_k};
+    *o = (struct skinny_order){.packed = of_n * of_k};
     if (trial_begin(&t, d->w)) {
         struct dot copy = *d;
         struct kernel *k = t.w.k;
@@ -92,7 +92,7 @@ static void find_order(const struct dot *d, int64_t of_n, int64_t of_k, struct t
         o->element = 0;
 }
 
-bool dot_thin_order(const struct dot *d, struct thin_order *o)
+bool dot_skinny_order(const struct dot *d, struct skinny_order *o)
 {
     find_order(d, 1, 1, o);
     if (!o->element && d->size.k % 2 == 0)
@@ -102,14 +102,14 @@ bool dot_thin_order(const struct dot *d, struct thin_order *o)
     return o->element;
 }
 
-static ref arg_of(const struct thin *s, uint64_t buf)
+static ref arg_of(const struct skinny *s, uint64_t buf)
 {
     const struct lowering *w = s->d->w;
     return w->k->err.code == KL_OK && w->k->buf[buf].role == BUF_IN ? w->out->arg[w->k->buf[buf].id].node : NIL;
 }
 
 /* Prefetches the matrix's cache line at (n, kk), which may lie beyond its end. */
-static void thin_prefetch(const struct thin *s, val n, val kk, val loop)
+static void skinny_prefetch(const struct skinny *s, val n, val kk, val loop)
 {
     struct kernel *k = s->d->w->k;
     val first = k->ninst, end;
@@ -123,7 +123,7 @@ static void thin_prefetch(const struct thin *s, val n, val kk, val loop)
 
 /* Loads `each` of the matrix's elements at column n and contracted index kk: an element of the source, or several as
  * one u32. */
-static val thin_load(const struct thin *s, val n, val kk, int64_t each)
+static val skinny_load(const struct skinny *s, val n, val kk, int64_t each)
 {
     struct kernel *k = s->d->w->k;
     val v = k->ninst;
@@ -135,7 +135,7 @@ static val thin_load(const struct thin *s, val n, val kk, int64_t each)
 }
 
 /* Computes the matrix's element at (n, kk), which is number `number` of the `each` elements in `bits`. */
-static val thin_element(const struct thin *s, val bits, int64_t each, int64_t number, val n, val kk)
+static val skinny_element(const struct skinny *s, val bits, int64_t each, int64_t number, val n, val kk)
 {
     struct lowering *w = s->d->w;
     struct kernel *k = w->k;
@@ -152,7 +152,7 @@ static val thin_element(const struct thin *s, val bits, int64_t each, int64_t nu
     return b;
 }
 
-static val thin_zero(const struct thin *s, bool negative)
+static val skinny_zero(const struct skinny *s, bool negative)
 {
     unsigned dtype = s->d->dtype;
     struct kernel *k = s->d->w->k;
@@ -171,10 +171,10 @@ struct strip {
 };
 
 /* Called for the lanes of a strip, the first of which is column n0 + at. */
-typedef void thin_visit(const struct thin *s, const struct strip *x, val at);
+typedef void skinny_iteration(const struct skinny *s, const struct strip *x, val at);
 
 /* The columns of the lanes with number `which`, if a lane has `each` columns. */
-static val column_of(const struct thin *s, const struct strip *x, val at, int64_t which)
+static val column_of(const struct skinny *s, const struct strip *x, val at, int64_t which)
 {
     struct kernel *k = s->d->w->k;
     val lane = ix_add(k, ix_scale(k, s->d->w->lane, x->each), k_int(k, which));
@@ -182,36 +182,36 @@ static val column_of(const struct thin *s, const struct strip *x, val at, int64_
 }
 
 /* Where a row's sums are in scratch: first those of each lane's first column, then those of its second column. */
-static val sum_at(const struct thin *s, const struct strip *x, int64_t row, val at, int64_t which)
+static val sum_at(const struct skinny *s, const struct strip *x, int64_t row, val at, int64_t which)
 {
     struct kernel *k = s->d->w->k;
     return ix_add(k, k_int(k, row * s->strip + which * s->d->nr / x->each), ix_add(k, at, s->d->w->lane));
 }
 
-static void clear_totals(const struct thin *s, const struct strip *x, val at)
+static void clear_totals(const struct skinny *s, const struct strip *x, val at)
 {
     struct kernel *k = s->d->w->k;
     for (int64_t i = 0; i < s->d->size.m; i++)
-        k_store(k, s->totals - 1, sum_at(s, x, i, at, 0), k_splat(k, thin_zero(s, true)), 0);
+        k_store(k, s->totals - 1, sum_at(s, x, i, at, 0), k_splat(k, skinny_zero(s, true)), 0);
 }
 
-static void clear_sums(const struct thin *s, const struct strip *x, val at)
+static void clear_sums(const struct skinny *s, const struct strip *x, val at)
 {
     struct kernel *k = s->d->w->k;
     for (int64_t i = 0; i < s->d->size.m; i++)
-        k_store(k, s->sums, sum_at(s, x, i, at, 0), k_splat(k, thin_zero(s, false)), 0);
+        k_store(k, s->sums, sum_at(s, x, i, at, 0), k_splat(k, skinny_zero(s, false)), 0);
 }
 
-static void add_products(const struct thin *s, const struct strip *x, val at)
+static void add_products(const struct skinny *s, const struct strip *x, val at)
 {
     struct kernel *k = s->d->w->k;
     val bits[STREAMS] = {0}, b[STREAMS];
     for (int64_t u = 0; u < x->steps && x->each > 1; u++)
-        bits[u] = thin_load(s, column_of(s, x, at, 0), ix_add(k, x->kk, k_int(k, u)), x->each);
+        bits[u] = skinny_load(s, column_of(s, x, at, 0), ix_add(k, x->kk, k_int(k, u)), x->each);
     for (int64_t which = 0; which < x->each; which++) {
         for (int64_t u = 0; u < x->steps; u++) {
             val n = column_of(s, x, at, which), kk = ix_add(k, x->kk, k_int(k, u));
-            b[u] = bits[u] ? thin_element(s, bits[u], x->each, which, n, kk) : dot_element(s->d, true, n, kk);
+            b[u] = bits[u] ? skinny_element(s, bits[u], x->each, which, n, kk) : dot_element(s->d, true, n, kk);
         }
         for (int64_t i = 0; i < s->d->size.m; i++) {
             val to = sum_at(s, x, i, at, which), acc = k_load(k, s->sums, to, 0);
@@ -222,7 +222,7 @@ static void add_products(const struct thin *s, const struct strip *x, val at)
     }
 }
 
-static void add_totals(const struct thin *s, const struct strip *x, val at)
+static void add_totals(const struct skinny *s, const struct strip *x, val at)
 {
     struct kernel *k = s->d->w->k;
     for (int64_t i = 0; i < s->d->size.m; i++) {
@@ -231,7 +231,7 @@ static void add_totals(const struct thin *s, const struct strip *x, val at)
     }
 }
 
-static void store_results(const struct thin *s, const struct strip *x, val at)
+static void store_results(const struct skinny *s, const struct strip *x, val at)
 {
     struct kernel *k = s->d->w->k;
     for (int64_t i = 0; i < s->d->size.m; i++)
@@ -241,14 +241,14 @@ static void store_results(const struct thin *s, const struct strip *x, val at)
 }
 
 /* Processes NR columns, of which `cols` exist. */
-static void visit_lanes(const struct thin *s, struct strip *x, thin_visit *visit, val at, int64_t cols)
+static void visit_lanes(const struct skinny *s, struct strip *x, skinny_iteration *visit, val at, int64_t cols)
 {
     struct lowering *w = s->d->w;
     struct kernel *k = w->k;
     x->each = cols == s->d->nr && (visit == add_products || visit == store_results) ? s->each : 1;
     if (x->loop)
         for (int64_t u = 0; u < s->step; u++)
-            thin_prefetch(s, ix_add(k, x->n0, at), ix_add(k, x->kk, k_int(k, s->ahead + u)), x->loop);
+            skinny_prefetch(s, ix_add(k, x->n0, at), ix_add(k, x->kk, k_int(k, s->ahead + u)), x->loop);
     w->lane = k_loop(k, LOOP_VECTOR, k_int(k, 0), k_int(k, s->d->nr / x->each), 1);
     w->pred = cols < s->d->nr ? k_prim(k, P_LT, w->lane, k_int(k, cols), 0) : 0;
     ix_bound(k, w->lane, 0, cols / x->each - 1); /* only for lanes that exist */
@@ -257,7 +257,7 @@ static void visit_lanes(const struct thin *s, struct strip *x, thin_visit *visit
     w->lane = w->pred = 0;
 }
 
-static void walk_strip(const struct thin *s, struct strip *x, thin_visit *visit)
+static void walk_strip(const struct skinny *s, struct strip *x, skinny_iteration *visit)
 {
     struct kernel *k = s->d->w->k;
     int64_t whole = x->cols / s->d->nr * s->d->nr;
@@ -272,7 +272,7 @@ static void walk_strip(const struct thin *s, struct strip *x, thin_visit *visit)
 }
 
 /* Adds `steps` products, from kk on, to each sum. */
-static void strip_products(const struct thin *s, struct strip *x, val kk, int64_t steps, val loop)
+static void strip_products(const struct skinny *s, struct strip *x, val kk, int64_t steps, val loop)
 {
     struct kernel *k = s->d->w->k;
     x->kk = kk;
@@ -285,7 +285,7 @@ static void strip_products(const struct thin *s, struct strip *x, val kk, int64_
     x->loop = 0;
 }
 
-static void strip_block(const struct thin *s, struct strip *x, val k0, int64_t length)
+static void strip_block(const struct skinny *s, struct strip *x, val k0, int64_t length)
 {
     struct kernel *k = s->d->w->k;
     int64_t whole = length / s->step * s->step;
@@ -302,7 +302,7 @@ static void strip_block(const struct thin *s, struct strip *x, val k0, int64_t l
         walk_strip(s, x, add_totals);
 }
 
-static void emit_strip(const struct thin *s, val n0, int64_t cols)
+static void emit_strip(const struct skinny *s, val n0, int64_t cols)
 {
     const struct dot *d = s->d;
     struct kernel *k = d->w->k;
@@ -324,7 +324,7 @@ static void emit_strip(const struct thin *s, val n0, int64_t cols)
 struct part { val n0, k0; int64_t cols, length; };
 
 /* Prefetches square number `number` of the next part: one cache line of each of some columns, which take turns. */
-static void prefetch_square(const struct thin *s, const struct part *next, val number)
+static void prefetch_square(const struct skinny *s, const struct part *next, val number)
 {
     struct kernel *k = s->d->w->k;
     int64_t lanes = s->d->nr, turns = LINE_BYTES * s->packed / (s->step * s->element);
@@ -332,12 +332,12 @@ static void prefetch_square(const struct thin *s, const struct part *next, val n
     int64_t each = lanes / turns;
     val first = ix_add(k, next->n0, ix_scale(k, ix_mod(k, number, turns), each));
     for (int64_t i = 0; i < each; i++)
-        thin_prefetch(s, ix_add(k, first, k_int(k, i)), ix_add(k, next->k0, ix_scale(k, number, s->step)), number);
+        skinny_prefetch(s, ix_add(k, first, k_int(k, i)), ix_add(k, next->k0, ix_scale(k, number, s->step)), number);
 }
 
 /* Widens the k-block of the first operand, vector by vector, so that each element is widened once and not for each
  * column. */
-static void widen_rows(const struct thin *s, const struct part *p)
+static void widen_rows(const struct skinny *s, const struct part *p)
 {
     const struct dot *d = s->d;
     struct lowering *w = d->w;
@@ -359,7 +359,7 @@ static void widen_rows(const struct thin *s, const struct part *p)
 }
 
 /* The first operand's element with index `at`, counted from the part's first. */
-static val row_element(const struct thin *s, const struct part *p, int64_t i, val at)
+static val row_element(const struct skinny *s, const struct part *p, int64_t i, val at)
 {
     struct kernel *k = s->d->w->k;
     return s->rows ? k_load(k, s->rows - 1, ix_add(k, k_int(k, i * s->d->kblock), at), 0)
@@ -368,7 +368,7 @@ static val row_element(const struct thin *s, const struct part *p, int64_t i, va
 
 /* Adds `steps` products, from the part's element j on, for the columns that exist.  A lane loads `each` elements of
  * the contraction, which are then transposed. */
-static void square_products(const struct thin *s, const struct part *p, val j, int64_t steps, int64_t each, val *acc)
+static void square_products(const struct skinny *s, const struct part *p, val j, int64_t steps, int64_t each, val *acc)
 {
     const struct dot *d = s->d;
     struct lowering *w = d->w;
@@ -380,7 +380,7 @@ static void square_products(const struct thin *s, const struct part *p, val j, i
         if (c >= p->cols)
             row[c] = none = none ? none : k_splat(k, k_bits(k, val_dtype(k, row[0]), 0));
         else
-            row[c] = k_splat(k, s->source ? thin_load(s, n, at, each) : dot_element(d, true, n, at));
+            row[c] = k_splat(k, s->source ? skinny_load(s, n, at, each) : dot_element(d, true, n, at));
     }
     w->pred = 0;
     k_transpose(k, row, (uint32_t)d->nr);
@@ -389,21 +389,21 @@ static void square_products(const struct thin *s, const struct part *p, val j, i
     for (int64_t u = 0; u < steps; u++) {
         val at = ix_add(k, j, k_int(k, u)), b = row[u / each];
         if (s->source)
-            b = thin_element(s, b, each, u % each, ix_add(k, p->n0, w->lane), ix_add(k, p->k0, at));
+            b = skinny_element(s, b, each, u % each, ix_add(k, p->n0, w->lane), ix_add(k, p->k0, at));
         for (int64_t i = 0; i < d->size.m; i++)
             acc[i] = dot_multiply_add(k, row_element(s, p, i, at), b, acc[i]);
     }
     w->pred = 0;
 }
 
-static void square_block(const struct thin *s, const struct part *p, const struct part *next, val *total)
+static void square_block(const struct skinny *s, const struct part *p, const struct part *next, val *total)
 {
     const struct dot *d = s->d;
     struct kernel *k = d->w->k;
     int64_t whole = p->length / s->step * s->step, pairs = p->length / s->each * s->each;
     val acc[THIN_ROWS], carry[THIN_ROWS];
     for (int64_t i = 0; i < d->size.m; i++)
-        acc[i] = k_splat(k, thin_zero(s, false));
+        acc[i] = k_splat(k, skinny_zero(s, false));
     if (s->rows)
         widen_rows(s, p);
     if (whole) {
@@ -427,7 +427,7 @@ static void square_block(const struct thin *s, const struct part *p, const struc
         total[i] = total[i] ? k_prim(k, P_ADD, total[i], acc[i], 0) : acc[i];
 }
 
-static void emit_squares(const struct thin *s, val n0, int64_t cols)
+static void emit_squares(const struct skinny *s, val n0, int64_t cols)
 {
     const struct dot *d = s->d;
     struct lowering *w = d->w;
@@ -437,7 +437,7 @@ static void emit_squares(const struct thin *s, val n0, int64_t cols)
     w->lane = k_loop(k, LOOP_VECTOR, k_int(k, 0), k_int(k, d->nr), 1);
     if (d->blocks > 1) {
         for (int64_t i = 0; i < d->size.m; i++)
-            total[i] = k_splat(k, thin_zero(s, true));
+            total[i] = k_splat(k, skinny_zero(s, true));
         val kb = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, d->blocks - 1), 1);
         for (int64_t i = 0; i < d->size.m; i++)
             total[i] = carry[i] = k_carry(k, total[i]);
@@ -464,7 +464,7 @@ static void emit_squares(const struct thin *s, val n0, int64_t cols)
 /* ---- the kernel ---- */
 
 /* Emits the strips, or groups of columns, of each product of the batch. */
-static void thin_tasks(struct dot *d, const struct thin *s)
+static void skinny_tasks(struct dot *d, const struct skinny *s)
 {
     struct kernel *k = d->w->k;
     int64_t full = d->size.n / s->strip, rest = d->size.n % s->strip, tasks = full + (rest != 0);
@@ -484,24 +484,24 @@ static void thin_tasks(struct dot *d, const struct thin *s)
     k_end(k, p);
 }
 
-void dot_emit_thin(struct dot *d, const struct schedule *schedule)
+void dot_emit_skinny(struct dot *d, const struct schedule *schedule)
 {
-    struct thin_order order;
+    struct skinny_order order;
     struct lowering *w = d->w;
     struct kernel *k = w->k;
-    if (!dot_thin_order(d, &order))
+    if (!dot_skinny_order(d, &order))
         return; /* out of memory */
-    struct thin s = {.d = d, .along_k = order.along_k, .source = order.source, .element = order.element,
-                     .packed = order.packed, .each = schedule->dot_thin.each, .step = schedule->dot_thin.step,
-                     .ahead = schedule->dot_thin.ahead, .strip = schedule->dot_thin.strip};
-    d->mr = schedule->dot_thin.mr;
-    d->nr = schedule->dot_thin.nr;
+    struct skinny s = {.d = d, .along_k = order.along_k, .source = order.source, .element = order.element,
+                     .packed = order.packed, .each = schedule->dot_skinny.each, .step = schedule->dot_skinny.step,
+                     .ahead = schedule->dot_skinny.ahead, .strip = schedule->dot_skinny.strip};
+    d->mr = schedule->dot_skinny.mr;
+    d->nr = schedule->dot_skinny.nr;
     lower_scalars(w);
-    if (schedule->dot_thin.widen)
+    if (schedule->dot_skinny.widen)
         s.rows = 1 + k_buf(k, BUF_SCRATCH, d->dtype, d->size.m * d->kblock, 0);
     if (!s.along_k) {
         s.sums = k_buf(k, BUF_SCRATCH, d->dtype, d->size.m * s.strip, 0);
         s.totals = d->blocks > 1 ? 1 + k_buf(k, BUF_SCRATCH, d->dtype, d->size.m * s.strip, 0) : 0;
     }
-    thin_tasks(d, &s);
+    skinny_tasks(d, &s);
 }

@@ -3,17 +3,17 @@
 #include <inttypes.h>
 #include <string.h>
 
-enum { LEAST_PRIME = 61 };              /* above every length that a schedule treats as a special case */
-#define MOST_BOUND (INT64_C(1) << 31)
+enum { MIN_PRIME = 61 };              /* above every length that a schedule treats as a special case */
+#define MAX_BOUND (INT64_C(1) << 31)
 
-static bool stand_in_refused(struct err *e, const char *what, const char *name)
+static bool placeholder_refused(struct err *e, const char *what, const char *name)
 {
     return err_set(e, KL_ERR_COMPILE, what, name);
 }
 
 /* ---- sizes ---- */
 
-int64_t size_split(const struct stand_ins *s, int64_t size, uint32_t power[MAX_STAND_INS])
+int64_t size_split(const struct placeholders *s, int64_t size, uint32_t power[MAX_STAND_INS])
 {
     for (uint32_t i = 0; i < s->n; i++)
         for (power[i] = 0; size && size % s->v[i].prime == 0; power[i]++)
@@ -21,7 +21,7 @@ int64_t size_split(const struct stand_ins *s, int64_t size, uint32_t power[MAX_S
     return size;
 }
 
-bool size_is_symbolic(const struct stand_ins *s, int64_t size)
+bool size_is_symbolic(const struct placeholders *s, int64_t size)
 {
     for (uint32_t i = 0; s && size && i < s->n; i++)
         if (size % s->v[i].prime == 0)
@@ -29,7 +29,7 @@ bool size_is_symbolic(const struct stand_ins *s, int64_t size)
     return false;
 }
 
-int64_t size_at(const struct stand_ins *s, int64_t size, const uint64_t *slot)
+int64_t size_at(const struct placeholders *s, int64_t size, const uint64_t *slot)
 {
     uint32_t power[MAX_STAND_INS];
     int64_t n = size_split(s, size, power);
@@ -39,7 +39,7 @@ int64_t size_at(const struct stand_ins *s, int64_t size, const uint64_t *slot)
     return n;
 }
 
-int64_t size_most(const struct stand_ins *s, int64_t size)
+int64_t size_max(const struct placeholders *s, int64_t size)
 {
     uint32_t power[MAX_STAND_INS];
     int64_t n = size_split(s, size, power);
@@ -140,7 +140,7 @@ static bool order_varies(const struct graph *g, const struct node *n)
     return varies || (more && (symbolic || run > LANE_CHUNK));
 }
 
-/* A product of bf16 of at most MOST_THIN_ROWS rows has another order than one of more. */
+/* A product of bf16 of at most MAX_SKINNY_ROWS rows has another order than one of more. */
 static void depends_on_rows(const struct graph *g, const struct node *n)
 {
     const struct shape *a = node_shape(g, n->in[0]);
@@ -150,7 +150,7 @@ static void depends_on_rows(const struct graph *g, const struct node *n)
     int64_t length[KL_MAX_RANK];
     for (uint32_t i = 0; i < rows; i++)
         length[i] = a->dim[axis[i]];
-    graph_depends_on(g, length, rows, MOST_THIN_ROWS + 1,
+    graph_depends_on(g, length, rows, MAX_SKINNY_ROWS + 1,
                      "the order of a product of bf16 depends on how many rows there are");
 }
 
@@ -187,18 +187,20 @@ static bool graph_takes(const struct graph *g, struct err *e)
     for (ref r = 1; r < g->nnode; r++) {
         const struct node *n = &g->node[r];
         if (op_is_region(n->op) && !region_op_takes(g, n))
-            return stand_in_refused(e, "a length of op %s is no product of a number and a symbol", opinfo[n->op].name);
+            return placeholder_refused(e, "a length of op %s is no product of a number and a symbol",
+                                       opinfo[n->op].name);
         if (op_is_region(n->op) || !node_is_symbolic(g, n))
             continue;
         if (!op_takes_symbols(g, n))
-            return stand_in_refused(e, "op %s is made for lengths that are numbers", opinfo[n->op].name);
+            return placeholder_refused(e, "op %s is made for lengths that are numbers", opinfo[n->op].name);
         if (op_is_product(n->op) && n->dtype == KL_BF16)
             depends_on_rows(g, n);
         if (op_is_reduce(n->op) && order_varies(g, n))
-            return stand_in_refused(e, "the order of op %s depends on which of its axes are longer than 1",
+            return placeholder_refused(e, "the order of op %s depends on which of its axes are longer than 1",
                                     opinfo[n->op].name);
         if (!shape_is_product(g, &g->shape[n->shape]))
-            return stand_in_refused(e, "a length of op %s is no product of a number and a symbol", opinfo[n->op].name);
+            return placeholder_refused(e, "a length of op %s is no product of a number and a symbol",
+                                       opinfo[n->op].name);
     }
     return true;
 }
@@ -237,9 +239,9 @@ static bool divides_a_length(const struct graph *g, int64_t prime)
     return false;
 }
 
-static bool choose_prime(const struct graph *g, const struct stand_ins *s, struct stand_in *x)
+static bool choose_prime(const struct graph *g, const struct placeholders *s, struct placeholder *x)
 {
-    int64_t p = x->high > LEAST_PRIME ? x->high : LEAST_PRIME;
+    int64_t p = x->high > MIN_PRIME ? x->high : MIN_PRIME;
     for (bool taken = true; taken; p += taken) {
         taken = !is_prime(p) || divides_a_length(g, p);
         for (uint32_t i = 0; i < s->n; i++)
@@ -258,7 +260,7 @@ static uint32_t recorded_number(const struct symbols *recorded, const char *name
 }
 
 /* Says what varies by the numbers of the recorded symbols. */
-static void note_limit(const struct graph *g, const struct symbols *recorded, struct stand_ins *s)
+static void note_limit(const struct graph *g, const struct symbols *recorded, struct placeholders *s)
 {
     const struct size_limit *l = &g->symbols->varies;
     s->varies = *l;
@@ -268,22 +270,23 @@ static void note_limit(const struct graph *g, const struct symbols *recorded, st
             s->varies.power[recorded_number(recorded, g->symbols->v[i].name)] = l->power[i];
 }
 
-bool graph_stand_in(struct graph *g, const struct symbols *recorded, uint32_t slots, struct stand_ins *s, struct err *e)
+bool graph_use_placeholders(struct graph *g, const struct symbols *recorded, uint32_t slots, struct placeholders *s,
+                            struct err *e)
 {
-    *s = (struct stand_ins){0};
+    *s = (struct placeholders){0};
     if (!g->symbols)
         return true;
     if (!graph_takes(g, e) || g->symbols->varies.number) {
         note_limit(g, recorded, s);
-        return e->code ? false : stand_in_refused(e, "%s", s->varies.why);
+        return e->code ? false : placeholder_refused(e, "%s", s->varies.why);
     }
     if (g->symbols->n > MAX_STAND_INS)
-        return stand_in_refused(e, "there are more than four symbols%s", "");
+        return placeholder_refused(e, "there are more than four symbols%s", "");
     for (uint32_t i = 0; i < g->symbols->n; i++) {
         const struct symbol *v = &g->symbols->v[i];
-        struct stand_in x = {.low = v->low, .high = v->high};
-        if (v->high > MOST_BOUND)
-            return stand_in_refused(e, "the bound of symbol %s is above 2^31", v->name);
+        struct placeholder x = {.low = v->low, .high = v->high};
+        if (v->high > MAX_BOUND)
+            return placeholder_refused(e, "the bound of symbol %s is above 2^31", v->name);
         x.slot = slots + recorded_number(recorded, v->name);
         choose_prime(g, s, &x);
         s->v[s->n++] = x;
