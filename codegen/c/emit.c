@@ -193,7 +193,7 @@ static void c_load(struct emitter *m, val v)
         text_put(m->t, "!%s ? 0 : ", c_element(m, i->b, "r", "c", p));
     unsigned elements = load_elements(m->k, i);
     if (elements > 1)
-        text_put(m->t, "neighbours_%u((const m_u%u *)&", elements, 32 / elements);
+        text_put(m->t, "word_of_%u((const m_u%u *)&", elements, 32 / elements);
     c_place(m, v);
     text_put(m->t, i->dtype == KL_BOOL ? " != 0;\n" : elements > 1 ? ");\n" : ";\n");
 }
