@@ -30,7 +30,7 @@ struct object {
     struct err *e;
 };
 
-static bool bad(struct object *o, const char *what)
+static bool object_bad(struct object *o, const char *what)
 {
     return err_set(o->e, KL_ERR_COMPILE, "object code is damaged: %s", what);
 }
@@ -44,20 +44,20 @@ static bool read_headers(struct object *o)
     const Elf64_Ehdr *h = (const Elf64_Ehdr *)(const void *)o->file;
     if (o->size < sizeof *h || memcmp(h->e_ident, ELFMAG, SELFMAG) || h->e_ident[EI_CLASS] != ELFCLASS64 ||
         h->e_type != ET_REL || h->e_machine != EM_X86_64)
-        return bad(o, "not an x86-64 ELF object");
+        return object_bad(o, "not an x86-64 ELF object");
     if (h->e_shentsize != sizeof(Elf64_Shdr) || h->e_shnum > MAX_SECTIONS || h->e_shoff % 8 ||
         !in_file(o, h->e_shoff, h->e_shnum * sizeof(Elf64_Shdr)))
-        return bad(o, "section headers");
+        return object_bad(o, "section headers");
     o->sh = (const Elf64_Shdr *)(const void *)(o->file + h->e_shoff);
     o->nsh = h->e_shnum;
     for (unsigned i = 0; i < o->nsh; i++) {
         const Elf64_Shdr *s = &o->sh[i];
         if (s->sh_type != SHT_NOBITS && !in_file(o, s->sh_offset, s->sh_size))
-            return bad(o, "a section lies outside the file");
+            return object_bad(o, "a section lies outside the file");
         if (s->sh_type != SHT_SYMTAB)
             continue;
         if (s->sh_offset % 8 || s->sh_link >= o->nsh || o->sh[s->sh_link].sh_type != SHT_STRTAB)
-            return bad(o, "symbol table");
+            return object_bad(o, "symbol table");
         o->sym = (const Elf64_Sym *)(const void *)(o->file + s->sh_offset);
         o->nsym = s->sh_size / sizeof *o->sym;
         o->str = (const char *)o->file + o->sh[s->sh_link].sh_offset;
@@ -65,8 +65,8 @@ static bool read_headers(struct object *o)
     }
     for (unsigned i = 0; i < o->nsh; i++)
         if (o->sh[i].sh_type == SHT_STRTAB && !in_file(o, o->sh[i].sh_offset, o->sh[i].sh_size))
-            return bad(o, "string table");
-    return o->sym && o->nstr && !o->str[o->nstr - 1] ? true : bad(o, "no symbols");
+            return object_bad(o, "string table");
+    return o->sym && o->nstr && !o->str[o->nstr - 1] ? true : object_bad(o, "no symbols");
 }
 
 /* Places the allocatable sections, then a stub and a table entry for each symbol. */
@@ -79,7 +79,7 @@ static bool lay_out(struct object *o)
         if (!(s->sh_flags & SHF_ALLOC))
             continue;
         if (s->sh_addralign > 4096 || (s->sh_addralign & (s->sh_addralign - 1)) || s->sh_size > (1u << 28))
-            return bad(o, "section size or alignment");
+            return object_bad(o, "section size or alignment");
         end = align_up(end, s->sh_addralign > 1 ? s->sh_addralign : 1);
         o->at[i] = end;
         end += s->sh_size;
@@ -98,7 +98,7 @@ static bool lay_out(struct object *o)
 }
 
 /* Only a sanitizer's pass makes imports. */
-static void *import(const char *name)
+static void *object_import(const char *name)
 {
 #if defined(KILN_ASAN) || defined(KILN_TSAN)
     return dlsym(RTLD_DEFAULT, name);
@@ -113,16 +113,16 @@ static bool symbol_address(struct object *o, size_t i, uint64_t *addr, bool *imp
 {
     *imported = false;
     if (i >= o->nsym)
-        return bad(o, "symbol number");
+        return object_bad(o, "symbol number");
     const Elf64_Sym *s = &o->sym[i];
     if (s->st_shndx != SHN_UNDEF) {
         if (s->st_shndx >= o->nsh || o->at[s->st_shndx] == SIZE_MAX || s->st_value > o->sh[s->st_shndx].sh_size)
-            return bad(o, "symbol address");
+            return object_bad(o, "symbol address");
         *addr = (uint64_t)(uintptr_t)o->map + o->at[s->st_shndx] + s->st_value;
         return true;
     }
     const char *name = s->st_name < o->nstr ? o->str + s->st_name : "";
-    void *p = import(name);
+    void *p = object_import(name);
     if (!p)
         return err_set(o->e, KL_ERR_COMPILE, "object code needs symbol '%.60s', which kernels may not", name);
     *addr = (uint64_t)(uintptr_t)p;
@@ -135,7 +135,7 @@ static bool symbol_address(struct object *o, size_t i, uint64_t *addr, bool *imp
     return true;
 }
 
-static bool fits32(int64_t v) { return v == (int32_t)v; }
+static bool fits_int32(int64_t v) { return v == (int32_t)v; }
 
 static bool relocate_one(struct object *o, unsigned target, const Elf64_Rela *r)
 {
@@ -146,7 +146,7 @@ static bool relocate_one(struct object *o, unsigned target, const Elf64_Rela *r)
     if (type == R_X86_64_NONE)
         return true;
     if (r->r_offset > o->sh[target].sh_size || o->sh[target].sh_size - r->r_offset < width)
-        return bad(o, "relocation offset");
+        return object_bad(o, "relocation offset");
     if (!symbol_address(o, sym, &s, &imported))
         return false;
     uint8_t *at = o->map + o->at[target] + r->r_offset;
@@ -170,8 +170,8 @@ static bool relocate_one(struct object *o, unsigned target, const Elf64_Rela *r)
     default:
         return err_set(o->e, KL_ERR_COMPILE, "object code has relocations of unknown type %u", type);
     }
-    if (!fits32((int64_t)v))
-        return bad(o, "relocation out of reach");
+    if (!fits_int32((int64_t)v))
+        return object_bad(o, "relocation out of reach");
     int32_t v32 = (int32_t)v;
     memcpy(at, &v32, 4);
     return true;
@@ -192,7 +192,7 @@ static const Elf64_Sym *kernel_symbol(const struct object *o)
 
 /* The kernel's own code and its constants.  Unwind tables and the sanitizers' module constructors, which refer to
  * symbols of the linker, are copied but never used. */
-static bool needed(const struct object *o, unsigned section)
+static bool object_section_is_needed(const struct object *o, unsigned section)
 {
     const Elf64_Shdr *s = &o->sh[section];
     if (s->sh_type != SHT_PROGBITS || !(s->sh_flags & SHF_EXECINSTR))
@@ -201,17 +201,17 @@ static bool needed(const struct object *o, unsigned section)
     return k && k->st_shndx == section;
 }
 
-static bool relocate(struct object *o)
+static bool object_relocate(struct object *o)
 {
     for (unsigned i = 0; i < o->nsh; i++) {
         const Elf64_Shdr *s = &o->sh[i];
         if (s->sh_type == SHT_REL)
-            return bad(o, "relocations without addends");
+            return object_bad(o, "relocations without addends");
         if (s->sh_type != SHT_RELA)
             continue;
         if (s->sh_offset % 8 || s->sh_info >= o->nsh)
-            return bad(o, "relocation section");
-        if (o->at[s->sh_info] == SIZE_MAX || !needed(o, s->sh_info))
+            return object_bad(o, "relocation section");
+        if (o->at[s->sh_info] == SIZE_MAX || !object_section_is_needed(o, s->sh_info))
             continue;
         const Elf64_Rela *r = (const Elf64_Rela *)(const void *)(o->file + s->sh_offset);
         for (size_t j = 0; j < s->sh_size / sizeof *r; j++)
@@ -236,9 +236,9 @@ bool object_load(const struct code *c, struct loaded *out, struct err *e)
 {
     struct object o = {.file = c->bytes, .size = c->size, .e = e};
     *out = (struct loaded){0};
-    bool ok = read_headers(&o) && lay_out(&o) && relocate(&o);
+    bool ok = read_headers(&o) && lay_out(&o) && object_relocate(&o);
     if (ok && !(out->fn = find_kernel(&o)))
-        ok = bad(&o, "no function 'kernel'");
+        ok = object_bad(&o, "no function 'kernel'");
     if (ok && mprotect(o.map, o.map_size, PROT_READ | PROT_EXEC))
         ok = err_set(e, KL_ERR_MEMORY, "the system does not let memory become executable");
     if (!ok) {

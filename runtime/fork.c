@@ -33,22 +33,22 @@ static const struct fork_part *const parts[] = {
 };
 enum { PARTS = sizeof parts / sizeof *parts };
 
-static void before(void)
+static void fork_prepare(void)
 {
     for (int i = 0; i < PARTS; i++) parts[i]->before();
 }
 
-static void after(bool child)
+static void fork_resume(bool child)
 {
     for (int i = PARTS; i-- > 0;) parts[i]->after(child);
 }
 
-static void in_parent(void) { after(false); }
-static void in_child(void) { after(true); }
-static void watch(void) { pthread_atfork(before, in_parent, in_child); }
+static void in_parent(void) { fork_resume(false); }
+static void in_child(void) { fork_resume(true); }
+static void fork_register_handlers(void) { pthread_atfork(fork_prepare, in_parent, in_child); }
 
 void fork_watch(void)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
-    pthread_once(&once, watch);
+    pthread_once(&once, fork_register_handlers);
 }

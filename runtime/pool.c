@@ -149,7 +149,7 @@ static unsigned wait_for(atomic_uint *word)
     return v;
 }
 
-static void post(atomic_uint *word, unsigned v)
+static void pool_post(atomic_uint *word, unsigned v)
 {
     if (atomic_exchange(word, v) == ASLEEP) syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
 }
@@ -168,7 +168,7 @@ static void *worker_main(void *arg)
         if (!atomic_compare_exchange_strong(&w->word, &word, RUNNING)) continue; /* the caller took it back */
         run_share(w->index);
         atomic_store_explicit(&w->word, IDLE, memory_order_release);
-        if (atomic_fetch_sub(&pool.pending, 1) == 1) post(&pool.done, WORK);
+        if (atomic_fetch_sub(&pool.pending, 1) == 1) pool_post(&pool.done, WORK);
     }
     return NULL;
 }
@@ -197,7 +197,7 @@ static int nth_processor(unsigned nth)
 
 /* Pins worker i to the i-th processor of the process's set.  Unpinned threads may share a core for a whole run.  If
  * pinning fails, only speed is lost. */
-static void pin(pthread_attr_t *attr, struct worker *w)
+static void pool_pin_worker(pthread_attr_t *attr, struct worker *w)
 {
     cpu_set_t one;
     w->processor = nth_processor(w->index % processors);
@@ -234,18 +234,18 @@ static bool start_worker(unsigned index)
     atomic_store(&w->word, IDLE);
     pthread_attr_t attr;
     if (pthread_attr_init(&attr)) return false;
-    pin(&attr, w);
+    pool_pin_worker(&attr, w);
     bool ok = thread_start(&w->thread, &attr, worker_main, w);
     pthread_attr_destroy(&attr);
     return ok;
 }
 
 /* Starts workers up to `need` (fewer if the system refuses) and stops those above `limit`. Called by the owner only. */
-static void resize(unsigned need, unsigned limit)
+static void pool_resize(unsigned need, unsigned limit)
 {
     for (; pool.started > limit; pool.started--) {
         struct worker *w = &workers[pool.started - 1];
-        post(&w->word, EXIT);
+        pool_post(&w->word, EXIT);
         pthread_join(w->thread, NULL);
     }
     if (pool.started == 1 && need > 1) pool.left = nth_processor(0);
@@ -306,7 +306,7 @@ void pool_use(const kl_pool *p)
     atomic_store(&host_threads, (unsigned)host.threads);
     pthread_rwlock_unlock(&host_lock);
     pthread_mutex_lock(&pool.owner);
-    if (p) resize(1, 1); /* its own threads have no work */
+    if (p) pool_resize(1, 1); /* its own threads have no work */
     pthread_mutex_unlock(&pool.owner);
 }
 
@@ -333,7 +333,7 @@ void pool_set_threads(unsigned n)
     atomic_store(&wanted, n > POOL_MAX_THREADS ? POOL_MAX_THREADS : n);
     n = pool_threads();
     if (pthread_mutex_trylock(&pool.owner)) return;
-    resize(1, n);
+    pool_resize(1, n);
     pthread_mutex_unlock(&pool.owner);
 }
 
@@ -351,7 +351,7 @@ void pool_run_parts(pool_part_fn *fn, void *ctx, const struct pool_part *part, u
         run_here(fn, ctx, part, n, 1, 0);
         return;
     }
-    resize(shares, threads);
+    pool_resize(shares, threads);
     if (shares > pool.started) shares = pool.started;
     pool.fn = fn;
     pool.ctx = ctx;
@@ -362,7 +362,7 @@ void pool_run_parts(pool_part_fn *fn, void *ctx, const struct pool_part *part, u
         make_room(shares);
         atomic_store_explicit(&pool.done, IDLE, memory_order_relaxed);
         atomic_store_explicit(&pool.pending, shares - 1, memory_order_relaxed);
-        for (unsigned i = 1; i < shares; i++) post(&workers[i].word, WORK);
+        for (unsigned i = 1; i < shares; i++) pool_post(&workers[i].word, WORK);
     }
     run_share(0);
     if (shares > 1) finish_shares(shares);

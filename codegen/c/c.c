@@ -21,7 +21,7 @@ static struct caps host;
 static struct err host_err;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
-static void init(void)
+static void c_backend_init(void)
 {
     FILE *f = popen("cc --version 2>/dev/null", "r"), *cpu = fopen("/proc/cpuinfo", "r");
     char line[4096] = "";
@@ -55,13 +55,13 @@ static void init(void)
 
 static const char *c_version(void)
 {
-    pthread_once(&once, init);
+    pthread_once(&once, c_backend_init);
     return version;
 }
 
 static bool c_caps(struct caps *out, struct err *e)
 {
-    pthread_once(&once, init);
+    pthread_once(&once, c_backend_init);
     *out = host;
     return !host_err.code || err_set(e, host_err.code, "%s", host_err.msg);
 }
@@ -122,7 +122,7 @@ static bool compile_in(const char *folder, const struct kernel *k, const struct 
     return !e->code;
 }
 
-static bool compile(const struct kernel *k, enum emit_kind kind, struct code *out, struct err *e)
+static bool c_backend_compile(const struct kernel *k, enum emit_kind kind, struct code *out, struct err *e)
 {
     char folder[] = "/tmp/kiln-c-XXXXXX";
     struct text source = {0};
@@ -201,14 +201,14 @@ static bool c_object(const struct object_parts *o, uint32_t n, const struct caps
     return ok;
 }
 
-static const char *compiler(void) { return ""; } /* only the version is known */
+static const char *c_compiler_version(void) { return ""; } /* only the version is known */
 
 __attribute__((visibility("default"))) const struct backend *kiln_backend_c(void);
 
 const struct backend *kiln_backend_c(void)
 {
     static const struct backend b = {.name = "c", .abi = KERNEL_ABI, .memory = mem_use, .caps = c_caps,
-                                     .version = c_version, .compiler = compiler, .compile = compile,
+                                     .version = c_version, .compiler = c_compiler_version, .compile = c_backend_compile,
                                      .target = c_target, .object = c_object};
     return &b;
 }

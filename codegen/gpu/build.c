@@ -17,7 +17,7 @@ struct head {
 };
 static const char magic[8] = {'K', 'I', 'L', 'N', 'G', 'P', 'U', '4'};
 
-static size_t round8(size_t n) { return (n + 7) & ~(size_t)7; }
+static size_t round_up_8(size_t n) { return (n + 7) & ~(size_t)7; }
 
 static bool read_head(const struct code *c, struct head *h)
 {
@@ -38,14 +38,14 @@ bool gpu_code_open(const struct code *c, const struct code *module, struct gpu_c
 {
     struct head h;
     bool ok = read_head(c, &h), shared = ok && (h.module.lo || h.module.hi);
-    size_t before = ok ? sizeof h + round8(h.nbuf) + h.nview * sizeof(struct gpu_view) : 0;
+    size_t before = ok ? sizeof h + round_up_8(h.nbuf) + h.nview * sizeof(struct gpu_view) : 0;
     if (!ok || c->size < before || c->size - before != h.size || !h.threads || h.threads > MAX_THREADS ||
         h.nview > h.nbuf || !memchr(h.function, 0, sizeof h.function) || (shared && !module))
         return err_set(e, KL_ERR_COMPILE, "the code of a kernel for a GPU is damaged");
     const char *at = c->bytes;
     const uint8_t *local = (const uint8_t *)at + sizeof h;
     *out = (struct gpu_code){.threads = h.threads, .nbuf = h.nbuf, .dynamic_bytes = h.dynamic_bytes, .local = local,
-                             .view = (const void *)(local + round8(h.nbuf)), .nview = h.nview,
+                             .view = (const void *)(local + round_up_8(h.nbuf)), .nview = h.nview,
                              .function = at + offsetof(struct head, function), .module = h.module,
                              .binary = shared ? module->bytes : at + before, .size = shared ? module->size : h.size};
     return true;
@@ -77,7 +77,7 @@ static bool gpu_build_join(const struct source_info *info, const struct kernel *
                      .module = module, .size = binary ? binary->size : 0};
     memcpy(h.magic, magic, sizeof magic);
     snprintf(h.function, sizeof h.function, "%s", function);
-    size_t before = sizeof h + round8(nbuf) + nview * sizeof(struct gpu_view);
+    size_t before = sizeof h + round_up_8(nbuf) + nview * sizeof(struct gpu_view);
     out->size = before + h.size;
     char *p = out->bytes = mem_alloc(out->size); /* the memory is zero */
     if (!p)
@@ -88,7 +88,7 @@ static bool gpu_build_join(const struct source_info *info, const struct kernel *
     for (uint32_t b = 0, n = 0; b < nbuf; b++)
         if (k->buf[b].role == BUF_VIEW) {
             struct gpu_view v = view_of(k, info, b);
-            memcpy(p + sizeof h + round8(nbuf) + n++ * sizeof v, &v, sizeof v);
+            memcpy(p + sizeof h + round_up_8(nbuf) + n++ * sizeof v, &v, sizeof v);
         }
     if (binary)
         memcpy(p + before, binary->bytes, binary->size);

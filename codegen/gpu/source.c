@@ -3,7 +3,7 @@
 #include <inttypes.h>
 #include <string.h>
 
-static bool refuse(struct emitter *m, const char *what)
+static bool source_refuse(struct emitter *m, const char *what)
 {
     return err_set(m->e, KL_ERR_COMPILE, "kernel %s: no %s source: %s", m->k->name, m->d->name, what);
 }
@@ -15,7 +15,7 @@ static bool makes_threads(const struct linst *i)
     return i->op == L_LOOP && (i->kind == LOOP_VECTOR || i->kind == LOOP_BLOCK);
 }
 
-static uint32_t widest(const struct kernel *k)
+static uint32_t source_widest_lanes(const struct kernel *k)
 {
     uint32_t w = 1;
     for (val v = 1; v < k->ninst; v++)
@@ -30,18 +30,18 @@ static bool source_is_supported(struct emitter *m)
     for (val v = 1; v < m->k->ninst; v++) {
         const struct linst *i = &m->k->inst[v];
         if (source_elements(m, v) > MAX_THREAD_TILE)
-            return refuse(m, "it has tiles of more than 256 elements a thread");
+            return source_refuse(m, "it has tiles of more than 256 elements a thread");
         if ((i->op == L_COPY_PANEL || i->op == L_ARRIVE || i->op == L_AWAIT) && !source_is_async(m))
-            return refuse(m, "it has copies of panels");
+            return source_refuse(m, "it has copies of panels");
         if (m->own_threads && i->op == L_LOOP && i->kind == LOOP_VECTOR)
-            return refuse(m, "it has vector loops among its threads");
+            return source_refuse(m, "it has vector loops among its threads");
     }
     return true;
 }
 
 /* How many lanes of k exchange values without memory.  It is 0 if a block does not consist of whole subgroups; lanes
  * then use memory. */
-static uint32_t shuffles(const struct kernel *k, const struct dialect *d, uint32_t threads)
+static uint32_t source_shuffle_lanes(const struct kernel *k, const struct dialect *d, uint32_t threads)
 {
     bool any = !d->lane || (d->broadcast && kernel_has_blocks(k));
     for (val v = 1; v < k->ninst && !any; v++)
@@ -96,7 +96,7 @@ static bool place_buffers(struct emitter *m, unsigned arrays)
     }
     /* Kernels with shared buffers have no vector loops, so they have no exchange arrays. */
     if (s->shared_bytes > m->d->shared_bytes && s->shared_bytes > m->d->dynamic_bytes)
-        return refuse(m, "it wants more shared memory than a block has");
+        return source_refuse(m, "it wants more shared memory than a block has");
     if (s->shared_bytes > m->d->shared_bytes || source_is_async(m))
         s->dynamic_bytes = s->shared_bytes;
     for (unsigned x = 0; x < EXCHANGE_TYPES; x++)
@@ -335,7 +335,7 @@ static void open_phase_loop(struct emitter *m, val v)
 }
 
 /* Does the loop have products of tiles? */
-static bool multiplies(const struct emitter *m, val loop)
+static bool loop_has_tile_products(const struct emitter *m, val loop)
 {
     val v = loop + 1;
     while (m->k->inst[v].op != L_MMA && !(m->k->inst[v].op == L_END && m->k->inst[v].a == loop))
@@ -345,7 +345,7 @@ static bool multiplies(const struct emitter *m, val loop)
 
 /* Does an address in the loop depend on a value that the loop carries, as in a binary search?  Its loads wait for each
  * other, and unrolled iterations gain nothing. */
-static bool searches(const struct emitter *m, val loop)
+static bool loop_has_search(const struct emitter *m, val loop)
 {
     const struct linst *n = m->k->inst;
     uint8_t *carried = n[loop + 1].op == L_CARRY ? mem_alloc(m->k->ninst) : NULL;
@@ -394,7 +394,8 @@ static void open_loop(struct emitter *m, val v)
         text_put(m->t, "#pragma unroll 8\n");
         source_line(m);
     } else if (i->kind == LOOP_SERIAL && !m->d->table &&
-               ((m->unit && multiplies(m, v)) /* a step is long, and has barriers */ || searches(m, v))) {
+               ((m->unit && loop_has_tile_products(m, v)) /* a step is long, and has barriers */ || loop_has_search(m,
+                   v))) {
         text_put(m->t, "#pragma unroll 1\n");
         source_line(m);
     }
@@ -541,7 +542,7 @@ static bool emit_inst(struct emitter *m, val v)
         return true;
     case L_LOOP:
         if (i->kind >= LOOP_COUNT)
-            return refuse(m, "a loop of an unknown kind");
+            return source_refuse(m, "a loop of an unknown kind");
         open_loop(m, v);
         return true;
     case L_IF:
@@ -555,7 +556,7 @@ static bool emit_inst(struct emitter *m, val v)
         return true;
     case L_LOAD:
         if (load_elements(m->k, i) > 1)
-            return refuse(m, "a load of several neighbours");
+            return source_refuse(m, "a load of several neighbours");
         if (i->cols && m->unit)
             source_matrix_load(m, v);
         else if (m->uniform && source_is_broadcast(m, v))
@@ -609,7 +610,7 @@ static bool emit_inst(struct emitter *m, val v)
         return true;
     default:
         if (i->op < L_PRIM || i->op >= L_PRIM + P_COUNT)
-            return refuse(m, "an instruction that has no text");
+            return source_refuse(m, "an instruction that has no text");
         if (source_is_async(m) && is_subgroup_number(m, i)) {
             source_declare(m, v);
             text_put(m->t, "uniform(i32(t / %uu));\n", m->unit->caps.subgroup);
@@ -650,7 +651,7 @@ static void find_known(struct emitter *m)
     }
 }
 
-static bool emit(struct emitter *m, const char *entry)
+static bool source_emit_kernel(struct emitter *m, const char *entry)
 {
     const struct kernel *k = m->k;
     find_chains(m);
@@ -674,8 +675,8 @@ bool source_kernel(const struct kernel *k, const struct dialect *d, const char *
     struct emitter m = {.k = k, .d = d, .t = out, .e = e, .width = 1, .own_threads = kernel_has_blocks(k)};
     if (!kernel_verify(k, e))
         return false;
-    m.info.threads = widest(k);
-    m.shuffle = shuffles(k, d, m.info.threads);
+    m.info.threads = source_widest_lanes(k);
+    m.shuffle = source_shuffle_lanes(k, d, m.info.threads);
     m.info.local = mem_alloc((k->nbuf + 1) * sizeof *m.info.local);
     m.barrier = mem_alloc(k->ninst);
     m.affine = mem_alloc(k->ninst);
@@ -686,7 +687,7 @@ bool source_kernel(const struct kernel *k, const struct dialect *d, const char *
     m.sums = mem_alloc(k->ninst * sizeof *m.sums);
     m.stride = mem_alloc(k->ninst * sizeof *m.stride);
     bool ok = m.info.local && m.barrier && m.affine && m.chain && m.known && m.narrow && m.role && m.sums && m.stride;
-    ok = ok ? emit(&m, entry) : err_set(e, KL_ERR_MEMORY, "out of memory emitting kernel %s", k->name);
+    ok = ok ? source_emit_kernel(&m, entry) : err_set(e, KL_ERR_MEMORY, "out of memory emitting kernel %s", k->name);
     mem_free(m.barrier);
     mem_free(m.affine);
     mem_free(m.pack);

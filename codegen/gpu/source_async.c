@@ -164,7 +164,7 @@ static bool take_next(struct emitter *m, const struct linst *i)
     return m->role[i->b] == ROLE_SUM;
 }
 
-static bool take(struct emitter *m, val v)
+static bool async_take_copy(struct emitter *m, val v)
 {
     const struct linst *i = &m->k->inst[v];
     switch (i->op) {
@@ -206,7 +206,7 @@ bool source_async(struct emitter *m)
         ok &= i->op != L_MMA || m->k->inst[i->a].op != L_OP(P_CAST) || source_matrix_chained(m, i->a);
     }
     for (val v = 1; ok && products && v < m->k->ninst; v++)
-        ok = take(m, v);
+        ok = async_take_copy(m, v);
     for (val v = 1; ok && products && v < m->k->ninst; v++)
         ok = !(m->k->inst[v].op == L_LOAD && m->k->inst[v].cols && !m->role[v]);
     return ok && products;

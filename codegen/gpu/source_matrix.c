@@ -110,7 +110,7 @@ static bool take_factors(struct emitter *m, val v)
 }
 
 /* Can m->unit process the kernel's tiles?  Sets their roles. */
-static bool takes(struct emitter *m)
+static bool matrix_fits_unit(struct emitter *m)
 {
     bool ok = true;
     memset(m->role, 0, m->k->ninst);
@@ -134,7 +134,7 @@ void source_matrix(struct emitter *m)
         return;
     for (unsigned i = 0; i < MMA_UNITS && products; i++) {
         m->unit = m->d->matrix[i];
-        if (!m->unit || takes(m))
+        if (!m->unit || matrix_fits_unit(m))
             return;
     }
     m->unit = NULL;
@@ -142,7 +142,8 @@ void source_matrix(struct emitter *m)
 
 /* ---- variables ---- */
 
-static unsigned fragments(const struct emitter *m, val v) /* number of fragments side by side along the columns */
+/* number of fragments side by side along the columns */
+static unsigned matrix_fragments(const struct emitter *m, val v)
 {
     const struct mma_caps *c = &m->unit->caps;
     return m->k->inst[v].cols / (m->role[v] == ROLE_A ? c->k : c->n);
@@ -156,7 +157,7 @@ static const struct fragment *factor_fragment(const struct emitter *m, val v)
 }
 
 /* Registers of one fragment. */
-static unsigned registers(const struct emitter *m, val v)
+static unsigned matrix_registers(const struct emitter *m, val v)
 {
     enum source_role role = (enum source_role)m->role[v];
     if (m->unit->opaque) /* a matrix is one variable */
@@ -253,14 +254,14 @@ unsigned source_elements(const struct emitter *m, val v)
         return i->rows / m->unit->caps.m * axis_count(&f->row, f->elements);
     if (m->role[v] == ROLE_ROW)
         return i->cols / m->unit->caps.n * axis_count(&f->col, f->elements);
-    return (unsigned)i->rows / (m->role[v] == ROLE_B ? m->unit->caps.k : m->unit->caps.m) * fragments(m, v) *
-        registers(m, v);
+    return (unsigned)i->rows / (m->role[v] == ROLE_B ? m->unit->caps.k : m->unit->caps.m) * matrix_fragments(m, v) *
+        matrix_registers(m, v);
 }
 
 /* ---- memory ---- */
 
 /* The largest power of two that divides the value, up to 2^16, as its logarithm. */
-static unsigned divisible(const struct kernel *k, val v, int depth)
+static unsigned log2_divisor(const struct kernel *k, val v, int depth)
 {
     const struct linst *i = &k->inst[v];
     unsigned n = 0, a, b;
@@ -271,13 +272,13 @@ static unsigned divisible(const struct kernel *k, val v, int depth)
     }
     if (!depth-- || (i->op != L_LOOP && i->op != L_OP(P_MUL) && i->op != L_OP(P_ADD) && i->op != L_OP(P_SUB)))
         return 0;
-    a = divisible(k, i->a, depth);
+    a = log2_divisor(k, i->a, depth);
     if (i->op == L_LOOP) {
         while (n < 16 && !(i->imm >> n & 1))
             n++;
         return n < a ? n : a;
     }
-    b = divisible(k, i->b, depth);
+    b = log2_divisor(k, i->b, depth);
     if (i->op == L_OP(P_MUL))
         return a + b < 16 ? a + b : 16;
     return a < b ? a : b;
@@ -360,7 +361,7 @@ static void load_elements_of(struct emitter *m, val v)
 }
 
 /* The distance of element e of the fragment at (row, col) from the lane's first index. */
-static int64_t offset(const struct layout *l, unsigned row, unsigned col, unsigned e)
+static int64_t fragment_offset(const struct layout *l, unsigned row, unsigned col, unsigned e)
 {
     return (row + l->f->row.at[e]) * l->row + (col + l->f->col.at[e]) * l->col;
 }
@@ -371,7 +372,7 @@ static void load_pair(struct emitter *m, val v, unsigned n, const struct layout 
                       unsigned e, bool pairs)
 {
     unsigned b = (unsigned)m->k->inst[v].imm;
-    int64_t at = offset(l, row, col, e), next = offset(l, row, col, e + 1);
+    int64_t at = fragment_offset(l, row, col, e), next = fragment_offset(l, row, col, e + 1);
     source_line(m);
     if (!dtype_is_half(m->k->inst[v].dtype))
         text_put(m->t, "%sf32 v%u_%u = b%u[p%u + %" PRId64 "], v%u_%u = b%u[p%u + %" PRId64 "];\n", m->d->local, v, n,
@@ -389,7 +390,7 @@ static void load_quad(struct emitter *m, val v, unsigned n, const struct layout 
 {
     source_line(m);
     text_put(m->t, "%su64 w%u_%u = *(const vector_8 *)(b%u + p%u + %" PRId64 ");\n", m->d->local, v, n,
-             (unsigned)m->k->inst[v].imm, v, offset(l, row, col, 0));
+             (unsigned)m->k->inst[v].imm, v, fragment_offset(l, row, col, 0));
     source_line(m);
     text_put(m->t, "%su32 v%u_%u = u32(w%u_%u), v%u_%u = u32(w%u_%u >> 32);\n", m->d->local, v, n, v, n, v, n + 1, v,
              n);
@@ -407,7 +408,7 @@ static void load_rows(struct emitter *m, val v, unsigned n, const struct layout 
     text_put(m->t, "rows_%u%s(", count, transposed ? "_transposed" : "");
     for (unsigned r = 0; r < count; r++)
         text_put(m->t, "v%u_%u, ", v, n + r);
-    text_put(m->t, "b%u + p%u + %" PRId64 ");\n", (unsigned)m->k->inst[v].imm, v, offset(l, row, col, 0));
+    text_put(m->t, "b%u + p%u + %" PRId64 ");\n", (unsigned)m->k->inst[v].imm, v, fragment_offset(l, row, col, 0));
 }
 
 void source_matrix_load(struct emitter *m, val v)
@@ -431,16 +432,18 @@ void source_matrix_load(struct emitter *m, val v)
     unsigned rows = role == ROLE_A ? c->m : c->k, cols = role == ROLE_A ? c->k : c->n, n = 0;
     int64_t along = role == ROLE_A ? l.col : l.row, stride = (int64_t)m->k->inst[i->d].imm;
     bool shared = m->k->buf[i->imm].role == BUF_SHARED;
-    bool pairs = along == 1 && stride % 2 == 0 && shared && divisible(m->k, i->a, 16) >= 1;
-    bool quads = pairs && m->d->copies == COPIES_LATE && registers(m, v) == 2 && offset(&l, 0, 0, 3) == 3 &&
-                 stride % 4 == 0 && divisible(m->k, i->a, 16) >= 2;
-    bool by_rows = m->unit->rows && stride % 8 == 0 && shared && divisible(m->k, i->a, 16) >= 3;
+    bool pairs = along == 1 && stride % 2 == 0 && shared && log2_divisor(m->k, i->a, 16) >= 1;
+    bool quads = pairs && m->d->copies == COPIES_LATE && matrix_registers(m, v) == 2 && fragment_offset(&l, 0, 0,
+                                                                                                        3) == 3 &&
+                 stride % 4 == 0 && log2_divisor(m->k, i->a, 16) >= 2;
+    bool by_rows = m->unit->rows && stride % 8 == 0 && shared && log2_divisor(m->k, i->a, 16) >= 3;
     declare_place(m, v);
     if (by_rows)
         text_put(m->t,
                  " + i32(t %% 8u) * %" PRId64 " + i32(t / 8u %% 2u) * %" PRId64 " + i32(t / 16u %% 2u) * %" PRId64
                  ";\n",
-                 stride, offset(&l, 0, 0, 2), l.f->elements > 4 ? offset(&l, 0, 0, 4) : offset(&l, 0, cols, 0));
+                 stride, fragment_offset(&l, 0, 0, 2), l.f->elements > 4 ? fragment_offset(&l, 0, 0, 4)
+                     : fragment_offset(&l, 0, cols, 0));
     else
         put_own_place(m, &l);
     for (unsigned row = 0; row < i->rows; row += rows)
@@ -456,8 +459,8 @@ void source_matrix_load(struct emitter *m, val v)
             if (quads)
                 load_quad(m, v, n, &l, row, col);
             for (unsigned e = 0; e < l.f->elements && !quads; e += 2)
-                load_pair(m, v, n + e / (l.f->elements / registers(m, v)), &l, row, col, e, pairs);
-            n += registers(m, v);
+                load_pair(m, v, n + e / (l.f->elements / matrix_registers(m, v)), &l, row, col, e, pairs);
+            n += matrix_registers(m, v);
         }
 }
 
@@ -489,7 +492,7 @@ static unsigned elements_together(const struct emitter *m, val v)
     enum { MAX_COUNT = 4 };
     const struct linst *i = &m->k->inst[v];
     const struct fragment *f = &m->unit->sum;
-    unsigned side = 1, n = 1, whole = 1u << divisible(m->k, i->a, 16);
+    unsigned side = 1, n = 1, whole = 1u << log2_divisor(m->k, i->a, 16);
     if (!m->d->packs || i->kind != TILE_ROWS || m->k->buf[i->imm].role != BUF_SHARED ||
         m->k->inst[i->b].dtype == KL_BOOL)
         return 1;
@@ -641,7 +644,7 @@ void source_matrix_factor(struct emitter *m, val v)
 
 static void put_registers(struct emitter *m, val v, unsigned fragment, bool last)
 {
-    unsigned n = registers(m, v);
+    unsigned n = matrix_registers(m, v);
     for (unsigned r = 0; r < n; r++)
         text_put(m->t, "v%u_%u%s", v, fragment * n + r, last && r + 1 == n ? ");\n" : ", ");
 }
@@ -658,12 +661,12 @@ void source_matrix_mma(struct emitter *m, val v)
         return;
     }
     const struct linst *i = &m->k->inst[v];
-    unsigned depth = fragments(m, i->a), cols = fragments(m, v), n = source_elements(m, v);
+    unsigned depth = matrix_fragments(m, i->a), cols = matrix_fragments(m, v), n = source_elements(m, v);
     for (unsigned e = 0; e < n; e++) {
         source_line(m);
         text_put(m->t, "f32 v%u_%u = v%u_%u;\n", v, e, i->c, e);
     }
-    for (unsigned f = 0; f < n / registers(m, v); f++)
+    for (unsigned f = 0; f < n / matrix_registers(m, v); f++)
         for (unsigned kk = 0; kk < depth; kk++) {
             source_line(m);
             text_put(m->t, "mma_%s(", dtype_name(m->k->inst[i->a].dtype));

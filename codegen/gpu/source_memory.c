@@ -148,7 +148,7 @@ static void change_element(struct emitter *m, const struct linst *i)
 }
 
 /* The text that opens a condition or continues an open one. */
-static const char *joint(bool *open)
+static const char *condition_joint(bool *open)
 {
     const char *s = *open ? " && " : "if (";
     *open = true;
@@ -166,13 +166,13 @@ static void store_element(struct emitter *m, val v, bool turns)
     uint32_t lanes = m->own_threads ? m->info.threads : varying ? m->width : 1;
     source_line(m);
     if (turns)
-        text_put(m->t, "%st == turn", joint(&open));
+        text_put(m->t, "%st == turn", condition_joint(&open));
     else if (lanes < m->info.threads && !same)
-        text_put(m->t, "%st < %uu", joint(&open), lanes);
+        text_put(m->t, "%st < %uu", condition_joint(&open), lanes);
     if (i->op == L_STORE && n[i->b].cols && m->subgroup > 1)
-        text_put(m->t, "%s(t & %uu) == 0u", joint(&open), m->subgroup - 1);
+        text_put(m->t, "%s(t & %uu) == 0u", condition_joint(&open), m->subgroup - 1);
     if (i->c)
-        text_put(m->t, "%s%s", joint(&open), source_operand(m, i->c, x));
+        text_put(m->t, "%s%s", condition_joint(&open), source_operand(m, i->c, x));
     text_put(m->t, open ? ") " : "");
     if (m->pack[v].count)
         source_store_pack(m, v);

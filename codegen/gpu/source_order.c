@@ -39,7 +39,7 @@ static bool each_thread_a_lane(const struct walk *w, val index)
 
 /* Adds a barrier before access v to a buffer.  If the buffer was accessed before a loop around v, it is added before
  * this loop, and the walk is repeated. */
-static void barrier(struct walk *w, val v, uint32_t buf)
+static void order_add_barrier(struct walk *w, val v, uint32_t buf)
 {
     const struct kernel *k = w->m->k;
     for (unsigned d = 0; d < w->depth && !w->again; d++) {
@@ -65,7 +65,7 @@ static void source_order_load(struct walk *w, val v)
 {
     const struct linst *i = &w->m->k->inst[v];
     if (w->now[i->imm] & WRITTEN)
-        barrier(w, v, (uint32_t)i->imm);
+        order_add_barrier(w, v, (uint32_t)i->imm);
     val where = each_thread_a_lane(w, i->a) ? w->vector : 0;
     if (w->m->k->buf[i->imm].role == BUF_IN)
         w->where[i->imm] = !w->now[i->imm] || w->where[i->imm] == where ? where : 0;
@@ -73,7 +73,7 @@ static void source_order_load(struct walk *w, val v)
 }
 
 /* By how much an index increases if loop variable `var` increases by one.  Returns false if this is not constant. */
-static bool slope(const struct kernel *k, const struct linear *l, val var, int64_t *by)
+static bool order_index_slope(const struct kernel *k, const struct linear *l, val var, int64_t *by)
 {
     *by = 0;
     for (unsigned t = 0; t < l->n; t++)
@@ -115,7 +115,7 @@ static bool steps_apart(const struct step *s, unsigned n)
 
 /* Do two stores to the same buffer, or one store in different iterations, never access the same element?  This is about
  * the iterations of all open loops except the parallel one. */
-static bool apart(const struct walk *w, val v, val u)
+static bool order_is_disjoint(const struct walk *w, val v, val u)
 {
     const struct kernel *k = w->m->k;
     struct linear a, b;
@@ -132,7 +132,7 @@ static bool apart(const struct walk *w, val v, val u)
         int64_t by, length, count = 0;
         if (l->op != L_LOOP || l->kind == LOOP_PARALLEL)
             continue;
-        if (!slope(k, &a, w->stack[d], &by) || __builtin_mul_overflow(by, (int64_t)l->imm, &by))
+        if (!order_index_slope(k, &a, w->stack[d], &by) || __builtin_mul_overflow(by, (int64_t)l->imm, &by))
             return false;
         if (lo->op == L_CONST && hi->op == L_CONST &&
             !__builtin_sub_overflow((int64_t)hi->imm, (int64_t)lo->imm, &length))
@@ -157,7 +157,7 @@ static bool apart_from_all(const struct walk *w, val v, val first)
         if (depth || (i->op != L_STORE && i->op != L_ATOMIC) || i->imm != k->inst[v].imm)
             continue;
         has_first |= u == first;
-        if (i->op != L_STORE || !apart(w, v, u))
+        if (i->op != L_STORE || !order_is_disjoint(w, v, u))
             return false;
     }
     return has_first;
@@ -177,14 +177,14 @@ static void insert_barrier_before_store(struct walk *w, val v)
             for_buf = b;
         }
     if (wait)
-        barrier(w, v, for_buf);
+        order_add_barrier(w, v, for_buf);
     w->where[i->imm] = !w->now[i->imm] ? v : own ? first : 0;
     w->now[i->imm] |= WRITTEN;
 }
 
 /* Merges a state into the current one: that of the end of a loop's body at its start, and that before an if or a loop
  * after it. */
-static void merge(struct walk *w, const uint8_t *from, const val *where)
+static void order_merge_state(struct walk *w, const uint8_t *from, const val *where)
 {
     for (uint32_t b = 0; b < w->m->k->nbuf; b++) {
         if (from[b])
@@ -193,14 +193,14 @@ static void merge(struct walk *w, const uint8_t *from, const val *where)
     }
 }
 
-static void open(struct walk *w, val v)
+static void order_open_block(struct walk *w, val v)
 {
     const struct kernel *k = w->m->k;
     const struct linst *i = &k->inst[v];
     size_t before = (size_t)w->depth * k->nbuf, entry = (size_t)w->row[v] * k->nbuf;
     w->stack[w->depth++] = v;
     if (i->op == L_LOOP)
-        merge(w, w->entry + entry, w->entry_where + entry);
+        order_merge_state(w, w->entry + entry, w->entry_where + entry);
     memcpy(w->before + before, w->now, k->nbuf);
     memcpy(w->before_where + before, w->where, k->nbuf * sizeof *w->where);
     if (i->op == L_LOOP && i->kind == LOOP_VECTOR) {
@@ -209,7 +209,7 @@ static void open(struct walk *w, val v)
     }
 }
 
-static void close(struct walk *w)
+static void order_close_block(struct walk *w)
 {
     const struct kernel *k = w->m->k;
     val head = w->stack[--w->depth];
@@ -226,10 +226,10 @@ static void close(struct walk *w)
         entry[b] |= now;
     }
     size_t before = (size_t)w->depth * k->nbuf;
-    merge(w, w->before + before, w->before_where + before);
+    order_merge_state(w, w->before + before, w->before_where + before);
 }
 
-static void step(struct walk *w, val v)
+static void order_visit(struct walk *w, val v)
 {
     const struct linst *i = &w->m->k->inst[v];
     if (w->m->barrier[v]) /* found in an earlier walk */
@@ -237,9 +237,9 @@ static void step(struct walk *w, val v)
     if (i->op == L_SYNC) /* the next phase is another launch */
         memset(w->now, 0, w->m->k->nbuf);
     else if (i->op == L_LOOP || i->op == L_IF)
-        open(w, v);
+        order_open_block(w, v);
     else if (i->op == L_END)
-        close(w);
+        order_close_block(w);
     else if (i->op == L_LOAD)
         source_order_load(w, v);
     else if (i->op == L_STORE || i->op == L_ATOMIC)
@@ -296,7 +296,7 @@ bool source_order(struct emitter *m)
         w.depth = 0;
         w.vector = 0;
         for (val v = 1; v < k->ninst && !w.again; v++)
-            step(&w, v);
+            order_visit(&w, v);
         if (w.again) {
             memset(w.entry, 0, (size_t)rows * k->nbuf);
             memset(w.entry_where, 0, (size_t)rows * k->nbuf * sizeof *w.entry_where);

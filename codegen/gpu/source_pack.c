@@ -20,7 +20,7 @@ static unsigned vector_bytes(const struct emitter *m, val v)
 
 /* ---- what the text uses ---- */
 
-static void need(struct emitter *m, val v)
+static void pack_need_value(struct emitter *m, val v)
 {
     if (v < m->k->ninst)
         m->needed[v] = 1;
@@ -33,12 +33,12 @@ static void need_operands(struct emitter *m, val v)
     const struct pack *p = m->pack[v].count ? &m->pack[v] : NULL;
     bool load = i->op == L_LOAD;
     if (!p || p->first == v)
-        need(m, i->a);
+        pack_need_value(m, i->a);
     if (!p || !load || p->first == v)
-        need(m, i->b);
+        pack_need_value(m, i->b);
     if (!p || load || p->last == v)
-        need(m, i->c);
-    need(m, i->d);
+        pack_need_value(m, i->c);
+    pack_need_value(m, i->d);
 }
 
 /* Primitives that only compute indices of other elements of packs are not needed.  For CUDA and HIP all are emitted:

@@ -140,7 +140,7 @@ bool source_ranges(struct emitter *m)
 
 /* The largest number of iterations of a loop.  If the upper bound is the lower bound plus a constant, or the lesser of
  * that and another value, it is the constant; else it follows from the bounds' ranges. */
-static int64_t iterations(const struct kernel *k, const struct linst *loop, const struct interval *of)
+static int64_t range_max_iterations(const struct kernel *k, const struct linst *loop, const struct interval *of)
 {
     const struct linst *hi = &k->inst[loop->b];
     struct interval a = of[loop->a], b = of[loop->b];
@@ -176,7 +176,7 @@ int64_t source_steps(const struct kernel *k, const struct phase *p)
             int64_t inner = sum[depth < DEEP ? depth : DEEP - 1], *outer = &sum[--depth < DEEP ? depth : DEEP - 1];
             bool counts = head->op == L_LOOP && head->kind != LOOP_VECTOR && head->kind != LOOP_BLOCK &&
                           head->kind != LOOP_PARALLEL && head->kind != LOOP_GRID;
-            int64_t n = counts ? iterations(k, head, of) : 1;
+            int64_t n = counts ? range_max_iterations(k, head, of) : 1;
             inner += counts;
             *outer += n > CAP || (n && inner > CAP / n) ? CAP : n * inner;
             *outer = *outer > CAP ? CAP : *outer;

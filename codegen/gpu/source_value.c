@@ -8,7 +8,7 @@
 
 static bool is_wide(unsigned dtype) { return dtype_size(dtype) == 8; }
 static bool is_signed(unsigned dtype) { return dtype_kind(dtype) == 'I'; }
-static const char *wrapping(unsigned dtype) { return is_wide(dtype) ? "u64" : "u32"; } /* the type in which it is
+static const char *unsigned_type(unsigned dtype) { return is_wide(dtype) ? "u64" : "u32"; } /* the type in which it is
                                                                                           computed */
 
 /* ---- literals ---- */
@@ -133,12 +133,12 @@ void source_declare(struct emitter *m, val v)
 /* ---- primitives ---- */
 
 /* x / 0 is 0 and INT_MIN / -1 is INT_MIN, so the division gets only safe divisors. */
-static void divide(struct text *t, unsigned dtype, const char *a, const char *b)
+static void emit_safe_divide(struct text *t, unsigned dtype, const char *a, const char *b)
 {
     const char *n = dtype_name(dtype);
     text_put(t, "%s == %s(0) ? %s(0) : ", b, n, n);
     if (is_signed(dtype))
-        text_put(t, "%s == %s(-1) ? %s(%s(0) - %s(%s)) : ", b, n, n, wrapping(dtype), wrapping(dtype), a);
+        text_put(t, "%s == %s(-1) ? %s(%s(0) - %s(%s)) : ", b, n, n, unsigned_type(dtype), unsigned_type(dtype), a);
     text_put(t, "%s(%s / %s)", n, a, b);
 }
 
@@ -156,7 +156,7 @@ static void float_to_integer(struct text *t, unsigned from, unsigned to, const c
 {
     const char *n = dtype_name(to), *f = dtype_name(from);
     int bits = 8 * (int)dtype_size(to);
-    const char *u = wrapping(to);
+    const char *u = unsigned_type(to);
     if (is_signed(to))
         text_put(
             t,
@@ -178,7 +178,7 @@ static bool source_value_widen(struct text *t, unsigned from, unsigned to, const
     return true;
 }
 
-static void cast(struct text *t, bool halves, unsigned from, unsigned to, const char *a)
+static void emit_cast(struct text *t, bool halves, unsigned from, unsigned to, const char *a)
 {
     const char *n = dtype_name(to);
     if (halves && source_value_widen(t, from, to, a))
@@ -197,12 +197,12 @@ static void cast(struct text *t, bool halves, unsigned from, unsigned to, const 
         text_put(t, "%s(%s)", n, a);
 }
 
-static void bits(struct text *t, unsigned from, unsigned to, const char *a)
+static void emit_bit_cast(struct text *t, unsigned from, unsigned to, const char *a)
 {
     if (from == to)
         text_put(t, "%s", a);
     else if (to == KL_F32 || to == KL_F64)
-        text_put(t, "%s_of_bits(%s(%s))", dtype_name(to), wrapping(to), a);
+        text_put(t, "%s_of_bits(%s(%s))", dtype_name(to), unsigned_type(to), a);
     else if (from == KL_F32 || from == KL_F64)
         text_put(t, "%s(bits_of_%s(%s))", dtype_name(to), dtype_name(from), a);
     else
@@ -210,12 +210,12 @@ static void bits(struct text *t, unsigned from, unsigned to, const char *a)
 }
 
 /* Computes on the wider type and truncates the result to the value's type; u32 and u64 need no conversion. */
-static void integer(struct text *t, enum prim p, unsigned dtype, const char *a, const char *b)
+static void emit_integer_prim(struct text *t, enum prim p, unsigned dtype, const char *a, const char *b)
 {
     static const char *const sign[] = {[P_ADD] = "+", [P_SUB] = "-", [P_MUL] = "*", [P_AND] = "&", [P_OR] = "|",
                                        [P_XOR] = "^"};
     bool itself = dtype == KL_U32 || dtype == KL_U64;
-    const char *n = itself ? "" : dtype_name(dtype), *u = itself ? "" : wrapping(dtype), *w = wrapping(dtype);
+    const char *n = itself ? "" : dtype_name(dtype), *u = itself ? "" : unsigned_type(dtype), *w = unsigned_type(dtype);
     unsigned mask = 8 * (unsigned)dtype_size(dtype) - 1;
     switch (p) {
     case P_NEG: text_put(t, "%s(%s(0) - %s(%s))", n, w, u, a); break;
@@ -236,7 +236,7 @@ static void integer(struct text *t, enum prim p, unsigned dtype, const char *a, 
     }
 }
 
-static void logic(struct text *t, enum prim p, const char *a, const char *b)
+static void emit_bool_prim(struct text *t, enum prim p, const char *a, const char *b)
 {
     if (p == P_NOT)
         text_put(t, "!%s", a);
@@ -244,7 +244,7 @@ static void logic(struct text *t, enum prim p, const char *a, const char *b)
         text_put(t, "%s %s %s", a, p == P_AND ? "&&" : p == P_OR ? "||" : "!=", b);
 }
 
-static void floating(struct text *t, enum prim p, unsigned dtype, bool chain, const char *a, const char *b,
+static void emit_float_prim(struct text *t, enum prim p, unsigned dtype, bool chain, const char *a, const char *b,
                      const char *c)
 {
     const char *n = dtype_name(dtype);
@@ -308,28 +308,28 @@ void source_prim(struct emitter *m, val v)
     else if (p == P_CAST && rounds_to_bf16(m, i))
         text_put(m->t, "rounded_bf16(%s)", source_operand(m, m->k->inst[i->a].a, x[0]));
     else if (p == P_CAST)
-        cast(m->t, m->d->table, from, to, a);
+        emit_cast(m->t, m->d->table, from, to, a);
     else if (p == P_BITS)
-        bits(m->t, from, to, a);
+        emit_bit_cast(m->t, from, to, a);
     else if (p == P_DOT2)
         text_put(m->t, "dot2_f32(%s, %s, %s)", a, b, c);
     else if (compares)
         source_value_compare(m->t, p, from, a, b);
     else if (from == KL_BOOL)
-        logic(m->t, p, a, b);
+        emit_bool_prim(m->t, p, a, b);
     else if (dtype_is_float(from))
-        floating(m->t, p, from, m->d->table && m->chain[v], a, b, c);
+        emit_float_prim(m->t, p, from, m->d->table && m->chain[v], a, b, c);
     else if (p == P_DIV)
-        divide(m->t, from, a, b);
+        emit_safe_divide(m->t, from, a, b);
     else
-        integer(m->t, p, from, a, b);
+        emit_integer_prim(m->t, p, from, a, b);
     text_put(m->t, ";\n");
 }
 
 /* ---- products of tiles ---- */
 
 /* An operand's element as it is multiplied: half floats as f32, bytes as i32. */
-static const char *factor(const struct emitter *m, val v, char out[2 * MAX_OPERAND])
+static const char *factor_operand(const struct emitter *m, val v, char out[2 * MAX_OPERAND])
 {
     unsigned dtype = m->k->inst[v].dtype;
     char x[MAX_OPERAND];
@@ -348,7 +348,7 @@ static const char *factor(const struct emitter *m, val v, char out[2 * MAX_OPERA
 void source_mma(struct emitter *m, val v)
 {
     const struct linst *i = &m->k->inst[v];
-    const char *n = dtype_name(i->dtype), *u = wrapping(i->dtype);
+    const char *n = dtype_name(i->dtype), *u = unsigned_type(i->dtype);
     unsigned row = m->row, col = m->col, depth = m->k->inst[i->a].cols;
     char sum[MAX_OPERAND], x[MAX_OPERAND], a[2 * MAX_OPERAND], b[2 * MAX_OPERAND];
     source_operand(m, v, sum);
@@ -357,9 +357,9 @@ void source_mma(struct emitter *m, val v)
     text_put(m->t, "%s%s %s = %s;", dtype_is_float(i->dtype) && m->d->table ? m->d->exact : "", n, sum, x);
     for (unsigned kk = 0; kk < depth; kk++) {
         m->col = kk;
-        factor(m, i->a, a);
+        factor_operand(m, i->a, a);
         m->row = kk, m->col = col;
-        factor(m, i->b, b);
+        factor_operand(m, i->b, b);
         m->row = row;
         if (dtype_is_float(i->dtype))
             text_put(m->t, " %s = %s_%s(%s, %s, %s);", sum, m->d->table ? "sum" : "fma", n, a, b, sum);
@@ -373,7 +373,7 @@ void source_mma(struct emitter *m, val v)
 
 const char *exchange_type(unsigned dtype)
 {
-    return dtype == KL_F32 || dtype == KL_F64 ? dtype_name(dtype) : wrapping(dtype);
+    return dtype == KL_F32 || dtype == KL_F64 ? dtype_name(dtype) : unsigned_type(dtype);
 }
 
 bool exchanges(const struct emitter *m, val v, uint32_t width)
@@ -383,7 +383,7 @@ bool exchanges(const struct emitter *m, val v, uint32_t width)
 }
 
 /* Stores x of every thread where the other threads can read it. */
-static void publish(struct emitter *m, const char *type, const char *x)
+static void store_to_exchange(struct emitter *m, const char *type, const char *x)
 {
     source_line(m);
     text_put(m->t, "%s x_%s[t] = %s(%s); %s\n", m->d->barrier, type, type, x, m->d->barrier);
@@ -392,7 +392,7 @@ static void publish(struct emitter *m, const char *type, const char *x)
 void source_fold_step(struct emitter *m, val v, const char *low, const char *high)
 {
     const struct linst *i = &m->k->inst[v];
-    const char *n = dtype_name(i->dtype), *u = wrapping(i->dtype);
+    const char *n = dtype_name(i->dtype), *u = unsigned_type(i->dtype);
     enum fold f = (enum fold)i->imm;
     if (f == FOLD_ADD || f == FOLD_MUL) {
         const char *sign = f == FOLD_ADD ? "+" : "*";
@@ -420,7 +420,7 @@ static void fold_far(struct emitter *m, val v, uint32_t lanes, uint32_t near)
     uint32_t far = lanes / near;
     char name[16];
     snprintf(name, sizeof name, "v%u", v);
-    publish(m, x, name);
+    store_to_exchange(m, x, name);
     source_line(m);
     text_put(m->t, "{\n");
     m->depth++;
@@ -475,7 +475,7 @@ void source_interleave(struct emitter *m, val v)
     source_operand(m, i->b, b);
     const char *given = i->kind == INTERLEAVE_LO ? b : a;
     if (exchanges(m, v, m->width)) {
-        publish(m, x, given);
+        store_to_exchange(m, x, given);
         snprintf(other, sizeof other, "x_%s[t ^ %uu]", x, h);
     } else {
         snprintf(other, sizeof other, "lane_across(%s(%s), %u, %u)", x, given, h, m->width);

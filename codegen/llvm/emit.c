@@ -25,7 +25,7 @@ struct walker {
     LLVMValueRef begin, end;      /* the iterations of this phase to run */
 };
 
-static bool constant(const struct kernel *k, val v, int64_t *c)
+static bool emit_constant_of(const struct kernel *k, val v, int64_t *c)
 {
     *c = (int64_t)k->inst[v].imm;
     return k->inst[v].op == L_CONST;
@@ -160,8 +160,8 @@ static bool emit_affine(struct emitter *m, val v)
     struct lane_steps sa = steps_of_lanes(m, i->a), sb = steps_of_lanes(m, i->b);
     int64_t c;
     if (p == P_DIV)
-        return constant(m->k, i->b, &c) && emit_repeated(m, v, c);
-    val k = constant(m->k, i->a, &c) ? i->a : constant(m->k, i->b, &c) ? i->b : 0;
+        return emit_constant_of(m->k, i->b, &c) && emit_repeated(m, v, c);
+    val k = emit_constant_of(m->k, i->a, &c) ? i->a : emit_constant_of(m->k, i->b, &c) ? i->b : 0;
     if (p == P_MUL ? !k : !repeat_alike(&sa, &sb))
         return false;
     uint64_t by = p == P_SUB ? UINT64_MAX : 1; /* -1 */
@@ -279,7 +279,7 @@ static void emit_interleave(struct emitter *m, val v)
 
 /* ---- control flow ---- */
 
-static LLVMBasicBlockRef block(struct emitter *m, const char *name)
+static LLVMBasicBlockRef emit_new_block(struct emitter *m, const char *name)
 {
     return LLVMAppendBasicBlockInContext(m->ctx, m->fn, name);
 }
@@ -346,7 +346,7 @@ static void emit_take(struct emitter *m, val c, struct emitted *to, val from)
         to->part[p] = x[p];
 }
 
-static void give(struct emitter *m, val c, const struct emitted *from)
+static void emit_set_value(struct emitter *m, val c, const struct emitted *from)
 {
     struct emitted *to = &m->v[c];
     to->form = from->form;
@@ -363,7 +363,7 @@ static void give(struct emitter *m, val c, const struct emitted *from)
 static void open_vector(struct emitter *m, val v)
 {
     int64_t w = 1;
-    constant(m->k, m->k->inst[v].b, &w);
+    emit_constant_of(m->k, m->k->inst[v].b, &w);
     unsigned lanes = m->vector_bytes / 4;
     m->width = (unsigned)w;
     m->native = m->width < lanes ? m->width : lanes;
@@ -395,7 +395,7 @@ static void open_loop(struct walker *w, val v)
         hi = w->end;
     }
     int64_t clo, chi, step = (int64_t)i->imm;
-    bool known = i->kind != LOOP_PARALLEL && constant(m->k, i->a, &clo) && constant(m->k, i->b, &chi);
+    bool known = i->kind != LOOP_PARALLEL && emit_constant_of(m->k, i->a, &clo) && emit_constant_of(m->k, i->b, &chi);
     if (known && clo < chi && chi - clo <= step) {
         s->straight = true;
         set_uniform(m, v, lo);
@@ -407,8 +407,8 @@ static void open_loop(struct walker *w, val v)
     s->outer = m->before;
     m->before = s->before = LLVMGetInsertBlock(m->b);
     m->depth++;
-    s->body = block(m, "loop");
-    s->exit = block(m, "done");
+    s->body = emit_new_block(m, "loop");
+    s->exit = emit_new_block(m, "done");
     if (s->guarded)
         LLVMBuildCondBr(m->b, LLVMBuildICmp(m->b, LLVMIntSLT, lo, hi, ""), s->body, s->exit);
     else
@@ -447,7 +447,7 @@ static val unrolled_iteration(struct walker *w, struct scope *s, val end)
     }
     val body = carries_end(m->k, s->head);
     for (val c = s->head + 1; c < body; c++)
-        give(m, c, &w->final[c]);
+        emit_set_value(m, c, &w->final[c]);
     /* vectors of the previous iteration, also those of the variable and of carries */
     for (val v = s->head; v < end; v++)
         m->v[v].part_block = m->v[v].other_block = NULL;
@@ -511,8 +511,8 @@ static void open_if(struct walker *w, val v)
 {
     struct emitter *m = &w->m;
     struct scope *s = emit_push(w, v);
-    s->body = block(m, "then");
-    s->exit = block(m, "endif");
+    s->body = emit_new_block(m, "then");
+    s->exit = emit_new_block(m, "endif");
     LLVMBuildCondBr(m->b, emit_scalar(m, m->k->inst[v].a), s->body, s->exit);
     LLVMPositionBuilderAtEnd(m->b, s->body);
 }
@@ -530,7 +530,7 @@ static void emit_out(struct walker *w, val v)
     struct emitter *m = &w->m;
     val c = m->k->inst[v].a;
     const struct emitted *f = &w->final[c];
-    f->form ? give(m, v, f) : emit_take(m, v, &m->v[v], w->next[c]);
+    f->form ? emit_set_value(m, v, f) : emit_take(m, v, &m->v[v], w->next[c]);
 }
 
 static void emit_tile_inst(struct emitter *m, val v)
@@ -637,7 +637,7 @@ static val emit_inst(struct walker *w, val v)
 
 /* ---- the function ---- */
 
-static void attribute(struct emitter *m, const char *key, const char *value)
+static void emit_attribute(struct emitter *m, const char *key, const char *value)
 {
     LLVMAddAttributeAtIndex(m->fn, LLVMAttributeFunctionIndex,
                             LLVMCreateStringAttribute(m->ctx, key, (unsigned)strlen(key), value,
@@ -656,17 +656,17 @@ static void open_function(struct emitter *m, const char *name)
     m->fn = LLVMAddFunction(m->module, name, LLVMFunctionType(LLVMVoidTypeInContext(m->ctx), param, 4, 0));
     char bits[16];
     snprintf(bits, sizeof bits, "%u", 8 * m->vector_bytes);
-    attribute(m, "prefer-vector-width", bits);
-    attribute(m, "min-legal-vector-width", bits);
-    attribute(m, "no-builtins", "");
-    attribute(m, "stackrealign", ""); /* aligns spilled vectors to cache lines */
+    emit_attribute(m, "prefer-vector-width", bits);
+    emit_attribute(m, "min-legal-vector-width", bits);
+    emit_attribute(m, "no-builtins", "");
+    emit_attribute(m, "stackrealign", ""); /* aligns spilled vectors to cache lines */
     enum_attribute(m, "nounwind");
 #if defined(KILN_ASAN)
     enum_attribute(m, "sanitize_address");
 #elif defined(KILN_TSAN)
     enum_attribute(m, "sanitize_thread");
 #endif
-    LLVMPositionBuilderAtEnd(m->b, block(m, "entry"));
+    LLVMPositionBuilderAtEnd(m->b, emit_new_block(m, "entry"));
 }
 
 /* Buffer addresses are read once. */
@@ -698,8 +698,8 @@ static void emit_phase(struct walker *w, const struct phase *p)
         LLVMValueRef lo = LLVMBuildSub(m->b, w->begin, base, ""), hi = LLVMBuildSub(m->b, w->end, base, "");
         w->begin = intrinsic(m, "llvm.smax", &m->i64, 1, (LLVMValueRef[]){lo, LLVMConstNull(m->i64)}, 2);
         w->end = intrinsic(m, "llvm.smin", &m->i64, 1, (LLVMValueRef[]){hi, max}, 2);
-        LLVMBasicBlockRef run = block(m, "phase");
-        exit = block(m, "synced");
+        LLVMBasicBlockRef run = emit_new_block(m, "phase");
+        exit = emit_new_block(m, "synced");
         LLVMBuildCondBr(m->b, LLVMBuildICmp(m->b, LLVMIntSLT, w->begin, w->end, ""), run, exit);
         LLVMPositionBuilderAtEnd(m->b, run);
     }

@@ -63,7 +63,7 @@ LLVMValueRef emit_quads_row(struct emitter *m, LLVMValueRef quads, unsigned row,
 }
 
 /* Interleaves four rows of so many lanes, column by column. */
-static LLVMValueRef interleave(struct emitter *m, LLVMValueRef row[4], unsigned lanes)
+static LLVMValueRef bytes_interleave_rows(struct emitter *m, LLVMValueRef row[4], unsigned lanes)
 {
     unsigned lane[4 * 64];
     if (lanes == 1) {
@@ -91,7 +91,7 @@ LLVMValueRef emit_quads(struct emitter *m, val v, unsigned four, unsigned cols, 
         return m->v[v].part[four * emit_tile_chunks(m, cols) + n];
     for (unsigned r = 0; r < 4; r++)
         row[r] = emit_tile_piece(m, v, 4 * four + r, cols, n);
-    return interleave(m, row, lanes);
+    return bytes_interleave_rows(m, row, lanes);
 }
 
 /* ---- memory ---- */
@@ -166,7 +166,7 @@ void emit_quads_load(struct emitter *m, val v, unsigned n, LLVMValueRef *part, u
             row[r] = emit_tile_load_piece(m, i, 4 * f + r, n);
         part[f * step] = is_packed(m, i) && columns
                              ? emit_load_lanes(m, i->dtype, column_address(m, i, 4 * f, c.lane0), 4 * c.lanes, NULL)
-                         : columns ? load_columns(m, i, f, c) : interleave(m, row, c.lanes);
+                         : columns ? load_columns(m, i, f, c) : bytes_interleave_rows(m, row, c.lanes);
     }
 }
 
@@ -184,7 +184,7 @@ bool emit_quads_store(struct emitter *m, const struct linst *i, unsigned n)
 /* ---- products ---- */
 
 /* The even or the odd bytes of vectors of 32-bit words, as 16-bit integers. */
-static LLVMValueRef halves(struct emitter *m, unsigned dtype, LLVMValueRef x, bool odd)
+static LLVMValueRef bytes_even_or_odd(struct emitter *m, unsigned dtype, LLVMValueRef x, bool odd)
 {
     LLVMTypeRef t = LLVMVectorType(LLVMInt16TypeInContext(m->ctx), 2 * LLVMGetVectorSize(LLVMTypeOf(x)));
     LLVMValueRef y = LLVMBuildBitCast(m->b, x, t, ""), byte = const_int(t, 8);
@@ -206,7 +206,7 @@ static LLVMValueRef add_four(struct emitter *m, LLVMValueRef sum, unsigned ta, L
         return intrinsic(m, four[size], NULL, 0, ta == KL_U8 ? (LLVMValueRef[]){sum, a, b}
                          : (LLVMValueRef[]){sum, b, a}, 3);
     for (int odd = 0; odd < 2; odd++) {
-        LLVMValueRef x[2] = {halves(m, ta, a, odd), halves(m, tb, b, odd)};
+        LLVMValueRef x[2] = {bytes_even_or_odd(m, ta, a, odd), bytes_even_or_odd(m, tb, b, odd)};
         sum = LLVMBuildAdd(m->b, sum, intrinsic(m, two[size], NULL, 0, x, 2), "");
     }
     return sum;

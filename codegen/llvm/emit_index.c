@@ -94,7 +94,7 @@ bool emit_fits(const struct emitter *m, val v)
     return emit_index_is_known(r) && r.lo >= INT32_MIN && r.hi <= INT32_MAX;
 }
 
-static LLVMTypeRef type32(struct emitter *m) { return type_lanes(LLVMInt32TypeInContext(m->ctx), m->native); }
+static LLVMTypeRef index_type32(struct emitter *m) { return type_lanes(LLVMInt32TypeInContext(m->ctx), m->native); }
 
 /* The differences of lanes lane0 .. lane0 + native - 1 of an affine index from the first lane, as constants. */
 LLVMValueRef emit_steps(struct emitter *m, LLVMTypeRef t, const struct emitted *e, unsigned lane0)
@@ -106,11 +106,11 @@ LLVMValueRef emit_steps(struct emitter *m, LLVMTypeRef t, const struct emitted *
     return m->native == 1 ? step[0] : LLVMConstVector(step, m->native);
 }
 
-static LLVMValueRef shorten(struct emitter *m, const struct emitted *e, unsigned part)
+static LLVMValueRef index_shorten(struct emitter *m, const struct emitted *e, unsigned part)
 {
     LLVMTypeRef i32 = LLVMInt32TypeInContext(m->ctx);
     if (e->form == FORM_VECTOR)
-        return LLVMBuildTrunc(m->b, e->part[part], type32(m), "");
+        return LLVMBuildTrunc(m->b, e->part[part], index_type32(m), "");
     LLVMValueRef x = splat(m, LLVMBuildTrunc(m->b, e->scalar, i32, ""), m->native);
     return e->form == FORM_UNIFORM ? x : LLVMBuildAdd(m->b, x, emit_steps(m, i32, e, part * m->native), "");
 }
@@ -128,7 +128,8 @@ static LLVMValueRef *other_parts(struct emitter *m, struct emitted *e)
     e->other_block = here;
     e->other_width = m->width;
     for (unsigned p = 0; p < m->parts; p++)
-        e->other[p] = e->narrow ? LLVMBuildSExt(m->b, e->part[p], type_lanes(m->i64, m->native), "") : shorten(m, e, p);
+        e->other[p] = e->narrow ? LLVMBuildSExt(m->b, e->part[p], type_lanes(m->i64, m->native), "") : index_shorten(m,
+            e, p);
     return e->other;
 }
 

@@ -41,7 +41,7 @@ static LLVMValueRef to_memory(struct emitter *m, unsigned dtype, LLVMValueRef x)
                          : m->i8, "");
 }
 
-static LLVMValueRef alignment(struct emitter *m, unsigned dtype)
+static LLVMValueRef memory_alignment(struct emitter *m, unsigned dtype)
 {
     return LLVMConstInt(LLVMInt32TypeInContext(m->ctx), dtype_size(dtype), 0);
 }
@@ -70,7 +70,7 @@ static LLVMValueRef load_vector(struct emitter *m, unsigned dtype, LLVMValueRef 
     if (mask && lanes > 1) {
         ptr = LLVMIsConstant(mask) ? ptr : address_if_read(m, ptr, mask);
         x = intrinsic(m, "llvm.masked.load", (LLVMTypeRef[]){t, m->ptr}, 2,
-                      (LLVMValueRef[]){ptr, alignment(m, dtype), mask, LLVMConstNull(t)}, 4);
+                      (LLVMValueRef[]){ptr, memory_alignment(m, dtype), mask, LLVMConstNull(t)}, 4);
     } else {
         x = LLVMBuildLoad2(m->b, t, ptr, "");
         LLVMSetAlignment(x, (unsigned)dtype_size(dtype));
@@ -84,7 +84,7 @@ static LLVMValueRef gather_lanes(struct emitter *m, unsigned dtype, LLVMValueRef
 {
     LLVMTypeRef t = LLVMVectorType(memory_type(m, dtype), lanes), p = LLVMVectorType(m->ptr, lanes);
     LLVMValueRef x = intrinsic(m, "llvm.masked.gather", (LLVMTypeRef[]){t, p}, 2,
-                               (LLVMValueRef[]){ptr, alignment(m, dtype), mask ? mask : all_lanes(m, lanes),
+                               (LLVMValueRef[]){ptr, memory_alignment(m, dtype), mask ? mask : all_lanes(m, lanes),
                                                 LLVMConstNull(t)}, 4);
     return from_memory(m, dtype, x);
 }
@@ -250,7 +250,7 @@ static void load_wide(struct emitter *m, val v)
             LLVMValueRef first = address_anywhere(m, buf, index->scalar);
             LLVMValueRef ptr = address_behind(m, buf, first, p * m->native * elements, true);
             part[p] = mask ? intrinsic(m, "llvm.masked.load", (LLVMTypeRef[]){t, m->ptr}, 2,
-                                       (LLVMValueRef[]){ptr, alignment(m, dtype), own, LLVMConstNull(t)}, 4)
+                                       (LLVMValueRef[]){ptr, memory_alignment(m, dtype), own, LLVMConstNull(t)}, 4)
                            : LLVMBuildLoad2(m->b, t, ptr, "");
             if (!mask)
                 LLVMSetAlignment(part[p], (unsigned)dtype_size(dtype));
@@ -264,7 +264,7 @@ static void load_wide(struct emitter *m, val v)
             own = LLVMBuildInsertElement(m->b, LLVMGetUndef(LLVMVectorType(m->i1, 1)), own, none, "");
         }
         LLVMValueRef x = intrinsic(m, "llvm.masked.gather", (LLVMTypeRef[]){one, ptrs}, 2,
-                                   (LLVMValueRef[]){ptr, alignment(m, dtype), own, LLVMConstNull(one)}, 4);
+                                   (LLVMValueRef[]){ptr, memory_alignment(m, dtype), own, LLVMConstNull(one)}, 4);
         part[p] = m->native > 1 ? x
                                 : LLVMBuildExtractElement(m->b, x, LLVMConstNull(LLVMInt32TypeInContext(m->ctx)), "");
     }
@@ -370,10 +370,10 @@ void emit_store_lanes(struct emitter *m, unsigned dtype, LLVMValueRef ptr, unsig
     LLVMTypeRef t = LLVMTypeOf(x);
     if (is_vector(ptr))
         intrinsic(m, "llvm.masked.scatter", (LLVMTypeRef[]){t, LLVMVectorType(m->ptr, lanes)}, 2,
-                  (LLVMValueRef[]){x, ptr, alignment(m, dtype), mask ? mask : all_lanes(m, lanes)}, 4);
+                  (LLVMValueRef[]){x, ptr, memory_alignment(m, dtype), mask ? mask : all_lanes(m, lanes)}, 4);
     else if (mask)
         intrinsic(m, "llvm.masked.store", (LLVMTypeRef[]){t, m->ptr}, 2,
-                  (LLVMValueRef[]){x, ptr, alignment(m, dtype), mask}, 4);
+                  (LLVMValueRef[]){x, ptr, memory_alignment(m, dtype), mask}, 4);
     else
         LLVMSetAlignment(LLVMBuildStore(m->b, x, ptr), (unsigned)dtype_size(dtype));
 }
@@ -381,7 +381,7 @@ void emit_store_lanes(struct emitter *m, unsigned dtype, LLVMValueRef ptr, unsig
 /* ---- streams: non-temporal stores ---- */
 
 /* Does a kernel with non-temporal stores make this store, of adjacent elements in all lanes, one of these? */
-static bool streams(const struct emitter *m, const struct linst *i)
+static bool memory_is_streaming(const struct emitter *m, const struct linst *i)
 {
     enum { MIN_BYTES = 16 }; /* bytes of the smallest register */
     const struct lbuf *b = &m->k->buf[i->imm];
@@ -446,7 +446,7 @@ void emit_store(struct emitter *m, val v)
     bool neighbours = index->form == FORM_AFFINE && index->stride == 1 && index->repeat == 1;
     LLVMValueRef *at = neighbours ? NULL : emit_index_parts(m, i->a);
     LLVMValueRef first = neighbours ? emit_address(m, buf, index->scalar) : NULL;
-    if (x && neighbours && streams(m, i)) {
+    if (x && neighbours && memory_is_streaming(m, i)) {
         stream_parts(m, buf, first, x);
         return;
     }

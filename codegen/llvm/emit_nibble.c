@@ -29,7 +29,7 @@ static val only_operand(const struct kernel *k, val v)
 }
 
 /* Does v depend on 4 bits of another value only, from bit *by on?  Then that value; otherwise 0. */
-static val masked(const struct kernel *k, val v, unsigned *by)
+static val nibble_masked_value(const struct kernel *k, val v, unsigned *by)
 {
     const struct linst *i = &k->inst[v];
     uint64_t top = i->op >= L_PRIM ? 8 * dtype_size(i->dtype) - NIBBLE : 0;
@@ -47,7 +47,7 @@ static val masked(const struct kernel *k, val v, unsigned *by)
 static LLVMValueRef nibble_number(struct emitter *m, const val *chain, unsigned n, unsigned bits)
 {
     const struct linst *inst = m->k->inst;
-    unsigned by, dtype = inst[masked(m->k, chain[n - 1], &by)].dtype;
+    unsigned by, dtype = inst[nibble_masked_value(m->k, chain[n - 1], &by)].dtype;
     LLVMValueRef x = LLVMConstInt(type_of(m, dtype), (uint64_t)bits << by, 0);
     while (n--) {
         const struct linst *i = &inst[chain[n]];
@@ -91,11 +91,11 @@ bool emit_nibble(struct emitter *m, val v, LLVMValueRef *out)
         return false;
     while (x && n < MAX_CHAIN) {
         chain[n++] = x;
-        if (masked(k, x, &by))
+        if (nibble_masked_value(k, x, &by))
             break;
         x = is_integer(k->inst[x].dtype) ? only_operand(k, x) : 0;
     }
-    if (!x || !masked(k, x, &by))
+    if (!x || !nibble_masked_value(k, x, &by))
         return false;
     LLVMValueRef number[NUMBERS];
     for (unsigned bits = 0; bits < NUMBERS; bits++) {
@@ -104,7 +104,7 @@ bool emit_nibble(struct emitter *m, val v, LLVMValueRef *out)
             return false;
     }
     LLVMTypeRef i32 = LLVMVectorType(LLVMInt32TypeInContext(m->ctx), NUMBERS);
-    val source = masked(k, x, &by);
+    val source = nibble_masked_value(k, x, &by);
     source = nibble_source(k, source, &by);
     LLVMValueRef table = LLVMConstVector(number, NUMBERS), *part = emit_parts(m, source);
     bool wide = dtype_size(k->inst[source].dtype) > 4;

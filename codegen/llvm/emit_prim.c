@@ -2,20 +2,20 @@
  * (guarded division, masked shifts, saturating casts), no fast-math flag, no contraction. */
 #include "emit.h"
 
-static LLVMTypeRef like(LLVMTypeRef scalar, LLVMValueRef shape)
+static LLVMTypeRef type_like_shape(LLVMTypeRef scalar, LLVMValueRef shape)
 {
     LLVMTypeRef t = LLVMTypeOf(shape);
     return LLVMGetTypeKind(t) == LLVMVectorTypeKind ? LLVMVectorType(scalar, LLVMGetVectorSize(t)) : scalar;
 }
 
-static LLVMValueRef unary(struct emitter *m, const char *name, LLVMValueRef a)
+static LLVMValueRef prim_unary_intrinsic(struct emitter *m, const char *name, LLVMValueRef a)
 {
     LLVMTypeRef t = LLVMTypeOf(a);
     return intrinsic(m, name, &t, 1, &a, 1);
 }
 
 /* x/0 is 0 and INT_MIN/-1 is INT_MIN; the division instruction only gets safe divisors. */
-static LLVMValueRef divide(struct emitter *m, bool is_signed, LLVMValueRef a, LLVMValueRef b)
+static LLVMValueRef prim_safe_divide(struct emitter *m, bool is_signed, LLVMValueRef a, LLVMValueRef b)
 {
     LLVMTypeRef t = LLVMTypeOf(a);
     LLVMValueRef zero = const_int(t, 0), one = const_int(t, 1);
@@ -29,17 +29,17 @@ static LLVMValueRef divide(struct emitter *m, bool is_signed, LLVMValueRef a, LL
     return LLVMBuildSelect(m->b, is0, zero, q, "");
 }
 
-static LLVMValueRef absolute(struct emitter *m, unsigned dtype, LLVMValueRef a)
+static LLVMValueRef prim_absolute(struct emitter *m, unsigned dtype, LLVMValueRef a)
 {
     if (dtype_is_float(dtype))
-        return unary(m, "llvm.fabs", a);
+        return prim_unary_intrinsic(m, "llvm.fabs", a);
     if (dtype_kind(dtype) != 'I')
         return a;
     LLVMTypeRef t = LLVMTypeOf(a);
     return intrinsic(m, "llvm.abs", &t, 1, (LLVMValueRef[]){a, LLVMConstInt(m->i1, 0, 0)}, 2);
 }
 
-static LLVMValueRef shift(struct emitter *m, enum prim p, unsigned dtype, LLVMValueRef a, LLVMValueRef b)
+static LLVMValueRef prim_shift(struct emitter *m, enum prim p, unsigned dtype, LLVMValueRef a, LLVMValueRef b)
 {
     b = LLVMBuildAnd(m->b, b, const_int(LLVMTypeOf(b), 8 * dtype_size(dtype) - 1), "");
     if (p == P_SHL)
@@ -63,18 +63,22 @@ static LLVMValueRef emit_prim_compare(struct emitter *m, enum prim p, unsigned d
 /* f16 by the processor's own conversions, which round to nearest even and keep denormals. */
 static LLVMValueRef emit_prim_widen(struct emitter *m, unsigned from, LLVMValueRef a)
 {
-    LLVMTypeRef f32 = like(LLVMFloatTypeInContext(m->ctx), a), i32 = like(LLVMInt32TypeInContext(m->ctx), a);
+    LLVMTypeRef f32 = type_like_shape(LLVMFloatTypeInContext(m->ctx), a), i32 =
+        type_like_shape(LLVMInt32TypeInContext(m->ctx), a);
     if (from == KL_F16)
-        return LLVMBuildFPExt(m->b, LLVMBuildBitCast(m->b, a, like(LLVMHalfTypeInContext(m->ctx), a), ""), f32, "");
+        return LLVMBuildFPExt(m->b, LLVMBuildBitCast(m->b, a, type_like_shape(LLVMHalfTypeInContext(m->ctx), a), ""),
+                              f32, "");
     return LLVMBuildBitCast(m->b, LLVMBuildShl(m->b, LLVMBuildZExt(m->b, a, i32, ""), const_int(i32, 16), ""), f32, "");
 }
 
 /* bf16: adds half a unit of the kept bits, minus one bit unless they are odd; a NaN becomes a quiet one. */
 static LLVMValueRef emit_prim_narrow(struct emitter *m, unsigned to, LLVMValueRef a)
 {
-    LLVMTypeRef i16 = like(LLVMInt16TypeInContext(m->ctx), a), i32 = like(LLVMInt32TypeInContext(m->ctx), a);
+    LLVMTypeRef i16 = type_like_shape(LLVMInt16TypeInContext(m->ctx), a), i32 =
+        type_like_shape(LLVMInt32TypeInContext(m->ctx), a);
     if (to == KL_F16)
-        return LLVMBuildBitCast(m->b, LLVMBuildFPTrunc(m->b, a, like(LLVMHalfTypeInContext(m->ctx), a), ""), i16, "");
+        return LLVMBuildBitCast(m->b, LLVMBuildFPTrunc(m->b, a, type_like_shape(LLVMHalfTypeInContext(m->ctx), a), ""),
+                                i16, "");
     LLVMValueRef x = LLVMBuildBitCast(m->b, a, i32, ""), upper = LLVMBuildLShr(m->b, x, const_int(i32, 16), "");
     LLVMValueRef odd = LLVMBuildAnd(m->b, upper, const_int(i32, 1), "");
     LLVMValueRef sum = LLVMBuildAdd(m->b, LLVMBuildAdd(m->b, x, const_int(i32, 0x7fff), ""), odd, "");
@@ -84,9 +88,9 @@ static LLVMValueRef emit_prim_narrow(struct emitter *m, unsigned to, LLVMValueRe
     return LLVMBuildTrunc(m->b, y, i16, "");
 }
 
-static LLVMValueRef cast(struct emitter *m, unsigned from, unsigned to, LLVMValueRef a)
+static LLVMValueRef prim_cast(struct emitter *m, unsigned from, unsigned to, LLVMValueRef a)
 {
-    LLVMTypeRef t = like(type_of(m, to), a), s = LLVMTypeOf(a);
+    LLVMTypeRef t = type_like_shape(type_of(m, to), a), s = LLVMTypeOf(a);
     char kf = dtype_kind(from), kt = dtype_kind(to);
     if (from == to)
         return a;
@@ -118,12 +122,12 @@ static LLVMValueRef emit_prim_half(struct emitter *m, LLVMValueRef a, bool upper
     LLVMTypeRef t = LLVMTypeOf(a);
     LLVMValueRef x = upper ? LLVMBuildAnd(m->b, a, const_int(t, 0xffff0000), "")
                            : LLVMBuildShl(m->b, a, const_int(t, 16), "");
-    return LLVMBuildBitCast(m->b, x, like(LLVMFloatTypeInContext(m->ctx), a), "");
+    return LLVMBuildBitCast(m->b, x, type_like_shape(LLVMFloatTypeInContext(m->ctx), a), "");
 }
 
 static LLVMValueRef flush_subnormal(struct emitter *m, LLVMValueRef x)
 {
-    LLVMTypeRef i32 = like(LLVMInt32TypeInContext(m->ctx), x);
+    LLVMTypeRef i32 = type_like_shape(LLVMInt32TypeInContext(m->ctx), x);
     LLVMValueRef bits = LLVMBuildBitCast(m->b, x, i32, "");
     LLVMValueRef exponent = LLVMBuildAnd(m->b, bits, const_int(i32, 0x7f800000), "");
     LLVMValueRef zero = LLVMBuildAnd(m->b, bits, const_int(i32, 0x80000000), "");
@@ -131,7 +135,7 @@ static LLVMValueRef flush_subnormal(struct emitter *m, LLVMValueRef x)
     return LLVMBuildBitCast(m->b, LLVMBuildSelect(m->b, normal, bits, zero, ""), LLVMTypeOf(x), "");
 }
 
-static LLVMValueRef times(struct emitter *m, LLVMValueRef x, double factor)
+static LLVMValueRef prim_times(struct emitter *m, LLVMValueRef x, double factor)
 {
     LLVMTypeRef t = LLVMTypeOf(x);
     LLVMValueRef k = LLVMConstReal(LLVMFloatTypeInContext(m->ctx), factor);
@@ -141,11 +145,11 @@ static LLVMValueRef times(struct emitter *m, LLVMValueRef x, double factor)
 /* As fma_flushed in ir/math/half.h. */
 static LLVMValueRef fma_flushed(struct emitter *m, LLVMValueRef a, LLVMValueRef b, LLVMValueRef c)
 {
-    LLVMTypeRef t = LLVMTypeOf(c), i32 = like(LLVMInt32TypeInContext(m->ctx), c);
+    LLVMTypeRef t = LLVMTypeOf(c), i32 = type_like_shape(LLVMInt32TypeInContext(m->ctx), c);
     a = flush_subnormal(m, a), b = flush_subnormal(m, b), c = flush_subnormal(m, c);
     LLVMValueRef sum = intrinsic(m, "llvm.fma", &t, 1, (LLVMValueRef[]){a, b, c}, 3);
-    LLVMValueRef up[3] = {times(m, a, 0x1p32), times(m, b, 0x1p32), times(m, c, 0x1p64)};
-    LLVMValueRef size = unary(m, "llvm.fabs", intrinsic(m, "llvm.fma", &t, 1, up, 3));
+    LLVMValueRef up[3] = {prim_times(m, a, 0x1p32), prim_times(m, b, 0x1p32), prim_times(m, c, 0x1p64)};
+    LLVMValueRef size = prim_unary_intrinsic(m, "llvm.fabs", intrinsic(m, "llvm.fma", &t, 1, up, 3));
     LLVMValueRef bits = LLVMBuildBitCast(m->b, sum, i32, "");
     LLVMValueRef min = LLVMBuildBitCast(m->b, const_int(i32, 0x20800000), t, ""); /* 2^-62 */
     LLVMValueRef tiny = LLVMBuildFCmp(m->b, LLVMRealOLT, size, min, "");
@@ -153,7 +157,7 @@ static LLVMValueRef fma_flushed(struct emitter *m, LLVMValueRef a, LLVMValueRef 
     return LLVMBuildBitCast(m->b, LLVMBuildSelect(m->b, tiny, zero, bits, ""), t, "");
 }
 
-static LLVMValueRef dot2(struct emitter *m, LLVMValueRef a, LLVMValueRef b, LLVMValueRef c)
+static LLVMValueRef prim_dot2(struct emitter *m, LLVMValueRef a, LLVMValueRef b, LLVMValueRef c)
 {
     static const char *const name[] = {"llvm.x86.avx512bf16.dpbf16ps.128", "llvm.x86.avx512bf16.dpbf16ps.256",
                                        "llvm.x86.avx512bf16.dpbf16ps.512"};
@@ -176,26 +180,27 @@ LLVMValueRef emit_prim(struct emitter *m, enum prim p, unsigned from, unsigned t
     case P_ADD: return f ? LLVMBuildFAdd(m->b, x[0], x[1], "") : LLVMBuildAdd(m->b, x[0], x[1], "");
     case P_SUB: return f ? LLVMBuildFSub(m->b, x[0], x[1], "") : LLVMBuildSub(m->b, x[0], x[1], "");
     case P_MUL: return f ? LLVMBuildFMul(m->b, x[0], x[1], "") : LLVMBuildMul(m->b, x[0], x[1], "");
-    case P_DIV: return f ? LLVMBuildFDiv(m->b, x[0], x[1], "") : divide(m, dtype_kind(from) == 'I', x[0], x[1]);
+    case P_DIV: return f ? LLVMBuildFDiv(m->b, x[0], x[1], "") : prim_safe_divide(m, dtype_kind(from) == 'I', x[0],
+                                                                                  x[1]);
     case P_NEG: return f ? LLVMBuildFNeg(m->b, x[0], "") : LLVMBuildNeg(m->b, x[0], "");
     case P_FMA: return intrinsic(m, "llvm.fma", &t, 1, (LLVMValueRef[]){x[0], x[1], x[2]}, 3);
-    case P_DOT2: return dot2(m, x[0], x[1], x[2]);
-    case P_SQRT: return unary(m, "llvm.sqrt", x[0]);
-    case P_RINT: return unary(m, "llvm.rint", x[0]);
-    case P_ABS: return absolute(m, from, x[0]);
+    case P_DOT2: return prim_dot2(m, x[0], x[1], x[2]);
+    case P_SQRT: return prim_unary_intrinsic(m, "llvm.sqrt", x[0]);
+    case P_RINT: return prim_unary_intrinsic(m, "llvm.rint", x[0]);
+    case P_ABS: return prim_absolute(m, from, x[0]);
     case P_AND: return LLVMBuildAnd(m->b, x[0], x[1], "");
     case P_OR: return LLVMBuildOr(m->b, x[0], x[1], "");
     case P_XOR: return LLVMBuildXor(m->b, x[0], x[1], "");
     case P_NOT: return LLVMBuildNot(m->b, x[0], "");
     case P_SHL:
-    case P_SHR: return shift(m, p, from, x[0], x[1]);
+    case P_SHR: return prim_shift(m, p, from, x[0], x[1]);
     case P_EQ:
     case P_NE:
     case P_LT:
     case P_LE: return emit_prim_compare(m, p, from, x[0], x[1]);
     case P_SELECT: return LLVMBuildSelect(m->b, x[0], x[1], x[2], "");
-    case P_CAST: return cast(m, from, to, x[0]);
-    case P_BITS: return LLVMBuildBitCast(m->b, x[0], like(type_of(m, to), x[0]), "");
+    case P_CAST: return prim_cast(m, from, to, x[0]);
+    case P_BITS: return LLVMBuildBitCast(m->b, x[0], type_like_shape(type_of(m, to), x[0]), "");
     case P_EXP2: /* for GPUs only */
     case P_RECIP:
     case P_COUNT: break;

@@ -176,7 +176,7 @@ void emit_tile_store(struct emitter *m, val v)
 
 /* ---- products ---- */
 
-static LLVMValueRef converted(struct emitter *m, unsigned from, unsigned to, LLVMValueRef x)
+static LLVMValueRef tile_convert(struct emitter *m, unsigned from, unsigned to, LLVMValueRef x)
 {
     return from == to ? x : emit_prim(m, P_CAST, from, to, &x);
 }
@@ -202,9 +202,9 @@ void emit_mma(struct emitter *m, val v)
     for (unsigned q = 0; part && q < n; q++)
         for (unsigned k = 0; k < depth && !m->e->code; k++) {
             unsigned lanes = emit_chunk(m, i->cols, q).lanes;
-            LLVMValueRef b = converted(m, tb, i->dtype, emit_tile_piece(m, i->b, k, i->cols, q));
+            LLVMValueRef b = tile_convert(m, tb, i->dtype, emit_tile_piece(m, i->b, k, i->cols, q));
             for (unsigned r = 0; r < i->rows; r++) {
-                LLVMValueRef a = splat(m, converted(m, ta, i->dtype, emit_tile_element(m, i->a, r, k)), lanes);
+                LLVMValueRef a = splat(m, tile_convert(m, ta, i->dtype, emit_tile_element(m, i->a, r, k)), lanes);
                 part[r * n + q] = add_product(m, i->dtype, a, b, part[r * n + q]);
             }
         }

@@ -88,7 +88,7 @@ static void set_options(void)
     LLVMParseCommandLineOptions(sizeof option / sizeof *option, option, NULL);
 }
 
-static void init(void)
+static void llvm_init(void)
 {
     char *why = NULL;
     set_options();
@@ -177,9 +177,9 @@ static void machine_put(LLVMTargetMachineRef tm)
         LLVMDisposeTargetMachine(tm);
 }
 
-static bool caps(struct caps *out, struct err *e)
+static bool llvm_caps(struct caps *out, struct err *e)
 {
-    pthread_once(&once, init);
+    pthread_once(&once, llvm_init);
     *out = host.caps;
     return !host.err.code || err_set(e, host.err.code, "%s", host.err.msg);
 }
@@ -215,7 +215,7 @@ static void drop_constructors(LLVMModuleRef module)
 }
 
 /* Sanitizer builds instrument every kernel in the same way as the compiler instruments the library. */
-static bool instrument(LLVMModuleRef module, LLVMTargetMachineRef tm, struct err *e)
+static bool llvm_instrument(LLVMModuleRef module, LLVMTargetMachineRef tm, struct err *e)
 {
     const char *pass = NULL;
 #if defined(KILN_ASAN)
@@ -237,7 +237,7 @@ static bool instrument(LLVMModuleRef module, LLVMTargetMachineRef tm, struct err
     return false;
 }
 
-static bool verified(LLVMModuleRef module, const char *name, struct err *e)
+static bool llvm_verify(LLVMModuleRef module, const char *name, struct err *e)
 {
 #if !defined(NDEBUG)
     char *why = NULL;
@@ -250,7 +250,7 @@ static bool verified(LLVMModuleRef module, const char *name, struct err *e)
     return !e->code;
 }
 
-static bool generate(LLVMModuleRef module, LLVMTargetMachineRef tm, const char *name, enum emit_kind kind,
+static bool llvm_generate(LLVMModuleRef module, LLVMTargetMachineRef tm, const char *name, enum emit_kind kind,
                      struct code *out, struct err *e)
 {
     if (kind == EMIT_LLVM) {
@@ -290,8 +290,8 @@ static bool compile_with(LLVMTargetMachineRef tm, const struct caps *target, con
 {
     LLVMContextRef ctx = LLVMContextCreate();
     LLVMModuleRef module = module_new(k->name, ctx, tm);
-    bool ok = emit_kernel(k, "kernel", target, module, ctx, e) && verified(module, k->name, e) &&
-              instrument(module, tm, e) && generate(module, tm, k->name, kind, out, e);
+    bool ok = emit_kernel(k, "kernel", target, module, ctx, e) && llvm_verify(module, k->name, e) &&
+              llvm_instrument(module, tm, e) && llvm_generate(module, tm, k->name, kind, out, e);
     LLVMDisposeModule(module);
     LLVMContextDispose(ctx);
     return ok;
@@ -300,7 +300,7 @@ static bool compile_with(LLVMTargetMachineRef tm, const struct caps *target, con
 static bool llvm_compile(const struct kernel *k, enum emit_kind kind, struct code *out, struct err *e)
 {
     *out = (struct code){0};
-    pthread_once(&once, init);
+    pthread_once(&once, llvm_init);
     if (host.err.code)
         return err_set(e, host.err.code, "%s", host.err.msg);
     LLVMTargetMachineRef tm = machine_get();
@@ -313,7 +313,7 @@ static bool compile_for(const struct kernel *k, const struct caps *target, enum 
                         struct err *e)
 {
     *out = (struct code){0};
-    pthread_once(&once, init);
+    pthread_once(&once, llvm_init);
     if (!host.target)
         return err_set(e, host.err.code, "%s", host.err.msg);
     LLVMTargetMachineRef tm = machine_for(target, e);
@@ -323,9 +323,9 @@ static bool compile_for(const struct kernel *k, const struct caps *target, enum 
     return ok;
 }
 
-static bool target(const char *cpu, struct caps *out, struct err *e)
+static bool llvm_target(const char *cpu, struct caps *out, struct err *e)
 {
-    pthread_once(&once, init);
+    pthread_once(&once, llvm_init);
     if (!host.target)
         return err_set(e, host.err.code, "%s", host.err.msg);
     if (strcmp(cpu, "native"))
@@ -335,10 +335,10 @@ static bool target(const char *cpu, struct caps *out, struct err *e)
 }
 
 /* One module for all kernels.  It is not instrumented: it is for programs without sanitizers. */
-static bool object(const struct object_parts *o, uint32_t n, const struct caps *t, struct code *out, struct err *e)
+static bool llvm_object(const struct object_parts *o, uint32_t n, const struct caps *t, struct code *out, struct err *e)
 {
     *out = (struct code){0};
-    pthread_once(&once, init);
+    pthread_once(&once, llvm_init);
     if (!host.target)
         return err_set(e, host.err.code, "%s", host.err.msg);
     LLVMTargetMachineRef tm = machine_for(t, e);
@@ -346,8 +346,8 @@ static bool object(const struct object_parts *o, uint32_t n, const struct caps *
         return false;
     LLVMContextRef ctx = LLVMContextCreate();
     LLVMModuleRef module = module_new(o->prefix, ctx, tm);
-    bool ok = emit_object(o, n, t, module, ctx, e) && verified(module, o->prefix, e) &&
-              generate(module, tm, o->prefix, EMIT_OBJECT, out, e);
+    bool ok = emit_object(o, n, t, module, ctx, e) && llvm_verify(module, o->prefix, e) &&
+              llvm_generate(module, tm, o->prefix, EMIT_OBJECT, out, e);
     LLVMDisposeModule(module);
     LLVMContextDispose(ctx);
     LLVMDisposeTargetMachine(tm);
@@ -361,12 +361,12 @@ const struct backend *kiln_backend_llvm(void)
     static const struct backend b = {.name = "llvm",
                                      .abi = KERNEL_ABI,
                                      .memory = mem_use,
-                                     .caps = caps,
+                                     .caps = llvm_caps,
                                      .version = llvm_version,
                                      .compiler = llvm_file,
                                      .compile = llvm_compile,
                                      .compile_for = compile_for,
-                                     .target = target,
-                                     .object = object};
+                                     .target = llvm_target,
+                                     .object = llvm_object};
     return &b;
 }

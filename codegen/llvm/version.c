@@ -14,7 +14,7 @@ static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 struct build_id { uintptr_t inside; char hex[65]; }; /* of the library that contains the address `inside` */
 
-static bool holds(const struct dl_phdr_info *lib, uintptr_t address)
+static bool library_holds_address(const struct dl_phdr_info *lib, uintptr_t address)
 {
     for (unsigned i = 0; i < lib->dlpi_phnum; i++) {
         const ElfW(Phdr) *p = &lib->dlpi_phdr[i];
@@ -44,7 +44,7 @@ static int look_into(struct dl_phdr_info *lib, size_t size, void *ctx)
 {
     struct build_id *id = ctx;
     (void)size;
-    if (!holds(lib, id->inside))
+    if (!library_holds_address(lib, id->inside))
         return 0;
     for (unsigned i = 0; i < lib->dlpi_phnum; i++)
         if (lib->dlpi_phdr[i].p_type == PT_NOTE)

@@ -10,7 +10,7 @@ static void show_progress(void *ctx, int done, int rounds)
     measure_progress("bench", done, rounds);
 }
 
-static int bench(struct job *j, const kl_bench_options *o, const char *json, const char *svg)
+static int cli_bench_job(struct job *j, const kl_bench_options *o, const char *json, const char *svg)
 {
     if (!job_open(j) || !job_bind(j, true))
         return CLI_FAILED;
@@ -47,7 +47,7 @@ int cli_bench(int argc, char **argv)
         job_free(&j);
         return CLI_USAGE;
     }
-    int status = bench(&j, &o, json, svg);
+    int status = cli_bench_job(&j, &o, json, svg);
     job_free(&j);
     return status;
 }
@@ -81,7 +81,7 @@ static void show_kernel(void *ctx, const kl_tuned_kernel *k)
         printf("    %s\n -> %s\n", k->before, k->after);
 }
 
-static int tune(struct job *j, double seconds)
+static int cli_tune_job(struct job *j, double seconds)
 {
     struct err e = {0};
     if (!job_open(j) || !job_bind(j, true))
@@ -137,7 +137,7 @@ int cli_tune(int argc, char **argv)
         job_free(&j);
         return CLI_USAGE;
     }
-    int status = tune(&j, seconds);
+    int status = cli_tune_job(&j, seconds);
     job_free(&j);
     return status;
 }

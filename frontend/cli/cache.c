@@ -6,9 +6,9 @@
 #include <string.h>
 #include <time.h>
 
-static int report(bool ok, const struct err *e) { return ok ? CLI_OK : cli_error("%s", e->msg); }
+static int cache_report(bool ok, const struct err *e) { return ok ? CLI_OK : cli_error("%s", e->msg); }
 
-static void show(const struct disk_entry *x, const char *name)
+static void cache_show_entry(const struct disk_entry *x, const char *name)
 {
     char when[32] = "?";
     time_t t = (time_t)(x->used / 1000000000);
@@ -18,7 +18,7 @@ static void show(const struct disk_entry *x, const char *name)
 }
 
 /* Lists the entries, the most recently used last; verify: only damaged ones. */
-static int list(bool verify)
+static int cache_list(bool verify)
 {
     struct disk_entries all;
     struct err e = {0};
@@ -32,20 +32,20 @@ static int list(bool verify)
         entries++;
         bool whole = disk_verify(x, &why);
         damaged += !whole;
-        if (!whole) show(x, why.msg);
-        else if (!verify) show(x, x->name);
+        if (!whole) cache_show_entry(x, why.msg);
+        else if (!verify) cache_show_entry(x, x->name);
     }
-    if (!ok) return report(ok, &e);
+    if (!ok) return cache_report(ok, &e);
     printf("%u entries, %u damaged, %lld bytes in %s\n", entries, damaged, (long long)all.bytes, path);
     mem_free(all.v);
     return damaged && verify ? CLI_FAILED : CLI_OK;
 }
 
-static int prune(int64_t max)
+static int cache_prune(int64_t max)
 {
     struct disk_entries gone;
     struct err e = {0};
-    if (!disk_prune(max, &gone, &e)) return report(false, &e);
+    if (!disk_prune(max, &gone, &e)) return cache_report(false, &e);
     printf("%u files removed, %lld bytes\n", gone.n, (long long)gone.bytes);
     return CLI_OK;
 }
@@ -69,10 +69,10 @@ int cli_cache(int argc, char **argv)
     }
     if (a.failed) return CLI_USAGE;
     if (max && !read_bytes(max, &bytes)) return cli_error("--max: '%s' is no number of bytes", max), CLI_USAGE;
-    if (what && !strcmp(what, "list")) return list(false);
-    if (what && !strcmp(what, "verify")) return list(true);
-    if (what && !strcmp(what, "prune")) return prune(bytes);
-    if (what && !strcmp(what, "clear")) return prune(0);
+    if (what && !strcmp(what, "list")) return cache_list(false);
+    if (what && !strcmp(what, "verify")) return cache_list(true);
+    if (what && !strcmp(what, "prune")) return cache_prune(bytes);
+    if (what && !strcmp(what, "clear")) return cache_prune(0);
     cli_error("cache %s: it is list, verify, prune or clear", what ? what : "needs a command");
     return CLI_USAGE;
 }

@@ -2,7 +2,7 @@
 #include "cli.h"
 #include "runtime/runtime.h"
 
-static void show(void *ctx, const char *name, bool works, const char *text)
+static void devices_show(void *ctx, const char *name, bool works, const char *text)
 {
     (void)ctx;
     printf("%-10s %s%s\n", name, works ? "" : "- ", text);
@@ -13,6 +13,6 @@ int cli_devices(int argc, char **argv)
     struct cli_args a = {.argc = argc, .argv = argv};
     if (cli_next(&a))
         return cli_unexpected(&a);
-    device_list(show, NULL);
+    device_list(devices_show, NULL);
     return CLI_OK;
 }

@@ -48,8 +48,8 @@ static kl_tensor all_sum(const kl_site *s, const kl_tensor *a) { return kl_sum_a
 static kl_tensor all_mean(const kl_site *s, const kl_tensor *a) { return kl_mean_at(s, a[0], 0, NULL, false); }
 static kl_tensor last_softmax(const kl_site *s, const kl_tensor *a) { return kl_softmax_at(s, a[0], -1); }
 static kl_tensor dispatch_product(const kl_site *s, const kl_tensor *a) { return kl_matmul_at(s, a[0], a[1]); }
-static kl_tensor gelu(const kl_site *s, const kl_tensor *a) { return kl_gelu_at(s, a[0]); }
-static kl_tensor relu(const kl_site *s, const kl_tensor *a) { return kl_relu_at(s, a[0]); }
+static kl_tensor example_gelu(const kl_site *s, const kl_tensor *a) { return kl_gelu_at(s, a[0]); }
+static kl_tensor example_relu(const kl_site *s, const kl_tensor *a) { return kl_relu_at(s, a[0]); }
 
 static const struct composite {
     const char *name;
@@ -57,7 +57,7 @@ static const struct composite {
     kl_tensor (*call)(const kl_site *site, const kl_tensor *in);
 } composites[] = {{"sum", 1, all_sum}, {"mean", 1, all_mean}, {"softmax", 1, last_softmax},
                   {"matmul", 2, dispatch_product},
-                  {"gelu", 1, gelu}, {"relu", 1, relu}};
+                  {"gelu", 1, example_gelu}, {"relu", 1, example_relu}};
 
 static const struct composite *composite_find(const char *name)
 {

@@ -86,7 +86,8 @@ static bool form_by_name(const char *name, enum dump_form *form)
     return false;
 }
 
-static int dump(const char *file, const struct cli_values *values, const struct dump_request *r, const char *out)
+static int graph_dump_file(const char *file, const struct cli_values *values, const struct dump_request *r,
+                           const char *out)
 {
     struct graph *g = cli_load(file, values);
     struct err e = {0};
@@ -140,12 +141,12 @@ int cli_dump(int argc, char **argv)
                 !strcmp(r.stage, "llvm") || !strcmp(r.stage, "asm");
     if (code && !r.target && (r.device = cli_device(device)) < 0)
         return CLI_FAILED;
-    return dump(file, &values, &r, out);
+    return graph_dump_file(file, &values, &r, out);
 }
 
 /* ---- diff ---- */
 
-static int diff(const struct graph *a, const struct graph *b)
+static int graph_print_difference(const struct graph *a, const struct graph *b)
 {
     struct text t = {0};
     struct graph_changes n;
@@ -173,7 +174,7 @@ int cli_diff(int argc, char **argv)
     if (!file[1])
         return cli_error("diff needs two files; see kiln help"), DIFF_TROUBLE;
     struct graph *g = cli_load(file[0], NULL), *h = g ? cli_load(file[1], NULL) : NULL;
-    int status = h ? diff(g, h) : DIFF_TROUBLE;
+    int status = h ? graph_print_difference(g, h) : DIFF_TROUBLE;
     graph_free(g);
     graph_free(h);
     return status;

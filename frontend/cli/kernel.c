@@ -19,7 +19,7 @@ struct job {
     uint32_t nslot;
 };
 
-static bool bind(struct cli_args *a, struct binding *list, unsigned *n)
+static bool kernel_parse_bindings(struct cli_args *a, struct binding *list, unsigned *n)
 {
     const char *v = cli_value(a), *eq = v ? strchr(v, '=') : NULL;
     if (!v)
@@ -49,11 +49,11 @@ static int parse_args(struct job *j, int argc, char **argv)
         else if (cli_is(&a, "--bf16-bits"))
             j->bf16_bits = true;
         else if (cli_is(&a, "--input"))
-            ok = bind(&a, j->in, &j->nin);
+            ok = kernel_parse_bindings(&a, j->in, &j->nin);
         else if (cli_is(&a, "--output"))
-            ok = bind(&a, j->out, &j->nout);
+            ok = kernel_parse_bindings(&a, j->out, &j->nout);
         else if (cli_is(&a, "--slot"))
-            ok = bind(&a, j->slots, &j->nslots);
+            ok = kernel_parse_bindings(&a, j->slots, &j->nslots);
         else if (!a.option && !j->file)
             j->file = a.value;
         else

@@ -221,7 +221,7 @@ int cli_device(const char *name)
     return device;
 }
 
-static void say(void *ctx, const char *text)
+static void main_print_log(void *ctx, const char *text)
 {
     (void)ctx;
     fprintf(stderr, "kiln: %s\n", text);
@@ -229,7 +229,7 @@ static void say(void *ctx, const char *text)
 
 int main(int argc, char **argv)
 {
-    environment_check(say, NULL);
+    environment_check(main_print_log, NULL);
     const char *name = argc > 1 ? argv[1] : "";
     if (!strcmp(name, "--help") || !strcmp(name, "-h"))
         name = "help";

@@ -15,7 +15,7 @@ static bool write_page(struct job *j, const char *path, struct err *e)
     return ok;
 }
 
-static int profile(struct job *j, int rounds, const char *trace, const char *page)
+static int profile_job(struct job *j, int rounds, const char *trace, const char *page)
 {
     if (!job_open(j) || !job_bind(j, true))
         return CLI_FAILED;
@@ -60,7 +60,7 @@ int cli_profile(int argc, char **argv)
         job_free(&j);
         return CLI_USAGE;
     }
-    int status = profile(&j, rounds, trace, page);
+    int status = profile_job(&j, rounds, trace, page);
     job_free(&j);
     return status;
 }

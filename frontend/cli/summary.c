@@ -12,7 +12,7 @@ struct summary_row { const char *name, *type; char shape[SHAPE_TEXT]; uint64_t c
 /* ---- as text ---- */
 
 /* "1.5 MiB"; below 1 KiB without a unit. */
-static const char *readable(uint64_t bytes, char buf[32])
+static const char *format_bytes(uint64_t bytes, char buf[32])
 {
     static const char units[] = "KMGTPE";
     int unit = -1;
@@ -97,7 +97,7 @@ static void print_rows(const struct summary_row *row, uint32_t n)
         printf("  %-*s  %-*s  %-*s  %" PRIu64 "\n", (int)name, *row[i].name ? row[i].name : "(no name)", (int)type,
                row[i].type, (int)shape, row[i].shape, row[i].bytes);
     printf("total: %u tensor%s, %" PRIu64 " elements, %" PRIu64 " bytes (%s)\n", n, n == 1 ? "" : "s", count, bytes,
-           readable(bytes, size));
+           format_bytes(bytes, size));
 }
 
 /* ---- files of tensors ---- */

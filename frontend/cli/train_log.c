@@ -103,13 +103,13 @@ enum { WIDTH = 900, HEIGHT = 300, LEFT = 70, RIGHT = 20, TOP = 16, BOTTOM = 36, 
 
 struct curve { double low, high, first, last; }; /* what the axes show */
 
-static double across(const struct curve *c, double step)
+static double curve_x(const struct curve *c, double step)
 {
     double span = c->last > c->first ? c->last - c->first : 1;
     return LEFT + (step - c->first) / span * (WIDTH - LEFT - RIGHT);
 }
 
-static double down(const struct curve *c, double v)
+static double curve_y(const struct curve *c, double v)
 {
     double span = c->high > c->low ? c->high - c->low : 1;
     return TOP + (c->high - v) / span * (HEIGHT - TOP - BOTTOM);
@@ -130,10 +130,11 @@ static void put_axes(FILE *f, const struct curve *c)
     double by = tick_step(c->high - c->low, 5), first = ceil(c->low / by), v = first * by;
     for (int i = 1; i <= LINES && v <= c->high + by * 1e-6; v = (first + i++) * by)
         format_file(f, "<line class=grid x1=%d x2=%d y1=%.1f y2=%.1f /><text class=left x=%d y=%.1f>%.4g</text>\n",
-                    LEFT, WIDTH - RIGHT, down(c, v), down(c, v), LEFT - 8, down(c, v) + 4, fabs(v) < by / 1e6 ? 0 : v);
+                    LEFT, WIDTH - RIGHT, curve_y(c, v), curve_y(c, v), LEFT - 8, curve_y(c, v) + 4, fabs(v) < by / 1e6
+                        ? 0 : v);
     by = tick_step(c->last - c->first, 8), first = ceil(c->first / by), v = first * by;
     for (int i = 1; i <= LINES && v <= c->last + by * 1e-6; v = (first + i++) * by)
-        format_file(f, "<text class=below x=%.1f y=%d>%.6g</text>\n", across(c, v), HEIGHT - BOTTOM + 18, v);
+        format_file(f, "<text class=below x=%.1f y=%d>%.6g</text>\n", curve_x(c, v), HEIGHT - BOTTOM + 18, v);
 }
 
 /* The curve through means of `window` steps, by at most POINTS points. */
@@ -150,7 +151,7 @@ static void put_curve(FILE *f, const struct log *l, int field, uint32_t window, 
                 n++;
             }
         if (n)
-            format_file(f, "%.1f,%.1f ", across(c, l->row[i].v[STEP]), down(c, sum / n));
+            format_file(f, "%.1f,%.1f ", curve_x(c, l->row[i].v[STEP]), curve_y(c, sum / n));
     }
     fputs("\" />\n", f);
 }

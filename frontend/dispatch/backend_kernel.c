@@ -107,7 +107,7 @@ struct use {
     struct custom_use custom;
 };
 
-static kl_status value(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+static kl_status backend_kernel_value(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
 {
     const struct use *u = ctx;
     return record_custom(u->call->site, call_label(u->call), &u->custom, nin, in, nout, out);
@@ -186,7 +186,8 @@ static kl_status record_graph_op(struct kl_call *c, const struct custom_op *op)
     }
     struct use u = {c, {.op = op, .attr = &at, .nattr = sizeof at, .type = &type[c->nin]}};
     if (floats && dtype_is_float(type[c->nin].dtype))
-        return record_custom_grad(c->site, call_label(c), value, backend_kernel_gradient, &u, c->nin, c->in, 1, c->out);
+        return record_custom_grad(c->site, call_label(c), backend_kernel_value, backend_kernel_gradient, &u, c->nin,
+                                  c->in, 1, c->out);
     return record_custom(c->site, call_label(c), &u.custom, c->nin, c->in, 1, c->out);
 }
 

@@ -259,7 +259,7 @@ static inline kl_status record_own(struct kl_call *c, struct entry *const *found
 }
 
 /* Kiln's own kernel. */
-static kl_status builtin(struct kl_call *c)
+static kl_status call_builtin_kernel(struct kl_call *c)
 {
     return c->graph ? record_own(c, call_found(c)) : record_region(c->region);
 }
@@ -289,7 +289,7 @@ static inline __attribute__((always_inline)) kl_status call_any(struct kl_call *
         return call_user(c, k);
     if (k && k->kind == KERNEL_TRANSFORM)
         return transform_call(c, k);
-    return k && k->kind == KERNEL_BUILTIN ? builtin(c) : call_other(c, k);
+    return k && k->kind == KERNEL_BUILTIN ? call_builtin_kernel(c) : call_other(c, k);
 }
 
 /* Resolves with c->keys; how: for the log. */

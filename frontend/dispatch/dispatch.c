@@ -25,7 +25,7 @@ static uint64_t last_id;
 
 /* ---- computing one entry: the first rule that gives a kernel applies ---- */
 
-static const struct registration *newest(const struct dispatch_op *op, kl_key key)
+static const struct registration *newest_registration(const struct dispatch_op *op, kl_key key)
 {
     const struct registration *r = op->impl;
     while (r && r->key != key)
@@ -46,13 +46,13 @@ const struct registration *dispatch_fallback_of(kl_key key) { return fallback[ke
 
 const struct op_kernel *dispatch_compute(const struct dispatch_op *op, kl_key key, uint8_t *tag)
 {
-    const struct registration *r = newest(op, key);
+    const struct registration *r = newest_registration(op, key);
     bool autograd = key_in_alias(key, KL_KEY_Autograd);
     *tag = TAG_KERNEL;
     if (r)
         return r->kernel;
     unsigned layer = key_info[key].layer;
-    if (layer && key_info[key].device && !autograd && (r = newest(op, (kl_key)key_at[layer][DEV_None]))) {
+    if (layer && key_info[key].device && !autograd && (r = newest_registration(op, (kl_key)key_at[layer][DEV_None]))) {
         *tag = TAG_LAYER;
         return r->kernel;
     }
@@ -61,20 +61,20 @@ const struct op_kernel *dispatch_compute(const struct dispatch_op *op, kl_key ke
         *tag = TAG_LAYER;
         return own;
     }
-    if (key_in_alias(key, KL_KEY_DefaultBackend) && (r = newest(op, KL_KEY_DefaultBackend))) {
+    if (key_in_alias(key, KL_KEY_DefaultBackend) && (r = newest_registration(op, KL_KEY_DefaultBackend))) {
         *tag = TAG_DEFAULT;
         return r->kernel;
     }
-    if (key_in_alias(key, KL_KEY_Math) && (r = newest(op, KL_KEY_Math))) {
+    if (key_in_alias(key, KL_KEY_Math) && (r = newest_registration(op, KL_KEY_Math))) {
         bool taken = autograd && backend_has_kernel(op, key);
         *tag = TAG_AMBIGUOUS;
         if (taken && key == KL_KEY_AutogradOther)
             return &kernel_ambiguous;
         *tag = TAG_MATH;
-        if (!taken && !(autograd && newest(op, KL_KEY_DefaultBackend)))
+        if (!taken && !(autograd && newest_registration(op, KL_KEY_DefaultBackend)))
             return r->kernel;
     }
-    if (autograd && (r = newest(op, KL_KEY_Autograd))) {
+    if (autograd && (r = newest_registration(op, KL_KEY_Autograd))) {
         *tag = TAG_AUTOGRAD;
         return r->kernel;
     }
@@ -130,7 +130,7 @@ static void schema_of_op(unsigned op, char *text, size_t size)
              op_is_region(op) ? "Tensor[]" : "Tensor");
 }
 
-static bool selects(unsigned op) { return op_is_leaf(op) && op != OP_state; }
+static bool op_is_dispatched(unsigned op) { return op_is_leaf(op) && op != OP_state; }
 
 static void dispatch_fill_tables(void)
 {
@@ -146,7 +146,7 @@ static void dispatch_fill_tables(void)
         struct dispatch_op *op = &graph_ops[i];
         builtin_impl[i] = (struct registration){.kernel = &kernel_builtin, .key = KL_KEY_DefaultBackend};
         select_impl[i] = (struct registration){.kernel = &kernel_select, .key = KL_KEY_BackendSelect};
-        builtin_impl[i].next = selects(i) ? &select_impl[i] : NULL;
+        builtin_impl[i].next = op_is_dispatched(i) ? &select_impl[i] : NULL;
         op->impl = &builtin_impl[i];
         op->graph_op = (uint16_t)i;
         op->defined = UINT64_MAX;
@@ -235,7 +235,8 @@ static char *copy_text(const char *s)
 
 /* The permanent kernel record for these functions; *op is the op whose nodes a `run` computes. own: Kiln's function;
  * else NULL. */
-static const struct op_kernel *intern(const struct dispatch_op *op, const kl_kernel *fn, const struct transform *own,
+static const struct op_kernel *intern_op_kernel(const struct dispatch_op *op, const kl_kernel *fn,
+                                                const struct transform *own,
                                       struct err *e)
 {
     struct op_kernel new = {.kind = own ? KERNEL_TRANSFORM : fn->call ? KERNEL_CALL : fn->run ? KERNEL_RUN
@@ -305,11 +306,11 @@ static bool add_impl(const char *name, kl_key key, const kl_kernel *fn, const st
 {
     struct dispatch_op *op = find_or_add(name, e);
     const struct op_kernel *k = op && schemas_agree(op, fn->name ? fn->name : "kernel", fn->schema, e)
-        ? intern(op, fn, own, e) : NULL;
+        ? intern_op_kernel(op, fn, own, e) : NULL;
     struct registration *r = k ? mem_alloc(sizeof *r) : NULL;
     if (!r)
         return e->code ? false : err_set(e, KL_ERR_MEMORY, "out of memory");
-    const struct registration *old = newest(op, key);
+    const struct registration *old = newest_registration(op, key);
     if (old)
         snprintf(warning, size,
                  "Overriding a previously registered kernel for the same operator and the same dispatch key: "
@@ -334,7 +335,7 @@ static bool add_fallback(kl_key key, const kl_kernel *fn, const struct transform
     if (fallback[key])
         return err_set(e, KL_ERR_ARGUMENT, "Tried to register multiple backend fallbacks for the same dispatch key %s; "
                        "previous registration %s", kl_key_name(key), fallback[key]->kernel->name);
-    const struct op_kernel *k = intern(NULL, fn, own, e);
+    const struct op_kernel *k = intern_op_kernel(NULL, fn, own, e);
     struct registration *r = k ? mem_alloc(sizeof *r) : NULL;
     if (!r)
         return e->code ? false : err_set(e, KL_ERR_MEMORY, "out of memory");
@@ -359,7 +360,8 @@ bool dispatch_layer(const char *name, kl_key key, const struct transform *own, s
     dispatch_lock();
     struct registration *old = name ? NULL : fallback[key];
     if (name) {
-        ok = newest(dispatch_op_named(name), key) || add_impl(name, key, fn, own, &r, e, warning, sizeof warning);
+        ok = newest_registration(dispatch_op_named(name), key) || add_impl(name, key, fn, own, &r, e, warning,
+                                                                           sizeof warning);
     } else if (old && is_layers(old->kernel, fn)) {
         ok = true;
     } else if (old && old->kernel != &kernel_through) {
@@ -462,7 +464,7 @@ bool dispatch_define_custom(const struct custom_op *op, struct err *e)
 
 /* ---- public functions ---- */
 
-static kl_status registered(struct thread *t, const char *what, bool ok, uint64_t id, kl_registration *out,
+static kl_status finish_registration(struct thread *t, const char *what, bool ok, uint64_t id, kl_registration *out,
                             const struct err *e)
 {
     if (out)
@@ -497,7 +499,7 @@ kl_status kl_dispatch_define(const char *schema, kl_registration *out)
         ok = add_definition(schema, nin, nout, n, &id, &e);
         dispatch_unlock();
     }
-    return registered(t, "dispatch_define", ok, id, out, &e);
+    return finish_registration(t, "dispatch_define", ok, id, out, &e);
 }
 
 kl_status kl_dispatch_register(const char *op, kl_key key, const kl_kernel *kernel, kl_registration *out)
@@ -516,7 +518,7 @@ kl_status kl_dispatch_register(const char *op, kl_key key, const kl_kernel *kern
         ok = add_impl(op, key, kernel, NULL, &r, &e, t->warning, sizeof t->warning);
         dispatch_unlock();
     }
-    return registered(t, "dispatch_register", r != NULL, r ? r->id : 0, out, &e);
+    return finish_registration(t, "dispatch_register", r != NULL, r ? r->id : 0, out, &e);
 }
 
 kl_status kl_dispatch_fallback(kl_key key, const kl_kernel *kernel, kl_registration *out)
@@ -533,7 +535,7 @@ kl_status kl_dispatch_fallback(kl_key key, const kl_kernel *kernel, kl_registrat
         add_fallback(key, kernel, NULL, &r, &e);
         dispatch_unlock();
     }
-    return registered(t, "dispatch_fallback", r != NULL, r ? r->id : 0, out, &e);
+    return finish_registration(t, "dispatch_fallback", r != NULL, r ? r->id : 0, out, &e);
 }
 
 kl_status kl_dispatch_deregister(kl_registration r)
@@ -557,7 +559,7 @@ bool kl_dispatch_has_kernel(const char *name, kl_key key)
 {
     struct dispatch_op *op = thread_self() ? dispatch_op_named(name) : NULL;
     dispatch_lock();
-    bool has = op && newest(op, key);
+    bool has = op && newest_registration(op, key);
     dispatch_unlock();
     return has;
 }
@@ -568,7 +570,7 @@ uint32_t kl_dispatch_kernel_count(const char *name)
     uint32_t n = 0;
     dispatch_lock();
     for (unsigned k = 0; op && k <= KL_KEY_DefaultBackend; k++)
-        n += newest(op, (kl_key)k) != NULL;
+        n += newest_registration(op, (kl_key)k) != NULL;
     dispatch_unlock();
     return n;
 }

@@ -19,7 +19,7 @@ static const struct { uint16_t op; const char *name; } logical[] = {
 };
 
 /* Adds a node with one or two operands; the second may be NULL. */
-static struct value_name step(struct exporter *x, const char *op, const char *a, const char *b)
+static struct value_name onnx_add_step(struct exporter *x, const char *op, const char *a, const char *b)
 {
     struct value_name out = export_fresh(x);
     export_node(x, op, b ? 2 : 1, (const char *const[]){a, b}, out.s, NULL);
@@ -52,11 +52,11 @@ static struct value_name safe_divisor(struct exporter *x, ref divisor, struct va
     if (!divisor_may_trap(x->g, divisor))
         return b;
     struct value_name none = export_number(x, dtype, 0), one = export_number(x, dtype, 1), either;
-    either = *zero = step(x, "Equal", b.s, none.s);
+    either = *zero = onnx_add_step(x, "Equal", b.s, none.s);
     if (dtype_kind(dtype) != 'U') {
         struct value_name less = export_number(x, dtype, -1);
-        *minus = step(x, "Equal", b.s, less.s);
-        either = step(x, "Or", zero->s, minus->s);
+        *minus = onnx_add_step(x, "Equal", b.s, less.s);
+        either = onnx_add_step(x, "Or", zero->s, minus->s);
     }
     export_node(x, "Where", 3, (const char *const[]){either.s, one.s, b.s}, out.s, NULL);
     return out;
@@ -72,9 +72,9 @@ static bool export_integer_div(struct exporter *x, ref r, const char *out)
         last_step(x, "Div", a, b.s, out);
         return true;
     }
-    struct value_name none = export_number(x, n->dtype, 0), q = step(x, "Div", a, b.s), signs = q;
+    struct value_name none = export_number(x, n->dtype, 0), q = onnx_add_step(x, "Div", a, b.s), signs = q;
     if (*minus.s) {
-        struct value_name negative = step(x, "Neg", a, NULL);
+        struct value_name negative = onnx_add_step(x, "Neg", a, NULL);
         signs = export_fresh(x);
         export_node(x, "Where", 3, (const char *const[]){minus.s, negative.s, q.s}, signs.s, NULL);
     }
@@ -98,12 +98,12 @@ static void export_saturating_cast(struct exporter *x, ref r, const char *out)
     struct shape scalar = shape_make(0, NULL);
     uint64_t last = with_sign ? (UINT64_C(1) << (bits - 1)) - 1 : UINT64_MAX >> (64 - bits);
     k = export_number(x, from, min);
-    t = step(x, "Less", a.s, k.s);
-    in = step(x, "GreaterOrEqual", a.s, k.s);
+    t = onnx_add_step(x, "Less", a.s, k.s);
+    in = onnx_add_step(x, "GreaterOrEqual", a.s, k.s);
     k = export_number(x, from, above);
-    u = step(x, "GreaterOrEqual", a.s, k.s);
-    k = step(x, "Less", a.s, k.s);
-    in = step(x, "And", in.s, k.s); /* false for NaN */
+    u = onnx_add_step(x, "GreaterOrEqual", a.s, k.s);
+    k = onnx_add_step(x, "Less", a.s, k.s);
+    in = onnx_add_step(x, "And", in.s, k.s); /* false for NaN */
     k = export_number(x, from, 0);
     struct value_name inside = export_fresh(x), saturated = export_fresh(x);
     export_node(x, "Where", 3, (const char *const[]){in.s, a.s, k.s}, inside.s, NULL);
@@ -127,30 +127,30 @@ static bool export_composed(struct exporter *x, ref r, const char *out)
         k = export_number(x, dtype, number);
     switch (n->op) {
     case OP_exp2:  last_step(x, "Pow", k.s, a, out); return true;
-    case OP_log2:  last_step(x, "Div", (t = step(x, "Log", a, NULL)).s, k.s, out); return true;
-    case OP_expm1: last_step(x, "Sub", (t = step(x, "Exp", a, NULL)).s, k.s, out); return true;
-    case OP_log1p: last_step(x, "Log", (t = step(x, "Add", a, k.s)).s, NULL, out); return true;
-    case OP_erfc:  last_step(x, "Sub", k.s, (t = step(x, "Erf", a, NULL)).s, out); return true;
-    case OP_rsqrt: last_step(x, "Reciprocal", (t = step(x, "Sqrt", a, NULL)).s, NULL, out); return true;
-    case OP_ne:    last_step(x, "Not", (t = step(x, "Equal", a, b)).s, NULL, out); return true;
+    case OP_log2:  last_step(x, "Div", (t = onnx_add_step(x, "Log", a, NULL)).s, k.s, out); return true;
+    case OP_expm1: last_step(x, "Sub", (t = onnx_add_step(x, "Exp", a, NULL)).s, k.s, out); return true;
+    case OP_log1p: last_step(x, "Log", (t = onnx_add_step(x, "Add", a, k.s)).s, NULL, out); return true;
+    case OP_erfc:  last_step(x, "Sub", k.s, (t = onnx_add_step(x, "Erf", a, NULL)).s, out); return true;
+    case OP_rsqrt: last_step(x, "Reciprocal", (t = onnx_add_step(x, "Sqrt", a, NULL)).s, NULL, out); return true;
+    case OP_ne:    last_step(x, "Not", (t = onnx_add_step(x, "Equal", a, b)).s, NULL, out); return true;
     case OP_hypot:
-        t = step(x, "Mul", a, a);
-        u = step(x, "Mul", b, b);
-        last_step(x, "Sqrt", (t = step(x, "Add", t.s, u.s)).s, NULL, out);
+        t = onnx_add_step(x, "Mul", a, a);
+        u = onnx_add_step(x, "Mul", b, b);
+        last_step(x, "Sqrt", (t = onnx_add_step(x, "Add", t.s, u.s)).s, NULL, out);
         return true;
     case OP_is_finite:
-        t = step(x, "IsNaN", a, NULL);
-        u = step(x, "IsInf", a, NULL);
-        last_step(x, "Not", (t = step(x, "Or", t.s, u.s)).s, NULL, out);
+        t = onnx_add_step(x, "IsNaN", a, NULL);
+        u = onnx_add_step(x, "IsInf", a, NULL);
+        last_step(x, "Not", (t = onnx_add_step(x, "Or", t.s, u.s)).s, NULL, out);
         return true;
     case OP_trunc:
-        t = step(x, "Less", a, k.s);
-        u = step(x, "Ceil", a, NULL);
-        k = step(x, "Floor", a, NULL);
+        t = onnx_add_step(x, "Less", a, k.s);
+        u = onnx_add_step(x, "Ceil", a, NULL);
+        k = onnx_add_step(x, "Floor", a, NULL);
         export_node(x, "Where", 3, (const char *const[]){t.s, u.s, k.s}, out, NULL);
         return true;
     case OP_fma:
-        t = step(x, "Mul", a, b);
+        t = onnx_add_step(x, "Mul", a, b);
         last_step(x, "Add", t.s, export_value(x, n->in[2]), out);
         return true;
     case OP_rem:

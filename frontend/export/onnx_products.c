@@ -4,7 +4,7 @@
 #include <string.h>
 
 /* Permutes the axes of an operand; an order that changes nothing adds no node. */
-static struct value_name transposed(struct exporter *x, const char *value, uint32_t n, const uint32_t *order)
+static struct value_name onnx_add_transpose(struct exporter *x, const char *value, uint32_t n, const uint32_t *order)
 {
     int64_t perm[KL_MAX_RANK];
     bool same = true;
@@ -71,8 +71,8 @@ bool export_dot(struct exporter *x, ref r, const char *out)
                                        true);
     struct operand m = arrange_operand(b, n->attr.dot.batch_b, n->attr.dot.nbatch, n->attr.dot.con_b, n->attr.dot.ncon,
                                        false);
-    struct value_name left = transposed(x, export_value(x, n->in[0]), l.n, l.order);
-    struct value_name right = transposed(x, export_value(x, n->in[1]), m.n, m.order);
+    struct value_name left = onnx_add_transpose(x, export_value(x, n->in[0]), l.n, l.order);
+    struct value_name right = onnx_add_transpose(x, export_value(x, n->in[1]), m.n, m.order);
     bool plain = !n->attr.dot.nbatch && a->rank == 2 && b->rank == 2 && n->attr.dot.ncon == 1;
     if (plain) {
         export_node(x, op, 2, (const char *const[]){left.s, right.s}, out, NULL);
@@ -114,7 +114,7 @@ bool export_attention(struct exporter *x, ref r, const char *out)
         return export_refuse(x, r, "a mask of first and last keys");
     for (uint32_t i = 0; i < rank; i++)
         order[i] = i + 2 < rank ? i : i + 2 == rank ? rank - 1 : rank - 2;
-    struct value_name keys = transposed(x, export_value(x, n->in[1]), rank, order), scores = export_fresh(x);
+    struct value_name keys = onnx_add_transpose(x, export_value(x, n->in[1]), rank, order), scores = export_fresh(x);
     struct value_name scaled = export_fresh(x), weights = export_fresh(x), factor = export_number(x, n->dtype, scale);
     export_node(x, "MatMul", 2, (const char *const[]){export_value(x, n->in[0]), keys.s}, scores.s, NULL);
     export_node(x, "Mul", 2, (const char *const[]){scores.s, factor.s}, scaled.s, NULL);

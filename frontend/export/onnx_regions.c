@@ -29,7 +29,7 @@ static void body_close(struct body_graph *b, struct exporter *outer)
 }
 
 /* The node of parameter i; NIL: nothing uses it. */
-static ref parameter(const struct graph *g, uint32_t i)
+static ref region_parameter_node(const struct graph *g, uint32_t i)
 {
     for (ref r = 1; r < g->nnode; r++)
         if (node_at(g, r)->op == OP_input && node_at(g, r)->attr.leaf.index == i)
@@ -39,7 +39,7 @@ static ref parameter(const struct graph *g, uint32_t i)
 
 static void name_parameter(struct body_graph *b, uint32_t i, const char *name)
 {
-    ref r = parameter(b->x.g, i);
+    ref r = region_parameter_node(b->x.g, i);
     if (r != NIL)
         snprintf(b->x.name[r].s, EXPORT_NAME, "%s", name);
 }

@@ -7,7 +7,7 @@
 
 /* Simplifies the graph to ops that the exporter has: gradients are expanded, and regions other than loops and branches
  * are inlined. */
-static struct graph *exportable(const struct graph *traced, struct err *e)
+static struct graph *simplify_for_export(const struct graph *traced, struct err *e)
 {
     static pass_fn *const passes[] = {pass_bind, pass_autodiff, pass_inline, pass_simplify, pass_dce};
     struct graph *g = graph_clone(traced);
@@ -59,7 +59,7 @@ static bool write_model(const struct proto *model, const char *path, struct err 
 
 bool export_file(const struct graph *graph, const char *path, struct err *e)
 {
-    struct graph *g = exportable(graph, e);
+    struct graph *g = simplify_for_export(graph, e);
     uint32_t nin = g ? g->input.n : 0, nout = g ? g->nout : 0;
     const char **name = mem_alloc(((size_t)nin + nout + 1) * sizeof *name);
     struct value_name *assigned = mem_alloc(((size_t)nout + 1) * sizeof *assigned);
@@ -108,7 +108,7 @@ struct save { const char *path; uint32_t nin, nout; const char *const *in_names,
 static bool save_traced(struct thread *t, const kl_site *site, const kl_tracer *tr, const struct save *s,
                         struct err *e)
 {
-    struct graph *g = exportable(tracer_graph(tr), e);
+    struct graph *g = simplify_for_export(tracer_graph(tr), e);
     void **data = mem_alloc((tracer_graph(tr)->input.n + 1) * sizeof *data);
     struct proto model = {0};
     bool ok = g && (data || err_set(e, KL_ERR_MEMORY, "out of memory")) &&

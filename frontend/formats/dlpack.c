@@ -61,7 +61,7 @@ static void given_free(void *g)
 static void delete_versioned(struct DLManagedTensorVersioned *self) { given_free(self->ctx); }
 static void delete_plain(struct DLManagedTensor *self) { given_free(self->ctx); }
 
-static struct given *give(const kl_site *site, kl_tensor tensor)
+static struct given *dlpack_export_struct(const kl_site *site, kl_tensor tensor)
 {
     kl_device device = kl_device_of(tensor);
     kl_device_kind kind = kl_device_kind_of(device);
@@ -101,12 +101,12 @@ static struct given *give(const kl_site *site, kl_tensor tensor)
 
 struct DLManagedTensorVersioned *kl_to_dlpack_at(const kl_site *site, kl_tensor tensor)
 {
-    struct given *g = give(site, tensor);
+    struct given *g = dlpack_export_struct(site, tensor);
     return g ? &g->versioned : NULL;
 }
 struct DLManagedTensor *kl_to_dlpack_unversioned_at(const kl_site *site, kl_tensor tensor)
 {
-    struct given *g = give(site, tensor);
+    struct given *g = dlpack_export_struct(site, tensor);
     return g ? &g->plain : NULL;
 }
 
@@ -202,7 +202,7 @@ static kl_tensor take_scattered(const kl_site *site, const struct dl_tensor *t, 
 }
 
 /* *owned: the tensor has taken over the memory and will release it. */
-static kl_tensor take(const kl_site *site, const struct dl_tensor *t, struct taken theirs, bool *owned)
+static kl_tensor dlpack_import_tensor(const kl_site *site, const struct dl_tensor *t, struct taken theirs, bool *owned)
 {
     kl_device device = {0};
     kl_dtype dtype;
@@ -253,7 +253,7 @@ kl_tensor kl_from_dlpack_at(const kl_site *site, struct DLManagedTensorVersioned
         delete_theirs(m);
         return kl_none;
     }
-    kl_tensor t = take(site, &m->t, (struct taken){delete_theirs, m}, &owned);
+    kl_tensor t = dlpack_import_tensor(site, &m->t, (struct taken){delete_theirs, m}, &owned);
     if (!owned)
         delete_theirs(m);
     return t;
@@ -264,7 +264,7 @@ kl_tensor kl_from_dlpack_unversioned_at(const kl_site *site, struct DLManagedTen
     bool owned = false;
     if (!m)
         return dlpack_fails(site, KL_ERR_ARGUMENT, "no struct", 0), kl_none;
-    kl_tensor t = take(site, &m->t, (struct taken){delete_theirs_plain, m}, &owned);
+    kl_tensor t = dlpack_import_tensor(site, &m->t, (struct taken){delete_theirs_plain, m}, &owned);
     if (!owned)
         delete_theirs_plain(m);
     return t;

@@ -54,7 +54,7 @@ static bool lies_in_folder_of(const char *file, const char *path)
 }
 
 /* FOLDER OF PATH/location; NULL: out of memory. */
-static char *join(const char *path, const char *location)
+static char *join_folder_path(const char *path, const char *location)
 {
     size_t folder = folder_length(path), n = strlen(location) + 1;
     char *joined = malloc(folder + n);
@@ -68,7 +68,7 @@ static char *join(const char *path, const char *location)
 /* The folder of `path` without links, and a '/'; NULL: it is not there. */
 static char *real_folder(const char *path)
 {
-    char *dot = join(path, "."), *real = dot ? realpath(dot, NULL) : NULL, *with_slash = NULL;
+    char *dot = join_folder_path(path, "."), *real = dot ? realpath(dot, NULL) : NULL, *with_slash = NULL;
     size_t n = real ? strlen(real) : 0;
     if (real && (with_slash = malloc(n + 2))) {
         memcpy(with_slash, real, n + 1);
@@ -93,7 +93,7 @@ static bool location_is_below(const char *location)
 
 int file_open_beside(const char *path, const char *location, int64_t *size, char *why, size_t n)
 {
-    char *joined = join(path, location), *file = joined ? realpath(joined, NULL) : NULL;
+    char *joined = join_folder_path(path, location), *file = joined ? realpath(joined, NULL) : NULL;
     int cause = errno, fd = -1;
     char *folder = real_folder(path), *real = realpath(path, NULL);
     if (!location_is_below(location))

@@ -32,7 +32,7 @@ bool json_expect(struct json *j, char c, const char *field)
 
 /* ---- strings ---- */
 
-static bool hex4(const uint8_t *p, unsigned *v)
+static bool json_hex4(const uint8_t *p, unsigned *v)
 {
     *v = 0;
     for (int i = 0; i < 4; i++) {
@@ -50,14 +50,14 @@ static unsigned escaped_character(const uint8_t *p, const uint8_t *end, size_t *
 {
     unsigned v, low;
     *length = 4;
-    if (end - p < 4 || !hex4(p, &v))
+    if (end - p < 4 || !json_hex4(p, &v))
         return 0;
     if (v >= 0xdc00 && v < 0xe000)
         return 0;
     if (v < 0xd800 || v >= 0xdc00)
         return v;
     *length = 10;
-    if (end - p < 10 || p[4] != '\\' || p[5] != 'u' || !hex4(p + 6, &low) || low < 0xdc00 || low >= 0xe000)
+    if (end - p < 10 || p[4] != '\\' || p[5] != 'u' || !json_hex4(p + 6, &low) || low < 0xdc00 || low >= 0xe000)
         return 0;
     return 0x10000 + ((v - 0xd800) << 10) + (low - 0xdc00);
 }

@@ -59,7 +59,7 @@ void kl_snapshot_free(kl_snapshot *c)
 
 /* ---- what it holds ---- */
 
-static kl_status hold(const kl_site *site, kl_snapshot *c, const char *name, struct held h)
+static kl_status snapshot_add_value(const kl_site *site, kl_snapshot *c, const char *name, struct held h)
 {
     struct file_text why;
     if (!c || !name)
@@ -90,7 +90,7 @@ kl_status kl_snapshot_tensor_at(const kl_site *site, kl_snapshot *c, const char 
     if (status == KL_OK && *kl_layer_name(tensor))
         status = KL_ERR_TYPE;
     if (status == KL_OK)
-        return hold(site, c, name, (struct held){.tensor = tensor});
+        return snapshot_add_value(site, c, name, (struct held){.tensor = tensor});
     text_set(&why, status, "snapshot: \"%.200s\" is no dense tensor", name ? name : "");
     return snapshot_fails(site, &why);
 }
@@ -99,7 +99,7 @@ static kl_status hold_variable(const kl_site *site, kl_snapshot *c, const char *
 {
     if (!value)
         return kl_fail_at(site, KL_ERR_ARGUMENT, "snapshot: no variable");
-    return hold(site, c, name, (struct held){.dtype = dtype, .variable = value});
+    return snapshot_add_value(site, c, name, (struct held){.dtype = dtype, .variable = value});
 }
 kl_status kl_snapshot_i64_at(const kl_site *site, kl_snapshot *c, const char *name, int64_t *value)
 {
@@ -115,7 +115,7 @@ kl_status kl_snapshot_number_at(const kl_site *site, kl_snapshot *c, const char 
 {
     if (!get || !set)
         return kl_fail_at(site, KL_ERR_ARGUMENT, "snapshot: no function");
-    return hold(site, c, name, (struct held){.dtype = KL_I64, .get = get, .set = set, .of = of});
+    return snapshot_add_value(site, c, name, (struct held){.dtype = KL_I64, .get = get, .set = set, .of = of});
 }
 
 kl_status kl_snapshot_seeds_at(const kl_site *site, kl_snapshot *c, kl_device device)
@@ -125,7 +125,7 @@ kl_status kl_snapshot_seeds_at(const kl_site *site, kl_snapshot *c, kl_device de
     if (kind >= KL_DEVICE_KINDS)
         return kl_fail_at(site, KL_ERR_DEVICE, "snapshot: no device");
     snprintf(name, sizeof name, "seeds.%s:%d", kl_device_kind_name(kind), kl_device_index(device));
-    return hold(site, c, name, (struct held){.dtype = KL_U64, .device = device});
+    return snapshot_add_value(site, c, name, (struct held){.dtype = KL_U64, .device = device});
 }
 
 kl_status kl_snapshot_note_at(const kl_site *site, kl_snapshot *c, const char *key, const char *text)

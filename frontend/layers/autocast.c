@@ -28,7 +28,7 @@ struct autocast {
     struct narrowed of[NARROWED];
 };
 
-static const struct autocast *active(const struct thread *t)
+static const struct autocast *autocast_is_active(const struct thread *t)
 {
     const struct autocast *a = t->autocast;
     return a && a->depth && (t->included & ~t->excluded & LAYER_BIT(LAYER_Autocast)) ? a : NULL;
@@ -104,7 +104,8 @@ static const uint8_t policy_of[OP_COUNT] = {
 };
 
 /* The dtype to which operands of other dtypes are cast if autocast is active; KL_DTYPE_COUNT: there are none. */
-static inline unsigned target(const struct thread *t, const struct call *call, uint32_t nin, struct entry *const *found)
+static inline unsigned autocast_target_dtype(const struct thread *t, const struct call *call, uint32_t nin,
+                                             struct entry *const *found)
 {
     const struct autocast *a = t->autocast;
     enum policy policy = policy_of[call->proto.op];
@@ -124,13 +125,13 @@ static inline unsigned target(const struct thread *t, const struct call *call, u
 
 static bool nothing_to_cast(const struct thread *t, const struct call *call, uint32_t nin, struct entry *const *found)
 {
-    return target(t, call, nin, found) == KL_DTYPE_COUNT;
+    return autocast_target_dtype(t, call, nin, found) == KL_DTYPE_COUNT;
 }
 
-static kl_status autocast(void *ctx, kl_call *c, kl_keyset keys)
+static kl_status autocast_call(void *ctx, kl_call *c, kl_keyset keys)
 {
     (void)ctx, (void)keys;
-    unsigned dtype = c->graph && active(c->t) ? target(c->t, c->graph, c->nin, call_found(c))
+    unsigned dtype = c->graph && autocast_is_active(c->t) ? autocast_target_dtype(c->t, c->graph, c->nin, call_found(c))
         : (unsigned)KL_DTYPE_COUNT;
     bool casts = dtype != KL_DTYPE_COUNT, scope = casts && !c->t->tracing; /* of the casts */
     if (scope && !compose_begin_on(c->t, NULL))
@@ -155,12 +156,12 @@ static kl_status autocast(void *ctx, kl_call *c, kl_keyset keys)
 
 bool autocast_is_on(const struct thread *t)
 {
-    return active(t) != NULL;
+    return autocast_is_active(t) != NULL;
 }
 
 bool autocast_refuses(struct thread *t, const kl_site *site, const char *op, const char *instead)
 {
-    return active(t) &&
+    return autocast_is_active(t) &&
            fail(t, site, KL_ERR_TYPE,
                 "%s: unsafe to autocast: the probabilities that it takes have lost what a narrow "
                 "dtype cannot hold. Use %s, which takes what they are made of and is safe, or compute in a block "
@@ -170,7 +171,7 @@ bool autocast_refuses(struct thread *t, const kl_site *site, const char *op, con
 
 /* ---- blocks ---- */
 
-static void include(struct thread *t)
+static void autocast_include_key(struct thread *t)
 {
     const struct autocast *a = t->autocast;
     bool on = a->depth && block_dtype(a) != KL_F32;
@@ -186,12 +187,12 @@ void autocast_end_to(struct thread *t, unsigned depth)
     t->autocast->depth = depth;
     for (unsigned i = 0; i < NARROWED && !depth; i++)
         autocast_forget(&t->autocast->of[i]);
-    include(t);
+    autocast_include_key(t);
 }
 
 kl_status kl_autocast_begin_at(const kl_site *site, kl_dtype dtype)
 {
-    static const struct transform layer = {.kernel = {.name = "autocast policies", .call = autocast},
+    static const struct transform layer = {.kernel = {.name = "autocast policies", .call = autocast_call},
                                            .idle = nothing_to_cast};
     struct thread *t = thread_self();
     struct err e;
@@ -209,7 +210,7 @@ kl_status kl_autocast_begin_at(const kl_site *site, kl_dtype dtype)
     if (!dispatch_layer(NULL, KL_KEY_Autocast, &layer, &e))
         return fail(t, site, e.code, "autocast_begin: %s", e.msg);
     t->autocast->dtype[t->autocast->depth++] = (uint8_t)dtype;
-    include(t);
+    autocast_include_key(t);
     return KL_OK;
 }
 
@@ -229,6 +230,6 @@ kl_status kl_autocast_end_at(const kl_site *site)
 kl_dtype kl_autocast_dtype(void)
 {
     struct thread *t = thread_self();
-    const struct autocast *a = t ? active(t) : NULL;
+    const struct autocast *a = t ? autocast_is_active(t) : NULL;
     return a ? block_dtype(a) : KL_F32;
 }

@@ -165,7 +165,7 @@ static uint32_t shift_axes(uint32_t list, unsigned n, bool first)
 
 /* Two batched operands: one more batch axis.  One: the batch is a free axis of its operand; in the result it comes
  * after the batch axes and, if it is the second operand's, after the first one's free axes. */
-static kl_tensor dot(struct batch *b, ref r, const kl_tensor *in, const bool *batched)
+static kl_tensor batch_dot(struct batch *b, ref r, const kl_tensor *in, const bool *batched)
 {
     const struct node *n = node_at(b->g, r);
     struct call c;
@@ -272,7 +272,7 @@ static kl_tensor batch_rule(struct batch *b, ref r, const kl_tensor *in, const b
     if (!has_room(b, r))
         return no_room(b, r);
     if (op_is_product(n->op))
-        return dot(b, r, in, batched);
+        return batch_dot(b, r, in, batched);
     if (op_is_masked(n->op) && batched[1])
         return one_by_one(b, r, in, batched);
     switch (n->op) {
@@ -285,7 +285,7 @@ static kl_tensor batch_rule(struct batch *b, ref r, const kl_tensor *in, const b
     }
 }
 
-static kl_tensor grad(struct batch *b, ref r, bool *batched);
+static kl_tensor batch_grad(struct batch *b, ref r, bool *batched);
 
 /* Records node r, whose operands are recorded. */
 static void batch_node(struct batch *b, ref r)
@@ -307,7 +307,7 @@ static void batch_node(struct batch *b, ref r)
     }
     b->batched[r] = any;
     if (n->op == OP_grad) {
-        b->h[r] = grad(b, r, &b->batched[r]);
+        b->h[r] = batch_grad(b, r, &b->batched[r]);
     } else if (n->op == OP_random && b->different && b->size && !any) {
         struct shape all = batch_shape(b, node_shape(b->g, r));
         struct call c;
@@ -362,7 +362,7 @@ static void record_per_element(struct batch *b, ref last)
     e->upto = e->upto < last ? last : e->upto;
 }
 
-static kl_tensor grad(struct batch *b, ref r, bool *batched)
+static kl_tensor batch_grad(struct batch *b, ref r, bool *batched)
 {
     const struct node *n = node_at(b->g, r);
     ref loss = n->in[0], variable = n->in[1];

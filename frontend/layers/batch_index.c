@@ -9,7 +9,8 @@
 struct around { int64_t before, length, behind, rows; };
 
 /* false: reported */
-static bool around(const struct batch *b, const kl_site *site, const struct shape *s, uint32_t axis, struct around *x)
+static bool batch_other_axes(const struct batch *b, const kl_site *site, const struct shape *s, uint32_t axis,
+                             struct around *x)
 {
     char text[SHAPE_TEXT];
     *x = (struct around){1, s->dim[axis], 1, 1};
@@ -29,7 +30,7 @@ static int64_t of_batch(const struct batch *b, int64_t length)
     return length_times(b->t, b->size, length, &all) ? all : INT64_MIN; /* which is refused as a length */
 }
 
-static kl_tensor reshape(const kl_site *site, kl_tensor h, uint32_t rank, const int64_t *dims)
+static kl_tensor batch_reshape(const kl_site *site, kl_tensor h, uint32_t rank, const int64_t *dims)
 {
     struct shape s = shape_make(rank, dims);
     return reshape_to(site, "vmap", h, &s);
@@ -38,16 +39,16 @@ static kl_tensor reshape(const kl_site *site, kl_tensor h, uint32_t rank, const 
 /* [B, before, length, behind] as rows: [B * length, before * behind]. */
 static kl_tensor as_rows(const struct batch *b, const kl_site *site, kl_tensor h, struct around a)
 {
-    h = reshape(site, h, 4, (int64_t[]){b->size, a.before, a.length, a.behind});
+    h = batch_reshape(site, h, 4, (int64_t[]){b->size, a.before, a.length, a.behind});
     h = kl_permute_at(site, h, (int[]){0, 2, 1, 3});
-    return reshape(site, h, 2, (int64_t[]){of_batch(b, a.length), a.rows});
+    return batch_reshape(site, h, 2, (int64_t[]){of_batch(b, a.length), a.rows});
 }
 
 static kl_tensor from_rows(const struct batch *b, const kl_site *site, kl_tensor h, struct around a,
                            const struct shape *s)
 {
     struct shape all = batch_shape(b, s);
-    h = reshape(site, h, 4, (int64_t[]){b->size, a.length, a.before, a.behind});
+    h = batch_reshape(site, h, 4, (int64_t[]){b->size, a.length, a.before, a.behind});
     return reshape_to(site, "vmap", kl_permute_at(site, h, (int[]){0, 2, 1, 3}), &all);
 }
 
@@ -60,7 +61,7 @@ static kl_tensor row_numbers(const struct batch *b, const kl_site *site, kl_tens
     const struct view wide = {.dtype = KL_I64, .device = v.device, .shape = {.rank = 1, .dim = {length}}};
     kl_tensor own = kl_iota_at(site, v.device, KL_I64, 2, (int64_t[]){b->size, n}, 0);
     kl_tensor first = kl_mul_at(site, own, count_like(b->t, site, "vmap", &wide, 1, 0));
-    return reshape(site, kl_add_at(site, held_index(site, index, &v, length, 1), first), 1,
+    return batch_reshape(site, kl_add_at(site, held_index(site, index, &v, length, 1), first), 1,
                    (int64_t[]){of_batch(b, n)});
 }
 
@@ -70,11 +71,12 @@ static kl_tensor window_numbers(const struct batch *b, const kl_site *site, kl_t
     struct view v;
     if (!describe(b->t, site, "vmap", "the start", start, &v))
         return start;
-    kl_tensor from = reshape(site, held_index(site, start, &v, length, n), 2, (int64_t[]){b->size, 1});
+    kl_tensor from = batch_reshape(site, held_index(site, start, &v, length, n), 2, (int64_t[]){b->size, 1});
     return kl_add_at(site, from, kl_arange_at(site, v.device, KL_I64, n));
 }
 
-static kl_tensor gathered(const struct batch *b, const kl_site *site, kl_tensor a, bool batched, struct around x,
+static kl_tensor batch_gather_axis(const struct batch *b, const kl_site *site, kl_tensor a, bool batched,
+                                   struct around x,
                           kl_tensor index, int64_t n, const struct shape *s)
 {
     struct call c = {.site = site, .op = "gather", .proto.op = OP_gather};
@@ -86,14 +88,15 @@ static kl_tensor gathered(const struct batch *b, const kl_site *site, kl_tensor 
         return from_rows(b, site, record(&c), x, s);
     }
     c.proto.attr.axis.axis = 1;
-    c.in[0] = reshape(site, a, 3, (int64_t[]){x.before, x.length, x.behind});
-    c.in[1] = reshape(site, index, 1, (int64_t[]){of_batch(b, n)});
-    kl_tensor h = reshape(site, record(&c), 4, (int64_t[]){x.before, b->size, n, x.behind});
+    c.in[0] = batch_reshape(site, a, 3, (int64_t[]){x.before, x.length, x.behind});
+    c.in[1] = batch_reshape(site, index, 1, (int64_t[]){of_batch(b, n)});
+    kl_tensor h = batch_reshape(site, record(&c), 4, (int64_t[]){x.before, b->size, n, x.behind});
     return reshape_to(site, "vmap", kl_permute_at(site, h, (int[]){1, 0, 2, 3}), &all);
 }
 
 /* All of them batched. */
-static kl_tensor scattered(const struct batch *b, const kl_site *site, kl_tensor a, struct around x, kl_tensor index,
+static kl_tensor batch_scatter_axis(const struct batch *b, const kl_site *site, kl_tensor a, struct around x,
+                                    kl_tensor index,
                            int64_t n, kl_tensor update, uint32_t kind, const struct shape *s)
 {
     struct call c = {.site = site, .op = "scatter", .proto.op = OP_scatter};
@@ -127,24 +130,25 @@ kl_tensor batch_indexed(struct batch *b, ref r, const kl_tensor *in, const bool 
     unsigned index = n->op == OP_dynamic_update ? 2 : 1;
     if (!batched[index])
         return same_index(b, r, in, batched, index);
-    if (!around(b, site, node_shape(g, n->in[0]), axis, &x))
+    if (!batch_other_axes(b, site, node_shape(g, n->in[0]), axis, &x))
         return poison(b->t);
     unsigned stopped = n->flags & MARK_STOP ? 1 : 0;
     b->t->no_grad += stopped;
     kl_tensor a = n->op == OP_scatter || n->op == OP_dynamic_update
                       ? batch_spread(b, site, in[0], batched[0], node_shape(g, n->in[0])) : in[0], y;
     if (n->op == OP_gather) {
-        y = gathered(b, site, a, batched[0], x, in[1], node_shape(g, n->in[1])->dim[0], s);
+        y = batch_gather_axis(b, site, a, batched[0], x, in[1], node_shape(g, n->in[1])->dim[0], s);
     } else if (n->op == OP_dynamic_slice) {
         int64_t count = n->attr.slice.count;
-        y = gathered(b, site, a, batched[0], x, window_numbers(b, site, in[1], count, x.length), count, s);
+        y = batch_gather_axis(b, site, a, batched[0], x, window_numbers(b, site, in[1], count, x.length), count, s);
     } else if (n->op == OP_scatter) {
         kl_tensor update = batch_spread(b, site, in[2], batched[2], node_shape(g, n->in[2]));
-        y = scattered(b, site, a, x, in[1], node_shape(g, n->in[1])->dim[0], update, n->attr.scatter.kind, s);
+        y = batch_scatter_axis(b, site, a, x, in[1], node_shape(g, n->in[1])->dim[0], update, n->attr.scatter.kind, s);
     } else {
         int64_t count = node_shape(g, n->in[1])->dim[axis];
         kl_tensor update = batch_spread(b, site, in[1], batched[1], node_shape(g, n->in[1]));
-        y = scattered(b, site, a, x, window_numbers(b, site, in[2], count, x.length), count, update, SCATTER_SET, s);
+        y = batch_scatter_axis(b, site, a, x, window_numbers(b, site, in[2], count, x.length), count, update,
+                               SCATTER_SET, s);
     }
     b->t->no_grad -= stopped;
     return y;

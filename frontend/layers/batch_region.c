@@ -26,12 +26,12 @@ static kl_status run_part(struct part *p, const kl_tensor *in, uint32_t nin, kl_
     return ok ? KL_OK : KL_ERR_MEMORY;
 }
 
-static kl_status first(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+static kl_status batch_first_region(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
 {
     return run_part(&((struct region_use *)ctx)->part[0], in, nin, out, nout);
 }
 
-static kl_status second(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+static kl_status batch_second_region(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
 {
     return run_part(&((struct region_use *)ctx)->part[1], in, nin, out, nout);
 }
@@ -89,7 +89,8 @@ static kl_status batch_scan(struct region_batch *a)
             a->in[i] = batch_move_axis(a->site, a->in[i], operand_shape(a, i)->rank + 1, 1, 0);
     if (!add_part(a, 0, carried + scanned, 0, carried + scanned, carried + scanned))
         return KL_ERR_MEMORY;
-    kl_status status = kl_scan_at(a->site, first, &a->use, a->n->attr.region.length, carried, a->in, scanned,
+    kl_status status = kl_scan_at(a->site, batch_first_region, &a->use, a->n->attr.region.length, carried, a->in,
+                                  scanned,
                                   a->in + carried,
                                   a->nout - carried, reverse, a->out);
     for (uint32_t i = carried; i < a->nout && batch; i++)
@@ -104,21 +105,23 @@ static kl_status batch_region_op(struct region_batch *a)
     switch (a->n->op) {
     case OP_cond:
         return !add_part(a, 0, 0, 0, 0, 1) || !add_part(a, 1, 0, 0, 0, 1) ? KL_ERR_MEMORY
-               : kl_cond_at(a->site, a->in[0], first, second, &a->use, 0, NULL, a->nout, a->out);
+               : kl_cond_at(a->site, a->in[0], batch_first_region, batch_second_region, &a->use, 0, NULL, a->nout,
+                            a->out);
     case OP_while:
         return !add_part(a, 0, carried, 0, carried, carried) ||
             !add_part(a, 1, carried, 0, carried, carried) ? KL_ERR_MEMORY
-               : kl_while_at(a->site, first, second, &a->use, carried, a->in, a->out);
+               : kl_while_at(a->site, batch_first_region, batch_second_region, &a->use, carried, a->in, a->out);
     case OP_scan: return batch_scan(a);
     case OP_checkpoint:
         return !add_part(a, 0, a->nin, 0, a->nin, a->nin) ? KL_ERR_MEMORY
-               : kl_checkpoint_at(a->site, first, &a->use, a->nin, a->in, a->nout, a->out);
+               : kl_checkpoint_at(a->site, batch_first_region, &a->use, a->nin, a->in, a->nout, a->out);
     default: { /* custom_grad: the second takes its results and their gradients, too */
         const struct graph *g = node_region(a->b->g, a->n, 1);
         batch_region_spread(a, 0, carried);
         return !add_part(a, 0, carried, 0, carried, carried) ||
                        !add_part(a, 1, g->input.n - (a->nin - carried), 0, carried, carried) ? KL_ERR_MEMORY
-               : kl_custom_grad_at(a->site, first, second, &a->use, carried, a->in, a->nout, a->out);
+               : kl_custom_grad_at(a->site, batch_first_region, batch_second_region, &a->use, carried, a->in, a->nout,
+                                   a->out);
     }
     }
 }

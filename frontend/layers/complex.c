@@ -50,7 +50,7 @@ static unsigned numbers_of(const struct call *c)
     }
 }
 
-static kl_tensor linear(struct thread *t, const struct call *c, unsigned numbers)
+static kl_tensor complex_linear(struct thread *t, const struct call *c, unsigned numbers)
 {
     struct call re = *c, im = *c;
     for (unsigned i = 0; i < call_operands(c); i++) {
@@ -81,7 +81,7 @@ static kl_tensor complex_product(struct thread *t, const struct call *c)
 }
 
 /* a / b = a conj(b) / |b|^2 */
-static kl_tensor quotient(struct thread *t, const struct call *c, kl_tensor num, kl_tensor den)
+static kl_tensor complex_quotient(struct thread *t, const struct call *c, kl_tensor num, kl_tensor den)
 {
     const kl_site *s = c->site;
     struct pair a = pair_of(s, num);
@@ -99,7 +99,7 @@ static kl_tensor quotient(struct thread *t, const struct call *c, kl_tensor num,
 }
 
 /* e^re (cos im + i sin im) */
-static kl_tensor exponential(struct thread *t, const kl_site *s, struct pair z)
+static kl_tensor complex_exp(struct thread *t, const kl_site *s, struct pair z)
 {
     kl_tensor size = kl_exp_at(s, z.re), re = kl_mul_at(s, size, kl_cos_at(s, z.im));
     return complex_make(t, s, re, kl_mul_at(s, size, kl_sin_at(s, z.im)));
@@ -110,15 +110,15 @@ static kl_tensor call_complex(struct thread *t, const struct call *c)
     const kl_site *s = c->site;
     unsigned numbers = numbers_of(c);
     if (numbers)
-        return linear(t, c, numbers);
+        return complex_linear(t, c, numbers);
     if (c->proto.op == OP_mul || op_is_product(c->proto.op))
         return complex_product(t, c);
     struct pair a = pair_of(s, c->in[0]), b = {a.re, a.im};
     struct view one = view_of(a.re);
     switch (c->proto.op) {
-    case OP_div: return quotient(t, c, c->in[0], c->in[1]);
-    case OP_recip: return quotient(t, c, const_like(s, &one, 1), c->in[0]);
-    case OP_exp: return exponential(t, s, a);
+    case OP_div: return complex_quotient(t, c, c->in[0], c->in[1]);
+    case OP_recip: return complex_quotient(t, c, const_like(s, &one, 1), c->in[0]);
+    case OP_exp: return complex_exp(t, s, a);
     case OP_log: {
         kl_tensor re = kl_log_at(s, kl_hypot_at(s, a.re, a.im));
         return complex_make(t, s, re, kl_atan2_at(s, a.im, a.re));
@@ -183,30 +183,30 @@ static kl_tensor of_parts(const kl_site *site, const char *op, kl_tensor z,
     return t ? compose_end(t, fn(t, site, pair_of(site, z))) : op_failed();
 }
 
-static kl_tensor real(struct thread *t, const kl_site *s, struct pair z)
+static kl_tensor complex_real(struct thread *t, const kl_site *s, struct pair z)
 {
     (void)t; return complex_same(s, "real", z.re);
 }
-static kl_tensor imag(struct thread *t, const kl_site *s, struct pair z)
+static kl_tensor complex_imag(struct thread *t, const kl_site *s, struct pair z)
 {
     (void)t; return complex_same(s, "imag", z.im);
 }
-static kl_tensor conjugate(struct thread *t, const kl_site *s, struct pair z)
+static kl_tensor complex_conj(struct thread *t, const kl_site *s, struct pair z)
 {
     return complex_make(t, s, z.re, kl_neg_at(s, z.im));
 }
-static kl_tensor angle(struct thread *t, const kl_site *s, struct pair z)
+static kl_tensor complex_angle(struct thread *t, const kl_site *s, struct pair z)
 {
     (void)t; return kl_atan2_at(s, z.im, z.re);
 }
 
-kl_tensor kl_real_at(const kl_site *site, kl_tensor z) { return of_parts(site, "real", z, real); }
-kl_tensor kl_imag_at(const kl_site *site, kl_tensor z) { return of_parts(site, "imag", z, imag); }
-kl_tensor kl_angle_at(const kl_site *site, kl_tensor z) { return of_parts(site, "angle", z, angle); }
+kl_tensor kl_real_at(const kl_site *site, kl_tensor z) { return of_parts(site, "real", z, complex_real); }
+kl_tensor kl_imag_at(const kl_site *site, kl_tensor z) { return of_parts(site, "imag", z, complex_imag); }
+kl_tensor kl_angle_at(const kl_site *site, kl_tensor z) { return of_parts(site, "angle", z, complex_angle); }
 
 kl_tensor kl_conj_at(const kl_site *site, kl_tensor z)
 {
     if (wrapper_of(z, &layer_complex))
-        return of_parts(site, "conj", z, conjugate);
-    return of_parts(site, "conj", z, real);
+        return of_parts(site, "conj", z, complex_conj);
+    return of_parts(site, "conj", z, complex_real);
 }

@@ -2,7 +2,7 @@
 #include "transform.h"
 #include <math.h>
 
-static kl_tensor state(const kl_site *site, kl_device device, double value, const char *name)
+static kl_tensor loss_scale_state(const kl_site *site, kl_device device, double value, const char *name)
 {
     kl_tensor s = kl_keep_at(site, kl_reshape_at(site, kl_scalar_at(site, device, KL_F32, value), 0, NULL));
     kl_set_name_at(site, s, name);
@@ -17,8 +17,8 @@ kl_status kl_loss_scale_init_at(const kl_site *site, kl_loss_scale *s, kl_device
     if (!s || !(initial > 0) || !isfinite(initial))
         return fail(t, site, KL_ERR_ARGUMENT, "loss_scale_init: %s",
                     s ? "the scale is not above 0, or infinite" : "s is NULL");
-    *s = (kl_loss_scale){.scale = state(site, device, initial, "loss_scale"),
-                         .good = state(site, device, 0, "loss_scale.good"),
+    *s = (kl_loss_scale){.scale = loss_scale_state(site, device, initial, "loss_scale"),
+                         .good = loss_scale_state(site, device, 0, "loss_scale.good"),
                          .growth = 2, .backoff = 0.5, .interval = 2000};
     return kl_check(s->good);
 }

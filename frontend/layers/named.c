@@ -13,7 +13,7 @@ static uint32_t nknown, known_cap;
 struct names { uint32_t rank; int64_t of[KL_MAX_RANK]; };
 
 /* 0: out of memory. */
-static int64_t intern(const char *name)
+static int64_t named_intern(const char *name)
 {
     pthread_mutex_lock(&lock);
     uint32_t i = 0;
@@ -73,7 +73,7 @@ static kl_tensor named_dense(struct thread *t, const kl_site *site, kl_tensor h)
 /* ---- names of results ---- */
 
 /* Combines both operands' names, counted from the last axis; false: reported. */
-static bool unify(struct thread *t, const struct call *c, struct names *all, const struct names *more)
+static bool named_unify(struct thread *t, const struct call *c, struct names *all, const struct names *more)
 {
     char a[200], b[200];
     struct names out = {.rank = all->rank > more->rank ? all->rank : more->rank};
@@ -93,7 +93,7 @@ static bool unify(struct thread *t, const struct call *c, struct names *all, con
 }
 
 /* Wraps y; a repeated name is an error. */
-static kl_tensor carry(struct thread *t, const struct call *c, kl_tensor y, const struct names *n)
+static kl_tensor named_wrap(struct thread *t, const struct call *c, kl_tensor y, const struct names *n)
 {
     struct view v = view_of(y);
     int64_t number[WRAPPER_NUMBERS] = {0};
@@ -110,7 +110,7 @@ static kl_tensor carry(struct thread *t, const struct call *c, kl_tensor y, cons
 
 /* Matches axes if only axes of length 1 are added or removed, from the first axis on, or from the last. false: they do
  * not match. */
-static bool follow(const struct names *from, const struct shape *old, const struct shape *new, bool back,
+static bool named_match_axes(const struct names *from, const struct shape *old, const struct shape *new, bool back,
                    struct names *to)
 {
     uint32_t i = 0, k = 0;
@@ -133,7 +133,7 @@ static bool follow(const struct names *from, const struct shape *old, const stru
 }
 
 /* A name that could belong to two axes is dropped. */
-static bool reshaped(const struct names *from, const struct shape *old, const struct shape *new, struct names *to)
+static bool named_reshape(const struct names *from, const struct shape *old, const struct shape *new, struct names *to)
 {
     struct names kept = {0}, other;
     struct shape rest = {0};
@@ -146,7 +146,7 @@ static bool reshaped(const struct names *from, const struct shape *old, const st
         *to = kept;
         return true;
     }
-    if (!follow(from, old, new, false, to) || !follow(from, old, new, true, &other))
+    if (!named_match_axes(from, old, new, false, to) || !named_match_axes(from, old, new, true, &other))
         return false;
     for (uint32_t i = 0; i < to->rank; i++)
         if (to->of[i] != other.of[i])
@@ -172,7 +172,7 @@ static bool product_names(struct thread *t, const struct call *c, struct names *
             gone |= 1u << axis_get(con, i);
         struct names first = *out;
         first.rank = nbatch;
-        if (!unify(t, c, &first, &shared))
+        if (!named_unify(t, c, &first, &shared))
             return false;
         memcpy(out->of, first.of, nbatch * sizeof *out->of);
         out->rank = side ? out->rank : nbatch;
@@ -190,7 +190,7 @@ static kl_tensor call_named(struct thread *t, const struct call *c)
     unsigned op = c->proto.op, together = op_is_elementwise(op) || op == OP_concat ? call_operands(c) : 1;
     for (unsigned i = 1; i < together; i++) {
         struct names more = names_of(c->in[i]);
-        if (!unify(t, c, &n, &more))
+        if (!named_unify(t, c, &n, &more))
             return poison(t);
     }
     for (unsigned i = 0; i < call_operands(c); i++)
@@ -208,7 +208,7 @@ static kl_tensor call_named(struct thread *t, const struct call *c)
             n.of[i] = from.of[c->proto.attr.permute.perm[i]];
         known_op = true;
         break;
-    case OP_reshape: known_op = reshaped(&from, &v.shape, &c->target, &n); break;
+    case OP_reshape: known_op = named_reshape(&from, &v.shape, &c->target, &n); break;
     case OP_dot:
         if (!product_names(t, c, &n))
             return poison(t);
@@ -232,7 +232,7 @@ static kl_tensor call_named(struct thread *t, const struct call *c)
                             "kl_named(tensor, NULL)`, call the op with an unnamed tensor, and set names on the result "
                             "of the operation.",
                             opinfo[op].name);
-    return carry(t, c, record(&inner), &n);
+    return named_wrap(t, c, record(&inner), &n);
 }
 
 const struct layer layer_named = {.name = "named", .key = LAYER_Named, .grad_parts = 1, .call = call_named,
@@ -254,9 +254,9 @@ kl_tensor kl_named_at(const kl_site *site, kl_tensor a, const char *const *names
     struct names n = {.rank = v.shape.rank};
     struct call c = {.site = site, .op = "named"};
     for (uint32_t i = 0; i < n.rank; i++)
-        if (names[i] && !(n.of[i] = intern(names[i])))
+        if (names[i] && !(n.of[i] = named_intern(names[i])))
             return compose_end(t, refuse(t, site, KL_ERR_MEMORY, "named: out of memory"));
-    return compose_end(t, carry(t, &c, x, &n));
+    return compose_end(t, named_wrap(t, &c, x, &n));
 }
 
 int kl_names(kl_tensor h, const char **names)

@@ -27,7 +27,7 @@ static kl_tensor nested_dense(struct thread *t, const kl_site *site, kl_tensor h
 
 /* ---- ops that do not touch the ragged axis ---- */
 
-static kl_tensor refused(struct thread *t, const struct call *c, const char *why)
+static kl_tensor nested_refuse(struct thread *t, const struct call *c, const char *why)
 {
     return call_refused(t, c, KL_ERR_TYPE, "%s: %s; kl_dense(x) is all rows as a plain tensor",
                         opinfo[c->proto.op].name, why);
@@ -50,7 +50,7 @@ static const char *same_offsets(const struct call *c, unsigned *first)
 
 /* The rows stay in axis 0: nested operands have one rank, and a plain operand, which may be one row for all, at most
  * the same. */
-static bool broadcasts(const struct call *c, unsigned first)
+static bool nested_broadcasts(const struct call *c, unsigned first)
 {
     uint32_t rank = view_of(c->in[first]).shape.rank;
     for (unsigned i = 0; i < call_operands(c); i++) {
@@ -107,16 +107,17 @@ static kl_tensor call_nested(struct thread *t, const struct call *c)
     unsigned first = 0;
     const char *why = same_offsets(c, &first);
     if (why)
-        return refused(t, c, why);
+        return nested_refuse(t, c, why);
     enum fate fate = fate_of(c, first);
     if (fate == MIXES)
-        return refused(t, c, "components are not to be mixed (kl_nested_sum and its kin work along the ragged axis)");
+        return nested_refuse(t, c,
+                             "components are not to be mixed (kl_nested_sum and its kin work along the ragged axis)");
     if (c->proto.op == OP_concat)
         for (unsigned i = 0; i < call_operands(c); i++)
             if (!nested_of(c->in[i]))
-                return refused(t, c, "all parts are nested, or none");
-    if (op_is_elementwise(c->proto.op) && !broadcasts(c, first))
-        return refused(t, c, "an operand has more axes, so that the ragged one would not be the first");
+                return nested_refuse(t, c, "all parts are nested, or none");
+    if (op_is_elementwise(c->proto.op) && !nested_broadcasts(c, first))
+        return nested_refuse(t, c, "an operand has more axes, so that the ragged one would not be the first");
     for (unsigned i = 0; i < call_operands(c); i++)
         if (nested_of(c->in[i]))
             inner.in[i] = nested_of(c->in[i])->part[0];
@@ -129,7 +130,8 @@ const struct layer layer_nested = {.name = "nested", .key = LAYER_Nested, .grad_
 
 /* ---- making them ---- */
 
-static kl_tensor filled(const kl_site *s, const struct view *like, double value, uint32_t rank, const int64_t *dims)
+static kl_tensor nested_fill(const kl_site *s, const struct view *like, double value, uint32_t rank,
+                             const int64_t *dims)
 {
     static const struct shape scalar;
     struct shape shape = shape_make(rank, dims);
@@ -155,14 +157,15 @@ static kl_tensor components_by_comparison(const kl_site *s, kl_tensor offsets, i
 }
 
 /* For each row the number of components that have ended. */
-static kl_tensor components(const kl_site *s, kl_tensor offsets, int64_t count, int64_t rows)
+static kl_tensor nested_components(const kl_site *s, kl_tensor offsets, int64_t count, int64_t rows)
 {
     const struct view index = {.dtype = KL_I32, .device = view_of(offsets).device};
     if (rows < 0 || count < 0)
         return components_by_comparison(s, offsets, count, rows);
     int64_t places = rows + 1;
-    kl_tensor ended = kl_index_add_at(s, filled(s, &index, 0, 1, &places), 0, kl_narrow_at(s, offsets, 0, 1, count),
-                                      filled(s, &index, 1, 1, &count));
+    kl_tensor ended = kl_index_add_at(s, nested_fill(s, &index, 0, 1, &places), 0, kl_narrow_at(s, offsets, 0, 1,
+                                                                                                count),
+                                      nested_fill(s, &index, 1, 1, &count));
     return kl_narrow_at(s, kl_cumsum_at(s, ended, 0, false, false), 0, 0, rows);
 }
 
@@ -170,7 +173,7 @@ static kl_tensor nested_make(struct thread *t, const kl_site *site, kl_tensor va
 {
     struct view v = view_of(values), index = {.dtype = KL_I32, .device = v.device};
     int64_t count = count_of(offsets), number[WRAPPER_NUMBERS] = {atomic_fetch_add(&next_id, 1)};
-    kl_tensor which = components(site, offsets, count, v.shape.dim[0]),
+    kl_tensor which = nested_components(site, offsets, count, v.shape.dim[0]),
         end = kl_add_at(site, which, const_like(site, &index, 1));
     kl_tensor bounds = kl_stack_at(site, 2, (kl_tensor[]){kl_gather_at(site, offsets, 0, which),
                                                           kl_gather_at(site, offsets, 0, end)}, 1);
@@ -178,7 +181,7 @@ static kl_tensor nested_make(struct thread *t, const kl_site *site, kl_tensor va
 }
 
 /* A vector of integers; false: reported. */
-static bool integers(struct thread *t, const kl_site *site, const char *op, const char *what, kl_tensor h,
+static bool nested_check_integers(struct thread *t, const kl_site *site, const char *op, const char *what, kl_tensor h,
                      struct view *v)
 {
     char text[SHAPE_TEXT];
@@ -206,7 +209,7 @@ kl_tensor kl_nested_at(const kl_site *site, kl_tensor values, kl_tensor offsets)
     if (!t)
         return op_failed();
     if (!describe(t, site, "nested", "the values", values, &v) || !nested_plain(t, site, "nested", values) ||
-        !integers(t, site, "nested", "the offsets", offsets, &o))
+        !nested_check_integers(t, site, "nested", "the offsets", offsets, &o))
         return compose_end(t, poison(t));
     if (!v.shape.rank || o.shape.dim[0] < 1)
         return compose_end(t,
@@ -250,7 +253,7 @@ kl_tensor kl_to_nested_at(const kl_site *site, kl_tensor padded, kl_tensor lengt
     if (!t)
         return op_failed();
     if (!describe(t, site, "to_nested", "the tensor", padded, &v) || !nested_plain(t, site, "to_nested", padded) ||
-        !integers(t, site, "to_nested", "the lengths", lengths, &n))
+        !nested_check_integers(t, site, "to_nested", "the lengths", lengths, &n))
         return compose_end(t, poison(t));
     struct shape all, flat = {.rank = v.shape.rank - 1};
     if (!shape_of(t, site, "to_nested", 1, &rows, &all))
@@ -263,10 +266,10 @@ kl_tensor kl_to_nested_at(const kl_site *site, kl_tensor padded, kl_tensor lengt
                                      shape_text(&all, wanted, sizeof wanted)));
     rows = all.dim[0];
     const int64_t one = 1;
-    kl_tensor offsets = kl_concat_at(site, 2, (kl_tensor[]){filled(site, &n, 0, 1, &one),
+    kl_tensor offsets = kl_concat_at(site, 2, (kl_tensor[]){nested_fill(site, &n, 0, 1, &one),
                                                             kl_cumsum_at(site, lengths, 0, false, false)}, 0);
     offsets = kl_min_at(site, offsets, length_like(t, site, &n, rows));
-    kl_tensor which = kl_cast_at(site, components(site, offsets, n.shape.dim[0], rows), (kl_dtype)n.dtype);
+    kl_tensor which = kl_cast_at(site, nested_components(site, offsets, n.shape.dim[0], rows), (kl_dtype)n.dtype);
     kl_tensor place = kl_sub_at(site, kl_arange_at(site, v.device, (kl_dtype)n.dtype, rows),
                                 kl_gather_at(site, offsets, 0, which));
     place = kl_add_at(site, kl_mul_at(site, which, length_like(t, site, &n, v.shape.dim[1])), place);
@@ -290,13 +293,13 @@ static struct thread *nested_begin(const kl_site *site, const char *op, kl_tenso
 }
 
 /* Combines rows by component, with one additional row for rows without a component. */
-static kl_tensor gathered(const kl_site *s, kl_tensor a, kl_tensor values, double start,
+static kl_tensor nested_gather(const kl_site *s, kl_tensor a, kl_tensor values, double start,
                           kl_tensor (*bring)(const kl_site *, kl_tensor, int, kl_tensor, kl_tensor))
 {
     const struct wrapper *w = nested_of(a);
     struct view v = view_of(values);
     v.shape.dim[0] = view_of(w->part[1]).shape.dim[0];
-    return bring(s, filled(s, &v, start, v.shape.rank, v.shape.dim), 0, w->part[2], values);
+    return bring(s, nested_fill(s, &v, start, v.shape.rank, v.shape.dim), 0, w->part[2], values);
 }
 
 /* Removes that row. */
@@ -325,7 +328,7 @@ static kl_tensor nested_reduce(const kl_site *s, const char *op, kl_tensor a, bo
         return op_failed();
     if (!dtype_is_float(v.dtype))
         return compose_end(t, refuse(t, s, KL_ERR_TYPE, "%s: needs a floating dtype, got %s", op, dtype_name(v.dtype)));
-    kl_tensor y = of_components(s, gathered(s, a, nested_of(a)->part[0], greatest ? -(double)INFINITY : 0,
+    kl_tensor y = of_components(s, nested_gather(s, a, nested_of(a)->part[0], greatest ? -(double)INFINITY : 0,
                                             greatest ? kl_index_max_at : kl_index_add_at));
     return compose_end(t, mean ? kl_div_at(s, y, lengths_of(s, a, v.shape.rank, (kl_dtype)v.dtype)) : y);
 }
@@ -353,9 +356,9 @@ kl_tensor kl_nested_softmax_at(const kl_site *site, kl_tensor a)
         return compose_end(t, refuse(t, site, KL_ERR_TYPE, "nested_softmax: needs a floating dtype, got %s",
                                      dtype_name(v.dtype)));
     kl_tensor x = nested_of(a)->part[0], which = nested_of(a)->part[2];
-    kl_tensor max = kl_detach_at(site, gathered(site, a, x, -(double)INFINITY, kl_index_max_at));
+    kl_tensor max = kl_detach_at(site, nested_gather(site, a, x, -(double)INFINITY, kl_index_max_at));
     kl_tensor e = kl_exp_at(site, kl_sub_at(site, x, kl_gather_at(site, max, 0, which)));
-    kl_tensor sum = kl_gather_at(site, gathered(site, a, e, 0, kl_index_add_at), 0, which);
+    kl_tensor sum = kl_gather_at(site, nested_gather(site, a, e, 0, kl_index_add_at), 0, which);
     return compose_end(t, with_values(t, site, a, kl_div_at(site, e, sum)));
 }
 

@@ -25,7 +25,7 @@ static struct {
     struct moment at;         /* of the first profile */
 } start = {.once = PTHREAD_ONCE_INIT};
 
-static inline int64_t ticks(void)
+static inline int64_t op_profile_ticks(void)
 {
 #if defined(__x86_64__)
     if (__builtin_expect(start.counter, 1))
@@ -42,7 +42,7 @@ static struct moment both_clocks(void)
     struct moment m = {0};
     int64_t min = INT64_MAX;
     for (int i = 0; i < TRIES; i++) {
-        int64_t before = ticks(), ns = timeline_now(), between = ticks() - before;
+        int64_t before = op_profile_ticks(), ns = timeline_now(), between = op_profile_ticks() - before;
         if (between < min) {
             min = between;
             m = (struct moment){before + between / 2, ns};
@@ -93,7 +93,7 @@ static void op_profile_note(struct kl_call *c, kl_op_record *r)
     }
 }
 
-static kl_status profile(void *ctx, kl_call *c, kl_keyset keys)
+static kl_status op_profile_call(void *ctx, kl_call *c, kl_keyset keys)
 {
     (void)ctx, (void)keys;
     struct op_profile *p = c->t->op_profile;
@@ -107,9 +107,9 @@ static kl_status profile(void *ctx, kl_call *c, kl_keyset keys)
     op_profile_note(c, &p->of[at]);
     struct thread_layers outer = layers_save(c->t);
     c->t->excluded |= LAYER_BIT(LAYER_Profiler);
-    int64_t before = ticks();
+    int64_t before = op_profile_ticks();
     kl_status status = kl_redispatch_below(c);
-    p->of[at].ns = ticks() - before;
+    p->of[at].ns = op_profile_ticks() - before;
     layers_restore(c->t, outer);
     return status;
 }
@@ -123,7 +123,7 @@ void op_profile_free(struct op_profile *p)
 
 kl_status kl_op_profile_begin(void)
 {
-    static const struct transform layer = {.kernel = {.name = "profiler of calls", .call = profile}};
+    static const struct transform layer = {.kernel = {.name = "profiler of calls", .call = op_profile_call}};
     struct thread *t = thread_self();
     struct err e;
     e.code = KL_OK;

@@ -25,15 +25,16 @@ static bool quant_product_listed(uint32_t list, unsigned n, uint32_t axis, unsig
 }
 
 /* Sums of integers times a scale: in f32 where the tensors are halves, which cannot hold the sums. */
-static kl_tensor scaled(const struct call *c, kl_tensor y, kl_tensor scale)
+static kl_tensor quant_scale_sums(const struct call *c, kl_tensor y, kl_tensor scale)
 {
     return kl_mul_at(c->site, y, quant_cast(c->site, scale, view_of(y).dtype));
 }
 
-static kl_tensor wide(const kl_site *s, const struct quant *q) { return kl_cast_at(s, quant_ints(s, q), KL_I32); }
+static kl_tensor quant_wide_ints(const kl_site *s, const struct quant *q) { return kl_cast_at(s, quant_ints(s, q),
+                                                                                              KL_I32); }
 
 /* The scales or zero points with the rank of the result, along the corresponding axis. */
-static kl_tensor placed(const struct call *c, const struct side *side, kl_tensor part, uint32_t rank)
+static kl_tensor quant_align_axis(const struct call *c, const struct side *side, kl_tensor part, uint32_t rank)
 {
     const struct quant *q = &side->q;
     struct shape s = {.rank = rank};
@@ -83,7 +84,8 @@ static kl_tensor placed_sums(const struct call *c, const struct side *side, kl_t
 
 /* The product of integers minus their zero points, za and zb (kl_none: none): sum, the product of the stored integers,
  * minus za (sums of b minus zb) and zb (sums of a).  Intermediate overflows of 32 bits cancel. */
-static kl_tensor centred(const struct call *c, kl_tensor sum, kl_tensor za, kl_tensor zb, kl_tensor sums_a,
+static kl_tensor quant_subtract_zero_points(const struct call *c, kl_tensor sum, kl_tensor za, kl_tensor zb,
+                                            kl_tensor sums_a,
                          kl_tensor sums_b,
                          int64_t length)
 {
@@ -105,22 +107,23 @@ static kl_tensor dot_of(const struct call *c, kl_tensor a, kl_tensor b)
 
 static kl_tensor whole_product(const struct call *c, const struct side *a, const struct side *b)
 {
-    kl_tensor x = wide(c->site, &a->q), w = wide(c->site, &b->q), sum = dot_of(c, x, w);
+    kl_tensor x = quant_wide_ints(c->site, &a->q), w = quant_wide_ints(c->site, &b->q), sum = dot_of(c, x, w);
     uint32_t rank = view_of(sum).shape.rank;
-    kl_tensor za = a->q.part[2].id ? placed(c, a, a->q.part[2], rank) : kl_none;
-    kl_tensor zb = b->q.part[2].id ? placed(c, b, b->q.part[2], rank) : kl_none;
+    kl_tensor za = a->q.part[2].id ? quant_align_axis(c, a, a->q.part[2], rank) : kl_none;
+    kl_tensor zb = b->q.part[2].id ? quant_align_axis(c, b, b->q.part[2], rank) : kl_none;
     int64_t length = 1;
     for (unsigned i = 0; i < c->proto.attr.dot.ncon; i++)
         length *= a->q.v.shape.dim[axis_get(a->con, i)];
-    sum = centred(c, sum, za, zb, zb.id ? placed_sums(c, a, x, rank) : kl_none,
+    sum = quant_subtract_zero_points(c, sum, za, zb, zb.id ? placed_sums(c, a, x, rank) : kl_none,
                   za.id ? placed_sums(c, b, w, rank) : kl_none, length);
     kl_tensor y = kl_cast_at(c->site, sum, (kl_dtype)dtype_compute(a->q.v.dtype));
-    y = scaled(c, y, placed(c, a, a->q.part[1], rank));
-    return quant_cast(c->site, scaled(c, y, placed(c, b, b->q.part[1], rank)), a->q.v.dtype);
+    y = quant_scale_sums(c, y, quant_align_axis(c, a, a->q.part[1], rank));
+    return quant_cast(c->site, quant_scale_sums(c, y, quant_align_axis(c, b, b->q.part[1], rank)), a->q.v.dtype);
 }
 
 /* [blocks, block, rest] of a matrix whose axis `con` is contracted. */
-static kl_tensor cut(const struct call *c, kl_tensor x, const struct view *v, uint32_t con, int64_t block)
+static kl_tensor quant_split_blocks(const struct call *c, kl_tensor x, const struct view *v, uint32_t con,
+                                    int64_t block)
 {
     const int turn[2] = {1, 0};
     if (con)
@@ -143,15 +146,17 @@ static kl_tensor block_product(const struct call *c, const struct side *a, const
     uint32_t ca = axis_get(a->con, 0), cb = axis_get(b->con, 0);
     int64_t block = a->q.grain == QUANT_BLOCK ? a->q.block : b->q.block;
     const int first = 0, one = 1;
-    kl_tensor x = cut(c, wide(s, &a->q), &a->q.v, ca, block), w = cut(c, wide(s, &b->q), &b->q.v, cb, block);
+    kl_tensor x = quant_split_blocks(c, quant_wide_ints(s, &a->q), &a->q.v, ca, block), w = quant_split_blocks(c,
+        quant_wide_ints(s, &b->q), &b->q.v, cb, block);
     kl_tensor sum = kl_dot_general_at(s, x, w, 1, &first, &first, 1, &one, &one); /* [blocks, M, N] */
     kl_tensor za = of_blocks(c, a->q.part[2], ca), zb = of_blocks(c, b->q.part[2], cb);
-    sum = centred(c, sum, za.id ? kl_unsqueeze_at(s, za, 2) : za, zb.id ? kl_unsqueeze_at(s, zb, 1) : zb,
+    sum = quant_subtract_zero_points(c, sum, za.id ? kl_unsqueeze_at(s, za, 2) : za, zb.id ? kl_unsqueeze_at(s, zb, 1)
+                                     : zb,
                   zb.id ? kl_unsqueeze_at(s, kl_sum_at(s, x, 1, &one, false), 2) : kl_none,
                   za.id ? kl_unsqueeze_at(s, kl_sum_at(s, w, 1, &one, false), 1) : kl_none, block);
     kl_tensor y = kl_cast_at(s, sum, (kl_dtype)dtype_compute(a->q.v.dtype));
-    y = scaled(c, y, kl_unsqueeze_at(s, of_blocks(c, a->q.part[1], ca), 2));
-    y = scaled(c, y, kl_unsqueeze_at(s, of_blocks(c, b->q.part[1], cb), 1));
+    y = quant_scale_sums(c, y, kl_unsqueeze_at(s, of_blocks(c, a->q.part[1], ca), 2));
+    y = quant_scale_sums(c, y, kl_unsqueeze_at(s, of_blocks(c, b->q.part[1], cb), 1));
     return quant_cast(s, kl_sum_at(s, y, 1, &first, false), a->q.v.dtype);
 }
 

@@ -67,10 +67,10 @@ kl_tensor quant_spread(const kl_site *site, const struct quant *q, kl_tensor sca
 
 /* ---- integers ---- */
 
-static unsigned integers(kl_qtype type) { return type == KL_Q_U8 ? KL_U8 : KL_I8; }
+static unsigned quantized_ints_dtype(kl_qtype type) { return type == KL_Q_U8 ? KL_U8 : KL_I8; }
 
 /* Packs pairs along the last axis into bytes, the first in the low half. */
-static kl_tensor pack(const kl_site *s, const struct quant *q, kl_tensor ints)
+static kl_tensor quantized_pack(const kl_site *s, const struct quant *q, kl_tensor ints)
 {
     const struct view byte = {.dtype = KL_U8, .device = q->v.device};
     uint32_t last = q->v.shape.rank - 1;
@@ -83,7 +83,7 @@ static kl_tensor pack(const kl_site *s, const struct quant *q, kl_tensor ints)
     return reshape_to(s, "quantized", kl_or_at(s, low, high), &bytes);
 }
 
-static kl_tensor unpack(const kl_site *s, const struct quant *q)
+static kl_tensor quantized_unpack(const kl_site *s, const struct quant *q)
 {
     const struct view byte = {.dtype = KL_U8, .device = q->v.device}, number = {.dtype = KL_I8, .device = q->v.device};
     struct shape pairs = quant_cut_shape(&q->v.shape, q->v.shape.rank - 1, 2), one = pairs;
@@ -98,13 +98,13 @@ static kl_tensor unpack(const kl_site *s, const struct quant *q)
 
 kl_tensor quant_ints(const kl_site *site, const struct quant *q)
 {
-    return q->made.id ? q->made : q->type == KL_Q_I4 ? unpack(site, q) : q->part[0];
+    return q->made.id ? q->made : q->type == KL_Q_I4 ? quantized_unpack(site, q) : q->part[0];
 }
 
 static kl_tensor zero_or_none(const kl_site *site, const struct quant *q)
 {
     static const struct shape scalar;
-    const struct view number = {.dtype = integers(q->type), .device = q->v.device};
+    const struct view number = {.dtype = quantized_ints_dtype(q->type), .device = q->v.device};
     return q->part[2].id ? quant_spread(site, q, q->part[2])
                          : broadcast_to(site, "quantized", const_like(site, &number, 0), &scalar, &q->v.shape);
 }
@@ -124,7 +124,7 @@ static kl_tensor quantized_dense(struct thread *t, const kl_site *site, kl_tenso
 }
 
 /* Quantizes x with the scheme and scales of q; q->v describes x. */
-static kl_tensor quantize(struct thread *t, const kl_site *s, struct quant *q, kl_tensor x)
+static kl_tensor quantized_from_float(struct thread *t, const kl_site *s, struct quant *q, kl_tensor x)
 {
     kl_tensor scale = quant_spread(s, q, q->part[1]);
     /* saturates at 4 bits: almost half a step beyond 7 and -8, in values that every dtype represents */
@@ -136,7 +136,7 @@ static kl_tensor quantize(struct thread *t, const kl_site *s, struct quant *q, k
     struct call c = {.site = s, .op = "quantized", .proto.op = OP_quantize, .in = {x, scale, zero_or_none(s, q)}};
     q->part[0] = record(&c);
     if (q->type == KL_Q_I4)
-        q->part[0] = pack(s, q, q->part[0]);
+        q->part[0] = quantized_pack(s, q, q->part[0]);
     return quantized_make(t, s, q);
 }
 
@@ -166,7 +166,7 @@ static void scale_of_range(const kl_site *s, struct quant *q, kl_tensor low, kl_
 }
 
 /* The least or greatest of the elements that share a scale. */
-static kl_tensor extreme(const kl_site *s, const struct quant *q, kl_tensor x, bool greatest)
+static kl_tensor quantized_extreme(const kl_site *s, const struct quant *q, kl_tensor x, bool greatest)
 {
     int axes[KL_MAX_RANK], n = 0;
     struct shape kept = quant_scale_shape(q);
@@ -186,15 +186,15 @@ static kl_tensor extreme(const kl_site *s, const struct quant *q, kl_tensor x, b
 static kl_tensor quantize_by_range(struct thread *t, const kl_site *s, struct quant *q, kl_tensor x)
 {
     kl_tensor still = kl_detach_at(s, x);
-    scale_of_range(s, q, extreme(s, q, still, false), extreme(s, q, still, true));
-    return quantize(t, s, q, x);
+    scale_of_range(s, q, quantized_extreme(s, q, still, false), quantized_extreme(s, q, still, true));
+    return quantized_from_float(t, s, q, x);
 }
 
 /* ---- ops ---- */
 
 /* A handle for the node quantize that made these integers, before packing, or for the float that it took; kl_none if no
  * gradient can flow. */
-static kl_tensor behind(struct thread *t, kl_tensor ints, bool packed, bool source)
+static kl_tensor source_of_quantize(struct thread *t, kl_tensor ints, bool packed, bool source)
 {
     struct trace *tr = thread_trace(t);
     const struct entry *x = entry_peek(ints);
@@ -211,7 +211,7 @@ static kl_tensor behind(struct thread *t, kl_tensor ints, bool packed, bool sour
     ref r = x->node;
     const struct node *n = node_at(g, r);
     while (packed && (op_is_view(n->op) || n->op == OP_or || n->op == OP_and || n->op == OP_bitcast))
-        n = node_at(g, r = n->in[0]); /* follows the ops of pack() */
+        n = node_at(g, r = n->in[0]); /* follows the ops of quantized_pack() */
     if (n->op == OP_quantize && !(n->flags & MARK_STOP) && (tr || deferred_tracked(n->in[0])))
         h = handle_of_node(t, tr, source ? n->in[0] : r, x->ad, &e);
     if (!tr)
@@ -221,8 +221,8 @@ static kl_tensor behind(struct thread *t, kl_tensor ints, bool packed, bool sour
     return h;
 }
 
-kl_tensor quant_source(struct thread *t, kl_tensor ints) { return behind(t, ints, false, true); }
-static kl_tensor made_ints(struct thread *t, kl_tensor packed) { return behind(t, packed, true, false); }
+kl_tensor quant_source(struct thread *t, kl_tensor ints) { return source_of_quantize(t, ints, false, true); }
+static kl_tensor made_ints(struct thread *t, kl_tensor packed) { return source_of_quantize(t, packed, true, false); }
 
 /* Rows of a tensor whose scales differ (gather), as a plain tensor: rows of the integers times rows of the scales, so
  * that the rest of the table is not read. */
@@ -240,7 +240,7 @@ static kl_tensor quantized_rows(const struct call *c, const struct quant *q)
     rows.v.dtype = q->v.dtype;
     if (bytes) {
         rows.v.shape.dim[rows.v.shape.rank - 1] *= 2;
-        ints = unpack(s, &rows);
+        ints = quantized_unpack(s, &rows);
     }
     for (uint32_t i = 0, k = 0; i < scales.rank; i++)
         for (uint32_t j = 0; j < (i == g ? more : 1); j++, k++)
@@ -269,7 +269,7 @@ static kl_tensor quantized_gather(struct thread *t, const struct call *c, const 
 }
 
 /* A view of everything, or a selection of elements: the same integers, whose scales follow. */
-static kl_tensor view(struct thread *t, const struct call *c)
+static kl_tensor quantized_view(struct thread *t, const struct call *c)
 {
     struct quant q = quant_of(t, c->in[0]), to = q;
     bool nibbles = q.type == KL_Q_I4;
@@ -287,13 +287,13 @@ static kl_tensor view(struct thread *t, const struct call *c)
                     (c->proto.op == OP_permute && !source.id)))
         to.type = KL_Q_I8;
     if (source.id)
-        return quantize(t, c->site, &to, x);
-    to.part[0] = to.type == KL_Q_I4 ? pack(c->site, &to, x) : x;
+        return quantized_from_float(t, c->site, &to, x);
+    to.part[0] = to.type == KL_Q_I4 ? quantized_pack(c->site, &to, x) : x;
     return quantized_make(t, c->site, &to);
 }
 
 /* Computes in floats; if the result is a float, it is quantized like the first quantized operand. */
-static kl_tensor elementwise(struct thread *t, const struct call *c)
+static kl_tensor quantized_elementwise(struct thread *t, const struct call *c)
 {
     unsigned first = 0;
     while (!wrapper_of(c->in[first], &layer_quantized))
@@ -316,13 +316,13 @@ static kl_tensor elementwise(struct thread *t, const struct call *c)
 static kl_tensor call_quantized(struct thread *t, const struct call *c)
 {
     if (op_is_elementwise(c->proto.op))
-        return elementwise(t, c);
+        return quantized_elementwise(t, c);
     if (op_is_view(c->proto.op))
-        return view(t, c);
+        return quantized_view(t, c);
     if (op_is_product(c->proto.op))
         return quant_dot(t, c);
     switch (c->proto.op) {
-    case OP_dynamic_slice: case OP_gather: return view(t, c);
+    case OP_dynamic_slice: case OP_gather: return quantized_view(t, c);
     default: return call_dense(t, c, &layer_quantized);
     }
 }
@@ -356,7 +356,8 @@ static bool scheme_of(struct thread *t, const kl_site *site, const char *op, kl_
 }
 
 /* A scale or zero point of the user, in the shape of the scales; kl_none: reported. */
-static kl_tensor aligned(struct thread *t, const kl_site *site, const char *what, const struct quant *q, kl_tensor p,
+static kl_tensor quantized_align_scale(struct thread *t, const kl_site *site, const char *what, const struct quant *q,
+                                       kl_tensor p,
                          unsigned dtype)
 {
     struct shape want = quant_scale_shape(q);
@@ -391,13 +392,14 @@ kl_tensor kl_quantized_at(const kl_site *site, kl_tensor x, kl_qscheme scheme, k
         return compose_end(t, refuse(t, site, KL_ERR_ARGUMENT, "quantized: a zero point without a scale"));
     if (!scale.id)
         return compose_end(t, quantize_by_range(t, site, &q, x));
-    q.part[1] = aligned(t, site, "the scale", &q, scale, v.dtype);
-    q.part[2] = zero_point.id ? aligned(t, site, "the zero point", &q, zero_point, integers(q.type)) : kl_none;
+    q.part[1] = quantized_align_scale(t, site, "the scale", &q, scale, v.dtype);
+    q.part[2] = zero_point.id ? quantized_align_scale(t, site, "the zero point", &q, zero_point,
+                                                      quantized_ints_dtype(q.type)) : kl_none;
     if (!q.part[1].id || (zero_point.id && !q.part[2].id))
         return compose_end(t, poison(t));
     if (q.type == KL_Q_I4 && zero_point.id)
         return compose_end(t, refuse(t, site, KL_ERR_ARGUMENT, "quantized: 4-bit integers have no zero point"));
-    return compose_end(t, quantize(t, site, &q, x));
+    return compose_end(t, quantized_from_float(t, site, &q, x));
 }
 
 kl_tensor kl_quantized_of_at(const kl_site *site, kl_tensor ints, kl_qscheme scheme, kl_tensor scale,
@@ -422,8 +424,9 @@ kl_tensor kl_quantized_of_at(const kl_site *site, kl_tensor ints, kl_qscheme sch
     if (q.type == KL_Q_I4 && zero_point.id)
         return compose_end(t, refuse(t, site, KL_ERR_ARGUMENT, "quantized_of: 4-bit integers have no zero point"));
     q.part[0] = ints;
-    q.part[1] = aligned(t, site, "the scale", &q, scale, v.dtype);
-    q.part[2] = zero_point.id ? aligned(t, site, "the zero point", &q, zero_point, integers(q.type)) : kl_none;
+    q.part[1] = quantized_align_scale(t, site, "the scale", &q, scale, v.dtype);
+    q.part[2] = zero_point.id ? quantized_align_scale(t, site, "the zero point", &q, zero_point,
+                                                      quantized_ints_dtype(q.type)) : kl_none;
     if (!q.part[1].id || (zero_point.id && !q.part[2].id))
         return compose_end(t, poison(t));
     return compose_end(t, quantized_make(t, site, &q));
@@ -488,9 +491,9 @@ kl_status kl_observe_at(const kl_site *site, kl_observer *o, kl_tensor x)
         if (wrapper_of(x, NULL))
             x = kl_dense_at(site, x);
         x = kl_detach_at(site, x);
-        status = take_in(site, o->low, extreme(site, &q, x, false), o->momentum, false);
+        status = take_in(site, o->low, quantized_extreme(site, &q, x, false), o->momentum, false);
         if (!status)
-            status = take_in(site, o->high, extreme(site, &q, x, true), o->momentum, true);
+            status = take_in(site, o->high, quantized_extreme(site, &q, x, true), o->momentum, true);
     } else {
         status = t->tracing ? t->trace->err.code : t->last.code;
     }
@@ -518,5 +521,5 @@ kl_tensor kl_quantized_by_at(const kl_site *site, const kl_observer *o, kl_tenso
     if (wrapper_of(x, NULL))
         x = kl_dense_at(site, x);
     scale_of_range(site, &q, kl_detach_at(site, o->low), kl_detach_at(site, o->high));
-    return compose_end(t, quantize(t, site, &q, x));
+    return compose_end(t, quantized_from_float(t, site, &q, x));
 }

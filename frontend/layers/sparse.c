@@ -29,7 +29,7 @@ static kl_tensor with_values(struct thread *t, const kl_site *site, kl_tensor h,
     return wrap(t, site, &layer_sparse, &v, 3, (kl_tensor[]){values, w->part[1], w->part[2]}, w->number);
 }
 
-static kl_tensor zeros(const kl_site *site, const struct view *like, uint32_t rank, const int64_t *dims)
+static kl_tensor sparse_zeros(const kl_site *site, const struct view *like, uint32_t rank, const int64_t *dims)
 {
     static const struct shape scalar;
     struct shape s = shape_make(rank, dims);
@@ -44,7 +44,7 @@ static kl_tensor rows_of_starts(const kl_site *s, kl_tensor starts, int64_t rows
     kl_tensor later = kl_narrow_at(s, starts, 0, 1, rows > 0 ? rows - 1 : 0);
     kl_tensor one = broadcast_to(s, "sparse", const_like(s, &v, 1), &(struct shape){0},
                                  &(struct shape){.rank = 1, .dim = {rows > 0 ? rows - 1 : 0}});
-    kl_tensor begun = kl_index_add_at(s, zeros(s, &v, 1, &places), 0, later, one);
+    kl_tensor begun = kl_index_add_at(s, sparse_zeros(s, &v, 1, &places), 0, later, one);
     return kl_narrow_at(s, kl_cumsum_at(s, begun, 0, false, false), 0, 0, bound);
 }
 
@@ -59,7 +59,7 @@ static struct sparse sparse_of(const kl_site *site, kl_tensor h)
 }
 
 /* The position of each element in the matrix, row-major. */
-static kl_tensor places(const kl_site *s, const struct sparse *x)
+static kl_tensor sparse_flat_indices(const kl_site *s, const struct sparse *x)
 {
     const struct view wide = {.dtype = shape_count(&x->v.shape) > INT32_MAX ? KL_I64 : KL_I32, .device = x->v.device};
     kl_tensor row = kl_cast_at(s, x->index[0], (kl_dtype)wide.dtype),
@@ -68,10 +68,10 @@ static kl_tensor places(const kl_site *s, const struct sparse *x)
 }
 
 /* A plain matrix plus the elements. */
-static kl_tensor added(const kl_site *s, const struct sparse *x, kl_tensor matrix)
+static kl_tensor sparse_add_to(const kl_site *s, const struct sparse *x, kl_tensor matrix)
 {
     struct shape flat = {.rank = 1, .dim = {shape_count(&x->v.shape)}};
-    kl_tensor sum = kl_index_add_at(s, reshape_to(s, "sparse", matrix, &flat), 0, places(s, x), x->values);
+    kl_tensor sum = kl_index_add_at(s, reshape_to(s, "sparse", matrix, &flat), 0, sparse_flat_indices(s, x), x->values);
     return reshape_to(s, "sparse", sum, &x->v.shape);
 }
 
@@ -79,10 +79,10 @@ static kl_tensor sparse_dense(struct thread *t, const kl_site *site, kl_tensor h
 {
     (void)t;
     struct sparse x = sparse_of(site, h);
-    return added(site, &x, zeros(site, &x.v, 2, x.v.shape.dim));
+    return sparse_add_to(site, &x, sparse_zeros(site, &x.v, 2, x.v.shape.dim));
 }
 
-static kl_tensor densify(struct thread *t, const struct call *c)
+static kl_tensor sparse_densify(struct thread *t, const struct call *c)
 {
     if (t->watch)
         dispatch_note(t, &graph_ops[c->proto.op], (kl_key)key_at[LAYER_Sparse][top_device(device_keys(view_of(
@@ -117,7 +117,7 @@ static kl_tensor sparse_product(struct thread *t, const struct call *c)
     const kl_site *s = c->site;
     bool right = !wrapper_of(c->in[0], &layer_sparse);
     if (c->proto.attr.dot.nbatch || c->proto.attr.dot.ncon != 1)
-        return densify(t, c);
+        return sparse_densify(t, c);
     kl_tensor other = c->in[!right];
     if (wrapper_of(other, &layer_sparse))
         other = sparse_dense(t, s, other);
@@ -126,14 +126,14 @@ static kl_tensor sparse_product(struct thread *t, const struct call *c)
     uint32_t con = axis_get(right ? c->proto.attr.dot.con_b : c->proto.attr.dot.con_a, 0);
     uint32_t at = axis_get(right ? c->proto.attr.dot.con_a : c->proto.attr.dot.con_b, 0);
     if (at >= d.shape.rank || con > 1 || d.shape.dim[at] != x.v.shape.dim[con] || d.dtype != x.v.dtype)
-        return densify(t, c); /* the plain op reports the error */
+        return sparse_densify(t, c); /* the plain op reports the error */
     kl_tensor rows = kl_mul_at(s, gather_rows(s, other, &d.shape, at, x.index[con]),
                                values_beside(s, &x, d.shape.rank - 1));
     int64_t dims[KL_MAX_RANK] = {x.v.shape.dim[!con]};
     for (uint32_t i = 0, k = 1; i < d.shape.rank; i++)
         if (i != at)
             dims[k++] = d.shape.dim[i];
-    kl_tensor sum = kl_index_add_at(s, zeros(s, &x.v, d.shape.rank, dims), 0, x.index[!con], rows);
+    kl_tensor sum = kl_index_add_at(s, sparse_zeros(s, &x.v, d.shape.rank, dims), 0, x.index[!con], rows);
     if (!right)
         return sum;
     int last[KL_MAX_RANK]; /* the matrix's axis follows the other's */
@@ -151,15 +151,15 @@ static kl_tensor sum_of_two(struct thread *t, const struct call *c)
     bool first = wrapper_of(c->in[0], &layer_sparse), second = wrapper_of(c->in[1], &layer_sparse);
     struct view a = view_of(c->in[0]), b = view_of(c->in[1]);
     if (!shape_equal(&a.shape, &b.shape) || a.dtype != b.dtype)
-        return densify(t, c);
+        return sparse_densify(t, c);
     struct sparse x = sparse_of(s, c->in[!first]);
     if (!second)
-        return added(s, &x, minus ? kl_neg_at(s, c->in[1]) : c->in[1]);
+        return sparse_add_to(s, &x, minus ? kl_neg_at(s, c->in[1]) : c->in[1]);
     struct sparse y = first ? sparse_of(s, c->in[1]) : x;
     if (minus)
         y.values = kl_neg_at(s, y.values);
     if (!first)
-        return added(s, &y, c->in[0]);
+        return sparse_add_to(s, &y, c->in[0]);
     struct sparse both = {.v = a, .values = kl_concat_at(s, 2, (kl_tensor[]){x.values, y.values}, 0)};
     for (unsigned i = 0; i < 2; i++) {
         kl_dtype wide = view_of(x.index[i]).dtype == KL_I64 || view_of(y.index[i]).dtype == KL_I64 ? KL_I64 : KL_I32;
@@ -182,20 +182,20 @@ static kl_tensor sparse_scaled(struct thread *t, const struct call *c)
     bool number = shape_count(&d.shape) == 1 && d.shape.rank <= 2;
     if (d.dtype != v.dtype || !broadcast_shape(&all, &d.shape) || !shape_equal(&all, &v.shape) ||
         (c->proto.op == OP_div && (at || !number)))
-        return densify(t, c);
+        return sparse_densify(t, c);
     kl_tensor values = wrapper_of(c->in[at], &layer_sparse)->part[0];
     if (number)
         return with_values(t, s, c->in[at], call_with(c, values, reshape_to(s, c->op, other, &none), kl_none));
     struct sparse x = sparse_of(s, c->in[at]);
     if (!shape_equal(&d.shape, &all))
         other = broadcast_to(s, c->op, other, &d.shape, &all);
-    kl_tensor there = kl_gather_at(s, reshape_to(s, c->op, other, &flat), 0, places(s, &x));
+    kl_tensor there = kl_gather_at(s, reshape_to(s, c->op, other, &flat), 0, sparse_flat_indices(s, &x));
     return with_values(t, s, c->in[at], kl_mul_at(s, values, there));
 }
 
 /* ---- the others ---- */
 
-static kl_tensor total(const struct call *c)
+static kl_tensor sparse_sum(const struct call *c)
 {
     const kl_site *s = c->site;
     struct sparse x = sparse_of(s, c->in[0]);
@@ -208,12 +208,12 @@ static kl_tensor total(const struct call *c)
         y = kl_sum_all_at(s, x.values);
     } else {
         unsigned left = axes == 1;
-        y = kl_index_add_at(s, zeros(s, &x.v, 1, &x.v.shape.dim[left]), 0, x.index[left], x.values);
+        y = kl_index_add_at(s, sparse_zeros(s, &x.v, 1, &x.v.shape.dim[left]), 0, x.index[left], x.values);
     }
     return reshape_to(s, c->op, y, &kept);
 }
 
-static kl_tensor transposed(struct thread *t, const struct call *c)
+static kl_tensor sparse_transpose(struct thread *t, const struct call *c)
 {
     struct sparse x = sparse_of(c->site, c->in[0]), y = x;
     bool swap = c->proto.attr.permute.perm[0] == 1;
@@ -234,9 +234,9 @@ static kl_tensor call_sparse(struct thread *t, const struct call *c)
     case OP_add: case OP_sub: return sum_of_two(t, c);
     case OP_mul: case OP_div: return sparse_scaled(t, c);
     case OP_neg: case OP_cast: return with_values(t, c->site, c->in[0], call_with(c, w->part[0], kl_none, kl_none));
-    case OP_permute: return transposed(t, c);
+    case OP_permute: return sparse_transpose(t, c);
     case OP_sum:
-        return c->proto.attr.reduce.axes ? total(c) : densify(t, c);
+        return c->proto.attr.reduce.axes ? sparse_sum(c) : sparse_densify(t, c);
     case OP_reshape: /* of the same shape: kl_detach */
         v = view_of(c->in[0]);
         if (shape_equal(&v.shape, &c->target)) {
@@ -244,8 +244,8 @@ static kl_tensor call_sparse(struct thread *t, const struct call *c)
             same.target = view_of(w->part[0]).shape;
             return with_values(t, c->site, c->in[0], call_with(&same, w->part[0], kl_none, kl_none));
         }
-        return densify(t, c);
-    default: return densify(t, c);
+        return sparse_densify(t, c);
+    default: return sparse_densify(t, c);
     }
 }
 
@@ -255,7 +255,8 @@ const struct layer layer_sparse = {.name = "sparse", .key = LAYER_Sparse, .grad_
 /* ---- making them ---- */
 
 /* A part as a plain vector; false: reported. */
-static bool vector(struct thread *t, const kl_site *site, const char *op, const char *what, kl_tensor h, int64_t length,
+static bool sparse_check_vector(struct thread *t, const kl_site *site, const char *op, const char *what, kl_tensor h,
+                                int64_t length,
                    bool index)
 {
     struct view v;
@@ -288,13 +289,13 @@ kl_tensor kl_sparse_coo_at(const kl_site *site, kl_tensor values, kl_tensor rows
     struct thread *t = checked_begin(site, "sparse_coo");
     if (!t)
         return op_failed();
-    if (!vector(t, site, "sparse_coo", "the values", values, -1, false) ||
+    if (!sparse_check_vector(t, site, "sparse_coo", "the values", values, -1, false) ||
         !matrix_fits(t, site, "sparse_coo", nrows, ncolumns))
         return compose_end(t, poison(t));
     struct view v = view_of(values);
     int64_t bound = v.shape.dim[0];
-    if (!vector(t, site, "sparse_coo", "the rows", rows, bound, true) ||
-        !vector(t, site, "sparse_coo", "the columns", columns, bound, true))
+    if (!sparse_check_vector(t, site, "sparse_coo", "the rows", rows, bound, true) ||
+        !sparse_check_vector(t, site, "sparse_coo", "the columns", columns, bound, true))
         return compose_end(t, poison(t));
     kl_tensor index[] = {rows, columns};
     const int64_t dims[] = {nrows, ncolumns};
@@ -328,9 +329,9 @@ kl_tensor kl_sparse_csr_at(const kl_site *site, kl_tensor values, kl_tensor star
     struct thread *t = checked_begin(site, "sparse_csr");
     if (!t)
         return op_failed();
-    if (!vector(t, site, "sparse_csr", "the values", values, -1, false) ||
-        !vector(t, site, "sparse_csr", "the starts", starts, -1, true) ||
-        !vector(t, site, "sparse_csr", "the columns", columns, view_of(values).shape.dim[0], true))
+    if (!sparse_check_vector(t, site, "sparse_csr", "the values", values, -1, false) ||
+        !sparse_check_vector(t, site, "sparse_csr", "the starts", starts, -1, true) ||
+        !sparse_check_vector(t, site, "sparse_csr", "the columns", columns, view_of(values).shape.dim[0], true))
         return compose_end(t, poison(t));
     int64_t rows = view_of(starts).shape.dim[0] - 1;
     if (rows < 0)

@@ -18,7 +18,7 @@ struct kl_tracer {
     struct graph *g;
     struct captured *captured; uint32_t ncaptured, captured_cap;
     struct known *known; uint32_t nknown, known_cap; /* a hash table, a power of two, at most half full */
-    ref *wide; uint32_t nwide, wide_cap; /* nodes of promote() */
+    ref *wide; uint32_t nwide, wide_cap; /* nodes of tracer_promote() */
     uint32_t nin, nout;
     bool elements;            /* it recorded calls of single elements in kl_vmap */
     struct err err;           /* why the graph is incomplete */
@@ -42,7 +42,7 @@ static ref node_known(const struct kl_tracer *tr, kl_tensor h)
     return tr->known_cap ? tracer_place(tr, h.id)->r : NIL;
 }
 
-static void know(struct kl_tracer *tr, kl_tensor h, ref r)
+static void tracer_map_insert(struct kl_tracer *tr, kl_tensor h, ref r)
 {
     if (2 * (tr->nknown + 1) > tr->known_cap) {
         struct kl_tracer old = *tr;
@@ -65,7 +65,7 @@ static void know(struct kl_tracer *tr, kl_tensor h, ref r)
 }
 
 /* An input of the graph for a tensor or, without one, for data. */
-static ref capture(struct kl_tracer *tr, kl_tensor h, struct buffer *data, const struct view *v)
+static ref tracer_capture(struct kl_tracer *tr, kl_tensor h, struct buffer *data, const struct view *v)
 {
     if (!mem_reserve(&tr->captured, &tr->captured_cap, tr->ncaptured + 1, sizeof *tr->captured)) {
         err_set(&tr->err, KL_ERR_MEMORY, "out of memory");
@@ -85,9 +85,9 @@ static ref node_of(struct kl_tracer *tr, kl_tensor h)
     struct view v;
     if (r || tr->err.code || !describe(tr->t, NULL, "tracer", "a tensor", h, &v))
         return r;
-    r = capture(tr, h, NULL, &v);
+    r = tracer_capture(tr, h, NULL, &v);
     if (r)
-        know(tr, h, r);
+        tracer_map_insert(tr, h, r);
     return r;
 }
 
@@ -107,7 +107,7 @@ static bool tracer_broadcast(struct graph *g, struct node *n)
 
 /* Under autocast calls may mix dtypes: numbers have the dtype that an operand had before it was cast.  The widest dtype
  * is used and noted, because under autocast the repeated graph casts the operand, and these numbers, again. */
-static void promote(struct kl_tracer *tr, struct node *n)
+static void tracer_promote(struct kl_tracer *tr, struct node *n)
 {
     struct graph *g = tr->g;
     bool wide = false, narrow = false;
@@ -143,12 +143,12 @@ static ref add_call(struct kl_tracer *tr, const struct call *c)
     kl_device device = n.nin && n.op != OP_copy ? device_of(node_at(g, n.in[n.op == OP_grad])->device) : c->device;
     struct view v = {n.dtype, c->target, device};
     if (n.op == OP_input)
-        return c->data ? capture(tr, kl_none, c->data, &v) : NIL;
+        return c->data ? tracer_capture(tr, kl_none, c->data, &v) : NIL;
     g->cur_device = (uint16_t)device_index(device);
     g->cur_site = graph_site(g, c->site);
     if (n.op == OP_slot)
         return n_const(g, n.dtype, c->bits);
-    promote(tr, &n);
+    tracer_promote(tr, &n);
     if (op_is_elementwise(n.op) && !tracer_broadcast(g, &n))
         return NIL;
     ref r = graph_add(g, &n, c->has_target ? &c->target : NULL);
@@ -171,7 +171,7 @@ static ref add_region(struct kl_tracer *tr, const struct kl_call *c)
 }
 
 /* In recorded functions only the op counts; but the outer tap sees the calls of one element in kl_vmap. */
-static bool sees(struct kl_tracer *tr)
+static bool tracer_is_active(struct kl_tracer *tr)
 {
     const struct trace *now = thread_trace(tr->t);
     const struct vmap *v = tr->t->vmap;
@@ -182,12 +182,13 @@ static bool sees(struct kl_tracer *tr)
     return tr->elements = true;
 }
 
-static kl_status tap(void *ctx, kl_call *c, kl_keyset keys)
+static kl_status tracer_record_call(void *ctx, kl_call *c, kl_keyset keys)
 {
     (void)keys;
     unsigned which = *(const unsigned *)ctx;
     struct kl_tracer *tr = c->t->tracer[which];
-    if (!tr || (!c->graph && !c->region) || !sees(tr)) /* a user's op is recorded as the ops of its kernel */
+    /* a user's op is recorded as the ops of its kernel */
+    if (!tr || (!c->graph && !c->region) || !tracer_is_active(tr))
         return kl_redispatch_below(c);
     ref r = tr->err.code ? NIL : c->graph ? add_call(tr, c->graph) : add_region(tr, c);
     if (tr->g->err.code)
@@ -197,7 +198,7 @@ static kl_status tap(void *ctx, kl_call *c, kl_keyset keys)
     kl_status status = kl_redispatch_below(c);
     layers_restore(c->t, before);
     for (uint32_t i = 0; i < c->nout && r && !status; i++)
-        know(tr, c->out[i], c->graph ? r : r + 1 + i);
+        tracer_map_insert(tr, c->out[i], c->graph ? r : r + 1 + i);
     return status;
 }
 
@@ -206,7 +207,7 @@ void tracer_assigned(struct thread *t, kl_tensor state, kl_tensor value)
     for (unsigned which = 0; which < 2; which++) {
         struct kl_tracer *tr = t->tracer[which];
         if (tr && (node_known(tr, value) || node_known(tr, state)))
-            know(tr, state, node_of(tr, value));
+            tracer_map_insert(tr, state, node_of(tr, value));
     }
 }
 
@@ -234,8 +235,9 @@ static bool tracer_start(struct kl_tracer *tr, uint32_t nin, const kl_tensor *in
 {
     static const unsigned number[] = {KL_TAP_CALLS, KL_TAP_RECORDED};
     static const struct transform layer[] = {
-        {.kernel = {.name = "tracer of calls", .call = tap, .ctx = (void *)(uintptr_t)&number[0]}},
-        {.kernel = {.name = "tracer of what is recorded", .call = tap, .ctx = (void *)(uintptr_t)&number[1]}}};
+        {.kernel = {.name = "tracer of calls", .call = tracer_record_call, .ctx = (void *)(uintptr_t)&number[0]}},
+        {.kernel = {.name = "tracer of what is recorded", .call = tracer_record_call, .ctx =
+            (void *)(uintptr_t)&number[1]}}};
     struct thread *t = tr->t;
     struct err e;
     e.code = KL_OK;
@@ -254,7 +256,7 @@ static bool tracer_start(struct kl_tracer *tr, uint32_t nin, const kl_tensor *in
         if (!r)
             return fail(t, NULL, KL_ERR_MEMORY, "tracer_begin: out of memory") == KL_OK;
         tr->g->node[r].device = (uint16_t)device_index(v.device);
-        know(tr, in[i], r);
+        tracer_map_insert(tr, in[i], r);
     }
     tr->nin = nin;
     return true;

@@ -28,7 +28,7 @@ struct mapped {
 /* ---- keys ---- */
 
 /* Where there is more on the way than a node of its own: else the transform's `marks` do the same. */
-static kl_status batched(void *ctx, kl_call *c, kl_keyset keys)
+static kl_status vmap_call(void *ctx, kl_call *c, kl_keyset keys)
 {
     (void)ctx, (void)keys;
     kl_status status = kl_redispatch_below(c);
@@ -56,9 +56,9 @@ static kl_status no_random(void *ctx, kl_call *c, kl_keyset keys)
     return kl_redispatch_below(c);
 }
 
-static bool install(struct err *e)
+static bool vmap_install(struct err *e)
 {
-    static const struct transform rule = {.kernel = {.name = "batching rules", .call = batched},
+    static const struct transform rule = {.kernel = {.name = "batching rules", .call = vmap_call},
                                           .marks = LAYER_BIT(LAYER_Batched)};
     static const struct transform random = {.kernel = {.name = "vmap's random numbers", .call = no_random}};
     static atomic_bool done;
@@ -240,7 +240,7 @@ static bool arguments_fit(struct mapped *m, const kl_tensor *in, const kl_tensor
                       : m->nin > INT16_MAX || m->nout > INT16_MAX ? "too many tensors" : NULL;
     if (why)
         return fail(m->t, m->site, KL_ERR_ARGUMENT, "vmap: %s", why) == KL_OK;
-    return install(&e) || fail(m->t, m->site, e.code, "vmap: %s", e.msg) == KL_OK;
+    return vmap_install(&e) || fail(m->t, m->site, e.code, "vmap: %s", e.msg) == KL_OK;
 }
 
 kl_status kl_vmap_at(const kl_site *site, kl_region_fn *fn, void *ctx, uint32_t nin, const kl_tensor *in,

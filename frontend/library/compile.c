@@ -142,7 +142,7 @@ static bool object_end(kl_object *object, const char *path, const char *header, 
 }
 
 /* The thread if it has an open trace; NULL: *status, which is reported. */
-static struct thread *traced(const kl_site *site, const char *op, kl_status *status)
+static struct thread *thread_with_trace(const kl_site *site, const char *op, kl_status *status)
 {
     struct thread *t = thread_self();
     *status = KL_ERR_MEMORY;
@@ -163,7 +163,7 @@ kl_status kl_trace_compile_at(const kl_site *site, const char *object_path, cons
                               const kl_compile_options *options)
 {
     kl_status status;
-    struct thread *t = traced(site, "trace_compile", &status);
+    struct thread *t = thread_with_trace(site, "trace_compile", &status);
     if (!t)
         return status;
     if (!status) {
@@ -195,7 +195,7 @@ kl_status kl_object_add_at(const kl_site *site, kl_object *object, const char *p
 {
     kl_status status;
     struct err e = {0};
-    struct thread *t = traced(site, "object_add", &status);
+    struct thread *t = thread_with_trace(site, "object_add", &status);
     if (!t)
         return status;
     if (!status && !object)

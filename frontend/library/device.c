@@ -12,7 +12,7 @@ bool device_valid(kl_device d)
 }
 
 /* The thread, and the device's number in *index; NULL: an invalid device, reported. */
-static struct thread *known(const char *what, kl_device d, int *index)
+static struct thread *device_thread(const char *what, kl_device d, int *index)
 {
     struct thread *t = thread_self();
     *index = device_index(d);
@@ -24,7 +24,7 @@ static struct thread *known(const char *what, kl_device d, int *index)
 
 /* ---- names and kinds ---- */
 
-static kl_device found(int index, const struct err *e)
+static kl_device device_or_report(int index, const struct err *e)
 {
     if (index >= 0)
         return device_of((unsigned)index);
@@ -37,7 +37,7 @@ kl_device kl_device_default(void)
     struct err e;
     const char *why;
     e.code = KL_OK;
-    return found(device_default(&why, &e), &e);
+    return device_or_report(device_default(&why, &e), &e);
 }
 
 kl_status kl_plugin_load(const char *path)
@@ -75,7 +75,7 @@ static kl_device autodiff_named(const char *name, size_t n)
     struct err e;
     e.code = KL_OK;
     err_set(&e, KL_ERR_DEVICE, "no strategy is called \"%s\": there are \"balanced\" and \"4096 bytes\"", strategy);
-    return found(-1, &e);
+    return device_or_report(-1, &e);
 }
 
 kl_device kl_device_named(const char *name)
@@ -86,7 +86,7 @@ kl_device kl_device_named(const char *name)
     e.code = KL_OK;
     if (n > skip && n < 80 && !strncmp(name, before, skip) && name[n - 1] == '>')
         return autodiff_named(name + skip, n - skip - 1);
-    return found(device_find(name, &e), &e);
+    return device_or_report(device_find(name, &e), &e);
 }
 
 const char *kl_device_name(kl_device d)
@@ -101,7 +101,7 @@ kl_device kl_device_get(kl_device_kind kind, int index)
 {
     struct err e;
     e.code = KL_OK;
-    return found(device_number(kind, index < 0 ? UINT32_MAX : (unsigned)index, &e), &e);
+    return device_or_report(device_number(kind, index < 0 ? UINT32_MAX : (unsigned)index, &e), &e);
 }
 
 int kl_device_count(kl_device_kind kind)
@@ -157,7 +157,8 @@ static struct settings {             /* all but the atomics under the lock */
 unsigned kl_device_dtype_usage(kl_device d, kl_dtype dtype)
 {
     int i;
-    if (!known("device_dtype_usage", d, &i) || (unsigned)dtype >= KL_DTYPE_COUNT || !(device_dtypes(i) >> dtype & 1))
+    if (!device_thread("device_dtype_usage", d, &i) || (unsigned)dtype >= KL_DTYPE_COUNT ||
+        !(device_dtypes(i) >> dtype & 1))
         return 0;
     bool fast = i == DEVICE_CPU && dtype != KL_BOOL && dtype_compute(dtype) == (unsigned)dtype;
     return KL_USE_STORAGE | KL_USE_ARITHMETIC | (fast ? KL_USE_ACCELERATED : 0);
@@ -179,7 +180,7 @@ static bool kl_device_fits(int device, kl_dtype real, kl_dtype integer)
 kl_status kl_device_configure(kl_device d, kl_dtype real, kl_dtype integer)
 {
     int i;
-    struct thread *t = known("device_configure", d, &i);
+    struct thread *t = device_thread("device_configure", d, &i);
     if (!t)
         return KL_ERR_DEVICE;
     if (!kl_device_fits(i, real, integer))
@@ -203,14 +204,14 @@ kl_status kl_device_configure(kl_device d, kl_dtype real, kl_dtype integer)
 kl_dtype kl_device_float(kl_device d)
 {
     int i;
-    uint8_t own = known("device_float", d, &i) ? atomic_load(&settings[i].real) : KL_DTYPE_COUNT;
+    uint8_t own = device_thread("device_float", d, &i) ? atomic_load(&settings[i].real) : KL_DTYPE_COUNT;
     return own ? (kl_dtype)own : KL_F32;
 }
 
 kl_dtype kl_device_int(kl_device d)
 {
     int i;
-    uint8_t own = known("device_int", d, &i) ? atomic_load(&settings[i].integer) : KL_DTYPE_COUNT;
+    uint8_t own = device_thread("device_int", d, &i) ? atomic_load(&settings[i].integer) : KL_DTYPE_COUNT;
     return own ? (kl_dtype)own : KL_I32;
 }
 
@@ -227,7 +228,7 @@ kl_dtype device_dtype(kl_device d, kl_dtype dtype)
 kl_quant_scheme kl_device_quant_scheme(kl_device d)
 {
     int i;
-    if (!known("device_quant_scheme", d, &i))
+    if (!device_thread("device_quant_scheme", d, &i))
         return (kl_quant_scheme){0};
     return (kl_quant_scheme){KL_I8, true, true, device_is_host(i) ? KL_QUANT_NATIVE : KL_QUANT_PACKED_U32};
 }
@@ -237,7 +238,7 @@ kl_quant_scheme kl_device_quant_scheme(kl_device d)
 kl_status kl_seed(kl_device d, uint64_t seed)
 {
     int i;
-    if (!known("seed", d, &i))
+    if (!device_thread("seed", d, &i))
         return KL_ERR_DEVICE;
     front_lock();
     settings[i].seed = seed;
@@ -260,13 +261,13 @@ static uint64_t seed_state(int i, uint64_t more)
 uint64_t kl_seed_state(kl_device d)
 {
     int i;
-    return known("seed_state", d, &i) ? seed_state(i, 0) : 0;
+    return device_thread("seed_state", d, &i) ? seed_state(i, 0) : 0;
 }
 
 uint64_t kl_next_seed(kl_device d)
 {
     int i;
-    if (!known("next_seed", d, &i))
+    if (!device_thread("next_seed", d, &i))
         return 0;
     uint64_t z = seed_state(i, 1);
     z = (z ^ z >> 30) * UINT64_C(0xBF58476D1CE4E5B9);
@@ -279,7 +280,7 @@ uint64_t kl_next_seed(kl_device d)
 void *kl_device_stream(kl_device d)
 {
     int i;
-    struct accelerator *a = known("device_stream", d, &i) ? accelerator_get(i) : NULL;
+    struct accelerator *a = device_thread("device_stream", d, &i) ? accelerator_get(i) : NULL;
     return a ? accelerator_stream(a) : NULL;
 }
 
@@ -295,7 +296,7 @@ static void submit_pending(int device)
 kl_status kl_flush(kl_device d)
 {
     int i;
-    if (!known("flush", d, &i))
+    if (!device_thread("flush", d, &i))
         return KL_ERR_DEVICE;
     front_lock();
     submit_pending(i);
@@ -306,7 +307,7 @@ kl_status kl_flush(kl_device d)
 kl_status kl_sync(kl_device d)
 {
     int i;
-    struct thread *t = known("sync", d, &i);
+    struct thread *t = device_thread("sync", d, &i);
     if (!t)
         return KL_ERR_DEVICE;
     struct err e, late;

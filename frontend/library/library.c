@@ -62,7 +62,7 @@ void kl_dump_next(const char *dir)
 }
 
 /* The graph of a trace, with the device and the fusion option of its run; NULL: *e. */
-static struct graph *dumped(struct thread *t, const char *name, struct dump_request *r, struct err *e)
+static struct graph *graph_to_dump(struct thread *t, const char *name, struct dump_request *r, struct err *e)
 {
     const struct exec *x = name ? exec_named(name) : NULL;
     struct graph *g = NULL;
@@ -102,7 +102,7 @@ kl_status kl_dump_at(const kl_site *site, const char *trace, const char *stage, 
     if (r.form != DUMP_HTML && (!stage || !dump_is_stage(stage)))
         return report(t, site, KL_ERR_ARGUMENT, "dump: no stage is called \"%s\": there are %s", stage ? stage : "",
                       dump_stage_names());
-    struct graph *g = dumped(t, trace, &r, &e);
+    struct graph *g = graph_to_dump(t, trace, &r, &e);
     bool ok = g && dump_to_file(g, &r, path, &e);
     graph_free(g);
     return ok ? KL_OK : report(t, site, e.code, "dump: %s", e.msg);

@@ -46,15 +46,18 @@ bool machine_want(struct machine *m, const struct kernel *k)
 }
 
 /* Elements of each array of a loop. */
-static size_t elements(const struct anchor *a) { return ((size_t)1 << a->log_bytes) / 4 / (a->inputs + 1u) / 16 * 16; }
+static size_t anchor_elements(const struct anchor *a)
+{
+    return ((size_t)1 << a->log_bytes) / 4 / (a->inputs + 1u) / 16 * 16;
+}
 
 static bool make_arrays(struct machine *m, const struct anchor *a)
 {
     for (unsigned i = 0; i <= a->inputs; i++) {
-        if (m->count[i] >= elements(a))
+        if (m->count[i] >= anchor_elements(a))
             continue;
         limit_array_free(m->array[i], m->count[i]);
-        m->count[i] = elements(a);
+        m->count[i] = anchor_elements(a);
         if (!(m->array[i] = limit_array(m->count[i]))) {
             m->count[i] = 0;
             return false;
@@ -80,7 +83,7 @@ static void stream_share(void *ctx, int64_t begin, int64_t end, unsigned worker)
 /* Small loops are repeated until they take a few microseconds. */
 static void measure_stream(struct machine *m, struct anchor *a)
 {
-    int64_t vectors = (int64_t)(elements(a) / 16);
+    int64_t vectors = (int64_t)(anchor_elements(a) / 16);
     int times = a->log_bytes < 20 ? MIN_MOVED >> a->log_bytes : 1;
     struct stream_job j = {m, a};
     pool_run(stream_share, &j, vectors, 1024);
@@ -124,7 +127,7 @@ double machine_limit(const struct machine *m, const struct kernel *k)
     struct anchor a, *measured = anchor_of(k, &a) ? benchmark_limits_find(m, &a) : NULL;
     double peak = machine_peak(m), compute = peak > 0 ? (double)k->flops / peak : 0, move = 0;
     if (measured && measured->took.n)
-        move = (double)k->bytes / (double)(elements(&a) * 4 * (a.inputs + 1u)) * samples_median(&measured->took);
+        move = (double)k->bytes / (double)(anchor_elements(&a) * 4 * (a.inputs + 1u)) * samples_median(&measured->took);
     return move > compute ? move : compute;
 }
 

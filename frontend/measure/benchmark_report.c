@@ -10,7 +10,7 @@
 enum { SHOWN = 24 }; /* kernels of each variant in a table or chart */
 static const char *const variant[2] = {"unfused", "fused"};
 
-static double total(const kl_bench_kernel *k) { return (double)k->calls * k->call.median; }
+static double kernel_total_seconds(const kl_bench_kernel *k) { return (double)k->calls * k->call.median; }
 
 void text_time(struct text *t, double us)
 {
@@ -48,7 +48,7 @@ static void put_kernel(struct text *t, const kl_bench_kernel *k, double all)
     snprintf(name, sizeof name, cut ? "%.33s..." : "%s", k->name);
     text_put(t, "%-36s %6lld", name, (long long)k->calls);
     text_time(t, k->call.median);
-    text_put(t, " %6.1f %%", all > 0 ? 100 * total(k) / all : 0);
+    text_put(t, " %6.1f %%", all > 0 ? 100 * kernel_total_seconds(k) / all : 0);
     text_put(t, " %9.3f %9.3f", 1e-6 * (double)k->bytes, 1e-6 * (double)k->flops);
     double us = k->call.median > 0 ? k->call.median : INFINITY;
     text_put(t, " %7.1f %8.1f", 1e-3 * (double)k->bytes / us, 1e-3 * (double)k->flops / us);
@@ -61,7 +61,7 @@ static void benchmark_report_put_kernels(struct text *t, const kl_bench_report *
     double all = 0, rest = 0;
     int shown = 0, hidden = 0;
     for (int64_t i = 0; i < r->nkernel; i++)
-        all += r->kernel[i].fused == fuse ? total(&r->kernel[i]) : 0;
+        all += r->kernel[i].fused == fuse ? kernel_total_seconds(&r->kernel[i]) : 0;
     text_put(t, "\n%-36s %6s %12s %8s %9s %9s %7s %8s %12s %9s\n", fuse ? "fused kernels" : "unfused kernels", "calls",
              "a call",
              "of all", "MB", "Mflop", "GB/s", "GFLOP/s", "limit", "of limit");
@@ -74,7 +74,7 @@ static void benchmark_report_put_kernels(struct text *t, const kl_bench_report *
             shown++;
         } else {
             hidden++;
-            rest += total(k);
+            rest += kernel_total_seconds(k);
         }
     }
     if (hidden)

@@ -124,7 +124,7 @@ static bool measure_machine(struct machine *m)
     return ok;
 }
 
-static bool collect(struct own_profile *p)
+static bool profile_collect(struct own_profile *p)
 {
     struct collecting c = {.p = p, .machine = {.clock = measure_now, .threads = pool_threads()}};
     bool ok = measure_machine(&c.machine);
@@ -191,7 +191,7 @@ kl_profile *kl_profile_end(void)
     struct thread *t = thread_self();
     struct err e = {0};
     struct own_profile *p = t ? mem_alloc(sizeof *p) : NULL;
-    if (!p || !timeline_stop(false, &p->timeline, &e) || !collect(p)) {
+    if (!p || !timeline_stop(false, &p->timeline, &e) || !profile_collect(p)) {
         if (t)
             report(t, NULL, e.code ? e.code : KL_ERR_MEMORY, "profile_end: %s", e.code ? e.msg : "out of memory");
         kl_profile_free(p ? &p->seen : NULL);
@@ -229,7 +229,7 @@ kl_status kl_profile_trace(const kl_profile *profile, const char *path)
 /* ---- as text ---- */
 
 /* Cuts a name that is too long: the end of a path is kept, the beginning of a kernel's name. */
-static const char *fit(const char *s, size_t columns, bool keep_end, char out[64])
+static const char *profile_fit_name(const char *s, size_t columns, bool keep_end, char out[64])
 {
     size_t n = strlen(s), keep = columns - 3;
     if (n <= columns)
@@ -245,7 +245,8 @@ static void put_row(struct text *t, const kl_profile_row *r, bool line)
 {
     char name[64], where[64];
     double us = 1e6 * r->seconds;
-    text_put(t, "%-36s %-16s %8lld", fit(r->name, 36, line, name), fit(r->where, 16, false, where),
+    text_put(t, "%-36s %-16s %8lld", profile_fit_name(r->name, 36, line, name), profile_fit_name(r->where, 16, false,
+                                                                                                 where),
              (long long)r->calls);
     text_time(t, us);
     text_time(t, r->calls ? us / (double)r->calls : 0);

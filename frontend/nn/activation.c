@@ -277,7 +277,7 @@ kl_tensor kl_hard_swish_at(const kl_site *site, kl_tensor a)
 struct seed { kl_tensor tensor; uint64_t number; };
 
 /* The scale is computed here, so that p = 1 gives zeros and not 0 times infinity, in the gradient too. */
-static kl_tensor dropout(const kl_site *site, const char *op, kl_tensor a, double p, const struct seed *seed,
+static kl_tensor dropout_masked(const kl_site *site, const char *op, kl_tensor a, double p, const struct seed *seed,
                          bool training)
 {
     struct view v;
@@ -301,7 +301,7 @@ static kl_tensor dropout(const kl_site *site, const char *op, kl_tensor a, doubl
 
 kl_tensor kl_dropout_at(const kl_site *site, kl_tensor a, double p, uint64_t seed, bool training)
 {
-    return dropout(site, "dropout", a, p, &(struct seed){.number = seed}, training);
+    return dropout_masked(site, "dropout", a, p, &(struct seed){.number = seed}, training);
 }
 
 kl_tensor kl_dropout_seeded_at(const kl_site *site, kl_tensor a, double p, kl_tensor seed, bool training)
@@ -309,5 +309,5 @@ kl_tensor kl_dropout_seeded_at(const kl_site *site, kl_tensor a, double p, kl_te
     struct thread *t = thread_self();
     if (t && !seed.id)
         return refuse(t, site, KL_ERR_HANDLE, "dropout_seeded: the seed is kl_none");
-    return dropout(site, "dropout_seeded", a, p, &(struct seed){.tensor = seed}, training);
+    return dropout_masked(site, "dropout_seeded", a, p, &(struct seed){.tensor = seed}, training);
 }

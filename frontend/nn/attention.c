@@ -7,7 +7,7 @@
 /* The leading axes of an operand, and its last two. */
 struct parts { struct shape lead; int64_t rows, columns; };
 
-static bool split(const struct shape *s, struct parts *p)
+static bool attention_split_shape(const struct shape *s, struct parts *p)
 {
     if (s->rank < 2)
         return false;
@@ -76,7 +76,7 @@ kl_tensor attention_scaled(const kl_site *site, kl_tensor q, kl_tensor k, kl_ten
         return refuse(t, site, KL_ERR_TYPE, "attention: needs one floating dtype, got %s, %s and %s", dtype_name(dtype),
                       dtype_name(view[1].dtype), dtype_name(view[2].dtype));
     for (unsigned i = 0; i < 3; i++)
-        if (!split(&view[i].shape, &p[i]))
+        if (!attention_split_shape(&view[i].shape, &p[i]))
             return refuse(t, site, KL_ERR_SHAPE, "attention: %s has shape %s: two axes at least are needed", what[i],
                           shape_text(&view[i].shape, text, sizeof text));
     if (p[0].columns != p[1].columns)

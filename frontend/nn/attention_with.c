@@ -25,7 +25,7 @@ static kl_tensor biased_attention(struct thread *t, const kl_site *site, kl_tens
 }
 
 /* [..., heads, a, b] as [..., heads / each, each, a, b]; each 0: one more axis of 1 behind the heads. */
-static kl_tensor grouped(const kl_site *site, kl_tensor a, const struct shape *s, int64_t each)
+static kl_tensor attention_group_heads(const kl_site *site, kl_tensor a, const struct shape *s, int64_t each)
 {
     struct shape g = *s;
     uint32_t at = s->rank - 3;
@@ -83,11 +83,11 @@ kl_tensor kl_attention_with_at(const kl_site *site, kl_tensor q, kl_tensor k, kl
         results[0] = poison(t);
     } else {
         if (groups) {
-            q = grouped(site, q, &vq.shape, H / G);
-            k = grouped(site, k, &vk.shape, 0);
-            v = grouped(site, v, &vv.shape, 0);
+            q = attention_group_heads(site, q, &vq.shape, H / G);
+            k = attention_group_heads(site, k, &vk.shape, 0);
+            v = attention_group_heads(site, v, &vv.shape, 0);
             if (mask.id && vm.shape.rank > 2) /* one for each head, or for all */
-                mask = grouped(site, mask, &vm.shape, vm.shape.dim[vm.shape.rank - 3] == H ? H / G : 0);
+                mask = attention_group_heads(site, mask, &vm.shape, vm.shape.dim[vm.shape.rank - 3] == H ? H / G : 0);
         }
         kl_tensor y = floats ? biased_attention(t, site, q, k, v, mask, scale, o.causal)
                              : attention_scaled(site, q, k, v, mask, o.causal, scale);

@@ -33,7 +33,7 @@ static bool is_letter(char c)
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
 }
 
-static int position(const struct term *m, char c)
+static int einsum_axis_of(const struct term *m, char c)
 {
     const char *p = memchr(m->letter, c, m->rank);
     return p ? (int)(p - m->letter) : -1;
@@ -47,9 +47,9 @@ static bool put_letter(struct einsum *e, struct term *m, char c)
 {
     if (!is_letter(c))
         return BAD(e, KL_ERR_ARGUMENT, "'%c' in \"%.80s\" is no subscript: letters, ',' and one '->'", c, e->text);
-    if (m->rank == KL_MAX_RANK + (position(m, ELLIPSIS) >= 0))
+    if (m->rank == KL_MAX_RANK + (einsum_axis_of(m, ELLIPSIS) >= 0))
         return BAD(e, KL_ERR_ARGUMENT, "\"%.80s\" has more than %d subscripts at '%c'", e->text, KL_MAX_RANK, c);
-    if (m == &e->out && position(m, c) >= 0)
+    if (m == &e->out && einsum_axis_of(m, c) >= 0)
         return BAD(e, KL_ERR_ARGUMENT, "subscript '%c' occurs twice in the result of \"%.80s\"", c, e->text);
     m->letter[m->rank++] = c;
     return true;
@@ -59,7 +59,7 @@ static bool put_letter(struct einsum *e, struct term *m, char c)
 static bool implicit_output(struct einsum *e)
 {
     for (int i = 0; i < e->n && !e->out.rank; i++)
-        if (position(&e->term[i], ELLIPSIS) >= 0)
+        if (einsum_axis_of(&e->term[i], ELLIPSIS) >= 0)
             e->out.letter[e->out.rank++] = ELLIPSIS;
     for (int c = 'A'; c <= 'z'; c++) {
         int uses = 0;
@@ -72,7 +72,7 @@ static bool implicit_output(struct einsum *e)
     return true;
 }
 
-static bool parse(struct einsum *e)
+static bool einsum_parse(struct einsum *e)
 {
     int terms = 1;
     struct term *m = &e->term[0];
@@ -86,7 +86,7 @@ static bool parse(struct einsum *e)
         } else if (p[0] == '-' && p[1] == '>' && m != &e->out) {
             m = &e->out;
             p++;
-        } else if (!strncmp(p, "...", 3) && position(m, ELLIPSIS) < 0 && m->rank <= KL_MAX_RANK) {
+        } else if (!strncmp(p, "...", 3) && einsum_axis_of(m, ELLIPSIS) < 0 && m->rank <= KL_MAX_RANK) {
             m->letter[m->rank++] = ELLIPSIS;
             p += 2;
         } else if (!put_letter(e, m, *p)) {
@@ -102,7 +102,7 @@ static bool parse(struct einsum *e)
 /* Replaces an ellipsis by the letters of `axes` axes; false: too many. */
 static bool expand_ellipsis(struct term *m, int axes)
 {
-    int at = position(m, ELLIPSIS), behind = (int)m->rank - at - 1;
+    int at = einsum_axis_of(m, ELLIPSIS), behind = (int)m->rank - at - 1;
     if (at < 0)
         return true;
     if (axes < 0 || (int)m->rank - 1 + axes > KL_MAX_RANK)
@@ -141,7 +141,7 @@ static bool check_operands(struct einsum *e, const kl_tensor *operand)
         if (i == 0)
             e->like = v;
         int axes = (int)v.shape.rank - (int)m->rank + 1;
-        max = position(m, ELLIPSIS) >= 0 && axes > max ? axes : max;
+        max = einsum_axis_of(m, ELLIPSIS) >= 0 && axes > max ? axes : max;
         if (!expand_ellipsis(m, axes) || v.shape.rank != m->rank)
             return BAD(e, KL_ERR_SHAPE, "term %d of \"%.80s\" has %u subscripts for shape %s", i + 1, e->text, m->rank,
                        shape_text(&v.shape, text, sizeof text));
@@ -180,10 +180,10 @@ static void sum_axis(const struct einsum *e, struct term *m, int axis)
 }
 
 /* Sums over a letter's second axis with a mask of the diagonal with its first. */
-static void diagonals(const struct einsum *e, struct term *m)
+static void einsum_take_diagonals(const struct einsum *e, struct term *m)
 {
     for (int j = 1; j < (int)m->rank;) {
-        int i = position(m, m->letter[j]);
+        int i = einsum_axis_of(m, m->letter[j]);
         if (i == j) {
             j++;
             continue;
@@ -200,19 +200,19 @@ static void diagonals(const struct einsum *e, struct term *m)
 }
 
 /* Whether the result or a term from `from` on has the letter. */
-static bool needed(const struct einsum *e, int from, char c)
+static bool einsum_is_needed(const struct einsum *e, int from, char c)
 {
     for (int i = from; i < e->n; i++)
-        if (position(&e->term[i], c) >= 0)
+        if (einsum_axis_of(&e->term[i], c) >= 0)
             return true;
-    return position(&e->out, c) >= 0;
+    return einsum_axis_of(&e->out, c) >= 0;
 }
 
 /* Sums over letters that neither `other` nor anything from `from` on has. */
 static void sum_unneeded(const struct einsum *e, struct term *m, const struct term *other, int from)
 {
     for (int j = (int)m->rank - 1; j >= 0; j--)
-        if (!needed(e, from, m->letter[j]) && !(other && position(other, m->letter[j]) >= 0))
+        if (!einsum_is_needed(e, from, m->letter[j]) && !(other && einsum_axis_of(other, m->letter[j]) >= 0))
             sum_axis(e, m, j);
 }
 
@@ -223,8 +223,8 @@ static void einsum_multiply(const struct einsum *e, struct term *a, const struct
     char letter[2 * KL_MAX_RANK];
     uint32_t rank = 0;
     for (int i = 0; i < (int)a->rank; i++) {
-        int j = position(b, a->letter[i]);
-        if (j >= 0 && needed(e, later, a->letter[i])) {
+        int j = einsum_axis_of(b, a->letter[i]);
+        if (j >= 0 && einsum_is_needed(e, later, a->letter[i])) {
             letter[rank++] = a->letter[i];
             batch_a[nbatch] = i;
             batch_b[nbatch++] = j;
@@ -234,25 +234,25 @@ static void einsum_multiply(const struct einsum *e, struct term *a, const struct
         }
     }
     for (uint32_t i = 0; i < a->rank; i++)
-        if (position(b, a->letter[i]) < 0)
+        if (einsum_axis_of(b, a->letter[i]) < 0)
             letter[rank++] = a->letter[i];
     for (uint32_t j = 0; j < b->rank; j++)
-        if (position(a, b->letter[j]) < 0)
+        if (einsum_axis_of(a, b->letter[j]) < 0)
             letter[rank++] = b->letter[j];
     a->x = kl_dot_general_at(e->site, a->x, b->x, nbatch, batch_a, batch_b, ncon, con_a, con_b);
     a->rank = rank < KL_MAX_RANK ? rank : KL_MAX_RANK; /* above that the product has failed */
     memcpy(a->letter, letter, a->rank);
 }
 
-static kl_tensor contract(struct einsum *e)
+static kl_tensor einsum_contract(struct einsum *e)
 {
     for (int i = 0; i < e->n; i++)
         broadcast_ellipsis(e, &e->term[i]);
     struct term all = e->term[0];
-    diagonals(e, &all);
+    einsum_take_diagonals(e, &all);
     for (int i = 1; i < e->n; i++) {
         struct term next = e->term[i];
-        diagonals(e, &next);
+        einsum_take_diagonals(e, &next);
         sum_unneeded(e, &all, &next, i + 1);
         sum_unneeded(e, &next, &all, i + 1);
         einsum_multiply(e, &all, &next, i + 1);
@@ -260,7 +260,7 @@ static kl_tensor contract(struct einsum *e)
     sum_unneeded(e, &all, NULL, e->n);
     int axes[KL_MAX_RANK];
     for (uint32_t j = 0; j < e->out.rank; j++)
-        axes[j] = position(&all, e->out.letter[j]);
+        axes[j] = einsum_axis_of(&all, e->out.letter[j]);
     return kl_permute_at(e->site, all.x, axes); /* permuted even if nothing changes: a new handle */
 }
 
@@ -273,7 +273,7 @@ kl_tensor kl_einsum_at(const kl_site *site, const char *subscripts, int n, const
     if (!subscripts || !operand || n < 1 || n > TERMS)
         return refuse(t, site, KL_ERR_ARGUMENT, "einsum: needs subscripts and 1..%d operands, got %d", TERMS,
                       operand ? n : 0);
-    if (!parse(&e) || !check_operands(&e, operand) || !(t = checked_begin(site, "einsum")))
+    if (!einsum_parse(&e) || !check_operands(&e, operand) || !(t = checked_begin(site, "einsum")))
         return op_failed();
-    return compose_end(t, contract(&e));
+    return compose_end(t, einsum_contract(&e));
 }

@@ -54,7 +54,7 @@ static struct parts each_part(const kl_site *site, struct parts x, int rank, con
     return x;
 }
 
-static struct parts transform(const struct fourier *f, struct parts x, int64_t B, int64_t n);
+static struct parts fourier_transform(const struct fourier *f, struct parts x, int64_t B, int64_t n);
 
 /* The inverse is the transform with real and imaginary parts exchanged, before and after, except for the division by
  * n. */
@@ -63,12 +63,12 @@ static struct parts transform_back(const struct fourier *f, struct parts x, int6
     const kl_site *site = f->site;
     kl_tensor zero = x.im.id ? x.im : kl_mul(x.re, same_number(site, x.re, 0));
     kl_tensor scale = same_number(site, x.re, (double)n);
-    struct parts y = transform(f, (struct parts){zero, x.re}, B, n);
+    struct parts y = fourier_transform(f, (struct parts){zero, x.re}, B, n);
     return (struct parts){kl_div(y.im, scale), kl_div(y.re, scale)};
 }
 
 /* With w_k = e^(-pi i k^2 / n), X_k = w_k times the convolution of w_j x_j with conj(w_j). */
-static struct parts bluestein(const struct fourier *f, struct parts x, int64_t B, int64_t n)
+static struct parts fourier_bluestein(const struct fourier *f, struct parts x, int64_t B, int64_t n)
 {
     const kl_site *site = f->site;
     int64_t m = 1;
@@ -85,21 +85,21 @@ static struct parts bluestein(const struct fourier *f, struct parts x, int64_t B
         kl_tensor pieces[2] = {kl_pad(half, NULL, &gap, 0), kl_flip(kl_narrow(half, 0, 1, n - 1), 1, &last)};
         *(i ? &b.im : &b.re) = kl_reshape(kl_concat(2, pieces, 0), 2, (int64_t[]){1, m});
     }
-    a = complex_product(site, transform(f, a, B, m), transform(f, b, 1, m));
+    a = complex_product(site, fourier_transform(f, a, B, m), fourier_transform(f, b, 1, m));
     a = transform_back(f, a, B, m);
     a = (struct parts){kl_narrow(a.re, 1, 0, n), kl_narrow(a.im, 1, 0, n)};
     return complex_product(site, a, w);
 }
 
 /* x [B, n], [B, n] its transform. */
-static struct parts transform(const struct fourier *f, struct parts x, int64_t B, int64_t n)
+static struct parts fourier_transform(const struct fourier *f, struct parts x, int64_t B, int64_t n)
 {
     const kl_site *site = f->site;
     int64_t r = n <= MATRIX_MAX ? n : MATRIX_MAX;
     while (n % r)
         r--;
     if (r == 1 && n > DIRECT_MAX)
-        return bluestein(f, x, B, n);
+        return fourier_bluestein(f, x, B, n);
     if (r == 1 || r == n) { /* elements j as the columns of a matrix */
         struct parts w = root_powers(f, n, n, n), y;
         y = matrix_times(site, w, each_part(site, x, 3, (int64_t[]){B, n, 1}));
@@ -109,7 +109,7 @@ static struct parts transform(const struct fourier *f, struct parts x, int64_t B
     int64_t m = n / r;
     x = matrix_times(site, root_powers(f, r, r, r), each_part(site, x, 3, (int64_t[]){B, r, m}));
     x = complex_product(site, x, root_powers(f, r, m, n));
-    x = transform(f, each_part(site, x, 2, (int64_t[]){B * r, m}), B * r, m);
+    x = fourier_transform(f, each_part(site, x, 2, (int64_t[]){B * r, m}), B * r, m);
     x = each_part(site, x, 3, (int64_t[]){B, r, m});
     x = (struct parts){kl_transpose(x.re, 1, 2), kl_transpose(x.im, 1, 2)};
     return each_part(site, x, 2, (int64_t[]){B, n});
@@ -180,7 +180,7 @@ kl_tensor kl_fft_at(const kl_site *site, kl_tensor a, int axis, bool inverse)
     struct thread *t = fourier_begin(site, "fft", a, axis, &x, &p);
     if (!t)
         return op_failed();
-    p = inverse ? transform_back(&x.f, p, x.B, x.n) : transform(&x.f, p, x.B, x.n);
+    p = inverse ? transform_back(&x.f, p, x.B, x.n) : fourier_transform(&x.f, p, x.B, x.n);
     return compose_end(t, kl_complex(moved_back(&x, p.re, x.n), moved_back(&x, p.im, x.n)));
 }
 
@@ -194,7 +194,7 @@ kl_tensor kl_rfft_at(const kl_site *site, kl_tensor a, int axis)
     int64_t bins = x.n / 2 + 1;
     if (p.im.id)
         return compose_end(t, refuse(t, site, KL_ERR_TYPE, "rfft: the tensor is complex, kl_fft takes it"));
-    p = transform(&x.f, p, x.B, x.n);
+    p = fourier_transform(&x.f, p, x.B, x.n);
     return compose_end(t, kl_complex(moved_back(&x, kl_narrow(p.re, 1, 0, bins), bins),
                                      moved_back(&x, kl_narrow(p.im, 1, 0, bins), bins)));
 }

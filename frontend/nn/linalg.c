@@ -62,7 +62,7 @@ static kl_tensor matrices_result(const struct matrices *x, const char *op, kl_te
 /* ---- triangular equations ---- */
 
 /* Carried: the remainder of b.  Scanned: column j of the matrix, its diagonal element, j.  Stacked: row j of x. */
-static kl_status substitute(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+static kl_status substitute_column(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
 {
     struct matrices *x = ctx;
     const kl_site *site = x->site;
@@ -79,7 +79,7 @@ static kl_status substitute(void *ctx, const kl_tensor *in, uint32_t nin, kl_ten
 }
 
 /* a [B, n, n], b [B, n, m]; differentiable through the loop, for gradients of gradients. */
-static kl_tensor substituted(struct matrices *x, kl_tensor a, kl_tensor b)
+static kl_tensor substitute_all(struct matrices *x, kl_tensor a, kl_tensor b)
 {
     const kl_site *site = x->site;
     kl_tensor out[2];
@@ -87,14 +87,14 @@ static kl_tensor substituted(struct matrices *x, kl_tensor a, kl_tensor b)
     kl_tensor scanned[3] = {columns, kl_transpose(kl_diagonal(a, 0, 1, 2), 0, 1), kl_arange(x->device, KL_I32, x->n)};
     if (x->B * x->n * x->m == 0)
         return kl_reshape(b, 3, (int64_t[]){x->B, x->n, x->m});
-    kl_scan(substitute, x, x->n, 1, &b, 3, scanned, 1, x->upper != x->transposed, out);
+    kl_scan(substitute_column, x, x->n, 1, &b, 3, scanned, 1, x->upper != x->transposed, out);
     return kl_permute(out[1], (int[]){1, 0, 2});
 }
 
 static kl_status triangular_fn(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
 {
     (void)nin, (void)nout;
-    out[0] = substituted(ctx, in[0], in[1]);
+    out[0] = substitute_all(ctx, in[0], in[1]);
     return KL_OK;
 }
 
@@ -105,14 +105,14 @@ static kl_status triangular_backward(void *ctx, const kl_tensor *in, uint32_t ni
     const kl_site *site = x.site;
     (void)nin, (void)nout;
     x.transposed = !x.transposed;
-    out[1] = substituted(&x, in[0], in[3]);
+    out[1] = substitute_all(&x, in[0], in[3]);
     kl_tensor left = x.transposed ? out[1] : in[2], right = x.transposed ? in[2] : out[1];
     kl_tensor outer = kl_neg(kl_matmul(left, matrix_t(site, right)));
     out[0] = x.upper ? kl_triu(outer, 0) : kl_tril(outer, 0);
     return KL_OK;
 }
 
-static kl_tensor triangular(struct matrices *x, kl_tensor a, kl_tensor b, bool upper, bool transposed)
+static kl_tensor solve_triangular(struct matrices *x, kl_tensor a, kl_tensor b, bool upper, bool transposed)
 {
     const kl_site *site = x->site;
     kl_tensor in[2] = {a, b}, y;
@@ -129,7 +129,8 @@ kl_tensor kl_triangular_solve_at(const kl_site *site, kl_tensor a, kl_tensor b, 
     struct thread *t = matrices_begin(site, "triangular_solve", &a, &b, true, &v, &w, &x);
     if (!t)
         return op_failed();
-    return compose_end(t, matrices_result(&x, "triangular_solve", triangular(&x, a, b, upper, transposed), &w.shape));
+    return compose_end(t, matrices_result(&x, "triangular_solve", solve_triangular(&x, a, b, upper, transposed),
+                                          &w.shape));
 }
 
 /* ---- Cholesky ---- */
@@ -170,8 +171,8 @@ static kl_status cholesky_backward(void *ctx, const kl_tensor *in, uint32_t nin,
     P = kl_sub(P, kl_mul(kl_diagonal_matrix(kl_diagonal(P, 0, 1, 2), 0), half));
     x.upper = false;
     x.transposed = true;
-    P = substituted(&x, in[1], P);                                        /* L^-T P */
-    P = matrix_t(site, substituted(&x, in[1], matrix_t(site, P)));        /* (L^-T (L^-T P)^T)^T = L^-T P L^-1 */
+    P = substitute_all(&x, in[1], P);                                        /* L^-T P */
+    P = matrix_t(site, substitute_all(&x, in[1], matrix_t(site, P)));        /* (L^-T (L^-T P)^T)^T = L^-T P L^-1 */
     out[0] = kl_mul(kl_add(P, matrix_t(site, P)), half);
     return KL_OK;
 }
@@ -194,7 +195,7 @@ kl_tensor kl_cholesky_at(const kl_site *site, kl_tensor a)
 /* ---- general equations ---- */
 
 /* Carried: [a | b], and the sign of the permutation so far, [B].  Scanned: j.  Stacked: the pivots. */
-static kl_status eliminate(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+static kl_status eliminate_column(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
 {
     struct matrices *x = ctx;
     const kl_site *site = x->site;
@@ -216,30 +217,30 @@ static kl_status eliminate(void *ctx, const kl_tensor *in, uint32_t nin, kl_tens
 }
 
 /* out: [U | L^-1 P b], the sign, the pivots [n, B] */
-static void eliminated(struct matrices *x, kl_tensor w, kl_tensor *out)
+static void eliminate_all(struct matrices *x, kl_tensor w, kl_tensor *out)
 {
     const kl_site *site = x->site;
     kl_tensor carried[2] = {w, kl_ones(x->device, x->dtype, 1, &x->B)}, columns = kl_arange(x->device, KL_I32, x->n);
-    kl_scan(eliminate, x, x->n, 2, carried, 1, &columns, 1, false, out);
+    kl_scan(eliminate_column, x, x->n, 2, carried, 1, &columns, 1, false, out);
 }
 
-static kl_tensor solved(struct matrices *x, kl_tensor a, kl_tensor b)
+static kl_tensor solve_by_elimination(struct matrices *x, kl_tensor a, kl_tensor b)
 {
     const kl_site *site = x->site;
     kl_tensor out[3], both[2] = {a, b};
     if (x->B * x->n * x->m == 0)
         return kl_reshape(b, 3, (int64_t[]){x->B, x->n, x->m});
-    eliminated(x, kl_concat(2, both, 2), out);
+    eliminate_all(x, kl_concat(2, both, 2), out);
     struct matrices u = *x;
     u.upper = true;
     u.transposed = false;
-    return substituted(&u, kl_narrow(out[0], 2, 0, x->n), kl_narrow(out[0], 2, x->n, x->m));
+    return substitute_all(&u, kl_narrow(out[0], 2, 0, x->n), kl_narrow(out[0], 2, x->n, x->m));
 }
 
 static kl_status solve_fn(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
 {
     (void)nin, (void)nout;
-    out[0] = solved(ctx, in[0], in[1]);
+    out[0] = solve_by_elimination(ctx, in[0], in[1]);
     return KL_OK;
 }
 
@@ -249,12 +250,12 @@ static kl_status solve_backward(void *ctx, const kl_tensor *in, uint32_t nin, kl
     struct matrices *x = ctx;
     const kl_site *site = x->site;
     (void)nin, (void)nout;
-    out[1] = solved(x, matrix_t(site, in[0]), in[3]);
+    out[1] = solve_by_elimination(x, matrix_t(site, in[0]), in[3]);
     out[0] = kl_neg(kl_matmul(out[1], matrix_t(site, in[2])));
     return KL_OK;
 }
 
-static kl_tensor solve(struct matrices *x, kl_tensor a, kl_tensor b)
+static kl_tensor solve_system(struct matrices *x, kl_tensor a, kl_tensor b)
 {
     const kl_site *site = x->site;
     kl_tensor in[2] = {a, b}, y;
@@ -269,7 +270,7 @@ kl_tensor kl_solve_at(const kl_site *site, kl_tensor a, kl_tensor b)
     struct thread *t = matrices_begin(site, "solve", &a, &b, true, &v, &w, &x);
     if (!t)
         return op_failed();
-    return compose_end(t, matrices_result(&x, "solve", solve(&x, a, b), &w.shape));
+    return compose_end(t, matrices_result(&x, "solve", solve_system(&x, a, b), &w.shape));
 }
 
 kl_tensor kl_inverse_at(const kl_site *site, kl_tensor a)
@@ -280,7 +281,7 @@ kl_tensor kl_inverse_at(const kl_site *site, kl_tensor a)
     if (!t)
         return op_failed();
     kl_tensor one = kl_expand(kl_eye(x.device, x.dtype, x.n, x.n), 3, (int64_t[]){x.B, x.n, x.n});
-    return compose_end(t, matrices_result(&x, "inverse", solve(&x, a, one), &v.shape));
+    return compose_end(t, matrices_result(&x, "inverse", solve_system(&x, a, one), &v.shape));
 }
 
 static kl_status det_fn(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
@@ -289,7 +290,7 @@ static kl_status det_fn(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor 
     const kl_site *site = x->site;
     (void)nin, (void)nout;
     kl_tensor r[3];
-    eliminated(x, in[0], r);
+    eliminate_all(x, in[0], r);
     out[0] = kl_mul(r[1], kl_reduce_prod(r[2], 1, (int[]){0}, false));
     return KL_OK;
 }
@@ -302,7 +303,7 @@ static kl_status det_backward(void *ctx, const kl_tensor *in, uint32_t nin, kl_t
     (void)nin, (void)nout;
     kl_tensor one = kl_expand(kl_eye(x->device, x->dtype, x->n, x->n), 3, (int64_t[]){x->B, x->n, x->n});
     kl_tensor scale = kl_reshape(kl_mul(in[1], in[2]), 3, (int64_t[]){x->B, 1, 1});
-    out[0] = kl_mul(solved(x, matrix_t(site, in[0]), one), scale);
+    out[0] = kl_mul(solve_by_elimination(x, matrix_t(site, in[0]), one), scale);
     return KL_OK;
 }
 
@@ -387,7 +388,7 @@ static kl_status qr_backward(void *ctx, const kl_tensor *in, uint32_t nin, kl_te
     int64_t k = x.m;
     x.m = x.n;
     x.n = k;
-    out[0] = matrix_t(site, substituted(&x, r, matrix_t(site, b)));
+    out[0] = matrix_t(site, substitute_all(&x, r, matrix_t(site, b)));
     return KL_OK;
 }
 

@@ -6,7 +6,7 @@
 /* ---- softmax ---- */
 
 /* a minus its maximum along the axis.  The maximum cancels out of the results, so it has no gradient. */
-static kl_tensor shifted(const kl_site *site, kl_tensor a, int axis)
+static kl_tensor subtract_max(const kl_site *site, kl_tensor a, int axis)
 {
     kl_tensor max = kl_detach_at(site, kl_reduce_max_at(site, a, 1, &axis, true));
     return kl_sub_at(site, a, max);
@@ -23,7 +23,7 @@ kl_tensor kl_softmax_at(const kl_site *site, kl_tensor a, int axis)
     struct thread *t = wide_floats_begin(site, "softmax", &a, &v);
     if (!t)
         return op_failed();
-    kl_tensor e = kl_exp_at(site, shifted(site, a, axis));
+    kl_tensor e = kl_exp_at(site, subtract_max(site, a, axis));
     return compose_end(t, shares(site, &v, e, kl_sum_at(site, e, 1, &axis, true)));
 }
 
@@ -38,7 +38,7 @@ kl_tensor kl_log_softmax_at(const kl_site *site, kl_tensor a, int axis)
     struct thread *t = wide_floats_begin(site, "log_softmax", &a, &v);
     if (!t)
         return op_failed();
-    kl_tensor z = shifted(site, a, axis);
+    kl_tensor z = subtract_max(site, a, axis);
     return compose_end(t, kl_sub_at(site, z, log_sum_exp(site, z, axis)));
 }
 
@@ -109,7 +109,8 @@ static struct thread *labels_begin(const kl_site *site, const char *op, const ch
 
 /* [N,1] the element at the label in each row of z, by a mask: it fuses with the softmax around it, forward and
  * backward; a gather would add a scatter to the gradient. */
-static kl_tensor pick(const kl_site *site, kl_tensor z, const struct view *x, kl_tensor labels, const struct view *y)
+static kl_tensor loss_pick_label(const kl_site *site, kl_tensor z, const struct view *x, kl_tensor labels,
+                                 const struct view *y)
 {
     const int columns = 1;
     kl_tensor own = kl_where_at(site, at_label(site, labels, y, &x->shape), z, const_like(site, x, 0));
@@ -127,7 +128,7 @@ kl_tensor kl_cross_entropy_at(const kl_site *site, kl_tensor logits, kl_tensor l
     struct thread *t = labels_begin(site, "cross_entropy", "logits", &logits, labels, &x, &y);
     if (!t)
         return op_failed();
-    kl_tensor z = shifted(site, logits, 1), picked = pick(site, z, &x, labels, &y);
+    kl_tensor z = subtract_max(site, logits, 1), picked = loss_pick_label(site, z, &x, labels, &y);
     return compose_end(t, mean_all(site, kl_sub_at(site, log_sum_exp(site, z, 1), picked)));
 }
 
@@ -137,7 +138,7 @@ kl_tensor kl_nll_loss_at(const kl_site *site, kl_tensor log_probs, kl_tensor lab
     struct thread *t = labels_begin(site, "nll_loss", "log_probs", &log_probs, labels, &x, &y);
     if (!t)
         return op_failed();
-    return compose_end(t, kl_neg_at(site, mean_all(site, pick(site, log_probs, &x, labels, &y))));
+    return compose_end(t, kl_neg_at(site, mean_all(site, loss_pick_label(site, log_probs, &x, labels, &y))));
 }
 
 /* ---- losses of two tensors of one shape ---- */
@@ -191,7 +192,7 @@ kl_tensor kl_l1_loss_at(const kl_site *site, kl_tensor a, kl_tensor b)
 
 /* With c = min(|d|, delta) both branches are c (|d| - c / 2), and no square overflows.  The gradient of min where the
  * two are equal, a half of each, gives delta as well. */
-static kl_tensor huber(const kl_site *site, const char *op, kl_tensor a, kl_tensor b, double delta, bool scaled)
+static kl_tensor loss_huber(const kl_site *site, const char *op, kl_tensor a, kl_tensor b, double delta, bool scaled)
 {
     struct view v;
     struct thread *t = pair_begin(site, op, &a, &b, &v);
@@ -210,12 +211,12 @@ static kl_tensor huber(const kl_site *site, const char *op, kl_tensor a, kl_tens
 
 kl_tensor kl_huber_loss_at(const kl_site *site, kl_tensor a, kl_tensor b, double delta)
 {
-    return huber(site, "huber_loss", a, b, delta, false);
+    return loss_huber(site, "huber_loss", a, b, delta, false);
 }
 
 kl_tensor kl_smooth_l1_loss_at(const kl_site *site, kl_tensor a, kl_tensor b, double beta)
 {
-    return huber(site, "smooth_l1_loss", a, b, beta, true);
+    return loss_huber(site, "smooth_l1_loss", a, b, beta, true);
 }
 
 /* log(1 + e^-|x|) and, from the larger of 0 and x, x y subtracted: exact where x is large and y its side. */

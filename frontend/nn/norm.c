@@ -5,7 +5,7 @@
 /* ---- reductions ---- */
 
 /* a without the axes of the mask, which have length 1. */
-static kl_tensor without(const kl_site *site, kl_tensor a, const struct shape *s, uint32_t mask)
+static kl_tensor norm_drop_axes(const kl_site *site, kl_tensor a, const struct shape *s, uint32_t mask)
 {
     struct shape rest = {0};
     for (uint32_t i = 0; i < s->rank; i++)
@@ -31,7 +31,7 @@ kl_tensor kl_logsumexp_at(const kl_site *site, kl_tensor a, int naxes, const int
     kl_tensor shift = kl_where_at(site, infinite, const_like(site, &v, 0), max);
     kl_tensor sum = kl_sum_at(site, kl_exp_at(site, kl_sub_at(site, a, shift)), naxes, axes, true);
     kl_tensor y = kl_add_at(site, kl_log_at(site, sum), shift);
-    return compose_end(t, keepdims ? y : without(site, y, &v.shape, mask));
+    return compose_end(t, keepdims ? y : norm_drop_axes(site, y, &v.shape, mask));
 }
 
 kl_tensor kl_var_at(const kl_site *site, kl_tensor a, int naxes, const int *axes, bool keepdims, int correction)
@@ -54,7 +54,7 @@ kl_tensor kl_var_at(const kl_site *site, kl_tensor a, int naxes, const int *axes
 }
 
 /* The gradient of sqrt is infinite at 0; the one through here is 0. */
-static kl_tensor root(const kl_site *site, const struct view *v, kl_tensor a)
+static kl_tensor norm_sqrt(const kl_site *site, const struct view *v, kl_tensor a)
 {
     kl_tensor zero = const_like(site, v, 0), none = kl_eq_at(site, a, zero);
     return kl_where_at(site, none, zero, kl_sqrt_at(site, kl_where_at(site, none, const_like(site, v, 1), a)));
@@ -66,7 +66,7 @@ kl_tensor kl_std_at(const kl_site *site, kl_tensor a, int naxes, const int *axes
     struct thread *t = wide_floats_begin(site, "std", &a, &v);
     if (!t)
         return op_failed();
-    return compose_end(t, root(site, &v, kl_var_at(site, a, naxes, axes, keepdims, correction)));
+    return compose_end(t, norm_sqrt(site, &v, kl_var_at(site, a, naxes, axes, keepdims, correction)));
 }
 
 kl_tensor kl_norm_at(const kl_site *site, kl_tensor a, int naxes, const int *axes, bool keepdims)
@@ -75,7 +75,7 @@ kl_tensor kl_norm_at(const kl_site *site, kl_tensor a, int naxes, const int *axe
     struct thread *t = wide_floats_begin(site, "norm", &a, &v);
     if (!t)
         return op_failed();
-    return compose_end(t, root(site, &v, kl_sum_at(site, kl_square_at(site, a), naxes, axes, keepdims)));
+    return compose_end(t, norm_sqrt(site, &v, kl_sum_at(site, kl_square_at(site, a), naxes, axes, keepdims)));
 }
 
 /* ---- normalisation ---- */
@@ -127,7 +127,7 @@ static bool check_affine(struct thread *t, const kl_site *site, const char *op, 
            (!bias.id || check_param(t, site, op, "the bias", bias, x, want));
 }
 
-static kl_tensor affine(struct thread *t, const kl_site *site, kl_tensor y, kl_tensor weight, kl_tensor bias)
+static kl_tensor norm_affine(struct thread *t, const kl_site *site, kl_tensor y, kl_tensor weight, kl_tensor bias)
 {
     if (weight.id)
         y = kl_mul_at(site, y, widen(t, site, weight));
@@ -141,7 +141,7 @@ static kl_tensor nn_norm_scaled(const kl_site *site, const struct view *v, kl_te
     return kl_mul_at(site, off, kl_rsqrt_at(site, kl_add_at(site, variance, const_like(site, v, eps))));
 }
 
-static kl_tensor normalized(const kl_site *site, const struct view *v, kl_tensor x, int naxes, const int *axes,
+static kl_tensor norm_normalize(const kl_site *site, const struct view *v, kl_tensor x, int naxes, const int *axes,
                             double eps)
 {
     kl_tensor off = kl_sub_at(site, x, kl_mean_at(site, x, naxes, axes, true));
@@ -174,7 +174,7 @@ kl_tensor kl_layer_norm_at(const kl_site *site, kl_tensor x, int naxes, kl_tenso
         !check_affine(t, site, "layer_norm", weight, bias, &v, &last) || !(t = checked_begin(site, "layer_norm")))
         return op_failed();
     x = widen_view(t, site, x, &v);
-    return compose_end(t, affine(t, site, normalized(site, &v, x, naxes, axes, eps), weight, bias));
+    return compose_end(t, norm_affine(t, site, norm_normalize(site, &v, x, naxes, axes, eps), weight, bias));
 }
 
 kl_tensor kl_rms_norm_at(const kl_site *site, kl_tensor x, int naxes, kl_tensor weight, double eps)
@@ -189,7 +189,7 @@ kl_tensor kl_rms_norm_at(const kl_site *site, kl_tensor x, int naxes, kl_tensor 
         return op_failed();
     x = widen_view(t, site, x, &v);
     kl_tensor squares = kl_mean_at(site, kl_square_at(site, x), naxes, axes, true);
-    return compose_end(t, affine(t, site, nn_norm_scaled(site, &v, x, squares, eps), weight, kl_none));
+    return compose_end(t, norm_affine(t, site, nn_norm_scaled(site, &v, x, squares, eps), weight, kl_none));
 }
 
 /* ---- by channels, axis 1 ---- */
@@ -206,7 +206,7 @@ static kl_tensor per_channel(const kl_site *site, kl_tensor a, const struct shap
 static kl_tensor channel_affine(struct thread *t, const kl_site *site, kl_tensor y, kl_tensor weight, kl_tensor bias,
                                 const struct shape *s)
 {
-    return affine(t, site, y, per_channel(site, weight, s), per_channel(site, bias, s));
+    return norm_affine(t, site, y, per_channel(site, weight, s), per_channel(site, bias, s));
 }
 
 kl_tensor kl_group_norm_at(const kl_site *site, kl_tensor x, int groups, kl_tensor weight, kl_tensor bias, double eps)
@@ -227,12 +227,12 @@ kl_tensor kl_group_norm_at(const kl_site *site, kl_tensor x, int groups, kl_tens
         split.dim[2] *= v.shape.dim[i];
     const int last = 2;
     x = widen_view(t, site, x, &v);
-    kl_tensor y = normalized(site, &v, reshape_to(site, "reshape", x, &split), 1, &last, eps);
+    kl_tensor y = norm_normalize(site, &v, reshape_to(site, "reshape", x, &split), 1, &last, eps);
     return compose_end(t, channel_affine(t, site, reshape_to(site, "reshape", y, &v.shape), weight, bias, &v.shape));
 }
 
 /* The running value moves towards that of this batch, without a gradient.  false: reported. */
-static bool update(struct thread *t, const kl_site *site, kl_tensor running, kl_tensor now,
+static bool norm_update_running(struct thread *t, const kl_site *site, kl_tensor running, kl_tensor now,
                    const struct shape *channels,
                    double momentum)
 {
@@ -268,7 +268,8 @@ static kl_tensor batch_train(struct thread *t, const kl_site *site, const struct
         ratio = const_like(site, v, (double)n / (double)(n - 1));
     }
     kl_tensor sample = kl_mul_at(site, spread, ratio);
-    bool ok = update(t, site, mean, centre, &channels, momentum) && update(t, site, var, sample, &channels, momentum);
+    bool ok = norm_update_running(t, site, mean, centre, &channels, momentum) && norm_update_running(t, site, var,
+        sample, &channels, momentum);
     return ok ? y : op_failed();
 }
 

@@ -131,7 +131,7 @@ static kl_tensor window_position(const kl_site *site, kl_tensor k, const struct 
     return kl_sub(x, number(site, k, KL_I64, (double)w->low[i]));
 }
 
-static kl_tensor between(const kl_site *site, kl_tensor x, int64_t low, int64_t high)
+static kl_tensor pools_clamp(const kl_site *site, kl_tensor x, int64_t low, int64_t high)
 {
     return kl_max(kl_min(x, number(site, x, KL_I64, (double)high)), number(site, x, KL_I64, (double)low));
 }
@@ -151,7 +151,7 @@ static void skip_padding(const kl_site *site, const struct pool_windows *w, kl_t
         kl_tensor up = number(site, k[i], KL_I64, (double)(w->low[i] + w->dilation[i] - 1));
         kl_tensor first = kl_div(kl_sub(up, window_start(site, k[i], w, i)),
                                  number(site, k[i], KL_I64, (double)w->dilation[i])); /* rounded up, or below 1 */
-        k[i] = kl_where(inside, k[i], between(site, first, 0, w->size[i] - 1));
+        k[i] = kl_where(inside, k[i], pools_clamp(site, first, 0, w->size[i] - 1));
     }
 }
 
@@ -173,7 +173,7 @@ static kl_tensor window_places(const kl_site *site, kl_tensor *at, const struct 
             *at = kl_add(kl_mul(*at, number(site, *at, KL_I64, (double)w->size[i])), k[i]);
     }
     for (int i = 0; i < w->n; i++) {
-        kl_tensor x = between(site, window_position(site, k[i], w, i), 0, w->length[i] - 1);
+        kl_tensor x = pools_clamp(site, window_position(site, k[i], w, i), 0, w->length[i] - 1);
         place = place.id ? kl_add(kl_mul(place, number(site, place, KL_I64, (double)w->length[i])), x) : x;
     }
     return place;

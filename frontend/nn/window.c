@@ -252,7 +252,7 @@ kl_tensor kl_conv_transpose_at(const kl_site *site, kl_tensor x, kl_tensor w, kl
 typedef kl_tensor reduce_fn(const kl_site *site, kl_tensor a, int naxes, const int *axes, bool keepdims);
 
 /* How many elements of a itself, not of its padding, each window holds, as [O...]. */
-static kl_tensor counts(const kl_site *site, const char *op, const struct view *v, const struct windows *w)
+static kl_tensor window_counts(const kl_site *site, const char *op, const struct view *v, const struct windows *w)
 {
     kl_tensor count = const_like(site, v, 1), one = const_like(site, v, 1), zero = const_like(site, v, 0);
     const int last = -1;
@@ -271,7 +271,8 @@ static kl_tensor counts(const kl_site *site, const char *op, const struct view *
 }
 
 /* a as [rest, L...], with windows as [rest, K..., O...], so that neighbours in memory stay neighbours. */
-static kl_tensor pool(const kl_site *site, const char *op, kl_tensor a, const struct view *v, const struct windows *w,
+static kl_tensor window_pool(const kl_site *site, const char *op, kl_tensor a, const struct view *v,
+                             const struct windows *w,
                       reduce_fn *reduce, kl_tensor value)
 {
     struct thread *t = thread_self();
@@ -328,14 +329,15 @@ static struct thread *pool_begin(const kl_site *site, const char *op, kl_tensor 
     return checked_begin(site, op);
 }
 
-#define POOL(name, reduce, neutral)                                                                                    \
-    kl_tensor kl_##name##_at(const kl_site *site, kl_tensor a, int n, const int64_t *window, const int64_t *stride,    \
-                             const int64_t *low, const int64_t *high, const int64_t *dilation)                         \
-    {                                                                                                                  \
-        struct view v;                                                                                                 \
-        struct windows w;                                                                                              \
-        struct thread *t = pool_begin(site, #name, a, n, window, stride, low, high, dilation, false, &v, &w);          \
-        return t ? compose_end(t, pool(site, #name, a, &v, &w, reduce, const_like(site, &v, neutral))) : op_failed();  \
+#define POOL(name, reduce, neutral)                                                                                 \
+    kl_tensor kl_##name##_at(const kl_site *site, kl_tensor a, int n, const int64_t *window, const int64_t *stride, \
+                             const int64_t *low, const int64_t *high, const int64_t *dilation)                      \
+    {                                                                                                               \
+        struct view v;                                                                                              \
+        struct windows w;                                                                                           \
+        struct thread *t = pool_begin(site, #name, a, n, window, stride, low, high, dilation, false, &v, &w);       \
+        if (!t) return op_failed();                                                                                 \
+        return compose_end(t, window_pool(site, #name, a, &v, &w, reduce, const_like(site, &v, neutral)));          \
     }
 
 POOL(sum_pool, kl_sum_at, 0)
@@ -352,12 +354,12 @@ kl_tensor kl_avg_pool_at(const kl_site *site, kl_tensor a, int n, const int64_t 
     if (!t)
         return op_failed();
     a = widen_by_policy(t, site, a, &v);
-    kl_tensor sum = pool(site, op, a, &v, &w, kl_sum_at, const_like(site, &v, 0));
+    kl_tensor sum = window_pool(site, op, a, &v, &w, kl_sum_at, const_like(site, &v, 0));
     double all = 1;
     bool padded = false;
     for (uint32_t i = 0; i < w.n; i++) {
         padded |= w.low[i] || w.high[i];
         all *= (double)w.size[i];
     }
-    return compose_end(t, kl_div_at(site, sum, padded ? counts(site, op, &v, &w) : const_like(site, &v, all)));
+    return compose_end(t, kl_div_at(site, sum, padded ? window_counts(site, op, &v, &w) : const_like(site, &v, all)));
 }

@@ -151,7 +151,7 @@ kl_tensor kl_roll_at(const kl_site *site, kl_tensor a, int axis, int64_t shift)
 /* ---- by the position of an element ---- */
 
 /* Elements with column - row >= diagonal, or <= it, the others 0. */
-static kl_tensor triangle(const kl_site *site, const char *op, kl_tensor a, int64_t diagonal, bool upper)
+static kl_tensor mask_triangle(const kl_site *site, const char *op, kl_tensor a, int64_t diagonal, bool upper)
 {
     struct thread *t = thread_self();
     struct view v;
@@ -177,12 +177,12 @@ static kl_tensor triangle(const kl_site *site, const char *op, kl_tensor a, int6
 
 kl_tensor kl_triu_at(const kl_site *site, kl_tensor a, int64_t diagonal)
 {
-    return triangle(site, "triu", a, diagonal, true);
+    return mask_triangle(site, "triu", a, diagonal, true);
 }
 
 kl_tensor kl_tril_at(const kl_site *site, kl_tensor a, int64_t diagonal)
 {
-    return triangle(site, "tril", a, diagonal, false);
+    return mask_triangle(site, "tril", a, diagonal, false);
 }
 
 kl_tensor kl_eye_at(const kl_site *site, kl_device device, kl_dtype dtype, int64_t rows, int64_t columns)

@@ -165,7 +165,8 @@ bool ad_to(uint16_t ad, const struct entry *x, kl_device to, struct err *e)
 /* ---- tensors ---- */
 
 /* The autodiff flags of h, and whether it is a float; false: reported. */
-static bool carried(struct thread *t, const kl_site *site, const char *op, kl_tensor h, uint16_t *ad, bool *real)
+static bool read_autodiff_flags(struct thread *t, const kl_site *site, const char *op, kl_tensor h, uint16_t *ad,
+                                bool *real)
 {
     struct view v;
     if (!describe(t, site, op, "the tensor", h, &v))
@@ -186,7 +187,7 @@ static kl_tensor cross_plain(struct thread *t, const kl_site *site, kl_tensor h,
     return y;
 }
 
-static kl_tensor cross(struct thread *t, const kl_site *site, kl_tensor h, bool real, uint16_t ad)
+static kl_tensor level_cross(struct thread *t, const kl_site *site, kl_tensor h, bool real, uint16_t ad)
 {
     const struct wrapper *w = wrapper_of(h, NULL);
     if (!w)
@@ -212,11 +213,11 @@ kl_tensor kl_inner_at(const kl_site *site, kl_tensor h)
     struct thread *t = thread_self();
     uint16_t ad;
     bool real;
-    if (!t || !carried(t, site, "inner", h, &ad, &real))
+    if (!t || !read_autodiff_flags(t, site, "inner", h, &ad, &real))
         return t ? poison(t) : kl_none;
     if (!(ad & AD_ON))
         return refuse(t, site, KL_ERR_GRAD, "inner: %s", plain_tensor);
-    return cross(t, site, h, real, ad & (uint16_t)~AD_ON);
+    return level_cross(t, site, h, real, ad & (uint16_t)~AD_ON);
 }
 
 kl_tensor kl_from_inner_at(const kl_site *site, kl_tensor h)
@@ -224,13 +225,13 @@ kl_tensor kl_from_inner_at(const kl_site *site, kl_tensor h)
     struct thread *t = thread_self();
     uint16_t ad;
     bool real;
-    if (!t || !carried(t, site, "from_inner", h, &ad, &real))
+    if (!t || !read_autodiff_flags(t, site, "from_inner", h, &ad, &real))
         return t ? poison(t) : kl_none;
     if (ad & AD_ON)
         return refuse(t, site, KL_ERR_GRAD, "from_inner: %s", wrapped_tensor);
     if (!ad)
         ad = device_ad(kl_device_autodiff(device_of(entry_peek(h)->device)));
-    return ad ? cross(t, site, h, real, ad | AD_ON) : poison(t);
+    return ad ? level_cross(t, site, h, real, ad | AD_ON) : poison(t);
 }
 
 kl_checkpointing kl_checkpointing_of(kl_tensor h)
@@ -244,7 +245,7 @@ bool ad_requires(struct thread *t, const kl_site *site, const char *op, kl_tenso
     uint16_t ad;
     bool real;
     struct view v;
-    if (!carried(t, site, op, h, &ad, &real) || !describe(t, site, op, "the tensor", h, &v))
+    if (!read_autodiff_flags(t, site, op, h, &ad, &real) || !describe(t, site, op, "the tensor", h, &v))
         return false;
     if (!(ad & AD_ON))
         return fail(t, site, KL_ERR_GRAD, "%s: %s", op, plain_tensor) == KL_OK;

@@ -83,7 +83,7 @@ static kl_status collective_finish(struct collective *c, bool ok)
     return ok ? KL_OK : t->tracing ? t->trace->err.code : t->last.code;
 }
 
-static kl_tensor combine(const struct collective *c, kl_tensor a, kl_tensor b)
+static kl_tensor collective_combine(const struct collective *c, kl_tensor a, kl_tensor b)
 {
     return c->kind == KL_REDUCE_MAX   ? kl_max_at(c->site, a, b)
            : c->kind == KL_REDUCE_MIN ? kl_min_at(c->site, a, b)
@@ -101,7 +101,7 @@ static kl_tensor collective_reduce(const struct collective *c, kl_device device,
         int64_t length = part < 0 ? 0 : c->view[i].shape.dim[axis] / c->n;
         kl_tensor own = part < 0 ? c->in[i] : kl_narrow_at(c->site, c->in[i], (int)axis, part * length, length);
         own = kl_to_at(c->site, own, device);
-        sum = i ? combine(c, sum, own) : own;
+        sum = i ? collective_combine(c, sum, own) : own;
     }
     if (c->kind == KL_REDUCE_MEAN) {
         struct view v = {.dtype = c->view[0].dtype, .device = device};
@@ -111,7 +111,7 @@ static kl_tensor collective_reduce(const struct collective *c, kl_device device,
 }
 
 /* out[i]: `all` on the device of in[i].  Takes `all`. */
-static void send(struct collective *c, kl_tensor all)
+static void collective_send(struct collective *c, kl_tensor all)
 {
     for (uint32_t i = 0; i < c->n; i++)
         c->out[i] = kl_to_at(c->site, all, c->view[i].device);
@@ -125,7 +125,7 @@ kl_status kl_all_reduce_at(const kl_site *site, kl_reduction kind, uint32_t n, c
     struct collective c = {.site = site, .op = "all_reduce", .kind = kind, .n = n, .in = in, .out = out};
     bool ok = collective_begin(&c) && views_match(&c);
     if (ok)
-        send(&c, collective_reduce(&c, c.view[0].device, -1, 0));
+        collective_send(&c, collective_reduce(&c, c.view[0].device, -1, 0));
     return collective_finish(&c, ok);
 }
 
@@ -149,7 +149,7 @@ kl_status kl_all_gather_at(const kl_site *site, int axis, uint32_t n, const kl_t
     struct collective c = {.site = site, .op = "all_gather", .n = n, .in = in, .out = out};
     bool ok = collective_begin(&c);
     if (ok)
-        send(&c, gather_all(&c, axis));
+        collective_send(&c, gather_all(&c, axis));
     return collective_finish(&c, ok);
 }
 

@@ -164,7 +164,7 @@ kl_tensor kl_full_at(const kl_site *site, kl_device device, kl_dtype dtype, int 
 
 /* ---- indices ---- */
 
-static kl_tensor iota(const kl_site *site, const char *op, kl_device device, kl_dtype dtype, int rank,
+static kl_tensor create_iota(const kl_site *site, const char *op, kl_device device, kl_dtype dtype, int rank,
                       const int64_t *dims, int axis)
 {
     struct thread *t = thread_self();
@@ -178,12 +178,12 @@ static kl_tensor iota(const kl_site *site, const char *op, kl_device device, kl_
 
 kl_tensor kl_iota_at(const kl_site *site, kl_device device, kl_dtype dtype, int rank, const int64_t *dims, int axis)
 {
-    return iota(site, "iota", device, dtype, rank, dims, axis);
+    return create_iota(site, "iota", device, dtype, rank, dims, axis);
 }
 
 kl_tensor kl_arange_at(const kl_site *site, kl_device device, kl_dtype dtype, int64_t n)
 {
-    return iota(site, "arange", device, dtype, 1, &n, 0);
+    return create_iota(site, "arange", device, dtype, 1, &n, 0);
 }
 
 /* ---- random bits ---- */

@@ -3,14 +3,14 @@
 #include "frontend/frontend.h"
 #include <math.h>
 
-static kl_tensor flipped(const kl_site *site, const char *op, kl_tensor a, uint32_t axis)
+static kl_tensor cumulative_flip(const kl_site *site, const char *op, kl_tensor a, uint32_t axis)
 {
     struct call c = {.site = site, .op = op, .proto = {.op = OP_flip, .attr.flip.axes = 1u << axis}, .in = {a}};
     return record(&c);
 }
 
 /* Elements shifted by one position along the axis, the scalar first. */
-static kl_tensor shifted(const kl_site *site, const char *op, kl_tensor a, const struct view *v, uint32_t axis,
+static kl_tensor cumulative_shift(const kl_site *site, const char *op, kl_tensor a, const struct view *v, uint32_t axis,
                          kl_tensor first)
 {
     int64_t length = v->shape.dim[axis];
@@ -19,14 +19,16 @@ static kl_tensor shifted(const kl_site *site, const char *op, kl_tensor a, const
     return length ? pad_of(site, op, slice_of(site, op, a, axis, 0, length - 1, 1), first, axis, 1, 0, 0) : a;
 }
 
-static kl_tensor scan(const kl_site *site, const char *name, enum op op, kl_tensor a, kl_tensor b, uint32_t axis)
+static kl_tensor cumulative_scan(const kl_site *site, const char *name, enum op op, kl_tensor a, kl_tensor b,
+                                 uint32_t axis)
 {
     struct call c = {.site = site, .op = name, .proto = {.op = (uint16_t)op, .attr.axis.axis = axis}, .in = {a, b}};
     return record(&c);
 }
 
 /* A scan of one tensor; `neutral` is the first element of an exclusive scan. */
-static kl_tensor cumulative(const kl_site *site, const char *name, enum op op, kl_tensor a, int axis, bool exclusive,
+static kl_tensor cumulative_axis(const kl_site *site, const char *name, enum op op, kl_tensor a, int axis,
+                                 bool exclusive,
                             bool reverse, double neutral)
 {
     struct thread *t = thread_self();
@@ -36,30 +38,30 @@ static kl_tensor cumulative(const kl_site *site, const char *name, enum op op, k
         return op_failed();
     if (!(t = compose_begin(name)))
         return kl_none;
-    kl_tensor y = scan(site, name, op, reverse ? flipped(site, name, a, at) : a, kl_none, at);
+    kl_tensor y = cumulative_scan(site, name, op, reverse ? cumulative_flip(site, name, a, at) : a, kl_none, at);
     if (exclusive)
-        y = shifted(site, name, y, &v, at, const_like(site, &v, neutral));
-    return compose_end(t, reverse ? flipped(site, name, y, at) : y);
+        y = cumulative_shift(site, name, y, &v, at, const_like(site, &v, neutral));
+    return compose_end(t, reverse ? cumulative_flip(site, name, y, at) : y);
 }
 
 kl_tensor kl_cumsum_at(const kl_site *site, kl_tensor a, int axis, bool exclusive, bool reverse)
 {
-    return cumulative(site, "cumsum", OP_cumsum, a, axis, exclusive, reverse, 0);
+    return cumulative_axis(site, "cumsum", OP_cumsum, a, axis, exclusive, reverse, 0);
 }
 
 kl_tensor kl_cumprod_at(const kl_site *site, kl_tensor a, int axis, bool exclusive, bool reverse)
 {
-    return cumulative(site, "cumprod", OP_cumprod, a, axis, exclusive, reverse, 1);
+    return cumulative_axis(site, "cumprod", OP_cumprod, a, axis, exclusive, reverse, 1);
 }
 
 kl_tensor kl_cummax_at(const kl_site *site, kl_tensor a, int axis, bool reverse)
 {
-    return cumulative(site, "cummax", OP_cummax, a, axis, false, reverse, 0);
+    return cumulative_axis(site, "cummax", OP_cummax, a, axis, false, reverse, 0);
 }
 
 kl_tensor kl_cummin_at(const kl_site *site, kl_tensor a, int axis, bool reverse)
 {
-    return cumulative(site, "cummin", OP_cummin, a, axis, false, reverse, 0);
+    return cumulative_axis(site, "cummin", OP_cummin, a, axis, false, reverse, 0);
 }
 
 kl_tensor kl_recurrence_at(const kl_site *site, kl_tensor a, kl_tensor b, int axis, bool reverse)
@@ -80,11 +82,11 @@ kl_tensor kl_recurrence_at(const kl_site *site, kl_tensor a, kl_tensor b, int ax
     if (!(t = compose_begin("recurrence")))
         return kl_none;
     if (reverse) {
-        a = flipped(site, "recurrence", a, at);
-        b = flipped(site, "recurrence", b, at);
+        a = cumulative_flip(site, "recurrence", a, at);
+        b = cumulative_flip(site, "recurrence", b, at);
     }
-    kl_tensor h = scan(site, "recurrence", OP_recurrence, a, b, at);
-    return compose_end(t, reverse ? flipped(site, "recurrence", h, at) : h);
+    kl_tensor h = cumulative_scan(site, "recurrence", OP_recurrence, a, b, at);
+    return compose_end(t, reverse ? cumulative_flip(site, "recurrence", h, at) : h);
 }
 
 /* With m the running maximum, the sum of e^(x - m) is a recurrence: a new m scales the previous sum by e^(old m - m),
@@ -102,12 +104,13 @@ kl_tensor kl_logcumsumexp_at(const kl_site *site, kl_tensor a, int axis)
         return op_failed();
     }
     kl_tensor zero = const_like(site, &v, 0), one = const_like(site, &v, 1), below = const_like(site, &v, -INFINITY);
-    kl_tensor max = kl_detach_at(site, scan(site, op, OP_cummax, a, kl_none, at));
+    kl_tensor max = kl_detach_at(site, cumulative_scan(site, op, OP_cummax, a, kl_none, at));
     kl_tensor level = kl_where_at(site, kl_is_finite_at(site, max), max, zero);
-    kl_tensor before = shifted(site, op, level, &v, at, zero), none = shifted(site, op, max, &v, at, below);
+    kl_tensor before = cumulative_shift(site, op, level, &v, at, zero), none = cumulative_shift(site, op, max, &v, at,
+                                                                                                below);
     kl_tensor scale = kl_where_at(site, kl_eq_at(site, none, below), zero,
                                   kl_exp_at(site, kl_sub_at(site, before, level)));
-    kl_tensor sum = scan(site, op, OP_recurrence, scale, kl_exp_at(site, kl_sub_at(site, a, level)), at);
+    kl_tensor sum = cumulative_scan(site, op, OP_recurrence, scale, kl_exp_at(site, kl_sub_at(site, a, level)), at);
     kl_tensor empty = kl_eq_at(site, sum, zero);
     kl_tensor y = kl_add_at(site, level, kl_log_at(site, kl_where_at(site, empty, one, sum)));
     return compose_end(t, kl_where_at(site, empty, below, y));

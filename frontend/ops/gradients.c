@@ -11,7 +11,7 @@ struct kl_gradients {
 /* ---- dependences of the loss ---- */
 
 /* The nodes that a gradient flows to from node `from`; NULL: out of memory. */
-static bool *reached(const struct graph *g, ref from)
+static bool *nodes_reached_from(const struct graph *g, ref from)
 {
     bool *reach = mem_alloc(g->nnode * sizeof *reach);
     if (reach)
@@ -57,7 +57,7 @@ static bool marked_below(struct thread *t, const kl_site *site, kl_tensor h, str
         tr->site = site;
     if (tr || deferred_recording()) {
         ref r = node_of_handle(tr, h, "the tensor", e);
-        reach = r ? reached(tr ? tr->r.g : deferred_graph(), r) : NULL;
+        reach = r ? nodes_reached_from(tr ? tr->r.g : deferred_graph(), r) : NULL;
         ok = reach && (tr ? marked_in_trace(tr, reach, out) : deferred_marked(reach, out));
     }
     if (!tr)

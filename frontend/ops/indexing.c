@@ -4,7 +4,8 @@
 #include <inttypes.h>
 
 /* `count` elements of one axis from a computed start on; kl_none: from 0. */
-static kl_tensor window(const kl_site *site, const char *op, kl_tensor a, uint32_t axis, kl_tensor start, int64_t count)
+static kl_tensor slice_from_start(const kl_site *site, const char *op, kl_tensor a, uint32_t axis, kl_tensor start,
+                                  int64_t count)
 {
     if (!start.id)
         return slice_of(site, op, a, axis, 0, count, 1);
@@ -27,7 +28,7 @@ kl_tensor kl_dynamic_slice_at(const kl_site *site, kl_tensor a, const kl_tensor 
     kl_tensor r = reshape_to(site, "dynamic_slice", a, &v.shape);
     for (uint32_t i = 0; i < v.shape.rank; i++)
         if (count[i] != v.shape.dim[i])
-            r = window(site, "dynamic_slice", r, i, start[i], count[i]);
+            r = slice_from_start(site, "dynamic_slice", r, i, start[i], count[i]);
     return compose_end(t, r);
 }
 
@@ -44,7 +45,7 @@ static kl_tensor update_from(const kl_site *site, uint32_t axis, kl_tensor a, co
     part.dim[axis] = u->dim[axis];
     bool last = shape_equal(&part, u);
     kl_tensor inner = last ? update
-                           : update_from(site, axis + 1, window(site, "dynamic_update", a, axis, start[axis],
+                           : update_from(site, axis + 1, slice_from_start(site, "dynamic_update", a, axis, start[axis],
                                                                 u->dim[axis]),
                                          &part, update, u, start, zero);
     struct call c = {.site = site, .op = "dynamic_update", .proto = {.op = OP_dynamic_update, .attr.axis.axis = axis},
@@ -96,7 +97,7 @@ static bool indexed_shape(const struct shape *a, uint32_t axis, const struct sha
 }
 
 /* One axis of all elements; what is no length stays for the op to refuse. */
-static struct shape flattened(struct thread *t, const struct shape *s)
+static struct shape flattened_shape(struct thread *t, const struct shape *s)
 {
     const struct trace *tr = thread_trace(t);
     struct shape flat = shape_make(1, (int64_t[]){shape_is_symbolic(s) ? INT64_MIN : shape_count(s)});
@@ -113,7 +114,7 @@ kl_tensor kl_gather_at(const kl_site *site, kl_tensor a, int axis, kl_tensor ind
     if (!t || !describe(t, site, "gather", "the tensor", a, &v) ||
         !describe(t, site, "gather", "the index", index, &x) || !axis_of(t, site, "gather", &v.shape, axis, &at))
         return t ? poison(t) : kl_none;
-    struct shape out, flat = flattened(t, &x.shape);
+    struct shape out, flat = flattened_shape(t, &x.shape);
     if (!indexed_shape(&v.shape, at, &x.shape, &out))
         return refuse(t, site, KL_ERR_SHAPE, "gather: the result has more than %d axes", KL_MAX_RANK);
     if (!(t = compose_begin("gather")))
@@ -123,7 +124,7 @@ kl_tensor kl_gather_at(const kl_site *site, kl_tensor a, int axis, kl_tensor ind
     return compose_end(t, reshape_to(site, "gather", record(&c), &out));
 }
 
-static kl_tensor scatter(const kl_site *site, const char *op, kl_tensor a, uint32_t axis, kl_tensor index,
+static kl_tensor scatter_axis(const kl_site *site, const char *op, kl_tensor a, uint32_t axis, kl_tensor index,
                          kl_tensor update, enum scatter_kind kind)
 {
     struct call c = {.site = site, .op = op, .proto.op = OP_scatter, .in = {a, index, update}};
@@ -142,7 +143,7 @@ static kl_tensor index_into(const kl_site *site, const char *op, kl_tensor a, in
     if (!t || !describe(t, site, op, "the tensor", a, &v) || !describe(t, site, op, "the index", index, &x) ||
         !describe(t, site, op, "the update", update, &u) || !axis_of(t, site, op, &v.shape, axis, &at))
         return t ? poison(t) : kl_none;
-    struct shape rows, flat = flattened(t, &x.shape), brought = v.shape;
+    struct shape rows, flat = flattened_shape(t, &x.shape), brought = v.shape;
     brought.dim[at] = flat.dim[0];
     if (!indexed_shape(&v.shape, at, &x.shape, &rows))
         return refuse(t, site, KL_ERR_SHAPE, "%s: the update would have more than %d axes", op, KL_MAX_RANK);
@@ -151,7 +152,7 @@ static kl_tensor index_into(const kl_site *site, const char *op, kl_tensor a, in
                       shape_text(&rows, want, sizeof want), shape_text(&u.shape, text, sizeof text));
     if (!(t = compose_begin(op)))
         return kl_none;
-    return compose_end(t, scatter(site, op, a, at, reshape_to(site, op, index, &flat),
+    return compose_end(t, scatter_axis(site, op, a, at, reshape_to(site, op, index, &flat),
                                   reshape_to(site, op, update, &brought), kind));
 }
 
@@ -192,11 +193,11 @@ kl_tensor held_index(const kl_site *site, kl_tensor index, const struct view *x,
 
 /* Each element's number in a row-major tensor of shape s: its own coordinates, with the index in place of the one along
  * the axis.  In i32 if that suffices.  [n] */
-static kl_tensor numbers(const kl_site *site, const char *op, kl_tensor index, const struct view *x,
+static kl_tensor flat_indices(const kl_site *site, const char *op, kl_tensor index, const struct view *x,
                          const struct shape *s, uint32_t axis)
 {
     kl_dtype dtype = shape_is_symbolic(s) || shape_count(s) > INT32_MAX ? KL_I64 : KL_I32;
-    struct shape flat = flattened(thread_self(), &x->shape);
+    struct shape flat = flattened_shape(thread_self(), &x->shape);
     int64_t stride[KL_MAX_RANK], rest = 1;
     for (uint32_t d = s->rank; d-- > 0; rest = kl_length_mul_at(site, rest, s->dim[d]))
         stride[d] = rest;
@@ -249,10 +250,10 @@ kl_tensor kl_take_along_axis_at(const kl_site *site, kl_tensor a, int axis, kl_t
     if (!t || !describe(t, site, op, "the tensor", a, &v) || !describe(t, site, op, "the index", index, &x) ||
         !along_axis(t, site, op, &v, &x, axis, &at))
         return t ? poison(t) : kl_none;
-    struct shape flat = flattened(t, &v.shape);
+    struct shape flat = flattened_shape(t, &v.shape);
     if (!(t = compose_begin(op)))
         return kl_none;
-    kl_tensor n = numbers(site, op, index, &x, &v.shape, at);
+    kl_tensor n = flat_indices(site, op, index, &x, &v.shape, at);
     return compose_end(t, reshape_to(site, op, kl_gather_at(site, reshape_to(site, op, a, &flat), 0, n), &x.shape));
 }
 
@@ -269,10 +270,11 @@ static kl_tensor into_along_axis(const kl_site *site, const char *op, kl_tensor 
     if (!shape_equal(&x.shape, &u.shape))
         return refuse(t, site, KL_ERR_SHAPE, "%s: index %s and update %s differ", op,
                       shape_text(&x.shape, ti, sizeof ti), shape_text(&u.shape, tu, sizeof tu));
-    struct shape flat = flattened(t, &v.shape), flat_update = flattened(t, &u.shape);
+    struct shape flat = flattened_shape(t, &v.shape), flat_update = flattened_shape(t, &u.shape);
     if (!(t = compose_begin(op)))
         return kl_none;
-    kl_tensor r = scatter(site, op, reshape_to(site, op, a, &flat), 0, numbers(site, op, index, &x, &v.shape, at),
+    kl_tensor r = scatter_axis(site, op, reshape_to(site, op, a, &flat), 0, flat_indices(site, op, index, &x, &v.shape,
+                                                                                         at),
                           reshape_to(site, op, update, &flat_update), kind);
     return compose_end(t, reshape_to(site, op, r, &v.shape));
 }
@@ -306,7 +308,7 @@ kl_tensor kl_embedding_at(const kl_site *site, kl_tensor table, kl_tensor ids)
 
 /* ---- sorting ---- */
 
-static kl_tensor argsort(const kl_site *site, const char *op, kl_tensor a, const struct view *v, uint32_t axis,
+static kl_tensor argsort_one_axis(const kl_site *site, const char *op, kl_tensor a, const struct view *v, uint32_t axis,
                          bool descending)
 {
     struct call c = {.site = site, .op = op, .in = {a}};
@@ -324,7 +326,7 @@ kl_tensor kl_argsort_at(const kl_site *site, kl_tensor a, int axis, bool descend
     uint32_t at;
     if (!t || !describe(t, site, "argsort", "the tensor", a, &v) || !axis_of(t, site, "argsort", &v.shape, axis, &at))
         return t ? poison(t) : kl_none;
-    return argsort(site, "argsort", a, &v, at, descending);
+    return argsort_one_axis(site, "argsort", a, &v, at, descending);
 }
 
 kl_tensor kl_sort_at(const kl_site *site, kl_tensor a, int axis, bool descending)
@@ -336,7 +338,8 @@ kl_tensor kl_sort_at(const kl_site *site, kl_tensor a, int axis, bool descending
         return t ? poison(t) : kl_none;
     if (!(t = checked_begin(site, "sort")))
         return op_failed();
-    return compose_end(t, kl_take_along_axis_at(site, a, (int)at, argsort(site, "sort", a, &v, at, descending)));
+    return compose_end(t, kl_take_along_axis_at(site, a, (int)at, argsort_one_axis(site, "sort", a, &v, at,
+                                                                                   descending)));
 }
 
 /* Two results, so two composites: one for the positions, which outlive it, and one that reads them. */
@@ -355,7 +358,7 @@ kl_tensor kl_topk_at(const kl_site *site, kl_tensor a, int64_t k, int axis, bool
                       shape_text(&v.shape, text, sizeof text), k);
     if (!(t = checked_begin(site, "topk")))
         return op_failed();
-    kl_tensor order = argsort(site, "topk", a, &v, at, largest);
+    kl_tensor order = argsort_one_axis(site, "topk", a, &v, at, largest);
     kl_tensor first = compose_end(t, kl_narrow_at(site, order, (int)at, 0, k));
     kl_tensor values = kl_take_along_axis_at(site, a, (int)at, first);
     if (places)

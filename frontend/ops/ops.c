@@ -89,7 +89,8 @@ bool axis_of(struct thread *t, const kl_site *site, const char *op, const struct
 
 /* ---- elementwise ---- */
 
-static kl_tensor elementwise(const kl_site *site, const char *name, enum op op, kl_tensor a, kl_tensor b, kl_tensor c)
+static kl_tensor ops_elementwise(const kl_site *site, const char *name, enum op op, kl_tensor a, kl_tensor b,
+                                 kl_tensor c)
 {
     /* assigned field by field: an initializer also clears the union, which takes longer than dispatch */
     struct call call;
@@ -108,20 +109,20 @@ static kl_tensor elementwise(const kl_site *site, const char *name, enum op op, 
     return record(&call);
 }
 
-#define EW1(name, ...)                                                              \
-    kl_tensor kl_##name##_at(const kl_site *site, kl_tensor a)                      \
-    {                                                                               \
-        return elementwise(site, #name, OP_##name, a, kl_none, kl_none);            \
+#define EW1(name, ...)                                                       \
+    kl_tensor kl_##name##_at(const kl_site *site, kl_tensor a)               \
+    {                                                                        \
+        return ops_elementwise(site, #name, OP_##name, a, kl_none, kl_none); \
     }
-#define EW2(name, ...)                                                              \
-    kl_tensor kl_##name##_at(const kl_site *site, kl_tensor a, kl_tensor b)         \
-    {                                                                               \
-        return elementwise(site, #name, OP_##name, a, b, kl_none);                  \
+#define EW2(name, ...)                                                      \
+    kl_tensor kl_##name##_at(const kl_site *site, kl_tensor a, kl_tensor b) \
+    {                                                                       \
+        return ops_elementwise(site, #name, OP_##name, a, b, kl_none);      \
     }
-#define EW3(name, ...)                                                              \
+#define EW3(name, ...)                                                                   \
     kl_tensor kl_##name##_at(const kl_site *site, kl_tensor a, kl_tensor b, kl_tensor c) \
-    {                                                                               \
-        return elementwise(site, #name, OP_##name, a, b, c);                        \
+    {                                                                                    \
+        return ops_elementwise(site, #name, OP_##name, a, b, c);                         \
     }
 #include "ir/ops/ops.def"
 
@@ -141,7 +142,7 @@ static kl_tensor with_number(const kl_site *site, const char *name, enum op op, 
     if (!(t = compose_begin(name)))
         return kl_none;
     kl_tensor number = kl_scalar_at(site, v.device, (kl_dtype)v.dtype, value);
-    return compose_end(t, elementwise(site, name, op, a, number, kl_none));
+    return compose_end(t, ops_elementwise(site, name, op, a, number, kl_none));
 }
 
 SCALAR(add)

@@ -22,7 +22,8 @@ static kl_tensor ops_quant_spread(struct thread *t, const kl_site *site, const c
     return shape_equal(&aligned, s) ? r : broadcast_to(site, op, r, &aligned, s);
 }
 
-static kl_tensor quant(const kl_site *site, const char *op, enum op kind, kl_tensor a, kl_tensor scale, kl_tensor zero,
+static kl_tensor quant_op(const kl_site *site, const char *op, enum op kind, kl_tensor a, kl_tensor scale,
+                          kl_tensor zero,
                        kl_dtype dtype, int axis)
 {
     struct thread *t = checked_begin(site, op);
@@ -55,10 +56,10 @@ static kl_tensor quant(const kl_site *site, const char *op, enum op kind, kl_ten
 kl_tensor kl_quantize_at(const kl_site *site, kl_tensor a, kl_tensor scale, kl_tensor zero_point, kl_dtype dtype,
                          int axis)
 {
-    return quant(site, "quantize", OP_quantize, a, scale, zero_point, dtype, axis);
+    return quant_op(site, "quantize", OP_quantize, a, scale, zero_point, dtype, axis);
 }
 
 kl_tensor kl_dequantize_at(const kl_site *site, kl_tensor q, kl_tensor scale, kl_tensor zero_point, int axis)
 {
-    return quant(site, "dequantize", OP_dequantize, q, scale, zero_point, KL_DTYPE_COUNT, axis);
+    return quant_op(site, "dequantize", OP_dequantize, q, scale, zero_point, KL_DTYPE_COUNT, axis);
 }

@@ -33,7 +33,7 @@ static bool source_of(struct thread *t, const kl_site *site, const char *op, kl_
     return true;
 }
 
-static kl_tensor uniform(const kl_site *site, const char *op, const struct source *s, kl_dtype dtype, int rank,
+static kl_tensor random_uniform(const kl_site *site, const char *op, const struct source *s, kl_dtype dtype, int rank,
                          const int64_t *dims)
 {
     struct thread *t = compose_begin(op);
@@ -49,7 +49,7 @@ static kl_tensor uniform(const kl_site *site, const char *op, const struct sourc
 kl_tensor kl_rand_at(const kl_site *site, kl_device device, kl_dtype dtype, int rank, const int64_t *dims,
                      uint64_t seed)
 {
-    return uniform(site, "rand", &(struct source){.device = device, .number = seed}, dtype, rank, dims);
+    return random_uniform(site, "rand", &(struct source){.device = device, .number = seed}, dtype, rank, dims);
 }
 
 kl_tensor kl_rand_seeded_at(const kl_site *site, kl_tensor seed, kl_dtype dtype, int rank, const int64_t *dims)
@@ -58,7 +58,7 @@ kl_tensor kl_rand_seeded_at(const kl_site *site, kl_tensor seed, kl_dtype dtype,
     struct source s;
     if (!t || !source_of(t, site, "rand_seeded", seed, &s))
         return t ? poison(t) : kl_none;
-    return uniform(site, "rand_seeded", &s, dtype, rank, dims);
+    return random_uniform(site, "rand_seeded", &s, dtype, rank, dims);
 }
 
 /* ---- normal numbers: Wichura's AS 241, the inverse of the normal distribution function ---- */
@@ -92,7 +92,7 @@ static kl_tensor ops_random_number(const struct maker *m, double v)
     return kl_const_at(m->site, m->device, m->dtype, v);
 }
 
-static kl_tensor polynomial(const struct maker *m, kl_tensor x, const double *c)
+static kl_tensor random_polynomial(const struct maker *m, kl_tensor x, const double *c)
 {
     kl_tensor y = ops_random_number(m, c[TERMS - 1]);
     for (int i = TERMS - 2; i >= 0; i--)
@@ -100,9 +100,9 @@ static kl_tensor polynomial(const struct maker *m, kl_tensor x, const double *c)
     return y;
 }
 
-static kl_tensor ratio(const struct maker *m, kl_tensor x, const double c[2][TERMS])
+static kl_tensor random_ratio(const struct maker *m, kl_tensor x, const double c[2][TERMS])
 {
-    return kl_div_at(m->site, polynomial(m, x, c[0]), polynomial(m, x, c[1]));
+    return kl_div_at(m->site, random_polynomial(m, x, c[0]), random_polynomial(m, x, c[1]));
 }
 
 /* p is in (0, 1) and 1 - p is exact. */
@@ -110,13 +110,13 @@ static kl_tensor inverse_normal(const struct maker *m, kl_tensor p)
 {
     const kl_site *s = m->site;
     kl_tensor q = kl_sub_at(s, p, ops_random_number(m, 0.5));
-    kl_tensor near = kl_mul_at(s, q, ratio(m, kl_sub_at(s, ops_random_number(m, 0.180625), kl_square_at(s, q)),
+    kl_tensor near = kl_mul_at(s, q, random_ratio(m, kl_sub_at(s, ops_random_number(m, 0.180625), kl_square_at(s, q)),
                                            middle));
     kl_tensor edge = kl_min_at(s, p, kl_sub_at(s, ops_random_number(m, 1), p));
     kl_tensor r = kl_sqrt_at(s, kl_neg_at(s, kl_log_at(s, edge)));
-    kl_tensor size = ratio(m, kl_sub_at(s, r, ops_random_number(m, 1.6)), tail);
+    kl_tensor size = random_ratio(m, kl_sub_at(s, r, ops_random_number(m, 1.6)), tail);
     if (m->dtype == KL_F64) { /* an f32 has at least 2^-24 to the edge: r stays below 5 */
-        kl_tensor beyond = ratio(m, kl_sub_at(s, r, ops_random_number(m, 5)), far_tail);
+        kl_tensor beyond = random_ratio(m, kl_sub_at(s, r, ops_random_number(m, 5)), far_tail);
         size = kl_where_at(s, kl_gt_at(s, r, ops_random_number(m, 5)), beyond, size);
     }
     kl_tensor off = kl_where_at(s, kl_lt_at(s, q, ops_random_number(m, 0)), kl_neg_at(s, size), size);
@@ -132,7 +132,7 @@ static kl_tensor open_uniform(const struct maker *m, const struct source *s, int
     return kl_mul_at(m->site, kl_add_at(m->site, k, ops_random_number(m, 0.5)), unit);
 }
 
-static kl_tensor normal(const kl_site *site, const char *op, const struct source *s, kl_dtype dtype, int rank,
+static kl_tensor random_gaussian(const kl_site *site, const char *op, const struct source *s, kl_dtype dtype, int rank,
                         const int64_t *dims)
 {
     struct thread *t = compose_begin(op);
@@ -145,7 +145,7 @@ static kl_tensor normal(const kl_site *site, const char *op, const struct source
 kl_tensor kl_randn_at(const kl_site *site, kl_device device, kl_dtype dtype, int rank, const int64_t *dims,
                       uint64_t seed)
 {
-    return normal(site, "randn", &(struct source){.device = device, .number = seed}, dtype, rank, dims);
+    return random_gaussian(site, "randn", &(struct source){.device = device, .number = seed}, dtype, rank, dims);
 }
 
 kl_tensor kl_randn_seeded_at(const kl_site *site, kl_tensor seed, kl_dtype dtype, int rank, const int64_t *dims)
@@ -154,12 +154,13 @@ kl_tensor kl_randn_seeded_at(const kl_site *site, kl_tensor seed, kl_dtype dtype
     struct source s;
     if (!t || !source_of(t, site, "randn_seeded", seed, &s))
         return t ? poison(t) : kl_none;
-    return normal(site, "randn_seeded", &s, dtype, rank, dims);
+    return random_gaussian(site, "randn_seeded", &s, dtype, rank, dims);
 }
 
 /* ---- sampling an index: the largest of the logits with Gumbel noise ---- */
 
-static kl_tensor draw(const kl_site *site, kl_tensor logits, const struct view *v, int axis, const struct source *s)
+static kl_tensor random_categorical(const kl_site *site, kl_tensor logits, const struct view *v, int axis,
+                                    const struct source *s)
 {
     kl_dtype dtype = v->dtype == KL_F64 ? KL_F64 : KL_F32;
     struct maker m = {site, s->device, dtype};
@@ -178,7 +179,7 @@ kl_tensor kl_categorical_at(const kl_site *site, kl_tensor logits, int axis, kl_
     if (!t)
         return op_failed();
     kl_tensor y = axis_of(t, site, "logits", &v.shape, axis, &at) && source_of(t, site, "the draw", seed, &s)
-                      ? draw(site, logits, &v, axis, &s) : poison(t);
+                      ? random_categorical(site, logits, &v, axis, &s) : poison(t);
     return compose_end(t, y);
 }
 
@@ -190,7 +191,7 @@ static const uint64_t GOLDEN = UINT64_C(0x9e3779b97f4a7c15);
 static const uint64_t FOR_SPLIT = UINT64_C(0x73706c6974), FOR_FOLD = UINT64_C(0x666f6c64);
 
 /* A constant with all its bits. */
-static kl_tensor word(const struct maker *m, uint64_t bits)
+static kl_tensor random_word(const struct maker *m, uint64_t bits)
 {
     struct call c = {.site = m->site, .op = "const", .device = m->device,
                      .proto = {.op = OP_const, .dtype = KL_U64, .attr.konst.bits = bits}};
@@ -202,17 +203,17 @@ static kl_tensor xor_shifted(const struct maker *m, kl_tensor x, int count)
     return kl_xor_at(m->site, x, kl_shr_at(m->site, x, ops_random_number(m, count)));
 }
 
-static kl_tensor mixed(const struct maker *m, kl_tensor x)
+static kl_tensor random_mix(const struct maker *m, kl_tensor x)
 {
-    x = kl_mul_at(m->site, xor_shifted(m, x, 30), word(m, UINT64_C(0xbf58476d1ce4e5b9)));
-    x = kl_mul_at(m->site, xor_shifted(m, x, 27), word(m, UINT64_C(0x94d049bb133111eb)));
+    x = kl_mul_at(m->site, xor_shifted(m, x, 30), random_word(m, UINT64_C(0xbf58476d1ce4e5b9)));
+    x = kl_mul_at(m->site, xor_shifted(m, x, 27), random_word(m, UINT64_C(0x94d049bb133111eb)));
     return xor_shifted(m, x, 31);
 }
 
-static kl_tensor derived(const struct maker *m, kl_tensor seed, uint64_t purpose, kl_tensor index)
+static kl_tensor random_derive_seed(const struct maker *m, kl_tensor seed, uint64_t purpose, kl_tensor index)
 {
-    kl_tensor own = mixed(m, kl_xor_at(m->site, seed, word(m, purpose)));
-    return mixed(m, kl_add_at(m->site, own, kl_mul_at(m->site, index, word(m, GOLDEN))));
+    kl_tensor own = random_mix(m, kl_xor_at(m->site, seed, random_word(m, purpose)));
+    return random_mix(m, kl_add_at(m->site, own, kl_mul_at(m->site, index, random_word(m, GOLDEN))));
 }
 
 /* Starts composite `op` of a seed; NULL: reported, and op_failed() is the result. */
@@ -236,7 +237,7 @@ kl_tensor kl_random_split_at(const kl_site *site, kl_tensor seed, int64_t n)
         return op_failed();
     kl_tensor y = v.shape.rank ? refuse(t, site, KL_ERR_SHAPE, "the seed must be a scalar, got rank %u", v.shape.rank)
                   : n < 1      ? refuse(t, site, KL_ERR_SHAPE, "%lld seeds: at least 1 is needed", (long long)n)
-                               : derived(&m, seed, FOR_SPLIT, kl_arange_at(site, v.device, KL_U64, n));
+                               : random_derive_seed(&m, seed, FOR_SPLIT, kl_arange_at(site, v.device, KL_U64, n));
     return compose_end(t, y);
 }
 
@@ -253,7 +254,7 @@ kl_tensor kl_random_fold_in_at(const kl_site *site, kl_tensor seed, kl_tensor da
     else if (dtype_is_float(w.dtype) || w.dtype == KL_BOOL)
         y = refuse(t, site, KL_ERR_TYPE, "the data must be integers, got %s", dtype_name(w.dtype));
     else
-        y = derived(&m, seed, FOR_FOLD, w.dtype == KL_U64 ? data : kl_cast_at(site, data, KL_U64));
+        y = random_derive_seed(&m, seed, FOR_FOLD, w.dtype == KL_U64 ? data : kl_cast_at(site, data, KL_U64));
     return compose_end(t, y);
 }
 
@@ -262,7 +263,8 @@ kl_tensor kl_random_fold_in_at(const kl_site *site, kl_tensor seed, kl_tensor da
 typedef kl_tensor sampler(const kl_site *site, kl_device device, kl_dtype dtype, int rank, const int64_t *dims,
                           uint64_t seed);
 
-static kl_tensor sample(const kl_site *site, const char *op, sampler *make, const kl_generator *g, kl_device device,
+static kl_tensor random_sample(const kl_site *site, const char *op, sampler *make, const kl_generator *g,
+                               kl_device device,
                         kl_dtype dtype, int rank, const int64_t *dims)
 {
     struct thread *t = thread_self();
@@ -278,12 +280,12 @@ static kl_tensor sample(const kl_site *site, const char *op, sampler *make, cons
     return h;
 }
 
-#define FROM(name)                                                                                                    \
+#define FROM(name)                                                                                              \
     kl_tensor kl_##name##_from_at(const kl_site *site, const kl_generator *g, kl_device device, kl_dtype dtype, \
-                                  int rank, \
-                                  const int64_t *dims)                                                                \
-    {                                                                                                                 \
-        return sample(site, #name "_from", kl_##name##_at, g, device, dtype, rank, dims);                             \
+                                  int rank,                                                                     \
+                                  const int64_t *dims)                                                          \
+    {                                                                                                           \
+        return random_sample(site, #name "_from", kl_##name##_at, g, device, dtype, rank, dims);                \
     }
 FROM(random_bits)
 FROM(rand)

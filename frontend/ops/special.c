@@ -2,7 +2,7 @@
 #include "frontend/frontend.h"
 #include <math.h>
 
-static kl_tensor either(const kl_site *site, kl_tensor condition, kl_tensor yes, kl_tensor no)
+static kl_tensor where_selected(const kl_site *site, kl_tensor condition, kl_tensor yes, kl_tensor no)
 {
     return kl_where_at(site, condition, yes, no);
 }
@@ -25,11 +25,11 @@ kl_tensor kl_cbrt_at(const kl_site *site, kl_tensor a)
         return op_failed();
     kl_tensor zero = const_like(site, &v, 0), third = const_like(site, &v, 1.0 / 3);
     kl_tensor finite = kl_and_at(site, kl_is_finite_at(site, a), kl_ne_at(site, a, zero));
-    kl_tensor x = kl_abs_at(site, either(site, finite, a, const_like(site, &v, 1)));
+    kl_tensor x = kl_abs_at(site, where_selected(site, finite, a, const_like(site, &v, 1)));
     kl_tensor y = kl_pow_at(site, x, third);
     kl_tensor miss = kl_sub_at(site, y, kl_div_at(site, x, kl_square_at(site, y)));
     y = kl_sub_at(site, y, kl_mul_at(site, miss, third));
-    return compose_end(t, either(site, finite, kl_copysign_at(site, y, a), kl_detach_at(site, a)));
+    return compose_end(t, where_selected(site, finite, kl_copysign_at(site, y, a), kl_detach_at(site, a)));
 }
 
 kl_tensor kl_log10_at(const kl_site *site, kl_tensor a)
@@ -50,10 +50,11 @@ kl_tensor kl_logaddexp_at(const kl_site *site, kl_tensor a, kl_tensor b)
         !(t = half_floats_begin(site, "logaddexp", &a, &v)))
         return op_failed();
     b = widen_by_policy(t, site, b, &vb);
-    kl_tensor swap = kl_lt_at(site, b, a), high = either(site, swap, a, b), low = either(site, swap, b, a);
+    kl_tensor swap = kl_lt_at(site, b, a), high = where_selected(site, swap, a, b), low = where_selected(site, swap, b,
+                                                                                                         a);
     kl_tensor same = kl_and_at(site, kl_eq_at(site, a, b), kl_is_inf_at(site, a));
-    kl_tensor apart = either(site, same, const_like(site, &v, 0), kl_sub_at(site, low, high));
-    kl_tensor more = either(site, same, const_like(site, &v, 0), kl_log1p_at(site, kl_exp_at(site, apart)));
+    kl_tensor apart = where_selected(site, same, const_like(site, &v, 0), kl_sub_at(site, low, high));
+    kl_tensor more = where_selected(site, same, const_like(site, &v, 0), kl_log1p_at(site, kl_exp_at(site, apart)));
     return compose_end(t, kl_add_at(site, high, more));
 }
 
@@ -80,7 +81,7 @@ static struct gamma_parts gamma_begin(const kl_site *site, const struct view *v,
 {
     struct gamma_parts p = {.reflect = kl_lt_at(site, a, const_like(site, v, 0.5))};
     kl_tensor one = const_like(site, v, 1);
-    p.z = either(site, p.reflect, kl_neg_at(site, a), kl_sub_at(site, a, one));
+    p.z = where_selected(site, p.reflect, kl_neg_at(site, a), kl_sub_at(site, a, one));
     p.t = kl_add_at(site, p.z, const_like(site, v, 7.5));
     kl_tensor part = kl_div_at(site, p.z, const_like(site, v, 7.5));
     p.log_t = kl_add_at(site, kl_log1p_at(site, part), const_like(site, v, 2.01490302054226464879));
@@ -117,17 +118,17 @@ kl_tensor kl_lgamma_at(const kl_site *site, kl_tensor a)
         return op_failed();
     kl_tensor max = const_like(site, &v, INFINITY), one = const_like(site, &v, 1);
     kl_tensor infinite = kl_or_at(site, kl_is_inf_at(site, a), is_pole(site, &v, a));
-    kl_tensor x = either(site, infinite, one, a);
+    kl_tensor x = where_selected(site, infinite, one, a);
     struct gamma_parts p = gamma_begin(site, &v, x, false);
     kl_tensor factor = kl_sub_at(site, kl_add_at(site, p.z, const_like(site, &v, 0.5)), kl_div_at(site, p.t, p.log_t));
     kl_tensor y = kl_add_at(site, kl_mul_at(site, factor, p.log_t),
                             kl_add_at(site, kl_log_at(site, p.sum), const_like(site, &v, 0.91893853320467274178)));
     /* gamma(x) gamma(1 - x) = pi / sin(pi x) */
     kl_tensor turn = kl_mul_at(site, off_integer(site, x), const_like(site, &v, 3.14159265358979323846));
-    kl_tensor wave = kl_abs_at(site, kl_sin_at(site, either(site, p.reflect, turn, one)));
+    kl_tensor wave = kl_abs_at(site, kl_sin_at(site, where_selected(site, p.reflect, turn, one)));
     kl_tensor mirror = kl_sub_at(site, const_like(site, &v, 1.14472988584940017414), kl_log_at(site, wave));
-    y = either(site, p.reflect, kl_sub_at(site, mirror, y), y);
-    return compose_end(t, either(site, infinite, max, y));
+    y = where_selected(site, p.reflect, kl_sub_at(site, mirror, y), y);
+    return compose_end(t, where_selected(site, infinite, max, y));
 }
 
 kl_tensor kl_digamma_at(const kl_site *site, kl_tensor a)
@@ -138,17 +139,17 @@ kl_tensor kl_digamma_at(const kl_site *site, kl_tensor a)
         return op_failed();
     kl_tensor one = const_like(site, &v, 1), max = const_like(site, &v, INFINITY), zero = const_like(site, &v, 0);
     kl_tensor pole = is_pole(site, &v, a), infinite = kl_is_inf_at(site, a), nan = const_like(site, &v, NAN);
-    kl_tensor x = either(site, kl_or_at(site, pole, infinite), one, a);
+    kl_tensor x = where_selected(site, kl_or_at(site, pole, infinite), one, a);
     struct gamma_parts p = gamma_begin(site, &v, x, true);
     kl_tensor y = kl_add_at(site, p.log_t, kl_sub_at(site, kl_div_at(site, p.slope, p.sum),
                                                      kl_div_at(site, const_like(site, &v, 7), p.t)));
     /* digamma(1 - x) - digamma(x) = pi / tan(pi x) */
     kl_tensor pi = const_like(site, &v, 3.14159265358979323846);
-    kl_tensor slope = kl_tan_at(site, either(site, p.reflect, kl_mul_at(site, off_integer(site, x), pi), one));
-    y = either(site, p.reflect, kl_sub_at(site, y, kl_div_at(site, pi, slope)), y);
+    kl_tensor slope = kl_tan_at(site, where_selected(site, p.reflect, kl_mul_at(site, off_integer(site, x), pi), one));
+    y = where_selected(site, p.reflect, kl_sub_at(site, y, kl_div_at(site, pi, slope)), y);
     kl_tensor at_zero = kl_neg_at(site, kl_copysign_at(site, max, a));
-    y = either(site, pole, either(site, kl_eq_at(site, a, zero), at_zero, nan), y);
-    return compose_end(t, either(site, infinite, either(site, kl_lt_at(site, a, zero), nan, max), y));
+    y = where_selected(site, pole, where_selected(site, kl_eq_at(site, a, zero), at_zero, nan), y);
+    return compose_end(t, where_selected(site, infinite, where_selected(site, kl_lt_at(site, a, zero), nan, max), y));
 }
 
 /* ---- the inverse of erf ---- */
@@ -166,31 +167,32 @@ kl_tensor kl_erfinv_at(const kl_site *site, kl_tensor a)
     /* up to this bound the series below is accurate, and the guess is not */
     kl_tensor small = kl_lt_at(site, size, const_like(site, &v, v.dtype == KL_F64 ? 1e-2 : 0.1));
     kl_tensor within = kl_and_at(site, inside, kl_not_at(site, small));
-    kl_tensor x = either(site, within, size, half), rest = kl_sub_at(site, one, x);
+    kl_tensor x = where_selected(site, within, size, half), rest = kl_sub_at(site, one, x);
     kl_tensor l = kl_log_at(site, kl_mul_at(site, rest, kl_add_at(site, one, x)));
     kl_tensor h = kl_add_at(site, kl_mul_at(site, l, half), const_like(site, &v, 4.3307467508));
     kl_tensor inner = kl_sub_at(site, kl_square_at(site, h), kl_mul_at(site, l, const_like(site, &v, 6.8027210884)));
     kl_tensor y = kl_sqrt_at(site, kl_sub_at(site, kl_sqrt_at(site, inner), h));
     kl_tensor near = kl_lt_at(site, x, half);
     for (int i = v.dtype == KL_F64 ? 3 : 2; i > 0; i--) {
-        kl_tensor miss = either(site, near, kl_sub_at(site, kl_erf_at(site, y), x),
+        kl_tensor miss = where_selected(site, near, kl_sub_at(site, kl_erf_at(site, y), x),
                                 kl_sub_at(site, rest, kl_erfc_at(site, y)));
         kl_tensor slope = kl_mul_at(site, kl_exp_at(site, kl_square_at(site, y)),
                                     const_like(site, &v, 0.88622692545275801365));
         kl_tensor step = kl_mul_at(site, miss, slope);
         y = kl_sub_at(site, y, kl_div_at(site, step, kl_add_at(site, one, kl_mul_at(site, y, step))));
     }
-    y = either(site, kl_lt_at(site, a, zero), kl_neg_at(site, y), y);
+    y = where_selected(site, kl_lt_at(site, a, zero), kl_neg_at(site, y), y);
     /* near 0 the series a sqrt(pi)/2 (1 + pi/12 a^2 + 7 pi^2/480 a^4 + 127 pi^3/40320 a^6) */
-    kl_tensor s = either(site, small, a, zero), q = kl_square_at(site, s);
+    kl_tensor s = where_selected(site, small, a, zero), q = kl_square_at(site, s);
     kl_tensor series = kl_mul_at(site, q, const_like(site, &v, 0.097663620639936));
     series = kl_mul_at(site, q, kl_add_at(site, series, const_like(site, &v, 0.14393173084921979)));
     series = kl_mul_at(site, q, kl_add_at(site, series, const_like(site, &v, 0.26179938779914943654)));
     series = kl_mul_at(site, kl_mul_at(site, s, const_like(site, &v, 0.88622692545275801365)),
                        kl_add_at(site, series, one));
-    kl_tensor ends = either(site, kl_eq_at(site, size, one), kl_copysign_at(site, const_like(site, &v, INFINITY), a),
+    kl_tensor ends = where_selected(site, kl_eq_at(site, size, one), kl_copysign_at(site, const_like(site, &v,
+                                                                                                     INFINITY), a),
                             const_like(site, &v, NAN));
-    return compose_end(t, either(site, inside, either(site, small, series, y), ends));
+    return compose_end(t, where_selected(site, inside, where_selected(site, small, series, y), ends));
 }
 
 /* ---- the next number ---- */
@@ -206,11 +208,11 @@ kl_tensor kl_nextafter_at(const kl_site *site, kl_tensor a, kl_tensor b)
     kl_tensor zero = const_like(site, &v, 0), one = const_like(site, &word, 1);
     /* as integers, numbers of one sign are in the order of their sizes */
     kl_tensor away = kl_eq_at(site, kl_gt_at(site, b, a), kl_gt_at(site, a, zero));
-    kl_tensor step = either(site, away, one, const_like(site, &word, -1));
+    kl_tensor step = where_selected(site, away, one, const_like(site, &word, -1));
     kl_tensor moved = kl_bitcast_at(site, kl_add_at(site, kl_bitcast_at(site, a, bits), step), (kl_dtype)v.dtype);
     kl_tensor min = kl_copysign_at(site, kl_bitcast_at(site, one, (kl_dtype)v.dtype), b);
-    kl_tensor r = either(site, kl_eq_at(site, a, zero), min, moved);
-    r = either(site, kl_eq_at(site, a, b), b, r);
+    kl_tensor r = where_selected(site, kl_eq_at(site, a, zero), min, moved);
+    r = where_selected(site, kl_eq_at(site, a, b), b, r);
     kl_tensor nan = kl_or_at(site, kl_is_nan_at(site, a), kl_is_nan_at(site, b));
-    return compose_end(t, either(site, nan, const_like(site, &v, NAN), r));
+    return compose_end(t, where_selected(site, nan, const_like(site, &v, NAN), r));
 }

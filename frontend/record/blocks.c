@@ -175,13 +175,13 @@ void blocks_leave(struct thread *t, const struct blocks *outer)
     t->suspension = outer->suspension;
 }
 
-static const char *resume(struct thread *t);
+static const char *trace_resume_inner(struct thread *t);
 
 bool blocks_resume(struct thread *t)
 {
     bool any = t->suspension;
     while (t->suspension)
-        resume(t);
+        trace_resume_inner(t);
     return any;
 }
 
@@ -230,7 +230,7 @@ kl_status kl_trace_suspend_at(const kl_site *site)
 }
 
 /* Ends the innermost suspension; returns what was begun in it and did not end there, or NULL. */
-static const char *resume(struct thread *t)
+static const char *trace_resume_inner(struct thread *t)
 {
     struct suspension *s = t->suspension;
     t->suspension = NULL;
@@ -248,6 +248,6 @@ kl_status kl_trace_resume_at(const kl_site *site)
         return KL_ERR_MEMORY;
     if (!t->suspension)
         return fail(t, site, KL_ERR_TRACE, "trace_resume: nothing is suspended");
-    const char *open = resume(t);
+    const char *open = trace_resume_inner(t);
     return open ? fail(t, site, KL_ERR_TRACE, "trace_resume: since trace_suspend %s is missing", open) : KL_OK;
 }

@@ -23,18 +23,18 @@ struct control {
     kl_tensor *out; uint32_t nout;
 };
 
-static uint32_t given(const struct control *c) { return c->nin[0] + c->nin[1]; }
+static uint32_t control_inputs(const struct control *c) { return c->nin[0] + c->nin[1]; }
 static kl_tensor control_operand(const struct control *c, uint32_t i)
 {
-    return c->changed ? c->changed[i] : i < c->nin[0] ? c->in[0][i] : i < given(c) ? c->in[1][i - c->nin[0]]
-        : c->call.captured.h[i - given(c)];
+    return c->changed ? c->changed[i] : i < c->nin[0] ? c->in[0][i] : i < control_inputs(c) ? c->in[1][i - c->nin[0]]
+        : c->call.captured.h[i - control_inputs(c)];
 }
 
 static bool look_at_operands(struct control *c)
 {
     struct thread *t = c->call.t;
     const kl_site *site = c->call.site;
-    uint32_t n = given(c);
+    uint32_t n = control_inputs(c);
     if ((c->nout && !c->out) || (c->nin[0] && !c->in[0]) || (c->nin[1] && !c->in[1]))
         return fail(t, site, KL_ERR_ARGUMENT, "%s: a list of tensors is NULL", c->call.op) == KL_OK;
     c->call.views = c->view = mem_alloc((n + 2 * (size_t)c->nout) * sizeof *c->view);
@@ -67,13 +67,14 @@ static bool control_begin(struct control *c, const kl_site *site, const char *op
     return t && !(t->tracing && t->trace->err.code) && look_at_operands(c);
 }
 
-static bool has(struct control *c, kl_region_fn *fn)
+static bool control_has_function(struct control *c, kl_region_fn *fn)
 {
     return fn || fail(c->call.t, c->call.site, KL_ERR_ARGUMENT, "%s: a function is NULL", c->call.op) == KL_OK;
 }
 
 /* Records region i from fn, whose parameters have the types of the views. */
-static bool region(struct control *c, uint32_t i, const char *name, kl_region_fn *fn, const struct view *v, uint32_t n,
+static bool control_record_region(struct control *c, uint32_t i, const char *name, kl_region_fn *fn,
+                                  const struct view *v, uint32_t n,
                    uint32_t nout)
 {
     c->second = n;
@@ -88,7 +89,7 @@ static bool silent_region(struct control *c, uint32_t i, const char *name, kl_re
                           uint32_t nout)
 {
     c->call.silent = true;
-    bool ok = region(c, i, name, fn, v, n, nout);
+    bool ok = control_record_region(c, i, name, fn, v, n, nout);
     c->call.silent = false;
     return ok;
 }
@@ -127,7 +128,7 @@ static bool token_place(const struct control *c, struct effects *f)
     bool loops = c->proto.op == OP_scan || c->proto.op == OP_while;
     if (!c->call.entry.id)
         return false;
-    for (f->from = given(c); control_operand(c, f->from).id != c->call.entry.id;)
+    for (f->from = control_inputs(c); control_operand(c, f->from).id != c->call.entry.id;)
         f->from++;
     f->to = loops ? c->proto.attr.region.carried : f->from;
     return true;
@@ -150,7 +151,7 @@ static bool add_tokens(const struct control *c, const struct effects *f, struct 
             effects_thread(&g[1], c->region[1].token, from, to, at);
     case OP_custom_grad: /* the gradient takes all results */
         return effects_thread(&g[0], c->region[0].token, from, to, at) &&
-               effects_thread(&g[1], NIL, g[1]->input.n, given(c) + at, LEAF_NONE);
+               effects_thread(&g[1], NIL, g[1]->input.n, control_inputs(c) + at, LEAF_NONE);
     default:
         return effects_thread(&g[0], c->region[0].token, from, to, at);
     }
@@ -164,7 +165,7 @@ static bool control_resolve(struct control *c, struct trace *tr, ref *in, uint32
         tr->site = c->call.site; /* call site of the states that these operands become */
     for (uint32_t i = 0; i < n; i++) {
         char what[32];
-        snprintf(what, sizeof what, i < given(c) ? "operand %u" : "a tensor that it uses", i + 1);
+        snprintf(what, sizeof what, i < control_inputs(c) ? "operand %u" : "a tensor that it uses", i + 1);
         in[i] = node_of_handle(tr, control_operand(c, i), what, e);
         if (!in[i])
             return false;
@@ -301,7 +302,7 @@ static ref record_op(struct control *c, struct trace *tr, struct recording *r, r
 /* Takes the lock outside of traces. */
 static bool control_append(struct control *c, struct trace *tr, struct err *e)
 {
-    uint32_t n = given(c) + c->call.captured.n;
+    uint32_t n = control_inputs(c) + c->call.captured.n;
     struct recording *r = tr ? &tr->r : deferred_recording();
     ref *in = mem_alloc(n * sizeof *in), node = NIL;
     if (!r || !in || (!tr && !deferred_room(n + c->nout + 1)))
@@ -353,10 +354,10 @@ kl_status record_with(struct control *c, const struct custom_op *op)
 }
 
 /* Runs the op's kernel, chosen by the keys of all tensors it uses. */
-static kl_status dispatch(struct control *c, const struct dispatch_op *op)
+static kl_status control_dispatch(struct control *c, const struct dispatch_op *op)
 {
     struct thread *t = c->call.t;
-    uint32_t n = given(c) + c->call.captured.n;
+    uint32_t n = control_inputs(c) + c->call.captured.n;
     uint64_t keys = n ? 0 : device_keys(c->call.device);
     for (uint32_t i = 0; i < n; i++)
         keys |= handle_keys(control_operand(c, i));
@@ -390,7 +391,7 @@ static kl_status control_finish(struct control *c, bool ok)
         return KL_ERR_MEMORY;
     if (ok)
         ok = (t->plain || (c->custom && !c->custom->table) ? record_region(c)
-              : dispatch(c, c->custom ? c->custom->table : &graph_ops[c->proto.op])) == KL_OK;
+              : control_dispatch(c, c->custom ? c->custom->table : &graph_ops[c->proto.op])) == KL_OK;
     for (uint32_t i = 0; c->out && i < c->nout && !ok; i++)
         if (!c->out[i].id)
             c->out[i] = poison(t);
@@ -410,8 +411,10 @@ kl_status kl_cond_at(const kl_site *site, kl_tensor condition, kl_region_fn *yes
                      uint32_t nin, const kl_tensor *in, uint32_t nout, kl_tensor *out)
 {
     struct control c = {.in = {&condition, in}, .nin = {1, nin}, .nout = nout, .out = out};
-    bool ok = control_begin(&c, site, "cond", OP_cond, ctx) && has(&c, yes) && has(&c, no) &&
-              region(&c, 0, "yes", yes, c.view + 1, nin, nout) && region(&c, 1, "no", no, c.view + 1, nin, nout);
+    bool ok = control_begin(&c, site, "cond", OP_cond, ctx) && control_has_function(&c, yes) &&
+        control_has_function(&c, no) &&
+              control_record_region(&c, 0, "yes", yes, c.view + 1, nin, nout) && control_record_region(&c, 1, "no", no,
+                  c.view + 1, nin, nout);
     return control_finish(&c, ok);
 }
 
@@ -419,8 +422,10 @@ kl_status kl_while_at(const kl_site *site, kl_region_fn *condition, kl_region_fn
                       const kl_tensor *in, kl_tensor *out)
 {
     struct control c = {.in = {in}, .nin = {n}, .nout = n, .out = out, .proto.attr.region.carried = n};
-    bool ok = control_begin(&c, site, "while", OP_while, ctx) && has(&c, condition) && has(&c, body) &&
-              silent_region(&c, 0, "condition", condition, c.view, n, 1) && region(&c, 1, "body", body, c.view, n, n);
+    bool ok = control_begin(&c, site, "while", OP_while, ctx) && control_has_function(&c, condition) &&
+        control_has_function(&c, body) &&
+              silent_region(&c, 0, "condition", condition, c.view, n, 1) && control_record_region(&c, 1, "body", body,
+                                                                                                  c.view, n, n);
     return control_finish(&c, ok);
 }
 
@@ -440,7 +445,7 @@ static bool scan_length(const struct control *c, int64_t *length)
 }
 
 /* The body's parameter for a scanned tensor: its type without axis 0. */
-static bool slice(struct control *c, uint32_t i, int64_t length)
+static bool control_slice_type(struct control *c, uint32_t i, int64_t length)
 {
     struct shape *s = &c->view[i].shape;
     if (s->rank && s->dim[0] == length) {
@@ -465,11 +470,12 @@ kl_status kl_scan_at(const kl_site *site, kl_region_fn *body, void *ctx, int64_t
     c.proto.attr.region.carried = ncarried;
     c.proto.attr.region.scanned = nscanned;
     c.proto.attr.region.flags = reverse ? REGION_REVERSE : 0;
-    bool ok = control_begin(&c, site, "scan", OP_scan, ctx) && has(&c, body) && scan_length(&c, &length);
+    bool ok = control_begin(&c, site, "scan", OP_scan, ctx) && control_has_function(&c, body) && scan_length(&c,
+                                                                                                             &length);
     c.proto.attr.region.length = length;
     for (uint32_t i = 0; ok && i < nscanned; i++)
-        ok = slice(&c, ncarried + i, length);
-    ok = ok && region(&c, 0, "body", body, c.view, given(&c), c.nout);
+        ok = control_slice_type(&c, ncarried + i, length);
+    ok = ok && control_record_region(&c, 0, "body", body, c.view, control_inputs(&c), c.nout);
     return control_finish(&c, ok);
 }
 
@@ -477,8 +483,8 @@ kl_status kl_checkpoint_at(const kl_site *site, kl_region_fn *fn, void *ctx, uin
                            uint32_t nout, kl_tensor *out)
 {
     struct control c = {.in = {in}, .nin = {nin}, .nout = nout, .out = out};
-    bool ok = control_begin(&c, site, "checkpoint", OP_checkpoint, ctx) && has(&c, fn) &&
-              region(&c, 0, "checkpoint", fn, c.view, nin, nout);
+    bool ok = control_begin(&c, site, "checkpoint", OP_checkpoint, ctx) && control_has_function(&c, fn) &&
+              control_record_region(&c, 0, "checkpoint", fn, c.view, nin, nout);
     return control_finish(&c, ok);
 }
 
@@ -487,7 +493,7 @@ kl_status kl_checkpoint_at(const kl_site *site, kl_region_fn *fn, void *ctx, uin
 static uint32_t backward_views(struct control *c, uint32_t *floats)
 {
     const struct graph *g = region_graph(c, 0);
-    uint32_t n = given(c);
+    uint32_t n = control_inputs(c);
     *floats = 0;
     for (uint32_t i = 0; i < n; i++)
         *floats += dtype_is_float(c->view[i].dtype);
@@ -505,8 +511,9 @@ kl_status record_custom_grad(const kl_site *site, const char *op, kl_region_fn *
 {
     struct control c = {.in = {in}, .nin = {nin}, .nout = nout, .out = out, .proto.attr.region.carried = nin};
     uint32_t floats;
-    bool ok = control_begin(&c, site, op, OP_custom_grad, ctx) && has(&c, fn) && has(&c, backward) &&
-              region(&c, 0, "value", fn, c.view, nin, nout);
+    bool ok = control_begin(&c, site, op, OP_custom_grad, ctx) && control_has_function(&c, fn) &&
+        control_has_function(&c, backward) &&
+              control_record_region(&c, 0, "value", fn, c.view, nin, nout);
     if (ok) {
         uint32_t n = backward_views(&c, &floats);
         ok = silent_region(&c, 1, "gradient", backward, c.view, n, floats);

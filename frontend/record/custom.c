@@ -39,7 +39,7 @@ struct use {
     const char *label;         /* custom "name" */
 };
 
-static kl_status value(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+static kl_status custom_value(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
 {
     const struct use *u = ctx;
     return record_custom(u->site, u->label, &u->custom, nin, in, nout, out);
@@ -118,7 +118,7 @@ static kl_status record_use(struct thread *t, struct use *u, const void *attr, u
         if (!find_types(t, u, nin, in, nout, type))
             status = give_poison(t, nout, out);
         else if (u->base->functions.gradient && any_float(type, nin) && any_float(type + nin, nout))
-            status = record_custom_grad(u->site, u->label, value, record_custom_gradient, u, nin, in, nout, out);
+            status = record_custom_grad(u->site, u->label, custom_value, record_custom_gradient, u, nin, in, nout, out);
         else
             status = record_custom(u->site, u->label, &u->custom, nin, in, nout, out);
     }

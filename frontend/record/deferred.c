@@ -57,7 +57,7 @@ bool deferred_room(uint32_t nodes)
     return deferred_recording() && deferred_make_room(&now, now.r.g->nnode + nodes);
 }
 
-static void know(struct deferred *a, ref r, struct buffer *b)
+static void deferred_map_insert(struct deferred *a, ref r, struct buffer *b)
 {
     a->known[r] = buffer_ref(b);
     a->pinned += b->bytes;
@@ -146,7 +146,7 @@ ref deferred_node(struct entry *x, struct err *e)
     }
     now.r.g->node[r].device = x->device;
     deferred_added(r);
-    know(&now, r, x->buffer);
+    deferred_map_insert(&now, r, x->buffer);
     deferred_bind(x, r);
     return r;
 }
@@ -156,7 +156,7 @@ ref deferred_node(struct entry *x, struct err *e)
 enum need { NEED_VALUE = 1, NEED_HISTORY = 2 };
 
 /* Does the search end at node r? It ends at known values, except where a gradient needs the path to a marked node. */
-static bool cut(ref r, uint8_t need)
+static bool deferred_ends_at(ref r, uint8_t need)
 {
     return now.known[r] && !((need & NEED_HISTORY) && now.track[r] == DERIVED);
 }
@@ -167,7 +167,7 @@ static void deferred_spread(uint8_t *need)
     const struct graph *g = now.r.g;
     for (ref r = g->nnode - 1; r > 0; r--) {
         const struct node *n = node_at(g, r);
-        if (!need[r] || cut(r, need[r]))
+        if (!need[r] || deferred_ends_at(r, need[r]))
             continue;
         for (unsigned i = 0; i < node_nin(n); i++)
             need[node_in(g, n, i)] |= need[r];
@@ -254,7 +254,7 @@ static bool copy_reachable(const uint8_t *need, ref *map)
     for (ref r = 1; r < now.r.g->nnode; r++) {
         if (!need[r])
             continue;
-        bool as_leaf = cut(r, need[r]);
+        bool as_leaf = deferred_ends_at(r, need[r]);
         map[r] = copy_node(&spare.r, r, as_leaf, map);
         if (map[r] == NIL)
             return false;
@@ -293,7 +293,7 @@ void deferred_collect(void)
         if (copy_reachable(need, map)) {
             for (ref r = 1; r < n; r++)
                 if (map[r] && now.known[r])
-                    know(&spare, map[r], now.known[r]);
+                    deferred_map_insert(&spare, map[r], now.known[r]);
             move_handles(map);
             deferred_forget(&now);
             struct deferred old = now;
@@ -379,7 +379,7 @@ static bool add_recomputed(uint8_t *need, uint8_t *again, uint32_t *out_of)
     bool any = false, added = false;
     for (ref r = 1; r < g->nnode; r++) { /* again: the node's value or its history needs such a node */
         const struct node *n = node_at(g, r);
-        bool twice = need[r] && !cut(r, need[r]) && now.computed[r] && is_work(n->op);
+        bool twice = need[r] && !deferred_ends_at(r, need[r]) && now.computed[r] && is_work(n->op);
         any |= twice;
         again[r] = twice ? NEED_VALUE | NEED_HISTORY : 0;
         for (unsigned i = 0; i < node_nin(n); i++)
@@ -431,7 +431,7 @@ static bool batch_extract(struct batch *b, const kl_tensor *h, uint32_t n, bool 
     for (ref r = 1; ok && r < nodes; r++) {
         if (!need[r])
             continue;
-        bool as_leaf = cut(r, need[r]);
+        bool as_leaf = deferred_ends_at(r, need[r]);
         map[r] = copy_node(&b->r, r, as_leaf, map);
         ok = map[r] != NIL;
         now.computed[r] |= !as_leaf;
@@ -459,7 +459,7 @@ static void batch_commit(const struct batch *b, struct buffer **out)
             continue; /* released, assigned or computed by another thread meanwhile */
         x->buffer = buffer_ref(out[b->out[i]]);
         if (!now.known[x->node])
-            know(&now, x->node, x->buffer);
+            deferred_map_insert(&now, x->node, x->buffer);
     }
 }
 
@@ -495,7 +495,7 @@ static bool compute_batch(const kl_tensor *h, uint32_t n, bool *more, struct err
 }
 
 /* If more was computed than requested, the failure may come from the additional part. */
-static bool compute(const kl_tensor *h, uint32_t n, struct err *e)
+static bool deferred_run_plan(const kl_tensor *h, uint32_t n, struct err *e)
 {
     struct err together;
     together.code = KL_OK;
@@ -526,7 +526,7 @@ bool deferred_compute(const kl_tensor *h, uint32_t n, struct err *e)
             any |= lazy;
         }
     }
-    if (any && !compute(h, n, e))
+    if (any && !deferred_run_plan(h, n, e))
         return false;
     if (now.r.g && (now.borrowed || now.r.g->nnode > 2 * settled + SMALL))
         deferred_collect();

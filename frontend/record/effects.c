@@ -22,7 +22,7 @@ bool effects_reject_in_region(struct thread *t, const kl_site *site, const char 
 }
 
 /* The number of the element at position i after the element at position `from` was moved to `to`, before it. */
-static uint32_t moved(uint32_t i, uint32_t from, uint32_t to)
+static uint32_t index_after_move(uint32_t i, uint32_t from, uint32_t to)
 {
     return i == to ? from : i > to && i <= from ? i - 1 : i;
 }
@@ -36,14 +36,14 @@ void effects_move_operand(const struct effects *f, ref *in)
 
 /* Moves input number `from` of g to position `to` in the copy; if g has no such number a new input is added there.
  * yield: position of the token among its results; LEAF_NONE: it is not a result. */
-static void rearrange(struct graph *copy, struct graph *g, ref token, uint32_t from, uint32_t to, uint32_t yield,
+static void move_input(struct graph *copy, struct graph *g, ref token, uint32_t from, uint32_t to, uint32_t yield,
                       ref *room)
 {
     uint32_t n = g->input.n + (from == g->input.n), results = g->nout;
     struct shape scalar = shape_make(0, NULL);
     ref *in = room, *out = room + n, entry = NIL;
     for (uint32_t i = 0; i < n; i++) {
-        uint32_t k = moved(i, from, to);
+        uint32_t k = index_after_move(i, from, to);
         const struct leaf *l = k < g->input.n ? &g->input.v[k] : NULL;
         struct shape s = l ? g->shape[l->shape] : scalar;
         in[k] = n_input(copy, l ? l->dtype : KL_U8, &s, l ? l->name : "");
@@ -69,7 +69,7 @@ bool effects_thread(struct graph **region, ref token, uint32_t from, uint32_t to
     bool ok = copy && room && symbols_share(copy, g);
     if (ok) {
         copy->cur_device = (uint16_t)graph_device(g);
-        rearrange(copy, g, token, from, to, yield, room);
+        move_input(copy, g, token, from, to, yield, room);
         ok = !copy->err.code;
     }
     mem_free(room);

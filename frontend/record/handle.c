@@ -13,7 +13,7 @@ struct entry_table entries;
 static uint32_t free_list = NO_ENTRY;
 
 /* Adds an entry at the end of the table; needs the lock. */
-static struct entry *extend(void)
+static struct entry *handle_table_extend(void)
 {
     uint32_t index = atomic_load_explicit(&entries.count, memory_order_relaxed), place, c;
     if (index >= UINT32_MAX - ENTRY_CHUNK)
@@ -34,7 +34,7 @@ static struct entry *extend(void)
 static struct entry *handle_take(void)
 {
     if (free_list == NO_ENTRY)
-        return extend();
+        return handle_table_extend();
     struct entry *x = entry_at(free_list);
     free_list = x->next;
     return x;

@@ -5,7 +5,7 @@
 
 /* In a trace only values from before it can be read: others are computed at its end.  This holds while it is suspended,
  * and in the functions that it records. */
-static bool readable(struct thread *t, const kl_site *site, const char *op, kl_tensor h)
+static bool read_is_allowed(struct thread *t, const kl_site *site, const char *op, kl_tensor h)
 {
     struct trace *tr = t->trace;
     if (region_refuses(t, site, op))
@@ -37,7 +37,7 @@ static bool readable(struct thread *t, const kl_site *site, const char *op, kl_t
 /* The value, with a reference; NULL: failed. */
 static struct buffer *value_of(struct thread *t, const kl_site *site, const char *op, kl_tensor h)
 {
-    if (!readable(t, site, op, h))
+    if (!read_is_allowed(t, site, op, h))
         return NULL;
     struct buffer *b = NULL;
     struct err e;
@@ -128,7 +128,7 @@ kl_memory_hold *kl_memory_of_at(const kl_site *site, kl_tensor h, void **address
 void kl_memory_release(kl_memory_hold *hold) { buffer_unref((struct buffer *)hold); }
 
 /* The bits of the only element; *dtype: its dtype. */
-static bool item(const kl_site *site, const char *op, kl_tensor h, uint64_t *bits, unsigned *dtype)
+static bool read_item(const kl_site *site, const char *op, kl_tensor h, uint64_t *bits, unsigned *dtype)
 {
     struct thread *t = thread_self();
     struct view v;
@@ -149,14 +149,14 @@ double kl_item_f64_at(const kl_site *site, kl_tensor h)
 {
     uint64_t bits;
     unsigned dtype;
-    return item(site, "item_f64", h, &bits, &dtype) ? dtype_value(dtype, bits) : (double)NAN;
+    return read_item(site, "item_f64", h, &bits, &dtype) ? dtype_value(dtype, bits) : (double)NAN;
 }
 
 float kl_item_f32_at(const kl_site *site, kl_tensor h)
 {
     uint64_t bits;
     unsigned dtype;
-    return item(site, "item_f32", h, &bits, &dtype) ? (float)dtype_value(dtype, bits) : NAN;
+    return read_item(site, "item_f32", h, &bits, &dtype) ? (float)dtype_value(dtype, bits) : NAN;
 }
 
 int64_t kl_item_i64_at(const kl_site *site, kl_tensor h)
@@ -164,7 +164,7 @@ int64_t kl_item_i64_at(const kl_site *site, kl_tensor h)
     uint64_t bits;
     unsigned dtype;
     int64_t v = 0;
-    if (item(site, "item_i64", h, &bits, &dtype))
+    if (read_item(site, "item_i64", h, &bits, &dtype))
         scalar_cast(&v, KL_I64, &bits, dtype, 1);
     return v;
 }

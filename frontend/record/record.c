@@ -351,7 +351,7 @@ static const struct shape *target_of(const struct call *c)
 }
 
 /* An earlier trace made the same call: returns its result. */
-static kl_tensor replay(struct step *s, const struct replay_call *made)
+static kl_tensor record_replay(struct step *s, const struct replay_call *made)
 {
     struct call *c = s->c;
     uint32_t ordinal = node_at(s->r->g, made->result)->attr.leaf.index;
@@ -387,7 +387,7 @@ static kl_tensor run_path(struct step *s)
         record_make_key(s);
         const struct replay_call *made = replay_next(s->tr, &s->key, c->site, target_of(c), NULL, &failed);
         if (made)
-            return replay(s, made);
+            return record_replay(s, made);
         if (failed) {
             err_set(&s->e, KL_ERR_MEMORY, "out of memory");
             return kl_none;
@@ -467,7 +467,7 @@ kl_tensor record_node(struct thread *t, struct call *c, struct entry *const *fou
 
 /* ---- dispatch ---- */
 
-static kl_tensor dispatch(struct thread *t, struct call *c)
+static kl_tensor record_dispatch(struct thread *t, struct call *c)
 {
     const struct dispatch_op *op = &graph_ops[c->proto.op];
     struct kl_call call; /* without a layer only found[] of it is used */
@@ -497,7 +497,7 @@ kl_tensor record(struct call *c)
     else if (t && t->tracing && t->trace->region && (c->proto.op == OP_input || c->proto.op == OP_slot))
         return region_leaf(t, c);
     else if (t)
-        h = dispatch(t, c);
+        h = record_dispatch(t, c);
     buffer_unref(c->data);
     return h;
 }

@@ -229,7 +229,8 @@ static bool add_results(struct region_recorder *c, struct trace *tr, const char 
     return end_graph(c, tr, n);
 }
 
-static bool call(struct region_recorder *c, struct trace *tr, const char *name, kl_region_fn *fn, const kl_tensor *in,
+static bool record_region_body(struct region_recorder *c, struct trace *tr, const char *name, kl_region_fn *fn,
+                               const kl_tensor *in,
                  uint32_t nin, kl_tensor *out, uint32_t nout, struct region *region)
 {
     kl_status status = fn(c->ctx, in, nin, out, nout);
@@ -365,7 +366,7 @@ bool region_record(struct region_recorder *c, uint32_t which, const char *name, 
     blocks_enter(t, &tr->frame.blocks);
     record_region_enter(t, tr);
     bool ok = add_parameters(c, tr, parameter, nin, in) || record_region_no_memory(c);
-    ok = ok && call(c, tr, name, fn, in, nin, in + nin, nout, out);
+    ok = ok && record_region_body(c, tr, name, fn, in, nin, in + nin, nout, out);
     blocks_leave(t, &tr->frame.blocks);
     c->made = tr->frame.made;
     mem_free(in);

@@ -100,7 +100,7 @@ static bool step_fill(kl_step *s, struct trace *tr, const kl_tensor *in, struct 
     return ok;
 }
 
-static kl_step *freeze(struct trace *tr, uint32_t n, const kl_tensor *in, struct err *e)
+static kl_step *step_freeze(struct trace *tr, uint32_t n, const kl_tensor *in, struct err *e)
 {
     const struct exec *x = trace_program(tr, e);
     if (!x && !e->code)
@@ -137,7 +137,7 @@ kl_step *kl_step_end_at(const kl_site *site, int n, const kl_tensor *in)
         t->last = tr->err;
     else if (n < 0 || (n && !in))
         report(t, site, KL_ERR_ARGUMENT, "step_end: %d inputs at %s", n, in ? "an array" : "NULL");
-    else if (!(s = freeze(tr, (uint32_t)n, in, &e)))
+    else if (!(s = step_freeze(tr, (uint32_t)n, in, &e)))
         report(t, site, e.code, "step_end: trace \"%s\": %s", tr->r.g->name, e.msg);
     if (!s)
         tr->err = t->last;
@@ -184,7 +184,7 @@ struct step_run {
     struct entry **kept;
 };
 
-static size_t part(size_t *size, size_t bytes)
+static size_t append_part(size_t *size, size_t bytes)
 {
     size_t at = *size;
     *size += (bytes + 15) & ~(size_t)15;
@@ -194,13 +194,13 @@ static size_t part(size_t *size, size_t bytes)
 static void *step_make_room(struct step_run *r)
 {
     const struct graph *g = r->s->g;
-    size_t size = 0, bound = part(&size, g->state.n * sizeof *r->l.bound),
-           state = part(&size, g->state.n * sizeof *r->l.state), exclusive = part(&size, g->state.n),
-               out = part(&size, g->nout * sizeof *r->l.out),
-           input = part(&size, g->input.n * sizeof *r->input),
-           slot = part(&size, (g->slot.n + (g->symbols ? g->symbols->n : 0)) * sizeof *r->slot),
-           actual = part(&size, g->symbols ? g->input.n * sizeof *r->actual : 0),
-           kept = part(&size, r->s->nkept * sizeof *r->kept);
+    size_t size = 0, bound = append_part(&size, g->state.n * sizeof *r->l.bound),
+           state = append_part(&size, g->state.n * sizeof *r->l.state), exclusive = append_part(&size, g->state.n),
+               out = append_part(&size, g->nout * sizeof *r->l.out),
+           input = append_part(&size, g->input.n * sizeof *r->input),
+           slot = append_part(&size, (g->slot.n + (g->symbols ? g->symbols->n : 0)) * sizeof *r->slot),
+           actual = append_part(&size, g->symbols ? g->input.n * sizeof *r->actual : 0),
+           kept = append_part(&size, r->s->nkept * sizeof *r->kept);
     char *p = atomic_exchange(&((kl_step *)r->s)->room, NULL);
     p = p ? memset(p, 0, size) : mem_alloc(size);
     if (!p)

@@ -88,7 +88,7 @@ static ref add_state(struct trace *tr, const struct view *v, char name[])
     return r;
 }
 
-static ref bind(struct trace *tr, struct entry *x, kl_tensor h, const char *what, struct err *e)
+static ref trace_bind_input(struct trace *tr, struct entry *x, kl_tensor h, const char *what, struct err *e)
 {
     if (!trace_make_room(tr)) {
         err_set(e, KL_ERR_MEMORY, "out of memory");
@@ -139,7 +139,7 @@ ref trace_node(struct trace *tr, struct entry *x, kl_tensor h, const char *what,
     if (b)
         err_set(e, KL_ERR_HANDLE, "%s is stale: it was released earlier in this trace", what);
     else if (x->kind == KIND_VALUE || (x->kind == KIND_TEMP && trace_sees(tr->outer, x->trace)))
-        return bind(tr, x, h, what, e);
+        return trace_bind_input(tr, x, h, what, e);
     else if (x->kind == KIND_POISON)
         *e = x->cause->err;
     else if (x->kind == KIND_WRAPPER)
@@ -534,7 +534,7 @@ static uint32_t outputs_on(const struct trace *tr, bool meta)
 }
 
 /* Room for the run, and the values of its symbols. */
-static bool prepare(struct trace *tr, struct err *e)
+static bool trace_prepare_run(struct trace *tr, struct err *e)
 {
     const struct graph *g = tr->r.g;
     uint32_t numbers = g->slot.n + (g->symbols ? g->symbols->n : 0);
@@ -557,7 +557,7 @@ static bool dry_run(struct thread *t, struct err *e)
     const struct graph *g = trace_graph(tr, &known, e);
     if (!g)
         return err_set(e, KL_ERR_MEMORY, "out of memory");
-    if (!prepare(tr, e))
+    if (!trace_prepare_run(tr, e))
         return false;
     front_lock();
     ok = launch_take(l, e);
@@ -621,7 +621,7 @@ static bool trace_run(struct thread *t, struct err *e)
     }
     if (!x)
         return !e->code;
-    bool ok = prepare(tr, e);
+    bool ok = trace_prepare_run(tr, e);
     const struct exec *now = ok ? exec_pick(x, tr->r.slot, e) : NULL;
     ok = now && run_with(t, now, e);
     if (ok)

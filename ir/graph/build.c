@@ -15,7 +15,8 @@ static ref graph_build_add(struct graph *g, enum op op, unsigned nin, ref a, ref
     ref n_##name(struct graph *g, ref a, ref b, ref c) { return graph_build_add(g, OP_##name, 3, a, b, c); }
 #include "ir/ops/ops.def"
 
-static ref leaf(struct graph *g, enum op op, struct leaves *l, unsigned dtype, const struct shape *s, const char *name)
+static ref build_leaf(struct graph *g, enum op op, struct leaves *l, unsigned dtype, const struct shape *s,
+                      const char *name)
 {
     struct shape target = *s;
     uint32_t index = graph_leaf(g, l, dtype, &target, name);
@@ -27,18 +28,18 @@ static ref leaf(struct graph *g, enum op op, struct leaves *l, unsigned dtype, c
 
 ref n_input(struct graph *g, unsigned dtype, const struct shape *s, const char *name)
 {
-    return leaf(g, OP_input, &g->input, dtype, s, name);
+    return build_leaf(g, OP_input, &g->input, dtype, s, name);
 }
 
 ref n_state(struct graph *g, unsigned dtype, const struct shape *s, const char *name)
 {
-    return leaf(g, OP_state, &g->state, dtype, s, name);
+    return build_leaf(g, OP_state, &g->state, dtype, s, name);
 }
 
 ref n_slot(struct graph *g, unsigned dtype, const char *name)
 {
     struct shape scalar = {0};
-    return leaf(g, OP_slot, &g->slot, dtype, &scalar, name);
+    return build_leaf(g, OP_slot, &g->slot, dtype, &scalar, name);
 }
 
 ref n_const(struct graph *g, unsigned dtype, uint64_t bits)

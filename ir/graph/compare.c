@@ -105,7 +105,7 @@ static const char *changed_field(const struct differ *d, ref x, ref y)
 
 /* ---- matching ---- */
 
-static void match(struct differ *d, ref x, ref y)
+static void compare_match_nodes(struct differ *d, ref x, ref y)
 {
     d->to[x] = y;
     d->from[y] = x;
@@ -126,7 +126,7 @@ static bool match_table(struct differ *d, ref x0, uint32_t n, ref y0, uint32_t m
         }
     for (uint32_t i = 0, j = 0; i < n && j < m;)
         if (same_key(d->ka[x0 + i], d->kb[y0 + j]))
-            match(d, x0 + i++, y0 + j++);
+            compare_match_nodes(d, x0 + i++, y0 + j++);
         else if (len[(i + 1) * row + j] >= len[i * row + j + 1])
             i++;
         else
@@ -141,7 +141,7 @@ static void match_ahead(struct differ *d, ref x0, uint32_t n, ref y0, uint32_t m
     for (uint32_t i = 0, j = 0; i < n; i++)
         for (uint32_t k = j; k < m && k < j + WINDOW; k++)
             if (same_key(d->ka[x0 + i], d->kb[y0 + k])) {
-                match(d, x0 + i, y0 + k);
+                compare_match_nodes(d, x0 + i, y0 + k);
                 j = k + 1;
                 break;
             }
@@ -159,7 +159,7 @@ static void match_rest(struct differ *d, bool by_op)
         }
         for (ref k = y; k < d->b->nnode && !d->from[k]; k++)
             if (by_op ? node_at(d->a, x)->op == node_at(d->b, k)->op : same_type(d, x, k) && same_operands(d, x, k)) {
-                match(d, x, k);
+                compare_match_nodes(d, x, k);
                 y = k + 1;
                 break;
             }
@@ -170,9 +170,9 @@ static bool match_all(struct differ *d)
 {
     ref first = 1, ea = d->a->nnode, eb = d->b->nnode;
     for (; first < ea && first < eb && same_key(d->ka[first], d->kb[first]); first++)
-        match(d, first, first);
+        compare_match_nodes(d, first, first);
     while (ea > first && eb > first && same_key(d->ka[ea - 1], d->kb[eb - 1]))
-        ea--, eb--, match(d, ea, eb);
+        ea--, eb--, compare_match_nodes(d, ea, eb);
     uint32_t n = ea - first, m = eb - first;
     if ((uint64_t)(n + 1) * (m + 1) > MAX_TABLE)
         match_ahead(d, first, n, first, m);

@@ -87,7 +87,7 @@ char *custom_label(const char *name, char *text)
 }
 
 /* Makes an error of a failed function of the op. */
-static bool failed(const char *name, kl_status status, const char *message, struct err *e)
+static bool custom_set_error(const char *name, kl_status status, const char *message, struct err *e)
 {
     if ((unsigned)status > KL_ERR_INTERNAL)
         status = KL_ERR_INTERNAL;
@@ -113,7 +113,7 @@ bool custom_types(const struct custom_op *op, kl_custom_call *call, kl_type *out
     kl_status status = op->functions.types(op->ctx, call, out);
     message[sizeof message - 1] = 0;
     if (status)
-        return failed(op->name, status, message, e);
+        return custom_set_error(op->name, status, message, e);
     for (uint32_t i = 0; i < call->nout; i++) {
         struct shape s;
         if (!is_type(&out[i], call, &s))
@@ -123,7 +123,7 @@ bool custom_types(const struct custom_op *op, kl_custom_call *call, kl_type *out
     return true;
 }
 
-static const struct custom_op *registered(const struct custom *c, struct err *e)
+static const struct custom_op *custom_find_op(const struct custom *c, struct err *e)
 {
     const struct custom_op *op = custom_find(c->name);
     if (!op) {
@@ -162,7 +162,7 @@ static bool call_op(const struct graph *g, const struct node *n, int device, con
                     const void *const *in, void *const *out, void *work, struct err *e)
 {
     const struct custom *c = node_custom(g, n);
-    const struct custom_op *op = registered(c, e);
+    const struct custom_op *op = custom_find_op(c, e);
     if (!op)
         return false;
     char message[CUSTOM_MESSAGE] = "";
@@ -177,7 +177,7 @@ static bool call_op(const struct graph *g, const struct node *n, int device, con
     message[sizeof message - 1] = 0;
     if (!status)
         return true;
-    failed(op->name, status, message, e);
+    custom_set_error(op->name, status, message, e);
     e->call = c->call + 1;
     return false;
 }
@@ -206,7 +206,7 @@ bool custom_run_at(const struct graph *g, const struct node *n, int device, cons
 static bool check_node(const struct graph *g, const struct node *n, struct err *e)
 {
     const struct custom *c = node_custom(g, n);
-    const struct custom_op *op = registered(c, e);
+    const struct custom_op *op = custom_find_op(c, e);
     if (!op)
         return false;
     uint32_t nin = node_nin(n);

@@ -3,7 +3,8 @@
 #include <string.h>
 
 /* The name of the first field that differs; likely causes come before their consequences. */
-static const char *field(const struct graph *a, const struct node *x, const struct graph *b, const struct node *y)
+static const char *first_different_field(const struct graph *a, const struct node *x, const struct graph *b,
+                                         const struct node *y)
 {
     if (x->op != y->op)
         return "op";
@@ -55,7 +56,8 @@ void graph_difference(const struct graph *g, const struct graph *known, char *te
         put_site(g, r, site, sizeof site);
         snprintf(text, n,
                  "%snode %u, %s: its %s differs from trace \"%s\", the nearest known: it is\n  %s\nand was\n  %s",
-                 site, r, opinfo[x->op].name, field(g, x, known, node_at(known, r)), known->name, here ? here : "",
+                 site, r, opinfo[x->op].name, first_different_field(g, x, known, node_at(known, r)), known->name, here
+                     ? here : "",
                  there ? there : "");
         mem_free(here);
         mem_free(there);

@@ -210,7 +210,7 @@ bool graph_copy_leaves(struct graph *g, const struct graph *from)
     return symbols_share(g, from) && copy_leaves(g, from);
 }
 
-static struct graph *clone(const struct graph *from, struct symbols *table, bool share);
+static struct graph *graph_clone_with(const struct graph *from, struct symbols *table, bool share);
 
 static bool clone_regions(struct graph *g, const struct graph *from)
 {
@@ -221,7 +221,7 @@ static bool clone_regions(struct graph *g, const struct graph *from)
         memcpy(g->operand, from->operand, from->noperand * sizeof *g->operand);
     g->noperand = from->noperand;
     for (; g->nregion < from->nregion; g->nregion++)
-        if (!(g->region[g->nregion] = clone(from->region[g->nregion], g->symbols, true)))
+        if (!(g->region[g->nregion] = graph_clone_with(from->region[g->nregion], g->symbols, true)))
             return false;
     for (uint32_t i = 0; i < from->ncustom; i++)
         if (!add_custom(g, from, &from->custom[i]))
@@ -232,7 +232,7 @@ static bool clone_regions(struct graph *g, const struct graph *from)
 
 /* Interns shapes and sites in their old order, so ids stay the same. table: has the expressions of from's shapes, NULL
  * where there are none; the clone shares or copies it. */
-static struct graph *clone(const struct graph *from, struct symbols *table, bool share)
+static struct graph *graph_clone_with(const struct graph *from, struct symbols *table, bool share)
 {
     struct graph *g = graph_new(from->name);
     if (!g)
@@ -274,8 +274,8 @@ static struct graph *clone(const struct graph *from, struct symbols *table, bool
     return g;
 }
 
-struct graph *graph_clone(const struct graph *from) { return clone(from, from->symbols, false); }
-struct graph *graph_clone_part(const struct graph *from) { return clone(from, from->symbols, true); }
+struct graph *graph_clone(const struct graph *from) { return graph_clone_with(from, from->symbols, false); }
+struct graph *graph_clone_part(const struct graph *from) { return graph_clone_with(from, from->symbols, true); }
 
 static uint32_t max_u32(uint32_t a, uint32_t b) { return a > b ? a : b; }
 
@@ -417,7 +417,8 @@ ref graph_add(struct graph *g, const struct node *proto, const struct shape *tar
 }
 
 /* Appends a region op's operands and regions to the graph's pools. */
-static bool attach(struct graph *g, struct node *n, const ref *in, uint32_t nin, struct graph *const *region)
+static bool graph_attach_regions(struct graph *g, struct node *n, const ref *in, uint32_t nin,
+                                 struct graph *const *region)
 {
     uint32_t regions = op_regions(n->op);
     if (!mem_reserve(&g->operand, &g->operand_cap, g->noperand + nin, sizeof *g->operand) ||
@@ -470,7 +471,7 @@ ref graph_add_region(struct graph *g, const struct node *proto, const ref *in, u
             graph_free(region[i]);
         return NIL;
     }
-    ref r = attach(g, &n, in, nin, region) ? graph_add_node(g, &n, NULL) : NIL;
+    ref r = graph_attach_regions(g, &n, in, nin, region) ? graph_add_node(g, &n, NULL) : NIL;
     if (r == NIL) {
         free_regions(g, regions);
         g->noperand = operands;
@@ -485,7 +486,7 @@ ref graph_add_custom(struct graph *g, const struct node *proto, const ref *in, u
     if (g->err.code || !add_custom(g, g, c))
         return NIL;
     n.attr.region.length = customs;
-    ref r = attach(g, &n, in, nin, NULL) ? graph_add_node(g, &n, NULL) : NIL;
+    ref r = graph_attach_regions(g, &n, in, nin, NULL) ? graph_add_node(g, &n, NULL) : NIL;
     if (r == NIL) {
         free_customs(g, customs);
         g->noperand = operands;
@@ -512,7 +513,7 @@ ref graph_copy_node(struct graph *g, const struct graph *from, const struct node
                 err_set(&g->err, KL_ERR_MEMORY, "graph @%s: out of memory", g->name);
         if (n->op == OP_custom && add_custom(g, from, node_custom(from, n)))
             c.attr.region.length = g->ncustom - 1;
-        if (g->err.code || !attach(g, &c, in, node_nin(n), region))
+        if (g->err.code || !graph_attach_regions(g, &c, in, node_nin(n), region))
             return NIL;
     }
     c.shape = graph_shape(g, &from->shape[n->shape]);

@@ -37,7 +37,7 @@ static kl_status token_types(void *ctx, const kl_custom_call *call, kl_type *out
     return KL_OK;
 }
 
-static int64_t elements(const kl_type *t)
+static int64_t count_elements(const kl_type *t)
 {
     int64_t n = 1;
     for (int i = 0; i < t->rank; i++)
@@ -74,7 +74,7 @@ static void put_extremes(struct text *s, const kl_type *t, const void *data, int
 static void put_summary(struct text *s, const kl_type *t, const void *data)
 {
     enum { SHOWN = 8 };
-    int64_t n = elements(t);
+    int64_t n = count_elements(t);
     struct shape shape = shape_make((uint32_t)t->rank, t->dims);
     char dims[SHAPE_TEXT];
     text_put(s, "%s%s =", dtype_name(t->dtype), shape_text(&shape, dims, sizeof dims));
@@ -116,7 +116,7 @@ static kl_status run_assert(void *ctx, const kl_custom_call *call)
 {
     (void)ctx;
     const uint8_t *v = call->in[0];
-    int64_t n = elements(&call->in_type[0]), wrong = 0, first = -1;
+    int64_t n = count_elements(&call->in_type[0]), wrong = 0, first = -1;
     *(uint8_t *)call->out[0] = 0;
     for (int64_t i = 0; i < n; i++)
         if (!v[i]) {

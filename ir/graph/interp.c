@@ -97,7 +97,7 @@ static bool evaluate_proj(const struct graph *g, ref r, void **value, struct err
     return true;
 }
 
-static bool evaluate(const struct graph *g, ref r, const struct bind *b, void **value, struct err *e)
+static bool interp_value(const struct graph *g, ref r, const struct bind *b, void **value, struct err *e)
 {
     const struct node *n = node_at(g, r);
     if (n->op == OP_grad)
@@ -136,7 +136,7 @@ static bool graph_interp_run(const struct graph *g, const struct bind *b, const 
             continue;
         if (is_bound(n))
             value[r] = (void *)bound_data(n, b);
-        else if (!evaluate(g, r, b, value, e))
+        else if (!interp_value(g, r, b, value, e))
             return false;
         if (b->watch)
             b->watch->node(b->watch->ctx, g, r, value);

@@ -46,7 +46,7 @@ static void set_yields(struct loop *l, bool second)
     }
 }
 
-static void carry(struct loop *l)
+static void loop_carry_values(struct loop *l)
 {
     for (uint32_t i = 0; i < l->carried; i++)
         l->in[i] = l->out[i];
@@ -67,7 +67,7 @@ static bool loop_end(const struct loop *l)
     return true;
 }
 
-static bool peek(const struct region_call *c, const void *at, bool *value)
+static bool region_peek_bool(const struct region_call *c, const void *at, bool *value)
 {
     if (c->peek)
         return c->peek(c->ctx, at, value);
@@ -82,14 +82,14 @@ static bool run_while(const struct region_call *c)
         if (!c->run(c->ctx, 0, l.in, (void *const[]){l.more}))
             return false;
         bool more;
-        if (!peek(c, l.more, &more))
+        if (!region_peek_bool(c, l.more, &more))
             return false;
         if (!more)
             break;
         set_yields(&l, second);
         if (!c->run(c->ctx, 1, l.in, l.out))
             return false;
-        carry(&l);
+        loop_carry_values(&l);
     }
     return loop_end(&l);
 }
@@ -108,7 +108,7 @@ static bool run_scan(const struct region_call *c)
         set_yields(&l, (length - 1 - k) & 1);
         if (!c->run(c->ctx, 0, l.in, l.out))
             return false;
-        carry(&l);
+        loop_carry_values(&l);
     }
     return loop_end(&l);
 }
@@ -117,7 +117,7 @@ bool region_run(const struct region_call *c)
 {
     bool first;
     switch (c->op) {
-    case OP_cond: return peek(c, c->in[0], &first) && c->run(c->ctx, first ? 0 : 1, c->in + 1, c->out);
+    case OP_cond: return region_peek_bool(c, c->in[0], &first) && c->run(c->ctx, first ? 0 : 1, c->in + 1, c->out);
     case OP_while: return run_while(c);
     case OP_scan: return run_scan(c);
     default: return c->run(c->ctx, 0, c->in, c->out); /* checkpoint, custom_grad */

@@ -33,19 +33,19 @@ static const unsigned char secret[SECRET_BYTES] = {
 
 /* ---- reading and multiplying: little-endian, whatever the machine is ---- */
 
-static uint64_t read32(const unsigned char *p)
+static uint64_t xxh3_read32(const unsigned char *p)
 {
     return (uint64_t)p[0] | (uint64_t)p[1] << 8 | (uint64_t)p[2] << 16 | (uint64_t)p[3] << 24;
 }
 
-static uint64_t read64(const unsigned char *p) { return read32(p) | read32(p + 4) << 32; }
+static uint64_t xxh3_read64(const unsigned char *p) { return xxh3_read32(p) | xxh3_read32(p + 4) << 32; }
 
-static uint64_t secret64(unsigned at) { return read64(secret + at); }
+static uint64_t xxh3_secret64(unsigned at) { return xxh3_read64(secret + at); }
 
-static uint64_t swap32(uint64_t x) { return __builtin_bswap32((uint32_t)x); }
-static uint64_t rotate64(uint64_t x, unsigned bits) { return x << bits | x >> (64 - bits); }
+static uint64_t xxh3_swap32(uint64_t x) { return __builtin_bswap32((uint32_t)x); }
+static uint64_t xxh3_rotate64(uint64_t x, unsigned bits) { return x << bits | x >> (64 - bits); }
 
-static struct xxh3_128 multiply(uint64_t a, uint64_t b)
+static struct xxh3_128 xxh3_multiply(uint64_t a, uint64_t b)
 {
     uint64_t low = (a & 0xffffffff) * (b & 0xffffffff), middle_a = (a >> 32) * (b & 0xffffffff);
     uint64_t middle_b = (a & 0xffffffff) * (b >> 32), high = (a >> 32) * (b >> 32);
@@ -53,15 +53,15 @@ static struct xxh3_128 multiply(uint64_t a, uint64_t b)
     return (struct xxh3_128){carry << 32 | (low & 0xffffffff), high + (middle_a >> 32) + (carry >> 32)};
 }
 
-static uint64_t fold(uint64_t a, uint64_t b)
+static uint64_t xxh3_fold(uint64_t a, uint64_t b)
 {
-    struct xxh3_128 p = multiply(a, b);
+    struct xxh3_128 p = xxh3_multiply(a, b);
     return p.low ^ p.high;
 }
 
 /* ---- final mixing ---- */
 
-static uint64_t avalanche(uint64_t x)
+static uint64_t xxh3_avalanche(uint64_t x)
 {
     x = (x ^ x >> 37) * PRIME_MIX_1;
     return x ^ x >> 32;
@@ -85,57 +85,59 @@ static uint64_t short_bits(const unsigned char *p, size_t n)
 static uint64_t hash64_to_16(const unsigned char *p, size_t n)
 {
     if (n > 8) {
-        uint64_t low = read64(p) ^ secret64(24) ^ secret64(32), high = read64(p + n - 8) ^ secret64(40) ^ secret64(48);
-        return avalanche(n + __builtin_bswap64(low) + high + fold(low, high));
+        uint64_t low = xxh3_read64(p) ^ xxh3_secret64(24) ^ xxh3_secret64(32), high =
+            xxh3_read64(p + n - 8) ^ xxh3_secret64(40) ^ xxh3_secret64(48);
+        return xxh3_avalanche(n + __builtin_bswap64(low) + high + xxh3_fold(low, high));
     }
     if (n >= 4) {
-        uint64_t x = (read32(p + n - 4) + (read32(p) << 32)) ^ secret64(8) ^ secret64(16);
-        x = (x ^ rotate64(x, 49) ^ rotate64(x, 24)) * PRIME_MIX_2;
+        uint64_t x = (xxh3_read32(p + n - 4) + (xxh3_read32(p) << 32)) ^ xxh3_secret64(8) ^ xxh3_secret64(16);
+        x = (x ^ xxh3_rotate64(x, 49) ^ xxh3_rotate64(x, 24)) * PRIME_MIX_2;
         x = (x ^ ((x >> 35) + n)) * PRIME_MIX_2;
         return x ^ x >> 28;
     }
-    return avalanche_of_short(n ? short_bits(p, n) ^ read32(secret) ^ read32(secret + 4) : secret64(56) ^ secret64(64));
+    return avalanche_of_short(n ? short_bits(p, n) ^ xxh3_read32(secret) ^ xxh3_read32(secret + 4)
+                              : xxh3_secret64(56) ^ xxh3_secret64(64));
 }
 
 static struct xxh3_128 hash128_to_3(const unsigned char *p, size_t n)
 {
-    uint64_t low = secret64(64) ^ secret64(72), high = secret64(80) ^ secret64(88);
+    uint64_t low = xxh3_secret64(64) ^ xxh3_secret64(72), high = xxh3_secret64(80) ^ xxh3_secret64(88);
     if (n) {
-        uint64_t x = short_bits(p, n), y = swap32(x);
-        low = x ^ read32(secret) ^ read32(secret + 4);
-        high = ((y << 13 | y >> 19) & 0xffffffff) ^ read32(secret + 8) ^ read32(secret + 12);
+        uint64_t x = short_bits(p, n), y = xxh3_swap32(x);
+        low = x ^ xxh3_read32(secret) ^ xxh3_read32(secret + 4);
+        high = ((y << 13 | y >> 19) & 0xffffffff) ^ xxh3_read32(secret + 8) ^ xxh3_read32(secret + 12);
     }
     return (struct xxh3_128){avalanche_of_short(low), avalanche_of_short(high)};
 }
 
 static struct xxh3_128 hash128_to_8(const unsigned char *p, size_t n)
 {
-    uint64_t x = (read32(p) + (read32(p + n - 4) << 32)) ^ secret64(16) ^ secret64(24);
-    struct xxh3_128 m = multiply(x, PRIME64_1 + (n << 2));
+    uint64_t x = (xxh3_read32(p) + (xxh3_read32(p + n - 4) << 32)) ^ xxh3_secret64(16) ^ xxh3_secret64(24);
+    struct xxh3_128 m = xxh3_multiply(x, PRIME64_1 + (n << 2));
     m.high += m.low << 1;
     m.low ^= m.high >> 3;
     m.low = (m.low ^ m.low >> 35) * PRIME_MIX_2;
-    return (struct xxh3_128){m.low ^ m.low >> 28, avalanche(m.high)};
+    return (struct xxh3_128){m.low ^ m.low >> 28, xxh3_avalanche(m.high)};
 }
 
 static struct xxh3_128 hash128_to_16(const unsigned char *p, size_t n)
 {
-    uint64_t low = read64(p), high = read64(p + n - 8);
-    struct xxh3_128 m = multiply(low ^ high ^ secret64(32) ^ secret64(40), PRIME64_1);
+    uint64_t low = xxh3_read64(p), high = xxh3_read64(p + n - 8);
+    struct xxh3_128 m = xxh3_multiply(low ^ high ^ xxh3_secret64(32) ^ xxh3_secret64(40), PRIME64_1);
     m.low += (uint64_t)(n - 1) << 54;
-    high ^= secret64(48) ^ secret64(56);
+    high ^= xxh3_secret64(48) ^ xxh3_secret64(56);
     m.high += high + (high & 0xffffffff) * (PRIME32_2 - 1);
     m.low ^= __builtin_bswap64(m.high);
-    struct xxh3_128 h = multiply(m.low, PRIME64_2);
+    struct xxh3_128 h = xxh3_multiply(m.low, PRIME64_2);
     h.high += m.high * PRIME64_2;
-    return (struct xxh3_128){avalanche(h.low), avalanche(h.high)};
+    return (struct xxh3_128){xxh3_avalanche(h.low), xxh3_avalanche(h.high)};
 }
 
 /* ---- up to 240 bytes ---- */
 
-static uint64_t mix16(const unsigned char *p, unsigned at)
+static uint64_t xxh3_mix16(const unsigned char *p, unsigned at)
 {
-    return fold(read64(p) ^ secret64(at), read64(p + 8) ^ secret64(at + 8));
+    return xxh3_fold(xxh3_read64(p) ^ xxh3_secret64(at), xxh3_read64(p + 8) ^ xxh3_secret64(at + 8));
 }
 
 static uint64_t hash64_to_240(const unsigned char *p, size_t n)
@@ -143,21 +145,21 @@ static uint64_t hash64_to_240(const unsigned char *p, size_t n)
     uint64_t sum = n * PRIME64_1;
     if (n <= 128) {
         for (unsigned i = (unsigned)(n - 1) / 32 + 1; i-- > 0;)
-            sum += mix16(p + 16 * i, 32 * i) + mix16(p + n - 16 * (i + 1), 32 * i + 16);
-        return avalanche(sum);
+            sum += xxh3_mix16(p + 16 * i, 32 * i) + xxh3_mix16(p + n - 16 * (i + 1), 32 * i + 16);
+        return xxh3_avalanche(sum);
     }
     for (unsigned i = 0; i < 8; i++)
-        sum += mix16(p + 16 * i, 16 * i);
-    sum = avalanche(sum);
+        sum += xxh3_mix16(p + 16 * i, 16 * i);
+    sum = xxh3_avalanche(sum);
     for (unsigned i = 8; i < n / 16; i++)
-        sum += mix16(p + 16 * i, 16 * (i - 8) + 3);
-    return avalanche(sum + mix16(p + n - 16, 136 - 17));
+        sum += xxh3_mix16(p + 16 * i, 16 * (i - 8) + 3);
+    return xxh3_avalanche(sum + xxh3_mix16(p + n - 16, 136 - 17));
 }
 
-static void mix32(struct xxh3_128 *sum, const unsigned char *a, const unsigned char *b, unsigned at)
+static void xxh3_mix32(struct xxh3_128 *sum, const unsigned char *a, const unsigned char *b, unsigned at)
 {
-    sum->low = (sum->low + mix16(a, at)) ^ (read64(b) + read64(b + 8));
-    sum->high = (sum->high + mix16(b, at + 16)) ^ (read64(a) + read64(a + 8));
+    sum->low = (sum->low + xxh3_mix16(a, at)) ^ (xxh3_read64(b) + xxh3_read64(b + 8));
+    sum->high = (sum->high + xxh3_mix16(b, at + 16)) ^ (xxh3_read64(a) + xxh3_read64(a + 8));
 }
 
 static struct xxh3_128 hash128_to_240(const unsigned char *p, size_t n)
@@ -165,17 +167,17 @@ static struct xxh3_128 hash128_to_240(const unsigned char *p, size_t n)
     struct xxh3_128 sum = {n * PRIME64_1, 0};
     if (n <= 128) {
         for (unsigned i = (unsigned)(n - 1) / 32 + 1; i-- > 0;)
-            mix32(&sum, p + 16 * i, p + n - 16 * (i + 1), 32 * i);
+            xxh3_mix32(&sum, p + 16 * i, p + n - 16 * (i + 1), 32 * i);
     } else {
         for (unsigned i = 0; i < 4; i++)
-            mix32(&sum, p + 32 * i, p + 32 * i + 16, 32 * i);
-        sum = (struct xxh3_128){avalanche(sum.low), avalanche(sum.high)};
+            xxh3_mix32(&sum, p + 32 * i, p + 32 * i + 16, 32 * i);
+        sum = (struct xxh3_128){xxh3_avalanche(sum.low), xxh3_avalanche(sum.high)};
         for (unsigned i = 4; i < n / 32; i++)
-            mix32(&sum, p + 32 * i, p + 32 * i + 16, 32 * (i - 4) + 3);
-        mix32(&sum, p + n - 16, p + n - 32, 136 - 17 - 16);
+            xxh3_mix32(&sum, p + 32 * i, p + 32 * i + 16, 32 * (i - 4) + 3);
+        xxh3_mix32(&sum, p + n - 16, p + n - 32, 136 - 17 - 16);
     }
     uint64_t high = sum.low * PRIME64_1 + sum.high * PRIME64_4 + n * PRIME64_2;
-    return (struct xxh3_128){avalanche(sum.low + sum.high), 0 - avalanche(high)};
+    return (struct xxh3_128){xxh3_avalanche(sum.low + sum.high), 0 - xxh3_avalanche(high)};
 }
 
 /* ---- longer ---- */
@@ -183,10 +185,10 @@ static struct xxh3_128 hash128_to_240(const unsigned char *p, size_t n)
 static const uint64_t first_lanes[LANES] = {PRIME32_3, PRIME64_1, PRIME64_2, PRIME64_3,
                                             PRIME64_4, PRIME32_2, PRIME64_5, PRIME32_1};
 
-static void accumulate(uint64_t *lane, const unsigned char *p, unsigned at)
+static void xxh3_accumulate(uint64_t *lane, const unsigned char *p, unsigned at)
 {
     for (unsigned i = 0; i < LANES; i++) {
-        uint64_t x = read64(p + 8 * i), key = x ^ secret64(at + 8 * i);
+        uint64_t x = xxh3_read64(p + 8 * i), key = x ^ xxh3_secret64(at + 8 * i);
         lane[i ^ 1] += x;
         lane[i] += (key & 0xffffffff) * (key >> 32);
     }
@@ -196,22 +198,23 @@ static void accumulate(uint64_t *lane, const unsigned char *p, unsigned at)
 static void take_stripes(uint64_t *lane, uint32_t *stripe, const unsigned char *p, size_t stripes)
 {
     for (size_t s = 0; s < stripes; s++) {
-        accumulate(lane, p + XXH3_STRIPE * s, 8 * (*stripe)++);
+        xxh3_accumulate(lane, p + XXH3_STRIPE * s, 8 * (*stripe)++);
         if (*stripe < BLOCK_STRIPES)
             continue;
         *stripe = 0;
         for (unsigned i = 0; i < LANES; i++)
-            lane[i] = (lane[i] ^ lane[i] >> 47 ^ secret64(SECRET_BYTES - XXH3_STRIPE + 8 * i)) * PRIME32_1;
+            lane[i] = (lane[i] ^ lane[i] >> 47 ^ xxh3_secret64(SECRET_BYTES - XXH3_STRIPE + 8 * i)) * PRIME32_1;
     }
 }
 
-static void take_last(uint64_t *lane, const unsigned char *p) { accumulate(lane, p, SECRET_BYTES - XXH3_STRIPE - 7); }
+static void take_last(uint64_t *lane, const unsigned char *p) { xxh3_accumulate(lane, p,
+                                                                                SECRET_BYTES - XXH3_STRIPE - 7); }
 
-static uint64_t merge(const uint64_t *lane, unsigned at, uint64_t sum)
+static uint64_t xxh3_merge(const uint64_t *lane, unsigned at, uint64_t sum)
 {
     for (unsigned i = 0; i < LANES; i += 2)
-        sum += fold(lane[i] ^ secret64(at + 8 * i), lane[i + 1] ^ secret64(at + 8 * i + 8));
-    return avalanche(sum);
+        sum += xxh3_fold(lane[i] ^ xxh3_secret64(at + 8 * i), lane[i + 1] ^ xxh3_secret64(at + 8 * i + 8));
+    return xxh3_avalanche(sum);
 }
 
 static void lanes_of(uint64_t *lane, const unsigned char *p, size_t n)
@@ -222,11 +225,11 @@ static void lanes_of(uint64_t *lane, const unsigned char *p, size_t n)
     take_last(lane, p + n - XXH3_STRIPE);
 }
 
-static uint64_t low_of(const uint64_t *lane, uint64_t n) { return merge(lane, 11, n * PRIME64_1); }
+static uint64_t low_of(const uint64_t *lane, uint64_t n) { return xxh3_merge(lane, 11, n * PRIME64_1); }
 
 static struct xxh3_128 both_of(const uint64_t *lane, uint64_t n)
 {
-    return (struct xxh3_128){low_of(lane, n), merge(lane, SECRET_BYTES - XXH3_STRIPE - 11, ~(n * PRIME64_2))};
+    return (struct xxh3_128){low_of(lane, n), xxh3_merge(lane, SECRET_BYTES - XXH3_STRIPE - 11, ~(n * PRIME64_2))};
 }
 
 /* ---- of all lengths ---- */

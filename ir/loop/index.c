@@ -188,7 +188,7 @@ static val form_value(struct kernel *k, const struct form *f)
     return sum;
 }
 
-static val combine(struct kernel *k, val a, val b, int64_t s)
+static val ix_combine(struct kernel *k, val a, val b, int64_t s)
 {
     if (!a || !b)
         return 0;
@@ -201,8 +201,8 @@ static val combine(struct kernel *k, val a, val b, int64_t s)
     return index_prim(k, P_ADD, a, s == 1 ? b : index_prim(k, P_MUL, b, k_int(k, s)));
 }
 
-val ix_add(struct kernel *k, val a, val b) { return combine(k, a, b, 1); }
-val ix_sub(struct kernel *k, val a, val b) { return combine(k, a, b, -1); }
+val ix_add(struct kernel *k, val a, val b) { return ix_combine(k, a, b, 1); }
+val ix_sub(struct kernel *k, val a, val b) { return ix_combine(k, a, b, -1); }
 
 /* A value of its own within lo..hi. */
 static val whole_prim(struct kernel *k, enum prim p, val a, val b, int64_t lo, int64_t hi)
@@ -256,7 +256,7 @@ val ix_scale(struct kernel *k, val a, int64_t c)
         return 0;
     if (c == 1)
         return a;
-    return combine(k, k_int(k, 0), a, c);
+    return ix_combine(k, k_int(k, 0), a, c);
 }
 
 /* f as c*q + rest. nearest: q takes the nearest multiple of c from each coefficient, so that the rest has the smallest

@@ -55,7 +55,7 @@ static void operands_map(struct linst *i, const val *map)
     i->d = map[i->d];
 }
 
-static void unify(struct clean *c)
+static void clean_merge_equal(struct clean *c)
 {
     struct kernel *k = c->k;
     uint32_t scope = 0, *parent = c->scope; /* a scope's own scope is its parent */
@@ -97,7 +97,7 @@ static void kernel_clean_mark(const struct kernel *k, bool *live)
     }
 }
 
-static void compact(struct kernel *k, const bool *live, val *map)
+static void clean_compact(struct kernel *k, const bool *live, val *map)
 {
     uint32_t n = 1;
     memset(map, 0, k->ninst * sizeof *map);
@@ -205,9 +205,9 @@ bool kernel_clean(struct kernel *k)
     bool *live = mem_alloc(k->ninst * sizeof *live);
     bool ok = c.map && c.scope && c.open && c.slot && live;
     if (ok) {
-        unify(&c);
+        clean_merge_equal(&c);
         kernel_clean_mark(k, live);
-        compact(k, live, c.map);
+        clean_compact(k, live, c.map);
         index_free(k); /* linear forms name the old values */
         ok = kernel_canonicalize(k, NULL);
     } else {

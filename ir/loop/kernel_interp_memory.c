@@ -31,16 +31,17 @@ static bool is_current(const struct machine *m, const struct last_access *t, boo
     return t->iteration && (shared ? t->iteration == m->iteration : t->iteration >= m->phase_iteration);
 }
 
-static bool conflicts(const struct machine *m, const struct last_access *t, int32_t self, bool shared)
+static bool access_conflicts(const struct machine *m, const struct last_access *t, int32_t self, bool shared)
 {
     return is_current(m, t, shared) &&
            (t->iteration != m->iteration || t->by == IN_FLIGHT || (t->interval == m->interval && t->by != self));
 }
 
-static bool races(const struct machine *m, const struct mark *k, int32_t self, enum access what, bool shared)
+static bool access_races(const struct machine *m, const struct mark *k, int32_t self, enum access what, bool shared)
 {
-    return conflicts(m, &k->stored, self, shared) || (what != UPDATES && conflicts(m, &k->updated, self, shared)) ||
-           (what != LOADS && conflicts(m, &k->loaded, self, shared));
+    return access_conflicts(m, &k->stored, self, shared) || (what != UPDATES && access_conflicts(m, &k->updated, self,
+                                                                                                 shared)) ||
+           (what != LOADS && access_conflicts(m, &k->loaded, self, shared));
 }
 
 static void record_repeated(const struct machine *m, struct last_access *t, int32_t self, bool shared)
@@ -71,7 +72,7 @@ static bool interp_memory_note(struct machine *m, const struct thread *t, val v,
         const char *flaw = what == LOADS ? phase_load_flaw(t, k) : ", which copies of panels fill";
         return !flaw || interp_memory_fail(m, v, buf, at, verb[what], flaw);
     }
-    if (races(m, k, self, what, shared) || (what != LOADS && k->multiplying && k->iteration == m->iteration))
+    if (access_races(m, k, self, what, shared) || (what != LOADS && k->multiplying && k->iteration == m->iteration))
         return interp_memory_fail(m, v, buf, at, verb[what], at_once);
     if (what == STORES)
         k->stored = (struct last_access){m->iteration, m->interval, self};

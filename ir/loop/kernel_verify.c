@@ -31,7 +31,7 @@ static bool kernel_verify_fail(const struct checker *c, val v, const char *rule)
     return false;
 }
 
-static unsigned dt(const struct checker *c, val v) { return c->k->inst[v].dtype; }
+static unsigned checked_dtype(const struct checker *c, val v) { return c->k->inst[v].dtype; }
 
 static bool is_value(unsigned op)
 {
@@ -73,13 +73,13 @@ static bool kernel_verify_usable(const struct checker *c, val user, val v)
 
 static bool is_bool(const struct checker *c, val user, val v)
 {
-    return kernel_verify_usable(c, user, v) && (dt(c, v) == KL_BOOL ||
+    return kernel_verify_usable(c, user, v) && (checked_dtype(c, v) == KL_BOOL ||
                                                 kernel_verify_fail(c, user, "a predicate or condition is not bool"));
 }
 
 static bool is_index(const struct checker *c, val user, val v)
 {
-    return kernel_verify_usable(c, user, v) && (dt(c, v) == KL_I64 ||
+    return kernel_verify_usable(c, user, v) && (checked_dtype(c, v) == KL_I64 ||
                                                 kernel_verify_fail(c, user, "an index or bound is not i64")) &&
            (!c->k->inst[v].cols || kernel_verify_fail(c, user, "an index or bound is a tile"));
 }
@@ -94,17 +94,17 @@ static bool prim_types(const struct checker *c, val v, enum prim p)
             return kernel_verify_fail(c, v, "wrong number of operands");
         if (in[o] && !kernel_verify_usable(c, v, in[o]))
             return false;
-        if (o > first && in[o] && dt(c, in[o]) != dt(c, in[first]))
+        if (o > first && in[o] && checked_dtype(c, in[o]) != checked_dtype(c, in[first]))
             return kernel_verify_fail(c, v, "operands of different dtypes");
     }
-    unsigned t = dt(c, in[first]);
+    unsigned t = checked_dtype(c, in[first]);
     bool is_float = dtype_is_float(t);
     bool half = dtype_is_half(t), to_half = p == P_CAST && dtype_is_half(i->dtype);
     if (half && p != P_SELECT && p != P_BITS && p != P_CAST)
         return kernel_verify_fail(c, v, "computes on a half float");
     if (p == P_CAST && ((half && i->dtype != KL_F32) || (to_half && t != KL_F32)))
         return kernel_verify_fail(c, v, "casts a half float from or to another dtype than f32");
-    if (p == P_SELECT && dt(c, i->a) != KL_BOOL)
+    if (p == P_SELECT && checked_dtype(c, i->a) != KL_BOOL)
         return kernel_verify_fail(c, v, "select on what is not bool");
     if ((p == P_FMA || p == P_SQRT || p == P_RINT) && !is_float)
         return kernel_verify_fail(c, v, "needs a floating dtype");
@@ -130,12 +130,13 @@ static bool dot2_types(const struct checker *c, val v)
         return kernel_verify_fail(c, v, "wrong number of operands");
     if (!kernel_verify_usable(c, v, i->a) || !kernel_verify_usable(c, v, i->b) || !kernel_verify_usable(c, v, i->c))
         return false;
-    return (dt(c, i->a) == KL_U32 && dt(c, i->b) == KL_U32 && dt(c, i->c) == KL_F32 && i->dtype == KL_F32) ||
+    return (checked_dtype(c, i->a) == KL_U32 && checked_dtype(c, i->b) == KL_U32 && checked_dtype(c, i->c) == KL_F32 &&
+            i->dtype == KL_F32) ||
            kernel_verify_fail(c, v, "dot2 is of u32, u32 and f32");
 }
 
 /* Constant bounds lo and hi of loop v. */
-static bool bounds(const struct checker *c, val v, int64_t *lo, int64_t *hi)
+static bool loop_constant_bounds(const struct checker *c, val v, int64_t *lo, int64_t *hi)
 {
     const struct linst *i = &c->k->inst[v], *a = &c->k->inst[i->a], *b = &c->k->inst[i->b];
     *lo = (int64_t)a->imm;
@@ -146,7 +147,7 @@ static bool bounds(const struct checker *c, val v, int64_t *lo, int64_t *hi)
 static bool from_zero(const struct checker *c, val v, int64_t *hi)
 {
     int64_t lo;
-    return bounds(c, v, &lo, hi) && !lo && c->k->inst[v].imm == 1;
+    return loop_constant_bounds(c, v, &lo, hi) && !lo && c->k->inst[v].imm == 1;
 }
 
 static bool power_of_two(uint64_t x) { return x && !(x & (x - 1)); }
@@ -198,7 +199,7 @@ static bool unrolled_loop(const struct checker *c, val v)
 {
     int64_t lo, hi;
     uint64_t span, step = c->k->inst[v].imm;
-    if (!bounds(c, v, &lo, &hi))
+    if (!loop_constant_bounds(c, v, &lo, &hi))
         return kernel_verify_fail(c, v, "an unrolled loop runs between constants");
     span = hi > lo ? (uint64_t)hi - (uint64_t)lo : 0;
     return (span && (span - 1) / step >= MAX_UNROLL) ? kernel_verify_fail(c, v, "more than 256 turns to unroll") : true;
@@ -255,7 +256,7 @@ static bool carry_rules(const struct checker *c, val v)
         bool serial = before->kind == LOOP_SERIAL || before->kind == LOOP_UNROLLED || before->kind == LOOP_REDUCE;
         if (before->op != L_CARRY && (before->op != L_LOOP || !serial))
             return kernel_verify_fail(c, v, "a carry that does not stand behind a serial loop");
-        return kernel_verify_usable(c, v, i->a) && (dt(c, i->a) == i->dtype ||
+        return kernel_verify_usable(c, v, i->a) && (checked_dtype(c, i->a) == i->dtype ||
                                                     kernel_verify_fail(c, v, "carry of another dtype"));
     }
     if (i->a >= v || c->k->inst[i->a].op != L_CARRY)
@@ -266,7 +267,7 @@ static bool carry_rules(const struct checker *c, val v)
         val around = c->outer[c->scope[i->a]];
         if (c->open[c->scope[i->a]])
             return kernel_verify_fail(c, v, "out before the loop's end");
-        return (i->dtype == dt(c, i->a) || kernel_verify_fail(c, v, "out of another dtype")) &&
+        return (i->dtype == checked_dtype(c, i->a) || kernel_verify_fail(c, v, "out of another dtype")) &&
                (!around || c->open[around] || kernel_verify_fail(c, v, "an operand's loop has ended"));
     }
     if (c->scope[i->a] != c->cur)
@@ -276,7 +277,7 @@ static bool carry_rules(const struct checker *c, val v)
     c->next[i->a] = v;
     if (!kernel_verify_usable(c, v, i->b))
         return false;
-    if (dt(c, i->b) != dt(c, i->a))
+    if (checked_dtype(c, i->b) != checked_dtype(c, i->a))
         return kernel_verify_fail(c, v, "next of another dtype");
     unsigned after = v + 1 < c->k->ninst ? c->k->inst[v + 1].op : (unsigned)L_NIL;
     if (after != L_NEXT && after != L_END)
@@ -318,7 +319,7 @@ static bool memory_rules(const struct checker *c, val v)
                 (i->varying || (!i->cols && !pred)) && !c->grid;
     if (i->op == L_LOAD && i->dtype != b->dtype && !wide)
         return kernel_verify_fail(c, v, "load of another dtype");
-    if (store && !(kernel_verify_usable(c, v, i->b) && ((b->role != BUF_IN && dt(c, i->b) == b->dtype) ||
+    if (store && !(kernel_verify_usable(c, v, i->b) && ((b->role != BUF_IN && checked_dtype(c, i->b) == b->dtype) ||
                                           kernel_verify_fail(c, v, "store to an input or of another dtype"))))
         return false;
     if (i->op == L_ATOMIC) {
@@ -421,7 +422,7 @@ static bool lane_rules(const struct checker *c, val v)
     if (!kernel_verify_usable(c, v, i->a))
         return false;
     if (i->op == L_SPLAT && i->cols)
-        return i->dtype == dt(c, i->a) || kernel_verify_fail(c, v, "result of another dtype");
+        return i->dtype == checked_dtype(c, i->a) || kernel_verify_fail(c, v, "result of another dtype");
     bool tile = i->op == L_LANE_REDUCE && c->k->inst[i->a].cols;
     if (tile ? !c->block : !c->vector)
         return kernel_verify_fail(c, v, tile ? "a fold of a tile's rows outside a block loop"
@@ -430,7 +431,7 @@ static bool lane_rules(const struct checker *c, val v)
         return kernel_verify_fail(c, v, "splat of what varies already");
     if (i->op == L_LANE_REDUCE && (i->imm >= FOLD_COUNT || i->dtype == KL_BOOL || dtype_is_half(i->dtype)))
         return kernel_verify_fail(c, v, "unknown fold, or of a dtype that is not computed");
-    return i->dtype == dt(c, i->a) || kernel_verify_fail(c, v, "result of another dtype");
+    return i->dtype == checked_dtype(c, i->a) || kernel_verify_fail(c, v, "result of another dtype");
 }
 
 static bool interleave_rules(const struct checker *c, val v)
@@ -438,7 +439,7 @@ static bool interleave_rules(const struct checker *c, val v)
     const struct linst *i = &c->k->inst[v];
     if (!kernel_verify_usable(c, v, i->a) || !kernel_verify_usable(c, v, i->b))
         return false;
-    if (i->dtype != dt(c, i->a) || i->dtype != dt(c, i->b))
+    if (i->dtype != checked_dtype(c, i->a) || i->dtype != checked_dtype(c, i->b))
         return kernel_verify_fail(c, v, "interleave of different dtypes");
     if (!i->varying || i->kind >= INTERLEAVE_COUNT)
         return kernel_verify_fail(c, v, "unknown mix, or of no lanes");
@@ -460,7 +461,7 @@ static bool mma_rules(const struct checker *c, val v)
     const struct linst *i = &c->k->inst[v];
     if (!kernel_verify_usable(c, v, i->a) || !kernel_verify_usable(c, v, i->b) || !kernel_verify_usable(c, v, i->c))
         return false;
-    unsigned a = dt(c, i->a), b = dt(c, i->b), acc = dt(c, i->c);
+    unsigned a = checked_dtype(c, i->a), b = checked_dtype(c, i->b), acc = checked_dtype(c, i->c);
     bool computed = c->k->inst[i->a].op >= L_PRIM;
     if (i->kind == MMA_ASYNC && (!c->block || !(computed || is_panel_load(c, i->a)) || !is_panel_load(c, i->b)))
         return kernel_verify_fail(c, v, "an asynchronous mma is of loads from panels, in a block loop");
@@ -487,7 +488,7 @@ static bool place_rules(const struct checker *c, val v)
     return true;
 }
 
-static bool rules(struct checker *c, val v)
+static bool check_inst_rules(struct checker *c, val v)
 {
     const struct linst *i = &c->k->inst[v];
     const char *rule = NULL;
@@ -540,7 +541,7 @@ static bool rules(struct checker *c, val v)
         return meeting_rules(c, v);
     case L_COLUMNS:
         return kernel_verify_usable(c, v, i->a) &&
-               ((c->block && i->dtype == dt(c, i->a)) ||
+               ((c->block && i->dtype == checked_dtype(c, i->a)) ||
                 kernel_verify_fail(c, v, "columns outside a block loop or of another dtype"));
     case L_INDEX:
         return true;
@@ -626,7 +627,7 @@ static void kernel_verify_walk(struct checker *c)
         if (i->dtype >= KL_DTYPE_COUNT || i->a >= k->ninst || i->b >= k->ninst || i->c >= k->ninst ||
             i->d >= k->ninst) {
             kernel_verify_fail(c, v, "a field is out of range");
-        } else if (rules(c, v)) {
+        } else if (check_inst_rules(c, v)) {
             if (i->op == L_LOOP || i->op == L_IF) {
                 c->depth++;
                 c->open[v] = true;

@@ -24,9 +24,9 @@ struct walk {
     struct flaw *flaw;
 };
 
-static uint8_t max(uint8_t a, uint8_t b) { return a > b ? a : b; }
+static uint8_t uniformity_max(uint8_t a, uint8_t b) { return a > b ? a : b; }
 
-static void raise(struct walk *w, val v, uint8_t s)
+static void uniformity_raise(struct walk *w, val v, uint8_t s)
 {
     if (w->of[v] < s) {
         w->of[v] = s;
@@ -78,16 +78,16 @@ static uint8_t control_uniformity(const struct walk *w)
     for (unsigned d = 0; d < w->depth; d++) {
         const struct linst *head = &w->k->inst[w->open[d]];
         if (head->op == L_IF)
-            s = role_of(w, head->a) ? s : max(s, w->of[head->a]);
+            s = role_of(w, head->a) ? s : uniformity_max(s, w->of[head->a]);
         else if (head->kind != LOOP_BLOCK)
-            s = max(s, max(w->of[head->a], w->of[head->b]));
+            s = uniformity_max(s, uniformity_max(w->of[head->a], w->of[head->b]));
     }
     return s;
 }
 
 static uint8_t verify_threads_operands(const struct walk *w, const struct linst *i)
 {
-    return max(max(w->of[i->a], w->of[i->b]), max(w->of[i->c], w->of[i->d]));
+    return uniformity_max(uniformity_max(w->of[i->a], w->of[i->b]), uniformity_max(w->of[i->c], w->of[i->d]));
 }
 
 static void verify_threads_spread(struct walk *w, val v)
@@ -99,12 +99,12 @@ static void verify_threads_spread(struct walk *w, val v)
     else if (is_subgroup_number(w, i))
         s = SHARE_TEAM;
     else if (i->op == L_CARRY || i->op == L_NEXT) /* the number of iterations may differ */
-        s = max(s, control_uniformity(w));
+        s = uniformity_max(s, control_uniformity(w));
     else if (i->op == L_LOAD && w->k->buf[i->imm].role == BUF_REGISTER)
         s = SHARE_NONE;
-    raise(w, v, s);
+    uniformity_raise(w, v, s);
     if (i->op == L_NEXT)
-        raise(w, i->a, s);
+        uniformity_raise(w, i->a, s);
 }
 
 static bool uses_tile(const struct kernel *k, const struct linst *i)
@@ -137,7 +137,8 @@ static const char *arrive_flaw(const struct walk *w, const struct linst *i)
         return NULL;
     if (w->subgroup <= 1 || arrivals % w->subgroup)
         return "a barrier for several arrivals counts the threads of whole subgroups";
-    return max(control_uniformity(w), w->of[i->a]) == SHARE_NONE ? "an arrival that some threads may miss" : NULL;
+    return uniformity_max(control_uniformity(w), w->of[i->a]) == SHARE_NONE ? "an arrival that some threads may miss"
+        : NULL;
 }
 
 static void verify_threads_check(struct walk *w, val v)
@@ -149,7 +150,7 @@ static void verify_threads_check(struct walk *w, val v)
     if (rule)
         *w->flaw = (struct flaw){v, rule};
     if (w->subgroup > 1 && uses_tile(w->k, i) &&
-        max(control_uniformity(w), verify_threads_operands(w, i)) == SHARE_NONE)
+        uniformity_max(control_uniformity(w), verify_threads_operands(w, i)) == SHARE_NONE)
         *w->flaw = (struct flaw){v, "a tile whose subgroup does not agree on it"};
 }
 

@@ -55,7 +55,7 @@ void kernel_mark_unsupported(struct kernel *k, const char *what)
 /* ---- iterations ---- */
 
 /* Is v made of numbers and slots? */
-static bool evaluates(const struct kernel *k, val v)
+static bool value_is_size(const struct kernel *k, val v)
 {
     const struct linst *i = &k->inst[v];
     if (i->op == L_CONST || i->op == L_SLOT)
@@ -63,7 +63,7 @@ static bool evaluates(const struct kernel *k, val v)
     if (i->op != L_OP(P_ADD) && i->op != L_OP(P_SUB) && i->op != L_OP(P_MUL) && i->op != L_OP(P_DIV) &&
         i->op != L_OP(P_LT) && i->op != L_OP(P_LE) && i->op != L_OP(P_SELECT))
         return false;
-    return evaluates(k, i->a) && evaluates(k, i->b) && (i->op != L_OP(P_SELECT) || evaluates(k, i->c));
+    return value_is_size(k, i->a) && value_is_size(k, i->b) && (i->op != L_OP(P_SELECT) || value_is_size(k, i->c));
 }
 
 val kernel_active(const struct kernel *k, const struct phase *p)
@@ -83,7 +83,7 @@ val kernel_active(const struct kernel *k, const struct phase *p)
         if (i->op == L_END && i->a == open && open) {
             const struct linst *c = &k->inst[k->inst[open].a];
             bool all = v + around < p->end && k->inst[v + around].op == L_END && k->inst[v + around].a == loop;
-            return all && c->op == L_OP(P_LT) && c->a == loop && c->b < loop && evaluates(k, c->b) ? c->b : 0;
+            return all && c->op == L_OP(P_LT) && c->a == loop && c->b < loop && value_is_size(k, c->b) ? c->b : 0;
         }
     }
     return 0;
@@ -104,7 +104,7 @@ static int64_t value_at(const struct kernel *k, val v, const uint64_t *slot)
     case P_DIV: return b ? a / b : 0;
     case P_LT:  return a < b;
     case P_LE:  return a <= b;
-    default:    return a ? b : value_at(k, i->c, slot); /* SELECT: evaluates() has no other */
+    default:    return a ? b : value_at(k, i->c, slot); /* SELECT: value_is_size() has no other */
     }
 }
 

@@ -25,13 +25,13 @@ enum {
 
 /* Operands come as an array because compilers fill one in order, while they evaluate arguments in an order of
  * their own: the instructions of a kernel must not depend on who compiled Kiln. */
-static val prim(struct kernel *k, enum prim p, const val operand[3])
+static val build_prim(struct kernel *k, enum prim p, const val operand[3])
 {
     return k_prim(k, p, operand[0], operand[1], operand[2]);
 }
-#define PRIM1(p, a) prim(k, p, (const val[3]){ a, 0, 0 })
-#define PRIM2(p, a, b) prim(k, p, (const val[3]){ a, b, 0 })
-#define PRIM3(p, a, b, c) prim(k, p, (const val[3]){ a, b, c })
+#define PRIM1(p, a) build_prim(k, p, (const val[3]){ a, 0, 0 })
+#define PRIM2(p, a, b) build_prim(k, p, (const val[3]){ a, b, 0 })
+#define PRIM3(p, a, b, c) build_prim(k, p, (const val[3]){ a, b, c })
 
 #define ADD(a, b) PRIM2(P_ADD, a, b)
 #define SUB(a, b) PRIM2(P_SUB, a, b)
@@ -293,12 +293,12 @@ uint64_t fold_identity(enum fold f, unsigned dtype)
 #define HIGHEST_U(utype, bytes) (utype)~UINT64_C(0)
 #define HIGHEST_I(utype, bytes) (utype)~(UINT64_C(1) << (8 * (bytes) - 1))
 #define HIGHEST_F(utype, bytes) INFINITY
-#define DT(name, en, ctype, utype, bytes, kind)                                        \
-    case en: {                                                                         \
+#define DT(name, en, ctype, utype, bytes, kind)                                                        \
+    case en: {                                                                                         \
         const ctype end[] = {(ctype)LOWEST_##kind(utype, bytes), (ctype)HIGHEST_##kind(utype, bytes)}; \
-        utype bits;                                                                    \
-        memcpy(&bits, &end[highest], sizeof bits);                                     \
-        return bits;                                                                   \
+        utype bits;                                                                                    \
+        memcpy(&bits, &end[highest], sizeof bits);                                                     \
+        return bits;                                                                                   \
     }
 #define DTH(name, en, ctype, utype, bytes, kind) case en: return dtype_bits(en, highest ? INFINITY : -INFINITY);
 #include "dtypes.def"

@@ -112,18 +112,18 @@ static uint32_t lower_cumulative(struct lower *l, ref r, const uint32_t *coord)
 
 /* ---- the rows ---- */
 
-#define CUMULATIVE(name)                                                                        \
-    bool shape_##name(const struct graph *g, struct node *n, struct shape *out, struct err *e)  \
-    {                                                                                           \
-        return shape_cumulative(g, n, out, e);                                                  \
-    }                                                                                           \
+#define CUMULATIVE(name)                                                                            \
+    bool shape_##name(const struct graph *g, struct node *n, struct shape *out, struct err *e)      \
+    {                                                                                               \
+        return shape_cumulative(g, n, out, e);                                                      \
+    }                                                                                               \
     bool eval_##name(const struct graph *g, const struct node *n, void *out, const void *const *in) \
-    {                                                                                           \
-        return eval_cumulative(g, n, out, in);                                                  \
-    }                                                                                           \
-    uint32_t lower_##name(struct lower *l, ref r, const uint32_t *coord)                        \
-    {                                                                                           \
-        return lower_cumulative(l, r, coord);                                                   \
+    {                                                                                               \
+        return eval_cumulative(g, n, out, in);                                                      \
+    }                                                                                               \
+    uint32_t lower_##name(struct lower *l, ref r, const uint32_t *coord)                            \
+    {                                                                                               \
+        return lower_cumulative(l, r, coord);                                                       \
     }
 
 CUMULATIVE(cumsum)
@@ -157,19 +157,19 @@ uint32_t lower_recurrence(struct lower *l, ref r, const uint32_t *coord)
 
 /* ---- gradients: reverse scans ---- */
 
-static ref reversed(struct graph *g, ref x, uint32_t axis) { return n_flip(g, x, 1u << axis); }
+static ref flip_one_axis(struct graph *g, ref x, uint32_t axis) { return n_flip(g, x, 1u << axis); }
 
 /* The gradient of a recurrence: s with s_t = dy_t + a_(t+1) s_(t+1). */
-static ref backward(struct graph *g, ref a, ref dy, uint32_t axis)
+static ref recurrence_backward(struct graph *g, ref a, ref dy, uint32_t axis)
 {
-    ref zero = n_const(g, node_at(g, dy)->dtype, 0), later = n_shift(g, reversed(g, a, axis), zero, axis);
-    return reversed(g, n_recurrence(g, later, reversed(g, dy, axis), axis), axis);
+    ref zero = n_const(g, node_at(g, dy)->dtype, 0), later = n_shift(g, flip_one_axis(g, a, axis), zero, axis);
+    return flip_one_axis(g, n_recurrence(g, later, flip_one_axis(g, dy, axis), axis), axis);
 }
 
 void vjp_cumsum(struct graph *g, ref y, ref dy, ref *din)
 {
     uint32_t axis = node_at(g, y)->attr.axis.axis;
-    din[0] = reversed(g, n_cumulative(g, OP_cumsum, reversed(g, dy, axis), axis), axis);
+    din[0] = flip_one_axis(g, n_cumulative(g, OP_cumsum, flip_one_axis(g, dy, axis), axis), axis);
 }
 
 /* The product of the elements before, times the incoming gradient; there is no division by elements, so zeros need no
@@ -179,7 +179,7 @@ void vjp_cumprod(struct graph *g, ref y, ref dy, ref *din)
     const struct node n = *node_at(g, y);
     uint32_t axis = n.attr.axis.axis;
     ref before = n_shift(g, y, n_const(g, n.dtype, dtype_bits(n.dtype, 1)), axis);
-    din[0] = n_mul(g, before, backward(g, n.in[0], dy, axis));
+    din[0] = n_mul(g, before, recurrence_backward(g, n.in[0], dy, axis));
 }
 
 /* The positions that changed the result; the first one counts. */
@@ -208,7 +208,7 @@ void vjp_cummax(struct graph *g, ref y, ref dy, ref *din)
     }
     ref won = changed_places(g, y, axis);
     ref same = n_where(g, won, n_k(g, dy, 0), n_k(g, dy, 1));
-    din[0] = n_where(g, won, backward(g, same, dy, axis), n_k(g, dy, 0));
+    din[0] = n_where(g, won, recurrence_backward(g, same, dy, axis), n_k(g, dy, 0));
 }
 
 void vjp_cummin(struct graph *g, ref y, ref dy, ref *din)
@@ -220,7 +220,7 @@ void vjp_recurrence(struct graph *g, ref y, ref dy, ref *din)
 {
     const struct node n = *node_at(g, y);
     uint32_t axis = n.attr.axis.axis;
-    ref flow = backward(g, n.in[0], dy, axis);
+    ref flow = recurrence_backward(g, n.in[0], dy, axis);
     din[0] = n_mul(g, flow, n_shift(g, y, n_const(g, n.dtype, 0), axis));
     din[1] = flow;
 }

@@ -106,25 +106,25 @@ bool shape_dot(const struct graph *g, struct node *n, struct shape *out, struct 
  * 0: the block of the numeric order.  Columns are independent: a vector of them gives the bits of one at a time. */
 
 #if defined(__x86_64__)
-#define VECTOR_CHAIN(name, ctype, vtype, width, set1, zero, load, store, fmadd)                              \
+#define VECTOR_CHAIN(name, ctype, vtype, width, set1, zero, load, store, fmadd)                                 \
     __attribute__((target("avx2,fma"))) static void chain_avx2_##name(ctype *c, const ctype *a, const ctype *b, \
-                                                                      int64_t k, int64_t n, int64_t ldb)      \
-    {                                                                                                         \
-        int64_t j = 0;                                                                                        \
-        for (; j + 4 * (width) <= n; j += 4 * (width)) {                                                      \
-            vtype acc[4] = {zero(), zero(), zero(), zero()};                                                  \
-            for (int64_t i = 0; i < k; i++)                                                                   \
-                for (int v = 0; v < 4; v++)                                                                   \
-                    acc[v] = fmadd(set1(a[i]), load(b + i * ldb + j + v * (width)), acc[v]);                  \
-            for (int v = 0; v < 4; v++)                                                                       \
-                store(c + j + v * (width), acc[v]);                                                           \
-        }                                                                                                     \
-        for (; j < n; j++) {                                                                                  \
-            ctype acc = 0;                                                                                    \
-            for (int64_t i = 0; i < k; i++)                                                                   \
-                acc = fma_##name(a[i], b[i * ldb + j], acc);                                                  \
-            c[j] = acc;                                                                                       \
-        }                                                                                                     \
+                                                                      int64_t k, int64_t n, int64_t ldb)        \
+    {                                                                                                           \
+        int64_t j = 0;                                                                                          \
+        for (; j + 4 * (width) <= n; j += 4 * (width)) {                                                        \
+            vtype acc[4] = {zero(), zero(), zero(), zero()};                                                    \
+            for (int64_t i = 0; i < k; i++)                                                                     \
+                for (int v = 0; v < 4; v++)                                                                     \
+                    acc[v] = fmadd(set1(a[i]), load(b + i * ldb + j + v * (width)), acc[v]);                    \
+            for (int v = 0; v < 4; v++)                                                                         \
+                store(c + j + v * (width), acc[v]);                                                             \
+        }                                                                                                       \
+        for (; j < n; j++) {                                                                                    \
+            ctype acc = 0;                                                                                      \
+            for (int64_t i = 0; i < k; i++)                                                                     \
+                acc = fma_##name(a[i], b[i * ldb + j], acc);                                                    \
+            c[j] = acc;                                                                                         \
+        }                                                                                                       \
     }
 #else
 #define VECTOR_CHAIN(name, ctype, vtype, width, set1, zero, load, store, fmadd)
@@ -206,7 +206,7 @@ static void chain_pairs(float *c, const float *a, const float *b, int64_t k, int
     }
 }
 
-static void chain(unsigned dtype, void *c, const void *a, const void *b, int64_t k, int64_t n, int64_t ldb)
+static void dot_fma_chain(unsigned dtype, void *c, const void *a, const void *b, int64_t k, int64_t n, int64_t ldb)
 {
 #if defined(__x86_64__)
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
@@ -228,7 +228,7 @@ static void chain(unsigned dtype, void *c, const void *a, const void *b, int64_t
 }
 
 /* One operand as [batch][m][k] or [batch][k][n]: axes in the given order. */
-static void *arrange(const void *in, size_t size, const struct shape *s, uint32_t batch, unsigned nbatch,
+static void *dot_arrange_operand(const void *in, size_t size, const struct shape *s, uint32_t batch, unsigned nbatch,
                      const uint8_t *free_axis, uint32_t nfree, uint32_t con, unsigned ncon, bool con_last)
 {
     uint8_t axis[KL_MAX_RANK];
@@ -267,7 +267,7 @@ static bool op_dot_multiply(const struct node *n, const struct dot_dims *d, char
                         chain_pairs(to, (const float *)(const void *)row, (const float *)(const void *)panel, len, cols,
                                     d->n);
                     else
-                        chain(n->dtype, to, row, panel, len, cols, d->n);
+                        dot_fma_chain(n->dtype, to, row, panel, len, cols, d->n);
                     if (k > 0 && !scalar_apply(OP_add, n->dtype, c, (const void *const[]){c, block}, cols))
                         return false;
                 }
@@ -285,8 +285,9 @@ static bool dot_arrays(const struct graph *g, const struct node *n, void *out, c
     uint32_t nfb = dot_free_axes(b->rank, n->attr.dot.batch_b, nbatch, n->attr.dot.con_b, ncon, fb);
     size_t size = dtype_size(n->dtype);
     struct dot_dims d = dot_sizes(g, n);
-    void *ca = arrange(in[0], size, a, n->attr.dot.batch_a, nbatch, fa, nfa, n->attr.dot.con_a, ncon, true);
-    void *cb = arrange(in[1], size, b, n->attr.dot.batch_b, nbatch, fb, nfb, n->attr.dot.con_b, ncon, false);
+    void *ca = dot_arrange_operand(in[0], size, a, n->attr.dot.batch_a, nbatch, fa, nfa, n->attr.dot.con_a, ncon, true);
+    void *cb = dot_arrange_operand(in[1], size, b, n->attr.dot.batch_b, nbatch, fb, nfb, n->attr.dot.con_b, ncon,
+                                   false);
     bool ok = ca && cb && n->attr.dot.kblock && op_dot_multiply(n, &d, out, ca, cb);
     mem_free(ca);
     mem_free(cb);

@@ -38,7 +38,7 @@ static bool on_device(const struct graph *b, const struct node *n, struct err *e
 }
 
 /* A region reads nothing from outside except its parameters, and returns only yields. */
-static bool closed(const struct graph *g, const struct node *n, struct err *e)
+static bool region_is_closed(const struct graph *g, const struct node *n, struct err *e)
 {
     for (uint32_t i = 0; i < op_regions(n->op); i++) {
         const struct graph *b = node_region(g, n, i);
@@ -66,7 +66,7 @@ static bool attr_fits(const struct graph *g, const struct node *n, bool carried,
 }
 
 /* Input k of region `which` has the type of a value of g. */
-static bool takes(const struct graph *g, const struct node *n, uint32_t which, uint32_t k, unsigned dtype,
+static bool region_takes_value(const struct graph *g, const struct node *n, uint32_t which, uint32_t k, unsigned dtype,
                   const struct shape *s, struct err *e)
 {
     const struct graph *b = node_region(g, n, which);
@@ -98,14 +98,14 @@ static bool takes_operands(const struct graph *g, const struct node *n, uint32_t
         return false;
     for (uint32_t i = from; i < node_nin(n); i++) {
         ref r = node_in(g, n, i);
-        if (!takes(g, n, which, i - from, node_at(g, r)->dtype, node_shape(g, r), e))
+        if (!region_takes_value(g, n, which, i - from, node_at(g, r)->dtype, node_shape(g, r), e))
             return false;
     }
     return true;
 }
 
 /* The first yields of region `which` have the types of the carried operands. */
-static bool carries(const struct graph *g, const struct node *n, uint32_t which, struct err *e)
+static bool region_carries_operands(const struct graph *g, const struct node *n, uint32_t which, struct err *e)
 {
     const struct graph *b = node_region(g, n, which);
     uint32_t carried = n->attr.region.carried;
@@ -185,7 +185,7 @@ REGION_OP(proj)
 
 bool shape_cond(const struct graph *g, struct node *n, struct shape *out, struct err *e)
 {
-    if (!attr_fits(g, n, false, false, 0, e) || !closed(g, n, e))
+    if (!attr_fits(g, n, false, false, 0, e) || !region_is_closed(g, n, e))
         return false;
     if (!node_nin(n))
         return err_set(e, KL_ERR_INTERNAL, "cond: needs a bool");
@@ -215,7 +215,7 @@ REGION_OP(cond)
 
 bool shape_while(const struct graph *g, struct node *n, struct shape *out, struct err *e)
 {
-    if (!attr_fits(g, n, true, false, 0, e) || !closed(g, n, e) || !carries(g, n, 1, e))
+    if (!attr_fits(g, n, true, false, 0, e) || !region_is_closed(g, n, e) || !region_carries_operands(g, n, 1, e))
         return false;
     const struct graph *condition = node_region(g, n, 0), *body = node_region(g, n, 1);
     if (body->nout != n->attr.region.carried)
@@ -245,23 +245,24 @@ static bool takes_slice(const struct graph *g, const struct node *n, uint32_t i,
                        dim_text(g, n->attr.region.length, length, sizeof length), type_text(g, r, text));
     }
     struct shape slice = shape_make(s.rank - 1, s.dim + 1);
-    return takes(g, n, 0, i, node_at(g, r)->dtype, &slice, e);
+    return region_takes_value(g, n, 0, i, node_at(g, r)->dtype, &slice, e);
 }
 
 bool shape_scan(const struct graph *g, struct node *n, struct shape *out, struct err *e)
 {
     uint64_t carried = n->attr.region.carried, cut = carried + n->attr.region.scanned;
-    if (!attr_fits(g, n, true, true, REGION_REVERSE, e) || !closed(g, n, e))
+    if (!attr_fits(g, n, true, true, REGION_REVERSE, e) || !region_is_closed(g, n, e))
         return false;
     if (cut > node_nin(n))
         return err_set(e, KL_ERR_INTERNAL, "scan: %u operands, but %llu are carried and scanned", node_nin(n),
                        (unsigned long long)cut);
-    if (!carries(g, n, 0, e) || !takes_all(g, n, 0, node_nin(n), e))
+    if (!region_carries_operands(g, n, 0, e) || !takes_all(g, n, 0, node_nin(n), e))
         return false;
     for (uint32_t i = 0; i < node_nin(n); i++) {
         ref r = node_in(g, n, i);
         bool sliced = i >= carried && i < cut;
-        if (sliced ? !takes_slice(g, n, i, e) : !takes(g, n, 0, i, node_at(g, r)->dtype, node_shape(g, r), e))
+        if (sliced ? !takes_slice(g, n, i, e) : !region_takes_value(g, n, 0, i, node_at(g, r)->dtype, node_shape(g, r),
+                                                                    e))
             return false;
     }
     for (uint32_t i = (uint32_t)carried; i < region_results(g, n); i++) {
@@ -281,7 +282,8 @@ REGION_OP(scan)
 
 bool shape_checkpoint(const struct graph *g, struct node *n, struct shape *out, struct err *e)
 {
-    return attr_fits(g, n, false, false, REGION_REMAT, e) && closed(g, n, e) && takes_operands(g, n, 0, 0, e) &&
+    return attr_fits(g, n, false, false, REGION_REMAT, e) && region_is_closed(g, n, e) && takes_operands(g, n, 0, 0,
+                                                                                                         e) &&
            no_elements(n, out);
 }
 
@@ -292,7 +294,7 @@ REGION_OP(checkpoint)
 
 bool shape_custom_grad(const struct graph *g, struct node *n, struct shape *out, struct err *e)
 {
-    if (!attr_fits(g, n, true, false, 0, e) || !closed(g, n, e) || !takes_operands(g, n, 0, 0, e))
+    if (!attr_fits(g, n, true, false, 0, e) || !region_is_closed(g, n, e) || !takes_operands(g, n, 0, 0, e))
         return false;
     uint32_t own = n->attr.region.carried, at = 0, results = region_results(g, n);
     if (own > node_nin(n))
@@ -300,18 +302,18 @@ bool shape_custom_grad(const struct graph *g, struct node *n, struct shape *out,
     struct shape s;
     for (uint32_t i = 0; i < own; i++) {
         ref r = node_in(g, n, i);
-        if (!takes(g, n, 1, at++, node_at(g, r)->dtype, node_shape(g, r), e))
+        if (!region_takes_value(g, n, 1, at++, node_at(g, r)->dtype, node_shape(g, r), e))
             return false;
     }
     for (int floats = 0; floats < 2; floats++)
         for (uint32_t i = 0; i < results; i++) {
             unsigned dtype = region_result(g, n, i, &s);
-            if ((!floats || dtype_is_float(dtype)) && !takes(g, n, 1, at++, dtype, &s, e))
+            if ((!floats || dtype_is_float(dtype)) && !region_takes_value(g, n, 1, at++, dtype, &s, e))
                 return false;
         }
     for (uint32_t i = own; i < node_nin(n); i++) {
         ref r = node_in(g, n, i);
-        if (!takes(g, n, 1, at++, node_at(g, r)->dtype, node_shape(g, r), e))
+        if (!region_takes_value(g, n, 1, at++, node_at(g, r)->dtype, node_shape(g, r), e))
             return false;
     }
     const struct graph *back = node_region(g, n, 1);

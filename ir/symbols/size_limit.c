@@ -40,7 +40,8 @@ static bool one_side(const struct symbols *s, const struct size_limit *l)
 }
 
 /* The product for these values of the symbols, but for one whose value is `x`. */
-static bool below(const struct symbols *s, const struct size_limit *l, const int64_t *value, uint32_t but, int64_t x)
+static bool size_is_below(const struct symbols *s, const struct size_limit *l, const int64_t *value, uint32_t but,
+                          int64_t x)
 {
     int64_t n = l->number;
     for (uint32_t i = 0; i < s->n; i++)
@@ -54,13 +55,13 @@ static bool below(const struct symbols *s, const struct size_limit *l, const int
 static void narrow_last(struct symbols *s, const struct size_limit *l, const int64_t *value, uint32_t i)
 {
     int64_t end[MAX_SYMBOLS], low = s->v[i].low, high = s->v[i].high;
-    bool less = below(s, l, value, i, value[i]);
+    bool less = size_is_below(s, l, value, i, value[i]);
     for (uint32_t k = 0; k < s->n; k++)
         end[k] = less ? s->v[k].high : s->v[k].low;
     for (int64_t from = less ? value[i] : low, to = less ? high : value[i]; from < to;) {
         /* the greatest one below the limit, or the least one that is not */
         int64_t middle = from + (to - from + less) / 2;
-        bool is_below = below(s, l, end, i, middle);
+        bool is_below = size_is_below(s, l, end, i, middle);
         if (less) {
             *(is_below ? &from : &to) = is_below ? middle : middle - 1;
             high = to;
@@ -91,10 +92,11 @@ void size_limit_narrow(struct symbols *s, const struct size_limit *l, const int6
     if (last == s->n || one_side(s, l))
         return;
     int64_t end[MAX_SYMBOLS];
-    bool less = below(s, l, value, last, value[last]);
+    bool less = size_is_below(s, l, value, last, value[last]);
     for (uint32_t k = 0; k < s->n; k++)
         end[k] = less ? s->v[k].high : s->v[k].low;
-    for (uint32_t i = 0; i < last && below(s, l, end, last, value[last]) != less; i++) /* then to the value itself */
+    /* then to the value itself */
+    for (uint32_t i = 0; i < last && size_is_below(s, l, end, last, value[last]) != less; i++)
         if (l->power[i])
             s->v[i].low = s->v[i].high = end[i] = value[i];
     narrow_last(s, l, value, last);

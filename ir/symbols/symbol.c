@@ -17,7 +17,7 @@ int64_t dim_of_expression(uint32_t id)
     return -((int64_t)(((uint64_t)id + 1) << 24 | (id * UINT32_C(2654435761)) >> 8));
 }
 
-static const struct affine *expression(const struct graph *g, int64_t d)
+static const struct affine *symbol_expression(const struct graph *g, int64_t d)
 {
     if (d >= 0 || d == INT64_MIN || !g || !g->symbols)
         return NULL;
@@ -27,12 +27,12 @@ static const struct affine *expression(const struct graph *g, int64_t d)
 
 bool dim_affine(const struct graph *g, int64_t d, struct affine *a)
 {
-    const struct affine *e = expression(g, d);
+    const struct affine *e = symbol_expression(g, d);
     *a = e ? *e : (struct affine){.constant = d};
     return e || d >= 0;
 }
 
-bool dim_exists(const struct graph *g, int64_t d) { return d >= 0 || expression(g, d); }
+bool dim_exists(const struct graph *g, int64_t d) { return d >= 0 || symbol_expression(g, d); }
 
 /* ---- expressions ---- */
 
@@ -248,7 +248,7 @@ bool symbolic_shape_is_legal(const struct graph *g, const struct shape *s)
     return shape_numel(&max, &n);
 }
 
-static int64_t gcd(int64_t a, int64_t b)
+static int64_t gcd_of(int64_t a, int64_t b)
 {
     while (b) {
         int64_t t = a % b;
@@ -280,9 +280,9 @@ static bool product_of(const struct graph *g, const struct shape *s, struct prod
         struct affine a;
         if (!dim_affine(g, s->dim[i], &a))
             return false;
-        int64_t common = gcd(a.constant, 0);
+        int64_t common = gcd_of(a.constant, 0);
         for (uint32_t k = 0; k < a.n; k++)
-            common = gcd(common, a.term[k].by);
+            common = gcd_of(common, a.term[k].by);
         if (__builtin_mul_overflow(p->number, common, &p->number))
             return false;
         if (!a.n)

@@ -27,7 +27,7 @@ static uint32_t only_unknown(const struct affine *a, const int64_t *value, int64
     return count == 1 ? unknown : NO_SYMBOL;
 }
 
-static bool disagrees(const struct graph *g, const struct extents *x, uint32_t axis, const int64_t *value,
+static bool extent_disagrees(const struct graph *g, const struct extents *x, uint32_t axis, const int64_t *value,
                       struct err *e)
 {
     char dim[DIM_TEXT], known[BOUNDS_TEXT] = "";
@@ -60,7 +60,7 @@ static bool look_at(const struct graph *g, const struct extents *x, uint32_t axi
         return true;
     const struct symbol *s = &g->symbols->v[symbol];
     if (__builtin_sub_overflow(x->got.dim[axis], rest, &v) || v % by || v / by < s->low || v / by > s->high)
-        return disagrees(g, x, axis, value, e);
+        return extent_disagrees(g, x, axis, value, e);
     value[symbol] = v / by;
     return *changed = true;
 }
@@ -95,7 +95,7 @@ bool symbols_match(const struct graph *g, const struct extents *x, uint32_t n, i
                 total += part;
             }
             if (known && total != x[i].got.dim[axis])
-                return disagrees(g, &x[i], axis, value, e);
+                return extent_disagrees(g, &x[i], axis, value, e);
         }
     return true;
 }

@@ -101,7 +101,7 @@ static bool kernel_parse_operands(struct reader *r, struct linst *i, unsigned ma
     return true;
 }
 
-static bool clause(struct reader *r, const char *word, val *out)
+static bool parse_clause(struct reader *r, const char *word, val *out)
 {
     return lex_need_word(&r->l, word) && kernel_parse_operand(r, out);
 }
@@ -115,9 +115,9 @@ static bool next_is(struct reader *r, const char *word)
     return is;
 }
 
-static bool optional(struct reader *r, const char *word, val *out)
+static bool parse_optional_clause(struct reader *r, const char *word, val *out)
 {
-    return !next_is(r, word) || clause(r, word, out);
+    return !next_is(r, word) || parse_clause(r, word, out);
 }
 
 /* slot 3 max 512 */
@@ -134,7 +134,7 @@ static bool parse_slot(struct reader *r, struct linst *i)
 }
 
 /* b3 */
-static bool buffer(struct reader *r, uint64_t *out)
+static bool parse_buffer(struct reader *r, uint64_t *out)
 {
     lex_space(&r->l);
     const char *at = r->l.p;
@@ -147,7 +147,7 @@ static bool buffer(struct reader *r, uint64_t *out)
 
 static bool kernel_parse_element(struct reader *r, uint64_t *buf, val *index)
 {
-    return buffer(r, buf) && lex_need(&r->l, '[', "'[' and an index") && kernel_parse_operand(r, index);
+    return parse_buffer(r, buf) && lex_need(&r->l, '[', "'[' and an index") && kernel_parse_operand(r, index);
 }
 
 /* b3[%i], b3[%i by %stride], b3[%i across %stride] */
@@ -185,7 +185,7 @@ static bool tile_shape(struct reader *r, struct linst *i)
     return lex_need(&r->l, ']', "']'");
 }
 
-static bool type(struct reader *r, struct linst *i)
+static bool parse_inst_type(struct reader *r, struct linst *i)
 {
     unsigned dtype;
     if (!lex_need(&r->l, ':', "':' and the value's type"))
@@ -197,7 +197,7 @@ static bool type(struct reader *r, struct linst *i)
     return tile_shape(r, i);
 }
 
-static bool choice(struct reader *r, const struct words *words, const char *what, uint8_t *out)
+static bool parse_choice(struct reader *r, const struct words *words, const char *what, uint8_t *out)
 {
     lex_space(&r->l);
     const char *at = r->l.p;
@@ -221,12 +221,12 @@ static bool open_scope(struct reader *r, struct linst i, val *out)
 
 /* ---- lines ---- */
 
-static bool loop(struct reader *r, struct linst i, val *out)
+static bool parse_loop(struct reader *r, struct linst i, val *out)
 {
     i.dtype = KL_I64;
     i.imm = 1;
-    if (!choice(r, &loop_words, "a kind of loop such as serial", &i.kind) || !kernel_parse_operand(r, &i.a) ||
-        !clause(r, "to", &i.b))
+    if (!parse_choice(r, &loop_words, "a kind of loop such as serial", &i.kind) || !kernel_parse_operand(r, &i.a) ||
+        !parse_clause(r, "to", &i.b))
         return false;
     if (next_is(r, "step") && (!lex_need_word(&r->l, "step") || !lex_number(&r->l, INT64_MAX, "a step", &i.imm)))
         return false;
@@ -256,34 +256,35 @@ static bool value_line(struct reader *r, val *out)
     int prim = words_find(&prim_words, w);
     if (word_is(w, "loop")) {
         i.op = L_LOOP;
-        return loop(r, i, out);
+        return parse_loop(r, i, out);
     } else if (i.op) {
         ok = kernel_parse_operand(r, &i.a);
     } else if (word_is(w, "load")) {
         i.op = L_LOAD;
-        ok = kernel_parse_place(r, &i) && optional(r, "if", &i.b);
+        ok = kernel_parse_place(r, &i) && parse_optional_clause(r, "if", &i.b);
     } else if (word_is(w, "alias")) {
         uint64_t other = 0;
         i.op = L_ALIAS;
-        ok = buffer(r, &i.imm) && lex_need(&r->l, ',', "','") && buffer(r, &other);
+        ok = parse_buffer(r, &i.imm) && lex_need(&r->l, ',', "','") && parse_buffer(r, &other);
         i.imm |= other << 32;
     } else if (word_is(w, "slot")) {
         i.op = L_SLOT;
         ok = parse_slot(r, &i);
     } else if (word_is(w, "lane_reduce")) {
         i.op = L_LANE_REDUCE;
-        ok = choice(r, &fold_words, "a fold such as add", &fold) && kernel_parse_operand(r, &i.a);
+        ok = parse_choice(r, &fold_words, "a fold such as add", &fold) && kernel_parse_operand(r, &i.a);
         i.imm = fold;
     } else if (word_is(w, "interleave")) {
         i.op = L_INTERLEAVE;
-        ok = choice(r, &interleave_words, "lo or hi", &i.kind) && lex_number(&r->l, UINT32_MAX, "a distance", &i.imm) &&
+        ok = parse_choice(r, &interleave_words, "lo or hi", &i.kind) && lex_number(&r->l, UINT32_MAX, "a distance",
+                                                                                   &i.imm) &&
              kernel_parse_operand(r, &i.a) && lex_need(&r->l, ',', "','") && kernel_parse_operand(r, &i.b);
     } else if (word_is(w, "index")) {
         i.op = L_INDEX;
-        ok = choice(r, &tile_words, "rows or columns", &i.kind);
+        ok = parse_choice(r, &tile_words, "rows or columns", &i.kind);
     } else if (word_is(w, "mma")) {
         i.op = L_MMA;
-        ok = choice(r, &mma_words, "chain, any or async", &i.kind) && kernel_parse_operands(r, &i, 3);
+        ok = parse_choice(r, &mma_words, "chain, any or async", &i.kind) && kernel_parse_operands(r, &i, 3);
     } else if (word_is(w, "columns")) {
         i.op = L_COLUMNS;
         ok = lex_number(&r->l, MAX_TILE_SIDE, "the first column", &i.imm) && kernel_parse_operand(r, &i.a);
@@ -294,10 +295,10 @@ static bool value_line(struct reader *r, val *out)
         r->l.p = at;
         return lex_expected(&r->l, "an instruction such as load or add");
     }
-    return ok && type(r, &i) && kernel_parse_append(r, i, out);
+    return ok && parse_inst_type(r, &i) && kernel_parse_append(r, i, out);
 }
 
-static bool definition(struct reader *r)
+static bool parse_definition(struct reader *r)
 {
     struct word name;
     uint32_t *slot;
@@ -347,7 +348,7 @@ static bool buffer_line(struct reader *r)
         return false;
     if (number != r->k->nbuf)
         return lex_fail(&r->l, at, "buffer b%llu where b%u is next", (unsigned long long)number, r->k->nbuf);
-    if (!lex_need(&r->l, '=', "'='") || !choice(r, &role_words, "a kind of buffer such as in", &role))
+    if (!lex_need(&r->l, '=', "'='") || !parse_choice(r, &role_words, "a kind of buffer such as in", &role))
         return false;
     if (next_is(r, "panels")) {
         lex_word(&r->l);
@@ -375,7 +376,7 @@ static bool buffer_line(struct reader *r)
     return !r->k->err.code || lex_no_memory(&r->l);
 }
 
-static bool estimate(struct reader *r)
+static bool parse_estimate(struct reader *r)
 {
     uint64_t flops, bytes;
     if (!lex_number(&r->l, INT64_MAX, "a number of flops", &flops) || !lex_need_word(&r->l, "flops") ||
@@ -400,7 +401,7 @@ static bool kernel_parse_copy(struct reader *r, struct linst *i)
     uint64_t count, to, from;
     if (!lex_number(&r->l, UINT16_MAX, "the number of elements", &count) || !kernel_parse_element(r, &to, &i->a) ||
         !lex_need(&r->l, ']', "']'") || !lex_need(&r->l, '=', "'='") || !kernel_parse_element(r, &from, &i->b) ||
-        !lex_need(&r->l, ']', "']'") || !optional(r, "if", &i->c))
+        !lex_need(&r->l, ']', "']'") || !parse_optional_clause(r, "if", &i->c))
         return false;
     i->rows = (uint16_t)count;
     i->imm = to | from << 32;
@@ -426,7 +427,7 @@ static bool kernel_parse_phase(struct reader *r, struct linst *i)
     if (!kernel_parse_element(r, &i->imm, &i->a) || !lex_need(&r->l, ']', "']'"))
         return false;
     if (i->op == L_AWAIT)
-        return clause(r, "phases", &i->b);
+        return parse_clause(r, "phases", &i->b);
     if (next_is(r, "panels") && (!lex_need_word(&r->l, "panels") ||
                                  !lex_number(&r->l, UINT16_MAX, "the number of panels", &panels)))
         return false;
@@ -468,9 +469,9 @@ static bool effect_line(struct reader *r)
         ok = i.op == L_SYNC || !at_number(r) || lex_number(&r->l, MAX_THREADS, "the threads of a role", &i.imm);
     } else if (word_is(w, "atomic")) {
         i.op = L_ATOMIC;
-        ok = choice(r, &fold_words, "add, max or min", &i.kind) && kernel_parse_element(r, &i.imm, &i.a) &&
+        ok = parse_choice(r, &fold_words, "add, max or min", &i.kind) && kernel_parse_element(r, &i.imm, &i.a) &&
              lex_need(&r->l, ']', "']'") && lex_need(&r->l, '=', "'='") && kernel_parse_operand(r, &i.b) &&
-                 optional(r, "if", &i.c);
+                 parse_optional_clause(r, "if", &i.c);
         i.dtype = r->k->inst[i.b].dtype;
     } else if (word_is(w, "copy")) {
         i.op = next_is(r, "panel") ? L_COPY_PANEL : L_COPY;
@@ -486,7 +487,7 @@ static bool effect_line(struct reader *r)
     } else if (word_is(w, "store")) {
         i.op = L_STORE;
         ok = kernel_parse_place(r, &i) && lex_need(&r->l, '=', "'='") && kernel_parse_operand(r, &i.b) &&
-            optional(r, "if", &i.c);
+            parse_optional_clause(r, "if", &i.c);
         i.dtype = r->k->inst[i.b].dtype;
     } else if (word_is(w, "next")) {
         i.op = L_NEXT;
@@ -494,7 +495,7 @@ static bool effect_line(struct reader *r)
         i.dtype = r->k->inst[i.b].dtype;
     } else if (word_is(w, "prefetch")) {
         i.op = L_PREFETCH;
-        ok = choice(r, &prefetch_words, "read or write", &i.kind) && kernel_parse_element(r, &i.imm, &i.a) &&
+        ok = parse_choice(r, &prefetch_words, "read or write", &i.kind) && kernel_parse_element(r, &i.imm, &i.a) &&
             lex_need(&r->l, ']', "']'");
     } else if (word_is(w, "if")) {
         i.op = L_IF;
@@ -506,7 +507,7 @@ static bool effect_line(struct reader *r)
     } else if (r->k->ninst == 1 && word_is(w, "schedule")) {
         return schedule_read(&r->l, &r->k->sched, NULL);
     } else if (r->k->ninst == 1 && word_is(w, "estimate")) {
-        return estimate(r);
+        return parse_estimate(r);
     } else {
         r->l.p = at;
         return lex_expected(&r->l, "an instruction such as store or '}'");
@@ -515,12 +516,12 @@ static bool effect_line(struct reader *r)
     return ok && kernel_parse_append(r, i, NULL);
 }
 
-static bool line(struct reader *r)
+static bool parse_kernel_line(struct reader *r)
 {
     bool ok;
     r->here = (struct spot){r->l.p, r->l.line_start, r->l.line};
     if (lex_at(&r->l, '%'))
-        ok = definition(r);
+        ok = parse_definition(r);
     else if (lex_at(&r->l, '}'))
         ok = close_scope(r);
     else if (r->k->ninst == 1 && lex_at(&r->l, 'b') && r->l.p + 1 < r->l.end && r->l.p[1] >= '0' && r->l.p[1] <= '9')
@@ -530,7 +531,7 @@ static bool line(struct reader *r)
     return ok && lex_end_line(&r->l);
 }
 
-static bool header(struct reader *r)
+static bool parse_kernel_header(struct reader *r)
 {
     if (!lex_need_word(&r->l, "kernel") || !lex_need(&r->l, '@', "'@' and the kernel's name"))
         return false;
@@ -569,14 +570,14 @@ static bool kernel_parse_canonicalize(struct reader *r, const char *end)
     return ok;
 }
 
-static bool whole(struct reader *r)
+static bool parse_whole_kernel(struct reader *r)
 {
-    if (!header(r))
+    if (!parse_kernel_header(r))
         return false;
     for (lex_lines(&r->l); r->depth || !lex_at(&r->l, '}'); lex_lines(&r->l)) {
         if (r->l.p == r->l.end)
             return lex_expected(&r->l, "'}'");
-        if (!line(r))
+        if (!parse_kernel_line(r))
             return false;
     }
     const char *end = r->l.p++;
@@ -594,7 +595,7 @@ static bool whole(struct reader *r)
 static struct kernel *read_kernel(struct lexer *l)
 {
     struct reader r = {.l = *l, .k = kernel_new("kernel")};
-    bool ok = r.k ? whole(&r) : lex_no_memory(&r.l);
+    bool ok = r.k ? parse_whole_kernel(&r) : lex_no_memory(&r.l);
     *l = r.l;
     names_free(&r.names);
     mem_free(r.spot);

@@ -29,7 +29,7 @@ static void kernel_text_operands(const struct printer *p, const struct linst *i)
     }
 }
 
-static void clause(const struct printer *p, const char *word, val v)
+static void print_clause(const struct printer *p, const char *word, val v)
 {
     if (!v)
         return;
@@ -48,7 +48,7 @@ static void kernel_text_place(const struct printer *p, const struct linst *i)
     text_put(p->t, "]");
 }
 
-static void type(const struct printer *p, const struct linst *i)
+static void print_inst_type(const struct printer *p, const struct linst *i)
 {
     text_put(p->t, " : %s%s", i->varying ? "*" : "", dtype_name(i->dtype));
     if (i->cols)
@@ -62,7 +62,7 @@ static void kernel_text_copy(const struct printer *p, const struct linst *i)
     text_put(p->t, "] = b%u[", (uint32_t)(i->imm >> 32));
     kernel_text_operand(p, i->b);
     text_put(p->t, "]");
-    clause(p, "if", i->c);
+    print_clause(p, "if", i->c);
 }
 
 static void kernel_text_panel(const struct printer *p, const struct linst *i)
@@ -85,11 +85,11 @@ static void kernel_text_phase(const struct printer *p, const struct linst *i)
     text_put(p->t, "]");
     if (i->op == L_ARRIVE && i->imm >> 32)
         text_put(p->t, " panels %" PRIu64, i->imm >> 32);
-    clause(p, "phases", i->b);
+    print_clause(p, "phases", i->b);
 }
 
 /* Instructions without a value. */
-static bool effect(const struct printer *p, const struct linst *i)
+static bool print_effect(const struct printer *p, const struct linst *i)
 {
     switch (i->op) {
     case L_IF:
@@ -109,8 +109,8 @@ static bool effect(const struct printer *p, const struct linst *i)
     case L_STORE:
         text_put(p->t, "store");
         kernel_text_place(p, i);
-        clause(p, "=", i->b);
-        clause(p, "if", i->c);
+        print_clause(p, "=", i->b);
+        print_clause(p, "if", i->c);
         return true;
     case L_PREFETCH:
         text_put(p->t, "prefetch %s", prefetch_words.v[i->kind]);
@@ -119,8 +119,8 @@ static bool effect(const struct printer *p, const struct linst *i)
     case L_ATOMIC:
         text_put(p->t, "atomic %s", fold_words.v[i->kind]);
         kernel_text_place(p, i);
-        clause(p, "=", i->b);
-        clause(p, "if", i->c);
+        print_clause(p, "=", i->b);
+        print_clause(p, "if", i->c);
         return true;
     case L_COPY:
         kernel_text_copy(p, i);
@@ -149,17 +149,17 @@ static bool effect(const struct printer *p, const struct linst *i)
     }
 }
 
-static void statement(const struct printer *p, val v)
+static void print_statement(const struct printer *p, val v)
 {
     const struct linst *i = &p->k->inst[v];
-    if (effect(p, i))
+    if (print_effect(p, i))
         return;
     text_put(p->t, "%%%u = ", v);
     switch (i->op) {
     case L_LOOP:
         text_put(p->t, "loop %s ", loop_words.v[i->kind]);
         kernel_text_operand(p, i->a);
-        clause(p, "to", i->b);
+        print_clause(p, "to", i->b);
         if (i->imm != 1)
             text_put(p->t, " step %" PRIu64, i->imm);
         if (i->rows)
@@ -169,7 +169,7 @@ static void statement(const struct printer *p, val v)
     case L_LOAD:
         text_put(p->t, "load");
         kernel_text_place(p, i);
-        clause(p, "if", i->b);
+        print_clause(p, "if", i->b);
         break;
     case L_ALIAS:
         text_put(p->t, "alias b%u, b%u", (uint32_t)i->imm, (uint32_t)(i->imm >> 32));
@@ -208,7 +208,7 @@ static void statement(const struct printer *p, val v)
         text_put(p->t, "%s", prim_words.v[i->op - L_PRIM]);
         kernel_text_operands(p, i);
     }
-    type(p, i);
+    print_inst_type(p, i);
 }
 
 static void put_view(const struct printer *p, const struct lbuf *l)
@@ -220,7 +220,7 @@ static void put_view(const struct printer *p, const struct lbuf *l)
         text_put(p->t, "%s %" PRId64, d ? "" : " step", l->step[d]);
 }
 
-static void head(const struct printer *p)
+static void print_kernel_head(const struct printer *p)
 {
     const struct kernel *k = p->k;
     text_put(p->t, "kernel @");
@@ -249,14 +249,14 @@ char *kernel_text(const struct kernel *k)
     struct text t = {0};
     struct printer p = {&t, k};
     int depth = 1;
-    head(&p);
+    print_kernel_head(&p);
     for (val v = 1; v < k->ninst; v++) {
         const struct linst *i = &k->inst[v];
         if (i->op == L_CONST)
             continue;
         depth -= i->op == L_END;
         text_put(&t, "%*s", 2 * depth, "");
-        statement(&p, v);
+        print_statement(&p, v);
         text_put(&t, "\n");
         depth += i->op == L_LOOP || i->op == L_IF;
     }

@@ -15,7 +15,7 @@ bool lex_fail(struct lexer *l, const char *at, const char *fmt, ...)
 }
 
 /* The word or character at p for "found ...", short and printable. */
-static const char *found(const struct lexer *l, char buf[48])
+static const char *lex_found_text(const struct lexer *l, char buf[48])
 {
     if (l->p == l->end)
         return "the end of the text";
@@ -37,7 +37,7 @@ static const char *found(const struct lexer *l, char buf[48])
 bool lex_expected(struct lexer *l, const char *what)
 {
     char buf[48];
-    return lex_fail(l, l->p, "expected %s, found %s", what, found(l, buf));
+    return lex_fail(l, l->p, "expected %s, found %s", what, lex_found_text(l, buf));
 }
 
 bool lex_no_memory(struct lexer *l) { return err_set(l->e, KL_ERR_MEMORY, "line %u: out of memory", l->line); }

@@ -39,7 +39,7 @@ bool parse_operand(struct parser *p, ref *out)
     return true;
 }
 
-static bool device(struct parser *p, unsigned *out)
+static bool parse_device_name(struct parser *p, unsigned *out)
 {
     lex_space(&p->l);
     const char *at = p->l.p;
@@ -197,7 +197,7 @@ bool parse_tail(struct parser *p, bool regions, struct tail *t)
     const char *at = p->l.p;
     if (lex_take(&p->l, '@')) {
         t->device_at = at;
-        if (!device(p, &t->device))
+        if (!parse_device_name(p, &t->device))
             return false;
     }
     lex_space(&p->l);
@@ -222,7 +222,7 @@ bool parse_device(struct parser *p, ref r, const struct tail *t, const char *at)
 }
 
 /* "op operands attributes : type ..." after "%name =" */
-static bool node(struct parser *p, ref *out)
+static bool parse_node(struct parser *p, ref *out)
 {
     lex_space(&p->l);
     const char *op_at = p->l.p;
@@ -286,7 +286,7 @@ static bool node_line(struct parser *p)
         return false;
     if (*slot)
         return lex_fail(&p->l, at, "%%%.*s is defined twice", name.len > 64 ? 64 : (int)name.len, name.s);
-    if (!lex_need(&p->l, '=', "'='") || !node(p, &r))
+    if (!lex_need(&p->l, '=', "'='") || !parse_node(p, &r))
         return false;
     slot = names_at(&p->nodes, name.s, name.len); /* operands may have moved the table */
     return slot ? (*slot = r) : lex_no_memory(&p->l);
@@ -333,7 +333,7 @@ static bool return_line(struct parser *p)
            parse_failed(p, at);
 }
 
-static bool line(struct parser *p)
+static bool parse_graph_line(struct parser *p)
 {
     if (*p->l.p == '%')
         return node_line(p);
@@ -350,7 +350,7 @@ static bool line(struct parser *p)
     return lex_expected(&p->l, "a line '%x = ...', 'assign N = %x' or 'return %x', or '}'");
 }
 
-static bool header(struct parser *p)
+static bool parse_graph_header(struct parser *p)
 {
     lex_lines(&p->l);
     if (!lex_need_word(&p->l, "graph") || !lex_need(&p->l, '@', "'@' and the graph's name"))
@@ -368,7 +368,7 @@ static bool header(struct parser *p)
         memcpy(p->g->name, w.s, w.len);
         p->g->name[w.len] = 0;
     }
-    if (lex_take(&p->l, '@') && !device(p, &p->home_device))
+    if (lex_take(&p->l, '@') && !parse_device_name(p, &p->home_device))
         return false;
     return lex_need(&p->l, '{', "'{'") && lex_end_line(&p->l);
 }
@@ -395,12 +395,12 @@ static bool finish_groups(struct parser *p)
 
 bool parse_whole(struct parser *p)
 {
-    if (!header(p) || !parse_symbols(p))
+    if (!parse_graph_header(p) || !parse_symbols(p))
         return false;
     for (lex_lines(&p->l); !lex_at(&p->l, '}'); lex_lines(&p->l)) {
         if (p->l.p == p->l.end)
             return lex_expected(&p->l, "'}'");
-        if (!line(p))
+        if (!parse_graph_line(p))
             return false;
     }
     const char *brace = p->l.p++;
@@ -412,7 +412,7 @@ bool parse_whole(struct parser *p)
     return lex_end_line(&p->l);
 }
 
-static bool text(struct parser *p)
+static bool parse_graph_text(struct parser *p)
 {
     if (!parse_whole(p))
         return false;
@@ -428,7 +428,7 @@ struct graph *graph_parse(const char *s, size_t len, const char *file, struct er
         err_set(e, KL_ERR_MEMORY, "out of memory");
         return NULL;
     }
-    bool ok = text(&p);
+    bool ok = parse_graph_text(&p);
     p.g->cur_site = 0;
     p.g->cur_device = (uint16_t)p.home_device;
     names_free(&p.nodes);

@@ -136,7 +136,8 @@ static bool attr_number(struct parser *p, union attr *to, const struct attr_info
 }
 
 /* Attribute number k, after its word and '('. l: several axes may be listed; else NULL. */
-static bool attr(struct parser *p, struct node *n, const struct attr_info *i, struct attr_lists *l, unsigned k)
+static bool parse_one_attr(struct parser *p, struct node *n, const struct attr_info *i, struct attr_lists *l,
+                           unsigned k)
 {
     uint8_t list[KL_MAX_RANK];
     unsigned count;
@@ -223,7 +224,7 @@ bool parse_attrs(struct parser *p, struct node *n, struct attr_lists *lists)
         seen |= 1u << k;
         if (list[k].kind == ATTR_FLAG)
             attr_set(&n->attr, list[k].at, list[k].size, list[k].more | attr_get(&n->attr, list[k].at, list[k].size));
-        else if (!lex_need(&p->l, '(', "'('") || !attr(p, n, &list[k], lists, k))
+        else if (!lex_need(&p->l, '(', "'('") || !parse_one_attr(p, n, &list[k], lists, k))
             return false;
     }
     for (k = 0; list && list[k].word; k++)

@@ -27,7 +27,7 @@ static void set_axis(struct node *n, const struct attr_lists *l, unsigned i)
 }
 
 /* Element i of a vector, as a scalar. */
-static ref element(struct graph *g, ref vector, unsigned i)
+static ref vector_element(struct graph *g, ref vector, unsigned i)
 {
     static const struct shape scalar;
     ref one = n_slice(g, vector, 0, i, 1, 1);
@@ -35,7 +35,8 @@ static ref element(struct graph *g, ref vector, unsigned i)
 }
 
 /* The start on each axis: elements of the last operand. */
-static bool starts(struct parser *p, const struct node *n, const struct attr_lists *l, const char *at, ref *start)
+static bool parse_axis_starts(struct parser *p, const struct node *n, const struct attr_lists *l, const char *at,
+                              ref *start)
 {
     ref all = n->in[n->nin - 1];
     const struct shape *s = node_shape(p->g, all);
@@ -44,7 +45,7 @@ static bool starts(struct parser *p, const struct node *n, const struct attr_lis
         return lex_fail(&p->l, at, "%s of %u axes takes a start of shape [%u], not %s", opinfo[n->op].name, l->naxes,
                         l->naxes, shape_text_in(p->g, s, text, sizeof text));
     for (unsigned i = 0; i < l->naxes; i++)
-        if (!(start[i] = element(p->g, all, i)))
+        if (!(start[i] = vector_element(p->g, all, i)))
             return parse_failed(p, at);
     return true;
 }
@@ -82,7 +83,7 @@ bool parse_axes(struct parser *p, const struct node *n, const struct attr_lists 
     struct node one = *n;
     ref start[KL_MAX_RANK], r = n->in[0];
     bool computed = n->op == OP_dynamic_slice || n->op == OP_dynamic_update;
-    if (computed && !starts(p, n, l, at, start))
+    if (computed && !parse_axis_starts(p, n, l, at, start))
         return false;
     if (n->op == OP_dynamic_update) {
         r = update_axes(p->g, n, l, start);

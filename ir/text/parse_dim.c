@@ -49,7 +49,7 @@ static bool symbol_number(struct parser *p, bool number, uint32_t *symbol)
 }
 
 /* [number "*"] symbol ["*" symbol], or a number */
-static bool term(struct parser *p, struct affine *a, int64_t sign)
+static bool parse_affine_term(struct parser *p, struct affine *a, int64_t sign)
 {
     uint64_t by = 1;
     struct affine part = {0};
@@ -85,7 +85,7 @@ bool parse_dim(struct parser *p, int64_t *d)
     const char *at = p->l.p;
     int64_t sign = lex_take(&p->l, '-') ? -1 : 1;
     do {
-        if (!term(p, &a, sign))
+        if (!parse_affine_term(p, &a, sign))
             return false;
         sign = lex_at(&p->l, '-') ? -1 : 1;
     } while (lex_take(&p->l, '+') || lex_take(&p->l, '-'));

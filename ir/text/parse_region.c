@@ -6,7 +6,7 @@
 #include <string.h>
 
 /* A region: a whole graph, on lines of its own. */
-static bool region(struct parser *p, struct graph **out)
+static bool parse_one_region(struct parser *p, struct graph **out)
 {
     struct parser c = {.l = p->l, .g = graph_new("graph"), .depth = p->depth + 1};
     if (!c.g)
@@ -26,11 +26,11 @@ static bool region(struct parser *p, struct graph **out)
 }
 
 /* "{ region region }", of which '{' has been read */
-static bool regions(struct parser *p, unsigned op, struct graph **list, const char **brace)
+static bool parse_region_list(struct parser *p, unsigned op, struct graph **list, const char **brace)
 {
     for (uint32_t i = 0; i < op_regions(op); i++) {
         lex_lines(&p->l);
-        if (!region(p, &list[i]))
+        if (!parse_one_region(p, &list[i]))
             return false;
     }
     lex_lines(&p->l);
@@ -79,7 +79,7 @@ static bool result_types(struct parser *p, struct region_text *t)
 }
 
 /* "attr(00ff..)": bytes, if the word is next */
-static bool bytes(struct parser *p, struct region_text *t)
+static bool parse_region_bytes(struct parser *p, struct region_text *t)
 {
     struct custom *c = &t->custom;
     lex_space(&p->l);
@@ -145,7 +145,7 @@ static bool region_parts(struct parser *p, struct node *n, struct region_text *t
     if (p->depth == MAX_REGION_DEPTH)
         return lex_fail(&p->l, p->l.p, "regions in regions are more than %d deep", MAX_REGION_DEPTH);
     if (!region_operands(p, t) || !parse_attrs(p, n, NULL) || !result_types(p, t) ||
-        !parse_tail(p, true, &tail) || !regions(p, n->op, t->region, &brace))
+        !parse_tail(p, true, &tail) || !parse_region_list(p, n->op, t->region, &brace))
         return false;
     ref r = graph_add_region(p->g, n, t->in, t->nin, t->region);
     t->region[0] = t->region[1] = NULL;
@@ -169,7 +169,7 @@ static bool custom_parts(struct parser *p, struct node *n, struct region_text *t
         return false;
     if (!c->name[0])
         return lex_fail(&p->l, at, "a custom op has a name");
-    if (!region_operands(p, t) || !bytes(p, t) || !parse_attrs(p, n, NULL) || !result_types(p, t) ||
+    if (!region_operands(p, t) || !parse_region_bytes(p, t) || !parse_attrs(p, n, NULL) || !result_types(p, t) ||
         !parse_tail(p, false, &tail))
         return false;
     c->nresult = t->ntype;

@@ -162,7 +162,7 @@ struct queue {
     bool failed;
 };
 
-static bool better(const struct candidate *x, const struct candidate *y)
+static bool candidate_is_better(const struct candidate *x, const struct candidate *y)
 {
     if (x->score != y->score)
         return x->score > y->score;
@@ -176,18 +176,18 @@ static void fuse_push(struct queue *q, struct candidate c)
         return;
     }
     uint32_t i = q->n++;
-    for (; i && better(&c, &q->v[(i - 1) / 2]); i = (i - 1) / 2)
+    for (; i && candidate_is_better(&c, &q->v[(i - 1) / 2]); i = (i - 1) / 2)
         q->v[i] = q->v[(i - 1) / 2];
     q->v[i] = c;
 }
 
-static struct candidate pop(struct queue *q)
+static struct candidate queue_pop(struct queue *q)
 {
     struct candidate top = q->v[0], x = q->v[--q->n];
     uint32_t i = 0;
     for (uint32_t c; (c = 2 * i + 1) < q->n; i = c) {
-        c += c + 1 < q->n && better(&q->v[c + 1], &q->v[c]);
-        if (!better(&q->v[c], &x))
+        c += c + 1 < q->n && candidate_is_better(&q->v[c + 1], &q->v[c]);
+        if (!candidate_is_better(&q->v[c], &x))
             break;
         q->v[i] = q->v[c];
     }
@@ -257,7 +257,7 @@ static bool fuse_best_first(struct fuser *f, struct queue *q)
 {
     bool any = false;
     while (q->n && !q->failed) {
-        struct candidate c = pop(q);
+        struct candidate c = queue_pop(q);
         uint32_t a = group_of(f, c.a), b = group_of(f, c.b);
         if (a == b)
             continue;
@@ -325,7 +325,7 @@ static void store_whole(struct fuser *f)
 }
 
 /* Numbers the remaining groups 0, 1, ... in the order of their first nodes. */
-static void renumber(struct fuser *f)
+static void renumber_groups(struct fuser *f)
 {
     uint32_t n = 0;
     for (uint32_t i = 0; i < f->ngroup; i++)
@@ -402,7 +402,7 @@ static int group_all(struct graph *g, bool unfused, bool remat, struct processor
         ok = ok && changed >= 0;
         ok = ok && (unfused || changed || fuse_parts(&f));
         if (!changed)
-            renumber(&f);
+            renumber_groups(&f);
     }
     fuser_close(&f);
     if (!ok)

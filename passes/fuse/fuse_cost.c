@@ -57,7 +57,7 @@ static double lanes_factor(int64_t n)
 
 /* ---- runs: elements over which a map's accesses have constant strides ---- */
 
-static int64_t min(int64_t a, int64_t b) { return a < b ? a : b; }
+static int64_t min_i64(int64_t a, int64_t b) { return a < b ? a : b; }
 
 /* The number of last elements of v with a constant stride in the node that it is a view of. */
 static int64_t view_run(const struct graph *g, ref v)
@@ -113,7 +113,7 @@ int64_t fuse_run(const struct graph *g, ref r)
             int64_t own = INT64_MAX;
             if (g->node[v].op != OP_reshape)
                 own = op_is_masked(g->node[v].op) ? extended_run(g, v) : view_run(g, v);
-            run = min(run, own > INT64_MAX / copies ? INT64_MAX : own * copies);
+            run = min_i64(run, own > INT64_MAX / copies ? INT64_MAX : own * copies);
             copies *= adjacent_copies(g, v);
         }
     }
@@ -150,7 +150,7 @@ static struct lanes lanes_of(const struct fuser *f, uint32_t id)
     const struct group *b = &f->group[id];
     struct row_space s;
     if (!b->anchor)
-        return (struct lanes){lanes_factor(min(b->run, b->numel)), lanes_factor(min(b->run, b->numel))};
+        return (struct lanes){lanes_factor(min_i64(b->run, b->numel)), lanes_factor(min_i64(b->run, b->numel))};
     const struct node *n = &f->g->node[b->anchor];
     if (op_is_reduce(n->op)) {
         if (b->rows && fuse_has_rows(f, id, &s))
@@ -185,7 +185,7 @@ double fuse_factor(const struct fuser *f, uint32_t id, ref x)
 }
 
 /* The arithmetic of a group's members; values with `results` elements have the factor of results. */
-static double arithmetic(const struct fuser *f, uint32_t id, int64_t results, struct lanes l)
+static double group_arithmetic(const struct fuser *f, uint32_t id, int64_t results, struct lanes l)
 {
     double sum = 0;
     for (ref r = f->group[id].first; r; r = f->next[r])
@@ -241,9 +241,9 @@ bool fuse_costs_more(struct fuser *f, uint32_t a, uint32_t b, enum join join, do
         l.full = la.full > lb.full ? la.full : lb.full;
     else if (join == JOIN_ROWS && (fuse_has_rows(f, a, &s) || fuse_has_rows(f, b, &s)))
         l = (struct lanes){row_factor(s.length), ROW_FACTOR}, results = s.rows;
-    double apart = arithmetic(f, a, ga->anchor ? ga->numel : -1, la);
-    apart += arithmetic(f, b, gb->anchor ? gb->numel : -1, lb);
-    double more = times * arithmetic(f, a, results, l) + arithmetic(f, b, results, l) - apart;
+    double apart = group_arithmetic(f, a, ga->anchor ? ga->numel : -1, la);
+    apart += group_arithmetic(f, b, gb->anchor ? gb->numel : -1, lb);
+    double more = times * group_arithmetic(f, a, results, l) + group_arithmetic(f, b, results, l) - apart;
     if (join != JOIN_ROWS)
         more += short_row_stores(f, a, b, f->group[anchored].anchor) -
                 short_row_stores(f, anchored, anchored, f->group[anchored].anchor);

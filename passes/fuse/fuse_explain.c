@@ -57,7 +57,7 @@ static void find_prologues(struct fuser *f)
     }
 }
 
-static void rebuild(struct explainer *x, const struct graph *g, bool *anchored)
+static void explain_rebuild_groups(struct explainer *x, const struct graph *g, bool *anchored)
 {
     struct fuser *f = &x->f;
     f->ngroup = g->ngroup;
@@ -114,7 +114,7 @@ char *fuse_explain(const struct graph *g)
         x.g.group[r] = g->group[r] == GROUP_NONE ? GROUP_NONE : 0;
     bool ok = x.g.group && fuser_open(&x.f, &x.g) && anchored && told && x.number && x.other;
     if (ok) {
-        rebuild(&x, g, anchored);
+        explain_rebuild_groups(&x, g, anchored);
         ok = fuse_order(&x.f);
         for (uint32_t b = 0; ok && b < x.f.ngroup; b++)
             put_reasons(&x, b, told, &t);

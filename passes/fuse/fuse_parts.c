@@ -90,7 +90,7 @@ static struct step step_of(const struct parts *p, ref r, uint32_t id)
 }
 
 /* Examines a group: its expression, and whether it may be a part. */
-static void examine(struct parts *p, struct map *m)
+static void parts_examine_group(struct parts *p, struct map *m)
 {
     struct fuser *f = p->f;
     const struct group *b = &f->group[m->id];
@@ -168,7 +168,7 @@ bool fuse_parts(struct fuser *f)
         if (f->group[i].merged)
             continue;
         map[n] = (struct map){.id = i};
-        examine(&p, &map[n++]);
+        parts_examine_group(&p, &map[n++]);
     }
     if (ok && n)
         qsort(map, n, sizeof *map, by_time);

@@ -250,7 +250,7 @@ static bool needs_copies(const struct remat *a, ref r)
     return any;
 }
 
-static int rebuild(struct remat *a)
+static int remat_rebuild_graph(struct remat *a)
 {
     struct rewrite w;
     struct graph *g = a->g;
@@ -282,7 +282,7 @@ int fuse_remat(struct fuser *f)
     a.failed = !a.stored || !a.list || !a.nodes || !a.pairs;
     int changed = 0;
     if (!a.failed && fuse_remat_choose(&a))
-        changed = rebuild(&a);
+        changed = remat_rebuild_graph(&a);
     if (a.failed && changed >= 0)
         changed = -1;
     mem_free(a.stored);

@@ -253,8 +253,8 @@ ref fuse_stored_permute(const struct fuser *f, ref r)
     return keeps_rows(f, permute) || dot_sizes(f->g, &f->g->node[g->anchor]).k >= MANY_STEPS ? permute : NIL;
 }
 
-static struct verdict accept(enum join join) { return (struct verdict){join, NULL}; }
-static struct verdict reject(const char *why) { return (struct verdict){JOIN_NONE, why}; }
+static struct verdict verdict_accept(enum join join) { return (struct verdict){join, NULL}; }
+static struct verdict verdict_reject(const char *why) { return (struct verdict){JOIN_NONE, why}; }
 
 static const char *ends_kernel(unsigned op)
 {
@@ -272,20 +272,20 @@ static struct verdict score_epilogue(struct fuser *f, uint32_t a, uint32_t b, st
     const struct group *ga = &f->group[a], *gb = &f->group[b];
     unsigned op = f->g->node[ga->anchor].op;
     if (!op_is_reduce(op) && op != OP_dot)
-        return reject(ends_kernel(op));
+        return verdict_reject(ends_kernel(op));
     if (ga->numel != gb->numel)
-        return reject(op == OP_dot ? "other iteration space" : "a reduce in between");
+        return verdict_reject(op == OP_dot ? "other iteration space" : "a reduce in between");
     ref permute;
     unsigned orders = orders_read(f, a, b, &permute);
     if (x.elsewhere && (op != OP_dot || orders != ORDER_PERMUTED || !keeps_rows(f, permute)))
-        return reject("read at other indices than written");
+        return verdict_reject("read at other indices than written");
     if (orders & (orders - 1))
-        return reject("read in two orders");
+        return verdict_reject("read in two orders");
     if (x.inside)
-        return reject("a reduce in between");
+        return verdict_reject("a reduce in between");
     if (op == OP_dot && exceeds_arrays(f, a, b, ga->anchor))
-        return reject(MANY_TILED);
-    return accept(JOIN_EPILOGUE);
+        return verdict_reject(MANY_TILED);
+    return verdict_accept(JOIN_EPILOGUE);
 }
 
 /* Are the lanes, or the iterations, of reduction or scan r so far apart in memory that each additional array is
@@ -354,22 +354,24 @@ static struct verdict score_operand(struct fuser *f, uint32_t a, uint32_t b, str
     const struct group *ga = &f->group[a], *gb = &f->group[b];
     unsigned op = f->g->node[gb->anchor].op;
     if (x.elsewhere)
-        return reads_permuted_once(f, a, b) ? accept(JOIN_OPERAND) : reject("read at other indices than written");
+        return reads_permuted_once(f, a, b) ? verdict_accept(JOIN_OPERAND)
+            : verdict_reject("read at other indices than written");
     if (op == OP_dot && orders_of_readers(f, a, b) == (ORDER_OWN | ORDER_PERMUTED))
-        return reject("read in two orders");
+        return verdict_reject("read in two orders");
     if ((op_is_reduce(op) || op == OP_dot) && x.rest && !x.anchor)
-        return ga->numel != gb->numel ? reject("other iteration space")
-             : op == OP_dot && exceeds_arrays(f, a, b, gb->anchor) ? reject(MANY_TILED) : accept(JOIN_EPILOGUE);
+        return ga->numel != gb->numel ? verdict_reject("other iteration space")
+             : op == OP_dot && exceeds_arrays(f, a, b, gb->anchor) ? verdict_reject(MANY_TILED)
+                 : verdict_accept(JOIN_EPILOGUE);
     if (x.rest)
-        return reject(op_is_reduce(op) ? "a reduce in between" : "an operand of other kernels too");
+        return verdict_reject(op_is_reduce(op) ? "a reduce in between" : "an operand of other kernels too");
     if ((op_is_reduce(op) || op_is_cumulative(op)) && adds_strided_arrays(f, a, b, gb->anchor))
-        return reject("strided: each array read or stored beside the operand costs more than a kernel");
+        return verdict_reject("strided: each array read or stored beside the operand costs more than a kernel");
     if (!op_is_reduce(op))
-        return reads_once(f, a, gb->anchor) ? accept(JOIN_OPERAND)
-             : reject(op == OP_dot ? "recomputation: a dot reads its operands repeatedly"
+        return reads_once(f, a, gb->anchor) ? verdict_accept(JOIN_OPERAND)
+             : verdict_reject(op == OP_dot ? "recomputation: a dot reads its operands repeatedly"
                       : "recomputation: it is read more than once");
     const char *why = no_prologue(ga->numel, gb->numel);
-    return why ? reject(why) : accept(JOIN_PROLOGUE);
+    return why ? verdict_reject(why) : verdict_accept(JOIN_PROLOGUE);
 }
 
 /* The pad of group b that is the only reader of group a, through its first operand; else NIL. */
@@ -389,7 +391,7 @@ static struct verdict score_padded(struct fuser *f, uint32_t a, uint32_t b)
     for (ref r = f->group[a].first; r && maps; r = f->next[r])
         maps = op_is_map(f->g->node[r].op);
     return pad && maps && fuse_pads_evenly(f->g, pad, node_operand(f->g, pad, 0, &linear))
-        ? accept(JOIN_PADDED) : reject("read at other indices than written");
+        ? verdict_accept(JOIN_PADDED) : verdict_reject("read at other indices than written");
 }
 
 static struct verdict score_pair(struct fuser *f, uint32_t a, uint32_t b)
@@ -397,11 +399,11 @@ static struct verdict score_pair(struct fuser *f, uint32_t a, uint32_t b)
     const struct group *ga = &f->group[a], *gb = &f->group[b];
     struct reading x = reading_of(f, a, b);
     if (ga->rows || gb->rows)
-        return reject("not of the same rows");
+        return verdict_reject("not of the same rows");
     if ((ga->pads || gb->pads) && (ga->anchor || gb->anchor))
-        return reject("a kernel of a pad and its operand has no anchor");
+        return verdict_reject("a kernel of a pad and its operand has no anchor");
     if (ga->anchor && gb->anchor)
-        return reject(op_is_reduce(f->g->node[ga->anchor].op) && op_is_reduce(f->g->node[gb->anchor].op)
+        return verdict_reject(op_is_reduce(f->g->node[ga->anchor].op) && op_is_reduce(f->g->node[gb->anchor].op)
                           ? "a reduce in between"
                               : "one product, attention, scan, scatter or sort to a kernel, and no reduce beside it");
     if (ga->anchor)
@@ -410,12 +412,12 @@ static struct verdict score_pair(struct fuser *f, uint32_t a, uint32_t b)
         return score_operand(f, a, b, x);
     if (x.elsewhere)
         return score_padded(f, a, b);
-    return ga->numel != gb->numel ? reject("other iteration space") : accept(JOIN_MAP);
+    return ga->numel != gb->numel ? verdict_reject("other iteration space") : verdict_accept(JOIN_MAP);
 }
 
 /* Does b recompute values for which it reads a? In one kernel with the first, early values those, or values that
  * replace them, would be kept after all. */
-static bool rematerializes(const struct fuser *f, uint32_t a, uint32_t b)
+static bool group_rematerializes(const struct fuser *f, uint32_t a, uint32_t b)
 {
     for (ref r = f->group[b].first; r && f->group[b].remat; r = f->next[r])
         for (unsigned i = 0; f->g->node[r].flags & MARK_REMAT && i < f->g->node[r].nin; i++) {
@@ -428,7 +430,7 @@ static bool rematerializes(const struct fuser *f, uint32_t a, uint32_t b)
 }
 
 /* Requirements for any two groups. */
-static const char *incompatible(struct fuser *f, uint32_t a, uint32_t b)
+static const char *groups_incompatible(struct fuser *f, uint32_t a, uint32_t b)
 {
     const struct group *ga = &f->group[a], *gb = &f->group[b];
     uint32_t nodes = ga->nodes + gb->nodes;
@@ -436,7 +438,7 @@ static const char *incompatible(struct fuser *f, uint32_t a, uint32_t b)
         return "other device";
     if (ga->non_fusible || gb->non_fusible)
         return "a copy or a region op is no kernel";
-    if (rematerializes(f, a, b))
+    if (group_rematerializes(f, a, b))
         return "recomputed later, to save memory";
     if (nodes > MAX_GROUP_NODES)
         return "too many nodes for one kernel";
@@ -517,9 +519,9 @@ static double reused_bytes(struct fuser *f, uint32_t a, uint32_t b)
 
 struct verdict fuse_score_group(struct fuser *f, uint32_t a, uint32_t b, bool paths)
 {
-    const char *why = incompatible(f, a, b);
+    const char *why = groups_incompatible(f, a, b);
     if (why)
-        return reject(why);
+        return verdict_reject(why);
     struct verdict v = score_pair(f, a, b);
     struct row_space s;
     if (v.join == JOIN_NONE && may_reduce(f, a) && may_reduce(f, b) &&
@@ -529,30 +531,31 @@ struct verdict fuse_score_group(struct fuser *f, uint32_t a, uint32_t b, bool pa
         if (!why && ((!ga->anchor && crosses_rows(f, a, gb->anchor)) ||
                      (!gb->anchor && crosses_rows(f, b, ga->anchor))))
             why = "the rows that are reduced cross the ends of those that are read";
-        v = why ? reject(why) : accept(JOIN_ROWS);
+        v = why ? verdict_reject(why) : verdict_accept(JOIN_ROWS);
     }
     double saved = LAUNCH_BYTES + saved_bytes(f, a, b) + (v.join == JOIN_ROWS ? reused_bytes(f, a, b) : 0);
     if (v.join != JOIN_NONE && fuse_costs_more(f, a, b, v.join, saved))
-        return reject(v.join == JOIN_PADDED ? "a pad would compute its operand for too many elements"
+        return verdict_reject(v.join == JOIN_PADDED ? "a pad would compute its operand for too many elements"
                       : "one kernel would compute with fewer lanes, which costs more than it saves");
     return v.join != JOIN_NONE && paths && fuse_indirect_path(f, a, b)
-        ? reject("an indirect path: a kernel between them reads one and is read by the other") : v;
+        ? verdict_reject("an indirect path: a kernel between them reads one and is read by the other") : v;
 }
 
 struct verdict fuse_score_siblings(struct fuser *f, uint32_t a, uint32_t b, ref x, bool paths)
 {
     const struct group *ga = &f->group[a], *gb = &f->group[b];
-    const char *why = incompatible(f, a, b);
+    const char *why = groups_incompatible(f, a, b);
     ref apart = ga->low > gb->high ? ga->low - gb->high : gb->low > ga->high ? gb->low - ga->high : 0;
     if (why || ga->anchor || gb->anchor || ga->numel != gb->numel || ga->numel != node_numel(f->g, x) ||
         ga->remat != gb->remat ||
         apart > SIBLING_DISTANCE)
-        return reject(why ? why : "other iteration space");
+        return verdict_reject(why ? why : "other iteration space");
     if (reading_of(f, a, b).elsewhere || reading_of(f, b, a).elsewhere)
-        return reject("read at other indices than written");
+        return verdict_reject("read at other indices than written");
     if (fuse_costs_more(f, a, b, JOIN_SIBLINGS, LAUNCH_BYTES + (double)node_bytes(f->g, x)))
-        return reject("one kernel would compute with fewer lanes, which costs more than it saves");
-    return paths && fuse_indirect_path(f, a, b) ? reject("an indirect path between them") : accept(JOIN_SIBLINGS);
+        return verdict_reject("one kernel would compute with fewer lanes, which costs more than it saves");
+    return paths && fuse_indirect_path(f, a, b) ? verdict_reject("an indirect path between them")
+        : verdict_accept(JOIN_SIBLINGS);
 }
 
 /* Saved bytes plus those of a launch, minus those of spills.  Fusions that keep the other group free for further

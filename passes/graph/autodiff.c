@@ -48,7 +48,7 @@ static ref next_of_loss(const struct sweep *s, ref r, ref first)
 }
 
 /* Builds the gradients of every grad node of this loss and maps them. */
-static bool expand(struct sweep *s, ref first)
+static bool expand_gradients(struct sweep *s, ref first)
 {
     struct graph *g = s->w->from, *t = s->w->to;
     struct reverse *v = &s->reverse;
@@ -110,7 +110,7 @@ int pass_autodiff(struct graph *g)
                 rewrite_copy(&w, r);
             } else if (!s.done[r]) {
                 rewrite_site(&w, r);
-                expand(&s, r);
+                expand_gradients(&s, r);
                 if (!s.done[r]) { /* the operand was recorded after the loss */
                     w.map[r] = n_k(w.to, w.map[g->node[r].in[1]], 0);
                     s.done[r] = true;

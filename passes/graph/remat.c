@@ -39,7 +39,7 @@ static bool is_cheap(const struct graph *g, ref r)
 /* Is it in memory without being kept? */
 static bool is_free(const struct graph *g, ref r) { return op_is_leaf(g->node[r].op); }
 
-static ref source(const struct graph *g, ref r)
+static ref remat_source(const struct graph *g, ref r)
 {
     bool linear;
     return node_source(g, r, &linear);
@@ -51,7 +51,7 @@ static int64_t remat_bytes_of(const struct graph *g, ref r)
 }
 
 /* The cost of recomputing r: bytes of the values that are not kept so far; take: marks them as kept. */
-static int64_t cost(struct rematerializer *m, ref r, bool take)
+static int64_t remat_cost(struct rematerializer *m, ref r, bool take)
 {
     const struct graph *g = m->g;
     int64_t bytes = 0;
@@ -65,7 +65,7 @@ static int64_t cost(struct rematerializer *m, ref r, bool take)
         if (take)
             m->remat[x] = m->sweep;
         for (unsigned i = 0; i < g->node[x].nin; i++) {
-            ref y = source(g, g->node[x].in[i]);
+            ref y = remat_source(g, g->node[x].in[i]);
             if (m->seen[y] == m->now || is_free(g, y) || is_kept(m, y))
                 continue;
             m->seen[y] = m->now;
@@ -81,7 +81,7 @@ static int64_t cost(struct rematerializer *m, ref r, bool take)
     return bytes;
 }
 
-static int descending(const void *a, const void *b)
+static int compare_descending(const void *a, const void *b)
 {
     ref x = *(const ref *)a, y = *(const ref *)b;
     return (x < y) - (x > y);
@@ -94,7 +94,7 @@ static bool find_read(struct rematerializer *m, int64_t *cheap)
     m->ncheap = 0;
     for (ref r = m->s->first; r < m->s->end; r++)
         for (unsigned i = 0; i < node_nin(&g->node[r]); i++) {
-            ref x = source(g, node_in(g, &g->node[r], i));
+            ref x = remat_source(g, node_in(g, &g->node[r], i));
             m->steps++;
             if (x >= m->s->first || is_free(g, x) || is_kept(m, x))
                 continue;
@@ -116,15 +116,15 @@ static bool remat_choose(struct rematerializer *m)
     if (!find_read(m, &cheap))
         return false;
     if (m->ncheap)
-        qsort(m->cheap, m->ncheap, sizeof *m->cheap, descending);
+        qsort(m->cheap, m->ncheap, sizeof *m->cheap, compare_descending);
     for (uint32_t i = 0; i < m->ncheap && cheap > max; i++) {
         ref x = m->cheap[i];
         m->kept[x] = 0;
-        if (cost(m, x, false) > remat_bytes_of(m->g, x)) {
+        if (remat_cost(m, x, false) > remat_bytes_of(m->g, x)) {
             m->kept[x] = m->sweep;
             continue;
         }
-        cost(m, x, true);
+        remat_cost(m, x, true);
         cheap -= remat_bytes_of(m->g, x);
     }
     return true;
@@ -142,7 +142,7 @@ static ref second_of(const struct rematerializer *m, ref x) { return m->copied[x
 static ref remat_copy(struct rematerializer *m, struct rewrite *w, ref x)
 {
     struct graph *g = m->g;
-    ref s = source(g, x);
+    ref s = remat_source(g, x);
     if (x >= m->s->first || s >= m->s->first || !is_own(m, s))
         return w->map[x];
     uint32_t top = 0;
@@ -152,7 +152,7 @@ static ref remat_copy(struct rematerializer *m, struct rewrite *w, ref x)
         bool waits = false;
         for (unsigned i = 0; i < g->node[y].nin && !second_of(m, y); i++) {
             ref z = g->node[y].in[i];
-            bool own = is_own(m, source(g, z));
+            bool own = is_own(m, remat_source(g, z));
             if (own && !second_of(m, z)) {
                 m->stack[top++] = z;
                 waits = true;

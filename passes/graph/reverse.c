@@ -4,7 +4,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 
-static void clear(struct reverse *v)
+static void reverse_clear(struct reverse *v)
 {
     for (uint32_t i = 0; i < v->nvisited; i++) {
         ref r = v->visited[i];
@@ -17,7 +17,7 @@ static void clear(struct reverse *v)
 
 bool reverse_begin(struct reverse *v, struct graph *t)
 {
-    clear(v);
+    reverse_clear(v);
     v->t = t;
     v->n = t->nnode;
     return mem_reserve(&v->wanted, &v->wanted_cap, v->n, sizeof *v->wanted) &&
@@ -64,7 +64,7 @@ static bool passes_gradient(const struct reverse *v, ref r)
 
 /* Until reverse_mark, path lists the nodes that the roots depend on, and needed marks them.  Nodes before the first
  * wanted node depend on none. */
-static void reach(struct reverse *v, ref r)
+static void reverse_reach(struct reverse *v, ref r)
 {
     if (r < v->low || v->needed[r] || !node_carries_gradient(&v->t->node[r]) || !add_visited(v, r))
         return;
@@ -79,14 +79,14 @@ static void reach(struct reverse *v, ref r)
 void reverse_root(struct reverse *v, ref r)
 {
     uint32_t next = v->npath;
-    for (reach(v, r); next < v->npath; next++) {
+    for (reverse_reach(v, r); next < v->npath; next++) {
         const struct node *n = &v->t->node[v->path[next]];
         for (unsigned i = 0; !(n->flags & MARK_STOP) && i < node_nin(n); i++)
-            reach(v, node_in(v->t, n, i));
+            reverse_reach(v, node_in(v->t, n, i));
     }
 }
 
-static int ascending(const void *a, const void *b)
+static int compare_ascending(const void *a, const void *b)
 {
     ref x = *(const ref *)a, y = *(const ref *)b;
     return (x > y) - (x < y);
@@ -96,7 +96,7 @@ void reverse_mark(struct reverse *v)
 {
     uint32_t n = 0;
     if (v->npath)
-        qsort(v->path, v->npath, sizeof *v->path, ascending);
+        qsort(v->path, v->npath, sizeof *v->path, compare_ascending);
     for (uint32_t i = 0; i < v->npath; i++) {
         ref r = v->path[i];
         v->needed[r] = v->wanted[r] || passes_gradient(v, r); /* the operands' entries are final */

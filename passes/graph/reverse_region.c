@@ -11,7 +11,7 @@
 #include "passes/passes.h"
 #include <string.h>
 
-static ref zeros(struct graph *g, unsigned dtype, const struct shape *s, uint16_t device)
+static ref zeros_of_shape(struct graph *g, unsigned dtype, const struct shape *s, uint16_t device)
 {
     g->cur_device = device;
     return n_broadcast(g, n_const(g, dtype, 0), s);
@@ -92,11 +92,11 @@ static ref parameter_gradient(struct reverse *v, uint32_t i, uint16_t device)
             sum = sum ? n_add(g, sum, v->adjoint[r]) : v->adjoint[r];
     const struct leaf l = g->input.v[i];
     struct shape s = g->shape[l.shape];
-    return sum ? sum : zeros(g, l.dtype, &s, device);
+    return sum ? sum : zeros_of_shape(g, l.dtype, &s, device);
 }
 
 /* g is a copy of a region without outputs: runs the sweep from its yields. */
-static void differentiate(struct graph *g, const struct graph *region, const bool *wanted, const bool *given)
+static void differentiate_region(struct graph *g, const struct graph *region, const bool *wanted, const bool *given)
 {
     struct reverse v = {0};
     uint32_t parameters = g->input.n;
@@ -138,7 +138,7 @@ static struct graph *region_gradient(struct back *b, uint32_t which, const bool 
     g->nout = 0;
     g->cur_device = b->n.device;
     g->cur_site = 0;
-    differentiate(g, region, wanted, given);
+    differentiate_region(g, region, wanted, given);
     if (!g->err.code)
         pass_dce(g);
     if (!g->err.code)
@@ -155,7 +155,7 @@ static ref reverse_region_build(struct back *b, unsigned op, union attr attr, st
 }
 
 /* Results from number k on are the gradients of the wanted operands from `first` up to `end`: adds them. */
-static uint32_t flow(struct back *b, ref node, uint32_t k, uint32_t first, uint32_t end)
+static uint32_t add_region_gradients(struct back *b, ref node, uint32_t k, uint32_t first, uint32_t end)
 {
     for (uint32_t i = first; node && i < end; i++)
         if (b->wanted[i])
@@ -178,7 +178,7 @@ static void cond_back(struct back *b)
     for (uint32_t i = 0; i < b->nin; i++)
         reverse_region_push(b, reverse_region_operand(b, i));
     push_given(b, 0);
-    flow(b, reverse_region_build(b, OP_cond, (union attr){0}, region), 0, 1, b->nin);
+    add_region_gradients(b, reverse_region_build(b, OP_cond, (union attr){0}, region), 0, 1, b->nin);
 }
 
 static void checkpoint_back(struct back *b)
@@ -191,7 +191,7 @@ static void checkpoint_back(struct back *b)
     for (uint32_t i = 0; i < b->nin; i++)
         reverse_region_push(b, reverse_region_operand(b, i));
     push_given(b, 0);
-    flow(b, reverse_region_build(b, OP_checkpoint, attr, &region), 0, 0, b->nin);
+    add_region_gradients(b, reverse_region_build(b, OP_checkpoint, attr, &region), 0, 0, b->nin);
 }
 
 /* ---- custom_grad ---- */
@@ -208,7 +208,7 @@ static void custom_back(struct back *b)
         struct shape s;
         unsigned dtype = region_result(t, &b->n, i, &s);
         if (dtype_is_float(dtype))
-            reverse_region_push(b, b->dy[i] ? b->dy[i] : zeros(t, dtype, &s, b->n.device));
+            reverse_region_push(b, b->dy[i] ? b->dy[i] : zeros_of_shape(t, dtype, &s, b->n.device));
     }
     for (uint32_t i = own; i < b->nin; i++)
         reverse_region_push(b, reverse_region_operand(b, i));
@@ -310,7 +310,7 @@ static uint32_t push_scan(struct back *b, const bool *used, uint32_t carried, ui
         struct shape s = *node_shape(t, reverse_region_operand(b, i));
         unsigned dtype = t->node[reverse_region_operand(b, i)].dtype;
         if (i < carried ? b->given[i] : i >= cut && b->wanted[i])
-            reverse_region_push(b, i < carried && b->dy[i] ? b->dy[i] : zeros(t, dtype, &s, b->n.device));
+            reverse_region_push(b, i < carried && b->dy[i] ? b->dy[i] : zeros_of_shape(t, dtype, &s, b->n.device));
     }
     uint32_t before = b->count;
     for (uint32_t i = 0; i < cut; i++)
@@ -340,9 +340,9 @@ static void scan_with(struct back *b, const struct graph *gradient, bool *used)
     attr.region.flags ^= REGION_REVERSE;
     struct graph *body = backward_body(b, gradient, used, floats, sums);
     ref back = reverse_region_build(b, OP_scan, attr, &body);
-    uint32_t k = flow(b, back, 0, 0, carried);
-    k = flow(b, back, k, cut, b->nin);
-    flow(b, back, k, carried, cut);
+    uint32_t k = add_region_gradients(b, back, 0, 0, carried);
+    k = add_region_gradients(b, back, k, cut, b->nin);
+    add_region_gradients(b, back, k, carried, cut);
 }
 
 static void scan_back(struct back *b)

@@ -43,7 +43,7 @@ static ref reduce_axis(struct graph *g, const struct node *n, ref x, uint32_t ax
     return x ? graph_add(g, &proto, NULL) : NIL;
 }
 
-static ref reshaped(struct graph *g, ref x, uint32_t rank, const int64_t *dim)
+static ref add_reshape(struct graph *g, ref x, uint32_t rank, const int64_t *dim)
 {
     struct shape s = shape_make(rank, dim);
     return n_reshape(g, x, &s);
@@ -54,11 +54,11 @@ static ref two_stages(struct graph *g, const struct node *n, ref x, const struct
 {
     unsigned dtype = dtype_compute(n->dtype), lanes = n->attr.reduce.lanes; /* f32 for half floats */
     int64_t full = r->length / r->chunk, rest = r->length % r->chunk;
-    x = reshaped(g, dtype == n->dtype ? x : n_cast(g, x, dtype), 3, (int64_t[]){r->outer, r->length, r->inner});
+    x = add_reshape(g, dtype == n->dtype ? x : n_cast(g, x, dtype), 3, (int64_t[]){r->outer, r->length, r->inner});
     ref head = rest ? n_slice(g, x, 1, 0, full * r->chunk, 1) : x;
-    head = reshaped(g, head, 4, (int64_t[]){r->outer, full, r->chunk, r->inner});
+    head = add_reshape(g, head, 4, (int64_t[]){r->outer, full, r->chunk, r->inner});
     head = reduce_axis(g, n, head, 2, lanes, r->chunk);
-    head = reshaped(g, head, 3, (int64_t[]){r->outer, full, r->inner});
+    head = add_reshape(g, head, 3, (int64_t[]){r->outer, full, r->inner});
     ref y = reduce_axis(g, n, head, 1, 1, full);
     if (rest) {
         ref tail = reduce_axis(g, n, n_slice(g, x, 1, full * r->chunk, rest, 1), 1, lanes, rest);

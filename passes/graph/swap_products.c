@@ -52,11 +52,11 @@ static bool exchanges_operands(const struct graph *g, ref r, const uint32_t *use
 }
 
 /* What node r of g is, a product behind casts, of operands in the other order, in the new graph. */
-static ref exchanged(struct rewrite *w, const struct graph *g, ref r)
+static ref swapped_product(struct rewrite *w, const struct graph *g, ref r)
 {
     const struct node *dot = &g->node[r];
     if (dot->op == OP_cast)
-        return n_cast(w->to, exchanged(w, g, dot->in[0]), dot->dtype);
+        return n_cast(w->to, swapped_product(w, g, dot->in[0]), dot->dtype);
     struct node n = *dot;
     n.in[0] = w->map[dot->in[1]];
     n.in[1] = w->map[dot->in[0]];
@@ -85,7 +85,7 @@ int pass_swap_products(struct graph *g)
                 rewrite_site(&w, r);
                 const struct node *n = &g->node[r];
                 if (exchanges_operands(g, r, uses))
-                    w.map[r] = exchanged(&w, g, n->in[0]);
+                    w.map[r] = swapped_product(&w, g, n->in[0]);
                 else
                     rewrite_copy(&w, r);
             }

@@ -21,26 +21,26 @@ static const struct form unknown;
 /* Bounds for which a sum of two cannot overflow. */
 static bool is_small(int64_t a) { return a > -(INT64_C(1) << 60) && a < INT64_C(1) << 60; }
 
-static struct form checked(struct form a)
+static struct form form_checked(struct form a)
 {
     return a.known && is_small(a.p) && is_small(a.lane) && is_small(a.lo) && is_small(a.hi) ? a : unknown;
 }
 
 static struct form partition_between(int64_t lo, int64_t hi)
 {
-    return checked((struct form){.known = lo <= hi, .lo = lo, .hi = hi});
+    return form_checked((struct form){.known = lo <= hi, .lo = lo, .hi = hi});
 }
 
 static bool partition_add(int64_t a, int64_t b, int64_t *to) { return !__builtin_add_overflow(a, b, to); }
 
 /* a + sign * b */
-static struct form sum(struct form a, struct form b, int64_t sign)
+static struct form form_sum(struct form a, struct form b, int64_t sign)
 {
     bool apart = a.loop && b.loop && a.loop != b.loop;
-    return checked((struct form){.known = a.known && b.known && !apart, .p = a.p + sign * b.p,
-                                 .lane = a.lane + sign * b.lane, .lo = a.lo + (sign > 0 ? b.lo : -b.hi),
-                                     .hi = a.hi + (sign > 0 ? b.hi : -b.lo),
-                                 .loop = a.loop ? a.loop : b.loop});
+    return form_checked((struct form){.known = a.known && b.known && !apart, .p = a.p + sign * b.p,
+                                      .lane = a.lane + sign * b.lane, .lo = a.lo + (sign > 0 ? b.lo : -b.hi),
+                                          .hi = a.hi + (sign > 0 ? b.hi : -b.lo),
+                                      .loop = a.loop ? a.loop : b.loop});
 }
 
 static struct form partition_scaled(struct form a, int64_t c)
@@ -49,7 +49,7 @@ static struct form partition_scaled(struct form a, int64_t c)
     bool over = __builtin_mul_overflow(a.p, c, &r.p) || __builtin_mul_overflow(a.lane, c, &r.lane) ||
                 __builtin_mul_overflow(c < 0 ? a.hi : a.lo, c, &r.lo) ||
                 __builtin_mul_overflow(c < 0 ? a.lo : a.hi, c, &r.hi);
-    return over ? unknown : checked(r);
+    return over ? unknown : form_checked(r);
 }
 
 static bool is_number(struct form a) { return a.known && !a.p && !a.lane && a.lo == a.hi; }
@@ -58,8 +58,8 @@ static struct form form_of_prim(const struct footprint *f, const struct linst *i
 {
     struct form a = f->of[i->a], b = f->of[i->b];
     switch ((enum prim)(i->op - L_PRIM)) {
-    case P_ADD: return sum(a, b, 1);
-    case P_SUB: return sum(a, b, -1);
+    case P_ADD: return form_sum(a, b, 1);
+    case P_SUB: return form_sum(a, b, -1);
     case P_MUL: return is_number(b) ? partition_scaled(a, b.lo) : is_number(a) ? partition_scaled(b, a.lo) : unknown;
     case P_SELECT: {
         struct form c = f->of[i->c];
@@ -124,7 +124,7 @@ static struct form access_form(const struct footprint *f, const struct linst *i)
     struct form a = f->of[i->a];
     val pred = i->op == L_STORE ? i->c : i->b;
     if (i->op == L_LOAD && a.known)
-        a = sum(a, partition_between(0, (int64_t)load_elements(f->k, i) - 1), 1);
+        a = form_sum(a, partition_between(0, (int64_t)load_elements(f->k, i) - 1), 1);
     if (!a.known || !a.lane)
         return a;
     int64_t lanes = (int64_t)f->k->inst[f->k->inst[a.loop].b].imm;
@@ -134,7 +134,7 @@ static struct form access_form(const struct footprint *f, const struct linst *i)
     struct form more = partition_scaled(partition_between(0, lanes > 0 ? lanes - 1 : 0), a.lane);
     a.lane = 0;
     a.loop = 0;
-    return sum(a, more, 1);
+    return form_sum(a, more, 1);
 }
 
 /* Do the accesses of iterations lo .. hi stay within their parts of `step` elements? */

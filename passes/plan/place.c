@@ -27,7 +27,7 @@ struct tree {
 /* A tree node with its range of commands. */
 struct span { uint32_t t, lo, hi; };
 
-static struct span half(struct span s, bool upper)
+static struct span span_half(struct span s, bool upper)
 {
     uint32_t mid = s.lo + (s.hi - s.lo) / 2;
     return upper ? (struct span){2 * s.t + 1, mid + 1, s.hi} : (struct span){2 * s.t, s.lo, mid};
@@ -35,7 +35,7 @@ static struct span half(struct span s, bool upper)
 
 static bool span_overlaps(struct span s, const struct placement *p) { return s.lo <= p->last && p->first <= s.hi; }
 
-static bool insert(struct tree *x, struct span s, uint32_t value)
+static bool tree_insert(struct tree *x, struct span s, uint32_t value)
 {
     const struct placement *p = &x->v[value];
     int64_t end = p->offset + p->bytes;
@@ -43,7 +43,7 @@ static bool insert(struct tree *x, struct span s, uint32_t value)
         return true;
     x->top[s.t] = end > x->top[s.t] ? end : x->top[s.t];
     if (s.lo < p->first || p->last < s.hi)
-        return insert(x, half(s, false), value) && insert(x, half(s, true), value);
+        return tree_insert(x, span_half(s, false), value) && tree_insert(x, span_half(s, true), value);
     if (!mem_reserve(&x->link, &x->link_cap, x->nlink + 1, sizeof *x->link))
         return false;
     x->here[s.t] = end > x->here[s.t] ? end : x->here[s.t];
@@ -66,7 +66,7 @@ static bool find_overlapping(struct tree *x, struct span s, const struct placeme
         x->seen[value] = x->now;
         x->found[x->nfound++] = (struct range){x->v[value].offset, x->v[value].offset + x->v[value].bytes};
     }
-    return s.lo == s.hi || (find_overlapping(x, half(s, false), p) && find_overlapping(x, half(s, true), p));
+    return s.lo == s.hi || (find_overlapping(x, span_half(s, false), p) && find_overlapping(x, span_half(s, true), p));
 }
 
 /* The highest end of all values alive at the same time as p. */
@@ -76,7 +76,7 @@ static int64_t highest_end(const struct tree *x, struct span s, const struct pla
         return 0;
     if (p->first <= s.lo && s.hi <= p->last)
         return x->top[s.t];
-    int64_t a = highest_end(x, half(s, false), p), b = highest_end(x, half(s, true), p);
+    int64_t a = highest_end(x, span_half(s, false), p), b = highest_end(x, span_half(s, true), p);
     a = a > b ? a : b;
     return a > x->here[s.t] ? a : x->here[s.t];
 }
@@ -123,7 +123,7 @@ bool place_values(struct placement *v, uint32_t n, uint32_t commands)
     bool ok = x.head && x.here && x.top && x.seen && x.found;
     for (uint32_t i = 0; ok && i < n && v[i].bytes; i++) { /* values without bytes are last and need no offset */
         v[i].offset = lowest_place(&x, &v[i]);
-        ok = insert(&x, (struct span){1, 0, x.size - 1}, i);
+        ok = tree_insert(&x, (struct span){1, 0, x.size - 1}, i);
     }
     mem_free(x.head);
     mem_free(x.here);

@@ -61,7 +61,7 @@ static bool add_edge(struct planner *p, uint32_t from, uint32_t to)
 
 enum { MAX_SEARCH = 4096 }; /* groups that a search for a path visits before it assumes that there is one */
 
-static bool reaches(struct planner *p, uint32_t from, uint32_t to)
+static bool plan_path_exists(struct planner *p, uint32_t from, uint32_t to)
 {
     uint32_t n = 0, visits = 0;
     p->seen[from] = ++p->stamp;
@@ -147,7 +147,8 @@ static bool plan_readers(struct planner *p)
     for (uint32_t i = 0; i < p->g->nout; i++) {
         uint32_t w = p->g->out[i].kind == OUT_ASSIGN ? writer_of(p, i) : GROUP_NONE, state = p->g->out[i].state;
         for (uint32_t r = readers_of(p, state); w != GROUP_NONE && r < p->nreader && p->reader[r].state == state; r++)
-            if (p->reader[r].group != w && !reaches(p, w, p->reader[r].group) && !add_edge(p, p->reader[r].group, w))
+            if (p->reader[r].group != w && !plan_path_exists(p, w, p->reader[r].group) && !add_edge(p,
+                p->reader[r].group, w))
                 return false;
     }
     return true;

@@ -34,7 +34,7 @@ static bool may_alias(const struct planner *p, struct loc a, int64_t abytes, str
     return a.offset < b.offset + bbytes && b.offset < a.offset + abytes;
 }
 
-static const int64_t *partition(struct elision *j, uint32_t kernel)
+static const int64_t *partition_of_kernel(struct elision *j, uint32_t kernel)
 {
     const struct kernel *k = j->p->root->p->kernel[kernel];
     if (j->step[kernel])
@@ -55,7 +55,7 @@ static bool same_parts(struct elision *j, const struct command *x, uint32_t a, c
     if (kx->extent != ky->extent || kx->sched.grain != ky->sched.grain || lx.kind != ly.kind || lx.index != ly.index ||
         lx.offset != ly.offset)
         return false;
-    const int64_t *sx = partition(j, x->kernel), *sy = sx ? partition(j, y->kernel) : NULL;
+    const int64_t *sx = partition_of_kernel(j, x->kernel), *sy = sx ? partition_of_kernel(j, y->kernel) : NULL;
     return sy && sx[a] > 0 && sy[b] > 0 &&
            sx[a] * (int64_t)dtype_size(kx->buf[a].dtype) == sy[b] * (int64_t)dtype_size(ky->buf[b].dtype);
 }

@@ -83,7 +83,7 @@ static int64_t output_bytes(const struct check *c, uint32_t i)
 }
 
 /* A place is a part of the arena. */
-static struct loc placed(const struct check *c, struct loc l)
+static struct loc check_location(const struct check *c, struct loc l)
 {
     const struct layout *y = c->p->layout;
     if (l.kind != LOC_PLACE || !y || l.index >= y->n)
@@ -112,7 +112,7 @@ static bool out_of_memory(const struct check *c)
 
 /* ---- kernels that update a state in place ---- */
 
-static bool pure(const struct linst *i)
+static bool inst_is_pure(const struct linst *i)
 {
     return i->op == L_CONST || i->op == L_SLOT || i->op == L_ALIAS || i->op == L_SPLAT || i->op >= L_PRIM;
 }
@@ -132,7 +132,7 @@ static uint32_t *value_numbers(const struct kernel *k)
     for (uint32_t i = 1; of && table && i < k->ninst; i++) {
         const struct linst *n = &k->inst[i];
         of[i] = i;
-        if (!pure(n)) continue;
+        if (!inst_is_pure(n)) continue;
         uint64_t h = n->op + 31 * (n->dtype + 31 * n->imm);
         h = ((h * 31 + of[n->a]) * 31 + of[n->b]) * 31 + of[n->c];
         uint32_t s = (uint32_t)((h * 0x9e3779b97f4a7c15u) >> 32) & (slots - 1);
@@ -179,7 +179,7 @@ static bool add_access(struct check *c, struct access a)
 {
     if (!mem_reserve(&c->acc, &c->acc_cap, c->nacc + 1, sizeof *c->acc))
         return out_of_memory(c);
-    a.loc = placed(c, a.loc);
+    a.loc = check_location(c, a.loc);
     c->acc[c->nacc++] = a;
     return true;
 }
@@ -216,13 +216,13 @@ static bool collect_region(struct check *c)
                 return plan_check_fail(c, "region %u has no room for its arena on device %u", i, d);
     }
     struct workspace w = command_workspace(c->p, m);
-    struct loc space = placed(c, m->arg[nin + nout]);
+    struct loc space = check_location(c, m->arg[nin + nout]);
     int64_t unread = 0;
     for (uint32_t i = 0; i < nin + nout; i++) {
         bool out = i >= nin;
         ref r = out ? m->value[i] : node_in(g, n, i);
         int64_t bytes = bytes_now(c, (int64_t)(out ? region_result_bytes(g, n, i - nin) : node_bytes(g, r)));
-        struct access a = {placed(c, m->arg[i]), bytes, 1, r, i, out};
+        struct access a = {check_location(c, m->arg[i]), bytes, 1, r, i, out};
         const struct node *proj = out && r ? node_at(g, r) : NULL;
         if (proj && (proj->op != OP_proj || proj->in[0] != m->region || proj->attr.proj.index != i - nin))
             return plan_check_fail(c, "argument %u is not result %u", i, i - nin);
@@ -238,7 +238,7 @@ static bool collect_region(struct check *c)
     return (space.kind == LOC_ARENA || plan_check_fail(c, "the workspace is not in the arena")) && add_access(c, work);
 }
 
-static bool collect(struct check *c)
+static bool check_collect(struct check *c)
 {
     const struct program *p = c->p;
     const struct graph *g = p->g;
@@ -322,7 +322,7 @@ static struct loc memory_of(const struct program *p, const struct access *a)
     return l;
 }
 
-static bool overlap(const struct program *p, const struct access *a, const struct access *b)
+static bool accesses_overlap(const struct program *p, const struct access *a, const struct access *b)
 {
     struct loc x = memory_of(p, a), y = memory_of(p, b);
     return x.kind == y.kind && x.index == y.index && x.offset < y.offset + b->bytes && y.offset < x.offset + a->bytes;
@@ -334,7 +334,7 @@ static bool check_overlaps(const struct check *c)
     for (uint32_t i = 0; i < c->nacc; i++)
         for (uint32_t j = 0; j < c->nacc; j++) {
             const struct access *w = &c->acc[i], *o = &c->acc[j];
-            if (i == j || !w->write || !overlap(c->p, w, o)) continue;
+            if (i == j || !w->write || !accesses_overlap(c->p, w, o)) continue;
             /* in place */
             bool update = w->loc.kind == LOC_OUT && o->loc.kind == LOC_STATE && m->kind != CMD_REGION &&
                 m->kind != CMD_CUSTOM;
@@ -470,7 +470,7 @@ static bool check_flights(struct check *c)
     }
     for (uint32_t i = 0; i < c->nacc; i++)
         for (uint32_t k = 0; k < c->nflight; k++)
-            if ((c->acc[i].write || c->flight[k].a.write) && overlap(c->p, &c->acc[i], &c->flight[k].a))
+            if ((c->acc[i].write || c->flight[k].a.write) && accesses_overlap(c->p, &c->acc[i], &c->flight[k].a))
                 return plan_check_fail(c, "argument %u is memory of the command with signal %u, which may still run",
                                        c->acc[i].lbuf, c->flight[k].signal);
     return true;
@@ -478,7 +478,7 @@ static bool check_flights(struct check *c)
 
 static bool check_command(struct check *c)
 {
-    if (!collect(c)) return false;
+    if (!check_collect(c)) return false;
     for (uint32_t i = 0; i < c->nacc; i++)
         if (!check_bounds(c, &c->acc[i])) return false;
     if (!check_flights(c)) return false;

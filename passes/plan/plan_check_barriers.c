@@ -11,7 +11,7 @@ static const struct range anything = {INT64_MIN / 4, INT64_MAX / 4}, nothing = {
 
 static bool is_empty(struct range a) { return a.lo > a.hi; }
 
-static struct range wide(struct range a)
+static struct range range_widened(struct range a)
 {
     return a.lo < anything.lo || a.hi > anything.hi ? anything : a;
 }
@@ -25,8 +25,8 @@ static struct range range_of_prim(struct part *t, const struct linst *i)
 {
     struct range a = range_of(t, i->a), b = range_of(t, i->b), r = anything;
     switch ((enum prim)(i->op - L_PRIM)) {
-    case P_ADD: return wide((struct range){a.lo + b.lo, a.hi + b.hi});
-    case P_SUB: return wide((struct range){a.lo - b.hi, a.hi - b.lo});
+    case P_ADD: return range_widened((struct range){a.lo + b.lo, a.hi + b.hi});
+    case P_SUB: return range_widened((struct range){a.lo - b.hi, a.hi - b.lo});
     case P_MUL:
         for (int j = 0; j < 4; j++) {
             int64_t v;
@@ -34,7 +34,7 @@ static struct range range_of_prim(struct part *t, const struct linst *i)
                 return anything;
             r = j ? (struct range){v < r.lo ? v : r.lo, v > r.hi ? v : r.hi} : (struct range){v, v};
         }
-        return wide(r);
+        return range_widened(r);
     case P_SELECT: {
         struct range c = range_of(t, i->c);
         return (struct range){b.lo < c.lo ? b.lo : c.lo, b.hi > c.hi ? b.hi : c.hi};
@@ -49,7 +49,7 @@ static struct range range_of(struct part *t, val v)
     if (i->dtype != KL_I64 || ++t->steps > MAX_STEPS)
         return anything;
     if (i->op == L_CONST)
-        return wide((struct range){(int64_t)i->imm, (int64_t)i->imm});
+        return range_widened((struct range){(int64_t)i->imm, (int64_t)i->imm});
     if (i->op == L_SPLAT)
         return range_of(t, i->a);
     if (i->op >= L_PRIM)
@@ -126,9 +126,9 @@ static struct range range_union(struct range a, struct range b)
     return (struct range){a.lo < b.lo ? a.lo : b.lo, a.hi > b.hi ? a.hi : b.hi};
 }
 
-static struct range moved(struct range a, int64_t by)
+static struct range range_moved(struct range a, int64_t by)
 {
-    return is_empty(a) ? a : wide((struct range){a.lo + by, a.hi + by});
+    return is_empty(a) ? a : range_widened((struct range){a.lo + by, a.hi + by});
 }
 
 /* For every split of the iterations in two: are the bytes that two kernels access of two arguments split at the same
@@ -141,7 +141,8 @@ static bool split_equally(const struct kernel *x, uint32_t a, int64_t xat, const
         const struct range half[2] = {{0, cut - 1}, {cut, n - 1}};
         struct range side[2];
         for (int i = 0; i < 2; i++)
-            side[i] = range_union(moved(accessed_range(x, a, half[i]), xat), moved(accessed_range(y, b, half[i]), yat));
+            side[i] = range_union(range_moved(accessed_range(x, a, half[i]), xat), range_moved(accessed_range(y, b,
+                half[i]), yat));
         if (!is_empty(side[0]) && !is_empty(side[1]) && side[0].hi >= side[1].lo)
             return false;
     }

@@ -25,7 +25,7 @@ static bool refuse_line(struct planner *p, const struct sched_line *line, const 
 }
 
 /* The kernel of a position, lowered a second time with the line's schedule. */
-static bool relower(struct planner *p, uint32_t group, const struct sched_line *line)
+static bool plan_relower_group(struct planner *p, uint32_t group, const struct sched_line *line)
 {
     struct lowered *l = &p->low[group], again;
     struct sched_refusal r = {0};
@@ -85,7 +85,7 @@ bool plan_schedules(struct planner *p)
         struct own_kernel *o = p->non_fusible[group] ? NULL : own_kernel(p->root, p->low[group].k);
         if (!o && !p->non_fusible[group])
             return false;
-        if (o && o->line && !relower(p, group, o->line))
+        if (o && o->line && !plan_relower_group(p, group, o->line))
             return false;
     }
     return true;

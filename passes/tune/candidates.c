@@ -19,7 +19,7 @@ struct proposals {
     uint32_t n;
 };
 
-static void propose(struct proposals *p, struct schedule s)
+static void propose_schedule(struct proposals *p, struct schedule s)
 {
     bool known = !memcmp(&s, &p->own, sizeof s);
     for (uint32_t i = 0; i < p->n && !known; i++)
@@ -57,7 +57,7 @@ static void propose_tiles(struct proposals *p, int64_t rows, uint32_t lanes)
         s.dot.mr = rows_of_tile(p, rows, shapes[i].vectors, shapes[i].share);
         s.dot.rows = s.dot.square = 0; /* as lowering chooses for such a tile */
         if (s.dot.nr <= MAX_LANES)
-            propose(p, s);
+            propose_schedule(p, s);
     }
 }
 
@@ -70,7 +70,7 @@ static void propose_rows(struct proposals *p, int64_t rows)
         struct schedule s = p->own;
         s.dot.rows = (uint32_t)choices[i];
         if (choices[i] > 0 && choices[i] <= rows)
-            propose(p, s);
+            propose_schedule(p, s);
     }
 }
 
@@ -80,7 +80,7 @@ static void propose_epilogues(struct proposals *p)
         struct schedule s = p->own;
         s.dot.epilogue = (uint8_t)when;
         s.dot.rows = 0;
-        propose(p, s);
+        propose_schedule(p, s);
     }
 }
 
@@ -94,21 +94,21 @@ static void propose_dot(struct proposals *p)
             struct schedule few = p->own;
             few.dot_skinny.step = step;
             few.dot_skinny.ahead = 0;
-            propose(p, few);
+            propose_schedule(p, few);
         }
         for (unsigned nr = lanes; nr <= MAX_LANES; nr *= 2) {
             struct schedule few = p->own;
             few.width = few.dot_skinny.nr = (uint16_t)nr;
             few.dot_skinny.step = few.dot_skinny.each = few.dot_skinny.ahead = 0;
             few.dot_skinny.strip = 0;
-            propose(p, few);
+            propose_schedule(p, few);
         }
     } else {
         struct schedule s = p->own;
         s.dot.pack_b = !s.dot.pack_b;
         s.dot.pack_by = PACK_NONE;
         s.dot.rows = 0;
-        propose(p, s);
+        propose_schedule(p, s);
     }
     propose_tiles(p, size.m, lanes);
     if (p->own.kind == SCHED_DOT) {
@@ -139,7 +139,7 @@ static void propose_block(struct proposals *p, int rows, int columns, int tile_r
         (mr % at_least_one(s.dot_matrix.unit_m) || nr % at_least_one(s.dot_matrix.unit_n)))
         s.dot_matrix.unit_m = s.dot_matrix.unit_n = s.dot_matrix.unit_k = 0;
     if (m && n && mr && nr && s.dot_blocks.step && s.width)
-        propose(p, s);
+        propose_schedule(p, s);
 }
 
 static void propose_blocks(struct proposals *p)
@@ -162,7 +162,7 @@ static void propose_units(struct proposals *p)
         s.dot_matrix.unit_n = u->n;
         s.dot_matrix.unit_k = u->k;
         if (u->subgroup == s.dot_matrix.subgroup)
-            propose(p, s);
+            propose_schedule(p, s);
     }
 }
 
@@ -178,7 +178,7 @@ static void propose_widths(struct proposals *p)
         unsigned width = by[i] > 0 ? (unsigned)s.width << by[i] : (unsigned)s.width >> -by[i];
         s.width = (uint16_t)width;
         if (width >= 1 && width <= max)
-            propose(p, s);
+            propose_schedule(p, s);
     }
 }
 
@@ -187,16 +187,16 @@ static void propose_shares(struct proposals *p)
 {
     struct schedule s = p->own;
     s.map.vector /= 2;
-    propose(p, s);
+    propose_schedule(p, s);
     for (int up = 0; up < 2; up++) {
         s = p->own;
         s.map.vectors = (uint16_t)(up ? 2 * s.map.vectors : s.map.vectors / 2);
         if (s.map.vectors)
-            propose(p, s);
+            propose_schedule(p, s);
         s = p->own;
         s.map.tasks = up ? 2 * s.map.tasks : s.map.tasks / 2;
         if (s.map.tasks)
-            propose(p, s);
+            propose_schedule(p, s);
     }
 }
 
@@ -210,12 +210,12 @@ static void propose_stages(struct proposals *p)
     for (unsigned i = 0; i < sizeof by / sizeof *by; i++) {
         struct schedule s = p->own;
         s.dot_matrix.stages = (uint8_t)(s.dot_matrix.stages + by[i]);
-        propose(p, s);
+        propose_schedule(p, s);
     }
     struct schedule s = p->own;
     s.dot_matrix.panels = !s.dot_matrix.panels;
     s.dot_matrix.stages = 0;
-    propose(p, s);
+    propose_schedule(p, s);
 }
 
 /* Rows of a block of attention, with the threads that these take; steps in shared memory. */
@@ -225,10 +225,10 @@ static void propose_attention(struct proposals *p)
         struct schedule s = p->own;
         s.width = (uint16_t)(up ? 2 * s.width : s.width / 2);
         s.attention_matrix.rows = 0; /* as many as so many threads have */
-        propose(p, s);
+        propose_schedule(p, s);
         s = p->own;
         s.attention_matrix.stages = (uint8_t)(up ? s.attention_matrix.stages + 1 : s.attention_matrix.stages - 1);
-        propose(p, s);
+        propose_schedule(p, s);
     }
 }
 
@@ -239,7 +239,7 @@ static void propose_attention_blocks(struct proposals *p)
         struct schedule s = p->own;
         s.attention_blocks.rows = (uint16_t)(up ? 2 * s.attention_blocks.rows : s.attention_blocks.rows / 2);
         s.width = 0;
-        propose(p, s);
+        propose_schedule(p, s);
     }
 }
 
@@ -250,7 +250,7 @@ static void propose_columns(struct proposals *p)
     for (int up = 0; up < 2; up++) {
         struct schedule s = p->own;
         s.column_reduce.vector = (uint16_t)(up ? 2 * each : each > 2 ? each / 2 : 0);
-        propose(p, s);
+        propose_schedule(p, s);
     }
 }
 
@@ -262,15 +262,15 @@ static void propose_kept(struct proposals *p)
     if (s.rows.held) {
         s.rows.held = 0;
         if (!s.rows.vector)
-            propose(p, s);
+            propose_schedule(p, s);
         return;
     }
     s.rows.keep = 0;
-    propose(p, s);
+    propose_schedule(p, s);
     for (uint32_t m = 0; m < p->members && m < 64; m++) {
         s = p->own;
         s.rows.keep ^= UINT64_C(1) << m;
-        propose(p, s);
+        propose_schedule(p, s);
     }
 }
 
@@ -282,7 +282,7 @@ static void propose_stream(struct proposals *p)
     struct schedule s = p->own;
     s.stream = !s.stream;
     if (s.stream ? p->k->bytes > p->caps->l2_bytes : true)
-        propose(p, s);
+        propose_schedule(p, s);
 }
 
 /* Sizes of a task: one for each thread, four for each, four times and a quarter of what it is, and all in one. */
@@ -295,7 +295,7 @@ static void propose_grains(struct proposals *p)
         s.grain = choices[i];
         bool one_task = s.grain == 0 || s.grain >= extent, is_one = now == 0 || now >= extent;
         if (choices[i] > 0 ? s.grain < extent : !one_task || !is_one)
-            propose(p, s);
+            propose_schedule(p, s);
     }
 }
 

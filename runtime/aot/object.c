@@ -285,7 +285,7 @@ static bool write_image(struct image_writer *w, const struct graph *captured, co
 /* ---- a graph ---- */
 
 /* Only custom ops cannot be compiled: their code belongs to the process. */
-static bool compilable(const struct graph *g, struct err *e)
+static bool graph_is_compilable(const struct graph *g, struct err *e)
 {
     for (ref r = 1; g->ncustom && r < g->nnode; r++) {
         if (g->node[r].op != OP_custom)
@@ -296,13 +296,13 @@ static bool compilable(const struct graph *g, struct err *e)
                        custom_label(node_custom(g, &g->node[r])->name, label));
     }
     for (uint32_t i = 0; i < g->nregion; i++)
-        if (!compilable(g->region[i], e))
+        if (!graph_is_compilable(g->region[i], e))
             return false;
     return true;
 }
 
 /* A program for all values of the symbols, if the graph has any. */
-static struct program *plan(const struct graph *captured, bool fuse, const struct caps *caps, struct err *e)
+static struct program *object_plan(const struct graph *captured, bool fuse, const struct caps *caps, struct err *e)
 {
     const struct sched_section *schedules;
     if (!schedules_of(captured->name, fuse, &schedules, e))
@@ -343,7 +343,7 @@ struct program *object_program(const struct graph *captured, const struct object
                                unsigned char **image, uint32_t *image_bytes, struct err *e)
 {
     struct image_writer w = {0};
-    struct program *p = compilable(captured, e) ? plan(captured, o->fuse, target, e) : NULL;
+    struct program *p = graph_is_compilable(captured, e) ? object_plan(captured, o->fuse, target, e) : NULL;
     if (p && !write_image(&w, captured, p, o, target, e)) {
         mem_free(w.bytes);
         program_free(p);

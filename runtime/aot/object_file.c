@@ -51,7 +51,8 @@ void object_file_free(struct object_file *f)
     mem_free(f);
 }
 
-static const char *processor(const struct object_file *f) { return *f->target.arch ? f->target.arch : f->target.name; }
+static const char *object_processor(const struct object_file *f) { return *f->target.arch ? f->target.arch
+    : f->target.name; }
 
 /* Adds the values for the weights file, after those of earlier programs. */
 static bool add_weights(struct object_file *f, const struct graph *g, const struct object_options *o, struct err *e)
@@ -90,7 +91,7 @@ bool object_file_add(struct object_file *f, const struct graph *g, const struct 
     part.p = object_program(g, &o, &f->target, &part.image, &part.image_bytes, e);
     if (!part.p)
         return false;
-    char *header = object_header(g, &o, part.prefix, processor(f));
+    char *header = object_header(g, &o, part.prefix, object_processor(f));
     bool ok = header && mem_reserve(&f->part, &f->cap, f->n + 1, sizeof part);
     if (ok) {
         text_put(&f->header, "%s%s", f->n ? "\n" : "", header);
@@ -123,7 +124,7 @@ static bool join_source(struct object_file *f, struct code *code, struct err *e)
     return !t.failed || err_set(e, KL_ERR_MEMORY, "out of memory writing the C");
 }
 
-static void describe(const struct object_file *f, struct object_made *out)
+static void object_describe(const struct object_file *f, struct object_made *out)
 {
     struct text t = {0};
     for (uint32_t i = 0; i < f->n; i++) {
@@ -133,7 +134,7 @@ static void describe(const struct object_file *f, struct object_made *out)
         text_put(&t, "%s%s_run", i ? ", " : "", f->part[i].prefix);
     }
     snprintf(out->functions, sizeof out->functions, "%s", t.s ? t.s : "");
-    snprintf(out->cpu, sizeof out->cpu, "%s", processor(f));
+    snprintf(out->cpu, sizeof out->cpu, "%s", object_processor(f));
     mem_free(t.s);
 }
 
@@ -157,7 +158,7 @@ bool object_file_finish(struct object_file *f, struct object_made *out, struct e
         object_made_free(out);
         return false;
     }
-    describe(f, out);
+    object_describe(f, out);
     out->header = f->header.s;
     out->weights = f->weights;
     out->weights_bytes = f->weights_bytes;

@@ -16,7 +16,7 @@ static bool is_digit(char c) { return c >= '0' && c <= '9'; }
 static bool is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
 
 /* Characters that are invalid in an identifier become '_', but never two in a row, which C++ reserves. */
-static void identifier(const char *name, char *out, size_t size)
+static void make_identifier(const char *name, char *out, size_t size)
 {
     size_t n = 0;
     for (; *name && n + 1 < size; name++)
@@ -30,7 +30,7 @@ static void identifier(const char *name, char *out, size_t size)
 bool object_prefix(const char *name, bool exact, char out[OBJECT_NAME], struct err *e)
 {
     char text[OBJECT_NAME];
-    identifier(name, text, sizeof text);
+    make_identifier(name, text, sizeof text);
     if (exact && (!is_letter(text[0]) || strcmp(text, name)))
         return err_set(e, KL_ERR_ARGUMENT,
                        "the prefix '%.80s' is no C identifier that starts with a letter, has no two '_' "
@@ -70,7 +70,7 @@ void object_member(const struct graph *g, enum object_member kind, uint32_t ordi
 {
     static const char *const word[] = {"in", "state", "out", "slot", "length"};
     char text[32], other[32];
-    identifier(member_name(g, kind, ordinal), text, sizeof text);
+    make_identifier(member_name(g, kind, ordinal), text, sizeof text);
     snprintf(out, OBJECT_MEMBER, "%s_%s", word[kind], text);
     bool taken = !text[0] || ends_with_number(text);
     uint32_t n = kind == MEMBER_IN      ? g->input.n
@@ -79,7 +79,7 @@ void object_member(const struct graph *g, enum object_member kind, uint32_t ordi
                  : kind == MEMBER_LENGTH ? object_symbols(g)
                                         : 0;
     for (uint32_t i = 0; i < n && !taken; i++) {
-        identifier(member_name(g, kind, i), other, sizeof other);
+        make_identifier(member_name(g, kind, i), other, sizeof other);
         taken = i != ordinal && !strcmp(text, other) && !(kind == MEMBER_SLOT && object_slot(g, i) == ordinal);
     }
     if (taken) /* no name, or not a unique one: the number distinguishes it */

@@ -7,7 +7,7 @@
 
 static size_t round_up(size_t n) { return (n + 63) & ~(size_t)63; }
 
-static const void *at(const struct image *m, uint32_t offset) { return (const char *)m + offset; }
+static const void *image_at(const struct image *m, uint32_t offset) { return (const char *)m + offset; }
 
 struct run {
     const struct image *m;
@@ -23,7 +23,7 @@ struct run {
 static int64_t aot_size(const struct run *r, int64_t size)
 {
     const struct image *m = r->m;
-    return m->nsymbol ? image_size_at(at(m, m->symbol), m->nsymbol, size, r->slot + m->nslot) : size;
+    return m->nsymbol ? image_size_at(image_at(m, m->symbol), m->nsymbol, size, r->slot + m->nslot) : size;
 }
 
 /* The program, or a region of it, that runs now, with its data. */
@@ -55,7 +55,7 @@ static void aot_run_kernel(void *ctx, uint32_t part, int64_t begin, int64_t end,
     const struct frame *f = ctx;
     const struct run *r = f->r;
     const struct image_command *c = f->cmd + part;
-    const struct image_loc *l = at(r->m, c->arg);
+    const struct image_loc *l = image_at(r->m, c->arg);
     void **arg = (void **)(r->scratch + worker * r->worker_bytes + r->scratch_bytes);
     for (uint32_t i = 0; i < c->narg; i++) arg[i] = aot_run_resolve(f, &l[i], worker);
     r->kernel[c->kernel](arg, r->slot, begin, end);
@@ -64,11 +64,12 @@ static void aot_run_kernel(void *ctx, uint32_t part, int64_t begin, int64_t end,
 /* Runs f->cmd and the following kernels that need no barrier; returns their number. */
 static uint32_t run_kernels(struct frame *f, const struct image_command *end)
 {
-    const struct image_kernel *k = at(f->r->m, f->r->m->kernel);
+    const struct image_kernel *k = image_at(f->r->m, f->r->m->kernel);
     struct pool_part part[MAX_KERNEL_RUN];
     uint32_t n = 0;
     for (const struct image_command *c = f->cmd; c < end && n < MAX_KERNEL_RUN && (!n || c->no_barrier); c++)
-        part[n++] = (struct pool_part){image_extent_at(&k[c->kernel], at(f->r->m, k[c->kernel].active), f->r->slot),
+        part[n++] = (struct pool_part){image_extent_at(&k[c->kernel], image_at(f->r->m, k[c->kernel].active),
+                                                       f->r->slot),
                                        k[c->kernel].grain};
     pool_run_parts(aot_run_kernel, f, part, n, f->r->workers);
     return n;
@@ -76,7 +77,7 @@ static uint32_t run_kernels(struct frame *f, const struct image_command *end)
 
 static void run_copy(const struct frame *f)
 {
-    const struct image_loc *l = at(f->r->m, f->cmd->arg);
+    const struct image_loc *l = image_at(f->r->m, f->cmd->arg);
     void *to = aot_run_resolve(f, &l[0], 0);
     const void *from = aot_run_resolve(f, &l[1], 0);
     int64_t bytes = aot_size(f->r, f->cmd->bytes);
@@ -97,7 +98,7 @@ static bool aot_run_region(void *ctx, uint32_t which, const void *const *in, voi
     const struct region_frame *r = ctx;
     const struct run *run = r->f->r;
     struct frame sub = {
-        .r = run, .p = at(run->m, r->region->program[which]), .input = in, .out = out, .arena = r->arena};
+        .r = run, .p = image_at(run->m, r->region->program[which]), .input = in, .out = out, .arena = r->arena};
     run_commands(&sub);
     return true;
 }
@@ -105,7 +106,7 @@ static bool aot_run_region(void *ctx, uint32_t which, const void *const *in, voi
 static size_t region_bytes(const struct region_call *c, bool result, uint32_t i)
 {
     const struct region_frame *r = c->ctx;
-    const int64_t *bytes = at(r->f->r->m, r->region->bytes);
+    const int64_t *bytes = image_at(r->f->r->m, r->region->bytes);
     return (size_t)aot_size(r->f->r, bytes[result ? c->nin + i : i]);
 }
 
@@ -113,8 +114,8 @@ static void run_region_op(const struct frame *f)
 {
     static const unsigned op[] = {[IMAGE_COND] = OP_cond, [IMAGE_WHILE] = OP_while, [IMAGE_SCAN] = OP_scan};
     const struct image_command *c = f->cmd;
-    const struct image_region *n = at(f->r->m, c->region);
-    const struct image_loc *l = at(f->r->m, c->arg);
+    const struct image_region *n = image_at(f->r->m, c->region);
+    const struct image_loc *l = image_at(f->r->m, c->arg);
     char *work = aot_run_resolve(f, &l[c->narg - 1], 0);
     void **data = (void **)(work + n->pointers);
     for (uint32_t i = 0; i + 1 < c->narg; i++) data[i] = aot_run_resolve(f, &l[i], 0);
@@ -127,7 +128,7 @@ static void run_region_op(const struct frame *f)
 
 static void run_commands(struct frame *f)
 {
-    const struct image_command *c = at(f->r->m, f->p->cmd);
+    const struct image_command *c = image_at(f->r->m, f->p->cmd);
     for (uint32_t i = 0, n; i < f->p->ncmd; i += n) {
         f->cmd = &c[i];
         n = 1;
@@ -198,12 +199,13 @@ static bool processor_fits(uint64_t features)
 static void run_with(const struct run *r, const struct parts *p, char *work, const void *const *pointer)
 {
     const struct image *m = r->m;
-    const struct image_out *o = at(m, m->out);
+    const struct image_out *o = image_at(m, m->out);
     void **out = (void **)(work + p->table);
     for (uint32_t i = 0; i < m->nout; i++)
         out[i] = o[i].later >= 0 ? work + p->later + o[i].later : (void *)(uintptr_t)pointer[o[i].pointer];
     struct frame f = {
-        .r = r, .p = at(m, m->program), .input = pointer, .state = pointer + m->ninput, .out = out, .arena = work};
+        .r = r, .p = image_at(m, m->program), .input = pointer, .state = pointer + m->ninput, .out = out, .arena =
+            work};
     run_commands(&f);
     for (uint32_t i = 0; i < m->nout; i++) {
         size_t bytes = (size_t)aot_size(r, o[i].bytes);
@@ -231,7 +233,7 @@ static char *find_workspace(const void *const *given, const struct parts *p, uns
 /* The offset of the value of pointer i in the image, 0: none. */
 static uint32_t weight_in_image(const struct image *m, uint32_t i)
 {
-    const uint32_t *weight = at(m, m->weight);
+    const uint32_t *weight = image_at(m, m->weight);
     return m->weight && i >= m->ninput && i - m->ninput < m->nstate ? weight[i - m->ninput] : 0;
 }
 
@@ -241,7 +243,7 @@ static const void *const *with_weights(const struct image *m, const void *const 
     if (!m->weight) return given;
     for (uint32_t i = 0; i < m->ninput + m->nstate + m->nreturn; i++) {
         uint32_t inside = given[i] ? 0 : weight_in_image(m, i);
-        to[i] = inside ? at(m, inside) : given[i];
+        to[i] = inside ? image_at(m, inside) : given[i];
     }
     return to;
 }
@@ -249,7 +251,7 @@ static const void *const *with_weights(const struct image *m, const void *const 
 /* The symbols' values, from the args. */
 static bool symbols_fit(const struct image *m, const void *args, uint64_t *value)
 {
-    const struct image_symbol *s = at(m, m->symbol);
+    const struct image_symbol *s = image_at(m, m->symbol);
     bool fit = true;
     for (uint32_t i = 0; i < m->nsymbol; i++) {
         int64_t v;
@@ -267,21 +269,21 @@ static int aot_run_check(const struct image *m, const void *args, uint64_t *valu
     if (!args) return KL_ERR_ARGUMENT;
     if (!symbols_fit(m, args, value)) return KL_ERR_SHAPE;
     const void *const *pointer = args;
-    const int64_t *bytes = at(m, m->pointer);
+    const int64_t *bytes = image_at(m, m->pointer);
     for (uint32_t i = 0; i < m->ninput + m->nstate + m->nreturn; i++)
-        if (!pointer[i] && !weight_in_image(m, i) && image_size_at(at(m, m->symbol), m->nsymbol, bytes[i], value))
+        if (!pointer[i] && !weight_in_image(m, i) && image_size_at(image_at(m, m->symbol), m->nsymbol, bytes[i], value))
             return KL_ERR_ARGUMENT;
     return KL_OK;
 }
 
 static void read_slots(const struct image *m, const void *args, const uint64_t *value, uint64_t *slot)
 {
-    const struct image_slot *s = at(m, m->slot);
+    const struct image_slot *s = image_at(m, m->slot);
     memcpy(slot + m->nslot, value, m->nsymbol * sizeof *value);
     for (uint32_t i = 0; i < m->nslot; i++) {
         slot[i] = s[i].fixed;
         if (s[i].steps)
-            slot[i] = image_float((uint64_t)image_compute(at(m, s[i].length), s[i].steps, slot), s[i].mantissa,
+            slot[i] = image_float((uint64_t)image_compute(image_at(m, s[i].length), s[i].steps, slot), s[i].mantissa,
                                   s[i].exponent);
         else
             memcpy(&slot[i], (const char *)args + s[i].at, s[i].bytes); /* little-endian, as all bits are */

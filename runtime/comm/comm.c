@@ -45,7 +45,7 @@ static bool comm_lost(char *message)
     return false;
 }
 
-static bool exchange(int to, const void *out, size_t out_bytes, int from, void *in, size_t in_bytes, char *message)
+static bool comm_exchange(int to, const void *out, size_t out_bytes, int from, void *in, size_t in_bytes, char *message)
 {
     if ((!out_bytes && !in_bytes) ||
         world.transport->exchange(world.link, to, out, out_bytes, from, in, in_bytes, message))
@@ -54,12 +54,12 @@ static bool exchange(int to, const void *out, size_t out_bytes, int from, void *
 }
 
 /* The ranks that this rank sends to and receives from in step `step` of an exchange between all ranks. */
-static int after(int step) { return (world.rank + step) % world.ranks; }
-static int before(int step) { return (world.rank - step + world.ranks) % world.ranks; }
+static int rank_after(int step) { return (world.rank + step) % world.ranks; }
+static int rank_before(int step) { return (world.rank - step + world.ranks) % world.ranks; }
 
 /* Checks that all ranks are about to execute the same operation.  Returns KL_OK; ARGUMENT: they are not, but the link
  * can still be used; IO: a rank is lost. */
-static kl_status agree(struct kl_comm *c, const char *what, char *message)
+static kl_status comm_agree(struct kl_comm *c, const char *what, char *message)
 {
     char own[LINE] = "", other[LINE], different[LINE] = "";
     int who = -1;
@@ -69,14 +69,14 @@ static kl_status agree(struct kl_comm *c, const char *what, char *message)
         return KL_ERR_IO;
     }
     for (int step = 1; step < world.ranks; step++) {
-        if (!exchange(after(step), own, LINE, before(step), other, LINE, message))
+        if (!comm_exchange(rank_after(step), own, LINE, rank_before(step), other, LINE, message))
             return KL_ERR_IO;
         other[LINE - 1] = 0;
         for (char *p = other; *p; p++) /* the message may go to a terminal */
             if ((unsigned char)*p < ' ' || (unsigned char)*p > '~')
                 *p = '?';
-        if (strcmp(own, other) && (who < 0 || before(step) < who)) {
-            who = before(step);
+        if (strcmp(own, other) && (who < 0 || rank_before(step) < who)) {
+            who = rank_before(step);
             memcpy(different, other, LINE);
         }
     }
@@ -120,10 +120,11 @@ static bool reduce_part(struct kl_comm *c, enum comm_reduction kind, unsigned dt
     const char **part = (const char **)(void *)work;
     part[world.rank] = in + (size_t)own.begin * size;
     for (int step = 1; step < world.ranks; step++) {
-        struct range to = part_of(n, after(step));
-        char *from = work + table + stride * (size_t)before(step);
-        part[before(step)] = from;
-        if (!exchange(after(step), in + (size_t)to.begin * size, (size_t)(to.end - to.begin) * size, before(step), from,
+        struct range to = part_of(n, rank_after(step));
+        char *from = work + table + stride * (size_t)rank_before(step);
+        part[rank_before(step)] = from;
+        if (!comm_exchange(rank_after(step), in + (size_t)to.begin * size, (size_t)(to.end - to.begin) * size,
+                           rank_before(step), from,
                       bytes, message))
             return false;
     }
@@ -137,8 +138,9 @@ static bool gather_parts(char *out, int64_t n, size_t size, char *message)
     struct range own = part_of(n, world.rank);
     bool ok = true;
     for (int step = 1; step < world.ranks && ok; step++) {
-        struct range from = part_of(n, before(step));
-        ok = exchange(after(step), out + (size_t)own.begin * size, (size_t)(own.end - own.begin) * size, before(step),
+        struct range from = part_of(n, rank_before(step));
+        ok = comm_exchange(rank_after(step), out + (size_t)own.begin * size, (size_t)(own.end - own.begin) * size,
+                           rank_before(step),
                       out + (size_t)from.begin * size, (size_t)(from.end - from.begin) * size, message);
     }
     return ok;
@@ -153,9 +155,9 @@ static bool gather_to(char *out, int64_t n, size_t size, int root, char *message
         char *at = out + (size_t)part.begin * size;
         size_t bytes = (size_t)(part.end - part.begin) * size;
         if (r != root && r == world.rank)
-            ok = exchange(root, at, bytes, root, NULL, 0, message);
+            ok = comm_exchange(root, at, bytes, root, NULL, 0, message);
         else if (r != root && root == world.rank)
-            ok = exchange(r, NULL, 0, r, at, bytes, message);
+            ok = comm_exchange(r, NULL, 0, r, at, bytes, message);
     }
     return ok;
 }
@@ -166,14 +168,14 @@ static bool exchange_rows(const char *in, char *out, size_t bytes, char *message
     bool ok = true;
     memcpy(out + (size_t)world.rank * bytes, in + (size_t)world.rank * bytes, bytes);
     for (int step = 1; step < world.ranks && ok; step++)
-        ok = exchange(after(step), in + (size_t)after(step) * bytes, bytes, before(step),
-                      out + (size_t)before(step) * bytes, bytes, message);
+        ok = comm_exchange(rank_after(step), in + (size_t)rank_after(step) * bytes, bytes, rank_before(step),
+                      out + (size_t)rank_before(step) * bytes, bytes, message);
     return ok;
 }
 
 /* Broadcasts along a tree: in round k each rank that has the data sends it to the rank 2^k further on, counted from
  * root. */
-static bool broadcast(char *data, size_t bytes, int root, char *message)
+static bool comm_broadcast_bytes(char *data, size_t bytes, int root, char *message)
 {
     int place = (world.rank - root + world.ranks) % world.ranks;
     bool ok = true;
@@ -181,9 +183,9 @@ static bool broadcast(char *data, size_t bytes, int root, char *message)
         int to = place < distance && place + distance < world.ranks ? (world.rank + distance) % world.ranks : -1;
         int from = place >= distance && place < 2 * distance ? (world.rank - distance + world.ranks) % world.ranks : -1;
         if (to >= 0)
-            ok = exchange(to, data, bytes, to, NULL, 0, message);
+            ok = comm_exchange(to, data, bytes, to, NULL, 0, message);
         else if (from >= 0)
-            ok = exchange(from, NULL, 0, from, data, bytes, message);
+            ok = comm_exchange(from, NULL, 0, from, data, bytes, message);
     }
     return ok;
 }
@@ -291,7 +293,7 @@ static bool move_data(struct kl_comm *c, enum comm_op op, const struct comm_attr
     case COMM_ALL_TO_ALL: return exchange_rows(in, out, (size_t)(n / c->ranks) * size, message);
     default:
         memcpy(out, in, (size_t)n * size);
-        return broadcast(out, (size_t)n * size, a->root, message);
+        return comm_broadcast_bytes(out, (size_t)n * size, a->root, message);
     }
 }
 
@@ -334,7 +336,7 @@ static kl_status run_agreed(enum comm_op op, const kl_custom_call *call, int dev
     if (!c || c->ranks != a.ranks)
         snprintf(message, sizeof message, "there is no communicator %d of %d ranks", a.number, a.ranks);
     else
-        status = agree(c, what, message);
+        status = comm_agree(c, what, message);
     if (!status && !move(c, op, &a, call, device, message))
         status = world.ranks > 1 && !world.link ? KL_ERR_IO : KL_ERR_MEMORY;
     pthread_mutex_unlock(&lock);
@@ -393,7 +395,7 @@ static bool nccl_ready(int device, const struct nccl_watch *w, char *message)
         return true;
     if (world.rank == 0)
         first.made = nccl_make_id(&first.id, why);
-    if (!broadcast((char *)&first, sizeof first, 0, message))
+    if (!comm_broadcast_bytes((char *)&first, sizeof first, 0, message))
         return false;
     world.nccl = first.made ? nccl_join(&first.id, world.rank, world.ranks, device, w, message) : NULL;
     if (!first.made)
@@ -431,7 +433,7 @@ static kl_status comm_run_at(void *ctx, const kl_custom_call *call, int device)
     return status;
 }
 
-#define OP(which, word) \
+#define OP(which, word)                                                                                \
     {.name = "kl." word, .functions = {comm_types, comm_run, NULL}, .async = true, .ctx = &ops[which], \
      .takes = comm_takes, .run_at = comm_run_at}
 static struct custom_op ops[COMM_OPS] = {
@@ -452,7 +454,7 @@ bool comm_barrier(struct kl_comm *c, struct err *e)
 {
     char message[CARRIER_MESSAGE] = "";
     pthread_mutex_lock(&lock);
-    kl_status status = agree(c, "barrier", message);
+    kl_status status = comm_agree(c, "barrier", message);
     pthread_mutex_unlock(&lock);
     return !status || err_set(e, status, "%s", message);
 }

@@ -17,7 +17,7 @@ static const uint32_t round_constant[64] = {
     0x19a4c116, 0x1e376c08, 0x2748774c, 0x34b0bcb5, 0x391c0cb3, 0x4ed8aa4a, 0x5b9cca4f, 0x682e6ff3,
     0x748f82ee, 0x78a5636f, 0x84c87814, 0x8cc70208, 0x90befffa, 0xa4506ceb, 0xbef9a3f7, 0xc67178f2};
 
-static uint32_t rotate(uint32_t x, int n) { return x >> n | x << (32 - n); }
+static uint32_t sha256_rotate(uint32_t x, int n) { return x >> n | x << (32 - n); }
 
 static void sha256_block(struct sha256 *s)
 {
@@ -26,13 +26,14 @@ static void sha256_block(struct sha256 *s)
         w[i] = (uint32_t)s->block[4 * i] << 24 | (uint32_t)s->block[4 * i + 1] << 16 |
                (uint32_t)s->block[4 * i + 2] << 8 | s->block[4 * i + 3];
     for (int i = 16; i < 64; i++)
-        w[i] = w[i - 16] + w[i - 7] + (rotate(w[i - 15], 7) ^ rotate(w[i - 15], 18) ^ w[i - 15] >> 3) +
-               (rotate(w[i - 2], 17) ^ rotate(w[i - 2], 19) ^ w[i - 2] >> 10);
+        w[i] = w[i - 16] + w[i - 7] + (sha256_rotate(w[i - 15], 7) ^ sha256_rotate(w[i - 15], 18) ^ w[i - 15] >> 3) +
+               (sha256_rotate(w[i - 2], 17) ^ sha256_rotate(w[i - 2], 19) ^ w[i - 2] >> 10);
     memcpy(v, s->h, sizeof v);
     for (int i = 0; i < 64; i++) {
         uint32_t choice = (v[4] & v[5]) ^ (~v[4] & v[6]), max = (v[0] & v[1]) ^ (v[0] & v[2]) ^ (v[1] & v[2]);
-        uint32_t a = v[7] + (rotate(v[4], 6) ^ rotate(v[4], 11) ^ rotate(v[4], 25)) + choice + round_constant[i] + w[i];
-        uint32_t b = (rotate(v[0], 2) ^ rotate(v[0], 13) ^ rotate(v[0], 22)) + max;
+        uint32_t a = v[7] + (sha256_rotate(v[4], 6) ^ sha256_rotate(v[4], 11) ^ sha256_rotate(v[4],
+            25)) + choice + round_constant[i] + w[i];
+        uint32_t b = (sha256_rotate(v[0], 2) ^ sha256_rotate(v[0], 13) ^ sha256_rotate(v[0], 22)) + max;
         memmove(v + 1, v, 7 * sizeof *v);
         v[4] += a;
         v[0] = a + b;

@@ -191,7 +191,7 @@ static void listening_place(const struct sockaddr_storage *from, int port, struc
 /* ---- proofs of the secret ---- */
 
 /* Of the rank that connects, or of the one that accepts. */
-static void prove(const struct link *l, bool accepts, const struct hello *h, const struct challenge *c,
+static void sockets_prove(const struct link *l, bool accepts, const struct hello *h, const struct challenge *c,
                   uint8_t proof[HMAC_BYTES])
 {
     struct { char who[8]; struct hello h; int32_t rank; uint8_t nonce[NONCE]; } text = {.h = *h, .rank = c->rank};
@@ -206,7 +206,7 @@ static bool make_nonce(uint8_t nonce[NONCE], char *message)
 }
 
 /* Says hello to rank `to`, and proves to it, and it to this rank, that they know the secret. */
-static bool greet(struct link *l, int to, int port, double deadline, char *message)
+static bool sockets_greet(struct link *l, int to, int port, double deadline, char *message)
 {
     struct hello h = {MAGIC, l->rank, l->ranks, port, {0}};
     struct challenge c;
@@ -214,10 +214,10 @@ static bool greet(struct link *l, int to, int port, double deadline, char *messa
     if (!make_nonce(h.nonce, message) || !move_all(l->fd[to], to, true, &h, sizeof h, deadline, message) ||
         !move_all(l->fd[to], to, false, &c, sizeof c, deadline, message))
         return false;
-    prove(l, true, &h, &c, proof);
+    sockets_prove(l, true, &h, &c, proof);
     if (c.rank != to || !hmac_equal(proof, c.proof))
         return transport_fails(message, "who answers as rank %d does not know the job's secret", to);
-    prove(l, false, &h, &c, proof);
+    sockets_prove(l, false, &h, &c, proof);
     return move_all(l->fd[to], to, true, proof, sizeof proof, deadline, message);
 }
 
@@ -257,7 +257,7 @@ static bool answer_guest(const struct link *l, struct door *d, struct guest *g, 
     g->challenged = true;
     if (!make_nonce(g->c.nonce, message))
         return false;
-    prove(l, true, &g->h, &g->c, g->c.proof);
+    sockets_prove(l, true, &g->h, &g->c, g->c.proof);
     return send(g->fd, &g->c, sizeof g->c, MSG_NOSIGNAL | MSG_DONTWAIT) == (ssize_t)sizeof g->c;
 }
 
@@ -274,7 +274,7 @@ static int hear_guest(const struct link *l, struct door *d, struct guest *g, cha
         return 0;
     if (!g->challenged)
         return answer_guest(l, d, g, message) ? 0 : -1;
-    prove(l, false, &g->h, &g->c, proof);
+    sockets_prove(l, false, &g->h, &g->c, proof);
     if (!hmac_equal(proof, g->proof))
         return refuse_guest(d, "; who was rank %d of %d did not know the job's secret", g->h.rank, g->h.ranks), -1;
     if (l->fd[g->h.rank] >= 0)
@@ -397,14 +397,14 @@ static bool join_as_other(struct link *l, const struct transport_config *p, stru
     if (l->listener < 0)
         return transport_fails(message, "listening: %s", strerror(errno));
     int port = own_port(l->listener);
-    if (!greet(l, 0, port, deadline, message) ||
+    if (!sockets_greet(l, 0, port, deadline, message) ||
         !move_all(l->fd[0], 0, false, place, (size_t)l->ranks * sizeof *place, deadline, message))
         return false;
     for (int i = 1; i < l->rank; i++) {
         l->fd[i] = connect_place(&place[i]);
         if (l->fd[i] < 0)
             return transport_fails(message, "connecting to rank %d: %s", i, strerror(errno));
-        if (!greet(l, i, port, deadline, message))
+        if (!sockets_greet(l, i, port, deadline, message))
             return false;
     }
     return accept_ranks(l, l->rank + 1, NULL, deadline, message);

@@ -78,7 +78,7 @@ static const struct backend *open_generator(struct err *e)
 
 static const char *cpu_version(void) { return atomic_load(&now)->version; }
 
-static bool caps(struct caps *out, struct err *e)
+static bool cpu_get_caps(struct caps *out, struct err *e)
 {
     (void)e;
     *out = atomic_load(&now)->caps;
@@ -92,7 +92,7 @@ static bool cpu_compile(const struct kernel *k, enum emit_kind kind, struct code
     return b && b->compile(k, kind, out, e);
 }
 
-static bool use(const char *which, struct err *e)
+static bool cpu_use(const char *which, struct err *e)
 {
     name = which;
     kept = (struct description){0};
@@ -103,13 +103,13 @@ static bool use(const char *which, struct err *e)
 
 const struct backend *cpu_generator(struct err *e)
 {
-    static const struct backend late = {.name = "cpu", .abi = KERNEL_ABI, .caps = caps, .version = cpu_version,
+    static const struct backend late = {.name = "cpu", .abi = KERNEL_ABI, .caps = cpu_get_caps, .version = cpu_version,
                                         .compile = cpu_compile};
     const char *wanted = getenv("KILN_CODEGEN");
-    bool works = wanted && *wanted && use(wanted, e);
+    bool works = wanted && *wanted && cpu_use(wanted, e);
     for (unsigned i = 0; !(wanted && *wanted) && !works && backend_name(i); i++) {
         struct err why = {0};
-        works = use(backend_name(i), &why);
+        works = cpu_use(backend_name(i), &why);
         if (!works && !e->code) *e = why;
     }
     if (works) e->code = KL_OK;

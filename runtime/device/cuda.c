@@ -22,7 +22,7 @@ static struct {
 #include "stream.def"
 } cuda;
 
-static const char *error(gpu_result r)
+static const char *cuda_error_text(gpu_result r)
 {
     const char *name = NULL;
     return cuda.error_name && !cuda.error_name(r, &name) && name ? name : "an unknown error";
@@ -92,7 +92,7 @@ static gpu_result cuda_map(gpu_map *map, const struct gpu_view *view, void *addr
 }
 
 static struct stream_library library = {.what = "CUDA", .node_add = cuda_node_add, .node_set = cuda_node_set,
-                                        .driver = &driver_cuda, .error = error, .enter = cuda_enter,
+                                        .driver = &driver_cuda, .error = cuda_error_text, .enter = cuda_enter,
                                         .leave = cuda_leave,
                                         .allow_shared = allow_shared, .map = cuda_map, .reach_peer = reach_peer,
                                         .copy_from = copy_from};
@@ -137,14 +137,14 @@ static bool cuda_initialize(struct err *e)
     if (r == GPU_STUB)
         return err_set(e, KL_ERR_DEVICE, "this libcuda is the toolkit's stub for linking, not NVIDIA's driver");
     if (r)
-        return err_set(e, KL_ERR_DEVICE, "cuInit gives %s", error(r));
+        return err_set(e, KL_ERR_DEVICE, "cuInit gives %s", cuda_error_text(r));
     if (library.version(&version) || version < MIN_VERSION)
         return err_set(e, KL_ERR_DEVICE, "the driver is too old: it is for CUDA %d.%d, 11.4 is the least",
                        version / 1000, version % 1000 / 10);
     gpu_driver_version(version / 1000);
     r = library.count(&devices);
     return (!r && devices) || err_set(e, KL_ERR_DEVICE, r ? "cuDeviceGetCount gives %s" : "there is no NVIDIA GPU",
-                                      error(r));
+                                      cuda_error_text(r));
 }
 
 static void cuda_find_devices(void)

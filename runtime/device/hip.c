@@ -22,7 +22,7 @@ static struct {
     size_t arch_at;
 } hip;
 
-static const char *error(gpu_result r)
+static const char *hip_error_text(gpu_result r)
 {
     const char *name = hip.error_name ? hip.error_name(r) : NULL;
     return name ? name : "an unknown error";
@@ -68,7 +68,7 @@ static gpu_result hip_node_set(gpu_exec x, gpu_node n, const struct graph_kernel
 }
 
 static struct stream_library library = {.what = "HIP", .node_add = hip_node_add, .node_set = hip_node_set,
-                                        .driver = &driver_hip, .error = error, .enter = hip_enter,
+                                        .driver = &driver_hip, .error = hip_error_text, .enter = hip_enter,
                                         .leave = hip_leave,
                                         .reach_peer = reach_peer, .copy_from = copy_from};
 
@@ -113,12 +113,12 @@ static bool hip_initialize(struct err *e)
     if (r == GPU_NO_DEVICE || r == GPU_INVALID_DEVICE)
         return err_set(e, KL_ERR_DEVICE, "there is no AMD GPU that HIP can use");
     if (r)
-        return err_set(e, KL_ERR_DEVICE, "hipInit gives %s", error(r));
+        return err_set(e, KL_ERR_DEVICE, "hipInit gives %s", hip_error_text(r));
     r = library.version(&version);
     r = r ? r : library.count(&devices);
     if (r == GPU_NO_DEVICE || (!r && !devices))
         return err_set(e, KL_ERR_DEVICE, "there is no AMD GPU that HIP can use");
-    return !r || err_set(e, KL_ERR_DEVICE, "hipGetDeviceCount gives %s", error(r));
+    return !r || err_set(e, KL_ERR_DEVICE, "hipGetDeviceCount gives %s", hip_error_text(r));
 }
 
 static void hip_find_devices(void)
@@ -137,10 +137,10 @@ static unsigned hip_count(struct err *e)
 
 /* ---- one device ---- */
 
-static void nothing(struct driver_device *d) { (void)d; }
+static void hip_do_nothing(struct driver_device *d) { (void)d; }
 
 /* for example "gfx90a:sramecc+:xnack-" */
-static bool architecture(struct driver_device *d, char arch[ARCH_BYTES], struct err *e)
+static bool hip_architecture(struct driver_device *d, char arch[ARCH_BYTES], struct err *e)
 {
     char *p = mem_alloc(PROPERTIES_BYTES);
     if (!p)
@@ -164,7 +164,7 @@ static bool hip_describe(struct driver_device *d, struct caps *caps, struct err 
     r = r ? r : library.attribute(&processors, MULTIPROCESSORS, d->index);
     r = r ? r : library.total_memory(&memory, d->index);
     r = r ? r : library.device_name(caps->name, sizeof caps->name, d->index);
-    if (!stream_ok(d, r, "asking what it is", e) || !architecture(d, arch, e))
+    if (!stream_ok(d, r, "asking what it is", e) || !hip_architecture(d, arch, e))
         return false;
     caps->threads = processors > 0 ? (uint32_t)processors : caps->threads;
     caps->l2_bytes = l2 ? l2 : caps->l2_bytes;
@@ -177,7 +177,7 @@ static bool hip_describe(struct driver_device *d, struct caps *caps, struct err 
 
 static struct driver_device *hip_open_device(unsigned index, struct caps *caps, struct err *e)
 {
-    return stream_open(&library, index, caps, hip_describe, nothing, e);
+    return stream_open(&library, index, caps, hip_describe, hip_do_nothing, e);
 }
 
 const struct driver driver_hip = {.name = "hip", .dialect = "hip", .backend = &backend_hip, .count = hip_count,

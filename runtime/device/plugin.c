@@ -103,7 +103,7 @@ static struct driver_device *plugin_open_device(const struct plugin *p, unsigned
     return NULL;
 }
 
-static bool alloc(struct driver_device *d, size_t bytes, void **address, struct err *e)
+static bool plugin_alloc(struct driver_device *d, size_t bytes, void **address, struct err *e)
 {
     CALL(d, alloc, bytes, address);
 }
@@ -138,7 +138,7 @@ static struct driver_kernel *plugin_load_kernel(struct driver_device *d, const s
     return NULL;
 }
 
-static void unload(struct driver_device *d, struct driver_kernel *k)
+static void plugin_unload(struct driver_device *d, struct driver_kernel *k)
 {
     kl_plugin_error ignored = {0};
     if (d->fn->unload) {
@@ -148,7 +148,7 @@ static void unload(struct driver_device *d, struct driver_kernel *k)
     kernel_end(k);
 }
 
-static bool launch(struct driver_device *d, const struct launch *l, struct err *e)
+static bool plugin_launch(struct driver_device *d, const struct launch *l, struct err *e)
 {
     const kl_plugin_launch own = {.kernel = &l->kernel->kernel, .loaded = l->kernel->loaded, .buffer = l->buffer,
                                   .count = l->n,
@@ -161,17 +161,18 @@ static bool plugin_copy(struct driver_device *d, void *to, const void *from, siz
     CALL(d, copy, to, from, bytes);
 }
 
-static bool upload(struct driver_device *d, void *to, const void *data, size_t bytes, struct err *e)
+static bool plugin_upload(struct driver_device *d, void *to, const void *data, size_t bytes, struct err *e)
 {
     CALL(d, upload, to, data, bytes);
 }
 
-static bool download(struct driver_device *d, void *data, const void *from, size_t bytes, struct err *e)
+static bool plugin_download(struct driver_device *d, void *data, const void *from, size_t bytes, struct err *e)
 {
     CALL(d, download, data, from, bytes);
 }
 
-static bool peer(struct driver_device *d, void *to, struct driver_device *source, const void *from, size_t bytes,
+static bool plugin_peer_copy(struct driver_device *d, void *to, struct driver_device *source, const void *from,
+                             size_t bytes,
                  struct err *e)
 {
     CALL(d, peer, to, source->own, from, bytes);
@@ -189,21 +190,21 @@ static void plugin_drop(struct driver_device *d)
         d->fn->drop(d->own);
 }
 
-#define DRIVER(i)                                                                                  \
-    static unsigned count_##i(struct err *e) { return plugin_count(&plugin[i], e); }                      \
-    static struct driver_device *open_##i(unsigned index, struct caps *caps, struct err *e)        \
-    {                                                                                              \
-        return plugin_open_device(&plugin[i], index, caps, e);                                            \
+#define DRIVER(i)                                                                           \
+    static unsigned count_##i(struct err *e) { return plugin_count(&plugin[i], e); }        \
+    static struct driver_device *open_##i(unsigned index, struct caps *caps, struct err *e) \
+    {                                                                                       \
+        return plugin_open_device(&plugin[i], index, caps, e);                              \
     }
 DRIVER(0)
 DRIVER(1)
 DRIVER(2)
-#define AS_DRIVER(i)                                                                               \
-    {.name = plugin[i].name[0], .dialect = "glsl", .backend = &backend_plugin, .serial = true,                     \
-     .count = count_##i, .open = open_##i,                                                                          \
-     .alloc = alloc, .release = plugin_release, .load = plugin_load_kernel, .unload = unload, .launch = launch,     \
-     .copy = plugin_copy, .upload = upload,                                                           \
-     .download = download, .finish = plugin_finish, .drop = plugin_drop}
+#define AS_DRIVER(i)                                                                                        \
+    {.name = plugin[i].name[0], .dialect = "glsl", .backend = &backend_plugin, .serial = true,              \
+     .count = count_##i, .open = open_##i,                                                                  \
+     .alloc = plugin_alloc, .release = plugin_release, .load = plugin_load_kernel, .unload = plugin_unload, \
+     .launch = plugin_launch, .copy = plugin_copy, .upload = plugin_upload,                                 \
+     .download = plugin_download, .finish = plugin_finish, .drop = plugin_drop}
 static struct driver driver[PLUGINS_MAX] = {AS_DRIVER(0), AS_DRIVER(1), AS_DRIVER(2)};
 
 const struct driver *plugin_driver(unsigned i)
@@ -272,7 +273,7 @@ static bool plugin_add(const kl_plugin *p, const char *path, struct err *e)
         return err_set(e, KL_ERR_DEVICE, "plugin_load: %s: %d plug-ins are loaded, and no more can be", path,
                        PLUGINS_MAX);
     plugin[n].fn = p;
-    driver[n].peer = p->peer ? peer : NULL;
+    driver[n].peer = p->peer ? plugin_peer_copy : NULL;
     for (int i = 0; i < DEVICES_A_KIND; i++)
         snprintf(plugin[n].name[i], sizeof plugin[n].name[i], "%s:%d", p->name, i);
     atomic_store_explicit(&loaded, n + 1, memory_order_release);

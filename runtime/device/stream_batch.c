@@ -195,7 +195,7 @@ static bool issue_kernels(struct driver_device *d, uint64_t **at, uint64_t *numb
 }
 
 /* Issues copies singly, and the kernels between two copies as a graph or singly. */
-static bool issue(struct driver_device *d, struct err *e)
+static bool batch_issue(struct driver_device *d, struct err *e)
 {
     bool ok = true, repeatable = true; /* so far only uploads came before a graph */
     uint64_t list = 0;
@@ -229,7 +229,7 @@ static bool stream_batch_begin(struct driver_device *d, struct err *e)
     if (!d->nword)
         return true;
     d->working = true;
-    bool ok = issue(d, e);
+    bool ok = batch_issue(d, e);
     d->nword = d->ncommand = 0;
     ok = stream_depart(d, e) && ok;
     if (ok) {
@@ -251,7 +251,7 @@ bool stream_submit(struct driver_device *d, struct err *e)
     return ok;
 }
 
-static void reset(struct turn *t)
+static void batch_reset(struct turn *t)
 {
     t->busy = false;
     for (uint32_t i = 0; i < t->nchunk; i++)
@@ -259,7 +259,7 @@ static void reset(struct turn *t)
 }
 
 /* Called between enter and leave. */
-static bool wait(struct driver_device *d, struct err *e)
+static bool batch_wait(struct driver_device *d, struct err *e)
 {
     bool ok = stream_batch_begin(d, e);
     if (d->working)
@@ -271,7 +271,7 @@ static bool wait(struct driver_device *d, struct err *e)
     stream_graphs_ended(d);
     d->now = 0;
     for (int i = 0; i < TURNS; i++)
-        reset(&d->turn[i]);
+        batch_reset(&d->turn[i]);
     for (int i = 0; i < HALVES; i++)
         d->half[i].busy = false;
     return ok;
@@ -283,7 +283,7 @@ bool stream_finish(struct driver_device *d, struct err *e)
         return true;
     if (!stream_batch_enter(d, e))
         return false;
-    bool ok = wait(d, e);
+    bool ok = batch_wait(d, e);
     d->l->leave(d);
     return ok;
 }
@@ -294,7 +294,7 @@ void stream_drop(struct driver_device *d)
     d->touched.n = 0;
     d->touched.all = false;
     if (!d->turn[d->now].busy)
-        reset(&d->turn[d->now]);
+        batch_reset(&d->turn[d->now]);
 }
 
 /* ---- the host's memory ---- */
@@ -324,13 +324,13 @@ static char *chunk_room(struct driver_device *d, size_t bytes, struct err *e)
         return NULL;
     if (t->busy) {
         stream_landed_until(d, t->done);
-        reset(t);
+        batch_reset(t);
     }
     char *p = chunk_have(d, bytes);
     if (p)
         return p;
     if (t->nchunk == MAX_CHUNKS) {
-        if (!wait(d, e))
+        if (!batch_wait(d, e))
             return NULL;
         return chunk_room(d, bytes, e);
     }
@@ -438,7 +438,7 @@ static bool download_parts(struct driver_device *d, char *data, char *from, size
         before = i;
         waiting = n;
     }
-    return ok && take_part(d, before, data + bytes - waiting, waiting, e) && wait(d, e);
+    return ok && take_part(d, before, data + bytes - waiting, waiting, e) && batch_wait(d, e);
 }
 
 bool stream_download(struct driver_device *d, void *data, const void *from, size_t bytes, struct err *e)
@@ -548,7 +548,7 @@ bool stream_time_end(struct driver_device *d, double *seconds, struct err *e)
     float ms = 0;
     if (!stream_batch_enter(d, e))
         return false;
-    bool ok = mark_time(d, 1, e) && wait(d, e) &&
+    bool ok = mark_time(d, 1, e) && batch_wait(d, e) &&
               stream_ok(d, d->l->event_elapsed(&ms, d->timer[0], d->timer[1]), "timing", e);
     d->l->leave(d);
     *seconds = 1e-3 * (double)ms;

@@ -5,7 +5,7 @@
  * has not ended are added to the next one, which ends later. */
 #include "stream.h"
 
-static bool overlaps(const struct ranges *r, const void *address, size_t bytes)
+static bool ranges_overlap(const struct ranges *r, const void *address, size_t bytes)
 {
     uint64_t begin = (uintptr_t)address, end = begin + bytes;
     bool yes = r->all;
@@ -15,7 +15,7 @@ static bool overlaps(const struct ranges *r, const void *address, size_t bytes)
 }
 
 /* If there is no memory for one more range, the commands count as accessing all memory. */
-static void add(struct ranges *r, struct range x)
+static void ranges_add(struct ranges *r, struct range x)
 {
     if (r->all)
         return;
@@ -25,7 +25,7 @@ static void add(struct ranges *r, struct range x)
         r->all = true;
 }
 
-static void clear(struct ranges *r)
+static void ranges_clear(struct ranges *r)
 {
     r->n = 0;
     r->all = false;
@@ -34,7 +34,7 @@ static void clear(struct ranges *r)
 void stream_touch(struct driver_device *d, const void *address, size_t bytes)
 {
     uint64_t begin = (uintptr_t)address;
-    add(&d->touched, (struct range){begin, begin + bytes});
+    ranges_add(&d->touched, (struct range){begin, begin + bytes});
 }
 
 void stream_touch_all(struct driver_device *d) { d->touched.all = true; }
@@ -50,11 +50,11 @@ bool stream_depart(struct driver_device *d, struct err *e)
     struct flight *oldest = flight_at(d, FLIGHTS - 1), *next = flight_at(d, FLIGHTS - 2);
     if (oldest->busy && d->l->event_query(oldest->done)) {
         for (uint32_t i = 0; i < oldest->touched.n; i++)
-            add(&next->touched, oldest->touched.v[i]);
+            ranges_add(&next->touched, oldest->touched.v[i]);
         next->touched.all |= oldest->touched.all;
     }
     struct ranges room = oldest->touched;
-    clear(&room);
+    ranges_clear(&room);
     oldest->touched = d->touched;
     d->touched = room;
     oldest->busy = true;
@@ -63,11 +63,11 @@ bool stream_depart(struct driver_device *d, struct err *e)
 }
 
 /* The commands of a stream run in order, so waiting for the latest flight that accesses the memory is enough. */
-static struct flight *touching(struct driver_device *d, const void *address, size_t bytes)
+static struct flight *flight_touching(struct driver_device *d, const void *address, size_t bytes)
 {
     for (unsigned i = 0; i < FLIGHTS; i++) {
         struct flight *f = flight_at(d, i);
-        if (f->busy && overlaps(&f->touched, address, bytes))
+        if (f->busy && ranges_overlap(&f->touched, address, bytes))
             return f;
     }
     return NULL;
@@ -75,7 +75,7 @@ static struct flight *touching(struct driver_device *d, const void *address, siz
 
 bool stream_clear(struct driver_device *d, const void *to, size_t bytes, struct err *e)
 {
-    const struct flight *f = touching(d, to, bytes);
+    const struct flight *f = flight_touching(d, to, bytes);
     return !f || stream_ok(d, d->l->stream_wait(d->copies, f->done, 0), "waiting for its work", e);
 }
 
@@ -93,7 +93,7 @@ void stream_landed(struct driver_device *d)
 {
     for (unsigned i = 0; i < FLIGHTS; i++) {
         d->flight[i].busy = false;
-        clear(&d->flight[i].touched);
+        ranges_clear(&d->flight[i].touched);
     }
 }
 
@@ -109,9 +109,9 @@ void stream_landed_until(struct driver_device *d, gpu_event done)
 
 bool stream_in_use(struct driver_device *d, const void *address, size_t bytes)
 {
-    if (overlaps(&d->touched, address, bytes))
+    if (ranges_overlap(&d->touched, address, bytes))
         return true;
-    struct flight *f = touching(d, address, bytes);
+    struct flight *f = flight_touching(d, address, bytes);
     if (!f || d->lost || d->l->enter(d))
         return false;
     bool ended = !d->l->event_query(f->done);

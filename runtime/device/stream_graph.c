@@ -75,7 +75,7 @@ static struct captured *stream_graph_find(struct driver_device *d, struct hash12
 }
 
 /* Has the sequence occurred before?  If not, adds it to the last SEEN ones. */
-static bool seen(struct driver_device *d, struct hash128 key)
+static bool sequence_seen_before(struct driver_device *d, struct hash128 key)
 {
     uint32_t at = 0;
     while (at < d->nseen && !same_hash(d->seen[at], key))
@@ -121,7 +121,7 @@ static gpu_result make_graph(struct driver_device *d, struct captured *c)
 }
 
 /* NULL: out of memory, or the driver fails; then no graphs are made any more. */
-static struct captured *capture(struct driver_device *d, struct hash128 key, const uint64_t *word, uint32_t n,
+static struct captured *sequence_capture(struct driver_device *d, struct hash128 key, const uint64_t *word, uint32_t n,
                                 uint32_t kernels)
 {
     struct captured *c = least_used(d);
@@ -195,8 +195,8 @@ bool stream_replay(struct driver_device *d, const uint64_t *word, uint32_t n, ui
         d->no_graphs = r != GPU_OUT_OF_MEMORY;
         return true;
     }
-    if (!c && seen(d, key))
-        c = capture(d, key, word, n, kernels);
+    if (!c && sequence_seen_before(d, key))
+        c = sequence_capture(d, key, word, n, kernels);
     if (!c)
         return true;
     *number = c->number;

@@ -9,7 +9,7 @@
 enum { FACTOR_A, FACTOR_B, SUMS, BUFFERS };
 
 /* Does each thread of a subgroup have the same number of elements of all three matrices? */
-static bool divides(const struct mma_caps *u)
+static bool matrix_divides_evenly(const struct mma_caps *u)
 {
     return u->m * u->k % u->subgroup == 0 && u->k * u->n % u->subgroup == 0 && u->m * u->n % u->subgroup == 0;
 }
@@ -71,7 +71,7 @@ static struct kernel *trial_kernel(const struct mma_caps *u, unsigned dtype)
 static int element_a(uint32_t row, uint32_t i) { return (int)((3 * row + i) % 7) - 3; }
 static int element_b(uint32_t i, uint32_t col) { return (int)((2 * i + 5 * col) % 9) - 4; }
 
-static uint16_t half(unsigned dtype, int x) { return dtype == KL_F16 ? f16_of(x).bits : bf16_of(x).bits; }
+static uint16_t trial_half_bits(unsigned dtype, int x) { return dtype == KL_F16 ? f16_of(x).bits : bf16_of(x).bits; }
 
 /* Are the sums right? */
 static bool is_product(const struct mma_caps *u, const float *sums)
@@ -98,9 +98,9 @@ static bool trial_run(struct accelerator *a, const struct device_kernel *k, cons
     void *buf[BUFFERS] = {0};
     for (uint32_t i = 0; i < u->k; i++) {
         for (uint32_t r = 0; r < u->m; r++)
-            factor[FACTOR_A][r * u->k + i] = half(dtype, element_a(r, i));
+            factor[FACTOR_A][r * u->k + i] = trial_half_bits(dtype, element_a(r, i));
         for (uint32_t c = 0; c < u->n; c++)
-            factor[FACTOR_B][c * u->k + i] = half(dtype, element_b(i, c));
+            factor[FACTOR_B][c * u->k + i] = trial_half_bits(dtype, element_b(i, c));
     }
     bool ok = true;
     for (unsigned i = 0; i < BUFFERS && ok; i++)
@@ -120,7 +120,7 @@ static bool try_dtype(struct accelerator *a, const struct mma_caps *u, unsigned 
     struct err ignored = {0};
     struct code code = {0};
     struct device_kernel *d = NULL;
-    struct kernel *k = divides(u) ? trial_kernel(u, dtype) : NULL;
+    struct kernel *k = matrix_divides_evenly(u) ? trial_kernel(u, dtype) : NULL;
     bool ok = k && accelerator_driver(a)->backend->compile_for(k, accelerator_caps(a), EMIT_OBJECT, &code, &ignored) &&
               (d = accelerator_load(a, k, &code, NULL, &ignored)) && trial_run(a, d, u, dtype);
     if (d)

@@ -2,7 +2,7 @@
 #include "dump.h"
 #include <zlib.h>
 
-static void *allocate(void *ctx, unsigned items, unsigned size)
+static void *zlib_allocate(void *ctx, unsigned items, unsigned size)
 {
     (void)ctx;
     return mem_alloc((size_t)items * size);
@@ -34,7 +34,7 @@ static void put_base64(struct text *t, const unsigned char *b, size_t n)
 
 bool put_compressed(struct text *t, const char *bytes, size_t n)
 {
-    z_stream z = {.zalloc = allocate, .zfree = compress_release, .next_in = (unsigned char *)(uintptr_t)bytes,
+    z_stream z = {.zalloc = zlib_allocate, .zfree = compress_release, .next_in = (unsigned char *)(uintptr_t)bytes,
                   .avail_in = (uInt)n};
     if (n > UINT32_MAX || deflateInit(&z, Z_BEST_COMPRESSION) != Z_OK)
         return false;

@@ -144,7 +144,7 @@ static void put_command(struct text *t, const struct program *p, uint32_t i)
 }
 
 /* May argument i of a command be written by it? */
-static bool writes(const struct program *p, const struct command *c, uint32_t i)
+static bool argument_is_written(const struct program *p, const struct command *c, uint32_t i)
 {
     if (c->kind == CMD_KERNEL)
         return p->kernel[c->kernel]->buf[i].role == BUF_OUT;
@@ -161,7 +161,7 @@ void dot_program(const struct program *p, struct text *t)
         for (uint32_t a = 0; c->value && a < c->narg; a++) {
             ref r = c->value[a];
             char shape[SHAPE_TEXT];
-            if (!r || writes(p, c, a))
+            if (!r || argument_is_written(p, c, a))
                 continue;
             const struct node *n = &p->g->node[r];
             if (writer[r])
@@ -173,7 +173,7 @@ void dot_program(const struct program *p, struct text *t)
                      shape_text_in(p->g, node_shape(p->g, r), shape, sizeof shape));
         }
         for (uint32_t a = 0; c->value && a < c->narg; a++)
-            if (c->value[a] && writes(p, c, a))
+            if (c->value[a] && argument_is_written(p, c, a))
                 writer[c->value[a]] = i + 1;
     }
     t->failed |= !writer;

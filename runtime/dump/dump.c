@@ -242,7 +242,7 @@ void dump_again(const struct dump *d)
 
 static bool dump_listed(const struct dump *d, const char *word) { return word_listed(d->wanted, word); }
 
-static bool wants(const struct dump *d, const char *stage)
+static bool dump_wants_stage(const struct dump *d, const char *stage)
 {
     return !d->wanted || dump_listed(d, "all") || dump_listed(d, stage);
 }
@@ -263,9 +263,9 @@ static void dump_write_file(const struct dump *d, const char *stage, const char 
 void dump_graph(void *dump, const char *stage, const struct graph *g)
 {
     struct dump *d = dump;
-    if (!strcmp(stage, "captured") && (dump_listed(d, "html") || wants(d, "source")))
+    if (!strcmp(stage, "captured") && (dump_listed(d, "html") || dump_wants_stage(d, "source")))
         d->captured = graph_clone(g);
-    if (!wants(d, stage))
+    if (!dump_wants_stage(d, stage))
         return;
     struct text t = {0}, dot = {0};
     struct err e = {0};
@@ -304,7 +304,7 @@ void dump_program(struct dump *d, const struct program *p, const struct backend 
     for (unsigned i = 0; i < STAGES; i++) {
         const char *stage = stages[i].name;
         struct text t = {0};
-        if (is_graph(&stages[i]) || !wants(d, stage))
+        if (is_graph(&stages[i]) || !dump_wants_stage(d, stage))
             continue;
         if (!strcmp(stage, "source")) {
             write_form(d, "source.cu", &(struct dump_request){.stage = stage, .device = -1, .fuse = fuse});

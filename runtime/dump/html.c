@@ -22,7 +22,7 @@ struct page {
 /* ---- JSON ---- */
 
 /* The length of the UTF-8 sequence at s; 0: invalid. */
-static int sequence(const unsigned char *s)
+static int utf8_sequence_length(const unsigned char *s)
 {
     int n = s[0] < 0x80 ? 1 : s[0] >= 0xc2 && s[0] < 0xe0 ? 2 : s[0] >= 0xe0 && s[0] < 0xf0 ? 3 : s[0] >= 0xf0 &&
         s[0] < 0xf5 ? 4 : 0;
@@ -49,7 +49,7 @@ static void html_put_string(struct text *t, const char *s, size_t len)
             text_put(t, "%.*s", (int)n, s + i);
         else if (c < 0x80)
             text_put(t, c == '\n' ? "\\n" : "\\u%04x", c);
-        else if ((n = (size_t)sequence((const unsigned char *)s + i)))
+        else if ((n = (size_t)utf8_sequence_length((const unsigned char *)s + i)))
             text_put(t, "%.*s", (int)n, s + i);
         else
             text_put(t, "\xef\xbf\xbd");

@@ -133,7 +133,7 @@ struct loops {
     float (*sum)(const float *a, size_t from, size_t to);
 };
 
-static struct loops widest(void)
+static struct loops widest_loops(void)
 {
 #if defined(__x86_64__)
     if (__builtin_cpu_supports("avx512f"))
@@ -146,15 +146,16 @@ static struct loops widest(void)
 
 double limit_fma(void)
 {
-    struct loops w = widest();
+    struct loops w = widest_loops();
     volatile float sink = w.fma(1e-3f); /* keeps the loop from being dropped */
     (void)sink;
     return 2.0 * w.lanes * CHAINS * STEPS;
 }
 
-void limit_stream(float *const *array, int inputs, size_t from, size_t to) { widest().stream(array, inputs, from, to); }
-void limit_update(float *const *array, size_t from, size_t to) { widest().update(array, from, to); }
-float limit_sum(const float *a, size_t from, size_t to) { return widest().sum(a, from, to); }
+void limit_stream(float *const *array, int inputs, size_t from, size_t to) { widest_loops().stream(array, inputs, from,
+                                                                                                   to); }
+void limit_update(float *const *array, size_t from, size_t to) { widest_loops().update(array, from, to); }
+float limit_sum(const float *a, size_t from, size_t to) { return widest_loops().sum(a, from, to); }
 
 float *limit_array(size_t n)
 {

@@ -155,7 +155,7 @@ struct reader {
     struct err *e;
 };
 
-static bool wrong(struct reader *r, const char *what)
+static bool results_error(struct reader *r, const char *what)
 {
     int line = 1, column = 1;
     for (const char *p = r->text; p < r->at; p++) {
@@ -179,11 +179,11 @@ static bool results_take(struct reader *r, char c)
     return is;
 }
 
-static bool need(struct reader *r, char c)
+static bool results_need_char(struct reader *r, char c)
 {
     char what[] = "expected ' '";
     what[10] = c;
-    return results_take(r, c) || wrong(r, what);
+    return results_take(r, c) || results_error(r, what);
 }
 
 /* Reads the escape after a backslash as a byte; a character that needs more than one byte becomes '?'. */
@@ -198,11 +198,11 @@ static bool read_escape(struct reader *r, char *c)
     }
     unsigned code = 0;
     if (r->end - r->at < 5 || *r->at != 'u')
-        return wrong(r, "an escape that JSON does not have");
+        return results_error(r, "an escape that JSON does not have");
     for (int i = 1; i < 5; i++) {
         char h = r->at[i];
         if (!memchr("0123456789abcdefABCDEF", h, 22))
-            return wrong(r, "an escape that JSON does not have");
+            return results_error(r, "an escape that JSON does not have");
         code = code * 16 + (unsigned)(h <= '9' ? h - '0' : (h | 32) - 'a' + 10);
     }
     r->at += 5;
@@ -214,13 +214,13 @@ static bool read_escape(struct reader *r, char *c)
 static bool read_string(struct reader *r, char *out, size_t size)
 {
     size_t n = 0;
-    if (!need(r, '"'))
+    if (!results_need_char(r, '"'))
         return false;
     while (r->at < r->end && *r->at != '"') {
         char c = *r->at++;
         if ((unsigned char)c < 32) {
             r->at--;
-            return wrong(r, "a control character in a string");
+            return results_error(r, "a control character in a string");
         }
         if (c == '\\' && !read_escape(r, &c))
             return false;
@@ -228,7 +228,7 @@ static bool read_string(struct reader *r, char *out, size_t size)
             out[n++] = c;
     }
     out[n] = 0;
-    return need(r, '"');
+    return results_need_char(r, '"');
 }
 
 static bool read_word(struct reader *r, const char *word)
@@ -250,7 +250,7 @@ static bool read_number(struct reader *r, double *v)
     digits[n] = 0;
     *v = parse_double(digits, &stop);
     if (!n || *stop || !isfinite(*v))
-        return wrong(r, "expected a string, a number or null");
+        return results_error(r, "expected a string, a number or null");
     r->at += n;
     return true;
 }
@@ -266,7 +266,7 @@ static bool read_field(struct reader *r, struct result *row)
     };
     char name[32], text[8];
     double number;
-    if (!read_string(r, name, sizeof name) || !need(r, ':'))
+    if (!read_string(r, name, sizeof name) || !results_need_char(r, ':'))
         return false;
     size_t i = 0;
     while (i < sizeof fields / sizeof *fields && strcmp(fields[i].name, name))
@@ -279,14 +279,14 @@ static bool read_field(struct reader *r, struct result *row)
     if (r->at < r->end && *r->at == '"') {
         bool is_text = known && fields[i].text;
         if (known && !is_text)
-            return wrong(r, "expected a number");
+            return results_error(r, "expected a number");
         return read_string(r, is_text ? fields[i].text : text, is_text ? fields[i].size : sizeof text);
     }
     if (!read_number(r, known && fields[i].number ? fields[i].number : &number))
         return false;
     if (known && fields[i].text) {
         r->at = start;
-        return wrong(r, "expected a string");
+        return results_error(r, "expected a string");
     }
     if (!strcmp(name, "threads"))
         row->threads = number > 0 && number < 1e6 ? (int)number : 0;
@@ -296,14 +296,14 @@ static bool read_field(struct reader *r, struct result *row)
 static bool read_row(struct reader *r, struct results *t)
 {
     struct result row = {0};
-    if (!need(r, '{'))
+    if (!results_need_char(r, '{'))
         return false;
     if (!results_take(r, '}')) {
         do
             if (!read_field(r, &row))
                 return false;
         while (results_take(r, ','));
-        if (!need(r, '}'))
+        if (!results_need_char(r, '}'))
             return false;
     }
     *new_row(t) = row;
@@ -313,18 +313,18 @@ static bool read_row(struct reader *r, struct results *t)
 bool results_parse(struct results *t, const char *text, size_t len, const char *file, struct err *e)
 {
     struct reader r = {text, text, text + len, file, e};
-    if (!need(&r, '['))
+    if (!results_need_char(&r, '['))
         return false;
     if (!results_take(&r, ']')) {
         do
             if (!read_row(&r, t))
                 return false;
         while (results_take(&r, ','));
-        if (!need(&r, ']'))
+        if (!results_need_char(&r, ']'))
             return false;
     }
     skip_space(&r);
-    return r.at == r.end || wrong(&r, "something behind the array");
+    return r.at == r.end || results_error(&r, "something behind the array");
 }
 
 /* ---- progress ---- */

@@ -27,13 +27,13 @@ static bool started, ending;
 static _Thread_local bool is_worker;
 
 /* Needs the lock. */
-static void rest(void)
+static void background_wait_idle(void)
 {
     busy = false;
     pthread_cond_broadcast(&turn);
 }
 
-static void *work(void *unused)
+static void *background_thread(void *unused)
 {
     (void)unused;
     pthread_setname_np(pthread_self(), "kiln background");
@@ -51,13 +51,13 @@ static void *work(void *unused)
         t->run(t->ctx);
         mem_free(t);
         pthread_mutex_lock(&lock);
-        rest();
+        background_wait_idle();
     }
     pthread_mutex_unlock(&lock);
     return NULL;
 }
 
-static void end(void)
+static void background_end(void)
 {
     pthread_mutex_lock(&lock);
     bool join = started;
@@ -76,9 +76,9 @@ static void end(void)
 static bool background_start(void)
 {
     static bool registered; /* a child of fork inherits its parent's exit handlers */
-    if (!registered && atexit(end)) return false;
+    if (!registered && atexit(background_end)) return false;
     registered = true;
-    return started = thread_start(&thread, NULL, work, NULL);
+    return started = thread_start(&thread, NULL, background_thread, NULL);
 }
 
 bool background_run(void (*run)(void *ctx), void *ctx)
@@ -102,7 +102,7 @@ bool background_pause(void)
 {
     pthread_mutex_lock(&lock);
     if (forks) {
-        rest();
+        background_wait_idle();
         while (forks) pthread_cond_wait(&turn, &lock);
         busy = true;
     }

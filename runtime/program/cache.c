@@ -196,7 +196,7 @@ static bool check_program(const struct program *p, const struct graph *g, struct
 }
 
 /* Plans the program of g; without a code generator the interpreter runs it and nothing is compiled. */
-static struct program *plan(struct graph *g, const struct exec *x, const struct backend *b,
+static struct program *cache_plan_program(struct graph *g, const struct exec *x, const struct backend *b,
                             const struct target_set *targets, struct dump *dump, struct size_limit *varies,
                             struct err *e)
 {
@@ -415,7 +415,7 @@ static bool cache_build(struct exec *x, const struct graph *captured, struct dum
     custom_number(g, 0);
     bool ok = custom_check(g, e) && find_targets(x, g, &b, &targets, e);
     const char *why = ok && g->symbols ? without_symbols(x, g) : NULL;
-    ok = ok && !why && (x->program = plan(g, x, b, &targets.set, dump, &varies, e));
+    ok = ok && !why && (x->program = cache_plan_program(g, x, b, &targets.set, dump, &varies, e));
     program_targets_free(&targets);
     graph_free(g);
     if (captured->symbols && !ok && (why || e->code == KL_ERR_COMPILE)) {
@@ -525,7 +525,7 @@ const struct exec *exec_named(const char *name)
 }
 
 /* Similarity of two programs: first by their graphs, then by name, then device, then fusion. */
-static uint64_t similarity(const struct entry *t, const struct entry *k)
+static uint64_t program_similarity(const struct entry *t, const struct entry *k)
 {
     uint64_t name = !strcmp(t->graph->name, k->graph->name), device = k->exec.device == t->exec.device;
     return graph_similarity(t->graph, k->graph) << 3 | name << 2 | device << 1 | (k->exec.fuse == t->exec.fuse);
@@ -539,16 +539,16 @@ static struct entry *most_similar(const struct entry *t)
     struct entry *best = NULL, *k = *find_by_name(t->graph);
     uint64_t max = 0, like;
     for (int i = 0; i < LOOKED_AT && k; i++, k = k->same_name_next)
-        if ((like = similarity(t, k)) > max) max = like, best = k;
+        if ((like = program_similarity(t, k)) > max) max = like, best = k;
     k = cache_newest;
     for (int i = 0; i < LOOKED_AT && k; i++, k = k->older)
-        if ((like = similarity(t, k)) > max) max = like, best = k;
+        if ((like = program_similarity(t, k)) > max) max = like, best = k;
     if (best) exec_ref(&best->exec);
     return best;
 }
 
 /* Records why t had to be built. */
-static void explain(struct entry *t, const struct entry *near, bool evicted)
+static void record_miss_cause(struct entry *t, const struct entry *near, bool evicted)
 {
     enum { ROOM = 2048 };
     char text[ROOM];
@@ -748,7 +748,7 @@ const struct exec *exec_get(const struct graph *captured, int device, bool fuse,
     struct entry *near = fresh ? most_similar(t) : NULL;
     bool evicted = fresh && cache_was_evicted(&t->exec);
     pthread_mutex_unlock(&cache_lock);
-    if (fresh) explain(t, near, evicted);
+    if (fresh) record_miss_cause(t, near, evicted);
     if (near) exec_unref(&near->exec);
     count_one(found ? &counters.program_hits : &counters.program_misses);
     if (found) return option_tune() ? tune_repeated(found) : found;

@@ -100,7 +100,7 @@ static bool operand_bad(const struct search *s, const struct graph *g, const str
     return bad;
 }
 
-static void tell(const struct graph *g, ref r, int64_t element, void *const *value, char *text)
+static void describe_difference(const struct graph *g, ref r, int64_t element, void *const *value, char *text)
 {
     const struct node *n = node_at(g, r);
     void *in[MAX_OPERANDS] = {0};
@@ -122,7 +122,7 @@ static void see_node(void *ctx, const struct graph *g, ref r, void *const *value
     int64_t element = nan_check_look(s, g, r, value[r]);
     if (g != s->g) {
         if (element >= 0 && !*s->inner && !op_is_leaf(n->op) && !operand_bad(s, g, n, value))
-            tell(g, r, element, value, s->inner);
+            describe_difference(g, r, element, value, s->inner);
         return;
     }
     s->bad[r] = element >= 0;
@@ -133,7 +133,7 @@ static void see_node(void *ctx, const struct graph *g, ref r, void *const *value
             if (op_is_region(n->op) && *s->inner)
                 memcpy(m->text, s->inner, WORDS);
             else
-                tell(g, r, element, value, m->text);
+                describe_difference(g, r, element, value, m->text);
         } else {
             s->failed = true;
         }
@@ -181,7 +181,7 @@ static bool read_values(const struct graph *g, struct buffer *const *input, stru
 }
 
 /* Runs the passes that the interpreter needs on a copy and keeps the nodes as the user recorded them. */
-static struct graph *interpretable(const struct graph *recorded)
+static struct graph *graph_for_interpreter(const struct graph *recorded)
 {
     static pass_fn *const passes[] = {pass_bind, pass_autodiff, pass_numerics};
     struct graph *g = graph_clone(recorded);
@@ -198,7 +198,7 @@ static struct graph *interpretable(const struct graph *recorded)
 
 struct interp_call { const struct graph *g; struct bind bind; struct err e; bool ok; };
 
-static void interpret(void *ctx, int64_t begin, int64_t end, unsigned worker)
+static void interpret_range(void *ctx, int64_t begin, int64_t end, unsigned worker)
 {
     (void)begin, (void)end, (void)worker;
     struct interp_call *c = ctx;
@@ -207,11 +207,11 @@ static void interpret(void *ctx, int64_t begin, int64_t end, unsigned worker)
     inspect_quiet(false);
 }
 
-static bool report(const struct graph *recorded, struct buffer *const *input, struct buffer *const *state,
+static bool check_report(const struct graph *recorded, struct buffer *const *input, struct buffer *const *state,
                    const uint64_t *slot,
                    struct buffer *const *out, bool infinities, struct err *e)
 {
-    struct graph *g = interpretable(recorded);
+    struct graph *g = graph_for_interpreter(recorded);
     struct search s = {.g = g, .infinities = infinities, .bad = g ? mem_alloc(g->nnode * sizeof *s.bad) : NULL};
     struct values v = {0};
     struct interp_watch watch = {see_node, &s};
@@ -220,7 +220,7 @@ static bool report(const struct graph *recorded, struct buffer *const *input, st
     if (s.bad && read_values(g, input, state, out, &v)) {
         struct interp_call c = {g, {(const void *const *)v.input, (const void *const *)v.state, slot, v.out, &watch},
                                 {0}, false};
-        pool_run(interpret, &c, 1, 0);
+        pool_run(interpret_range, &c, 1, 0);
         text = c.ok && !s.failed ? first_made(&s) : NULL;
         if (!c.ok)
             snprintf(failed, sizeof failed, "%.150s", c.e.msg);
@@ -265,7 +265,7 @@ static bool run_checked(const struct exec *x, const struct graph *recorded, stru
     bool ok = exec_run(x, input, state, check ? kept : state_exclusive, slot, out, e);
     mem_free(kept);
     if (ok && check && !outputs_good(recorded, out, check == CHECK_INFINITIES)) {
-        ok = report(recorded, input, state, slot, out, check == CHECK_INFINITIES, e);
+        ok = check_report(recorded, input, state, slot, out, check == CHECK_INFINITIES, e);
         for (uint32_t i = 0; i < recorded->nout; i++) {
             buffer_unref(out[i]);
             out[i] = NULL;

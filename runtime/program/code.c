@@ -40,7 +40,7 @@ static bool code_load(struct code_entry *c, const struct code *code, const struc
     return c->on;
 }
 
-static void unload(struct code_entry *c)
+static void code_unload(struct code_entry *c)
 {
     if (c->on) accelerator_unload(accelerator_get(c->device), c->on);
     else object_unload(&c->loaded);
@@ -106,14 +106,14 @@ struct making {
 
 /* Writes code to disk after it was loaded once; the key needs the code generator's version, which is known by then
  * (cpu.c). */
-static void store(const struct making *m, uint32_t i, const struct code *code)
+static void code_store_on_disk(const struct making *m, uint32_t i, const struct code *code)
 {
     struct disk_key key = {0};
     if (m->keep && m->keyed[i] && disk_key_make_for(&key, m->c[i]->kernel, m->b, &m->caps)) disk_store(&key, code);
     disk_key_free(&key);
 }
 
-static bool generate(struct making *m, uint32_t i)
+static bool code_generate(struct making *m, uint32_t i)
 {
     struct code_entry *c = m->c[i];
     struct code code = {0};
@@ -121,7 +121,7 @@ static bool generate(struct making *m, uint32_t i)
     if (!device_compile(c->device, c->kernel, EMIT_OBJECT, &code, &m->err))
         return false;
     bool ok = code_load(c, &code, NULL, &m->err);
-    if (ok) store(m, i, &code);
+    if (ok) code_store_on_disk(m, i, &code);
     mem_free(code.bytes);
     return ok;
 }
@@ -172,7 +172,7 @@ static void generate_module(struct making *m)
         m->loaded[at[i]] = code_load(m->c[at[i]], &code[i], &module, &ignored);
         if (m->loaded[at[i]]) {
             count_one(&counters.compiles);
-            store(m, at[i], &code[i]);
+            code_store_on_disk(m, at[i], &code[i]);
             log_made(m->c[at[i]], "compiled in a module", began);
         }
         mem_free(code[i].bytes);
@@ -183,7 +183,7 @@ static void generate_module(struct making *m)
 static bool generate_alone(struct making *m, uint32_t i)
 {
     int64_t began = timeline_now();
-    m->loaded[i] = generate(m, i);
+    m->loaded[i] = code_generate(m, i);
     span_end(SPAN_COMPILE, m->c[i]->kernel->name, began);
     if (m->loaded[i]) log_made(m->c[i], "compiled", began);
     return m->loaded[i];
@@ -199,7 +199,7 @@ static bool keep_copy(struct code_entry *c, struct err *e)
     return true;
 }
 
-static void make(struct making *m, int device)
+static void code_make_all(struct making *m, int device)
 {
     m->b = device_backend(device, &m->caps);
     load_all(m);
@@ -207,12 +207,12 @@ static void make(struct making *m, int device)
     while (m->made < m->n && (m->loaded[m->made] || generate_alone(m, m->made)) &&
            keep_copy(m->c[m->made], &m->err)) m->made++;
     for (uint32_t i = m->made; i < m->n; i++)
-        if (m->loaded[i]) unload(m->c[i]);
+        if (m->loaded[i]) code_unload(m->c[i]);
 }
 
 /* ---- the table ---- */
 
-static struct code_entry *find(struct hash128 key, int device, const struct kernel *k)
+static struct code_entry *code_find(struct hash128 key, int device, const struct kernel *k)
 {
     struct code_entry *c = cache_codes[key.lo % CACHE_BUCKETS];
     while (c && !(same_key(c->key, key) && c->device == device && kernel_same(c->kernel, k))) c = c->next;
@@ -222,12 +222,12 @@ static struct code_entry *find(struct hash128 key, int device, const struct kern
 /* Takes the code that is ready, and inserts entries for what is not in the table: the caller makes them.  Returns how
  * many kernels other threads, or the caller itself, are making.  *room: false if there is no memory.  Needs the
  * lock. */
-static uint32_t claim(const struct kernel *const *k, const struct hash128 *key, uint32_t n, int device,
+static uint32_t code_claim(const struct kernel *const *k, const struct hash128 *key, uint32_t n, int device,
                       struct code_entry **out, struct making *m, bool *room)
 {
     uint32_t waits = 0;
     for (uint32_t i = 0; i < n && *room; i++) {
-        struct code_entry *c = out[i] ? NULL : find(key[i], device, k[i]);
+        struct code_entry *c = out[i] ? NULL : code_find(key[i], device, k[i]);
         if (out[i]) continue;
         if (c && c->ready) {
             c->users++;
@@ -249,7 +249,7 @@ static uint32_t claim(const struct kernel *const *k, const struct hash128 *key, 
 
 /* Ends the making of entries; those that failed are removed, and threads that wait for them search again.  Needs the
  * lock. */
-static void finish(struct making *m, struct code_entry **out)
+static void code_finish(struct making *m, struct code_entry **out)
 {
     for (uint32_t i = 0; i < m->n; i++) {
         struct code_entry *c = m->c[i], **p = &cache_codes[c->key.lo % CACHE_BUCKETS];
@@ -279,15 +279,15 @@ uint32_t code_get(const struct kernel *const *k, uint32_t n, int device, bool ke
         struct making m = {.keep = keep};
         bool room = true;
         pthread_mutex_lock(&cache_lock);
-        while ((waits = claim(k, key, n, device, out, &m, &room)) && !m.n && room)
+        while ((waits = code_claim(k, key, n, device, out, &m, &room)) && !m.n && room)
             pthread_cond_wait(&cache_changed, &cache_lock);
         pthread_mutex_unlock(&cache_lock);
         if (m.n) {
             fork_hold();
-            make(&m, device);
+            code_make_all(&m, device);
             fork_release();
             pthread_mutex_lock(&cache_lock);
-            finish(&m, out);
+            code_finish(&m, out);
             pthread_mutex_unlock(&cache_lock);
         }
         if (m.made < m.n) {
@@ -326,7 +326,7 @@ void code_free(struct code_entry *list)
     for (struct code_entry *c = list, *next; c; c = next) {
         next = c->next;
         debugger_unregister(c->symbols);
-        unload(c);
+        code_unload(c);
         kernel_free(c->copy);
         mem_free(c);
         count_one(&counters.kernels_evicted);

@@ -343,7 +343,7 @@ static int by_use(const void *a, const void *b)
     return x->used != y->used ? (x->used < y->used ? -1 : 1) : strcmp(x->file, y->file);
 }
 
-static bool list(DIR *d, struct disk_entries *out, struct err *e)
+static bool disk_list_entries(DIR *d, struct disk_entries *out, struct err *e)
 {
     for (const struct dirent *f; (f = readdir(d));) {
         struct stat s;
@@ -377,7 +377,7 @@ static DIR *open_list(struct disk_entries *out, struct err *e)
 bool disk_list(struct disk_entries *out, struct err *e)
 {
     DIR *d = open_list(out, e);
-    bool ok = d && list(d, out, e);
+    bool ok = d && disk_list_entries(d, out, e);
     if (d) closedir(d);
     return ok;
 }
@@ -406,7 +406,7 @@ bool disk_prune(int64_t max, struct disk_entries *gone, struct err *e)
     int64_t abandoned = (int64_t)now.tv_sec * 1000000000 + now.tv_nsec - ABANDONED_NS;
     *gone = (struct disk_entries){0};
     DIR *d = open_list(&all, e);
-    bool ok = d && list(d, &all, e);
+    bool ok = d && disk_list_entries(d, &all, e);
     for (uint32_t i = 0; ok && i < all.n; i++) {
         const struct disk_entry *x = &all.v[i];
         bool remove = max == 0 || (x->temporary ? x->used < abandoned : all.bytes > max);

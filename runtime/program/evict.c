@@ -112,7 +112,7 @@ static void take_codes(struct exec *x, struct code_entry **code)
 }
 
 /* The programs that may be evicted, least recently used first; NULL: none, or out of memory.  Needs the lock. */
-static struct candidate *candidates(uint32_t *n)
+static struct candidate *evictable_programs(uint32_t *n)
 {
     uint32_t cap = 0;
     struct candidate *v = NULL;
@@ -127,11 +127,11 @@ static struct candidate *candidates(uint32_t *n)
 }
 
 /* Evicts until at most `most` bytes are left.  Programs are added to *gone, linked by `next`, unused code to *code. */
-static void evict(int64_t max, struct entry **gone, struct code_entry **code)
+static void evict_until(int64_t max, struct entry **gone, struct code_entry **code)
 {
     uint32_t n = 0;
     code_take_unused(code); /* code left by failed builds */
-    struct candidate *v = cache_bytes > max ? candidates(&n) : NULL;
+    struct candidate *v = cache_bytes > max ? evictable_programs(&n) : NULL;
     for (uint32_t i = 0; i < n && cache_bytes > max; i++) {
         struct entry *t = v[i].entry;
         if (!take_entry(t)) continue;
@@ -151,7 +151,7 @@ void cache_trim(void)
     pthread_mutex_lock(&cache_lock);
     /* Evicts an eighth more than necessary, because each pass scans all programs; where little can be evicted, a pass
      * is not repeated at each build. */
-    if (cache_bytes > limit && cache_bytes > tried + tried / 8) evict(limit - limit / 8, &gone, &code);
+    if (cache_bytes > limit && cache_bytes > tried + tried / 8) evict_until(limit - limit / 8, &gone, &code);
     pthread_mutex_unlock(&cache_lock);
     for (struct entry *next; gone; gone = next) {
         next = gone->next;

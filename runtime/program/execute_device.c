@@ -6,9 +6,9 @@
 #include <string.h>
 
 /* Executes DO with the accelerator a of each device d that the run uses, in order. */
-#define EACH(r, d, a)                                                                                            \
-    for (uint64_t left = (r)->x->accelerated & (r)->x->program->devices; left; left &= left - 1)                  \
-        for (int d = __builtin_ctzll(left), once = 1; once; once = 0)                                            \
+#define EACH(r, d, a)                                                                            \
+    for (uint64_t left = (r)->x->accelerated & (r)->x->program->devices; left; left &= left - 1) \
+        for (int d = __builtin_ctzll(left), once = 1; once; once = 0)                            \
             for (struct accelerator *a = accelerator_get(d); a; a = NULL)
 
 void accelerators_free(struct run *r)
@@ -20,7 +20,7 @@ void accelerators_free(struct run *r)
 }
 
 /* The host continues while the device works; readers of a result wait for it. */
-static bool submit(struct accelerator *a, struct err *e)
+static bool device_submit_commands(struct accelerator *a, struct err *e)
 {
     const struct driver *d = accelerator_driver(a);
     return d->submit ? d->submit(accelerator_device(a), e) : d->finish(accelerator_device(a), e);
@@ -33,7 +33,7 @@ bool accelerators_begin(struct run *r, struct err *e)
     EACH(r, d, a) accelerator_lock(a);
     EACH(r, d, a)
     {
-        ok = ok && submit(a, e) &&
+        ok = ok && device_submit_commands(a, e) &&
              (!r->slots[d] || buffer_write(r->slots[d], r->slot, r->slots[d]->bytes, e));
     }
     return ok;
@@ -72,7 +72,7 @@ static struct memory_range run_memory(const struct run *r, int device, uint32_t 
     return b ? (struct memory_range){b->data, b->bytes} : (struct memory_range){0};
 }
 
-static size_t round16(size_t n) { return (n + 15) & ~(size_t)15; }
+static size_t round_up_16(size_t n) { return (n + 15) & ~(size_t)15; }
 
 static bool is_repeatable(const struct exec *x)
 {
@@ -91,7 +91,7 @@ static struct repeat *repeat_of(struct run *r)
     if (!(x->accelerated & x->program->devices) || r->row || r->times || x->skip) return NULL;
     struct repeat *last = atomic_load_explicit(&x->repeat, memory_order_relaxed);
     uint32_t n = run_memory_count(r);
-    size_t head = round16(sizeof *last + n * sizeof *last->address);
+    size_t head = round_up_16(sizeof *last + n * sizeof *last->address);
     if (!last && (last = mem_alloc(head + n * sizeof *last->memory))) {
         last->memory = (struct memory_range *)(void *)((char *)last + head);
         last->never = !is_repeatable(x);
@@ -166,7 +166,7 @@ bool accelerators_end(struct run *r, bool ok, struct err *e)
 {
     EACH(r, d, a)
     {
-        if (ok) ok = submit(a, e);
+        if (ok) ok = device_submit_commands(a, e);
         else accelerator_driver(a)->drop(accelerator_device(a));
     }
     if (ok) note_run(r);
@@ -178,7 +178,8 @@ bool accelerators_end(struct run *r, bool ok, struct err *e)
 
 /* The first `extent` iterations of phase p of a kernel.  A phase without iterations is launched, too, so that the list
  * of launches is the same for all values of symbols. */
-static bool launch(const struct frame *f, struct accelerator *a, const struct launch_phase *p, int64_t extent,
+static bool device_launch_phase(const struct frame *f, struct accelerator *a, const struct launch_phase *p,
+                                int64_t extent,
                    const struct device_kernel *code, struct err *e)
 {
     const struct command *c = f->cmd;
@@ -208,7 +209,7 @@ bool accelerator_launch(const struct frame *f, struct err *e)
     bool ok = true;
     for (const struct launch_phase *p = phases->v; ok && p < phases->v + phases->n; p++) {
         int64_t extent = p->active ? kernel_extent_at(k, p->active, p->extent, f->r->slot) : p->extent;
-        if (p->extent) ok = launch(f, accelerator_get(f->cmd->device), p, extent, code, e);
+        if (p->extent) ok = device_launch_phase(f, accelerator_get(f->cmd->device), p, extent, code, e);
     }
     return ok;
 }

@@ -162,7 +162,7 @@ static bool run_interp(const struct frame *f, struct err *e)
     return c.ok;
 }
 
-static bool interprets(const struct program *p) { return p->ncmd == 1 && p->cmd[0].kind == CMD_INTERP; }
+static bool program_is_interpreted(const struct program *p) { return p->ncmd == 1 && p->cmd[0].kind == CMD_INTERP; }
 
 static bool run_commands(struct frame *f, struct err *e);
 
@@ -360,7 +360,7 @@ static bool is_in_place(const struct run *r, const bool *exclusive, uint32_t i)
     const struct output *o = &p->g->out[i];
     /* several devices, not all with host memory */
     bool apart = (p->devices & r->x->accelerated) && (p->devices & (p->devices - 1));
-    bool can_fail = interprets(p) || p->calls || (r->x->interpreted & p->devices) || apart;
+    bool can_fail = program_is_interpreted(p) || p->calls || (r->x->interpreted & p->devices) || apart;
     return o->kind == OUT_ASSIGN && p->in_place[i] && exclusive[o->state] && !can_fail;
 }
 

@@ -21,7 +21,7 @@ uint64_t schedules_number(void) { return atomic_load_explicit(&number, memory_or
 
 void schedules_changed(void) { atomic_fetch_add_explicit(&number, 1, memory_order_release); }
 
-static void replace(struct sched_sections *by)
+static void schedules_replace(struct sched_sections *by)
 {
     schedules_free(&current);
     current = *by;
@@ -37,7 +37,7 @@ bool schedules_set(const char *text, size_t len, const char *file, struct err *e
     }
     pthread_mutex_lock(&lock);
     asked_environment = true; /* later settings override the environment */
-    replace(&s);
+    schedules_replace(&s);
     pthread_mutex_unlock(&lock);
     return true;
 }
@@ -80,7 +80,7 @@ static bool ask_environment(struct err *e)
             schedules_free(&s);
             return false;
         }
-        replace(&s);
+        schedules_replace(&s);
     }
     return asked_environment = true;
 }

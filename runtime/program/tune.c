@@ -93,7 +93,7 @@ static bool pick_find(const struct tuned *tuned, struct hash128 group, struct sc
     return false;
 }
 
-static bool make(struct tuner *t, struct unit *u, enum which which, struct variant *v)
+static bool tune_make_variant(struct tuner *t, struct unit *u, enum which which, struct variant *v)
 {
     struct pick p = {{pick_find}, u, which};
     return variant_make(v, &u->m, u->of_group, &p.tuned, t->e);
@@ -165,7 +165,7 @@ static void unit_close(struct unit *u)
 
 /* ---- measuring ---- */
 
-static bool sample(struct tuner *t, struct unit *u, struct variant *v, double *whole)
+static bool tune_sample(struct tuner *t, struct unit *u, struct variant *v, double *whole)
 {
     memset(u->took, 0, u->n * sizeof *u->took);
     u->runs += u->times;
@@ -190,7 +190,7 @@ static bool first_look(struct tuner *t, struct unit *u, struct variant *now)
     double whole = 0, min = 0;
     for (int i = 0; i < RUNS; i++) {
         double began = measure_now();
-        if (!sample(t, u, now, &whole)) return false;
+        if (!tune_sample(t, u, now, &whole)) return false;
         u->sample = measure_now() - began;
         if (i == 0) continue; /* the first brings code and data into the caches */
         min = i == 1 || whole < min ? whole : min;
@@ -199,7 +199,7 @@ static bool first_look(struct tuner *t, struct unit *u, struct variant *now)
     bool often = false;
     choose_launches(u, &often);
     double began = measure_now(), again;
-    if (often && !sample(t, u, now, &again)) return false;
+    if (often && !tune_sample(t, u, now, &again)) return false;
     u->sample = often ? measure_now() - began : u->sample;
     double times = min > 0 ? SAMPLE_SECONDS / min : MAX_TIMES;
     u->times = times < 1 ? 1 : times > MAX_TIMES ? MAX_TIMES : (int)times;
@@ -213,13 +213,14 @@ static bool first_look(struct tuner *t, struct unit *u, struct variant *now)
 
 /* Measures pair `number`: a sample of each program, in alternating order.  Sets each tunable's ratio: its time in
  * `second` divided by that in `first`. */
-static bool pair(struct tuner *t, struct unit *u, struct variant *first, struct variant *second, int number,
+static bool tune_measure_pair(struct tuner *t, struct unit *u, struct variant *first, struct variant *second,
+                              int number,
                  double *whole_ratio)
 {
     double whole[2] = {0};
     for (int i = 0; i < 2; i++) {
         int which = (i + number) % 2;
-        if (!sample(t, u, which ? second : first, &whole[which])) return false;
+        if (!tune_sample(t, u, which ? second : first, &whole[which])) return false;
         for (uint32_t k = 0; k < u->n; k++) u->v[k].seconds[which] = u->took[k];
     }
     for (uint32_t k = 0; k < u->n; k++) {
@@ -231,20 +232,21 @@ static bool pair(struct tuner *t, struct unit *u, struct variant *first, struct 
 }
 
 /* Is the decision about a candidate final, given the median of its ratios in so many pairs? */
-static bool decided(double median, int pairs)
+static bool decision_is_final(double median, int pairs)
 {
     bool clear = median > HOPELESS || median < CLEARLY;
     return (pairs > 0 && median > BAD) || (pairs >= MIN_PAIRS && clear) || pairs >= SURE_PAIRS;
 }
 
 /* Lets both programs run only kernels whose candidates are not decided after so many pairs; *any: there are some. */
-static bool narrow(struct tuner *t, struct unit *u, struct variant *now, struct variant *trial, int pairs, bool *any)
+static bool tune_drop_decided(struct tuner *t, struct unit *u, struct variant *now, struct variant *trial, int pairs,
+                              bool *any)
 {
     *any = false;
     for (uint32_t k = 0; k < u->n; k++) {
         struct tunable *x = &u->v[k];
         bool open = x->trying && !x->pairs;
-        if (open && decided(measure_quantile(x->ratio, pairs, 0.5), pairs)) {
+        if (open && decision_is_final(measure_quantile(x->ratio, pairs, 0.5), pairs)) {
             open = false;
             x->pairs = pairs;
         }
@@ -264,12 +266,12 @@ static bool measure_round(struct tuner *t, struct unit *u, struct variant *now, 
     bool ok = true, open = true;
     if (u->runs > MAX_RUNS && !measured_reset(&u->m, t->e)) return false;
     u->runs = u->runs > MAX_RUNS ? 0 : u->runs;
-    if (!alone) ok = narrow(t, u, now, trial, 0, &open);
-    if (u->sample < WARM_SECONDS) ok = ok && sample(t, u, now, &ignored) && sample(t, u, trial, &ignored);
+    if (!alone) ok = tune_drop_decided(t, u, now, trial, 0, &open);
+    if (u->sample < WARM_SECONDS) ok = ok && tune_sample(t, u, now, &ignored) && tune_sample(t, u, trial, &ignored);
     for (; ok && open && pairs < MAX_PAIRS && (pairs < MIN_PAIRS || measure_now() < t->end); pairs++) {
-        ok = pair(t, u, now, trial, pairs, whole);
-        if (alone) open = !decided(measure_quantile(whole, pairs + 1, 0.5), pairs + 1);
-        else ok = ok && narrow(t, u, now, trial, pairs + 1, &open);
+        ok = tune_measure_pair(t, u, now, trial, pairs, whole);
+        if (alone) open = !decision_is_final(measure_quantile(whole, pairs + 1, 0.5), pairs + 1);
+        else ok = ok && tune_drop_decided(t, u, now, trial, pairs + 1, &open);
     }
     variant_all(now);
     if (!ok) return false;
@@ -367,19 +369,19 @@ static bool any_kept(const struct unit *u)
     return false;
 }
 
-static bool search(struct tuner *t, struct unit *u, struct variant *now)
+static bool tune_search(struct tuner *t, struct unit *u, struct variant *now)
 {
     const struct tunable *alone;
     double last = 2 * MIN_PAIRS * u->sample, settling = (2 * SURE_PAIRS + 2) * u->sample;
     while (measure_now() + last + settling < t->end && next_round(t, u, &alone)) {
         struct variant trial;
         double began = measure_now();
-        bool ok = make(t, u, TRIAL, &trial);
+        bool ok = tune_make_variant(t, u, TRIAL, &trial);
         ok = ok && (trial.merged || measure_round(t, u, now, &trial, alone));
         if (ok && any_kept(u)) {
             struct variant before = *now;
             keep_found(u);
-            ok = make(t, u, NOW, now); /* while the old program keeps the code that both use */
+            ok = tune_make_variant(t, u, NOW, now); /* while the old program keeps the code that both use */
             variant_free(&before);
         }
         variant_free(&trial);
@@ -400,12 +402,12 @@ static bool commit_variant(struct tuner *t, struct unit *u, struct variant *now)
     int pairs = 0, max = 1; /* where nothing has changed, a pair says how long it takes; else in any case SURE_PAIRS */
     for (uint32_t i = 0; i < u->n; i++)
         if (memcmp(&u->v[i].now, &u->v[i].first, sizeof u->v[i].now)) max = MAX_PAIRS;
-    bool ok = make(t, u, FIRST, &first) && measured_reset(&u->m, t->e) &&
-              (max == 1 || (sample(t, u, now, &ignored) && sample(t, u, &first, &ignored)));
+    bool ok = tune_make_variant(t, u, FIRST, &first) && measured_reset(&u->m, t->e) &&
+              (max == 1 || (tune_sample(t, u, now, &ignored) && tune_sample(t, u, &first, &ignored)));
     double *min = mem_alloc((2 * u->n + 1) * sizeof *min); /* seconds of each kernel, first and now */
     ok = ok && (min || tune_no_memory(t));
     for (; ok && pairs < max && (pairs < SURE_PAIRS || measure_now() < t->end); pairs++) {
-        ok = pair(t, u, &first, now, pairs, whole);
+        ok = tune_measure_pair(t, u, &first, now, pairs, whole);
         for (uint32_t k = 0; k < 2 * u->n; k++)
             min[k] = pairs == 0 || u->v[k / 2].seconds[k % 2] < min[k] ? u->v[k / 2].seconds[k % 2] : min[k];
     }
@@ -479,13 +481,13 @@ static bool tune_unit(struct tuner *t, const struct graph *g, int device, struct
     struct unit u;
     struct variant now = {0};
     const struct tuned *tuned = tuned_for(graph_devices(g) | UINT64_C(1) << device);
-    bool ok = unit_open(t, &u, g, device) && u.n > 0 && make(t, &u, NOW, &now) && first_look(t, &u, &now);
+    bool ok = unit_open(t, &u, g, device) && u.n > 0 && tune_make_variant(t, &u, NOW, &now) && first_look(t, &u, &now);
     for (uint32_t i = 0; ok && i < u.n; i++) {
         struct schedule ignored;
         u.v[i].done = !t->o->again && tuned && tuned->find(tuned, u.key[u.v[i].group], &ignored);
         u.v[i].moved = true; /* there is no list yet */
     }
-    ok = ok && search(t, &u, &now) && commit_variant(t, &u, &now) && commit_tuned(t, &u, r);
+    ok = ok && tune_search(t, &u, &now) && commit_variant(t, &u, &now) && commit_tuned(t, &u, r);
     variant_free(&now);
     bool empty = !t->e->code && !u.n;
     unit_close(&u);
@@ -517,7 +519,7 @@ static bool has_compiled(const struct program *p, uint64_t interpreted)
     return any;
 }
 
-static bool tunes(const struct exec *x, struct err *e)
+static bool tuning_is_enabled(const struct exec *x, struct err *e)
 {
     const char *name = x->captured->name;
     if (x->captured->symbols)
@@ -535,7 +537,7 @@ bool tune_program(const struct exec *x, const struct tune_options *o, struct tun
 {
     struct tuner t = {.o = o, .e = e, .total = 1};
     *r = (struct tune_result){.complete = true};
-    if (!tunes(x, e) || !tuned_can_keep(e)) return false;
+    if (!tuning_is_enabled(x, e) || !tuned_can_keep(e)) return false;
     if (o->seconds <= 0) return !(r->complete = false);
     bool ok = tune_graph(&t, x->program->g, x->device, measure_now() + o->seconds, r);
     struct tuned_record mark = {mark_of(x->captured), {0}};
@@ -557,7 +559,7 @@ const struct exec *tune_repeated(const struct exec *x)
     struct err e = {0};
     struct tune_result r;
     if (tuning || atomic_exchange(&((struct exec *)x)->tuned, true) || !x->fuse || x->base || x->schedules ||
-        !tunes(x, &e) || is_marked(x)) return x;
+        !tuning_is_enabled(x, &e) || is_marked(x)) return x;
     bool aloud = environment_switch("KILN_TUNE", false);
     double line = measure_now(), began = line;
     struct tune_options o = {.seconds = option_tune_seconds(), .progress = aloud ? say_progress : NULL, .ctx = &line};

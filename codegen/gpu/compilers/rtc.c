@@ -18,7 +18,8 @@ bool rtc_version(struct rtc *c, char *out, size_t size, struct err *e)
     return true;
 }
 
-static bool get(const struct rtc *c, rtc_program p, rtc_size *size, rtc_text *text, struct code *out, struct err *e)
+static bool rtc_get_text(const struct rtc *c, rtc_program p, rtc_size *size, rtc_text *text, struct code *out,
+                         struct err *e)
 {
     if (size(p, &out->size) || !out->size)
         return err_set(e, KL_ERR_COMPILE, "%s gives no code", c->name);
@@ -27,7 +28,7 @@ static bool get(const struct rtc *c, rtc_program p, rtc_size *size, rtc_text *te
     return !text(p, out->bytes) || err_set(e, KL_ERR_COMPILE, "%s gives no code", c->name);
 }
 
-static bool refused(const struct rtc *c, rtc_program p, struct err *e)
+static bool rtc_report_log(const struct rtc *c, rtc_program p, struct err *e)
 {
     size_t size = 0;
     char *log = c->log_size(p, &size) ? NULL : mem_alloc(size + 1);
@@ -54,10 +55,10 @@ bool rtc_compile(struct rtc *c, const char *source, const char *arch, enum gpu_o
     bool ok = !c->create(&p, source, c->file, 0, NULL, NULL) ||
         err_set(e, KL_ERR_MEMORY, "%s makes no program", c->name);
     if (ok && c->compile(p, n, option))
-        ok = refused(c, p, e);
+        ok = rtc_report_log(c, p, e);
     else if (ok)
-        ok = what == GPU_BINARY ? get(c, p, c->binary_size, c->binary, out, e)
-            : get(c, p, c->assembly_size, c->assembly, out, e);
+        ok = what == GPU_BINARY ? rtc_get_text(c, p, c->binary_size, c->binary, out, e)
+            : rtc_get_text(c, p, c->assembly_size, c->assembly, out, e);
     if (p)
         c->destroy(&p);
     if (!ok) {

@@ -9,10 +9,10 @@ enum { HEADER = 5, BOUND = 3, TYPE_FLOAT = 22, FLOAT_WORDS = 4 };
 
 static const uint32_t numbers[MATRIX_TYPES] = {MATRIX_F16, MATRIX_F32, MATRIX_BF16};
 
-static unsigned opcode(const uint32_t *w) { return *w & 0xffff; }
+static unsigned spirv_opcode(const uint32_t *w) { return *w & 0xffff; }
 
 /* The length of the instruction at word i, if there are so many words; else 0. */
-static size_t length(const uint32_t *w, size_t i, size_t words)
+static size_t spirv_length(const uint32_t *w, size_t i, size_t words)
 {
     size_t n = w[i] >> 16;
     return n && n <= words - i ? n : 0;
@@ -20,10 +20,10 @@ static size_t length(const uint32_t *w, size_t i, size_t words)
 
 /* Which of the numbers' types does an instruction declare?  MATRIX_TYPES: none.  bf16 is a type of 16 bits with an
  * encoding, which is 0. */
-static unsigned declared(const uint32_t *w)
+static unsigned spirv_declared_type(const uint32_t *w)
 {
     size_t n = *w >> 16;
-    if (opcode(w) == TYPE_FLOAT && n >= 3)
+    if (spirv_opcode(w) == TYPE_FLOAT && n >= 3)
         for (unsigned t = 0; t < MATRIX_TYPES; t++)
             if (numbers[t] == MATRIX_BF16 ? n == FLOAT_WORDS && w[2] == 16 && !w[3] : n == 3 && w[2] == numbers[t])
                 return t;
@@ -55,9 +55,9 @@ bool matrix_types(const uint32_t *spirv, size_t words, uint32_t **out, size_t *o
     uint32_t id[MATRIX_TYPES] = {0};
     bool any = false, put[MATRIX_TYPES] = {0};
     *out = NULL;
-    for (size_t i = HEADER, n; i < words && (n = length(spirv, i, words)); i += n) {
-        unsigned t = declared(spirv + i);
-        any |= opcode(spirv + i) == MATRIX_TYPE;
+    for (size_t i = HEADER, n; i < words && (n = spirv_length(spirv, i, words)); i += n) {
+        unsigned t = spirv_declared_type(spirv + i);
+        any |= spirv_opcode(spirv + i) == MATRIX_TYPE;
         if (t < MATRIX_TYPES)
             id[t] = spirv[i + 1];
     }
@@ -68,9 +68,9 @@ bool matrix_types(const uint32_t *spirv, size_t words, uint32_t **out, size_t *o
         return false;
     memcpy(w, spirv, HEADER * sizeof *w);
     size_t at = HEADER;
-    for (size_t i = HEADER, n; i < words && (n = length(spirv, i, words)); i += n) {
-        bool matrix = opcode(spirv + i) == MATRIX_TYPE && n > 2;
-        unsigned t = matrix ? type_number(spirv[i + 2]) : declared(spirv + i);
+    for (size_t i = HEADER, n; i < words && (n = spirv_length(spirv, i, words)); i += n) {
+        bool matrix = spirv_opcode(spirv + i) == MATRIX_TYPE && n > 2;
+        unsigned t = matrix ? type_number(spirv[i + 2]) : spirv_declared_type(spirv + i);
         if (t < MATRIX_TYPES && matrix && !put[t]) {
             id[t] = id[t] ? id[t] : w[BOUND]++;
             at += put_float(w + at, id[t], t);

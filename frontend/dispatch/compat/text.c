@@ -43,7 +43,7 @@ static const char *const tag_text[] = {
     [TAG_MATH] = "[math kernel]", [TAG_AMBIGUOUS] = "[ambiguous autogradother]", [TAG_AUTOGRAD] = "[autograd kernel]",
     [TAG_LAYER] = "[layer kernel]", [TAG_FALLBACK] = "[backend fallback]"};
 
-static const char *where(const struct op_kernel *k)
+static const char *kernel_location(const struct op_kernel *k)
 {
     return k->kind == KERNEL_BUILTIN || k->kind == KERNEL_SELECT ||
         k->kind >= KERNEL_AMBIGUOUS ? "Kiln" : "a user's program";
@@ -53,7 +53,7 @@ static void kernel_line(const struct dispatch_op *op, const struct op_kernel *k,
 {
     const char *schema = k->schema ? k->schema : op->schema ? op->schema + strcspn(op->schema, "(") : "(?)";
     if (k->kind == KERNEL_FALLTHROUGH)
-        text_put(t, "fallthrough registered in %s", k->fn.name ? where(k) : "Kiln");
+        text_put(t, "fallthrough registered in %s", k->fn.name ? kernel_location(k) : "Kiln");
     else
         text_put(t, "%s :: %s [ %s ]", k->name, schema,
                  k->kind == KERNEL_RUN ? "run" : k->kind == KERNEL_CALL ? "boxed" : "boxed unboxed");
@@ -131,7 +131,7 @@ const char *kl_dispatch_dump_table(const char *op) { return text_of(op, table_te
 
 /* ---- errors for missing kernels ---- */
 
-static void available(const struct dispatch_op *op, char *buf, size_t size)
+static void list_available_keys(const struct dispatch_op *op, char *buf, size_t size)
 {
     size_t n = 0;
     buf[0] = 0;
@@ -146,7 +146,7 @@ bool dispatch_missing(const struct dispatch_op *op, kl_key key, struct err *e)
 {
     char list[512];
     struct text table = {0};
-    available(op, list, sizeof list);
+    list_available_keys(op, list, sizeof list);
     if (key == KL_KEY_Undefined) {
         err_set(
             e, KL_ERR_ARGUMENT,

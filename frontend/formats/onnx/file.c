@@ -61,7 +61,7 @@ void mapping_unref(struct mapping *m)
 
 /* ---- how deep messages are nested ---- */
 
-static bool varint(const uint8_t **p, const uint8_t *end, uint64_t *v)
+static bool onnx_read_varint(const uint8_t **p, const uint8_t *end, uint64_t *v)
 {
     *v = 0;
     for (unsigned shift = 0; *p < end && shift < 64; shift += 7) {
@@ -80,11 +80,11 @@ static bool depth_fits(const uint8_t *p, const uint8_t *end, const ProtobufCMess
         return false;
     while (p < end) {
         uint64_t tag, n;
-        if (!varint(&p, end, &tag))
+        if (!onnx_read_varint(&p, end, &tag))
             return true; /* damaged: protobuf-c reports it */
         switch (tag & 7) {
         case 0:
-            if (!varint(&p, end, &n))
+            if (!onnx_read_varint(&p, end, &n))
                 return true;
             break;
         case 1: case 5:
@@ -94,7 +94,7 @@ static bool depth_fits(const uint8_t *p, const uint8_t *end, const ProtobufCMess
             p += n;
             break;
         case 2: {
-            if (!varint(&p, end, &n) || n > (uint64_t)(end - p))
+            if (!onnx_read_varint(&p, end, &n) || n > (uint64_t)(end - p))
                 return true;
             const ProtobufCFieldDescriptor *field =
                 tag >> 3 < 1u << 29 ? protobuf_c_message_descriptor_get_field(d, (unsigned)(tag >> 3)) : NULL;

@@ -95,7 +95,7 @@ static const struct array *list_operand(const struct node *n, uint32_t i)
 static int64_t spread_element(const struct array *a, int64_t i) { return array_int(a, a->count == 1 ? 0 : i); }
 
 /* The operands' common length and rank; false: they are no lists that go together. */
-static bool spread(const struct array *const *a, int count, int64_t *length, int *rank)
+static bool lengths_broadcast(const struct array *const *a, int count, int64_t *length, int *rank)
 {
     *length = 1;
     *rank = 0;
@@ -116,7 +116,7 @@ static bool spread(const struct array *const *a, int count, int64_t *length, int
 typedef bool lengths_fn(struct node *n, bool *done);
 
 /* Number by number; integers wrap, kl_length_sub and its kin report what is no length. */
-static int64_t computed(struct node *n, const char *op, int64_t a, int64_t b)
+static int64_t lengths_compute(struct node *n, const char *op, int64_t a, int64_t b)
 {
     bool lengths = length_is_symbolic(a) || length_is_symbolic(b);
     uint64_t x = (uint64_t)a, y = (uint64_t)b;
@@ -133,12 +133,13 @@ static bool lengths_arithmetic(struct node *n, bool *done)
     const struct array *a[2] = {list_operand(n, 0), list_operand(n, 1)};
     int64_t length;
     int rank;
-    if (!spread(a, 2, &length, &rank) || a[0]->dtype != KL_I64 || a[1]->dtype != KL_I64)
+    if (!lengths_broadcast(a, 2, &length, &rank) || a[0]->dtype != KL_I64 || a[1]->dtype != KL_I64)
         return true;
     /* Mul by -1 makes what Equal compares with; it is no length, and the exporters' pattern has numbers there */
     struct array *r = result_array(KL_I64, rank, length);
     for (int64_t i = 0; r && i < length; i++)
-        if ((integers_of(r)[i] = computed(n, n->def->op->name, spread_element(a[0], i), spread_element(a[1], i))) ==
+        if ((integers_of(r)[i] = lengths_compute(n, n->def->op->name, spread_element(a[0], i), spread_element(a[1],
+                                                                                                              i))) ==
             INT64_MIN)
             return array_unref(r), false;
     *done = true;
@@ -163,7 +164,7 @@ static bool lengths_compared(struct node *n, bool *done)
     const struct array *a[2] = {list_operand(n, 0), list_operand(n, 1)};
     int64_t length;
     int rank;
-    if (!spread(a, 2, &length, &rank))
+    if (!lengths_broadcast(a, 2, &length, &rank))
         return true;
     struct array *r = result_array(KL_BOOL, rank, length);
     for (int64_t i = 0; r && i < length; i++) {
@@ -181,7 +182,7 @@ static bool lengths_where(struct node *n, bool *done)
     const struct array *a[3] = {list_operand(n, 0), list_operand(n, 1), list_operand(n, 2)};
     int64_t length;
     int rank;
-    if (!spread(a, 3, &length, &rank) || a[1]->dtype != KL_I64 || a[2]->dtype != KL_I64)
+    if (!lengths_broadcast(a, 3, &length, &rank) || a[1]->dtype != KL_I64 || a[2]->dtype != KL_I64)
         return true;
     struct array *r = result_array(KL_I64, rank, length);
     for (int64_t i = 0; r && i < length; i++)

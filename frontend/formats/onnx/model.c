@@ -170,7 +170,8 @@ static bool fits_input(const kl_site *site, const kl_model_value *v, kl_tensor t
     return kl_fail_at(site, code, text) == KL_OK;
 }
 
-static bool fits(const kl_site *site, kl_model *m, uint32_t nin, const kl_tensor *in, uint32_t nout, kl_tensor *out)
+static bool model_check_inputs(const kl_site *site, kl_model *m, uint32_t nin, const kl_tensor *in, uint32_t nout,
+                               kl_tensor *out)
 {
     char text[300];
     if (!m || (nin && !in) || (nout && !out) || nin != m->main->nin || nout > m->main->nout) {
@@ -283,7 +284,7 @@ kl_status kl_model_call_at(const kl_site *site, kl_model *m, uint32_t nin, const
 {
     for (uint32_t i = 0; out && i < nout; i++)
         out[i] = kl_none;
-    if (!fits(site, m, nin, in, nout, out))
+    if (!model_check_inputs(site, m, nin, in, nout, out))
         return kl_last_error_code();
     if (m->differentiates && !kl_tracing())
         return call_in_trace(site, m, nin, in, nout, out);

@@ -169,54 +169,54 @@ struct sight attention_sight(const struct graph *g, const struct node *n, const 
 
 /* One query, given the keys it sees; score and weight have room for a block. stats: NULL, or the address of its two
  * numbers, and then there are no values. */
-#define ROW(name, ctype, dtype, fma)                                                                                \
-    static bool row_##name(const struct node *n, const struct attention_sizes *z, struct sight s, ctype *out,       \
-                           ctype *stats, const ctype *q, const ctype *k, const ctype *v, ctype *score,              \
-                           ctype *weight)                                                                           \
-    {                                                                                                               \
-        const ctype scale = (ctype)dtype_value(KL_F64, n->attr.attention.scale);                                    \
-        const int64_t block = n->attr.attention.block;                                                              \
-        ctype max = -INFINITY, total = 0;                                                                          \
-        for (int64_t c = 0; c < z->e; c++)                                                                          \
-            out[c] = 0;                                                                                             \
-        for (int64_t j0 = s.lo / block * block; j0 < s.hi; j0 += block) {                                           \
-            int64_t from = j0 > s.lo ? j0 : s.lo, end = j0 + block < s.hi ? j0 + block : s.hi, count = 0;           \
-            ctype larger = max, sum = (ctype)-0.0;                                                                 \
-            for (int64_t j = from; j < end; j++) {                                                                  \
-                if (s.mask && !s.mask[j])                                                                           \
-                    continue;                                                                                       \
-                ctype x = 0;                                                                                        \
-                for (int64_t c = 0; c < z->d; c++)                                                                  \
-                    x = fma(q[c], k[j * z->d + c], x);                                                              \
-                score[count++] = x *= scale;                                                                        \
-                larger = x < larger || larger != larger ? larger : x;                                               \
-            }                                                                                                       \
-            ctype base = larger == (ctype)-INFINITY ? 0 : larger, shrink = max - base;                             \
-            for (int64_t j = 0; j < count; j++)                                                                     \
-                score[j] -= base;                                                                                   \
-            if (!scalar_apply(OP_exp, dtype, &shrink, (const void *const[]){&shrink}, 1) ||                         \
-                !scalar_apply(OP_exp, dtype, weight, (const void *const[]){score}, count))                          \
-                return false;                                                                                       \
-            for (int64_t j = 0; j < count; j++)                                                                     \
-                sum += weight[j];                                                                                   \
-            total = fma(total, shrink, sum);                                                                        \
-            for (int64_t c = 0; c < z->e; c++) {                                                                    \
-                const ctype *w = weight;                                                                            \
-                ctype x = (ctype)-0.0;                                                                              \
-                for (int64_t j = from; j < end; j++)                                                                \
-                    if (!s.mask || s.mask[j])                                                                       \
-                        x = fma(*w++, v[j * z->e + c], x);                                                          \
-                out[c] = fma(out[c], shrink, x);                                                                    \
-            }                                                                                                       \
-            max = larger;                                                                                          \
-        }                                                                                                           \
-        for (int64_t c = 0; c < z->e; c++)                                                                          \
-            out[c] = total == 0 ? 0 : out[c] / total;                                                               \
-        if (stats) {                                                                                                \
-            stats[0] = max == (ctype)-INFINITY ? 0 : max;                                                         \
-            stats[1] = total == 0 ? 0 : 1 / total;                                                                  \
-        }                                                                                                           \
-        return true;                                                                                                \
+#define ROW(name, ctype, dtype, fma)                                                                          \
+    static bool row_##name(const struct node *n, const struct attention_sizes *z, struct sight s, ctype *out, \
+                           ctype *stats, const ctype *q, const ctype *k, const ctype *v, ctype *score,        \
+                           ctype *weight)                                                                     \
+    {                                                                                                         \
+        const ctype scale = (ctype)dtype_value(KL_F64, n->attr.attention.scale);                              \
+        const int64_t block = n->attr.attention.block;                                                        \
+        ctype max = -INFINITY, total = 0;                                                                     \
+        for (int64_t c = 0; c < z->e; c++)                                                                    \
+            out[c] = 0;                                                                                       \
+        for (int64_t j0 = s.lo / block * block; j0 < s.hi; j0 += block) {                                     \
+            int64_t from = j0 > s.lo ? j0 : s.lo, end = j0 + block < s.hi ? j0 + block : s.hi, count = 0;     \
+            ctype larger = max, sum = (ctype)-0.0;                                                            \
+            for (int64_t j = from; j < end; j++) {                                                            \
+                if (s.mask && !s.mask[j])                                                                     \
+                    continue;                                                                                 \
+                ctype x = 0;                                                                                  \
+                for (int64_t c = 0; c < z->d; c++)                                                            \
+                    x = fma(q[c], k[j * z->d + c], x);                                                        \
+                score[count++] = x *= scale;                                                                  \
+                larger = x < larger || larger != larger ? larger : x;                                         \
+            }                                                                                                 \
+            ctype base = larger == (ctype)-INFINITY ? 0 : larger, shrink = max - base;                        \
+            for (int64_t j = 0; j < count; j++)                                                               \
+                score[j] -= base;                                                                             \
+            if (!scalar_apply(OP_exp, dtype, &shrink, (const void *const[]){&shrink}, 1) ||                   \
+                !scalar_apply(OP_exp, dtype, weight, (const void *const[]){score}, count))                    \
+                return false;                                                                                 \
+            for (int64_t j = 0; j < count; j++)                                                               \
+                sum += weight[j];                                                                             \
+            total = fma(total, shrink, sum);                                                                  \
+            for (int64_t c = 0; c < z->e; c++) {                                                              \
+                const ctype *w = weight;                                                                      \
+                ctype x = (ctype)-0.0;                                                                        \
+                for (int64_t j = from; j < end; j++)                                                          \
+                    if (!s.mask || s.mask[j])                                                                 \
+                        x = fma(*w++, v[j * z->e + c], x);                                                    \
+                out[c] = fma(out[c], shrink, x);                                                              \
+            }                                                                                                 \
+            max = larger;                                                                                     \
+        }                                                                                                     \
+        for (int64_t c = 0; c < z->e; c++)                                                                    \
+            out[c] = total == 0 ? 0 : out[c] / total;                                                         \
+        if (stats) {                                                                                          \
+            stats[0] = max == (ctype)-INFINITY ? 0 : max;                                                     \
+            stats[1] = total == 0 ? 0 : 1 / total;                                                            \
+        }                                                                                                     \
+        return true;                                                                                          \
     }
 ROW(f32, float, KL_F32, __builtin_fmaf)
 ROW(f64, double, KL_F64, __builtin_fma)
@@ -337,7 +337,7 @@ static ref along_keys(struct graph *g, enum op reduce, ref x, const struct shape
     return n_reduce(g, reduce, x, 1u << (s->rank - 1));
 }
 
-static ref weights(struct graph *g, const struct node *n, ref *seen)
+static ref attention_weights(struct graph *g, const struct node *n, ref *seen)
 {
     unsigned dtype = dtype_compute(n->dtype);
     ref x = attention_product(g, n->in[Q], n->in[K], 1, 1);
@@ -363,7 +363,7 @@ ref n_attention_weights(struct graph *g, ref y)
 {
     const struct node n = *node_at(g, y);
     ref seen;
-    return weights(g, &n, &seen);
+    return attention_weights(g, &n, &seen);
 }
 
 /* With the weights p: dv = p^T dy, dp = dy v^T, ds = p (dp - their sum along the keys, weighted by p), and so on. p is
@@ -372,7 +372,7 @@ static void compose_gradient(struct graph *g, const struct node *n, ref dy, ref 
 {
     const uint16_t flags = g->cur_flags;
     g->cur_flags |= MARK_REMAT; /* recomputed late, when they are needed */
-    ref seen, p = weights(g, n, &seen);
+    ref seen, p = attention_weights(g, n, &seen);
     g->cur_flags = flags;
     ref dp = attention_product(g, dy, n->in[V], 1, 1);
     if (!p || !dp)
@@ -433,7 +433,7 @@ void vjp_attention(struct graph *g, ref y, ref dy, ref *din)
 void vjp_attention_stats(struct graph *g, ref y, ref dy, ref *din)
 {
     const struct node n = *node_at(g, y);
-    ref seen, p = weights(g, &n, &seen);
+    ref seen, p = attention_weights(g, &n, &seen);
     if (!p)
         return;
     const struct shape s = *node_shape(g, p);

@@ -55,7 +55,8 @@ bool shape_attention_grad(const struct graph *g, struct node *n, struct shape *o
 /* ---- evaluation ---- */
 
 /* Does query i of batch element b see key j? */
-static bool sees(const struct graph *g, const struct node *n, const struct attention_sizes *z, const void *seen,
+static bool attention_key_is_unmasked(const struct graph *g, const struct node *n, const struct attention_sizes *z,
+                                      const void *seen,
                  int64_t b, int64_t i, int64_t j)
 {
     struct sight s = attention_sight(g, n, z, seen, b, i);
@@ -66,52 +67,52 @@ static bool sees(const struct graph *g, const struct node *n, const struct atten
 struct walk { int64_t *at; void *p, *ds; };
 
 /* Row `own` of batch element b; x, y and t point to that element's data. */
-#define GRAD(name, ctype, dtype, fma)                                                                               \
-    static bool grad_##name(const struct graph *g, const struct node *n, const struct attention_sizes *z,           \
-                            const void *seen, int64_t b, int64_t own, ctype *out, const ctype *x, const ctype *y,   \
-                            const ctype *t, const struct walk *w)                                                   \
-    {                                                                                                               \
-        const ctype scale = (ctype)dtype_value(KL_F64, n->attr.attention.scale);                                    \
-        const bool keys = n->attr.attention.of == ATTENTION_KEYS;                                                   \
-        const int64_t columns = z->d + z->e, width = keys ? columns : z->d, rows = keys ? z->l : z->m,              \
-                      block = n->attr.attention.block;                                                              \
-        ctype *p = w->p, *ds = w->ds;                                                                               \
-        for (int64_t c = 0; c < width; c++)                                                                         \
-            out[c] = 0;                                                                                             \
-        for (int64_t from = 0; from < rows; from += block) {                                                        \
-            int64_t count = 0;                                                                                      \
-            for (int64_t r = from; r < rows && r < from + block; r++) {                                             \
-                int64_t i = keys ? r : own, j = keys ? own : r;                                                     \
-                if (!sees(g, n, z, seen, b, i, j))                                                                  \
-                    continue;                                                                                       \
-                const ctype *xi = x + i * columns, *yj = y + j * columns;                                           \
-                ctype s = 0, dp = 0;                                                                                \
-                for (int64_t c = 0; c < z->d; c++)                                                                  \
-                    s = fma(xi[c], yj[c], s);                                                                       \
-                for (int64_t c = z->d; c < columns; c++)                                                            \
-                    dp = fma(xi[c], yj[c], dp);                                                                     \
-                s *= scale;                                                                                         \
-                p[count] = s - t[STAT_COUNT * i + STAT_MAX];                                                        \
-                ds[count] = dp - t[STAT_COUNT * i + DELTA];                                                         \
-                w->at[count++] = r;                                                                                 \
-            }                                                                                                       \
-            if (!scalar_apply(OP_exp, dtype, p, (const void *const[]){p}, count))                                   \
-                return false;                                                                                       \
-            for (int64_t r = 0; r < count; r++) {                                                                   \
-                p[r] *= t[STAT_COUNT * (keys ? w->at[r] : own) + INVERSE];                                          \
-                ds[r] *= p[r];                                                                                      \
-            }                                                                                                       \
-            for (int64_t c = 0; c < width; c++) {                                                                   \
-                const ctype *by = c < z->d ? ds : p;                                                                \
-                ctype sum = (ctype)-0.0;                                                                            \
-                for (int64_t r = 0; r < count; r++)                                                                 \
-                    sum = fma(by[r], (keys ? x : y)[w->at[r] * columns + c], sum);                                  \
-                out[c] += sum;                                                                                      \
-            }                                                                                                       \
-        }                                                                                                           \
-        for (int64_t c = 0; c < z->d; c++)                                                                          \
-            out[c] *= scale;                                                                                        \
-        return true;                                                                                                \
+#define GRAD(name, ctype, dtype, fma)                                                                             \
+    static bool grad_##name(const struct graph *g, const struct node *n, const struct attention_sizes *z,         \
+                            const void *seen, int64_t b, int64_t own, ctype *out, const ctype *x, const ctype *y, \
+                            const ctype *t, const struct walk *w)                                                 \
+    {                                                                                                             \
+        const ctype scale = (ctype)dtype_value(KL_F64, n->attr.attention.scale);                                  \
+        const bool keys = n->attr.attention.of == ATTENTION_KEYS;                                                 \
+        const int64_t columns = z->d + z->e, width = keys ? columns : z->d, rows = keys ? z->l : z->m,            \
+                      block = n->attr.attention.block;                                                            \
+        ctype *p = w->p, *ds = w->ds;                                                                             \
+        for (int64_t c = 0; c < width; c++)                                                                       \
+            out[c] = 0;                                                                                           \
+        for (int64_t from = 0; from < rows; from += block) {                                                      \
+            int64_t count = 0;                                                                                    \
+            for (int64_t r = from; r < rows && r < from + block; r++) {                                           \
+                int64_t i = keys ? r : own, j = keys ? own : r;                                                   \
+                if (!attention_key_is_unmasked(g, n, z, seen, b, i, j))                                           \
+                    continue;                                                                                     \
+                const ctype *xi = x + i * columns, *yj = y + j * columns;                                         \
+                ctype s = 0, dp = 0;                                                                              \
+                for (int64_t c = 0; c < z->d; c++)                                                                \
+                    s = fma(xi[c], yj[c], s);                                                                     \
+                for (int64_t c = z->d; c < columns; c++)                                                          \
+                    dp = fma(xi[c], yj[c], dp);                                                                   \
+                s *= scale;                                                                                       \
+                p[count] = s - t[STAT_COUNT * i + STAT_MAX];                                                      \
+                ds[count] = dp - t[STAT_COUNT * i + DELTA];                                                       \
+                w->at[count++] = r;                                                                               \
+            }                                                                                                     \
+            if (!scalar_apply(OP_exp, dtype, p, (const void *const[]){p}, count))                                 \
+                return false;                                                                                     \
+            for (int64_t r = 0; r < count; r++) {                                                                 \
+                p[r] *= t[STAT_COUNT * (keys ? w->at[r] : own) + INVERSE];                                        \
+                ds[r] *= p[r];                                                                                    \
+            }                                                                                                     \
+            for (int64_t c = 0; c < width; c++) {                                                                 \
+                const ctype *by = c < z->d ? ds : p;                                                              \
+                ctype sum = (ctype)-0.0;                                                                          \
+                for (int64_t r = 0; r < count; r++)                                                               \
+                    sum = fma(by[r], (keys ? x : y)[w->at[r] * columns + c], sum);                                \
+                out[c] += sum;                                                                                    \
+            }                                                                                                     \
+        }                                                                                                         \
+        for (int64_t c = 0; c < z->d; c++)                                                                        \
+            out[c] *= scale;                                                                                      \
+        return true;                                                                                              \
     }
 GRAD(f32, float, KL_F32, __builtin_fmaf)
 GRAD(f64, double, KL_F64, __builtin_fma)
@@ -177,9 +178,9 @@ void n_attention_gradient(struct graph *g, ref y, ref dy, ref din[3])
 
 /* ---- the gradient of attention_grad: products and elementwise ops, [.., L, M] ---- */
 
-static ref plus(struct graph *g, ref a, ref b) { return a && b ? n_add(g, a, b) : a ? a : b; }
+static ref add_or_either(struct graph *g, ref a, ref b) { return a && b ? n_add(g, a, b) : a ? a : b; }
 
-static ref scaled(struct graph *g, const struct node *n, ref a)
+static ref attention_scale_grad(struct graph *g, const struct node *n, ref a)
 {
     return a ? n_mul(g, a, n_k(g, a, dtype_value(KL_F64, n->attr.attention.scale))) : NIL;
 }
@@ -203,7 +204,7 @@ void vjp_attention_grad(struct graph *g, ref r, ref dr, ref *din)
     bool keys = n.attr.attention.of == ATTENTION_KEYS;
     ref q = n_slice(g, x, last, 0, d, 1), dy = n_slice(g, x, last, d, e, 1);
     ref k = n_slice(g, y, last, 0, d, 1), v = n_slice(g, y, last, d, e, 1);
-    ref score = scaled(g, &n, attention_product(g, q, k, 1, 1));
+    ref score = attention_scale_grad(g, &n, attention_product(g, q, k, 1, 1));
     if (!score)
         return;
     const struct shape s = *node_shape(g, score);
@@ -217,21 +218,22 @@ void vjp_attention_grad(struct graph *g, ref r, ref dr, ref *din)
     ref ds = attention_where_seen(g, seen, n_mul(g, p, less));
     /* the gradients of ds and p, and the gradient that the last product passes to its other operand */
     ref to_k = keys ? n_slice(g, to, last, 0, d, 1) : NIL, to_v = keys ? n_slice(g, to, last, d, e, 1) : NIL;
-    ref to_ds = scaled(g, &n, keys ? attention_product(g, q, to_k, 1, 1) : attention_product(g, to, k, 1, 1));
+    ref to_ds = attention_scale_grad(g, &n, keys ? attention_product(g, q, to_k, 1, 1) : attention_product(g, to, k, 1,
+                                                                                                           1));
     to_ds = attention_where_seen(g, seen, to_ds);
     ref to_p = n_mul(g, to_ds, less);
-    ref more_q = keys ? scaled(g, &n, attention_product(g, ds, to_k, 1, 0)) : NIL;
-    ref more_k = keys ? NIL : scaled(g, &n, attention_product(g, ds, to, 0, 0));
+    ref more_q = keys ? attention_scale_grad(g, &n, attention_product(g, ds, to_k, 1, 0)) : NIL;
+    ref more_k = keys ? NIL : attention_scale_grad(g, &n, attention_product(g, ds, to, 0, 0));
     ref more_dy = keys ? attention_product(g, p, to_v, 1, 0) : NIL;
     if (keys)
         to_p = n_add(g, to_p, attention_where_seen(g, seen, attention_product(g, dy, to_v, 1, 1)));
-    ref to_less = n_mul(g, to_ds, p), to_score = scaled(g, &n, n_mul(g, to_p, p));
+    ref to_less = n_mul(g, to_ds, p), to_score = attention_scale_grad(g, &n, n_mul(g, to_p, p));
     to_score = attention_where_seen(g, seen, to_score);
     if (!to_less || !to_score)
         return;
-    ref dq = plus(g, attention_product(g, to_score, attention_finite(g, seen, k), 1, 0), more_q);
-    ref dk = plus(g, attention_product(g, to_score, attention_finite(g, seen, q), 0, 0), more_k);
-    ref ddy = plus(g, attention_product(g, to_less, attention_finite(g, seen, v), 1, 0), more_dy);
+    ref dq = add_or_either(g, attention_product(g, to_score, attention_finite(g, seen, k), 1, 0), more_q);
+    ref dk = add_or_either(g, attention_product(g, to_score, attention_finite(g, seen, q), 0, 0), more_k);
+    ref ddy = add_or_either(g, attention_product(g, to_less, attention_finite(g, seen, v), 1, 0), more_dy);
     ref dv = attention_product(g, to_less, dy, 0, 0);
     ref to_inverse = over_keys(g, n_mul(g, to_p, exp)), to_delta = n_neg(g, over_keys(g, to_less));
     din[X] = n_cast(g, n_concat(g, (ref[]){dq, ddy}, 2, last), n.dtype);

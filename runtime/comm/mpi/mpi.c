@@ -19,7 +19,7 @@ struct link {
 
 static int failed; /* ranks may have ended, so that MPI_Finalize would wait for them */
 
-static double seconds(void)
+static double mpi_seconds(void)
 {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
@@ -40,7 +40,7 @@ static void at_exit(void)
         MPI_Finalize();
 }
 
-static int start(char *message)
+static int mpi_init_thread(char *message)
 {
     int ready = 0, over = 0, level = 0;
     MPI_Initialized(&ready);
@@ -58,7 +58,7 @@ static int start(char *message)
 
 static void *mpi_open(struct transport_config *place, char *message)
 {
-    if (!start(message))
+    if (!mpi_init_thread(message))
         return NULL;
     struct link *l = calloc(1, sizeof *l);
     if (!l)
@@ -75,9 +75,9 @@ static void *mpi_open(struct transport_config *place, char *message)
 }
 
 /* Waits for one part in each direction; at first it does not yield the processor. */
-static bool complete(MPI_Request *request, int to, int from, double timeout, char *message)
+static bool mpi_wait_pair(MPI_Request *request, int to, int from, double timeout, char *message)
 {
-    double deadline = seconds() + timeout;
+    double deadline = mpi_seconds() + timeout;
     for (int polls = 0, done = 0;; polls++) {
         if (MPI_Testall(2, request, &done, MPI_STATUSES_IGNORE) != MPI_SUCCESS)
             return snprintf(message, CARRIER_MESSAGE, "MPI reports an error between this rank and ranks %d and %d", to,
@@ -88,7 +88,7 @@ static bool complete(MPI_Request *request, int to, int from, double timeout, cha
         if (polls < 100)
             continue;
         nanosleep(&(struct timespec){0, 20000}, NULL);
-        if (seconds() >= deadline)
+        if (mpi_seconds() >= deadline)
             return snprintf(message, CARRIER_MESSAGE,
                             "nothing has come from rank %d, or rank %d has taken nothing, for %d ms", from, to,
                             (int)(timeout * 1000)),
@@ -114,7 +114,7 @@ static bool mpi_exchange(void *ctx, int to, const void *out, size_t out_bytes, i
         }
         if (bad)
             mpi_error(message, "MPI_Isend or MPI_Irecv failed");
-        if (bad || !complete(request, to, from, l->timeout, message)) {
+        if (bad || !mpi_wait_pair(request, to, from, l->timeout, message)) {
             failed = 1;
             return false;
         }

@@ -104,7 +104,7 @@ struct features {
 };
 
 /* The features of Vulkan 1.3 are queried only if the device has this version. */
-static void chain(struct features *f, bool has_13)
+static void features_chain(struct features *f, bool has_13)
 {
     *f = (struct features){.all = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2, .pNext = &f->v11},
                            .v11 = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_1_FEATURES, .pNext = &f->v12},
@@ -129,7 +129,7 @@ static bool compute_family(struct driver_device *d, struct err *e)
 
 /* The size of a subgroup whose lanes can exchange values of all types, if a block can consist of full subgroups; 0:
  * kernels cannot use subgroups. */
-static uint32_t subgroup(const VkPhysicalDeviceVulkan11Properties *p, const struct features *f)
+static uint32_t usable_subgroup_size(const VkPhysicalDeviceVulkan11Properties *p, const struct features *f)
 {
     bool exchange = (p->subgroupSupportedStages & VK_SHADER_STAGE_COMPUTE_BIT) &&
         (p->subgroupSupportedOperations & VK_SUBGROUP_FEATURE_SHUFFLE_BIT);
@@ -219,8 +219,8 @@ static bool ask_features(struct driver_device *d, struct features *f, struct cap
         lanes.pNext = &buffers;
         vk.GetPhysicalDeviceProperties2(d->physical, &p);
     }
-    chain(&has, p.properties.apiVersion >= VK_API_VERSION_1_3);
-    chain(f, p.properties.apiVersion >= VK_API_VERSION_1_3);
+    features_chain(&has, p.properties.apiVersion >= VK_API_VERSION_1_3);
+    features_chain(f, p.properties.apiVersion >= VK_API_VERSION_1_3);
     if (p.properties.apiVersion < VK_API_VERSION_1_2)
         return err_set(e, KL_ERR_DEVICE, "device %s (%s) has Vulkan %u.%u, not 1.2", d->name, p.properties.deviceName,
                        VK_API_VERSION_MAJOR(p.properties.apiVersion), VK_API_VERSION_MINOR(p.properties.apiVersion));
@@ -235,7 +235,7 @@ static bool ask_features(struct driver_device *d, struct features *f, struct cap
     f->v12.storageBuffer8BitAccess = has.v12.storageBuffer8BitAccess;
     f->v12.shaderInt8 = has.v12.shaderInt8;
     f->v12.shaderBufferInt64Atomics = has.v12.shaderBufferInt64Atomics;
-    d->subgroup = subgroup(&lanes, &has);
+    d->subgroup = usable_subgroup_size(&lanes, &has);
     f->v12.shaderSubgroupExtendedTypes = f->v13.computeFullSubgroups = d->subgroup != 0;
     ask_matrices(d, f, &has);
     set_limits(d, &p.properties, lanes.maxMemoryAllocationSize, buffers.maxBufferSize);
@@ -243,7 +243,7 @@ static bool ask_features(struct driver_device *d, struct features *f, struct cap
     return true;
 }
 
-static bool create(struct driver_device *d, const struct features *f, struct err *e)
+static bool vulkan_create_device(struct driver_device *d, const struct features *f, struct err *e)
 {
     float priority = 1;
     VkDeviceQueueCreateInfo q = {.sType = VK_STRUCTURE_TYPE_DEVICE_QUEUE_CREATE_INFO, .queueFamilyIndex = d->family,
@@ -263,7 +263,7 @@ static bool create(struct driver_device *d, const struct features *f, struct err
     return true;
 }
 
-static void destroy(struct driver_device *d)
+static void vulkan_destroy_device(struct driver_device *d)
 {
     if (d->device) {
         for (unsigned i = 0; i < UPLOADS; i++)
@@ -292,9 +292,10 @@ static struct driver_device *vulkan_open_device(unsigned index, struct caps *cap
     }
     snprintf(d->name, sizeof d->name, "vulkan:%u", index);
     d->physical = found.device[index];
-    if (ask_features(d, &f, caps, e) && compute_family(d, e) && create(d, &f, e) && vulkan_queue_new(d, e))
+    if (ask_features(d, &f, caps, e) && compute_family(d, e) && vulkan_create_device(d, &f, e) && vulkan_queue_new(d,
+                                                                                                                   e))
         return d;
-    destroy(d);
+    vulkan_destroy_device(d);
     return NULL;
 }
 

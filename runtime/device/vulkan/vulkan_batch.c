@@ -120,7 +120,7 @@ static void vulkan_batch_put(struct driver_device *d, const struct batch *b, con
 }
 
 /* Records the pending commands in b. */
-static VkResult record(struct driver_device *d, struct batch *b)
+static VkResult batch_record_commands(struct driver_device *d, struct batch *b)
 {
     VkCommandBufferBeginInfo begin = {.sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO};
     b->recorded = false;
@@ -195,7 +195,7 @@ static bool submit_batch(struct driver_device *d, struct batch *b, struct err *e
     VkResult r = wait_fence(d, b);
     if (!r && !make_data(d, b, e))
         return false;
-    r = r || is_given(d, b) ? r : record(d, b);
+    r = r || is_given(d, b) ? r : batch_record_commands(d, b);
     if (!r && d->used)
         memcpy(b->data.mapped, d->data, d->used);
     r = r ? r : d->QueueSubmit(d->queue, 1, &s, b->fence);

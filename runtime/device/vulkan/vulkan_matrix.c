@@ -52,7 +52,7 @@ static bool is_possible(const struct matrix_sizes *s)
 }
 
 /* The largest possible sizes for factors of this component type; `same`: which must be these.  NULL: there are none. */
-static const struct matrix_sizes *largest(const struct matrix_sizes *s, uint32_t n, int32_t factors,
+static const struct matrix_sizes *largest_matrix_sizes(const struct matrix_sizes *s, uint32_t n, int32_t factors,
                                           const struct matrix_sizes *same)
 {
     const struct matrix_sizes *best = NULL;
@@ -73,8 +73,8 @@ static void put_sizes(struct vulkan_matrices *out, const char *word, const struc
 /* Without factors of bf16 their extension is not enabled. */
 static void choose_sizes(struct vulkan_matrices *out, const struct matrix_sizes *s, uint32_t n, bool bf16)
 {
-    const struct matrix_sizes *half = largest(s, n, COMPONENT_F16, NULL);
-    const struct matrix_sizes *brain = bf16 ? largest(s, n, COMPONENT_BF16, half) : NULL;
+    const struct matrix_sizes *half = largest_matrix_sizes(s, n, COMPONENT_F16, NULL);
+    const struct matrix_sizes *brain = bf16 ? largest_matrix_sizes(s, n, COMPONENT_BF16, half) : NULL;
     if (half)
         put_sizes(out, VULKAN_MATRIX_F16, half);
     if (brain)
@@ -83,7 +83,8 @@ static void choose_sizes(struct vulkan_matrices *out, const struct matrix_sizes 
 }
 
 /* Chains the extensions' features behind `f`, as far as the device has the extensions, and asks for them. */
-static void ask(const struct vulkan_instance *i, VkPhysicalDevice p, bool bf16, struct vulkan_matrices *m)
+static void matrix_query_features(const struct vulkan_instance *i, VkPhysicalDevice p, bool bf16,
+                                  struct vulkan_matrices *m)
 {
     VkPhysicalDeviceFeatures2 f = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2, .pNext = &m->features};
     m->features = (struct vulkan_matrix_features){.sType = (VkStructureType)MATRIX_FEATURES,
@@ -101,7 +102,7 @@ void vulkan_matrices_find(const struct vulkan_instance *i, VkPhysicalDevice p, s
     *(PFN_vkVoidFunction *)&list = i->get(i->instance, "vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR");
     if (!list || !has_extension(i, p, matrix))
         return;
-    ask(i, p, has_extension(i, p, bfloat16), out);
+    matrix_query_features(i, p, has_extension(i, p, bfloat16), out);
     struct matrix_stages stages = {.type = (VkStructureType)MATRIX_DEVICE_PROPERTIES};
     VkPhysicalDeviceProperties2 q = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2, .pNext = &stages};
     struct matrix_sizes *s = mem_alloc(n * sizeof *s);

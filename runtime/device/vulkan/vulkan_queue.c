@@ -25,7 +25,7 @@ bool vulkan_queue_new(struct driver_device *d, struct err *e)
 
 /* ---- launches ---- */
 
-static struct touched range(uint64_t begin, uint64_t bytes, bool written)
+static struct touched touched_range(uint64_t begin, uint64_t bytes, bool written)
 {
     return (struct touched){begin, begin + bytes < begin ? UINT64_MAX : begin + bytes, written};
 }
@@ -34,7 +34,7 @@ bool vulkan_launch(struct driver_device *d, const struct launch *l, struct err *
 {
     struct work op = {.pipeline = l->kernel->pipeline, .b = (uintptr_t)l->slots, .begin = (uint64_t)l->begin,
                       .end = (uint64_t)l->end, .blocks = l->blocks < d->max_blocks ? l->blocks : d->max_blocks};
-    struct touched t[MAX_TOUCHED] = {range(0, UINT64_MAX, true)};
+    struct touched t[MAX_TOUCHED] = {touched_range(0, UINT64_MAX, true)};
     uint32_t n = 1;
     char *table = vulkan_data(d, l->n * sizeof(uint64_t), &op.a, e);
     for (uint32_t i = 0; i < l->n && table; i++) {
@@ -43,8 +43,8 @@ bool vulkan_launch(struct driver_device *d, const struct launch *l, struct err *
     }
     if (l->use && l->n < MAX_TOUCHED) {
         for (uint32_t i = 0; i < l->n; i++)
-            t[i] = range((uintptr_t)l->buffer[i], l->use[i].bytes, l->use[i].written);
-        t[l->n] = range((uintptr_t)l->slots, l->slots != NULL, false);
+            t[i] = touched_range((uintptr_t)l->buffer[i], l->use[i].bytes, l->use[i].written);
+        t[l->n] = touched_range((uintptr_t)l->slots, l->slots != NULL, false);
         n = l->n + 1;
     }
     return table && vulkan_give(d, &op, t, n, e);
@@ -52,7 +52,7 @@ bool vulkan_launch(struct driver_device *d, const struct launch *l, struct err *
 
 /* ---- copies ---- */
 
-static bool unknown(const struct driver_device *d, struct err *e)
+static bool unknown_memory(const struct driver_device *d, struct err *e)
 {
     return err_set(e, KL_ERR_INTERNAL, "device %s: an address is in none of its buffers", d->name);
 }
@@ -61,7 +61,7 @@ static bool give_copy(struct driver_device *d, VkBuffer to, uint64_t to_offset, 
                       uint64_t from_offset, uint64_t from_address, size_t bytes, struct err *e)
 {
     const struct work op = {.from = from, .to = to, .a = from_offset, .b = to_offset, .begin = bytes};
-    const struct touched t[2] = {range(to_address, bytes, true), range(from_address, bytes, false)};
+    const struct touched t[2] = {touched_range(to_address, bytes, true), touched_range(from_address, bytes, false)};
     return vulkan_give(d, &op, t, 2, e);
 }
 
@@ -72,7 +72,7 @@ bool vulkan_copy(struct driver_device *d, void *to, const void *from, size_t byt
     if (!bytes)
         return true;
     if (!m || !n)
-        return unknown(d, e);
+        return unknown_memory(d, e);
     return give_copy(d, n->buffer, b, (uintptr_t)to, m->buffer, a, (uintptr_t)from, bytes, e);
 }
 
@@ -94,7 +94,7 @@ bool vulkan_upload(struct driver_device *d, void *to, const void *data, size_t b
         uint64_t at = 0, address = (uintptr_t)to + done;
         part = bytes - done < MAX_STAGING ? bytes - done : MAX_STAGING;
         if (!m)
-            return unknown(d, e);
+            return unknown_memory(d, e);
         struct staging *s = bytes <= SMALL ? NULL : take_staging(d, part, e);
         char *p = s ? s->m.mapped : bytes <= SMALL ? vulkan_data(d, part, &at, e) : NULL;
         if (!p)
@@ -116,7 +116,7 @@ bool vulkan_download(struct driver_device *d, void *data, const void *from, size
     for (size_t done = 0, part; done < bytes; done += part) {
         part = bytes - done < MAX_STAGING ? bytes - done : MAX_STAGING;
         if (!m)
-            return unknown(d, e);
+            return unknown_memory(d, e);
         if (!vulkan_memory_grow(d, &d->download.m, part, e) ||
             !give_copy(d, host->buffer, 0, host->address, m->buffer, offset + done, (uintptr_t)from + done, part, e) ||
             !vulkan_finish(d, e))

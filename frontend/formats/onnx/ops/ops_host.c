@@ -24,7 +24,7 @@ static struct box box_at(const struct array *a, int64_t i, bool center)
     return b;
 }
 
-static double overlap(const struct box *a, const struct box *b)
+static double box_overlap(const struct box *a, const struct box *b)
 {
     double area = 1;
     for (int k = 0; k < 2; k++) {
@@ -56,7 +56,7 @@ struct suppression {
     int64_t *out, n, cap;             /* rows of three */
 };
 
-static bool suppress(struct suppression *s, int64_t batch, int64_t label, struct candidate *c, struct box *kept)
+static bool suppress_boxes(struct suppression *s, int64_t batch, int64_t label, struct candidate *c, struct box *kept)
 {
     int64_t N = s->boxes->dims[1], count = 0, first = s->n;
     for (int64_t i = 0; i < N; i++) {
@@ -69,7 +69,7 @@ static bool suppress(struct suppression *s, int64_t batch, int64_t label, struct
         struct box b = box_at(s->boxes, batch * N + c[i].at, s->center);
         bool stays = true;
         for (int64_t k = 0; stays && k < s->n - first; k++)
-            stays = overlap(&b, &kept[k]) <= s->iou;
+            stays = box_overlap(&b, &kept[k]) <= s->iou;
         if (!stays)
             continue;
         if (s->n == s->cap) {
@@ -100,7 +100,7 @@ bool onnx_non_max_suppression(struct node *n)
     bool ok = sorted && kept;
     for (int64_t batch = 0; ok && batch < c->dims[0]; batch++)
         for (int64_t label = 0; ok && label < c->dims[1]; label++)
-            ok = suppress(&s, batch, label, sorted, kept);
+            ok = suppress_boxes(&s, batch, label, sorted, kept);
     struct array *r = ok ? array_new(KL_I64, 2, (int64_t[]){s.n, 3}) : NULL;
     if (r && s.n)
         memcpy(r->data, s.out, (size_t)s.n * 3 * sizeof *s.out);

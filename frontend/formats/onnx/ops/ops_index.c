@@ -113,7 +113,7 @@ bool onnx_reverse_sequence(struct node *n)
 
 /* ---- results whose shape depends on values ---- */
 
-static int64_t product(const int64_t *v, int n)
+static int64_t multiply_lengths(const int64_t *v, int n)
 {
     int64_t p = 1;
     for (int i = 0; i < n; i++)
@@ -131,7 +131,7 @@ bool onnx_compress(struct node *n)
     bool flat = !onnx_attr(n, "axis");
     if (!flat && !onnx_axis(n, onnx_attr_int(n, "axis", 0), t.rank, &axis))
         return false;
-    int64_t length = flat ? product(t.dims, t.rank) : t.dims[axis], count = 0;
+    int64_t length = flat ? multiply_lengths(t.dims, t.rank) : t.dims[axis], count = 0;
     for (int64_t i = 0; i < c->count && i < length; i++)
         count += array_int(c, i) != 0;
     struct array *index = array_new(KL_I64, 1, &count);

@@ -175,15 +175,15 @@ bool onnx_identity(struct node *n)
 
 /* ---- activations ---- */
 
-static kl_tensor times(struct node *n, kl_tensor a, double v)
+static kl_tensor math_mul_scalar(struct node *n, kl_tensor a, double v)
 {
     return v == 1 ? a : kl_mul(a, onnx_number(n, kl_dtype_of(a), v));
 }
-static kl_tensor plus(struct node *n, kl_tensor a, double v)
+static kl_tensor math_add_scalar(struct node *n, kl_tensor a, double v)
 {
     return v == 0 ? a : kl_add(a, onnx_number(n, kl_dtype_of(a), v));
 }
-static kl_tensor held(struct node *n, kl_tensor a, double low, double high)
+static kl_tensor math_clamp(struct node *n, kl_tensor a, double low, double high)
 {
     kl_dtype d = kl_dtype_of(a);
     return kl_min(kl_max(a, onnx_number(n, d, low)), onnx_number(n, d, high));
@@ -201,7 +201,7 @@ bool onnx_leaky_relu(struct node *n)
     if (!onnx_type(n, 0, &t))
         return false;
     kl_tensor a = onnx_widened(n, 0), zero = onnx_number(n, kl_dtype_of(a), 0);
-    kl_tensor r = kl_where(kl_lt(a, zero), times(n, a, onnx_attr_float(n, "alpha", 0.01f)), a);
+    kl_tensor r = kl_where(kl_lt(a, zero), math_mul_scalar(n, a, onnx_attr_float(n, "alpha", 0.01f)), a);
     return onnx_give_as(n, 0, r, t.dtype);
 }
 
@@ -230,12 +230,13 @@ bool onnx_elu(struct node *n)
     double gamma = arg == 1 ? onnx_attr_float(n, "gamma", 1.0507009873554804) : 1;
     kl_tensor x = kl_min(a, zero); /* so that nothing overflows above 0 */
     kl_tensor low = kl_expm1(arg == 2 ? kl_div(x, onnx_number(n, kl_dtype_of(a), alpha)) : x);
-    return onnx_give_as(n, 0, times(n, kl_where(kl_gt(a, zero), a, times(n, low, alpha)), gamma), t.dtype);
+    return onnx_give_as(n, 0, math_mul_scalar(n, kl_where(kl_gt(a, zero), a, math_mul_scalar(n, low, alpha)), gamma),
+                        t.dtype);
 }
 
 static kl_tensor hard_sigmoid(struct node *n, kl_tensor a, double alpha, double beta)
 {
-    return held(n, plus(n, times(n, a, alpha), beta), 0, 1);
+    return math_clamp(n, math_add_scalar(n, math_mul_scalar(n, a, alpha), beta), 0, 1);
 }
 
 bool onnx_hard_sigmoid(struct node *n)
@@ -272,7 +273,7 @@ bool onnx_softsign(struct node *n)
     if (!onnx_type(n, 0, &t))
         return false;
     kl_tensor a = onnx_widened(n, 0);
-    return onnx_give_as(n, 0, kl_div(a, plus(n, kl_abs(a), 1)), t.dtype);
+    return onnx_give_as(n, 0, kl_div(a, math_add_scalar(n, kl_abs(a), 1)), t.dtype);
 }
 
 bool onnx_shrink(struct node *n)
@@ -286,8 +287,8 @@ bool onnx_shrink(struct node *n)
         x = kl_cast(x, kl_device_supports(onnx_device(n), KL_F64) ? KL_F64 : KL_F32);
     kl_dtype d = kl_dtype_of(x);
     kl_tensor low = kl_lt(x, onnx_number(n, d, -lambda)), high = kl_gt(x, onnx_number(n, d, lambda));
-    kl_tensor inside = kl_where(high, plus(n, x, -bias), onnx_number(n, d, 0));
-    return onnx_give_as(n, 0, kl_where(low, plus(n, x, bias), inside), t.dtype);
+    kl_tensor inside = kl_where(high, math_add_scalar(n, x, -bias), onnx_number(n, d, 0));
+    return onnx_give_as(n, 0, kl_where(low, math_add_scalar(n, x, bias), inside), t.dtype);
 }
 
 bool onnx_gelu(struct node *n)

@@ -9,7 +9,7 @@
 /* ---- seeds ---- */
 
 /* Spreads the bits of a number over all of the result (the finalizer of splitmix64, Steele et al. 2014). */
-static uint64_t mixed(uint64_t x)
+static uint64_t splitmix64_finalize(uint64_t x)
 {
     x = (x ^ x >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
     x = (x ^ x >> 27) * UINT64_C(0x94d049bb133111eb);
@@ -23,9 +23,9 @@ static kl_tensor seed_of_run(struct node *n)
     if (r->folding && r->rounds)
         return onnx_fails(n, KL_ERR_TRACE, "random numbers of a loop's rounds are not known while recording"), kl_none;
     if (r->folding)
-        return kl_random_seed(onnx_device(n), mixed(r->m->calls));
+        return kl_random_seed(onnx_device(n), splitmix64_finalize(r->m->calls));
     if (!r->seed.id) {
-        r->seed = kl_random_seed(onnx_device(n), mixed(r->m->calls));
+        r->seed = kl_random_seed(onnx_device(n), splitmix64_finalize(r->m->calls));
         kl_set_name(r->seed, "random_seed"); /* a frozen step or a compiled program gets another one by this name */
     }
     return r->seed;
@@ -40,7 +40,7 @@ kl_tensor onnx_random_seed(struct node *n)
     if (a && a->has_i) /* Dropout's is an integer */
         own = (uint32_t)a->i;
     n->draw = n->draw ? n->draw : ++n->run->draws;
-    double which = (double)(mixed((uint64_t)own << 32 | n->draw) >> 12); /* a whole number below 2^52 */
+    double which = (double)(splitmix64_finalize((uint64_t)own << 32 | n->draw) >> 12); /* a whole number below 2^52 */
     kl_tensor seed = seed_of_run(n);
     return seed.id ? kl_random_fold_in(seed, onnx_number(n, KL_I64, which)) : kl_none;
 }

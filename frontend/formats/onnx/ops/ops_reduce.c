@@ -13,7 +13,7 @@ static kl_tensor integer_mean(struct node *n, kl_tensor a, int count, const int 
 }
 
 /* a: floats, but of halfs f32, or integers; `elements` of it for each of the result, or a symbolic length */
-static kl_tensor reduced(struct node *n, kl_tensor a, int count, const int *axes, bool keep, int64_t elements)
+static kl_tensor onnx_reduce_axes(struct node *n, kl_tensor a, int count, const int *axes, bool keep, int64_t elements)
 {
     switch (n->def->op->arg) {
     case RED_SUM: return kl_sum(a, count, axes, keep);
@@ -73,8 +73,8 @@ bool onnx_reduce(struct node *n)
         if ((elements = kl_length_mul(elements, t.dims[axes[i]])) == INT64_MIN)
             return false;
     if (t.rank == 0) /* of one number: kl_sum of no axes is the number */
-        return onnx_give_as(n, 0, reduced(n, a, 0, NULL, keep, 1), t.dtype);
-    return onnx_give_as(n, 0, reduced(n, a, count, axes, keep, elements), t.dtype);
+        return onnx_give_as(n, 0, onnx_reduce_axes(n, a, 0, NULL, keep, 1), t.dtype);
+    return onnx_give_as(n, 0, onnx_reduce_axes(n, a, count, axes, keep, elements), t.dtype);
 }
 
 /* arg 0 ArgMax, 1 ArgMin */

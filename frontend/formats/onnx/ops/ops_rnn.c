@@ -11,7 +11,7 @@ struct cell {
     kl_dtype dtype;
 };
 
-static kl_tensor activated(void *ctx, kl_tensor a, int which)
+static kl_tensor rnn_activate(void *ctx, kl_tensor a, int which)
 {
     struct cell *c = ctx;
     struct node *n = c->n;
@@ -103,7 +103,7 @@ static bool run_direction(struct cell *c, kl_tensor x, kl_tensor length, int d, 
     struct node *n = c->n;
     kl_recurrent_options o = {.h = of_direction(n, 5, d), .length = length, .reverse = back,
                               .reset_last = onnx_attr_int(n, "linear_before_reset", 0),
-                              .coupled = onnx_attr_int(n, "input_forget", 0), .activation = activated, .ctx = c};
+                              .coupled = onnx_attr_int(n, "input_forget", 0), .activation = rnn_activate, .ctx = c};
     kl_tensor w = of_direction(n, 1, d), b = of_direction(n, 3, d);
     if (b.id) { /* of the inputs, then of the states */
         int64_t half = onnx_type_of(w).dims[0];

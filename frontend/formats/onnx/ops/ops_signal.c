@@ -27,7 +27,7 @@ bool onnx_signal_window(struct node *n)
     return onnx_give(n, 0, d == KL_F64 ? t : kl_cast(t, d));
 }
 
-static double mel(double hertz) { return 2595 * log10(1 + hertz / 700); }
+static double hertz_to_mel(double hertz) { return 2595 * log10(1 + hertz / 700); }
 
 /* [bins of a spectrogram, filters]: triangles between neighbouring frequencies that are evenly spaced in mel, as ONNX
  * rounds them to bins. */
@@ -39,7 +39,7 @@ bool onnx_mel_weight_matrix(struct node *n)
         !onnx_known_float(n, 3, &lower) || !onnx_known_float(n, 4, &upper))
         return false;
     kl_dtype d = onnx_dtype(onnx_attr_int32(n, "output_datatype", 1));
-    double low = mel(lower), high = mel(upper);
+    double low = hertz_to_mel(lower), high = hertz_to_mel(upper);
     if (filters < 1 || length < 1 || rate < 1 || filters > 1 << 20 || length > 1 << 24 || d == KL_DTYPE_COUNT ||
         !(low >= 0) || !(high >= low) || !((double)(length + 1) * (upper / (double)rate) < 1 << 30) ||
         (length / 2 + 1) * filters > 1 << 28)
@@ -65,7 +65,7 @@ bool onnx_mel_weight_matrix(struct node *n)
 }
 
 /* re, im (or kl_none): [..., length]; the result: [..., bins, 2] */
-static kl_tensor transformed(struct node *n, kl_tensor re, kl_tensor im, int64_t bins, bool inverse)
+static kl_tensor onnx_fourier(struct node *n, kl_tensor re, kl_tensor im, int64_t bins, bool inverse)
 {
     kl_tensor z = kl_fft(im.id ? kl_complex(re, im) : re, -1, inverse);
     return kl_stack(2, (kl_tensor[]){kl_narrow(kl_real(z), -1, 0, bins), kl_narrow(kl_imag(z), -1, 0, bins)}, -1);
@@ -124,7 +124,7 @@ bool onnx_dft(struct node *n)
         kl_tensor z = kl_complex(whole_spectrum(n, re, length, false), whole_spectrum(n, im, length, true));
         return onnx_give_as(n, 0, kl_permute(kl_unsqueeze(kl_real(kl_fft(z, -1, true)), -1), back), t.dtype);
     }
-    kl_tensor y = transformed(n, re, im, half ? length / 2 + 1 : length, inverse);
+    kl_tensor y = onnx_fourier(n, re, im, half ? length / 2 + 1 : length, inverse);
     return onnx_give_as(n, 0, kl_permute(y, back), t.dtype);
 }
 
@@ -150,5 +150,5 @@ bool onnx_stft(struct node *n)
         if (onnx_has(n, 2))
             part[i] = kl_mul(part[i], onnx_widened(n, 2));
     }
-    return onnx_give_as(n, 0, transformed(n, part[0], part[1], bins, false), t.dtype);
+    return onnx_give_as(n, 0, onnx_fourier(n, part[0], part[1], bins, false), t.dtype);
 }

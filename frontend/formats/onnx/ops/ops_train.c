@@ -16,7 +16,7 @@ static kl_tensor train_power(struct node *n, double base, kl_tensor t, kl_dtype 
 }
 
 /* Updates x and its states. */
-static void optimized(struct node *n, kl_tensor R, kl_tensor T, kl_tensor *x, kl_tensor G, kl_tensor *state)
+static void onnx_update_parameter(struct node *n, kl_tensor R, kl_tensor T, kl_tensor *x, kl_tensor G, kl_tensor *state)
 {
     kl_dtype d = kl_dtype_of(*x);
     double alpha = onnx_attr_float(n, "alpha", 0.9f), beta = onnx_attr_float(n, "beta", 0.999f);
@@ -56,7 +56,7 @@ bool onnx_optimizer(struct node *n)
         kl_tensor x = onnx_in(n, 2 + i), state[STATES_MAX];
         for (uint32_t s = 0; s < states; s++)
             state[s] = onnx_in(n, 2 + (2 + s) * k + i);
-        optimized(n, R, T, &x, onnx_in(n, 2 + k + i), state);
+        onnx_update_parameter(n, R, T, &x, onnx_in(n, 2 + k + i), state);
         if (!onnx_give(n, i, x))
             return false;
         for (uint32_t s = 0; s < states; s++)

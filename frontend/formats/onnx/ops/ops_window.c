@@ -101,7 +101,7 @@ static bool filter_type(struct node *n, const struct type *x, uint32_t i, struct
            onnx_fails(n, KL_ERR_SHAPE, "operand and weights have %d and %d axes", x->rank, w->rank);
 }
 
-static kl_tensor convolved(struct node *n, kl_tensor x, kl_tensor w, kl_tensor b, const struct windows *s)
+static kl_tensor onnx_convolve(struct node *n, kl_tensor x, kl_tensor w, kl_tensor b, const struct windows *s)
 {
     return kl_conv(x, w, b, s->stride, s->low, s->high, s->dilation, onnx_attr_int32(n, "group", 1));
 }
@@ -113,7 +113,7 @@ bool onnx_conv(struct node *n)
     struct windows s;
     if (!onnx_type(n, 0, &t) || !filter_type(n, &t, 1, &f) || !window_attributes(n, &t, f.dims + 2, &s))
         return false;
-    return onnx_give(n, 0, convolved(n, x, w, b, &s));
+    return onnx_give(n, 0, onnx_convolve(n, x, w, b, &s));
 }
 
 bool onnx_conv_transpose(struct node *n)
@@ -175,7 +175,7 @@ bool onnx_conv_integer(struct node *n)
     if (!onnx_type(n, 0, &t) || !filter_type(n, &t, 1, &f) || !window_attributes(n, &t, f.dims + 2, &s))
         return false;
     kl_tensor x = less_zero(n, onnx_in(n, 0), 2, 0), w = less_zero(n, onnx_in(n, 1), 3, 0);
-    return onnx_give(n, 0, convolved(n, x, w, kl_none, &s));
+    return onnx_give(n, 0, onnx_convolve(n, x, w, kl_none, &s));
 }
 
 bool onnx_matmul_integer(struct node *n)
@@ -225,7 +225,7 @@ bool onnx_qlinear_conv(struct node *n)
     if (!onnx_type(n, 0, &t) || !filter_type(n, &t, 3, &f) || !window_attributes(n, &t, f.dims + 2, &s))
         return false;
     kl_tensor x = less_zero(n, onnx_in(n, 0), 2, 1), w = less_zero(n, onnx_in(n, 3), 5, 0);
-    return give_quantized(n, convolved(n, x, w, onnx_in(n, 8), &s), 1, 4, 6, 7, 1);
+    return give_quantized(n, onnx_convolve(n, x, w, onnx_in(n, 8), &s), 1, 4, 6, 7, 1);
 }
 
 /* ---- pooling ---- */
