@@ -20,14 +20,14 @@
 enum { ALIGN = 64, SLACK = 64, SMALLEST = 256, HUGE_FROM = 4 << 20, HUGE_PAGE = 2 << 20, CLASSES = 4 * 54,
        WRAPPED = CLASSES };
 
-struct block {
+struct memory_block {
     struct buffer buffer; /* first, so that a buffer's address is its block's */
     uint32_t cls;         /* size class; WRAPPED: the memory is not Kiln's */
-    struct block *next;   /* in its class's list */
+    struct memory_block *next;   /* in its class's list */
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards the lists and the statistics */
-static struct block *idle[DEVICE_END][CLASSES];
+static struct memory_block *idle[DEVICE_END][CLASSES];
 static struct buffer_stats stats[DEVICE_END];
 static atomic_bool limited;
 
@@ -60,9 +60,9 @@ static void use_huge_pages(char *p, size_t bytes)
 #endif
 }
 
-static struct block *make_block_on(struct accelerator *a, uint32_t cls, struct err *e)
+static struct memory_block *make_block_on(struct accelerator *a, uint32_t cls, struct err *e)
 {
-    struct block *b = mem_alloc(sizeof *b);
+    struct memory_block *b = mem_alloc(sizeof *b);
     if (!b) return NULL;
     b->cls = cls;
     accelerator_lock(a);
@@ -73,14 +73,14 @@ static struct block *make_block_on(struct accelerator *a, uint32_t cls, struct e
     return NULL;
 }
 
-static struct block *make_block(int device, uint32_t cls, struct err *e)
+static struct memory_block *make_block(int device, uint32_t cls, struct err *e)
 {
     struct accelerator *a = accelerator_get(device);
     if (a) return make_block_on(a, cls, e);
     size_t align = buffer_alignment(class_bytes(cls));
-    char *p = mem_alloc(sizeof(struct block) + align + class_bytes(cls));
+    char *p = mem_alloc(sizeof(struct memory_block) + align + class_bytes(cls));
     if (!p) return NULL;
-    struct block *b = (struct block *)p;
+    struct memory_block *b = (struct memory_block *)p;
     b->cls = cls;
     char *data = p + (sizeof *b + (align - ((uintptr_t)p + sizeof *b) % align) % align);
     use_huge_pages(data, class_bytes(cls));
@@ -98,11 +98,11 @@ size_t buffer_charge(int device, size_t bytes)
 }
 
 /* Removes all free blocks of a device from its lists; needs the lock. */
-static void take_all_idle(int device, struct block **all)
+static void take_all_idle(int device, struct memory_block **all)
 {
     for (unsigned i = 0; i < CLASSES; i++)
         while (idle[device][i]) {
-            struct block *b = idle[device][i];
+            struct memory_block *b = idle[device][i];
             idle[device][i] = b->next;
             b->next = *all;
             *all = b;
@@ -110,10 +110,10 @@ static void take_all_idle(int device, struct block **all)
     stats[device].pooled = 0;
 }
 
-static void free_blocks(struct block *all)
+static void free_blocks(struct memory_block *all)
 {
     while (all) {
-        struct block *next = all->next;
+        struct memory_block *next = all->next;
         struct accelerator *a = accelerator_get((int)all->buffer.device);
         if (a) {
             accelerator_lock(a);
@@ -129,7 +129,7 @@ static void free_blocks(struct block *all)
 
 /* Are `more` bytes within the device's limit? *idle_blocks: free blocks that must be released first.  Needs the
  * lock. */
-static bool within_limit(int device, size_t more, struct block **idle_blocks)
+static bool within_limit(int device, size_t more, struct memory_block **idle_blocks)
 {
     struct buffer_stats *s = &stats[device];
     if (s->limit && s->live + s->pooled + more > s->limit) take_all_idle(device, idle_blocks);
@@ -159,14 +159,14 @@ static void count_live(int device, uint32_t cls)
 }
 
 /* wanted: the block at this address, if it is among the first free ones; NULL: any. */
-static struct block *take_idle(int device, uint32_t cls, const void *wanted)
+static struct memory_block *take_idle(int device, uint32_t cls, const void *wanted)
 {
     enum { MAX_LOOKED_AT = 64 };
     pthread_mutex_lock(&lock);
-    struct block **at = &idle[device][cls], **p = at;
+    struct memory_block **at = &idle[device][cls], **p = at;
     for (unsigned i = 0; wanted && *p && i < MAX_LOOKED_AT; i++, p = &(*p)->next)
         if ((*p)->buffer.data == wanted) at = p;
-    struct block *b = *at;
+    struct memory_block *b = *at;
     if (b) {
         *at = b->next;
         stats[device].pooled -= class_bytes(cls);
@@ -178,15 +178,15 @@ static struct block *take_idle(int device, uint32_t cls, const void *wanted)
 
 /* A free block that no work of the device touches, so that an upload need not wait; of several that are all in use the
  * one that was freed first.  NULL: a new one is better. */
-static struct block *take_unused(struct accelerator *a, int device, uint32_t cls)
+static struct memory_block *take_unused(struct accelerator *a, int device, uint32_t cls)
 {
     enum { ENOUGH = 2 };          /* free blocks in use: one is read while another is written */
     const struct driver *d = accelerator_driver(a);
-    struct block **at = NULL, *b = NULL;
+    struct memory_block **at = NULL, *b = NULL;
     unsigned n = 0;
     accelerator_lock(a);
     pthread_mutex_lock(&lock);
-    for (struct block **p = &idle[device][cls]; *p; p = &(*p)->next, n++) {
+    for (struct memory_block **p = &idle[device][cls]; *p; p = &(*p)->next, n++) {
         bool unused = !d->in_use(accelerator_device(a), (*p)->buffer.data, class_bytes(cls));
         at = unused || n + 1 >= ENOUGH ? p : at;
         if (unused) break;
@@ -203,9 +203,9 @@ static struct block *take_unused(struct accelerator *a, int device, uint32_t cls
 }
 
 /* A block is counted before it is allocated, so that concurrent threads stay within the limit together. */
-static struct block *take_new(int device, uint32_t cls, struct err *e)
+static struct memory_block *take_new(int device, uint32_t cls, struct err *e)
 {
-    struct block *old = NULL, *b = NULL;
+    struct memory_block *old = NULL, *b = NULL;
     pthread_mutex_lock(&lock);
     bool ok = within_limit(device, class_bytes(cls), &old);
     if (ok) count_live(device, cls);
@@ -231,7 +231,7 @@ static struct block *take_new(int device, uint32_t cls, struct err *e)
 static struct buffer *buffer_make(int device, size_t bytes, bool unused, const void *wanted, struct err *e)
 {
     fork_watch();
-    struct block *b = NULL;
+    struct memory_block *b = NULL;
     struct accelerator *a = unused ? accelerator_get(device) : NULL;
     if (bytes < SIZE_MAX / 8) {
         uint32_t cls = class_of(buffer_asked(device, bytes));
@@ -299,7 +299,7 @@ struct buffer *buffer_adopt(int device, void *data, size_t bytes, void (*release
         if (copy) release(ctx);
         return copy;
     }
-    struct block *b = mem_alloc(sizeof *b);
+    struct memory_block *b = mem_alloc(sizeof *b);
     if (!b) {
         err_set(e, KL_ERR_MEMORY, "no memory to wrap a buffer of %zu bytes", bytes);
         return NULL;
@@ -321,7 +321,7 @@ struct buffer *buffer_ref(struct buffer *b)
 void buffer_unref(struct buffer *buffer)
 {
     if (!buffer || atomic_fetch_sub_explicit(&buffer->refs, 1, memory_order_acq_rel) != 1) return;
-    struct block *b = (struct block *)buffer;
+    struct memory_block *b = (struct memory_block *)buffer;
     if (b->cls == WRAPPED) {
         struct accelerator *a = accelerator_get((int)buffer->device);
         struct err ignored = {0};
@@ -347,7 +347,7 @@ bool buffer_exclusive(const struct buffer *b)
 
 void buffer_trim(void)
 {
-    struct block *all = NULL;
+    struct memory_block *all = NULL;
     pthread_mutex_lock(&lock);
     for (int d = 0; d < DEVICE_END; d++) take_all_idle(d, &all);
     pthread_mutex_unlock(&lock);
@@ -364,7 +364,7 @@ struct buffer_stats buffer_stats(int device)
 
 void buffer_limit(int device, size_t bytes)
 {
-    struct block *old = NULL;
+    struct memory_block *old = NULL;
     fork_watch();
     pthread_mutex_lock(&lock);
     stats[device].limit = bytes;

@@ -3,11 +3,11 @@
 #include "codegen/c/emit.h"
 
 enum { OPERAND = 64 };
-struct emitter { const struct kernel *k; struct text *t; unsigned width[]; }; /* width: lanes of each value */
+struct c_emitter { const struct kernel *k; struct text *t; unsigned width[]; }; /* width: lanes of each value */
 
-static const struct linst *c_inst(const struct emitter *m, val v) { return &m->k->inst[v]; }
-static unsigned c_rows_of(const struct emitter *m, val v) { return c_inst(m, v)->cols ? c_inst(m, v)->rows : 1; }
-static unsigned c_cols_of(const struct emitter *m, val v)
+static const struct linst *c_inst(const struct c_emitter *m, val v) { return &m->k->inst[v]; }
+static unsigned c_rows_of(const struct c_emitter *m, val v) { return c_inst(m, v)->cols ? c_inst(m, v)->rows : 1; }
+static unsigned c_cols_of(const struct c_emitter *m, val v)
 {
     return c_inst(m, v)->cols ? c_inst(m, v)->cols : m->width[v];
 }
@@ -15,7 +15,7 @@ static const char *c_memory_type(unsigned dtype) { return dtype == KL_BOOL ? "u8
 static bool c_wraps(unsigned dtype) { return !dtype_is_float(dtype); } /* integers are added as unsigned ones */
 
 /* Element (row, col) of v; a row, a column or a scalar is broadcast. */
-static const char *c_element(const struct emitter *m, val v, const char *row, const char *col, char x[OPERAND])
+static const char *c_element(const struct c_emitter *m, val v, const char *row, const char *col, char x[OPERAND])
 {
     const struct linst *i = c_inst(m, v);
     unsigned rows = c_rows_of(m, v), cols = c_cols_of(m, v);
@@ -32,7 +32,7 @@ static const char *c_element(const struct emitter *m, val v, const char *row, co
 }
 
 /* Starts a statement for each element of rows x cols. */
-static void c_each(struct emitter *m, unsigned rows, unsigned cols)
+static void c_each(struct c_emitter *m, unsigned rows, unsigned cols)
 {
     if (rows > 1)
         text_put(m->t, "for (int r = 0; r < %u; r++) ", rows);
@@ -40,14 +40,14 @@ static void c_each(struct emitter *m, unsigned rows, unsigned cols)
         text_put(m->t, "for (int c = 0; c < %u; c++) ", cols);
 }
 
-static void c_assign(struct emitter *m, val v)
+static void c_assign(struct c_emitter *m, val v)
 {
     char x[OPERAND];
     c_each(m, c_rows_of(m, v), c_cols_of(m, v));
     text_put(m->t, "%s = ", c_element(m, v, "r", "c", x));
 }
 
-static void c_copy(struct emitter *m, val to, val from)
+static void c_copy(struct c_emitter *m, val to, val from)
 {
     char x[OPERAND];
     c_assign(m, to);
@@ -56,7 +56,7 @@ static void c_copy(struct emitter *m, val to, val from)
 
 /* ---- primitives ---- */
 
-static void c_cast(struct emitter *m, unsigned from, unsigned to, const char *x)
+static void c_cast(struct c_emitter *m, unsigned from, unsigned to, const char *x)
 {
     const char *name = dtype_name(to);
     char source = dtype_kind(from), target = dtype_kind(to);
@@ -72,7 +72,7 @@ static void c_cast(struct emitter *m, unsigned from, unsigned to, const char *x)
         text_put(m->t, "(%s)%s", name, x);
 }
 
-static void c_prim(struct emitter *m, val v)
+static void c_prim(struct c_emitter *m, val v)
 {
     static const char *const number[P_COUNT] = {
         [P_ADD] = "(T)((W_T)A + (W_T)B)", [P_SUB] = "(T)((W_T)A - (W_T)B)", [P_MUL] = "(T)((W_T)A * (W_T)B)",
@@ -127,7 +127,7 @@ static const char *c_fold_name(unsigned fold, unsigned dtype)
     return !wrapped ? name[fold] : fold == FOLD_ADD ? "WADD" : "WMUL";
 }
 
-static void c_fold(struct emitter *m, val v)
+static void c_fold(struct c_emitter *m, val v)
 {
     const struct linst *i = c_inst(m, v);
     char x[OPERAND];
@@ -139,7 +139,7 @@ static void c_fold(struct emitter *m, val v)
     text_put(m->t, "v%u = x[0]; }\n", v);
 }
 
-static void c_interleave(struct emitter *m, val v)
+static void c_interleave(struct c_emitter *m, val v)
 {
     const struct linst *i = c_inst(m, v);
     const char *low = i->kind == INTERLEAVE_LO ? "c & %u ? v%u[c - %u] : v%u[c];\n"
@@ -149,7 +149,7 @@ static void c_interleave(struct emitter *m, val v)
     text_put(m->t, low, h, i->b, i->kind == INTERLEAVE_LO ? h : i->a, i->kind == INTERLEAVE_LO ? i->a : h);
 }
 
-static void c_mma(struct emitter *m, val v)
+static void c_mma(struct c_emitter *m, val v)
 {
     const struct linst *i = c_inst(m, v);
     const char *t = dtype_name(i->dtype);
@@ -169,7 +169,7 @@ static void c_mma(struct emitter *m, val v)
 
 /* ---- memory ---- */
 
-static void c_place(struct emitter *m, val v)
+static void c_place(struct c_emitter *m, val v)
 {
     const struct linst *i = c_inst(m, v);
     char at[OPERAND], stride[OPERAND];
@@ -180,7 +180,7 @@ static void c_place(struct emitter *m, val v)
     text_put(m->t, "]");
 }
 
-static void c_load(struct emitter *m, val v)
+static void c_load(struct c_emitter *m, val v)
 {
     const struct linst *i = c_inst(m, v);
     char p[OPERAND];
@@ -198,7 +198,7 @@ static void c_load(struct emitter *m, val v)
     text_put(m->t, i->dtype == KL_BOOL ? " != 0;\n" : elements > 1 ? ");\n" : ";\n");
 }
 
-static void c_store(struct emitter *m, val v)
+static void c_store(struct c_emitter *m, val v)
 {
     const struct linst *i = c_inst(m, v), *x = c_inst(m, i->b);
     char p[OPERAND];
@@ -220,7 +220,7 @@ static void c_store(struct emitter *m, val v)
 
 /* ---- control ---- */
 
-static void c_open_loop(struct emitter *m, val v)
+static void c_open_loop(struct c_emitter *m, val v)
 {
     const struct linst *i = c_inst(m, v);
     char lo[OPERAND], hi[OPERAND];
@@ -235,7 +235,7 @@ static void c_open_loop(struct emitter *m, val v)
                  c_element(m, i->b, "r", "c", hi));
 }
 
-static void c_end(struct emitter *m, val v)
+static void c_end(struct c_emitter *m, val v)
 {
     val head = c_inst(m, v)->a;
     if (c_inst(m, head)->op == L_IF || c_inst(m, head)->kind == LOOP_VECTOR) {
@@ -254,7 +254,7 @@ static void c_end(struct emitter *m, val v)
     text_put(m->t, "if (v%u > INT64_MAX - %lld) break;\nv%u += %lld; }\n", head, step, head, step);
 }
 
-static void c_next(struct emitter *m, val v)
+static void c_next(struct c_emitter *m, val v)
 {
     const struct linst *i = c_inst(m, v);
     char to[OPERAND], x[OPERAND];
@@ -264,7 +264,7 @@ static void c_next(struct emitter *m, val v)
     text_put(m->t, "%s = %s;\n", to, c_element(m, i->b, "r", "c", x));
 }
 
-static void c_statement(struct emitter *m, val v)
+static void c_statement(struct c_emitter *m, val v)
 {
     const struct linst *i = c_inst(m, v);
     char x[OPERAND];
@@ -295,7 +295,7 @@ static void c_statement(struct emitter *m, val v)
 
 /* ---- the function ---- */
 
-static void c_declare(struct emitter *m, val v)
+static void c_declare(struct c_emitter *m, val v)
 {
     const struct linst *i = c_inst(m, v);
     bool none = i->op == L_CONST || i->op == L_NEXT || i->op == L_END || i->op == L_IF || i->op == L_STORE ||
@@ -307,7 +307,7 @@ static void c_declare(struct emitter *m, val v)
     }
 }
 
-static void c_function(struct emitter *m, const char *name)
+static void c_function(struct c_emitter *m, const char *name)
 {
     const struct kernel *k = m->k;
     struct phase p = {0};
@@ -337,7 +337,7 @@ bool c_source(const struct kernel *k, const char *name, struct text *t, struct e
     const char *gpu = kernel_needs_gpu(k);
     if (gpu)
         return err_set(e, KL_ERR_COMPILE, "kernel %s has %s, which runs on a GPU only", k->name, gpu);
-    struct emitter *m = mem_alloc(sizeof *m + k->ninst * sizeof *m->width);
+    struct c_emitter *m = mem_alloc(sizeof *m + k->ninst * sizeof *m->width);
     unsigned width = 1;
     for (val v = 1; m && v < k->ninst; v++) {
         if (k->inst[v].op == L_LOOP && k->inst[v].kind == LOOP_VECTOR)

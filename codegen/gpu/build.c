@@ -7,7 +7,7 @@
 #include <stddef.h>
 #include <string.h>
 
-struct head {
+struct gpu_image_head {
     char magic[8];
     uint32_t threads, nbuf, dynamic_bytes, nview;
     char function[24];
@@ -19,7 +19,7 @@ static const char magic[8] = {'K', 'I', 'L', 'N', 'G', 'P', 'U', '4'};
 
 static size_t round_up_8(size_t n) { return (n + 7) & ~(size_t)7; }
 
-static bool read_head(const struct code *c, struct head *h)
+static bool read_head(const struct code *c, struct gpu_image_head *h)
 {
     if (c->size < sizeof *h)
         return false;
@@ -29,14 +29,14 @@ static bool read_head(const struct code *c, struct head *h)
 
 bool gpu_code_module(const struct code *c, struct hash128 *module)
 {
-    struct head h;
+    struct gpu_image_head h;
     *module = read_head(c, &h) ? h.module : (struct hash128){0};
     return module->lo || module->hi;
 }
 
 bool gpu_code_open(const struct code *c, const struct code *module, struct gpu_code *out, struct err *e)
 {
-    struct head h;
+    struct gpu_image_head h;
     bool ok = read_head(c, &h), shared = ok && (h.module.lo || h.module.hi);
     size_t before = ok ? sizeof h + round_up_8(h.nbuf) + h.nview * sizeof(struct gpu_view) : 0;
     if (!ok || c->size < before || c->size - before != h.size || !h.threads || h.threads > MAX_THREADS ||
@@ -46,7 +46,7 @@ bool gpu_code_open(const struct code *c, const struct code *module, struct gpu_c
     const uint8_t *local = (const uint8_t *)at + sizeof h;
     *out = (struct gpu_code){.threads = h.threads, .nbuf = h.nbuf, .dynamic_bytes = h.dynamic_bytes, .local = local,
                              .view = (const void *)(local + round_up_8(h.nbuf)), .nview = h.nview,
-                             .function = at + offsetof(struct head, function), .module = h.module,
+                             .function = at + offsetof(struct gpu_image_head, function), .module = h.module,
                              .binary = shared ? module->bytes : at + before, .size = shared ? module->size : h.size};
     return true;
 }
@@ -73,7 +73,8 @@ static bool gpu_build_join(const struct source_info *info, const struct kernel *
     uint32_t nbuf = k->nbuf, nview = 0;
     for (uint32_t b = 0; b < nbuf; b++)
         nview += k->buf[b].role == BUF_VIEW;
-    struct head h = {.nview = nview, .threads = info->threads, .nbuf = nbuf, .dynamic_bytes = info->dynamic_bytes,
+    struct gpu_image_head h = {.nview = nview, .threads = info->threads, .nbuf = nbuf, .dynamic_bytes =
+        info->dynamic_bytes,
                      .module = module, .size = binary ? binary->size : 0};
     memcpy(h.magic, magic, sizeof magic);
     snprintf(h.function, sizeof h.function, "%s", function);
@@ -143,7 +144,7 @@ static bool gpu_build_module(const struct kernel *const *k, uint32_t n, const ch
     if (!info)
         return d && c ? err_set(e, KL_ERR_MEMORY, "out of memory compiling %u kernels", n) : false;
     const struct dialect own = dialect_for(d, features);
-    char (*function)[sizeof((struct head *)0)->function] = mem_alloc((n + 1) * sizeof *function);
+    char (*function)[sizeof((struct gpu_image_head *)0)->function] = mem_alloc((n + 1) * sizeof *function);
     bool ok = function || err_set(e, KL_ERR_MEMORY, "out of memory compiling %u kernels", n);
     dialect_prelude(&own, features, &source);
     for (uint32_t i = 0; ok && i < n; i++) {

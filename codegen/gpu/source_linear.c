@@ -89,11 +89,12 @@ bool source_linear_multiple(const struct linear *l, int64_t n)
 enum { MAX_BYTES = 16, AHEAD = 512 }; /* MAX_BYTES: bytes of an access.  AHEAD: number of the accesses after an access
                                           that are compared with it */
 
-struct access { val at; struct linear index; };
+struct packed_access { val at; struct linear index; };
 
 /* copy: the copies that others are addressed relative to */
 enum { MAX_COPIES = 8 };
-struct region { struct emitter *m; struct access *v; uint32_t n, copies; struct access copy[MAX_COPIES]; };
+struct pack_region { struct emitter *m; struct packed_access *v; uint32_t n,
+    copies; struct packed_access copy[MAX_COPIES]; };
 
 /* Is it a load of one element from an input, a workspace or shared memory, or a store of one element to memory that
  * other threads can see?  Shared memory has no addresses in GLSL. */
@@ -111,7 +112,7 @@ static bool can_pack(const struct emitter *m, val v)
 }
 
 /* Does an instruction between the first and the last access of a pack forbid the pack? */
-static bool comes_between(const struct region *r, uint32_t first, uint32_t last)
+static bool comes_between(const struct pack_region *r, uint32_t first, uint32_t last)
 {
     const struct linst *n = r->m->k->inst, *i = &n[r->v[first].at];
     for (uint32_t x = first + 1; x < last; x++) {
@@ -127,7 +128,7 @@ static bool comes_between(const struct region *r, uint32_t first, uint32_t last)
 }
 
 /* Finds `count` accesses of adjacent elements, in order, beginning with access `first`. */
-static bool make_pack(struct region *r, uint32_t first, unsigned count)
+static bool make_pack(struct pack_region *r, uint32_t first, unsigned count)
 {
     struct emitter *m = r->m;
     const struct linst *n = m->k->inst, *i = &n[r->v[first].at];
@@ -166,7 +167,7 @@ static bool has_own_index(const struct emitter *m, val v)
 
 /* Finds the load relative to which access x is addressed.  NVRTC was seen to spill registers where each load had its
  * own index. */
-static void find_near(const struct region *r, uint32_t x)
+static void find_near(const struct pack_region *r, uint32_t x)
 {
     enum { BEFORE = 64, FAR = 1 << 16 }; /* accesses; elements */
     struct emitter *m = r->m;
@@ -187,7 +188,7 @@ static void find_near(const struct region *r, uint32_t x)
 
 /* Finds the copy of the region relative to which copy v is addressed in shared memory, where rows are not swizzled:
  * their addresses would be a register each.  (In kernels for matrix units NVRTC was seen to take more registers so.) */
-static void find_near_copy(struct region *r, val v)
+static void find_near_copy(struct pack_region *r, val v)
 {
     enum { FAR = 1 << 16 };
     struct emitter *m = r->m;
@@ -205,10 +206,10 @@ static void find_near_copy(struct region *r, val v)
         return;
     }
     if (r->copies < MAX_COPIES)
-        r->copy[r->copies++] = (struct access){v, index};
+        r->copy[r->copies++] = (struct packed_access){v, index};
 }
 
-static void pack_region(struct region *r)
+static void pack_region(struct pack_region *r)
 {
     for (uint32_t x = 0; x < r->n; x++) {
         struct emitter *m = r->m;
@@ -227,7 +228,7 @@ static void pack_region(struct region *r)
 bool source_packs(struct emitter *m)
 {
     const struct kernel *k = m->k;
-    struct region r = {.m = m, .v = mem_alloc(k->ninst * sizeof *r.v)};
+    struct pack_region r = {.m = m, .v = mem_alloc(k->ninst * sizeof *r.v)};
     m->pack = mem_alloc(k->ninst * sizeof *m->pack);
     m->near = mem_alloc(k->ninst * sizeof *m->near);
     uint32_t width = 1;

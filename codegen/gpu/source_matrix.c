@@ -285,12 +285,12 @@ static unsigned log2_divisor(const struct kernel *k, val v, int depth)
 }
 
 /* Elements from row to row and from column to column of one tile's access. */
-struct layout { const struct fragment *f; int64_t row, col; };
+struct fragment_layout { const struct fragment *f; int64_t row, col; };
 
-static struct layout layout_of(const struct emitter *m, const struct linst *i, const struct fragment *f)
+static struct fragment_layout layout_of(const struct emitter *m, const struct linst *i, const struct fragment *f)
 {
     int64_t stride = (int64_t)m->k->inst[i->d].imm;
-    return (struct layout){f, i->kind == TILE_ROWS ? stride : 1, i->kind == TILE_ROWS ? 1 : stride};
+    return (struct fragment_layout){f, i->kind == TILE_ROWS ? stride : 1, i->kind == TILE_ROWS ? 1 : stride};
 }
 
 /* Begins the declaration of the lane's first index, variable pV of access V. */
@@ -304,7 +304,7 @@ static void declare_place(struct emitter *m, val v)
 }
 
 /* Ends it, where each lane loads or stores the elements that it holds. */
-static void put_own_place(struct emitter *m, const struct layout *l)
+static void put_own_place(struct emitter *m, const struct fragment_layout *l)
 {
     const struct fragment_axis *r = &l->f->row, *c = &l->f->col;
     text_put(m->t, " + i32(t / %uu %% %uu) * %" PRId64 " + i32(t / %uu %% %uu) * %" PRId64 ";\n", r->div, r->mod,
@@ -321,7 +321,7 @@ static void put_lane(struct emitter *m, const struct fragment_axis *x, int64_t b
 }
 
 /* Declares the first index of a lane that accesses the elements it holds of tile v, which is no factor. */
-static void declare_element_place(struct emitter *m, val access, val v, const struct layout *l)
+static void declare_element_place(struct emitter *m, val access, val v, const struct fragment_layout *l)
 {
     declare_place(m, access);
     if (m->role[v] != ROLE_ROW)
@@ -331,7 +331,7 @@ static void declare_element_place(struct emitter *m, val access, val v, const st
     text_put(m->t, ";\n");
 }
 
-static int64_t element_offset(const struct emitter *m, val v, unsigned n, const struct layout *l)
+static int64_t element_offset(const struct emitter *m, val v, unsigned n, const struct fragment_layout *l)
 {
     unsigned row, col;
     variable_at(m, v, n, &row, &col);
@@ -342,7 +342,7 @@ static int64_t element_offset(const struct emitter *m, val v, unsigned n, const 
 static void load_elements_of(struct emitter *m, val v)
 {
     const struct linst *i = &m->k->inst[v];
-    struct layout l = layout_of(m, i, &m->unit->sum);
+    struct fragment_layout l = layout_of(m, i, &m->unit->sum);
     char p[MAX_OPERAND];
     bool is_bool = i->dtype == KL_BOOL;
     declare_element_place(m, v, v, &l);
@@ -361,14 +361,14 @@ static void load_elements_of(struct emitter *m, val v)
 }
 
 /* The distance of element e of the fragment at (row, col) from the lane's first index. */
-static int64_t fragment_offset(const struct layout *l, unsigned row, unsigned col, unsigned e)
+static int64_t fragment_offset(const struct fragment_layout *l, unsigned row, unsigned col, unsigned e)
 {
     return (row + l->f->row.at[e]) * l->row + (col + l->f->col.at[e]) * l->col;
 }
 
 /* Loads two elements, from variable n on: two f32, or the halves of a register as a pair of adjacent elements or one by
  * one. */
-static void load_pair(struct emitter *m, val v, unsigned n, const struct layout *l, unsigned row, unsigned col,
+static void load_pair(struct emitter *m, val v, unsigned n, const struct fragment_layout *l, unsigned row, unsigned col,
                       unsigned e, bool pairs)
 {
     unsigned b = (unsigned)m->k->inst[v].imm;
@@ -386,7 +386,7 @@ static void load_pair(struct emitter *m, val v, unsigned n, const struct layout 
 }
 
 /* Loads the two registers of a fragment whose four halves are adjacent. */
-static void load_quad(struct emitter *m, val v, unsigned n, const struct layout *l, unsigned row, unsigned col)
+static void load_quad(struct emitter *m, val v, unsigned n, const struct fragment_layout *l, unsigned row, unsigned col)
 {
     source_line(m);
     text_put(m->t, "%su64 w%u_%u = *(const vector_8 *)(b%u + p%u + %" PRId64 ");\n", m->d->local, v, n,
@@ -398,7 +398,8 @@ static void load_quad(struct emitter *m, val v, unsigned n, const struct layout 
 
 /* Loads `count` registers, which are one fragment or two side by side, from 8x8 matrices.  Each lane gives the address
  * of one row: matrix number lane / 8. */
-static void load_rows(struct emitter *m, val v, unsigned n, const struct layout *l, unsigned count, unsigned row,
+static void load_rows(struct emitter *m, val v, unsigned n, const struct fragment_layout *l, unsigned count,
+                      unsigned row,
                       unsigned col, bool transposed)
 {
     source_line(m);
@@ -428,7 +429,7 @@ void source_matrix_load(struct emitter *m, val v)
         return;
     }
     const struct mma_caps *c = &m->unit->caps;
-    struct layout l = layout_of(m, i, factor_fragment(m, v));
+    struct fragment_layout l = layout_of(m, i, factor_fragment(m, v));
     unsigned rows = role == ROLE_A ? c->m : c->k, cols = role == ROLE_A ? c->k : c->n, n = 0;
     int64_t along = role == ROLE_A ? l.col : l.row, stride = (int64_t)m->k->inst[i->d].imm;
     bool shared = m->k->buf[i->imm].role == BUF_SHARED;
@@ -511,7 +512,7 @@ void source_matrix_store(struct emitter *m, val v)
         source_opaque_store(m, v);
         return;
     }
-    struct layout l = layout_of(m, i, &m->unit->sum);
+    struct fragment_layout l = layout_of(m, i, &m->unit->sum);
     val of = source_matrix_place(m, i->b, 0).of;
     unsigned first = source_matrix_place(m, i->b, 0).at, count = source_elements(m, i->b);
     const char *type = dtype_name(x->dtype);

@@ -15,7 +15,7 @@
 
 enum { READ = 1, WRITTEN = 2 };
 
-struct walk {
+struct order_walk {
     struct emitter *m;
     uint8_t *now;                 /* per buffer: READ, WRITTEN since the last barrier */
     val *where;                   /* per input: the vector loop in which alone it was read lane by lane, else NIL; per
@@ -32,14 +32,14 @@ struct walk {
     bool again;                   /* a barrier was added before a loop, so what was found after it may be out of date */
 };
 
-static bool each_thread_a_lane(const struct walk *w, val index)
+static bool each_thread_a_lane(const struct order_walk *w, val index)
 {
     return w->vector && w->width == w->m->info.threads && w->m->k->inst[index].varying;
 }
 
 /* Adds a barrier before access v to a buffer.  If the buffer was accessed before a loop around v, it is added before
  * this loop, and the walk is repeated. */
-static void order_add_barrier(struct walk *w, val v, uint32_t buf)
+static void order_add_barrier(struct order_walk *w, val v, uint32_t buf)
 {
     const struct kernel *k = w->m->k;
     for (unsigned d = 0; d < w->depth && !w->again; d++) {
@@ -61,7 +61,7 @@ bool source_may_share(const struct kernel *k, uint32_t b, uint32_t o)
         dtype_size(k->buf[b].dtype) == dtype_size(k->buf[o].dtype);
 }
 
-static void source_order_load(struct walk *w, val v)
+static void source_order_load(struct order_walk *w, val v)
 {
     const struct linst *i = &w->m->k->inst[v];
     if (w->now[i->imm] & WRITTEN)
@@ -84,21 +84,22 @@ static bool order_index_slope(const struct kernel *k, const struct linear *l, va
     return true;
 }
 
-struct step { uint64_t by; int64_t count; }; /* of an index in a loop, with the loop's number of iterations; 0: any
+struct index_step { uint64_t by; int64_t count; }; /* of an index in a loop,
+    with the loop's number of iterations; 0: any
                                                 number */
 
-static unsigned add_step(struct step *s, unsigned n, int64_t by, int64_t count)
+static unsigned add_step(struct index_step *s, unsigned n, int64_t by, int64_t count)
 {
     unsigned at = n;
     uint64_t size = by < 0 ? -(uint64_t)by : (uint64_t)by;
     for (; at > 0 && s[at - 1].by > size; at--)
         s[at] = s[at - 1];
-    s[at] = (struct step){size, count};
+    s[at] = (struct index_step){size, count};
     return n + 1;
 }
 
 /* Is each step longer than the span of all shorter steps together? */
-static bool steps_apart(const struct step *s, unsigned n)
+static bool steps_apart(const struct index_step *s, unsigned n)
 {
     uint64_t span = 0, reach;
     for (unsigned j = 0; j < n; j++) {
@@ -115,11 +116,11 @@ static bool steps_apart(const struct step *s, unsigned n)
 
 /* Do two stores to the same buffer, or one store in different iterations, never access the same element?  This is about
  * the iterations of all open loops except the parallel one. */
-static bool order_is_disjoint(const struct walk *w, val v, val u)
+static bool order_is_disjoint(const struct order_walk *w, val v, val u)
 {
     const struct kernel *k = w->m->k;
     struct linear a, b;
-    struct step s[MAX_NEST + 1];
+    struct index_step s[MAX_NEST + 1];
     unsigned n = 0;
     int64_t between;
     if (!source_linear(k, k->inst[v].a, &a) || !source_linear(k, k->inst[u].a, &b) ||
@@ -144,7 +145,7 @@ static bool order_is_disjoint(const struct walk *w, val v, val u)
 
 /* Does store v access other elements than all stores to its buffer in the innermost open loop or if, which must include
  * `first`? */
-static bool apart_from_all(const struct walk *w, val v, val first)
+static bool apart_from_all(const struct order_walk *w, val v, val first)
 {
     const struct kernel *k = w->m->k;
     unsigned depth = 0;
@@ -163,7 +164,7 @@ static bool apart_from_all(const struct walk *w, val v, val first)
     return has_first;
 }
 
-static void insert_barrier_before_store(struct walk *w, val v)
+static void insert_barrier_before_store(struct order_walk *w, val v)
 {
     const struct kernel *k = w->m->k;
     const struct linst *i = &k->inst[v];
@@ -184,7 +185,7 @@ static void insert_barrier_before_store(struct walk *w, val v)
 
 /* Merges a state into the current one: that of the end of a loop's body at its start, and that before an if or a loop
  * after it. */
-static void order_merge_state(struct walk *w, const uint8_t *from, const val *where)
+static void order_merge_state(struct order_walk *w, const uint8_t *from, const val *where)
 {
     for (uint32_t b = 0; b < w->m->k->nbuf; b++) {
         if (from[b])
@@ -193,7 +194,7 @@ static void order_merge_state(struct walk *w, const uint8_t *from, const val *wh
     }
 }
 
-static void order_open_block(struct walk *w, val v)
+static void order_open_block(struct order_walk *w, val v)
 {
     const struct kernel *k = w->m->k;
     const struct linst *i = &k->inst[v];
@@ -209,7 +210,7 @@ static void order_open_block(struct walk *w, val v)
     }
 }
 
-static void order_close_block(struct walk *w)
+static void order_close_block(struct order_walk *w)
 {
     const struct kernel *k = w->m->k;
     val head = w->stack[--w->depth];
@@ -229,7 +230,7 @@ static void order_close_block(struct walk *w)
     order_merge_state(w, w->before + before, w->before_where + before);
 }
 
-static void order_visit(struct walk *w, val v)
+static void order_visit(struct order_walk *w, val v)
 {
     const struct linst *i = &w->m->k->inst[v];
     if (w->m->barrier[v]) /* found in an earlier walk */
@@ -277,7 +278,7 @@ bool source_order(struct emitter *m)
 {
     const struct kernel *k = m->k;
     uint32_t rows = 0;
-    struct walk w = {.m = m, .row = mem_alloc(k->ninst * sizeof *w.row)};
+    struct order_walk w = {.m = m, .row = mem_alloc(k->ninst * sizeof *w.row)};
     for (val v = 1; w.row && v < k->ninst; v++)
         if (k->inst[v].op == L_LOOP)
             w.row[v] = rows++;

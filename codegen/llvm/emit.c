@@ -6,7 +6,7 @@
 #include "emit.h"
 #include <string.h>
 
-struct scope {
+struct emit_scope {
     val head;                     /* LOOP or IF */
     int64_t turn;                 /* unrolled: the value of the variable */
     LLVMBasicBlockRef before, body, exit;
@@ -17,7 +17,7 @@ struct scope {
 
 struct walker {
     struct emitter m;
-    struct scope stack[MAX_NEST];
+    struct emit_scope stack[MAX_NEST];
     unsigned depth;
     val *next;                    /* per carry: the value of its `next` */
     /* per carry: the phi after a loop that may be skipped; for an unrolled loop the result of the last iteration */
@@ -371,10 +371,10 @@ static void open_vector(struct emitter *m, val v)
     set_affine(m, v, LLVMConstInt(m->i64, 0, 0), (struct lane_steps){1, 0, 1});
 }
 
-static struct scope *emit_push(struct walker *w, val head)
+static struct emit_scope *emit_push(struct walker *w, val head)
 {
-    struct scope *s = &w->stack[w->depth++];
-    *s = (struct scope){.head = head};
+    struct emit_scope *s = &w->stack[w->depth++];
+    *s = (struct emit_scope){.head = head};
     return s;
 }
 
@@ -382,7 +382,7 @@ static void open_loop(struct walker *w, val v)
 {
     struct emitter *m = &w->m;
     const struct linst *i = &m->k->inst[v];
-    struct scope *s = emit_push(w, v);
+    struct emit_scope *s = emit_push(w, v);
     val end = carries_end(m->k, v);
     if (i->kind == LOOP_VECTOR) {
         open_vector(m, v);
@@ -437,7 +437,7 @@ static val end_of(const struct kernel *k, val loop)
 }
 
 /* Starts the next iteration at the first instruction after the carries, or continues after the loop. */
-static val unrolled_iteration(struct walker *w, struct scope *s, val end)
+static val unrolled_iteration(struct walker *w, struct emit_scope *s, val end)
 {
     struct emitter *m = &w->m;
     const struct linst *i = &m->k->inst[s->head];
@@ -457,7 +457,7 @@ static val unrolled_iteration(struct walker *w, struct scope *s, val end)
 
 static val open_unrolled(struct walker *w, val v)
 {
-    struct scope *s = emit_push(w, v);
+    struct emit_scope *s = emit_push(w, v);
     val end = end_of(w->m.k, v);
     s->turn = (int64_t)w->m.k->inst[w->m.k->inst[v].a].imm;
     for (val c = v + 1; w->m.k->inst[c].op == L_CARRY; c++)
@@ -467,7 +467,7 @@ static val open_unrolled(struct walker *w, val v)
 
 static val close_unrolled(struct walker *w, val end)
 {
-    struct scope *s = &w->stack[w->depth - 1];
+    struct emit_scope *s = &w->stack[w->depth - 1];
     const struct kernel *k = w->m.k;
     for (val c = s->head + 1; k->inst[c].op == L_CARRY; c++)
         emit_take(&w->m, c, &w->final[c], w->next[c]);
@@ -479,7 +479,7 @@ static val close_unrolled(struct walker *w, val end)
 static void close_loop(struct walker *w)
 {
     struct emitter *m = &w->m;
-    struct scope *s = &w->stack[--w->depth];
+    struct emit_scope *s = &w->stack[--w->depth];
     const struct linst *i = &m->k->inst[s->head];
     if (i->kind == LOOP_VECTOR) {
         m->width = m->native = m->parts = 0;
@@ -510,7 +510,7 @@ static void close_loop(struct walker *w)
 static void open_if(struct walker *w, val v)
 {
     struct emitter *m = &w->m;
-    struct scope *s = emit_push(w, v);
+    struct emit_scope *s = emit_push(w, v);
     s->body = emit_new_block(m, "then");
     s->exit = emit_new_block(m, "endif");
     LLVMBuildCondBr(m->b, emit_scalar(m, m->k->inst[v].a), s->body, s->exit);
@@ -519,7 +519,7 @@ static void open_if(struct walker *w, val v)
 
 static void close_if(struct walker *w)
 {
-    struct scope *s = &w->stack[--w->depth];
+    struct emit_scope *s = &w->stack[--w->depth];
     LLVMBuildBr(w->m.b, s->exit);
     LLVMPositionBuilderAtEnd(w->m.b, s->exit);
 }

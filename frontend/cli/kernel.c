@@ -4,12 +4,12 @@
 #include "runtime/runtime.h"
 #include <string.h>
 
-struct binding { const char *name, *value; };
+struct buffer_binding { const char *name, *value; };
 
-struct job {
+struct kernel_job {
     const char *file, *stage, *device, *target;
     bool run, bf16_bits;
-    struct binding *in, *out, *slots; /* room for one per argument */
+    struct buffer_binding *in, *out, *slots; /* room for one per argument */
     unsigned nin, nout, nslots;
     const struct kernel *k;
     char **memory;            /* per buffer, to free */
@@ -19,18 +19,18 @@ struct job {
     uint32_t nslot;
 };
 
-static bool kernel_parse_bindings(struct cli_args *a, struct binding *list, unsigned *n)
+static bool kernel_parse_bindings(struct cli_args *a, struct buffer_binding *list, unsigned *n)
 {
     const char *v = cli_value(a), *eq = v ? strchr(v, '=') : NULL;
     if (!v)
         return false;
     if (!eq || eq == v || !eq[1])
         return cli_error("%s needs NAME=VALUE, not '%s'", a->option, v), false;
-    list[(*n)++] = (struct binding){v, eq + 1};
+    list[(*n)++] = (struct buffer_binding){v, eq + 1};
     return true;
 }
 
-static int parse_args(struct job *j, int argc, char **argv)
+static int parse_args(struct kernel_job *j, int argc, char **argv)
 {
     struct cli_args a = {.argc = argc, .argv = argv};
     size_t room = (size_t)(argc + 1) * sizeof *j->in;
@@ -98,7 +98,7 @@ static bool print_stage(const struct kernel *k, const char *stage, const char *t
 /* ---- running ---- */
 
 /* The buffer "bN=" names, of the role; nbuf: none, and reported. */
-static uint32_t find_buffer(const struct job *j, const struct binding *b, enum buf_role role)
+static uint32_t find_buffer(const struct kernel_job *j, const struct buffer_binding *b, enum buf_role role)
 {
     char name[16];
     size_t n = (size_t)(b->value - 1 - b->name);
@@ -111,7 +111,7 @@ static uint32_t find_buffer(const struct job *j, const struct binding *b, enum b
     return j->k->nbuf;
 }
 
-static bool load_input(struct job *j, const struct binding *b)
+static bool load_input(struct kernel_job *j, const struct buffer_binding *b)
 {
     struct cli_array a;
     char *bytes;
@@ -132,7 +132,7 @@ static bool load_input(struct job *j, const struct binding *b)
     return ok && (j->given[i] = true);
 }
 
-static bool make_buffers(struct job *j)
+static bool make_buffers(struct kernel_job *j)
 {
     const struct kernel *k = j->k;
     j->memory = mem_alloc((k->nbuf + 1) * sizeof *j->memory);
@@ -151,7 +151,7 @@ static bool make_buffers(struct job *j)
 }
 
 /* Slot values are literals of the dtype the kernel reads them as. */
-static bool set_slots(struct job *j)
+static bool set_slots(struct kernel_job *j)
 {
     const struct kernel *k = j->k;
     for (val v = 1; v < k->ninst; v++)
@@ -176,7 +176,7 @@ static bool set_slots(struct job *j)
     return true;
 }
 
-static bool run_compiled(const struct job *j, const struct backend *b, struct err *e)
+static bool run_compiled(const struct kernel_job *j, const struct backend *b, struct err *e)
 {
     struct code code = {0};
     struct loaded l = {0};
@@ -188,7 +188,7 @@ static bool run_compiled(const struct job *j, const struct backend *b, struct er
     return ok;
 }
 
-static bool give_output(const struct job *j, uint32_t i)
+static bool give_output(const struct kernel_job *j, uint32_t i)
 {
     const struct lbuf *l = &j->k->buf[i];
     struct shape s = shape_make(1, (int64_t[]){l->count});
@@ -208,7 +208,7 @@ static bool give_output(const struct job *j, uint32_t i)
     return ok;
 }
 
-static bool cli_kernel_run_kernel(struct job *j)
+static bool cli_kernel_run_kernel(struct kernel_job *j)
 {
     struct err e = {0};
     int d = cli_device(j->device);
@@ -231,7 +231,7 @@ static bool cli_kernel_run_kernel(struct job *j)
     return ok;
 }
 
-static bool do_kernels(struct job *j)
+static bool do_kernels(struct kernel_job *j)
 {
     struct kernels k = {0};
     struct err e = {0};
@@ -262,7 +262,7 @@ static bool do_kernels(struct job *j)
 
 int cli_kernel(int argc, char **argv)
 {
-    struct job j = {0};
+    struct kernel_job j = {0};
     int status = parse_args(&j, argc, argv);
     if (!status)
         status = do_kernels(&j) ? CLI_OK : CLI_FAILED;

@@ -2,9 +2,9 @@
 #include "cli.h"
 #include <string.h>
 
-struct row { unsigned op; const char *grad[3]; }; /* the gradient columns of an elementwise row as text */
+struct ops_row { unsigned op; const char *grad[3]; }; /* the gradient columns of an elementwise row as text */
 
-static const struct row rows[] = {
+static const struct ops_row rows[] = {
 #define ST(name, ...) {OP_##name, {NULL}},
 #define EW1(name, types, value, ga, ...) {OP_##name, {#ga}},
 #define EW2(name, types, value, ga, gb, ...) {OP_##name, {#ga, #gb}},
@@ -37,7 +37,7 @@ static unsigned index_operand(unsigned op)
 }
 
 /* The operands that have a gradient, such as "a b". */
-static const char *gradient_of(const struct row *r, char buf[8])
+static const char *gradient_of(const struct ops_row *r, char buf[8])
 {
     const struct opinfo *o = &opinfo[r->op];
     size_t n = 0;

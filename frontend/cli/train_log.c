@@ -10,7 +10,7 @@
 enum { STEP, LOSS, RATE, SECONDS, FIELDS };
 static const char *const field_name[FIELDS] = {"step", "loss", "rate", "seconds"};
 struct log_row { double v[FIELDS]; };        /* NaN: the line does not say */
-struct log { struct log_row *row; uint32_t n, cap; };
+struct train_log { struct log_row *row; uint32_t n, cap; };
 
 /* ---- reading ---- */
 
@@ -76,7 +76,7 @@ static const char *take_line(const char **s, struct log_row *row)
     return fabs(row->v[STEP]) <= 0x1p53 ? NULL : "\"step\" is beyond 2^53";
 }
 
-static bool log_read(struct log *l, const char *path, const char *s)
+static bool log_read(struct train_log *l, const char *path, const char *s)
 {
     for (int line = 1; *s; line++) {
         struct log_row row;
@@ -138,7 +138,8 @@ static void put_axes(FILE *f, const struct curve *c)
 }
 
 /* The curve through means of `window` steps, by at most POINTS points. */
-static void put_curve(FILE *f, const struct log *l, int field, uint32_t window, const struct curve *c, const char *kind)
+static void put_curve(FILE *f, const struct train_log *l, int field, uint32_t window, const struct curve *c,
+                      const char *kind)
 {
     uint32_t by = l->n / POINTS + 1;
     fprintf(f, "<polyline class=%s points=\"", kind);
@@ -156,7 +157,7 @@ static void put_curve(FILE *f, const struct log *l, int field, uint32_t window, 
     fputs("\" />\n", f);
 }
 
-static void put_chart(FILE *f, const struct log *l, int field, const char *title)
+static void put_chart(FILE *f, const struct train_log *l, int field, const char *title)
 {
     struct curve c = {INFINITY, -INFINITY, l->row[0].v[STEP], l->row[l->n - 1].v[STEP]};
     for (uint32_t i = 0; i < l->n; i++)
@@ -188,7 +189,7 @@ static void put_html(FILE *f, const char *s)
             fputc(*s, f);
 }
 
-static void put_page(FILE *f, const struct log *l, const char *path)
+static void put_page(FILE *f, const struct train_log *l, const char *path)
 {
     const struct log_row *first = &l->row[0], *last = &l->row[l->n - 1];
     double tail = 0, seconds = 0;
@@ -237,7 +238,7 @@ int cli_train_log(int argc, char **argv)
         return status;
     size_t len;
     char *text = cli_read(file, &len);
-    struct log l = {0};
+    struct train_log l = {0};
     bool ok = text && log_read(&l, file, text);
     FILE *f = !ok ? NULL : strcmp(out, "-") ? fopen(out, "w") : stdout;
     if (ok && !f)

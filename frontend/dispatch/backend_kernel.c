@@ -16,7 +16,7 @@ struct adapter {
 static struct adapter *adapters; /* guarded by the lock of dispatch; never freed, like custom ops */
 
 /* The fields of a node of ops.def besides its operands. */
-struct attributes {
+struct kernel_attributes {
     struct node proto;
     uint64_t has_target;
     struct shape target;
@@ -43,7 +43,7 @@ static kl_status types_of_user_op(void *ctx, const kl_custom_call *call, kl_type
 static kl_status types_of_graph_op(void *ctx, const kl_custom_call *call, kl_type *out)
 {
     const struct adapter *a = ctx;
-    const struct attributes *at = call->attr;
+    const struct kernel_attributes *at = call->attr;
     struct graph *g = call->attr_bytes == sizeof *at && at->proto.op == a->op->graph_op && call->nin <= MAX_OPERANDS
                           ? graph_new("type") : NULL;
     if (!g)
@@ -102,14 +102,14 @@ const struct custom_op *backend_custom(const struct dispatch_op *op, const kl_ke
 
 /* ---- recording a call ---- */
 
-struct use {
+struct backend_use {
     struct kl_call *call;
     struct custom_use custom;
 };
 
 static kl_status backend_kernel_value(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
 {
-    const struct use *u = ctx;
+    const struct backend_use *u = ctx;
     return record_custom(u->call->site, call_label(u->call), &u->custom, nin, in, nout, out);
 }
 
@@ -117,7 +117,7 @@ static kl_status backend_kernel_value(void *ctx, const kl_tensor *in, uint32_t n
  * respect to each operand. */
 static kl_status backend_kernel_gradient(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
 {
-    const struct use *u = ctx;
+    const struct backend_use *u = ctx;
     const kl_site *site = u->call->site;
     struct call again = *u->call->graph;
     uint32_t n = u->call->nin, k = 0;
@@ -150,7 +150,7 @@ static bool backend_kernel_broadcast(struct kl_call *c, struct view *v)
 static kl_status record_graph_op(struct kl_call *c, const struct custom_op *op)
 {
     struct call *g = c->graph;
-    struct attributes at;
+    struct kernel_attributes at;
     kl_type type[MAX_OPERANDS + 1];
     struct view v[MAX_OPERANDS];
     struct err e;
@@ -184,7 +184,7 @@ static kl_status record_graph_op(struct kl_call *c, const struct custom_op *op)
         c->out[0] = poison(c->t);
         return c->t->tracing ? c->t->trace->err.code : c->t->last.code;
     }
-    struct use u = {c, {.op = op, .attr = &at, .nattr = sizeof at, .type = &type[c->nin]}};
+    struct backend_use u = {c, {.op = op, .attr = &at, .nattr = sizeof at, .type = &type[c->nin]}};
     if (floats && dtype_is_float(type[c->nin].dtype))
         return record_custom_grad(c->site, call_label(c), backend_kernel_value, backend_kernel_gradient, &u, c->nin,
                                   c->in, 1, c->out);

@@ -12,7 +12,7 @@
 
 enum { IDX_U8 = 0x08, CHUNK = 1 << 15, DEFLATE_RATIO = 1032 };
 
-struct source {
+struct idx_source {
     FILE *f;
     const char *path;
     struct file_text *why;
@@ -22,9 +22,9 @@ struct source {
     uint8_t chunk[CHUNK];
 };
 
-static bool source_open(struct source *s, const char *path, struct file_text *why)
+static bool source_open(struct idx_source *s, const char *path, struct file_text *why)
 {
-    *s = (struct source){.path = path, .why = why};
+    *s = (struct idx_source){.path = path, .why = why};
     int fd = file_open_read(path, &s->size, why->text, sizeof why->text);
     if (fd < 0)
         return why->code = KL_ERR_IO, false;
@@ -44,7 +44,7 @@ static bool source_open(struct source *s, const char *path, struct file_text *wh
     return true;
 }
 
-static void source_close(struct source *s)
+static void source_close(struct idx_source *s)
 {
     if (s->gzip)
         inflateEnd(&s->z);
@@ -53,7 +53,7 @@ static void source_close(struct source *s)
 }
 
 /* Makes at least one byte of the file available in s->z; false at its end or on a read error. */
-static bool source_fill(struct source *s)
+static bool source_fill(struct idx_source *s)
 {
     if (s->z.avail_in)
         return true;
@@ -65,7 +65,7 @@ static bool source_fill(struct source *s)
 }
 
 /* Reads up to n bytes of the (decompressed) content; *got < n only at its end. */
-static bool source_read(struct source *s, uint8_t *to, int64_t n, int64_t *got)
+static bool source_read(struct idx_source *s, uint8_t *to, int64_t n, int64_t *got)
 {
     *got = 0;
     while (*got < n && !s->ended && source_fill(s)) {
@@ -93,7 +93,7 @@ static bool source_read(struct source *s, uint8_t *to, int64_t n, int64_t *got)
 }
 
 /* Reads exactly n bytes; `what` names them in errors. */
-static bool source_need(struct source *s, uint8_t *to, int64_t n, const char *what)
+static bool source_need(struct idx_source *s, uint8_t *to, int64_t n, const char *what)
 {
     int64_t got;
     if (!source_read(s, to, n, &got))
@@ -105,7 +105,7 @@ static bool source_need(struct source *s, uint8_t *to, int64_t n, const char *wh
 }
 
 /* Checks that the content, and the file, end here. */
-static bool source_finish(struct source *s)
+static bool source_finish(struct idx_source *s)
 {
     uint8_t extra;
     int64_t got;
@@ -135,7 +135,7 @@ static const char *dims_text(int rank, const int64_t *dim, char *buf, size_t siz
     return buf;
 }
 
-static bool read_header(struct source *s, kl_idx *out)
+static bool read_header(struct idx_source *s, kl_idx *out)
 {
     uint8_t head[4], be[4];
     if (!source_need(s, head, sizeof head, "header"))
@@ -160,7 +160,7 @@ static bool read_header(struct source *s, kl_idx *out)
     return true;
 }
 
-static bool check_dims(const struct source *s, const kl_idx *idx, int rank, const int64_t *dim)
+static bool check_dims(const struct idx_source *s, const kl_idx *idx, int rank, const int64_t *dim)
 {
     bool same = rank <= 0 || rank == idx->rank;
     for (int i = 0; same && dim && i < rank; i++)
@@ -175,7 +175,7 @@ static bool check_dims(const struct source *s, const kl_idx *idx, int rank, cons
                     dims_text(rank, dim, wants, sizeof wants));
 }
 
-static bool read_elements(struct source *s, kl_idx *out)
+static bool read_elements(struct idx_source *s, kl_idx *out)
 {
     /* Checks the size of the file first, so that a short file that claims a huge array does not cause a huge
      * allocation. */
@@ -190,7 +190,7 @@ static bool read_elements(struct source *s, kl_idx *out)
 
 static bool idx_read(kl_idx *out, const char *path, int rank, const int64_t *dim, struct file_text *why)
 {
-    struct source s;
+    struct idx_source s;
     bool ok = source_open(&s, path, why) && read_header(&s, out) && check_dims(&s, out, rank, dim) &&
               read_elements(&s, out) && source_finish(&s);
     source_close(&s);

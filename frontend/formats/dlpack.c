@@ -46,7 +46,7 @@ static bool dlpack_fails(const kl_site *site, kl_status code, const char *what, 
 
 /* ---- giving ---- */
 
-struct given { /* the memory of a struct that Kiln gives */
+struct dlpack_exported { /* the memory of a struct that Kiln gives */
     struct DLManagedTensorVersioned versioned;
     struct DLManagedTensor plain;
     kl_memory_hold *hold;
@@ -55,13 +55,13 @@ struct given { /* the memory of a struct that Kiln gives */
 
 static void given_free(void *g)
 {
-    kl_memory_release(((struct given *)g)->hold);
+    kl_memory_release(((struct dlpack_exported *)g)->hold);
     free(g);
 }
 static void delete_versioned(struct DLManagedTensorVersioned *self) { given_free(self->ctx); }
 static void delete_plain(struct DLManagedTensor *self) { given_free(self->ctx); }
 
-static struct given *dlpack_export_struct(const kl_site *site, kl_tensor tensor)
+static struct dlpack_exported *dlpack_export_struct(const kl_site *site, kl_tensor tensor)
 {
     kl_device device = kl_device_of(tensor);
     kl_device_kind kind = kl_device_kind_of(device);
@@ -69,7 +69,7 @@ static struct given *dlpack_export_struct(const kl_site *site, kl_tensor tensor)
                    : kind < KL_DEVICE_KINDS && KL_DEVICES(kind) & KL_DEVICES_HOST ? DL_CPU : 0;
     if (kl_check(tensor) == KL_OK && !type)
         return dlpack_fails(site, KL_ERR_DEVICE, "it has no such device", kind), NULL;
-    struct given *g = calloc(1, sizeof *g);
+    struct dlpack_exported *g = calloc(1, sizeof *g);
     if (!g)
         return dlpack_fails(site, KL_ERR_MEMORY, "out of memory", sizeof *g), NULL;
     struct dl_tensor *t = &g->plain.t;
@@ -101,12 +101,12 @@ static struct given *dlpack_export_struct(const kl_site *site, kl_tensor tensor)
 
 struct DLManagedTensorVersioned *kl_to_dlpack_at(const kl_site *site, kl_tensor tensor)
 {
-    struct given *g = dlpack_export_struct(site, tensor);
+    struct dlpack_exported *g = dlpack_export_struct(site, tensor);
     return g ? &g->versioned : NULL;
 }
 struct DLManagedTensor *kl_to_dlpack_unversioned_at(const kl_site *site, kl_tensor tensor)
 {
-    struct given *g = dlpack_export_struct(site, tensor);
+    struct dlpack_exported *g = dlpack_export_struct(site, tensor);
     return g ? &g->plain : NULL;
 }
 

@@ -12,7 +12,7 @@
 
 enum { STEP_DIGITS = 12 };
 
-struct held { /* one of: a tensor, a variable, a number with get and set functions, a device's seeds */
+struct snapshot_value { /* one of: a tensor, a variable, a number with get and set functions, a device's seeds */
     char *name;
     kl_tensor tensor;
     kl_dtype dtype;          /* dtype of the variable: KL_I64 or KL_F64; KL_U64: seeds */
@@ -25,7 +25,7 @@ struct held { /* one of: a tensor, a variable, a number with get and set functio
     int64_t before;          /* the result of `get` before it was loaded */
 };
 struct kl_snapshot {
-    struct held *held;
+    struct snapshot_value *held;
     uint32_t n, cap;
     char **note;             /* pairs of key and text */
     uint32_t notes;
@@ -59,7 +59,7 @@ void kl_snapshot_free(kl_snapshot *c)
 
 /* ---- what it holds ---- */
 
-static kl_status snapshot_add_value(const kl_site *site, kl_snapshot *c, const char *name, struct held h)
+static kl_status snapshot_add_value(const kl_site *site, kl_snapshot *c, const char *name, struct snapshot_value h)
 {
     struct file_text why;
     if (!c || !name)
@@ -71,7 +71,7 @@ static kl_status snapshot_add_value(const kl_site *site, kl_snapshot *c, const c
         }
     if (c->n == c->cap) {
         uint32_t cap = c->cap ? 2 * c->cap : 32;
-        struct held *grown = realloc(c->held, cap * sizeof *grown);
+        struct snapshot_value *grown = realloc(c->held, cap * sizeof *grown);
         if (!grown)
             return kl_fail_at(site, KL_ERR_MEMORY, "snapshot: out of memory");
         c->held = grown;
@@ -90,7 +90,7 @@ kl_status kl_snapshot_tensor_at(const kl_site *site, kl_snapshot *c, const char 
     if (status == KL_OK && *kl_layer_name(tensor))
         status = KL_ERR_TYPE;
     if (status == KL_OK)
-        return snapshot_add_value(site, c, name, (struct held){.tensor = tensor});
+        return snapshot_add_value(site, c, name, (struct snapshot_value){.tensor = tensor});
     text_set(&why, status, "snapshot: \"%.200s\" is no dense tensor", name ? name : "");
     return snapshot_fails(site, &why);
 }
@@ -99,7 +99,7 @@ static kl_status hold_variable(const kl_site *site, kl_snapshot *c, const char *
 {
     if (!value)
         return kl_fail_at(site, KL_ERR_ARGUMENT, "snapshot: no variable");
-    return snapshot_add_value(site, c, name, (struct held){.dtype = dtype, .variable = value});
+    return snapshot_add_value(site, c, name, (struct snapshot_value){.dtype = dtype, .variable = value});
 }
 kl_status kl_snapshot_i64_at(const kl_site *site, kl_snapshot *c, const char *name, int64_t *value)
 {
@@ -115,7 +115,8 @@ kl_status kl_snapshot_number_at(const kl_site *site, kl_snapshot *c, const char 
 {
     if (!get || !set)
         return kl_fail_at(site, KL_ERR_ARGUMENT, "snapshot: no function");
-    return snapshot_add_value(site, c, name, (struct held){.dtype = KL_I64, .get = get, .set = set, .of = of});
+    return snapshot_add_value(site, c, name, (struct snapshot_value){.dtype = KL_I64, .get = get, .set = set, .of =
+        of});
 }
 
 kl_status kl_snapshot_seeds_at(const kl_site *site, kl_snapshot *c, kl_device device)
@@ -125,7 +126,7 @@ kl_status kl_snapshot_seeds_at(const kl_site *site, kl_snapshot *c, kl_device de
     if (kind >= KL_DEVICE_KINDS)
         return kl_fail_at(site, KL_ERR_DEVICE, "snapshot: no device");
     snprintf(name, sizeof name, "seeds.%s:%d", kl_device_kind_name(kind), kl_device_index(device));
-    return snapshot_add_value(site, c, name, (struct held){.dtype = KL_U64, .device = device});
+    return snapshot_add_value(site, c, name, (struct snapshot_value){.dtype = KL_U64, .device = device});
 }
 
 kl_status kl_snapshot_note_at(const kl_site *site, kl_snapshot *c, const char *key, const char *text)
@@ -173,7 +174,7 @@ kl_status kl_snapshot_save_at(const kl_site *site, kl_snapshot *c, const char *p
     kl_status status = KL_OK;
     if (item && meta) {
         for (uint32_t i = 0; i < c->n; i++) {
-            struct held *h = &c->held[i];
+            struct snapshot_value *h = &c->held[i];
             bool number = !h->variable && !h->tensor.id;
             if (number)
                 h->number = h->get ? (uint64_t)h->get(h->of) : kl_seed_state(h->device);
@@ -208,7 +209,7 @@ static bool file_fits(const kl_snapshot *c, const kl_file *f, const char *path, 
 {
     char want[250], have[250];
     for (uint32_t i = 0; i < c->n; i++) {
-        const struct held *h = &c->held[i];
+        const struct snapshot_value *h = &c->held[i];
         int64_t dims[KL_MAX_RANK], at = kl_file_find(f, h->name);
         kl_file_entry e;
         if (at < 0)
@@ -246,7 +247,7 @@ static kl_status assign_all(const kl_site *site, kl_snapshot *c, kl_file *f)
         return status;
     bool any = false;
     for (uint32_t i = 0; i < c->n; i++) {
-        const struct held *h = &c->held[i];
+        const struct snapshot_value *h = &c->held[i];
         if (!h->tensor.id)
             continue;
         any = true;
@@ -265,7 +266,7 @@ static kl_status assign_all(const kl_site *site, kl_snapshot *c, kl_file *f)
 static kl_status read_numbers(const kl_site *site, kl_snapshot *c, kl_file *f)
 {
     for (uint32_t i = 0; i < c->n; i++) {
-        struct held *h = &c->held[i];
+        struct snapshot_value *h = &c->held[i];
         const void *data = h->tensor.id ? NULL : kl_file_data_at(site, f, h->name);
         if (!h->tensor.id && !data)
             return kl_last_error_code();
@@ -288,7 +289,7 @@ static kl_status set_numbers(const kl_site *site, kl_snapshot *c, const kl_file 
 {
     struct file_text why;
     for (uint32_t i = 0; i < c->n; i++) {
-        struct held *h = &c->held[i];
+        struct snapshot_value *h = &c->held[i];
         kl_file_entry e;
         if (!h->get)
             continue;
@@ -321,7 +322,7 @@ static kl_status load_file(const kl_site *site, kl_snapshot *c, kl_file *f, cons
         return snapshot_fails(NULL, &why);
     }
     for (uint32_t i = 0; i < c->n; i++) {
-        struct held *h = &c->held[i];
+        struct snapshot_value *h = &c->held[i];
         if (h->variable)
             memcpy(h->variable, &h->number, sizeof h->number);
         else if (!h->get && !h->tensor.id)

@@ -73,7 +73,7 @@ int64_t word_length(const uint8_t *text, const uint8_t *end)
 /* A word as a list of tokens, which becomes shorter with each merge.  The heap has the pairs that may be merged, as
  * rank << 32 | position of the left token, the lowest on top.  Pairs that no longer exist when they are taken from it
  * are skipped. */
-struct word {
+struct token_word {
     const kl_tokenizer *t;
     int64_t cap;              /* capacity in bytes of a word */
     int32_t *id;              /* id of the token that begins at a byte; -1: none begins there */
@@ -82,13 +82,13 @@ struct word {
     int64_t heap_n, found_n;
 };
 
-static void word_free(struct word *w)
+static void word_free(struct token_word *w)
 {
     kl_memory_free(w->id);
     kl_memory_free(w->heap);
 }
 
-static bool word_room(struct word *w, int64_t n)
+static bool word_room(struct token_word *w, int64_t n)
 {
     if (n <= w->cap)
         return true;
@@ -106,7 +106,7 @@ static bool word_room(struct word *w, int64_t n)
     return w->cap > 0;
 }
 
-static void heap_push(struct word *w, uint64_t x)
+static void heap_push(struct token_word *w, uint64_t x)
 {
     int64_t i = w->heap_n++;
     for (; i > 0 && w->heap[(i - 1) / 2] > x; i = (i - 1) / 2)
@@ -114,7 +114,7 @@ static void heap_push(struct word *w, uint64_t x)
     w->heap[i] = x;
 }
 
-static void heap_pop(struct word *w)
+static void heap_pop(struct token_word *w)
 {
     uint64_t x = w->heap[--w->heap_n];
     int64_t i = 0;
@@ -128,12 +128,12 @@ static void heap_pop(struct word *w)
 }
 
 /* The merge of the token at `at` with the next one; NULL: these two are not merged. */
-static const struct token_merge *word_merge(const struct word *w, int32_t at)
+static const struct token_merge *word_merge(const struct token_word *w, int32_t at)
 {
     return at < 0 || w->id[at] < 0 || w->next[at] < 0 ? NULL : token_merge_of(w->t, w->id[at], w->id[w->next[at]]);
 }
 
-static void word_found(struct word *w, int32_t at)
+static void word_found(struct token_word *w, int32_t at)
 {
     const struct token_merge *m = word_merge(w, at);
     if (m)
@@ -141,7 +141,7 @@ static void word_found(struct word *w, int32_t at)
 }
 
 /* Merges all pairs of the lowest rank, from left to right, before it adds the pairs that these merges make. */
-static void word_merge_all(struct word *w)
+static void word_merge_all(struct token_word *w)
 {
     while (w->heap_n > 0) {
         uint64_t rank = w->heap[0] >> 32;
@@ -165,7 +165,7 @@ static void word_merge_all(struct word *w)
 }
 
 /* Splits a word of n bytes into tokens.  Returns their number. */
-static int64_t word_encode(struct word *w, const uint8_t *text, int64_t n, int32_t *ids)
+static int64_t word_encode(struct token_word *w, const uint8_t *text, int64_t n, int32_t *ids)
 {
     int64_t count = 0;
     for (int64_t i = 0; i < n; i++) {
@@ -194,7 +194,7 @@ kl_status kl_tokenizer_encode(const kl_tokenizer *t, const char *text, int64_t b
         return kl_failf(NULL, KL_ERR_ARGUMENT, t->merge ? "tokenizer_encode: %lld bytes are too many in one call"
                                                         : "tokenizer_encode: the tokenizer was opened without merges",
                         (long long)bytes);
-    struct word w = {.t = t};
+    struct token_word w = {.t = t};
     kl_status s = KL_OK;
     int64_t n = 0;
     for (const uint8_t *p = (const uint8_t *)text, *end = p + bytes; s == KL_OK && bytes && p < end;) {

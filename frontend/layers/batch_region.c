@@ -4,16 +4,16 @@
 #include "batch.h"
 
 /* One region of an op: its parameters come from the call, its other inputs are known here. */
-struct part {
+struct batched_region {
     struct batch *b;
     const struct graph *g;
     kl_tensor *in;            /* by input of the region; parameters: set by the call */
     bool *batched;
     bool all;                 /* results that are not batched become so */
 };
-struct region_use { struct part part[2]; };
+struct region_use { struct batched_region part[2]; };
 
-static kl_status run_part(struct part *p, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
+static kl_status run_part(struct batched_region *p, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
 {
     struct batch inner = {.t = p->b->t, .site = p->b->site, .size = p->b->size, .different = p->b->different};
     bool *batched = mem_alloc(nout + 1);
@@ -67,8 +67,8 @@ static bool add_part(struct region_batch *a, uint32_t which, uint32_t params, ui
                      uint32_t rest)
 {
     const struct graph *g = node_region(a->b->g, a->n, which);
-    struct part *p = &a->use.part[which];
-    *p = (struct part){a->b, g, mem_alloc((g->input.n + 1) * sizeof *p->in), mem_alloc(g->input.n + 1),
+    struct batched_region *p = &a->use.part[which];
+    *p = (struct batched_region){a->b, g, mem_alloc((g->input.n + 1) * sizeof *p->in), mem_alloc(g->input.n + 1),
                        a->b->size != 0};
     for (uint32_t i = 0; p->in && p->batched && i < g->input.n; i++) {
         uint32_t k = i < params ? from + i : rest + i - params;

@@ -2,7 +2,7 @@
 #include "wrapper.h"
 #include <string.h>
 
-struct pair { kl_tensor re, im; };
+struct complex_pair { kl_tensor re, im; };
 
 static kl_tensor complex_make(struct thread *t, const kl_site *site, kl_tensor re, kl_tensor im)
 {
@@ -17,11 +17,11 @@ static kl_tensor zeros_like(const kl_site *site, const struct view *v)
 }
 
 /* The parts of an operand that may be real. */
-static struct pair pair_of(const kl_site *site, kl_tensor h)
+static struct complex_pair pair_of(const kl_site *site, kl_tensor h)
 {
     const struct wrapper *w = wrapper_of(h, &layer_complex);
     struct view v = view_of(h);
-    return w ? (struct pair){w->part[0], w->part[1]} : (struct pair){h, zeros_like(site, &v)};
+    return w ? (struct complex_pair){w->part[0], w->part[1]} : (struct complex_pair){h, zeros_like(site, &v)};
 }
 
 static kl_tensor complex_dense(struct thread *t, const kl_site *site, kl_tensor h)
@@ -56,7 +56,7 @@ static kl_tensor complex_linear(struct thread *t, const struct call *c, unsigned
     for (unsigned i = 0; i < call_operands(c); i++) {
         if (!(numbers >> i & 1))
             continue;
-        struct pair p = pair_of(c->site, c->in[i]);
+        struct complex_pair p = pair_of(c->site, c->in[i]);
         re.in[i] = p.re;
         im.in[i] = p.im;
     }
@@ -84,7 +84,7 @@ static kl_tensor complex_product(struct thread *t, const struct call *c)
 static kl_tensor complex_quotient(struct thread *t, const struct call *c, kl_tensor num, kl_tensor den)
 {
     const kl_site *s = c->site;
-    struct pair a = pair_of(s, num);
+    struct complex_pair a = pair_of(s, num);
     const struct wrapper *w = wrapper_of(den, &layer_complex);
     if (!w) {
         kl_tensor re = kl_div_at(s, a.re, den);
@@ -99,7 +99,7 @@ static kl_tensor complex_quotient(struct thread *t, const struct call *c, kl_ten
 }
 
 /* e^re (cos im + i sin im) */
-static kl_tensor complex_exp(struct thread *t, const kl_site *s, struct pair z)
+static kl_tensor complex_exp(struct thread *t, const kl_site *s, struct complex_pair z)
 {
     kl_tensor size = kl_exp_at(s, z.re), re = kl_mul_at(s, size, kl_cos_at(s, z.im));
     return complex_make(t, s, re, kl_mul_at(s, size, kl_sin_at(s, z.im)));
@@ -113,7 +113,7 @@ static kl_tensor call_complex(struct thread *t, const struct call *c)
         return complex_linear(t, c, numbers);
     if (c->proto.op == OP_mul || op_is_product(c->proto.op))
         return complex_product(t, c);
-    struct pair a = pair_of(s, c->in[0]), b = {a.re, a.im};
+    struct complex_pair a = pair_of(s, c->in[0]), b = {a.re, a.im};
     struct view one = view_of(a.re);
     switch (c->proto.op) {
     case OP_div: return complex_quotient(t, c, c->in[0], c->in[1]);
@@ -176,26 +176,26 @@ static kl_tensor complex_same(const kl_site *site, const char *op, kl_tensor h)
 }
 
 static kl_tensor of_parts(const kl_site *site, const char *op, kl_tensor z,
-                          kl_tensor (*fn)(struct thread *, const kl_site *, struct pair))
+                          kl_tensor (*fn)(struct thread *, const kl_site *, struct complex_pair))
 {
     struct view v;
     struct thread *t = floats_begin(site, op, z, &v);
     return t ? compose_end(t, fn(t, site, pair_of(site, z))) : op_failed();
 }
 
-static kl_tensor complex_real(struct thread *t, const kl_site *s, struct pair z)
+static kl_tensor complex_real(struct thread *t, const kl_site *s, struct complex_pair z)
 {
     (void)t; return complex_same(s, "real", z.re);
 }
-static kl_tensor complex_imag(struct thread *t, const kl_site *s, struct pair z)
+static kl_tensor complex_imag(struct thread *t, const kl_site *s, struct complex_pair z)
 {
     (void)t; return complex_same(s, "imag", z.im);
 }
-static kl_tensor complex_conj(struct thread *t, const kl_site *s, struct pair z)
+static kl_tensor complex_conj(struct thread *t, const kl_site *s, struct complex_pair z)
 {
     return complex_make(t, s, z.re, kl_neg_at(s, z.im));
 }
-static kl_tensor complex_angle(struct thread *t, const kl_site *s, struct pair z)
+static kl_tensor complex_angle(struct thread *t, const kl_site *s, struct complex_pair z)
 {
     (void)t; return kl_atan2_at(s, z.im, z.re);
 }

@@ -10,7 +10,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static char **known;
 static uint32_t nknown, known_cap;
 
-struct names { uint32_t rank; int64_t of[KL_MAX_RANK]; };
+struct axis_names { uint32_t rank; int64_t of[KL_MAX_RANK]; };
 
 /* 0: out of memory. */
 static int64_t named_intern(const char *name)
@@ -36,10 +36,10 @@ static const char *text_of(int64_t name)
     return s;
 }
 
-static struct names names_of(kl_tensor h)
+static struct axis_names names_of(kl_tensor h)
 {
     const struct wrapper *w = wrapper_of(h, &layer_named);
-    struct names n = {.rank = view_of(h).shape.rank};
+    struct axis_names n = {.rank = view_of(h).shape.rank};
     if (w)
         memcpy(n.of, w->number, sizeof n.of);
     return n;
@@ -52,7 +52,7 @@ static kl_tensor named_plain(kl_tensor h)
 }
 
 /* "[batch, None, width]" */
-static char *names_text(const struct names *n, char *buf, size_t size)
+static char *names_text(const struct axis_names *n, char *buf, size_t size)
 {
     size_t at = (size_t)snprintf(buf, size, "[");
     for (uint32_t i = 0; i < n->rank && at < size; i++) {
@@ -73,10 +73,10 @@ static kl_tensor named_dense(struct thread *t, const kl_site *site, kl_tensor h)
 /* ---- names of results ---- */
 
 /* Combines both operands' names, counted from the last axis; false: reported. */
-static bool named_unify(struct thread *t, const struct call *c, struct names *all, const struct names *more)
+static bool named_unify(struct thread *t, const struct call *c, struct axis_names *all, const struct axis_names *more)
 {
     char a[200], b[200];
-    struct names out = {.rank = all->rank > more->rank ? all->rank : more->rank};
+    struct axis_names out = {.rank = all->rank > more->rank ? all->rank : more->rank};
     for (uint32_t i = 1; i <= out.rank; i++) {
         int64_t x = i <= all->rank ? all->of[all->rank - i] & ~REDUCED : 0,
             y = i <= more->rank ? more->of[more->rank - i] & ~REDUCED : 0;
@@ -93,7 +93,7 @@ static bool named_unify(struct thread *t, const struct call *c, struct names *al
 }
 
 /* Wraps y; a repeated name is an error. */
-static kl_tensor named_wrap(struct thread *t, const struct call *c, kl_tensor y, const struct names *n)
+static kl_tensor named_wrap(struct thread *t, const struct call *c, kl_tensor y, const struct axis_names *n)
 {
     struct view v = view_of(y);
     int64_t number[WRAPPER_NUMBERS] = {0};
@@ -110,11 +110,11 @@ static kl_tensor named_wrap(struct thread *t, const struct call *c, kl_tensor y,
 
 /* Matches axes if only axes of length 1 are added or removed, from the first axis on, or from the last. false: they do
  * not match. */
-static bool named_match_axes(const struct names *from, const struct shape *old, const struct shape *new, bool back,
-                   struct names *to)
+static bool named_match_axes(const struct axis_names *from, const struct shape *old, const struct shape *new, bool back,
+                   struct axis_names *to)
 {
     uint32_t i = 0, k = 0;
-    *to = (struct names){.rank = new->rank};
+    *to = (struct axis_names){.rank = new->rank};
     while (i < old->rank || k < new->rank) {
         uint32_t at_old = back ? old->rank - 1 - i : i, at_new = back ? new->rank - 1 - k : k;
         bool more_old = i < old->rank, more_new = k < new->rank;
@@ -133,9 +133,10 @@ static bool named_match_axes(const struct names *from, const struct shape *old, 
 }
 
 /* A name that could belong to two axes is dropped. */
-static bool named_reshape(const struct names *from, const struct shape *old, const struct shape *new, struct names *to)
+static bool named_reshape(const struct axis_names *from, const struct shape *old, const struct shape *new,
+                          struct axis_names *to)
 {
-    struct names kept = {0}, other;
+    struct axis_names kept = {0}, other;
     struct shape rest = {0};
     for (uint32_t i = 0; i < old->rank; i++)
         if (!(from->of[i] & REDUCED) || old->dim[i] != 1) {
@@ -155,22 +156,22 @@ static bool named_reshape(const struct names *from, const struct shape *old, con
 }
 
 /* Batch axes, then the other axes of each operand; false: reported. */
-static bool product_names(struct thread *t, const struct call *c, struct names *out)
+static bool product_names(struct thread *t, const struct call *c, struct axis_names *out)
 {
     unsigned nbatch = c->proto.attr.dot.nbatch, ncon = c->proto.attr.dot.ncon;
-    *out = (struct names){0};
+    *out = (struct axis_names){0};
     for (unsigned side = 0; side < 2; side++) {
-        struct names n = names_of(c->in[side]);
+        struct axis_names n = names_of(c->in[side]);
         uint32_t batch = side ? c->proto.attr.dot.batch_b : c->proto.attr.dot.batch_a, gone = 0;
         uint32_t con = side ? c->proto.attr.dot.con_b : c->proto.attr.dot.con_a;
-        struct names shared = {.rank = nbatch};
+        struct axis_names shared = {.rank = nbatch};
         for (unsigned i = 0; i < nbatch; i++) {
             shared.of[i] = n.of[axis_get(batch, i)];
             gone |= 1u << axis_get(batch, i);
         }
         for (unsigned i = 0; i < ncon; i++)
             gone |= 1u << axis_get(con, i);
-        struct names first = *out;
+        struct axis_names first = *out;
         first.rank = nbatch;
         if (!named_unify(t, c, &first, &shared))
             return false;
@@ -186,10 +187,10 @@ static bool product_names(struct thread *t, const struct call *c, struct names *
 static kl_tensor call_named(struct thread *t, const struct call *c)
 {
     struct call inner = *c;
-    struct names n = names_of(c->in[0]), from = n;
+    struct axis_names n = names_of(c->in[0]), from = n;
     unsigned op = c->proto.op, together = op_is_elementwise(op) || op == OP_concat ? call_operands(c) : 1;
     for (unsigned i = 1; i < together; i++) {
-        struct names more = names_of(c->in[i]);
+        struct axis_names more = names_of(c->in[i]);
         if (!named_unify(t, c, &n, &more))
             return poison(t);
     }
@@ -251,7 +252,7 @@ kl_tensor kl_named_at(const kl_site *site, kl_tensor a, const char *const *names
     kl_tensor x = named_plain(a);
     if (!names)
         return compose_end(t, wrapper_duplicate(t, site, x));
-    struct names n = {.rank = v.shape.rank};
+    struct axis_names n = {.rank = v.shape.rank};
     struct call c = {.site = site, .op = "named"};
     for (uint32_t i = 0; i < n.rank; i++)
         if (names[i] && !(n.of[i] = named_intern(names[i])))
@@ -262,7 +263,7 @@ kl_tensor kl_named_at(const kl_site *site, kl_tensor a, const char *const *names
 int kl_names(kl_tensor h, const char **names)
 {
     int rank = kl_rank(h);
-    struct names n = {0};
+    struct axis_names n = {0};
     if (rank >= 0)
         n = names_of(h);
     for (int i = 0; i < rank; i++)
@@ -279,7 +280,7 @@ int kl_axis(kl_tensor h, const char *name)
         if (names[i] && name && !strcmp(names[i], name))
             return i;
     struct thread *t = thread_self();
-    struct names n = {0};
+    struct axis_names n = {0};
     if (rank >= 0)
         n = names_of(h);
     if (t)

@@ -9,14 +9,14 @@
 #include <string.h>
 
 /* Input number nin + k of the graph: a tensor, or data that a call gave. */
-struct captured { kl_tensor h; struct buffer *data; kl_device device; };
+struct tracer_input { kl_tensor h; struct buffer *data; kl_device device; };
 
 struct known { uint64_t handle; ref r; };   /* 0: free */
 struct kl_tracer {
     struct thread *t;         /* the thread while it is open, else NULL */
     unsigned tap;
     struct graph *g;
-    struct captured *captured; uint32_t ncaptured, captured_cap;
+    struct tracer_input *captured; uint32_t ncaptured, captured_cap;
     struct known *known; uint32_t nknown, known_cap; /* a hash table, a power of two, at most half full */
     ref *wide; uint32_t nwide, wide_cap; /* nodes of tracer_promote() */
     uint32_t nin, nout;
@@ -75,7 +75,7 @@ static ref tracer_capture(struct kl_tracer *tr, kl_tensor h, struct buffer *data
     if (!r)
         return NIL;
     tr->g->node[r].device = (uint16_t)device_index(v->device);
-    tr->captured[tr->ncaptured++] = (struct captured){h, data ? buffer_ref(data) : NULL, v->device};
+    tr->captured[tr->ncaptured++] = (struct tracer_input){h, data ? buffer_ref(data) : NULL, v->device};
     return r;
 }
 
@@ -322,7 +322,7 @@ const char *kl_tracer_text(kl_tracer *tr)
 static kl_tensor captured_data(const kl_site *site, const char *op, const kl_tracer *tr, uint32_t i)
 {
     const struct leaf *l = &tr->g->input.v[i];
-    const struct captured *c = &tr->captured[i - tr->nin];
+    const struct tracer_input *c = &tr->captured[i - tr->nin];
     return record(&(struct call){.site = site, .op = op, .proto = {.op = OP_input, .dtype = l->dtype},
                                  .has_target = true, .target = tr->g->shape[l->shape], .device = c->device,
                                  .data = buffer_ref(c->data)});
@@ -332,7 +332,7 @@ const struct graph *tracer_graph(const kl_tracer *tr) { return tr->g; }
 
 kl_tensor tracer_captured(const kl_tracer *tr, uint32_t i, bool *own)
 {
-    const struct captured *c = &tr->captured[i - tr->nin];
+    const struct tracer_input *c = &tr->captured[i - tr->nin];
     *own = c->data != NULL;
     return *own ? captured_data(NULL, "model_save", tr, i) : c->h;
 }

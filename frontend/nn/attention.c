@@ -5,13 +5,13 @@
 #include <string.h>
 
 /* The leading axes of an operand, and its last two. */
-struct parts { struct shape lead; int64_t rows, columns; };
+struct attention_operand { struct shape lead; int64_t rows, columns; };
 
-static bool attention_split_shape(const struct shape *s, struct parts *p)
+static bool attention_split_shape(const struct shape *s, struct attention_operand *p)
 {
     if (s->rank < 2)
         return false;
-    *p = (struct parts){*s, s->dim[s->rank - 2], s->dim[s->rank - 1]};
+    *p = (struct attention_operand){*s, s->dim[s->rank - 2], s->dim[s->rank - 1]};
     p->lead.rank -= 2;
     return true;
 }
@@ -64,7 +64,7 @@ kl_tensor attention_scaled(const kl_site *site, kl_tensor q, kl_tensor k, kl_ten
     const kl_tensor in[] = {q, k, v, mask};
     struct thread *t = thread_self();
     struct view view[4] = {{0}};
-    struct parts p[3];
+    struct attention_operand p[3];
     char text[SHAPE_TEXT];
     for (unsigned i = 0; i < 4 && t; i++)
         if ((i < 3 || mask.id) && !describe(t, site, "attention", what[i], in[i], &view[i]))

@@ -9,7 +9,7 @@ enum { TERMS = 16, LETTERS = 128 };
 /* A tensor and the letter of each of its axes.  The axes of an ellipsis have the letters 1..8, the last one 8; ELLIPSIS
  * stands for them while their number is unknown. */
 enum { ELLIPSIS = '.' };
-struct term {
+struct einsum_term {
     kl_tensor x;
     char letter[KL_MAX_RANK + 1];
     uint32_t rank;
@@ -20,8 +20,8 @@ struct einsum {
     struct thread *t;
     const char *text;
     int n;
-    struct term term[TERMS];
-    struct term out;             /* x: none */
+    struct einsum_term term[TERMS];
+    struct einsum_term out;             /* x: none */
     struct view like;            /* of the first operand: for constants */
     bool known[LETTERS];
     int64_t length[LETTERS];     /* of each letter's axes */
@@ -33,7 +33,7 @@ static bool is_letter(char c)
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
 }
 
-static int einsum_axis_of(const struct term *m, char c)
+static int einsum_axis_of(const struct einsum_term *m, char c)
 {
     const char *p = memchr(m->letter, c, m->rank);
     return p ? (int)(p - m->letter) : -1;
@@ -43,7 +43,7 @@ static int einsum_axis_of(const struct term *m, char c)
 
 /* ---- parsing the subscripts ---- */
 
-static bool put_letter(struct einsum *e, struct term *m, char c)
+static bool put_letter(struct einsum *e, struct einsum_term *m, char c)
 {
     if (!is_letter(c))
         return BAD(e, KL_ERR_ARGUMENT, "'%c' in \"%.80s\" is no subscript: letters, ',' and one '->'", c, e->text);
@@ -75,7 +75,7 @@ static bool implicit_output(struct einsum *e)
 static bool einsum_parse(struct einsum *e)
 {
     int terms = 1;
-    struct term *m = &e->term[0];
+    struct einsum_term *m = &e->term[0];
     for (const char *p = e->text; *p; p++) {
         if (*p == ' ')
             continue;
@@ -100,7 +100,7 @@ static bool einsum_parse(struct einsum *e)
 }
 
 /* Replaces an ellipsis by the letters of `axes` axes; false: too many. */
-static bool expand_ellipsis(struct term *m, int axes)
+static bool expand_ellipsis(struct einsum_term *m, int axes)
 {
     int at = einsum_axis_of(m, ELLIPSIS), behind = (int)m->rank - at - 1;
     if (at < 0)
@@ -115,7 +115,7 @@ static bool expand_ellipsis(struct term *m, int axes)
 }
 
 /* Removes axes of an ellipsis that have one element where others have more, because the product broadcasts them. */
-static void broadcast_ellipsis(const struct einsum *e, struct term *m)
+static void broadcast_ellipsis(const struct einsum *e, struct einsum_term *m)
 {
     for (int j = (int)m->rank - 1; j >= 0; j--) {
         int c = m->letter[j];
@@ -133,7 +133,7 @@ static bool check_operands(struct einsum *e, const kl_tensor *operand)
     char text[SHAPE_TEXT];
     int max = 0; /* axes of an ellipsis */
     for (int i = 0; i < e->n; i++) {
-        struct term *m = &e->term[i];
+        struct einsum_term *m = &e->term[i];
         struct view v;
         m->x = operand[i];
         if (!describe(e->t, e->site, "einsum", "an operand", m->x, &v))
@@ -172,7 +172,7 @@ static bool check_operands(struct einsum *e, const kl_tensor *operand)
 
 /* ---- the products ---- */
 
-static void sum_axis(const struct einsum *e, struct term *m, int axis)
+static void sum_axis(const struct einsum *e, struct einsum_term *m, int axis)
 {
     m->x = kl_sum_at(e->site, m->x, 1, &axis, false);
     m->rank--;
@@ -180,7 +180,7 @@ static void sum_axis(const struct einsum *e, struct term *m, int axis)
 }
 
 /* Sums over a letter's second axis with a mask of the diagonal with its first. */
-static void einsum_take_diagonals(const struct einsum *e, struct term *m)
+static void einsum_take_diagonals(const struct einsum *e, struct einsum_term *m)
 {
     for (int j = 1; j < (int)m->rank;) {
         int i = einsum_axis_of(m, m->letter[j]);
@@ -209,7 +209,7 @@ static bool einsum_is_needed(const struct einsum *e, int from, char c)
 }
 
 /* Sums over letters that neither `other` nor anything from `from` on has. */
-static void sum_unneeded(const struct einsum *e, struct term *m, const struct term *other, int from)
+static void sum_unneeded(const struct einsum *e, struct einsum_term *m, const struct einsum_term *other, int from)
 {
     for (int j = (int)m->rank - 1; j >= 0; j--)
         if (!einsum_is_needed(e, from, m->letter[j]) && !(other && einsum_axis_of(other, m->letter[j]) >= 0))
@@ -217,7 +217,7 @@ static void sum_unneeded(const struct einsum *e, struct term *m, const struct te
 }
 
 /* a times b, into a: letters of both are batch axes if something later needs them, else contracted. */
-static void einsum_multiply(const struct einsum *e, struct term *a, const struct term *b, int later)
+static void einsum_multiply(const struct einsum *e, struct einsum_term *a, const struct einsum_term *b, int later)
 {
     int batch_a[KL_MAX_RANK], batch_b[KL_MAX_RANK], con_a[KL_MAX_RANK], con_b[KL_MAX_RANK], nbatch = 0, ncon = 0;
     char letter[2 * KL_MAX_RANK];
@@ -248,10 +248,10 @@ static kl_tensor einsum_contract(struct einsum *e)
 {
     for (int i = 0; i < e->n; i++)
         broadcast_ellipsis(e, &e->term[i]);
-    struct term all = e->term[0];
+    struct einsum_term all = e->term[0];
     einsum_take_diagonals(e, &all);
     for (int i = 1; i < e->n; i++) {
-        struct term next = e->term[i];
+        struct einsum_term next = e->term[i];
         einsum_take_diagonals(e, &next);
         sum_unneeded(e, &all, &next, i + 1);
         sum_unneeded(e, &next, &all, i + 1);

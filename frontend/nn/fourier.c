@@ -6,19 +6,19 @@
 enum { MATRIX_MAX = 32, DIRECT_MAX = 128 };
 
 struct fourier { const kl_site *site; kl_device device; kl_dtype dtype; };
-struct parts { kl_tensor re, im; }; /* im may be kl_none: zeros */
+struct fourier_pair { kl_tensor re, im; }; /* im may be kl_none: zeros */
 
 /* cos and sin of -2 pi k / n, k integers reduced to 0..n-1. */
-static struct parts unit_circle(const struct fourier *f, kl_tensor k, int64_t n)
+static struct fourier_pair unit_circle(const struct fourier *f, kl_tensor k, int64_t n)
 {
     const kl_site *site = f->site;
     kl_dtype d = kl_device_supports(f->device, KL_F64) ? KL_F64 : KL_F32;
     kl_tensor angle = kl_mul(kl_cast(k, d), number(site, k, d, -6.28318530717958647693 / (double)n));
-    return (struct parts){kl_cast(kl_cos(angle), f->dtype), kl_cast(kl_sin(angle), f->dtype)};
+    return (struct fourier_pair){kl_cast(kl_cos(angle), f->dtype), kl_cast(kl_sin(angle), f->dtype)};
 }
 
 /* [rows, columns]: the powers i j of the n-th root of one. */
-static struct parts root_powers(const struct fourier *f, int64_t rows, int64_t columns, int64_t n)
+static struct fourier_pair root_powers(const struct fourier *f, int64_t rows, int64_t columns, int64_t n)
 {
     const kl_site *site = f->site;
     int64_t dims[2] = {rows, columns};
@@ -26,9 +26,9 @@ static struct parts root_powers(const struct fourier *f, int64_t rows, int64_t c
     return unit_circle(f, kl_rem(k, number(site, k, KL_I64, (double)n)), n);
 }
 
-static struct parts complex_product(const kl_site *site, struct parts a, struct parts b)
+static struct fourier_pair complex_product(const kl_site *site, struct fourier_pair a, struct fourier_pair b)
 {
-    struct parts r = {kl_mul(a.re, b.re), kl_mul(a.re, b.im)};
+    struct fourier_pair r = {kl_mul(a.re, b.re), kl_mul(a.re, b.im)};
     if (a.im.id) {
         r.re = kl_sub(r.re, kl_mul(a.im, b.im));
         r.im = kl_add(r.im, kl_mul(a.im, b.re));
@@ -37,9 +37,9 @@ static struct parts complex_product(const kl_site *site, struct parts a, struct 
 }
 
 /* A symmetric matrix [r, r] times x [..., r, m]. */
-static struct parts matrix_times(const kl_site *site, struct parts w, struct parts x)
+static struct fourier_pair matrix_times(const kl_site *site, struct fourier_pair w, struct fourier_pair x)
 {
-    struct parts r = {kl_matmul(w.re, x.re), kl_matmul(w.im, x.re)};
+    struct fourier_pair r = {kl_matmul(w.re, x.re), kl_matmul(w.im, x.re)};
     if (x.im.id) {
         r.re = kl_sub(r.re, kl_matmul(w.im, x.im));
         r.im = kl_add(r.im, kl_matmul(w.re, x.im));
@@ -47,39 +47,39 @@ static struct parts matrix_times(const kl_site *site, struct parts w, struct par
     return r;
 }
 
-static struct parts each_part(const kl_site *site, struct parts x, int rank, const int64_t *dims)
+static struct fourier_pair each_part(const kl_site *site, struct fourier_pair x, int rank, const int64_t *dims)
 {
     x.re = kl_reshape(x.re, rank, dims);
     x.im = x.im.id ? kl_reshape(x.im, rank, dims) : x.im;
     return x;
 }
 
-static struct parts fourier_transform(const struct fourier *f, struct parts x, int64_t B, int64_t n);
+static struct fourier_pair fourier_transform(const struct fourier *f, struct fourier_pair x, int64_t B, int64_t n);
 
 /* The inverse is the transform with real and imaginary parts exchanged, before and after, except for the division by
  * n. */
-static struct parts transform_back(const struct fourier *f, struct parts x, int64_t B, int64_t n)
+static struct fourier_pair transform_back(const struct fourier *f, struct fourier_pair x, int64_t B, int64_t n)
 {
     const kl_site *site = f->site;
     kl_tensor zero = x.im.id ? x.im : kl_mul(x.re, same_number(site, x.re, 0));
     kl_tensor scale = same_number(site, x.re, (double)n);
-    struct parts y = fourier_transform(f, (struct parts){zero, x.re}, B, n);
-    return (struct parts){kl_div(y.im, scale), kl_div(y.re, scale)};
+    struct fourier_pair y = fourier_transform(f, (struct fourier_pair){zero, x.re}, B, n);
+    return (struct fourier_pair){kl_div(y.im, scale), kl_div(y.re, scale)};
 }
 
 /* With w_k = e^(-pi i k^2 / n), X_k = w_k times the convolution of w_j x_j with conj(w_j). */
-static struct parts fourier_bluestein(const struct fourier *f, struct parts x, int64_t B, int64_t n)
+static struct fourier_pair fourier_bluestein(const struct fourier *f, struct fourier_pair x, int64_t B, int64_t n)
 {
     const kl_site *site = f->site;
     int64_t m = 1;
     while (m < 2 * n - 1)
         m *= 2;
     kl_tensor k = kl_arange(f->device, KL_I64, n);
-    struct parts w = unit_circle(f, kl_rem(kl_mul(k, k), number(site, k, KL_I64, (double)(2 * n))), 2 * n), a, b;
+    struct fourier_pair w = unit_circle(f, kl_rem(kl_mul(k, k), number(site, k, KL_I64, (double)(2 * n))), 2 * n), a, b;
     int64_t behind[2] = {0, m - n}, gap = m - 2 * n + 1;
     int last = 0;
     a = complex_product(site, x, w);
-    a = (struct parts){kl_pad(a.re, NULL, behind, 0), kl_pad(a.im, NULL, behind, 0)};
+    a = (struct fourier_pair){kl_pad(a.re, NULL, behind, 0), kl_pad(a.im, NULL, behind, 0)};
     for (int i = 0; i < 2; i++) { /* conj(w_0 .. w_(n-1)), zeros, conj(w_(n-1) .. w_1) */
         kl_tensor half = i ? kl_neg(w.im) : w.re;
         kl_tensor pieces[2] = {kl_pad(half, NULL, &gap, 0), kl_flip(kl_narrow(half, 0, 1, n - 1), 1, &last)};
@@ -87,12 +87,12 @@ static struct parts fourier_bluestein(const struct fourier *f, struct parts x, i
     }
     a = complex_product(site, fourier_transform(f, a, B, m), fourier_transform(f, b, 1, m));
     a = transform_back(f, a, B, m);
-    a = (struct parts){kl_narrow(a.re, 1, 0, n), kl_narrow(a.im, 1, 0, n)};
+    a = (struct fourier_pair){kl_narrow(a.re, 1, 0, n), kl_narrow(a.im, 1, 0, n)};
     return complex_product(site, a, w);
 }
 
 /* x [B, n], [B, n] its transform. */
-static struct parts fourier_transform(const struct fourier *f, struct parts x, int64_t B, int64_t n)
+static struct fourier_pair fourier_transform(const struct fourier *f, struct fourier_pair x, int64_t B, int64_t n)
 {
     const kl_site *site = f->site;
     int64_t r = n <= MATRIX_MAX ? n : MATRIX_MAX;
@@ -101,7 +101,7 @@ static struct parts fourier_transform(const struct fourier *f, struct parts x, i
     if (r == 1 && n > DIRECT_MAX)
         return fourier_bluestein(f, x, B, n);
     if (r == 1 || r == n) { /* elements j as the columns of a matrix */
-        struct parts w = root_powers(f, n, n, n), y;
+        struct fourier_pair w = root_powers(f, n, n, n), y;
         y = matrix_times(site, w, each_part(site, x, 3, (int64_t[]){B, n, 1}));
         return each_part(site, y, 2, (int64_t[]){B, n});
     }
@@ -111,7 +111,7 @@ static struct parts fourier_transform(const struct fourier *f, struct parts x, i
     x = complex_product(site, x, root_powers(f, r, m, n));
     x = fourier_transform(f, each_part(site, x, 2, (int64_t[]){B * r, m}), B * r, m);
     x = each_part(site, x, 3, (int64_t[]){B, r, m});
-    x = (struct parts){kl_transpose(x.re, 1, 2), kl_transpose(x.im, 1, 2)};
+    x = (struct fourier_pair){kl_transpose(x.re, 1, 2), kl_transpose(x.im, 1, 2)};
     return each_part(site, x, 2, (int64_t[]){B, n});
 }
 
@@ -128,7 +128,7 @@ struct along {
 
 /* The parts of a as [B, n], the axis last; NULL: reported. */
 static struct thread *fourier_begin(const kl_site *site, const char *op, kl_tensor a, int axis, struct along *x,
-                                    struct parts *p)
+                                    struct fourier_pair *p)
 {
     struct thread *t = thread_self();
     char text[SHAPE_TEXT];
@@ -176,7 +176,7 @@ static kl_tensor moved_back(const struct along *x, kl_tensor a, int64_t n)
 kl_tensor kl_fft_at(const kl_site *site, kl_tensor a, int axis, bool inverse)
 {
     struct along x;
-    struct parts p;
+    struct fourier_pair p;
     struct thread *t = fourier_begin(site, "fft", a, axis, &x, &p);
     if (!t)
         return op_failed();
@@ -187,7 +187,7 @@ kl_tensor kl_fft_at(const kl_site *site, kl_tensor a, int axis, bool inverse)
 kl_tensor kl_rfft_at(const kl_site *site, kl_tensor a, int axis)
 {
     struct along x;
-    struct parts p;
+    struct fourier_pair p;
     struct thread *t = fourier_begin(site, "rfft", a, axis, &x, &p);
     if (!t)
         return op_failed();
@@ -203,7 +203,7 @@ kl_tensor kl_rfft_at(const kl_site *site, kl_tensor a, int axis)
 kl_tensor kl_irfft_at(const kl_site *site, kl_tensor a, int axis, int64_t n)
 {
     struct along x;
-    struct parts p;
+    struct fourier_pair p;
     struct thread *t = fourier_begin(site, "irfft", a, axis, &x, &p);
     int last = 1;
     if (!t)
@@ -215,7 +215,7 @@ kl_tensor kl_irfft_at(const kl_site *site, kl_tensor a, int axis, int64_t n)
         p.im = kl_mul(p.re, same_number(site, p.re, 0));
     kl_tensor re[2] = {p.re, kl_flip(kl_narrow(p.re, 1, 1, n - x.n), 1, &last)};
     kl_tensor im[2] = {p.im, kl_neg(kl_flip(kl_narrow(p.im, 1, 1, n - x.n), 1, &last))};
-    p = (struct parts){kl_concat(2, re, 1), kl_concat(2, im, 1)};
+    p = (struct fourier_pair){kl_concat(2, re, 1), kl_concat(2, im, 1)};
     p = transform_back(&x.f, p, x.B, n);
     return compose_end(t, moved_back(&x, p.re, n));
 }

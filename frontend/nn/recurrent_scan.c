@@ -6,7 +6,7 @@
 enum { STEPS_TRANSPOSED = 8 };
 static const int gate_counts[] = {[KL_CELL_RNN] = 1, [KL_CELL_LSTM] = 4, [KL_CELL_GRU] = 3};
 
-struct cell {
+struct recurrent_cell {
     const kl_site *site;
     kl_cell_kind kind;
     kl_recurrent_options o;
@@ -19,7 +19,7 @@ struct cell {
     bool masked;
 };
 
-static kl_tensor cell_activated(struct cell *c, kl_tensor a, int which)
+static kl_tensor cell_activated(struct recurrent_cell *c, kl_tensor a, int which)
 {
     const kl_site *site = c->site;
     if (c->o.activation)
@@ -27,14 +27,14 @@ static kl_tensor cell_activated(struct cell *c, kl_tensor a, int which)
     return which == 0 && c->kind != KL_CELL_RNN ? kl_sigmoid(a) : kl_tanh(a);
 }
 
-static kl_tensor cell_gate(struct cell *c, kl_tensor a, int i)
+static kl_tensor cell_gate(struct recurrent_cell *c, kl_tensor a, int i)
 {
     const kl_site *site = c->site;
     return kl_narrow(a, -1, i * c->H, c->H);
 }
 
 /* h times the recurrent weights of `count` gates. */
-static kl_tensor cell_product(struct cell *c, kl_tensor h, int first, int count)
+static kl_tensor cell_product(struct recurrent_cell *c, kl_tensor h, int first, int count)
 {
     const kl_site *site = c->site;
     if (c->transposed)
@@ -42,7 +42,7 @@ static kl_tensor cell_product(struct cell *c, kl_tensor h, int first, int count)
     return kl_matmul(h, kl_transpose(kl_narrow(c->R, 0, first * c->H, count * c->H), 0, 1));
 }
 
-static void lstm_step(struct cell *c, kl_tensor x, kl_tensor h, kl_tensor s, kl_tensor *h2, kl_tensor *s2)
+static void lstm_step(struct recurrent_cell *c, kl_tensor x, kl_tensor h, kl_tensor s, kl_tensor *h2, kl_tensor *s2)
 {
     const kl_site *site = c->site;
     kl_tensor a = kl_add(x, cell_product(c, h, 0, 4));
@@ -59,7 +59,7 @@ static void lstm_step(struct cell *c, kl_tensor x, kl_tensor h, kl_tensor s, kl_
     *h2 = kl_mul(cell_activated(c, o, 0), cell_activated(c, *s2, 2));
 }
 
-static kl_tensor gru_step(struct cell *c, kl_tensor x, kl_tensor h)
+static kl_tensor gru_step(struct recurrent_cell *c, kl_tensor x, kl_tensor h)
 {
     const kl_site *site = c->site;
     kl_tensor zr = cell_activated(c, kl_add(kl_narrow(x, -1, 0, 2 * c->H), cell_product(c, h, 0, 2)), 0);
@@ -78,7 +78,7 @@ static kl_tensor gru_step(struct cell *c, kl_tensor x, kl_tensor h)
 /* Carried: h, and of LSTM the cell.  Scanned: x, and, masked, which sequences still go on.  Stacked: h. */
 static kl_status recurrent_step(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
 {
-    struct cell *c = ctx;
+    struct recurrent_cell *c = ctx;
     const kl_site *site = c->site;
     bool two = c->kind == KL_CELL_LSTM;
     kl_tensor h = in[0], s = two ? in[1] : kl_none, x = in[two + 1], h2, s2 = kl_none, shown;
@@ -104,7 +104,7 @@ static kl_status recurrent_step(void *ctx, const kl_tensor *in, uint32_t nin, kl
 }
 
 /* x w + the biases, of all times at once: [T, B, gates H]; sets what the steps need. */
-static kl_tensor cell_inputs(struct cell *c, kl_tensor x, kl_tensor w, kl_tensor r)
+static kl_tensor cell_inputs(struct recurrent_cell *c, kl_tensor x, kl_tensor w, kl_tensor r)
 {
     const kl_site *site = c->site;
     c->transposed = c->T < 0 || c->T >= STEPS_TRANSPOSED; /* symbolic lengths are negative */
@@ -121,7 +121,7 @@ static kl_tensor cell_inputs(struct cell *c, kl_tensor x, kl_tensor w, kl_tensor
 }
 
 /* Rows of time from the end of each sequence: element t is element length - 1 - t, those behind it stay. */
-static kl_tensor sequence_reversed(struct cell *c, kl_tensor a)
+static kl_tensor sequence_reversed(struct recurrent_cell *c, kl_tensor a)
 {
     const kl_site *site = c->site;
     int axis = 0;
@@ -135,14 +135,15 @@ static kl_tensor sequence_reversed(struct cell *c, kl_tensor a)
     return kl_take_along_axis(a, 0, kl_where(kl_lt(i, length), back, i));
 }
 
-static kl_tensor first_state(struct cell *c, kl_tensor given)
+static kl_tensor first_state(struct recurrent_cell *c, kl_tensor given)
 {
     const kl_site *site = c->site;
     return given.id ? given : kl_zeros(c->device, c->dtype, 2, (int64_t[]){c->B, c->H});
 }
 
 /* A tensor of options has this shape, or is kl_none; false: reported. */
-static bool option_fits(struct thread *t, const struct cell *c, const char *what, kl_tensor a, const struct shape *want,
+static bool option_fits(struct thread *t, const struct recurrent_cell *c, const char *what, kl_tensor a,
+                        const struct shape *want,
                         bool integers)
 {
     struct view v;
@@ -160,11 +161,11 @@ static bool option_fits(struct thread *t, const struct cell *c, const char *what
 }
 
 static bool cell_of(struct thread *t, const kl_site *site, kl_cell_kind kind, kl_tensor x, kl_tensor w, kl_tensor r,
-                    const kl_recurrent_options *options, struct cell *c)
+                    const kl_recurrent_options *options, struct recurrent_cell *c)
 {
     struct view v, vw, vr;
     char tx[SHAPE_TEXT], tw[SHAPE_TEXT], tr[SHAPE_TEXT];
-    *c = (struct cell){.site = site, .kind = kind};
+    *c = (struct recurrent_cell){.site = site, .kind = kind};
     if (options)
         c->o = *options;
     if ((unsigned)kind > KL_CELL_GRU)
@@ -200,7 +201,7 @@ kl_status kl_recurrent_at(const kl_site *site, kl_cell_kind kind, kl_tensor x, k
                           const kl_recurrent_options *options, kl_tensor out[3])
 {
     struct thread *t = thread_self();
-    struct cell c;
+    struct recurrent_cell c;
     bool two = kind == KL_CELL_LSTM;
     kl_tensor carried[2], scanned[2], result[3];
     if (!t)

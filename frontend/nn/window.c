@@ -8,7 +8,7 @@ enum { MAX_COUNT = 3 }; /* spatial axes */
 
 /* How windows go over the last n axes of a tensor.  windows_fit finds the lengths of the padded axes, and how many
  * windows each of them has; either may be symbolic. */
-struct windows {
+struct window_lengths {
     uint32_t n;
     int64_t size[MAX_COUNT], stride[MAX_COUNT], low[MAX_COUNT], high[MAX_COUNT], dilation[MAX_COUNT];
     int64_t padded[MAX_COUNT], count[MAX_COUNT];
@@ -18,9 +18,9 @@ struct windows {
  * reported. */
 static bool windows_of(struct thread *t, const kl_site *site, const char *op, uint32_t n, const int64_t *size,
                        const int64_t *stride, const int64_t *low, const int64_t *high, const int64_t *dilation,
-                       struct windows *w)
+                       struct window_lengths *w)
 {
-    *w = (struct windows){.n = n};
+    *w = (struct window_lengths){.n = n};
     for (uint32_t i = 0; i < n; i++) {
         w->size[i] = size[i];
         w->stride[i] = stride ? stride[i] : size[i];
@@ -38,7 +38,7 @@ static bool windows_of(struct thread *t, const kl_site *site, const char *op, ui
 
 /* Does each axis of s, padded, hold a window?  Finds w->padded and w->count.  false: reported. */
 static bool windows_fit(struct thread *t, const kl_site *site, const char *op, const struct shape *s,
-                        struct windows *w)
+                        struct window_lengths *w)
 {
     char text[SHAPE_TEXT];
     for (uint32_t i = 0; i < w->n; i++) {
@@ -90,7 +90,7 @@ struct conv { const char *op; int64_t batch, groups, depth, filters; };
 /* x: [batch, groups * depth, L...], padded already; w: [groups, filters, depth * window].  Each window axis joins the
  * channels as soon as it is made, so that no tensor has more axes than it may. */
 static kl_tensor conv_product(const kl_site *site, const struct conv *c, kl_tensor x, kl_tensor w,
-                              const struct windows *win)
+                              const struct window_lengths *win)
 {
     struct shape s = {.rank = 3 + win->n, .dim = {c->batch, c->groups, c->depth}};
     for (uint32_t i = 0; i < win->n; i++)
@@ -171,7 +171,7 @@ kl_tensor kl_conv_at(const kl_site *site, kl_tensor x, kl_tensor w, kl_tensor b,
 {
     struct thread *t = thread_self();
     struct view vx, vw;
-    struct windows win;
+    struct window_lengths win;
     if (!t || !check_conv(t, site, "conv", x, w, b, groups, false, &vx, &vw))
         return op_failed();
     uint32_t n = vx.shape.rank - 2;
@@ -190,7 +190,8 @@ kl_tensor kl_conv_at(const kl_site *site, kl_tensor x, kl_tensor w, kl_tensor b,
 }
 
 /* w [C, M / groups, K...] as [groups, M / groups, C / groups * K]: windows in reverse order. */
-static kl_tensor transposed_filters(const kl_site *site, const struct conv *c, kl_tensor w, const struct windows *win)
+static kl_tensor transposed_filters(const kl_site *site, const struct conv *c, kl_tensor w,
+                                    const struct window_lengths *win)
 {
     struct shape s = {.rank = 3 + win->n, .dim = {c->groups, c->depth, c->filters}};
     struct shape flat = {.rank = 3, .dim = {c->groups, c->filters, c->depth}};
@@ -214,7 +215,7 @@ kl_tensor kl_conv_transpose_at(const kl_site *site, kl_tensor x, kl_tensor w, kl
     static const char op[] = "conv_transpose";
     struct thread *t = thread_self();
     struct view vx, vw;
-    struct windows win;
+    struct window_lengths win;
     char text[SHAPE_TEXT];
     if (!t || !check_conv(t, site, op, x, w, b, groups, true, &vx, &vw))
         return op_failed();
@@ -252,7 +253,8 @@ kl_tensor kl_conv_transpose_at(const kl_site *site, kl_tensor x, kl_tensor w, kl
 typedef kl_tensor reduce_fn(const kl_site *site, kl_tensor a, int naxes, const int *axes, bool keepdims);
 
 /* How many elements of a itself, not of its padding, each window holds, as [O...]. */
-static kl_tensor window_counts(const kl_site *site, const char *op, const struct view *v, const struct windows *w)
+static kl_tensor window_counts(const kl_site *site, const char *op, const struct view *v,
+                               const struct window_lengths *w)
 {
     kl_tensor count = const_like(site, v, 1), one = const_like(site, v, 1), zero = const_like(site, v, 0);
     const int last = -1;
@@ -272,7 +274,7 @@ static kl_tensor window_counts(const kl_site *site, const char *op, const struct
 
 /* a as [rest, L...], with windows as [rest, K..., O...], so that neighbours in memory stay neighbours. */
 static kl_tensor window_pool(const kl_site *site, const char *op, kl_tensor a, const struct view *v,
-                             const struct windows *w,
+                             const struct window_lengths *w,
                       reduce_fn *reduce, kl_tensor value)
 {
     struct thread *t = thread_self();
@@ -304,7 +306,7 @@ static kl_tensor window_pool(const kl_site *site, const char *op, kl_tensor a, c
 /* Checks the arguments of a pooling over the last n axes and starts it; NULL: reported. */
 static struct thread *pool_begin(const kl_site *site, const char *op, kl_tensor a, int n, const int64_t *window,
                                  const int64_t *stride, const int64_t *low, const int64_t *high,
-                                 const int64_t *dilation, bool floats, struct view *v, struct windows *w)
+                                 const int64_t *dilation, bool floats, struct view *v, struct window_lengths *w)
 {
     struct thread *t = thread_self();
     char text[SHAPE_TEXT];
@@ -334,7 +336,7 @@ static struct thread *pool_begin(const kl_site *site, const char *op, kl_tensor 
                              const int64_t *low, const int64_t *high, const int64_t *dilation)                      \
     {                                                                                                               \
         struct view v;                                                                                              \
-        struct windows w;                                                                                           \
+        struct window_lengths w;                                                                                    \
         struct thread *t = pool_begin(site, #name, a, n, window, stride, low, high, dilation, false, &v, &w);       \
         if (!t) return op_failed();                                                                                 \
         return compose_end(t, window_pool(site, #name, a, &v, &w, reduce, const_like(site, &v, neutral)));          \
@@ -349,7 +351,7 @@ kl_tensor kl_avg_pool_at(const kl_site *site, kl_tensor a, int n, const int64_t 
 {
     static const char op[] = "avg_pool";
     struct view v;
-    struct windows w;
+    struct window_lengths w;
     struct thread *t = pool_begin(site, op, a, n, window, stride, low, high, dilation, true, &v, &w);
     if (!t)
         return op_failed();

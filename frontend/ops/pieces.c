@@ -53,7 +53,7 @@ kl_tensor window_of(const kl_site *site, const char *op, kl_tensor a, uint32_t a
 }
 
 /* Which part of an axis a slice takes. */
-struct part { int64_t start, count, step; };
+struct slice_range { int64_t start, count, step; };
 
 /* A bound of a slice in numpy's meaning, as a length that is at most that of the axis.  false: which one it is depends
  * on the symbols. */
@@ -73,11 +73,12 @@ static bool slice_bound(struct graph *g, int64_t length, int64_t bound, int64_t 
 }
 
 /* The part of an axis where it or a bound is symbolic; false: it depends on the symbols. */
-static bool symbolic_part(struct graph *g, int64_t length, int64_t start, int64_t stop, int64_t step, struct part *p)
+static bool symbolic_part(struct graph *g, int64_t length, int64_t start, int64_t stop, int64_t step,
+                          struct slice_range *p)
 {
     struct shape bounds = {.rank = 2, .dim = {start, stop}};
     struct err e = {.code = KL_OK};
-    *p = (struct part){.step = step};
+    *p = (struct slice_range){.step = step};
     if (start == INT64_MIN || stop == INT64_MIN || !symbolic_lengths(g, &bounds, false, &e) ||
         !slice_bound(g, length, bounds.dim[0], &p->start) || !slice_bound(g, length, bounds.dim[1], &stop))
         return false;
@@ -97,12 +98,12 @@ static bool is_symbolic_bound(const struct graph *g, int64_t length, int64_t bou
 
 /* What slice takes of axis i; false: reported. */
 static bool slice_part(struct thread *t, const kl_site *site, const struct view *v, uint32_t i, const int64_t *start,
-                       const int64_t *stop, const int64_t *step, struct part *p)
+                       const int64_t *stop, const int64_t *step, struct slice_range *p)
 {
     struct trace *tr = thread_trace(t);
     struct graph *g = tr ? tr->r.g : NULL;
     int64_t length = v->shape.dim[i], end = stop ? stop[i] : length < 0 ? INT64_MAX : length;
-    *p = (struct part){.start = start ? start[i] : 0, .step = step ? step[i] : 1};
+    *p = (struct slice_range){.start = start ? start[i] : 0, .step = step ? step[i] : 1};
     if (length >= 0 && !is_symbolic_bound(g, length, p->start) && !is_symbolic_bound(g, length, end)) {
         p->count = slice_range(length, &p->start, end, p->step);
         p->start = p->count ? p->start : 0;
@@ -122,7 +123,7 @@ kl_tensor kl_slice_at(const kl_site *site, kl_tensor a, const int64_t *start, co
 {
     struct thread *t = thread_self();
     struct view v;
-    struct part part[KL_MAX_RANK];
+    struct slice_range part[KL_MAX_RANK];
     if (!t || !describe(t, site, "slice", "the tensor", a, &v))
         return t ? poison(t) : kl_none;
     for (uint32_t i = 0; i < v.shape.rank; i++) {

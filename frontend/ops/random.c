@@ -2,14 +2,14 @@
 #include "frontend/frontend.h"
 
 /* The source of the bits: a tensor, or a number and a device. */
-struct source {
+struct random_source {
     kl_tensor seed; /* kl_none: number */
     kl_device device;
     uint64_t number;
 };
 
 /* The highest `digits` bits of random words as floats 0 .. 2^digits - 1, exactly. */
-static kl_tensor random_integers(const kl_site *site, const struct source *s, kl_dtype dtype, int rank,
+static kl_tensor random_integers(const kl_site *site, const struct random_source *s, kl_dtype dtype, int rank,
                                  const int64_t *dims,
                                  int digits)
 {
@@ -24,16 +24,17 @@ static kl_tensor random_integers(const kl_site *site, const struct source *s, kl
 }
 
 /* A source with this seed; false: reported. */
-static bool source_of(struct thread *t, const kl_site *site, const char *op, kl_tensor seed, struct source *s)
+static bool source_of(struct thread *t, const kl_site *site, const char *op, kl_tensor seed, struct random_source *s)
 {
     struct view v;
     if (!describe(t, site, op, "the seed", seed, &v))
         return false;
-    *s = (struct source){.seed = seed, .device = v.device};
+    *s = (struct random_source){.seed = seed, .device = v.device};
     return true;
 }
 
-static kl_tensor random_uniform(const kl_site *site, const char *op, const struct source *s, kl_dtype dtype, int rank,
+static kl_tensor random_uniform(const kl_site *site, const char *op, const struct random_source *s, kl_dtype dtype,
+                                int rank,
                          const int64_t *dims)
 {
     struct thread *t = compose_begin(op);
@@ -49,13 +50,13 @@ static kl_tensor random_uniform(const kl_site *site, const char *op, const struc
 kl_tensor kl_rand_at(const kl_site *site, kl_device device, kl_dtype dtype, int rank, const int64_t *dims,
                      uint64_t seed)
 {
-    return random_uniform(site, "rand", &(struct source){.device = device, .number = seed}, dtype, rank, dims);
+    return random_uniform(site, "rand", &(struct random_source){.device = device, .number = seed}, dtype, rank, dims);
 }
 
 kl_tensor kl_rand_seeded_at(const kl_site *site, kl_tensor seed, kl_dtype dtype, int rank, const int64_t *dims)
 {
     struct thread *t = thread_self();
-    struct source s;
+    struct random_source s;
     if (!t || !source_of(t, site, "rand_seeded", seed, &s))
         return t ? poison(t) : kl_none;
     return random_uniform(site, "rand_seeded", &s, dtype, rank, dims);
@@ -124,7 +125,7 @@ static kl_tensor inverse_normal(const struct maker *m, kl_tensor p)
 }
 
 /* Evenly in (0, 1), 1 - p exact: odd multiples of half a unit. */
-static kl_tensor open_uniform(const struct maker *m, const struct source *s, int rank, const int64_t *dims)
+static kl_tensor open_uniform(const struct maker *m, const struct random_source *s, int rank, const int64_t *dims)
 {
     int digits = m->dtype == KL_F64 ? 52 : 23; /* one less than a float has: (k + 0.5) / 2^digits is exact */
     kl_tensor k = random_integers(m->site, s, m->dtype, rank, dims, digits);
@@ -132,7 +133,8 @@ static kl_tensor open_uniform(const struct maker *m, const struct source *s, int
     return kl_mul_at(m->site, kl_add_at(m->site, k, ops_random_number(m, 0.5)), unit);
 }
 
-static kl_tensor random_gaussian(const kl_site *site, const char *op, const struct source *s, kl_dtype dtype, int rank,
+static kl_tensor random_gaussian(const kl_site *site, const char *op, const struct random_source *s, kl_dtype dtype,
+                                 int rank,
                         const int64_t *dims)
 {
     struct thread *t = compose_begin(op);
@@ -145,13 +147,13 @@ static kl_tensor random_gaussian(const kl_site *site, const char *op, const stru
 kl_tensor kl_randn_at(const kl_site *site, kl_device device, kl_dtype dtype, int rank, const int64_t *dims,
                       uint64_t seed)
 {
-    return random_gaussian(site, "randn", &(struct source){.device = device, .number = seed}, dtype, rank, dims);
+    return random_gaussian(site, "randn", &(struct random_source){.device = device, .number = seed}, dtype, rank, dims);
 }
 
 kl_tensor kl_randn_seeded_at(const kl_site *site, kl_tensor seed, kl_dtype dtype, int rank, const int64_t *dims)
 {
     struct thread *t = thread_self();
-    struct source s;
+    struct random_source s;
     if (!t || !source_of(t, site, "randn_seeded", seed, &s))
         return t ? poison(t) : kl_none;
     return random_gaussian(site, "randn_seeded", &s, dtype, rank, dims);
@@ -160,7 +162,7 @@ kl_tensor kl_randn_seeded_at(const kl_site *site, kl_tensor seed, kl_dtype dtype
 /* ---- sampling an index: the largest of the logits with Gumbel noise ---- */
 
 static kl_tensor random_categorical(const kl_site *site, kl_tensor logits, const struct view *v, int axis,
-                                    const struct source *s)
+                                    const struct random_source *s)
 {
     kl_dtype dtype = v->dtype == KL_F64 ? KL_F64 : KL_F32;
     struct maker m = {site, s->device, dtype};
@@ -173,7 +175,7 @@ static kl_tensor random_categorical(const kl_site *site, kl_tensor logits, const
 kl_tensor kl_categorical_at(const kl_site *site, kl_tensor logits, int axis, kl_tensor seed)
 {
     struct view v;
-    struct source s;
+    struct random_source s;
     struct thread *t = floats_begin(site, "categorical", logits, &v);
     uint32_t at;
     if (!t)

@@ -181,9 +181,9 @@ static bool control_resolve(struct control *c, struct trace *tr, ref *in, uint32
 
 /* ---- the op's key in the trace's replay log ---- */
 
-struct bytes { unsigned char *v; uint32_t n, cap; bool failed; };
+struct control_key { unsigned char *v; uint32_t n, cap; bool failed; };
 
-static void control_put(struct bytes *b, const void *p, size_t n)
+static void control_put(struct control_key *b, const void *p, size_t n)
 {
     b->failed |= n > INT32_MAX || b->n > INT32_MAX || !mem_reserve(&b->v, &b->cap, b->n + (uint32_t)n, 1);
     if (b->failed || !n)
@@ -196,7 +196,7 @@ static void control_put(struct bytes *b, const void *p, size_t n)
 static bool control_make_key(const struct control *c, struct trace *tr, const ref *in, uint32_t n, struct node *key,
                      struct replay_extra *extra)
 {
-    struct bytes b = {.v = tr->extra, .cap = tr->extra_cap};
+    struct control_key b = {.v = tr->extra, .cap = tr->extra_cap};
     *key = c->proto;
     key->device = (uint16_t)c->call.device.id;
     key->flags = c->call.t->no_grad ? MARK_STOP : 0;

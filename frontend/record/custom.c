@@ -32,7 +32,7 @@ kl_status kl_custom_register(const char *name, const kl_custom_op *op, void *ctx
 }
 
 /* A call being recorded: the context of the functions below. */
-struct use {
+struct custom_recording {
     struct custom_use custom;
     const struct custom_op *base; /* the op that has the types and the gradient, whatever kernel computes it */
     const kl_site *site;
@@ -41,18 +41,19 @@ struct use {
 
 static kl_status custom_value(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
 {
-    const struct use *u = ctx;
+    const struct custom_recording *u = ctx;
     return record_custom(u->site, u->label, &u->custom, nin, in, nout, out);
 }
 
 static kl_status record_custom_gradient(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
 {
-    const struct use *u = ctx;
+    const struct custom_recording *u = ctx;
     return u->base->functions.gradient(u->base->ctx, u->custom.attr, u->custom.nattr, in, nin, out, nout);
 }
 
 /* Collects the types of the operands and asks the op for those of the results; false: reported. */
-static bool find_types(struct thread *t, const struct use *u, uint32_t nin, const kl_tensor *in, uint32_t nout,
+static bool find_types(struct thread *t, const struct custom_recording *u, uint32_t nin, const kl_tensor *in,
+                       uint32_t nout,
                        kl_type *type)
 {
     struct err e;
@@ -99,7 +100,8 @@ static kl_status give_poison(struct thread *t, uint32_t nout, kl_tensor *out)
 }
 
 /* Records a call whose arguments were checked. */
-static kl_status record_use(struct thread *t, struct use *u, const void *attr, uint32_t nin, const kl_tensor *in,
+static kl_status record_use(struct thread *t, struct custom_recording *u, const void *attr, uint32_t nin,
+                            const kl_tensor *in,
                             uint32_t nout,
                             kl_tensor *out)
 {
@@ -146,14 +148,14 @@ kl_status kl_custom_at(const kl_site *site, const char *name, const void *attr, 
     if (!arguments_fit(t, site, name, attr, attr_bytes, nin, in, nout, out))
         return give_poison(t, nout, out);
     const struct custom_op *op = custom_find(name);
-    struct use u = {{.op = op, .table = dispatch_find(name), .nattr = attr_bytes}, op, site, label};
+    struct custom_recording u = {{.op = op, .table = dispatch_find(name), .nattr = attr_bytes}, op, site, label};
     return record_use(t, &u, attr, nin, in, nout, out);
 }
 
 kl_status record_custom_by(const kl_site *site, const char *name, const struct custom_op *op, uint32_t nin,
                            const kl_tensor *in, uint32_t nout, kl_tensor *out)
 {
-    struct use u = {{.op = op}, custom_find(name), site, name};
+    struct custom_recording u = {{.op = op}, custom_find(name), site, name};
     struct thread *t = thread_self();
     if (u.base && nin && nout)
         return record_use(t, &u, NULL, nin, in, nout, out);

@@ -311,14 +311,14 @@ void deferred_collect(void)
 /* ---- computing ---- */
 
 /* One program and the destinations of its outputs. */
-struct batch {
+struct deferred_batch {
     struct recording r;
     kl_tensor *h;              /* handles that get values */
     uint32_t *version, *out;   /* their versions when recorded; the number of their output */
     uint32_t n, nout;
 };
 
-static bool batch_room(struct batch *b, uint32_t nodes, uint32_t handles)
+static bool batch_room(struct deferred_batch *b, uint32_t nodes, uint32_t handles)
 {
     b->h = mem_alloc((handles + 1) * sizeof *b->h);
     b->version = mem_alloc((handles + 1) * sizeof *b->version);
@@ -326,7 +326,7 @@ static bool batch_room(struct batch *b, uint32_t nodes, uint32_t handles)
     return b->h && b->version && b->out;
 }
 
-static void batch_free(struct batch *b)
+static void batch_free(struct deferred_batch *b)
 {
     recording_close(&b->r);
     recording_free(&b->r);
@@ -338,7 +338,7 @@ static void batch_free(struct batch *b)
 /* Intermediate lazy handles become outputs, too: storing a value now costs one store, recomputing it later the whole
  * chain.  Views that were not requested are excluded: they may be many times larger than their source and are cheap to
  * make. */
-static bool batch_outputs(struct batch *b, const uint8_t *need, const ref *map, uint32_t *out_of)
+static bool batch_outputs(struct deferred_batch *b, const uint8_t *need, const ref *map, uint32_t *out_of)
 {
     for (uint32_t i = attached; i != NO_ENTRY; i = entry_at(i)->next) {
         const struct entry *x = entry_at(i);
@@ -404,7 +404,7 @@ static bool add_recomputed(uint8_t *need, uint8_t *again, uint32_t *out_of)
 
 /* Extracts the nodes that the lazy handles of h need; with *more also those of add_recomputed, and *more becomes
  * whether there were any. */
-static bool batch_extract(struct batch *b, const kl_tensor *h, uint32_t n, bool *more)
+static bool batch_extract(struct deferred_batch *b, const kl_tensor *h, uint32_t n, bool *more)
 {
     uint32_t nodes = now.r.g->nnode, handles = 0;
     for (uint32_t i = attached; i != NO_ENTRY; i = entry_at(i)->next)
@@ -449,7 +449,7 @@ static bool batch_extract(struct batch *b, const kl_tensor *h, uint32_t n, bool 
     return ok;
 }
 
-static void batch_commit(const struct batch *b, struct buffer **out)
+static void batch_commit(const struct deferred_batch *b, struct buffer **out)
 {
     for (uint32_t i = 0; i < b->n; i++) {
         struct err e;
@@ -465,7 +465,7 @@ static void batch_commit(const struct batch *b, struct buffer **out)
 
 static bool compute_batch(const kl_tensor *h, uint32_t n, bool *more, struct err *e)
 {
-    struct batch b = {0};
+    struct deferred_batch b = {0};
     struct buffer **out = NULL;
     bool ok = batch_extract(&b, h, n, more);
     if (ok && b.nout) {

@@ -49,7 +49,7 @@ bool recording_slot(struct recording *r, uint32_t ordinal, uint64_t bits)
 /* ---- one op ---- */
 
 /* State of an op being recorded. */
-struct step {
+struct record_step {
     struct call *c;
     struct thread *t;
     struct trace *tr;        /* NULL: recorded in the deferred graph, under the lock */
@@ -78,7 +78,7 @@ void take_graph_error(struct graph *g, const char *op, struct err *e)
 }
 
 /* A failed builder sets the graph's error; it is moved to the step, because the graph is used further. */
-static bool take_error(struct step *s)
+static bool take_error(struct record_step *s)
 {
     take_graph_error(s->r->g, opinfo[s->c->proto.op].name, &s->e);
     return false;
@@ -102,7 +102,7 @@ ref node_of_handle(struct trace *tr, kl_tensor h, const char *what, struct err *
     return NIL;
 }
 
-static bool record_resolve(struct step *s, unsigned i)
+static bool record_resolve(struct record_step *s, unsigned i)
 {
     if (s->tr && s->found && s->found[i]) /* outside of traces handles are looked up under the lock */
         s->in[i] = trace_node(s->tr, s->found[i], s->c->in[i], operand_name[i], &s->e);
@@ -115,7 +115,7 @@ static bool record_resolve(struct step *s, unsigned i)
 
 /* Sets the autodiff flags of the op: operands on one device must all be on an autodiff device, or none, with one
  * strategy. */
-static bool set_autodiff(struct step *s)
+static bool set_autodiff(struct record_step *s)
 {
     struct call *c = s->c;
     unsigned nin = call_operands(c);
@@ -137,7 +137,7 @@ static bool set_autodiff(struct step *s)
 
 /* Checks that all operands are on one device, except for copy, whose target is the call's, and grad, which runs on the
  * variable's. */
-static bool find_device(struct step *s)
+static bool find_device(struct record_step *s)
 {
     const struct graph *g = s->r->g;
     unsigned nin = call_operands(s->c), op = s->c->proto.op;
@@ -156,7 +156,7 @@ static bool find_device(struct step *s)
 }
 
 /* A device that cannot compute with a dtype cannot store it. */
-static bool dtype_there(struct step *s, unsigned dtype)
+static bool dtype_there(struct record_step *s, unsigned dtype)
 {
     return (device_dtypes(device_index(s->device)) >> dtype & 1) ||
            err_set(&s->e, KL_ERR_DEVICE, "device %s does not have %s", kl_device_name(s->device), dtype_name(dtype));
@@ -178,7 +178,7 @@ bool broadcast_shape(struct shape *all, const struct shape *s)
 }
 
 /* Expands operands of an elementwise op to their common shape, by views where the shapes differ. */
-static bool record_broadcast(struct step *s, unsigned nin)
+static bool record_broadcast(struct record_step *s, unsigned nin)
 {
     struct graph *g = s->r->g;
     bool same = true;
@@ -208,7 +208,7 @@ static bool record_broadcast(struct step *s, unsigned nin)
 }
 
 /* The recording gets the data of leaves. */
-static bool add_leaf(struct step *s, struct node *n)
+static bool add_leaf(struct record_step *s, struct node *n)
 {
     struct graph *g = s->r->g;
     struct call *c = s->c;
@@ -232,7 +232,7 @@ static bool add_leaf(struct step *s, struct node *n)
     return true;
 }
 
-static ref record_append(struct step *s)
+static ref record_append(struct record_step *s)
 {
     struct graph *g = s->r->g;
     const struct call *c = s->c;
@@ -258,7 +258,7 @@ static ref record_append(struct step *s)
 }
 
 /* A gradient needs the path from the loss to the variable in this graph. */
-static bool check_grad(struct step *s)
+static bool check_grad(struct record_step *s)
 {
     const struct graph *g = s->r->g;
     ref loss = s->in[0], wrt = s->in[1];
@@ -308,10 +308,10 @@ kl_tensor handle_of_node(struct thread *t, struct trace *tr, ref r, uint16_t ad,
 }
 
 /* The name in messages of the function that the user called. */
-static const char *made_by(const struct step *s) { return s->t->composite ? s->t->composite : s->c->op; }
+static const char *made_by(const struct record_step *s) { return s->t->composite ? s->t->composite : s->c->op; }
 
 /* Outside traces data becomes a node only when it is used. */
-static kl_tensor new_value(struct step *s)
+static kl_tensor new_value(struct record_step *s)
 {
     struct call *c = s->c;
     struct entry *x = entry_new();
@@ -332,7 +332,7 @@ static kl_tensor new_value(struct step *s)
 
 /* Fills in the key: everything that determines what the call adds to the recording; the device is 0 where the operands
  * determine it. */
-static void record_make_key(struct step *s)
+static void record_make_key(struct record_step *s)
 {
     const struct call *c = s->c;
     s->key = c->proto;
@@ -351,7 +351,7 @@ static const struct shape *target_of(const struct call *c)
 }
 
 /* An earlier trace made the same call: returns its result. */
-static kl_tensor record_replay(struct step *s, const struct replay_call *made)
+static kl_tensor record_replay(struct record_step *s, const struct replay_call *made)
 {
     struct call *c = s->c;
     uint32_t ordinal = node_at(s->r->g, made->result)->attr.leaf.index;
@@ -369,7 +369,7 @@ static kl_tensor record_replay(struct step *s, const struct replay_call *made)
     return marked_handle(s->t, s->tr, made->result, s->ad, c->marks, made_by(s), &s->e);
 }
 
-static kl_tensor run_path(struct step *s)
+static kl_tensor run_path(struct record_step *s)
 {
     const struct call *c = s->c;
     unsigned nin = call_operands(c);
@@ -416,7 +416,7 @@ static bool is_poison(kl_tensor h)
 }
 
 /* An operand's own error is reported unchanged; any other with this call's site and name. */
-static void fail_call(struct step *s)
+static void fail_call(struct record_step *s)
 {
     struct call *c = s->c;
     bool passed_on = false;
@@ -433,7 +433,7 @@ static void fail_call(struct step *s)
 
 kl_tensor record_node(struct thread *t, struct call *c, struct entry *const *found)
 {
-    struct step s;
+    struct record_step s;
     c->failed = false;
     kl_tensor h = kl_none;
     s.t = t;

@@ -3,13 +3,13 @@
 #include <string.h>
 
 struct slot_name { char name[24]; uint32_t slot; };
-struct given { uint32_t ordinal; unsigned device; };
+struct step_input { uint32_t ordinal; unsigned device; };
 
 struct kl_step {
     const struct exec *exec;     /* a reference */
     struct graph *g;             /* as recorded, used for outputs and messages */
     struct binding *bound;       /* per state */
-    struct given *given; uint32_t ngiven; /* the inputs passed at each run */
+    struct step_input *given; uint32_t ngiven; /* the inputs passed at each run */
     struct buffer **data;        /* per input: the recorded data, NULL for those passed */
     uint64_t *slot;              /* per slot: the recorded value */
     struct shape *actual;        /* of a graph with symbols, per input: its array's as recorded; else NULL */
@@ -34,7 +34,7 @@ static bool find_inputs(kl_step *s, struct trace *tr, const kl_tensor *in, struc
         if (!n || n->op != OP_input)
             return err_set(e, KL_ERR_ARGUMENT, "%s was not made by kl_input or kl_wrap in trace \"%s\"", what,
                            tr->r.g->name);
-        s->given[i] = (struct given){n->attr.leaf.index, n->device};
+        s->given[i] = (struct step_input){n->attr.leaf.index, n->device};
         if (!s->data[n->attr.leaf.index])
             return err_set(e, KL_ERR_ARGUMENT, "%s is given twice", what);
         s->data[n->attr.leaf.index] = NULL;

@@ -1,7 +1,7 @@
 /* Trees of parameters: an array in the order in which parameters were added, and a hash table of their names. */
 #include "train.h"
 
-struct row {
+struct params_row {
     kl_param is;
     uint64_t hash;
 };
@@ -10,7 +10,7 @@ struct kl_params {
     kl_device device;
     kl_dtype dtype;
     uint64_t seed;
-    struct row *row;
+    struct params_row *row;
     int n, cap;
     int *slot;             /* hash table: the number of a row + 1; 0: free */
     int slots;             /* its size: a power of two, at least 2 * n */
@@ -72,7 +72,7 @@ static int *params_slot(const kl_params *p, const char *name, uint64_t hash)
 {
     for (uint64_t i = hash;; i++) {
         int *at = &p->slot[i & (uint64_t)(p->slots - 1)];
-        const struct row *r = *at ? &p->row[*at - 1] : NULL;
+        const struct params_row *r = *at ? &p->row[*at - 1] : NULL;
         if (!r || (r->hash == hash && !strcmp(r->is.name, name)))
             return at;
     }
@@ -184,7 +184,7 @@ static bool params_reserve(kl_params *p)
 {
     if (p->n == p->cap) {
         int cap = p->cap ? 2 * p->cap : 16;
-        struct row *row = kl_memory_grow(p->row, (size_t)p->cap * sizeof *row, (size_t)cap * sizeof *row);
+        struct params_row *row = kl_memory_grow(p->row, (size_t)p->cap * sizeof *row, (size_t)cap * sizeof *row);
         if (!row)
             return false;
         p->row = row;
@@ -227,7 +227,7 @@ static kl_status params_put(const kl_site *site, const char *op, kl_params *p, c
     kl_set_name_at(site, t, name);
     uint64_t hash = params_hash(name);
     int *at = params_slot(p, name, hash);
-    p->row[p->n] = (struct row){.is = {strcpy(own, name), t, buffer, false, 1, 1}, .hash = hash};
+    p->row[p->n] = (struct params_row){.is = {strcpy(own, name), t, buffer, false, 1, 1}, .hash = hash};
     *at = ++p->n;
     return KL_OK;
 }

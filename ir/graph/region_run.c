@@ -5,7 +5,7 @@
 
 static size_t region_run_round64(size_t n) { return (n + 63) / 64 * 64; }
 
-struct loop {
+struct region_loop {
     const struct region_call *c;
     uint32_t carried;
     const void **in;   /* parameters of this iteration */
@@ -17,9 +17,9 @@ struct loop {
 
 static size_t slice_bytes(size_t bytes, int64_t length) { return length ? bytes / (size_t)length : 0; }
 
-static struct loop loop_begin(const struct region_call *c)
+static struct region_loop loop_begin(const struct region_call *c)
 {
-    struct loop l = {.c = c, .carried = c->carried, .in = c->pointers ? (const void **)c->pointers : c->work};
+    struct region_loop l = {.c = c, .carried = c->carried, .in = c->pointers ? (const void **)c->pointers : c->work};
     uint32_t nin = c->nin, nout = c->nout;
     l.out = (void **)l.in + nin;
     l.bytes = (size_t *)(void *)(l.out + nout);
@@ -37,7 +37,7 @@ static struct loop loop_begin(const struct region_call *c)
 }
 
 /* Sets where this iteration's carried yields are written: never where they are read. */
-static void set_yields(struct loop *l, bool second)
+static void set_yields(struct region_loop *l, bool second)
 {
     char *at = l->second;
     for (uint32_t i = 0; i < l->carried; i++) {
@@ -46,14 +46,14 @@ static void set_yields(struct loop *l, bool second)
     }
 }
 
-static void loop_carry_values(struct loop *l)
+static void loop_carry_values(struct region_loop *l)
 {
     for (uint32_t i = 0; i < l->carried; i++)
         l->in[i] = l->out[i];
 }
 
 /* Copies the last carried values to the results unless they are there. */
-static bool loop_end(const struct loop *l)
+static bool loop_end(const struct region_loop *l)
 {
     for (uint32_t i = 0; i < l->carried; i++) {
         size_t bytes = l->bytes[l->c->nin + i];
@@ -77,7 +77,7 @@ static bool region_peek_bool(const struct region_call *c, const void *at, bool *
 
 static bool run_while(const struct region_call *c)
 {
-    struct loop l = loop_begin(c);
+    struct region_loop l = loop_begin(c);
     for (bool second = false;; second = !second) {
         if (!c->run(c->ctx, 0, l.in, (void *const[]){l.more}))
             return false;
@@ -97,7 +97,7 @@ static bool run_while(const struct region_call *c)
 /* The last iteration yields directly into the results. */
 static bool run_scan(const struct region_call *c)
 {
-    struct loop l = loop_begin(c);
+    struct region_loop l = loop_begin(c);
     int64_t length = c->length;
     for (int64_t k = 0; k < length; k++) {
         size_t at = (size_t)(c->reverse ? length - 1 - k : k);

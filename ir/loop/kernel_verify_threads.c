@@ -13,7 +13,7 @@
 enum share { SHARE_BLOCK, SHARE_TEAM, SHARE_NONE };
 enum { ROUNDS = 8 };
 
-struct walk {
+struct uniformity {
     const struct kernel *k;
     uint8_t *of;          /* per value: its uniformity */
     val open[MAX_NEST]; unsigned depth;
@@ -26,7 +26,7 @@ struct walk {
 
 static uint8_t uniformity_max(uint8_t a, uint8_t b) { return a > b ? a : b; }
 
-static void uniformity_raise(struct walk *w, val v, uint8_t s)
+static void uniformity_raise(struct uniformity *w, val v, uint8_t s)
 {
     if (w->of[v] < s) {
         w->of[v] = s;
@@ -35,7 +35,7 @@ static void uniformity_raise(struct walk *w, val v, uint8_t s)
 }
 
 /* thread / c: the same for a whole subgroup if c is a multiple of its number of threads. */
-static bool is_subgroup_number(const struct walk *w, const struct linst *i)
+static bool is_subgroup_number(const struct uniformity *w, const struct linst *i)
 {
     const struct linst *a = &w->k->inst[i->a], *b = &w->k->inst[i->b];
     return i->op == L_OP(P_DIV) && a->op == L_LOOP && a->kind == LOOP_BLOCK && b->op == L_CONST && a->rows &&
@@ -43,7 +43,7 @@ static bool is_subgroup_number(const struct walk *w, const struct linst *i)
 }
 
 /* The set of subgroups for which the condition is true; 0: it gives no roles. */
-static uint32_t role_of(const struct walk *w, val condition)
+static uint32_t role_of(const struct uniformity *w, val condition)
 {
     const struct linst *i = &w->k->inst[condition], *number = &w->k->inst[i->a], *to = &w->k->inst[i->b];
     uint32_t set = 0;
@@ -60,7 +60,7 @@ static uint32_t role_of(const struct walk *w, val condition)
 }
 
 /* The subgroups whose role runs the current instruction. */
-static uint32_t verify_threads_role(const struct walk *w)
+static uint32_t verify_threads_role(const struct uniformity *w)
 {
     uint32_t all = w->groups ? (uint32_t)((UINT64_C(1) << w->groups) - 1) : 0, set = all;
     for (unsigned d = 0; d < w->depth; d++) {
@@ -72,7 +72,7 @@ static uint32_t verify_threads_role(const struct walk *w)
 }
 
 /* The uniformity of the control flow around the current instruction, within its role. */
-static uint8_t control_uniformity(const struct walk *w)
+static uint8_t control_uniformity(const struct uniformity *w)
 {
     uint8_t s = SHARE_BLOCK;
     for (unsigned d = 0; d < w->depth; d++) {
@@ -85,12 +85,12 @@ static uint8_t control_uniformity(const struct walk *w)
     return s;
 }
 
-static uint8_t verify_threads_operands(const struct walk *w, const struct linst *i)
+static uint8_t verify_threads_operands(const struct uniformity *w, const struct linst *i)
 {
     return uniformity_max(uniformity_max(w->of[i->a], w->of[i->b]), uniformity_max(w->of[i->c], w->of[i->d]));
 }
 
-static void verify_threads_spread(struct walk *w, val v)
+static void verify_threads_spread(struct uniformity *w, val v)
 {
     const struct linst *i = &w->k->inst[v];
     uint8_t s = verify_threads_operands(w, i);
@@ -113,7 +113,7 @@ static bool uses_tile(const struct kernel *k, const struct linst *i)
 }
 
 /* A barrier is for all threads of the block, or for those of a role, which are the same for all such barriers. */
-static const char *barrier_flaw(struct walk *w, val v)
+static const char *barrier_flaw(struct uniformity *w, val v)
 {
     uint64_t threads = w->k->inst[v].imm;
     uint32_t all = w->groups ? (uint32_t)((UINT64_C(1) << w->groups) - 1) : 0, role = verify_threads_role(w);
@@ -130,7 +130,7 @@ static const char *barrier_flaw(struct walk *w, val v)
 }
 
 /* Does each subgroup as a whole arrive at a barrier that counts its threads? */
-static const char *arrive_flaw(const struct walk *w, const struct linst *i)
+static const char *arrive_flaw(const struct uniformity *w, const struct linst *i)
 {
     uint32_t arrivals = w->k->buf[(uint32_t)i->imm].id;
     if (arrivals == 1)
@@ -141,7 +141,7 @@ static const char *arrive_flaw(const struct walk *w, const struct linst *i)
         : NULL;
 }
 
-static void verify_threads_check(struct walk *w, val v)
+static void verify_threads_check(struct uniformity *w, val v)
 {
     const struct linst *i = &w->k->inst[v];
     const char *rule = i->op == L_BARRIER ? barrier_flaw(w, v) : i->op == L_ARRIVE ? arrive_flaw(w, i) : NULL;
@@ -154,7 +154,7 @@ static void verify_threads_check(struct walk *w, val v)
         *w->flaw = (struct flaw){v, "a tile whose subgroup does not agree on it"};
 }
 
-static void round_of(struct walk *w, void (*visit)(struct walk *, val))
+static void round_of(struct uniformity *w, void (*visit)(struct uniformity *, val))
 {
     w->depth = 0;
     for (val v = 1; v < w->k->ninst && !w->flaw->rule; v++) {
@@ -183,7 +183,7 @@ bool threads_verify(const struct kernel *k, struct flaw *f)
 {
     if (!kernel_has_blocks(k))
         return true;
-    struct walk w = {.k = k, .flaw = f, .rose = true};
+    struct uniformity w = {.k = k, .flaw = f, .rose = true};
     w.of = mem_alloc(k->ninst);
     if (!w.of)
         return false;

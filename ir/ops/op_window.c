@@ -40,12 +40,13 @@ bool shape_window(const struct graph *g, struct node *n, struct shape *out, stru
 }
 
 /* Stride and dilation, 1 where only one window or element exists. */
-struct steps { int64_t stride, dilation; };
+struct window_steps { int64_t stride, dilation; };
 
-static struct steps steps_of(const struct graph *g, const struct node *n)
+static struct window_steps steps_of(const struct graph *g, const struct node *n)
 {
     bool one = g->shape[n->shape].dim[n->attr.window.axis] == 1;
-    return (struct steps){one ? 1 : n->attr.window.stride, n->attr.window.size == 1 ? 1 : n->attr.window.dilation};
+    return (struct window_steps){one ? 1 : n->attr.window.stride, n->attr.window.size == 1 ? 1
+        : n->attr.window.dilation};
 }
 
 bool eval_window(const struct graph *g, const struct node *n, void *out, const void *const *in)
@@ -53,7 +54,7 @@ bool eval_window(const struct graph *g, const struct node *n, void *out, const v
     const struct shape *a = node_shape(g, n->in[0]), *s = &g->shape[n->shape];
     uint32_t axis = n->attr.window.axis;
     struct shape from = coord_strides(a), step = from;
-    struct steps by = steps_of(g, n);
+    struct window_steps by = steps_of(g, n);
     step.dim[step.rank++] = from.dim[axis] * by.dilation;
     step.dim[axis] = from.dim[axis] * by.stride;
     gather(out, in[0], dtype_size(n->dtype), s, &step);
@@ -94,7 +95,7 @@ static struct shape split_rows(const struct shape *s, uint32_t at, int64_t rows,
 }
 
 /* The gradient of windows that do not overlap: their elements, with zeros for elements in no window. */
-static ref vjp_disjoint(struct graph *g, const struct node *n, ref dy, const struct steps *by)
+static ref vjp_disjoint(struct graph *g, const struct node *n, ref dy, const struct window_steps *by)
 {
     struct shape s = *node_shape(g, n->in[0]);
     uint32_t axis = n->attr.window.axis;
@@ -115,7 +116,7 @@ static ref vjp_disjoint(struct graph *g, const struct node *n, ref dy, const str
  * element j of the window whose element j is x, or 0 if there is none.  dy gets `reach` zeros before its windows, zeros
  * between them, and zeros after them, so that its rows have length + reach elements.  Read from `reach` on in rows
  * shorter by the dilation, element x of row j is element x + reach - j * dilation.  No row reads another's. */
-static ref elements_in_place(struct graph *g, ref dy, uint32_t axis, int64_t length, const struct steps *by)
+static ref elements_in_place(struct graph *g, ref dy, uint32_t axis, int64_t length, const struct window_steps *by)
 {
     if (g->err.code != KL_OK)
         return NIL;
@@ -140,7 +141,7 @@ static ref elements_in_place(struct graph *g, ref dy, uint32_t axis, int64_t len
 }
 
 /* The gradient of windows that overlap: each element gets the sum over the windows that contain it. */
-static ref vjp_overlapping(struct graph *g, const struct node *n, ref dy, const struct steps *by)
+static ref vjp_overlapping(struct graph *g, const struct node *n, ref dy, const struct window_steps *by)
 {
     const struct shape from = *node_shape(g, n->in[0]);
     uint32_t axis = n->attr.window.axis;
@@ -174,14 +175,14 @@ static ref vjp_strided(struct graph *g, const struct node *n, ref dy, int64_t st
     /* windows of stride 1 span count + rows - 1 elements; less than one more lies behind the last window */
     int64_t span = dims_build(g, "window", 1, &(struct scaled){count, 1}, rows);
     joined.dim[axis] = dims_build(g, "window", 1, &(struct scaled){span, stride}, 0);
-    r = n_reduce(g, OP_sum, elements_in_place(g, r, axis + 1, span, &(struct steps){1, 1}), 1u << (axis + 1));
+    r = n_reduce(g, OP_sum, elements_in_place(g, r, axis + 1, span, &(struct window_steps){1, 1}), 1u << (axis + 1));
     return n_slice(g, n_reshape(g, n_permute(g, r, back), &joined), axis, 0, from.dim[axis], 1);
 }
 
 void vjp_window(struct graph *g, ref y, ref dy, ref *din)
 {
     const struct node n = *node_at(g, y);
-    struct steps by = steps_of(g, &n);
+    struct window_steps by = steps_of(g, &n);
     bool apart = node_shape(g, y)->dim[n.attr.window.axis] == 1 || by.stride > (n.attr.window.size - 1) * by.dilation;
     bool phases = by.stride > 1 && by.dilation == 1 && node_shape(g, y)->rank < KL_MAX_RANK;
     din[0] = apart    ? vjp_disjoint(g, &n, dy, &by)
@@ -193,7 +194,7 @@ uint32_t lower_window(struct lower *l, ref r, const uint32_t *coord)
 {
     const struct node *n = node_at(l->g, r);
     uint32_t axis = n->attr.window.axis, last = node_shape(l->g, r)->rank - 1;
-    struct steps by = steps_of(l->g, n);
+    struct window_steps by = steps_of(l->g, n);
     val at[KL_MAX_RANK] = {0};
     for (uint32_t i = 0; i < last; i++)
         at[i] = coord[i];

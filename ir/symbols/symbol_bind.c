@@ -103,10 +103,10 @@ bool symbols_match(const struct graph *g, const struct extents *x, uint32_t n, i
 /* ---- putting values in ---- */
 
 /* From a graph's table of symbols to that of those without a value. */
-struct binding { const struct graph *from; uint32_t map[MAX_SYMBOLS]; };
+struct symbol_binding { const struct graph *from; uint32_t map[MAX_SYMBOLS]; };
 
 /* A term with the values of its symbols that have one put in. */
-static struct affine bound_term(const struct binding *b, const struct symbol_term *t)
+static struct affine bound_term(const struct symbol_binding *b, const struct symbol_term *t)
 {
     uint32_t left[2], n = 0;
     int64_t by = t->by;
@@ -122,7 +122,7 @@ static struct affine bound_term(const struct binding *b, const struct symbol_ter
     return (struct affine){.n = 1, .term = {{.symbol = left[0], .times = n == 2 ? 1 + left[1] : 0, .by = by}}};
 }
 
-static int64_t bound_dim(struct graph *g, const struct binding *b, int64_t d)
+static int64_t bound_dim(struct graph *g, const struct symbol_binding *b, int64_t d)
 {
     struct affine a, sum;
     if (d >= 0)
@@ -140,7 +140,7 @@ static int64_t bound_dim(struct graph *g, const struct binding *b, int64_t d)
 }
 
 /* All shapes interned again, since some may have become equal. */
-static uint32_t *bound_shapes(struct graph *g, const struct binding *b)
+static uint32_t *bound_shapes(struct graph *g, const struct symbol_binding *b)
 {
     struct shape *old = g->shape;
     uint32_t n = g->nshape, *map = mem_alloc(n * sizeof *map);
@@ -160,7 +160,7 @@ static uint32_t *bound_shapes(struct graph *g, const struct binding *b)
     return map;
 }
 
-static void bind_graph(struct graph *g, const struct binding *b, struct symbols *to)
+static void bind_graph(struct graph *g, const struct symbol_binding *b, struct symbols *to)
 {
     symbols_use(g, to);
     uint32_t *map = bound_shapes(g, b);
@@ -189,7 +189,7 @@ static void bind_graph(struct graph *g, const struct binding *b, struct symbols 
 bool graph_move_symbols(struct graph *g, const struct graph *to)
 {
     struct graph keep[2] = {0};
-    struct binding b = {.from = &keep[0]};
+    struct symbol_binding b = {.from = &keep[0]};
     if (!g->symbols || g->symbols == to->symbols)
         return symbols_share(g, to);
     for (uint32_t i = 0; i < g->symbols->n; i++) {
@@ -210,7 +210,7 @@ int graph_bind(struct graph *g)
 {
     struct symbols *from = g->symbols, *to = NULL;
     struct graph keep[2] = {0}; /* both tables, until all regions have changed over */
-    struct binding b = {.from = &keep[0]};
+    struct symbol_binding b = {.from = &keep[0]};
     uint32_t left = 0;
     for (uint32_t i = 0; from && i < from->n; i++)
         b.map[i] = from->v[i].low == from->v[i].high ? NO_SYMBOL : left++;

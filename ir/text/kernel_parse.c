@@ -8,7 +8,7 @@
 
 struct spot { const char *at, *line_start; uint32_t line; };
 
-struct reader {
+struct kernel_reader {
     struct lexer l;
     struct kernel *k;
     struct names names;                      /* %name -> value */
@@ -19,7 +19,7 @@ struct reader {
 
 /* ---- pieces of a line ---- */
 
-static bool value_name(struct reader *r, struct word *name, uint32_t **slot)
+static bool value_name(struct kernel_reader *r, struct word *name, uint32_t **slot)
 {
     if (!lex_need(&r->l, '%', "a value such as %x"))
         return false;
@@ -30,7 +30,7 @@ static bool value_name(struct reader *r, struct word *name, uint32_t **slot)
     return *slot || lex_no_memory(&r->l);
 }
 
-static bool kernel_parse_append(struct reader *r, struct linst i, val *out)
+static bool kernel_parse_append(struct kernel_reader *r, struct linst i, val *out)
 {
     if (!mem_reserve(&r->spot, &r->spot_cap, r->k->ninst + 1, sizeof *r->spot))
         return lex_no_memory(&r->l);
@@ -41,7 +41,7 @@ static bool kernel_parse_append(struct reader *r, struct linst i, val *out)
     return v || lex_no_memory(&r->l);
 }
 
-static bool dtype_word(struct reader *r, unsigned *dtype)
+static bool dtype_word(struct kernel_reader *r, unsigned *dtype)
 {
     lex_space(&r->l);
     const char *at = r->l.p;
@@ -56,7 +56,7 @@ static bool dtype_word(struct reader *r, unsigned *dtype)
 }
 
 /* 7 (an i64), 1.5:f32, bits(0x7fc00001):f32 */
-static bool kernel_parse_literal(struct reader *r, val *out)
+static bool kernel_parse_literal(struct kernel_reader *r, val *out)
 {
     const char *at = r->l.p, *why, *end = at;
     while (end < r->l.end && (is_name_char(*end) || strchr("+-()", *end)) && *end)
@@ -76,7 +76,7 @@ static bool kernel_parse_literal(struct reader *r, val *out)
     return kernel_parse_append(r, (struct linst){.op = L_CONST, .dtype = (uint8_t)dtype, .imm = bits}, out);
 }
 
-static bool kernel_parse_operand(struct reader *r, val *out)
+static bool kernel_parse_operand(struct kernel_reader *r, val *out)
 {
     struct word name;
     uint32_t *slot;
@@ -92,7 +92,7 @@ static bool kernel_parse_operand(struct reader *r, val *out)
     return true;
 }
 
-static bool kernel_parse_operands(struct reader *r, struct linst *i, unsigned max)
+static bool kernel_parse_operands(struct kernel_reader *r, struct linst *i, unsigned max)
 {
     val *to[3] = {&i->a, &i->b, &i->c};
     for (unsigned n = 0; n < max && (!n || lex_take(&r->l, ',')); n++)
@@ -101,12 +101,12 @@ static bool kernel_parse_operands(struct reader *r, struct linst *i, unsigned ma
     return true;
 }
 
-static bool parse_clause(struct reader *r, const char *word, val *out)
+static bool parse_clause(struct kernel_reader *r, const char *word, val *out)
 {
     return lex_need_word(&r->l, word) && kernel_parse_operand(r, out);
 }
 
-static bool next_is(struct reader *r, const char *word)
+static bool next_is(struct kernel_reader *r, const char *word)
 {
     lex_space(&r->l);
     const char *at = r->l.p;
@@ -115,13 +115,13 @@ static bool next_is(struct reader *r, const char *word)
     return is;
 }
 
-static bool parse_optional_clause(struct reader *r, const char *word, val *out)
+static bool parse_optional_clause(struct kernel_reader *r, const char *word, val *out)
 {
     return !next_is(r, word) || parse_clause(r, word, out);
 }
 
 /* slot 3 max 512 */
-static bool parse_slot(struct reader *r, struct linst *i)
+static bool parse_slot(struct kernel_reader *r, struct linst *i)
 {
     uint64_t max = 0;
     bool ok = lex_number(&r->l, UINT32_MAX, "a slot's number", &i->imm);
@@ -134,7 +134,7 @@ static bool parse_slot(struct reader *r, struct linst *i)
 }
 
 /* b3 */
-static bool parse_buffer(struct reader *r, uint64_t *out)
+static bool parse_buffer(struct kernel_reader *r, uint64_t *out)
 {
     lex_space(&r->l);
     const char *at = r->l.p;
@@ -145,13 +145,13 @@ static bool parse_buffer(struct reader *r, uint64_t *out)
     return *out < r->k->nbuf || lex_fail(&r->l, at, "there is no buffer b%llu", (unsigned long long)*out);
 }
 
-static bool kernel_parse_element(struct reader *r, uint64_t *buf, val *index)
+static bool kernel_parse_element(struct kernel_reader *r, uint64_t *buf, val *index)
 {
     return parse_buffer(r, buf) && lex_need(&r->l, '[', "'[' and an index") && kernel_parse_operand(r, index);
 }
 
 /* b3[%i], b3[%i by %stride], b3[%i across %stride] */
-static bool kernel_parse_place(struct reader *r, struct linst *i)
+static bool kernel_parse_place(struct kernel_reader *r, struct linst *i)
 {
     if (!kernel_parse_element(r, &i->imm, &i->a))
         return false;
@@ -165,7 +165,7 @@ static bool kernel_parse_place(struct reader *r, struct linst *i)
 }
 
 /* "[8x32]" of a tile's type: "8x32" is no word. */
-static bool tile_shape(struct reader *r, struct linst *i)
+static bool tile_shape(struct kernel_reader *r, struct linst *i)
 {
     uint64_t rows, cols;
     if (!lex_take(&r->l, '['))
@@ -185,7 +185,7 @@ static bool tile_shape(struct reader *r, struct linst *i)
     return lex_need(&r->l, ']', "']'");
 }
 
-static bool parse_inst_type(struct reader *r, struct linst *i)
+static bool parse_inst_type(struct kernel_reader *r, struct linst *i)
 {
     unsigned dtype;
     if (!lex_need(&r->l, ':', "':' and the value's type"))
@@ -197,7 +197,7 @@ static bool parse_inst_type(struct reader *r, struct linst *i)
     return tile_shape(r, i);
 }
 
-static bool parse_choice(struct reader *r, const struct words *words, const char *what, uint8_t *out)
+static bool parse_choice(struct kernel_reader *r, const struct words *words, const char *what, uint8_t *out)
 {
     lex_space(&r->l);
     const char *at = r->l.p;
@@ -210,7 +210,7 @@ static bool parse_choice(struct reader *r, const struct words *words, const char
     return true;
 }
 
-static bool open_scope(struct reader *r, struct linst i, val *out)
+static bool open_scope(struct kernel_reader *r, struct linst i, val *out)
 {
     if (!lex_need(&r->l, '{', "'{'"))
         return false;
@@ -221,7 +221,7 @@ static bool open_scope(struct reader *r, struct linst i, val *out)
 
 /* ---- lines ---- */
 
-static bool parse_loop(struct reader *r, struct linst i, val *out)
+static bool parse_loop(struct kernel_reader *r, struct linst i, val *out)
 {
     i.dtype = KL_I64;
     i.imm = 1;
@@ -240,7 +240,7 @@ static bool parse_loop(struct reader *r, struct linst i, val *out)
 }
 
 /* An instruction with a value, after "%name =". */
-static bool value_line(struct reader *r, val *out)
+static bool value_line(struct kernel_reader *r, val *out)
 {
     static const struct { const char *word; uint8_t op; } plain[] = {
         {"carry", L_CARRY}, {"out", L_OUT}, {"splat", L_SPLAT}};
@@ -298,7 +298,7 @@ static bool value_line(struct reader *r, val *out)
     return ok && parse_inst_type(r, &i) && kernel_parse_append(r, i, out);
 }
 
-static bool parse_definition(struct reader *r)
+static bool parse_definition(struct kernel_reader *r)
 {
     struct word name;
     uint32_t *slot;
@@ -317,7 +317,7 @@ static bool parse_definition(struct reader *r)
     return true;
 }
 
-static bool view_numbers(struct reader *r, const char *word, int64_t *out, unsigned n)
+static bool view_numbers(struct kernel_reader *r, const char *word, int64_t *out, unsigned n)
 {
     uint64_t x;
     if (!lex_need_word(&r->l, word))
@@ -331,13 +331,13 @@ static bool view_numbers(struct reader *r, const char *word, int64_t *out, unsig
 }
 
 /* first 0 size 64 128 1 step 1 64 8192 */
-static bool view_line(struct reader *r, struct lbuf *view)
+static bool view_line(struct kernel_reader *r, struct lbuf *view)
 {
     return view_numbers(r, "first", &view->first, 1) && view_numbers(r, "size", view->size, VIEW_DIMS) &&
            view_numbers(r, "step", view->step, VIEW_DIMS);
 }
 
-static bool buffer_line(struct reader *r)
+static bool buffer_line(struct kernel_reader *r)
 {
     struct lbuf view = {0};
     unsigned dtype;
@@ -376,7 +376,7 @@ static bool buffer_line(struct reader *r)
     return !r->k->err.code || lex_no_memory(&r->l);
 }
 
-static bool parse_estimate(struct reader *r)
+static bool parse_estimate(struct kernel_reader *r)
 {
     uint64_t flops, bytes;
     if (!lex_number(&r->l, INT64_MAX, "a number of flops", &flops) || !lex_need_word(&r->l, "flops") ||
@@ -387,7 +387,7 @@ static bool parse_estimate(struct reader *r)
     return true;
 }
 
-static bool close_scope(struct reader *r)
+static bool close_scope(struct kernel_reader *r)
 {
     struct linst i = {.op = L_END, .dtype = KL_BOOL, .a = r->open[--r->depth]};
     r->l.p++;
@@ -396,7 +396,7 @@ static bool close_scope(struct reader *r)
 }
 
 /* copy 4 b2[%to] = b0[%from] if %p */
-static bool kernel_parse_copy(struct reader *r, struct linst *i)
+static bool kernel_parse_copy(struct kernel_reader *r, struct linst *i)
 {
     uint64_t count, to, from;
     if (!lex_number(&r->l, UINT16_MAX, "the number of elements", &count) || !kernel_parse_element(r, &to, &i->a) ||
@@ -409,7 +409,7 @@ static bool kernel_parse_copy(struct reader *r, struct linst *i)
 }
 
 /* copy panel b2[%to] = b5[%x, %y, %z], after "panel" */
-static bool kernel_parse_panel(struct reader *r, struct linst *i)
+static bool kernel_parse_panel(struct kernel_reader *r, struct linst *i)
 {
     uint64_t to, from;
     if (!kernel_parse_element(r, &to, &i->a) || !lex_need(&r->l, ']', "']'") || !lex_need(&r->l, '=', "'='") ||
@@ -421,7 +421,7 @@ static bool kernel_parse_panel(struct reader *r, struct linst *i)
 }
 
 /* arrive b6[%i], arrive b6[%i] panels 2, await b6[%i] phases %n */
-static bool kernel_parse_phase(struct reader *r, struct linst *i)
+static bool kernel_parse_phase(struct kernel_reader *r, struct linst *i)
 {
     uint64_t panels = 0;
     if (!kernel_parse_element(r, &i->imm, &i->a) || !lex_need(&r->l, ']', "']'"))
@@ -436,7 +436,7 @@ static bool kernel_parse_phase(struct reader *r, struct linst *i)
 }
 
 /* enum async: of products where the word follows, else of copies */
-static uint8_t of_products(struct reader *r)
+static uint8_t of_products(struct kernel_reader *r)
 {
     if (!next_is(r, async_words.v[ASYNC_PRODUCTS]))
         return ASYNC_COPIES;
@@ -444,14 +444,14 @@ static uint8_t of_products(struct reader *r)
     return ASYNC_PRODUCTS;
 }
 
-static bool at_number(struct reader *r)
+static bool at_number(struct kernel_reader *r)
 {
     lex_space(&r->l);
     return r->l.p < r->l.end && *r->l.p >= '0' && *r->l.p <= '9';
 }
 
 /* An instruction without a value, or a line of the kernel's head. */
-static bool effect_line(struct reader *r)
+static bool effect_line(struct kernel_reader *r)
 {
     static const struct { const char *word; uint8_t op; } bare[] = {
         {"barrier", L_BARRIER}, {"sync", L_SYNC}, {"arrive", L_ARRIVE}, {"await", L_AWAIT}};
@@ -516,7 +516,7 @@ static bool effect_line(struct reader *r)
     return ok && kernel_parse_append(r, i, NULL);
 }
 
-static bool parse_kernel_line(struct reader *r)
+static bool parse_kernel_line(struct kernel_reader *r)
 {
     bool ok;
     r->here = (struct spot){r->l.p, r->l.line_start, r->l.line};
@@ -531,7 +531,7 @@ static bool parse_kernel_line(struct reader *r)
     return ok && lex_end_line(&r->l);
 }
 
-static bool parse_kernel_header(struct reader *r)
+static bool parse_kernel_header(struct kernel_reader *r)
 {
     if (!lex_need_word(&r->l, "kernel") || !lex_need(&r->l, '@', "'@' and the kernel's name"))
         return false;
@@ -552,7 +552,7 @@ static bool parse_kernel_header(struct reader *r)
 }
 
 /* Puts the kernel into its normal form and verifies it; errors get the position of the value's line. */
-static bool kernel_parse_canonicalize(struct reader *r, const char *end)
+static bool kernel_parse_canonicalize(struct kernel_reader *r, const char *end)
 {
     struct flaw f;
     val *from = mem_alloc(r->k->ninst * sizeof *from);
@@ -570,7 +570,7 @@ static bool kernel_parse_canonicalize(struct reader *r, const char *end)
     return ok;
 }
 
-static bool parse_whole_kernel(struct reader *r)
+static bool parse_whole_kernel(struct kernel_reader *r)
 {
     if (!parse_kernel_header(r))
         return false;
@@ -594,7 +594,7 @@ static bool parse_whole_kernel(struct reader *r)
 /* Reads one kernel from *l. */
 static struct kernel *read_kernel(struct lexer *l)
 {
-    struct reader r = {.l = *l, .k = kernel_new("kernel")};
+    struct kernel_reader r = {.l = *l, .k = kernel_new("kernel")};
     bool ok = r.k ? parse_whole_kernel(&r) : lex_no_memory(&r.l);
     *l = r.l;
     names_free(&r.names);

@@ -3,12 +3,12 @@
 #include "kernel_text.h"
 #include <inttypes.h>
 
-struct printer {
+struct kernel_printer {
     struct text *t;
     const struct kernel *k;
 };
 
-static void kernel_text_operand(const struct printer *p, val v)
+static void kernel_text_operand(const struct kernel_printer *p, val v)
 {
     const struct linst *i = &p->k->inst[v];
     if (i->op != L_CONST) {
@@ -20,7 +20,7 @@ static void kernel_text_operand(const struct printer *p, val v)
         text_put(p->t, ":%s", dtype_name(i->dtype));
 }
 
-static void kernel_text_operands(const struct printer *p, const struct linst *i)
+static void kernel_text_operands(const struct kernel_printer *p, const struct linst *i)
 {
     const val v[3] = {i->a, i->b, i->c};
     for (int j = 0; j < 3 && v[j]; j++) {
@@ -29,7 +29,7 @@ static void kernel_text_operands(const struct printer *p, const struct linst *i)
     }
 }
 
-static void print_clause(const struct printer *p, const char *word, val v)
+static void print_clause(const struct kernel_printer *p, const char *word, val v)
 {
     if (!v)
         return;
@@ -37,7 +37,7 @@ static void print_clause(const struct printer *p, const char *word, val v)
     kernel_text_operand(p, v);
 }
 
-static void kernel_text_place(const struct printer *p, const struct linst *i)
+static void kernel_text_place(const struct kernel_printer *p, const struct linst *i)
 {
     text_put(p->t, " b%" PRIu64 "[", i->imm);
     kernel_text_operand(p, i->a);
@@ -48,14 +48,14 @@ static void kernel_text_place(const struct printer *p, const struct linst *i)
     text_put(p->t, "]");
 }
 
-static void print_inst_type(const struct printer *p, const struct linst *i)
+static void print_inst_type(const struct kernel_printer *p, const struct linst *i)
 {
     text_put(p->t, " : %s%s", i->varying ? "*" : "", dtype_name(i->dtype));
     if (i->cols)
         text_put(p->t, "[%ux%u]", i->rows, i->cols);
 }
 
-static void kernel_text_copy(const struct printer *p, const struct linst *i)
+static void kernel_text_copy(const struct kernel_printer *p, const struct linst *i)
 {
     text_put(p->t, "copy %u b%u[", i->rows, (uint32_t)i->imm);
     kernel_text_operand(p, i->a);
@@ -65,7 +65,7 @@ static void kernel_text_copy(const struct printer *p, const struct linst *i)
     print_clause(p, "if", i->c);
 }
 
-static void kernel_text_panel(const struct printer *p, const struct linst *i)
+static void kernel_text_panel(const struct kernel_printer *p, const struct linst *i)
 {
     const val at[VIEW_DIMS] = {i->b, i->c, i->d};
     text_put(p->t, "copy panel b%u[", (uint32_t)i->imm);
@@ -78,7 +78,7 @@ static void kernel_text_panel(const struct printer *p, const struct linst *i)
     text_put(p->t, "]");
 }
 
-static void kernel_text_phase(const struct printer *p, const struct linst *i)
+static void kernel_text_phase(const struct kernel_printer *p, const struct linst *i)
 {
     text_put(p->t, "%s b%u[", i->op == L_ARRIVE ? "arrive" : "await", (uint32_t)i->imm);
     kernel_text_operand(p, i->a);
@@ -89,7 +89,7 @@ static void kernel_text_phase(const struct printer *p, const struct linst *i)
 }
 
 /* Instructions without a value. */
-static bool print_effect(const struct printer *p, const struct linst *i)
+static bool print_effect(const struct kernel_printer *p, const struct linst *i)
 {
     switch (i->op) {
     case L_IF:
@@ -149,7 +149,7 @@ static bool print_effect(const struct printer *p, const struct linst *i)
     }
 }
 
-static void print_statement(const struct printer *p, val v)
+static void print_statement(const struct kernel_printer *p, val v)
 {
     const struct linst *i = &p->k->inst[v];
     if (print_effect(p, i))
@@ -211,7 +211,7 @@ static void print_statement(const struct printer *p, val v)
     print_inst_type(p, i);
 }
 
-static void put_view(const struct printer *p, const struct lbuf *l)
+static void put_view(const struct kernel_printer *p, const struct lbuf *l)
 {
     text_put(p->t, " first %" PRId64, l->first);
     for (unsigned d = 0; d < VIEW_DIMS; d++)
@@ -220,7 +220,7 @@ static void put_view(const struct printer *p, const struct lbuf *l)
         text_put(p->t, "%s %" PRId64, d ? "" : " step", l->step[d]);
 }
 
-static void print_kernel_head(const struct printer *p)
+static void print_kernel_head(const struct kernel_printer *p)
 {
     const struct kernel *k = p->k;
     text_put(p->t, "kernel @");
@@ -247,7 +247,7 @@ static void print_kernel_head(const struct printer *p)
 char *kernel_text(const struct kernel *k)
 {
     struct text t = {0};
-    struct printer p = {&t, k};
+    struct kernel_printer p = {&t, k};
     int depth = 1;
     print_kernel_head(&p);
     for (val v = 1; v < k->ninst; v++) {

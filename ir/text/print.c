@@ -8,7 +8,7 @@
 
 enum { SITE_COLUMN = 64 };
 
-struct printer {
+struct graph_printer {
     struct text t;
     const struct graph *g;
     bool *named;            /* per node: called by its leaf's name */
@@ -27,7 +27,7 @@ static const struct leaf *leaf_of(const struct graph *g, const struct node *n)
     return l && n->attr.leaf.index < l->n ? &l->v[n->attr.leaf.index] : NULL;
 }
 
-static bool choose_names(struct printer *p)
+static bool choose_names(struct graph_printer *p)
 {
     struct names taken = {0};
     bool ok = true;
@@ -46,7 +46,7 @@ static bool choose_names(struct printer *p)
     return ok;
 }
 
-static void put_name(struct printer *p, ref r)
+static void put_name(struct graph_printer *p, ref r)
 {
     if (r < p->g->nnode && p->named[r])
         text_put(&p->t, "%%%s", leaf_of(p->g, &p->g->node[r])->name);
@@ -54,13 +54,13 @@ static void put_name(struct printer *p, ref r)
         text_put(&p->t, "%%%u", r);
 }
 
-static void put_dim(struct printer *p, int64_t d)
+static void put_dim(struct graph_printer *p, int64_t d)
 {
     char buf[DIM_TEXT];
     text_put(&p->t, "%s", dim_text(p->g, d, buf, sizeof buf));
 }
 
-static void put_dtype_and_dims(struct printer *p, unsigned dtype, const struct shape *s)
+static void put_dtype_and_dims(struct graph_printer *p, unsigned dtype, const struct shape *s)
 {
     text_put(&p->t, "%s[", dtype_name(dtype));
     for (uint32_t i = 0; i < s->rank && i < KL_MAX_RANK; i++) {
@@ -70,7 +70,7 @@ static void put_dtype_and_dims(struct printer *p, unsigned dtype, const struct s
     text_put(&p->t, "]");
 }
 
-static void put_type(struct printer *p, unsigned dtype, uint32_t shape)
+static void put_type(struct graph_printer *p, unsigned dtype, uint32_t shape)
 {
     text_put(&p->t, " : ");
     if (shape < p->g->nshape)
@@ -79,7 +79,7 @@ static void put_type(struct printer *p, unsigned dtype, uint32_t shape)
         text_put(&p->t, "%s[?]", dtype_name(dtype));
 }
 
-static void put_leaf(struct printer *p, unsigned op, uint32_t ordinal)
+static void put_leaf(struct graph_printer *p, unsigned op, uint32_t ordinal)
 {
     const struct leaves *l = leaves_of(p->g, op);
     text_put(&p->t, "%s %u", opinfo[op].name, ordinal);
@@ -89,10 +89,10 @@ static void put_leaf(struct printer *p, unsigned op, uint32_t ordinal)
     }
 }
 
-static void put_indent(struct printer *p, unsigned more) { text_put(&p->t, "%*s", (int)(p->indent + more), ""); }
+static void put_indent(struct graph_printer *p, unsigned more) { text_put(&p->t, "%*s", (int)(p->indent + more), ""); }
 
 /* Writes lines for the leaves below `end` that no node has used: ordinals ascend through the text. */
-static void declare_leaves(struct printer *p, unsigned op, uint32_t end)
+static void declare_leaves(struct graph_printer *p, unsigned op, uint32_t end)
 {
     const struct leaves *l = leaves_of(p->g, op);
     uint32_t *seen = &p->declared[op == OP_input ? 0 : op == OP_state ? 1 : 2];
@@ -104,7 +104,7 @@ static void declare_leaves(struct printer *p, unsigned op, uint32_t end)
     }
 }
 
-static void mention_leaf(struct printer *p, const struct node *n)
+static void mention_leaf(struct graph_printer *p, const struct node *n)
 {
     uint32_t *seen = &p->declared[n->op == OP_input ? 0 : n->op == OP_state ? 1 : 2];
     declare_leaves(p, n->op, n->attr.leaf.index);
@@ -112,7 +112,7 @@ static void mention_leaf(struct printer *p, const struct node *n)
         ++*seen;
 }
 
-static void put_mask(struct printer *p, const char *word, uint32_t mask)
+static void put_mask(struct graph_printer *p, const char *word, uint32_t mask)
 {
     const char *sep = "";
     text_put(&p->t, " %s(", word);
@@ -124,7 +124,7 @@ static void put_mask(struct printer *p, const char *word, uint32_t mask)
     text_put(&p->t, ")");
 }
 
-static void put_axis_pairs(struct printer *p, const char *word, uint32_t a, uint32_t b, unsigned n)
+static void put_axis_pairs(struct graph_printer *p, const char *word, uint32_t a, uint32_t b, unsigned n)
 {
     if (!n)
         return;
@@ -138,7 +138,7 @@ static void put_axis_pairs(struct printer *p, const char *word, uint32_t a, uint
 }
 
 /* Printable bytes as text, others as digits. */
-static void put_bytes(struct printer *p, const struct custom *c)
+static void put_bytes(struct graph_printer *p, const struct custom *c)
 {
     bool text = c->nattr && c->nattr <= MAX_ATTR_TEXT;
     for (uint32_t i = 0; i < c->nattr; i++)
@@ -156,7 +156,7 @@ static void put_bytes(struct printer *p, const struct custom *c)
                  i + 1 < c->nattr ? "" : ")");
 }
 
-static void put_order(struct printer *p, const union attr *a, const struct attr_info *i)
+static void put_order(struct graph_printer *p, const union attr *a, const struct attr_info *i)
 {
     for (unsigned k = 0; k < 2 && i->part[k].word; k++)
         text_put(&p->t, "%s%s %llu", k ? ", " : " order(", i->part[k].word,
@@ -174,7 +174,7 @@ static bool attr_is_written(const union attr *a, const struct attr_info *i)
     return !i->optional || (i->kind == ATTR_FLAG ? v & i->more : v);
 }
 
-static void put_attr(struct printer *p, const struct node *n, const struct attr_info *i)
+static void put_attr(struct graph_printer *p, const struct node *n, const struct attr_info *i)
 {
     const union attr *a = &n->attr;
     uint64_t v = i->size && i->kind != ATTR_PERM ? attr_get(a, i->at, i->size) : 0;
@@ -207,7 +207,7 @@ static void put_attr(struct printer *p, const struct node *n, const struct attr_
     text_put(&p->t, ")");
 }
 
-static void put_attrs(struct printer *p, const struct node *n)
+static void put_attrs(struct graph_printer *p, const struct node *n)
 {
     if (n->op == OP_custom)
         put_bytes(p, node_custom(p->g, n));
@@ -216,7 +216,7 @@ static void put_attrs(struct printer *p, const struct node *n)
             put_attr(p, n, i);
 }
 
-static void put_device(struct printer *p, unsigned device)
+static void put_device(struct graph_printer *p, unsigned device)
 {
     if (device_text(device))
         text_put(&p->t, " @%s", device_text(device));
@@ -225,7 +225,7 @@ static void put_device(struct printer *p, unsigned device)
 }
 
 /* A call site as a trailing comment.  Control characters, which would end it, print as '?'. */
-static void put_site(struct printer *p, uint32_t site, size_t line_start)
+static void put_site(struct graph_printer *p, uint32_t site, size_t line_start)
 {
     if (!site || site >= p->g->nsite || !p->g->site[site].file || !p->g->site[site].file[0])
         return;
@@ -259,7 +259,7 @@ static bool has_parts(const struct graph *g, const struct node *n)
     return true;
 }
 
-static void put_result_types(struct printer *p, const struct node *n)
+static void put_result_types(struct graph_printer *p, const struct node *n)
 {
     for (uint32_t i = 0; i < region_results(p->g, n); i++) {
         struct shape s;
@@ -271,7 +271,7 @@ static void put_result_types(struct printer *p, const struct node *n)
 
 static void put_whole(struct text *t, const struct graph *g, unsigned indent);
 
-static void put_regions(struct printer *p, const struct node *n)
+static void put_regions(struct graph_printer *p, const struct node *n)
 {
     for (uint32_t i = 0; i < op_regions(n->op); i++)
         put_whole(&p->t, node_region(p->g, n, i), p->indent + 4);
@@ -279,7 +279,7 @@ static void put_regions(struct printer *p, const struct node *n)
     text_put(&p->t, "}\n");
 }
 
-static void graph_print_put_node(struct printer *p, ref r, unsigned home_device)
+static void graph_print_put_node(struct graph_printer *p, ref r, unsigned home_device)
 {
     const struct node *n = &p->g->node[r];
     if (n->op == OP_nil || n->op >= OP_COUNT || (op_is_region(n->op) && !has_parts(p->g, n))) {
@@ -332,7 +332,7 @@ static void graph_print_put_node(struct printer *p, ref r, unsigned home_device)
         put_regions(p, n);
 }
 
-static void put_graph(struct printer *p)
+static void put_graph(struct graph_printer *p)
 {
     const struct graph *g = p->g;
     unsigned home_device = graph_device(g);
@@ -374,7 +374,7 @@ static void put_graph(struct printer *p)
 
 static void put_whole(struct text *t, const struct graph *g, unsigned indent)
 {
-    struct printer p = {.t = *t, .g = g, .named = mem_alloc((g->nnode + 1) * sizeof(bool)), .indent = indent};
+    struct graph_printer p = {.t = *t, .g = g, .named = mem_alloc((g->nnode + 1) * sizeof(bool)), .indent = indent};
     if (p.named && choose_names(&p))
         put_graph(&p);
     else
@@ -404,7 +404,7 @@ bool graph_print(const struct graph *g, FILE *f)
 
 char *node_text(const struct graph *g, ref r)
 {
-    struct printer p = {.g = g, .named = mem_alloc((g->nnode + 1) * sizeof(bool)),
+    struct graph_printer p = {.g = g, .named = mem_alloc((g->nnode + 1) * sizeof(bool)),
                         .declared = {UINT32_MAX, UINT32_MAX, UINT32_MAX}};
     if (p.named)
         graph_print_put_node(&p, r, graph_device(g));

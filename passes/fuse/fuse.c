@@ -150,26 +150,26 @@ static void single_groups(struct fuser *f, bool scalars)
 
 /* ---- the queue ---- */
 
-struct candidate {
+struct fuse_candidate {
     double score;
     ref a, b;           /* members of two groups: b reads a, or both read shared */
     ref shared;
 };
 
 struct queue {
-    struct candidate *v; uint32_t n, cap;         /* a heap with the best candidate on top */
-    struct candidate *later; uint32_t nlater, later_cap; /* rejected candidates, to be tried again */
+    struct fuse_candidate *v; uint32_t n, cap;         /* a heap with the best candidate on top */
+    struct fuse_candidate *later; uint32_t nlater, later_cap; /* rejected candidates, to be tried again */
     bool failed;
 };
 
-static bool candidate_is_better(const struct candidate *x, const struct candidate *y)
+static bool candidate_is_better(const struct fuse_candidate *x, const struct fuse_candidate *y)
 {
     if (x->score != y->score)
         return x->score > y->score;
     return x->b != y->b ? x->b < y->b : x->a != y->a ? x->a < y->a : x->shared < y->shared;
 }
 
-static void fuse_push(struct queue *q, struct candidate c)
+static void fuse_push(struct queue *q, struct fuse_candidate c)
 {
     if (!mem_reserve(&q->v, &q->cap, q->n + 1, sizeof *q->v)) {
         q->failed = true;
@@ -181,9 +181,9 @@ static void fuse_push(struct queue *q, struct candidate c)
     q->v[i] = c;
 }
 
-static struct candidate queue_pop(struct queue *q)
+static struct fuse_candidate queue_pop(struct queue *q)
 {
-    struct candidate top = q->v[0], x = q->v[--q->n];
+    struct fuse_candidate top = q->v[0], x = q->v[--q->n];
     uint32_t i = 0;
     for (uint32_t c; (c = 2 * i + 1) < q->n; i = c) {
         c += c + 1 < q->n && candidate_is_better(&q->v[c + 1], &q->v[c]);
@@ -196,7 +196,7 @@ static struct candidate queue_pop(struct queue *q)
     return top;
 }
 
-static void retry_later(struct queue *q, struct candidate c)
+static void retry_later(struct queue *q, struct fuse_candidate c)
 {
     if (mem_reserve(&q->later, &q->later_cap, q->nlater + 1, sizeof *q->later))
         q->later[q->nlater++] = c;
@@ -204,14 +204,14 @@ static void retry_later(struct queue *q, struct candidate c)
         q->failed = true;
 }
 
-static struct verdict fuse_evaluate(struct fuser *f, const struct candidate *c, bool paths)
+static struct verdict fuse_evaluate(struct fuser *f, const struct fuse_candidate *c, bool paths)
 {
     uint32_t a = group_of(f, c->a), b = group_of(f, c->b);
     return c->shared ? fuse_score_siblings(f, a, b, c->shared, paths) : fuse_score_group(f, a, b, paths);
 }
 
 /* Adds a candidate to the queue with its current score. */
-static void fuse_enqueue(struct fuser *f, struct queue *q, struct candidate c)
+static void fuse_enqueue(struct fuser *f, struct queue *q, struct fuse_candidate c)
 {
     struct verdict v = fuse_evaluate(f, &c, false);
     if (v.join == JOIN_NONE) {
@@ -242,11 +242,11 @@ static void enqueue_all(struct fuser *f, struct queue *q)
             if (group_of(f, r) == GROUP_NONE || (i > f->readers[x] && r == f->reader[i - 1]))
                 continue;
             if (group_of(f, x) != GROUP_NONE && group_of(f, x) != group_of(f, r))
-                fuse_enqueue(f, q, (struct candidate){.a = x, .b = r});
+                fuse_enqueue(f, q, (struct fuse_candidate){.a = x, .b = r});
             if (!array || !reads_whole(f, r, x))
                 continue;
             if (before)
-                fuse_enqueue(f, q, (struct candidate){.a = before, .b = r, .shared = x});
+                fuse_enqueue(f, q, (struct fuse_candidate){.a = before, .b = r, .shared = x});
             before = r;
         }
     }
@@ -257,7 +257,7 @@ static bool fuse_best_first(struct fuser *f, struct queue *q)
 {
     bool any = false;
     while (q->n && !q->failed) {
-        struct candidate c = queue_pop(q);
+        struct fuse_candidate c = queue_pop(q);
         uint32_t a = group_of(f, c.a), b = group_of(f, c.b);
         if (a == b)
             continue;

@@ -123,7 +123,7 @@ int64_t fuse_run(const struct graph *g, ref r)
 /* ---- a group's arithmetic ---- */
 
 /* Factors for the arithmetic of an element: one for elements of full size, one for results of the anchor. */
-struct lanes { double full, result; };
+struct lane_cost { double full, result; };
 
 /* Bytes of a row from which on its columns are far apart.  Rows of a reduce are prefetched (lower_reduce.c), those of a
  * scan are not. */
@@ -145,16 +145,16 @@ static double row_factor(int64_t length)
     return lanes_factor(length) * (length > LANES ? 1 : ALONE);
 }
 
-static struct lanes lanes_of(const struct fuser *f, uint32_t id)
+static struct lane_cost lanes_of(const struct fuser *f, uint32_t id)
 {
     const struct group *b = &f->group[id];
     struct row_space s;
     if (!b->anchor)
-        return (struct lanes){lanes_factor(min_i64(b->run, b->numel)), lanes_factor(min_i64(b->run, b->numel))};
+        return (struct lane_cost){lanes_factor(min_i64(b->run, b->numel)), lanes_factor(min_i64(b->run, b->numel))};
     const struct node *n = &f->g->node[b->anchor];
     if (op_is_reduce(n->op)) {
         if (b->rows && fuse_has_rows(f, id, &s))
-            return (struct lanes){row_factor(s.length), ROW_FACTOR};
+            return (struct lane_cost){row_factor(s.length), ROW_FACTOR};
         const struct shape *in = node_shape(f->g, n->in[0]);
         int64_t run = 1; /* the last axes, all reduced or all kept, are the lanes */
         uint32_t d = in->rank, last = d;
@@ -164,28 +164,28 @@ static struct lanes lanes_of(const struct fuser *f, uint32_t id)
         while (d-- > 0 && (in->dim[d] == 1 || reduced == (n->attr.reduce.axes >> d & 1)))
             run *= in->dim[d];
         if (reduced && lower_short_rows(f->g, b->anchor))
-            return (struct lanes){1, 1};
+            return (struct lane_cost){1, 1};
         double far = reduced ? 1 : stride_factor(f->g, n->in[0], run, FAR_BYTES);
-        return (struct lanes){far * lanes_factor(run), reduced ? 1 : lanes_factor(run)};
+        return (struct lane_cost){far * lanes_factor(run), reduced ? 1 : lanes_factor(run)};
     }
     if (op_is_cumulative(n->op)) {
         struct split at = split_at(node_shape(f->g, b->anchor), n->attr.axis.axis);
         double far = stride_factor(f->g, b->anchor, at.inner, FAR_BYTES / 4);
         double factor = at.inner > 1 ? far * lanes_factor(at.inner) : LANES;
-        return (struct lanes){factor, factor};
+        return (struct lane_cost){factor, factor};
     }
-    return (struct lanes){1, op_is_product(n->op) ? lanes_factor(dot_sizes(f->g, n).n) : 1};
+    return (struct lane_cost){1, op_is_product(n->op) ? lanes_factor(dot_sizes(f->g, n).n) : 1};
 }
 
 double fuse_factor(const struct fuser *f, uint32_t id, ref x)
 {
     const struct group *b = &f->group[id];
-    struct lanes l = lanes_of(f, id);
+    struct lane_cost l = lanes_of(f, id);
     return b->anchor && node_numel(f->g, x) == b->numel ? l.result : l.full;
 }
 
 /* The arithmetic of a group's members; values with `results` elements have the factor of results. */
-static double group_arithmetic(const struct fuser *f, uint32_t id, int64_t results, struct lanes l)
+static double group_arithmetic(const struct fuser *f, uint32_t id, int64_t results, struct lane_cost l)
 {
     double sum = 0;
     for (ref r = f->group[id].first; r; r = f->next[r])
@@ -231,7 +231,7 @@ bool fuse_costs_more(struct fuser *f, uint32_t a, uint32_t b, enum join join, do
     enum { SLIGHT = 16 };
     const struct group *ga = &f->group[a], *gb = &f->group[b];
     uint32_t anchored = ga->anchor ? a : b;
-    struct lanes la = lanes_of(f, a), lb = lanes_of(f, b), l = lanes_of(f, anchored);
+    struct lane_cost la = lanes_of(f, a), lb = lanes_of(f, b), l = lanes_of(f, anchored);
     struct row_space s;
     int64_t results = f->group[anchored].anchor ? f->group[anchored].numel : -1;
     double times = 1; /* a pad's kernel computes its operand for each of its own elements */
@@ -240,7 +240,7 @@ bool fuse_costs_more(struct fuser *f, uint32_t a, uint32_t b, enum join join, do
     if (join == JOIN_MAP || join == JOIN_SIBLINGS || join == JOIN_PADDED)
         l.full = la.full > lb.full ? la.full : lb.full;
     else if (join == JOIN_ROWS && (fuse_has_rows(f, a, &s) || fuse_has_rows(f, b, &s)))
-        l = (struct lanes){row_factor(s.length), ROW_FACTOR}, results = s.rows;
+        l = (struct lane_cost){row_factor(s.length), ROW_FACTOR}, results = s.rows;
     double apart = group_arithmetic(f, a, ga->anchor ? ga->numel : -1, la);
     apart += group_arithmetic(f, b, gb->anchor ? gb->numel : -1, lb);
     double more = times * group_arithmetic(f, a, results, l) + group_arithmetic(f, b, results, l) - apart;

@@ -49,7 +49,7 @@ static void find_shifted(struct graph *g, uint8_t *read)
 
 /* ---- walks from a reader's index to the operand's ---- */
 
-struct walk {
+struct pad_walk {
     struct lower l;             /* first, because lowering rules get a pointer to it */
     val loop[KL_MAX_RANK];      /* loop variables of the reader's axes, 0 for those of length 1 */
     uint32_t rank;
@@ -58,7 +58,7 @@ struct walk {
     val index[KL_MAX_RANK];     /* the index at which it is read */
 };
 
-static bool steps_evenly(const struct walk *w, val v)
+static bool steps_evenly(const struct pad_walk *w, val v)
 {
     bool even = true;
     for (uint32_t d = 0; d < w->rank && even; d++) {
@@ -70,7 +70,7 @@ static bool steps_evenly(const struct walk *w, val v)
 
 static val walk_at(struct lower *l, ref r, const val *coord)
 {
-    struct walk *w = (struct walk *)l;
+    struct pad_walk *w = (struct pad_walk *)l;
     const struct node *n = &l->g->node[r];
     uint32_t rank = node_shape(l->g, r)->rank;
     if (op_is_view(n->op))
@@ -94,11 +94,11 @@ static val walk_at(struct lower *l, ref r, const val *coord)
 }
 
 /* Walks from operand v, read at each index of its own shape.  The caller frees w->l.k; NULL: out of memory. */
-static void walk_from(struct walk *w, const struct graph *g, ref v)
+static void walk_from(struct pad_walk *w, const struct graph *g, ref v)
 {
     const struct shape *s = node_shape(g, v);
     val coord[KL_MAX_RANK] = {0};
-    *w = (struct walk){.l = {.k = kernel_new("walk"), .g = g, .at = walk_at}, .rank = s->rank};
+    *w = (struct pad_walk){.l = {.k = kernel_new("walk"), .g = g, .at = walk_at}, .rank = s->rank};
     if (!w->l.k)
         return;
     for (uint32_t d = 0; d < s->rank; d++) {
@@ -112,7 +112,7 @@ static void walk_from(struct walk *w, const struct graph *g, ref v)
 /* Stores the first pad below v that a reader of v cannot read with a constant stride. false: out of memory. */
 static bool store_uneven(struct graph *g, ref v)
 {
-    struct walk w;
+    struct pad_walk w;
     bool any = false;
     for (ref r = v; node_is_view(g, r); r = g->node[r].in[0])
         any |= op_is_masked(g->node[r].op);
@@ -145,7 +145,7 @@ bool fuse_pads_choose(struct graph *g)
  * at most once, and adjacent elements of the pad must be adjacent in x. */
 bool fuse_pads_evenly(const struct graph *g, ref pad, ref x)
 {
-    struct walk w;
+    struct pad_walk w;
     const struct shape *s = node_shape(g, x);
     int64_t stride = 1, first;
     for (ref v = g->node[pad].in[0]; v != x; v = g->node[v].in[0])

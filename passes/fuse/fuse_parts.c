@@ -23,7 +23,7 @@ struct map {
     struct hash128 expression;
 };
 
-struct parts {
+struct horizontal_fuser {
     struct fuser *f;
     uint32_t *writer;       /* per state: the group that computes its new value, GROUP_NONE: none */
     uint32_t *number;       /* per node of the current group: its index among the members */
@@ -31,7 +31,7 @@ struct parts {
     uint32_t nopen, oldest;
 };
 
-static void find_writers(struct parts *p)
+static void find_writers(struct horizontal_fuser *p)
 {
     const struct graph *g = p->f->g;
     for (uint32_t i = 0; i < g->state.n; i++)
@@ -55,7 +55,7 @@ static bool is_read_elsewhere(const struct fuser *f, ref r)
 }
 
 /* Does another group write a state that r is computed from? r is a leaf, or a scalar made of leaves. */
-static bool other_writer(const struct parts *p, ref r, uint32_t id)
+static bool other_writer(const struct horizontal_fuser *p, ref r, uint32_t id)
 {
     const struct node *n = &p->f->g->node[r];
     if (n->op == OP_state)
@@ -69,13 +69,13 @@ static bool other_writer(const struct parts *p, ref r, uint32_t id)
 }
 
 /* The op of a member, without the arrays it uses. */
-struct step { uint32_t op, dtype, device, in[MAX_OPERANDS]; union attr attr; };
+struct member_step { uint32_t op, dtype, device, in[MAX_OPERANDS]; union attr attr; };
 
-static struct step step_of(const struct parts *p, ref r, uint32_t id)
+static struct member_step step_of(const struct horizontal_fuser *p, ref r, uint32_t id)
 {
     const struct graph *g = p->f->g;
     const struct node *n = &g->node[r];
-    struct step s;
+    struct member_step s;
     memset(&s, 0, sizeof s);
     s.op = n->op;
     s.dtype = n->dtype;
@@ -90,7 +90,7 @@ static struct step step_of(const struct parts *p, ref r, uint32_t id)
 }
 
 /* Examines a group: its expression, and whether it may be a part. */
-static void parts_examine_group(struct parts *p, struct map *m)
+static void parts_examine_group(struct horizontal_fuser *p, struct map *m)
 {
     struct fuser *f = p->f;
     const struct group *b = &f->group[m->id];
@@ -116,7 +116,7 @@ static void parts_examine_group(struct parts *p, struct map *m)
         }
         if (!m->update)
             continue;
-        struct step s = step_of(p, r, m->id);
+        struct member_step s = step_of(p, r, m->id);
         struct hash128 part[2] = {m->expression, bytes_hash(&s, sizeof s)};
         m->expression = bytes_hash(part, sizeof part);
     }
@@ -130,7 +130,7 @@ static bool same_expression(const struct map *a, const struct map *b)
 }
 
 /* Fuses m with an open map of its expression, or adds it to the open ones. */
-static void fuse_parts_join(struct parts *p, struct map *m)
+static void fuse_parts_join(struct horizontal_fuser *p, struct map *m)
 {
     uint32_t i = 0;
     while (i < p->nopen && !same_expression(p->open[i], m))
@@ -156,7 +156,7 @@ static int by_time(const void *a, const void *b)
 
 bool fuse_parts(struct fuser *f)
 {
-    struct parts p = {.f = f};
+    struct horizontal_fuser p = {.f = f};
     uint32_t n = 0;
     p.writer = mem_alloc((f->g->state.n + 1) * sizeof *p.writer);
     p.number = mem_alloc(f->g->nnode * sizeof *p.number);

@@ -16,18 +16,18 @@
 enum { MIN_BYTES = 128 << 10 }; /* smaller values stay in a cache until they are read */
 enum { MAX_READERS = 32, MAX_BASES = 8 };
 
-struct cell { uint32_t group, next; };          /* a list of groups; next: index + 1, 0: the end */
-struct pair { ref node, copy; uint32_t next; }; /* a list of copied nodes of one group */
+struct remat_reader { uint32_t group, next; };          /* a list of groups; next: index + 1, 0: the end */
+struct remat_copy { ref node, copy; uint32_t next; }; /* a list of copied nodes of one group */
 
 struct remat {
     struct fuser *f;
     struct graph *g;
     bool *stored;       /* per node: in memory for kernels other than its own */
     uint32_t *list;     /* per node: groups that read it besides those of f->reader; a cell's index + 1 */
-    struct cell *cell; uint32_t ncell, cell_cap;
+    struct remat_reader *cell; uint32_t ncell, cell_cap;
     uint32_t *nodes;    /* per group: number of its nodes, recomputed ones included */
     uint32_t *pairs;    /* per group: its copies; a pair's index + 1 */
-    struct pair *pair; uint32_t npair, pair_cap;
+    struct remat_copy *pair; uint32_t npair, pair_cap;
     bool failed;
 };
 
@@ -162,7 +162,7 @@ static void fuse_remat_drop(struct remat *a, ref x, const struct cone *c)
                 a->failed = true;
                 return;
             }
-            a->cell[a->ncell++] = (struct cell){c->reader[j], a->list[s]};
+            a->cell[a->ncell++] = (struct remat_reader){c->reader[j], a->list[s]};
             a->list[s] = a->ncell;
         }
     }
@@ -236,7 +236,7 @@ static ref copy_for(struct remat *a, struct rewrite *w, ref z, uint32_t id)
     ref copy = graph_copy_node(w->to, g, &g->node[z], in);
     if (copy)
         w->to->node[copy].flags |= MARK_REMAT;
-    a->pair[a->npair++] = (struct pair){z, copy, a->pairs[id]};
+    a->pair[a->npair++] = (struct remat_copy){z, copy, a->pairs[id]};
     a->pairs[id] = a->npair;
     return copy;
 }

@@ -6,63 +6,63 @@
 #include "plan.h"
 
 /* An index: p times the iteration, lane times the variable of a vector loop, plus a value from lo to hi. */
-struct form { bool known; int64_t p, lane, lo, hi; val loop; };
+struct partition_form { bool known; int64_t p, lane, lo, hi; val loop; };
 
 struct footprint {
     const struct kernel *k;
-    struct form *of;            /* per value */
+    struct partition_form *of;            /* per value */
     val loop;                   /* the parallel loop */
     struct { int64_t lo, hi; } open[MAX_NEST]; /* the iterations that enter each open if and loop */
     uint32_t depth;
 };
 
-static const struct form unknown;
+static const struct partition_form unknown;
 
 /* Bounds for which a sum of two cannot overflow. */
 static bool is_small(int64_t a) { return a > -(INT64_C(1) << 60) && a < INT64_C(1) << 60; }
 
-static struct form form_checked(struct form a)
+static struct partition_form form_checked(struct partition_form a)
 {
     return a.known && is_small(a.p) && is_small(a.lane) && is_small(a.lo) && is_small(a.hi) ? a : unknown;
 }
 
-static struct form partition_between(int64_t lo, int64_t hi)
+static struct partition_form partition_between(int64_t lo, int64_t hi)
 {
-    return form_checked((struct form){.known = lo <= hi, .lo = lo, .hi = hi});
+    return form_checked((struct partition_form){.known = lo <= hi, .lo = lo, .hi = hi});
 }
 
 static bool partition_add(int64_t a, int64_t b, int64_t *to) { return !__builtin_add_overflow(a, b, to); }
 
 /* a + sign * b */
-static struct form form_sum(struct form a, struct form b, int64_t sign)
+static struct partition_form form_sum(struct partition_form a, struct partition_form b, int64_t sign)
 {
     bool apart = a.loop && b.loop && a.loop != b.loop;
-    return form_checked((struct form){.known = a.known && b.known && !apart, .p = a.p + sign * b.p,
+    return form_checked((struct partition_form){.known = a.known && b.known && !apart, .p = a.p + sign * b.p,
                                       .lane = a.lane + sign * b.lane, .lo = a.lo + (sign > 0 ? b.lo : -b.hi),
                                           .hi = a.hi + (sign > 0 ? b.hi : -b.lo),
                                       .loop = a.loop ? a.loop : b.loop});
 }
 
-static struct form partition_scaled(struct form a, int64_t c)
+static struct partition_form partition_scaled(struct partition_form a, int64_t c)
 {
-    struct form r = {.known = a.known, .loop = a.loop};
+    struct partition_form r = {.known = a.known, .loop = a.loop};
     bool over = __builtin_mul_overflow(a.p, c, &r.p) || __builtin_mul_overflow(a.lane, c, &r.lane) ||
                 __builtin_mul_overflow(c < 0 ? a.hi : a.lo, c, &r.lo) ||
                 __builtin_mul_overflow(c < 0 ? a.lo : a.hi, c, &r.hi);
     return over ? unknown : form_checked(r);
 }
 
-static bool is_number(struct form a) { return a.known && !a.p && !a.lane && a.lo == a.hi; }
+static bool is_number(struct partition_form a) { return a.known && !a.p && !a.lane && a.lo == a.hi; }
 
-static struct form form_of_prim(const struct footprint *f, const struct linst *i)
+static struct partition_form form_of_prim(const struct footprint *f, const struct linst *i)
 {
-    struct form a = f->of[i->a], b = f->of[i->b];
+    struct partition_form a = f->of[i->a], b = f->of[i->b];
     switch ((enum prim)(i->op - L_PRIM)) {
     case P_ADD: return form_sum(a, b, 1);
     case P_SUB: return form_sum(a, b, -1);
     case P_MUL: return is_number(b) ? partition_scaled(a, b.lo) : is_number(a) ? partition_scaled(b, a.lo) : unknown;
     case P_SELECT: {
-        struct form c = f->of[i->c];
+        struct partition_form c = f->of[i->c];
         if (!b.known || !c.known || b.p != c.p || b.lane != c.lane || b.loop != c.loop)
             return unknown;
         b.lo = b.lo < c.lo ? b.lo : c.lo;
@@ -73,14 +73,14 @@ static struct form form_of_prim(const struct footprint *f, const struct linst *i
     }
 }
 
-static struct form form_of_loop(const struct footprint *f, val v)
+static struct partition_form form_of_loop(const struct footprint *f, val v)
 {
     const struct linst *i = &f->k->inst[v];
-    struct form lo = f->of[i->a], hi = f->of[i->b];
+    struct partition_form lo = f->of[i->a], hi = f->of[i->b];
     if (i->kind == LOOP_PARALLEL)
-        return (struct form){.known = true, .p = 1};
+        return (struct partition_form){.known = true, .p = 1};
     if (i->kind == LOOP_VECTOR)
-        return (struct form){.known = true, .lane = 1, .loop = v};
+        return (struct partition_form){.known = true, .lane = 1, .loop = v};
     if (!lo.known || !hi.known || lo.p || hi.p || lo.lane || hi.lane)
         return unknown;
     return partition_between(lo.lo, hi.hi > lo.lo ? hi.hi - 1 : lo.lo);
@@ -99,7 +99,7 @@ static void partition_narrow(const struct footprint *f, val cond, int64_t *lo, i
         return;
     }
     bool left = i->a == f->loop, right = i->b == f->loop;
-    struct form n = f->of[left ? i->b : i->a];
+    struct partition_form n = f->of[left ? i->b : i->a];
     if (left == right || !is_number(n) || (p != P_EQ && p != P_LT && p != P_LE))
         return;
     int64_t strict = p == P_LT;
@@ -119,9 +119,9 @@ static void open_scope(struct footprint *f, val v)
 }
 
 /* The access of value v: its index with all lanes included. */
-static struct form access_form(const struct footprint *f, const struct linst *i)
+static struct partition_form access_form(const struct footprint *f, const struct linst *i)
 {
-    struct form a = f->of[i->a];
+    struct partition_form a = f->of[i->a];
     val pred = i->op == L_STORE ? i->c : i->b;
     if (i->op == L_LOAD && a.known)
         a = form_sum(a, partition_between(0, (int64_t)load_elements(f->k, i) - 1), 1);
@@ -131,14 +131,14 @@ static struct form access_form(const struct footprint *f, const struct linst *i)
     const struct linst *less = pred ? &f->k->inst[pred] : NULL;
     if (less && less->op == L_OP(P_LT) && less->a == a.loop && is_number(f->of[less->b]) && f->of[less->b].lo < lanes)
         lanes = f->of[less->b].lo;
-    struct form more = partition_scaled(partition_between(0, lanes > 0 ? lanes - 1 : 0), a.lane);
+    struct partition_form more = partition_scaled(partition_between(0, lanes > 0 ? lanes - 1 : 0), a.lane);
     a.lane = 0;
     a.loop = 0;
     return form_sum(a, more, 1);
 }
 
 /* Do the accesses of iterations lo .. hi stay within their parts of `step` elements? */
-static bool stays_within(struct form a, int64_t step, int64_t lo, int64_t hi)
+static bool stays_within(struct partition_form a, int64_t step, int64_t lo, int64_t hi)
 {
     const int64_t end[2] = {lo, hi};
     for (int i = 0; i < 2; i++) {
@@ -179,7 +179,7 @@ static void partition_walk(struct footprint *f, int64_t *step, bool second)
             step[copy_source(f->k, i)] = PARTITION_NONE;
         if (i->op != L_LOAD && i->op != L_STORE && i->op != L_ATOMIC && i->op != L_COPY)
             continue;
-        struct form a = access_form(f, i);
+        struct partition_form a = access_form(f, i);
         uint32_t b = (uint32_t)i->imm;
         if (i->op == L_COPY || i->op == L_ATOMIC || i->cols || !a.known)
             step[i->op == L_COPY ? i->imm >> 32 : b] = PARTITION_NONE;

@@ -10,15 +10,15 @@
 
 enum { MAX_NEIGHBOURS = 512 };
 
-struct link { uint32_t value, next; };  /* next: index of a link + 1, 0 ends */
+struct placement_link { uint32_t value, next; };  /* next: index of a link + 1, 0 ends */
 
-struct tree {
+struct placement_tree {
     struct placement *v;
     /* commands, rounded up to a power of two; the root is node 1, node t's children are 2t and 2t + 1 */
     uint32_t size;
     uint32_t *head;                     /* per tree node: the values listed there */
     int64_t *here, *top;                /* per tree node: the highest end there, and there or below */
-    struct link *link; uint32_t nlink, link_cap;
+    struct placement_link *link; uint32_t nlink, link_cap;
     uint32_t *seen, now;                /* per value: number of the last search that found it */
     struct range { int64_t begin, end; } *found; /* ranges in the arena of the values that the search finds */
     uint32_t nfound;
@@ -35,7 +35,7 @@ static struct span span_half(struct span s, bool upper)
 
 static bool span_overlaps(struct span s, const struct placement *p) { return s.lo <= p->last && p->first <= s.hi; }
 
-static bool tree_insert(struct tree *x, struct span s, uint32_t value)
+static bool tree_insert(struct placement_tree *x, struct span s, uint32_t value)
 {
     const struct placement *p = &x->v[value];
     int64_t end = p->offset + p->bytes;
@@ -47,13 +47,13 @@ static bool tree_insert(struct tree *x, struct span s, uint32_t value)
     if (!mem_reserve(&x->link, &x->link_cap, x->nlink + 1, sizeof *x->link))
         return false;
     x->here[s.t] = end > x->here[s.t] ? end : x->here[s.t];
-    x->link[x->nlink] = (struct link){value, x->head[s.t]};
+    x->link[x->nlink] = (struct placement_link){value, x->head[s.t]};
     x->head[s.t] = ++x->nlink;
     return true;
 }
 
 /* Finds the values alive at the same time as p; false: too many. */
-static bool find_overlapping(struct tree *x, struct span s, const struct placement *p)
+static bool find_overlapping(struct placement_tree *x, struct span s, const struct placement *p)
 {
     if (!x->top[s.t] || !span_overlaps(s, p))
         return true;
@@ -70,7 +70,7 @@ static bool find_overlapping(struct tree *x, struct span s, const struct placeme
 }
 
 /* The highest end of all values alive at the same time as p. */
-static int64_t highest_end(const struct tree *x, struct span s, const struct placement *p)
+static int64_t highest_end(const struct placement_tree *x, struct span s, const struct placement *p)
 {
     if (!span_overlaps(s, p))
         return 0;
@@ -87,7 +87,7 @@ static int by_begin(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-static int64_t lowest_place(struct tree *x, const struct placement *p)
+static int64_t lowest_place(struct placement_tree *x, const struct placement *p)
 {
     struct span root = {1, 0, x->size - 1};
     int64_t at = 0;
@@ -110,7 +110,7 @@ static int by_size(const void *a, const void *b)
 
 bool place_values(struct placement *v, uint32_t n, uint32_t commands)
 {
-    struct tree x = {.v = v, .size = 1};
+    struct placement_tree x = {.v = v, .size = 1};
     while (x.size < commands)
         x.size *= 2;
     if (n)

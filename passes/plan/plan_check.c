@@ -19,7 +19,7 @@
 #include <stdarg.h>
 #include <string.h>
 
-struct access { /* an argument of the command being checked */
+struct checked_argument { /* an argument of the command being checked */
     struct loc loc;
     int64_t bytes;
     uint32_t align;
@@ -28,21 +28,22 @@ struct access { /* an argument of the command being checked */
     bool write;
 };
 
-struct held { /* the content of a range of the arena */
+struct arena_content { /* the content of a range of the arena */
     uint32_t device;
     int64_t begin, end;
     ref value;
 };
 
-struct flight { struct access a; uint32_t signal; };
+struct checked_launch { struct checked_argument a; uint32_t signal; };
 
 struct check {
     const struct program *p;
     struct err *e;
     uint32_t cmd; /* the command being checked */
-    struct access *acc; uint32_t nacc, acc_cap;
-    struct held *held; uint32_t nheld, held_cap; /* disjoint and sorted */
-    struct flight *flight; uint32_t nflight, flight_cap; /* what commands that another thread runs may still access */
+    struct checked_argument *acc; uint32_t nacc, acc_cap;
+    struct arena_content *held; uint32_t nheld, held_cap; /* disjoint and sorted */
+    /* what commands that another thread runs may still access */
+    struct checked_launch *flight; uint32_t nflight, flight_cap;
     uint32_t signals, waited; /* such commands so far; those that have ended */
     const uint64_t *slot; /* symbols' values for which all sizes are checked; NULL: those that the graph has */
     int64_t place[MAX_PLACES], arena; /* of program.layout */
@@ -175,7 +176,7 @@ static bool check_update(const struct check *c, const struct kernel *k, uint32_t
 }
 
 /* ---- one command ---- */
-static bool add_access(struct check *c, struct access a)
+static bool add_access(struct check *c, struct checked_argument a)
 {
     if (!mem_reserve(&c->acc, &c->acc_cap, c->nacc + 1, sizeof *c->acc))
         return out_of_memory(c);
@@ -222,7 +223,7 @@ static bool collect_region(struct check *c)
         bool out = i >= nin;
         ref r = out ? m->value[i] : node_in(g, n, i);
         int64_t bytes = bytes_now(c, (int64_t)(out ? region_result_bytes(g, n, i - nin) : node_bytes(g, r)));
-        struct access a = {check_location(c, m->arg[i]), bytes, 1, r, i, out};
+        struct checked_argument a = {check_location(c, m->arg[i]), bytes, 1, r, i, out};
         const struct node *proj = out && r ? node_at(g, r) : NULL;
         if (proj && (proj->op != OP_proj || proj->in[0] != m->region || proj->attr.proj.index != i - nin))
             return plan_check_fail(c, "argument %u is not result %u", i, i - nin);
@@ -234,7 +235,7 @@ static bool collect_region(struct check *c)
             return false;
         }
     }
-    struct access work = {space, w.bytes, 64, NIL, nin + nout, true};
+    struct checked_argument work = {space, w.bytes, 64, NIL, nin + nout, true};
     return (space.kind == LOC_ARENA || plan_check_fail(c, "the workspace is not in the arena")) && add_access(c, work);
 }
 
@@ -247,7 +248,7 @@ static bool check_collect(struct check *c)
     if (m->kind == CMD_INTERP) {
         if (p->ncmd != 1) return plan_check_fail(c, "the interpreter runs whole programs only");
         for (uint32_t i = 0; i < g->nout; i++) {
-            struct access a = {{LOC_OUT, i, 0}, output_bytes(c, i), 1, g->out[i].value, i, true};
+            struct checked_argument a = {{LOC_OUT, i, 0}, output_bytes(c, i), 1, g->out[i].value, i, true};
             if (!add_access(c, a)) return false;
         }
         return true;
@@ -261,7 +262,7 @@ static bool check_collect(struct check *c)
     uint32_t expected = k ? k->nbuf : 2;
     if (m->narg != expected) return plan_check_fail(c, "%u arguments where %u are due", m->narg, expected);
     for (uint32_t i = 0; i < m->narg; i++) {
-        struct access a = {m->arg[i], bytes_now(c, m->bytes), 1, m->value ? m->value[i] : NIL, i, i == 0};
+        struct checked_argument a = {m->arg[i], bytes_now(c, m->bytes), 1, m->value ? m->value[i] : NIL, i, i == 0};
         if (k) {
             bool scratch = k->buf[i].role == BUF_SCRATCH, inside = buf_is_local(k->buf[i].role);
             if (scratch != (a.loc.kind == LOC_SCRATCH))
@@ -286,7 +287,7 @@ static bool check_collect(struct check *c)
     return true;
 }
 
-static bool check_bounds(const struct check *c, const struct access *a)
+static bool check_bounds(const struct check *c, const struct checked_argument *a)
 {
     const struct program *p = c->p;
     const struct graph *g = p->g;
@@ -313,7 +314,7 @@ static bool check_bounds(const struct check *c, const struct access *a)
 }
 
 /* The memory of an access: the state's for an output that overwrites it. */
-static struct loc memory_of(const struct program *p, const struct access *a)
+static struct loc memory_of(const struct program *p, const struct checked_argument *a)
 {
     struct loc l = a->loc;
     uint32_t state;
@@ -322,7 +323,8 @@ static struct loc memory_of(const struct program *p, const struct access *a)
     return l;
 }
 
-static bool accesses_overlap(const struct program *p, const struct access *a, const struct access *b)
+static bool accesses_overlap(const struct program *p, const struct checked_argument *a,
+                             const struct checked_argument *b)
 {
     struct loc x = memory_of(p, a), y = memory_of(p, b);
     return x.kind == y.kind && x.index == y.index && x.offset < y.offset + b->bytes && y.offset < x.offset + a->bytes;
@@ -333,7 +335,7 @@ static bool check_overlaps(const struct check *c)
     const struct command *m = &c->p->cmd[c->cmd];
     for (uint32_t i = 0; i < c->nacc; i++)
         for (uint32_t j = 0; j < c->nacc; j++) {
-            const struct access *w = &c->acc[i], *o = &c->acc[j];
+            const struct checked_argument *w = &c->acc[i], *o = &c->acc[j];
             if (i == j || !w->write || !accesses_overlap(c->p, w, o)) continue;
             /* in place */
             bool update = w->loc.kind == LOC_OUT && o->loc.kind == LOC_STATE && m->kind != CMD_REGION &&
@@ -356,7 +358,7 @@ static uint32_t first_content(const struct check *c, uint32_t device, int64_t at
     return lo;
 }
 
-static bool check_read(const struct check *c, const struct access *a)
+static bool check_read(const struct check *c, const struct checked_argument *a)
 {
     const struct graph *g = c->p->g;
     ref want = same_bytes(g, a->value), have = NIL;
@@ -364,7 +366,7 @@ static bool check_read(const struct check *c, const struct access *a)
     if (!a->bytes) return true;
     if (a->loc.kind == LOC_ARENA) {
         uint32_t i = first_content(c, index, a->loc.offset);
-        const struct held *h = &c->held[i];
+        const struct arena_content *h = &c->held[i];
         if (i == c->nheld || h->device != index || h->begin > a->loc.offset || h->end < a->loc.offset + a->bytes)
             return plan_check_fail(c, "argument %u reads bytes %lld to %lld of the arena, which hold no whole value",
                                    a->lbuf,
@@ -388,7 +390,7 @@ static bool check_read(const struct check *c, const struct access *a)
     return true;
 }
 
-static bool check_write(struct check *c, const struct access *a)
+static bool check_write(struct check *c, const struct checked_argument *a)
 {
     const struct graph *g = c->p->g;
     ref value = same_bytes(g, a->value);
@@ -402,7 +404,7 @@ static bool check_write(struct check *c, const struct access *a)
             return out_of_memory(c);
         memmove(c->held + from + 1, c->held + to, (c->nheld - to) * sizeof *c->held);
         c->nheld += from + 1 - to;
-        c->held[from] = (struct held){a->loc.index, begin, end, value};
+        c->held[from] = (struct arena_content){a->loc.index, begin, end, value};
         return true;
     }
     uint32_t i = a->loc.index, state;
@@ -419,7 +421,7 @@ static bool check_write(struct check *c, const struct access *a)
 }
 
 /* The device of an access. */
-static unsigned device_of(const struct check *c, const struct access *a)
+static unsigned device_of(const struct check *c, const struct checked_argument *a)
 {
     const struct graph *g = c->p->g;
     if (a->loc.kind == LOC_ARENA) return a->loc.index;
@@ -464,7 +466,7 @@ static bool check_flights(struct check *c)
     c->nflight = left;
     if (m->signal) { /* it runs behind the others of its thread */
         if (!mem_reserve(&c->flight, &c->flight_cap, c->nflight + c->nacc, sizeof *c->flight)) return out_of_memory(c);
-        for (uint32_t i = 0; i < c->nacc; i++) c->flight[c->nflight++] = (struct flight){c->acc[i], m->signal};
+        for (uint32_t i = 0; i < c->nacc; i++) c->flight[c->nflight++] = (struct checked_launch){c->acc[i], m->signal};
         c->signals++;
         return true;
     }

@@ -6,50 +6,50 @@
 
 enum { MAX_STEPS = 4096, MAX_CUTS = 48 };
 
-struct range { int64_t lo, hi; };
-static const struct range anything = {INT64_MIN / 4, INT64_MAX / 4}, nothing = {1, 0};
+struct index_range { int64_t lo, hi; };
+static const struct index_range anything = {INT64_MIN / 4, INT64_MAX / 4}, nothing = {1, 0};
 
-static bool is_empty(struct range a) { return a.lo > a.hi; }
+static bool is_empty(struct index_range a) { return a.lo > a.hi; }
 
-static struct range range_widened(struct range a)
+static struct index_range range_widened(struct index_range a)
 {
     return a.lo < anything.lo || a.hi > anything.hi ? anything : a;
 }
 
 /* The part of a kernel that runs: iterations, and lanes of a vector loop if a predicate excludes some. */
-struct part { const struct kernel *k; struct range p; val loop; struct range lanes; uint32_t steps; };
+struct kernel_run { const struct kernel *k; struct index_range p; val loop; struct index_range lanes; uint32_t steps; };
 
-static struct range range_of(struct part *t, val v);
+static struct index_range range_of(struct kernel_run *t, val v);
 
-static struct range range_of_prim(struct part *t, const struct linst *i)
+static struct index_range range_of_prim(struct kernel_run *t, const struct linst *i)
 {
-    struct range a = range_of(t, i->a), b = range_of(t, i->b), r = anything;
+    struct index_range a = range_of(t, i->a), b = range_of(t, i->b), r = anything;
     switch ((enum prim)(i->op - L_PRIM)) {
-    case P_ADD: return range_widened((struct range){a.lo + b.lo, a.hi + b.hi});
-    case P_SUB: return range_widened((struct range){a.lo - b.hi, a.hi - b.lo});
+    case P_ADD: return range_widened((struct index_range){a.lo + b.lo, a.hi + b.hi});
+    case P_SUB: return range_widened((struct index_range){a.lo - b.hi, a.hi - b.lo});
     case P_MUL:
         for (int j = 0; j < 4; j++) {
             int64_t v;
             if (__builtin_mul_overflow(j & 1 ? a.hi : a.lo, j & 2 ? b.hi : b.lo, &v))
                 return anything;
-            r = j ? (struct range){v < r.lo ? v : r.lo, v > r.hi ? v : r.hi} : (struct range){v, v};
+            r = j ? (struct index_range){v < r.lo ? v : r.lo, v > r.hi ? v : r.hi} : (struct index_range){v, v};
         }
         return range_widened(r);
     case P_SELECT: {
-        struct range c = range_of(t, i->c);
-        return (struct range){b.lo < c.lo ? b.lo : c.lo, b.hi > c.hi ? b.hi : c.hi};
+        struct index_range c = range_of(t, i->c);
+        return (struct index_range){b.lo < c.lo ? b.lo : c.lo, b.hi > c.hi ? b.hi : c.hi};
     }
     default: return anything;
     }
 }
 
-static struct range range_of(struct part *t, val v)
+static struct index_range range_of(struct kernel_run *t, val v)
 {
     const struct linst *i = &t->k->inst[v];
     if (i->dtype != KL_I64 || ++t->steps > MAX_STEPS)
         return anything;
     if (i->op == L_CONST)
-        return range_widened((struct range){(int64_t)i->imm, (int64_t)i->imm});
+        return range_widened((struct index_range){(int64_t)i->imm, (int64_t)i->imm});
     if (i->op == L_SPLAT)
         return range_of(t, i->a);
     if (i->op >= L_PRIM)
@@ -60,12 +60,12 @@ static struct range range_of(struct part *t, val v)
         return t->p;
     if (v == t->loop)
         return t->lanes;
-    struct range lo = range_of(t, i->a), hi = range_of(t, i->b);
-    return (struct range){lo.lo, hi.hi > lo.lo ? hi.hi - 1 : lo.lo};
+    struct index_range lo = range_of(t, i->a), hi = range_of(t, i->b);
+    return (struct index_range){lo.lo, hi.hi > lo.lo ? hi.hi - 1 : lo.lo};
 }
 
 /* The part of p that satisfies the condition. */
-static struct range narrow_range(struct part *t, val cond, struct range p)
+static struct index_range narrow_range(struct kernel_run *t, val cond, struct index_range p)
 {
     const struct linst *i = &t->k->inst[cond];
     if (i->op == L_OP(P_AND))
@@ -74,7 +74,7 @@ static struct range narrow_range(struct part *t, val cond, struct range p)
     bool right = i->op >= L_PRIM && i->b && t->k->inst[i->b].op == L_LOOP && t->k->inst[i->b].kind == LOOP_PARALLEL;
     if (left == right || (i->op != L_OP(P_EQ) && i->op != L_OP(P_LT) && i->op != L_OP(P_LE)))
         return p;
-    struct range n = range_of(t, left ? i->b : i->a);
+    struct index_range n = range_of(t, left ? i->b : i->a);
     int64_t less = i->op == L_OP(P_LT);
     bool equal = i->op == L_OP(P_EQ);
     if ((left || equal) && n.hi - less < p.hi)
@@ -85,10 +85,10 @@ static struct range narrow_range(struct part *t, val cond, struct range p)
 }
 
 /* The range of bytes of lbuf b that iterations p access. */
-static struct range accessed_range(const struct kernel *k, uint32_t b, struct range p)
+static struct index_range accessed_range(const struct kernel *k, uint32_t b, struct index_range p)
 {
-    struct part t = {.k = k};
-    struct range open[MAX_NEST + 1] = {p}, all = nothing;
+    struct kernel_run t = {.k = k};
+    struct index_range open[MAX_NEST + 1] = {p}, all = nothing;
     uint32_t depth = 0;
     for (val v = 1; v < k->ninst; v++) {
         const struct linst *i = &k->inst[v];
@@ -107,28 +107,28 @@ static struct range accessed_range(const struct kernel *k, uint32_t b, struct ra
         val pred = i->op == L_STORE ? i->c : i->b;
         if (plain && pred && k->inst[pred].op == L_OP(P_LT) && k->inst[k->inst[pred].a].op == L_LOOP) {
             t.loop = k->inst[pred].a;
-            t.lanes = (struct range){0, range_of(&t, k->inst[pred].b).hi - 1};
+            t.lanes = (struct index_range){0, range_of(&t, k->inst[pred].b).hi - 1};
         }
         bool wide = i->op == L_LOAD && load_elements(k, i) > 1;
-        struct range r = plain && !i->cols && !wide ? range_of(&t, i->a) : anything;
-        all = is_empty(all) ? r : (struct range){r.lo < all.lo ? r.lo : all.lo, r.hi > all.hi ? r.hi : all.hi};
+        struct index_range r = plain && !i->cols && !wide ? range_of(&t, i->a) : anything;
+        all = is_empty(all) ? r : (struct index_range){r.lo < all.lo ? r.lo : all.lo, r.hi > all.hi ? r.hi : all.hi};
     }
     int64_t size = (int64_t)dtype_size(k->buf[b].dtype), lo, hi;
     if (is_empty(all) || __builtin_mul_overflow(all.lo, size, &lo) || __builtin_mul_overflow(all.hi + 1, size, &hi))
         return is_empty(all) ? nothing : anything;
-    return (struct range){lo, hi - 1};
+    return (struct index_range){lo, hi - 1};
 }
 
-static struct range range_union(struct range a, struct range b)
+static struct index_range range_union(struct index_range a, struct index_range b)
 {
     if (is_empty(a) || is_empty(b))
         return is_empty(a) ? b : a;
-    return (struct range){a.lo < b.lo ? a.lo : b.lo, a.hi > b.hi ? a.hi : b.hi};
+    return (struct index_range){a.lo < b.lo ? a.lo : b.lo, a.hi > b.hi ? a.hi : b.hi};
 }
 
-static struct range range_moved(struct range a, int64_t by)
+static struct index_range range_moved(struct index_range a, int64_t by)
 {
-    return is_empty(a) ? a : range_widened((struct range){a.lo + by, a.hi + by});
+    return is_empty(a) ? a : range_widened((struct index_range){a.lo + by, a.hi + by});
 }
 
 /* For every split of the iterations in two: are the bytes that two kernels access of two arguments split at the same
@@ -138,8 +138,8 @@ static bool split_equally(const struct kernel *x, uint32_t a, int64_t xat, const
 {
     int64_t n = x->extent, step = n / MAX_CUTS + 1;
     for (int64_t cut = 1; cut < n; cut = cut + step < n || cut == n - 1 ? cut + step : n - 1) {
-        const struct range half[2] = {{0, cut - 1}, {cut, n - 1}};
-        struct range side[2];
+        const struct index_range half[2] = {{0, cut - 1}, {cut, n - 1}};
+        struct index_range side[2];
         for (int i = 0; i < 2; i++)
             side[i] = range_union(range_moved(accessed_range(x, a, half[i]), xat), range_moved(accessed_range(y, b,
                 half[i]), yat));

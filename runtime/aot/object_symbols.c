@@ -20,9 +20,9 @@ void object_put_symbols(const struct graph *g, const struct placeholders *s, str
 }
 
 /* The code that is written. */
-struct steps { struct image_step *v; uint32_t n, stack; bool failed; };
+struct symbol_code { struct image_step *v; uint32_t n, stack; bool failed; };
 
-static void put_step(struct steps *s, enum image_op op, int64_t number)
+static void put_step(struct symbol_code *s, enum image_op op, int64_t number)
 {
     s->stack += op <= IMAGE_SLOT ? 1 : op == IMAGE_SELECT ? -2u : -1u;
     s->failed |= s->n == OBJECT_STEPS || s->stack > IMAGE_STACK;
@@ -37,7 +37,7 @@ static enum image_op image_op_of(unsigned prim)
            : prim == P_DIV ? IMAGE_DIV : prim == P_LT ? IMAGE_LT : prim == P_LE ? IMAGE_LE : IMAGE_SELECT;
 }
 
-static void put_steps_of(struct steps *s, const struct kernel *k, val v)
+static void put_steps_of(struct symbol_code *s, const struct kernel *k, val v)
 {
     const struct linst *i = &k->inst[v];
     if (s->failed)
@@ -58,7 +58,7 @@ uint32_t object_active(const struct kernel *k, struct image_step *out)
 {
     struct phase phase = {0};
     val active = kernel_phase(k, &phase) ? kernel_active(k, &phase) : 0;
-    struct steps s = {.v = out};
+    struct symbol_code s = {.v = out};
     if (active)
         put_steps_of(&s, k, active);
     return s.failed ? 0 : s.n;
@@ -67,7 +67,7 @@ uint32_t object_active(const struct kernel *k, struct image_step *out)
 uint32_t object_length(const struct graph *g, int64_t length, struct image_step *out)
 {
     struct affine a;
-    struct steps s = {.v = out};
+    struct symbol_code s = {.v = out};
     s.failed = !dim_affine(g, length, &a);
     put_step(&s, IMAGE_NUMBER, s.failed ? 0 : a.constant);
     for (uint32_t i = 0; !s.failed && i < a.n; i++) {

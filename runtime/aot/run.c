@@ -9,7 +9,7 @@ static size_t round_up(size_t n) { return (n + 63) & ~(size_t)63; }
 
 static const void *image_at(const struct image *m, uint32_t offset) { return (const char *)m + offset; }
 
-struct run {
+struct aot_run {
     const struct image *m;
     kernel_fn *const *kernel;
     const uint64_t *slot;
@@ -20,15 +20,15 @@ struct run {
 };
 
 /* A size of the program for the symbols' values of this run. */
-static int64_t aot_size(const struct run *r, int64_t size)
+static int64_t aot_size(const struct aot_run *r, int64_t size)
 {
     const struct image *m = r->m;
     return m->nsymbol ? image_size_at(image_at(m, m->symbol), m->nsymbol, size, r->slot + m->nslot) : size;
 }
 
 /* The program, or a region of it, that runs now, with its data. */
-struct frame {
-    const struct run *r;
+struct aot_frame {
+    const struct aot_run *r;
     const struct image_program *p;
     const void *const *input, *const *state;
     void *const *out;
@@ -36,7 +36,7 @@ struct frame {
     const struct image_command *cmd; /* the current command */
 };
 
-static void *aot_run_resolve(const struct frame *f, const struct image_loc *l, unsigned worker)
+static void *aot_run_resolve(const struct aot_frame *f, const struct image_loc *l, unsigned worker)
 {
     const char *base = NULL;
     switch (l->kind) {
@@ -52,8 +52,8 @@ static void *aot_run_resolve(const struct frame *f, const struct image_loc *l, u
 /* Runs a part of f->cmd or of one of the kernels in the same job. */
 static void aot_run_kernel(void *ctx, uint32_t part, int64_t begin, int64_t end, unsigned worker)
 {
-    const struct frame *f = ctx;
-    const struct run *r = f->r;
+    const struct aot_frame *f = ctx;
+    const struct aot_run *r = f->r;
     const struct image_command *c = f->cmd + part;
     const struct image_loc *l = image_at(r->m, c->arg);
     void **arg = (void **)(r->scratch + worker * r->worker_bytes + r->scratch_bytes);
@@ -62,7 +62,7 @@ static void aot_run_kernel(void *ctx, uint32_t part, int64_t begin, int64_t end,
 }
 
 /* Runs f->cmd and the following kernels that need no barrier; returns their number. */
-static uint32_t run_kernels(struct frame *f, const struct image_command *end)
+static uint32_t run_kernels(struct aot_frame *f, const struct image_command *end)
 {
     const struct image_kernel *k = image_at(f->r->m, f->r->m->kernel);
     struct pool_part part[MAX_KERNEL_RUN];
@@ -75,7 +75,7 @@ static uint32_t run_kernels(struct frame *f, const struct image_command *end)
     return n;
 }
 
-static void run_copy(const struct frame *f)
+static void run_copy(const struct aot_frame *f)
 {
     const struct image_loc *l = image_at(f->r->m, f->cmd->arg);
     void *to = aot_run_resolve(f, &l[0], 0);
@@ -84,11 +84,11 @@ static void run_copy(const struct frame *f)
     if (to != from && bytes) memcpy(to, from, (size_t)bytes);
 }
 
-static void run_commands(struct frame *f);
+static void run_commands(struct aot_frame *f);
 
 /* ---- regions run in the workspace of their command ---- */
 struct region_frame {
-    const struct frame *f;
+    const struct aot_frame *f;
     const struct image_region *region;
     char *arena;
 };
@@ -96,8 +96,8 @@ struct region_frame {
 static bool aot_run_region(void *ctx, uint32_t which, const void *const *in, void *const *out)
 {
     const struct region_frame *r = ctx;
-    const struct run *run = r->f->r;
-    struct frame sub = {
+    const struct aot_run *run = r->f->r;
+    struct aot_frame sub = {
         .r = run, .p = image_at(run->m, r->region->program[which]), .input = in, .out = out, .arena = r->arena};
     run_commands(&sub);
     return true;
@@ -110,7 +110,7 @@ static size_t region_bytes(const struct region_call *c, bool result, uint32_t i)
     return (size_t)aot_size(r->f->r, bytes[result ? c->nin + i : i]);
 }
 
-static void run_region_op(const struct frame *f)
+static void run_region_op(const struct aot_frame *f)
 {
     static const unsigned op[] = {[IMAGE_COND] = OP_cond, [IMAGE_WHILE] = OP_while, [IMAGE_SCAN] = OP_scan};
     const struct image_command *c = f->cmd;
@@ -126,7 +126,7 @@ static void run_region_op(const struct frame *f)
                                      .in = (const void *const *)data, .out = data + n->nin, .work = work + n->work});
 }
 
-static void run_commands(struct frame *f)
+static void run_commands(struct aot_frame *f)
 {
     const struct image_command *c = image_at(f->r->m, f->p->cmd);
     for (uint32_t i = 0, n; i < f->p->ncmd; i += n) {
@@ -143,11 +143,11 @@ static void run_commands(struct frame *f)
 /* ---- one run ---- */
 
 /* The workspace: parts of the run, then parts of each worker. */
-struct parts { size_t later, table, pointers, slots, fixed, scratch, worker; };
+struct aot_workspace { size_t later, table, pointers, slots, fixed, scratch, worker; };
 
-static struct parts workspace_parts(const struct image *m)
+static struct aot_workspace workspace_parts(const struct image *m)
 {
-    struct parts p;
+    struct aot_workspace p;
     p.later = round_up((size_t)m->arena_bytes);
     p.table = p.later + round_up((size_t)m->later_bytes);
     p.pointers = p.table + round_up(m->nout * sizeof(void *));
@@ -162,7 +162,7 @@ enum { ALIGN = 64 };
 
 size_t kiln_aot_workspace_bytes(const struct image *m)
 {
-    struct parts p = workspace_parts(m);
+    struct aot_workspace p = workspace_parts(m);
     return p.fixed + pool_threads() * p.worker + ALIGN - 1;
 }
 
@@ -196,14 +196,14 @@ static bool processor_fits(uint64_t features)
 #endif
 }
 
-static void run_with(const struct run *r, const struct parts *p, char *work, const void *const *pointer)
+static void run_with(const struct aot_run *r, const struct aot_workspace *p, char *work, const void *const *pointer)
 {
     const struct image *m = r->m;
     const struct image_out *o = image_at(m, m->out);
     void **out = (void **)(work + p->table);
     for (uint32_t i = 0; i < m->nout; i++)
         out[i] = o[i].later >= 0 ? work + p->later + o[i].later : (void *)(uintptr_t)pointer[o[i].pointer];
-    struct frame f = {
+    struct aot_frame f = {
         .r = r, .p = image_at(m, m->program), .input = pointer, .state = pointer + m->ninput, .out = out, .arena =
             work};
     run_commands(&f);
@@ -214,7 +214,8 @@ static void run_with(const struct run *r, const struct parts *p, char *work, con
 }
 
 /* The workspace from the args, or *own: allocated for this run, to be freed.  NULL: *status. */
-static char *find_workspace(const void *const *given, const struct parts *p, unsigned *workers, void **own, int *status)
+static char *find_workspace(const void *const *given, const struct aot_workspace *p, unsigned *workers, void **own,
+                            int *status)
 {
     size_t size = p->fixed + *workers * p->worker + ALIGN - 1;
     char *work = *own = given[0] ? NULL : malloc(size);
@@ -296,8 +297,8 @@ int kiln_aot_run(const struct image *m, kernel_fn *const *kernel, const void *ar
     int status = aot_run_check(m, args, value);
     if (status) return status;
     const void *const *pointer = args;
-    struct parts p = workspace_parts(m);
-    struct run r = {
+    struct aot_workspace p = workspace_parts(m);
+    struct aot_run r = {
         .m = m, .kernel = kernel, .scratch_bytes = p.scratch, .worker_bytes = p.worker, .workers = pool_threads()};
     void *own;
     char *work = find_workspace(pointer + m->ninput + m->nstate + m->nreturn, &p, &r.workers, &own, &status);

@@ -99,10 +99,10 @@ static char *comm_work(struct kl_comm *c, size_t bytes, char *message)
     return c->work;
 }
 
-struct range { int64_t begin, end; };
-static struct range part_of(int64_t n, int rank)
+struct rank_range { int64_t begin, end; };
+static struct rank_range part_of(int64_t n, int rank)
 {
-    return (struct range){n / world.ranks * rank + (rank < n % world.ranks ? rank : n % world.ranks),
+    return (struct rank_range){n / world.ranks * rank + (rank < n % world.ranks ? rank : n % world.ranks),
                           n / world.ranks * (rank + 1) + (rank + 1 < n % world.ranks ? rank + 1 : n % world.ranks)};
 }
 
@@ -111,7 +111,7 @@ static bool reduce_part(struct kl_comm *c, enum comm_reduction kind, unsigned dt
                         char *out, char *message)
 {
     size_t size = dtype_size(dtype);
-    struct range own = part_of(n, world.rank);
+    struct rank_range own = part_of(n, world.rank);
     size_t bytes = (size_t)(own.end - own.begin) * size;
     size_t table = ((size_t)world.ranks * sizeof(char *) + 63) / 64 * 64, stride = (bytes + 63) / 64 * 64;
     char *work = comm_work(c, table + stride * (size_t)world.ranks, message);
@@ -120,7 +120,7 @@ static bool reduce_part(struct kl_comm *c, enum comm_reduction kind, unsigned dt
     const char **part = (const char **)(void *)work;
     part[world.rank] = in + (size_t)own.begin * size;
     for (int step = 1; step < world.ranks; step++) {
-        struct range to = part_of(n, rank_after(step));
+        struct rank_range to = part_of(n, rank_after(step));
         char *from = work + table + stride * (size_t)rank_before(step);
         part[rank_before(step)] = from;
         if (!comm_exchange(rank_after(step), in + (size_t)to.begin * size, (size_t)(to.end - to.begin) * size,
@@ -135,10 +135,10 @@ static bool reduce_part(struct kl_comm *c, enum comm_reduction kind, unsigned dt
 /* Sends this rank's part of out to all ranks, and receives their parts. */
 static bool gather_parts(char *out, int64_t n, size_t size, char *message)
 {
-    struct range own = part_of(n, world.rank);
+    struct rank_range own = part_of(n, world.rank);
     bool ok = true;
     for (int step = 1; step < world.ranks && ok; step++) {
-        struct range from = part_of(n, rank_before(step));
+        struct rank_range from = part_of(n, rank_before(step));
         ok = comm_exchange(rank_after(step), out + (size_t)own.begin * size, (size_t)(own.end - own.begin) * size,
                            rank_before(step),
                       out + (size_t)from.begin * size, (size_t)(from.end - from.begin) * size, message);
@@ -151,7 +151,7 @@ static bool gather_to(char *out, int64_t n, size_t size, int root, char *message
 {
     bool ok = true;
     for (int r = 0; r < world.ranks && ok; r++) {
-        struct range part = part_of(n, r);
+        struct rank_range part = part_of(n, r);
         char *at = out + (size_t)part.begin * size;
         size_t bytes = (size_t)(part.end - part.begin) * size;
         if (r != root && r == world.rank)

@@ -27,7 +27,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-struct link {
+struct socket_link {
     int rank, ranks;
     double timeout;
     const char *secret;  /* "": none */
@@ -38,7 +38,7 @@ struct link {
 enum { NONCE = 16 };
 struct hello { uint32_t magic; int32_t rank, ranks, port; uint8_t nonce[NONCE]; };        /* of who connects */
 struct challenge { int32_t rank; uint8_t nonce[NONCE], proof[HMAC_BYTES]; };              /* the answer */
-struct place { int32_t family, port; uint8_t address[16]; }; /* the address at which a rank listens */
+struct socket_address { int32_t family, port; uint8_t address[16]; }; /* the address at which a rank listens */
 enum { MAGIC = 0x4b4c434f + CARRIER_VERSION };
 
 static int milliseconds_until(double deadline)
@@ -66,7 +66,7 @@ static ptrdiff_t move_some(int fd, int rank, bool sends, char *data, size_t byte
 static bool socket_exchange(void *ctx, int to, const void *out, size_t out_bytes, int from, void *in, size_t in_bytes,
                             char *message)
 {
-    struct link *l = ctx;
+    struct socket_link *l = ctx;
     char *data[2] = {(char *)(uintptr_t)out, in};
     size_t left[2] = {out_bytes, in_bytes};
     int rank[2] = {to, from};
@@ -97,7 +97,7 @@ static bool socket_exchange(void *ctx, int to, const void *out, size_t out_bytes
 /* A connection that was closed is readable and has no bytes. */
 static bool socket_peers(void *ctx, char *message)
 {
-    struct link *l = ctx;
+    struct socket_link *l = ctx;
     char byte;
     for (int r = 0; r < l->ranks; r++) {
         ptrdiff_t n = l->fd[r] < 0 ? 1 : recv(l->fd[r], &byte, 1, MSG_PEEK | MSG_DONTWAIT);
@@ -179,9 +179,9 @@ static int accept_one(int listener, double deadline, struct sockaddr_storage *fr
     return fd;
 }
 
-static void listening_place(const struct sockaddr_storage *from, int port, struct place *p)
+static void listening_place(const struct sockaddr_storage *from, int port, struct socket_address *p)
 {
-    *p = (struct place){from->ss_family, port, {0}};
+    *p = (struct socket_address){from->ss_family, port, {0}};
     if (from->ss_family == AF_INET)
         memcpy(p->address, &((const struct sockaddr_in *)from)->sin_addr, 4);
     else
@@ -191,7 +191,7 @@ static void listening_place(const struct sockaddr_storage *from, int port, struc
 /* ---- proofs of the secret ---- */
 
 /* Of the rank that connects, or of the one that accepts. */
-static void sockets_prove(const struct link *l, bool accepts, const struct hello *h, const struct challenge *c,
+static void sockets_prove(const struct socket_link *l, bool accepts, const struct hello *h, const struct challenge *c,
                   uint8_t proof[HMAC_BYTES])
 {
     struct { char who[8]; struct hello h; int32_t rank; uint8_t nonce[NONCE]; } text = {.h = *h, .rank = c->rank};
@@ -206,7 +206,7 @@ static bool make_nonce(uint8_t nonce[NONCE], char *message)
 }
 
 /* Says hello to rank `to`, and proves to it, and it to this rank, that they know the secret. */
-static bool sockets_greet(struct link *l, int to, int port, double deadline, char *message)
+static bool sockets_greet(struct socket_link *l, int to, int port, double deadline, char *message)
 {
     struct hello h = {MAGIC, l->rank, l->ranks, port, {0}};
     struct challenge c;
@@ -244,7 +244,7 @@ static bool refuse_guest(struct door *d, const char *format, int a, int b)
 }
 
 /* The hello is complete: false: it does not fit, or the answer cannot be sent. */
-static bool answer_guest(const struct link *l, struct door *d, struct guest *g, char *message)
+static bool answer_guest(const struct socket_link *l, struct door *d, struct guest *g, char *message)
 {
     if (g->h.magic != MAGIC)
         return refuse_guest(d, "; somebody else connected", 0, 0);
@@ -262,7 +262,7 @@ static bool answer_guest(const struct link *l, struct door *d, struct guest *g, 
 }
 
 /* Receives what is there.  1: it is a rank, 0: more has to come, -1: it is refused. */
-static int hear_guest(const struct link *l, struct door *d, struct guest *g, char *message)
+static int hear_guest(const struct socket_link *l, struct door *d, struct guest *g, char *message)
 {
     uint8_t proof[HMAC_BYTES], *to = g->challenged ? g->proof : (uint8_t *)&g->h;
     size_t size = g->challenged ? sizeof g->proof : sizeof g->h;
@@ -282,7 +282,7 @@ static int hear_guest(const struct link *l, struct door *d, struct guest *g, cha
     return 1;
 }
 
-static void accept_guest(struct link *l, struct door *d)
+static void accept_guest(struct socket_link *l, struct door *d)
 {
     struct guest *g = &d->guest[d->n];
     if (d->n == GUESTS) { /* the oldest one goes */
@@ -299,7 +299,8 @@ static void accept_guest(struct link *l, struct door *d)
 }
 
 /* Waits for a guest to say something, and hears all. Returns the number of ranks that have joined. */
-static int hear_guests(struct link *l, struct door *d, struct place *place, double deadline, char *message)
+static int hear_guests(struct socket_link *l, struct door *d, struct socket_address *place, double deadline,
+                       char *message)
 {
     struct pollfd wait[GUESTS + 1] = {{l->listener, POLLIN, 0}};
     int n = d->n, joined = 0, left = 0, wanted = milliseconds_until(deadline);
@@ -328,7 +329,7 @@ static int hear_guests(struct link *l, struct door *d, struct place *place, doub
 }
 
 /* Accepts connections of ranks from `first` on until all have connected, and stores where they listen. */
-static bool accept_ranks(struct link *l, int first, struct place *place, double deadline, char *message)
+static bool accept_ranks(struct socket_link *l, int first, struct socket_address *place, double deadline, char *message)
 {
     struct door *d = mem_alloc(sizeof *d);
     int missing = l->ranks - first;
@@ -355,7 +356,7 @@ static int own_port(int listener)
                                           : ((struct sockaddr_in6 *)&own)->sin6_port);
 }
 
-static int connect_place(const struct place *p)
+static int connect_place(const struct socket_address *p)
 {
     struct sockaddr_in v4 = {.sin_family = AF_INET, .sin_port = htons((uint16_t)p->port)};
     struct sockaddr_in6 v6 = {.sin6_family = AF_INET6, .sin6_port = htons((uint16_t)p->port)};
@@ -365,7 +366,8 @@ static int connect_place(const struct place *p)
                                 : socket_at((struct sockaddr *)&v6, sizeof v6, false);
 }
 
-static bool join_as_first(struct link *l, const struct transport_config *p, struct place *place, double deadline,
+static bool join_as_first(struct socket_link *l, const struct transport_config *p, struct socket_address *place,
+                          double deadline,
                           char *message)
 {
     size_t bytes = (size_t)l->ranks * sizeof *place;
@@ -378,7 +380,8 @@ static bool join_as_first(struct link *l, const struct transport_config *p, stru
     return true;
 }
 
-static bool join_as_other(struct link *l, const struct transport_config *p, struct place *place, double deadline,
+static bool join_as_other(struct socket_link *l, const struct transport_config *p, struct socket_address *place,
+                          double deadline,
                           char *message)
 {
     struct sockaddr_storage mine;
@@ -412,7 +415,7 @@ static bool join_as_other(struct link *l, const struct transport_config *p, stru
 
 static void socket_close(void *ctx)
 {
-    struct link *l = ctx;
+    struct socket_link *l = ctx;
     for (int i = 0; i < l->ranks; i++)
         if (l->fd[i] >= 0)
             close(l->fd[i]);
@@ -424,10 +427,10 @@ static void socket_close(void *ctx)
 
 static void *socket_open(struct transport_config *p, char *message)
 {
-    struct link *l = mem_alloc(sizeof *l);
-    struct place *place = mem_alloc((size_t)p->ranks * sizeof *place);
+    struct socket_link *l = mem_alloc(sizeof *l);
+    struct socket_address *place = mem_alloc((size_t)p->ranks * sizeof *place);
     if (l)
-        *l = (struct link){p->rank, p->ranks, p->timeout, p->secret ? p->secret : "",
+        *l = (struct socket_link){p->rank, p->ranks, p->timeout, p->secret ? p->secret : "",
                            mem_alloc((size_t)p->ranks * sizeof *l->fd), -1};
     bool ok = l && l->fd && place;
     if (!ok)

@@ -150,12 +150,12 @@ void results_json(const struct results *t, FILE *f)
 }
 
 /* A reader for arrays of flat objects: all of JSON's syntax except nested values. */
-struct reader {
+struct results_reader {
     const char *text, *at, *end, *file;
     struct err *e;
 };
 
-static bool results_error(struct reader *r, const char *what)
+static bool results_error(struct results_reader *r, const char *what)
 {
     int line = 1, column = 1;
     for (const char *p = r->text; p < r->at; p++) {
@@ -165,13 +165,13 @@ static bool results_error(struct reader *r, const char *what)
     return err_set(r->e, KL_ERR_PARSE, "%s:%d:%d: %s", r->file, line, column, what);
 }
 
-static void skip_space(struct reader *r)
+static void skip_space(struct results_reader *r)
 {
     while (r->at < r->end && memchr(" \t\r\n", *r->at, 4))
         r->at++;
 }
 
-static bool results_take(struct reader *r, char c)
+static bool results_take(struct results_reader *r, char c)
 {
     skip_space(r);
     bool is = r->at < r->end && *r->at == c;
@@ -179,7 +179,7 @@ static bool results_take(struct reader *r, char c)
     return is;
 }
 
-static bool results_need_char(struct reader *r, char c)
+static bool results_need_char(struct results_reader *r, char c)
 {
     char what[] = "expected ' '";
     what[10] = c;
@@ -187,7 +187,7 @@ static bool results_need_char(struct reader *r, char c)
 }
 
 /* Reads the escape after a backslash as a byte; a character that needs more than one byte becomes '?'. */
-static bool read_escape(struct reader *r, char *c)
+static bool read_escape(struct results_reader *r, char *c)
 {
     static const char from[] = "\"\\/bfnrt", to[] = "\"\\/\b\f\n\r\t";
     const char *known = r->at < r->end ? memchr(from, *r->at, sizeof from - 1) : NULL;
@@ -211,7 +211,7 @@ static bool read_escape(struct reader *r, char *c)
 }
 
 /* Reads a string, cut to the size of out. */
-static bool read_string(struct reader *r, char *out, size_t size)
+static bool read_string(struct results_reader *r, char *out, size_t size)
 {
     size_t n = 0;
     if (!results_need_char(r, '"'))
@@ -231,7 +231,7 @@ static bool read_string(struct reader *r, char *out, size_t size)
     return results_need_char(r, '"');
 }
 
-static bool read_word(struct reader *r, const char *word)
+static bool read_word(struct results_reader *r, const char *word)
 {
     size_t n = strlen(word);
     if ((size_t)(r->end - r->at) < n || memcmp(r->at, word, n))
@@ -240,7 +240,7 @@ static bool read_word(struct reader *r, const char *word)
     return true;
 }
 
-static bool read_number(struct reader *r, double *v)
+static bool read_number(struct results_reader *r, double *v)
 {
     char digits[64], *stop;
     size_t n = 0;
@@ -255,7 +255,7 @@ static bool read_number(struct reader *r, double *v)
     return true;
 }
 
-static bool read_field(struct reader *r, struct result *row)
+static bool read_field(struct results_reader *r, struct result *row)
 {
     const struct { const char *name; char *text; size_t size; double *number; } fields[] = {
         {"bench", row->bench, sizeof row->bench, NULL},   {"case", row->name, sizeof row->name, NULL},
@@ -293,7 +293,7 @@ static bool read_field(struct reader *r, struct result *row)
     return true;
 }
 
-static bool read_row(struct reader *r, struct results *t)
+static bool read_row(struct results_reader *r, struct results *t)
 {
     struct result row = {0};
     if (!results_need_char(r, '{'))
@@ -312,7 +312,7 @@ static bool read_row(struct reader *r, struct results *t)
 
 bool results_parse(struct results *t, const char *text, size_t len, const char *file, struct err *e)
 {
-    struct reader r = {text, text, text + len, file, e};
+    struct results_reader r = {text, text, text + len, file, e};
     if (!results_need_char(&r, '['))
         return false;
     if (!results_take(&r, ']')) {

@@ -27,9 +27,9 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards the list and 
 
 /* ---- bytes of a file ---- */
 
-struct bytes { unsigned char *p; size_t n, cap; bool failed; };
+struct debugger_bytes { unsigned char *p; size_t n, cap; bool failed; };
 
-static void debugger_put(struct bytes *b, const void *p, size_t n)
+static void debugger_put(struct debugger_bytes *b, const void *p, size_t n)
 {
     uint32_t cap = (uint32_t)b->cap;
     if (b->failed || !mem_reserve(&b->p, &cap, (uint32_t)(b->n + n), 1)) {
@@ -43,11 +43,11 @@ static void debugger_put(struct bytes *b, const void *p, size_t n)
 }
 
 /* Little-endian, like the machine. */
-static void debugger_put_number(struct bytes *b, uint64_t v, unsigned size) { debugger_put(b, &v, size); }
-static void debugger_put_string(struct bytes *b, const char *s) { debugger_put(b, s, strlen(s) + 1); }
+static void debugger_put_number(struct debugger_bytes *b, uint64_t v, unsigned size) { debugger_put(b, &v, size); }
+static void debugger_put_string(struct debugger_bytes *b, const char *s) { debugger_put(b, s, strlen(s) + 1); }
 
 /* LEB128 of a non-negative number; `sign`: leaves room for a sign bit. */
-static void put_leb(struct bytes *b, uint64_t v, bool sign)
+static void put_leb(struct debugger_bytes *b, uint64_t v, bool sign)
 {
     bool more;
     do {
@@ -58,7 +58,7 @@ static void put_leb(struct bytes *b, uint64_t v, bool sign)
 }
 
 /* Writes the length of everything after `at` to the bytes before it. */
-static void set_length(struct bytes *b, size_t at)
+static void set_length(struct debugger_bytes *b, size_t at)
 {
     uint32_t n = (uint32_t)(b->n - at - 4);
     if (!b->failed)
@@ -67,7 +67,7 @@ static void set_length(struct bytes *b, size_t at)
 
 /* ---- DWARF 4: a unit with one function, all of it on one line ---- */
 
-static void put_abbreviations(struct bytes *b)
+static void put_abbreviations(struct debugger_bytes *b)
 {
     static const unsigned char table[] = {
         /* unit: name, from, size, lines */
@@ -78,7 +78,7 @@ static void put_abbreviations(struct bytes *b)
     debugger_put(b, table, sizeof table);
 }
 
-static void put_info(struct bytes *b, const struct code_symbol *s)
+static void put_info(struct debugger_bytes *b, const struct code_symbol *s)
 {
     debugger_put_number(b, 0, 4);
     debugger_put_number(b, 4, 2);  /* version */
@@ -99,7 +99,7 @@ static void put_info(struct bytes *b, const struct code_symbol *s)
     set_length(b, 0);
 }
 
-static void put_lines(struct bytes *b, const struct code_symbol *s)
+static void put_lines(struct debugger_bytes *b, const struct code_symbol *s)
 {
     static const unsigned char operands[12] = {0, 1, 1, 1, 1, 0, 0, 0, 1, 0, 0, 1}; /* of the standard opcodes */
     debugger_put_number(b, 0, 4);
@@ -134,7 +134,7 @@ bool symbol_file(const struct code_symbol *s, void **file, size_t *size)
 {
     static const char names[] = "\0.text\0.symtab\0.strtab\0.debug_info\0.debug_abbrev\0.debug_line\0.shstrtab";
     static const unsigned name_at[SECTIONS] = {0, 1, 7, 15, 23, 35, 49, 61};
-    struct bytes part[SECTIONS] = {0}, out = {0};
+    struct debugger_bytes part[SECTIONS] = {0}, out = {0};
     Elf64_Sym symbol[2] = {{0}, {.st_name = 1, .st_info = ELF64_ST_INFO(STB_GLOBAL, STT_FUNC), .st_shndx = S_TEXT,
                                  .st_value = s->address, .st_size = s->size}};
     debugger_put(&part[S_SYMTAB], symbol, sizeof symbol);

@@ -15,17 +15,17 @@
 enum { BUCKETS = 256 };
 struct kept_name { struct kept_name *next; char s[]; };
 
-struct log {
+struct timeline_log {
     pthread_mutex_t lock;     /* guards the events */
     struct thread_events e;
     atomic_bool ended;        /* its thread has ended */
-    struct log *next;
+    struct timeline_log *next;
 };
 
 atomic_bool timeline_is_on;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards the variables below; taken before a log's lock */
-static struct log *logs;
+static struct timeline_log *logs;
 static struct kept_name *names[BUCKETS];
 static bool started, started_for_file;
 static int64_t start_time;
@@ -33,7 +33,7 @@ static atomic_uint_fast64_t kept, dropped;
 static struct { atomic_uint_fast64_t calls, ns; } total[SPANS];
 static _Atomic(struct times *) all_times; /* of every program that was ever timed */
 
-static _Thread_local struct log *mine;
+static _Thread_local struct timeline_log *mine;
 static pthread_key_t key;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static bool key_works;
@@ -49,17 +49,17 @@ int64_t timeline_now(void)
 
 static void thread_end(void *p)
 {
-    struct log *l = p;
+    struct timeline_log *l = p;
     atomic_store(&l->ended, true);
     mine = NULL;
 }
 
 static void timeline_make_key(void) { key_works = !pthread_key_create(&key, thread_end); }
 
-static struct log *log_new(void)
+static struct timeline_log *log_new(void)
 {
     pthread_once(&once, timeline_make_key);
-    struct log *l = key_works ? mem_alloc(sizeof *l) : NULL;
+    struct timeline_log *l = key_works ? mem_alloc(sizeof *l) : NULL;
     if (!l || pthread_mutex_init(&l->lock, NULL) || pthread_setspecific(key, l)) {
         mem_free(l);
         return NULL;
@@ -92,7 +92,7 @@ static const char *keep_name(const char *s)
 
 static bool timeline_keep(const struct event *event)
 {
-    struct log *l = mine ? mine : log_new();
+    struct timeline_log *l = mine ? mine : log_new();
     if (!l || atomic_fetch_add_explicit(&kept, 1, memory_order_relaxed) >= EVENTS_MAX) return false;
     pthread_mutex_lock(&l->lock);
     bool ok = mem_reserve(&l->e.v, &l->e.cap, l->e.n + 1, sizeof *l->e.v);
@@ -140,7 +140,7 @@ const struct times *times_next(const struct times *at) { return at ? at->next : 
 /* Frees a log's events and, if its thread has ended, the log; needs the lock. */
 static void empty_logs(void)
 {
-    for (struct log **p = &logs, *l; (l = *p);) {
+    for (struct timeline_log **p = &logs, *l; (l = *p);) {
         pthread_mutex_lock(&l->lock);
         mem_free(l->e.v);
         l->e.v = NULL;
@@ -185,7 +185,7 @@ bool timeline_start(bool for_file, struct err *e)
 }
 
 /* Moves the events of a log to the end of the list; its thread continues with an empty log. */
-static bool take_log(struct timeline *out, struct log *l)
+static bool take_log(struct timeline *out, struct timeline_log *l)
 {
     if (!mem_reserve(&out->thread, &out->cap, out->n + 1, sizeof *out->thread)) return false;
     pthread_mutex_lock(&l->lock);
@@ -207,7 +207,7 @@ bool timeline_stop(bool for_file, struct timeline *out, struct err *e)
     }
     atomic_store(&timeline_is_on, false);
     started = false;
-    for (struct log *l = logs; ok && l; l = l->next) ok = take_log(out, l);
+    for (struct timeline_log *l = logs; ok && l; l = l->next) ok = take_log(out, l);
     empty_logs();
     out->start = start_time;
     out->end = timeline_now();
@@ -271,12 +271,12 @@ void timeline_from_environment(void)
 static void timeline_before_fork(void)
 {
     pthread_mutex_lock(&lock);
-    for (struct log *l = logs; l; l = l->next) pthread_mutex_lock(&l->lock);
+    for (struct timeline_log *l = logs; l; l = l->next) pthread_mutex_lock(&l->lock);
 }
 
 static void timeline_after_fork(bool child)
 {
-    for (struct log *l = logs; l; l = l->next) {
+    for (struct timeline_log *l = logs; l; l = l->next) {
         if (child && l != mine) atomic_store(&l->ended, true);
         pthread_mutex_unlock(&l->lock);
     }

@@ -196,12 +196,12 @@ static struct graph *graph_for_interpreter(const struct graph *recorded)
     return NULL;
 }
 
-struct interp_call { const struct graph *g; struct bind bind; struct err e; bool ok; };
+struct check_interp_call { const struct graph *g; struct bind bind; struct err e; bool ok; };
 
 static void interpret_range(void *ctx, int64_t begin, int64_t end, unsigned worker)
 {
     (void)begin, (void)end, (void)worker;
-    struct interp_call *c = ctx;
+    struct check_interp_call *c = ctx;
     inspect_quiet(true); /* kl_print has printed already */
     c->ok = interp_run(c->g, &c->bind, &c->e);
     inspect_quiet(false);
@@ -218,7 +218,8 @@ static bool check_report(const struct graph *recorded, struct buffer *const *inp
     char failed[160] = "";
     const char *text = NULL, *what = infinities ? "a value is NaN or infinite" : "a value is NaN";
     if (s.bad && read_values(g, input, state, out, &v)) {
-        struct interp_call c = {g, {(const void *const *)v.input, (const void *const *)v.state, slot, v.out, &watch},
+        struct check_interp_call c = {g, {(const void *const *)v.input, (const void *const *)v.state, slot, v.out,
+            &watch},
                                 {0}, false};
         pool_run(interpret_range, &c, 1, 0);
         text = c.ok && !s.failed ? first_made(&s) : NULL;

@@ -26,13 +26,13 @@ enum { ENTRY_MAX = 64 << 20 };                      /* maximum bytes of a file *
 #define ABANDONED_NS (INT64_C(60) * 1000000000)     /* the writer of a temporary file of that age is gone */
 static const char suffix[] = ".kernel", temporary[] = "tmp-";
 
-struct head {
+struct disk_entry_head {
     char magic[8];
     struct hash128 sum;                             /* checksum of everything after it */
     uint64_t code_bytes, key_bytes;
     char name[64];                                  /* the kernel's name, for listings */
 };
-_Static_assert(sizeof(struct head) == 104, "no padding, and the code behind it is aligned to 8");
+_Static_assert(sizeof(struct disk_entry_head) == 104, "no padding, and the code behind it is aligned to 8");
 static const char magic[8] = {'K', 'I', 'L', 'N', 'K', 'R', 'N', '1'};
 
 /* ---- keys ---- */
@@ -196,10 +196,11 @@ static bool write_all(int fd, const char *from, size_t size)
 }
 
 /* Reads a whole file and checks it against its header; NULL: *e. mem_free it. */
-static struct head *read_entry(int fd, struct err *e)
+static struct disk_entry_head *read_entry(int fd, struct err *e)
 {
     struct stat s;
-    if (fstat(fd, &s) || !S_ISREG(s.st_mode) || s.st_size < (off_t)sizeof(struct head) || s.st_size > ENTRY_MAX) {
+    if (fstat(fd, &s) || !S_ISREG(s.st_mode) || s.st_size < (off_t)sizeof(struct disk_entry_head) ||
+        s.st_size > ENTRY_MAX) {
         err_set(e, KL_ERR_IO, "no entry can have %lld bytes", (long long)s.st_size);
         return NULL;
     }
@@ -208,13 +209,13 @@ static struct head *read_entry(int fd, struct err *e)
         err_set(e, KL_ERR_IO, "%s", s.st_uid != geteuid() ? "it belongs to another user" : "others may write to it");
         return NULL;
     }
-    size_t size = (size_t)s.st_size, rest = size - sizeof(struct head);
-    struct head *h = mem_alloc(size);
+    size_t size = (size_t)s.st_size, rest = size - sizeof(struct disk_entry_head);
+    struct disk_entry_head *h = mem_alloc(size);
     if (!h) {
         err_set(e, KL_ERR_MEMORY, "no memory to read an entry");
         return NULL;
     }
-    const size_t summed = offsetof(struct head, code_bytes);
+    const size_t summed = offsetof(struct disk_entry_head, code_bytes);
     if (!read_all(fd, (char *)h, size)) err_set(e, KL_ERR_IO, "it cannot be read");
     else if (memcmp(h->magic, magic, sizeof magic)) err_set(e, KL_ERR_IO, "it is no entry of this version");
     else if (h->code_bytes > rest || h->key_bytes != rest - h->code_bytes) err_set(e, KL_ERR_IO, "its length is wrong");
@@ -242,7 +243,7 @@ bool disk_load(const struct disk_key *key, struct disk_code *out)
     int fd = open_entry(dir, file);
     close(dir);
     if (fd < 0) return false;
-    struct head *h = read_entry(fd, &why);
+    struct disk_entry_head *h = read_entry(fd, &why);
     if (!h) log_put(KL_LOG_WARN, "the cache's entry %s is not used: %s", file, why.msg);
     bool same = h && h->key_bytes == key->size && !memcmp((char *)(h + 1) + h->code_bytes, key->bytes, key->size);
     if (same) futimens(fd, NULL); /* marks it as used now */
@@ -302,12 +303,12 @@ static void prune_sometimes(const struct disk_key *key, size_t written)
 
 void disk_store(const struct disk_key *key, const struct code *code)
 {
-    size_t size = sizeof(struct head) + code->size + key->size;
+    size_t size = sizeof(struct disk_entry_head) + code->size + key->size;
     if (size > ENTRY_MAX || (int64_t)size > option_cache_bytes()) return;
     int dir = open_cache();
-    struct head *h = dir < 0 ? NULL : mem_alloc(size);
+    struct disk_entry_head *h = dir < 0 ? NULL : mem_alloc(size);
     if (h) {
-        const size_t summed = offsetof(struct head, code_bytes);
+        const size_t summed = offsetof(struct disk_entry_head, code_bytes);
         memcpy(h->magic, magic, sizeof magic);
         h->code_bytes = code->size;
         h->key_bytes = key->size;
@@ -387,7 +388,7 @@ bool disk_verify(struct disk_entry *entry, struct err *e)
     int dir = open_cache(), fd = dir < 0 ? -1 : open_entry(dir, entry->file);
     if (dir >= 0) close(dir);
     if (fd < 0) return err_set(e, KL_ERR_IO, "it cannot be opened");
-    struct head *h = read_entry(fd, e);
+    struct disk_entry_head *h = read_entry(fd, e);
     close(fd);
     if (!h) return false;
     char file[48];

@@ -74,11 +74,11 @@ static uint64_t last_use(const struct entry *t)
     return ran > t->made ? ran : t->made;
 }
 
-struct candidate { struct entry *entry; uint64_t used; };
+struct evict_candidate { struct entry *entry; uint64_t used; };
 
 static int by_use(const void *a, const void *b)
 {
-    uint64_t x = ((const struct candidate *)a)->used, y = ((const struct candidate *)b)->used;
+    uint64_t x = ((const struct evict_candidate *)a)->used, y = ((const struct evict_candidate *)b)->used;
     return x < y ? -1 : x > y;
 }
 
@@ -112,15 +112,15 @@ static void take_codes(struct exec *x, struct code_entry **code)
 }
 
 /* The programs that may be evicted, least recently used first; NULL: none, or out of memory.  Needs the lock. */
-static struct candidate *evictable_programs(uint32_t *n)
+static struct evict_candidate *evictable_programs(uint32_t *n)
 {
     uint32_t cap = 0;
-    struct candidate *v = NULL;
+    struct evict_candidate *v = NULL;
     *n = 0;
     for (struct entry *t = cache_newest; t; t = t->older) {
         if (!is_evictable(t)) continue;
         if (!mem_reserve(&v, &cap, *n + 1, sizeof *v)) break;
-        v[(*n)++] = (struct candidate){t, last_use(t)};
+        v[(*n)++] = (struct evict_candidate){t, last_use(t)};
     }
     if (*n) qsort(v, *n, sizeof *v, by_use);
     return v;
@@ -131,7 +131,7 @@ static void evict_until(int64_t max, struct entry **gone, struct code_entry **co
 {
     uint32_t n = 0;
     code_take_unused(code); /* code left by failed builds */
-    struct candidate *v = cache_bytes > max ? evictable_programs(&n) : NULL;
+    struct evict_candidate *v = cache_bytes > max ? evictable_programs(&n) : NULL;
     for (uint32_t i = 0; i < n && cache_bytes > max; i++) {
         struct entry *t = v[i].entry;
         if (!take_entry(t)) continue;

@@ -140,7 +140,7 @@ static bool run_command_kernels(struct frame *f, uint32_t *n, struct err *e)
 }
 
 /* The graph interpreter, likewise. */
-struct interp_call {
+struct executor_interp_call {
     const struct graph *g;
     struct bind bind;
     struct err *e;
@@ -150,14 +150,14 @@ struct interp_call {
 static void call_interp(void *ctx, int64_t begin, int64_t end, unsigned worker)
 {
     (void)begin, (void)end, (void)worker;
-    struct interp_call *c = ctx;
+    struct executor_interp_call *c = ctx;
     c->ok = interp_run(c->g, &c->bind, c->e);
 }
 
 /* A program for the interpreter has one command. */
 static bool run_interp(const struct frame *f, struct err *e)
 {
-    struct interp_call c = {f->p->g, {f->input, f->state, f->r->slot, f->out, NULL}, e, false};
+    struct executor_interp_call c = {f->p->g, {f->input, f->state, f->r->slot, f->out, NULL}, e, false};
     pool_run(call_interp, &c, 1, 0);
     return c.ok;
 }

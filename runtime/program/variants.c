@@ -8,14 +8,14 @@
 
 enum { MAX_VARIANTS = 16 };            /* of a graph; the one used longest ago gives way */
 
-struct variant {
+struct symbol_variant {
     int64_t low[MAX_SYMBOLS], high[MAX_SYMBOLS];
     const struct exec *x;              /* a weak reference: it may be evicted meanwhile */
     uint64_t used;
 };
 struct variants {
     pthread_mutex_t lock;
-    struct variant v[MAX_VARIANTS];
+    struct symbol_variant v[MAX_VARIANTS];
     uint32_t n;
     uint64_t clock;
     struct size_limit limit;           /* number 0: a program for each value */
@@ -40,7 +40,7 @@ void variants_free(struct variants *s)
     mem_free(s);
 }
 
-static bool variant_has(const struct variant *v, const int64_t *value, uint32_t n)
+static bool variant_has(const struct symbol_variant *v, const int64_t *value, uint32_t n)
 {
     bool has = true;
     for (uint32_t i = 0; i < n; i++) has &= v->low[i] <= value[i] && value[i] <= v->high[i];
@@ -51,7 +51,7 @@ static bool variant_has(const struct variant *v, const int64_t *value, uint32_t 
 static const struct exec *variant_known(struct variants *s, const int64_t *value, uint32_t n)
 {
     for (uint32_t i = 0; i < s->n; i++) {
-        struct variant *v = &s->v[i];
+        struct symbol_variant *v = &s->v[i];
         if (!variant_has(v, value, n) || !exec_try_ref(v->x)) continue;
         v->used = ++s->clock;
         return v->x;
@@ -62,12 +62,12 @@ static const struct exec *variant_known(struct variants *s, const int64_t *value
 /* Takes the place of one with these values, which was evicted, or of the one used longest ago. */
 static void variant_keep(struct variants *s, const struct symbols *bounds, const struct exec *x)
 {
-    struct variant new = {.x = x, .used = ++s->clock};
+    struct symbol_variant new = {.x = x, .used = ++s->clock};
     for (uint32_t i = 0; i < bounds->n; i++) {
         new.low[i] = bounds->v[i].low;
         new.high[i] = bounds->v[i].high;
     }
-    struct variant *to = s->n < MAX_VARIANTS ? &s->v[s->n] : &s->v[0];
+    struct symbol_variant *to = s->n < MAX_VARIANTS ? &s->v[s->n] : &s->v[0];
     for (uint32_t i = 0; i < s->n && s->n == MAX_VARIANTS; i++)
         if (s->v[i].used < to->used) to = &s->v[i];
     for (uint32_t i = 0; i < s->n; i++)

@@ -13,8 +13,8 @@ struct loader {
     struct names told;                /*   those in `list` */
     char list[700];
 };
-struct scope {
-    struct scope *outer;
+struct load_scope {
+    struct load_scope *outer;
     struct graph_def *g;
     struct names names;
     uint32_t value_cap;
@@ -31,7 +31,7 @@ static bool load_no_memory(struct loader *l)
 
 /* ---- values ---- */
 
-static uint32_t load_value(struct loader *l, struct scope *s, const char *name)
+static uint32_t load_value(struct loader *l, struct load_scope *s, const char *name)
 {
     struct graph_def *g = s->g;
     if (g->nvalue == s->value_cap) {
@@ -50,7 +50,7 @@ static uint32_t load_value(struct loader *l, struct scope *s, const char *name)
     return g->nvalue++;
 }
 
-static bool load_find(const struct scope *s, const char *name, struct place *p)
+static bool load_find(const struct load_scope *s, const char *name, struct place *p)
 {
     for (p->up = 0; s; s = s->outer, p->up++)
         if ((p->at = onnx_names_find(&s->names, name)) != NO_PLACE)
@@ -74,7 +74,7 @@ static bool load_weight(struct loader *l, struct array *a, const char *name, int
     return true;
 }
 
-static bool load_initials(struct loader *l, struct scope *s, const Onnx__GraphProto *p)
+static bool load_initials(struct loader *l, struct load_scope *s, const Onnx__GraphProto *p)
 {
     struct graph_def *g = s->g;
     if (p->n_sparse_initializer)
@@ -121,7 +121,7 @@ static bool load_type(struct loader *l, const char *what, const char *name, cons
 }
 
 /* Lists the inputs, without those that are also initializers. */
-static bool load_inputs(struct loader *l, struct scope *s, const Onnx__GraphProto *p)
+static bool load_inputs(struct loader *l, struct load_scope *s, const Onnx__GraphProto *p)
 {
     struct graph_def *g = s->g;
     g->in = calloc(p->n_input + 1, sizeof *g->in);
@@ -148,7 +148,7 @@ static bool load_inputs(struct loader *l, struct scope *s, const Onnx__GraphProt
 
 /* ---- nodes ---- */
 
-static struct graph_def *load_graph(struct loader *l, const Onnx__GraphProto *p, struct scope *outer, int opset,
+static struct graph_def *load_graph(struct loader *l, const Onnx__GraphProto *p, struct load_scope *outer, int opset,
                                     int training);
 static struct graph_def *load_function(struct loader *l, size_t at);
 
@@ -191,7 +191,7 @@ static void load_missing(struct loader *l, const Onnx__NodeProto *p, int opset)
              text_or_none(p->name));
 }
 
-static bool load_node_op(struct loader *l, struct scope *s, struct node_def *d)
+static bool load_node_op(struct loader *l, struct load_scope *s, struct node_def *d)
 {
     const Onnx__NodeProto *p = d->proto;
     const Onnx__ModelProto *m = l->m->proto;
@@ -213,7 +213,7 @@ static bool load_node_op(struct loader *l, struct scope *s, struct node_def *d)
 }
 
 /* An attribute that refers to one of the function in which the node is: the function has to have it. */
-static bool load_reference(struct loader *l, const struct scope *s, const Onnx__NodeProto *p,
+static bool load_reference(struct loader *l, const struct load_scope *s, const Onnx__NodeProto *p,
                            const Onnx__AttributeProto *a)
 {
     const char *name = text_or_none(a->ref_attr_name);
@@ -229,7 +229,7 @@ static bool load_reference(struct loader *l, const struct scope *s, const Onnx__
                                 text_or_none(a->name), text_or_none(p->name), p->op_type, name);
 }
 
-static bool load_node(struct loader *l, struct scope *s, struct node_def *d, const Onnx__NodeProto *p)
+static bool load_node(struct loader *l, struct load_scope *s, struct node_def *d, const Onnx__NodeProto *p)
 {
     *d = (struct node_def){.proto = p};
     d->in = calloc(p->n_input + 1, sizeof *d->in);
@@ -261,7 +261,7 @@ static bool load_node(struct loader *l, struct scope *s, struct node_def *d, con
     return true;
 }
 
-static bool load_nodes(struct loader *l, struct scope *s, Onnx__NodeProto **p, size_t n)
+static bool load_nodes(struct loader *l, struct load_scope *s, Onnx__NodeProto **p, size_t n)
 {
     struct graph_def *g = s->g;
     if (n > UINT32_MAX / 2 || !(g->node = calloc(n + 1, sizeof *g->node)))
@@ -272,7 +272,7 @@ static bool load_nodes(struct loader *l, struct scope *s, Onnx__NodeProto **p, s
     return true;
 }
 
-static bool load_output(struct loader *l, struct scope *s, const char *name)
+static bool load_output(struct loader *l, struct load_scope *s, const char *name)
 {
     if (load_find(s, name, &s->g->out[s->g->nout++]))
         return true;
@@ -303,10 +303,10 @@ static void free_graph(struct graph_def *g)
     free(g);
 }
 
-static struct graph_def *load_graph(struct loader *l, const Onnx__GraphProto *p, struct scope *outer, int opset,
+static struct graph_def *load_graph(struct loader *l, const Onnx__GraphProto *p, struct load_scope *outer, int opset,
                                     int training)
 {
-    struct scope s = {.outer = outer, .opset = opset, .training = training};
+    struct load_scope s = {.outer = outer, .opset = opset, .training = training};
     s.g = calloc(1, sizeof *s.g);
     bool ok = s.g && (s.g->out = calloc(p->n_output + 1, sizeof *s.g->out));
     if (!ok)
@@ -343,7 +343,7 @@ static bool load_opsets(struct loader *l, Onnx__OperatorSetIdProto **v, size_t n
     return true;
 }
 
-static bool load_function_graph(struct loader *l, const Onnx__FunctionProto *p, struct scope *s)
+static bool load_function_graph(struct loader *l, const Onnx__FunctionProto *p, struct load_scope *s)
 {
     struct graph_def *g = s->g;
     g->in = calloc(p->n_input + 1, sizeof *g->in);
@@ -372,7 +372,7 @@ static struct graph_def *load_function(struct loader *l, size_t at)
     static struct graph_def open; /* marks a function that is being read */
     const Onnx__FunctionProto *p = l->m->proto->functions[at];
     struct graph_def **to = &l->m->function[at];
-    struct scope s = {.function = p};
+    struct load_scope s = {.function = p};
     if (*to == &open) {
         message_set(l->why, KL_ERR_IO, "%.300s: function '%.200s' calls itself", l->path, text_or_none(p->name));
         return NULL;

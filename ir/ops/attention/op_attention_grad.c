@@ -64,13 +64,13 @@ static bool attention_key_is_unmasked(const struct graph *g, const struct node *
 }
 
 /* The part of a walk in one block: numbers of the visible rows, their weights and ds. */
-struct walk { int64_t *at; void *p, *ds; };
+struct grad_block { int64_t *at; void *p, *ds; };
 
 /* Row `own` of batch element b; x, y and t point to that element's data. */
 #define GRAD(name, ctype, dtype, fma)                                                                             \
     static bool grad_##name(const struct graph *g, const struct node *n, const struct attention_sizes *z,         \
                             const void *seen, int64_t b, int64_t own, ctype *out, const ctype *x, const ctype *y, \
-                            const ctype *t, const struct walk *w)                                                 \
+                            const ctype *t, const struct grad_block *w)                                           \
     {                                                                                                             \
         const ctype scale = (ctype)dtype_value(KL_F64, n->attr.attention.scale);                                  \
         const bool keys = n->attr.attention.of == ATTENTION_KEYS;                                                 \
@@ -124,7 +124,7 @@ static bool grad_arrays(const struct graph *g, const struct node *n, unsigned dt
     size_t size = dtype_size(dtype), block = n->attr.attention.block;
     bool keys = n->attr.attention.of == ATTENTION_KEYS;
     int64_t columns = z.d + z.e, rows = keys ? z.m : z.l, width = keys ? columns : z.d;
-    struct walk w = {mem_alloc(block * sizeof *w.at), mem_alloc(block * size), mem_alloc(block * size)};
+    struct grad_block w = {mem_alloc(block * sizeof *w.at), mem_alloc(block * size), mem_alloc(block * size)};
     bool ok = w.at && w.p && w.ds && block;
     for (int64_t i = 0; ok && i < z.batch * rows; i++) {
         int64_t b = i / rows;

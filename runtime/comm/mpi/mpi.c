@@ -11,7 +11,7 @@
 
 enum { PART = 1 << 18, TAG = 77 };
 
-struct link {
+struct mpi_link {
     MPI_Comm comm;
     double timeout;
     char out[PART], in[PART];
@@ -60,7 +60,7 @@ static void *mpi_open(struct transport_config *place, char *message)
 {
     if (!mpi_init_thread(message))
         return NULL;
-    struct link *l = calloc(1, sizeof *l);
+    struct mpi_link *l = calloc(1, sizeof *l);
     if (!l)
         return mpi_error(message, "out of memory");
     l->timeout = place->timeout;
@@ -99,7 +99,7 @@ static bool mpi_wait_pair(MPI_Request *request, int to, int from, double timeout
 static bool mpi_exchange(void *ctx, int to, const void *out, size_t out_bytes, int from, void *in, size_t in_bytes,
                          char *message)
 {
-    struct link *l = ctx;
+    struct mpi_link *l = ctx;
     for (size_t at = 0; at < out_bytes || at < in_bytes; at += PART) {
         MPI_Request request[2] = {MPI_REQUEST_NULL, MPI_REQUEST_NULL};
         size_t n_out = at < out_bytes ? out_bytes - at : 0, n_in = at < in_bytes ? in_bytes - at : 0;
@@ -126,7 +126,7 @@ static bool mpi_exchange(void *ctx, int to, const void *out, size_t out_bytes, i
 
 static void mpi_close(void *ctx)
 {
-    struct link *l = ctx;
+    struct mpi_link *l = ctx;
     int over = 0;
     MPI_Finalized(&over);
     if (failed || over)

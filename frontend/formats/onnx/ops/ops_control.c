@@ -7,7 +7,7 @@
 enum { UNROLLED_MAX = 64, ROUNDS_MAX = 1 << 16, CARRIED_MAX = 256 };
 
 /* A graph that is recorded as a region. */
-struct body {
+struct onnx_body {
     struct node *n;
     const struct graph_def *g, *other;
     uint32_t ncarried, nstacked;
@@ -23,7 +23,8 @@ static bool value_recorded(struct node *n, struct value *v, kl_tensor *t)
 }
 
 /* Runs the graph on tensors; out: nout of its results, from number `skip` on. */
-static kl_status body_run(struct body *b, const struct graph_def *g, const kl_tensor *in, uint32_t nin, kl_tensor *out,
+static kl_status body_run(struct onnx_body *b, const struct graph_def *g, const kl_tensor *in, uint32_t nin,
+                          kl_tensor *out,
                           uint32_t skip, uint32_t nout)
 {
     struct value *v = calloc(nin + 1, sizeof *v), *r = calloc(g->nout + 1, sizeof *r);
@@ -44,12 +45,12 @@ static kl_status body_run(struct body *b, const struct graph_def *g, const kl_te
 
 static kl_status then_branch(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
 {
-    struct body *b = ctx;
+    struct onnx_body *b = ctx;
     return body_run(b, b->g, in, nin, out, 0, nout);
 }
 static kl_status else_branch(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
 {
-    struct body *b = ctx;
+    struct onnx_body *b = ctx;
     return body_run(b, b->other, in, nin, out, 0, nout);
 }
 
@@ -76,7 +77,7 @@ static bool same_types(const struct type *a, const struct type *b, uint32_t n)
 
 /* Is there a branch that cannot be recorded beside the other, while which of them runs can be known?  Models have
  * branches for inputs of different lengths or rates, of which only one fits. */
-static bool if_takes_one(struct node *n, const struct value *condition, const struct body *b, uint32_t nout)
+static bool if_takes_one(struct node *n, const struct value *condition, const struct onnx_body *b, uint32_t nout)
 {
     struct type result[2][CARRIED_MAX];
     if (!n->run->tracing || n->run->folding || !onnx_can_know(n, condition))
@@ -89,7 +90,7 @@ static bool if_takes_one(struct node *n, const struct value *condition, const st
 
 bool onnx_if(struct node *n)
 {
-    struct body b = {.n = n, .g = onnx_attr_graph(n, "then_branch"), .other = onnx_attr_graph(n, "else_branch")};
+    struct onnx_body b = {.n = n, .g = onnx_attr_graph(n, "then_branch"), .other = onnx_attr_graph(n, "else_branch")};
     struct value *c = onnx_value(n, 0);
     kl_tensor out[CARRIED_MAX];
     uint32_t nout = onnx_nout(n);
@@ -111,7 +112,7 @@ bool onnx_if(struct node *n)
 
 /* ---- Loop ---- */
 
-struct loop {
+struct onnx_loop {
     const struct graph_def *g;
     uint32_t ncarried, nstacked;
     struct value *in, *out;           /* iteration number, condition, carried; condition, carried, stacked */
@@ -122,7 +123,7 @@ struct loop {
     bool known, starts;               /* known: `most` and `starts`, whether it runs at all, are, while recording */
 };
 
-static void loop_free(struct loop *l)
+static void loop_free(struct onnx_loop *l)
 {
     for (uint32_t i = 0; l->in && i < 2 + l->ncarried; i++)
         onnx_value_clear(&l->in[i]);
@@ -141,7 +142,7 @@ static struct array *known_number(kl_dtype d, int64_t v)
     return a;
 }
 
-static bool loop_rows(struct node *n, struct loop *l)
+static bool loop_rows(struct node *n, struct onnx_loop *l)
 {
     if ((l->rounds + 1) * l->nstacked > l->row_cap) {
         uint32_t cap = 2 * (l->rounds + 8) * l->nstacked;
@@ -158,7 +159,7 @@ static bool loop_rows(struct node *n, struct loop *l)
 }
 
 /* Records one iteration; *known: could its condition be read, and *goes_on: is that true? */
-static bool loop_round(struct node *n, struct loop *l, bool *known, bool *goes_on)
+static bool loop_round(struct node *n, struct onnx_loop *l, bool *known, bool *goes_on)
 {
     array_unref(l->in[0].known);
     l->in[0] = (struct value){.known = known_number(KL_I64, l->rounds), .weight = -1, .constant = true, .varies = true,
@@ -181,7 +182,7 @@ static bool loop_round(struct node *n, struct loop *l, bool *known, bool *goes_o
 
 /* The type of stacked result i of one iteration: as the body declares it, if all of that are numbers, else that of an
  * iteration which is recorded for this, and used for nothing. */
-static bool loop_row_type(struct node *n, struct loop *l, uint32_t i, struct type *t)
+static bool loop_row_type(struct node *n, struct onnx_loop *l, uint32_t i, struct type *t)
 {
     uint32_t at = 1 + l->ncarried + i;
     const Onnx__ValueInfoProto *p = at < l->g->proto->n_output ? l->g->proto->output[at] : NULL;
@@ -207,7 +208,7 @@ static bool loop_row_type(struct node *n, struct loop *l, uint32_t i, struct typ
 }
 
 /* Stacked result i of no iterations: no rows. */
-static bool loop_give_no_rows(struct node *n, struct loop *l, uint32_t i)
+static bool loop_give_no_rows(struct node *n, struct onnx_loop *l, uint32_t i)
 {
     struct type t;
     int64_t dims[KL_MAX_RANK] = {0};
@@ -219,7 +220,7 @@ static bool loop_give_no_rows(struct node *n, struct loop *l, uint32_t i)
     return onnx_give(n, l->ncarried + i, kl_zeros(onnx_device(n), t.dtype, t.rank + 1, dims));
 }
 
-static bool loop_give(struct node *n, struct loop *l)
+static bool loop_give(struct node *n, struct onnx_loop *l)
 {
     for (uint32_t i = 0; i < l->ncarried && i < onnx_nout(n); i++)
         if (!onnx_give_value(n, i, &l->in[2 + i]))
@@ -243,7 +244,7 @@ static bool loop_give(struct node *n, struct loop *l)
 
 static kl_status loop_condition(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
 {
-    struct node *n = ((struct body *)ctx)->n;
+    struct node *n = ((struct onnx_body *)ctx)->n;
     (void)nin;
     (void)nout;
     kl_tensor max = onnx_has(n, 0) ? kl_reshape(kl_cast(onnx_in(n, 0), KL_I64), 0, NULL) : kl_none;
@@ -253,7 +254,7 @@ static kl_status loop_condition(void *ctx, const kl_tensor *in, uint32_t nin, kl
 
 static kl_status loop_body(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
 {
-    struct body *b = ctx;
+    struct onnx_body *b = ctx;
     struct node *n = b->n;
     out[0] = kl_add(in[0], onnx_number(n, KL_I64, 1));
     kl_tensor around = onnx_round_begin(n, b->g, in[0]);
@@ -265,9 +266,9 @@ static kl_status loop_body(void *ctx, const kl_tensor *in, uint32_t nin, kl_tens
 }
 
 /* Records a loop whose condition is known only when it runs, or what is left of it after the first rounds. */
-static bool loop_while(struct node *n, struct loop *l)
+static bool loop_while(struct node *n, struct onnx_loop *l)
 {
-    struct body b = {.n = n, .g = l->g, .ncarried = l->ncarried};
+    struct onnx_body b = {.n = n, .g = l->g, .ncarried = l->ncarried};
     kl_tensor in[CARRIED_MAX], out[CARRIED_MAX];
     if (l->nstacked)
         return onnx_fails(n, KL_ERR_TRACE, "a loop that stacks results as often as only a run knows (outside of a "
@@ -288,7 +289,7 @@ static bool loop_while(struct node *n, struct loop *l)
 
 static kl_status loop_scan_body(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
 {
-    struct body *b = ctx;
+    struct onnx_body *b = ctx;
     struct node *n = b->n;
     kl_tensor all[CARRIED_MAX]; /* iteration number, which is scanned and the last of in[]; condition; carried */
     all[0] = in[nin - 1];
@@ -301,9 +302,9 @@ static kl_status loop_scan_body(void *ctx, const kl_tensor *in, uint32_t nin, kl
 }
 
 /* Records a fixed number of iterations; the condition is always true. */
-static bool loop_scan(struct node *n, struct loop *l, int64_t rounds)
+static bool loop_scan(struct node *n, struct onnx_loop *l, int64_t rounds)
 {
-    struct body b = {.n = n, .g = l->g};
+    struct onnx_body b = {.n = n, .g = l->g};
     kl_tensor in[CARRIED_MAX], out[CARRIED_MAX], number = kl_arange(onnx_device(n), KL_I64, rounds);
     for (uint32_t i = 0; i < l->ncarried; i++)
         if (!value_recorded(n, &l->in[2 + i], &in[i]))
@@ -319,7 +320,7 @@ static bool loop_scan(struct node *n, struct loop *l, int64_t rounds)
 
 /* Records the iterations one after the other.  In a trace a condition that only a run knows ends that: the others are
  * recorded as a region. */
-static bool loop_unrolled(struct node *n, struct loop *l, int64_t max, bool goes_on)
+static bool loop_unrolled(struct node *n, struct onnx_loop *l, int64_t max, bool goes_on)
 {
     bool known = true;
     while (goes_on && l->rounds < max) {
@@ -355,7 +356,7 @@ static bool loop_same_type(const struct value *a, const struct value *b)
 
 /* Records many iterations: as a scan, if the first one shows that their shapes stay the same and no number that varies
  * between them has to be known while recording.  Else one after the other. */
-static bool loop_many(struct node *n, struct loop *l, int64_t max)
+static bool loop_many(struct node *n, struct onnx_loop *l, int64_t max)
 {
     bool known, goes_on, varied = n->run->varied, scans = true;
     struct value *first = calloc(2 + l->ncarried, sizeof *first);
@@ -393,7 +394,7 @@ static bool passes_condition(const struct graph_def *g)
 }
 
 /* Reads how often the loop runs at most, and whether it runs at all, as far as that is known while recording. */
-static bool loop_operands(struct node *n, struct loop *l)
+static bool loop_operands(struct node *n, struct onnx_loop *l)
 {
     struct value *max = onnx_value(n, 0), *starts = onnx_value(n, 1);
     int64_t v = 1;
@@ -420,7 +421,7 @@ static bool loop_operands(struct node *n, struct loop *l)
 
 bool onnx_loop(struct node *n)
 {
-    struct loop l = {.g = onnx_attr_graph(n, "body"), .max = INT64_MAX, .known = true, .starts = true};
+    struct onnx_loop l = {.g = onnx_attr_graph(n, "body"), .max = INT64_MAX, .known = true, .starts = true};
     if (!l.g || onnx_nin(n) < 2 || l.g->nin != onnx_nin(n) || l.g->nout < 1 + (l.g->nin - 2) ||
         l.g->nout > CARRIED_MAX || l.g->nin > CARRIED_MAX)
         return onnx_fails(n, KL_ERR_ARGUMENT, "its body does not fit its operands");
@@ -454,7 +455,7 @@ bool onnx_loop(struct node *n)
 /* Where the graph draws random numbers, the last scanned value is the number of the round. */
 static kl_status scan_body(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
 {
-    struct body *b = ctx;
+    struct onnx_body *b = ctx;
     if (!b->draws)
         return body_run(b, b->g, in, nin, out, 0, nout);
     kl_tensor around = onnx_round_begin(b->n, b->g, in[nin - 1]);
@@ -493,7 +494,7 @@ static kl_tensor scan_operand(struct node *n, uint32_t i, uint32_t k)
 
 bool onnx_scan(struct node *n)
 {
-    struct body b = {.n = n, .g = onnx_attr_graph(n, "body")};
+    struct onnx_body b = {.n = n, .g = onnx_attr_graph(n, "body")};
     int64_t nscanned = onnx_attr_int(n, "num_scan_inputs", 0), length = 0;
     kl_tensor in[CARRIED_MAX + 1], out[CARRIED_MAX];
     if (!b.g || nscanned < 1 || nscanned > onnx_nin(n) || onnx_nin(n) > CARRIED_MAX || b.g->nout > CARRIED_MAX ||

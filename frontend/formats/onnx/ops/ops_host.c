@@ -7,7 +7,7 @@
 /* ---- NonMaxSuppression ---- */
 
 struct box { double low[2], high[2], area; };
-struct candidate { double score; int64_t at; };
+struct box_candidate { double score; int64_t at; };
 
 static struct box box_at(const struct array *a, int64_t i, bool center)
 {
@@ -38,7 +38,7 @@ static double box_overlap(const struct box *a, const struct box *b)
 
 static int by_score(const void *p, const void *q)
 {
-    const struct candidate *a = p, *b = q;
+    const struct box_candidate *a = p, *b = q;
     return a->score > b->score ? -1 : a->score < b->score ? 1 : a->at < b->at ? -1 : a->at > b->at;
 }
 
@@ -56,13 +56,14 @@ struct suppression {
     int64_t *out, n, cap;             /* rows of three */
 };
 
-static bool suppress_boxes(struct suppression *s, int64_t batch, int64_t label, struct candidate *c, struct box *kept)
+static bool suppress_boxes(struct suppression *s, int64_t batch, int64_t label, struct box_candidate *c,
+                           struct box *kept)
 {
     int64_t N = s->boxes->dims[1], count = 0, first = s->n;
     for (int64_t i = 0; i < N; i++) {
         double score = array_float(s->scores, (batch * s->scores->dims[1] + label) * N + i);
         if (score > s->min)
-            c[count++] = (struct candidate){score, i};
+            c[count++] = (struct box_candidate){score, i};
     }
     qsort(c, (size_t)count, sizeof *c, by_score);
     for (int64_t i = 0; i < count && (double)(s->n - first) < s->max; i++) {
@@ -95,7 +96,7 @@ bool onnx_non_max_suppression(struct node *n)
     const struct array *b = s.boxes, *c = s.scores;
     if (b->rank != 3 || c->rank != 3 || b->dims[2] != 4 || b->dims[0] != c->dims[0] || b->dims[1] != c->dims[2])
         return onnx_fails(n, KL_ERR_SHAPE, "boxes are [B, N, 4], scores [B, C, N]");
-    struct candidate *sorted = malloc(((size_t)b->dims[1] + 1) * sizeof *sorted);
+    struct box_candidate *sorted = malloc(((size_t)b->dims[1] + 1) * sizeof *sorted);
     struct box *kept = malloc(((size_t)b->dims[1] + 1) * sizeof *kept);
     bool ok = sorted && kept;
     for (int64_t batch = 0; ok && batch < c->dims[0]; batch++)
@@ -112,8 +113,9 @@ bool onnx_non_max_suppression(struct node *n)
 
 /* ---- Unique ---- */
 
-struct slices { const struct array *a; int64_t outer, length, inner; }; /* slice i: inner elements of each outer row */
-struct slice { const struct slices *all; int64_t at; };
+/* slice i: inner elements of each outer row */
+struct unique_slices { const struct array *a; int64_t outer, length, inner; };
+struct unique_slice { const struct unique_slices *all; int64_t at; };
 
 /* -1, 0 or 1: elements in ascending order, NaNs last and equal to one another, as NumPy's unique has them. */
 static int compare_elements(const struct array *a, int64_t p, int64_t q)
@@ -129,9 +131,9 @@ static int compare_elements(const struct array *a, int64_t p, int64_t q)
     return x < y ? -1 : x > y;
 }
 
-static int compare_slices(const struct slice *x, const struct slice *y)
+static int compare_slices(const struct unique_slice *x, const struct unique_slice *y)
 {
-    const struct slices *s = x->all;
+    const struct unique_slices *s = x->all;
     for (int64_t o = 0; o < s->outer; o++)
         for (int64_t i = 0; i < s->inner; i++) {
             int64_t p = (o * s->length + x->at) * s->inner + i, q = (o * s->length + y->at) * s->inner + i;
@@ -143,7 +145,7 @@ static int compare_slices(const struct slice *x, const struct slice *y)
 }
 static int by_elements(const void *p, const void *q)
 {
-    const struct slice *x = p, *y = q;
+    const struct unique_slice *x = p, *y = q;
     int c = compare_slices(x, y);
     return c ? c : x->at < y->at ? -1 : x->at > y->at;
 }
@@ -155,7 +157,7 @@ static int by_first(const void *p, const void *q)
 
 /* Groups equal slices.  group: first position, count and sorted number of each group; inverse: the sorted number of
  * each slice.  Returns the number of groups. */
-static int64_t find_groups(struct slice *s, int64_t n, int64_t (*group)[3], int64_t *inverse)
+static int64_t find_groups(struct unique_slice *s, int64_t n, int64_t (*group)[3], int64_t *inverse)
 {
     int64_t groups = 0;
     qsort(s, (size_t)n, sizeof *s, by_elements);
@@ -203,15 +205,15 @@ bool onnx_unique(struct node *n)
     bool flat = !onnx_attr(n, "axis");
     if (!a || (!flat && !onnx_axis(n, onnx_attr_int(n, "axis", 0), a->rank, &axis)))
         return false;
-    struct slices all = {.a = a, .outer = 1, .length = flat ? a->count : a->dims[axis], .inner = 1};
+    struct unique_slices all = {.a = a, .outer = 1, .length = flat ? a->count : a->dims[axis], .inner = 1};
     for (int i = 0; !flat && i < a->rank; i++)
         *(i < axis ? &all.outer : i > axis ? &all.inner : &(int64_t){1}) *= i == axis ? 1 : a->dims[i];
-    struct slice *s = malloc((size_t)(all.length + 1) * sizeof *s);
+    struct unique_slice *s = malloc((size_t)(all.length + 1) * sizeof *s);
     int64_t (*group)[3] = malloc((size_t)(all.length + 1) * sizeof *group);
     int64_t *inverse = malloc((size_t)(all.length + 1) * sizeof *inverse);
     bool ok = (s && group && inverse) || onnx_fails(n, KL_ERR_MEMORY, "out of memory");
     for (int64_t i = 0; ok && i < all.length; i++)
-        s[i] = (struct slice){&all, i};
+        s[i] = (struct unique_slice){&all, i};
     int64_t groups = ok ? find_groups(s, all.length, group, inverse) : 0;
     if (ok && !onnx_attr_int(n, "sorted", 1))
         qsort(group, (size_t)groups, sizeof *group, by_first);

@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
-struct cell {
+struct onnx_cell {
     struct node *n;
     kl_cell_kind kind;
     char activation[3][20];           /* of this direction: f, g, h */
@@ -13,7 +13,7 @@ struct cell {
 
 static kl_tensor rnn_activate(void *ctx, kl_tensor a, int which)
 {
-    struct cell *c = ctx;
+    struct onnx_cell *c = ctx;
     struct node *n = c->n;
     const char *s = c->activation[which];
     kl_tensor alpha = onnx_number(n, c->dtype, c->alpha[which]), beta = onnx_number(n, c->dtype, c->beta[which]);
@@ -56,7 +56,7 @@ static const struct { const char *name; int count; double alpha, beta; } activat
     {"hardsigmoid", 2, 0.2, 0.5}, {"elu", 1, 1, 0},
 };
 
-static void activation_name(const struct cell *c, size_t at, int i, char to[20])
+static void activation_name(const struct onnx_cell *c, size_t at, int i, char to[20])
 {
     static const char *const usual[][3] = {[KL_CELL_RNN] = {"tanh"}, [KL_CELL_LSTM] = {"sigmoid", "tanh", "tanh"},
                                            [KL_CELL_GRU] = {"sigmoid", "tanh"}};
@@ -71,7 +71,7 @@ static void activation_name(const struct cell *c, size_t at, int i, char to[20])
 
 /* The activations of a direction.  Those of all directions take the numbers of activation_alpha and activation_beta in
  * their order, each as many as it has. */
-static void cell_activations(struct cell *c, int direction)
+static void cell_activations(struct onnx_cell *c, int direction)
 {
     const Onnx__AttributeProto *alpha = onnx_attr(c->n, "activation_alpha"), *beta = onnx_attr(c->n, "activation_beta");
     int count = c->kind == KL_CELL_LSTM ? 3 : c->kind == KL_CELL_GRU ? 2 : 1;
@@ -98,7 +98,7 @@ static kl_tensor of_direction(struct node *n, uint32_t i, int d)
 }
 
 /* Computes one direction: y [T, B, H], and the last h and cell [B, H]. */
-static bool run_direction(struct cell *c, kl_tensor x, kl_tensor length, int d, bool back, kl_tensor *out)
+static bool run_direction(struct onnx_cell *c, kl_tensor x, kl_tensor length, int d, bool back, kl_tensor *out)
 {
     struct node *n = c->n;
     kl_recurrent_options o = {.h = of_direction(n, 5, d), .length = length, .reverse = back,
@@ -120,7 +120,7 @@ static bool run_direction(struct cell *c, kl_tensor x, kl_tensor length, int d, 
 
 bool onnx_rnn(struct node *n)
 {
-    struct cell c = {.n = n, .kind = (kl_cell_kind)n->def->op->arg, .clip = onnx_attr_float(n, "clip", 0)};
+    struct onnx_cell c = {.n = n, .kind = (kl_cell_kind)n->def->op->arg, .clip = onnx_attr_float(n, "clip", 0)};
     kl_tensor x = onnx_widened(n, 0), length = kl_none, one[3], other[3];
     struct type t, r;
     bool batch_first = onnx_attr_int(n, "layout", 0);

@@ -351,9 +351,9 @@ bool onnx_split(struct node *n)
 
 /* ---- pieces ---- */
 
-struct slices { int64_t start[KL_MAX_RANK], end[KL_MAX_RANK], axis[KL_MAX_RANK], step[KL_MAX_RANK]; int n; };
+struct onnx_slices { int64_t start[KL_MAX_RANK], end[KL_MAX_RANK], axis[KL_MAX_RANK], step[KL_MAX_RANK]; int n; };
 
-static bool slice_operands(struct node *n, struct slices *s)
+static bool slice_operands(struct node *n, struct onnx_slices *s)
 {
     int ends, axes = -1, steps = -1;
     if (n->def->opset < 10) {
@@ -404,7 +404,7 @@ bool onnx_slice(struct node *n)
 {
     kl_tensor a = onnx_in(n, 0);
     struct type t;
-    struct slices s;
+    struct onnx_slices s;
     int64_t start[KL_MAX_RANK], stop[KL_MAX_RANK], step[KL_MAX_RANK];
     int back[KL_MAX_RANK], nback = 0;
     if (!onnx_type(n, 0, &t) || !slice_operands(n, &s))

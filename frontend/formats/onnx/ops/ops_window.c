@@ -8,7 +8,7 @@ enum { AXES = 3 };                /* most axes that windows move along */
 #define IMAGE_MAX (INT64_C(1) << 40) /* elements of an axis of Col2Im's image */
 enum { WINDOW_MAX = 1 << 24 };   /* most elements of a window, stride, dilation or padding */
 
-struct windows {
+struct onnx_windows {
     int n;                            /* axes */
     int64_t in[AXES], size[AXES], stride[AXES], dilation[AXES], low[AXES], high[AXES], out[AXES];
     int64_t extra[AXES];              /* elements that the last window of ceil_mode reads beyond `high` */
@@ -28,7 +28,7 @@ static bool window_list(struct node *n, const char *name, int axes, int64_t with
 static int64_t ceil_div(int64_t a, int64_t b) { return a / b + (a % b > 0); }
 
 /* Computes the padding of auto_pad. */
-static void auto_pads(const struct node *n, struct windows *w)
+static void auto_pads(const struct node *n, struct onnx_windows *w)
 {
     bool upper = onnx_attr_is(n, "auto_pad", "SAME_UPPER", false);
     bool lower = onnx_attr_is(n, "auto_pad", "SAME_LOWER", false);
@@ -42,11 +42,11 @@ static void auto_pads(const struct node *n, struct windows *w)
 }
 
 /* t: the operand's type; size: of the windows where no attribute has it. */
-static bool window_attributes(struct node *n, const struct type *t, const int64_t *size, struct windows *w)
+static bool window_attributes(struct node *n, const struct type *t, const int64_t *size, struct onnx_windows *w)
 {
     int64_t pads[2 * AXES];
     char text[LENGTH_TEXT];
-    *w = (struct windows){.n = t->rank - 2};
+    *w = (struct onnx_windows){.n = t->rank - 2};
     if (w->n < 1 || w->n > AXES)
         return onnx_fails(n, KL_ERR_SHAPE, "an operand of %d axes; 3 to %d are supported", t->rank, AXES + 2);
     memcpy(w->in, t->dims + 2, (size_t)w->n * sizeof *w->in);
@@ -101,7 +101,7 @@ static bool filter_type(struct node *n, const struct type *x, uint32_t i, struct
            onnx_fails(n, KL_ERR_SHAPE, "operand and weights have %d and %d axes", x->rank, w->rank);
 }
 
-static kl_tensor onnx_convolve(struct node *n, kl_tensor x, kl_tensor w, kl_tensor b, const struct windows *s)
+static kl_tensor onnx_convolve(struct node *n, kl_tensor x, kl_tensor w, kl_tensor b, const struct onnx_windows *s)
 {
     return kl_conv(x, w, b, s->stride, s->low, s->high, s->dilation, onnx_attr_int32(n, "group", 1));
 }
@@ -110,7 +110,7 @@ bool onnx_conv(struct node *n)
 {
     kl_tensor x = onnx_in(n, 0), w = onnx_in(n, 1), b = onnx_in(n, 2);
     struct type t, f;
-    struct windows s;
+    struct onnx_windows s;
     if (!onnx_type(n, 0, &t) || !filter_type(n, &t, 1, &f) || !window_attributes(n, &t, f.dims + 2, &s))
         return false;
     return onnx_give(n, 0, onnx_convolve(n, x, w, b, &s));
@@ -120,7 +120,7 @@ bool onnx_conv_transpose(struct node *n)
 {
     kl_tensor x = onnx_in(n, 0), w = onnx_in(n, 1), b = onnx_in(n, 2);
     struct type t, f;
-    struct windows s;
+    struct onnx_windows s;
     int64_t more[AXES], shape[AXES + 2];
     if (!onnx_type(n, 0, &t) || !filter_type(n, &t, 1, &f) || !window_attributes(n, &t, f.dims + 2, &s) ||
         !window_list(n, "output_padding", s.n, 0, more))
@@ -171,7 +171,7 @@ static kl_tensor less_zero(struct node *n, kl_tensor a, uint32_t i, int axis)
 bool onnx_conv_integer(struct node *n)
 {
     struct type t, f;
-    struct windows s;
+    struct onnx_windows s;
     if (!onnx_type(n, 0, &t) || !filter_type(n, &t, 1, &f) || !window_attributes(n, &t, f.dims + 2, &s))
         return false;
     kl_tensor x = less_zero(n, onnx_in(n, 0), 2, 0), w = less_zero(n, onnx_in(n, 1), 3, 0);
@@ -221,7 +221,7 @@ bool onnx_qlinear_matmul(struct node *n)
 bool onnx_qlinear_conv(struct node *n)
 {
     struct type t, f;
-    struct windows s;
+    struct onnx_windows s;
     if (!onnx_type(n, 0, &t) || !filter_type(n, &t, 3, &f) || !window_attributes(n, &t, f.dims + 2, &s))
         return false;
     kl_tensor x = less_zero(n, onnx_in(n, 0), 2, 1), w = less_zero(n, onnx_in(n, 3), 5, 0);
@@ -230,7 +230,7 @@ bool onnx_qlinear_conv(struct node *n)
 
 /* ---- pooling ---- */
 
-static void add_extra(struct windows *s)
+static void add_extra(struct onnx_windows *s)
 {
     for (int i = 0; i < s->n; i++)
         s->high[i] += s->extra[i];
@@ -238,7 +238,7 @@ static void add_extra(struct windows *s)
 
 /* Converts positions in a plane of the operand to ONNX's: counted through all planes and, with storage_order, by
  * columns. */
-static kl_tensor onnx_places(struct node *n, kl_tensor place, const struct type *t, const struct windows *s)
+static kl_tensor onnx_places(struct node *n, kl_tensor place, const struct type *t, const struct onnx_windows *s)
 {
     int64_t plane = 1, stride = 1, dims[KL_MAX_RANK] = {t->dims[0], t->dims[1], 1, 1, 1, 1, 1, 1};
     for (int i = 0; i < s->n; i++)
@@ -264,7 +264,7 @@ bool onnx_max_pool(struct node *n)
 {
     kl_tensor a = onnx_in(n, 0), places;
     struct type t;
-    struct windows s;
+    struct onnx_windows s;
     if (!onnx_type(n, 0, &t) || !window_attributes(n, &t, NULL, &s))
         return false;
     add_extra(&s);
@@ -281,7 +281,7 @@ bool onnx_average_pool(struct node *n)
 {
     kl_tensor a = onnx_in(n, 0);
     struct type t;
-    struct windows s;
+    struct onnx_windows s;
     if (!onnx_type(n, 0, &t) || !window_attributes(n, &t, NULL, &s))
         return false;
     if (onnx_attr_int(n, "count_include_pad", 0)) {
@@ -301,7 +301,7 @@ bool onnx_lp_pool(struct node *n)
 {
     kl_tensor a = onnx_widened(n, 0);
     struct type t;
-    struct windows s;
+    struct onnx_windows s;
     double p = (double)onnx_attr_int(n, "p", 2);
     if (!onnx_type(n, 0, &t) || !window_attributes(n, &t, NULL, &s))
         return false;
@@ -334,7 +334,7 @@ bool onnx_global_pool(struct node *n)
 bool onnx_col2im(struct node *n)
 {
     struct type t, w;
-    struct windows s;
+    struct onnx_windows s;
     int64_t image[AXES], size[AXES], shape[AXES + 2], places = 1, block = 1;
     int axes, count;
     if (!onnx_type(n, 0, &t) || !onnx_ints(n, 1, image, AXES, &axes) || !onnx_ints(n, 2, size, AXES, &count))
@@ -376,7 +376,7 @@ bool onnx_max_unpool(struct node *n)
 {
     kl_tensor a = onnx_in(n, 0), index = onnx_in(n, 1);
     struct type t;
-    struct windows s;
+    struct onnx_windows s;
     int64_t dims[KL_MAX_RANK], all = 1, count = 1;
     int rank;
     if (!onnx_type(n, 0, &t) || !window_attributes(n, &t, NULL, &s))
