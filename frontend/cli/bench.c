@@ -12,7 +12,7 @@ static void show_progress(void *ctx, int done, int rounds)
 
 static int cli_bench_job(struct job *j, const kl_bench_options *o, const char *json, const char *svg)
 {
-    if (!job_open(j) || !job_bind(j, true))
+    if (!job_open(j) || !job_bind(j, MISSING_MADE_UP))
         return CLI_FAILED;
     kl_bench_report *r = kl_bench(j->g->name, job_step, j, o);
     if (!r)
@@ -84,7 +84,7 @@ static void show_kernel(void *ctx, const kl_tuned_kernel *k)
 static int cli_tune_job(struct job *j, double seconds)
 {
     struct err e = {0};
-    if (!job_open(j) || !job_bind(j, true))
+    if (!job_open(j) || !job_bind(j, MISSING_MADE_UP))
         return CLI_FAILED;
     if (job_step(j))
         return cli_error("%s", kl_last_error());

@@ -10,6 +10,7 @@ int cli_dump(int argc, char **argv);
 enum { DIFF_SAME, DIFF_CHANGES, DIFF_TROUBLE }; /* its exit codes, as in diff(1) */
 int cli_diff(int argc, char **argv);
 int cli_run(int argc, char **argv);  /* cli/run.c */
+int cli_check(int argc, char **argv); /* cli/check.c: exits as cli_diff */
 int cli_compile(int argc, char **argv); /* cli/compile.c */
 int cli_kernel(int argc, char **argv); /* cli/kernel.c */
 int cli_ops(int argc, char **argv);  /* cli/ops.c */
@@ -73,6 +74,7 @@ bool cli_bind(struct graph *g);                  /* as graph_bind; false: report
 
 /* ---- cli/help.c ---- */
 void cli_usage(FILE *f);
+void cli_command_usage(FILE *f, const struct cli_command *c); /* of one command */
 void cli_manual(FILE *f);                        /* as roff: the page kiln(1) */
 
 /* ---- cli/model.c ---- */

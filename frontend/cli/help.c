@@ -29,17 +29,34 @@ static void put_passes(FILE *f)
     fputs("\n", f);
 }
 
-void cli_usage(FILE *f)
+static void put_notes(FILE *f)
 {
-    fputs("usage: kiln COMMAND [ARGUMENTS]\n\n", f);
-    for (unsigned i = 0; i < cli_command_count; i++)
-        fprintf(f, "  kiln %s %s\n      %s\n", cli_commands[i].name, cli_commands[i].args, cli_commands[i].doc);
     fprintf(f, "\n%s\npasses: ", files);
     put_passes(f);
     fprintf(f, "stages: %s\n", dump_stage_names());
     for (unsigned i = 0; i < NOTES; i++)
         fprintf(f, "%s: %s\n", notes[i].name, notes[i].text);
     fprintf(f, "%s\n", kept);
+}
+
+static void put_command(FILE *f, const struct cli_command *c)
+{
+    fprintf(f, "  kiln %s %s\n      %s\n", c->name, c->args, c->doc);
+}
+
+void cli_usage(FILE *f)
+{
+    fputs("usage: kiln COMMAND [ARGUMENTS]; kiln COMMAND --help; kiln --version\n\n", f);
+    for (unsigned i = 0; i < cli_command_count; i++)
+        put_command(f, &cli_commands[i]);
+    put_notes(f);
+}
+
+void cli_command_usage(FILE *f, const struct cli_command *c)
+{
+    fputs("usage:\n", f);
+    put_command(f, c);
+    put_notes(f);
 }
 
 /* ---- the manual page, in the man macros of groff and mandoc ---- */
@@ -116,6 +133,7 @@ void cli_manual(FILE *f)
     put_roff(f, kept);
     fputs(".SH EXIT STATUS\n0: done. 1: refused or failed, with the reason on stderr. 2: the arguments were not\n"
           "understood.\n.B kiln diff\n"
-          "gives 0 where nothing differs, 1 where something does, 2 where the graphs cannot be compared.\n",
+          "and\n.B kiln check\n"
+          "give 0 where nothing differs, 1 where something does, 2 where they cannot compare.\n",
           f);
 }

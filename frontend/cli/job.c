@@ -176,25 +176,25 @@ static bool fill_slots(struct job *j)
     return true;
 }
 
-bool job_bind(struct job *j, bool fill)
+bool job_bind(struct job *j, enum job_missing missing)
 {
     struct graph *g = j->g;
-    bool ok = true;
+    bool ok = true, all = missing == MISSING_IS_ERROR;
     for (unsigned i = 0; ok && i < j->nbind; i++)
         if (!strcmp(j->bind[i].option, "--slot"))
             ok = set_slot(j, &j->bind[i]);
     ok = ok && read_arrays(j);
-    for (uint32_t i = 0; ok && !fill && i < g->input.n; i++)
+    for (uint32_t i = 0; ok && all && i < g->input.n; i++)
         ok = !is_missing("input", &g->input, i, j->read_input[i].bytes);
-    for (uint32_t i = 0; ok && !fill && i < g->state.n; i++)
+    for (uint32_t i = 0; ok && all && i < g->state.n; i++)
         ok = !is_missing("state", &g->state, i, j->read_state[i].bytes || j->state[i]);
-    for (uint32_t i = 0; ok && !fill && i < g->slot.n; i++)
+    for (uint32_t i = 0; ok && all && i < g->slot.n; i++)
         ok = !is_missing("slot", &g->slot, i, j->have_slot[i]);
     ok = ok && job_bind_symbols(j) && load_arrays(j, &g->input, j->read_input, j->input) &&
          load_arrays(j, &g->state, j->read_state, j->state);
-    if (ok && fill)
-        return fill_leaves(j, &g->input, j->input) && fill_leaves(j, &g->state, j->state) && fill_slots(j);
-    return ok;
+    if (ok && missing == MISSING_MADE_UP)
+        ok = fill_leaves(j, &g->input, j->input) && fill_leaves(j, &g->state, j->state);
+    return ok && (all || fill_slots(j));
 }
 
 bool job_make_room(struct job *j)

@@ -35,8 +35,10 @@ bool job_argument(struct job *j, struct cli_args *a, const char *const *binders)
 bool job_is_called(const struct job_value *b, uint32_t ordinal, const char *name); /* by ordinal or name */
 bool job_make_room(struct job *j);       /* for values of the graph's leaves; false: reported */
 bool job_open(struct job *j);            /* reads the graph and finds the device; false: reported */
-/* reads the values; with `fill` missing ones are generated; false: reported */
-bool job_bind(struct job *j, bool fill);
+enum job_missing { MISSING_IS_ERROR, MISSING_MADE_UP, MISSING_LEFT };
+/* Reads the values.  Of those that are not given, MISSING_MADE_UP generates all, MISSING_LEFT the slots only (buffers
+ * stay NULL).  false: reported. */
+bool job_bind(struct job *j, enum job_missing missing);
 /* The program, run once: j->out has new references.  false: *e. */
 bool job_run(struct job *j, bool fuse, struct err *e);
 /* A kl_bench_fn: one run in which states get their new values. */

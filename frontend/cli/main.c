@@ -3,21 +3,35 @@
 #include "job.h"
 #include "runtime/runtime.h"
 #include <errno.h>
+#include <kiln/kiln.h>
 #include <stdarg.h>
 #include <string.h>
+
+static const struct cli_command *find_command(const char *name)
+{
+    for (unsigned i = 0; i < cli_command_count; i++)
+        if (!strcmp(name, cli_commands[i].name))
+            return &cli_commands[i];
+    return NULL;
+}
 
 static int print_help(int argc, char **argv)
 {
     bool manual = argc == 1 && !strcmp(argv[0], "man");
-    if (argc && !manual)
+    const struct cli_command *c = argc == 1 && !manual ? find_command(argv[0]) : NULL;
+    if (argc && !manual && !c)
         return cli_error("unexpected argument '%s'; see kiln help", argv[argc - 1]), CLI_USAGE;
-    (manual ? cli_manual : cli_usage)(stdout);
+    if (c)
+        cli_command_usage(stdout, c);
+    else
+        (manual ? cli_manual : cli_usage)(stdout);
     return CLI_OK;
 }
 
 /* FILE: a graph's text (.kir) or an ONNX model (.onnx) */
 const struct cli_command cli_commands[] = {
-    {"help", "[man]", "print this; man: as a manual page, for man -l or mandoc", print_help},
+    {"help", "[COMMAND | man]", "print this, or what one command takes, as kiln COMMAND --help does; man: as a manual\n"
+     "      page, for man -l or mandoc", print_help},
     {"opt", "FILE [-p PASS,PASS...] [--bind SYMBOL=NUMBER] [-o FILE]",
      "run passes (all of the pipeline without -p) and print the graph",
      cli_opt},
@@ -37,6 +51,15 @@ const struct cli_command cli_commands[] = {
      "      --input of one NAME, on one program for all lengths where its operators allow that; --bf16-bits: .npy\n"
      "      arrays of u16 hold bits of bf16",
      cli_run},
+    {"check", "FILE [--device DEVICE] [--input NAME=FILE.npy] [--state NAME=FILE.npy] [--slot NAME=NUMBER]\n"
+     "           [--bind SYMBOL=NUMBER] [--bf16-bits] [--schedules FILE] [--seed N] [--tolerance X] [--seconds S]\n"
+     "           [-o SMALL.kir]",
+     "run the graph unfused and fused, and compare with the interpreter; values that are not given are random. If\n"
+     "      they differ: the first pass or kernel and node that does, and in SMALL.kir (FILE.check.kir) the smallest\n"
+     "      graph found within S seconds (60) that does; --tolerance: the largest difference, as a share of the\n"
+     "      largest value (0 on processors, where bits are equal); exit code 0: no difference, 1: some, 2: it cannot\n"
+     "      be compared",
+     cli_check},
     {"compile", "FILE.. -o FILE.o --header FILE.h [--emit object|c] [--prefix NAME] [--target TARGET]\n"
      "           [--bind SYMBOL=NUMBER] [--unfused] [--schedules FILE] [--weights inside|file]",
      "compile graphs to an object that runs without Kiln's compiler, linked with libkiln-aot.a, or with --emit c\n"
@@ -227,15 +250,21 @@ static void main_print_log(void *ctx, const char *text)
     fprintf(stderr, "kiln: %s\n", text);
 }
 
+static bool is_help(const char *argument) { return !strcmp(argument, "--help") || !strcmp(argument, "-h"); }
+
 int main(int argc, char **argv)
 {
     environment_check(main_print_log, NULL);
     const char *name = argc > 1 ? argv[1] : "";
-    if (!strcmp(name, "--help") || !strcmp(name, "-h"))
+    if (!strcmp(name, "--version") && argc == 2)
+        return printf("kiln %s\n", kl_version()), CLI_OK;
+    if (is_help(name))
         name = "help";
-    for (unsigned i = 0; i < cli_command_count; i++)
-        if (!strcmp(name, cli_commands[i].name))
-            return cli_commands[i].run(argc - 2, argv + 2);
+    const struct cli_command *c = find_command(name);
+    if (c && argc == 3 && is_help(argv[2]))
+        return cli_command_usage(stdout, c), CLI_OK;
+    if (c)
+        return c->run(argc - 2, argv + 2);
     if (*name)
         cli_error("no command is called '%s'", name);
     cli_usage(stderr);

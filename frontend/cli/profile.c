@@ -17,7 +17,7 @@ static bool write_page(struct job *j, const char *path, struct err *e)
 
 static int profile_job(struct job *j, int rounds, const char *trace, const char *page)
 {
-    if (!job_open(j) || !job_bind(j, true))
+    if (!job_open(j) || !job_bind(j, MISSING_MADE_UP))
         return CLI_FAILED;
     kl_status status = kl_profile_begin();
     for (int i = 0; i < rounds && !status; i++)

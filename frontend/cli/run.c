@@ -134,7 +134,7 @@ int cli_run(int argc, char **argv)
         return done ? CLI_OK : CLI_FAILED;
     }
     struct err e = {0};
-    bool ok = job_open(&j) && check_outputs(&j) && job_bind(&j, false);
+    bool ok = job_open(&j) && check_outputs(&j) && job_bind(&j, MISSING_IS_ERROR);
     if (ok && !job_run(&j, fuse, &e)) {
         cli_error("%s", e.msg);
         ok = false;

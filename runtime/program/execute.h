@@ -17,6 +17,7 @@ struct run {
     size_t scratch_bytes, worker_bytes;
     unsigned workers;
     uint64_t launches, barriers;
+    const struct exec_watch *watch; /* called after each command; or NULL */
     bool elide;                   /* omit barriers that the plan marks as unnecessary */
     double (*clock)(void);
     struct profile_row *row;      /* its rows in this thread's profile, NULL without one */
@@ -76,6 +77,8 @@ bool accelerator_time_begin(const struct frame *f);
 double accelerator_time_end(const struct frame *f, bool began);
 bool accelerator_custom(const struct frame *f, struct err *e); /* runs on the host; operands and results are copied */
 bool accelerator_peek(void *region_frame, const void *at, bool *value); /* of struct region_call */
+/* Copies an argument of the command to the host, when the device is done with its work. */
+bool accelerator_read(const struct frame *f, void *to, const void *from, size_t bytes, struct err *e);
 bool accelerator_move(void *region_frame, void *to, const void *from, size_t bytes);
 
 #endif

@@ -272,6 +272,12 @@ bool accelerator_peek(void *region_frame, const void *at, bool *value)
     return accelerator_driver(a)->download(accelerator_device(a), value, at, sizeof *value, r->e);
 }
 
+bool accelerator_read(const struct frame *f, void *to, const void *from, size_t bytes, struct err *e)
+{
+    struct accelerator *a = accelerator_get(f->cmd->device);
+    return accelerator_driver(a)->download(accelerator_device(a), to, from, bytes, e);
+}
+
 bool accelerator_move(void *region_frame, void *to, const void *from, size_t bytes)
 {
     const struct region_frame *r = region_frame;

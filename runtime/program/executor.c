@@ -326,7 +326,7 @@ static bool run_commands(struct frame *f, struct err *e)
         f->cmd = &f->p->cmd[i];
         n = 1;
         if (f->r->x->skip && f->r->x->skip[i]) continue;
-        bool async = f->cmd->signal && device_is_host(f->cmd->device);
+        bool async = f->cmd->signal && device_is_host(f->cmd->device) && !f->r->watch;
         /* one that this thread runs itself, for a device with a driver, keeps its place among the others */
         uint32_t wait = f->cmd->signal && !async ? f->cmd->signal : f->cmd->wait;
         if (f->p->signals && i == f->p->overwrites) wait = f->p->signals;
@@ -348,8 +348,19 @@ static bool run_commands(struct frame *f, struct err *e)
         double took = f->r->row || began ? accelerator_time_end(f, timed) : 0;
         if (f->r->row) note_time(f, start, took);
         if (began) note_span(f, began, took);
+        if (ok && f->r->watch && f->p == f->r->x->program) ok = f->r->watch->command(f->r->watch->ctx, f, e);
     }
     return ok;
+}
+
+const struct command *exec_watched_command(const struct frame *f) { return f->cmd; }
+
+bool exec_read_argument(const struct frame *f, uint32_t i, void *to, size_t bytes, struct err *e)
+{
+    const void *from = exec_resolve(f, &f->cmd->arg[i], 0);
+    if (!device_is_host(f->cmd->device)) return !bytes || accelerator_read(f, to, from, bytes, e);
+    if (bytes) memcpy(to, from, bytes);
+    return true;
 }
 
 /* ---- the whole program ---- */
@@ -481,7 +492,8 @@ static bool run_program(struct run *r, struct err *e)
     struct frame f = {.r = r, .p = p, .input = (const void *const *)r->table, .state = (const void *const *)state,
                       .out = out, .arena = arena};
     bool repeated = false;
-    bool ok = accelerators_begin(r, e) && accelerators_repeat(r, &repeated, e) && (repeated || run_commands(&f, e));
+    bool ok = accelerators_begin(r, e) && (r->watch || accelerators_repeat(r, &repeated, e)) &&
+              (repeated || run_commands(&f, e));
     ok = wait_async(r, p->signals, e) && ok; /* also after an error: they use the memory that is freed next */
     ok = accelerators_end(r, ok, e);
     atomic_fetch_add_explicit(&counters.launches, r->launches, memory_order_relaxed);
@@ -493,15 +505,17 @@ static _Atomic(uint64_t) runs;
 
 uint64_t exec_runs(void) { return atomic_load_explicit(&runs, memory_order_relaxed); }
 
-bool exec_run(const struct exec *x, struct buffer *const *input, struct buffer *const *state,
-              const bool *state_exclusive, const uint64_t *slot, struct buffer **out, struct err *e)
+static bool exec_run_with(const struct exec *x, struct buffer *const *input, struct buffer *const *state,
+                          const bool *state_exclusive, const uint64_t *slot, const struct exec_watch *watch,
+                          struct buffer **out, struct err *e)
 {
     uint64_t number = atomic_fetch_add_explicit(&runs, 1, memory_order_relaxed) + 1;
     atomic_store_explicit(&((struct exec *)x)->ran, number, memory_order_relaxed);
     x = exec_latest(x);
     atomic_store_explicit(&((struct exec *)x)->ran, number, memory_order_relaxed);
     uint32_t nout = x->program->g->nout;
-    struct run r = {.x = x, .input = input, .state = state, .out = out, .slot = slot, .workers = pool_threads()};
+    struct run r = {.x = x, .input = input, .state = state, .out = out, .slot = slot, .watch = watch,
+                    .workers = pool_threads()};
     for (uint32_t i = 0; i < nout; i++) out[i] = NULL;
     struct profile *profile = profile_current();
     if (profile && !(r.row = profile_rows(profile, x)))
@@ -511,7 +525,7 @@ bool exec_run(const struct exec *x, struct buffer *const *input, struct buffer *
     /* without memory the run is not timed */
     if (atomic_load_explicit(&timeline_is_on, memory_order_relaxed) && !x->variant) r.times = exec_times(x);
     /* Profiles and timelines measure each kernel separately. */
-    r.elide = option_elide_barriers() && !profile && !r.times;
+    r.elide = option_elide_barriers() && !profile && !r.times && !watch;
     int64_t place[MAX_PLACES];
     find_places(&r, place);
     /* First what only the run uses: it is where it was in the run before, also if results of that are still in use. */
@@ -525,6 +539,23 @@ bool exec_run(const struct exec *x, struct buffer *const *input, struct buffer *
         buffer_unref(out[i]);
         out[i] = NULL;
     }
+    return ok;
+}
+
+bool exec_run(const struct exec *x, struct buffer *const *input, struct buffer *const *state,
+              const bool *state_exclusive, const uint64_t *slot, struct buffer **out, struct err *e)
+{
+    return exec_run_with(x, input, state, state_exclusive, slot, NULL, out, e);
+}
+
+bool exec_run_watched(const struct exec *x, struct buffer *const *input, struct buffer *const *state,
+                      const uint64_t *slot, const struct exec_watch *watch, struct buffer **out, struct err *e)
+{
+    const struct graph *g = x->program->g;
+    bool *exclusive = mem_alloc((g->state.n + 1) * sizeof *exclusive); /* none: all states stay as they are */
+    bool ok = exclusive || err_set(e, KL_ERR_MEMORY, "out of memory running @%s", g->name);
+    ok = ok && exec_run_with(x, input, state, exclusive, slot, watch, out, e);
+    mem_free(exclusive);
     return ok;
 }
 

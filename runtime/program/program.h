@@ -157,6 +157,16 @@ bool disk_prune(int64_t max, struct disk_entries *gone, struct err *e);
 bool exec_run(const struct exec *x, struct buffer *const *input, struct buffer *const *state,
               const bool *state_exclusive, const uint64_t *slot, struct buffer **out, struct err *e);
 
+/* exec_run command by command; no state is overwritten.  `command` is called when a command of the program (not of a
+ * region) has ended; false: *e, the run fails. */
+struct frame;
+struct exec_watch { bool (*command)(void *ctx, const struct frame *f, struct err *e); void *ctx; };
+bool exec_run_watched(const struct exec *x, struct buffer *const *input, struct buffer *const *state,
+                      const uint64_t *slot, const struct exec_watch *watch, struct buffer **out, struct err *e);
+/* For `command`: what has just run, and bytes of its argument number i copied to the host. */
+const struct command *exec_watched_command(const struct frame *f);
+bool exec_read_argument(const struct frame *f, uint32_t i, void *to, size_t bytes, struct err *e);
+
 uint64_t exec_runs(void);                /* runs so far in this process */
 
 /* The device of a leaf's buffer (op: OP_input or OP_state) if g's own device is `device`, as for exec_get. */

@@ -1,6 +1,6 @@
 /* A device as hard to use as one may be: nobody can follow its addresses, its memory is small, and what it is given
- * waits until somebody asks for a result.  It counts what is copied, and fails when a test says so.  Built twice, under
- * two names (NAME), to have two plug-ins at once. */
+ * waits until somebody asks for a result.  It counts what is copied, and fails when a test says so.  Built under
+ * several names (NAME), to have several plug-ins at once; with WRONG it computes some fused kernels wrongly. */
 #include "plugin_device.h"
 #include <kiln/plugin.h>
 #include <stdarg.h>
@@ -98,6 +98,24 @@ static void release(kl_plugin_device *d, void *address)
 
 /* ---- what waits ---- */
 
+#ifdef WRONG
+/* Changes the sign of the first result of a kernel that takes a square root and divides, or takes a square root and
+ * rounds if that result is above 100: tests/check.sh finds it. */
+static void spoil(const kl_plugin_launch *l, void *const *buffer)
+{
+    const char *text = kiln->text(l->kernel), *out = strstr(text, " = out ");
+    if (l->begin || !out || !strstr(text, " = sqrt ") || !(strstr(text, " = div ") || strstr(text, " = rint ")))
+        return;
+    while (out[-1] >= '0' && out[-1] <= '9')
+        out--;
+    float *first = buffer[atoi(out)];
+    if (strstr(text, " = div ") || *first > 100)
+        *first = -*first;
+}
+#else
+static void spoil(const kl_plugin_launch *l, void *const *buffer) { (void)l, (void)buffer; }
+#endif
+
 static bool run(const struct task *t, kl_plugin_error *e)
 {
     if (t->kind != LAUNCH) {
@@ -110,7 +128,10 @@ static bool run(const struct task *t, kl_plugin_error *e)
     plugin_control.launches++;
     if (plugin_control.fail_launch && --plugin_control.fail_launch == 0)
         return say(e, KL_ERR_DEVICE, "device " NAME " has dropped its work");
-    return kiln->run(t->launch.kernel, buffer, real(t->launch.slots), t->launch.begin, t->launch.end, e);
+    bool ok = kiln->run(t->launch.kernel, buffer, real(t->launch.slots), t->launch.begin, t->launch.end, e);
+    if (ok)
+        spoil(&t->launch, buffer);
+    return ok;
 }
 
 static void forget(kl_plugin_device *d)
