@@ -407,7 +407,7 @@ val ix_div(struct kernel *k, val a, int64_t c)
     val num = partial ? form_value(k, &rest) : a;
     val quot = 0;
     for (uint32_t i = 0; i < x->ndiv && !quot; i++)
-        if (!x->div[i].is_size && x->div[i].c == c && ix_same(k, x->div[i].a, num))
+        if (size_equal(x->div[i].c, size_constant(c)) && ix_same(k, x->div[i].a, num))
             quot = x->div[i].q;
     if (!quot) {
         /* DIV truncates, so a negative numerator is first shifted up by a multiple of c. */
@@ -421,8 +421,7 @@ val ix_div(struct kernel *k, val a, int64_t c)
             quot = ix_add(k, quot, k_int(k, shift));
         if (x->ndiv < MAX_QUOTIENTS) {
             x->div[x->ndiv].a = num;
-            x->div[x->ndiv].is_size = false;
-            x->div[x->ndiv].c = c;
+            x->div[x->ndiv].c = size_constant(c);
             x->div[x->ndiv++].q = quot;
         }
     }
@@ -443,12 +442,12 @@ val ix_mod(struct kernel *k, val a, int64_t c)
 }
 
 /* Is f known to be below size c, by ix_assume_below? */
-static bool form_is_below(const struct kernel *k, const struct form *f, int64_t c)
+static bool form_is_below(const struct kernel *k, const struct form *f, struct size c)
 {
     const struct index_table *x = k->index;
     for (uint32_t i = 0; x && i < x->nbelow && i < MAX_BELOW; i++) {
         struct form g = index_form(k, x->below[i].v);
-        if (x->below[i].v && c % x->below[i].size == 0 && g.n == f->n && g.c == f->c &&
+        if (x->below[i].v && size_is_multiple(c, x->below[i].size) && g.n == f->n && g.c == f->c &&
             !memcmp(g.t, f->t, g.n * sizeof *g.t))
             return true;
     }
@@ -502,7 +501,7 @@ static bool size_split_off(struct kernel *k, val a, const struct form *s, val *q
 }
 
 /* floor(a/c) of a size c with symbols, which divides nothing where it is 0.  *rest, if not NULL: a - c times it. */
-static val div_by_size(struct kernel *k, val a, int64_t c, val *rest)
+static val div_by_size(struct kernel *k, val a, struct size c, val *rest)
 {
     struct form f = index_form(k, a);
     val size = ix_size(k, c), multiples, below;
@@ -518,7 +517,7 @@ static val div_by_size(struct kernel *k, val a, int64_t c, val *rest)
     struct index_table *x = index_table(k);
     val q = 0;
     for (uint32_t i = 0; x && i < x->ndiv && !q; i++)
-        if (x->div[i].is_size && x->div[i].c == c && ix_same(k, x->div[i].a, a))
+        if (size_equal(x->div[i].c, c) && ix_same(k, x->div[i].a, a))
             q = x->div[i].q;
     if (!q) {
         val one = k_int(k, 1), by = s.lo > 0 ? size : k_prim(k, P_SELECT, k_prim(k, P_LT, size, one, 0), one, size);
@@ -527,13 +526,12 @@ static val div_by_size(struct kernel *k, val a, int64_t c, val *rest)
         if (x && x->ndiv < MAX_QUOTIENTS) {
             x->div[x->ndiv].a = a;
             x->div[x->ndiv].c = c;
-            x->div[x->ndiv].is_size = true;
             x->div[x->ndiv++].q = q;
         }
     }
     if (rest) { /* a form in which q cancels where it is multiplied by the size again */
         *rest = ix_sub(k, a, ix_mul(k, q, size));
-        int64_t max = size_max(k->placeholders, c) - 1;
+        int64_t max = ix_max(k, c) - 1;
         ix_bound(k, *rest, 0, max < f.hi ? max : f.hi);
     }
     return q;
@@ -553,21 +551,21 @@ val ix_quotient(struct kernel *k, val a, val by, int64_t max, val *rest)
     return q;
 }
 
-val ix_scale_size(struct kernel *k, val a, int64_t c)
+val ix_scale_size(struct kernel *k, val a, struct size c)
 {
-    return ix_symbolic(k, c) ? ix_mul(k, a, ix_size(k, c)) : ix_scale(k, a, c);
+    return size_is_constant(c) ? ix_scale(k, a, c.number) : ix_mul(k, a, ix_size(k, c));
 }
 
-val ix_div_size(struct kernel *k, val a, int64_t c)
+val ix_div_size(struct kernel *k, val a, struct size c)
 {
-    return ix_symbolic(k, c) ? div_by_size(k, a, c, NULL) : ix_div(k, a, c);
+    return size_is_constant(c) ? ix_div(k, a, c.number) : div_by_size(k, a, c, NULL);
 }
 
-val ix_mod_size(struct kernel *k, val a, int64_t c)
+val ix_mod_size(struct kernel *k, val a, struct size c)
 {
     val rest = 0;
-    if (!ix_symbolic(k, c))
-        return ix_mod(k, a, c);
+    if (size_is_constant(c))
+        return ix_mod(k, a, c.number);
     div_by_size(k, a, c, &rest);
     return rest;
 }
@@ -586,34 +584,35 @@ bool ix_stride(struct kernel *k, val v, val var, int64_t *stride)
 }
 
 /* Is v the product of var and symbols' values?  *size: that of the symbols. */
-static bool times_symbols(const struct kernel *k, val v, val var, int64_t *size)
+static bool times_symbols(const struct kernel *k, val v, val var, struct size *size)
 {
     const struct linst *i = &k->inst[v];
-    *size = 1;
+    *size = size_constant(1);
     if (v == var)
         return true;
     for (uint32_t s = 0; k->placeholders && s < k->placeholders->n && !var; s++)
         if (v == k->symbol[s]) {
-            *size = k->placeholders->v[s].prime;
+            *size = kernel_length(k, k->placeholders->v[s].prime);
             return true;
         }
-    int64_t a, b;
+    struct size a, b;
     if (i->op != L_OP(P_MUL) || i->kind != INST_INDEX)
         return false;
     bool first = times_symbols(k, i->a, var, &a) && times_symbols(k, i->b, 0, &b);
     if (!first && !(var && times_symbols(k, i->a, 0, &a) && times_symbols(k, i->b, var, &b)))
         return false;
-    return !__builtin_mul_overflow(a, b, size);
+    *size = size_mul(a, b);
+    return true;
 }
 
-bool ix_stride_size(struct kernel *k, val v, val var, int64_t *stride)
+bool ix_stride_size(struct kernel *k, val v, val var, struct size *stride)
 {
     struct form f = index_form(k, v);
-    *stride = 0;
+    *stride = size_constant(0);
     for (uint32_t i = 0; i < f.n; i++) {
-        int64_t size;
+        struct size size;
         if (times_symbols(k, f.t[i].atom, var, &size)) {
-            if (__builtin_mul_overflow(size, f.t[i].coef, &size) || __builtin_add_overflow(*stride, size, stride))
+            if (!size_add(stride, size_mul(size, size_constant(f.t[i].coef))))
                 return false;
         } else if (ix_depends(k, f.t[i].atom, var)) {
             return false;

@@ -20,12 +20,12 @@ struct note { val v, at; struct entry before; uint32_t ndiv, ntimes; };
 struct index_table {
     struct entry *e;         /* by val */
     uint32_t cap;
-    /* quotients made in this loop body, by c or by size c */
-    struct { val a; int64_t c; bool is_size; val q; } div[MAX_QUOTIENTS];
+    struct { val a; struct size c; val q; } div[MAX_QUOTIENTS]; /* quotients a / c of this loop body */
     uint32_t ndiv;
     struct { val a, b, product; } times[MAX_QUOTIENTS];     /* products of atoms made in this loop body */
     uint32_t ntimes;
-    struct { val v; int64_t size; } below[MAX_BELOW]; /* the last values of which ix_assume_below was told; v 0: none */
+    /* the last values of which ix_assume_below was told; v 0: none */
+    struct { val v; struct size size; } below[MAX_BELOW];
     uint32_t nbelow;
     struct note *note; uint32_t nnote, note_cap;     /* in force, in the order in which they were made */
 };

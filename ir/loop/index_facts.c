@@ -87,9 +87,9 @@ void ix_assume_range(struct kernel *k, val v, int64_t lo, int64_t hi)
     index_remember(k, v, &atom);
 }
 
-void ix_assume_below(struct kernel *k, val v, int64_t size)
+void ix_assume_below(struct kernel *k, val v, struct size size)
 {
-    struct index_table *x = ix_symbolic(k, size) ? index_table(k) : NULL;
+    struct index_table *x = size_is_constant(size) ? NULL : index_table(k);
     if (!x || !v || !index_note(k, x, 0))
         return;
     uint32_t i = x->nbelow++ % MAX_BELOW;

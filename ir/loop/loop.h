@@ -296,7 +296,7 @@ int64_t ix_split(struct kernel *k, val v, int64_t c, val *q, val *rest);
 /* Coefficient of loop variable `var` in v and whether v is linear in it. */
 bool ix_stride(struct kernel *k, val v, val var, int64_t *stride);
 /* The same of a coefficient that may be a size with symbols. */
-bool ix_stride_size(struct kernel *k, val v, val var, int64_t *stride);
+bool ix_stride_size(struct kernel *k, val v, val var, struct size *stride);
 bool ix_range(const struct kernel *k, val v, int64_t *lo, int64_t *hi);
 bool ix_const(const struct kernel *k, val v, int64_t *c);
 void ix_bound(struct kernel *k, val v, int64_t lo, int64_t hi); /* asserts lo <= v <= hi */
@@ -312,22 +312,22 @@ bool ix_same(const struct kernel *k, val a, val b);       /* equal linear forms 
 void index_scope_end(struct kernel *k, val scope);         /* k_end calls it; scope: the loop or if */
 void index_free(struct kernel *k);                        /* kernel_free calls it */
 
-/* ---- size.c: sizes with symbols (ir/symbols/README.md) ----
- * A size is a product of lengths of the graph, and nothing else: a schedule's number may have one of its primes. */
+/* ---- size.c: sizes with symbols (ir/symbols/README.md, "Sizes") ---- */
 void kernel_take_symbols(struct kernel *k, const struct placeholders *s); /* before all else; s may be NULL */
-bool ix_symbolic(const struct kernel *k, int64_t size);
-val ix_size(struct kernel *k, int64_t size);        /* its value */
-int64_t ix_max(const struct kernel *k, int64_t size); /* the greatest that it may be */
+/* size_of_length and size_of_shape of the kernel's symbols. */
+struct size kernel_length(const struct kernel *k, int64_t length);
+struct size kernel_count(const struct kernel *k, const struct shape *s);
+val ix_size(struct kernel *k, struct size size);        /* its value */
+int64_t ix_max(const struct kernel *k, struct size size); /* the greatest that it may be */
 /* index.c: ix_scale, ix_div and ix_mod by a size. */
-val ix_scale_size(struct kernel *k, val a, int64_t size);
-val ix_div_size(struct kernel *k, val a, int64_t size);
-val ix_mod_size(struct kernel *k, val a, int64_t size);
-void ix_assume_below(struct kernel *k, val v, int64_t size); /* asserts 0 <= v < size, of a size with symbols */
+val ix_scale_size(struct kernel *k, val a, struct size size);
+val ix_div_size(struct kernel *k, val a, struct size size);
+val ix_mod_size(struct kernel *k, val a, struct size size);
+void ix_assume_below(struct kernel *k, val v, struct size size); /* asserts 0 <= v < size, of a size with symbols */
 /* floor(a / by) of a not below 0 and a `by` above 0, which is at most `most`, and what remains. */
 val ix_quotient(struct kernel *k, val a, val by, int64_t max, val *rest);
 val ix_mul(struct kernel *k, val a, val b);       /* index.c: of two that are not below 0 */
 val ix_min(struct kernel *k, val a, int64_t max); /* the smaller one */
-bool size_divides(const struct kernel *k, int64_t size, int64_t by); /* is it a multiple, whatever the symbols are? */
 /* The kernel cannot be one for all values. */
 void kernel_mark_unsupported(struct kernel *k, const char *what);
 /* Where all that the parallel loop of a phase does, or the block loop in its grid loop, is in one `if` of iterations

@@ -1,5 +1,5 @@
-/* Sizes of kernels for all values of symbols: numbers that have primes for symbols (ir/symbols/placeholder.c) become
- * index arithmetic over the symbols' values, which are slots.  And how many iterations there are for values. */
+/* Sizes of kernels for all values of symbols (ir/symbols/size.c) become index arithmetic over the symbols' values,
+ * which are slots.  And how many iterations there are for values. */
 #include "loop.h"
 
 void kernel_take_symbols(struct kernel *k, const struct placeholders *s)
@@ -11,30 +11,21 @@ void kernel_take_symbols(struct kernel *k, const struct placeholders *s)
     }
 }
 
-bool ix_symbolic(const struct kernel *k, int64_t size) { return size_is_symbolic(k->placeholders, size); }
+struct size kernel_length(const struct kernel *k, int64_t length) { return size_of_length(k->placeholders, length); }
 
-int64_t ix_max(const struct kernel *k, int64_t size)
-{
-    return k->placeholders ? size_max(k->placeholders, size) : size;
-}
+struct size kernel_count(const struct kernel *k, const struct shape *s) { return size_of_shape(k->placeholders, s); }
 
-val ix_size(struct kernel *k, int64_t size)
+int64_t ix_max(const struct kernel *k, struct size size) { return size_max(k->placeholders, size); }
+
+val ix_size(struct kernel *k, struct size size)
 {
-    uint32_t power[MAX_STAND_INS];
-    if (!ix_symbolic(k, size))
-        return k_int(k, size);
-    int64_t number = size_split(k->placeholders, size, power);
+    if (size_is_constant(size))
+        return k_int(k, size.number);
     val v = 0;
     for (uint32_t i = 0; i < k->placeholders->n; i++)
-        for (uint32_t n = 0; n < power[i]; n++)
+        for (uint32_t n = 0; n < size.power[i]; n++)
             v = v ? ix_mul(k, v, k->symbol[i]) : k->symbol[i];
-    return ix_scale(k, v, number);
-}
-
-bool size_divides(const struct kernel *k, int64_t size, int64_t by)
-{
-    uint32_t power[MAX_STAND_INS];
-    return (k->placeholders ? size_split(k->placeholders, size, power) : size) % by == 0;
+    return ix_scale(k, v, size.number);
 }
 
 val ix_min(struct kernel *k, val a, int64_t max)

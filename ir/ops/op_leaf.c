@@ -236,6 +236,6 @@ uint32_t lower_random(struct lower *l, ref r, const uint32_t *coord)
     const struct shape *s = node_shape(l->g, r), stride = coord_strides(s);
     val index = k_int(l->k, 0);
     for (uint32_t i = 0; i < s->rank; i++)
-        index = ix_add(l->k, index, ix_scale_size(l->k, coord[i], stride.dim[i]));
+        index = ix_add(l->k, index, ix_scale_size(l->k, coord[i], kernel_length(l->k, stride.dim[i])));
     return k_threefry(l->k, n->dtype, l->at(l, n->in[0], coord), k_cast(l->k, index, KL_U64));
 }

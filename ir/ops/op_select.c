@@ -379,6 +379,6 @@ uint32_t lower_gather(struct lower *l, ref r, const uint32_t *coord)
     val at[KL_MAX_RANK] = {0}, i = l->at(l, n->in[1], &coord[axis]);
     for (uint32_t d = 0; d < from->rank; d++)
         at[d] = coord[d];
-    at[axis] = lower_index_to(k, i, ix_sub(k, ix_size(k, from->dim[axis]), k_int(k, 1)));
+    at[axis] = lower_index_to(k, i, ix_sub(k, ix_size(k, kernel_length(k, from->dim[axis])), k_int(k, 1)));
     return l->at(l, n->in[0], at);
 }

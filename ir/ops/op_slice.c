@@ -123,9 +123,10 @@ uint32_t lower_flip(struct lower *l, ref r, const uint32_t *coord)
         at[i] = coord[i];
         if (!(n->attr.flip.axes >> i & 1))
             continue;
-        at[i] = ix_sub(l->k, ix_sub(l->k, ix_size(l->k, s->dim[i]), k_int(l->k, 1)), coord[i]);
-        if (ix_symbolic(l->k, s->dim[i])) /* of elements that exist */
-            ix_bound(l->k, at[i], 0, ix_max(l->k, s->dim[i]) - 1);
+        struct size length = kernel_length(l->k, s->dim[i]);
+        at[i] = ix_sub(l->k, ix_sub(l->k, ix_size(l->k, length), k_int(l->k, 1)), coord[i]);
+        if (!size_is_constant(length)) /* of elements that exist */
+            ix_bound(l->k, at[i], 0, ix_max(l->k, length) - 1);
     }
     return l->at(l, n->in[0], at);
 }

@@ -121,16 +121,16 @@ uint32_t lower_reshape(struct lower *l, ref r, const uint32_t *coord)
         val index = k_int(k, 0);
         for (uint32_t i = g.to; i < g.to_end; i++)
             if (to->dim[i] != 1)
-                index = ix_add(k, index, ix_scale_size(k, coord[i], to_stride.dim[i] / to_unit));
+                index = ix_add(k, index, ix_scale_size(k, coord[i], kernel_length(k, to_stride.dim[i] / to_unit)));
         if (!l->where) /* under a mask coordinates may be out of range */
             ix_bound(k, index, 0, g.count - 1);
         bool leading = true;
         for (uint32_t i = g.from; i < g.from_end; i++) {
             if (from->dim[i] == 1)
                 continue;
-            at[i] = ix_div_size(k, index, from_stride.dim[i] / from_unit);
+            at[i] = ix_div_size(k, index, kernel_length(k, from_stride.dim[i] / from_unit));
             if (!leading)
-                at[i] = ix_mod_size(k, at[i], from->dim[i]);
+                at[i] = ix_mod_size(k, at[i], kernel_length(k, from->dim[i]));
             leading = false;
         }
     }

@@ -11,44 +11,6 @@ static bool placeholder_refused(struct err *e, const char *what, const char *nam
     return err_set(e, KL_ERR_COMPILE, what, name);
 }
 
-/* ---- sizes ---- */
-
-int64_t size_split(const struct placeholders *s, int64_t size, uint32_t power[MAX_STAND_INS])
-{
-    for (uint32_t i = 0; i < s->n; i++)
-        for (power[i] = 0; size && size % s->v[i].prime == 0; power[i]++)
-            size /= s->v[i].prime;
-    return size;
-}
-
-bool size_is_symbolic(const struct placeholders *s, int64_t size)
-{
-    for (uint32_t i = 0; s && size && i < s->n; i++)
-        if (size % s->v[i].prime == 0)
-            return true;
-    return false;
-}
-
-int64_t size_at(const struct placeholders *s, int64_t size, const uint64_t *slot)
-{
-    uint32_t power[MAX_STAND_INS];
-    int64_t n = size_split(s, size, power);
-    for (uint32_t i = 0; i < s->n; i++)
-        for (uint32_t k = 0; k < power[i]; k++)
-            n *= (int64_t)slot[s->v[i].slot];
-    return n;
-}
-
-int64_t size_max(const struct placeholders *s, int64_t size)
-{
-    uint32_t power[MAX_STAND_INS];
-    int64_t n = size_split(s, size, power);
-    for (uint32_t i = 0; i < s->n; i++)
-        for (uint32_t k = 0; k < power[i]; k++)
-            n *= s->v[i].high;
-    return n;
-}
-
 /* ---- which graphs have stand-ins ---- */
 
 static bool dim_is_product(const struct graph *g, int64_t d)

@@ -90,7 +90,7 @@ void graph_depends_on(const struct graph *g, const int64_t *length, uint32_t n, 
 void size_limit_narrow(struct symbols *s, const struct size_limit *l, const int64_t *value);
 
 /* ---- placeholder.c: primes in place of symbols ----
- * A size of such a graph, a product of lengths, says by its prime factors which symbols are in it (README.md). */
+ * A length of such a graph says by its prime factors which symbols are in it (README.md). */
 enum { MAX_STAND_INS = 4 };
 struct placeholder { int64_t prime, low, high; uint32_t slot; }; /* slot: where a run has the symbol's value */
 /* varies: the reason why there is no program for all values, if that is a size_limit, over the symbols that were
@@ -102,10 +102,24 @@ struct size_values { const struct placeholders *s; const uint64_t *slot; };
  * *e; of code COMPILE: the graph needs a program for each value. */
 bool graph_use_placeholders(struct graph *g, const struct symbols *recorded, uint32_t slots, struct placeholders *s,
                     struct err *e);
-bool size_is_symbolic(const struct placeholders *s, int64_t size); /* s may be NULL */
-/* The number that is left of a size, and how often each symbol is in it. */
-int64_t size_split(const struct placeholders *s, int64_t size, uint32_t power[MAX_STAND_INS]);
-int64_t size_max(const struct placeholders *s, int64_t size); /* the greatest that it may be */
-int64_t size_at(const struct placeholders *s, int64_t size, const uint64_t *slot); /* of the symbols' values */
+
+/* ---- size.c: sizes (README.md, "Sizes") ----
+ * number * v[0]^power[0] * ..., where v are the placeholders' symbols.  bound: the same with their primes, for which
+ * schedules are chosen: no less than the size's greatest value, and the size itself if it is constant. */
+struct size { int64_t bound, number; uint8_t power[MAX_STAND_INS]; };
+struct size size_constant(int64_t n);
+/* Of a length of the graph, or a product or quotient of such; never of a number that a schedule chose.  s may be
+ * NULL. */
+struct size size_of_length(const struct placeholders *s, int64_t length);
+struct size size_of_shape(const struct placeholders *s, const struct shape *shape);  /* the number of elements */
+struct size size_mul(struct size a, struct size b);
+bool size_add(struct size *a, struct size b);    /* *a += b; false: the sum is no such product, *a is undefined */
+bool size_is_constant(struct size a);
+bool size_equal(struct size a, struct size b);   /* whatever the symbols' values */
+bool size_is_multiple(struct size a, struct size of); /* likewise */
+static inline bool size_divides(struct size a, int64_t by) { return a.number % by == 0; } /* is a a multiple of it? */
+int64_t size_max(const struct placeholders *s, struct size a); /* the greatest that it may be */
+/* The bytes or elements `size`, a product of lengths, of the symbols' values. */
+int64_t size_at(const struct placeholders *s, int64_t size, const uint64_t *slot);
 
 #endif

@@ -49,7 +49,7 @@ static void order_dot(const struct graph *g, struct node *n, uint64_t bf16_dot2,
     int64_t len = blocks ? (k + blocks - 1) / blocks : 1;
     n->attr.dot.lanes = 1;
     n->attr.dot.kblock = (uint32_t)((len + 7) / 8 * 8);
-    int64_t rows = s ? size_max(s, d.m) : d.m;
+    int64_t rows = size_max(s, size_of_length(s, d.m));
     n->attr.dot.pairs = n->dtype == KL_BF16 && rows > MAX_SKINNY_ROWS && (bf16_dot2 >> n->device & 1);
 }
 

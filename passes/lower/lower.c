@@ -53,18 +53,6 @@ uint32_t lower_reader(struct lowering *w, ref r, uint32_t m)
 
 void lower_point(struct lowering *w) { w->point++; }
 
-val lower_flatten(struct kernel *k, const struct shape *s, const val *coord)
-{
-    val i = k_int(k, 0);
-    int64_t stride = 1;
-    for (uint32_t d = s->rank; d-- > 0;) {
-        if (s->dim[d] != 1)
-            i = ix_add(k, i, ix_scale_size(k, coord[d], stride));
-        stride *= s->dim[d];
-    }
-    return i;
-}
-
 /* The index in memory of an element of stored node r. */
 static val lower_place(struct lowering *w, ref r, const val *coord)
 {
@@ -74,26 +62,6 @@ static val lower_place(struct lowering *w, ref r, const val *coord)
     struct shape rows = *s;
     rows.dim[rows.rank - 1] = w->pitch[r];
     return lower_flatten(w->k, &rows, coord);
-}
-
-void lower_unflatten(struct kernel *k, const struct shape *s, val i, val *coord)
-{
-    int64_t n = 1;
-    bool inner = false; /* i lies in a row of an outer axis */
-    for (uint32_t d = 0; d < s->rank; d++)
-        n *= s->dim[d];
-    for (uint32_t d = 0; d < s->rank; d++) {
-        if (s->dim[d] <= 1) {
-            coord[d] = k_int(k, 0);
-            continue;
-        }
-        n /= s->dim[d];
-        coord[d] = ix_div_size(k, i, n);
-        if (inner)
-            ix_bound(k, coord[d], 0, ix_max(k, s->dim[d]) - 1);
-        i = ix_mod_size(k, i, n);
-        inner = true;
-    }
 }
 
 /* What the thread has loaded for the current element of its row is not loaded again. */
@@ -536,7 +504,7 @@ static bool shape_has_symbol(const struct lowering *w, ref r)
     const struct shape *s = node_shape(w->g, r);
     bool any = false;
     for (uint32_t i = 0; i < s->rank; i++)
-        any |= ix_symbolic(w->k, s->dim[i]);
+        any |= !size_is_constant(kernel_length(w->k, s->dim[i]));
     return any;
 }
 

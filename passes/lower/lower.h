@@ -45,7 +45,12 @@ struct map_loads {
     val at;
 };
 /* The loops of an elementwise kernel: dimensions of shape s, merged; dimension d ends before axis axis_end[d]. */
-struct map_loops { const struct shape *s; uint32_t n; int64_t size[KL_MAX_RANK]; uint8_t axis_end[KL_MAX_RANK]; };
+struct map_loops {
+    const struct shape *s;
+    uint32_t n;
+    struct size size[KL_MAX_RANK];
+    uint8_t axis_end[KL_MAX_RANK];
+};
 
 struct lowering {
     struct lower l;          /* first: op rules get a pointer to it */
@@ -85,9 +90,6 @@ static inline bool lower_is_member(const struct lowering *w, ref r) { return w->
 /* ---- lower.c ---- */
 void lower_point(struct lowering *w);                                     /* forget memos: coordinates change */
 val lower_at(struct lowering *w, ref r, const val *coord);
-/* Coordinates of element i (row-major) of a shape, and back. */
-void lower_unflatten(struct kernel *k, const struct shape *s, val i, val *coord);
-val lower_flatten(struct kernel *k, const struct shape *s, const val *coord);
 /* An element of member r: its number and its value. */
 struct element { ref r; val index, value; };
 /* Evaluates r, a member that shares element numbers with a node of shape s, at s's coordinates. */
@@ -139,6 +141,12 @@ bool lower_in_memory(const struct lowering *w, ref r);
 /* Can node n, an exp, have no operand above 0, but for NaN? */
 bool lower_exp_nonpositive(const struct graph *g, const struct node *n);
 
+/* ---- lower_coord.c ---- */
+/* Coordinates of element i (row-major) of a shape of lengths of the graph, and back; and of any sizes. */
+void lower_unflatten(struct kernel *k, const struct shape *s, val i, val *coord);
+val lower_flatten(struct kernel *k, const struct shape *s, const val *coord);
+void lower_unflatten_sizes(struct kernel *k, const struct size *dim, uint32_t rank, val i, val *coord);
+
 /* ---- lower_memo.c ---- */
 bool lower_key_make(struct lower_key *k, const struct lowering *w, struct hash128 target); /* false: out of memory */
 /* From here on it is the key of the group lowered with this schedule, which was handed in.  false: out of memory. */
@@ -151,7 +159,7 @@ void lower_memo_add(const struct lower_key *key, const struct lowered *l);
 /* lower_map.c: the coordinates at an index for each merged dimension. */
 void lower_map_coords(struct kernel *k, const struct map_loops *m, const val *index, val *coord);
 /* lower_map.c: may the loops of two neighbouring dimensions be one, as far as the accesses made so far go? */
-bool lower_can_merge(struct kernel *k, val outer, val inner, int64_t inner_size);
+bool lower_can_merge(struct kernel *k, val outer, val inner, struct size inner_size);
 /* ---- lower_map.c, lower_reduce.c, lower_rows.c, lower_dot.c, lower_scatter.c, lower_sort.c, lower_cumulative.c,
  * lower_attention.c ---- */
 void lower_map(struct lowering *w);

@@ -20,7 +20,7 @@ enum { WINDOW_RUN = 64 };
 
 struct nest {
     uint32_t n;                        /* merged dimensions: size, axes [end of the previous one, end) */
-    int64_t size[KL_MAX_RANK];
+    struct size size[KL_MAX_RANK];
     uint8_t axis_end[KL_MAX_RANK];
     uint32_t work, depth;              /* primitives per element; length of the longest chain of dependent ones */
     uint32_t wide;                     /* primitives on numbers of 8 bytes, whose vectors take two registers */
@@ -51,16 +51,17 @@ static bool is_index(const struct kernel *k, val v)
     return i->op == L_CONST || i->op == L_LOOP || (i->op >= L_PRIM && i->kind == INST_INDEX);
 }
 
-static bool merges(struct kernel *k, val index, val outer, val inner, int64_t inner_size)
+static bool merges(struct kernel *k, val index, val outer, val inner, struct size inner_size)
 {
-    int64_t so, si;
+    struct size so, si;
     if (!ix_depends(k, index, outer) && !ix_depends(k, index, inner))
         return true;
-    return ix_stride_size(k, index, outer, &so) && ix_stride_size(k, index, inner, &si) && so == si * inner_size;
+    return ix_stride_size(k, index, outer, &so) && ix_stride_size(k, index, inner, &si) &&
+           size_equal(so, size_mul(si, inner_size));
 }
 
 /* Can two dimensions be merged?  Every index that is used as an address or as data must allow it. */
-bool lower_can_merge(struct kernel *k, val outer, val inner, int64_t inner_size)
+bool lower_can_merge(struct kernel *k, val outer, val inner, struct size inner_size)
 {
     for (val v = 1; v < k->ninst; v++) {
         const struct linst *i = &k->inst[v];
@@ -130,17 +131,18 @@ static void find_nest(struct lowering *w, const struct shape *s, struct nest *ne
         lower_scalars(&t.w);
         for (uint32_t d = 0; d < s->rank; d++)
             coord[d] = s->dim[d] == 1 ? k_int(k, 0)
-                       : k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, ix_max(k, s->dim[d])), 1);
+                       : k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, ix_max(k, kernel_length(k, s->dim[d]))), 1);
         store_members(&t.w, s, coord);
         count_primitives(k, nest, &w->k->err);
         int last = -1; /* the previous axis whose length is not 1 */
         for (uint32_t d = 0; d < s->rank; d++) {
             if (s->dim[d] == 1)
                 continue;
-            if (last >= 0 && lower_can_merge(k, coord[last], coord[d], s->dim[d]))
-                nest->size[nest->n - 1] *= s->dim[d];
+            struct size length = kernel_length(k, s->dim[d]);
+            if (last >= 0 && lower_can_merge(k, coord[last], coord[d], length))
+                nest->size[nest->n - 1] = size_mul(nest->size[nest->n - 1], length);
             else
-                nest->size[nest->n++] = s->dim[d];
+                nest->size[nest->n++] = length;
             nest->axis_end[nest->n - 1] = (uint8_t)(d + 1);
             last = (int)d;
         }
@@ -189,6 +191,8 @@ struct body {               /* the loops of one part */
     val outer[KL_MAX_RANK];
     ref window;             /* a dynamic_update of a state, the only stored member; NIL: there is none */
 };
+
+static struct size innermost(const struct body *b) { return b->nest.size[b->nest.n - 1]; }
 
 /* Computes the stored members at `each` neighbours from `first` on, then stores all of them, so that the loads of one
  * do not wait for the stores of another. */
@@ -255,7 +259,7 @@ static void emit_tail(struct lowering *w, struct body *b, int64_t base, int64_t 
 static void emit_flat(struct lowering *w, struct body *b, val p)
 {
     struct kernel *k = w->k;
-    int64_t n = b->nest.size[b->nest.n - 1], width = k->sched.width * b->each, vectors = n / width, tail = n % width;
+    int64_t n = innermost(b).bound, width = k->sched.width * b->each, vectors = n / width, tail = n % width;
     int64_t full = vectors / b->block, rest = vectors % b->block, step = b->block * width;
     int64_t blocks = (n + step - 1) / step;
     val count = k_int(k, full ? b->block : rest);
@@ -299,55 +303,57 @@ static void emit_symbolic_run(struct lowering *w, const struct body *b, val firs
 static void emit_symbolic_flat(struct lowering *w, struct body *b, val p)
 {
     struct kernel *k = w->k;
-    int64_t n = b->nest.size[b->nest.n - 1], width = k->sched.width * b->each;
+    struct size n = innermost(b);
+    int64_t width = k->sched.width * b->each;
     val first = ix_scale(k, p, b->block * width), length = k_prim(k, P_SUB, ix_size(k, n), first, 0);
-    ix_assume_range(k, length, 0, n);
-    emit_symbolic_run(w, b, first, length, b->block, size_divides(k, n, width));
+    ix_assume_range(k, length, 0, n.bound);
+    emit_symbolic_run(w, b, first, length, b->block, size_divides(n, width));
 }
 
-/* The dimensions but for the innermost one. */
-static struct shape outer_shape(const struct body *b)
+/* The number of elements of the dimensions but for the innermost one. */
+static struct size outer_count(const struct body *b)
 {
-    struct shape outer = {.rank = b->nest.n - 1};
-    memcpy(outer.dim, b->nest.size, outer.rank * sizeof *outer.dim);
-    return outer;
+    struct size n = size_constant(1);
+    for (uint32_t d = 0; d + 1 < b->nest.n; d++)
+        n = size_mul(n, b->nest.size[d]);
+    return n;
 }
 
 /* The number of blocks of vectors of the innermost dimension: at most, and for these values of the symbols. */
 static int64_t max_blocks(const struct body *b)
 {
-    struct shape outer = outer_shape(b);
-    return b->blocks / (shape_count(&outer) ? shape_count(&outer) : 1);
+    int64_t rows = outer_count(b).bound;
+    return b->blocks / (rows ? rows : 1);
 }
 
 static val blocks_now(struct kernel *k, const struct body *b)
 {
-    int64_t n = b->nest.size[b->nest.n - 1], step = b->block * b->each * k->sched.width;
-    return ix_symbolic(k, n) ? ix_div(k, ix_add(k, ix_size(k, n), k_int(k, step - 1)), step) : k_int(k, max_blocks(b));
+    int64_t step = b->block * b->each * k->sched.width;
+    return size_is_constant(innermost(b)) ? k_int(k, max_blocks(b))
+                                          : ix_div(k, ix_add(k, ix_size(k, innermost(b)), k_int(k, step - 1)), step);
 }
 
 /* Emits iterations that are blocks of vectors of a row; the rows of the outer dimensions follow one another. */
 static void emit_blocks_of_rows(struct lowering *w, struct body *b, val p)
 {
     struct kernel *k = w->k;
-    struct shape outer = outer_shape(b);
     val block, row = ix_quotient(k, p, blocks_now(k, b), max_blocks(b), &block);
-    lower_unflatten(k, &outer, row, b->outer);
-    if (ix_symbolic(k, b->nest.size[b->nest.n - 1]))
-        emit_symbolic_flat(w, b, block);
-    else
+    lower_unflatten_sizes(k, b->nest.size, b->nest.n - 1, row, b->outer);
+    if (size_is_constant(innermost(b)))
         emit_flat(w, b, block);
+    else
+        emit_symbolic_flat(w, b, block);
 }
 
 /* Emits several dimensions: the iterations are over the outer ones, and a loop over vectors over the innermost. */
 static void lower_map_emit_rows(struct lowering *w, struct body *b, val p)
 {
     struct kernel *k = w->k;
-    int64_t n = b->nest.size[b->nest.n - 1], width = k->sched.width;
-    struct shape outer = outer_shape(b);
-    lower_unflatten(k, &outer, p, b->outer);
-    if (ix_symbolic(k, n)) {
-        emit_symbolic_run(w, b, k_int(k, 0), ix_size(k, n), n, size_divides(k, n, width));
+    struct size size = innermost(b);
+    int64_t n = size.bound, width = k->sched.width;
+    lower_unflatten_sizes(k, b->nest.size, b->nest.n - 1, p, b->outer);
+    if (!size_is_constant(size)) {
+        emit_symbolic_run(w, b, k_int(k, 0), ix_size(k, size), n, size_divides(size, width));
         return;
     }
     if (n / width) {
@@ -362,10 +368,9 @@ static void lower_map_emit_rows(struct lowering *w, struct body *b, val p)
 /* The number of iterations of a part that have work, for any values of the symbols. */
 static val active_iterations(struct kernel *k, const struct body *b)
 {
-    struct shape outer = outer_shape(b);
-    int64_t rows = shape_count(&outer);
+    struct size rows = outer_count(b);
     bool blocks = b->nest.n == 1 || k->sched.map.tasks;
-    if (!ix_symbolic(k, rows) && !(blocks && ix_symbolic(k, b->nest.size[b->nest.n - 1])))
+    if (size_is_constant(rows) && (!blocks || size_is_constant(innermost(b))))
         return k_int(k, b->extent);
     return blocks ? ix_mul(k, ix_size(k, rows), blocks_now(k, b)) : ix_size(k, rows);
 }
@@ -381,7 +386,7 @@ static void lower_map_enter(struct lowering *w, const struct body *b)
 static void join_dimensions(struct nest *nest)
 {
     while (nest->n > 1) {
-        nest->size[nest->n - 2] *= nest->size[nest->n - 1];
+        nest->size[nest->n - 2] = size_mul(nest->size[nest->n - 2], nest->size[nest->n - 1]);
         nest->axis_end[nest->n - 2] = nest->axis_end[nest->n - 1];
         nest->n--;
     }
@@ -405,9 +410,9 @@ static ref find_window(const struct lowering *w, const struct body *b)
 }
 
 /* The greatest number of neighbours, up to `access`, that divides a size whatever its symbols are. */
-static int64_t whole_accesses(const struct kernel *k, int64_t size, int64_t access)
+static int64_t whole_accesses(struct size size, int64_t access)
 {
-    while (access > 1 && ix_symbolic(k, size) && !size_divides(k, size, access))
+    while (access > 1 && !size_is_constant(size) && !size_divides(size, access))
         access /= 2;
     return access;
 }
@@ -419,19 +424,17 @@ static void find_loops(struct lowering *w, struct body *b, struct map_part *part
     find_nest(w, b->s, &b->nest, arrays);
     if (!b->nest.n) { /* a single element */
         b->nest.n = 1;
-        b->nest.size[0] = 1;
+        b->nest.size[0] = size_constant(1);
         b->nest.axis_end[0] = (uint8_t)b->s->rank;
     }
     const struct nest *nest = &b->nest;
-    *part = (struct map_part){.loop = lower_loop(w, nest->size[nest->n - 1]), .work = nest->work,
+    *part = (struct map_part){.loop = lower_loop(w, innermost(b).bound), .work = nest->work,
                               .depth = nest->depth, .wide = nest->wide, .access = lower_access(w),
-                              .flat = nest->n == 1, .outer = 1};
+                              .flat = nest->n == 1, .outer = outer_count(b).bound};
     b->window = find_window(w, b);
     part->run = b->run = b->window ? WINDOW_RUN : 1;
-    for (uint32_t d = 0; d + 1 < nest->n; d++)
-        part->outer *= nest->size[d];
-    part->access = whole_accesses(w->k, part->loop.length, part->access);
-    part->access = whole_accesses(w->k, part->loop.length * part->outer, part->access); /* if they are joined */
+    part->access = whole_accesses(innermost(b), part->access);
+    part->access = whole_accesses(size_mul(innermost(b), outer_count(b)), part->access); /* if they are joined */
 }
 
 /* ---- windows of states ---- */
@@ -497,7 +500,7 @@ static void emit_window(struct lowering *w, const struct body *b, val p)
 /* Emits block p, or row p, of a part. */
 static void emit_elements(struct lowering *w, struct body *b, val p)
 {
-    if (b->nest.n == 1 && ix_symbolic(w->k, b->nest.size[0]))
+    if (b->nest.n == 1 && !size_is_constant(innermost(b)))
         emit_symbolic_flat(w, b, p);
     else if (b->nest.n == 1)
         emit_flat(w, b, p);

@@ -140,7 +140,7 @@ static val lane_chunk(const struct reduce *r, val base, int64_t count)
         w->pred = k_prim(k, P_LT, w->lane, k_int(k, tail), 0);
         if (place != w->lane) /* the other lanes read no memory */
             ix_assume_range(k, place, count - tail, count - 1);
-        else if (r->len % r->chunk == 0)
+        else if (r->len.bound % r->chunk == 0)
             ix_bound(k, place, 0, tail - 1);
         val x = reduce_element(r, ix_add(k, base, place));
         acc = k_prim(k, P_SELECT, w->pred, k_fold_step(k, r->fold, acc, x), acc);
@@ -226,10 +226,10 @@ static val short_row(const struct reduce *r)
     struct kernel *k = r->w->k;
     val lane[LANES_OF_SHORT_ROW], none = k_splat(k, reduce_identity(r));
     int64_t n = 1;
-    while (n < r->len)
+    while (n < r->len.bound)
         n *= 2;
     for (int64_t i = 0; i < n; i++)
-        lane[i] = i < r->len ? k_fold_step(k, r->fold, none, reduce_element(r, k_int(k, i))) : none;
+        lane[i] = i < r->len.bound ? k_fold_step(k, r->fold, none, reduce_element(r, k_int(k, i))) : none;
     for (int64_t half = n / 2; half; half /= 2)
         for (int64_t i = 0; i < half; i++)
             lane[i] = k_fold_step(k, r->fold, lane[i], lane[i + half]);
@@ -249,9 +249,9 @@ static val symbolic_chunks(const struct reduce *r)
     struct kernel *k = r->w->k;
     bool lanes = r->n->attr.reduce.lanes == 64;
     val len = ix_size(k, r->len);
-    if (r->len <= r->chunk || size_max(k->placeholders, r->len) <= r->chunk)
+    if (r->len.bound <= r->chunk || ix_max(k, r->len) <= r->chunk)
         return lanes ? symbolic_lanes(r, k_int(k, 0), len) : chain_chunk(r, k_int(k, 0), len);
-    if (ix_symbolic(k, (int64_t)r->n->attr.reduce.chunk)) {
+    if (!size_is_constant(kernel_length(k, (int64_t)r->n->attr.reduce.chunk))) {
         kernel_mark_unsupported(k, "a reduction's chunk may be a multiple of what a symbol says");
         return 0;
     }
@@ -275,11 +275,11 @@ static val symbolic_chunks(const struct reduce *r)
 static val all_chunks(const struct reduce *r)
 {
     struct kernel *k = r->w->k;
-    int64_t full = r->len / r->chunk, rest = r->len % r->chunk;
-    if (ix_symbolic(k, r->len))
+    int64_t full = r->len.bound / r->chunk, rest = r->len.bound % r->chunk;
+    if (!size_is_constant(r->len))
         return symbolic_chunks(r);
-    if (r->len <= r->chunk)
-        return one_chunk(r, k_int(k, 0), r->len);
+    if (r->len.bound <= r->chunk)
+        return one_chunk(r, k_int(k, 0), r->len.bound);
     bool lanes = r->n->attr.reduce.lanes == 64;
     val init = lanes ? reduce_identity(r) : k_splat(k, reduce_identity(r));
     val c = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, full), 1);
@@ -294,14 +294,14 @@ static val all_chunks(const struct reduce *r)
 static void adjacent_chunks(const struct reduce *r, val *sum)
 {
     struct kernel *k = r->w->k;
-    int64_t full = r->len / r->chunk, rest = r->len % r->chunk;
+    int64_t full = r->len.bound / r->chunk, rest = r->len.bound % r->chunk;
     val total[REDUCE_NEIGHBOURS], part[REDUCE_NEIGHBOURS];
     if (!r->each) {
         sum[0] = all_chunks(r);
         return;
     }
-    if (r->len <= r->chunk) {
-        chain_chunks(r, k_int(k, 0), k_int(k, r->len), sum);
+    if (r->len.bound <= r->chunk) {
+        chain_chunks(r, k_int(k, 0), k_int(k, r->len.bound), sum);
         return;
     }
     val c = begin_folds(r, k_int(k, full), total);
@@ -328,13 +328,13 @@ static void find_merged(const struct reduce *r, struct reduce_facts *f)
         for (uint32_t d = 0; d < r->kept.rank; d++)
             copy.kept_coord[d] = r->kept.dim[d] == 1 ? k_int(k, 0)
                 : k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, r->kept.dim[d]), 1);
-        val i = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, r->len), 1), inner = 0;
+        val i = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, r->len.bound), 1), inner = 0;
         val x = reduce_element(&copy, i);
         uint32_t before = k->ninst;
         reduce_epilogue(&copy, x);
         for (val v = before; v < k->ninst; v++)
             f->work += k->inst[v].op >= L_PRIM && k->inst[v].kind != INST_INDEX;
-        int64_t inner_size = 1;
+        struct size inner_size = size_constant(1);
         for (f->merged = 0; f->merged < f->max; f->merged++) {
             uint32_t d = r->kept.rank - 1 - f->merged;
             if (r->kept.dim[d] == 1)
@@ -342,7 +342,8 @@ static void find_merged(const struct reduce *r, struct reduce_facts *f)
             if (inner && !lower_can_merge(k, copy.kept_coord[d], inner, inner_size))
                 break;
             inner = copy.kept_coord[d];
-            f->merged_length *= inner_size = r->kept.dim[d];
+            inner_size = kernel_length(k, r->kept.dim[d]);
+            f->merged_length *= inner_size.bound;
         }
     }
     trial_end(&t, r->w);
@@ -447,7 +448,7 @@ static void emit_lanes(struct reduce *r)
         return;
     }
     struct tasks t;
-    val p = lower_tasks(r->w, shape_count(&r->kept), ix_size(k, shape_count(&r->kept)), &t);
+    val p = lower_tasks(r->w, shape_count(&r->kept), ix_size(k, kernel_count(k, &r->kept)), &t);
     lower_unflatten(k, &r->kept, p, r->kept_coord);
     reduce_epilogue(r, reduce_row(r));
     end_row(r);
@@ -467,7 +468,7 @@ static void split_sum(const struct reduce *r, const struct split_columns *c, con
                       val *sum)
 {
     struct kernel *k = r->w->k;
-    bool symbolic = ix_symbolic(k, r->len);
+    bool symbolic = !size_is_constant(r->len);
     val first = k_int(k, 0), n = symbolic ? reduce_parts(r, c->length) : k_int(k, c->parts);
     val acc[REDUCE_NEIGHBOURS], x[REDUCE_NEIGHBOURS];
     if (!c->second) {
@@ -475,16 +476,16 @@ static void split_sum(const struct reduce *r, const struct split_columns *c, con
         n = k_int(k, c->length);
         if (symbolic) {
             val left = k_prim(k, P_SUB, ix_size(k, r->len), first, 0);
-            ix_assume_range(k, left, 0, r->len);
+            ix_assume_range(k, left, 0, r->len.bound);
             n = ix_min(k, left, c->length);
-        } else if (r->len % c->length) {
-            val left = ix_sub(k, k_int(k, r->len), first);
+        } else if (r->len.bound % c->length) {
+            val left = ix_sub(k, k_int(k, r->len.bound), first);
             n = k_prim(k, P_SELECT, k_prim(k, P_LT, left, n, 0), left, n);
             ix_bound(k, n, 1, c->length);
         }
     }
     val j = begin_folds(r, n, acc), at = ix_add(k, first, j);
-    ix_bound(k, at, 0, (c->second ? c->parts : r->len) - 1);
+    ix_bound(k, at, 0, (c->second ? c->parts : r->len.bound) - 1);
     if (!c->second)
         vector_elements(r, at, x);
     for (uint32_t e = 0; c->second && e < vector(r); e++)
@@ -551,15 +552,16 @@ static void emit_symbolic_columns(struct reduce *r, const struct shape *inner, c
 {
     struct lowering *w = r->w;
     struct kernel *k = w->k;
-    int64_t n = shape_count(inner), width = k->sched.width, max = (n + width - 1) / width;
+    struct size n = kernel_count(k, inner);
+    int64_t width = k->sched.width, max = (n.bound + width - 1) / width;
     val columns = ix_size(k, n), blocks = ix_div(k, ix_add(k, columns, k_int(k, width - 1)), width), block;
     struct tasks t;
-    val p = lower_tasks(w, shape_count(outer) * max, ix_mul(k, ix_size(k, shape_count(outer)), blocks), &t);
+    val p = lower_tasks(w, shape_count(outer) * max, ix_mul(k, ix_size(k, kernel_count(k, outer)), blocks), &t);
     if (k->extent) {
         lower_unflatten(k, outer, ix_quotient(k, p, blocks, max, &block), r->kept_coord);
         val base = ix_scale(k, block, width), left = k_prim(k, P_SUB, columns, base, 0);
-        ix_assume_range(k, left, 0, n);
-        for (int tail = 0; tail < (size_divides(k, n, width) ? 1 : 2); tail++) {
+        ix_assume_range(k, left, 0, n.bound);
+        for (int tail = 0; tail < (size_divides(n, width) ? 1 : 2); tail++) {
             val open = k_if(k, tail ? k_prim(k, P_LT, left, k_int(k, width), 0)
                                     : k_prim(k, P_LE, k_int(k, width), left, 0));
             lower_reduce_emit_block(r, inner, base, tail ? left : 0, outer->rank);
@@ -579,10 +581,10 @@ static void emit_column_blocks(struct reduce *r, const struct shape *inner, cons
     int64_t extent = shape_count(outer) * blocks * parts;
     int64_t before = k->extent;
     struct tasks t;
-    bool symbolic_parts = parts > 1 && ix_symbolic(k, r->len);
+    bool symbolic_parts = parts > 1 && !size_is_constant(r->len);
     val now = symbolic_parts ? reduce_parts(r, r->split->length) : k_int(k, parts);
-    val active = ix_symbolic(k, shape_count(outer)) || symbolic_parts
-               ? ix_scale(k, ix_mul(k, ix_size(k, shape_count(outer)), now), blocks) : 0;
+    val active = !size_is_constant(kernel_count(k, outer)) || symbolic_parts
+               ? ix_scale(k, ix_mul(k, ix_size(k, kernel_count(k, outer)), now), blocks) : 0;
     val p = lower_tasks(w, extent, active, &t), all = p;
     k->extent = before + extent;
     if (blocks) {
@@ -615,7 +617,7 @@ static void emit_columns(struct reduce *r)
     struct kernel *k = w->k;
     struct shape inner = {0}, outer = {0};
     split_kept(r, reduce_schedule(r)->column_reduce.axes, &inner, &outer);
-    if (ix_symbolic(k, shape_count(&inner))) {
+    if (!size_is_constant(kernel_count(k, &inner))) {
         emit_symbolic_columns(r, &inner, &outer);
         return;
     }
@@ -628,9 +630,10 @@ static void emit_columns(struct reduce *r)
     k->extent = 0;
     r->each = reduce_schedule(r)->column_reduce.vector;
     if (length) {
-        split.parts = (r->len + length - 1) / length;
+        split.parts = (r->len.bound + length - 1) / length;
         split.sums = k_buf(k, BUF_WORKSPACE, dtype_compute(r->n->dtype), split.parts * shape_count(&r->kept), 0);
-        split.apart = split.parts >= MANY_PARTS && !ix_symbolic(k, r->len) && !ix_symbolic(k, shape_count(&r->kept));
+        split.apart = split.parts >= MANY_PARTS && size_is_constant(r->len) &&
+                      size_is_constant(kernel_count(k, &r->kept));
         r->split = &split;
         emit_column_blocks(r, &inner, &outer);
         lower_next_phase(w);
@@ -680,13 +683,13 @@ static struct reduce_facts facts_of(const struct reduce *r)
     ref x = node_operand(w->g, w->anchor, 0, &linear); /* the operand of the reshape of a reduce in two steps */
     struct reduce_facts f = {.lanes = r->n->attr.reduce.lanes == 64, .symbolic = w->placeholders != NULL,
                              .short_rows = !w->placeholders && lower_short_rows(w->g, w->anchor),
-                             .len = r->len, .kept = r->kept, .bytes = (int64_t)node_bytes(w->g, x),
+                             .len = r->len.bound, .kept = r->kept, .bytes = (int64_t)node_bytes(w->g, x),
                              .element = (int64_t)dtype_size(w->g->node[x].dtype),
                              .compute = (int64_t)dtype_size(dtype_compute(r->n->dtype)),
                              .prologue = lower_is_member(w, x), .is_row = is_row(r), .access = lower_access(w)};
     f.max = f.lanes ? r->kept.rank : axes_behind(r);
     for (uint32_t m = 0; m < w->nmember; m++)
-        f.ops += r->len < LONG_COLUMN || lower_in_prologue(w, w->member[m]);
+        f.ops += r->len.bound < LONG_COLUMN || lower_in_prologue(w, w->member[m]);
     if (!f.lanes || f.short_rows || shape_count(&r->kept) >= MIN_BLOCKED)
         find_merged(r, &f);
     return f;
@@ -708,8 +711,8 @@ void lower_reduce(struct lowering *w)
         struct shape *to = n->attr.reduce.axes >> d & 1 ? &r.red : &r.kept;
         to->dim[to->rank++] = r.in.dim[d];
     }
-    r.len = shape_count(&r.red);
-    r.chunk = min((int64_t)n->attr.reduce.chunk, r.len > 0 ? r.len : 1);
+    r.len = kernel_count(w->k, &r.red);
+    r.chunk = min((int64_t)n->attr.reduce.chunk, r.len.bound > 0 ? r.len.bound : 1);
     struct reduce_facts facts = facts_of(&r);
     struct schedule s;
     if (!choose_reduce(w, &facts, &s))

@@ -13,7 +13,8 @@ struct reduce {
     enum fold fold;
     struct shape in;          /* operand's shape */
     struct shape red, kept;   /* the lengths of the reduced and of the kept axes, in order */
-    int64_t len, chunk;       /* reduced elements per result */
+    struct size len;          /* reduced elements per result */
+    int64_t chunk;
     val kept_coord[KL_MAX_RANK]; /* of kept, at the current result */
     /* coordinates of the cache lines that a vector of results needs from a row and that are prefetched */
     val line_coord[REDUCE_LINES][KL_MAX_RANK];

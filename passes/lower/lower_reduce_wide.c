@@ -72,7 +72,7 @@ static void add_chunk(struct reduce *r, const struct wide_columns *c)
 static void emit_wide_block(struct reduce *r, const struct wide_columns *c)
 {
     struct kernel *k = r->w->k;
-    int64_t full = r->len / r->chunk, rest = r->len % r->chunk;
+    int64_t full = r->len.bound / r->chunk, rest = r->len.bound % r->chunk;
     if (c->total != c->part) {
         clear_sums(r, c, c->total);
         val i = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, full), 1);
@@ -81,7 +81,8 @@ static void emit_wide_block(struct reduce *r, const struct wide_columns *c)
         k_end(k, i);
     }
     if (c->total == c->part || rest)
-        wide_chunk(r, c, k_int(k, c->total == c->part ? 0 : full * r->chunk), c->total == c->part ? r->len : rest);
+        wide_chunk(r, c, k_int(k, c->total == c->part ? 0 : full * r->chunk),
+                   c->total == c->part ? r->len.bound : rest);
     if (c->total != c->part && rest)
         add_chunk(r, c);
     val v, at = begin_vector(r, c, &v);
@@ -99,7 +100,7 @@ void reduce_wide_columns(struct reduce *r, const struct shape *inner, const stru
     int64_t blocks = shape_count(inner) / c.columns;
     struct tasks t;
     c.part = c.total = k_buf(k, BUF_SCRATCH, dtype, c.columns, 0);
-    if (r->len > r->chunk)
+    if (r->len.bound > r->chunk)
         c.total = k_buf(k, BUF_SCRATCH, dtype, c.columns, 0);
     val p = lower_tasks(w, shape_count(outer) * blocks, 0, &t);
     if (blocks) {

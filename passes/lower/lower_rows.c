@@ -260,13 +260,16 @@ static void fix(struct rows *s, ref r, val value)
 /* Finds the number of whole vectors of a row and of elements after them; 0 if there are none for any symbols. */
 struct walk { val full, tail; };
 
+static struct size row_length(const struct rows *s) { return kernel_count(s->w->k, &s->row); }
+
 static struct walk walk_of(const struct rows *s)
 {
     struct kernel *k = s->w->k;
+    struct size size = row_length(s);
     int64_t width = k->sched.width, length = s->space.length;
-    if (ix_symbolic(k, length)) {
-        val all = ix_size(k, length), full = ix_div(k, all, width);
-        bool whole = size_divides(k, length, width);
+    if (!size_is_constant(size)) {
+        val all = ix_size(k, size), full = ix_div(k, all, width);
+        bool whole = size_divides(size, width);
         return (struct walk){full, whole ? 0 : k_prim(k, P_SUB, all, ix_scale(k, full, width), 0)};
     }
     return (struct walk){length / width ? k_int(k, length / width) : 0, length % width ? k_int(k, length % width) : 0};
@@ -281,12 +284,12 @@ static void at_held(struct rows *s, uint32_t walk, uint32_t e)
     struct kernel *k = w->k;
     int64_t each = s->each, base = e / each * k->sched.width * each, number = e % each;
     int64_t left = s->left - base;
-    bool symbolic = ix_symbolic(k, s->space.length); /* a multiple of `each` */
+    bool symbolic = !size_is_constant(row_length(s)); /* a multiple of `each` */
     w->column = ix_add(k, k_int(k, base + number), ix_scale(k, w->lane, each));
     w->column = s->base ? ix_add(k, s->base, w->column) : w->column;
     if (symbolic && !s->there[e]) {
         s->there[e] = e % each ? s->there[e - number]
-            : k_prim(k, P_LT, w->column, ix_size(k, s->space.length), 0);
+            : k_prim(k, P_LT, w->column, ix_size(k, row_length(s)), 0);
     } else if (left < k->sched.width * each && !s->there[e]) {
         val first = e % each ? s->there[e - number] : 0; /* `each` neighbours are all within the row, or none is */
         s->there[e] = first && left % each == 0 ? first
@@ -486,7 +489,7 @@ static void emit_reduce(struct rows *s, uint32_t walk)
         reduce_held(s, walk);
         return;
     }
-    bool chunks = !ix_symbolic(k, s->space.length) && (uint64_t)s->space.length > n->attr.reduce.chunk;
+    bool chunks = size_is_constant(row_length(s)) && (uint64_t)s->space.length > n->attr.reduce.chunk;
     val x = chunks ? reduce_chunks(s, walk) : reduce_chunk(s, walk, k_int(k, 0), of.full, of.tail);
     fix(s, s->reduce[walk], k_cast(k, x, n->dtype));
 }
@@ -565,7 +568,7 @@ static void lower_rows_emit_rows(struct rows *s)
     make_held(s);
     lower_scalars(w);
     struct tasks t;
-    s->index = lower_tasks(w, s->space.rows, ix_size(k, s->space.rows), &t);
+    s->index = lower_tasks(w, s->space.rows, ix_size(k, kernel_count(k, &kept)), &t);
     lower_unflatten(k, &kept, s->index, s->row_coord);
     emit_row(s);
     lower_tasks_end(w, &t);
@@ -634,7 +637,7 @@ static void schedule_and_emit(struct rows *s)
     struct schedule schedule;
     find_rows(s);
     struct rows_facts f = {.rows = s->space.rows, .length = s->space.length, .reduces = s->nreduce,
-                           .members = s->w->nmember, .symbolic = ix_symbolic(s->w->k, s->space.length),
+                           .members = s->w->nmember, .symbolic = !size_is_constant(row_length(s)),
                            .access = rows_access(s), .may_keep = may_keep(s)};
     if (!choose_rows(s->w, &f, try_rows, s, &schedule))
         return;

@@ -99,7 +99,7 @@ static void bring_in(struct scatter *s, val col)
 {
     struct lowering *w = s->w;
     struct kernel *k = w->k;
-    val i = k_loop(k, LOOP_SERIAL, k_int(k, 0), ix_size(k, s->count), 1), coord[KL_MAX_RANK] = {0};
+    val i = k_loop(k, LOOP_SERIAL, k_int(k, 0), ix_size(k, kernel_length(k, s->count)), 1), coord[KL_MAX_RANK] = {0};
     lower_point(w);
     val place = lower_index(k, lower_at(w, s->n->in[1], &i), s->at.len - 1), at = acc_index(s, place, col);
     coordinates(s, i, col, coord);

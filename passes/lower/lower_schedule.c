@@ -532,7 +532,7 @@ static bool choose_columns(struct lowering *w, const struct reduce_facts *f, str
         int64_t width = s->width * (each ? each : 1);
         int64_t blocks = inner ? shape_count(&f->kept) / inner * ((inner + width - 1) / width) : 0;
         choose_prefetch(caps, f, s);
-        uint32_t length = ix_symbolic(w->k, inner) ? 0 : split_length(caps, f, blocks);
+        uint32_t length = !size_is_constant(kernel_length(w->k, inner)) ? 0 : split_length(caps, f, blocks);
         s->column_reduce.split = length;
         s->column_reduce.vectors = s->column_reduce.lines ? 0 : row_vectors(caps, f, s);
         if (s->column_reduce.vectors) {

@@ -64,7 +64,7 @@ val attention_row(const struct attention *a)
 {
     struct lowering *w = a->w;
     val i = ix_add(w->k, a->q0, w->lane);
-    if (!rows_divide(a, a->l, a->width))
+    if (!size_divides(a->own_size, a->width))
         w->pred = k_prim(w->k, P_LT, i, own_rows(a), 0);
     ix_bound(w->k, i, 0, a->l - 1); /* only for lanes that exist */
     return i;
@@ -79,7 +79,7 @@ void attention_range(const struct attention *a, val i, val *low, val *high)
     *high = walked_rows(a);
     if (a->causal) {
         *high = ix_add(k, i, ix_add(k, ix_sub(k, walked_rows(a), own_rows(a)), k_int(k, 1)));
-        *high = may_be_fewer(a, a->m, a->l) ? greater(k, *high, k_int(k, 0)) : *high;
+        *high = may_be_fewer(a->walked_size, a->own_size) ? greater(k, *high, k_int(k, 0)) : *high;
     }
     if (a->bounds) {
         val end = lower_index_to(k, attention_element(a, SEEN, i, k_int(k, 1)), walked_rows(a));
@@ -210,12 +210,12 @@ void attention_products(const struct attention *a, unsigned which, const val *ro
 static bool rows_may_be_few(const struct attention *a)
 {
     int64_t low, high;
-    return ix_symbolic(a->w->k, a->m) && (!ix_range(a->w->k, walked_rows(a), &low, &high) || low < a->rows);
+    return !size_is_constant(a->walked_size) && (!ix_range(a->w->k, walked_rows(a), &low, &high) || low < a->rows);
 }
 
 bool attention_steps_back(const struct attention *a)
 {
-    return !rows_divide(a, a->m, a->rows) && a->m >= a->rows;
+    return !size_divides(a->walked_size, a->rows) && a->m >= a->rows;
 }
 
 val attention_keys(const struct attention *a, val j0, val *key)
@@ -346,7 +346,7 @@ static void lower_attention_emit_block(struct attention *a)
 {
     struct kernel *k = a->w->k;
     val left = ix_sub(k, walked_rows(a), a->k0), end = k_int(k, a->block);
-    end = rows_divide(a, a->m, a->block) ? end : smaller(k, left, end);
+    end = size_divides(a->walked_size, a->block) ? end : smaller(k, left, end);
     a->from = a->bounds ? greater(k, ix_sub(k, a->first, a->k0), k_int(k, 0)) : k_int(k, 0);
     a->until = ranges(a) ? smaller(k, ix_sub(k, a->end, a->k0), end) : end;
     val whole = a->bounds ? ix_scale(k, k_prim(k, P_DIV, a->from, k_int(k, a->rows), 0), a->rows) : a->from;
@@ -487,7 +487,7 @@ void attention_store_tile(const struct attention *a, int64_t from, int64_t colum
         k_transpose(k, row, (uint32_t)a->square);
         for (int64_t r = 0; r < a->square; r++) {
             val at = ix_add(k, ix_add(k, a->q0, i), k_int(k, r));
-            w->pred = rows_divide(a, a->l, a->width) ? 0 : k_splat(k, k_prim(k, P_LT, at, own_rows(a), 0));
+            w->pred = size_divides(a->own_size, a->width) ? 0 : k_splat(k, k_prim(k, P_LT, at, own_rows(a), 0));
             attention_store(a, w->anchor, &a->out, at, ix_add(k, base, w->lane), row[r]);
         }
         end_squares(a, c, i);
@@ -605,14 +605,14 @@ void attention_begin(struct attention *a, int64_t extent, struct tasks *t)
     struct kernel *k = w->k;
     int64_t max = (a->l + a->width - 1) / a->width;
     val tiles = ix_div(k, ix_add(k, own_rows(a), k_int(k, a->width - 1)), a->width), matrix, tile;
-    val p = lower_tasks(w, extent, extent ? ix_mul(k, ix_size(k, shape_count(&a->lead)), tiles) : 0, t);
+    val p = lower_tasks(w, extent, extent ? ix_mul(k, ix_size(k, kernel_count(k, &a->lead)), tiles) : 0, t);
     if (!extent)
         return;
-    if (ix_symbolic(k, a->l)) {
-        matrix = ix_quotient(k, p, tiles, max, &tile);
-    } else {
+    if (size_is_constant(a->own_size)) {
         matrix = ix_div(k, p, max);
         tile = ix_mod(k, p, max);
+    } else {
+        matrix = ix_quotient(k, p, tiles, max, &tile);
     }
     lower_unflatten(k, &a->lead, matrix, a->coord);
     a->q0 = ix_scale(k, tile, a->width);
@@ -640,6 +640,8 @@ void lower_attention_group(struct lowering *w)
     a.l = a.lead.dim[a.lead.rank];
     a.d = a.lead.dim[a.lead.rank + 1];
     a.m = key->dim[a.lead.rank];
+    a.own_size = kernel_length(k, a.l);
+    a.walked_size = kernel_length(k, a.m);
     a.e = n->op == OP_attention ? a.out.dim[a.lead.rank + 1] : 0;
     a.columns[Q] = a.columns[K] = a.d;
     a.columns[V] = a.e;

@@ -22,6 +22,7 @@ struct attention {
                                              one; NIL: none */
     int64_t l, m, d, e, block;            /* l: number of rows that are lanes; m: number of rows that are walked;
                                              both may have symbols */
+    struct size own_size, walked_size;    /* l and m as sizes: what symbols are in them */
     int64_t columns[3];                   /* number of columns of each operand */
     unsigned seen_in;                     /* the operand that says which keys a query sees */
     unsigned own;                         /* the operand whose rows are lanes: Q; K for a gradient in k and v */
@@ -51,17 +52,13 @@ static inline bool ranges(const struct attention *a) { return a->causal || a->bo
 static inline bool partial(const struct attention *a) { return a->mask || ranges(a); }
 
 /* The number of rows that are lanes, and of those that are walked. */
-static inline val own_rows(const struct attention *a) { return ix_size(a->w->k, a->l); }
-static inline val walked_rows(const struct attention *a) { return ix_size(a->w->k, a->m); }
-/* Is the size a multiple of `by` for all values of the symbols? */
-static inline bool rows_divide(const struct attention *a, int64_t rows, int64_t by)
-{
-    return ix_symbolic(a->w->k, rows) ? size_divides(a->w->k, rows, by) : rows % by == 0;
-}
+static inline val own_rows(const struct attention *a) { return ix_size(a->w->k, a->own_size); }
+static inline val walked_rows(const struct attention *a) { return ix_size(a->w->k, a->walked_size); }
 /* May the first size be less than the second? */
-static inline bool may_be_fewer(const struct attention *a, int64_t rows, int64_t others)
+static inline bool may_be_fewer(struct size rows, struct size others)
 {
-    return rows != others && (rows < others || ix_symbolic(a->w->k, rows) || ix_symbolic(a->w->k, others));
+    return !size_equal(rows, others) &&
+           (rows.bound < others.bound || !size_is_constant(rows) || !size_is_constant(others));
 }
 
 static inline val of(const struct attention *a, double v) { return k_const(a->w->k, a->dtype, v); }

@@ -158,6 +158,7 @@ static struct attention tile_of_queries(const struct attention *a)
 {
     struct attention x = *a;
     x.m = a->l;
+    x.walked_size = a->own_size;
     x.k0 = a->q0;
     return x;
 }
@@ -307,7 +308,7 @@ static void gradient_block(struct gradient *t)
     struct kernel *k = a->w->k;
     val left = ix_sub(k, walked_rows(a), a->k0), end = k_int(k, a->block);
     bool skips = ranges(a); /* rows before a->first or after a->end are skipped */
-    end = rows_divide(a, a->m, a->block) ? end : smaller(k, left, end);
+    end = size_divides(a->walked_size, a->block) ? end : smaller(k, left, end);
     a->from = skips ? greater(k, ix_sub(k, a->first, a->k0), k_int(k, 0)) : k_int(k, 0);
     a->until = skips ? smaller(k, ix_sub(k, a->end, a->k0), end) : end;
     val whole = skips ? ix_scale(k, k_prim(k, P_DIV, a->from, k_int(k, a->rows), 0), a->rows) : a->from;
@@ -359,7 +360,7 @@ static void queries_range(struct attention *a)
     if (!a->causal)
         return;
     val from = ix_add(k, a->q0, ix_sub(k, a->end, own_rows(a))), zero = k_int(k, 0);
-    from = may_be_fewer(a, a->m, a->l) ? greater(k, from, zero) : from;
+    from = may_be_fewer(a->walked_size, a->own_size) ? greater(k, from, zero) : from;
     a->first = smaller(k, from, a->end);
 }
 
@@ -392,7 +393,7 @@ static void gradient_tile(struct gradient *t)
     if (t->both) {
         struct attention queries = tile_of_queries(a);
         val left = ix_sub(k, own_rows(a), a->q0), max = k_int(k, a->width);
-        t->count = rows_divide(a, a->l, a->width) ? max : smaller(k, left, max);
+        t->count = size_divides(a->own_size, a->width) ? max : smaller(k, left, max);
         if (a->panel[X])
             attention_widen(&queries, X, k_int(k, 0), t->count);
     }
@@ -488,6 +489,8 @@ void lower_attention_grad_group(struct lowering *w)
     a->lead.rank -= 2;
     a->l = own->dim[a->lead.rank];
     a->m = other->dim[a->lead.rank];
+    a->own_size = kernel_length(k, a->l);
+    a->walked_size = kernel_length(k, a->m);
     a->d = n->attr.attention.depth;
     a->e = own->dim[a->lead.rank + 1] - a->d;
     a->columns[X] = a->columns[Y] = a->d + a->e;
@@ -524,7 +527,7 @@ void lower_attention_grad_group(struct lowering *w)
         gradient_scratch(&t);
     lower_scalars(w);
     if (t.both) {
-        val matrix = lower_tasks(w, extent, extent ? ix_size(k, shape_count(&a->lead)) : 0, &tasks);
+        val matrix = lower_tasks(w, extent, extent ? ix_size(k, kernel_count(k, &a->lead)) : 0, &tasks);
         lower_unflatten(k, &a->lead, matrix, a->coord);
         if (extent)
             gradient_matrix(&t);

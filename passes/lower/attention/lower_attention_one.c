@@ -44,7 +44,8 @@ void attention_score_keys(const struct attention *a, val j0)
     begin_keys(a);
     for (int g = 0; g < ONE_SQUARES; g++) {
         lane[g] = ix_add(k, ix_add(k, j0, k_int(k, g * a->keys)), w->lane);
-        if (ix_symbolic(k, a->m)) { /* with fewer than R keys, the keys before the first are replaced by the first */
+        if (!size_is_constant(a->walked_size)) {
+            /* with fewer than R keys, the keys before the first are replaced by the first */
             lane[g] = greater(k, lane[g], k_prim(k, P_SUB, k_int(k, 0), a->k0, 0));
             ix_bound(k, lane[g], -a->rows, a->block - 1);
         } else if (a->m < a->rows) {

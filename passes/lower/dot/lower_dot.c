@@ -485,7 +485,7 @@ static val quotient(struct kernel *k, val a, val b, int64_t max)
 static void emit_symbolic_blocks(const struct dot *d, struct tile *t, val first_row, int64_t rows)
 {
     struct kernel *k = d->w->k;
-    val all = ix_size(k, d->size.k), one = k_int(k, 1), zero = k_int(k, 0);
+    val all = ix_size(k, d->len.k), one = k_int(k, 1), zero = k_int(k, 0);
     t->kb = t->k0 = zero;
     t->length = all;
     if (d->blocks > 1) {
@@ -549,7 +549,7 @@ static void emit_columns(const struct dot *d, dot_task *task, const void *ctx, v
     bool runs = d->run < d->size.n, all = runs || walks_rows(d);
     if (d->symbolic_n && !runs) { /* lanes beyond the last column are masked, so one kind of tile is enough */
         struct dot here = *d;
-        val n0 = ix_scale(k, number, d->nr), left = k_prim(k, P_SUB, ix_size(k, d->size.n), n0, 0);
+        val n0 = ix_scale(k, number, d->nr), left = k_prim(k, P_SUB, ix_size(k, d->len.n), n0, 0);
         ix_assume_range(k, left, 1, d->size.n);
         here.columns_here = ix_min(k, left, d->nr);
         task(&here, ctx, first_row, rows, n0, d->nr);
@@ -578,7 +578,7 @@ static void dot_emit_block(const struct dot *d, dot_task *task, const void *ctx,
     struct kernel *k = d->w->k;
     int64_t full = d->size.m / d->mblock, rest = d->size.m % d->mblock;
     if (d->symbolic_m) {
-        val first = ix_scale(k, row_block, d->mblock), left = k_prim(k, P_SUB, ix_size(k, d->size.m), first, 0);
+        val first = ix_scale(k, row_block, d->mblock), left = k_prim(k, P_SUB, ix_size(k, d->len.m), first, 0);
         struct dot here = *d;
         ix_assume_range(k, left, 1, d->size.m);
         here.rows_here = ix_min(k, left, d->mblock);
@@ -599,10 +599,10 @@ static void dot_emit_block(const struct dot *d, dot_task *task, const void *ctx,
 }
 
 /* The number of parts of `each` rows or columns: `most`, or computed from the symbols' values. */
-static val parts_of(const struct dot *d, bool symbolic, int64_t size, int64_t each, int64_t max)
+static val parts_of(const struct dot *d, struct size size, int64_t each, int64_t max)
 {
     struct kernel *k = d->w->k;
-    return symbolic ? ix_div(k, ix_add(k, ix_size(k, size), k_int(k, each - 1)), each) : k_int(k, max);
+    return !size_is_constant(size) ? ix_div(k, ix_add(k, ix_size(k, size), k_int(k, each - 1)), each) : k_int(k, max);
 }
 
 void dot_tasks(struct dot *d, int64_t columns, dot_task *task, const void *ctx)
@@ -611,11 +611,11 @@ void dot_tasks(struct dot *d, int64_t columns, dot_task *task, const void *ctx)
     int64_t row_blocks = dot_parts(d->size.m, d->mblock);
     bool runs = d->run < d->size.n;
     struct tasks t;
-    val rows = parts_of(d, d->symbolic_m, d->size.m, d->mblock, row_blocks);
-    val across = parts_of(d, d->symbolic_n, d->size.n, runs ? d->run : d->nr, columns);
+    val rows = parts_of(d, d->len.m, d->mblock, row_blocks);
+    val across = parts_of(d, d->len.n, runs ? d->run : d->nr, columns);
     val each = ix_mul(k, rows, across);
     val p = lower_tasks(d->w, d->size.batch * row_blocks * columns,
-                        d->symbolic ? ix_mul(k, ix_size(k, d->size.batch), each) : 0, &t), rest = p, column;
+                        d->symbolic ? ix_mul(k, ix_size(k, d->len.batch), each) : 0, &t), rest = p, column;
     if (k->extent) {
         d->batch_index = d->size.batch == 1 ? k_int(k, 0) : ix_quotient(k, p, each, row_blocks * columns, &rest);
         val row_block = ix_quotient(k, rest, across, columns, &column);
@@ -628,16 +628,20 @@ void dot_tasks(struct dot *d, int64_t columns, dot_task *task, const void *ctx)
 /* Sets which sizes have symbols.  Returns false if there is no schedule for them. */
 static bool take_symbols(struct dot *d)
 {
-    const struct placeholders *s = d->w->k->placeholders;
-    d->symbolic_n = size_is_symbolic(s, d->size.n);
-    d->symbolic_m = size_is_symbolic(s, d->size.m);
-    d->symbolic_k = size_is_symbolic(s, d->size.k);
-    d->symbolic = d->symbolic_m || d->symbolic_n || d->symbolic_k || size_is_symbolic(s, d->size.batch);
+    const struct kernel *k = d->w->k;
+    d->len.batch = kernel_length(k, d->size.batch);
+    d->len.m = kernel_length(k, d->size.m);
+    d->len.n = kernel_length(k, d->size.n);
+    d->len.k = kernel_length(k, d->size.k);
+    d->symbolic_n = !size_is_constant(d->len.n);
+    d->symbolic_m = !size_is_constant(d->len.m);
+    d->symbolic_k = !size_is_constant(d->len.k);
+    d->symbolic = d->symbolic_m || d->symbolic_n || d->symbolic_k || !size_is_constant(d->len.batch);
     if (d->symbolic && !dtype_is_float(d->n->dtype))
         kernel_mark_unsupported(d->w->k, "a symbol says how long a product of integers is");
     if (d->symbolic_k) { /* upper bounds; emit_symbolic_blocks computes the number of blocks and their length from the
                             symbol's value */
-        d->blocks = dot_parts(size_max(s, d->size.k), DOT_BLOCK);
+        d->blocks = dot_parts(ix_max(k, d->len.k), DOT_BLOCK);
         d->kblock = d->blocks > 1 ? d->kblock : d->size.k;
     }
     return !d->w->k->err.code;

@@ -30,6 +30,7 @@ struct dot {
     struct shape a, b, out;
     struct shape batch, free_a, free_b, con;     /* lengths of the four kinds of dimensions */
     struct dot_dims size;
+    struct { struct size batch, m, n, k; } len;  /* the same as sizes: what symbols are in them */
     int64_t kblock, blocks;
     int64_t element;                             /* bytes of an operand's element */
     /* how the operands lie in memory: see dot_find_steps */
@@ -161,7 +162,7 @@ val dot_carry(struct kernel *k, val init);
 val dot_out(struct kernel *k, val carry);
 void dot_barrier(struct kernel *k);
 int64_t dot_parts(int64_t length, int64_t part);   /* length / part, rounded up */
-val dot_parts_now(const struct dot *d, int64_t length, int64_t part); /* the same for the symbols' values */
+val dot_parts_now(const struct dot *d, struct size length, int64_t part); /* the same for the symbols' values */
 /* A contraction in parts of `split` elements (0: it is whole), each of which has blocks of its own: their number. */
 int64_t dot_splits(const struct dot *d, uint32_t split);
 /* The index of a part's sum of result (m, n) in the workspace of the sums, which has dimensions part, batch, row,

@@ -52,8 +52,8 @@ void dot_permuted_coord(const struct dot *d, ref r, const val *coord, val *to)
 static void epilogue_begin(const struct dot *d, const struct dot_at *at, val *coord, val *permuted)
 {
     struct lowering *w = d->w;
-    ix_assume_below(w->k, at->m, d->size.m);
-    ix_assume_below(w->k, at->n, d->columns);
+    ix_assume_below(w->k, at->m, d->len.m);
+    ix_assume_below(w->k, at->n, d->len.n);
     dot_result_coord(d, at->m, at->n, coord);
     if (d->permute)
         dot_permuted_coord(d, d->permute, coord, permuted);

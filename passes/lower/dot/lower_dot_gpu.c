@@ -136,7 +136,7 @@ static void open_part(struct blocks *s)
     struct kernel *k = s->d->w->k;
     int64_t split = s->s.dot_blocks.split;
     s->k0 = ix_scale(k, s->split, split);
-    s->steps = s->splits > 1 ? k_int(k, split / s->step) : dot_parts_now(s->d, s->d->size.k, s->step);
+    s->steps = s->splits > 1 ? k_int(k, split / s->step) : dot_parts_now(s->d, s->d->len.k, s->step);
     if (s->splits == 1 || s->d->size.k % split == 0)
         return;
     val left = ix_sub(k, k_int(k, dot_parts(s->d->size.k, s->step)), ix_div(k, s->k0, s->step));
@@ -149,9 +149,9 @@ static val elements_of(const struct blocks *s, val step)
 {
     struct kernel *k = s->d->w->k;
     int64_t length = s->step;
-    if (size_divides(k, s->d->size.k, length))
+    if (size_divides(s->d->len.k, length))
         return k_int(k, length);
-    val left = ix_sub(k, ix_size(k, s->d->size.k), step_start(s, step));
+    val left = ix_sub(k, ix_size(k, s->d->len.k), step_start(s, step));
     val n = k_prim(k, P_SELECT, k_prim(k, P_LT, left, k_int(k, length), 0), left, k_int(k, length));
     ix_bound(k, n, 0, length);
     return n;
@@ -163,7 +163,7 @@ static void emit_sums(const struct blocks *s, val *sum)
     struct kernel *k = s->d->w->k;
     struct part a, b;
     int64_t length = s->step, quarters = s->halves_m * s->halves_n, steps = dot_parts(s->d->size.k, length);
-    bool whole = size_divides(k, s->d->size.k, length) && !s->d->symbolic_k &&
+    bool whole = size_divides(s->d->len.k, length) && !s->d->symbolic_k &&
                  (s->splits == 1 || s->d->size.k % s->s.dot_blocks.split == 0);
     val zero = dot_splat(k, k_bits(k, s->d->dtype, 0), s->mr / s->halves_m, s->nr / s->halves_n), acc[QUARTERS];
     fetch(s, false, s->k0, !whole, &a);
@@ -225,8 +225,8 @@ static void emit_results(const struct blocks *s, const val *sums)
     enum { SMALL = 4 };             /* members of the group */
     struct kernel *k = s->d->w->k;
     int64_t rows = s->mr / s->halves_m, cols = s->nr / s->halves_n, quarters = s->halves_m * s->halves_n;
-    bool together = cols <= LARGE && size_divides(k, s->d->size.n, cols);
-    bool whole = together && size_divides(k, s->d->size.m, s->block_m) && size_divides(k, s->d->size.n, s->block_n) &&
+    bool together = cols <= LARGE && size_divides(s->d->len.n, cols);
+    bool whole = together && size_divides(s->d->len.m, s->block_m) && size_divides(s->d->len.n, s->block_n) &&
                  (s->d->w->nmember <= SMALL || s->splits > 1);
     for (int64_t q = 0; q < quarters; q++)
         dot_store(k, s->own, k_int(k, q * rows * cols), TILE_ROWS, k_int(k, cols), sums[q]);

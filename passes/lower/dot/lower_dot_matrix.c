@@ -75,11 +75,11 @@ static val dot_matrix_find(const struct subgroups *s, bool second, val first, bo
     *free = ix_add(k, s->factor[second].first, side);
     *at = ix_add(k, first, kk);
     /* a step exists as a whole or not at all */
-    bool whole = beyond && size_divides(k, s->d->size.k, s->s.dot_matrix.step);
+    bool whole = beyond && size_divides(s->d->len.k, s->s.dot_matrix.step);
     val mask = dot_there(s->d, second, s->factor[second].side, beyond && !whole, *free, *at);
     if (!whole)
         return mask;
-    val there = k_prim(k, P_LT, first, ix_size(k, s->d->size.k), 0);
+    val there = k_prim(k, P_LT, first, ix_size(k, s->d->len.k), 0);
     dot_bound_index(k, *at, s->d->size.k);
     return mask ? k_prim(k, P_AND, mask, there, 0) : there;
 }
@@ -226,7 +226,7 @@ static void emit_sums(const struct subgroups *s, val *sum)
         commit(s);
     }
     val step = k_loop(k, LOOP_SERIAL, k_int(k, 0),
-                      s->splits > 1 ? k_int(k, steps) : dot_parts_now(s->d, s->d->size.k, length), 1);
+                      s->splits > 1 ? k_int(k, steps) : dot_parts_now(s->d, s->d->len.k, length), 1);
     for (unsigned i = 0; i < s->slabs; i++)
         sum[i] = dot_carry(k, zero);
     wait_for_copies(s, ahead - 1);
@@ -358,9 +358,12 @@ static bool has_aligned_rows(const struct dot *d, bool second, bool along_k, str
         ok = x->op == L_LOAD && k->buf[x->imm].role == BUF_IN && ix_range(k, x->a, &at->first, &hi) &&
              at->first % vector == 0 &&
              k->buf[x->imm].count % vector == 0; /* it may be one of many arrays that a scan reads in turn */
-        for (int i = 0; i < 3 && ok; i++)
-            ok = ix_stride_size(k, x->a, v[i], &at->step[i]) && at->step[i] >= 0 &&
-                (i == 2 - !along_k ? at->step[i] == 1 : at->step[i] % vector == 0);
+        for (int i = 0; i < 3 && ok; i++) {
+            struct size step;
+            ok = ix_stride_size(k, x->a, v[i], &step) && step.number >= 0 &&
+                (i == 2 - !along_k ? size_equal(step, size_constant(1)) : size_divides(step, vector));
+            at->step[i] = step.bound;
+        }
     }
     trial_end(&t, d->w);
     return ok;

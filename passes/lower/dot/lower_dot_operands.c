@@ -96,7 +96,7 @@ void dot_find_steps(struct dot *d)
         int64_t step_n = 0;
         for (uint32_t axis = d->free_b.rank; apart && axis-- > 1;) {
             run *= d->free_b.dim[axis];
-            if (ix_symbolic(k, run)) /* runs have a length that is a number */
+            if (!size_is_constant(kernel_length(k, run))) /* runs have a length that is a number */
                 break;
             int64_t step = run > 1 ? side_step(&copy, true, run) : 0;
             if (step > 0 && step <= MAX_STEP && (!step_n || step <= step_n)) {
@@ -112,7 +112,7 @@ void dot_find_steps(struct dot *d)
         run = 1;
         for (uint32_t axis = d->con.rank; apart_k && axis-- > 1;) {
             run *= d->con.dim[axis];
-            if (ix_symbolic(k, run))
+            if (!size_is_constant(kernel_length(k, run)))
                 break;
             int64_t step = run > 1 ? k_step(&copy, run) : 0;
             if (step > 0 && step <= MAX_STEP && (!step_k || step <= step_k)) {
@@ -136,7 +136,8 @@ void dot_find_steps(struct dot *d)
 bool dot_along_k(const struct dot *d, bool second)
 {
     struct trial t;
-    int64_t step_side = 0, step_k = 0;
+    const struct size one = size_constant(1);
+    struct size step_side = {0}, step_k = {0};
     if (trial_begin(&t, d->w)) {
         struct dot copy = *d;
         struct kernel *k = t.w.k;
@@ -145,13 +146,13 @@ bool dot_along_k(const struct dot *d, bool second)
         val i = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, second ? d->size.n : d->size.m), 1);
         val j = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, d->size.k), 1);
         dot_element(&copy, second, i, j);
-        for (val v = j; v < k->ninst && step_k != 1; v++) /* the first load that has such neighbours */
+        for (val v = j; v < k->ninst && !size_equal(step_k, one); v++) /* the first load that has such neighbours */
             if (k->inst[v].op == L_LOAD && (!ix_stride_size(k, k->inst[v].a, i, &step_side) ||
                                             !ix_stride_size(k, k->inst[v].a, j, &step_k)))
-                step_side = step_k = 0;
+                step_side = step_k = size_constant(0);
     }
     trial_end(&t, d->w);
-    return step_k == 1 && step_side != 1;
+    return size_equal(step_k, one) && !size_equal(step_side, one);
 }
 
 /* Opens loops over `size` indices in runs of `run` and returns the index; v: the variables of runs and in a run. */

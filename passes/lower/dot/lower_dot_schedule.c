@@ -45,7 +45,7 @@ static int64_t tile_rows(const struct dot *d, int64_t max)
     int64_t rows = max;
     while (rows > 1 && d->run_m % rows)
         rows--;
-    int64_t m = d->symbolic_m ? size_max(d->w->k->placeholders, d->size.m) : d->size.m;
+    int64_t m = ix_max(d->w->k, d->len.m);
     return d->run_m < d->size.m && rows >= FEW_ROWS ? rows : even_rows(m, max);
 }
 

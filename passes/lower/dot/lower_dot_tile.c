@@ -47,11 +47,11 @@ void dot_barrier(struct kernel *k) { k_inst(k, L_BARRIER, KL_BOOL, 0, 0, 0, 0); 
 
 int64_t dot_parts(int64_t length, int64_t part) { return (length + part - 1) / part; }
 
-val dot_parts_now(const struct dot *d, int64_t length, int64_t part)
+val dot_parts_now(const struct dot *d, struct size length, int64_t part)
 {
     struct kernel *k = d->w->k;
-    return ix_symbolic(k, length) ? ix_div(k, ix_add(k, ix_size(k, length), k_int(k, part - 1)), part)
-                                  : k_int(k, dot_parts(length, part));
+    return size_is_constant(length) ? k_int(k, dot_parts(length.number, part))
+                                    : ix_div(k, ix_add(k, ix_size(k, length), k_int(k, part - 1)), part);
 }
 
 /* Blocks run in the order of their numbers, as many at a time as fit.  Those of matrix units read memory so fast that
@@ -73,8 +73,8 @@ void dot_open_blocks(struct dot *d, const struct schedule *s, int64_t splits, st
     struct kernel *k = d->w->k;
     int64_t block_m = s->dot_blocks.block_m, block_n = s->dot_blocks.block_n;
     int64_t rows = dot_parts(d->size.m, block_m), cols = dot_parts(d->size.n, block_n);
-    val rows_now = dot_parts_now(d, d->size.m, block_m), cols_now = dot_parts_now(d, d->size.n, block_n);
-    val active = d->symbolic ? ix_mul(k, ix_size(k, d->size.batch), ix_mul(k, rows_now, cols_now)) : 0;
+    val rows_now = dot_parts_now(d, d->len.m, block_m), cols_now = dot_parts_now(d, d->len.n, block_n);
+    val active = d->symbolic ? ix_mul(k, ix_size(k, d->len.batch), ix_mul(k, rows_now, cols_now)) : 0;
     val p = lower_blocks(d->w, d->size.batch * rows * cols * splits, active, t), row, col, number;
     *split = ix_mod(k, p, splits);
     p = ix_div(k, p, splits);
@@ -97,7 +97,7 @@ void dot_open_blocks(struct dot *d, const struct schedule *s, int64_t splits, st
 }
 
 /* Combines a mask (0: all) with x < size.  may_not: x may be `size` or more; else the mask does not change. */
-static val also_below(struct kernel *k, val mask, bool may_not, val x, int64_t size)
+static val also_below(struct kernel *k, val mask, bool may_not, val x, struct size size)
 {
     if (!may_not)
         return mask;
@@ -115,10 +115,10 @@ void dot_bound_index(struct kernel *k, val v, int64_t size)
 val dot_there(const struct dot *d, bool second, int64_t side, bool beyond, val free, val at)
 {
     struct kernel *k = d->w->k;
-    int64_t size = second ? d->size.n : d->size.m;
-    val mask = also_below(k, also_below(k, 0, !size_divides(k, size, side), free, size), beyond, at, d->size.k);
+    struct size size = second ? d->len.n : d->len.m;
+    val mask = also_below(k, also_below(k, 0, !size_divides(size, side), free, size), beyond, at, d->len.k);
     if (mask) { /* only for existing elements */
-        dot_bound_index(k, free, size);
+        dot_bound_index(k, free, size.bound);
         dot_bound_index(k, at, d->size.k);
     }
     return mask;
@@ -128,8 +128,8 @@ val dot_if_there(const struct dot *d, const struct schedule *s, val m, val n)
 {
     struct kernel *k = d->w->k;
     const struct dot_dims *size = &d->size;
-    val row = also_below(k, 0, !size_divides(k, size->m, s->dot_blocks.block_m), m, size->m);
-    val mask = also_below(k, row, !size_divides(k, size->n, s->dot_blocks.block_n), n, size->n);
+    val row = also_below(k, 0, !size_divides(d->len.m, s->dot_blocks.block_m), m, d->len.m);
+    val mask = also_below(k, row, !size_divides(d->len.n, s->dot_blocks.block_n), n, d->len.n);
     val inside = mask ? k_if(k, mask) : 0;
     ix_bound(k, m, 0, size->m - 1);
     ix_bound(k, n, 0, size->n - 1);

@@ -94,9 +94,10 @@ static val fold_part(const struct reduce *r, val first, int64_t length)
 static void open_gpu_rows(struct reduce *r, int64_t parts, val now, val *part, struct tasks *t)
 {
     struct kernel *k = r->w->k;
-    int64_t rows = shape_count(&r->kept), before = k->extent;
-    bool symbolic = ix_symbolic(k, rows) || (parts > 1 && ix_symbolic(k, r->len));
-    val p = lower_tasks(r->w, rows * parts, symbolic ? ix_mul(k, ix_size(k, rows), now) : 0, t);
+    struct size rows = kernel_count(k, &r->kept);
+    int64_t before = k->extent;
+    bool symbolic = !size_is_constant(rows) || (parts > 1 && !size_is_constant(r->len));
+    val p = lower_tasks(r->w, rows.bound * parts, symbolic ? ix_mul(k, ix_size(k, rows), now) : 0, t);
     k->extent += before;
     lower_unflatten(k, &r->kept, ix_quotient(k, p, now, parts, part), r->kept_coord);
 }
@@ -121,12 +122,12 @@ static void emit_gpu_part(struct reduce *r, uint32_t sums, int64_t parts, val pa
     val row = lower_flatten(k, &r->kept, r->kept_coord), first = ix_scale(k, part, whole);
     val sum;
     open_gpu_lanes(r);
-    if (ix_symbolic(k, r->len)) {
+    if (!size_is_constant(r->len)) {
         val left = k_prim(k, P_SUB, ix_size(k, r->len), first, 0);
-        ix_assume_range(k, left, 0, r->len);
+        ix_assume_range(k, left, 0, r->len.bound);
         sum = fold_symbolic_part(r, first, ix_min(k, left, length));
     } else {
-        ix_bound(k, first, 0, r->len - length);
+        ix_bound(k, first, 0, r->len.bound - length);
         sum = fold_part(r, first, length);
     }
     k_store(k, sums, ix_add(k, ix_scale(k, row, parts), part), sum, 0);
@@ -139,7 +140,7 @@ static val sum_of_parts(const struct reduce *r, uint32_t sums, int64_t parts, va
     struct lowering *w = r->w;
     struct kernel *k = w->k;
     val row = lower_flatten(k, &r->kept, r->kept_coord), start = k_splat(k, reduce_identity(r));
-    bool all = parts == k->sched.width && !ix_symbolic(k, r->len);
+    bool all = parts == k->sched.width && size_is_constant(r->len);
     w->pred = all ? 0 : k_prim(k, P_LT, w->lane, now, 0);
     val x = k_load(k, sums, ix_add(k, ix_scale(k, row, parts), w->lane), w->pred);
     val acc = k_fold_step(k, r->fold, start, x);
@@ -181,9 +182,9 @@ static void emit_gpu_row_parts(struct reduce *r)
 {
     struct lowering *w = r->w;
     struct kernel *k = w->k;
-    int64_t length = reduce_schedule(r)->gpu_row_reduce.split, full = r->len / length, rest = r->len % length;
-    int64_t parts = full + (rest != 0);
-    bool symbolic = ix_symbolic(k, r->len);
+    int64_t length = reduce_schedule(r)->gpu_row_reduce.split;
+    int64_t full = r->len.bound / length, rest = r->len.bound % length, parts = full + (rest != 0);
+    bool symbolic = !size_is_constant(r->len);
     uint32_t sums = k_buf(k, BUF_WORKSPACE, dtype_compute(r->n->dtype), parts * shape_count(&r->kept), 0);
     struct tasks t;
     val part, now = symbolic ? reduce_parts(r, length) : k_int(k, parts);
@@ -219,8 +220,8 @@ void gpu_reduce_rows(struct reduce *r)
     }
     open_gpu_rows(r, 1, k_int(k, 1), &part, &t);
     open_gpu_lanes(r);
-    reduce_epilogue(r, ix_symbolic(k, r->len) ? fold_symbolic_part(r, k_int(k, 0), ix_size(k, r->len))
-                                       : fold_part(r, k_int(k, 0), r->len));
+    reduce_epilogue(r, !size_is_constant(r->len) ? fold_symbolic_part(r, k_int(k, 0), ix_size(k, r->len))
+                                       : fold_part(r, k_int(k, 0), r->len.bound));
     close_gpu_lanes(r);
     lower_tasks_end(w, &t);
 }

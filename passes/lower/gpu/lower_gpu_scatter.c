@@ -28,7 +28,8 @@ static val scatter_key(void *ctx, val row, val place)
     struct lowering *w = s->w;
     struct kernel *k = w->k;
     (void)row;
-    val there = ix_symbolic(k, s->count) ? k_prim(k, P_LT, place, ix_size(k, s->count), 0) : 0;
+    struct size count = kernel_length(k, s->count);
+    val there = size_is_constant(count) ? 0 : k_prim(k, P_LT, place, ix_size(k, count), 0);
     w->pred = there;
     w->pred_all = there != 0;
     lower_point(w);

@@ -69,16 +69,19 @@ static bool find_transposed(struct transpose *t, struct element *element)
         look.loads.mode = LOADS_NOTED;
         lower_scalars(&trial.w);
         for (uint32_t d = 0; d < m->n; d++)
-            look.index[d] = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, m->size[d]), 1);
+            look.index[d] = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, m->size[d].bound), 1);
         val inner = look.index[m->n - 1];
         evaluate(&look, look.index[t->across], inner, element);
         t->loads.n = look.loads.number;
         for (uint32_t d = 0; d + 1 < m->n && !found; d++)
             for (uint32_t l = 0; l < look.loads.number && l < MAX_MAP_LOADS; l++) {
-                int64_t along = 0, other = 0;
+                struct size along;
+                int64_t other = 0;
                 bool linear = ix_stride_size(k, look.loads.index[l], inner, &along) &&
                               ix_stride(k, look.loads.index[l], look.index[d], &other);
-                t->loads.transposed[l] = linear && other == 1 && along != 0 && along != 1 && m->size[d] >= SHORTEST;
+                t->loads.transposed[l] = linear && other == 1 && !size_equal(along, size_constant(0)) &&
+                                         !size_equal(along, size_constant(1)) &&
+                                         m->size[d].bound >= SHORTEST;
                 if (t->loads.transposed[l]) {
                     found = true;
                     t->across = d;
@@ -92,9 +95,9 @@ static bool find_transposed(struct transpose *t, struct element *element)
 }
 
 /* The number of indices of a tile side, from `first` on, that are below n. */
-static val tile_side(struct kernel *k, val first, int64_t n)
+static val tile_side(struct kernel *k, val first, struct size n)
 {
-    if (n % SIDE == 0)
+    if (size_divides(n, SIDE))
         return k_int(k, SIDE);
     val left = ix_sub(k, ix_size(k, n), first), side = k_int(k, SIDE);
     val x = k_prim(k, P_SELECT, k_prim(k, P_LT, left, side, 0), left, side);
@@ -102,19 +105,19 @@ static val tile_side(struct kernel *k, val first, int64_t n)
     return x;
 }
 
-static val within(struct kernel *k, val first, val by, int64_t n)
+static val within(struct kernel *k, val first, val by, struct size n)
 {
     val v = ix_add(k, first, by);
-    ix_bound(k, v, 0, n - 1);
+    ix_bound(k, v, 0, n.bound - 1);
     return v;
 }
 
-static void open_lanes(struct transpose *t, val side, int64_t n)
+static void open_lanes(struct transpose *t, val side, struct size n)
 {
     struct lowering *w = t->w;
     struct kernel *k = w->k;
     w->lane = k_loop(k, LOOP_VECTOR, k_int(k, 0), k_int(k, SIDE), 1);
-    w->pred = n % SIDE ? k_prim(k, P_LT, w->lane, side, 0) : 0;
+    w->pred = size_divides(n, SIDE) ? 0 : k_prim(k, P_LT, w->lane, side, 0);
 }
 
 static void close_lanes(struct transpose *t)
@@ -128,7 +131,8 @@ static void stage_to_shared(struct transpose *t, struct element *element)
 {
     struct kernel *k = t->w->k;
     const struct map_loops *m = t->m;
-    int64_t rows = m->size[t->across], columns = m->size[m->n - 1], step = columns % AT_ONCE ? 1 : AT_ONCE;
+    struct size rows = m->size[t->across], columns = m->size[m->n - 1];
+    int64_t step = size_divides(columns, AT_ONCE) ? AT_ONCE : 1;
     open_lanes(t, tile_side(k, t->first, rows), rows);
     val row = within(k, t->first, t->w->lane, rows);
     val j = k_loop(k, LOOP_SERIAL, k_int(k, 0), tile_side(k, t->last, columns), step), value[AT_ONCE][MAX_MAP_LOADS];
@@ -151,7 +155,7 @@ static void store(struct transpose *t, struct element *element)
 {
     struct kernel *k = t->w->k;
     const struct map_loops *m = t->m;
-    int64_t rows = m->size[t->across], columns = m->size[m->n - 1];
+    struct size rows = m->size[t->across], columns = m->size[m->n - 1];
     open_lanes(t, tile_side(k, t->last, columns), columns);
     val column = within(k, t->last, t->w->lane, columns);
     val i = k_loop(k, LOOP_SERIAL, k_int(k, 0), tile_side(k, t->first, rows), 1);
@@ -192,7 +196,8 @@ static void bring_wide(struct transpose *t, struct element *element)
 {
     struct kernel *k = t->w->k;
     const struct map_loops *m = t->m;
-    int64_t rows = m->size[t->across], columns = m->size[m->n - 1], each = t->read;
+    struct size rows = m->size[t->across], columns = m->size[m->n - 1];
+    int64_t each = t->read;
     val rows_left = tile_side(k, t->first, rows), columns_left = tile_side(k, t->last, columns);
     val value[A_THREAD][MAX_MAP_LOADS], at[A_THREAD];
     t->loads.mode = LOADS_NOTED;
@@ -218,7 +223,8 @@ static void store_wide(struct transpose *t, struct element *element)
 {
     struct kernel *k = t->w->k;
     const struct map_loops *m = t->m;
-    int64_t rows = m->size[t->across], columns = m->size[m->n - 1], each = t->stored;
+    struct size rows = m->size[t->across], columns = m->size[m->n - 1];
+    int64_t each = t->stored;
     val rows_left = tile_side(k, t->first, rows), columns_left = tile_side(k, t->last, columns);
     t->loads.mode = LOADS_FROM_SCRATCH;
     for (int64_t i = 0; i < A_THREAD; i += each) {
@@ -256,8 +262,8 @@ static void find_wide(struct transpose *t)
         stored = size > stored ? size : stored;
     }
     int64_t read = ACCESS / (int64_t)largest, put = ACCESS / (int64_t)stored;
-    if (caps->block_threads < WIDE || bytes > caps->shared_bytes || m->size[t->across] % read ||
-        m->size[m->n - 1] % put)
+    if (caps->block_threads < WIDE || bytes > caps->shared_bytes ||
+        !size_divides(m->size[t->across], read) || !size_divides(m->size[m->n - 1], put))
         return;
     t->read = read;
     t->stored = put;
@@ -267,21 +273,25 @@ static void find_wide(struct transpose *t)
 
 /* The number of tiles along each outer dimension.  A tile covers one index of each, except of its own two
  * dimensions. */
-static struct shape outer_tiles(const struct map_loops *m, uint32_t across)
+struct outer_tiles { struct size dim[KL_MAX_RANK]; uint32_t n; int64_t count; };
+
+static struct outer_tiles outer_tiles(const struct map_loops *m, uint32_t across)
 {
-    struct shape outer = {.rank = m->n - 1};
-    for (uint32_t d = 0; d + 1 < m->n; d++)
-        outer.dim[d] = d == across ? gpu_parts(m->size[d], SIDE) : m->size[d];
+    struct outer_tiles outer = {.n = m->n - 1, .count = 1};
+    for (uint32_t d = 0; d < outer.n; d++) {
+        outer.dim[d] = d == across ? size_constant(gpu_parts(m->size[d].bound, SIDE)) : m->size[d];
+        outer.count *= outer.dim[d].bound;
+    }
     return outer;
 }
 
-static int64_t tile_columns(const struct map_loops *m) { return gpu_parts(m->size[m->n - 1], SIDE); }
+static int64_t tile_columns(const struct map_loops *m) { return gpu_parts(m->size[m->n - 1].bound, SIDE); }
 
 /* The number of tiles along a dimension for these values of the symbols. */
 static val tiles_now(const struct transpose *t, uint32_t d)
 {
     struct kernel *k = t->w->k;
-    int64_t n = t->m->size[d];
+    struct size n = t->m->size[d];
     bool tiled = d == t->across || d + 1 == t->m->n;
     return tiled ? ix_div(k, ix_add(k, ix_size(k, n), k_int(k, SIDE - 1)), SIDE) : ix_size(k, n);
 }
@@ -290,22 +300,22 @@ static bool turn_is_symbolic(const struct transpose *t)
 {
     bool any = false;
     for (uint32_t d = 0; d < t->m->n; d++)
-        any |= ix_symbolic(t->w->k, t->m->size[d]);
+        any |= !size_is_constant(t->m->size[d]);
     return any;
 }
 
 /* Sets the indices of tile p in the outer dimensions, and returns the number of the tile along the last one. */
-static val place_tile(struct transpose *t, const struct shape *outer, int64_t columns, val p)
+static val place_tile(struct transpose *t, const struct outer_tiles *outer, int64_t columns, val p)
 {
     struct kernel *k = t->w->k;
     if (!turn_is_symbolic(t)) {
-        lower_unflatten(k, outer, ix_div(k, p, columns), t->index);
+        lower_unflatten_sizes(k, outer->dim, outer->n, ix_div(k, p, columns), t->index);
         return ix_mod(k, p, columns);
     }
     val column;
-    p = ix_quotient(k, p, tiles_now(t, outer->rank), columns, &column);
-    for (uint32_t d = outer->rank; d-- > 0;)
-        p = ix_quotient(k, p, tiles_now(t, d), outer->dim[d], &t->index[d]);
+    p = ix_quotient(k, p, tiles_now(t, outer->n), columns, &column);
+    for (uint32_t d = outer->n; d-- > 0;)
+        p = ix_quotient(k, p, tiles_now(t, d), outer->dim[d].bound, &t->index[d]);
     return column;
 }
 
@@ -313,8 +323,8 @@ static void emit_tiles(struct transpose *t, struct element *element)
 {
     struct lowering *w = t->w;
     struct kernel *k = w->k;
-    struct shape outer = outer_tiles(t->m, t->across);
-    int64_t columns = tile_columns(t->m), extent = shape_count(&outer) * columns;
+    struct outer_tiles outer = outer_tiles(t->m, t->across);
+    int64_t columns = tile_columns(t->m), extent = outer.count * columns;
     bool wide = k->sched.width == WIDE;
     struct tasks tasks;
     val active = 0;
@@ -350,7 +360,7 @@ static struct element *new_elements(struct lowering *w)
 int64_t gpu_turn_find(struct lowering *w, const struct map_loops *m, struct gpu_transpose *found)
 {
     struct transpose t = {.w = w, .m = m};
-    if (m->n < 2 || m->size[m->n - 1] < SHORTEST)
+    if (m->n < 2 || m->size[m->n - 1].bound < SHORTEST)
         return 0;
     struct element *element = new_elements(w);
     bool turns = element && find_transposed(&t, element);
@@ -358,8 +368,7 @@ int64_t gpu_turn_find(struct lowering *w, const struct map_loops *m, struct gpu_
     if (turns)
         find_wide(&t);
     *found = (struct gpu_transpose){m, t.across, t.loads, t.read, t.stored};
-    struct shape outer = outer_tiles(m, t.across);
-    return turns ? shape_count(&outer) * tile_columns(m) : 0;
+    return turns ? outer_tiles(m, t.across).count * tile_columns(m) : 0;
 }
 
 void gpu_transpose(struct lowering *w, const struct gpu_transpose *found)
