@@ -25,31 +25,14 @@ static int cli_bench_job(struct job *j, const kl_bench_options *o, const char *j
 
 int cli_bench(int argc, char **argv)
 {
-    static const char *const binders[] = {"--input", "--state", "--slot", NULL};
-    struct cli_args a = {.argc = argc, .argv = argv};
     struct job j = {0};
     kl_bench_options o = {.progress = show_progress};
     const char *json = NULL, *svg = NULL;
-    while (cli_next(&a)) {
-        if (cli_is(&a, "--json"))
-            json = cli_value(&a);
-        else if (cli_is(&a, "--svg"))
-            svg = cli_value(&a);
-        else if (cli_is(&a, "--rounds")) {
-            if (!job_rounds(&a, &o.rounds))
-                return job_free(&j), CLI_USAGE;
-        } else if (!job_argument(&j, &a, binders))
-            return job_free(&j), CLI_USAGE;
-    }
-    if (a.failed || !j.file) {
-        if (!a.failed)
-            cli_error("bench needs a file; see kiln help");
-        job_free(&j);
-        return CLI_USAGE;
-    }
-    int status = cli_bench_job(&j, &o, json, svg);
-    job_free(&j);
-    return status;
+    const struct cli_option options[] = {{"--json", .value = &json}, {"--svg", .value = &svg},
+                                         {"--rounds", .take = job_rounds, .ctx = &o.rounds},
+                                         {.value = &j.file, .needed = true}, {.take = job_argument, .ctx = &j}, {0}};
+    bool ok = cli_parse(argc, argv, options, "bench needs a file");
+    return job_end(&j, ok ? cli_bench_job(&j, &o, json, svg) : CLI_USAGE);
 }
 
 /* ---- kiln tune ---- */
@@ -105,39 +88,22 @@ static int cli_tune_job(struct job *j, double seconds)
     return CLI_OK;
 }
 
-static bool seconds_of(struct cli_args *a, double *seconds)
+static void seconds_of(struct cli_args *a, void *seconds)
 {
     const char *s = cli_value(a);
     char *end = NULL;
     double v = s ? parse_double(s, &end) : 0;
-    if (s && (!*s || *end || !(v >= 0 && v <= 86400))) {
-        cli_error("--seconds: '%s' is not a number from 0 to 86400", s);
-        return false;
-    }
-    *seconds = v;
-    return s != NULL;
+    if (s && (!*s || *end || !(v >= 0 && v <= 86400)))
+        a->failed = cli_error("--seconds: '%s' is not a number from 0 to 86400", s) != CLI_OK;
+    *(double *)seconds = v;
 }
 
 int cli_tune(int argc, char **argv)
 {
-    static const char *const binders[] = {"--input", "--state", "--slot", NULL};
-    struct cli_args a = {.argc = argc, .argv = argv};
     struct job j = {0};
     double seconds = 30;
-    while (cli_next(&a)) {
-        if (cli_is(&a, "--seconds")) {
-            if (!seconds_of(&a, &seconds))
-                return job_free(&j), CLI_USAGE;
-        } else if (!job_argument(&j, &a, binders))
-            return job_free(&j), CLI_USAGE;
-    }
-    if (a.failed || !j.file) {
-        if (!a.failed)
-            cli_error("tune needs a file; see kiln help");
-        job_free(&j);
-        return CLI_USAGE;
-    }
-    int status = cli_tune_job(&j, seconds);
-    job_free(&j);
-    return status;
+    const struct cli_option options[] = {{"--seconds", .take = seconds_of, .ctx = &seconds},
+                                         {.value = &j.file, .needed = true}, {.take = job_argument, .ctx = &j}, {0}};
+    bool ok = cli_parse(argc, argv, options, "tune needs a file");
+    return job_end(&j, ok ? cli_tune_job(&j, seconds) : CLI_USAGE);
 }

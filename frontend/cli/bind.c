@@ -4,8 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-void cli_bind_option(struct cli_values *v, struct cli_args *a)
+void cli_bind_option(struct cli_args *a, void *values)
 {
+    struct cli_values *v = values;
     const char *s = cli_value(a), *eq = s ? strchr(s, '=') : NULL;
     if (!s)
         return;

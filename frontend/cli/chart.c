@@ -16,30 +16,12 @@ int cli_write(const char *path, void (*write)(const struct results *, FILE *), c
     return ok ? CLI_OK : cli_error("%s: cannot write it", path);
 }
 
-int cli_file_to(struct cli_args *a, const char *command, const char **file, const char **out)
-{
-    *file = NULL;
-    *out = "-";
-    while (cli_next(a)) {
-        if (cli_is(a, "-o"))
-            *out = cli_value(a);
-        else if (!a->option && !*file)
-            *file = a->value;
-        else
-            return cli_unexpected(a);
-    }
-    if (!a->failed && !*file)
-        cli_error("%s needs a file; see kiln help", command);
-    return a->failed || !*file ? CLI_USAGE : CLI_OK;
-}
-
 int cli_chart(int argc, char **argv)
 {
-    struct cli_args a = {.argc = argc, .argv = argv};
-    const char *file, *out;
-    int status = cli_file_to(&a, "chart", &file, &out);
-    if (status != CLI_OK)
-        return status;
+    const char *file = NULL, *out = "-";
+    if (!cli_parse(argc, argv, (struct cli_option[]){{"-o", .value = &out}, {.value = &file, .needed = true}, {0}},
+                   "chart needs a file"))
+        return CLI_USAGE;
     size_t len;
     struct err e = {0};
     struct results t = {0};
@@ -47,7 +29,7 @@ int cli_chart(int argc, char **argv)
     if (!text)
         return CLI_FAILED;
     bool ok = results_parse(&t, text, len, strcmp(file, "-") ? file : "stdin", &e);
-    status = ok ? cli_write(out, results_svg, &t) : (fprintf(stderr, "%s\n", e.msg), CLI_FAILED);
+    int status = ok ? cli_write(out, results_svg, &t) : (fprintf(stderr, "%s\n", e.msg), CLI_FAILED);
     mem_free(text);
     results_free(&t);
     return status;

@@ -236,51 +236,33 @@ static int check_one(struct checking *c, struct check_values *v, bool fuse)
     return ok ? DIFF_CHANGES : DIFF_TROUBLE;
 }
 
-static bool number_option(struct cli_args *a, double min, double *out)
+static void check_number(struct cli_args *a, void *number)
 {
     const char *s = cli_value(a);
     char *end = NULL;
     double v = s ? kl_parse_f64(s, &end) : 0;
-    if (s && (end == s || *end || !(v >= min) || isinf(v))) {
-        cli_error("%s: '%s' is no number from %g on", a->option, s, min);
-        a->failed = true;
-    }
-    *out = v;
-    return !a->failed;
-}
-
-static bool check_argument(struct checking *c, struct cli_args *a)
-{
-    static const char *const binders[] = {"--input", "--state", "--slot", NULL};
-    double number;
-    if (cli_is(a, "-o"))
-        return (c->out = cli_value(a)) != NULL;
-    if (cli_is(a, "--seconds"))
-        return number_option(a, 0, &c->seconds);
-    if (cli_is(a, "--tolerance"))
-        return number_option(a, 0, &c->tolerance);
-    if (cli_is(a, "--seed")) {
-        bool ok = number_option(a, 0, &number);
-        c->seed = (uint64_t)number;
-        return ok;
-    }
-    return job_argument(c->j, a, binders);
+    if (s && (end == s || *end || !(v >= 0) || isinf(v)))
+        a->failed = cli_error("%s: '%s' is no number from 0 on", a->option, s) != CLI_OK;
+    *(double *)number = v;
 }
 
 int cli_check(int argc, char **argv)
 {
-    struct cli_args a = {.argc = argc, .argv = argv};
+    double seed = 1;
     struct job j = {0};
-    struct checking c = {.j = &j, .seconds = 60, .tolerance = NAN, .seed = 1};
-    while (cli_next(&a))
-        if (!check_argument(&c, &a))
-            return job_free(&j), DIFF_TROUBLE;
-    if (a.failed || !j.file) {
-        if (!a.failed)
-            cli_error("check needs a file; see kiln help");
-        job_free(&j);
-        return DIFF_TROUBLE;
-    }
+    struct checking c = {.j = &j, .seconds = 60, .tolerance = NAN};
+    const struct cli_option options[] = {
+        {"-o", .value = &c.out},
+        {"--seconds", .take = check_number, .ctx = &c.seconds},
+        {"--tolerance", .take = check_number, .ctx = &c.tolerance},
+        {"--seed", .take = check_number, .ctx = &seed},
+        {.value = &j.file, .needed = true},
+        {.take = job_argument, .ctx = &j},
+        {0},
+    };
+    if (!cli_parse(argc, argv, options, "check needs a file"))
+        return job_end(&j, DIFF_TROUBLE);
+    c.seed = (uint64_t)seed;
     struct check_values v = {0};
     int worst = DIFF_TROUBLE;
     if (job_open(&j) && job_bind(&j, MISSING_LEFT) && take_values(&c, &v)) {
@@ -295,6 +277,5 @@ int cli_check(int argc, char **argv)
         }
     }
     check_values_free(&v);
-    job_free(&j);
-    return worst;
+    return job_end(&j, worst);
 }

@@ -49,8 +49,18 @@ bool cli_next(struct cli_args *a);               /* false: no more, or failed */
 bool cli_is(const struct cli_args *a, const char *option);
 const char *cli_value(struct cli_args *a);       /* the option's value; NULL: missing, and reported */
 int cli_unexpected(const struct cli_args *a);    /* reports the current argument; CLI_USAGE */
-/* The arguments of a command on one file, which writes to -o, "-" without it; else reports and returns an exit code. */
-int cli_file_to(struct cli_args *a, const char *command, const char **file, const char **out); /* cli/chart.c */
+/* What a command does with an argument. */
+struct cli_option {
+    const char *name;      /* with its dashes; NULL: an argument without option or, with `take`, any that no row is */
+    const char **value;    /* gets the text; without a name, if it has none yet */
+    bool *flag, set;       /* or *flag becomes `set` */
+    void (*take)(struct cli_args *a, void *ctx); /* or this handles it, and sets a->failed where it reports */
+    void *ctx;
+    bool needed;           /* *value must not stay NULL */
+};
+/* Reads all arguments by rows, which end with one of zeros; needs: of the message if a needed one is missing.
+ * false: reported, CLI_USAGE. */
+bool cli_parse(int argc, char **argv, const struct cli_option *rows, const char *needs);
 int cli_error(const char *fmt, ...) __attribute__((format(printf, 1, 2))); /* "kiln: ..." on stderr; CLI_FAILED */
 /* Reads a whole file, "-" for standard input, NUL-terminated; NULL: reported. */
 char *cli_read(const char *path, size_t *len);
@@ -58,7 +68,8 @@ struct cli_values;
 /* Reads a graph's text, or an ONNX model as a graph; values: of symbols, or NULL.  NULL: reported. */
 struct graph *cli_load(const char *path, const struct cli_values *values);
 int cli_device(const char *name);                /* of --device, NULL for the default; -1: reported */
-bool cli_schedules(struct cli_args *a);          /* reads the file of --schedules, or reports and sets a->failed */
+/* reads the file of --schedules, or reports and sets a->failed; ctx is not used */
+void cli_schedules(struct cli_args *a, void *ctx);
 /* ---- cli/bind.c ---- */
 struct cli_values {
     unsigned n;
@@ -67,8 +78,8 @@ struct cli_values {
     int64_t value[MAX_SYMBOLS];
     bool some; /* for several graphs, each of which has some of the symbols */
 };
-/* takes the value of --bind, or reports and sets a->failed */
-void cli_bind_option(struct cli_values *v, struct cli_args *a);
+/* takes the value of --bind, or reports and sets a->failed; values: a struct cli_values */
+void cli_bind_option(struct cli_args *a, void *values);
 bool cli_set_symbols(struct graph *g, const struct cli_values *v); /* as graph_symbol_set; false: reported */
 bool cli_bind(struct graph *g);                  /* as graph_bind; false: reported */
 

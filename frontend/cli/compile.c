@@ -14,49 +14,49 @@ struct compile {
     struct cli_values values;
 };
 
+static void compile_take_file(struct cli_args *a, void *compile)
+{
+    struct compile *c = compile;
+    if (!a->option && c->nfile < MAX_FILES)
+        c->file[c->nfile++] = a->value;
+    else
+        a->failed = cli_unexpected(a) != CLI_OK;
+}
+
 static int parse_args(struct compile *c, int argc, char **argv)
 {
-    struct cli_args a = {.argc = argc, .argv = argv};
-    while (cli_next(&a)) {
-        if (cli_is(&a, "-o"))
-            c->object = cli_value(&a);
-        else if (cli_is(&a, "--header"))
-            c->header = cli_value(&a);
-        else if (cli_is(&a, "--prefix"))
-            c->options.prefix = cli_value(&a);
-        else if (cli_is(&a, "--target") || cli_is(&a, "--cpu"))
-            c->options.cpu = cli_value(&a);
-        else if (cli_is(&a, "--bind"))
-            cli_bind_option(&c->values, &a);
-        else if (cli_is(&a, "--schedules"))
-            cli_schedules(&a);
-        else if (cli_is(&a, "--weights"))
-            c->weights = cli_value(&a);
-        else if (cli_is(&a, "--emit"))
-            c->emit = cli_value(&a);
-        else if (cli_is(&a, "--unfused"))
-            c->options.fuse = false;
-        else if (!a.option && c->nfile < MAX_FILES)
-            c->file[c->nfile++] = a.value;
-        else
-            return cli_unexpected(&a);
-    }
-    if (!a.failed && c->emit && strcmp(c->emit, "object") && strcmp(c->emit, "c"))
+    const struct cli_option options[] = {
+        {"-o", .value = &c->object},
+        {"--header", .value = &c->header},
+        {"--prefix", .value = &c->options.prefix},
+        {"--target", .value = &c->options.cpu},
+        {"--cpu", .value = &c->options.cpu},
+        {"--bind", .take = cli_bind_option, .ctx = &c->values},
+        {"--schedules", .take = cli_schedules},
+        {"--weights", .value = &c->weights},
+        {"--emit", .value = &c->emit},
+        {"--unfused", .flag = &c->options.fuse, .set = false},
+        {.take = compile_take_file, .ctx = c},
+        {0},
+    };
+    if (!cli_parse(argc, argv, options, NULL))
+        return CLI_USAGE;
+    if (c->emit && strcmp(c->emit, "object") && strcmp(c->emit, "c"))
         return cli_error("--emit is object or c, not '%s'", c->emit), CLI_USAGE;
     c->options.source = c->emit && !strcmp(c->emit, "c");
     bool named = c->header || c->options.source; /* a C file contains its declarations */
-    if (!a.failed && (!c->nfile || !c->object || !named))
-        cli_error("compile needs a file, -o and --header (C code needs no header); see kiln help");
-    if (!a.failed && c->weights && strcmp(c->weights, "inside") && strcmp(c->weights, "file"))
+    if (!c->nfile || !c->object || !named)
+        return cli_error("compile needs a file, -o and --header (C code needs no header); see kiln help"), CLI_USAGE;
+    if (c->weights && strcmp(c->weights, "inside") && strcmp(c->weights, "file"))
         return cli_error("--weights is inside or file, not '%s'", c->weights), CLI_USAGE;
     for (unsigned i = 0; i < c->nfile; i++)
         c->models += cli_is_model(c->file[i]);
     c->values.some = c->nfile > 1;
-    if (!a.failed && c->weights && c->nfile && !c->models)
+    if (c->weights && !c->models)
         return cli_error("--weights: only a model has them; a graph's states are the caller's"), CLI_USAGE;
-    if (!a.failed && c->options.prefix && c->nfile > 1)
+    if (c->options.prefix && c->nfile > 1)
         return cli_error("--prefix is for one program; each of several has its graph's or file's name"), CLI_USAGE;
-    return !a.failed && c->nfile && c->object && named ? CLI_OK : CLI_USAGE;
+    return CLI_OK;
 }
 
 /* The path of the weights: the object's with another ending. */

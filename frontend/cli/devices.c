@@ -10,9 +10,8 @@ static void devices_show(void *ctx, const char *name, bool works, const char *te
 
 int cli_devices(int argc, char **argv)
 {
-    struct cli_args a = {.argc = argc, .argv = argv};
-    if (cli_next(&a))
-        return cli_unexpected(&a);
+    if (!cli_parse(argc, argv, (struct cli_option[]){{0}}, NULL))
+        return CLI_USAGE;
     device_list(devices_show, NULL);
     return CLI_OK;
 }

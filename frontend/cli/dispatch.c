@@ -164,25 +164,24 @@ static struct graph *record_call(struct explained *x, const struct composite *c)
     return g;
 }
 
+static void take_operand(struct cli_args *a, void *explained)
+{
+    struct explained *x = explained;
+    if (!a->option && x->narg < MAX_COUNT)
+        x->arg[x->narg++] = a->value;
+    else
+        a->failed = cli_unexpected(a) != CLI_OK;
+}
+
 int cli_explain(int argc, char **argv)
 {
-    struct cli_args a = {.argc = argc, .argv = argv};
     struct explained x = {0};
     const char *device = NULL, *target = NULL;
-    while (cli_next(&a)) {
-        if (cli_is(&a, "--device"))
-            device = cli_value(&a);
-        else if (cli_is(&a, "--target"))
-            target = cli_value(&a);
-        else if (!a.option && !x.op)
-            x.op = a.value;
-        else if (!a.option && x.narg < MAX_COUNT)
-            x.arg[x.narg++] = a.value;
-        else
-            return cli_unexpected(&a);
-    }
-    if (a.failed || !x.op)
-        return a.failed ? CLI_USAGE : (cli_error("explain needs an op; see kiln help"), CLI_USAGE);
+    const struct cli_option options[] = {{"--device", .value = &device}, {"--target", .value = &target},
+                                         {.value = &x.op, .needed = true},
+                                         {.take = take_operand, .ctx = &x}, {0}};
+    if (!cli_parse(argc, argv, options, "explain needs an op"))
+        return CLI_USAGE;
     int number = cli_device(device);
     if (number < 0)
         return CLI_FAILED;

@@ -48,23 +48,12 @@ static int print_to(const struct graph *g, const char *path)
 
 int cli_opt(int argc, char **argv)
 {
-    struct cli_args a = {.argc = argc, .argv = argv};
     const char *file = NULL, *passes = NULL, *out = NULL;
     struct cli_values values = {0};
-    while (cli_next(&a)) {
-        if (cli_is(&a, "--bind"))
-            cli_bind_option(&values, &a);
-        else if (cli_is(&a, "-p"))
-            passes = cli_value(&a);
-        else if (cli_is(&a, "-o"))
-            out = cli_value(&a);
-        else if (!a.option && !file)
-            file = a.value;
-        else
-            return cli_unexpected(&a);
-    }
-    if (a.failed || !file)
-        return a.failed ? CLI_USAGE : (cli_error("opt needs a file; see kiln help"), CLI_USAGE);
+    const struct cli_option options[] = {{"--bind", .take = cli_bind_option, .ctx = &values}, {"-p", .value = &passes},
+                                         {"-o", .value = &out}, {.value = &file, .needed = true}, {0}};
+    if (!cli_parse(argc, argv, options, "opt needs a file"))
+        return CLI_USAGE;
     struct graph *g = cli_load(file, &values);
     bool ok = g && (!values.n || cli_bind(g)) &&
               (passes ? run_list(g, passes) : run_pipeline(g));
@@ -100,33 +89,22 @@ static int graph_dump_file(const char *file, const struct cli_values *values, co
 
 int cli_dump(int argc, char **argv)
 {
-    struct cli_args a = {.argc = argc, .argv = argv};
     const char *file = NULL, *device = NULL, *form = NULL, *out = NULL;
     struct dump_request r = {.device = -1, .fuse = option_fuse()};
     struct cli_values values = {0};
-    while (cli_next(&a)) {
-        if (cli_is(&a, "--bind"))
-            cli_bind_option(&values, &a);
-        else if (cli_is(&a, "--stage"))
-            r.stage = cli_value(&a);
-        else if (cli_is(&a, "--device"))
-            device = cli_value(&a);
-        else if (cli_is(&a, "--target"))
-            r.target = cli_value(&a);
-        else if (cli_is(&a, "--schedules"))
-            cli_schedules(&a);
-        else if (cli_is(&a, "--format"))
-            form = cli_value(&a);
-        else if (cli_is(&a, "-o"))
-            out = cli_value(&a);
-        else if (cli_is(&a, "--unfused"))
-            r.fuse = false;
-        else if (!a.option && !file)
-            file = a.value;
-        else
-            return cli_unexpected(&a);
-    }
-    if (a.failed)
+    const struct cli_option options[] = {
+        {"--bind", .take = cli_bind_option, .ctx = &values},
+        {"--stage", .value = &r.stage},
+        {"--device", .value = &device},
+        {"--target", .value = &r.target},
+        {"--schedules", .take = cli_schedules},
+        {"--format", .value = &form},
+        {"-o", .value = &out},
+        {"--unfused", .flag = &r.fuse, .set = false},
+        {.value = &file},
+        {0},
+    };
+    if (!cli_parse(argc, argv, options, NULL))
         return CLI_USAGE;
     if (out)
         dump_form_of(out, &r.form);
@@ -164,15 +142,10 @@ static int graph_print_difference(const struct graph *a, const struct graph *b)
 
 int cli_diff(int argc, char **argv)
 {
-    struct cli_args a = {.argc = argc, .argv = argv};
     const char *file[2] = {NULL, NULL};
-    while (cli_next(&a)) {
-        if (a.option || file[1])
-            return cli_unexpected(&a), DIFF_TROUBLE;
-        file[file[0] != NULL] = a.value;
-    }
-    if (!file[1])
-        return cli_error("diff needs two files; see kiln help"), DIFF_TROUBLE;
+    const struct cli_option options[] = {{.value = &file[0]}, {.value = &file[1], .needed = true}, {0}};
+    if (!cli_parse(argc, argv, options, "diff needs two files"))
+        return DIFF_TROUBLE;
     struct graph *g = cli_load(file[0], NULL), *h = g ? cli_load(file[1], NULL) : NULL;
     int status = h ? graph_print_difference(g, h) : DIFF_TROUBLE;
     graph_free(g);

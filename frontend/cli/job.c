@@ -11,37 +11,33 @@ static bool add_binding(struct job *j, struct cli_args *a, const char *option)
     const char *v = cli_value(a), *eq = v ? strchr(v, '=') : NULL;
     if (!v)
         return false;
-    if (!eq || eq == v || !eq[1]) {
-        cli_error("%s needs NAME=VALUE, not '%s'", option, v);
-        return false;
-    }
-    if (!j->bind && !(j->bind = mem_alloc((size_t)a->argc * sizeof *j->bind))) {
-        cli_error("out of memory");
-        return false;
-    }
+    if (!eq || eq == v || !eq[1])
+        return cli_error("%s needs NAME=VALUE, not '%s'", option, v) == CLI_OK;
+    if (!j->bind && !(j->bind = mem_alloc((size_t)a->argc * sizeof *j->bind)))
+        return cli_error("out of memory") == CLI_OK;
     j->bind[j->nbind++] = (struct job_value){option, v, eq + 1, (size_t)(eq - v), 0, false};
     return true;
 }
 
-bool job_argument(struct job *j, struct cli_args *a, const char *const *binders)
+void job_argument(struct cli_args *a, void *job)
 {
-    for (int i = 0; binders[i]; i++)
-        if (cli_is(a, binders[i]))
-            return add_binding(j, a, binders[i]);
-    if (cli_is(a, "--bind")) {
-        cli_bind_option(&j->values, a);
-        return !a->failed;
-    }
-    if (cli_is(a, "--bf16-bits"))
-        return j->bf16_bits = true;
-    if (cli_is(a, "--schedules"))
-        return cli_schedules(a);
-    if (cli_is(a, "--device"))
-        return (j->device_name = cli_value(a)) != NULL;
-    if (a->option || j->file)
-        return cli_unexpected(a), false;
-    j->file = a->value;
-    return true;
+    static const char *const binders[] = {"--input", "--state", "--slot", "--output"};
+    struct job *j = job;
+    for (int i = 0; i < (j->gives_outputs ? 4 : 3); i++)
+        if (cli_is(a, binders[i])) {
+            a->failed |= !add_binding(j, a, binders[i]);
+            return;
+        }
+    if (cli_is(a, "--bind"))
+        cli_bind_option(a, &j->values);
+    else if (cli_is(a, "--bf16-bits"))
+        j->bf16_bits = true;
+    else if (cli_is(a, "--schedules"))
+        cli_schedules(a, NULL);
+    else if (cli_is(a, "--device"))
+        j->device_name = cli_value(a);
+    else
+        a->failed = cli_unexpected(a) != CLI_OK;
 }
 
 /* Does the option name this leaf, by ordinal or name? */
@@ -257,17 +253,14 @@ kl_status job_step(void *ctx)
     return KL_OK;
 }
 
-bool job_rounds(struct cli_args *a, int *rounds)
+void job_rounds(struct cli_args *a, void *rounds)
 {
     const char *s = cli_value(a);
     char *end;
     long n = s ? strtol(s, &end, 10) : 0;
-    if (s && (!*s || *end || n < 1 || n > 1000)) {
-        cli_error("--rounds: '%s' is not a number from 1 to 1000", s);
-        return false;
-    }
-    *rounds = (int)n;
-    return s != NULL;
+    if (s && (!*s || *end || n < 1 || n > 1000))
+        a->failed = cli_error("--rounds: '%s' is not a number from 1 to 1000", s) != CLI_OK;
+    *(int *)rounds = (int)n;
 }
 
 static void free_arrays(struct job_array *a, uint32_t n)
@@ -284,7 +277,7 @@ static void unref_all(struct buffer **b, uint32_t n)
     mem_free(b);
 }
 
-void job_free(struct job *j)
+int job_end(struct job *j, int status)
 {
     if (j->g) {
         free_arrays(j->read_input, j->g->input.n);
@@ -298,4 +291,5 @@ void job_free(struct job *j)
     mem_free(j->have_slot);
     mem_free(j->exclusive);
     graph_free(j->g);
+    return status;
 }

@@ -25,13 +25,14 @@ struct job {
     struct buffer **input, **state, **out;
     uint64_t *slot;
     bool *exclusive, *have_slot;
+    bool gives_outputs;                  /* --output is one of its options */
     bool bf16_bits;                      /* --bf16-bits: .npy arrays of u16 hold bits of bf16 */
 };
 
 /* ---- cli/job.c ---- */
-/* Handles the argument if it is the file, --device, --bind, --schedules, --bf16-bits or a binding by one of `binders`
- * (NULL-terminated). */
-bool job_argument(struct job *j, struct cli_args *a, const char *const *binders);
+/* For struct cli_option, the last row: --device, --bind, --schedules, --bf16-bits or a binding of an input, state, slot
+ * or, for job->gives_outputs, output. */
+void job_argument(struct cli_args *a, void *job);
 bool job_is_called(const struct job_value *b, uint32_t ordinal, const char *name); /* by ordinal or name */
 bool job_make_room(struct job *j);       /* for values of the graph's leaves; false: reported */
 bool job_open(struct job *j);            /* reads the graph and finds the device; false: reported */
@@ -43,8 +44,8 @@ bool job_bind(struct job *j, enum job_missing missing);
 bool job_run(struct job *j, bool fuse, struct err *e);
 /* A kl_bench_fn: one run in which states get their new values. */
 kl_status job_step(void *job);
-bool job_rounds(struct cli_args *a, int *rounds); /* the value of --rounds; false: reported */
-void job_free(struct job *j);
+void job_rounds(struct cli_args *a, void *rounds); /* for struct cli_option: the value of --rounds, an int */
+int job_end(struct job *j, int status);  /* frees it; status */
 /* ---- cli/bind.c ---- */
 bool job_bind_symbols(struct job *j);    /* by --bind and by the arrays' shapes; false: reported */
 

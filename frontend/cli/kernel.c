@@ -5,12 +5,12 @@
 #include <string.h>
 
 struct buffer_binding { const char *name, *value; };
+struct buffer_bindings { struct buffer_binding *v; unsigned n; }; /* room for one per argument */
 
 struct kernel_job {
     const char *file, *stage, *device, *target;
     bool run, bf16_bits;
-    struct buffer_binding *in, *out, *slots; /* room for one per argument */
-    unsigned nin, nout, nslots;
+    struct buffer_bindings in, out, slots;
     const struct kernel *k;
     char **memory;            /* per buffer, to free */
     void **buf;               /* the same, aligned */
@@ -19,49 +19,37 @@ struct kernel_job {
     uint32_t nslot;
 };
 
-static bool kernel_parse_bindings(struct cli_args *a, struct buffer_binding *list, unsigned *n)
+static void kernel_take_binding(struct cli_args *a, void *bindings)
 {
+    struct buffer_bindings *list = bindings;
     const char *v = cli_value(a), *eq = v ? strchr(v, '=') : NULL;
     if (!v)
-        return false;
+        return;
     if (!eq || eq == v || !eq[1])
-        return cli_error("%s needs NAME=VALUE, not '%s'", a->option, v), false;
-    list[(*n)++] = (struct buffer_binding){v, eq + 1};
-    return true;
+        a->failed = cli_error("%s needs NAME=VALUE, not '%s'", a->option, v) != CLI_OK;
+    else
+        list->v[list->n++] = (struct buffer_binding){v, eq + 1};
 }
 
 static int parse_args(struct kernel_job *j, int argc, char **argv)
 {
-    struct cli_args a = {.argc = argc, .argv = argv};
-    size_t room = (size_t)(argc + 1) * sizeof *j->in;
-    bool ok = (j->in = mem_alloc(room)) && (j->out = mem_alloc(room)) && (j->slots = mem_alloc(room));
+    const struct cli_option options[] = {
+        {"--stage", .value = &j->stage},
+        {"--device", .value = &j->device},
+        {"--target", .value = &j->target},
+        {"--run", .flag = &j->run, .set = true},
+        {"--bf16-bits", .flag = &j->bf16_bits, .set = true},
+        {"--input", .take = kernel_take_binding, .ctx = &j->in},
+        {"--output", .take = kernel_take_binding, .ctx = &j->out},
+        {"--slot", .take = kernel_take_binding, .ctx = &j->slots},
+        {.value = &j->file, .needed = true},
+        {0},
+    };
+    size_t room = (size_t)(argc + 1) * sizeof *j->in.v;
+    bool ok = (j->in.v = mem_alloc(room)) && (j->out.v = mem_alloc(room)) && (j->slots.v = mem_alloc(room));
     if (!ok)
         return cli_error("out of memory");
-    while (ok && cli_next(&a)) {
-        if (cli_is(&a, "--stage"))
-            j->stage = cli_value(&a);
-        else if (cli_is(&a, "--device"))
-            j->device = cli_value(&a);
-        else if (cli_is(&a, "--target"))
-            j->target = cli_value(&a);
-        else if (cli_is(&a, "--run"))
-            j->run = true;
-        else if (cli_is(&a, "--bf16-bits"))
-            j->bf16_bits = true;
-        else if (cli_is(&a, "--input"))
-            ok = kernel_parse_bindings(&a, j->in, &j->nin);
-        else if (cli_is(&a, "--output"))
-            ok = kernel_parse_bindings(&a, j->out, &j->nout);
-        else if (cli_is(&a, "--slot"))
-            ok = kernel_parse_bindings(&a, j->slots, &j->nslots);
-        else if (!a.option && !j->file)
-            j->file = a.value;
-        else
-            return cli_unexpected(&a);
-    }
-    if (ok && !a.failed && !j->file)
-        cli_error("kernel needs a file; see kiln help");
-    return ok && !a.failed && j->file ? CLI_OK : CLI_USAGE;
+    return cli_parse(argc, argv, options, "kernel needs a file") ? CLI_OK : CLI_USAGE;
 }
 
 /* ---- printing ---- */
@@ -166,9 +154,9 @@ static bool set_slots(struct kernel_job *j)
         char name[24];
         bool ok = i->op != L_SLOT;
         snprintf(name, sizeof name, "%u=", slot_number(i));
-        for (unsigned s = 0; !ok && s < j->nslots; s++)
-            if (!strncmp(j->slots[s].name, name, strlen(name)))
-                ok = literal_parse(i->dtype, j->slots[s].value, strlen(j->slots[s].value), &j->slot[slot_number(i)],
+        for (unsigned s = 0; !ok && s < j->slots.n; s++)
+            if (!strncmp(j->slots.v[s].name, name, strlen(name)))
+                ok = literal_parse(i->dtype, j->slots.v[s].value, strlen(j->slots.v[s].value), &j->slot[slot_number(i)],
                                    &why);
         if (!ok)
             return cli_error("slot %u of %s: %s", slot_number(i), dtype_name(i->dtype), why), false;
@@ -196,9 +184,9 @@ static bool give_output(const struct kernel_job *j, uint32_t i)
     char name[16];
     bool written = false, ok = true;
     snprintf(name, sizeof name, "b%u=", i);
-    for (unsigned o = 0; o < j->nout; o++)
-        if (!strncmp(j->out[o].name, name, strlen(name))) {
-            ok &= cli_write_array(j->out[o].value, l->dtype, &s, j->buf[i], j->bf16_bits);
+    for (unsigned o = 0; o < j->out.n; o++)
+        if (!strncmp(j->out.v[o].name, name, strlen(name))) {
+            ok &= cli_write_array(j->out.v[o].value, l->dtype, &s, j->buf[i], j->bf16_bits);
             written = true;
         }
     if (written)
@@ -214,10 +202,10 @@ static bool cli_kernel_run_kernel(struct kernel_job *j)
     int d = cli_device(j->device);
     const struct backend *b = d < 0 ? NULL : device_backend(d, NULL);
     bool ok = d >= 0 && make_buffers(j) && set_slots(j);
-    for (unsigned i = 0; ok && i < j->nin; i++)
-        ok = load_input(j, &j->in[i]);
-    for (unsigned i = 0; ok && i < j->nout; i++)
-        ok = find_buffer(j, &j->out[i], BUF_OUT) < j->k->nbuf;
+    for (unsigned i = 0; ok && i < j->in.n; i++)
+        ok = load_input(j, &j->in.v[i]);
+    for (unsigned i = 0; ok && i < j->out.n; i++)
+        ok = find_buffer(j, &j->out.v[i], BUF_OUT) < j->k->nbuf;
     for (uint32_t i = 0; ok && i < j->k->nbuf; i++)
         if (j->k->buf[i].role == BUF_IN && !j->given[i])
             ok = (cli_error("b%u has no value: give --input b%u=...", i, i), false);
@@ -266,8 +254,8 @@ int cli_kernel(int argc, char **argv)
     int status = parse_args(&j, argc, argv);
     if (!status)
         status = do_kernels(&j) ? CLI_OK : CLI_FAILED;
-    mem_free(j.in);
-    mem_free(j.out);
-    mem_free(j.slots);
+    mem_free(j.in.v);
+    mem_free(j.out.v);
+    mem_free(j.slots.v);
     return status;
 }

@@ -161,6 +161,38 @@ int cli_unexpected(const struct cli_args *a)
     return CLI_USAGE;
 }
 
+/* Does the row handle the current argument? */
+static bool cli_option_takes(struct cli_args *a, const struct cli_option *o)
+{
+    if (o->name ? !cli_is(a, o->name) : !o->take && (a->option || *o->value))
+        return false;
+    if (o->take)
+        o->take(a, o->ctx);
+    else if (o->flag)
+        *o->flag = o->set;
+    else
+        *o->value = o->name ? cli_value(a) : a->value;
+    return true;
+}
+
+bool cli_parse(int argc, char **argv, const struct cli_option *rows, const char *needs)
+{
+    struct cli_args a = {.argc = argc, .argv = argv};
+    while (cli_next(&a)) {
+        const struct cli_option *o = rows;
+        while ((o->name || o->value || o->take) && !cli_option_takes(&a, o))
+            o++;
+        if (!o->name && !o->value && !o->take)
+            a.failed = cli_unexpected(&a) != CLI_OK;
+    }
+    bool missing = false;
+    for (const struct cli_option *o = rows; o->name || o->value || o->take; o++)
+        missing |= o->needed && !*o->value;
+    if (!a.failed && missing)
+        cli_error("%s; see kiln help", needs);
+    return !a.failed && !missing;
+}
+
 static char *read_stream(FILE *f, size_t *len)
 {
     size_t cap = 1 << 16, n;
@@ -218,8 +250,9 @@ struct graph *cli_load(const char *path, const struct cli_values *values)
     return g;
 }
 
-bool cli_schedules(struct cli_args *a)
+void cli_schedules(struct cli_args *a, void *ctx)
 {
+    (void)ctx;
     const char *path = cli_value(a);
     size_t len;
     struct err e = {0};
@@ -229,7 +262,6 @@ bool cli_schedules(struct cli_args *a)
         fprintf(stderr, "%s\n", e.msg);
     mem_free(s);
     a->failed |= !ok;
-    return ok;
 }
 
 int cli_device(const char *name)

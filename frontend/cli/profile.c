@@ -36,31 +36,16 @@ static int profile_job(struct job *j, int rounds, const char *trace, const char 
 
 int cli_profile(int argc, char **argv)
 {
-    static const char *const binders[] = {"--input", "--state", "--slot", NULL};
-    struct cli_args a = {.argc = argc, .argv = argv};
     struct job j = {0};
     const char *trace = NULL, *page = NULL;
     int rounds = ROUNDS;
-    while (cli_next(&a)) {
-        if (cli_is(&a, "--trace"))
-            trace = cli_value(&a);
-        else if (cli_is(&a, "--page"))
-            page = cli_value(&a);
-        else if (cli_is(&a, "--unfused"))
-            option_fuse_here(0);
-        else if (cli_is(&a, "--rounds")) {
-            if (!job_rounds(&a, &rounds))
-                return job_free(&j), CLI_USAGE;
-        } else if (!job_argument(&j, &a, binders))
-            return job_free(&j), CLI_USAGE;
-    }
-    if (a.failed || !j.file) {
-        if (!a.failed)
-            cli_error("profile needs a file; see kiln help");
-        job_free(&j);
-        return CLI_USAGE;
-    }
-    int status = profile_job(&j, rounds, trace, page);
-    job_free(&j);
-    return status;
+    bool fuse = option_fuse();
+    const struct cli_option options[] = {{"--trace", .value = &trace}, {"--page", .value = &page},
+                                         {"--unfused", .flag = &fuse, .set = false},
+                                         {"--rounds", .take = job_rounds, .ctx = &rounds},
+                                         {.value = &j.file, .needed = true}, {.take = job_argument, .ctx = &j}, {0}};
+    bool ok = cli_parse(argc, argv, options, "profile needs a file");
+    if (!fuse)
+        option_fuse_here(0);
+    return job_end(&j, ok ? profile_job(&j, rounds, trace, page) : CLI_USAGE);
 }

@@ -109,37 +109,27 @@ static bool give_outputs(const struct job *j)
     return ok;
 }
 
+/* The graph's program, once, and its outputs. */
+static bool run_graph(struct job *j, bool fuse)
+{
+    struct err e = {0};
+    if (!job_open(j) || !check_outputs(j) || !job_bind(j, MISSING_IS_ERROR))
+        return false;
+    if (!job_run(j, fuse, &e))
+        return cli_error("%s", e.msg) == CLI_OK;
+    return give_outputs(j);
+}
+
 int cli_run(int argc, char **argv)
 {
-    static const char *const binders[] = {"--input", "--state", "--slot", "--output", NULL};
-    struct cli_args a = {.argc = argc, .argv = argv};
-    struct job j = {0};
+    struct job j = {.gives_outputs = true};
     bool fuse = option_fuse();
-    while (cli_next(&a)) {
-        if (cli_is(&a, "--unfused"))
-            fuse = false;
-        else if (!job_argument(&j, &a, binders))
-            return job_free(&j), CLI_USAGE;
-    }
-    if (a.failed || !j.file) {
-        if (!a.failed)
-            cli_error("run needs a file; see kiln help");
-        job_free(&j);
-        return CLI_USAGE;
-    }
-    if (cli_is_model(j.file)) {
+    const struct cli_option options[] = {{"--unfused", .flag = &fuse, .set = false},
+                                         {.value = &j.file, .needed = true}, {.take = job_argument, .ctx = &j}, {0}};
+    if (!cli_parse(argc, argv, options, "run needs a file"))
+        return job_end(&j, CLI_USAGE);
+    bool model = cli_is_model(j.file);
+    if (model)
         option_fuse_here(fuse);
-        bool done = cli_model_run(&j);
-        job_free(&j);
-        return done ? CLI_OK : CLI_FAILED;
-    }
-    struct err e = {0};
-    bool ok = job_open(&j) && check_outputs(&j) && job_bind(&j, MISSING_IS_ERROR);
-    if (ok && !job_run(&j, fuse, &e)) {
-        cli_error("%s", e.msg);
-        ok = false;
-    }
-    ok = ok && give_outputs(&j);
-    job_free(&j);
-    return ok ? CLI_OK : CLI_FAILED;
+    return job_end(&j, (model ? cli_model_run(&j) : run_graph(&j, fuse)) ? CLI_OK : CLI_FAILED);
 }

@@ -177,14 +177,8 @@ static int summary_model(const char *path)
 
 int cli_summary(int argc, char **argv)
 {
-    struct cli_args a = {.argc = argc, .argv = argv};
     const char *path = NULL;
-    while (cli_next(&a)) {
-        if (a.option || path)
-            return cli_unexpected(&a);
-        path = a.value;
-    }
-    if (!path)
-        return cli_error("summary needs a file; see kiln help"), CLI_USAGE;
+    if (!cli_parse(argc, argv, (struct cli_option[]){{.value = &path, .needed = true}, {0}}, "summary needs a file"))
+        return CLI_USAGE;
     return cli_is_model(path) ? summary_model(path) : summary_file(path);
 }

@@ -231,11 +231,10 @@ static void put_page(FILE *f, const struct train_log *l, const char *path)
 
 int cli_train_log(int argc, char **argv)
 {
-    struct cli_args a = {.argc = argc, .argv = argv};
-    const char *file, *out;
-    int status = cli_file_to(&a, "train-log", &file, &out);
-    if (status != CLI_OK)
-        return status;
+    const char *file = NULL, *out = "-";
+    if (!cli_parse(argc, argv, (struct cli_option[]){{"-o", .value = &out}, {.value = &file, .needed = true}, {0}},
+                   "train-log needs a file"))
+        return CLI_USAGE;
     size_t len;
     char *text = cli_read(file, &len);
     struct train_log l = {0};

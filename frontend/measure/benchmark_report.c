@@ -94,11 +94,8 @@ const char *kl_bench_table(const kl_bench_report *report)
         put_step(&t, report, fuse);
     for (int fuse = 1; fuse >= 0; fuse--)
         benchmark_report_put_kernels(&t, report, fuse);
-    if (t.failed) {
-        mem_free(t.s);
-        return "out of memory\n";
-    }
-    return r->table = t.s;
+    r->table = text_take(&t);
+    return r->table ? r->table : "out of memory\n";
 }
 
 /* ---- as rows ---- */

@@ -286,9 +286,6 @@ const char *kl_profile_table(const kl_profile *profile)
              profile->compiling);
     put_rows(&t, profile->kernel, profile->nkernel, false);
     put_rows(&t, profile->line, profile->nline, true);
-    if (t.failed) {
-        mem_free(t.s);
-        return "out of memory\n";
-    }
-    return p->table = t.s;
+    p->table = text_take(&t);
+    return p->table ? p->table : "out of memory\n";
 }

@@ -127,9 +127,8 @@ kl_tensor kl_gather_at(const kl_site *site, kl_tensor a, int axis, kl_tensor ind
 static kl_tensor scatter_axis(const kl_site *site, const char *op, kl_tensor a, uint32_t axis, kl_tensor index,
                          kl_tensor update, enum scatter_kind kind)
 {
-    struct call c = {.site = site, .op = op, .proto.op = OP_scatter, .in = {a, index, update}};
-    c.proto.attr.scatter.axis = axis;
-    c.proto.attr.scatter.kind = kind;
+    struct call c = {.site = site, .op = op, .in = {a, index, update}, .proto.op = OP_scatter,
+                     .proto.attr.scatter = {.axis = axis, .kind = kind}};
     return record(&c);
 }
 

@@ -22,33 +22,24 @@ static kl_tensor pieces_same(const kl_site *site, const char *op, kl_tensor a, c
 kl_tensor slice_of(const kl_site *site, const char *op, kl_tensor a, uint32_t axis, int64_t start, int64_t count,
                    int64_t step)
 {
-    struct call c = {.site = site, .op = op, .proto.op = OP_slice, .in = {a}};
-    c.proto.attr.slice.axis = axis;
-    c.proto.attr.slice.start = start;
-    c.proto.attr.slice.count = count;
-    c.proto.attr.slice.step = step;
+    struct call c = {.site = site, .op = op, .in = {a}, .proto.op = OP_slice,
+                     .proto.attr.slice = {.axis = axis, .start = start, .count = count, .step = step}};
     return record(&c);
 }
 
 kl_tensor pad_of(const kl_site *site, const char *op, kl_tensor a, kl_tensor value, uint32_t axis, int64_t low,
                  int64_t high, int64_t interior)
 {
-    struct call c = {.site = site, .op = op, .proto.op = OP_pad, .in = {a, value}};
-    c.proto.attr.pad.axis = axis;
-    c.proto.attr.pad.low = low;
-    c.proto.attr.pad.high = high;
-    c.proto.attr.pad.interior = interior;
+    struct call c = {.site = site, .op = op, .in = {a, value}, .proto.op = OP_pad,
+                     .proto.attr.pad = {.axis = axis, .low = low, .high = high, .interior = interior}};
     return record(&c);
 }
 
 kl_tensor window_of(const kl_site *site, const char *op, kl_tensor a, uint32_t axis, int64_t size, int64_t stride,
                     int64_t dilation)
 {
-    struct call c = {.site = site, .op = op, .proto.op = OP_window, .in = {a}};
-    c.proto.attr.window.axis = axis;
-    c.proto.attr.window.size = size;
-    c.proto.attr.window.stride = stride;
-    c.proto.attr.window.dilation = dilation;
+    struct call c = {.site = site, .op = op, .in = {a}, .proto.op = OP_window,
+                     .proto.attr.window = {.axis = axis, .size = size, .stride = stride, .dilation = dilation}};
     return record(&c);
 }
 

@@ -116,21 +116,15 @@ ref n_broadcast(struct graph *g, ref a, const struct shape *s)
 
 ref n_slice(struct graph *g, ref a, uint32_t axis, int64_t start, int64_t count, int64_t step)
 {
-    struct node n = {.op = OP_slice, .nin = 1, .in = {a}};
-    n.attr.slice.axis = axis;
-    n.attr.slice.start = start;
-    n.attr.slice.count = count;
-    n.attr.slice.step = step;
+    struct node n = {.op = OP_slice, .nin = 1, .in = {a},
+                     .attr.slice = {.axis = axis, .start = start, .count = count, .step = step}};
     return graph_add(g, &n, NULL);
 }
 
 ref n_window(struct graph *g, ref a, uint32_t axis, int64_t size, int64_t stride, int64_t dilation)
 {
-    struct node n = {.op = OP_window, .nin = 1, .in = {a}};
-    n.attr.window.axis = axis;
-    n.attr.window.size = size;
-    n.attr.window.stride = stride;
-    n.attr.window.dilation = dilation;
+    struct node n = {.op = OP_window, .nin = 1, .in = {a},
+                     .attr.window = {.axis = axis, .size = size, .stride = stride, .dilation = dilation}};
     return graph_add(g, &n, NULL);
 }
 
@@ -141,11 +135,8 @@ ref n_flip(struct graph *g, ref a, uint32_t axes)
 
 ref n_pad(struct graph *g, ref a, ref value, uint32_t axis, int64_t low, int64_t high, int64_t interior)
 {
-    struct node n = {.op = OP_pad, .nin = 2, .in = {a, value}};
-    n.attr.pad.axis = axis;
-    n.attr.pad.low = low;
-    n.attr.pad.high = high;
-    n.attr.pad.interior = interior;
+    struct node n = {.op = OP_pad, .nin = 2, .in = {a, value},
+                     .attr.pad = {.axis = axis, .low = low, .high = high, .interior = interior}};
     return graph_add(g, &n, NULL);
 }
 

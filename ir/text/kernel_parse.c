@@ -533,22 +533,8 @@ static bool parse_kernel_line(struct kernel_reader *r)
 
 static bool parse_kernel_header(struct kernel_reader *r)
 {
-    if (!lex_need_word(&r->l, "kernel") || !lex_need(&r->l, '@', "'@' and the kernel's name"))
-        return false;
-    const char *at = r->l.p;
-    if (lex_at(&r->l, '"')) {
-        if (!lex_quoted(&r->l, r->k->name, sizeof r->k->name))
-            return false;
-    } else {
-        struct word w = r->l.p < r->l.end && is_name_char(*r->l.p) ? lex_word(&r->l) : (struct word){r->l.p, 0};
-        if (!w.len)
-            return lex_expected(&r->l, "the kernel's name");
-        if (w.len >= sizeof r->k->name)
-            return lex_fail(&r->l, at, "a kernel's name has at most %zu bytes", sizeof r->k->name - 1);
-        memcpy(r->k->name, w.s, w.len);
-        r->k->name[w.len] = 0;
-    }
-    return lex_need(&r->l, '{', "'{'") && lex_end_line(&r->l);
+    return lex_title(&r->l, "kernel", r->k->name, sizeof r->k->name) && lex_need(&r->l, '{', "'{'") &&
+           lex_end_line(&r->l);
 }
 
 /* Puts the kernel into its normal form and verifies it; errors get the position of the value's line. */

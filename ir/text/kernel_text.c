@@ -261,17 +261,7 @@ char *kernel_text(const struct kernel *k)
         depth += i->op == L_LOOP || i->op == L_IF;
     }
     text_put(&t, "}\n");
-    if (t.failed) {
-        mem_free(t.s);
-        t.s = NULL;
-    }
-    return t.s;
+    return text_take(&t);
 }
 
-bool kernel_print(const struct kernel *k, FILE *f)
-{
-    char *s = kernel_text(k);
-    bool ok = s && fputs(s, f) >= 0;
-    mem_free(s);
-    return ok;
-}
+bool kernel_print(const struct kernel *k, FILE *f) { return text_print(kernel_text(k), f); }

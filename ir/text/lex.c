@@ -151,6 +151,25 @@ bool lex_quoted(struct lexer *l, char *buf, size_t size)
     }
 }
 
+bool lex_title(struct lexer *l, const char *word, char *buf, size_t size)
+{
+    char what[48];
+    snprintf(what, sizeof what, "'@' and the %s's name", word);
+    if (!lex_need_word(l, word) || !lex_need(l, '@', what))
+        return false;
+    const char *at = l->p;
+    if (l->p < l->end && *l->p == '"')
+        return lex_quoted(l, buf, size);
+    struct word w = l->p < l->end && is_name_char(*l->p) ? lex_word(l) : (struct word){l->p, 0};
+    if (!w.len)
+        return lex_expected(l, what + sizeof "'@' and");
+    if (w.len >= size)
+        return lex_fail(l, at, "a %s's name has at most %zu bytes", word, size - 1);
+    memcpy(buf, w.s, w.len);
+    buf[w.len] = 0;
+    return true;
+}
+
 bool lex_need_word(struct lexer *l, const char *word)
 {
     lex_space(l);

@@ -31,5 +31,6 @@ struct word lex_word(struct lexer *l);                   /* name characters afte
 bool lex_need_word(struct lexer *l, const char *word);
 bool lex_number(struct lexer *l, uint64_t max, const char *what, uint64_t *out); /* decimal, at most max */
 bool lex_quoted(struct lexer *l, char *buf, size_t size); /* at a '"': the string, at most size - 1 bytes */
+bool lex_title(struct lexer *l, const char *word, char *buf, size_t size); /* "WORD @name" or "WORD @"name"" */
 
 #endif

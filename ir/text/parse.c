@@ -353,21 +353,8 @@ static bool parse_graph_line(struct parser *p)
 static bool parse_graph_header(struct parser *p)
 {
     lex_lines(&p->l);
-    if (!lex_need_word(&p->l, "graph") || !lex_need(&p->l, '@', "'@' and the graph's name"))
+    if (!lex_title(&p->l, "graph", p->g->name, sizeof p->g->name))
         return false;
-    const char *at = p->l.p;
-    if (p->l.p < p->l.end && *p->l.p == '"') {
-        if (!lex_quoted(&p->l, p->g->name, sizeof p->g->name))
-            return false;
-    } else {
-        struct word w = p->l.p < p->l.end && is_name_char(*p->l.p) ? lex_word(&p->l) : (struct word){p->l.p, 0};
-        if (!w.len)
-            return lex_expected(&p->l, "the graph's name");
-        if (w.len >= sizeof p->g->name)
-            return lex_fail(&p->l, at, "a graph's name has at most %zu bytes", sizeof p->g->name - 1);
-        memcpy(p->g->name, w.s, w.len);
-        p->g->name[w.len] = 0;
-    }
     if (lex_take(&p->l, '@') && !parse_device_name(p, &p->home_device))
         return false;
     return lex_need(&p->l, '{', "'{'") && lex_end_line(&p->l);

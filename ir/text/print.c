@@ -387,20 +387,10 @@ char *graph_text(const struct graph *g)
 {
     struct text t = {0};
     put_whole(&t, g, 0);
-    if (t.failed) {
-        mem_free(t.s);
-        t.s = NULL;
-    }
-    return t.s;
+    return text_take(&t);
 }
 
-bool graph_print(const struct graph *g, FILE *f)
-{
-    char *s = graph_text(g);
-    bool ok = s && fputs(s, f) >= 0;
-    mem_free(s);
-    return ok;
-}
+bool graph_print(const struct graph *g, FILE *f) { return text_print(graph_text(g), f); }
 
 char *node_text(const struct graph *g, ref r)
 {

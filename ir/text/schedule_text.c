@@ -267,14 +267,6 @@ void schedules_free(struct sched_sections *s)
     *s = (struct sched_sections){0};
 }
 
-static char *text_take(struct text *t)
-{
-    if (!t->failed)
-        return t->s;
-    mem_free(t->s);
-    return NULL;
-}
-
 char *schedules_text(const char *graph, bool unfused, struct kernel *const *k, uint32_t n)
 {
     struct text t = {0};

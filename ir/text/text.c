@@ -57,6 +57,21 @@ void text_pad(struct text *t, size_t line_start, size_t column)
     text_put(t, "%*s", (int)(at + 2 < column ? column - at : 2), "");
 }
 
+char *text_take(struct text *t)
+{
+    if (!t->failed)
+        return t->s;
+    mem_free(t->s);
+    return NULL;
+}
+
+bool text_print(char *s, FILE *f)
+{
+    bool ok = s && fputs(s, f) >= 0;
+    mem_free(s);
+    return ok;
+}
+
 static struct name *names_find(struct name *v, uint32_t size, const char *s, size_t len)
 {
     uint32_t h = (uint32_t)bytes_hash(s, len).lo & (size - 1);

@@ -14,6 +14,8 @@ struct text {
 void text_put(struct text *t, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 void text_quoted(struct text *t, const char *s); /* "s", with \" \\ and \xNN for control bytes */
 void text_pad(struct text *t, size_t line_start, size_t column); /* spaces up to a column of the line, at least 2 */
+char *text_take(struct text *t);                 /* its string, the caller's to mem_free; NULL: out of memory */
+bool text_print(char *s, FILE *f);               /* writes a string of text_take and frees it; false: it could not */
 
 /* A table from names to numbers.  Keys are not copied and must outlive it. */
 struct name { const char *s; size_t len; uint32_t value; };

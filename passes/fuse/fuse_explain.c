@@ -125,11 +125,7 @@ char *fuse_explain(const struct graph *g)
     mem_free(x.number);
     mem_free(x.other);
     mem_free(x.g.group);
-    if (ok && !t.s)
-        t.s = mem_alloc(1);
-    if (!ok || t.failed) {
-        mem_free(t.s);
-        return NULL;
-    }
-    return t.s;
+    text_put(&t, "%s", "");
+    t.failed |= !ok;
+    return text_take(&t);
 }

@@ -134,8 +134,5 @@ char *program_order(const struct program *p)
     struct text t = {0};
     plan_barriers_order(&t, p, 0);
     text_put(&t, "\n");
-    if (!t.failed)
-        return t.s;
-    mem_free(t.s);
-    return NULL;
+    return text_take(&t);
 }

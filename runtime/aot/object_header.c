@@ -303,9 +303,5 @@ char *object_header(const struct graph *g, const struct object_options *o, const
              g->symbols ? "  It is enough for all values of the symbols." : "", prefix);
     put_shared(&t, o->source, prefix);
     text_put(&t, "#ifdef __cplusplus\n}\n#endif\n#endif\n");
-    if (t.failed) {
-        mem_free(t.s);
-        return NULL;
-    }
-    return t.s;
+    return text_take(&t);
 }

@@ -143,18 +143,18 @@ int cli_error(const char *fmt, ...)
     return CLI_FAILED;
 }
 
-bool cli_next(struct cli_args *a)
+/* By rows of options with a value and of plain arguments. */
+bool cli_parse(int argc, char **argv, const struct cli_option *rows, const char *needs)
 {
-    if (a->at >= a->argc)
-        return false;
-    a->value = a->argv[a->at++];
-    a->option = !strcmp(a->value, "-o") ? a->value : NULL;
-    return true;
+    for (int i = 0; i < argc; i++) {
+        const struct cli_option *o = rows;
+        while (o->value && (o->name ? strcmp(o->name, argv[i]) != 0 : *o->value != NULL))
+            o++;
+        MUST(o->value && (!o->name || i + 1 < argc));
+        *o->value = argv[o->name ? ++i : i];
+    }
+    return needs != NULL;
 }
-
-bool cli_is(const struct cli_args *a, const char *option) { return a->option && !strcmp(a->option, option); }
-const char *cli_value(struct cli_args *a) { return a->argv[a->at++]; }
-int cli_unexpected(const struct cli_args *a) { return a->failed ? CLI_FAILED : CLI_USAGE; }
 
 char *cli_read(const char *name, size_t *len)
 {

@@ -120,9 +120,7 @@ static const char *text_of(const char *name, void (*print)(const struct dispatch
         dispatch_unlock();
     }
     mem_free(t->dump);
-    t->dump = text.failed ? NULL : text.s;
-    if (text.failed)
-        mem_free(text.s);
+    t->dump = text_take(&text);
     return op ? t->dump : "";
 }
 
