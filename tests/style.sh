@@ -103,5 +103,26 @@ dot 8
 attention 8
 END
 
+# The field's words for what a search looks for stand in the first comment of the file where the thing is or is chosen.
+while read -r word file; do
+    awk '{ print } /\*\// { exit }' "$file" | grep -qi -- "$word"
+    result "the first comment of $file says $word" "$([ $? -eq 0 ] || echo '  it does not')"
+done <<END
+coalesced passes/lower/lower_schedule.c
+coalesced passes/lower/gpu/lower_gpu_transpose.c
+vectorization passes/lower/lower_schedule.c
+vectorization codegen/gpu/source_linear.c
+split-K passes/lower/dot/lower_dot_gpu_schedule.c
+producer passes/lower/gpu/lower_pipeline.h
+consumer passes/lower/gpu/lower_pipeline.h
+TMA passes/lower/gpu/lower_pipeline.h
+ping-pong passes/lower/gpu/lower_pipeline.h
+swizzle codegen/gpu/source_async.c
+look-back passes/lower/gpu/lower_gpu_scan.c
+rematerialization passes/graph/remat.c
+rematerialization passes/fuse/fuse_remat.c
+liveness passes/plan/plan.c
+END
+
 echo "$passed passed, $failed failed, 0 skipped"
 [ "$failed" -eq 0 ]

@@ -1,10 +1,10 @@
 /* Tiles for a matrix unit that reads its factors from panels in shared memory and works asynchronously (NVIDIA's
  * wgmma).
  *
- * A factor is a descriptor of its tile's place.  Sums are variables that products add to in place: the unit writes them
- * after the statement, so a copy of such a variable could have the old value.  So products are added in place to sums
- * that have no other use; other tiles are computed element by element, from sums whose products are complete.  In
- * kernels that the unit cannot process each thread has the whole of every tile. */
+ * A factor is a descriptor of its tile's place, in panels with 128-byte swizzle.  Sums are variables that products add
+ * to in place: the unit writes them after the statement, so a copy of such a variable could have the old value.  So
+ * products are added in place to sums that have no other use; other tiles are computed element by element, from sums
+ * whose products are complete.  In kernels that the unit cannot process each thread has the whole of every tile. */
 #include "emit_source.h"
 #include <inttypes.h>
 #include <string.h>

@@ -1,4 +1,4 @@
-/* Indices as linear expressions, and accesses to adjacent elements that become one access.
+/* Indices as linear expressions, and vectorization of memory accesses: accesses to adjacent elements become one.
  *
  * Loads of an input or of shared memory, and stores, whose indices differ by 1, 2 .. become one access of up to 16
  * bytes.  The first index must be a multiple of the number of elements, because buffers begin at multiples of 16

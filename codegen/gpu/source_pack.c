@@ -1,6 +1,6 @@
-/* Packs: adjacent elements in memory that are accessed at once, which source_linear.c finds.  CUDA and HIP have the
- * prelude's pack<T, n>.  GLSL has unsigned integers of as many bits, and each element is a part of one; a pack of 16
- * bytes is two integers of 64 bits, which every device has that Kiln uses. */
+/* Packs, the vector accesses that source_linear.c finds: adjacent elements in memory that are accessed at once.  CUDA
+ * and HIP have the prelude's pack<T, n>.  GLSL has unsigned integers of as many bits, and each element is a part of
+ * one; a pack of 16 bytes is two integers of 64 bits, which every device has that Kiln uses. */
 #include "emit_source.h"
 #include <string.h>
 

@@ -1,5 +1,5 @@
-/* Roles of a block's subgroups: barriers with phases (PTX's mbarrier), copies of panels (its tensor copies), and
- * registers of a role (setmaxnreg). */
+/* Warp specialization (passes/lower/gpu/lower_pipeline.h): full and empty barriers with phases (PTX's mbarrier), TMA
+ * loads of panels (cp.async.bulk.tensor), and registers of producer and consumers (setmaxnreg). */
 #include "emit_source.h"
 #include <inttypes.h>
 
@@ -101,7 +101,7 @@ void source_arrive(struct emitter *m, val v)
     text_put(m->t, bytes ? ", %uu);\n" : ");\n", bytes);
 }
 
-/* The hardware tells odd phases from even ones: n phases are complete if the one before the n-th is, or n is 0. */
+/* The hardware knows the parity of a phase: n phases are complete if the one before the n-th is, or n is 0. */
 void source_await(struct emitter *m, val v)
 {
     const struct linst *i = &m->k->inst[v];

@@ -130,9 +130,9 @@ struct schedule {
             uint8_t copy_a, copy_b; /* the operand is copied in vectors, without a thread that waits for it */
             uint8_t stages;         /* steps that are in shared memory at a time  [chosen] */
             uint8_t async;          /* the unit reads panels in shared memory, while its threads go on (MMA_ASYNC) */
-            uint8_t panels;         /* a thread of one more subgroup copies whole panels of both operands */
+            uint8_t panels;         /* warp specialization: the producer, one more subgroup, loads panels by TMA */
             uint8_t reordered;      /* rows, columns and contraction are in an order in which operands are of vectors */
-            uint32_t split;         /* elements of the contraction in a part, whole steps; 0: no parts */
+            uint32_t split;         /* split-K: elements of the contraction in a part, whole steps; 0: no parts */
         } dot_matrix;
         struct {
             uint16_t copy;          /* lanes of the loops that copy a panel whole  [chosen] */
@@ -155,7 +155,7 @@ struct schedule {
             uint16_t unit_m, unit_n, unit_k; /* what the unit multiplies at once  [chosen] */
             uint8_t stages;         /* steps that are in shared memory at a time  [chosen] */
             uint8_t async;          /* the unit reads panels in shared memory, while its threads go on (MMA_ASYNC) */
-            uint8_t panels;         /* a thread of one more subgroup copies whole panels of all operands */
+            uint8_t panels;         /* warp specialization: the producer, one more subgroup, loads panels by TMA */
         } attention_matrix;
         struct {                    /* the same in f32, by register tiles: half of a gradient's threads have scores */
             uint16_t rows;          /* of a block: queries, or keys for the gradient in k and v  [chosen] */

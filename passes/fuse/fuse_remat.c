@@ -1,4 +1,5 @@
-/* Values that are recomputed by the kernels that read them, where that is cheaper than to store and load them.
+/* Rematerialization in fusion: values that are recomputed by the kernels that read them, where that is cheaper than to
+ * store and load them.
  *
  * The gradient of a chain of elementwise ops reads most of the chain's values.  The chain is one kernel, which would
  * have to store all values that its gradient reads: for gelu seven arrays besides the two that are needed anyway.  So a

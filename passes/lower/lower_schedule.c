@@ -1,4 +1,8 @@
-/* The schedules of elementwise groups, rows, reductions, scatters, scans and sorts, and what all choosing shares. */
+/* The schedules of elementwise groups, rows, reductions, scatters, scans and sorts, and what all choosing shares.
+ *
+ * On GPUs adjacent threads have adjacent elements of the innermost dimension, so that the accesses of a warp are
+ * coalesced; vectorization (`vector`) gives a thread several adjacent elements, which it accesses at once.  Coalescing
+ * of operands that are contiguous along another dimension is chosen in gpu/lower_gpu_transpose.c. */
 #include "lower_schedule.h"
 #include "passes/lower/gpu/lower_gpu.h"
 #include <stdarg.h>

@@ -1,5 +1,5 @@
-/* Assigns offsets in the arena: by decreasing size, each value at the lowest offset that is free over its lifetime
- * (greedy by size: Pisarchyk and Lee, "Efficient memory management for deep neural net inference", 2020).
+/* Assigns offsets in the arena from liveness: by decreasing size, each value at the lowest offset that is free over its
+ * lifetime (greedy by size: Pisarchyk and Lee, "Efficient memory management for deep neural net inference", 2020).
  *
  * A segment tree over the commands finds the placed values whose lifetimes overlap that of a new one.  A value is
  * listed at the few tree nodes whose ranges make up its lifetime.  Each tree node has the highest end of the values

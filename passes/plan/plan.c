@@ -3,7 +3,8 @@
  * Order: dependences, and, unless that makes a cycle, every reader of a state before the kernel that writes its new
  * value, so that the write can be in place.  Among ready kernels the lowest group number is first, which keeps the
  * order of recording and so short lifetimes; plan_async.c changes that for what another thread runs and what depends on
- * it.  Storage: outputs have their own buffers, other values are in one arena for each device (place.c). */
+ * it.  Storage: liveness says over which commands each value is needed (plan_lifetimes).  Outputs have their own
+ * buffers, other values are in one arena for each device (place.c). */
 #include "ir/graph/custom.h"
 #include "place.h"
 #include "plan.h"

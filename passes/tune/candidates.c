@@ -202,7 +202,7 @@ static void propose_shares(struct proposals *p)
 
 /* ---- on a GPU: the fields of a family that are no order of its sums ---- */
 
-/* Steps of a product on matrix units in shared memory; roles of subgroups or none, with as many steps as lowering
+/* Steps of a product on matrix units in shared memory; warps specialized or not, with as many steps as lowering
  * chooses. */
 static void propose_stages(struct proposals *p)
 {

@@ -58,13 +58,13 @@ static val tile_mma(const struct tiles *s, val x, val y, val sum)
 void tiles_commit(const struct tiles *s)
 {
     if (s->async)
-        k_append(s->a->w->k, (struct linst){.op = L_COMMIT, .dtype = KL_BOOL, .kind = ASYNC_PRODUCTS});
+        pipeline_commit_products(s->a->w->k);
 }
 
 void tiles_wait(const struct tiles *s, uint64_t left)
 {
     if (s->async)
-        k_append(s->a->w->k, (struct linst){.op = L_WAIT, .dtype = KL_BOOL, .kind = ASYNC_PRODUCTS, .imm = left});
+        pipeline_wait_products(s->a->w->k, left);
 }
 
 /* Waits for all products that were begun. */
@@ -100,11 +100,10 @@ static val tile_numbers(struct kernel *k, enum tile_order order, int64_t count, 
     return k_prim(k, P_ADD, k_cast(k, i, KL_I32), k_cast(k, first, KL_I32), 0);
 }
 
-/* Of the threads that have own rows, which are all of the block if there are no roles. */
+/* Of the threads that have own rows, which are all of the block if its warps are not specialized. */
 static void own_barrier(const struct tiles *s)
 {
-    k_append(s->a->w->k, (struct linst){.op = L_BARRIER, .dtype = KL_BOOL, .imm = s->s.attention_matrix.panels
-                                                                                      ? s->s.width : 0});
+    pipeline_threads_barrier(s->a->w->k, s->s.attention_matrix.panels ? s->s.width : 0);
 }
 
 /* ---- copies ---- */
@@ -516,7 +515,7 @@ void attention_emit_matrix(struct attention *a, const struct schedule *schedule,
     lower_scalars(w);
     make_buffers(&s);
     if (panels)
-        attention_warp_specialized_barriers(&s);
+        attention_pipeline_make(&s);
     k->extent = shape_count(&a->lead) * blocks;
     val p = k_loop(k, LOOP_GRID, k_int(k, 0), k_int(k, k->extent), 1), block = ix_mod(k, p, blocks);
     lower_unflatten(k, &a->lead, ix_div(k, p, blocks), a->coord);

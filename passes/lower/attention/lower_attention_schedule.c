@@ -204,7 +204,7 @@ static bool matrix_legal(const struct lowering *w, const struct attention_facts 
 }
 
 /* Registers of a thread limit a step: it has a row of scores for each of its rows, and all columns of its totals.
- * Threads of a role that multiplies have twice as many. */
+ * Consumer threads (warp specialization) have twice as many. */
 static uint16_t matrix_step(const struct attention_facts *f, bool panels)
 {
     enum { LONG = 64, SHORT = 32, FEW = 64, MANY = 128 };

@@ -2,6 +2,7 @@
 #ifndef KILN_LOWER_ATTENTION_TILES_H
 #define KILN_LOWER_ATTENTION_TILES_H
 #include "lower_attention.h"
+#include "passes/lower/gpu/lower_pipeline.h"
 
 enum { X, Y, STATS };                   /* operands of a gradient: q beside dy, k beside v, statistics */
 enum { STAT_MAX, INVERSE, DELTA, STAT_COUNT };
@@ -39,9 +40,9 @@ struct tiles {
     int64_t vector;                     /* columns of a result that a thread stores at once */
     int64_t out_first[2];               /* the first element of results in their lbufs */
     val k0;                             /* the step's first row */
-    struct {                            /* phases of roles (lower_attention_warp_specialized.c) */
-        uint32_t own, filled[2], used[2], turn;
-    } phase;
+    struct pipeline pipeline;           /* if warps are specialized (lower_attention_warp_specialized.c): */
+    struct pipeline_ring ring[2];       /* of the walked operands; those of a gradient share the first one */
+    uint32_t own_full, pingpong;        /* lbufs of barriers */
     val group;                          /* the number of the thread's subgroup */
 };
 
@@ -67,7 +68,7 @@ bool attention_has_accesses(const struct attention *a, unsigned which, bool grad
 bool attention_view(const struct attention *a, unsigned which, bool gradient, bool keys, struct attention_view *v);
 
 /* ---- lower_attention_warp_specialized.c ---- */
-void attention_warp_specialized_barriers(struct tiles *s);   /* the buffers of phases */
+void attention_pipeline_make(struct tiles *s);   /* makes the pipeline and its barriers */
 /* What the block's thread s->t does. */
 void attention_emit_warp_specialized(struct tiles *s);
 

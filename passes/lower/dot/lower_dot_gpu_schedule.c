@@ -1,4 +1,6 @@
-/* The schedules of products on a GPU: for blocks of threads, for its matrix units' subgroups, and for few rows. */
+/* The schedules of products on a GPU: for blocks of threads, for its matrix units' subgroups, and for few rows.  Where
+ * the results have too few tiles for the GPU's blocks, the contraction is divided, too (split-K), and the sums of its
+ * parts are added by a second phase; whether warps are specialized (producer and consumers) is also chosen here. */
 #include "lower_dot.h"
 #include "passes/lower/lower_schedule.h"
 #include <math.h>

@@ -188,13 +188,13 @@ static void end_step(const struct subgroups *s, val stage, const struct part par
 void dot_matrix_commit(const struct subgroups *s)
 {
     if (s->s.dot_matrix.async)
-        k_append(s->d->w->k, (struct linst){.op = L_COMMIT, .dtype = KL_BOOL, .kind = ASYNC_PRODUCTS});
+        pipeline_commit_products(s->d->w->k);
 }
 
 void dot_matrix_wait(const struct subgroups *s, uint64_t left)
 {
     if (s->s.dot_matrix.async)
-        k_append(s->d->w->k, (struct linst){.op = L_WAIT, .dtype = KL_BOOL, .kind = ASYNC_PRODUCTS, .imm = left});
+        pipeline_wait_products(s->d->w->k, left);
 }
 
 static void commit(const struct subgroups *s)
@@ -312,10 +312,9 @@ static val columns_of(const struct subgroups *s, val slab, int64_t first)
 }
 
 /* A barrier of the threads that multiply. */
-static void multipliers_barrier(const struct subgroups *s)
+static void consumers_barrier(const struct subgroups *s)
 {
-    k_append(s->d->w->k, (struct linst){.op = L_BARRIER, .dtype = KL_BOOL,
-                                        .imm = s->s.dot_matrix.panels ? (uint64_t)s->threads : 0});
+    pipeline_threads_barrier(s->d->w->k, s->s.dot_matrix.panels ? s->threads : 0);
 }
 
 /* For each slab: the subgroups store their parts, then every thread computes results from its share of the slab. */
@@ -330,9 +329,9 @@ void dot_matrix_results(const struct subgroups *s, const val *sum)
                   columns_of(s, sum[i / s->parts], i % s->parts * s->part));
         k_end(k, chosen);
     }
-    multipliers_barrier(s);
+    consumers_barrier(s);
     emit_slab(s, number);
-    multipliers_barrier(s);
+    consumers_barrier(s);
     k_end(k, number);
 }
 
@@ -462,8 +461,7 @@ void dot_emit_matrix(struct dot *d, const struct schedule *schedule)
                           .slabs = schedule->dot_matrix.mr / schedule->dot_matrix.unit_m,
                           .unit = {schedule->dot_matrix.unit_m, schedule->dot_matrix.unit_n,
                                    schedule->dot_matrix.unit_k}};
-    int64_t copying = schedule->dot_matrix.panels ? schedule->dot_matrix.subgroup : 0;
-    struct stages stages = {0};
+    int64_t producer = schedule->dot_matrix.panels ? schedule->dot_matrix.subgroup : 0;
     val sum[MAX_SLABS];
     s.parts = (unsigned)(schedule->dot_matrix.nr / s.part);
     s.out_cols = s.col_subgroups * s.part;
@@ -483,8 +481,8 @@ void dot_emit_matrix(struct dot *d, const struct schedule *schedule)
     s.factor[1] = factor_of(&s, true);
     s.out = k_buf(k, BUF_SHARED, KL_F32, slab_rows(schedule) * s.out_row, 0);
     struct tasks tasks;
-    if (copying)
-        stages = dot_warp_specialized_stages(&s);
+    if (producer)
+        dot_pipeline_make(&s);
     s.splits = dot_splits(d, schedule->dot_matrix.split);
     s.steps = dot_parts(s.splits > 1 ? schedule->dot_matrix.split : d->size.k, schedule->dot_matrix.step);
     if (s.splits > 1)
@@ -492,10 +490,10 @@ void dot_emit_matrix(struct dot *d, const struct schedule *schedule)
     dot_open_blocks(d, schedule, s.splits, &tasks, &s.split, &s.factor[0].first, &s.factor[1].first);
     k->extent += packing;
     s.k0 = ix_scale(k, s.split, s.splits > 1 ? schedule->dot_matrix.split : 0);
-    s.t = lower_threads(w, s.threads + copying, &tasks);
+    s.t = lower_threads(w, s.threads + producer, &tasks);
     k->inst[s.t].rows = schedule->dot_matrix.subgroup;
-    if (copying) {
-        dot_emit_warp_specialized(&s, stages);
+    if (producer) {
+        dot_emit_warp_specialized(&s);
     } else {
         dot_matrix_place(&s, ix_div(k, s.t, schedule->dot_matrix.subgroup));
         emit_sums(&s, sum);
@@ -503,6 +501,6 @@ void dot_emit_matrix(struct dot *d, const struct schedule *schedule)
     }
     lower_tasks_end(w, &tasks);
     if (s.splits > 1)
-        dot_add_parts(d, s.sums, s.splits, s.threads + copying, schedule->dot_matrix.subgroup, matrix_epilogue,
+        dot_add_parts(d, s.sums, s.splits, s.threads + producer, schedule->dot_matrix.subgroup, matrix_epilogue,
                       s.order);
 }

@@ -2,6 +2,7 @@
 #ifndef KILN_LOWER_DOT_MATRIX_H
 #define KILN_LOWER_DOT_MATRIX_H
 #include "lower_dot.h"
+#include "passes/lower/gpu/lower_pipeline.h"
 
 /* One of the two operands. */
 struct factor {
@@ -35,6 +36,8 @@ struct subgroups {
     uint32_t sums;
     val t;                          /* number of the thread */
     val tile_i, tile_j;             /* row and column of its subgroup's tile, among the block's tiles */
+    struct pipeline pipeline;       /* if warps are specialized */
+    struct pipeline_ring ring;
 };
 
 /* An array in memory: its first element, and the distances between neighbours in batch, side and contraction. */
@@ -51,10 +54,8 @@ void dot_matrix_commit(const struct subgroups *s);
 void dot_matrix_wait(const struct subgroups *s, uint64_t left);
 void dot_matrix_results(const struct subgroups *s, const val *sum);
 /* ---- lower_dot_warp_specialized.c ---- */
-/* The phases of the ring's stages: of its copies, and of the subgroups that have multiplied them. */
-struct stages { uint32_t filled, used; };
-struct stages dot_warp_specialized_stages(const struct subgroups *s);
+void dot_pipeline_make(struct subgroups *s);         /* makes the pipeline and its barriers */
 /* The whole block: s->t is its thread. */
-void dot_emit_warp_specialized(struct subgroups *s, struct stages at);
+void dot_emit_warp_specialized(struct subgroups *s);
 
 #endif

@@ -1,5 +1,5 @@
 /* What the kinds of products on GPUs and products of bytes share: tiles of the loop IR, conditions for blocks at the
- * edges, and the sums of the parts of a contraction that is divided. */
+ * edges, and the sums of the parts of a contraction that is divided (split-K). */
 #include "lower_dot.h"
 
 /* ---- tiles ---- */

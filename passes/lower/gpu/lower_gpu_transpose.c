@@ -1,5 +1,5 @@
 /* Elementwise groups with a transposed operand: adjacent elements of the result are far apart in the operand, which
- * is contiguous along another dimension.
+ * is contiguous along another dimension.  Both the loads and the stores of such a group are coalesced.
  *
  * A block computes a square tile of the two dimensions.  First it reads the operand along its contiguous dimension
  * and stores the elements to shared memory, whose rows have a padding of PAD elements to avoid bank conflicts in

@@ -1,0 +1,162 @@
+/* Warp specialization: producer and consumer warps, full and empty barriers of a ring of stages, TMA loads, ping-pong.
+ * The header says how they work together. */
+#include "lower_pipeline.h"
+
+/* Registers of a thread in each role.  64 Ki registers of a processor are divided among the 128 threads of a producer
+ * and 256 consumers; the hardware takes multiples of 8.  With fewer consumers there are enough for all. */
+enum { PRODUCER_REGISTERS = 40, CONSUMER_REGISTERS = 232, CONSUMERS_OF_DIVIDED = 256 };
+
+/* ---- barriers ---- */
+
+uint32_t pipeline_barriers(const struct pipeline *p, int64_t count, int64_t arrivals)
+{
+    return k_buf(p->k, BUF_PHASES, KL_U64, count, (uint32_t)arrivals);
+}
+
+/* One thread arrives at a full barrier, with its loads; all consumers arrive at an empty one. */
+struct pipeline_ring pipeline_ring_make(const struct pipeline *p)
+{
+    struct pipeline_ring r;
+    r.full = pipeline_barriers(p, p->stages, 1);
+    r.empty = pipeline_barriers(p, p->stages, p->consumers);
+    return r;
+}
+
+void pipeline_arrive(const struct pipeline *p, uint32_t barriers, val number, int64_t loads)
+{
+    k_append(p->k, (struct linst){.op = L_ARRIVE, .dtype = KL_BOOL, .a = number,
+                                  .imm = barriers | (uint64_t)loads << 32});
+}
+
+void pipeline_await(const struct pipeline *p, uint32_t barriers, val number, val phases)
+{
+    k_append(p->k, (struct linst){.op = L_AWAIT, .dtype = KL_BOOL, .a = number, .b = phases, .imm = barriers});
+}
+
+void pipeline_threads_barrier(struct kernel *k, int64_t threads)
+{
+    k_append(k, (struct linst){.op = L_BARRIER, .dtype = KL_BOOL, .imm = (uint64_t)threads});
+}
+
+/* ---- roles ---- */
+
+static val begin_role(const struct pipeline *p, enum prim compare, val subgroup_number, uint64_t registers)
+{
+    struct kernel *k = p->k;
+    val role = k_if(k, k_prim(k, compare, subgroup_number, k_int(k, p->consumers / p->subgroup), 0));
+    k->inst[role].imm = p->consumers == CONSUMERS_OF_DIVIDED ? registers : 0;
+    return role;
+}
+
+val pipeline_begin_producer(const struct pipeline *p, val subgroup_number)
+{
+    return begin_role(p, P_EQ, subgroup_number, PRODUCER_REGISTERS);
+}
+
+val pipeline_begin_producer_thread(const struct pipeline *p, val t)
+{
+    return k_if(p->k, k_prim(p->k, P_EQ, t, k_int(p->k, p->consumers), 0));
+}
+
+val pipeline_begin_consumers(const struct pipeline *p, val subgroup_number)
+{
+    return begin_role(p, P_LT, subgroup_number, CONSUMER_REGISTERS);
+}
+
+/* ---- stages ---- */
+
+val pipeline_stage(const struct pipeline *p, val step) { return ix_mod(p->k, step, p->stages); }
+
+val pipeline_stage_before(const struct pipeline *p, val step)
+{
+    return pipeline_stage(p, ix_add(p->k, step, k_int(p->k, p->stages - 1)));
+}
+
+/* ---- the producer ---- */
+
+uint32_t pipeline_tensor_map(struct kernel *k, val element, unsigned dtype, const struct lbuf *view)
+{
+    uint32_t of = (uint32_t)k->inst[element].imm;
+    if (k->inst[element].op != L_LOAD || !view) {
+        kernel_mark_unsupported(k, "an operand that tensor copies cannot take");
+        return 0;
+    }
+    uint32_t b = k_buf(k, BUF_VIEW, dtype, k->buf[of].count, of);
+    if (k->err.code)
+        return 0;
+    k->buf[b].first = view->first;
+    for (unsigned i = 0; i < VIEW_DIMS; i++) {
+        k->buf[b].size[i] = view->size[i];
+        k->buf[b].step[i] = view->step[i];
+    }
+    return b;
+}
+
+int64_t pipeline_loads(const struct pipeline_tile *tile) { return tile->columns / PANEL_COLUMNS; }
+
+void pipeline_acquire(const struct pipeline *p, const struct pipeline_ring *ring, val step, int64_t loads)
+{
+    val stage = pipeline_stage(p, step);
+    pipeline_await(p, ring->empty, stage, ix_div(p->k, step, p->stages));
+    pipeline_arrive(p, ring->full, stage, loads);
+}
+
+void pipeline_load(const struct pipeline *p, const struct pipeline_tile *tile, val stage, val column, val row,
+                   val matrix)
+{
+    struct kernel *k = p->k;
+    val to = ix_scale(k, stage, tile->elements);
+    for (int64_t i = 0; i < pipeline_loads(tile); i++) {
+        val more = k_int(k, i * PANEL_COLUMNS);
+        k_append(k, (struct linst){.op = L_COPY_PANEL, .dtype = KL_BOOL, .a = ix_add(k, to, more),
+                                   .b = ix_add(k, column, more), .c = row, .d = matrix,
+                                   .imm = tile->buf | (uint64_t)tile->view << 32});
+    }
+}
+
+/* ---- consumers ---- */
+
+void pipeline_wait_full(const struct pipeline *p, const struct pipeline_ring *ring, val step)
+{
+    val phases = ix_add(p->k, ix_div(p->k, step, p->stages), k_int(p->k, 1));
+    pipeline_await(p, ring->full, pipeline_stage(p, step), phases);
+}
+
+void pipeline_wait_full_before(const struct pipeline *p, const struct pipeline_ring *ring, val step)
+{
+    val phases = ix_div(p->k, ix_add(p->k, step, k_int(p->k, p->stages - 1)), p->stages);
+    pipeline_await(p, ring->full, pipeline_stage_before(p, step), phases);
+}
+
+void pipeline_release(const struct pipeline *p, const struct pipeline_ring *ring, val stage)
+{
+    pipeline_arrive(p, ring->empty, stage, 0);
+}
+
+void pipeline_commit_products(struct kernel *k)
+{
+    k_append(k, (struct linst){.op = L_COMMIT, .dtype = KL_BOOL, .kind = ASYNC_PRODUCTS});
+}
+
+void pipeline_wait_products(struct kernel *k, uint64_t left)
+{
+    k_append(k, (struct linst){.op = L_WAIT, .dtype = KL_BOOL, .kind = ASYNC_PRODUCTS, .imm = left});
+}
+
+/* ---- ping-pong ---- */
+
+uint32_t pipeline_pingpong_make(const struct pipeline *p)
+{
+    return pipeline_barriers(p, PIPELINE_PINGPONG, p->subgroup);
+}
+
+/* The first group waits until the second one has begun i steps, the second one until the first one has begun i + 1. */
+void pipeline_pingpong_wait(const struct pipeline *p, uint32_t pingpong, val group, val i)
+{
+    pipeline_await(p, pingpong, group, ix_add(p->k, i, group));
+}
+
+void pipeline_pingpong_pass(const struct pipeline *p, uint32_t pingpong, val group)
+{
+    pipeline_arrive(p, pingpong, ix_sub(p->k, k_int(p->k, PIPELINE_PINGPONG - 1), group), 0);
+}
