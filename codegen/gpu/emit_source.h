@@ -62,6 +62,19 @@ struct emitter {
 
 static inline void source_line(struct emitter *m) { text_put(m->t, "%*s", 4 * (int)m->depth, ""); }
 
+/* ---- source.c ---- */
+/* Fails: the kernel has no source in this dialect because of `what`.  Returns false. */
+bool source_refuse(struct emitter *m, const char *what);
+
+/* ---- source_inst.c ---- */
+bool source_inst(struct emitter *m, val v);       /* emits v; false: it has no source */
+/* Calls `what` for each element of v; for an L_NEXT for each element of the next value. */
+void source_each_element(struct emitter *m, val v, void (*what)(struct emitter *, val));
+
+/* ---- source_control.c ---- */
+void source_open_loop(struct emitter *m, val v);
+void source_end_nest(struct emitter *m, val end); /* the end of a loop or a condition */
+
 /* ---- source_value.c ---- */
 /* The text of v.  If v is a tile, its element (row, col); a value with one row or one column, or no tile, is the same
  * for all rows or columns. */

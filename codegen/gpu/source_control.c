@@ -1,0 +1,179 @@
+/* Control flow: loops, the values that they carry, and the ends of loops and conditions. */
+#include "emit_source.h"
+#include <inttypes.h>
+
+static void declare_carry(struct emitter *m, val c)
+{
+    char x[MAX_OPERAND], name[MAX_OPERAND];
+    source_line(m);
+    text_put(m->t, "%s%s %s = %s;\n", source_qualifier(m, c, true), source_type(m, c), source_operand(m, c, name),
+             source_operand(m, m->k->inst[c].a, x));
+}
+
+static void set_carry(struct emitter *m, val n)
+{
+    char x[MAX_OPERAND], name[MAX_OPERAND];
+    source_line(m);
+    text_put(m->t, "%s = %s;\n", source_operand(m, m->k->inst[n].a, name), source_operand(m, m->k->inst[n].b, x));
+}
+
+static void keep_next(struct emitter *m, val n)
+{
+    const struct linst *i = &m->k->inst[n];
+    char x[MAX_OPERAND], name[MAX_OPERAND];
+    source_line(m);
+    text_put(m->t, "%s%s n%s = %s;\n", source_qualifier(m, i->b, false), source_type(m, i->b),
+             source_operand(m, i->a, name), source_operand(m, i->b, x));
+}
+
+static void set_kept(struct emitter *m, val n)
+{
+    char name[MAX_OPERAND];
+    source_operand(m, m->k->inst[n].a, name);
+    source_line(m);
+    text_put(m->t, "%s = n%s;\n", name, name);
+}
+
+/* The iterations of this phase's loop: its part of begin .. end, which counts the iterations of all phases. */
+static void open_phase_loop(struct emitter *m, val v)
+{
+    const char *n = m->narrow[v] ? "i32" : "i64", *l = m->d->i64;
+    int64_t base = m->phase.base, extent = m->phase.extent;
+    text_put(m->t, "for (%s v%u = %s((begin > %" PRId64 "%s ? begin : %" PRId64 "%s) - %" PRId64 "%s) + %s(%s), e%u = "
+             "%s((end < %" PRId64 "%s ? end : %" PRId64 "%s) - %" PRId64 "%s); v%u < e%u; v%u += %s(%s)) {\n", n, v, n,
+             base, l, base, l, base, l, n, m->d->block, v, n, base + extent, l, base + extent, l, base, l, v, v, v, n,
+             m->d->grid);
+}
+
+/* Does the loop have products of tiles? */
+static bool loop_has_tile_products(const struct emitter *m, val loop)
+{
+    val v = loop + 1;
+    while (m->k->inst[v].op != L_MMA && !(m->k->inst[v].op == L_END && m->k->inst[v].a == loop))
+        v++;
+    return m->k->inst[v].op == L_MMA;
+}
+
+/* Does an address in the loop depend on a value that the loop carries, as in a binary search?  Its loads wait for each
+ * other, and unrolled iterations gain nothing. */
+static bool loop_has_search(const struct emitter *m, val loop)
+{
+    const struct linst *n = m->k->inst;
+    uint8_t *carried = n[loop + 1].op == L_CARRY ? mem_alloc(m->k->ninst) : NULL;
+    bool found = false, own = true;
+    for (val v = loop + 1; carried && !found && !(n[v].op == L_END && n[v].a == loop); v++) {
+        own &= n[v].op == L_CARRY;
+        carried[v] = own || carried[n[v].a] || carried[n[v].b] || carried[n[v].c] || carried[n[v].d];
+        found = n[v].op == L_LOAD && carried[n[v].a];
+    }
+    mem_free(carried);
+    return found;
+}
+
+/* "i32 v7 = i32(t...);": the number of a lane or thread, in a scope of its own. */
+static void open_thread_scope(struct emitter *m, val v, const char *number)
+{
+    const char *n = m->narrow[v] ? "i32" : "i64";
+    source_line(m);
+    text_put(m->t, "{\n");
+    m->depth++;
+    source_line(m);
+    text_put(m->t, "%s%s v%u = %s(%s);\n", m->d->local, n, v, n, number);
+}
+
+static void open_vector_loop(struct emitter *m, val v)
+{
+    char lane[32] = "t";
+    m->width = (uint32_t)m->k->inst[m->k->inst[v].b].imm;
+    if (m->width != m->info.threads)
+        snprintf(lane, sizeof lane, "t & %uu", m->width - 1);
+    open_thread_scope(m, v, lane);
+}
+
+static void open_block_loop(struct emitter *m, val v)
+{
+    m->subgroup = m->k->inst[v].rows;
+    open_thread_scope(m, v, "t");
+    source_begin_phases(m);
+}
+
+static void put_unroll(struct emitter *m, val v)
+{
+    unsigned kind = m->k->inst[v].kind;
+    if (kind == LOOP_UNROLLED && !m->d->table) { /* a product's whole step: with 4, NVRTC was seen to spill */
+        text_put(m->t, "#pragma unroll 8\n");
+        source_line(m);
+    } else if (kind == LOOP_SERIAL && !m->d->table && /* a product's step is long, and has barriers */
+               ((m->unit && loop_has_tile_products(m, v)) || loop_has_search(m, v))) {
+        text_put(m->t, "#pragma unroll 1\n");
+        source_line(m);
+    }
+}
+
+/* The `for` of a loop whose iterations one thread runs, or the grid's blocks. */
+static void put_for(struct emitter *m, val v)
+{
+    const struct linst *i = &m->k->inst[v];
+    const char *n = m->narrow[v] ? "i32" : "i64";
+    char a[MAX_OPERAND], b[MAX_OPERAND];
+    bool fits, blocks = i->kind == LOOP_PARALLEL || i->kind == LOOP_GRID;
+    if (blocks && m->phase.extent < m->k->extent)
+        open_phase_loop(m, v);
+    else if (blocks)
+        text_put(m->t, "for (%s v%u = %s(begin) + %s(%s); v%u < %s(end); v%u += %s(%s)) {\n", n, v, n, n, m->d->block,
+                 v, n, v, n, m->d->grid);
+    else if (m->narrow[v])
+        text_put(m->t, "for (i32 v%u = %s; v%u < %s; v%u += %" PRIu64 ") {\n", v, source_index(m, i->a, &fits, a), v,
+                 source_index(m, i->b, &fits, b), v, i->imm);
+    else
+        text_put(m->t, "for (i64 v%u = %s; v%u < %s; v%u += %" PRIu64 "%s) {\n", v, source_operand(m, i->a, a), v,
+                 source_operand(m, i->b, b), v, i->imm, m->d->i64);
+}
+
+/* Carried values are variables that are all set at the end of an iteration. */
+void source_open_loop(struct emitter *m, val v)
+{
+    unsigned kind = m->k->inst[v].kind;
+    if (kind == LOOP_VECTOR) {
+        open_vector_loop(m, v);
+        return;
+    }
+    if (kind == LOOP_BLOCK) {
+        open_block_loop(m, v);
+        return;
+    }
+    for (val c = v + 1; c < m->k->ninst && m->k->inst[c].op == L_CARRY; c++)
+        source_each_element(m, c, declare_carry);
+    source_line(m);
+    put_unroll(m, v);
+    put_for(m, v);
+    m->depth++;
+}
+
+void source_end_nest(struct emitter *m, val end)
+{
+    const struct linst *head = &m->k->inst[m->k->inst[end].a];
+    val first = end;
+    while (m->k->inst[first - 1].op == L_NEXT)
+        first--;
+    bool one = end - first == 1; /* one value needs no copy first */
+    for (val n = first; n < end && !one; n++)
+        if (!source_matrix_in_place(m, n))
+            source_each_element(m, n, keep_next);
+    for (val n = first; n < end; n++)
+        if (!source_matrix_in_place(m, n))
+            source_each_element(m, n, one ? set_carry : set_kept);
+    /* the threads' next block uses the same shared memory */
+    if (head->op == L_LOOP && head->kind == LOOP_BLOCK && m->shares) {
+        if (kernel_shares(m->k, m->k->inst[end].a, end)) {
+            source_line(m);
+            text_put(m->t, "%s\n", m->d->barrier);
+        }
+        source_end_phases(m);
+    }
+    m->depth--;
+    source_line(m);
+    text_put(m->t, "}\n");
+    if (head->op == L_LOOP && head->kind == LOOP_VECTOR)
+        m->width = 1;
+}
