@@ -278,6 +278,8 @@ int main(int argc, char **argv)
         return 1;
     gpu_kernels_folder(&made, "tests/text");
     gpu_kernels_random(&made, graphs, seed);
+    check(gpu_kernels_have(&made, P_RECIP, LOOP_PARALLEL) && gpu_kernels_have(&made, P_RECIP, LOOP_GRID),
+          "no reciprocals of 1 + e^-|x| in parallel loops and in grids");
     if (essential)
         gpu_kernels_essential(&made);
     run_set(&made, dialect_find("hip", &e), 3, folder);

@@ -81,6 +81,29 @@ static void add_graph_for(struct kernel_set *s, const struct graph *g, const str
     }
 }
 
+static bool has_prim_in(const struct kernel *k, enum prim p, enum loop_kind outermost)
+{
+    unsigned depth = 0, kind = LOOP_COUNT;
+    for (val v = 1; v < k->ninst; v++) {
+        const struct linst *i = &k->inst[v];
+        if (i->op == L_LOOP && !depth)
+            kind = i->kind;
+        depth += i->op == L_LOOP || i->op == L_IF;
+        depth -= i->op == L_END;
+        if (i->op == L_OP(p) && depth && kind == outermost)
+            return true;
+    }
+    return false;
+}
+
+bool gpu_kernels_have(const struct kernel_set *s, enum prim p, enum loop_kind outermost)
+{
+    for (uint32_t i = 0; i < s->n; i++)
+        if (has_prim_in(s->v[i], p, outermost))
+            return true;
+    return false;
+}
+
 /* For a GPU without matrix units: what these have is no text in every language. */
 void gpu_kernels_graph(struct kernel_set *s, const struct graph *g)
 {

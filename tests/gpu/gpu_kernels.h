@@ -41,6 +41,8 @@ struct gpu_convolution {
 extern const struct gpu_convolution gpu_convolutions[];
 extern const unsigned gpu_convolution_count;
 struct graph *gpu_convolution_graph(const struct gpu_convolution *c);
+/* Has a kernel of the set a primitive in an outermost loop of this kind? */
+bool gpu_kernels_have(const struct kernel_set *s, enum prim p, enum loop_kind outermost);
 /* Keeps those that have an instruction whose text looks like none of the others'; nothing can be added behind that. */
 void gpu_kernels_essential(struct kernel_set *s);
 void gpu_kernels_free(struct kernel_set *s);
