@@ -194,6 +194,9 @@ check 'a schedule handed in for a GPU' 0 'load b0\[.* : f32\[4x1\]' \
 sed 's/f32/bf16/; s/80/1024/g; s/64/1024/g; s/f32/bf16/g' "$tmp/dot.kir" >"$tmp/dot_bf16.kir"
 check 'schedules for a Hopper GPU' 0 'unit 64x8x16 subgroup 128 .*async panels$' \
     "$kiln" dump "$tmp/dot_bf16.kir" --stage schedules --target cuda:sm_90a
+echo '@k0_dot schedule dot_matrix tile 64x64 block 64x64 step 0' >"$tmp/dot.txt"
+check 'a step of no elements' 1 'dot.txt:1:52: step 0: it may be 1 to 65535' \
+    "$kiln" dump "$tmp/dot_bf16.kir" --stage scheduled --target cuda:sm_90a --schedules "$tmp/dot.txt"
 check 'source for a Hopper GPU' 0 'wgmma' "$kiln" dump "$tmp/dot_bf16.kir" --stage source --target cuda:sm_90a
 check 'source for an MI250' 0 '__builtin_amdgcn_mfma' \
     "$kiln" dump "$tmp/dot_bf16.kir" --stage source --target hip:gfx90a

@@ -653,6 +653,9 @@ static bool build_kernel(struct lowering *w, struct err *e)
     w->l = (struct lower){.k = w->k, .g = w->g, .at = at_callback};
     w->k->extent = 1;
     kernel_take_symbols(w->k, w->placeholders);
+    const struct chooser *c = w->chooser;
+    if (c->want && !sched_in_range(c->want, c->refusal)) /* before anything is computed from its numbers */
+        return err_set(e, KL_ERR_ARGUMENT, "%s: %s", w->k->name, c->refusal->why);
     select_family(w);
     if (w->k->err.code == KL_ERR_COMPILE) /* what else is wrong with it does not matter */
         return err_set(e, KL_ERR_COMPILE, "%s", w->k->err.msg);

@@ -4,7 +4,8 @@
  *
  *   small_scopes [COUNT [SEED [FAMILY [VARIANTS [COMPILE]]]]]
  *
- * COUNT: graphs, drawn without repetition from all; 0: all of them.  FAMILY: one of scope_families, or "all".
+ * COUNT: graphs, drawn without repetition from all; 0: all of them.  FAMILY: one of scope_families, or "all"; with
+ * ":NUMBER", as a failure prints it, that graph alone, with the data and schedules that it has in a run of this SEED.
  * VARIANTS: schedules of a kernel beside its own.  COMPILE: one case in so many is compiled, too; 0: none.
  * KERNEL_CASES_PRINT in the environment: prints kernels that fail, too. */
 #include "tests/support/kernel_cases.h"
@@ -26,12 +27,14 @@ static void crashed(int number)
     _exit(number);
 }
 
-static void run_graph(struct kernel_cases *c, const struct scope_family *f, uint64_t number)
+/* Data and schedules are drawn anew for each graph, so that it can be run alone. */
+static void run_graph(struct kernel_cases *c, const struct scope_family *f, uint64_t number, uint64_t seed)
 {
-    snprintf(current, sizeof current, "%s %" PRIu64, f->name, number);
+    snprintf(current, sizeof current, "%s:%" PRIu64, f->name, number);
     struct graph *g = scope_graph(f, number);
     struct rng r = {number * UINT64_C(0x9e3779b97f4a7c15) | 1};
     rng_next(&r);
+    c->r.s = (r.s ^ seed) * UINT64_C(0x9e3779b97f4a7c15) | 1;
     bool gpu = rng_below(&r, 4) == 0 || f->on_gpu;
     unsigned gpus = c->ntarget - c->processors, last = c->processors + (unsigned)rng_below(&r, gpus);
     if (f->on_gpu && rng_below(&r, 3) == 0) /* the one with an asynchronous unit */
@@ -50,7 +53,7 @@ static void run_family(struct kernel_cases *c, const struct scope_family *f, uin
     if (!count || count > all)
         count = all;
     for (uint64_t i = 0; i < count && c->failures < MAX_FAILURES; i++) {
-        run_graph(c, f, number);
+        run_graph(c, f, number, seed);
         number = (number + step) % all;
     }
 }
@@ -72,7 +75,10 @@ int main(int argc, char **argv)
         shares += scope_families[i].share;
     for (unsigned i = 0; i < scope_family_count && c.failures < MAX_FAILURES; i++) {
         const struct scope_family *f = &scope_families[i];
-        if (!strcmp(name, f->name))
+        size_t n = strlen(f->name);
+        if (!strncmp(name, f->name, n) && name[n] == ':')
+            run_graph(&c, f, strtoull(name + n + 1, NULL, 10), seed);
+        else if (!strcmp(name, f->name))
             run_family(&c, f, count, seed);
         else if (!strcmp(name, "all"))
             run_family(&c, f, count ? count * f->share / shares + 1 : 0, seed);
