@@ -695,12 +695,13 @@ static struct reduce_facts facts_of(const struct reduce *r)
     return f;
 }
 
-/* Are rows shorter than a vector, and are there enough results to make rows the lanes? */
+/* Are rows shorter than a vector and of one chunk, and are there enough results to make rows the lanes? */
 bool lower_short_rows(const struct graph *g, ref reduce)
 {
     const struct node *n = &g->node[reduce];
     int64_t results = node_numel(g, reduce), elements = node_numel(g, n->in[0]);
-    return op_is_reduce(n->op) && results >= FEW_ROWS && elements <= SHORT_ROW * results && elements > results;
+    return op_is_reduce(n->op) && results >= FEW_ROWS && elements <= SHORT_ROW * results && elements > results &&
+           (!n->attr.reduce.chunk || elements / results <= (int64_t)n->attr.reduce.chunk);
 }
 
 void lower_reduce(struct lowering *w)
