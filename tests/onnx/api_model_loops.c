@@ -67,7 +67,8 @@ static bool run(const struct loop *l, bool traced, int64_t rows, const float *x,
     if (traced) {
         kl_run_info info = {0};
         ok &= kl_trace_end() == KL_OK;
-        kl_trace_info(&info);
+        if (ok)
+            kl_trace_info(&info);
         nodes = info.nodes;
     }
     kl_model_free(model);
@@ -224,9 +225,32 @@ static void many_rounds(void)
     }
 }
 
+/* More rounds than are recorded one after the other are refused before the first one, and the next call works. */
+static void too_many_rounds(void)
+{
+    static void (*const bodies[])(struct pb *) = {grows, slices, slices_carried};
+    for (int k = 0; k < 6; k++) {
+        bool traced = k % 2;
+        struct loop l = {bodies[k / 2], INT64_C(1) << 32, -1, false, false, false, k / 2 ? 2 : -1};
+        kl_tensor y[2];
+        int64_t before = kl_counter("graphs_built");
+        CHECK(!run(&l, traced, 2, X, y) && kl_last_error_code() == KL_ERR_ARGUMENT &&
+              strstr(kl_last_error(), "Loop: a loop of 4294967296 rounds, which have to be recorded one after the "
+                                      "other") && strstr(kl_last_error(), ": 65536 are the most"));
+        CHECK(kl_counter("graphs_built") - before < 100);
+        kl_clear_error();
+        l.max = 1;
+        CHECK(run(&l, traced, 2, X, y));
+        l = (struct loop){halves, INT64_C(1) << 32, 0, false, false, false, 2}; /* no round of them */
+        if (CHECK(run(&l, traced, 2, X, y)))
+            NEAR_LIST(y[0], 0, .5, -1);
+    }
+}
+
 static void on_device(kl_device d)
 {
     dev = d;
+    too_many_rounds();
     no_rounds();
     computed_condition();
     many_rounds();

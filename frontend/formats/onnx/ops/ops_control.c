@@ -325,7 +325,8 @@ static bool loop_unrolled(struct node *n, struct onnx_loop *l, int64_t max, bool
     bool known = true;
     while (goes_on && l->rounds < max) {
         if (l->rounds == ROUNDS_MAX)
-            return onnx_fails(n, KL_ERR_ARGUMENT, "a loop of more than %d rounds", ROUNDS_MAX);
+            return onnx_fails(n, KL_ERR_ARGUMENT, "a loop whose condition is still true after %d rounds, which are the "
+                              "most that are recorded one after the other", ROUNDS_MAX);
         if (!loop_round(n, l, &known, &goes_on))
             return false;
         if (!known && l->rounds < max)
@@ -354,6 +355,15 @@ static bool loop_same_type(const struct value *a, const struct value *b)
            (t[0].rank <= 0 || !memcmp(t[0].dims, t[1].dims, (size_t)t[0].rank * sizeof *t[0].dims));
 }
 
+/* Can `max` rounds be recorded one after the other, as many as there will be? */
+static bool loop_rounds_fit(struct node *n, int64_t max)
+{
+    return max <= ROUNDS_MAX ||
+           onnx_fails(n, KL_ERR_ARGUMENT, "a loop of %lld rounds, which have to be recorded one after the other, since "
+                      "carried shapes change or the round's number is needed while recording: %d are the most",
+                      (long long)max, ROUNDS_MAX);
+}
+
 /* Records many iterations: as a scan, if the first one shows that their shapes stay the same and no number that varies
  * between them has to be known while recording.  Else one after the other. */
 static bool loop_many(struct node *n, struct onnx_loop *l, int64_t max)
@@ -375,7 +385,7 @@ static bool loop_many(struct node *n, struct onnx_loop *l, int64_t max)
     for (uint32_t i = 1; i < 2 + l->ncarried; i++)
         onnx_value_clear(&first[i]);
     free(first);
-    return ok && (scans ? loop_scan(n, l, max) : loop_unrolled(n, l, max, true));
+    return ok && (scans ? loop_scan(n, l, max) : loop_rounds_fit(n, max) && loop_unrolled(n, l, max, true));
 }
 
 /* Does the graph return the condition that it was given, unchanged but for Identity? */
