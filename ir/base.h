@@ -51,4 +51,11 @@ int format_file_v(FILE *f, const char *fmt, va_list ap) __attribute__((format(pr
 double parse_double(const char *s, char **end);
 float parse_float(const char *s, char **end);
 
+/* ---- text_file.c ---- */
+/* A user's file of text, which has to be a regular one (ir/regular_file.h), with a NUL behind its bytes.  mem_free it.
+ * NULL: e says why, with the path. */
+char *text_file_read(const char *path, size_t *len, struct err *e);
+/* All that is left of a stream, likewise; NULL: out of memory.  ferror(f) says whether it could be read to its end. */
+char *text_stream_read(FILE *f, size_t *len);
+
 #endif

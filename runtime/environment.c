@@ -1,9 +1,8 @@
 /* The environment variables that Kiln reads, and messages about invalid values.  An invalid value has no other effect:
  * the default is used. */
 #include "runtime.h"
+#include "ir/regular_file.h"
 #include <stdlib.h>
-#include <string.h>
-#include <sys/stat.h>
 
 extern char **environ;
 
@@ -49,7 +48,8 @@ static bool is_wrong(enum value_kind kind, const char *value, char *text, size_t
 {
     char word[64];
     struct stat s;
-    FILE *f;
+    int64_t size;
+    int fd;
     switch (kind) {
     case THREADS:
         snprintf(text, n, "it is not a number from 1 to %d; the default is used", POOL_MAX_THREADS);
@@ -69,10 +69,9 @@ static bool is_wrong(enum value_kind kind, const char *value, char *text, size_t
         snprintf(text, n, "there is no such folder, and it cannot be made");
         return mkdir(value, 0777) && (stat(value, &s) || !S_ISDIR(s.st_mode));
     case READABLE_FILE:
-        snprintf(text, n, "the file cannot be read");
-        f = fopen(value, "rb");
-        if (f) fclose(f);
-        return !f;
+        fd = regular_file_open(value, value, 0, &size, text, n);
+        if (fd >= 0) close(fd);
+        return fd < 0;
     default:
         return false;
     }
@@ -91,7 +90,7 @@ static bool environment_is_known(const char *name, size_t len)
 
 void environment_check(void (*say)(void *ctx, const char *text), void *ctx)
 {
-    char why[320], message[480];
+    char why[512], message[672];
     for (unsigned i = 0; i < VARIABLES; i++) {
         const char *value = getenv(variables[i].name);
         if (!value || !*value || !is_wrong(variables[i].kind, value, why, sizeof why)) continue;

@@ -143,7 +143,7 @@ check 'opt unknown pass' 1 "no pass is called 'frob'" "$kiln" opt "$tmp/step.kir
 check 'opt without file' 2 'needs a file' "$kiln" opt
 check 'opt two files' 2 'unexpected argument' "$kiln" opt "$tmp/step.kir" "$tmp/step.kir"
 check 'opt missing file' 1 'No such file' "$kiln" opt "$tmp/none.kir"
-check 'opt of a folder' 1 'Is a directory' "$kiln" opt "$tmp"
+check 'opt of a folder' 1 'it is a folder' "$kiln" opt "$tmp"
 check 'opt bad graph' 1 'error_return_nothing.kir:4:' "$kiln" opt "$tests/text/error_return_nothing.kir"
 check 'opt option without value' 2 '-p needs a value' "$kiln" opt "$tmp/step.kir" -p
 check 'opt unknown option' 2 'unknown option --frob' "$kiln" opt "$tmp/step.kir" --frob=3
@@ -164,6 +164,14 @@ check 'dump unknown format' 2 "no format is called 'pdf'" "$kiln" dump "$tmp/ste
 sed 's/mul %x/div %x/' "$tmp/step.kir" >"$tmp/step2.kir"
 check 'diff of the same' 0 '^nodes: 7 same, 0 changed, 0 removed, 0 added$' "$kiln" diff "$tmp/step.kir" "$tmp/step.kir"
 check 'diff' 1 '^changed op: %6 = mul %1, %5 : f32\[2\]$' "$kiln" diff "$tmp/step.kir" "$tmp/step2.kir"
+mkfifo "$tmp/fifo.kir" # opening it blocks until something writes
+check 'a graph in a FIFO' 1 'fifo.kir is not a regular file: it is a FIFO' timeout 60 "$kiln" opt "$tmp/fifo.kir"
+check 'schedules in a FIFO' 2 'fifo.kir is not a regular file: it is a FIFO' \
+    timeout 60 "$kiln" run "$tmp/step.kir" --schedules "$tmp/fifo.kir"
+check 'schedules in a FIFO, by environment' 0 'KILN_SCHEDULES=.*fifo.kir is not a regular file: it is a FIFO' \
+    timeout 60 env KILN_SCHEDULES="$tmp/fifo.kir" "$kiln" ops add
+check 'a graph in a folder' 1 'is not a regular file: it is a folder' "$kiln" opt "$tmp"
+check 'a kernel in a device' 1 'is not a regular file: it is a device' "$kiln" kernel /dev/zero
 check 'diff of one' 2 'needs two files' "$kiln" diff "$tmp/step.kir"
 check 'diff of three' 2 'unexpected argument' "$kiln" diff "$tmp/step.kir" "$tmp/step.kir" "$tmp/step.kir"
 check 'diff with what is not there' 2 'none.kir: No such' "$kiln" diff "$tmp/step.kir" "$tmp/none.kir"
@@ -411,6 +419,8 @@ if "$kiln" dump "$tmp/sum.kir" --stage scheduled --device cpu >/dev/null 2>&1; t
         "$tmp/any.kir"
     check 'schedules of no file' 1 'KILN_SCHEDULES: .*none: No such file' env KILN_SCHEDULES="$tmp/none" "$kiln" dump \
         "$tmp/sum.kir" --stage asm --device cpu
+    check 'schedules of a FIFO' 1 'KILN_SCHEDULES: .*fifo.kir is not a regular file: it is a FIFO' \
+        timeout 60 env KILN_SCHEDULES="$tmp/fifo.kir" "$kiln" dump "$tmp/sum.kir" --stage asm --device cpu
     check 'kernel compiled' 0 '^b1 : f32\[2\] = 0.5 1.0$' "$kiln" kernel "$tmp/double.loop" --run --device cpu \
         --input b0="$tmp/x.npy" --slot 0=0.5
     check 'kernel to assembly' 0 'retq' "$kiln" kernel "$tmp/double.loop" --stage asm --device cpu
@@ -743,7 +753,7 @@ check 'a folder that cannot be made' 0 'kiln: KILN_DUMP_DIR=/nowhere/at/all: the
     env KILN_DUMP_DIR=/nowhere/at/all "$kiln" ops add
 check 'no switch' 0 'kiln: KILN_FUSE=yes: it is neither 0 nor 1' env KILN_FUSE=yes "$kiln" ops add
 check 'a check that is none' 0 'kiln: KILN_CHECK=1,none: "none" is none of' env KILN_CHECK=1,none "$kiln" ops add
-check 'schedules that are not there' 0 'kiln: KILN_SCHEDULES=/nowhere: the file cannot be read' \
+check 'schedules that are not there' 0 'kiln: KILN_SCHEDULES=/nowhere: cannot open /nowhere: No such file' \
     env KILN_SCHEDULES=/nowhere "$kiln" ops add
 check 'a misspelt variable' 0 'kiln: KILN_THREAD is no variable that Kiln reads' env KILN_THREAD=2 "$kiln" ops add
 

@@ -193,40 +193,18 @@ bool cli_parse(int argc, char **argv, const struct cli_option *rows, const char 
     return !a.failed && !missing;
 }
 
-static char *read_stream(FILE *f, size_t *len)
-{
-    size_t cap = 1 << 16, n;
-    char *s = mem_alloc(cap);
-    for (*len = 0; s && (n = fread(s + *len, 1, cap - 1 - *len, f)) > 0;) {
-        *len += n;
-        if (*len < cap - 1)
-            continue;
-        char *grown = mem_grow(s, cap, 2 * cap);
-        if (!grown)
-            mem_free(s);
-        s = grown;
-        cap *= 2;
-    }
-    return s;
-}
-
 char *cli_read(const char *path, size_t *len)
 {
-    FILE *f = strcmp(path, "-") ? fopen(path, "rb") : stdin;
-    if (!f) {
-        cli_error("%s: %s", path, strerror(errno));
-        return NULL;
-    }
-    char *s = read_stream(f, len);
-    bool broken = ferror(f);
-    int cause = errno;
-    if (f != stdin)
-        fclose(f);
-    if (!s || broken) {
-        cli_error("%s: %s", path, s ? strerror(cause) : "out of memory");
+    struct err e = {0};
+    bool in = !strcmp(path, "-");
+    char *s = in ? text_stream_read(stdin, len) : text_file_read(path, len, &e);
+    if (in && (!s || ferror(stdin))) {
+        err_set(&e, KL_ERR_IO, "standard input: %s", s ? strerror(errno) : "out of memory");
         mem_free(s);
-        return NULL;
+        s = NULL;
     }
+    if (!s)
+        cli_error("%s", e.msg);
     return s;
 }
 

@@ -1,42 +1,11 @@
 /* Opening files that users name: regular files only, and for names that stand in a file, only those in its folder. */
 #include "file_open.h"
-#include <errno.h>
-#include <fcntl.h>
-#include <stdbool.h>
-#include <stdio.h>
+#include "ir/regular_file.h"
 #include <stdlib.h>
-#include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
-static const char *file_kind(mode_t mode)
-{
-    return S_ISDIR(mode) ? "a folder" : S_ISFIFO(mode) ? "a FIFO" : S_ISSOCK(mode) ? "a socket"
-           : S_ISCHR(mode) || S_ISBLK(mode) ? "a device" : "of another kind";
-}
-
-/* flags: besides those of every file.  name: what messages call it. */
-static int open_regular(const char *path, const char *name, int flags, int64_t *size, char *why, size_t n)
-{
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY | flags); /* a FIFO without a writer waits else */
-    struct stat st;
-    if (fd < 0) {
-        snprintf(why, n, "cannot open %.400s: %s", name, strerror(errno));
-        return -1;
-    }
-    bool known = fstat(fd, &st) == 0;
-    if (known && S_ISREG(st.st_mode) && fcntl(fd, F_SETFL, 0) == 0) {
-        *size = st.st_size;
-        return fd;
-    }
-    snprintf(why, n, "%.400s is not a regular file: it is %s", name, known ? file_kind(st.st_mode) : strerror(errno));
-    close(fd);
-    return -1;
-}
 
 int file_open_read(const char *path, int64_t *size, char *why, size_t n)
 {
-    return open_regular(path, path, 0, size, why, n);
+    return regular_file_open(path, path, 0, size, why, n);
 }
 
 /* The length of the folder in a path, with its last '/'; 0: it has none. */
@@ -103,7 +72,7 @@ int file_open_beside(const char *path, const char *location, int64_t *size, char
     else if (!lies_in_folder_of(file, folder) && !lies_in_folder_of(file, real))
         snprintf(why, n, "'%.300s' leads to %.300s, which is not in the folder of %.200s", location, file, path);
     else
-        fd = open_regular(file, joined, O_NOFOLLOW, size, why, n);
+        fd = regular_file_open(file, joined, O_NOFOLLOW, size, why, n);
     free(joined);
     free(file);
     free(folder);

@@ -4,9 +4,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Opens a regular file, or a link to one, to read it, and says its size in bytes.  It never waits and has no effect on
- * what it refuses: a FIFO, a device, a folder, a socket.  The caller closes the file.  -1: why[0..n) has the reason,
- * which names the path. */
+/* Opens a regular file, or a link to one, to read it (ir/regular_file.h), and says its size in bytes.  The caller
+ * closes the file.  -1: why[0..n) has the reason, which names the path. */
 int file_open_read(const char *path, int64_t *size, char *why, size_t n);
 
 /* The same of a file that the user's file `path` names: `location` is relative to the folder of `path`.  The file,

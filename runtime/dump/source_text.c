@@ -3,8 +3,7 @@
  * File names come from call sites; a graph read from text may contain any name.  So only regular files with the ending
  * of a programming language's source are read. */
 #include "dump.h"
-#include <string.h>
-#include <sys/stat.h>
+#include "ir/regular_file.h"
 
 enum { FILE_MAX = 8 << 20, LINE_MAX = 200 };
 
@@ -29,17 +28,19 @@ void source_close(struct source_file *f)
 /* A file that cannot be read is remembered without text, so that it is opened only once. */
 static void source_open(struct source_file *f, const char *name)
 {
-    struct stat s;
-    FILE *in = NULL;
+    char why[512];
+    int64_t size = 0;
     source_close(f);
     f->name = mem_alloc(strlen(name) + 1);
     if (!f->name)
         return;
     strcpy(f->name, name);
-    if (is_source_name(name) && !stat(name, &s) && S_ISREG(s.st_mode) && s.st_size <= FILE_MAX &&
-        (in = fopen(name, "rb")) &&
-        (f->text = mem_alloc((size_t)s.st_size + 1)))
-        f->len = fread(f->text, 1, (size_t)s.st_size, in);
+    int fd = is_source_name(name) ? regular_file_open(name, name, 0, &size, why, sizeof why) : -1;
+    FILE *in = fd >= 0 ? fdopen(fd, "rb") : NULL;
+    if (in && size <= FILE_MAX && (f->text = mem_alloc((size_t)size + 1)))
+        f->len = fread(f->text, 1, (size_t)size, in);
+    if (fd >= 0 && !in)
+        close(fd);
     if (in)
         fclose(in);
 }

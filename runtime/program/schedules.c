@@ -1,7 +1,6 @@
 /* Schedules set by the user.  Sections that programs have been built with are kept as long as the process, so that an
  * equal text later finds the same section. */
 #include "runtime/runtime.h"
-#include <errno.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -42,29 +41,6 @@ bool schedules_set(const char *text, size_t len, const char *file, struct err *e
     return true;
 }
 
-static char *read_whole(const char *path, size_t *len, struct err *e)
-{
-    FILE *f = fopen(path, "rb");
-    size_t cap = 1 << 12, n;
-    char *s = f ? mem_alloc(cap) : NULL;
-    int cause = errno;
-    for (*len = 0; s && (n = fread(s + *len, 1, cap - *len, f)) > 0;) {
-        *len += n;
-        char *grown = *len == cap ? mem_grow(s, cap, 2 * cap) : s;
-        if (!grown) mem_free(s);
-        cap *= *len == cap ? 2 : 1;
-        s = grown;
-    }
-    bool broken = f && ferror(f);
-    if (broken) cause = errno;
-    if (f) fclose(f);
-    if (f && !s) err_set(e, KL_ERR_MEMORY, "KILN_SCHEDULES: %s: out of memory", path);
-    else if (!f || broken) err_set(e, KL_ERR_IO, "KILN_SCHEDULES: %s: %s", path, strerror(cause));
-    if (!broken) return s;
-    mem_free(s);
-    return NULL;
-}
-
 /* Reads KILN_SCHEDULES once.  A file that cannot be read or parsed is read at every program, which is not built.  Needs
  * the lock. */
 static bool ask_environment(struct err *e)
@@ -73,7 +49,9 @@ static bool ask_environment(struct err *e)
     struct sched_sections s = {0};
     if (path && *path) {
         size_t len;
-        char *text = read_whole(path, &len, e);
+        struct err why = {0};
+        char *text = text_file_read(path, &len, &why);
+        if (!text) err_set(e, why.code, "KILN_SCHEDULES: %s", why.msg);
         bool ok = text && schedules_parse(text, len, path, &s, e);
         mem_free(text);
         if (!ok) {
