@@ -1,6 +1,6 @@
 /* Attention on one thread: the op, the same of products and a softmax, and, of the forward pass alone, a kernel written
- * by hand, by turns, beside the arithmetic peak of the same run.  GFLOP/s count what queries see: half of all, where
- * they are causal, and of nested sequences each by itself; of a gradient two products forward and five backward.
+ * by hand, in alternation, beside the arithmetic peak of the same run.  GFLOP/s count what queries see: half of all,
+ * where they are causal, and of nested sequences each by itself; of a gradient two products forward and five backward.
  * "nested" is beside "padded", the same sequences as one batch with a mask. */
 #include "bench.h"
 #include "hand.h"

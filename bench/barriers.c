@@ -1,4 +1,4 @@
-/* Steps on all threads with a barrier behind every kernel, and without those that nothing needs, by turns; wall
+/* Steps on all threads with a barrier behind every kernel, and without those that nothing needs, in alternation; wall
  * time. */
 #include "bench.h"
 #include "models.h"

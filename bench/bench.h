@@ -121,7 +121,7 @@ static inline int bench_fail(struct bench *b, const char *what)
 
 /* ---- a step fused and unfused ---- */
 
-struct turns {
+struct bench_case {
     const char *name;
     int rounds;
     bool (*step)(void *ctx);    /* recorded, run and waited for; false: see kl_last_error */
@@ -131,12 +131,13 @@ struct turns {
     void *ctx;
 };
 
-static inline bool bench_anchor(const struct turns *t) { return t->anchor(t->ctx), true; }
-static inline bool bench_hand(const struct turns *t) { return t->hand(t->ctx), true; }
-static inline bool bench_step(const struct turns *t) { return t->step(t->ctx); }
+static inline bool bench_anchor(const struct bench_case *t) { return t->anchor(t->ctx), true; }
+static inline bool bench_hand(const struct bench_case *t) { return t->hand(t->ctx), true; }
+static inline bool bench_step(const struct bench_case *t) { return t->step(t->ctx); }
 
 /* The second of two runs: what fits a cache is then there, as it is for a step that repeats. */
-static inline bool bench_timed(bool (*call)(const struct turns *t), const struct turns *t, struct samples *took)
+static inline bool bench_timed(bool (*call)(const struct bench_case *t), const struct bench_case *t,
+                               struct samples *took)
 {
     if (!call(t))
         return false;
@@ -146,9 +147,9 @@ static inline bool bench_timed(bool (*call)(const struct turns *t), const struct
     return ok;
 }
 
-/* Runs them by turns on one thread, so that each round's are measured within the same seconds, and adds the rows
+/* Runs them in alternation on one thread, so that each round's are measured within the same seconds, and adds the rows
  * "unfused", "fused" and, where there is one, "hand". */
-static inline bool bench_by_turns(struct bench *b, const struct turns *t)
+static inline bool bench_alternate(struct bench *b, const struct bench_case *t)
 {
     static const char *const variant[2] = {"unfused", "fused"};
     static struct samples took[2], anchor, hand;

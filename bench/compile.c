@@ -16,7 +16,7 @@
  *
  * Time per kernel of a new program whose kernels are all known, from its captured graph on (cases known-COUNT): the
  * same links as in an earlier program in another order, with other inputs.  Elementwise kernels, softmaxes, products
- * and sums by turns, no two equal. */
+ * and sums in alternation, no two equal. */
 #include "bench.h"
 #include "models.h"
 #include "passes/passes.h"

@@ -14,8 +14,8 @@
  * The machine's speed changes from second to second: what is compared takes turns, pass by pass of a tenth of a
  * millisecond, and of each the fastest of a round counts, for what interrupts only adds.  The median is over rounds.
  *
- * bench/run.sh runs it in two builds, with all backends and with one (preset onebackend), by turns: `backends` is what
- * the others add to layers-0. */
+ * bench/run.sh runs it in two builds, with all backends and with one (preset onebackend), in alternation: `backends` is
+ * what the others add to layers-0. */
 #include "bench.h"
 #include <time.h>
 
@@ -125,7 +125,7 @@ static bool time_once(const struct timed *t, double *fastest)
     return ok;
 }
 
-/* The fastest of REPEATS passes of each, by turns. */
+/* The fastest of REPEATS passes of each, in alternation. */
 static bool take_turns(const struct timed *of, int n, double *seconds)
 {
     for (int i = 0; i < n; i++)

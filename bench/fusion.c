@@ -1,5 +1,5 @@
-/* Fused against unfused kernels, one thread, by turns, each beside its limit: the same streams of memory moved by a
- * plain C loop, the arithmetic peak for whole training steps, and for rows a kernel written by hand. */
+/* Fused against unfused kernels, one thread, in alternation, each beside its limit: the same streams of memory moved by
+ * a plain C loop, the arithmetic peak for whole training steps, and for rows a kernel written by hand. */
 #include "bench.h"
 #include "hand.h"
 #include "models.h"
@@ -172,9 +172,9 @@ static bool step(void *ctx)
 static bool measure(struct bench *b, kl_device device, const struct fusion_case *c)
 {
     struct data d = {.c = c, .device = device};
-    struct turns t = {.name = c->name, .rounds = c->rounds, .step = step, .anchor = c->anchor, .hand = c->hand,
+    struct bench_case t = {.name = c->name, .rounds = c->rounds, .step = step, .anchor = c->anchor, .hand = c->hand,
                       .ctx = &d};
-    bool ok = open_data(&d, c) && bench_by_turns(b, &t);
+    bool ok = open_data(&d, c) && bench_alternate(b, &t);
     close_data(&d);
     return ok;
 }
@@ -192,10 +192,10 @@ static bool measure_mlp(struct bench *b, kl_device device, const struct mlp_case
 {
     struct mlp m;
     bool ok = mlp_open(&m, device, 128);
-    struct turns t = {.name = c->name, .rounds = 60, .step = step_mlp, .flops = mlp_flops(&m), .ctx = &m};
+    struct bench_case t = {.name = c->name, .rounds = 60, .step = step_mlp, .flops = mlp_flops(&m), .ctx = &m};
     for (int i = 0; ok && i < c->steps; i++)
         ok = mlp_step(&m);
-    ok = ok && bench_by_turns(b, &t);
+    ok = ok && bench_alternate(b, &t);
     mlp_close(&m);
     return ok;
 }

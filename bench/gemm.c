@@ -1,6 +1,6 @@
 /* Matrix products through the public API against the arithmetic peak of one thread, measured in the same run; those of
- * floats by turns with oneDNN's, where that is installed (Debian: libdnnl2), those of smaller elements beside the same
- * one of floats. */
+ * floats in alternation with oneDNN's, where that is installed (Debian: libdnnl2), those of smaller elements beside the
+ * same one of floats. */
 #include "bench.h"
 #include <dlfcn.h>
 #include <math.h>

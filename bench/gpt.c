@@ -51,10 +51,10 @@ int main(int argc, char **argv)
     kl_set_option("threads", 1);
     static const struct gpt_size size = {4, 256, 8, 128, 8, 128}, smoke = {1, 32, 2, 16, 2, 32};
     bool ok = gpt_open(&g, device, b.smoke ? smoke : size) && mlp_open(&m, device, bench_size(&b, 128, 8));
-    struct turns t = {.name = b.smoke ? "gpt-1x32-adam" : "gpt-4x256-adam", .rounds = 10, .step = step_gpt,
+    struct bench_case t = {.name = b.smoke ? "gpt-1x32-adam" : "gpt-4x256-adam", .rounds = 10, .step = step_gpt,
                       .flops = gpt_flops(&g), .ctx = &g};
     if (ok && bench_wants(&b, t.name))
-        ok = bench_by_turns(&b, &t) && show_memory(t.name, step_gpt, &g) && show_memory("mlp-128-adam", step_mlp, &m);
+        ok = bench_alternate(&b, &t) && show_memory(t.name, step_gpt, &g) && show_memory("mlp-128-adam", step_mlp, &m);
     gpt_close(&g);
     mlp_close(&m);
     return ok ? bench_close(&b) : bench_fail(&b, t.name);

@@ -290,7 +290,7 @@ static bool step(void *ctx)
     return ok;
 }
 
-/* Adds so many runs of either kind, by turns. */
+/* Adds so many runs of either kind, in alternation. */
 static bool measure(struct maker *m, int rounds, struct samples *took)
 {
     for (int round = 0; round < rounds; round++)

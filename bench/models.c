@@ -1,4 +1,4 @@
-/* ONNX models beside onnxruntime, by turns, on one and on two threads: mnist-cnn.onnx, opt-mnist.onnx,
+/* ONNX models beside onnxruntime, in alternation, on one and on two threads: mnist-cnn.onnx, opt-mnist.onnx,
  * ultraface_slim.onnx and silero_vad_v6.onnx, as many as are in the folder that KILN_TEST_MODELS names; one inference,
  * all inputs zeros.  A row's baseline is onnxruntime, its ratio the peer's time over Kiln's.  Also what a process takes
  * from its start to the first result when its kernels are on disk.
@@ -26,7 +26,7 @@ static void start_onnxruntime(struct peer *p)
         fprintf(stderr, "bench_models: models are compared with nothing: %s\n", p->why);
 }
 
-/* One turn: the median of `calls`, in seconds; negative: it cannot. */
+/* One sample: the median of `calls`, in seconds; negative: it cannot. */
 static double peer_turn(struct peer *p, const char *path, int threads, int calls)
 {
     char line[100] = "";
@@ -119,7 +119,7 @@ static bool measure_model(struct bench *b, kl_device dev, struct peer *p, const 
     ours.n = theirs.n = 0;
     kl_set_option("threads", threads);
     bool ok = run_open(&r, dev, path) && run_turn(&r, 3, result, &one);
-    int calls = ok ? (int)(0.02 / one) : 1; /* 20 ms a turn */
+    int calls = ok ? (int)(0.02 / one) : 1; /* 20 ms a sample */
     calls = calls < 3 ? 3 : calls > 1000 ? 1000 : calls;
     for (int round = -1; ok && round < bench_rounds(b, ROUNDS); round++) {
         double mine = 0;

@@ -1,5 +1,6 @@
 /* A sparse matrix times a plain one, in rows (csr) and in coordinates (coo), against the same product with every
- * element stored: one thread, by turns.  Results further apart than sums of that many terms may round are an error. */
+ * element stored: one thread, in alternation.  Results further apart than sums of that many terms may round are an
+ * error. */
 #include "bench.h"
 #include <float.h>
 

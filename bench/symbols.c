@@ -1,7 +1,7 @@
 /* One program for all lengths: models with symbolic batches and lengths against the same with a program a shape.
  *
  *   mlp, gpt, gpt-step,  300 random (batch, length) pairs: what was built and compiled for them, the process's memory,
- *   lstm, lstm-step      and for some the time beside that of a program for this shape, by turns on one thread
+ *   lstm, lstm-step      and for some the time beside that of a program for this shape, in alternation on one thread
  *   host                 a frozen step of one small kernel: the host's time with a symbol and without
  *   text                 1000 training steps on batches of sentences, each as long as its longest: time and memory of
  *   text-longest         the same with batches that are all as long as the longest sentence there is

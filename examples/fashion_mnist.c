@@ -276,8 +276,8 @@ static double wall_us(void)
     return 1e6 * (double)t.tv_sec + 1e-3 * (double)t.tv_nsec;
 }
 
-/* Training goes on for `repeats` steps each way, by turns and on one thread, after one of each that is not counted
- * because it may compile. */
+/* Training goes on for `repeats` steps each way, in alternation and on one thread, after one of each that is not
+ * counted because it may compile. */
 static bool time_steps(struct run *r, struct timing *t)
 {
     enum { REPEATS = 50, REPEATS_REF = 2 };

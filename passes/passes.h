@@ -183,7 +183,7 @@ struct command {
 struct program {
     struct graph *g;              /* after all passes; owned */
     struct placeholders placeholders;   /* what is in sizes in place of symbols: all bytes below are for these */
-    struct layout *layout;        /* with stand-ins, on one device: its arena for the symbols' values; else NULL */
+    struct layout *layout;        /* with placeholders, on one device: its arena for the symbols' values; else NULL */
     /* without duplicates: commands share equal kernels; a region's program uses those of the whole */
     struct kernel **kernel; uint32_t nkernel, kernel_cap;
     struct command *cmd; uint32_t ncmd;
@@ -210,7 +210,7 @@ struct program {
 };
 int64_t program_arenas(const struct program *p); /* bytes of all arenas */
 /* ---- layout.c ----
- * Where the values of a program with stand-ins lie in its arena, for any values of the symbols. */
+ * Where the values of a program with placeholders lie in its arena, for any values of the symbols. */
 enum { MAX_PLACES = 512 };        /* a program with more values has the arena of the bounds, without places */
 /* below, end: of layout.below, those directly below it; fixed: no symbol is in bytes */
 struct arena_place { int64_t bytes; bool fixed; uint32_t below, end; };
@@ -228,7 +228,7 @@ struct program *program_plan_with(const struct graph *g, const struct caps *caps
 /* The same for the devices of several targets. */
 struct program *program_plan_for(const struct graph *g, const struct target_set *targets, const struct sched_section *s,
                                  const struct tuned *tuned, struct memo_pack *pack, struct err *e);
-/* The same of a graph with stand-ins.  [errors COMPILE: a kernel cannot be one for all values of the symbols] */
+/* The same of a graph with placeholders.  [errors COMPILE: a kernel cannot be one for all values of the symbols] */
 struct program *program_plan_symbolic(const struct graph *g, const struct placeholders *placeholders,
                                       const struct target_set *targets, struct err *e);
 void program_free(struct program *p);

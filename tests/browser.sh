@@ -125,7 +125,7 @@ check 'a chart, opened' opened "$tmp/rows.svg" "$chart
 want(bars.length === 4 && times.length === 2, 'bars');
 want(+times[1].getAttribute('width') === 2 * +times[0].getAttribute('width'), 'a time twice as long');
 want(!/torch/.test(svg.textContent) && /two & <three>/.test(svg.textContent), 'texts');"
-for name in gemm thin overhead; do
+for name in gemm skinny overhead; do
     check "bench $name" "$B/bench/$name" --smoke --json "$tmp/$name.json"
     check "a chart of bench $name" "$B/kiln" chart "$tmp/$name.json" -o "$tmp/$name.svg"
     rows=$(grep -c '"bench"' "$tmp/$name.json")

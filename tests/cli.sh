@@ -197,7 +197,7 @@ END
 check 'schedules for a GPU' 0 '^@k0_dot schedule dot_blocks width 64 tile 4x4 block 32x32 step 8 kblock 64$' \
     "$kiln" dump "$tmp/dot.kir" --stage schedules --target cuda
 echo '@k0_dot schedule dot_blocks width 64 tile 8x8 block 64x64 step 16 kblock 64' >"$tmp/dot.txt"
-check 'a schedule handed in for a GPU' 0 'load b0\[.* : f32\[4x1\]' \
+check 'a user-supplied schedule for a GPU' 0 'load b0\[.* : f32\[4x1\]' \
     "$kiln" dump "$tmp/dot.kir" --stage scheduled --target cuda --schedules "$tmp/dot.txt"
 sed 's/f32/bf16/; s/80/1024/g; s/64/1024/g; s/f32/bf16/g' "$tmp/dot.kir" >"$tmp/dot_bf16.kir"
 check 'schedules for a Hopper GPU' 0 'unit 64x8x16 subgroup 128 .*async panels$' \
@@ -406,8 +406,8 @@ if "$kiln" dump "$tmp/sum.kir" --stage scheduled --device cpu >/dev/null 2>&1; t
     sed 's/ grain.*//; s/$/ grain 7/; 1s/ grain 7//' "$tmp/own.txt" >"$tmp/other.txt"
     sed '2s/@k/@x/' "$tmp/own.txt" >"$tmp/gone.txt"
     check 'schedules' 0 '^@k0_.* schedule ' cat "$tmp/own.txt"
-    check 'schedules handed in' 0 ' schedule .* grain 7$' "$kiln" dump "$tmp/sum.kir" --stage scheduled --device cpu \
-        --schedules "$tmp/other.txt"
+    check 'user-supplied schedules' 0 ' schedule .* grain 7$' "$kiln" dump "$tmp/sum.kir" --stage scheduled \
+        --device cpu --schedules "$tmp/other.txt"
     check 'schedules come back' 0 '^same$' sh -c \
         "'$kiln' dump '$tmp/sum.kir' --stage schedules --device cpu --schedules '$tmp/other.txt' |
          cmp - '$tmp/other.txt' && echo same"

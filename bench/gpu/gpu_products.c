@@ -1,5 +1,5 @@
 /* A GPU: products beside cuBLASLt's, where that is there: large ones in f32, without TF32, and in bf16, and a few rows
- * with a matrix that is read once.  Both multiply several pairs of matrices by turns, as a model does. */
+ * with a matrix that is read once.  Both multiply several pairs of matrices in alternation, as a model does. */
 #include "gpu.h"
 #include "cublas.h"
 

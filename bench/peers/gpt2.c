@@ -1,6 +1,6 @@
 /* GPT-2 with 124M parameters, by the functions of examples/gpt2.c.
  *
- * train-THREADS: a training step of AdamW on 4 sequences of 64 tokens on one or two threads, by turns with llm.c,
+ * train-THREADS: a training step of AdamW on 4 sequences of 64 tokens on one or two threads, in alternation with llm.c,
  * PyTorch and torch.compile.  All start from the same random checkpoint and get the same batches.  Their losses must be
  * Kiln's within 1e-3.
  * decode-TYPE: one more token with a cache of keys and values and weights of this type.  The rate is bytes of weights

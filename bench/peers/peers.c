@@ -1,7 +1,7 @@
 /* Kiln beside what its users would pick instead, on the processor: PyTorch (eager, torch.compile, and convolutions with
- * channels last) and JAX, by turns, on one and on two threads.  The cases are in peers_cases.h.  Kiln's time is the
- * less of a step that is recorded each time (traced) and one that is not (frozen).  The row "ratio" of a case is the
- * median, over the rounds, of the time of its fastest peer, which is its baseline, over Kiln's time.
+ * channels last) and JAX, in alternation, on one and on two threads.  The cases are in peers_cases.h.  Kiln's time is
+ * the less of a step that is recorded each time (traced) and one that is not (frozen).  The row "ratio" of a case is
+ * the median, over the rounds, of the time of its fastest peer, which is its baseline, over Kiln's time.
  *
  * On one thread the time is the processor's that the process used, for other programs may be running on the machine; on
  * two it is that of a clock.

@@ -1,7 +1,7 @@
-/* Training steps with tuned schedules beside the schedules that Kiln chooses, by turns, and what tuning takes.
+/* Training steps with tuned schedules beside the schedules that Kiln chooses, in alternation, and what tuning takes.
  *
  * A process tunes each case into a folder of kernels of its own; a new process finds what was kept there.  The untuned
- * program is the one whose schedules, written down before tuning, are handed in.  Both compute the same bits. */
+ * program is the one whose schedules, written down before tuning, are user-supplied.  Both compute the same bits. */
 #include "bench/peers/peers_cases.h"
 #include <stdio.h>
 #include <sys/wait.h>

@@ -74,7 +74,7 @@ BITS(u8, i8) BITS(i8, u8)
 KILN_FN f32 abs_f32(f32 x) { return bits_u32_f32(bits_f32_u32(x) & 0x7fffffffu); }
 KILN_FN f64 abs_f64(f64 x) { return bits_u64_f64(bits_f64_u64(x) & 0x7fffffffffffffffu); }
 
-/* ---- several neighbours in memory as one u32, the first in the lowest bits ---- */
+/* ---- several adjacent elements as one u32, the first in the lowest bits ---- */
 
 KILN_FN u32 word_of_4(const m_u8 *p) { return p[0] | (u32)p[1] << 8 | (u32)p[2] << 16 | (u32)p[3] << 24; }
 KILN_FN u32 word_of_2(const m_u16 *p) { return p[0] | (u32)p[1] << 16; }

@@ -205,7 +205,7 @@ static uint32_t feature_number(const char *features, const char *word, uint32_t 
     return at ? (uint32_t)strtoul(at + strlen(word), NULL, 10) : without;
 }
 
-/* The opaque unit that the features tell of, for subgroups of this length. */
+/* The opaque unit that the features name, for subgroups of this length. */
 static struct mma_caps opaque_unit(const char *features, uint32_t subgroup)
 {
     static const struct { const char *word; unsigned dtype; } factor[] = {{VULKAN_MATRIX_F16, KL_F16},

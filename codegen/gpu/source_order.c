@@ -1,12 +1,12 @@
 /* Barriers.  Threads of a block that access the same element of memory must do so in the order of the instructions.
  *
- * For each buffer the walk over the kernel knows whether any thread may have read or written it since the last
+ * For each buffer the pass over the kernel tracks whether any thread may have read or written it since the last
  * barrier.  A barrier is emitted before a read after a write, and before a write after a read or a write.  The elements
  * of a buffer are not distinguished, with one exception: an input may be in the same memory as an output only if the
  * element that an iteration stores is the one that it has read.  If both happen in the same lane of one vector loop
  * that has a lane for each thread, no barrier is needed.
  *
- * What is true at a loop's end is also true at its start, so the walk is repeated until it finds nothing new.
+ * What is true at a loop's end is also true at its start, so the pass is repeated until it finds nothing new.
  * Iterations of the parallel loop share only scratch.  Between the iterations of a loop around the only vector loop
  * that reads an input, or around the stores that fill an output, no barrier is needed if each iteration has its own
  * elements: the program guarantees this for such an input, and the indices show it for such stores. */
@@ -38,7 +38,7 @@ static bool each_thread_a_lane(const struct order_walk *w, val index)
 }
 
 /* Adds a barrier before access v to a buffer.  If the buffer was accessed before a loop around v, it is added before
- * this loop, and the walk is repeated. */
+ * this loop, and the pass is repeated. */
 static void order_add_barrier(struct order_walk *w, val v, uint32_t buf)
 {
     const struct kernel *k = w->m->k;
@@ -233,7 +233,7 @@ static void order_close_block(struct order_walk *w)
 static void order_visit(struct order_walk *w, val v)
 {
     const struct linst *i = &w->m->k->inst[v];
-    if (w->m->barrier[v]) /* found in an earlier walk */
+    if (w->m->barrier[v]) /* found in an earlier pass */
         memset(w->now, 0, w->m->k->nbuf);
     if (i->op == L_SYNC) /* the next phase is another launch */
         memset(w->now, 0, w->m->k->nbuf);

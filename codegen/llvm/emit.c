@@ -1,4 +1,4 @@
-/* Emits a kernel as one LLVM function, in one walk over the instructions with a stack of loops and ifs.
+/* Emits a kernel as one LLVM function, in one pass over the instructions with a stack of loops and ifs.
  *
  * Varying values are arrays of native vectors and are computed part by part, so a kernel of width 64 has several
  * independent instructions in flight.  Indices stay scalar (form affine) as long as possible.  Most accesses then
@@ -8,7 +8,7 @@
 
 struct emit_scope {
     val head;                     /* LOOP or IF */
-    int64_t turn;                 /* unrolled: the value of the variable */
+    int64_t iteration;                /* unrolled: the value of the variable */
     LLVMBasicBlockRef before, body, exit;
     LLVMBasicBlockRef outer;      /* `before` of the enclosing loop */
     bool guarded;                 /* may have no iterations: the exit block merges with `before` */
@@ -441,7 +441,7 @@ static val unrolled_iteration(struct walker *w, struct emit_scope *s, val end)
 {
     struct emitter *m = &w->m;
     const struct linst *i = &m->k->inst[s->head];
-    if (s->turn >= (int64_t)m->k->inst[i->b].imm) {
+    if (s->iteration >= (int64_t)m->k->inst[i->b].imm) {
         w->depth--;
         return end + 1;
     }
@@ -451,7 +451,7 @@ static val unrolled_iteration(struct walker *w, struct emit_scope *s, val end)
     /* vectors of the previous iteration, also those of the variable and of carries */
     for (val v = s->head; v < end; v++)
         m->v[v].part_block = m->v[v].other_block = NULL;
-    set_uniform(m, s->head, LLVMConstInt(m->i64, (uint64_t)s->turn, 0));
+    set_uniform(m, s->head, LLVMConstInt(m->i64, (uint64_t)s->iteration, 0));
     return body;
 }
 
@@ -459,7 +459,7 @@ static val open_unrolled(struct walker *w, val v)
 {
     struct emit_scope *s = emit_push(w, v);
     val end = end_of(w->m.k, v);
-    s->turn = (int64_t)w->m.k->inst[w->m.k->inst[v].a].imm;
+    s->iteration = (int64_t)w->m.k->inst[w->m.k->inst[v].a].imm;
     for (val c = v + 1; w->m.k->inst[c].op == L_CARRY; c++)
         emit_take(&w->m, c, &w->final[c], w->m.k->inst[c].a);
     return unrolled_iteration(w, s, end);
@@ -471,8 +471,8 @@ static val close_unrolled(struct walker *w, val end)
     const struct kernel *k = w->m.k;
     for (val c = s->head + 1; k->inst[c].op == L_CARRY; c++)
         emit_take(&w->m, c, &w->final[c], w->next[c]);
-    if (__builtin_add_overflow(s->turn, (int64_t)k->inst[s->head].imm, &s->turn))
-        s->turn = INT64_MAX;
+    if (__builtin_add_overflow(s->iteration, (int64_t)k->inst[s->head].imm, &s->iteration))
+        s->iteration = INT64_MAX;
     return unrolled_iteration(w, s, end);
 }
 

@@ -147,9 +147,9 @@ static LLVMValueRef load_repeated(struct emitter *m, unsigned dtype, LLVMValueRe
     return n > 1 ? shuffle(m, x, NULL, lane, m->native) : splat(m, x, m->native);
 }
 
-/* Lanes that alternate between two places with adjacent elements, the second `within` elements after the first at ptr:
- * half a register is loaded from each. */
-static LLVMValueRef load_by_turns(struct emitter *m, unsigned dtype, uint32_t buf, LLVMValueRef ptr, uint64_t within,
+/* Lanes that alternate between two addresses with adjacent elements, the second `within` elements after the first at
+ * ptr: half a register is loaded from each. */
+static LLVMValueRef load_alternating(struct emitter *m, unsigned dtype, uint32_t buf, LLVMValueRef ptr, uint64_t within,
                                   unsigned p, LLVMValueRef mask)
 {
     unsigned n = m->native / 2, lane[64];
@@ -318,13 +318,13 @@ void emit_load(struct emitter *m, val v)
     }
     LLVMValueRef *part = emit_new_parts(m, v), *mask = i->b ? emit_parts(m, i->b) : NULL;
     bool near = index->form == FORM_AFFINE && index->stride == 1 && !index->within;
-    bool turns = index->form == FORM_AFFINE && index->stride == 1 && index->repeat == 2 && index->within &&
+    bool alternating = index->form == FORM_AFFINE && index->stride == 1 && index->repeat == 2 && index->within &&
                  index->within <= INT32_MAX && m->native > 2;
     bool reversed = index->form == FORM_AFFINE && index->stride == UINT64_MAX && index->repeat == 1 && m->native > 1;
     bool strided = index->form == FORM_AFFINE && index->stride > 1 && index->stride <= MAX_STRIDE &&
                    index->repeat == 1 && m->native > 1 && i->dtype != KL_BOOL;
-    LLVMValueRef *at = near || turns || reversed || strided ? NULL : emit_index_parts(m, i->a);
-    LLVMValueRef first = !near && !turns && !strided ? NULL : mask ? address_anywhere(m, buf, index->scalar)
+    LLVMValueRef *at = near || alternating || reversed || strided ? NULL : emit_index_parts(m, i->a);
+    LLVMValueRef first = !near && !alternating && !strided ? NULL : mask ? address_anywhere(m, buf, index->scalar)
         : emit_address(m, buf, index->scalar);
     out->form = FORM_VECTOR;
     for (unsigned p = 0; part && p < m->parts; p++) {
@@ -333,7 +333,7 @@ void emit_load(struct emitter *m, val v)
         part[p] = reversed ? load_reversed(m, i->dtype, buf, index->scalar, p, own)
                   : strided ? load_strided(m, i->dtype, buf, address_behind(m, buf, first, before, own != NULL),
                                            stride, own)
-                  : turns ? load_by_turns(m, i->dtype, buf, first, index->within, p, own)
+                  : alternating ? load_alternating(m, i->dtype, buf, first, index->within, p, own)
                   : at     ? emit_load_lanes(m, i->dtype, own ? address_anywhere(m, buf, at[p])
                                              : emit_address(m, buf, at[p]),
                                              m->native, own)
@@ -443,10 +443,10 @@ void emit_store(struct emitter *m, val v)
     }
     emit_scalar(m, i->a); /* sets the form of a constant */
     LLVMValueRef *x = emit_parts(m, i->b), *mask = i->c ? emit_parts(m, i->c) : NULL;
-    bool neighbours = index->form == FORM_AFFINE && index->stride == 1 && index->repeat == 1;
-    LLVMValueRef *at = neighbours ? NULL : emit_index_parts(m, i->a);
-    LLVMValueRef first = neighbours ? emit_address(m, buf, index->scalar) : NULL;
-    if (x && neighbours && memory_is_streaming(m, i)) {
+    bool adjacent = index->form == FORM_AFFINE && index->stride == 1 && index->repeat == 1;
+    LLVMValueRef *at = adjacent ? NULL : emit_index_parts(m, i->a);
+    LLVMValueRef first = adjacent ? emit_address(m, buf, index->scalar) : NULL;
+    if (x && adjacent && memory_is_streaming(m, i)) {
         stream_parts(m, buf, first, x);
         return;
     }

@@ -86,20 +86,20 @@ bool export_dot(struct exporter *x, ref r, const char *out)
     return true;
 }
 
-/* bool [1.., L, M]: the keys that a query sees according to its position. */
+/* bool [1.., L, M]: the keys that are unmasked for a query according to its position. */
 static struct value_name causal_mask(struct exporter *x, int64_t queries, int64_t keys)
 {
     struct shape s = shape_make(2, (int64_t[]){queries, keys});
-    uint8_t *sees = mem_alloc((size_t)shape_count(&s) + 1);
-    for (int64_t i = 0; sees && i < queries; i++)
+    uint8_t *unmasked = mem_alloc((size_t)shape_count(&s) + 1);
+    for (int64_t i = 0; unmasked && i < queries; i++)
         for (int64_t k = 0; k < keys; k++)
-            sees[i * keys + k] = k <= i + keys - queries;
+            unmasked[i * keys + k] = k <= i + keys - queries;
     struct value_name n = {""};
-    if (sees)
-        n = export_tensor(x, KL_BOOL, &s, sees);
+    if (unmasked)
+        n = export_tensor(x, KL_BOOL, &s, unmasked);
     else
         x->nodes.failed = true;
-    mem_free(sees);
+    mem_free(unmasked);
     return n;
 }
 
@@ -118,17 +118,17 @@ bool export_attention(struct exporter *x, ref r, const char *out)
     struct value_name scaled = export_fresh(x), weights = export_fresh(x), factor = export_number(x, n->dtype, scale);
     export_node(x, "MatMul", 2, (const char *const[]){export_value(x, n->in[0]), keys.s}, scores.s, NULL);
     export_node(x, "Mul", 2, (const char *const[]){scores.s, factor.s}, scaled.s, NULL);
-    for (int mask = 0; mask < 2; mask++) { /* A very low score instead of -infinity: a row that sees nothing gets the
-                                              mean of all values. */
+    /* A very low score instead of -infinity: a row that attends to nothing gets the mean of all values. */
+    for (int mask = 0; mask < 2; mask++) {
         if (mask ? n->nin < 4 : !n->attr.attention.causal)
             continue;
-        struct value_name sees, low = export_number(x, n->dtype, n->dtype == KL_F16 ? -6e4 : -1e30);
+        struct value_name unmasked, low = export_number(x, n->dtype, n->dtype == KL_F16 ? -6e4 : -1e30);
         struct value_name masked = export_fresh(x);
         if (mask)
-            snprintf(sees.s, sizeof sees.s, "%s", export_value(x, n->in[3]));
+            snprintf(unmasked.s, sizeof unmasked.s, "%s", export_value(x, n->in[3]));
         else
-            sees = causal_mask(x, q->dim[rank - 2], k->dim[rank - 2]);
-        export_node(x, "Where", 3, (const char *const[]){sees.s, scaled.s, low.s}, masked.s, NULL);
+            unmasked = causal_mask(x, q->dim[rank - 2], k->dim[rank - 2]);
+        export_node(x, "Where", 3, (const char *const[]){unmasked.s, scaled.s, low.s}, masked.s, NULL);
         scaled = masked;
     }
     export_node(x, "Softmax", 1, (const char *const[]){scaled.s}, weights.s,

@@ -180,7 +180,7 @@ static bool read_elements(struct idx_source *s, kl_idx *out)
     /* Checks the size of the file first, so that a short file that claims a huge array does not cause a huge
      * allocation. */
     if (out->count / DEFLATE_RATIO > s->size)
-        return text_set(s->why, KL_ERR_IO, "%s is truncated: %lld bytes cannot hold the %lld elements it announces",
+        return text_set(s->why, KL_ERR_IO, "%s is truncated: %lld bytes cannot hold the %lld elements of its header",
                         s->path, (long long)s->size, (long long)out->count);
     out->data = kl_memory_alloc((size_t)out->count + 1); /* + 1, so that an empty array has an address, too */
     if (!out->data)

@@ -1,5 +1,5 @@
-/* Records a graph with batched inputs: the walk, and the rules of all ops except those in batch_index.c and
- * batch_region.c.  An op's batching class (ops.def) selects the rule.  AXIS ops become the same op with its axes
+/* Records a graph with batched inputs: the loop over its nodes, and the rules of all ops except those in batch_index.c
+ * and batch_region.c.  An op's batching class (ops.def) selects the rule.  AXIS ops become the same op with its axes
  * shifted by one; RULE ops have a rule here, or are recorded for each element of the batch.
  *
  * The gradient of a batched loss with respect to a batched value is that of the sum, because element i of the loss
@@ -374,7 +374,7 @@ static kl_tensor batch_grad(struct batch *b, ref r, bool *batched)
     return kl_grad_at(batch_site(b, r), e->h[loss], e->h[variable]);
 }
 
-/* ---- the walk ---- */
+/* ---- the loop over the nodes ---- */
 
 static void mark_live(struct batch *b)
 {

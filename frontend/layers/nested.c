@@ -111,7 +111,7 @@ static kl_tensor call_nested(struct thread *t, const struct call *c)
     enum fate fate = fate_of(c, first);
     if (fate == MIXES)
         return nested_refuse(t, c,
-                             "components are not to be mixed (kl_nested_sum and its kin work along the ragged axis)");
+                             "components are not to be mixed (kl_nested_sum and the like work along the ragged axis)");
     if (c->proto.op == OP_concat)
         for (unsigned i = 0; i < call_operands(c); i++)
             if (!nested_of(c->in[i]))
@@ -162,8 +162,8 @@ static kl_tensor nested_components(const kl_site *s, kl_tensor offsets, int64_t 
     const struct view index = {.dtype = KL_I32, .device = view_of(offsets).device};
     if (rows < 0 || count < 0)
         return components_by_comparison(s, offsets, count, rows);
-    int64_t places = rows + 1;
-    kl_tensor ended = kl_index_add_at(s, nested_fill(s, &index, 0, 1, &places), 0, kl_narrow_at(s, offsets, 0, 1,
+    int64_t positions = rows + 1;
+    kl_tensor ended = kl_index_add_at(s, nested_fill(s, &index, 0, 1, &positions), 0, kl_narrow_at(s, offsets, 0, 1,
                                                                                                 count),
                                       nested_fill(s, &index, 1, 1, &count));
     return kl_narrow_at(s, kl_cumsum_at(s, ended, 0, false, false), 0, 0, rows);

@@ -125,17 +125,17 @@ static kl_tensor whole_product(const struct call *c, const struct side *a, const
 static kl_tensor quant_split_blocks(const struct call *c, kl_tensor x, const struct view *v, uint32_t con,
                                     int64_t block)
 {
-    const int turn[2] = {1, 0};
+    const int transpose[2] = {1, 0};
     if (con)
-        x = kl_permute_at(c->site, x, turn);
+        x = kl_permute_at(c->site, x, transpose);
     return kl_reshape_at(c->site, x, 3, (int64_t[]){v->shape.dim[con] / block, block, v->shape.dim[!con]});
 }
 
 /* Scales or zero points as [blocks, rest]: of blocks, or the same for all of them. */
 static kl_tensor of_blocks(const struct call *c, kl_tensor part, uint32_t con)
 {
-    const int turn[2] = {1, 0};
-    return con && part.id ? kl_permute_at(c->site, part, turn) : part;
+    const int transpose[2] = {1, 0};
+    return con && part.id ? kl_permute_at(c->site, part, transpose) : part;
 }
 
 /* Two matrices, one or both with blocks of the contracted axis: sum over blocks of scale a * scale b * product of

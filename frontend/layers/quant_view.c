@@ -97,7 +97,7 @@ static bool share_of_reshape(const struct quant *q, const struct shape *to, stru
     }
     if (quant_view_product(from, 0, from->rank) < 0 || quant_view_product(to, 0, to->rank) < 0)
         return false;
-    int64_t run = q->grain == QUANT_AXIS ? inner : inner == 1 ? q->block : 1; /* neighbours with one scale */
+    int64_t run = q->grain == QUANT_AXIS ? inner : inner == 1 ? q->block : 1; /* adjacent elements with one scale */
     *out = share_of_elements(to);
     if (run > 1 && to->rank)
         *out = share_of_blocks(to, to->rank - 1, quant_view_gcd(run, to->dim[to->rank - 1]));

@@ -40,11 +40,11 @@ static kl_tensor sparse_zeros(const kl_site *site, const struct view *like, uint
 static kl_tensor rows_of_starts(const kl_site *s, kl_tensor starts, int64_t rows, int64_t bound)
 {
     struct view v = view_of(starts);
-    int64_t places = bound + 1; /* rows may start after the last element */
+    int64_t counts = bound + 1; /* rows may start after the last element */
     kl_tensor later = kl_narrow_at(s, starts, 0, 1, rows > 0 ? rows - 1 : 0);
     kl_tensor one = broadcast_to(s, "sparse", const_like(s, &v, 1), &(struct shape){0},
                                  &(struct shape){.rank = 1, .dim = {rows > 0 ? rows - 1 : 0}});
-    kl_tensor begun = kl_index_add_at(s, sparse_zeros(s, &v, 1, &places), 0, later, one);
+    kl_tensor begun = kl_index_add_at(s, sparse_zeros(s, &v, 1, &counts), 0, later, one);
     return kl_narrow_at(s, kl_cumsum_at(s, begun, 0, false, false), 0, 0, bound);
 }
 

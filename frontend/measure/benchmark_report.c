@@ -87,8 +87,9 @@ const char *kl_bench_table(const kl_bench_report *report)
     if (!r || r->table)
         return r ? r->table : "";
     struct text t = {0};
-    text_put(&t, "%s: %d round%s by turns, %d thread%s, multiply-adds %.1f GFLOP/s\n\n", report->name, report->rounds,
-             report->rounds == 1 ? "" : "s", report->threads, report->threads == 1 ? "" : "s", report->peak);
+    text_put(&t, "%s: %d round%s in alternation, %d thread%s, multiply-adds %.1f GFLOP/s\n\n", report->name,
+             report->rounds, report->rounds == 1 ? "" : "s", report->threads, report->threads == 1 ? "" : "s",
+             report->peak);
     text_put(&t, "%-8s %12s %12s %12s %12s %9s\n", "step", "median", "min", "max", "limit", "of limit");
     for (int fuse = 0; fuse < 2; fuse++)
         put_step(&t, report, fuse);

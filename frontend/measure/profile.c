@@ -21,7 +21,7 @@ kl_profile_row *rows_add(struct rows *t, const char *name, const char *where)
 
 /* ---- rows ---- */
 
-/* State of a walk over all commands of a program that ran. */
+/* State of a loop over all commands of a program that ran. */
 struct collecting {
     struct own_profile *p;
     struct machine machine;

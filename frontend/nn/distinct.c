@@ -81,7 +81,7 @@ kl_tensor kl_diagonal_matrix_at(const kl_site *site, kl_tensor a, int64_t offset
 /* ---- bounded sizes ---- */
 
 /* [n] positions among the kept elements, `size` for the others; *count: the number of kept elements. */
-static kl_tensor kept_places(const kl_site *site, kl_tensor kept, int64_t size, kl_tensor *count)
+static kl_tensor kept_indices(const kl_site *site, kl_tensor kept, int64_t size, kl_tensor *count)
 {
     kl_tensor one = kl_cast(kept, KL_I64), upto = kl_cumsum(one, 0, true, false);
     *count = kl_sum_all(one);
@@ -109,8 +109,8 @@ kl_tensor kl_nonzero_at(const kl_site *site, kl_tensor a, int64_t size, kl_tenso
     int64_t n = product_of_lengths(site, v.shape.dim, (int)v.shape.rank), column[2] = {size, 1};
     kl_tensor flat = kl_reshape(a, 1, &n), all, index[KL_MAX_RANK];
     kl_tensor kept = v.dtype == KL_BOOL ? flat : kl_ne(flat, same_number(site, flat, 0));
-    kl_tensor places = kept_places(site, kept, size, &all), minus = number(site, all, KL_I64, -1);
-    kl_tensor from = kl_scatter_elements(kl_expand(minus, 1, &size), 0, places, kl_arange(v.device, KL_I64, n),
+    kl_tensor indices = kept_indices(site, kept, size, &all), minus = number(site, all, KL_I64, -1);
+    kl_tensor from = kl_scatter_elements(kl_expand(minus, 1, &size), 0, indices, kl_arange(v.device, KL_I64, n),
                                          KL_SCATTER_SET, KL_INDEX_DROP);
     kl_tensor none = kl_lt(from, number(site, from, KL_I64, 0));
     for (int i = (int)v.shape.rank - 1; i >= 0; i--) {
@@ -150,14 +150,14 @@ kl_tensor kl_unique_at(const kl_site *site, kl_tensor a, int64_t size, kl_tensor
         first = kl_concat(2, (kl_tensor[]){first, other}, 0);
     }
     kl_tensor last = number(site, first, KL_I64, 1), ones = kl_ones(v.device, KL_I64, 1, &n);
-    kl_tensor firsts = kl_cast(first, KL_I64), places = kl_sub(kl_cumsum(firsts, 0, false, false), last);
+    kl_tensor firsts = kl_cast(first, KL_I64), indices = kl_sub(kl_cumsum(firsts, 0, false, false), last);
     kl_tensor results[4];
-    results[0] = kl_scatter_elements(kl_zeros(v.device, (kl_dtype)v.dtype, 1, &size), 0, places, sorted,
+    results[0] = kl_scatter_elements(kl_zeros(v.device, (kl_dtype)v.dtype, 1, &size), 0, indices, sorted,
                                      KL_SCATTER_SET, KL_INDEX_DROP);
     results[1] = kl_sum_all(firsts);
-    results[2] = reshape_to(site, op, kl_scatter_elements(kl_zeros(v.device, KL_I64, 1, &n), 0, order, places,
+    results[2] = reshape_to(site, op, kl_scatter_elements(kl_zeros(v.device, KL_I64, 1, &n), 0, order, indices,
                                                           KL_SCATTER_SET, 0), &v.shape);
-    results[3] = kl_scatter_elements(kl_zeros(v.device, KL_I64, 1, &size), 0, places, ones, KL_SCATTER_ADD,
+    results[3] = kl_scatter_elements(kl_zeros(v.device, KL_I64, 1, &size), 0, indices, ones, KL_SCATTER_ADD,
                                      KL_INDEX_DROP);
     uint32_t wanted = 1;
     for (int i = 0; i < 3; i++)

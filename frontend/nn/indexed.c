@@ -3,7 +3,7 @@
 #include "frontend/nn/compose.h"
 
 /* Row indices, built one axis at a time. */
-struct places {
+struct indices {
     const kl_site *site;
     const char *op;
     unsigned flags;
@@ -12,7 +12,7 @@ struct places {
 };
 
 /* One more axis, of `length` elements, with its coordinates. */
-static void places_add(struct places *p, kl_tensor index, int64_t length)
+static void indices_add(struct indices *p, kl_tensor index, int64_t length)
 {
     const kl_site *site = p->site;
     kl_dtype d = kl_dtype_of(index);
@@ -35,7 +35,7 @@ static void places_add(struct places *p, kl_tensor index, int64_t length)
 }
 
 /* As a vector; indices outside become the row after the last. */
-static kl_tensor places_flat(struct places *p, int64_t count)
+static kl_tensor indices_flat(struct indices *p, int64_t count)
 {
     const kl_site *site = p->site;
     kl_tensor at = p->at;
@@ -45,18 +45,18 @@ static kl_tensor places_flat(struct places *p, int64_t count)
 }
 
 /* [rows, rest] with one row of zeros added at the end. */
-static kl_tensor with_spare_row(const struct places *p, kl_tensor rows)
+static kl_tensor with_spare_row(const struct indices *p, kl_tensor rows)
 {
     const kl_site *site = p->site;
     return p->flags & KL_INDEX_DROP ? kl_pad(rows, NULL, (int64_t[]){1, 0}, 0) : rows;
 }
 
 /* Rows by place as [count, rest]. */
-static kl_tensor places_gather(struct places *p, kl_tensor a, int64_t rest, int64_t count)
+static kl_tensor indices_gather(struct indices *p, kl_tensor a, int64_t rest, int64_t count)
 {
     const kl_site *site = p->site;
     kl_tensor rows = with_spare_row(p, kl_reshape(a, 2, (int64_t[]){p->rows, rest}));
-    return kl_gather(rows, 0, places_flat(p, count));
+    return kl_gather(rows, 0, indices_flat(p, count));
 }
 
 /* Multiplies rows with the same index.  They are sorted to be adjacent; in each step a row is multiplied with the one
@@ -81,13 +81,13 @@ static kl_tensor mean_rows(const kl_site *site, kl_tensor rows, int64_t nrows, k
                            int64_t count)
 {
     kl_device device = kl_device_of(rows);
-    kl_tensor meets = kl_index_add(kl_ones(device, KL_I32, 2, (int64_t[]){nrows, 1}), 0, place,
+    kl_tensor counts = kl_index_add(kl_ones(device, KL_I32, 2, (int64_t[]){nrows, 1}), 0, place,
                                    kl_ones(device, KL_I32, 2, (int64_t[]){count, 1}));
-    return kl_div(kl_index_add(rows, 0, place, update), kl_cast(meets, kl_dtype_of(rows)));
+    return kl_div(kl_index_add(rows, 0, place, update), kl_cast(counts, kl_dtype_of(rows)));
 }
 
 /* a [rows, rest] and update [count, rest], both of any shape, combined; the result is [rows, rest]. */
-static kl_tensor places_scatter(struct thread *t, struct places *p, kl_tensor a, kl_tensor update, int64_t rest,
+static kl_tensor indices_scatter(struct thread *t, struct indices *p, kl_tensor a, kl_tensor update, int64_t rest,
                                 int64_t count, kl_scatter_kind kind)
 {
     const kl_site *site = p->site;
@@ -99,7 +99,7 @@ static kl_tensor places_scatter(struct thread *t, struct places *p, kl_tensor a,
         a = widen(t, site, a);
         update = widen(t, site, update);
     }
-    kl_tensor rows = with_spare_row(p, kl_reshape(a, 2, (int64_t[]){p->rows, rest})), place = places_flat(p, count), r;
+    kl_tensor rows = with_spare_row(p, kl_reshape(a, 2, (int64_t[]){p->rows, rest})), place = indices_flat(p, count), r;
     update = kl_reshape(update, 2, (int64_t[]){count, rest});
     switch (kind) {
     case KL_SCATTER_SET: r = kl_index_put(rows, 0, place, update); break;
@@ -164,11 +164,11 @@ static kl_tensor update_differs(struct thread *t, const kl_site *site, const cha
 /* ---- rows of coordinates ---- */
 
 /* index [..., K] as row indices for K axes of s from `first` on */
-static void places_coordinates(struct places *p, kl_tensor index, const struct shape *s, uint32_t first, int64_t K)
+static void indices_coordinates(struct indices *p, kl_tensor index, const struct shape *s, uint32_t first, int64_t K)
 {
     const kl_site *site = p->site;
     for (int64_t k = 0; k < K; k++)
-        places_add(p, kl_squeeze(kl_narrow(index, -1, k, 1), -1), s->dim[first + k]);
+        indices_add(p, kl_squeeze(kl_narrow(index, -1, k, 1), -1), s->dim[first + k]);
 }
 
 /* index [I..., K] into s with `batch` axes in common; *out: [I..., rest...], *rest: its elements a row; false: it does
@@ -209,16 +209,16 @@ kl_tensor kl_gather_nd_at(const kl_site *site, kl_tensor a, kl_tensor index, int
     if (!rows_exist(t, site, op, &v.shape, (uint32_t)batch, (uint32_t)K, count, flags) ||
         !(t = checked_begin(site, op)))
         return op_failed();
-    struct places p = {.site = site, .op = op, .flags = flags, .rows = 1};
+    struct indices p = {.site = site, .op = op, .flags = flags, .rows = 1};
     for (int i = 0; i < batch; i++) { /* each element of the batch has its own rows */
         struct shape own = x.shape;
         own.rank--;
         for (uint32_t k = 0; k < own.rank; k++)
             own.dim[k] = k == (uint32_t)i ? own.dim[k] : 1;
-        places_add(&p, kl_iota(v.device, KL_I64, (int)own.rank, own.dim, i), v.shape.dim[i]);
+        indices_add(&p, kl_iota(v.device, KL_I64, (int)own.rank, own.dim, i), v.shape.dim[i]);
     }
-    places_coordinates(&p, index, &v.shape, (uint32_t)batch, K);
-    return compose_end(t, reshape_to(site, op, places_gather(&p, a, rest, count), &out));
+    indices_coordinates(&p, index, &v.shape, (uint32_t)batch, K);
+    return compose_end(t, reshape_to(site, op, indices_gather(&p, a, rest, count), &out));
 }
 
 kl_tensor kl_scatter_nd_at(const kl_site *site, kl_tensor a, kl_tensor index, kl_tensor update, kl_scatter_kind kind,
@@ -239,16 +239,16 @@ kl_tensor kl_scatter_nd_at(const kl_site *site, kl_tensor a, kl_tensor index, kl
     int64_t count = product_of_lengths(site, x.shape.dim, (int)x.shape.rank - 1);
     if (!rows_exist(t, site, op, &v.shape, 0, (uint32_t)K, count, flags) || !(t = checked_begin(site, op)))
         return op_failed();
-    struct places p = {.site = site, .op = op, .flags = flags, .rows = 1};
-    places_coordinates(&p, index, &v.shape, 0, K);
-    return compose_end(t, reshape_to(site, op, places_scatter(t, &p, a, update, rest, count, kind), &v.shape));
+    struct indices p = {.site = site, .op = op, .flags = flags, .rows = 1};
+    indices_coordinates(&p, index, &v.shape, 0, K);
+    return compose_end(t, reshape_to(site, op, indices_scatter(t, &p, a, update, rest, count, kind), &v.shape));
 }
 
 /* ---- an index along an axis ---- */
 
 /* The row indices of all coordinates: the index along the axis, the element's own position along the others.  An axis
  * of length 1, or one that the index covers completely, needs no clamping. */
-static void elements_places(struct places *p, kl_tensor index, const struct view *x, const struct shape *s,
+static void elements_indices(struct indices *p, kl_tensor index, const struct view *x, const struct shape *s,
                             uint32_t axis)
 {
     const kl_site *site = p->site;
@@ -256,7 +256,7 @@ static void elements_places(struct places *p, kl_tensor index, const struct view
         struct shape own = {.rank = s->rank};
         for (uint32_t k = 0; k < s->rank; k++)
             own.dim[k] = k == i ? x->shape.dim[k] : 1;
-        places_add(p, i == axis ? index : kl_iota(x->device, KL_I64, (int)s->rank, own.dim, (int)i), s->dim[i]);
+        indices_add(p, i == axis ? index : kl_iota(x->device, KL_I64, (int)s->rank, own.dim, (int)i), s->dim[i]);
     }
 }
 
@@ -283,10 +283,10 @@ kl_tensor kl_gather_elements_at(const kl_site *site, kl_tensor a, int axis, kl_t
     if (!indexed_views(t, site, op, a, index, NULL, 0, flags, &v, &x, NULL) ||
         !elements_fit(t, site, op, &v, &x, axis, flags, &at) || !(t = checked_begin(site, op)))
         return op_failed();
-    struct places p = {.site = site, .op = op, .flags = flags, .rows = 1};
-    elements_places(&p, index, &x, &v.shape, at);
+    struct indices p = {.site = site, .op = op, .flags = flags, .rows = 1};
+    elements_indices(&p, index, &x, &v.shape, at);
     int64_t count = product_of_lengths(site, x.shape.dim, (int)x.shape.rank);
-    return compose_end(t, reshape_to(site, op, places_gather(&p, a, 1, count), &x.shape));
+    return compose_end(t, reshape_to(site, op, indices_gather(&p, a, 1, count), &x.shape));
 }
 
 kl_tensor kl_scatter_elements_at(const kl_site *site, kl_tensor a, int axis, kl_tensor index, kl_tensor update,
@@ -303,10 +303,10 @@ kl_tensor kl_scatter_elements_at(const kl_site *site, kl_tensor a, int axis, kl_
         return update_differs(t, site, op, &x.shape, &u.shape);
     if (!(t = checked_begin(site, op)))
         return op_failed();
-    struct places p = {.site = site, .op = op, .flags = flags, .rows = 1};
-    elements_places(&p, index, &x, &v.shape, at);
+    struct indices p = {.site = site, .op = op, .flags = flags, .rows = 1};
+    elements_indices(&p, index, &x, &v.shape, at);
     int64_t count = product_of_lengths(site, x.shape.dim, (int)x.shape.rank);
-    kl_tensor r = places_scatter(t, &p, a, update, 1, count, kind);
+    kl_tensor r = indices_scatter(t, &p, a, update, 1, count, kind);
     return compose_end(t, reshape_to(site, op, r, &v.shape));
 }
 
@@ -389,12 +389,12 @@ static bool several_of(struct thread *t, const kl_site *site, const char *op, kl
 }
 
 /* Broadcasts the indices and combines them into row indices. */
-static void several_places(struct places *p, const struct several *s, int n, const kl_tensor *index)
+static void several_indices(struct indices *p, const struct several *s, int n, const kl_tensor *index)
 {
     const kl_site *site = p->site;
     for (int i = 0; i < n; i++)
         if (index[i].id)
-            places_add(p, kl_expand(index[i], (int)s->index.rank, s->index.dim), s->v.shape.dim[i]);
+            indices_add(p, kl_expand(index[i], (int)s->index.rank, s->index.dim), s->v.shape.dim[i]);
 }
 
 kl_tensor kl_index_at(const kl_site *site, kl_tensor a, int n, const kl_tensor *index, unsigned flags)
@@ -404,10 +404,10 @@ kl_tensor kl_index_at(const kl_site *site, kl_tensor a, int n, const kl_tensor *
     struct several s;
     if (!several_of(t, site, op, a, n, index, NULL, 0, flags, &s) || !(t = checked_begin(site, op)))
         return op_failed();
-    struct places p = {.site = site, .op = op, .flags = flags, .rows = 1};
-    several_places(&p, &s, n, index);
+    struct indices p = {.site = site, .op = op, .flags = flags, .rows = 1};
+    several_indices(&p, &s, n, index);
     int64_t count = product_of_lengths(site, s.index.dim, (int)s.index.rank);
-    kl_tensor r = places_gather(&p, kl_permute(a, s.order), s.rest, count);
+    kl_tensor r = indices_gather(&p, kl_permute(a, s.order), s.rest, count);
     r = reshape_to(site, op, r, &s.first);
     return compose_end(t, kl_permute(r, s.to_out));
 }
@@ -420,13 +420,13 @@ kl_tensor kl_index_scatter_at(const kl_site *site, kl_tensor a, int n, const kl_
     struct several s;
     if (!several_of(t, site, op, a, n, index, &update, (unsigned)kind, flags, &s) || !(t = checked_begin(site, op)))
         return op_failed();
-    struct places p = {.site = site, .op = op, .flags = flags, .rows = 1};
-    several_places(&p, &s, n, index);
+    struct indices p = {.site = site, .op = op, .flags = flags, .rows = 1};
+    several_indices(&p, &s, n, index);
     struct shape rows = s.v.shape;
     for (uint32_t i = 0; i < rows.rank; i++)
         rows.dim[i] = s.v.shape.dim[s.order[i]];
     update = kl_permute(kl_expand(update, (int)s.out.rank, s.out.dim), s.to_first);
     int64_t count = product_of_lengths(site, s.index.dim, (int)s.index.rank);
-    kl_tensor r = places_scatter(t, &p, kl_permute(a, s.order), update, s.rest, count, kind);
+    kl_tensor r = indices_scatter(t, &p, kl_permute(a, s.order), update, s.rest, count, kind);
     return compose_end(t, kl_permute(reshape_to(site, op, r, &rows), s.back));
 }

@@ -105,7 +105,7 @@ kl_tensor kl_adaptive_max_pool_at(const kl_site *site, kl_tensor a, int n, const
     return adaptive_pool(site, "adaptive_max_pool", a, n, sizes, false);
 }
 
-/* ---- places ---- */
+/* ---- indices of the maxima ---- */
 
 /* Windows along n axes: how many, where, and of what size; `padded`: some have elements of the padding. */
 struct pool_windows {

@@ -11,7 +11,7 @@ struct resize {
     int64_t in, out;
 };
 
-/* [out] The places in the tensor, in f64 where the device has it. */
+/* [out] The coordinates in the tensor, in f64 where the device has it. */
 static kl_tensor resize_places(const struct resize *r, kl_device device)
 {
     const kl_site *site = r->site;

@@ -1,4 +1,4 @@
-/* Sampling at places that are computed: the elements around each place are gathered and weighted. */
+/* Sampling at computed coordinates: the elements around each point are gathered and weighted. */
 #include "frontend/nn/compose.h"
 
 enum { SAMPLE_AXES = 3 };
@@ -6,7 +6,7 @@ enum { SAMPLE_AXES = 3 };
 /* a as rows [N L1..Ln, C]. */
 struct sampler {
     const kl_site *site;
-    kl_tensor rows, batch;        /* batch: i64, the number of a place's image, broadcast to the places */
+    kl_tensor rows, batch;        /* batch: i64, the number of a point's image, broadcast to the points */
     int n;                        /* axes */
     int64_t length[SAMPLE_AXES];
     kl_sample_border border;
@@ -21,7 +21,7 @@ static kl_tensor sample_place(const struct sampler *s, kl_tensor x, int64_t leng
     return kl_add(kl_mul(x, same_number(site, x, scale)), same_number(site, x, (double)(length - 1) / 2));
 }
 
-/* Places outside come back in by their distance from the border. */
+/* Coordinates outside come back in by their distance from the border. */
 static kl_tensor sample_reflected(const struct sampler *s, kl_tensor x, int64_t length)
 {
     const kl_site *site = s->site;
@@ -48,7 +48,7 @@ static kl_tensor sample_border(const struct sampler *s, kl_tensor x, int64_t len
     return s->border == KL_SAMPLE_ZEROS ? x : sample_held(s->site, x, length);
 }
 
-/* The elements at whole places, one tensor an axis: [places..., C]. */
+/* The elements at integer coordinates, one tensor an axis: [points..., C]. */
 static kl_tensor sample_elements(const struct sampler *s, const kl_tensor *x)
 {
     const kl_site *site = s->site;
@@ -156,7 +156,7 @@ kl_tensor kl_grid_sample_at(const kl_site *site, kl_tensor a, kl_tensor grid, kl
 
 /* ---- boxes ---- */
 
-/* The places of all samples along one axis of each box, [R, n]: held inside, and in *in where they count. */
+/* The coordinates of all samples along one axis of each box, [R, n]: held inside, and in *in where they count. */
 static kl_tensor roi_places(const kl_site *site, kl_tensor boxes, int from, int64_t n, int64_t length,
                             const kl_roi_options *o, kl_tensor *in)
 {

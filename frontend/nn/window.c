@@ -272,7 +272,7 @@ static kl_tensor window_counts(const kl_site *site, const char *op, const struct
     return count;
 }
 
-/* a as [rest, L...], with windows as [rest, K..., O...], so that neighbours in memory stay neighbours. */
+/* a as [rest, L...], with windows as [rest, K..., O...], so that adjacent elements stay adjacent. */
 static kl_tensor window_pool(const kl_site *site, const char *op, kl_tensor a, const struct view *v,
                              const struct window_lengths *w,
                       reduce_fn *reduce, kl_tensor value)

@@ -30,7 +30,7 @@ struct deferred {
 };
 static struct deferred now, spare;
 static uint32_t attached = NO_ENTRY;     /* handles with a node, linked by next and prev */
-static uint32_t limit = LIMIT, settled;  /* collect above `limit`; `settled`: nodes left by the last collection */
+static uint32_t limit = LIMIT, after_last;  /* collect above `limit`; `after_last`: nodes left by the last collection */
 static size_t pinned_limit = PINNED_LIMIT;
 
 static bool deferred_make_room(struct deferred *a, uint32_t nodes)
@@ -304,7 +304,7 @@ void deferred_collect(void)
     }
     mem_free(need);
     mem_free(map);
-    settled = now.r.g->nnode;
+    after_last = now.r.g->nnode;
     pinned_limit = now.pinned > PINNED_LIMIT / 2 ? 2 * now.pinned : PINNED_LIMIT;
 }
 
@@ -528,7 +528,7 @@ bool deferred_compute(const kl_tensor *h, uint32_t n, struct err *e)
     }
     if (any && !deferred_run_plan(h, n, e))
         return false;
-    if (now.r.g && (now.borrowed || now.r.g->nnode > 2 * settled + SMALL))
+    if (now.r.g && (now.borrowed || now.r.g->nnode > 2 * after_last + SMALL))
         deferred_collect();
     return true;
 }

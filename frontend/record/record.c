@@ -510,7 +510,7 @@ bool describe(struct thread *t, const kl_site *site, const char *op, const char 
     struct err e;
     e.code = KL_OK;
     struct entry *x = entry_find(h, what, &e);
-    if (x && x->kind == KIND_TEMP && trace_sees(tr, x->trace)) {
+    if (x && x->kind == KIND_TEMP && trace_can_read(tr, x->trace)) {
         const struct graph *g = x->trace->r.g;
         const struct node *n = node_at(g, x->node);
         *v = (struct view){n->dtype, g->shape[n->shape], entry_device(x)};

@@ -138,7 +138,7 @@ ref trace_node(struct trace *tr, struct entry *x, kl_tensor h, const char *what,
         return b->node;
     if (b)
         err_set(e, KL_ERR_HANDLE, "%s is stale: it was released earlier in this trace", what);
-    else if (x->kind == KIND_VALUE || (x->kind == KIND_TEMP && trace_sees(tr->outer, x->trace)))
+    else if (x->kind == KIND_VALUE || (x->kind == KIND_TEMP && trace_can_read(tr->outer, x->trace)))
         return trace_bind_input(tr, x, h, what, e);
     else if (x->kind == KIND_POISON)
         *e = x->cause->err;

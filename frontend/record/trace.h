@@ -159,7 +159,7 @@ struct trace {
 };
 static inline struct trace *thread_trace(const struct thread *t) { return t->tracing ? t->trace : NULL; }
 /* Is a temporary of `of` visible in tr: its own, or, in a region, one of an enclosing trace? */
-static inline bool trace_sees(const struct trace *tr, const struct trace *of)
+static inline bool trace_can_read(const struct trace *tr, const struct trace *of)
 {
     while (tr && tr != of)
         tr = tr->outer;

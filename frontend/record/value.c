@@ -8,7 +8,7 @@ static struct entry *value_usable(struct thread *t, const kl_site *site, const c
     struct err e;
     e.code = KL_OK;
     struct entry *x = entry_find(h, what, &e);
-    if (x && x->kind == KIND_TEMP && !trace_sees(thread_trace(t), x->trace)) {
+    if (x && x->kind == KIND_TEMP && !trace_can_read(thread_trace(t), x->trace)) {
         temp_refuse(x, what, &e);
         x = NULL;
     }
@@ -231,7 +231,7 @@ kl_status kl_release_at(const kl_site *site, kl_tensor h)
     struct binding *b = x && t->tracing ? trace_binding(t->trace, h) : NULL;
     if (b && b->released)
         err_set(&e, KL_ERR_HANDLE, "the tensor is stale: it was released earlier in this trace");
-    else if (x && x->kind == KIND_TEMP && !trace_sees(thread_trace(t), x->trace))
+    else if (x && x->kind == KIND_TEMP && !trace_can_read(thread_trace(t), x->trace))
         temp_refuse(x, "the tensor", &e);
     else if (x && t->tracing && t->trace->region && x->trace != t->trace)
         err_set(&e, KL_ERR_TRACE, "the tensor is from outside of the region that %s records", t->trace->region);
@@ -311,7 +311,7 @@ static bool value_look(kl_tensor h, struct view *v)
     struct err e;
     e.code = KL_OK;
     struct entry *x = t ? entry_find(h, "the tensor", &e) : NULL;
-    if (!x || x->kind == KIND_POISON || (x->kind == KIND_TEMP && !trace_sees(thread_trace(t), x->trace)))
+    if (!x || x->kind == KIND_POISON || (x->kind == KIND_TEMP && !trace_can_read(thread_trace(t), x->trace)))
         return false;
     if (x->kind == KIND_TEMP) {
         const struct graph *g = x->trace->r.g;
@@ -370,5 +370,5 @@ kl_status kl_check(kl_tensor h)
     const struct binding *b = t->tracing ? trace_binding(t->trace, h) : NULL;
     if (b && b->released)
         return KL_ERR_HANDLE;
-    return x->kind == KIND_TEMP && !trace_sees(thread_trace(t), x->trace) ? KL_ERR_TRACE : KL_OK;
+    return x->kind == KIND_TEMP && !trace_can_read(thread_trace(t), x->trace) ? KL_ERR_TRACE : KL_OK;
 }

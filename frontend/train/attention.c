@@ -154,7 +154,7 @@ static kl_tensor cache_store(const kl_site *site, const kl_nn_cache *cache, kl_t
     return all;
 }
 
-/* The bounds i32 [L, 2]: new token i sees all used positions and the new tokens up to itself. */
+/* The bounds i32 [L, 2]: new token i attends to all used positions and the new tokens up to itself. */
 static kl_tensor cache_mask(const kl_site *site, const kl_nn_cache *cache, kl_device device, int64_t n)
 {
     kl_tensor end = kl_add_scalar_at(site, kl_nn_positions_at(site, device, n, cache), 1);

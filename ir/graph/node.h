@@ -98,21 +98,21 @@ union attr {
     } dot;
     struct {                                         /* attention, attention_stats and attention_grad: see below */
         uint64_t scale;                              /* the bits of an f64 */
-        uint32_t causal;                             /* 1: query i sees the keys up to i + M - L */
+        uint32_t causal;                             /* 1: query i attends to the keys up to i + M - L */
         uint32_t block;                              /* set by pass numerics, 0 before */
         uint32_t depth, of;                          /* attention_grad: D; enum attention_of */
     } attention;
 };
 
 /* attention: q [.., L, D], k [.., M, D] and v [.., M, E], whose leading axes are the same, give [.., L, E]: row i is
- * the mean of v's rows with weights exp(scale * q_i . k_j) over the keys j that query i sees.  A fourth operand, of the
- * same leading axes, selects those keys: bool [.., L, M], true where i sees j; or i32 or i64 [.., L, 2], of which query
- * i sees the keys from the first one on and before the second.  Keys and values that a query does not see do not affect
- * its result, even if they are infinite or NaN.  Where a query sees no key, or all that it sees have a score of
- * -infinity, its result is 0.
+ * the mean of v's rows with weights exp(scale * q_i . k_j) over the keys j that query i attends to.  A fourth operand,
+ * of the same leading axes, selects those keys: bool [.., L, M], true where i attends to j; or i32 or i64 [.., L, 2],
+ * of which query i attends to the keys from the first one on and before the second.  Keys and values that a query does
+ * not attend to do not affect its result, even if they are infinite or NaN.  Where a query attends to no key, or all
+ * that it attends to have a score of -infinity, its result is 0.
  *
  * attention_stats: of the same q, k and fourth operand, [.., L, 2] in the dtype that attention computes in: the largest
- * score that query i sees, or 0 where that is -infinity, and 1 / the sum of the weights, or 0 where that is 0.
+ * score that query i attends to, or 0 where that is -infinity, and 1 / the sum of the weights, or 0 where that is 0.
  *
  * attention_grad: x = q beside dy, [.., L, D + E], y = k beside v, [.., M, D + E], and t, [.., L, 3], give the gradient
  * of attention in q, [.., L, D], or in k beside v, [.., M, D + E].  t has what attention_stats gives, then the sum of
@@ -169,18 +169,18 @@ enum { MAX_SKINNY_ROWS = 8 }; /* of products limited by memory (lower_dot_skinny
  *   code generator has such an instruction (caps.dot2), and the chain of fma elsewhere.  Which of the two is part of
  *   the node, of the graph's hash and of its text, and each is the same sum, to the bit, on every processor that is
  *   given it.  Device ref takes the order of device cpu, so that the two agree.
- * attention: for each query the keys it sees, in blocks of `block` keys (0 .. block-1, ..), in ascending order.  A
- *   score is one ascending chain of fma over D from 0, then times scale.  Each block makes most' = the largest of most
- *   and its scores (at first -infinity; NaN if any is NaN), base = most', or 0 where that is -infinity, shrink =
- *   exp(most - base), and weights exp(score - base).  Their sum is one ascending chain of adds from -0, the values' sum
+ * attention: for each query its unmasked keys, in blocks of `block` keys (0 .. block-1, ..), in ascending order.  A
+ *   score is one ascending chain of fma over D from 0, then times scale.  Each block makes max' = the largest of max
+ *   and its scores (at first -infinity; NaN if any is NaN), base = max', or 0 where that is -infinity, shrink =
+ *   exp(max - base), and weights exp(score - base).  Their sum is one ascending chain of adds from -0, the values' sum
  *   one of fma(weight, v, acc) from -0; with each total = fma(total, shrink, sum), from 0.  The result is the values'
- *   total / the weights', or 0 where that is 0.  A block of which a query sees no key changes nothing.
- * attention_stats: as attention, up to most and the weights' total.
+ *   total / the weights', or 0 where that is 0.  A block of which a query attends to no key changes nothing.
+ * attention_stats: as attention, up to max and the weights' total.
  * attention_grad: a score s as there; weight p = exp(s - t_0) * t_1; dp is one ascending chain of fma over E from 0;
- *   ds = (dp - t_2) * p.  A row of the result in q walks the keys that its query sees, one in k and v the queries that
- *   see its key, in blocks of `block` rows (0 .. block-1, ..), in ascending order.  Each block's sums are ascending
- *   chains fma(ds, k, acc), or fma(ds, q, acc) and fma(p, dy, acc), from -0, and are added to totals from 0; those made
- *   of ds are multiplied by scale at the end.
+ *   ds = (dp - t_2) * p.  A row of the result in q sums over its query's unmasked keys, one in k and v over the
+ *   queries for which its key is unmasked, in blocks of `block` rows (0 .. block-1, ..), in ascending order.  Each
+ *   block's sums are ascending chains fma(ds, k, acc), or fma(ds, q, acc) and fma(p, dy, acc), from -0, and are added
+ *   to totals from 0; those made of ds are multiplied by scale at the end.
  *
  * scatter: an element starts as the first operand's; the update's elements whose index selects it are combined with
  *   it one by one, in ascending order of the position in the index: acc = f(acc, x), for set acc = x.

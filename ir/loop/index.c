@@ -621,7 +621,7 @@ bool ix_stride_size(struct kernel *k, val v, val var, struct size *stride)
     return true;
 }
 
-/* Walks forward from var and visits each value once, because nested views use quotients many times. */
+/* Goes forward from var and visits each value once, because nested views use quotients many times. */
 int index_uses(const struct kernel *k, val v, val var)
 {
     if (v <= var)

@@ -1,7 +1,7 @@
 /* Cleans a finished kernel: scoped value numbering, then dead code, then compaction, then constants to the front.
  *
  * A computation may replace an equal later one only while the loop or if that contains it is open.  This is the
- * dominator relation of structured code, so one walk with a table suffices. */
+ * dominator relation of structured code, so one pass with a table suffices. */
 #include "loop.h"
 #include <string.h>
 

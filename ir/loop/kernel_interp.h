@@ -10,7 +10,7 @@ struct async_copy { val v; int64_t to, from; bool zero; uint64_t batch; };
 struct async_factor { val v; int64_t at; uint64_t batch; bool complete; };
 /* Copy v of a panel, which is complete with the phase of a barrier. */
 struct panel_copy { val v; int64_t to, from[VIEW_DIMS]; uint32_t barrier; };
-/* A barrier of a buffer of phases: phases that are complete; arrivals and announced copies of the current one. */
+/* A barrier of a buffer of phases: phases that are complete; arrivals and expected copies of the current one. */
 struct barrier { uint64_t done; uint32_t arrivals, arrived, expected; };
 
 /* State of one thread: each thread of a block has one; everything outside of blocks uses the first. */

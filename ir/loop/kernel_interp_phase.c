@@ -1,6 +1,6 @@
 /* Barriers with phases, and copies of panels, of the kernel interpreter.
  *
- * A copy of a panel is complete when the phase is that announced it, and no sooner.  Three rules are checked, of which
+ * A copy of a panel is complete when the phase is that expects it, and no sooner.  Three rules are checked, of which
  * none depends on the order in which the threads run: a thread loads an element of a panel only if it has waited for
  * the phase that completed the copy; a thread copies to an element only if every thread that multiplied it has arrived
  * at a barrier after its products were complete, and the copying thread has waited for that barrier's phase; a barrier

@@ -1,4 +1,4 @@
-/* The verifier of kernels: checks every rule of loop.h in one walk, so that code generators need no checks.
+/* The verifier of kernels: checks every rule of loop.h in one pass, so that code generators need no checks.
  * kernel_verify_tile.c has the rules of tile shapes, kernel_verify_threads.c those of barriers. */
 #include "loop.h"
 
@@ -353,7 +353,7 @@ static bool copy_rules(const struct checker *c, val v)
     return bytes == 4 || bytes == 8 || bytes == 16 || kernel_verify_fail(c, v, "a copy is of 4, 8 or 16 bytes");
 }
 
-/* Is it arithmetic between an ARRIVE and the copies that it announces? */
+/* Is it arithmetic between an ARRIVE and the copies that it expects? */
 static bool is_arrive_setup(const struct linst *i)
 {
     return i->op >= L_PRIM || i->op == L_CONST || i->op == L_COPY_PANEL;
@@ -375,7 +375,7 @@ static bool panel_rules(const struct checker *c, val v)
     for (; is_arrive_setup(&c->k->inst[first]); first--)
         copies += c->k->inst[first].op == L_COPY_PANEL;
     return (c->k->inst[first].op == L_ARRIVE && c->k->inst[first].imm >> 32 >= copies) ||
-           kernel_verify_fail(c, v, "a copy of a panel that no arrive announces");
+           kernel_verify_fail(c, v, "a copy of a panel that no arrive expects");
 }
 
 static bool phase_rules(const struct checker *c, val v)
@@ -390,7 +390,7 @@ static bool phase_rules(const struct checker *c, val v)
     for (val next = v + 1; i->op == L_ARRIVE && next < c->k->ninst && is_arrive_setup(&c->k->inst[next]); next++)
         copies += c->k->inst[next].op == L_COPY_PANEL;
     return i->op == L_AWAIT || copies == i->imm >> 32 ||
-           kernel_verify_fail(c, v, "an arrive announces another number of panels than follow it");
+           kernel_verify_fail(c, v, "an arrive expects another number of panels than follow it");
 }
 
 static bool alias_rules(const struct checker *c, val v)
@@ -412,8 +412,8 @@ static bool meeting_rules(struct checker *c, val v)
         c->shared_out = false;
         return true;
     }
-    return (c->block && !c->vector) || kernel_verify_fail(c, v,
-                                                          "threads meet in a block loop, outside of vector loops");
+    return (c->block && !c->vector) ||
+           kernel_verify_fail(c, v, "threads synchronize in a block loop, outside of vector loops");
 }
 
 static bool lane_rules(const struct checker *c, val v)

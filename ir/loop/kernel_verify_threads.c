@@ -3,7 +3,7 @@
  * tile depends on must be the same in all threads of the subgroup.
  *
  * The uniformity of a value is the weakest of its operands'. Carries depend on values of later instructions, so the
- * walk is repeated until nothing changes.  After a fixed number of walks a value that still changes counts as
+ * pass is repeated until nothing changes.  After a fixed number of passes a value that still changes counts as
  * different.
  *
  * An `if` whose condition compares the number of the subgroup with a constant divides the block into roles.  Which
@@ -19,7 +19,7 @@ struct uniformity {
     val open[MAX_NEST]; unsigned depth;
     unsigned subgroup;        /* threads that hold a tile; 0: not in a block */
     uint32_t groups;          /* subgroups of the block; 0: more than a set has bits, and no roles */
-    uint32_t meeting;         /* the subgroups that the barriers of a role are for; 0: there are none yet */
+    uint32_t synchronized;         /* the subgroups that the barriers of a role are for; 0: there are none yet */
     bool rose;
     struct flaw *flaw;
 };
@@ -123,9 +123,9 @@ static const char *barrier_flaw(struct uniformity *w, val v)
         return NULL;
     if (threads != (uint64_t)__builtin_popcount(role) * w->subgroup)
         return "a barrier for another number of threads than its role has";
-    if (w->meeting && w->meeting != role)
+    if (w->synchronized && w->synchronized != role)
         return "barriers of two roles";
-    w->meeting = role;
+    w->synchronized = role;
     return NULL;
 }
 
@@ -168,7 +168,7 @@ static void round_of(struct uniformity *w, void (*visit)(struct uniformity *, va
             w->subgroup = i->rows ? i->rows : 1;
             uint64_t groups = w->k->inst[i->b].imm / w->subgroup;
             w->groups = i->rows && groups <= 32 ? (uint32_t)groups : 0;
-            w->meeting = 0;
+            w->synchronized = 0;
         }
         if (i->op == L_LOOP || i->op == L_IF) {
             visit(w, v);

@@ -93,7 +93,7 @@ enum lop {
     L_COPY,
     /* a index in a shared buffer of panels, b c d: coordinates in a view, innermost first, imm: shared buffer, view
      * (BUF_VIEW) << 32.  Asynchronous copy of a whole panel: row r, column j is the view's element (b + j, c + r, d),
-     * zero if there is no such element.  An ARRIVE announces it */
+     * zero if there is no such element.  An ARRIVE expects it */
     L_COPY_PANEL,
     /* a index, imm: buffer of barriers | panels << 32: the thread arrives at a barrier, whose phase is complete after
      * so many arrivals as the buffer says, and when the `panels` copies are complete that directly follow the ARRIVE.

@@ -19,7 +19,7 @@
 #define FLAG(name, member) {.word = name, .form = FORM_FLAG, AT(member), .max = 1}
 #define WIDTH LANES("width", width, 64)
 #define GPU_WIDTH LANES("width", width, MAX_GPU_VECTOR)
-#define NEIGHBOURS(family) \
+#define VECTOR_WIDTH(family) \
     {.word = "vector", .form = FORM_NUMBER, AT(family.vector), .power = true, .max = 8}
 #define THREADS CHOSEN("width", width, MAX_THREADS)
 #define TILE(family) SIDES("tile", family.mr, 2, MAX_TILE_SIDE)
@@ -36,7 +36,7 @@ static const char *const pack_names[PACK_COUNT] = {
 
 static const struct sched_field map_fields[] = {
     WIDTH, CHOSEN("vectors", map.vectors, UINT16_MAX),
-    NEIGHBOURS(map),
+    VECTOR_WIDTH(map),
     FLAG("join_short", map.join_short), NUMBER("tasks", map.tasks, 0, 1 << 24), STREAM, GRAIN};
 static const struct sched_field row_reduce_fields[] = {
     WIDTH, {.word = "lanes", .form = FORM_NUMBER, AT(row_reduce.lanes), .power = true, .max = 64},
@@ -46,12 +46,12 @@ static const struct sched_field column_reduce_fields[] = {
     WIDTH, NUMBER("axes", column_reduce.axes, 0, KL_MAX_RANK), FLAG("short_rows", column_reduce.short_rows),
     NUMBER("lines", column_reduce.lines, 0, 8), NUMBER("ahead", column_reduce.ahead, 0, UINT16_MAX),
     NUMBER("split", column_reduce.split, 0, UINT32_MAX), NUMBER("vectors", column_reduce.vectors, 0, 1024),
-    NEIGHBOURS(column_reduce), GRAIN};
+    VECTOR_WIDTH(column_reduce), GRAIN};
 static const struct sched_field rows_fields[] = {
     GPU_WIDTH, {.word = "keep", .form = FORM_SET, AT(rows.keep), .max = 63}, NUMBER("held", rows.held, 0, 64),
-    NEIGHBOURS(rows), STREAM, GRAIN};
+    VECTOR_WIDTH(rows), STREAM, GRAIN};
 static const struct sched_field gpu_row_reduce_fields[] = {
-    GPU_WIDTH, NEIGHBOURS(gpu_row_reduce), NUMBER("split", gpu_row_reduce.split, 0, UINT32_MAX), GRAIN};
+    GPU_WIDTH, VECTOR_WIDTH(gpu_row_reduce), NUMBER("split", gpu_row_reduce.split, 0, UINT32_MAX), GRAIN};
 static const struct sched_field dot_fields[] = {
     WIDTH, TILE(dot), KBLOCK(dot), CHOSEN("rows", dot.rows, UINT32_MAX), NUMBER("run", dot.run, 0, UINT32_MAX),
     LANES("square", dot.square, 64), FLAG("pack_b", dot.pack_b),

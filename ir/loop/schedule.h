@@ -28,12 +28,12 @@ static inline bool sched_is_scatter(unsigned kind) { return kind == SCHED_SCATTE
  * after all tiles of its rows, or during the products of the tile to the right. */
 enum sched_epilogue { EPILOGUE_NONE, EPILOGUE_IN_TILE, EPILOGUE_AFTER_TILE, EPILOGUE_AFTER_ROWS, EPILOGUE_DURING_NEXT,
                       EPILOGUE_COUNT };
-/* How the second operand is copied into a panel: rows that are neighbours in memory; squares that registers transpose;
- * element by element; the same of rows or squares where columns, or steps of the contraction, are neighbours only
+/* How the second operand is copied into a panel: rows that are contiguous in memory; squares that registers transpose;
+ * element by element; the same of rows or squares where columns, or steps of the contraction, are adjacent only
  * within runs. */
 enum sched_pack { PACK_NONE, PACK_ROWS, PACK_SQUARES, PACK_ELEMENTS, PACK_COLUMN_RUNS, PACK_STEP_RUNS, PACK_COUNT };
 
-/* A field whose comment ends in "[chosen]" is chosen where a record that is handed in has 0 there. */
+/* A field whose comment ends in "[chosen]" is chosen where a user-supplied record has 0 there. */
 struct schedule {
     uint16_t kind;          /* enum sched_kind */
     uint16_t width;         /* lanes of the vector loops; of dot_blocks, gpu_*: threads; of dot_matrix: threads that
@@ -46,7 +46,7 @@ struct schedule {
         struct {
             uint16_t vectors;       /* of an iteration of the parallel loop, where that is one dimension  [chosen] */
             uint8_t vector;     /* elements of a lane; 0: one */
-            uint8_t join_short;     /* dimensions are walked as one where the innermost has few elements */
+            uint8_t join_short;     /* dimensions are iterated as one where the innermost has few elements */
             uint32_t tasks;         /* iterations have fewer vectors if there would be fewer than so many of them, and
                                        are blocks in each row of several dimensions; 0: as many as `vectors`, rows */
         } map;
@@ -72,12 +72,12 @@ struct schedule {
         struct {
             uint64_t keep;          /* members, by bit, whose rows are kept in scratch rather than computed twice */
             uint16_t held;          /* GPU: elements of a thread, which hold the row in registers; 0: they do not */
-            uint16_t vector;    /*   of these, so many neighbours in each access; 0: one */
+            uint16_t vector;    /*   of these, so many adjacent elements in each access (vector width); 0: one */
         } rows;
         struct {                    /* a product by register tiles, on a processor or by threads alone */
             uint16_t mr, nr;        /* rows and columns of the tile: these and kc first in all kinds of products */
             uint32_t kc;            /* block of the contraction, equal to the node's kblock */
-            uint32_t rows;          /* that a task walks for each tile of columns  [chosen] */
+            uint32_t rows;          /* that a task iterates over for each tile of columns  [chosen] */
             uint32_t run;           /* tiles lie within runs of so many columns; 0: anywhere */
             uint16_t square;        /* lanes of vectors that are packed, if not whole rows  [chosen] */
             uint8_t pack_b;         /* the second operand is copied into panels */
@@ -85,7 +85,7 @@ struct schedule {
             uint8_t epilogue;       /* enum sched_epilogue  [chosen] */
             /* the operands are prefetched a tile ahead, the arrays of the epilogue as their tile is computed */
             uint8_t prefetch_a, prefetch_b, prefetch_out;
-            uint8_t wide;           /* pairs of bf16 that are neighbours in memory are loaded as one */
+            uint8_t wide;           /* pairs of bf16 that are adjacent in memory are loaded as one */
             uint8_t pad;
             uint16_t lanes;         /* of a vector: last columns take as many vectors as have one  [chosen] */
             uint8_t unused[4];
@@ -117,7 +117,7 @@ struct schedule {
             uint32_t split;         /* elements of the contraction in a part, whole steps; 0: no parts */
         } dot_blocks;
         struct {                    /* on a GPU: a few rows with a matrix that is read once */
-            uint16_t mr, nr;        /* all rows; neighbours of a thread */
+            uint16_t mr, nr;        /* all rows; adjacent columns of a thread */
             uint32_t kc;
             uint32_t split;         /* elements of the contraction in a part; 0: no parts  [chosen] */
         } gpu_dot_skinny;
@@ -138,12 +138,12 @@ struct schedule {
             uint16_t copy;          /* lanes of the loops that copy a panel whole  [chosen] */
         } scatter;
         struct {                    /* attention_grad and attention_both, too */
-            uint16_t rows;          /* that are walked at a time  [chosen] */
+            uint16_t rows;          /* that are iterated at a time  [chosen] */
             uint16_t square;        /* lanes of the squares that registers transpose; 0: none are */
-            uint16_t widen;         /* half floats that are walked are widened a block at a time */
+            uint16_t widen;         /* half floats that are iterated over are widened a block at a time */
             uint16_t lanes;         /* attention_both: columns of the gradients in k and v at a time  [chosen] */
         } attention;
-        struct {                    /* of a query without neighbours */
+        struct {                    /* of a single query */
             uint16_t rows;          /* keys at a time, a whole number of vectors  [chosen] */
             uint16_t keys;          /* lanes of vectors of keys  [chosen] */
             uint16_t lanes;         /* of vectors of the values' elements  [chosen] */
@@ -173,7 +173,7 @@ struct sched_field {
     uint8_t sides;              /* FORM_SIDES: so many members, one behind the other, as AxB or AxBxC */
     bool chosen;                /* 0, which the text does not say: is chosen */
     bool power;                 /* a power of two */
-    int64_t min, max;        /* what may be handed in; other than 0 if `chosen` */
+    int64_t min, max;        /* what a user may supply; other than 0 if `chosen` */
     const char *const *name;    /* FORM_WORD: of the values, NULL: no word; `most` is the last */
 };
 enum { MAX_SCHED_FIELDS = 15 };
@@ -191,7 +191,7 @@ bool sched_refuse(struct sched_refusal *r, const char *field, const char *fmt, .
 /* Has each field a number that the table allows? */
 bool sched_in_range(const struct schedule *s, struct sched_refusal *r);
 
-/* What a user or a tuner hands in: the records of some kernels of some graphs, each with the place of its text. */
+/* What a user or a tuner supplies: the records of some kernels of some graphs, each with the place of its text. */
 enum { COLUMN_NAME, COLUMN_KIND, COLUMN_FIELDS, COLUMN_COUNT = COLUMN_FIELDS + MAX_SCHED_FIELDS };
 struct sched_line {
     char kernel[64];

@@ -85,10 +85,10 @@ bool eval_scatter(const struct graph *g, const struct node *n, void *out, const 
 /* Which positions of the index wrote their element last: only these affect a result of kind set. */
 static ref wrote_last(struct graph *g, const struct node *n)
 {
-    struct shape places = {.rank = 1, .dim = {node_shape(g, n->in[0])->dim[n->attr.scatter.axis]}};
+    struct shape positions = {.rank = 1, .dim = {node_shape(g, n->in[0])->dim[n->attr.scatter.axis]}};
     struct shape count = *node_shape(g, n->in[1]), along = {.rank = node_shape(g, n->in[2])->rank};
     ref position = n_iota(g, KL_I64, &count, 0);
-    ref owner = n_scatter(g, n_broadcast(g, n_const(g, KL_I64, 0), &places), n->in[1], position, 0, SCATTER_SET);
+    ref owner = n_scatter(g, n_broadcast(g, n_const(g, KL_I64, 0), &positions), n->in[1], position, 0, SCATTER_SET);
     ref last = n_eq(g, n_gather(g, owner, n->in[1], 0), position);
     for (uint32_t i = 0; i < along.rank; i++)
         along.dim[i] = i == n->attr.scatter.axis ? count.dim[0] : 1;

@@ -150,8 +150,8 @@ static ref vjp_overlapping(struct graph *g, const struct node *n, ref dy, const 
 }
 
 /* The same for windows of adjacent elements and a stride above 1.  Element x = m * stride + p, with p below the stride,
- * only lies at places q * stride + p of windows: in window m - q.  So for each p the gradient is that of windows with
- * stride 1, whose sums read neighbours and have no terms that are always 0.  dy as [.., j, i, ..] becomes
+ * only lies at positions q * stride + p of windows: in window m - q.  So for each p the gradient is that of windows
+ * with stride 1, whose sums read adjacent elements and have no terms that are always 0.  dy as [.., j, i, ..] becomes
  * [.., p, q, i, ..], the sums over q [.., p, 1, m, ..], and these [.., m * stride + p, ..]. */
 static ref vjp_strided(struct graph *g, const struct node *n, ref dy, int64_t stride)
 {

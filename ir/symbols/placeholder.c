@@ -11,7 +11,7 @@ static bool placeholder_refused(struct err *e, const char *what, const char *nam
     return err_set(e, KL_ERR_COMPILE, what, name);
 }
 
-/* ---- which graphs have stand-ins ---- */
+/* ---- which graphs have placeholders ---- */
 
 static bool dim_is_product(const struct graph *g, int64_t d)
 {

@@ -22,7 +22,7 @@ void graph_depends_on(const struct graph *g, const int64_t *length, uint32_t n, 
         struct affine a;
         dim_affine(g, length[i], &a);
         if (a.n > 1 || (a.n && a.constant))
-            return; /* no product: such a length has no stand-in anyway */
+            return; /* no product: such a length has no placeholder anyway */
         if (__builtin_mul_overflow(l.number, a.n ? a.term[0].by : a.constant, &l.number))
             return;
         if (a.n)

@@ -79,7 +79,7 @@ static void explain_rebuild_groups(struct explainer *x, const struct graph *g, b
 }
 
 /* One line for each group that group b reads. */
-static void put_reasons(struct explainer *x, uint32_t b, uint32_t *told, struct text *t)
+static void put_reasons(struct explainer *x, uint32_t b, uint32_t *reported, struct text *t)
 {
     struct fuser *f = &x->f;
     char buf[SHAPE_TEXT];
@@ -88,9 +88,9 @@ static void put_reasons(struct explainer *x, uint32_t b, uint32_t *told, struct 
             bool linear;
             ref s = node_operand(f->g, r, i, &linear);
             uint32_t a = group_of(f, s);
-            if (a == GROUP_NONE || x->number[a] == x->number[b] || told[a] == b + 1)
+            if (a == GROUP_NONE || x->number[a] == x->number[b] || reported[a] == b + 1)
                 continue;
-            told[a] = b + 1;
+            reported[a] = b + 1;
             struct verdict v = fuse_score_group(f, a, b, true);
             text_put(t, "# group %u reads %%%u %s%s of group %u: %s\n", x->number[b], s,
                      dtype_name(f->g->node[s].dtype),
@@ -106,22 +106,22 @@ char *fuse_explain(const struct graph *g)
     struct explainer x = {.g = *g};
     struct text t = {0};
     bool *anchored = mem_alloc((g->ngroup + 1) * sizeof *anchored);
-    uint32_t *told = mem_alloc(g->nnode * sizeof *told);
+    uint32_t *reported = mem_alloc(g->nnode * sizeof *reported);
     x.number = mem_alloc(g->nnode * sizeof *x.number);
     x.other = mem_alloc(g->nnode * sizeof *x.other);
     x.g.group = mem_alloc(g->nnode * sizeof *x.g.group);
     for (ref r = 0; x.g.group && r < g->nnode; r++) /* temporarily for any node with a group: other pads are views */
         x.g.group[r] = g->group[r] == GROUP_NONE ? GROUP_NONE : 0;
-    bool ok = x.g.group && fuser_open(&x.f, &x.g) && anchored && told && x.number && x.other;
+    bool ok = x.g.group && fuser_open(&x.f, &x.g) && anchored && reported && x.number && x.other;
     if (ok) {
         explain_rebuild_groups(&x, g, anchored);
         ok = fuse_order(&x.f);
         for (uint32_t b = 0; ok && b < x.f.ngroup; b++)
-            put_reasons(&x, b, told, &t);
+            put_reasons(&x, b, reported, &t);
     }
     fuser_close(&x.f);
     mem_free(anchored);
-    mem_free(told);
+    mem_free(reported);
     mem_free(x.number);
     mem_free(x.other);
     mem_free(x.g.group);

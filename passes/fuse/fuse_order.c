@@ -131,8 +131,8 @@ static bool has_path(struct fuser *f, uint32_t from, uint32_t to)
         f->seen[end[side]] = f->stamp - (uint32_t)side;
     }
     while (!back->full || !ahead->full) {
-        bool turn = back->full || (!ahead->full && ahead->steps + ahead->cost < back->steps + back->cost);
-        enum side side = turn ? SIDE_AHEAD : SIDE_BACK;
+        bool from_back = back->full || (!ahead->full && ahead->steps + ahead->cost < back->steps + back->cost);
+        enum side side = from_back ? SIDE_AHEAD : SIDE_BACK;
         if (visit_next(f, side, end))
             return true;
         if (f->search[side].full || f->search[side].next <= f->search[side].n)

@@ -47,9 +47,9 @@ static void find_shifted(struct graph *g, uint8_t *read)
     }
 }
 
-/* ---- walks from a reader's index to the operand's ---- */
+/* ---- paths of views from a reader's index to the operand's ---- */
 
-struct pad_walk {
+struct pad_views {
     struct lower l;             /* first, because lowering rules get a pointer to it */
     val loop[KL_MAX_RANK];      /* loop variables of the reader's axes, 0 for those of length 1 */
     uint32_t rank;
@@ -58,7 +58,7 @@ struct pad_walk {
     val index[KL_MAX_RANK];     /* the index at which it is read */
 };
 
-static bool steps_evenly(const struct pad_walk *w, val v)
+static bool steps_evenly(const struct pad_views *w, val v)
 {
     bool even = true;
     for (uint32_t d = 0; d < w->rank && even; d++) {
@@ -68,9 +68,9 @@ static bool steps_evenly(const struct pad_walk *w, val v)
     return even;
 }
 
-static val walk_at(struct lower *l, ref r, const val *coord)
+static val pad_views_at(struct lower *l, ref r, const val *coord)
 {
-    struct pad_walk *w = (struct pad_walk *)l;
+    struct pad_views *w = (struct pad_views *)l;
     const struct node *n = &l->g->node[r];
     uint32_t rank = node_shape(l->g, r)->rank;
     if (op_is_view(n->op))
@@ -85,7 +85,7 @@ static val walk_at(struct lower *l, ref r, const val *coord)
             return k_int(l->k, 0);
         }
         at[axis] = ix_div(l->k, ix_sub(l->k, coord[axis], k_int(l->k, n->attr.pad.low)), n->attr.pad.interior + 1);
-        return walk_at(l, n->in[0], at);
+        return pad_views_at(l, n->in[0], at);
     }
     w->end = r;
     for (uint32_t d = 0; d < rank; d++)
@@ -93,12 +93,13 @@ static val walk_at(struct lower *l, ref r, const val *coord)
     return k_int(l->k, 0);
 }
 
-/* Walks from operand v, read at each index of its own shape.  The caller frees w->l.k; NULL: out of memory. */
-static void walk_from(struct pad_walk *w, const struct graph *g, ref v)
+/* Follows the views from operand v, read at each index of its own shape.  The caller frees w->l.k; NULL: out of memory.
+ * */
+static void walk_from(struct pad_views *w, const struct graph *g, ref v)
 {
     const struct shape *s = node_shape(g, v);
     val coord[KL_MAX_RANK] = {0};
-    *w = (struct pad_walk){.l = {.k = kernel_new("walk"), .g = g, .at = walk_at}, .rank = s->rank};
+    *w = (struct pad_views){.l = {.k = kernel_new("views"), .g = g, .at = pad_views_at}, .rank = s->rank};
     if (!w->l.k)
         return;
     for (uint32_t d = 0; d < s->rank; d++) {
@@ -106,13 +107,13 @@ static void walk_from(struct pad_walk *w, const struct graph *g, ref v)
             w->loop[d] = k_loop(w->l.k, LOOP_SERIAL, k_int(w->l.k, 0), k_int(w->l.k, s->dim[d]), 1);
         coord[d] = w->loop[d] ? w->loop[d] : k_int(w->l.k, 0);
     }
-    walk_at(&w->l, v, coord);
+    pad_views_at(&w->l, v, coord);
 }
 
 /* Stores the first pad below v that a reader of v cannot read with a constant stride. false: out of memory. */
 static bool store_uneven(struct graph *g, ref v)
 {
-    struct pad_walk w;
+    struct pad_views w;
     bool any = false;
     for (ref r = v; node_is_view(g, r); r = g->node[r].in[0])
         any |= op_is_masked(g->node[r].op);
@@ -145,7 +146,7 @@ bool fuse_pads_choose(struct graph *g)
  * at most once, and adjacent elements of the pad must be adjacent in x. */
 bool fuse_pads_evenly(const struct graph *g, ref pad, ref x)
 {
-    struct pad_walk w;
+    struct pad_views w;
     const struct shape *s = node_shape(g, x);
     int64_t stride = 1, first;
     for (ref v = g->node[pad].in[0]; v != x; v = g->node[v].in[0])

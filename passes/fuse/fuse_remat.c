@@ -72,7 +72,7 @@ static bool find_readers(const struct remat *a, ref x, struct cone *c)
     return c->nreader > 0;
 }
 
-/* Walks from x to values that are, or can be, in memory. */
+/* Goes from x to values that are, or can be, in memory. */
 static bool find_cone(struct remat *a, ref x, struct cone *c)
 {
     struct fuser *f = a->f;

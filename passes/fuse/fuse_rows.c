@@ -10,10 +10,10 @@
  *
  * so an iteration needs no other row, and a row stays in the first-level cache while its kernel loops over it several
  * times.  Softmax, layer norm, cross entropy and their gradients are such kernels.  The order of a sum does not change:
- * rows of several chunks of lanes (node.h, "Numeric order") are walked chunk by chunk. */
+ * rows of several chunks of lanes (node.h, "Numeric order") are iterated chunk by chunk. */
 #include "fuse.h"
 
-/* LONGEST: elements of a row that a second-level cache still has when it is walked again */
+/* LONGEST: elements of a row that a second-level cache still has when it is read again */
 enum { FEW_ROWS = 64, MUCH_WORK = 1 << 16, LONGEST = 1 << 17 };
 
 bool reduce_rows(const struct graph *g, ref r, struct row_space *s)

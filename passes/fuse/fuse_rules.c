@@ -598,7 +598,7 @@ void fuse_join(struct fuser *f, uint32_t a, uint32_t b, enum join join)
     f->group[b].pads |= f->group[a].pads || join == JOIN_PADDED;
     f->group[a].pads = f->group[b].pads;
     /* the group with the anchor, or with the results, is kept */
-    bool turned = join == JOIN_PADDED || (f->group[b].anchor && !f->group[a].anchor);
-    fuse_order_joined(f, a, b, turned ? b : a);
-    fuse_absorb(f, turned ? b : a, turned ? a : b);
+    bool swapped = join == JOIN_PADDED || (f->group[b].anchor && !f->group[a].anchor);
+    fuse_order_joined(f, a, b, swapped ? b : a);
+    fuse_absorb(f, swapped ? b : a, swapped ? a : b);
 }

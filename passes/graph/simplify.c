@@ -4,9 +4,9 @@
  * taken with respect to one node and not an equal one, and marks distinguish nodes.  Without grad nodes marks have no
  * meaning and are removed.
  *
- * One walk in execution order.  Each node is first rebuilt on its simplified operands, then the first rule that fits
+ * One pass in execution order.  Each node is first rebuilt on its simplified operands, then the first rule that fits
  * replaces it, and what remains is looked up among the nodes that already exist (global value numbering by hashing; a
- * walk in execution order is enough for a graph without loops). */
+ * pass in execution order is enough for a graph without loops). */
 #include "passes/passes.h"
 #include "rewrite.h"
 #include <string.h>

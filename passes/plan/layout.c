@@ -1,4 +1,4 @@
-/* The arena of a program with stand-ins for the symbols' values of a run.
+/* The arena of a program with placeholders for the symbols' values of a run.
  *
  * The planner places values with the sizes of the bounds (place.c).  Of two values that are alive at the same time one
  * lies below the other; it stays below for all values of the symbols: a value begins where the highest of those below

@@ -151,7 +151,7 @@ static bool stays_within(struct partition_form a, int64_t step, int64_t lo, int6
     return a.known;
 }
 
-/* One walk over the kernel: the first walk finds the steps, the second one accesses outside of the parts. */
+/* Analysis of a kernel: the first pass finds the steps, the second one accesses outside of the parts. */
 static void partition_walk(struct footprint *f, int64_t *step, bool second)
 {
     const struct kernel *k = f->k;

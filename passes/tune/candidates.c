@@ -61,7 +61,7 @@ static void propose_tiles(struct proposals *p, int64_t rows, uint32_t lanes)
     }
 }
 
-/* Rows that a task walks for each tile of columns: one tile, all, twice and half as many as now. */
+/* Rows that a task iterates over for each tile of columns: one tile, all, twice and half as many as now. */
 static void propose_rows(struct proposals *p, int64_t rows)
 {
     const uint32_t mr = at_least_one(p->own.dot.mr), tiles = p->own.dot.rows / mr;
@@ -182,7 +182,8 @@ static void propose_widths(struct proposals *p)
     }
 }
 
-/* On a GPU: half the neighbours of a lane; twice or half as many vectors for a thread, or iterations for the device. */
+/* On a GPU: half the vector width of a lane; twice or half as many vectors for a thread, or iterations for the device.
+ * */
 static void propose_shares(struct proposals *p)
 {
     struct schedule s = p->own;

@@ -308,7 +308,7 @@ static struct program *object_plan(const struct graph *captured, bool fuse, cons
     if (!schedules_of(captured->name, fuse, &schedules, e))
         return NULL;
     if (schedules && captured->symbols)
-        return err_set(e, KL_ERR_ARGUMENT, "graph @%s has symbols: no schedules can be handed in for it",
+        return err_set(e, KL_ERR_ARGUMENT, "graph @%s has symbols: it takes no user-supplied schedules",
                        captured->name), NULL;
     struct graph *g = graph_clone(captured);
     struct program *p = NULL;

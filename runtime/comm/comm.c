@@ -22,7 +22,7 @@ static struct {
     void *link;                          /* NULL: not joined yet, or lost */
     int rank, ranks;
     int made, open;                      /* number of communicators made so far; number of those not freed */
-    char lost[CARRIER_MESSAGE];          /* the reason for which the link was closed */
+    char lost[TRANSPORT_MESSAGE];          /* the reason for which the link was closed */
     bool by_nccl;                        /* NCCL moves what is in the memory of NVIDIA GPUs */
     struct nccl_link *nccl;              /* NULL: no collective of such values has run */
     double timeout;
@@ -65,7 +65,7 @@ static kl_status comm_agree(struct kl_comm *c, const char *what, char *message)
     int who = -1;
     snprintf(own, sizeof own, "%s (operation %" PRIu64 " of communicator %d)", what, ++c->sequence, c->number);
     if (world.ranks > 1 && !world.link) {
-        snprintf(message, CARRIER_MESSAGE, "the ranks are not connected any more: %.150s", world.lost);
+        snprintf(message, TRANSPORT_MESSAGE, "the ranks are not connected any more: %.150s", world.lost);
         return KL_ERR_IO;
     }
     for (int step = 1; step < world.ranks; step++) {
@@ -82,7 +82,7 @@ static kl_status comm_agree(struct kl_comm *c, const char *what, char *message)
     }
     if (who < 0)
         return KL_OK;
-    snprintf(message, CARRIER_MESSAGE, "rank %d is at %.80s, rank %d at %.80s", world.rank, own, who, different);
+    snprintf(message, TRANSPORT_MESSAGE, "rank %d is at %.80s, rank %d at %.80s", world.rank, own, who, different);
     return KL_ERR_ARGUMENT;
 }
 
@@ -95,7 +95,7 @@ static char *comm_work(struct kl_comm *c, size_t bytes, char *message)
         c->work_bytes = c->work ? bytes : 0;
     }
     if (!c->work)
-        snprintf(message, CARRIER_MESSAGE, "out of memory: %zu bytes for the other ranks' parts", bytes);
+        snprintf(message, TRANSPORT_MESSAGE, "out of memory: %zu bytes for the other ranks' parts", bytes);
     return c->work;
 }
 
@@ -324,7 +324,7 @@ static kl_status run_agreed(enum comm_op op, const kl_custom_call *call, int dev
                                          const kl_custom_call *call, int device, char *message))
 {
     struct comm_attr a;
-    char what[LINE], message[CARRIER_MESSAGE] = "";
+    char what[LINE], message[TRANSPORT_MESSAGE] = "";
     if (!parse_attr(call, &a))
         return KL_ERR_INTERNAL;
     if (inspect_is_quiet())
@@ -385,9 +385,9 @@ static bool peers_there(void *ctx, char *message)
 static bool nccl_ready(int device, const struct nccl_watch *w, char *message)
 {
     struct { struct nccl_id id; char made; } first = {.made = 0};
-    char why[CARRIER_MESSAGE] = "rank 0 could not make an id for NCCL";
+    char why[TRANSPORT_MESSAGE] = "rank 0 could not make an id for NCCL";
     if (world.nccl && nccl_device(world.nccl) != device) {
-        snprintf(message, CARRIER_MESSAGE, "the collectives of a process use one GPU with NCCL: %s, not %s",
+        snprintf(message, TRANSPORT_MESSAGE, "the collectives of a process use one GPU with NCCL: %s, not %s",
                  device_name(nccl_device(world.nccl)), device_name(device));
         return comm_lost(message);
     }
@@ -399,7 +399,7 @@ static bool nccl_ready(int device, const struct nccl_watch *w, char *message)
         return false;
     world.nccl = first.made ? nccl_join(&first.id, world.rank, world.ranks, device, w, message) : NULL;
     if (!first.made)
-        snprintf(message, CARRIER_MESSAGE, "%s", why);
+        snprintf(message, TRANSPORT_MESSAGE, "%s", why);
     return world.nccl || comm_lost(message);
 }
 
@@ -452,7 +452,7 @@ const char *comm_op_name(enum comm_op op) { return ops[op].name; }
 
 bool comm_barrier(struct kl_comm *c, struct err *e)
 {
-    char message[CARRIER_MESSAGE] = "";
+    char message[TRANSPORT_MESSAGE] = "";
     pthread_mutex_lock(&lock);
     kl_status status = comm_agree(c, "barrier", message);
     pthread_mutex_unlock(&lock);
@@ -476,7 +476,7 @@ static const struct transport *transport_by_name(const char *name, struct err *e
     if (!library_entry("transport mpi", "libkiln-mpi.so", "kiln_transport_mpi", (void **)&get, e))
         return NULL;
     const struct transport *found = get();
-    if (found->version == CARRIER_VERSION)
+    if (found->version == TRANSPORT_VERSION)
         return found;
     err_set(e, KL_ERR_DEVICE, "transport mpi: libkiln-mpi.so is of another version of Kiln");
     return NULL;
@@ -485,7 +485,7 @@ static const struct transport *transport_by_name(const char *name, struct err *e
 /* Joins the other ranks.  The caller holds the lock. */
 static bool comm_join(const char *transport, const struct comm_place *place, double timeout, struct err *e)
 {
-    char message[CARRIER_MESSAGE] = "";
+    char message[TRANSPORT_MESSAGE] = "";
     struct transport_config at = {place->rank, place->ranks, place->address, place->port, timeout, place->secret};
     bool by_nccl = transport && !strcmp(transport, "nccl");
     if (by_nccl && !nccl_open(e))

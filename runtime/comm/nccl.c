@@ -1,4 +1,4 @@
-/* Carrier "nccl" for values in the memory of NVIDIA GPUs.
+/* Transport "nccl" for values in the memory of NVIDIA GPUs.
  *
  * NCCL's communicator is non-blocking: a call may return before it has ended, and ncclCommGetAsyncError says how it
  * goes.  So a rank that is gone does not block this one: the waits below end after the timeout, or as soon as a
@@ -94,7 +94,7 @@ struct deadline {                 /* of one wait */
     const struct nccl_watch *w;
     double deadline;
     bool alone;                   /* a rank is gone; the deadline is that of GRACE */
-    char why[CARRIER_MESSAGE];
+    char why[TRANSPORT_MESSAGE];
 };
 
 static struct deadline deadline_of(const struct nccl_watch *w)

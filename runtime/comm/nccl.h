@@ -25,7 +25,7 @@ struct nccl_watch {
 enum nccl_op { NCCL_ALL_TO_ALL, NCCL_ALL_GATHER, NCCL_BROADCAST };
 struct nccl_move { enum nccl_op op; int root; const void *in; void *out; size_t n; };
 
-/* Functions that fail write the reason to message, of CARRIER_MESSAGE bytes. */
+/* Functions that fail write the reason to message, of TRANSPORT_MESSAGE bytes. */
 bool nccl_open(struct err *e);    /* opens the library */
 bool nccl_make_id(struct nccl_id *id, char *message);
 /* Joins the ranks; they all call it with the same id.  NULL: message. */

@@ -1,4 +1,4 @@
-/* Carrier "socket": TCP connections between all pairs of ranks.
+/* Transport "socket": TCP connections between all pairs of ranks.
  *
  * Rank 0 listens at the address and port that all ranks know.  Every other rank connects to it and sends its rank and
  * the port at which it listens itself, at the address by which it reaches rank 0.  Rank 0 answers with the addresses of
@@ -39,7 +39,7 @@ enum { NONCE = 16 };
 struct hello { uint32_t magic; int32_t rank, ranks, port; uint8_t nonce[NONCE]; };        /* of who connects */
 struct challenge { int32_t rank; uint8_t nonce[NONCE], proof[HMAC_BYTES]; };              /* the answer */
 struct socket_address { int32_t family, port; uint8_t address[16]; }; /* the address at which a rank listens */
-enum { MAGIC = 0x4b4c434f + CARRIER_VERSION };
+enum { MAGIC = 0x4b4c434f + TRANSPORT_VERSION };
 
 static int milliseconds_until(double deadline)
 {
@@ -451,7 +451,7 @@ static void *socket_open(struct transport_config *p, char *message)
 
 const struct transport *transport_sockets(void)
 {
-    static const struct transport sockets = {CARRIER_VERSION, "socket", socket_open, socket_exchange, socket_peers,
+    static const struct transport sockets = {TRANSPORT_VERSION, "socket", socket_open, socket_exchange, socket_peers,
                                            socket_close};
     return &sockets;
 }

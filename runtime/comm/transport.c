@@ -8,7 +8,7 @@ bool transport_fails(char *message, const char *format, ...)
 {
     va_list args;
     va_start(args, format);
-    format_text_v(message, CARRIER_MESSAGE, format, args);
+    format_text_v(message, TRANSPORT_MESSAGE, format, args);
     va_end(args);
     return false;
 }

@@ -4,7 +4,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-enum { CARRIER_VERSION = 3, CARRIER_MESSAGE = 200 };
+enum { TRANSPORT_VERSION = 3, TRANSPORT_MESSAGE = 200 };
 
 struct transport_config {
     int rank, ranks;      /* set by open if the transport knows them */
@@ -14,7 +14,7 @@ struct transport_config {
     const char *secret;   /* of the job, which its ranks prove to each other; NULL: none */
 };
 
-/* Functions that fail write the reason to message, of CARRIER_MESSAGE bytes.  One thread at a time calls them. */
+/* Functions that fail write the reason to message, of TRANSPORT_MESSAGE bytes.  One thread at a time calls them. */
 struct transport {
     int version;
     const char *name;

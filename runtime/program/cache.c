@@ -7,8 +7,8 @@
  * kernel, so the waits cannot form a cycle.
  *
  * With option background_compile, a miss of a fused program builds the unfused one, and inserts an entry with a
- * stand-in that runs it until a background task has built the fused one.  If the task fails, the next caller builds the
- * program itself and gets the error. */
+ * fallback program that runs it until a background task has built the fused one.  If the task fails, the next caller
+ * builds the program itself and gets the error. */
 #include "cache.h"
 #include <lower_sources.h>
 #include "ir/graph/custom.h"
@@ -351,7 +351,7 @@ static const char *without_symbols(const struct exec *x, const struct graph *g)
     if (x->interpreted) return "the interpreter computes with lengths that are numbers";
     if (x->accelerated && (g->nregion || g->ncustom))
         return "regions and custom ops on a device with a driver are made for lengths that are numbers";
-    return x->schedules ? "schedules are handed in for it" : NULL;
+    return x->schedules ? "it has user-supplied schedules" : NULL;
 }
 
 /* Frees what cache_build has made. */
@@ -606,8 +606,8 @@ void program_entry_unlink(struct entry *t)
     if (t->same_name_next) t->same_name_next->same_name_link = t->same_name_link;
 }
 
-/* Ends the building of an entry and wakes the waiting threads.  A failed entry without a stand-in is removed.  Takes a
- * reference. */
+/* Ends the building of an entry and wakes the waiting threads.  A failed entry without a fallback program is removed.
+ * Takes a reference. */
 static const struct exec *cache_finish(struct entry *t, bool ok)
 {
     if (ok)
@@ -646,12 +646,12 @@ static const struct exec *cache_finish(struct entry *t, bool ok)
 /* Logs once why kernels are not kept on disk, unless the user disabled it. */
 static void log_disk_off(void)
 {
-    static atomic_flag told = ATOMIC_FLAG_INIT;
+    static atomic_flag warned = ATOMIC_FLAG_INIT;
     const char *dir = getenv("KILN_CACHE_DIR");
     char path[4096];
     struct err e = {0};
     if (!log_wants(KL_LOG_WARN) || option_cache_bytes() == 0 || (dir && !strcmp(dir, "none"))) return;
-    if (!disk_folder(path, sizeof path, &e) && !atomic_flag_test_and_set(&told)) log_put(KL_LOG_WARN, "%s", e.msg);
+    if (!disk_folder(path, sizeof path, &e) && !atomic_flag_test_and_set(&warned)) log_put(KL_LOG_WARN, "%s", e.msg);
 }
 
 static void log_program(const struct entry *t, int64_t began)
@@ -677,7 +677,8 @@ static void build_in_background(void *ctx)
     exec_unref(cache_finish(t, ok));
 }
 
-/* Makes the stand-in of a new entry and queues a task for the rest; NULL: *e, or, if *e is empty, not possible. */
+/* Makes the fallback program of a new entry and queues a task for the rest; NULL: *e, or, if *e is empty, not possible.
+ * */
 static const struct exec *start_background(struct entry *t, const struct graph *captured, struct dump *dump,
                                            struct err *e)
 {

@@ -14,7 +14,7 @@ struct entry {
     struct exec exec;
     /* compared on a look-up: the builder's graph while unfinished, then `own`, then exec.captured */
     const struct graph *graph;
-    enum entry_state state;        /* the last two: it has a stand-in */
+    enum entry_state state;        /* the last two: it has a fallback program */
     /* uses parts of the unfused program; the entry has a reference to that until READY */
     struct exec *placeholder;
     struct graph *task_graph;      /* the graph that the task compiles */

@@ -34,7 +34,7 @@ void exec_unref(const struct exec *shared)
 {
     struct exec *x = (struct exec *)shared;
     if (!x || atomic_fetch_sub_explicit(&x->refs, 1, memory_order_acq_rel) > 1) return;
-    /* of a stand-in: the cache keeps its reference to other programs until it evicts them */
+    /* of a fallback program: the cache keeps its reference to other programs until it evicts them */
     exec_unref(atomic_load(&x->newer));
     exec_unref(x->base);
     mem_free(x->miss);

@@ -39,7 +39,7 @@ struct exec {                            /* immutable once made, except the atom
     _Atomic(uint64_t) ran;               /* the number of its last run, counted over the process; 0: none yet */
     /* the fused program that was compiled in the background and runs in place of this one; or NULL */
     _Atomic(const struct exec *) newer;
-    /* of a stand-in that waits for `newer`: the unfused program whose parts it uses; else NULL */
+    /* of a fallback program that waits for `newer`: the unfused program whose parts it uses; else NULL */
     const struct exec *base;
     /* references of the cache and of others; 0: evicted, only the memory of this struct is left */
     atomic_uint refs;

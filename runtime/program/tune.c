@@ -372,8 +372,8 @@ static bool any_kept(const struct unit *u)
 static bool tune_search(struct tuner *t, struct unit *u, struct variant *now)
 {
     const struct tunable *alone;
-    double last = 2 * MIN_PAIRS * u->sample, settling = (2 * SURE_PAIRS + 2) * u->sample;
-    while (measure_now() + last + settling < t->end && next_round(t, u, &alone)) {
+    double last = 2 * MIN_PAIRS * u->sample, deciding = (2 * SURE_PAIRS + 2) * u->sample;
+    while (measure_now() + last + deciding < t->end && next_round(t, u, &alone)) {
         struct variant trial;
         double began = measure_now();
         bool ok = tune_make_variant(t, u, TRIAL, &trial);
@@ -526,7 +526,7 @@ static bool tuning_is_enabled(const struct exec *x, struct err *e)
         return err_set(e, KL_ERR_ARGUMENT, "tune: graph %s has symbols; only lengths that are numbers are tuned",
                        name);
     if (x->schedules)
-        return err_set(e, KL_ERR_ARGUMENT, "tune: graph %s has schedules that were handed in, which hold in any case",
+        return err_set(e, KL_ERR_ARGUMENT, "tune: graph %s has user-supplied schedules, which hold in any case",
                        name);
     return has_compiled(x->program, x->interpreted) ||
            err_set(e, KL_ERR_DEVICE, "tune: graph %s has no kernel that a code generator compiles for device %s", name,

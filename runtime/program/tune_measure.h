@@ -25,7 +25,7 @@ struct variant {
     uint32_t *number;              /* per kernel of the program: the tuner's number + 1, 0: none */
     uint16_t *launches;            /* per kernel of the program: of measured */
     bool *skip;                    /* per command of the program */
-    bool merged;                   /* a kernel is two of the tuner's: their times cannot be told from each other */
+    bool merged;                   /* a kernel is two of the tuner's: their times cannot be separated */
 };
 /* of_group: per group of the graph, the tuner's number of its kernel + 1.  variant_free in either case. */
 bool variant_make(struct variant *v, const struct measured *m, const uint32_t *of_group, const struct tuned *tuned,

@@ -93,7 +93,7 @@ have_models() {
     if grep -q 'ONNX' "$tmp/err"; then skip 'not-built onnx' "$(cat "$tmp/err")"; else bad 'no models for examples'; fi
     return 1
 }
-for source in examples/*.c; do
+for source in examples/*.c examples/features/*.c; do
     name=$(basename "$source" .c)
     wanted "$name" || continue
     row=$(sed -n "s/^$name  *//p" "$table")
@@ -107,7 +107,7 @@ for source in examples/*.c; do
     esac
 done
 for name in $(sed -n 's/^\([a-z_0-9]*\) .*/\1/p' "$table"); do
-    [ -e "examples/$name.c" ] || bad "$table: there is no example $name"
+    [ -e "examples/$name.c" ] || [ -e "examples/features/$name.c" ] || bad "$table: there is no example $name"
 done
 
 echo "$p passed, $f failed, $s skipped"

@@ -1,7 +1,7 @@
 /* <kiln/formats/snapshot.h>: a run that goes on from a snapshot has the bits of one that was never interrupted, also
  * after its process was killed at any moment, 100 times; writes that end early leave the file as it was. */
 #include "tests/support/api_check.h"
-#include "tests/support/patience.h"
+#include "tests/support/deadlines.h"
 #include <dirent.h>
 #include <signal.h>
 #include <sys/resource.h>

@@ -18,8 +18,8 @@ static bool grow_index(struct kernel_set *s)
     return s->slot;
 }
 
-/* Tiles that are too large for a thread have no text; loads of several neighbours and updates in place of windows are
- * for processors. */
+/* Tiles that are too large for a thread have no text; loads of several adjacent elements and updates in place of
+ * windows are for processors. */
 static bool has_text(const struct kernel *k)
 {
     unsigned subgroup = 1;
@@ -191,11 +191,11 @@ static ref copied_product(struct graph *g, unsigned dtype, const int64_t size[4]
 
 ref gpu_product(struct graph *g, unsigned dtype, int64_t m, int64_t n, int64_t k, enum gpu_what what)
 {
-    bool turned = what == TURNED;
-    struct shape sa = turned ? shape_make(3, (int64_t[]){2, k, m}) : shape_make(2, (int64_t[]){m, k});
-    struct shape sb = turned ? shape_make(3, (int64_t[]){2, n, k}) : shape_make(2, (int64_t[]){k, n});
+    bool transposed = what == TRANSPOSED;
+    struct shape sa = transposed ? shape_make(3, (int64_t[]){2, k, m}) : shape_make(2, (int64_t[]){m, k});
+    struct shape sb = transposed ? shape_make(3, (int64_t[]){2, n, k}) : shape_make(2, (int64_t[]){k, n});
     ref a = n_input(g, dtype, &sa, "a"), b = n_input(g, dtype, &sb, "b");
-    union attr dims = {.dot = {.con_a = 1, .con_b = turned ? 2 : 0, .ncon = 1, .nbatch = turned}};
+    union attr dims = {.dot = {.con_a = 1, .con_b = transposed ? 2 : 0, .ncon = 1, .nbatch = transposed}};
     if (what == COMPUTED) { /* each element twice; every second one of a longer operand */
         struct shape wide = shape_make(2, (int64_t[]){k, 2 * n});
         a = n_add(g, a, a);

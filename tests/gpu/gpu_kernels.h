@@ -23,9 +23,9 @@ struct gpu_attention { unsigned dtype; int64_t l, m, d, e; bool causal; int seen
 extern const struct gpu_attention gpu_attentions[];
 extern const unsigned gpu_attention_count;
 struct graph *gpu_attention_graph(const struct gpu_attention *c);
-/* [m, n] = a b; TURNED: of transposed operands, in 2 matrices; COMPUTED: of operands that are computed as they are
+/* [m, n] = a b; TRANSPOSED: of transposed operands, in 2 matrices; COMPUTED: of operands that are computed as they are
  * read; EPILOGUE: as PLAIN, and the caller computes something from it. */
-enum gpu_what { PLAIN, TURNED, COMPUTED, EPILOGUE, WHATS };
+enum gpu_what { PLAIN, TRANSPOSED, COMPUTED, EPILOGUE, WHATS };
 ref gpu_product(struct graph *g, unsigned dtype, int64_t m, int64_t n, int64_t k, enum gpu_what what);
 /* Products whose results and operands are intermediates with rows of 331 halves, 662 bytes, as the logits of an odd
  * vocabulary and their gradient are: e = exp(x w^T - its rows' maxima), e b and e^T x. */

@@ -92,7 +92,7 @@ static void agrees(const struct graph *g, const struct values *in, const struct 
 /* A graph of gpu_product. */
 static struct graph *product(unsigned dtype, int64_t m, int64_t n, int64_t k, enum gpu_what what)
 {
-    static const char *const names[] = {"plain", "turned", "computed", "epilogue"};
+    static const char *const names[] = {"plain", "transposed", "computed", "epilogue"};
     struct graph *g = graph_new(names[what]);
     ref y = gpu_product(g, dtype, m, n, k, what);
     if (what == EPILOGUE) {
@@ -259,7 +259,7 @@ static void by_matrix_units(void)
     try(KL_BF16, 40, 24, 48, PLAIN, by_vectors);
     refuses(KL_BF16, "dot_matrix width 32 tile 16x8 block 16x8 step 16 kblock 16 copy_b", "is not of whole vectors");
     refuses(KL_BF16, "dot_matrix width 32 tile 16x16 block 16x16 step 16 kblock 16 stages 1", "is on its way");
-    try(KL_BF16, 40, 24, 44, TURNED,
+    try(KL_BF16, 40, 24, 44, TRANSPOSED,
         (const char *[]){"dot_matrix width 32 tile 16x16 block 16x16 step 32 kblock 48", NULL});
     static const char *const blocks[] = {"dot_matrix width 32 tile 16x16 block 16x16 step 32 kblock 264", NULL};
     rounded = true;
@@ -269,7 +269,7 @@ static void by_matrix_units(void)
     try(KL_F32, 33, 35, 21, PLAIN, of_f32);   /* never rounded to less */
     caps.threads = 1;
     static const char *const large[] = {"dot_matrix width 256 tile 64x32 block 128x128 step 32 kblock 16", NULL};
-    try(KL_F16, 66, 65, 9, TURNED, large);
+    try(KL_F16, 66, 65, 9, TRANSPOSED, large);
     refuses(KL_F16, "dot_matrix width 128 tile 64x64 block 64x64 step 16 kblock 16", "registers for its sums");
     /* no rows of the unit's */
     refuses(KL_F16, "dot_matrix width 32 tile 24x16 block 24x16 step 16 kblock 16",
@@ -293,12 +293,12 @@ static void by_matrix_units(void)
             "copy_b async panels",
         "dot_matrix width 32 tile 16x16 block 16x16 step 32 kblock 104 unit 16x8x16 subgroup 32 stages 2 copy_a", NULL};
     try(KL_BF16, 40, 72, 104, PLAIN, async);
-    try(KL_F16, 40, 72, 104, TURNED, async);
+    try(KL_F16, 40, 72, 104, TRANSPOSED, async);
     static const char *const two_rows[] = { /* of subgroups, whose rows are columns of a panel of a */
         "dot_matrix width 128 tile 64x128 block 64x128 step 64 kblock 104",
         "dot_matrix width 256 tile 64x64 block 128x64 step 64 kblock 104 unit 64x8x16 subgroup 128 stages 3 copy_a "
             "copy_b async panels", NULL};
-    try(KL_BF16, 40, 72, 104, TURNED, two_rows);
+    try(KL_BF16, 40, 72, 104, TRANSPOSED, two_rows);
     try(KL_BF16, 40, 72, 104, EPILOGUE, async);
     static const char *const parts[] = {
         "dot_matrix width 128 tile 64x128 block 64x128 step 64 kblock 104",
@@ -308,7 +308,7 @@ static void by_matrix_units(void)
             "32", NULL};
     rounded = true;               /* the sums of parts are added in another order */
     try(KL_BF16, 40, 72, 104, PLAIN, parts);
-    try(KL_F16, 40, 72, 104, TURNED, parts);
+    try(KL_F16, 40, 72, 104, TRANSPOSED, parts);
     cancels = true;
     try(KL_BF16, 40, 72, 104, EPILOGUE, parts);
     rounded = cancels = false;
@@ -416,7 +416,7 @@ static void by_amd_units(void)
     rounded = cancels = false;
     caps.threads = 1;
     static const char *const of_f32[] = {"dot_matrix width 256 tile 64x64 block 128x128 step 8 kblock 16", NULL};
-    try(KL_F32, 66, 65, 9, TURNED, of_f32);
+    try(KL_F32, 66, 65, 9, TRANSPOSED, of_f32);
     refuses(KL_F32, "dot_matrix width 64 tile 16x16 block 16x16 step 16 kblock 16 unit 32x32x8",
             "a whole number of the unit's tiles");
     refuses(KL_BF16, "dot_matrix width 64 tile 32x32 block 32x32 step 16 kblock 16 unit 16x8x16",
@@ -447,7 +447,7 @@ static void in_parts(void)
         "dot_blocks width 64 tile 8x8 block 64x64 step 8 kblock 512 split 256", NULL};
     try(KL_F32, 33, 33, 512, PLAIN, equal);
     rounded = false;
-    try(KL_I32, 20, 18, 521, TURNED, parts);
+    try(KL_I32, 20, 18, 521, TRANSPOSED, parts);
     caps.threads = 132; /* more than there are blocks: the schedule that is chosen has parts */
     static const char *const own_parts[] = {
         "dot_blocks width 64 tile 4x4 block 32x32 step 8 kblock 368 split 552", NULL};
@@ -477,7 +477,7 @@ int main(void)
         "dot_blocks width 64 tile 4x4 block 32x32 step 8 kblock 24",
         "dot_blocks width 32 tile 4x4 block 16x32 step 8 kblock 24",
             NULL};
-    try(KL_F64, 64, 32, 24, TURNED, of_f64); /* nothing left over anywhere */
+    try(KL_F64, 64, 32, 24, TRANSPOSED, of_f64); /* nothing left over anywhere */
     static const char *const blocks[] = {
         "dot_blocks width 64 tile 4x4 block 32x32 step 8 kblock 264",
         "dot_blocks width 16 tile 4x4 block 16x16 step 5 kblock 264",
@@ -494,11 +494,11 @@ int main(void)
     try(KL_F32, 130, 66, 8, PLAIN, many);
     take_dialect("glsl");
     static const char *const flat[] = {"dot_blocks width 64 tile 4x4 block 32x32 step 8 kblock 8", NULL};
-    try(KL_F32, 40, 33, 1, TURNED, flat);
+    try(KL_F32, 40, 33, 1, TRANSPOSED, flat);
     try(KL_I32, 40, 33, 5, EPILOGUE, flat);
     caps.threads = 1;
     static const char *const large[] = {"dot_blocks width 64 tile 8x8 block 64x64 step 8 kblock 16", NULL};
-    try(KL_F32, 70, 90, 10, TURNED, large);
+    try(KL_F32, 70, 90, 10, TRANSPOSED, large);
     refuses(KL_F32, "dot_blocks width 64 tile 4x4 block 32x32 step 8 kblock 24", "kblock 24: it is 16");
     refuses(KL_F32, "dot_blocks width 32 tile 4x4 block 32x32 step 8 kblock 16", "make another number of threads");
     refuses(KL_F32, "dot_blocks width 256 tile 4x4 block 64x64 step 8 kblock 16", "has fewer threads");

@@ -374,7 +374,7 @@ static void table(void)
     if (has(KL_F16))
         text_graph("tests/text/agree_gpu_phases.kir");
     if (has(KL_BF16))
-        text_graph("tests/text/agree_gpu_thin.kir"), text_graph("tests/text/agree_gpu_turn.kir");
+        text_graph("tests/text/agree_gpu_skinny.kir"), text_graph("tests/text/agree_gpu_transpose.kir");
     if (has(KL_F16) && has(KL_BF16))
         text_graph("tests/text/agree_gpu_neighbours.kir");
     if (has(KL_F16) && has(KL_BF16) && has(KL_F64))

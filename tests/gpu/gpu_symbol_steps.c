@@ -62,7 +62,7 @@ static double difference(kl_tensor a, kl_tensor b)
     return max;
 }
 
-/* Memory of the process and of the stand-in device, in bytes. */
+/* Memory of the process and of the mock device, in bytes. */
 static size_t memory_now(void)
 {
     size_t pages = 0, all;

@@ -11,8 +11,8 @@
 #include <unistd.h>
 
 enum { ROWS = 96, COLUMNS = 256, BEST_THREADS = 32 };
-enum kind { MAP, SUMS, THIN, KINDS }; /* of kernels: elementwise, sums of columns, a product of few rows */
-static const char *const trace[KINDS] = {"map", "sums", "thin"};
+enum kind { MAP, SUMS, SKINNY, KINDS }; /* of kernels: elementwise, sums of columns, a product of few rows */
+static const char *const trace[KINDS] = {"map", "sums", "skinny"};
 #define BEST_MS 0.0625
 #define OTHER_MS 0.25
 
@@ -55,7 +55,7 @@ static void step(enum kind kind, float *out)
         y = kl_matmul(kl_input(device, KL_F32, DIMS(2, ROWS), x), in);
     kl_keep(y);
     OK(kl_trace_end());
-    OK(kl_read(y, out, (kind == MAP ? ROWS : kind == THIN ? 2 : 1) * COLUMNS * sizeof *out));
+    OK(kl_read(y, out, (kind == MAP ? ROWS : kind == SKINNY ? 2 : 1) * COLUMNS * sizeof *out));
     kl_release(y);
 }
 
@@ -105,7 +105,7 @@ static void test_tune(enum kind kind, const char *program, const char *folder)
     CHECK(!memcmp(before, after, sizeof before));
     if (fake) {
         CHECK(found.changed == 1);
-        double launches = kind == THIN ? 2 : 1; /* of the kernel: its phases */
+        double launches = kind == SKINNY ? 2 : 1; /* of the kernel: its phases */
         CHECK(fabs(1e3 * found.seconds[0] - launches * OTHER_MS) < 1e-6);
         CHECK(fabs(1e3 * found.seconds[1] - launches * BEST_MS) < 1e-6);
         CHECK(launched > 0 && best == launched);

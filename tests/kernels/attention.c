@@ -281,7 +281,7 @@ static void alone(void)
     graph_free(g);
 }
 
-/* A query without neighbours, whose lanes are keys: squares of them, what is behind the squares, and fewer than one. */
+/* A single query, whose lanes are keys: squares of them, what is behind the squares, and fewer than one. */
 static void one_query(void)
 {
     static const int64_t keys[] = {1, 5, 16, 17, 31, 64, 70, 150}, depth[] = {8, 3, 27}, values[] = {10, 70, 1};

@@ -105,7 +105,7 @@ static void try_for(const struct graph *g, const struct caps *caps, const struct
     program_free(p);
 }
 
-/* On this processor, and some of the others by turns. */
+/* On this processor, and some of the others in alternation. */
 static void try(const struct product *p)
 {
     static unsigned turn;

@@ -328,8 +328,8 @@ static void few_rows(unsigned dtype, int64_t rows, bool out_in, int64_t columns)
     graph_free(g);
 }
 
-/* Filters over the windows of an image, merged with the channels: read in place where neighbours in a row of the
- * image are neighbours in memory. */
+/* Filters over the windows of an image, merged with the channels: read in place where adjacent elements in a row of the
+ * image are adjacent in memory. */
 static void convolution(int64_t filters, int64_t width, int64_t stride)
 {
     struct graph *g = graph_new("convolution");

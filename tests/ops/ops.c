@@ -57,7 +57,8 @@ static bool accepts(unsigned op, unsigned dtype)
     return ok;
 }
 
-/* f32 has all layouts.  Another dtype has one for each size, by turns, unless the op is named on the command line. */
+/* f32 has all layouts.  Another dtype has one for each size, in alternation, unless the op is named on the command
+ * line. */
 static void elementwise(unsigned op, unsigned dtype, bool named)
 {
     for (unsigned z = 0; z < sizeof sizes / sizeof *sizes; z++)

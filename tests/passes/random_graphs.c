@@ -9,7 +9,7 @@
  * SIGINT and SIGTERM end the run after the current batches. */
 #define _GNU_SOURCE
 #include "tests/support/random_make.h"
-#include "tests/support/patience.h"
+#include "tests/support/deadlines.h"
 #include "tests/support/random_shrink.h"
 #include <errno.h>
 #include <signal.h>

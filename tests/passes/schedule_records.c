@@ -128,12 +128,12 @@ static void products(void)
     static const unsigned dtype[] = {KL_F32, KL_BF16, KL_F64, KL_U8};
     for (unsigned i = 0; i < sizeof size / sizeof *size * 4 * 4; i++) {
         const int64_t *z = size[i / 16];
-        unsigned turned = i / 4 % 4, dt = dtype[i % 4];
+        unsigned transposed = i / 4 % 4, dt = dtype[i % 4];
         struct graph *g = graph_new("product");
-        union attr dims = {.dot = {.ncon = 1, .con_a = !(turned & 1), .con_b = turned >> 1}};
-        ref a = turned & 1 ? matrix_of(g, dt, z[2], z[0]) : matrix_of(g, dt, z[0], z[2]);
+        union attr dims = {.dot = {.ncon = 1, .con_a = !(transposed & 1), .con_b = transposed >> 1}};
+        ref a = transposed & 1 ? matrix_of(g, dt, z[2], z[0]) : matrix_of(g, dt, z[0], z[2]);
         unsigned other = dt == KL_U8 ? KL_I8 : dt;
-        ref b = turned & 2 ? matrix_of(g, other, z[1], z[2]) : matrix_of(g, other, z[2], z[1]);
+        ref b = transposed & 2 ? matrix_of(g, other, z[1], z[2]) : matrix_of(g, other, z[2], z[1]);
         if (dt == KL_U8) { /* which makes a product of bytes */
             a = n_cast(g, a, KL_I32);
             b = n_cast(g, b, KL_I32);

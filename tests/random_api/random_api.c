@@ -8,7 +8,7 @@
  * program of one seed. */
 #define _GNU_SOURCE
 #include "tests/random_api/program.h"
-#include "tests/support/patience.h"
+#include "tests/support/deadlines.h"
 #include <errno.h>
 #include <stdio.h>
 #include <sys/mman.h>

@@ -2,7 +2,7 @@
  * may end, fork or use other threads meanwhile. */
 #define _GNU_SOURCE
 #include "tests/support/api_check.h"
-#include "tests/support/patience.h"
+#include "tests/support/deadlines.h"
 #include <pthread.h>
 #include <sys/wait.h>
 #include <time.h>

@@ -1,7 +1,7 @@
 /* Kiln inside another program: threads and log of the host's, limits of memory, forks in the middle of threads, and
  * many threads on one program.  Memory of the host's is tests/runtime/api_failures.c. */
 #include "tests/support/api_check.h"
-#include "tests/support/patience.h"
+#include "tests/support/deadlines.h"
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>

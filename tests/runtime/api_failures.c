@@ -7,7 +7,7 @@
  * Argument: how many of the allocations to try, spread evenly; 0: each. */
 #define _GNU_SOURCE
 #include "tests/support/api_check.h"
-#include "tests/support/patience.h"
+#include "tests/support/deadlines.h"
 #include <pthread.h>
 #include <stdatomic.h>
 #include <sys/mman.h>

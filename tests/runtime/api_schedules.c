@@ -1,5 +1,5 @@
-/* Schedules handed in through the public header: what dump stage "schedules" writes, edited, gives other kernels and
- * the same bits; a text that comes back finds its programs again; errors say where; nothing else is disturbed. */
+/* User-supplied schedules, through the public header: what dump stage "schedules" writes, edited, gives other kernels
+ * and the same bits; a text that comes back finds its programs again; errors say where; nothing else is disturbed. */
 #include "tests/support/api_check.h"
 #include <sys/stat.h>
 #include <unistd.h>

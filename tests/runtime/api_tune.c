@@ -127,7 +127,7 @@ static void test_errors(void)
     kl_trace_end();
     OK(kl_set_schedules("graph @layer\n"));
     steps(w);
-    CHECK(kl_tune("layer", 1) == KL_ERR_ARGUMENT && strstr(kl_last_error(), "handed in"));
+    CHECK(kl_tune("layer", 1) == KL_ERR_ARGUMENT && strstr(kl_last_error(), "user-supplied"));
     OK(kl_set_schedules(NULL));
     OK(kl_set_option("fuse", 0));
     steps(w);

@@ -4,7 +4,7 @@
 #include "runtime/async.h"
 #include "runtime/runtime.h"
 #include "tests/support/api_check.h"
-#include "tests/support/patience.h"
+#include "tests/support/deadlines.h"
 #include <stdatomic.h>
 #include <sys/wait.h>
 #include <time.h>

@@ -5,7 +5,7 @@
  * has opened the code generator but runs no graph on cpu itself. */
 #define _GNU_SOURCE
 #include "tests/support/harness.h"
-#include "tests/support/patience.h"
+#include "tests/support/deadlines.h"
 #include <fcntl.h>
 #include <kiln/kiln.h>
 #include <pthread.h>

@@ -1,7 +1,7 @@
 /* The thread pool and the buffers under stress.  Run it under TSan too: what it tests are mostly orders. */
 #define _GNU_SOURCE
 #include "tests/support/harness.h"
-#include "tests/support/patience.h"
+#include "tests/support/deadlines.h"
 #include <fenv.h>
 #include <pthread.h>
 #include <sched.h>

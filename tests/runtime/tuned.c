@@ -36,7 +36,7 @@ static const char *const graphs[] = {
     "  %v = sub %u, %e : f32[45,70]\n  %r = mul %v, %v : f32[45,70]\n  return %r\n}\n",
     "graph @halves @cpu {\n  %x = input 0 \"x\" : bf16[300,70]\n  %w = input 1 \"w\" : bf16[70,96]\n"
     "  %h = dot %x, %w contract(1; 0) : bf16[300,96]\n  return %h\n}\n",
-    "graph @thin @cpu {\n  %x = input 0 \"x\" : f32[2,700]\n  %w = input 1 \"w\" : f32[700,900]\n"
+    "graph @skinny @cpu {\n  %x = input 0 \"x\" : f32[2,700]\n  %w = input 1 \"w\" : f32[700,900]\n"
     "  %h = dot %x, %w contract(1; 0) : f32[2,900]\n  return %h\n}\n",
     "graph @windows @cpu {\n  %x = input 0 \"x\" : f32[4,40,6]\n  %w = input 1 \"w\" : f32[3,6,20]\n"
     "  %v = window %x axis(1) size(3) stride(1) dilation(1) : f32[4,38,6,3]\n"

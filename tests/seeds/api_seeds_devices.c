@@ -193,7 +193,7 @@ static void a5(void)
                     two = reg("cos", key, (kl_kernel){.name = "two", .run = refuse_to_run, .ctx = "the second cause"});
     OK(kl_sync(cpu));
     kl_tensor x = number(1), good = kl_add(x, x), a = kl_sin(x), b = kl_cos(x);
-    OK(kl_flush(cpu)); /* hands over, and leaves what went wrong to sync */
+    OK(kl_flush(cpu)); /* submits, and leaves what went wrong to sync */
     CHECK(kl_sync(cpu) == KL_ERR_CHECK && says("An error happened during execution. Caused by: ") &&
           says("the first cause"));
     CHECK(!strstr(kl_last_error(), "second"));
@@ -541,7 +541,7 @@ static void c13(void)
     kl_memory_trim(); /* memory_cleanup */
     OK(kl_memory_used(autodiff, &before));
     kl_tensor x = kl_iota(cpu, KL_F32, DIMS(1 << 18), 0), y = kl_add(x, x);
-    OK(kl_flush(autodiff)); /* handed over: it has memory now */
+    OK(kl_flush(autodiff)); /* submitted: it has memory now */
     OK(kl_memory_used(cpu, &held));
     CHECK(held.live >= before.live + (1 << 20) && held.peak >= held.live);
     kl_release(x), kl_release(y);

@@ -251,7 +251,7 @@ ref n_custom(struct graph *g, const ref *in, uint32_t n, unsigned a)
 /* ---- kernels as text ---- */
 
 /* A copy in its normal form. */
-static struct kernel *settled(const struct kernel *k)
+static struct kernel *canonicalized(const struct kernel *k)
 {
     struct kernel *c = kernel_new(k->name);
     for (uint32_t b = 0; b < k->nbuf; b++) {
@@ -271,7 +271,7 @@ static struct kernel *settled(const struct kernel *k)
 bool kernel_round_trip(const struct kernel *k, struct err *why)
 {
     struct kernels back = {0};
-    struct kernel *normal = settled(k);
+    struct kernel *normal = canonicalized(k);
     char *text = kernel_text(k), *plain = kernel_text(normal), *again = NULL;
     bool ok = text && plain && kernel_parse(text, strlen(text), "printed", &back, why) &&
         (again = kernel_text(back.v[0]));

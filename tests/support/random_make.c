@@ -119,7 +119,7 @@ static ref permuted(struct maker *m, ref x)
     return n_permute(m->g, x, perm);
 }
 
-/* Merges two neighbours, splits an axis, puts in an axis of 1, takes one out, or flattens. */
+/* Merges two adjacent axes, splits an axis, puts in an axis of 1, takes one out, or flattens. */
 static ref reshaped(struct maker *m, ref x)
 {
     struct shape s = *node_shape(m->g, x), t = {0};

@@ -2,7 +2,7 @@
 #define _GNU_SOURCE
 #include "random_shrink.h"
 #include "frontend/check/check.h"
-#include "tests/support/patience.h"
+#include "tests/support/deadlines.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>

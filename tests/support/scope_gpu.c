@@ -9,10 +9,10 @@ static const unsigned any_dtype[] = {KL_F32, KL_BF16, KL_F16, KL_F64, KL_I32, KL
 
 static ref gpu_input(struct graph *g, unsigned dtype, const struct shape *s) { return n_input(g, dtype, s, "z"); }
 
-struct graph *scope_turn(struct digits *d)
+struct graph *scope_transpose(struct digits *d)
 {
     static const int64_t lengths[] = {15, 16, 17, 63, 64, 65, 66, 72, 127, 128, 129};
-    struct graph *g = graph_new("turn");
+    struct graph *g = graph_new("transpose");
     int64_t rows = DIGIT_OF(d, lengths), cols = DIGIT_OF(d, lengths), batch = 1 + (int64_t)digit(d, 2);
     unsigned dtype = any_dtype[digit(d, 6)];
     struct shape s = shape_make(3, (int64_t[]){batch, rows, cols}), to = shape_make(3, (int64_t[]){batch, cols, rows});
@@ -52,11 +52,11 @@ struct graph *scope_units(struct digits *d)
     struct graph *g = graph_new("units");
     int64_t m = DIGIT_OF(d, sides), n = DIGIT_OF(d, sides), k = DIGIT_OF(d, sides), batch = 1 + (int64_t)digit(d, 2);
     unsigned dtype = digit(d, 4) ? halves[digit(d, 2)] : digit(d, 2) ? KL_F32 : KL_F64;
-    uint64_t turned = digit(d, 4);
-    struct shape a = shape_make(3, turned & 1 ? (int64_t[]){batch, k, m} : (int64_t[]){batch, m, k});
-    struct shape b = shape_make(3, turned & 2 ? (int64_t[]){batch, n, k} : (int64_t[]){batch, k, n});
+    uint64_t transposed = digit(d, 4);
+    struct shape a = shape_make(3, transposed & 1 ? (int64_t[]){batch, k, m} : (int64_t[]){batch, m, k});
+    struct shape b = shape_make(3, transposed & 2 ? (int64_t[]){batch, n, k} : (int64_t[]){batch, k, n});
     struct shape row = shape_make(1, (int64_t[]){n});
-    union attr at = {.dot = {.nbatch = 1, .ncon = 1, .con_a = turned & 1 ? 1 : 2, .con_b = turned & 2 ? 2 : 1}};
+    union attr at = {.dot = {.nbatch = 1, .ncon = 1, .con_a = transposed & 1 ? 1 : 2, .con_b = transposed & 2 ? 2 : 1}};
     bool views = digit(d, 3) == 0;
     ref x = views ? scope_operand(g, d, dtype, &a) : gpu_input(g, dtype, &a);
     ref y = n_dot(g, x, views ? scope_operand(g, d, dtype, &b) : gpu_input(g, dtype, &b), &at);
@@ -120,17 +120,17 @@ struct graph *scope_attention_units(struct digits *d)
 }
 
 /* A few rows with a matrix that is read once; its elements may be computed from smaller ones. */
-struct graph *scope_thin(struct digits *d)
+struct graph *scope_skinny(struct digits *d)
 {
     static const int64_t lengths[] = {4, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 66};
-    struct graph *g = graph_new("thin");
+    struct graph *g = graph_new("skinny");
     int64_t m = 1 + (int64_t)digit(d, 8), n = DIGIT_OF(d, lengths), k = DIGIT_OF(d, lengths);
     unsigned dtype = any_dtype[digit(d, 4)];
-    bool turned = digit(d, 2);
-    struct shape a = shape_make(2, (int64_t[]){m, k}), b = shape_make(2, turned ? (int64_t[]){n, k}
+    bool transposed = digit(d, 2);
+    struct shape a = shape_make(2, (int64_t[]){m, k}), b = shape_make(2, transposed ? (int64_t[]){n, k}
                                                                                 : (int64_t[]){k, n});
-    struct shape half = b, row = shape_make(2, (int64_t[]){turned ? n : 1, turned ? 1 : n});
-    union attr at = {.dot = {.ncon = 1, .con_a = 1, .con_b = turned}};
+    struct shape half = b, row = shape_make(2, (int64_t[]){transposed ? n : 1, transposed ? 1 : n});
+    union attr at = {.dot = {.ncon = 1, .con_a = 1, .con_b = transposed}};
     uint64_t form = digit(d, 4);
     ref w = gpu_input(g, form == 1 || form == 2 ? KL_I8 : dtype, &b);
     if (form == 1)

@@ -302,10 +302,10 @@ struct graph *scope_sort(struct digits *d)
 const struct scope_family scope_families[] = {
     {"map", scope_map, 3, false}, {"move", scope_move, 1, false}, {"reduce", scope_reduce, 4, false},
     {"rows", scope_rows, 2, false}, {"dot", scope_dot, 4, false}, {"dot_runs", scope_dot_runs, 4, false},
-    {"thin", scope_thin, 3, false}, {"bytes", scope_bytes, 1, false}, {"windows", scope_windows, 4, false},
+    {"skinny", scope_skinny, 3, false}, {"bytes", scope_bytes, 1, false}, {"windows", scope_windows, 4, false},
     {"conv", scope_conv, 4, false}, {"attention", scope_attention, 3, false}, {"scatter", scope_scatter, 1, false},
     {"gather", scope_gather, 1, false}, {"scan", scope_scan, 1, false}, {"sort", scope_sort, 1, false},
-    {"turn", scope_turn, 1, true}, {"levels", scope_levels, 1, true}, {"units", scope_units, 1, true},
+    {"transpose", scope_transpose, 1, true}, {"levels", scope_levels, 1, true}, {"units", scope_units, 1, true},
     {"channels", scope_channels, 1, true}, {"attention_units", scope_attention_units, 1, true}};
 const unsigned scope_family_count = sizeof scope_families / sizeof *scope_families;
 

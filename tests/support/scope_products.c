@@ -53,10 +53,10 @@ struct graph *scope_dot(struct digits *d)
     struct graph *g = graph_new("dot");
     int64_t m = DIGIT_OF(d, rows), n = DIGIT_OF(d, columns), k = DIGIT_OF(d, steps), batch = 1 + (int64_t)digit(d, 2);
     unsigned dtype = product_dtypes[digit(d, 5)];
-    uint64_t turned = digit(d, 4), block = digit(d, 4);
-    struct shape a = shape_make(3, turned & 1 ? (int64_t[]){batch, k, m} : (int64_t[]){batch, m, k});
-    struct shape b = shape_make(3, turned & 2 ? (int64_t[]){batch, n, k} : (int64_t[]){batch, k, n});
-    union attr at = {.dot = {.nbatch = 1, .ncon = 1, .con_a = turned & 1 ? 1 : 2, .con_b = turned & 2 ? 2 : 1}};
+    uint64_t transposed = digit(d, 4), block = digit(d, 4);
+    struct shape a = shape_make(3, transposed & 1 ? (int64_t[]){batch, k, m} : (int64_t[]){batch, m, k});
+    struct shape b = shape_make(3, transposed & 2 ? (int64_t[]){batch, n, k} : (int64_t[]){batch, k, n});
+    union attr at = {.dot = {.nbatch = 1, .ncon = 1, .con_a = transposed & 1 ? 1 : 2, .con_b = transposed & 2 ? 2 : 1}};
     ref x = scope_operand(g, d, dtype, &a), y = n_dot(g, x, scope_operand(g, d, dtype, &b), &at);
     set_block(g, y, block);
     product_outputs(g, d, y);
@@ -105,10 +105,10 @@ struct graph *scope_bytes(struct digits *d)
     struct graph *g = graph_new("bytes");
     int64_t m = DIGIT_OF(d, rows), n = DIGIT_OF(d, columns), k = DIGIT_OF(d, steps);
     unsigned first = digit(d, 2) ? KL_U8 : KL_I8, second = digit(d, 2) ? KL_U8 : KL_I8;
-    bool turned = digit(d, 2);
-    struct shape a = shape_make(2, (int64_t[]){m, k}), b = shape_make(2, turned ? (int64_t[]){n, k}
+    bool transposed = digit(d, 2);
+    struct shape a = shape_make(2, (int64_t[]){m, k}), b = shape_make(2, transposed ? (int64_t[]){n, k}
                                                                                 : (int64_t[]){k, n});
-    union attr at = {.dot = {.ncon = 1, .con_a = 1, .con_b = turned, .sum = KL_I32}};
+    union attr at = {.dot = {.ncon = 1, .con_a = 1, .con_b = transposed, .sum = KL_I32}};
     ref x = scope_operand(g, d, first, &a), y = n_dot(g, x, scope_operand(g, d, second, &b), &at);
     product_outputs(g, d, y);
     return g;

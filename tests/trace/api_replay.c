@@ -353,7 +353,7 @@ static void test_regions(kl_device dev)
     kl_release(w);
 }
 
-/* Two bodies by turns: both are known.  One that fails on the way, or one that is dropped, changes nothing. */
+/* Two bodies in alternation: both are known.  One that fails on the way, or one that is dropped, changes nothing. */
 static void test_region_turns(kl_device dev)
 {
     kl_tensor w = kl_ones(dev, KL_F32, DIMS(1, WIDTH));

@@ -84,7 +84,7 @@ static pid_t start_rank(int rank, int port, const char *own_secret, double timeo
 /* ---- who else connects ---- */
 
 struct hello { uint32_t magic; int32_t rank, ranks, port; uint8_t nonce[16]; };
-static const uint32_t magic = 0x4b4c434f + CARRIER_VERSION;
+static const uint32_t magic = 0x4b4c434f + TRANSPORT_VERSION;
 static atomic_bool over;
 static int job_port;
 

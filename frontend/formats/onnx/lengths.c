@@ -1,6 +1,6 @@
 /* Shape arithmetic on symbolic lengths: what exporters write between a Shape and the Reshape, Expand, Slice, Range or
  * ConstantOfShape that it is for.  The operators compute on the host with expressions of the open trace (kl_length_add
- * and its kin), so that a model with named lengths is one graph for all of them.
+ * and the like), so that a model with named lengths is one graph for all of them.
  *
  * A result is an array of i64 with `symbolic` set.  An operator that is not here gets such an array as a tensor, whose
  * elements each run fills in. */
@@ -115,7 +115,7 @@ static bool lengths_broadcast(const struct array *const *a, int count, int64_t *
  * Each sets *done if it has given a result; else the operator gets the operands as tensors.  false: reported. */
 typedef bool lengths_fn(struct node *n, bool *done);
 
-/* Number by number; integers wrap, kl_length_sub and its kin report what is no length. */
+/* Number by number; integers wrap, kl_length_sub and the like report what is no length. */
 static int64_t lengths_compute(struct node *n, const char *op, int64_t a, int64_t b)
 {
     bool lengths = length_is_symbolic(a) || length_is_symbolic(b);

@@ -10,7 +10,7 @@ struct loader {
     const char *path;
     struct message *why;
     unsigned missing, listed;         /* operators */
-    struct names told;                /*   those in `list` */
+    struct names reported;                /*   those in `list` */
     char list[700];
 };
 struct load_scope {
@@ -175,11 +175,11 @@ static void load_missing(struct loader *l, const Onnx__NodeProto *p, int opset)
     char name[200];
     snprintf(name, sizeof name, "%.60s%s%.100s", text_or_none(p->domain), *text_or_none(p->domain) ? "." : "",
              text_or_none(p->op_type));
-    if (onnx_names_find(&l->told, name) != NO_PLACE)
+    if (onnx_names_find(&l->reported, name) != NO_PLACE)
         return;
     l->missing++;
     char *copy = strdup(name);
-    if (!copy || !onnx_names_put(&l->told, copy, l->missing)) {
+    if (!copy || !onnx_names_put(&l->reported, copy, l->missing)) {
         free(copy);
         return;
     }
@@ -461,9 +461,9 @@ struct kl_model *model_read(kl_device device, const char *path, struct message *
         ok = load_all(&l, &b);
     }
     bytes_unmap(&b);
-    for (uint32_t i = 0; i < l.told.cap; i++)
-        free((void *)(uintptr_t)l.told.key[i]);
-    onnx_names_free(&l.told);
+    for (uint32_t i = 0; i < l.reported.cap; i++)
+        free((void *)(uintptr_t)l.reported.key[i]);
+    onnx_names_free(&l.reported);
     if (ok)
         return l.m;
     model_free(l.m);

@@ -29,8 +29,8 @@ KL_API_AT kl_tensor kl_float8_encode(kl_tensor a, kl_float8 format, bool saturat
  * [lazy; new handle; errors ARGUMENT: the format; TYPE: not u8, or dtype is no float] */
 KL_API_AT kl_tensor kl_float8_decode(kl_tensor codes, kl_float8 format, kl_dtype dtype);
 
-/* a: i8 or u8 [..., 2 N] -> u8 [..., N]: the low 4 bits of two neighbours in each byte, the first of them in the lower
- * half.  [lazy; new handle; errors SHAPE: the last axis is odd; TYPE] */
+/* a: i8 or u8 [..., 2 N] -> u8 [..., N]: the low 4 bits of two adjacent elements in each byte, the first of them in the
+ * lower half.  [lazy; new handle; errors SHAPE: the last axis is odd; TYPE] */
 KL_API_AT kl_tensor kl_int4_pack(kl_tensor a);
 /* codes: u8 [..., N] -> [..., 2 N]: i8 values in -8..7, or u8 values in 0..15.
  * [lazy; new handle; errors SHAPE: no axis, or KL_MAX_RANK; TYPE: codes are not u8, or dtype is neither KL_I8 nor

@@ -132,8 +132,8 @@ typedef struct kl_nn_attention {
 KL_API_AT kl_status kl_nn_attention_init(kl_nn_attention *m, kl_params *params, const char *prefix,
                                          const kl_nn_attention_options *options);
 /* mask: as in kl_attention, or kl_none.  cache (NULL: none): the keys and values of layer `layer` are stored in it.
- * Each new token then sees all earlier tokens and itself, and mask must be kl_none.  [errors ARGUMENT, SHAPE; TRACE:
- * a cache outside of a trace] */
+ * Each new token then attends to all earlier tokens and itself, and mask must be kl_none.  [errors ARGUMENT, SHAPE;
+ * TRACE: a cache outside of a trace] */
 KL_API_AT kl_tensor kl_nn_attention_forward(const kl_nn_attention *m, kl_tensor x, kl_tensor mask, kl_nn_cache *cache,
                                             int layer);
 

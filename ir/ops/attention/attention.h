@@ -13,9 +13,9 @@ static inline unsigned attention_seen(const struct node *n)
 struct attention_sizes { int64_t batch, l, m, d, e; };
 struct attention_sizes attention_sizes(const struct graph *g, const struct node *n);
 
-/* The keys that a query sees: from lo on and before hi, and further restricted by `mask` if not NULL. */
+/* The keys that a query attends to: from lo on and before hi, and further restricted by `mask` if not NULL. */
 struct sight { int64_t lo, hi; const uint8_t *mask; };
-/* The keys that query i of batch element b sees; seen: that operand's elements, or NULL. */
+/* The keys that query i of batch element b attends to; seen: that operand's elements, or NULL. */
 struct sight attention_sight(const struct graph *g, const struct node *n, const struct attention_sizes *z,
                              const void *seen, int64_t b, int64_t i);
 
@@ -35,10 +35,10 @@ bool attention_widened(const struct graph *g, const struct node *n, void *out, c
 ref attention_product(struct graph *g, ref a, ref b, unsigned con_a, unsigned con_b);
 /* The mask of visible keys: bool of shape s, [.., L, M]; NIL: all. */
 ref attention_seen_keys(struct graph *g, const struct node *n, const struct shape *s);
-ref attention_where_seen(struct graph *g, ref seen, ref x); /* x where a query sees a key, else 0 */
+ref attention_where_seen(struct graph *g, ref seen, ref x); /* x where a query attends to a key, else 0 */
 /* y [.., L or M, ..] for a product with numbers that are 0 where a query does not see a key: 0 in place of infinite
- * elements and NaNs, since 0 times them is NaN.  Where a query sees such a key, its numbers are NaN, and so is the
- * product. */
+ * elements and NaNs, since 0 times them is NaN.  Where a query attends to such a key, its numbers are NaN, and so is
+ * the product. */
 ref attention_finite(struct graph *g, ref seen, ref y);
 
 #endif

@@ -139,7 +139,7 @@ double attention_flops(const struct graph *g, const struct node *n)
     if (n->op == OP_attention_grad)
         columns += n->attr.attention.of == ATTENTION_KEYS ? columns : (double)z.d;
     double l = (double)z.l, m = (double)z.m, pairs = l * m;
-    if (n->attr.attention.causal) /* the last query sees all keys, the one before it one less */
+    if (n->attr.attention.causal) /* the last query attends to all keys, the one before it one less */
         pairs = l <= m ? l * (m - l) + l * (l + 1) / 2 : m * (m + 1) / 2;
     return 2 * (double)z.batch * pairs * columns;
 }
@@ -167,8 +167,8 @@ struct sight attention_sight(const struct graph *g, const struct node *n, const 
     return s;
 }
 
-/* One query, given the keys it sees; score and weight have room for a block. stats: NULL, or the address of its two
- * numbers, and then there are no values. */
+/* One query, given the keys it attends to; score and weight have room for a block. stats: NULL, or the address of its
+ * two numbers, and then there are no values. */
 #define ROW(name, ctype, dtype, fma)                                                                          \
     static bool row_##name(const struct node *n, const struct attention_sizes *z, struct sight s, ctype *out, \
                            ctype *stats, const ctype *q, const ctype *k, const ctype *v, ctype *score,        \

@@ -8,10 +8,10 @@
  *     dq = scale * ds k        dk = scale * ds^T q        dv = p^T dy
  *
  * The gradient of q is summed over keys, those of k and v over queries.  They are two nodes; each row of either is the
- * sum of one walk, so rows may be computed in any order and by any thread.
+ * sum of one loop, so rows may be computed in any order and by any thread.
  *
  * A node has at most four operands, so q and dy are one, [.., L, D + E], and k and v, [.., M, D + E].  This also makes
- * both nodes the same computation with the sides exchanged: for each row of one side, a walk over the rows of the
+ * both nodes the same computation with the sides exchanged: for each row of one side, a loop over the rows of the
  * other. node.h defines the order. */
 #include "ir/ops/attention/attention.h"
 #include "ir/loop/loop.h"
@@ -54,7 +54,7 @@ bool shape_attention_grad(const struct graph *g, struct node *n, struct shape *o
 
 /* ---- evaluation ---- */
 
-/* Does query i of batch element b see key j? */
+/* Is key j unmasked for query i of batch element b? */
 static bool attention_key_is_unmasked(const struct graph *g, const struct node *n, const struct attention_sizes *z,
                                       const void *seen,
                  int64_t b, int64_t i, int64_t j)
@@ -63,7 +63,7 @@ static bool attention_key_is_unmasked(const struct graph *g, const struct node *
     return j >= s.lo && j < s.hi && (!s.mask || s.mask[j]);
 }
 
-/* The part of a walk in one block: numbers of the visible rows, their weights and ds. */
+/* The part of that loop in one block: numbers of the visible rows, their weights and ds. */
 struct grad_block { int64_t *at; void *p, *ds; };
 
 /* Row `own` of batch element b; x, y and t point to that element's data. */

@@ -1,4 +1,4 @@
-/* Carrier "mpi" is a library of its own, libkiln-mpi.so, which is opened when it is used.  The reasons: the binary
+/* Transport "mpi" is a library of its own, libkiln-mpi.so, which is opened when it is used.  The reasons: the binary
  * interfaces of MPI's implementations differ, and a program that does not use MPI should not need one.  Messages are
  * copied through buffers of the link, part by part.  A call that fails may leave MPI with requests that still complete
  * later, so these must not use the caller's memory. */
@@ -28,7 +28,7 @@ static double mpi_seconds(void)
 
 static void *mpi_error(char *message, const char *text)
 {
-    snprintf(message, CARRIER_MESSAGE, "%s", text);
+    snprintf(message, TRANSPORT_MESSAGE, "%s", text);
     return NULL;
 }
 
@@ -80,8 +80,8 @@ static bool mpi_wait_pair(MPI_Request *request, int to, int from, double timeout
     double deadline = mpi_seconds() + timeout;
     for (int polls = 0, done = 0;; polls++) {
         if (MPI_Testall(2, request, &done, MPI_STATUSES_IGNORE) != MPI_SUCCESS)
-            return snprintf(message, CARRIER_MESSAGE, "MPI reports an error between this rank and ranks %d and %d", to,
-                            from),
+            return snprintf(message, TRANSPORT_MESSAGE, "MPI reports an error between this rank and ranks %d and %d",
+                            to, from),
                    false;
         if (done)
             return true;
@@ -89,7 +89,7 @@ static bool mpi_wait_pair(MPI_Request *request, int to, int from, double timeout
             continue;
         nanosleep(&(struct timespec){0, 20000}, NULL);
         if (mpi_seconds() >= deadline)
-            return snprintf(message, CARRIER_MESSAGE,
+            return snprintf(message, TRANSPORT_MESSAGE,
                             "nothing has come from rank %d, or rank %d has taken nothing, for %d ms", from, to,
                             (int)(timeout * 1000)),
                    false;
@@ -138,6 +138,6 @@ static void mpi_close(void *ctx)
 const struct transport *kiln_transport_mpi(void);
 __attribute__((visibility("default"))) const struct transport *kiln_transport_mpi(void)
 {
-    static const struct transport mpi = {CARRIER_VERSION, "mpi", mpi_open, mpi_exchange, NULL, mpi_close};
+    static const struct transport mpi = {TRANSPORT_VERSION, "mpi", mpi_open, mpi_exchange, NULL, mpi_close};
     return &mpi;
 }

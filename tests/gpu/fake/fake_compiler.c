@@ -12,7 +12,7 @@
 #define BOTH(cuda, hip) __attribute__((visibility("default"), alias(#cuda))) __typeof__(cuda) hip
 struct program { char *source, *log, *code; size_t log_size, code_size; };
 
-/* A launch hands over addresses of parameters. */
+/* A launch passes addresses of parameters. */
 static const char caller[] =
     "#include <utility>\n"
     "template <class... A, std::size_t... I> static void expand(void (*f)(A...), void **p, std::index_sequence<I...>)\n"

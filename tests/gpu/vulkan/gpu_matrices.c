@@ -22,7 +22,7 @@ static struct matrix_compiler *compiler;
 /* A graph of gpu_product. */
 static struct graph *product(unsigned dtype, int64_t m, int64_t n, int64_t k, enum gpu_what what)
 {
-    static const char *const names[] = {"plain", "turned", "computed", "epilogue"};
+    static const char *const names[] = {"plain", "transposed", "computed", "epilogue"};
     struct graph *g = graph_new(names[what]);
     ref y = gpu_product(g, dtype, m, n, k, what);
     if (what == EPILOGUE)

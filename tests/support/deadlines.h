@@ -2,8 +2,8 @@
  * ever is far beyond what it takes on the slowest one: loops are counted in seconds of the processor, and what waits
  * for something that comes in milliseconds waits for minutes.  tests/run.sh ends a command that uses no processor time
  * at all. */
-#ifndef TEST_PATIENCE_H
-#define TEST_PATIENCE_H
+#ifndef TEST_DEADLINES_H
+#define TEST_DEADLINES_H
 #include <signal.h>
 #include <stdbool.h>
 #include <sys/time.h>

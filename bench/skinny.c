@@ -7,7 +7,7 @@
 enum { ROUNDS = 15, SIDE = 4096, SMOKE_SIDE = 256 };
 static int side; /* of the matrix */
 
-static const struct thin_case {
+static const struct skinny_case {
     int rows;
     kl_dtype weights; /* KL_I8: bytes times a scale, in f32; KL_I32: bytes, as are the rows, with sums of integers */
     bool out_in;      /* how they are stored */
@@ -23,15 +23,15 @@ static const struct thin_case {
 };
 enum { CASES = sizeof cases / sizeof cases[0] };
 
-static bool of_bytes(const struct thin_case *c) { return c->weights == KL_I8 || c->weights == KL_I32; }
+static bool of_bytes(const struct skinny_case *c) { return c->weights == KL_I8 || c->weights == KL_I32; }
 
 /* Bytes of the weights. */
-static size_t size_of(const struct thin_case *c)
+static size_t size_of(const struct skinny_case *c)
 {
     return (size_t)side * (size_t)side * (c->weights == KL_F32 ? 4u : of_bytes(c) ? 1u : 2u);
 }
 
-static const char *case_name(const struct thin_case *c)
+static const char *case_name(const struct skinny_case *c)
 {
     static char name[64];
     const char *dtype = c->weights == KL_F32 ? "f32" : c->weights == KL_BF16 ? "bf16" : c->weights == KL_F16 ? "f16"
@@ -43,7 +43,7 @@ static const char *case_name(const struct thin_case *c)
 
 struct operands { kl_tensor x, w, scale; };
 
-static void make_operands(kl_device dev, const struct thin_case *c, struct operands *o)
+static void make_operands(kl_device dev, const struct skinny_case *c, struct operands *o)
 {
     kl_tensor x = kl_randn(dev, KL_F32, 2, (int64_t[]){c->rows, side}, 2);
     kl_tensor w = kl_randn(dev, KL_F32, 2, (int64_t[]){side, side}, 1);
@@ -59,9 +59,9 @@ static void make_operands(kl_device dev, const struct thin_case *c, struct opera
 }
 
 /* One product, recorded, run and waited for; false: see kl_last_error. */
-static bool product(kl_device dev, const struct thin_case *c, const struct operands *o)
+static bool product(kl_device dev, const struct skinny_case *c, const struct operands *o)
 {
-    kl_trace_begin("thin");
+    kl_trace_begin("skinny");
     kl_tensor x = c->weights == KL_I32 ? kl_cast(o->x, KL_I32) : o->x;
     kl_tensor w = c->weights == KL_I32  ? kl_cast(o->w, KL_I32)
                   : c->weights == KL_I8 ? kl_mul(kl_cast(o->w, KL_F32), o->scale) : o->w;
@@ -75,14 +75,14 @@ int main(int argc, char **argv)
     static struct bench b;
     static struct samples took[CASES], reads[CASES], copies[CASES];
     static struct operands o[CASES];
-    if (!bench_open(&b, "thin", argc, argv))
+    if (!bench_open(&b, "skinny", argc, argv))
         return b.status;
     side = bench_size(&b, SIDE, SMOKE_SIDE);
     kl_device dev = bench_device(&b);
     size_t elements = (size_t)side * (size_t)side;
     float *array[2] = {limit_array(elements), limit_array(elements)};
     if (!array[0] || !array[1]) {
-        fprintf(stderr, "bench_thin: out of memory\n");
+        fprintf(stderr, "bench_skinny: out of memory\n");
         return 1;
     }
     kl_trace_begin("operands");
@@ -90,18 +90,18 @@ int main(int argc, char **argv)
         if (bench_wants(&b, case_name(&cases[i])))
             make_operands(dev, &cases[i], &o[i]);
     if (kl_trace_end() != KL_OK)
-        return bench_fail(&b, "thin");
+        return bench_fail(&b, "skinny");
 
     for (int round = -1; round < bench_rounds(&b, ROUNDS); round++) /* round -1 compiles */
         for (int i = 0; i < CASES; i++) {
-            const struct thin_case *c = &cases[i];
+            const struct skinny_case *c = &cases[i];
             size_t bytes = size_of(c);
             if (!bench_wants(&b, case_name(c)))
                 continue;
             kl_set_option("threads", c->threads);
             double start = c->threads > 1 ? measure_now() : measure_cpu_now();
             if (!product(dev, c, &o[i]))
-                return bench_fail(&b, "thin");
+                return bench_fail(&b, "skinny");
             if (round < 0)
                 continue;
             samples_add(&took[i], (c->threads > 1 ? measure_now() : measure_cpu_now()) - start);
@@ -110,7 +110,7 @@ int main(int argc, char **argv)
         }
 
     for (int i = 0; i < CASES; i++) {
-        const struct thin_case *c = &cases[i];
+        const struct skinny_case *c = &cases[i];
         if (!took[i].n)
             continue;
         double bytes = (double)size_of(c);
