@@ -1,6 +1,6 @@
 /* A transport sends bytes between the ranks of a job: sockets.c, or the library of mpi/. */
-#ifndef KILN_CARRIER_H
-#define KILN_CARRIER_H
+#ifndef KILN_TRANSPORT_H
+#define KILN_TRANSPORT_H
 #include <stdbool.h>
 #include <stddef.h>
 
