@@ -1,4 +1,4 @@
-/* Emits a kernel as a function of a dialect, in one walk over the flat instructions. */
+/* Emits a kernel as a function of a dialect, in one pass over the flat instructions. */
 #include "emit_source.h"
 #include <inttypes.h>
 #include <string.h>
