@@ -79,6 +79,7 @@ static kl_tensor record_columns(const struct streams *s)
 {
     return kl_sum(rows_of(s, 1), 1, (int[]){0}, false);
 }
+static kl_tensor record_normal(const struct streams *s) { return kl_randn(s->g.device, KL_F32, 1, &s->n, 1); }
 static kl_tensor record_cumsum(const struct streams *s) { return kl_cumsum(s->t[1], 0, false, false); }
 
 static const struct stream_case {
@@ -88,7 +89,7 @@ static const struct stream_case {
 } cases[] = {{"add", 3, record_add}, {"gelu chain", 6, record_chain}, {"sum", 1, record_sum},
              {"sum columns", 1, record_columns}, {"softmax rows", 2, record_softmax},
              {"layer norm rows", 2, record_layernorm}, {"transpose", 2, record_transpose},
-             {"cumsum", 2, record_cumsum}};
+             {"cumsum", 2, record_cumsum}, {"random normal", 1, record_normal}};
 
 struct recorded { const struct stream_case *c; const struct streams *s; };
 
