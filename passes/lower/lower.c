@@ -92,11 +92,24 @@ static val counted_load(struct lowering *w, uint32_t buf, val index, val pred)
     return v;
 }
 
+/* The predicate of an access to element `coord` of r if the elements behind its row's last one are padding, so that
+ * threads may access whole vectors there; else 0. */
+static val pred_in_padding(struct lowering *w, ref r, const val *coord)
+{
+    if (!w->pred_padded || !w->pitch[r])
+        return 0;
+    uint32_t last = node_shape(w->g, r)->rank - 1;
+    for (uint32_t d = 0; d < last; d++)
+        if (ix_depends(w->k, coord[d], w->lane))
+            return 0;
+    return ix_same(w->k, coord[last], w->column) ? w->pred_padded : 0;
+}
+
 static val lower_load(struct lowering *w, ref r, const val *coord)
 {
-    val i = lower_place(w, r, coord);
-    bool lanes = w->pred && (w->pred_all || (w->lane && ix_depends(w->k, i, w->lane)));
-    val pred = lanes ? w->pred : 0, where = w->l.where;
+    val i = lower_place(w, r, coord), padded = pred_in_padding(w, r, coord), there = padded ? padded : w->pred;
+    bool lanes = there && (w->pred_all || (w->lane && ix_depends(w->k, i, w->lane)));
+    val pred = lanes ? there : 0, where = w->l.where;
     if (where)
         pred = pred ? k_prim(w->k, P_AND, pred, where, 0) : where;
     if (w->loads)
@@ -218,13 +231,13 @@ struct element lower_element(struct lowering *w, ref r, const struct shape *s, c
         memcpy(c, coord, sizeof c);
     else
         lower_unflatten(w->k, mine, i, c);
-    return (struct element){r, w->pitch[r] ? lower_place(w, r, c) : i, lower_at(w, r, c)};
+    return (struct element){r, w->pitch[r] ? lower_place(w, r, c) : i, lower_at(w, r, c), pred_in_padding(w, r, c)};
 }
 
 void lower_put(struct lowering *w, const struct element *e)
 {
     if (w->stored[e->r])
-        k_store(w->k, lower_buffer(w, e->r, BUF_OUT), e->index, e->value, w->pred);
+        k_store(w->k, lower_buffer(w, e->r, BUF_OUT), e->index, e->value, e->padded ? e->padded : w->pred);
 }
 
 void lower_store(struct lowering *w, ref r, const struct shape *s, const val *coord)

@@ -82,6 +82,7 @@ struct lowering {
     val column;              /*   element of the row */
     val pred;                /* lanes that exist, 0: all; loads that depend on lane are predicated */
     bool pred_all;           /*   and all others: it is a thread that may not exist */
+    val pred_padded;         /* row kernels: pred of elements that may be in the padding of a row's pitch; 0: as pred */
     val lane;                /* the open vector loop's variable, 0: none */
 };
 
@@ -91,7 +92,7 @@ static inline bool lower_is_member(const struct lowering *w, ref r) { return w->
 void lower_point(struct lowering *w);                                     /* forget memos: coordinates change */
 val lower_at(struct lowering *w, ref r, const val *coord);
 /* An element of member r: its number and its value. */
-struct element { ref r; val index, value; };
+struct element { ref r; val index, value, padded; }; /* padded: w->pred_padded, if it is stored with that; else 0 */
 /* Evaluates r, a member that shares element numbers with a node of shape s, at s's coordinates. */
 struct element lower_element(struct lowering *w, ref r, const struct shape *s, const val *coord);
 void lower_put(struct lowering *w, const struct element *e); /* stores it */

@@ -8,8 +8,10 @@
  * to keep its row in scratch: exp is kept, x - mean is computed again.
  *
  * On a GPU the threads of a block hold a row in registers, or walk over a longer one in groups of elements, so many
- * that enough loads are on their way; then nothing is kept. */
+ * that enough loads are on their way; then nothing is kept, and a maximum and the sum of exponentials below it are
+ * found in one walk. */
 #include "lower_schedule.h"
+#include <math.h>
 #include <string.h>
 
 enum { KEEP_COST = 12 }; /* number of instructions that cost as much as a store and a load */
@@ -296,6 +298,7 @@ static void at_held(struct rows *s, uint32_t walk, uint32_t e)
             : k_prim(k, P_LT, w->lane, k_int(k, left > number ? (left - number + each - 1) / each : 0), 0);
     }
     w->pred = s->there[e];
+    w->pred_padded = s->there[e - number]; /* of the vector's first element */
     w->held = &s->held[e];
     compute_members(s, walk);
 }
@@ -303,7 +306,7 @@ static void at_held(struct rows *s, uint32_t walk, uint32_t e)
 static void leave_held(struct rows *s)
 {
     s->w->held = NULL;
-    s->w->pred = 0;
+    s->w->pred = s->w->pred_padded = 0;
 }
 
 /* The elements that there are at all. */
@@ -390,6 +393,81 @@ static void reduce_held(struct rows *s, uint32_t walk)
     val none = k_splat(k, k_bits(k, dtype, fold_identity(fold, dtype)));
     val acc = s->walks ? walk_groups(s, walk, none) : fold_held(s, walk, 0, none);
     fix(s, s->reduce[walk], k_cast(k, k_lane_reduce(k, fold, acc), n->dtype));
+}
+
+/* ---- maximum and sum in one walk ---- */
+
+/* Is reduce `walk` the maximum of rows that are walked over, and the next one the sum of e^(x - the maximum), as in
+ * softmax and cross entropy? */
+static bool is_online_softmax(const struct rows *s, uint32_t walk)
+{
+    const struct node *node = s->w->g->node;
+    if (!s->walks || walk + 1 >= s->nreduce)
+        return false;
+    const struct node *max = &node[s->reduce[walk]], *sum = &node[s->reduce[walk + 1]], *e = &node[sum->in[0]];
+    if (max->op != OP_reduce_max || max->dtype != KL_F32 || sum->op != OP_sum || sum->dtype != KL_F32 ||
+        e->op != OP_exp)
+        return false;
+    const struct node *x = &node[e->in[0]];
+    return x->op == OP_sub && x->in[0] == max->in[0] && node[x->in[1]].op == OP_expand &&
+           node[x->in[1]].in[0] == s->reduce[walk];
+}
+
+/* Of a lane's elements so far: the largest one, and the sum of e^(x - the largest one). */
+struct online { val max, sum; };
+
+static val exp_below(struct kernel *k, val x, val max) { return k_exp_nonpositive(k, k_prim(k, P_SUB, x, max, 0)); }
+
+/* Adds the elements of a group.  Where all are -infinity, whose difference is NaN, the sum stays 0. */
+static struct online fold_online(struct rows *s, uint32_t walk, struct online o)
+{
+    struct lowering *w = s->w;
+    struct kernel *k = w->k;
+    const struct node *n = &w->g->node[s->reduce[walk]];
+    val low = k_splat(k, k_const(k, KL_F32, -INFINITY)), zero = k_splat(k, k_const(k, KL_F32, 0));
+    val max = fold_held(s, walk, o.max, low);
+    val from = k_prim(k, P_SELECT, k_prim(k, P_EQ, max, low, 0), zero, max);
+    val sum = k_prim(k, P_MUL, o.sum, exp_below(k, o.max, from), 0);
+    for (uint32_t e = 0; e < held_there(s); e++) {
+        at_held(s, walk, e);
+        val term = exp_below(k, lower_rows_operand(s, n), from);
+        sum = k_prim(k, P_ADD, sum, w->pred ? k_prim(k, P_SELECT, w->pred, term, zero) : term, 0);
+    }
+    leave_held(s);
+    return (struct online){max, sum};
+}
+
+/* Online softmax (Milakov and Gimelshein, 2018): one walk over the row, in groups of elements, in place of two.  When a
+ * group has a larger element, the sum is multiplied by e^(old maximum - new one).  Each group adds one such rounding to
+ * those of the sum. */
+static void reduce_online(struct rows *s, uint32_t walk)
+{
+    struct kernel *k = s->w->k;
+    int64_t group = s->nheld * (int64_t)k->sched.width, full = s->space.length / group;
+    struct online o = {k_splat(k, k_const(k, KL_F32, -INFINITY)), k_splat(k, k_const(k, KL_F32, 0))};
+    if (full) {
+        val j = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, full), 1);
+        struct online carry = {k_carry(k, o.max), 0};
+        carry.sum = k_carry(k, o.sum);
+        s->base = ix_scale(k, j, group);
+        s->left = group;
+        struct online next = fold_online(s, walk, carry);
+        k_next(k, carry.max, next.max);
+        k_next(k, carry.sum, next.sum);
+        forget_held(s);
+        k_end(k, j);
+        o.max = k_out(k, carry.max);
+        o.sum = k_out(k, carry.sum);
+    }
+    s->base = k_int(k, full * group);
+    s->left = s->space.length - full * group;
+    if (s->left)
+        o = fold_online(s, walk, o);
+    forget_held(s);
+    val max = k_lane_reduce(k, FOLD_MAX, o.max);
+    val sum = k_lane_reduce(k, FOLD_ADD, k_prim(k, P_MUL, o.sum, exp_below(k, o.max, max), 0));
+    fix(s, s->reduce[walk], max);
+    fix(s, s->reduce[walk + 1], sum);
 }
 
 /* Makes the registers that hold rows, as the schedule says. */
@@ -549,7 +627,10 @@ static void emit_row(struct rows *s)
     fix_members(s);
     for (uint32_t walk = 0; walk < s->nreduce; walk++) {
         mark_walk(s, walk, s->need);
-        emit_reduce(s, walk);
+        if (is_online_softmax(s, walk))
+            reduce_online(s, walk++);
+        else
+            emit_reduce(s, walk);
         fix_members(s);
     }
     mark_walk(s, s->nreduce, s->need);
@@ -611,25 +692,45 @@ static void try_rows(struct lowering *w, const struct schedule *schedule, struct
     memset(w->row_copy, 0, w->nmember * sizeof *w->row_copy);
 }
 
-/* As lower_access, of the arrays with a value for each element: those with one for each row are accessed once. */
+/* Arrays with a value for each element of the rows: those with one for each row are accessed once. */
+struct row_arrays {
+    int64_t bytes;              /* of the largest elements, or of the smallest that count */
+    int64_t distances;          /* the elements from row to row of all arrays, ORed: for multiples of powers of two */
+};
+
+static void count_row_array(const struct rows *s, ref x, struct row_arrays *a)
+{
+    const struct lowering *w = s->w;
+    const struct shape *shape = node_shape(w->g, x);
+    bool padded = w->pitch[x] && shape->dim[shape->rank - 1] == s->space.length && size_is_constant(row_length(s));
+    int64_t bytes = (int64_t)dtype_size(w->g->node[x].dtype);
+    a->bytes = bytes > a->bytes ? bytes : a->bytes;
+    a->distances |= padded ? w->pitch[x] : s->space.length;
+}
+
+/* As lower_access, of these arrays: adjacent elements that a thread may access at once.  Rows with a pitch
+ * (lower_pitch.c) begin at multiples of an access, whatever their length is. */
 static int64_t rows_access(const struct rows *s)
 {
     enum { ACCESS = 16, MAX_COUNT = 8 };
     const struct lowering *w = s->w;
-    int64_t max = ACCESS / MAX_COUNT, elements = s->space.rows * s->space.length;
+    int64_t elements = s->space.rows * s->space.length;
+    struct row_arrays a = {.bytes = ACCESS / MAX_COUNT};
     for (uint32_t m = 0; m < w->nmember; m++) {
         const struct node *n = &w->g->node[w->member[m]];
-        int64_t own = w->stored[w->member[m]] && is_full(s, w->member[m]) ? (int64_t)dtype_size(n->dtype) : 1;
-        max = own > max ? own : max;
+        if (w->stored[w->member[m]] && is_full(s, w->member[m]))
+            count_row_array(s, w->member[m], &a);
         for (unsigned i = 0; i < n->nin; i++) {
             bool linear;
             ref x = node_operand(w->g, w->member[m], i, &linear);
-            int64_t read = (int64_t)dtype_size(w->g->node[x].dtype);
             if (lower_in_memory(w, x) && node_numel(w->g, x) == elements)
-                max = read > max ? read : max;
+                count_row_array(s, x, &a);
         }
     }
-    return ACCESS / max;
+    int64_t access = ACCESS / a.bytes, distances = a.distances ? a.distances : s->space.length;
+    while (access > 1 && distances % access)
+        access /= 2;
+    return access;
 }
 
 static void schedule_and_emit(struct rows *s)

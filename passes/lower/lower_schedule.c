@@ -288,7 +288,7 @@ static uint16_t gpu_row_width(const struct caps *caps, int64_t length, int64_t e
 
 static int64_t gpu_row_vector_width(int64_t length, int64_t access)
 {
-    while (access > 1 && (length % access || length < 32 * access))
+    while (access > 1 && length < 32 * access)
         access /= 2;
     return access;
 }

@@ -74,7 +74,7 @@ bool choose_map(struct lowering *w, const struct map_facts *f, struct schedule *
 struct rows_facts {
     int64_t rows, length, bytes;
     uint32_t reduces, members;
-    int64_t access;                 /* neighbours that one access of a GPU has */
+    int64_t access;                 /* adjacent elements that one access of a GPU may have in every row */
     bool symbolic;                  /* the length depends on symbols */
     uint64_t may_keep, keep;        /* members whose rows a later walk reads; for which keeping them pays */
 };

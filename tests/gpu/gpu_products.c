@@ -41,7 +41,7 @@ static bool same(unsigned dtype, const void *want, const void *got, int64_t n, i
         double x = element_value(dtype, want, *at), y = element_value(dtype, got, *at);
         double off = dtype == KL_F32 ? ldexp(max, -17)
             : ldexp(cancels ? max : fabs(x), dtype == KL_BF16 ? -7 : -10);
-        if (!(fabs(x - y) <= off))
+        if (!(fabs(x - y) <= off) && !(isnan(x) && isnan(y)))
             return false;
     }
     return true;
@@ -178,9 +178,12 @@ static void convolutions(const char *dialect, const char *architecture, unsigned
           architecture, found_async, found_reordered);
 }
 
-/* Are intermediates with odd rows read by tensor copies, and has each a pitch? */
+/* Are intermediates with odd rows read by tensor copies, and has each a pitch?  Do the threads of a row load and store
+ * vectors of such rows, which they hold or walk over in groups, the last of which has a part of a vector? */
 static void pitched(void)
 {
+    static const char *const walked_rows[] = {"rows width 32 vector 2", "rows width 8 vector 8",
+                                              "rows width 32 held 11"};
     struct err e = {0};
     struct graph *g = gpu_odd_rows(), *h = graph_clone(g);
     struct values in, none = {0}, want = {0};
@@ -207,12 +210,56 @@ static void pitched(void)
             p->pitch[r] += p->pitch[r] ? 32 : 0;
         check(!program_check(p, &e), "arrays that are larger than kernels believe are found");
         agrees(g, &in, &want, NULL, "dot_matrix");
+        agrees(g, &in, &want, NULL, "rows width 64 held 8 vector 8");
+        for (unsigned i = 0; i < sizeof walked_rows / sizeof *walked_rows; i++) {
+            char schedule[128];
+            snprintf(schedule, sizeof schedule, "@k1_reduce_max_sub_exp schedule %s\n", walked_rows[i]);
+            agrees(g, &in, &want, schedule, walked_rows[i]);
+        }
     }
     rounded = cancels = false;
     program_free(p);
     values_free(&in);
     values_free(&want);
     graph_free(h);
+    graph_free(g);
+}
+
+/* Softmax of rows that threads walk over: the maximum and the sum in one walk.  Rows: random ones; all -infinity; with
+ * an infinity; with a NaN; with -infinity up to the last group; ascending, so that each group has a new maximum. */
+static void online_softmax(void)
+{
+    enum { ROWS = 6, LENGTH = 700 };
+    static const char *const walked[] = {"rows width 32 vector 4", "rows width 64 vector 1", "rows width 8 vector 2",
+                                         "rows width 64 held 12 vector 4"};
+    struct err e = {0};
+    struct graph *g = graph_new("softmax");
+    struct shape s = shape_make(2, (int64_t[]){ROWS, LENGTH});
+    struct values in, none = {0}, want = {0};
+    ref x = n_input(g, KL_F32, &s, "x"), max = n_reduce(g, OP_reduce_max, x, 1u << 1);
+    ref power = n_exp(g, n_sub(g, x, n_expand(g, max, &s))), sum = n_reduce(g, OP_sum, power, 1u << 1);
+    graph_output(g, OUT_RETURN, n_div(g, power, n_expand(g, sum, &s)), 0);
+    graph_output(g, OUT_RETURN, sum, 0);
+    values_random(&rng, g, &g->input, false, &in);
+    float *row = in.v[0];
+    for (int i = 0; i < LENGTH; i++) {
+        row[LENGTH + i] = -INFINITY;
+        row[4 * LENGTH + i] = i < 650 ? -INFINITY : (float)(i % 5);
+        row[5 * LENGTH + i] = (float)i / 8;
+    }
+    row[2 * LENGTH + 333] = INFINITY;
+    row[3 * LENGTH + 699] = NAN;
+    take_dialect("cuda");
+    rounded = true;
+    if (check(run_on(g, "ref", true, &in, &none, NULL, &want, &e), "%s", e.msg))
+        for (unsigned i = 0; i < sizeof walked / sizeof *walked; i++) {
+            char schedule[128];
+            snprintf(schedule, sizeof schedule, "@k0_reduce_max_sub_exp_sum_div schedule %s\n", walked[i]);
+            agrees(g, &in, &want, schedule, walked[i]);
+        }
+    rounded = false;
+    values_free(&in);
+    values_free(&want);
     graph_free(g);
 }
 
@@ -509,6 +556,7 @@ int main(void)
     by_amd_units();
     in_parts();
     pitched();
+    online_softmax();
     convolutions("cuda", "sm_90a", 1, 7, 12);
     convolutions("cuda", "sm_80", 3, 0, 4);
     convolutions("hip", "gfx942", 2, 0, 6);
