@@ -93,7 +93,6 @@ struct lowered {                               /* arg[id] belongs to lbufs with 
     struct kernel *k;
     struct arg *arg;
     uint32_t narg;
-    bool taken;                                /* the program has taken over the kernel */
     struct hash128 group;                      /* hash of the group's key (lower_memo.c): of all that determines the
                                                   kernel except its schedule; 0: there was no memory for the key */
 };
@@ -117,6 +116,8 @@ bool lower_group(struct lowerer *s, uint32_t group, const struct schedule *want,
  * leaves open.  false: `want` is not legal for the group, as *r says (ARGUMENT), or there is no memory. */
 bool lower_choose(struct lowerer *s, uint32_t group, const struct schedule *want, struct schedule *out,
                   struct sched_refusal *r, struct err *e);
+/* Names a kernel by the number and the ops of a group that has it, and by the user's line. */
+void lower_name(const struct lowerer *s, uint32_t group, struct kernel *k);
 const struct groups *lowerer_groups(const struct lowerer *s);
 const int64_t *lowerer_pitch(const struct lowerer *s); /* NULL: no node has one */
 /* ---- lower_pitch.c ----

@@ -20,6 +20,8 @@ bool rewrite_begin(struct rewrite *w, struct graph *g)
     w->to = graph_new(g->name);
     if (!w->map || !w->to)
         return err_set(&g->err, KL_ERR_MEMORY, "out of memory rewriting graph @%s", g->name);
+    if (!mem_reserve(&w->to->node, &w->to->node_cap, g->nnode, sizeof *w->to->node))
+        return err_set(&g->err, KL_ERR_MEMORY, "out of memory rewriting graph @%s", g->name);
     move_texts(w->to, g);
     for (uint32_t i = 1; i < g->nsite; i++)
         graph_site(w->to, &g->site[i]);

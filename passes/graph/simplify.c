@@ -11,7 +11,8 @@
 #include "rewrite.h"
 #include <string.h>
 
-struct numbering { ref *slot; uint32_t mask; }; /* open addressing over node numbers */
+/* Open addressing over nodes.  The hashes are kept, so that other nodes are rarely looked at. */
+struct numbering { struct numbered { ref node; uint32_t hash; } *slot; uint32_t mask, used; };
 
 static ref simplify_canonicalize(struct numbering *v, struct graph *g, ref r, uint32_t seen);
 
@@ -29,16 +30,16 @@ static bool same_node(const struct node *a, const struct node *b)
     return !memcmp(&x, &y, sizeof x);
 }
 
-static bool numbering_grow(struct numbering *v, const struct graph *g)
+static bool numbering_grow(struct numbering *v)
 {
     uint32_t size = v->mask ? 2 * (v->mask + 1) : 256;
-    ref *slot = mem_alloc(size * sizeof *slot);
+    struct numbered *slot = mem_alloc(size * sizeof *slot);
     if (!slot)
         return false;
     for (uint32_t i = 0; v->slot && i <= v->mask; i++)
-        if (v->slot[i]) {
-            uint32_t h = (uint32_t)node_key(&g->node[v->slot[i]]) & (size - 1);
-            while (slot[h])
+        if (v->slot[i].node) {
+            uint32_t h = v->slot[i].hash & (size - 1);
+            while (slot[h].node)
                 h = (h + 1) & (size - 1);
             slot[h] = v->slot[i];
         }
@@ -52,15 +53,16 @@ static bool numbering_grow(struct numbering *v, const struct graph *g)
  * are. */
 static ref simplify_number(struct numbering *v, struct graph *g, ref r)
 {
-    if ((!v->mask || g->nnode * 2 > v->mask) && !numbering_grow(v, g)) {
+    if (2 * (v->used + 1) > v->mask && !numbering_grow(v)) {
         err_set(&g->err, KL_ERR_MEMORY, "out of memory simplifying @%s", g->name);
         return r;
     }
-    uint32_t h = (uint32_t)node_key(&g->node[r]) & v->mask;
-    for (; v->slot[h]; h = (h + 1) & v->mask)
-        if (same_node(&g->node[v->slot[h]], &g->node[r]))
-            return v->slot[h];
-    v->slot[h] = r;
+    uint32_t hash = (uint32_t)node_key(&g->node[r]), h = hash & v->mask;
+    for (; v->slot[h].node; h = (h + 1) & v->mask)
+        if (v->slot[h].hash == hash && same_node(&g->node[v->slot[h].node], &g->node[r]))
+            return v->slot[h].node;
+    v->slot[h] = (struct numbered){r, hash};
+    v->used++;
     return r;
 }
 

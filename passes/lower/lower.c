@@ -488,30 +488,6 @@ static void estimate(struct lowering *w)
     w->k->placeholders = NULL; /* it outlives them */
 }
 
-/* The user's line: that of the anchor, else that of the last node, whose value all the others are for. */
-static void name_line(struct lowering *w)
-{
-    const kl_site *s = NULL;
-    for (uint32_t m = 0; m < w->nmember; m++) {
-        const struct node *n = &w->g->node[w->member[m]];
-        s = &w->g->site[n->site];
-        if (op_is_anchor(n->op))
-            break;
-    }
-    if (s && s->file && s->line > 0) {
-        snprintf(w->k->file, sizeof w->k->file, "%s", s->file);
-        w->k->line = s->line;
-    }
-}
-
-static void name_kernel(struct lowering *w)
-{
-    int at = snprintf(w->k->name, sizeof w->k->name, "k%u", w->number);
-    for (uint32_t m = 0; m < w->nmember && at < (int)sizeof w->k->name - 1; m++)
-        at += snprintf(w->k->name + at, sizeof w->k->name - (size_t)at, "_%s",
-                       opinfo[w->g->node[w->member[m]].op].name);
-}
-
 static bool shape_has_symbol(const struct lowering *w, ref r)
 {
     const struct shape *s = node_shape(w->g, r);
@@ -652,6 +628,33 @@ void lowerer_free(struct lowerer *s)
 const struct groups *lowerer_groups(const struct lowerer *s) { return &s->groups; }
 const int64_t *lowerer_pitch(const struct lowerer *s) { return s->pitched ? s->pitch : NULL; }
 
+/* The user's line: that of the anchor, else that of the last node, whose value all the others are for. */
+static void name_line(struct kernel *k, const struct graph *g, const ref *member, uint32_t n)
+{
+    const kl_site *s = NULL;
+    for (uint32_t m = 0; m < n; m++) {
+        s = &g->site[g->node[member[m]].site];
+        if (op_is_anchor(g->node[member[m]].op))
+            break;
+    }
+    k->file[0] = '\0';
+    k->line = 0;
+    if (s && s->file && s->line > 0) {
+        snprintf(k->file, sizeof k->file, "%s", s->file);
+        k->line = s->line;
+    }
+}
+
+void lower_name(const struct lowerer *s, uint32_t group, struct kernel *k)
+{
+    const uint32_t *first = &s->groups.first[group];
+    const ref *member = s->groups.member + first[0];
+    int at = snprintf(k->name, sizeof k->name, "k%u", s->first + group);
+    for (uint32_t m = 0; m < first[1] - first[0] && at < (int)sizeof k->name - 1; m++)
+        at += snprintf(k->name + at, sizeof k->name - (size_t)at, "_%s", opinfo[s->g->node[member[m]].op].name);
+    name_line(k, s->g, member, first[1] - first[0]);
+}
+
 static struct hash128 target_hash(struct lowerer *s, const struct chooser *c)
 {
     if (s->hashed != c->target + 1) {
@@ -728,15 +731,14 @@ static bool lower_as(struct lowerer *s, uint32_t group, struct chooser *c, struc
     if (!out->k)
         return err_set(e, KL_ERR_MEMORY, "out of memory lowering @%s", s->g->name);
     const uint32_t *first = &s->groups.first[group];
-    struct lowering w = {.k = out->k, .g = s->g, .group = group, .number = s->first + group, .chooser = c, .out = out,
+    struct lowering w = {.k = out->k, .g = s->g, .group = group, .chooser = c, .out = out,
                          .placeholders = s->placeholders && s->placeholders->n ? s->placeholders : NULL,
                          .member = s->groups.member + first[0], .nmember = first[1] - first[0],
                          .place = s->groups.place, .stored = s->groups.stored, .pitch = s->pitch, .state = s->state[0],
                          .trial_state = s->state[1], .stamp = &s->stamp, .mine = ++s->stamp};
     chooser_find(c, s->targets, s->g->node[w.member[0]].device);
     w.assigned = s->assigned[group];
-    name_kernel(&w);
-    name_line(&w);
+    lower_name(s, group, out->k);
     if (find_or_build(s, &w, e))
         return true;
     kernel_free(out->k);

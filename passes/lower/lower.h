@@ -56,7 +56,7 @@ struct lowering {
     struct lower l;          /* first: op rules get a pointer to it */
     struct kernel *k;
     const struct graph *g;
-    uint32_t group, number;  /* and the one that names the kernel */
+    uint32_t group;
     const struct chooser *chooser; /* of schedules: lower_schedule.h */
     const struct placeholders *placeholders; /* in sizes in place of symbols; NULL: none are */
     const ref *member;       /* of the group, in execution order */

@@ -139,6 +139,7 @@ void lower_key_free(struct lower_key *k)
 struct memo_pack {
     struct memo_entry **entry;
     uint32_t n, cap;
+    uint32_t slot[2 * MAX_PACKED];     /* open addressing by hash: index + 1; 0: free */
     size_t bytes;
     bool missed, failed;
 };
@@ -150,8 +151,9 @@ static void memo_collect(struct memo_pack *p, struct memo_entry *m, bool missed)
     if (!p)
         return;
     p->missed |= missed;
-    for (uint32_t i = p->n; i-- > 0;)
-        if (p->entry[i] == m)
+    uint32_t at = m->hash.lo % (2 * MAX_PACKED);
+    for (; p->slot[at]; at = (at + 1) % (2 * MAX_PACKED))
+        if (p->entry[p->slot[at] - 1] == m)
             return;
     if (p->n == MAX_PACKED || !mem_reserve(&p->entry, &p->cap, p->n + 1, sizeof *p->entry)) {
         p->failed = true;
@@ -159,6 +161,7 @@ static void memo_collect(struct memo_pack *p, struct memo_entry *m, bool missed)
     }
     atomic_fetch_add(&m->refs, 1);
     p->entry[p->n++] = m;
+    p->slot[at] = p->n;
     p->bytes += (m->bytes + 7) / 8 * 8;
 }
 

@@ -10,6 +10,7 @@ struct layout_build {
     struct layout *l;
     const struct planner *p;
     ref node[MAX_PLACES];         /* by place: from the lowest offset to the highest */
+    uint32_t *place_of;           /* per node: its place + 1; 0: none */
     uint64_t (*under)[MAX_PLACES / 64]; /* per place: the set of all places below it, also below others */
     uint32_t nbelow, below_cap;
 };
@@ -74,11 +75,9 @@ static void name_places(struct layout_build *b)
             bool region = m->kind == CMD_REGION || m->kind == CMD_CUSTOM;
             ref r = m->value[i] ? m->value[i] : region ? m->region : NIL;
             const struct value *v = r ? &b->p->value[node_stored(p->g, r)] : NULL;
-            uint32_t at = 0;
-            while (v && at < b->l->n && b->node[at] != v->node)
-                at++;
-            if (m->arg[i].kind == LOC_ARENA && v && v->node && at < b->l->n)
-                m->arg[i] = (struct loc){LOC_PLACE, at, m->arg[i].offset - v->loc.offset};
+            uint32_t place = v ? b->place_of[v->node] : 0;
+            if (m->arg[i].kind == LOC_ARENA && place)
+                m->arg[i] = (struct loc){LOC_PLACE, place - 1, m->arg[i].offset - v->loc.offset};
         }
 }
 
@@ -105,14 +104,17 @@ bool plan_layout(struct planner *p)
         l->n = few ? l->n : 0;
         l->place = mem_alloc((l->n + 1) * sizeof *l->place);
         b->under = mem_alloc((l->n + 1) * sizeof *b->under);
-        ok = l->place && b->under;
+        b->place_of = mem_alloc(p->g->nnode * sizeof *b->place_of);
+        ok = l->place && b->under && b->place_of;
         for (uint32_t i = 0; ok && i < l->n; i++) {
+            b->place_of[b->node[i]] = i + 1;
             l->place[i] = arena_request(p, b->node[i]);
             ok = find_below(b, i);
         }
         if (ok)
             name_places(b);
         mem_free(b->under);
+        mem_free(b->place_of);
     }
     mem_free(b);
     return ok || plan_no_memory(p);

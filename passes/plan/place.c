@@ -1,28 +1,85 @@
 /* Assigns offsets in the arena from liveness: by decreasing size, each value at the lowest offset that is free over its
  * lifetime (greedy by size: Pisarchyk and Lee, "Efficient memory management for deep neural net inference", 2020).
  *
- * A segment tree over the commands finds the placed values whose lifetimes overlap that of a new one.  A value is
- * listed at the few tree nodes whose ranges make up its lifetime.  Each tree node has the highest end of the values
- * listed at it, and of those at and below it.  If a value overlaps more than MAX_NEIGHBOURS others, it is placed after
- * all of them, so that n values never take n squared steps. */
+ * A segment tree over the commands has the ranges of the arena that are taken.  A value is listed at the few tree nodes
+ * whose commands make up its lifetime.  Each tree node has the ranges of the values listed at it, and those of the
+ * values listed at and below it, which the values that live during all of its commands have to avoid.  So the search
+ * for a free offset visits O(log commands) tree nodes.  Ranges that touch are one, and mostly there are few: the values
+ * that are alive at a command fill the arena from its beginning.  Of more than MAX_RANGES those with the smallest gap
+ * between them become one, so that a step never costs more; the gap is then lost for later values. */
 #include "place.h"
+#include <stdatomic.h>
 #include <stdlib.h>
+#include <string.h>
 
-enum { MAX_NEIGHBOURS = 512 };
+enum { MAX_RANGES = 32, MAX_LISTS = 4 * 32 + 2 };
 
-struct placement_link { uint32_t value, next; };  /* next: index of a link + 1, 0 ends */
+struct placed_range { int64_t begin, end; };                  /* bytes in the arena */
+/* Ascending ranges that do not touch; `one` has them as long as there is no more than one. */
+struct placed_ranges { struct placed_range one, *many; uint32_t n, cap; };
+struct placed_values { struct placed_ranges here, all; }; /* per tree node: of the values listed there; and below */
 
 struct placement_tree {
-    struct placement *v;
-    /* commands, rounded up to a power of two; the root is node 1, node t's children are 2t and 2t + 1 */
-    uint32_t size;
-    uint32_t *head;                     /* per tree node: the values listed there */
-    int64_t *here, *top;                /* per tree node: the highest end there, and there or below */
-    struct placement_link *link; uint32_t nlink, link_cap;
-    uint32_t *seen, now;                /* per value: number of the last search that found it */
-    struct range { int64_t begin, end; } *found; /* ranges in the arena of the values that the search finds */
-    uint32_t nfound;
+    uint32_t size;             /* commands, rounded up to a power of two */
+    struct placed_values *node;        /* the root is node 1, node t's children are 2t and 2t + 1 */
+    struct { const struct placed_range *next, *end; } avoid[MAX_LISTS]; /* of a search: what the value has to avoid */
+    uint32_t navoid;
+    uint64_t steps;            /* tree nodes and ranges visited */
 };
+
+static const struct placed_range *ranges_of(const struct placed_ranges *s) { return s->many ? s->many : &s->one; }
+
+static bool ranges_reserve(struct placed_ranges *s)
+{
+    if (s->n < (s->cap ? s->cap : 1))
+        return true;
+    uint32_t cap = s->cap ? 2 * s->cap : 4;
+    struct placed_range *v = mem_grow(s->many, s->cap * sizeof *v, cap * sizeof *v);
+    if (!v)
+        return false;
+    if (!s->many)
+        v[0] = s->one;
+    s->many = v;
+    s->cap = cap;
+    return true;
+}
+
+/* Makes one of the two adjacent ranges with the smallest gap. */
+static void ranges_close_gap(struct placed_ranges *s)
+{
+    uint32_t at = 1;
+    for (uint32_t i = 2; i < s->n; i++)
+        if (s->many[i].begin - s->many[i - 1].end < s->many[at].begin - s->many[at - 1].end)
+            at = i;
+    s->many[at - 1].end = s->many[at].end;
+    memmove(&s->many[at], &s->many[at + 1], (--s->n - at) * sizeof *s->many);
+}
+
+static bool ranges_add(struct placed_ranges *s, struct placed_range r)
+{
+    const struct placed_range *v = ranges_of(s);
+    uint32_t lo = 0, hi = s->n;
+    while (lo < hi) { /* the first that ends at r or behind its beginning */
+        uint32_t mid = lo + (hi - lo) / 2;
+        if (v[mid].end < r.begin)
+            lo = mid + 1;
+        else
+            hi = mid;
+    }
+    for (; hi < s->n && v[hi].begin <= r.end; hi++) { /* up to hi they touch r */
+        r.begin = v[hi].begin < r.begin ? v[hi].begin : r.begin;
+        r.end = v[hi].end > r.end ? v[hi].end : r.end;
+    }
+    if (lo == hi && !ranges_reserve(s))
+        return false;
+    struct placed_range *to = s->many ? s->many : &s->one;
+    memmove(&to[lo + 1], &to[hi], (s->n - hi) * sizeof *to);
+    to[lo] = r;
+    s->n += 1 - (hi - lo);
+    if (s->n > MAX_RANGES)
+        ranges_close_gap(s);
+    return true;
+}
 
 /* A tree node with its range of commands. */
 struct span { uint32_t t, lo, hi; };
@@ -34,70 +91,68 @@ static struct span span_half(struct span s, bool upper)
 }
 
 static bool span_overlaps(struct span s, const struct placement *p) { return s.lo <= p->last && p->first <= s.hi; }
+static bool span_within(struct span s, const struct placement *p) { return p->first <= s.lo && s.hi <= p->last; }
 
-static bool tree_insert(struct placement_tree *x, struct span s, uint32_t value)
+static bool tree_insert(struct placement_tree *x, struct span s, const struct placement *p)
 {
-    const struct placement *p = &x->v[value];
-    int64_t end = p->offset + p->bytes;
+    struct placed_range r = {p->offset, p->offset + p->bytes};
     if (!span_overlaps(s, p))
         return true;
-    x->top[s.t] = end > x->top[s.t] ? end : x->top[s.t];
-    if (s.lo < p->first || p->last < s.hi)
-        return tree_insert(x, span_half(s, false), value) && tree_insert(x, span_half(s, true), value);
-    if (!mem_reserve(&x->link, &x->link_cap, x->nlink + 1, sizeof *x->link))
+    x->steps++;
+    if (!ranges_add(&x->node[s.t].all, r))
         return false;
-    x->here[s.t] = end > x->here[s.t] ? end : x->here[s.t];
-    x->link[x->nlink] = (struct placement_link){value, x->head[s.t]};
-    x->head[s.t] = ++x->nlink;
-    return true;
+    return span_within(s, p) ? ranges_add(&x->node[s.t].here, r)
+        : tree_insert(x, span_half(s, false), p) && tree_insert(x, span_half(s, true), p);
 }
 
-/* Finds the values alive at the same time as p; false: too many. */
-static bool find_overlapping(struct placement_tree *x, struct span s, const struct placement *p)
+static void tree_avoid(struct placement_tree *x, const struct placed_ranges *r)
 {
-    if (!x->top[s.t] || !span_overlaps(s, p))
-        return true;
-    for (uint32_t l = x->head[s.t]; l; l = x->link[l - 1].next) {
-        uint32_t value = x->link[l - 1].value;
-        if (x->seen[value] == x->now)
-            continue;
-        if (x->nfound == MAX_NEIGHBOURS)
-            return false;
-        x->seen[value] = x->now;
-        x->found[x->nfound++] = (struct range){x->v[value].offset, x->v[value].offset + x->v[value].bytes};
+    if (!r->n)
+        return;
+    x->avoid[x->navoid].next = ranges_of(r);
+    x->avoid[x->navoid++].end = ranges_of(r) + r->n;
+}
+
+/* Finds the ranges of values alive at the same time as p, level by level: those of many commands first, by which the
+ * offset moves farthest.  A level has at most two tree nodes of which p has some commands and not all. */
+static void tree_find(struct placement_tree *x, const struct placement *p)
+{
+    struct span level[4] = {{1, 0, x->size - 1}}, below[4];
+    x->navoid = 0;
+    for (uint32_t n = 1, more; n; n = more) {
+        more = 0;
+        for (uint32_t i = 0; i < n; i++) {
+            const struct placed_values *t = &x->node[level[i].t];
+            if (!t->all.n || !span_overlaps(level[i], p))
+                continue;
+            x->steps++;
+            if (span_within(level[i], p)) {
+                tree_avoid(x, &t->all);
+                continue;
+            }
+            tree_avoid(x, &t->here);
+            below[more++] = span_half(level[i], false);
+            below[more++] = span_half(level[i], true);
+        }
+        memcpy(level, below, more * sizeof *level);
     }
-    return s.lo == s.hi || (find_overlapping(x, span_half(s, false), p) && find_overlapping(x, span_half(s, true), p));
 }
 
-/* The highest end of all values alive at the same time as p. */
-static int64_t highest_end(const struct placement_tree *x, struct span s, const struct placement *p)
+/* The offset moves behind every range that the value would overlap, until there is none. */
+static int64_t tree_lowest_offset(struct placement_tree *x, const struct placement *p)
 {
-    if (!span_overlaps(s, p))
-        return 0;
-    if (p->first <= s.lo && s.hi <= p->last)
-        return x->top[s.t];
-    int64_t a = highest_end(x, span_half(s, false), p), b = highest_end(x, span_half(s, true), p);
-    a = a > b ? a : b;
-    return a > x->here[s.t] ? a : x->here[s.t];
-}
-
-static int by_begin(const void *a, const void *b)
-{
-    int64_t x = ((const struct range *)a)->begin, y = ((const struct range *)b)->begin;
-    return (x > y) - (x < y);
-}
-
-static int64_t lowest_place(struct placement_tree *x, const struct placement *p)
-{
-    struct span root = {1, 0, x->size - 1};
-    int64_t at = 0;
-    x->now++;
-    x->nfound = 0;
-    if (!find_overlapping(x, root, p))
-        return highest_end(x, root, p);
-    qsort(x->found, x->nfound, sizeof *x->found, by_begin);
-    for (uint32_t i = 0; i < x->nfound && x->found[i].begin < at + p->bytes; i++)
-        at = x->found[i].end > at ? x->found[i].end : at;
+    int64_t at = 0, before;
+    tree_find(x, p);
+    do {
+        before = at;
+        for (uint32_t i = 0; i < x->navoid; i++) {
+            const struct placed_range *r = x->avoid[i].next, *end = x->avoid[i].end;
+            for (; r < end && r->begin < at + p->bytes; r++)
+                at = r->end > at ? r->end : at;
+            x->steps += 1 + (uint64_t)(r - x->avoid[i].next);
+            x->avoid[i].next = r;
+        }
+    } while (at != before);
     return at;
 }
 
@@ -110,26 +165,21 @@ static int by_size(const void *a, const void *b)
 
 bool place_values(struct placement *v, uint32_t n, uint32_t commands)
 {
-    struct placement_tree x = {.v = v, .size = 1};
+    struct placement_tree x = {.size = 1};
     while (x.size < commands)
         x.size *= 2;
     if (n)
         qsort(v, n, sizeof *v, by_size);
-    x.head = mem_alloc(2 * x.size * sizeof *x.head);
-    x.here = mem_alloc(2 * x.size * sizeof *x.here);
-    x.top = mem_alloc(2 * x.size * sizeof *x.top);
-    x.seen = mem_alloc((n + 1) * sizeof *x.seen);
-    x.found = mem_alloc(MAX_NEIGHBOURS * sizeof *x.found);
-    bool ok = x.head && x.here && x.top && x.seen && x.found;
+    bool ok = (x.node = mem_alloc(2 * x.size * sizeof *x.node));
     for (uint32_t i = 0; ok && i < n && v[i].bytes; i++) { /* values without bytes are last and need no offset */
-        v[i].offset = lowest_place(&x, &v[i]);
-        ok = tree_insert(&x, (struct span){1, 0, x.size - 1}, i);
+        v[i].offset = tree_lowest_offset(&x, &v[i]);
+        ok = tree_insert(&x, (struct span){1, 0, x.size - 1}, &v[i]);
     }
-    mem_free(x.head);
-    mem_free(x.here);
-    mem_free(x.top);
-    mem_free(x.link);
-    mem_free(x.seen);
-    mem_free(x.found);
+    for (uint32_t i = 0; x.node && i < 2 * x.size; i++) {
+        mem_free(x.node[i].here.many);
+        mem_free(x.node[i].all.many);
+    }
+    mem_free(x.node);
+    atomic_fetch_add_explicit(&pass_steps, x.steps, memory_order_relaxed);
     return ok;
 }

@@ -43,12 +43,13 @@ static bool plan_lower(struct planner *p)
             p->non_fusible[p->g->group[r]] = r;
     }
     for (uint32_t i = 0; i < p->g->ngroup; i++)
-        if (p->non_fusible[i] ? !plan_non_fusible(p, i) : !lower_group(p->lowerer, i, NULL, &p->low[i], NULL, p->e))
+        if (p->non_fusible[i] ? !plan_non_fusible(p, i)
+                : !lower_group(p->lowerer, i, NULL, &p->low[i], NULL, p->e) || !plan_share_kernel(p, i))
             return false;
     return true;
 }
 
-static bool add_edge(struct planner *p, uint32_t from, uint32_t to)
+bool plan_add_edge(struct planner *p, uint32_t from, uint32_t to)
 {
     uint32_t n = p->succ[from].n;
     if (n && p->succ[from].v[n - 1] == to)
@@ -60,103 +61,19 @@ static bool add_edge(struct planner *p, uint32_t from, uint32_t to)
     return true;
 }
 
-enum { MAX_SEARCH = 4096 }; /* groups that a search for a path visits before it assumes that there is one */
-
-static bool plan_path_exists(struct planner *p, uint32_t from, uint32_t to)
-{
-    uint32_t n = 0, visits = 0;
-    p->seen[from] = ++p->stamp;
-    p->stack[n++] = from;
-    while (n) {
-        uint32_t at = p->stack[--n];
-        if (at == to || ++visits > MAX_SEARCH)
-            return true;
-        for (uint32_t i = 0; i < p->succ[at].n; i++) {
-            uint32_t s = p->succ[at].v[i];
-            if (p->seen[s] == p->stamp)
-                continue;
-            p->seen[s] = p->stamp;
-            p->stack[n++] = s;
-        }
-    }
-    return false;
-}
-
 static bool plan_dependences(struct planner *p)
 {
     const struct graph *g = p->g;
     for (uint32_t i = 0; i < g->ngroup; i++)
         for (uint32_t a = 0; a < p->low[i].narg; a++) {
             ref r = p->low[i].arg[a].node;
-            if (p->low[i].arg[a].role == BUF_IN && !node_is_stored_leaf(g, r) && !add_edge(p, g->group[r], i))
+            if (p->low[i].arg[a].role == BUF_IN && !node_is_stored_leaf(g, r) && !plan_add_edge(p, g->group[r], i))
                 return false;
         }
     return true;
 }
 
-static int by_state(const void *a, const void *b)
-{
-    const struct reader *x = a, *y = b;
-    return x->state != y->state ? (x->state > y->state) - (x->state < y->state)
-        : (x->group > y->group) - (x->group < y->group);
-}
-
-/* Lists the readers of states. */
-static bool find_readers(struct planner *p)
-{
-    for (uint32_t i = 0; i < p->g->ngroup; i++)
-        for (uint32_t a = 0; a < p->low[i].narg; a++) {
-            const struct node *n = &p->g->node[p->low[i].arg[a].node];
-            if (n->op != OP_state)
-                continue;
-            if (!mem_reserve(&p->reader, &p->reader_cap, p->nreader + 1, sizeof *p->reader))
-                return plan_no_memory(p);
-            p->reader[p->nreader++] = (struct reader){.state = n->attr.leaf.index, .group = i};
-        }
-    if (p->nreader)
-        qsort(p->reader, p->nreader, sizeof *p->reader, by_state);
-    return true;
-}
-
-/* The first reader of a state; the others follow. */
-static uint32_t readers_of(const struct planner *p, uint32_t state)
-{
-    uint32_t lo = 0, hi = p->nreader;
-    while (lo < hi) {
-        uint32_t mid = lo + (hi - lo) / 2;
-        if (p->reader[mid].state < state)
-            lo = mid + 1;
-        else
-            hi = mid;
-    }
-    return lo;
-}
-
-/* The group that computes output i's value directly into its buffer, GROUP_NONE if it is copied there. */
-static uint32_t writer_of(const struct planner *p, uint32_t i)
-{
-    bool linear;
-    ref r = node_source(p->g, p->g->out[i].value, &linear);
-    return linear ? p->g->group[r] : p->g->group[p->g->out[i].value];
-}
-
-/* The other readers of a state run before the group that overwrites it. */
-static bool plan_readers(struct planner *p)
-{
-    if (!find_readers(p))
-        return false;
-    for (uint32_t i = 0; i < p->g->nout; i++) {
-        uint32_t w = p->g->out[i].kind == OUT_ASSIGN ? writer_of(p, i) : GROUP_NONE, state = p->g->out[i].state;
-        for (uint32_t r = readers_of(p, state); w != GROUP_NONE && r < p->nreader && p->reader[r].state == state; r++)
-            if (p->reader[r].group != w && !plan_path_exists(p, w, p->reader[r].group) && !add_edge(p,
-                p->reader[r].group, w))
-                return false;
-    }
-    return true;
-}
-
-/* A binary heap of groups, the lowest on top. */
-static void heap_push(uint32_t *heap, uint32_t *n, uint32_t x)
+void plan_heap_push(uint32_t *heap, uint32_t *n, uint32_t x)
 {
     uint32_t i = (*n)++;
     for (; i && heap[(i - 1) / 2] > x; i = (i - 1) / 2)
@@ -164,7 +81,7 @@ static void heap_push(uint32_t *heap, uint32_t *n, uint32_t x)
     heap[i] = x;
 }
 
-static uint32_t heap_pop(uint32_t *heap, uint32_t *n)
+uint32_t plan_heap_pop(uint32_t *heap, uint32_t *n)
 {
     uint32_t top = heap[0], x = heap[--*n], i = 0;
     for (uint32_t c; (c = 2 * i + 1) < *n; i = c) {
@@ -183,13 +100,13 @@ static bool plan_order(struct planner *p)
     plan_async_priorities(p, priority);
     for (uint32_t i = 0; i < n; i++)
         if (!p->pending[i])
-            heap_push(heap, &ready, priority[i] * n + i);
+            plan_heap_push(heap, &ready, priority[i] * n + i);
     while (ready) {
-        uint32_t next = heap_pop(heap, &ready) % n;
+        uint32_t next = plan_heap_pop(heap, &ready) % n;
         p->order[done++] = next;
         for (uint32_t i = 0; i < p->succ[next].n; i++)
             if (!--p->pending[p->succ[next].v[i]])
-                heap_push(heap, &ready, priority[p->succ[next].v[i]] * n + p->succ[next].v[i]);
+                plan_heap_push(heap, &ready, priority[p->succ[next].v[i]] * n + p->succ[next].v[i]);
     }
     if (done < n)
         return err_set(p->e, KL_ERR_INTERNAL, "the kernels of @%s depend on each other in a cycle", p->g->name);
@@ -323,48 +240,6 @@ static bool plan_arenas(struct planner *p)
     return ok || plan_no_memory(p);
 }
 
-static uint32_t *kernel_place(const struct program *all, uint32_t *table, uint32_t size, const struct kernel *k)
-{
-    uint32_t at = (uint32_t)kernel_hash(k).lo & (size - 1);
-    while (table[at] && !kernel_same(all->kernel[table[at] - 1], k))
-        at = (at + 1) & (size - 1);
-    return &table[at];
-}
-
-/* Makes room for one more kernel in the table, which stays half empty. */
-static bool grow_table(struct planner *root)
-{
-    const struct program *all = root->p;
-    if (2 * (all->nkernel + 1) <= root->table_size)
-        return true;
-    uint32_t size = root->table_size ? 2 * root->table_size : 64, *table = mem_alloc(size * sizeof *table);
-    if (!table)
-        return false;
-    for (uint32_t i = 0; i < all->nkernel; i++)
-        *kernel_place(all, table, size, all->kernel[i]) = i + 1;
-    mem_free(root->table);
-    root->table = table;
-    root->table_size = size;
-    return true;
-}
-
-/* The index of the program's kernel equal to *k; if there is none, the program takes over *k. */
-static bool program_kernel(struct planner *p, struct lowered *l, uint32_t *i)
-{
-    struct planner *root = p->root;
-    struct program *all = root->p;
-    if (!grow_table(root) || !mem_reserve(&all->kernel, &all->kernel_cap, all->nkernel + 1, sizeof(struct kernel *)))
-        return plan_no_memory(p);
-    uint32_t *at = kernel_place(all, root->table, root->table_size, l->k);
-    if (!*at) {
-        all->kernel[all->nkernel++] = l->k;
-        *at = all->nkernel;
-        l->taken = true;
-    }
-    *i = *at - 1;
-    return true;
-}
-
 /* A value without elements is never written and has no address of its own. */
 struct loc plan_value_loc(const struct planner *p, ref r)
 {
@@ -385,7 +260,7 @@ static bool plan_commands(struct planner *p)
         }
         const struct kernel *k = l->k;
         struct command *c = plan_command(p, CMD_KERNEL, p->device[p->order[pos]], k->nbuf);
-        if (!c || !program_kernel(p, l, &c->kernel))
+        if (!c || !plan_number_kernel(p, p->order[pos], &c->kernel))
             return false;
         c->group = p->order[pos];
         p->p->max_args = k->nbuf > p->p->max_args ? k->nbuf : p->p->max_args;
@@ -415,65 +290,6 @@ static bool plan_commands(struct planner *p)
             p->p->workspace_bytes = workspace;
     }
     plan_async_commands(p);
-    return true;
-}
-
-static bool in_phases(const struct kernel *k)
-{
-    struct phase p = {0};
-    return kernel_phase(k, &p) && kernel_phase(k, &p);
-}
-
-/* Does the kernel read lbuf `in` only at elements that the same iteration overwrites through lbuf `out` afterwards?  A
- * scatter of one phase stores an element repeatedly: its first store there must be the value it read. */
-static bool reads_what_it_writes(const struct kernel *k, uint32_t in, uint32_t out)
-{
-    for (val v = 1; v < k->ninst; v++) {
-        if (k->inst[v].op != L_LOAD || k->inst[v].imm != in)
-            continue;
-        val s = 1;
-        while (s < k->ninst && !(k->inst[s].op == L_STORE && k->inst[s].imm == out && k->inst[s].a == k->inst[v].a))
-            s++;
-        if (s == k->ninst || s < v || (sched_is_scatter(k->sched.kind) && k->inst[s].b != v && !in_phases(k)) ||
-            load_elements(k, &k->inst[v]) > 1)
-            return false;
-    }
-    return true;
-}
-
-/* May node `value` overwrite the state that kernel l reads as argument `in`? */
-static bool allows_overwrite(const struct planner *p, uint32_t pos, uint32_t in, ref value)
-{
-    const struct lowered *l = &p->low[p->order[pos]];
-    if (p->non_fusible[p->order[pos]])
-        return false; /* a region may read anything in any iteration */
-    const struct kernel *k = p->root->p->kernel[p->p->cmd[p->first_kernel + pos].kernel];
-    for (uint32_t b = 0; b < k->nbuf; b++)
-        for (uint32_t w = 0; w < k->nbuf; w++)
-            if (k->buf[b].role == BUF_IN && k->buf[b].id == in && k->buf[w].role == BUF_OUT &&
-                l->arg[k->buf[w].id].node == value && !reads_what_it_writes(k, b, w))
-                return false;
-    return true;
-}
-
-/* May output i, an assign, overwrite the state's old value? Nothing may read the state later. */
-static bool may_be_in_place(const struct planner *p, uint32_t i)
-{
-    const struct output *o = &p->g->out[i];
-    const struct value *v = &p->value[node_stored(p->g, o->value)];
-    if (o->kind != OUT_ASSIGN || !v->node || v->loc.kind != LOC_OUT || v->loc.index != i)
-        return false;
-    for (uint32_t r = readers_of(p, o->state); r < p->nreader && p->reader[r].state == o->state; r++) {
-        uint32_t pos = p->reader[r].position;
-        if (p->first_kernel + pos > v->first || p->signal[p->reader[r].group])
-            return false;
-        const struct lowered *l = &p->low[p->reader[r].group];
-        for (uint32_t a = 0; p->first_kernel + pos == v->first && a < l->narg; a++) {
-            const struct node *n = &p->g->node[l->arg[a].node];
-            if (n->op == OP_state && n->attr.leaf.index == o->state && !allows_overwrite(p, pos, a, v->node))
-                return false;
-        }
-    }
     return true;
 }
 
@@ -538,13 +354,6 @@ static bool plan_bytes(struct planner *p)
     return true;
 }
 
-static bool plan_in_place(struct planner *p)
-{
-    for (uint32_t i = 0; i < p->g->nout; i++)
-        p->p->in_place[i] = may_be_in_place(p, i);
-    return true;
-}
-
 static bool plan_kernels(struct planner *p)
 {
     static bool (*const step[])(struct planner *) = {
@@ -580,11 +389,8 @@ static void free_commands(struct program *p, bool graph)
 static void planner_free(struct planner *p)
 {
     for (uint32_t i = 0; i < p->g->ngroup; i++) {
-        if (p->low) {
-            if (!p->low[i].taken)
-                kernel_free(p->low[i].k);
+        if (p->low)
             mem_free(p->low[i].arg);
-        }
         for (int k = 0; p->sub && k < 2; k++)
             free_commands(p->sub[i][k], false);
         if (p->succ)
@@ -603,8 +409,10 @@ static void planner_free(struct planner *p)
     mem_free(p->value);
     mem_free(p->seen);
     mem_free(p->stack);
-    mem_free(p->table);
+    mem_free(p->shared);
+    plan_free_kernels(p); /* a region's planner has none */
     mem_free(p->own);
+    mem_free(p->line);
     mem_free(p->used);
     lowerer_free(p->lowerer);
 }
@@ -649,6 +457,7 @@ static bool plan_into(struct program *into, const struct target_set *targets, st
     into->devices = graph_devices(g);
     p.root = root ? root : &p;
     p.low = mem_alloc(ng * sizeof *p.low);
+    p.shared = mem_alloc(ng * sizeof *p.shared);
     p.non_fusible = mem_alloc(ng * sizeof *p.non_fusible);
     p.device = mem_alloc(ng * sizeof *p.device);
     p.sub = mem_alloc(ng * sizeof *p.sub);
@@ -662,8 +471,8 @@ static bool plan_into(struct program *into, const struct target_set *targets, st
     p.stack = mem_alloc(ng * sizeof *p.stack);
     into->in_place = mem_alloc((g->nout + 1) * sizeof *into->in_place);
     p.used = section ? mem_alloc((section->n + 1) * sizeof *p.used) : NULL;
-    bool ok = p.low && p.non_fusible && p.device && p.sub && p.order && p.succ && p.pending && p.signal && p.wait &&
-              p.value && p.seen && p.stack && into->in_place && (p.used || !section);
+    bool ok = p.low && p.shared && p.non_fusible && p.device && p.sub && p.order && p.succ && p.pending && p.signal &&
+              p.wait && p.value && p.seen && p.stack && into->in_place && (p.used || !section);
     if (!ok)
         plan_no_memory(&p);
     else

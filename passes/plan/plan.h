@@ -13,13 +13,29 @@ struct value {            /* a stored node */
 
 struct reader { uint32_t state, position, group; }; /* a group that reads a state; position: in the order */
 
+/* A kernel that one or more groups were lowered to. */
+struct plan_kernel {
+    struct kernel *k;
+    struct hash128 hash;
+    uint32_t number;          /* in the program, + 1; 0: no command has it yet, and the planner frees it */
+    uint32_t own;             /* index + 1 in planner.own; 0: none */
+};
+
+/* What the steps of planning find out about a kernel of the program, when it is first needed. */
+struct kernel_facts {
+    int64_t *step;            /* those of kernel_partition; NULL: not known */
+    val *access;              /* lists of loads and stores (plan_in_place.c); NULL: not known */
+    bool phases_known, one_phase;
+};
+
 struct planner {
     const struct graph *g;
     const struct target_set *targets;
     struct program *p;
     struct planner *root;     /* planner of the whole program: this one, or the one of the program with this region */
     struct lowerer *lowerer;
-    struct lowered *low;      /* per group; no kernel for a region op or a copy */
+    struct lowered *low;      /* per group; no kernel for a region op or a copy; root->kernel has the others */
+    uint32_t *shared;         /* per group with a kernel: its index in root->kernel */
     ref *non_fusible;               /* per group: its region op or copy, or NIL */
     uint16_t *device;         /* per group */
     struct program *(*sub)[2]; /* per group: its regions' programs, until a command owns them */
@@ -30,12 +46,15 @@ struct planner {
     struct reader *reader; uint32_t nreader, reader_cap; /* sorted by state, then group */
     struct value *value;      /* per node; node NIL: not stored */
     uint32_t *seen, *stack, stamp; /* per group: searches */
-    uint32_t *table, table_size;   /* in root: kernels by hash, index + 1 */
+    struct plan_kernel *kernel; uint32_t nkernel, kernel_cap; /* in root: different kernels of all groups */
+    uint32_t *table, table_size;   /* in root: these by hash, index + 1 */
+    struct kernel_facts *facts; uint32_t facts_cap; /* in root: per kernel of the program */
     uint32_t ngroup;               /* in root: number of groups so far, with those of regions, used for kernel names */
     const struct tuned *tuned;           /* in root: schedules found by measuring, or NULL */
     struct memo_pack *pack;              /* in root: records lowered kernels, or NULL */
     const struct sched_section *section; /* in root, like the fields below: the user's schedules, or NULL */
     struct own_kernel *own; uint32_t nown, own_cap; /* kernels as they are without these */
+    const struct sched_line **line; /* the section's, sorted by the names of kernels; NULL: not needed yet */
     bool *used;                    /* per line: a kernel has its name */
     uint32_t cmd_cap;
     uint32_t first_kernel;    /* command number of the first kernel; copies come before it */
@@ -57,6 +76,25 @@ struct program *plan_graph(const struct graph *g, const struct target_set *targe
 struct command *plan_command(struct planner *p, enum cmd_kind kind, unsigned device, uint32_t narg);
 bool plan_copy(struct planner *p, ref to_value, struct loc to, ref from_value, struct loc from);
 struct loc plan_value_loc(const struct planner *p, ref r);
+/* A binary heap of numbers, the lowest on top. */
+void plan_heap_push(uint32_t *heap, uint32_t *n, uint32_t x);
+uint32_t plan_heap_pop(uint32_t *heap, uint32_t *n);
+bool plan_add_edge(struct planner *p, uint32_t from, uint32_t to); /* group `to` runs after group `from` */
+
+/* ---- plan_readers.c ---- */
+bool plan_readers(struct planner *p);            /* a state's readers run before the group that overwrites it */
+uint32_t plan_readers_of(const struct planner *p, uint32_t state); /* the first reader of a state; the others follow */
+
+/* ---- plan_kernels.c ---- */
+/* The root takes over the group's kernel, which becomes the one that is equal, if there is one. */
+bool plan_share_kernel(struct planner *p, uint32_t group);
+bool plan_number_kernel(struct planner *p, uint32_t group, uint32_t *number); /* its number in the program */
+/* What is known of a kernel of the program; NULL: out of memory. */
+struct kernel_facts *plan_kernel_facts(struct planner *p, uint32_t number);
+void plan_free_kernels(struct planner *root);
+
+/* ---- plan_in_place.c ---- */
+bool plan_in_place(struct planner *p);           /* finds the states that their next value may overwrite */
 
 /* ---- plan_async.c: custom ops that another thread runs ---- */
 bool plan_is_async(const struct planner *p, uint32_t group);
@@ -68,7 +106,7 @@ void plan_async_overwrites(struct program *p);   /* sets calls and overwrites of
 
 /* ---- plan_schedule.c: the user's schedules ---- */
 /* A kernel's name in a program with Kiln's own schedules, where equal kernels are one. */
-struct own_kernel { struct hash128 hash; const struct sched_line *line; char name[64]; };
+struct own_kernel { const struct sched_line *line; char name[64]; };
 /* Lowers a second time the kernels that were tuned, then those for which the root's section has a line. */
 bool plan_schedules(struct planner *p);
 bool plan_schedules_used(const struct planner *root); /* was every line used? */

@@ -35,15 +35,6 @@ void plan_async_priorities(struct planner *p, uint32_t *priority)
         }
 }
 
-/* The last place at which the op that is number `signal` may still run. */
-static uint32_t end_of(const struct planner *p, uint32_t from, uint32_t signal)
-{
-    uint32_t at = from + 1;
-    while (at < p->g->ngroup && p->wait[p->order[at]] < signal)
-        at++;
-    return at < p->g->ngroup ? at : p->g->ngroup - 1;
-}
-
 static void live_until(struct planner *p, ref r, uint32_t command)
 {
     if (p->value[r].node && p->value[r].last < command)
@@ -67,11 +58,14 @@ void plan_async_lifetimes(struct planner *p)
                 p->wait[group] = waited = needs;
         }
     }
-    for (uint32_t at = 0; at < p->g->ngroup; at++) {
+    uint32_t n = p->g->ngroup, waits = 0; /* waits: the first group that waits for the op, which waits for all before */
+    for (uint32_t at = 0; at < n; at++) {
         uint32_t group = p->order[at], end;
         if (!p->signal[group])
             continue;
-        end = p->first_kernel + end_of(p, at, p->signal[group]);
+        for (waits = waits > at ? waits : at + 1; waits < n && p->wait[p->order[waits]] < p->signal[group];)
+            waits++;
+        end = p->first_kernel + (waits < n ? waits : n - 1);
         live_until(p, p->non_fusible[group], end);
         for (uint32_t a = 0; a < p->low[group].narg; a++)
             live_until(p, p->low[group].arg[a].node, end);

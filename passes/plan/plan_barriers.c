@@ -6,12 +6,6 @@
 #include "ir/text/text.h"
 #include "plan.h"
 
-struct elision {
-    struct planner *p;
-    int64_t **step;             /* per kernel of the program: its partition, computed when it is first needed */
-    uint32_t nkernel;
-};
-
 /* The memory of an argument: the state's if an output may overwrite it. */
 static struct loc memory_of(const struct program *p, struct loc l)
 {
@@ -34,76 +28,75 @@ static bool may_alias(const struct planner *p, struct loc a, int64_t abytes, str
     return a.offset < b.offset + bbytes && b.offset < a.offset + abytes;
 }
 
-static const int64_t *partition_of_kernel(struct elision *j, uint32_t kernel)
+static const int64_t *partition_of_kernel(struct planner *p, uint32_t kernel)
 {
-    const struct kernel *k = j->p->root->p->kernel[kernel];
-    if (j->step[kernel])
-        return j->step[kernel];
+    const struct kernel *k = p->root->p->kernel[kernel];
+    struct kernel_facts *f = plan_kernel_facts(p, kernel);
+    if (!f || f->step)
+        return f ? f->step : NULL;
     int64_t *step = mem_alloc((k->nbuf + 1) * sizeof *step);
     if (step && kernel_partition(k, step))
-        return j->step[kernel] = step;
+        return f->step = step;
     mem_free(step);
-    plan_no_memory(j->p);
+    plan_no_memory(p);
     return NULL;
 }
 
 /* Do two kernels split two arguments, which share memory, into the same parts? */
-static bool same_parts(struct elision *j, const struct command *x, uint32_t a, const struct command *y, uint32_t b)
+static bool same_parts(struct planner *p, const struct command *x, uint32_t a, const struct command *y, uint32_t b)
 {
-    const struct kernel *kx = j->p->root->p->kernel[x->kernel], *ky = j->p->root->p->kernel[y->kernel];
-    struct loc lx = memory_of(j->p->p, x->arg[a]), ly = memory_of(j->p->p, y->arg[b]);
+    const struct kernel *kx = p->root->p->kernel[x->kernel], *ky = p->root->p->kernel[y->kernel];
+    struct loc lx = memory_of(p->p, x->arg[a]), ly = memory_of(p->p, y->arg[b]);
     if (kx->extent != ky->extent || kx->sched.grain != ky->sched.grain || lx.kind != ly.kind || lx.index != ly.index ||
         lx.offset != ly.offset)
         return false;
-    const int64_t *sx = partition_of_kernel(j, x->kernel), *sy = sx ? partition_of_kernel(j, y->kernel) : NULL;
+    const int64_t *sx = partition_of_kernel(p, x->kernel), *sy = sx ? partition_of_kernel(p, y->kernel) : NULL;
     return sy && sx[a] > 0 && sy[b] > 0 &&
            sx[a] * (int64_t)dtype_size(kx->buf[a].dtype) == sy[b] * (int64_t)dtype_size(ky->buf[b].dtype);
 }
 
-static bool may_elide(struct elision *j, const struct command *x, const struct command *y)
+static bool may_elide(struct planner *p, const struct command *x, const struct command *y)
 {
-    const struct kernel *kx = j->p->root->p->kernel[x->kernel], *ky = j->p->root->p->kernel[y->kernel];
+    const struct kernel *kx = p->root->p->kernel[x->kernel], *ky = p->root->p->kernel[y->kernel];
     if (!kx->sched.grain && !ky->sched.grain) /* neither is shared out: the calling thread runs both */
         return true;
-    if (j->p->root->p->placeholders.n) /* where values lie and what the threads' shares are depends on the symbols */
+    if (p->root->p->placeholders.n) /* where values lie and what the threads' shares are depends on the symbols */
         return false;
     for (uint32_t a = 0; a < x->narg; a++)
         for (uint32_t b = 0; b < y->narg; b++) {
             bool stored = kx->buf[a].role != BUF_IN || ky->buf[b].role != BUF_IN;
-            if (stored && may_alias(j->p, x->arg[a], plan_barriers_bytes_of(&kx->buf[a]), y->arg[b],
+            if (stored && may_alias(p, x->arg[a], plan_barriers_bytes_of(&kx->buf[a]), y->arg[b],
                                     plan_barriers_bytes_of(&ky->buf[b])) &&
-                !same_parts(j, x, a, y, b))
+                !same_parts(p, x, a, y, b))
                 return false;
         }
     return true;
 }
 
-static bool one_phase(const struct kernel *k)
+static bool has_one_phase(struct planner *p, uint32_t kernel)
 {
-    struct phase p = {0};
-    return kernel_phase(k, &p) && !kernel_phase(k, &p);
+    const struct kernel *k = p->root->p->kernel[kernel];
+    struct kernel_facts *f = plan_kernel_facts(p, kernel);
+    struct phase first = {0};
+    if (f && !f->phases_known) {
+        f->one_phase = kernel_phase(k, &first) && !kernel_phase(k, &first);
+        f->phases_known = true;
+    }
+    return f && f->one_phase;
 }
 
 bool plan_elide_barriers(struct planner *p)
 {
-    const struct program *all = p->root->p;
-    struct elision j = {.p = p, .nkernel = all->nkernel, .step = mem_alloc((all->nkernel + 1) * sizeof *j.step)};
-    if (!j.step)
-        return plan_no_memory(p);
     for (uint32_t c = 1, first = 0; c < p->p->ncmd && !p->e->code; c++) {
         struct command *m = &p->p->cmd[c];
         const struct command *before = m - 1;
         bool may = !m->wait && m->kind == CMD_KERNEL && before->kind == CMD_KERNEL && m->device == before->device &&
-                   c - first < MAX_KERNEL_RUN && one_phase(all->kernel[m->kernel]) &&
-                       one_phase(all->kernel[before->kernel]);
+                   c - first < MAX_KERNEL_RUN && has_one_phase(p, m->kernel) && has_one_phase(p, before->kernel);
         for (uint32_t i = first; may && i < c; i++)
-            may = may_elide(&j, &p->p->cmd[i], m);
+            may = may_elide(p, &p->p->cmd[i], m);
         m->no_barrier = may;
         first = may ? first : c;
     }
-    for (uint32_t i = 0; i < j.nkernel; i++)
-        mem_free(j.step[i]);
-    mem_free(j.step);
     return !p->e->code;
 }
 

@@ -7,6 +7,7 @@
  * refused. */
 #include "plan.h"
 #include <inttypes.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* The error for a line whose record is refused; own: the record that the kernel has without it. */
@@ -32,29 +33,65 @@ static bool plan_relower_group(struct planner *p, uint32_t group, const struct s
     struct err e = {0};
     if (!lower_group(p->lowerer, group, &line->sched, &again, &r, &e))
         return r.why[0] ? refuse_line(p, line, &r, &l->k->sched) : err_set(p->e, e.code, "%s", e.msg);
-    kernel_free(l->k);
     mem_free(l->arg);
     *l = again;
+    return plan_share_kernel(p, group);
+}
+
+static int by_kernel(const void *a, const void *b)
+{
+    const struct sched_line *const *x = a, *const *y = b;
+    int order = strcmp((*x)->kernel, (*y)->kernel);
+    return order ? order : (*x > *y) - (*x < *y);
+}
+
+/* Sorts the section's lines by the names of their kernels; those of one kernel stay in their order. */
+static bool sort_lines(struct planner *root)
+{
+    const struct sched_section *s = root->section;
+    if (!(root->line = mem_alloc((s->n + 1) * sizeof *root->line)))
+        return plan_no_memory(root);
+    for (uint32_t i = 0; i < s->n; i++)
+        root->line[i] = &s->v[i];
+    if (s->n)
+        qsort(root->line, s->n, sizeof *root->line, by_kernel);
     return true;
 }
 
-/* The name and the line of a kernel equal to k. */
-static struct own_kernel *own_kernel(struct planner *root, const struct kernel *k)
+/* The last line of the section for a kernel; marks all that there are as used. */
+static const struct sched_line *line_of(struct planner *root, const char *kernel)
 {
-    struct hash128 h = kernel_hash(k);
-    for (uint32_t i = 0; i < root->nown; i++)
-        if (root->own[i].hash.lo == h.lo && root->own[i].hash.hi == h.hi)
-            return &root->own[i];
-    if (!mem_reserve(&root->own, &root->own_cap, root->nown + 1, sizeof *root->own))
-        return plan_no_memory(root), NULL;
+    uint32_t lo = 0, hi = root->section->n;
+    const struct sched_line *found = NULL;
+    while (lo < hi) {
+        uint32_t mid = lo + (hi - lo) / 2;
+        if (strcmp(root->line[mid]->kernel, kernel) < 0)
+            lo = mid + 1;
+        else
+            hi = mid;
+    }
+    for (; lo < root->section->n && !strcmp(root->line[lo]->kernel, kernel); lo++) {
+        found = root->line[lo];
+        root->used[found - root->section->v] = true;
+    }
+    return found;
+}
+
+/* The name and the line of the group's kernel, which it has from the first group with an equal one. */
+static struct own_kernel *own_kernel(struct planner *p, uint32_t group)
+{
+    struct planner *root = p->root;
+    struct plan_kernel *x = &root->kernel[p->shared[group]];
+    if (x->own)
+        return &root->own[x->own - 1];
+    if ((!root->line && !sort_lines(root)) ||
+        !mem_reserve(&root->own, &root->own_cap, root->nown + 1, sizeof *root->own))
+        return plan_no_memory(p), NULL;
     struct own_kernel *o = &root->own[root->nown++];
-    *o = (struct own_kernel){.hash = h};
-    memcpy(o->name, k->name, sizeof o->name);
-    for (uint32_t i = 0; i < root->section->n; i++)
-        if (!strcmp(root->section->v[i].kernel, k->name)) {
-            o->line = &root->section->v[i];
-            root->used[i] = true;
-        }
+    x->own = root->nown;
+    lower_name(p->lowerer, group, x->k);
+    memcpy(o->name, x->k->name, sizeof o->name);
+    o->line = line_of(root, o->name);
     return o;
 }
 
@@ -69,10 +106,9 @@ static bool lower_tuned(struct planner *p, uint32_t group)
         return true;
     if (!lower_group(p->lowerer, group, &s, &again, &r, &why))
         return why.code != KL_ERR_MEMORY || err_set(p->e, KL_ERR_MEMORY, "%s", why.msg);
-    kernel_free(l->k);
     mem_free(l->arg);
     *l = again;
-    return true;
+    return plan_share_kernel(p, group);
 }
 
 bool plan_schedules(struct planner *p)
@@ -82,7 +118,7 @@ bool plan_schedules(struct planner *p)
             return false;
     for (uint32_t pos = 0; p->root->section && pos < p->g->ngroup; pos++) {
         uint32_t group = p->order[pos];
-        struct own_kernel *o = p->non_fusible[group] ? NULL : own_kernel(p->root, p->low[group].k);
+        struct own_kernel *o = p->non_fusible[group] ? NULL : own_kernel(p, group);
         if (!o && !p->non_fusible[group])
             return false;
         if (o && o->line && !plan_relower_group(p, group, o->line))
