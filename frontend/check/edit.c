@@ -59,7 +59,7 @@ static ref new_input(struct rebuild *b, ref r)
 }
 
 /* A reshape whose operand has another size now: groups of axes with equal products change together. */
-static struct shape refit(const struct shape *old_in, const struct shape *new_in, const struct shape *old_out,
+static struct shape edit_refit(const struct shape *old_in, const struct shape *new_in, const struct shape *old_out,
                           const struct shape *wanted)
 {
     struct shape t = *wanted;
@@ -83,7 +83,7 @@ static struct shape refit(const struct shape *old_in, const struct shape *new_in
     return t;
 }
 
-static struct graph *rebuilt(const struct graph *g, const struct edit *e, bool region, struct edit_leaves *leaves);
+static struct graph *edit_rebuild(const struct graph *g, const struct edit *e, bool region, struct edit_leaves *leaves);
 
 static ref rebuild_custom(struct rebuild *b, const struct node *copy, const struct node *n, const ref *in)
 {
@@ -125,7 +125,7 @@ static ref rebuild_region_op(struct rebuild *b, ref r)
     for (uint32_t i = 0; i < nin; i++)
         in[i] = b->map[node_in(b->from, n, i)];
     for (uint32_t i = 0; i < op_regions(n->op) && !b->to->err.code && !taken; i++)
-        if (!(region[i] = rebuilt(node_region(b->from, n, i), b->whole, true, NULL)))
+        if (!(region[i] = edit_rebuild(node_region(b->from, n, i), b->whole, true, NULL)))
             err_set(&b->to->err, KL_ERR_INTERNAL, "a region is broken");
     if (e->kind == EDIT_SET_DIM && n->op == OP_scan && n->attr.region.length == e->from)
         copy.attr.region.length = e->to;
@@ -139,7 +139,7 @@ static ref rebuild_region_op(struct rebuild *b, ref r)
     return out;
 }
 
-static const struct attr_info *attribute(const struct node *n, enum attr_kind kind, const char *word)
+static const struct attr_info *edit_attribute(const struct node *n, enum attr_kind kind, const char *word)
 {
     const struct attr_info *a = opinfo[n->op].attr;
     while (a && a->word && (a->kind != kind || strcmp(a->word, word)))
@@ -150,7 +150,7 @@ static const struct attr_info *attribute(const struct node *n, enum attr_kind ki
 /* The count of a slice is a length of its result, too. */
 static void set_count(struct node *n, const struct shape *s)
 {
-    const struct attr_info *count = attribute(n, ATTR_DIM, "count"), *axis = attribute(n, ATTR_AXIS, "axis");
+    const struct attr_info *count = edit_attribute(n, ATTR_DIM, "count"), *axis = edit_attribute(n, ATTR_AXIS, "axis");
     if (count && axis)
         attr_set(&n->attr, count->at, count->size, (uint64_t)s->dim[attr_get(&n->attr, axis->at, axis->size)]);
 }
@@ -180,7 +180,7 @@ static ref rebuild_node(struct rebuild *b, ref r)
         copy.attr.konst.bits = dtype_bits(copy.dtype, dtype_value(n->dtype, n->attr.konst.bits));
     set_count(&copy, &s);
     if (n->op == OP_reshape)
-        s = refit(node_shape(b->from, n->in[0]), node_shape(b->to, copy.in[0]), old, &s);
+        s = edit_refit(node_shape(b->from, n->in[0]), node_shape(b->to, copy.in[0]), old, &s);
     b->to->cur_device = n->device;
     b->to->cur_site = copy.site;
     return graph_add(b->to, &copy, &s);
@@ -245,7 +245,7 @@ static bool rebuild_room(struct rebuild *b, bool **live)
 }
 
 /* A region keeps its parameters. */
-static struct graph *rebuilt(const struct graph *g, const struct edit *e, bool region, struct edit_leaves *leaves)
+static struct graph *edit_rebuild(const struct graph *g, const struct edit *e, bool region, struct edit_leaves *leaves)
 {
     static const struct edit none = {.kind = EDIT_SET_DIM, .from = -1}; /* no length is -1 */
     struct rebuild b = {.from = g, .edit = e->kind >= EDIT_SET_DIM || e->of == g ? e : &none, .whole = e};
@@ -279,7 +279,7 @@ static struct graph *rebuilt(const struct graph *g, const struct edit *e, bool r
 
 struct graph *edit_apply(const struct graph *g, const struct edit *e, struct edit_leaves *leaves)
 {
-    return rebuilt(g, e, false, leaves);
+    return edit_rebuild(g, e, false, leaves);
 }
 
 void edit_leaves_free(struct edit_leaves *l)

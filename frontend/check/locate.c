@@ -84,7 +84,7 @@ static char *node_line(const struct graph *g, ref r)
     return line;
 }
 
-static bool describe(struct locating *l, const struct command *c, ref r, const struct difference *d)
+static bool locate_describe(struct locating *l, const struct command *c, ref r, const struct difference *d)
 {
     const struct program *p = l->p;
     const char *name = c->kind == CMD_KERNEL ? p->kernel[c->kernel]->name : c->kind == CMD_COPY ? "copy"
@@ -112,7 +112,8 @@ static bool compare_result(struct locating *l, const struct frame *f, uint32_t i
     bool ok = !have || exec_read_argument(f, i, have, bytes, e);
     if (ok && have) {
         close_gaps(l->p, r, have);
-        if (!check_same(dtype, l->value[r], have, node_numel(l->p->g, r), l->tolerance, &d) && !describe(l, c, r, &d))
+        if (!check_same(dtype, l->value[r], have, node_numel(l->p->g, r), l->tolerance, &d) && !locate_describe(l, c,
+                                                                                                                r, &d))
             ok = err_set(e, KL_ERR_MEMORY, "out of memory: a value of @%s", l->g->name);
     }
     mem_free(have);
@@ -161,7 +162,7 @@ static const char *find_pass(const struct locating *l, const struct check_output
 
 /* ---- the kernel's nodes alone ---- */
 
-static bool isolate(struct locating *l, struct err *e)
+static bool locate_isolate(struct locating *l, struct err *e)
 {
     const struct graph *g = l->p->g;
     bool *cut = mem_alloc(g->nnode * sizeof *cut);
@@ -205,7 +206,7 @@ bool check_locate(const struct graph *g, int device, bool fuse, double tolerance
     const struct exec_watch commands = {compare_command, &l};
     ok = ok && check_run_program(x, g, device, v, &commands, &now, e);
     if (ok && l.node)
-        ok = isolate(&l, e);
+        ok = locate_isolate(&l, e);
     for (ref r = 0; l.value && r < l.p->g->nnode; r++)
         mem_free(l.value[r]);
     mem_free(l.value);

@@ -5,7 +5,7 @@
 static const unsigned simple[] = {KL_F32, KL_I32, KL_I64, KL_U32, KL_U8, KL_BOOL}; /* dtypes, simplest first */
 enum { SIMPLE = sizeof simple / sizeof *simple };
 
-struct search {
+struct shrink_search {
     const struct shrink *s;
     struct graph *g;
     struct check_values *values; /* or NULL */
@@ -31,7 +31,7 @@ static void add_weight(const struct graph *g, struct graph_weight *w)
 }
 
 /* Outputs count most, then nodes (twice those that are no inputs), dimensions and dtypes. */
-static uint64_t weight(const struct graph *g)
+static uint64_t shrink_weight(const struct graph *g)
 {
     struct graph_weight w = {0};
     add_weight(g, &w);
@@ -40,7 +40,7 @@ static uint64_t weight(const struct graph *g)
     return ((uint64_t)g->nout << 56) + (w.nodes << 40) + (w.dims << 12) + w.types;
 }
 
-static bool still_fails(struct search *x, const struct graph *g, const struct edit_leaves *leaves,
+static bool still_fails(struct shrink_search *x, const struct graph *g, const struct edit_leaves *leaves,
                         struct check_values *now)
 {
     struct err e = {0};
@@ -49,7 +49,7 @@ static bool still_fails(struct search *x, const struct graph *g, const struct ed
     return check_values_edited(now, g, leaves, x->values, x->g, NULL, x->s->seed, &e) && x->s->fails(x->s->ctx, g, now);
 }
 
-static bool try_edit(struct search *x, struct edit e)
+static bool try_edit(struct shrink_search *x, struct edit e)
 {
     if (x->s->stop && x->s->stop(x->s->ctx))
         return false;
@@ -58,7 +58,7 @@ static bool try_edit(struct search *x, struct edit e)
     struct edit_leaves leaves = {0};
     struct check_values now = {0};
     struct graph *g = edit_apply(x->g, &e, &leaves);
-    bool keep = g && weight(g) < weight(x->g) && still_fails(x, g, &leaves, &now);
+    bool keep = g && shrink_weight(g) < shrink_weight(x->g) && still_fails(x, g, &leaves, &now);
     if (keep) {
         graph_free(x->g);
         x->g = g;
@@ -75,7 +75,7 @@ static bool try_edit(struct search *x, struct edit e)
 }
 
 /* After an edit that is kept, node numbers mean something else, so each loop starts at the node below. */
-static bool shrink_outputs(struct search *x)
+static bool shrink_outputs(struct shrink_search *x)
 {
     bool any = false;
     for (ref r = 1; r < x->g->nnode && !any; r++) /* also what no output needs: passes before dce look at it */
@@ -85,7 +85,7 @@ static bool shrink_outputs(struct search *x)
     return any;
 }
 
-static bool shrink_nodes(struct search *x)
+static bool shrink_nodes(struct shrink_search *x)
 {
     bool any = false;
     for (ref r = x->g->nnode; r-- > 1;) {
@@ -103,7 +103,7 @@ static bool shrink_nodes(struct search *x)
 }
 
 /* A region in place of its op, and nodes of regions.  true: x->g is another now. */
-static bool shrink_region(struct search *x, const struct graph *g)
+static bool shrink_region(struct shrink_search *x, const struct graph *g)
 {
     for (ref r = g->nnode; r-- > 1;) {
         const struct node *n = &g->node[r];
@@ -121,7 +121,7 @@ static bool shrink_region(struct search *x, const struct graph *g)
     return false;
 }
 
-static bool shrink_dims(struct search *x)
+static bool shrink_dims(struct shrink_search *x)
 {
     bool any = false;
     for (uint32_t id = 0; id < x->g->nshape; id++)
@@ -137,7 +137,7 @@ static bool shrink_dims(struct search *x)
     return any;
 }
 
-static bool shrink_dtypes(struct search *x)
+static bool shrink_dtypes(struct shrink_search *x)
 {
     bool any = false;
     for (unsigned from = 0; from < KL_DTYPE_COUNT; from++)
@@ -151,7 +151,7 @@ static bool shrink_dtypes(struct search *x)
 
 void shrink_graph(const struct shrink *s, struct graph **g, struct check_values *values)
 {
-    struct search x = {s, *g, values};
+    struct shrink_search x = {s, *g, values};
     for (bool more = true; more;) {
         more = false;
         while (shrink_outputs(&x))

@@ -15,10 +15,10 @@ struct checking {
     double tolerance;        /* as struct difference; NAN: 0 on a processor, else the usual one */
     uint64_t seed;
     bool fuse;               /* the run that differs */
-    double end;              /* by now(), for the search */
+    double end;              /* by check_seconds(), for the search */
 };
 
-static double now(void)
+static double check_seconds(void)
 {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
@@ -57,7 +57,7 @@ static bool take_values(struct checking *c, struct check_values *v)
 /* ---- comparing ---- */
 
 /* Does the run differ from the interpreter's?  -1: it cannot be run, *e says why.  *k, *d: the first output and how. */
-static int differs(const struct checking *c, const struct graph *g, const struct check_values *v, bool fuse,
+static int check_differs(const struct checking *c, const struct graph *g, const struct check_values *v, bool fuse,
                    uint32_t *k, struct difference *d, struct err *e)
 {
     struct check_outputs want = {0}, have = {0};
@@ -106,12 +106,12 @@ static bool still_fails(void *ctx, const struct graph *g, const struct check_val
     struct err e = {0};
     uint32_t k;
     bool fails = (v || check_values_made_up(&made, g, c->seed, &e)) &&
-                 differs(c, g, v ? v : &made, c->fuse, &k, &d, &e) == 1;
+                 check_differs(c, g, v ? v : &made, c->fuse, &k, &d, &e) == 1;
     check_values_free(&made);
     return fails;
 }
 
-static bool time_is_over(void *ctx) { return now() > ((const struct checking *)ctx)->end; }
+static bool time_is_over(void *ctx) { return check_seconds() > ((const struct checking *)ctx)->end; }
 
 /* PATH of the small graph: -o, or the file's with .check.kir in place of its ending. */
 static char *small_path(const struct checking *c)
@@ -199,7 +199,7 @@ static bool make_small(struct checking *c, struct check_place *p, struct check_v
     } else if (!(g = graph_clone(c->j->g))) {
         return cli_error("out of memory"), false;
     }
-    c->end = now() + c->seconds;
+    c->end = check_seconds() + c->seconds;
     const struct shrink s = {still_fails, c, time_is_over, c->seed};
     bool made_up = still_fails(c, g, NULL); /* then a file of the graph is all that it takes */
     shrink_graph(&s, &g, made_up ? NULL : values);
@@ -217,7 +217,7 @@ static int check_one(struct checking *c, struct check_values *v, bool fuse)
     struct difference d;
     struct err e = {0};
     uint32_t k;
-    int found = differs(c, c->j->g, v, fuse, &k, &d, &e);
+    int found = check_differs(c, c->j->g, v, fuse, &k, &d, &e);
     if (found < 0)
         return cli_error("%s %s: %s", device_name(c->j->device), run_name(fuse), e.msg), DIFF_TROUBLE;
     if (!found) {

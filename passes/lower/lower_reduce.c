@@ -15,7 +15,7 @@
 enum { SHORT_ROW = 6, LANES_OF_SHORT_ROW = 8, FEW_ROWS = 64 }; /* most elements of a row that is a lane; least rows */
 enum { LONG_COLUMN = 64 }; /* least number of elements for which the reduction takes longer than the epilogue */
 
-static int64_t min(int64_t a, int64_t b) { return a < b ? a : b; }
+static int64_t smaller_of(int64_t a, int64_t b) { return a < b ? a : b; }
 
 /* The number of cache lines that are prefetched for each row. */
 static uint32_t lines_of(const struct reduce *r)
@@ -159,7 +159,7 @@ static void fetch_lines(const struct reduce *r, val i)
     }
 }
 
-static uint32_t vector(const struct reduce *r) { return r->each ? r->each : 1; }
+static uint32_t vector_width(const struct reduce *r) { return r->each ? r->each : 1; }
 
 /* The reduce at neighbour n of the lane's columns. */
 static struct reduce at_vector_element(const struct reduce *r, uint32_t n)
@@ -175,7 +175,7 @@ static val begin_folds(const struct reduce *r, val count, val *carry)
 {
     struct kernel *k = r->w->k;
     val start = k_splat(k, reduce_identity(r)), j = k_loop(k, LOOP_SERIAL, k_int(k, 0), count, 1);
-    for (uint32_t n = 0; n < vector(r); n++)
+    for (uint32_t n = 0; n < vector_width(r); n++)
         carry[n] = k_carry(k, start);
     return j;
 }
@@ -184,19 +184,19 @@ static val begin_folds(const struct reduce *r, val count, val *carry)
 static void end_folds(const struct reduce *r, val loop, const val *carry, const val *x, val *sum)
 {
     struct kernel *k = r->w->k;
-    for (uint32_t n = 0; n < vector(r); n++)
+    for (uint32_t n = 0; n < vector_width(r); n++)
         sum[n] = k_fold_step(k, r->fold, carry[n], x[n]);
-    for (uint32_t n = 0; n < vector(r); n++)
+    for (uint32_t n = 0; n < vector_width(r); n++)
         k_next(k, carry[n], sum[n]);
     k_end(k, loop);
-    for (uint32_t n = 0; n < vector(r); n++)
+    for (uint32_t n = 0; n < vector_width(r); n++)
         sum[n] = k_out(k, carry[n]);
 }
 
 /* Element i of each neighbour's column. */
 static void vector_elements(const struct reduce *r, val i, val *x)
 {
-    for (uint32_t n = 0; n < vector(r); n++) {
+    for (uint32_t n = 0; n < vector_width(r); n++) {
         struct reduce own = at_vector_element(r, n);
         x[n] = reduce_element(&own, i);
     }
@@ -395,7 +395,7 @@ static void vector_epilogue(struct reduce *r, const struct row_block *b, val row
 }
 
 /* in_full ? a : b, which lies between lo and hi; in_full 0: always a. */
-static val either(struct kernel *k, val in_full, int64_t a, int64_t b)
+static val select_step(struct kernel *k, val in_full, int64_t a, int64_t b)
 {
     if (!in_full)
         return k_int(k, a);
@@ -419,14 +419,14 @@ static void emit_row_blocks(struct reduce *r)
     lower_unflatten(k, &b->outer, ix_div(k, p, blocks), r->kept_coord);
     val block = ix_mod(k, p, blocks), base = ix_scale(k, block, rows);
     val in_full = full && last ? k_prim(k, P_LT, block, k_int(k, full), 0) : 0;
-    val i = k_loop(k, LOOP_SERIAL, k_int(k, 0), either(k, in_full, full ? rows : last, last), 1);
+    val i = k_loop(k, LOOP_SERIAL, k_int(k, 0), select_step(k, in_full, full ? rows : last, last), 1);
     lower_unflatten(k, &b->inner, ix_add(k, base, i), r->kept_coord + b->outer.rank);
     k_store(k, b->results, i, reduce_row(r), 0);
     end_row(r);
     k_end(k, i);
     if (n >= b->lanes) {
         int64_t vectors = full ? b->vectors : last / b->lanes;
-        val j = k_loop(k, LOOP_SERIAL, k_int(k, 0), either(k, in_full, vectors, last / b->lanes), 1);
+        val j = k_loop(k, LOOP_SERIAL, k_int(k, 0), select_step(k, in_full, vectors, last / b->lanes), 1);
         val first = ix_scale(k, j, b->lanes);
         vector_epilogue(r, b, ix_add(k, base, first), first, 0);
         k_end(k, j);
@@ -488,7 +488,7 @@ static void split_sum(const struct reduce *r, const struct split_columns *c, con
     ix_bound(k, at, 0, (c->second ? c->parts : r->len.bound) - 1);
     if (!c->second)
         vector_elements(r, at, x);
-    for (uint32_t e = 0; c->second && e < vector(r); e++)
+    for (uint32_t e = 0; c->second && e < vector_width(r); e++)
         x[e] = k_load(k, c->sums, ix_add(k, ix_scale(k, at, columns), column[e]), r->w->pred);
     end_folds(r, j, acc, x, sum);
 }
@@ -504,13 +504,13 @@ static void emit_lane(const struct reduce *r)
     if (!c) {
         adjacent_chunks(r, sum);
     } else {
-        for (uint32_t n = 0; n < vector(r); n++) {
+        for (uint32_t n = 0; n < vector_width(r); n++) {
             struct reduce own = at_vector_element(r, n);
             column[n] = lower_flatten(k, &r->kept, own.kept_coord);
         }
         split_sum(r, c, column, columns, sum);
     }
-    for (uint32_t n = 0; n < vector(r); n++) {
+    for (uint32_t n = 0; n < vector_width(r); n++) {
         struct reduce own = at_vector_element(r, n);
         if (c && !c->second)
             k_store(k, c->sums, c->apart ? ix_add(k, ix_scale(k, column[n], c->parts), c->part)
@@ -531,7 +531,7 @@ static void lower_reduce_emit_block(struct reduce *r, const struct shape *inner,
     w->pred = rest ? k_prim(k, P_LT, w->lane, rest, 0) : 0;
     if (rest && ix_const(k, rest, &number)) /* no other lane reads or writes memory */
         ix_bound(k, w->lane, 0, number - 1);
-    val first = ix_add(k, base, ix_scale(k, w->lane, vector(r)));
+    val first = ix_add(k, base, ix_scale(k, w->lane, vector_width(r)));
     lower_unflatten(k, inner, first, r->kept_coord + nouter);
     for (uint32_t n = 0; n < r->each; n++) {
         memcpy(r->neighbour[n], r->kept_coord, nouter * sizeof(val));
@@ -576,7 +576,7 @@ static void emit_column_blocks(struct reduce *r, const struct shape *inner, cons
 {
     struct lowering *w = r->w;
     struct kernel *k = w->k;
-    int64_t n = shape_count(inner), width = k->sched.width * vector(r), full = n / width, tail = n % width;
+    int64_t n = shape_count(inner), width = k->sched.width * vector_width(r), full = n / width, tail = n % width;
     int64_t blocks = full + (tail != 0), parts = r->split && !r->split->second ? r->split->parts : 1;
     int64_t extent = shape_count(outer) * blocks * parts;
     int64_t before = k->extent;
@@ -602,7 +602,7 @@ static void emit_column_blocks(struct reduce *r, const struct shape *inner, cons
         }
         if (tail) {
             val in_tail = full ? k_if(k, k_prim(k, P_EQ, block, k_int(k, full), 0)) : 0;
-            lower_reduce_emit_block(r, inner, k_int(k, full * width), k_int(k, tail / vector(r)), outer->rank);
+            lower_reduce_emit_block(r, inner, k_int(k, full * width), k_int(k, tail / vector_width(r)), outer->rank);
             if (in_tail)
                 k_end(k, in_tail);
         }
@@ -713,7 +713,7 @@ void lower_reduce(struct lowering *w)
         to->dim[to->rank++] = r.in.dim[d];
     }
     r.len = kernel_count(w->k, &r.red);
-    r.chunk = min((int64_t)n->attr.reduce.chunk, r.len.bound > 0 ? r.len.bound : 1);
+    r.chunk = smaller_of((int64_t)n->attr.reduce.chunk, r.len.bound > 0 ? r.len.bound : 1);
     struct reduce_facts facts = facts_of(&r);
     struct schedule s;
     if (!choose_reduce(w, &facts, &s))

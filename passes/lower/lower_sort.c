@@ -25,7 +25,7 @@ static val min_int(struct kernel *k, val a, int64_t max, bool needed)
     return needed ? k_prim(k, P_SELECT, k_prim(k, P_LT, a, m, 0), a, m) : a;
 }
 
-static void coordinates(const struct sort *s, val at, val *coord)
+static void sort_coordinates(const struct sort *s, val at, val *coord)
 {
     memcpy(coord, s->row_coord, s->s->rank * sizeof *coord);
     coord[s->n->attr.sort.axis] = at;
@@ -34,7 +34,7 @@ static void coordinates(const struct sort *s, val at, val *coord)
 static val key_at(const struct sort *s, val at)
 {
     val coord[KL_MAX_RANK] = {0};
-    coordinates(s, at, coord);
+    sort_coordinates(s, at, coord);
     lower_point(s->w);
     return lower_sort_key(s->w->k, lower_at(s->w, s->n->in[0], coord), s->n->attr.sort.descending);
 }
@@ -70,7 +70,7 @@ static void store_result(const struct sort *s, val at, val place)
 {
     struct kernel *k = s->w->k;
     val coord[KL_MAX_RANK] = {0};
-    coordinates(s, at, coord);
+    sort_coordinates(s, at, coord);
     k_store(k, lower_buffer(s->w, s->w->anchor, BUF_OUT), lower_flatten(k, s->s, coord), place, 0);
 }
 

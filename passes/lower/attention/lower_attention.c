@@ -268,7 +268,7 @@ static void score_tile(const struct attention *a, val j0)
 
 /* Turns scores into weights and adds their sum to the total.  A key that the query does not see may have a score
  * above the maximum; its weight is not used. */
-static void weigh(const struct attention *a)
+static void emit_weights(const struct attention *a)
 {
     struct kernel *k = a->w->k;
     begin_lanes(a);
@@ -334,7 +334,7 @@ val attention_widen_from(const struct attention *a, val whole)
     return rows_may_be_few(a) ? greater(k, whole, k_prim(k, P_SUB, k_int(k, 0), a->k0, 0)) : whole;
 }
 
-static void values(const struct attention *a, val c0, int64_t columns)
+static void emit_value_sums(const struct attention *a, val c0, int64_t columns)
 {
     if (a->one_lanes)
         attention_value_lanes(a, c0, columns);
@@ -364,15 +364,15 @@ static void lower_attention_emit_block(struct attention *a)
     if (a->one_lanes)
         attention_weigh_keys(a);
     else
-        weigh(a);
+        emit_weights(a);
     int64_t step = a->one_lanes ? a->one_lanes : a->rows, max = a->e / step * step;
     if (max) {
         val c = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, max), step);
-        values(a, c, step);
+        emit_value_sums(a, c, step);
         k_end(k, c);
     }
     if (a->e > max)
-        values(a, k_int(k, max), a->e - max);
+        emit_value_sums(a, k_int(k, max), a->e - max);
 }
 
 /* ---- one tile of queries ---- */
@@ -458,17 +458,17 @@ void attention_store(const struct attention *a, ref r, const struct shape *s, va
 }
 
 /* A total divided by the sum of the weights. */
-static val mean(const struct attention *a, val total, val sum)
+static val weighted_mean(const struct attention *a, val total, val sum)
 {
     struct kernel *k = a->w->k;
     val zero = k_splat(k, of(a, 0));
     return k_prim(k, P_SELECT, k_prim(k, P_EQ, sum, zero, 0), zero, k_prim(k, P_DIV, total, sum, 0));
 }
 
-static val finished(const struct attention *a, val total, val sum, double factor)
+static val finish_result(const struct attention *a, val total, val sum, double factor)
 {
     if (sum)
-        return mean(a, total, sum);
+        return weighted_mean(a, total, sum);
     return factor == 1 ? total : k_prim(a->w->k, P_MUL, total, k_splat(a->w->k, of(a, factor)), 0);
 }
 
@@ -482,7 +482,7 @@ void attention_store_tile(const struct attention *a, int64_t from, int64_t colum
         base = ix_add(k, base, c);
         for (int64_t r = 0; r < a->square; r++) {
             val at = ix_add(k, ix_scale(k, ix_add(k, base, k_int(k, r)), a->width), i);
-            row[r] = finished(a, k_load(k, a->total, ix_add(k, at, w->lane), 0), sum, factor);
+            row[r] = finish_result(a, k_load(k, a->total, ix_add(k, at, w->lane), 0), sum, factor);
         }
         k_transpose(k, row, (uint32_t)a->square);
         for (int64_t r = 0; r < a->square; r++) {
@@ -499,7 +499,7 @@ void attention_store_tile(const struct attention *a, int64_t from, int64_t colum
     val sum = divides ? attention_get(a, a->sum, first(a)) : 0;
     i = attention_row(a);
     c = k_loop(k, LOOP_SERIAL, k_int(k, from + columns - rest), k_int(k, from + columns), 1);
-    attention_store(a, w->anchor, &a->out, i, c, finished(a, attention_get(a, a->total, c), sum, factor));
+    attention_store(a, w->anchor, &a->out, i, c, finish_result(a, attention_get(a, a->total, c), sum, factor));
     k_end(k, c);
     end_lanes(a);
 }

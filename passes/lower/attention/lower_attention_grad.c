@@ -72,7 +72,7 @@ static val key_is_seen(const struct attention *a, val j)
 }
 
 /* Column c of the statistics of a lane's query, or of the query of walked row j of the block. */
-static val statistic(const struct gradient *t, unsigned c, val j)
+static val load_statistic(const struct gradient *t, unsigned c, val j)
 {
     const struct attention *a = &t->a;
     struct kernel *k = a->w->k;
@@ -113,9 +113,9 @@ static void gradient_weights(const struct gradient *t)
     struct kernel *k = a->w->k;
     begin_lanes(a);
     val j = k_loop(k, LOOP_SERIAL, a->from, a->until, 1), at = block_row(a, j);
-    val x = k_prim(k, P_SUB, attention_get(a, t->p, at), statistic(t, STAT_MAX, j), 0);
-    val p = k_prim(k, P_MUL, k_exp_nonpositive(k, x), statistic(t, INVERSE, j), 0);
-    val less = k_prim(k, P_SUB, attention_get(a, t->ds, at), statistic(t, DELTA, j), 0);
+    val x = k_prim(k, P_SUB, attention_get(a, t->p, at), load_statistic(t, STAT_MAX, j), 0);
+    val p = k_prim(k, P_MUL, k_exp_nonpositive(k, x), load_statistic(t, INVERSE, j), 0);
+    val less = k_prim(k, P_SUB, attention_get(a, t->ds, at), load_statistic(t, DELTA, j), 0);
     attention_put(a, t->p, at, p);
     attention_put(a, t->ds, at, k_prim(k, P_MUL, less, p, 0));
     k_end(k, j);

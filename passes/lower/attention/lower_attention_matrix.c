@@ -244,7 +244,7 @@ val tiles_soften(const struct tiles *s, val score, val seen, val value[CARRIED],
     return weight;
 }
 
-static void attend(const struct tiles *s, val stage, val seen, val value[CARRIED])
+static void emit_tile_step(const struct tiles *s, val stage, val seen, val value[CARRIED])
 {
     struct kernel *k = s->a->w->k;
     val score = tiles_products(s, 0, stage, tiles_splat(k, 0, s->m, s->step)), shrink;
@@ -462,7 +462,7 @@ val tiles_enter_step(struct tiles *s, val number, bool masked, val *walked_there
     return attention_pairs_see(s, row, *walked_there);
 }
 
-static void walk(struct tiles *s)
+static void emit_key_loop(struct tiles *s)
 {
     struct attention *a = s->a;
     struct kernel *k = a->w->k;
@@ -489,7 +489,7 @@ static void walk(struct tiles *s)
     if (s->gradient)
         add_gradients(s, stage, seen, there, value);
     else
-        attend(s, stage, seen, value);
+        emit_tile_step(s, stage, seen, value);
     for (int i = 0; i < CARRIED; i++)
         if (carry[i])
             k_next(k, carry[i], value[i]);
@@ -528,7 +528,7 @@ void attention_emit_matrix(struct attention *a, const struct schedule *schedule,
         attention_emit_warp_specialized(&s);
     } else {
         s.first = ix_scale(k, ix_div(k, s.t, subgroup), s.m);
-        walk(&s);
+        emit_key_loop(&s);
     }
     k_end(k, t);
     k_end(k, p);

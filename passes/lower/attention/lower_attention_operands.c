@@ -5,12 +5,12 @@
 
 /* An operand as an array in memory: elements from row to row, from column to column, and along each coordinate of the
  * matrix. */
-struct array { int64_t first, row, column, lead[KL_MAX_RANK]; };
+struct panel_array { int64_t first, row, column, lead[KL_MAX_RANK]; };
 
 /* Is operand `which`, of which rows x columns are read, an array?  *vectors: vectors of `each` adjacent columns begin
  * at multiples of so many. */
 static bool is_array(const struct attention *a, unsigned which, int64_t rows, int64_t columns, int64_t each,
-                     struct array *at, bool *vectors)
+                     struct panel_array *at, bool *vectors)
 {
     struct trial t;
     bool ok = false;
@@ -43,7 +43,7 @@ static bool is_array(const struct attention *a, unsigned which, int64_t rows, in
 bool attention_find_steps(struct tiles *s)
 {
     const struct attention *a = s->a;
-    struct array at = {0};
+    struct panel_array at = {0};
     int64_t queries = s->keys ? a->m : a->l, keys = s->keys ? a->l : a->m;
     bool vectors, ok = true;
     if (a->mask || a->bounds) {
@@ -65,7 +65,7 @@ static int64_t rows_of(const struct attention *a, unsigned which, bool gradient,
     return (gradient ? (which == X) != keys : which == Q) ? a->l : a->m;
 }
 
-static bool is_vectors(const struct attention *a, unsigned which, bool gradient, bool keys, struct array *at)
+static bool is_vectors(const struct attention *a, unsigned which, bool gradient, bool keys, struct panel_array *at)
 {
     bool vectors;
     return is_array(a, which, rows_of(a, which, gradient, keys), a->columns[which], VECTOR, at, &vectors) && vectors;
@@ -73,7 +73,7 @@ static bool is_vectors(const struct attention *a, unsigned which, bool gradient,
 
 bool attention_has_accesses(const struct attention *a, unsigned which, bool gradient, bool keys, int64_t each)
 {
-    struct array at;
+    struct panel_array at;
     bool vectors;
     return a->w->g->node[a->n->in[which]].dtype == KL_F32 &&
            is_array(a, which, rows_of(a, which, gradient, keys), a->columns[which], each, &at, &vectors) && vectors;
@@ -101,7 +101,7 @@ bool attention_has_matrices(const struct attention *a, bool gradient, bool keys)
         (gradient && dtype != KL_BF16)) /* f16 has too few exponents for ds */
         return false;
     for (unsigned i = Q; i <= last; i++) {
-        struct array at;
+        struct panel_array at;
         if (g->node[n->in[i]].dtype != dtype || !is_vectors(a, i, gradient, keys, &at))
             return false;
     }
@@ -115,7 +115,7 @@ bool attention_has_matrices(const struct attention *a, bool gradient, bool keys)
 bool attention_view(const struct attention *a, unsigned which, bool gradient, bool keys, struct attention_view *v)
 {
     enum { LONGEST_STEP = 1 << 30 };
-    struct array at = {0};
+    struct panel_array at = {0};
     int64_t rows = rows_of(a, which, gradient, keys), matrix = 0;
     *v = (struct attention_view){0};
     if (!is_vectors(a, which, gradient, keys, &at))

@@ -3,7 +3,7 @@
 #include "lower_attention_tiles.h"
 
 /* The load of the fourth operand at (query, key), or of statistics: its buffer and its index. */
-static struct linst address(const struct tiles *s, unsigned which, val row, val column)
+static struct linst mask_load(const struct tiles *s, unsigned which, val row, val column)
 {
     val x = attention_stored(s->a, which, row, column);
     return s->a->w->k->inst[x];
@@ -12,7 +12,7 @@ static struct linst address(const struct tiles *s, unsigned which, val row, val 
 val attention_of_queries(const struct tiles *s, unsigned which, int64_t c, int64_t step, val first, val there)
 {
     struct kernel *k = s->a->w->k;
-    struct linst x = address(s, which, first, k_int(k, c));
+    struct linst x = mask_load(s, which, first, k_int(k, c));
     return attention_tile_load(k, (uint32_t)x.imm, x.a, s->keys ? TILE_COLS : TILE_ROWS, step, s->keys ? 1 : s->m,
                      s->keys ? s->step : 1, there);
 }
@@ -44,7 +44,7 @@ val attention_pairs_see(const struct tiles *s, val walked_row, val walked_there)
     }
     if (a->mask) {
         val own = attention_own_first(s), there = both(k, s->own_there, walked_there);
-        struct linst x = address(s, SEEN, s->keys ? s->k0 : own, s->keys ? own : s->k0);
+        struct linst x = mask_load(s, SEEN, s->keys ? s->k0 : own, s->keys ? own : s->k0);
         val mask = attention_tile_load(k, (uint32_t)x.imm, x.a, s->keys ? TILE_COLS : TILE_ROWS, s->seen_step[0], s->m,
                                        s->step, there);
         seen = both(k, seen, mask);
@@ -68,7 +68,7 @@ val attention_pair_sees(const struct tiles *s, val own, val walked)
     return a->mask ? both(k, seen, attention_stored(a, SEEN, query, key)) : seen;
 }
 
-static val clamped(struct kernel *k, val x, int64_t max)
+static val clamp_to_range(struct kernel *k, val x, int64_t max)
 {
     return greater(k, smaller(k, x, k_int(k, max)), k_int(k, 0));
 }
@@ -82,8 +82,8 @@ static void keys_in_ranges(const struct tiles *s, val *first, val *end)
     val min = k_carry(k, k_int(k, a->m)), max = k_carry(k, k_int(k, 0));
     val row = smaller(k, ix_add(k, a->q0, i), k_int(k, a->l - 1));
     ix_bound(k, row, 0, a->l - 1);
-    val low = clamped(k, k_cast(k, attention_stored(a, SEEN, row, k_int(k, 0)), KL_I64), a->m);
-    val high = clamped(k, k_cast(k, attention_stored(a, SEEN, row, k_int(k, 1)), KL_I64), a->m);
+    val low = clamp_to_range(k, k_cast(k, attention_stored(a, SEEN, row, k_int(k, 0)), KL_I64), a->m);
+    val high = clamp_to_range(k, k_cast(k, attention_stored(a, SEEN, row, k_int(k, 1)), KL_I64), a->m);
     val some = k_prim(k, P_LT, low, high, 0);
     val less = k_prim(k, P_SELECT, some, smaller(k, low, min), min);
     val more = k_prim(k, P_SELECT, some, greater(k, high, max), max);
@@ -102,9 +102,9 @@ void attention_steps_seen(const struct tiles *s, val *first, val *end)
     if (a->bounds && !s->keys)
         keys_in_ranges(s, &from, &until);
     if (a->causal && s->keys) { /* the first query that sees the first key */
-        from = clamped(k, ix_add(k, a->q0, k_int(k, a->m - a->l)), a->m);
+        from = clamp_to_range(k, ix_add(k, a->q0, k_int(k, a->m - a->l)), a->m);
     } else if (a->causal) {     /* before the key after the last one that the last query sees */
-        causal = clamped(k, ix_add(k, a->q0, k_int(k, s->rows + a->m - a->l)), a->m);
+        causal = clamp_to_range(k, ix_add(k, a->q0, k_int(k, s->rows + a->m - a->l)), a->m);
         until = a->bounds ? smaller(k, causal, until) : causal;
     }
     ix_bound(k, from, 0, a->m);

@@ -59,7 +59,7 @@ void attention_pipeline_make(struct tiles *s)
 
 /* ---- steps ---- */
 
-static val between(struct kernel *k, val x, val min, val max)
+static val emit_clamp(struct kernel *k, val x, val min, val max)
 {
     return greater(k, smaller(k, x, max), min);
 }
@@ -92,7 +92,7 @@ static struct steps steps_of(const struct tiles *s)
     else              /* key is at most the block's first query + more */
         r.masked = ix_sub(k, end, ix_div(k, greater(k, ix_add(k, a->q0, k_int(k, more + 1)), zero), s->step));
     if (a->causal)
-        r.masked = between(k, r.masked, zero, r.count);
+        r.masked = emit_clamp(k, r.masked, zero, r.count);
     ix_bound(k, r.masked, 0, r.max);
     return r;
 }

@@ -18,7 +18,7 @@
 enum { GROUP = DOT_GROUP, UNROLL = 2 };
 enum { ROWS_AHEAD = 48 }; /* distance from the rows of B that are multiplied to the rows that are prefetched */
 
-struct bytes {
+struct bytes_product {
     struct dot *d;
     unsigned ta, tb;        /* the operands' dtypes */
     bool transposed;            /* the upper bits of A's elements are inverted */
@@ -31,7 +31,7 @@ struct bytes {
     uint32_t columns;       /* lbuf: sums of the panel's columns */
 };
 
-struct part {               /* of a task: one panel along k, and the columns of a tile */
+struct bytes_panel {               /* of a task: one panel along k, and the columns of a tile */
     val n0, k0;
     int64_t cols, room;     /* number of columns; the same rounded up to whole vectors */
     int64_t length;         /* elements along k */
@@ -39,7 +39,7 @@ struct part {               /* of a task: one panel along k, and the columns of 
 
 /* ---- tiles ---- */
 
-static val tile(struct kernel *k, struct linst i, int64_t rows, int64_t cols)
+static val bytes_tile(struct kernel *k, struct linst i, int64_t rows, int64_t cols)
 {
     i.rows = (uint16_t)rows;
     i.cols = (uint16_t)cols;
@@ -48,32 +48,32 @@ static val tile(struct kernel *k, struct linst i, int64_t rows, int64_t cols)
 
 static val tile_prim(struct kernel *k, enum prim p, unsigned dtype, val a, val b, int64_t rows, int64_t cols)
 {
-    return tile(k, (struct linst){.op = (uint8_t)L_OP(p), .dtype = (uint8_t)dtype, .a = a, .b = b}, rows, cols);
+    return bytes_tile(k, (struct linst){.op = (uint8_t)L_OP(p), .dtype = (uint8_t)dtype, .a = a, .b = b}, rows, cols);
 }
 
 /* A tile of bools: is the number of the row or column below `limit`? */
-static val below(struct kernel *k, enum tile_order order, int64_t n, int64_t limit)
+static val tile_is_below(struct kernel *k, enum tile_order order, int64_t n, int64_t limit)
 {
     int64_t rows = order == TILE_ROWS ? n : 1, cols = order == TILE_ROWS ? 1 : n;
-    val number = tile(k, (struct linst){.op = L_INDEX, .dtype = KL_I64, .kind = (uint8_t)order}, rows, cols);
+    val number = bytes_tile(k, (struct linst){.op = L_INDEX, .dtype = KL_I64, .kind = (uint8_t)order}, rows, cols);
     return tile_prim(k, P_LT, KL_BOOL, number, k_int(k, limit), rows, cols);
 }
 
 /* ---- operands ---- */
 
 /* The load of an operand's element.  dot_bytes has checked that the element is a load. */
-static struct linst load_of(const struct bytes *s, bool second, val i, val kk)
+static struct linst load_of(const struct bytes_product *s, bool second, val i, val kk)
 {
     val v = dot_stored_element(s->d, second, i, kk);
     return s->d->w->k->inst[v];
 }
 
 /* `depth` elements along k of `rows` rows of A, from index kk on, as they are multiplied.  `count` of them exist. */
-static val load_a(const struct bytes *s, val m0, int64_t rows, val kk, int64_t depth, int64_t count)
+static val load_a(const struct bytes_product *s, val m0, int64_t rows, val kk, int64_t depth, int64_t count)
 {
     struct kernel *k = s->d->w->k;
     struct linst l = load_of(s, false, m0, kk);
-    val mask = count < depth ? below(k, TILE_COLS, depth, count) : 0;
+    val mask = count < depth ? tile_is_below(k, TILE_COLS, depth, count) : 0;
     val a = dot_load(k, (uint32_t)l.imm, l.a, TILE_ROWS, k_int(k, s->d->a_step_m), rows, depth, mask);
     if (!s->transposed)
         return a;
@@ -84,13 +84,14 @@ static val load_a(const struct bytes *s, val m0, int64_t rows, val kk, int64_t d
 
 /* `depth` elements along k of B's columns, from index kk of the part on, in the order of memory; zeros beyond the
  * end. */
-static val load_b(const struct bytes *s, const struct part *p, val kk, int64_t depth, int64_t count, int64_t cols)
+static val load_b(const struct bytes_product *s, const struct bytes_panel *p, val kk, int64_t depth, int64_t count,
+                  int64_t cols)
 {
     struct kernel *k = s->d->w->k;
     struct linst l = load_of(s, true, p->n0, ix_add(k, p->k0, kk));
-    val mask = count < depth ? below(k, TILE_ROWS, depth, count) : 0;
+    val mask = count < depth ? tile_is_below(k, TILE_ROWS, depth, count) : 0;
     if (cols > p->cols) {
-        val in = below(k, TILE_COLS, cols, p->cols);
+        val in = tile_is_below(k, TILE_COLS, cols, p->cols);
         mask = mask ? tile_prim(k, P_AND, KL_BOOL, mask, in, depth, cols) : in;
     }
     val stride = k_int(k, s->b_rows ? s->d->b_step_k : s->d->b_step_n);
@@ -99,7 +100,7 @@ static val load_b(const struct bytes *s, const struct part *p, val kk, int64_t d
 
 /* Prefetches elements of a B that is read in place: later rows of the same columns where columns are adjacent in
  * memory, else the same elements of the next columns.  The addresses may be beyond the end of B. */
-static void prefetch_b(const struct bytes *s, const struct part *p, val kk, int64_t depth)
+static void prefetch_b(const struct bytes_product *s, const struct bytes_panel *p, val kk, int64_t depth)
 {
     struct kernel *k = s->d->w->k;
     int64_t lines = s->b_rows ? depth : p->cols;
@@ -111,9 +112,9 @@ static void prefetch_b(const struct bytes *s, const struct part *p, val kk, int6
     }
 }
 
-static val panel_at(const struct bytes *s, val kk) { return ix_scale(s->d->w->k, kk, s->d->nr); }
+static val panel_at(const struct bytes_product *s, val kk) { return ix_scale(s->d->w->k, kk, s->d->nr); }
 
-static void pack_group(const struct bytes *s, const struct part *p, val kk, int64_t count)
+static void pack_group(const struct bytes_product *s, const struct bytes_panel *p, val kk, int64_t count)
 {
     struct kernel *k = s->d->w->k;
     val four = k_int(k, GROUP), at = panel_at(s, kk);
@@ -123,7 +124,7 @@ static void pack_group(const struct bytes *s, const struct part *p, val kk, int6
                   dot_splat(k, k_bits(k, s->tb, 0), GROUP, (unsigned)(p->room - p->cols)));
 }
 
-static void pack(const struct bytes *s, const struct part *p)
+static void pack_bytes_panel(const struct bytes_product *s, const struct bytes_panel *p)
 {
     struct kernel *k = s->d->w->k;
     int64_t whole = p->length / GROUP * GROUP, rest = p->length - whole;
@@ -136,7 +137,7 @@ static void pack(const struct bytes *s, const struct part *p)
         pack_group(s, p, k_int(k, whole), rest);
 }
 
-static val rows_of_b(const struct bytes *s, const struct part *p, val kk, int64_t depth, int64_t count)
+static val rows_of_b(const struct bytes_product *s, const struct bytes_panel *p, val kk, int64_t depth, int64_t count)
 {
     struct kernel *k = s->d->w->k;
     if (!s->panel)
@@ -150,7 +151,8 @@ static val rows_of_b(const struct bytes *s, const struct part *p, val kk, int64_
 struct totals { val tile, columns; };
 
 /* Adds the products of `depth` elements along k, from index kk of the part on.  `count` of them exist. */
-static struct totals add_products(const struct bytes *s, const struct part *p, val m0, int64_t of_rows, val kk,
+static struct totals add_products(const struct bytes_product *s, const struct bytes_panel *p, val m0, int64_t of_rows,
+                                  val kk,
                                   int64_t depth, int64_t count, struct totals t)
 {
     struct kernel *k = s->d->w->k;
@@ -165,7 +167,8 @@ static struct totals add_products(const struct bytes *s, const struct part *p, v
 }
 
 /* Adds the products of elements `from` to `to` along k, `unroll` times `depth` of them in an iteration of the loop. */
-static struct totals add_loop(const struct bytes *s, const struct part *p, val m0, int64_t rows, int64_t from,
+static struct totals add_loop(const struct bytes_product *s, const struct bytes_panel *p, val m0, int64_t rows,
+                              int64_t from,
                               int64_t to, int64_t depth, int unroll, struct totals t)
 {
     struct kernel *k = s->d->w->k;
@@ -187,7 +190,8 @@ static struct totals add_loop(const struct bytes *s, const struct part *p, val m
     return (struct totals){c.tile ? dot_out(k, c.tile) : 0, c.columns ? dot_out(k, c.columns) : 0};
 }
 
-static struct totals add_panel(const struct bytes *s, const struct part *p, val m0, int64_t rows, struct totals t)
+static struct totals add_panel(const struct bytes_product *s, const struct bytes_panel *p, val m0, int64_t rows,
+                               struct totals t)
 {
     struct kernel *k = s->d->w->k;
     int64_t squares = s->square && p->cols == s->d->nr ? p->length / s->square * s->square : 0;
@@ -205,7 +209,7 @@ static val no_sums(struct kernel *k, int64_t rows, int64_t cols)
 }
 
 /* 128 times the sums of B's columns, with the sign of the error. */
-static val transposed_columns(const struct bytes *s, val columns)
+static val transposed_columns(const struct bytes_product *s, val columns)
 {
     struct kernel *k = s->d->w->k;
     struct linst c = k->inst[columns];
@@ -214,7 +218,8 @@ static val transposed_columns(const struct bytes *s, val columns)
 }
 
 /* One tile of one panel: the rows from m0 on, which are the rows from `row` on in the task. */
-static void dot_bytes_emit_tile(const struct bytes *s, const struct part *p, val m0, val row, int64_t rows)
+static void dot_bytes_emit_tile(const struct bytes_product *s, const struct bytes_panel *p, val m0, val row,
+                                int64_t rows)
 {
     struct kernel *k = s->d->w->k;
     val nr = k_int(k, s->d->nr), at = s->panels > 1 ? ix_scale(k, row, s->d->nr) : k_int(k, 0);
@@ -232,12 +237,12 @@ static void dot_bytes_emit_tile(const struct bytes *s, const struct part *p, val
 }
 
 /* All row tiles of the task for one panel. */
-static void emit_panel(const struct bytes *s, const struct part *p, val first, int64_t rows)
+static void emit_panel(const struct bytes_product *s, const struct bytes_panel *p, val first, int64_t rows)
 {
     struct kernel *k = s->d->w->k;
     int64_t tiles = rows / s->d->mr, rest = rows % s->d->mr;
     if (s->panel)
-        pack(s, p);
+        pack_bytes_panel(s, p);
     if (s->transposed && s->panel) {
         struct totals t = add_panel(s, p, 0, 0, (struct totals){.columns = no_sums(k, 1, p->room)});
         dot_store(k, s->columns, k_int(k, 0), TILE_ROWS, k_int(k, s->d->nr), transposed_columns(s, t.columns));
@@ -254,10 +259,10 @@ static void emit_panel(const struct bytes *s, const struct part *p, val first, i
 /* One task.  All panels but the last are in a loop, which adds to the sums in scratch. */
 static void emit_task(const struct dot *d, const void *ctx, val first, int64_t rows, val n0, int64_t cols)
 {
-    const struct bytes *s = ctx;
+    const struct bytes_product *s = ctx;
     struct kernel *k = d->w->k;
     int64_t lanes = s->lanes, room = dot_parts(cols, lanes) * lanes;
-    struct part p = {.n0 = n0, .k0 = k_int(k, 0), .cols = cols, .room = room < s->d->nr ? room : s->d->nr,
+    struct bytes_panel p = {.n0 = n0, .k0 = k_int(k, 0), .cols = cols, .room = room < s->d->nr ? room : s->d->nr,
                      .length = s->kc};
     if (!s->panel && !s->b_rows)
         p.room = cols; /* columns are not adjacent in memory, so no vector is filled up */
@@ -283,7 +288,7 @@ void dot_emit_bytes(struct dot *d, const struct schedule *schedule)
 {
     struct lowering *w = d->w;
     struct kernel *k = w->k;
-    struct bytes s = {.d = d, .ta = w->g->node[d->n->in[0]].dtype, .tb = w->g->node[d->n->in[1]].dtype,
+    struct bytes_product s = {.d = d, .ta = w->g->node[d->n->in[0]].dtype, .tb = w->g->node[d->n->in[1]].dtype,
                       .prefetch = schedule->dot_bytes.prefetch_b, .b_rows = d->b_step_n == 1,
                       .kc = schedule->dot_bytes.panel, .lanes = schedule->dot_bytes.lanes};
     d->mr = schedule->dot_bytes.mr;

@@ -14,7 +14,7 @@
  * stored in a workspace.  A second phase adds the parts' sums of each result, in order. */
 #include "lower_dot.h"
 
-struct blocks {
+struct product_blocks {
     struct dot *d;
     struct schedule s;
     int64_t mr, nr, block_m, block_n, step; /* as in the record */
@@ -37,11 +37,11 @@ enum { MAX_PARTS = DOT_MAX_PARTS, PAD = DOT_BLOCK_PAD, LARGE = 8, QUARTERS = 4 }
 
 /* A thread's part of an operand's step: groups of adjacent elements, each group of one access; consecutive groups of
  * a thread are as far apart as all threads' groups are long. */
-struct part { val value[MAX_PARTS], at[MAX_PARTS]; int64_t n; };
+struct block_operand { val value[MAX_PARTS], at[MAX_PARTS]; int64_t n; };
 
 /* Finds out how an operand lies in memory, and the number of adjacent elements of an access; 1 if the step cannot be
  * divided into longer accesses. */
-static void find_accesses(struct blocks *s, bool second)
+static void find_accesses(struct product_blocks *s, bool second)
 {
     enum { ACCESS = 16, RUN = 4 };
     bool along = dot_along_k(s->d, second) || dot_along_k_in_runs(s->d, second, RUN);
@@ -57,7 +57,8 @@ static void find_accesses(struct blocks *s, bool second)
 
 /* Emits the loads of an operand's step; `first` is its first index of the contraction.  beyond: the step may reach
  * beyond the end of the contraction. */
-static void fetch(const struct blocks *s, bool second, val first, bool beyond, struct part *p)
+static void fetch_block_step(const struct product_blocks *s, bool second, val first, bool beyond,
+                             struct block_operand *p)
 {
     struct lowering *w = s->d->w;
     struct kernel *k = w->k;
@@ -82,7 +83,7 @@ static void fetch(const struct blocks *s, bool second, val first, bool beyond, s
     }
 }
 
-static void dot_gpu_put(const struct blocks *s, bool second, val half, const struct part *p)
+static void dot_gpu_put(const struct product_blocks *s, bool second, val half, const struct block_operand *p)
 {
     struct kernel *k = s->d->w->k;
     int64_t elements = s->pitch[second] * s->step;
@@ -91,7 +92,7 @@ static void dot_gpu_put(const struct blocks *s, bool second, val half, const str
 }
 
 /* The first row or column of a part of the thread's tile, counted from the block's first. */
-static val first_of(const struct blocks *s, bool second, int64_t part)
+static val first_of(const struct product_blocks *s, bool second, int64_t part)
 {
     struct kernel *k = s->d->w->k;
     int64_t halves = second ? s->halves_n : s->halves_m, tile = (second ? s->nr : s->mr) / halves;
@@ -100,7 +101,7 @@ static val first_of(const struct blocks *s, bool second, int64_t part)
 }
 
 /* Adds to all parts of acc the products of `count` steps of k in one half of shared memory. */
-static void dot_gpu_multiply(const struct blocks *s, val half, val count, val *acc)
+static void dot_gpu_multiply(const struct product_blocks *s, val half, val count, val *acc)
 {
     struct kernel *k = s->d->w->k;
     int64_t m = s->halves_m, n = s->halves_n, known;
@@ -125,13 +126,13 @@ static void dot_gpu_multiply(const struct blocks *s, val half, val count, val *a
 }
 
 /* The first index of the contraction of a step of the block's part. */
-static val step_start(const struct blocks *s, val step)
+static val step_start(const struct product_blocks *s, val step)
 {
     return ix_add(s->d->w->k, s->k0, ix_scale(s->d->w->k, step, s->step));
 }
 
 /* Sets the block's part of the contraction and its number of steps: the last part may have fewer. */
-static void open_part(struct blocks *s)
+static void open_part(struct product_blocks *s)
 {
     struct kernel *k = s->d->w->k;
     int64_t split = s->s.dot_blocks.split;
@@ -145,7 +146,7 @@ static void open_part(struct blocks *s)
 }
 
 /* The number of elements of a step that are within the contraction. */
-static val elements_of(const struct blocks *s, val step)
+static val elements_of(const struct product_blocks *s, val step)
 {
     struct kernel *k = s->d->w->k;
     int64_t length = s->step;
@@ -158,16 +159,16 @@ static val elements_of(const struct blocks *s, val step)
 }
 
 /* Computes the thread's results. */
-static void emit_sums(const struct blocks *s, val *sum)
+static void emit_sums(const struct product_blocks *s, val *sum)
 {
     struct kernel *k = s->d->w->k;
-    struct part a, b;
+    struct block_operand a, b;
     int64_t length = s->step, quarters = s->halves_m * s->halves_n, steps = dot_parts(s->d->size.k, length);
     bool whole = size_divides(s->d->len.k, length) && !s->d->symbolic_k &&
                  (s->splits == 1 || s->d->size.k % s->s.dot_blocks.split == 0);
     val zero = dot_splat(k, k_bits(k, s->d->dtype, 0), s->mr / s->halves_m, s->nr / s->halves_n), acc[QUARTERS];
-    fetch(s, false, s->k0, !whole, &a);
-    fetch(s, true, s->k0, !whole, &b);
+    fetch_block_step(s, false, s->k0, !whole, &a);
+    fetch_block_step(s, true, s->k0, !whole, &b);
     dot_gpu_put(s, false, k_int(k, 0), &a);
     dot_gpu_put(s, true, k_int(k, 0), &b);
     dot_barrier(k);
@@ -180,8 +181,8 @@ static void emit_sums(const struct blocks *s, val *sum)
         if (whole) /* the last step is loaded once more: no condition for each load */
             next = ix_min(k, next, (s->splits > 1 ? s->s.dot_blocks.split : s->d->size.k) / length - 1);
         next = step_start(s, next);
-        fetch(s, false, next, !whole, &a);
-        fetch(s, true, next, !whole, &b);
+        fetch_block_step(s, false, next, !whole, &a);
+        fetch_block_step(s, true, next, !whole, &b);
     }
     dot_gpu_multiply(s, half, elements_of(s, step), sum);
     if (steps > 1) {
@@ -197,7 +198,7 @@ static void emit_sums(const struct blocks *s, val *sum)
 }
 
 /* Stores `count` results: elements (i, j), (i, j + 1) .. of part q of the tile, which exist all or not at all. */
-static void emit_row(const struct blocks *s, int64_t q, val i, val j, int64_t count)
+static void emit_row(const struct product_blocks *s, int64_t q, val i, val j, int64_t count)
 {
     struct kernel *k = s->d->w->k;
     struct dot_at result[LARGE];
@@ -220,7 +221,7 @@ static void emit_row(const struct blocks *s, int64_t q, val i, val j, int64_t co
 
 /* Stores the results, those of a row of a part together where they exist all or not at all.  The loop over rows is
  * written out if the epilogue is short. */
-static void emit_results(const struct blocks *s, const val *sums)
+static void emit_results(const struct product_blocks *s, const val *sums)
 {
     enum { SMALL = 4 };             /* members of the group */
     struct kernel *k = s->d->w->k;
@@ -256,7 +257,7 @@ void dot_emit_blocks(struct dot *d, const struct schedule *schedule)
 {
     struct lowering *w = d->w;
     struct kernel *k = w->k;
-    struct blocks s = {.d = d, .s = *schedule, .threads = schedule->width, .mr = schedule->dot_blocks.mr,
+    struct product_blocks s = {.d = d, .s = *schedule, .threads = schedule->width, .mr = schedule->dot_blocks.mr,
                        .nr = schedule->dot_blocks.nr, .block_m = schedule->dot_blocks.block_m,
                        .block_n = schedule->dot_blocks.block_n, .step = schedule->dot_blocks.step,
                        .col_threads = schedule->dot_blocks.block_n / schedule->dot_blocks.nr};

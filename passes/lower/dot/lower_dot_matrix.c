@@ -56,7 +56,7 @@ int64_t dot_matrix_part(const struct schedule *s)
 /* ---- one step ---- */
 
 /* A thread's part of an operand's step: elements t, t + threads, .. of it. */
-struct part { val value[MAX_PARTS], at[MAX_PARTS]; int64_t n; };
+struct tile_operand { val value[MAX_PARTS], at[MAX_PARTS]; int64_t n; };
 
 /* Replaces elements beyond the end by zeros.  A masked load already gives zero there, a computed element may not. */
 static val or_zero(const struct subgroups *s, val mask, val x)
@@ -85,7 +85,7 @@ static val dot_matrix_find(const struct subgroups *s, bool second, val first, bo
 }
 
 /* Emits the loads of an operand's step. */
-static void fetch(const struct subgroups *s, bool second, val first, bool beyond, struct part *p)
+static void fetch_tile_step(const struct subgroups *s, bool second, val first, bool beyond, struct tile_operand *p)
 {
     struct lowering *w = s->d->w;
     struct kernel *k = w->k;
@@ -108,7 +108,7 @@ static void fetch(const struct subgroups *s, bool second, val first, bool beyond
     }
 }
 
-static void dot_matrix_put(const struct subgroups *s, const struct factor *f, val stage, const struct part *p)
+static void dot_matrix_put(const struct subgroups *s, const struct factor *f, val stage, const struct tile_operand *p)
 {
     struct kernel *k = s->d->w->k;
     for (int64_t i = 0; i < p->n; i++)
@@ -167,18 +167,18 @@ void dot_matrix_multiply(const struct subgroups *s, val stage, const val *sum, v
 /* ---- the contraction ---- */
 
 /* Begins to bring a step into a stage: copies, or loads and computations. */
-static void begin_step(const struct subgroups *s, val first, bool beyond, val stage, struct part part[2])
+static void begin_step(const struct subgroups *s, val first, bool beyond, val stage, struct tile_operand part[2])
 {
     for (int o = 0; o < 2; o++) {
         if (s->factor[o].copied)
             dot_matrix_copy(s, o, first, beyond, stage);
         else
-            fetch(s, o, first, beyond, &part[o]);
+            fetch_tile_step(s, o, first, beyond, &part[o]);
     }
 }
 
 /* Stores the elements that were computed for it. */
-static void end_step(const struct subgroups *s, val stage, const struct part part[2])
+static void end_step(const struct subgroups *s, val stage, const struct tile_operand part[2])
 {
     for (int o = 0; o < 2; o++)
         if (!s->factor[o].copied)
@@ -197,7 +197,7 @@ void dot_matrix_wait(const struct subgroups *s, uint64_t left)
         pipeline_wait_products(s->d->w->k, left);
 }
 
-static void commit(const struct subgroups *s)
+static void commit_copies(const struct subgroups *s)
 {
     if (s->factor[0].copied || s->factor[1].copied)
         k_inst(s->d->w->k, L_COMMIT, KL_BOOL, 0, 0, 0, 0);
@@ -214,7 +214,7 @@ static void wait_for_copies(const struct subgroups *s, int64_t left)
 static void emit_sums(const struct subgroups *s, val *sum)
 {
     struct kernel *k = s->d->w->k;
-    struct part part[2];
+    struct tile_operand part[2];
     val next[MAX_SLABS], zero = dot_splat(k, k_bits(k, KL_F32, 0), s->unit.m, s->s.dot_matrix.nr);
     int64_t length = s->s.dot_matrix.step, steps = s->steps, stages = s->s.dot_matrix.stages;
     bool async = s->s.dot_matrix.async;
@@ -223,7 +223,7 @@ static void emit_sums(const struct subgroups *s, val *sum)
         bool beyond = s->splits > 1 || s->d->symbolic_k || s->d->size.k < (i + 1) * length;
         begin_step(s, ix_add(k, s->k0, k_int(k, i * length)), beyond, k_int(k, i), part);
         end_step(s, k_int(k, i), part);
-        commit(s);
+        commit_copies(s);
     }
     val step = k_loop(k, LOOP_SERIAL, k_int(k, 0),
                       s->splits > 1 ? k_int(k, steps) : dot_parts_now(s->d, s->d->len.k, length), 1);
@@ -237,7 +237,7 @@ static void emit_sums(const struct subgroups *s, val *sum)
     dot_matrix_commit(s);
     if (steps > ahead)
         begin_step(s, ix_add(k, s->k0, ix_scale(k, later, length)), true, stage, part);
-    commit(s);
+    commit_copies(s);
     if (!async)
         dot_matrix_multiply(s, ix_mod(k, step, stages), sum, next);
     dot_matrix_wait(s, 1);

@@ -18,7 +18,7 @@ static int64_t length_of(const struct dot *d, unsigned dimension)
     return dimension == ROWS ? d->size.m : dimension == COLUMNS ? d->size.n : d->size.k;
 }
 
-static val reordered(const struct dot *d, const struct dot_order *o, unsigned dimension, val i)
+static val reorder_index(const struct dot *d, const struct dot_order *o, unsigned dimension, val i)
 {
     struct kernel *k = d->w->k;
     int64_t positions = o->positions[dimension], channels = length_of(d, dimension) / positions;
@@ -27,12 +27,12 @@ static val reordered(const struct dot *d, const struct dot_order *o, unsigned di
     return ix_add(k, ix_scale(k, ix_mod(k, i, channels), positions), ix_div(k, i, channels));
 }
 
-val dot_order_row(const struct dot *d, const struct dot_order *o, val m) { return reordered(d, o, ROWS, m); }
-val dot_order_column(const struct dot *d, const struct dot_order *o, val n) { return reordered(d, o, COLUMNS, n); }
+val dot_order_row(const struct dot *d, const struct dot_order *o, val m) { return reorder_index(d, o, ROWS, m); }
+val dot_order_column(const struct dot *d, const struct dot_order *o, val n) { return reorder_index(d, o, COLUMNS, n); }
 
 /* The same index, as coordinates of the dimension's axes whose ranges are known.  Without them, quotients of an address
  * that is the sum of several such coordinates would not cancel. */
-static val separated(struct kernel *k, const struct shape *axes, val i)
+static val separate_axes(struct kernel *k, const struct shape *axes, val i)
 {
     val at[KL_MAX_RANK];
     int64_t step;
@@ -49,8 +49,8 @@ static val operand_index(const struct dot *d, const struct dot_order *o, unsigne
     const struct shape *axes = dimension == ROWS ? &d->free_a : dimension == COLUMNS ? &d->free_b : &d->con;
     bool vector = along_k == (dimension == CONTRACTION);
     if (o->positions[dimension] > 1 || vector)
-        return reordered(d, o, dimension, i);
-    return separated(d->w->k, axes, i);
+        return reorder_index(d, o, dimension, i);
+    return separate_axes(d->w->k, axes, i);
 }
 
 /* The element of an operand. */

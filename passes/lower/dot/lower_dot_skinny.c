@@ -321,10 +321,10 @@ static void emit_strip(const struct skinny *s, val n0, int64_t cols)
 /* ---- squares along the contraction ---- */
 
 /* A part: columns from n0 on, and one k-block of them from k0 on. */
-struct part { val n0, k0; int64_t cols, length; };
+struct skinny_operand { val n0, k0; int64_t cols, length; };
 
 /* Prefetches square number `number` of the next part: one cache line of each of some columns, which take turns. */
-static void prefetch_square(const struct skinny *s, const struct part *next, val number)
+static void prefetch_square(const struct skinny *s, const struct skinny_operand *next, val number)
 {
     struct kernel *k = s->d->w->k;
     int64_t lanes = s->d->nr, turns = LINE_BYTES * s->packed / (s->step * s->element);
@@ -337,7 +337,7 @@ static void prefetch_square(const struct skinny *s, const struct part *next, val
 
 /* Widens the k-block of the first operand, vector by vector, so that each element is widened once and not for each
  * column. */
-static void widen_rows(const struct skinny *s, const struct part *p)
+static void widen_rows(const struct skinny *s, const struct skinny_operand *p)
 {
     const struct dot *d = s->d;
     struct lowering *w = d->w;
@@ -359,7 +359,7 @@ static void widen_rows(const struct skinny *s, const struct part *p)
 }
 
 /* The first operand's element with index `at`, counted from the part's first. */
-static val row_element(const struct skinny *s, const struct part *p, int64_t i, val at)
+static val row_element(const struct skinny *s, const struct skinny_operand *p, int64_t i, val at)
 {
     struct kernel *k = s->d->w->k;
     return s->rows ? k_load(k, s->rows - 1, ix_add(k, k_int(k, i * s->d->kblock), at), 0)
@@ -368,7 +368,8 @@ static val row_element(const struct skinny *s, const struct part *p, int64_t i, 
 
 /* Adds `steps` products, from the part's element j on, for the columns that exist.  A lane loads `each` elements of
  * the contraction, which are then transposed. */
-static void square_products(const struct skinny *s, const struct part *p, val j, int64_t steps, int64_t each, val *acc)
+static void square_products(const struct skinny *s, const struct skinny_operand *p, val j, int64_t steps, int64_t each,
+                            val *acc)
 {
     const struct dot *d = s->d;
     struct lowering *w = d->w;
@@ -396,7 +397,8 @@ static void square_products(const struct skinny *s, const struct part *p, val j,
     w->pred = 0;
 }
 
-static void square_block(const struct skinny *s, const struct part *p, const struct part *next, val *total)
+static void square_block(const struct skinny *s, const struct skinny_operand *p, const struct skinny_operand *next,
+                         val *total)
 {
     const struct dot *d = s->d;
     struct kernel *k = d->w->k;
@@ -433,7 +435,7 @@ static void emit_squares(const struct skinny *s, val n0, int64_t cols)
     struct lowering *w = d->w;
     struct kernel *k = w->k;
     val total[THIN_ROWS] = {0}, carry[THIN_ROWS];
-    struct part p = {n0, 0, cols, d->kblock}, next = {.n0 = n0};
+    struct skinny_operand p = {n0, 0, cols, d->kblock}, next = {.n0 = n0};
     w->lane = k_loop(k, LOOP_VECTOR, k_int(k, 0), k_int(k, d->nr), 1);
     if (d->blocks > 1) {
         for (int64_t i = 0; i < d->size.m; i++)
@@ -452,7 +454,7 @@ static void emit_squares(const struct skinny *s, val n0, int64_t cols)
     }
     p.k0 = k_int(k, (d->blocks - 1) * d->kblock);
     p.length = d->size.k - (d->blocks - 1) * d->kblock;
-    next = (struct part){.n0 = ix_add(k, n0, k_int(k, d->nr)), .k0 = k_int(k, 0)};
+    next = (struct skinny_operand){.n0 = ix_add(k, n0, k_int(k, d->nr)), .k0 = k_int(k, 0)};
     square_block(s, &p, &next, total);
     w->pred = cols < d->nr ? k_prim(k, P_LT, w->lane, k_int(k, cols), 0) : 0;
     for (int64_t i = 0; i < d->size.m; i++)

@@ -10,7 +10,7 @@
 enum { LINES = GPU_SCAN_LINES, MAX_COUNT = GPU_SCAN_MAX_VECTOR_WIDTH };
 
 /* The tiles of one level, and the thread of the phase that is emitted. */
-struct tiles {
+struct scan_tiles {
     const struct gpu_scan *s;
     uint32_t level;
     int64_t each, lines, side, count;   /* elements of an access; lines of a tile; elements of a tile; tiles of a row */
@@ -19,7 +19,7 @@ struct tiles {
     val t, outer, tile;                 /* thread; row; tile of the row */
 };
 
-static int64_t threads_of(const struct tiles *x) { return x->s->w->k->sched.width; }
+static int64_t threads_of(const struct scan_tiles *x) { return x->s->w->k->sched.width; }
 
 /* Number of elements of a level that a thread accesses at once: as many as one access has, if rows consist of them. */
 static int64_t scan_vector_width(const struct gpu_scan *s, uint32_t level)
@@ -30,10 +30,10 @@ static int64_t scan_vector_width(const struct gpu_scan *s, uint32_t level)
     return each;
 }
 
-static void find_tiles(struct tiles *x, const struct gpu_scan *s, uint32_t level)
+static void find_tiles(struct scan_tiles *x, const struct gpu_scan *s, uint32_t level)
 {
     int64_t length = s->length[level], line;
-    *x = (struct tiles){.s = s, .level = level, .each = scan_vector_width(s, level),
+    *x = (struct scan_tiles){.s = s, .level = level, .each = scan_vector_width(s, level),
                         .half = {s->half[0], s->half[1]}};
     line = threads_of(x) * x->each;
     x->lines = gpu_parts(length, line) < LINES ? gpu_parts(length, line) : LINES;
@@ -43,12 +43,12 @@ static void find_tiles(struct tiles *x, const struct gpu_scan *s, uint32_t level
 
 int64_t gpu_scan_tiles(const struct gpu_scan *s, uint32_t level)
 {
-    struct tiles x;
+    struct scan_tiles x;
     find_tiles(&x, s, level);
     return x.count;
 }
 
-static void begin_tiles(struct tiles *x)
+static void begin_tiles(struct scan_tiles *x)
 {
     struct kernel *k = x->s->w->k;
     x->t = gpu_blocks_begin(x->s->w, &x->phase, x->s->at.outer * x->count);
@@ -56,10 +56,10 @@ static void begin_tiles(struct tiles *x)
     x->tile = ix_mod(k, x->phase.grid, x->count);
 }
 
-static void scan_barrier(const struct tiles *x) { k_inst(x->s->w->k, L_BARRIER, KL_BOOL, 0, 0, 0, 0); }
+static void scan_barrier(const struct scan_tiles *x) { k_inst(x->s->w->k, L_BARRIER, KL_BOOL, 0, 0, 0, 0); }
 
 /* The first element of the thread's access of a line, in its row; *there: does it exist?  0: it does. */
-static val access_at(const struct tiles *x, int64_t line, val *there)
+static val access_at(const struct scan_tiles *x, int64_t line, val *there)
 {
     struct kernel *k = x->s->w->k;
     int64_t length = x->s->length[x->level], threads = threads_of(x);
@@ -69,7 +69,7 @@ static val access_at(const struct tiles *x, int64_t line, val *there)
 }
 
 /* Loads the elements of an access, and returns them folded one by one.  Elements that do not exist are the identity. */
-static void load_access(const struct tiles *x, int64_t line, val *folded)
+static void load_access(const struct scan_tiles *x, int64_t line, val *folded)
 {
     const struct gpu_scan *s = x->s;
     struct kernel *k = s->w->k;
@@ -90,7 +90,7 @@ static void load_access(const struct tiles *x, int64_t line, val *folded)
 void gpu_scan_fold_tiles(const struct gpu_scan *s, uint32_t level)
 {
     struct kernel *k = s->w->k;
-    struct tiles x;
+    struct scan_tiles x;
     val folded[MAX_COUNT], sum = 0;
     find_tiles(&x, s, level);
     begin_tiles(&x);
@@ -113,13 +113,13 @@ void gpu_scan_fold_tiles(const struct gpu_scan *s, uint32_t level)
     gpu_phase_end(s->w, &x.phase);
 }
 
-static val result_at(const struct tiles *x, int64_t line, val thread)
+static val result_at(const struct scan_tiles *x, int64_t line, val thread)
 {
     return ix_add(x->s->w->k, k_int(x->s->w->k, line * threads_of(x)), thread);
 }
 
 /* Scans the threads' results of each line in shared memory.  Returns the array that has them. */
-static uint32_t scan_block(const struct tiles *x, const val *own)
+static uint32_t scan_block(const struct scan_tiles *x, const val *own)
 {
     struct kernel *k = x->s->w->k;
     val none = gpu_scan_identity(x->s);
@@ -143,7 +143,7 @@ static uint32_t scan_block(const struct tiles *x, const val *own)
 }
 
 /* The result of all tiles of the row before this one, from the next level. */
-static val before_tile(const struct tiles *x)
+static val before_tile(const struct scan_tiles *x)
 {
     const struct gpu_scan *s = x->s;
     struct kernel *k = s->w->k;
@@ -159,7 +159,7 @@ static val before_tile(const struct tiles *x)
 void gpu_scan_scan_tiles(const struct gpu_scan *s, uint32_t level)
 {
     struct kernel *k = s->w->k;
-    struct tiles x;
+    struct scan_tiles x;
     val folded[LINES][MAX_COUNT], own[LINES];
     find_tiles(&x, s, level);
     begin_tiles(&x);

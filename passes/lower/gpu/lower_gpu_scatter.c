@@ -136,7 +136,7 @@ static void walk_all(const struct gpu_scatter *s, const struct elements *e, val 
     end_walk(s, i, carry, sum, acc);
 }
 
-static void results(struct gpu_scatter *s, uint32_t starts)
+static void store_scatter_results(struct gpu_scatter *s, uint32_t starts)
 {
     struct lowering *w = s->w;
     struct kernel *k = w->k;
@@ -195,5 +195,5 @@ void gpu_scatter(struct lowering *w)
         s.places = sort.places;
         starts = find_starts(&s);
     }
-    results(&s, starts);
+    store_scatter_results(&s, starts);
 }

@@ -28,9 +28,9 @@ struct gpu_own { val key[OWN], place[OWN]; };
 
 /* ---- i32 ---- */
 
-static val int32(struct kernel *k, int64_t v) { return k_bits(k, KL_I32, (uint32_t)v); }
-static val add32(struct kernel *k, val a, val b) { return k_prim(k, P_ADD, a, b, 0); }
-static val sub32(struct kernel *k, val a, val b) { return k_prim(k, P_SUB, a, b, 0); }
+static val k_int32(struct kernel *k, int64_t v) { return k_bits(k, KL_I32, (uint32_t)v); }
+static val k_add32(struct kernel *k, val a, val b) { return k_prim(k, P_ADD, a, b, 0); }
+static val k_sub32(struct kernel *k, val a, val b) { return k_prim(k, P_SUB, a, b, 0); }
 static val less_of(struct kernel *k, val a, val b) { return k_prim(k, P_SELECT, k_prim(k, P_LT, a, b, 0), a, b); }
 static val more_of(struct kernel *k, val a, val b) { return k_prim(k, P_SELECT, k_prim(k, P_LT, a, b, 0), b, a); }
 
@@ -47,7 +47,7 @@ struct runs {
 /* The index of element i of both runs. */
 static val at_runs(struct kernel *k, const struct runs *r, val i)
 {
-    val at = k_cast(k, add32(k, r->first, i), KL_I64);
+    val at = k_cast(k, k_add32(k, r->first, i), KL_I64);
     return gpu_index(k, r->base ? ix_add(k, r->base, at) : at, r->count);
 }
 
@@ -58,16 +58,16 @@ static val merge_path(struct kernel *k, const struct runs *r, val d, int64_t max
     int64_t steps = 0;
     for (int64_t left = max; left > 0; left /= 2)
         steps++;
-    val zero = int32(k, 0), one = int32(k, 1), last = sub32(k, add32(k, r->left, r->right), one);
-    val low = more_of(k, sub32(k, d, r->right), zero), high = less_of(k, d, r->left);
+    val zero = k_int32(k, 0), one = k_int32(k, 1), last = k_sub32(k, k_add32(k, r->left, r->right), one);
+    val low = more_of(k, k_sub32(k, d, r->right), zero), high = less_of(k, d, r->left);
     val step = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, steps), 1), lo = k_carry(k, low), hi = k_carry(k, high);
-    val open = k_prim(k, P_LT, lo, hi, 0), middle = k_prim(k, P_SHR, add32(k, lo, hi), one, 0);
-    val other = add32(k, r->left, sub32(k, sub32(k, d, one), middle));
+    val open = k_prim(k, P_LT, lo, hi, 0), middle = k_prim(k, P_SHR, k_add32(k, lo, hi), one, 0);
+    val other = k_add32(k, r->left, k_sub32(k, k_sub32(k, d, one), middle));
     val mine = k_load(k, r->key, at_runs(k, r, less_of(k, middle, last)), 0);
     val theirs = k_load(k, r->key, at_runs(k, r, less_of(k, more_of(k, other, zero), last)), 0);
     val before = k_prim(k, P_AND, open, k_prim(k, P_LE, mine, theirs, 0), 0);
     val after = k_prim(k, P_AND, open, k_prim(k, P_LT, theirs, mine, 0), 0);
-    val up = k_prim(k, P_SELECT, before, add32(k, middle, one), lo), down = k_prim(k, P_SELECT, after, middle, hi);
+    val up = k_prim(k, P_SELECT, before, k_add32(k, middle, one), lo), down = k_prim(k, P_SELECT, after, middle, hi);
     k_next(k, lo, up);
     k_next(k, hi, down);
     k_end(k, step);
@@ -77,20 +77,20 @@ static val merge_path(struct kernel *k, const struct runs *r, val d, int64_t max
 /* The elements from number d on of the merged runs, as many as a thread has. */
 static void merge_own(struct kernel *k, const struct runs *r, val d, int64_t max, struct gpu_own *out)
 {
-    val total = add32(k, r->left, r->right), last = sub32(k, total, int32(k, 1)), one = int32(k, 1);
+    val total = k_add32(k, r->left, r->right), last = k_sub32(k, total, k_int32(k, 1)), one = k_int32(k, 1);
     d = less_of(k, d, total);
-    val i = merge_path(k, r, d, max), j = add32(k, r->left, sub32(k, d, i));
+    val i = merge_path(k, r, d, max), j = k_add32(k, r->left, k_sub32(k, d, i));
     val left = k_load(k, r->key, at_runs(k, r, less_of(k, i, last)), 0);
     val right = k_load(k, r->key, at_runs(k, r, less_of(k, j, last)), 0);
     for (int u = 0; u < OWN; u++) {
         val has_left = k_prim(k, P_LT, i, r->left, 0), has_right = k_prim(k, P_LT, j, total, 0);
         val is_less = k_prim(k, P_AND, has_right, k_prim(k, P_LT, right, left, 0), 0);
         val take = k_prim(k, P_OR, is_less, k_prim(k, P_NOT, has_left, 0, 0), 0); /* the right one */
-        val from = k_prim(k, P_SELECT, take, j, i), next = less_of(k, add32(k, from, one), last);
+        val from = k_prim(k, P_SELECT, take, j, i), next = less_of(k, k_add32(k, from, one), last);
         out->key[u] = k_prim(k, P_SELECT, take, right, left);
         out->place[u] = k_load(k, r->place, at_runs(k, r, less_of(k, from, last)), 0);
         val x = k_load(k, r->key, at_runs(k, r, next), 0);
-        val up = add32(k, from, one);
+        val up = k_add32(k, from, one);
         i = k_prim(k, P_SELECT, take, i, up);
         j = k_prim(k, P_SELECT, take, up, j);
         left = k_prim(k, P_SELECT, take, left, x);
@@ -217,9 +217,10 @@ static void merge_shared(const struct merge *m, struct gpu_own *own)
     put_shared(m, own);
     sort_barrier(m);
     val round = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, rounds), 1);
-    val run = k_prim(k, P_SHL, int32(k, OWN), k_cast(k, round, KL_I32), 0), one = int32(k, 1);
-    val at = k_cast(k, ix_scale(k, m->t, OWN), KL_I32), d = k_prim(k, P_AND, at, sub32(k, add32(k, run, run), one), 0);
-    const struct runs r = {m->tile_key, m->tile_place, m->side * m->tile, 0, sub32(k, at, d), run, run};
+    val run = k_prim(k, P_SHL, k_int32(k, OWN), k_cast(k, round, KL_I32), 0), one = k_int32(k, 1);
+    val at = k_cast(k, ix_scale(k, m->t, OWN), KL_I32), d = k_prim(k, P_AND, at, k_sub32(k, k_add32(k, run, run), one),
+                                                                   0);
+    const struct runs r = {m->tile_key, m->tile_place, m->side * m->tile, 0, k_sub32(k, at, d), run, run};
     merge_own(k, &r, d, m->tile / 2, own);
     sort_barrier(m);
     put_shared(m, own);
@@ -252,11 +253,11 @@ static void sort_tiles(struct merge *m)
 static void bring_tile(const struct merge *m, const struct runs *r, val a, val left, val b)
 {
     struct kernel *k = m->s->w->k;
-    val last = sub32(k, add32(k, r->left, r->right), int32(k, 1)), x[OWN], from[OWN];
+    val last = k_sub32(k, k_add32(k, r->left, r->right), k_int32(k, 1)), x[OWN], from[OWN];
     for (int u = 0; u < OWN; u++) {
         x[u] = ix_add(k, m->t, k_int(k, u * m->lanes));
         val i = k_cast(k, x[u], KL_I32), of_left = k_prim(k, P_LT, i, left, 0);
-        val number = k_prim(k, P_SELECT, of_left, add32(k, a, i), add32(k, b, sub32(k, i, left)));
+        val number = k_prim(k, P_SELECT, of_left, k_add32(k, a, i), k_add32(k, b, k_sub32(k, i, left)));
         from[u] = at_runs(k, r, less_of(k, number, last));
     }
     for (int u = 0; u < OWN; u++)
@@ -276,19 +277,19 @@ static void merge_runs(struct merge *m, int64_t run)
     val first = ix_min(k, left, run), both = ix_min(k, left, 2 * run);
     struct runs r = {m->key[m->from], m->place[m->from], all, ix_scale(k, m->row, s->length), k_cast(k, pair, KL_I32),
                      k_cast(k, first, KL_I32), k_cast(k, ix_sub(k, both, first), KL_I32)};
-    val begin = k_cast(k, ix_sub(k, m->first, pair), KL_I32), total = add32(k, r.left, r.right);
-    val end = less_of(k, add32(k, begin, int32(k, m->tile)), total);
+    val begin = k_cast(k, ix_sub(k, m->first, pair), KL_I32), total = k_add32(k, r.left, r.right);
+    val end = less_of(k, k_add32(k, begin, k_int32(k, m->tile)), total);
     val number = ix_div(k, m->t, half), is_begin = k_prim(k, P_EQ, number, k_int(k, 0), 0);
     val path = merge_path(k, &r, k_prim(k, P_SELECT, is_begin, begin, end), run);
     val writes = k_if(k, k_prim(k, P_EQ, ix_mod(k, m->t, half), k_int(k, 0), 0));
     k_store(k, m->ends, number, path, 0);
     k_end(k, writes);
     sort_barrier(m);
-    val a = k_load(k, m->ends, k_int(k, 0), 0), z = k_load(k, m->ends, k_int(k, 1), 0), of_left = sub32(k, z, a);
-    bring_tile(m, &r, a, of_left, add32(k, r.left, sub32(k, begin, a)));
+    val a = k_load(k, m->ends, k_int(k, 0), 0), z = k_load(k, m->ends, k_int(k, 1), 0), of_left = k_sub32(k, z, a);
+    bring_tile(m, &r, a, of_left, k_add32(k, r.left, k_sub32(k, begin, a)));
     sort_barrier(m);
-    struct runs in = {m->tile_key, m->tile_place, m->tile, 0, int32(k, 0), of_left,
-                      sub32(k, sub32(k, end, begin), of_left)};
+    struct runs in = {m->tile_key, m->tile_place, m->tile, 0, k_int32(k, 0), of_left,
+                      k_sub32(k, k_sub32(k, end, begin), of_left)};
     struct gpu_own own;
     merge_own(k, &in, k_cast(k, ix_scale(k, m->t, OWN), KL_I32), m->tile, &own);
     put_own(m, &own, 2 * run >= s->length);

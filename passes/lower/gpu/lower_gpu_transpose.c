@@ -31,7 +31,7 @@ struct transpose {
     val thread;
 };
 
-static void point(struct transpose *t, val across, val inner, val *coord)
+static void transpose_coordinates(struct transpose *t, val across, val inner, val *coord)
 {
     val index[KL_MAX_RANK];
     memcpy(index, t->index, sizeof index);
@@ -42,12 +42,12 @@ static void point(struct transpose *t, val across, val inner, val *coord)
     lower_point(t->w);
 }
 
-static uint32_t evaluate(struct transpose *t, val across, val inner, struct element *out)
+static uint32_t transpose_evaluate(struct transpose *t, val across, val inner, struct element *out)
 {
     struct lowering *w = t->w;
     val coord[KL_MAX_RANK] = {0};
     uint32_t n = 0;
-    point(t, across, inner, coord);
+    transpose_coordinates(t, across, inner, coord);
     for (uint32_t m = 0; m < w->nmember; m++)
         if (w->stored[w->member[m]])
             out[n++] = lower_element(w, w->member[m], t->m->s, coord);
@@ -71,7 +71,7 @@ static bool find_transposed(struct transpose *t, struct element *element)
         for (uint32_t d = 0; d < m->n; d++)
             look.index[d] = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, m->size[d].bound), 1);
         val inner = look.index[m->n - 1];
-        evaluate(&look, look.index[t->across], inner, element);
+        transpose_evaluate(&look, look.index[t->across], inner, element);
         t->loads.n = look.loads.number;
         for (uint32_t d = 0; d + 1 < m->n && !found; d++)
             for (uint32_t l = 0; l < look.loads.number && l < MAX_MAP_LOADS; l++) {
@@ -105,7 +105,7 @@ static val tile_side(struct kernel *k, val first, struct size n)
     return x;
 }
 
-static val within(struct kernel *k, val first, val by, struct size n)
+static val transpose_is_within(struct kernel *k, val first, val by, struct size n)
 {
     val v = ix_add(k, first, by);
     ix_bound(k, v, 0, n.bound - 1);
@@ -134,11 +134,11 @@ static void stage_to_shared(struct transpose *t, struct element *element)
     struct size rows = m->size[t->across], columns = m->size[m->n - 1];
     int64_t step = size_divides(columns, AT_ONCE) ? AT_ONCE : 1;
     open_lanes(t, tile_side(k, t->first, rows), rows);
-    val row = within(k, t->first, t->w->lane, rows);
+    val row = transpose_is_within(k, t->first, t->w->lane, rows);
     val j = k_loop(k, LOOP_SERIAL, k_int(k, 0), tile_side(k, t->last, columns), step), value[AT_ONCE][MAX_MAP_LOADS];
     t->loads.mode = LOADS_NOTED;
     for (int64_t u = 0; u < step; u++) {
-        evaluate(t, row, within(k, t->last, ix_add(k, j, k_int(k, u)), columns), element);
+        transpose_evaluate(t, row, transpose_is_within(k, t->last, ix_add(k, j, k_int(k, u)), columns), element);
         memcpy(value[u], t->loads.value, sizeof value[u]);
     }
     for (int64_t u = 0; u < step; u++)
@@ -151,17 +151,17 @@ static void stage_to_shared(struct transpose *t, struct element *element)
     close_lanes(t);
 }
 
-static void store(struct transpose *t, struct element *element)
+static void transpose_store(struct transpose *t, struct element *element)
 {
     struct kernel *k = t->w->k;
     const struct map_loops *m = t->m;
     struct size rows = m->size[t->across], columns = m->size[m->n - 1];
     open_lanes(t, tile_side(k, t->last, columns), columns);
-    val column = within(k, t->last, t->w->lane, columns);
+    val column = transpose_is_within(k, t->last, t->w->lane, columns);
     val i = k_loop(k, LOOP_SERIAL, k_int(k, 0), tile_side(k, t->first, rows), 1);
     t->loads.mode = LOADS_FROM_SCRATCH;
     t->loads.at = ix_add(k, ix_scale(k, t->w->lane, SIDE + PAD), i);
-    uint32_t n = evaluate(t, within(k, t->first, i, rows), column, element);
+    uint32_t n = transpose_evaluate(t, transpose_is_within(k, t->first, i, rows), column, element);
     for (uint32_t e = 0; e < n; e++)
         lower_put(t->w, &element[e]);
     k_end(k, i);
@@ -172,13 +172,14 @@ static void store(struct transpose *t, struct element *element)
 
 /* The elements of the tile that a thread accesses at once: along one dimension from `along` on, at index `other` of
  * the other dimension.  *there: a mask of whether the tile has them; 0: it always does. */
-struct place { val along, other, there; };
+struct transpose_source { val along, other, there; };
 
-static struct place thread_place(const struct transpose *t, int64_t pass, int64_t each, val along_left, val other_left)
+static struct transpose_source thread_place(const struct transpose *t, int64_t pass, int64_t each, val along_left,
+                                            val other_left)
 {
     struct kernel *k = t->w->k;
     int64_t threads_along = SIDE / each;
-    struct place p = {.along = ix_scale(k, ix_mod(k, t->thread, threads_along), each),
+    struct transpose_source p = {.along = ix_scale(k, ix_mod(k, t->thread, threads_along), each),
                       .other = ix_add(k, ix_div(k, t->thread, threads_along),
                                       k_int(k, pass * (WIDE / threads_along)))};
     int64_t whole;
@@ -202,11 +203,12 @@ static void bring_wide(struct transpose *t, struct element *element)
     val value[A_THREAD][MAX_MAP_LOADS], at[A_THREAD];
     t->loads.mode = LOADS_NOTED;
     for (int64_t i = 0; i < A_THREAD; i++) {
-        struct place p = thread_place(t, i / each, each, rows_left, columns_left);
+        struct transpose_source p = thread_place(t, i / each, each, rows_left, columns_left);
         val row = ix_add(k, p.along, k_int(k, i % each));
         t->w->pred = p.there;
         t->w->pred_all = true;
-        evaluate(t, within(k, t->first, row, rows), within(k, t->last, p.other, columns), element);
+        transpose_evaluate(t, transpose_is_within(k, t->first, row, rows), transpose_is_within(k, t->last, p.other,
+                                                                                               columns), element);
         memcpy(value[i], t->loads.value, sizeof value[i]);
         at[i] = ix_add(k, ix_scale(k, p.other, SIDE + PAD), row);
     }
@@ -228,14 +230,15 @@ static void store_wide(struct transpose *t, struct element *element)
     val rows_left = tile_side(k, t->first, rows), columns_left = tile_side(k, t->last, columns);
     t->loads.mode = LOADS_FROM_SCRATCH;
     for (int64_t i = 0; i < A_THREAD; i += each) {
-        struct place p = thread_place(t, i / each, each, columns_left, rows_left);
+        struct transpose_source p = thread_place(t, i / each, each, columns_left, rows_left);
         uint32_t n = 0;
         t->w->pred = p.there;
         t->w->pred_all = true;
         for (int64_t u = 0; u < each; u++) {
             val column = ix_add(k, p.along, k_int(k, u));
             t->loads.at = ix_add(k, ix_scale(k, column, SIDE + PAD), p.other);
-            n += evaluate(t, within(k, t->first, p.other, rows), within(k, t->last, column, columns), element + n);
+            n += transpose_evaluate(t, transpose_is_within(k, t->first, p.other, rows), transpose_is_within(k, t->last,
+                column, columns), element + n);
         }
         for (uint32_t e = 0; e < n; e++)
             lower_put(t->w, &element[e]);
@@ -343,7 +346,7 @@ static void emit_tiles(struct transpose *t, struct element *element)
         store_wide(t, element);
     } else {
         stage_to_shared(t, element);
-        store(t, element);
+        transpose_store(t, element);
     }
     lower_tasks_end(w, &tasks);
     w->loads = NULL;
