@@ -161,16 +161,16 @@ static void fetch_lines(const struct reduce *r, val i)
 
 static uint32_t vector_width(const struct reduce *r) { return r->each ? r->each : 1; }
 
-/* The reduce at neighbour n of the lane's columns. */
+/* The reduce at adjacent column n of the lane's columns. */
 static struct reduce at_vector_element(const struct reduce *r, uint32_t n)
 {
     struct reduce own = *r;
     if (r->each)
-        memcpy(own.kept_coord, r->neighbour[n], sizeof own.kept_coord);
+        memcpy(own.kept_coord, r->adjacent[n], sizeof own.kept_coord);
     return own;
 }
 
-/* Opens a loop that folds `count` values of each neighbour, and carries their sums; returns its variable. */
+/* Opens a loop that folds `count` values of each adjacent column, and carries their sums; returns its variable. */
 static val begin_folds(const struct reduce *r, val count, val *carry)
 {
     struct kernel *k = r->w->k;
@@ -193,7 +193,7 @@ static void end_folds(const struct reduce *r, val loop, const val *carry, const 
         sum[n] = k_out(k, carry[n]);
 }
 
-/* Element i of each neighbour's column. */
+/* Element i of each adjacent column. */
 static void vector_elements(const struct reduce *r, val i, val *x)
 {
     for (uint32_t n = 0; n < vector_width(r); n++) {
@@ -202,11 +202,11 @@ static void vector_elements(const struct reduce *r, val i, val *x)
     }
 }
 
-/* Sums one chunk in ascending order in each lane, for each neighbour. */
+/* Sums one chunk in ascending order in each lane, for each adjacent column. */
 static void chain_chunks(const struct reduce *r, val base, val count, val *sum)
 {
     struct kernel *k = r->w->k;
-    val c[REDUCE_NEIGHBOURS], x[REDUCE_NEIGHBOURS], j = begin_folds(r, count, c);
+    val c[REDUCE_VECTOR_WIDTH], x[REDUCE_VECTOR_WIDTH], j = begin_folds(r, count, c);
     if (lines_of(r))
         fetch_lines(r, ix_add(k, base, ix_add(k, j, k_int(k, reduce_schedule(r)->column_reduce.ahead))));
     vector_elements(r, ix_add(k, base, j), x);
@@ -215,7 +215,7 @@ static void chain_chunks(const struct reduce *r, val base, val count, val *sum)
 
 static val chain_chunk(const struct reduce *r, val base, val count)
 {
-    val sum[REDUCE_NEIGHBOURS];
+    val sum[REDUCE_VECTOR_WIDTH];
     chain_chunks(r, base, count, sum);
     return sum[0];
 }
@@ -290,12 +290,12 @@ static val all_chunks(const struct reduce *r)
     return rest ? k_fold_step(k, r->fold, sum, one_chunk(r, k_int(k, full * r->chunk), rest)) : sum;
 }
 
-/* As all_chunks, for the lane's neighbours. */
+/* As all_chunks, for the lane's adjacent columns. */
 static void adjacent_chunks(const struct reduce *r, val *sum)
 {
     struct kernel *k = r->w->k;
     int64_t full = r->len.bound / r->chunk, rest = r->len.bound % r->chunk;
-    val total[REDUCE_NEIGHBOURS], part[REDUCE_NEIGHBOURS];
+    val total[REDUCE_VECTOR_WIDTH], part[REDUCE_VECTOR_WIDTH];
     if (!r->each) {
         sum[0] = all_chunks(r);
         return;
@@ -313,7 +313,7 @@ static void adjacent_chunks(const struct reduce *r, val *sum)
         sum[n] = k_fold_step(k, r->fold, sum[n], part[n]);
 }
 
-/* Finds how many of the last f->most kept axes every access steps over as over one, and the cost of the epilogue for
+/* Finds how many of the last f->max kept axes every access steps over as over one, and the cost of the epilogue for
  * each result, in a kernel that is discarded. */
 static void find_merged(const struct reduce *r, struct reduce_facts *f)
 {
@@ -458,19 +458,19 @@ static void emit_lanes(struct reduce *r)
 /* ---- columns ---- */
 
 /* On a GPU, columns that are too few for its processors are summed in two phases: `parts` sums of each column, then
- * the sum of these.  Many parts are summed by a block for each column (apart: those of a column are neighbours): one
+ * the sum of these.  Many parts are summed by a block for each column (apart: those of a column are adjacent): one
  * thread would wait for memory once for every few of them. */
 struct split_columns { int64_t parts, length; uint32_t sums; val part; bool second, apart; };
 enum { MANY_PARTS = 32 };
 
-/* Sums one part of each neighbour's column, or the sums of all parts. */
+/* Sums one part of each adjacent column, or the sums of all parts. */
 static void split_sum(const struct reduce *r, const struct split_columns *c, const val *column, int64_t columns,
                       val *sum)
 {
     struct kernel *k = r->w->k;
     bool symbolic = !size_is_constant(r->len);
     val first = k_int(k, 0), n = symbolic ? reduce_parts(r, c->length) : k_int(k, c->parts);
-    val acc[REDUCE_NEIGHBOURS], x[REDUCE_NEIGHBOURS];
+    val acc[REDUCE_VECTOR_WIDTH], x[REDUCE_VECTOR_WIDTH];
     if (!c->second) {
         first = ix_scale(k, c->part, c->length);
         n = k_int(k, c->length);
@@ -500,7 +500,7 @@ static void emit_lane(const struct reduce *r)
     struct kernel *k = w->k;
     const struct split_columns *c = r->split;
     int64_t columns = shape_count(&r->kept);
-    val sum[REDUCE_NEIGHBOURS], column[REDUCE_NEIGHBOURS];
+    val sum[REDUCE_VECTOR_WIDTH], column[REDUCE_VECTOR_WIDTH];
     if (!c) {
         adjacent_chunks(r, sum);
     } else {
@@ -534,8 +534,8 @@ static void lower_reduce_emit_block(struct reduce *r, const struct shape *inner,
     val first = ix_add(k, base, ix_scale(k, w->lane, vector_width(r)));
     lower_unflatten(k, inner, first, r->kept_coord + nouter);
     for (uint32_t n = 0; n < r->each; n++) {
-        memcpy(r->neighbour[n], r->kept_coord, nouter * sizeof(val));
-        lower_unflatten(k, inner, ix_add(k, first, k_int(k, n)), r->neighbour[n] + nouter);
+        memcpy(r->adjacent[n], r->kept_coord, nouter * sizeof(val));
+        lower_unflatten(k, inner, ix_add(k, first, k_int(k, n)), r->adjacent[n] + nouter);
     }
     for (uint32_t l = 0; l < lines_of(r); l++) {
         val at = ix_add(k, base, k_int(k, (int64_t)l * width / lines_of(r)));
@@ -662,8 +662,8 @@ static uint32_t axes_behind(const struct reduce *r)
     return n;
 }
 
-/* Are neighbours along the last axis reduced to one result?  They are if lanes is 64, or if the axes after it have one
- * element. */
+/* Are adjacent elements along the last axis reduced to one result?  They are if lanes is 64, or if the axes after it
+ * have one element. */
 static bool is_row(const struct reduce *r)
 {
     int64_t behind = 1;

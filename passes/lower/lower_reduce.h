@@ -4,7 +4,8 @@
 #define KILN_LOWER_REDUCE_H
 #include "lower_schedule.h"
 
-enum { REDUCE_LINES = 8, REDUCE_NEIGHBOURS = 8 }; /* the largest number of cache lines that are prefetched for each row,
+enum { REDUCE_LINES = 8, REDUCE_VECTOR_WIDTH =
+    8 }; /* the largest number of cache lines that are prefetched for each row,
                                                      and of columns of a lane */
 
 struct reduce {
@@ -21,7 +22,7 @@ struct reduce {
     struct split_columns *split; /* NULL: columns are not split */
     /* If each > 1, a lane reduces so many adjacent columns at these coordinates of kept. */
     uint32_t each;
-    val neighbour[REDUCE_NEIGHBOURS][KL_MAX_RANK];
+    val adjacent[REDUCE_VECTOR_WIDTH][KL_MAX_RANK];
 };
 
 static inline const struct schedule *reduce_schedule(const struct reduce *r) { return &r->w->k->sched; }

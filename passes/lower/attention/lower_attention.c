@@ -8,9 +8,9 @@
  * broadcast to the lanes.  So only q is packed, once; the maxima, the sums and the masks are computed lane by lane,
  * without reductions across lanes; and k and v may be any views.
  *
- * Keys before the first and after the last one that a query of the tile sees are skipped.  Between them, selects
- * exclude the keys that a query does not see.  They leave the query's sums bit for bit as if it had been computed
- * alone, for any tile.  For a query without neighbours, keys are the lanes of the first two loops, and elements of v
+ * Keys before the first and after the last one that a query of the tile attends to are skipped.  Between them, selects
+ * exclude the keys that a query does not attend to.  They leave the query's sums bit for bit as if it had been computed
+ * alone, for any tile.  For a single query, keys are the lanes of the first two loops, and elements of v
  * those of the third (lower_attention_one.c).
  *
  * q and the totals of the values are transposed in squares in registers: gathering and scattering them would take a
@@ -70,26 +70,26 @@ val attention_row(const struct attention *a)
     return i;
 }
 
-/* ---- what each query sees ---- */
+/* ---- which keys each query attends to ---- */
 
 void attention_range(const struct attention *a, val i, val *low, val *high)
 {
     struct kernel *k = a->w->k;
     *low = k_int(k, 0);
-    *high = walked_rows(a);
+    *high = iterated_rows(a);
     if (a->causal) {
-        *high = ix_add(k, i, ix_add(k, ix_sub(k, walked_rows(a), own_rows(a)), k_int(k, 1)));
-        *high = may_be_fewer(a->walked_size, a->own_size) ? greater(k, *high, k_int(k, 0)) : *high;
+        *high = ix_add(k, i, ix_add(k, ix_sub(k, iterated_rows(a), own_rows(a)), k_int(k, 1)));
+        *high = may_be_fewer(a->iterated_size, a->own_size) ? greater(k, *high, k_int(k, 0)) : *high;
     }
     if (a->bounds) {
-        val end = lower_index_to(k, attention_element(a, SEEN, i, k_int(k, 1)), walked_rows(a));
-        *low = lower_index_to(k, attention_element(a, SEEN, i, k_int(k, 0)), walked_rows(a));
+        val end = lower_index_to(k, attention_element(a, SEEN, i, k_int(k, 1)), iterated_rows(a));
+        *low = lower_index_to(k, attention_element(a, SEEN, i, k_int(k, 0)), iterated_rows(a));
         *high = a->causal ? smaller(k, *high, end) : end;
     }
 }
 
-/* Stores in scratch the range of keys that each lane sees (from `lo` to before `hi`), without regard to a
- * mask.  Lanes without a query see no keys. */
+/* Stores in scratch the range of keys that each lane attends to (from `lo` to before `hi`), without regard to a
+ * mask.  Lanes without a query attend to no keys. */
 void attention_store_ranges(const struct attention *a)
 {
     struct lowering *w = a->w;
@@ -104,12 +104,12 @@ void attention_store_ranges(const struct attention *a)
     end_lanes(a);
 }
 
-/* Finds the range of keys from the first to the last that a query of the tile sees. */
+/* Finds the range of keys from the first to the last that a query of the tile attends to. */
 void attention_tile_range(struct attention *a)
 {
     struct kernel *k = a->w->k;
     a->first = k_int(k, 0);
-    a->end = walked_rows(a);
+    a->end = iterated_rows(a);
     if (!ranges(a))
         return;
     val all = k_cast(k, a->end, a->index), i = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, a->width), 1);
@@ -123,8 +123,8 @@ void attention_tile_range(struct attention *a)
     a->first = k_cast(k, k_out(k, min), KL_I64);
     a->end = k_cast(k, k_out(k, max), KL_I64);
     if (a->w->chooser->caps->is_gpu) { /* gives the loop over blocks of keys a bound that is known */
-        a->first = greater(k, smaller(k, a->first, walked_rows(a)), k_int(k, 0));
-        a->end = greater(k, smaller(k, a->end, walked_rows(a)), k_int(k, 0));
+        a->first = greater(k, smaller(k, a->first, iterated_rows(a)), k_int(k, 0));
+        a->end = greater(k, smaller(k, a->end, iterated_rows(a)), k_int(k, 0));
     }
 }
 
@@ -206,16 +206,16 @@ void attention_products(const struct attention *a, unsigned which, const val *ro
     lower_attention_multiply(a, which, row, k_int(k, c0 + whole), c1 - c0 - whole, acc);
 }
 
-/* If the number of walked rows has a symbol: may there be fewer rows than a tile has? */
+/* If the number of iterated rows has a symbol: may there be fewer rows than a tile has? */
 static bool rows_may_be_few(const struct attention *a)
 {
     int64_t low, high;
-    return !size_is_constant(a->walked_size) && (!ix_range(a->w->k, walked_rows(a), &low, &high) || low < a->rows);
+    return !size_is_constant(a->iterated_size) && (!ix_range(a->w->k, iterated_rows(a), &low, &high) || low < a->rows);
 }
 
 bool attention_steps_back(const struct attention *a)
 {
-    return !size_divides(a->walked_size, a->rows) && a->m >= a->rows;
+    return !size_divides(a->iterated_size, a->rows) && a->m >= a->rows;
 }
 
 val attention_keys(const struct attention *a, val j0, val *key)
@@ -223,7 +223,7 @@ val attention_keys(const struct attention *a, val j0, val *key)
     struct kernel *k = a->w->k;
     bool few = rows_may_be_few(a);
     if (attention_steps_back(a)) {
-        j0 = smaller(k, j0, k_prim(k, P_SUB, ix_sub(k, walked_rows(a), k_int(k, a->rows)), a->k0, 0));
+        j0 = smaller(k, j0, k_prim(k, P_SUB, ix_sub(k, iterated_rows(a), k_int(k, a->rows)), a->k0, 0));
         ix_bound(k, j0, -a->rows, a->block - a->rows);
     }
     val none = few ? k_prim(k, P_SUB, k_int(k, 0), a->k0, 0) : 0; /* the first row of all, counted from the block's
@@ -266,7 +266,7 @@ static void score_tile(const struct attention *a, val j0)
     end_lanes(a);
 }
 
-/* Turns scores into weights and adds their sum to the total.  A key that the query does not see may have a score
+/* Turns scores into weights and adds their sum to the total.  A key that the query does not attend to may have a score
  * above the maximum; its weight is not used. */
 static void emit_weights(const struct attention *a)
 {
@@ -329,7 +329,7 @@ val attention_widen_from(const struct attention *a, val whole)
     struct kernel *k = a->w->k;
     if (!attention_steps_back(a))
         return whole;
-    val back = ix_sub(k, ix_sub(k, walked_rows(a), a->k0), k_int(k, a->rows));
+    val back = ix_sub(k, ix_sub(k, iterated_rows(a), a->k0), k_int(k, a->rows));
     whole = smaller(k, whole, back);
     return rows_may_be_few(a) ? greater(k, whole, k_prim(k, P_SUB, k_int(k, 0), a->k0, 0)) : whole;
 }
@@ -345,8 +345,8 @@ static void emit_value_sums(const struct attention *a, val c0, int64_t columns)
 static void lower_attention_emit_block(struct attention *a)
 {
     struct kernel *k = a->w->k;
-    val left = ix_sub(k, walked_rows(a), a->k0), end = k_int(k, a->block);
-    end = size_divides(a->walked_size, a->block) ? end : smaller(k, left, end);
+    val left = ix_sub(k, iterated_rows(a), a->k0), end = k_int(k, a->block);
+    end = size_divides(a->iterated_size, a->block) ? end : smaller(k, left, end);
     a->from = a->bounds ? greater(k, ix_sub(k, a->first, a->k0), k_int(k, 0)) : k_int(k, 0);
     a->until = ranges(a) ? smaller(k, ix_sub(k, a->end, a->k0), end) : end;
     val whole = a->bounds ? ix_scale(k, k_prim(k, P_DIV, a->from, k_int(k, a->rows), 0), a->rows) : a->from;
@@ -641,7 +641,7 @@ void lower_attention_group(struct lowering *w)
     a.d = a.lead.dim[a.lead.rank + 1];
     a.m = key->dim[a.lead.rank];
     a.own_size = kernel_length(k, a.l);
-    a.walked_size = kernel_length(k, a.m);
+    a.iterated_size = kernel_length(k, a.m);
     a.e = n->op == OP_attention ? a.out.dim[a.lead.rank + 1] : 0;
     a.columns[Q] = a.columns[K] = a.d;
     a.columns[V] = a.e;

@@ -1,9 +1,9 @@
 /* Lowering of attention: what the kernels of a tile of queries (lower_attention.c, which describes the method), of
- * one query without neighbours (lower_attention_one.c) and of the gradient (lower_attention_grad.c) share.
+ * a single query (lower_attention_one.c) and of the gradient (lower_attention_grad.c) share.
  *
- * The rows of one side are lanes, a tile of them at a time; a loop walks over the rows of the other side.  For
- * attention and attention_stats, queries are lanes and keys are walked; for the gradient in k and v, keys are lanes
- * and queries are walked. */
+ * The rows of one side are lanes, a tile of them at a time; a loop iterates over the rows of the other side.  For
+ * attention and attention_stats, queries are lanes and keys are iterated over; for the gradient in k and v, keys are
+ * lanes and queries are iterated over. */
 #ifndef KILN_LOWER_ATTENTION_H
 #define KILN_LOWER_ATTENTION_H
 #include "passes/lower/lower_schedule.h"
@@ -20,11 +20,11 @@ struct attention {
     struct shape lead, out;
     ref stats;                            /* the attention_stats node, which is a result beside attention or the only
                                              one; NIL: none */
-    int64_t l, m, d, e, block;            /* l: number of rows that are lanes; m: number of rows that are walked;
+    int64_t l, m, d, e, block;            /* l: number of rows that are lanes; m: number of rows that are iterated over;
                                              both may have symbols */
-    struct size own_size, walked_size;    /* l and m as sizes: what symbols are in them */
+    struct size own_size, iterated_size;    /* l and m as sizes: what symbols are in them */
     int64_t columns[3];                   /* number of columns of each operand */
-    unsigned seen_in;                     /* the operand that says which keys a query sees */
+    unsigned seen_in;                     /* the operand that says which keys a query attends to */
     unsigned own;                         /* the operand whose rows are lanes: Q; K for a gradient in k and v */
     int64_t width, rows;                  /* W, R */
     unsigned dtype;                       /* dtype of scores, weights and sums */
@@ -42,18 +42,18 @@ struct attention {
     int64_t keys;                         /* for one query: number of keys that are lanes */
     int64_t square;                       /* lanes of a native vector, if squares of them are transposed in
                                              registers; 0: they are not */
-    bool widen;                           /* half floats that are walked are widened into a panel */
-    val first, end;                       /* the range of keys that a query of the tile sees */
-    /* the block's first key, and the range within the block of keys that a query sees, counted from k0 */
+    bool widen;                           /* half floats of the iterated side are widened into a panel */
+    val first, end;                       /* the range of keys that a query of the tile attends to */
+    /* the block's first key, and the range within the block of keys that a query attends to, counted from k0 */
     val k0, from, until;
 };
 
 static inline bool ranges(const struct attention *a) { return a->causal || a->bounds; }
 static inline bool partial(const struct attention *a) { return a->mask || ranges(a); }
 
-/* The number of rows that are lanes, and of those that are walked. */
+/* The number of rows that are lanes, and of those that are iterated over. */
 static inline val own_rows(const struct attention *a) { return ix_size(a->w->k, a->own_size); }
-static inline val walked_rows(const struct attention *a) { return ix_size(a->w->k, a->walked_size); }
+static inline val iterated_rows(const struct attention *a) { return ix_size(a->w->k, a->iterated_size); }
 /* May the first size be less than the second? */
 static inline bool may_be_fewer(struct size rows, struct size others)
 {
@@ -122,23 +122,23 @@ val attention_row(const struct attention *a);
 void attention_follow(struct attention *a, const struct schedule *s);
 struct attention_facts attention_facts_of(const struct attention *a, enum gradient_kind gradient, bool results);
 uint32_t attention_scratch(const struct attention *a, unsigned dtype, int64_t rows); /* [rows][W] */
-/* Makes panels for the walked rows of operand `which`, if its elements are half floats. */
+/* Makes panels for the iterated rows of operand `which`, if its elements are half floats. */
 void attention_make_panel(struct attention *a, unsigned which);
 void attention_bring_rows(const struct attention *a);           /* loads operand `own`, transposed, into a->q */
 void attention_widen(const struct attention *a, unsigned which, val lo, val hi); /* widens rows of the block into the
                                                                                     panel */
-/* Within a vector loop: acc[r] += the products of columns c0 .. c1 of R walked rows of operand `which` with those of
+/* Within a vector loop: acc[r] += the products of columns c0 .. c1 of R iterated rows of operand `which` with those of
  * the lanes. */
 void attention_products(const struct attention *a, unsigned which, const val *row, int64_t c0, int64_t c1, val *acc);
 /* Within a vector loop: computes sums over the block of weight * column c0 + r of operand `which`, for r < rows. */
 void attention_weighed(const struct attention *a, unsigned which, uint32_t weight, val c0, int64_t rows, val *sum);
-/* For queries that are lanes: stores the range of keys that each of them sees in scratch, and sets a->first and
+/* For queries that are lanes: stores the range of keys that each of them attends to in scratch, and sets a->first and
  * a->end to the range that includes all of these. */
 void attention_store_ranges(const struct attention *a);
-/* The range of keys that query i sees, without regard to a mask: keys *low .. *high - 1. */
+/* The range of keys that query i attends to, without regard to a mask: keys *low .. *high - 1. */
 void attention_range(const struct attention *a, val i, val *low, val *high);
 void attention_tile_range(struct attention *a);
-/* Does this lane's query see key number j of the block? */
+/* Is key number j of the block unmasked for this lane's query? */
 val attention_sees(const struct attention *a, val j);
 /* Stores `columns` columns of a->total, from column `from` on, as those of the result: divided by a->sum if
  * `divides`, else multiplied by `factor`. */
@@ -182,7 +182,7 @@ static inline int64_t attention_block_pitch(int64_t d, int64_t e, int64_t across
 bool attention_has_blocks(const struct attention *a);
 void attention_emit_blocks(struct attention *a, const struct schedule *s, bool keys);
 
-/* ---- lower_attention_one.c ---- of a query without neighbours */
+/* ---- lower_attention_one.c ---- of a single query */
 /* for R keys from number j0 of the block on */
 void attention_score_keys(const struct attention *a, val j0);
 void attention_weigh_keys(const struct attention *a);                          /* for the block's scores */

@@ -1,9 +1,9 @@
 /* Attention and its gradient in f32 on a GPU, by register tiles over shared memory.
  *
- * A block of threads owns some rows of one side, as in lower_attention_matrix.c, and walks the rows of the other side
- * in steps of one block of the numeric order.  A thread has 8 own rows.  In a step it multiplies them by 4 or 8 walked
- * rows (scores, or dp), and weights of its 8 rows by all walked rows (4 or 8 columns of totals).  Each load from shared
- * memory brings 4 elements, so that a thread with 8 x 8 sums has 16 fma for each load.
+ * A block of threads owns some rows of one side, as in lower_attention_matrix.c, and iterates over the rows of the
+ * other side in steps of one block of the numeric order.  A thread has 8 own rows.  In a step it multiplies them by 4
+ * or 8 iterated rows (scores, or dp), and weights of its 8 rows by all iterated rows (4 or 8 columns of totals).  Each
+ * load from shared memory brings 4 elements, so that a thread with 8 x 8 sums has 16 fma for each load.
  *
  *   attention   scores go to shared memory; one thread for each row finds the maximum, the weights and their sum; then
  *               weights times values.  k of the next step is copied while this step's weights are computed, v of the
@@ -12,12 +12,12 @@
  *               keys the first half then computes totals of ds^T q, the other half those of p^T dy.  For queries each
  *               half adds ds k for half of the step's keys, and the two totals are added at the end.
  *
- * All sums have the numeric order of node.h, except those of the gradient in q.  Weights of pairs that do not see each
- * other are zeros, which lower_attention_nonfinite.c describes.
+ * All sums have the numeric order of node.h, except those of the gradient in q.  Weights of masked pairs are zeros,
+ * which lower_attention_nonfinite.c describes.
  *
  * Shared memory.  Rows have a padding of 4 elements, and a thread's rows are as far apart as there are threads side by
- * side, so that the threads of a quarter of a warp read from all banks.  A thread's walked rows are 4 neighbours, so
- * that it stores 4 scores at once: row 4 * j + n of a step lies at row j + n * (threads side by side). */
+ * side, so that the threads of a quarter of a warp read from all banks.  A thread's iterated rows are 4 adjacent ones,
+ * so that it stores 4 scores at once: row 4 * j + n of a step lies at row j + n * (threads side by side). */
 #include "lower_attention_blocks.h"
 
 static void block_barrier(const struct blocks *b)
@@ -50,7 +50,7 @@ static val block_element(const struct blocks *b, int64_t n)
 }
 
 /* The place of row `row` of a step in shared memory. */
-static val walked_place(const struct blocks *b, val row)
+static val iterated_place(const struct blocks *b, val row)
 {
     struct kernel *k = b->s.a->w->k;
     val pack = ix_div(k, row, EACH), n = ix_add(k, ix_scale(k, ix_div(k, pack, b->across), EACH), ix_mod(k, row, EACH));
@@ -86,9 +86,9 @@ static void copy_access(const struct blocks *b, unsigned which, val at, val colu
 }
 
 /* Copies `rows` rows of an operand that has `all` rows, from row `first` on, to index `to` on; rows and columns that do
- * not exist are zeros.  walked: in the order of walked rows. */
+ * not exist are zeros.  iterated: in the order of iterated rows. */
 static void copy_block(const struct blocks *b, const struct columns *c, val first, int64_t rows, int64_t all,
-                       bool walked, uint32_t buf, int64_t to)
+                       bool iterated, uint32_t buf, int64_t to)
 {
     const struct attention *a = b->s.a;
     struct kernel *k = a->w->k;
@@ -97,8 +97,8 @@ static void copy_block(const struct blocks *b, const struct columns *c, val firs
         val e = ix_add(k, b->s.t, k_int(k, i)), there = 0;
         val some = n - i < threads ? k_if(k, k_prim(k, P_LT, e, k_int(k, n), 0)) : 0;
         val row = ix_div(k, e, accesses), col = ix_scale(k, ix_mod(k, e, accesses), EACH), at = ix_add(k, first, row);
-        val place = ix_scale(k, walked ? walked_place(b, row) : row, b->pitch);
-        if (walked || all % rows)
+        val place = ix_scale(k, iterated ? iterated_place(b, row) : row, b->pitch);
+        if (iterated || all % rows)
             there = k_prim(k, P_LT, at, k_int(k, all), 0);
         if (columns > c->count)
             there = both(k, there, k_prim(k, P_LT, col, k_int(k, c->count), 0));
@@ -122,13 +122,13 @@ static void blocks_wait(const struct blocks *b, uint64_t left)
 }
 
 /* Copies the operand, or both halves of it for a gradient, of step `number`; a batch. */
-static void copy_walked(const struct blocks *b, int which, val number)
+static void copy_iterated(const struct blocks *b, int which, val number)
 {
     const struct tiles *s = &b->s;
     val first = ix_scale(s->a->w->k, number, s->step);
-    copy_block(b, &s->walked[which], first, s->step, s->a->m, true, b->walked[which], 0);
+    copy_block(b, &s->iterated[which], first, s->step, s->a->m, true, b->iterated[which], 0);
     if (s->gradient)
-        copy_block(b, &s->walked[1], first, s->step, s->a->m, true, b->walked[0], b->walked_elements);
+        copy_block(b, &s->iterated[1], first, s->step, s->a->m, true, b->iterated[0], b->iterated_elements);
     blocks_commit(b);
 }
 
@@ -150,23 +150,23 @@ static val own_index(const struct blocks *b, int64_t elements, int64_t pitch)
 
 static val tile_zero(const struct blocks *b, double x, int64_t cols) { return tiles_splat(b->s.a->w->k, x, MR, cols); }
 
-/* The thread's products [MR x walked_rows] of own rows and rows of the step. */
-static val products_with_walked(const struct blocks *b)
+/* The thread's products [MR x iterated_rows] of own rows and rows of the step. */
+static val products_with_iterated(const struct blocks *b)
 {
     const struct tiles *s = &b->s;
     struct kernel *k = s->a->w->k;
     int64_t depth = s->own[0].count > s->own[1].count ? s->own[0].count : s->own[1].count, ahead = AHEAD;
     while (depth % (ahead * EACH))
         ahead /= 2;
-    val sum = tile_zero(b, 0, b->walked_rows), c = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, depth), ahead * EACH);
+    val sum = tile_zero(b, 0, b->iterated_rows), c = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, depth), ahead * EACH);
     val carry = k_carry(k, sum), own = ix_add(k, own_index(b, b->own_elements, b->pitch), c);
-    val walked = ix_add(k, ix_add(k, ix_scale(k, b->group, b->walked_elements), ix_scale(k, b->j, b->pitch)), c);
+    val iterated = ix_add(k, ix_add(k, ix_scale(k, b->group, b->iterated_elements), ix_scale(k, b->j, b->pitch)), c);
     sum = carry;
     for (int64_t n = 0; n < ahead; n++) {
         val at = k_int(k, n * EACH);
         val x = attention_tile_load(k, b->own, ix_add(k, own, at), TILE_ROWS, b->down * b->pitch, MR, EACH, 0);
-        val y = attention_tile_load(k, b->walked[0], ix_add(k, walked, at), TILE_COLS, b->across * b->pitch, EACH,
-                                    b->walked_rows, 0);
+        val y = attention_tile_load(k, b->iterated[0], ix_add(k, iterated, at), TILE_COLS, b->across * b->pitch, EACH,
+                                    b->iterated_rows, 0);
         sum = block_mma(b, x, y, sum);
     }
     k_next(k, carry, sum);
@@ -176,7 +176,7 @@ static val products_with_walked(const struct blocks *b)
 
 /* sum[part] = weights, from index `at` of the thread's first row on, times `count` rows of the step from row `first`
  * on, which are in `buf` from index `to` on. */
-static void weights_times_walked(const struct blocks *b, val at, uint32_t buf, val to, val first, int64_t count,
+static void weights_times_iterated(const struct blocks *b, val at, uint32_t buf, val to, val first, int64_t count,
                                  val *sum)
 {
     struct kernel *k = b->s.a->w->k;
@@ -187,7 +187,7 @@ static void weights_times_walked(const struct blocks *b, val at, uint32_t buf, v
     for (int64_t n = 0; n < AHEAD; n++) {
         val r = ix_add(k, ix_add(k, first, row), k_int(k, n * EACH));
         val x = attention_tile_load(k, b->weight, ix_add(k, at, r), TILE_ROWS, b->down * b->weight_pitch, MR, EACH, 0);
-        val place = ix_add(k, ix_add(k, ix_scale(k, walked_place(b, r), b->pitch), ix_scale(k, b->j, EACH)), to);
+        val place = ix_add(k, ix_add(k, ix_scale(k, iterated_place(b, r), b->pitch), ix_scale(k, b->j, EACH)), to);
         for (int64_t p = 0; p < b->parts; p++) {
             val y = attention_tile_load(k, buf, ix_add(k, place, k_int(k, p * EACH * b->across)), TILE_ROWS,
                                         b->across * b->pitch, EACH, EACH, 0);
@@ -207,8 +207,8 @@ static void put_scores(const struct blocks *b, val tile)
     struct kernel *k = b->s.a->w->k;
     val at = ix_add(k, own_index(b, b->weight_elements, b->weight_pitch), ix_scale(k, b->j, EACH));
     block_spread(b, tile);
-    for (int64_t e = 0; e < MR * b->walked_rows; e++) {
-        int64_t row = e / b->walked_rows, n = e % b->walked_rows;
+    for (int64_t e = 0; e < MR * b->iterated_rows; e++) {
+        int64_t row = e / b->iterated_rows, n = e % b->iterated_rows;
         int64_t by = row * b->down * b->weight_pitch + n / EACH * EACH * b->across + n % EACH;
         k_store(k, b->weight, ix_add(k, at, k_int(k, by)), block_element(b, e), 0);
     }
@@ -226,17 +226,17 @@ static void attend_block(const struct blocks *b, val number, val *total)
     struct kernel *k = s->a->w->k;
     val next = ix_add(k, number, k_int(k, 1)), sum[MAX_PARTS], zero = k_int(k, 0);
     blocks_wait(b, 1);
-    put_scores(b, k_prim(k, P_MUL, products_with_walked(b), attention_scale(s), 0));
+    put_scores(b, k_prim(k, P_MUL, products_with_iterated(b), attention_scale(s), 0));
     block_barrier(b);
-    copy_walked(b, 0, next);
+    copy_iterated(b, 0, next);
     blocks_soften_rows(b);
     blocks_wait(b, 1);
     if (b->parts)
-        weights_times_walked(b, ix_scale(k, b->i, b->weight_pitch), b->walked[1], zero, zero, s->step, sum);
+        weights_times_iterated(b, ix_scale(k, b->i, b->weight_pitch), b->iterated[1], zero, zero, s->step, sum);
     for (int64_t p = 0; p < b->parts; p++)
         total[p] = k_prim(k, P_FMA, total[p], of_rows(b, ROW_SHRINK), sum[p]);
     block_barrier(b);
-    copy_walked(b, 1, next);
+    copy_iterated(b, 1, next);
 }
 
 static void add_block_gradients(const struct blocks *b, val number, val *total)
@@ -247,19 +247,19 @@ static void add_block_gradients(const struct blocks *b, val number, val *total)
     if (s->keys)
         blocks_load_statistics(b, s->step, s->a->m, s->k0);
     blocks_wait(b, 0);
-    put_scores(b, products_with_walked(b));
+    put_scores(b, products_with_iterated(b));
     block_barrier(b);
     blocks_gradient_of_pairs(b);
     block_barrier(b);
     val at = ix_scale(k, b->i, b->weight_pitch), part = s->keys ? ix_sub(k, one, b->group) : one;
     at = ix_add(k, at, ix_scale(k, part, b->weight_elements)); /* ds of the first group, p of the other */
-    val to = s->keys ? ix_scale(k, b->group, b->walked_elements) : zero;
+    val to = s->keys ? ix_scale(k, b->group, b->iterated_elements) : zero;
     val first = s->keys ? zero : ix_scale(k, b->group, s->step / b->groups);
-    weights_times_walked(b, at, b->walked[0], to, first, s->keys ? s->step : s->step / b->groups, sum);
+    weights_times_iterated(b, at, b->iterated[0], to, first, s->keys ? s->step : s->step / b->groups, sum);
     for (int64_t p = 0; p < b->parts; p++)
         total[p] = k_prim(k, P_ADD, total[p], sum[p], 0);
     block_barrier(b);
-    copy_walked(b, 0, ix_add(k, number, one));
+    copy_iterated(b, 0, ix_add(k, number, one));
 }
 
 /* ---- results ---- */
@@ -337,24 +337,24 @@ static void make_block_buffers(struct blocks *b)
     const struct attention *a = s->a;
     struct kernel *k = a->w->k;
     bool grad = s->gradient;
-    unsigned own = !grad ? Q : s->keys ? Y : X, walked = !grad ? K : s->keys ? X : Y;
+    unsigned own = !grad ? Q : s->keys ? Y : X, iterated = !grad ? K : s->keys ? X : Y;
     int64_t rows = s->rows > s->step ? s->rows : s->step;
     b->pitch = attention_block_pitch(a->d, a->e, b->across);
     b->weight_pitch = s->step + EACH;
     b->own_elements = s->rows * b->pitch;
     b->weight_elements = s->rows * b->weight_pitch;
-    b->walked_elements = s->step * b->pitch;
+    b->iterated_elements = s->step * b->pitch;
     s->own[0] = (struct columns){.which = own, .count = a->d};
     s->own[1] = (struct columns){.which = own, .from = a->d, .count = grad ? a->e : 0};
-    s->walked[0] = (struct columns){.which = walked, .count = a->d};
-    s->walked[1] = (struct columns){.which = grad ? walked : V, .from = grad ? a->d : 0, .count = a->e};
+    s->iterated[0] = (struct columns){.which = iterated, .count = a->d};
+    s->iterated[1] = (struct columns){.which = grad ? iterated : V, .from = grad ? a->d : 0, .count = a->e};
     b->own = k_buf(k, BUF_SHARED, KL_F32, b->groups * b->own_elements, 0);
     b->weight = k_buf(k, BUF_SHARED, KL_F32, b->groups * b->weight_elements, 0);
-    b->walked[0] = k_buf(k, BUF_SHARED, KL_F32, (grad ? 2 : 1) * b->walked_elements, 0);
-    b->walked[1] = grad || !a->e ? b->walked[0] : k_buf(k, BUF_SHARED, KL_F32, b->walked_elements, 0);
+    b->iterated[0] = k_buf(k, BUF_SHARED, KL_F32, (grad ? 2 : 1) * b->iterated_elements, 0);
+    b->iterated[1] = grad || !a->e ? b->iterated[0] : k_buf(k, BUF_SHARED, KL_F32, b->iterated_elements, 0);
     for (int i = 0; i < (grad ? STAT_COUNT : ranges(a) ? ATTENTION_BLOCK_ROWS : ROW_LOW); i++)
         b->row[i] = k_buf(k, BUF_SHARED, !grad && i >= ROW_LOW ? KL_I32 : KL_F32, rows, 0);
-    int64_t columns = b->walked_rows > EACH ? b->walked_rows : EACH;
+    int64_t columns = b->iterated_rows > EACH ? b->iterated_rows : EACH;
     b->mine = k_buf(k, BUF_REGISTER, KL_F32, MR * columns, 0);
     for (int i = 0; i < 2; i++) {
         s->out[i] = b->own;
@@ -370,9 +370,9 @@ static void walk_blocks(struct blocks *b)
     val first, end, total[MAX_PARTS], carry[MAX_PARTS];
     attention_steps_seen(s, &first, &end);
     copy_own(b);
-    copy_walked(b, 0, first);
+    copy_iterated(b, 0, first);
     if (!s->gradient) {
-        copy_walked(b, 1, first);
+        copy_iterated(b, 1, first);
         blocks_start_rows(b);
     } else if (!s->keys) {
         blocks_load_statistics(b, s->rows, s->a->l, s->a->q0);
@@ -411,7 +411,7 @@ void attention_emit_blocks(struct attention *a, const struct schedule *schedule,
     b.threads = schedule->width / b.groups;
     b.down = s->rows / MR;
     b.across = b.threads / b.down;
-    b.walked_rows = s->step / b.across;
+    b.iterated_rows = s->step / b.across;
     columns = s->gradient ? columns : a->e;
     b.parts = (columns + EACH * b.across - 1) / (EACH * b.across);
     lower_scalars(w);

@@ -10,10 +10,10 @@ struct blocks {
     struct tiles s;
     int64_t groups, threads;            /* of threads, and threads of one */
     int64_t down, across;               /* threads of a group: rows x columns */
-    int64_t walked_rows, parts;         /* of a thread: rows of a step; EACH columns each */
+    int64_t iterated_rows, parts;         /* of a thread: rows of a step; EACH columns each */
     int64_t pitch, weight_pitch;        /* elements from row to row */
-    int64_t own_elements, weight_elements, walked_elements;
-    uint32_t own, walked[2], weight;    /* lbufs: of each group; k and v, or both in the first one; of each group */
+    int64_t own_elements, weight_elements, iterated_elements;
+    uint32_t own, iterated[2], weight;    /* lbufs: of each group; k and v, or both in the first one; of each group */
     uint32_t row[ATTENTION_BLOCK_ROWS]; /* lbufs with an element for each row: enum row_buffer, or statistics */
     uint32_t mine;                      /* lbuf in registers */
     bool vectors[3];                    /* operands that are copied in vectors */
@@ -22,7 +22,7 @@ struct blocks {
 enum row_buffer { ROW_MAX, ROW_SUM, ROW_SHRINK, ROW_LOW, ROW_HIGH };
 
 /* ---- lower_attention_blocks_pairs.c: what is computed from scores, in shared memory ---- */
-/* Attention: a row for each thread.  Begins the rows' maxima and sums, and which keys they see. */
+/* Attention: a row for each thread.  Begins the rows' maxima and sums, and which keys they attend to. */
 void blocks_start_rows(const struct blocks *b);
 /* Scores of the step become weights. */
 void blocks_soften_rows(const struct blocks *b);

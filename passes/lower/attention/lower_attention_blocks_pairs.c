@@ -1,5 +1,5 @@
 /* Attention by blocks of threads with register tiles: what is computed from the scores, which are in shared memory, and
- * which pairs see each other. */
+ * which pairs are unmasked. */
 #include "lower_attention_blocks.h"
 
 /* ---- attention: the weights of a row ---- */
@@ -59,7 +59,7 @@ void blocks_start_rows(const struct blocks *b)
     end_rows(b, &scope);
 }
 
-/* Does row t of the block, row i of the operand, see row `row` of the step?  0: yes */
+/* Is row `row` of the step unmasked for row t of the block, row i of the operand?  0: yes */
 static val row_sees(const struct blocks *b, val t, val i, val there, val row)
 {
     const struct attention *a = b->s.a;
@@ -201,21 +201,21 @@ void blocks_load_statistics(const struct blocks *b, int64_t rows, int64_t all, v
         load_statistics(b, from, rows - from < threads ? rows - from : threads, rows, all, first);
 }
 
-/* Does a pair see each other?  0: all do */
-static val pair_counts(const struct blocks *b, val own, val walked)
+/* Is a pair unmasked?  0: all are */
+static val pair_counts(const struct blocks *b, val own, val iterated)
 {
     const struct attention *a = b->s.a;
     struct lowering *w = a->w;
     struct kernel *k = w->k;
-    val there = a->m % b->s.step ? k_prim(k, P_LT, walked, k_int(k, a->m), 0) : 0;
+    val there = a->m % b->s.step ? k_prim(k, P_LT, iterated, k_int(k, a->m), 0) : 0;
     if (a->l % b->s.rows)
         there = both(k, there, k_prim(k, P_LT, own, k_int(k, a->l), 0));
     uint32_t facts = ix_facts_begin(k); /* of pairs that exist */
     ix_bound(k, own, 0, a->l - 1);
-    ix_bound(k, walked, 0, a->m - 1);
+    ix_bound(k, iterated, 0, a->m - 1);
     w->pred = there;
     w->pred_all = there != 0;
-    val seen = attention_pair_sees(&b->s, own, walked);
+    val seen = attention_pair_is_unmasked(&b->s, own, iterated);
     ix_facts_end(k, facts);
     w->pred = 0;
     w->pred_all = false;

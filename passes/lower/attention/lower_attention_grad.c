@@ -1,5 +1,5 @@
 /* The gradient of attention (op_attention_grad.c), in q, in k and v, or in all three.  The rows of one side are lanes,
- * and the rows of the other side are walked, as in lower_attention.c, whose tiles of products are used here.
+ * and the rows of the other side are iterated over, as in lower_attention.c, whose tiles of products are used here.
  *
  * An iteration of the parallel loop owns W neighbouring rows: queries for the gradient in q, keys for the gradients
  * in k and v.  For each block of the other side's rows it computes scores and dp (two tiles of products), then p and
@@ -10,12 +10,12 @@
  * order, in ascending order.  For each block of keys it computes p and ds, adds to the tile's totals, and adds what the
  * tile's queries give to the gradients in k and v to a table in scratch, [M][D + E], columns as lanes.  A row of the
  * table gets the sums of blocks of queries in ascending order, as in the kernel of keys: they are the same bits.
- * Blocks of which all queries see all keys are computed by a second copy of the code, without selects.
+ * Blocks without a mask are computed by a second copy of the code, without selects.
  *
- * Rows that no row of the tile sees are skipped.  With causality, a tile of queries ends at the last key that its
- * last query sees, and a tile of keys begins at the first query that sees its first key.  With bounds, a tile of
- * queries walks from the first key that one of them sees to the last one, and a tile of keys skips blocks of queries
- * that see none of its keys. */
+ * Rows that are masked for all rows of the tile are skipped.  With causality, a tile of queries ends at the last key
+ * that its last query attends to, and a tile of keys begins at the first query that attends to its first key.  With
+ * bounds, a tile of queries iterates from the first key that one of them attends to until the last one, and a tile of
+ * keys skips blocks of queries that attend to none of its keys. */
 #include "lower_attention.h"
 
 enum { X, Y, STATS };                   /* operands: q and dy of queries, k and v of keys */
@@ -24,7 +24,7 @@ enum { STAT_MAX, INVERSE, DELTA, STAT_COUNT };
 struct gradient {
     struct attention a;
     bool keys;                          /* keys are lanes */
-    unsigned other;                     /* the operand whose rows are walked */
+    unsigned other;                     /* the operand whose rows are iterated over */
     uint32_t p, ds;                     /* scratch lbufs with dimensions [block][W] */
     uint32_t stat[STAT_COUNT];          /* lbufs [W], if queries are lanes */
     ref both;                           /* the node of the gradient in k and v, if this kernel computes it beside that
@@ -34,7 +34,7 @@ struct gradient {
     val count;                          /* queries of the tile */
 };
 
-/* The range of keys that the query of walked row j of the block sees. */
+/* The range of keys that the query of iterated row j of the block attends to. */
 static void bounds_of(const struct attention *a, val j, val *lo, val *hi)
 {
     struct kernel *k = a->w->k;
@@ -44,7 +44,7 @@ static void bounds_of(const struct attention *a, val j, val *lo, val *hi)
     *hi = lower_index_to(k, attention_element(a, SEEN, query, k_int(k, 1)), own_rows(a));
 }
 
-/* Does the query of walked row j of the block see this lane's key? */
+/* Is this lane's key unmasked for the query of iterated row j of the block? */
 static val key_is_seen(const struct attention *a, val j)
 {
     struct lowering *w = a->w;
@@ -54,7 +54,7 @@ static val key_is_seen(const struct attention *a, val j)
     ix_bound(k, query, 0, a->m - 1);
     if (a->causal) /* l keys, m queries */
         s = k_prim(k, P_LE, k_cast(k, key, a->index),
-                   k_cast(k, ix_add(k, query, ix_sub(k, own_rows(a), walked_rows(a))), a->index), 0);
+                   k_cast(k, ix_add(k, query, ix_sub(k, own_rows(a), iterated_rows(a))), a->index), 0);
     if (a->bounds) {
         val lo, hi;
         bounds_of(a, j, &lo, &hi);
@@ -71,7 +71,7 @@ static val key_is_seen(const struct attention *a, val j)
     return k_splat(k, s);
 }
 
-/* Column c of the statistics of a lane's query, or of the query of walked row j of the block. */
+/* Column c of the statistics of a lane's query, or of the query of iterated row j of the block. */
 static val load_statistic(const struct gradient *t, unsigned c, val j)
 {
     const struct attention *a = &t->a;
@@ -83,8 +83,7 @@ static val load_statistic(const struct gradient *t, unsigned c, val j)
     return k_splat(k, attention_element(a, STATS, query, k_int(k, (int64_t)c)));
 }
 
-/* Computes the scores and dp of R walked rows from number j0 of the block on, and a mask of the pairs that see each
- * other. */
+/* Computes the scores and dp of R iterated rows from number j0 of the block on, and a mask of the pairs. */
 static void gradient_products(const struct gradient *t, val j0)
 {
     const struct attention *a = &t->a;
@@ -153,12 +152,12 @@ static void gradient_sums(const struct gradient *t, uint32_t weight, int64_t fro
 
 /* ---- both gradients in one kernel ---- */
 
-/* The queries of the tile as a block of rows that are walked. */
+/* The queries of the tile as a block of rows that are iterated over. */
 static struct attention tile_of_queries(const struct attention *a)
 {
     struct attention x = *a;
     x.m = a->l;
-    x.walked_size = a->own_size;
+    x.iterated_size = a->own_size;
     x.k0 = a->q0;
     return x;
 }
@@ -251,7 +250,7 @@ static void table_columns(const struct gradient *t, bool clears, int64_t from, i
     const struct attention *a = &t->a;
     struct kernel *k = a->w->k;
     const struct shape *s = node_shape(a->w->g, t->both);
-    val j = k_loop(k, LOOP_SERIAL, k_int(k, 0), walked_rows(a), 1);
+    val j = k_loop(k, LOOP_SERIAL, k_int(k, 0), iterated_rows(a), 1);
     for (int tail = 0; tail < 2; tail++) {
         int64_t whole = columns / t->lanes * t->lanes, some = tail ? columns - whole : 0;
         if (tail ? !some : !whole)
@@ -272,12 +271,12 @@ static void table_columns(const struct gradient *t, bool clears, int64_t from, i
     k_end(k, j);
 }
 
-/* Finds the range of keys that all queries of the tile see. */
+/* Finds the range of keys that all queries of the tile attend to. */
 static void common_range(const struct gradient *t, val *lo, val *hi)
 {
     const struct attention *a = &t->a;
     struct kernel *k = a->w->k;
-    val none = k_bits(k, a->index, 0), all = k_cast(k, walked_rows(a), a->index);
+    val none = k_bits(k, a->index, 0), all = k_cast(k, iterated_rows(a), a->index);
     val i = k_loop(k, LOOP_SERIAL, k_int(k, 0), t->count, 1), max = k_carry(k, none), min = k_carry(k, all);
     val more = greater(k, k_load(k, a->lo, i, 0), max), less = smaller(k, k_load(k, a->hi, i, 0), min);
     k_next(k, max, more);
@@ -289,7 +288,7 @@ static void common_range(const struct gradient *t, val *lo, val *hi)
 
 /* ---- one block ---- */
 
-/* Opens an `if`, for bounds: a query of the block sees one of the tile's keys. */
+/* Opens an `if`, for bounds: a query of the block attends to one of the tile's keys. */
 static val begin_seen_block(const struct attention *a)
 {
     struct kernel *k = a->w->k;
@@ -306,9 +305,9 @@ static void gradient_block(struct gradient *t)
 {
     struct attention *a = &t->a;
     struct kernel *k = a->w->k;
-    val left = ix_sub(k, walked_rows(a), a->k0), end = k_int(k, a->block);
+    val left = ix_sub(k, iterated_rows(a), a->k0), end = k_int(k, a->block);
     bool skips = ranges(a); /* rows before a->first or after a->end are skipped */
-    end = size_divides(a->walked_size, a->block) ? end : smaller(k, left, end);
+    end = size_divides(a->iterated_size, a->block) ? end : smaller(k, left, end);
     a->from = skips ? greater(k, ix_sub(k, a->first, a->k0), k_int(k, 0)) : k_int(k, 0);
     a->until = skips ? smaller(k, ix_sub(k, a->end, a->k0), end) : end;
     val whole = skips ? ix_scale(k, k_prim(k, P_DIV, a->from, k_int(k, a->rows), 0), a->rows) : a->from;
@@ -331,7 +330,7 @@ static void gradient_block(struct gradient *t)
         k_end(k, seen);
 }
 
-/* As gradient_block, with a copy of the code for blocks of which all queries see all keys, which are from `lo` to
+/* As gradient_block, with a copy of the code for blocks without a mask, which are from `lo` to
  * before `hi`. */
 static void gradient_blocks(struct gradient *t, val lo, val hi)
 {
@@ -339,7 +338,7 @@ static void gradient_blocks(struct gradient *t, val lo, val hi)
     struct kernel *k = a->w->k;
     struct gradient whole = *t, part = *t;
     whole.a.causal = whole.a.bounds = false;
-    val end = smaller(k, ix_add(k, a->k0, k_int(k, a->block)), walked_rows(a));
+    val end = smaller(k, ix_add(k, a->k0, k_int(k, a->block)), iterated_rows(a));
     val inside = k_prim(k, P_AND, k_prim(k, P_LE, lo, a->k0, 0), k_prim(k, P_LE, end, hi, 0), 0);
     inside = k_prim(k, P_SELECT, inside, k_int(k, 1), k_int(k, 0));
     val yes = k_if(k, k_prim(k, P_EQ, inside, k_int(k, 1), 0));
@@ -350,17 +349,17 @@ static void gradient_blocks(struct gradient *t, val lo, val hi)
     k_end(k, no);
 }
 
-/* The range of queries that see one of the tile's keys; with causality it starts at the first query that sees the
- * first key. */
+/* The range of queries that attend to one of the tile's keys; with causality it starts at the first query that attends
+ * to the first key. */
 static void queries_range(struct attention *a)
 {
     struct kernel *k = a->w->k;
     a->first = k_int(k, 0);
-    a->end = walked_rows(a);
+    a->end = iterated_rows(a);
     if (!a->causal)
         return;
     val from = ix_add(k, a->q0, ix_sub(k, a->end, own_rows(a))), zero = k_int(k, 0);
-    from = may_be_fewer(a->walked_size, a->own_size) ? greater(k, from, zero) : from;
+    from = may_be_fewer(a->iterated_size, a->own_size) ? greater(k, from, zero) : from;
     a->first = smaller(k, from, a->end);
 }
 
@@ -490,7 +489,7 @@ void lower_attention_grad_group(struct lowering *w)
     a->l = own->dim[a->lead.rank];
     a->m = other->dim[a->lead.rank];
     a->own_size = kernel_length(k, a->l);
-    a->walked_size = kernel_length(k, a->m);
+    a->iterated_size = kernel_length(k, a->m);
     a->d = n->attr.attention.depth;
     a->e = own->dim[a->lead.rank + 1] - a->d;
     a->columns[X] = a->columns[Y] = a->d + a->e;

@@ -2,9 +2,9 @@
  * FlashAttention-2, 2023).
  *
  * A block of threads owns some rows of one side: queries, or keys for the gradient in k and v.  Each of its subgroups
- * owns as many of them as the unit has.  The rows of the other side are walked in steps.  Shared memory has the block's
- * own rows, and a ring of steps, of which the ones ahead are copied while one is multiplied.  In a step a subgroup
- * computes, as tiles that its threads hold in registers:
+ * owns as many of them as the unit has.  The rows of the other side are iterated over in steps.  Shared memory has the
+ * block's own rows, and a ring of steps, of which the ones ahead are copied while one is multiplied.  In a step a
+ * subgroup computes, as tiles that its threads hold in registers:
  *
  *   attention     scores [own x step] = q k^T; new maxima and sums of its rows; weights; totals of weights v
  *   gradient      scores and dp [own x step]; weights p and ds; totals of ds k for queries, or of ds^T q and p^T dy for
@@ -12,8 +12,8 @@
  *
  * Weights and ds are rounded to the dtype of the operands, because they are factors of the second product.
  *
- * Steps of which no row of the block sees a row are skipped for `causal` and for ranges of keys.  In the others a
- * select removes the pairs that do not see each other.  The second product multiplies the zeros of such pairs by
+ * Steps that are masked for all rows of the block are skipped for `causal` and for ranges of keys.  In the others a
+ * select removes the masked pairs.  The second product multiplies the zeros of such pairs by
  * elements that may be infinite or NaN.  So a result that is not finite is computed again, element by element, as
  * node.h defines it.
  *
@@ -153,8 +153,8 @@ static void copy_step(const struct tiles *s, val number)
     struct kernel *k = s->a->w->k;
     val stage = ix_mod(k, number, s->stages);
     for (int i = 0; i < 2; i++)
-        copy_rows(s, &s->walked[i], ix_scale(k, number, s->step), s->step, s->a->m, true,
-                  ix_scale(k, stage, s->walked[i].elements));
+        copy_rows(s, &s->iterated[i], ix_scale(k, number, s->step), s->step, s->a->m, true,
+                  ix_scale(k, stage, s->iterated[i].elements));
     k_inst(k, L_COMMIT, KL_BOOL, 0, 0, 0, 0);
 }
 
@@ -170,13 +170,13 @@ static val own_factor(const struct tiles *s, const struct columns *own, int64_t 
 val tiles_products(const struct tiles *s, int which, val stage, val sum)
 {
     struct kernel *k = s->a->w->k;
-    const struct columns *own = &s->own[which], *walked = &s->walked[which];
+    const struct columns *own = &s->own[which], *iterated = &s->iterated[which];
     int64_t unit = s->s.attention_matrix.unit_k;
-    val at = ix_scale(k, stage, walked->elements);
+    val at = ix_scale(k, stage, iterated->elements);
     for (int64_t kk = 0; kk < own->padded; kk += unit) {
-        val x = which == 0 && s->held[kk / unit] ? s->held[kk / unit] : own_factor(s, own, kk);
-        val y = attention_tile_load(k, walked->buf, ix_add(k, at, k_int(k, kk)), TILE_COLS, walked->row, unit, s->step,
-                                    0);
+        val x = which == 0 && s->resident[kk / unit] ? s->resident[kk / unit] : own_factor(s, own, kk);
+        val y = attention_tile_load(k, iterated->buf, ix_add(k, at, k_int(k, kk)), TILE_COLS, iterated->row, unit,
+                                    s->step, 0);
         sum = tile_mma(s, x, y, sum);
     }
     return sum;
@@ -193,12 +193,12 @@ void tiles_factors(const struct tiles *s, val weights, val factor[])
 val tiles_weighted(const struct tiles *s, const val factor[], int which, val stage, val total)
 {
     struct kernel *k = s->a->w->k;
-    const struct columns *walked = &s->walked[which];
+    const struct columns *iterated = &s->iterated[which];
     int64_t unit = s->s.attention_matrix.unit_k;
-    val at = ix_scale(k, stage, walked->elements);
+    val at = ix_scale(k, stage, iterated->elements);
     for (int64_t kk = 0; kk < s->step; kk += unit) {
-        val y = attention_tile_load(k, walked->buf, ix_add(k, at, k_int(k, kk * walked->row)), TILE_ROWS, walked->row,
-                                    unit, walked->padded, 0);
+        val y = attention_tile_load(k, iterated->buf, ix_add(k, at, k_int(k, kk * iterated->row)), TILE_ROWS,
+                                    iterated->row, unit, iterated->padded, 0);
         total = tile_mma(s, factor[kk / unit], y, total);
     }
     return total;
@@ -250,7 +250,7 @@ static void emit_tile_step(const struct tiles *s, val stage, val seen, val value
     val score = tiles_products(s, 0, stage, tiles_splat(k, 0, s->m, s->step)), shrink;
     wait_for_all_products(s);
     val weight = tiles_soften(s, score, seen, value, &shrink);
-    if (s->walked[1].count) {
+    if (s->iterated[1].count) {
         val factor[MAX_FACTORS];
         tiles_factors(s, weight, factor);
         value[TOTAL] = tiles_weighted(s, factor, 1, stage, k_prim(k, P_MUL, value[TOTAL], shrink, 0));
@@ -274,17 +274,17 @@ val tiles_ds(const struct tiles *s, val dp, val p, val seen, const val stat[STAT
     return seen ? k_prim(k, P_SELECT, seen, ds, k_const(k, KL_F32, 0)) : ds;
 }
 
-void tiles_statistics(const struct tiles *s, val walked_there, val stat[STAT_COUNT])
+void tiles_statistics(const struct tiles *s, val iterated_there, val stat[STAT_COUNT])
 {
     for (int c = 0; c < STAT_COUNT; c++)
-        stat[c] = s->keys ? attention_of_queries(s, STATS, c, s->stat_step, s->k0, walked_there) : s->stat[c];
+        stat[c] = s->keys ? attention_of_queries(s, STATS, c, s->stat_step, s->k0, iterated_there) : s->stat[c];
 }
 
-static void add_gradients(const struct tiles *s, val stage, val seen, val walked_there, val total[2])
+static void add_gradients(const struct tiles *s, val stage, val seen, val iterated_there, val total[2])
 {
     struct kernel *k = s->a->w->k;
     val stat[STAT_COUNT], factor[2][MAX_FACTORS];
-    tiles_statistics(s, walked_there, stat);
+    tiles_statistics(s, iterated_there, stat);
     val sum = tiles_splat(k, 0, s->m, s->step), score = tiles_products(s, 0, stage, sum);
     val dp = tiles_products(s, 1, stage, sum);
     wait_for_all_products(s);
@@ -366,7 +366,7 @@ static void finish_attention(const struct tiles *s, const val value[CARRIED])
                                                : value[LARGEST], inverse);
     if (!a->e)
         return;
-    if (s->out[0] == s->own[0].buf && !s->held[0])
+    if (s->out[0] == s->own[0].buf && !s->resident[0])
         own_barrier(s); /* the last factors have been loaded */
     put_tile(s, 0, k_prim(k, P_MUL, value[TOTAL], inverse, 0));
     own_barrier(s);
@@ -394,11 +394,11 @@ static void make_buffers(struct tiles *s)
 {
     const struct attention *a = s->a;
     bool grad = s->gradient;
-    unsigned own = !grad ? Q : s->keys ? Y : X, walked = !grad ? K : s->keys ? X : Y;
+    unsigned own = !grad ? Q : s->keys ? Y : X, iterated = !grad ? K : s->keys ? X : Y;
     s->own[0] = columns_of(s, own, 0, a->d, s->rows, 1);
     s->own[1] = columns_of(s, own, a->d, grad ? a->e : 0, s->rows, 1);
-    s->walked[0] = columns_of(s, walked, 0, a->d, s->step, s->stages);
-    s->walked[1] = columns_of(s, grad ? walked : V, grad ? a->d : 0, a->e, s->step, s->stages);
+    s->iterated[0] = columns_of(s, iterated, 0, a->d, s->step, s->stages);
+    s->iterated[1] = columns_of(s, grad ? iterated : V, grad ? a->d : 0, a->e, s->step, s->stages);
     for (int i = 0; i < (s->keys ? 2 : 1); i++) { /* results take the place of own rows of the same length */
         int64_t row = attention_padded(!grad || i ? a->e : a->d) + ATTENTION_PAD;
         s->out_row[i] = row;
@@ -422,9 +422,9 @@ void tiles_prepare(struct tiles *s)
     }
     for (int c = 0; c < STAT_COUNT && s->gradient && !s->keys; c++)
         s->stat[c] = attention_of_queries(s, STATS, c, s->stat_step, first, s->own_there);
-    bool holds = !s->gradient && !s->async && s->own[0].padded <= MAX_HELD;
+    bool holds = !s->gradient && !s->async && s->own[0].padded <= MAX_RESIDENT;
     for (int64_t kk = 0; holds && kk < s->own[0].padded; kk += unit)
-        s->held[kk / unit] = own_factor(s, &s->own[0], kk);
+        s->resident[kk / unit] = own_factor(s, &s->own[0], kk);
 }
 
 void tiles_start(const struct tiles *s, val start[CARRIED])
@@ -435,7 +435,7 @@ void tiles_start(const struct tiles *s, val start[CARRIED])
         start[0] = tiles_splat(k, 0, s->m, s->own[0].padded);
         start[1] = s->keys ? tiles_splat(k, 0, s->m, s->own[1].padded) : 0;
     } else {
-        start[TOTAL] = s->a->e ? tiles_splat(k, 0, s->m, s->walked[1].padded) : 0;
+        start[TOTAL] = s->a->e ? tiles_splat(k, 0, s->m, s->iterated[1].padded) : 0;
         start[LARGEST] = tiles_splat(k, -INFINITY, s->m, 1);
         start[SUM] = tiles_splat(k, 0, s->m, s->s.attention_matrix.unit_n);
     }
@@ -449,17 +449,17 @@ void tiles_finish(const struct tiles *s, const val value[CARRIED])
         finish_attention(s, value);
 }
 
-val tiles_enter_step(struct tiles *s, val number, bool masked, val *walked_there)
+val tiles_enter_step(struct tiles *s, val number, bool masked, val *iterated_there)
 {
     const struct attention *a = s->a;
     struct kernel *k = a->w->k;
     s->k0 = ix_scale(k, number, s->step);
-    *walked_there = 0;
+    *iterated_there = 0;
     if (!masked)
         return 0;
     val row = tile_numbers(k, TILE_COLS, s->step, s->k0);
-    *walked_there = a->m % s->step ? k_prim(k, P_LT, row, k_const(k, KL_I32, (double)a->m), 0) : 0;
-    return attention_pairs_see(s, row, *walked_there);
+    *iterated_there = a->m % s->step ? k_prim(k, P_LT, row, k_const(k, KL_I32, (double)a->m), 0) : 0;
+    return attention_pairs_unmasked(s, row, *iterated_there);
 }
 
 static void emit_key_loop(struct tiles *s)

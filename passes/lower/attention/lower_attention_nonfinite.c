@@ -1,22 +1,22 @@
 /* Attention by matrix units: results that are not finite.
  *
- * The second product multiplies the weights of pairs that do not see each other, zeros, by elements that may be
+ * The second product multiplies the weights of masked pairs, zeros, by elements that may be
  * infinite or NaN.  A vector of results that has an element which is not finite is computed again from the operands, as
- * node.h defines it: only the pairs that see each other count.  A thread computes all elements of the vector at once.
+ * node.h defines it: only the unmasked pairs count.  A thread computes all elements of the vector at once.
  */
 #include "lower_attention_tiles.h"
 
-/* The product of own row i and walked row j: a chain over the columns. */
+/* The product of own row i and iterated row j: a chain over the columns. */
 static val one_product(const struct tiles *s, int which, val i, val j)
 {
     struct kernel *k = s->a->w->k;
-    const struct columns *own = &s->own[which], *walked = &s->walked[which];
+    const struct columns *own = &s->own[which], *iterated = &s->iterated[which];
     val zero = k_const(k, KL_F32, 0), number = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, own->count / s->vector), 1);
     val acc = k_carry(k, zero), sum = acc, c = ix_scale(k, number, s->vector), x[VECTOR], y[VECTOR];
     for (int n = 0; n < s->vector; n++)
         x[n] = attention_element(s->a, own->which, i, ix_add(k, c, k_int(k, own->from + n)));
     for (int n = 0; n < s->vector; n++)
-        y[n] = attention_element(s->a, walked->which, j, ix_add(k, c, k_int(k, walked->from + n)));
+        y[n] = attention_element(s->a, iterated->which, j, ix_add(k, c, k_int(k, iterated->from + n)));
     for (int n = 0; n < s->vector; n++)
         sum = k_prim(k, P_FMA, x[n], y[n], sum);
     k_next(k, acc, sum);
@@ -34,7 +34,7 @@ static val if_seen(const struct tiles *s, val seen, val x, val y)
     return seen ? k_prim(s->a->w->k, P_SELECT, seen, x, y) : x;
 }
 
-/* Adds weight times the vector from column c of walked row j on, if the pair sees each other. */
+/* Adds weight times the vector from column c of iterated row j on, if the pair is unmasked. */
 static void add_vector(const struct tiles *s, unsigned which, val j, val c, val weight, val seen, val *total)
 {
     struct kernel *k = s->a->w->k;
@@ -51,14 +51,15 @@ static void attention_again(const struct tiles *s, val i, val c, val *result)
     struct kernel *k = s->a->w->k;
     val none = k_const(k, KL_F32, -INFINITY), zero = k_const(k, KL_F32, 0), all = k_int(k, s->a->m);
     val j = k_loop(k, LOOP_SERIAL, k_int(k, 0), all, 1), max = k_carry(k, none), carry[VECTOR], total[VECTOR];
-    k_next(k, max, k_fold_step(k, FOLD_MAX, max, if_seen(s, attention_pair_sees(s, i, j), one_score(s, i, j), none)));
+    val shown = if_seen(s, attention_pair_is_unmasked(s, i, j), one_score(s, i, j), none);
+    k_next(k, max, k_fold_step(k, FOLD_MAX, max, shown));
     k_end(k, j);
     val largest = k_out(k, max), base = k_prim(k, P_SELECT, k_prim(k, P_EQ, largest, none, 0), zero, largest);
     j = k_loop(k, LOOP_SERIAL, k_int(k, 0), all, 1);
     val sum = k_carry(k, zero);
     for (int n = 0; n < s->vector; n++)
         total[n] = carry[n] = k_carry(k, zero);
-    val seen = attention_pair_sees(s, i, j), score = if_seen(s, seen, one_score(s, i, j), none);
+    val seen = attention_pair_is_unmasked(s, i, j), score = if_seen(s, seen, one_score(s, i, j), none);
     val weight = k_exp_nonpositive(k, k_prim(k, P_SUB, score, base, 0)), weights = k_prim(k, P_ADD, sum, weight, 0);
     add_vector(s, V, j, c, weight, seen, total);
     k_next(k, sum, weights);
@@ -84,8 +85,9 @@ static void gradient_again(const struct tiles *s, int which, val i, val c, val *
     val p = k_prim(k, P_MUL, k_exp_nonpositive(k, k_prim(k, P_SUB, one_score(s, i, j), stat[STAT_MAX], 0)),
                    stat[INVERSE], 0);
     val weight = which ? p : k_prim(k, P_MUL, k_prim(k, P_SUB, one_product(s, 1, i, j), stat[DELTA], 0), p, 0);
-    const struct columns *walked = &s->walked[which];
-    add_vector(s, walked->which, j, ix_add(k, c, k_int(k, walked->from)), weight, attention_pair_sees(s, i, j), total);
+    const struct columns *iterated = &s->iterated[which];
+    val unmasked = attention_pair_is_unmasked(s, i, j);
+    add_vector(s, iterated->which, j, ix_add(k, c, k_int(k, iterated->from)), weight, unmasked, total);
     for (int n = 0; n < s->vector; n++)
         k_next(k, carry[n], total[n]);
     k_end(k, j);

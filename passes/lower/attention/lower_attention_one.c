@@ -1,4 +1,4 @@
-/* Attention of a query without neighbours.  For scores and weights keys are the lanes, and rows of k are transposed
+/* Attention of a single query.  For scores and weights keys are the lanes, and rows of k are transposed
  * in registers; for values elements of v are the lanes. */
 #include "lower_attention.h"
 
@@ -17,7 +17,7 @@ static void begin_keys(const struct attention *a)
     w->lane = k_loop(w->k, LOOP_VECTOR, k_int(w->k, 0), k_int(w->k, a->keys), 1);
 }
 
-/* Does the query see key number j of the block, which is this lane's? */
+/* Is key number j of the block, which is this lane's, unmasked for the query? */
 static val sees_lane(const struct attention *a, val j)
 {
     struct kernel *k = a->w->k;
@@ -44,7 +44,7 @@ void attention_score_keys(const struct attention *a, val j0)
     begin_keys(a);
     for (int g = 0; g < ONE_SQUARES; g++) {
         lane[g] = ix_add(k, ix_add(k, j0, k_int(k, g * a->keys)), w->lane);
-        if (!size_is_constant(a->walked_size)) {
+        if (!size_is_constant(a->iterated_size)) {
             /* with fewer than R keys, the keys before the first are replaced by the first */
             lane[g] = greater(k, lane[g], k_prim(k, P_SUB, k_int(k, 0), a->k0, 0));
             ix_bound(k, lane[g], -a->rows, a->block - 1);

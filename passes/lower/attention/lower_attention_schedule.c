@@ -141,13 +141,13 @@ enum { PHASES_BYTES = 512 };    /* of the barriers of up to 8 stages */
 static int64_t matrix_shared(const struct attention_facts *f, const struct schedule *s)
 {
     bool async = s->attention_matrix.async;
-    int64_t rows = s->attention_matrix.rows, walked = (int64_t)s->attention_matrix.step * s->attention_matrix.stages;
+    int64_t rows = s->attention_matrix.rows, iterated = (int64_t)s->attention_matrix.step * s->attention_matrix.stages;
     int64_t own = f->gradient ? matrix_row(f, async) : attention_padded(f->d) + (async ? 0 : ATTENTION_PAD);
     bool in_place = !async && (f->gradient || f->d == f->e); /* results take the place of own rows */
     int64_t results = in_place ? 0 : f->keys ? matrix_row(f, false)
                                              : attention_padded(f->gradient ? f->d : f->e) + ATTENTION_PAD;
     int64_t phases = s->attention_matrix.panels ? PHASES_BYTES : 0;
-    return 2 * (rows * (own + results) + walked * matrix_row(f, async)) + phases; /* 2 bytes of an element */
+    return 2 * (rows * (own + results) + iterated * matrix_row(f, async)) + phases; /* 2 bytes of an element */
 }
 
 /* Does a GPU have this unit, for the operands? */
@@ -319,7 +319,7 @@ static bool prefers_blocks(const struct caps *c, const struct attention_facts *f
            blocks_shared(f, MIN_COUNT) <= (int64_t)c->shared_bytes;
 }
 
-/* For a query without neighbours keys are the lanes, if squares are transposed in registers. */
+/* For a single query keys are the lanes, if squares are transposed in registers. */
 bool choose_attention(struct lowering *w, const struct attention_facts *f, struct schedule *s)
 {
     const struct caps *caps = w->chooser->caps;

@@ -7,7 +7,7 @@
 enum { X, Y, STATS };                   /* operands of a gradient: q beside dy, k beside v, statistics */
 enum { STAT_MAX, INVERSE, DELTA, STAT_COUNT };
 enum { VECTOR = ATTENTION_VECTOR };
-enum { MAX_HELD = 128 };               /* columns of own rows whose factors stay in registers */
+enum { MAX_RESIDENT = 128 };               /* columns of own rows whose factors stay in registers */
 enum { MAX_FACTORS = MAX_TILE_SIDE / ATTENTION_DEPTH }; /* of a step */
 enum { TOTAL, LARGEST, SUM, CARRIED };  /* what attention carries from step to step; a gradient carries two totals */
 
@@ -25,7 +25,7 @@ struct tiles {
     bool gradient, keys;
     unsigned dtype;                     /* of the operands */
     int64_t m, rows, step, stages;      /* m: rows of a subgroup */
-    struct columns own[2], walked[2];   /* with D and with E columns */
+    struct columns own[2], iterated[2];   /* with D and with E columns */
     uint32_t out[2];                    /* lbufs of results, with `out_row` elements from row to row */
     int64_t out_row[2];
     bool async;                         /* the unit reads panels in shared memory */
@@ -36,12 +36,12 @@ struct tiles {
     val own_there;                      /* [m x 1]; 0: all of them exist */
     val low, high;                      /* [m x 1] for ranges of keys of own rows */
     val stat[STAT_COUNT];               /* [m x 1] for queries that are own rows */
-    val held[MAX_HELD / ATTENTION_DEPTH];
+    val resident[MAX_RESIDENT / ATTENTION_DEPTH];
     int64_t vector;                     /* columns of a result that a thread stores at once */
     int64_t out_first[2];               /* the first element of results in their lbufs */
     val k0;                             /* the step's first row */
     struct pipeline pipeline;           /* if warps are specialized (lower_attention_warp_specialized.c): */
-    struct pipeline_ring ring[2];       /* of the walked operands; those of a gradient share the first one */
+    struct pipeline_ring ring[2];       /* of the iterated operands; those of a gradient share the first one */
     uint32_t own_full, pingpong;        /* lbufs of barriers */
     val group;                          /* the number of the thread's subgroup */
 };
@@ -79,20 +79,20 @@ void tiles_commit(const struct tiles *s);
 void tiles_wait(const struct tiles *s, uint64_t left);
 void tiles_prepare(struct tiles *s);            /* what a subgroup needs of its own rows */
 void tiles_start(const struct tiles *s, val start[CARRIED]);
-/* Sets s->k0.  Which pairs of the step see each other (0: all do), and which of its rows exist (0: all do).  masked:
+/* Sets s->k0.  Which pairs of the step are unmasked (0: all do), and which of its rows exist (0: all do).  masked:
  * may there be others? */
-val tiles_enter_step(struct tiles *s, val number, bool masked, val *walked_there);
-/* sum + own rows times walked rows `which` of a stage, [m x step]. */
+val tiles_enter_step(struct tiles *s, val number, bool masked, val *iterated_there);
+/* sum + own rows times iterated rows `which` of a stage, [m x step]. */
 val tiles_products(const struct tiles *s, int which, val stage, val sum);
 /* Weights [m x step] as factors, a unit's columns each. */
 void tiles_factors(const struct tiles *s, val weights, val factor[]);
-/* total + weights, as factors, times walked rows. */
+/* total + weights, as factors, times iterated rows. */
 val tiles_weighted(const struct tiles *s, const val factor[], int which, val stage, val total);
 /* Weights from products of q and k: relative to the largest one so far, value[LARGEST]; also value[SUM].  *shrink: by
  * what totals of earlier steps are multiplied. */
 val tiles_soften(const struct tiles *s, val score, val seen, val value[CARRIED], val *shrink);
 /* The statistics of the step's pairs, their weights, and the gradient in their scores. */
-void tiles_statistics(const struct tiles *s, val walked_there, val stat[STAT_COUNT]);
+void tiles_statistics(const struct tiles *s, val iterated_there, val stat[STAT_COUNT]);
 val tiles_probability(const struct tiles *s, val score, val seen, const val stat[STAT_COUNT]);
 val tiles_ds(const struct tiles *s, val dp, val p, val seen, const val stat[STAT_COUNT]);
 void tiles_finish(const struct tiles *s, const val value[CARRIED]); /* stores the results */
@@ -102,16 +102,16 @@ void tiles_store_rows(const struct tiles *s, int which, int64_t columns, int64_t
 val attention_tile_load(struct kernel *k, uint32_t buf, val index, enum tile_order order, int64_t stride, int64_t rows,
                         int64_t cols, val there);
 
-/* ---- lower_attention_seen.c ---- */
-/* Column c of an operand with a row for each query: [m x 1] for own rows, else [1 x step] for walked ones. */
+/* ---- lower_attention_mask.c ---- */
+/* Column c of an operand with a row for each query: [m x 1] for own rows, else [1 x step] for iterated ones. */
 val attention_of_queries(const struct tiles *s, unsigned which, int64_t c, int64_t step, val first, val there);
 /* The first row of the subgroup's own ones; its index is used only where rows exist. */
 val attention_own_first(const struct tiles *s);
-/* Which pairs of own and walked rows see each other, [m x step] or less; 0: all pairs do. */
-val attention_pairs_see(const struct tiles *s, val walked_row, val walked_there);
+/* Which pairs of own and iterated rows are unmasked, [m x step] or less; 0: all pairs do. */
+val attention_pairs_unmasked(const struct tiles *s, val iterated_row, val iterated_there);
 /* The same of one pair, or 0. */
-val attention_pair_sees(const struct tiles *s, val own, val walked);
-/* The steps that have a row which one of the block's rows sees: from *first to before *end. */
+val attention_pair_is_unmasked(const struct tiles *s, val own, val iterated);
+/* The steps that have a row which one of the block's rows attends to: from *first to before *end. */
 void attention_steps_seen(const struct tiles *s, val *first, val *end);
 
 /* ---- lower_attention_nonfinite.c ---- */

@@ -1,6 +1,6 @@
 /* Attention and its gradients on a matrix unit that works asynchronously, by warp specialization (Shah et al.,
  * FlashAttention-3, 2024): the producer loads panels of all operands by TMA, the consumers have rows of their own
- * (gpu/lower_pipeline.h).  Attention's two walked operands, k and v, have rings of stages of their own; both walked
+ * (gpu/lower_pipeline.h).  Attention's two iterated operands, k and v, have rings of stages of their own; both iterated
  * operands of a gradient are used together and share the barriers of one.
  *
  * Attention multiplies the weights of one step by v while it computes the weights of the next step.  Of step i the
@@ -27,12 +27,13 @@
  * Two groups of consumers begin attention's products by ping-pong, so that one computes weights while the products of
  * the other one are multiplied.  Those of a gradient do not wait for each other.
  *
- * Only steps at the edge have pairs that do not see each other by position.  They come first, in a loop of their own,
- * so that the loop of the other steps computes no masks: attention and the gradient in q walk from the last step to the
- * first one, the gradient in k and v from the first to the last. */
+ * Only steps at the edge have masked pairs by position.  They come first, in a loop of their own,
+ * so that the loop of the other steps computes no masks: attention and the gradient in q iterate from the last step to
+ * the first one, the gradient in k and v from the first to the last. */
 #include "lower_attention_tiles.h"
 
-/* The steps that a block walks: how many, of these so many that are masked, and the first and the last one's number. */
+/* The steps that a block iterates over: how many, of these so many that are masked, and the first and the last one's
+ * number. */
 struct steps {
     val count, masked, first, last;
     int64_t max;                   /* steps of any block */
@@ -43,7 +44,7 @@ static bool has_pingpong(const struct tiles *s)
     return !s->gradient && s->s.width == PIPELINE_PINGPONG * s->s.attention_matrix.subgroup;
 }
 
-static bool has_pairs(const struct tiles *s) { return !s->gradient && s->walked[1].count; } /* k and v */
+static bool has_pairs(const struct tiles *s) { return !s->gradient && s->iterated[1].count; } /* k and v */
 
 void attention_pipeline_make(struct tiles *s)
 {
@@ -64,7 +65,7 @@ static val emit_clamp(struct kernel *k, val x, val min, val max)
     return greater(k, smaller(k, x, max), min);
 }
 
-/* At least one step, which may have no pairs that see each other, so that the loops need no case without any. */
+/* At least one step, which may have no unmasked pairs, so that the loops need no case without any. */
 static struct steps steps_of(const struct tiles *s)
 {
     const struct attention *a = s->a;
@@ -157,9 +158,9 @@ static void emit_producer(const struct tiles *s, const struct steps *r)
 {
     struct kernel *k = s->a->w->k;
     const struct pipeline *p = &s->pipeline;
-    const struct columns *own = s->own, *walked = s->walked;
-    struct source from = tile_source(s, own[0].which), to[2] = {tile_source(s, walked[0].which)};
-    to[1] = has_pairs(s) ? tile_source(s, walked[1].which) : to[0];
+    const struct columns *own = s->own, *iterated = s->iterated;
+    struct source from = tile_source(s, own[0].which), to[2] = {tile_source(s, iterated[0].which)};
+    to[1] = has_pairs(s) ? tile_source(s, iterated[1].which) : to[0];
     val one = pipeline_begin_producer_thread(p, s->t), zero = k_int(k, 0);
     pipeline_arrive(p, s->own_full, zero, column_loads(&own[0]) + column_loads(&own[1]));
     for (int o = 0; o < 2; o++)
@@ -168,9 +169,9 @@ static void emit_producer(const struct tiles *s, const struct steps *r)
     val row = ix_scale(k, step_number(s, r, i), s->step);
     int rings = has_pairs(s) ? 2 : 1;
     for (int g = 0; g < rings; g++) {
-        pipeline_acquire(p, &s->ring[g], i, column_loads(&walked[g]) + (rings == 1 ? column_loads(&walked[1]) : 0));
+        pipeline_acquire(p, &s->ring[g], i, column_loads(&iterated[g]) + (rings == 1 ? column_loads(&iterated[1]) : 0));
         for (int o = g; o < (rings == 1 ? 2 : g + 1); o++)
-            load_columns(s, &walked[o], &to[o], row, stage);
+            load_columns(s, &iterated[o], &to[o], row, stage);
     }
     k_end(k, i);
     k_end(k, one);

@@ -106,7 +106,7 @@ void dot_epilogue(const struct dot *d, val m, val n, val result);
 struct dot_at { val m, n, sum; };
 void dot_epilogue_together(const struct dot *d, const struct dot_at *at, int64_t count);
 /* ---- lower_dot_operands.c ---- */
-/* Finds the distance in memory, in elements, between neighbours along an operand's rows or columns (a_step_m,
+/* Finds the distance in memory, in elements, between adjacent elements along an operand's rows or columns (a_step_m,
  * b_step_n) and along k (a_step_k, b_step_k).  It is -1 if there is no fixed distance, and 0 if the operand is
  * computed rather than loaded.  If there is no fixed distance:
  *   run_m        the number of rows of A within which the distance is fixed: a divisor of all rows; else all rows

@@ -40,7 +40,7 @@ struct subgroups {
     struct pipeline_ring ring;
 };
 
-/* An array in memory: its first element, and the distances between neighbours in batch, side and contraction. */
+/* An array in memory: its first element, and the distances between adjacent elements in batch, side and contraction. */
 struct dot_array { int64_t first, step[3]; };
 
 enum { MAX_PARTS = DOT_MAX_PARTS, MAX_SLABS = DOT_MAX_SLABS, PAD = DOT_PAD, VECTOR = DOT_VECTOR };

@@ -146,7 +146,8 @@ bool dot_along_k(const struct dot *d, bool second)
         val i = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, second ? d->size.n : d->size.m), 1);
         val j = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, d->size.k), 1);
         dot_element(&copy, second, i, j);
-        for (val v = j; v < k->ninst && !size_equal(step_k, one); v++) /* the first load that has such neighbours */
+        /* the first load that has such adjacent elements */
+        for (val v = j; v < k->ninst && !size_equal(step_k, one); v++)
             if (k->inst[v].op == L_LOAD && (!ix_stride_size(k, k->inst[v].a, i, &step_side) ||
                                             !ix_stride_size(k, k->inst[v].a, j, &step_k)))
                 step_side = step_k = size_constant(0);
@@ -177,7 +178,8 @@ bool dot_along_k_in_runs(const struct dot *d, bool second, int64_t run)
         copy.batch_index = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, d->size.batch), 1);
         val free = open_runs(k, size, size % run ? 1 : run, side), at = open_runs(k, d->size.k, run, con);
         dot_element(&copy, second, free, at);
-        for (val x = con[1]; x < k->ninst && step_side != 1 && step_k != 1; x++) { /* the first load with neighbours */
+        /* the first load of adjacent elements */
+        for (val x = con[1]; x < k->ninst && step_side != 1 && step_k != 1; x++) {
             if (k->inst[x].op != L_LOAD)
                 continue;
             step_side = step_of(k, x, size % run ? side[0] : side[1]);

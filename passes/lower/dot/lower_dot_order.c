@@ -3,7 +3,7 @@
  * The unit adds products in an unspecified order, and rows and columns may have any place in the block.  So the kernel
  * may count the contraction, the rows or the columns in another order than the graph.  In a convolution one of them
  * counts channels and, within a channel, the positions of the window: index c * positions + p.  The kernel counts p *
- * channels + c, so that neighbours are different channels at the same place of the image.
+ * channels + c, so that adjacent columns are different channels at the same pixel of the image.
  *
  * Channels are adjacent in memory if they are the array's last dimension.  An array in another order, such as [N, C, H,
  * W], is packed: a phase before the product copies it to a workspace with the channels last, an array [outer, inner,
@@ -185,21 +185,21 @@ bool dot_order_find(const struct dot *d, struct dot_order *o)
 
 /* ---- packing ---- */
 
-/* Adjacent places of the image that a thread copies, so that it loads these elements at once. */
-static int64_t places_together(const struct dot_packing *p)
+/* Adjacent pixels of the image that a thread copies, so that it loads these elements at once. */
+static int64_t pixels_together(const struct dot_packing *p)
 {
     return p->inner % 4 == 0 ? 4 : p->inner % 2 == 0 ? 2 : 1;
 }
 
-/* A thread copies a vector of channels of a few places.  Two threads have adjacent vectors of the same places, so that
- * they store whole sectors of 32 bytes; the next threads have the next places. */
+/* A thread copies a vector of channels of a few pixels.  Two threads have adjacent vectors of the same pixels, so that
+ * they store whole sectors of 32 bytes; the next threads have the next pixels. */
 void dot_order_pack(struct dot *d, const struct dot_packing *p, bool second, uint32_t to, int64_t threads,
                     uint16_t subgroup)
 {
     enum { MAX_INDICES = 4 };
     struct kernel *k = d->w->k;
-    int64_t places = places_together(p), vectors = p->channels / VECTOR, pair = vectors % 2 ? 1 : 2;
-    int64_t items = p->count / VECTOR / places, blocks = dot_parts(items, threads);
+    int64_t pixels = pixels_together(p), vectors = p->channels / VECTOR, pair = vectors % 2 ? 1 : 2;
+    int64_t items = p->count / VECTOR / pixels, blocks = dot_parts(items, threads);
     val b = k_loop(k, LOOP_GRID, k_int(k, 0), k_int(k, blocks), 1);
     val t = k_loop(k, LOOP_BLOCK, k_int(k, 0), k_int(k, threads), 1), there = 0, x[VECTOR][MAX_INDICES];
     val e = ix_add(k, ix_scale(k, b, threads), t);
@@ -212,16 +212,16 @@ void dot_order_pack(struct dot *d, const struct dot_packing *p, bool second, uin
     d->batch_index = k_int(k, 0);
     val any = dot_stored_element(d, second, k_int(k, 0), k_int(k, 0)); /* names the array */
     uint32_t from = (uint32_t)k->inst[any].imm;
-    val rest = ix_div(k, e, pair), place = ix_scale(k, ix_mod(k, rest, p->inner / places), places);
-    val groups = ix_div(k, rest, p->inner / places);
+    val rest = ix_div(k, e, pair), place = ix_scale(k, ix_mod(k, rest, p->inner / pixels), pixels);
+    val groups = ix_div(k, rest, p->inner / pixels);
     val vector = ix_add(k, ix_scale(k, ix_mod(k, groups, vectors / pair), pair), ix_mod(k, e, pair));
     val channel = ix_scale(k, vector, VECTOR), matrix = ix_div(k, groups, vectors / pair);
     for (int64_t c = 0; c < VECTOR; c++)
-        for (int64_t i = 0; i < places; i++) {
+        for (int64_t i = 0; i < pixels; i++) {
             val row = ix_add(k, ix_scale(k, matrix, p->channels), ix_add(k, channel, k_int(k, c)));
             x[c][i] = k_load(k, from, ix_add(k, ix_scale(k, row, p->inner), ix_add(k, place, k_int(k, i))), 0);
         }
-    for (int64_t i = 0; i < places; i++)
+    for (int64_t i = 0; i < pixels; i++)
         for (int64_t c = 0; c < VECTOR; c++) {
             val row = ix_add(k, ix_scale(k, matrix, p->inner), ix_add(k, place, k_int(k, i)));
             k_store(k, to, ix_add(k, ix_scale(k, row, p->channels), ix_add(k, channel, k_int(k, c))), x[c][i], 0);

@@ -82,7 +82,7 @@ static void emit_consumers(const struct subgroups *s)
 }
 
 /* The number of a consumer subgroup: there are one or two.  It is one value, and not number - 2 (number / 2),
- * which would be terms of indices that are no places in a panel one by one. */
+ * which would be terms of indices that are no positions in a panel one by one. */
 static val consumer_number(const struct subgroups *s, val number)
 {
     struct kernel *k = s->d->w->k;

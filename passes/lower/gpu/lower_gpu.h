@@ -30,7 +30,7 @@ struct gpu_sort {
     void (*result)(void *ctx, val row, val rank, val place);    /* called in the last phase; NULL: the results stay
                                                                    in memory */
     void *ctx;
-    uint32_t sorted, places;    /* lbufs, set if there is no `result`: the keys in order, and their indices before
+    uint32_t sorted, indices;    /* lbufs, set if there is no `result`: the keys in order, and their indices before
                                    sorting */
 };
 void gpu_sort(struct gpu_sort *s);

@@ -8,7 +8,7 @@ static int64_t gpu_row_vector_width(const struct reduce *r)
     return reduce_schedule(r)->gpu_row_reduce.vector ? reduce_schedule(r)->gpu_row_reduce.vector : 1;
 }
 
-/* Folds `vectors` vectors of lanes with `each` neighbours from element `base` on into acc; only the first `rest`
+/* Folds `vectors` vectors of lanes with `each` adjacent elements from element `base` on into acc; only the first `rest`
  * elements of them if rest > 0. */
 static val fold_vector(const struct reduce *r, val acc, val base, int64_t vectors, int64_t rest)
 {

@@ -1,7 +1,7 @@
 /* Long scans of few rows, in levels.  Each row is divided into chunks, which are reduced to one element each; these
  * elements form the next level, until a row has one chunk.  That chunk is scanned.  Then each lower level is scanned
  * chunk by chunk, where a chunk starts from the result of the chunks before it.  Each chunk has a thread; threads next
- * to each other have neighbours along the last axis.  Where that is the scanned axis itself, the chunks are tiles of
+ * to each other are adjacent along the last axis.  Where that is the scanned axis itself, the chunks are tiles of
  * blocks (lower_gpu_scan_tiles.c).  Integer scans, maxima and minima have the same result in any order.  A floating
  * point sum has other rounding errors than the chain of node.h, and smaller ones: an element is behind at most 2 CHUNK
  * additions of each level, so the error of n elements is bounded by 2 CHUNK log(n) / log(CHUNK) times half an ulp of

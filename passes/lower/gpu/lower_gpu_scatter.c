@@ -16,7 +16,7 @@ struct gpu_scatter {
     enum op op;                 /* combines an update with an element; OP_nil: the update replaces it */
     unsigned dtype;             /* the dtype of the computation */
     int64_t each;               /* adjacent elements of a thread */
-    uint32_t sorted, places;    /* lbufs */
+    uint32_t sorted, indices;    /* lbufs */
     val wanted;                 /* the index that is searched for */
 };
 
@@ -119,7 +119,7 @@ static void walk_sorted(const struct gpu_scatter *s, uint32_t starts, const stru
     val j = k_loop(k, LOOP_SERIAL, k_int(k, 0), n, 1);
     carry_all(s, acc, carry);
     val at = gpu_index(k, k_prim(k, P_ADD, first, j, 0), s->count);
-    bring_in(s, e, k_cast(k, k_load(k, s->places, at, 0), KL_I64), 0, carry, sum);
+    bring_in(s, e, k_cast(k, k_load(k, s->indices, at, 0), KL_I64), 0, carry, sum);
     end_walk(s, j, carry, sum, acc);
 }
 
@@ -192,7 +192,7 @@ void gpu_scatter(struct lowering *w)
                                 .key = scatter_key, .ctx = &s};
         gpu_sort(&sort);
         s.sorted = sort.sorted;
-        s.places = sort.places;
+        s.indices = sort.indices;
         starts = find_starts(&s);
     }
     store_scatter_results(&s, starts);

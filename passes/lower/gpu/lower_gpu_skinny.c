@@ -137,7 +137,7 @@ static void emit_second(const struct gpu_skinny *t, val number, val base, int64_
     w->lane = w->pred = 0;
 }
 
-/* ---- neighbours along the contraction ---- */
+/* ---- vectors along the contraction ---- */
 
 /* Adds the lane's products of the elements of the contraction from `base` on, as many as a load has. */
 static void add_along(const struct gpu_skinny *t, val n, val base, int64_t rest, const val *from, val *sum)

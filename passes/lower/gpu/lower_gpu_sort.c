@@ -51,7 +51,7 @@ static val at_runs(struct kernel *k, const struct runs *r, val i)
     return gpu_index(k, r->base ? ix_add(k, r->base, at) : at, r->count);
 }
 
-/* How many of the first d elements of the merged runs are of the left run: a binary search among at most `most`
+/* How many of the first d elements of the merged runs are of the left run: a binary search among at most `max`
  * candidates.  When it has ended, or where a run has no element, another element is loaded and not used. */
 static val merge_path(struct kernel *k, const struct runs *r, val d, int64_t max)
 {
@@ -128,7 +128,7 @@ static val is_there(const struct merge *m, val at)
 }
 
 /* Stores elements `first` to `end` - 1 of the thread's, sorted, at their positions of the row.  Keys are stored before
- * places: NVRTC does not join stores to adjacent elements between which it finds stores to another array. */
+ * indices: NVRTC does not join stores to adjacent elements between which it finds stores to another array. */
 static void store_sorted_run(const struct merge *m, const struct gpu_own *own, int first, int end, bool last)
 {
     struct gpu_sort *s = m->s;
@@ -182,7 +182,7 @@ static void load_own(const struct merge *m, struct gpu_own *own)
     }
 }
 
-/* Sorts the thread's elements: odd-even transposition, which is stable because only neighbours are exchanged. */
+/* Sorts the thread's elements: odd-even transposition, which is stable because only adjacent elements are exchanged. */
 static void sort_own(struct kernel *k, struct gpu_own *own)
 {
     for (int round = 0; round < OWN; round++)
@@ -317,7 +317,7 @@ void gpu_sort(struct gpu_sort *s)
     for (int64_t run = m.tile; run < s->length; run *= 2)
         merge_runs(&m, run);
     s->sorted = m.key[m.from];
-    s->places = m.place[m.from];
+    s->indices = m.place[m.from];
 }
 
 /* ---- argsort ---- */

@@ -45,7 +45,7 @@ void gpu_phase_end(struct lowering *w, const struct gpu_phase *p)
     k_end(w->k, p->grid);
 }
 
-/* A binary search in `most` elements ends after as many halvings as the number `most` has bits. */
+/* A binary search in `max` elements ends after as many halvings as the number `max` has bits. */
 val gpu_search(struct kernel *k, val n, int64_t max, val (*before)(void *ctx, val i), void *ctx)
 {
     int64_t steps = 0;

@@ -1,5 +1,5 @@
-/* Attention by matrix units: which pairs of a query and a key see each other, by position (causal), by ranges of keys
- * or by a mask, and which steps a block walks because of that. */
+/* Attention by matrix units: which pairs of a query and a key are unmasked, by position (causal), by ranges of keys
+ * or by a mask, and over which steps a block iterates because of that. */
 #include "lower_attention_tiles.h"
 
 /* The load of the fourth operand at (query, key), or of statistics: its buffer and its index. */
@@ -25,25 +25,25 @@ val attention_own_first(const struct tiles *s)
     return first;
 }
 
-val attention_pairs_see(const struct tiles *s, val walked_row, val walked_there)
+val attention_pairs_unmasked(const struct tiles *s, val iterated_row, val iterated_there)
 {
     const struct attention *a = s->a;
     struct kernel *k = a->w->k;
     int64_t more = s->keys ? a->l - a->m : a->m - a->l; /* keys than queries */
-    val key = s->keys ? s->own_row : walked_row, query = s->keys ? walked_row : s->own_row, seen = walked_there;
+    val key = s->keys ? s->own_row : iterated_row, query = s->keys ? iterated_row : s->own_row, seen = iterated_there;
     if (a->causal)
         seen = both(k, seen, k_prim(k, P_LE, key, k_prim(k, P_ADD, query, k_const(k, KL_I32, (double)more), 0), 0));
     if (a->bounds) {
         val low = s->low, high = s->high;
         if (s->keys) {
-            low = attention_of_queries(s, SEEN, 0, s->seen_step[0], s->k0, walked_there);
-            high = attention_of_queries(s, SEEN, 1, s->seen_step[0], s->k0, walked_there);
+            low = attention_of_queries(s, SEEN, 0, s->seen_step[0], s->k0, iterated_there);
+            high = attention_of_queries(s, SEEN, 1, s->seen_step[0], s->k0, iterated_there);
         }
         key = k_cast(k, key, val_dtype(k, low));
         seen = both(k, seen, both(k, k_prim(k, P_LE, low, key, 0), k_prim(k, P_LT, key, high, 0)));
     }
     if (a->mask) {
-        val own = attention_own_first(s), there = both(k, s->own_there, walked_there);
+        val own = attention_own_first(s), there = both(k, s->own_there, iterated_there);
         struct linst x = mask_load(s, SEEN, s->keys ? s->k0 : own, s->keys ? own : s->k0);
         val mask = attention_tile_load(k, (uint32_t)x.imm, x.a, s->keys ? TILE_COLS : TILE_ROWS, s->seen_step[0], s->m,
                                        s->step, there);
@@ -52,12 +52,12 @@ val attention_pairs_see(const struct tiles *s, val walked_row, val walked_there)
     return seen;
 }
 
-val attention_pair_sees(const struct tiles *s, val own, val walked)
+val attention_pair_is_unmasked(const struct tiles *s, val own, val iterated)
 {
     const struct attention *a = s->a;
     struct kernel *k = a->w->k;
     int64_t more = s->keys ? a->l - a->m : a->m - a->l;
-    val key = s->keys ? own : walked, query = s->keys ? walked : own, seen = 0;
+    val key = s->keys ? own : iterated, query = s->keys ? iterated : own, seen = 0;
     if (a->causal)
         seen = k_prim(k, P_LE, key, ix_add(k, query, k_int(k, more)), 0);
     if (a->bounds) {
@@ -73,7 +73,8 @@ static val clamp_to_range(struct kernel *k, val x, int64_t max)
     return greater(k, smaller(k, x, k_int(k, max)), k_int(k, 0));
 }
 
-/* The keys from the first to the last one that a query of the block sees by its range; every thread finds them. */
+/* The keys from the first to the last one that a query of the block attends to by its range; every thread finds them.
+ * */
 static void keys_in_ranges(const struct tiles *s, val *first, val *end)
 {
     const struct attention *a = s->a;
@@ -101,9 +102,9 @@ void attention_steps_seen(const struct tiles *s, val *first, val *end)
     val from = k_int(k, 0), until = k_int(k, a->m), causal;
     if (a->bounds && !s->keys)
         keys_in_ranges(s, &from, &until);
-    if (a->causal && s->keys) { /* the first query that sees the first key */
+    if (a->causal && s->keys) { /* the first query that attends to the first key */
         from = clamp_to_range(k, ix_add(k, a->q0, k_int(k, a->m - a->l)), a->m);
-    } else if (a->causal) {     /* before the key after the last one that the last query sees */
+    } else if (a->causal) {     /* before the key after the last one that the last query attends to */
         causal = clamp_to_range(k, ix_add(k, a->q0, k_int(k, s->rows + a->m - a->l)), a->m);
         until = a->bounds ? smaller(k, causal, until) : causal;
     }
