@@ -239,7 +239,7 @@ static bool first_step(void)
         p[2 * i] = kl_keep(kl_mul_scalar(normal, sqrt(2.0 / (double)mlp_width[i])));
         p[2 * i + 1] = kl_keep(kl_zeros(cpu, KL_F32, 1, &mlp_width[i + 1]));
     }
-    kl_optimizer *adam = kl_adam(p, 2 * MLP_LAYERS, NULL);
+    kl_optimizer *adam = kl_adam(2 * MLP_LAYERS, p, NULL);
     if (kl_trace_end() != KL_OK)
         return false;
     kl_trace_begin("step");

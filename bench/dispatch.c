@@ -71,7 +71,7 @@ static bool vmap_ops(void)
     if (kl_trace_begin("dispatch") != KL_OK)
         return false;
     kl_tensor row = kl_reshape(value, 1, (int64_t[]){1}), y;
-    bool ok = kl_vmap(add_many, NULL, 1, &row, NULL, 1, &y, NULL, KL_RANDOM_ERROR) == KL_OK;
+    bool ok = kl_vmap(add_many, NULL, 1, &row, NULL, 1, NULL, KL_RANDOM_ERROR, &y) == KL_OK;
     kl_trace_abandon();
     return ok;
 }

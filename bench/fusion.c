@@ -136,7 +136,7 @@ static bool open_data(struct data *d, const struct fusion_case *c)
         d->t[i] = kl_keep(kl_rand(d->device, KL_F32, 1, &c->n, (uint64_t)i));
     if (kl_trace_end() != KL_OK)
         return false;
-    if (c->record == record_adam && !(d->adam = kl_adam(&d->t[1], 1, NULL)))
+    if (c->record == record_adam && !(d->adam = kl_adam(1, &d->t[1], NULL)))
         return false;
     for (int i = 0; i < MAX_ARRAYS; i++) {
         d->host[i] = limit_array((size_t)c->n);

@@ -118,7 +118,7 @@ static kl_tensor binary(struct maker *m, kl_tensor x, kl_tensor y)
     case 0: return kl_add(x, y);
     case 1: return kl_sub(x, y);
     case 2: return kl_div(x, kl_add_scalar(kl_abs(y), 0.5));
-    case 3: return kl_max(x, y);
+    case 3: return kl_maximum(x, y);
     case 4: return kl_where(kl_gt(x, y), x, kl_mul_scalar(y, 0.5));
     case 5: return kl_atan2(y, x);
     default: return kl_mul(x, y);
@@ -142,8 +142,8 @@ static kl_tensor reduced(struct maker *m, kl_tensor x, int rank, bool keep)
         if (i == must || chance(m, 5))
             axes[n++] = i;
     switch (below(m, 8)) {
-    case 0: return kl_reduce_max(x, n, axes, keep);
-    case 1: return kl_reduce_min(x, n, axes, keep);
+    case 0: return kl_max(x, n, axes, keep);
+    case 1: return kl_min(x, n, axes, keep);
     case 2: return kl_mean(x, n, axes, keep);
     case 3: return kl_var(x, n, axes, keep, 0);
     case 4: return kl_norm(x, n, axes, keep);
@@ -192,7 +192,7 @@ static kl_tensor moved(struct maker *m, kl_tensor x, int rank, const int64_t *di
         return kl_pad(x, low, high, 0);
     default: {
         int64_t n = dims[axis] < 1000 ? dims[axis] : 1000;
-        return kl_gather(x, axis, indices(m, n, dims[axis]));
+        return kl_take(x, axis, indices(m, n, dims[axis]));
     }
     }
 }
@@ -204,7 +204,7 @@ static kl_tensor windowed(struct maker *m, kl_tensor x, int rank, const int64_t 
     if (dims[axis] < 2 * size || rank == MAX_RANK)
         return cheap(m, x);
     kl_tensor w = kl_window(x, axis, size, 1 + below(m, 2), 1);
-    return below(m, 2) ? kl_sum(w, 1, (int[]){rank}, false) : kl_reduce_max(w, 1, (int[]){rank}, false);
+    return below(m, 2) ? kl_sum(w, 1, (int[]){rank}, false) : kl_max(w, 1, (int[]){rank}, false);
 }
 
 static kl_tensor multiplied(struct maker *m, kl_tensor x, int rank, const int64_t *dims)

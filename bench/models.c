@@ -40,7 +40,7 @@ struct run { kl_model *m; kl_step *step; uint32_t nin, nout; kl_tensor in[VALUES
 static bool run_open(struct run *r, kl_device dev, const char *path)
 {
     kl_tensor out[VALUES];
-    *r = (struct run){.m = kl_model_load(dev, path)};
+    *r = (struct run){.m = kl_model_open(dev, path)};
     r->nin = kl_model_inputs(r->m);
     r->nout = kl_model_outputs(r->m);
     if (!r->m || r->nin > VALUES || r->nout > VALUES)
@@ -65,7 +65,7 @@ static bool run_open(struct run *r, kl_device dev, const char *path)
     bool ok = kl_model_call(r->m, r->nin, in, r->nout, out) == KL_OK;
     for (uint32_t i = 0; ok && i < r->nout; i++)
         kl_keep(out[i]);
-    r->step = kl_step_end((int)r->nin, in);
+    r->step = kl_trace_end_step((int)r->nin, in);
     return ok && r->step;
 }
 
@@ -86,7 +86,7 @@ static void run_close(struct run *r)
     for (uint32_t i = 0; i < r->nin; i++)
         kl_release(r->in[i]);
     kl_step_free(r->step);
-    kl_model_free(r->m);
+    kl_model_close(r->m);
 }
 
 static int by_value(const void *a, const void *b)

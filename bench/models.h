@@ -53,7 +53,7 @@ static inline bool mlp_open(struct mlp *m, kl_device device, int64_t batch)
     }
     m->images = kl_keep(kl_rand(device, KL_F32, 2, (int64_t[]){batch, mlp_width[0]}, 100));
     m->labels = kl_keep(kl_cast(kl_mul_scalar(kl_rand(device, KL_F32, 1, &batch, 101), 10), KL_I32));
-    m->adam = kl_adam(m->p.t, m->p.n, NULL);
+    m->adam = kl_adam(m->p.n, m->p.t, NULL);
     return kl_trace_end() == KL_OK;
 }
 
@@ -128,7 +128,7 @@ static inline bool gpt_open(struct gpt *m, kl_device device, struct gpt_size s)
     text = kl_cast(kl_mul_scalar(text, (double)s.vocabulary), KL_I32);
     m->ids = kl_keep(kl_reshape(kl_narrow(text, 0, 0, all), 2, (int64_t[]){s.batch, s.tokens}));
     m->next = kl_keep(kl_narrow(text, 0, 1, all));
-    m->adam = kl_adam(m->p.t, m->p.n, NULL);
+    m->adam = kl_adam(m->p.n, m->p.t, NULL);
     return kl_trace_end() == KL_OK;
 }
 

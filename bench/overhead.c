@@ -35,7 +35,7 @@ static bool model_open(struct model *m, kl_device device, bool regions, int bloc
     }
     m->images = kl_keep(kl_rand(device, KL_F32, 2, batch, 100));
     m->labels = kl_keep(kl_cast(kl_mul_scalar(kl_rand(device, KL_F32, 1, batch, 101), WIDTH), KL_I32));
-    m->adam = kl_adam(m->parameter, 2 * m->blocks, NULL);
+    m->adam = kl_adam(2 * m->blocks, m->parameter, NULL);
     return kl_trace_end() == KL_OK;
 }
 
@@ -107,7 +107,7 @@ static bool freeze_step(struct model *m)
     with.images = kl_mul(given, kl_expand(scale, 2, (int64_t[]){BATCH, WIDTH}));
     with.fill -= 4; /* the nodes of the scaling */
     model_record(&with);
-    return (m->frozen = kl_step_end(1, &given)) != NULL;
+    return (m->frozen = kl_trace_end_step(1, &given)) != NULL;
 }
 
 static bool frozen_step(struct model *m)

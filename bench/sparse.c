@@ -66,7 +66,7 @@ static bool agree(kl_tensor plain, kl_tensor b, kl_tensor y, kl_tensor want)
 {
     kl_tensor max = kl_mul_scalar(kl_matmul(kl_abs(plain), kl_abs(b)), (double)N * (double)FLT_EPSILON);
     kl_tensor over = kl_sub(kl_abs(kl_sub(y, want)), max);
-    return kl_item_f64(kl_reduce_max(over, 0, NULL, false)) <= 0;
+    return kl_item_f64(kl_max(over, 0, NULL, false)) <= 0;
 }
 
 /* All rounds of one density; false: see kl_last_error, or the results are too far apart. */

@@ -111,7 +111,7 @@ static bool lstm_open(struct lstm *m, kl_device device)
     const kl_tensor *list = ok ? kl_params_trained(m->params, &n) : NULL;
     for (int i = 0; list && i < n; i++)
         ok &= kl_check(list[i]) == KL_OK; /* computed here, not by the first step */
-    return list && ok && kl_sync(device) == KL_OK && (m->adam = kl_adam(list, n, NULL));
+    return list && ok && kl_sync(device) == KL_OK && (m->adam = kl_adam(n, list, NULL));
 }
 
 static void lstm_close(struct lstm *m)
@@ -242,7 +242,7 @@ static kl_step *host_step(struct state *s, bool symbolic)
     kl_tensor x = symbolic ? kl_input_symbolic(s->gpt.device, KL_F32, 1, &s->n, dims, s->images)
                            : kl_input(s->gpt.device, KL_F32, 1, dims, s->images);
     kl_keep(kl_add_scalar(x, 1));
-    return kl_step_end(1, &x);
+    return kl_trace_end_step(1, &x);
 }
 
 static bool compare_host(struct bench *b, struct state *s)

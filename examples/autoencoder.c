@@ -45,7 +45,7 @@ static kl_status train_step(void *ctx, int64_t i, double rate, double *loss)
         return s;
     kl_trace_begin("train_step");
     kl_tensor x = flat_images(r, batch.data, batch.count);
-    kl_tensor mean = kl_keep(kl_bce_with_logits(decode(r, encode(r, x)), x));
+    kl_tensor mean = kl_keep(kl_binary_cross_entropy_with_logits(decode(r, encode(r, x)), x));
     kl_optimizer_step(r->adam, mean, rate);
     if ((s = kl_trace_end()) == KL_OK)
         *loss = (double)kl_item_f32(mean);
@@ -115,7 +115,7 @@ static bool prepare(struct run *r)
         kl_nn_linear_init(&r->decode[1], r->params, "decode.1", HIDDEN, FASHION_PIXELS, true) != KL_OK)
         return false;
     const kl_tensor *list = kl_params_trained(r->params, &n);
-    r->adam = list ? kl_adam(list, n, NULL) : NULL;
+    r->adam = list ? kl_adam(n, list, NULL) : NULL;
     if (!r->adam || !fashion_open(&r->train, o->data, "train", (int64_t)o->images) ||
         !fashion_open(&r->test, o->data, "t10k", 2000))
         return false;

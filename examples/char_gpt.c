@@ -146,7 +146,7 @@ static kl_status evaluate(struct run *r, double *loss)
     for (int64_t first = 0; first + batch <= windows && status == KL_OK; first += batch) {
         for (int64_t i = 0; i < batch; i++)
             index[i] = first + i;
-        kl_tokens_windows_fill(&r->held_out_windows, index, batch, ids, message);
+        kl_tokens_windows_fill(&r->held_out_windows, batch, index, ids, message);
         kl_trace_begin("evaluate");
         kl_tensor one = kl_keep(gpt_loss(r, ids));
         status = kl_trace_end();
@@ -177,7 +177,7 @@ static bool sample_init(struct run *r)
     kl_tensor logits = kl_reshape(gpt_logits(&r->gpt, id, &r->cache), 2, (int64_t[]){1, r->text.classes});
     kl_keep(kl_categorical(kl_mul_scalar(logits, 1 / o->temperature), 1, kl_random_fold_in(seed, at)));
     kl_nn_cache_advance(&r->cache, 1);
-    r->sample_step = kl_step_end(1, &id);
+    r->sample_step = kl_trace_end_step(1, &id);
     return r->sample_step;
 }
 
@@ -363,7 +363,7 @@ static bool prepare(struct run *r)
                               .drop_last = true};
     const kl_tensor *list = kl_params_trained(r->gpt.params, &n);
     r->loader = kl_loader_new(&load);
-    r->adam = kl_adam(list, n, &adam);
+    r->adam = kl_adam(n, list, &adam);
     r->snapshot = kl_snapshot_new();
     if (!r->loader || !r->adam || !r->snapshot || (o->sample >= 1 && !sample_init(r)) ||
         kl_snapshot_params(r->snapshot, r->gpt.params) != KL_OK ||
@@ -397,7 +397,7 @@ int main(int argc, char **argv)
     if (ok && kl_train(&loop) != KL_OK)
         ok = fail("training", kl_last_error());
     kl_step_free(r.sample_step);
-    kl_nn_cache_free(&r.cache);
+    kl_nn_cache_deinit(&r.cache);
     kl_snapshot_free(r.snapshot);
     kl_optimizer_free(r.adam);
     kl_loader_free(r.loader);

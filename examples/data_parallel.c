@@ -69,7 +69,7 @@ static bool prepare(struct run *r)
 {
     const struct options *o = &r->opt;
     static const int64_t width[4] = {FASHION_PIXELS, HIDDEN, HIDDEN, FASHION_CLASSES};
-    r->comm = kl_comm_init(NULL);
+    r->comm = kl_comm_new(NULL);
     if (!r->comm)
         return false;
     int rank = kl_comm_rank(r->comm), ranks = kl_comm_ranks(r->comm), parts;
@@ -87,9 +87,9 @@ static bool prepare(struct run *r)
     if (o->sharded > 0) {
         r->shards = kl_comm_shards_new(r->comm, r->n, r->list, (int64_t)o->bucket);
         const kl_tensor *part = kl_comm_shards_parts(r->shards, &parts);
-        r->adam = r->shards ? kl_adam(part, parts, NULL) : NULL;
+        r->adam = r->shards ? kl_adam(parts, part, NULL) : NULL;
     } else {
-        r->adam = kl_adam(r->list, r->n, NULL);
+        r->adam = kl_adam(r->n, r->list, NULL);
     }
     if (!r->adam || !fashion_open(&r->train, o->data, "train", (int64_t)o->images) ||
         !fashion_open(&r->test, o->data, "t10k", (int64_t)o->images))
@@ -152,7 +152,7 @@ int main(int argc, char **argv)
         return 2;
     bool ok = prepare(&r) && train(&r);
     if (ok && kl_comm_rank(r.comm) == 0) {
-        printf("ranks: %d, transport: %s\n", kl_comm_ranks(r.comm), kl_comm_carrier(r.comm));
+        printf("ranks: %d, transport: %s\n", kl_comm_ranks(r.comm), kl_comm_transport(r.comm));
         double accuracy = fashion_accuracy(&r.test, r.device, logits, &r);
         printf("accuracy: %.4f\n", accuracy);
         ok = accuracy >= 0;

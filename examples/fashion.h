@@ -19,11 +19,11 @@ static inline bool fashion_open(struct fashion *f, const char *folder, const cha
 {
     char path[4096];
     snprintf(path, sizeof path, "%s/%s-images-idx3-ubyte.gz", folder, part);
-    if (kl_idx_read(&f->images, path, 3, (int64_t[]){-1, FASHION_SIDE, FASHION_SIDE}) != KL_OK)
+    if (kl_idx_open(path, 3, (int64_t[]){-1, FASHION_SIDE, FASHION_SIDE}, &f->images) != KL_OK)
         return false;
     f->count = f->images.dim[0];
     snprintf(path, sizeof path, "%s/%s-labels-idx1-ubyte.gz", folder, part);
-    if (kl_idx_read(&f->labels, path, 1, &f->count) != KL_OK)
+    if (kl_idx_open(path, 1, &f->count, &f->labels) != KL_OK)
         return false;
     f->count = max && max < f->count ? max : f->count;
     return true;
@@ -31,12 +31,12 @@ static inline bool fashion_open(struct fashion *f, const char *folder, const cha
 
 static inline void fashion_close(struct fashion *f)
 {
-    kl_idx_free(&f->images);
-    kl_idx_free(&f->labels);
+    kl_idx_close(&f->images);
+    kl_idx_close(&f->labels);
 }
 
 /* A batch in memory: the pixels of n images, then their labels. */
-static inline kl_status fashion_fill(void *fashion, const int64_t *sample, int64_t n, void *batch, char *message)
+static inline kl_status fashion_fill(void *fashion, int64_t n, const int64_t *sample, void *batch, char *message)
 {
     const struct fashion *f = fashion;
     uint8_t *pixels = batch, *labels = pixels + n * FASHION_PIXELS;

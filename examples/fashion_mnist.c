@@ -75,7 +75,7 @@ static bool model_init(struct model *m, kl_device device, int64_t batch, uint64_
             kl_set_name(parameter[2 * i + k], name[k]);
         }
     }
-    m->adam = kl_adam(parameter, 2 * m->arch->layers, NULL);
+    m->adam = kl_adam(2 * m->arch->layers, parameter, NULL);
     return kl_trace_end() == KL_OK;
 }
 
@@ -158,17 +158,17 @@ static bool dataset_load(struct dataset *d, const char *folder, const char *part
 {
     char path[4096];
     snprintf(path, sizeof path, "%s/%s-images-idx3-ubyte.gz", folder, part);
-    if (kl_idx_read(&d->images, path, 3, (int64_t[]){-1, SIDE, SIDE}) != KL_OK)
+    if (kl_idx_open(path, 3, (int64_t[]){-1, SIDE, SIDE}, &d->images) != KL_OK)
         return false;
     d->count = d->images.dim[0];
     snprintf(path, sizeof path, "%s/%s-labels-idx1-ubyte.gz", folder, part);
-    return kl_idx_read(&d->labels, path, 1, &d->count) == KL_OK;
+    return kl_idx_open(path, 1, &d->count, &d->labels) == KL_OK;
 }
 
 static void dataset_free(struct dataset *d)
 {
-    kl_idx_free(&d->images);
-    kl_idx_free(&d->labels);
+    kl_idx_close(&d->images);
+    kl_idx_close(&d->labels);
 }
 
 /* Steele, Lea and Flood's SplitMix64. */

@@ -49,7 +49,7 @@ static bool write_model(struct run *r, const char *path)
     bool ok = kl_nn_linear_init(&first[0], params, "hidden", FASHION_PIXELS, HIDDEN, true) == KL_OK &&
               kl_nn_linear_init(&first[1], params, "head", HIDDEN, FASHION_CLASSES, true) == KL_OK;
     const kl_tensor *list = kl_params_trained(params, &n);
-    kl_optimizer *adam = ok ? kl_adam(list, n, NULL) : NULL;
+    kl_optimizer *adam = ok ? kl_adam(n, list, NULL) : NULL;
     kl_batch batch;
     for (int i = 0; i < (int)r->opt.steps && adam && ok; i++) {
         ok = kl_loader_next(r->loader, &batch) == KL_OK;
@@ -117,7 +117,7 @@ static bool fine_tune(struct run *r)
         }
         body = last ? body : n;
     }
-    kl_optimizer *slow = kl_adam(weight, body, NULL), *fast = kl_adam(weight + body, n - body, NULL);
+    kl_optimizer *slow = kl_adam(body, weight, NULL), *fast = kl_adam(n - body, weight + body, NULL);
     bool ok = slow && fast;
     for (int i = 0; i < steps && ok; i++) {
         kl_batch batch;
@@ -159,7 +159,7 @@ int main(int argc, char **argv)
               (r.loader = fashion_loader(&r.train, (int64_t)o->batch, (uint64_t)o->seed, 0, 1));
     if (ok && !o->model)
         ok = (fd = mkstemp(made)) >= 0 && write_model(&r, made);
-    r.model = ok ? kl_model_load(r.device, o->model ? o->model : made) : NULL;
+    r.model = ok ? kl_model_open(r.device, o->model ? o->model : made) : NULL;
     ok = r.model && measure(&r, "before") && fine_tune(&r) && measure(&r, "after");
     if (!ok)
         fprintf(stderr, "fine_tune: %s\n", kl_last_error());
@@ -167,7 +167,7 @@ int main(int argc, char **argv)
         close(fd);
         unlink(made);
     }
-    kl_model_free(r.model);
+    kl_model_close(r.model);
     kl_loader_free(r.loader);
     fashion_close(&r.train);
     fashion_close(&r.test);

@@ -71,7 +71,7 @@ static bool quantize_weight(struct gpt2 *m, kl_tensor *weight, int in_axis, kl_q
     if (type == KL_Q_I4)
         scheme = (kl_qscheme){.type = type, .axis = in_axis, .block = 32};
     kl_trace_begin("quantize");
-    kl_tensor q = kl_keep(kl_quantized(*weight, scheme, kl_none, kl_none));
+    kl_tensor q = kl_keep(kl_to_quantized(*weight, scheme, kl_none, kl_none));
     if (kl_trace_end() != KL_OK)
         return false;
     *weight = m->quantized[m->quantized_count++] = q;
@@ -277,7 +277,7 @@ static bool gpt2_open(struct gpt2 *m, const struct options *o)
             char pattern[64];
             snprintf(pattern, sizeof pattern, "h.*.%s", order[k].name);
             init.std = order[k].std < 0 ? -order[k].std / sqrt(2 * (double)m->layers) : order[k].std;
-            ok = init.std == 0 || kl_params_init(m->params, pattern, &init) == KL_OK;
+            ok = init.std == 0 || kl_params_reset(m->params, pattern, &init) == KL_OK;
         }
         return ok || fail("no model", kl_last_error());
     }
@@ -320,7 +320,7 @@ static bool tokens_open(kl_tokens *tokens, const struct gpt2 *m, const char *pat
         fclose(f);
     if (!ok)
         return fail(path, f ? "not a file of llm.c's tokens, version 1" : strerror(errno));
-    if (kl_tokens_open(tokens, path, 2, HEADER * (int64_t)sizeof(int32_t)) != KL_OK)
+    if (kl_tokens_open(path, 2, HEADER * (int64_t)sizeof(int32_t), tokens) != KL_OK)
         return fail(path, kl_last_error());
     if (tokens->count != h[2])
         return fail(path, "it has not as many tokens as its header says");
@@ -364,7 +364,7 @@ static bool train(const struct gpt2 *m, const struct options *o)
                               .bytes = (size_t)(o->batch * (o->length + 1)) * sizeof(int32_t),
                               .fill = kl_tokens_windows_fill, .ctx = &windows, .in_order = true, .drop_last = true};
     kl_loader *loader = steps ? kl_loader_new(&load) : NULL;
-    kl_optimizer *adam = steps ? kl_adam(list, n, &options) : NULL;
+    kl_optimizer *adam = steps ? kl_adam(n, list, &options) : NULL;
     bool ok = !steps || (loader && adam);
     for (int i = 1; i <= steps && ok; i++) {
         kl_batch batch;
@@ -406,7 +406,7 @@ static kl_step *sample_step(const struct gpt2 *m, const struct options *o, int64
     kl_keep(kl_reshape(next, 2, (int64_t[]){1, 1}));
     if (cache)
         kl_nn_cache_advance(cache, 1);
-    kl_step *step = kl_step_end(cache ? 1 : 2, (kl_tensor[]){ids, at});
+    kl_step *step = kl_trace_end_step(cache ? 1 : 2, (kl_tensor[]){ids, at});
     free(zeros);
     return step;
 }
@@ -454,8 +454,8 @@ static bool sample(const struct gpt2 *m, const struct options *o)
         printf("\nsampling: %.2f ms a token\n", (now_ms() - start) / (double)(n - 1));
     ok = ok && step;
     kl_step_free(step);
-    kl_nn_cache_free(&cache);
-    kl_tokenizer_free(names);
+    kl_nn_cache_deinit(&cache);
+    kl_tokenizer_close(names);
     free(ids);
     return ok;
 }

@@ -63,20 +63,20 @@ static double train(kl_device dev, const struct data *d, kl_tensor graph, kl_ten
 {
     kl_tensor w[] = {kl_mul_scalar(kl_randn(dev, KL_F32, 2, (int64_t[]){WORDS, HIDDEN}, 1), 0.25),
                      kl_mul_scalar(kl_randn(dev, KL_F32, 2, (int64_t[]){HIDDEN, SUBJECTS}, 2), 0.25)};
-    kl_optimizer *adam = kl_adam(w, 2, &(kl_adam_options){.beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8,
+    kl_optimizer *adam = kl_adam(2, w, &(kl_adam_options){.beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8,
                                                           .weight_decay = 0.1});
     kl_tensor labels = kl_input(dev, KL_I32, 1, (int64_t[]){PAPERS}, d->subject);
     kl_tensor known = kl_input(dev, KL_I32, 1, (int64_t[]){LABELLED}, d->labelled);
     for (int step = 0; step < STEPS; step++) {
         kl_trace_begin(graph.id ? "graph_step" : "alone_step");
         kl_tensor out = network(graph, words, w);
-        kl_tensor loss = kl_cross_entropy(kl_gather(out, 0, known), kl_gather(labels, 0, known));
+        kl_tensor loss = kl_cross_entropy(kl_take(out, 0, known), kl_take(labels, 0, known));
         kl_optimizer_step(adam, loss, 0.02);
         if (kl_trace_end() != KL_OK)
             return -1;
     }
     kl_tensor hit = kl_cast(kl_eq(kl_argmax(network(graph, words, w), 1), labels), KL_F32);
-    double found = kl_item_f64(kl_sum_all(hit)), trained = kl_item_f64(kl_sum_all(kl_gather(hit, 0, known)));
+    double found = kl_item_f64(kl_sum_all(hit)), trained = kl_item_f64(kl_sum_all(kl_take(hit, 0, known)));
     kl_optimizer_free(adam);
     return (found - trained) / (PAPERS - LABELLED);
 }

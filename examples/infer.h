@@ -59,7 +59,7 @@ static inline bool infer_open(struct infer *f, const char *path, int nin, int no
 {
     kl_tensor in[INFER_VALUES], out[INFER_VALUES];
     *f = (struct infer){nin, nout, .device = kl_device_default(), .model = NULL};
-    f->model = kl_model_load(f->device, path);
+    f->model = kl_model_open(f->device, path);
     if (!f->model)
         return infer_failed();
     kl_trace_begin("model");
@@ -79,7 +79,7 @@ static inline bool infer_open(struct infer *f, const char *path, int nin, int no
     if (kl_model_call(f->model, (uint32_t)nin, in, (uint32_t)nout, out) == KL_OK)
         for (int i = 0; i < nout; i++)
             kl_keep(out[i]);
-    f->step = kl_step_end(nin, in);
+    f->step = kl_trace_end_step(nin, in);
     return f->step || infer_failed();
 }
 
@@ -101,7 +101,7 @@ static inline bool infer_run(struct infer *f, const float *const *in, float *con
 static inline void infer_close(struct infer *f)
 {
     kl_step_free(f->step);
-    kl_model_free(f->model);
+    kl_model_close(f->model);
 }
 #endif
 #endif

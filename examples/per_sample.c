@@ -41,7 +41,7 @@ static void by_loop(kl_tensor *p, kl_tensor images, kl_tensor labels, kl_tensor 
 }
 
 /* The largest difference between two tensors, in the open trace. */
-static kl_tensor difference(kl_tensor a, kl_tensor b) { return kl_reduce_max(kl_abs(kl_sub(a, b)), 0, NULL, false); }
+static kl_tensor difference(kl_tensor a, kl_tensor b) { return kl_max(kl_abs(kl_sub(a, b)), 0, NULL, false); }
 
 int main(void)
 {
@@ -62,7 +62,7 @@ int main(void)
     kl_trace_begin("per_sample");
     kl_tensor in[2] = {kl_input(dev, KL_F32, 2, (int64_t[]){SAMPLES, INPUTS}, image),
                        kl_input(dev, KL_I32, 1, (int64_t[]){SAMPLES}, label)};
-    kl_vmap(sample_gradients, p, 2, in, NULL, PARAMETERS, g, NULL, KL_RANDOM_ERROR);
+    kl_vmap(sample_gradients, p, 2, in, NULL, PARAMETERS, NULL, KL_RANDOM_ERROR, g);
     kl_tensor squares = kl_zeros(dev, KL_F32, 1, (int64_t[]){SAMPLES});
     for (int i = 0; i < PARAMETERS; i++) {
         kl_keep(g[i]);
@@ -88,7 +88,7 @@ int main(void)
     by_loop(p, kl_input(dev, KL_F32, 2, (int64_t[]){SAMPLES, INPUTS}, image),
             kl_input(dev, KL_I32, 1, (int64_t[]){SAMPLES}, label), loop);
     for (int i = 0; i < PARAMETERS; i++)
-        off = i ? kl_max(off, difference(g[i], loop[i])) : difference(g[i], loop[i]);
+        off = i ? kl_maximum(off, difference(g[i], loop[i])) : difference(g[i], loop[i]);
     kl_keep(off);
     if (kl_trace_end() != KL_OK || kl_trace_info(&info) != KL_OK) {
         fprintf(stderr, "%s\n", kl_last_error());

@@ -104,10 +104,10 @@ int main(int argc, char **argv)
         kl_init init = {.kind = KL_INIT_XAVIER_NORMAL, .gain = KL_GAIN_TANH, .fan_in = width[i],
                         .fan_out = width[i + 1]};
         snprintf(name, sizeof name, "fc%d.weight", i);
-        ok = kl_params_init(r.params, name, &init) == KL_OK;
+        ok = kl_params_reset(r.params, name, &init) == KL_OK;
     }
     const kl_tensor *list = ok ? kl_params_trained(r.params, &n) : NULL;
-    r.adam = list ? kl_adam(list, n, NULL) : NULL;
+    r.adam = list ? kl_adam(n, list, NULL) : NULL;
     kl_train_loop loop = {.steps = r.steps, .step = train_step, .rate = rate_of, .ctx = &r};
     ok = r.adam && kl_train(&loop) == KL_OK && compare(&r);
     if (!ok)

@@ -31,7 +31,7 @@ static kl_tensor float_logits(struct model *m, kl_tensor x, bool observe)
 {
     for (int i = 0; i < LAYERS; i++) {
         if (observe)
-            kl_observe(&m->seen[i], x);
+            kl_observer_update(&m->seen[i], x);
         x = kl_linear(x, m->weight[i], m->bias[i]);
         x = i + 1 < LAYERS ? kl_relu(x) : x;
     }
@@ -42,7 +42,7 @@ static kl_tensor float_logits(struct model *m, kl_tensor x, bool observe)
 static kl_tensor quantized_logits(const struct model *m, kl_tensor x)
 {
     for (int i = 0; i < LAYERS; i++) {
-        x = kl_linear(kl_quantized_by(&m->seen[i], x), m->small[i], m->bias[i]);
+        x = kl_linear(kl_observer_quantize(&m->seen[i], x), m->small[i], m->bias[i]);
         x = i + 1 < LAYERS ? kl_relu(x) : x;
     }
     return x;
@@ -87,7 +87,7 @@ static bool model_init(struct model *m, kl_device device)
 static bool train(struct model *m, const kl_idx *images, const kl_idx *labels)
 {
     kl_tensor all[] = {m->weight[0], m->weight[1], m->bias[0], m->bias[1]};
-    kl_optimizer *adam = kl_adam(all, 4, NULL);
+    kl_optimizer *adam = kl_adam(4, all, NULL);
     int64_t steps = labels->count / BATCH;
     bool ok = true;
     for (int64_t s = 0; s < steps && ok; s++) {
@@ -115,7 +115,7 @@ static bool quantize(struct model *m, const kl_idx *images, kl_qtype type)
         if (type == KL_Q_I4)
             each = (kl_qscheme){.type = type, .axis = 0, .block = 16};
         kl_release(m->small[i]);
-        m->small[i] = kl_quantized(m->weight[i], each, kl_none, kl_none);
+        m->small[i] = kl_to_quantized(m->weight[i], each, kl_none, kl_none);
     }
     return kl_check(m->small[LAYERS - 1]) == KL_OK;
 }
@@ -166,7 +166,7 @@ int main(int argc, char **argv)
     for (int i = 0; i < 4; i++) {
         char path[4096];
         snprintf(path, sizeof path, "%s/%s-ubyte.gz", argc > 1 ? argv[1] : DATA_FOLDER, file[i]);
-        ok = kl_idx_read(&data[i], path, i % 2 ? 1 : 3, i % 2 ? NULL : (int64_t[]){-1, SIDE, SIDE}) == KL_OK && ok;
+        ok = kl_idx_open(path, i % 2 ? 1 : 3, i % 2 ? NULL : (int64_t[]){-1, SIDE, SIDE}, &data[i]) == KL_OK && ok;
     }
     struct model m;
     double accuracy, ms;
@@ -186,6 +186,6 @@ int main(int argc, char **argv)
     if (!ok)
         fprintf(stderr, "%s\n", kl_last_error());
     for (int i = 0; i < 4; i++)
-        kl_idx_free(&data[i]);
+        kl_idx_close(&data[i]);
     return !ok;
 }

@@ -127,7 +127,7 @@ static bool prepare(struct run *r)
         return false;
     printf("parameters: %lld\n", (long long)kl_params_elements(r->params, "*"));
     const kl_tensor *list = kl_params_trained(r->params, &n);
-    r->sgd = list ? kl_sgd(list, n, &sgd) : NULL;
+    r->sgd = list ? kl_sgd(n, list, &sgd) : NULL;
     if (!r->sgd || !fashion_open(&r->train, o->data, "train", (int64_t)o->images) ||
         !fashion_open(&r->test, o->data, "t10k", (int64_t)o->images))
         return false;

@@ -78,7 +78,7 @@ check 'a program that compiles' sh -c "[ \"\$('$tmp/user/build/later')\" = 12 ]"
 # the same program through pkg-config, the package moved to another place
 mv "$tmp/root" "$tmp/moved"
 pc=$(dirname "$(find "$tmp/moved" -name kiln.pc)")
-check 'pkg-config knows it' sh -c "[ \"\$(PKG_CONFIG_PATH='$pc' pkg-config --modversion kiln)\" = 0.1.0 ]"
+check 'pkg-config knows it' sh -c "[ \"\$(PKG_CONFIG_PATH='$pc' pkg-config --modversion kiln)\" = 0.2.0 ]"
 check 'a program built by pkg-config' sh -c "cc $flags '$tmp/user/later.c' -o '$tmp/user/by_pc' \
     \$(PKG_CONFIG_PATH='$pc' pkg-config --cflags --libs kiln) -Wl,-rpath,'$(dirname "$pc")' &&
         [ \"\$('$tmp/user/by_pc')\" = 12 ]"

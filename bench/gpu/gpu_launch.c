@@ -75,7 +75,7 @@ int main(int argc, char **argv)
     if (ok && bench_wants(&g.b, "1000 kernels frozen")) {
         kl_trace_begin("chain");
         record(&c);
-        c.frozen = kl_step_end(0, NULL);
+        c.frozen = kl_trace_end_step(0, NULL);
         ok = c.frozen && measure(&c, "1000 kernels frozen", frozen);
     }
     kl_step_free(c.frozen);

@@ -61,7 +61,7 @@ static bool traced(struct peer_run *r, bool half)
 static bool freeze(struct peer_run *r, bool half)
 {
     record_step(r, half);
-    r->frozen = kl_step_end(0, NULL);
+    r->frozen = kl_trace_end_step(0, NULL);
     return r->frozen != NULL;
 }
 

@@ -131,7 +131,7 @@ static bool measure_training(struct bench *b, kl_device device, int threads)
     }
     bool ok = gpt2_open(&m, &o);
     const kl_tensor *trained = ok ? kl_params_trained(m.params, &n) : NULL;
-    kl_optimizer *adam = ok ? kl_adam(trained, n, &options) : NULL;
+    kl_optimizer *adam = ok ? kl_adam(n, trained, &options) : NULL;
     ok = ok && adam;
     for (int step = 0; step < steps && ok; step++) {
         for (int s = 0; s < SYSTEMS && ok; s++) {
@@ -229,7 +229,7 @@ static bool measure_decoding(struct bench *b, const struct gpt2 *m, const char *
         }
     }
     kl_step_free(step);
-    kl_nn_cache_free(&cache);
+    kl_nn_cache_deinit(&cache);
     if (!ok)
         return fail(name, kl_last_error());
     double bytes = weight_bytes(m), limit = COPIED / samples_median(&copies) * 1e-9;

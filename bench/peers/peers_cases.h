@@ -265,7 +265,7 @@ static bool peer_run_open(struct peer_run *r, kl_device device, const struct pee
     if (is_model(c)) {
         bool gpt = c->family == GPT;
         labels_new(r, 1, (int64_t[]){gpt ? G_BATCH * G_TOKENS : n[0]}, gpt ? G_WORDS : 10);
-        r->optimizer = n[1] ? kl_adam(r->parameter, r->parameters, NULL) : kl_sgd(r->parameter, r->parameters, NULL);
+        r->optimizer = n[1] ? kl_adam(r->parameters, r->parameter, NULL) : kl_sgd(r->parameters, r->parameter, NULL);
     } else if (c->family == EMBEDDING) {
         labels_new(r, 1, &n[2], n[0]);
         INPUT(1, n[2], n[1]);
@@ -349,7 +349,7 @@ static inline bool peer_run_frozen(struct peer_run *r)
     if (!r->frozen) {
         kl_trace_begin(r->is->name);
         peer_record(r);
-        r->frozen = kl_step_end(0, NULL);
+        r->frozen = kl_trace_end_step(0, NULL);
         if (!r->frozen)
             return false;
         if (r->optimizer)

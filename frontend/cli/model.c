@@ -41,7 +41,7 @@ static void cli_model_free(struct cli_model *c)
     mem_free(c->dims);
     mem_free(c->array);
     mem_free(c->t);
-    kl_model_free(c->m);
+    kl_model_close(c->m);
 }
 
 /* ---- arrays from files ---- */
@@ -106,7 +106,7 @@ static bool model_load(struct cli_model *c, const char *path, const char *device
 {
     kl_device d = device ? kl_device_named(device) : kl_device_default();
     c->path = path;
-    c->m = d.id ? kl_model_load(d, path) : NULL;
+    c->m = d.id ? kl_model_open(d, path) : NULL;
     if (!c->m)
         return cli_error("%s", kl_last_error()), false;
     c->nin = kl_model_inputs(c->m);

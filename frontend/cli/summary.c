@@ -143,11 +143,11 @@ static void print_value(const kl_model_value *v)
 
 static int summary_model(const char *path)
 {
-    kl_model *m = kl_model_load_at(NULL, kl_device_named("ref"), path);
+    kl_model *m = kl_model_open_at(NULL, kl_device_named("ref"), path);
     uint32_t n = m ? kl_model_weights(m) : 0;
     struct summary_row *row = mem_alloc(((size_t)n + 1) * sizeof *row);
     if (!m || !row) {
-        kl_model_free(m);
+        kl_model_close(m);
         mem_free(row);
         return cli_error("%s", m ? "out of memory" : kl_last_error());
     }
@@ -171,7 +171,7 @@ static int summary_model(const char *path)
     printf("weights (name, type, shape, bytes):\n");
     print_rows(row, n);
     mem_free(row);
-    kl_model_free(m);
+    kl_model_close(m);
     return CLI_OK;
 }
 

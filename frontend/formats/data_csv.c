@@ -20,13 +20,13 @@ struct csv {
 
 static kl_status csv_fault(const struct csv *c, const char *what)
 {
-    return kl_failf(NULL, KL_ERR_IO, "csv_read: %s:%lld: column %lld: %s", c->path, (long long)c->line,
+    return kl_failf(NULL, KL_ERR_IO, "csv_open: %s:%lld: column %lld: %s", c->path, (long long)c->line,
                    (long long)c->column, what);
 }
 
 static kl_status csv_no_memory(const struct csv *c)
 {
-    return kl_failf(NULL, KL_ERR_MEMORY, "csv_read: out of memory for %s", c->path);
+    return kl_failf(NULL, KL_ERR_MEMORY, "csv_open: out of memory for %s", c->path);
 }
 
 /* Reads the whole file and adds a terminating zero. */
@@ -39,14 +39,14 @@ static kl_status csv_load(const char *path, char **text, size_t *bytes)
     if (!f) {
         if (fd >= 0)
             close(fd);
-        return fd < 0 ? kl_failf(NULL, KL_ERR_IO, "csv_read: %s", why)
-                      : kl_failf(NULL, KL_ERR_MEMORY, "csv_read: out of memory for %s", path);
+        return fd < 0 ? kl_failf(NULL, KL_ERR_IO, "csv_open: %s", why)
+                      : kl_failf(NULL, KL_ERR_MEMORY, "csv_open: out of memory for %s", path);
     }
     kl_status s = KL_OK;
     if (!(*text = kl_memory_alloc((size_t)size + 1)))
-        s = kl_failf(NULL, KL_ERR_MEMORY, "csv_read: out of memory: %lld bytes of %s", (long long)size, path);
+        s = kl_failf(NULL, KL_ERR_MEMORY, "csv_open: out of memory: %lld bytes of %s", (long long)size, path);
     else if ((*bytes = fread(*text, 1, (size_t)size, f)) < (size_t)size)
-        s = kl_failf(NULL, KL_ERR_IO, "csv_read: cannot read %s: %lld of %lld bytes", path, (long long)*bytes,
+        s = kl_failf(NULL, KL_ERR_IO, "csv_open: cannot read %s: %lld of %lld bytes", path, (long long)*bytes,
                     (long long)size);
     fclose(f);
     return s;
@@ -188,12 +188,12 @@ static kl_status csv_rows(struct csv *c, bool header)
     return s;
 }
 
-kl_status kl_csv_read(kl_csv *out, const char *path, char separator, bool header)
+kl_status kl_csv_open(const char *path, char separator, bool header, kl_csv *out)
 {
     if (out)
         *out = (kl_csv){0};
     if (!out || !path || separator == '"' || separator == '\n')
-        return kl_failf(NULL, KL_ERR_ARGUMENT, "csv_read: %s", !out || !path ? "an argument is NULL" : "the separator");
+        return kl_failf(NULL, KL_ERR_ARGUMENT, "csv_open: %s", !out || !path ? "an argument is NULL" : "the separator");
     char *text = NULL;
     size_t bytes = 0;
     kl_status s = csv_load(path, &text, &bytes);
@@ -206,7 +206,7 @@ kl_status kl_csv_read(kl_csv *out, const char *path, char separator, bool header
     kl_memory_free(c.field);
     kl_memory_free(text);
     if (s != KL_OK)
-        kl_csv_free(out);
+        kl_csv_close(out);
     return s;
 }
 
@@ -218,7 +218,7 @@ int64_t kl_csv_column(const kl_csv *csv, const char *name)
     return -1;
 }
 
-void kl_csv_free(kl_csv *csv)
+void kl_csv_close(kl_csv *csv)
 {
     if (!csv)
         return;

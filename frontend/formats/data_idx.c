@@ -195,24 +195,24 @@ static bool idx_read(kl_idx *out, const char *path, int rank, const int64_t *dim
               read_elements(&s, out) && source_finish(&s);
     source_close(&s);
     if (!ok)
-        kl_idx_free(out);
+        kl_idx_close(out);
     return ok;
 }
 
-kl_status kl_idx_read(kl_idx *out, const char *path, int rank, const int64_t *dim)
+kl_status kl_idx_open(const char *path, int rank, const int64_t *dim, kl_idx *out)
 {
     struct file_text why = {0};
     if (out)
         *out = (kl_idx){0};
     if (!out || !path || rank > KL_MAX_RANK)
-        text_set(&why, KL_ERR_ARGUMENT, "idx_read: %s",
+        text_set(&why, KL_ERR_ARGUMENT, "idx_open: %s",
                  !out ? "out is NULL" : !path ? "path is NULL" : "rank is larger than KL_MAX_RANK");
     else if (idx_read(out, path, rank, dim, &why))
         return KL_OK;
     return kl_failf(NULL, why.code, "%s", why.text);
 }
 
-void kl_idx_free(kl_idx *idx)
+void kl_idx_close(kl_idx *idx)
 {
     if (!idx)
         return;

@@ -28,7 +28,7 @@ static kl_status tokens_map(kl_tokens *t, int fd, int64_t size, const char *path
     return KL_OK;
 }
 
-kl_status kl_tokens_open(kl_tokens *out, const char *path, int width, int64_t skip)
+kl_status kl_tokens_open(const char *path, int width, int64_t skip, kl_tokens *out)
 {
     if (out)
         *out = (kl_tokens){0};

@@ -135,7 +135,7 @@ static bool device_taken(const kl_site *site, const struct dl_tensor *t, kl_devi
     case DL_ROCM: kind = KL_DEVICE_HIP; break;
     case DL_CPU: case DL_CUDA_HOST: case DL_ROCM_HOST: {
         kl_device cpu[2];
-        *device = kl_device_enumerate(KL_DEVICES(KL_DEVICE_CPU), cpu, 1) ? cpu[0] : kl_device_ref();
+        *device = kl_device_enumerate(KL_DEVICES(KL_DEVICE_CPU), 1, cpu) ? cpu[0] : kl_device_ref();
         return true;
     }
     default: return dlpack_fails(site, KL_ERR_DEVICE, "devices of another kind", t->device.type);

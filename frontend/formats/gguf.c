@@ -298,8 +298,8 @@ kl_tensor blocks_tensor(const kl_site *site, kl_file *f, const struct file_entry
     take_blocks(e, ints, scale);
     kl_tensor q = kl_wrap_at(site, device, four ? KL_U8 : KL_I8, rank, ints_dims, ints, free, ints),
               s = kl_wrap_at(site, device, KL_F32, rank, scale_dims, scale, free, scale),
-              t = kl_quantized_of_at(site, q, (kl_qscheme){.type = four ? KL_Q_I4 : KL_Q_I8, .axis = -1, .block = QK},
-                                     s, kl_none);
+              t = kl_quantized_at(site, q, (kl_qscheme){.type = four ? KL_Q_I4 : KL_Q_I8, .axis = -1, .block = QK},
+                                  s, kl_none);
     kl_release_at(site, q);
     kl_release_at(site, s);
     return t;

@@ -5,7 +5,7 @@
 static const char why[] = "this build of Kiln reads no ONNX models: protobuf-c or onnx.proto was not found (Debian: "
                           "libprotobuf-c-dev protobuf-c-compiler libonnx-dev)";
 
-kl_model *kl_model_load_at(const kl_site *site, kl_device device, const char *path)
+kl_model *kl_model_open_at(const kl_site *site, kl_device device, const char *path)
 {
     (void)device;
     (void)path;
@@ -22,7 +22,7 @@ kl_tensor kl_model_read_tensor_at(const kl_site *site, kl_device device, const c
 }
 
 /* These need a model, and there is none in this build. */
-void kl_model_free(kl_model *model) { (void)model; }
+void kl_model_close(kl_model *model) { (void)model; }
 uint32_t kl_model_inputs(const kl_model *model) { return (void)model, 0; }
 uint32_t kl_model_outputs(const kl_model *model) { return (void)model, 0; }
 uint32_t kl_model_weights(const kl_model *model) { return (void)model, 0; }

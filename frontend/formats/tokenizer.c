@@ -286,13 +286,13 @@ kl_tokenizer *kl_tokenizer_open(const char *vocabulary, const char *merges)
         }
         if (f)
             file_failed(NULL, f);
-        kl_tokenizer_free(t);
+        kl_tokenizer_close(t);
         return NULL;
     }
     return t;
 }
 
-void kl_tokenizer_free(kl_tokenizer *t)
+void kl_tokenizer_close(kl_tokenizer *t)
 {
     if (!t)
         return;
@@ -318,7 +318,7 @@ int64_t kl_tokenizer_find(const kl_tokenizer *t, const char *text, int64_t bytes
     return t && text && bytes > 0 ? t->by_text[text_slot(t, (const uint8_t *)text, bytes)] : -1;
 }
 
-kl_status kl_tokenizer_decode(const kl_tokenizer *t, const int32_t *ids, int64_t n, char *text, int64_t room,
+kl_status kl_tokenizer_decode(const kl_tokenizer *t, int64_t n, const int32_t *ids, char *text, int64_t room,
                               int64_t *bytes)
 {
     int64_t length = 0;

@@ -23,7 +23,7 @@ kl_status kl_loss_scale_init_at(const kl_site *site, kl_loss_scale *s, kl_device
     return kl_check(s->good);
 }
 
-void kl_loss_scale_free(kl_loss_scale *s)
+void kl_loss_scale_deinit(kl_loss_scale *s)
 {
     kl_release_at(NULL, s->scale);
     kl_release_at(NULL, s->good);

@@ -175,8 +175,8 @@ static kl_tensor nested_make(struct thread *t, const kl_site *site, kl_tensor va
     int64_t count = count_of(offsets), number[WRAPPER_NUMBERS] = {atomic_fetch_add(&next_id, 1)};
     kl_tensor which = nested_components(site, offsets, count, v.shape.dim[0]),
         end = kl_add_at(site, which, const_like(site, &index, 1));
-    kl_tensor bounds = kl_stack_at(site, 2, (kl_tensor[]){kl_gather_at(site, offsets, 0, which),
-                                                          kl_gather_at(site, offsets, 0, end)}, 1);
+    kl_tensor bounds = kl_stack_at(site, 2, (kl_tensor[]){kl_take_at(site, offsets, 0, which),
+                                                          kl_take_at(site, offsets, 0, end)}, 1);
     return wrap(t, site, &layer_nested, &v, 4, (kl_tensor[]){values, offsets, which, bounds}, number);
 }
 
@@ -268,14 +268,14 @@ kl_tensor kl_to_nested_at(const kl_site *site, kl_tensor padded, kl_tensor lengt
     const int64_t one = 1;
     kl_tensor offsets = kl_concat_at(site, 2, (kl_tensor[]){nested_fill(site, &n, 0, 1, &one),
                                                             kl_cumsum_at(site, lengths, 0, false, false)}, 0);
-    offsets = kl_min_at(site, offsets, length_like(t, site, &n, rows));
+    offsets = kl_minimum_at(site, offsets, length_like(t, site, &n, rows));
     kl_tensor which = kl_cast_at(site, nested_components(site, offsets, n.shape.dim[0], rows), (kl_dtype)n.dtype);
     kl_tensor place = kl_sub_at(site, kl_arange_at(site, v.device, (kl_dtype)n.dtype, rows),
-                                kl_gather_at(site, offsets, 0, which));
+                                kl_take_at(site, offsets, 0, which));
     place = kl_add_at(site, kl_mul_at(site, which, length_like(t, site, &n, v.shape.dim[1])), place);
     memcpy(flat.dim + 1, v.shape.dim + 2, (flat.rank - 1) * sizeof *flat.dim);
-    return compose_end(t, nested_make(t, site, kl_gather_at(site, reshape_to(site, "to_nested", padded, &flat), 0,
-                                                            place), offsets));
+    return compose_end(t, nested_make(t, site, kl_take_at(site, reshape_to(site, "to_nested", padded, &flat), 0,
+                                                          place), offsets));
 }
 
 /* ---- along the ragged axis ---- */
@@ -357,8 +357,8 @@ kl_tensor kl_nested_softmax_at(const kl_site *site, kl_tensor a)
                                      dtype_name(v.dtype)));
     kl_tensor x = nested_of(a)->part[0], which = nested_of(a)->part[2];
     kl_tensor max = kl_detach_at(site, nested_gather(site, a, x, -(double)INFINITY, kl_index_max_at));
-    kl_tensor e = kl_exp_at(site, kl_sub_at(site, x, kl_gather_at(site, max, 0, which)));
-    kl_tensor sum = kl_gather_at(site, nested_gather(site, a, e, 0, kl_index_add_at), 0, which);
+    kl_tensor e = kl_exp_at(site, kl_sub_at(site, x, kl_take_at(site, max, 0, which)));
+    kl_tensor sum = kl_take_at(site, nested_gather(site, a, e, 0, kl_index_add_at), 0, which);
     return compose_end(t, with_values(t, site, a, kl_div_at(site, e, sum)));
 }
 
@@ -383,7 +383,7 @@ kl_tensor kl_nested_pad_at(const kl_site *site, kl_tensor a, int64_t length, dou
     struct shape one = {.rank = v.shape.rank + 1, .dim = {count, dims[1]}};
     for (uint32_t i = 2; i < one.rank; i++)
         one.dim[i] = 1;
-    kl_tensor rows = kl_gather_at(site, nested_of(a)->part[0], 0, kl_add_at(site, first, step));
+    kl_tensor rows = kl_take_at(site, nested_of(a)->part[0], 0, kl_add_at(site, first, step));
     kl_tensor padding = kl_scalar_at(site, v.device, (kl_dtype)v.dtype, value);
     return compose_end(t, kl_where_at(site, reshape_to(site, "nested_pad", inside, &one), rows, padding));
 }

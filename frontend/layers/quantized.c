@@ -131,7 +131,7 @@ static kl_tensor quantized_from_float(struct thread *t, const kl_site *s, struct
     if (q->type == KL_Q_I4) {
         kl_tensor high = kl_mul_at(s, scale, const_like(s, &q->v, 7.46875)),
             low = kl_mul_at(s, scale, const_like(s, &q->v, -8.4375));
-        x = kl_max_at(s, kl_min_at(s, x, high), low);
+        x = kl_maximum_at(s, kl_minimum_at(s, x, high), low);
     }
     struct call c = {.site = s, .op = "quantized", .proto.op = OP_quantize, .in = {x, scale, zero_or_none(s, q)}};
     q->part[0] = record(&c);
@@ -152,14 +152,14 @@ static void scale_of_range(const kl_site *s, struct quant *q, kl_tensor low, kl_
     low = quant_cast(s, low, v->dtype);
     high = quant_cast(s, high, v->dtype);
     if (q->type != KL_Q_U8) {
-        kl_tensor size = kl_max_at(s, high, kl_neg_at(s, low));
+        kl_tensor size = kl_maximum_at(s, high, kl_neg_at(s, low));
         q->part[1] = quant_cast(s, kl_div_at(s, size, const_like(s, v, q->type == KL_Q_I8 ? 127 : 7)), q->v.dtype);
         q->part[2] = kl_none;
         return;
     }
     kl_tensor zero = const_like(s, v, 0);
-    low = kl_min_at(s, low, zero); /* 0 is exact */
-    high = kl_max_at(s, high, zero);
+    low = kl_minimum_at(s, low, zero); /* 0 is exact */
+    high = kl_maximum_at(s, high, zero);
     q->part[1] = quant_cast(s, kl_div_at(s, kl_sub_at(s, high, low), const_like(s, v, 255)), q->v.dtype);
     low = kl_div_at(s, kl_neg_at(s, low), quant_cast(s, q->part[1], v->dtype));
     q->part[2] = kl_cast_at(s, kl_round_at(s, low), KL_U8);
@@ -179,7 +179,7 @@ static kl_tensor quantized_extreme(const kl_site *s, const struct quant *q, kl_t
             if (q->grain == QUANT_TENSOR || i != q->axis)
                 axes[n++] = (int)i;
     }
-    x = greatest ? kl_reduce_max_at(s, x, n, axes, true) : kl_reduce_min_at(s, x, n, axes, true);
+    x = greatest ? kl_max_at(s, x, n, axes, true) : kl_min_at(s, x, n, axes, true);
     return reshape_to(s, "quantized", x, &kept);
 }
 
@@ -377,19 +377,19 @@ static kl_tensor quantized_align_scale(struct thread *t, const kl_site *site, co
     return kl_none;
 }
 
-kl_tensor kl_quantized_at(const kl_site *site, kl_tensor x, kl_qscheme scheme, kl_tensor scale, kl_tensor zero_point)
+kl_tensor kl_to_quantized_at(const kl_site *site, kl_tensor x, kl_qscheme scheme, kl_tensor scale, kl_tensor zero_point)
 {
     struct view v;
     struct quant q;
-    struct thread *t = floats_begin(site, "quantized", x, &v);
+    struct thread *t = floats_begin(site, "to_quantized", x, &v);
     if (!t)
         return op_failed();
     if (wrapper_of(x, NULL))
         x = kl_dense_at(site, x);
-    if (!scheme_of(t, site, "quantized", scheme, &v, &q))
+    if (!scheme_of(t, site, "to_quantized", scheme, &v, &q))
         return compose_end(t, poison(t));
     if (!scale.id && zero_point.id)
-        return compose_end(t, refuse(t, site, KL_ERR_ARGUMENT, "quantized: a zero point without a scale"));
+        return compose_end(t, refuse(t, site, KL_ERR_ARGUMENT, "to_quantized: a zero point without a scale"));
     if (!scale.id)
         return compose_end(t, quantize_by_range(t, site, &q, x));
     q.part[1] = quantized_align_scale(t, site, "the scale", &q, scale, v.dtype);
@@ -398,31 +398,31 @@ kl_tensor kl_quantized_at(const kl_site *site, kl_tensor x, kl_qscheme scheme, k
     if (!q.part[1].id || (zero_point.id && !q.part[2].id))
         return compose_end(t, poison(t));
     if (q.type == KL_Q_I4 && zero_point.id)
-        return compose_end(t, refuse(t, site, KL_ERR_ARGUMENT, "quantized: 4-bit integers have no zero point"));
+        return compose_end(t, refuse(t, site, KL_ERR_ARGUMENT, "to_quantized: 4-bit integers have no zero point"));
     return compose_end(t, quantized_from_float(t, site, &q, x));
 }
 
-kl_tensor kl_quantized_of_at(const kl_site *site, kl_tensor ints, kl_qscheme scheme, kl_tensor scale,
-                             kl_tensor zero_point)
+kl_tensor kl_quantized_at(const kl_site *site, kl_tensor ints, kl_qscheme scheme, kl_tensor scale,
+                          kl_tensor zero_point)
 {
     struct view v, number;
     struct quant q;
-    struct thread *t = floats_begin(site, "quantized_of", scale, &v);
+    struct thread *t = floats_begin(site, "quantized", scale, &v);
     if (!t)
         return op_failed();
-    if (!describe(t, site, "quantized_of", "the integers", ints, &number))
+    if (!describe(t, site, "quantized", "the integers", ints, &number))
         return compose_end(t, poison(t));
     unsigned want = scheme.type == KL_Q_I8 ? KL_I8 : KL_U8;
     if (number.dtype != want || wrapper_of(ints, NULL))
-        return compose_end(t, refuse(t, site, KL_ERR_TYPE, "quantized_of: the integers are %s, not plain %s",
+        return compose_end(t, refuse(t, site, KL_ERR_TYPE, "quantized: the integers are %s, not plain %s",
                                      dtype_name(number.dtype), dtype_name(want)));
     number.dtype = v.dtype;
     if (scheme.type == KL_Q_I4 && number.shape.rank)
         number.shape.dim[number.shape.rank - 1] *= 2;
-    if (!scheme_of(t, site, "quantized_of", scheme, &number, &q))
+    if (!scheme_of(t, site, "quantized", scheme, &number, &q))
         return compose_end(t, poison(t));
     if (q.type == KL_Q_I4 && zero_point.id)
-        return compose_end(t, refuse(t, site, KL_ERR_ARGUMENT, "quantized_of: 4-bit integers have no zero point"));
+        return compose_end(t, refuse(t, site, KL_ERR_ARGUMENT, "quantized: 4-bit integers have no zero point"));
     q.part[0] = ints;
     q.part[1] = quantized_align_scale(t, site, "the scale", &q, scale, v.dtype);
     q.part[2] = zero_point.id ? quantized_align_scale(t, site, "the zero point", &q, zero_point,
@@ -454,11 +454,11 @@ kl_status kl_observer_init(kl_observer *o, kl_device device, kl_qscheme scheme, 
     o->high = kl_keep(kl_full(device, dtype, (int)s.rank, s.dim, -(double)INFINITY));
     kl_status status = kl_check(o->low) ? kl_check(o->low) : kl_check(o->high);
     if (status)
-        kl_observer_free(o);
+        kl_observer_deinit(o);
     return status;
 }
 
-void kl_observer_free(kl_observer *o)
+void kl_observer_deinit(kl_observer *o)
 {
     kl_release(o->low);
     kl_release(o->high);
@@ -474,20 +474,20 @@ static kl_status take_in(const kl_site *s, kl_tensor state, kl_tensor new, doubl
         kl_tensor mixed = kl_add_at(s, kl_mul_scalar_at(s, state, momentum), kl_mul_scalar_at(s, new, 1 - momentum));
         y = kl_where_at(s, kl_is_finite_at(s, state), mixed, new);
     } else {
-        y = greatest ? kl_max_at(s, state, new) : kl_min_at(s, state, new);
+        y = greatest ? kl_maximum_at(s, state, new) : kl_minimum_at(s, state, new);
     }
     return kl_assign_at(s, state, y);
 }
 
-kl_status kl_observe_at(const kl_site *site, kl_observer *o, kl_tensor x)
+kl_status kl_observer_update_at(const kl_site *site, kl_observer *o, kl_tensor x)
 {
     struct view v;
     struct quant q;
-    struct thread *t = floats_begin(site, "observe", x, &v);
+    struct thread *t = floats_begin(site, "observer_update", x, &v);
     if (!t)
         return kl_last_error_code();
     kl_status status = KL_ERR_SHAPE;
-    if (scheme_of(t, site, "observe", o->scheme, &v, &q)) {
+    if (scheme_of(t, site, "observer_update", o->scheme, &v, &q)) {
         if (wrapper_of(x, NULL))
             x = kl_dense_at(site, x);
         x = kl_detach_at(site, x);
@@ -501,22 +501,22 @@ kl_status kl_observe_at(const kl_site *site, kl_observer *o, kl_tensor x)
     return status;
 }
 
-kl_tensor kl_quantized_by_at(const kl_site *site, const kl_observer *o, kl_tensor x)
+kl_tensor kl_observer_quantize_at(const kl_site *site, const kl_observer *o, kl_tensor x)
 {
     struct view v, low;
     struct quant q;
-    struct thread *t = floats_begin(site, "quantized_by", x, &v);
+    struct thread *t = floats_begin(site, "observer_quantize", x, &v);
     char a[SHAPE_TEXT], b[SHAPE_TEXT];
     if (!t)
         return op_failed();
-    if (!scheme_of(t, site, "quantized_by", o->scheme, &v, &q) ||
-        !describe(t, site, "quantized_by", "the observer's range", o->low, &low))
+    if (!scheme_of(t, site, "observer_quantize", o->scheme, &v, &q) ||
+        !describe(t, site, "observer_quantize", "the observer's range", o->low, &low))
         return compose_end(t, poison(t));
     struct shape want = quant_scale_shape(&q);
     if (!shape_equal(&want, &low.shape))
         return compose_end(t,
                            refuse(t, site, KL_ERR_SHAPE,
-                                  "quantized_by: the observer's ranges are %s, those of this tensor %s",
+                                  "observer_quantize: the observer's ranges are %s, those of this tensor %s",
                                      shape_text(&low.shape, a, sizeof a), shape_text(&want, b, sizeof b)));
     if (wrapper_of(x, NULL))
         x = kl_dense_at(site, x);

@@ -100,7 +100,7 @@ static kl_tensor gather_rows(const kl_site *s, kl_tensor x, const struct shape *
     for (uint32_t i = 0, k = 1; i < shape->rank; i++)
         if (i != axis)
             order[k++] = (int)i;
-    return kl_gather_at(s, axis ? kl_permute_at(s, x, order) : x, 0, index);
+    return kl_take_at(s, axis ? kl_permute_at(s, x, order) : x, 0, index);
 }
 
 /* The values broadcast to `rest` elements. */
@@ -189,7 +189,7 @@ static kl_tensor sparse_scaled(struct thread *t, const struct call *c)
     struct sparse x = sparse_of(s, c->in[at]);
     if (!shape_equal(&d.shape, &all))
         other = broadcast_to(s, c->op, other, &d.shape, &all);
-    kl_tensor there = kl_gather_at(s, reshape_to(s, c->op, other, &flat), 0, sparse_flat_indices(s, &x));
+    kl_tensor there = kl_take_at(s, reshape_to(s, c->op, other, &flat), 0, sparse_flat_indices(s, &x));
     return with_values(t, s, c->in[at], kl_mul_at(s, values, there));
 }
 
@@ -302,7 +302,7 @@ kl_tensor kl_sparse_coo_at(const kl_site *site, kl_tensor values, kl_tensor rows
     for (unsigned i = 0; i < 2; i++) { /* clamped once, so that every op uses the same positions */
         struct view n = view_of(index[i]);
         kl_tensor last = const_like(site, &n, (double)(dims[i] ? dims[i] - 1 : 0));
-        index[i] = kl_max_at(site, kl_min_at(site, index[i], last), const_like(site, &n, 0));
+        index[i] = kl_maximum_at(site, kl_minimum_at(site, index[i], last), const_like(site, &n, 0));
     }
     struct sparse x = {.v = {v.dtype, shape_make(2, dims), v.device}, .bound = bound, .values = values,
                        .index = {index[0], index[1]}};
@@ -316,7 +316,7 @@ static kl_tensor make_csr(struct thread *t, const kl_site *site, kl_tensor value
     int64_t bound = v.shape.dim[0], rows = view_of(starts).shape.dim[0] - 1;
     const int64_t number[WRAPPER_NUMBERS] = {CSR};
     kl_tensor last = const_like(site, &n, (double)(ncolumns ? ncolumns - 1 : 0));
-    columns = kl_max_at(site, kl_min_at(site, columns, last), const_like(site, &n, 0));
+    columns = kl_maximum_at(site, kl_minimum_at(site, columns, last), const_like(site, &n, 0));
     kl_tensor counts = kl_lt_at(site, kl_arange_at(site, v.device, (kl_dtype)view_of(starts).dtype, bound),
                                 kl_narrow_at(site, starts, 0, rows, 1));
     values = kl_where_at(site, counts, values, const_like(site, &v, 0));
@@ -375,7 +375,7 @@ kl_tensor kl_to_sparse_at(const kl_site *site, kl_tensor a, int64_t bound)
     kl_tensor too_many = broadcast_to(site, "to_sparse", kl_gt_at(site, stored,
                                                                   const_like(site, &index, (double)bound)),
                                       &(struct shape){.rank = 1, .dim = {1}}, &all);
-    kl_tensor values = kl_where_at(site, too_many, const_like(site, &v, (double)NAN), kl_gather_at(site, x, 0, place));
+    kl_tensor values = kl_where_at(site, too_many, const_like(site, &v, (double)NAN), kl_take_at(site, x, 0, place));
     return compose_end(t, make_csr(t, site, values, starts, kl_rem_at(site, place, width), v.shape.dim[1]));
 }
 
@@ -404,7 +404,7 @@ kl_tensor kl_sampled_matmul_at(const kl_site *site, kl_tensor a, kl_tensor b, kl
                                      shape_text(&vp.shape, z, sizeof z)));
     struct sparse p = sparse_of(site, pattern);
     const int one = 1;
-    kl_tensor rows = kl_gather_at(site, a, 0, p.index[0]), columns = gather_rows(site, b, &vb.shape, 1, p.index[1]);
+    kl_tensor rows = kl_take_at(site, a, 0, p.index[0]), columns = gather_rows(site, b, &vb.shape, 1, p.index[1]);
     kl_tensor products = kl_sum_at(site, kl_mul_at(site, rows, columns), 1, &one, false);
     kl_tensor zero = const_like(site, &vp, 0), values = kl_where_at(site, kl_ne_at(site, p.values, zero), products,
                                                                     zero);

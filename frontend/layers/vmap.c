@@ -245,7 +245,7 @@ static bool arguments_fit(struct mapped *m, const kl_tensor *in, const kl_tensor
 
 kl_status kl_vmap_at(const kl_site *site, kl_region_fn *fn, void *ctx, uint32_t nin, const kl_tensor *in,
                      const int *in_axes,
-                     uint32_t nout, kl_tensor *out, const int *out_axes, kl_randomness randomness)
+                     uint32_t nout, const int *out_axes, kl_randomness randomness, kl_tensor *out)
 {
     struct thread *t = thread_self();
     if (!t)

@@ -4,7 +4,7 @@
 
 const char *kl_version(void)
 {
-    return "0.1.0";
+    return "0.2.0";
 }
 
 /* ---- options, counters, dumps ---- */

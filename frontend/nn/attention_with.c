@@ -19,7 +19,7 @@ static kl_tensor biased_attention(struct thread *t, const kl_site *site, kl_tens
     }
     if (rank >= 1 && dims[rank - 1] == 0)
         return kl_matmul(s, v); /* of no keys: zeros */
-    kl_tensor max = kl_detach(kl_reduce_max(s, 1, &last, true));
+    kl_tensor max = kl_detach(kl_max(s, 1, &last, true));
     kl_tensor e = kl_exp(kl_sub(s, kl_where(kl_eq(max, low), zero, max))), sum = kl_sum(e, 1, &last, true);
     return kl_div(kl_matmul(e, v), kl_where(kl_eq(sum, zero), one, sum));
 }

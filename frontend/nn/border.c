@@ -14,7 +14,8 @@ static kl_tensor border_index(const kl_site *site, kl_device device, int64_t len
     /* the period of reflection; a repeated border counts twice */
     int64_t period = border == KL_BORDER_REFLECT ? 2 * (length - 1) : 2 * length;
     i = kl_mod(i, number(site, i, KL_I64, (double)period));
-    return kl_min(i, kl_sub(number(site, i, KL_I64, (double)(border == KL_BORDER_REFLECT ? period : period - 1)), i));
+    return kl_minimum(i, kl_sub(number(site, i, KL_I64, (double)(border == KL_BORDER_REFLECT ? period : period - 1)),
+                                i));
 }
 
 kl_tensor kl_pad_border_at(const kl_site *site, kl_tensor a, const int64_t *low, const int64_t *high, kl_border border)
@@ -51,7 +52,7 @@ kl_tensor kl_pad_border_at(const kl_site *site, kl_tensor a, const int64_t *low,
     for (uint32_t i = 0; i < v.shape.rank; i++) {
         int64_t l = low && low[i] > 0 ? low[i] : 0, h = high && high[i] > 0 ? high[i] : 0;
         if (l || h)
-            a = kl_gather(a, (int)i, border_index(site, v.device, stop[i] - start[i], l, h, border));
+            a = kl_take(a, (int)i, border_index(site, v.device, stop[i] - start[i], l, h, border));
     }
     return compose_end(t, a);
 }

@@ -110,7 +110,7 @@ kl_tensor kl_nonzero_at(const kl_site *site, kl_tensor a, int64_t size, kl_tenso
     kl_tensor flat = kl_reshape(a, 1, &n), all, index[KL_MAX_RANK];
     kl_tensor kept = v.dtype == KL_BOOL ? flat : kl_ne(flat, same_number(site, flat, 0));
     kl_tensor indices = kept_indices(site, kept, size, &all), minus = number(site, all, KL_I64, -1);
-    kl_tensor from = kl_scatter_elements(kl_expand(minus, 1, &size), 0, indices, kl_arange(v.device, KL_I64, n),
+    kl_tensor from = kl_put_along_axis_with(kl_expand(minus, 1, &size), 0, indices, kl_arange(v.device, KL_I64, n),
                                          KL_SCATTER_SET, KL_INDEX_DROP);
     kl_tensor none = kl_lt(from, number(site, from, KL_I64, 0));
     for (int i = (int)v.shape.rank - 1; i >= 0; i--) {
@@ -141,7 +141,7 @@ kl_tensor kl_unique_at(const kl_site *site, kl_tensor a, int64_t size, kl_tensor
     if (!axes_are_numbers(t, site, op, &v.shape, 0, v.shape.rank))
         return compose_end(t, poison(t));
     int64_t n = shape_count(&v.shape), one = 1;
-    kl_tensor flat = kl_reshape(a, 1, &n), order = kl_argsort(flat, 0, false), sorted = kl_gather(flat, 0, order);
+    kl_tensor flat = kl_reshape(a, 1, &n), order = kl_argsort(flat, 0, false), sorted = kl_take(flat, 0, order);
     kl_tensor first = kl_ones(v.device, KL_BOOL, 1, n ? &one : &n);
     if (n > 1) { /* an element that differs from the one before it */
         kl_tensor x = kl_narrow(sorted, 0, 1, n - 1), before = kl_narrow(sorted, 0, 0, n - 1), other = kl_ne(x, before);
@@ -152,13 +152,13 @@ kl_tensor kl_unique_at(const kl_site *site, kl_tensor a, int64_t size, kl_tensor
     kl_tensor last = number(site, first, KL_I64, 1), ones = kl_ones(v.device, KL_I64, 1, &n);
     kl_tensor firsts = kl_cast(first, KL_I64), indices = kl_sub(kl_cumsum(firsts, 0, false, false), last);
     kl_tensor results[4];
-    results[0] = kl_scatter_elements(kl_zeros(v.device, (kl_dtype)v.dtype, 1, &size), 0, indices, sorted,
-                                     KL_SCATTER_SET, KL_INDEX_DROP);
+    results[0] = kl_put_along_axis_with(kl_zeros(v.device, (kl_dtype)v.dtype, 1, &size), 0, indices, sorted,
+                                        KL_SCATTER_SET, KL_INDEX_DROP);
     results[1] = kl_sum_all(firsts);
-    results[2] = reshape_to(site, op, kl_scatter_elements(kl_zeros(v.device, KL_I64, 1, &n), 0, order, indices,
+    results[2] = reshape_to(site, op, kl_put_along_axis_with(kl_zeros(v.device, KL_I64, 1, &n), 0, order, indices,
                                                           KL_SCATTER_SET, 0), &v.shape);
-    results[3] = kl_scatter_elements(kl_zeros(v.device, KL_I64, 1, &size), 0, indices, ones, KL_SCATTER_ADD,
-                                     KL_INDEX_DROP);
+    results[3] = kl_put_along_axis_with(kl_zeros(v.device, KL_I64, 1, &size), 0, indices, ones, KL_SCATTER_ADD,
+                                        KL_INDEX_DROP);
     uint32_t wanted = 1;
     for (int i = 0; i < 3; i++)
         if (to[i])

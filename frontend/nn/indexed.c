@@ -17,7 +17,7 @@ static void indices_add(struct indices *p, kl_tensor index, int64_t length)
     const kl_site *site = p->site;
     kl_dtype d = kl_dtype_of(index);
     if (d == KL_U64) /* i64 does not represent all of them */
-        index = kl_min(index, kl_length_scalar(kl_device_of(index), d, length));
+        index = kl_minimum(index, kl_length_scalar(kl_device_of(index), d, length));
     const kl_device device = kl_device_of(index);
     kl_tensor i = d == KL_I64 ? index : kl_cast(index, KL_I64), zero = number(site, index, KL_I64, 0);
     kl_tensor count = kl_length_scalar(device, KL_I64, length);
@@ -29,7 +29,7 @@ static void indices_add(struct indices *p, kl_tensor index, int64_t length)
     }
     kl_tensor last = length < 0 ? kl_sub(count, kl_const(device, KL_I64, 1))
                                 : kl_const(device, KL_I64, (double)(length - 1));
-    i = kl_max(kl_min(i, last), zero);
+    i = kl_maximum(kl_minimum(i, last), zero);
     p->at = p->at.id ? kl_add(kl_mul(p->at, count), i) : i;
     p->rows = kl_length_mul(p->rows, length);
 }
@@ -56,7 +56,7 @@ static kl_tensor indices_gather(struct indices *p, kl_tensor a, int64_t rest, in
 {
     const kl_site *site = p->site;
     kl_tensor rows = with_spare_row(p, kl_reshape(a, 2, (int64_t[]){p->rows, rest}));
-    return kl_gather(rows, 0, indices_flat(p, count));
+    return kl_take(rows, 0, indices_flat(p, count));
 }
 
 /* Multiplies rows with the same index.  They are sorted to be adjacent; in each step a row is multiplied with the one
@@ -65,8 +65,8 @@ static kl_tensor indices_gather(struct indices *p, kl_tensor a, int64_t rest, in
 static kl_tensor multiply_rows(const kl_site *site, kl_tensor rows, kl_tensor place, kl_tensor update, int64_t count)
 {
     kl_tensor order = kl_argsort(place, 0, false), one = same_number(site, rows, 1);
-    place = kl_gather(place, 0, order);
-    update = kl_gather(update, 0, order);
+    place = kl_take(place, 0, order);
+    update = kl_take(update, 0, order);
     for (int64_t step = 1; step < count; step *= 2) {
         kl_tensor same = kl_eq(kl_narrow(place, 0, step, count - step), kl_narrow(place, 0, 0, count - step));
         kl_tensor before = kl_where(kl_unsqueeze(same, -1), kl_narrow(update, 0, 0, count - step), one);
@@ -74,7 +74,7 @@ static kl_tensor multiply_rows(const kl_site *site, kl_tensor rows, kl_tensor pl
                               kl_mul(kl_narrow(update, 0, step, count - step), before)};
         update = kl_concat(2, parts, 0);
     }
-    return kl_index_put(rows, 0, place, kl_mul(kl_gather(rows, 0, place), update));
+    return kl_index_copy(rows, 0, place, kl_mul(kl_take(rows, 0, place), update));
 }
 
 static kl_tensor mean_rows(const kl_site *site, kl_tensor rows, int64_t nrows, kl_tensor place, kl_tensor update,
@@ -102,7 +102,7 @@ static kl_tensor indices_scatter(struct thread *t, struct indices *p, kl_tensor 
     kl_tensor rows = with_spare_row(p, kl_reshape(a, 2, (int64_t[]){p->rows, rest})), place = indices_flat(p, count), r;
     update = kl_reshape(update, 2, (int64_t[]){count, rest});
     switch (kind) {
-    case KL_SCATTER_SET: r = kl_index_put(rows, 0, place, update); break;
+    case KL_SCATTER_SET: r = kl_index_copy(rows, 0, place, update); break;
     case KL_SCATTER_ADD: r = kl_index_add(rows, 0, place, update); break;
     case KL_SCATTER_MIN: r = kl_index_min(rows, 0, place, update); break;
     case KL_SCATTER_MAX: r = kl_index_max(rows, 0, place, update); break;
@@ -274,9 +274,9 @@ static bool elements_fit(struct thread *t, const kl_site *site, const char *op, 
     return rows_exist(t, site, op, &v->shape, *at, 1, shape_count(&x->shape), flags);
 }
 
-kl_tensor kl_gather_elements_at(const kl_site *site, kl_tensor a, int axis, kl_tensor index, unsigned flags)
+kl_tensor kl_take_along_axis_with_at(const kl_site *site, kl_tensor a, int axis, kl_tensor index, unsigned flags)
 {
-    static const char op[] = "gather_elements";
+    static const char op[] = "take_along_axis_with";
     struct thread *t = thread_self();
     struct view v, x;
     uint32_t at;
@@ -289,10 +289,10 @@ kl_tensor kl_gather_elements_at(const kl_site *site, kl_tensor a, int axis, kl_t
     return compose_end(t, reshape_to(site, op, indices_gather(&p, a, 1, count), &x.shape));
 }
 
-kl_tensor kl_scatter_elements_at(const kl_site *site, kl_tensor a, int axis, kl_tensor index, kl_tensor update,
-                                 kl_scatter_kind kind, unsigned flags)
+kl_tensor kl_put_along_axis_with_at(const kl_site *site, kl_tensor a, int axis, kl_tensor index, kl_tensor update,
+                                    kl_scatter_kind kind, unsigned flags)
 {
-    static const char op[] = "scatter_elements";
+    static const char op[] = "put_along_axis_with";
     struct thread *t = thread_self();
     struct view v, x, u;
     uint32_t at;
@@ -412,10 +412,10 @@ kl_tensor kl_index_at(const kl_site *site, kl_tensor a, int n, const kl_tensor *
     return compose_end(t, kl_permute(r, s.to_out));
 }
 
-kl_tensor kl_index_scatter_at(const kl_site *site, kl_tensor a, int n, const kl_tensor *index, kl_tensor update,
-                              kl_scatter_kind kind, unsigned flags)
+kl_tensor kl_index_put_at(const kl_site *site, kl_tensor a, int n, const kl_tensor *index, kl_tensor update,
+                          kl_scatter_kind kind, unsigned flags)
 {
-    static const char op[] = "index_scatter";
+    static const char op[] = "index_put";
     struct thread *t = thread_self();
     struct several s;
     if (!several_of(t, site, op, a, n, index, &update, (unsigned)kind, flags, &s) || !(t = checked_begin(site, op)))

@@ -68,7 +68,7 @@ static kl_status substitute_column(void *ctx, const kl_tensor *in, uint32_t nin,
     const kl_site *site = x->site;
     (void)nin, (void)nout;
     kl_tensor rest = in[0], column = in[1], diagonal = in[2], j = in[3];
-    kl_tensor row = kl_div(kl_squeeze(kl_gather(rest, 1, kl_reshape(j, 1, (int64_t[]){1})), 1),
+    kl_tensor row = kl_div(kl_squeeze(kl_take(rest, 1, kl_reshape(j, 1, (int64_t[]){1})), 1),
                            kl_unsqueeze(diagonal, -1));
     kl_tensor rows = kl_arange(x->device, KL_I32, x->n), zero = same_number(site, column, 0);
     kl_tensor to_go = x->upper != x->transposed ? kl_lt(rows, j) : kl_gt(rows, j);
@@ -141,8 +141,8 @@ static kl_status cholesky_column(void *ctx, const kl_tensor *in, uint32_t nin, k
     struct matrices *x = ctx;
     const kl_site *site = x->site;
     (void)nin, (void)nout;
-    kl_tensor j = kl_reshape(in[1], 1, (int64_t[]){1}), column = kl_squeeze(kl_gather(in[0], 2, j), 2); /* [B, n] */
-    kl_tensor d = kl_sqrt(kl_gather(column, 1, j)), rows = kl_arange(x->device, KL_I32, x->n);
+    kl_tensor j = kl_reshape(in[1], 1, (int64_t[]){1}), column = kl_squeeze(kl_take(in[0], 2, j), 2); /* [B, n] */
+    kl_tensor d = kl_sqrt(kl_take(column, 1, j)), rows = kl_arange(x->device, KL_I32, x->n);
     column = kl_where(kl_ge(rows, in[1]), kl_div(column, d), same_number(site, column, 0));
     out[0] = kl_sub(in[0], kl_mul(kl_unsqueeze(column, 2), kl_unsqueeze(column, 1)));
     out[1] = column;
@@ -201,14 +201,14 @@ static kl_status eliminate_column(void *ctx, const kl_tensor *in, uint32_t nin, 
     const kl_site *site = x->site;
     (void)nin, (void)nout;
     kl_tensor w = in[0], j = in[2], at = kl_reshape(j, 1, (int64_t[]){1}), rows = kl_arange(x->device, KL_I32, x->n);
-    kl_tensor column = kl_squeeze(kl_gather(w, 2, at), 2), zero = same_number(site, w, 0); /* [B, n] */
+    kl_tensor column = kl_squeeze(kl_take(w, 2, at), 2), zero = same_number(site, w, 0); /* [B, n] */
     kl_tensor size = kl_where(kl_ge(rows, j), kl_abs(column), same_number(site, w, -1));
     kl_tensor p = kl_argmax(size, 1), is_p = kl_eq(rows, kl_unsqueeze(p, -1)); /* [B, n] */
     kl_tensor here = kl_unsqueeze(kl_eq(rows, j), -1), there = kl_unsqueeze(is_p, -1);
-    kl_tensor row_j = kl_gather(w, 1, at), row_p = kl_sum(kl_where(there, w, zero), 1, (int[]){1}, true);
+    kl_tensor row_j = kl_take(w, 1, at), row_p = kl_sum(kl_where(there, w, zero), 1, (int[]){1}, true);
     w = kl_where(here, row_p, kl_where(there, row_j, w));
-    kl_tensor pivot = kl_gather(row_p, 2, at); /* [B, 1, 1] */
-    kl_tensor factor = kl_div(kl_gather(w, 2, at), pivot), below = kl_unsqueeze(kl_gt(rows, j), -1);
+    kl_tensor pivot = kl_take(row_p, 2, at); /* [B, 1, 1] */
+    kl_tensor factor = kl_div(kl_take(w, 2, at), pivot), below = kl_unsqueeze(kl_gt(rows, j), -1);
     factor = kl_where(below, factor, zero); /* [B, n, 1] */
     out[0] = kl_sub(w, kl_mul(factor, row_p));
     out[1] = kl_where(kl_eq(p, j), in[1], kl_neg(in[1]));
@@ -291,7 +291,7 @@ static kl_status det_fn(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor 
     (void)nin, (void)nout;
     kl_tensor r[3];
     eliminate_all(x, in[0], r);
-    out[0] = kl_mul(r[1], kl_reduce_prod(r[2], 1, (int[]){0}, false));
+    out[0] = kl_mul(r[1], kl_prod(r[2], 1, (int[]){0}, false));
     return KL_OK;
 }
 
@@ -333,10 +333,10 @@ static kl_status reflect_column(void *ctx, const kl_tensor *in, uint32_t nin, kl
     (void)nin, (void)nout;
     kl_tensor w = in[0], j = in[1], at = kl_reshape(j, 1, (int64_t[]){1}), rows = kl_arange(x->device, KL_I32, x->n);
     kl_tensor zero = same_number(site, w, 0), one = same_number(site, w, 1);
-    kl_tensor column = kl_where(kl_ge(rows, j), kl_squeeze(kl_gather(w, 2, at), 2), zero);
-    kl_tensor max = kl_reduce_max(kl_abs(column), 1, (int[]){1}, true); /* so that no square overflows */
+    kl_tensor column = kl_where(kl_ge(rows, j), kl_squeeze(kl_take(w, 2, at), 2), zero);
+    kl_tensor max = kl_max(kl_abs(column), 1, (int[]){1}, true); /* so that no square overflows */
     kl_tensor safe = kl_where(kl_eq(max, zero), one, max), u = kl_div(column, safe);
-    kl_tensor length = kl_sqrt(kl_sum(kl_square(u), 1, (int[]){1}, true)), first = kl_gather(u, 1, at);
+    kl_tensor length = kl_sqrt(kl_sum(kl_square(u), 1, (int[]){1}, true)), first = kl_take(u, 1, at);
     kl_tensor sign = kl_where(kl_lt(first, zero), same_number(site, w, -1), one);
     u = kl_where(kl_eq(rows, j), kl_add(first, kl_mul(sign, length)), u);
     kl_tensor norm = kl_sum(kl_square(u), 1, (int[]){1}, true), nothing = kl_eq(norm, zero);

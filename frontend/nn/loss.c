@@ -8,7 +8,7 @@
 /* a minus its maximum along the axis.  The maximum cancels out of the results, so it has no gradient. */
 static kl_tensor subtract_max(const kl_site *site, kl_tensor a, int axis)
 {
-    kl_tensor max = kl_detach_at(site, kl_reduce_max_at(site, a, 1, &axis, true));
+    kl_tensor max = kl_detach_at(site, kl_max_at(site, a, 1, &axis, true));
     return kl_sub_at(site, a, max);
 }
 
@@ -203,7 +203,7 @@ static kl_tensor loss_huber(const kl_site *site, const char *op, kl_tensor a, kl
         compose_end(t, kl_none);
         return op_failed();
     }
-    kl_tensor d = kl_abs_at(site, kl_sub_at(site, a, b)), c = kl_min_scalar_at(site, d, delta);
+    kl_tensor d = kl_abs_at(site, kl_sub_at(site, a, b)), c = kl_minimum_scalar_at(site, d, delta);
     kl_tensor rest = kl_sub_at(site, d, kl_mul_at(site, c, const_like(site, &v, 0.5)));
     kl_tensor each = kl_mul_at(site, c, rest);
     return compose_end(t, mean_all(site, scaled ? kl_div_scalar_at(site, each, delta) : each));
@@ -220,10 +220,10 @@ kl_tensor kl_smooth_l1_loss_at(const kl_site *site, kl_tensor a, kl_tensor b, do
 }
 
 /* log(1 + e^-|x|) and, from the larger of 0 and x, x y subtracted: exact where x is large and y its side. */
-kl_tensor kl_bce_with_logits_at(const kl_site *site, kl_tensor x, kl_tensor y)
+kl_tensor kl_binary_cross_entropy_with_logits_at(const kl_site *site, kl_tensor x, kl_tensor y)
 {
     struct view v;
-    struct thread *t = pair_begin(site, "bce_with_logits", &x, &y, &v);
+    struct thread *t = pair_begin(site, "binary_cross_entropy_with_logits", &x, &y, &v);
     if (!t)
         return op_failed();
     kl_tensor below, rest = log_one_plus_exp(site, &v, x, &below);
@@ -243,7 +243,7 @@ kl_tensor kl_binary_cross_entropy_at(const kl_site *site, kl_tensor p, kl_tensor
 {
     struct view v;
     struct thread *t = thread_self();
-    if (!t || autocast_refuses(t, site, "binary_cross_entropy", "kl_bce_with_logits") ||
+    if (!t || autocast_refuses(t, site, "binary_cross_entropy", "kl_binary_cross_entropy_with_logits") ||
         !(t = pair_begin(site, "binary_cross_entropy", &p, &y, &v)))
         return op_failed();
     kl_tensor one = const_like(site, &v, 1);

@@ -26,7 +26,7 @@ kl_tensor kl_logsumexp_at(const kl_site *site, kl_tensor a, int naxes, const int
         compose_end(t, kl_none);
         return op_failed();
     }
-    kl_tensor max = kl_detach_at(site, kl_reduce_max_at(site, a, naxes, axes, true));
+    kl_tensor max = kl_detach_at(site, kl_max_at(site, a, naxes, axes, true));
     kl_tensor infinite = kl_eq_at(site, kl_abs_at(site, max), const_like(site, &v, INFINITY));
     kl_tensor shift = kl_where_at(site, infinite, const_like(site, &v, 0), max);
     kl_tensor sum = kl_sum_at(site, kl_exp_at(site, kl_sub_at(site, a, shift)), naxes, axes, true);

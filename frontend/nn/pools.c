@@ -52,13 +52,13 @@ static kl_tensor adaptive_axis(const kl_site *site, kl_tensor a, int axis, int r
         out[axis] = size;
         return kl_reshape(adaptive_axis(site, flat, 1, 3, length, size, mean), rank, out);
     }
-    kl_tensor w = kl_reshape(kl_gather(a, axis, kl_reshape(at, 1, &each)), rank + 1, dims);
+    kl_tensor w = kl_reshape(kl_take(a, axis, kl_reshape(at, 1, &each)), rank + 1, dims);
     int64_t mask[KL_MAX_RANK] = {size, longest, 1, 1, 1, 1, 1, 1};
     kl_tensor in = kl_reshape(kl_lt(at, end), rank + 1 - axis, mask);
     int reduced = axis + 1;
     w = kl_where(in, w, same_number(site, w, mean ? 0 : -INFINITY));
     if (!mean)
-        return kl_reduce_max(w, 1, &reduced, false);
+        return kl_max(w, 1, &reduced, false);
     int64_t count[KL_MAX_RANK] = {size, 1, 1, 1, 1, 1, 1, 1};
     kl_tensor lengths = kl_reshape(kl_cast(kl_sub(end, first), kl_dtype_of(w)), rank - axis, count);
     return kl_div(kl_sum(w, 1, &reduced, false), lengths);
@@ -133,7 +133,7 @@ static kl_tensor window_position(const kl_site *site, kl_tensor k, const struct 
 
 static kl_tensor pools_clamp(const kl_site *site, kl_tensor x, int64_t low, int64_t high)
 {
-    return kl_max(kl_min(x, number(site, x, KL_I64, (double)high)), number(site, x, KL_I64, (double)low));
+    return kl_maximum(kl_minimum(x, number(site, x, KL_I64, (double)high)), number(site, x, KL_I64, (double)low));
 }
 
 /* Where elements k[] are of the padding, the first element of the window that is not: as the padding has the lowest
@@ -180,10 +180,10 @@ static kl_tensor window_places(const kl_site *site, kl_tensor *at, const struct 
 }
 
 /* The windows themselves, whose checks and sizes are kl_max_pool's. */
-kl_tensor kl_max_pool_places_at(const kl_site *site, kl_tensor a, int n, const int64_t *window, const int64_t *stride,
-                                const int64_t *low, const int64_t *high, const int64_t *dilation, kl_tensor *places)
+kl_tensor kl_max_pool_indices_at(const kl_site *site, kl_tensor a, int n, const int64_t *window, const int64_t *stride,
+                                 const int64_t *low, const int64_t *high, const int64_t *dilation, kl_tensor *places)
 {
-    static const char op[] = "max_pool_places";
+    static const char op[] = "max_pool_indices";
     struct view v;
     if (!places) {
         struct thread *self = thread_self();
@@ -254,7 +254,7 @@ kl_tensor kl_max_unpool_at(const kl_site *site, kl_tensor a, kl_tensor places, i
             own = product_of(v.shape.dim + lead, n);
     kl_tensor zeros = kl_zeros(v.device, (kl_dtype)v.dtype, 2, (int64_t[]){rest, plane});
     int64_t rows[2] = {rest, own};
-    kl_tensor r = kl_scatter_elements(zeros, 1, kl_reshape(places, 2, rows), kl_reshape(a, 2, rows), KL_SCATTER_SET,
-                                      KL_INDEX_DROP);
+    kl_tensor r = kl_put_along_axis_with(zeros, 1, kl_reshape(places, 2, rows), kl_reshape(a, 2, rows), KL_SCATTER_SET,
+                                         KL_INDEX_DROP);
     return compose_end(t, reshape_to(site, op, r, &out));
 }

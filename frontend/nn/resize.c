@@ -18,7 +18,7 @@ static kl_tensor resize_places(const struct resize *r, kl_device device)
     kl_dtype d = kl_device_supports(device, KL_F64) ? KL_F64 : KL_F32;
     double in = (double)r->in, out = r->scale * in; /* before it is rounded down */
     kl_tensor i = kl_arange(device, d, r->out), half = number(site, i, d, 0.5), s = number(site, i, d, r->scale);
-    kl_resize_places places = r->o->places;
+    kl_resize_coordinates places = r->o->coordinates;
     if (places == KL_RESIZE_ASYMMETRIC)
         return kl_div(i, s);
     if ((places == KL_RESIZE_CORNERS && out <= 1) || (places == KL_RESIZE_HALF_PIXEL_PYTORCH && r->out <= 1))
@@ -69,17 +69,17 @@ static kl_tensor resize_weight(const struct resize *r, kl_tensor d)
     d = kl_abs(d);
     if (r->o->sampling == KL_SAMPLING_CUBIC)
         return keys_weight(site, d, r->o->cubic != 0 ? r->o->cubic : -0.75);
-    return kl_max(kl_sub(same_number(site, d, 1), d), same_number(site, d, 0));
+    return kl_maximum(kl_sub(same_number(site, d, 1), d), same_number(site, d, 0));
 }
 
 /* Each element so many times, without a computed index: the common way to enlarge.  (i + 1/2) / times is never whole,
  * so both roundings of a half agree. */
 static bool resize_repeats(const struct resize *r)
 {
-    bool half = r->o->places == KL_RESIZE_HALF_PIXEL || r->o->places == KL_RESIZE_HALF_PIXEL_SYMMETRIC ||
-                r->o->places == KL_RESIZE_HALF_PIXEL_PYTORCH;
+    bool half = r->o->coordinates == KL_RESIZE_HALF_PIXEL || r->o->coordinates == KL_RESIZE_HALF_PIXEL_SYMMETRIC ||
+                r->o->coordinates == KL_RESIZE_HALF_PIXEL_PYTORCH;
     bool fits = half ? r->o->rounding == KL_RESIZE_HALF_DOWN || r->o->rounding == KL_RESIZE_HALF_UP
-                     : r->o->places == KL_RESIZE_ASYMMETRIC && r->o->rounding == KL_RESIZE_FLOOR;
+                     : r->o->coordinates == KL_RESIZE_ASYMMETRIC && r->o->rounding == KL_RESIZE_FLOOR;
     return fits && r->o->sampling == KL_SAMPLING_NEAREST && r->out > 1 && r->out % r->in == 0 &&
            r->scale == (double)(r->out / r->in);
 }
@@ -100,7 +100,7 @@ static kl_tensor resize_axis(struct thread *t, kl_tensor x, int rank, int axis, 
     kl_tensor place = resize_places(r, kl_device_of(x)), last = same_number(site, place, (double)(r->in - 1)), y;
     kl_tensor zero = same_number(site, place, 0);
     if (r->o->sampling == KL_SAMPLING_NEAREST) {
-        y = kl_gather(x, axis, kl_cast(resize_nearest(r, place), KL_I64)); /* which clamps it */
+        y = kl_take(x, axis, kl_cast(resize_nearest(r, place), KL_I64)); /* which clamps it */
     } else {
         int64_t first = (int64_t)floor(-reach / scale) + 1, taps = 2 - 2 * first;
         kl_tensor whole = kl_floor(place), ratio = kl_sub(place, whole), sum = kl_none;
@@ -113,14 +113,14 @@ static kl_tensor resize_axis(struct thread *t, kl_tensor x, int rank, int axis, 
             if (r->o->exclude_outside)
                 w = kl_where(kl_or(kl_lt(at, zero), kl_gt(at, last)), zero, w);
             sum = divides && sum.id ? kl_add(sum, w) : w;
-            kl_tensor part = kl_gather(x, axis, kl_cast(at, KL_I64));
+            kl_tensor part = kl_take(x, axis, kl_cast(at, KL_I64));
             part = kl_mul(part, kl_reshape(kl_cast(w, kl_dtype_of(x)), rank, dims));
             y = y.id ? kl_add(y, part) : part;
         }
         if (divides)
             y = kl_div(y, kl_reshape(kl_cast(sum, kl_dtype_of(x)), rank, dims));
     }
-    if (r->o->places != KL_RESIZE_CROP || !r->o->fill)
+    if (r->o->coordinates != KL_RESIZE_CROP || !r->o->fill)
         return y;
     kl_tensor outside = kl_reshape(kl_or(kl_lt(place, zero), kl_gt(place, last)), rank, dims);
     return kl_where(outside, same_number(site, y, r->o->value), y);
@@ -141,7 +141,7 @@ kl_tensor kl_resize_at(const kl_site *site, kl_tensor a, int naxes, const int *a
     if (naxes < 0 || naxes > (int)v.shape.rank || (naxes && (!axes || !sizes)))
         return refuse(t, site, KL_ERR_ARGUMENT, "%s: %d axes of %s", op, naxes,
                       shape_text(&v.shape, text, sizeof text));
-    if ((unsigned)o.sampling > KL_SAMPLING_CUBIC || (unsigned)o.places > KL_RESIZE_CROP ||
+    if ((unsigned)o.sampling > KL_SAMPLING_CUBIC || (unsigned)o.coordinates > KL_RESIZE_CROP ||
         (unsigned)o.rounding > KL_RESIZE_CEIL)
         return refuse(t, site, KL_ERR_ARGUMENT, "%s: there are no such options", op);
     if (v.dtype == KL_BOOL || (o.sampling != KL_SAMPLING_NEAREST && !dtype_is_float(v.dtype)))
@@ -168,7 +168,8 @@ kl_tensor kl_resize_at(const kl_site *site, kl_tensor a, int naxes, const int *a
     for (int i = 0; i < naxes; i++) {
         struct resize r = {site, &o, 0, o.start ? o.start[i] : 0, o.end ? o.end[i] : 1, v.shape.dim[at[i]], sizes[i]};
         r.scale = o.scale ? o.scale[i] : (double)r.out / (double)r.in;
-        bool stays = o.places == KL_RESIZE_CROP ? r.start == 0 && r.end == 1 : o.places != KL_RESIZE_TF_NEAREST;
+        bool stays = o.coordinates == KL_RESIZE_CROP ? r.start == 0 && r.end == 1
+                                                     : o.coordinates != KL_RESIZE_TF_NEAREST;
         if (r.in != r.out || r.scale != 1 || !stays)
             y = resize_axis(t, y, (int)v.shape.rank, (int)at[i], &r);
     }

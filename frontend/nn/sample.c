@@ -38,7 +38,7 @@ static kl_tensor sample_reflected(const struct sampler *s, kl_tensor x, int64_t 
 
 static kl_tensor sample_held(const kl_site *site, kl_tensor x, int64_t length)
 {
-    return kl_min(kl_max(x, same_number(site, x, 0)), same_number(site, x, (double)(length - 1)));
+    return kl_minimum(kl_maximum(x, same_number(site, x, 0)), same_number(site, x, (double)(length - 1)));
 }
 
 static kl_tensor sample_border(const struct sampler *s, kl_tensor x, int64_t length)
@@ -61,7 +61,7 @@ static kl_tensor sample_elements(const struct sampler *s, const kl_tensor *x)
             inside = inside.id ? kl_and(inside, in) : in;
         }
     }
-    kl_tensor v = kl_gather(s->rows, 0, at);
+    kl_tensor v = kl_take(s->rows, 0, at);
     return inside.id ? kl_where(kl_unsqueeze(inside, -1), v, same_number(site, v, 0)) : v;
 }
 
@@ -166,7 +166,7 @@ static kl_tensor roi_places(const kl_site *site, kl_tensor boxes, int from, int6
     low = kl_sub(low, same_number(site, boxes, offset));
     kl_tensor extent = kl_sub(kl_sub(high, same_number(site, boxes, offset)), low);
     if (!o->aligned)
-        extent = kl_max(extent, same_number(site, boxes, 1));
+        extent = kl_maximum(extent, same_number(site, boxes, 1));
     kl_tensor i = kl_arange(kl_device_of(boxes), kl_dtype_of(boxes), n);
     i = kl_div(kl_add(i, same_number(site, i, 0.5)), same_number(site, i, (double)n));
     kl_tensor x = kl_add(low, kl_mul(extent, i));
@@ -218,6 +218,6 @@ kl_tensor kl_roi_align_at(const kl_site *site, kl_tensor a, kl_tensor boxes, kl_
     kl_tensor r = sample_taps(&sampler, 0, floors, ratio, at, kl_none); /* [R, h s, w s, C] */
     r = kl_where(kl_unsqueeze(kl_and(in[0], in[1]), -1), r, same_number(site, r, 0));
     r = kl_reshape(r, 6, (int64_t[]){R, h, s, w, s, C});
-    r = options->largest ? kl_reduce_max(r, 2, (int[]){2, 4}, false) : kl_mean(r, 2, (int[]){2, 4}, false);
+    r = options->largest ? kl_max(r, 2, (int[]){2, 4}, false) : kl_mean(r, 2, (int[]){2, 4}, false);
     return compose_end(t, kl_permute(r, (int[]){0, 3, 1, 2}));
 }

@@ -343,8 +343,8 @@ static struct thread *pool_begin(const kl_site *site, const char *op, kl_tensor 
     }
 
 POOL(sum_pool, kl_sum_at, 0)
-POOL(max_pool, kl_reduce_max_at, -INFINITY)
-POOL(min_pool, kl_reduce_min_at, INFINITY)
+POOL(max_pool, kl_max_at, -INFINITY)
+POOL(min_pool, kl_min_at, INFINITY)
 
 kl_tensor kl_avg_pool_at(const kl_site *site, kl_tensor a, int n, const int64_t *window, const int64_t *stride,
                          const int64_t *low, const int64_t *high, const int64_t *dilation)

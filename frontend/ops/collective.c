@@ -85,8 +85,8 @@ static kl_status collective_finish(struct collective *c, bool ok)
 
 static kl_tensor collective_combine(const struct collective *c, kl_tensor a, kl_tensor b)
 {
-    return c->kind == KL_REDUCE_MAX   ? kl_max_at(c->site, a, b)
-           : c->kind == KL_REDUCE_MIN ? kl_min_at(c->site, a, b)
+    return c->kind == KL_REDUCE_MAX   ? kl_maximum_at(c->site, a, b)
+           : c->kind == KL_REDUCE_MIN ? kl_minimum_at(c->site, a, b)
                                       : kl_add_at(c->site, a, b);
 }
 

@@ -8,7 +8,7 @@
 
 #define DEFAULT_TIMEOUT 10.0
 
-kl_comm *kl_comm_init(const kl_comm_options *options)
+kl_comm *kl_comm_new(const kl_comm_options *options)
 {
     static const kl_comm_options none;
     const kl_comm_options *o = options ? options : &none;
@@ -20,7 +20,7 @@ kl_comm *kl_comm_init(const kl_comm_options *options)
         return NULL;
     if (o->timeout < 0 || o->timeout != o->timeout || o->ranks < 0 || o->port < 0 || o->port > 65535 ||
         (o->ranks && (o->rank < 0 || o->rank >= o->ranks))) {
-        report(t, NULL, KL_ERR_ARGUMENT, "comm_init: rank %d of %d, port %d, timeout %g s", o->rank, o->ranks, o->port,
+        report(t, NULL, KL_ERR_ARGUMENT, "comm_new: rank %d of %d, port %d, timeout %g s", o->rank, o->ranks, o->port,
                o->timeout);
         return NULL;
     }
@@ -37,14 +37,14 @@ kl_comm *kl_comm_init(const kl_comm_options *options)
         c = comm_open(o->transport, &place, o->timeout > 0 ? o->timeout : DEFAULT_TIMEOUT, &e);
     }
     if (!c)
-        report(t, NULL, e.code, "comm_init: %s", e.msg);
+        report(t, NULL, e.code, "comm_new: %s", e.msg);
     return c;
 }
 
 int kl_comm_rank(const kl_comm *comm) { return comm ? comm->rank : -1; }
 int kl_comm_ranks(const kl_comm *comm) { return comm ? comm->ranks : -1; }
 int kl_comm_local_rank(const kl_comm *comm) { return comm ? comm->local_rank : -1; }
-const char *kl_comm_carrier(const kl_comm *comm) { return comm ? comm_transport_name() : "none"; }
+const char *kl_comm_transport(const kl_comm *comm) { return comm ? comm_transport_name() : "none"; }
 
 kl_status kl_comm_barrier(kl_comm *comm)
 {
@@ -116,8 +116,8 @@ static kl_tensor combine_rows(const struct collect *c, kl_tensor rows, int64_t l
     kl_tensor wide = half ? kl_cast_at(c->site, rows, KL_F32) : rows, sum = rank_row(c->site, wide, 0, length);
     for (int r = 1; r < c->comm->ranks; r++) {
         kl_tensor row = rank_row(c->site, wide, r, length);
-        sum = c->kind == COMM_MAX   ? kl_max_at(c->site, sum, row)
-              : c->kind == COMM_MIN ? kl_min_at(c->site, sum, row)
+        sum = c->kind == COMM_MAX   ? kl_maximum_at(c->site, sum, row)
+              : c->kind == COMM_MIN ? kl_minimum_at(c->site, sum, row)
                                     : kl_add_at(c->site, sum, row);
     }
     if (c->kind == COMM_MEAN)

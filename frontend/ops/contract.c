@@ -59,19 +59,19 @@ kl_tensor kl_sum_at(const kl_site *site, kl_tensor a, int naxes, const int *axes
     return reduce_axes(site, "sum", OP_sum, a, naxes, axes, keepdims);
 }
 
-kl_tensor kl_reduce_max_at(const kl_site *site, kl_tensor a, int naxes, const int *axes, bool keepdims)
+kl_tensor kl_max_at(const kl_site *site, kl_tensor a, int naxes, const int *axes, bool keepdims)
 {
-    return reduce_axes(site, "reduce_max", OP_reduce_max, a, naxes, axes, keepdims);
+    return reduce_axes(site, "max", OP_reduce_max, a, naxes, axes, keepdims);
 }
 
-kl_tensor kl_reduce_min_at(const kl_site *site, kl_tensor a, int naxes, const int *axes, bool keepdims)
+kl_tensor kl_min_at(const kl_site *site, kl_tensor a, int naxes, const int *axes, bool keepdims)
 {
-    return reduce_axes(site, "reduce_min", OP_reduce_min, a, naxes, axes, keepdims);
+    return reduce_axes(site, "min", OP_reduce_min, a, naxes, axes, keepdims);
 }
 
-kl_tensor kl_reduce_prod_at(const kl_site *site, kl_tensor a, int naxes, const int *axes, bool keepdims)
+kl_tensor kl_prod_at(const kl_site *site, kl_tensor a, int naxes, const int *axes, bool keepdims)
 {
-    return reduce_axes(site, "reduce_prod", OP_reduce_prod, a, naxes, axes, keepdims);
+    return reduce_axes(site, "prod", OP_reduce_prod, a, naxes, axes, keepdims);
 }
 
 /* true and false as 1 and 0: true is the larger. */

@@ -95,8 +95,8 @@ kl_tensor kl_p_norm_at(const kl_site *site, kl_tensor a, double p, int naxes, co
     if (p == 1 || (empty && p > 0))
         return compose_end(t, kl_sum_at(site, size, naxes, axes, keepdims));
     if (isinf(p))
-        return compose_end(t, p > 0 ? kl_reduce_max_at(site, size, naxes, axes, keepdims)
-                                    : kl_reduce_min_at(site, size, naxes, axes, keepdims));
+        return compose_end(t, p > 0 ? kl_max_at(site, size, naxes, axes, keepdims)
+                                    : kl_min_at(site, size, naxes, axes, keepdims));
     kl_tensor none = kl_eq_at(site, a, zero);
     if (p == 0)
         return compose_end(t, kl_sum_at(site, kl_where_at(site, none, kl_mul_at(site, a, zero), one), naxes, axes,
@@ -139,12 +139,12 @@ static kl_tensor extreme_so_far(const kl_site *site, const char *op, kl_tensor a
     return values;
 }
 
-kl_tensor kl_cummax_places_at(const kl_site *site, kl_tensor a, int axis, bool reverse, kl_tensor *places)
+kl_tensor kl_cummax_indices_at(const kl_site *site, kl_tensor a, int axis, bool reverse, kl_tensor *places)
 {
-    return extreme_so_far(site, "cummax_places", a, axis, reverse, true, places);
+    return extreme_so_far(site, "cummax_indices", a, axis, reverse, true, places);
 }
 
-kl_tensor kl_cummin_places_at(const kl_site *site, kl_tensor a, int axis, bool reverse, kl_tensor *places)
+kl_tensor kl_cummin_indices_at(const kl_site *site, kl_tensor a, int axis, bool reverse, kl_tensor *places)
 {
-    return extreme_so_far(site, "cummin_places", a, axis, reverse, false, places);
+    return extreme_so_far(site, "cummin_indices", a, axis, reverse, false, places);
 }

@@ -106,22 +106,22 @@ static struct shape flattened_shape(struct thread *t, const struct shape *s)
     return flat;
 }
 
-kl_tensor kl_gather_at(const kl_site *site, kl_tensor a, int axis, kl_tensor index)
+kl_tensor kl_take_at(const kl_site *site, kl_tensor a, int axis, kl_tensor index)
 {
     struct thread *t = thread_self();
     struct view v, x;
     uint32_t at;
-    if (!t || !describe(t, site, "gather", "the tensor", a, &v) ||
-        !describe(t, site, "gather", "the index", index, &x) || !axis_of(t, site, "gather", &v.shape, axis, &at))
+    if (!t || !describe(t, site, "take", "the tensor", a, &v) ||
+        !describe(t, site, "take", "the index", index, &x) || !axis_of(t, site, "take", &v.shape, axis, &at))
         return t ? poison(t) : kl_none;
     struct shape out, flat = flattened_shape(t, &x.shape);
     if (!indexed_shape(&v.shape, at, &x.shape, &out))
         return refuse(t, site, KL_ERR_SHAPE, "gather: the result has more than %d axes", KL_MAX_RANK);
-    if (!(t = compose_begin("gather")))
+    if (!(t = compose_begin("take")))
         return kl_none;
-    struct call c = {.site = site, .op = "gather", .proto = {.op = OP_gather, .attr.axis.axis = at},
-                     .in = {a, reshape_to(site, "gather", index, &flat)}};
-    return compose_end(t, reshape_to(site, "gather", record(&c), &out));
+    struct call c = {.site = site, .op = "take", .proto = {.op = OP_gather, .attr.axis.axis = at},
+                     .in = {a, reshape_to(site, "take", index, &flat)}};
+    return compose_end(t, reshape_to(site, "take", record(&c), &out));
 }
 
 static kl_tensor scatter_axis(const kl_site *site, const char *op, kl_tensor a, uint32_t axis, kl_tensor index,
@@ -170,9 +170,9 @@ kl_tensor kl_index_min_at(const kl_site *site, kl_tensor a, int axis, kl_tensor 
     return index_into(site, "index_min", a, axis, index, update, SCATTER_MIN);
 }
 
-kl_tensor kl_index_put_at(const kl_site *site, kl_tensor a, int axis, kl_tensor index, kl_tensor update)
+kl_tensor kl_index_copy_at(const kl_site *site, kl_tensor a, int axis, kl_tensor index, kl_tensor update)
 {
-    return index_into(site, "index_put", a, axis, index, update, SCATTER_SET);
+    return index_into(site, "index_copy", a, axis, index, update, SCATTER_SET);
 }
 
 /* ---- elements by an index for each element ---- */
@@ -184,10 +184,10 @@ kl_tensor held_index(const kl_site *site, kl_tensor index, const struct view *x,
     kl_tensor last = length < 0 ? count_like(thread_self(), site, "index", &wide, 1, less)
                                 : const_like(site, &wide, (double)(length - less));
     kl_tensor i = x->dtype == wide.dtype ? index : kl_cast_at(site, index, (kl_dtype)wide.dtype);
-    i = kl_min_at(site, i, last);
+    i = kl_minimum_at(site, i, last);
     if (wide.dtype == KL_U64)
         return kl_cast_at(site, i, KL_I64);
-    return kl_max_at(site, i, const_like(site, &wide, 0));
+    return kl_maximum_at(site, i, const_like(site, &wide, 0));
 }
 
 /* Each element's number in a row-major tensor of shape s: its own coordinates, with the index in place of the one along
@@ -253,7 +253,7 @@ kl_tensor kl_take_along_axis_at(const kl_site *site, kl_tensor a, int axis, kl_t
     if (!(t = compose_begin(op)))
         return kl_none;
     kl_tensor n = flat_indices(site, op, index, &x, &v.shape, at);
-    return compose_end(t, reshape_to(site, op, kl_gather_at(site, reshape_to(site, op, a, &flat), 0, n), &x.shape));
+    return compose_end(t, reshape_to(site, op, kl_take_at(site, reshape_to(site, op, a, &flat), 0, n), &x.shape));
 }
 
 static kl_tensor into_along_axis(const kl_site *site, const char *op, kl_tensor a, int axis, kl_tensor index,
@@ -302,7 +302,7 @@ kl_tensor kl_embedding_at(const kl_site *site, kl_tensor table, kl_tensor ids)
                       shape_text(&v.shape, text, sizeof text));
     if (!(t = checked_begin(site, "embedding")))
         return op_failed();
-    return compose_end(t, kl_gather_at(site, table, 0, ids));
+    return compose_end(t, kl_take_at(site, table, 0, ids));
 }
 
 /* ---- sorting ---- */

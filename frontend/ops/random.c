@@ -113,7 +113,7 @@ static kl_tensor inverse_normal(const struct maker *m, kl_tensor p)
     kl_tensor q = kl_sub_at(s, p, ops_random_number(m, 0.5));
     kl_tensor near = kl_mul_at(s, q, random_ratio(m, kl_sub_at(s, ops_random_number(m, 0.180625), kl_square_at(s, q)),
                                            middle));
-    kl_tensor edge = kl_min_at(s, p, kl_sub_at(s, ops_random_number(m, 1), p));
+    kl_tensor edge = kl_minimum_at(s, p, kl_sub_at(s, ops_random_number(m, 1), p));
     kl_tensor r = kl_sqrt_at(s, kl_neg_at(s, kl_log_at(s, edge)));
     kl_tensor size = random_ratio(m, kl_sub_at(s, r, ops_random_number(m, 1.6)), tail);
     if (m->dtype == KL_F64) { /* an f32 has at least 2^-24 to the edge: r stays below 5 */

@@ -119,13 +119,13 @@ static kl_step *step_freeze(struct trace *tr, uint32_t n, const kl_tensor *in, s
     return NULL;
 }
 
-kl_step *kl_step_end_at(const kl_site *site, int n, const kl_tensor *in)
+kl_step *kl_trace_end_step_at(const kl_site *site, int n, const kl_tensor *in)
 {
     struct thread *t = thread_self();
-    if (!t || region_refuses(t, site, "step_end"))
+    if (!t || region_refuses(t, site, "trace_end_step"))
         return NULL;
     if (!t->tracing) {
-        report(t, site, KL_ERR_TRACE, "step_end: no trace is open");
+        report(t, site, KL_ERR_TRACE, "trace_end_step: no trace is open");
         return NULL;
     }
     struct trace *tr = t->trace;
@@ -136,9 +136,9 @@ kl_step *kl_step_end_at(const kl_site *site, int n, const kl_tensor *in)
     if (tr->err.code)
         t->last = tr->err;
     else if (n < 0 || (n && !in))
-        report(t, site, KL_ERR_ARGUMENT, "step_end: %d inputs at %s", n, in ? "an array" : "NULL");
+        report(t, site, KL_ERR_ARGUMENT, "trace_end_step: %d inputs at %s", n, in ? "an array" : "NULL");
     else if (!(s = step_freeze(tr, (uint32_t)n, in, &e)))
-        report(t, site, e.code, "step_end: trace \"%s\": %s", tr->r.g->name, e.msg);
+        report(t, site, e.code, "trace_end_step: trace \"%s\": %s", tr->r.g->name, e.msg);
     if (!s)
         tr->err = t->last;
     trace_drop(t);

@@ -18,11 +18,11 @@ kl_status kl_nn_cache_init_at(const kl_site *site, kl_nn_cache *cache, kl_device
     for (int i = 0; i < 2 * layers && s == KL_OK; i++)
         s = kl_check(cache->k[i] = kl_keep_at(site, kl_zeros_at(site, device, dtype, 4, dims)));
     if (s != KL_OK)
-        kl_nn_cache_free(cache);
+        kl_nn_cache_deinit(cache);
     return s;
 }
 
-void kl_nn_cache_free(kl_nn_cache *cache)
+void kl_nn_cache_deinit(kl_nn_cache *cache)
 {
     if (!cache)
         return;

@@ -15,7 +15,8 @@ static kl_tensor clip_all(const kl_site *site, kl_comm *comm, int n, kl_tensor *
     if (comm)
         sum = kl_comm_all_reduce_at(site, comm, KL_REDUCE_SUM, sum);
     kl_tensor norm = kl_sqrt_at(site, sum), unit = kl_scalar_at(site, kl_device_of(sum), kl_dtype_of(sum), max);
-    kl_tensor factor = kl_min_scalar_at(site, kl_div_at(site, unit, norm), 1); /* norm 0: most / 0 is infinite, so the
+    kl_tensor factor = kl_minimum_scalar_at(site, kl_div_at(site, unit, norm), 1); /* norm 0: most / 0 is infinite,
+        so the
                                                                                   factor is 1 */
     kl_dtype first = KL_DTYPE_COUNT;
     for (int i = 0; i < n; i++)
@@ -117,7 +118,7 @@ static bool states_ready(const kl_site *site, const char *op, bool there)
 
 /* ---- accumulation ---- */
 
-kl_accumulator *kl_accumulator_new_at(const kl_site *site, const kl_tensor *param, int n)
+kl_accumulator *kl_accumulator_new_at(const kl_site *site, int n, const kl_tensor *param)
 {
     return states_new(site, "accumulator", param, n);
 }
@@ -168,7 +169,7 @@ void kl_accumulator_free(kl_accumulator *a)
 
 /* ---- averages ---- */
 
-kl_ema *kl_ema_new_at(const kl_site *site, const kl_tensor *param, int n, double decay)
+kl_ema *kl_ema_new_at(const kl_site *site, int n, const kl_tensor *param, double decay)
 {
     if (!(decay >= 0 && decay <= 1)) {
         kl_failf(site, KL_ERR_ARGUMENT, "ema_new: decay %g is outside of 0..1", decay);

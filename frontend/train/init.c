@@ -52,7 +52,7 @@ static kl_tensor init_erf_inverse(const kl_site *site, kl_tensor y)
     kl_tensor log1 = kl_log1p_at(site, kl_neg_at(site, kl_mul_at(site, y, y)));
     kl_tensor b = kl_add_scalar_at(site, kl_mul_scalar_at(site, log1, 0.5), 2 / (pi * a));
     kl_tensor root = kl_sqrt_at(site, kl_sub_at(site, kl_mul_at(site, b, b), kl_mul_scalar_at(site, log1, 1 / a)));
-    kl_tensor x = kl_copysign_at(site, kl_sqrt_at(site, kl_max_scalar_at(site, kl_sub_at(site, root, b), 0)), y);
+    kl_tensor x = kl_copysign_at(site, kl_sqrt_at(site, kl_maximum_scalar_at(site, kl_sub_at(site, root, b), 0)), y);
     for (int i = 0; i < 3; i++) {
         /* f = erf(x) - y, f' = 2/sqrt(pi) e^(-x x), f'' = -2 x f'.  The step is x - u / (1 + x u) with u = f / f'. */
         kl_tensor f = kl_sub_at(site, kl_erf_at(site, x), y);

@@ -86,7 +86,7 @@ static void loader_fill_slot(const kl_loader *l, struct loader_slot *s, int64_t 
         s->sample[i] = loader_sample(l, epoch, place + i);
     s->number = number;
     s->message[0] = 0;
-    s->status = l->is.fill(l->is.ctx, s->sample, s->count, s->data, s->message);
+    s->status = l->is.fill(l->is.ctx, s->count, s->sample, s->data, s->message);
     s->message[LOADER_MESSAGE - 1] = 0;
 }
 
@@ -277,7 +277,7 @@ int64_t kl_tokens_windows_count(const kl_tokens_windows *w)
     return (w->tokens->count - w->length - 1) / windows_stride(w) + 1;
 }
 
-kl_status kl_tokens_windows_fill(void *windows, const int64_t *samples, int64_t n, void *batch, char *message)
+kl_status kl_tokens_windows_fill(void *windows, int64_t n, const int64_t *samples, void *batch, char *message)
 {
     const kl_tokens_windows *w = windows;
     int32_t *to = batch;

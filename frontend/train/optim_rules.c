@@ -89,7 +89,7 @@ static kl_status sgd_update(struct update *u)
     return rule_move(u, u->p, rule_rated(u, v));
 }
 
-kl_optimizer *kl_sgd_at(const kl_site *site, const kl_tensor *param, int n, const kl_sgd_options *options)
+kl_optimizer *kl_sgd_at(const kl_site *site, int n, const kl_tensor *param, const kl_sgd_options *options)
 {
     static const struct rule rule = {"sgd", sgd_states, sgd_numbers, sgd_update};
     kl_sgd_options is = options ? *options : (kl_sgd_options){0};
@@ -141,7 +141,7 @@ static kl_status adam_update(struct update *u)
     return rule_move(u, p, move);
 }
 
-kl_optimizer *kl_adam_at(const kl_site *site, const kl_tensor *param, int n, const kl_adam_options *options)
+kl_optimizer *kl_adam_at(const kl_site *site, int n, const kl_tensor *param, const kl_adam_options *options)
 {
     static const struct rule rule = {"adam", adam_states, adam_numbers, adam_update};
     kl_adam_options is = options ? *options : (kl_adam_options){0};
@@ -176,7 +176,7 @@ static kl_status lion_update(struct update *u)
     return rule_move(u, p, move);
 }
 
-kl_optimizer *kl_lion_at(const kl_site *site, const kl_tensor *param, int n, const kl_lion_options *options)
+kl_optimizer *kl_lion_at(const kl_site *site, int n, const kl_tensor *param, const kl_lion_options *options)
 {
     static const struct rule rule = {"lion", lion_states, lion_numbers, lion_update};
     kl_lion_options is = options ? *options : (kl_lion_options){0};
@@ -211,7 +211,8 @@ static kl_status rmsprop_update(struct update *u)
     kl_assign_at(site, state[0], v);
     if (r->centered) {
         kl_tensor a = rule_average(site, state[1], r->alpha, g, RULE_ANY_SIGN);
-        square = kl_max_scalar_at(site, kl_sub_at(site, v, kl_mul_at(site, a, a)), 0); /* the rounded difference may be
+        square = kl_maximum_scalar_at(site, kl_sub_at(site, v, kl_mul_at(site, a, a)),
+                                      0); /* the rounded difference may be
                                                                                           negative */
         kl_assign_at(site, state[1], a);
     }
@@ -224,7 +225,7 @@ static kl_status rmsprop_update(struct update *u)
     return rule_move(u, u->p, rule_rated(u, move));
 }
 
-kl_optimizer *kl_rmsprop_at(const kl_site *site, const kl_tensor *param, int n, const kl_rmsprop_options *options)
+kl_optimizer *kl_rmsprop_at(const kl_site *site, int n, const kl_tensor *param, const kl_rmsprop_options *options)
 {
     static const struct rule rule = {"rmsprop", rmsprop_states, rmsprop_numbers, rmsprop_update};
     kl_rmsprop_options is = options ? *options : (kl_rmsprop_options){0};
@@ -288,15 +289,15 @@ static kl_status adafactor_update(struct update *u)
     kl_tensor p = u->p, move = adafactor_direction(u), rate = rule_number(u, NUMBER_RATE, p);
     if (a->clip > 0)
         move = kl_div_at(site, move,
-                         kl_max_scalar_at(site, kl_mul_scalar_at(site, adafactor_rms(site, move), 1 / a->clip), 1));
+                         kl_maximum_scalar_at(site, kl_mul_scalar_at(site, adafactor_rms(site, move), 1 / a->clip), 1));
     if (u->rate != 1)
         rate = kl_mul_scalar_at(site, rate, u->rate);
     if (!a->unscaled)
-        rate = kl_mul_at(site, rate, kl_max_scalar_at(site, adafactor_rms(site, p), a->eps2));
+        rate = kl_mul_at(site, rate, kl_maximum_scalar_at(site, adafactor_rms(site, p), a->eps2));
     return rule_move(u, rule_decayed(u, a->weight_decay), kl_mul_at(site, move, rate));
 }
 
-kl_optimizer *kl_adafactor_at(const kl_site *site, const kl_tensor *param, int n, const kl_adafactor_options *options)
+kl_optimizer *kl_adafactor_at(const kl_site *site, int n, const kl_tensor *param, const kl_adafactor_options *options)
 {
     static const struct rule rule = {"adafactor", adafactor_states, adafactor_numbers, adafactor_update};
     kl_adafactor_options is = options ? *options : (kl_adafactor_options){0};

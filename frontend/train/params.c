@@ -258,7 +258,7 @@ kl_tensor kl_params_make_at(const kl_site *site, kl_params *p, const char *name,
     return params_put(site, "params_make", p, name, t, false) == KL_OK ? t : kl_poison();
 }
 
-kl_status kl_params_init_at(const kl_site *site, kl_params *p, const char *pattern, const kl_init *init)
+kl_status kl_params_reset_at(const kl_site *site, kl_params *p, const char *pattern, const kl_init *init)
 {
     int n = 0;
     kl_status s = KL_OK;
@@ -274,7 +274,7 @@ kl_status kl_params_init_at(const kl_site *site, kl_params *p, const char *patte
         s = kl_assign_at(site, t, x);
         train_release(x);
     }
-    return n || s != KL_OK ? s : kl_failf(site, KL_ERR_ARGUMENT, "params_init: \"%.*s\" stands for no parameter",
+    return n || s != KL_OK ? s : kl_failf(site, KL_ERR_ARGUMENT, "params_reset: \"%.*s\" stands for no parameter",
                                          KL_PARAM_NAME, pattern ? pattern : "(NULL)");
 }
 

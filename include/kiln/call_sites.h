@@ -62,7 +62,7 @@ KL_API kl_tensor kl_file_tensor_at(const kl_site *site, kl_file *file, kl_device
 KL_API const void *kl_file_data_at(const kl_site *site, kl_file *file, const char *name);
 KL_API kl_status kl_file_write_at(const kl_site *site, const char *path, kl_file_format format, uint32_t n,
                                   const kl_file_item *items, uint32_t nmeta, const kl_file_pair *meta);
-KL_API kl_model *kl_model_load_at(const kl_site *site, kl_device device, const char *path);
+KL_API kl_model *kl_model_open_at(const kl_site *site, kl_device device, const char *path);
 KL_API kl_status kl_model_call_at(const kl_site *site, kl_model *model, uint32_t nin, const kl_tensor *in,
                                   uint32_t nout, kl_tensor *out);
 KL_API kl_status kl_model_save_at(const kl_site *site, const char *path, kl_region_fn *fn, void *ctx, uint32_t nin,
@@ -124,12 +124,12 @@ KL_API kl_tensor kl_nested_mean_at(const kl_site *site, kl_tensor a);
 KL_API kl_tensor kl_nested_max_at(const kl_site *site, kl_tensor a);
 KL_API kl_tensor kl_nested_softmax_at(const kl_site *site, kl_tensor a);
 KL_API kl_tensor kl_nested_attention_at(const kl_site *site, kl_tensor q, kl_tensor k, kl_tensor v, bool causal);
-KL_API kl_tensor kl_quantized_at(const kl_site *site, kl_tensor x, kl_qscheme scheme, kl_tensor scale,
-                                 kl_tensor zero_point);
-KL_API kl_tensor kl_quantized_of_at(const kl_site *site, kl_tensor integers, kl_qscheme scheme, kl_tensor scale,
+KL_API kl_tensor kl_to_quantized_at(const kl_site *site, kl_tensor x, kl_qscheme scheme, kl_tensor scale,
                                     kl_tensor zero_point);
-KL_API kl_status kl_observe_at(const kl_site *site, kl_observer *o, kl_tensor x);
-KL_API kl_tensor kl_quantized_by_at(const kl_site *site, const kl_observer *o, kl_tensor x);
+KL_API kl_tensor kl_quantized_at(const kl_site *site, kl_tensor integers, kl_qscheme scheme, kl_tensor scale,
+                                 kl_tensor zero_point);
+KL_API kl_status kl_observer_update_at(const kl_site *site, kl_observer *o, kl_tensor x);
+KL_API kl_tensor kl_observer_quantize_at(const kl_site *site, const kl_observer *o, kl_tensor x);
 KL_API kl_tensor kl_sparse_coo_at(const kl_site *site, kl_tensor values, kl_tensor rows, kl_tensor columns,
                                   int64_t nrows, int64_t ncolumns);
 KL_API kl_tensor kl_sparse_csr_at(const kl_site *site, kl_tensor values, kl_tensor starts, kl_tensor columns,
@@ -151,7 +151,7 @@ KL_API kl_tensor kl_hard_sigmoid_at(const kl_site *site, kl_tensor a, double alp
 KL_API kl_tensor kl_hard_swish_at(const kl_site *site, kl_tensor a);
 KL_API kl_tensor kl_leaky_relu_at(const kl_site *site, kl_tensor a, double slope);
 KL_API kl_tensor kl_elu_at(const kl_site *site, kl_tensor a, double alpha);
-KL_API kl_tensor kl_clamp_at(const kl_site *site, kl_tensor a, double low, double high);
+KL_API kl_tensor kl_clamp_at(const kl_site *site, kl_tensor a, double min, double max);
 KL_API kl_tensor kl_dropout_at(const kl_site *site, kl_tensor a, double p, uint64_t seed, bool training);
 KL_API kl_tensor kl_dropout_seeded_at(const kl_site *site, kl_tensor a, double p, kl_tensor seed, bool training);
 KL_API kl_tensor kl_softmax_at(const kl_site *site, kl_tensor a, int axis);
@@ -173,18 +173,18 @@ KL_API kl_tensor kl_einsum_at(const kl_site *site, const char *subscripts, int n
 KL_API kl_tensor kl_attention_at(const kl_site *site, kl_tensor q, kl_tensor k, kl_tensor v, kl_tensor mask,
                                  bool causal);
 KL_API kl_tensor kl_conv_at(const kl_site *site, kl_tensor x, kl_tensor w, kl_tensor b, const int64_t *stride,
-                            const int64_t *low, const int64_t *high, const int64_t *dilation, int groups);
+                            const int64_t *pad_low, const int64_t *pad_high, const int64_t *dilation, int groups);
 KL_API kl_tensor kl_conv_transpose_at(const kl_site *site, kl_tensor x, kl_tensor w, kl_tensor b,
-                                      const int64_t *stride, const int64_t *low, const int64_t *high,
+                                      const int64_t *stride, const int64_t *pad_low, const int64_t *pad_high,
                                       const int64_t *dilation, int groups);
 KL_API kl_tensor kl_sum_pool_at(const kl_site *site, kl_tensor a, int n, const int64_t *window, const int64_t *stride,
-                                const int64_t *low, const int64_t *high, const int64_t *dilation);
+                                const int64_t *pad_low, const int64_t *pad_high, const int64_t *dilation);
 KL_API kl_tensor kl_avg_pool_at(const kl_site *site, kl_tensor a, int n, const int64_t *window, const int64_t *stride,
-                                const int64_t *low, const int64_t *high, const int64_t *dilation);
+                                const int64_t *pad_low, const int64_t *pad_high, const int64_t *dilation);
 KL_API kl_tensor kl_max_pool_at(const kl_site *site, kl_tensor a, int n, const int64_t *window, const int64_t *stride,
-                                const int64_t *low, const int64_t *high, const int64_t *dilation);
+                                const int64_t *pad_low, const int64_t *pad_high, const int64_t *dilation);
 KL_API kl_tensor kl_min_pool_at(const kl_site *site, kl_tensor a, int n, const int64_t *window, const int64_t *stride,
-                                const int64_t *low, const int64_t *high, const int64_t *dilation);
+                                const int64_t *pad_low, const int64_t *pad_high, const int64_t *dilation);
 KL_API kl_tensor kl_one_hot_at(const kl_site *site, kl_tensor labels, int64_t classes, kl_dtype dtype);
 KL_API kl_tensor kl_cross_entropy_at(const kl_site *site, kl_tensor logits, kl_tensor labels);
 KL_API kl_tensor kl_nll_loss_at(const kl_site *site, kl_tensor log_probs, kl_tensor labels);
@@ -192,7 +192,7 @@ KL_API kl_tensor kl_mse_loss_at(const kl_site *site, kl_tensor a, kl_tensor b);
 KL_API kl_tensor kl_l1_loss_at(const kl_site *site, kl_tensor a, kl_tensor b);
 KL_API kl_tensor kl_huber_loss_at(const kl_site *site, kl_tensor a, kl_tensor b, double delta);
 KL_API kl_tensor kl_smooth_l1_loss_at(const kl_site *site, kl_tensor a, kl_tensor b, double beta);
-KL_API kl_tensor kl_bce_with_logits_at(const kl_site *site, kl_tensor x, kl_tensor y);
+KL_API kl_tensor kl_binary_cross_entropy_with_logits_at(const kl_site *site, kl_tensor x, kl_tensor y);
 KL_API kl_tensor kl_binary_cross_entropy_at(const kl_site *site, kl_tensor p, kl_tensor y);
 KL_API kl_tensor kl_hinge_loss_at(const kl_site *site, kl_tensor x, kl_tensor y);
 KL_API kl_tensor kl_divergence_at(const kl_site *site, kl_tensor log_q, kl_tensor p);
@@ -272,8 +272,8 @@ KL_API kl_tensor kl_add_at(const kl_site *site, kl_tensor a, kl_tensor b);
 KL_API kl_tensor kl_sub_at(const kl_site *site, kl_tensor a, kl_tensor b);
 KL_API kl_tensor kl_mul_at(const kl_site *site, kl_tensor a, kl_tensor b);
 KL_API kl_tensor kl_div_at(const kl_site *site, kl_tensor a, kl_tensor b);
-KL_API kl_tensor kl_max_at(const kl_site *site, kl_tensor a, kl_tensor b);
-KL_API kl_tensor kl_min_at(const kl_site *site, kl_tensor a, kl_tensor b);
+KL_API kl_tensor kl_maximum_at(const kl_site *site, kl_tensor a, kl_tensor b);
+KL_API kl_tensor kl_minimum_at(const kl_site *site, kl_tensor a, kl_tensor b);
 KL_API kl_tensor kl_pow_at(const kl_site *site, kl_tensor a, kl_tensor b);
 KL_API kl_tensor kl_atan2_at(const kl_site *site, kl_tensor a, kl_tensor b);
 KL_API kl_tensor kl_hypot_at(const kl_site *site, kl_tensor a, kl_tensor b);
@@ -303,8 +303,8 @@ KL_API kl_tensor kl_add_scalar_at(const kl_site *site, kl_tensor a, double value
 KL_API kl_tensor kl_sub_scalar_at(const kl_site *site, kl_tensor a, double value);
 KL_API kl_tensor kl_mul_scalar_at(const kl_site *site, kl_tensor a, double value);
 KL_API kl_tensor kl_div_scalar_at(const kl_site *site, kl_tensor a, double value);
-KL_API kl_tensor kl_max_scalar_at(const kl_site *site, kl_tensor a, double value);
-KL_API kl_tensor kl_min_scalar_at(const kl_site *site, kl_tensor a, double value);
+KL_API kl_tensor kl_maximum_scalar_at(const kl_site *site, kl_tensor a, double value);
+KL_API kl_tensor kl_minimum_scalar_at(const kl_site *site, kl_tensor a, double value);
 KL_API kl_tensor kl_powi_at(const kl_site *site, kl_tensor a, int n);
 KL_API kl_tensor kl_pow_scalar_at(const kl_site *site, kl_tensor a, double exponent);
 KL_API kl_tensor kl_lerp_at(const kl_site *site, kl_tensor a, kl_tensor b, kl_tensor weight);
@@ -340,24 +340,24 @@ KL_API kl_tensor kl_triu_at(const kl_site *site, kl_tensor a, int64_t diagonal);
 KL_API kl_tensor kl_tril_at(const kl_site *site, kl_tensor a, int64_t diagonal);
 KL_API kl_status kl_split_at(const kl_site *site, kl_tensor a, int axis, int n, const int64_t *counts,
                              kl_tensor *parts);
-KL_API kl_tensor kl_gather_at(const kl_site *site, kl_tensor a, int axis, kl_tensor index);
+KL_API kl_tensor kl_take_at(const kl_site *site, kl_tensor a, int axis, kl_tensor index);
 KL_API kl_tensor kl_index_add_at(const kl_site *site, kl_tensor a, int axis, kl_tensor index, kl_tensor update);
 KL_API kl_tensor kl_index_max_at(const kl_site *site, kl_tensor a, int axis, kl_tensor index, kl_tensor update);
 KL_API kl_tensor kl_index_min_at(const kl_site *site, kl_tensor a, int axis, kl_tensor index, kl_tensor update);
-KL_API kl_tensor kl_index_put_at(const kl_site *site, kl_tensor a, int axis, kl_tensor index, kl_tensor update);
+KL_API kl_tensor kl_index_copy_at(const kl_site *site, kl_tensor a, int axis, kl_tensor index, kl_tensor update);
 KL_API kl_tensor kl_take_along_axis_at(const kl_site *site, kl_tensor a, int axis, kl_tensor index);
 KL_API kl_tensor kl_add_along_axis_at(const kl_site *site, kl_tensor a, int axis, kl_tensor index, kl_tensor update);
 KL_API kl_tensor kl_put_along_axis_at(const kl_site *site, kl_tensor a, int axis, kl_tensor index, kl_tensor update);
 KL_API kl_tensor kl_argsort_at(const kl_site *site, kl_tensor a, int axis, bool descending);
 KL_API kl_tensor kl_sort_at(const kl_site *site, kl_tensor a, int axis, bool descending);
-KL_API kl_tensor kl_topk_at(const kl_site *site, kl_tensor a, int64_t k, int axis, bool largest, kl_tensor *places);
+KL_API kl_tensor kl_topk_at(const kl_site *site, kl_tensor a, int64_t k, int axis, bool largest, kl_tensor *indices);
 KL_API kl_tensor kl_dynamic_slice_at(const kl_site *site, kl_tensor a, const kl_tensor *start, const int64_t *count);
 KL_API kl_tensor kl_dynamic_update_at(const kl_site *site, kl_tensor a, kl_tensor update, const kl_tensor *start);
 KL_API kl_tensor kl_bitcast_at(const kl_site *site, kl_tensor a, kl_dtype dtype);
 KL_API kl_tensor kl_sum_at(const kl_site *site, kl_tensor a, int naxes, const int *axes, bool keepdims);
-KL_API kl_tensor kl_reduce_max_at(const kl_site *site, kl_tensor a, int naxes, const int *axes, bool keepdims);
-KL_API kl_tensor kl_reduce_min_at(const kl_site *site, kl_tensor a, int naxes, const int *axes, bool keepdims);
-KL_API kl_tensor kl_reduce_prod_at(const kl_site *site, kl_tensor a, int naxes, const int *axes, bool keepdims);
+KL_API kl_tensor kl_max_at(const kl_site *site, kl_tensor a, int naxes, const int *axes, bool keepdims);
+KL_API kl_tensor kl_min_at(const kl_site *site, kl_tensor a, int naxes, const int *axes, bool keepdims);
+KL_API kl_tensor kl_prod_at(const kl_site *site, kl_tensor a, int naxes, const int *axes, bool keepdims);
 KL_API kl_tensor kl_reduce_and_at(const kl_site *site, kl_tensor a, int naxes, const int *axes, bool keepdims);
 KL_API kl_tensor kl_reduce_or_at(const kl_site *site, kl_tensor a, int naxes, const int *axes, bool keepdims);
 KL_API kl_tensor kl_reduce_xor_at(const kl_site *site, kl_tensor a, int naxes, const int *axes, bool keepdims);
@@ -372,8 +372,8 @@ KL_API kl_tensor kl_cumsum_at(const kl_site *site, kl_tensor a, int axis, bool e
 KL_API kl_tensor kl_cumprod_at(const kl_site *site, kl_tensor a, int axis, bool exclusive, bool reverse);
 KL_API kl_tensor kl_cummax_at(const kl_site *site, kl_tensor a, int axis, bool reverse);
 KL_API kl_tensor kl_cummin_at(const kl_site *site, kl_tensor a, int axis, bool reverse);
-KL_API kl_tensor kl_cummax_places_at(const kl_site *site, kl_tensor a, int axis, bool reverse, kl_tensor *places);
-KL_API kl_tensor kl_cummin_places_at(const kl_site *site, kl_tensor a, int axis, bool reverse, kl_tensor *places);
+KL_API kl_tensor kl_cummax_indices_at(const kl_site *site, kl_tensor a, int axis, bool reverse, kl_tensor *indices);
+KL_API kl_tensor kl_cummin_indices_at(const kl_site *site, kl_tensor a, int axis, bool reverse, kl_tensor *indices);
 KL_API kl_tensor kl_recurrence_at(const kl_site *site, kl_tensor a, kl_tensor b, int axis, bool reverse);
 KL_API kl_tensor kl_logcumsumexp_at(const kl_site *site, kl_tensor a, int axis);
 KL_API kl_tensor kl_matmul_at(const kl_site *site, kl_tensor a, kl_tensor b);
@@ -398,19 +398,20 @@ KL_API kl_tensor kl_roi_align_at(const kl_site *site, kl_tensor a, kl_tensor box
                                  const kl_roi_options *options);
 KL_API kl_tensor kl_adaptive_avg_pool_at(const kl_site *site, kl_tensor a, int n, const int64_t *sizes);
 KL_API kl_tensor kl_adaptive_max_pool_at(const kl_site *site, kl_tensor a, int n, const int64_t *sizes);
-KL_API kl_tensor kl_max_pool_places_at(const kl_site *site, kl_tensor a, int n, const int64_t *window,
-                                       const int64_t *stride, const int64_t *low, const int64_t *high,
-                                       const int64_t *dilation, kl_tensor *places);
-KL_API kl_tensor kl_max_unpool_at(const kl_site *site, kl_tensor a, kl_tensor places, int n, const int64_t *sizes);
+KL_API kl_tensor kl_max_pool_indices_at(const kl_site *site, kl_tensor a, int n, const int64_t *window,
+                                        const int64_t *stride, const int64_t *pad_low, const int64_t *pad_high,
+                                        const int64_t *dilation, kl_tensor *indices);
+KL_API kl_tensor kl_max_unpool_at(const kl_site *site, kl_tensor a, kl_tensor indices, int n, const int64_t *sizes);
 KL_API kl_tensor kl_gather_nd_at(const kl_site *site, kl_tensor a, kl_tensor index, int batch, unsigned flags);
 KL_API kl_tensor kl_scatter_nd_at(const kl_site *site, kl_tensor a, kl_tensor index, kl_tensor update,
                                   kl_scatter_kind kind, unsigned flags);
-KL_API kl_tensor kl_gather_elements_at(const kl_site *site, kl_tensor a, int axis, kl_tensor index, unsigned flags);
-KL_API kl_tensor kl_scatter_elements_at(const kl_site *site, kl_tensor a, int axis, kl_tensor index, kl_tensor update,
-                                        kl_scatter_kind kind, unsigned flags);
+KL_API kl_tensor kl_take_along_axis_with_at(const kl_site *site, kl_tensor a, int axis, kl_tensor index,
+                                            unsigned flags);
+KL_API kl_tensor kl_put_along_axis_with_at(const kl_site *site, kl_tensor a, int axis, kl_tensor index,
+                                           kl_tensor update, kl_scatter_kind kind, unsigned flags);
 KL_API kl_tensor kl_index_at(const kl_site *site, kl_tensor a, int n, const kl_tensor *index, unsigned flags);
-KL_API kl_tensor kl_index_scatter_at(const kl_site *site, kl_tensor a, int n, const kl_tensor *index, kl_tensor update,
-                                     kl_scatter_kind kind, unsigned flags);
+KL_API kl_tensor kl_index_put_at(const kl_site *site, kl_tensor a, int n, const kl_tensor *index, kl_tensor update,
+                                 kl_scatter_kind kind, unsigned flags);
 KL_API kl_tensor kl_pad_border_at(const kl_site *site, kl_tensor a, const int64_t *low, const int64_t *high,
                                   kl_border border);
 KL_API kl_tensor kl_cholesky_at(const kl_site *site, kl_tensor a);
@@ -428,8 +429,8 @@ KL_API kl_tensor kl_float8_encode_at(const kl_site *site, kl_tensor a, kl_float8
 KL_API kl_tensor kl_float8_decode_at(const kl_site *site, kl_tensor codes, kl_float8 format, kl_dtype dtype);
 KL_API kl_tensor kl_int4_pack_at(const kl_site *site, kl_tensor a);
 KL_API kl_tensor kl_int4_unpack_at(const kl_site *site, kl_tensor codes, kl_dtype dtype);
-KL_API int64_t kl_symbol_at(const kl_site *site, const char *name, int64_t low, int64_t high);
-KL_API int64_t kl_symbol_multiple_at(const kl_site *site, const char *name, int64_t low, int64_t high,
+KL_API int64_t kl_symbol_at(const kl_site *site, const char *name, int64_t min, int64_t max);
+KL_API int64_t kl_symbol_multiple_at(const kl_site *site, const char *name, int64_t min, int64_t max,
                                      int64_t multiple_of);
 KL_API kl_tensor kl_input_symbolic_at(const kl_site *site, kl_device device, kl_dtype dtype, int rank,
                                       const int64_t *lengths, const int64_t *dims, const void *data);
@@ -438,7 +439,7 @@ KL_API int64_t kl_length_sub_at(const kl_site *site, int64_t a, int64_t b);
 KL_API int64_t kl_length_mul_at(const kl_site *site, int64_t a, int64_t b);
 KL_API int64_t kl_length_div_at(const kl_site *site, int64_t a, int64_t b);
 KL_API kl_tensor kl_length_scalar_at(const kl_site *site, kl_device device, kl_dtype dtype, int64_t length);
-KL_API kl_step *kl_step_end_at(const kl_site *site, int ninputs, const kl_tensor *inputs);
+KL_API kl_step *kl_trace_end_step_at(const kl_site *site, int ninputs, const kl_tensor *inputs);
 KL_API kl_status kl_step_run_at(const kl_site *site, const kl_step *step, int ninputs, const kl_tensor *inputs,
                                 int nslots, const kl_slot *slots, int noutputs, kl_tensor *outputs);
 KL_API kl_tensor kl_dense_at(const kl_site *site, kl_tensor a);
@@ -501,22 +502,22 @@ KL_API kl_status kl_nn_gru_init_at(const kl_site *site, kl_nn_recurrent *m, kl_p
                                    int64_t in, int64_t width);
 KL_API kl_tensor kl_nn_recurrent_forward_at(const kl_site *site, const kl_nn_recurrent *m, kl_tensor x, kl_tensor *h,
                                             kl_tensor *c);
-KL_API kl_optimizer *kl_sgd_at(const kl_site *site, const kl_tensor *param, int n, const kl_sgd_options *options);
-KL_API kl_optimizer *kl_adam_at(const kl_site *site, const kl_tensor *param, int n, const kl_adam_options *options);
-KL_API kl_optimizer *kl_lion_at(const kl_site *site, const kl_tensor *param, int n, const kl_lion_options *options);
-KL_API kl_optimizer *kl_rmsprop_at(const kl_site *site, const kl_tensor *param, int n,
+KL_API kl_optimizer *kl_sgd_at(const kl_site *site, int n, const kl_tensor *param, const kl_sgd_options *options);
+KL_API kl_optimizer *kl_adam_at(const kl_site *site, int n, const kl_tensor *param, const kl_adam_options *options);
+KL_API kl_optimizer *kl_lion_at(const kl_site *site, int n, const kl_tensor *param, const kl_lion_options *options);
+KL_API kl_optimizer *kl_rmsprop_at(const kl_site *site, int n, const kl_tensor *param,
                                    const kl_rmsprop_options *options);
-KL_API kl_optimizer *kl_adafactor_at(const kl_site *site, const kl_tensor *param, int n,
+KL_API kl_optimizer *kl_adafactor_at(const kl_site *site, int n, const kl_tensor *param,
                                      const kl_adafactor_options *options);
 KL_API kl_status kl_optimizer_step_at(const kl_site *site, kl_optimizer *opt, kl_tensor loss, double lr);
 KL_API kl_status kl_optimizer_step_gradients_at(const kl_site *site, kl_optimizer *opt, const kl_tensor *gradients,
                                                 double lr);
 KL_API kl_tensor kl_clip_norm_at(const kl_site *site, int n, kl_tensor *gradients, double max);
 KL_API kl_status kl_clip_value_at(const kl_site *site, int n, kl_tensor *gradients, double max);
-KL_API kl_accumulator *kl_accumulator_new_at(const kl_site *site, const kl_tensor *param, int n);
+KL_API kl_accumulator *kl_accumulator_new_at(const kl_site *site, int n, const kl_tensor *param);
 KL_API kl_status kl_accumulator_add_at(const kl_site *site, kl_accumulator *acc, const kl_tensor *gradients);
 KL_API kl_status kl_accumulator_take_at(const kl_site *site, kl_accumulator *acc, kl_tensor *gradients);
-KL_API kl_ema *kl_ema_new_at(const kl_site *site, const kl_tensor *param, int n, double decay);
+KL_API kl_ema *kl_ema_new_at(const kl_site *site, int n, const kl_tensor *param, double decay);
 KL_API kl_status kl_ema_update_at(const kl_site *site, kl_ema *ema);
 KL_API kl_status kl_ema_swap_at(const kl_site *site, kl_ema *ema);
 KL_API kl_tensor kl_init_values_at(const kl_site *site, const kl_init *init, kl_device device, kl_dtype dtype,
@@ -527,13 +528,13 @@ KL_API kl_tensor kl_params_make_at(const kl_site *site, kl_params *params, const
 KL_API kl_status kl_params_add_at(const kl_site *site, kl_params *params, const char *name, kl_tensor tensor);
 KL_API kl_status kl_params_add_buffer_at(const kl_site *site, kl_params *params, const char *name, kl_tensor tensor);
 KL_API kl_tensor kl_params_find_at(const kl_site *site, const kl_params *params, const char *name);
-KL_API kl_status kl_params_init_at(const kl_site *site, kl_params *params, const char *pattern, const kl_init *init);
+KL_API kl_status kl_params_reset_at(const kl_site *site, kl_params *params, const char *pattern, const kl_init *init);
 KL_API kl_tensor kl_metric_topk_at(const kl_site *site, kl_tensor logits, kl_tensor labels, int64_t k);
 KL_API kl_tensor kl_metric_accuracy_at(const kl_site *site, kl_tensor logits, kl_tensor labels);
 KL_API kl_tensor kl_metric_confusion_at(const kl_site *site, kl_tensor guesses, kl_tensor labels, int64_t classes);
 KL_API kl_status kl_vmap_at(const kl_site *site, kl_region_fn *fn, void *ctx, uint32_t nin, const kl_tensor *in,
-                            const int *in_axes, uint32_t nout, kl_tensor *out, const int *out_axes,
-                            kl_randomness randomness);
+                            const int *in_axes, uint32_t nout, const int *out_axes, kl_randomness randomness,
+                            kl_tensor *out);
 KL_API kl_status kl_autocast_begin_at(const kl_site *site, kl_dtype dtype);
 KL_API kl_status kl_autocast_end_at(const kl_site *site);
 KL_API kl_status kl_loss_scale_init_at(const kl_site *site, kl_loss_scale *s, kl_device device, double initial);
@@ -584,7 +585,7 @@ KL_API kl_status kl_tracer_run_at(const kl_site *site, const kl_tracer *tr, uint
 #define kl_file_tensor(...) kl_file_tensor_at(KL_HERE, __VA_ARGS__)
 #define kl_file_data(...) kl_file_data_at(KL_HERE, __VA_ARGS__)
 #define kl_file_write(...) kl_file_write_at(KL_HERE, __VA_ARGS__)
-#define kl_model_load(...) kl_model_load_at(KL_HERE, __VA_ARGS__)
+#define kl_model_open(...) kl_model_open_at(KL_HERE, __VA_ARGS__)
 #define kl_model_call(...) kl_model_call_at(KL_HERE, __VA_ARGS__)
 #define kl_model_save(...) kl_model_save_at(KL_HERE, __VA_ARGS__)
 #define kl_model_read_tensor(...) kl_model_read_tensor_at(KL_HERE, __VA_ARGS__)
@@ -639,10 +640,10 @@ KL_API kl_status kl_tracer_run_at(const kl_site *site, const kl_tracer *tr, uint
 #define kl_nested_max(...) kl_nested_max_at(KL_HERE, __VA_ARGS__)
 #define kl_nested_softmax(...) kl_nested_softmax_at(KL_HERE, __VA_ARGS__)
 #define kl_nested_attention(...) kl_nested_attention_at(KL_HERE, __VA_ARGS__)
+#define kl_to_quantized(...) kl_to_quantized_at(KL_HERE, __VA_ARGS__)
 #define kl_quantized(...) kl_quantized_at(KL_HERE, __VA_ARGS__)
-#define kl_quantized_of(...) kl_quantized_of_at(KL_HERE, __VA_ARGS__)
-#define kl_observe(...) kl_observe_at(KL_HERE, __VA_ARGS__)
-#define kl_quantized_by(...) kl_quantized_by_at(KL_HERE, __VA_ARGS__)
+#define kl_observer_update(...) kl_observer_update_at(KL_HERE, __VA_ARGS__)
+#define kl_observer_quantize(...) kl_observer_quantize_at(KL_HERE, __VA_ARGS__)
 #define kl_sparse_coo(...) kl_sparse_coo_at(KL_HERE, __VA_ARGS__)
 #define kl_sparse_csr(...) kl_sparse_csr_at(KL_HERE, __VA_ARGS__)
 #define kl_to_sparse(...) kl_to_sparse_at(KL_HERE, __VA_ARGS__)
@@ -692,7 +693,7 @@ KL_API kl_status kl_tracer_run_at(const kl_site *site, const kl_tracer *tr, uint
 #define kl_l1_loss(...) kl_l1_loss_at(KL_HERE, __VA_ARGS__)
 #define kl_huber_loss(...) kl_huber_loss_at(KL_HERE, __VA_ARGS__)
 #define kl_smooth_l1_loss(...) kl_smooth_l1_loss_at(KL_HERE, __VA_ARGS__)
-#define kl_bce_with_logits(...) kl_bce_with_logits_at(KL_HERE, __VA_ARGS__)
+#define kl_binary_cross_entropy_with_logits(...) kl_binary_cross_entropy_with_logits_at(KL_HERE, __VA_ARGS__)
 #define kl_binary_cross_entropy(...) kl_binary_cross_entropy_at(KL_HERE, __VA_ARGS__)
 #define kl_hinge_loss(...) kl_hinge_loss_at(KL_HERE, __VA_ARGS__)
 #define kl_divergence(...) kl_divergence_at(KL_HERE, __VA_ARGS__)
@@ -763,8 +764,8 @@ KL_API kl_status kl_tracer_run_at(const kl_site *site, const kl_tracer *tr, uint
 #define kl_sub(...) kl_sub_at(KL_HERE, __VA_ARGS__)
 #define kl_mul(...) kl_mul_at(KL_HERE, __VA_ARGS__)
 #define kl_div(...) kl_div_at(KL_HERE, __VA_ARGS__)
-#define kl_max(...) kl_max_at(KL_HERE, __VA_ARGS__)
-#define kl_min(...) kl_min_at(KL_HERE, __VA_ARGS__)
+#define kl_maximum(...) kl_maximum_at(KL_HERE, __VA_ARGS__)
+#define kl_minimum(...) kl_minimum_at(KL_HERE, __VA_ARGS__)
 #define kl_pow(...) kl_pow_at(KL_HERE, __VA_ARGS__)
 #define kl_atan2(...) kl_atan2_at(KL_HERE, __VA_ARGS__)
 #define kl_hypot(...) kl_hypot_at(KL_HERE, __VA_ARGS__)
@@ -794,8 +795,8 @@ KL_API kl_status kl_tracer_run_at(const kl_site *site, const kl_tracer *tr, uint
 #define kl_sub_scalar(...) kl_sub_scalar_at(KL_HERE, __VA_ARGS__)
 #define kl_mul_scalar(...) kl_mul_scalar_at(KL_HERE, __VA_ARGS__)
 #define kl_div_scalar(...) kl_div_scalar_at(KL_HERE, __VA_ARGS__)
-#define kl_max_scalar(...) kl_max_scalar_at(KL_HERE, __VA_ARGS__)
-#define kl_min_scalar(...) kl_min_scalar_at(KL_HERE, __VA_ARGS__)
+#define kl_maximum_scalar(...) kl_maximum_scalar_at(KL_HERE, __VA_ARGS__)
+#define kl_minimum_scalar(...) kl_minimum_scalar_at(KL_HERE, __VA_ARGS__)
 #define kl_powi(...) kl_powi_at(KL_HERE, __VA_ARGS__)
 #define kl_pow_scalar(...) kl_pow_scalar_at(KL_HERE, __VA_ARGS__)
 #define kl_lerp(...) kl_lerp_at(KL_HERE, __VA_ARGS__)
@@ -825,11 +826,11 @@ KL_API kl_status kl_tracer_run_at(const kl_site *site, const kl_tracer *tr, uint
 #define kl_triu(...) kl_triu_at(KL_HERE, __VA_ARGS__)
 #define kl_tril(...) kl_tril_at(KL_HERE, __VA_ARGS__)
 #define kl_split(...) kl_split_at(KL_HERE, __VA_ARGS__)
-#define kl_gather(...) kl_gather_at(KL_HERE, __VA_ARGS__)
+#define kl_take(...) kl_take_at(KL_HERE, __VA_ARGS__)
 #define kl_index_add(...) kl_index_add_at(KL_HERE, __VA_ARGS__)
 #define kl_index_max(...) kl_index_max_at(KL_HERE, __VA_ARGS__)
 #define kl_index_min(...) kl_index_min_at(KL_HERE, __VA_ARGS__)
-#define kl_index_put(...) kl_index_put_at(KL_HERE, __VA_ARGS__)
+#define kl_index_copy(...) kl_index_copy_at(KL_HERE, __VA_ARGS__)
 #define kl_take_along_axis(...) kl_take_along_axis_at(KL_HERE, __VA_ARGS__)
 #define kl_add_along_axis(...) kl_add_along_axis_at(KL_HERE, __VA_ARGS__)
 #define kl_put_along_axis(...) kl_put_along_axis_at(KL_HERE, __VA_ARGS__)
@@ -840,9 +841,9 @@ KL_API kl_status kl_tracer_run_at(const kl_site *site, const kl_tracer *tr, uint
 #define kl_dynamic_update(...) kl_dynamic_update_at(KL_HERE, __VA_ARGS__)
 #define kl_bitcast(...) kl_bitcast_at(KL_HERE, __VA_ARGS__)
 #define kl_sum(...) kl_sum_at(KL_HERE, __VA_ARGS__)
-#define kl_reduce_max(...) kl_reduce_max_at(KL_HERE, __VA_ARGS__)
-#define kl_reduce_min(...) kl_reduce_min_at(KL_HERE, __VA_ARGS__)
-#define kl_reduce_prod(...) kl_reduce_prod_at(KL_HERE, __VA_ARGS__)
+#define kl_max(...) kl_max_at(KL_HERE, __VA_ARGS__)
+#define kl_min(...) kl_min_at(KL_HERE, __VA_ARGS__)
+#define kl_prod(...) kl_prod_at(KL_HERE, __VA_ARGS__)
 #define kl_reduce_and(...) kl_reduce_and_at(KL_HERE, __VA_ARGS__)
 #define kl_reduce_or(...) kl_reduce_or_at(KL_HERE, __VA_ARGS__)
 #define kl_reduce_xor(...) kl_reduce_xor_at(KL_HERE, __VA_ARGS__)
@@ -857,8 +858,8 @@ KL_API kl_status kl_tracer_run_at(const kl_site *site, const kl_tracer *tr, uint
 #define kl_cumprod(...) kl_cumprod_at(KL_HERE, __VA_ARGS__)
 #define kl_cummax(...) kl_cummax_at(KL_HERE, __VA_ARGS__)
 #define kl_cummin(...) kl_cummin_at(KL_HERE, __VA_ARGS__)
-#define kl_cummax_places(...) kl_cummax_places_at(KL_HERE, __VA_ARGS__)
-#define kl_cummin_places(...) kl_cummin_places_at(KL_HERE, __VA_ARGS__)
+#define kl_cummax_indices(...) kl_cummax_indices_at(KL_HERE, __VA_ARGS__)
+#define kl_cummin_indices(...) kl_cummin_indices_at(KL_HERE, __VA_ARGS__)
 #define kl_recurrence(...) kl_recurrence_at(KL_HERE, __VA_ARGS__)
 #define kl_logcumsumexp(...) kl_logcumsumexp_at(KL_HERE, __VA_ARGS__)
 #define kl_matmul(...) kl_matmul_at(KL_HERE, __VA_ARGS__)
@@ -875,14 +876,14 @@ KL_API kl_status kl_tracer_run_at(const kl_site *site, const kl_tracer *tr, uint
 #define kl_roi_align(...) kl_roi_align_at(KL_HERE, __VA_ARGS__)
 #define kl_adaptive_avg_pool(...) kl_adaptive_avg_pool_at(KL_HERE, __VA_ARGS__)
 #define kl_adaptive_max_pool(...) kl_adaptive_max_pool_at(KL_HERE, __VA_ARGS__)
-#define kl_max_pool_places(...) kl_max_pool_places_at(KL_HERE, __VA_ARGS__)
+#define kl_max_pool_indices(...) kl_max_pool_indices_at(KL_HERE, __VA_ARGS__)
 #define kl_max_unpool(...) kl_max_unpool_at(KL_HERE, __VA_ARGS__)
 #define kl_gather_nd(...) kl_gather_nd_at(KL_HERE, __VA_ARGS__)
 #define kl_scatter_nd(...) kl_scatter_nd_at(KL_HERE, __VA_ARGS__)
-#define kl_gather_elements(...) kl_gather_elements_at(KL_HERE, __VA_ARGS__)
-#define kl_scatter_elements(...) kl_scatter_elements_at(KL_HERE, __VA_ARGS__)
+#define kl_take_along_axis_with(...) kl_take_along_axis_with_at(KL_HERE, __VA_ARGS__)
+#define kl_put_along_axis_with(...) kl_put_along_axis_with_at(KL_HERE, __VA_ARGS__)
 #define kl_index(...) kl_index_at(KL_HERE, __VA_ARGS__)
-#define kl_index_scatter(...) kl_index_scatter_at(KL_HERE, __VA_ARGS__)
+#define kl_index_put(...) kl_index_put_at(KL_HERE, __VA_ARGS__)
 #define kl_pad_border(...) kl_pad_border_at(KL_HERE, __VA_ARGS__)
 #define kl_cholesky(...) kl_cholesky_at(KL_HERE, __VA_ARGS__)
 #define kl_triangular_solve(...) kl_triangular_solve_at(KL_HERE, __VA_ARGS__)
@@ -906,7 +907,7 @@ KL_API kl_status kl_tracer_run_at(const kl_site *site, const kl_tracer *tr, uint
 #define kl_length_mul(...) kl_length_mul_at(KL_HERE, __VA_ARGS__)
 #define kl_length_div(...) kl_length_div_at(KL_HERE, __VA_ARGS__)
 #define kl_length_scalar(...) kl_length_scalar_at(KL_HERE, __VA_ARGS__)
-#define kl_step_end(...) kl_step_end_at(KL_HERE, __VA_ARGS__)
+#define kl_trace_end_step(...) kl_trace_end_step_at(KL_HERE, __VA_ARGS__)
 #define kl_step_run(...) kl_step_run_at(KL_HERE, __VA_ARGS__)
 #define kl_dense(...) kl_dense_at(KL_HERE, __VA_ARGS__)
 #define kl_layer_part(...) kl_layer_part_at(KL_HERE, __VA_ARGS__)
@@ -968,7 +969,7 @@ KL_API kl_status kl_tracer_run_at(const kl_site *site, const kl_tracer *tr, uint
 #define kl_params_add(...) kl_params_add_at(KL_HERE, __VA_ARGS__)
 #define kl_params_add_buffer(...) kl_params_add_buffer_at(KL_HERE, __VA_ARGS__)
 #define kl_params_find(...) kl_params_find_at(KL_HERE, __VA_ARGS__)
-#define kl_params_init(...) kl_params_init_at(KL_HERE, __VA_ARGS__)
+#define kl_params_reset(...) kl_params_reset_at(KL_HERE, __VA_ARGS__)
 #define kl_metric_topk(...) kl_metric_topk_at(KL_HERE, __VA_ARGS__)
 #define kl_metric_accuracy(...) kl_metric_accuracy_at(KL_HERE, __VA_ARGS__)
 #define kl_metric_confusion(...) kl_metric_confusion_at(KL_HERE, __VA_ARGS__)

@@ -296,7 +296,7 @@ class trace
         std::vector<kl_tensor> id;
         for (const tensor &t : inputs) id.push_back(t.get());
         open_ = false;
-        std::unique_ptr<kl_step, step_free> s(kl_step_end_at(&at, static_cast<int>(id.size()), id.data()));
+        std::unique_ptr<kl_step, step_free> s(kl_trace_end_step_at(&at, static_cast<int>(id.size()), id.data()));
         if (!s) throw error(kl_last_error_code(), kl_last_error());
         return s;
     }
@@ -335,12 +335,12 @@ class optimizer
   public:
     static optimizer sgd(const std::vector<tensor> &param, kl_sgd_options o = {}, call_site at = call_site::here())
     {
-        return optimizer(kl_sgd_at(&at, ids(param).data(), static_cast<int>(param.size()), &o), param);
+        return optimizer(kl_sgd_at(&at, static_cast<int>(param.size()), ids(param).data(), &o), param);
     }
     static optimizer adam(const std::vector<tensor> &param, kl_adam_options o = {},
                           call_site at = call_site::here())
     {
-        return optimizer(kl_adam_at(&at, ids(param).data(), static_cast<int>(param.size()), &o), param);
+        return optimizer(kl_adam_at(&at, static_cast<int>(param.size()), ids(param).data(), &o), param);
     }
     void step(const tensor &loss, double learning_rate, call_site at = call_site::here())
     {

@@ -33,10 +33,10 @@ KL_API_AT kl_tensor kl_hard_swish(kl_tensor a); /* a hard_sigmoid(a, 1/6, 1/2) *
 KL_API_AT kl_tensor kl_leaky_relu(kl_tensor a, double slope);
 /* a above 0, else alpha (e^a - 1); alpha: a runtime scalar. */
 KL_API_AT kl_tensor kl_elu(kl_tensor a, double alpha);
-/* a, but at least low and at most high: runtime scalars.  Gradient 1 from low to high and at NaN,
+/* a, but at least min and at most max: runtime scalars.  Gradient 1 from min to max and at NaN,
  * which stays NaN, else 0.  hardtanh is
- * clamp(a, -1, 1).  [ARGUMENT: low above high, or NaN] */
-KL_API_AT kl_tensor kl_clamp(kl_tensor a, double low, double high);
+ * clamp(a, -1, 1).  [ARGUMENT: min above max, or NaN] */
+KL_API_AT kl_tensor kl_clamp(kl_tensor a, double min, double max);
 
 /* Training: each element is 0 with probability p, else a / (1 - p); element i depends on the seed and i alone.
  * Otherwise a itself. p in 0..1 and seed are runtime scalars; give each call of a step its own seed.  A seed given as a
@@ -105,32 +105,33 @@ KL_API_AT kl_tensor kl_attention(kl_tensor q, kl_tensor k, kl_tensor v, kl_tenso
 /* ---- convolution over 1 to 3 axes; the lists have a number an axis ---- */
 
 /* x: [N, C, L...]  w: [M, C / groups, K...]  b: [M] or kl_none  ->  [N, M, O...]: for each group of channels the sum of
- * products with the windows of its filters.  O = (L + low + high - (K - 1) dilation - 1) / stride + 1; low and high
- * zeros are added at the ends of each axis, a negative number removes elements.  NULL: strides and dilations of 1, no
- * padding.  Any number dtype; f16 and bf16 are rounded as in kl_linear.  [ARGUMENT, SHAPE, TYPE] */
-KL_API_AT kl_tensor kl_conv(kl_tensor x, kl_tensor w, kl_tensor b, const int64_t *stride, const int64_t *low,
-                            const int64_t *high, const int64_t *dilation, int groups);
+ * products with the windows of its filters.  O = (L + pad_low + pad_high - (K - 1) dilation - 1) / stride + 1; pad_low
+ * and pad_high zeros are added at the ends of each axis, a negative number removes elements.  NULL: strides and
+ * dilations of 1, no padding.  Any number dtype; f16 and bf16 are rounded as in kl_linear.  [ARGUMENT, SHAPE, TYPE] */
+KL_API_AT kl_tensor kl_conv(kl_tensor x, kl_tensor w, kl_tensor b, const int64_t *stride, const int64_t *pad_low,
+                            const int64_t *pad_high, const int64_t *dilation, int groups);
 /* x: [N, C, L...]  w: [C, M / groups, K...]  b: [M] or kl_none  ->  [N, M, O...]: the gradient of conv with respect to
- * its input, applied to x, with the same numbers.  O = (L - 1) stride + (K - 1) dilation + 1 - low - high: low and high
- * are cut off the ends, a negative number adds elements.  [ARGUMENT, SHAPE, TYPE] */
-KL_API_AT kl_tensor kl_conv_transpose(kl_tensor x, kl_tensor w, kl_tensor b, const int64_t *stride, const int64_t *low,
-                                      const int64_t *high, const int64_t *dilation, int groups);
+ * its input, applied to x, with the same numbers.  O = (L - 1) stride + (K - 1) dilation + 1 - pad_low - pad_high:
+ * pad_low and pad_high are cut off the ends, a negative number adds elements.  [ARGUMENT, SHAPE, TYPE] */
+KL_API_AT kl_tensor kl_conv_transpose(kl_tensor x, kl_tensor w, kl_tensor b, const int64_t *stride,
+                                      const int64_t *pad_low, const int64_t *pad_high, const int64_t *dilation,
+                                      int groups);
 
 /* ---- pooling: a reduction over each window of the last n axes (1..3), of which `window` and the lists have a number
  * each.  Windows as in conv, but the stride is the window without strides, and no element of the padding counts: a
  * window of padding alone gives what a reduction of nothing does.  Over whole axes: the reductions of ops.h.
  * [ARGUMENT, SHAPE, TYPE] ---- */
 /* any number dtype, like max_pool and min_pool */
-KL_API_AT kl_tensor kl_sum_pool(kl_tensor a, int n, const int64_t *window, const int64_t *stride, const int64_t *low,
-                                const int64_t *high, const int64_t *dilation);
-KL_API_AT kl_tensor kl_avg_pool(kl_tensor a, int n, const int64_t *window, const int64_t *stride, const int64_t *low,
-                                const int64_t *high, const int64_t *dilation);
+KL_API_AT kl_tensor kl_sum_pool(kl_tensor a, int n, const int64_t *window, const int64_t *stride,
+                                const int64_t *pad_low, const int64_t *pad_high, const int64_t *dilation);
+KL_API_AT kl_tensor kl_avg_pool(kl_tensor a, int n, const int64_t *window, const int64_t *stride,
+                                const int64_t *pad_low, const int64_t *pad_high, const int64_t *dilation);
 /* NaN if any is; equal largest, or all NaNs, share the gradient */
-KL_API_AT kl_tensor kl_max_pool(kl_tensor a, int n, const int64_t *window, const int64_t *stride, const int64_t *low,
-                                const int64_t *high, const int64_t *dilation);
+KL_API_AT kl_tensor kl_max_pool(kl_tensor a, int n, const int64_t *window, const int64_t *stride,
+                                const int64_t *pad_low, const int64_t *pad_high, const int64_t *dilation);
 /* NaN if any is; equal smallest, or all NaNs, share the gradient */
-KL_API_AT kl_tensor kl_min_pool(kl_tensor a, int n, const int64_t *window, const int64_t *stride, const int64_t *low,
-                                const int64_t *high, const int64_t *dilation);
+KL_API_AT kl_tensor kl_min_pool(kl_tensor a, int n, const int64_t *window, const int64_t *stride,
+                                const int64_t *pad_low, const int64_t *pad_high, const int64_t *dilation);
 
 /* ---- labels ----
  *
@@ -162,8 +163,9 @@ KL_API_AT kl_tensor kl_huber_loss(kl_tensor a, kl_tensor b, double delta);
 /* huber_loss / beta, with delta = beta.  [ARGUMENT] */
 KL_API_AT kl_tensor kl_smooth_l1_loss(kl_tensor a, kl_tensor b, double beta);
 /* -(y log sigmoid(x) + (1 - y) log(1 - sigmoid(x))) for targets y in 0..1, without overflow. */
-KL_API_AT kl_tensor kl_bce_with_logits(kl_tensor x, kl_tensor y);
-/* mean(-y log p - (1 - y) log(1 - p)) of probabilities p, each logarithm at least -100; of logits kl_bce_with_logits is
+KL_API_AT kl_tensor kl_binary_cross_entropy_with_logits(kl_tensor x, kl_tensor y);
+/* mean(-y log p - (1 - y) log(1 - p)) of probabilities p, each logarithm at least -100; of logits
+ * kl_binary_cross_entropy_with_logits is
  * exact, and under autocast this one is refused.  [TYPE, SHAPE] */
 KL_API_AT kl_tensor kl_binary_cross_entropy(kl_tensor p, kl_tensor y);
 /* max(0, 1 - x y) for scores x and targets y, 1 or -1. */

@@ -128,8 +128,8 @@ KL_API_AT kl_tensor kl_sub(kl_tensor a, kl_tensor b);
 KL_API_AT kl_tensor kl_mul(kl_tensor a, kl_tensor b);
 KL_API_AT kl_tensor kl_div(kl_tensor a, kl_tensor b); /* integers: toward zero, x/0 is 0 */
 /* larger; NaN if either is.  Gradient: a half to each where equal, 0 to both where NaN; min likewise */
-KL_API_AT kl_tensor kl_max(kl_tensor a, kl_tensor b);
-KL_API_AT kl_tensor kl_min(kl_tensor a, kl_tensor b); /* smaller; NaN if either is */
+KL_API_AT kl_tensor kl_maximum(kl_tensor a, kl_tensor b);
+KL_API_AT kl_tensor kl_minimum(kl_tensor a, kl_tensor b); /* smaller; NaN if either is */
 /* a to the b as IEEE 754 has it: 1 where b is 0 or a is 1, NaN for a negative a and a fractional b; floats */
 KL_API_AT kl_tensor kl_pow(kl_tensor a, kl_tensor b);
 /* the angle of the point (b, a), in -pi .. pi, as IEEE 754 has it; at the origin both gradients are 0; floats, like
@@ -175,8 +175,8 @@ KL_API_AT kl_tensor kl_add_scalar(kl_tensor a, double value);
 KL_API_AT kl_tensor kl_sub_scalar(kl_tensor a, double value);
 KL_API_AT kl_tensor kl_mul_scalar(kl_tensor a, double value);
 KL_API_AT kl_tensor kl_div_scalar(kl_tensor a, double value);
-KL_API_AT kl_tensor kl_max_scalar(kl_tensor a, double value);
-KL_API_AT kl_tensor kl_min_scalar(kl_tensor a, double value);
+KL_API_AT kl_tensor kl_maximum_scalar(kl_tensor a, double value);
+KL_API_AT kl_tensor kl_minimum_scalar(kl_tensor a, double value);
 
 /* a to a constant power, which is compiled in. powi: any number type, by repeated squaring; negative powers for floats
  * only, 1 / a^|n|. pow_scalar: floats, as pow.  [TYPE, ARGUMENT] */
@@ -258,7 +258,7 @@ KL_API_AT kl_tensor kl_tril(kl_tensor a, int64_t diagonal);
 KL_API_AT kl_status kl_split(kl_tensor a, int axis, int n, const int64_t *counts, kl_tensor *parts);
 /* Elements of one axis by index: the index's axes replace that axis.  Indices are integers of any shape.  An index
  * below 0 counts as 0, one above the last as the last; the same holds for the functions below.  [SHAPE, TYPE] */
-KL_API_AT kl_tensor kl_gather(kl_tensor a, int axis, kl_tensor index);
+KL_API_AT kl_tensor kl_take(kl_tensor a, int axis, kl_tensor index);
 /* a with the rows of update combined into it along an axis: row i of update is added to row index[i] of a, in the order
  * of the index (_max, _min: the larger or smaller elements are kept; _put: the row is replaced). update has the shape
  * that gather returns.  Where max and min find equal elements, or NaNs, these share the gradient, as in reduce_max; of
@@ -266,7 +266,7 @@ KL_API_AT kl_tensor kl_gather(kl_tensor a, int axis, kl_tensor index);
 KL_API_AT kl_tensor kl_index_add(kl_tensor a, int axis, kl_tensor index, kl_tensor update);
 KL_API_AT kl_tensor kl_index_max(kl_tensor a, int axis, kl_tensor index, kl_tensor update);
 KL_API_AT kl_tensor kl_index_min(kl_tensor a, int axis, kl_tensor index, kl_tensor update);
-KL_API_AT kl_tensor kl_index_put(kl_tensor a, int axis, kl_tensor index, kl_tensor update);
+KL_API_AT kl_tensor kl_index_copy(kl_tensor a, int axis, kl_tensor index, kl_tensor update);
 /* Elements by an index for each element: element (i, j) of the result is a(index(i, j), j) for axis 0, a(i, index(i,
  * j)) for axis 1. index: integers, of a's shape except along the axis, whose length is the result's.  [SHAPE, TYPE] */
 KL_API_AT kl_tensor kl_take_along_axis(kl_tensor a, int axis, kl_tensor index);
@@ -279,9 +279,9 @@ KL_API_AT kl_tensor kl_put_along_axis(kl_tensor a, int axis, kl_tensor index, kl
 KL_API_AT kl_tensor kl_argsort(kl_tensor a, int axis, bool descending);
 /* The elements of an axis in the order of argsort; gradients flow to their original positions.  [SHAPE] */
 KL_API_AT kl_tensor kl_sort(kl_tensor a, int axis, bool descending);
-/* The first k elements of that order, largest first or smallest first.  Unless `places` is NULL it gets a new handle
+/* The first k elements of that order, largest first or smallest first.  Unless `indices` is NULL it gets a new handle
  * for their positions along the axis, as in argsort.  [SHAPE, ARGUMENT] */
-KL_API_AT kl_tensor kl_topk(kl_tensor a, int64_t k, int axis, bool largest, kl_tensor *places);
+KL_API_AT kl_tensor kl_topk(kl_tensor a, int64_t k, int axis, bool largest, kl_tensor *indices);
 /* The window with count[i] elements of axis i that starts at computed positions: start has a scalar (integers) for each
  * axis, kl_none for 0.  A start is clamped so that the whole window fits.  [SHAPE, TYPE, ARGUMENT] */
 KL_API_AT kl_tensor kl_dynamic_slice(kl_tensor a, const kl_tensor *start, const int64_t *count);
@@ -300,9 +300,9 @@ KL_API_AT kl_tensor kl_bitcast(kl_tensor a, kl_dtype dtype);
  * chosen: it is not 0 everywhere where the result is NaN. */
 KL_API_AT kl_tensor kl_sum(kl_tensor a, int naxes, const int *axes, bool keepdims);
 /* NaN if any is NaN; the elements equal to the result, or all NaNs, share the gradient */
-KL_API_AT kl_tensor kl_reduce_max(kl_tensor a, int naxes, const int *axes, bool keepdims);
-KL_API_AT kl_tensor kl_reduce_min(kl_tensor a, int naxes, const int *axes, bool keepdims);
-KL_API_AT kl_tensor kl_reduce_prod(kl_tensor a, int naxes, const int *axes, bool keepdims);
+KL_API_AT kl_tensor kl_max(kl_tensor a, int naxes, const int *axes, bool keepdims);
+KL_API_AT kl_tensor kl_min(kl_tensor a, int naxes, const int *axes, bool keepdims);
+KL_API_AT kl_tensor kl_prod(kl_tensor a, int naxes, const int *axes, bool keepdims);
 /* All elements combined bitwise, bool logically; of no elements all ones, or zeros; integers and bool.  [TYPE] */
 KL_API_AT kl_tensor kl_reduce_and(kl_tensor a, int naxes, const int *axes, bool keepdims);
 KL_API_AT kl_tensor kl_reduce_or(kl_tensor a, int naxes, const int *axes, bool keepdims);
@@ -328,9 +328,9 @@ KL_API_AT kl_tensor kl_cumprod(kl_tensor a, int axis, bool exclusive, bool rever
 KL_API_AT kl_tensor kl_cummax(kl_tensor a, int axis, bool reverse);
 KL_API_AT kl_tensor kl_cummin(kl_tensor a, int axis, bool reverse);
 /* The same, and a new handle for the position along the axis (i32; i64 where the axis is longer) of the last element
- * equal to the result, or of the NaN.  The gradient flows to that element.  [ARGUMENT: places is NULL] */
-KL_API_AT kl_tensor kl_cummax_places(kl_tensor a, int axis, bool reverse, kl_tensor *places);
-KL_API_AT kl_tensor kl_cummin_places(kl_tensor a, int axis, bool reverse, kl_tensor *places);
+ * equal to the result, or of the NaN.  The gradient flows to that element.  [ARGUMENT: indices is NULL] */
+KL_API_AT kl_tensor kl_cummax_indices(kl_tensor a, int axis, bool reverse, kl_tensor *indices);
+KL_API_AT kl_tensor kl_cummin_indices(kl_tensor a, int axis, bool reverse, kl_tensor *indices);
 /* The linear recurrence y_t = a_t y_(t-1) + b_t along an axis, from y_0 = b_0; a and b of one shape. */
 KL_API_AT kl_tensor kl_recurrence(kl_tensor a, kl_tensor b, int axis, bool reverse);
 /* log of the sum of e^x of the elements up to each one, without overflow; floats. */

@@ -151,13 +151,14 @@ KILN_OP1(cbrt, cbrt) KILN_OP1(log10, log10) KILN_OP1(lgamma, lgamma) KILN_OP1(di
 KILN_OP1(erfinv, erfinv) KILN_OP1(popcount, popcount) KILN_OP1(clz, clz)
 KILN_OP2(shr_logical, shr_logical) KILN_OP2(div_trunc, div_trunc) KILN_OP2(div_floor, div_floor)
 KILN_OP2(fmod, fmod) KILN_OP2(mod, mod) KILN_OP2(logaddexp, logaddexp) KILN_OP2(nextafter, nextafter)
-KILN_OP2(add, add) KILN_OP2(sub, sub) KILN_OP2(mul, mul) KILN_OP2(div, div) KILN_OP2(max, max) KILN_OP2(min, min)
+KILN_OP2(add, add) KILN_OP2(sub, sub) KILN_OP2(mul, mul) KILN_OP2(div, div) KILN_OP2(maximum, maximum)
+KILN_OP2(minimum, minimum)
 KILN_OP2(pow, pow) KILN_OP2(atan2, atan2) KILN_OP2(hypot, hypot) KILN_OP2(copysign, copysign) KILN_OP2(bit_and, and)
 KILN_OP2(bit_or, or) KILN_OP2(bit_xor, xor) KILN_OP2(shl, shl) KILN_OP2(shr, shr) KILN_OP2(rem, rem) KILN_OP2(eq, eq)
 KILN_OP2(ne, ne) KILN_OP2(lt, lt) KILN_OP2(le, le) KILN_OP2(gt, gt) KILN_OP2(ge, ge)
 KILN_OP2(random_fold_in, random_fold_in) KILN_OP2(matmul, matmul) KILN_OP2(embedding, embedding)
 KILN_OP2(cross_entropy, cross_entropy) KILN_OP2(nll_loss, nll_loss) KILN_OP2(mse_loss, mse_loss)
-KILN_OP2(l1_loss, l1_loss) KILN_OP2(bce_with_logits, bce_with_logits)
+KILN_OP2(l1_loss, l1_loss) KILN_OP2(binary_cross_entropy_with_logits, binary_cross_entropy_with_logits)
 KILN_OP2(binary_cross_entropy, binary_cross_entropy) KILN_OP2(hinge_loss, hinge_loss) KILN_OP2(divergence, divergence)
 KILN_OP3(fma, fma) KILN_OP3(where, where) KILN_OP3(lerp, lerp)
 #undef KILN_OP1
@@ -168,7 +169,7 @@ KILN_OP3(fma, fma) KILN_OP3(where, where) KILN_OP3(lerp, lerp)
 #define KILN_NUMBER(name, c)                                                                                           \
     inline tensor name(const tensor &a, double v, KILN_AT) { return own(kl_##c##_at(&at, a.get(), v)); }
 KILN_NUMBER(add, add_scalar) KILN_NUMBER(sub, sub_scalar) KILN_NUMBER(mul, mul_scalar) KILN_NUMBER(div, div_scalar)
-KILN_NUMBER(max, max_scalar) KILN_NUMBER(min, min_scalar) KILN_NUMBER(pow, pow_scalar)
+KILN_NUMBER(maximum, maximum_scalar) KILN_NUMBER(minimum, minimum_scalar) KILN_NUMBER(pow, pow_scalar)
 KILN_NUMBER(leaky_relu, leaky_relu) KILN_NUMBER(elu, elu) KILN_NUMBER(celu, celu)
 #undef KILN_NUMBER
 inline tensor hard_sigmoid(const tensor &a, double alpha = 1.0 / 6, double beta = 0.5, KILN_AT)
@@ -309,8 +310,8 @@ inline std::vector<tensor> split(const tensor &a, int axis, const std::vector<st
     {                                                                                                                  \
         return own(kl_##name##_at(&at, a.get(), axis, index.get(), update.get()));                                     \
     }
-KILN_INDEX(gather)
-KILN_INDEX(take_along_axis) KILN_UPDATE(index_add) KILN_UPDATE(index_max) KILN_UPDATE(index_min) KILN_UPDATE(index_put)
+KILN_INDEX(take)
+KILN_INDEX(take_along_axis) KILN_UPDATE(index_add) KILN_UPDATE(index_max) KILN_UPDATE(index_min) KILN_UPDATE(index_copy)
 KILN_UPDATE(add_along_axis) KILN_UPDATE(put_along_axis)
 #undef KILN_INDEX
 #undef KILN_UPDATE
@@ -322,12 +323,12 @@ inline tensor sort(const tensor &a, int axis = -1, bool descending = false, KILN
 {
     return own(kl_sort_at(&at, a.get(), axis, descending));
 }
-/* The elements and their places. */
+/* The elements and their indices. */
 inline std::pair<tensor, tensor> topk(const tensor &a, std::int64_t k, int axis = -1, bool largest = true, KILN_AT)
 {
-    kl_tensor places = kl_none;
-    tensor top = own(kl_topk_at(&at, a.get(), k, axis, largest, &places));
-    return {top, own(places)};
+    kl_tensor indices = kl_none;
+    tensor top = own(kl_topk_at(&at, a.get(), k, axis, largest, &indices));
+    return {top, own(indices)};
 }
 /* start: a scalar an axis, {} for 0. */
 inline tensor dynamic_slice(const tensor &a, const std::vector<tensor> &start, const shape &count, KILN_AT)
@@ -351,7 +352,7 @@ inline tensor dynamic_update(const tensor &a, const tensor &update, const std::v
         return own(kl_##c##_at(&at, a.get(), over.size(), over.or_null(), keepdims));                                  \
     }
 KILN_REDUCE(sum, sum)
-KILN_REDUCE(reduce_max, reduce_max) KILN_REDUCE(reduce_min, reduce_min) KILN_REDUCE(reduce_prod, reduce_prod)
+KILN_REDUCE(max, max) KILN_REDUCE(min, min) KILN_REDUCE(prod, prod)
 KILN_REDUCE(any, any) KILN_REDUCE(all, all) KILN_REDUCE(mean, mean) KILN_REDUCE(logsumexp, logsumexp)
 KILN_REDUCE(norm, norm) KILN_REDUCE(reduce_and, reduce_and) KILN_REDUCE(reduce_or, reduce_or)
 KILN_REDUCE(reduce_xor, reduce_xor)
@@ -381,18 +382,18 @@ inline tensor cumprod(const tensor &a, int axis = -1, bool exclusive = false, bo
 {
     return own(kl_cumprod_at(&at, a.get(), axis, exclusive, reverse));
 }
-/* The extremes and their places. */
-inline std::pair<tensor, tensor> cummax_places(const tensor &a, int axis = -1, bool reverse = false, KILN_AT)
+/* The extremes and their indices. */
+inline std::pair<tensor, tensor> cummax_indices(const tensor &a, int axis = -1, bool reverse = false, KILN_AT)
 {
-    kl_tensor places = kl_none;
-    tensor most = own(kl_cummax_places_at(&at, a.get(), axis, reverse, &places));
-    return {most, own(places)};
+    kl_tensor indices = kl_none;
+    tensor extremes = own(kl_cummax_indices_at(&at, a.get(), axis, reverse, &indices));
+    return {extremes, own(indices)};
 }
-inline std::pair<tensor, tensor> cummin_places(const tensor &a, int axis = -1, bool reverse = false, KILN_AT)
+inline std::pair<tensor, tensor> cummin_indices(const tensor &a, int axis = -1, bool reverse = false, KILN_AT)
 {
-    kl_tensor places = kl_none;
-    tensor least = own(kl_cummin_places_at(&at, a.get(), axis, reverse, &places));
-    return {least, own(places)};
+    kl_tensor indices = kl_none;
+    tensor extremes = own(kl_cummin_indices_at(&at, a.get(), axis, reverse, &indices));
+    return {extremes, own(indices)};
 }
 inline tensor cummax(const tensor &a, int axis = -1, bool reverse = false, KILN_AT)
 {

@@ -7,7 +7,7 @@
  *     kl_set_name(lr, "lr");
  *     kl_tensor loss = kl_keep(kl_cross_entropy(kl_matmul(x, w), y));
  *     kl_assign(w, kl_sub(w, kl_mul(kl_grad(loss, w), lr)));
- *     kl_step *step = kl_step_end(2, (kl_tensor[]){x, y});
+ *     kl_step *step = kl_trace_end_step(2, (kl_tensor[]){x, y});
  *     if (!step) { fprintf(stderr, "%s\n", kl_last_error()); return 1; }
  *
  *     for (...) {
@@ -48,7 +48,7 @@ typedef struct kl_slot {
  *
  * [errors NULL: TRACE without a begin, ARGUMENT, HANDLE: inputs[] has a tensor that is no input of the trace, those of
  * kl_trace_end] */
-KL_API_AT kl_step *kl_step_end(int ninputs, const kl_tensor *inputs);
+KL_API_AT kl_step *kl_trace_end_step(int ninputs, const kl_tensor *inputs);
 /* Runs the step.  Inputs have the recorded shapes, dtypes and devices; slots without a number here keep the recorded
  * one; outputs[] are new handles, which the caller releases.  After an error every value is as before, and outputs[]
  * are kl_none.  [errors ARGUMENT: a wrong count or name; SHAPE, TYPE, DEVICE: an input does not fit; HANDLE: an input

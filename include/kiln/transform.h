@@ -20,7 +20,7 @@ extern "C" {
  *         out[0] = kl_grad(loss, w);
  *         return KL_OK;
  *     }
- *     kl_vmap(sample_gradient, &w, 2, (kl_tensor[]){images, labels}, NULL, 1, &gradients, NULL, KL_RANDOM_ERROR);
+ *     kl_vmap(sample_gradient, &w, 2, (kl_tensor[]){images, labels}, NULL, 1, NULL, KL_RANDOM_ERROR, &gradients);
  *
  * The function is called once and sees one element: in[] without the mapped axis.  Its ops are recorded once for the
  * whole batch, so their number does not depend on the batch's length, which may be a symbol (ops/symbol.h); out[i] has
@@ -43,7 +43,7 @@ typedef enum kl_randomness {
  * mapped, no such axis, the batch is empty, batches of two lengths, random numbers; SHAPE: a tensor inside has
  * KL_MAX_RANK axes, an op without a rule in a batch of symbolic length; those of the function] */
 KL_API_AT kl_status kl_vmap(kl_region_fn *fn, void *ctx, uint32_t nin, const kl_tensor *in, const int *in_axes,
-                            uint32_t nout, kl_tensor *out, const int *out_axes, kl_randomness randomness);
+                            uint32_t nout, const int *out_axes, kl_randomness randomness, kl_tensor *out);
 
 /* ---- autocast: products in a narrow dtype, other ops where it is safe (key Autocast) ----
  *
@@ -78,7 +78,7 @@ typedef struct kl_loss_scale {
 } kl_loss_scale;
 /* Initialises *s; its numbers may be changed afterwards.  [new handles; errors ARGUMENT, DEVICE] */
 KL_API_AT kl_status kl_loss_scale_init(kl_loss_scale *s, kl_device device, double initial);
-KL_API void kl_loss_scale_free(kl_loss_scale *s);
+KL_API void kl_loss_scale_deinit(kl_loss_scale *s);
 /* loss * scale, f32 or f64 [lazy; TYPE] */
 KL_API_AT kl_tensor kl_loss_scale_up(const kl_loss_scale *s, kl_tensor loss);
 /* gradient / scale, f32 or f64 [lazy; TYPE] */
@@ -104,7 +104,7 @@ typedef struct kl_op_record {
 KL_API kl_status kl_op_profile_begin(void);
 /* Ends recording.  The records are valid until this thread begins again or ends.  Either pointer may be NULL.  [errors
  * ARGUMENT: it has not begun] */
-KL_API kl_status kl_op_profile_end(const kl_op_record **records, uint32_t *n);
+KL_API kl_status kl_op_profile_end(uint32_t *n, const kl_op_record **records);
 
 /* ---- the tracer: calls as a graph (keys TracerOuter and Tracer) ---- */
 

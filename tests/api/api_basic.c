@@ -387,7 +387,7 @@ static void library(void)
 {
     int64_t v = -1;
     CHECK(!strcmp(kl_device_name(dev), device_now) && !strcmp(kl_device_name((kl_device){0}), "none"));
-    CHECK(!strcmp(kl_version(), "0.1.0") && kl_counter("launches") >= 0 && kl_counter("nonsense") == -1);
+    CHECK(!strcmp(kl_version(), "0.2.0") && kl_counter("launches") >= 0 && kl_counter("nonsense") == -1);
     static const char *const level[] = {"program_hits", "program_misses", "kernel_hits", "kernel_misses", "disk_hits",
                                         "disk_misses"};
     for (int i = 0; i < 6; i++)

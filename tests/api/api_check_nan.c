@@ -140,7 +140,7 @@ static void frozen_steps(void)
     kl_tensor in = kl_input(dev, KL_F32, DIMS(2), (float[]){1, 1});
     int line = __LINE__ + 1;
     kl_assign(w, kl_sqrt(in));
-    kl_step *s = kl_step_end(1, &in);
+    kl_step *s = kl_trace_end_step(1, &in);
     if (CHECK(s != NULL)) {
         OK(kl_step_run(s, 1, &good, 0, NULL, 0, NULL));
         CHECK(kl_step_run(s, 1, &bad, 0, NULL, 0, NULL) == KL_ERR_CHECK &&

@@ -193,7 +193,7 @@ static kl_status clipped(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor
 {
     (void)nout;
     CHECK(nin == 3); /* x, y, dy */
-    out[0] = kl_min(kl_mul(in[2], kl_mul_scalar(kl_mul(in[0], in[0]), 3)), *(const kl_tensor *)ctx);
+    out[0] = kl_minimum(kl_mul(in[2], kl_mul_scalar(kl_mul(in[0], in[0]), 3)), *(const kl_tensor *)ctx);
     return KL_OK;
 }
 

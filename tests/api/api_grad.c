@@ -173,8 +173,8 @@ static void check_edge(kl_tensor (*f)(kl_tensor, kl_tensor), double x, double z,
 static kl_tensor edge_acosh(kl_tensor a, kl_tensor b) { return (void)b, kl_acosh(a); }
 static kl_tensor edge_abs(kl_tensor a, kl_tensor b) { return (void)b, kl_abs(a); }
 static kl_tensor edge_clamp(kl_tensor a, kl_tensor b) { return (void)b, kl_clamp(a, 0, 6); }
-static kl_tensor edge_max(kl_tensor a, kl_tensor b) { return kl_max(a, b); }
-static kl_tensor edge_min(kl_tensor a, kl_tensor b) { return kl_min(a, b); }
+static kl_tensor edge_max(kl_tensor a, kl_tensor b) { return kl_maximum(a, b); }
+static kl_tensor edge_min(kl_tensor a, kl_tensor b) { return kl_minimum(a, b); }
 static kl_tensor edge_atan2(kl_tensor a, kl_tensor b) { return kl_atan2(a, b); }
 static kl_tensor edge_copysign(kl_tensor a, kl_tensor b) { return kl_copysign(a, b); }
 

@@ -35,7 +35,7 @@ static bool is(kl_tensor w, float v)
 static void after_assign(void)
 {
     kl_tensor w = parameter(1), u = parameter(3);
-    kl_optimizer *a = kl_sgd(&w, 1, NULL), *b = kl_sgd(&w, 1, NULL);
+    kl_optimizer *a = kl_sgd(1, &w, NULL), *b = kl_sgd(1, &w, NULL);
     for (int i = 0; i < 2; i++) { /* the second is compared with the first */
         OK(kl_trace_begin("late"));
         kl_tensor l = kl_sum_all(kl_square(w));
@@ -60,11 +60,11 @@ static void after_assign(void)
 static void optimizers(void)
 {
     kl_tensor w = parameter(1), u = parameter(2), x = parameter(3);
-    CHECK(!kl_sgd((kl_tensor[]){w, u, w}, 3, NULL) && kl_last_error_code() == KL_ERR_ARGUMENT);
+    CHECK(!kl_sgd(3, (kl_tensor[]){w, u, w}, NULL) && kl_last_error_code() == KL_ERR_ARGUMENT);
     CHECK(strstr(kl_last_error(), "sgd: parameters 0 and 2 are the same tensor"));
-    CHECK(!kl_adam((kl_tensor[]){u, u}, 2, NULL) && strstr(kl_last_error(),
+    CHECK(!kl_adam(2, (kl_tensor[]){u, u}, NULL) && strstr(kl_last_error(),
                                                            "adam: parameters 0 and 1 are the same tensor"));
-    kl_optimizer *o = kl_sgd((kl_tensor[]){w, u}, 2, NULL);
+    kl_optimizer *o = kl_sgd(2, (kl_tensor[]){w, u}, NULL);
     OK(kl_trace_begin("no parameter"));
     CHECK(kl_optimizer_step(o, kl_sum_all(x), 0.1) == KL_ERR_GRAD);
     CHECK(kl_trace_end() == KL_ERR_GRAD &&

@@ -103,47 +103,47 @@ static void rules(kl_device dev)
     kl_tensor p;
     expected_adam(&(kl_adam_options){.beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8}, expect);
     p = parameter(dev);
-    compare(dev, "adam", kl_adam(&p, 1, NULL), p, expect);
+    compare(dev, "adam", kl_adam(1, &p, NULL), p, expect);
 
     const kl_adam_options decay = {.beta1 = 0.8, .beta2 = 0.95, .eps = 1e-3, .weight_decay = 0.1};
     expected_adam(&decay, expect);
     p = parameter(dev);
-    compare(dev, "adam with decay", kl_adam(&p, 1, &decay), p, expect);
+    compare(dev, "adam with decay", kl_adam(1, &p, &decay), p, expect);
 
     /* Averages that are nearer to the newest gradient, and of it alone. */
     const kl_adam_options quick = {.beta1 = 0.25, .beta2 = 0.4, .eps = 1e-8};
     expected_adam(&quick, expect);
     p = parameter(dev);
-    compare(dev, "adam with small betas", kl_adam(&p, 1, &quick), p, expect);
+    compare(dev, "adam with small betas", kl_adam(1, &p, &quick), p, expect);
 
     const kl_adam_options newest = {.beta1 = -1, .beta2 = 0.999, .eps = 1e-8}; /* which means 0 */
     expected_adam(&(kl_adam_options){.beta1 = 0, .beta2 = 0.999, .eps = 1e-8}, expect);
     p = parameter(dev);
-    compare(dev, "adam without a first moment", kl_adam(&p, 1, &newest), p, expect);
+    compare(dev, "adam without a first moment", kl_adam(1, &p, &newest), p, expect);
 
     expected_sgd(&(kl_sgd_options){0}, expect);
     p = parameter(dev);
-    compare(dev, "sgd", kl_sgd(&p, 1, NULL), p, expect);
+    compare(dev, "sgd", kl_sgd(1, &p, NULL), p, expect);
 
     const kl_sgd_options momentum = {.momentum = 0.9, .weight_decay = 0.01};
     expected_sgd(&momentum, expect);
     p = parameter(dev);
-    compare(dev, "sgd with momentum and decay", kl_sgd(&p, 1, &momentum), p, expect);
+    compare(dev, "sgd with momentum and decay", kl_sgd(1, &p, &momentum), p, expect);
 }
 
 static void errors(kl_device dev)
 {
     const char *name = kl_device_name(dev);
     kl_tensor p = parameter(dev), whole = kl_zeros(dev, KL_I32, 1, (int64_t[]){N});
-    kl_optimizer *o = kl_adam(&p, 1, NULL);
+    kl_optimizer *o = kl_adam(1, &p, NULL);
     float before[N], after[N];
     check(o && kl_read(p, before, sizeof before) == KL_OK, name, "a good optimizer", kl_last_error());
 
-    check(!kl_adam(NULL, 1, NULL) && kl_last_error_code() == KL_ERR_ARGUMENT, name, "no parameters", "accepted");
-    check(!kl_sgd(&p, -1, NULL) && kl_last_error_code() == KL_ERR_ARGUMENT, name, "-1 parameters", "accepted");
-    check(!kl_adam(&whole, 1, NULL) && kl_last_error_code() == KL_ERR_TYPE, name, "an integer parameter",
+    check(!kl_adam(1, NULL, NULL) && kl_last_error_code() == KL_ERR_ARGUMENT, name, "no parameters", "accepted");
+    check(!kl_sgd(-1, &p, NULL) && kl_last_error_code() == KL_ERR_ARGUMENT, name, "-1 parameters", "accepted");
+    check(!kl_adam(1, &whole, NULL) && kl_last_error_code() == KL_ERR_TYPE, name, "an integer parameter",
           kl_last_error());
-    check(!kl_adam(&kl_none, 1, NULL) && kl_last_error_code() == KL_ERR_HANDLE, name, "no handle", kl_last_error());
+    check(!kl_adam(1, &kl_none, NULL) && kl_last_error_code() == KL_ERR_HANDLE, name, "no handle", kl_last_error());
     check(kl_optimizer_step(o, p, 0.1) == KL_ERR_TRACE, name, "a step outside a trace", "accepted");
     check(kl_optimizer_set_steps(o, -1) == KL_ERR_ARGUMENT, name, "a negative number of steps", "accepted");
     check(kl_optimizer_steps(o) == 0, name, "failed steps", "counted");

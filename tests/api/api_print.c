@@ -111,7 +111,7 @@ static void steps_and_devices(void)
     kl_print(kl_to(y, ref), "there");
     int line = __LINE__ + 1;
     kl_assert(kl_gt(in, kl_zeros(dev, KL_F32, DIMS(1))), "positive");
-    kl_step *s = kl_step_end(1, &in);
+    kl_step *s = kl_trace_end_step(1, &in);
     kl_tensor out;
     if (CHECK(s && kl_step_outputs(s) == 1)) {
         nlines = 0;

@@ -58,7 +58,7 @@ static void a_learning_rate_equal_to_the_momentum_compiles_once(void)
 static void steps_1_and_2_share_one_compile(void)
 {
     kl_tensor w = kl_randn(dev, KL_F32, DIMS(4, 3), 5), x = kl_randn(dev, KL_F32, DIMS(8, 4), 6);
-    kl_optimizer *adam = kl_adam(&w, 1, NULL);
+    kl_optimizer *adam = kl_adam(1, &w, NULL);
     int64_t before = 0;
     float loss[6];
     for (int step = 0; step < 6; step++) {

@@ -85,7 +85,7 @@ static void make_op(void)
         kl_release(u);
         break;
     case 2: t = kl_mul_scalar(a->t, number); break;
-    case 3: t = kl_max(a->t, b->t); break;
+    case 3: t = kl_maximum(a->t, b->t); break;
     case 4: /* a rotation by two: halves exchanged through views and a product with a permutation */
         kl_scope_begin();
         u = kl_reshape(a->t, DIMS(2, 2));

@@ -115,7 +115,7 @@ static void frozen_step(void)
     OK(kl_trace_begin("frozen"));
     kl_tensor in[2] = {kl_input(dev, KL_F32, DIMS(N), ones), kl_input(dev, KL_U64, 0, NULL, &(uint64_t){0})};
     kl_keep(kl_dropout_seeded(in[0], 0.5, in[1], true));
-    kl_step *s = kl_step_end(2, in);
+    kl_step *s = kl_trace_end_step(2, in);
     if (!CHECK(s != NULL))
         return;
     int64_t built = kl_counter("graphs_built");
@@ -198,7 +198,7 @@ static void number_in_a_step(void)
     kl_tensor in = kl_input(dev, KL_F32, DIMS(N), ones);
     kl_keep(kl_dropout(in, 0.5, 7, true));
     kl_keep(kl_rand(dev, KL_F32, DIMS(N), 8));
-    kl_step *s = kl_step_end(1, &in);
+    kl_step *s = kl_trace_end_step(1, &in);
     if (!CHECK(s != NULL))
         return;
     for (int i = 0; i < 3; i++) {
@@ -269,7 +269,7 @@ static kl_status pairs(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *
 {
     kl_tensor two = kl_random_split(in[0], 2);
     (void)nin;
-    return kl_vmap(one_element, ctx, 1, &two, NULL, nout, out, NULL, KL_RANDOM_ERROR);
+    return kl_vmap(one_element, ctx, 1, &two, NULL, nout, NULL, KL_RANDOM_ERROR, out);
 }
 
 static void in_a_vmap(void)
@@ -278,10 +278,10 @@ static void in_a_vmap(void)
     float y[B][N], nested[B][2][N], own[N];
     static const kl_randomness all[] = {KL_RANDOM_ERROR, KL_RANDOM_SAME, KL_RANDOM_DIFFERENT};
     kl_tensor s = kl_keep(seed_of(31)), seeds = kl_keep(kl_random_split(s, B)), out, deep;
-    OK(kl_vmap(pairs, NULL, 1, &seeds, NULL, 1, &deep, NULL, KL_RANDOM_ERROR));
+    OK(kl_vmap(pairs, NULL, 1, &seeds, NULL, 1, NULL, KL_RANDOM_ERROR, &deep));
     OK(kl_read(deep, nested, sizeof nested));
     for (size_t k = 0; k < sizeof all / sizeof *all; k++) {
-        OK(kl_vmap(one_element, NULL, 1, &seeds, NULL, 1, &out, NULL, all[k]));
+        OK(kl_vmap(one_element, NULL, 1, &seeds, NULL, 1, NULL, all[k], &out));
         OK(kl_read(out, y, sizeof y));
         kl_release(out);
         for (int i = 0; i < B; i++) {

@@ -100,7 +100,7 @@ static void test_optimizer(kl_device dev)
     for (int k = 0; k < 2; k++) {
         p[k][0] = kl_randn(dev, KL_F32, DIMS(IN, UNITS), 1), p[k][1] = kl_zeros(dev, KL_F32, DIMS(UNITS));
         p[k][2] = kl_randn(dev, KL_F32, DIMS(UNITS, CLASSES), 2), p[k][3] = kl_zeros(dev, KL_F32, DIMS(CLASSES));
-        adam[k] = kl_adam(p[k], 4, NULL);
+        adam[k] = kl_adam(4, p[k], NULL);
     }
     static const int64_t counts[] = {40, 3, 40, 17, 1, 32};
     int64_t compiles = 0, built = 0;
@@ -268,7 +268,7 @@ static kl_step *freeze(kl_device dev, const struct net *net)
     kl_trace_begin("frozen");
     kl_tensor x = input(dev, kl_symbol("n", 1, MAX_COUNT), 3);
     kl_keep(kl_softmax(logits(net, x), 1));
-    return kl_step_end(1, &x);
+    return kl_trace_end_step(1, &x);
 }
 
 static void test_step(kl_device dev)

@@ -49,11 +49,11 @@ static void write_gzip(const void *bytes, size_t n)
 static void refused(const char *what, int rank, const int64_t *dim, const char *phrase)
 {
     kl_idx idx = {.rank = 7};
-    kl_status s = kl_idx_read(&idx, path, rank, dim);
+    kl_status s = kl_idx_open(path, rank, dim, &idx);
     const char *msg = kl_last_error();
     check(s == KL_ERR_IO && strstr(msg, path) && strstr(msg, phrase), what, msg);
     check(!idx.data && !idx.rank && !idx.count, what, "the result is not empty");
-    kl_idx_free(&idx);
+    kl_idx_close(&idx);
 }
 
 /* A 3 x 2 x 5 array of 0, 1, 2, ... */
@@ -77,11 +77,11 @@ static bool content_is_good(const kl_idx *idx)
 static void accepted(const char *what, int rank, const int64_t *dim)
 {
     kl_idx idx;
-    kl_status s = kl_idx_read(&idx, path, rank, dim);
+    kl_status s = kl_idx_open(path, rank, dim, &idx);
     if (check(s == KL_OK, what, s == KL_OK ? "" : kl_last_error()))
         check(content_is_good(&idx), what, "wrong content");
-    kl_idx_free(&idx);
-    check(!idx.data, what, "kl_idx_free left the data");
+    kl_idx_close(&idx);
+    check(!idx.data, what, "kl_idx_close left the data");
 }
 
 static void good_files(void)
@@ -98,8 +98,8 @@ static void good_files(void)
     static const uint8_t empty[] = {0, 0, 8, 1, 0, 0, 0, 0};
     write_plain(empty, sizeof empty);
     kl_idx idx;
-    check(kl_idx_read(&idx, path, 1, NULL) == KL_OK && idx.count == 0 && idx.data, "no elements", "refused");
-    kl_idx_free(&idx);
+    check(kl_idx_open(path, 1, NULL, &idx) == KL_OK && idx.count == 0 && idx.data, "no elements", "refused");
+    kl_idx_close(&idx);
 }
 
 /* The good file with byte `at` replaced. */
@@ -172,11 +172,11 @@ static void damaged_bytes(void)
         write_plain(z, n);
         z[at] ^= 0x55;
         kl_idx idx;
-        if (kl_idx_read(&idx, path, 0, NULL) == KL_OK)
+        if (kl_idx_open(path, 0, NULL, &idx) == KL_OK)
             check(content_is_good(&idx), "one byte changed", "accepted with wrong content");
         else
             refusals++;
-        kl_idx_free(&idx);
+        kl_idx_close(&idx);
     }
     check(refusals >= (int)n - 10, "one byte changed", "too few refusals");
 }
@@ -193,9 +193,9 @@ static void other_shapes(void)
     snprintf(path, sizeof path, "%s/file", folder);
 
     kl_idx idx;
-    check(kl_idx_read(NULL, path, 0, NULL) == KL_ERR_ARGUMENT, "no result", "accepted");
-    check(kl_idx_read(&idx, NULL, 0, NULL) == KL_ERR_ARGUMENT, "no path", "accepted");
-    check(kl_idx_read(&idx, path, KL_MAX_RANK + 1, NULL) == KL_ERR_ARGUMENT, "rank too large", "accepted");
+    check(kl_idx_open(path, 0, NULL, NULL) == KL_ERR_ARGUMENT, "no result", "accepted");
+    check(kl_idx_open(NULL, 0, NULL, &idx) == KL_ERR_ARGUMENT, "no path", "accepted");
+    check(kl_idx_open(path, KL_MAX_RANK + 1, NULL, &idx) == KL_ERR_ARGUMENT, "rank too large", "accepted");
     accepted("after all errors", 3, NULL);
 }
 

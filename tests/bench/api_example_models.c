@@ -38,7 +38,7 @@ static kl_status faces(void *table, const kl_tensor *in, uint32_t nin, kl_tensor
 static kl_status voice(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
 {
     (void)ctx, (void)nin, (void)nout;
-    kl_tensor loud = kl_reduce_max(kl_abs(in[0]), 1, (int[]){1}, true);
+    kl_tensor loud = kl_max(kl_abs(in[0]), 1, (int[]){1}, true);
     out[0] = kl_sigmoid(kl_mul_scalar(kl_add_scalar(loud, -0.25), 100));
     out[1] = kl_add_scalar(in[1], 1);
     out[2] = kl_add_scalar(in[2], 1);

@@ -169,7 +169,8 @@ static void mistakes(void)
     CHECK(deleted == 9); /* each of them */
     CHECK(!kl_to_dlpack(kl_none) && !kl_to_dlpack((kl_tensor){12345}));
     kl_device ref = kl_device_ref();
-    kl_tensor w = kl_ones(ref, KL_F32, 2, shape), q = kl_quantized(w, (kl_qscheme){.type = KL_Q_I8}, kl_none, kl_none);
+    kl_tensor w = kl_ones(ref, KL_F32, 2, shape), q = kl_to_quantized(w, (kl_qscheme){.type = KL_Q_I8}, kl_none,
+                                                                      kl_none);
     CHECK(!kl_to_dlpack(q) && kl_last_error_code() == KL_ERR_TYPE && says("not dense"));
     kl_release(w);
     kl_release(q);

@@ -15,14 +15,14 @@ static kl_device dev;
 
 static kl_status no_object(void *object) { return object ? KL_OK : kl_last_error_code(); }
 static kl_status read_tensors(const char *path) { return no_object(kl_file_open(path)); }
-static kl_status read_model(const char *path) { return no_object(kl_model_load(dev, path)); }
+static kl_status read_model(const char *path) { return no_object(kl_model_open(dev, path)); }
 static kl_status read_tensor(const char *path)
 {
     return kl_model_read_tensor(dev, path).id ? KL_OK : kl_last_error_code();
 }
-static kl_status read_tokens(const char *path) { return kl_tokens_open(&(kl_tokens){0}, path, 2, 0); }
-static kl_status read_table(const char *path) { return kl_csv_read(&(kl_csv){0}, path, ',', false); }
-static kl_status read_idx(const char *path) { return kl_idx_read(&(kl_idx){0}, path, 1, (int64_t[]){3}); }
+static kl_status read_tokens(const char *path) { return kl_tokens_open(path, 2, 0, &(kl_tokens){0}); }
+static kl_status read_table(const char *path) { return kl_csv_open(path, ',', false, &(kl_csv){0}); }
+static kl_status read_idx(const char *path) { return kl_idx_open(path, 1, (int64_t[]){3}, &(kl_idx){0}); }
 static kl_status read_vocabulary(const char *path) { return no_object(kl_tokenizer_open(path, NULL)); }
 static kl_status read_snapshot(const char *path)
 {
@@ -36,8 +36,8 @@ static kl_status read_snapshot(const char *path)
 }
 
 static const struct { const char *name; kl_status (*read)(const char *path); } reader[] = {
-    {"kl_file_open", read_tensors}, {"kl_model_load", read_model}, {"kl_model_read_tensor", read_tensor},
-    {"kl_tokens_open", read_tokens}, {"kl_csv_read", read_table}, {"kl_idx_read", read_idx},
+    {"kl_file_open", read_tensors}, {"kl_model_open", read_model}, {"kl_model_read_tensor", read_tensor},
+    {"kl_tokens_open", read_tokens}, {"kl_csv_open", read_table}, {"kl_idx_open", read_idx},
     {"kl_tokenizer_open", read_vocabulary}, {"kl_snapshot_load", read_snapshot},
 };
 

@@ -10,7 +10,7 @@ static kl_model *load(struct pb m)
 {
     CHECK(onnx_save(path, m.data, m.n));
     free(m.data);
-    return kl_model_load(dev, path);
+    return kl_model_open(dev, path);
 }
 /* The error of a model that is not to be loaded has this text in it. */
 static void refused(struct pb m, kl_status code, const char *text)
@@ -20,7 +20,7 @@ static void refused(struct pb m, kl_status code, const char *text)
     CHECK(model == NULL && kl_last_error_code() == code);
     if (!strstr(kl_last_error(), text))
         CHECK(!"the message"), printf("  it has no '%s'\n", text);
-    kl_model_free(model);
+    kl_model_close(model);
 }
 static bool says(const char *text) { return strstr(kl_last_error(), text) != NULL; }
 
@@ -62,8 +62,8 @@ static void looks(void)
     CHECK(!strcmp(kl_model_weight_name(m, 0), "W") && !strcmp(kl_model_weight_name(m, 1), "b") &&
           !kl_model_weight_name(m, 2));
     CHECK(kl_numel(kl_model_weight(m, "W")) == 6 && !kl_model_weight(m, "c").id);
-    kl_model_free(m);
-    kl_model_free(NULL);
+    kl_model_close(m);
+    kl_model_close(NULL);
 }
 
 static void calls(void)
@@ -88,7 +88,7 @@ static void calls(void)
     kl_tensor kept = kl_keep(kl_neg(y));
     OK(kl_scope_end());
     CHECK(kl_check(y) == KL_ERR_HANDLE);
-    kl_model_free(m); /* what was recorded stays */
+    kl_model_close(m); /* what was recorded stays */
     NEAR_LIST(kept, 0, -0.5, 0, 0, -2.5, -4, -5.5);
     kl_release(kept);
     kl_release(x);
@@ -110,7 +110,7 @@ static void trains(void)
         kl_release(l);
     }
     CHECK(loss[1] < loss[0] * 0.9f);
-    kl_model_free(m);
+    kl_model_close(m);
     kl_release(x);
 }
 
@@ -125,7 +125,7 @@ static void refuses_operands(void)
     OK(kl_trace_begin("bad"));
     CHECK(kl_model_call(m, 1, &x, 1, &y) == KL_ERR_SHAPE);
     CHECK(kl_trace_end() == KL_ERR_SHAPE);
-    kl_model_free(m);
+    kl_model_close(m);
     kl_release(x);
     kl_release(i);
 }
@@ -149,7 +149,7 @@ static void names_nodes(void)
         if (traced)
             CHECK(kl_trace_end() == KL_ERR_SHAPE && says("node 'Add'"));
     }
-    kl_model_free(m);
+    kl_model_close(m);
     kl_release(x);
 }
 
@@ -183,7 +183,7 @@ static void folds_shapes(void)
         CHECK(info.kernels <= 1 && info.nodes <= 4); /* of the arithmetic nothing is left */
         kl_release(y);
     }
-    kl_model_free(m);
+    kl_model_close(m);
 }
 
 /* A product of constants that is too much work for the host is an op of the graph; where its value must be known while
@@ -220,7 +220,7 @@ static void folds_products(void)
             NEAR_LIST(y, 0.5, 8192);
             kl_release(y);
         }
-        kl_model_free(m);
+        kl_model_close(m);
         kl_release(x);
     }
 }
@@ -250,7 +250,7 @@ static void reads_shapes(void)
         if (!inside)
             NEAR_LIST(y, 0, 1, 2, 3, -1, -2, -3);
     }
-    kl_model_free(m);
+    kl_model_close(m);
     kl_release(before);
 }
 
@@ -288,7 +288,7 @@ static void branches(void)
             OK(kl_trace_end());
         NEAR_LIST(y, 0, c ? 0 : 1, c ? 0 : 1, c ? 0 : 1);
     }
-    kl_model_free(m);
+    kl_model_close(m);
 }
 
 /* n rounds of a = a + step: few are unrolled, many a scan, and where n is not known a kl_while. */
@@ -321,7 +321,7 @@ static void loops(void)
         NEAR_LIST(y, 0, 10 + (double)n, 20 + 2 * (double)n);
         kl_release(count);
     }
-    kl_model_free(m);
+    kl_model_close(m);
 }
 
 /* ---- files that are not as they should be ---- */
@@ -364,7 +364,7 @@ static void recurrent(void)
         kl_scope_end();
     }
     CHECK(!memcmp(all[0], all[1], sizeof all[0]) && all[0][0] != 0);
-    kl_model_free(m);
+    kl_model_close(m);
 }
 
 static void missing_operators(void)
@@ -381,8 +381,8 @@ static void missing_operators(void)
     g = linear_graph();
     refused(onnx_model(&g, 23), KL_ERR_TYPE, "opset 23; 22 is the last");
     kl_clear_error();
-    CHECK(!kl_model_load(dev, "/nowhere.onnx") && says("/nowhere.onnx") && says("api_model.c"));
-    CHECK(!kl_model_load(dev, NULL) && kl_last_error_code() == KL_ERR_ARGUMENT);
+    CHECK(!kl_model_open(dev, "/nowhere.onnx") && says("/nowhere.onnx") && says("api_model.c"));
+    CHECK(!kl_model_open(dev, NULL) && kl_last_error_code() == KL_ERR_ARGUMENT);
 }
 
 static void bad_graphs(void)
@@ -410,13 +410,13 @@ static void bad_graphs(void)
     kl_tensor x = kl_input(dev, KL_F32, DIMS(2), X), y;
     CHECK(huge && kl_model_call(huge, 1, &x, 1, &y) == KL_ERR_SHAPE && says("input 'x' is f32[4611686018427387904,"));
     kl_release(x);
-    kl_model_free(huge);
+    kl_model_close(huge);
     onnx_node(&g, "ConstantOfShape", "shape", "y", onnx_none());
     onnx_initializer(&g, "shape", INT64, 1, (int64_t[]){2}, (int64_t[]){INT64_C(1) << 62, 2}, 16);
     onnx_io(&g, 12, "y", FLOAT, 2, (int64_t[]){-1, -1});
     huge = load(onnx_model(&g, 13));
     CHECK(huge && kl_model_call(huge, 0, NULL, 1, &y) != KL_OK && says("node 'ConstantOfShape'"));
-    kl_model_free(huge);
+    kl_model_close(huge);
     onnx_initializer(&g, "W", FLOAT, 1, (int64_t[]){INT64_C(1) << 56}, W, sizeof W);
     refused(onnx_model(&g, 13), KL_ERR_IO, "tensor 'W' has 24 bytes of data where its shape has 72057594037927936");
     onnx_initializer(&g, "W", FLOAT, 1, (int64_t[]){-6}, W, sizeof W);
@@ -462,7 +462,7 @@ static void deep(void)
     onnx_io(&g, 12, "v1000000", FLOAT, 1, (int64_t[]){3});
     kl_model *many = load(onnx_model(&g, 13));
     CHECK(many != NULL);
-    kl_model_free(many);
+    kl_model_close(many);
 }
 
 static void external(const char *location, const char *offset, const char *text)
@@ -494,7 +494,7 @@ static void external(const char *location, const char *offset, const char *text)
         OK(kl_trace_end());
     }
     NEAR_LIST(kl_neg(kl_model_weight(m, "W")), 0, -4, -5, -1, 0);
-    kl_model_free(m);
+    kl_model_close(m);
 }
 
 static void other_files(void)
@@ -525,19 +525,19 @@ static void damaged(void)
                 c.data[i] = way == 1 ? 0xff : way == 2 ? c.data[i] ^ 1 : c.data[i] + 1;
             onnx_save(path, c.data, c.n);
             free(c.data);
-            kl_model *model = kl_model_load(dev, path);
+            kl_model *model = kl_model_open(dev, path);
             kl_tensor y = kl_none;
             if (model && kl_model_inputs(model) == 1 && kl_model_outputs(model) == 1 &&
                 kl_model_call(model, 1, &x, 1, &y) == KL_OK)
                 kl_sync(dev);
             kl_release(y);
-            kl_model_free(model);
+            kl_model_close(model);
         }
     free(m.data);
     kl_release(x);
     kl_model *model = load(linear_model()); /* and the next one is fine */
     CHECK(model != NULL);
-    kl_model_free(model);
+    kl_model_close(model);
 }
 
 int main(int argc, char **argv)
@@ -550,11 +550,11 @@ int main(int argc, char **argv)
     struct pb m = linear_model();
     onnx_save(path, m.data, m.n);
     free(m.data);
-    kl_model *first = kl_model_load(dev, path);
+    kl_model *first = kl_model_open(dev, path);
     if (!first && says("reads no ONNX")) {
         printf("SKIP not-built onnx: %s\n0 passed, 0 failed, 1 skipped\n", kl_last_error());
     } else {
-        kl_model_free(first);
+        kl_model_close(first);
         looks();
         calls();
         trains();

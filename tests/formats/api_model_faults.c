@@ -13,7 +13,7 @@ static kl_model *load(struct pb m)
 {
     CHECK(onnx_save(path, m.data, m.n));
     free(m.data);
-    return kl_model_load(dev, path);
+    return kl_model_open(dev, path);
 }
 
 static bool says(const char *text) { return strstr(kl_last_error(), text) != NULL; }
@@ -27,7 +27,7 @@ static void call_fails(struct pb m, kl_status code, const char *text)
     CHECK(model && kl_model_call(model, 0, NULL, 1, &y) == code);
     if (!says(text))
         CHECK(!"the message"), printf("  it has no '%s'\n", text);
-    kl_model_free(model);
+    kl_model_close(model);
 }
 
 /* ---- operands without elements ---- */
@@ -100,7 +100,7 @@ static void without_operands(void)
             kl_status s = m ? kl_model_call(m, 0, NULL, 1, &y) : KL_OK;
             if (!CHECK(m && s != KL_OK && s != KL_ERR_INTERNAL && says(op[i]) && !says("an older error")))
                 printf("  of %s\n", op[i]);
-            kl_model_free(m);
+            kl_model_close(m);
         }
 }
 
@@ -125,7 +125,7 @@ static void sizes(void)
     kl_tensor y;
     OK(kl_model_call(m, 0, NULL, 1, &y)); /* one part, which is all */
     NEAR_LIST(y, 0, 1);
-    kl_model_free(m);
+    kl_model_close(m);
     /* an axis beyond 32 bits is no other axis, and a number that some symbol has is no length */
     onnx_initializer(&g, "x", FLOAT, 1, (int64_t[]){2}, (float[2]){1, 2}, 8);
     onnx_node(&g, "Concat", "x x", "y", onnx_attr_i("axis", INT64_C(1) << 32));
@@ -218,17 +218,17 @@ static void branches(void)
             CHECK(m && rate_call(m, 8000, false, y) == KL_ERR_SHAPE && says("MatMul"));
         }
         CHECK(m && rate_call(m, 16000, true, y) != KL_OK && says("('rate') has to be known while recording"));
-        kl_model_free(m);
+        kl_model_close(m);
         m = load(rate_model(3, 4, nested));
         CHECK(m && rate_call(m, 8000, false, y) == KL_OK && y[0] == 10 && y[1] == 10);
         CHECK(m && rate_call(m, 16000, false, y) == KL_ERR_SHAPE);
-        kl_model_free(m);
+        kl_model_close(m);
     }
     float y[2];
     kl_model *m = load(rate_model(4, 4, false)); /* both fit: the condition is one of each run */
     for (int inside = 0; inside < 2; inside++)
         CHECK(m && rate_call(m, inside ? 16000 : 8000, inside, y) == KL_OK && y[0] == 10);
-    kl_model_free(m);
+    kl_model_close(m);
 }
 
 /* ---- data in other files ---- */
@@ -275,7 +275,7 @@ static void external(struct pb m, const char *text)
     } else if (CHECK(s == KL_OK)) {
         NEAR_LIST(y, 0, -2, -3);
     }
-    kl_model_free(model);
+    kl_model_close(model);
 }
 
 /* Offsets and lengths that are no numbers, for an initializer and for a constant. */
@@ -329,12 +329,12 @@ static void external_links(void)
     struct pb m = external_model("data", "4", "8", false);
     CHECK(onnx_save(path, m.data, m.n) && !symlink(path, name) && !chmod(real, 0600));
     free(m.data);
-    kl_model *there = kl_model_load(dev, path);
+    kl_model *there = kl_model_open(dev, path);
     CHECK(there != NULL);
-    kl_model_free(there);
-    there = kl_model_load(dev, name); /* its `data` is that beside the link */
+    kl_model_close(there);
+    there = kl_model_open(dev, name); /* its `data` is that beside the link */
     CHECK(there != NULL);
-    kl_model_free(there);
+    kl_model_close(there);
     unlink(name);
     unlink(path);
     unlink(real);
@@ -356,7 +356,7 @@ int main(int argc, char **argv)
         printf("SKIP not-built onnx: %s\n0 passed, 0 failed, 1 skipped\n", kl_last_error());
     } else {
         CHECK(first != NULL);
-        kl_model_free(first);
+        kl_model_close(first);
         without_elements();
         without_operands();
         sizes();

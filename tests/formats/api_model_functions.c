@@ -127,9 +127,9 @@ static kl_status call(struct pb m, kl_tensor *y)
     kl_clear_error();
     bool ok = CHECK(onnx_save(path, m.data, m.n));
     free(m.data);
-    kl_model *model = ok ? kl_model_load(dev, path) : NULL;
+    kl_model *model = ok ? kl_model_open(dev, path) : NULL;
     kl_status s = model ? kl_model_call(model, 0, NULL, 1, y) : kl_last_error_code();
-    kl_model_free(model);
+    kl_model_close(model);
     return s;
 }
 
@@ -330,7 +330,7 @@ int main(void)
     dev = kl_device_named("ref");
     if (!CHECK(mkstemp(path) >= 0 && dev.id != 0))
         return 1;
-    if (!kl_model_load(dev, path) && says("reads no ONNX")) {
+    if (!kl_model_open(dev, path) && says("reads no ONNX")) {
         printf("SKIP not-built onnx: %s\n0 passed, 0 failed, 1 skipped\n", kl_last_error());
         unlink(path);
         return 0;

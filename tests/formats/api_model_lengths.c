@@ -167,7 +167,7 @@ static kl_model *load(kl_device dev, struct pb m)
 {
     CHECK(onnx_save(path, m.data, m.n));
     free(m.data);
-    kl_model *model = kl_model_load(dev, path);
+    kl_model *model = kl_model_open(dev, path);
     CHECK(model != NULL);
     return model;
 }
@@ -200,7 +200,7 @@ static void test_transformer(kl_device dev)
             kl_release(out[k / 3][k % 3]);
     }
     CHECK(!whole_programs(dev) || (first.graphs <= 1 && !others.graphs && !others.compiles && !others.variants));
-    kl_model_free(m);
+    kl_model_close(m);
 }
 
 /* ---- shape arithmetic, by what it gives ---- */
@@ -271,7 +271,7 @@ static void test_arithmetic(kl_device dev)
                        (long long)b[0]);
             for (int k = 0; k < 2; k++) {
                 kl_release(y[k]);
-                kl_model_free(m[k]);
+                kl_model_close(m[k]);
             }
         }
 }
@@ -329,7 +329,7 @@ static void test_loops(kl_device dev)
             for (int k = 0; k <= counts; k++)
                 kl_release(y[k]);
         }
-        kl_model_free(m);
+        kl_model_close(m);
     }
 }
 
@@ -364,7 +364,7 @@ static void test_refused(kl_device dev)
             printf("  %zu: no '%s'\n", i, bad[i].why);
         CHECK(kl_trace_end() != KL_OK);
         free(nodes.data);
-        kl_model_free(m);
+        kl_model_close(m);
     }
 }
 
@@ -387,7 +387,7 @@ int main(void)
         return 1;
     snprintf(path, sizeof path, "%s/model.onnx", folder);
     kl_device cpu = kl_device_named("ref");
-    if (!kl_model_load(cpu, "/dev/null") && strstr(kl_last_error(), "reads no ONNX")) {
+    if (!kl_model_open(cpu, "/dev/null") && strstr(kl_last_error(), "reads no ONNX")) {
         printf("SKIP not-built onnx: %s\n0 passed, 0 failed, 1 skipped\n", kl_last_error());
         return 0;
     }

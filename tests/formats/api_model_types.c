@@ -24,13 +24,13 @@ static bool call(struct pb *g, int opset, int nin, const kl_tensor *in, int nout
     struct pb model = onnx_model(g, opset);
     bool ok = onnx_save(path, model.data, model.n);
     free(model.data);
-    kl_model *m = ok ? kl_model_load(dev, path) : NULL;
+    kl_model *m = ok ? kl_model_open(dev, path) : NULL;
     kl_trace_begin("model");
     ok = m && kl_model_call(m, (uint32_t)nin, in, (uint32_t)nout, out) == KL_OK;
     for (int i = 0; ok && i < nout; i++)
         kl_keep(out[i]);
     ok &= kl_trace_end() == KL_OK;
-    kl_model_free(m);
+    kl_model_close(m);
     return ok;
 }
 

@@ -237,7 +237,7 @@ static enum outcome run_model(const char *folder, const char *name, bool *traced
     *traced_ok = true;
     snprintf(path, sizeof path, "%s/model.onnx", folder);
     kl_scope_begin();
-    kl_model *m = kl_model_load(device, path);
+    kl_model *m = kl_model_open(device, path);
     enum outcome o = m && !has_other_results(name) ? PASSED : UNSUPPORTED;
     if (!m && verbose)
         printf("UNSUPPORTED %s: %s\n", name, kl_last_error());
@@ -248,7 +248,7 @@ static enum outcome run_model(const char *folder, const char *name, bool *traced
             break;
         o = run_set(m, name, path, traced_ok);
     }
-    kl_model_free(m);
+    kl_model_close(m);
     kl_scope_end();
     return o;
 }

@@ -178,7 +178,7 @@ static bool tried(int way)
 {
     kl_tensor in[MAX_VALUES], out[MAX_VALUES];
     kl_clear_error();
-    kl_model *m = kl_model_load(dev, path);
+    kl_model *m = kl_model_open(dev, path);
     if (!m)
         return has_reason();
     uint32_t nin = kl_model_inputs(m), nout = kl_model_outputs(m);
@@ -190,7 +190,7 @@ static bool tried(int way)
     if (calls && kl_model_call(m, nin, in, nout, out) != KL_OK)
         ok = has_reason();
     kl_scope_end();
-    kl_model_free(m);
+    kl_model_close(m);
     return ok;
 }
 

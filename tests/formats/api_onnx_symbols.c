@@ -124,7 +124,7 @@ static bool is_control(const struct value *v)
  * are the symbol; 0: none are. */
 static kl_status call(const struct value *in, int64_t length, struct value *out)
 {
-    kl_model *m = kl_model_load(dev, path);
+    kl_model *m = kl_model_open(dev, path);
     kl_tensor x[MAX_VALUES], y[MAX_VALUES];
     uint32_t nin = kl_model_inputs(m), nout = kl_model_outputs(m);
     for (uint32_t i = 0; i < nin; i++)
@@ -142,7 +142,7 @@ static kl_status call(const struct value *in, int64_t length, struct value *out)
     kl_status s = kl_model_call(m, nin, x, nout, y);
     for (uint32_t i = 0; s == KL_OK && i < nout; i++)
         kl_keep(y[i]);
-    kl_model_free(m);
+    kl_model_close(m);
     if (s != KL_OK) {
         kl_trace_abandon();
         return s;
@@ -183,7 +183,7 @@ static void model(const char *name)
     int64_t length[MAX_LENGTHS];
     int n = 0;
     snprintf(folder, sizeof folder, "%s/%s", data, name);
-    kl_model *m = write_without_shapes(folder) ? kl_model_load(dev, path) : NULL;
+    kl_model *m = write_without_shapes(folder) ? kl_model_open(dev, path) : NULL;
     bool ok = m && kl_model_inputs(m) <= MAX_VALUES && kl_model_outputs(m) <= MAX_VALUES &&
               inputs_read(folder, m, in) && call(in, 0, fixed) == KL_OK;
     unsupported += !ok;
@@ -199,7 +199,7 @@ static void model(const char *name)
         compared(name, kl_model_outputs(m), in, fixed, length[i]);
     values_free(in, MAX_VALUES);
     values_free(fixed, MAX_VALUES);
-    kl_model_free(m);
+    kl_model_close(m);
 }
 
 int main(int argc, char **argv)

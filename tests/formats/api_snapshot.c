@@ -164,7 +164,7 @@ static void mistakes(void)
     kl_trace_begin("open");
     CHECK(kl_snapshot_save(c, path_of("two.safetensors")) == KL_ERR_TRACE);
     kl_trace_abandon();
-    kl_tensor q = kl_quantized(r.w, (kl_qscheme){.type = KL_Q_I8}, kl_none, kl_none);
+    kl_tensor q = kl_to_quantized(r.w, (kl_qscheme){.type = KL_Q_I8}, kl_none, kl_none);
     CHECK(kl_snapshot_tensor(c, "q", q) == KL_ERR_TYPE && says("\"q\" is no dense tensor"));
     CHECK(kl_snapshot_save(NULL, path) == KL_ERR_ARGUMENT && kl_snapshot_load(c, NULL) == KL_ERR_ARGUMENT);
     CHECK(kl_snapshot_save_step(c, "/nowhere/at/all", "x", 1, 1) == KL_ERR_IO && says("/nowhere/at/all"));
@@ -178,7 +178,7 @@ static void mistakes(void)
 
 /* ---- a tree of parameters, Adam and a shuffled loader ---- */
 
-static kl_status fill_numbers(void *ctx, const int64_t *samples, int64_t n, void *batch, char *message)
+static kl_status fill_numbers(void *ctx, int64_t n, const int64_t *samples, void *batch, char *message)
 {
     (void)ctx;
     (void)message;
@@ -197,7 +197,7 @@ static struct trained trained_new(uint64_t seed)
     kl_params_make(t.params, "fc.bias", 1, (int64_t[]){3}, NULL);
     int n;
     const kl_tensor *list = kl_params_trained(t.params, &n);
-    t.opt = kl_adam(list, n, NULL);
+    t.opt = kl_adam(n, list, NULL);
     OK(kl_optimizer_attach(t.opt, t.params));
     t.loader = kl_loader_new(&(kl_loader_options){.count = 40, .batch = 4, .bytes = 16, .fill = fill_numbers,
                                                   .seed = 3});

@@ -129,7 +129,7 @@ static void all_or_none(const char *folder)
     kl_release(e.flag);
 }
 
-static kl_status fill(void *ctx, const int64_t *sample, int64_t n, void *batch, char *message)
+static kl_status fill(void *ctx, int64_t n, const int64_t *sample, void *batch, char *message)
 {
     (void)ctx;
     (void)sample;
@@ -146,7 +146,7 @@ static void training(const char *folder)
     for (int which = 0; which < 2; which++) {
         kl_params *params = kl_params_new(dev, KL_F32, 1);
         kl_tensor w = kl_params_make(params, "w", 1, (int64_t[]){2}, NULL);
-        kl_optimizer *opt = kl_sgd(&w, 1, &(kl_sgd_options){.momentum = 0.9});
+        kl_optimizer *opt = kl_sgd(1, &w, &(kl_sgd_options){.momentum = 0.9});
         kl_loader *loader = kl_loader_new(&(kl_loader_options){.count = 10, .batch = 2, .bytes = 4, .fill = fill,
                                                                .threads = -1});
         kl_snapshot *c = kl_snapshot_new();

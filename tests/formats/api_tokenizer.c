@@ -141,7 +141,7 @@ static bool round_trip(const kl_tokenizer *t, const uint8_t *text, int64_t n)
     static int32_t ids[20000];
     static char back[20000];
     int64_t count = encode(t, text, n, ids), bytes = -1;
-    return kl_tokenizer_decode(t, ids, count, back, sizeof back, &bytes) == KL_OK && bytes == n &&
+    return kl_tokenizer_decode(t, count, ids, back, sizeof back, &bytes) == KL_OK && bytes == n &&
            !memcmp(back, text, (size_t)n);
 }
 
@@ -175,11 +175,11 @@ static void by_hand(void)
     CHECK(!strncmp(kl_tokenizer_text(t, hello, &bytes), "hello", 5) && bytes == 5);
     CHECK(!kl_tokenizer_text(t, -1, &bytes) && bytes == 0 && !kl_tokenizer_text(t, tokens, NULL));
     char text[8] = "......";
-    CHECK(kl_tokenizer_decode(t, (int32_t[]){he, hello}, 2, text, 4, &bytes) == KL_OK && bytes == 7 &&
+    CHECK(kl_tokenizer_decode(t, 2, (int32_t[]){he, hello}, text, 4, &bytes) == KL_OK && bytes == 7 &&
           !memcmp(text, "hehe..", 6)); /* as much as there is room for */
-    CHECK(kl_tokenizer_decode(t, &(int32_t){tokens}, 1, text, 4, &bytes) == KL_ERR_ARGUMENT &&
+    CHECK(kl_tokenizer_decode(t, 1, &(int32_t){tokens}, text, 4, &bytes) == KL_ERR_ARGUMENT &&
           strstr(kl_last_error(), "there are 264 tokens"));
-    kl_tokenizer_free(t);
+    kl_tokenizer_close(t);
 }
 
 /* The words of a text: every part of it is a token and any two that are adjacent are merged, so each is one token. */
@@ -208,7 +208,7 @@ static void words(const char *text, int n, const char *const *want)
             const char *word = kl_tokenizer_text(t, ids[i], &bytes);
             printf("  \"%.*s\"\n", (int)bytes, word);
         }
-    kl_tokenizer_free(t);
+    kl_tokenizer_close(t);
 }
 #define WORDS(text, ...) \
     words(text, (int)(sizeof((const char *[]){__VA_ARGS__}) / sizeof(char *)), (const char *[]){__VA_ARGS__})
@@ -280,7 +280,7 @@ static void random_merges(void)
             int64_t count = encode(t, text, n, ids), plain = plain_encode(text, n, want);
             right_ones += count == plain && !memcmp(ids, want, (size_t)count * sizeof *ids);
         }
-        kl_tokenizer_free(t);
+        kl_tokenizer_close(t);
     }
     CHECK(right_ones == 400);
 }
@@ -310,13 +310,13 @@ static void random_bytes(void)
     int64_t n;
     int differ = 0;
     for (int i = 0; i < tokens; i++)
-        differ += kl_tokenizer_decode(other, &i, 1, bytes, sizeof bytes, &n) != KL_OK || n != token[i].n ||
+        differ += kl_tokenizer_decode(other, 1, &i, bytes, sizeof bytes, &n) != KL_OK || n != token[i].n ||
                   memcmp(bytes, token[i].text, (size_t)n) != 0;
     CHECK(differ == 0);
     CHECK(kl_tokenizer_encode(other, "x", 1, &(int32_t){0}, &n) == KL_ERR_ARGUMENT && n == 0 &&
           strstr(kl_last_error(), "without merges"));
-    kl_tokenizer_free(t);
-    kl_tokenizer_free(other);
+    kl_tokenizer_close(t);
+    kl_tokenizer_close(other);
 }
 
 /* ---- damaged files ---- */
@@ -329,7 +329,7 @@ static void refused(const char *path, const char *text, size_t n, const char *ph
     if (!CHECK(!t && kl_last_error_code() == KL_ERR_IO && strstr(kl_last_error(), path) &&
                strstr(kl_last_error(), phrase)))
         printf("  wanted \"%s\"\n", phrase);
-    kl_tokenizer_free(t);
+    kl_tokenizer_close(t);
 }
 
 static void damaged(void)
@@ -382,7 +382,7 @@ static void damaged(void)
         opened += k != NULL;
         if (k && path != llmc_path)
             CHECK(round_trip(k, (const uint8_t *)"he said: hehe", 13));
-        kl_tokenizer_free(k);
+        kl_tokenizer_close(k);
     }
     CHECK(opened > 0 && opened < 600);
 }

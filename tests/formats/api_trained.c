@@ -50,7 +50,7 @@ static bool classify(kl_model *m, const float *x, int first, int n, bool batch, 
     kl_trace_begin(batch ? "images" : "image");
     in = batch ? kl_input(dev, KL_F32, DIMS(n, 1, 1, 28, 28), x + (size_t)first * PIXELS)
                : kl_input(dev, KL_F32, DIMS(1, 1, 28, 28), x + (size_t)first * PIXELS);
-    kl_status status = batch ? kl_vmap(one_image, m, 1, &in, NULL, 1, &out, NULL, KL_RANDOM_ERROR)
+    kl_status status = batch ? kl_vmap(one_image, m, 1, &in, NULL, 1, NULL, KL_RANDOM_ERROR, &out)
                              : kl_model_call(m, 1, &in, 1, &out);
     if (status == KL_OK)
         kl_keep(out);
@@ -70,11 +70,11 @@ static void digits(const char *name, bool raw, int want)
         skipped++;
         return;
     }
-    kl_model *m = kl_model_load(dev, path);
+    kl_model *m = kl_model_open(dev, path);
     float *pixels = malloc((size_t)IMAGES * PIXELS * sizeof *pixels);
     float *scores = malloc(2 * IMAGES * 10 * sizeof *scores);
-    bool ok = CHECK(m && pixels && scores) && OK(kl_idx_read(&x, images, 3, (int64_t[]){IMAGES, 28, 28})) &&
-              OK(kl_idx_read(&y, labels, 1, (int64_t[]){IMAGES}));
+    bool ok = CHECK(m && pixels && scores) && OK(kl_idx_open(images, 3, (int64_t[]){IMAGES, 28, 28}, &x)) &&
+              OK(kl_idx_open(labels, 1, (int64_t[]){IMAGES}, &y));
     for (int i = 0; ok && i < IMAGES * PIXELS; i++)
         pixels[i] = raw ? x.data[i] : ((float)x.data[i] / 255 - 0.1307f) / 0.3081f;
     enum { BATCH = 500 };
@@ -91,11 +91,11 @@ static void digits(const char *name, bool raw, int want)
         CHECK(abs(all - want) <= 1);
         CHECK(one == count_right(scores, y.data, single));
     }
-    kl_idx_free(&x);
-    kl_idx_free(&y);
+    kl_idx_close(&x);
+    kl_idx_close(&y);
     free(pixels);
     free(scores);
-    kl_model_free(m);
+    kl_model_close(m);
 }
 
 /* ---- the same bits, and f64 ---- */
@@ -128,7 +128,7 @@ static double *results(const char *path, const char *device, bool fused, kl_dtyp
     double *all = NULL;
     *count = 0;
     dev = kl_device_named(device);
-    kl_model *m = dev.id ? kl_model_load(dev, path) : NULL;
+    kl_model *m = dev.id ? kl_model_open(dev, path) : NULL;
     uint32_t nout = kl_model_outputs(m);
     kl_set_option("fuse", fused);
     kl_scope_begin();
@@ -146,7 +146,7 @@ static double *results(const char *path, const char *device, bool fused, kl_dtyp
         }
     kl_scope_end();
     kl_set_option("fuse", true);
-    kl_model_free(m);
+    kl_model_close(m);
     dev = before;
     return all;
 }
@@ -181,7 +181,7 @@ static void compiled(const char *name, const char *path, int nin, const struct s
     snprintf(file, sizeof file, "%s/trained.o", at);
     snprintf(header, sizeof header, "%s/trained.h", at);
     mkdir(at, 0777);
-    kl_model *m = kl_model_load(dev, path);
+    kl_model *m = kl_model_open(dev, path);
     uint32_t nout = kl_model_outputs(m);
     kl_trace_begin("trained");
     for (int i = 0; i < nin; i++) {
@@ -195,7 +195,7 @@ static void compiled(const char *name, const char *path, int nin, const struct s
     }
     kl_compile_options o = {.weights_inside = true, .cpu = "native"};
     bool ok = OK(kl_trace_compile(file, header, &o)) && CHECK((size_t)all == count);
-    kl_model_free(m);
+    kl_model_close(m);
     snprintf(file, sizeof file, "%s/trained.c", at);
     FILE *f = fopen(file, "w");
     ok = CHECK(f && fputs(program, f) >= 0 && !fclose(f)) && ok;
@@ -264,7 +264,7 @@ static void any_length(const char *name)
         return;
     for (int i = 0; i < LENGTHS * WIDTH; i++)
         x[i] = (float)(i * 37 % 101) / 101 - 0.5f;
-    kl_model *m = kl_model_load(dev, path);
+    kl_model *m = kl_model_open(dev, path);
     int64_t n = kl_symbol("seq_len", 1, LENGTHS), graphs = 0;
     for (int64_t length = 2; CHECK(m) && length <= LENGTHS; length++) {
         float y[2][LENGTHS] = {{0}};
@@ -285,7 +285,7 @@ static void any_length(const char *name)
         CHECK(!memcmp(y[0], y[1], sizeof *y));
     }
     CHECK(graphs <= 1 || !strcmp(device_now, "ref"));
-    kl_model_free(m);
+    kl_model_close(m);
 }
 
 int main(int argc, char **argv)
@@ -302,7 +302,7 @@ int main(int argc, char **argv)
         return 0;
     }
     CHECK(dev.id != 0);
-    if (!kl_model_load(dev, "/dev/null") && strstr(kl_last_error(), "reads no ONNX")) {
+    if (!kl_model_open(dev, "/dev/null") && strstr(kl_last_error(), "reads no ONNX")) {
         printf("SKIP not-built onnx: %s\n0 passed, 0 failed, 1 skipped\n", kl_last_error());
         return 0;
     }

@@ -36,7 +36,7 @@ static void csv(bool header, char separator)
 {
     kl_csv c;
     double sum = 0;
-    if (kl_csv_read(&c, path[0], separator, header) != KL_OK) {
+    if (kl_csv_open(path[0], separator, header, &c) != KL_OK) {
         must_be_named();
         MUST(!c.data && !c.name && !c.rows);
         return;
@@ -46,14 +46,14 @@ static void csv(bool header, char separator)
     MUST(sum == sum || sum != sum);
     for (int64_t i = 0; c.name && i < c.columns; i++)
         MUST(kl_csv_column(&c, c.name[i]) <= i);
-    kl_csv_free(&c);
+    kl_csv_close(&c);
 }
 
 static void idx(void)
 {
     kl_idx x;
     int64_t n = 1;
-    if (kl_idx_read(&x, path[0], 0, NULL) != KL_OK) {
+    if (kl_idx_open(path[0], 0, NULL, &x) != KL_OK) {
         must_be_named();
         return;
     }
@@ -62,14 +62,14 @@ static void idx(void)
     MUST(n == x.count);
     for (int64_t i = 0; i < n; i++)
         n += x.data[i] > 255;
-    kl_idx_free(&x);
+    kl_idx_close(&x);
 }
 
 static void tokens(int width, int64_t skip)
 {
     kl_tokens t;
     int32_t ids[16];
-    if (kl_tokens_open(&t, path[0], width, skip) != KL_OK) {
+    if (kl_tokens_open(path[0], width, skip, &t) != KL_OK) {
         must_be_named();
         return;
     }
@@ -103,10 +103,10 @@ static void tokenizer(const uint8_t *data, size_t size)
     }
     int64_t max = size < MAX_IDS ? (int64_t)size : MAX_IDS;
     if (n < size && kl_tokenizer_encode(t, (const char *)data, max, ids, &count) == KL_OK) {
-        MUST(kl_tokenizer_decode(t, ids, count, text, sizeof text, &bytes) == KL_OK && bytes == max);
+        MUST(kl_tokenizer_decode(t, count, ids, text, sizeof text, &bytes) == KL_OK && bytes == max);
         MUST(!memcmp(text, data, (size_t)max));
     }
-    kl_tokenizer_free(t);
+    kl_tokenizer_close(t);
 }
 
 /* A file of tensors as a checkpoint of a variable and two tensors: loaded whole, or they stay what they were. */

@@ -65,7 +65,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     }
     MUST(!ftruncate(file, 0) && pwrite(file, data, size, 0) == (ssize_t)size, "cannot write %s", path);
     kl_clear_error();
-    kl_model *m = kl_model_load(dev, path);
+    kl_model *m = kl_model_open(dev, path);
     if (!m) {
         MUST(strstr(kl_last_error(), path), "the message does not name the file: %s", kl_last_error());
         return 0;
@@ -76,6 +76,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         MUST(kl_model_weight_name(m, i) && kl_check(kl_model_weight(m, kl_model_weight_name(m, i))) == KL_OK,
              "weight %u: %s", i, kl_last_error());
     record(dev, m);
-    kl_model_free(m);
+    kl_model_close(m);
     return 0;
 }

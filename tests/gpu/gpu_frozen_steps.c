@@ -59,7 +59,7 @@ static kl_step *freeze(kl_device dev, kl_tensor p, kl_tensor v, kl_tensor *x)
         y = kl_mul(kl_matmul(y, p), s);
     kl_keep(y);
     kl_assign(v, kl_add(v, y));
-    return kl_step_end(1, x);
+    return kl_trace_end_step(1, x);
 }
 
 /* Is t what x is times P, `times` times? */

@@ -57,7 +57,7 @@ static bool run(const struct loop *l, bool traced, int64_t rows, const float *x,
     struct pb m = onnx_model(&g, 16);
     bool ok = onnx_save(path, m.data, m.n);
     free(m.data);
-    kl_model *model = ok ? kl_model_load(dev, path) : NULL;
+    kl_model *model = ok ? kl_model_open(dev, path) : NULL;
     kl_tensor t = kl_input(dev, KL_F32, 1, &rows, x);
     if (traced)
         kl_trace_begin("loops");
@@ -71,7 +71,7 @@ static bool run(const struct loop *l, bool traced, int64_t rows, const float *x,
             kl_trace_info(&info);
         nodes = info.nodes;
     }
-    kl_model_free(model);
+    kl_model_close(model);
     kl_release(t);
     return ok;
 }

@@ -67,7 +67,7 @@ static kl_model *load(struct pb *g, int opset)
     struct pb m = onnx_model(g, opset);
     bool ok = onnx_save(path, m.data, m.n);
     free(m.data);
-    return ok ? kl_model_load(dev, path) : NULL;
+    return ok ? kl_model_open(dev, path) : NULL;
 }
 
 /* Results "y", "z" of the graph; traced: in a trace. */
@@ -82,7 +82,7 @@ static bool call(struct pb *g, int opset, bool traced, uint32_t nin, const kl_te
     for (uint32_t i = 0; traced && ok && i < nout; i++)
         kl_keep(out[i]);
     ok &= !traced || kl_trace_end() == KL_OK;
-    kl_model_free(m);
+    kl_model_close(m);
     return ok;
 }
 
@@ -332,7 +332,7 @@ static void draws(void)
             OK(kl_read(y[0], v[k][2 * i], sizeof v[0][0]));
             OK(kl_read(y[1], v[k][2 * i + 1], sizeof v[0][0]));
         }
-        kl_model_free(m);
+        kl_model_close(m);
     }
     for (int i = 0; i < 4; i++)
         for (int j = 0; j < i; j++)
@@ -402,7 +402,7 @@ static void constant_outputs(void)
     kl_tensor in = kl_input(dev, KL_F32, 2, (int64_t[]){1, 2}, x);
     OK(kl_model_call(m, 1, &in, 2, y));
     kl_keep(y[0]), kl_keep(y[1]);
-    kl_step *s = kl_step_end(1, &in);
+    kl_step *s = kl_trace_end_step(1, &in);
     if (CHECK(s != NULL)) {
         kl_tensor other = kl_input(dev, KL_F32, 2, (int64_t[]){1, 2}, x), out[2];
         OK(kl_step_run(s, 1, &other, 0, NULL, 2, out));
@@ -426,7 +426,7 @@ static void constant_outputs(void)
         close(f);
         unlink(header);
     }
-    kl_model_free(m);
+    kl_model_close(m);
 }
 
 static void on_device(kl_device d)

@@ -30,7 +30,7 @@ NET(f_sub, kl_sub(a, b))
 NET(f_mul, kl_mul(a, b))
 NET(f_div, kl_div(a, b))
 NET(f_rem, kl_rem(a, b))
-NET(f_max, kl_max(a, b))
+NET(f_max, kl_maximum(a, b))
 NET(f_pow, kl_pow(kl_abs(a), b))
 NET(f_eq, kl_eq(a, b))
 NET(f_ne, kl_ne(a, b))
@@ -39,16 +39,16 @@ NET(f_ge, kl_ge(a, b))
 NET(f_and, kl_and(a, b))
 NET(f_where, kl_where(kl_eq(a, b), a, b))
 NET(f_sum, kl_sum(a, AXES(1), false))
-NET(f_prod, kl_reduce_prod(a, AXES(1), false))
-NET(f_reduce_max, kl_reduce_max(a, AXES(1), false))
-NET(f_reduce_min, kl_reduce_min(a, AXES(0), true))
+NET(f_prod, kl_prod(a, AXES(1), false))
+NET(f_reduce_max, kl_max(a, AXES(1), false))
+NET(f_reduce_min, kl_min(a, AXES(0), true))
 NET(f_cumsum, kl_cumsum(a, 1, false, false))
 NET(f_argmax, kl_argmax(a, 1))
 NET(f_sort, kl_sort(a, 1, false))
 NET(f_matmul, kl_matmul(a, kl_transpose(b, 0, 1)))
 NET(f_concat, kl_concat(2, ((kl_tensor[]){a, b}), 0))
 NET(f_pad, kl_pad(a, NULL, ((int64_t[]){1, 1}), 1))
-NET(f_gather, kl_gather(a, 0, kl_cast(b, KL_I32)))
+NET(f_gather, kl_take(a, 0, kl_cast(b, KL_I32)))
 NET(f_scatter, kl_index_add(a, 0, kl_input(dev, KL_I32, 1, (int64_t[]){3}, ((int32_t[]){2, 0, 1})), b))
 NET(f_softmax, kl_softmax(a, 1))
 NET(f_to_u8, kl_cast(a, KL_U8))
@@ -148,13 +148,13 @@ static void check_net(size_t i, kl_dtype d)
             CHECK(strstr(kl_last_error(), "ONNX"));
         else if (OK(s) && nets[i].needs >> d & 1)
             CHECK(has_text(path, "Cast"));
-        kl_model *m = s == KL_OK ? kl_model_load(dev, path) : NULL;
+        kl_model *m = s == KL_OK ? kl_model_open(dev, path) : NULL;
         for (int large = 0; m && large < 2; large++) {
             in[0] = numbers(d, 0, large);
             in[1] = numbers(d, 1, large);
             CHECK(kl_model_call(m, 2, in, 1, &got) == KL_OK && same_values(got, fn(in[0], in[1]), nets[i].tolerance));
         }
-        kl_model_free(m);
+        kl_model_close(m);
     }
     kl_clear_error();
     kl_scope_end();
@@ -195,7 +195,7 @@ int main(int argc, char **argv)
     dev = kl_device_named("ref");
     if (!dev.id)
         dev = kl_device_default();
-    kl_model *probe = kl_model_load(dev, "/nonexistent.onnx");
+    kl_model *probe = kl_model_open(dev, "/nonexistent.onnx");
     bool reads = !probe && !strstr(kl_last_error(), "reads no ONNX");
     for (size_t i = 0; reads && i < sizeof nets / sizeof *nets; i++)
         for (kl_dtype d = 0; d < KL_DTYPE_COUNT; d++)

@@ -174,9 +174,9 @@ static bool call(const struct half_case *c, struct operand *in, int nin, kl_dtyp
     struct pb m = onnx_model(&g, c->opset);
     bool ok = onnx_save(path, m.data, m.n);
     free(m.data);
-    kl_model *model = ok ? kl_model_load(dev, path) : NULL;
+    kl_model *model = ok ? kl_model_open(dev, path) : NULL;
     ok = model && kl_model_call(model, nx, x, (uint32_t)c->nout, out) == KL_OK;
-    kl_model_free(model);
+    kl_model_close(model);
     return ok;
 }
 

@@ -103,13 +103,13 @@ static void places_of(bool largest, bool reverse)
         }
     }
     kl_tensor a = f64(D(2, 9), x[0]), p = kl_none;
-    kl_tensor y = largest ? kl_cummax_places(a, 1, reverse, &p) : kl_cummin_places(a, -1, reverse, &p);
+    kl_tensor y = largest ? kl_cummax_indices(a, 1, reverse, &p) : kl_cummin_indices(a, -1, reverse, &p);
     CHECK(kl_dtype_of(p) == KL_I32);
     NEAR(y, 18, want, 0);
     NEAR(p, 18, at, 0);
     kl_release(a);
     a = kl_zeros(dev, KL_I16, D(2, 0));
-    y = kl_cummax_places(a, 1, reverse, &p);
+    y = kl_cummax_indices(a, 1, reverse, &p);
     SHAPE(y, 2, 0);
     SHAPE(p, 2, 0);
     kl_release(a), kl_release(y), kl_release(p);
@@ -117,7 +117,7 @@ static void places_of(bool largest, bool reverse)
 
 static kl_tensor g_cummax(kl_tensor x)
 {
-    kl_tensor p, y = kl_cummax_places(x, 1, false, &p);
+    kl_tensor p, y = kl_cummax_indices(x, 1, false, &p);
     kl_release(p);
     return y;
 }
@@ -130,8 +130,8 @@ static void misuse(void)
     REFUSED(kl_p_norm(i, 3, AXES(1), false), KL_ERR_TYPE, "p_norm: ", "i32");
     REFUSED(kl_p_norm(a, NAN, AXES(1), false), KL_ERR_ARGUMENT, "p_norm: ", "NaN");
     REFUSED(kl_p_norm(a, 3, AXES(4), false), KL_ERR_SHAPE, "norm: ", "axis 4", "[2,3]");
-    REFUSED(kl_cummax_places(a, 2, false, &p), KL_ERR_SHAPE, "cummax_places: ", "axis 2", "[2,3]");
-    REFUSED(kl_cummin_places(a, 1, false, NULL), KL_ERR_ARGUMENT, "cummin_places: ", "NULL");
+    REFUSED(kl_cummax_indices(a, 2, false, &p), KL_ERR_SHAPE, "cummax_indices: ", "axis 2", "[2,3]");
+    REFUSED(kl_cummin_indices(a, 1, false, NULL), KL_ERR_ARGUMENT, "cummin_indices: ", "NULL");
     kl_release(a), kl_release(i);
 }
 

@@ -95,7 +95,7 @@ static kl_tensor flipped(kl_tensor a) { return kl_flip(a, 2, (int[]){0, 1}); }
 static kl_tensor f_l1(kl_tensor a) { return kl_l1_loss(a, flipped(a)); }
 static kl_tensor f_huber(kl_tensor a) { return kl_huber_loss(a, flipped(a), 1); }
 static kl_tensor f_smooth_l1(kl_tensor a) { return kl_smooth_l1_loss(a, flipped(a), 1); }
-static kl_tensor f_bce_with_logits(kl_tensor a) { return kl_bce_with_logits(a, kl_mul_scalar(a, 0)); }
+static kl_tensor f_bce_with_logits(kl_tensor a) { return kl_binary_cross_entropy_with_logits(a, kl_mul_scalar(a, 0)); }
 static kl_tensor f_bce(kl_tensor a) { return kl_binary_cross_entropy(a, kl_detach(flipped(a))); }
 static kl_tensor f_divergence(kl_tensor a) { return kl_divergence(a, kl_detach(kl_abs(flipped(a)))); }
 static kl_tensor f_cumsum(kl_tensor a) { return kl_cumsum(a, 1, false, false); }
@@ -121,7 +121,7 @@ static const struct { const char *name; function *f; double range, min; } table[
     {"group_norm", f_group_norm, 9000, -9000}, {"batch_norm", f_batch_norm, 9000, -9000}, {"linear", f_linear, 20, -20},
     {"conv", f_conv, 20, -20}, {"sum_pool", f_sum_pool, 9000, -9000}, {"cross_entropy", f_cross_entropy, 30, -30},
     {"nll_loss", f_nll, 60000, 50000}, {"l1_loss", f_l1, 30000, -30000}, {"huber_loss", f_huber, 9000, -9000},
-    {"smooth_l1_loss", f_smooth_l1, 9000, -9000}, {"bce_with_logits", f_bce_with_logits, 200, -200},
+    {"smooth_l1_loss", f_smooth_l1, 9000, -9000}, {"binary_cross_entropy_with_logits", f_bce_with_logits, 200, -200},
     {"binary_cross_entropy", f_bce, 0.95, 0.05}, {"divergence", f_divergence, 20, -20},
     {"cumsum", f_cumsum, 4000, -4000},
     {"logcumsumexp", f_logcumsumexp, 20, -20}, {"einsum", f_einsum, 60, -60},

@@ -49,9 +49,9 @@ static void resize_row(int n, int m, int sampling, int places, int rounding, boo
             want[r * m + i] = sum / weights;
         }
     double start = 0.12, end = 0.91;
-    kl_resize_options o = {.sampling = (kl_sampling)sampling, .places = (kl_resize_places)places, .start = &start,
-                           .end = &end, .rounding = (kl_resize_rounding)rounding, .antialias = antialias,
-                           .exclude_outside = exclude};
+    kl_resize_options o = {.sampling = (kl_sampling)sampling, .coordinates = (kl_resize_coordinates)places,
+                           .start = &start, .end = &end, .rounding = (kl_resize_rounding)rounding,
+                           .antialias = antialias, .exclude_outside = exclude};
     int axis = -1;
     int64_t size = m;
     kl_trace_begin("resize");
@@ -80,8 +80,9 @@ static void resizes(void)
     a = f64(D(3), (double[]){1, 2, 3});
     double start = -0.5, end = 1.5;
     NEAR_LIST(kl_resize(a, 1, (int[]){0}, (int64_t[]){5},
-                        &(kl_resize_options){.sampling = KL_SAMPLING_LINEAR, .places = KL_RESIZE_CROP, .start = &start,
-                                             .end = &end, .fill = true, .value = -7}), 1e-15, -7, 1, 2, 3, -7);
+                        &(kl_resize_options){.sampling = KL_SAMPLING_LINEAR, .coordinates = KL_RESIZE_CROP,
+                                             .start = &start, .end = &end, .fill = true, .value = -7}),
+              1e-15, -7, 1, 2, 3, -7);
     kl_release(a);
 }
 
@@ -217,8 +218,8 @@ static void places(int h, int w)
                 want[count] = x[r * h * w + (int)where[count]];
                 back[r * h * w + (int)where[count]] = want[count];
             }
-    kl_tensor y = kl_max_pool_places(a, 2, (int64_t[]){3, 2}, (int64_t[]){2, 1}, (int64_t[]){1, 0}, (int64_t[]){1, 1},
-                                     (int64_t[]){1, 2}, &p);
+    kl_tensor y = kl_max_pool_indices(a, 2, (int64_t[]){3, 2}, (int64_t[]){2, 1}, (int64_t[]){1, 0}, (int64_t[]){1, 1},
+                                      (int64_t[]){1, 2}, &p);
     NEAR(kl_add_scalar(y, 0), count, want, 0);
     NEAR(kl_add_scalar(p, 0), count, where, 0);
     NEAR(kl_max_unpool(y, p, 2, (int64_t[]){h, w}), 2 * h * w, back, 0);
@@ -266,7 +267,7 @@ static kl_tensor g_largest(kl_tensor x) { return kl_adaptive_max_pool(x, 2, (int
 static kl_tensor g_places(kl_tensor x)
 {
     kl_tensor p;
-    return kl_max_pool_places(x, 1, (int64_t[]){3}, (int64_t[]){1}, NULL, NULL, NULL, &p);
+    return kl_max_pool_indices(x, 1, (int64_t[]){3}, (int64_t[]){1}, NULL, NULL, NULL, &p);
 }
 static kl_tensor g_unpool(kl_tensor x)
 {
@@ -291,8 +292,8 @@ static void misuse(void)
     REFUSED(kl_adaptive_avg_pool(a, 4, (int64_t[]){1, 1, 1, 1}), KL_ERR_ARGUMENT, "adaptive_avg_pool: ", "4");
     REFUSED(kl_adaptive_avg_pool(i, 1, (int64_t[]){2}), KL_ERR_TYPE, "adaptive_avg_pool: ", "i32");
     REFUSED(kl_adaptive_max_pool(i, 3, (int64_t[]){2, 1, 1}), KL_ERR_SHAPE, "adaptive_max_pool: ", "[2,3]");
-    REFUSED(kl_max_pool_places(a, 1, (int64_t[]){2}, NULL, NULL, NULL, NULL, NULL), KL_ERR_ARGUMENT, "NULL");
-    REFUSED(kl_max_pool_places(a, 1, (int64_t[]){9}, NULL, NULL, NULL, NULL, &p), KL_ERR_SHAPE, "max_pool", "9");
+    REFUSED(kl_max_pool_indices(a, 1, (int64_t[]){2}, NULL, NULL, NULL, NULL, NULL), KL_ERR_ARGUMENT, "NULL");
+    REFUSED(kl_max_pool_indices(a, 1, (int64_t[]){9}, NULL, NULL, NULL, NULL, &p), KL_ERR_SHAPE, "max_pool", "9");
     REFUSED(kl_max_unpool(i, images, 1, (int64_t[]){9}), KL_ERR_SHAPE, "max_unpool: ", "[2,3]", "[2]");
     kl_release(a), kl_release(i), kl_release(boxes), kl_release(images);
 }

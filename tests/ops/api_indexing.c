@@ -107,8 +107,8 @@ static void elements(int axis, unsigned flags)
         for (int i = 0; i < 12 && kind == KL_SCATTER_MEAN; i++)
             all[i] /= 1 + meets[i];
         kl_tensor t = kl_input(dev, KL_I64, D(rows, columns), index);
-        NEAR(kl_gather_elements(a, axis - 2, t, flags), rows * columns, want, 0);
-        NEAR(kl_scatter_elements(a, axis, t, update, (kl_scatter_kind)kind, flags), 12, all, 1e-14);
+        NEAR(kl_take_along_axis_with(a, axis - 2, t, flags), rows * columns, want, 0);
+        NEAR(kl_put_along_axis_with(a, axis, t, update, (kl_scatter_kind)kind, flags), 12, all, 1e-14);
         kl_release(t);
     }
     kl_release(a), kl_release(update);
@@ -138,7 +138,7 @@ static void several(void)
     SHAPE(y, 3, 2, 3, 2);
     NEAR(y, 36, place, 0);
     kl_tensor three = kl_full(dev, KL_F64, 0, NULL, 3), index[3] = {ti, kl_none, tj};
-    NEAR(kl_index_scatter(a, 3, index, three, KL_SCATTER_ADD, KL_INDEX_FROM_END), 120, all, 1e-15);
+    NEAR(kl_index_put(a, 3, index, three, KL_SCATTER_ADD, KL_INDEX_FROM_END), 120, all, 1e-15);
     kl_release(three), kl_release(a), kl_release(ti), kl_release(tj);
 }
 
@@ -156,13 +156,13 @@ static void special(void)
     /* a product with zeros, infinities and NaN; u64 beyond i64; halfs round once */
     kl_tensor a = f64(D(3), (double[]){2, 3, INFINITY}), v = f64(D(4), (double[]){0, 5, -2, NAN});
     kl_tensor places = kl_input(dev, KL_U64, D(4), (uint64_t[]){0, 1, UINT64_MAX, UINT64_MAX - 1});
-    NEAR_LIST(kl_scatter_elements(a, 0, places, v, KL_SCATTER_MUL, 0), 0, 0, 15, NAN);
-    NEAR_LIST(kl_scatter_elements(a, 0, places, v, KL_SCATTER_MAX, KL_INDEX_DROP), 0, 2, 5, INFINITY);
-    NEAR_LIST(kl_gather_elements(a, 0, places, KL_INDEX_DROP | KL_INDEX_FROM_END), 0, 2, 3, 0, 0);
+    NEAR_LIST(kl_put_along_axis_with(a, 0, places, v, KL_SCATTER_MUL, 0), 0, 0, 15, NAN);
+    NEAR_LIST(kl_put_along_axis_with(a, 0, places, v, KL_SCATTER_MAX, KL_INDEX_DROP), 0, 2, 5, INFINITY);
+    NEAR_LIST(kl_take_along_axis_with(a, 0, places, KL_INDEX_DROP | KL_INDEX_FROM_END), 0, 2, 3, 0, 0);
     kl_release(a), kl_release(v), kl_release(places);
     a = kl_full(dev, KL_F16, D(1), 1), v = kl_full(dev, KL_F16, D(3), 1 + 1.0 / 512);
     index = i32(D(3), (int32_t[]){0, 0, 0});
-    y = kl_scatter_elements(a, 0, index, v, KL_SCATTER_MUL, 0);
+    y = kl_put_along_axis_with(a, 0, index, v, KL_SCATTER_MUL, 0);
     CHECK(kl_dtype_of(y) == KL_F16);
     NEAR_LIST(y, 0, 1 + 6.0 / 1024);
     kl_release(a), kl_release(v), kl_release(index);
@@ -240,9 +240,9 @@ static void misuse(void)
     REFUSED(kl_scatter_nd(a, one, a, KL_SCATTER_ADD, 0), KL_ERR_SHAPE, "scatter_nd: ", "[4,3]", "[2,3]");
     REFUSED(kl_scatter_nd(a, one, i, KL_SCATTER_ADD, 0), KL_ERR_TYPE, "scatter_nd: ", "f32", "i32");
     REFUSED(kl_scatter_nd(a, one, a, (kl_scatter_kind)9, 0), KL_ERR_ARGUMENT, "scatter_nd: ", "kinds");
-    REFUSED(kl_gather_elements(a, 1, one, 0), KL_ERR_SHAPE, "gather_elements: ", "[4,1]", "[2,3]");
-    REFUSED(kl_gather_elements(a, 2, i, 0), KL_ERR_SHAPE, "gather_elements: ", "axis 2");
-    REFUSED(kl_scatter_elements(a, 0, one, a, KL_SCATTER_SET, 0), KL_ERR_SHAPE, "scatter_elements: ", "[4,1]");
+    REFUSED(kl_take_along_axis_with(a, 1, one, 0), KL_ERR_SHAPE, "take_along_axis_with: ", "[4,1]", "[2,3]");
+    REFUSED(kl_take_along_axis_with(a, 2, i, 0), KL_ERR_SHAPE, "take_along_axis_with: ", "axis 2");
+    REFUSED(kl_put_along_axis_with(a, 0, one, a, KL_SCATTER_SET, 0), KL_ERR_SHAPE, "put_along_axis_with: ", "[4,1]");
     REFUSED(kl_index(a, 3, (kl_tensor[]){i, i, i}, 0), KL_ERR_ARGUMENT, "index: ", "3 indices", "2 axes");
     REFUSED(kl_index(a, 1, &kl_none, 0), KL_ERR_ARGUMENT, "index: ", "kl_none");
     REFUSED(kl_index(a, 2, (kl_tensor[]){i, one}, 0), KL_ERR_SHAPE, "index: ", "[4,1]", "[2,3]");

@@ -397,7 +397,7 @@ static void losses(void)
     NEAR_LIST(kl_huber_loss(a, b, 0.7), 1e-14, huber);
     NEAR_LIST(kl_smooth_l1_loss(a, b, 0.7), 1e-14, huber / 0.7);
     target = f64(D(N), p);
-    NEAR_LIST(kl_bce_with_logits(a, target), 1e-14, bce);
+    NEAR_LIST(kl_binary_cross_entropy_with_logits(a, target), 1e-14, bce);
     kl_release(target);
     for (int i = 0; i < N; i++)
         y[i] = i % 3 ? 1 : -1;
@@ -419,11 +419,11 @@ static void losses(void)
     /* far out: finite, exact, and with the right gradient */
     a = f64(D(4), (double[]){1000, -1000, 1000, -1000}), b = f64(D(4), (double[]){1, 0, 0, 1});
     kl_requires_grad(a);
-    NEAR_LIST(kl_bce_with_logits(a, b), 0, 500);
-    NEAR_LIST(kl_grad(kl_bce_with_logits(a, b), a), 1e-15, 0, 0, 0.25, -0.25);
+    NEAR_LIST(kl_binary_cross_entropy_with_logits(a, b), 0, 500);
+    NEAR_LIST(kl_grad(kl_binary_cross_entropy_with_logits(a, b), a), 1e-15, 0, 0, 0.25, -0.25);
     kl_release(a), kl_release(b);
     a = f64(D(1), (double[]){40}), b = kl_ones(dev, KL_F64, D(1));
-    double *v = values_of(kl_bce_with_logits(a, b));
+    double *v = values_of(kl_binary_cross_entropy_with_logits(a, b));
     CHECK(v && fabs(v[0] / exp(-40) - 1) < 1e-14); /* and not lost beside 40 */
     free(v);
     kl_release(a), kl_release(b);
@@ -490,7 +490,7 @@ static void misuse(void)
     REFUSED(kl_smooth_l1_loss(a, a, NAN), KL_ERR_ARGUMENT, "smooth_l1_loss: ", "beta");
     kl_tensor scalar = kl_zeros(dev, KL_F32, 0, NULL);
     REFUSED(kl_divergence(scalar, scalar), KL_ERR_SHAPE, "divergence: ");
-    REFUSED(kl_bce_with_logits(a, kl_none), KL_ERR_HANDLE, "bce_with_logits: ");
+    REFUSED(kl_binary_cross_entropy_with_logits(a, kl_none), KL_ERR_HANDLE, "binary_cross_entropy_with_logits: ");
 
     kl_tensor two[] = {a, a};
     REFUSED(kl_einsum("ij,jk->ik", 2, two), KL_ERR_SHAPE, "einsum: subscript 'j'", "3 and 2", "term 2", "[2,3]");

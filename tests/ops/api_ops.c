@@ -81,8 +81,8 @@ static void binary(void)
     NEAR_LIST(kl_sub(a, column), 0, -1, 0, 1, 0, 1, 2);
     NEAR_LIST(kl_mul(row, column), 0, 20, 40, 60, 40, 80, 120);
     NEAR_LIST(kl_div(a, column), 0, 0.5, 1, 1.5, 1, 1.25, 1.5);
-    NEAR_LIST(kl_max(a, column), 0, 2, 2, 3, 4, 5, 6);
-    NEAR_LIST(kl_min(a, column), 0, 1, 2, 2, 4, 4, 4);
+    NEAR_LIST(kl_maximum(a, column), 0, 2, 2, 3, 4, 5, 6);
+    NEAR_LIST(kl_minimum(a, column), 0, 1, 2, 2, 4, 4, 4);
     NEAR_LIST(kl_eq(a, column), 0, 0, 1, 0, 1, 0, 0);
     NEAR_LIST(kl_ne(a, column), 0, 1, 0, 1, 0, 1, 1);
     NEAR_LIST(kl_lt(a, column), 0, 1, 0, 0, 0, 0, 0);
@@ -90,7 +90,7 @@ static void binary(void)
     NEAR_LIST(kl_gt(a, column), 0, 0, 0, 1, 0, 1, 1);
     NEAR_LIST(kl_ge(a, column), 0, 0, 1, 1, 1, 1, 1);
     NEAR_LIST(kl_where(kl_gt(a, column), row, kl_const(dev, KL_F32, -1)), 0, -1, -1, 30, -1, 20, 30);
-    NEAR_LIST(kl_max(kl_const(dev, KL_F32, NAN), row), 0, NAN, NAN, NAN);
+    NEAR_LIST(kl_maximum(kl_const(dev, KL_F32, NAN), row), 0, NAN, NAN, NAN);
     kl_tensor p = i32(D(3), (int32_t[]){12, -7, 5}), q = i32(D(3), (int32_t[]){10, 2, 0});
     NEAR_LIST(kl_and(p, q), 0, 8, 0, 0);
     NEAR_LIST(kl_or(p, q), 0, 14, -5, 5);
@@ -106,8 +106,8 @@ static void scalars_and_casts(void)
     NEAR_LIST(kl_sub_scalar(a, 1), 0, -2.5, 1, 299);
     NEAR_LIST(kl_mul_scalar(a, 2), 0, -3, 4, 600);
     NEAR_LIST(kl_div_scalar(a, 2), 0, -0.75, 1, 150);
-    NEAR_LIST(kl_max_scalar(a, 0), 0, 0, 2, 300);
-    NEAR_LIST(kl_min_scalar(a, 0), 0, -1.5, 0, 0);
+    NEAR_LIST(kl_maximum_scalar(a, 0), 0, 0, 2, 300);
+    NEAR_LIST(kl_minimum_scalar(a, 0), 0, -1.5, 0, 0);
     NEAR_LIST(kl_cast(a, KL_I32), 0, -1, 2, 300);
     NEAR_LIST(kl_cast(a, KL_U8), 0, 0, 2, 255);
     NEAR_LIST(kl_cast(kl_cast(a, KL_BOOL), KL_F64), 0, 1, 1, 1);
@@ -228,10 +228,10 @@ static void pieces(void)
     NEAR_LIST(kl_concat(6, (kl_tensor[]){row, row, row, row, row, row}, -1), 0, 7, 8, 9, 7, 8, 9, 7, 8, 9, 7, 8, 9, 7,
               8, 9, 7, 8, 9);
     NEAR_LIST(kl_concat(1, &row, 0), 0, 7, 8, 9);
-    r = kl_gather(a, 1, i32(D(2, 2), (int32_t[]){2, -5, 99, 1}));
+    r = kl_take(a, 1, i32(D(2, 2), (int32_t[]){2, -5, 99, 1}));
     SHAPE(r, 2, 2, 2);
     NEAR_LIST(r, 0, 3, 1, 3, 2, 6, 4, 6, 5);
-    r = kl_gather(a, 0, i32(0, NULL, (int32_t[]){1}));
+    r = kl_take(a, 0, i32(0, NULL, (int32_t[]){1}));
     SHAPE(r, 3);
     NEAR_LIST(r, 0, 4, 5, 6);
     kl_tensor one = kl_const(dev, KL_I32, 1), far = kl_const(dev, KL_I64, 99), u = f32(D(1, 2), (double[]){8, 9});
@@ -259,9 +259,9 @@ static void indexing(void)
     NEAR_LIST(r, 0, 61, 2, 43, 144, 5, 126);
     NEAR_LIST(kl_index_max(a, -1, i, u), 0, 40, 2, 30, 80, 5, 70);
     NEAR_LIST(kl_index_min(a, 1, i, kl_neg(u)), 0, -40, 2, -30, -80, 5, -70);
-    NEAR_LIST(kl_index_put(a, 1, i, u), 0, 40, 2, 30, 80, 5, 70);
+    NEAR_LIST(kl_index_copy(a, 1, i, u), 0, 40, 2, 30, 80, 5, 70);
     kl_tensor row = f32(D(3), (double[]){7, 8, 9}), one = kl_const(dev, KL_U8, 1);
-    NEAR_LIST(kl_index_put(a, 0, one, row), 0, 1, 2, 3, 7, 8, 9);
+    NEAR_LIST(kl_index_copy(a, 0, one, row), 0, 1, 2, 3, 7, 8, 9);
     kl_tensor p = i32(D(2, 4), (int32_t[]){2, 0, -1, 7, 1, 1, 2, 0});
     r = kl_take_along_axis(a, 1, p);
     SHAPE(r, 2, 4);
@@ -308,10 +308,10 @@ static void reductions(void)
     NEAR_LIST(k, 0, 21);
     NEAR_LIST(kl_sum_all(a), 0, 21);
     NEAR_LIST(kl_mean(a, AXES(1), false), 1e-7, 3, 4);
-    NEAR_LIST(kl_reduce_max(a, AXES(1), false), 0, 5, 6);
-    NEAR_LIST(kl_reduce_max(a, 0, NULL, false), 0, 6);
-    NEAR_LIST(kl_reduce_min(a, AXES(0), true), 0, 1, 2, 3);
-    NEAR_LIST(kl_reduce_prod(a, AXES(1), false), 0, 15, 48);
+    NEAR_LIST(kl_max(a, AXES(1), false), 0, 5, 6);
+    NEAR_LIST(kl_max(a, 0, NULL, false), 0, 6);
+    NEAR_LIST(kl_min(a, AXES(0), true), 0, 1, 2, 3);
+    NEAR_LIST(kl_prod(a, AXES(1), false), 0, 15, 48);
     kl_tensor few = kl_gt(a, kl_const(dev, KL_F32, 4.5)), none = kl_zeros(dev, KL_BOOL, D(2, 0));
     NEAR_LIST(kl_any(few, AXES(0), false), 0, 0, 1, 1);
     NEAR_LIST(kl_all(few, AXES(0), true), 0, 0, 0, 0);
@@ -327,7 +327,7 @@ static void reductions(void)
     a = f32(D(3, 3), (double[]){7, 7, 1, 1, NAN, NAN, -INFINITY, -INFINITY, -INFINITY});
     NEAR_LIST(kl_argmax(a, 1), 0, 0, 1, 0); /* the first of equals, the first NaN */
     NEAR_LIST(kl_argmin(a, 1), 0, 2, 1, 0);
-    NEAR_LIST(kl_reduce_max(a, AXES(1), false), 0, 7, NAN, -INFINITY);
+    NEAR_LIST(kl_max(a, AXES(1), false), 0, 7, NAN, -INFINITY);
     kl_release(a);
     NEAR_LIST(kl_argmax(i32(D(3), (int32_t[]){-5, -2, -2}), 0), 0, 1);
     static const double five[5] = {3, 0, 1, 3, 0};
@@ -535,8 +535,8 @@ static void half_floats(void)
     NEAR_LIST(kl_cast(kl_cast(kl_const(dev, KL_F64, 1.0 + 0x1p-11 + 0x1p-40), KL_F16), KL_F64), 0, 1 + 0x1p-10);
     NEAR_LIST(kl_sum_all(kl_full(dev, KL_BF16, D(1000), 1)), 0, 1000);
     NEAR_LIST(kl_matmul(kl_full(dev, KL_F16, D(2, 9), 0.5), kl_full(dev, KL_F16, D(9, 1), 0.25)), 0, 1.125, 1.125);
-    CHECK(kl_item_f32(kl_sum_all(h)) == 2048 && kl_item_f64(kl_max(kl_scalar(dev, KL_BF16, 0.1),
-                                                                   kl_scalar(dev, KL_BF16, 0))) == 0.10009765625);
+    CHECK(kl_item_f32(kl_sum_all(h)) == 2048 && kl_item_f64(kl_maximum(kl_scalar(dev, KL_BF16, 0.1),
+                                                                       kl_scalar(dev, KL_BF16, 0))) == 0.10009765625);
     kl_release(h), kl_release(b);
 }
 

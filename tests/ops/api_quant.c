@@ -151,12 +151,12 @@ static void rows_and_transposes(void)
                 kl_qscheme scheme = {.type = types[type], .per_axis = grain == 1 || grain == 2, .axis = grain % 2,
                                      .block = grain > 2 ? 2 : 0};
                 kl_trace_begin("quantized");
-                kl_tensor q = kl_keep(kl_quantized(x, scheme, kl_none, kl_none)), dense = kl_keep(kl_dense(q));
+                kl_tensor q = kl_keep(kl_to_quantized(x, scheme, kl_none, kl_none)), dense = kl_keep(kl_dense(q));
                 CHECK(kl_trace_end() == KL_OK);
                 if (grain || types[type] == KL_Q_I4) { /* a scale for all stays one: it is quantized itself */
-                    same_floats(kl_gather(q, axis, list), kl_gather(dense, axis, list), __LINE__);
-                    same_floats(kl_gather(q, axis, table), kl_gather(dense, axis, table), __LINE__);
-                    same_floats(kl_gather(q, axis, one), kl_gather(dense, axis, one), __LINE__);
+                    same_floats(kl_take(q, axis, list), kl_take(dense, axis, list), __LINE__);
+                    same_floats(kl_take(q, axis, table), kl_take(dense, axis, table), __LINE__);
+                    same_floats(kl_take(q, axis, one), kl_take(dense, axis, one), __LINE__);
                 }
                 same_floats(kl_transpose(q, 0, 1), kl_transpose(dense, 0, 1), __LINE__);
                 kl_release(q);

@@ -21,24 +21,24 @@ static void choices(void)
     kl_scope_begin();
     kl_tensor x = kl_input(dev, KL_F32, 3, (int64_t[]){1, 1, 4}, (float[]){1, NAN, 3, 2}), places;
     kl_requires_grad(x);
-    GRADIENT(whole(kl_reduce_max_at, x), x, 0, 1, 0, 0);
-    GRADIENT(whole(kl_reduce_min_at, x), x, 0, 1, 0, 0);
+    GRADIENT(whole(kl_max_at, x), x, 0, 1, 0, 0);
+    GRADIENT(whole(kl_min_at, x), x, 0, 1, 0, 0);
     GRADIENT(kl_max_pool(x, 1, four, NULL, NULL, NULL, NULL), x, 0, 1, 0, 0);
     GRADIENT(kl_min_pool(x, 1, four, NULL, NULL, NULL, NULL), x, 0, 1, 0, 0);
     GRADIENT(kl_max_pool(x, 1, two, NULL, NULL, NULL, NULL), x, 0, 1, 1, 0);
-    GRADIENT(kl_max_pool_places(x, 1, four, NULL, NULL, NULL, NULL, &places), x, 0, 1, 0, 0);
+    GRADIENT(kl_max_pool_indices(x, 1, four, NULL, NULL, NULL, NULL, &places), x, 0, 1, 0, 0);
     GRADIENT(kl_adaptive_max_pool(x, 1, (int64_t[]){1}), x, 0, 1, 0, 0);
     GRADIENT(kl_cummax(x, 2, false), x, 1, 3, 0, 0);
-    GRADIENT(kl_cummax_places(x, 2, false, &places), x, 1, 3, 0, 0);
+    GRADIENT(kl_cummax_indices(x, 2, false, &places), x, 1, 3, 0, 0);
     GRADIENT(kl_narrow(kl_sort(x, 2, false), 2, 3, 1), x, 0, 1, 0, 0);
     GRADIENT(kl_p_norm(x, INFINITY, 0, NULL, false), x, 0, 1, 0, 0);
     kl_tensor both = kl_input(dev, KL_F32, 1, four, (float[]){NAN, 5, NAN, 2});
     kl_requires_grad(both);
-    GRADIENT(whole(kl_reduce_max_at, both), both, .5, 0, .5, 0);
+    GRADIENT(whole(kl_max_at, both), both, .5, 0, .5, 0);
     kl_tensor ties = kl_input(dev, KL_F32, 1, four, (float[]){3, 5, 5, INFINITY});
     kl_requires_grad(ties);
-    GRADIENT(kl_reduce_max(kl_narrow(ties, 0, 0, 3), 0, NULL, false), ties, 0, .5, .5, 0);
-    GRADIENT(whole(kl_reduce_max_at, ties), ties, 0, 0, 0, 1);
+    GRADIENT(kl_max(kl_narrow(ties, 0, 0, 3), 0, NULL, false), ties, 0, .5, .5, 0);
+    GRADIENT(whole(kl_max_at, ties), ties, 0, 0, 0, 1);
     kl_tensor a = kl_input(dev, KL_F32, 1, (int64_t[]){2}, (float[]){1, NAN}), rows[2];
     rows[0] = kl_input(dev, KL_I32, 1, (int64_t[]){3}, (int32_t[]){0, 0, 1});
     rows[1] = kl_input(dev, KL_F32, 1, (int64_t[]){3}, (float[]){NAN, 7, 4});
@@ -86,7 +86,7 @@ static void places_by_search(int64_t H, int64_t W, const int64_t *size, const in
     }
     kl_scope_begin();
     kl_tensor a = kl_cast(kl_input(dev, KL_F64, 2, in, v), d), places;
-    kl_max_pool_places(a, 2, size, stride, low, high, dilation, &places);
+    kl_max_pool_indices(a, 2, size, stride, low, high, dilation, &places);
     if (!CHECK(places_are(places, (int)n, want)))
         printf("  %s, size %d,%d stride %d,%d low %d,%d high %d,%d dilation %d,%d\n", kl_dtype_name(d), (int)size[0],
                (int)size[1], (int)stride[0], (int)stride[1], (int)low[0], (int)low[1], (int)high[0], (int)high[1],
@@ -107,7 +107,7 @@ static void places(void)
     kl_scope_begin();
     kl_tensor x = kl_input(dev, KL_F32, 1, (int64_t[]){2}, (float[]){-INFINITY, 4}), at;
     kl_requires_grad(x);
-    kl_tensor y = kl_max_pool_places(x, 1, (int64_t[]){2}, NULL, (int64_t[]){1}, (int64_t[]){1}, NULL, &at);
+    kl_tensor y = kl_max_pool_indices(x, 1, (int64_t[]){2}, NULL, (int64_t[]){1}, (int64_t[]){1}, NULL, &at);
     NEAR_LIST(kl_grad(kl_sum_all(y), x), 0, 1, 1);
     kl_scope_end();
 }

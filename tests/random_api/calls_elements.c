@@ -26,7 +26,7 @@ kl_tensor make_unary(struct recording *c, int a)
 
 kl_tensor make_binary(struct recording *c, int a)
 {
-    static binary_fn *const functions[] = {kl_add, kl_sub,   kl_mul,      kl_div,       kl_max,       kl_min,
+    static binary_fn *const functions[] = {kl_add, kl_sub,   kl_mul,      kl_div,       kl_maximum,       kl_minimum,
                                            kl_pow, kl_atan2, kl_hypot,    kl_copysign,  kl_div_trunc, kl_div_floor,
                                            kl_mod, kl_fmod,  kl_logaddexp, kl_nextafter};
     kl_tensor b = value_of(c, pick_broadcast(c, a));
@@ -40,7 +40,7 @@ kl_tensor make_binary(struct recording *c, int a)
 kl_tensor make_integers(struct recording *c, int a)
 {
     static binary_fn *const functions[] = {kl_add, kl_sub, kl_mul, kl_div, kl_and, kl_or, kl_xor, kl_shl, kl_shr,
-                                           kl_shr_logical, kl_rem, kl_mod, kl_div_floor, kl_max, kl_min};
+                                           kl_shr_logical, kl_rem, kl_mod, kl_div_floor, kl_maximum, kl_minimum};
     kl_tensor b = value_of(c, pick_broadcast(c, a));
     switch (below(c, 16)) {
     case 0: return kl_popcount(value_of(c, a));
@@ -73,8 +73,8 @@ kl_tensor make_scalar(struct recording *c, int a)
     case 0: return kl_add_scalar(value_of(c, a), 3);
     case 1: return kl_mul_scalar(value_of(c, a), 2);
     case 2: return kl_div_scalar(value_of(c, a), 3);
-    case 3: return kl_max_scalar(value_of(c, a), 1);
-    case 4: return kl_min_scalar(value_of(c, a), 100);
+    case 3: return kl_maximum_scalar(value_of(c, a), 1);
+    case 4: return kl_minimum_scalar(value_of(c, a), 100);
     default: return kl_sub_scalar(value_of(c, a), 1);
     }
 }

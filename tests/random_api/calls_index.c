@@ -7,21 +7,21 @@ static kl_scatter_kind pick_scatter(struct recording *c) { return (kl_scatter_ki
 kl_tensor make_gather(struct recording *c, int a)
 {
     kl_tensor places = pick_other(c, INTEGERS);
-    return kl_gather(value_of(c, a), pick_axis(c, a), places);
+    return kl_take(value_of(c, a), pick_axis(c, a), places);
 }
 
 kl_tensor make_index_combine(struct recording *c, int a)
 {
     kl_tensor x = value_of(c, a), places = pick_other(c, INTEGERS);
     int axis = pick_axis(c, a);
-    kl_tensor update = kl_gather(x, axis, places);
+    kl_tensor update = kl_take(x, axis, places);
     if (is_float(c->p->type[a].dtype) && chance(c, 2))
         update = kl_tanh(update);
     switch (below(c, 4)) {
     case 0: return kl_index_add(x, axis, places, update);
     case 1: return kl_index_max(x, axis, places, update);
     case 2: return kl_index_min(x, axis, places, update);
-    default: return kl_index_put(x, axis, places, update);
+    default: return kl_index_copy(x, axis, places, update);
     }
 }
 
@@ -40,7 +40,7 @@ kl_tensor make_along_axis(struct recording *c, int a)
 kl_tensor make_dynamic_slice(struct recording *c, int a)
 {
     kl_tensor start[KL_MAX_RANK];
-    kl_tensor largest = kl_cast(kl_reduce_max(pick_other(c, INTEGERS), 0, NULL, false), KL_I32);
+    kl_tensor largest = kl_cast(kl_max(pick_other(c, INTEGERS), 0, NULL, false), KL_I32);
     const struct type *t = &c->p->type[a];
     int64_t size[KL_MAX_RANK] = {0};
     for (int i = 0; i < t->rank; i++) {
@@ -74,9 +74,9 @@ kl_tensor make_elements(struct recording *c, int a)
     int axis = pick_axis(c, a);
     unsigned flags = pick_flags(c);
     if (chance(c, 2))
-        return kl_gather_elements(x, axis, places, flags);
+        return kl_take_along_axis_with(x, axis, places, flags);
     kl_tensor update = pick_like(c, a);
-    return kl_scatter_elements(x, axis, places, update, pick_scatter(c), flags);
+    return kl_put_along_axis_with(x, axis, places, update, pick_scatter(c), flags);
 }
 
 kl_tensor make_index(struct recording *c, int a)
@@ -88,7 +88,7 @@ kl_tensor make_index(struct recording *c, int a)
     kl_tensor found = kl_index(x, n, places, flags);
     if (c->p->type[a].dtype == KL_BOOL || chance(c, 2))
         return found;
-    return kl_index_scatter(x, n, places, found, pick_scatter(c), flags);
+    return kl_index_put(x, n, places, found, pick_scatter(c), flags);
 }
 
 kl_tensor make_embedding(struct recording *c, int a) { return kl_embedding(value_of(c, a), pick_other(c, INTEGERS)); }

@@ -80,7 +80,7 @@ kl_tensor make_pool(struct recording *c, int a)
         dilation[i] = chance(c, 4) ? 2 : 1;
     }
     if (chance(c, 5))
-        return kl_max_pool_places(value_of(c, a), n, window, stride, low, high, dilation, &c->second);
+        return kl_max_pool_indices(value_of(c, a), n, window, stride, low, high, dilation, &c->second);
     return ONE_OF(c, functions)(value_of(c, a), n, window, stride, low, high, dilation);
 }
 
@@ -120,7 +120,7 @@ kl_tensor make_loss(struct recording *c, int a)
     case 1: return kl_l1_loss(x, y);
     case 2: return kl_huber_loss(x, y, 0.5);
     case 3: return kl_smooth_l1_loss(x, y, 0.5);
-    case 4: return kl_bce_with_logits(x, kl_sigmoid(y));
+    case 4: return kl_binary_cross_entropy_with_logits(x, kl_sigmoid(y));
     case 5: return kl_binary_cross_entropy(kl_sigmoid(x), kl_sigmoid(y));
     case 6: return kl_hinge_loss(x, y);
     default: return kl_divergence(kl_log_softmax(x, -1), kl_softmax(y, -1));

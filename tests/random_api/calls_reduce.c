@@ -4,7 +4,7 @@
 kl_tensor make_reduce(struct recording *c, int a)
 {
     static kl_tensor (*const functions[])(kl_tensor, int, const int *, bool) = {
-        kl_sum, kl_mean, kl_reduce_max, kl_reduce_min, kl_reduce_prod, kl_reduce_and, kl_reduce_or, kl_reduce_xor,
+        kl_sum, kl_mean, kl_max, kl_min, kl_prod, kl_reduce_and, kl_reduce_or, kl_reduce_xor,
         kl_any, kl_all, kl_logsumexp, kl_norm};
     static const double powers[] = {0, 1, 2, 3, INFINITY, -INFINITY, 0.5};
     kl_tensor x = value_of(c, a);
@@ -36,8 +36,8 @@ kl_tensor make_scan(struct recording *c, int a)
     case 1: return kl_cumprod(x, axis, exclusive, reverse);
     case 2: return kl_cummax(x, axis, reverse);
     case 3: return kl_cummin(x, axis, reverse);
-    case 4: return kl_cummax_places(x, axis, reverse, &c->second);
-    case 5: return kl_cummin_places(x, axis, reverse, &c->second);
+    case 4: return kl_cummax_indices(x, axis, reverse, &c->second);
+    case 5: return kl_cummin_indices(x, axis, reverse, &c->second);
     case 6: return kl_recurrence(x, pick_like(c, a), axis, reverse);
     default: return kl_logcumsumexp(x, axis);
     }

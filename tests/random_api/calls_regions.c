@@ -146,10 +146,10 @@ static kl_status vmap_body(void *ctx, const kl_tensor *in, uint32_t nin, kl_tens
     case 0: x = kl_sort(x, 0, false); break;
     case 1: x = kl_cumsum(x, -1, false, true); break;
     case 2: x = is_float(dtype) ? kl_softmax(x, 0) : x; break;
-    case 3: x = kl_reduce_max(x, 1, (int[]){0}, true); break;
+    case 3: x = kl_max(x, 1, (int[]){0}, true); break;
     case 4: x = kl_flip(x, 0, NULL); break;
     case 5: x = kl_concat(2, (kl_tensor[]){x, in[1]}, 0); break;
-    case 6: x = kl_gather(x, 0, kl_argmax(in[1], 0)); break;
+    case 6: x = kl_take(x, 0, kl_argmax(in[1], 0)); break;
     case 7: x = kl_matmul(x, in[1]); break;
     case 8: x = kl_roll(x, 0, 1); break;
     case 9: x = kl_take_along_axis(x, 0, kl_argsort(in[1], 0, true)); break;
@@ -165,7 +165,7 @@ kl_tensor make_vmap(struct recording *c, int a)
 {
     struct body body = body_of(c);
     kl_tensor in[2] = {value_of(c, a), pick_like(c, a)}, out;
-    kl_vmap(vmap_body, &body, 2, in, NULL, 1, &out, NULL, KL_RANDOM_ERROR);
+    kl_vmap(vmap_body, &body, 2, in, NULL, 1, NULL, KL_RANDOM_ERROR, &out);
     return out;
 }
 

@@ -133,7 +133,7 @@ kl_tensor make_resize(struct recording *c, int a)
     int axis = pick_axis(c, a);
     int64_t length = 1 + below(c, 6);
     kl_resize_options o = {.sampling = (kl_sampling)below(c, 3)};
-    o.places = (kl_resize_places)below(c, 7);
+    o.coordinates = (kl_resize_coordinates)below(c, 7);
     o.rounding = (kl_resize_rounding)below(c, 4);
     o.antialias = chance(c, 2);
     o.exclude_outside = chance(c, 2);

@@ -120,9 +120,9 @@ static void run_step(struct random_program *p, bool symbolic, struct result *r)
     kl_trace_begin("step");
     kl_step *step = NULL;
     if (symbolic ? record_other(&c, r) : record(&c, r)) {
-        step = kl_step_end(INPUTS, c.value);
+        step = kl_trace_end_step(INPUTS, c.value);
         if (!step)
-            fail_with(r, "step_end");
+            fail_with(r, "trace_end_step");
     } else {
         kl_trace_abandon();
     }

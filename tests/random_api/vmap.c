@@ -47,7 +47,7 @@ static bool record(struct mapped *m, int first, bool batch, kl_tensor *out)
     }
     m->bad = -1;
     if (batch)
-        kl_vmap(function, m, LEAVES, in, NULL, m->n, out, NULL, KL_RANDOM_SAME);
+        kl_vmap(function, m, LEAVES, in, NULL, m->n, NULL, KL_RANDOM_SAME, out);
     else
         function(m, in, LEAVES, out, m->n);
     if (m->bad >= 0) {

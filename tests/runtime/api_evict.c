@@ -126,7 +126,7 @@ static void test_holders(kl_device dev)
     kl_trace_begin("frozen");
     kl_tensor x = kl_input(dev, KL_F32, DIMS(505), ones), y;
     kl_keep(kl_add_scalar(kl_add(x, x), 4));
-    kl_step *s = kl_step_end(1, &x);
+    kl_step *s = kl_trace_end_step(1, &x);
     CHECK(s != NULL);
     CHECK(twice(dev, "again", 503, 5) == 7);
     int64_t before = evicted();

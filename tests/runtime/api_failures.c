@@ -110,7 +110,7 @@ static kl_status init(kl_tensor *s, kl_optimizer **adam)
         s[2 * i] = kl_keep(kl_mul_scalar(kl_randn(dev, KL_F32, 2, &width[i], (uint64_t)i), 0.5));
         s[2 * i + 1] = kl_keep(kl_zeros(dev, KL_F32, 1, &width[i + 1]));
     }
-    *adam = kl_adam(s, STATES, NULL);
+    *adam = kl_adam(STATES, s, NULL);
     return kl_trace_end();
 }
 

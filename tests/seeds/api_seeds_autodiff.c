@@ -129,7 +129,7 @@ static void a14_on(kl_device plain)
 static void a14(void)
 {
     kl_device d[32];
-    uint32_t n = kl_device_enumerate(EVERY, d, 32);
+    uint32_t n = kl_device_enumerate(EVERY, 32, d);
     for (uint32_t i = 0; i < n; i++)
         a14_on(d[i]);
 }
@@ -178,8 +178,8 @@ static void a16(void)
         free(a), free(b);
     }
     /* a quantized tensor's parts cross with it: the integers are the same, no gradient flows to the floats */
-    kl_tensor x = leaf(ad, 1, 3), stored = kl_quantized(kl_mul_scalar(x, 2), (kl_qscheme){.type = KL_Q_I8}, kl_none,
-                                                        kl_none);
+    kl_tensor x = leaf(ad, 1, 3), stored = kl_to_quantized(kl_mul_scalar(x, 2), (kl_qscheme){.type = KL_Q_I8}, kl_none,
+                                                           kl_none);
     kl_tensor in = kl_inner(stored), back = kl_from_inner(in);
     CHECK(on(stored, ad) && on(in, cpu) && on(back, ad) && !strcmp(kl_layer_name(in), "quantized"));
     CHECK(on(kl_layer_part(in, 0), cpu) && on(kl_dense(in), cpu) && on(kl_dense(back), ad) &&
@@ -229,7 +229,7 @@ static void a18(void)
 static void a19(void)
 {
     kl_device d[32], each[3];
-    uint32_t n = kl_device_enumerate(EVERY, d, 32);
+    uint32_t n = kl_device_enumerate(EVERY, 32, d);
     kl_scope_begin();
     for (uint32_t i = 0; i < n; i++) {
         each[0] = d[i];
@@ -248,7 +248,7 @@ static void a19(void)
             kl_tensor in = kl_input(each[k], KL_F32, DIMS(2), (float[]){1, 2}), given = data(each[k], 5, 6),
                 out = kl_none;
             kl_keep(kl_mul(in, in));
-            kl_step *step = kl_step_end(1, &in);
+            kl_step *step = kl_trace_end_step(1, &in);
             kl_tensor later = data(each[k], 5, 6);
             CHECK(step && kl_check(given) != KL_OK && kl_step_run(step, 1, &later, 0, NULL, 1, &out) == KL_OK &&
                   on(out, each[k]));
@@ -346,7 +346,7 @@ static void a28(void)
     kl_scope_begin();
     kl_tensor x = leaf(ad, 1, 5), top = kl_argmax(x, 0), i = kl_arange(ad, KL_I32, 2);
     CHECK(!kl_is_tracked(top) && on(top, ad));
-    kl_tensor picked = kl_gather(kl_square(x), 0, top), loss = kl_add(kl_sum_all(picked), kl_sum_all(kl_square(x)));
+    kl_tensor picked = kl_take(kl_square(x), 0, top), loss = kl_add(kl_sum_all(picked), kl_sum_all(kl_square(x)));
     kl_gradients *g = kl_backward(loss);
     NEAR_LIST(copy_of(kl_gradients_get(g, x)), 0, 2, 20); /* the surrounding recording continues */
     CHECK(!kl_gradients_get(g, top).id && !kl_gradients_get(g, i).id);
@@ -446,7 +446,7 @@ static kl_status of_one(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor 
 static void mapped(void)
 {
     kl_tensor w = leaf(balanced, 0, 1), rows = kl_input(balanced, KL_F32, DIMS(3, 2), (float[]){1, 2, 3, 4, 5, 6}), y;
-    OK(kl_vmap(of_one, &w, 1, &rows, NULL, 1, &y, NULL, KL_RANDOM_ERROR));
+    OK(kl_vmap(of_one, &w, 1, &rows, NULL, 1, NULL, KL_RANDOM_ERROR, &y));
     CHECK(on(y, balanced));
     kl_gradients *g = kl_backward(y);
     NEAR_LIST(copy_of(kl_gradients_get(g, w)), 1e-6, 9, 12 * exp(1));

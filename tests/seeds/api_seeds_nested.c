@@ -113,7 +113,7 @@ static void b6(void)
         CHECK(close(component(kl_dense(y), i), kl_softmax(kl_relu(kl_linear(one, w, b)), -1), 1e-6));
         CHECK(close(kl_narrow(sum, 0, i, 1), kl_sum(one, AXES(0), true), 1e-6) &&
               close(component(kl_dense(soft), i), kl_softmax(one, 0), 1e-6));
-        CHECK(i == 2 || (close(kl_narrow(max, 0, i, 1), kl_reduce_max(one, AXES(0), true), 0) &&
+        CHECK(i == 2 || (close(kl_narrow(max, 0, i, 1), kl_max(one, AXES(0), true), 0) &&
                          close(kl_narrow(kl_nested_mean(x), 0, i, 1), kl_mean(one, AXES(0), true), 1e-6)));
         for (int causal = 0; causal < 2 && i != 2; causal++) {
             kl_tensor got = kl_nested_attention(x, kl_mul_scalar(x, 2), kl_matmul(x, w), causal);
@@ -203,7 +203,7 @@ struct both { kl_tensor w8, s; };
 static kl_status per_row(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
 {
     const struct both *b = ctx;
-    kl_tensor row = kl_reshape(in[0], 2, (int64_t[]){1, 4}), q = kl_quantized(row, Q(KL_Q_I8), kl_none, kl_none);
+    kl_tensor row = kl_reshape(in[0], 2, (int64_t[]){1, 4}), q = kl_to_quantized(row, Q(KL_Q_I8), kl_none, kl_none);
     kl_tensor z = kl_complex(in[0], kl_exp(in[0])), y = kl_matmul(b->s, in[0]);
     (void)nin;
     out[0] = kl_matmul(q, b->w8);
@@ -223,12 +223,13 @@ static void mixed(void)
 {
     OK(kl_scope_begin());
     kl_tensor x = noise(D(5, 4), 1), w = noise(D(4, 3), 2), all[3], each[3];
-    struct both b = {kl_quantized(w, Q(KL_Q_I8, .per_axis = true, .axis = 1), kl_none, kl_none), csr(noise(D(7), 3))};
+    struct both b = {kl_to_quantized(w, Q(KL_Q_I8, .per_axis = true, .axis = 1), kl_none, kl_none), csr(noise(D(7),
+                                                                                                              3))};
     /* inside of a function for a batch: what a loop over it gives */
-    OK(kl_vmap(per_row, &b, 1, &x, NULL, 3, all, NULL, KL_RANDOM_ERROR));
+    OK(kl_vmap(per_row, &b, 1, &x, NULL, 3, NULL, KL_RANDOM_ERROR, all));
     for (int i = 0; i < 5; i++) {
         kl_tensor row = kl_narrow(x, 0, i, 1), out[3];
-        OK(kl_vmap(per_row, &b, 1, &row, NULL, 3, out, NULL, KL_RANDOM_ERROR));
+        OK(kl_vmap(per_row, &b, 1, &row, NULL, 3, NULL, KL_RANDOM_ERROR, out));
         kl_tensor alone = kl_squeeze(kl_narrow(x, 0, i, 1), 0);
         OK(kl_requires_grad(alone));
         OK(per_row(&b, &alone, 1, each, 3));
@@ -238,7 +239,7 @@ static void mixed(void)
                   kl_numel(out[k]) == kl_numel(each[k]));
     }
     kl_tensor out[1];
-    CHECK(kl_vmap(first_part, NULL, 1, &b.w8, NULL, 1, out, NULL, KL_RANDOM_ERROR) == KL_ERR_TYPE &&
+    CHECK(kl_vmap(first_part, NULL, 1, &b.w8, NULL, 1, NULL, KL_RANDOM_ERROR, out) == KL_ERR_TYPE &&
           says("vmap: in[0] is a quantized tensor"));
     kl_clear_error();
     kl_release(out[0]);
@@ -248,17 +249,17 @@ static void mixed(void)
           close(kl_real(kl_matmul(b.s, z)), kl_matmul(sd, w), 1e-5));
     kl_tensor named = kl_named(b.w8, NAMES("in", "out"));
     CHECK(names_are(kl_exp(named), "in,out") && !strcmp(kl_layer_name(kl_layer_part(kl_exp(named), 0)), "quantized"));
-    CHECK(close(kl_matmul(kl_quantized(x, Q(KL_Q_I8), kl_none, kl_none), kl_named(b.w8, NULL)),
-                kl_matmul(kl_dense(kl_quantized(x, Q(KL_Q_I8), kl_none, kl_none)), wd), 1e-5));
+    CHECK(close(kl_matmul(kl_to_quantized(x, Q(KL_Q_I8), kl_none, kl_none), kl_named(b.w8, NULL)),
+                kl_matmul(kl_dense(kl_to_quantized(x, Q(KL_Q_I8), kl_none, kl_none)), wd), 1e-5));
     /* under autocast products of the parts are in bf16, those of integers stay */
     kl_autocast_begin(KL_BF16);
     kl_tensor low = kl_matmul(b.s, x.id ? kl_transpose(kl_narrow(x, 0, 0, 4), 0, 1) : x),
         zz = kl_matmul(kl_transpose(z, 0, 1), z);
-    kl_tensor ints = kl_matmul(kl_quantized(x, Q(KL_Q_I8), kl_none, kl_none), b.w8);
+    kl_tensor ints = kl_matmul(kl_to_quantized(x, Q(KL_Q_I8), kl_none, kl_none), b.w8);
     kl_autocast_end();
     CHECK(kl_check(low) == KL_OK && kl_dtype_of(kl_real(zz)) == KL_BF16 && kl_dtype_of(ints) == KL_F32);
     CHECK(close(kl_cast(kl_real(zz), KL_F32), kl_zeros(cpu, KL_F32, D(3, 3)), 0.1) &&
-          close(ints, kl_matmul(kl_dense(kl_quantized(x, Q(KL_Q_I8), kl_none, kl_none)), wd), 1e-5));
+          close(ints, kl_matmul(kl_dense(kl_to_quantized(x, Q(KL_Q_I8), kl_none, kl_none)), wd), 1e-5));
     OK(kl_scope_end());
 }
 
@@ -283,12 +284,12 @@ static kl_status record_everything(void)
 {
     kl_tensor v = f32(D(11, 4), (float[44]){0}), w = f32(D(4, 4), (float[16]){0}), row = f32(D(7), (float[7]){0});
     kl_tensor x = kl_nested(v, offsets()), z = kl_complex(w, w), s = csr(row),
-        q = kl_quantized(w, Q(KL_Q_U8), kl_none, kl_none);
+        q = kl_to_quantized(w, Q(KL_Q_U8), kl_none, kl_none);
     kl_tensor made[] = {kl_nested_attention(x, x, x, true), kl_nested_pad(kl_nested_softmax(x), 5, 0),
                         kl_matmul(kl_exp(z), kl_conj(z)),
                         kl_matmul(s, w), kl_add(s, coo(row)), kl_exp(s), kl_matmul(q, kl_transpose(q, 0, 1)), kl_exp(q),
                             kl_to_sparse(w, 5),
-                        kl_quantized(w, Q(KL_Q_I4, .block = 2), kl_none, kl_none), kl_named(w, NAMES("A", NULL)),
+                        kl_to_quantized(w, Q(KL_Q_I4, .block = 2), kl_none, kl_none), kl_named(w, NAMES("A", NULL)),
                             kl_relu(kl_blocked(w, 2)),
                         kl_layer_part(z, 1), kl_dense(q), kl_sum_all(kl_named(x, NAMES("T", "D")))};
     kl_status status = KL_OK;

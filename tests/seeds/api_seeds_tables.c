@@ -118,7 +118,7 @@ static void d13(void)
         y[turn][3] = kl_matmul(m, kl_transpose(m, 0, 1));
         y[turn][4] = kl_reshape(m, DIMS(2, 6));
         y[turn][5] = kl_cast(m, KL_I64);
-        y[turn][6] = kl_gather(m, 1, index);
+        y[turn][6] = kl_take(m, 1, index);
         y[turn][7] = kl_slice(m, (int64_t[]){0, 1}, (int64_t[]){3, 3}, (int64_t[]){1, 1});
         y[turn][8] = kl_argsort(m, 1, false);
         y[turn][9] = kl_concat(2, (kl_tensor[]){m, m}, 0);

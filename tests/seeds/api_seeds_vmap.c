@@ -39,30 +39,30 @@ FUNCTION(f_vector, return kl_matmul(kl_reshape(kl_narrow(x, 0, 1, 1), DIMS(4)), 
 FUNCTION(f_dot_batch, return kl_dot_general(x, W, 1, (int[]){1}, (int[]){0}, 1, (int[]){0}, (int[]){1});)
 FUNCTION(f_dot_right, return kl_dot_general(W, x, 1, (int[]){0}, (int[]){1}, 0, NULL, NULL);)
 FUNCTION(f_einsum, return kl_einsum("ij,kj->ik", 2, (kl_tensor[]){x, y});)
-FUNCTION(f_reduce, return kl_add(kl_reduce_max(x, AXES(0), false), kl_mean(y, AXES(0), false));)
-FUNCTION(f_product, return kl_reduce_prod(x, 0, NULL, false);)
+FUNCTION(f_reduce, return kl_add(kl_max(x, AXES(0), false), kl_mean(y, AXES(0), false));)
+FUNCTION(f_product, return kl_prod(x, 0, NULL, false);)
 FUNCTION(f_argmax, return kl_cast(kl_argmax(x, 1), KL_F32);)
 FUNCTION(f_cumulative, return kl_sub(kl_cumsum(x, 1, true, true), kl_cummax(y, 0, false));)
 FUNCTION(f_recurrence, return kl_recurrence(x, y, 1, false);)
 FUNCTION(f_recurrence_shared, return kl_recurrence(kl_transpose(W, 0, 1), y, 0, false);)
 FUNCTION(f_sort, return kl_sort(x, 1, true);)
 FUNCTION(f_topk, kl_tensor p; kl_tensor v = kl_topk(x, 2, 1, true, &p); return kl_add(v, kl_cast(p, KL_F32));)
-FUNCTION(f_gather_shared, return kl_gather(TABLE, 0, i);)
-FUNCTION(f_gather_axis1, return kl_gather(TABLE, 1, kl_min_scalar(i, 3));)
-FUNCTION(f_gather_own, return kl_gather(x, 1, i);) /* out of range: held */
-FUNCTION(f_gather_same, return kl_gather(x, 0, kl_arange(cpu, KL_I32, 2));)
+FUNCTION(f_gather_shared, return kl_take(TABLE, 0, i);)
+FUNCTION(f_gather_axis1, return kl_take(TABLE, 1, kl_minimum_scalar(i, 3));)
+FUNCTION(f_gather_own, return kl_take(x, 1, i);) /* out of range: held */
+FUNCTION(f_gather_same, return kl_take(x, 0, kl_arange(cpu, KL_I32, 2));)
 FUNCTION(f_embedding, return kl_embedding(TABLE, i);)
 FUNCTION(f_index_add, return kl_index_add(TABLE, 0, i, x);)
-FUNCTION(f_index_put, return kl_index_put(kl_transpose(x, 0, 1), 0, i, kl_narrow(y, 1, 0, 3));)
+FUNCTION(f_index_put, return kl_index_copy(kl_transpose(x, 0, 1), 0, i, kl_narrow(y, 1, 0, 3));)
 FUNCTION(f_index_max_same, return kl_index_max(x, 1, kl_arange(cpu, KL_I32, 2), kl_narrow(y, 1, 0, 2));)
-FUNCTION(f_along, return kl_take_along_axis(x, 1, kl_unsqueeze(kl_min_scalar(i, 3), 1));)
+FUNCTION(f_along, return kl_take_along_axis(x, 1, kl_unsqueeze(kl_minimum_scalar(i, 3), 1));)
 FUNCTION(f_dynamic, return kl_dynamic_slice(x, (kl_tensor[]){s, s}, (int64_t[]){3, 2});)
 FUNCTION(f_dynamic_shared, return kl_dynamic_slice(TABLE, (kl_tensor[]){s, kl_none}, (int64_t[]){3, 4});)
 FUNCTION(f_dynamic_update, return kl_dynamic_update(TABLE, x, (kl_tensor[]){s, kl_none});)
 FUNCTION(f_dynamic_update_same, return kl_dynamic_update(x, kl_narrow(y, 0, 0, 2),
                                                          (kl_tensor[]){kl_const(cpu, KL_I32, 1), kl_none});)
 FUNCTION(f_pad_own, return kl_mul(kl_add(x, kl_eye(cpu, KL_F32, 3, 4)), kl_triu(y, 0));)
-FUNCTION(f_cross_entropy, return kl_cross_entropy(x, kl_min_scalar(i, 3));)
+FUNCTION(f_cross_entropy, return kl_cross_entropy(x, kl_minimum_scalar(i, 3));)
 FUNCTION(f_conv, return kl_conv(kl_reshape(x, DIMS(1, 1, 12)), kl_reshape(V, DIMS(1, 1, 3)), kl_none, NULL, NULL, NULL,
                                 NULL, 1);)
 FUNCTION(f_conv_own, return kl_conv(kl_reshape(y, DIMS(1, 3, 4)), kl_reshape(x, DIMS(2, 3, 2)), kl_none, NULL, NULL,
@@ -156,7 +156,7 @@ FUNCTION(f_custom, kl_tensor o; kl_custom("vmap_triple", NULL, 0, 1, &x, 1, &o);
 
 /* Gradients. */
 FUNCTION(f_grad, return kl_grad(kl_sum_all(kl_mul(kl_exp(x), y)), x);)
-FUNCTION(f_grad_shared, return kl_grad(kl_cross_entropy(kl_matmul(x, kl_tanh(W)), kl_min_scalar(i, 2)), W);)
+FUNCTION(f_grad_shared, return kl_grad(kl_cross_entropy(kl_matmul(x, kl_tanh(W)), kl_minimum_scalar(i, 2)), W);)
 FUNCTION(f_grad_two, kl_tensor l = kl_sum_all(kl_tanh(kl_add(kl_matmul(x, W), V)));
          return kl_add(kl_grad(l, W), kl_grad(l, V));)
 FUNCTION(f_grad_table, return kl_grad(kl_sum_all(kl_mul(kl_embedding(TABLE, i), x)), TABLE);)
@@ -173,8 +173,8 @@ FUNCTION(f_grad_scan, kl_tensor h = kl_zeros(cpu, KL_F32, DIMS(4)); kl_tensor c 
 
 /* Tensors stored in other ways. */
 FUNCTION(f_complex, kl_tensor z = kl_complex(x, y); return kl_add(kl_real(kl_mul(z, z)), kl_imag(z));)
-FUNCTION(f_quantized, return kl_matmul(kl_quantized(x, (kl_qscheme){.type = KL_Q_I8}, kl_none, kl_none), WQ);)
-FUNCTION(f_quantized4, return kl_matmul(kl_quantized(x, (kl_qscheme){.type = KL_Q_I4}, kl_none, kl_none), WQ);)
+FUNCTION(f_quantized, return kl_matmul(kl_to_quantized(x, (kl_qscheme){.type = KL_Q_I8}, kl_none, kl_none), WQ);)
+FUNCTION(f_quantized4, return kl_matmul(kl_to_quantized(x, (kl_qscheme){.type = KL_Q_I4}, kl_none, kl_none), WQ);)
 FUNCTION(f_dequantized, return kl_matmul(x, kl_dense(WQ));)
 FUNCTION(f_sparse, return kl_matmul(SPARSE, x);)
 
@@ -235,7 +235,7 @@ static void compare(const char *name, function *f, bool flat, const int *axis, k
 {
     kl_tensor all, loop = kl_none, ga = kl_none, gb = kl_none;
     OK(kl_trace_begin(name));
-    kl_vmap(on_element, &f, NIN, in, axis, 1, &all, NULL, KL_RANDOM_ERROR);
+    kl_vmap(on_element, &f, NIN, in, axis, 1, NULL, KL_RANDOM_ERROR, &all);
     loop = by_loop(f, in, axis);
     kl_keep(all), kl_keep(loop);
     if (!flat) {
@@ -262,7 +262,7 @@ static kl_tensor some_inputs(kl_tensor *in, bool spread)
 static void captured(void)
 {
     W = made(DIMS(4, 3)), V = made(DIMS(3)), TABLE = made(DIMS(6, 4));
-    WQ = kl_quantized(W, (kl_qscheme){.type = KL_Q_I8, .per_axis = true, .axis = 1}, kl_none, kl_none);
+    WQ = kl_to_quantized(W, (kl_qscheme){.type = KL_Q_I8, .per_axis = true, .axis = 1}, kl_none, kl_none);
     SPARSE = kl_sparse_coo(V, kl_arange(cpu, KL_I32, 3), kl_sub(kl_const(cpu, KL_I32, 2), kl_arange(cpu, KL_I32, 3)), 3,
                            3);
     kl_custom_register("vmap_triple", &(kl_custom_op){.types = c_types, .run = c_run, .gradient = c_back}, NULL);
@@ -296,7 +296,7 @@ static void outside(void)
     kl_requires_grad(W);
     for (int k = 0; k < 6; k++) {
         kl_tensor x[NIN];
-        OK(kl_vmap(on_element, &f[k], NIN, in, NULL, 1, &all, NULL, KL_RANDOM_ERROR));
+        OK(kl_vmap(on_element, &f[k], NIN, in, NULL, 1, NULL, KL_RANDOM_ERROR, &all));
         g = kl_grad(kl_sum_all(kl_mul(all, all)), in[0]);
         kl_trace_begin("outside");
         for (int i = 0; i < NIN; i++)
@@ -314,7 +314,7 @@ static int64_t launches_of(int64_t batch, kl_status (*fn)(void *, const kl_tenso
     kl_tensor x = made(DIMS(batch, 40)), y;
     int64_t before = kl_counter("launches");
     kl_trace_begin("launches");
-    kl_vmap(fn, NULL, 1, &x, NULL, 1, &y, NULL, KL_RANDOM_ERROR);
+    kl_vmap(fn, NULL, 1, &x, NULL, 1, NULL, KL_RANDOM_ERROR, &y);
     kl_keep(y);
     kl_trace_end();
     kl_sync(cpu);
@@ -347,7 +347,7 @@ static void again(void)
         kl_tensor x = made(DIMS(5, 4));
         int64_t built = kl_counter("graphs_built"), replays = kl_counter("replays");
         OK(kl_trace_begin("step with vmap"));
-        kl_vmap(step_gradient, &w, 1, &x, NULL, 1, &y, NULL, KL_RANDOM_ERROR);
+        kl_vmap(step_gradient, &w, 1, &x, NULL, 1, NULL, KL_RANDOM_ERROR, &y);
         kl_assign(w, kl_sub(w, kl_mul_scalar(kl_sum(y, AXES(0), false), 0.1 * (i + 1))));
         OK(kl_trace_end());
         CHECK(i == 0 || (kl_counter("graphs_built") == built && kl_counter("replays") == replays + 1));
@@ -367,7 +367,7 @@ static void b9(void)
      * device. */
     kl_tensor x[2] = {made(DIMS(2, 3)), made(DIMS(2, 3))}, y;
     kl_dispatch_log_begin();
-    OK(kl_vmap(times, NULL, 2, x, NULL, 1, &y, NULL, KL_RANDOM_ERROR));
+    OK(kl_vmap(times, NULL, 2, x, NULL, 1, NULL, KL_RANDOM_ERROR, &y));
     const char *log = kl_dispatch_log_end();
     CHECK(has_line(log, "[call] op=[mul], key=[Batched]"));
     char line[80];
@@ -379,31 +379,31 @@ static void b9(void)
     kl_release(y);
     /* Where the batch's axis goes, and a negative one that is mapped. */
     kl_tensor w = made(DIMS(3, 2, 4));
-    OK(kl_vmap(softmax, NULL, 1, &w, (int[]){-2}, 1, &y, (int[]){-1}, KL_RANDOM_ERROR));
+    OK(kl_vmap(softmax, NULL, 1, &w, (int[]){-2}, 1, (int[]){-1}, KL_RANDOM_ERROR, &y));
     SHAPE(y, 3, 4, 2);
     kl_release(y);
     /* Errors say what is wrong with what. */
-    CHECK(kl_vmap(softmax, NULL, 1, x, (int[]){2}, 1, &y, NULL, KL_RANDOM_ERROR) == KL_ERR_ARGUMENT);
+    CHECK(kl_vmap(softmax, NULL, 1, x, (int[]){2}, 1, NULL, KL_RANDOM_ERROR, &y) == KL_ERR_ARGUMENT);
     CHECK(says("in_axes[0] is 2, which is out of range for in[0] of shape [2,3]") && says("api_seeds_vmap.c"));
     kl_release(y);
-    CHECK(kl_vmap(softmax, NULL, 1, x, (int[]){KL_NO_AXIS}, 1, &y, NULL, KL_RANDOM_ERROR) == KL_ERR_ARGUMENT &&
+    CHECK(kl_vmap(softmax, NULL, 1, x, (int[]){KL_NO_AXIS}, 1, NULL, KL_RANDOM_ERROR, &y) == KL_ERR_ARGUMENT &&
           says("no tensor is mapped"));
     kl_release(y);
-    CHECK(kl_vmap(times, NULL, 2, (kl_tensor[]){x[0], w}, NULL, 1, &y, NULL, KL_RANDOM_ERROR) == KL_ERR_ARGUMENT);
+    CHECK(kl_vmap(times, NULL, 2, (kl_tensor[]){x[0], w}, NULL, 1, NULL, KL_RANDOM_ERROR, &y) == KL_ERR_ARGUMENT);
     CHECK(says("axis 0 of in[1] of shape [3,2,4] has length 3, but the batch of the tensors before it has 2"));
     kl_release(y);
-    CHECK(kl_vmap(softmax, NULL, 1, x, NULL, 1, &y, (int[]){3}, KL_RANDOM_ERROR) == KL_ERR_ARGUMENT &&
+    CHECK(kl_vmap(softmax, NULL, 1, x, NULL, 1, (int[]){3}, KL_RANDOM_ERROR, &y) == KL_ERR_ARGUMENT &&
           says("out_axes[0] is 3"));
     kl_release(y);
-    CHECK(kl_vmap(softmax, NULL, 0, x, NULL, 1, &y, NULL, KL_RANDOM_ERROR) == KL_ERR_ARGUMENT);
+    CHECK(kl_vmap(softmax, NULL, 0, x, NULL, 1, NULL, KL_RANDOM_ERROR, &y) == KL_ERR_ARGUMENT);
     kl_release(y);
-    kl_tensor q8 = kl_quantized(w, (kl_qscheme){.type = KL_Q_I8}, kl_none, kl_none);
-    CHECK(kl_vmap(softmax, NULL, 1, &q8, NULL, 1, &y, NULL, KL_RANDOM_ERROR) == KL_ERR_TYPE);
+    kl_tensor q8 = kl_to_quantized(w, (kl_qscheme){.type = KL_Q_I8}, kl_none, kl_none);
+    CHECK(kl_vmap(softmax, NULL, 1, &q8, NULL, 1, NULL, KL_RANDOM_ERROR, &y) == KL_ERR_TYPE);
     CHECK(says("vmap: in[0] is a quantized tensor: map its parts (kl_layer_part) or kl_dense of it"));
     kl_release(y), kl_release(q8);
     /* rank 8: an element has 7, its unsqueeze 8 */
     kl_tensor deep = kl_zeros(cpu, KL_F32, DIMS(2, 1, 1, 1, 1, 1, 1, 3));
-    OK(kl_vmap(softmax, NULL, 1, &deep, NULL, 1, &y, NULL, KL_RANDOM_ERROR));
+    OK(kl_vmap(softmax, NULL, 1, &deep, NULL, 1, NULL, KL_RANDOM_ERROR, &y));
     kl_release(y);
     kl_release(deep), kl_release(w), kl_release(x[0]), kl_release(x[1]);
 }
@@ -421,13 +421,13 @@ static kl_status distances(void *c, const kl_tensor *in, uint32_t n, kl_tensor *
 {
     (void)n;
     kl_tensor y = in[0];
-    return kl_vmap(inner, &y, 1, c, NULL, m, out, NULL, KL_RANDOM_ERROR);
+    return kl_vmap(inner, &y, 1, c, NULL, m, NULL, KL_RANDOM_ERROR, out);
 }
 static kl_status gradients(void *c, const kl_tensor *in, uint32_t n, kl_tensor *out, uint32_t m)
 {
     (void)n;
     kl_tensor y = in[0], d;
-    if (kl_vmap(inner, &y, 1, c, NULL, m, &d, NULL, KL_RANDOM_ERROR))
+    if (kl_vmap(inner, &y, 1, c, NULL, m, NULL, KL_RANDOM_ERROR, &d))
         return KL_ERR_ARGUMENT;
     out[0] = kl_grad(kl_sum_all(kl_exp(kl_neg(d))), y); /* in what the inner function captures */
     return KL_OK;
@@ -442,7 +442,7 @@ static kl_status per_pair(void *c, const kl_tensor *in, uint32_t n, kl_tensor *o
 static kl_status per_pair_outer(void *c, const kl_tensor *in, uint32_t n, kl_tensor *out, uint32_t m)
 {
     (void)n;
-    return kl_vmap(per_pair, c, 1, in, NULL, m, out, NULL, KL_RANDOM_ERROR);
+    return kl_vmap(per_pair, c, 1, in, NULL, m, NULL, KL_RANDOM_ERROR, out);
 }
 
 static int warnings;
@@ -472,8 +472,8 @@ static void *on_thread(void *ctx)
     float v[6] = {0};
     bool *ok = ctx;
     for (int i = 0; i < 20; i++) {
-        *ok &= kl_autocast_begin(KL_BF16) == KL_OK && kl_vmap(softmax, NULL, 1, &x, NULL, 1, &y, NULL,
-                                                              KL_RANDOM_ERROR) == KL_OK;
+        *ok &= kl_autocast_begin(KL_BF16) == KL_OK && kl_vmap(softmax, NULL, 1, &x, NULL, 1, NULL, KL_RANDOM_ERROR,
+                                                              &y) == KL_OK;
         kl_autocast_end();
         *ok &= kl_read(y, v, sizeof v) == KL_OK && v[0] == v[3] && v[2] > v[1] && fabsf(v[0] + v[1] + v[2] - 1) < 1e-6f;
         kl_release(y);
@@ -497,7 +497,7 @@ static void d22(void)
 {
     threads();
     kl_tensor a = made(DIMS(3, 4)), b = made(DIMS(2, 4)), d, g;
-    OK(kl_vmap(distances, &b, 1, &a, NULL, 1, &d, NULL, KL_RANDOM_ERROR));
+    OK(kl_vmap(distances, &b, 1, &a, NULL, 1, NULL, KL_RANDOM_ERROR, &d));
     SHAPE(d, 3, 2);
     double *va = values_of(a), *vb = values_of(b), want[6] = {0}, slope[12] = {0}, each[24];
     for (int i = 0; i < 3; i++)
@@ -510,7 +510,7 @@ static void d22(void)
                 slope[4 * i + k] -= exp(-want[2 * i + j]) * 2 * (va[4 * i + k] - vb[4 * j + k]);
     NEAR(d, 6, want, 1e-5);
     kl_trace_begin("nested gradients");
-    kl_vmap(gradients, &b, 1, &a, NULL, 1, &g, NULL, KL_RANDOM_ERROR);
+    kl_vmap(gradients, &b, 1, &a, NULL, 1, NULL, KL_RANDOM_ERROR, &g);
     kl_keep(g);
     OK(kl_trace_end());
     NEAR(g, 12, slope, 1e-5);
@@ -520,7 +520,7 @@ static void d22(void)
     for (int i = 0; i < 24; i++)
         each[i] = vc[i] * (1 - tanh(vc[i] * vw[i % 4]) * tanh(vc[i] * vw[i % 4]));
     kl_trace_begin("nested per element");
-    kl_vmap(per_pair_outer, &w, 1, &c, NULL, 1, &g, NULL, KL_RANDOM_ERROR);
+    kl_vmap(per_pair_outer, &w, 1, &c, NULL, 1, NULL, KL_RANDOM_ERROR, &g);
     kl_keep(g);
     OK(kl_trace_end());
     SHAPE(g, 3, 2, 4);
@@ -533,7 +533,7 @@ static void d22(void)
         double *v = values_of(c), tripled[24];
         for (int k = 0; k < 24; k++)
             tripled[k] = 3 * v[k] + 1;
-        OK(kl_vmap(custom, NULL, 1, &c, NULL, 1, &d, NULL, KL_RANDOM_ERROR));
+        OK(kl_vmap(custom, NULL, 1, &c, NULL, 1, NULL, KL_RANDOM_ERROR, &d));
         NEAR(d, 24, tripled, 1e-6);
         free(v);
     }
@@ -541,23 +541,23 @@ static void d22(void)
     CHECK(warnings == 1);
     /* Refused. */
     kl_tensor none = kl_zeros(cpu, KL_F32, DIMS(0, 3));
-    CHECK(kl_vmap(softmax, NULL, 1, &none, NULL, 1, &d, NULL, KL_RANDOM_ERROR) == KL_ERR_ARGUMENT);
+    CHECK(kl_vmap(softmax, NULL, 1, &none, NULL, 1, NULL, KL_RANDOM_ERROR, &d) == KL_ERR_ARGUMENT);
     CHECK(says("axis 0 of in[0] of shape [0,3] has no elements: a batch has at least one"));
     kl_release(d);
     kl_tensor four = made(DIMS(4));
-    CHECK(kl_vmap(reads, NULL, 1, &four, NULL, 1, &d, NULL, KL_RANDOM_ERROR) == KL_ERR_TRACE &&
+    CHECK(kl_vmap(reads, NULL, 1, &four, NULL, 1, NULL, KL_RANDOM_ERROR, &d) == KL_ERR_TRACE &&
           says("not inside of a function that vmap records"));
     kl_release(d);
-    CHECK(kl_vmap(assigns, &w, 1, &c, NULL, 1, &d, NULL, KL_RANDOM_ERROR) == KL_ERR_TRACE &&
+    CHECK(kl_vmap(assigns, &w, 1, &c, NULL, 1, NULL, KL_RANDOM_ERROR, &d) == KL_ERR_TRACE &&
           says("not inside of a function that vmap records"));
     kl_release(d);
     /* The error of a call inside is that call's, with its line: [5] and [2,4] do not broadcast. */
     kl_tensor five = made(DIMS(3, 5));
-    CHECK(kl_vmap(times, NULL, 2, (kl_tensor[]){five, c}, NULL, 1, &d, NULL, KL_RANDOM_ERROR) == KL_ERR_SHAPE);
+    CHECK(kl_vmap(times, NULL, 2, (kl_tensor[]){five, c}, NULL, 1, NULL, KL_RANDOM_ERROR, &d) == KL_ERR_SHAPE);
     CHECK(says("mul: shapes [5] and [2,4] do not broadcast") && says("api_seeds_vmap.c"));
     kl_release(d), kl_release(five);
     /* an element has no axis */
-    CHECK(kl_vmap(softmax, NULL, 1, &four, NULL, 1, &d, NULL, KL_RANDOM_ERROR) == KL_ERR_SHAPE);
+    CHECK(kl_vmap(softmax, NULL, 1, &four, NULL, 1, NULL, KL_RANDOM_ERROR, &d) == KL_ERR_SHAPE);
     kl_release(d);
     kl_release(a), kl_release(b), kl_release(c), kl_release(w), kl_release(none), kl_release(four);
 }
@@ -570,13 +570,13 @@ static kl_status noise(void *c, const kl_tensor *in, uint32_t n, kl_tensor *out,
 }
 static kl_status noise_inside(void *c, const kl_tensor *in, uint32_t n, kl_tensor *out, uint32_t m)
 {
-    (void)c; return kl_vmap(noise, NULL, n, in, NULL, m, out, NULL, KL_RANDOM_SAME);
+    (void)c; return kl_vmap(noise, NULL, n, in, NULL, m, NULL, KL_RANDOM_SAME, out);
 }
 
 static void d23(void)
 {
     kl_tensor zero = kl_zeros(cpu, KL_F32, DIMS(4, 3)), y;
-    CHECK(kl_vmap(noise, NULL, 1, &zero, NULL, 1, &y, NULL, KL_RANDOM_ERROR) == KL_ERR_ARGUMENT);
+    CHECK(kl_vmap(noise, NULL, 1, &zero, NULL, 1, NULL, KL_RANDOM_ERROR, &y) == KL_ERR_ARGUMENT);
     CHECK(says("vmap: We do not yet support calling random operations inside of vmap. Please perform random operations "
                "outside of "
                "vmap as a workaround"));
@@ -585,17 +585,17 @@ static void d23(void)
     double *r = values_of(row), *a = values_of(all), same[12];
     for (int i = 0; i < 12; i++)
         same[i] = r[i % 3];
-    OK(kl_vmap(noise, NULL, 1, &zero, NULL, 1, &y, NULL, KL_RANDOM_SAME));
+    OK(kl_vmap(noise, NULL, 1, &zero, NULL, 1, NULL, KL_RANDOM_SAME, &y));
     NEAR(y, 12, same, 0);
-    OK(kl_vmap(noise, NULL, 1, &zero, NULL, 1, &y, NULL, KL_RANDOM_DIFFERENT));
+    OK(kl_vmap(noise, NULL, 1, &zero, NULL, 1, NULL, KL_RANDOM_DIFFERENT, &y));
     NEAR(y, 12, a, 0);
     free(r), free(a);
     kl_tensor cube = kl_zeros(cpu, KL_F32, DIMS(2, 4, 3));
-    CHECK(kl_vmap(noise_inside, NULL, 1, &cube, NULL, 1, &y, NULL, KL_RANDOM_ERROR) == KL_ERR_ARGUMENT &&
+    CHECK(kl_vmap(noise_inside, NULL, 1, &cube, NULL, 1, NULL, KL_RANDOM_ERROR, &y) == KL_ERR_ARGUMENT &&
           says("random operations"));
     kl_release(y);
     /* others for each of 2, the same for 4 */
-    OK(kl_vmap(noise_inside, NULL, 1, &cube, NULL, 1, &y, NULL, KL_RANDOM_DIFFERENT));
+    OK(kl_vmap(noise_inside, NULL, 1, &cube, NULL, 1, NULL, KL_RANDOM_DIFFERENT, &y));
     double *v = values_of(y);
     CHECK(v && v[0] == v[3] && v[0] != v[12] && v[12] == v[15]);
     free(v);

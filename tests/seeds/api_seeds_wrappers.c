@@ -42,7 +42,7 @@ static void d6(void)
     NEAR_LIST(kl_dense(kl_exp(kl_log(a))), 1e-5, 1, 3, -2, 0.5);
     NEAR_LIST(kl_dense(kl_mean(a, 0, NULL, false)), 0, -0.5, 1.75);
     NEAR_LIST(kl_dense(kl_concat(2, (kl_tensor[]){a, kl_real(b)}, 0)), 0, 1, 3, -2, 0.5, 2, 0, 4, 0);
-    CHECK(refused(kl_max(a, b), KL_ERR_TYPE, "max: has no meaning for a complex tensor"));
+    CHECK(refused(kl_maximum(a, b), KL_ERR_TYPE, "max: has no meaning for a complex tensor"));
     CHECK(refused(kl_complex(a, b), KL_ERR_TYPE, "complex: the parts are plain tensors, not complex ones"));
     kl_dispatch_log_begin();
     kl_mul(a, b);
@@ -104,18 +104,18 @@ static void d6(void)
 /* Elements of the dense tensor are within half a step of what was quantized. */
 static bool half_a_step(kl_tensor x, kl_qscheme scheme)
 {
-    kl_tensor q = kl_quantized(x, scheme, kl_none, kl_none), scale = kl_layer_part(q, 1);
+    kl_tensor q = kl_to_quantized(x, scheme, kl_none, kl_none), scale = kl_layer_part(q, 1);
     int64_t shape[KL_MAX_RANK];
     int rank = kl_shape(scale, shape);
     kl_tensor off = kl_abs(kl_sub(kl_dense(q), x));
     if (scheme.block) /* the greatest of each block */
-        off = kl_reduce_max(kl_reshape(off, 3, (int64_t[]){shape[0], kl_numel(x) / shape[0] / shape[1], shape[1]}),
-                            AXES(1), false);
+        off = kl_max(kl_reshape(off, 3, (int64_t[]){shape[0], kl_numel(x) / shape[0] / shape[1], shape[1]}),
+                     AXES(1), false);
     kl_tensor within = kl_le(off, kl_expand(kl_mul_scalar(scale, 0.50001), rank, (int64_t[]){-1, -1}));
     return !strcmp(kl_layer_name(q), "quantized") && kl_item_i64(kl_cast(kl_all(within, 0, NULL, false), KL_I32)) == 1;
 }
 
-static kl_tensor fours(kl_tensor x, kl_tensor scale) { return kl_quantized(x, Q(KL_Q_I4), scale, kl_none); }
+static kl_tensor fours(kl_tensor x, kl_tensor scale) { return kl_to_quantized(x, Q(KL_Q_I4), scale, kl_none); }
 
 /* Integers that are packed pass gradients as those of 8 bits do: straight through rounding, not beyond saturation; in
  * and outside of traces, through views and other ops, and none where only their value is left. */
@@ -161,7 +161,7 @@ static void four_bits(void)
 static void b5(void)
 {
     OK(kl_scope_begin());
-    kl_tensor x = noise(D(6, 8), 1), q8 = kl_quantized(x, Q(KL_Q_I8), kl_none, kl_none);
+    kl_tensor x = noise(D(6, 8), 1), q8 = kl_to_quantized(x, Q(KL_Q_I8), kl_none, kl_none);
     CHECK(kl_dtype_of(q8) == KL_F32 && kl_dtype_of(kl_layer_part(q8, 0)) == KL_I8 &&
           kl_numel(kl_layer_part(q8, 1)) == 1);
     kl_dispatch_log_begin();
@@ -170,7 +170,7 @@ static void b5(void)
     CHECK(!strcmp(kl_device_name(cpu), "ref") || op_keys_are(log, "exp", "QuantizedCPU,CPU"));
     CHECK(!strcmp(kl_layer_name(y), "quantized"));
     kl_tensor step = kl_layer_part(y, 1), off = kl_abs(kl_sub(kl_dense(y), kl_exp(kl_dense(q8))));
-    CHECK(kl_item_f64(kl_reduce_max(off, 0, NULL, false)) <= 0.50001 * kl_item_f64(step));
+    CHECK(kl_item_f64(kl_max(off, 0, NULL, false)) <= 0.50001 * kl_item_f64(step));
 
     kl_qscheme all[] = {Q(KL_Q_I8), Q(KL_Q_U8), Q(KL_Q_I4), Q(KL_Q_I8, .per_axis = true),
                         Q(KL_Q_U8, .per_axis = true, .axis = 1),
@@ -178,7 +178,7 @@ static void b5(void)
                             Q(KL_Q_I4, .block = 6)};
     for (unsigned i = 0; i < sizeof all / sizeof *all; i++)
         CHECK(half_a_step(x, all[i]));
-    CHECK(kl_numel(kl_layer_part(kl_quantized(x, Q(KL_Q_I4), kl_none, kl_none), 0)) == 24); /* bytes */
+    CHECK(kl_numel(kl_layer_part(kl_to_quantized(x, Q(KL_Q_I4), kl_none, kl_none), 0)) == 24); /* bytes */
 
     /* products: integers, equal to the product of what they stand for, whatever the scales are of */
     kl_tensor w = noise(D(8, 4), 2), b = noise(D(8, 4), 3);
@@ -191,19 +191,21 @@ static void b5(void)
             kl_qscheme left = all[i];
             left.axis = left.block ? 1 : left.axis;
             left.block = left.block ? 4 : 0;
-            kl_tensor a = kl_quantized(x, left, kl_none, kl_none), c = kl_quantized(w, right[k], kl_none, kl_none);
+            kl_tensor a = kl_to_quantized(x, left, kl_none, kl_none), c = kl_to_quantized(w, right[k], kl_none,
+                                                                                          kl_none);
             kl_tensor got = kl_matmul(a, c);
             CHECK(!strcmp(kl_layer_name(got), "") && close(got, kl_matmul(kl_dense(a), kl_dense(c)), 2e-6));
         }
-    kl_tensor w8 = kl_quantized(w, Q(KL_Q_I8, .per_axis = true, .axis = 1), kl_none, kl_none),
-        b8 = kl_quantized(b, Q(KL_Q_U8), kl_none, kl_none);
+    kl_tensor w8 = kl_to_quantized(w, Q(KL_Q_I8, .per_axis = true, .axis = 1), kl_none, kl_none),
+        b8 = kl_to_quantized(b, Q(KL_Q_U8), kl_none, kl_none);
     int both[] = {1, 0};
     CHECK(close(kl_dense(kl_permute(w8, both)), kl_permute(kl_dense(w8), both), 0) &&
           close(kl_layer_part(kl_permute(w8, both), 0), kl_permute(kl_layer_part(w8, 0), both), 0));
     CHECK(close(kl_matmul(q8, kl_add(w8, b8)), kl_matmul(kl_dense(q8), kl_add(kl_dense(w8), kl_dense(b8))), 0.06));
     CHECK(close(kl_matmul(x, w8), kl_matmul(x, kl_dense(w8)), 1e-6)); /* weights alone */
-    kl_tensor batch = kl_quantized(noise(D(3, 5, 8), 4), Q(KL_Q_I8, .per_axis = true, .axis = 0), kl_none, kl_none);
-    kl_tensor batch_w = kl_quantized(noise(D(3, 8, 2), 5), Q(KL_Q_I8, .per_axis = true, .axis = 2), kl_none, kl_none);
+    kl_tensor batch = kl_to_quantized(noise(D(3, 5, 8), 4), Q(KL_Q_I8, .per_axis = true, .axis = 0), kl_none, kl_none);
+    kl_tensor batch_w = kl_to_quantized(noise(D(3, 8, 2), 5), Q(KL_Q_I8, .per_axis = true, .axis = 2), kl_none,
+                                        kl_none);
     CHECK(close(kl_matmul(batch, batch_w), kl_matmul(kl_dense(batch), kl_dense(batch_w)), 2e-6));
 
     /* what a product records: a dot of 32-bit integers and no dequantize, and after simplifying none either where a
@@ -211,13 +213,13 @@ static void b5(void)
     OK(kl_read(kl_dense(w8), (float[32]){0}, 128));
     kl_no_grad_begin();
     OK(kl_trace_begin("integer_product"));
-    kl_keep(kl_matmul(kl_quantized(x, Q(KL_Q_I8), kl_none, kl_none), w8));
+    kl_keep(kl_matmul(kl_to_quantized(x, Q(KL_Q_I8), kl_none, kl_none), w8));
     const char *text = stage("captured");
     CHECK(strstr(text, " dot ") && strstr(text, "i32[6,4]") && strstr(text, "quantize") && !strstr(text, "dequantize"));
     kl_trace_abandon();
     kl_no_grad_end();
     OK(kl_trace_begin("integer_product_2"));
-    kl_keep(kl_matmul(kl_quantized(x, Q(KL_Q_I8), kl_none, kl_none), w8));
+    kl_keep(kl_matmul(kl_to_quantized(x, Q(KL_Q_I8), kl_none, kl_none), w8));
     text = stage("simplified");
     CHECK(strstr(text, "i32[6,4]") && !strstr(text, "dequantize") && !strstr(text, "custom_grad"));
     kl_trace_abandon();
@@ -229,8 +231,8 @@ static void b5(void)
                           : i == 4 ? Q(KL_Q_I4, .axis = 1, .block = 4) : i == 5 ? Q(KL_Q_I4, .per_axis = true)
                               : Q(KL_Q_I8);
         OK(kl_trace_begin("gradient"));
-        kl_tensor qa = kl_quantized(x, left, kl_none, kl_none),
-            qw = kl_quantized(w, Q(i == 3 ? KL_Q_I4 : KL_Q_I8, .per_axis = true, .axis = 1), kl_none, kl_none);
+        kl_tensor qa = kl_to_quantized(x, left, kl_none, kl_none),
+            qw = kl_to_quantized(w, Q(i == 3 ? KL_Q_I4 : KL_Q_I8, .per_axis = true, .axis = 1), kl_none, kl_none);
         kl_tensor l = kl_sum_all(kl_square(kl_matmul(qa, qw))),
             same = kl_sum_all(kl_square(kl_matmul(kl_dense(qa), kl_dense(qw))));
         kl_tensor g[4] = {kl_keep(kl_grad(l, x)), kl_keep(kl_grad(same, x)), kl_keep(kl_grad(l, w)),
@@ -245,36 +247,37 @@ static void b5(void)
         CHECK(close(g[0], g[1], 1e-4) && close(g[2], g[3], 1e-4));
     }
     OK(kl_requires_grad(x));
-    CHECK(close(kl_grad(kl_sum_all(kl_matmul(kl_quantized(x, Q(KL_Q_I8), kl_none, kl_none), w8)), x),
+    CHECK(close(kl_grad(kl_sum_all(kl_matmul(kl_to_quantized(x, Q(KL_Q_I8), kl_none, kl_none), w8)), x),
                 kl_expand(kl_reshape(kl_sum(kl_dense(w8), AXES(1), false), 2, (int64_t[]){1, 8}), 2, (int64_t[]){6, 8}),
                     1e-5));
-    CHECK(close(kl_grad(kl_sum_all(kl_exp(kl_quantized(x, Q(KL_Q_I8), kl_none, kl_none))), x), kl_exp(x), 0.1));
+    CHECK(close(kl_grad(kl_sum_all(kl_exp(kl_to_quantized(x, Q(KL_Q_I8), kl_none, kl_none))), x), kl_exp(x), 0.1));
 
     four_bits();
 
     /* observers */
     kl_observer o;
     OK(kl_observer_init(&o, cpu, Q(KL_Q_U8), KL_F32, 1, (int64_t[]){3}));
-    OK(kl_observe(&o, f32(D(3), (float[]){1, 2, 3})));
-    OK(kl_observe(&o, f32(D(3), (float[]){-2, 1, 2})));
-    NEAR_LIST(kl_dense(kl_quantized_by(&o, f32(D(3), (float[]){9, -9, 1.01f}))), 1e-6, 153 / 51.0, -102 / 51.0,
+    OK(kl_observer_update(&o, f32(D(3), (float[]){1, 2, 3})));
+    OK(kl_observer_update(&o, f32(D(3), (float[]){-2, 1, 2})));
+    NEAR_LIST(kl_dense(kl_observer_quantize(&o, f32(D(3), (float[]){9, -9, 1.01f}))), 1e-6, 153 / 51.0, -102 / 51.0,
               52 / 51.0);
-    CHECK(refused(kl_quantized(kl_cast(x, KL_I32), Q(KL_Q_I8), kl_none, kl_none), KL_ERR_TYPE,
+    CHECK(refused(kl_to_quantized(kl_cast(x, KL_I32), Q(KL_Q_I8), kl_none, kl_none), KL_ERR_TYPE,
                   "quantized: needs a floating dtype, got i32"));
-    CHECK(refused(kl_quantized(x, Q(KL_Q_I8, .block = 5), kl_none, kl_none), KL_ERR_SHAPE,
+    CHECK(refused(kl_to_quantized(x, Q(KL_Q_I8, .block = 5), kl_none, kl_none), KL_ERR_SHAPE,
                   "axis 0 of [6,8] is not cut into blocks of 5"));
-    CHECK(refused(kl_quantized(x, Q(KL_Q_I8), w, kl_none), KL_ERR_SHAPE, "the scale has shape [8,4], not [1,1]"));
+    CHECK(refused(kl_to_quantized(x, Q(KL_Q_I8), w, kl_none), KL_ERR_SHAPE, "the scale has shape [8,4], not [1,1]"));
     CHECK(refused(kl_grad(kl_sum_all(kl_dense(q8)), q8), KL_ERR_GRAD, "a quantized tensor has no gradient"));
-    kl_observer_free(&o);
+    kl_observer_deinit(&o);
     OK(kl_observer_init(&o, cpu, Q(KL_Q_I8, .per_axis = true, .axis = -1), KL_F32, 2, (int64_t[]){1, 2}));
     o.momentum = 0.5;
-    OK(kl_observe(&o, f32(D(2, 2), (float[]){1, -5, 3, 5})));
-    OK(kl_trace_begin("observe")); /* where states are assigned when it has run */
-    OK(kl_observe(&o, f32(D(1, 2), (float[]){-2, 1})));
+    OK(kl_observer_update(&o, f32(D(2, 2), (float[]){1, -5, 3, 5})));
+    OK(kl_trace_begin("observer_update")); /* where states are assigned when it has run */
+    OK(kl_observer_update(&o, f32(D(1, 2), (float[]){-2, 1})));
     OK(kl_trace_end());
     CHECK(kl_item_f64(kl_narrow(o.low, 1, 0, 1)) == -0.5 && kl_item_f64(kl_narrow(o.high, 1, 1, 1)) == 3);
-    CHECK(refused(kl_quantized_by(&o, x), KL_ERR_SHAPE, "the observer's ranges are [1,2], those of this tensor [1,8]"));
-    kl_observer_free(&o);
+    CHECK(refused(kl_observer_quantize(&o, x), KL_ERR_SHAPE,
+                  "the observer's ranges are [1,2], those of this tensor [1,8]"));
+    kl_observer_deinit(&o);
     OK(kl_scope_end());
 }
 
@@ -284,7 +287,7 @@ static void d5(void)
         general = kl_dispatch_resolve("exp", SET(KL_KEY_Quantized));
     CHECK(on_device == KL_KEY_QuantizedCPU && general == KL_KEY_Quantized &&
           table_has("exp", "QuantizedCUDA: quantized [layer kernel]"));
-    kl_tensor x = f32(D(2), (float[]){1, 2}), q = kl_quantized(x, Q(KL_Q_I8), kl_none, kl_none);
+    kl_tensor x = f32(D(2), (float[]){1, 2}), q = kl_to_quantized(x, Q(KL_Q_I8), kl_none, kl_none);
     kl_registration r = reg("exp", KL_KEY_QuantizedCPU, giving(7, "fn_q8_cpu"));
     CHECK(table_has("exp", "QuantizedCPU: fn_q8_cpu [kernel]") &&
           table_has("exp", "QuantizedXPU: quantized [layer kernel]"));
@@ -362,7 +365,7 @@ static void b4(void)
         for (int k = 0; k < 9; k++)
             CHECK(!strcmp(kl_layer_name(stays[k]), "sparse") && close(kl_dense(stays[k]), want[k], 1e-6));
         CHECK(close(kl_exp(both[i]), kl_exp(dense[i]), 0) &&
-              close(kl_max(both[i], dense[!i]), kl_max(dense[i], dense[!i]), 0));
+              close(kl_maximum(both[i], dense[!i]), kl_maximum(dense[i], dense[!i]), 0));
     }
     CHECK(close(kl_dense(kl_sampled_matmul(kl_transpose(y, 0, 1), kl_transpose(x, 0, 1), r)),
                 kl_mul(kl_matmul(kl_transpose(y, 0, 1), kl_transpose(x, 0, 1)),

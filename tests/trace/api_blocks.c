@@ -248,7 +248,7 @@ static kl_status inner_vmap(void *ctx, const kl_tensor *in, uint32_t nin, kl_ten
 {
     (void)nin, (void)nout;
     kl_tensor x = kl_unsqueeze(in[0], 0), y;
-    kl_status status = kl_vmap(same, ctx, 1, &x, NULL, 1, &y, NULL, KL_RANDOM_ERROR);
+    kl_status status = kl_vmap(same, ctx, 1, &x, NULL, 1, NULL, KL_RANDOM_ERROR, &y);
     out[0] = kl_squeeze(y, 0);
     return status;
 }
@@ -271,7 +271,7 @@ static kl_status call_host(unsigned host, kl_tensor x, kl_tensor *y)
     case 8: return kl_custom("blocks_op", NULL, 0, 1, &x, 1, y);
     default:
         x = kl_unsqueeze(x, 0);
-        status = kl_vmap(host == 9 ? same : inner_vmap, &on, 1, &x, NULL, 1, &row, NULL, KL_RANDOM_ERROR);
+        status = kl_vmap(host == 9 ? same : inner_vmap, &on, 1, &x, NULL, 1, NULL, KL_RANDOM_ERROR, &row);
         *y = kl_squeeze(row, 0);
         return status;
     }

@@ -36,7 +36,7 @@ static void failing(void)
 
 /* ---- the first error stays ---- */
 
-static const char *const ways[] = {"a call fails", "its check fails when it runs", "kl_step_end fails",
+static const char *const ways[] = {"a call fails", "its check fails when it runs", "kl_trace_end_step fails",
                                    "kl_trace_compile fails", "it is dropped after a call failed"};
 enum { WAYS = sizeof ways / sizeof *ways, TENSORS = 6 };
 
@@ -54,10 +54,10 @@ static void fail_trace(int way, kl_tensor w, kl_tensor h[TENSORS], char text[400
     if (way == 1)
         kl_assert(kl_gt(kl_sum_all(w), kl_scalar(dev, KL_F32, 100)), "the sum is large");
     h[4] = kl_keep(kl_exp(h[3]));
-    h[5] = kl_keep(kl_quantized(h[0], (kl_qscheme){.type = KL_Q_I8}, kl_none, kl_none));
+    h[5] = kl_keep(kl_to_quantized(h[0], (kl_qscheme){.type = KL_Q_I8}, kl_none, kl_none));
     kl_assign(w, h[0]);
     switch (way) {
-    case 2: CHECK(!kl_step_end(1, &w)); break; /* w is no input */
+    case 2: CHECK(!kl_trace_end_step(1, &w)); break; /* w is no input */
     case 3: CHECK(kl_trace_compile("/nowhere/x.o", "/nowhere/x.h", NULL) != KL_OK); break;
     case 4: kl_trace_abandon(); break;
     default: CHECK(kl_trace_end() != KL_OK); break;

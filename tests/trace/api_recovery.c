@@ -69,13 +69,13 @@ static kl_status vmap_itself(void *ctx, const kl_tensor *in, uint32_t nin, kl_te
 {
     called++;
     kl_tensor batch = kl_unsqueeze(in[0], 0);
-    return kl_vmap(vmap_itself, ctx, nin, &batch, NULL, nout, out, NULL, KL_RANDOM_ERROR);
+    return kl_vmap(vmap_itself, ctx, nin, &batch, NULL, nout, NULL, KL_RANDOM_ERROR, out);
 }
 
 static kl_status in_turn(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
 {
     kl_tensor batch = kl_unsqueeze(in[0], 0);
-    return ++called % 2 ? kl_vmap(in_turn, ctx, nin, &batch, NULL, nout, out, NULL, KL_RANDOM_ERROR)
+    return ++called % 2 ? kl_vmap(in_turn, ctx, nin, &batch, NULL, nout, NULL, KL_RANDOM_ERROR, out)
                         : kl_checkpoint(in_turn, ctx, nin, in, nout, out);
 }
 
@@ -89,7 +89,7 @@ static kl_status loop_itself(void *ctx, const kl_tensor *in, uint32_t nin, kl_te
 static kl_status start(kl_region_fn *fn, kl_tensor x, kl_tensor *y)
 {
     called = 0;
-    return fn == vmap_itself ? kl_vmap(fn, NULL, 1, &x, NULL, 1, y, NULL, KL_RANDOM_ERROR)
+    return fn == vmap_itself ? kl_vmap(fn, NULL, 1, &x, NULL, 1, NULL, KL_RANDOM_ERROR, y)
          : fn == loop_itself ? kl_scan(fn, NULL, 2, 1, &x, 0, NULL, 0, false, y) : kl_checkpoint(fn, NULL, 1, &x, 1, y);
 }
 
@@ -130,7 +130,7 @@ static kl_status jump(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *o
         longjmp(out_of_it, 1);
     if (mapped) {
         kl_tensor batch = kl_unsqueeze(x, 0);
-        return kl_vmap(jump, ctx, 1, &batch, NULL, nout, out, NULL, KL_RANDOM_ERROR);
+        return kl_vmap(jump, ctx, 1, &batch, NULL, nout, NULL, KL_RANDOM_ERROR, out);
     }
     return kl_checkpoint(jump, ctx, 1, &x, nout, out);
 }
@@ -147,7 +147,7 @@ static kl_status run_jump(kl_tensor *w, kl_tensor *x, bool second)
     kl_tensor y[1];
     if (second)
         return kl_custom_grad(first_of_two, jump, w, 1, x, 1, y);
-    return mapped ? kl_vmap(jump, w, 1, x, NULL, 1, y, NULL, KL_RANDOM_ERROR) : kl_checkpoint(jump, w, 1, x, 1, y);
+    return mapped ? kl_vmap(jump, w, 1, x, NULL, 1, NULL, KL_RANDOM_ERROR, y) : kl_checkpoint(jump, w, 1, x, 1, y);
 }
 
 static kl_status square(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
@@ -164,7 +164,7 @@ static void works_again(kl_tensor x)
     kl_tensor y;
     CHECK(!kl_tracing() && kl_grad_enabled());
     CHECK(kl_scope_end() == KL_ERR_ARGUMENT && strstr(kl_last_error(), "no scope is open"));
-    OK(kl_vmap(square, NULL, 1, &x, NULL, 1, &y, NULL, KL_RANDOM_ERROR));
+    OK(kl_vmap(square, NULL, 1, &x, NULL, 1, NULL, KL_RANDOM_ERROR, &y));
     NEAR(y, 2, four, 0);
     OK(kl_trace_begin("after"));
     OK(kl_checkpoint(square, NULL, 1, &x, 1, &y));
@@ -207,7 +207,7 @@ static void longjmps(void)
     CHECK(kl_checkpoint(abandons, NULL, 1, &x, 1, &y) == KL_ERR_TRACE &&
           strstr(kl_last_error(), "trace_abandon: not inside"));
     OK(kl_release(y));
-    CHECK(kl_vmap(abandons, NULL, 1, &x, NULL, 1, &y, NULL, KL_RANDOM_ERROR) == KL_ERR_TRACE);
+    CHECK(kl_vmap(abandons, NULL, 1, &x, NULL, 1, NULL, KL_RANDOM_ERROR, &y) == KL_ERR_TRACE);
     OK(kl_release(y));
     works_again(x);
     OK(kl_release(x));

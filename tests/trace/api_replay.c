@@ -49,8 +49,8 @@ static kl_status part_body(void *ctx, const kl_tensor *in, uint32_t nin, kl_tens
     switch (p->variant % 6) {
     case 0: x = kl_tanh(kl_add(x, p->outside)); break;
     case 1: x = kl_mul_scalar(x, p->number); break;
-    case 2: x = kl_max(x, kl_expand(kl_scalar(kl_device_of(x), KL_F32, p->number), DIMS(1, WIDTH))); break;
-    case 3: x = kl_sub(kl_abs(x), kl_reduce_max(p->outside, AXES(0), true)); break;
+    case 2: x = kl_maximum(x, kl_expand(kl_scalar(kl_device_of(x), KL_F32, p->number), DIMS(1, WIDTH))); break;
+    case 3: x = kl_sub(kl_abs(x), kl_max(p->outside, AXES(0), true)); break;
     case 4: x = kl_cumsum(kl_mul(x, x), 0, false, false); break;
     case 5:
         inner.variant = p->variant / 6;
@@ -126,11 +126,11 @@ static kl_tensor one_op(unsigned which, kl_tensor a, kl_tensor b, double number,
     if (which == 2)
         return kl_tanh(a);
     if (which == 3)
-        return kl_sub(a, kl_reduce_max(b, AXES(0), true));
+        return kl_sub(a, kl_max(b, AXES(0), true));
     if (which == 4)
         return kl_softmax(a, -1);
     if (which == 5)
-        return kl_max(a, kl_expand(kl_scalar(kl_device_of(a), KL_F32, number), DIMS(1, WIDTH)));
+        return kl_maximum(a, kl_expand(kl_scalar(kl_device_of(a), KL_F32, number), DIMS(1, WIDTH)));
     return kl_cumsum(b, 0, false, false);
 }
 
@@ -458,7 +458,7 @@ static void test_region_frozen(kl_device dev)
         kl_tensor x = kl_input(dev, KL_F32, DIMS(1, WIDTH), data), out;
         struct part part = {6 * 2 + 5, w, 2.5, false};
         kl_keep(region_op(2, x, &part));
-        kl_step *s = kl_step_end(1, &x);
+        kl_step *s = kl_trace_end_step(1, &x);
         if (!CHECK(s))
             break;
         x = kl_input(dev, KL_F32, DIMS(1, WIDTH), data);

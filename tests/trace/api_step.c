@@ -29,7 +29,7 @@ static kl_step *freeze(kl_device dev, kl_tensor w)
     kl_trace_begin("frozen");
     kl_tensor x = input(dev, 0);
     record(x, w, number(dev, "lr", 0.25), 0.5, &loss);
-    return kl_step_end(1, &x);
+    return kl_trace_end_step(1, &x);
 }
 
 /* Step by step the same bits as recorded; the learning rate is once not given and stays as it was recorded. */
@@ -92,7 +92,7 @@ static void test_parts(kl_device dev)
     kl_keep(kl_add(kl_mul(b, kl_expand(q, DIMS(4))), fixed));
     kl_keep(i8);
     kl_assign(s, kl_add(s, a));
-    kl_step *step = kl_step_end(2, (kl_tensor[]){b, a}); /* in another order */
+    kl_step *step = kl_trace_end_step(2, (kl_tensor[]){b, a}); /* in another order */
     if (!CHECK(step && kl_step_outputs(step) == 3))
         return;
     for (int i = 0; i < 8; i++) {
@@ -125,11 +125,11 @@ static void test_optimizers(kl_device dev)
         OK(kl_read(w[1], want, sizeof want));
         kl_optimizer *o[2];
         for (int i = 0; i < 2; i++)
-            o[i] = kind == 2 ? kl_sgd(&w[i], 1, &momentum) : kl_adam(&w[i], 1, kind ? &decay : NULL);
+            o[i] = kind == 2 ? kl_sgd(1, &w[i], &momentum) : kl_adam(1, &w[i], kind ? &decay : NULL);
         kl_trace_begin("frozen optimizer");
         x = input(dev, 1);
         kl_optimizer_step(o[0], kl_sum_all(kl_square(kl_matmul(x, w[0]))), 1);
-        kl_step *step = kl_step_end(1, &x);
+        kl_step *step = kl_trace_end_step(1, &x);
         OK(kl_optimizer_set_steps(o[0], 0));
         for (int i = 0; step && i < 6; i++) {
             kl_slot slots[KL_OPTIMIZER_SLOTS];
@@ -186,7 +186,7 @@ static void test_errors(kl_device dev)
     kl_step_free(NULL);
     CHECK(kl_step_outputs(NULL) == -1);
 
-    CHECK(!kl_step_end(0, NULL) && kl_last_error_code() == KL_ERR_TRACE);
+    CHECK(!kl_trace_end_step(0, NULL) && kl_last_error_code() == KL_ERR_TRACE);
     w = kl_ones(dev, KL_F32, DIMS(M, 2));
     const char *want[] = {"input 1 was not made by kl_input", "input 1 is kl_none", "given twice",
                           "keeps and assigns nothing",
@@ -199,7 +199,7 @@ static void test_errors(kl_device dev)
             record(in, w, kl_scalar(dev, KL_F32, 1), 1, &loss);
         if (i == 4)
             kl_keep(kl_add(in, kl_const(dev, KL_I32, 1)));
-        CHECK(!kl_step_end(i == 2 ? 2 : 1, list) && strstr(kl_last_error(), want[i]));
+        CHECK(!kl_trace_end_step(i == 2 ? 2 : 1, list) && strstr(kl_last_error(), want[i]));
         CHECK(!kl_tracing());
     }
     NEAR_LIST(kl_sum_all(w), 0, 2 * M);
@@ -234,7 +234,7 @@ static void test_threads(kl_device dev)
     kl_tensor x = kl_input(dev, KL_F32, DIMS(8), (float[8]){0}), by = number(dev, "by", 0);
     kl_keep(kl_mul(x, kl_expand(by, DIMS(8))));
     kl_assign(sum, kl_add(sum, x));
-    kl_step *step = kl_step_end(1, &x);
+    kl_step *step = kl_trace_end_step(1, &x);
     pthread_t t[THREADS];
     struct worker w[THREADS];
     double want = 0;

@@ -288,7 +288,7 @@ static void train_way(enum way way, const char *label, int64_t bucket)
         CHECK(shards != NULL);
         list = kl_comm_shards_parts(shards, &n);
     }
-    kl_optimizer *opt = kl_adam(list, n, &adam);
+    kl_optimizer *opt = kl_adam(n, list, &adam);
     printf("%s:", label);
     for (int step = 0; step < STEPS; step++) {
         int rows = way == WHOLE ? BATCH : BATCH / ranks;
@@ -352,7 +352,7 @@ static void train_groups(bool sharded, float values[2][VALUES])
         of = list;
         n = trained;
     }
-    kl_optimizer *opt = kl_adam(of, n, &adam);
+    kl_optimizer *opt = kl_adam(n, of, &adam);
     kl_tensor g[PARAMS], part[PARAMS], norm = kl_none;
     if (sharded) { /* not attached yet */
         kl_trace_begin("apart");
@@ -361,8 +361,8 @@ static void train_groups(bool sharded, float values[2][VALUES])
         kl_trace_abandon();
     }
     OK(kl_optimizer_attach(opt, sharded ? kl_comm_shards_params(shards) : tree));
-    kl_accumulator *acc = kl_accumulator_new(of, n);
-    kl_ema *ema = kl_ema_new(of, n, 0.75);
+    kl_accumulator *acc = kl_accumulator_new(n, of);
+    kl_ema *ema = kl_ema_new(n, of, 0.75);
     for (int step = 0; step < 2 * STEPS; step++) {
         int rows = BATCH / ranks;
         kl_trace_begin("groups");
@@ -454,7 +454,7 @@ static const char *step_of(kl_tensor w, int64_t n, kl_dtype dtype, kl_comm *by)
 static void rank_mismatch(void)
 {
     kl_tensor w = kl_zeros(dev, KL_F32, 0, NULL);
-    kl_comm *second = kl_comm_init(NULL);
+    kl_comm *second = kl_comm_new(NULL);
     CHECK(second && kl_comm_ranks(second) == ranks);
     const char *text = step_of(w, rank ? 5 : 4, KL_F32, comm);
     printf("rank %d: %s\n", rank, text);
@@ -470,7 +470,7 @@ static void rank_mismatch(void)
     CHECK(strstr(kl_last_error(), "all_gather") && strstr(kl_last_error(), "broadcast"));
     CHECK(kl_item_f32(w) == 0); /* as it was */
     kl_comm_free(second);
-    text = step_of(w, 4, KL_F32, second = kl_comm_init(NULL)); /* the next call works */
+    text = step_of(w, 4, KL_F32, second = kl_comm_new(NULL)); /* the next call works */
     CHECK(!*text && kl_item_f32(w) == (float)(4 * ranks));
     kl_comm_free(second);
     printf("rank %d: %d failed\n", rank, failed);
@@ -520,7 +520,7 @@ static int rank_main(const char *what)
 {
     kl_comm_options options = {.timeout = !strcmp(what, "late") ? timeout_of_late() : 600,
                                .transport = by_nccl ? "nccl" : NULL};
-    comm = kl_comm_init(&options);
+    comm = kl_comm_new(&options);
     if (!comm) {
         printf("no communicator: %s\n", kl_last_error());
         return 1;
@@ -528,7 +528,7 @@ static int rank_main(const char *what)
     dev = kl_device_named(by_nccl ? "cuda" : "cpu");
     rank = kl_comm_rank(comm);
     ranks = kl_comm_ranks(comm);
-    CHECK(!by_nccl || !strcmp(kl_comm_carrier(comm), "nccl"));
+    CHECK(!by_nccl || !strcmp(kl_comm_transport(comm), "nccl"));
     if (!strcmp(what, "values"))
         rank_values();
     else if (!strcmp(what, "train"))
@@ -631,28 +631,28 @@ static void check_killed(int n, enum transport by)
 
 static void check_one(void)
 {
-    comm = kl_comm_init(NULL);
-    CHECK(comm && kl_comm_rank(comm) == 0 && kl_comm_ranks(comm) == 1 && !strcmp(kl_comm_carrier(comm), "none"));
+    comm = kl_comm_new(NULL);
+    CHECK(comm && kl_comm_rank(comm) == 0 && kl_comm_ranks(comm) == 1 && !strcmp(kl_comm_transport(comm), "none"));
     rank = 0, ranks = 1;
     dev = kl_device_named("cpu");
     rank_values();
     kl_tensor w = kl_zeros(dev, KL_F32, DIMS(4));
     kl_comm_free(comm);
     kl_trace_begin("freed");
-    kl_comm *other = kl_comm_init(NULL);
+    kl_comm *other = kl_comm_new(NULL);
     kl_keep(kl_comm_all_reduce(other, KL_REDUCE_SUM, w));
     kl_comm_free(other);
     CHECK(kl_trace_end() == KL_ERR_ARGUMENT && strstr(kl_last_error(), "no communicator"));
-    CHECK(!kl_comm_init(&(kl_comm_options){.transport = "pigeon"}) && kl_last_error_code() == KL_ERR_ARGUMENT);
-    CHECK(!kl_comm_init(&(kl_comm_options){.rank = 3, .ranks = 2}) && kl_last_error_code() == KL_ERR_ARGUMENT);
+    CHECK(!kl_comm_new(&(kl_comm_options){.transport = "pigeon"}) && kl_last_error_code() == KL_ERR_ARGUMENT);
+    CHECK(!kl_comm_new(&(kl_comm_options){.rank = 3, .ranks = 2}) && kl_last_error_code() == KL_ERR_ARGUMENT);
     kl_comm_options alone = {.rank = 0, .ranks = 2, .port = free_port(), .timeout = 0.3};
-    CHECK(!kl_comm_init(&alone) && kl_last_error_code() == KL_ERR_IO && strstr(kl_last_error(), "within 0.3 s"));
+    CHECK(!kl_comm_new(&alone) && kl_last_error_code() == KL_ERR_IO && strstr(kl_last_error(), "within 0.3 s"));
     alone.rank = 1;
-    CHECK(!kl_comm_init(&alone) && kl_last_error_code() == KL_ERR_IO && strstr(kl_last_error(), "rank 0"));
+    CHECK(!kl_comm_new(&alone) && kl_last_error_code() == KL_ERR_IO && strstr(kl_last_error(), "rank 0"));
     setenv("RANK", "x", 1), setenv("WORLD_SIZE", "2", 1);
-    CHECK(!kl_comm_init(NULL) && strstr(kl_last_error(), "RANK"));
+    CHECK(!kl_comm_new(NULL) && strstr(kl_last_error(), "RANK"));
     setenv("RANK", "2", 1);
-    CHECK(!kl_comm_init(NULL) && strstr(kl_last_error(), "WORLD_SIZE"));
+    CHECK(!kl_comm_new(NULL) && strstr(kl_last_error(), "WORLD_SIZE"));
     unsetenv("RANK"), unsetenv("WORLD_SIZE");
 }
 

@@ -30,19 +30,19 @@ static bool same(kl_tensor a, kl_tensor b)
 
 static kl_optimizer *make_sgd(kl_tensor p)
 {
-    return kl_sgd(&p, 1, &(kl_sgd_options){.momentum = 0.9, .weight_decay = 0.01, .nesterov = true});
+    return kl_sgd(1, &p, &(kl_sgd_options){.momentum = 0.9, .weight_decay = 0.01, .nesterov = true});
 }
-static kl_optimizer *make_adam(kl_tensor p) { return kl_adam(&p, 1, NULL); }
+static kl_optimizer *make_adam(kl_tensor p) { return kl_adam(1, &p, NULL); }
 static kl_optimizer *make_adamw(kl_tensor p)
 {
-    return kl_adam(&p, 1, &(kl_adam_options){.beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .weight_decay = 0.1});
+    return kl_adam(1, &p, &(kl_adam_options){.beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .weight_decay = 0.1});
 }
-static kl_optimizer *make_lion(kl_tensor p) { return kl_lion(&p, 1, NULL); }
+static kl_optimizer *make_lion(kl_tensor p) { return kl_lion(1, &p, NULL); }
 static kl_optimizer *make_rmsprop(kl_tensor p)
 {
-    return kl_rmsprop(&p, 1, &(kl_rmsprop_options){.alpha = 0.99, .eps = 1e-8, .momentum = 0.9, .centered = true});
+    return kl_rmsprop(1, &p, &(kl_rmsprop_options){.alpha = 0.99, .eps = 1e-8, .momentum = 0.9, .centered = true});
 }
-static kl_optimizer *make_adafactor(kl_tensor p) { return kl_adafactor(&p, 1, NULL); }
+static kl_optimizer *make_adafactor(kl_tensor p) { return kl_adafactor(1, &p, NULL); }
 
 static const struct { const char *name; kl_optimizer *(*make)(kl_tensor p); } rules[] = {
     {"sgd", make_sgd}, {"adam", make_adam}, {"adamw", make_adamw}, {"lion", make_lion}, {"rmsprop", make_rmsprop},
@@ -92,8 +92,8 @@ static void test_rule(unsigned rule, kl_dtype d, double size, bool autocast)
 static void test_gradients(kl_dtype d, bool autocast)
 {
     kl_tensor p = kl_keep(numbers(d, 1, 0));
-    kl_accumulator *acc = kl_accumulator_new(&p, 1);
-    kl_ema *ema = kl_ema_new(&p, 1, 0.999);
+    kl_accumulator *acc = kl_accumulator_new(1, &p);
+    kl_ema *ema = kl_ema_new(1, &p, 0.999);
     CHECK(acc && ema);
     OK(kl_trace_begin("clip"));
     if (autocast)
@@ -156,7 +156,7 @@ static void test_gradients(kl_dtype d, bool autocast)
 static void test_dtypes(kl_dtype d)
 {
     kl_tensor p = kl_keep(numbers(d, 1, 0)), g[1] = {numbers(KL_F32, 1, 0)}, bad[1] = {numbers(KL_F64, 1, 0)};
-    kl_optimizer *o = kl_adam(&p, 1, NULL);
+    kl_optimizer *o = kl_adam(1, &p, NULL);
     OK(kl_trace_begin("f32"));
     OK(kl_optimizer_step_gradients(o, g, 0.1));
     OK(kl_trace_end());
@@ -183,8 +183,8 @@ static void test_product(kl_dtype d, kl_qscheme a, kl_qscheme b, double size, bo
     kl_scope_begin();
     if (autocast)
         OK(kl_autocast_begin(d));
-    kl_tensor qa = kl_quantized(kl_cast(kl_input(dev, KL_F64, DIMS(M, K), x), d), a, kl_none, kl_none);
-    kl_tensor qb = kl_quantized(kl_cast(kl_input(dev, KL_F64, DIMS(K, COLUMNS), w), d), b, kl_none, kl_none);
+    kl_tensor qa = kl_to_quantized(kl_cast(kl_input(dev, KL_F64, DIMS(M, K), x), d), a, kl_none, kl_none);
+    kl_tensor qb = kl_to_quantized(kl_cast(kl_input(dev, KL_F64, DIMS(K, COLUMNS), w), d), b, kl_none, kl_none);
     kl_tensor y = kl_matmul(qa, qb);
     if (autocast)
         OK(kl_autocast_end());
@@ -219,8 +219,8 @@ static void test_quantized(kl_dtype d, bool autocast)
                  autocast);
     /* a range that is wider than f16's largest number */
     float x[2] = {-60000, 60000}, got[2];
-    kl_tensor q = kl_quantized(kl_cast(kl_input(dev, KL_F32, DIMS(2), x), d), (kl_qscheme){.type = KL_Q_U8}, kl_none,
-                               kl_none);
+    kl_tensor q = kl_to_quantized(kl_cast(kl_input(dev, KL_F32, DIMS(2), x), d), (kl_qscheme){.type = KL_Q_U8}, kl_none,
+                                  kl_none);
     OK(kl_read(kl_cast(kl_dense(q), KL_F32), got, sizeof got));
     CHECK(fabs(got[0] + 60000) < 600 && fabs(got[1] - 60000) < 600);
     /* a moving average of ranges */
@@ -231,13 +231,13 @@ static void test_quantized(kl_dtype d, bool autocast)
     for (int i = 0; i < 300; i++) {
         float range[2] = {-1, i ? 2 : 1};
         high += i ? 0.001 * (2 - high) : 0;
-        OK(kl_trace_begin("observe"));
-        OK(kl_observe(&o, kl_cast(kl_input(dev, KL_F32, DIMS(2), range), d)));
+        OK(kl_trace_begin("observer_update"));
+        OK(kl_observer_update(&o, kl_cast(kl_input(dev, KL_F32, DIMS(2), range), d)));
         OK(kl_trace_end());
     }
     CHECK(fabs(kl_item_f64(kl_cast(kl_sum_all(o.high), KL_F64)) - high) < 1e-4);
-    CHECK(kl_check(kl_quantized_by(&o, kl_cast(kl_input(dev, KL_F32, DIMS(2), x), d))) == KL_OK);
-    kl_observer_free(&o);
+    CHECK(kl_check(kl_observer_quantize(&o, kl_cast(kl_input(dev, KL_F32, DIMS(2), x), d))) == KL_OK);
+    kl_observer_deinit(&o);
 }
 
 static void test_all(kl_device device)

@@ -333,7 +333,7 @@ static void blocks(void)
         CHECK(kl_check(y) == KL_ERR_TRACE);
         kl_release(y);
         free(want);
-        kl_nn_cache_free(&cache);
+        kl_nn_cache_deinit(&cache);
         kl_release(first), kl_release(whole), kl_release(x);
         kl_params_free(p);
     }
@@ -414,12 +414,12 @@ static void errors(void)
     kl_nn_cache cache;
     double v[MAX_COUNT];
     OK(kl_nn_linear_init(&m, p, "fc", 3, 4, true));
-    OK(kl_params_init(p, "*.weight", &(kl_init){.kind = KL_INIT_ONES}));
+    OK(kl_params_reset(p, "*.weight", &(kl_init){.kind = KL_INIT_ONES}));
     double *w = param(p, "fc.weight");
     CHECK(w && w[0] == 1 && w[11] == 1);
     free(w);
-    CHECK(kl_params_init(p, "*.scale", &(kl_init){.kind = KL_INIT_ONES}) == KL_ERR_ARGUMENT);
-    CHECK(kl_params_init(p, "fc", &(kl_init){.kind = KL_INIT_KINDS}) == KL_ERR_ARGUMENT);
+    CHECK(kl_params_reset(p, "*.scale", &(kl_init){.kind = KL_INIT_ONES}) == KL_ERR_ARGUMENT);
+    CHECK(kl_params_reset(p, "fc", &(kl_init){.kind = KL_INIT_KINDS}) == KL_ERR_ARGUMENT);
     int64_t before = live();
     CHECK(kl_nn_linear_init(&m, p, "fc", 3, 4, true) == KL_ERR_ARGUMENT && strstr(kl_last_error(), "\"fc.weight\""));
     CHECK(kl_nn_linear_init(&m, p, "g", 0, 4, true) == KL_ERR_ARGUMENT && strstr(kl_last_error(), "api_modules.c"));

@@ -119,12 +119,12 @@ static const kl_rmsprop_options rmsprop_is = {.alpha = 0.9, .eps = 1e-3, .weight
 static const kl_rmsprop_options rmsprop_all_is = {0.9, 1e-3, 0.7, 0.05, true};
 static const kl_adafactor_options adafactor_is = {0.7, 1e-20, 0.01, 0.5, 0.1, false};
 
-static kl_optimizer *make_nesterov(const kl_tensor *p, int n) { return kl_sgd(p, n, &nesterov_is); }
-static kl_optimizer *make_adam(const kl_tensor *p, int n) { return kl_adam(p, n, &adam_is); }
-static kl_optimizer *make_lion(const kl_tensor *p, int n) { return kl_lion(p, n, &lion_is); }
-static kl_optimizer *make_rmsprop(const kl_tensor *p, int n) { return kl_rmsprop(p, n, &rmsprop_is); }
-static kl_optimizer *make_rmsprop_all(const kl_tensor *p, int n) { return kl_rmsprop(p, n, &rmsprop_all_is); }
-static kl_optimizer *make_adafactor(const kl_tensor *p, int n) { return kl_adafactor(p, n, &adafactor_is); }
+static kl_optimizer *make_nesterov(const kl_tensor *p, int n) { return kl_sgd(n, p, &nesterov_is); }
+static kl_optimizer *make_adam(const kl_tensor *p, int n) { return kl_adam(n, p, &adam_is); }
+static kl_optimizer *make_lion(const kl_tensor *p, int n) { return kl_lion(n, p, &lion_is); }
+static kl_optimizer *make_rmsprop(const kl_tensor *p, int n) { return kl_rmsprop(n, p, &rmsprop_is); }
+static kl_optimizer *make_rmsprop_all(const kl_tensor *p, int n) { return kl_rmsprop(n, p, &rmsprop_all_is); }
+static kl_optimizer *make_adafactor(const kl_tensor *p, int n) { return kl_adafactor(n, p, &adafactor_is); }
 
 static const struct kind {
     const char *name;
@@ -232,7 +232,7 @@ static void compare(const struct kind *k, enum how how)
             OK(kl_optimizer_step(o, distance(p), rate_at(i)));
         }
         if (how == FROZEN_STEP) {
-            step = kl_step_end(0, NULL);
+            step = kl_trace_end_step(0, NULL);
             OK(kl_optimizer_set_steps(o, 0));
             i--;
             model_start(&w, N);
@@ -290,11 +290,11 @@ static kl_optimizer *with_defaults(int which, int variant, double decay, const k
     kl_adafactor_options ada = zeros ? (kl_adafactor_options){.weight_decay = decay}
                                      : (kl_adafactor_options){0.8, 1e-30, 1e-3, 1, decay, false};
     switch (which) {
-    case 0: return kl_sgd(p, 2, none ? NULL : &sgd);
-    case 1: return kl_adam(p, 2, none ? NULL : &adam);
-    case 2: return kl_lion(p, 2, none ? NULL : &lion);
-    case 3: return kl_rmsprop(p, 2, none ? NULL : &rms);
-    default: return kl_adafactor(p, 2, none ? NULL : &ada);
+    case 0: return kl_sgd(2, p, none ? NULL : &sgd);
+    case 1: return kl_adam(2, p, none ? NULL : &adam);
+    case 2: return kl_lion(2, p, none ? NULL : &lion);
+    case 3: return kl_rmsprop(2, p, none ? NULL : &rms);
+    default: return kl_adafactor(2, p, none ? NULL : &ada);
     }
 }
 
@@ -334,14 +334,14 @@ static void options_out_of_range(void)
     kl_params *t = tree(p);
     const double bad[] = {NAN, INFINITY, 1, 2};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
-        CHECK(!kl_adam(p, 2, &(kl_adam_options){.beta2 = bad[i]}) && strstr(kl_last_error(), "adam: beta2 is"));
-        CHECK(!kl_lion(p, 2, &(kl_lion_options){.beta1 = bad[i]}) && strstr(kl_last_error(), "lion: beta1 is"));
-        CHECK(!kl_rmsprop(p, 2, &(kl_rmsprop_options){.alpha = bad[i]}));
+        CHECK(!kl_adam(2, p, &(kl_adam_options){.beta2 = bad[i]}) && strstr(kl_last_error(), "adam: beta2 is"));
+        CHECK(!kl_lion(2, p, &(kl_lion_options){.beta1 = bad[i]}) && strstr(kl_last_error(), "lion: beta1 is"));
+        CHECK(!kl_rmsprop(2, p, &(kl_rmsprop_options){.alpha = bad[i]}));
         CHECK(kl_last_error_code() == KL_ERR_ARGUMENT && strstr(kl_last_error(), "rmsprop: alpha is"));
     }
-    CHECK(!kl_sgd(p, 2, &(kl_sgd_options){.momentum = NAN}) && strstr(kl_last_error(), "sgd: momentum is"));
-    CHECK(!kl_adam(p, 2, &(kl_adam_options){.weight_decay = INFINITY}) && strstr(kl_last_error(), "weight_decay is"));
-    CHECK(!kl_adafactor(p, 2, &(kl_adafactor_options){.eps1 = -1}) && strstr(kl_last_error(), "eps1 is -1"));
+    CHECK(!kl_sgd(2, p, &(kl_sgd_options){.momentum = NAN}) && strstr(kl_last_error(), "sgd: momentum is"));
+    CHECK(!kl_adam(2, p, &(kl_adam_options){.weight_decay = INFINITY}) && strstr(kl_last_error(), "weight_decay is"));
+    CHECK(!kl_adafactor(2, p, &(kl_adafactor_options){.eps1 = -1}) && strstr(kl_last_error(), "eps1 is -1"));
     kl_params_free(t);
 }
 
@@ -467,7 +467,7 @@ static void accumulating(void)
 {
     kl_tensor p[2];
     kl_params *t = tree(p);
-    kl_accumulator *acc = kl_accumulator_new(p, 2);
+    kl_accumulator *acc = kl_accumulator_new(2, p);
     kl_tensor got[2] = {kl_none, kl_none};
     for (int round = 0; round < 2; round++)
         for (int i = 0; i < 3; i++) {
@@ -498,7 +498,7 @@ static void averaging(void)
 {
     kl_tensor p[2];
     kl_params *t = tree(p);
-    kl_ema *e = kl_ema_new(p, 2, 0.9);
+    kl_ema *e = kl_ema_new(2, p, 0.9);
     CHECK(e != NULL);
     double average[N], now[N];
     for (int i = 0; i < N; i++)
@@ -523,7 +523,7 @@ static void averaging(void)
         same("swapped parameter", p[0], N, twice ? now : average);
         same("swapped average", kl_ema_average(e, 1), COLUMNS, twice ? average : now);
     }
-    CHECK(!kl_ema_average(e, 2).id && !kl_ema_new(p, 2, 1.5) && !kl_ema_new(NULL, 1, 0.5));
+    CHECK(!kl_ema_average(e, 2).id && !kl_ema_new(2, p, 1.5) && !kl_ema_new(1, NULL, 0.5));
     CHECK(kl_ema_update(e) == KL_ERR_TRACE);
     kl_ema_free(e);
     kl_ema_free(NULL);
@@ -553,8 +553,8 @@ static void errors(void)
     int64_t before = live();
     kl_tensor p[2], g[2];
     kl_params *t = tree(p), *other = kl_params_new(dev, KL_F32, 1);
-    CHECK(!kl_sgd(p, 2, &(kl_sgd_options){.nesterov = true}) && kl_last_error_code() == KL_ERR_ARGUMENT);
-    kl_optimizer *o = kl_lion(p, 2, NULL);
+    CHECK(!kl_sgd(2, p, &(kl_sgd_options){.nesterov = true}) && kl_last_error_code() == KL_ERR_ARGUMENT);
+    kl_optimizer *o = kl_lion(2, p, NULL);
     CHECK(kl_optimizer_attach(o, other) == KL_ERR_ARGUMENT && kl_optimizer_attach(NULL, t) == KL_ERR_ARGUMENT);
     const char *name;
     kl_tensor state;

@@ -123,15 +123,15 @@ static int vmap_samples(kl_device dev, bool symbolic, int round, kl_tensor *out)
     kl_tensor y = input_of(dev, symbolic, KL_I32, 1, &n, &count, label);
     x = kl_reshape(x, 3, (int64_t[]){-1, 1, WIDTH});
     y = kl_reshape(y, 2, (int64_t[]){-1, 1});
-    OK(kl_vmap(sample_gradient, NULL, 2, (kl_tensor[]){x, y}, NULL, 2, out, NULL, KL_RANDOM_ERROR));
+    OK(kl_vmap(sample_gradient, NULL, 2, (kl_tensor[]){x, y}, NULL, 2, NULL, KL_RANDOM_ERROR, out));
     return 2;
 }
 
 static kl_status row_of(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout)
 {
     (void)ctx, (void)nin, (void)nout;
-    out[0] = kl_softmax(kl_mul(in[0], kl_gather(weight[0], 0, in[1])), -1); /* in[1]: which row of the weight */
-    out[1] = kl_gather(in[0], 0, in[1]);
+    out[0] = kl_softmax(kl_mul(in[0], kl_take(weight[0], 0, in[1])), -1); /* in[1]: which row of the weight */
+    out[1] = kl_take(in[0], 0, in[1]);
     return KL_OK;
 }
 
@@ -141,7 +141,7 @@ static int vmap_indices(kl_device dev, bool symbolic, int round, kl_tensor *out)
     int64_t count = 1 + round * 3 % MAX_BATCH, n = kl_symbol("n", 1, MAX_BATCH);
     kl_tensor x = rows_of(dev, symbolic, n, count, 2);
     kl_tensor y = input_of(dev, symbolic, KL_I32, 1, &n, &count, label);
-    OK(kl_vmap(row_of, NULL, 2, (kl_tensor[]){x, y}, NULL, 2, out, (int[]){1, 0}, KL_RANDOM_ERROR));
+    OK(kl_vmap(row_of, NULL, 2, (kl_tensor[]){x, y}, NULL, 2, (int[]){1, 0}, KL_RANDOM_ERROR, out));
     return 2;
 }
 
@@ -158,7 +158,7 @@ static int vmap_lengths(kl_device dev, bool symbolic, int round, kl_tensor *out)
 {
     int64_t l = kl_symbol("l", 1, 10), lengths[3] = {4, l, WIDTH}, dims[3] = {4, 2 + round, WIDTH};
     kl_tensor x = input_of(dev, symbolic, KL_F32, 3, lengths, dims, data);
-    OK(kl_vmap(sequence_sum, NULL, 1, &x, NULL, 1, out, NULL, KL_RANDOM_ERROR));
+    OK(kl_vmap(sequence_sum, NULL, 1, &x, NULL, 1, NULL, KL_RANDOM_ERROR, out));
     out[1] = kl_grad(kl_sum_all(out[0]), weight[0]);
     return 2;
 }
@@ -240,12 +240,12 @@ static void test_errors(kl_device dev)
     kl_tensor x, y, out[2];
     kl_trace_begin("two batches");
     x = rows_of(dev, true, n, 4, 2), y = rows_of(dev, true, m, 4, 2);
-    FAILS(kl_vmap(row_of, NULL, 2, (kl_tensor[]){x, y}, NULL, 2, out, NULL, KL_RANDOM_ERROR), KL_ERR_ARGUMENT,
+    FAILS(kl_vmap(row_of, NULL, 2, (kl_tensor[]){x, y}, NULL, 2, NULL, KL_RANDOM_ERROR, out), KL_ERR_ARGUMENT,
           "vmap: axis 0 of in[1] of shape [m,6] has length m, but the batch of the tensors before it has n");
     kl_trace_abandon();
     kl_trace_begin("a loop for each element");
     x = rows_of(dev, true, n, 4, 2);
-    FAILS(kl_vmap(loops, NULL, 1, &x, NULL, 1, out, NULL, KL_RANDOM_ERROR), KL_ERR_SHAPE,
+    FAILS(kl_vmap(loops, NULL, 1, &x, NULL, 1, NULL, KL_RANDOM_ERROR, out), KL_ERR_SHAPE,
           "vmap: while is recorded for each element, and the batch has a symbolic length");
     kl_trace_abandon();
     kl_trace_begin("no offsets");

@@ -26,20 +26,20 @@ static kl_tensor form_tril(kl_tensor x, kl_tensor *more)
     return kl_tril(x, -1);
 }
 
-static kl_tensor form_cummax(kl_tensor x, kl_tensor *more) { return kl_cummax_places(x, 0, true, more); }
-static kl_tensor form_cummin(kl_tensor x, kl_tensor *more) { return kl_cummin_places(x, 1, true, more); }
+static kl_tensor form_cummax(kl_tensor x, kl_tensor *more) { return kl_cummax_indices(x, 0, true, more); }
+static kl_tensor form_cummin(kl_tensor x, kl_tensor *more) { return kl_cummin_indices(x, 1, true, more); }
 static kl_tensor form_nonzero(kl_tensor x, kl_tensor *more) { return kl_nonzero(kl_relu(x), 5, more); }
 
 static kl_tensor form_elements(kl_tensor x, kl_tensor *more)
 {
-    *more = kl_gather_elements(x, 0, index_of(x), KL_INDEX_FROM_END | KL_INDEX_DROP);
-    return kl_gather_elements(x, 1, index_of(x), 0);
+    *more = kl_take_along_axis_with(x, 0, index_of(x), KL_INDEX_FROM_END | KL_INDEX_DROP);
+    return kl_take_along_axis_with(x, 1, index_of(x), 0);
 }
 
 static kl_tensor form_scatter(kl_tensor x, kl_tensor *more)
 {
-    *more = kl_scatter_elements(x, 0, index_of(x), x, KL_SCATTER_MEAN, KL_INDEX_DROP);
-    return kl_scatter_elements(x, 1, index_of(x), x, KL_SCATTER_ADD, KL_INDEX_FROM_END);
+    *more = kl_put_along_axis_with(x, 0, index_of(x), x, KL_SCATTER_MEAN, KL_INDEX_DROP);
+    return kl_put_along_axis_with(x, 1, index_of(x), x, KL_SCATTER_ADD, KL_INDEX_FROM_END);
 }
 
 static kl_tensor form_nd(kl_tensor x, kl_tensor *more)
@@ -52,7 +52,7 @@ static kl_tensor form_nd(kl_tensor x, kl_tensor *more)
 static kl_tensor form_index(kl_tensor x, kl_tensor *more)
 {
     kl_tensor i[2] = {kl_none, index_of(kl_sum(x, 1, (int[]){0}, false))};
-    *more = kl_index_scatter(x, 2, i, kl_const(dev, KL_F32, 2), KL_SCATTER_ADD, KL_INDEX_DROP);
+    *more = kl_index_put(x, 2, i, kl_const(dev, KL_F32, 2), KL_SCATTER_ADD, KL_INDEX_DROP);
     return kl_index(x, 2, i, KL_INDEX_FROM_END);
 }
 
@@ -110,19 +110,19 @@ static kl_tensor refused_unique(kl_tensor x, kl_tensor *more) { return kl_unique
 
 static kl_tensor refused_places(kl_tensor x, kl_tensor *more)
 {
-    return kl_max_pool_places(x, 1, (int64_t[]){2}, NULL, NULL, NULL, NULL, more);
+    return kl_max_pool_indices(x, 1, (int64_t[]){2}, NULL, NULL, NULL, NULL, more);
 }
 
 static kl_tensor refused_product(kl_tensor x, kl_tensor *more)
 {
     (void)more;
-    return kl_scatter_elements(x, 0, index_of(x), x, KL_SCATTER_MUL, 0);
+    return kl_put_along_axis_with(x, 0, index_of(x), x, KL_SCATTER_MUL, 0);
 }
 
 static kl_tensor refused_longer(kl_tensor x, kl_tensor *more) /* of an index that is longer for some symbols */
 {
     (void)more;
-    return kl_gather_elements(kl_zeros(dev, KL_F32, DIMS(2, 3)), 1, index_of(x), 0);
+    return kl_take_along_axis_with(kl_zeros(dev, KL_F32, DIMS(2, 3)), 1, index_of(x), 0);
 }
 
 static kl_tensor refused_argmax(kl_tensor x, kl_tensor *more) { return (void)more, kl_argmax(x, 1); }
@@ -216,9 +216,9 @@ static void test(kl_device device)
     REFUSES(diagonal, "diagonal: axis 0 of [n,m] is symbolic");
     REFUSES(matrix, "diagonal_matrix: axis 1 of [n,m] is symbolic");
     REFUSES(unique, "unique: axis 0 of [n,m] is symbolic");
-    REFUSES(places, "max_pool_places: axis 1 of [n,m] is symbolic");
-    REFUSES(product, "scatter_elements: products of symbolically many rows");
-    REFUSES(longer, "gather_elements: index [n,m] does not fit [2,3]");
+    REFUSES(places, "max_pool_indices: axis 1 of [n,m] is symbolic");
+    REFUSES(product, "put_along_axis_with: products of symbolically many rows");
+    REFUSES(longer, "take_along_axis_with: index [n,m] does not fit [2,3]");
     REFUSES(argmax, "argmax: axis 1 of [n,m] is symbolic");
     REFUSES(bits, "reduce_xor: axis 0 of [n,m] is symbolic");
     REFUSES(classes, "cross_entropy_with: axis 1 of [n,m] is symbolic");

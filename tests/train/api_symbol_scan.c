@@ -171,7 +171,7 @@ static void test_step(kl_device dev)
     kl_trace_begin("frozen lstm");
     kl_tensor x = sequence(dev, &s), got, want;
     kl_keep(logits_by_hand(dev, &s, x, m.p));
-    kl_step *step = kl_step_end(1, &x);
+    kl_step *step = kl_trace_end_step(1, &x);
     CHECK(step != NULL);
     for (int i = 0; step && i < PAIRS; i++) {
         struct sizes f = scan_sizes(false, pair[i]);

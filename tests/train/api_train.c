@@ -126,7 +126,7 @@ static void loop(void)
     CHECK(fd >= 0);
     OK(kl_nn_linear_init(&f.line, f.params, "line", 1, 1, true));
     const kl_tensor *trained = kl_params_trained(f.params, &n);
-    f.opt = kl_sgd(trained, n, &(kl_sgd_options){.momentum = 0.5, .nesterov = true});
+    f.opt = kl_sgd(n, trained, &(kl_sgd_options){.momentum = 0.5, .nesterov = true});
     kl_train_loop l = {.steps = 150, .step = fit_step, .rate = fit_rate, .each = fit_each, .every = 40, .ctx = &f,
                        .quiet = true, .log = log};
     OK(kl_train(&l));

@@ -59,7 +59,7 @@ static int free_port(void)
 /* In a child: joins, adds, and ends with 0 if the sum is right; 2: it could not join. */
 static int be_rank(int rank, int port, const char *own_secret, double timeout)
 {
-    kl_comm *comm = kl_comm_init(&(kl_comm_options){.transport = "socket", .rank = rank, .ranks = RANKS, .port = port,
+    kl_comm *comm = kl_comm_new(&(kl_comm_options){.transport = "socket", .rank = rank, .ranks = RANKS, .port = port,
                                                     .address = "127.0.0.1", .timeout = timeout, .secret = own_secret});
     if (!comm)
         return kl_last_error_code() == KL_ERR_IO ? 2 : 3;

@@ -7,7 +7,7 @@
 
 #undef KL_HERE
 #define KL_HERE site
-#undef kl_model_load /* defined here, below */
+#undef kl_model_open /* defined here, below */
 #undef kl_model_call
 #undef kl_model_read_tensor
 
@@ -37,17 +37,17 @@ static bool make_weights(const kl_site *site, kl_model *m)
     return ok;
 }
 
-kl_model *kl_model_load_at(const kl_site *site, kl_device device, const char *path)
+kl_model *kl_model_open_at(const kl_site *site, kl_device device, const char *path)
 {
     struct message why = {0};
     if (!path) {
-        kl_fail_at(site, KL_ERR_ARGUMENT, "model_load: path is NULL");
+        kl_fail_at(site, KL_ERR_ARGUMENT, "model_open: path is NULL");
         return NULL;
     }
     kl_model *m = model_read(device, path, &why);
     if (!m) {
         char text[1000];
-        snprintf(text, sizeof text, "model_load: %s", why.text);
+        snprintf(text, sizeof text, "model_open: %s", why.text);
         kl_fail_at(site, why.code, text);
         return NULL;
     }
@@ -57,11 +57,11 @@ kl_model *kl_model_load_at(const kl_site *site, kl_device device, const char *pa
     if (make_weights(site, m))
         return m;
     kl_fail_at(site, kl_last_error_code(), kl_last_error());
-    kl_model_free(m);
+    kl_model_close(m);
     return NULL;
 }
 
-void kl_model_free(kl_model *m)
+void kl_model_close(kl_model *m)
 {
     if (!m)
         return;

@@ -1,6 +1,6 @@
 /* Models from files: ONNX.  Included by <kiln/kiln.h>.
  *
- *     kl_model *m = kl_model_load(dev, "mnist.onnx");
+ *     kl_model *m = kl_model_open(dev, "mnist.onnx");
  *     if (!m) { fprintf(stderr, "%s\n", kl_last_error()); return 1; }
  *     kl_tensor x = kl_input(dev, KL_F32, 4, (int64_t[]){1, 1, 28, 28}, pixels), y;
  *     if (kl_model_call(m, 1, &x, 1, &y) == KL_OK)
@@ -35,10 +35,10 @@ typedef struct kl_model kl_model;
  * links, in its folder; they are mapped, so they must not change while the model exists.  NULL: it failed.
  * [errors ARGUMENT; IO: the file, or one it refers to, is missing or damaged; TYPE: operators, or types of values, that
  * are not known; DEVICE; MEMORY] */
-KL_API_AT kl_model *kl_model_load(kl_device device, const char *path);
+KL_API_AT kl_model *kl_model_open(kl_device device, const char *path);
 /* Releases its weights; what was recorded stays as it is.  Not while a function of a region is recorded.  NULL is
  * fine. */
-KL_API void kl_model_free(kl_model *model);
+KL_API void kl_model_close(kl_model *model);
 
 /* The description of an input or output. */
 typedef struct kl_model_value {
@@ -78,7 +78,7 @@ KL_API_AT kl_status kl_model_call(kl_model *model, uint32_t nin, const kl_tensor
  * type is written between casts.  Casts of floats to integers saturate and integers divided by 0 are 0, as in Kiln, by
  * nodes of comparisons.  An op that ONNX does not have, such as a random number, is an error that names the op, its
  * types and the line that recorded it.  ONNX does not define the order of sums, so results may differ by
- * rounding, nor which of several rows wins if kl_index_put selects a row twice.
+ * rounding, nor which of several rows wins if kl_index_copy selects a row twice.
  *     static kl_status predict(void *net, const kl_tensor *in, uint32_t nin, kl_tensor *out, uint32_t nout);
  *     kl_model_save("net.onnx", predict, &net, 1, &x, (const char *[]){"image"}, 1, (const char *[]){"logits"});
  * [errors ARGUMENT: a name twice, or empty, or 2 GiB; TRACE: one is open; TYPE: no such op in ONNX; IO; those of the

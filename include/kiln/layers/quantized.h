@@ -1,9 +1,9 @@
 /* Tensors stored as small integers.  Included by <kiln/kiln.h>; see storage.h.
  *
  *     kl_qscheme q = {.type = KL_Q_I8}, columns = {.type = KL_Q_I8, .per_axis = true, .axis = 1};
- *     kl_tensor w8 = kl_keep(kl_quantized(w, columns, kl_none, kl_none));
+ *     kl_tensor w8 = kl_keep(kl_to_quantized(w, columns, kl_none, kl_none));
  *     // integers times integers, then one scale
- *     kl_tensor y = kl_matmul(kl_quantized(x, q, kl_none, kl_none), w8);
+ *     kl_tensor y = kl_matmul(kl_to_quantized(x, q, kl_none, kl_none), w8);
  *
  * A quantized tensor stands for (q - zero point) * scale, a float.  Its parts: the integers q (KL_Q_I4: two in a byte
  * of KL_U8 along the last axis, the first one in its low half), the scales, and the zero points or kl_none for 0.
@@ -14,7 +14,7 @@
  * - views leave the integers what they are, and their scales follow: where an axis with scales is not kept whole, or
  *   blocks are cut, shorter blocks have copies of them. KL_Q_I4 becomes KL_Q_I8, with the same integers, where it is
  *   transposed or its last axis becomes odd;
- * - rows taken by indices (kl_gather, kl_embedding) are a plain tensor, of which only those rows are computed; where
+ * - rows taken by indices (kl_take, kl_embedding) are a plain tensor, of which only those rows are computed; where
  *   one scale is for all, they keep it;
  * - elementwise ops compute in floats and quantize the result in the way of the first quantized operand, its scale from
  *   the result's own range, so that it is off by at most half a step;
@@ -44,11 +44,11 @@ typedef struct kl_qscheme {
  * counting blocks; kl_none: from the least and greatest elements of x that share it.  zero_point: the scale's shape,
  * KL_I8 or KL_U8 as the integers; kl_none: 0, or from the range beside a scale of kl_none.  KL_Q_I4 needs a last axis
  * of even length. [SHAPE, TYPE, ARGUMENT] */
-KL_API_AT kl_tensor kl_quantized(kl_tensor x, kl_qscheme scheme, kl_tensor scale, kl_tensor zero_point);
+KL_API_AT kl_tensor kl_to_quantized(kl_tensor x, kl_qscheme scheme, kl_tensor scale, kl_tensor zero_point);
 /* A quantized tensor of integers that are there: its parts, which stay the caller's.  integers: in the tensor's shape;
  * of KL_Q_I4 bytes, as above.  scale: a float, whose dtype is the tensor's; its shape, and that of zero_point (or
- * kl_none), is as in kl_quantized.  [new handle; SHAPE, TYPE, ARGUMENT] */
-KL_API_AT kl_tensor kl_quantized_of(kl_tensor integers, kl_qscheme scheme, kl_tensor scale, kl_tensor zero_point);
+ * kl_none), is as in kl_to_quantized.  [new handle; SHAPE, TYPE, ARGUMENT] */
+KL_API_AT kl_tensor kl_quantized(kl_tensor integers, kl_qscheme scheme, kl_tensor scale, kl_tensor zero_point);
 
 /* What ranges a tensor has had, to choose its scale before it comes: two states, the least and greatest elements so
  * far, or, with a momentum above 0, their moving averages low = momentum * low + (1 - momentum) * new.  f32 for f16 and
@@ -63,10 +63,10 @@ typedef struct kl_observer {
 KL_API kl_status kl_observer_init(kl_observer *o, kl_device device, kl_qscheme scheme, kl_dtype dtype, int rank,
                                   const int64_t *dims);
 /* Takes x in, by kl_assign to both states.  [SHAPE, TYPE] */
-KL_API_AT kl_status kl_observe(kl_observer *o, kl_tensor x);
+KL_API_AT kl_status kl_observer_update(kl_observer *o, kl_tensor x);
 /* x in the observer's scheme, with the scale of what it has seen, numbers beyond that saturated.  [SHAPE, TYPE] */
-KL_API_AT kl_tensor kl_quantized_by(const kl_observer *o, kl_tensor x);
-KL_API void kl_observer_free(kl_observer *o);
+KL_API_AT kl_tensor kl_observer_quantize(const kl_observer *o, kl_tensor x);
+KL_API void kl_observer_deinit(kl_observer *o);
 
 #ifdef __cplusplus
 }

@@ -17,17 +17,17 @@ typedef enum kl_sampling { KL_SAMPLING_NEAREST, KL_SAMPLING_LINEAR, KL_SAMPLING_
  * length, n: the result's.  HALF_PIXEL: (i + 1/2) / s - 1/2; _SYMMETRIC: shifted so that the centres agree where n is
  * not s L; _PYTORCH: 0 where n is 1.  CORNERS: i (L - 1) / (n - 1).  ASYMMETRIC: i / s.  TF_NEAREST: (i + 1/2) / s.
  * CROP: start (L - 1) + i (end - start) (L - 1) / (n - 1). */
-typedef enum kl_resize_places {
+typedef enum kl_resize_coordinates {
     KL_RESIZE_HALF_PIXEL, KL_RESIZE_HALF_PIXEL_SYMMETRIC, KL_RESIZE_HALF_PIXEL_PYTORCH, KL_RESIZE_CORNERS,
     KL_RESIZE_ASYMMETRIC, KL_RESIZE_TF_NEAREST, KL_RESIZE_CROP
-} kl_resize_places;
+} kl_resize_coordinates;
 /* How the nearest element to a position is chosen: a half rounds down, or up; or always the element below, or above. */
 typedef enum kl_resize_rounding {
     KL_RESIZE_HALF_DOWN, KL_RESIZE_HALF_UP, KL_RESIZE_FLOOR, KL_RESIZE_CEIL
 } kl_resize_rounding;
 typedef struct kl_resize_options {
     kl_sampling sampling;
-    kl_resize_places places;
+    kl_resize_coordinates coordinates;
     kl_resize_rounding rounding;  /* of NEAREST */
     const double *scale;          /* one for each axis; NULL: length of the result / of the tensor */
     const double *start, *end;    /* of CROP, for each axis, as fractions of the length; NULL: 0 and 1 */
@@ -76,13 +76,13 @@ KL_API_AT kl_tensor kl_adaptive_max_pool(kl_tensor a, int n, const int64_t *size
 /* kl_max_pool, and a new handle for the positions (i64) of the first largest element (or NaN) of each window: its index
  * in the last n axes, flattened, never one of the padding, even where all elements are the dtype's lowest number.  The
  * gradient flows to these elements.  [SHAPE, TYPE, ARGUMENT] */
-KL_API_AT kl_tensor kl_max_pool_places(kl_tensor a, int n, const int64_t *window, const int64_t *stride,
-                                       const int64_t *low, const int64_t *high, const int64_t *dilation,
-                                       kl_tensor *places);
+KL_API_AT kl_tensor kl_max_pool_indices(kl_tensor a, int n, const int64_t *window, const int64_t *stride,
+                                        const int64_t *pad_low, const int64_t *pad_high, const int64_t *dilation,
+                                        kl_tensor *indices);
 /* The inverse: zeros with the last n axes of these sizes, except a's elements at their positions, integers of a's
  * shape.  Positions outside are ignored; of several elements at one position the last is kept.  [SHAPE, TYPE,
  * ARGUMENT] */
-KL_API_AT kl_tensor kl_max_unpool(kl_tensor a, kl_tensor places, int n, const int64_t *sizes);
+KL_API_AT kl_tensor kl_max_unpool(kl_tensor a, kl_tensor indices, int n, const int64_t *sizes);
 
 #ifdef __cplusplus
 }

@@ -11,7 +11,7 @@ extern "C" {
 #endif
 
 /* The meaning of an index outside of 0..length-1; the flags may be combined.  CLAMP: the nearest valid one, as in
- * kl_gather.  FROM_END: a negative one counts from the end, -1 is the last element; what is still outside is clamped or
+ * kl_take.  FROM_END: a negative one counts from the end, -1 is the last element; what is still outside is clamped or
  * dropped.  DROP: a gather returns 0 there, a scatter ignores that part of the update. */
 enum { KL_INDEX_CLAMP = 0, KL_INDEX_FROM_END = 1, KL_INDEX_DROP = 2 };
 
@@ -33,11 +33,12 @@ KL_API_AT kl_tensor kl_scatter_nd(kl_tensor a, kl_tensor index, kl_tensor update
 
 /* Elements along an axis by an index for each element, as in kl_take_along_axis; the index may also be shorter than a
  * in the other axes.  The result has the index's shape.  [SHAPE, TYPE, ARGUMENT] */
-KL_API_AT kl_tensor kl_gather_elements(kl_tensor a, int axis, kl_tensor index, unsigned flags);
+KL_API_AT kl_tensor kl_take_along_axis_with(kl_tensor a, int axis, kl_tensor index, unsigned flags);
 /* The inverse: a with each element of update, of the index's shape, combined with the element of a that the index
  * selects.  [SHAPE, TYPE, ARGUMENT] */
-KL_API_AT kl_tensor kl_scatter_elements(kl_tensor a, int axis, kl_tensor index, kl_tensor update, kl_scatter_kind kind,
-                                        unsigned flags);
+KL_API_AT kl_tensor kl_put_along_axis_with(kl_tensor a, int axis, kl_tensor index, kl_tensor update,
+                                           kl_scatter_kind kind,
+                                           unsigned flags);
 
 /* a[index[0], index[1], ...], as in numpy: n (up to rank) indices that broadcast with each other, one for each of the
  * first axes, kl_none for an axis that is not indexed; later axes are not indexed.  The indices' axes replace the
@@ -46,8 +47,8 @@ KL_API_AT kl_tensor kl_scatter_elements(kl_tensor a, int axis, kl_tensor index, 
 KL_API_AT kl_tensor kl_index(kl_tensor a, int n, const kl_tensor *index, unsigned flags);
 /* a with the elements that kl_index gives combined with those of update, which is broadcast to that shape.
  * [SHAPE, TYPE, ARGUMENT] */
-KL_API_AT kl_tensor kl_index_scatter(kl_tensor a, int n, const kl_tensor *index, kl_tensor update, kl_scatter_kind kind,
-                                     unsigned flags);
+KL_API_AT kl_tensor kl_index_put(kl_tensor a, int n, const kl_tensor *index, kl_tensor update, kl_scatter_kind kind,
+                                 unsigned flags);
 
 /* Where the elements beyond a border come from.  REFLECT: back from the border, which is not repeated, cb|abc|ba;
  * EDGE: the nearest one, aa|abc|cc; WRAP: from the other end, bc|abc|ab; SYMMETRIC: as reflect with the border

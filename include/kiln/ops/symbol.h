@@ -25,12 +25,12 @@
 extern "C" {
 #endif
 
-/* A length that may be any number from low to high.  The same name and bounds give the same length.  The name is of at
+/* A length that may be any number from min to max.  The same name and bounds give the same length.  The name is of at
  * most 23 letters, digits, '_' and '.', and starts with a letter.  INT64_MIN after an error.
- * [errors ARGUMENT: a bad name, bounds that are not 0 <= low <= high < 2^59, too many symbols; MEMORY] */
-KL_API_AT int64_t kl_symbol(const char *name, int64_t low, int64_t high);
+ * [errors ARGUMENT: a bad name, bounds that are not 0 <= min <= max < 2^59, too many symbols; MEMORY] */
+KL_API_AT int64_t kl_symbol(const char *name, int64_t min, int64_t max);
 /* The same of multiples of a number, as "16*n" in shapes.  [errors as above; ARGUMENT: none is within the bounds] */
-KL_API_AT int64_t kl_symbol_multiple(const char *name, int64_t low, int64_t high, int64_t multiple_of);
+KL_API_AT int64_t kl_symbol_multiple(const char *name, int64_t min, int64_t max, int64_t multiple_of);
 /* kl_input in a trace: `dims` are the lengths of the caller's array in this run, `lengths` what they are in the graph,
  * each a number, then the same one, or a symbol.  Inputs with one symbol must agree on its value.  kl_trace_end and
  * kl_step_run report what does not fit, before anything runs.
@@ -50,7 +50,7 @@ KL_API_AT int64_t kl_length_sub(int64_t a, int64_t b);
 KL_API_AT int64_t kl_length_mul(int64_t a, int64_t b);
 KL_API_AT int64_t kl_length_div(int64_t a, int64_t b); /* rounded down; b is a number, or divides a */
 /* The length's least and greatest value.  false: it is no length, which is not reported. */
-KL_API bool kl_length_range(int64_t length, int64_t *low, int64_t *high);
+KL_API bool kl_length_range(int64_t length, int64_t *min, int64_t *max);
 /* A length as a number in the graph: [] of this dtype, with the value that each run gives it.  [errors as above] */
 KL_API_AT kl_tensor kl_length_scalar(kl_device device, kl_dtype dtype, int64_t length);
 

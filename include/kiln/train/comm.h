@@ -3,7 +3,7 @@
  *
  *     mpirun -n 4 program        torchrun --no-python --nproc-per-node 4 program        srun -n 4 program
  *
- *     kl_comm *comm = kl_comm_init(NULL);                 // finds this process's rank and the number of ranks
+ *     kl_comm *comm = kl_comm_new(NULL);                 // finds this process's rank and the number of ranks
  *     kl_comm_sync(comm, n, params);                      // gives all ranks the values of rank 0
  *     ... in each trace, on this rank's part of the batch:
  *     kl_grads(loss, n, params, g);
@@ -62,12 +62,12 @@ typedef struct kl_comm_options {
  * all fields 0.
  * [errors ARGUMENT: an invalid variable or option; DEVICE: this transport does not exist here; IO: a rank does not
  * connect within the timeout, such as one with the number of another, or another secret; MEMORY: NULL] */
-KL_API kl_comm *kl_comm_init(const kl_comm_options *options);
+KL_API kl_comm *kl_comm_new(const kl_comm_options *options);
 KL_API int kl_comm_rank(const kl_comm *comm);       /* comm NULL: -1, as for the next two */
 KL_API int kl_comm_ranks(const kl_comm *comm);
 KL_API int kl_comm_local_rank(const kl_comm *comm); /* the rank among the ranks of this machine; use it to choose a
                                                        device */
-KL_API const char *kl_comm_carrier(const kl_comm *comm); /* "mpi", "socket", "nccl" or "none" */
+KL_API const char *kl_comm_transport(const kl_comm *comm); /* "mpi", "socket", "nccl" or "none" */
 /* Returns once all ranks have called it.  [errors ARGUMENT, IO] */
 KL_API kl_status kl_comm_barrier(kl_comm *comm);
 /* Frees the communicator.  Programs that use it fail from then on.  NULL is allowed. */
@@ -108,7 +108,7 @@ KL_API_AT kl_status kl_comm_gradients(kl_comm *comm, int n, kl_tensor *gradients
  *     kl_comm_shards *shards = kl_comm_shards_new(comm, n, params, 0);
  *     int parts;
  *     const kl_tensor *part = kl_comm_shards_parts(shards, &parts);
- *     kl_optimizer *opt = kl_adam(part, parts, &options);
+ *     kl_optimizer *opt = kl_adam(parts, part, &options);
  *     ... in each trace:  kl_grads(loss, n, params, g);  kl_comm_shards_step(shards, opt, g, rate);
  *
  * The parameters are concatenated into buckets, and each bucket is divided into as many parts as there are ranks.
@@ -121,9 +121,9 @@ typedef struct kl_comm_shards kl_comm_shards;
 /* The parts of a step, for training with more than an optimizer:
  *
  *     kl_comm_shards *shards = kl_comm_shards_new_params(comm, params, 0);      // factors of a tree's parameters
- *     kl_optimizer *opt = kl_adam(part, parts, &options);
+ *     kl_optimizer *opt = kl_adam(parts, part, &options);
  *     kl_optimizer_attach(opt, kl_comm_shards_params(shards));
- *     kl_ema *ema = kl_ema_new(part, parts, 0.999);
+ *     kl_ema *ema = kl_ema_new(parts, part, 0.999);
  *     ... in each trace:
  *     kl_comm_shards_reduce(shards, g, part_g);             // this rank's part of the mean gradients
  *     kl_comm_shards_clip_norm(shards, part_g, 1.0);        // by the norm of the gradients of all parameters

@@ -19,10 +19,10 @@ typedef struct kl_idx {
  * dimensions, and each must equal dim[i] where dim is not NULL and dim[i] >= 0.  Any problem with the file (missing,
  * truncated, another format or element type, other dimensions, trailing bytes) is an error that names it; *out is then
  * empty. */
-KL_API kl_status kl_idx_read(kl_idx *out, const char *path, int rank, const int64_t *dim);
+KL_API kl_status kl_idx_open(const char *path, int rank, const int64_t *dim, kl_idx *out);
 
 /* Frees the data and empties *idx; does nothing for an empty one. */
-KL_API void kl_idx_free(kl_idx *idx);
+KL_API void kl_idx_close(kl_idx *idx);
 
 /* ---- tables of numbers as text ---- */
 
@@ -35,10 +35,10 @@ typedef struct kl_csv {
  * columns' names.  A field may be in double quotes, with "" for a quote; spaces around a number, empty lines and \r at
  * the end of a line are skipped.  Any problem (missing, a field that is no number, rows of unequal length) is an error
  * that names file, line and column; *out is then empty.  [errors ARGUMENT, IO, MEMORY] */
-KL_API kl_status kl_csv_read(kl_csv *out, const char *path, char separator, bool header);
+KL_API kl_status kl_csv_open(const char *path, char separator, bool header, kl_csv *out);
 /* The number of the column with this name; -1: there is none. */
 KL_API int64_t kl_csv_column(const kl_csv *csv, const char *name);
-KL_API void kl_csv_free(kl_csv *csv); /* does nothing for an empty one */
+KL_API void kl_csv_close(kl_csv *csv); /* does nothing for an empty one */
 
 /* ---- tokens: a file of unsigned integers, mapped into memory ---- */
 
@@ -51,7 +51,7 @@ typedef struct kl_tokens {
 } kl_tokens;
 /* Maps the tokens of a file, without its first `skip` bytes.  [errors ARGUMENT; IO: the file cannot be read, is
  * shorter than skip, or the rest is no multiple of the width: *out is then empty] */
-KL_API kl_status kl_tokens_open(kl_tokens *out, const char *path, int width, int64_t skip);
+KL_API kl_status kl_tokens_open(const char *path, int width, int64_t skip, kl_tokens *out);
 /* Copies n tokens to out as i32, beginning with token number `first`.  [errors ARGUMENT: not all of them exist, or
  * one is above 2^31 - 1] */
 KL_API kl_status kl_tokens_read(const kl_tokens *tokens, int64_t first, int64_t n, int32_t *out);
@@ -61,7 +61,7 @@ KL_API void kl_tokens_close(kl_tokens *tokens); /* does nothing for an empty one
 
 /* Writes n samples to `batch`. It runs on any thread and must not call Kiln except kl_tokens_read.  It writes the text
  * of an error to message, which has room for 256 bytes. */
-typedef kl_status kl_loader_fill(void *ctx, const int64_t *samples, int64_t n, void *batch, char *message);
+typedef kl_status kl_loader_fill(void *ctx, int64_t n, const int64_t *samples, void *batch, char *message);
 
 typedef struct kl_loader_options {
     int64_t count;         /* samples of the data set, numbered from 0 */
@@ -110,7 +110,7 @@ typedef struct kl_tokens_windows {
     int64_t length, stride; /* stride 0: length */
 } kl_tokens_windows;
 KL_API int64_t kl_tokens_windows_count(const kl_tokens_windows *windows); /* number of samples */
-KL_API kl_status kl_tokens_windows_fill(void *windows, const int64_t *samples, int64_t n, void *batch, char *message);
+KL_API kl_status kl_tokens_windows_fill(void *windows, int64_t n, const int64_t *samples, void *batch, char *message);
 
 #ifdef __cplusplus
 }

@@ -8,7 +8,7 @@
  *     ... in each trace:
  *     kl_tensor logits = kl_nn_linear_forward(&fc2, kl_relu(kl_nn_linear_forward(&fc1, x)));
  *
- * The tree owns the handles: a module is freed with it.  A prefix "" gives names without a prefix. kl_params_init
+ * The tree owns the handles: a module is freed with it.  A prefix "" gives names without a prefix. kl_params_reset
  * (<kiln/train/params.h>) sets other initial values than those stated here.  An init function fails with the errors of
  * kl_params_make, and ARGUMENT for an invalid number; the module must then not be used, and the parameters that it has
  * made stay in the tree.  A forward function fails with the errors of the ops, and returns poison. */
@@ -107,7 +107,7 @@ KL_API_AT kl_status kl_nn_cache_init(kl_nn_cache *cache, kl_device device, kl_dt
 KL_API_AT kl_status kl_nn_cache_advance(kl_nn_cache *cache, int64_t n);
 /* Sets the number of used positions to 0, inside or outside of a trace. */
 KL_API_AT kl_status kl_nn_cache_reset(kl_nn_cache *cache);
-KL_API void kl_nn_cache_free(kl_nn_cache *cache); /* NULL is allowed */
+KL_API void kl_nn_cache_deinit(kl_nn_cache *cache); /* NULL is allowed */
 
 /* Returns i32 [n]: the positions of n tokens.  They start from 0, or with a cache from its number of used positions. */
 KL_API_AT kl_tensor kl_nn_positions(kl_device device, int64_t n, const kl_nn_cache *cache);

@@ -1,7 +1,7 @@
 /* Optimizers, gradient clipping and accumulation, averages of parameters, learning rates by step.  Included by
  * <kiln/kiln.h>.
  *
- *     kl_optimizer *opt = kl_adam(parameters, n, NULL);
+ *     kl_optimizer *opt = kl_adam(n, parameters, NULL);
  *     ... in each trace:  kl_optimizer_step(opt, loss, kl_rate_cosine(step, steps, 1e-3, 1e-5));
  *     kl_optimizer_free(opt);
  *
@@ -89,11 +89,11 @@ typedef struct kl_adafactor_options {
 /* An optimizer of n different float tensors that outlive the traces.  Options NULL: the defaults.  If it is made inside
  * a trace, its tensors belong to that trace.  [errors ARGUMENT: also a tensor that is there twice, Nesterov without
  * momentum, a number that is not finite, a beta or alpha of 1 or more; HANDLE, TYPE, MEMORY: NULL] */
-KL_API_AT kl_optimizer *kl_sgd(const kl_tensor *param, int n, const kl_sgd_options *options);
-KL_API_AT kl_optimizer *kl_adam(const kl_tensor *param, int n, const kl_adam_options *options);
-KL_API_AT kl_optimizer *kl_lion(const kl_tensor *param, int n, const kl_lion_options *options);
-KL_API_AT kl_optimizer *kl_rmsprop(const kl_tensor *param, int n, const kl_rmsprop_options *options);
-KL_API_AT kl_optimizer *kl_adafactor(const kl_tensor *param, int n, const kl_adafactor_options *options);
+KL_API_AT kl_optimizer *kl_sgd(int n, const kl_tensor *param, const kl_sgd_options *options);
+KL_API_AT kl_optimizer *kl_adam(int n, const kl_tensor *param, const kl_adam_options *options);
+KL_API_AT kl_optimizer *kl_lion(int n, const kl_tensor *param, const kl_lion_options *options);
+KL_API_AT kl_optimizer *kl_rmsprop(int n, const kl_tensor *param, const kl_rmsprop_options *options);
+KL_API_AT kl_optimizer *kl_adafactor(int n, const kl_tensor *param, const kl_adafactor_options *options);
 
 /* Attaches a tree.  From this call on steps use the tree's settings of the optimizer's parameters: frozen parameters
  * are skipped, the learning rate and the weight decay are multiplied by the tree's factors, and kl_optimizer_state
@@ -154,7 +154,7 @@ KL_API_AT kl_status kl_clip_value(int n, kl_tensor *gradients, double max);
  *     kl_accumulator_take(acc, g); kl_optimizer_step_gradients(opt, g, lr);     // in that of the last one */
 typedef struct kl_accumulator kl_accumulator;
 /* Makes an accumulator for the gradients of n tensors.  [errors as kl_sgd: NULL] */
-KL_API_AT kl_accumulator *kl_accumulator_new(const kl_tensor *param, int n);
+KL_API_AT kl_accumulator *kl_accumulator_new(int n, const kl_tensor *param);
 /* Records the addition of n gradients, in the order of the tensors.  [errors ARGUMENT; TRACE: none is open; SHAPE] */
 KL_API_AT kl_status kl_accumulator_add(kl_accumulator *acc, const kl_tensor *gradients);
 /* Replaces gradients[] by the means of these gradients and of those that were added since the last take, and records
@@ -167,7 +167,7 @@ KL_API void kl_accumulator_free(kl_accumulator *acc); /* NULL is allowed */
  * Averages of f16 and bf16 tensors are f32; kl_ema_swap rounds them when it makes them the tensor's value. */
 typedef struct kl_ema kl_ema;
 /* Makes averages of n tensors.  [errors as kl_sgd; ARGUMENT: decay outside of 0..1: NULL] */
-KL_API_AT kl_ema *kl_ema_new(const kl_tensor *param, int n, double decay);
+KL_API_AT kl_ema *kl_ema_new(int n, const kl_tensor *param, double decay);
 /* Records one update of the averages.  Call it in the trace of a step, after the step.  [errors ARGUMENT; TRACE:
  * none is open] */
 KL_API_AT kl_status kl_ema_update(kl_ema *ema);

@@ -7,7 +7,7 @@
  *     kl_params_set_decay(params, "*.bias", 0);                     // no weight decay
  *     int n;
  *     const kl_tensor *list = kl_params_trained(params, &n);
- *     kl_optimizer *opt = kl_adam(list, n, NULL);
+ *     kl_optimizer *opt = kl_adam(n, list, NULL);
  *     kl_optimizer_attach(opt, params);                             // <kiln/train/optim.h>: factors and names
  *
  * A name is a path with dots between its parts: "h.0.attn.qkv.weight".  A pattern is a name, which matches that tensor
@@ -121,7 +121,7 @@ KL_API const kl_tensor *kl_params_trained(kl_params *params, int *n);
 
 /* Sets the parameters that match the pattern to new initial values, which the tree's seed and their names determine.
  * [errors ARGUMENT: no match; those of kl_init_values and kl_assign] */
-KL_API_AT kl_status kl_params_init(kl_params *params, const char *pattern, const kl_init *init);
+KL_API_AT kl_status kl_params_reset(kl_params *params, const char *pattern, const kl_init *init);
 
 /* These set the frozen flag and the factors of all tensors that match the pattern.  They apply from the next step of
  * an optimizer that is attached to the tree.  [errors ARGUMENT: no match; a factor that is negative or not finite] */

@@ -25,7 +25,7 @@ typedef struct kl_tokenizer kl_tokenizer;
  * file and its byte or line.
  * [errors ARGUMENT; IO: a file is missing, truncated or not in its format; MEMORY: NULL] */
 KL_API kl_tokenizer *kl_tokenizer_open(const char *vocabulary, const char *merges);
-KL_API void kl_tokenizer_free(kl_tokenizer *tokenizer); /* NULL is allowed */
+KL_API void kl_tokenizer_close(kl_tokenizer *tokenizer); /* NULL is allowed */
 
 KL_API int64_t kl_tokenizer_count(const kl_tokenizer *tokenizer); /* number of tokens; each id is below it */
 /* The bytes of a token, which the tokenizer owns; *bytes is their number.  NULL: no token has this id, which is not
@@ -42,7 +42,7 @@ KL_API kl_status kl_tokenizer_encode(const kl_tokenizer *tokenizer, const char *
                                      int64_t *count);
 /* Writes the bytes of n tokens to text, at most `room` bytes, without a terminating zero.  *bytes is the total
  * number, even if it exceeds the room.  [errors ARGUMENT: an invalid id: nothing is written] */
-KL_API kl_status kl_tokenizer_decode(const kl_tokenizer *tokenizer, const int32_t *ids, int64_t n, char *text,
+KL_API kl_status kl_tokenizer_decode(const kl_tokenizer *tokenizer, int64_t n, const int32_t *ids, char *text,
                                      int64_t room, int64_t *bytes);
 
 #ifdef __cplusplus

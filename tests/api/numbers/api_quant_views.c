@@ -108,7 +108,7 @@ static kl_tensor random_quantized(kl_tensor *floats, bool marked)
     free(v);
     if (marked)
         kl_requires_grad(*floats);
-    kl_tensor q = kl_quantized(*floats, s, kl_none, kl_none);
+    kl_tensor q = kl_to_quantized(*floats, s, kl_none, kl_none);
     snprintf(chain, sizeof chain, "%s %s axis %d block %d:", s.type == KL_Q_I8 ? "i8" : s.type == KL_Q_U8 ? "u8" : "i4",
              grain ? grain == 1 ? "per_axis" : "blocks" : "one scale", s.axis, (int)s.block);
     note("quantized", q);

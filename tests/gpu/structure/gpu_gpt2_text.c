@@ -71,7 +71,7 @@ char *gpu_gpt2_text(bool half)
     if (m.zeros == MAP_FAILED)
         return NULL;
     parameters(&m);
-    kl_optimizer *adam = kl_adam(m.parameter, m.parameters, NULL);
+    kl_optimizer *adam = kl_adam(m.parameters, m.parameter, NULL);
     kl_tensor text = kl_wrap(m.device, KL_I32, 2, (int64_t[]){BATCH, TOKENS + 1}, m.zeros, NULL, NULL);
     kl_trace_begin("train_step");
     kl_autocast_begin(half ? KL_BF16 : KL_F32);

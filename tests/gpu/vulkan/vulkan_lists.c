@@ -133,7 +133,7 @@ static void test_step(void)
     for (int i = 0; i < KERNELS; i++)
         y = kl_mul(kl_matmul(y, p), s);
     kl_keep(y);
-    kl_step *step = kl_step_end(1, &x);
+    kl_step *step = kl_trace_end_step(1, &x);
     double min = INFINITY;
     kl_tensor in = {0};
     for (int i = 0; i < RUNS && check(step, "%s", kl_last_error()); i++) {

@@ -193,7 +193,7 @@ static bool give_groups(struct node *n, int64_t (*group)[3], int64_t groups, con
         kl_tensor a = onnx_in(n, 0);
         if (flat)
             a = kl_reshape(a, 1, (int64_t[]){-1});
-        ok = onnx_give(n, 0, kl_gather(a, axis, onnx_tensor(n, array_ref(first))));
+        ok = onnx_give(n, 0, kl_take(a, axis, onnx_tensor(n, array_ref(first))));
     }
     return onnx_give_known(n, 1, first) && onnx_give_known(n, 2, back) && onnx_give_known(n, 3, count) && ok;
 }

@@ -30,13 +30,13 @@ bool onnx_gather(struct node *n)
     int axis;
     if (!onnx_type(n, 0, &t) || !onnx_axis(n, onnx_attr_int(n, "axis", 0), t.rank, &axis))
         return false;
-    return onnx_give(n, 0, kl_gather(a, axis, index_operand(n, 1, t.dims[axis])));
+    return onnx_give(n, 0, kl_take(a, axis, index_operand(n, 1, t.dims[axis])));
 }
 
 bool onnx_gather_elements(struct node *n)
 {
     kl_tensor a = onnx_in(n, 0), index = onnx_in(n, 1);
-    return onnx_give(n, 0, kl_gather_elements(a, onnx_attr_int32(n, "axis", 0), index, KL_INDEX_FROM_END));
+    return onnx_give(n, 0, kl_take_along_axis_with(a, onnx_attr_int32(n, "axis", 0), index, KL_INDEX_FROM_END));
 }
 
 bool onnx_gather_nd(struct node *n)
@@ -72,7 +72,7 @@ bool onnx_scatter_elements(struct node *n)
     int axis = onnx_attr_int32(n, "axis", 0);
     kl_scatter_kind kind;
     return scatter_kind(n, &kind) &&
-           onnx_give(n, 0, kl_scatter_elements(a, axis, index, update, kind, KL_INDEX_FROM_END));
+           onnx_give(n, 0, kl_put_along_axis_with(a, axis, index, update, kind, KL_INDEX_FROM_END));
 }
 
 bool onnx_one_hot(struct node *n)
@@ -141,7 +141,7 @@ bool onnx_compress(struct node *n)
     kl_tensor a = onnx_in(n, 0);
     if (flat)
         a = kl_reshape(a, 1, &length);
-    return onnx_give(n, 0, kl_gather(a, axis, onnx_tensor(n, index)));
+    return onnx_give(n, 0, kl_take(a, axis, onnx_tensor(n, index)));
 }
 
 bool onnx_non_zero(struct node *n)

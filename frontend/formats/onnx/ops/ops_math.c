@@ -43,7 +43,7 @@ bool onnx_variadic(struct node *n)
     kl_tensor r = onnx_widened(n, 0);
     for (uint32_t i = 1; i < onnx_nin(n); i++) {
         kl_tensor b = onnx_widened(n, i);
-        r = arg == 2 ? kl_max(r, b) : arg == 3 ? kl_min(r, b) : kl_add(r, b);
+        r = arg == 2 ? kl_maximum(r, b) : arg == 3 ? kl_minimum(r, b) : kl_add(r, b);
     }
     if (arg == 1)
         r = kl_div(r, onnx_number(n, kl_dtype_of(r), onnx_nin(n)));
@@ -186,13 +186,13 @@ static kl_tensor math_add_scalar(struct node *n, kl_tensor a, double v)
 static kl_tensor math_clamp(struct node *n, kl_tensor a, double low, double high)
 {
     kl_dtype d = kl_dtype_of(a);
-    return kl_min(kl_max(a, onnx_number(n, d, low)), onnx_number(n, d, high));
+    return kl_minimum(kl_maximum(a, onnx_number(n, d, low)), onnx_number(n, d, high));
 }
 
 bool onnx_relu(struct node *n)
 {
     kl_tensor a = onnx_in(n, 0);
-    return onnx_give(n, 0, kl_max(a, onnx_number(n, kl_dtype_of(a), 0)));
+    return onnx_give(n, 0, kl_maximum(a, onnx_number(n, kl_dtype_of(a), 0)));
 }
 
 bool onnx_leaky_relu(struct node *n)
@@ -228,7 +228,7 @@ bool onnx_elu(struct node *n)
     int arg = n->def->op->arg;
     double alpha = onnx_attr_float(n, "alpha", arg == 1 ? 1.6732632423543772 : 1);
     double gamma = arg == 1 ? onnx_attr_float(n, "gamma", 1.0507009873554804) : 1;
-    kl_tensor x = kl_min(a, zero); /* so that nothing overflows above 0 */
+    kl_tensor x = kl_minimum(a, zero); /* so that nothing overflows above 0 */
     kl_tensor low = kl_expm1(arg == 2 ? kl_div(x, onnx_number(n, kl_dtype_of(a), alpha)) : x);
     return onnx_give_as(n, 0, math_mul_scalar(n, kl_where(kl_gt(a, zero), a, math_mul_scalar(n, low, alpha)), gamma),
                         t.dtype);
@@ -303,14 +303,14 @@ bool onnx_clip(struct node *n)
     kl_dtype d = kl_dtype_of(a);
     if (n->def->opset < 11) {
         if (onnx_attr(n, "min"))
-            a = kl_max(a, onnx_number(n, d, onnx_attr_float(n, "min", 0)));
+            a = kl_maximum(a, onnx_number(n, d, onnx_attr_float(n, "min", 0)));
         if (onnx_attr(n, "max"))
-            a = kl_min(a, onnx_number(n, d, onnx_attr_float(n, "max", 0)));
+            a = kl_minimum(a, onnx_number(n, d, onnx_attr_float(n, "max", 0)));
     } else {
         if (onnx_has(n, 1))
-            a = kl_max(a, onnx_in(n, 1));
+            a = kl_maximum(a, onnx_in(n, 1));
         if (onnx_has(n, 2))
-            a = kl_min(a, onnx_in(n, 2));
+            a = kl_minimum(a, onnx_in(n, 2));
     }
     return onnx_give(n, 0, a);
 }

@@ -21,7 +21,7 @@ static kl_tensor as_four_bits(struct node *n, kl_tensor a, bool with_sign)
     kl_dtype from = kl_dtype_of(a), to = with_sign ? KL_I8 : KL_U8;
     if (onnx_is_float(from)) {
         kl_tensor low = onnx_number(n, from, with_sign ? -8 : 0), high = onnx_number(n, from, with_sign ? 7 : 15);
-        return kl_cast(kl_round(kl_min(kl_max(a, low), high)), to);
+        return kl_cast(kl_round(kl_minimum(kl_maximum(a, low), high)), to);
     }
     kl_tensor four = onnx_number(n, to, 4);
     return kl_shr(kl_shl(kl_cast(a, to), four), four); /* i8: copies the sign */
@@ -118,7 +118,7 @@ static kl_tensor rounded_to(struct node *n, kl_tensor v, kl_tensor zero, kl_dtyp
     v = kl_round(v);
     if (zero.id)
         v = kl_add(v, kl_cast(zero, KL_F32));
-    return kl_cast(kl_min(kl_max(v, onnx_number(n, KL_F32, low)), onnx_number(n, KL_F32, high)), d);
+    return kl_cast(kl_minimum(kl_maximum(v, onnx_number(n, KL_F32, low)), onnx_number(n, KL_F32, high)), d);
 }
 
 bool onnx_quantize_linear(struct node *n)
@@ -177,10 +177,10 @@ bool onnx_dequantize_linear(struct node *n)
 bool onnx_dynamic_quantize_linear(struct node *n)
 {
     kl_tensor x = onnx_in(n, 0), zero = onnx_number(n, KL_F32, 0), max = onnx_number(n, KL_F32, 255);
-    kl_tensor high = kl_max(kl_reduce_max(x, 0, NULL, false), zero);
-    kl_tensor low = kl_min(kl_reduce_min(x, 0, NULL, false), zero);
+    kl_tensor high = kl_maximum(kl_max(x, 0, NULL, false), zero);
+    kl_tensor low = kl_minimum(kl_min(x, 0, NULL, false), zero);
     kl_tensor scale = kl_div(kl_sub(high, low), max);
-    kl_tensor point = kl_round(kl_min(kl_max(kl_div(kl_sub(zero, low), scale), zero), max));
+    kl_tensor point = kl_round(kl_minimum(kl_maximum(kl_div(kl_sub(zero, low), scale), zero), max));
     kl_tensor byte = kl_cast(point, KL_U8);
     return onnx_give(n, 0, kl_quantize(x, scale, byte, KL_U8, 0)) && onnx_give(n, 1, scale) && onnx_give(n, 2, byte);
 }

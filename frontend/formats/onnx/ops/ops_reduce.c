@@ -19,9 +19,9 @@ static kl_tensor onnx_reduce_axes(struct node *n, kl_tensor a, int count, const 
     case RED_SUM: return kl_sum(a, count, axes, keep);
     case RED_MEAN: return onnx_is_float(kl_dtype_of(a)) ? kl_mean(a, count, axes, keep)
                                                         : integer_mean(n, a, count, axes, keep, elements);
-    case RED_MAX: return kl_dtype_of(a) == KL_BOOL ? kl_any(a, count, axes, keep) : kl_reduce_max(a, count, axes, keep);
-    case RED_MIN: return kl_dtype_of(a) == KL_BOOL ? kl_all(a, count, axes, keep) : kl_reduce_min(a, count, axes, keep);
-    case RED_PROD: return kl_reduce_prod(a, count, axes, keep);
+    case RED_MAX: return kl_dtype_of(a) == KL_BOOL ? kl_any(a, count, axes, keep) : kl_max(a, count, axes, keep);
+    case RED_MIN: return kl_dtype_of(a) == KL_BOOL ? kl_all(a, count, axes, keep) : kl_min(a, count, axes, keep);
+    case RED_PROD: return kl_prod(a, count, axes, keep);
     case RED_L1: return kl_sum(kl_abs(a), count, axes, keep);
     case RED_L2: return kl_sqrt(kl_sum(kl_square(a), count, axes, keep));
     case RED_LOG_SUM: return kl_log(kl_sum(a, count, axes, keep));

@@ -51,7 +51,7 @@ static bool sizes_given(struct node *n, const struct type *t, struct resize_axes
 
 static void resize_modes(const struct node *n, kl_resize_options *o)
 {
-    static const struct { const char *name; kl_resize_places places; } places[] = {
+    static const struct { const char *name; kl_resize_coordinates places; } places[] = {
         {"asymmetric", KL_RESIZE_ASYMMETRIC}, {"align_corners", KL_RESIZE_CORNERS},
         {"pytorch_half_pixel", KL_RESIZE_HALF_PIXEL_PYTORCH}, {"tf_half_pixel_for_nn", KL_RESIZE_TF_NEAREST},
         {"tf_crop_and_resize", KL_RESIZE_CROP}, {"half_pixel_symmetric", KL_RESIZE_HALF_PIXEL_SYMMETRIC},
@@ -60,13 +60,13 @@ static void resize_modes(const struct node *n, kl_resize_options *o)
         {"floor", KL_RESIZE_FLOOR}, {"ceil", KL_RESIZE_CEIL}, {"round_prefer_ceil", KL_RESIZE_HALF_UP},
     };
     if (n->def->opset < 11) {
-        o->places = KL_RESIZE_ASYMMETRIC;
+        o->coordinates = KL_RESIZE_ASYMMETRIC;
         o->rounding = KL_RESIZE_FLOOR;
         return;
     }
     for (size_t i = 0; i < sizeof places / sizeof *places; i++)
         if (onnx_attr_is(n, "coordinate_transformation_mode", places[i].name, false))
-            o->places = places[i].places;
+            o->coordinates = places[i].places;
     for (size_t i = 0; i < sizeof roundings / sizeof *roundings; i++)
         if (onnx_attr_is(n, "nearest_mode", roundings[i].name, false))
             o->rounding = roundings[i].rounding;

@@ -21,7 +21,7 @@ static kl_tensor rnn_activate(void *ctx, kl_tensor a, int which)
     /* onnxruntime clips what goes into the gates and the new cell, but not LSTM's cell in front of h, though ONNX's
      * text says "the input of activations" */
     if (c->clip > 0 && which < 2)
-        a = kl_min(kl_max(a, onnx_number(n, c->dtype, -c->clip)), onnx_number(n, c->dtype, c->clip));
+        a = kl_minimum(kl_maximum(a, onnx_number(n, c->dtype, -c->clip)), onnx_number(n, c->dtype, c->clip));
     if (!strcmp(s, "sigmoid"))
         return kl_sigmoid(a);
     if (!strcmp(s, "tanh"))
@@ -37,9 +37,9 @@ static kl_tensor rnn_activate(void *ctx, kl_tensor a, int which)
     if (!strcmp(s, "scaledtanh"))
         return kl_mul(alpha, kl_tanh(kl_mul(a, beta)));
     if (!strcmp(s, "hardsigmoid"))
-        return kl_min(kl_max(kl_add(kl_mul(a, alpha), beta), zero), one);
+        return kl_minimum(kl_maximum(kl_add(kl_mul(a, alpha), beta), zero), one);
     if (!strcmp(s, "elu"))
-        return kl_where(kl_gt(a, zero), a, kl_mul(alpha, kl_expm1(kl_min(a, zero))));
+        return kl_where(kl_gt(a, zero), a, kl_mul(alpha, kl_expm1(kl_minimum(a, zero))));
     if (!strcmp(s, "softsign"))
         return kl_div(a, kl_add(kl_abs(a), one));
     if (!strcmp(s, "softplus"))

@@ -273,7 +273,7 @@ bool onnx_max_pool(struct node *n)
     for (int i = 0; i < t.rank; i++)
         if (t.dims[i] < 0)
             return onnx_fails(n, KL_ERR_SHAPE, "axis %d has a symbolic length: there are no places in the operand", i);
-    a = kl_max_pool_places(a, s.n, s.size, s.stride, s.low, s.high, s.dilation, &places);
+    a = kl_max_pool_indices(a, s.n, s.size, s.stride, s.low, s.high, s.dilation, &places);
     return onnx_give(n, 0, a) && onnx_give(n, 1, onnx_places(n, places, &t, &s));
 }
 
@@ -321,7 +321,7 @@ bool onnx_global_pool(struct node *n)
     for (int i = 2; i < t.rank; i++)
         axes[count++] = i;
     if (n->def->op->arg == 1)
-        return onnx_give(n, 0, kl_reduce_max(a, count, axes, true));
+        return onnx_give(n, 0, kl_max(a, count, axes, true));
     if (n->def->op->arg == 0)
         return onnx_give(n, 0, kl_mean(a, count, axes, true));
     double p = (double)onnx_attr_int(n, "p", 2);
