@@ -18,7 +18,7 @@ static kl_status newton(void *ctx, const kl_tensor *in, uint32_t nin, kl_tensor 
     (void)nin, (void)nout;
     kl_tensor a = *(kl_tensor *)ctx;
     out[0] = kl_mul_scalar(kl_add(in[0], kl_div(a, in[0])), 0.5);
-    out[1] = kl_reduce_max(kl_abs(kl_sub(out[0], in[0])), 1, (int[]){0}, false);
+    out[1] = kl_max(kl_abs(kl_sub(out[0], in[0])), 1, (int[]){0}, false);
     out[2] = kl_add_scalar(in[2], 1);
     return KL_OK;
 }

@@ -209,7 +209,7 @@ static const struct {
     {.tensor = mean_integers, .code = KL_ERR_TYPE, .text = "mean: needs a floating dtype, got i32"},
     {.tensor = max_axis, .code = KL_ERR_SHAPE, .text = "max: axis 1 is out of range for shape [4]"},
     {.tensor = argmax_axis, .code = KL_ERR_SHAPE, .text = "argmax: axis 7 is out of range for shape [4]"},
-    {.tensor = softmax_axis, .code = KL_ERR_SHAPE, .text = "softmax: reduce_max: axis 2 is out of range"},
+    {.tensor = softmax_axis, .code = KL_ERR_SHAPE, .text = "softmax: max: axis 2 is out of range"},
     {.tensor = softmax_dtype, .code = KL_ERR_TYPE, .text = "softmax: needs a floating dtype, got i32"},
     {.tensor = matmul_shapes, .code = KL_ERR_SHAPE, .text = "matmul: shapes [2,3] and [2,3] do not fit"},
     {.tensor = matmul_scalar, .code = KL_ERR_SHAPE, .text = "matmul: shapes [2,3] and [] do not fit"},
