@@ -4,7 +4,7 @@
 #ifndef KILN_PASSES_H
 #define KILN_PASSES_H
 #include "ir/ir.h"
-#include "ir/loop/loop.h"
+#include "passes/lower/schedule.h"
 
 /* A pass: <0 error (in g->err), 0 unchanged, 1 changed.  Every pass accepts every valid graph. */
 typedef int pass_fn(struct graph *g);

@@ -225,7 +225,7 @@ static bool do_kernels(struct kernel_job *j)
     struct err e = {0};
     size_t len;
     char *s = cli_read(j->file, &len);
-    bool ok = s && kernel_parse(s, len, strcmp(j->file, "-") ? j->file : "stdin", &k, &e);
+    bool ok = s && kernel_parse(s, len, strcmp(j->file, "-") ? j->file : "stdin", &lower_families, &k, &e);
     if (s && !ok)
         fprintf(stderr, "%s\n", e.msg);
     if (ok && j->run && k.n != 1)

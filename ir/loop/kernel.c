@@ -180,7 +180,7 @@ val k_prim(struct kernel *k, enum prim p, val a, val b, val c)
 /* Copies the fields that determine the code into one array for hashing. */
 static struct hash128 header_hash(const struct kernel *k)
 {
-    struct { struct schedule s; int64_t extent; uint32_t ninst, nbuf; } h;
+    struct { struct sched_record s; int64_t extent; uint32_t ninst, nbuf; } h;
     memset(&h, 0, sizeof h);
     h.s = k->sched;
     h.extent = k->extent;

@@ -43,7 +43,7 @@
 #ifndef KILN_LOOP_H
 #define KILN_LOOP_H
 #include "ir/ir.h"
-#include "schedule.h"
+#include "sched_record.h"
 
 typedef uint32_t val; /* index of an instruction; 0 is no value */
 enum {
@@ -183,7 +183,8 @@ struct kernel {
     char name[64], file[128]; int line;              /* for messages; not hashed. The user's line; 0: unknown */
     struct linst *inst; uint32_t ninst, inst_cap;    /* inst[0] is NIL */
     struct lbuf *buf;   uint32_t nbuf, buf_cap;
-    struct schedule sched;
+    const struct sched_family *family;               /* NULL: no schedule; not hashed */
+    struct sched_record sched;
     int64_t extent;                                  /* iterations: kernel_extent */
     int64_t flops, bytes;                            /* estimates: arithmetic and memory traffic */
     struct index_table *index;                       /* index.c: linear forms while building */
@@ -362,22 +363,11 @@ uint64_t fold_identity(enum fold f, unsigned dtype);
 char *kernel_text(const struct kernel *k);          /* free with mem_free; NULL: out of memory */
 bool kernel_print(const struct kernel *k, FILE *f);
 struct kernels { struct kernel **v; uint32_t n, cap; };
-/* Adds the kernels of a text after verifying them. false: "line:column: reason", after the file's name if there is
- * one. */
-bool kernel_parse(const char *text, size_t len, const char *file, struct kernels *out, struct err *e);
+/* Adds the kernels of a text after verifying them.  f: the families of schedules that they may have; NULL: none.
+ * false: "line:column: reason", after the file's name if there is one. */
+bool kernel_parse(const char *text, size_t len, const char *file, const struct sched_families *f, struct kernels *out,
+                  struct err *e);
 void kernels_free(struct kernels *k);
-/* ---- schedule_text.c: schedules as text, in the form of stage "schedules" of a dump ---- */
-/* Adds the sections of a text.  false: "file:line:column: reason". */
-bool schedules_parse(const char *text, size_t len, const char *file, struct sched_sections *out, struct err *e);
-void schedules_free(struct sched_sections *s);
-/* The section of graph `graph` with the schedules of these kernels.
- * mem_free it; NULL: no memory */
-char *schedules_text(const char *graph, bool unfused, struct kernel *const *k, uint32_t n);
-char *schedule_line(const struct schedule *s);      /* "schedule map width 32 ..."; mem_free it; NULL: no memory */
-/* false: "file:line:column: reason", at the field, or where the line begins if the text does not have it.
- * column: an index of sched_line.column */
-bool schedule_refuse(const struct sched_section *s, const struct sched_line *l, uint32_t column, struct err *e,
-                     const char *fmt, ...) __attribute__((format(printf, 5, 6)));
 /* ---- kernel_verify.c ---- */
 struct flaw { val at; const char *rule; };          /* at 0: the whole kernel; rule NULL: out of memory */
 bool kernel_check(const struct kernel *k, struct flaw *f);

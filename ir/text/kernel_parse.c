@@ -11,6 +11,7 @@ struct spot { const char *at, *line_start; uint32_t line; };
 struct kernel_reader {
     struct lexer l;
     struct kernel *k;
+    const struct sched_families *families;   /* of schedules; NULL: none is known */
     struct names names;                      /* %name -> value */
     struct spot *spot; uint32_t spot_cap;    /* per value: position of its line */
     struct spot here;                        /* the current line */
@@ -450,6 +451,13 @@ static bool at_number(struct kernel_reader *r)
     return r->l.p < r->l.end && *r->l.p >= '0' && *r->l.p <= '9';
 }
 
+static bool parse_schedule(struct kernel_reader *r)
+{
+    bool ok = record_read(&r->l, r->families, &r->k->sched, NULL);
+    r->k->family = ok ? &r->families->v[r->k->sched.kind] : NULL;
+    return ok;
+}
+
 /* An instruction without a value, or a line of the kernel's head. */
 static bool effect_line(struct kernel_reader *r)
 {
@@ -504,8 +512,8 @@ static bool effect_line(struct kernel_reader *r)
             ok = lex_need_word(&r->l, "registers") && lex_number(&r->l, UINT16_MAX, "registers of a thread", &i.imm);
         i.varying = r->k->inst[i.a].varying;
         return ok && open_scope(r, i, &head);
-    } else if (r->k->ninst == 1 && word_is(w, "schedule")) {
-        return schedule_read(&r->l, &r->k->sched, NULL);
+    } else if (r->k->ninst == 1 && r->families && word_is(w, "schedule")) {
+        return parse_schedule(r);
     } else if (r->k->ninst == 1 && word_is(w, "estimate")) {
         return parse_estimate(r);
     } else {
@@ -578,9 +586,9 @@ static bool parse_whole_kernel(struct kernel_reader *r)
 }
 
 /* Reads one kernel from *l. */
-static struct kernel *read_kernel(struct lexer *l)
+static struct kernel *read_kernel(struct lexer *l, const struct sched_families *f)
 {
-    struct kernel_reader r = {.l = *l, .k = kernel_new("kernel")};
+    struct kernel_reader r = {.l = *l, .k = kernel_new("kernel"), .families = f};
     bool ok = r.k ? parse_whole_kernel(&r) : lex_no_memory(&r.l);
     *l = r.l;
     names_free(&r.names);
@@ -592,12 +600,13 @@ static struct kernel *read_kernel(struct lexer *l)
     return r.k;
 }
 
-bool kernel_parse(const char *text, size_t len, const char *file, struct kernels *out, struct err *e)
+bool kernel_parse(const char *text, size_t len, const char *file, const struct sched_families *f, struct kernels *out,
+                  struct err *e)
 {
     struct lexer l = {.p = text, .end = text + len, .line_start = text, .line = 1, .file = file, .e = e};
     lex_lines(&l);
     do {
-        struct kernel *k = read_kernel(&l);
+        struct kernel *k = read_kernel(&l, f);
         if (!k)
             return false;
         if (!mem_reserve(&out->v, &out->cap, out->n + 1, sizeof *out->v)) {

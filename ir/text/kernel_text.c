@@ -228,9 +228,13 @@ static void print_kernel_head(const struct kernel_printer *p)
         text_put(p->t, "%s", k->name);
     else
         text_quoted(p->t, k->name);
-    text_put(p->t, " {\n  ");
-    schedule_put(p->t, &k->sched);
-    text_put(p->t, "\n  estimate %" PRId64 " flops %" PRId64 " bytes\n", k->flops, k->bytes);
+    text_put(p->t, " {\n");
+    if (k->family) {
+        text_put(p->t, "  ");
+        record_put(p->t, k->family, &k->sched);
+        text_put(p->t, "\n");
+    }
+    text_put(p->t, "  estimate %" PRId64 " flops %" PRId64 " bytes\n", k->flops, k->bytes);
     for (uint32_t b = 0; b < k->nbuf; b++) {
         const struct lbuf *l = &k->buf[b];
         text_put(p->t, "  b%u = %s", b, role_words.v[l->role]);

@@ -10,9 +10,10 @@ extern const struct words prim_words, loop_words, fold_words, interleave_words, 
     mma_words, async_words;
 int words_find(const struct words *w, struct word name); /* -1: none of them */
 
-/* ---- schedule_text.c: the record of scheduling decisions, on one line ---- */
-void schedule_put(struct text *t, const struct schedule *s);
-/* After the word "schedule", to the end of the line. column (may be NULL): as in struct sched_line. */
-bool schedule_read(struct lexer *l, struct schedule *s, uint32_t *column);
+/* ---- sched_record_text.c: the record of scheduling decisions, on one line ---- */
+void record_put(struct text *t, const struct sched_family *f, const struct sched_record *s);
+/* After the word "schedule", to the end of the line.  column (may be NULL): set to columns of the text, from 1, of the
+ * kind in column[0], of field i in column[1 + i], if the text has it. */
+bool record_read(struct lexer *l, const struct sched_families *f, struct sched_record *s, uint32_t *column);
 
 #endif

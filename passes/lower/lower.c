@@ -670,7 +670,8 @@ static bool build_kernel(struct lowering *w, struct err *e)
     w->k->extent = 1;
     kernel_take_symbols(w->k, w->placeholders);
     const struct chooser *c = w->chooser;
-    if (c->want && !sched_in_range(c->want, c->refusal)) /* before anything is computed from its numbers */
+    /* before anything is computed from its numbers */
+    if (c->want && !sched_in_range(&sched_families[c->want->kind], &c->want->record, c->refusal))
         return err_set(e, KL_ERR_ARGUMENT, "%s: %s", w->k->name, c->refusal->why);
     select_family(w);
     if (w->k->err.code == KL_ERR_COMPILE) /* what else is wrong with it does not matter */
@@ -759,7 +760,7 @@ bool lower_choose(struct lowerer *s, uint32_t group, const struct schedule *want
     struct lowered l;
     if (!lower_as(s, group, &(struct chooser){.want = want, .refusal = r, .only = true}, &l, e))
         return false;
-    *out = l.k->sched;
+    *out = *schedule_of(l.k);
     kernel_free(l.k);
     mem_free(l.arg);
     return true;

@@ -369,7 +369,7 @@ static void lower_map_emit_rows(struct lowering *w, struct body *b, val p)
 static val active_iterations(struct kernel *k, const struct body *b)
 {
     struct size rows = outer_count(b);
-    bool blocks = b->nest.n == 1 || k->sched.map.tasks;
+    bool blocks = b->nest.n == 1 || schedule_of(k)->map.tasks;
     if (size_is_constant(rows) && (!blocks || size_is_constant(innermost(b))))
         return k_int(k, b->extent);
     return blocks ? ix_mul(k, ix_size(k, rows), blocks_now(k, b)) : ix_size(k, rows);
@@ -504,7 +504,7 @@ static void emit_elements(struct lowering *w, struct body *b, val p)
         emit_symbolic_flat(w, b, p);
     else if (b->nest.n == 1)
         emit_flat(w, b, p);
-    else if (w->k->sched.map.tasks)
+    else if (schedule_of(w->k)->map.tasks)
         emit_blocks_of_rows(w, b, p);
     else
         lower_map_emit_rows(w, b, p);
@@ -549,12 +549,12 @@ static void emit_parts(struct lowering *w, struct body *b, const struct map_part
     int64_t extent = 0;
     val active = k_int(k, 0);
     for (uint32_t i = 0; i < n; i++) {
-        if (map_joins(&part[i], &k->sched))
+        if (map_joins(&part[i], schedule_of(k)))
             join_dimensions(&b[i].nest);
-        b[i].each = map_vector_width(&k->sched);
-        b[i].block = map_block(&part[i], &k->sched);
-        b[i].blocks = map_blocks(&part[i], &k->sched);
-        extent += b[i].extent = map_iterations(&part[i], &k->sched);
+        b[i].each = map_vector_width(schedule_of(k));
+        b[i].block = map_block(&part[i], schedule_of(k));
+        b[i].blocks = map_blocks(&part[i], schedule_of(k));
+        extent += b[i].extent = map_iterations(&part[i], schedule_of(k));
         b[i].active = active_iterations(k, &b[i]);
         active = ix_add(k, active, b[i].active);
     }

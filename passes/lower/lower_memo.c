@@ -27,7 +27,7 @@ struct memo_entry {
     atomic_uint refs;                  /* the table's, and those of threads that copy it */
     struct hash128 hash;               /* this and what follows never changes: MEMO_CONSTANT */
     size_t bytes;                      /* of all */
-    struct schedule sched;
+    struct sched_record sched;
     int64_t extent, flops, traffic;
     uint32_t nkey, narg, ninst, nbuf;
     uint64_t key[];                    /* then the instructions, the buffers, and the arguments by number in the key */
@@ -272,7 +272,7 @@ bool lower_memo_find(const struct lower_key *key, struct kernel *k, struct lower
             memcpy(k->buf, memo_buf(m), m->nbuf * sizeof *k->buf);
         k->ninst = m->ninst;
         k->nbuf = m->nbuf;
-        k->sched = m->sched;
+        schedule_set(k, &m->sched);
         k->extent = m->extent;
         k->flops = m->flops;
         k->bytes = m->traffic;

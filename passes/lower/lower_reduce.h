@@ -25,7 +25,7 @@ struct reduce {
     val adjacent[REDUCE_VECTOR_WIDTH][KL_MAX_RANK];
 };
 
-static inline const struct schedule *reduce_schedule(const struct reduce *r) { return &r->w->k->sched; }
+static inline const struct schedule *reduce_schedule(const struct reduce *r) { return schedule_of(r->w->k); }
 /* Computes the operand at reduced element i, and stores members of the prologue that other kernels read. */
 val reduce_element(const struct reduce *r, val i);
 /* Computes and stores what is computed from the result. */

@@ -474,10 +474,10 @@ static void reduce_online(struct rows *s, uint32_t walk)
 static void make_held(struct rows *s)
 {
     struct lowering *w = s->w;
-    const struct schedule *c = &w->k->sched;
+    const struct schedule *c = schedule_of(w->k);
     s->walks = !c->rows.held && c->rows.vector;
     s->each = c->rows.vector ? c->rows.vector : c->rows.held ? 1 : 0;
-    s->nheld = s->walks ? (uint32_t)(rows_group(&s->w->k->sched)) : c->rows.held;
+    s->nheld = s->walks ? (uint32_t)rows_group(c) : c->rows.held;
     s->left = s->space.length;
     if (!s->each)
         return;
@@ -681,7 +681,7 @@ static void try_rows(struct lowering *w, const struct schedule *schedule, struct
         struct rows s = *rows;
         s.w = &t.w;
         s.trial = true;
-        t.w.k->sched = *schedule;
+        schedule_set(t.w.k, &schedule->record);
         lower_rows_emit_rows(&s);
         f->keep = s.keep;
         for (uint32_t i = 0; i < t.out.narg; i++)

@@ -68,7 +68,7 @@ static void copy_flat(struct scatter *s, bool in)
 {
     struct lowering *w = s->w;
     struct kernel *k = w->k;
-    int64_t n = s->at.len * s->at.inner, width = k->sched.scatter.copy, tail = n % width;
+    int64_t n = s->at.len * s->at.inner, width = schedule_of(k)->scatter.copy, tail = n % width;
     for (int part = 0; part < 2; part++) {
         if (part ? !tail : n < width)
             continue;

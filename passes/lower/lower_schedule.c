@@ -44,8 +44,8 @@ bool schedule_begin(const struct lowering *w, enum sched_kind kind, struct sched
 
 bool schedule_end(struct lowering *w, const struct schedule *s, bool legal)
 {
-    legal = legal && (!w->chooser->want || sched_in_range(s, w->chooser->refusal));
-    w->k->sched = *s;
+    legal = legal && (!w->chooser->want || sched_in_range(&sched_families[s->kind], &s->record, w->chooser->refusal));
+    schedule_set(w->k, &s->record);
     if (!legal && !w->k->err.code)
         err_set(&w->k->err, KL_ERR_ARGUMENT, "%s: %s", w->k->name, w->chooser->refusal->why);
     return legal && !w->chooser->only && !w->k->err.code;

@@ -16,8 +16,9 @@ static bool refuse_line(struct planner *p, const struct sched_line *line, const 
 {
     const struct sched_section *section = p->root->section;
     if (r->field)
-        return schedule_refuse(section, line, COLUMN_FIELDS + sched_field_find(line->sched.kind, r->field), p->e, "%s",
-                               r->why);
+        return schedule_refuse(section, line,
+                               COLUMN_FIELDS + sched_field_find(&sched_families[line->sched.kind], r->field), p->e,
+                               "%s", r->why);
     char *text = schedule_line(own);
     schedule_refuse(section, line, COLUMN_KIND, p->e, "%s: its own record is \"%s\"", r->why,
                     text ? text : "of another kind");
@@ -32,7 +33,7 @@ static bool plan_relower_group(struct planner *p, uint32_t group, const struct s
     struct sched_refusal r = {0};
     struct err e = {0};
     if (!lower_group(p->lowerer, group, &line->sched, &again, &r, &e))
-        return r.why[0] ? refuse_line(p, line, &r, &l->k->sched) : err_set(p->e, e.code, "%s", e.msg);
+        return r.why[0] ? refuse_line(p, line, &r, schedule_of(l->k)) : err_set(p->e, e.code, "%s", e.msg);
     mem_free(l->arg);
     *l = again;
     return plan_share_kernel(p, group);

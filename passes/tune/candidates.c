@@ -89,7 +89,7 @@ static void propose_dot(struct proposals *p)
     const struct node *n = &p->g->node[p->anchor];
     struct dot_dims size = dot_sizes(p->g, n);
     uint32_t lanes = p->caps->vector_bytes / (uint32_t)dtype_size(dtype_compute(n->dtype));
-    if (p->own.kind == SCHED_DOT_THIN) { /* streams of the matrix, lines of it; or tiles after all */
+    if (p->own.kind == SCHED_DOT_SKINNY) { /* streams of the matrix, lines of it; or tiles after all */
         for (uint16_t step = 1; step <= 16; step = (uint16_t)(2 * step)) {
             struct schedule few = p->own;
             few.dot_skinny.step = step;
@@ -305,7 +305,7 @@ static void propose_all(struct proposals *p)
     bool gpu = p->caps->is_gpu;
     switch (p->own.kind) {
     case SCHED_DOT:
-    case SCHED_DOT_THIN:
+    case SCHED_DOT_SKINNY:
         if (!gpu)
             propose_dot(p);
         break;
@@ -317,7 +317,7 @@ static void propose_all(struct proposals *p)
     case SCHED_DOT_BLOCKS:
         propose_blocks(p);
         break;
-    case SCHED_GPU_DOT_THIN: /* a column's threads are an order of its sum, threads with columns of their own are not */
+    case SCHED_GPU_DOT_SKINNY: /* the threads of a column are an order of its sum, those with own columns are not */
         if (p->own.gpu_dot_skinny.split)
             propose_widths(p);
         break;
@@ -368,7 +368,7 @@ static bool try_schedule(struct lowerer *s, uint32_t group, const struct schedul
     *had = false;
     if (!lower_group(s, group, wanted, &l, &r, &why))
         return why.code != KL_ERR_MEMORY || err_set(e, KL_ERR_MEMORY, "%s", why.msg);
-    *got = l.k->sched;
+    *got = *schedule_of(l.k);
     *hash = kernel_hash(l.k);
     *had = true;
     kernel_free(l.k);
@@ -380,7 +380,7 @@ bool lower_candidates(struct lowerer *s, uint32_t group, const struct kernel *k,
                       uint32_t *n, struct err *e)
 {
     struct hash128 seen[MAX_CANDIDATES + 1] = {kernel_hash(k)};
-    struct proposals p = {.k = k, .own = k->sched, .threads = threads ? threads : 1};
+    struct proposals p = {.k = k, .own = *schedule_of(k), .threads = threads ? threads : 1};
     uint32_t nseen = 1;
     lowerer_look(s, group, &p.g, &p.caps, &p.anchor, &p.members);
     propose_all(&p);

@@ -129,7 +129,7 @@ static struct driver_kernel *plugin_load_kernel(struct driver_device *d, const s
         return NULL;
     }
     memcpy(k->kernel.text, code->binary, code->size);
-    bool ok = kernel_parse(k->kernel.text, strlen(k->kernel.text), "kernel", &k->kernel.parsed, e);
+    bool ok = kernel_parse(k->kernel.text, strlen(k->kernel.text), "kernel", &lower_families, &k->kernel.parsed, e);
     if (ok && d->fn->load && !d->fn->load(d->own, &k->kernel, &k->loaded, &why))
         ok = plugin_failed(&why, e);
     if (ok)

@@ -24,6 +24,7 @@ static struct kernel *copy_kernel(const struct kernel *k)
     if (k->nbuf) memcpy(c->buf, k->buf, k->nbuf * sizeof *k->buf);
     c->ninst = k->ninst;
     c->nbuf = k->nbuf;
+    c->family = k->family;
     c->sched = k->sched;
     c->extent = k->extent;
     c->flops = k->flops;

@@ -38,8 +38,9 @@ static const char magic[8] = {'K', 'I', 'L', 'N', 'K', 'R', 'N', '1'};
 /* ---- keys ---- */
 
 /* The fields of a kernel that kernel_hash includes besides its instructions and buffers. */
-struct shape_of_kernel { struct schedule sched; int64_t extent; uint32_t ninst, nbuf; };
-_Static_assert(sizeof(struct shape_of_kernel) == sizeof(struct schedule) + 16, "no padding: it is compared as bytes");
+struct shape_of_kernel { struct sched_record sched; int64_t extent; uint32_t ninst, nbuf; };
+_Static_assert(sizeof(struct shape_of_kernel) == sizeof(struct sched_record) + 16,
+               "no padding: it is compared as bytes");
 
 bool disk_key_make(struct disk_key *key, const struct kernel *k, const struct backend *b)
 {

@@ -120,7 +120,7 @@ static bool find_tunables(struct tuner *t, struct unit *u, const struct program 
             number[c->kernel] = ++u->n;
             k->group = c->group;
             k->device = c->device;
-            k->first = k->now = p->kernel[c->kernel]->sched;
+            k->first = k->now = *schedule_of(p->kernel[c->kernel]);
             memcpy(k->name, p->kernel[c->kernel]->name, sizeof k->name);
         }
         u->key[c->group] = l.group;
@@ -540,7 +540,7 @@ bool tune_program(const struct exec *x, const struct tune_options *o, struct tun
     if (!tuning_is_enabled(x, e) || !tuned_can_keep(e)) return false;
     if (o->seconds <= 0) return !(r->complete = false);
     bool ok = tune_graph(&t, x->program->g, x->device, measure_now() + o->seconds, r);
-    struct tuned_record mark = {mark_of(x->captured), {0}};
+    struct tuned_record mark = {.group = mark_of(x->captured)};
     if (ok && r->complete) ok = tuned_keep(x->device, &mark, 1, e);
     if (ok && r->changed) exec_outdate(x);
     return ok;

@@ -160,11 +160,12 @@ static void check_kernels(const char *text, size_t size)
 {
     struct err e = {0};
     struct kernels k = {0}, back = {0};
-    if (!kernel_parse(text, size, NULL, &k, &e))
+    if (!kernel_parse(text, size, NULL, &lower_families, &k, &e))
         must_be_positioned(&e);
     for (uint32_t i = 0; i < k.n; i++) {
         char *s = kernel_text(k.v[i]), *again;
-        MUST(s && kernel_parse(s, strlen(s), NULL, &back, &e), "%s\nis what the kernel prints to: %s", s, e.msg);
+        MUST(s && kernel_parse(s, strlen(s), NULL, &lower_families, &back, &e),
+             "%s\nis what the kernel prints to: %s", s, e.msg);
         MUST(kernel_same(k.v[i], back.v[i]), "%s\nis another kernel", s);
         again = kernel_text(back.v[i]);
         MUST(again && !strcmp(s, again), "%s\nprints again as\n%s", s, again);

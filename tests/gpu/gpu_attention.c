@@ -35,8 +35,8 @@ static bool uses_units(const struct gpu_attention *c, const struct program *p, b
     unsigned async = caps.mma_async.subgroup && c->l >= 64 && c->m >= 64 && c->d % 64 == 0 && c->e % 64 == 0;
     for (uint32_t i = 0; i < p->nkernel; i++)
         all &= p->kernel[i]->sched.kind == SCHED_ATTENTION_MATRIX &&
-               p->kernel[i]->sched.attention_matrix.async == async &&
-               p->kernel[i]->sched.attention_matrix.panels == (async && panels);
+               schedule_of(p->kernel[i])->attention_matrix.async == async &&
+               schedule_of(p->kernel[i])->attention_matrix.panels == (async && panels);
     return all;
 }
 

@@ -206,7 +206,7 @@ static unsigned count_products(const struct kernel_set *set, const struct mma_ca
 {
     unsigned n = 0;
     for (uint32_t i = 0; i < set->n; i++)
-        n += set->v[i]->sched.kind == SCHED_DOT_MATRIX && set->v[i]->sched.dot_matrix.unit_m == u->m;
+        n += set->v[i]->sched.kind == SCHED_DOT_MATRIX && schedule_of(set->v[i])->dot_matrix.unit_m == u->m;
     return n;
 }
 

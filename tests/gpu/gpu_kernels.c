@@ -48,7 +48,7 @@ void gpu_kernels_add(struct kernel_set *s, const struct kernel *k)
     char *text = kernel_text(k);
     struct kernels parsed = {0};
     struct err e = {0};
-    if (check(text && kernel_parse(text, strlen(text), NULL, &parsed, &e), "%s: %s", k->name, e.msg)) {
+    if (check(text && kernel_parse(text, strlen(text), NULL, &lower_families, &parsed, &e), "%s: %s", k->name, e.msg)) {
         if (s->n == s->cap) {
             s->cap = s->cap ? 2 * s->cap : 1024;
             s->v = realloc(s->v, s->cap * sizeof *s->v);
@@ -140,7 +140,7 @@ static void add_file(struct kernel_set *s, const char *path, bool kernel)
         graph_symbol_set(g, i, g->symbols->v[i].low, &e);
     if (g)
         gpu_kernels_graph(s, g);
-    else if (kernel && kernel_parse(text, len, NULL, &k, &e))
+    else if (kernel && kernel_parse(text, len, NULL, &lower_families, &k, &e))
         for (uint32_t i = 0; i < k.n; i++)
             if (!copies_panels(k.v[i])) /* only CUDA's text has them */
                 gpu_kernels_add(s, k.v[i]);

@@ -66,7 +66,7 @@ static void agrees(const struct graph *g, const struct values *in, const struct 
         check(source_kernel(p->kernel[i], dialect_now, "kernel", &source, NULL, &e), "@%s %s: %s", g->name, record,
               e.msg);
         mem_free(source.s);
-        char *line = schedule_line(&p->kernel[i]->sched);
+        char *line = schedule_line(schedule_of(p->kernel[i]));
         size_t n = strlen(record); /* behind it: what a record that leaves fields open has in them */
         const char *own = line ? line + strlen("schedule ") : "";
         found |= !strncmp(own, record, n) && (!own[n] || own[n] == ' ');
@@ -155,7 +155,7 @@ static void convolutions(const char *dialect, const char *architecture, unsigned
         values_random(&rng, g, &g->input, false, &in);
         bool ok = check(p && run_on(g, "ref", true, &in, &none, NULL, &want, &e), "convolution %u: %s", i, e.msg);
         for (uint32_t n = 0; ok && n < p->nkernel && !line; n++) {
-            const struct schedule *own = &p->kernel[n]->sched;
+            const struct schedule *own = schedule_of(p->kernel[n]);
             if (own->kind == SCHED_DOT_MATRIX) {
                 line = schedule_line(own);
                 found_async += own->dot_matrix.async;
@@ -197,7 +197,7 @@ static void pitched(void)
         check(run_on(g, "ref", true, &in, &none, NULL, &want, &e), "%s", e.msg)) {
         unsigned panels = 0, odd = 0, aligned = 0;
         for (uint32_t i = 0; i < p->nkernel; i++)
-            panels += p->kernel[i]->sched.kind == SCHED_DOT_MATRIX && p->kernel[i]->sched.dot_matrix.panels;
+            panels += p->kernel[i]->sched.kind == SCHED_DOT_MATRIX && schedule_of(p->kernel[i])->dot_matrix.panels;
         for (ref r = 1; r < p->g->nnode; r++) {
             odd += p->pitch[r] != 0;
             aligned += p->pitch[r] && p->pitch[r] * 2 % 64 == 0 && p->pitch[r] > 331;
@@ -434,7 +434,7 @@ static void by_amd_units(void)
         char text[256], *line = NULL;
         snprintf(text, sizeof text, "@k0_dot schedule %s\n", chosen[i / 2][0]);
         struct program *p = passes_run(g, &(struct pass_options){.fuse = true}) ? plan(g, text, &e) : NULL;
-        line = p ? schedule_line(&p->kernel[0]->sched) : NULL;
+        line = p ? schedule_line(schedule_of(p->kernel[0])) : NULL;
         check(line && !strncmp(line + strlen("schedule "), due, strlen(due)), "%s is %s", text, line ? line : e.msg);
         mem_free(line);
         program_free(p);

@@ -172,7 +172,7 @@ static void count_arrays(const struct kernel *k, const struct source_info *info,
         if (k->buf[b].role != BUF_IN && !info->local[b] && k->buf[b].count > c->largest)
             c->largest = k->buf[b].count;
     if (k->sched.kind == SCHED_DOT_MATRIX)
-        c->stages = k->sched.dot_matrix.stages;
+        c->stages = schedule_of(k)->dot_matrix.stages;
 }
 
 static void add_counts(const struct counts *c, struct counts *sum)

@@ -1,11 +1,11 @@
-/* The grammar in ir/README.md: what it says of structural ops is what the descriptors of their rows say (KILN_BLESS=1
- * writes it).  Run from the root of the tree. */
+/* Grammars in READMEs that are made of tables: of structural ops in ir/README.md, of their rows' descriptors, and of
+ * schedules in passes/lower/README.md, of the families' fields (KILN_BLESS=1 writes them).  Run from the root of the
+ * tree. */
 #include "tests/support/harness.h"
 #include "ir/ir.h"
 #include "ir/text/text.h"
+#include "passes/lower/schedule.h"
 
-static const char readme[] = "ir/README.md";
-static const char first_line[] = "         | \"const\" ", last_line[] = "         | name value { \",\" value }";
 
 enum { COLUMNS = 112 };
 
@@ -108,10 +108,48 @@ static void rule(struct text *t, enum op op, bool *done)
     mem_free(names.s);
 }
 
-static char *whole_readme(void)
+/* ---- schedules ---- */
+
+/* The words of a field, which may be left out. */
+static void field(struct text *t, const struct sched_field *f)
+{
+    text_put(t, "[\"%s\"", f->word);
+    switch ((enum sched_form)f->form) {
+    case FORM_NUMBER: text_put(t, " number"); break;
+    case FORM_SIDES:
+        for (unsigned i = 0; i < f->sides; i++)
+            text_put(t, "%s number", i ? " \"x\"" : "");
+        break;
+    case FORM_FLAG: break;
+    case FORM_WORD:
+        for (int64_t v = f->min; v <= f->max; v++)
+            text_put(t, "%s\"%s\"", v > f->min ? " | " : " (", f->name[v]);
+        text_put(t, ")");
+        break;
+    case FORM_SET: text_put(t, " number { \",\" number }"); break;
+    }
+    text_put(t, "]");
+}
+
+static void family(struct text *t, const struct sched_family *f)
+{
+    size_t line = t->len;
+    text_put(t, "%s \"%s\"", f == sched_families ? "sched    =" : "         |", f->word);
+    for (uint32_t i = 0; i < f->n; i++) {
+        struct text word = {0};
+        field(&word, &f->field[i]);
+        put_word(t, &line, word.s);
+        mem_free(word.s);
+    }
+    text_put(t, "\n");
+}
+
+/* ---- READMEs ---- */
+
+static char *whole_file(const char *path)
 {
     struct text t = {0};
-    FILE *f = fopen(readme, "rb");
+    FILE *f = fopen(path, "rb");
     for (int c; f && (c = getc(f)) != EOF;)
         text_put(&t, "%c", c);
     if (f)
@@ -119,26 +157,37 @@ static char *whole_readme(void)
     return t.s;
 }
 
-int main(void)
+/* Has the README these lines behind the line that has `before`, up to `after`? */
+static void check_lines(const char *readme, const char *before, const char *after, const char *want)
 {
-    bool done[OP_COUNT] = {0}, bless = getenv("KILN_BLESS");
-    struct text want = {0};
-    char *s = whole_readme(), *is = s ? strstr(s, first_line) : NULL;
-    is = is ? strchr(is, '\n') + 1 : NULL;
-    char *end = is ? strstr(is, last_line) : NULL;
-    for (unsigned i = 1; i < OP_COUNT; i++)
-        if (has_rule(&opinfo[i]) && !done[i])
-            rule(&want, (enum op)i, done);
-    bool same = end && (size_t)(end - is) == want.len && !memcmp(is, want.s, want.len);
+    char *s = whole_file(readme), *is = s ? strstr(s, before) : NULL;
+    is = is ? strchr(is + strlen(before), '\n') + 1 : NULL;
+    char *end = is ? strstr(is, after) : NULL;
+    bool bless = getenv("KILN_BLESS");
+    bool same = end && (size_t)(end - is) == strlen(want) && !memcmp(is, want, strlen(want));
     if (end && !same && bless) {
         FILE *f = fopen(readme, "wb");
-        fprintf(f, "%.*s%s%s", (int)(is - s), s, want.s, end);
+        fprintf(f, "%.*s%s%s", (int)(is - s), s, want, end);
         fclose(f);
     }
     check(same || (end && bless),
-          "%s: the grammar of structural ops is not that of ops.def (KILN_BLESS=1 build/tests/grammar writes it)\n%s",
-          readme, want.s);
-    mem_free(want.s);
+          "%s: a grammar is not that of the table (KILN_BLESS=1 build/tests/grammar writes it)\n%s", readme, want);
     mem_free(s);
+}
+
+int main(void)
+{
+    bool done[OP_COUNT] = {0};
+    struct text ops = {0}, schedules = {0};
+    for (unsigned i = 1; i < OP_COUNT; i++)
+        if (has_rule(&opinfo[i]) && !done[i])
+            rule(&ops, (enum op)i, done);
+    check_lines("ir/README.md", "         | \"const\" ", "         | name value { \",\" value }", ops.s);
+    for (unsigned i = 0; i < SCHED_COUNT; i++)
+        family(&schedules, &sched_families[i]);
+    check_lines("passes/lower/README.md", "numbers they may have, and what they mean, is in `families.def`.\n\n```",
+                "```\n\n**One more", schedules.s);
+    mem_free(ops.s);
+    mem_free(schedules.s);
     return finish();
 }

@@ -427,7 +427,7 @@ static void test_error(struct test *t)
     const char *mark, *got;
     struct kernels k = {0};
     struct graph *g = t->kernel ? NULL : graph_parse(t->text, t->len, NULL, &e);
-    if (g || (t->kernel && kernel_parse(t->text, t->len, NULL, &k, &e)))
+    if (g || (t->kernel && kernel_parse(t->text, t->len, NULL, &lower_families, &k, &e)))
         text_put(&t->problem, "    parsed, but should have been refused\n");
     graph_free(g);
     kernels_free(&k);

@@ -6,6 +6,7 @@
  * without large allocations; a graph that it accepts must print to text that parses to the same graph. */
 #include "ir/loop/loop.h"
 #include "ir/text/text.h"
+#include "passes/lower/schedule.h"
 #include <dirent.h>
 #include <stdlib.h>
 #include <string.h>
@@ -59,7 +60,7 @@ static const char *check_kernels(const struct kernels *k)
         char *text = kernel_text(k->v[i]);
         if (!text || !kernel_verify(k->v[i], &e))
             why = "the kernel is broken";
-        else if (!kernel_parse(text, strlen(text), NULL, &back, &e))
+        else if (!kernel_parse(text, strlen(text), NULL, &lower_families, &back, &e))
             why = "the printed kernel does not parse";
         else if (!kernel_same(k->v[i], back.v[back.n - 1]))
             why = "the printed text is another kernel";
@@ -86,7 +87,7 @@ static const char *check_text(const char *s, size_t len, bool *accepted)
     if (is_kernel(s, len)) {
         struct kernels k = {0};
         const char *flaw = NULL;
-        *accepted = kernel_parse(s, len, NULL, &k, &e);
+        *accepted = kernel_parse(s, len, NULL, &lower_families, &k, &e);
         if (*accepted)
             flaw = check_kernels(&k);
         else if (e.code != KL_ERR_PARSE || !is_positioned(e.msg))

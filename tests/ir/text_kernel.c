@@ -328,7 +328,8 @@ void test_kernel(struct test *t, const char *what, size_t len)
     struct data d = {0};
     double within = 0;
     const char *end = strstr(t->text, "\n# graph:\n");
-    if (!kernel_parse(t->text, end ? (size_t)(end - t->text) : test_end(t), t->path, &k, &e) || k.n != 1 ||
+    if (!kernel_parse(t->text, end ? (size_t)(end - t->text) : test_end(t), t->path, &lower_families, &k, &e) ||
+        k.n != 1 ||
         k.v[0]->nbuf > MAX_BUFS) {
         problem(t, e.code ? e.msg : "a test has one kernel of a few buffers");
         kernels_free(&k);

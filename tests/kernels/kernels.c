@@ -154,7 +154,7 @@ static void vary(struct schedule *s)
         break;
     case SCHED_ATTENTION_ONE: s->attention_one.lanes = lanes(); break;
     case SCHED_DOT: vary_tiles(s); break;
-    case SCHED_DOT_THIN: vary_thin(s); break;
+    case SCHED_DOT_SKINNY: vary_thin(s); break;
     case SCHED_DOT_BYTES: vary_bytes(s); break;
     }
     s->grain = rng_below(&rng, 3) ? 1 + rng_below(&rng, 9) : 0;
@@ -168,8 +168,8 @@ static bool has_schedule(const struct schedule *s, const struct schedule *asked)
     for (uint32_t i = 0; same && i < family->n; i++) {
         const struct sched_field *f = &family->field[i];
         for (unsigned side = 0; side < (f->sides ? f->sides : 1u); side++) {
-            uint64_t want = sched_get(asked, f, side);
-            same &= sched_get(s, f, side) == want || (f->chosen && !want);
+            uint64_t want = sched_get(&asked->record, f, side);
+            same &= sched_get(&s->record, f, side) == want || (f->chosen && !want);
         }
     }
     return same;
@@ -183,9 +183,10 @@ static const struct exec *other_schedules(const struct graph *g, const struct ex
     struct err e = {0};
     for (uint32_t i = 0; i < n; i++) {
         at[i] = &k[i];
-        k[i].sched = own->program->kernel[i]->sched;
         memcpy(k[i].name, own->program->kernel[i]->name, sizeof k[i].name);
-        vary(&k[i].sched);
+        struct schedule s = *schedule_of(own->program->kernel[i]);
+        vary(&s);
+        schedule_set(&k[i], &s.record);
     }
     char *text = schedules_text(g->name, false, at, n);
     const struct exec *x = NULL;
@@ -196,7 +197,7 @@ static const struct exec *other_schedules(const struct graph *g, const struct ex
     for (uint32_t i = 0; x && i < x->program->nkernel; i++) {
         bool found = false;
         for (uint32_t j = 0; j < n; j++)
-            found |= has_schedule(&x->program->kernel[i]->sched, &k[j].sched);
+            found |= has_schedule(schedule_of(x->program->kernel[i]), schedule_of(&k[j]));
         check(found, "%s: kernel @%s has none of the schedules of\n%s", what, x->program->kernel[i]->name, text);
     }
     mem_free(text);
@@ -301,7 +302,7 @@ static bool packs(const struct graph *g)
     const struct exec *x = exec_get(g, device_find("cpu", &e), true, &e);
     for (uint32_t i = 0; x && i < x->program->nkernel; i++)
         if (x->program->kernel[i]->sched.kind == SCHED_DOT)
-            return x->program->kernel[i]->sched.dot.pack_b;
+            return schedule_of(x->program->kernel[i])->dot.pack_b;
     return false;
 }
 
@@ -320,7 +321,7 @@ static void few_rows(unsigned dtype, int64_t rows, bool out_in, int64_t columns)
     compare(g, what);
     const struct exec *x = exec_get(g, device_find("cpu", &e), true, &e);
     const struct kernel *k = x && x->program->nkernel ? x->program->kernel[0] : NULL;
-    check(k && k->sched.kind == SCHED_DOT_THIN, "%s: read as it lies", what);
+    check(k && k->sched.kind == SCHED_DOT_SKINNY, "%s: read as it lies", what);
     bool fetches = false;
     for (val v = 1; k && v < k->ninst; v++)
         fetches |= k->inst[v].op == L_PREFETCH;

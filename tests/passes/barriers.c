@@ -137,7 +137,7 @@ static bool share_out(const struct graph *g, const struct exec *x, bool fuse, st
     struct kernel *k = calloc(n + 1, sizeof *k), **at = calloc(n + 1, sizeof *at);
     for (uint32_t i = 0; i < n; i++) {
         at[i] = &k[i];
-        k[i].sched = x->program->kernel[i]->sched;
+        schedule_set(&k[i], &x->program->kernel[i]->sched);
         k[i].sched.grain = 1;
         if (k[i].sched.kind == SCHED_MAP && k[i].sched.width > 4)
             k[i].sched.width = 4; /* more iterations */

@@ -43,7 +43,7 @@ static void twice(const struct graph *g, const char *name, const struct caps *ca
     if (p && check(q && q->nkernel == p->nkernel, "%s for %s: %s", name, caps->name,
                    again.code ? again.msg : "other kernels"))
         for (uint32_t i = 0; i < p->nkernel; i++) {
-            char *one = schedule_line(&p->kernel[i]->sched), *two = schedule_line(&q->kernel[i]->sched);
+            char *one = schedule_line(schedule_of(p->kernel[i])), *two = schedule_line(schedule_of(q->kernel[i]));
             check(kernel_same(p->kernel[i], q->kernel[i]), "%s for %s: kernel @%s by \"%s\" is another by \"%s\"", name,
                   caps->name, p->kernel[i]->name, one ? one : "", two ? two : "");
             seen[p->kernel[i]->sched.kind]++;

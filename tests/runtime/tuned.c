@@ -90,7 +90,7 @@ static bool run_variant(const struct graph *g, const struct tuned *t, char **out
         out[i] = mem_alloc(node_bytes(g, g->out[i].value) + 1);
         ok = out[i] && buffer_read(got[i], out[i], node_bytes(g, g->out[i].value), &e);
     }
-    if (ok && first) *first = x->program->kernel[0]->sched;
+    if (ok && first) *first = *schedule_of(x->program->kernel[0]);
     for (int i = 0; i < 8; i++) {
         buffer_unref(in[i]);
         buffer_unref(state[i]);
@@ -162,7 +162,7 @@ static struct schedule schedule_now(const struct graph *g)
     const struct exec *x = exec_get(g, DEVICE_CPU, true, &e);
     struct schedule s = {0};
     if (check(x != NULL, "a program: %s", e.msg)) {
-        s = x->program->kernel[0]->sched;
+        s = *schedule_of(x->program->kernel[0]);
         exec_outdate(x); /* the next is planned anew */
     }
     exec_unref(x);

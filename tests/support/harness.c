@@ -260,6 +260,7 @@ static struct kernel *canonicalized(const struct kernel *k)
     }
     for (val v = 1; v < k->ninst; v++)
         k_append(c, k->inst[v]);
+    c->family = k->family;
     c->sched = k->sched;
     c->extent = k->extent;
     c->flops = k->flops;
@@ -273,7 +274,7 @@ bool kernel_round_trip(const struct kernel *k, struct err *why)
     struct kernels back = {0};
     struct kernel *normal = canonicalized(k);
     char *text = kernel_text(k), *plain = kernel_text(normal), *again = NULL;
-    bool ok = text && plain && kernel_parse(text, strlen(text), "printed", &back, why) &&
+    bool ok = text && plain && kernel_parse(text, strlen(text), "printed", &lower_families, &back, why) &&
         (again = kernel_text(back.v[0]));
     if (!ok && !why->code)
         err_set(why, KL_ERR_INTERNAL, "kernel %s: out of memory for its text", k->name);

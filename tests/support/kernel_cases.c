@@ -127,11 +127,11 @@ static bool interpret_graph(struct kernel_cases *c, const struct graph *g, bool 
 
 /* ---- one kernel ---- */
 
-/* Does the record of a GPU's kernel decide the order of its sums (ir/loop/schedule.h)? */
+/* Does the record of a GPU's kernel decide the order of its sums (passes/lower/schedule.h)? */
 static bool has_own_order(unsigned kind)
 {
     return kind == SCHED_GPU_ROW_REDUCE || kind == SCHED_COLUMN_REDUCE || kind == SCHED_GPU_SCAN ||
-           kind == SCHED_GPU_DOT_THIN || kind == SCHED_DOT_BLOCKS || kind == SCHED_DOT_MATRIX || kind == SCHED_ROWS ||
+           kind == SCHED_GPU_DOT_SKINNY || kind == SCHED_DOT_BLOCKS || kind == SCHED_DOT_MATRIX || kind == SCHED_ROWS ||
            kind == SCHED_ATTENTION_MATRIX || kind == SCHED_ATTENTION_BLOCKS;
 }
 
@@ -260,13 +260,13 @@ static struct schedule vary(struct kernel_cases *c, const struct schedule *own)
         changed |= UINT64_C(1) << number;
         for (unsigned side = 0; side < (f->sides ? f->sides : 1u); side++)
             if (side == 0 ? f->sides < 2 || rng_below(&c->r, 3) : rng_below(&c->r, 3))
-                sched_set(&s, f, side, field_value(c, f, sched_get(&s, f, side)));
+                sched_set(&s.record, f, side, field_value(c, f, sched_get(&s.record, f, side)));
     }
     if (rng_below(&c->r, 3))
         for (uint32_t i = 0; i < family->n; i++)
             for (unsigned side = 0; family->field[i].chosen && !(changed >> i & 1) &&
                                     side < (family->field[i].sides ? family->field[i].sides : 1u); side++)
-                sched_set(&s, &family->field[i], side, 0);
+                sched_set(&s.record, &family->field[i], side, 0);
     return s;
 }
 
@@ -309,9 +309,9 @@ static void on_units(struct kernel_cases *c, const struct caps *t, struct schedu
 /* A record of a product by any kind of kernel. */
 static void any_product(struct kernel_cases *c, const struct caps *t, struct schedule *s)
 {
-    s->kind = (uint16_t)(t->is_gpu ? (unsigned[]){SCHED_DOT_BLOCKS, SCHED_DOT_MATRIX, SCHED_GPU_DOT_THIN,
+    s->kind = (uint16_t)(t->is_gpu ? (unsigned[]){SCHED_DOT_BLOCKS, SCHED_DOT_MATRIX, SCHED_GPU_DOT_SKINNY,
                                                   SCHED_DOT}[rng_below(&c->r, 4)]
-                                   : (unsigned[]){SCHED_DOT, SCHED_DOT_THIN, SCHED_DOT_BYTES}[rng_below(&c->r, 3)]);
+                                   : (unsigned[]){SCHED_DOT, SCHED_DOT_SKINNY, SCHED_DOT_BYTES}[rng_below(&c->r, 3)]);
     s->dot.mr = up_to(c, 8);
     s->dot.nr = s->width = power(c, 6);
     switch (s->kind) {
@@ -322,7 +322,7 @@ static void any_product(struct kernel_cases *c, const struct caps *t, struct sch
         s->dot.lanes = rng_below(&c->r, 2) ? power(c, 5) : 0;
         s->dot.epilogue = (uint8_t)rng_below(&c->r, EPILOGUE_COUNT);
         break;
-    case SCHED_DOT_THIN:
+    case SCHED_DOT_SKINNY:
         s->dot_skinny.strip = rng_below(&c->r, 2) ? (uint32_t)s->dot_skinny.nr * up_to(c, 3) : 0;
         s->dot_skinny.widen = (uint16_t)rng_below(&c->r, 2);
         break;
@@ -369,7 +369,7 @@ static unsigned other_kind(struct kernel_cases *c, const struct caps *t, unsigne
 static struct schedule another_kind(struct kernel_cases *c, const struct caps *t, const struct schedule *own)
 {
     struct schedule s = {.kind = (uint16_t)other_kind(c, t, own->kind), .grain = own->grain};
-    if ((own->kind >= SCHED_DOT && own->kind <= SCHED_DOT_MATRIX) || own->kind == SCHED_GPU_DOT_THIN) {
+    if ((own->kind >= SCHED_DOT && own->kind <= SCHED_DOT_MATRIX) || own->kind == SCHED_GPU_DOT_SKINNY) {
         s.dot.kc = own->dot.kc;
         any_product(c, t, &s);
         return s;
@@ -388,7 +388,7 @@ static void count_fields(struct kernel_cases *c, const struct schedule *own, con
         return;
     for (uint32_t i = 0; i < family->n; i++)
         for (unsigned side = 0; side < (family->field[i].sides ? family->field[i].sides : 1u); side++)
-            if (sched_get(own, &family->field[i], side) != sched_get(s, &family->field[i], side)) {
+            if (sched_get(&own->record, &family->field[i], side) != sched_get(&s->record, &family->field[i], side)) {
                 c->fields[s->kind][i]++;
                 break;
             }
@@ -407,7 +407,7 @@ struct scope {
 
 static void report_case(const struct scope *s, const struct lowered *l, bool compiled, const char *why)
 {
-    char *line = schedule_line(&l->k->sched);
+    char *line = schedule_line(schedule_of(l->k));
     check(false, "%s, %s%s, kernel @%s%s by \"%s\": %s", s->what, s->caps->name, s->fuse ? "" : ", unfused",
           l->k->name, compiled ? " compiled" : "", line ? line : "", why);
     mem_free(line);
@@ -440,9 +440,9 @@ static bool run_case(const struct scope *s, struct lowerer *lowerer, uint32_t gr
         return false;
     }
     if (!want)
-        *k = l.k->sched;
+        *k = *schedule_of(l.k);
     c->cases++;
-    count_fields(c, k, &l.k->sched);
+    count_fields(c, k, schedule_of(l.k));
     bool ok = run_kernel(c, &l, s->g, s->d, s->caps, false, &e), compile = false;
     if (ok && c->backend && c->compile_every && !s->caps->is_gpu && rng_below(&c->r, c->compile_every) == 0) {
         compile = true;
@@ -481,10 +481,10 @@ static bool refuse_out_of_range(const struct scope *s, struct lowerer *lowerer, 
         for (uint32_t j = 0; j < family->n; j++)
             for (unsigned side = 0; family->field[j].chosen &&
                                     side < (family->field[j].sides ? family->field[j].sides : 1u); side++)
-                sched_set(&want, &family->field[j], side, 0);
+                sched_set(&want.record, &family->field[j], side, 0);
         if (!out_of_range(f, &v))
             continue;
-        sched_set(&want, f, 0, v);
+        sched_set(&want.record, f, 0, v);
         bool refused = !lower_group(lowerer, group, &want, &l, &r, &e);
         ok &= check(refused && e.code == KL_ERR_ARGUMENT && r.field && !strcmp(r.field, f->word),
                     "%s, %s: %s %s %" PRIu64 " is not refused", s->what, s->caps->name, family->word, f->word, v);

@@ -84,7 +84,7 @@ static bool has_adjacent(const struct dot *d, bool second, val v)
 {
     const struct kernel *k = d->w->k;
     const struct linst *i = &k->inst[v];
-    return (second ? d->b_step_k : d->a_step_k) == 1 && d->w->k->sched.dot.wide && i->op == L_LOAD &&
+    return (second ? d->b_step_k : d->a_step_k) == 1 && schedule_of(d->w->k)->dot.wide && i->op == L_LOAD &&
            k->buf[i->imm].role == BUF_IN && load_elements(k, i) == 1 && (i->varying || !i->b);
 }
 
@@ -172,7 +172,7 @@ static void products(const struct dot *d, const struct tile *t, val off, int ste
     }
 }
 
-static const struct schedule *dot_schedule(const struct dot *d) { return &d->w->k->sched; }
+static const struct schedule *dot_schedule(const struct dot *d) { return schedule_of(d->w->k); }
 
 static val open_if(struct kernel *k, bool needed, enum prim p, val x, int64_t limit)
 {
@@ -677,8 +677,8 @@ static void emit_kind(struct dot *d, const struct schedule *s)
     case SCHED_DOT_MATRIX: dot_emit_matrix(d, s); break;
     case SCHED_DOT_BLOCKS: dot_emit_blocks(d, s); break;
     case SCHED_DOT_BYTES: dot_emit_bytes(d, s); break;
-    case SCHED_DOT_THIN: dot_emit_skinny(d, s); break;
-    case SCHED_GPU_DOT_THIN: gpu_skinny(d, s); break;
+    case SCHED_DOT_SKINNY: dot_emit_skinny(d, s); break;
+    case SCHED_GPU_DOT_SKINNY: gpu_skinny(d, s); break;
     default: dot_emit_tiles(d, s);
     }
 }

@@ -451,7 +451,7 @@ static bool is_skinny(const struct dot *d, const struct caps *c)
 static bool choose_skinny(const struct dot *d, const struct caps *c, struct schedule *s)
 {
     enum { SHORTEST = 32, A_PROCESSOR = 4 };
-    bool legal = schedule_begin(d->w, SCHED_GPU_DOT_THIN, s), along_k = dot_along_k(d, true);
+    bool legal = schedule_begin(d->w, SCHED_GPU_DOT_SKINNY, s), along_k = dot_along_k(d, true);
     int64_t each = gpu_skinny_vector_width(d, along_k), columns = SKINNY_LANES * each;
     if (!d->w->chooser->want) {
         s->width = along_k ? LANES_ALONG : SKINNY_LANES;
@@ -520,7 +520,7 @@ bool choose_dot_gpu(struct dot *d, struct schedule *s, bool *done)
     const struct caps *c = d->w->chooser->caps;
     const struct schedule *want = d->w->chooser->want;
     bool possible = c->is_gpu && d->dtype != KL_BOOL && d->size.batch >= 1 && d->size.k >= 1;
-    if (want && want->kind == SCHED_GPU_DOT_THIN && dot_is_skinny(d, c)) {
+    if (want && want->kind == SCHED_GPU_DOT_SKINNY && dot_is_skinny(d, c)) {
         *done = choose_skinny(d, c, s);
         return true;
     }

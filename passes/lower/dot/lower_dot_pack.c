@@ -11,7 +11,7 @@
 enum { PACK_STEPS = 16 };
 
 /* Lanes of a vector for all copies except whole rows. */
-static uint32_t square_of(const struct dot *d) { return d->w->k->sched.dot.square; }
+static uint32_t square_of(const struct dot *d) { return schedule_of(d->w->k)->dot.square; }
 
 /* The columns and the steps of k that are copied; the panel has a row for each d->unit steps of k.  length: the number
  * of steps, kc, or one that the kernel computes, which is at most kc. */
@@ -271,7 +271,7 @@ static void pack_column_runs(const struct dot *d, const struct panel *t)
 static void pack_panel(const struct dot *d, const struct panel *t)
 {
     struct kernel *k = d->w->k;
-    unsigned by = d->w->k->sched.dot.pack_by;
+    unsigned by = schedule_of(d->w->k)->dot.pack_by;
     if (by == PACK_COLUMN_RUNS) {
         pack_row_runs(d, t);
         return;
@@ -325,7 +325,7 @@ int64_t dot_panel_rows(const struct dot *d)
 {
     int64_t block = d->symbolic_k && d->blocks > 1 ? DOT_BLOCK : d->kblock; /* the longest for any value */
     int64_t rows = dot_parts(d->size.k < block ? d->size.k : block, d->unit);
-    return d->w->k->sched.dot.pack_by == PACK_STEP_RUNS ? rows + square_of(d) : rows;
+    return schedule_of(d->w->k)->dot.pack_by == PACK_STEP_RUNS ? rows + square_of(d) : rows;
 }
 
 void dot_pack(const struct dot *d, val n0, int64_t cols, val k0, val length, int64_t kc)

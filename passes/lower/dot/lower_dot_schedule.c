@@ -584,7 +584,7 @@ static bool choose_skinny(struct dot *d, const struct skinny_order *o, struct sc
 {
     enum { MAX_PAIR_ROWS = 2 }; /* whose sums of twice the columns registers hold */
     const struct caps *caps = d->w->chooser->caps;
-    bool legal = schedule_begin(d->w, SCHED_DOT_THIN, s);
+    bool legal = schedule_begin(d->w, SCHED_DOT_SKINNY, s);
     if (!d->w->chooser->want) {
         s->dot_skinny.kc = (uint32_t)d->kblock;
         s->dot_skinny.mr = (uint16_t)d->size.m;
@@ -622,7 +622,7 @@ static bool choose_wanted(struct dot *d, struct schedule *s)
     switch (s->kind) {
     case SCHED_DOT:
         return choose_tiles(d, s);
-    case SCHED_DOT_THIN:
+    case SCHED_DOT_SKINNY:
         if (dot_is_skinny(d, &order))
             return choose_skinny(d, &order, s);
         break;

@@ -7,13 +7,13 @@
 static bool is_product(const struct kernel *k)
 {
     return k->flops > 1000000000 && (k->sched.kind == SCHED_DOT_MATRIX || k->sched.kind == SCHED_DOT_BLOCKS ||
-                                     k->sched.kind == SCHED_GPU_DOT_THIN);
+                                     k->sched.kind == SCHED_GPU_DOT_SKINNY);
 }
 
 /* "reordered": an operand goes through registers, because its rows are not aligned or lie across. */
 static bool is_unstaged(const struct step_kernel *s)
 {
-    const struct schedule *sched = &s->k->sched;
+    const struct schedule *sched = schedule_of(s->k);
     bool reordered = sched->kind == SCHED_DOT_MATRIX && sched->dot_matrix.reordered;
     return is_product(s->k) && !s->c.panels && (reordered || !s->c.async || s->c.async_wide < s->c.async);
 }
@@ -88,7 +88,7 @@ void step_print(const struct program *p, struct step_kernel *v, int64_t large)
                s->c.async, s->c.async_wide, s->c.panels, s->c.hgmma + s->c.hmma, s->c.ffma, s->c.shared,
                s->c.registers, s->c.blocks, s->c.threads, large_passes(s, large), is_unstaged(s) ? "U" : "-",
                is_narrow(s, bytes) ? "N" : "-", s->c.local ? "L" : "-", s->k->name);
-        char *schedule = schedule_line(&s->k->sched);
+        char *schedule = schedule_line(schedule_of(s->k));
         printf(" [%s]\n", schedule ? schedule : "");
         mem_free(schedule);
     }

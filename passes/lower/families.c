@@ -1,0 +1,50 @@
+/* The tables of the families of kernels, made of their rows in families.def. */
+#include "schedule.h"
+#include <stddef.h>
+
+static const char *const sched_epilogue_names[EPILOGUE_COUNT] = {
+    [EPILOGUE_IN_TILE] = "in_tile", [EPILOGUE_AFTER_TILE] = "after_tile", [EPILOGUE_AFTER_ROWS] = "after_rows",
+    [EPILOGUE_DURING_NEXT] = "during_next"};
+static const char *const sched_pack_names[PACK_COUNT] = {
+    [PACK_ROWS] = "rows", [PACK_SQUARES] = "squares", [PACK_ELEMENTS] = "elements",
+    [PACK_COLUMN_RUNS] = "column_runs", [PACK_STEP_RUNS] = "step_runs"};
+
+#define AT(member) .offset = offsetof(struct schedule, member), .size = sizeof((struct schedule *)0)->member
+#define VALUE(word_, member, kind, low, high) .word = word_, .form = kind, AT(member), .min = low, .max = high
+#define COMMON(family, fields) static const struct sched_field family##_fields[] = {fields};
+#define FIELDS(family) static const struct sched_field family##_fields[] = {
+#define END(family) };
+#define WIDTH {VALUE("width", width, FORM_NUMBER, 1, 64), .chosen = true, .power = true},
+#define GPU_WIDTH {VALUE("width", width, FORM_NUMBER, 1, MAX_GPU_VECTOR), .chosen = true, .power = true},
+#define THREADS {VALUE("width", width, FORM_NUMBER, 1, MAX_THREADS), .chosen = true},
+#define STREAM {VALUE("stream", stream, FORM_FLAG, 0, 1)},
+#define GRAIN {VALUE("grain", grain, FORM_NUMBER, 0, INT64_MAX)},
+#define KBLOCK(family) {VALUE("kblock", family.kc, FORM_NUMBER, 0, UINT32_MAX)},
+#define MEMBER(family, type, name)
+#define NUMBER(family, type, word, low, high) {VALUE(#word, family.word, FORM_NUMBER, low, high)},
+#define FLAG(family, type, word) {VALUE(#word, family.word, FORM_FLAG, 0, 1)},
+#define POWER(family, type, word, high) {VALUE(#word, family.word, FORM_NUMBER, 0, high), .power = true},
+#define CHOSEN(family, type, word, high) {VALUE(#word, family.word, FORM_NUMBER, 1, high), .chosen = true},
+#define LANES(family, type, word, high) \
+    {VALUE(#word, family.word, FORM_NUMBER, 1, high), .chosen = true, .power = true},
+#define NAMED(family, type, word, high, names) \
+    {VALUE(#word, family.word, FORM_WORD, 1, high), .chosen = true, .name = names},
+#define SET(family, type, word) {VALUE(#word, family.word, FORM_SET, 0, 8 * sizeof(type) - 1)},
+#define SIDES(family, type, word, a, b, high) {VALUE(#word, family.a, FORM_SIDES, 1, high), .sides = 2},
+#define UNIT(family) {VALUE("unit", family.unit_m, FORM_SIDES, 1, MAX_TILE_SIDE), .sides = 3, .chosen = true},
+#define TILE(family) {VALUE("tile", family.mr, FORM_SIDES, 1, MAX_TILE_SIDE), .sides = 2},
+#include "families.def"
+
+const struct sched_family sched_families[SCHED_COUNT] = {
+#define FAMILY(KIND, family) \
+    [SCHED_##KIND] = {#family, family##_fields, sizeof family##_fields / sizeof *family##_fields},
+#include "families.def"
+};
+const struct sched_families lower_families = {sched_families, SCHED_COUNT};
+
+#define COMMON(family, fields)
+#define FIELDS(family) \
+    _Static_assert(sizeof family##_fields / sizeof *family##_fields <= MAX_SCHED_FIELDS, "each field has a column"); \
+    _Static_assert(sizeof(struct schedule) == sizeof(struct sched_record), "the members have room");
+#define END(family)
+#include "families.def"
