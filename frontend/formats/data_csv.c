@@ -33,13 +33,13 @@ static kl_status csv_no_memory(const struct csv *c)
 static kl_status csv_load(const char *path, char **text, size_t *bytes)
 {
     int64_t size;
-    char why[800];
-    int fd = file_open_read(path, &size, why, sizeof why);
+    struct file_error why;
+    int fd = file_open_read(path, &size, &why);
     FILE *f = fd < 0 ? NULL : fdopen(fd, "rb");
     if (!f) {
         if (fd >= 0)
             close(fd);
-        return fd < 0 ? kl_failf(NULL, KL_ERR_IO, "csv_open: %s", why)
+        return fd < 0 ? file_error_report(NULL, "csv_open", &why)
                       : kl_failf(NULL, KL_ERR_MEMORY, "csv_open: out of memory for %s", path);
     }
     kl_status s = KL_OK;

@@ -1,7 +1,6 @@
 /* IDX files: the bytes 0 and 0, the type, the rank, then `rank` big-endian 32-bit dimensions, then the elements.
  * zlib's gz* calls ignore bytes after the compressed stream, so this file calls inflate instead, to report such
  * bytes. */
-#include "file_open.h"
 #include "tensor_file.h"
 #include <errno.h>
 #include <kiln/train/data.h>
@@ -15,30 +14,30 @@ enum { IDX_U8 = 0x08, CHUNK = 1 << 15, DEFLATE_RATIO = 1032 };
 struct idx_source {
     FILE *f;
     const char *path;
-    struct file_text *why;
+    struct file_error *why;
     bool gzip, ended; /* ended: the end of the compressed stream was reached */
     int64_t size;     /* size of the file on disk */
     z_stream z;       /* its next_in and avail_in are used for plain files, too */
     uint8_t chunk[CHUNK];
 };
 
-static bool source_open(struct idx_source *s, const char *path, struct file_text *why)
+static bool source_open(struct idx_source *s, const char *path, struct file_error *why)
 {
     *s = (struct idx_source){.path = path, .why = why};
-    int fd = file_open_read(path, &s->size, why->text, sizeof why->text);
+    int fd = file_open_read(path, &s->size, why);
     if (fd < 0)
-        return why->code = KL_ERR_IO, false;
+        return false;
     if (!(s->f = fdopen(fd, "rb"))) {
         close(fd);
-        return text_set(why, KL_ERR_MEMORY, "out of memory while reading %s", path);
+        return file_fails(why, KL_ERR_MEMORY, "out of memory while reading %s", path);
     }
     s->z.next_in = s->chunk;
     s->z.avail_in = (uInt)fread(s->chunk, 1, CHUNK, s->f);
     if (ferror(s->f))
-        return text_set(why, KL_ERR_IO, "cannot read %s: %s", path, strerror(errno));
+        return file_fails(why, KL_ERR_IO, "cannot read %s: %s", path, strerror(errno));
     if (s->z.avail_in >= 2 && s->chunk[0] == 0x1f && s->chunk[1] == 0x8b) {
         if (inflateInit2(&s->z, 16 + MAX_WBITS) != Z_OK)
-            return text_set(why, KL_ERR_MEMORY, "out of memory while reading %s", path);
+            return file_fails(why, KL_ERR_MEMORY, "out of memory while reading %s", path);
         s->gzip = true;
     }
     return true;
@@ -60,7 +59,7 @@ static bool source_fill(struct idx_source *s)
     s->z.next_in = s->chunk;
     s->z.avail_in = (uInt)fread(s->chunk, 1, CHUNK, s->f);
     if (ferror(s->f))
-        return text_set(s->why, KL_ERR_IO, "cannot read %s: %s", s->path, strerror(errno));
+        return file_fails(s->why, KL_ERR_IO, "cannot read %s: %s", s->path, strerror(errno));
     return s->z.avail_in > 0;
 }
 
@@ -85,9 +84,9 @@ static bool source_read(struct idx_source *s, uint8_t *to, int64_t n, int64_t *g
         if (rc == Z_STREAM_END)
             s->ended = true;
         else if (rc == Z_MEM_ERROR)
-            return text_set(s->why, KL_ERR_MEMORY, "out of memory while reading %s", s->path);
+            return file_fails(s->why, KL_ERR_MEMORY, "out of memory while reading %s", s->path);
         else if (rc != Z_OK)
-            return text_set(s->why, KL_ERR_IO, "%s is damaged: %s", s->path, s->z.msg ? s->z.msg : "bad gzip data");
+            return file_fails(s->why, KL_ERR_IO, "%s is damaged: %s", s->path, s->z.msg ? s->z.msg : "bad gzip data");
     }
     return s->why->code == KL_OK;
 }
@@ -99,7 +98,7 @@ static bool source_need(struct idx_source *s, uint8_t *to, int64_t n, const char
     if (!source_read(s, to, n, &got))
         return false;
     if (got < n)
-        return text_set(s->why, KL_ERR_IO, "%s is truncated: %lld of %lld bytes of its %s", s->path, (long long)got,
+        return file_fails(s->why, KL_ERR_IO, "%s is truncated: %lld of %lld bytes of its %s", s->path, (long long)got,
                         (long long)n, what);
     return true;
 }
@@ -112,11 +111,11 @@ static bool source_finish(struct idx_source *s)
     if (!source_read(s, &extra, 1, &got))
         return false;
     if (got > 0)
-        return text_set(s->why, KL_ERR_IO, "%s has bytes left over after its last element", s->path);
+        return file_fails(s->why, KL_ERR_IO, "%s has bytes left over after its last element", s->path);
     if (s->gzip && !s->ended)
-        return text_set(s->why, KL_ERR_IO, "%s is truncated: its compressed stream has no end", s->path);
+        return file_fails(s->why, KL_ERR_IO, "%s is truncated: its compressed stream has no end", s->path);
     if (source_fill(s))
-        return text_set(s->why, KL_ERR_IO, "%s has bytes left over after its compressed stream", s->path);
+        return file_fails(s->why, KL_ERR_IO, "%s has bytes left over after its compressed stream", s->path);
     return s->why->code == KL_OK;
 }
 
@@ -141,13 +140,15 @@ static bool read_header(struct idx_source *s, kl_idx *out)
     if (!source_need(s, head, sizeof head, "header"))
         return false;
     if (head[0] || head[1])
-        return text_set(s->why, KL_ERR_IO, "%s is not an IDX file: it starts with bytes %02x %02x, not 00 00", s->path,
-                        head[0], head[1]);
+        return file_fails(s->why, KL_ERR_IO, "%s is not an IDX file: it starts with bytes %02x %02x, not 00 00",
+                          s->path, head[0], head[1]);
     if (head[2] != IDX_U8)
-        return text_set(s->why, KL_ERR_IO, "%s has elements of IDX type 0x%02x; only 0x08, unsigned bytes, can be read",
-                        s->path, head[2]);
+        return file_fails(s->why, KL_ERR_IO,
+                          "%s has elements of IDX type 0x%02x; only 0x08, unsigned bytes, can be read",
+                          s->path, head[2]);
     if (head[3] < 1 || head[3] > KL_MAX_RANK)
-        return text_set(s->why, KL_ERR_IO, "%s has %d dimensions; 1 to %d can be read", s->path, head[3], KL_MAX_RANK);
+        return file_fails(s->why, KL_ERR_IO, "%s has %d dimensions; 1 to %d can be read", s->path, head[3],
+                          KL_MAX_RANK);
     out->rank = head[3];
     out->count = 1;
     for (int i = 0; i < out->rank; i++) {
@@ -155,7 +156,7 @@ static bool read_header(struct idx_source *s, kl_idx *out)
             return false;
         out->dim[i] = (int64_t)be[0] << 24 | be[1] << 16 | be[2] << 8 | be[3];
         if (__builtin_mul_overflow(out->count, out->dim[i], &out->count))
-            return text_set(s->why, KL_ERR_IO, "%s has dimensions too large to hold", s->path);
+            return file_fails(s->why, KL_ERR_IO, "%s has dimensions too large to hold", s->path);
     }
     return true;
 }
@@ -170,8 +171,8 @@ static bool check_dims(const struct idx_source *s, const kl_idx *idx, int rank, 
     char has[256], wants[256]; /* room for KL_MAX_RANK numbers of up to 20 digits */
     dims_text(idx->rank, idx->dim, has, sizeof has);
     if (!dim)
-        return text_set(s->why, KL_ERR_IO, "%s has shape %s, expected %d dimensions", s->path, has, rank);
-    return text_set(s->why, KL_ERR_IO, "%s has shape %s, expected %s", s->path, has,
+        return file_fails(s->why, KL_ERR_IO, "%s has shape %s, expected %d dimensions", s->path, has, rank);
+    return file_fails(s->why, KL_ERR_IO, "%s has shape %s, expected %s", s->path, has,
                     dims_text(rank, dim, wants, sizeof wants));
 }
 
@@ -180,15 +181,16 @@ static bool read_elements(struct idx_source *s, kl_idx *out)
     /* Checks the size of the file first, so that a short file that claims a huge array does not cause a huge
      * allocation. */
     if (out->count / DEFLATE_RATIO > s->size)
-        return text_set(s->why, KL_ERR_IO, "%s is truncated: %lld bytes cannot hold the %lld elements of its header",
-                        s->path, (long long)s->size, (long long)out->count);
+        return file_fails(s->why, KL_ERR_IO,
+                          "%s is truncated: %lld bytes cannot hold the %lld elements of its header",
+                          s->path, (long long)s->size, (long long)out->count);
     out->data = kl_memory_alloc((size_t)out->count + 1); /* + 1, so that an empty array has an address, too */
     if (!out->data)
-        return text_set(s->why, KL_ERR_MEMORY, "out of memory: %lld bytes for %s", (long long)out->count, s->path);
+        return file_fails(s->why, KL_ERR_MEMORY, "out of memory: %lld bytes for %s", (long long)out->count, s->path);
     return source_need(s, out->data, out->count, "elements");
 }
 
-static bool idx_read(kl_idx *out, const char *path, int rank, const int64_t *dim, struct file_text *why)
+static bool idx_read(kl_idx *out, const char *path, int rank, const int64_t *dim, struct file_error *why)
 {
     struct idx_source s;
     bool ok = source_open(&s, path, why) && read_header(&s, out) && check_dims(&s, out, rank, dim) &&
@@ -201,15 +203,15 @@ static bool idx_read(kl_idx *out, const char *path, int rank, const int64_t *dim
 
 kl_status kl_idx_open(const char *path, int rank, const int64_t *dim, kl_idx *out)
 {
-    struct file_text why = {0};
+    struct file_error why = {0};
     if (out)
         *out = (kl_idx){0};
     if (!out || !path || rank > KL_MAX_RANK)
-        text_set(&why, KL_ERR_ARGUMENT, "idx_open: %s",
+        file_fails(&why, KL_ERR_ARGUMENT, "idx_open: %s",
                  !out ? "out is NULL" : !path ? "path is NULL" : "rank is larger than KL_MAX_RANK");
     else if (idx_read(out, path, rank, dim, &why))
         return KL_OK;
-    return kl_failf(NULL, why.code, "%s", why.text);
+    return file_error_report(NULL, NULL, &why);
 }
 
 void kl_idx_close(kl_idx *idx)

@@ -36,10 +36,10 @@ kl_status kl_tokens_open(const char *path, int width, int64_t skip, kl_tokens *o
         return kl_failf(NULL, KL_ERR_ARGUMENT, "tokens_open: %s",
                        !out || !path ? "an argument is NULL" : "a width that is not 1, 2 or 4, or a negative skip");
     int64_t size;
-    char why[800];
-    int fd = file_open_read(path, &size, why, sizeof why);
+    struct file_error why;
+    int fd = file_open_read(path, &size, &why);
     if (fd < 0)
-        return kl_failf(NULL, KL_ERR_IO, "tokens_open: %s", why);
+        return file_error_report(NULL, "tokens_open", &why);
     kl_status s = tokens_map(out, fd, size, path, width, skip);
     close(fd);
     return s;

@@ -38,9 +38,7 @@ static const struct { uint8_t code, bits; } dl_types[KL_DTYPE_COUNT] = {
 
 static bool dlpack_fails(const kl_site *site, kl_status code, const char *what, long long number)
 {
-    struct file_text why;
-    text_set(&why, code, "dlpack: %s (%lld)", what, number);
-    kl_fail_at(site, why.code, why.text);
+    kl_failf(site, code, "dlpack: %s (%lld)", what, number);
     return false;
 }
 

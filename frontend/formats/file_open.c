@@ -1,11 +1,37 @@
 /* Opening files that users name: regular files only, and for names that stand in a file, only those in its folder. */
 #include "file_open.h"
 #include "ir/regular_file.h"
+#include <stdarg.h>
 #include <stdlib.h>
 
-int file_open_read(const char *path, int64_t *size, char *why, size_t n)
+bool file_fails(struct file_error *e, kl_status code, const char *fmt, ...)
 {
-    return regular_file_open(path, path, 0, size, why, n);
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(e->text, sizeof e->text, fmt, ap);
+    va_end(ap);
+    e->code = code;
+    return false;
+}
+
+kl_status file_error_report(const kl_site *site, const char *op, const struct file_error *e)
+{
+    char text[1000];
+    snprintf(text, sizeof text, "%s%s%s", op ? op : "", op ? ": " : "", e->text);
+    return kl_fail_at(site, e->code, text);
+}
+
+static int open_regular(const char *path, const char *name, int flags, int64_t *size, struct file_error *why)
+{
+    int fd = regular_file_open(path, name, flags, size, why->text, sizeof why->text);
+    if (fd < 0)
+        why->code = KL_ERR_IO;
+    return fd;
+}
+
+int file_open_read(const char *path, int64_t *size, struct file_error *why)
+{
+    return open_regular(path, path, 0, size, why);
 }
 
 /* The length of the folder in a path, with its last '/'; 0: it has none. */
@@ -60,19 +86,20 @@ static bool location_is_below(const char *location)
     return true;
 }
 
-int file_open_beside(const char *path, const char *location, int64_t *size, char *why, size_t n)
+int file_open_beside(const char *path, const char *location, int64_t *size, struct file_error *why)
 {
     char *joined = join_folder_path(path, location), *file = joined ? realpath(joined, NULL) : NULL;
     int cause = errno, fd = -1;
     char *folder = real_folder(path), *real = realpath(path, NULL);
     if (!location_is_below(location))
-        snprintf(why, n, "'%.300s' names no file in the folder of %.300s", location, path);
+        file_fails(why, KL_ERR_IO, "'%.300s' names no file in the folder of %.300s", location, path);
     else if (!file)
-        snprintf(why, n, "cannot open %.400s: %s", joined ? joined : location, strerror(cause));
+        file_fails(why, KL_ERR_IO, "cannot open %.400s: %s", joined ? joined : location, strerror(cause));
     else if (!lies_in_folder_of(file, folder) && !lies_in_folder_of(file, real))
-        snprintf(why, n, "'%.300s' leads to %.300s, which is not in the folder of %.200s", location, file, path);
+        file_fails(why, KL_ERR_IO, "'%.300s' leads to %.300s, which is not in the folder of %.200s", location,
+                   file, path);
     else
-        fd = regular_file_open(file, joined, O_NOFOLLOW, size, why, n);
+        fd = open_regular(file, joined, O_NOFOLLOW, size, why);
     free(joined);
     free(file);
     free(folder);

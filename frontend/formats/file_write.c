@@ -18,7 +18,7 @@ static bool out_fails(struct file_out *o, const char *what)
 {
     if (o->why.code)
         return false;
-    return text_set(&o->why, KL_ERR_IO, "cannot %s %.250s: %s", what, o->beside ? o->beside : o->path,
+    return file_fails(&o->why, KL_ERR_IO, "cannot %s %.250s: %s", what, o->beside ? o->beside : o->path,
                     strerror(errno));
 }
 
@@ -34,7 +34,7 @@ bool out_open(struct file_out *o, const char *path)
     if (!there || S_ISREG(st.st_mode))
         o->beside = malloc(n);
     if (!o->path || !o->buffer || (!o->beside && (!there || S_ISREG(st.st_mode))))
-        return text_set(&o->why, KL_ERR_MEMORY, "%.250s: out of memory", path);
+        return file_fails(&o->why, KL_ERR_MEMORY, "%.250s: out of memory", path);
     if (!o->beside) {
         o->fd = open(o->path, O_WRONLY | O_CLOEXEC);
         return o->fd >= 0 || out_fails(o, "write");
@@ -140,9 +140,9 @@ const void *item_data(struct file_out *o, const struct file_item *item, void **o
         return item->data ? item->data : nothing;
     *own = malloc(item->bytes + 1);
     if (!*own) {
-        text_set(&o->why, KL_ERR_MEMORY, "%.250s: out of memory: \"%.200s\"", o->path, item->name);
+        file_fails(&o->why, KL_ERR_MEMORY, "%.250s: out of memory: \"%.200s\"", o->path, item->name);
     } else if (kl_read_at(NULL, item->tensor, *own, item->bytes) != KL_OK) {
-        text_set(&o->why, kl_last_error_code(), "%.250s: \"%.200s\": %.400s", o->path, item->name, kl_last_error());
+        file_fails(&o->why, kl_last_error_code(), "%.250s: \"%.200s\": %.400s", o->path, item->name, kl_last_error());
         free(*own);
         *own = NULL;
     }
@@ -150,7 +150,7 @@ const void *item_data(struct file_out *o, const struct file_item *item, void **o
 }
 
 /* Describes one tensor that is to be written; why: what is wrong with it. */
-static bool item_known(const char *path, const kl_file_item *from, struct file_item *to, struct file_text *why)
+static bool item_known(const char *path, const kl_file_item *from, struct file_item *to, struct file_error *why)
 {
     int64_t count;
     *to = (struct file_item){.name = from->name ? from->name : "", .tensor = from->tensor, .dtype = from->dtype,
@@ -161,7 +161,7 @@ static bool item_known(const char *path, const kl_file_item *from, struct file_i
             plain = kl_dense_at(NULL, from->tensor);
         kl_tensor t = plain.id ? plain : from->tensor;
         if (kl_check(t) != KL_OK)
-            return text_set(why, kl_check(t), "%.250s: \"%.200s\": %.400s", path, to->name, kl_last_error());
+            return file_fails(why, kl_check(t), "%.250s: \"%.200s\": %.400s", path, to->name, kl_last_error());
         to->rank = kl_shape(t, to->dims);
         to->dtype = kl_dtype_of(t);
         kl_release_at(NULL, plain);
@@ -174,35 +174,35 @@ static bool item_known(const char *path, const kl_file_item *from, struct file_i
     if ((unsigned)to->dtype >= KL_DTYPE_COUNT || to->rank < 0 ||
         !dims_bytes(to->rank, to->dims, kl_dtype_size(to->dtype), &count, &to->bytes) ||
         (to->bytes && !to->tensor.id && !to->data))
-        return text_set(why, KL_ERR_ARGUMENT, "%.250s: \"%.200s\" is neither a tensor nor an array", path, to->name);
+        return file_fails(why, KL_ERR_ARGUMENT, "%.250s: \"%.200s\" is neither a tensor nor an array", path, to->name);
     return true;
 }
 
 static bool items_known(const char *path, uint32_t n, const kl_file_item *items, struct file_item *to,
-                        struct file_text *why)
+                        struct file_error *why)
 {
     struct file_name *name = malloc(((size_t)n + 1) * sizeof *name);
-    bool ok = name || text_set(why, KL_ERR_MEMORY, "%.250s: out of memory", path);
+    bool ok = name || file_fails(why, KL_ERR_MEMORY, "%.250s: out of memory", path);
     for (uint32_t i = 0; ok && i < n; i++) {
         ok = item_known(path, &items[i], &to[i], why);
         name[i] = (struct file_name){to[i].name, i};
     }
     const struct file_name *twice = ok ? names_sort(name, n) : NULL;
     if (twice)
-        ok = text_set(why, KL_ERR_ARGUMENT, "%.250s: two items are called \"%.200s\"", path, twice->name);
+        ok = file_fails(why, KL_ERR_ARGUMENT, "%.250s: two items are called \"%.200s\"", path, twice->name);
     free(name);
     return ok;
 }
 
-static bool format_writes(const char *path, kl_file_format format, uint32_t n, uint32_t nmeta, struct file_text *why)
+static bool format_writes(const char *path, kl_file_format format, uint32_t n, uint32_t nmeta, struct file_error *why)
 {
     if (format == KL_FILE_SAFETENSORS)
         return true;
     if (format != KL_FILE_NPY && format != KL_FILE_NPZ)
-        return text_set(why, KL_ERR_ARGUMENT, "%.250s: Kiln does not write %s", path, kl_file_format_name(format));
+        return file_fails(why, KL_ERR_ARGUMENT, "%.250s: Kiln does not write %s", path, kl_file_format_name(format));
     if (format == KL_FILE_NPY && n != 1)
-        return text_set(why, KL_ERR_ARGUMENT, "%.250s: a .npy file has one array, not %u", path, n);
-    return !nmeta || text_set(why, KL_ERR_ARGUMENT, "%.250s: %s has no metadata", path, kl_file_format_name(format));
+        return file_fails(why, KL_ERR_ARGUMENT, "%.250s: a .npy file has one array, not %u", path, n);
+    return !nmeta || file_fails(why, KL_ERR_ARGUMENT, "%.250s: %s has no metadata", path, kl_file_format_name(format));
 }
 
 kl_status kl_file_write_at(const kl_site *site, const char *path, kl_file_format format, uint32_t n,
@@ -212,7 +212,7 @@ kl_status kl_file_write_at(const kl_site *site, const char *path, kl_file_format
         return kl_fail_at(site, KL_ERR_ARGUMENT, "file_write: no path, or no items");
     struct file_out o = {.fd = -1};
     struct file_item *known = malloc(((size_t)n + 1) * sizeof *known);
-    bool ok = known || text_set(&o.why, KL_ERR_MEMORY, "%.250s: out of memory", path);
+    bool ok = known || file_fails(&o.why, KL_ERR_MEMORY, "%.250s: out of memory", path);
     ok = ok && format_writes(path, format, n, nmeta, &o.why) && items_known(path, n, items, known, &o.why);
     if (ok && format == KL_FILE_SAFETENSORS)
         ok = safetensors_takes(path, known, n, meta, nmeta, &o.why);

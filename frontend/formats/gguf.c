@@ -292,8 +292,7 @@ kl_tensor blocks_tensor(const kl_site *site, kl_file *f, const struct file_entry
     if (!ints || !scale) {
         free(ints);
         free(scale);
-        file_no_memory(f);
-        return kl_fail_at(site, f->why.code, f->why.text), kl_none;
+        return kl_failf(site, KL_ERR_MEMORY, "%.250s: out of memory", f->path), kl_none;
     }
     take_blocks(e, ints, scale);
     kl_tensor q = kl_wrap_at(site, device, four ? KL_U8 : KL_I8, rank, ints_dims, ints, free, ints),

@@ -195,7 +195,7 @@ bool npy_read(kl_file *f)
 bool npy_is_writable(struct file_out *o, const struct file_item *item)
 {
     return npy_codes[item->dtype] ||
-           text_set(&o->why, KL_ERR_TYPE, "%.250s: NumPy's formats have no %s (\"%.200s\"): cast it", o->path,
+           file_fails(&o->why, KL_ERR_TYPE, "%.250s: NumPy's formats have no %s (\"%.200s\"): cast it", o->path,
                     kl_dtype_name(item->dtype), item->name);
 }
 

@@ -367,12 +367,12 @@ void npz_write(struct file_out *o, const struct file_item *items, uint32_t n)
 {
     struct file_member *m = calloc((size_t)n + 1, sizeof *m);
     if (!m) {
-        text_set(&o->why, KL_ERR_MEMORY, "%.250s: out of memory", o->path);
+        file_fails(&o->why, KL_ERR_MEMORY, "%.250s: out of memory", o->path);
         return;
     }
     for (uint32_t i = 0; i < n && !o->why.code; i++) {
         if (strlen(items[i].name) > UINT16_MAX - 4)
-            text_set(&o->why, KL_ERR_ARGUMENT, "%.250s: a name of more than 65531 bytes", o->path);
+            file_fails(&o->why, KL_ERR_ARGUMENT, "%.250s: a name of more than 65531 bytes", o->path);
         else
             put_member(o, &items[i], &m[i]);
     }

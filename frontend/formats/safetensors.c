@@ -247,15 +247,15 @@ static void header_tensor(struct header *h, const struct file_item *item, size_t
 }
 
 bool safetensors_takes(const char *path, const struct file_item *items, uint32_t n, const kl_file_pair *meta,
-                       uint32_t nmeta, struct file_text *why)
+                       uint32_t nmeta, struct file_error *why)
 {
     for (uint32_t i = 0; i < n; i++)
         if (!utf8_is_valid(items[i].name) || !strcmp(items[i].name, "__metadata__"))
-            return text_set(why, KL_ERR_ARGUMENT, "%.250s: a tensor of safetensors cannot be called \"%.200s\"", path,
+            return file_fails(why, KL_ERR_ARGUMENT, "%.250s: a tensor of safetensors cannot be called \"%.200s\"", path,
                             items[i].name);
     for (uint32_t i = 0; i < nmeta; i++)
         if (!meta[i].key || !meta[i].value || !utf8_is_valid(meta[i].key) || !utf8_is_valid(meta[i].value))
-            return text_set(why, KL_ERR_ARGUMENT, "%.250s: metadata %u is no text in UTF-8", path, i);
+            return file_fails(why, KL_ERR_ARGUMENT, "%.250s: metadata %u is no text in UTF-8", path, i);
     return true;
 }
 
@@ -294,9 +294,9 @@ void safetensors_write(struct file_out *o, const struct file_item *items, uint32
     while ((h.n + LENGTH) % ALIGNED && !h.failed)
         header_text(&h, " ");
     if (!by || h.failed)
-        text_set(&o->why, KL_ERR_MEMORY, "%.250s: out of memory", o->path);
+        file_fails(&o->why, KL_ERR_MEMORY, "%.250s: out of memory", o->path);
     else if (h.n > HEADER_MAX)
-        text_set(&o->why, KL_ERR_ARGUMENT, "%.250s: names and metadata take %zu bytes of at most %d", o->path, h.n,
+        file_fails(&o->why, KL_ERR_ARGUMENT, "%.250s: names and metadata take %zu bytes of at most %d", o->path, h.n,
                  HEADER_MAX);
     uint8_t length[LENGTH];
     for (int i = 0; i < LENGTH; i++)

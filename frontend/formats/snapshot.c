@@ -31,11 +31,6 @@ struct kl_snapshot {
     uint32_t notes;
 };
 
-static kl_status snapshot_fails(const kl_site *site, const struct file_text *why)
-{
-    return kl_fail_at(site, why->code, why->text);
-}
-
 kl_snapshot *kl_snapshot_new(void)
 {
     kl_snapshot *c = calloc(1, sizeof *c);
@@ -61,14 +56,11 @@ void kl_snapshot_free(kl_snapshot *c)
 
 static kl_status snapshot_add_value(const kl_site *site, kl_snapshot *c, const char *name, struct snapshot_value h)
 {
-    struct file_text why;
     if (!c || !name)
         return kl_fail_at(site, KL_ERR_ARGUMENT, "snapshot: no snapshot, or no name");
     for (uint32_t i = 0; i < c->n; i++)
-        if (!strcmp(c->held[i].name, name)) {
-            text_set(&why, KL_ERR_ARGUMENT, "snapshot: it has a \"%.200s\"", name);
-            return snapshot_fails(site, &why);
-        }
+        if (!strcmp(c->held[i].name, name))
+            return kl_failf(site, KL_ERR_ARGUMENT, "snapshot: it has a \"%.200s\"", name);
     if (c->n == c->cap) {
         uint32_t cap = c->cap ? 2 * c->cap : 32;
         struct snapshot_value *grown = realloc(c->held, cap * sizeof *grown);
@@ -85,14 +77,12 @@ static kl_status snapshot_add_value(const kl_site *site, kl_snapshot *c, const c
 
 kl_status kl_snapshot_tensor_at(const kl_site *site, kl_snapshot *c, const char *name, kl_tensor tensor)
 {
-    struct file_text why;
     kl_status status = kl_check(tensor);
     if (status == KL_OK && *kl_layer_name(tensor))
         status = KL_ERR_TYPE;
     if (status == KL_OK)
         return snapshot_add_value(site, c, name, (struct snapshot_value){.tensor = tensor});
-    text_set(&why, status, "snapshot: \"%.200s\" is no dense tensor", name ? name : "");
-    return snapshot_fails(site, &why);
+    return kl_failf(site, status, "snapshot: \"%.200s\" is no dense tensor", name ? name : "");
 }
 
 static kl_status hold_variable(const kl_site *site, kl_snapshot *c, const char *name, void *value, kl_dtype dtype)
@@ -205,7 +195,7 @@ static void shape_words(char *to, size_t size, kl_dtype dtype, int rank, const i
 }
 
 /* Checks that the file has exactly the entries of the snapshot. */
-static bool file_fits(const kl_snapshot *c, const kl_file *f, const char *path, struct file_text *why)
+static bool file_fits(const kl_snapshot *c, const kl_file *f, const char *path, struct file_error *why)
 {
     char want[250], have[250];
     for (uint32_t i = 0; i < c->n; i++) {
@@ -213,17 +203,17 @@ static bool file_fits(const kl_snapshot *c, const kl_file *f, const char *path, 
         int64_t dims[KL_MAX_RANK], at = kl_file_find(f, h->name);
         kl_file_entry e;
         if (at < 0)
-            return text_set(why, KL_ERR_IO, "%.250s has no \"%.200s\"", path, h->name);
+            return file_fails(why, KL_ERR_IO, "%.250s has no \"%.200s\"", path, h->name);
         kl_file_get(f, (uint32_t)at, &e);
         int rank = h->tensor.id ? kl_shape(h->tensor, dims) : 0;
         kl_dtype dtype = h->tensor.id ? kl_dtype_of(h->tensor) : h->dtype;
         if (rank < 0)
-            return text_set(why, KL_ERR_HANDLE, "snapshot: the tensor \"%.200s\" was released", h->name);
+            return file_fails(why, KL_ERR_HANDLE, "snapshot: the tensor \"%.200s\" was released", h->name);
         if (rank == e.rank && dtype == e.dtype && !(rank && memcmp(dims, e.dims, (size_t)rank * sizeof *dims)))
             continue;
         shape_words(want, sizeof want, dtype, rank, dims);
         shape_words(have, sizeof have, e.dtype, e.rank, e.dims);
-        return text_set(why, KL_ERR_IO, "%.250s: byte %zu, field %.100s: it is %s in the file and %s here", path,
+        return file_fails(why, KL_ERR_IO, "%.250s: byte %zu, field %.100s: it is %s in the file and %s here", path,
                         e.offset, h->name, have, want);
     }
     for (uint32_t i = 0; i < kl_file_count(f) && kl_file_count(f) != c->n; i++) {
@@ -233,7 +223,7 @@ static bool file_fits(const kl_snapshot *c, const kl_file *f, const char *path, 
         for (uint32_t k = 0; k < c->n; k++)
             known |= !strcmp(c->held[k].name, e.name);
         if (!known)
-            return text_set(why, KL_ERR_IO, "%.250s: byte %zu, field %.100s: it is in the file alone", path, e.offset,
+            return file_fails(why, KL_ERR_IO, "%.250s: byte %zu, field %.100s: it is in the file alone", path, e.offset,
                             e.name);
     }
     return true;
@@ -287,7 +277,7 @@ static void reset_numbers(kl_snapshot *c, uint32_t n)
 /* Sets what is held by functions, which may refuse a number: all of them or none. */
 static kl_status set_numbers(const kl_site *site, kl_snapshot *c, const kl_file *f, const char *path)
 {
-    struct file_text why;
+    struct file_error why;
     for (uint32_t i = 0; i < c->n; i++) {
         struct snapshot_value *h = &c->held[i];
         kl_file_entry e;
@@ -297,10 +287,10 @@ static kl_status set_numbers(const kl_site *site, kl_snapshot *c, const kl_file 
         if (h->set(h->of, (int64_t)h->number) == KL_OK)
             continue;
         kl_file_get(f, (uint32_t)kl_file_find(f, h->name), &e);
-        text_set(&why, KL_ERR_IO, "%.250s: byte %zu, field %.100s: %" PRId64 " is refused: %.300s", path, e.offset,
+        file_fails(&why, KL_ERR_IO, "%.250s: byte %zu, field %.100s: %" PRId64 " is refused: %.300s", path, e.offset,
                  h->name, (int64_t)h->number, kl_last_error());
         reset_numbers(c, i);
-        return snapshot_fails(site, &why);
+        return file_error_report(site, NULL, &why);
     }
     return KL_OK;
 }
@@ -308,18 +298,18 @@ static kl_status set_numbers(const kl_site *site, kl_snapshot *c, const kl_file 
 /* What can fail comes first, and is undone where something fails after it. */
 static kl_status load_file(const kl_site *site, kl_snapshot *c, kl_file *f, const char *path)
 {
-    struct file_text why;
+    struct file_error why;
     if (!file_fits(c, f, path, &why))
-        return snapshot_fails(site, &why);
+        return file_error_report(site, NULL, &why);
     kl_status status = read_numbers(site, c, f);
     if (status == KL_OK)
         status = set_numbers(site, c, f, path);
     if (status != KL_OK)
         return status;
     if ((status = assign_all(site, c, f)) != KL_OK) {
-        text_set(&why, status, "%s", kl_last_error());
+        file_fails(&why, status, "%s", kl_last_error());
         reset_numbers(c, c->n);
-        return snapshot_fails(NULL, &why);
+        return file_error_report(NULL, NULL, &why);
     }
     for (uint32_t i = 0; i < c->n; i++) {
         struct snapshot_value *h = &c->held[i];
@@ -383,7 +373,7 @@ static void step_path(char *to, size_t size, const char *folder, const char *nam
 
 /* Lists the steps of the files, the highest first.  `clean`: it removes files that killed processes left.  -1: why has
  * the reason. */
-static int64_t steps_in(const char *folder, const char *name, bool clean, int64_t **steps, struct file_text *why)
+static int64_t steps_in(const char *folder, const char *name, bool clean, int64_t **steps, struct file_error *why)
 {
     int64_t n = 0, cap = 0;
     *steps = NULL;
@@ -391,7 +381,7 @@ static int64_t steps_in(const char *folder, const char *name, bool clean, int64_
     if (!d && errno == ENOENT)
         return 0;
     if (!d)
-        return text_set(why, KL_ERR_IO, "cannot list %.250s: %s", folder, strerror(errno)), -1;
+        return file_fails(why, KL_ERR_IO, "cannot list %.250s: %s", folder, strerror(errno)), -1;
     for (struct dirent *e; (e = readdir(d));) {
         const char *rest;
         int64_t step = snapshot_step(e->d_name, name, &rest);
@@ -404,7 +394,7 @@ static int64_t steps_in(const char *folder, const char *name, bool clean, int64_
             int64_t *grown = realloc(*steps, (size_t)cap * sizeof *grown);
             if (!grown) {
                 closedir(d);
-                return text_set(why, KL_ERR_MEMORY, "snapshot: out of memory"), -1;
+                return file_fails(why, KL_ERR_MEMORY, "snapshot: out of memory"), -1;
             }
             *steps = grown;
         }
@@ -431,7 +421,7 @@ static char *room_for_path(const kl_site *site, const kl_snapshot *c, const char
 kl_status kl_snapshot_save_step_at(const kl_site *site, kl_snapshot *c, const char *folder, const char *name,
                                      int64_t step, int keep)
 {
-    struct file_text why;
+    struct file_error why;
     size_t size;
     if (step < 0 || step >= INT64_C(1000000000000000000) || keep < 0)
         return kl_fail_at(site, KL_ERR_ARGUMENT, "snapshot_save_step: a step below 0 or above 10^18, or keep below "
@@ -440,9 +430,9 @@ kl_status kl_snapshot_save_step_at(const kl_site *site, kl_snapshot *c, const ch
     if (!path)
         return kl_last_error_code();
     if (mkdir(folder, 0777) && errno != EEXIST) {
-        text_set(&why, KL_ERR_IO, "cannot make the folder %.250s: %s", folder, strerror(errno));
+        file_fails(&why, KL_ERR_IO, "cannot make the folder %.250s: %s", folder, strerror(errno));
         free(path);
-        return snapshot_fails(site, &why);
+        return file_error_report(site, NULL, &why);
     }
     step_path(path, size, folder, name, step);
     kl_status status = kl_snapshot_save_at(site, c, path);
@@ -455,13 +445,13 @@ kl_status kl_snapshot_save_step_at(const kl_site *site, kl_snapshot *c, const ch
     }
     free(steps);
     free(path);
-    return n < 0 ? snapshot_fails(site, &why) : status;
+    return n < 0 ? file_error_report(site, NULL, &why) : status;
 }
 
 kl_status kl_snapshot_load_last_at(const kl_site *site, kl_snapshot *c, const char *folder, const char *name,
                                      int64_t *step)
 {
-    struct file_text why;
+    struct file_error why;
     size_t size;
     if (step)
         *step = -1;
@@ -469,14 +459,14 @@ kl_status kl_snapshot_load_last_at(const kl_site *site, kl_snapshot *c, const ch
     if (!path)
         return kl_last_error_code();
     int64_t *steps, n = steps_in(folder, name, false, &steps, &why);
-    kl_status status = n < 0 ? snapshot_fails(site, &why) : KL_OK;
+    kl_status status = n < 0 ? file_error_report(site, NULL, &why) : KL_OK;
     for (int64_t i = 0; i < n; i++) {
         step_path(path, size, folder, name, steps[i]);
         kl_file *f = kl_file_open_at(site, path);
         status = f ? load_file(site, c, f, path) : kl_last_error_code();
         kl_file_close(f);
         if (i == 0 && status != KL_OK)
-            text_set(&why, status, "%s", kl_last_error());
+            file_fails(&why, status, "%s", kl_last_error());
         if (status == KL_OK && step)
             *step = steps[i];
         if (status != KL_ERR_IO) /* of a damaged file, or one that does not fit */
@@ -484,5 +474,5 @@ kl_status kl_snapshot_load_last_at(const kl_site *site, kl_snapshot *c, const ch
     }
     free(steps);
     free(path);
-    return n > 0 && status == KL_ERR_IO ? snapshot_fails(NULL, &why) : status;
+    return n > 0 && status == KL_ERR_IO ? file_error_report(NULL, NULL, &why) : status;
 }

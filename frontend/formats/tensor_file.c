@@ -1,6 +1,5 @@
 /* <kiln/formats/file.h>: opening a file by its first bytes, its tensors and metadata. */
 #include "tensor_file.h"
-#include "file_open.h"
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -31,16 +30,6 @@ const char *kl_file_format_name(kl_file_format format)
 
 /* ---- errors ---- */
 
-bool text_set(struct file_text *why, kl_status code, const char *fmt, ...)
-{
-    va_list ap;
-    va_start(ap, fmt);
-    vsnprintf(why->text, sizeof why->text, fmt, ap);
-    va_end(ap);
-    why->code = code;
-    return false;
-}
-
 bool file_bad(kl_file *f, size_t at, const char *field, const char *fmt, ...)
 {
     char what[500];
@@ -48,13 +37,13 @@ bool file_bad(kl_file *f, size_t at, const char *field, const char *fmt, ...)
     va_start(ap, fmt);
     vsnprintf(what, sizeof what, fmt, ap);
     va_end(ap);
-    return text_set(&f->why, KL_ERR_IO, "%.250s: byte %zu%s%.100s: %s", f->path, at, field ? ", field " : "",
+    return file_fails(&f->why, KL_ERR_IO, "%.250s: byte %zu%s%.100s: %s", f->path, at, field ? ", field " : "",
                     field ? field : "", what);
 }
 
 bool file_no_memory(kl_file *f)
 {
-    return text_set(&f->why, KL_ERR_MEMORY, "%.250s: out of memory", f->path);
+    return file_fails(&f->why, KL_ERR_MEMORY, "%.250s: out of memory", f->path);
 }
 
 /* ---- memory that lives as long as the file ---- */
@@ -169,9 +158,9 @@ static void map_unref(void *map)
 static bool file_map(kl_file *f, const char *path)
 {
     int64_t size;
-    int fd = file_open_read(path, &size, f->why.text, sizeof f->why.text);
+    int fd = file_open_read(path, &size, &f->why);
     if (fd < 0)
-        return f->why.code = KL_ERR_IO, false;
+        return false;
     f->map = calloc(1, sizeof *f->map);
     bool ok = f->map || file_no_memory(f);
     if (ok) {
@@ -183,7 +172,7 @@ static bool file_map(kl_file *f, const char *path)
                 f->map->bytes = p;
                 f->map->size = (size_t)size;
             } else {
-                text_set(&f->why, KL_ERR_IO, "cannot map %.250s: %s", path, strerror(errno));
+                file_fails(&f->why, KL_ERR_IO, "cannot map %.250s: %s", path, strerror(errno));
             }
         }
         f->bytes = f->map->size ? f->map->bytes : (const uint8_t *)""; /* never NULL, because readers add offsets to
@@ -219,7 +208,7 @@ static bool read_file(kl_file *f)
 
 kl_file *file_failed(const kl_site *site, kl_file *f)
 {
-    kl_fail_at(site, f->why.code, f->why.text);
+    file_error_report(site, NULL, &f->why);
     kl_file_close(f);
     return NULL;
 }
@@ -286,13 +275,10 @@ uint32_t kl_file_count(const kl_file *f) { return f ? f->n : 0; }
 
 kl_status kl_file_get(const kl_file *f, uint32_t i, kl_file_entry *entry)
 {
-    struct file_text why;
-    if (f && entry && i < f->n) {
-        *entry = f->entry[i].is;
-        return KL_OK;
-    }
-    text_set(&why, KL_ERR_ARGUMENT, "file_get: tensor %u of %u", i, kl_file_count(f));
-    return kl_fail_at(NULL, why.code, why.text);
+    if (!f || !entry || i >= f->n)
+        return kl_failf(NULL, KL_ERR_ARGUMENT, "file_get: tensor %u of %u", i, kl_file_count(f));
+    *entry = f->entry[i].is;
+    return KL_OK;
 }
 
 int64_t kl_file_find(const kl_file *f, const char *name)
@@ -367,18 +353,16 @@ static bool entry_data(kl_file *f, struct file_entry *e)
 
 static struct file_entry *entry_named(const kl_site *site, kl_file *f, const char *name)
 {
-    struct file_text why;
     int64_t i = kl_file_find(f, name);
     if (i >= 0)
         return &f->entry[i];
-    text_set(&why, KL_ERR_ARGUMENT, "%.250s has no tensor \"%.300s\"", f ? f->path : "no file", name ? name : "");
-    kl_fail_at(site, why.code, why.text);
+    kl_failf(site, KL_ERR_ARGUMENT, "%.250s has no tensor \"%.300s\"", f ? f->path : "no file", name ? name : "");
     return NULL;
 }
 
 static bool entry_is_read(const kl_site *site, kl_file *f, struct file_entry *e)
 {
-    return e && (entry_data(f, e) || (kl_fail_at(site, f->why.code, f->why.text), false));
+    return e && (entry_data(f, e) || !file_error_report(site, NULL, &f->why));
 }
 
 const void *kl_file_data_at(const kl_site *site, kl_file *f, const char *name)
@@ -401,7 +385,7 @@ static kl_tensor entry_tensor(const kl_site *site, kl_file *f, struct file_entry
             return kl_input_at(site, device, is->dtype, is->rank, is->dims, data);
         void *copy = malloc(is->bytes);
         if (!copy)
-            return file_no_memory(f), kl_fail_at(site, f->why.code, f->why.text), kl_none;
+            return kl_failf(site, KL_ERR_MEMORY, "%.250s: out of memory", f->path), kl_none;
         memcpy(copy, data, is->bytes);
         return kl_wrap_at(site, device, is->dtype, is->rank, is->dims, copy, free, copy);
     }
@@ -412,13 +396,9 @@ static kl_tensor entry_tensor(const kl_site *site, kl_file *f, struct file_entry
 kl_tensor kl_file_tensor_at(const kl_site *site, kl_file *f, kl_device device, const char *name)
 {
     struct file_entry *e = entry_named(site, f, name);
-    struct file_text why;
-    if (e && e->is.dtype == KL_DTYPE_COUNT) {
-        text_set(&why, KL_ERR_TYPE, "%.250s: tensor \"%.300s\" has elements of %.40s, which Kiln does not read",
-                 f->path, e->is.name, e->is.type);
-        kl_fail_at(site, why.code, why.text);
-        return kl_none;
-    }
+    if (e && e->is.dtype == KL_DTYPE_COUNT)
+        return kl_failf(site, KL_ERR_TYPE, "%.250s: tensor \"%.300s\" has elements of %.40s, which Kiln does not read",
+                        f->path, e->is.name, e->is.type), kl_none;
     return entry_is_read(site, f, e) ? entry_tensor(site, f, e, device) : kl_none;
 }
 
@@ -428,13 +408,10 @@ uint32_t kl_file_meta_count(const kl_file *f) { return f ? f->nmeta : 0; }
 
 kl_status kl_file_meta_get(const kl_file *f, uint32_t i, kl_file_meta *meta)
 {
-    struct file_text why;
-    if (meta && i < kl_file_meta_count(f)) {
-        *meta = f->meta[i].is;
-        return KL_OK;
-    }
-    text_set(&why, KL_ERR_ARGUMENT, "file_meta_get: key %u of %u", i, kl_file_meta_count(f));
-    return kl_fail_at(NULL, why.code, why.text);
+    if (!meta || i >= kl_file_meta_count(f))
+        return kl_failf(NULL, KL_ERR_ARGUMENT, "file_meta_get: key %u of %u", i, kl_file_meta_count(f));
+    *meta = f->meta[i].is;
+    return KL_OK;
 }
 
 int64_t kl_file_meta_find(const kl_file *f, const char *key)

@@ -1,10 +1,9 @@
 /* Files of tensors (<kiln/formats/file.h>): what the readers and writers of the formats share, grouped by file. */
 #ifndef KILN_TENSOR_FILE_H
 #define KILN_TENSOR_FILE_H
-#include <kiln/kiln.h>
+#include "file_open.h"
 #include <stdatomic.h>
 
-struct file_text { kl_status code; char text[900]; }; /* why something failed */
 struct file_name { const char *name; uint32_t i; };
 
 /* A tensor in a file. */
@@ -43,7 +42,7 @@ struct kl_file {
     uint32_t nmeta, meta_cap;
     struct file_value *meta;
     struct file_strings *strings;
-    struct file_text why;
+    struct file_error why;
 };
 
 /* ---- tensor_file.c ---- */
@@ -54,7 +53,6 @@ bool file_no_memory(kl_file *f);
 kl_file *file_open_other(const char *path);
 /* Makes f->why the thread's error and closes the file; NULL. */
 kl_file *file_failed(const kl_site *site, kl_file *f);
-bool text_set(struct file_text *why, kl_status code, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 struct file_entry *file_entry_add(kl_file *f); /* NULL: file_no_memory */
 struct file_value *file_value_add(kl_file *f);
 /* Zeroed memory that lives as long as the file; NULL: file_no_memory. */
@@ -72,7 +70,7 @@ struct file_out {
     size_t at;                /* bytes so far */
     uint8_t *buffer;
     size_t held;
-    struct file_text why;     /* the first error; later calls do nothing */
+    struct file_error why;     /* the first error; later calls do nothing */
 };
 bool out_open(struct file_out *o, const char *path);
 void out_append(struct file_out *o, const void *bytes, size_t n);
@@ -105,7 +103,7 @@ bool safetensors_is(const uint8_t *bytes, size_t n);
 bool safetensors_read(kl_file *f);
 /* What it can write of names and metadata; false: *why. */
 bool safetensors_takes(const char *path, const struct file_item *items, uint32_t n, const kl_file_pair *meta,
-                       uint32_t nmeta, struct file_text *why);
+                       uint32_t nmeta, struct file_error *why);
 void safetensors_write(struct file_out *o, const struct file_item *items, uint32_t n, const kl_file_pair *meta,
                        uint32_t nmeta);
 

@@ -199,7 +199,7 @@ const struct token_merge *token_merge_of(const kl_tokenizer *t, int32_t left, in
 
 static bool merges_bad(kl_file *f, int64_t line, const char *what)
 {
-    return text_set(&f->why, KL_ERR_IO, "%.250s:%lld: %s", f->path, (long long)line, what);
+    return file_fails(&f->why, KL_ERR_IO, "%.250s:%lld: %s", f->path, (long long)line, what);
 }
 
 /* Makes the merge with this rank from a line; the line is copied to `text`. */
@@ -265,7 +265,8 @@ static bool bytes_check(kl_file *f, const kl_tokenizer *t)
 {
     for (int i = 0; i < 256; i++)
         if (t->byte[i] < 0)
-            return text_set(&f->why, KL_ERR_IO, "%.250s: byte 0x%02x has no token, so that not all text can be encoded",
+            return file_fails(&f->why, KL_ERR_IO,
+                              "%.250s: byte 0x%02x has no token, so that not all text can be encoded",
                             f->path, (unsigned)i);
     return true;
 }

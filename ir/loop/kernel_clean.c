@@ -164,13 +164,20 @@ static void kernel_clean_canonicalize(struct canonicalizing *s, val *from)
     }
 }
 
+/* Entries of a hash table of the kernel's values: a power of two. */
+static uint32_t clean_table_size(const struct kernel *k)
+{
+    uint32_t size = 256;
+    while (size < 2 * k->ninst)
+        size *= 2;
+    return size;
+}
+
 bool kernel_canonicalize(struct kernel *k, val *from)
 {
     if (k->err.code)
         return false;
-    uint32_t size = 256;
-    while (size < 2 * k->ninst)
-        size *= 2;
+    uint32_t size = clean_table_size(k);
     struct canonicalizing s = {.k = k, .mask = size - 1};
     s.inst = mem_alloc(k->ninst * sizeof *s.inst);
     s.map = mem_alloc(k->ninst * sizeof *s.map);
@@ -194,9 +201,7 @@ bool kernel_clean(struct kernel *k)
 {
     if (k->err.code)
         return false;
-    uint32_t size = 256;
-    while (size < 2 * k->ninst)
-        size *= 2;
+    uint32_t size = clean_table_size(k);
     struct clean c = {.k = k, .mask = size - 1};
     c.map = mem_alloc(k->ninst * sizeof *c.map);
     c.scope = mem_alloc(k->ninst * sizeof *c.scope);

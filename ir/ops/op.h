@@ -122,6 +122,11 @@ struct split { int64_t outer, len, inner; };
 struct split split_at(const struct shape *s, uint32_t axis);
 bool axis_in_range(const char *op, const struct shape *s, uint32_t axis, struct err *e);
 bool index_is_integer(const char *op, const char *what, unsigned dtype, struct err *e); /* no bool either */
+/* opinfo.c: evaluates a node whose first operand is of half floats by `run` in f32, with the operands of that dtype
+ * widened and the result rounded to n->dtype; any other node by `run` as it is, in the operand's dtype.  false: out of
+ * memory, or `run` failed. */
+typedef bool eval_run(const struct graph *g, const struct node *n, unsigned dtype, void *out, const void *const *in);
+bool eval_widened(const struct graph *g, const struct node *n, void *out, const void *const *in, eval_run *run);
 ref vjp_is_chosen(struct graph *g, ref x, ref y); /* op_reduce.c: bool, where x is the maximum or minimum y, or NaN */
 enum op scatter_op(enum scatter_kind kind);       /* op_scatter.c: the elementwise op f; set: OP_nil */
 int64_t slice_step(const struct node *n); /* op_slice.c: of a slice, at least 1; 0: n is another op */

@@ -35,19 +35,19 @@ static bool recurrence_row(unsigned dtype, void *y, const void *a, const void *b
                                      scalar_apply(OP_add, dtype, y, (const void *const[]){y, b}, n));
 }
 
-static bool cumulative_array(const struct graph *g, const struct node *n, unsigned dtype, char *out, const char *a,
-                             const char *b)
+static bool cumulative_array(const struct graph *g, const struct node *n, unsigned dtype, void *out,
+                             const void *const *in)
 {
     struct split s = split_at(&g->shape[n->shape], n->attr.axis.axis);
     size_t row = (size_t)s.inner * dtype_size(dtype);
     bool ok = true, pair = n->op == OP_recurrence;
     for (int64_t i = 0; ok && row && i < s.outer * s.len; i++) {
-        char *y = out + (size_t)i * row;
-        const char *x = a + (size_t)i * row;
+        char *y = (char *)out + (size_t)i * row;
+        const char *x = (const char *)in[0] + (size_t)i * row, *b = pair ? (const char *)in[1] + (size_t)i * row : x;
         if (i % s.len == 0)
-            memcpy(y, pair ? b + (size_t)i * row : x, row);
+            memcpy(y, b, row);
         else if (pair)
-            ok = recurrence_row(dtype, y, x, y - row, b + (size_t)i * row, s.inner);
+            ok = recurrence_row(dtype, y, x, y - row, b, s.inner);
         else
             ok = scalar_apply(fold_op(cumulative_fold(n->op)), dtype, y, (const void *const[]){y - row, x}, s.inner);
     }
@@ -56,20 +56,7 @@ static bool cumulative_array(const struct graph *g, const struct node *n, unsign
 
 static bool eval_cumulative(const struct graph *g, const struct node *n, void *out, const void *const *in)
 {
-    if (!dtype_is_half(n->dtype))
-        return cumulative_array(g, n, n->dtype, out, in[0], in[1]);
-    int64_t count = shape_count(&g->shape[n->shape]);
-    float *wide[3] = {NULL}; /* operands, result */
-    bool ok = true;
-    for (unsigned i = 0; i < 3; i++)
-        ok = ok && (wide[i] = mem_alloc((size_t)count * sizeof(float)));
-    for (unsigned i = 0; ok && i < n->nin; i++)
-        ok = scalar_cast(wide[i], KL_F32, in[i], n->dtype, count);
-    ok = ok && cumulative_array(g, n, KL_F32, (char *)wide[2], (char *)wide[0], (char *)wide[1]) &&
-         scalar_cast(out, n->dtype, wide[2], KL_F32, count);
-    for (unsigned i = 0; i < 3; i++)
-        mem_free(wide[i]);
-    return ok;
+    return eval_widened(g, n, out, in, cumulative_array);
 }
 
 /* ---- kernels ---- */

@@ -307,24 +307,18 @@ static bool dot_bytes(const struct graph *g, const struct node *n, void *out, co
     return ok;
 }
 
+static bool dot_in_dtype(const struct graph *g, const struct node *n, unsigned dtype, void *out, const void *const *in)
+{
+    struct node wide = *n;
+    wide.dtype = (uint8_t)dtype;
+    return dot_arrays(g, &wide, out, in);
+}
+
 bool eval_dot(const struct graph *g, const struct node *n, void *out, const void *const *in)
 {
     if (n->attr.dot.sum)
         return dot_bytes(g, n, out, in);
-    if (!dtype_is_half(n->dtype))
-        return dot_arrays(g, n, out, in);
-    struct node wide = *n;
-    int64_t na = node_numel(g, n->in[0]), nb = node_numel(g, n->in[1]), ny = shape_count(&g->shape[n->shape]);
-    wide.dtype = KL_F32;
-    float *a = mem_alloc((size_t)na * sizeof *a), *b = mem_alloc((size_t)nb * sizeof *b);
-    float *y = mem_alloc((size_t)ny * sizeof *y);
-    bool ok = a && b && y && scalar_cast(a, KL_F32, in[0], n->dtype, na) &&
-        scalar_cast(b, KL_F32, in[1], n->dtype, nb) &&
-              dot_arrays(g, &wide, y, (const void *const[]){a, b}) && scalar_cast(out, n->dtype, y, KL_F32, ny);
-    mem_free(a);
-    mem_free(b);
-    mem_free(y);
-    return ok;
+    return eval_widened(g, n, out, in, dot_in_dtype);
 }
 
 /* ---- gradient ---- */

@@ -114,19 +114,17 @@ static bool reduce_array(const struct graph *g, const struct node *n, void *out,
     return ok;
 }
 
+static bool reduce_in_dtype(const struct graph *g, const struct node *n, unsigned dtype, void *out,
+                            const void *const *in)
+{
+    struct node wide = *n;
+    wide.dtype = (uint8_t)dtype;
+    return reduce_array(g, &wide, out, in);
+}
+
 static bool eval_reduce(const struct graph *g, const struct node *n, void *out, const void *const *in)
 {
-    if (!dtype_is_half(n->dtype))
-        return reduce_array(g, n, out, in);
-    struct node wide = *n;
-    int64_t total = node_numel(g, n->in[0]), kept = shape_count(&g->shape[n->shape]);
-    wide.dtype = KL_F32;
-    float *x = mem_alloc((size_t)total * sizeof *x), *y = mem_alloc((size_t)kept * sizeof *y);
-    bool ok = x && y && scalar_cast(x, KL_F32, in[0], n->dtype, total) &&
-              reduce_array(g, &wide, y, (const void *const[]){x}) && scalar_cast(out, n->dtype, y, KL_F32, kept);
-    mem_free(x);
-    mem_free(y);
-    return ok;
+    return eval_widened(g, n, out, in, reduce_in_dtype);
 }
 
 /* Element number k of those that the result element at coord reduces. */

@@ -64,22 +64,19 @@ static bool scatter_array(const struct graph *g, const struct node *n, unsigned 
     return ok;
 }
 
+static bool scatter_into_copy(const struct graph *g, const struct node *n, unsigned dtype, void *out,
+                              const void *const *in)
+{
+    int64_t total = shape_count(&g->shape[n->shape]);
+    if (total)
+        memcpy(out, in[0], (size_t)total * dtype_size(dtype));
+    return scatter_array(g, n, dtype, out, in[1], in[2]);
+}
+
 bool eval_scatter(const struct graph *g, const struct node *n, void *out, const void *const *in)
 {
-    int64_t total = shape_count(&g->shape[n->shape]), brought = node_numel(g, n->in[2]);
-    if (dtype_is_half(n->dtype) && n->attr.scatter.kind == SCATTER_ADD) {
-        float *y = mem_alloc((size_t)total * sizeof *y), *x = mem_alloc((size_t)brought * sizeof *x);
-        bool ok = x && y && scalar_cast(y, KL_F32, in[0], n->dtype, total) &&
-                  scalar_cast(x, KL_F32, in[2], n->dtype, brought) &&
-                  scatter_array(g, n, KL_F32, (char *)y, in[1], (const char *)x) &&
-                  scalar_cast(out, n->dtype, y, KL_F32, total);
-        mem_free(x);
-        mem_free(y);
-        return ok;
-    }
-    if (total)
-        memcpy(out, in[0], (size_t)total * dtype_size(n->dtype));
-    return scatter_array(g, n, n->dtype, out, in[1], in[2]);
+    return n->attr.scatter.kind == SCATTER_ADD ? eval_widened(g, n, out, in, scatter_into_copy)
+                                               : scatter_into_copy(g, n, n->dtype, out, in);
 }
 
 /* Which positions of the index wrote their element last: only these affect a result of kind set. */

@@ -70,6 +70,34 @@ static uint32_t lower_elementwise(struct lower *l, ref r, const uint32_t *coord)
     return k_op(l->k, n->op, in);
 }
 
+bool eval_widened(const struct graph *g, const struct node *n, void *out, const void *const *in, eval_run *run)
+{
+    unsigned dtype = node_at(g, n->in[0])->dtype, compute = dtype_compute(dtype);
+    if (dtype == compute)
+        return run(g, n, dtype, out, in);
+    float *wide[MAX_OPERANDS + 1] = {NULL}; /* operands of half floats, result */
+    const void *at[MAX_OPERANDS] = {NULL};
+    int64_t count = shape_count(&g->shape[n->shape]);
+    bool ok = true;
+    for (unsigned i = 0; i < n->nin && ok; i++) {
+        at[i] = in[i];
+        if (node_at(g, n->in[i])->dtype != dtype)
+            continue;
+        ok = (wide[i] = mem_alloc((size_t)node_numel(g, n->in[i]) * sizeof **wide)) &&
+             scalar_cast(wide[i], KL_F32, in[i], dtype, node_numel(g, n->in[i]));
+        at[i] = wide[i];
+    }
+    if (n->dtype == compute)
+        ok = ok && run(g, n, KL_F32, out, at);
+    else
+        ok = ok && (wide[MAX_OPERANDS] = mem_alloc((size_t)count * sizeof **wide)) &&
+             run(g, n, KL_F32, wide[MAX_OPERANDS], at) &&
+             scalar_cast(out, n->dtype, wide[MAX_OPERANDS], KL_F32, count);
+    for (unsigned i = 0; i <= MAX_OPERANDS; i++)
+        mem_free(wide[i]);
+    return ok;
+}
+
 #define CLASS_OF_A CLASS_ANY
 #define CLASS_OF_F CLASS_FLOAT
 #define CLASS_OF_L CLASS_LOGIC

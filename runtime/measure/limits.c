@@ -96,33 +96,24 @@ static float fma_128(float seed)
 STREAMS(512, AVX512, 16)
 STREAMS(256, AVX2, 8)
 
-AVX512 static float fma_512(float seed)
-{
-    __m512 x[CHAINS], m = _mm512_set1_ps(0.999f), c = _mm512_set1_ps(seed);
-    for (int i = 0; i < CHAINS; i++)
-        x[i] = _mm512_set1_ps(seed + (float)i);
-    for (int s = 0; s < STEPS; s++)
-#pragma GCC unroll 12
-        for (int i = 0; i < CHAINS; i++)
-            x[i] = _mm512_fmadd_ps(x[i], m, c);
-    for (int i = 1; i < CHAINS; i++)
-        x[0] = _mm512_add_ps(x[0], x[i]);
-    return _mm512_reduce_add_ps(x[0]);
-}
-
-AVX2 static float fma_256(float seed)
-{
-    __m256 x[CHAINS], m = _mm256_set1_ps(0.999f), c = _mm256_set1_ps(seed);
-    for (int i = 0; i < CHAINS; i++)
-        x[i] = _mm256_set1_ps(seed + (float)i);
-    for (int s = 0; s < STEPS; s++)
-#pragma GCC unroll 12
-        for (int i = 0; i < CHAINS; i++)
-            x[i] = _mm256_fmadd_ps(x[i], m, c);
-    for (int i = 1; i < CHAINS; i++)
-        x[0] = _mm256_add_ps(x[0], x[i]);
-    return _mm_cvtss_f32(_mm256_castps256_ps128(x[0]));
-}
+/* The chains of fma_128 with the intrinsics of a width: without them a * b + c is two instructions. */
+#define FMA_CHAINS(name, target, vec, set, fma, add, sum)                  \
+    target static float fma_##name(float seed)                             \
+    {                                                                      \
+        vec x[CHAINS], m = set(0.999f), c = set(seed);                     \
+        for (int i = 0; i < CHAINS; i++)                                   \
+            x[i] = set(seed + (float)i);                                   \
+        for (int s = 0; s < STEPS; s++)                                    \
+            _Pragma("GCC unroll 12")                                       \
+            for (int i = 0; i < CHAINS; i++)                               \
+                x[i] = fma(x[i], m, c);                                    \
+        for (int i = 1; i < CHAINS; i++)                                   \
+            x[0] = add(x[0], x[i]);                                        \
+        return sum(x[0]);                                                  \
+    }
+#define FIRST_256(x) _mm_cvtss_f32(_mm256_castps256_ps128(x))
+FMA_CHAINS(512, AVX512, __m512, _mm512_set1_ps, _mm512_fmadd_ps, _mm512_add_ps, _mm512_reduce_add_ps)
+FMA_CHAINS(256, AVX2, __m256, _mm256_set1_ps, _mm256_fmadd_ps, _mm256_add_ps, FIRST_256)
 #endif
 
 struct loops {

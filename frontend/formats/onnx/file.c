@@ -1,5 +1,4 @@
 /* Files mapped into memory, and the protobuf messages in them. */
-#include "frontend/formats/file_open.h"
 #include "onnx.h"
 #include <errno.h>
 #include <stdlib.h>
@@ -9,22 +8,19 @@
 
 enum { NESTED_MAX = 64 }; /* most levels of nested messages: protobuf-c reads them recursively */
 
-bool bytes_map(struct bytes *b, const char *path, const char *beside, struct message *why)
+bool bytes_map(struct bytes *b, const char *path, const char *beside, struct file_error *why)
 {
     *b = (struct bytes){NULL, 0};
     int64_t size;
-    int f = beside ? file_open_beside(path, beside, &size, why->text, sizeof why->text)
-                   : file_open_read(path, &size, why->text, sizeof why->text);
+    int f = beside ? file_open_beside(path, beside, &size, why) : file_open_read(path, &size, why);
     bool ok = f >= 0;
-    if (!ok)
-        why->code = KL_ERR_IO;
     if (ok && size > 0) {
         void *p = mmap(NULL, (size_t)size, PROT_READ, MAP_PRIVATE, f, 0);
         ok = p != MAP_FAILED;
         if (ok)
             *b = (struct bytes){p, (size_t)size};
         else
-            message_set(why, KL_ERR_IO, "cannot map %.300s: %s", beside ? beside : path, strerror(errno));
+            file_fails(why, KL_ERR_IO, "cannot map %.300s: %s", beside ? beside : path, strerror(errno));
     }
     if (f >= 0)
         close(f);
@@ -38,11 +34,11 @@ void bytes_unmap(struct bytes *b)
     *b = (struct bytes){NULL, 0};
 }
 
-struct mapping *mapping_new(const char *path, const char *beside, struct message *why)
+struct mapping *mapping_new(const char *path, const char *beside, struct file_error *why)
 {
     struct mapping *m = calloc(1, sizeof *m);
     if (!m)
-        return message_set(why, KL_ERR_MEMORY, "out of memory: %.300s", path), NULL;
+        return file_fails(why, KL_ERR_MEMORY, "out of memory: %.300s", path), NULL;
     if (!bytes_map(&m->b, path, beside, why)) {
         free(m);
         return NULL;
@@ -112,16 +108,16 @@ static bool depth_fits(const uint8_t *p, const uint8_t *end, const ProtobufCMess
 }
 
 ProtobufCMessage *message_parse(const struct bytes *b, const ProtobufCMessageDescriptor *d, const char *path,
-                                struct message *why)
+                                struct file_error *why)
 {
     static const uint8_t none[1];
     const uint8_t *data = b->size ? b->data : none; /* an empty file is not mapped */
     if (!depth_fits(data, data + b->size, d, 0)) {
-        message_set(why, KL_ERR_IO, "%.300s: messages are nested more than %d deep", path, NESTED_MAX);
+        file_fails(why, KL_ERR_IO, "%.300s: messages are nested more than %d deep", path, NESTED_MAX);
         return NULL;
     }
     ProtobufCMessage *m = protobuf_c_message_unpack(d, NULL, b->size, data);
     if (!m)
-        message_set(why, KL_ERR_IO, "%.300s is no %s in protobuf, or it is damaged or cut off", path, d->short_name);
+        file_fails(why, KL_ERR_IO, "%.300s is no %s in protobuf, or it is damaged or cut off", path, d->short_name);
     return m;
 }

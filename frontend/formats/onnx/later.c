@@ -32,21 +32,21 @@ struct bytes message_text(const ProtobufCMessage *m, unsigned tag)
 
 /* Adds an attribute of an unknown field; false: *why. */
 static bool attribute_add(struct attributes *to, const ProtobufCMessageUnknownField *f, const char *path,
-                          struct message *why)
+                          struct file_error *why)
 {
     struct bytes b;
     Onnx__AttributeProto **more = realloc(to->v, (to->n + 1) * sizeof *more);
     if (!more)
-        return message_set(why, KL_ERR_MEMORY, "%.300s: out of memory", path);
+        return file_fails(why, KL_ERR_MEMORY, "%.300s: out of memory", path);
     to->v = more;
     if (!unknown_bytes(f, &b))
-        return message_set(why, KL_ERR_IO, "%.300s: a function's attributes are damaged", path);
+        return file_fails(why, KL_ERR_IO, "%.300s: a function's attributes are damaged", path);
     to->v[to->n] = (Onnx__AttributeProto *)message_parse(&b, &onnx__attribute_proto__descriptor, path, why);
     return to->v[to->n] && ++to->n;
 }
 
 bool attributes_read(const ProtobufCMessage *m, unsigned tag, const char *path, struct attributes *to,
-                     struct message *why)
+                     struct file_error *why)
 {
     const ProtobufCFieldDescriptor *known = protobuf_c_message_descriptor_get_field(m->descriptor, tag);
     *to = (struct attributes){0};

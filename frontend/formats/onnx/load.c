@@ -8,7 +8,7 @@
 struct loader {
     struct kl_model *m;
     const char *path;
-    struct message *why;
+    struct file_error *why;
     unsigned missing, listed;         /* operators */
     struct names reported;                /*   those in `list` */
     char list[700];
@@ -26,7 +26,7 @@ static const char *text_or_none(const char *s) { return s ? s : ""; }
 
 static bool load_no_memory(struct loader *l)
 {
-    return message_set(l->why, KL_ERR_MEMORY, "%.300s: out of memory", l->path);
+    return file_fails(l->why, KL_ERR_MEMORY, "%.300s: out of memory", l->path);
 }
 
 /* ---- values ---- */
@@ -43,7 +43,7 @@ static uint32_t load_value(struct loader *l, struct load_scope *s, const char *n
         s->value_cap = cap;
     }
     if (onnx_names_find(&s->names, name) != NO_PLACE)
-        return message_set(l->why, KL_ERR_IO, "%.300s: value '%.200s' is computed twice", l->path, name), NO_PLACE;
+        return file_fails(l->why, KL_ERR_IO, "%.300s: value '%.200s' is computed twice", l->path, name), NO_PLACE;
     if (!onnx_names_put(&s->names, name, g->nvalue))
         return load_no_memory(l), NO_PLACE;
     g->name[g->nvalue] = name;
@@ -78,15 +78,15 @@ static bool load_initials(struct loader *l, struct load_scope *s, const Onnx__Gr
 {
     struct graph_def *g = s->g;
     if (p->n_sparse_initializer)
-        return message_set(l->why, KL_ERR_TYPE, "%.300s has sparse initializers, which are not supported", l->path);
+        return file_fails(l->why, KL_ERR_TYPE, "%.300s has sparse initializers, which are not supported", l->path);
     if (!(g->initial = calloc(p->n_initializer + 1, sizeof *g->initial)))
         return load_no_memory(l);
     for (size_t i = 0; i < p->n_initializer; i++) {
         Onnx__TensorProto *t = p->initializer[i];
-        struct message why;
+        struct file_error why;
         struct array *a = array_read(t, l->path, true, &why);
         if (!a)
-            return message_set(l->why, why.code, "%.300s: %.500s", l->path, why.text);
+            return file_fails(l->why, why.code, "%.300s: %.500s", l->path, why.text);
         struct initial *x = &g->initial[g->ninitial++];
         *x = (struct initial){NO_PLACE, a, -1};
         if ((x->at = load_value(l, s, text_or_none(t->name))) == NO_PLACE)
@@ -116,7 +116,7 @@ static bool load_type(struct loader *l, const char *what, const char *name, cons
         if (type->value_case != ONNX__TYPE_PROTO__VALUE__NOT_SET || type->base.n_unknown_fields)
             kind = "no tensors";
     }
-    return !kind || message_set(l->why, KL_ERR_TYPE, "%.300s: %s '%.200s' has elements of %s, which Kiln does not have",
+    return !kind || file_fails(l->why, KL_ERR_TYPE, "%.300s: %s '%.200s' has elements of %s, which Kiln does not have",
                                 l->path, what, name, kind);
 }
 
@@ -134,7 +134,7 @@ static bool load_inputs(struct loader *l, struct load_scope *s, const Onnx__Grap
         if (onnx_names_find(&s->names, name) != NO_PLACE) {
             if (onnx_names_find(&s->names, name) < g->ninitial)
                 continue;
-            return message_set(l->why, KL_ERR_IO, "%.300s: two inputs are called '%.200s'", l->path, name);
+            return file_fails(l->why, KL_ERR_IO, "%.300s: two inputs are called '%.200s'", l->path, name);
         }
         if (!load_type(l, "input", name, type))
             return false;
@@ -199,7 +199,7 @@ static bool load_node_op(struct loader *l, struct load_scope *s, struct node_def
     size_t at = find_function(m, domain, p->op_type, message_text(&p->base, NODE_OVERLOAD));
     d->opset = !strcmp(domain, "ai.onnx.preview.training") ? s->training : s->opset;
     if (at < m->n_functions && (p->n_input > m->functions[at]->n_input || p->n_output > m->functions[at]->n_output))
-        return message_set(l->why, KL_ERR_IO, "%.300s: node '%.100s' calls function '%.100s' with %zu operands for %zu "
+        return file_fails(l->why, KL_ERR_IO, "%.300s: node '%.100s' calls function '%.100s' with %zu operands for %zu "
                            "results; it has %zu and %zu", l->path, text_or_none(p->name), p->op_type, p->n_input,
                            p->n_output, m->functions[at]->n_input, m->functions[at]->n_output);
     if (at < m->n_functions)
@@ -224,7 +224,7 @@ static bool load_reference(struct loader *l, const struct load_scope *s, const O
         found = same_name(s->function->attribute[i], name);
     for (size_t i = 0; !found && i < s->g->defaults.n; i++)
         found = same_name(s->g->defaults.v[i]->name, name);
-    return found || message_set(l->why, KL_ERR_IO, "%.300s: attribute '%.60s' of node '%.100s' (%.60s) refers to "
+    return found || file_fails(l->why, KL_ERR_IO, "%.300s: attribute '%.60s' of node '%.100s' (%.60s) refers to "
                                 "'%.60s', which is no attribute of a function around it", l->path,
                                 text_or_none(a->name), text_or_none(p->name), p->op_type, name);
 }
@@ -238,11 +238,11 @@ static bool load_node(struct loader *l, struct load_scope *s, struct node_def *d
     if (!d->in || !d->out || !d->sub)
         return load_no_memory(l);
     if (!p->op_type || !load_node_op(l, s, d))
-        return p->op_type ? false : message_set(l->why, KL_ERR_IO, "%.300s: a node has no operator", l->path);
+        return p->op_type ? false : file_fails(l->why, KL_ERR_IO, "%.300s: a node has no operator", l->path);
     for (size_t i = 0; i < p->n_input; i++) {
         d->in[i] = (struct place){0, NO_PLACE};
         if (*p->input[i] && !load_find(s, p->input[i], &d->in[i]))
-            return message_set(l->why, KL_ERR_IO, "%.300s: node '%.100s' (%.60s) uses '%.200s', which no node before "
+            return file_fails(l->why, KL_ERR_IO, "%.300s: node '%.100s' (%.60s) uses '%.200s', which no node before "
                                "it computes: it is missing, or the graph has a cycle", l->path, text_or_none(p->name),
                                p->op_type, p->input[i]);
     }
@@ -276,7 +276,7 @@ static bool load_output(struct loader *l, struct load_scope *s, const char *name
 {
     if (load_find(s, name, &s->g->out[s->g->nout++]))
         return true;
-    return message_set(l->why, KL_ERR_IO, "%.300s: nothing computes output '%.200s'", l->path, name);
+    return file_fails(l->why, KL_ERR_IO, "%.300s: nothing computes output '%.200s'", l->path, name);
 }
 
 static void free_graph(struct graph_def *g)
@@ -333,7 +333,7 @@ static bool load_opsets(struct loader *l, Onnx__OperatorSetIdProto **v, size_t n
         int64_t version = v[i]->version;
         if (!*domain || !strcmp(domain, "ai.onnx")) {
             if (version < ONNX_FIRST_OPSET || version > ONNX_LAST_OPSET)
-                return message_set(l->why, KL_ERR_TYPE, "%.300s is of opset %lld; %d is the last that Kiln knows",
+                return file_fails(l->why, KL_ERR_TYPE, "%.300s is of opset %lld; %d is the last that Kiln knows",
                                    l->path, (long long)version, ONNX_LAST_OPSET);
             *opset = (int)version;
         } else if (!strcmp(domain, "ai.onnx.preview.training")) {
@@ -354,7 +354,7 @@ static bool load_function_graph(struct loader *l, const Onnx__FunctionProto *p, 
         return false;
     for (size_t i = 0; i < g->defaults.n; i++)
         if (g->defaults.v[i]->g)
-            return message_set(l->why, KL_ERR_TYPE, "%.300s: function '%.100s' has an attribute whose default is a "
+            return file_fails(l->why, KL_ERR_TYPE, "%.300s: function '%.100s' has an attribute whose default is a "
                                "graph, which is not supported", l->path, text_or_none(p->name));
     for (size_t i = 0; i < p->n_input; i++)
         if ((g->in[g->nin++] = load_value(l, s, p->input[i])) == NO_PLACE)
@@ -374,7 +374,7 @@ static struct graph_def *load_function(struct loader *l, size_t at)
     struct graph_def **to = &l->m->function[at];
     struct load_scope s = {.function = p};
     if (*to == &open) {
-        message_set(l->why, KL_ERR_IO, "%.300s: function '%.200s' calls itself", l->path, text_or_none(p->name));
+        file_fails(l->why, KL_ERR_IO, "%.300s: function '%.200s' calls itself", l->path, text_or_none(p->name));
         return NULL;
     }
     if (*to)
@@ -422,14 +422,14 @@ static bool load_all(struct loader *l, const struct bytes *b)
     if (!m->proto)
         return false;
     if (!m->proto->graph)
-        return message_set(l->why, KL_ERR_IO, "%.300s has no graph", l->path);
+        return file_fails(l->why, KL_ERR_IO, "%.300s has no graph", l->path);
     if (m->proto->ir_version > ONNX_LAST_IR)
-        return message_set(l->why, KL_ERR_TYPE, "%.300s is of IR version %lld; %d is the last that Kiln knows", l->path,
+        return file_fails(l->why, KL_ERR_TYPE, "%.300s is of IR version %lld; %d is the last that Kiln knows", l->path,
                            (long long)m->proto->ir_version, ONNX_LAST_IR);
     for (size_t i = 0; i < m->proto->n_functions; i++) {
         const Onnx__FunctionProto *f = m->proto->functions[i];
         if (find_function(m->proto, f->domain, f->name, message_text(&f->base, FUNCTION_OVERLOAD)) != i)
-            return message_set(l->why, KL_ERR_IO, "%.300s: two functions are called '%.200s'", l->path,
+            return file_fails(l->why, KL_ERR_IO, "%.300s: two functions are called '%.200s'", l->path,
                                text_or_none(f->name));
     }
     m->function = calloc(m->proto->n_functions + 1, sizeof *m->function);
@@ -441,12 +441,12 @@ static bool load_all(struct loader *l, const struct bytes *b)
     if (!m->main)
         return false;
     if (l->missing)
-        return message_set(l->why, KL_ERR_TYPE, "%.150s: %u operator%s missing: %.600s%s", l->path, l->missing,
+        return file_fails(l->why, KL_ERR_TYPE, "%.150s: %u operator%s missing: %.600s%s", l->path, l->missing,
                            l->missing == 1 ? " is" : "s are", l->list, l->missing > l->listed ? ", .." : "");
     return true;
 }
 
-struct kl_model *model_read(kl_device device, const char *path, struct message *why)
+struct kl_model *model_read(kl_device device, const char *path, struct file_error *why)
 {
     struct loader l = {.path = path, .why = why};
     struct bytes b;

@@ -39,18 +39,12 @@ static bool make_weights(const kl_site *site, kl_model *m)
 
 kl_model *kl_model_open_at(const kl_site *site, kl_device device, const char *path)
 {
-    struct message why = {0};
-    if (!path) {
-        kl_fail_at(site, KL_ERR_ARGUMENT, "model_open: path is NULL");
-        return NULL;
-    }
+    struct file_error why = {0};
+    if (!path)
+        return kl_fail_at(site, KL_ERR_ARGUMENT, "model_open: path is NULL"), NULL;
     kl_model *m = model_read(device, path, &why);
-    if (!m) {
-        char text[1000];
-        snprintf(text, sizeof text, "model_open: %s", why.text);
-        kl_fail_at(site, why.code, text);
-        return NULL;
-    }
+    if (!m)
+        return file_error_report(site, "model_open", &why), NULL;
     m->folding = kl_device_named("ref");
     if (!m->folding.id)
         m->folding = kl_device_default();
@@ -315,12 +309,12 @@ kl_status kl_model_call_at(const kl_site *site, kl_model *m, uint32_t nin, const
 
 kl_tensor kl_model_read_tensor_at(const kl_site *site, kl_device device, const char *path)
 {
-    struct message why = {0};
+    struct file_error why = {0};
     struct bytes b;
     struct array *a = NULL;
     Onnx__TensorProto *t = NULL;
     if (!path) {
-        message_set(&why, KL_ERR_ARGUMENT, "path is NULL");
+        file_fails(&why, KL_ERR_ARGUMENT, "path is NULL");
     } else if (bytes_map(&b, path, NULL, &why)) {
         t = (Onnx__TensorProto *)message_parse(&b, &onnx__tensor_proto__descriptor, path, &why);
         bytes_unmap(&b);
@@ -329,12 +323,8 @@ kl_tensor kl_model_read_tensor_at(const kl_site *site, kl_device device, const c
         a = array_read(t, path, true, &why);
     if (t)
         onnx__tensor_proto__free_unpacked(t, NULL);
-    if (!a) {
-        char text[1000];
-        snprintf(text, sizeof text, "model_read_tensor: %s", why.text);
-        kl_fail_at(site, why.code, text);
-        return kl_none;
-    }
+    if (!a)
+        return file_error_report(site, "model_read_tensor", &why), kl_none;
     kl_tensor h = kl_input(device, a->dtype, a->rank, a->dims, a->data);
     array_unref(a);
     return h;

@@ -7,8 +7,8 @@
  * small is folded: the same function runs on tensors of device `ref` outside of the trace, and its results are read. */
 #ifndef KILN_ONNX_H
 #define KILN_ONNX_H
+#include "frontend/formats/file_open.h"
 #include "onnx.pb-c.h"
-#include <kiln/kiln.h>
 #include <stdatomic.h>
 
 struct node;
@@ -49,9 +49,7 @@ static inline bool onnx_is_float(kl_dtype d) { return d == KL_F16 || d == KL_BF1
 bool onnx_is_widened(int32_t data_type);
 /* The elements of a tensor in the file `path`; NULL: *why.  External data lies in its folder, and is mapped, not
  * copied, where it is aligned.  take: the message's own memory becomes the array's, so that there is one copy of it. */
-struct message { kl_status code; char text[900]; };
-bool message_set(struct message *why, kl_status code, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
-struct array *array_read(Onnx__TensorProto *t, const char *path, bool take, struct message *why);
+struct array *array_read(Onnx__TensorProto *t, const char *path, bool take, struct file_error *why);
 
 /* Saturating arithmetic on lengths from files: a result that does not fit is INT64_MIN or INT64_MAX, which every
  * operator refuses. */
@@ -74,21 +72,21 @@ static inline int64_t sat_mul(int64_t a, int64_t b)
 /* ---- file.c: bytes of files, and messages in them ---- */
 struct bytes { const uint8_t *data; size_t size; };
 /* beside NULL: the file `path`; else the file that it names so, in its folder (file_open.h). */
-bool bytes_map(struct bytes *b, const char *path, const char *beside, struct message *why);
+bool bytes_map(struct bytes *b, const char *path, const char *beside, struct file_error *why);
 void bytes_unmap(struct bytes *b);
 struct mapping { atomic_uint refs; struct bytes b; }; /* shared by arrays */
-struct mapping *mapping_new(const char *path, const char *beside, struct message *why);
+struct mapping *mapping_new(const char *path, const char *beside, struct file_error *why);
 void mapping_unref(struct mapping *m);
 /* The message that they hold; NULL: *why, also where messages are nested too deep. */
 ProtobufCMessage *message_parse(const struct bytes *b, const ProtobufCMessageDescriptor *d, const char *path,
-                                struct message *why);
+                                struct file_error *why);
 
 /* ---- later.c: fields that the onnx.proto that Kiln was built with may lack ---- */
 enum { NODE_OVERLOAD = 8, FUNCTION_DEFAULTS = 11, FUNCTION_OVERLOAD = 13 }; /* their numbers */
 struct bytes message_text(const ProtobufCMessage *m, unsigned tag); /* a field of text; empty: it has none */
 struct attributes { Onnx__AttributeProto **v; size_t n; bool own; };
 bool attributes_read(const ProtobufCMessage *m, unsigned tag, const char *path, struct attributes *to,
-                     struct message *why);                          /* false: *why */
+                     struct file_error *why);                          /* false: *why */
 void attributes_free(struct attributes *a);
 
 /* ---- load.c: a model's graphs ---- */
@@ -155,7 +153,7 @@ uint32_t onnx_names_find(const struct names *s, const char *name); /* NO_PLACE: 
 bool onnx_names_put(struct names *s, const char *name, uint32_t at);
 void onnx_names_free(struct names *s);
 
-struct kl_model *model_read(kl_device device, const char *path, struct message *why);
+struct kl_model *model_read(kl_device device, const char *path, struct file_error *why);
 void model_free(struct kl_model *m);
 
 /* ---- run.c: a call ---- */

@@ -1,20 +1,9 @@
 /* Arrays on the host, and tensors as files hold them: TensorProto, with its data in one of several fields or in
  * another file. */
 #include "onnx.h"
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-bool message_set(struct message *why, kl_status code, const char *fmt, ...)
-{
-    va_list ap;
-    va_start(ap, fmt);
-    vsnprintf(why->text, sizeof why->text, fmt, ap);
-    va_end(ap);
-    why->code = code;
-    return false;
-}
 
 /* ---- arrays ---- */
 
@@ -218,7 +207,7 @@ static bool external_number(const char *text, uint64_t *v)
 /* Where the bytes of a tensor are. */
 struct external { const char *location; uint64_t offset, length; };
 
-static bool external_place(const Onnx__TensorProto *t, const char *name, struct external *e, struct message *why)
+static bool external_place(const Onnx__TensorProto *t, const char *name, struct external *e, struct file_error *why)
 {
     uint64_t length;
     for (size_t i = 0; i < t->n_external_data; i++) {
@@ -229,39 +218,39 @@ static bool external_place(const Onnx__TensorProto *t, const char *name, struct 
             e->location = value;
         } else if (offset || !strcmp(key, "length")) {
             if (!external_number(value, offset ? &e->offset : &length))
-                return message_set(why, KL_ERR_IO, "tensor '%.200s': the %s of its external data is '%.50s', which is "
+                return file_fails(why, KL_ERR_IO, "tensor '%.200s': the %s of its external data is '%.50s', which is "
                                    "no number of bytes", name, key, value);
             if (!offset && length != e->length)
-                return message_set(why, KL_ERR_IO, "tensor '%.200s' has %llu bytes of external data, not %llu", name,
+                return file_fails(why, KL_ERR_IO, "tensor '%.200s' has %llu bytes of external data, not %llu", name,
                                    (unsigned long long)length, (unsigned long long)e->length);
         }
     }
     if (t->has_raw_data || t->n_float_data + t->n_int32_data + t->n_int64_data + t->n_double_data + t->n_uint64_data)
-        return message_set(why, KL_ERR_IO, "tensor '%.200s' has data in the model and external data", name);
-    return e->location || message_set(why, KL_ERR_IO, "tensor '%.200s': its external data has no location", name);
+        return file_fails(why, KL_ERR_IO, "tensor '%.200s' has data in the model and external data", name);
+    return e->location || file_fails(why, KL_ERR_IO, "tensor '%.200s': its external data has no location", name);
 }
 
-static bool read_external(struct array *a, const Onnx__TensorProto *t, const char *path, struct message *why)
+static bool read_external(struct array *a, const Onnx__TensorProto *t, const char *path, struct file_error *why)
 {
     const char *name = t->name ? t->name : "";
     struct external e = {.length = (uint64_t)a->count * kl_dtype_size(a->dtype)};
-    struct message cause;
+    struct file_error cause;
     if (!external_place(t, name, &e, why))
         return false;
     struct mapping *m = mapping_new(path, e.location, &cause);
     if (!m)
-        return message_set(why, cause.code, "tensor '%.200s': its external data: %.600s", name, cause.text);
+        return file_fails(why, cause.code, "tensor '%.200s': its external data: %.600s", name, cause.text);
     size_t size = kl_dtype_size(a->dtype);
     bool ok = e.offset <= m->b.size && e.length <= m->b.size - e.offset;
     if (!ok) {
-        message_set(why, KL_ERR_IO, "tensor '%.200s': %llu bytes from byte %llu on are outside of %.300s, which has "
+        file_fails(why, KL_ERR_IO, "tensor '%.200s': %llu bytes from byte %llu on are outside of %.300s, which has "
                     "%zu", name, (unsigned long long)e.length, (unsigned long long)e.offset, e.location, m->b.size);
     } else if (e.length && e.offset % size == 0 && a->dtype != KL_BOOL) {
         a->data = (void *)(uintptr_t)(m->b.data + e.offset); /* never written: kl_wrap does not change the memory */
         a->file = m;
         return true;
     } else if (!(a->data = malloc(e.length + 1))) {
-        ok = message_set(why, KL_ERR_MEMORY, "out of memory: tensor '%.200s'", name);
+        ok = file_fails(why, KL_ERR_MEMORY, "out of memory: tensor '%.200s'", name);
     } else if (e.length) {
         memcpy(a->data, m->b.data + e.offset, e.length);
     }
@@ -270,7 +259,7 @@ static bool read_external(struct array *a, const Onnx__TensorProto *t, const cha
 }
 
 /* Can the file hold so many elements?  This is checked before memory is allocated for them. */
-static bool is_there(const Onnx__TensorProto *t, int64_t count, const char *name, struct message *why)
+static bool is_there(const Onnx__TensorProto *t, int64_t count, const char *name, struct file_error *why)
 {
     size_t have = t->n_float_data + t->n_int32_data + t->n_int64_data + t->n_double_data + t->n_uint64_data;
     int bits = element_types[t->data_type].bits;
@@ -284,12 +273,12 @@ static bool is_there(const Onnx__TensorProto *t, int64_t count, const char *name
     } else if (t->has_raw_data ? t->raw_data.len == bytes : have == fields) {
         return true;
     }
-    return message_set(why, KL_ERR_IO, "tensor '%.200s' has %zu %s of data where its shape has %lld elements", name,
+    return file_fails(why, KL_ERR_IO, "tensor '%.200s' has %zu %s of data where its shape has %lld elements", name,
                        t->has_raw_data ? t->raw_data.len : have, t->has_raw_data ? "bytes" : "numbers",
                        (long long)count);
 }
 
-static bool read_own(struct array *a, Onnx__TensorProto *t, bool take, struct message *why)
+static bool read_own(struct array *a, Onnx__TensorProto *t, bool take, struct file_error *why)
 {
     const char *name = t->name ? t->name : "";
     size_t bytes = (size_t)a->count * kl_dtype_size(a->dtype);
@@ -299,9 +288,9 @@ static bool read_own(struct array *a, Onnx__TensorProto *t, bool take, struct me
         return true;
     }
     if (!(a->data = calloc(bytes + 1, 1)))
-        return message_set(why, KL_ERR_MEMORY, "out of memory: tensor '%.200s'", name);
+        return file_fails(why, KL_ERR_MEMORY, "out of memory: tensor '%.200s'", name);
     if (!t->has_raw_data)
-        return copy_field(a, t) || message_set(why, KL_ERR_IO, "tensor '%.200s' has numbers in another field", name);
+        return copy_field(a, t) || file_fails(why, KL_ERR_IO, "tensor '%.200s' has numbers in another field", name);
     if (bytes)
         memcpy(a->data, t->raw_data.data, bytes);
     return true;
@@ -331,7 +320,7 @@ static uint16_t float8_as_half(int32_t type, uint8_t code)
 }
 
 /* Converts elements of fewer than 8 bits, or 8-bit floats, to the wider dtype of a. */
-static bool read_widened(struct array *a, const Onnx__TensorProto *t, const char *path, struct message *why)
+static bool read_widened(struct array *a, const Onnx__TensorProto *t, const char *path, struct file_error *why)
 {
     const char *name = t->name ? t->name : "";
     int bits = element_types[t->data_type].bits;
@@ -349,7 +338,7 @@ static bool read_widened(struct array *a, const Onnx__TensorProto *t, const char
     if (ok && !(a->data = malloc((size_t)a->count * kl_dtype_size(a->dtype) + 1)))
         ok = false;
     if (!ok && !external)
-        message_set(why, KL_ERR_MEMORY, "out of memory: tensor '%.200s'", name);
+        file_fails(why, KL_ERR_MEMORY, "out of memory: tensor '%.200s'", name);
     for (int64_t i = 0; ok && i < a->count; i++) {
         const uint8_t *p = bytes->data;
         if (bits == 8) {
@@ -363,24 +352,24 @@ static bool read_widened(struct array *a, const Onnx__TensorProto *t, const char
     return ok;
 }
 
-struct array *array_read(Onnx__TensorProto *t, const char *path, bool take, struct message *why)
+struct array *array_read(Onnx__TensorProto *t, const char *path, bool take, struct file_error *why)
 {
     const char *name = t->name ? t->name : "";
     kl_dtype dtype = onnx_dtype(t->data_type);
     int64_t count;
     if (dtype == KL_DTYPE_COUNT)
-        return message_set(why, KL_ERR_TYPE, "tensor '%.200s' has elements of %s, which Kiln does not have", name,
+        return file_fails(why, KL_ERR_TYPE, "tensor '%.200s' has elements of %s, which Kiln does not have", name,
                            onnx_dtype_name(t->data_type)), NULL;
     if (t->n_dims > KL_MAX_RANK)
-        return message_set(why, KL_ERR_SHAPE, "tensor '%.200s' has %zu dimensions; %d is the most", name, t->n_dims,
+        return file_fails(why, KL_ERR_SHAPE, "tensor '%.200s' has %zu dimensions; %d is the most", name, t->n_dims,
                            KL_MAX_RANK), NULL;
     if (!count_elements((int)t->n_dims, t->dims, &count))
-        return message_set(why, KL_ERR_IO, "tensor '%.200s' has dimensions too large to hold, or below 0", name), NULL;
+        return file_fails(why, KL_ERR_IO, "tensor '%.200s' has dimensions too large to hold, or below 0", name), NULL;
     if (!is_there(t, count, name, why))
         return NULL;
     struct array *a = array_empty(dtype, (int)t->n_dims, t->dims);
     if (!a)
-        return message_set(why, KL_ERR_MEMORY, "out of memory: tensor '%.200s'", name), NULL;
+        return file_fails(why, KL_ERR_MEMORY, "out of memory: tensor '%.200s'", name), NULL;
     bool external = t->has_data_location && t->data_location == ONNX__TENSOR_PROTO__DATA_LOCATION__EXTERNAL;
     a->element = t->data_type;
     bool ok = onnx_is_widened(t->data_type) ? read_widened(a, t, path, why)

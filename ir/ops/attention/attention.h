@@ -26,9 +26,6 @@ bool attention_same_lead(const struct graph *g, const struct node *n);
 bool attention_sight_shape(const struct graph *g, const struct node *n, bool *fits, struct err *e);
 bool attention_attr(const struct node *n, struct err *e);
 
-/* Calls `run`, which computes in f32 or f64; half-float operands are widened first. */
-bool attention_widened(const struct graph *g, const struct node *n, void *out, const void *const *in,
-                       bool (*run)(const struct graph *, const struct node *, unsigned, void *, const void *const *));
 
 /* ---- decompositions into other ops ---- */
 /* A dot batched over all axes except the last two, of which it contracts con_a and con_b. */

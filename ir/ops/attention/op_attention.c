@@ -246,43 +246,14 @@ static bool attention_arrays(const struct graph *g, const struct node *n, unsign
     return ok;
 }
 
-bool attention_widened(const struct graph *g, const struct node *n, void *out, const void *const *in,
-                       bool (*run)(const struct graph *, const struct node *, unsigned, void *, const void *const *))
-{
-    unsigned dtype = node_at(g, n->in[0])->dtype, compute = dtype_compute(dtype);
-    if (dtype == compute)
-        return run(g, n, dtype, out, in);
-    float *wide[MAX_OPERANDS + 1] = {NULL}; /* operands of half floats, result */
-    const void *at[MAX_OPERANDS] = {NULL};
-    int64_t count = shape_count(&g->shape[n->shape]);
-    bool ok = true;
-    for (unsigned i = 0; i < n->nin && ok; i++) {
-        at[i] = in[i];
-        if (node_at(g, n->in[i])->dtype != dtype)
-            continue;
-        ok = (wide[i] = mem_alloc((size_t)node_numel(g, n->in[i]) * sizeof **wide)) &&
-             scalar_cast(wide[i], KL_F32, in[i], dtype, node_numel(g, n->in[i]));
-        at[i] = wide[i];
-    }
-    if (n->dtype == compute)
-        ok = ok && run(g, n, KL_F32, out, at);
-    else
-        ok = ok && (wide[MAX_OPERANDS] = mem_alloc((size_t)count * sizeof **wide)) &&
-             run(g, n, KL_F32, wide[MAX_OPERANDS], at) &&
-             scalar_cast(out, n->dtype, wide[MAX_OPERANDS], KL_F32, count);
-    for (unsigned i = 0; i <= MAX_OPERANDS; i++)
-        mem_free(wide[i]);
-    return ok;
-}
-
 bool eval_attention(const struct graph *g, const struct node *n, void *out, const void *const *in)
 {
-    return attention_widened(g, n, out, in, attention_arrays);
+    return eval_widened(g, n, out, in, attention_arrays);
 }
 
 bool eval_attention_stats(const struct graph *g, const struct node *n, void *out, const void *const *in)
 {
-    return attention_widened(g, n, out, in, attention_arrays);
+    return eval_widened(g, n, out, in, attention_arrays);
 }
 
 /* ---- decomposition and gradient ---- */

@@ -143,7 +143,7 @@ static bool grad_arrays(const struct graph *g, const struct node *n, unsigned dt
 
 bool eval_attention_grad(const struct graph *g, const struct node *n, void *out, const void *const *in)
 {
-    return attention_widened(g, n, out, in, grad_arrays);
+    return eval_widened(g, n, out, in, grad_arrays);
 }
 
 /* ---- the gradient of attention ---- */

@@ -28,7 +28,7 @@ static bool constant_numbers(struct node *n, const Onnx__AttributeProto *a, kl_d
 
 bool onnx_constant(struct node *n)
 {
-    struct message why = {0};
+    struct file_error why = {0};
     const Onnx__AttributeProto *a = onnx_attr(n, "value");
     if (a && a->t) {
         struct array *x = array_read(a->t, n->run->m->path, false, &why);
@@ -42,7 +42,7 @@ bool onnx_constant(struct node *n)
 
 bool onnx_constant_of_shape(struct node *n)
 {
-    struct message why = {0};
+    struct file_error why = {0};
     const Onnx__AttributeProto *a = onnx_attr(n, "value");
     int64_t dims[KL_MAX_RANK], ones[KL_MAX_RANK] = {1, 1, 1, 1, 1, 1, 1, 1};
     int rank;
