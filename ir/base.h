@@ -30,6 +30,14 @@ void mem_free(void *p);                           /* NULL is fine */
 /* Makes room for one more element of a growable array; false when out of memory. */
 bool mem_reserve(void *array_ptr, uint32_t *cap, uint32_t need, size_t elem);
 
+/* Memory of several arrays that are freed together, such as those of a pass.  It begins as zeroes. */
+struct mem_arena {
+    struct mem_arena_block *blocks;
+    bool failed;              /* memory ran out: the allocations since then gave NULL */
+};
+void *mem_arena_alloc(struct mem_arena *a, size_t bytes); /* zeroed; NULL: a->failed */
+void mem_arena_free(struct mem_arena *a);
+
 /* ---- dtype.c ---- */
 size_t dtype_size(unsigned dt);
 const char *dtype_name(unsigned dt);

@@ -19,6 +19,7 @@ struct pack { val first, last; uint8_t at, count; };
 struct near { val of; int32_t by; };
 
 struct emitter {
+    struct mem_arena mem;   /* of the arrays below */
     const struct kernel *k;
     const struct dialect *d;
     struct text *t;

@@ -317,28 +317,17 @@ bool source_kernel(const struct kernel *k, const struct dialect *d, const char *
     m.info.threads = source_widest_lanes(k);
     m.shuffle = source_shuffle_lanes(k, d, m.info.threads);
     m.info.local = mem_alloc((k->nbuf + 1) * sizeof *m.info.local);
-    m.barrier = mem_alloc(k->ninst);
-    m.affine = mem_alloc(k->ninst);
-    m.chain = mem_alloc(k->ninst);
-    m.known = mem_alloc(k->ninst);
-    m.narrow = mem_alloc(k->ninst);
-    m.role = mem_alloc(k->ninst);
-    m.sums = mem_alloc(k->ninst * sizeof *m.sums);
-    m.stride = mem_alloc(k->ninst * sizeof *m.stride);
-    bool ok = m.info.local && m.barrier && m.affine && m.chain && m.known && m.narrow && m.role && m.sums && m.stride;
+    m.barrier = mem_arena_alloc(&m.mem, k->ninst);
+    m.affine = mem_arena_alloc(&m.mem, k->ninst);
+    m.chain = mem_arena_alloc(&m.mem, k->ninst);
+    m.known = mem_arena_alloc(&m.mem, k->ninst);
+    m.narrow = mem_arena_alloc(&m.mem, k->ninst);
+    m.role = mem_arena_alloc(&m.mem, k->ninst);
+    m.sums = mem_arena_alloc(&m.mem, k->ninst * sizeof *m.sums);
+    m.stride = mem_arena_alloc(&m.mem, k->ninst * sizeof *m.stride);
+    bool ok = m.info.local && !m.mem.failed;
     ok = ok ? source_emit_kernel(&m, entry) : err_set(e, KL_ERR_MEMORY, "out of memory emitting kernel %s", k->name);
-    mem_free(m.barrier);
-    mem_free(m.affine);
-    mem_free(m.pack);
-    mem_free(m.near);
-    mem_free(m.uniform);
-    mem_free(m.needed);
-    mem_free(m.chain);
-    mem_free(m.sums);
-    mem_free(m.known);
-    mem_free(m.narrow);
-    mem_free(m.role);
-    mem_free(m.stride);
+    mem_arena_free(&m.mem);
     if (ok && info)
         *info = m.info;
     else

@@ -31,7 +31,7 @@ bool source_uniform(struct emitter *m)
                                        execute, or 0 */
     if (!m->d->broadcast || m->shuffle != m->d->broadcast || !m->own_threads || m->unit)
         return true;
-    m->uniform = mem_alloc(k->ninst);
+    m->uniform = mem_arena_alloc(&m->mem, k->ninst);
     for (val v = 1; m->uniform && v < k->ninst; v++) {
         const struct linst *i = &k->inst[v];
         bool whole = i->op == L_IF ? m->uniform[i->a] : i->op == L_LOOP && (is_uniform(m, v) || i->kind == LOOP_BLOCK);

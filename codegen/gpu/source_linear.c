@@ -229,8 +229,8 @@ bool source_packs(struct emitter *m)
 {
     const struct kernel *k = m->k;
     struct pack_region r = {.m = m, .v = mem_alloc(k->ninst * sizeof *r.v)};
-    m->pack = mem_alloc(k->ninst * sizeof *m->pack);
-    m->near = mem_alloc(k->ninst * sizeof *m->near);
+    m->pack = mem_arena_alloc(&m->mem, k->ninst * sizeof *m->pack);
+    m->near = mem_arena_alloc(&m->mem, k->ninst * sizeof *m->near);
     uint32_t width = 1;
     for (val v = 1; m->d->packs && r.v && m->pack && m->near && v < k->ninst; v++) {
         const struct linst *i = &k->inst[v];

@@ -16,6 +16,7 @@
 enum { READ = 1, WRITTEN = 2 };
 
 struct order_walk {
+    struct mem_arena mem;
     struct emitter *m;
     uint8_t *now;                 /* per buffer: READ, WRITTEN since the last barrier */
     val *where;                   /* per input: the vector loop in which alone it was read lane by lane, else NIL; per
@@ -278,17 +279,18 @@ bool source_order(struct emitter *m)
 {
     const struct kernel *k = m->k;
     uint32_t rows = 0;
-    struct order_walk w = {.m = m, .row = mem_alloc(k->ninst * sizeof *w.row)};
+    struct order_walk w = {.m = m};
+    w.row = mem_arena_alloc(&w.mem, k->ninst * sizeof *w.row);
     for (val v = 1; w.row && v < k->ninst; v++)
         if (k->inst[v].op == L_LOOP)
             w.row[v] = rows++;
-    w.now = mem_alloc(k->nbuf + 1);
-    w.where = mem_alloc((k->nbuf + 1) * sizeof *w.where);
-    w.before = mem_alloc((size_t)MAX_NEST * k->nbuf + 1);
-    w.entry = mem_alloc((size_t)rows * k->nbuf + 1);
-    w.before_where = mem_alloc(((size_t)MAX_NEST * k->nbuf + 1) * sizeof *w.before_where);
-    w.entry_where = mem_alloc(((size_t)rows * k->nbuf + 1) * sizeof *w.entry_where);
-    bool ok = w.row && w.now && w.where && w.before && w.entry && w.before_where && w.entry_where;
+    w.now = mem_arena_alloc(&w.mem, k->nbuf + 1);
+    w.where = mem_arena_alloc(&w.mem, (k->nbuf + 1) * sizeof *w.where);
+    w.before = mem_arena_alloc(&w.mem, (size_t)MAX_NEST * k->nbuf + 1);
+    w.entry = mem_arena_alloc(&w.mem, (size_t)rows * k->nbuf + 1);
+    w.before_where = mem_arena_alloc(&w.mem, ((size_t)MAX_NEST * k->nbuf + 1) * sizeof *w.before_where);
+    w.entry_where = mem_arena_alloc(&w.mem, ((size_t)rows * k->nbuf + 1) * sizeof *w.entry_where);
+    bool ok = !w.mem.failed;
     if (ok)
         find_strides(m);
     for (w.changed = ok && m->info.threads > 1 && !m->own_threads; w.changed;) {
@@ -305,12 +307,6 @@ bool source_order(struct emitter *m)
             w.changed = true;
         }
     }
-    mem_free(w.row);
-    mem_free(w.now);
-    mem_free(w.where);
-    mem_free(w.before);
-    mem_free(w.entry);
-    mem_free(w.before_where);
-    mem_free(w.entry_where);
+    mem_arena_free(&w.mem);
     return ok;
 }

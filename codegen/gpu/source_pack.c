@@ -46,7 +46,7 @@ static void need_operands(struct emitter *m, val v)
  * come after it, except for what a loop carries, which counts as needed. */
 bool source_needs(struct emitter *m)
 {
-    m->needed = mem_alloc(m->k->ninst);
+    m->needed = mem_arena_alloc(&m->mem, m->k->ninst);
     for (val v = m->k->ninst; m->needed && v-- > 1;) {
         unsigned op = m->k->inst[v].op;
         if (!m->d->table || (op < L_PRIM && op != L_SPLAT))

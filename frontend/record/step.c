@@ -6,6 +6,7 @@ struct slot_name { char name[24]; uint32_t slot; };
 struct step_input { uint32_t ordinal; unsigned device; };
 
 struct kl_step {
+    struct mem_arena mem;   /* of the arrays below */
     const struct exec *exec;     /* a reference */
     struct graph *g;             /* as recorded, used for outputs and messages */
     struct binding *bound;       /* per state */
@@ -60,8 +61,8 @@ static void find_names(kl_step *s, const struct trace *tr)
 static bool copy_symbolic(kl_step *s, const struct recording *r)
 {
     const struct graph *g = r->g;
-    s->actual = mem_alloc((g->input.n + 1) * sizeof *s->actual);
-    s->length = mem_alloc((g->slot.n + 1) * sizeof *s->length);
+    s->actual = mem_arena_alloc(&s->mem, (g->input.n + 1) * sizeof *s->actual);
+    s->length = mem_arena_alloc(&s->mem, (g->slot.n + 1) * sizeof *s->length);
     for (uint32_t i = 0; s->actual && i < g->input.n && i < r->actual_cap; i++)
         s->actual[i] = r->actual[i];
     for (uint32_t i = 0; s->length && i < g->slot.n && i < r->length_cap; i++)
@@ -73,13 +74,13 @@ static bool step_fill(kl_step *s, struct trace *tr, const kl_tensor *in, struct 
 {
     const struct graph *g = tr->r.g;
     s->g = graph_clone(g);
-    s->bound = mem_alloc(tr->nbound * sizeof *s->bound);
-    s->given = mem_alloc(s->ngiven * sizeof *s->given);
-    s->data = mem_alloc(g->input.n * sizeof *s->data);
-    s->slot = mem_alloc(g->slot.n * sizeof *s->slot);
-    s->name = mem_alloc(g->slot.n * sizeof *s->name);
-    s->ad = mem_alloc((tr->nkeep + 1) * sizeof *s->ad);
-    if (!s->ad || !s->g || !s->bound || !s->given || !s->data || !s->slot || !s->name)
+    s->bound = mem_arena_alloc(&s->mem, tr->nbound * sizeof *s->bound);
+    s->given = mem_arena_alloc(&s->mem, s->ngiven * sizeof *s->given);
+    s->data = mem_arena_alloc(&s->mem, g->input.n * sizeof *s->data);
+    s->slot = mem_arena_alloc(&s->mem, g->slot.n * sizeof *s->slot);
+    s->name = mem_arena_alloc(&s->mem, g->slot.n * sizeof *s->name);
+    s->ad = mem_arena_alloc(&s->mem, (tr->nkeep + 1) * sizeof *s->ad);
+    if (!s->g || s->mem.failed)
         return err_set(e, KL_ERR_MEMORY, "out of memory");
     if (g->symbols && !copy_symbolic(s, &tr->r))
         return err_set(e, KL_ERR_MEMORY, "out of memory");
@@ -155,14 +156,7 @@ void kl_step_free(kl_step *s)
     front_unlock();
     exec_unref(s->exec);
     graph_free(s->g);
-    mem_free(s->bound);
-    mem_free(s->given);
-    mem_free(s->data);
-    mem_free(s->slot);
-    mem_free(s->actual);
-    mem_free(s->length);
-    mem_free(s->name);
-    mem_free(s->ad);
+    mem_arena_free(&s->mem);
     mem_free(atomic_load(&s->room));
     mem_free(s);
 }

@@ -64,6 +64,29 @@ void mem_free(void *p)
         memory.release(memory.ctx, p);
 }
 
+/* In front of each allocation, with an alignment for everything. */
+struct mem_arena_block { _Alignas(16) struct mem_arena_block *next; };
+
+void *mem_arena_alloc(struct mem_arena *a, size_t bytes)
+{
+    struct mem_arena_block *b = a->failed ? NULL : mem_alloc(sizeof *b + bytes);
+    a->failed = !b;
+    if (!b)
+        return NULL;
+    b->next = a->blocks;
+    a->blocks = b;
+    return b + 1;
+}
+
+void mem_arena_free(struct mem_arena *a)
+{
+    while (a->blocks) {
+        struct mem_arena_block *next = a->blocks->next;
+        mem_free(a->blocks);
+        a->blocks = next;
+    }
+}
+
 /* Doubles, so that appending n elements costs O(n).  The array's address is read and written as bytes:
  * it may be a pointer of any type. */
 bool mem_reserve(void *array_ptr, uint32_t *cap, uint32_t need, size_t elem)

@@ -179,10 +179,11 @@ bool kernel_canonicalize(struct kernel *k, val *from)
         return false;
     uint32_t size = clean_table_size(k);
     struct canonicalizing s = {.k = k, .mask = size - 1};
-    s.inst = mem_alloc(k->ninst * sizeof *s.inst);
-    s.map = mem_alloc(k->ninst * sizeof *s.map);
-    s.slot = mem_alloc(size * sizeof *s.slot);
-    bool ok = s.inst && s.map && s.slot;
+    struct mem_arena mem = {0};
+    s.inst = mem_arena_alloc(&mem, k->ninst * sizeof *s.inst);
+    s.map = mem_arena_alloc(&mem, k->ninst * sizeof *s.map);
+    s.slot = mem_arena_alloc(&mem, size * sizeof *s.slot);
+    bool ok = !mem.failed;
     if (ok) {
         kernel_clean_canonicalize(&s, from);
         memcpy(k->inst, s.inst, s.n * sizeof *s.inst);
@@ -191,9 +192,7 @@ bool kernel_canonicalize(struct kernel *k, val *from)
     } else {
         err_set(&k->err, KL_ERR_MEMORY, "out of memory building kernel %s", k->name);
     }
-    mem_free(s.inst);
-    mem_free(s.map);
-    mem_free(s.slot);
+    mem_arena_free(&mem);
     return ok;
 }
 
@@ -203,12 +202,13 @@ bool kernel_clean(struct kernel *k)
         return false;
     uint32_t size = clean_table_size(k);
     struct clean c = {.k = k, .mask = size - 1};
-    c.map = mem_alloc(k->ninst * sizeof *c.map);
-    c.scope = mem_alloc(k->ninst * sizeof *c.scope);
-    c.open = mem_alloc(k->ninst * sizeof *c.open);
-    c.slot = mem_alloc(size * sizeof *c.slot);
-    bool *live = mem_alloc(k->ninst * sizeof *live);
-    bool ok = c.map && c.scope && c.open && c.slot && live;
+    struct mem_arena mem = {0};
+    c.map = mem_arena_alloc(&mem, k->ninst * sizeof *c.map);
+    c.scope = mem_arena_alloc(&mem, k->ninst * sizeof *c.scope);
+    c.open = mem_arena_alloc(&mem, k->ninst * sizeof *c.open);
+    c.slot = mem_arena_alloc(&mem, size * sizeof *c.slot);
+    bool *live = mem_arena_alloc(&mem, k->ninst * sizeof *live);
+    bool ok = !mem.failed;
     if (ok) {
         clean_merge_equal(&c);
         kernel_clean_mark(k, live);
@@ -218,10 +218,6 @@ bool kernel_clean(struct kernel *k)
     } else {
         err_set(&k->err, KL_ERR_MEMORY, "out of memory building kernel %s", k->name);
     }
-    mem_free(c.map);
-    mem_free(c.scope);
-    mem_free(c.open);
-    mem_free(c.slot);
-    mem_free(live);
+    mem_arena_free(&mem);
     return ok;
 }

@@ -338,23 +338,19 @@ static bool ever_leads(const struct kernel *k, uint32_t number)
     return false;
 }
 
-static bool thread_alloc(const struct machine *m, struct thread *t, bool tiles)
+static bool thread_alloc(struct machine *m, struct thread *t, bool tiles)
 {
-    t->v = mem_alloc(((tiles ? m->words : m->scalars) + 1) * sizeof *t->v);
-    t->private = mem_alloc(m->private_bytes);
-    t->unfinished = mem_alloc(m->k->ninst * sizeof *t->unfinished);
-    t->awaited = mem_alloc((m->nbarrier + 1) * sizeof *t->awaited);
-    return t->v && t->private && t->unfinished && t->awaited;
+    t->v = mem_arena_alloc(&m->mem, ((tiles ? m->words : m->scalars) + 1) * sizeof *t->v);
+    t->private = mem_arena_alloc(&m->mem, m->private_bytes);
+    t->unfinished = mem_arena_alloc(&m->mem, m->k->ninst * sizeof *t->unfinished);
+    t->awaited = mem_arena_alloc(&m->mem, (m->nbarrier + 1) * sizeof *t->awaited);
+    return !m->mem.failed;
 }
 
 static void thread_free(struct thread *t)
 {
-    mem_free(t->v);
-    mem_free(t->private);
     mem_free(t->flight);
     mem_free(t->factor);
-    mem_free(t->unfinished);
-    mem_free(t->awaited);
 }
 
 static bool buffers_alloc(struct machine *m, void *const *buf)
@@ -369,10 +365,10 @@ static bool buffers_alloc(struct machine *m, void *const *buf)
         if (l->role != BUF_OUT && l->role != BUF_WORKSPACE && l->role != BUF_SHARED)
             continue;
         if ((uint64_t)l->count > SIZE_MAX / sizeof **m->mark ||
-            !(m->mark[b] = mem_alloc((size_t)l->count * sizeof **m->mark)))
+            !(m->mark[b] = mem_arena_alloc(&m->mem, (size_t)l->count * sizeof **m->mark)))
             return false;
     }
-    m->shared = mem_alloc(shared);
+    m->shared = mem_arena_alloc(&m->mem, shared);
     for (uint32_t b = 0; b < m->k->nbuf; b++)
         m->buf[b] = m->k->buf[b].role == BUF_SHARED ? m->shared + m->private_at[b]
                   : buf_is_local(m->k->buf[b].role) ? NULL : buf[b];
@@ -382,8 +378,8 @@ static bool buffers_alloc(struct machine *m, void *const *buf)
 /* Numbers the barriers of all buffers of phases, and finds the buffers that panels are copied to. */
 static bool phases_alloc(struct machine *m)
 {
-    m->barrier_at = mem_alloc((m->k->nbuf + 1) * sizeof *m->barrier_at);
-    m->by_phases = mem_alloc((m->k->nbuf + 1) * sizeof *m->by_phases);
+    m->barrier_at = mem_arena_alloc(&m->mem, (m->k->nbuf + 1) * sizeof *m->barrier_at);
+    m->by_phases = mem_arena_alloc(&m->mem, (m->k->nbuf + 1) * sizeof *m->by_phases);
     if (!m->barrier_at || !m->by_phases)
         return false;
     for (uint32_t b = 0; b < m->k->nbuf; b++) {
@@ -393,25 +389,24 @@ static bool phases_alloc(struct machine *m)
     for (val v = 1; v < m->k->ninst; v++)
         if (m->k->inst[v].op == L_COPY_PANEL)
             m->by_phases[(uint32_t)m->k->inst[v].imm] = true;
-    m->barrier = mem_alloc((m->nbarrier + 1) * sizeof *m->barrier);
+    m->barrier = mem_arena_alloc(&m->mem, (m->nbarrier + 1) * sizeof *m->barrier);
     return m->barrier;
 }
 
 static bool machine_alloc(struct machine *m, void *const *buf)
 {
     const struct kernel *k = m->k;
-    m->at = mem_alloc(k->ninst * sizeof *m->at);
-    m->stop = mem_alloc(k->ninst * sizeof *m->stop);
-    m->mark = mem_alloc((k->nbuf + 1) * sizeof *m->mark);
-    m->buf = mem_alloc((k->nbuf + 1) * sizeof *m->buf);
-    m->private_at = mem_alloc((k->nbuf + 1) * sizeof *m->private_at);
-    if (!m->at || !m->stop || !m->mark || !m->buf || !m->private_at)
+    m->at = mem_arena_alloc(&m->mem, k->ninst * sizeof *m->at);
+    m->stop = mem_arena_alloc(&m->mem, k->ninst * sizeof *m->stop);
+    m->mark = mem_arena_alloc(&m->mem, (k->nbuf + 1) * sizeof *m->mark);
+    m->buf = mem_arena_alloc(&m->mem, (k->nbuf + 1) * sizeof *m->buf);
+    m->private_at = mem_arena_alloc(&m->mem, (k->nbuf + 1) * sizeof *m->private_at);
+    if (m->mem.failed)
         return false;
-    m->next = mem_alloc(lay_out(m) * sizeof *m->next);
-    m->thread = mem_alloc(m->nthread * sizeof *m->thread);
-    m->factor = mem_alloc(2 * MAX_TILE * sizeof *m->factor);
-    bool ok = buffers_alloc(m, buf) && phases_alloc(m) && thread_alloc(m, &m->main, true) && m->next && m->thread &&
-              m->factor;
+    m->next = mem_arena_alloc(&m->mem, lay_out(m) * sizeof *m->next);
+    m->thread = mem_arena_alloc(&m->mem, m->nthread * sizeof *m->thread);
+    m->factor = mem_arena_alloc(&m->mem, 2 * MAX_TILE * sizeof *m->factor);
+    bool ok = !m->mem.failed && buffers_alloc(m, buf) && phases_alloc(m) && thread_alloc(m, &m->main, true);
     for (uint32_t t = 0; ok && t < m->nthread; t++)
         ok = thread_alloc(m, &m->thread[t], ever_leads(k, t));
     return ok;
@@ -419,24 +414,11 @@ static bool machine_alloc(struct machine *m, void *const *buf)
 
 static void machine_free(struct machine *m)
 {
-    for (uint32_t b = 0; m->mark && b < m->k->nbuf; b++)
-        mem_free(m->mark[b]);
     for (uint32_t t = 0; m->thread && t < m->nthread; t++)
         thread_free(&m->thread[t]);
     thread_free(&m->main);
-    mem_free(m->at);
-    mem_free(m->stop);
-    mem_free(m->mark);
-    mem_free(m->buf);
-    mem_free(m->private_at);
-    mem_free(m->shared);
-    mem_free(m->next);
-    mem_free(m->factor);
-    mem_free(m->thread);
-    mem_free(m->barrier_at);
-    mem_free(m->by_phases);
-    mem_free(m->barrier);
     mem_free(m->panel);
+    mem_arena_free(&m->mem);
 }
 
 static bool run_phase(struct machine *m, const struct phase *p, int64_t begin, int64_t end)

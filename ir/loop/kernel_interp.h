@@ -51,6 +51,7 @@ struct mark {
 };
 
 struct machine {
+    struct mem_arena mem;   /* of the arrays below but those that grow */
     const struct kernel *k;
     char **buf;                   /* per lbuf; NULL for register buffers, which are in thread.private */
     size_t *private_at, private_bytes; /* per register buffer: offset in thread.private */

@@ -716,18 +716,15 @@ bool kernel_check(const struct kernel *k, struct flaw *f)
 {
     *f = (struct flaw){0};
     struct checker c = {.k = k, .flaw = f};
-    c.scope = mem_alloc(k->ninst * sizeof *c.scope);
-    c.outer = mem_alloc(k->ninst * sizeof *c.outer);
-    c.open = mem_alloc(k->ninst * sizeof *c.open);
-    c.next = mem_alloc(k->ninst * sizeof *c.next);
-    bool ok = c.scope && c.outer && c.open && c.next;
-    if (ok)
+    struct mem_arena mem = {0};
+    c.scope = mem_arena_alloc(&mem, k->ninst * sizeof *c.scope);
+    c.outer = mem_arena_alloc(&mem, k->ninst * sizeof *c.outer);
+    c.open = mem_arena_alloc(&mem, k->ninst * sizeof *c.open);
+    c.next = mem_arena_alloc(&mem, k->ninst * sizeof *c.next);
+    if (!mem.failed)
         kernel_verify_walk(&c);
-    mem_free(c.scope);
-    mem_free(c.outer);
-    mem_free(c.open);
-    mem_free(c.next);
-    return ok && !f->rule;
+    mem_arena_free(&mem);
+    return !mem.failed && !f->rule;
 }
 
 bool kernel_verify(const struct kernel *k, struct err *e)

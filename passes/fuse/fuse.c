@@ -68,7 +68,7 @@ static bool list_readers(struct fuser *f)
     for (ref r = 1; r < g->nnode; r++)
         for (unsigned i = 0; !node_is_view(g, r) && i < node_nin(&g->node[r]); i++, n++)
             f->readers[node_operand(g, r, i, &linear) + 1]++;
-    f->reader = mem_alloc((n + 1) * sizeof *f->reader);
+    f->reader = mem_arena_alloc(&f->mem, (n + 1) * sizeof *f->reader);
     if (!f->reader)
         return false;
     for (ref r = 0; r < g->nnode; r++)
@@ -341,19 +341,18 @@ bool fuser_open(struct fuser *f, struct graph *g)
 {
     uint32_t n = g->nnode;
     *f = (struct fuser){.g = g};
-    f->group = mem_alloc(n * sizeof *f->group);
-    f->next = mem_alloc(n * sizeof *f->next);
-    f->readers = mem_alloc((n + 1) * sizeof *f->readers);
-    f->output = mem_alloc(n * sizeof *f->output);
-    f->viewed = mem_alloc(n * sizeof *f->viewed);
-    f->permuted = mem_alloc(n * sizeof *f->permuted);
-    f->prologue = mem_alloc(n * sizeof *f->prologue);
-    f->cost = mem_alloc(n * sizeof *f->cost);
-    f->marked = mem_alloc(n * sizeof *f->marked);
-    f->seen = mem_alloc(n * sizeof *f->seen);
-    f->stack = mem_alloc(n * sizeof *f->stack);
-    if (!f->group || !f->next || !f->readers || !f->output || !f->viewed || !f->permuted || !f->prologue || !f->cost ||
-        !f->marked || !f->seen || !f->stack || !list_readers(f))
+    f->group = mem_arena_alloc(&f->mem, n * sizeof *f->group);
+    f->next = mem_arena_alloc(&f->mem, n * sizeof *f->next);
+    f->readers = mem_arena_alloc(&f->mem, (n + 1) * sizeof *f->readers);
+    f->output = mem_arena_alloc(&f->mem, n * sizeof *f->output);
+    f->viewed = mem_arena_alloc(&f->mem, n * sizeof *f->viewed);
+    f->permuted = mem_arena_alloc(&f->mem, n * sizeof *f->permuted);
+    f->prologue = mem_arena_alloc(&f->mem, n * sizeof *f->prologue);
+    f->cost = mem_arena_alloc(&f->mem, n * sizeof *f->cost);
+    f->marked = mem_arena_alloc(&f->mem, n * sizeof *f->marked);
+    f->seen = mem_arena_alloc(&f->mem, n * sizeof *f->seen);
+    f->stack = mem_arena_alloc(&f->mem, n * sizeof *f->stack);
+    if (f->mem.failed || !list_readers(f))
         return false;
     for (uint32_t i = 0; i < g->nout; i++) {
         bool linear;
@@ -364,21 +363,7 @@ bool fuser_open(struct fuser *f, struct graph *g)
     return true;
 }
 
-void fuser_close(struct fuser *f)
-{
-    mem_free(f->group);
-    mem_free(f->next);
-    mem_free(f->reader);
-    mem_free(f->readers);
-    mem_free(f->output);
-    mem_free(f->viewed);
-    mem_free(f->permuted);
-    mem_free(f->prologue);
-    mem_free(f->cost);
-    mem_free(f->marked);
-    mem_free(f->seen);
-    mem_free(f->stack);
-}
+void fuser_close(struct fuser *f) { mem_arena_free(&f->mem); }
 
 /* Makes one grouping. remat: if values should be recomputed, the graph is replaced by one with their copies and without
  * groups (1). -1: g->err. */

@@ -34,6 +34,7 @@ struct side_search {
 };
 
 struct fuser {
+    struct mem_arena mem;   /* of the arrays */
     struct graph *g;
     struct processor processor;
     struct group *group; uint32_t ngroup;

@@ -105,14 +105,15 @@ char *fuse_explain(const struct graph *g)
         return mem_alloc(1);
     struct explainer x = {.g = *g};
     struct text t = {0};
-    bool *anchored = mem_alloc((g->ngroup + 1) * sizeof *anchored);
-    uint32_t *reported = mem_alloc(g->nnode * sizeof *reported);
-    x.number = mem_alloc(g->nnode * sizeof *x.number);
-    x.other = mem_alloc(g->nnode * sizeof *x.other);
-    x.g.group = mem_alloc(g->nnode * sizeof *x.g.group);
+    struct mem_arena mem = {0};
+    bool *anchored = mem_arena_alloc(&mem, (g->ngroup + 1) * sizeof *anchored);
+    uint32_t *reported = mem_arena_alloc(&mem, g->nnode * sizeof *reported);
+    x.number = mem_arena_alloc(&mem, g->nnode * sizeof *x.number);
+    x.other = mem_arena_alloc(&mem, g->nnode * sizeof *x.other);
+    x.g.group = mem_arena_alloc(&mem, g->nnode * sizeof *x.g.group);
     for (ref r = 0; x.g.group && r < g->nnode; r++) /* temporarily for any node with a group: other pads are views */
         x.g.group[r] = g->group[r] == GROUP_NONE ? GROUP_NONE : 0;
-    bool ok = x.g.group && fuser_open(&x.f, &x.g) && anchored && reported && x.number && x.other;
+    bool ok = !mem.failed && fuser_open(&x.f, &x.g);
     if (ok) {
         explain_rebuild_groups(&x, g, anchored);
         ok = fuse_order(&x.f);
@@ -120,11 +121,7 @@ char *fuse_explain(const struct graph *g)
             put_reasons(&x, b, reported, &t);
     }
     fuser_close(&x.f);
-    mem_free(anchored);
-    mem_free(reported);
-    mem_free(x.number);
-    mem_free(x.other);
-    mem_free(x.g.group);
+    mem_arena_free(&mem);
     text_put(&t, "%s", "");
     t.failed |= !ok;
     return text_take(&t);

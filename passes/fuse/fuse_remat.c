@@ -276,21 +276,19 @@ int fuse_remat(struct fuser *f)
 {
     struct graph *g = f->g;
     struct remat a = {.f = f, .g = g};
-    a.stored = mem_alloc(g->nnode * sizeof *a.stored);
-    a.list = mem_alloc(g->nnode * sizeof *a.list);
-    a.nodes = mem_alloc((f->ngroup + 1) * sizeof *a.nodes);
-    a.pairs = mem_alloc((f->ngroup + 1) * sizeof *a.pairs);
-    a.failed = !a.stored || !a.list || !a.nodes || !a.pairs;
+    struct mem_arena mem = {0};
+    a.stored = mem_arena_alloc(&mem, g->nnode * sizeof *a.stored);
+    a.list = mem_arena_alloc(&mem, g->nnode * sizeof *a.list);
+    a.nodes = mem_arena_alloc(&mem, (f->ngroup + 1) * sizeof *a.nodes);
+    a.pairs = mem_arena_alloc(&mem, (f->ngroup + 1) * sizeof *a.pairs);
+    a.failed = mem.failed;
     int changed = 0;
     if (!a.failed && fuse_remat_choose(&a))
         changed = remat_rebuild_graph(&a);
     if (a.failed && changed >= 0)
         changed = -1;
-    mem_free(a.stored);
-    mem_free(a.list);
+    mem_arena_free(&mem);
     mem_free(a.cell);
-    mem_free(a.nodes);
-    mem_free(a.pairs);
     mem_free(a.pair);
     return changed;
 }

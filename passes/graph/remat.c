@@ -224,25 +224,20 @@ int remat(struct graph *g, const struct swept *s, uint32_t n)
     for (ref r = 1; r < g->nnode; r++)
         max = node_nin(&g->node[r]) > max ? node_nin(&g->node[r]) : max;
     struct rematerializer m = {.g = g};
-    m.kept = mem_alloc(g->nnode * sizeof *m.kept);
-    m.remat = mem_alloc(g->nnode * sizeof *m.remat);
-    m.copied = mem_alloc(g->nnode * sizeof *m.copied);
-    m.second = mem_alloc(g->nnode * sizeof *m.second);
-    m.stack = mem_alloc((size_t)g->nnode * MAX_OPERANDS * sizeof *m.stack);
-    m.seen = mem_alloc(g->nnode * sizeof *m.seen);
-    m.in = mem_alloc(max * sizeof *m.in);
+    struct mem_arena mem = {0};
+    m.kept = mem_arena_alloc(&mem, g->nnode * sizeof *m.kept);
+    m.remat = mem_arena_alloc(&mem, g->nnode * sizeof *m.remat);
+    m.copied = mem_arena_alloc(&mem, g->nnode * sizeof *m.copied);
+    m.second = mem_arena_alloc(&mem, g->nnode * sizeof *m.second);
+    m.stack = mem_arena_alloc(&mem, (size_t)g->nnode * MAX_OPERANDS * sizeof *m.stack);
+    m.seen = mem_arena_alloc(&mem, g->nnode * sizeof *m.seen);
+    m.in = mem_arena_alloc(&mem, max * sizeof *m.in);
     int changed = -1;
-    if (!m.kept || !m.remat || !m.copied || !m.second || !m.stack || !m.seen || !m.in)
+    if (mem.failed)
         err_set(&g->err, KL_ERR_MEMORY, "out of memory rewriting graph @%s", g->name);
     else
         changed = copy_all(&m, s, n);
-    mem_free(m.kept);
-    mem_free(m.remat);
-    mem_free(m.copied);
-    mem_free(m.second);
-    mem_free(m.stack);
-    mem_free(m.seen);
-    mem_free(m.in);
+    mem_arena_free(&mem);
     mem_free(m.cheap);
     return changed;
 }

@@ -25,6 +25,7 @@ static void reverse_region_no_memory(struct graph *g)
 /* State of a region op's gradient: which operands get a gradient, which results have one, and lists for the node being
  * built. */
 struct back {
+    struct mem_arena mem;
     struct reverse *v;
     struct graph *t;
     ref r;
@@ -49,11 +50,11 @@ static bool back_begin(struct back *b, struct reverse *v, ref r, const ref *dy)
     b->nin = node_nin(&b->n);
     b->nout = region_results(t, &b->n);
     size_t max = 3 * (size_t)b->nin + 2 * (size_t)b->nout + 1; /* scan's backward pass has the most operands */
-    b->wanted = mem_alloc(b->nin * sizeof *b->wanted);
-    b->given = mem_alloc(b->nout * sizeof *b->given);
-    b->in = mem_alloc(max * sizeof *b->in);
-    b->result = mem_alloc(max * sizeof *b->result);
-    if (!b->wanted || !b->given || !b->in || !b->result) {
+    b->wanted = mem_arena_alloc(&b->mem, b->nin * sizeof *b->wanted);
+    b->given = mem_arena_alloc(&b->mem, b->nout * sizeof *b->given);
+    b->in = mem_arena_alloc(&b->mem, max * sizeof *b->in);
+    b->result = mem_arena_alloc(&b->mem, max * sizeof *b->result);
+    if (b->mem.failed) {
         reverse_region_no_memory(t);
         return false;
     }
@@ -65,13 +66,7 @@ static bool back_begin(struct back *b, struct reverse *v, ref r, const ref *dy)
     return true;
 }
 
-static void back_end(struct back *b)
-{
-    mem_free(b->wanted);
-    mem_free(b->given);
-    mem_free(b->in);
-    mem_free(b->result);
-}
+static void back_end(struct back *b) { mem_arena_free(&b->mem); }
 
 static void reverse_region_push(struct back *b, ref r) { b->in[b->count++] = r; }
 

@@ -396,24 +396,11 @@ static void planner_free(struct planner *p)
         if (p->succ)
             mem_free(p->succ[i].v);
     }
-    mem_free(p->low);
-    mem_free(p->non_fusible);
-    mem_free(p->device);
-    mem_free(p->sub);
-    mem_free(p->succ);
-    mem_free(p->order);
-    mem_free(p->pending);
-    mem_free(p->signal);
-    mem_free(p->wait);
     mem_free(p->reader);
-    mem_free(p->value);
-    mem_free(p->seen);
-    mem_free(p->stack);
-    mem_free(p->shared);
     plan_free_kernels(p); /* a region's planner has none */
     mem_free(p->own);
     mem_free(p->line);
-    mem_free(p->used);
+    mem_arena_free(&p->mem);
     lowerer_free(p->lowerer);
 }
 
@@ -456,23 +443,22 @@ static bool plan_into(struct program *into, const struct target_set *targets, st
                         .pack = pack};
     into->devices = graph_devices(g);
     p.root = root ? root : &p;
-    p.low = mem_alloc(ng * sizeof *p.low);
-    p.shared = mem_alloc(ng * sizeof *p.shared);
-    p.non_fusible = mem_alloc(ng * sizeof *p.non_fusible);
-    p.device = mem_alloc(ng * sizeof *p.device);
-    p.sub = mem_alloc(ng * sizeof *p.sub);
-    p.order = mem_alloc((g->nnode + ng) * sizeof *p.order);
-    p.succ = mem_alloc(ng * sizeof *p.succ);
-    p.pending = mem_alloc(ng * sizeof *p.pending);
-    p.signal = mem_alloc(ng * sizeof *p.signal);
-    p.wait = mem_alloc(ng * sizeof *p.wait);
-    p.value = mem_alloc(g->nnode * sizeof *p.value);
-    p.seen = mem_alloc(ng * sizeof *p.seen);
-    p.stack = mem_alloc(ng * sizeof *p.stack);
+    p.low = mem_arena_alloc(&p.mem, ng * sizeof *p.low);
+    p.shared = mem_arena_alloc(&p.mem, ng * sizeof *p.shared);
+    p.non_fusible = mem_arena_alloc(&p.mem, ng * sizeof *p.non_fusible);
+    p.device = mem_arena_alloc(&p.mem, ng * sizeof *p.device);
+    p.sub = mem_arena_alloc(&p.mem, ng * sizeof *p.sub);
+    p.order = mem_arena_alloc(&p.mem, (g->nnode + ng) * sizeof *p.order);
+    p.succ = mem_arena_alloc(&p.mem, ng * sizeof *p.succ);
+    p.pending = mem_arena_alloc(&p.mem, ng * sizeof *p.pending);
+    p.signal = mem_arena_alloc(&p.mem, ng * sizeof *p.signal);
+    p.wait = mem_arena_alloc(&p.mem, ng * sizeof *p.wait);
+    p.value = mem_arena_alloc(&p.mem, g->nnode * sizeof *p.value);
+    p.seen = mem_arena_alloc(&p.mem, ng * sizeof *p.seen);
+    p.stack = mem_arena_alloc(&p.mem, ng * sizeof *p.stack);
     into->in_place = mem_alloc((g->nout + 1) * sizeof *into->in_place);
-    p.used = section ? mem_alloc((section->n + 1) * sizeof *p.used) : NULL;
-    bool ok = p.low && p.shared && p.non_fusible && p.device && p.sub && p.order && p.succ && p.pending && p.signal &&
-              p.wait && p.value && p.seen && p.stack && into->in_place && (p.used || !section);
+    p.used = section ? mem_arena_alloc(&p.mem, (section->n + 1) * sizeof *p.used) : NULL;
+    bool ok = !p.mem.failed && into->in_place;
     if (!ok)
         plan_no_memory(&p);
     else

@@ -29,6 +29,7 @@ struct kernel_facts {
 };
 
 struct planner {
+    struct mem_arena mem;   /* of the arrays below but those that grow */
     const struct graph *g;
     const struct target_set *targets;
     struct program *p;

@@ -52,6 +52,7 @@ struct tunable {
 
 /* One graph whose kernels are tuned: that of the program, or of a region. */
 struct unit {
+    struct mem_arena mem;
     struct measured m;
     struct program_targets targets;
     struct lowerer *lowerer;
@@ -139,12 +140,12 @@ static bool unit_open(struct tuner *t, struct unit *u, const struct graph *g, in
     if (!measured_open(&u->m, g, device, t->e) || !exec_targets(g, device, &u->targets, t->e)) return false;
     uint32_t n = g->ngroup + 1;
     u->lowerer = lowerer_new(g, &u->targets.set, 0, NULL, NULL);
-    u->key = mem_alloc(n * sizeof *u->key);
-    u->of_group = mem_alloc(n * sizeof *u->of_group);
-    u->v = mem_alloc(n * sizeof *u->v);
-    u->took = mem_alloc(n * sizeof *u->took);
-    u->wanted = mem_alloc(n * sizeof *u->wanted);
-    if (!u->lowerer || !u->wanted || !u->key || !u->of_group || !u->v || !u->took) return tune_no_memory(t);
+    u->key = mem_arena_alloc(&u->mem, n * sizeof *u->key);
+    u->of_group = mem_arena_alloc(&u->mem, n * sizeof *u->of_group);
+    u->v = mem_arena_alloc(&u->mem, n * sizeof *u->v);
+    u->took = mem_arena_alloc(&u->mem, n * sizeof *u->took);
+    u->wanted = mem_arena_alloc(&u->mem, n * sizeof *u->wanted);
+    if (!u->lowerer || u->mem.failed) return tune_no_memory(t);
     struct program *p = program_plan_for(g, &u->targets.set, NULL, tuned, NULL, t->e);
     bool ok = p && find_tunables(t, u, p);
     program_free(p);
@@ -155,11 +156,7 @@ static void unit_close(struct unit *u)
 {
     lowerer_free(u->lowerer);
     program_targets_free(&u->targets);
-    mem_free(u->key);
-    mem_free(u->of_group);
-    mem_free(u->v);
-    mem_free(u->took);
-    mem_free(u->wanted);
+    mem_arena_free(&u->mem);
     measured_close(&u->m);
 }
 
