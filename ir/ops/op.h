@@ -104,11 +104,12 @@ static inline bool op_is_attention(unsigned op) { return op_has(op, TRAIT_ATTENT
 static inline bool op_is_product(unsigned op) { return op_has(op, TRAIT_PRODUCT); }
 
 /* ---- structural rules, by family file op_*.c ---- */
-#define ST(name, ...)                                                                            \
-    bool shape_##name(const struct graph *, struct node *, struct shape *, struct err *);        \
-    bool eval_##name(const struct graph *, const struct node *, void *, const void *const *);    \
+#define SF(name, family, ...)                                                                    \
+    bool shape_##family(const struct graph *, struct node *, struct shape *, struct err *);      \
+    bool eval_##family(const struct graph *, const struct node *, void *, const void *const *);  \
     void vjp_##name(struct graph *, ref, ref, ref *);                                            \
-    uint32_t lower_##name(struct lower *, ref, const uint32_t *);
+    uint32_t lower_##family(struct lower *, ref, const uint32_t *);
+#define ST(name, ...) SF(name, name, )
 #include "ir/ops/ops.def"
 void elementwise_vjp(struct graph *g, ref y, ref dy, ref *din); /* vjp.c: the gradient columns of ops.def */
 

@@ -1,7 +1,6 @@
 /* cast: the same values in another dtype; bitcast: the same bits.  Equal dtypes make a copy. */
 #include "ir/ir.h"
 #include "ir/loop/loop.h"
-#include <string.h>
 
 bool shape_cast(const struct graph *g, struct node *n, struct shape *out, struct err *e)
 {
@@ -48,10 +47,7 @@ bool shape_bitcast(const struct graph *g, struct node *n, struct shape *out, str
 
 bool eval_bitcast(const struct graph *g, const struct node *n, void *out, const void *const *in)
 {
-    size_t bytes = (size_t)shape_count(&g->shape[n->shape]) * dtype_size(n->dtype);
-    if (bytes)
-        memcpy(out, in[0], bytes);
-    return true;
+    return eval_input(g, n, out, in);
 }
 
 void vjp_bitcast(struct graph *g, ref y, ref dy, ref *din)

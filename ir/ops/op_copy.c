@@ -2,7 +2,6 @@
  * kernel. */
 #include "ir/ir.h"
 #include "ir/loop/loop.h"
-#include <string.h>
 
 bool shape_copy(const struct graph *g, struct node *n, struct shape *out, struct err *e)
 {
@@ -13,10 +12,7 @@ bool shape_copy(const struct graph *g, struct node *n, struct shape *out, struct
 
 bool eval_copy(const struct graph *g, const struct node *n, void *out, const void *const *in)
 {
-    size_t bytes = (size_t)shape_count(&g->shape[n->shape]) * dtype_size(n->dtype);
-    if (bytes)
-        memcpy(out, in[0], bytes);
-    return true;
+    return eval_input(g, n, out, in);
 }
 
 void vjp_copy(struct graph *g, ref y, ref dy, ref *din)

@@ -9,9 +9,23 @@ enum fold cumulative_fold(unsigned op)
     return op == OP_cumsum ? FOLD_ADD : op == OP_cumprod ? FOLD_MUL : op == OP_cummax ? FOLD_MAX : FOLD_MIN;
 }
 
-static bool shape_cumulative(const struct graph *g, struct node *n, struct shape *out, struct err *e)
+static bool recurrence_operands(const struct graph *g, const struct node *n, struct err *e)
+{
+    const struct node *a = node_at(g, n->in[0]), *b = node_at(g, n->in[1]);
+    char ta[SHAPE_TEXT], tb[SHAPE_TEXT];
+    if (a->dtype != b->dtype)
+        return err_set(e, KL_ERR_TYPE, "recurrence: dtypes %s and %s differ", dtype_name(a->dtype),
+                       dtype_name(b->dtype));
+    return a->shape == b->shape || err_set(e, KL_ERR_SHAPE, "recurrence: shapes %s and %s differ",
+                                           shape_text_in(g, &g->shape[a->shape], ta, sizeof ta),
+                                           shape_text_in(g, &g->shape[b->shape], tb, sizeof tb));
+}
+
+bool shape_prefix_scan(const struct graph *g, struct node *n, struct shape *out, struct err *e)
 {
     const struct node *a = node_at(g, n->in[0]);
+    if (n->op == OP_recurrence && !recurrence_operands(g, n, e))
+        return false;
     const char *op = opinfo[n->op].name;
     *out = g->shape[a->shape];
     if (a->dtype == KL_BOOL)
@@ -54,7 +68,7 @@ static bool cumulative_array(const struct graph *g, const struct node *n, unsign
     return ok;
 }
 
-static bool eval_cumulative(const struct graph *g, const struct node *n, void *out, const void *const *in)
+bool eval_prefix_scan(const struct graph *g, const struct node *n, void *out, const void *const *in)
 {
     return eval_widened(g, n, out, in, cumulative_array);
 }
@@ -71,7 +85,7 @@ val cumulative_step(struct kernel *k, unsigned op, val before, val a, val b)
 }
 
 /* Emits one element: the whole row is scanned, but steps after the element's position do nothing. */
-static uint32_t lower_cumulative(struct lower *l, ref r, const uint32_t *coord)
+uint32_t lower_prefix_scan(struct lower *l, ref r, const uint32_t *coord)
 {
     struct kernel *k = l->k;
     const struct node *n = node_at(l->g, r);
@@ -95,51 +109,6 @@ static uint32_t lower_cumulative(struct lower *l, ref r, const uint32_t *coord)
     k_next(k, acc, k_prim(k, P_SELECT, taken, cumulative_step(k, n->op, acc, x[0], x[1]), acc));
     k_end(k, place);
     return k_cast(k, k_out(k, acc), n->dtype);
-}
-
-/* ---- the rows ---- */
-
-#define CUMULATIVE(name)                                                                            \
-    bool shape_##name(const struct graph *g, struct node *n, struct shape *out, struct err *e)      \
-    {                                                                                               \
-        return shape_cumulative(g, n, out, e);                                                      \
-    }                                                                                               \
-    bool eval_##name(const struct graph *g, const struct node *n, void *out, const void *const *in) \
-    {                                                                                               \
-        return eval_cumulative(g, n, out, in);                                                      \
-    }                                                                                               \
-    uint32_t lower_##name(struct lower *l, ref r, const uint32_t *coord)                            \
-    {                                                                                               \
-        return lower_cumulative(l, r, coord);                                                       \
-    }
-
-CUMULATIVE(cumsum)
-CUMULATIVE(cumprod)
-CUMULATIVE(cummax)
-CUMULATIVE(cummin)
-
-bool shape_recurrence(const struct graph *g, struct node *n, struct shape *out, struct err *e)
-{
-    const struct node *a = node_at(g, n->in[0]), *b = node_at(g, n->in[1]);
-    char ta[SHAPE_TEXT], tb[SHAPE_TEXT];
-    if (a->dtype != b->dtype)
-        return err_set(e, KL_ERR_TYPE, "recurrence: dtypes %s and %s differ", dtype_name(a->dtype),
-                       dtype_name(b->dtype));
-    if (a->shape != b->shape)
-        return err_set(e, KL_ERR_SHAPE, "recurrence: shapes %s and %s differ",
-                       shape_text_in(g, &g->shape[a->shape], ta, sizeof ta),
-                           shape_text_in(g, &g->shape[b->shape], tb, sizeof tb));
-    return shape_cumulative(g, n, out, e);
-}
-
-bool eval_recurrence(const struct graph *g, const struct node *n, void *out, const void *const *in)
-{
-    return eval_cumulative(g, n, out, in);
-}
-
-uint32_t lower_recurrence(struct lower *l, ref r, const uint32_t *coord)
-{
-    return lower_cumulative(l, r, coord);
 }
 
 /* ---- gradients: reverse scans ---- */

@@ -18,7 +18,7 @@ static uint32_t axes_of(uint32_t rank, uint32_t mask, uint8_t *axis)
     return n;
 }
 
-static bool shape_reduce(const struct graph *g, struct node *n, struct shape *out, struct err *e)
+bool shape_reduction(const struct graph *g, struct node *n, struct shape *out, struct err *e)
 {
     const struct node *a = node_at(g, n->in[0]);
     const char *op = opinfo[n->op].name;
@@ -122,7 +122,7 @@ static bool reduce_in_dtype(const struct graph *g, const struct node *n, unsigne
     return reduce_array(g, &wide, out, in);
 }
 
-static bool eval_reduce(const struct graph *g, const struct node *n, void *out, const void *const *in)
+bool eval_reduction(const struct graph *g, const struct node *n, void *out, const void *const *in)
 {
     return eval_widened(g, n, out, in, reduce_in_dtype);
 }
@@ -178,7 +178,7 @@ val lower_init(struct lower *l, unsigned dtype, uint64_t bits)
 /* Emits one element as one serial chain for each chunk.  Reductions over 64 lanes are anchors, which passes/ schedules.
  * The chain of chunks starts from a value that does not change the first chunk's result: -0 for a floating sum, the
  * identity otherwise. */
-static uint32_t lower_reduce(struct lower *l, ref r, const val *coord)
+uint32_t lower_reduction(struct lower *l, ref r, const val *coord)
 {
     const struct node *n = node_at(l->g, r);
     const struct shape *s = node_shape(l->g, n->in[0]);
@@ -225,26 +225,7 @@ static uint32_t lower_reduce(struct lower *l, ref r, const val *coord)
     return k_cast(l->k, result, n->dtype);
 }
 
-/* ---- the rows ---- */
-
-#define REDUCE(name)                                                                            \
-    bool shape_##name(const struct graph *g, struct node *n, struct shape *out, struct err *e)  \
-    {                                                                                           \
-        return shape_reduce(g, n, out, e);                                                      \
-    }                                                                                           \
-    bool eval_##name(const struct graph *g, const struct node *n, void *out, const void *const *in) \
-    {                                                                                           \
-        return eval_reduce(g, n, out, in);                                                      \
-    }                                                                                           \
-    uint32_t lower_##name(struct lower *l, ref r, const uint32_t *coord)                        \
-    {                                                                                           \
-        return lower_reduce(l, r, coord);                                                       \
-    }
-
-REDUCE(sum)
-REDUCE(reduce_max)
-REDUCE(reduce_min)
-REDUCE(reduce_prod)
+/* ---- gradients ---- */
 
 void vjp_sum(struct graph *g, ref y, ref dy, ref *din)
 {

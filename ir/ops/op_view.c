@@ -69,10 +69,7 @@ bool shape_reshape(const struct graph *g, struct node *n, struct shape *out, str
 
 bool eval_reshape(const struct graph *g, const struct node *n, void *out, const void *const *in)
 {
-    size_t bytes = (size_t)shape_count(&g->shape[n->shape]) * dtype_size(n->dtype);
-    if (bytes)
-        memcpy(out, in[0], bytes);
-    return true;
+    return eval_input(g, n, out, in);
 }
 
 void vjp_reshape(struct graph *g, ref y, ref dy, ref *din)

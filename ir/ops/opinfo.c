@@ -151,11 +151,12 @@ enum { NONE = TRAIT_NONE, LEAF = TRAIT_LEAF, VIEW = TRAIT_VIEW, SELECT = TRAIT_S
 
 const struct opinfo opinfo[OP_COUNT] = {
     [OP_nil] = {.name = "nil", .doc = "no value", .autocast = "ANY", .batching = "LEAF", .cls = CLASS_STRUCT},
-#define ST(opname, fewest, operands, has, attributes, cast, batch, text)                            \
+#define SF(opname, family, fewest, operands, has, attributes, cast, batch, text)                    \
     [OP_##opname] = {.name = #opname, .doc = text, .autocast = #cast, .batching = #batch,           \
                      .attr = LIST attributes, .nin = operands, .min = fewest, .traits = has,      \
-                     .cls = CLASS_STRUCT, .shape = shape_##opname,                                  \
-                     .eval = eval_##opname, .vjp = vjp_##opname, .lower = lower_##opname},
+                     .cls = CLASS_STRUCT, .shape = shape_##family,                                  \
+                     .eval = eval_##family, .vjp = vjp_##opname, .lower = lower_##family},
+#define ST(opname, ...) SF(opname, opname, __VA_ARGS__)
 #define EW1(opname, types, expr, ga, cast, text) ELEMENTWISE(opname, 1, types, #expr, cast, text)
 #define EW2(opname, types, expr, ga, gb, cast, text) ELEMENTWISE(opname, 2, types, #expr, cast, text)
 #define EW3(opname, types, expr, ga, gb, gc, cast, text) ELEMENTWISE(opname, 3, types, #expr, cast, text)
