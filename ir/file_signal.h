@@ -6,13 +6,15 @@
  *     ... open, write, close ...
  *     file_signal_restore(&saved);
  *
- * errno stays as the writes left it. A signal that was pending before stays pending. Header only and of POSIX calls
- * alone, so that any folder may include it. */
+ * whole_file_open and whole_file_close do so around a file that is written from its beginning. errno stays as the
+ * writes left it. A signal that was pending before stays pending. Header only and of POSIX calls alone, so that any
+ * folder may include it. */
 #ifndef KILN_FILE_SIGNAL_H
 #define KILN_FILE_SIGNAL_H
 #include <errno.h>
 #include <signal.h>
 #include <stdbool.h>
+#include <stdio.h>
 #include <time.h>
 
 struct file_signal {
@@ -42,5 +44,28 @@ static inline void file_signal_restore(const struct file_signal *saved)
         ;
     pthread_sigmask(SIG_SETMASK, &saved->mask, NULL);
     errno = cause;
+}
+
+struct whole_file { FILE *f; struct file_signal saved; };
+
+/* NULL: it cannot be made, as whole_file_close, which has to follow, says again. */
+static inline FILE *whole_file_open(struct whole_file *w, const char *path)
+{
+    w->saved = file_signal_block();
+    return w->f = fopen(path, "wb");
+}
+
+/* false: it could not be made or not all be written; errno is that of the first failure. */
+static inline bool whole_file_close(struct whole_file *w)
+{
+    bool ok = w->f && !fflush(w->f) && !ferror(w->f);
+    int cause = errno;
+    if (w->f && fclose(w->f) && ok) {
+        ok = false;
+        cause = errno;
+    }
+    errno = cause;
+    file_signal_restore(&w->saved);
+    return ok;
 }
 #endif

@@ -104,12 +104,11 @@ static bool compile_in(const char *folder, const struct kernel *k, const struct 
     snprintf(in, sizeof in, "%s/kernel.c", folder);
     snprintf(made, sizeof made, "%s/kernel.%c", folder, assembly ? 's' : 'o');
     snprintf(said, sizeof said, "%s/messages", folder);
-    struct file_signal saved = file_signal_block();
-    FILE *f = fopen(in, "w");
-    bool ok = f && fprintf(f, "#define KILN_JIT\n%s", prelude) > 0 && fputs(source->s, f) >= 0;
-    ok = (!f || !fclose(f)) && ok;
-    file_signal_restore(&saved);
-    if (!ok || run_compiler(made, in, said) || !read_file(made, out)) {
+    struct whole_file w;
+    FILE *f = whole_file_open(&w, in);
+    if (f)
+        fprintf(f, "#define KILN_JIT\n%s%s", prelude, source->s);
+    if (!whole_file_close(&w) || run_compiler(made, in, said) || !read_file(made, out)) {
         struct code why = {0};
         read_file(said, &why);
         err_set(e, KL_ERR_COMPILE, "kernel %s: cc cannot compile it: %.300s", k->name,

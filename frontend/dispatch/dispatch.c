@@ -42,7 +42,6 @@ static bool backend_has_kernel(const struct dispatch_op *op, kl_key autograd)
     return any;
 }
 
-const struct registration *dispatch_fallback_of(kl_key key) { return fallback[key]; }
 
 const struct op_kernel *dispatch_compute(const struct dispatch_op *op, kl_key key, uint8_t *tag)
 {
@@ -502,7 +501,9 @@ kl_status kl_dispatch_define(const char *schema, kl_registration *out)
     return finish_registration(t, "dispatch_define", ok, id, out, &e);
 }
 
-kl_status kl_dispatch_register(const char *op, kl_key key, const kl_kernel *kernel, kl_registration *out)
+/* op NULL: the fallback of the key. */
+static kl_status register_kernel(const char *what, const char *op, kl_key key, const kl_kernel *kernel,
+                                 kl_registration *out)
 {
     struct thread *t = thread_self();
     struct registration *r = NULL;
@@ -511,31 +512,28 @@ kl_status kl_dispatch_register(const char *op, kl_key key, const kl_kernel *kern
     if (!t)
         return KL_ERR_MEMORY;
     t->warning[0] = 0;
-    bool named = op && *op && memchr(op, 0, CUSTOM_NAME);
-    bool ok = named || err_set(&e, KL_ERR_ARGUMENT, "the name of an op has 1 to %d bytes", CUSTOM_NAME - 1);
-    if (ok && key_fits(key, kernel, false, &e)) {
+    bool named = !op || (*op && memchr(op, 0, CUSTOM_NAME));
+    if (!named)
+        err_set(&e, KL_ERR_ARGUMENT, "the name of an op has 1 to %d bytes", CUSTOM_NAME - 1);
+    if (named && key_fits(key, kernel, !op, &e)) {
         dispatch_lock();
-        ok = add_impl(op, key, kernel, NULL, &r, &e, t->warning, sizeof t->warning);
+        if (op)
+            add_impl(op, key, kernel, NULL, &r, &e, t->warning, sizeof t->warning);
+        else
+            add_fallback(key, kernel, NULL, &r, &e);
         dispatch_unlock();
     }
-    return finish_registration(t, "dispatch_register", r != NULL, r ? r->id : 0, out, &e);
+    return finish_registration(t, what, r != NULL, r ? r->id : 0, out, &e);
+}
+
+kl_status kl_dispatch_register(const char *op, kl_key key, const kl_kernel *kernel, kl_registration *out)
+{
+    return register_kernel("dispatch_register", op ? op : "", key, kernel, out);
 }
 
 kl_status kl_dispatch_fallback(kl_key key, const kl_kernel *kernel, kl_registration *out)
 {
-    struct thread *t = thread_self();
-    struct registration *r = NULL;
-    struct err e;
-    e.code = KL_OK;
-    if (!t)
-        return KL_ERR_MEMORY;
-    t->warning[0] = 0;
-    if (key_fits(key, kernel, true, &e)) {
-        dispatch_lock();
-        add_fallback(key, kernel, NULL, &r, &e);
-        dispatch_unlock();
-    }
-    return finish_registration(t, "dispatch_fallback", r != NULL, r ? r->id : 0, out, &e);
+    return register_kernel("dispatch_fallback", NULL, key, kernel, out);
 }
 
 kl_status kl_dispatch_deregister(kl_registration r)

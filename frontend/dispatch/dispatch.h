@@ -132,7 +132,6 @@ bool dispatch_defined(const struct dispatch_op *op); /* false for NULL */
 bool dispatch_define_custom(const struct custom_op *op, struct err *e);
 void dispatch_lock(void);
 void dispatch_unlock(void);
-const struct registration *dispatch_fallback_of(kl_key key); /* needs the lock */
 const struct op_kernel *dispatch_compute(const struct dispatch_op *op, kl_key key, uint8_t *tag); /* needs the lock */
 /* iterates over all ops, NULL first; needs the lock */
 const struct dispatch_op *dispatch_next(const struct dispatch_op *op);

@@ -6,7 +6,6 @@
 /* ---- protobuf.c: messages as bytes ---- */
 struct proto { uint8_t *v; size_t n, cap; bool failed; }; /* failed: out of memory */
 void proto_int(struct proto *p, unsigned field, int64_t value);
-void proto_float(struct proto *p, unsigned field, float value);
 void proto_bytes(struct proto *p, unsigned field, const void *bytes, size_t n);
 void proto_text(struct proto *p, unsigned field, const char *text);
 /* Writes the message as a field of another message and empties it, so that it can be filled again. */

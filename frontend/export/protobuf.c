@@ -42,15 +42,6 @@ void proto_int(struct proto *p, unsigned field, int64_t value)
     put_varint(p, (uint64_t)value);
 }
 
-void proto_float(struct proto *p, unsigned field, float value)
-{
-    uint32_t bits;
-    memcpy(&bits, &value, sizeof bits);
-    uint8_t little[4] = {(uint8_t)bits, (uint8_t)(bits >> 8), (uint8_t)(bits >> 16), (uint8_t)(bits >> 24)};
-    put_varint(p, field << 3 | FIXED32);
-    protobuf_put(p, little, sizeof little);
-}
-
 void proto_bytes(struct proto *p, unsigned field, const void *bytes, size_t n)
 {
     put_varint(p, field << 3 | BYTES);

@@ -141,18 +141,12 @@ static kl_status write_rows(const kl_bench_report *r, const char *path, bool cha
     if (!r || !path)
         return report(t, NULL, KL_ERR_ARGUMENT, "bench: no %s", r ? "path" : "report");
     report_rows(r, chart, &rows);
-    struct file_signal saved = file_signal_block();
-    FILE *f = rows.failed ? NULL : fopen(path, "w");
-    bool ok = f != NULL;
-    if (f) {
-        write(&rows, f);
-        ok = !fflush(f) && !ferror(f);
-        ok &= !fclose(f);
-    }
-    file_signal_restore(&saved);
-    kl_status status = rows.failed ? report(t, NULL, KL_ERR_MEMORY, "bench: out of memory")
-                       : !ok       ? report(t, NULL, KL_ERR_IO, "bench: %s: %s", path, strerror(errno))
-                                   : KL_OK;
+    kl_status status = rows.failed ? report(t, NULL, KL_ERR_MEMORY, "bench: out of memory") : KL_OK;
+    struct whole_file w;
+    if (!rows.failed && whole_file_open(&w, path))
+        write(&rows, w.f);
+    if (!rows.failed && !whole_file_close(&w))
+        status = report(t, NULL, KL_ERR_IO, "bench: %s: %s", path, strerror(errno));
     results_free(&rows);
     return status;
 }

@@ -107,10 +107,6 @@ static inline kl_tensor entry_handle(const struct entry *x)
 {
     return (kl_tensor){(uint64_t)atomic_load_explicit(&x->generation, memory_order_relaxed) << 32 | x->index};
 }
-static inline bool entry_is(const struct entry *x, kl_tensor h) /* does the handle refer to this life of the entry? */
-{
-    return x->index == (uint32_t)h.id && atomic_load_explicit(&x->generation, memory_order_acquire) == h.id >> 32;
-}
 unsigned entry_dtype(const struct entry *x);      /* KL_DTYPE_COUNT: poison, or NULL */
 static inline struct entry *entry_peek(kl_tensor h) /* the same without an error */
 {

@@ -186,18 +186,16 @@ void object_made_free(struct object_made *made)
 
 static bool write_whole(const char *path, const void *bytes, size_t size, struct err *e)
 {
-    struct file_signal saved = file_signal_block();
-    FILE *f = fopen(path, "wb");
-    bool ok = f && fwrite(bytes, 1, size, f) == size;
-    int cause = errno;
-    if (f && fclose(f)) {
-        cause = ok ? errno : cause;
-        ok = false;
-    }
-    file_signal_restore(&saved);
-    if (!ok && f)
+    struct whole_file w;
+    FILE *f = whole_file_open(&w, path);
+    if (f)
+        fwrite(bytes, 1, size, f);
+    if (whole_file_close(&w))
+        return true;
+    err_set(e, KL_ERR_IO, "%s: %s", path, strerror(errno));
+    if (f)
         remove(path);
-    return ok || err_set(e, KL_ERR_IO, "%s: %s", path, strerror(cause));
+    return false;
 }
 
 bool object_write(const struct object_made *made, const char *object_path, const char *header_path,

@@ -187,13 +187,10 @@ bool dump_write(const struct graph *captured, const struct dump_request *r, FILE
 
 bool dump_to_file(const struct graph *captured, const struct dump_request *r, const char *path, struct err *e)
 {
-    struct file_signal saved = file_signal_block();
-    FILE *f = fopen(path, "w");
-    bool ok = f && dump_write(captured, r, f, e);
-    if (!f || (fclose(f) && ok))
-        ok = err_set(e, KL_ERR_IO, "%.800s: %s", path, strerror(errno));
-    file_signal_restore(&saved);
-    return ok;
+    struct whole_file w;
+    FILE *f = whole_file_open(&w, path);
+    bool ok = !f || dump_write(captured, r, f, e);
+    return (whole_file_close(&w) || err_set(e, KL_ERR_IO, "%.800s: %s", path, strerror(errno))) && ok;
 }
 
 /* ---- files for programs when they are built ---- */
@@ -251,13 +248,11 @@ static void dump_write_file(const struct dump *d, const char *stage, const char 
 {
     char path[sizeof d->dir + sizeof d->trace + 48];
     snprintf(path, sizeof path, "%s/%s%s%s.%s", d->dir, d->trace, *stage ? "." : "", stage, ext);
-    struct file_signal saved = file_signal_block();
-    FILE *f = fopen(path, "w");
+    struct whole_file w;
+    FILE *f = whole_file_open(&w, path);
     if (f && t->len)
         fwrite(t->s, 1, t->len, f);
-    if (f)
-        fclose(f);
-    file_signal_restore(&saved);
+    whole_file_close(&w);
 }
 
 void dump_graph(void *dump, const char *stage, const struct graph *g)

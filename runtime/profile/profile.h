@@ -84,6 +84,5 @@ void timeline_from_environment(void);
 
 /* ---- timeline_json.c: trace events for Perfetto and chrome://tracing ---- */
 bool timeline_json(const struct timeline *t, const char *path, struct err *e);
-const char *span_name(enum span kind);
 
 #endif

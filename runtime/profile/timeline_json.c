@@ -12,7 +12,6 @@ static const char *const name_of[SPANS] = {
     [SPAN_READ] = "read", [SPAN_PASSES] = "passes", [SPAN_PLAN] = "plan", [SPAN_COMPILE] = "compile",
     [SPAN_LOAD] = "load from disk"};
 
-const char *span_name(enum span kind) { return name_of[kind]; }
 
 /* A JSON string; bytes that are not ASCII may be invalid UTF-8 and become '?'. */
 static void timeline_json_put_string(FILE *f, const char *s)
@@ -74,9 +73,8 @@ static void put_thread(FILE *f, const struct timeline *t, const struct thread_ev
 
 bool timeline_json(const struct timeline *t, const char *path, struct err *e)
 {
-    struct file_signal saved = file_signal_block();
-    FILE *f = fopen(path, "w");
-    bool ok = f != NULL;
+    struct whole_file w;
+    FILE *f = whole_file_open(&w, path);
     if (f) {
         fprintf(f,
                 "{\"displayTimeUnit\":\"ns\",\"otherData\":{\"made by\":\"Kiln\",\"spans left "
@@ -86,11 +84,6 @@ bool timeline_json(const struct timeline *t, const char *path, struct err *e)
         for (uint32_t i = 0; i < t->n; i++)
             if (t->thread[i].n) put_thread(f, t, &t->thread[i], !strcmp(t->thread[i].name, "main"));
         fputs("\n]}\n", f);
-        ok = !fflush(f) && !ferror(f);
-        int cause = errno;
-        ok &= !fclose(f);
-        errno = cause;
     }
-    file_signal_restore(&saved);
-    return ok || err_set(e, KL_ERR_IO, "profile: %s: %s", path, strerror(errno));
+    return whole_file_close(&w) || err_set(e, KL_ERR_IO, "profile: %s: %s", path, strerror(errno));
 }
