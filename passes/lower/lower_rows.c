@@ -8,40 +8,13 @@
  * to keep its row in scratch: exp is kept, x - mean is computed again.
  *
  * On a GPU the threads of a block hold a row in registers, or walk over a longer one in groups of elements, so many
- * that enough loads are on their way; then nothing is kept, and a maximum and the sum of exponentials below it are
- * found in one walk. */
-#include "lower_schedule.h"
-#include <math.h>
+ * that enough loads are on their way; then nothing is kept (lower_rows_gpu.c). */
+#include "lower_rows.h"
 #include <string.h>
 
 enum { KEEP_COST = 12 }; /* number of instructions that cost as much as a store and a load */
 
-struct rows {
-    struct lowering *w;
-    struct row_space space;
-    struct shape shape;         /* of the operand of the first reduce */
-    struct shape row;           /* the axes of a row */
-    val row_coord[KL_MAX_RANK]; /* coordinates of the current row in the other axes */
-    val index;                  /* number of the row */
-    ref reduce[MAX_ROW_REDUCES]; /* a walk for each; one more walk follows */
-    uint32_t nreduce;
-    bool *fixed;                /* per member: it has one value for the row, which has been computed */
-    uint32_t *first;            /* per member: the walk that computes it first; nreduce + 1: none */
-    uint32_t *cost;             /* per member: instructions to compute it in its first walk, in a trial */
-    bool *need;                 /* per member: does the current walk compute it? */
-    bool trial;                 /* the kernel is discarded: it is built to find what members cost, */
-    bool weighing;              /*   from the first elements of each walk */
-    uint64_t keep;              /* members, by bit, whose rows are kept in scratch */
-    int64_t each;               /* on a GPU: neighbours that a lane holds; 0: none */
-    uint32_t nheld;             /* number of elements that a lane holds: of the row, or of a group of its elements */
-    bool walks;                 /* they are of a group: */
-    val base;                   /*   its first element; 0: the row's first */
-    int64_t left;               /* elements from there to the end of the row, or of the group */
-    struct held_element *held;
-    val *there;                 /* per element: the condition that it is within the row; 0: always true */
-};
-
-static bool is_full(const struct rows *s, ref r)
+bool rows_is_full(const struct rows *s, ref r)
 {
     return lower_is_member(s->w, r) && !op_is_reduce(s->w->g->node[r].op) && node_numel(s->w->g, r) != s->space.rows;
 }
@@ -88,11 +61,12 @@ static void mark_walk(struct rows *s, uint32_t walk, bool *need)
 {
     const struct lowering *w = s->w;
     memset(need, 0, w->nmember * sizeof *need);
-    if (walk < s->nreduce)
-        need_operand(w, s->reduce[walk], 0, need);
+    for (uint32_t r = 0; r < s->nreduce; r++)
+        if (r == walk || (walk == s->nreduce && s->late >> r & 1))
+            need_operand(w, s->reduce[r], 0, need);
     for (uint32_t m = w->nmember; m-- > 0;) {
         ref r = w->member[m];
-        need[m] = is_full(s, r) && (need[m] || (walk == s->nreduce && w->stored[r]));
+        need[m] = rows_is_full(s, r) && (need[m] || (walk == s->nreduce && w->stored[r]));
         for (unsigned i = 0; need[m] && !w->row_copy[m] && i < w->g->node[r].nin; i++)
             need_operand(w, r, i, need);
     }
@@ -122,7 +96,7 @@ static bool read_later(const struct rows *s, ref r, uint32_t walk)
     if (w->stored[r])
         return walk < s->nreduce;
     for (uint32_t m = w->place[r] + 1; m < w->nmember; m++)
-        for (unsigned i = 0; is_full(s, w->member[m]) && i < g->node[w->member[m]].nin; i++)
+        for (unsigned i = 0; rows_is_full(s, w->member[m]) && i < g->node[w->member[m]].nin; i++)
             if (s->first[m] > walk && node_operand(g, w->member[m], i, &linear) == r)
                 return true;
     return false;
@@ -152,7 +126,7 @@ static uint64_t may_keep(const struct rows *s)
 {
     uint64_t set = 0;
     for (uint32_t m = 0; m < s->w->nmember && m < 64; m++)
-        if (is_full(s, s->w->member[m]) && s->first[m] < s->nreduce && read_later(s, s->w->member[m], s->first[m]))
+        if (rows_is_full(s, s->w->member[m]) && s->first[m] < s->nreduce && read_later(s, s->w->member[m], s->first[m]))
             set |= UINT64_C(1) << m;
     return set;
 }
@@ -192,7 +166,7 @@ static void weigh_member(struct rows *s, uint32_t m, uint32_t walk, val from)
 }
 
 /* Computes all members of the walk at the current element. */
-static void compute_members(struct rows *s, uint32_t walk)
+void rows_compute_members(struct rows *s, uint32_t walk)
 {
     struct lowering *w = s->w;
     struct kernel *k = w->k;
@@ -217,21 +191,21 @@ static void compute_members(struct rows *s, uint32_t walk)
     }
 }
 
-/* The operand of a reduce at the current element, after compute_members. */
-static val lower_rows_operand(const struct rows *s, const struct node *n)
+/* The operand of a reduce at the current element, after rows_compute_members. */
+val rows_operand(const struct rows *s, const struct node *n)
 {
     val coord[KL_MAX_RANK] = {0};
     full_coord(s, n->in[0], coord);
     return k_cast(s->w->k, lower_at(s->w, n->in[0], coord), dtype_compute(n->dtype));
 }
 
-static void store_members(struct rows *s)
+void rows_store_members(struct rows *s)
 {
     struct lowering *w = s->w;
     for (uint32_t m = 0; m < w->nmember; m++) {
         ref r = w->member[m];
         val coord[KL_MAX_RANK] = {0};
-        if (!is_full(s, r) || !w->stored[r])
+        if (!rows_is_full(s, r) || !w->stored[r])
             continue;
         full_coord(s, r, coord);
         lower_store(w, r, node_shape(w->g, r), coord);
@@ -244,11 +218,11 @@ static void at_elements(struct rows *s, uint32_t walk, val base, val rest)
     struct lowering *w = s->w;
     w->column = ix_add(w->k, base, w->lane);
     w->pred = rest ? k_prim(w->k, P_LT, w->lane, rest, 0) : 0;
-    compute_members(s, walk);
+    rows_compute_members(s, walk);
 }
 
 /* Sets r, which has one value for the row, to `value`, and stores it if other kernels read it. */
-static void fix(struct rows *s, ref r, val value)
+void rows_fix(struct rows *s, ref r, val value)
 {
     struct lowering *w = s->w;
     val coord[KL_MAX_RANK] = {0};
@@ -262,12 +236,12 @@ static void fix(struct rows *s, ref r, val value)
 /* Finds the number of whole vectors of a row and of elements after them; 0 if there are none for any symbols. */
 struct walk { val full, tail; };
 
-static struct size row_length(const struct rows *s) { return kernel_count(s->w->k, &s->row); }
+struct size rows_length(const struct rows *s) { return kernel_count(s->w->k, &s->row); }
 
 static struct walk walk_of(const struct rows *s)
 {
     struct kernel *k = s->w->k;
-    struct size size = row_length(s);
+    struct size size = rows_length(s);
     int64_t width = k->sched.width, length = s->space.length;
     if (!size_is_constant(size)) {
         val all = ix_size(k, size), full = ix_div(k, all, width);
@@ -275,235 +249,6 @@ static struct walk walk_of(const struct rows *s)
         return (struct walk){full, whole ? 0 : k_prim(k, P_SUB, all, ix_scale(k, full, width), 0)};
     }
     return (struct walk){length / width ? k_int(k, length / width) : 0, length % width ? k_int(k, length % width) : 0};
-}
-
-/* ---- rows in registers ---- */
-
-/* The index in the row of element e of a lane: `each` neighbours, then those of the next vector. */
-static void at_held(struct rows *s, uint32_t walk, uint32_t e)
-{
-    struct lowering *w = s->w;
-    struct kernel *k = w->k;
-    int64_t each = s->each, base = e / each * k->sched.width * each, number = e % each;
-    int64_t left = s->left - base;
-    bool symbolic = !size_is_constant(row_length(s)); /* a multiple of `each` */
-    w->column = ix_add(k, k_int(k, base + number), ix_scale(k, w->lane, each));
-    w->column = s->base ? ix_add(k, s->base, w->column) : w->column;
-    if (symbolic && !s->there[e]) {
-        s->there[e] = e % each ? s->there[e - number]
-            : k_prim(k, P_LT, w->column, ix_size(k, row_length(s)), 0);
-    } else if (left < k->sched.width * each && !s->there[e]) {
-        val first = e % each ? s->there[e - number] : 0; /* `each` neighbours are all within the row, or none is */
-        s->there[e] = first && left % each == 0 ? first
-            : k_prim(k, P_LT, w->lane, k_int(k, left > number ? (left - number + each - 1) / each : 0), 0);
-    }
-    w->pred = s->there[e];
-    w->pred_padded = s->there[e - number]; /* of the vector's first element */
-    w->held = &s->held[e];
-    compute_members(s, walk);
-}
-
-static void leave_held(struct rows *s)
-{
-    s->w->held = NULL;
-    s->w->pred = s->w->pred_padded = 0;
-}
-
-/* The elements that there are at all. */
-static uint32_t held_there(const struct rows *s)
-{
-    int64_t vector = s->w->k->sched.width * s->each, vectors = (s->left + vector - 1) / vector;
-    return vectors * s->each < s->nheld ? (uint32_t)(vectors * s->each) : s->nheld;
-}
-
-/* Folds the elements into acc, or into `none`, the identity, if acc is 0. */
-static val fold_held(struct rows *s, uint32_t walk, val acc, val none)
-{
-    struct lowering *w = s->w;
-    struct kernel *k = w->k;
-    const struct node *n = &w->g->node[s->reduce[walk]];
-    for (uint32_t e = 0; e < held_there(s); e++) {
-        at_held(s, walk, e);
-        val x = lower_rows_operand(s, n);
-        if (w->pred)
-            x = k_prim(k, P_SELECT, w->pred, x, none);
-        acc = k_fold_step(k, reduce_fold(n->op), acc ? acc : none, x);
-    }
-    leave_held(s);
-    return acc;
-}
-
-/* Computes all members of the last walk, then stores them. */
-static void store_held(struct rows *s)
-{
-    for (int store = 0; store < 2; store++)
-        for (uint32_t e = 0; e < held_there(s); e++) {
-            at_held(s, s->nreduce, e);
-            if (store)
-                store_members(s);
-        }
-    leave_held(s);
-}
-
-/* The elements of another group come. */
-static void forget_held(struct rows *s)
-{
-    for (uint32_t e = 0; e < s->nheld; e++) {
-        memset(s->held[e].member, 0, s->w->nmember * sizeof *s->held[e].member);
-        s->held[e].n = 0;
-        s->there[e] = 0;
-    }
-}
-
-/* Walks over a row in groups of elements: folds them into `none`, or stores them in the last walk. */
-static val walk_groups(struct rows *s, uint32_t walk, val none)
-{
-    struct kernel *k = s->w->k;
-    int64_t group = s->nheld * (int64_t)k->sched.width, full = s->space.length / group;
-    bool folds = walk < s->nreduce;
-    val acc = none;
-    if (full) {
-        val j = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, full), 1), carry = folds ? k_carry(k, acc) : 0;
-        s->base = ix_scale(k, j, group);
-        s->left = group;
-        if (folds)
-            k_next(k, carry, fold_held(s, walk, carry, none));
-        else
-            store_held(s);
-        forget_held(s);
-        k_end(k, j);
-        acc = folds ? k_out(k, carry) : 0;
-    }
-    s->base = k_int(k, full * group);
-    s->left = s->space.length - full * group;
-    if (s->left && folds)
-        acc = fold_held(s, walk, acc, none);
-    else if (s->left)
-        store_held(s);
-    forget_held(s);
-    return acc;
-}
-
-static void reduce_held(struct rows *s, uint32_t walk)
-{
-    struct kernel *k = s->w->k;
-    const struct node *n = &s->w->g->node[s->reduce[walk]];
-    enum fold fold = reduce_fold(n->op);
-    unsigned dtype = dtype_compute(n->dtype);
-    val none = k_splat(k, k_bits(k, dtype, fold_identity(fold, dtype)));
-    val acc = s->walks ? walk_groups(s, walk, none) : fold_held(s, walk, 0, none);
-    fix(s, s->reduce[walk], k_cast(k, k_lane_reduce(k, fold, acc), n->dtype));
-}
-
-/* ---- maximum and sum in one walk ---- */
-
-/* Is reduce `walk` the maximum of rows that are walked over, and the next one the sum of e^(x - the maximum), as in
- * softmax and cross entropy? */
-static bool is_online_softmax(const struct rows *s, uint32_t walk)
-{
-    const struct node *node = s->w->g->node;
-    if (!s->walks || walk + 1 >= s->nreduce)
-        return false;
-    const struct node *max = &node[s->reduce[walk]], *sum = &node[s->reduce[walk + 1]], *e = &node[sum->in[0]];
-    if (max->op != OP_reduce_max || max->dtype != KL_F32 || sum->op != OP_sum || sum->dtype != KL_F32 ||
-        e->op != OP_exp)
-        return false;
-    const struct node *x = &node[e->in[0]];
-    return x->op == OP_sub && x->in[0] == max->in[0] && node[x->in[1]].op == OP_expand &&
-           node[x->in[1]].in[0] == s->reduce[walk];
-}
-
-/* Of a lane's elements so far: the largest one, and the sum of e^(x - the largest one). */
-struct online { val max, sum; };
-
-static val exp_below(struct kernel *k, val x, val max) { return k_exp_nonpositive(k, k_prim(k, P_SUB, x, max, 0)); }
-
-/* Adds the elements of a group.  Where all are -infinity, whose difference is NaN, the sum stays 0. */
-static struct online fold_online(struct rows *s, uint32_t walk, struct online o)
-{
-    struct lowering *w = s->w;
-    struct kernel *k = w->k;
-    const struct node *n = &w->g->node[s->reduce[walk]];
-    val low = k_splat(k, k_const(k, KL_F32, -INFINITY)), zero = k_splat(k, k_const(k, KL_F32, 0));
-    val max = fold_held(s, walk, o.max, low);
-    val from = k_prim(k, P_SELECT, k_prim(k, P_EQ, max, low, 0), zero, max);
-    val sum = k_prim(k, P_MUL, o.sum, exp_below(k, o.max, from), 0);
-    for (uint32_t e = 0; e < held_there(s); e++) {
-        at_held(s, walk, e);
-        val term = exp_below(k, lower_rows_operand(s, n), from);
-        sum = k_prim(k, P_ADD, sum, w->pred ? k_prim(k, P_SELECT, w->pred, term, zero) : term, 0);
-    }
-    leave_held(s);
-    return (struct online){max, sum};
-}
-
-/* Online softmax (Milakov and Gimelshein, 2018): one walk over the row, in groups of elements, in place of two.  When a
- * group has a larger element, the sum is multiplied by e^(old maximum - new one).  Each group adds one such rounding to
- * those of the sum. */
-static void reduce_online(struct rows *s, uint32_t walk)
-{
-    struct kernel *k = s->w->k;
-    int64_t group = s->nheld * (int64_t)k->sched.width, full = s->space.length / group;
-    struct online o = {k_splat(k, k_const(k, KL_F32, -INFINITY)), k_splat(k, k_const(k, KL_F32, 0))};
-    if (full) {
-        val j = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, full), 1);
-        struct online carry = {k_carry(k, o.max), 0};
-        carry.sum = k_carry(k, o.sum);
-        s->base = ix_scale(k, j, group);
-        s->left = group;
-        struct online next = fold_online(s, walk, carry);
-        k_next(k, carry.max, next.max);
-        k_next(k, carry.sum, next.sum);
-        forget_held(s);
-        k_end(k, j);
-        o.max = k_out(k, carry.max);
-        o.sum = k_out(k, carry.sum);
-    }
-    s->base = k_int(k, full * group);
-    s->left = s->space.length - full * group;
-    if (s->left)
-        o = fold_online(s, walk, o);
-    forget_held(s);
-    val max = k_lane_reduce(k, FOLD_MAX, o.max);
-    val sum = k_lane_reduce(k, FOLD_ADD, k_prim(k, P_MUL, o.sum, exp_below(k, o.max, max), 0));
-    fix(s, s->reduce[walk], max);
-    fix(s, s->reduce[walk + 1], sum);
-}
-
-/* Makes the registers that hold rows, as the schedule says. */
-static void make_held(struct rows *s)
-{
-    struct lowering *w = s->w;
-    const struct schedule *c = schedule_of(w->k);
-    s->walks = !c->rows.held && c->rows.vector;
-    s->each = c->rows.vector ? c->rows.vector : c->rows.held ? 1 : 0;
-    s->nheld = s->walks ? (uint32_t)rows_group(c) : c->rows.held;
-    s->left = s->space.length;
-    if (!s->each)
-        return;
-    s->held = mem_alloc((s->nheld + 1) * sizeof *s->held);
-    s->there = mem_alloc((s->nheld + 1) * sizeof *s->there);
-    val *member = mem_alloc(((size_t)s->nheld * w->nmember + 1) * sizeof *member);
-    for (uint32_t e = 0; s->held && e < s->nheld; e++)
-        s->held[e].member = member ? member + (size_t)e * w->nmember : NULL;
-    if (!s->held || !s->there || !member) {
-        err_set(&w->k->err, KL_ERR_MEMORY, "out of memory lowering @%s", w->g->name);
-        s->each = 0;
-        mem_free(member);
-    }
-}
-
-static void free_held(struct rows *s)
-{
-    if (s->each)
-        mem_free(s->held[0].member);
-    for (uint32_t e = 0; s->each && e < s->nheld; e++)
-        mem_free(s->held[e].load);
-    mem_free(s->held);
-    mem_free(s->there);
-    s->held = NULL;
-    s->there = NULL;
-    s->each = 0;
 }
 
 /* ---- rows ---- */
@@ -523,14 +268,14 @@ static val reduce_chunk(struct rows *s, uint32_t walk, val base, val full, val t
     if (full) {
         val j = k_loop(k, LOOP_SERIAL, k_int(k, 0), full, 1), c = k_carry(k, acc);
         at_elements(s, walk, ix_add(k, base, ix_scale(k, j, width)), 0);
-        k_next(k, c, k_fold_step(k, fold, c, lower_rows_operand(s, n)));
+        k_next(k, c, k_fold_step(k, fold, c, rows_operand(s, n)));
         k_end(k, j);
         acc = k_out(k, c);
         s->weighing = false;
     }
     if (tail) {
         at_elements(s, walk, full ? ix_add(k, base, ix_scale(k, full, width)) : base, tail);
-        acc = k_prim(k, P_SELECT, w->pred, k_fold_step(k, fold, acc, lower_rows_operand(s, n)), acc);
+        acc = k_prim(k, P_SELECT, w->pred, k_fold_step(k, fold, acc, rows_operand(s, n)), acc);
         w->pred = 0;
     }
     return k_lane_reduce(k, fold, acc);
@@ -564,35 +309,33 @@ static void emit_reduce(struct rows *s, uint32_t walk)
     const struct node *n = &s->w->g->node[s->reduce[walk]];
     struct walk of = walk_of(s);
     if (s->each) {
-        reduce_held(s, walk);
+        rows_reduce_held(s, walk);
         return;
     }
-    bool chunks = size_is_constant(row_length(s)) && (uint64_t)s->space.length > n->attr.reduce.chunk;
+    bool chunks = size_is_constant(rows_length(s)) && (uint64_t)s->space.length > n->attr.reduce.chunk;
     val x = chunks ? reduce_chunks(s, walk) : reduce_chunk(s, walk, k_int(k, 0), of.full, of.tail);
-    fix(s, s->reduce[walk], k_cast(k, x, n->dtype));
+    rows_fix(s, s->reduce[walk], k_cast(k, x, n->dtype));
 }
 
 static void emit_last(struct rows *s)
 {
     struct kernel *k = s->w->k;
-    if (s->walks)
-        walk_groups(s, s->nreduce, 0);
-    else if (s->each)
-        store_held(s);
-    if (s->each)
+    if (s->each) {
+        rows_store_held(s);
         return;
+    }
     int64_t width = k->sched.width;
     struct walk of = walk_of(s);
     s->weighing = false;
     if (of.full) {
         val j = k_loop(k, LOOP_SERIAL, k_int(k, 0), of.full, 1);
         at_elements(s, s->nreduce, ix_scale(k, j, width), 0);
-        store_members(s);
+        rows_store_members(s);
         k_end(k, j);
     }
     if (of.tail) {
         at_elements(s, s->nreduce, of.full ? ix_scale(k, of.full, width) : k_int(k, 0), of.tail);
-        store_members(s);
+        rows_store_members(s);
         s->w->pred = 0;
     }
 }
@@ -605,7 +348,7 @@ static void fix_members(struct rows *s)
     for (uint32_t m = 0; m < w->nmember; m++) {
         ref r = w->member[m];
         const struct node *n = &w->g->node[r];
-        bool known = !is_full(s, r) && !op_is_reduce(n->op) && !s->fixed[m];
+        bool known = !rows_is_full(s, r) && !op_is_reduce(n->op) && !s->fixed[m];
         for (unsigned i = 0; known && i < n->nin; i++) {
             bool linear;
             ref x = node_operand(w->g, r, i, &linear);
@@ -615,7 +358,7 @@ static void fix_members(struct rows *s)
         if (!known)
             continue;
         lower_unflatten(w->k, node_shape(w->g, r), s->index, coord);
-        fix(s, r, lower_at(w, r, coord));
+        rows_fix(s, r, lower_at(w, r, coord));
     }
 }
 
@@ -626,15 +369,20 @@ static void emit_row(struct rows *s)
     w->lane = k_loop(k, LOOP_VECTOR, k_int(k, 0), k_int(k, k->sched.width), 1);
     fix_members(s);
     for (uint32_t walk = 0; walk < s->nreduce; walk++) {
+        if (s->late >> walk & 1 || s->fixed[w->place[s->reduce[walk]]])
+            continue;
+        uint32_t sum = rows_online_sum(s, walk);
         mark_walk(s, walk, s->need);
-        if (is_online_softmax(s, walk))
-            reduce_online(s, walk++);
+        if (sum)
+            rows_reduce_online(s, walk, sum);
         else
             emit_reduce(s, walk);
         fix_members(s);
     }
     mark_walk(s, s->nreduce, s->need);
     emit_last(s);
+    if (s->late)
+        fix_members(s);
     k_end(k, w->lane);
     w->lane = 0;
 }
@@ -646,14 +394,15 @@ static void lower_rows_emit_rows(struct rows *s)
     struct shape kept = {0};
     for (uint32_t d = 0; d + s->row.rank < s->shape.rank; d++)
         kept.dim[kept.rank++] = s->shape.dim[d];
-    make_held(s);
+    rows_make_held(s);
+    rows_find_late(s);
     lower_scalars(w);
     struct tasks t;
     s->index = lower_tasks(w, s->space.rows, ix_size(k, kernel_count(k, &kept)), &t);
     lower_unflatten(k, &kept, s->index, s->row_coord);
     emit_row(s);
     lower_tasks_end(w, &t);
-    free_held(s);
+    rows_free_held(s);
 }
 
 /* Finds the rows of the group. */
@@ -702,7 +451,7 @@ static void count_row_array(const struct rows *s, ref x, struct row_arrays *a)
 {
     const struct lowering *w = s->w;
     const struct shape *shape = node_shape(w->g, x);
-    bool padded = w->pitch[x] && shape->dim[shape->rank - 1] == s->space.length && size_is_constant(row_length(s));
+    bool padded = w->pitch[x] && shape->dim[shape->rank - 1] == s->space.length && size_is_constant(rows_length(s));
     int64_t bytes = (int64_t)dtype_size(w->g->node[x].dtype);
     a->bytes = bytes > a->bytes ? bytes : a->bytes;
     a->distances |= padded ? w->pitch[x] : s->space.length;
@@ -718,7 +467,7 @@ static int64_t rows_access(const struct rows *s)
     struct row_arrays a = {.bytes = ACCESS / MAX_COUNT};
     for (uint32_t m = 0; m < w->nmember; m++) {
         const struct node *n = &w->g->node[w->member[m]];
-        if (w->stored[w->member[m]] && is_full(s, w->member[m]))
+        if (w->stored[w->member[m]] && rows_is_full(s, w->member[m]))
             count_row_array(s, w->member[m], &a);
         for (unsigned i = 0; i < n->nin; i++) {
             bool linear;
@@ -738,7 +487,7 @@ static void schedule_and_emit(struct rows *s)
     struct schedule schedule;
     find_rows(s);
     struct rows_facts f = {.rows = s->space.rows, .length = s->space.length, .reduces = s->nreduce,
-                           .members = s->w->nmember, .symbolic = !size_is_constant(row_length(s)),
+                           .members = s->w->nmember, .symbolic = !size_is_constant(rows_length(s)),
                            .access = rows_access(s), .may_keep = may_keep(s)};
     if (!choose_rows(s->w, &f, try_rows, s, &schedule))
         return;

@@ -1,0 +1,315 @@
+/* Row kernels of a GPU, whose threads hold a row in registers, or walk over a longer one in groups of elements.
+ *
+ * Rows that are walked over are read from memory in each walk, so there are as few walks as possible: a maximum and the
+ * sum of exponentials below it share one (online softmax), and sums that no stored element depends on are part of the
+ * last walk. */
+#include "lower_rows.h"
+#include <math.h>
+#include <string.h>
+
+/* The index in the row of element e of a lane: `each` neighbours, then those of the next vector. */
+static void at_held(struct rows *s, uint32_t walk, uint32_t e)
+{
+    struct lowering *w = s->w;
+    struct kernel *k = w->k;
+    int64_t each = s->each, base = e / each * k->sched.width * each, number = e % each;
+    int64_t left = s->left - base;
+    bool symbolic = !size_is_constant(rows_length(s)); /* a multiple of `each` */
+    w->column = ix_add(k, k_int(k, base + number), ix_scale(k, w->lane, each));
+    w->column = s->base ? ix_add(k, s->base, w->column) : w->column;
+    if (symbolic && !s->there[e]) {
+        s->there[e] = e % each ? s->there[e - number]
+            : k_prim(k, P_LT, w->column, ix_size(k, rows_length(s)), 0);
+    } else if (left < k->sched.width * each && !s->there[e]) {
+        val first = e % each ? s->there[e - number] : 0; /* `each` neighbours are all within the row, or none is */
+        s->there[e] = first && left % each == 0 ? first
+            : k_prim(k, P_LT, w->lane, k_int(k, left > number ? (left - number + each - 1) / each : 0), 0);
+    }
+    w->pred = s->there[e];
+    w->pred_padded = s->there[e - number]; /* of the vector's first element */
+    w->held = &s->held[e];
+    rows_compute_members(s, walk);
+}
+
+static void leave_held(struct rows *s)
+{
+    s->w->held = NULL;
+    s->w->pred = s->w->pred_padded = 0;
+}
+
+/* The elements that there are at all. */
+static uint32_t held_there(const struct rows *s)
+{
+    int64_t vector = s->w->k->sched.width * s->each, vectors = (s->left + vector - 1) / vector;
+    return vectors * s->each < s->nheld ? (uint32_t)(vectors * s->each) : s->nheld;
+}
+
+/* Folds the elements into acc, or into `none`, the identity, if acc is 0. */
+static val fold_held(struct rows *s, uint32_t walk, val acc, val none)
+{
+    struct lowering *w = s->w;
+    struct kernel *k = w->k;
+    const struct node *n = &w->g->node[s->reduce[walk]];
+    for (uint32_t e = 0; e < held_there(s); e++) {
+        at_held(s, walk, e);
+        val x = rows_operand(s, n);
+        if (w->pred)
+            x = k_prim(k, P_SELECT, w->pred, x, none);
+        acc = k_fold_step(k, reduce_fold(n->op), acc ? acc : none, x);
+    }
+    leave_held(s);
+    return acc;
+}
+
+/* Computes all members of the last walk, then stores them. */
+static void store_held(struct rows *s)
+{
+    for (int store = 0; store < 2; store++)
+        for (uint32_t e = 0; e < held_there(s); e++) {
+            at_held(s, s->nreduce, e);
+            if (store)
+                rows_store_members(s);
+        }
+    leave_held(s);
+}
+
+/* The elements of another group come. */
+static void forget_held(struct rows *s)
+{
+    for (uint32_t e = 0; e < s->nheld; e++) {
+        memset(s->held[e].member, 0, s->w->nmember * sizeof *s->held[e].member);
+        s->held[e].n = 0;
+        s->there[e] = 0;
+    }
+}
+
+/* The operand of a reduce that is folded in a walk: into acc, where elements that there are not count as `none`. */
+struct row_fold { uint32_t reduce; val none, acc; };
+
+static struct row_fold row_fold_begin(const struct rows *s, uint32_t reduce)
+{
+    struct kernel *k = s->w->k;
+    const struct node *n = &s->w->g->node[s->reduce[reduce]];
+    enum fold fold = reduce_fold(n->op);
+    unsigned dtype = dtype_compute(n->dtype);
+    val none = k_splat(k, k_bits(k, dtype, fold_identity(fold, dtype)));
+    return (struct row_fold){reduce, none, none};
+}
+
+static void row_fold_end(struct rows *s, const struct row_fold *f)
+{
+    struct kernel *k = s->w->k;
+    const struct node *n = &s->w->g->node[s->reduce[f->reduce]];
+    rows_fix(s, s->reduce[f->reduce], k_cast(k, k_lane_reduce(k, reduce_fold(n->op), f->acc), n->dtype));
+}
+
+/* One group: its elements are stored, in the last walk, and folded n times. */
+static void walk_group(struct rows *s, struct row_fold *f, uint32_t n, bool last)
+{
+    if (last)
+        store_held(s);
+    for (uint32_t i = 0; i < n; i++)
+        f[i].acc = fold_held(s, f[i].reduce, f[i].acc, f[i].none);
+    forget_held(s);
+}
+
+static void walk_groups(struct rows *s, struct row_fold *f, uint32_t n, bool last)
+{
+    struct kernel *k = s->w->k;
+    int64_t group = s->nheld * (int64_t)k->sched.width, full = s->space.length / group;
+    val carry[MAX_ROW_REDUCES];
+    if (full) {
+        val j = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, full), 1);
+        for (uint32_t i = 0; i < n; i++)
+            f[i].acc = carry[i] = k_carry(k, f[i].acc);
+        s->base = ix_scale(k, j, group);
+        s->left = group;
+        walk_group(s, f, n, last);
+        for (uint32_t i = 0; i < n; i++)
+            k_next(k, carry[i], f[i].acc);
+        k_end(k, j);
+        for (uint32_t i = 0; i < n; i++)
+            f[i].acc = k_out(k, carry[i]);
+    }
+    s->base = k_int(k, full * group);
+    s->left = s->space.length - full * group;
+    if (s->left)
+        walk_group(s, f, n, last);
+}
+
+void rows_reduce_held(struct rows *s, uint32_t walk)
+{
+    struct row_fold f = row_fold_begin(s, walk);
+    if (s->walks)
+        walk_groups(s, &f, 1, false);
+    else
+        f.acc = fold_held(s, walk, 0, f.none);
+    row_fold_end(s, &f);
+}
+
+void rows_store_held(struct rows *s)
+{
+    struct row_fold f[MAX_ROW_REDUCES];
+    uint32_t n = 0;
+    if (!s->walks) {
+        store_held(s);
+        return;
+    }
+    for (uint32_t r = 0; r < s->nreduce; r++)
+        if (s->late >> r & 1)
+            f[n++] = row_fold_begin(s, r);
+    walk_groups(s, f, n, true);
+    for (uint32_t i = 0; i < n; i++)
+        row_fold_end(s, &f[i]);
+}
+
+/* ---- maximum and sum in one walk ---- */
+
+/* Is reduce `sum` that of e^(x - the maximum), which is reduce `max`, as in softmax and cross entropy? */
+static bool is_sum_below(const struct rows *s, uint32_t max, uint32_t sum)
+{
+    const struct node *node = s->w->g->node, *m = &node[s->reduce[max]], *n = &node[s->reduce[sum]];
+    const struct node *e = &node[n->in[0]], *x = &node[e->in[0]];
+    return m->op == OP_reduce_max && m->dtype == KL_F32 && n->op == OP_sum && n->dtype == KL_F32 && e->op == OP_exp &&
+           x->op == OP_sub && x->in[0] == m->in[0] && node[x->in[1]].op == OP_expand &&
+           node[x->in[1]].in[0] == s->reduce[max];
+}
+
+uint32_t rows_online_sum(const struct rows *s, uint32_t walk)
+{
+    for (uint32_t sum = walk + 1; s->walks && sum < s->nreduce; sum++)
+        if (is_sum_below(s, walk, sum))
+            return sum;
+    return 0;
+}
+
+/* Of a lane's elements so far: the largest one, and the sum of e^(x - the largest one). */
+struct online { val max, sum; };
+
+static val exp_below(struct kernel *k, val x, val max) { return k_exp_nonpositive(k, k_prim(k, P_SUB, x, max, 0)); }
+
+/* Adds the elements of a group.  Where all are -infinity, whose difference is NaN, the sum stays 0. */
+static struct online fold_online(struct rows *s, uint32_t walk, struct online o)
+{
+    struct lowering *w = s->w;
+    struct kernel *k = w->k;
+    const struct node *n = &w->g->node[s->reduce[walk]];
+    val low = k_splat(k, k_const(k, KL_F32, -INFINITY)), zero = k_splat(k, k_const(k, KL_F32, 0));
+    val max = fold_held(s, walk, o.max, low);
+    val from = k_prim(k, P_SELECT, k_prim(k, P_EQ, max, low, 0), zero, max);
+    val sum = k_prim(k, P_MUL, o.sum, exp_below(k, o.max, from), 0);
+    for (uint32_t e = 0; e < held_there(s); e++) {
+        at_held(s, walk, e);
+        val term = exp_below(k, rows_operand(s, n), from);
+        sum = k_prim(k, P_ADD, sum, w->pred ? k_prim(k, P_SELECT, w->pred, term, zero) : term, 0);
+    }
+    leave_held(s);
+    return (struct online){max, sum};
+}
+
+/* Online softmax (Milakov and Gimelshein, 2018): one walk over the row, in groups of elements, in place of two.  When a
+ * group has a larger element, the sum is multiplied by e^(old maximum - new one).  Each group adds one such rounding to
+ * those of the sum. */
+void rows_reduce_online(struct rows *s, uint32_t walk, uint32_t sum_reduce)
+{
+    struct kernel *k = s->w->k;
+    int64_t group = s->nheld * (int64_t)k->sched.width, full = s->space.length / group;
+    struct online o = {k_splat(k, k_const(k, KL_F32, -INFINITY)), k_splat(k, k_const(k, KL_F32, 0))};
+    if (full) {
+        val j = k_loop(k, LOOP_SERIAL, k_int(k, 0), k_int(k, full), 1);
+        struct online carry = {k_carry(k, o.max), 0};
+        carry.sum = k_carry(k, o.sum);
+        s->base = ix_scale(k, j, group);
+        s->left = group;
+        struct online next = fold_online(s, walk, carry);
+        k_next(k, carry.max, next.max);
+        k_next(k, carry.sum, next.sum);
+        forget_held(s);
+        k_end(k, j);
+        o.max = k_out(k, carry.max);
+        o.sum = k_out(k, carry.sum);
+    }
+    s->base = k_int(k, full * group);
+    s->left = s->space.length - full * group;
+    if (s->left)
+        o = fold_online(s, walk, o);
+    forget_held(s);
+    val max = k_lane_reduce(k, FOLD_MAX, o.max);
+    val sum = k_lane_reduce(k, FOLD_ADD, k_prim(k, P_MUL, o.sum, exp_below(k, o.max, max), 0));
+    rows_fix(s, s->reduce[walk], max);
+    rows_fix(s, s->reduce[sum_reduce], sum);
+}
+
+/* ---- sums in the last walk ---- */
+
+/* Does another reduce, or a member with one value for each element, depend on reduce r? */
+static bool is_read_in_walks(const struct rows *s, uint32_t r, bool *depends)
+{
+    const struct lowering *w = s->w;
+    bool read = false;
+    memset(depends, 0, w->nmember * sizeof *depends);
+    depends[w->place[s->reduce[r]]] = true;
+    for (uint32_t m = 0; m < w->nmember; m++) {
+        const struct node *n = &w->g->node[w->member[m]];
+        for (unsigned i = 0; i < n->nin; i++) {
+            bool linear;
+            ref x = node_operand(w->g, w->member[m], i, &linear);
+            if (!lower_is_member(w, x) || !depends[w->place[x]])
+                continue;
+            depends[m] = true;
+            read |= op_is_reduce(n->op) || rows_is_full(s, w->member[m]);
+        }
+    }
+    return read;
+}
+
+void rows_find_late(struct rows *s)
+{
+    uint32_t online = 0;            /* sums that share a maximum's walk */
+    s->late = 0;
+    for (uint32_t r = 0; s->walks && r < s->nreduce; r++) {
+        uint32_t sum = rows_online_sum(s, r);
+        if (sum)
+            online |= 1u << sum;
+        else if (!(online >> r & 1) && !is_read_in_walks(s, r, s->need))
+            s->late |= 1u << r;
+    }
+}
+
+/* ---- the registers ---- */
+
+/* Makes the registers that hold rows, as the schedule says. */
+void rows_make_held(struct rows *s)
+{
+    struct lowering *w = s->w;
+    const struct schedule *c = schedule_of(w->k);
+    s->walks = !c->rows.held && c->rows.vector;
+    s->each = c->rows.vector ? c->rows.vector : c->rows.held ? 1 : 0;
+    s->nheld = s->walks ? (uint32_t)rows_group(c) : c->rows.held;
+    s->left = s->space.length;
+    if (!s->each)
+        return;
+    s->held = mem_alloc((s->nheld + 1) * sizeof *s->held);
+    s->there = mem_alloc((s->nheld + 1) * sizeof *s->there);
+    val *member = mem_alloc(((size_t)s->nheld * w->nmember + 1) * sizeof *member);
+    for (uint32_t e = 0; s->held && e < s->nheld; e++)
+        s->held[e].member = member ? member + (size_t)e * w->nmember : NULL;
+    if (!s->held || !s->there || !member) {
+        err_set(&w->k->err, KL_ERR_MEMORY, "out of memory lowering @%s", w->g->name);
+        s->each = 0;
+        mem_free(member);
+    }
+}
+
+void rows_free_held(struct rows *s)
+{
+    if (s->each)
+        mem_free(s->held[0].member);
+    for (uint32_t e = 0; s->each && e < s->nheld; e++)
+        mem_free(s->held[e].load);
+    mem_free(s->held);
+    mem_free(s->there);
+    s->held = NULL;
+    s->there = NULL;
+    s->each = 0;
+}
